@@ -1,0 +1,183 @@
+/* Services without domain words: arena, growable strings and arrays, files,
+ * logging, assertions, time, counter-based random bits. */
+#ifndef DHELIX_BASE_H
+#define DHELIX_BASE_H
+
+#include "dhelix/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- assertions: our bugs, never user input -------------------------------- */
+
+void dh_panic(const char *file, int line, const char *fmt, ...)
+    __attribute__((noreturn, format(printf, 3, 4)));
+
+/* DH_CHECK stays in release builds; DH_ASSERT only without NDEBUG. */
+#define DH_CHECK(cond, ...)                                                                        \
+    do {                                                                                           \
+        if (!(cond)) dh_panic(__FILE__, __LINE__, #cond ": " __VA_ARGS__);                         \
+    } while (0)
+#ifdef NDEBUG
+#define DH_ASSERT(cond, ...) ((void)0)
+#else
+#define DH_ASSERT(cond, ...) DH_CHECK(cond, __VA_ARGS__)
+#endif
+
+#define DH_COUNTOF(array) (sizeof(array) / sizeof((array)[0]))
+#define DH_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define DH_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- logging: stderr, "dhelix[rank]: level: text" ---------------------------- */
+
+typedef enum dh_log_level {
+    DH_LOG_ERROR,
+    DH_LOG_WARN,
+    DH_LOG_INFO,
+    DH_LOG_DEBUG,
+    DH_LOG_TRACE
+} dh_log_level;
+
+/* Initial level: DHELIX_LOG=error|warn|info|debug|trace, default info. */
+void dh_log_set_level(dh_log_level level);
+dh_log_level dh_log_get_level(void);
+/* Rank shown in the prefix of this thread's lines; -1 shows none. */
+void dh_log_set_rank(int rank);
+void dh_log(dh_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- arena: one per phase; destroying the phase destroys the arena ------------- */
+
+typedef struct dh_arena dh_arena;
+
+dh_arena *dh_arena_create(void); /* NULL when out of memory */
+void dh_arena_destroy(dh_arena *arena);
+/* Zeroed, 64-byte aligned; NULL when out of memory. Freed with the arena.
+ * Built with address sanitizer, every allocation is a malloc of its own. */
+void *dh_arena_alloc(dh_arena *arena, size_t size_bytes);
+/* n * size_bytes with overflow check. */
+void *dh_arena_alloc_n(dh_arena *arena, size_t n, size_t size_bytes);
+char *dh_arena_strdup(dh_arena *arena, const char *text);
+char *dh_arena_printf(dh_arena *arena, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define DH_NEW(arena, type) ((type *)dh_arena_alloc((arena), sizeof(type)))
+#define DH_NEW_N(arena, type, n) ((type *)dh_arena_alloc_n((arena), (size_t)(n), sizeof(type)))
+
+/* ---- growable string ----------------------------------------------------------- */
+
+typedef struct dh_str {
+    char *text; /* always terminated once non-NULL */
+    size_t len, cap;
+    bool failed; /* an append ran out of memory; text is what fitted */
+} dh_str;
+
+#define DH_STR_INIT                                                                                \
+    {                                                                                              \
+        0                                                                                          \
+    }
+
+void dh_str_fini(dh_str *s);
+void dh_str_clear(dh_str *s);
+void dh_str_append(dh_str *s, const char *text, size_t n_bytes);
+void dh_str_printf(dh_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- growable array: dh_vec_push(ctx-less, returns false when out of memory) ------ */
+
+#define DH_VEC(type)                                                                               \
+    struct {                                                                                       \
+        type *at;                                                                                  \
+        size_t n, cap;                                                                             \
+    }
+bool dh_vec_grow(void **at, size_t *cap, size_t need, size_t item_bytes);
+#define dh_vec_reserve(v, need)                                                                    \
+    ((need) <= (v)->cap || dh_vec_grow((void **)&(v)->at, &(v)->cap, (need), sizeof(*(v)->at)))
+#define dh_vec_push(v, ...)                                                                        \
+    (dh_vec_reserve((v), (v)->n + 1) ? ((v)->at[(v)->n++] = (__VA_ARGS__), true) : false)
+#define dh_vec_fini(v)                                                                             \
+    do {                                                                                           \
+        free((v)->at);                                                                             \
+        (v)->at = NULL;                                                                            \
+        (v)->n = (v)->cap = 0;                                                                     \
+    } while (0)
+
+/* ---- time -------------------------------------------------------------------------- */
+
+int64_t dh_now_ns(void); /* monotonic */
+void dh_sleep_until_ns(int64_t deadline_ns);
+
+/* ---- files -------------------------------------------------------------------------- */
+
+/* Read-only memory map of a whole file; an empty file gives n_bytes 0, at NULL. */
+typedef struct dh_map {
+    const unsigned char *at;
+    size_t n_bytes;
+} dh_map;
+dh_status dh_map_open(dh_ctx *ctx, const char *path, dh_map *map);
+void dh_map_close(dh_map *map);
+
+/* Whole small file as terminated text (caller frees); refuses above max_bytes. */
+dh_status dh_file_read(dh_ctx *ctx, const char *path, size_t max_bytes, char **text,
+                       size_t *n_bytes);
+/* Write to PATH.tmp-<pid>, fsync, rename: the old content or the new, never half. */
+dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, size_t n_bytes);
+/* write(2) all bytes, retrying; the error names the path. */
+dh_status dh_fd_write_all(dh_ctx *ctx, int fd, const char *path, const void *data, size_t n_bytes);
+dh_status dh_dir_create(dh_ctx *ctx, const char *path); /* with parents; existing is fine */
+dh_status dh_dir_remove(dh_ctx *ctx, const char *path); /* recursive; missing is fine */
+dh_status dh_dir_sync(dh_ctx *ctx, const char *path);   /* fsync the folder itself */
+bool dh_path_exists(const char *path);
+bool dh_path_is_dir(const char *path);
+
+/* ---- text ------------------------------------------------------------------------------ */
+
+/* Nearest of n names to word (edit distance), or NULL if none is near enough to
+ * be a likely typing error. */
+const char *dh_nearest(const char *word, const char *const *names, size_t n);
+/* "1.50 GiB", "12.3 ms": into a caller's buffer, returns it. */
+const char *dh_format_bytes(char *buf, size_t cap, double n_bytes);
+const char *dh_format_ns(char *buf, size_t cap, double ns);
+/* Whole-string numbers; false on anything else (trailing text, overflow, empty). */
+bool dh_parse_i64(const char *text, int64_t *value);
+bool dh_parse_f64(const char *text, double *value);
+
+/* ---- random bits: Philox4x32-10 (Salmon et al. 2011), a pure function ------------------- */
+
+typedef struct dh_philox_key {
+    uint32_t k[2];
+} dh_philox_key;
+
+static inline void dh_philox4x32(dh_philox_key key, const uint32_t ctr[4], uint32_t out[4])
+{
+    uint32_t c0 = ctr[0], c1 = ctr[1], c2 = ctr[2], c3 = ctr[3];
+    uint32_t k0 = key.k[0], k1 = key.k[1];
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0;
+        uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        uint32_t n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* Uniform in [0, 1) with 24 bits. */
+static inline float dh_u32_to_unit(uint32_t bits)
+{
+    return (float)(bits >> 8) * (1.0f / 16777216.0f);
+}
+
+/* splitmix64: mixes a seed and stream numbers into independent keys. */
+uint64_t dh_mix64(uint64_t x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,102 @@
+/* Checkpoints of a run: folders RUN/checkpoints/step-000123 that appear complete or
+ * not at all.
+ *
+ * A checkpoint is written into checkpoints/.tmp-step-000123-<pid>: files of any kind
+ * (safetensors for weights and moments, state.json), each synced; then
+ * manifest.json with every file's size and XXH3-128 checksum, and one rename. A
+ * process killed, or a disk full, at any point leaves the earlier checkpoints as
+ * they were. (Under a limit on file sizes the process must ignore SIGXFSZ to get an
+ * error instead of its end.) Several ranks may write files of one checkpoint; one
+ * rank begins and commits it. */
+#ifndef DHELIX_CHECKPOINT_H
+#define DHELIX_CHECKPOINT_H
+
+#include "dhelix/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DH_CKPT_HASH_TEXT 33 /* 32 hexadecimal digits and the terminator */
+#define DH_CKPT_NAME_MAX 128
+
+/* One file: plain data, fit for gathering between ranks. */
+typedef struct dh_ckpt_file {
+    char name[DH_CKPT_NAME_MAX]; /* within the folder; letters, digits, '.', '_', '-' */
+    int64_t n_bytes;
+    char xxh3_128[DH_CKPT_HASH_TEXT]; /* lower-case hexadecimal, high word first */
+} dh_ckpt_file;
+
+/* Where the run stands; stored as state.json. */
+typedef struct dh_ckpt_state {
+    int64_t step;        /* optimizer steps done */
+    int64_t next_sample; /* index of the first training sample not yet used */
+    uint64_t seed;
+    char job_fingerprint[DH_CKPT_HASH_TEXT]; /* of what must not change on resuming */
+    char tokenizer_fingerprint[DH_CKPT_HASH_TEXT];
+    char version[32]; /* of the program that wrote it */
+} dh_ckpt_state;
+
+/* XXH3-128 of bytes as text: fingerprints. */
+void dh_ckpt_fingerprint(const void *data, size_t n_bytes, char text[DH_CKPT_HASH_TEXT]);
+
+/* ---- writing ------------------------------------------------------------------------- */
+
+typedef struct dh_ckpt_writer dh_ckpt_writer;
+
+/* Remove what dead processes left under RUN/checkpoints (.tmp-* folders whose process is
+ * gone). Done by dh_ckpt_begin too. Logs what it cannot remove. */
+void dh_ckpt_clean(const char *run_dir);
+
+/* Start a checkpoint: clean, create the temporary folder.
+ * out       caller calls dh_ckpt_destroy, committed or not
+ * errors    DH_EIO, disk full included; DH_EINVAL negative step */
+dh_status dh_ckpt_begin(dh_ctx *ctx, const char *run_dir, int64_t step, dh_ckpt_writer **out);
+/* The folder being written; any rank puts its files there. */
+const char *dh_ckpt_folder(const dh_ckpt_writer *c);
+/* Sync FOLDER/NAME and measure it. Any rank, any process; in the end `file` goes to
+ * the committing rank's dh_ckpt_add_file. Every file is sealed once, after its last
+ * writer. cost: reads the file */
+dh_status dh_ckpt_seal_file(dh_ctx *ctx, const char *folder, const char *name, dh_ckpt_file *file);
+/* The checkpoint consists of the files added. errors: DH_EINVAL name bad or twice */
+dh_status dh_ckpt_add_file(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_file *file);
+/* Write, seal and add a small file. */
+dh_status dh_ckpt_put_file(dh_ctx *ctx, dh_ckpt_writer *c, const char *name, const void *data,
+                           size_t n_bytes);
+/* Write, seal and add state.json; required. state->step must be the step begun. */
+dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state *state);
+/* Check that every file added is there in its size, write the manifest, make the
+ * checkpoint appear (replacing one of the same step), and remove the oldest complete
+ * ones until `keep` are left; never this one. keep < 1 keeps all. Trouble in
+ * removing old ones is only logged. */
+dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep);
+/* Frees; removes the temporary folder if there was no commit. */
+void dh_ckpt_destroy(dh_ckpt_writer *c);
+
+/* ---- reading ---------------------------------------------------------------------------- */
+
+typedef struct dh_ckpt dh_ckpt;
+
+/* `where`: a checkpoint folder, a run folder (its newest intact checkpoint), or
+ * "latest" (that of run_dir; run_dir is otherwise unused and may be NULL). Manifest
+ * and sizes are always verified, checksums when `checksums`.
+ * out       caller closes with dh_ckpt_close
+ * errors    DH_EMISSING no checkpoint; DH_EFORMAT damaged: names the file, what it is
+ *           and what it should be; DH_EIO */
+dh_status dh_ckpt_open(dh_ctx *ctx, const char *run_dir, const char *where, bool checksums,
+                       dh_ckpt **out);
+/* Newest intact checkpoint of a run, by step; damaged ones are passed over with a
+ * warning each. errors: DH_EMISSING none at all, or none intact */
+dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, dh_ckpt **out);
+void dh_ckpt_close(dh_ckpt *c);
+
+const char *dh_ckpt_path(const dh_ckpt *c); /* the folder */
+const dh_ckpt_state *dh_ckpt_get_state(const dh_ckpt *c);
+size_t dh_ckpt_n_files(const dh_ckpt *c);
+const dh_ckpt_file *dh_ckpt_file_at(const dh_ckpt *c, size_t i);
+bool dh_ckpt_has_file(const dh_ckpt *c, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,122 @@
+/* Datasets: files -> one stream of tokens -> training samples.
+ *
+ * Sources, recognised by content and name; several files follow one another:
+ *   text          UTF-8, one document, tokenized
+ *   JSON lines    *.jsonl, *.ndjson: one object a line with a text field; every document is
+ *                 followed by the tokenizer's EOS, if it has one
+ *   llm.c         header of 256 int32: magic 20240520, version 1, count, then uint16;
+ *                 or magic 20240801, version 7, count, then uint32 (Llama 3)
+ *   Megatron      X.bin + X.idx ("MMIDIDX\0\0", version 1), named by either or by X
+ *   *.u16         uint16, nothing else
+ * All integers little endian. Files are mapped, not read; text is tokenized once into a
+ * cache file, which is used again while source, tokenizer and split are the same.
+ *
+ * A sample is a pure function of its index, the seed and the order: the position in the
+ * data is one integer, and no mesh or worker count changes what is seen. */
+#ifndef DHELIX_DATASET_H
+#define DHELIX_DATASET_H
+
+#include "dhelix/job.h"
+#include "dhelix/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dh_dataset dh_dataset;
+
+/* Part of every file. Text is cut after floor(n * (1 - val_fraction)) of its n code
+ * points and each part tokenized by itself (nanoGPT); JSON lines at the first document
+ * that begins at or after that share of the bytes; token files after that many tokens. */
+typedef enum dh_data_part { DH_PART_ALL, DH_PART_TRAIN, DH_PART_VAL } dh_data_part;
+
+typedef struct dh_dataset_spec {
+    const char *const *files;
+    size_t n_files;
+    const dh_tokenizer *tokenizer; /* for text and JSON lines; may be NULL otherwise */
+    const char *text_field;        /* of JSON lines; NULL: "text" */
+    const char *cache_dir;         /* created when missing; NULL or "": tokens stay in memory */
+    dh_data_part part;
+    double val_fraction; /* [0, 1); part VAL needs more than 0 */
+    int64_t vocab_size;  /* ids must be below it; 0: the tokenizer's size, or no bound */
+    dh_data_order order;
+    uint64_t seed;
+    /* Told now and then while text is tokenized; may be NULL. */
+    void (*progress)(void *arg, const char *file, size_t done_bytes, size_t total_bytes);
+    void *progress_arg;
+} dh_dataset_spec;
+
+/* Open, tokenizing what is not in the cache. Borrows only the strings and the tokenizer
+ * during the call. Ranks that share a cache folder: let one open first.
+ * errors    DH_EIO file; DH_EFORMAT malformed, cut off, empty, counts or
+ *           pointers outside the file (file, and line of JSON lines); DH_EINVAL text not
+ *           encodable, spec; DH_ENOMEM */
+dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset **ds);
+void dh_dataset_close(dh_dataset *ds); /* NULL is fine */
+
+int64_t dh_dataset_tokens(const dh_dataset *ds);
+/* Non-overlapping windows of seq_len + 1 tokens, neighbours sharing one: (tokens - 1) / T. */
+int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len);
+/* DH_EINVAL when there is not even one window, naming what there is. */
+dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len);
+
+/* Tokens of sample i >= 0: inputs are tokens[0..T), targets tokens[1..T].
+ *   shuffle     window p(i mod W) of epoch i / W, p a permutation drawn by seed and epoch
+ *               (Feistel network with cycle walking: no memory)
+ *   sequential  window i mod W, that is tokens [i*T, i*T + T]
+ *   random      offset uniform over all n - T, drawn by seed and i (Philox)
+ * tokens     out, seq_len + 1 ids
+ * errors     DH_EINVAL no window; DH_EFORMAT an id outside the vocabulary (file,
+ *            position in it, id, vocabulary)
+ * Any thread, at the same time. */
+dh_status dh_dataset_sample(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
+                            int64_t seq_len, int32_t *tokens);
+/* Offset in the stream where that sample begins. */
+int64_t dh_dataset_offset(const dh_dataset *ds, int64_t sample_index, int64_t seq_len);
+/* Tokens [first, first + n) of the stream. */
+dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n,
+                          int32_t *tokens);
+
+/* The chars tokenizer of all texts of these files (text or JSON lines). */
+dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files,
+                           const char *text_field, dh_tokenizer **tok);
+
+/* ---- token files -------------------------------------------------------------------- */
+
+/* Write an llm.c file, atomically: uint16 (version 1), or uint32 (magic 20240801,
+ * version 7) when vocab_size exceeds 65,536.
+ * errors    DH_EINVAL an id outside [0, vocab_size), more than 2^31 - 1 tokens; DH_EIO */
+dh_status dh_tokens_write_llmc(dh_ctx *ctx, const char *path, const int32_t *ids, size_t n,
+                               int64_t vocab_size);
+/* The same of a whole dataset; vocab_size > 0. */
+dh_status dh_dataset_write_llmc(dh_ctx *ctx, const dh_dataset *ds, const char *path,
+                                int64_t vocab_size);
+
+typedef enum dh_token_type {
+    DH_TOKEN_U8,
+    DH_TOKEN_U16,
+    DH_TOKEN_I16,
+    DH_TOKEN_I32,
+    DH_TOKEN_U32,
+    DH_TOKEN_I64,
+    DH_N_TOKEN_TYPES
+} dh_token_type;
+
+/* A run of tokens inside a file's bytes. */
+typedef struct dh_token_run {
+    const unsigned char *at; /* not necessarily aligned */
+    dh_token_type type;
+    int64_t n;
+} dh_token_run;
+typedef DH_VEC(dh_token_run) dh_token_runs;
+
+/* Readers of mapped token files; runs point into the bytes given. llm.c gives one run,
+ * Megatron one for each stretch of sequences that lie one after another. */
+dh_status dh_tokens_parse_llmc(dh_ctx *ctx, const void *data, size_t n_bytes, dh_token_run *run);
+dh_status dh_tokens_parse_megatron(dh_ctx *ctx, const void *idx, size_t n_idx, const void *bin,
+                                   size_t n_bin, dh_token_runs *runs);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,398 @@
+/* Operator graph of one block: embedding, transformer layer, or head.
+ *
+ * A graph holds the forward operators and, once differentiated, the backward
+ * ones, over one tensor table. Shapes are those of one rank and one
+ * micro-batch. Input gradients (dgrad) and weight gradients (wgrad) are separate
+ * operators, since schedules place them apart. A strategy is a list of passes
+ * over this structure; the program layer only ever sees the result.
+ *
+ * Objects are referred to by index, so a graph prints, reads back and compares. */
+#ifndef DHELIX_GRAPH_H
+#define DHELIX_GRAPH_H
+
+#include "dhelix/dtype.h"
+#include "dhelix/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DH_NONE UINT32_MAX
+#define DH_MAX_OPERANDS 6
+
+/* ---- operator types -------------------------------------------------------------- */
+
+typedef enum dh_op_type {
+#define DH_OP(id, name, res, in, out, inplace, doc) DH_OP_##id,
+#include "dhelix/ops.def"
+#undef DH_OP
+    DH_N_OP_TYPE
+} dh_op_type;
+
+/* What an operator occupies. A COMM operator runs on the link of its group. */
+typedef enum dh_resource { DH_RES_HOST, DH_RES_COMPUTE, DH_RES_COMM } dh_resource;
+
+typedef struct dh_operand_info {
+    char name[16];
+    bool optional;   /* may be DH_NONE */
+    bool accumulate; /* output: += unless first writer of the step */
+    bool update;     /* output: read and written in place */
+} dh_operand_info;
+
+typedef struct dh_op_info {
+    const char *name, *doc;
+    dh_resource resource;
+    int n_in, n_out;
+    int inplace; /* input that output 0 may overlay, -1 none */
+    dh_operand_info in[DH_MAX_OPERANDS], out[DH_MAX_OPERANDS];
+} dh_op_info;
+
+const dh_op_info *dh_op_info_of(dh_op_type type);
+/* DH_N_OP_TYPE when the name is unknown. */
+dh_op_type dh_op_type_parse(const char *name);
+
+/* ---- tensors ------------------------------------------------------------------------ */
+
+typedef enum dh_tensor_kind {
+    DH_TENSOR_ACT,   /* value of one micro-batch, lives from its writer to its last reader */
+    DH_TENSOR_INPUT, /* micro-batch input shared by all blocks; slot = dh_input */
+    DH_TENSOR_PARAM, /* in compute precision; slot = index into the block's parameters */
+    DH_TENSOR_GRAD,  /* float32 gradient of the parameter in slot */
+    DH_TENSOR_STATE, /* persistent; slot = dh_state */
+    DH_TENSOR_RANGE, /* persistent bytes across parameters; slot = index the builder gave */
+    DH_N_TENSOR_KIND
+} dh_tensor_kind;
+
+typedef enum dh_input { DH_IN_TOKENS, DH_IN_TARGETS, DH_IN_POS, DH_IN_SAMPLE, DH_N_INPUT } dh_input;
+
+/* Persistent tensors beside parameters and gradients: loss sums, partial sums and
+ * result of the gradient norm, load-balancing loss; per layer: the KV cache. */
+typedef enum dh_state {
+    DH_STATE_LOSS,
+    DH_STATE_SQSUM,
+    DH_STATE_SQTOTAL,
+    DH_STATE_NORM,
+    DH_STATE_ROUTER, /* of each micro-batch: choices and probabilities summed over all layers */
+    DH_STATE_AUX,
+    DH_STATE_KV_CACHE,
+    DH_N_STATE
+} dh_state;
+
+/* What an axis counts: says how a pass may partition it. */
+typedef enum dh_axis {
+    DH_AXIS_NONE,
+    DH_AXIS_TOKENS,
+    DH_AXIS_WIDTH,
+    DH_AXIS_HEADS, /* columns of packed qkv or of the attention output */
+    DH_AXIS_FFN,
+    DH_AXIS_VOCAB,
+    DH_AXIS_EXPERTS,
+    DH_AXIS_ROUTED, /* choices of tokens, in the order by expert */
+    DH_N_AXIS
+} dh_axis;
+
+typedef struct dh_tensor {
+    char name[24];
+    dh_tensor_kind kind;
+    dh_dtype dtype;
+    int ndim; /* 1 to 3, row-major, contiguous */
+    int64_t shape[3];
+    dh_axis axis[3];
+    uint32_t base; /* rows [row0, row0 + shape[0]) of this tensor; DH_NONE: own storage */
+    int64_t row0;
+    uint32_t slot; /* meaning by kind; DH_NONE for ACT */
+} dh_tensor;
+
+/* ---- operators ----------------------------------------------------------------------- */
+
+typedef enum dh_phase {
+    DH_PHASE_F,   /* forward; in the head also the loss gradient */
+    DH_PHASE_B,   /* input gradients ("I" in zero-bubble notation) */
+    DH_PHASE_W,   /* weight gradients */
+    DH_PHASE_OPT, /* optimizer step */
+    DH_N_PHASE
+} dh_phase;
+
+/* Dropout sites of a layer; the generator's stream is layer * DH_N_SITE + site. */
+typedef enum dh_site { DH_SITE_EMBED, DH_SITE_ATTN, DH_SITE_MLP, DH_N_SITE } dh_site;
+
+typedef struct dh_op {
+    dh_op_type type;
+    dh_phase phase;
+    uint32_t in[DH_MAX_OPERANDS], out[DH_MAX_OPERANDS]; /* tensor ids, DH_NONE if absent */
+    int32_t site;   /* dh_site of operators with dropout, else -1 */
+    int32_t group;  /* dh_group_kind of communication, else -1 */
+    uint32_t param; /* optimizer operators: block whose parameters they concern, else DH_NONE */
+    int32_t step;   /* ring attention: exchanges that the key/value block has behind it, else 0 */
+} dh_op;
+
+typedef enum dh_block_kind {
+    DH_BLOCK_EMBED,
+    DH_BLOCK_LAYER,
+    DH_BLOCK_HEAD,
+    DH_BLOCK_DATA,
+    DH_BLOCK_OPT,
+    DH_BLOCK_GRADS,   /* reductions of a block's gradients over ranks */
+    DH_BLOCK_LINK,    /* one end of a transfer between pipeline stages */
+    DH_BLOCK_EXPERTS, /* parameters of a layer's experts; no operators */
+    DH_N_BLOCK_KIND
+} dh_block_kind;
+
+typedef enum dh_mode { DH_MODE_TRAIN, DH_MODE_EVAL, DH_MODE_DECODE } dh_mode;
+
+/* Everything a kernel needs beside its operands; equal for all operators of a graph. */
+typedef struct dh_dims {
+    int64_t batch, seq; /* B, T of the micro-batch on this rank */
+    int64_t width, n_heads, n_kv_heads, head_dim, ffn_width, vocab;
+    int64_t max_seq; /* positions are below this: T, or the KV cache length in decode mode */
+    dh_norm_kind norm;
+    double norm_eps;
+    dh_act_kind act;
+    dh_rope rope;
+    double dropout;
+    double loss_scale; /* 1 / tokens of the global batch */
+    int64_t vocab0;    /* first id of this rank's vocabulary shard; vocab is its size */
+    int64_t cp;        /* ranks that share every sample, cp * seq tokens long; 0: one */
+    int64_t cp_rank;
+    int64_t top_k;           /* experts of a token */
+    int64_t expert_capacity; /* rows of each expert; choices beyond are dropped. 0: none are */
+    int64_t router_rows;     /* rows of all layers in the load-balancing loss of a micro-batch */
+    double aux_scale;        /* factor of that loss's gradient */
+} dh_dims;
+
+/* Which part of every sharded parameter and activation a rank has. */
+typedef struct dh_shard {
+    int64_t tp, tp_rank;
+    int64_t ep, ep_rank; /* of experts; ep 0: one rank has all */
+} dh_shard;
+#define DH_SHARD_WHOLE ((dh_shard){.tp = 1})
+
+typedef struct dh_graph {
+    dh_block_kind kind;
+    dh_mode mode;
+    dh_dtype dtype; /* of activations and GEMM operands */
+    dh_dims dims;
+    DH_VEC(dh_tensor) tensors;
+    DH_VEC(dh_op) ops;        /* forward in an order that computes; then backward likewise */
+    uint32_t x_in, x_out;     /* residual stream; DH_NONE where the block has none */
+    uint32_t dx_out, dx_in;   /* their gradients: dx_out enters the backward, dx_in leaves */
+    uint32_t loss_x, loss_dx; /* train-mode head: gradient of loss_x is made by the forward */
+} dh_graph;
+
+/* ---- building ---------------------------------------------------------------------------- */
+
+typedef struct dh_build {
+    const dh_model *model;
+    dh_mode mode;
+    dh_dtype dtype;
+    int64_t batch, seq; /* micro-batch on this rank */
+    int64_t cache_len;  /* decode: rows of the KV cache */
+    double dropout;
+    double loss_scale;
+    int64_t head_chunk_bytes; /* logits are made in row chunks of at most this many bytes */
+    double moe_capacity;      /* rows of an expert over its even share; 0: as many as come */
+} dh_build;
+
+/* TUNING: chunks of 512 rows and more keep bf16 weight gradients of a 50,257-word head
+ * at full rate (bench/kernels: 128 rows 100, 512 rows 174 GFLOP/s contended). */
+#define DH_HEAD_CHUNK_BYTES ((int64_t)128 << 20)
+
+/* Forward graph of a block (EMBED, LAYER, HEAD), DATA, and EXPERTS, which has no operators. In
+ * train mode the head's forward also makes the loss gradient chunk by chunk, since the gradient of
+ * the loss itself is a constant: logits never exist for the whole micro-batch. Caller frees with
+ * dh_graph_destroy. */
+dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind, dh_graph **graph);
+void dh_graph_destroy(dh_graph *graph);
+
+/* Append the backward operators (one rule per operator type, grad.c). Gradients
+ * that meet on the residual path are added inside norm_dgrad. */
+dh_status dh_graph_differentiate(dh_ctx *ctx, dh_graph *graph);
+
+/* Tensor parallelism with sequence parallelism (Megatron-LM; Korthikanti et al. 2022,
+ * 4.2.2), on a forward graph: heads, FFN columns and the vocabulary are split over
+ * the group, tokens of the residual stream likewise; an all-gather goes before
+ * every column-parallel linear and a reduce-scatter after every row-parallel one.
+ * errors: DH_EINVAL where sizes do not divide. */
+dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard);
+
+/* Context parallelism, on a forward graph built for the rank's seq = T/cp tokens of every
+ * sample: the sample is 2*cp chunks, of which the rank has chunks cp_rank and 2*cp - 1 -
+ * cp_rank, so that all ranks have the same work under the causal mask. Attention becomes
+ * a ring (Liu et al. 2023, arXiv 2310.01889): keys and values travel from rank to rank
+ * while the block at hand is attended to. Goes before tensor parallelism.
+ * errors: DH_EINVAL where T does not divide by 2*cp. */
+dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int64_t cp_rank);
+
+/* Position in its sample of the t-th of the rank's tokens. */
+int64_t dh_cp_position(const dh_dims *dims, int64_t cp_rank, int64_t t);
+
+/* What of a key/value block after `step` exchanges meets which queries of every sample;
+ * all pairs do, but for step 0, which is causal. */
+typedef struct dh_ring_part {
+    int64_t from;    /* cp rank whose keys and values these are */
+    int64_t q0, n_q; /* queries [q0, q0 + n_q) of the rank's seq */
+    int64_t n_k;     /* keys [0, n_k) of the block's seq */
+} dh_ring_part;
+dh_ring_part dh_ring_part_of(const dh_dims *dims, int32_t step);
+
+/* Activation recomputation in a differentiated layer: the backward computes again
+ * what is not kept. Bits do not change. Other blocks are left alone. */
+typedef enum dh_recompute_kind {
+    DH_RECOMPUTE_KIND_NONE,
+    DH_RECOMPUTE_KIND_SELECTIVE, /* norms, activations, rotations, gathered copies */
+    DH_RECOMPUTE_KIND_FULL       /* everything but the layer's input */
+} dh_recompute_kind;
+dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind);
+
+/* Structural check: operands exist and fit the operator's row, every activation is
+ * written once before it is read, views lie inside their base. */
+dh_status dh_graph_check(dh_ctx *ctx, const dh_graph *graph);
+
+uint32_t dh_graph_add_tensor(dh_graph *graph, const dh_tensor *tensor); /* DH_NONE: OOM */
+uint32_t dh_graph_add_op(dh_graph *graph, dh_op_type type, dh_phase phase, const uint32_t *in,
+                         const uint32_t *out); /* n_in and n_out ids; DH_NONE: OOM */
+
+int64_t dh_tensor_elements(const dh_tensor *tensor);
+int64_t dh_tensor_bytes(const dh_tensor *tensor);
+
+/* Work of an operator: floating-point operations (multiply and add count as two),
+ * and bytes of operands read and written once. */
+double dh_op_flops(const dh_graph *graph, const dh_op *op);
+double dh_op_bytes(const dh_graph *graph, const dh_op *op);
+
+/* Text form (src/graph/README.md), appended to out. Any graph prints, for people to
+ * look at; one that passes dh_graph_check reads back equal, if its dims are finite
+ * and not negative.
+ * errors: DH_ENOMEM */
+dh_status dh_graph_print(dh_ctx *ctx, const dh_graph *graph, dh_str *out);
+/* The text need not be terminated and may hold any bytes. What is read passes
+ * dh_graph_check. Caller frees with dh_graph_destroy.
+ * errors: DH_EFORMAT with line and column, what was expected, and the nearest name for
+ * an unknown one; DH_EINVAL of the check, with the line; DH_ENOMEM */
+dh_status dh_graph_parse(dh_ctx *ctx, const char *text, size_t n_bytes, dh_graph **graph);
+bool dh_graph_equal(const dh_graph *a, const dh_graph *b);
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+/* Where (part of) a parameter lies in a Hugging Face checkpoint: local rows
+ * [row, row + n_rows) are HF rows hf_row.. (transposed: columns hf_row.. of HF). */
+typedef struct dh_param_piece {
+    char hf_name[80];
+    int64_t row, n_rows, n_cols; /* n_cols 1 for vectors */
+    int64_t hf_row, hf_col;      /* origin of the local part in [out, in] orientation */
+    int64_t hf_shape[2];         /* as stored; hf_ndim 1: hf_shape[0] only */
+    int hf_ndim;
+    bool transpose; /* HF stores [in, out] (GPT-2's Conv1D) */
+} dh_param_piece;
+
+typedef struct dh_param {
+    char name[32];      /* "layer3.qkv.w" */
+    dh_block_kind kind; /* block it belongs to */
+    int layer;          /* index of the block among its kind */
+    uint32_t slot;      /* index among the block's parameters */
+    int ndim;
+    int64_t shape[3]; /* [out, in]; of experts [experts, out, in] */
+    dh_axis axis[3];
+    double init_std; /* standard deviation of the normal; 0: constant init_value */
+    double init_value;
+    bool decay;      /* weight decay applies (matrices and embeddings) */
+    bool sharded;    /* by tensor parallelism: every rank of the group has other elements */
+    bool wide;       /* used in float32 whatever the run's type: it lies among the vectors */
+    int n_pieces;    /* dh_param_piece_at */
+    int64_t expert0; /* of experts: the first one here */
+    dh_param_piece piece_rows[3]; /* of experts: those of the first, hf_name with %d for it */
+} dh_param;
+
+/* Piece i in [0, n_pieces). Pieces of one tensor of the checkpoint are neighbours. */
+dh_param_piece dh_param_piece_at(const dh_param *param, int i);
+/* Elements of the last axis; of all. Pieces count rows over all other axes. */
+int64_t dh_param_cols(const dh_param *param);
+int64_t dh_param_elements(const dh_param *param);
+/* Whether it lies among the matrices of its block, not among the vectors. */
+static inline bool dh_param_is_matrix(const dh_param *param)
+{
+    return param->ndim >= 2 && !param->wide;
+}
+
+enum {
+    DH_SLOT_WTE = 0,
+    DH_SLOT_WPE = 1,
+    DH_SLOT_LN1_W = 0,
+    DH_SLOT_LN1_B,
+    DH_SLOT_QKV_W,
+    DH_SLOT_QKV_B,
+    DH_SLOT_PROJ_W,
+    DH_SLOT_PROJ_B,
+    DH_SLOT_LN2_W,
+    DH_SLOT_LN2_B,
+    DH_SLOT_FC1_W,
+    DH_SLOT_FC1_B,
+    DH_SLOT_FC2_W,
+    DH_SLOT_FC2_B,
+    DH_SLOT_ROUTER_W,
+    DH_N_LAYER_SLOT,
+    DH_SLOT_LNF_W = 0,
+    DH_SLOT_LNF_B,
+    DH_SLOT_HEAD_W, /* tied: the embedding's wte */
+    DH_MAX_SLOT = DH_N_LAYER_SLOT
+};
+
+/* One parameter of a block; false when the model has none in that slot. A tied
+ * head's HEAD_W is described as the embedding's WTE (kind EMBED, slot WTE), a layer's
+ * FC1_W and FC2_W, where they are those of experts, with kind EXPERTS. */
+bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t slot,
+                       dh_param *param);
+
+/* The rank's part of a parameter: heads, FFN columns and the vocabulary are split
+ * over tp, in equal parts but for the vocabulary, whose shards have ceil(V/tp) rows
+ * and the last what is left; experts over ep. Position embeddings live on tp rank 0, whose partial
+ * sums they join: false elsewhere, and for an empty vocabulary shard. */
+bool dh_param_shard(const dh_param *whole, dh_shard shard, dh_param *part);
+/* First row and number of rows of a vocabulary shard. */
+void dh_vocab_shard(int64_t vocab, dh_shard shard, int64_t *first, int64_t *n);
+
+/* ---- optimizer, gradient reductions, links ----------------------------------------------------
+ */
+
+/* What this rank updates of one block: consecutive elements of its matrices (which
+ * decay) or of its vectors (which do not), and where they lie: range indices. */
+typedef struct dh_opt_region {
+    uint32_t block;
+    int64_t n;
+    bool decay;
+    bool counts; /* in the gradient norm; false where another rank counts the same elements */
+    uint32_t grad, master, adam_m, adam_v;
+    uint32_t copy; /* bf16 copy to refresh, DH_NONE */
+    /* Distributed optimizer: this many elements of `gather`, of which the region is one
+     * shard, are gathered over `group` after the update. */
+    int64_t n_gathered;
+    int32_t group;
+    uint32_t gather; /* range of the whole; DH_NONE */
+} dh_opt_region;
+
+/* Squared sums of all regions that count, their sum over `norm_group` (-1: this rank
+ * alone), the clipping factor, AdamW on each region, gathers. */
+dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, size_t n,
+                                   dh_dtype dtype, int32_t norm_group, dh_graph **graph);
+
+/* One collective on gradients, in place: range `range` of n elements. With `shard` a
+ * range index, the rank keeps only its shard of the sum (reduce-scatter). */
+typedef struct dh_grad_reduction {
+    int32_t group;
+    uint32_t range;
+    int64_t n;
+    uint32_t shard; /* DH_NONE: all-reduce */
+    int64_t n_shard;
+} dh_grad_reduction;
+dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,
+                                    dh_graph **graph);
+
+/* A send of x_in or a receive of x_out between pipeline stages: rows x width. With
+ * n_experts also of DH_STATE_ROUTER: sums so far go forward, the whole sums back. */
+dh_status dh_graph_build_link(dh_ctx *ctx, bool send, int64_t rows, int64_t width, dh_dtype dtype,
+                              int64_t n_experts, dh_graph **graph);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

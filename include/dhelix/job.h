@@ -1,0 +1,134 @@
+/* The job file: everything one training run needs, as one struct filled from
+ * YAML, --set key=value and defaults. One table row per setting (src/config/
+ * job.c) gives name, type, unit, default, range and help; parser, --help, the
+ * printed "effective job" and the man page come from that table. */
+#ifndef DHELIX_JOB_H
+#define DHELIX_JOB_H
+
+#include "dhelix/dtype.h"
+#include "dhelix/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dh_lr_schedule { DH_LR_COSINE, DH_LR_LINEAR, DH_LR_CONSTANT } dh_lr_schedule;
+typedef enum dh_data_order {
+    DH_ORDER_SHUFFLE,    /* every window once per epoch, in a seeded order */
+    DH_ORDER_SEQUENTIAL, /* sample i = tokens [i*T, i*T + T] */
+    DH_ORDER_RANDOM      /* seeded random offsets, as nanoGPT draws them */
+} dh_data_order;
+typedef enum dh_recompute {
+    DH_RECOMPUTE_NONE,
+    DH_RECOMPUTE_SELECTIVE,
+    DH_RECOMPUTE_FULL
+} dh_recompute;
+typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
+typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
+
+typedef struct dh_link {
+    double gbps;       /* gigabits per second; 0: not paced */
+    double latency_us; /* per transfer */
+} dh_link;
+
+typedef struct dh_job {
+    dh_arena *arena; /* owns every string below */
+    /* Paths are NULL when not given; other strings are never NULL ("" when not given). */
+
+    char *model_spec; /* model: preset name or path of config.json / its folder; NULL: from keys */
+    dh_model model;   /* resolved; model.* overrides applied; vocab 0: from the tokenizer */
+    double dropout;   /* model.dropout: residual, embedding and attention-output sites */
+
+    char **train_files, **val_files; /* data.train, data.val */
+    size_t n_train_files, n_val_files;
+    char *tokenizer;     /* data.tokenizer: bytes | chars | gpt2 | path */
+    char *text_field;    /* data.text_field of JSON lines */
+    char *data_cache;    /* data.cache: folder for tokenized text */
+    double val_fraction; /* data.val_fraction: tail of train used when val is not given */
+    dh_data_order order; /* data.order */
+
+    int64_t steps;        /* train.steps */
+    int64_t global_batch; /* train.batch: sequences per optimizer step, over all ranks */
+    int64_t micro_batch;  /* train.micro_batch: sequences per micro-batch and data-parallel rank */
+    int64_t seq_len;      /* train.seq_len: T */
+    uint64_t seed;        /* train.seed */
+    dh_dtype dtype;       /* train.dtype: f32 or bf16 (float32 master weights) */
+    int64_t threads;      /* train.threads: OpenMP threads per rank; 0: cores / ranks */
+    dh_recompute recompute; /* train.recompute */
+    char *init_from;        /* train.init_from: checkpoint, safetensors folder or file */
+
+    double lr, min_lr; /* optimizer.* */
+    dh_lr_schedule lr_schedule;
+    int64_t warmup_steps, decay_steps;                 /* decay_steps 0: steps */
+    double beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: off */
+
+    int64_t eval_every, eval_batches;          /* eval.*; 0: never / all windows */
+    int64_t checkpoint_every, checkpoint_keep; /* checkpoint.*; every 0: only at the end */
+    char *out_dir;                             /* out: run folder */
+    int64_t log_every;
+    int64_t trace_step; /* trace.step: the step that is written as a trace; 0: none */
+
+    int64_t dp, tp, pp, cp, ep;     /* parallel.*; product dp*tp*pp*cp = ranks; ep divides dp */
+    int64_t ranks;                  /* ranks; --ranks and the launcher set it by an override */
+    int64_t vpp;                    /* parallel.virtual_stages */
+    char *schedule;                 /* parallel.schedule: row name or a CSV file */
+    char *layer_split;              /* parallel.layer_split: "3,4,4,3" or empty for even */
+    bool sequence_parallel;         /* parallel.sequence: SP with TP */
+    bool zero1;                     /* parallel.zero1: distributed optimizer */
+    double bucket_mb;               /* parallel.bucket_mb: gradient bucket size */
+    double timeout_s;               /* parallel.timeout_s: longest wait for another rank */
+    dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: as dh_comm_progress */
+    int64_t nodes, ranks_per_node;  /* topology.*; 0: from the launcher */
+    dh_link link_local, link_cross; /* links.local, links.cross */
+
+    dh_moe_mode moe_mode; /* moe.mode */
+    double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
+
+    char *strategy; /* strategy: row of `dhelix list strategies` */
+} dh_job;
+
+/* Defaults only; the model is unset. Caller frees with dh_job_destroy. */
+dh_status dh_job_create(dh_ctx *ctx, dh_job **job);
+void dh_job_destroy(dh_job *job);
+/* Read a YAML job file, then apply n overrides "section.key=value", then resolve
+ * the model and check ranges and combinations (dh_job_check). Errors carry file,
+ * line, column, the key and, for an unknown key, the nearest valid one; those of
+ * overrides begin with "--set section.key=value".
+ *
+ * A later override wins. "model=name" replaces all that was said about the
+ * model before, "model.preset=name" only its source. A value in [ ] or { } is read as YAML.
+ * Relative paths of the file start at its folder, those of overrides and
+ * defaults at the working folder; in the job all but model_spec are absolute.
+ * out       set only on DH_OK; caller frees with dh_job_destroy
+ * errors    DH_EFORMAT syntax; DH_EINVAL value; DH_EMISSING preset; DH_EIO */
+dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *overrides,
+                      size_t n_overrides, dh_job **job);
+/* The same from memory (tests, fuzzing); base_dir, which may be NULL, resolves the
+ * file's relative paths, and other paths stay as they are. */
+dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *file_name,
+                       const char *base_dir, const char *const *overrides, size_t n_overrides,
+                       dh_job **job);
+/* Derive what is left to "auto" (dp, ranks, micro_batch, seq_len, nodes,
+ * ranks_per_node; 0 in the struct) and check all combinations, as loading does:
+ * for callers that change a loaded job (what shall be derived anew is set to 0
+ * first). The message names the setting to change
+ * and values that would be right. Vocabulary rule: shards over tp hold
+ * ceil(V / tp) rows, the last one fewer; no padding rows exist.
+ * errors    DH_EINVAL; the job may then be partly derived */
+dh_status dh_job_check(dh_ctx *ctx, dh_job *job);
+/* Micro-batches of one step on each data-parallel rank. */
+int64_t dh_job_n_micro(const dh_job *job);
+/* Learning rate of step s (0-based): linear warm-up lr*(s+1)/warmup, then the
+ * schedule from lr down to min_lr at decay_steps, then min_lr. */
+double dh_job_lr(const dh_job *job, int64_t step);
+/* The job as YAML with every setting and its value (caller frees). Parses back to
+ * the same job; the model is spelled out, so its file is no longer needed and
+ * model_spec becomes NULL. */
+dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text);
+/* Every setting with type, unit, default, range and help, for --help and the man page. */
+void dh_job_help(dh_str *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

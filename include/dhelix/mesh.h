@@ -1,0 +1,107 @@
+/* Which ranks work together: the five-way arrangement of ranks and its groups.
+ *
+ * Ranks are numbered with tp fastest, then cp, ep, edp, pp, which is Megatron's
+ * default order "tp-cp-ep-dp-pp"; data-parallel index = edp_index * ep +
+ * ep_index, as expert parallelism uses part of the data-parallel ranks. Nodes
+ * hold consecutive ranks. Groups are computed, never stored: all functions but
+ * dh_mesh_group_span take constant time and any number of ranks. Pure, any thread. */
+#ifndef DHELIX_MESH_H
+#define DHELIX_MESH_H
+
+#include "dhelix/job.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Axes, fastest-varying first. */
+typedef enum dh_mesh_axis {
+    DH_MESH_TP,
+    DH_MESH_CP,
+    DH_MESH_EP,  /* expert parallel: position inside a set of all experts */
+    DH_MESH_EDP, /* expert data parallel: which copy of the experts */
+    DH_MESH_PP,
+    DH_N_MESH_AXES
+} dh_mesh_axis;
+
+/* name, mask (1 << dh_mesh_axis) of the axes along which members differ, what it is for */
+#define DH_GROUP_LIST(X)                                                                           \
+    X(DH_GROUP_SELF, "self", 0, "the rank alone")                                                  \
+    X(DH_GROUP_TP, "tp", 1, "tensor and sequence parallel")                                        \
+    X(DH_GROUP_CP, "cp", 2, "context parallel")                                                    \
+    X(DH_GROUP_DP, "dp", 4 | 8, "data parallel")                                                   \
+    X(DH_GROUP_PP, "pp", 16, "pipeline stages")                                                    \
+    X(DH_GROUP_EP, "ep", 4, "exchange of tokens between experts")                                  \
+    X(DH_GROUP_EDP, "edp", 8, "copies of one expert")                                              \
+    X(DH_GROUP_TP_CP, "tp-cp", 1 | 2, "one sequence")                                              \
+    X(DH_GROUP_DP_CP, "dp-cp", 2 | 4 | 8, "gradients of dense weights")                            \
+    X(DH_GROUP_EDP_CP, "edp-cp", 2 | 8, "gradients of expert weights")                             \
+    X(DH_GROUP_TP_PP, "tp-pp", 1 | 16, "one copy of the dense weights: gradient norm")             \
+    X(DH_GROUP_TP_EP_PP, "tp-ep-pp", 1 | 4 | 16, "one copy of all weights, experts included")      \
+    X(DH_GROUP_EMBED, "embed", 16, "first and last stage: gradients of a tied embedding")          \
+    X(DH_GROUP_WORLD, "world", 31, "all ranks")
+
+typedef enum dh_group_kind {
+#define X(code, name, axes, doc) code,
+    DH_GROUP_LIST(X)
+#undef X
+        DH_N_GROUPS
+} dh_group_kind;
+
+typedef struct dh_mesh {
+    int64_t dp, tp, pp, cp, ep; /* ep divides dp */
+    int64_t edp;                /* dp / ep */
+    int64_t ranks;              /* dp * tp * pp * cp */
+    int64_t nodes, ranks_per_node;
+} dh_mesh;
+
+typedef struct dh_coord {
+    int64_t tp, cp, dp, pp; /* dp = edp * mesh.ep + ep */
+    int64_t ep, edp;
+} dh_coord;
+
+/* Sizes to a mesh. nodes or ranks_per_node may be 0: derived from the other;
+ * both 0: one node holds all.
+ * out       set only on DH_OK
+ * errors    DH_EINVAL; the message names the job's setting to change */
+dh_status dh_mesh_init(dh_ctx *ctx, int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t ep,
+                       int64_t nodes, int64_t ranks_per_node, dh_mesh *mesh);
+/* The mesh of a loaded job. */
+dh_status dh_mesh_from_job(dh_ctx *ctx, const dh_job *job, dh_mesh *mesh);
+
+/* Rank in [0, ranks) to coordinates and back (ep and edp are ignored on the way back). */
+dh_coord dh_mesh_coord(const dh_mesh *mesh, int64_t rank);
+int64_t dh_mesh_rank(const dh_mesh *mesh, dh_coord coord);
+int64_t dh_mesh_node(const dh_mesh *mesh, int64_t rank);
+
+const char *dh_group_name(dh_group_kind group);
+const char *dh_group_doc(dh_group_kind group);
+/* DH_N_GROUPS when the name is unknown. */
+dh_group_kind dh_group_parse(const char *name);
+
+/* Members of a group of this kind (the same for all of a kind). */
+int64_t dh_mesh_group_size(const dh_mesh *mesh, dh_group_kind group);
+int64_t dh_mesh_n_groups(const dh_mesh *mesh, dh_group_kind group);
+/* Number in [0, n_groups) of the rank's group: the colour of a communicator split.
+ * Groups are numbered by their first members. */
+int64_t dh_mesh_group_id(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
+/* Position of the rank in its group, members being in rank order; -1 where the
+ * rank has none (the inner stages of DH_GROUP_EMBED). */
+int64_t dh_mesh_group_index(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
+/* Rank of the i-th member, i in [0, group_size), of the rank's group. */
+int64_t dh_mesh_group_member(const dh_mesh *mesh, dh_group_kind group, int64_t rank, int64_t i);
+
+/* How a rank's group lies on the nodes. */
+typedef struct dh_group_span {
+    int64_t n_nodes;      /* 1: local links only */
+    int64_t max_per_node; /* most members on one node */
+} dh_group_span;
+/* Time proportional to the group's size. */
+dh_group_span dh_mesh_group_span(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
+/* All members on one node. */
+bool dh_mesh_group_is_local(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

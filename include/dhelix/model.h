@@ -1,0 +1,88 @@
+/* A transformer's architecture: from a Hugging Face config.json, a built-in
+ * preset, or a mapping in the job file. Sizes only; no weights. */
+#ifndef DHELIX_MODEL_H
+#define DHELIX_MODEL_H
+
+#include "dhelix/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dh_family { DH_FAMILY_GPT2, DH_FAMILY_LLAMA, DH_FAMILY_MIXTRAL } dh_family;
+typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
+typedef enum dh_act_kind { DH_ACT_GELU_TANH, DH_ACT_SWIGLU } dh_act_kind;
+typedef enum dh_rope_scaling {
+    DH_ROPE_SCALING_NONE,
+    DH_ROPE_SCALING_LINEAR,
+    DH_ROPE_SCALING_LLAMA3
+} dh_rope_scaling;
+
+typedef struct dh_rope {
+    double theta;
+    dh_rope_scaling scaling;
+    double factor, low_freq_factor, high_freq_factor; /* llama3; linear uses factor */
+    int64_t original_max_seq;                         /* llama3 */
+} dh_rope;
+
+typedef struct dh_model {
+    char name[64];
+    dh_family family;
+    int64_t n_layers;
+    int64_t width;      /* C, hidden size */
+    int64_t n_heads;    /* H */
+    int64_t n_kv_heads; /* divides n_heads */
+    int64_t head_dim;   /* D; HF default width / n_heads */
+    int64_t ffn_width;  /* F; per expert for Mixtral */
+    int64_t vocab;      /* V; 0 only in a job whose tokenizer still has to decide it */
+    int64_t max_seq;    /* longest sequence; rows of wpe for GPT-2 */
+    bool tied_head;     /* head shares the token embedding */
+    bool bias;          /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
+    dh_norm_kind norm;
+    double norm_eps;
+    dh_act_kind act;
+    dh_rope rope;      /* Llama families */
+    int64_t n_experts; /* 0: dense */
+    int64_t top_k;
+    double router_aux_coef; /* HF router_aux_loss_coef */
+    double init_std;        /* HF initializer_range */
+} dh_model;
+
+/* Number of trainable parameters. */
+int64_t dh_model_n_params(const dh_model *model);
+/* Model FLOPs of forward + backward for one token at sequence length T:
+ * 6 * matmul parameters + 12 * L * H * D * T/2 for causal attention (MFU's
+ * numerator, PaLM appendix B, with the causal half; the embedding lookup does
+ * not count, the head does). MoE counts top_k experts. */
+double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
+
+/* Consistency of all fields; the message names the field and what would be right.
+ * Sizes are bounded so that counts never overflow. errors: DH_EINVAL */
+dh_status dh_model_validate(dh_ctx *ctx, const dh_model *model);
+
+/* Built-in presets, for `dhelix list models`. */
+typedef struct dh_model_preset {
+    const char *name;
+    const char *doc; /* with source */
+    dh_model model;
+} dh_model_preset;
+const dh_model_preset *dh_model_presets(size_t *n);
+/* Unknown name: DH_EMISSING with the nearest one. */
+dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
+
+/* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig).
+ * Fields with a meaning we do not compute (other activations, sliding windows
+ * that bite, unknown rope scaling) are refused by name; harmless unknown ones are
+ * ignored; absent ones have transformers' defaults. A GPT-2 file may say
+ * "bias": false (nanoGPT's variant; not a key of transformers).
+ * errors: DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO.
+ * The file variant takes config.json or its folder. */
+dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes, dh_model *model);
+dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model);
+/* HF config.json text for the model (caller frees); reads back to the same model. */
+dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,242 @@
+/* The program of one rank: a static list of instructions on three streams.
+ *
+ * An instruction executes one graph operator for one block instance and
+ * micro-batch, on buffers whose offsets in the rank's slab are fixed before the
+ * first step. Streams run their instructions in order; across streams an
+ * instruction waits for named earlier instructions ("events" are positions in
+ * a stream). The same program is executed by a backend and by the simulator. */
+#ifndef DHELIX_PROGRAM_H
+#define DHELIX_PROGRAM_H
+
+#include "dhelix/graph.h"
+#include "dhelix/mesh.h"
+#include "dhelix/schedule.h"
+#include "dhelix/strategy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dh_stream {
+    DH_STREAM_COMPUTE,
+    DH_STREAM_LOCAL, /* node-local link */
+    DH_STREAM_CROSS, /* link between nodes */
+    DH_N_STREAM
+} dh_stream;
+const char *dh_stream_name(dh_stream stream);
+
+/* ---- buffers ------------------------------------------------------------------------- */
+
+/* Persistent kinds come first and lie in this order at the start of the slab, so
+ * that training, evaluation and decoding programs of one model agree on them. */
+typedef enum dh_buffer_kind {
+    DH_BUF_MASTER, /* float32 parameters */
+    DH_BUF_COPY,   /* compute-precision copies of matrices (bf16 training) */
+    DH_BUF_STATE,  /* loss sums, gradient norm */
+    DH_BUF_GRAD,
+    DH_BUF_ADAM_M,
+    DH_BUF_ADAM_V,
+    DH_BUF_KV,   /* KV caches of decoding */
+    DH_BUF_ACT,  /* transient from here on */
+    DH_BUF_WORK, /* scratch of one instruction */
+    DH_N_BUFFER_KIND
+} dh_buffer_kind;
+const char *dh_buffer_kind_name(dh_buffer_kind kind);
+static inline bool dh_buffer_is_persistent(dh_buffer_kind kind)
+{
+    return kind < DH_BUF_ACT;
+}
+
+#define DH_BUFFER_ALIGN 64
+
+typedef struct dh_buffer {
+    dh_buffer_kind kind;
+    uint64_t offset, n_bytes; /* in the slab */
+    uint32_t owner;  /* parameters, ACT: block; STATE: dh_state; KV: layer; WORK: instruction */
+    uint32_t tensor; /* ACT: tensor of the block's graph; else DH_NONE */
+    int32_t mb;      /* ACT and DH_STATE_ROUTER: micro-batch; else -1 */
+    uint32_t alias;  /* overlays this buffer in place; DH_NONE */
+} dh_buffer;
+
+/* Part of a buffer. buffer == DH_NONE: absent optional operand. */
+typedef struct dh_operand {
+    uint32_t buffer;
+    uint64_t byte0, n_bytes;
+} dh_operand;
+
+/* ---- instructions ---------------------------------------------------------------------- */
+
+typedef struct dh_block {
+    uint32_t graph;               /* index into dh_program.graphs */
+    int32_t layer;                /* of layer blocks, else 0 */
+    int32_t peer;                 /* of links: index of the other end in the pipeline group */
+    int32_t tag;                  /* of links: 0 forward, 1 backward */
+    uint32_t params[DH_MAX_SLOT]; /* parameter index by slot, DH_NONE */
+} dh_block;
+
+/* Where a parameter, its copy, gradient and moments lie. The parameters of a block
+ * lie side by side in one buffer per kind, so that one transfer moves them all. */
+typedef struct dh_param_home {
+    uint32_t block;                   /* that owns it: the embedding for a tied head */
+    dh_operand at[DH_BUF_ADAM_V + 1]; /* by dh_buffer_kind; buffer DH_NONE where absent */
+} dh_param_home;
+
+/* The parameters of a block as two runs of elements, each parameter aligned to
+ * DH_FLAT_ALIGN elements: matrices, then vectors (those split over tensor parallelism
+ * before those all ranks have; last a router's weight). Gradients are always whole. With the
+ * distributed optimizer the rank updates one shard of the matrices, [shard0, shard0 + n_shard), and
+ * has moments (and, in bf16 training, masters) of that shard only. */
+typedef struct dh_flat {
+    int64_t n_matrix, n_vector;           /* elements, padding included */
+    int64_t replicated0;                  /* first vector element that all tp ranks have */
+    int64_t decayed0;                     /* first vector element that weight decay concerns */
+    int64_t shard0, n_shard;              /* whole: 0, n_matrix */
+    dh_operand matrix[DH_BUF_ADAM_V + 1]; /* by kind: all that is there of the matrices */
+    dh_operand vector[DH_BUF_ADAM_V + 1];
+} dh_flat;
+#define DH_FLAT_ALIGN 32
+
+typedef struct dh_instr {
+    uint32_t block, op; /* operator `op` of the block's graph */
+    int32_t mb;         /* micro-batch; -1 for the optimizer */
+    uint8_t stream;
+    uint8_t accumulate; /* bit i: output i adds to what is there */
+    uint16_t n_waits;
+    uint32_t wait0;    /* first of n_waits instruction ids in dh_program.waits */
+    uint32_t operand0; /* n_in inputs then n_out outputs (counts of the operator's row) */
+    uint32_t work;     /* scratch buffer, DH_NONE */
+} dh_instr;
+
+typedef struct dh_program {
+    dh_arena *arena; /* owns names; arrays below are freed with the program */
+    dh_mode mode;
+    dh_dtype dtype;
+    dh_mesh mesh;
+    int64_t rank;              /* whose program this is */
+    int64_t n_micro;           /* micro-batches a step on this rank */
+    DH_VEC(dh_graph *) graphs; /* owned */
+    DH_VEC(dh_block) blocks;
+    DH_VEC(dh_param) params;     /* of this rank, without duplicates */
+    DH_VEC(dh_param_home) homes; /* by parameter */
+    DH_VEC(dh_flat) flats;       /* by block; empty ones have no elements */
+    DH_VEC(dh_operand) ranges;   /* what DH_TENSOR_RANGE slots name */
+    DH_VEC(dh_buffer) buffers;
+    DH_VEC(dh_operand) operands;
+    DH_VEC(dh_instr) instrs;
+    DH_VEC(uint32_t) waits;
+    uint64_t persistent_bytes; /* of the slab, at its start */
+    uint64_t slab_bytes;       /* planned peak; no byte beyond is used */
+    uint64_t live_bytes;       /* most bytes alive at once: lower bound of slab_bytes */
+    dh_operand result;         /* decode: logits f32 [1,V]; else buffer DH_NONE */
+} dh_program;
+
+void dh_program_destroy(dh_program *program);
+
+static inline const dh_graph *dh_instr_graph(const dh_program *p, const dh_instr *i)
+{
+    return p->graphs.at[p->blocks.at[i->block].graph];
+}
+static inline const dh_op *dh_instr_op(const dh_program *p, const dh_instr *i)
+{
+    return &dh_instr_graph(p, i)->ops.at[i->op];
+}
+/* Operand k: inputs first, then outputs. */
+static inline const dh_operand *dh_instr_operand(const dh_program *p, const dh_instr *i, int k)
+{
+    return &p->operands.at[i->operand0 + (uint32_t)k];
+}
+/* "instruction 17 linear -> qkv (layer 3, micro-batch 0, compute stream)" */
+const char *dh_instr_describe(const dh_program *program, uint32_t instr, char *buf, size_t cap);
+const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char *buf, size_t cap);
+
+/* Parameter index with this name, DH_NONE. */
+uint32_t dh_program_param(const dh_program *program, const char *name);
+uint32_t dh_program_state_buffer(const dh_program *program, dh_state state);
+/* Ranks that hold the same elements of a block's parameters and see other samples, or
+ * other tokens of them: they sum gradients, and the distributed optimizer shards over them. */
+dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block);
+
+/* ---- building -------------------------------------------------------------------------------- */
+
+/* What the executing backend tells the planner. */
+typedef struct dh_backend_info {
+    const char *name;
+    /* Scratch bytes the operator's kernel needs. */
+    size_t (*workspace_bytes)(const dh_graph *graph, const dh_op *op);
+} dh_backend_info;
+
+typedef struct dh_program_spec {
+    const dh_model *model;
+    dh_mode mode;
+    dh_dtype dtype;
+    dh_mesh mesh; /* ranks 0: one rank */
+    int64_t rank;
+    const dh_schedule *schedule; /* NULL: 1F1B; other modes than training take its placement */
+    const dh_strategy *strategy; /* order inside co-executed slots; NULL: sequential */
+    dh_cost_model costs;         /* by which the strategy orders */
+    const char *layer_split;     /* NULL: even */
+    bool zero1;                  /* distributed optimizer */
+    dh_recompute_kind recompute;
+    int64_t micro_batch, seq; /* of one data-parallel rank */
+    int64_t n_micro;
+    int64_t cache_len;
+    double dropout, loss_scale;
+    int64_t head_chunk_bytes; /* 0: DH_HEAD_CHUNK_BYTES */
+    dh_moe_mode moe_mode;
+    double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
+    /* Bytes at the start of the slab that another program keeps there between its
+     * executions: transient buffers lie behind them. 0: a slab of its own. */
+    uint64_t keep_bytes;
+    const dh_backend_info *backend;
+} dh_program_spec;
+
+/* Graphs, emission in the order of the schedule, waits, memory plan. The result
+ * is not yet verified. Caller frees with dh_program_destroy. */
+dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program);
+
+/* ---- verifying ----------------------------------------------------------------------------------
+ */
+
+/* Proves, from instructions, waits and offsets alone, that the program ends
+ * (no cyclic wait), that no two unordered instructions touch overlapping bytes
+ * with a write, that every read finds bytes of its own buffer written before and
+ * not overwritten since, and that nothing lies outside the slab. The message
+ * names instruction, operator, layer, micro-batch and rank at fault.
+ * errors: DH_EVERIFY. cost: O(operands * overlaps). */
+dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program);
+
+/* All ranks together: each program verifies, and a joint replay ends in which every
+ * communication blocks its stream until all its partners have come, so that whatever
+ * a communicator buffers, nothing can wait for ever. On every group calls match in
+ * order, kind, elements, type and what they are about (micro-batch; within a stage block
+ * and operator); transfers between stages in tag as well; a group is used from one
+ * stream, the same on all its members. The message names both ranks and instructions,
+ * or the cycle of those that wait for each other.
+ * in        programs [n], that of rank i at i; n: all ranks of the mesh
+ * errors    DH_EVERIFY; DH_EINVAL not the programs of one mesh; DH_ENOMEM
+ * cost      O(instructions of all ranks) beside dh_program_verify */
+dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n);
+
+/* What a mesh's programs come to. */
+typedef struct dh_mesh_footprint {
+    size_t n_ranks, n_classes; /* one program was built for each class of like ranks */
+    uint64_t n_instrs;         /* of those */
+    uint64_t slab_bytes;       /* most of any rank */
+} dh_mesh_footprint;
+
+/* Build and verify the programs of a whole mesh, one for each class of ranks that run
+ * the same instructions; equivalent to dh_programs_verify on all of them.
+ * in        spec: its rank is ignored
+ * out       may be NULL; set only on DH_OK
+ * errors    those of dh_program_build; DH_EVERIFY
+ * cost      building and verifying at most 6 programs a pipeline stage and context-parallel
+ *           index, where nodes hold groups alike; else all ranks' */
+dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint);
+
+/* Listing with operands, offsets and waits, for people and for comparing. */
+dh_status dh_program_print(dh_ctx *ctx, const dh_program *program, dh_str *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

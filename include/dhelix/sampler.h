@@ -1,0 +1,33 @@
+/* Drawing the next token from logits. */
+#ifndef DHELIX_SAMPLER_H
+#define DHELIX_SAMPLER_H
+
+#include "dhelix/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dh_sampler {
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: off */
+    double top_p;       /* outside (0, 1): off */
+    uint64_t state;     /* generator; set by dh_sampler_init */
+    struct dh_candidate {
+        float p;
+        int32_t id;
+    } * scratch; /* [vocab] */
+    int64_t vocab;
+} dh_sampler;
+
+/* The generator is xorshift64* (Vigna 2014), drawn once a token and only when the
+ * choice is random, as llama2.c does: the same seed gives its texts. */
+dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab, double temperature,
+                          int64_t top_k, double top_p, uint64_t seed);
+void dh_sampler_fini(dh_sampler *sampler);
+int32_t dh_sampler_next(dh_sampler *sampler, const float *logits);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

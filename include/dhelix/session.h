@@ -1,0 +1,119 @@
+/* A model in memory and the programs that run on it: one rank's slab with
+ * parameters, and training, evaluation and decoding programs that share it. */
+#ifndef DHELIX_SESSION_H
+#define DHELIX_SESSION_H
+
+#include "dhelix/backend.h"
+#include "dhelix/weights.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dh_session_spec {
+    const dh_backend *backend;
+    dh_comm *comm; /* of this rank; NULL: one rank */
+    dh_mesh mesh;  /* ranks 0: one rank */
+    int64_t rank;
+    const dh_schedule *schedule; /* borrowed; NULL: 1F1B */
+    const dh_strategy *strategy; /* NULL: sequential */
+    dh_cost_model costs;
+    const char *layer_split; /* borrowed; NULL: even */
+    bool zero1;
+    dh_recompute_kind recompute;
+    dh_model model; /* vocabulary resolved */
+    dh_dtype dtype;
+    bool train, eval, decode; /* programs wanted */
+    int64_t micro_batch, seq; /* of training and evaluation */
+    int64_t n_micro;          /* micro-batches of a training step */
+    int64_t global_tokens;    /* of a training step over all ranks: the loss's divisor */
+    double dropout;
+    dh_moe_mode moe_mode;
+    double moe_capacity;   /* dh_program_spec */
+    int64_t cache_len;     /* decode: longest sequence */
+    int64_t prefill_chunk; /* decode: tokens of the prompt read at once; 0: one by one */
+} dh_session_spec;
+
+typedef struct dh_session {
+    dh_session_spec spec;
+    dh_program *train, *eval, *decode, *prefill; /* NULL where not wanted */
+    dh_exec *train_exec, *eval_exec, *decode_exec, *prefill_exec;
+    dh_slab *slab;
+    uint64_t slab_bytes; /* largest of the programs */
+} dh_session;
+
+/* Builds, verifies and prepares every program wanted, in one slab of the largest
+ * one's size; parameters are zero. Caller frees with dh_session_destroy. */
+dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session **session);
+void dh_session_destroy(dh_session *session);
+/* The program of one mode, built and verified as a session would, without memory to
+ * run in: for checks. The first keep_bytes of the slab, where they are more than the
+ * program's own, belong to another one (persistent_bytes of the training program, for
+ * what runs between its steps). Caller frees with dh_program_destroy. */
+dh_status dh_session_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode mode,
+                             uint64_t keep_bytes, dh_program **program);
+/* All ranks' training programs, and evaluation's where wanted, verified together
+ * (dh_mesh_verify). out: footprint of the training programs; may be NULL. */
+dh_status dh_session_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec,
+                                 dh_mesh_footprint *footprint);
+/* Any of its programs: for what they share, the persistent layout. */
+const dh_program *dh_session_layout(const dh_session *session);
+
+/* ---- parameters --------------------------------------------------------------------------- */
+
+/* Normal or constant initialisation. A value depends on seed, Hugging Face tensor
+ * name and element only, so any mesh starts from the same weights. */
+dh_status dh_session_init_params(dh_ctx *ctx, dh_session *session, uint64_t seed);
+/* From a checkpoint of HF names; shapes must fit. Tensors of the file that the
+ * model does not have are reported as a warning. */
+dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights);
+
+/* A Hugging Face tensor of which this rank has (part of) the elements, in one parameter. */
+typedef struct dh_hf_tensor {
+    char name[80];
+    int ndim;
+    int64_t shape[2]; /* as Hugging Face stores it */
+    uint32_t param;
+} dh_hf_tensor;
+/* HF tensors of the program's parameters, in program order; caller frees *list. */
+dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **list, size_t *n);
+/* Copy the elements this rank has into data [shape], the whole tensor in HF's layout,
+ * float32. kind: MASTER, GRAD, ADAM_M or ADAM_V. */
+dh_status dh_session_read_hf(dh_ctx *ctx, const dh_session *session, const dh_hf_tensor *tensor,
+                             dh_buffer_kind kind, float *data);
+/* Fill the elements this rank has of a kind (MASTER, ADAM_M, ADAM_V) from tensors PREFIX +
+ * HF name; masters refresh the compute copies. Shapes must fit. */
+dh_status dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh_weights *weights,
+                               const char *prefix, dh_buffer_kind kind);
+/* Put this rank's part of every PREFIX + HF name tensor into a file all ranks write
+ * (declared and started by the caller). Of ranks that have the same elements one
+ * writes. Collective over data_group (DH_GROUP_DP_CP; NULL: one rank) when the
+ * distributed optimizer shards the kind. */
+dh_status dh_session_store(dh_ctx *ctx, const dh_session *session, dh_comm_group *data_group,
+                           dh_st_writer *writer, const char *prefix, dh_buffer_kind kind);
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Sum of losses and rows of one micro-batch from sample `first` of the source. */
+dh_status dh_session_eval_batch(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
+                                int64_t first, double *sum, double *rows);
+/* Mean loss over n_batches micro-batches starting at sample `first` of the source. */
+dh_status dh_session_eval(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
+                          int64_t first, int64_t n_batches, double *loss);
+
+/* Append n tokens at position pos; logits (float32 [vocab], borrowed until the next
+ * call) are those after the last. */
+dh_status dh_session_decode(dh_ctx *ctx, dh_session *session, const int32_t *tokens, int64_t n,
+                            int64_t pos, const float **logits);
+
+/* Sum of losses and rows of the last training or evaluation run; gradient norm. */
+dh_status dh_session_loss(dh_ctx *ctx, const dh_session *session, double *sum, double *rows);
+dh_status dh_session_grad_norm(dh_ctx *ctx, const dh_session *session, double *norm);
+/* Mean load-balancing loss of the last training run's micro-batches, on ranks that hold
+ * the head; 0 for a model without experts. */
+dh_status dh_session_aux_loss(dh_ctx *ctx, const dh_session *session, double *loss);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

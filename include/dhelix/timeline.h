@@ -1,0 +1,64 @@
+/* What a step's time went into, from when every instruction of a rank ran: how much
+ * communication was hidden behind computation, and why the rest was not. And the same
+ * step as a file for chrome://tracing or Perfetto. */
+#ifndef DHELIX_TIMELINE_H
+#define DHELIX_TIMELINE_H
+
+#include "dhelix/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Why the compute stream did nothing while a communication ran. "Next" is the next
+ * instruction of the compute stream. A communication's time includes the wait for its
+ * partners, so another rank's lateness shows as dependency. */
+typedef enum dh_exposure {
+    DH_EXPOSED_DEPENDENCY, /* next waits for this communication, directly or through others */
+    DH_EXPOSED_CONTENTION, /* next waits for a later one of the same stream: this is in its way */
+    DH_EXPOSED_TAIL,       /* no computation is left in the step */
+    DH_EXPOSED_OTHER,      /* next waits for none that runs: it was not given its cores in time */
+    DH_N_EXPOSURE
+} dh_exposure;
+/* "dependency", ... */
+const char *dh_exposure_name(dh_exposure cause);
+
+/* Nanoseconds of one rank's step, or of several added up. Exactly
+ *   span = busy[compute] + exposed + idle
+ *   hidden + exposed = time in which a communication ran, on one stream or both
+ *   exposed = sum of exposed_by
+ * Of two communications that run at once, the cause that comes first counts. */
+typedef struct dh_timeline {
+    int64_t span_ns;              /* first start to last end */
+    int64_t busy_ns[DH_N_STREAM]; /* by stream */
+    int64_t hidden_ns;            /* a communication and a computation ran */
+    int64_t exposed_ns;           /* a communication ran, the compute stream did not */
+    int64_t exposed_by_ns[DH_N_EXPOSURE];
+    int64_t idle_ns; /* nothing ran on any stream */
+} dh_timeline;
+
+/* in        spans: one for each instruction of the program
+ * out       set only on DH_OK; all 0 for an empty program
+ * errors    DH_EINVAL a span ends before it starts, or starts before the stream's previous
+ *           one ended; an instruction waits for a later one; DH_ENOMEM
+ * cost      O(instructions + waits): streams run in order, so spans come sorted; pure */
+dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                             dh_timeline *timeline);
+void dh_timeline_add(dh_timeline *sum, const dh_timeline *one);
+/* Hidden part of the time in which communication ran; 0 where none did. */
+double dh_timeline_hidden_share(const dh_timeline *timeline);
+
+/* The step in Chrome's trace event format (JSON object form): process = rank, thread =
+ * stream, a complete event for each instruction; name: operator; cat: phase; args:
+ * instruction, output tensor, micro-batch, layer, and flops of computation, bytes of its
+ * operands. Times are those of the monotonic clock in microseconds, so that files of ranks
+ * on one machine join into one trace:
+ *     jq -s '{traceEvents: map(.traceEvents) | add}' trace-rank*.json
+ * errors    DH_EIO, DH_ENOMEM; path then is as it was */
+dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,
+                         const dh_span *spans);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

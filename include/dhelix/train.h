@@ -1,0 +1,81 @@
+/* Training a job from its first step to its last, or on from a checkpoint. */
+#ifndef DHELIX_TRAIN_H
+#define DHELIX_TRAIN_H
+
+#include <signal.h>
+
+#include "dhelix/job.h"
+#include "dhelix/session.h"
+#include "dhelix/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dh_train_options {
+    bool quiet; /* no progress */
+    bool fresh; /* set an existing run folder aside instead of resuming it */
+    /* When it becomes non-zero: finish the step, checkpoint, return DH_EINTERRUPTED. */
+    const volatile sig_atomic_t *stop;
+} dh_train_options;
+
+/* Under MPI only rank 0's process has a result; the others' have `primary` false. */
+typedef struct dh_train_result {
+    bool primary;
+    int64_t steps;       /* optimizer steps done in all */
+    int64_t resumed_at;  /* step the run continued from, 0: from the start */
+    double loss;         /* of the last step */
+    double val_loss;     /* last validation; NaN if never */
+    double tokens_per_s; /* median over this run's steps, warm-up left out */
+    uint64_t slab_planned, slab_peak;
+    char checkpoint[512]; /* last one written, "" if none */
+} dh_train_result;
+
+/* Train. The run folder job->out_dir gets job.yaml, metrics.jsonl (one object a step),
+ * summary.json, tokenizer files and checkpoints/. With a checkpoint there, training
+ * continues from the newest intact one, bit-identical to a run without the break.
+ * errors    DH_EDIVERGED (step and operator named), DH_EINTERRUPTED, and whatever
+ *           job, data and disk give; the last checkpoint is intact in every case */
+dh_status dh_train(dh_ctx *ctx, dh_job *job, const dh_train_options *options,
+                   dh_train_result *result);
+
+/* Ranks of the launcher (mpirun, srun) this process was started by; 0: none. */
+int64_t dh_launched_ranks(void);
+
+/* The job's pipeline schedule: a row of the table, that of its strategy, or a CSV file.
+ * *schedule NULL: 1F1B of one stage. Caller frees. */
+dh_status dh_train_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule **schedule);
+
+/* What a job's program needs, without data or training: for `dhelix check`. The rank is 0
+ * and the schedule left to the caller (dh_train_schedule). */
+dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec);
+
+/* The job's tokenizer; a vocabulary that the job leaves to it is filled in, a given one
+ * must hold its ids. "chars" reads the training texts. Caller frees *tokenizer. */
+dh_status dh_train_tokenizer(dh_ctx *ctx, dh_job *job, dh_tokenizer **tokenizer);
+
+/* ---- trained models ------------------------------------------------------------------------- */
+
+/* A model for evaluation and sampling: from a run folder (newest checkpoint), a
+ * checkpoint, or anything dh_weights_open reads. */
+typedef struct dh_trained {
+    dh_session *session;
+    dh_tokenizer *tokenizer; /* NULL when none was found and none was given */
+} dh_trained;
+
+typedef struct dh_trained_spec {
+    const char *path;
+    const char *tokenizer; /* NULL: the one beside the weights */
+    dh_dtype dtype;
+    int64_t threads;          /* 0: all cores */
+    int64_t micro_batch, seq; /* evaluation; 0: no evaluation program */
+    bool decode;
+} dh_trained_spec;
+
+dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *trained);
+void dh_trained_close(dh_trained *trained);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

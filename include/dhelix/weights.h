@@ -1,0 +1,105 @@
+/* Model weights under their Hugging Face names, whatever file they come from.
+ *
+ *   folder   model.safetensors, model.safetensors.index.json with its shards, or
+ *            one lone *.safetensors or *.bin file
+ *   *.safetensors
+ *   *.bin    llama2.c's legacy checkpoint (run.c, 7 int32 and float32 tensors) or
+ *            llm.c's GPT-2 checkpoint (train_gpt2.c, magic 20240326, versions 3 = float32
+ *            and 5 = bfloat16, padded vocabulary)
+ *
+ * The .bin files are shown as Hugging Face would store them: llama2.c's query and
+ * key rows in half-split rotary order, llm.c's linears as Conv1D [in, out], the
+ * vocabulary without padding. A name is found with and without the prefixes
+ * "transformer." and "model.". */
+#ifndef DHELIX_WEIGHTS_H
+#define DHELIX_WEIGHTS_H
+
+#include "dhelix/model.h"
+#include "dhelix/safetensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dh_weights dh_weights;
+
+typedef struct dh_weight_info {
+    const char *name;  /* as in the file */
+    dh_st_dtype dtype; /* as stored */
+    int ndim;
+    int64_t shape[DH_ST_MAX_DIMS]; /* as Hugging Face shows it */
+} dh_weight_info;
+
+/* ---- reading --------------------------------------------------------------------- */
+
+/* Files are mapped and validated; data is paged in when read. One dh_weights may
+ * be read by several threads at once (each with its own ctx).
+ * out       caller closes with dh_weights_close
+ * errors    DH_EIO; DH_EMISSING no weights in the folder; DH_EFORMAT; DH_EUNSUPPORTED */
+dh_status dh_weights_open(dh_ctx *ctx, const char *path, dh_weights **out);
+void dh_weights_close(dh_weights *w);
+
+/* Tensors sorted by name. info's strings live as long as w. */
+size_t dh_weights_n(const dh_weights *w);
+void dh_weights_at(const dh_weights *w, size_t i, dh_weight_info *info);
+/* False when absent; O(log n). */
+bool dh_weights_find(const dh_weights *w, const char *hf_name, dh_weight_info *info);
+/* The tensor must exist with this shape and a type that can be read.
+ * errors    DH_EMISSING with the nearest name; DH_EINVAL with both shapes; DH_EUNSUPPORTED */
+dh_status dh_weights_expect(dh_ctx *ctx, const dh_weights *w, const char *hf_name, int ndim,
+                            const int64_t *shape);
+
+/* Read rows [row0, row0 + n_rows) x columns [col0, col0 + n_cols) as float32: exact
+ * from F16, BF16 and F32, rounded from F64. A vector is one row; leading
+ * dimensions of more than two count as rows.
+ * dst       element (r, c) of the region at dst[r * dst_ld + c]; transpose: at
+ *           dst[c * dst_ld + r]
+ * errors    DH_EMISSING; DH_EINVAL region outside, with the shape; DH_EUNSUPPORTED integers */
+dh_status dh_weights_read(dh_ctx *ctx, const dh_weights *w, const char *hf_name, int64_t row0,
+                          int64_t n_rows, int64_t col0, int64_t n_cols, bool transpose, float *dst,
+                          int64_t dst_ld);
+
+/* Name of the next tensor never read, NULL at the end; start with *at = 0. Leaves
+ * out buffers that older transformers versions saved (attention masks, rotary
+ * frequencies) and a head that is bit for bit the embedding. */
+const char *dh_weights_next_unread(const dh_weights *w, size_t *at);
+
+/* The architecture: what a .bin file's header says, else config.json in the folder
+ * or beside the file.
+ * errors    DH_EMISSING no config.json; those of dh_model_from_config_file */
+dh_status dh_weights_model(dh_ctx *ctx, const dh_weights *w, dh_model *model);
+
+/* ---- writing a Hugging Face folder ------------------------------------------------- */
+
+#define DH_EXPORT_SHARD_BYTES ((int64_t)5000000000) /* transformers' former default */
+
+typedef struct dh_export_tensor {
+    const char *name; /* HF name */
+    int ndim;
+    int64_t shape[DH_ST_MAX_DIMS];
+} dh_export_tensor;
+
+/* Fill dst with rows [row0, row0 + n_rows) of tensor `index`, contiguous float32. */
+typedef dh_status (*dh_export_fill)(void *user, dh_ctx *ctx, size_t index, int64_t row0,
+                                    int64_t n_rows, float *dst);
+
+typedef struct dh_export_options {
+    dh_dtype dtype;      /* DH_F32 or DH_BF16 */
+    int64_t shard_bytes; /* split above this size; 0: DH_EXPORT_SHARD_BYTES */
+    bool replace;        /* an existing model folder (one with config.json) is replaced whole */
+} dh_export_options;
+
+/* Write folder `dir` with config.json and model.safetensors, or shards
+ * model-00001-of-0000N.safetensors and model.safetensors.index.json. Written
+ * beside `dir` and renamed: the folder appears complete or not at all.
+ * options   NULL: float32, default shards, refuse an existing folder
+ * errors    DH_EINVAL the folder exists; DH_EIO, disk full included; those of fill
+ * cost      holds at most max(16 MiB, one row) of data */
+dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
+                            const dh_export_tensor *tensors, size_t n_tensors, dh_export_fill fill,
+                            void *user, const dh_export_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Install, build, train a small character model on Shakespeare, sample from it.
+# Less than five minutes on two cores. Arguments go to `dhelix train`, e.g.
+#   ./quickstart.sh --ranks 2 --set parallel.tp=2
+source "$(dirname "$0")/scripts/env.sh"
+
+say "dependencies"
+scripts/install_deps.sh
+
+say "build"
+build release dhelix
+dhelix=build/release/src/cli/dhelix
+
+say "train (examples/quickstart.yaml)"
+out=runs/quickstart
+"$dhelix" train examples/quickstart.yaml --fresh --set out="$out" "$@"
+
+say "sample"
+"$dhelix" sample "$out" --prompt "ROMEO:" --tokens 300 --seed 1
+
+say "written"
+printf '  %-28s %s\n' \
+    "$out/checkpoints/" "weights with Hugging Face names, and the optimizer state" \
+    "$out/metrics.jsonl" "one JSON object per step" \
+    examples/quickstart.yaml "the job; every setting: $dhelix help job"

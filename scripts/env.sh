@@ -1,0 +1,39 @@
+# Sourced by quickstart.sh, test.sh and .ci/run: a known environment on a bare
+# machine (no HOME, no TERM, root in a container), and three small helpers.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+export LC_ALL=C.UTF-8
+export TERM=${TERM:-dumb}
+export HOME=${HOME:-/tmp}
+jobs=${DHELIX_JOBS:-$(nproc)}
+
+# Open MPI: as root in a container, more ranks than cores, no core binding (ranks
+# of several tests would be bound to the same core), no cross-memory attach
+# (refused by the default container seccomp profile).
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none
+export OMPI_MCA_btl_vader_single_copy_mechanism=none
+
+say() { printf '\n== %s\n' "$*"; }
+die() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+# build <preset> [target]: configure and build in build/<preset>, quietly.
+build() {
+    local preset=$1 target=${2:-all} log=build/$1.log
+    mkdir -p build
+    if cmake --preset "$preset" >"$log" 2>&1 &&
+        cmake --build "build/$preset" --target "$target" -j "$jobs" >>"$log" 2>&1; then
+        return 0
+    fi
+    # Ninja prints what failed in the middle, the count at the end.
+    grep -nE '(error|Error|FAILED|undefined reference)' "$log" | head -40 >&2 || true
+    tail -20 "$log" >&2
+    printf 'building preset %s failed; whole log: %s\n' "$preset" "$log" >&2
+    return 1
+}

@@ -1,0 +1,183 @@
+/* Files: maps, atomic replacement, folders. Every failure names path and cause. */
+#include "dhelix/base.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+dh_status dh_map_open(dh_ctx *ctx, const char *path, dh_map *map)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return dh_fail(ctx, DH_EIO, "cannot open %s: %s", path, strerror(errno));
+    dh_status st = DH_OK;
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        st = dh_fail(ctx, DH_EIO, "cannot stat %s: %s", path, strerror(errno));
+    } else if (!S_ISREG(info.st_mode)) {
+        st = dh_fail(ctx, DH_EINVAL, "%s is not a regular file", path);
+    } else if (info.st_size == 0) {
+        *map = (dh_map){0};
+    } else {
+        void *at = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (at == MAP_FAILED)
+            st = dh_fail(ctx, DH_EIO, "cannot map %s: %s", path, strerror(errno));
+        else
+            *map = (dh_map){at, (size_t)info.st_size};
+    }
+    close(fd);
+    return st;
+}
+
+void dh_map_close(dh_map *map)
+{
+    if (map->at) munmap((void *)(uintptr_t)map->at, map->n_bytes);
+    *map = (dh_map){0};
+}
+
+dh_status dh_file_read(dh_ctx *ctx, const char *path, size_t max_bytes, char **text,
+                       size_t *n_bytes)
+{
+    dh_map map;
+    DH_TRY(dh_map_open(ctx, path, &map));
+    dh_status st = DH_OK;
+    char *copy = NULL;
+    if (map.n_bytes > max_bytes)
+        st = dh_fail(ctx, DH_EINVAL, "%s has %zu bytes, more than the %zu allowed", path,
+                     map.n_bytes, max_bytes);
+    else if (!(copy = malloc(map.n_bytes + 1)))
+        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+    if (st == DH_OK) {
+        if (map.n_bytes) memcpy(copy, map.at, map.n_bytes);
+        copy[map.n_bytes] = '\0';
+        *text = copy;
+        *n_bytes = map.n_bytes;
+    }
+    dh_map_close(&map);
+    return st;
+}
+
+dh_status dh_fd_write_all(dh_ctx *ctx, int fd, const char *path, const void *data, size_t n_bytes)
+{
+    const char *at = data;
+    while (n_bytes > 0) {
+        ssize_t n = write(fd, at, DH_MIN(n_bytes, (size_t)1 << 30));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return dh_fail(ctx, DH_EIO, "cannot write %s: %s", path, strerror(errno));
+        at += n;
+        n_bytes -= (size_t)n;
+    }
+    return DH_OK;
+}
+
+/* The folder part of a path, "." when there is none. Caller frees. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) return strdup(".");
+    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
+dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, size_t n_bytes)
+{
+    dh_str tmp = DH_STR_INIT;
+    dh_str_printf(&tmp, "%s.tmp-%ld", path, (long)getpid());
+    char *dir = parent_of(path);
+    dh_status st = DH_OK;
+    if (tmp.failed || !dir) {
+        st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+        goto done;
+    }
+    int fd = open(tmp.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        st = dh_fail(ctx, DH_EIO, "cannot create %s: %s", tmp.text, strerror(errno));
+        goto done;
+    }
+    st = dh_fd_write_all(ctx, fd, tmp.text, data, n_bytes);
+    if (st == DH_OK && fsync(fd) != 0)
+        st = dh_fail(ctx, DH_EIO, "cannot sync %s: %s", tmp.text, strerror(errno));
+    if (close(fd) != 0 && st == DH_OK)
+        st = dh_fail(ctx, DH_EIO, "cannot close %s: %s", tmp.text, strerror(errno));
+    if (st == DH_OK && rename(tmp.text, path) != 0)
+        st = dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", tmp.text, path, strerror(errno));
+    if (st == DH_OK)
+        st = dh_dir_sync(ctx, dir);
+    else
+        unlink(tmp.text);
+done:
+    dh_str_fini(&tmp);
+    free(dir);
+    return st;
+}
+
+dh_status dh_dir_create(dh_ctx *ctx, const char *path)
+{
+    char *copy = strdup(path);
+    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory creating %s", path);
+    dh_status st = DH_OK;
+    for (char *p = copy + 1; st == DH_OK; p++) {
+        if (*p != '/' && *p != '\0') continue;
+        char kept = *p;
+        *p = '\0';
+        if (mkdir(copy, 0755) != 0 && (errno != EEXIST || !dh_path_is_dir(copy)))
+            st = dh_fail(ctx, DH_EIO, "cannot create folder %s: %s", copy, strerror(errno));
+        *p = kept;
+        if (kept == '\0') break;
+    }
+    free(copy);
+    return st;
+}
+
+dh_status dh_dir_remove(dh_ctx *ctx, const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0) return DH_OK;
+    if (!S_ISDIR(info.st_mode)) {
+        if (unlink(path) != 0 && errno != ENOENT)
+            return dh_fail(ctx, DH_EIO, "cannot remove %s: %s", path, strerror(errno));
+        return DH_OK;
+    }
+    DIR *dir = opendir(path);
+    if (!dir) return dh_fail(ctx, DH_EIO, "cannot open folder %s: %s", path, strerror(errno));
+    dh_status st = DH_OK;
+    for (struct dirent *e; st == DH_OK && (e = readdir(dir));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        dh_str sub = DH_STR_INIT;
+        dh_str_printf(&sub, "%s/%s", path, e->d_name);
+        st = sub.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory removing %s", path)
+                        : dh_dir_remove(ctx, sub.text);
+        dh_str_fini(&sub);
+    }
+    closedir(dir);
+    if (st == DH_OK && rmdir(path) != 0 && errno != ENOENT)
+        st = dh_fail(ctx, DH_EIO, "cannot remove folder %s: %s", path, strerror(errno));
+    return st;
+}
+
+dh_status dh_dir_sync(dh_ctx *ctx, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return dh_fail(ctx, DH_EIO, "cannot open folder %s: %s", path, strerror(errno));
+    dh_status st = DH_OK;
+    /* EINVAL: a file system that cannot sync folders; nothing more can be done there. */
+    if (fsync(fd) != 0 && errno != EINVAL)
+        st = dh_fail(ctx, DH_EIO, "cannot sync folder %s: %s", path, strerror(errno));
+    close(fd);
+    return st;
+}
+
+bool dh_path_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+bool dh_path_is_dir(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}

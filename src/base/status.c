@@ -1,0 +1,56 @@
+/* Status names and the error context. */
+#include "dhelix/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *text;
+} statuses[DH_N_STATUS] = {
+#define X(code, text) [code] = {#code, text},
+    DH_STATUS_LIST(X)
+#undef X
+};
+
+const char *dh_status_name(dh_status status)
+{
+    return (unsigned)status < DH_N_STATUS ? statuses[status].name : "DH_?";
+}
+
+const char *dh_status_text(dh_status status)
+{
+    return (unsigned)status < DH_N_STATUS ? statuses[status].text : "unknown status";
+}
+
+void dh_ctx_reset(dh_ctx *ctx)
+{
+    ctx->status = DH_OK;
+    ctx->message[0] = '\0';
+}
+
+/* Parentheses in definitions: the name itself, not the macro static analysis sees. */
+dh_status(dh_fail)(dh_ctx *ctx, dh_status status, const char *fmt, ...)
+{
+    if (!ctx || ctx->status != DH_OK) return ctx ? ctx->status : status;
+    ctx->status = status;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(ctx->message, sizeof ctx->message, fmt, args);
+    va_end(args);
+    return status;
+}
+
+dh_status(dh_ctx_while)(dh_ctx *ctx, const char *fmt, ...)
+{
+    if (!ctx || ctx->status == DH_OK) return DH_OK;
+    char where[DH_CTX_MESSAGE_BYTES / 4];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(where, sizeof where, fmt, args);
+    va_end(args);
+    char old[sizeof ctx->message - sizeof where - 16]; /* 16: "while ", ": " and the end */
+    snprintf(old, sizeof old, "%.*s", (int)sizeof old - 1, ctx->message);
+    snprintf(ctx->message, sizeof ctx->message, "while %s: %s", where, old);
+    return ctx->status;
+}

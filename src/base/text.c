@@ -1,0 +1,160 @@
+/* Growable strings and arrays, number parsing and printing, near-miss names. */
+#include "dhelix/base.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void dh_str_fini(dh_str *s)
+{
+    free(s->text);
+    *s = (dh_str)DH_STR_INIT;
+}
+
+void dh_str_clear(dh_str *s)
+{
+    s->len = 0;
+    if (s->text) s->text[0] = '\0';
+}
+
+static bool str_reserve(dh_str *s, size_t extra)
+{
+    size_t need = s->len + extra + 1;
+    if (need <= s->cap) return true;
+    size_t cap = DH_MAX(need, s->cap * 2);
+    char *text = realloc(s->text, cap);
+    if (!text) {
+        s->failed = true;
+        return false;
+    }
+    s->text = text;
+    s->cap = cap;
+    return true;
+}
+
+void dh_str_append(dh_str *s, const char *text, size_t n_bytes)
+{
+    if (!str_reserve(s, n_bytes)) return;
+    memcpy(s->text + s->len, text, n_bytes);
+    s->len += n_bytes;
+    s->text[s->len] = '\0';
+}
+
+void dh_str_printf(dh_str *s, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (n >= 0 && str_reserve(s, (size_t)n)) {
+        vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
+        s->len += (size_t)n;
+    }
+    va_end(again);
+}
+
+bool dh_vec_grow(void **at, size_t *cap, size_t need, size_t item_bytes)
+{
+    size_t new_cap = DH_MAX(need, *cap ? *cap * 2 : 8), total;
+    if (__builtin_mul_overflow(new_cap, item_bytes, &total)) return false;
+    void *grown = realloc(*at, total);
+    if (!grown) return false;
+    *at = grown;
+    *cap = new_cap;
+    return true;
+}
+
+/* Optimal string alignment distance, cut off at the widths that matter here. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    enum { MAX = 63 };
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > MAX || nb > MAX) return MAX;
+    size_t row[3][MAX + 1];
+    for (size_t j = 0; j <= nb; j++) row[0][j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t *cur = row[i % 3], *prev = row[(i + 2) % 3], *prev2 = row[(i + 1) % 3];
+        cur[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            size_t d = prev[j - 1] + (a[i - 1] != b[j - 1]);
+            d = DH_MIN(d, DH_MIN(prev[j], cur[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                d = DH_MIN(d, prev2[j - 2] + 1);
+            cur[j] = d;
+        }
+    }
+    return row[na % 3][nb];
+}
+
+const char *dh_nearest(const char *word, const char *const *names, size_t n)
+{
+    const char *best = NULL;
+    size_t best_distance = strlen(word) / 3 + 2; /* exclusive: one error in a short word */
+    for (size_t i = 0; i < n; i++) {
+        size_t d = edit_distance(word, names[i]);
+        if (d < best_distance) {
+            best_distance = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+const char *dh_format_bytes(char *buf, size_t cap, double n_bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t u = 0;
+    while (fabs(n_bytes) >= 1024 && u + 1 < DH_COUNTOF(units)) {
+        n_bytes /= 1024;
+        u++;
+    }
+    snprintf(buf, cap, u ? "%.2f %s" : "%.0f %s", n_bytes, units[u]);
+    return buf;
+}
+
+const char *dh_format_ns(char *buf, size_t cap, double ns)
+{
+    static const struct {
+        double scale;
+        const char *unit;
+    } units[] = {{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}};
+    for (size_t i = 0; i < DH_COUNTOF(units); i++)
+        if (fabs(ns) >= units[i].scale) {
+            snprintf(buf, cap, "%.3g %s", ns / units[i].scale, units[i].unit);
+            return buf;
+        }
+    snprintf(buf, cap, "%.0f ns", ns);
+    return buf;
+}
+
+bool dh_parse_i64(const char *text, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    long long parsed = strtoll(text, &end, 10);
+    if (errno || end == text || *end) return false;
+    *value = parsed;
+    return true;
+}
+
+bool dh_parse_f64(const char *text, double *value)
+{
+    char *end;
+    errno = 0;
+    double parsed = strtod(text, &end);
+    if (end == text || *end || (errno == ERANGE && !isfinite(parsed))) return false;
+    *value = parsed;
+    return true;
+}
+
+uint64_t dh_mix64(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}

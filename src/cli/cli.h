@@ -1,0 +1,116 @@
+/* The command line: a table of subcommands, each with a table of options.
+ *
+ * A command's options fill a struct of its own (defaults first), which its run
+ * function receives. Results go to stdout, everything said about them to stderr. */
+#ifndef DH_CLI_H
+#define DH_CLI_H
+
+#include <jansson.h>
+#include <signal.h>
+
+#include "dhelix/base.h"
+#include "dhelix/job.h"
+
+/* ---- options ------------------------------------------------------------------------ */
+
+typedef struct dh_cli_list {
+    const char **at; /* borrowed from argv */
+    size_t n;
+} dh_cli_list;
+
+typedef enum dh_cli_kind {
+    DH_CLI_FLAG, /* bool */
+    DH_CLI_TEXT, /* const char *, NULL when not given */
+    DH_CLI_INT,  /* int64_t in [min, max] */
+    DH_CLI_REAL, /* double in [min, max] */
+    DH_CLI_ENUM, /* int: index into names */
+    DH_CLI_LIST, /* dh_cli_list: may be repeated */
+    DH_CLI_TAIL, /* dh_cli_list: this word and all that follow up to the next option */
+    DH_N_CLI_KIND
+} dh_cli_kind;
+
+typedef struct dh_cli_option {
+    const char *name; /* without the dashes */
+    char letter;      /* short form, 0: none */
+    dh_cli_kind kind;
+    size_t offset;     /* in the struct it fills */
+    const char *value; /* what help shows after the name: "N"; NULL for flags and enums */
+    const char *doc;
+    double min, max;          /* INT, REAL */
+    const char *const *names; /* ENUM: NULL-terminated */
+} dh_cli_option;
+
+#define DH_CLI_ANY 9007199254740992.0 /* 2^53: no bound in practice, exact in a double */
+
+/* ---- commands ----------------------------------------------------------------------- */
+
+typedef struct dh_command dh_command;
+
+/* What every command has beside its own options. */
+typedef struct dh_cli {
+    const dh_command *command;
+    dh_cli_list args; /* positionals */
+    dh_cli_list set;  /* --set, of commands that take a job */
+    bool json, quiet, help;
+    int log_level; /* dh_log_level; -1: not given */
+    bool usage;    /* the failure is one of usage: exit code 2 */
+} dh_cli;
+
+struct dh_command {
+    const char *name;
+    const char *doc;   /* one line */
+    const char *usage; /* positionals, for help and errors: "JOB" */
+    const char *notes; /* below the options in help; NULL: none */
+    bool job;          /* takes a job file and --set */
+    size_t min_args, max_args;
+    const dh_cli_option *options;
+    size_t n_options;
+    size_t args_bytes;    /* of the struct that options fill */
+    const void *defaults; /* its initial value; NULL: zeros */
+    dh_status (*run)(dh_ctx *ctx, dh_cli *cli, const void *args);
+};
+
+extern const dh_command dh_command_train, dh_command_check, dh_command_sample, dh_command_eval,
+    dh_command_tokenize, dh_command_convert, dh_command_list, dh_command_help;
+
+/* Names end with NULL; for DH_CLI_ENUM options of compute types. */
+extern const char *const dh_cli_dtype_names[];
+
+/* main.c: every command, in the order of help. */
+const dh_command *const *dh_commands(size_t *n);
+/* DH_EMISSING, with the nearest name. */
+dh_status dh_command_find(dh_ctx *ctx, dh_cli *cli, const char *name, const dh_command **command);
+
+/* ---- options.c ------------------------------------------------------------------------ */
+
+/* Read argv (after the command's name) into cli and args (cli->command set).
+ * errors    DH_EINVAL, cli->usage set; DH_ENOMEM. Lists are freed by dh_cli_fini. */
+dh_status dh_cli_parse(dh_ctx *ctx, dh_cli *cli, int argc, char **argv, void *args);
+void dh_cli_fini(dh_cli *cli, void *args);
+/* Usage, options and notes of a command. */
+void dh_cli_print_help(const dh_command *command, dh_str *out);
+/* A failure of usage, found by a command itself. */
+dh_status dh_cli_misuse(dh_ctx *ctx, dh_cli *cli, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- job.c ----------------------------------------------------------------------------- */
+
+/* The job at path with --set applied, and the number of ranks where it is above 0.
+ * Caller frees with dh_job_destroy. */
+dh_status dh_cli_load_job(dh_ctx *ctx, const dh_cli *cli, const char *path, int64_t ranks,
+                          dh_job **job);
+
+/* ---- output.c -------------------------------------------------------------------------- */
+
+/* One JSON document on stdout. Takes the reference; NULL counts as out of memory. */
+dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document);
+dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes);
+/* Text of a dh_str; releases it. */
+dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text);
+/* Words of text in lines of up to width columns, all but the first indented; ends the line. */
+void dh_cli_wrap(dh_str *out, const char *text, int indent, int width);
+/* From now on the first SIGINT or SIGTERM sets the flag that is returned, the second
+ * one ends the process. */
+const volatile sig_atomic_t *dh_cli_catch_signals(void);
+
+#endif

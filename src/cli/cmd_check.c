@@ -1,0 +1,322 @@
+/* dhelix check: a job's programs built, verified and measured, without running them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/footprint.h"
+#include "dhelix/train.h"
+
+typedef enum dump { DUMP_NONE, DUMP_GRAPH, DUMP_PROGRAM, DUMP_SCHEDULE, DUMP_CSV } dump;
+static const char *const dump_names[] = {"none", "graph", "program", "schedule", "csv", NULL};
+
+typedef struct check_args {
+    int64_t ranks, rank;
+    int print; /* dump */
+} check_args;
+
+static const dh_cli_option options[] = {
+    {.name = "print",
+     .kind = DH_CLI_ENUM,
+     .offset = offsetof(check_args, print),
+     .names = dump_names,
+     .doc = "show the operator graphs; the instructions with operands, offsets and waits; the "
+            "pipeline schedule as a drawing; or as CSV in PyTorch's notation"},
+    {.name = "ranks",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(check_args, ranks),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 24,
+     .doc = "ranks of the run; the same as --set ranks=N"},
+    {.name = "rank",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(check_args, rank),
+     .value = "R",
+     .min = 0,
+     .max = 1 << 24,
+     .doc = "whose programs to show; 0 by default"},
+};
+
+/* ---- programs --------------------------------------------------------------------------- */
+
+static const char *const mode_names[] = {
+    [DH_MODE_TRAIN] = "train", [DH_MODE_EVAL] = "eval", [DH_MODE_DECODE] = "decode"};
+
+typedef struct checked {
+    dh_mode mode;
+    dh_program *program;
+    dh_footprint memory;
+    double flops; /* of one execution */
+} checked;
+
+typedef struct checks {
+    checked at[2]; /* training, evaluation */
+    size_t n;
+    uint64_t slab_bytes;
+    dh_mesh_footprint mesh; /* n_ranks 0: one rank */
+} checks;
+
+static double program_flops(const dh_program *p)
+{
+    double flops = 0;
+    for (size_t i = 0; i < p->instrs.n; i++)
+        flops += dh_op_flops(dh_instr_graph(p, &p->instrs.at[i]), dh_instr_op(p, &p->instrs.at[i]));
+    return flops;
+}
+
+static dh_status add_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode mode, checks *all)
+{
+    checked *c = &all->at[all->n];
+    c->mode = mode;
+    uint64_t keep = all->n > 0 ? all->at[0].program->persistent_bytes : 0;
+    dh_status st = dh_session_program(ctx, spec, mode, keep, &c->program);
+    if (st != DH_OK) return dh_ctx_while(ctx, "checking the %s program", mode_names[mode]);
+    all->n++;
+    all->slab_bytes = DH_MAX(all->slab_bytes, c->program->slab_bytes);
+    c->flops = program_flops(c->program);
+    return dh_footprint_of(ctx, c->program, &c->memory);
+}
+
+static dh_status add_programs(dh_ctx *ctx, const dh_session_spec *spec, checks *all)
+{
+    if (spec->train) DH_TRY(add_program(ctx, spec, DH_MODE_TRAIN, all));
+    if (spec->eval) DH_TRY(add_program(ctx, spec, DH_MODE_EVAL, all));
+    return DH_OK;
+}
+
+/* ---- as text ------------------------------------------------------------------------------ */
+
+/* Lines of the memory table: persistent kinds summed up to what people ask for. */
+static const struct {
+    const char *name, *key; /* in text, in JSON */
+    dh_buffer_kind first, last;
+} memory_rows[] = {{"parameters", "parameters", DH_BUF_MASTER, DH_BUF_COPY},
+                   {"gradients", "gradients", DH_BUF_GRAD, DH_BUF_GRAD},
+                   {"optimizer", "optimizer", DH_BUF_ADAM_M, DH_BUF_ADAM_V},
+                   {"key/value cache", "kv_cache", DH_BUF_KV, DH_BUF_KV},
+                   {"sums", "sums", DH_BUF_STATE, DH_BUF_STATE}};
+
+static uint64_t row_bytes(const dh_footprint *f, size_t row)
+{
+    uint64_t sum = 0;
+    for (int k = (int)memory_rows[row].first; k <= (int)memory_rows[row].last; k++)
+        sum += f->persistent[k];
+    return sum;
+}
+
+static void print_bytes(dh_str *out, const char *name, uint64_t n_bytes)
+{
+    char text[32];
+    dh_str_printf(out, "  %-18s %12s\n", name, dh_format_bytes(text, sizeof text, (double)n_bytes));
+}
+
+static void print_memory(dh_str *out, const checked *c)
+{
+    const dh_program *p = c->program;
+    char text[256];
+    for (size_t i = 0; i < DH_COUNTOF(memory_rows); i++)
+        if (row_bytes(&c->memory, i) > 0)
+            print_bytes(out, memory_rows[i].name, row_bytes(&c->memory, i));
+    if (c->memory.kept > 0) print_bytes(out, "kept for training", c->memory.kept);
+    print_bytes(out, "activations", c->memory.activations);
+    print_bytes(out, "scratch", c->memory.scratch);
+    print_bytes(out, "between buffers", c->memory.padding + c->memory.unused);
+    print_bytes(out, "planned peak", p->slab_bytes);
+    print_bytes(out, "lower bound", p->live_bytes);
+    if (p->instrs.n > 0)
+        dh_str_printf(out, "  most is alive at %s\n",
+                      dh_instr_describe(p, c->memory.peak_instr, text, sizeof text));
+}
+
+static void print_model(dh_str *out, const dh_job *job, const dh_session_spec *spec)
+{
+    const dh_model *m = &spec->model;
+    double params = (double)dh_model_n_params(m);
+    dh_str_printf(out,
+                  "model %s: %.0f parameters (%.4g M), %lld layers, width %lld, vocabulary %lld\n",
+                  m->name, params, params * 1e-6, (long long)m->n_layers, (long long)m->width,
+                  (long long)m->vocab);
+    dh_str_printf(
+        out, "step: %lld sequences of %lld tokens in %lld micro-batches, %s, %.4g model TFLOP\n",
+        (long long)job->global_batch, (long long)job->seq_len, (long long)spec->n_micro,
+        dh_dtype_name(spec->dtype),
+        dh_model_flops_per_token(m, job->seq_len) * (double)(job->global_batch * job->seq_len) *
+            1e-12);
+}
+
+static void print_text(dh_str *out, const dh_job *job, const dh_session_spec *spec,
+                       const checks *all)
+{
+    char text[32];
+    print_model(out, job, spec);
+    for (size_t i = 0; i < all->n; i++) {
+        const checked *c = &all->at[i];
+        dh_str_printf(out, "\n%s program: %zu instructions, %zu waits, %.4g TFLOP; verified\n",
+                      mode_names[c->mode], c->program->instrs.n, c->program->waits.n,
+                      c->flops * 1e-12);
+        print_memory(out, c);
+    }
+    if (all->mesh.n_ranks > 0)
+        dh_str_printf(out,
+                      "\nall %zu ranks verified together: no deadlock, calls match (%zu classes of "
+                      "ranks, %llu instructions)\nmost memory of any rank in training: %s\n",
+                      all->mesh.n_ranks, all->mesh.n_classes,
+                      (unsigned long long)all->mesh.n_instrs,
+                      dh_format_bytes(text, sizeof text, (double)all->mesh.slab_bytes));
+    dh_str_printf(out, "\nmemory of %s rank: %s, fixed before the first step\n",
+                  all->mesh.n_ranks > 0 ? "this" : "the",
+                  dh_format_bytes(text, sizeof text, (double)all->slab_bytes));
+}
+
+/* ---- as JSON -------------------------------------------------------------------------------- */
+
+static json_t *memory_json(const checked *c)
+{
+    json_t *memory = json_object();
+    for (size_t i = 0; i < DH_COUNTOF(memory_rows); i++)
+        json_object_set_new(memory, memory_rows[i].key,
+                            json_integer((json_int_t)row_bytes(&c->memory, i)));
+    json_object_set_new(memory, "kept_for_training", json_integer((json_int_t)c->memory.kept));
+    json_object_set_new(memory, "activations", json_integer((json_int_t)c->memory.activations));
+    json_object_set_new(memory, "scratch", json_integer((json_int_t)c->memory.scratch));
+    json_object_set_new(memory, "between_buffers",
+                        json_integer((json_int_t)(c->memory.padding + c->memory.unused)));
+    return memory;
+}
+
+static json_t *program_json(const checked *c)
+{
+    const dh_program *p = c->program;
+    return json_pack("{ss sI sI sf sI sI so}", "mode", mode_names[c->mode], "instructions",
+                     (json_int_t)p->instrs.n, "waits", (json_int_t)p->waits.n, "flops", c->flops,
+                     "planned_bytes", (json_int_t)p->slab_bytes, "lower_bound_bytes",
+                     (json_int_t)p->live_bytes, "memory_bytes", memory_json(c));
+}
+
+static dh_status print_json(dh_ctx *ctx, const dh_job *job, const dh_session_spec *spec,
+                            const checks *all)
+{
+    json_t *programs = json_array();
+    for (size_t i = 0; i < all->n; i++) json_array_append_new(programs, program_json(&all->at[i]));
+    double tokens = (double)(job->global_batch * job->seq_len);
+    return dh_cli_print_json(
+        ctx, json_pack("{ss sI sI sI sI sf sI so}", "model", spec->model.name, "parameters",
+                       (json_int_t)dh_model_n_params(&spec->model), "vocab",
+                       (json_int_t)spec->model.vocab, "tokens_per_step", (json_int_t)tokens,
+                       "micro_batches", (json_int_t)spec->n_micro, "model_flops_per_step",
+                       dh_model_flops_per_token(&spec->model, job->seq_len) * tokens,
+                       "planned_bytes", (json_int_t)all->slab_bytes, "programs", programs));
+}
+
+/* ---- as listings ------------------------------------------------------------------------------
+ */
+
+static dh_status dump_program(dh_ctx *ctx, const dh_program *p, int what, dh_str *out)
+{
+    if (what == DUMP_PROGRAM) return dh_program_print(ctx, p, out);
+    for (size_t g = 0; g < p->graphs.n; g++) DH_TRY(dh_graph_print(ctx, p->graphs.at[g], out));
+    return DH_OK;
+}
+
+static dh_status print_dump(dh_ctx *ctx, const checks *all, int what)
+{
+    dh_str out = DH_STR_INIT;
+    dh_status st = DH_OK;
+    for (size_t i = 0; i < all->n && st == DH_OK; i++)
+        st = dump_program(ctx, all->at[i].program, what, &out);
+    if (st == DH_OK) return dh_cli_print_str(ctx, &out);
+    dh_str_fini(&out);
+    return st;
+}
+
+/* ---- the command --------------------------------------------------------------------------------
+ */
+
+static dh_status print_schedule(dh_ctx *ctx, const dh_session_spec *spec, int what)
+{
+    dh_schedule *made = NULL;
+    const dh_schedule *schedule = spec->schedule;
+    if (!schedule) { /* one stage */
+        const dh_schedule_row *row;
+        const dh_schedule_spec one = {.n_ranks = 1, .n_micro = (int32_t)spec->n_micro};
+        DH_TRY(dh_schedule_find(ctx, "1f1b", &row));
+        DH_TRY(dh_schedule_generate(ctx, row, &one, &made));
+        schedule = made;
+    }
+    dh_str out = DH_STR_INIT;
+    dh_status st = what == DUMP_CSV ? dh_schedule_print_csv(ctx, schedule, &out)
+                                    : dh_schedule_draw(ctx, schedule, &out);
+    dh_schedule_destroy(made);
+    if (st == DH_OK) return dh_cli_print_str(ctx, &out);
+    dh_str_fini(&out);
+    return st;
+}
+
+static dh_status report(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_job *job,
+                        const dh_session_spec *spec, const checks *all)
+{
+    if (a->print == DUMP_SCHEDULE || a->print == DUMP_CSV)
+        return print_schedule(ctx, spec, a->print);
+    if (a->print != DUMP_NONE) return print_dump(ctx, all, a->print);
+    if (cli->json) return print_json(ctx, job, spec, all);
+    dh_str out = DH_STR_INIT;
+    print_text(&out, job, spec, all);
+    return dh_cli_print_str(ctx, &out);
+}
+
+/* Needed only where the job leaves the vocabulary to the tokenizer. */
+static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job)
+{
+    if (job->model.vocab > 0) return DH_OK;
+    dh_tokenizer *tokenizer;
+    DH_TRY(dh_train_tokenizer(ctx, job, &tokenizer));
+    dh_tokenizer_destroy(tokenizer);
+    return DH_OK;
+}
+
+static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, dh_job *job)
+{
+    dh_session_spec spec;
+    DH_TRY(resolve_vocab(ctx, job));
+    DH_TRY(dh_train_plan(ctx, job, &spec));
+    DH_TRY(dh_model_validate(ctx, &spec.model));
+    if (a->rank >= job->ranks)
+        return dh_fail(ctx, DH_EINVAL, "--rank=%lld: the job has ranks 0 to %lld",
+                       (long long)a->rank, (long long)job->ranks - 1);
+    checks all = {.n = 0};
+    dh_schedule *schedule;
+    DH_TRY(dh_train_schedule(ctx, job, &schedule));
+    spec.rank = a->rank;
+    spec.schedule = schedule;
+    dh_status st = add_programs(ctx, &spec, &all);
+    if (st == DH_OK && job->ranks > 1) st = dh_session_verify_mesh(ctx, &spec, &all.mesh);
+    if (st == DH_OK) st = report(ctx, cli, a, job, &spec, &all);
+    for (size_t i = 0; i < all.n; i++) dh_program_destroy(all.at[i].program);
+    dh_schedule_destroy(schedule);
+    return st;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const check_args *a = args;
+    dh_job *job;
+    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
+    dh_status st = check(ctx, cli, a, job);
+    dh_job_destroy(job);
+    return st;
+}
+
+const dh_command dh_command_check = {
+    .name = "check",
+    .doc = "build and verify a job's programs, and say what they need, without running them",
+    .usage = "JOB",
+    .notes = "The verifier proves that the programs end, that no two unordered instructions touch\n"
+             "the same bytes with a write, and that nothing lies outside the memory planned.\n"
+             "Activations and scratch are those alive at the moment that needs most.\n",
+    .job = true,
+    .min_args = 1,
+    .max_args = 1,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(check_args),
+    .run = run};

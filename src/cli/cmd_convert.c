@@ -1,0 +1,128 @@
+/* dhelix convert: weights of any kind to a Hugging Face folder. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "train/trained.h"
+
+typedef struct convert_args {
+    int dtype;
+    bool replace;
+} convert_args;
+
+static const dh_cli_option options[] = {
+    {.name = "dtype",
+     .kind = DH_CLI_ENUM,
+     .offset = offsetof(convert_args, dtype),
+     .names = dh_cli_dtype_names,
+     .doc = "of the weights written (default: f32)"},
+    {.name = "replace",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(convert_args, replace),
+     .doc = "an existing model folder OUT is replaced"},
+};
+
+/* ---- which tensors ------------------------------------------------------------------------- */
+
+/* Left out: what is no weight (integer masks; attention masks and rotary frequencies that
+ * old files hold) and a tied head, which is the embedding once more. */
+static bool is_weight(const dh_model *model, const dh_weight_info *info)
+{
+    static const char *const buffers[] = {".attn.bias", ".attn.masked_bias",
+                                          ".rotary_emb.inv_freq"};
+    size_t n = strlen(info->name);
+    for (size_t i = 0; i < DH_COUNTOF(buffers); i++)
+        if (n >= strlen(buffers[i]) && strcmp(info->name + n - strlen(buffers[i]), buffers[i]) == 0)
+            return false;
+    if (model->tied_head && strcmp(info->name, "lm_head.weight") == 0) return false;
+    return true;
+}
+
+typedef DH_VEC(dh_export_tensor) tensors;
+
+static dh_status collect(dh_ctx *ctx, const dh_found *found, tensors *list)
+{
+    for (size_t i = 0; i < dh_weights_n(found->weights); i++) {
+        dh_weight_info info;
+        dh_weights_at(found->weights, i, &info);
+        if (!is_weight(&found->model, &info)) continue;
+        dh_export_tensor t = {.name = info.name, .ndim = info.ndim};
+        memcpy(t.shape, info.shape, sizeof t.shape);
+        if (!dh_vec_push(list, t)) return dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+    }
+    return DH_OK;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+typedef struct source {
+    const dh_weights *weights;
+    const tensors *list;
+} source;
+
+static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64_t n_rows,
+                      float *dst)
+{
+    const source *s = user;
+    const dh_export_tensor *t = &s->list->at[index];
+    int64_t n_cols = t->ndim > 0 ? t->shape[t->ndim - 1] : 1;
+    return dh_weights_read(ctx, s->weights, t->name, row0, n_rows, 0, n_cols, false, dst, n_cols);
+}
+
+static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
+                        const dh_found *found, const tensors *list, size_t *n_files)
+{
+    const char *out = cli->args.at[1];
+    source s = {found->weights, list};
+    dh_export_options how = {.dtype = (dh_dtype)a->dtype, .replace = a->replace};
+    DH_TRY(dh_weights_export(ctx, out, &found->model, list->at, list->n, fill, &s, &how));
+    *n_files = 0;
+    if (found->tokenizer.len == 0) return DH_OK;
+    return dh_tokenizer_copy_files(ctx, found->tokenizer.text, out, n_files);
+}
+
+static dh_status print(dh_ctx *ctx, const dh_cli *cli, const dh_found *found, const tensors *list,
+                       size_t n_files)
+{
+    const char *out = cli->args.at[1];
+    if (cli->json)
+        return dh_cli_print_json(ctx, json_pack("{ss sI sI sI}", "out", out, "tensors",
+                                                (json_int_t)list->n, "parameters",
+                                                (json_int_t)dh_model_n_params(&found->model),
+                                                "tokenizer_files", (json_int_t)n_files));
+    if (cli->quiet) return DH_OK;
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s: %zu tensors, %lld parameters, %s\n", out, list->n,
+                  (long long)dh_model_n_params(&found->model),
+                  n_files > 0 ? "with tokenizer" : "no tokenizer files");
+    return dh_cli_print_str(ctx, &text);
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    dh_found found;
+    DH_TRY(dh_found_open(ctx, cli->args.at[0], &found));
+    tensors list = {0};
+    size_t n_files = 0;
+    dh_status st = collect(ctx, &found, &list);
+    if (st == DH_OK) st = export(ctx, cli, args, &found, &list, &n_files);
+    if (st == DH_OK) st = print(ctx, cli, &found, &list, n_files);
+    dh_vec_fini(&list);
+    dh_found_close(&found);
+    return st;
+}
+
+const dh_command dh_command_convert = {
+    .name = "convert",
+    .doc = "write weights as a Hugging Face folder",
+    .usage = "IN OUT",
+    .notes =
+        "IN is what `dhelix sample` takes: a run, a checkpoint, a Hugging Face folder or file, a\n"
+        "llama2.c or llm.c .bin file. OUT gets config.json, safetensors and, where IN has them,\n"
+        "tokenizer files; it appears complete or not at all.\n",
+    .min_args = 2,
+    .max_args = 2,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(convert_args),
+    .run = run};

@@ -1,0 +1,283 @@
+/* dhelix list: the tables everything is made of.
+ *
+ * A list is a JSON array of flat objects with the same keys; the text form is
+ * printed from it, a column a key. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "config/settings.h"
+#include "dhelix/backend.h"
+#include "dhelix/schedule.h"
+#include "dhelix/strategy.h"
+
+/* ---- the lists: NULL when out of memory ------------------------------------------------------ */
+
+static json_t *list_models(void)
+{
+    size_t n;
+    const dh_model_preset *presets = dh_model_presets(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++) {
+        const dh_model *m = &presets[i].model;
+        json_array_append_new(
+            rows, json_pack("{ss sI sI sI sI sI ss}", "name", presets[i].name, "parameters",
+                            (json_int_t)dh_model_n_params(m), "layers", (json_int_t)m->n_layers,
+                            "width", (json_int_t)m->width, "vocab", (json_int_t)m->vocab, "max_seq",
+                            (json_int_t)m->max_seq, "doc", presets[i].doc));
+    }
+    return rows;
+}
+
+/* Backends with a kernel for the operator, comma-separated. */
+static void kernel_names(dh_op_type type, dh_str *out)
+{
+    size_t n;
+    const dh_backend *const *backends = dh_backends(&n);
+    for (size_t i = 0; i < n; i++)
+        if (backends[i]->has_kernel(type))
+            dh_str_printf(out, "%s%s", out->len ? "," : "", backends[i]->name);
+    if (!out->len) dh_str_printf(out, "none");
+}
+
+static void operand_names(const dh_operand_info *operands, int n, dh_str *out)
+{
+    for (int i = 0; i < n; i++)
+        dh_str_printf(out, "%s%s%s%s%s", i ? " " : "", operands[i].name,
+                      operands[i].optional ? "?" : "", operands[i].accumulate ? "+" : "",
+                      operands[i].update ? "&" : "");
+}
+
+static json_t *text_json(dh_str *text)
+{
+    json_t *value = text->failed ? NULL : json_string(text->text ? text->text : "");
+    dh_str_fini(text);
+    return value;
+}
+
+static const char *const resource_names[] = {
+    [DH_RES_HOST] = "host", [DH_RES_COMPUTE] = "compute", [DH_RES_COMM] = "link"};
+
+static json_t *op_row(dh_op_type type)
+{
+    const dh_op_info *info = dh_op_info_of(type);
+    dh_str in = DH_STR_INIT, out = DH_STR_INIT, kernels = DH_STR_INIT;
+    operand_names(info->in, info->n_in, &in);
+    operand_names(info->out, info->n_out, &out);
+    kernel_names(type, &kernels);
+    return json_pack("{ss ss so so so ss}", "name", info->name, "resource",
+                     resource_names[info->resource], "kernels", text_json(&kernels), "in",
+                     text_json(&in), "out", text_json(&out), "doc", info->doc);
+}
+
+static json_t *list_ops(void)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < DH_N_OP_TYPE; i++) json_array_append_new(rows, op_row((dh_op_type)i));
+    return rows;
+}
+
+/* A column a backend: a missing kernel is a visible gap. */
+static json_t *list_kernels(void)
+{
+    size_t n;
+    const dh_backend *const *backends = dh_backends(&n);
+    json_t *rows = json_array();
+    for (int i = 0; i < DH_N_OP_TYPE; i++) {
+        json_t *row = json_pack("{ss}", "operator", dh_op_info_of((dh_op_type)i)->name);
+        for (size_t b = 0; row && b < n; b++)
+            json_object_set_new(row, backends[b]->name,
+                                json_boolean(backends[b]->has_kernel((dh_op_type)i)));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+static json_t *list_backends(void)
+{
+    size_t n;
+    const dh_backend *const *backends = dh_backends(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(
+            rows, json_pack("{ss ss}", "name", backends[i]->name, "doc", backends[i]->doc));
+    return rows;
+}
+
+static json_t *schedule_row(const dh_schedule_row *r)
+{
+    return json_pack("{ss ss sb sb ss}", "name", r->name, "placement",
+                     dh_placement_name(r->placement), "pairs", r->pairs, "split_backward",
+                     r->split_backward, "doc", r->doc);
+}
+
+static json_t *list_schedules(void)
+{
+    size_t n;
+    const dh_schedule_row *const *schedules = dh_schedule_rows(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(rows, schedule_row(schedules[i]));
+    return rows;
+}
+
+static json_t *list_strategies(void)
+{
+    size_t n;
+    const dh_strategy *strategies = dh_strategies(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(rows, json_pack("{ss ss ss}", "name", strategies[i].name, "schedule",
+                                              strategies[i].schedule ? strategies[i].schedule : "-",
+                                              "doc", strategies[i].doc));
+    return rows;
+}
+
+static json_t *setting_row(const dh_setting *s)
+{
+    dh_str valid = DH_STR_INIT;
+    dh_setting_describe(s, &valid);
+    return json_pack("{ss ss so ss}", "key", s->key, "default", s->fallback ? s->fallback : "",
+                     "values", text_json(&valid), "doc", s->help);
+}
+
+static json_t *list_settings(void)
+{
+    size_t n;
+    const dh_setting *settings = dh_settings(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(rows, setting_row(&settings[i]));
+    return rows;
+}
+
+static const struct list {
+    const char *name, *doc;
+    json_t *(*make)(void);
+} lists[] = {
+    {"models", "built-in models, for the setting `model`", list_models},
+    {"ops", "operators: what they occupy, read and write, and which backends have them", list_ops},
+    {"kernels", "operators by backend", list_kernels},
+    {"backends", "what programs run on", list_backends},
+    {"schedules", "orders of micro-batches over pipeline stages, for `parallel.schedule`",
+     list_schedules},
+    {"strategies", "ways to hide communication, for the setting `strategy`", list_strategies},
+    {"settings", "settings of a job file", list_settings},
+};
+
+/* ---- printing -----------------------------------------------------------------------------------
+ */
+
+enum { MAX_COLUMNS = 12, WIDTH = 130 };
+
+static const char *cell_text(json_t *value, char *buf, size_t cap)
+{
+    if (json_is_string(value)) return json_string_value(value);
+    if (json_is_boolean(value)) return json_is_true(value) ? "yes" : "-";
+    snprintf(buf, cap, "%lld", (long long)json_integer_value(value));
+    return buf;
+}
+
+static void measure(json_t *rows, size_t widths[MAX_COLUMNS])
+{
+    size_t i;
+    json_t *row, *value;
+    const char *key;
+    char buf[32];
+    json_array_foreach(rows, i, row)
+    {
+        size_t c = 0;
+        json_object_foreach(row, key, value)
+        {
+            size_t n = DH_MAX(strlen(cell_text(value, buf, sizeof buf)), strlen(key));
+            if (c < MAX_COLUMNS) widths[c] = DH_MAX(widths[c], n);
+            c++;
+        }
+    }
+}
+
+/* The last column is wrapped behind the others. */
+static void print_row(json_t *row, const size_t widths[MAX_COLUMNS], bool heading, dh_str *out)
+{
+    size_t n = json_object_size(row), c = 0, used = 0;
+    const char *key;
+    json_t *value;
+    char buf[32];
+    json_object_foreach(row, key, value)
+    {
+        const char *text = heading ? key : cell_text(value, buf, sizeof buf);
+        if (++c == n) {
+            dh_cli_wrap(out, text, (int)used, (int)DH_MAX(WIDTH, used + 40));
+        } else {
+            dh_str_printf(out, json_is_integer(value) ? "%*s  " : "%-*s  ", (int)widths[c - 1],
+                          text);
+            used += widths[c - 1] + 2;
+        }
+    }
+}
+
+static dh_status print_table(dh_ctx *ctx, json_t *rows)
+{
+    size_t widths[MAX_COLUMNS] = {0}, i;
+    json_t *row;
+    dh_str out = DH_STR_INIT;
+    measure(rows, widths);
+    if (json_array_size(rows) > 0) print_row(json_array_get(rows, 0), widths, true, &out);
+    json_array_foreach(rows, i, row) print_row(row, widths, false, &out);
+    json_decref(rows);
+    return dh_cli_print_str(ctx, &out);
+}
+
+/* ---- the command
+ * ---------------------------------------------------------------------------------- */
+
+static dh_status find_list(dh_ctx *ctx, dh_cli *cli, const char *name, const struct list **list)
+{
+    const char *names[DH_COUNTOF(lists)];
+    dh_str valid = DH_STR_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(lists); i++) {
+        names[i] = lists[i].name;
+        dh_str_printf(&valid, "%s%s", i ? ", " : "", names[i]);
+        if (strcmp(name, names[i]) == 0) {
+            dh_str_fini(&valid);
+            *list = &lists[i];
+            return DH_OK;
+        }
+    }
+    const char *near = dh_nearest(name, names, DH_COUNTOF(names));
+    dh_status st = near ? dh_cli_misuse(ctx, cli, "no list \"%s\"; did you mean %s?", name, near)
+                        : dh_cli_misuse(ctx, cli, "no list \"%s\"; there are %s", name, valid.text);
+    dh_str_fini(&valid);
+    return st;
+}
+
+static json_t *list_lists(void)
+{
+    json_t *rows = json_array();
+    for (size_t i = 0; i < DH_COUNTOF(lists); i++)
+        json_array_append_new(rows,
+                              json_pack("{ss ss}", "name", lists[i].name, "doc", lists[i].doc));
+    return rows;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    (void)args;
+    json_t *(*make)(void) = list_lists;
+    if (cli->args.n > 0) {
+        const struct list *list = NULL;
+        DH_TRY(find_list(ctx, cli, cli->args.at[0], &list));
+        make = list->make;
+    }
+    json_t *rows = make();
+    if (!rows) return dh_fail(ctx, DH_ENOMEM, "out of memory making a list");
+    return cli->json ? dh_cli_print_json(ctx, rows) : print_table(ctx, rows);
+}
+
+const dh_command dh_command_list = {
+    .name = "list",
+    .doc = "show what there is: models, operators, kernels, settings, ...",
+    .usage = "[LIST]",
+    .notes = "Without LIST: the lists there are.\n",
+    .max_args = 1,
+    .run = run};

@@ -1,0 +1,277 @@
+/* dhelix tokenize: text to a token file or a list of ids, and back. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "dhelix/dataset.h"
+
+typedef struct tokenize_args {
+    const char *tokenizer, *output, *text_field;
+    bool to_stdout, decode;
+} tokenize_args;
+
+#define AT(field) .offset = offsetof(tokenize_args, field)
+
+static const dh_cli_option options[] = {
+    {.name = "tokenizer",
+     .kind = DH_CLI_TEXT,
+     AT(tokenizer),
+     .value = "SPEC",
+     .doc = "bytes, chars (of these texts), gpt2:FOLDER, or the path of a tokenizer; required"},
+    {.name = "output",
+     .letter = 'o',
+     .kind = DH_CLI_TEXT,
+     AT(output),
+     .value = "FILE",
+     .doc = "llm.c token file to write; with --tokenizer chars, FILE.chars.json beside it"},
+    {.name = "stdout", .kind = DH_CLI_FLAG, AT(to_stdout), .doc = "print the ids, one a line"},
+    {.name = "decode",
+     .kind = DH_CLI_FLAG,
+     AT(decode),
+     .doc = "the other way: inputs are token files, or ids as text on standard input; prints the "
+            "text"},
+    {.name = "text-field",
+     .kind = DH_CLI_TEXT,
+     AT(text_field),
+     .value = "NAME",
+     .doc = "field of JSON lines that holds the text (default: text)"},
+};
+
+enum { READ_TOKENS = 1 << 16 };
+
+/* ---- input ---------------------------------------------------------------------------------- */
+
+static bool from_stdin(const dh_cli *cli)
+{
+    return cli->args.n == 0 || (cli->args.n == 1 && strcmp(cli->args.at[0], "-") == 0);
+}
+
+static dh_status read_stdin(dh_ctx *ctx, dh_str *text)
+{
+    char part[1 << 16];
+    size_t n;
+    while ((n = fread(part, 1, sizeof part, stdin)) > 0) dh_str_append(text, part, n);
+    if (ferror(stdin))
+        return dh_fail(ctx, DH_EIO, "cannot read standard input: %s", strerror(errno));
+    return text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading standard input") : DH_OK;
+}
+
+static dh_status open_tokenizer(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
+                                const dh_str *text, dh_tokenizer **tok)
+{
+    if (strcmp(a->tokenizer, "chars") != 0) return dh_tokenizer_load(ctx, a->tokenizer, tok);
+    if (from_stdin(cli)) return dh_tokenizer_chars_from_text(ctx, text->text, text->len, tok);
+    return dh_dataset_chars(ctx, cli->args.at, cli->args.n, a->text_field, tok);
+}
+
+/* ---- encoding ---------------------------------------------------------------------------------
+ */
+
+typedef struct tally {
+    int64_t tokens;
+    double seconds;
+} tally;
+
+static dh_status print_ids(dh_ctx *ctx, const int32_t *ids, size_t n)
+{
+    dh_str out = DH_STR_INIT;
+    for (size_t i = 0; i < n; i++) dh_str_printf(&out, "%d\n", ids[i]);
+    return dh_cli_print_str(ctx, &out);
+}
+
+static dh_status save_chars(dh_ctx *ctx, const tokenize_args *a, const dh_tokenizer *tok)
+{
+    if (strcmp(a->tokenizer, "chars") != 0) return DH_OK;
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s.chars.json", a->output);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path")
+                               : dh_tokenizer_save_chars(ctx, tok, path.text);
+    dh_str_fini(&path);
+    return st;
+}
+
+static dh_status encode_text(dh_ctx *ctx, const tokenize_args *a, const dh_tokenizer *tok,
+                             const dh_str *text, tally *t)
+{
+    dh_ids ids = {0};
+    dh_status st = dh_tokenizer_encode(ctx, tok, text->text ? text->text : "", text->len, 0, &ids);
+    t->tokens = (int64_t)ids.n;
+    if (st == DH_OK && a->to_stdout) st = print_ids(ctx, ids.at, ids.n);
+    if (st == DH_OK && a->output)
+        st = dh_tokens_write_llmc(ctx, a->output, ids.at, ids.n, dh_tokenizer_vocab_size(tok));
+    dh_vec_fini(&ids);
+    return st;
+}
+
+typedef dh_status (*ids_sink)(dh_ctx *ctx, void *self, const int32_t *ids, size_t n);
+
+static dh_status each_part(dh_ctx *ctx, const dh_dataset *ds, ids_sink sink, void *self)
+{
+    int64_t total = dh_dataset_tokens(ds);
+    int32_t *ids = malloc(READ_TOKENS * sizeof *ids);
+    if (!ids) return dh_fail(ctx, DH_ENOMEM, "out of memory reading tokens");
+    dh_status st = DH_OK;
+    for (int64_t at = 0; st == DH_OK && at < total; at += READ_TOKENS) {
+        int64_t n = DH_MIN(total - at, READ_TOKENS);
+        st = dh_dataset_read(ctx, ds, at, n, ids);
+        if (st == DH_OK) st = sink(ctx, self, ids, (size_t)n);
+    }
+    free(ids);
+    return st;
+}
+
+static dh_status print_part(dh_ctx *ctx, void *self, const int32_t *ids, size_t n)
+{
+    (void)self;
+    return print_ids(ctx, ids, n);
+}
+
+static dh_status open_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
+                            const dh_tokenizer *tok, dh_dataset **ds)
+{
+    dh_dataset_spec spec = {.files = cli->args.at,
+                            .n_files = cli->args.n,
+                            .tokenizer = tok,
+                            .text_field = a->text_field,
+                            .order = DH_ORDER_SEQUENTIAL};
+    return dh_dataset_open(ctx, &spec, ds);
+}
+
+static dh_status encode_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
+                              const dh_tokenizer *tok, tally *t)
+{
+    dh_dataset *ds;
+    DH_TRY(open_files(ctx, cli, a, tok, &ds));
+    t->tokens = dh_dataset_tokens(ds);
+    dh_status st = DH_OK;
+    if (a->to_stdout) st = each_part(ctx, ds, print_part, NULL);
+    if (st == DH_OK && a->output)
+        st = dh_dataset_write_llmc(ctx, ds, a->output, dh_tokenizer_vocab_size(tok));
+    dh_dataset_close(ds);
+    return st;
+}
+
+/* ---- decoding -----------------------------------------------------------------------------------
+ */
+
+/* Pieces know the token before them, so parts of a stream decode as the whole does. */
+typedef struct decoder {
+    const dh_tokenizer *tok;
+    int32_t prev;
+    tally *tally;
+} decoder;
+
+static dh_status print_text(dh_ctx *ctx, void *self, const int32_t *ids, size_t n)
+{
+    decoder *d = self;
+    for (size_t i = 0; i < n; i++) {
+        size_t n_bytes;
+        const char *piece = dh_tokenizer_piece(d->tok, d->prev, ids[i], &n_bytes);
+        if (!piece)
+            return dh_fail(ctx, DH_EINVAL, "token %lld is %d; the tokenizer has %d tokens",
+                           (long long)d->tally->tokens, ids[i], dh_tokenizer_vocab_size(d->tok));
+        DH_TRY(dh_cli_print(ctx, piece, n_bytes));
+        d->prev = ids[i];
+        d->tally->tokens++;
+    }
+    return DH_OK;
+}
+
+static dh_status parse_ids(dh_ctx *ctx, char *text, dh_ids *ids)
+{
+    char *rest = NULL;
+    for (char *word = strtok_r(text, " \t\r\n,", &rest); word;
+         word = strtok_r(NULL, " \t\r\n,", &rest)) {
+        int64_t id;
+        if (!dh_parse_i64(word, &id) || id < 0 || id > INT32_MAX)
+            return dh_fail(ctx, DH_EINVAL, "\"%.40s\" is not a token id: give whole numbers", word);
+        if (!dh_vec_push(ids, (int32_t)id))
+            return dh_fail(ctx, DH_ENOMEM, "out of memory reading ids");
+    }
+    return DH_OK;
+}
+
+static dh_status decode(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
+                        const dh_tokenizer *tok, dh_str *text, tally *t)
+{
+    decoder d = {tok, -1, t};
+    if (!from_stdin(cli)) {
+        dh_dataset *ds;
+        DH_TRY(open_files(ctx, cli, a, NULL, &ds));
+        dh_status st = each_part(ctx, ds, print_text, &d);
+        dh_dataset_close(ds);
+        return st;
+    }
+    dh_ids ids = {0};
+    dh_status st = text->text ? parse_ids(ctx, text->text, &ids) : DH_OK;
+    if (st == DH_OK) st = print_text(ctx, &d, ids.at, ids.n);
+    dh_vec_fini(&ids);
+    return st;
+}
+
+/* ---- the command
+ * ----------------------------------------------------------------------------------- */
+
+/* On stderr where stdout carries the ids or the text. */
+static dh_status report(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
+                        const dh_tokenizer *tok, const tally *t)
+{
+    double speed = t->seconds > 0 ? (double)t->tokens / t->seconds : 0;
+    if (cli->json && !a->to_stdout && !a->decode)
+        return dh_cli_print_json(ctx, json_pack("{sI sI sf sf ss}", "tokens", (json_int_t)t->tokens,
+                                                "vocab", (json_int_t)dh_tokenizer_vocab_size(tok),
+                                                "seconds", t->seconds, "tokens_per_s", speed,
+                                                "output", a->output ? a->output : ""));
+    if (!cli->quiet)
+        fprintf(stderr, "dhelix: %lld tokens of a vocabulary of %d, %.3g s, %.3g tokens/s%s%s\n",
+                (long long)t->tokens, dh_tokenizer_vocab_size(tok), t->seconds, speed,
+                a->output ? " -> " : "", a->output ? a->output : "");
+    return DH_OK;
+}
+
+static dh_status work(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a, dh_str *text)
+{
+    if (from_stdin(cli)) DH_TRY(read_stdin(ctx, text));
+    dh_tokenizer *tok;
+    DH_TRY(open_tokenizer(ctx, cli, a, text, &tok));
+    tally t = {0};
+    int64_t start = dh_now_ns();
+    dh_status st = a->decode         ? decode(ctx, cli, a, tok, text, &t)
+                   : from_stdin(cli) ? encode_text(ctx, a, tok, text, &t)
+                                     : encode_files(ctx, cli, a, tok, &t);
+    t.seconds = (double)(dh_now_ns() - start) * 1e-9;
+    if (st == DH_OK && a->output) st = save_chars(ctx, a, tok);
+    if (st == DH_OK) st = report(ctx, cli, a, tok, &t);
+    dh_tokenizer_destroy(tok);
+    return st;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const tokenize_args *a = args;
+    if (!a->tokenizer) return dh_cli_misuse(ctx, cli, "--tokenizer SPEC is missing");
+    if (a->decode && (a->output || a->to_stdout))
+        return dh_cli_misuse(ctx, cli, "--decode prints text; leave --output and --stdout away");
+    if (a->decode && strcmp(a->tokenizer, "chars") == 0)
+        return dh_cli_misuse(ctx, cli, "--decode needs the chars file as --tokenizer");
+    dh_str text = DH_STR_INIT;
+    dh_status st = work(ctx, cli, a, &text);
+    dh_str_fini(&text);
+    return st;
+}
+
+const dh_command dh_command_tokenize = {
+    .name = "tokenize",
+    .doc = "turn text into token files, or ids back into text",
+    .usage = "[INPUT...]",
+    .notes = "Inputs are text files, JSON lines (*.jsonl: each document is followed by the\n"
+             "tokenizer's EOS) or token files; none, or -, is standard input. With neither\n"
+             "--output nor --stdout the tokens are only counted. Token files are llm.c's:\n"
+             "uint16, or uint32 for a vocabulary above 65,536.\n",
+    .max_args = SIZE_MAX,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(tokenize_args),
+    .run = run};

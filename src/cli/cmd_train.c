@@ -1,0 +1,116 @@
+/* dhelix train: a job from its first step to its last. */
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "dhelix/train.h"
+
+typedef struct train_args {
+    bool fresh;
+    int64_t ranks;
+} train_args;
+
+static const dh_cli_option options[] = {
+    {.name = "fresh",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(train_args, fresh),
+     .doc = "start anew; an existing run folder is kept as OUT.1, OUT.2, ..."},
+    {.name = "ranks",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(train_args, ranks),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 24,
+     .doc = "ranks of the run; the same as --set ranks=N"},
+};
+
+/* A run that was complete already does no step, and has no loss of its own. */
+static bool trained(const dh_train_result *r)
+{
+    return r->steps > r->resumed_at;
+}
+
+static dh_status print_json(dh_ctx *ctx, const dh_job *job, const dh_train_result *r)
+{
+    json_t *object =
+        json_pack("{ss sI sI sf sI sI ss}", "out", job->out_dir, "steps", (json_int_t)r->steps,
+                  "resumed_at", (json_int_t)r->resumed_at, "tokens_per_s", r->tokens_per_s,
+                  "slab_planned_bytes", (json_int_t)r->slab_planned, "slab_peak_bytes",
+                  (json_int_t)r->slab_peak, "checkpoint", r->checkpoint);
+    if (object && trained(r)) json_object_set_new(object, "loss", json_real(r->loss));
+    if (object && isfinite(r->val_loss))
+        json_object_set_new(object, "val_loss", json_real(r->val_loss));
+    return dh_cli_print_json(ctx, object);
+}
+
+/* Planned and used memory are the same number, unless something is wrong. */
+static void print_memory(dh_str *out, const dh_train_result *r)
+{
+    char planned[32], used[32];
+    dh_format_bytes(planned, sizeof planned, (double)r->slab_planned);
+    dh_format_bytes(used, sizeof used, (double)r->slab_peak);
+    if (r->slab_planned == r->slab_peak)
+        dh_str_printf(out, "memory      %s planned = used at most\n", planned);
+    else
+        dh_str_printf(
+            out, "memory      %s planned, %s used at most (%" PRIu64 " and %" PRIu64 " bytes)\n",
+            planned, used, r->slab_planned, r->slab_peak);
+}
+
+static dh_status print_result(dh_ctx *ctx, const dh_job *job, const dh_train_result *r)
+{
+    dh_str out = DH_STR_INIT;
+    dh_str_printf(&out, "steps       %lld", (long long)r->steps);
+    if (r->resumed_at > 0) dh_str_printf(&out, ", continued from %lld", (long long)r->resumed_at);
+    dh_str_printf(&out, "\n");
+    if (trained(r)) dh_str_printf(&out, "loss        %.4f\n", r->loss);
+    if (isfinite(r->val_loss)) dh_str_printf(&out, "validation  %.4f\n", r->val_loss);
+    if (r->tokens_per_s > 0) dh_str_printf(&out, "speed       %.0f tokens/s\n", r->tokens_per_s);
+    if (trained(r)) print_memory(&out, r);
+    dh_str_printf(&out, "metrics     %s/metrics.jsonl\n", job->out_dir);
+    if (*r->checkpoint) dh_str_printf(&out, "checkpoint  %s\n", r->checkpoint);
+    return dh_cli_print_str(ctx, &out);
+}
+
+static dh_status train(dh_ctx *ctx, dh_cli *cli, const train_args *a, dh_job *job)
+{
+    /* A reader of the output that goes away does not end the training. */
+    signal(SIGPIPE, SIG_IGN);
+    dh_train_options how = {.quiet = cli->quiet, .fresh = a->fresh, .stop = dh_cli_catch_signals()};
+    dh_train_result result;
+    DH_TRY(dh_train(ctx, job, &how, &result));
+    if (!result.primary) return DH_OK;
+    if (cli->json) return print_json(ctx, job, &result);
+    return cli->quiet ? DH_OK : print_result(ctx, job, &result);
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const train_args *a = args;
+    dh_job *job;
+    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks ? a->ranks : dh_launched_ranks(),
+                           &job));
+    dh_status st = train(ctx, cli, a, job);
+    dh_job_destroy(job);
+    return st;
+}
+
+const dh_command dh_command_train = {
+    .name = "train",
+    .doc = "train the model of a job file, or continue doing so",
+    .usage = "JOB",
+    .notes =
+        "The run folder (setting `out`) gets metrics.jsonl, summary.json and checkpoints/. The\n"
+        "same command continues a run that was interrupted, bit for bit as if it had not been.\n"
+        "SIGINT or SIGTERM ends the run after the current step with a checkpoint (exit code\n"
+        "130); a second one ends it at once.\n",
+    .job = true,
+    .min_args = 1,
+    .max_args = 1,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(train_args),
+    .run = run};

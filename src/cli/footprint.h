@@ -1,0 +1,19 @@
+/* Where a program's memory goes. */
+#ifndef DH_CLI_FOOTPRINT_H
+#define DH_CLI_FOOTPRINT_H
+
+#include "dhelix/program.h"
+
+typedef struct dh_footprint {
+    uint64_t persistent[DH_BUF_ACT]; /* bytes by kind, padding included in none */
+    uint64_t padding;                /* between persistent buffers */
+    uint64_t kept;                   /* for another program of the same slab */
+    /* The instruction during which most transient bytes are alive, and what they are. */
+    uint32_t peak_instr;
+    uint64_t activations, scratch;
+    uint64_t unused; /* of the slab at that moment: holes between buffers */
+} dh_footprint;
+
+dh_status dh_footprint_of(dh_ctx *ctx, const dh_program *program, dh_footprint *footprint);
+
+#endif

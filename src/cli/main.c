@@ -1,0 +1,92 @@
+/* The dhelix binary: finds the command, reads its options, runs it.
+ *
+ * Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+static const dh_command *const commands[] = {
+    &dh_command_train,    &dh_command_check,   &dh_command_sample, &dh_command_eval,
+    &dh_command_tokenize, &dh_command_convert, &dh_command_list,   &dh_command_help,
+};
+
+const dh_command *const *dh_commands(size_t *n)
+{
+    *n = DH_COUNTOF(commands);
+    return commands;
+}
+
+dh_status dh_command_find(dh_ctx *ctx, dh_cli *cli, const char *name, const dh_command **command)
+{
+    const char *names[DH_COUNTOF(commands)];
+    for (size_t i = 0; i < DH_COUNTOF(commands); i++) {
+        names[i] = commands[i]->name;
+        if (strcmp(names[i], name) == 0) {
+            *command = commands[i];
+            return DH_OK;
+        }
+    }
+    const char *near = dh_nearest(name, names, DH_COUNTOF(names));
+    if (near)
+        return dh_cli_misuse(ctx, cli, "unknown command \"%s\"; did you mean %s?", name, near);
+    return dh_cli_misuse(ctx, cli, "unknown command \"%s\"; dhelix --help lists the commands",
+                         name);
+}
+
+static dh_status run_command(dh_ctx *ctx, dh_cli *cli, int argc, char **argv)
+{
+    const dh_command *c = cli->command;
+    void *args = calloc(1, c->args_bytes + 1);
+    if (!args) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    if (c->defaults) memcpy(args, c->defaults, c->args_bytes);
+    dh_status st = dh_cli_parse(ctx, cli, argc, argv, args);
+    if (st == DH_OK && cli->log_level >= 0) dh_log_set_level((dh_log_level)cli->log_level);
+    if (st == DH_OK && cli->help) {
+        dh_str text = DH_STR_INIT;
+        dh_cli_print_help(c, &text);
+        st = dh_cli_print_str(ctx, &text);
+    } else if (st == DH_OK) {
+        st = c->run(ctx, cli, args);
+    }
+    dh_cli_fini(cli, args);
+    free(args);
+    return st;
+}
+
+/* Flags that stand in the place of a command. */
+static const char *command_word(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ? "help" : word;
+}
+
+static dh_status dispatch(dh_ctx *ctx, dh_cli *cli, int argc, char **argv)
+{
+    if (argc < 2) return dh_cli_misuse(ctx, cli, "a command is missing; dhelix --help lists them");
+    if (strcmp(argv[1], "--version") == 0)
+        return dh_cli_print(ctx, "dhelix " DH_VERSION "\n", strlen("dhelix " DH_VERSION "\n"));
+    DH_TRY(dh_command_find(ctx, cli, command_word(argv[1]), &cli->command));
+    return run_command(ctx, cli, argc - 2, argv + 2);
+}
+
+static int exit_code(const dh_cli *cli, dh_status st)
+{
+    if (st == DH_OK) return EXIT_SUCCESS;
+    if (cli->usage) return EXIT_USAGE;
+    return st == DH_EINTERRUPTED ? EXIT_INTERRUPTED : EXIT_FAILURE;
+}
+
+int main(int argc, char **argv)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cli cli = {.log_level = -1};
+    dh_status st = dispatch(&ctx, &cli, argc, argv);
+    if (fflush(stdout) != 0 && st == DH_OK)
+        st = dh_fail(&ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));
+    if (st != DH_OK) fprintf(stderr, "dhelix: error: %s\n", ctx.message);
+    return exit_code(&cli, st);
+}

@@ -1,0 +1,98 @@
+/* What commands share in writing to the terminal, and in being stopped from it. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes)
+{
+    if (n_bytes > 0 && fwrite(text, 1, n_bytes, stdout) != n_bytes)
+        return dh_fail(ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));
+    return DH_OK;
+}
+
+dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text)
+{
+    dh_status st = text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the output")
+                                : dh_cli_print(ctx, text->text, text->len);
+    dh_str_fini(text);
+    return st;
+}
+
+dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document)
+{
+    char *text = document ? json_dumps(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) : NULL;
+    json_decref(document);
+    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing JSON");
+    dh_status st = dh_cli_print(ctx, text, strlen(text));
+    if (st == DH_OK) st = dh_cli_print(ctx, "\n", 1);
+    free(text);
+    return st;
+}
+
+void dh_cli_wrap(dh_str *out, const char *text, int indent, int width)
+{
+    int column = indent;
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + n > width) {
+            dh_str_printf(out, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            dh_str_append(out, " ", 1);
+            column++;
+        }
+        dh_str_append(out, text, (size_t)n);
+        column += n;
+        text += n;
+        while (*text == ' ') text++;
+    }
+    dh_str_append(out, "\n", 1);
+}
+
+/* Set by a signal, read by the loop that is to end: the only state that is shared. */
+static volatile sig_atomic_t stop_flag;
+
+static void stop_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+}
+
+/* The first signal asks to stop; the second ends the process as it would have. */
+static void *watch_signals(void *arg)
+{
+    sigset_t set;
+    int number;
+    (void)arg;
+    stop_signals(&set);
+    if (sigwait(&set, &number) != 0) return NULL;
+    stop_flag = 1;
+    if (sigwait(&set, &number) != 0) return NULL;
+    signal(number, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    raise(number);
+    return NULL;
+}
+
+/* Signals are taken by a thread of their own and blocked in all others. A handler that
+ * interrupts a computing thread is not safe here: its frame is written where that
+ * thread's stack pointer stands, and generated GEMM code uses the register for other
+ * things, so that a handler now and then overwrote the heap. */
+const volatile sig_atomic_t *dh_cli_catch_signals(void)
+{
+    sigset_t set, before;
+    pthread_t thread;
+    stop_signals(&set);
+    if (pthread_sigmask(SIG_BLOCK, &set, &before) != 0) return &stop_flag;
+    if (pthread_create(&thread, NULL, watch_signals, NULL) != 0)
+        pthread_sigmask(SIG_SETMASK, &before, NULL); /* then a signal just ends the program */
+    else
+        pthread_detach(thread);
+    return &stop_flag;
+}

@@ -1,0 +1,226 @@
+/* Settings against each other: derive what was left open, then check that sizes
+ * divide. Every message names the setting to change and what would be right. */
+#include "dhelix/job.h"
+
+#include "dhelix/mesh.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LL(x) ((long long)(x))
+#define SEQ_LEN_AUTO_MAX 1024 /* GPT-2's and nanoGPT's; longer ones are asked for */
+
+/* ---- ranks and topology --------------------------------------------------------------- */
+
+static dh_status derive_ranks(dh_ctx *ctx, dh_job *job)
+{
+    dh_mesh m;
+    /* Also bounds the product, whatever dp is. */
+    DH_TRY(dh_mesh_init(ctx, job->dp ? job->dp : job->ep, job->tp, job->pp, job->cp, job->ep, 0, 0,
+                        &m));
+    int64_t others = job->tp * job->pp * job->cp;
+    if (!job->dp && job->ranks && job->ranks % others)
+        return dh_fail(ctx, DH_EINVAL,
+                       "%lld ranks are not a multiple of parallel.tp %lld * pp %lld * cp %lld = "
+                       "%lld: use %lld ranks or smaller degrees",
+                       LL(job->ranks), LL(job->tp), LL(job->pp), LL(job->cp), LL(others),
+                       LL((job->ranks / others + 1) * others));
+    if (!job->dp) job->dp = job->ranks ? job->ranks / others : 1;
+    if (!job->ranks) job->ranks = job->dp * others;
+    if (job->dp * others != job->ranks)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.dp %lld * tp %lld * pp %lld * cp %lld = %lld, but there are %lld "
+                       "ranks: leave parallel.dp out, or use %lld ranks",
+                       LL(job->dp), LL(job->tp), LL(job->pp), LL(job->cp), LL(job->dp * others),
+                       LL(job->ranks), LL(job->dp * others));
+    DH_TRY(dh_mesh_from_job(ctx, job, &m));
+    job->nodes = m.nodes;
+    job->ranks_per_node = m.ranks_per_node;
+    return DH_OK;
+}
+
+/* ---- batch and sequence ------------------------------------------------------------------ */
+
+static dh_status bad_batch(dh_ctx *ctx, const dh_job *job, int64_t unit, const char *what)
+{
+    int64_t below = job->global_batch / unit * unit;
+    char values[64];
+    if (below)
+        snprintf(values, sizeof values, "%lld or %lld", LL(below), LL(below + unit));
+    else
+        snprintf(values, sizeof values, "%lld", LL(unit));
+    return dh_fail(ctx, DH_EINVAL, "train.batch %lld is not a multiple of %s = %lld: %s would be",
+                   LL(job->global_batch), what, LL(unit), values);
+}
+
+static dh_status derive_batch(dh_ctx *ctx, dh_job *job)
+{
+    char what[96];
+    if (job->global_batch % job->dp) return bad_batch(ctx, job, job->dp, "parallel.dp");
+    if (!job->micro_batch) job->micro_batch = job->pp > 1 ? 1 : job->global_batch / job->dp;
+    snprintf(what, sizeof what, "parallel.dp %lld * train.micro_batch %lld", LL(job->dp),
+             LL(job->micro_batch));
+    int64_t unit = job->dp * job->micro_batch; /* below 2^24 * 2^30 */
+    return job->global_batch % unit ? bad_batch(ctx, job, unit, what) : DH_OK;
+}
+
+static dh_status bad_seq(dh_ctx *ctx, const dh_job *job, int64_t unit, const char *what)
+{
+    int64_t below = job->seq_len / unit * unit;
+    return dh_fail(ctx, DH_EINVAL,
+                   "train.seq_len %lld is not a multiple of %s = %lld: %lld would be",
+                   LL(job->seq_len), what, LL(unit), LL(below ? below : unit));
+}
+
+static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
+{
+    if (!job->seq_len) job->seq_len = DH_MIN(job->model.max_seq, SEQ_LEN_AUTO_MAX);
+    if (job->seq_len > job->model.max_seq)
+        return dh_fail(ctx, DH_EINVAL,
+                       "train.seq_len %lld is longer than model.max_seq %lld: shorten it or raise "
+                       "model.max_seq",
+                       LL(job->seq_len), LL(job->model.max_seq));
+    /* Causal work is balanced by giving each rank one early and one late piece. */
+    bool split = job->sequence_parallel && job->tp > 1;
+    if (job->cp > 1 && job->seq_len % (2 * job->cp))
+        return bad_seq(ctx, job, 2 * job->cp, "2 * parallel.cp");
+    if (split && job->seq_len / job->cp % job->tp)
+        return bad_seq(ctx, job, job->cp > 1 ? job->cp * job->tp * 2 : job->tp,
+                       job->cp > 1 ? "2 * parallel.cp * tp (sequence parallel)"
+                                   : "parallel.tp (sequence parallel)");
+    return DH_OK;
+}
+
+/* ---- model over ranks ------------------------------------------------------------------------ */
+
+/* Largest divisor of n that is at most limit. */
+static int64_t divisor_at_most(int64_t n, int64_t limit)
+{
+    int64_t d = DH_MIN(n, limit);
+    while (n % d) d--;
+    return d;
+}
+
+static dh_status check_tensor_parallel(dh_ctx *ctx, const dh_job *job)
+{
+    const dh_model *m = &job->model;
+    const struct {
+        const char *name;
+        int64_t size;
+    } sizes[] = {
+        {"n_heads", m->n_heads}, {"n_kv_heads", m->n_kv_heads}, {"ffn_width", m->ffn_width}};
+    for (size_t i = 0; i < DH_COUNTOF(sizes); i++)
+        if (sizes[i].size % job->tp)
+            return dh_fail(ctx, DH_EINVAL,
+                           "parallel.tp %lld does not divide model.%s %lld: parallel.tp %lld would",
+                           LL(job->tp), sizes[i].name, LL(sizes[i].size),
+                           LL(divisor_at_most(sizes[i].size, job->tp)));
+    int64_t shard = (m->vocab + job->tp - 1) / job->tp;
+    if (m->vocab && (job->tp - 1) * shard >= m->vocab)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.tp %lld leaves no vocabulary rows for the last rank: model.vocab "
+                       "is %lld, in shards of %lld",
+                       LL(job->tp), LL(m->vocab), LL(shard));
+    return DH_OK;
+}
+
+/* "4,4,3,3": as even as possible, the longer chunks first. */
+static void even_split(int64_t layers, int64_t chunks, char *buf, size_t cap)
+{
+    size_t len = 0;
+    buf[0] = '\0';
+    for (int64_t i = 0; i < chunks && len + 24 < cap; i++)
+        len += (size_t)snprintf(buf + len, cap - len, "%s%lld", i ? "," : "",
+                                LL(layers / chunks + (i < layers % chunks)));
+}
+
+static dh_status check_layer_split(dh_ctx *ctx, const dh_job *job, int64_t chunks)
+{
+    int64_t count = 0, sum = 0;
+    for (const char *p = job->layer_split; *p; count++) {
+        char *end;
+        int64_t layers = strtoll(p, &end, 10);
+        if (end == p || layers < 0 || layers > job->model.n_layers || (*end && *end != ','))
+            return dh_fail(ctx, DH_EINVAL,
+                           "parallel.layer_split \"%.80s\": every entry is a number of layers "
+                           "between 0 and model.n_layers %lld",
+                           job->layer_split, LL(job->model.n_layers));
+        sum += layers;
+        p = *end ? end + 1 : end;
+    }
+    if (count != chunks)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.layer_split has %lld entries; parallel.pp %lld * virtual_stages "
+                       "%lld needs %lld",
+                       LL(count), LL(job->pp), LL(job->vpp), LL(chunks));
+    if (sum != job->model.n_layers)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.layer_split adds up to %lld layers; model.n_layers is %lld",
+                       LL(sum), LL(job->model.n_layers));
+    return DH_OK;
+}
+
+static dh_status check_pipeline(dh_ctx *ctx, const dh_job *job)
+{
+    int64_t chunks = job->pp * job->vpp, layers = job->model.n_layers;
+    if (*job->layer_split) return check_layer_split(ctx, job, chunks);
+    if (layers % chunks == 0) return DH_OK;
+    if (chunks > layers)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.pp %lld * virtual_stages %lld = %lld chunks, but the model has "
+                       "only %lld layers: at most that many chunks",
+                       LL(job->pp), LL(job->vpp), LL(chunks), LL(layers));
+    char split[256];
+    even_split(layers, chunks, split, sizeof split);
+    return dh_fail(ctx, DH_EINVAL,
+                   "model.n_layers %lld does not divide into parallel.pp %lld * virtual_stages "
+                   "%lld: give parallel.layer_split, such as %s",
+                   LL(layers), LL(job->pp), LL(job->vpp), split);
+}
+
+static dh_status check_experts(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->ep == 1) return DH_OK;
+    if (!job->model.n_experts)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.ep is %lld, but the model has no experts: leave it at 1",
+                       LL(job->ep));
+    if (job->model.n_experts % job->ep)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.ep %lld does not divide model.n_experts %lld: parallel.ep %lld "
+                       "would",
+                       LL(job->ep), LL(job->model.n_experts),
+                       LL(divisor_at_most(job->model.n_experts, job->ep)));
+    return DH_OK;
+}
+
+static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->min_lr > job->lr)
+        return dh_fail(ctx, DH_EINVAL, "optimizer.min_lr %g is above optimizer.lr %g", job->min_lr,
+                       job->lr);
+    if (job->decay_steps && job->decay_steps < job->warmup_steps)
+        return dh_fail(ctx, DH_EINVAL,
+                       "optimizer.decay_steps %lld ends before optimizer.warmup_steps %lld",
+                       LL(job->decay_steps), LL(job->warmup_steps));
+    return DH_OK;
+}
+
+/* ---- entry
+ * --------------------------------------------------------------------------------------- */
+
+dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
+{
+    DH_TRY(derive_ranks(ctx, job));
+    DH_TRY(check_tensor_parallel(ctx, job));
+    DH_TRY(check_pipeline(ctx, job));
+    DH_TRY(check_experts(ctx, job));
+    DH_TRY(derive_batch(ctx, job));
+    DH_TRY(derive_seq_len(ctx, job));
+    return check_schedule(ctx, job);
+}
+
+int64_t dh_job_n_micro(const dh_job *job)
+{
+    return job->global_batch / (job->dp * job->micro_batch);
+}

@@ -1,0 +1,336 @@
+/* Every setting of a job file: one row each. Parser, help, printed job and man
+ * page come from this table. */
+#include "settings.h"
+
+#include "model_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const order_names[] = {"shuffle", "sequential", "random", NULL};
+static const char *const dtype_names[] = {"f32", "bf16", NULL};
+static const char *const recompute_names[] = {"none", "selective", "full", NULL};
+static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
+static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
+static const char *const moe_names[] = {"dropless", "capacity", NULL};
+
+/* Enumerations are stored as the index of their name. */
+_Static_assert(DH_ORDER_SHUFFLE == 0 && DH_ORDER_SEQUENTIAL == 1 && DH_ORDER_RANDOM == 2, "order");
+_Static_assert(DH_F32 == 0 && DH_BF16 == 1, "order");
+_Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOMPUTE_FULL == 2,
+               "order");
+_Static_assert(DH_LR_COSINE == 0 && DH_LR_LINEAR == 1 && DH_LR_CONSTANT == 2, "order");
+_Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
+_Static_assert(DH_MOE_DROPLESS == 0 && DH_MOE_CAPACITY == 1, "order");
+_Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2, "order");
+
+#define AT(field) .offset = offsetof(dh_job, field)
+#define MANY 9007199254740992.0 /* 2^53: no limit in practice, and exact in a double */
+#define DEGREE_MAX (1 << 24)
+
+#define INT(k, field, def, lo, hi, ...)                                                            \
+    {                                                                                              \
+        .key = (k), .type = DH_SET_INT, AT(field), .fallback = (def), .min = (lo), .max = (hi),    \
+        __VA_ARGS__                                                                                \
+    }
+#define FLOAT(k, field, def, lo, hi, ...)                                                          \
+    {                                                                                              \
+        .key = (k), .type = DH_SET_FLOAT, AT(field), .fallback = (def), .min = (lo), .max = (hi),  \
+        __VA_ARGS__                                                                                \
+    }
+#define BOOL(k, field, def, ...)                                                                   \
+    {                                                                                              \
+        .key = (k), .type = DH_SET_BOOL, AT(field), .fallback = (def), __VA_ARGS__                 \
+    }
+#define ENUM(k, field, def, list, ...)                                                             \
+    {                                                                                              \
+        .key = (k), .type = DH_SET_ENUM, AT(field), .fallback = (def), .names = (list),            \
+        __VA_ARGS__                                                                                \
+    }
+#define TEXT(k, field, kind, def, ...)                                                             \
+    {                                                                                              \
+        .key = (k), .type = (kind), AT(field), .fallback = (def), __VA_ARGS__                      \
+    }
+#define PATHS(k, field, count, ...)                                                                \
+    {                                                                                              \
+        .key = (k), .type = DH_SET_PATHS, AT(field), .offset_n = offsetof(dh_job, count),          \
+        .fallback = "", __VA_ARGS__                                                                \
+    }
+
+#define FOR_ROPE .families = DH_FOR_LLAMA | DH_FOR_MIXTRAL
+#define FOR_EXPERTS .families = DH_FOR_MIXTRAL
+#define FOR_GPT2 .families = DH_FOR_GPT2
+
+/* clang-format off */
+static const dh_setting settings[] = {
+    INT("ranks", ranks, "auto", 0, DEGREE_MAX, .automatic = "dp*tp*pp*cp",
+        .help = "ranks of the run; the flag --ranks and the launcher set it"),
+    TEXT("out", out_dir, DH_SET_PATH, "run",
+         .help = "run folder: checkpoints, metrics, reports"),
+    TEXT("strategy", strategy, DH_SET_STRING, "sequential",
+         .help = "how communication is hidden: a row of `dhelix list strategies`"),
+
+    TEXT("model", model_spec, DH_SET_MODEL, NULL,
+         .help = "a preset (`dhelix list models`), a config.json or its folder, or a mapping of the keys below"),
+    TEXT("model.preset", model_spec, DH_SET_MODEL, NULL, .help = "preset that the other keys change"),
+    TEXT("model.config", model_spec, DH_SET_MODEL, NULL, .help = "config.json that the other keys change"),
+    TEXT("model.name", model.name, DH_SET_CHARS, NULL, .help = "name for reports"),
+    ENUM("model.family", model.family, NULL, dh_family_names, .aliases = "model_type",
+         .help = "architecture; needed without preset or config, fixed with one"),
+    INT("model.n_layers", model.n_layers, NULL, 1, DH_MODEL_MAX_LAYERS,
+        .aliases = "num_hidden_layers n_layer", .help = "layers"),
+    INT("model.width", model.width, NULL, 1, DH_MODEL_MAX_WIDTH, .aliases = "hidden_size n_embd",
+        .help = "hidden size C"),
+    INT("model.n_heads", model.n_heads, NULL, 1, DH_MODEL_MAX_HEADS,
+        .aliases = "num_attention_heads n_head", .help = "query heads"),
+    INT("model.n_kv_heads", model.n_kv_heads, NULL, 1, DH_MODEL_MAX_HEADS,
+        .aliases = "num_key_value_heads", .help = "key/value heads; follows n_heads where they were equal"),
+    INT("model.head_dim", model.head_dim, NULL, 1, DH_MODEL_MAX_HEAD_DIM,
+        .help = "channels of a head; follows width / n_heads"),
+    INT("model.ffn_width", model.ffn_width, NULL, 1, DH_MODEL_MAX_FFN,
+        .aliases = "intermediate_size n_inner", .help = "feed-forward width (per expert); gpt2: follows 4 * width"),
+    INT("model.vocab", model.vocab, NULL, 0, DH_MODEL_MAX_VOCAB, .automatic = "the tokenizer's",
+        .aliases = "vocab_size", .help = "vocabulary V"),
+    INT("model.max_seq", model.max_seq, NULL, 1, DH_MODEL_MAX_SEQ,
+        .aliases = "max_position_embeddings n_positions", .unit = "tokens", .help = "longest sequence"),
+    BOOL("model.tied_head", model.tied_head, NULL, .aliases = "tie_word_embeddings",
+         .help = "the head shares the token embedding"),
+    BOOL("model.bias", model.bias, NULL, FOR_GPT2, .help = "biases in linears and LayerNorm"),
+    FLOAT("model.norm_eps", model.norm_eps, NULL, 0, 1,
+          .aliases = "rms_norm_eps layer_norm_epsilon layer_norm_eps", .help = "added to the variance in norms"),
+    FLOAT("model.init_std", model.init_std, NULL, 0, 1e6, .aliases = "initializer_range",
+          .help = "standard deviation of initial weights"),
+    FLOAT("model.rope_theta", model.rope.theta, NULL, 0, 1e15, FOR_ROPE, .help = "base of rotary positions"),
+    ENUM("model.rope_scaling", model.rope.scaling, NULL, dh_rope_scaling_names, FOR_ROPE,
+         .help = "stretching of rotary positions"),
+    FLOAT("model.rope_factor", model.rope.factor, NULL, 0, 1e9, FOR_ROPE, .help = "by how much (linear, llama3)"),
+    FLOAT("model.rope_low_freq_factor", model.rope.low_freq_factor, NULL, 0, 1e9, FOR_ROPE, .help = "llama3"),
+    FLOAT("model.rope_high_freq_factor", model.rope.high_freq_factor, NULL, 0, 1e9, FOR_ROPE, .help = "llama3"),
+    INT("model.rope_original_max_seq", model.rope.original_max_seq, NULL, 0, DH_MODEL_MAX_SEQ, FOR_ROPE,
+        .unit = "tokens", .help = "llama3: length of the first training"),
+    INT("model.n_experts", model.n_experts, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
+        .aliases = "num_local_experts num_experts", .help = "experts of a layer"),
+    INT("model.top_k", model.top_k, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
+        .aliases = "num_experts_per_tok", .help = "experts a token is sent to"),
+    FLOAT("model.router_aux_coef", model.router_aux_coef, NULL, 0, 1e6, FOR_EXPERTS,
+          .aliases = "router_aux_loss_coef", .help = "weight of the load-balancing loss"),
+    FLOAT("model.dropout", dropout, "0", 0, 0.999999, .aliases = "resid_pdrop",
+          .help = "probability of dropping: embedding, attention output, residual"),
+
+    PATHS("data.train", train_files, n_train_files, .help = "training texts or token files"),
+    PATHS("data.val", val_files, n_val_files, .help = "validation texts or token files"),
+    TEXT("data.tokenizer", tokenizer, DH_SET_NAME_OR_PATH, "bytes",
+         .help = "bytes, chars, gpt2, or the path of a tokenizer file or folder"),
+    TEXT("data.text_field", text_field, DH_SET_STRING, "text", .help = "field of JSON lines that holds the text"),
+    TEXT("data.cache", data_cache, DH_SET_PATH, "", .help = "folder that keeps tokenized text; empty: none"),
+    FLOAT("data.val_fraction", val_fraction, "0.1", 0, 0.9, .help = "tail of data.train used where data.val is not given"),
+    ENUM("data.order", order, "shuffle", order_names,
+         .help = "windows of an epoch in seeded order, in file order, or at random offsets"),
+
+    INT("train.steps", steps, "1000", 1, MANY, .aliases = "max_steps max_iters", .help = "optimizer steps"),
+    INT("train.batch", global_batch, "8", 1, 1 << 30, .aliases = "batch_size global_batch global_batch_size",
+        .unit = "sequences", .help = "per optimizer step, over all ranks"),
+    INT("train.micro_batch", micro_batch, "auto", 0, 1 << 30, .aliases = "micro_batch_size",
+        .unit = "sequences", .automatic = "batch/dp; 1 with pp > 1", .help = "per micro-batch and data-parallel rank"),
+    INT("train.seq_len", seq_len, "auto", 0, DH_MODEL_MAX_SEQ, .aliases = "seq_length block_size",
+        .unit = "tokens", .automatic = "model's longest, at most 1024", .help = "sequence length T"),
+    INT("train.seed", seed, "1337", 0, MANY, .help = "of weights, data order and dropout"),
+    ENUM("train.dtype", dtype, "f32", dtype_names, .help = "of computation; bf16 keeps float32 master weights"),
+    INT("train.threads", threads, "auto", 0, 4096, .automatic = "cores / ranks", .help = "OpenMP threads of a rank"),
+    ENUM("train.recompute", recompute, "none", recompute_names, .help = "activations computed again in backward"),
+    TEXT("train.init_from", init_from, DH_SET_PATH, "", .help = "checkpoint, or safetensors file or folder; empty: new weights"),
+    INT("train.log_every", log_every, "1", 0, MANY, .unit = "steps", .zero = "never", .help = "progress line on the terminal"),
+
+    FLOAT("optimizer.lr", lr, "6e-4", 0, 1e3, .aliases = "learning_rate max_lr",
+          .help = "highest learning rate (default: GPT-3 small's)"),
+    FLOAT("optimizer.min_lr", min_lr, "0", 0, 1e3, .help = "learning rate at the end of the schedule"),
+    ENUM("optimizer.schedule", lr_schedule, "cosine", lr_names, .aliases = "lr_schedule", .help = "from lr to min_lr after the warm-up"),
+    INT("optimizer.warmup_steps", warmup_steps, "0", 0, MANY, .aliases = "warmup warmup_iters", .unit = "steps",
+        .help = "linear rise to lr"),
+    INT("optimizer.decay_steps", decay_steps, "auto", 0, MANY, .aliases = "lr_decay_iters lr_decay_steps", .unit = "steps",
+        .automatic = "train.steps", .help = "step at which min_lr is reached"),
+    FLOAT("optimizer.beta1", beta1, "0.9", 0, 0.9999999, .help = "AdamW: memory of the mean"),
+    FLOAT("optimizer.beta2", beta2, "0.95", 0, 0.9999999, .help = "AdamW: memory of the square (0.95: GPT-3, Llama)"),
+    FLOAT("optimizer.eps", eps, "1e-8", 0, 1, .help = "AdamW: added to the root of the square"),
+    FLOAT("optimizer.weight_decay", weight_decay, "0.1", 0, 10, .help = "of matrices; vectors are not decayed (0.1: GPT-3, Llama)"),
+    FLOAT("optimizer.grad_clip", grad_clip, "1", 0, 1e9, .zero = "off", .help = "largest norm of all gradients together"),
+
+    INT("eval.every", eval_every, "100", 0, MANY, .unit = "steps", .zero = "never", .help = "validation loss"),
+    INT("eval.batches", eval_batches, "20", 0, MANY, .zero = "all windows", .help = "global batches per validation"),
+
+    INT("trace.step", trace_step, "0", 0, MANY, .unit = "step", .zero = "none",
+        .help = "step whose timeline goes to trace-rank*.json of the run folder, for Perfetto; too late: the last"),
+
+    INT("checkpoint.every", checkpoint_every, "0", 0, MANY, .unit = "steps", .zero = "only at the end", .help = "save weights and optimizer state"),
+    INT("checkpoint.keep", checkpoint_keep, "2", 0, MANY, .zero = "all", .help = "newest checkpoints kept"),
+
+    INT("parallel.dp", dp, "auto", 0, DEGREE_MAX, .automatic = "ranks/(tp*pp*cp)", .help = "data parallel"),
+    INT("parallel.tp", tp, "1", 1, DEGREE_MAX, .help = "tensor parallel"),
+    INT("parallel.pp", pp, "1", 1, DEGREE_MAX, .help = "pipeline stages"),
+    INT("parallel.cp", cp, "1", 1, DEGREE_MAX, .help = "context parallel"),
+    INT("parallel.ep", ep, "1", 1, DEGREE_MAX, .help = "expert parallel, inside dp"),
+    INT("parallel.virtual_stages", vpp, "1", 1, DH_MODEL_MAX_LAYERS, .help = "model chunks of a stage"),
+    TEXT("parallel.schedule", schedule, DH_SET_NAME_OR_PATH, "1f1b",
+         .help = "a row of `dhelix list schedules`, or a schedule in a CSV file"),
+    TEXT("parallel.layer_split", layer_split, DH_SET_INTS, "",
+         .help = "layers of each chunk in model order, as 3,4,4,3; empty: even"),
+    BOOL("parallel.sequence", sequence_parallel, "true", .help = "sequence parallel where tp > 1"),
+    BOOL("parallel.zero1", zero1, "false", .help = "optimizer state shared out over dp"),
+    FLOAT("parallel.bucket_mb", bucket_mb, "25", 0.001, 1e6, .unit = "MB", .help = "accepted, but gradients are reduced a block at a time"),
+    FLOAT("parallel.timeout_s", timeout_s, "600", 0.001, 1e6, .unit = "s",
+          .help = "longest wait for another rank before the run ends, naming who did not come"),
+    ENUM("parallel.mpi_wait", mpi_wait, "yield", mpi_wait_names,
+         .help = "how MPI calls wait: yield and sleep leave the core to computing; block keeps it, and notices no timeout"),
+
+    INT("topology.nodes", nodes, "auto", 0, DEGREE_MAX, .automatic = "ranks / ranks_per_node, or 1", .help = "nodes, each with consecutive ranks"),
+    INT("topology.ranks_per_node", ranks_per_node, "auto", 0, DEGREE_MAX, .automatic = "ranks / nodes", .help = "ranks of a node"),
+
+    FLOAT("links.local.gbps", link_local.gbps, "0", 0, 1e9, .unit = "Gbit/s", .zero = "not paced", .help = "pace of transfers inside a node"),
+    FLOAT("links.local.latency_us", link_local.latency_us, "0", 0, 1e9, .unit = "us", .help = "added to each of them"),
+    FLOAT("links.cross.gbps", link_cross.gbps, "0", 0, 1e9, .unit = "Gbit/s", .zero = "not paced", .help = "pace of transfers between nodes"),
+    FLOAT("links.cross.latency_us", link_cross.latency_us, "0", 0, 1e9, .unit = "us", .help = "added to each of them"),
+
+    ENUM("moe.mode", moe_mode, "dropless", moe_names, .help = "buffers sized by need up to a bound, or fixed with dropped tokens"),
+    FLOAT("moe.capacity", moe_capacity, "2", 0.01, 1e6, .help = "buffer of an expert over its even share (dropless: the bound)"),
+};
+/* clang-format on */
+
+const dh_setting *dh_settings(size_t *n)
+{
+    *n = DH_COUNTOF(settings);
+    return settings;
+}
+
+/* ---- lookup ---------------------------------------------------------------------- */
+
+static const char *last_part(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+/* Length of "section." in front of the last part. */
+static size_t section_len(const char *key)
+{
+    return (size_t)(last_part(key) - key);
+}
+
+static bool same_section(const char *a, const char *b)
+{
+    size_t n = section_len(a);
+    return n == section_len(b) && memcmp(a, b, n) == 0;
+}
+
+static bool has_alias(const dh_setting *s, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = s->aliases; p && *p;) {
+        size_t len = strcspn(p, " ");
+        if (len == n && memcmp(p, word, n) == 0) return true;
+        p += len + strspn(p + len, " ");
+    }
+    return false;
+}
+
+const dh_setting *dh_setting_find(const char *key)
+{
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
+        if (strcmp(settings[i].key, key) == 0) return &settings[i];
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
+        if (same_section(settings[i].key, key) && has_alias(&settings[i], last_part(key)))
+            return &settings[i];
+    return NULL;
+}
+
+bool dh_setting_is_section(const char *key)
+{
+    size_t n = strlen(key);
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
+        if (strncmp(settings[i].key, key, n) == 0 && settings[i].key[n] == '.') return true;
+    return false;
+}
+
+bool dh_setting_in_model(const dh_setting *s)
+{
+    return s->offset >= offsetof(dh_job, model) &&
+           s->offset < offsetof(dh_job, model) + sizeof(dh_model);
+}
+
+/* ---- suggestions ------------------------------------------------------------------- */
+
+/* A typing error in the last part, within its section. */
+static const char *near_in_section(const char *key)
+{
+    const char *names[DH_COUNTOF(settings)];
+    size_t n = 0;
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
+        if (same_section(settings[i].key, key)) names[n++] = last_part(settings[i].key);
+    const char *near = dh_nearest(last_part(key), names, n);
+    for (size_t i = 0; near && i < DH_COUNTOF(settings); i++)
+        if (same_section(settings[i].key, key) && last_part(settings[i].key) == near)
+            return settings[i].key;
+    return NULL;
+}
+
+/* The right name in the wrong place. */
+static const char *same_name_elsewhere(const char *key)
+{
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
+        if (strcmp(last_part(settings[i].key), last_part(key)) == 0 ||
+            has_alias(&settings[i], last_part(key)))
+            return settings[i].key;
+    return NULL;
+}
+
+/* A typing error in the name of a section ("optimiser"); an index into settings,
+ * whose key begins with the section meant, or -1. */
+static int near_section(const char *key)
+{
+    char names[DH_COUNTOF(settings)][24];
+    const char *at[DH_COUNTOF(settings)];
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++) {
+        snprintf(names[i], sizeof names[i], "%.*s", (int)strcspn(settings[i].key, "."),
+                 settings[i].key);
+        at[i] = names[i];
+    }
+    const char *near = strchr(key, '.') ? NULL : dh_nearest(key, at, DH_COUNTOF(at));
+    for (size_t i = 0; near && i < DH_COUNTOF(settings); i++)
+        if (at[i] == near) return (int)i;
+    return -1;
+}
+
+/* A typing error anywhere in the key. */
+static const char *near_anywhere(const char *key)
+{
+    const char *names[DH_COUNTOF(settings)];
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++) names[i] = settings[i].key;
+    return dh_nearest(key, names, DH_COUNTOF(names));
+}
+
+static void list_section(const char *key, dh_str *out)
+{
+    const char *sep = "valid are ";
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
+        if (same_section(settings[i].key, key)) {
+            dh_str_printf(out, "%s%s", sep, settings[i].key);
+            sep = ", ";
+        }
+    if (*sep == 'v') dh_str_printf(out, "`dhelix train --help` lists all settings");
+}
+
+void dh_setting_suggest(const char *key, dh_str *out)
+{
+    int section = near_section(key);
+    const char *near = near_in_section(key);
+    if (!near && section >= 0) {
+        const char *name = settings[section].key;
+        dh_str_printf(out, "did you mean \"%.*s\"?", (int)strcspn(name, "."), name);
+        return;
+    }
+    if (!near) near = same_name_elsewhere(key);
+    if (!near) near = near_anywhere(key);
+    if (near)
+        dh_str_printf(out, "did you mean \"%s\"?", near);
+    else
+        list_section(key, out);
+}

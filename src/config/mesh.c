@@ -1,0 +1,265 @@
+/* Mesh arithmetic: a rank is a number in mixed radix over the axes of dh_mesh_axis.
+ *
+ * A group is a mask of axes: its members share the digits of all other axes.
+ * The embedding group uses only the first and last digit of the pipeline axis,
+ * so every loop asks digit_count() and digit_at() instead of the axis size. */
+#include "dhelix/mesh.h"
+
+#include <string.h>
+
+#define MAX_RANKS (INT64_C(1) << 24)
+
+typedef struct group_row {
+    const char *name, *doc;
+    unsigned axes;
+} group_row;
+
+static const group_row group_rows[DH_N_GROUPS] = {
+#define X(code, name, axes, doc) {name, doc, axes},
+    DH_GROUP_LIST(X)
+#undef X
+};
+
+/* ---- construction ------------------------------------------------------------------- */
+
+static dh_status check_sizes(dh_ctx *ctx, const dh_mesh *m)
+{
+    const struct {
+        const char *name;
+        int64_t size;
+    } sizes[] = {{"dp", m->dp}, {"tp", m->tp}, {"pp", m->pp}, {"cp", m->cp}, {"ep", m->ep}};
+    for (size_t i = 0; i < DH_COUNTOF(sizes); i++)
+        if (sizes[i].size < 1 || sizes[i].size > MAX_RANKS)
+            return dh_fail(ctx, DH_EINVAL, "parallel.%s is %lld; it must lie between 1 and %lld",
+                           sizes[i].name, (long long)sizes[i].size, (long long)MAX_RANKS);
+    if (m->dp % m->ep)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.ep %lld does not divide parallel.dp %lld: expert parallelism uses "
+                       "the data-parallel ranks",
+                       (long long)m->ep, (long long)m->dp);
+    return DH_OK;
+}
+
+static dh_status place_on_nodes(dh_ctx *ctx, dh_mesh *m)
+{
+    if (m->nodes < 0 || m->ranks_per_node < 0)
+        return dh_fail(ctx, DH_EINVAL,
+                       "topology.nodes %lld, topology.ranks_per_node %lld: must not be negative",
+                       (long long)m->nodes, (long long)m->ranks_per_node);
+    if (!m->nodes && !m->ranks_per_node) m->nodes = 1;
+    if (m->nodes && m->ranks % m->nodes)
+        return dh_fail(ctx, DH_EINVAL, "topology.nodes %lld does not divide the %lld ranks",
+                       (long long)m->nodes, (long long)m->ranks);
+    if (!m->ranks_per_node) m->ranks_per_node = m->ranks / m->nodes;
+    if (!m->nodes) {
+        if (m->ranks % m->ranks_per_node)
+            return dh_fail(ctx, DH_EINVAL,
+                           "topology.ranks_per_node %lld does not divide the %lld ranks",
+                           (long long)m->ranks_per_node, (long long)m->ranks);
+        m->nodes = m->ranks / m->ranks_per_node;
+    }
+    /* nodes divides ranks, so this compares without a product that could overflow. */
+    if (m->ranks_per_node != m->ranks / m->nodes)
+        return dh_fail(ctx, DH_EINVAL,
+                       "topology.nodes %lld * topology.ranks_per_node %lld is not the number of "
+                       "ranks %lld; leave one of them out",
+                       (long long)m->nodes, (long long)m->ranks_per_node, (long long)m->ranks);
+    return DH_OK;
+}
+
+dh_status dh_mesh_init(dh_ctx *ctx, int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t ep,
+                       int64_t nodes, int64_t ranks_per_node, dh_mesh *mesh)
+{
+    dh_mesh m = {.dp = dp,
+                 .tp = tp,
+                 .pp = pp,
+                 .cp = cp,
+                 .ep = ep,
+                 .ranks = 1,
+                 .nodes = nodes,
+                 .ranks_per_node = ranks_per_node};
+    DH_TRY(check_sizes(ctx, &m));
+    const int64_t factors[] = {dp, tp, pp, cp};
+    for (size_t i = 0; i < DH_COUNTOF(factors); i++) {
+        m.ranks *= factors[i]; /* both at most MAX_RANKS: no overflow */
+        if (m.ranks > MAX_RANKS)
+            return dh_fail(ctx, DH_EINVAL,
+                           "parallel.dp %lld * tp %lld * pp %lld * cp %lld is more than %lld ranks",
+                           (long long)dp, (long long)tp, (long long)pp, (long long)cp,
+                           (long long)MAX_RANKS);
+    }
+    m.edp = m.dp / m.ep;
+    DH_TRY(place_on_nodes(ctx, &m));
+    *mesh = m;
+    return DH_OK;
+}
+
+dh_status dh_mesh_from_job(dh_ctx *ctx, const dh_job *job, dh_mesh *mesh)
+{
+    return dh_mesh_init(ctx, job->dp, job->tp, job->pp, job->cp, job->ep, job->nodes,
+                        job->ranks_per_node, mesh);
+}
+
+/* ---- coordinates ---------------------------------------------------------------------- */
+
+static int64_t axis_size(const dh_mesh *m, int axis)
+{
+    const int64_t sizes[DH_N_MESH_AXES] = {m->tp, m->cp, m->ep, m->edp, m->pp};
+    return sizes[axis];
+}
+
+dh_coord dh_mesh_coord(const dh_mesh *m, int64_t rank)
+{
+    DH_ASSERT(rank >= 0 && rank < m->ranks, "rank %lld of %lld", (long long)rank,
+              (long long)m->ranks);
+    dh_coord c;
+    c.tp = rank % m->tp;
+    rank /= m->tp;
+    c.cp = rank % m->cp;
+    rank /= m->cp;
+    c.dp = rank % m->dp;
+    c.pp = rank / m->dp;
+    c.ep = c.dp % m->ep;
+    c.edp = c.dp / m->ep;
+    return c;
+}
+
+int64_t dh_mesh_rank(const dh_mesh *m, dh_coord c)
+{
+    return ((c.pp * m->dp + c.dp) * m->cp + c.cp) * m->tp + c.tp;
+}
+
+int64_t dh_mesh_node(const dh_mesh *m, int64_t rank)
+{
+    return rank / m->ranks_per_node;
+}
+
+/* ---- groups ------------------------------------------------------------------------------ */
+
+const char *dh_group_name(dh_group_kind group)
+{
+    return (unsigned)group < DH_N_GROUPS ? group_rows[group].name : "?";
+}
+
+const char *dh_group_doc(dh_group_kind group)
+{
+    return (unsigned)group < DH_N_GROUPS ? group_rows[group].doc : "?";
+}
+
+dh_group_kind dh_group_parse(const char *name)
+{
+    for (int g = 0; g < DH_N_GROUPS; g++)
+        if (strcmp(name, group_rows[g].name) == 0) return (dh_group_kind)g;
+    return DH_N_GROUPS;
+}
+
+static bool varies(dh_group_kind group, int axis)
+{
+    return group_rows[group].axes >> axis & 1u;
+}
+
+/* Digits of an axis that the group's members take: all, or first and last stage. */
+static int64_t digit_count(const dh_mesh *m, dh_group_kind group, int axis)
+{
+    int64_t size = axis_size(m, axis);
+    return group == DH_GROUP_EMBED ? DH_MIN(size, 2) : size;
+}
+
+static int64_t digit_at(const dh_mesh *m, dh_group_kind group, int axis, int64_t i)
+{
+    return group == DH_GROUP_EMBED && i ? axis_size(m, axis) - 1 : i;
+}
+
+/* Inverse of digit_at; -1 when no member has the digit. */
+static int64_t digit_index(const dh_mesh *m, dh_group_kind group, int axis, int64_t digit)
+{
+    if (group != DH_GROUP_EMBED || digit == 0) return digit;
+    return digit == axis_size(m, axis) - 1 ? 1 : -1;
+}
+
+int64_t dh_mesh_group_size(const dh_mesh *m, dh_group_kind group)
+{
+    int64_t size = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
+        if (varies(group, axis)) size *= digit_count(m, group, axis);
+    return size;
+}
+
+int64_t dh_mesh_n_groups(const dh_mesh *m, dh_group_kind group)
+{
+    int64_t n = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
+        if (!varies(group, axis)) n *= axis_size(m, axis);
+    return n;
+}
+
+int64_t dh_mesh_group_id(const dh_mesh *m, dh_group_kind group, int64_t rank)
+{
+    int64_t id = 0, place = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; axis++) {
+        int64_t size = axis_size(m, axis);
+        if (!varies(group, axis)) {
+            id += rank % size * place;
+            place *= size;
+        }
+        rank /= size;
+    }
+    return id;
+}
+
+int64_t dh_mesh_group_index(const dh_mesh *m, dh_group_kind group, int64_t rank)
+{
+    int64_t index = 0, place = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; axis++) {
+        int64_t size = axis_size(m, axis);
+        if (varies(group, axis)) {
+            int64_t i = digit_index(m, group, axis, rank % size);
+            if (i < 0) return -1;
+            index += i * place;
+            place *= digit_count(m, group, axis);
+        }
+        rank /= size;
+    }
+    return index;
+}
+
+int64_t dh_mesh_group_member(const dh_mesh *m, dh_group_kind group, int64_t rank, int64_t i)
+{
+    DH_ASSERT(i >= 0 && i < dh_mesh_group_size(m, group), "member %lld of %s", (long long)i,
+              dh_group_name(group));
+    int64_t member = 0, stride = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; axis++) {
+        int64_t size = axis_size(m, axis), digit = rank % size;
+        if (varies(group, axis)) {
+            int64_t count = digit_count(m, group, axis);
+            digit = digit_at(m, group, axis, i % count);
+            i /= count;
+        }
+        member += digit * stride;
+        stride *= size;
+        rank /= size;
+    }
+    return member;
+}
+
+/* Members come in rank order, so those of one node are neighbours. */
+dh_group_span dh_mesh_group_span(const dh_mesh *m, dh_group_kind group, int64_t rank)
+{
+    dh_group_span span = {0};
+    int64_t size = dh_mesh_group_size(m, group), last_node = -1, run = 0;
+    for (int64_t i = 0; i < size; i++) {
+        int64_t node = dh_mesh_node(m, dh_mesh_group_member(m, group, rank, i));
+        run = node == last_node ? run + 1 : 1;
+        if (node != last_node) span.n_nodes++;
+        span.max_per_node = DH_MAX(span.max_per_node, run);
+        last_node = node;
+    }
+    return span;
+}
+
+bool dh_mesh_group_is_local(const dh_mesh *m, dh_group_kind group, int64_t rank)
+{
+    int64_t first = dh_mesh_group_member(m, group, rank, 0);
+    int64_t last = dh_mesh_group_member(m, group, rank, dh_mesh_group_size(m, group) - 1);
+    return dh_mesh_node(m, first) == dh_mesh_node(m, last);
+}

@@ -1,0 +1,218 @@
+/* What a model's sizes imply: consistency, parameter count, FLOPs per token.
+ *
+ * The architecture follows from the family (norm, activation, which biases),
+ * so a model is a dozen integers. Reading them is model_json.c (config.json)
+ * and job_model.c (job file). */
+#include "dhelix/model.h"
+
+#include "model_names.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- names and families -------------------------------------------------------- */
+
+const char *const dh_family_names[DH_N_FAMILIES + 1] = {"gpt2", "llama", "mixtral", NULL};
+const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
+                                                                   NULL};
+
+/* What the family alone decides. */
+static const struct family_row {
+    dh_norm_kind norm;
+    dh_act_kind act;
+    bool rope, biases, experts; /* has rotary positions; may have biases; has experts */
+} family_rows[DH_N_FAMILIES] = {
+    [DH_FAMILY_GPT2] = {DH_NORM_LAYER, DH_ACT_GELU_TANH, false, true, false},
+    [DH_FAMILY_LLAMA] = {DH_NORM_RMS, DH_ACT_SWIGLU, true, false, false},
+    [DH_FAMILY_MIXTRAL] = {DH_NORM_RMS, DH_ACT_SWIGLU, true, false, true},
+};
+
+/* ---- validation ------------------------------------------------------------------ */
+
+static const struct size_row {
+    const char *name;
+    size_t offset;
+    int64_t max;
+} size_rows[] = {
+    {"n_layers", offsetof(dh_model, n_layers), DH_MODEL_MAX_LAYERS},
+    {"width", offsetof(dh_model, width), DH_MODEL_MAX_WIDTH},
+    {"n_heads", offsetof(dh_model, n_heads), DH_MODEL_MAX_HEADS},
+    {"n_kv_heads", offsetof(dh_model, n_kv_heads), DH_MODEL_MAX_HEADS},
+    {"head_dim", offsetof(dh_model, head_dim), DH_MODEL_MAX_HEAD_DIM},
+    {"ffn_width", offsetof(dh_model, ffn_width), DH_MODEL_MAX_FFN},
+    {"vocab", offsetof(dh_model, vocab), DH_MODEL_MAX_VOCAB},
+    {"max_seq", offsetof(dh_model, max_seq), DH_MODEL_MAX_SEQ},
+};
+
+static dh_status check_sizes(dh_ctx *ctx, const dh_model *m)
+{
+    for (size_t i = 0; i < DH_COUNTOF(size_rows); i++) {
+        const struct size_row *row = &size_rows[i];
+        int64_t value;
+        memcpy(&value, (const char *)m + row->offset, sizeof value);
+        if (value < 1 || value > row->max)
+            return dh_fail(ctx, DH_EINVAL, "model %s is %lld; it must lie between 1 and %lld",
+                           row->name, (long long)value, (long long)row->max);
+    }
+    return DH_OK;
+}
+
+static dh_status check_heads(dh_ctx *ctx, const dh_model *m)
+{
+    if (m->n_heads % m->n_kv_heads)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model n_kv_heads %lld does not divide n_heads %lld: every key/value head "
+                       "serves the same number of query heads",
+                       (long long)m->n_kv_heads, (long long)m->n_heads);
+    if (family_rows[m->family].rope) {
+        if (m->head_dim % 2)
+            return dh_fail(ctx, DH_EINVAL,
+                           "model head_dim %lld is odd; rotary positions turn pairs of channels",
+                           (long long)m->head_dim);
+        return DH_OK;
+    }
+    if (m->n_kv_heads != m->n_heads)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model n_kv_heads %lld differs from n_heads %lld; the gpt2 family has no "
+                       "grouped queries",
+                       (long long)m->n_kv_heads, (long long)m->n_heads);
+    if (m->head_dim * m->n_heads != m->width)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model width %lld is not n_heads %lld * head_dim %lld; the gpt2 family "
+                       "needs heads that divide the width",
+                       (long long)m->width, (long long)m->n_heads, (long long)m->head_dim);
+    return DH_OK;
+}
+
+static dh_status check_family(dh_ctx *ctx, const dh_model *m)
+{
+    if ((unsigned)m->family >= DH_N_FAMILIES)
+        return dh_fail(ctx, DH_EINVAL, "model family %d is unknown; known: gpt2, llama, mixtral",
+                       (int)m->family);
+    const struct family_row *row = &family_rows[m->family];
+    const char *name = dh_family_names[m->family];
+    if (m->norm != row->norm || m->act != row->act)
+        return dh_fail(ctx, DH_EINVAL, "model norm or activation is not that of the %s family",
+                       name);
+    if (m->bias && !row->biases)
+        return dh_fail(ctx, DH_EINVAL, "model bias is true; the %s family has no biases", name);
+    if (row->experts && (m->n_experts < 1 || m->n_experts > DH_MODEL_MAX_EXPERTS))
+        return dh_fail(ctx, DH_EINVAL,
+                       "model n_experts is %lld; the %s family needs between 1 and %d",
+                       (long long)m->n_experts, name, DH_MODEL_MAX_EXPERTS);
+    if (!row->experts && (m->n_experts || m->top_k))
+        return dh_fail(ctx, DH_EINVAL,
+                       "model n_experts %lld, top_k %lld: the %s family is dense (0 both); the "
+                       "mixtral family has experts",
+                       (long long)m->n_experts, (long long)m->top_k, name);
+    if (row->experts && (m->top_k < 1 || m->top_k > m->n_experts))
+        return dh_fail(ctx, DH_EINVAL,
+                       "model top_k is %lld; it must lie between 1 and n_experts %lld",
+                       (long long)m->top_k, (long long)m->n_experts);
+    return DH_OK;
+}
+
+static dh_status check_rope(dh_ctx *ctx, const dh_model *m)
+{
+    const dh_rope *r = &m->rope;
+    if (!family_rows[m->family].rope) return DH_OK;
+    if (!isfinite(r->theta) || r->theta <= 0)
+        return dh_fail(ctx, DH_EINVAL, "model rope theta is %g; it must be positive", r->theta);
+    if ((unsigned)r->scaling >= DH_N_ROPE_SCALINGS)
+        return dh_fail(ctx, DH_EINVAL, "model rope scaling %d is unknown", (int)r->scaling);
+    if (r->scaling != DH_ROPE_SCALING_NONE && (!isfinite(r->factor) || r->factor < 1))
+        return dh_fail(ctx, DH_EINVAL, "model rope factor is %g; it must be at least 1", r->factor);
+    if (r->scaling != DH_ROPE_SCALING_LLAMA3) return DH_OK;
+    if (!isfinite(r->low_freq_factor) || r->low_freq_factor <= 0 ||
+        !isfinite(r->high_freq_factor) || r->high_freq_factor <= r->low_freq_factor)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model rope low_freq_factor %g and high_freq_factor %g: llama3 scaling "
+                       "needs 0 < low < high",
+                       r->low_freq_factor, r->high_freq_factor);
+    if (r->original_max_seq < 1)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model rope original_max_seq is %lld; llama3 scaling needs the length the "
+                       "model was first trained at",
+                       (long long)r->original_max_seq);
+    return DH_OK;
+}
+
+static dh_status check_reals(dh_ctx *ctx, const dh_model *m)
+{
+    if (!isfinite(m->norm_eps) || m->norm_eps <= 0 || m->norm_eps >= 1)
+        return dh_fail(ctx, DH_EINVAL, "model norm_eps is %g; it must lie between 0 and 1",
+                       m->norm_eps);
+    if (!isfinite(m->init_std) || m->init_std < 0)
+        return dh_fail(ctx, DH_EINVAL, "model init_std is %g; it must not be negative",
+                       m->init_std);
+    if (!isfinite(m->router_aux_coef) || m->router_aux_coef < 0)
+        return dh_fail(ctx, DH_EINVAL, "model router_aux_coef is %g; it must not be negative",
+                       m->router_aux_coef);
+    return DH_OK;
+}
+
+dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
+{
+    DH_TRY(check_family(ctx, m));
+    DH_TRY(check_sizes(ctx, m));
+    DH_TRY(check_heads(ctx, m));
+    DH_TRY(check_rope(ctx, m));
+    return check_reals(ctx, m);
+}
+
+void dh_model_init(dh_model *m, dh_family family)
+{
+    *m = (dh_model){.family = family,
+                    .norm = family_rows[family].norm,
+                    .act = family_rows[family].act,
+                    .bias = family_rows[family].biases,
+                    .tied_head = family == DH_FAMILY_GPT2,
+                    .norm_eps = 1e-5,
+                    .init_std = 0.02};
+    if (family_rows[family].rope) m->rope.theta = 10000;
+    if (family_rows[family].experts) m->router_aux_coef = 0.001;
+}
+
+/* ---- sizes --------------------------------------------------------------------------- */
+
+/* Weights a token is multiplied with in the attention of one layer: Q, K, V, output. */
+static int64_t attention_matmul_params(const dh_model *m)
+{
+    return 2 * m->width * m->head_dim * (m->n_heads + m->n_kv_heads);
+}
+
+/* One feed-forward block: two matrices with GELU, three with SwiGLU. */
+static int64_t ffn_matmul_params(const dh_model *m)
+{
+    return (m->act == DH_ACT_SWIGLU ? 3 : 2) * m->width * m->ffn_width;
+}
+
+static int64_t layer_bias_params(const dh_model *m)
+{
+    if (!m->bias) return 0;
+    int64_t norms = 2 * m->width;
+    int64_t attention = m->head_dim * (m->n_heads + 2 * m->n_kv_heads) + m->width;
+    return norms + attention + m->ffn_width + m->width;
+}
+
+int64_t dh_model_n_params(const dh_model *m)
+{
+    int64_t n_ffns = m->n_experts ? m->n_experts : 1;
+    int64_t router = m->n_experts * m->width;
+    int64_t layer = 2 * m->width + attention_matmul_params(m) + router +
+                    n_ffns * ffn_matmul_params(m) + layer_bias_params(m);
+    int64_t positions = m->family == DH_FAMILY_GPT2 ? m->max_seq * m->width : 0;
+    int64_t last_norm = m->bias ? 2 * m->width : m->width;
+    int64_t embeddings = m->vocab * m->width * (m->tied_head ? 1 : 2);
+    return embeddings + positions + m->n_layers * layer + last_norm;
+}
+
+double dh_model_flops_per_token(const dh_model *m, int64_t seq_len)
+{
+    int64_t used_ffns = m->n_experts ? m->top_k : 1;
+    int64_t layer =
+        attention_matmul_params(m) + m->n_experts * m->width + used_ffns * ffn_matmul_params(m);
+    double matmul = (double)(m->n_layers * layer + m->vocab * m->width);
+    double attention = (double)(m->n_layers * m->n_heads * m->head_dim) * (double)seq_len / 2;
+    return 6 * matmul + 12 * attention;
+}

@@ -1,0 +1,538 @@
+/* Hugging Face config.json <-> dh_model.
+ *
+ * Reading is a table walk: each config class has rows "key -> field with range
+ * and default" (defaults are those of transformers' classes, used when a key is
+ * absent or null) and rows "key must have this value", for switches that change
+ * what the model computes. Other keys do not matter and are ignored. */
+#include "dhelix/model.h"
+
+#include "model_names.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONFIG_MAX_BYTES (1u << 20)
+
+/* ---- one value ------------------------------------------------------------------- */
+
+static const char *json_kind(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        return "null";
+    default:
+        return "a number";
+    }
+}
+
+/* The value of a key, NULL when absent or null. */
+static const json_t *present(const json_t *object, const char *key)
+{
+    const json_t *v = json_object_get(object, key);
+    return v && !json_is_null(v) ? v : NULL;
+}
+
+static dh_status read_int(dh_ctx *ctx, const json_t *object, const char *key, int64_t fallback,
+                          int64_t *out)
+{
+    const json_t *v = present(object, key);
+    *out = fallback;
+    if (!v) return DH_OK;
+    if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+    } else if (json_is_real(v)) {
+        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %g; it must be a whole number", key,
+                       json_real_value(v));
+    } else {
+        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be a whole number", key,
+                       json_kind(v));
+    }
+    if (*out < 0)
+        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %lld; it must not be negative", key,
+                       (long long)*out);
+    return DH_OK;
+}
+
+static dh_status read_real(dh_ctx *ctx, const json_t *object, const char *key, double fallback,
+                           double *out)
+{
+    const json_t *v = present(object, key);
+    *out = fallback;
+    if (!v) return DH_OK;
+    if (!json_is_number(v))
+        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be a number", key, json_kind(v));
+    *out = json_number_value(v);
+    return DH_OK;
+}
+
+static dh_status read_bool(dh_ctx *ctx, const json_t *object, const char *key, bool fallback,
+                           bool *out)
+{
+    const json_t *v = present(object, key);
+    *out = fallback;
+    if (!v) return DH_OK;
+    if (!json_is_boolean(v))
+        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be true or false", key,
+                       json_kind(v));
+    *out = json_is_true(v);
+    return DH_OK;
+}
+
+static dh_status read_text(dh_ctx *ctx, const json_t *object, const char *key, const char *fallback,
+                           const char **out)
+{
+    const json_t *v = present(object, key);
+    *out = fallback;
+    if (!v) return DH_OK;
+    if (!json_is_string(v))
+        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be a string", key, json_kind(v));
+    *out = json_string_value(v);
+    return DH_OK;
+}
+
+/* ---- rows of a config class ---------------------------------------------------------- */
+
+typedef struct int_row {
+    const char *key;
+    size_t offset;
+    int64_t fallback; /* transformers' default */
+} int_row;
+
+/* A switch whose other settings we do not compute. */
+typedef struct must_row {
+    const char *key;
+    const char *want; /* JSON text; also the default */
+    const char *why;
+} must_row;
+
+static dh_status read_ints(dh_ctx *ctx, const json_t *config, const int_row *rows, size_t n,
+                           dh_model *m)
+{
+    for (size_t i = 0; i < n; i++) {
+        int64_t value;
+        DH_TRY(read_int(ctx, config, rows[i].key, rows[i].fallback, &value));
+        memcpy((char *)m + rows[i].offset, &value, sizeof value);
+    }
+    return DH_OK;
+}
+
+/* The value as short JSON text, for messages. */
+static void value_text(const json_t *v, char *buf, size_t cap)
+{
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    snprintf(buf, cap, "%.80s", text ? text : "?");
+    free(text);
+}
+
+static bool same_value(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b);
+}
+
+static dh_status check_musts(dh_ctx *ctx, const json_t *config, const must_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = present(config, rows[i].key);
+        if (!v) continue;
+        json_t *want = json_loads(rows[i].want, JSON_DECODE_ANY, NULL);
+        if (!want) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+        bool same = same_value(v, want);
+        json_decref(want);
+        if (same) continue;
+        char text[96];
+        value_text(v, text, sizeof text);
+        return dh_fail(ctx, DH_EUNSUPPORTED, "\"%s\" is %s; only %s is supported (%s)", rows[i].key,
+                       text, rows[i].want, rows[i].why);
+    }
+    return DH_OK;
+}
+
+static dh_status check_activation(dh_ctx *ctx, const json_t *config, const char *key,
+                                  const char *const *known, size_t n)
+{
+    const char *act;
+    DH_TRY(read_text(ctx, config, key, known[0], &act));
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(act, known[i]) == 0) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED, "\"%s\" is \"%s\"; supported here: %s%s%s", key, act,
+                   known[0], n > 1 ? ", " : "", n > 1 ? known[1] : "");
+}
+
+/* ---- GPT-2 --------------------------------------------------------------------------- */
+
+static dh_status read_gpt2(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const int_row ints[] = {
+        {"n_layer", offsetof(dh_model, n_layers), 12},
+        {"n_embd", offsetof(dh_model, width), 768},
+        {"n_head", offsetof(dh_model, n_heads), 12},
+        {"n_positions", offsetof(dh_model, max_seq), 1024},
+        {"vocab_size", offsetof(dh_model, vocab), 50257},
+    };
+    static const must_row musts[] = {
+        {"scale_attn_weights", "true", "attention scores are divided by sqrt(head_dim)"},
+        {"scale_attn_by_inverse_layer_idx", "false", "layers are scaled alike"},
+        {"add_cross_attention", "false", "decoder only"},
+    };
+    static const char *const gelu_tanh[] = {"gelu_new", "gelu_pytorch_tanh"};
+    DH_TRY(read_ints(ctx, config, ints, DH_COUNTOF(ints), m));
+    DH_TRY(check_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(check_activation(ctx, config, "activation_function", gelu_tanh, DH_COUNTOF(gelu_tanh)));
+    if (m->n_heads < 1 || m->width % m->n_heads)
+        return dh_fail(ctx, DH_EINVAL,
+                       "\"n_head\" %lld does not divide \"n_embd\" %lld into heads of equal width",
+                       (long long)m->n_heads, (long long)m->width);
+    m->n_kv_heads = m->n_heads;
+    m->head_dim = m->width / m->n_heads;
+    if (m->width <= INT64_MAX / 4) m->ffn_width = 4 * m->width; /* else refused by range */
+    DH_TRY(read_int(ctx, config, "n_inner", m->ffn_width, &m->ffn_width));
+    DH_TRY(read_real(ctx, config, "layer_norm_epsilon", 1e-5, &m->norm_eps));
+    DH_TRY(read_bool(ctx, config, "tie_word_embeddings", true, &m->tied_head));
+    /* Not a key of GPT2Config: nanoGPT's bias-free variant. Loaders that do not
+     * know it start the missing biases at zero, which is the same model. */
+    return read_bool(ctx, config, "bias", true, &m->bias);
+}
+
+static void write_gpt2(json_t *config, const dh_model *m)
+{
+    json_object_set_new(config, "n_layer", json_integer(m->n_layers));
+    json_object_set_new(config, "n_embd", json_integer(m->width));
+    json_object_set_new(config, "n_head", json_integer(m->n_heads));
+    json_object_set_new(config, "n_positions", json_integer(m->max_seq));
+    json_object_set_new(config, "vocab_size", json_integer(m->vocab));
+    json_object_set_new(config, "n_inner", json_integer(m->ffn_width));
+    json_object_set_new(config, "activation_function", json_string("gelu_new"));
+    json_object_set_new(config, "layer_norm_epsilon", json_real(m->norm_eps));
+    if (!m->bias) json_object_set_new(config, "bias", json_false());
+}
+
+/* ---- rotary positions ------------------------------------------------------------------ */
+
+static dh_status read_rope_kind(dh_ctx *ctx, const json_t *rope, const char *where, dh_rope *out)
+{
+    const char *kind;
+    DH_TRY(read_text(ctx, rope, "type", "default", &kind));
+    DH_TRY(read_text(ctx, rope, "rope_type", kind, &kind)); /* the newer spelling wins */
+    if (strcmp(kind, "default") == 0) return DH_OK;
+    for (int i = 1; dh_rope_scaling_names[i]; i++)
+        if (strcmp(kind, dh_rope_scaling_names[i]) == 0) out->scaling = (dh_rope_scaling)i;
+    if (out->scaling == DH_ROPE_SCALING_NONE)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "\"%s\" has type \"%s\"; supported are default, linear and llama3", where,
+                       kind);
+    DH_TRY(read_real(ctx, rope, "factor", 0, &out->factor));
+    if (out->scaling != DH_ROPE_SCALING_LLAMA3) return DH_OK;
+    DH_TRY(read_real(ctx, rope, "low_freq_factor", 0, &out->low_freq_factor));
+    DH_TRY(read_real(ctx, rope, "high_freq_factor", 0, &out->high_freq_factor));
+    return read_int(ctx, rope, "original_max_position_embeddings", 0, &out->original_max_seq);
+}
+
+/* Three generations: rope_theta and rope_scaling {"type"}, {"rope_type"}, and
+ * one object rope_parameters that holds the theta too. */
+static dh_status read_rope(dh_ctx *ctx, const json_t *config, double default_theta, dh_rope *out)
+{
+    static const must_row musts[] = {{"partial_rotary_factor", "1", "all channels are rotated"}};
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    *out = (dh_rope){0};
+    DH_TRY(check_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(read_real(ctx, config, "rope_theta", default_theta, &out->theta));
+    for (size_t i = 0; i < DH_COUNTOF(objects); i++) {
+        const json_t *rope = present(config, objects[i]);
+        if (!rope) continue;
+        if (!json_is_object(rope))
+            return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be an object", objects[i],
+                           json_kind(rope));
+        DH_TRY(check_musts(ctx, rope, musts, DH_COUNTOF(musts)));
+        DH_TRY(read_real(ctx, rope, "rope_theta", out->theta, &out->theta));
+        *out = (dh_rope){.theta = out->theta};
+        DH_TRY(read_rope_kind(ctx, rope, objects[i], out));
+    }
+    return DH_OK;
+}
+
+static void write_rope(json_t *config, const dh_rope *r)
+{
+    json_object_set_new(config, "rope_theta", json_real(r->theta));
+    if (r->scaling == DH_ROPE_SCALING_NONE) return;
+    json_t *rope = json_object();
+    json_object_set_new(rope, "rope_type", json_string(dh_rope_scaling_names[r->scaling]));
+    json_object_set_new(rope, "factor", json_real(r->factor));
+    if (r->scaling == DH_ROPE_SCALING_LLAMA3) {
+        json_object_set_new(rope, "low_freq_factor", json_real(r->low_freq_factor));
+        json_object_set_new(rope, "high_freq_factor", json_real(r->high_freq_factor));
+        json_object_set_new(rope, "original_max_position_embeddings",
+                            json_integer(r->original_max_seq));
+    }
+    json_object_set_new(config, "rope_scaling", rope);
+}
+
+/* ---- Llama and Mixtral -------------------------------------------------------------------- */
+
+typedef struct llama_defaults {
+    int64_t layers, width, heads, kv_heads /* 0: heads */, ffn, vocab, max_seq;
+    double eps, theta;
+} llama_defaults;
+
+static dh_status read_llama_like(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
+                                 dh_model *m)
+{
+    const int_row ints[] = {
+        {"num_hidden_layers", offsetof(dh_model, n_layers), d->layers},
+        {"hidden_size", offsetof(dh_model, width), d->width},
+        {"num_attention_heads", offsetof(dh_model, n_heads), d->heads},
+        {"intermediate_size", offsetof(dh_model, ffn_width), d->ffn},
+        {"vocab_size", offsetof(dh_model, vocab), d->vocab},
+        {"max_position_embeddings", offsetof(dh_model, max_seq), d->max_seq},
+    };
+    static const must_row musts[] = {
+        {"attention_bias", "false", "no biases in this family"},
+        {"mlp_bias", "false", "no biases in this family"},
+    };
+    static const char *const silu[] = {"silu"};
+    DH_TRY(read_ints(ctx, config, ints, DH_COUNTOF(ints), m));
+    DH_TRY(check_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(check_activation(ctx, config, "hidden_act", silu, DH_COUNTOF(silu)));
+    DH_TRY(read_int(ctx, config, "num_key_value_heads", d->kv_heads ? d->kv_heads : m->n_heads,
+                    &m->n_kv_heads));
+    DH_TRY(read_int(ctx, config, "head_dim", 0, &m->head_dim));
+    if (!present(config, "head_dim")) {
+        if (m->n_heads < 1 || m->width % m->n_heads)
+            return dh_fail(ctx, DH_EINVAL,
+                           "\"num_attention_heads\" %lld does not divide \"hidden_size\" %lld and "
+                           "\"head_dim\" is not given",
+                           (long long)m->n_heads, (long long)m->width);
+        m->head_dim = m->width / m->n_heads;
+    }
+    DH_TRY(read_real(ctx, config, "rms_norm_eps", d->eps, &m->norm_eps));
+    DH_TRY(read_bool(ctx, config, "tie_word_embeddings", false, &m->tied_head));
+    return read_rope(ctx, config, d->theta, &m->rope);
+}
+
+/* A window at least as long as the longest sequence never hides a token. */
+static dh_status check_window(dh_ctx *ctx, const json_t *config, const dh_model *m)
+{
+    int64_t window;
+    DH_TRY(read_int(ctx, config, "sliding_window", m->max_seq, &window));
+    if (window >= m->max_seq) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "\"sliding_window\" is %lld, shorter than \"max_position_embeddings\" %lld; "
+                   "sliding-window attention is not supported (null, or a model of at most the "
+                   "window's length, is)",
+                   (long long)window, (long long)m->max_seq);
+}
+
+static dh_status read_llama(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 0, 11008, 32000, 2048, 1e-6, 1e4};
+    return read_llama_like(ctx, config, &defaults, m);
+}
+
+/* The same computation as Llama unless the window bites. */
+static dh_status read_mistral(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 8, 14336, 32000, 131072, 1e-6, 1e4};
+    DH_TRY(read_llama_like(ctx, config, &defaults, m));
+    return check_window(ctx, config, m);
+}
+
+static dh_status read_mixtral(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 8, 14336, 32000, 131072, 1e-5, 1e6};
+    static const must_row musts[] = {{"router_jitter_noise", "0", "routing is not randomized"}};
+    DH_TRY(read_llama_like(ctx, config, &defaults, m));
+    DH_TRY(check_window(ctx, config, m));
+    DH_TRY(check_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(read_int(ctx, config, "num_local_experts", 8, &m->n_experts));
+    DH_TRY(read_int(ctx, config, "num_experts_per_tok", 2, &m->top_k));
+    return read_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
+}
+
+static dh_status read_phimoe(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "model_type \"phimoe\" differs from Mixtral where it matters: LayerNorm with "
+                   "biases, attention and head biases, sparsemixer routing. The preset "
+                   "dhelix-phi-42b has its shape with Mixtral's layers");
+}
+
+static void write_llama(json_t *config, const dh_model *m)
+{
+    json_object_set_new(config, "num_hidden_layers", json_integer(m->n_layers));
+    json_object_set_new(config, "hidden_size", json_integer(m->width));
+    json_object_set_new(config, "num_attention_heads", json_integer(m->n_heads));
+    json_object_set_new(config, "num_key_value_heads", json_integer(m->n_kv_heads));
+    json_object_set_new(config, "head_dim", json_integer(m->head_dim));
+    json_object_set_new(config, "intermediate_size", json_integer(m->ffn_width));
+    json_object_set_new(config, "vocab_size", json_integer(m->vocab));
+    json_object_set_new(config, "max_position_embeddings", json_integer(m->max_seq));
+    json_object_set_new(config, "hidden_act", json_string("silu"));
+    json_object_set_new(config, "rms_norm_eps", json_real(m->norm_eps));
+    json_object_set_new(config, "attention_bias", json_false());
+    write_rope(config, &m->rope);
+}
+
+static void write_mixtral(json_t *config, const dh_model *m)
+{
+    write_llama(config, m);
+    json_object_set_new(config, "num_local_experts", json_integer(m->n_experts));
+    json_object_set_new(config, "num_experts_per_tok", json_integer(m->top_k));
+    json_object_set_new(config, "router_aux_loss_coef", json_real(m->router_aux_coef));
+    json_object_set_new(config, "sliding_window", json_null());
+}
+
+/* ---- config classes ------------------------------------------------------------------------ */
+
+static const struct config_class {
+    const char *model_type, *architecture;
+    dh_family family;
+    dh_status (*read)(dh_ctx *ctx, const json_t *config, dh_model *m);
+    void (*write)(json_t *config, const dh_model *m); /* NULL: read only */
+} classes[] = {
+    {"gpt2", "GPT2LMHeadModel", DH_FAMILY_GPT2, read_gpt2, write_gpt2},
+    {"llama", "LlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama},
+    {"mixtral", "MixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral},
+    {"mistral", "MistralForCausalLM", DH_FAMILY_LLAMA, read_mistral, NULL},
+    {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_MIXTRAL, read_phimoe, NULL},
+};
+
+/* By model_type; older files have only architectures. */
+static dh_status find_class(dh_ctx *ctx, const json_t *config, const struct config_class **found)
+{
+    const char *type;
+    DH_TRY(read_text(ctx, config, "model_type", NULL, &type));
+    const json_t *first = json_array_get(json_object_get(config, "architectures"), 0);
+    const char *architecture = json_string_value(first);
+    for (size_t i = 0; i < DH_COUNTOF(classes); i++)
+        if (type ? strcmp(type, classes[i].model_type) == 0
+                 : architecture && strcmp(architecture, classes[i].architecture) == 0) {
+            *found = &classes[i];
+            return DH_OK;
+        }
+    if (!type && !architecture)
+        return dh_fail(ctx, DH_EFORMAT,
+                       "\"model_type\" is missing; it must be gpt2, llama, mistral or mixtral");
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "\"%s\" is \"%s\"; supported are gpt2, llama, mistral and mixtral",
+                   type ? "model_type" : "architectures", type ? type : architecture);
+}
+
+/* Keeps the last part of a long "organisation/name". */
+static void set_name(dh_model *m, const char *name)
+{
+    if (strlen(name) >= sizeof m->name) {
+        const char *slash = strrchr(name, '/');
+        if (slash && slash[1]) name = slash + 1;
+    }
+    snprintf(m->name, sizeof m->name, "%s", name);
+}
+
+static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
+{
+    if (!json_is_object(config))
+        return dh_fail(ctx, DH_EFORMAT, "the file holds %s; a model configuration is an object",
+                       json_kind(config));
+    const struct config_class *class = NULL;
+    DH_TRY(find_class(ctx, config, &class));
+    dh_model m;
+    dh_model_init(&m, class->family);
+    DH_TRY(class->read(ctx, config, &m));
+    DH_TRY(read_real(ctx, config, "initializer_range", 0.02, &m.init_std));
+    const char *name;
+    DH_TRY(read_text(ctx, config, "_name_or_path", "", &name));
+    set_name(&m, *name ? name : class->model_type);
+    DH_TRY(dh_model_validate(ctx, &m));
+    *model = m;
+    return DH_OK;
+}
+
+dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes, dh_model *model)
+{
+    json_error_t error;
+    json_t *config = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!config)
+        return dh_fail(ctx, DH_EFORMAT, "config.json line %d, column %d: %s", error.line,
+                       error.column, error.text);
+    dh_status st = read_config(ctx, config, model);
+    json_decref(config);
+    return st;
+}
+
+dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model)
+{
+    dh_str file = DH_STR_INIT;
+    dh_str_printf(&file, dh_path_is_dir(path) ? "%s/config.json" : "%s", path);
+    if (file.failed || !file.text) {
+        dh_str_fini(&file);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    }
+    char *text = NULL;
+    size_t n_bytes = 0;
+    dh_status st = dh_file_read(ctx, file.text, CONFIG_MAX_BYTES, &text, &n_bytes);
+    if (st == DH_OK) {
+        st = dh_model_from_config_json(ctx, text, n_bytes, model);
+        if (st != DH_OK) dh_ctx_while(ctx, "reading %s", file.text);
+    }
+    free(text);
+    dh_str_fini(&file);
+    return st;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------
+ */
+
+static const struct config_class *writer_of(dh_family family)
+{
+    for (size_t i = 0; i < DH_COUNTOF(classes); i++)
+        if (classes[i].family == family && classes[i].write) return &classes[i];
+    return NULL;
+}
+
+static bool reads_back(const char *text, const dh_model *model)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model again;
+    return dh_model_from_config_json(&ctx, text, strlen(text), &again) == DH_OK &&
+           again.norm_eps == model->norm_eps && again.init_std == model->init_std &&
+           again.router_aux_coef == model->router_aux_coef &&
+           again.rope.theta == model->rope.theta && again.rope.factor == model->rope.factor &&
+           again.rope.low_freq_factor == model->rope.low_freq_factor &&
+           again.rope.high_freq_factor == model->rope.high_freq_factor;
+}
+
+dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **text)
+{
+    DH_TRY(dh_model_validate(ctx, model));
+    const struct config_class *class = writer_of(model->family);
+    json_t *config = json_object();
+    if (*model->name) json_object_set_new(config, "_name_or_path", json_string(model->name));
+    json_object_set_new(config, "architectures", json_pack("[s]", class->architecture));
+    json_object_set_new(config, "model_type", json_string(class->model_type));
+    class->write(config, model);
+    json_object_set_new(config, "tie_word_embeddings", json_boolean(model->tied_head));
+    json_object_set_new(config, "initializer_range", json_real(model->init_std));
+
+    /* Short numbers (1e-05) when they read back exactly, else all 17 digits. */
+    size_t flags = JSON_INDENT(2);
+    char *out = json_dumps(config, flags | JSON_REAL_PRECISION(15));
+    if (out && !reads_back(out, model)) {
+        free(out);
+        out = json_dumps(config, flags | JSON_REAL_PRECISION(17));
+    }
+    json_decref(config);
+    if (!out) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    *text = out;
+    return DH_OK;
+}

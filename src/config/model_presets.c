@@ -1,0 +1,159 @@
+/* Built-in model shapes: one row each, published sizes or small ones for tests.
+ *
+ * Rows of the DHelix paper (arXiv 2411.15871, tables 3 to 5) are given there by
+ * width, feed-forward width, layers, sequence and experts only; what a row
+ * adds to that is said in its doc. */
+#include "dhelix/model.h"
+
+#include <string.h>
+
+#define GPT2(layers, c, heads, v, t)                                                               \
+    .family = DH_FAMILY_GPT2, .n_layers = (layers), .width = (c), .n_heads = (heads),              \
+    .n_kv_heads = (heads), .head_dim = (c) / (heads), .ffn_width = 4 * (c), .vocab = (v),          \
+    .max_seq = (t), .tied_head = true, .norm = DH_NORM_LAYER, .norm_eps = 1e-5,                    \
+    .act = DH_ACT_GELU_TANH, .init_std = 0.02
+
+#define ROTARY(layers, c, heads, kv, f, v, t)                                                      \
+    .n_layers = (layers), .width = (c), .n_heads = (heads), .n_kv_heads = (kv),                    \
+    .head_dim = (c) / (heads), .ffn_width = (f), .vocab = (v), .max_seq = (t),                     \
+    .norm = DH_NORM_RMS, .norm_eps = 1e-5, .act = DH_ACT_SWIGLU, .init_std = 0.02
+
+#define LLAMA(...) .family = DH_FAMILY_LLAMA, ROTARY(__VA_ARGS__)
+#define MIXTRAL(e, k, aux, ...)                                                                    \
+    .family = DH_FAMILY_MIXTRAL, .n_experts = (e), .top_k = (k), .router_aux_coef = (aux),         \
+    ROTARY(__VA_ARGS__)
+
+#define DHELIX "DHelix paper "
+#define AS_LLAMA3                                                                                  \
+    "; assumed: Llama 3's heads of 128 and 8 KV heads, vocab 32000 (gives the paper's size)"
+#define AS_GPT3 "; assumed: heads of 128, GPT-2 vocab, learned positions, tied head"
+#define AS_PHI                                                                                     \
+    "; assumed: Phi-3.5-MoE's 32 heads, 8 KV heads, top-2, vocab 32064, with Mixtral's RMSNorm "   \
+    "and router"
+
+// NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result): small constants
+static const dh_model_preset presets[] = {
+    {"gpt2",
+     "GPT-2 small, 124M (OpenAI 2019; HF gpt2)",
+     {.name = "gpt2", GPT2(12, 768, 12, 50257, 1024), .bias = true}},
+    {"gpt2-medium",
+     "GPT-2 medium, 355M (HF gpt2-medium)",
+     {.name = "gpt2-medium", GPT2(24, 1024, 16, 50257, 1024), .bias = true}},
+    {"gpt2-large",
+     "GPT-2 large, 774M (HF gpt2-large)",
+     {.name = "gpt2-large", GPT2(36, 1280, 20, 50257, 1024), .bias = true}},
+    {"gpt2-xl",
+     "GPT-2 XL, 1.56B (HF gpt2-xl)",
+     {.name = "gpt2-xl", GPT2(48, 1600, 25, 50257, 1024), .bias = true}},
+    {"llama2-7b",
+     "Llama 2 7B (HF meta-llama/Llama-2-7b-hf)",
+     {.name = "llama2-7b", LLAMA(32, 4096, 32, 32, 11008, 32000, 4096), .rope = {.theta = 1e4}}},
+    {"llama3-8b",
+     "Llama 3 8B (HF meta-llama/Meta-Llama-3-8B)",
+     {.name = "llama3-8b", LLAMA(32, 4096, 32, 8, 14336, 128256, 8192), .rope = {.theta = 5e5}}},
+    {"llama3-70b",
+     "Llama 3 70B (HF meta-llama/Meta-Llama-3-70B)",
+     {.name = "llama3-70b", LLAMA(80, 8192, 64, 8, 28672, 128256, 8192), .rope = {.theta = 5e5}}},
+    {"llama3.1-405b",
+     "Llama 3.1 405B (HF meta-llama/Llama-3.1-405B: 8 KV heads, llama3 RoPE)",
+     {.name = "llama3.1-405b",
+      LLAMA(126, 16384, 128, 8, 53248, 128256, 131072),
+      .rope = {5e5, DH_ROPE_SCALING_LLAMA3, 8, 1, 4, 8192}}},
+    {"mixtral-8x7b",
+     "Mixtral 8x7B, 46.7B (HF mistralai/Mixtral-8x7B-v0.1)",
+     {.name = "mixtral-8x7b",
+      MIXTRAL(8, 2, 0.02, 32, 4096, 32, 8, 14336, 32000, 32768),
+      .rope = {.theta = 1e6}}},
+
+    {"dhelix-llama-8b",
+     DHELIX "table 3: Llama-8B, the shape of Llama 3 8B, sequences to 16384",
+     {.name = "dhelix-llama-8b",
+      LLAMA(32, 4096, 32, 8, 14336, 128256, 16384),
+      .rope = {.theta = 5e5}}},
+    {"dhelix-llama-25b",
+     DHELIX "table 3: Llama-25B" AS_LLAMA3,
+     {.name = "dhelix-llama-25b",
+      LLAMA(28, 8192, 64, 8, 28672, 32000, 16384),
+      .rope = {.theta = 5e5}}},
+    {"dhelix-llama-39b",
+     DHELIX "table 3: Llama-39B" AS_LLAMA3,
+     {.name = "dhelix-llama-39b",
+      LLAMA(12, 16384, 128, 8, 53248, 32000, 16384),
+      .rope = {.theta = 5e5}}},
+    {"dhelix-llama-66b",
+     DHELIX "table 3: Llama-66B, sequences to 32768" AS_LLAMA3,
+     {.name = "dhelix-llama-66b",
+      LLAMA(76, 8192, 64, 8, 28672, 32000, 32768),
+      .rope = {.theta = 5e5}}},
+    {"dhelix-gpt-6.7b",
+     DHELIX "table 4: GPT-6.7B" AS_GPT3,
+     {.name = "dhelix-gpt-6.7b", GPT2(32, 4096, 32, 50257, 16384), .bias = true}},
+    {"dhelix-gpt-18b",
+     DHELIX "table 4: GPT-18B" AS_GPT3,
+     {.name = "dhelix-gpt-18b", GPT2(40, 6144, 48, 50257, 16384), .bias = true}},
+    {"dhelix-gpt-30b",
+     DHELIX "table 4: GPT-30B" AS_GPT3,
+     {.name = "dhelix-gpt-30b", GPT2(16, 12288, 96, 50257, 16384), .bias = true}},
+    {"dhelix-phi-16b",
+     DHELIX "table 5: phi-16B, 16 experts" AS_PHI,
+     {.name = "dhelix-phi-16b",
+      MIXTRAL(16, 2, 0.001, 12, 4096, 32, 8, 6400, 32064, 4096),
+      .rope = {.theta = 1e4}}},
+    {"dhelix-phi-31b",
+     DHELIX "table 5: Phi-31B, 16 experts" AS_PHI,
+     {.name = "dhelix-phi-31b",
+      MIXTRAL(16, 2, 0.001, 24, 4096, 32, 8, 6400, 32064, 4096),
+      .rope = {.theta = 1e4}}},
+    {"dhelix-phi-42b",
+     DHELIX "table 5: Phi-42B, 16 experts" AS_PHI,
+     {.name = "dhelix-phi-42b",
+      MIXTRAL(16, 2, 0.001, 32, 4096, 32, 8, 6400, 32064, 4096),
+      .rope = {.theta = 1e4}}},
+
+    {"gpt2-tiny",
+     "a small GPT-2 for tests: 2 layers, width 64",
+     {.name = "gpt2-tiny", GPT2(2, 64, 4, 512, 128), .bias = true}},
+    {"gpt2-char",
+     "nanoGPT's character model for CPUs (README of karpathy/nanoGPT): no biases; vocab 65 is "
+     "tinyshakespeare's alphabet, give model.vocab: auto for other texts",
+     {.name = "gpt2-char", GPT2(4, 128, 4, 65, 64), .bias = false}},
+    {"llama-tiny",
+     "a small Llama with grouped queries for tests: 2 layers, width 64",
+     {.name = "llama-tiny", LLAMA(2, 64, 4, 2, 176, 512, 256), .rope = {.theta = 1e4}}},
+    {"stories260K",
+     "karpathy/tinyllamas stories260K: a trained Llama for TinyStories",
+     {.name = "stories260K",
+      LLAMA(5, 64, 8, 4, 172, 512, 512),
+      .tied_head = true,
+      .rope = {.theta = 1e4}}},
+    {"mixtral-tiny",
+     "a small Mixtral for tests: 2 layers, width 64, 8 experts, top-2",
+     {.name = "mixtral-tiny",
+      MIXTRAL(8, 2, 0.02, 2, 64, 8, 4, 96, 512, 512),
+      .rope = {.theta = 1e4}}},
+};
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
+
+const dh_model_preset *dh_model_presets(size_t *n)
+{
+    *n = DH_COUNTOF(presets);
+    return presets;
+}
+
+dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model)
+{
+    const char *names[DH_COUNTOF(presets)];
+    for (size_t i = 0; i < DH_COUNTOF(presets); i++) {
+        names[i] = presets[i].name;
+        if (strcmp(name, names[i]) == 0) {
+            *model = presets[i].model;
+            return DH_OK;
+        }
+    }
+    const char *near = dh_nearest(name, names, DH_COUNTOF(names));
+    if (near)
+        return dh_fail(ctx, DH_EMISSING, "no model preset is named \"%s\"; did you mean \"%s\"?",
+                       name, near);
+    return dh_fail(ctx, DH_EMISSING,
+                   "no model preset is named \"%s\"; `dhelix list models` shows them", name);
+}

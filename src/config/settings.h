@@ -1,0 +1,93 @@
+/* Shared inside src/config: the table of job settings, and a setting's value on
+ * its way from text to the job. */
+#ifndef DH_CONFIG_SETTINGS_H
+#define DH_CONFIG_SETTINGS_H
+
+#include "dhelix/job.h"
+
+typedef enum dh_setting_type {
+    DH_SET_INT,
+    DH_SET_FLOAT,
+    DH_SET_BOOL,
+    DH_SET_ENUM,         /* stored as the index of the name */
+    DH_SET_STRING,       /* char *, "" when not given */
+    DH_SET_CHARS,        /* char[64] */
+    DH_SET_INTS,         /* list of whole numbers, kept as the text "3,4,4,3" */
+    DH_SET_PATH,         /* char *, NULL when not given */
+    DH_SET_PATHS,        /* char ** and its count */
+    DH_SET_NAME_OR_PATH, /* char *; a path when it has a slash or a dot */
+    DH_SET_MODEL,        /* where the model comes from; resolved by job_model.c */
+    DH_N_SETTING_TYPES
+} dh_setting_type;
+
+/* Families a model setting applies to. */
+enum {
+    DH_FOR_GPT2 = 1 << DH_FAMILY_GPT2,
+    DH_FOR_LLAMA = 1 << DH_FAMILY_LLAMA,
+    DH_FOR_MIXTRAL = 1 << DH_FAMILY_MIXTRAL
+};
+
+typedef struct dh_setting {
+    const char *key; /* "section.key" */
+    dh_setting_type type;
+    size_t offset;            /* in dh_job */
+    const char *fallback;     /* text of the default; NULL: the model's own value */
+    double min, max;          /* INT and FLOAT */
+    const char *const *names; /* ENUM: NULL-terminated */
+    const char *unit;         /* NULL: a plain number */
+    const char *automatic;    /* what "auto" (stored as 0) means; NULL: not allowed */
+    const char *zero;         /* what 0 means, where it is special */
+    const char *aliases;      /* other last parts of the key, blank-separated */
+    unsigned families;        /* model settings: DH_FOR_*, 0: all */
+    size_t offset_n;          /* PATHS: of the count */
+    const char *help;
+} dh_setting;
+
+/* In order of printing: all keys of a section follow each other. */
+const dh_setting *dh_settings(size_t *n);
+/* By key or alias; NULL when unknown. */
+const dh_setting *dh_setting_find(const char *key);
+/* Is some setting's key "key.something"? */
+bool dh_setting_is_section(const char *key);
+/* "did you mean ...?" or what would be valid, for an unknown key. */
+void dh_setting_suggest(const char *key, dh_str *out);
+/* Does it belong to dh_job.model? */
+bool dh_setting_in_model(const dh_setting *setting);
+/* "whole number, 1 or more", for help and errors. */
+void dh_setting_describe(const dh_setting *setting, dh_str *out);
+
+/* A value as read; strings live in the job's arena. */
+typedef struct dh_assignment {
+    const dh_setting *setting;
+    const char *where; /* "job.yaml:3:7: train.batch" or "--set train.batch=x" */
+    bool from_file;
+    bool is_list;
+    char **items; /* n texts; one unless is_list */
+    size_t n;
+} dh_assignment;
+
+typedef DH_VEC(dh_assignment) dh_assignments;
+
+/* Check a value and put it into the job; relative paths are taken from base_dir
+ * (NULL: left alone). errors: DH_EINVAL, beginning with `where`. */
+dh_status dh_setting_store(dh_ctx *ctx, dh_job *job, const dh_assignment *value,
+                           const char *base_dir);
+dh_status dh_setting_store_default(dh_ctx *ctx, dh_job *job, const dh_setting *setting);
+/* The value in the job, as YAML. */
+void dh_setting_print(const dh_job *job, const dh_setting *setting, dh_str *out);
+/* base_dir/path, or path when it is absolute or base_dir is NULL or "". */
+char *dh_job_join_path(dh_job *job, const char *base_dir, const char *path);
+/* Make every relative path of the job start at dir. */
+dh_status dh_job_anchor_paths(dh_ctx *ctx, dh_job *job, const char *dir);
+
+/* job_read.c: text to assignments, appended to the list. */
+dh_status dh_job_read_yaml(dh_ctx *ctx, dh_job *job, const char *text, size_t n_bytes,
+                           const char *file_name, dh_assignments *list);
+dh_status dh_job_read_override(dh_ctx *ctx, dh_job *job, const char *key_value,
+                               dh_assignments *list);
+
+/* job_model.c: the model from its assignments. */
+dh_status dh_job_resolve_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list,
+                               const char *file_name, const char *base_dir);
+
+#endif

@@ -1,0 +1,363 @@
+/* One stream of tokens over several files, and the samples drawn from it. */
+#include "dhelix/dataset.h"
+#include "data/text_source.h"
+#include "data/tok.h"
+#include "data/token_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct data_file {
+    char *name;
+    dh_map map, index;   /* token file; Megatron's index (only while opening) */
+    dh_text_tokens text; /* of a text file */
+} data_file;
+
+typedef struct segment {
+    dh_token_run run;
+    int64_t first;   /* offset in the stream */
+    int64_t in_file; /* offset of its first token in its file */
+    size_t file;
+} segment;
+
+struct dh_dataset {
+    DH_VEC(data_file) files;
+    DH_VEC(segment) segments; /* ascending `first`, none empty */
+    int64_t n_tokens, bound;  /* bound: ids must be below */
+    dh_data_part part;
+    double val_fraction;
+    dh_data_order order;
+    uint64_t seed;
+};
+
+/* ---- opening --------------------------------------------------------------------------- */
+
+void dh_dataset_close(dh_dataset *ds)
+{
+    if (!ds) return;
+    for (size_t i = 0; i < ds->files.n; i++) {
+        data_file *f = &ds->files.at[i];
+        free(f->name);
+        dh_map_close(&f->map);
+        dh_map_close(&f->index);
+        dh_map_close(&f->text.tokens);
+        dh_vec_fini(&f->text.memory);
+    }
+    dh_vec_fini(&ds->files);
+    dh_vec_fini(&ds->segments);
+    free(ds);
+}
+
+static dh_status add_segment(dh_ctx *ctx, dh_dataset *ds, dh_token_run run, int64_t in_file)
+{
+    if (run.n == 0) return DH_OK;
+    segment s = {run, ds->n_tokens, in_file, ds->files.n - 1};
+    if (!dh_vec_push(&ds->segments, s))
+        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu stretches of tokens",
+                       ds->segments.n + 1);
+    ds->n_tokens += run.n;
+    return DH_OK;
+}
+
+/* The wanted part of the runs of a token file. */
+static dh_status add_part(dh_ctx *ctx, dh_dataset *ds, const dh_token_run *runs, size_t n_runs)
+{
+    int64_t total = 0, at = 0;
+    for (size_t i = 0; i < n_runs; i++) total += runs[i].n;
+    if (total == 0) return dh_fail(ctx, DH_EFORMAT, "the file has no tokens");
+    int64_t cut = (int64_t)((double)total * (1.0 - ds->val_fraction));
+    int64_t begin = ds->part == DH_PART_VAL ? cut : 0;
+    int64_t end = ds->part == DH_PART_TRAIN ? cut : total;
+    for (size_t i = 0; i < n_runs; at += runs[i++].n) {
+        int64_t from = DH_MAX(begin - at, 0), to = DH_MIN(end - at, runs[i].n);
+        if (from >= to) continue;
+        dh_token_run kept = {runs[i].at + (size_t)from * dh_token_bytes(runs[i].type), runs[i].type,
+                             to - from};
+        DH_TRY(add_segment(ctx, ds, kept, at + from));
+    }
+    return DH_OK;
+}
+
+/* ---- the kinds of token files ------------------------------------------------------------ */
+
+static bool has_suffix(const char *path, const char *suffix)
+{
+    size_t n = strlen(path), m = strlen(suffix);
+    return n >= m && strcmp(path + n - m, suffix) == 0;
+}
+
+/* PATH without .bin or .idx, with another suffix. Caller frees; NULL: out of memory. */
+static char *sibling(const char *path, const char *suffix)
+{
+    size_t n = strlen(path);
+    if (has_suffix(path, ".bin") || has_suffix(path, ".idx")) n -= 4;
+    dh_str out = DH_STR_INIT;
+    dh_str_append(&out, path, n);
+    dh_str_append(&out, suffix, strlen(suffix));
+    if (!out.failed) return out.text;
+    dh_str_fini(&out);
+    return NULL;
+}
+
+static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, data_file *f)
+{
+    char *idx = sibling(f->name, ".idx"), *bin = sibling(f->name, ".bin");
+    dh_token_runs runs = {0};
+    dh_status st = idx && bin ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory");
+    dh_map_close(&f->map);
+    if (st == DH_OK) st = dh_map_open(ctx, idx, &f->index);
+    if (st == DH_OK) st = dh_map_open(ctx, bin, &f->map);
+    if (st == DH_OK)
+        st = dh_tokens_parse_megatron(ctx, f->index.at, f->index.n_bytes, f->map.at, f->map.n_bytes,
+                                      &runs);
+    if (st == DH_OK) st = add_part(ctx, ds, runs.at, runs.n);
+    dh_map_close(&f->index);
+    dh_vec_fini(&runs);
+    free(idx);
+    free(bin);
+    return st;
+}
+
+static dh_status add_llmc(dh_ctx *ctx, dh_dataset *ds, data_file *f)
+{
+    dh_token_run run;
+    DH_TRY(dh_tokens_parse_llmc(ctx, f->map.at, f->map.n_bytes, &run));
+    return add_part(ctx, ds, &run, 1);
+}
+
+static dh_status add_u16(dh_ctx *ctx, dh_dataset *ds, data_file *f)
+{
+    if (f->map.n_bytes % 2 != 0)
+        return dh_fail(ctx, DH_EFORMAT, "%zu bytes are not a number of uint16 tokens",
+                       f->map.n_bytes);
+    dh_token_run run = {f->map.at, DH_TOKEN_U16, (int64_t)(f->map.n_bytes / 2)};
+    return add_part(ctx, ds, &run, 1);
+}
+
+static dh_status add_text(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, data_file *f)
+{
+    DH_TRY(dh_text_tokenize(ctx, spec, f->name, &f->text));
+    return add_segment(ctx, ds, f->text.run, 0);
+}
+
+static bool has_index(const char *path)
+{
+    char *idx = sibling(path, ".idx");
+    bool there = idx && dh_path_exists(idx);
+    free(idx);
+    return there;
+}
+
+static dh_status add_mapped(dh_ctx *ctx, dh_dataset *ds, data_file *f)
+{
+    if (f->map.n_bytes == 0) return dh_fail(ctx, DH_EFORMAT, "the file is empty");
+    if (dh_is_llmc(f->map.at, f->map.n_bytes)) return add_llmc(ctx, ds, f);
+    if (has_suffix(f->name, ".u16")) return add_u16(ctx, ds, f);
+    if (has_index(f->name)) return add_megatron(ctx, ds, f);
+    return dh_fail(ctx, DH_EFORMAT,
+                   "neither an llm.c token file (magic 20240520 or 20240801) nor Megatron's (no "
+                   ".idx beside it)");
+}
+
+static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec,
+                          const char *path)
+{
+    data_file empty = {0};
+    if (!dh_vec_push(&ds->files, empty))
+        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu files", ds->files.n + 1);
+    data_file *f = &ds->files.at[ds->files.n - 1];
+    if (!(f->name = strdup(path))) return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", path);
+    bool by_prefix = has_suffix(path, ".idx") || (!dh_path_exists(path) && has_index(path));
+    dh_status st;
+    if (by_prefix) {
+        st = add_megatron(ctx, ds, f);
+    } else {
+        DH_TRY(dh_map_open(ctx, path, &f->map));
+        bool tokens = has_suffix(path, ".bin") || has_suffix(path, ".u16") ||
+                      dh_is_llmc(f->map.at, f->map.n_bytes);
+        if (!tokens) {
+            dh_map_close(&f->map);
+            return add_text(ctx, ds, spec, f);
+        }
+        st = add_mapped(ctx, ds, f);
+    }
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "opening %s", path);
+}
+
+static dh_status check_spec(dh_ctx *ctx, const dh_dataset_spec *spec)
+{
+    if (spec->n_files == 0) return dh_fail(ctx, DH_EINVAL, "a dataset needs at least one file");
+    if (!(spec->val_fraction >= 0 && spec->val_fraction < 1))
+        return dh_fail(ctx, DH_EINVAL, "val_fraction %g is not in [0, 1)", spec->val_fraction);
+    if (spec->part == DH_PART_VAL && spec->val_fraction == 0)
+        return dh_fail(ctx, DH_EINVAL, "the validation part is empty: val_fraction is 0");
+    return DH_OK;
+}
+
+static int64_t bound_of(const dh_dataset_spec *spec)
+{
+    int64_t bound = spec->vocab_size;
+    if (bound <= 0 && spec->tokenizer) bound = dh_tokenizer_vocab_size(spec->tokenizer);
+    return bound > 0 && bound < INT32_MAX ? bound : (int64_t)INT32_MAX + 1;
+}
+
+dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset **ds)
+{
+    DH_TRY(check_spec(ctx, spec));
+    dh_dataset *made = calloc(1, sizeof *made);
+    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for a dataset");
+    made->part = spec->val_fraction > 0 ? spec->part : DH_PART_ALL;
+    made->val_fraction = spec->val_fraction;
+    made->order = spec->order;
+    made->seed = spec->seed;
+    made->bound = bound_of(spec);
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < spec->n_files; i++)
+        st = add_file(ctx, made, spec, spec->files[i]);
+    if (st == DH_OK)
+        *ds = made;
+    else
+        dh_dataset_close(made);
+    return st;
+}
+
+dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files,
+                           const char *text_field, dh_tokenizer **tok)
+{
+    uint8_t *seen = calloc(DH_CODE_SET_BYTES, 1);
+    if (!seen) return dh_fail(ctx, DH_ENOMEM, "out of memory for the set of characters");
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < n_files; i++)
+        st = dh_text_mark_chars(ctx, files[i], text_field, seen);
+    if (st == DH_OK) st = dh_chars_build(ctx, seen, tok);
+    free(seen);
+    return st;
+}
+
+/* ---- the stream ----------------------------------------------------------------------------- */
+
+int64_t dh_dataset_tokens(const dh_dataset *ds)
+{
+    return ds->n_tokens;
+}
+
+int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len)
+{
+    return seq_len > 0 && ds->n_tokens > seq_len ? (ds->n_tokens - 1) / seq_len : 0;
+}
+
+dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len)
+{
+    if (dh_dataset_windows(ds, seq_len) > 0) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld",
+                   ds->files.at[0].name, ds->files.n > 1 ? " and others" : "",
+                   (long long)ds->n_tokens, (long long)seq_len, (long long)seq_len + 1);
+}
+
+/* Index of the segment that holds token `at` of the stream. */
+static size_t segment_of(const dh_dataset *ds, int64_t at)
+{
+    size_t low = 0, high = ds->segments.n;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (ds->segments.at[middle].first <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n,
+                          int32_t *tokens)
+{
+    if (first < 0 || n < 0 || first > ds->n_tokens || n > ds->n_tokens - first)
+        return dh_fail(ctx, DH_EINVAL, "tokens %lld..+%lld of a stream of %lld", (long long)first,
+                       (long long)n, (long long)ds->n_tokens);
+    if (n == 0) return DH_OK;
+    for (size_t i = segment_of(ds, first); n > 0; i++) {
+        const segment *s = &ds->segments.at[i];
+        int64_t from = first - s->first, part = DH_MIN(n, s->run.n - from), bad = 0;
+        size_t good = dh_token_widen(&s->run, from, (size_t)part, ds->bound, tokens, &bad);
+        if (good < (size_t)part)
+            return dh_fail(ctx, DH_EFORMAT,
+                           "%s: token %lld is id %lld, outside the vocabulary of %lld",
+                           ds->files.at[s->file].name, (long long)(s->in_file + from) + good,
+                           (long long)bad, (long long)ds->bound);
+        first += part;
+        tokens += part;
+        n -= part;
+    }
+    return DH_OK;
+}
+
+/* ---- samples ------------------------------------------------------------------------------- */
+
+/* A permutation of [0, n): a Feistel network on the next even number of bits, applied
+ * again while it leaves the range (fewer than 4 times on average, as it covers at most
+ * 4 n values). Bijective for any round function. */
+static uint64_t permute(uint64_t key, uint64_t n, uint64_t x)
+{
+    enum { ROUNDS = 6 };
+    unsigned half = 1;
+    while (half < 32 && (uint64_t)1 << 2 * half < n) half++;
+    uint64_t mask = ((uint64_t)1 << half) - 1;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint64_t round = 0; round < ROUNDS; round++) {
+            uint64_t mixed = left ^ (dh_mix64(key ^ dh_mix64(right << 8 | round)) & mask);
+            left = right;
+            right = mixed;
+        }
+        x = left << half | right;
+    } while (x >= n);
+    return x;
+}
+
+static int64_t shuffled(const dh_dataset *ds, int64_t i, int64_t seq_len)
+{
+    uint64_t windows = (uint64_t)dh_dataset_windows(ds, seq_len);
+    DH_CHECK(windows > 0, "dh_dataset_check comes first");
+    uint64_t epoch = (uint64_t)i / windows;
+    uint64_t key = dh_mix64(ds->seed ^ dh_mix64(epoch + 1));
+    return (int64_t)permute(key, windows, (uint64_t)i % windows) * seq_len;
+}
+
+static int64_t sequential(const dh_dataset *ds, int64_t i, int64_t seq_len)
+{
+    int64_t windows = dh_dataset_windows(ds, seq_len);
+    DH_CHECK(windows > 0, "dh_dataset_check comes first");
+    return i % windows * seq_len;
+}
+
+static int64_t random_offset(const dh_dataset *ds, int64_t i, int64_t seq_len)
+{
+    uint64_t mixed = dh_mix64(ds->seed);
+    dh_philox_key key = {{(uint32_t)mixed, (uint32_t)(mixed >> 32)}};
+    uint32_t out[4];
+    dh_philox4x32(key, (uint32_t[4]){(uint32_t)i, (uint32_t)((uint64_t)i >> 32), 0, 0}, out);
+    uint64_t bits = (uint64_t)out[1] << 32 | out[0], range = (uint64_t)(ds->n_tokens - seq_len);
+    return (int64_t)((__extension__(unsigned __int128) bits * range) >> 64);
+}
+
+static int64_t (*const order_offsets[])(const dh_dataset *ds, int64_t i,
+                                        int64_t seq_len) = {[DH_ORDER_SHUFFLE] = shuffled,
+                                                            [DH_ORDER_SEQUENTIAL] = sequential,
+                                                            [DH_ORDER_RANDOM] = random_offset};
+
+int64_t dh_dataset_offset(const dh_dataset *ds, int64_t sample_index, int64_t seq_len)
+{
+    DH_CHECK(sample_index >= 0 && dh_dataset_windows(ds, seq_len) > 0);
+    return order_offsets[ds->order](ds, sample_index, seq_len);
+}
+
+dh_status dh_dataset_sample(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
+                            int64_t seq_len, int32_t *tokens)
+{
+    DH_TRY(dh_dataset_check(ctx, ds, seq_len));
+    if (sample_index < 0)
+        return dh_fail(ctx, DH_EINVAL, "sample index %lld is negative", (long long)sample_index);
+    return dh_dataset_read(ctx, ds, dh_dataset_offset(ds, sample_index, seq_len), seq_len + 1,
+                           tokens);
+}

@@ -1,0 +1,205 @@
+/* Loading by specification: name, folder or file, recognised by content. */
+#include "data/tok_json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_FILE_BYTES ((size_t)1 << 30)
+
+/* ---- one file ------------------------------------------------------------------------ */
+
+static char *path_join(const char *folder, size_t n_folder, const char *name)
+{
+    dh_str path = DH_STR_INIT;
+    dh_str_append(&path, folder, n_folder);
+    if (n_folder && folder[n_folder - 1] != '/') dh_str_append(&path, "/", 1);
+    dh_str_append(&path, name, strlen(name));
+    if (!path.failed) return path.text;
+    dh_str_fini(&path);
+    return NULL;
+}
+
+/* A file of the folder that `path` lies in. */
+static char *path_beside(const char *path, const char *name)
+{
+    const char *slash = strrchr(path, '/');
+    return path_join(path, slash ? (size_t)(slash - path) + 1 : 0, name);
+}
+
+static dh_status load_gpt2_pair(dh_ctx *ctx, const char *encoder, const char *merges,
+                                dh_tokenizer **tok)
+{
+    dh_map e = {0}, m = {0};
+    dh_status st = dh_map_open(ctx, encoder, &e);
+    if (st == DH_OK) st = dh_map_open(ctx, merges, &m);
+    if (st == DH_OK) {
+        st = dh_tokenizer_from_gpt2(ctx, e.at, e.n_bytes, m.at, m.n_bytes, tok);
+        if (st != DH_OK) dh_ctx_while(ctx, "loading %s and %s", encoder, merges);
+    }
+    dh_map_close(&e);
+    dh_map_close(&m);
+    return st;
+}
+
+/* encoder.json or vocab.json alone: its merges lie beside it. */
+static dh_status load_encoder(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
+{
+    static const char *const names[] = {"vocab.bpe", "merges.txt"};
+    for (size_t i = 0; i < DH_COUNTOF(names); i++) {
+        char *merges = path_beside(path, names[i]);
+        if (!merges) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", path);
+        bool there = dh_path_exists(merges);
+        dh_status st = there ? load_gpt2_pair(ctx, path, merges, tok) : DH_OK;
+        free(merges);
+        if (there) return st;
+    }
+    return dh_fail(ctx, DH_EMISSING, "%s is a vocabulary without vocab.bpe or merges.txt beside it",
+                   path);
+}
+
+/* "bos_token": "text" or {"content": "text"}; null means none; absent changes nothing. */
+static void apply_config_token(const dh_tokenizer *tok, const json_t *config, const char *key,
+                               int32_t *id)
+{
+    const json_t *value = json_object_get(config, key);
+    if (!value) return;
+    if (json_is_object(value)) value = json_object_get(value, "content");
+    *id = json_is_string(value) ? dh_tokenizer_special(tok, json_string_value(value)) : -1;
+}
+
+static dh_status apply_config(dh_ctx *ctx, const char *path, dh_tokenizer *tok)
+{
+    char *config_path = path_beside(path, "tokenizer_config.json");
+    if (!config_path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", path);
+    dh_status st = DH_OK;
+    dh_map map = {0};
+    json_t *config = NULL;
+    if (dh_path_exists(config_path)) {
+        st = dh_map_open(ctx, config_path, &map);
+        if (st == DH_OK && (st = dh_json_parse(ctx, map.at, map.n_bytes, &config)) != DH_OK)
+            dh_ctx_while(ctx, "loading %s", config_path);
+    }
+    if (config) {
+        apply_config_token(tok, config, "bos_token", &tok->bos);
+        apply_config_token(tok, config, "eos_token", &tok->eos);
+        dh_tokenizer_seal(tok);
+    }
+    json_decref(config);
+    dh_map_close(&map);
+    free(config_path);
+    return st;
+}
+
+static dh_status load_hf(dh_ctx *ctx, const char *path, json_t *root, dh_tokenizer **tok)
+{
+    dh_tokenizer *made;
+    DH_TRY(dh_tokenizer_from_hf_root(ctx, root, &made));
+    dh_status st = apply_config(ctx, path, made);
+    if (st == DH_OK)
+        *tok = made;
+    else
+        dh_tokenizer_destroy(made);
+    return st;
+}
+
+/* The keys at the top say what kind of JSON file it is. */
+static dh_status load_json(dh_ctx *ctx, const char *path, const dh_map *map, dh_tokenizer **tok)
+{
+    json_t *root;
+    DH_TRY(dh_json_parse(ctx, map->at, map->n_bytes, &root));
+    dh_status st;
+    if (json_object_get(root, "dhelix_tokenizer"))
+        st = dh_tokenizer_from_chars_root(ctx, root, tok);
+    else if (json_is_object(json_object_get(root, "model")))
+        st = load_hf(ctx, path, root, tok);
+    else
+        st = load_encoder(ctx, path, tok);
+    json_decref(root);
+    return st;
+}
+
+/* JSON starts with a brace; tokenizer.bin with a small int32, so its bytes 2 and 3 are
+ * zero; a SentencePiece model with its first piece: 0x0A, length, 0x0A, length. */
+static dh_status load_mapped(dh_ctx *ctx, const char *path, const dh_map *map, dh_tokenizer **tok)
+{
+    if (map->n_bytes > MAX_FILE_BYTES)
+        return dh_fail(ctx, DH_EINVAL, "%zu bytes; a tokenizer file has at most 1 GiB",
+                       map->n_bytes);
+    size_t at = 0;
+    while (at < map->n_bytes && memchr(" \t\r\n", map->at[at], 4)) at++;
+    if (at < map->n_bytes && map->at[at] == '{') return load_json(ctx, path, map, tok);
+    if (map->n_bytes >= 4 && map->at[2] == 0 && map->at[3] == 0)
+        return dh_tokenizer_from_llama2c(ctx, map->at, map->n_bytes, tok);
+    if (map->n_bytes >= 4 && map->at[0] == 0x0A && map->at[2] == 0x0A)
+        return dh_tokenizer_from_spm(ctx, map->at, map->n_bytes, tok);
+    return dh_fail(ctx, DH_EFORMAT,
+                   "no tokenizer: want tokenizer.json, encoder.json, a SentencePiece .model, "
+                   "llama2.c's tokenizer.bin or a chars file");
+}
+
+static dh_status load_file(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
+{
+    dh_map map;
+    DH_TRY(dh_map_open(ctx, path, &map));
+    dh_status st = load_mapped(ctx, path, &map, tok);
+    dh_map_close(&map);
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading %s", path);
+}
+
+/* ---- a folder --------------------------------------------------------------------------- */
+
+/* In order of preference; the next is tried when one is there but not supported. */
+static const char *const folder_files[] = {"tokenizer.json", "encoder.json", "vocab.json",
+                                           "tokenizer.model", "tokenizer.bin"};
+
+static dh_status load_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok)
+{
+    dh_status st = DH_EMISSING;
+    dh_ctx first = DH_CTX_INIT; /* why the first one found is not supported */
+    for (size_t i = 0; i < DH_COUNTOF(folder_files); i++) {
+        char *path = path_join(folder, strlen(folder), folder_files[i]);
+        if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", folder);
+        dh_ctx attempt = DH_CTX_INIT;
+        bool there = dh_path_exists(path);
+        if (there) st = load_file(&attempt, path, tok);
+        free(path);
+        if (!there) continue;
+        if (st == DH_OK) return DH_OK;
+        if (first.status == DH_OK) first = attempt;
+        if (st != DH_EUNSUPPORTED) return dh_fail(ctx, st, "%s", attempt.message);
+    }
+    if (first.status != DH_OK) return dh_fail(ctx, first.status, "%s", first.message);
+    return dh_fail(ctx, DH_EMISSING,
+                   "%s holds no tokenizer.json, encoder.json, vocab.json, tokenizer.model or "
+                   "tokenizer.bin",
+                   folder);
+}
+
+static dh_status load_gpt2_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok)
+{
+    static const char *const names[] = {"encoder.json", "vocab.json"};
+    for (size_t i = 0; i < DH_COUNTOF(names); i++) {
+        char *path = path_join(folder, strlen(folder), names[i]);
+        if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", folder);
+        bool there = dh_path_exists(path);
+        dh_status st = there ? load_encoder(ctx, path, tok) : DH_OK;
+        free(path);
+        if (there) return st;
+    }
+    return dh_fail(ctx, DH_EMISSING, "\"%s\" holds neither encoder.json nor vocab.json", folder);
+}
+
+dh_status dh_tokenizer_load(dh_ctx *ctx, const char *spec, dh_tokenizer **tok)
+{
+    if (strcmp(spec, "bytes") == 0) return dh_tokenizer_bytes(ctx, tok);
+    if (strncmp(spec, "gpt2:", 5) == 0) return load_gpt2_folder(ctx, spec + 5, tok);
+    if (dh_path_is_dir(spec)) return load_folder(ctx, spec, tok);
+    if (dh_path_exists(spec)) return load_file(ctx, spec, tok);
+    if (strcmp(spec, "chars") == 0)
+        return dh_fail(ctx, DH_EINVAL,
+                       "tokenizer \"chars\" is built from a text; only a chars "
+                       "file can be loaded");
+    return dh_fail(ctx, DH_EMISSING,
+                   "tokenizer \"%s\" is no file or folder; want bytes, gpt2:FOLDER or a path",
+                   spec);
+}

@@ -1,0 +1,362 @@
+/* Text files and JSON lines -> tokens, through the cache.
+ *
+ * A cache file is a header, then the tokens as uint16 or uint32. The header tells what
+ * the tokens were made from; one that differs in anything is made anew. */
+#include "data/text_source.h"
+#include "data/tok.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+typedef struct text_source {
+    const char *path, *field; /* field: NULL for plain text */
+    dh_map map;
+    size_t begin, end; /* the part wanted */
+} text_source;
+
+/* ---- which part of the file ------------------------------------------------------------- */
+
+static bool has_suffix(const char *path, const char *suffix)
+{
+    size_t n = strlen(path), m = strlen(suffix);
+    return n >= m && strcmp(path + n - m, suffix) == 0;
+}
+
+static bool is_json_lines(const char *path)
+{
+    return has_suffix(path, ".jsonl") || has_suffix(path, ".ndjson");
+}
+
+static bool starts_char(unsigned char byte)
+{
+    return (byte & 0xC0) != 0x80;
+}
+
+/* Offset of the code point number floor(n * share). */
+static size_t cut_text(const dh_map *map, double share)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < map->n_bytes; i++) n += starts_char(map->at[i]);
+    size_t wanted = (size_t)((double)n * share), at = 0;
+    for (size_t seen = 0; at < map->n_bytes; at++)
+        if (starts_char(map->at[at]) && seen++ == wanted) break;
+    return at;
+}
+
+/* Offset of the first line that begins at or after n * share. */
+static size_t cut_lines(const dh_map *map, double share)
+{
+    size_t at = (size_t)((double)map->n_bytes * share);
+    if (at == 0 || at >= map->n_bytes) return at;
+    const unsigned char *newline = memchr(map->at + at - 1, '\n', map->n_bytes - at + 1);
+    return newline ? (size_t)(newline - map->at) + 1 : map->n_bytes;
+}
+
+static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field, text_source *s)
+{
+    *s = (text_source){.path = path};
+    if (is_json_lines(path)) s->field = text_field && *text_field ? text_field : "text";
+    DH_TRY(dh_map_open(ctx, path, &s->map));
+    s->end = s->map.n_bytes;
+    return s->end ? DH_OK : dh_fail(ctx, DH_EFORMAT, "%s is empty", path);
+}
+
+static void select_part(text_source *s, dh_data_part part, double val_fraction)
+{
+    if (part == DH_PART_ALL || val_fraction == 0) return;
+    double share = 1.0 - val_fraction;
+    size_t cut = s->field ? cut_lines(&s->map, share) : cut_text(&s->map, share);
+    if (part == DH_PART_TRAIN)
+        s->end = cut;
+    else
+        s->begin = cut;
+}
+
+/* ---- the texts of a source ----------------------------------------------------------------- */
+
+typedef dh_status (*text_fn)(dh_ctx *ctx, void *arg, const char *text, size_t n, size_t at);
+
+/* Number of the line that begins at `at`, counted only for messages. */
+static size_t line_number(const text_source *s, size_t at)
+{
+    size_t line = 1;
+    for (size_t i = 0; i < at; i++) line += s->map.at[i] == '\n';
+    return line;
+}
+
+static bool is_blank(const unsigned char *line, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
+    return true;
+}
+
+static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t n, text_fn fn,
+                            void *arg)
+{
+    json_error_t error;
+    json_t *row = json_loadb((const char *)s->map.at + at, n, JSON_ALLOW_NUL, &error);
+    const json_t *text = json_object_get(row, s->field);
+    dh_status st;
+    if (!row)
+        st = dh_fail(ctx, DH_EFORMAT, "%s, line %zu, column %d: %s", s->path, line_number(s, at),
+                     error.column, error.text);
+    else if (!json_is_string(text))
+        st = dh_fail(ctx, DH_EFORMAT, "%s, line %zu: %s \"%s\"", s->path, line_number(s, at),
+                     text ? "not a text in field" : "no field", s->field);
+    else if ((st = fn(ctx, arg, json_string_value(text), json_string_length(text), at)) != DH_OK)
+        dh_ctx_while(ctx, "reading %s, line %zu", s->path, line_number(s, at));
+    json_decref(row);
+    return st;
+}
+
+/* Calls fn for each text; `at` is where in the file it lies. */
+static dh_status each_text(dh_ctx *ctx, const text_source *s, text_fn fn, void *arg)
+{
+    if (!s->field) {
+        const char *text = (const char *)s->map.at + s->begin;
+        return fn(ctx, arg, text, s->end - s->begin, s->begin) == DH_OK
+                   ? DH_OK
+                   : dh_ctx_while(ctx, "reading %s from byte %zu", s->path, s->begin);
+    }
+    for (size_t at = s->begin; at < s->end;) {
+        const unsigned char *newline = memchr(s->map.at + at, '\n', s->end - at);
+        size_t n = newline ? (size_t)(newline - s->map.at) - at : s->end - at;
+        if (!is_blank(s->map.at + at, n)) DH_TRY(parse_line(ctx, s, at, n, fn, arg));
+        at += n + 1;
+    }
+    return DH_OK;
+}
+
+static dh_status mark_text(dh_ctx *ctx, void *arg, const char *text, size_t n, size_t at)
+{
+    return dh_chars_mark(ctx, (const unsigned char *)text, n, arg);
+}
+
+dh_status dh_text_mark_chars(dh_ctx *ctx, const char *path, const char *text_field, uint8_t *seen)
+{
+    text_source s;
+    dh_status st = open_source(ctx, path, text_field, &s);
+    if (st == DH_OK) st = each_text(ctx, &s, mark_text, seen);
+    dh_map_close(&s.map);
+    return st;
+}
+
+/* ---- encoding ----------------------------------------------------------------------------------
+ */
+
+typedef struct encode_job {
+    const dh_dataset_spec *spec;
+    const text_source *source;
+    dh_encoder *enc;
+    dh_token_writer *writer; /* NULL: ids collect everything */
+    dh_ids *ids;
+    size_t at; /* where in the file the current text begins */
+} encode_job;
+
+static void report(const encode_job *job, size_t done_bytes)
+{
+    const text_source *s = job->source;
+    size_t total = s->end - s->begin, done = job->at - s->begin + done_bytes;
+    if (job->spec->progress)
+        job->spec->progress(job->spec->progress_arg, s->path, DH_MIN(done, total), total);
+}
+
+static dh_status drain(dh_ctx *ctx, void *arg, dh_ids *ids, size_t done_bytes)
+{
+    const encode_job *job = arg;
+    DH_TRY(dh_token_writer_add(ctx, job->writer, ids->at, ids->n));
+    ids->n = 0;
+    report(job, done_bytes);
+    return DH_OK;
+}
+
+static dh_status encode_one(dh_ctx *ctx, void *arg, const char *text, size_t n, size_t at)
+{
+    encode_job *job = arg;
+    job->at = at;
+    unsigned flags = job->source->field ? DH_ENCODE_EOS : 0;
+    return dh_encoder_encode(ctx, job->enc, text, n, flags, job->ids);
+}
+
+/* Encode the part: into the writer, or into ids where there is none. */
+static dh_status encode_source(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
+                               dh_token_writer *writer, dh_ids *ids)
+{
+    encode_job job = {.spec = spec, .source = s, .writer = writer, .ids = ids};
+    DH_TRY(dh_encoder_create(ctx, spec->tokenizer, &job.enc));
+    if (writer) {
+        job.enc->drain = drain;
+        job.enc->drain_arg = &job;
+    }
+    job.at = s->begin;
+    report(&job, 0);
+    dh_status st = each_text(ctx, s, encode_one, &job);
+    if (st == DH_OK && writer) st = dh_token_writer_add(ctx, writer, ids->at, ids->n);
+    job.at = s->begin;
+    if (st == DH_OK) report(&job, s->end - s->begin);
+    dh_encoder_destroy(job.enc);
+    return st;
+}
+
+/* ---- cache -------------------------------------------------------------------------------------
+ */
+
+/* Of 8-byte fields only, so that the bytes are the same everywhere. */
+typedef struct cache_header {
+    char magic[8];
+    uint64_t version;
+    uint64_t width, count, tokens_hash;
+    uint64_t fingerprint, recipe;      /* tokenizer; kind of source, field, EOS */
+    uint64_t source_bytes, begin, end; /* of the file; the part */
+    int64_t source_mtime_ns;
+    uint64_t header_hash; /* of all fields before */
+} cache_header;
+
+static const char cache_magic[8] = {'D', 'H', 'T', 'O', 'K', 'E', 'N', 'S'};
+
+static dh_token_type cache_type(const dh_tokenizer *tok)
+{
+    return dh_tokenizer_vocab_size(tok) <= 65536 ? DH_TOKEN_U16 : DH_TOKEN_U32;
+}
+
+static uint64_t header_hash(const cache_header *h)
+{
+    return XXH3_64bits(h, offsetof(cache_header, header_hash));
+}
+
+/* What a valid cache file of this source says, but for count and hashes. */
+static dh_status expected_header(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
+                                 cache_header *h)
+{
+    struct stat info;
+    if (stat(s->path, &info) != 0) return dh_fail(ctx, DH_EIO, "cannot stat %s", s->path);
+    *h = (cache_header){.version = 1};
+    memcpy(h->magic, cache_magic, sizeof cache_magic);
+    h->width = dh_token_bytes(cache_type(spec->tokenizer));
+    h->fingerprint = dh_tokenizer_fingerprint(spec->tokenizer);
+    h->recipe = s->field ? XXH3_64bits(s->field, strlen(s->field)) : 0;
+    h->source_bytes = s->map.n_bytes;
+    h->begin = s->begin;
+    h->end = s->end;
+    h->source_mtime_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    return DH_OK;
+}
+
+/* One file per source, tokenizer, field and part. */
+static dh_status cache_path(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
+                            const cache_header *h, char **path)
+{
+    char real[PATH_MAX];
+    const char *full = realpath(s->path, real) ? real : s->path;
+    const char *slash = strrchr(s->path, '/');
+    uint64_t key[] = {h->fingerprint, h->recipe, spec->part == DH_PART_VAL ? h->begin : 0,
+                      spec->part == DH_PART_TRAIN ? h->end : 0, (uint64_t)spec->part};
+    uint64_t hash = XXH3_64bits_withSeed(key, sizeof key, XXH3_64bits(full, strlen(full)));
+    dh_str out = DH_STR_INIT;
+    dh_str_printf(&out, "%s/%.100s-%016llx.tokens", spec->cache_dir, slash ? slash + 1 : s->path,
+                  (unsigned long long)hash);
+    if (out.failed) {
+        dh_str_fini(&out);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory for a path in %s", spec->cache_dir);
+    }
+    *path = out.text;
+    return DH_OK;
+}
+
+/* Whether a mapped cache file is whole and made from what we have; sets the run. */
+static bool cache_matches(const dh_map *map, const cache_header *want, dh_token_run *run)
+{
+    cache_header h, same = *want;
+    if (map->n_bytes < sizeof h) return false;
+    memcpy(&h, map->at, sizeof h);
+    same.count = h.count;
+    same.tokens_hash = h.tokens_hash;
+    same.header_hash = h.header_hash;
+    size_t n_tokens = (map->n_bytes - sizeof h) / want->width;
+    if (memcmp(&h, &same, sizeof h) != 0 || h.header_hash != header_hash(&h) ||
+        h.count != n_tokens || map->n_bytes != sizeof h + n_tokens * want->width ||
+        h.tokens_hash != XXH3_64bits(map->at + sizeof h, map->n_bytes - sizeof h))
+        return false;
+    *run = (dh_token_run){map->at + sizeof h, want->width == 2 ? DH_TOKEN_U16 : DH_TOKEN_U32,
+                          (int64_t)h.count};
+    return true;
+}
+
+static dh_status cache_write(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
+                             cache_header *h, const char *path)
+{
+    dh_token_writer *w;
+    DH_TRY(dh_dir_create(ctx, spec->cache_dir));
+    DH_TRY(dh_token_writer_open(ctx, path, sizeof *h, cache_type(spec->tokenizer), &w));
+    dh_ids ids = {0};
+    dh_status st = encode_source(ctx, spec, s, w, &ids);
+    if (st == DH_OK) st = dh_token_writer_flush(ctx, w);
+    dh_vec_fini(&ids);
+    if (st != DH_OK) {
+        dh_token_writer_abort(w);
+        return st;
+    }
+    h->count = dh_token_writer_count(w);
+    h->tokens_hash = dh_token_writer_hash(w);
+    h->header_hash = header_hash(h);
+    return dh_token_writer_commit(ctx, w, h);
+}
+
+static dh_status through_cache(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
+                               dh_text_tokens *out)
+{
+    cache_header want;
+    char *path = NULL;
+    DH_TRY(expected_header(ctx, spec, s, &want));
+    DH_TRY(cache_path(ctx, spec, s, &want, &path));
+    dh_status st = DH_OK;
+    dh_map map = {0};
+    bool hit = false;
+    if (dh_path_exists(path)) {
+        dh_ctx unreadable = DH_CTX_INIT;
+        hit =
+            dh_map_open(&unreadable, path, &map) == DH_OK && cache_matches(&map, &want, &out->run);
+        if (!hit) dh_log(DH_LOG_INFO, "%s is out of date or damaged: tokenizing again", path);
+    }
+    if (!hit) {
+        dh_map_close(&map);
+        st = cache_write(ctx, spec, s, &want, path);
+        if (st == DH_OK) st = dh_map_open(ctx, path, &map);
+        if (st == DH_OK && !cache_matches(&map, &want, &out->run))
+            st = dh_fail(ctx, DH_EIO, "%s does not hold what was written to it", path);
+    }
+    free(path);
+    if (st == DH_OK)
+        out->tokens = map;
+    else
+        dh_map_close(&map);
+    return st;
+}
+
+dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char *path,
+                           dh_text_tokens *out)
+{
+    if (!spec->tokenizer)
+        return dh_fail(ctx, DH_EINVAL, "%s is text, and no tokenizer was given", path);
+    text_source s;
+    *out = (dh_text_tokens){0};
+    dh_status st = open_source(ctx, path, spec->text_field, &s);
+    if (st == DH_OK) {
+        select_part(&s, spec->part, spec->val_fraction);
+        if (spec->cache_dir && *spec->cache_dir) {
+            st = through_cache(ctx, spec, &s, out);
+        } else {
+            st = encode_source(ctx, spec, &s, NULL, &out->memory);
+            out->run = (dh_token_run){(const unsigned char *)out->memory.at, DH_TOKEN_I32,
+                                      (int64_t)out->memory.n};
+        }
+    }
+    dh_map_close(&s.map);
+    if (st != DH_OK) dh_vec_fini(&out->memory);
+    return st;
+}

@@ -1,0 +1,20 @@
+/* Text files and JSON lines -> tokens, through the cache. */
+#ifndef DH_DATA_TEXT_SOURCE_H
+#define DH_DATA_TEXT_SOURCE_H
+
+#include "data/token_file.h"
+
+/* Tokens of a part of one text file. `tokens` is the cache file (cache_dir given) or
+ * `memory` holds them; run points into whichever it is. */
+typedef struct dh_text_tokens {
+    dh_map tokens;
+    dh_ids memory;
+    dh_token_run run;
+} dh_text_tokens;
+
+dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char *path,
+                           dh_text_tokens *out);
+/* Mark the characters of a file's texts in a code set (see dh_chars_mark). */
+dh_status dh_text_mark_chars(dh_ctx *ctx, const char *path, const char *text_field, uint8_t *seen);
+
+#endif

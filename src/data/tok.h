@@ -1,0 +1,108 @@
+/* Inside of a tokenizer: what the loaders fill and the encoders read. */
+#ifndef DH_DATA_TOK_H
+#define DH_DATA_TOK_H
+
+#include "data/merge.h"
+#include "data/split.h"
+#include "data/vocab.h"
+#include "dhelix/tokenizer.h"
+
+/* One family of tokenizers. */
+typedef struct dh_tok_kind {
+    const char *name;
+    /* Encode a stretch of text between special tokens, not empty. */
+    dh_status (*encode)(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text, size_t n,
+                        bool first);
+    /* Put the symbols that a word starts from into enc->merger; false: out of memory. */
+    bool (*symbols)(dh_encoder *enc, const unsigned char *word, size_t n);
+} dh_tok_kind;
+
+extern const dh_tok_kind dh_tok_bytes, dh_tok_chars, dh_tok_bpe, dh_tok_spm;
+
+typedef enum dh_prefix {
+    DH_PREFIX_NONE,
+    DH_PREFIX_ALWAYS, /* a space before every stretch of text */
+    DH_PREFIX_MISSING /* only before those that do not start with one */
+} dh_prefix;
+
+struct dh_tokenizer {
+    const dh_tok_kind *kind;
+    dh_vocab vocab;
+    dh_pair_table pairs;
+    uint32_t byte_id[256]; /* bpe: first symbols; spm: fallback tokens; DH_NO_ID: none */
+    uint32_t unk;          /* DH_NO_ID: none */
+    int32_t bos, eos;
+    dh_matcher specials; /* cut out of the text before anything else */
+    uint64_t fingerprint;
+
+    dh_prefix prefix;
+    bool prefix_first_only; /* only before the first stretch of text */
+    bool ignore_merges;     /* bpe: a word that is a token is not merged */
+    bool fuse_unk;          /* a run of unknown characters is one unknown token */
+    dh_splitter splitter;   /* bpe */
+
+    dh_matcher user;         /* spm: whole-text pieces, matched in the normalised text */
+    dh_vocab stray;          /* spm: characters inside pieces that are no piece; id - vocab size */
+    bool escape_space;       /* spm: U+2581 and space are the same; kept as space */
+    bool collapse_spaces;    /* spm: strip and squeeze spaces */
+    bool words_end_at_space; /* spm: no piece has a space after another character */
+    bool strip_prefix;       /* spm: decoding drops the leading space */
+
+    DH_VEC(uint32_t) codes; /* chars: code points, ascending; id = index */
+};
+
+struct dh_encoder {
+    const dh_tokenizer *tok;
+    dh_ids *ids; /* where ids go */
+    dh_merger merger;
+    dh_word_cache cache;
+    dh_split_scratch *split;
+    dh_str norm; /* spm: normalised text; bpe: text with its prefix */
+    bool last_unk;
+    unsigned flags;
+    /* Called between words once many ids wait: takes them away (ids->n = 0).
+     * done_bytes: about how much of the text has been encoded. */
+    dh_status (*drain)(dh_ctx *ctx, void *arg, dh_ids *ids, size_t done_bytes);
+    void *drain_arg;
+    size_t done_bytes;
+};
+
+/* New, empty; ids of bytes, unk, bos, eos all absent. NULL: out of memory (recorded). */
+dh_tokenizer *dh_tokenizer_new(dh_ctx *ctx, const dh_tok_kind *kind);
+/* Last step of every loader: index, specials, fingerprint. On failure the tokenizer
+ * is destroyed, and on success handed over. st: how the loader fared so far. */
+dh_status dh_tokenizer_finish(dh_ctx *ctx, dh_tokenizer *made, dh_status st, dh_tokenizer **tok);
+/* Compute the fingerprint again, after changing bos or eos. */
+void dh_tokenizer_seal(dh_tokenizer *tok);
+/* Declare a token of the vocabulary special (matched on request), or user-defined. */
+dh_status dh_tokenizer_add_special(dh_ctx *ctx, dh_tokenizer *tok, uint32_t id, bool always);
+
+/* For the kinds: append ids; merge a word (with cache). */
+dh_status dh_encoder_push(dh_ctx *ctx, dh_encoder *enc, uint32_t id);
+dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n);
+
+/* Byte-level alphabet: token text as written in the files -> the bytes it stands for.
+ * false: a character outside the alphabet. out holds at least n bytes. */
+bool dh_bytelevel_decode(const char *text, size_t n, unsigned char *out, size_t *n_out);
+/* Set byte_id from the one-byte tokens. Needs the index. */
+void dh_bpe_set_bytes(dh_tokenizer *tok);
+/* Register "left right" -> rank; texts as in the files. Needs the index. */
+dh_status dh_bpe_add_merge(dh_ctx *ctx, dh_tokenizer *tok, const char *left, size_t n_left,
+                           const char *right, size_t n_right, uint32_t rank);
+
+/* Characters of texts: mark them in a bit set of all code points, then number them. */
+#define DH_CODE_SET_BYTES (0x110000 / 8)
+dh_status dh_chars_mark(dh_ctx *ctx, const unsigned char *text, size_t n, uint8_t *seen);
+dh_status dh_chars_build(dh_ctx *ctx, const uint8_t *seen, dh_tokenizer **tok);
+
+/* Space for every U+2581; returns the new length. */
+size_t dh_spm_unescape(char *text, size_t n);
+/* The byte of a piece "<0xHH>", or -1. */
+int dh_spm_byte_piece(const char *text, size_t n);
+/* Derive the merges from scores (one per id): any two symbols whose joined text is a
+ * piece merge, higher scores first, leftmost among equals. Needs the index. */
+dh_status dh_spm_pairs_from_scores(dh_ctx *ctx, dh_tokenizer *tok, const float *scores);
+/* Facts about the pieces that the encoder relies on. Needs the index. */
+void dh_spm_survey(dh_tokenizer *tok);
+
+#endif

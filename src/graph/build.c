@@ -1,0 +1,441 @@
+/* Forward graphs of the blocks of GPT-2, Llama and Mixtral models.
+ *
+ * The residual stream enters as x_in and leaves as x_out; everything between is
+ * written once. Shapes carry axis labels, so that a pass can partition tokens,
+ * heads, FFN columns or the vocabulary without knowing the model. */
+#include "dhelix/graph.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct builder {
+    const dh_build *build;
+    const dh_model *model;
+    dh_graph *graph;
+    bool failed; /* out of memory somewhere; checked once at the end */
+    uint32_t params[DH_MAX_SLOT], grads[DH_MAX_SLOT], inputs[DH_N_INPUT];
+} builder;
+
+/* ---- tensors ------------------------------------------------------------------------ */
+
+static uint32_t add_tensor(builder *b, const dh_tensor *tensor)
+{
+    uint32_t id = dh_graph_add_tensor(b->graph, tensor);
+    b->failed |= id == DH_NONE;
+    return id;
+}
+
+static int64_t rows_of(const builder *b)
+{
+    return b->build->batch * b->build->seq;
+}
+
+static uint32_t act_rows(builder *b, const char *name, dh_dtype dtype, int64_t rows,
+                         dh_axis row_axis, int64_t cols, dh_axis axis)
+{
+    dh_tensor t = {.kind = DH_TENSOR_ACT,
+                   .dtype = dtype,
+                   .ndim = cols ? 2 : 1,
+                   .shape = {rows, cols},
+                   .axis = {row_axis, axis},
+                   .base = DH_NONE,
+                   .slot = DH_NONE};
+    snprintf(t.name, sizeof t.name, "%s", name);
+    return add_tensor(b, &t);
+}
+
+/* An activation of this micro-batch, one row a token. */
+static uint32_t act(builder *b, const char *name, dh_dtype dtype, int64_t cols, dh_axis axis)
+{
+    return act_rows(b, name, dtype, rows_of(b), DH_AXIS_TOKENS, cols, axis);
+}
+
+static uint32_t view(builder *b, uint32_t base, int64_t row0, int64_t n_rows)
+{
+    if (b->failed) return DH_NONE;
+    dh_tensor t = b->graph->tensors.at[base];
+    t.base = base;
+    t.row0 = row0;
+    t.shape[0] = n_rows;
+    snprintf(t.name, sizeof t.name, "%.12s.%lld", b->graph->tensors.at[base].name, (long long)row0);
+    return add_tensor(b, &t);
+}
+
+static uint32_t input(builder *b, dh_input which)
+{
+    static const struct {
+        const char *name;
+        dh_dtype dtype;
+    } inputs[DH_N_INPUT] = {[DH_IN_TOKENS] = {"tokens", DH_I32},
+                            [DH_IN_TARGETS] = {"targets", DH_I32},
+                            [DH_IN_POS] = {"pos", DH_I32},
+                            [DH_IN_SAMPLE] = {"sample", DH_I64}};
+    if (b->inputs[which] != DH_NONE) return b->inputs[which];
+    dh_tensor t = {.kind = DH_TENSOR_INPUT,
+                   .dtype = inputs[which].dtype,
+                   .ndim = 1,
+                   .shape = {rows_of(b)},
+                   .axis = {DH_AXIS_TOKENS},
+                   .base = DH_NONE,
+                   .slot = which};
+    snprintf(t.name, sizeof t.name, "%s", inputs[which].name);
+    return b->inputs[which] = add_tensor(b, &t);
+}
+
+/* The parameter in a slot, DH_NONE where the model has none. Vectors stay in
+ * float32: they are small, and norms want their precision; so does a router, whose
+ * choices rounding would change (Fedus et al. 2021, arXiv 2101.03961, 2.4). */
+static uint32_t param(builder *b, uint32_t slot)
+{
+    if (b->params[slot] != DH_NONE) return b->params[slot];
+    dh_param p;
+    /* A tied head describes the embedding's parameter but keeps its own slot. */
+    if (!dh_param_describe(b->model, b->graph->kind, 0, slot, &p)) return DH_NONE;
+    dh_tensor t = {.kind = DH_TENSOR_PARAM,
+                   .dtype = dh_param_is_matrix(&p) ? b->build->dtype : DH_F32,
+                   .ndim = p.ndim,
+                   .shape = {p.shape[0], p.shape[1], p.shape[2]},
+                   .axis = {p.axis[0], p.axis[1], p.axis[2]},
+                   .base = DH_NONE,
+                   .slot = slot};
+    const char *dot = strchr(p.name, '.');
+    snprintf(t.name, sizeof t.name, "%.23s",
+             b->graph->kind == DH_BLOCK_LAYER && dot ? dot + 1 : p.name);
+    return b->params[slot] = add_tensor(b, &t);
+}
+
+static uint32_t grad_of_param(builder *b, uint32_t slot)
+{
+    uint32_t p = param(b, slot);
+    if (p == DH_NONE || b->failed) return DH_NONE;
+    if (b->grads[slot] != DH_NONE) return b->grads[slot];
+    dh_tensor t = b->graph->tensors.at[p];
+    t.kind = DH_TENSOR_GRAD;
+    t.dtype = DH_F32;
+    snprintf(t.name, sizeof t.name, "d.%.20s", b->graph->tensors.at[p].name);
+    return b->grads[slot] = add_tensor(b, &t);
+}
+
+static uint32_t state(builder *b, const char *name, dh_state slot, dh_dtype dtype, int64_t rows,
+                      int64_t cols)
+{
+    dh_tensor t = {.kind = DH_TENSOR_STATE,
+                   .dtype = dtype,
+                   .ndim = cols ? 2 : 1,
+                   .shape = {rows, cols},
+                   .base = DH_NONE,
+                   .slot = slot};
+    snprintf(t.name, sizeof t.name, "%s", name);
+    return add_tensor(b, &t);
+}
+
+/* ---- operators ------------------------------------------------------------------------ */
+
+static dh_op *add_op(builder *b, dh_op_type type, const uint32_t *in, const uint32_t *out)
+{
+    uint32_t id = dh_graph_add_op(b->graph, type, DH_PHASE_F, in, out);
+    b->failed |= id == DH_NONE;
+    static _Thread_local dh_op scrap; /* written to, never read, after a failure */
+    return b->failed ? &scrap : &b->graph->ops.at[id];
+}
+#define IN(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
+
+static uint32_t norm(builder *b, const char *name, uint32_t x, uint32_t w_slot, uint32_t b_slot)
+{
+    uint32_t y = act(b, name, b->build->dtype, b->model->width, DH_AXIS_WIDTH);
+    uint32_t stats = act(b, "stats", DH_F32, 2, DH_AXIS_NONE);
+    uint32_t bias = b->model->norm == DH_NORM_LAYER ? param(b, b_slot) : DH_NONE;
+    add_op(b, DH_OP_NORM, IN(x, param(b, w_slot), bias), IN(y, stats));
+    return y;
+}
+
+static uint32_t linear(builder *b, const char *name, uint32_t x, uint32_t w_slot, uint32_t b_slot)
+{
+    uint32_t w = param(b, w_slot);
+    if (b->failed) return DH_NONE;
+    const dh_tensor *wt = &b->graph->tensors.at[w];
+    uint32_t y = act(b, name, wt->dtype, wt->shape[0], wt->axis[0]);
+    uint32_t bias = b_slot == DH_NONE ? DH_NONE : param(b, b_slot);
+    add_op(b, DH_OP_LINEAR, IN(x, w, bias), IN(y));
+    return y;
+}
+
+/* x + dropout(p + bias): the bias of a row-parallel linear is added here, after
+ * its reduction, once. */
+static uint32_t residual(builder *b, const char *name, uint32_t x, uint32_t p, uint32_t b_slot,
+                         dh_site site)
+{
+    bool drops = b->graph->dims.dropout > 0; /* never outside training */
+    uint32_t y = act(b, name, b->build->dtype, b->model->width, DH_AXIS_WIDTH);
+    dh_op *op = add_op(b, DH_OP_RESIDUAL,
+                       IN(x, p, param(b, b_slot), drops ? input(b, DH_IN_POS) : DH_NONE,
+                          drops ? input(b, DH_IN_SAMPLE) : DH_NONE),
+                       IN(y));
+    op->site = (int32_t)site;
+    return y;
+}
+
+static uint32_t attention(builder *b, uint32_t qkv)
+{
+    const dh_model *m = b->model;
+    int64_t qkv_cols = (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+    if (m->family != DH_FAMILY_GPT2) {
+        uint32_t rotated = act(b, "qkv.rot", b->build->dtype, qkv_cols, DH_AXIS_HEADS);
+        add_op(b, DH_OP_ROPE, IN(qkv, input(b, DH_IN_POS)), IN(rotated));
+        qkv = rotated;
+    }
+    uint32_t o = act(b, "o", b->build->dtype, m->n_heads * m->head_dim, DH_AXIS_HEADS);
+    if (b->build->mode == DH_MODE_DECODE) {
+        uint32_t cache = state(b, "kv", DH_STATE_KV_CACHE, b->build->dtype, b->build->cache_len,
+                               2 * m->n_kv_heads * m->head_dim);
+        add_op(b, DH_OP_ATTN_CACHED, IN(qkv, input(b, DH_IN_POS)), IN(o, cache));
+    } else {
+        dh_tensor lse = {.name = "lse",
+                         .kind = DH_TENSOR_ACT,
+                         .dtype = DH_F32,
+                         .ndim = 3,
+                         .shape = {b->build->batch, m->n_heads, b->build->seq},
+                         .axis = {DH_AXIS_NONE, DH_AXIS_HEADS, DH_AXIS_TOKENS},
+                         .base = DH_NONE,
+                         .slot = DH_NONE};
+        add_op(b, DH_OP_ATTN, IN(qkv), IN(o, add_tensor(b, &lse)));
+    }
+    return o;
+}
+
+/* ---- feed-forward part ------------------------------------------------------------------------
+ */
+
+static uint32_t activation(builder *b, uint32_t h)
+{
+    if (b->failed) return DH_NONE;
+    const dh_tensor *t = &b->graph->tensors.at[h];
+    uint32_t g =
+        act_rows(b, "g", t->dtype, t->shape[0], t->axis[0], b->model->ffn_width, DH_AXIS_FFN);
+    add_op(b, DH_OP_ACT, IN(h), IN(g));
+    return g;
+}
+
+static uint32_t dense_ffn(builder *b, uint32_t x)
+{
+    uint32_t h = linear(b, "h", x, DH_SLOT_FC1_W, DH_SLOT_FC1_B);
+    return linear(b, "f", activation(b, h), DH_SLOT_FC2_W, DH_NONE);
+}
+
+/* Rows of all experts together: every choice of a token, or the room all experts have. */
+static int64_t routed_rows(const builder *b)
+{
+    const dh_dims *d = &b->graph->dims;
+    return d->expert_capacity ? b->model->n_experts * d->expert_capacity : rows_of(b) * d->top_k;
+}
+
+static uint32_t grouped_linear(builder *b, const char *name, uint32_t x, uint32_t w_slot,
+                               uint32_t offsets)
+{
+    uint32_t w = param(b, w_slot);
+    if (b->failed) return DH_NONE;
+    const dh_tensor *wt = &b->graph->tensors.at[w];
+    uint32_t y = act_rows(b, name, b->build->dtype, routed_rows(b), DH_AXIS_ROUTED, wt->shape[1],
+                          wt->axis[1]);
+    add_op(b, DH_OP_GROUPED_LINEAR, IN(x, w, offsets), IN(y));
+    return y;
+}
+
+/* A router chooses top_k experts for each token; tokens are put in the order of their
+ * experts, each expert works on its rows, and a token's results are summed, weighted. */
+static uint32_t experts_ffn(builder *b, uint32_t x)
+{
+    const dh_model *m = b->model;
+    const dh_dtype dtype = b->build->dtype;
+    uint32_t logits = linear(b, "logits", x, DH_SLOT_ROUTER_W, DH_NONE);
+    uint32_t weights = act(b, "weights", DH_F32, m->top_k, DH_AXIS_NONE);
+    uint32_t probs = act(b, "probs", DH_F32, m->n_experts, DH_AXIS_EXPERTS);
+    uint32_t experts = act(b, "experts", DH_I32, m->top_k, DH_AXIS_NONE);
+    add_op(b, DH_OP_ROUTER, IN(logits), IN(weights, probs, experts));
+    if (b->build->mode == DH_MODE_TRAIN)
+        add_op(b, DH_OP_ROUTER_SUMS, IN(probs, experts),
+               IN(state(b, "router", DH_STATE_ROUTER, DH_F64, 2, m->n_experts)));
+    uint32_t slots = act(b, "slots", DH_I32, m->top_k, DH_AXIS_NONE);
+    uint32_t offsets =
+        act_rows(b, "offsets", DH_I64, m->n_experts + 1, DH_AXIS_NONE, 0, DH_AXIS_NONE);
+    add_op(b, DH_OP_MOE_ORDER, IN(experts), IN(slots, offsets, DH_NONE));
+    uint32_t routed =
+        act_rows(b, "routed", dtype, routed_rows(b), DH_AXIS_ROUTED, m->width, DH_AXIS_WIDTH);
+    add_op(b, DH_OP_MOE_PERMUTE, IN(x, slots), IN(routed));
+    uint32_t h = grouped_linear(b, "h", routed, DH_SLOT_FC1_W, offsets);
+    uint32_t y = grouped_linear(b, "y", activation(b, h), DH_SLOT_FC2_W, offsets);
+    uint32_t f = act(b, "f", dtype, m->width, DH_AXIS_WIDTH);
+    add_op(b, DH_OP_MOE_UNPERMUTE, IN(y, slots, weights), IN(f));
+    return f;
+}
+
+/* ---- blocks -------------------------------------------------------------------------------- */
+
+static void build_data(builder *b)
+{
+    add_op(b, DH_OP_LOAD, IN(0),
+           IN(input(b, DH_IN_TOKENS), input(b, DH_IN_TARGETS), input(b, DH_IN_POS),
+              input(b, DH_IN_SAMPLE)));
+}
+
+static void build_embed(builder *b)
+{
+    uint32_t x = act(b, "x", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
+    dh_op *op = add_op(b, DH_OP_EMBED,
+                       IN(input(b, DH_IN_TOKENS), input(b, DH_IN_POS), input(b, DH_IN_SAMPLE),
+                          param(b, DH_SLOT_WTE), param(b, DH_SLOT_WPE)),
+                       IN(x));
+    op->site = DH_SITE_EMBED;
+    b->graph->x_out = x;
+}
+
+static void build_layer(builder *b)
+{
+    uint32_t x = act(b, "x", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
+    uint32_t n1 = norm(b, "n1", x, DH_SLOT_LN1_W, DH_SLOT_LN1_B);
+    uint32_t qkv = linear(b, "qkv", n1, DH_SLOT_QKV_W, DH_SLOT_QKV_B);
+    uint32_t o = attention(b, qkv);
+    uint32_t p = linear(b, "proj", o, DH_SLOT_PROJ_W, DH_NONE);
+    uint32_t x2 = residual(b, "x2", x, p, DH_SLOT_PROJ_B, DH_SITE_ATTN);
+    uint32_t n2 = norm(b, "n2", x2, DH_SLOT_LN2_W, DH_SLOT_LN2_B);
+    uint32_t f = b->model->n_experts ? experts_ffn(b, n2) : dense_ffn(b, n2);
+    b->graph->x_in = x;
+    b->graph->x_out = residual(b, "x3", x2, f, DH_SLOT_FC2_B, DH_SITE_MLP);
+}
+
+static void build_experts(builder *b)
+{
+    (void)b; /* parameters alone */
+}
+
+static uint32_t chunk_act(builder *b, const char *name, dh_dtype dtype, int64_t rows, int64_t cols,
+                          dh_axis axis)
+{
+    uint32_t id = act(b, name, dtype, cols, axis);
+    if (!b->failed) b->graph->tensors.at[id].shape[0] = rows;
+    return id;
+}
+
+/* One row chunk of the head: logits, loss, and in train mode the loss gradient
+ * with both products of the linear's backward, so that the logits die here. */
+static void build_head_chunk(builder *b, uint32_t xn, uint32_t dxn, uint32_t loss, int64_t row0,
+                             int64_t n)
+{
+    const dh_dtype dtype = b->build->dtype;
+    const int64_t vocab = b->model->vocab;
+    uint32_t w = param(b, DH_SLOT_HEAD_W);
+    uint32_t x = view(b, xn, row0, n);
+    uint32_t targets = view(b, input(b, DH_IN_TARGETS), row0, n);
+    uint32_t logits = chunk_act(b, "logits", DH_F32, n, vocab, DH_AXIS_VOCAB);
+    uint32_t stats = chunk_act(b, "ce", DH_F32, n, 3, DH_AXIS_NONE);
+    add_op(b, DH_OP_LINEAR, IN(x, w, DH_NONE), IN(logits));
+    add_op(b, DH_OP_LOSS_STATS, IN(logits, targets), IN(stats));
+    add_op(b, DH_OP_LOSS, IN(stats, targets), IN(loss));
+    if (b->build->mode != DH_MODE_TRAIN) return;
+    uint32_t dlogits = chunk_act(b, "dlogits", dtype, n, vocab, DH_AXIS_VOCAB);
+    add_op(b, DH_OP_LOSS_GRAD, IN(logits, targets, stats), IN(dlogits));
+    add_op(b, DH_OP_LINEAR_DGRAD, IN(dlogits, w), IN(view(b, dxn, row0, n)));
+    add_op(b, DH_OP_LINEAR_WGRAD, IN(dlogits, x), IN(grad_of_param(b, DH_SLOT_HEAD_W)));
+}
+
+static void build_head(builder *b)
+{
+    uint32_t x = act(b, "x", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
+    uint32_t xn = norm(b, "xn", x, DH_SLOT_LNF_W, DH_SLOT_LNF_B);
+    b->graph->x_in = x;
+    if (b->build->mode == DH_MODE_DECODE) {
+        uint32_t last = view(b, xn, rows_of(b) - 1, 1);
+        uint32_t logits = chunk_act(b, "logits", DH_F32, 1, b->model->vocab, DH_AXIS_VOCAB);
+        add_op(b, DH_OP_LINEAR, IN(last, param(b, DH_SLOT_HEAD_W), DH_NONE), IN(logits));
+        b->graph->x_out = logits;
+        return;
+    }
+    uint32_t loss = state(b, "loss", DH_STATE_LOSS, DH_F64, 2, 0);
+    uint32_t dxn = DH_NONE;
+    if (b->build->mode == DH_MODE_TRAIN) {
+        dxn = act(b, "dxn", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
+        b->graph->loss_x = xn;
+        b->graph->loss_dx = dxn;
+    }
+    int64_t max_rows = b->build->head_chunk_bytes / (b->model->vocab * (int64_t)sizeof(float));
+    max_rows = DH_MAX(max_rows / 64 * 64, 64);
+    int64_t n_chunks = (rows_of(b) + max_rows - 1) / max_rows; /* of about equal size */
+    int64_t chunk = ((rows_of(b) + n_chunks - 1) / n_chunks + 63) / 64 * 64;
+    for (int64_t row = 0; row < rows_of(b); row += chunk)
+        build_head_chunk(b, xn, dxn, loss, row, DH_MIN(chunk, rows_of(b) - row));
+    if (b->build->mode == DH_MODE_TRAIN && b->model->n_experts) /* all layers have routed */
+        add_op(b, DH_OP_ROUTER_AUX,
+               IN(state(b, "router", DH_STATE_ROUTER, DH_F64, 2, b->model->n_experts)),
+               IN(state(b, "aux", DH_STATE_AUX, DH_F64, 2, 0)));
+}
+
+/* ---- entry -------------------------------------------------------------------------------- */
+
+/* Capacity of an expert: its even share of the choices times a factor, rounded up. */
+static int64_t expert_capacity(const dh_build *build)
+{
+    const dh_model *m = build->model;
+    if (!m->n_experts || build->moe_capacity <= 0 || build->mode == DH_MODE_DECODE) return 0;
+    const int64_t rows = build->batch * build->seq;
+    const double share = (double)(rows * m->top_k) / (double)m->n_experts;
+    return DH_MIN((int64_t)ceil(DH_MIN(build->moe_capacity * share, (double)rows)), rows);
+}
+
+static dh_dims dims_of(const dh_build *build)
+{
+    const dh_model *m = build->model;
+    const int64_t rows = build->batch * build->seq;
+    return (dh_dims){
+        .batch = build->batch,
+        .seq = build->seq,
+        .width = m->width,
+        .n_heads = m->n_heads,
+        .n_kv_heads = m->n_kv_heads,
+        .head_dim = m->head_dim,
+        .ffn_width = m->ffn_width,
+        .vocab = m->vocab,
+        .max_seq = build->mode == DH_MODE_DECODE ? build->cache_len : build->seq,
+        .norm = m->norm,
+        .norm_eps = m->norm_eps,
+        .act = m->act,
+        .rope = m->rope,
+        .dropout = build->mode == DH_MODE_TRAIN ? build->dropout : 0.0,
+        .loss_scale = build->loss_scale,
+        .top_k = m->top_k,
+        .expert_capacity = expert_capacity(build),
+        .router_rows = m->n_experts ? m->n_layers * rows : 0,
+        /* The balancing loss of a micro-batch counts as its tokens do in the batch. */
+        .aux_scale = m->router_aux_coef * build->loss_scale * (double)rows,
+    };
+}
+
+dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind, dh_graph **graph)
+{
+    static void (*const builders[DH_N_BLOCK_KIND])(builder *) = {
+        [DH_BLOCK_EMBED] = build_embed,     [DH_BLOCK_LAYER] = build_layer,
+        [DH_BLOCK_HEAD] = build_head,       [DH_BLOCK_DATA] = build_data,
+        [DH_BLOCK_EXPERTS] = build_experts,
+    };
+    if ((unsigned)kind >= DH_N_BLOCK_KIND || !builders[kind])
+        return dh_fail(ctx, DH_EINVAL, "block kind %d has no builder", (int)kind);
+    dh_graph *g = calloc(1, sizeof *g);
+    if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory building a graph");
+    g->kind = kind;
+    g->mode = build->mode;
+    g->dtype = build->dtype;
+    g->dims = dims_of(build);
+    g->x_in = g->x_out = g->dx_out = g->dx_in = g->loss_x = g->loss_dx = DH_NONE;
+    builder b = {.build = build, .model = build->model, .graph = g};
+    memset(b.params, 0xff, sizeof b.params);
+    memset(b.grads, 0xff, sizeof b.grads);
+    memset(b.inputs, 0xff, sizeof b.inputs);
+    builders[kind](&b);
+    if (b.failed) {
+        dh_graph_destroy(g);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory building a graph");
+    }
+    *graph = g;
+    return DH_OK;
+}

@@ -1,0 +1,265 @@
+/* Graph container: adding, checking, comparing. */
+#include "check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dhelix/mesh.h"
+
+void dh_graph_destroy(dh_graph *graph)
+{
+    if (!graph) return;
+    dh_vec_fini(&graph->tensors);
+    dh_vec_fini(&graph->ops);
+    free(graph);
+}
+
+uint32_t dh_graph_add_tensor(dh_graph *graph, const dh_tensor *tensor)
+{
+    return dh_vec_push(&graph->tensors, *tensor) ? (uint32_t)(graph->tensors.n - 1) : DH_NONE;
+}
+
+uint32_t dh_graph_add_op(dh_graph *graph, dh_op_type type, dh_phase phase, const uint32_t *in,
+                         const uint32_t *out)
+{
+    const dh_op_info *info = dh_op_info_of(type);
+    dh_op op = {.type = type, .phase = phase, .site = -1, .group = -1, .param = DH_NONE};
+    for (int i = 0; i < DH_MAX_OPERANDS; i++) {
+        op.in[i] = i < info->n_in ? in[i] : DH_NONE;
+        op.out[i] = i < info->n_out ? out[i] : DH_NONE;
+    }
+    return dh_vec_push(&graph->ops, op) ? (uint32_t)(graph->ops.n - 1) : DH_NONE;
+}
+
+/* ---- check ------------------------------------------------------------------------- */
+
+static dh_status check_name(dh_ctx *ctx, const dh_tensor *t, uint32_t id)
+{
+    size_t n = 0;
+    while (n < sizeof t->name && dh_graph_name_char(t->name[n])) n++;
+    if (n < sizeof t->name && t->name[n] == '\0') return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "tensor %%%u has no valid name: letters, digits, '.', '_' and '-' are allowed, "
+                   "at most %zu",
+                   id, sizeof t->name - 1);
+}
+
+static dh_status check_slot(dh_ctx *ctx, const dh_graph *g, uint32_t id)
+{
+    const dh_tensor *t = &g->tensors.at[id];
+    const uint32_t n_slots[DH_N_TENSOR_KIND] = {[DH_TENSOR_INPUT] = DH_N_INPUT,
+                                                [DH_TENSOR_PARAM] = DH_MAX_SLOT,
+                                                [DH_TENSOR_GRAD] = DH_MAX_SLOT,
+                                                [DH_TENSOR_STATE] = DH_N_STATE,
+                                                [DH_TENSOR_RANGE] = DH_NONE};
+    bool fits = n_slots[t->kind] ? t->slot < n_slots[t->kind] : t->slot == DH_NONE;
+    if (fits) return DH_OK;
+    if (t->kind == DH_TENSOR_ACT)
+        return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s is an activation, which has no slot", id,
+                       t->name);
+    if (t->slot == DH_NONE)
+        return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s needs a slot", id, t->name);
+    return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s has slot %u; it must be below %u", id, t->name,
+                   t->slot, n_slots[t->kind]);
+}
+
+static dh_status check_view(dh_ctx *ctx, const dh_graph *g, uint32_t id)
+{
+    const dh_tensor *t = &g->tensors.at[id];
+    if (t->base == DH_NONE && t->row0 != 0)
+        return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s begins at row %lld of nothing", id, t->name,
+                       (long long)t->row0);
+    if (t->base == DH_NONE) return DH_OK;
+    if (t->base >= g->tensors.n || g->tensors.at[t->base].base != DH_NONE)
+        return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s is a view of %%%u, which owns no storage",
+                       id, t->name, t->base);
+    const dh_tensor *base = &g->tensors.at[t->base];
+    bool fits = t->row0 >= 0 && t->shape[0] <= base->shape[0] &&
+                t->row0 <= base->shape[0] - t->shape[0] && t->dtype == base->dtype &&
+                t->ndim == base->ndim;
+    for (int i = 1; i < t->ndim; i++) fits = fits && t->shape[i] == base->shape[i];
+    if (!fits)
+        return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s does not lie inside its base %%%u %s", id,
+                       t->name, t->base, base->name);
+    return DH_OK;
+}
+
+static dh_status check_tensor(dh_ctx *ctx, const dh_graph *g, uint32_t id)
+{
+    const dh_tensor *t = &g->tensors.at[id];
+    DH_TRY(check_name(ctx, t, id));
+    if (t->ndim < 1 || t->ndim > 3)
+        return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s has %d axes; 1 to 3 are allowed", id,
+                       t->name, t->ndim);
+    if ((unsigned)t->dtype >= DH_N_DTYPE || (unsigned)t->kind >= DH_N_TENSOR_KIND)
+        return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s has no valid type", id, t->name);
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] <= 0 || __builtin_mul_overflow(n, t->shape[i], &n) || n > (int64_t)1 << 48)
+            return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s: axis %d has size %lld", id, t->name, i,
+                           (long long)t->shape[i]);
+    DH_TRY(check_slot(ctx, g, id));
+    return check_view(ctx, g, id);
+}
+
+static uint32_t storage_of(const dh_graph *g, uint32_t tensor)
+{
+    uint32_t base = g->tensors.at[tensor].base;
+    return base == DH_NONE ? tensor : base;
+}
+
+static dh_status check_operand(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, uint32_t tensor,
+                               const dh_operand_info *info)
+{
+    const char *name = dh_op_info_of(g->ops.at[op_id].type)->name;
+    if (tensor == DH_NONE)
+        return info->optional
+                   ? DH_OK
+                   : dh_fail(ctx, DH_EINVAL, "op %u %s lacks operand %s", op_id, name, info->name);
+    if (tensor >= g->tensors.n)
+        return dh_fail(ctx, DH_EINVAL, "op %u %s: operand %s is %%%u, but there are %zu tensors",
+                       op_id, name, info->name, tensor, g->tensors.n);
+    return DH_OK;
+}
+
+/* rows_written counts the rows of each tensor with storage that operators wrote so
+ * far. Views are written piece by piece: their sum is checked here, and which bytes
+ * they are by the program's verifier. */
+static dh_status check_read(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, uint32_t tensor,
+                            const int64_t *rows_written)
+{
+    uint32_t s = storage_of(g, tensor);
+    const dh_tensor *t = &g->tensors.at[tensor];
+    if (t->kind != DH_TENSOR_ACT || rows_written[s] >= t->shape[0]) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL, "op %u %s reads %%%u %s before any operator wrote %s", op_id,
+                   dh_op_info_of(g->ops.at[op_id].type)->name, tensor, t->name,
+                   rows_written[s] ? "all of it" : "it");
+}
+
+static dh_status check_write(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, uint32_t tensor,
+                             int64_t *rows_written)
+{
+    uint32_t s = storage_of(g, tensor);
+    const dh_tensor *t = &g->tensors.at[tensor];
+    if (t->kind == DH_TENSOR_ACT && rows_written[s] > g->tensors.at[s].shape[0] - t->shape[0])
+        return dh_fail(ctx, DH_EINVAL, "op %u %s writes %%%u %s, which is written already", op_id,
+                       dh_op_info_of(g->ops.at[op_id].type)->name, tensor, t->name);
+    if (t->kind == DH_TENSOR_ACT) rows_written[s] += t->shape[0];
+    return DH_OK;
+}
+
+static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_t *rows_written)
+{
+    const dh_op *op = &g->ops.at[op_id];
+    if ((unsigned)op->type >= DH_N_OP_TYPE || (unsigned)op->phase >= DH_N_PHASE)
+        return dh_fail(ctx, DH_EINVAL, "op %u has no valid type or phase", op_id);
+    const dh_op_info *info = dh_op_info_of(op->type);
+    if (op->site < -1 || op->site >= DH_N_SITE || op->group < -1 || op->group >= DH_N_GROUPS)
+        return dh_fail(ctx, DH_EINVAL, "op %u %s has no valid dropout site or group", op_id,
+                       info->name);
+    if (op->step < 0 || (op->step > 0 && op->step >= g->dims.cp))
+        return dh_fail(ctx, DH_EINVAL, "op %u %s has step %d of %lld", op_id, info->name, op->step,
+                       (long long)g->dims.cp);
+    for (int i = 0; i < info->n_in; i++) {
+        DH_TRY(check_operand(ctx, g, op_id, op->in[i], &info->in[i]));
+        if (op->in[i] != DH_NONE) DH_TRY(check_read(ctx, g, op_id, op->in[i], rows_written));
+    }
+    for (int i = 0; i < info->n_out; i++) {
+        DH_TRY(check_operand(ctx, g, op_id, op->out[i], &info->out[i]));
+        if (op->out[i] != DH_NONE) DH_TRY(check_write(ctx, g, op_id, op->out[i], rows_written));
+    }
+    return DH_OK;
+}
+
+static dh_status check_ops(dh_ctx *ctx, const dh_graph *g, uint32_t *fault)
+{
+    int64_t *rows_written = calloc(g->tensors.n + 1, sizeof *rows_written);
+    if (!rows_written) return dh_fail(ctx, DH_ENOMEM, "out of memory checking a graph");
+    const uint32_t entering[] = {g->x_in, g->dx_out};
+    for (size_t i = 0; i < DH_COUNTOF(entering); i++)
+        if (entering[i] != DH_NONE)
+            rows_written[storage_of(g, entering[i])] += g->tensors.at[entering[i]].shape[0];
+    dh_status st = DH_OK;
+    for (uint32_t i = 0; st == DH_OK && i < g->ops.n; i++) {
+        st = check_op(ctx, g, i, rows_written);
+        if (st != DH_OK) *fault = i;
+    }
+    free(rows_written);
+    return st;
+}
+
+dh_status dh_graph_check_at(dh_ctx *ctx, const dh_graph *graph, dh_graph_fault *fault)
+{
+    *fault = (dh_graph_fault){DH_NONE, DH_NONE};
+    if ((unsigned)graph->kind >= DH_N_BLOCK_KIND || (unsigned)graph->mode > DH_MODE_DECODE ||
+        (unsigned)graph->dtype >= DH_N_DTYPE)
+        return dh_fail(ctx, DH_EINVAL, "the graph has no valid kind, mode or type");
+    if (graph->dims.cp_rank < 0 || graph->dims.cp_rank >= DH_MAX(graph->dims.cp, 1))
+        return dh_fail(ctx, DH_EINVAL, "the graph is for cp rank %lld of %lld",
+                       (long long)graph->dims.cp_rank, (long long)graph->dims.cp);
+    for (uint32_t i = 0; i < graph->tensors.n; i++) {
+        dh_status st = check_tensor(ctx, graph, i);
+        if (st == DH_OK) continue;
+        fault->tensor = i;
+        return st;
+    }
+    const uint32_t ends[] = {graph->x_in,  graph->x_out,  graph->dx_out,
+                             graph->dx_in, graph->loss_x, graph->loss_dx};
+    for (size_t i = 0; i < DH_COUNTOF(ends); i++)
+        if (ends[i] != DH_NONE && ends[i] >= graph->tensors.n)
+            return dh_fail(ctx, DH_EINVAL, "block end %%%u is not a tensor", ends[i]);
+    return check_ops(ctx, graph, &fault->op);
+}
+
+dh_status dh_graph_check(dh_ctx *ctx, const dh_graph *graph)
+{
+    dh_graph_fault fault;
+    return dh_graph_check_at(ctx, graph, &fault);
+}
+
+/* ---- equality: what the text form carries --------------------------------------------- */
+
+static bool tensors_equal(const dh_tensor *a, const dh_tensor *b)
+{
+    if (strcmp(a->name, b->name) != 0 || a->kind != b->kind || a->dtype != b->dtype ||
+        a->ndim != b->ndim || a->base != b->base || a->row0 != b->row0 || a->slot != b->slot)
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i] || a->axis[i] != b->axis[i]) return false;
+    return true;
+}
+
+static bool dims_equal(const dh_dims *a, const dh_dims *b)
+{
+    return a->batch == b->batch && a->seq == b->seq && a->width == b->width &&
+           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
+           a->head_dim == b->head_dim && a->ffn_width == b->ffn_width && a->vocab == b->vocab &&
+           a->max_seq == b->max_seq && a->vocab0 == b->vocab0 && a->cp == b->cp &&
+           a->cp_rank == b->cp_rank && a->top_k == b->top_k &&
+           a->expert_capacity == b->expert_capacity && a->router_rows == b->router_rows &&
+           a->aux_scale == b->aux_scale && a->norm == b->norm && a->norm_eps == b->norm_eps &&
+           a->act == b->act && a->dropout == b->dropout && a->loss_scale == b->loss_scale &&
+           a->rope.theta == b->rope.theta && a->rope.scaling == b->rope.scaling &&
+           a->rope.factor == b->rope.factor && a->rope.low_freq_factor == b->rope.low_freq_factor &&
+           a->rope.high_freq_factor == b->rope.high_freq_factor &&
+           a->rope.original_max_seq == b->rope.original_max_seq;
+}
+
+bool dh_graph_equal(const dh_graph *a, const dh_graph *b)
+{
+    if (a->kind != b->kind || a->mode != b->mode || a->dtype != b->dtype ||
+        a->tensors.n != b->tensors.n || a->ops.n != b->ops.n || a->x_in != b->x_in ||
+        a->x_out != b->x_out || a->dx_out != b->dx_out || a->dx_in != b->dx_in ||
+        a->loss_x != b->loss_x || a->loss_dx != b->loss_dx || !dims_equal(&a->dims, &b->dims))
+        return false;
+    for (size_t i = 0; i < a->tensors.n; i++)
+        if (!tensors_equal(&a->tensors.at[i], &b->tensors.at[i])) return false;
+    for (size_t i = 0; i < a->ops.n; i++) {
+        const dh_op *x = &a->ops.at[i], *y = &b->ops.at[i];
+        if (x->type != y->type || x->phase != y->phase || x->site != y->site ||
+            x->group != y->group || x->param != y->param || x->step != y->step ||
+            memcmp(x->in, y->in, sizeof x->in) != 0 || memcmp(x->out, y->out, sizeof x->out) != 0)
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,209 @@
+/* Operator table: names and operands from ops.def, and the work each type does. */
+#include "dhelix/graph.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <string.h>
+
+/* ---- names and operands ---------------------------------------------------------- */
+
+static const struct {
+    const char *name, *in, *out, *doc;
+    dh_resource resource;
+    int inplace;
+} rows[DH_N_OP_TYPE] = {
+#define DH_OP(id, name, res, in, out, inplace, doc)                                                \
+    [DH_OP_##id] = {name, in, out, doc, DH_RES_##res, inplace},
+#include "dhelix/ops.def"
+#undef DH_OP
+};
+
+static dh_op_info infos[DH_N_OP_TYPE];
+static pthread_once_t infos_once = PTHREAD_ONCE_INIT;
+
+/* "x w b?" -> operand table; the rows are ours, so a misfit is a bug. */
+static int parse_operands(const char *text, dh_operand_info *operands)
+{
+    int n = 0;
+    while (*text) {
+        DH_CHECK(n < DH_MAX_OPERANDS, "too many operands: %s", text);
+        dh_operand_info *operand = &operands[n++];
+        size_t len = strcspn(text, " ?+&");
+        DH_CHECK(len < sizeof operand->name, "operand name too long: %s", text);
+        memcpy(operand->name, text, len);
+        for (text += len; *text && *text != ' '; text++) {
+            operand->optional |= *text == '?';
+            operand->accumulate |= *text == '+';
+            operand->update |= *text == '&';
+        }
+        while (*text == ' ') text++;
+    }
+    return n;
+}
+
+static void infos_init(void)
+{
+    for (int i = 0; i < DH_N_OP_TYPE; i++) {
+        dh_op_info *info = &infos[i];
+        info->name = rows[i].name;
+        info->doc = rows[i].doc;
+        info->resource = rows[i].resource;
+        info->inplace = rows[i].inplace;
+        info->n_in = parse_operands(rows[i].in, info->in);
+        info->n_out = parse_operands(rows[i].out, info->out);
+    }
+}
+
+const dh_op_info *dh_op_info_of(dh_op_type type)
+{
+    DH_ASSERT((unsigned)type < DH_N_OP_TYPE, "op type %d", (int)type);
+    pthread_once(&infos_once, infos_init);
+    return &infos[type];
+}
+
+dh_op_type dh_op_type_parse(const char *name)
+{
+    for (int i = 0; i < DH_N_OP_TYPE; i++)
+        if (strcmp(rows[i].name, name) == 0) return (dh_op_type)i;
+    return DH_N_OP_TYPE;
+}
+
+/* ---- work ---------------------------------------------------------------------------- */
+
+int64_t dh_tensor_elements(const dh_tensor *tensor)
+{
+    int64_t n = 1;
+    for (int i = 0; i < tensor->ndim; i++) n *= tensor->shape[i];
+    return n;
+}
+
+int64_t dh_tensor_bytes(const dh_tensor *tensor)
+{
+    return dh_tensor_elements(tensor) * (int64_t)dh_dtype_bytes(tensor->dtype);
+}
+
+static const dh_tensor *operand(const dh_graph *g, uint32_t id)
+{
+    return id == DH_NONE ? NULL : &g->tensors.at[id];
+}
+
+/* Product of both GEMM operands' sizes over the shared axis: 2 * N * O * I. */
+static double linear_flops(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *x = operand(g, op->in[0]), *w = operand(g, op->in[1]);
+    return 2.0 * (double)x->shape[0] * (double)w->shape[0] * (double)w->shape[1];
+}
+
+static double linear_wgrad_flops(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *dy = operand(g, op->in[0]), *x = operand(g, op->in[1]);
+    return 2.0 * (double)dy->shape[0] * (double)dy->shape[1] * (double)x->shape[1];
+}
+
+/* Choices of all tokens, or all the rows that experts with a fixed capacity have. */
+static double routed_rows(const dh_graph *g, const dh_tensor *x)
+{
+    const dh_dims *d = &g->dims;
+    const int64_t chosen = d->batch * d->seq * d->top_k;
+    return (double)(d->expert_capacity ? x->shape[0] : DH_MIN(x->shape[0], chosen));
+}
+
+static double grouped_flops(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *x = operand(g, op->in[0]), *w = operand(g, op->in[1]);
+    return 2.0 * routed_rows(g, x) * (double)w->shape[1] * (double)w->shape[2];
+}
+
+static double grouped_wgrad_flops(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *dy = operand(g, op->in[0]), *x = operand(g, op->in[1]);
+    return 2.0 * routed_rows(g, x) * (double)dy->shape[1] * (double)x->shape[1];
+}
+
+/* Two GEMMs of T x T x D per head, half of it under the causal mask. */
+static double attn_flops(const dh_graph *g, const dh_op *op)
+{
+    const dh_dims *d = &g->dims;
+    double heads = (double)operand(g, op->out[0])->shape[1];
+    return 2.0 * (double)d->batch * (double)d->seq * (double)(d->seq + 1) * heads;
+}
+
+/* Five GEMMs instead of two: scores again, dV, dP, dQ, dK. */
+static double attn_grad_flops(const dh_graph *g, const dh_op *op)
+{
+    const dh_dims *d = &g->dims;
+    double heads = (double)operand(g, op->in[0])->shape[1];
+    return 5.0 * (double)d->batch * (double)d->seq * (double)(d->seq + 1) * heads;
+}
+
+/* Query-key pairs of a ring part, all samples. */
+static double ring_pairs(const dh_graph *g, const dh_op *op)
+{
+    const dh_ring_part part = dh_ring_part_of(&g->dims, op->step);
+    double pairs = (double)part.n_q * (double)part.n_k;
+    if (op->step == 0) pairs = (pairs + (double)part.n_q) / 2;
+    return (double)g->dims.batch * pairs;
+}
+
+static double ring_attn_flops(const dh_graph *g, const dh_op *op)
+{
+    return 4.0 * ring_pairs(g, op) * (double)operand(g, op->out[0])->shape[1];
+}
+
+static double ring_attn_grad_flops(const dh_graph *g, const dh_op *op)
+{
+    return 10.0 * ring_pairs(g, op) * (double)operand(g, op->out[0])->shape[1];
+}
+
+static double attn_cached_flops(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *o = operand(g, op->out[0]);
+    return 4.0 * (double)dh_tensor_elements(o) * (double)g->dims.max_seq;
+}
+
+/* Elementwise and reducing operators: a nominal count per element of the first
+ * operand. They are bound by memory, so only the order of magnitude matters. */
+static double elementwise_flops(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *x = operand(g, op->in[0] != DH_NONE ? op->in[0] : op->out[0]);
+    return x ? 8.0 * (double)dh_tensor_elements(x) : 0.0;
+}
+
+static double no_flops(const dh_graph *g, const dh_op *op)
+{
+    return 0.0;
+}
+
+double dh_op_flops(const dh_graph *graph, const dh_op *op)
+{
+    static double (*const flops[DH_N_OP_TYPE])(const dh_graph *, const dh_op *) = {
+        [DH_OP_LOAD] = no_flops,
+        [DH_OP_LINEAR] = linear_flops,
+        [DH_OP_LINEAR_DGRAD] = linear_flops,
+        [DH_OP_LINEAR_WGRAD] = linear_wgrad_flops,
+        [DH_OP_GROUPED_LINEAR] = grouped_flops,
+        [DH_OP_GROUPED_DGRAD] = grouped_flops,
+        [DH_OP_GROUPED_WGRAD] = grouped_wgrad_flops,
+        [DH_OP_ATTN] = attn_flops,
+        [DH_OP_ATTN_GRAD] = attn_grad_flops,
+        [DH_OP_ATTN_CACHED] = attn_cached_flops,
+        [DH_OP_RING_ATTN] = ring_attn_flops,
+        [DH_OP_RING_ATTN_GRAD] = ring_attn_grad_flops,
+    };
+    if (flops[op->type]) return flops[op->type](graph, op);
+    return dh_op_info_of(op->type)->resource == DH_RES_COMM ? 0.0 : elementwise_flops(graph, op);
+}
+
+double dh_op_bytes(const dh_graph *graph, const dh_op *op)
+{
+    const dh_op_info *info = dh_op_info_of(op->type);
+    double n_bytes = 0;
+    for (int i = 0; i < info->n_in; i++)
+        if (op->in[i] != DH_NONE) n_bytes += (double)dh_tensor_bytes(operand(graph, op->in[i]));
+    for (int i = 0; i < info->n_out; i++) {
+        if (op->out[i] == DH_NONE) continue;
+        bool twice = info->out[i].accumulate || info->out[i].update;
+        n_bytes += (twice ? 2.0 : 1.0) * (double)dh_tensor_bytes(operand(graph, op->out[i]));
+    }
+    return n_bytes;
+}

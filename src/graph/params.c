@@ -1,0 +1,351 @@
+/* Parameters of each block: shapes, initialisation, and where Hugging Face
+ * checkpoints keep them. One row per parameter and family; a family without a
+ * row has no such parameter. */
+#include "dhelix/graph.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Sizes a row can name. */
+typedef enum size_name {
+    ONE,
+    WIDTH,
+    VOCAB,
+    MAX_SEQ,
+    QKV,
+    Q_ROWS, /* H*D: also the attention output's width */
+    KV_ROWS,
+    FFN,
+    FFN_PACKED, /* 2F for SwiGLU: gate then up */
+    EXPERTS
+} size_name;
+
+typedef enum init_rule { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } init_rule;
+typedef enum when { ALWAYS, IF_BIAS, IF_UNTIED, IF_DENSE, IF_EXPERTS } when;
+
+typedef enum form {
+    PLAIN,
+    STACKED, /* one for each expert */
+    WIDE     /* used in float32 */
+} form;
+
+typedef struct piece_row {
+    const char *hf_name; /* %d: layer; %%d: expert */
+    size_name rows;      /* 0 ends the list (ONE is never a row count of a piece) */
+} piece_row;
+
+typedef struct param_row {
+    dh_block_kind kind;
+    uint32_t slot;
+    const char *name;
+    size_name rows, cols; /* cols ONE: a vector */
+    dh_axis row_axis, col_axis;
+    init_rule init;
+    when present;
+    bool transpose; /* HF stores [in, out] */
+    piece_row pieces[3];
+    form form;
+} param_row;
+
+#define VECTOR(kind, slot, name, rows, axis, init, when_, hf)                                      \
+    {                                                                                              \
+        DH_BLOCK_##kind, DH_SLOT_##slot, name, rows, ONE, DH_AXIS_##axis, DH_AXIS_NONE, init,      \
+            when_, false, {{hf, rows}}, PLAIN                                                      \
+    }
+#define MATRIX_IF(when_, form_, kind, slot, name, rows, cols, ra, ca, init, tr, ...)               \
+    {                                                                                              \
+        DH_BLOCK_##kind, DH_SLOT_##slot, name, rows, cols, DH_AXIS_##ra, DH_AXIS_##ca, init,       \
+            when_, tr, {__VA_ARGS__}, form_                                                        \
+    }
+#define MATRIX(...) MATRIX_IF(ALWAYS, PLAIN, __VA_ARGS__)
+
+static const param_row gpt2_rows[] = {
+    MATRIX(EMBED, WTE, "wte", VOCAB, WIDTH, VOCAB, WIDTH, INIT_NORMAL, false,
+           {"wte.weight", VOCAB}),
+    MATRIX(EMBED, WPE, "wpe", MAX_SEQ, WIDTH, NONE, WIDTH, INIT_NORMAL, false,
+           {"wpe.weight", MAX_SEQ}),
+    VECTOR(LAYER, LN1_W, "ln1.w", WIDTH, WIDTH, INIT_ONE, ALWAYS, "h.%d.ln_1.weight"),
+    VECTOR(LAYER, LN1_B, "ln1.b", WIDTH, WIDTH, INIT_ZERO, IF_BIAS, "h.%d.ln_1.bias"),
+    MATRIX(LAYER, QKV_W, "qkv.w", QKV, WIDTH, HEADS, WIDTH, INIT_NORMAL, true,
+           {"h.%d.attn.c_attn.weight", QKV}),
+    VECTOR(LAYER, QKV_B, "qkv.b", QKV, HEADS, INIT_ZERO, IF_BIAS, "h.%d.attn.c_attn.bias"),
+    MATRIX(LAYER, PROJ_W, "proj.w", WIDTH, Q_ROWS, WIDTH, HEADS, INIT_RESIDUAL, true,
+           {"h.%d.attn.c_proj.weight", WIDTH}),
+    VECTOR(LAYER, PROJ_B, "proj.b", WIDTH, WIDTH, INIT_ZERO, IF_BIAS, "h.%d.attn.c_proj.bias"),
+    VECTOR(LAYER, LN2_W, "ln2.w", WIDTH, WIDTH, INIT_ONE, ALWAYS, "h.%d.ln_2.weight"),
+    VECTOR(LAYER, LN2_B, "ln2.b", WIDTH, WIDTH, INIT_ZERO, IF_BIAS, "h.%d.ln_2.bias"),
+    MATRIX(LAYER, FC1_W, "fc1.w", FFN, WIDTH, FFN, WIDTH, INIT_NORMAL, true,
+           {"h.%d.mlp.c_fc.weight", FFN}),
+    VECTOR(LAYER, FC1_B, "fc1.b", FFN, FFN, INIT_ZERO, IF_BIAS, "h.%d.mlp.c_fc.bias"),
+    MATRIX(LAYER, FC2_W, "fc2.w", WIDTH, FFN, WIDTH, FFN, INIT_RESIDUAL, true,
+           {"h.%d.mlp.c_proj.weight", WIDTH}),
+    VECTOR(LAYER, FC2_B, "fc2.b", WIDTH, WIDTH, INIT_ZERO, IF_BIAS, "h.%d.mlp.c_proj.bias"),
+    VECTOR(HEAD, LNF_W, "lnf.w", WIDTH, WIDTH, INIT_ONE, ALWAYS, "ln_f.weight"),
+    VECTOR(HEAD, LNF_B, "lnf.b", WIDTH, WIDTH, INIT_ZERO, IF_BIAS, "ln_f.bias"),
+    MATRIX_IF(IF_UNTIED, PLAIN, HEAD, HEAD_W, "head.w", VOCAB, WIDTH, VOCAB, WIDTH, INIT_NORMAL,
+              false, {"lm_head.weight", VOCAB}),
+};
+
+/* Llama, and Mixtral: the same but for the feed-forward part. */
+static const param_row llama_rows[] = {
+    MATRIX(EMBED, WTE, "wte", VOCAB, WIDTH, VOCAB, WIDTH, INIT_NORMAL, false,
+           {"model.embed_tokens.weight", VOCAB}),
+    VECTOR(LAYER, LN1_W, "ln1.w", WIDTH, WIDTH, INIT_ONE, ALWAYS,
+           "model.layers.%d.input_layernorm.weight"),
+    MATRIX(LAYER, QKV_W, "qkv.w", QKV, WIDTH, HEADS, WIDTH, INIT_NORMAL, false,
+           {"model.layers.%d.self_attn.q_proj.weight", Q_ROWS},
+           {"model.layers.%d.self_attn.k_proj.weight", KV_ROWS},
+           {"model.layers.%d.self_attn.v_proj.weight", KV_ROWS}),
+    MATRIX(LAYER, PROJ_W, "proj.w", WIDTH, Q_ROWS, WIDTH, HEADS, INIT_RESIDUAL, false,
+           {"model.layers.%d.self_attn.o_proj.weight", WIDTH}),
+    VECTOR(LAYER, LN2_W, "ln2.w", WIDTH, WIDTH, INIT_ONE, ALWAYS,
+           "model.layers.%d.post_attention_layernorm.weight"),
+    MATRIX_IF(IF_DENSE, PLAIN, LAYER, FC1_W, "fc1.w", FFN_PACKED, WIDTH, FFN, WIDTH, INIT_NORMAL,
+              false, {"model.layers.%d.mlp.gate_proj.weight", FFN},
+              {"model.layers.%d.mlp.up_proj.weight", FFN}),
+    MATRIX_IF(IF_DENSE, PLAIN, LAYER, FC2_W, "fc2.w", WIDTH, FFN, WIDTH, FFN, INIT_RESIDUAL, false,
+              {"model.layers.%d.mlp.down_proj.weight", WIDTH}),
+    MATRIX_IF(IF_EXPERTS, WIDE, LAYER, ROUTER_W, "router.w", EXPERTS, WIDTH, EXPERTS, WIDTH,
+              INIT_NORMAL, false, {"model.layers.%d.block_sparse_moe.gate.weight", EXPERTS}),
+    MATRIX_IF(IF_EXPERTS, STACKED, EXPERTS, FC1_W, "fc1.w", FFN_PACKED, WIDTH, FFN, WIDTH,
+              INIT_NORMAL, false, {"model.layers.%d.block_sparse_moe.experts.%%d.w1.weight", FFN},
+              {"model.layers.%d.block_sparse_moe.experts.%%d.w3.weight", FFN}),
+    MATRIX_IF(IF_EXPERTS, STACKED, EXPERTS, FC2_W, "fc2.w", WIDTH, FFN, WIDTH, FFN, INIT_RESIDUAL,
+              false, {"model.layers.%d.block_sparse_moe.experts.%%d.w2.weight", WIDTH}),
+    VECTOR(HEAD, LNF_W, "lnf.w", WIDTH, WIDTH, INIT_ONE, ALWAYS, "model.norm.weight"),
+    MATRIX_IF(IF_UNTIED, PLAIN, HEAD, HEAD_W, "head.w", VOCAB, WIDTH, VOCAB, WIDTH, INIT_NORMAL,
+              false, {"lm_head.weight", VOCAB}),
+};
+
+static const struct {
+    const param_row *rows;
+    size_t n;
+} families[] = {
+    [DH_FAMILY_GPT2] = {gpt2_rows, DH_COUNTOF(gpt2_rows)},
+    [DH_FAMILY_LLAMA] = {llama_rows, DH_COUNTOF(llama_rows)},
+    [DH_FAMILY_MIXTRAL] = {llama_rows, DH_COUNTOF(llama_rows)},
+};
+
+static int64_t size_of(const dh_model *m, size_name name)
+{
+    switch (name) {
+    case ONE:
+        return 1;
+    case WIDTH:
+        return m->width;
+    case VOCAB:
+        return m->vocab;
+    case MAX_SEQ:
+        return m->max_seq;
+    case QKV:
+        return (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+    case Q_ROWS:
+        return m->n_heads * m->head_dim;
+    case KV_ROWS:
+        return m->n_kv_heads * m->head_dim;
+    case FFN:
+        return m->ffn_width;
+    case FFN_PACKED:
+        return 2 * m->ffn_width;
+    case EXPERTS:
+        return m->n_experts;
+    }
+    return 0;
+}
+
+static bool is_present(const dh_model *m, when present)
+{
+    return present == ALWAYS || (present == IF_BIAS && m->bias) ||
+           (present == IF_UNTIED && !m->tied_head) || (present == IF_DENSE && !m->n_experts) ||
+           (present == IF_EXPERTS && m->n_experts);
+}
+
+int64_t dh_param_cols(const dh_param *p)
+{
+    return p->ndim == 1 ? 1 : p->shape[p->ndim - 1];
+}
+
+int64_t dh_param_elements(const dh_param *p)
+{
+    int64_t n = 1;
+    for (int i = 0; i < p->ndim; i++) n *= p->shape[i];
+    return n;
+}
+
+dh_param_piece dh_param_piece_at(const dh_param *p, int i)
+{
+    if (p->ndim < 3) return p->piece_rows[i];
+    const int n_kinds = p->n_pieces / (int)p->shape[0], expert = i / n_kinds;
+    dh_param_piece piece = p->piece_rows[i % n_kinds];
+    snprintf(piece.hf_name, sizeof piece.hf_name, p->piece_rows[i % n_kinds].hf_name,
+             (int)p->expert0 + expert);
+    piece.row += expert * p->shape[1];
+    return piece;
+}
+
+static void add_piece(const param_row *row, const char *hf_name, int layer, int64_t hf_row,
+                      int64_t n_rows, int64_t hf_rows, dh_param *p)
+{
+    int64_t cols = dh_param_cols(p);
+    int64_t at = 0;
+    for (int i = 0; i < p->n_pieces; i++) at += p->piece_rows[i].n_rows;
+    dh_param_piece *piece = &p->piece_rows[p->n_pieces++];
+    *piece = (dh_param_piece){.row = at,
+                              .n_rows = n_rows,
+                              .n_cols = cols,
+                              .hf_row = hf_row,
+                              .hf_ndim = DH_MIN(p->ndim, 2),
+                              .transpose = row->transpose};
+    piece->hf_shape[0] = row->transpose ? cols : hf_rows;
+    piece->hf_shape[1] = row->transpose ? hf_rows : cols;
+    snprintf(piece->hf_name, sizeof piece->hf_name, hf_name, layer);
+}
+
+/* A fused q|k|v tensor is three pieces, so that each part can be split by heads. */
+static void describe_pieces(const dh_model *m, const param_row *row, int layer, dh_param *p)
+{
+    for (int i = 0; i < (int)DH_COUNTOF(row->pieces) && row->pieces[i].hf_name; i++) {
+        const char *name = row->pieces[i].hf_name;
+        int64_t rows = size_of(m, row->pieces[i].rows);
+        if (row->pieces[i].rows != QKV) {
+            add_piece(row, name, layer, 0, rows, rows, p);
+            continue;
+        }
+        int64_t q = size_of(m, Q_ROWS), kv = size_of(m, KV_ROWS);
+        add_piece(row, name, layer, 0, q, rows, p);
+        add_piece(row, name, layer, q, kv, rows, p);
+        add_piece(row, name, layer, q + kv, kv, rows, p);
+    }
+}
+
+static void stack(const dh_model *m, dh_param *p)
+{
+    for (int i = p->ndim++; i > 0; i--) {
+        p->shape[i] = p->shape[i - 1];
+        p->axis[i] = p->axis[i - 1];
+    }
+    p->shape[0] = m->n_experts;
+    p->axis[0] = DH_AXIS_EXPERTS;
+}
+
+static void describe(const dh_model *m, const param_row *row, int layer, dh_param *p)
+{
+    *p = (dh_param){
+        .kind = row->kind,
+        .layer = layer,
+        .slot = row->slot,
+        .ndim = row->cols == ONE ? 1 : 2,
+        .shape = {size_of(m, row->rows), size_of(m, row->cols)},
+        .axis = {row->row_axis, row->col_axis},
+        .init_value = row->init == INIT_ONE ? 1.0 : 0.0,
+        .decay = row->cols != ONE,
+        .wide = row->form == WIDE,
+    };
+    /* GPT-2 (Radford et al. 2019, 2.3): residual projections start smaller by the
+     * square root of the number of residual additions. */
+    if (row->init == INIT_NORMAL) p->init_std = m->init_std;
+    if (row->init == INIT_RESIDUAL) p->init_std = m->init_std / sqrt(2.0 * (double)m->n_layers);
+    if (row->kind == DH_BLOCK_LAYER || row->kind == DH_BLOCK_EXPERTS)
+        snprintf(p->name, sizeof p->name, "layer%d.%s", layer, row->name);
+    else
+        snprintf(p->name, sizeof p->name, "%s", row->name);
+    if (row->form == STACKED) stack(m, p);
+    describe_pieces(m, row, layer, p);
+    if (row->form == STACKED) p->n_pieces *= (int)m->n_experts;
+}
+
+bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t slot,
+                       dh_param *param)
+{
+    if ((size_t)model->family >= DH_COUNTOF(families)) return false;
+    if (kind == DH_BLOCK_HEAD && slot == DH_SLOT_HEAD_W && model->tied_head) {
+        kind = DH_BLOCK_EMBED;
+        slot = DH_SLOT_WTE;
+    }
+    if (kind == DH_BLOCK_LAYER && (slot == DH_SLOT_FC1_W || slot == DH_SLOT_FC2_W) &&
+        model->n_experts > 0)
+        kind = DH_BLOCK_EXPERTS;
+    const param_row *rows = families[model->family].rows;
+    for (size_t i = 0; i < families[model->family].n; i++) {
+        if (rows[i].kind != kind || rows[i].slot != slot) continue;
+        if (!is_present(model, rows[i].present)) return false;
+        describe(model, &rows[i], layer, param);
+        return true;
+    }
+    return false;
+}
+
+/* ---- shards -------------------------------------------------------------------------- */
+
+void dh_vocab_shard(int64_t vocab, dh_shard shard, int64_t *first, int64_t *n)
+{
+    int64_t rows = (vocab + shard.tp - 1) / shard.tp;
+    *first = DH_MIN(shard.tp_rank * rows, vocab);
+    *n = DH_MIN(rows, vocab - *first);
+}
+
+static bool splits(dh_axis axis)
+{
+    return axis == DH_AXIS_HEADS || axis == DH_AXIS_FFN || axis == DH_AXIS_VOCAB;
+}
+
+/* Axis of rows, and kinds of pieces: of one expert. */
+static int row_axis(const dh_param *p)
+{
+    return p->ndim == 3 ? 1 : 0;
+}
+
+static int n_piece_rows(const dh_param *p)
+{
+    return p->ndim == 3 ? p->n_pieces / (int)p->shape[0] : p->n_pieces;
+}
+
+static void shard_rows(dh_param *p, dh_shard shard)
+{
+    const int axis = row_axis(p);
+    int64_t rows = 0;
+    for (int i = 0; i < n_piece_rows(p); i++) {
+        dh_param_piece *piece = &p->piece_rows[i];
+        int64_t first = shard.tp_rank * (piece->n_rows / shard.tp);
+        int64_t n = piece->n_rows / shard.tp;
+        if (p->axis[axis] == DH_AXIS_VOCAB) dh_vocab_shard(piece->n_rows, shard, &first, &n);
+        piece->hf_row += first;
+        piece->row = rows;
+        piece->n_rows = n;
+        rows += n;
+    }
+    p->shape[axis] = rows;
+}
+
+static void shard_cols(dh_param *p, dh_shard shard)
+{
+    int64_t *cols = &p->shape[p->ndim - 1];
+    *cols /= shard.tp;
+    for (int i = 0; i < n_piece_rows(p); i++) {
+        p->piece_rows[i].n_cols = *cols;
+        p->piece_rows[i].hf_col += shard.tp_rank * *cols;
+    }
+}
+
+static void shard_experts(dh_param *p, dh_shard shard)
+{
+    if (p->ndim != 3 || shard.ep <= 1) return;
+    p->shape[0] /= shard.ep;
+    p->n_pieces /= (int)shard.ep;
+    p->expert0 = shard.ep_rank * p->shape[0];
+}
+
+bool dh_param_shard(const dh_param *whole, dh_shard shard, dh_param *part)
+{
+    *part = *whole;
+    shard_experts(part, shard);
+    if (shard.tp == 1) return true;
+    if (whole->kind == DH_BLOCK_EMBED && whole->slot == DH_SLOT_WPE) return shard.tp_rank == 0;
+    bool rows = splits(whole->axis[row_axis(whole)]);
+    bool cols = whole->ndim >= 2 && splits(whole->axis[whole->ndim - 1]);
+    if (rows) shard_rows(part, shard);
+    if (cols) shard_cols(part, shard);
+    part->sharded = rows || cols;
+    return part->shape[row_axis(part)] > 0;
+}

@@ -1,0 +1,263 @@
+/* The search: one dynamic programme over pairs (set of finished forward operators, set of
+ * finished backward operators), the paper's equation 2
+ *   T(i, j) = min { T(i', j) + P(i' -> i, 0), T(i, j') + P(0, j' -> j),
+ *                   T(i', j') + P(i' -> i, j' -> j) }
+ * where i and j run over the nodes of two lattices. Over the prefixes of one order it is the
+ * paper's search, all cuts at once; over all downward-closed sets it is exact over all
+ * topological orders too.
+ *
+ * A run of one strand alone costs step_ns once, however long it is; so a state also knows the
+ * cheapest way that ends in a forward run or a backward run. Nothing is pruned: finished work
+ * need not be an advantage when measured co-execution slows down by more than it saves. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "pair_build.h"
+
+typedef enum state_kind { ANY, RUN_F, RUN_B, N_KINDS } state_kind;
+
+typedef struct table {
+    dh_ctx *ctx;
+    dh_pair_search *search;
+    const pair_lattice *f, *b;
+    size_t n_b;             /* sets of b: the length of a row */
+    int64_t *cost[N_KINDS]; /* [f sets][b sets]; ANY is the least of all */
+    int64_t *paired;        /* [f segments][b segments]: with step_ns, in the best orders */
+    int64_t *row;           /* [b sets]: best paired moves into the current row */
+} table;
+
+static void table_fini(table *t)
+{
+    for (int k = 0; k < N_KINDS; k++) free(t->cost[k]);
+    free(t->paired);
+    free(t->row);
+}
+
+static dh_status table_init(table *t)
+{
+    const size_t n = (size_t)t->f->n_sets * t->n_b;
+    bool ok = true;
+    for (int k = 0; k < N_KINDS; k++) ok = (t->cost[k] = calloc(n, sizeof(int64_t))) && ok;
+    t->paired = malloc((t->f->segments.n * t->b->segments.n + 1) * sizeof(int64_t));
+    t->row = malloc(t->n_b * sizeof(int64_t));
+    if (ok && t->paired && t->row) return DH_OK;
+    return dh_fail(t->ctx, DH_ENOMEM, "no memory for a pairing search of %zu states", n);
+}
+
+/* ---- costs of moves --------------------------------------------------------------------- */
+
+static pair_run order_of(const pair_lattice *l, const pair_segment *segment, int32_t k)
+{
+    return (pair_run){l->ops.at + segment->first + (size_t)k * (size_t)segment->n_ops,
+                      segment->n_ops};
+}
+
+/* Best orders of two segments; f and b may be NULL. */
+static int64_t best_orders(const table *t, const pair_segment *fs, const pair_segment *bs,
+                           pair_run *f, pair_run *b)
+{
+    int64_t best = PAIR_NEVER;
+    for (int32_t i = 0; i < fs->n_orders; i++)
+        for (int32_t j = 0; j < bs->n_orders; j++) {
+            const pair_run fr = order_of(t->f, fs, i), br = order_of(t->b, bs, j);
+            const int64_t ns = pair_fluid(&t->search->costs, fr, br, NULL, NULL);
+            if (ns >= best) continue;
+            best = ns;
+            if (f) *f = fr;
+            if (b) *b = br;
+        }
+    return best == PAIR_NEVER ? best : best + t->search->costs.problem->step_ns;
+}
+
+static void fill_paired(table *t)
+{
+    int64_t *at = t->paired;
+    for (size_t i = 0; i < t->f->segments.n; i++)
+        for (size_t j = 0; j < t->b->segments.n; j++)
+            *at++ = best_orders(t, &t->f->segments.at[i], &t->b->segments.at[j], NULL, NULL);
+}
+
+/* Solo time of the one operator of an edge; -1 where an edge has more. */
+static int64_t solo_of(const pair_lattice *l, const dh_pair_op *ops, pair_edge edge)
+{
+    const pair_segment *segment = &l->segments.at[edge.segment];
+    return segment->n_ops == 1 ? ops[l->ops.at[segment->first]].solo_ns : -1;
+}
+
+/* ---- tables ----------------------------------------------------------------------------- */
+
+/* The innermost loops: all pairs of an edge into f set x and an edge into any b set. */
+static void relax_paired(table *t, int32_t x)
+{
+    for (size_t y = 0; y < t->n_b; y++) t->row[y] = PAIR_NEVER;
+    const size_t *first = t->b->first_edge.at;
+    const pair_edge *edges = t->b->edges.at;
+    for (size_t i = t->f->first_edge.at[x]; i < t->f->first_edge.at[x + 1]; i++) {
+        const pair_edge f = t->f->edges.at[i];
+        const int64_t *before = t->cost[ANY] + (size_t)f.from * t->n_b;
+        const int64_t *move = t->paired + (size_t)f.segment * t->b->segments.n;
+        for (size_t y = 1; y < t->n_b; y++) {
+            int64_t best = t->row[y];
+            for (size_t k = first[y]; k < first[y + 1]; k++) {
+                const int64_t ns = before[edges[k].from] + move[edges[k].segment];
+                best = DH_MIN(best, ns);
+            }
+            t->row[y] = best;
+        }
+    }
+}
+
+/* A run goes on for the operator's time; starting one costs a step more. */
+static int64_t run_to(const table *t, state_kind kind, size_t from, int64_t solo_ns)
+{
+    const int64_t started = t->cost[ANY][from] + t->search->costs.problem->step_ns;
+    return solo_ns + DH_MIN(t->cost[kind][from], started);
+}
+
+static void relax_runs(table *t, int32_t x, int32_t y)
+{
+    const dh_pair_problem *p = t->search->costs.problem;
+    const size_t at = (size_t)x * t->n_b + (size_t)y;
+    int64_t f = PAIR_NEVER, b = PAIR_NEVER;
+    for (size_t i = t->f->first_edge.at[x]; i < t->f->first_edge.at[x + 1]; i++) {
+        const int64_t solo = solo_of(t->f, p->f.ops, t->f->edges.at[i]);
+        const size_t from = (size_t)t->f->edges.at[i].from * t->n_b + (size_t)y;
+        if (solo >= 0) f = DH_MIN(f, run_to(t, RUN_F, from, solo));
+    }
+    for (size_t i = t->b->first_edge.at[y]; i < t->b->first_edge.at[y + 1]; i++) {
+        const int64_t solo = solo_of(t->b, p->b.ops, t->b->edges.at[i]);
+        const size_t from = (size_t)x * t->n_b + (size_t)t->b->edges.at[i].from;
+        if (solo >= 0) b = DH_MIN(b, run_to(t, RUN_B, from, solo));
+    }
+    t->cost[RUN_F][at] = f;
+    t->cost[RUN_B][at] = b;
+    t->cost[ANY][at] = DH_MIN(t->row[y], DH_MIN(f, b));
+}
+
+static void fill(table *t)
+{
+    for (int32_t x = 0; x < t->f->n_sets; x++) {
+        relax_paired(t, x);
+        for (int32_t y = 0; y < t->b->n_sets; y++) {
+            if (x + y > 0) {
+                relax_runs(t, x, y);
+                continue;
+            }
+            t->cost[ANY][0] = 0;
+            t->cost[RUN_F][0] = t->cost[RUN_B][0] = PAIR_NEVER;
+        }
+    }
+}
+
+/* ---- the way back ----------------------------------------------------------------------- */
+
+typedef struct place {
+    int32_t x, y;
+    state_kind kind;
+} place;
+
+static int64_t cost_at(const table *t, place p)
+{
+    return t->cost[p.kind][(size_t)p.x * t->n_b + (size_t)p.y];
+}
+
+/* Undo one operator of a run; equal costs prefer the run that goes on. */
+static dh_status undo_run(table *t, place *p)
+{
+    const bool is_f = p->kind == RUN_F;
+    const pair_lattice *l = is_f ? t->f : t->b;
+    const dh_pair_problem *problem = t->search->costs.problem;
+    const dh_pair_op *ops = is_f ? problem->f.ops : problem->b.ops;
+    const int32_t set = is_f ? p->x : p->y;
+    for (size_t i = l->first_edge.at[set]; i < l->first_edge.at[set + 1]; i++) {
+        const pair_edge edge = l->edges.at[i];
+        const int64_t solo = solo_of(l, ops, edge);
+        place from = is_f ? (place){edge.from, p->y, RUN_F} : (place){p->x, edge.from, RUN_B};
+        const size_t at = (size_t)from.x * t->n_b + (size_t)from.y;
+        if (solo < 0 || run_to(t, p->kind, at, solo) != cost_at(t, *p)) continue;
+        if (cost_at(t, from) + solo != cost_at(t, *p)) from.kind = ANY;
+        *p = from;
+        const pair_run op = order_of(l, &l->segments.at[edge.segment], 0), none = {NULL, 0};
+        return pair_push(t->ctx, t->search, is_f ? op : none, is_f ? none : op);
+    }
+    DH_CHECK(false, "a run without its start at (%d, %d)", p->x, p->y);
+}
+
+static dh_status undo_pair(table *t, place *p)
+{
+    for (size_t i = t->f->first_edge.at[p->x]; i < t->f->first_edge.at[p->x + 1]; i++)
+        for (size_t j = t->b->first_edge.at[p->y]; j < t->b->first_edge.at[p->y + 1]; j++) {
+            const pair_edge f = t->f->edges.at[i], b = t->b->edges.at[j];
+            const place from = {f.from, b.from, ANY};
+            const size_t move = (size_t)f.segment * t->b->segments.n + (size_t)b.segment;
+            if (cost_at(t, from) + t->paired[move] != cost_at(t, *p)) continue;
+            pair_run f_run, b_run;
+            best_orders(t, &t->f->segments.at[f.segment], &t->b->segments.at[b.segment], &f_run,
+                        &b_run);
+            *p = from;
+            return pair_push(t->ctx, t->search, f_run, b_run);
+        }
+    DH_CHECK(false, "a pair without its start at (%d, %d)", p->x, p->y);
+}
+
+/* Moves from the end to the start, then turned round. Of equal ways the one that overlaps
+ * less: it depends less on what was measured beside each other. */
+static dh_status trace(table *t)
+{
+    dh_pair_search *s = t->search;
+    s->moves.n = 0;
+    place p = {t->f->n_sets - 1, t->b->n_sets - 1, ANY};
+    while (p.x > 0 || p.y > 0) {
+        const int64_t ns = cost_at(t, p);
+        for (int k = RUN_F; k < N_KINDS && p.kind == ANY; k++)
+            if (cost_at(t, (place){p.x, p.y, (state_kind)k}) == ns) p.kind = (state_kind)k;
+        DH_TRY(p.kind == ANY ? undo_pair(t, &p) : undo_run(t, &p));
+    }
+    for (size_t i = 0; i < s->moves.n / 2; i++) {
+        const pair_move move = s->moves.at[i];
+        s->moves.at[i] = s->moves.at[s->moves.n - 1 - i];
+        s->moves.at[s->moves.n - 1 - i] = move;
+    }
+    return DH_OK;
+}
+
+/* ---- entry ------------------------------------------------------------------------------ */
+
+dh_status pair_push(dh_ctx *ctx, dh_pair_search *search, pair_run f, pair_run b)
+{
+    pair_move move = {.n_f = f.n, .n_b = b.n};
+    if (f.n) memcpy(move.f, f.ops, (size_t)f.n * sizeof *f.ops);
+    if (b.n) memcpy(move.b, b.ops, (size_t)b.n * sizeof *b.ops);
+    if (dh_vec_push(&search->moves, move)) return DH_OK;
+    return dh_fail(ctx, DH_ENOMEM, "no memory for the steps of a pairing plan");
+}
+
+int64_t pair_solve_moves(const pair_lattice *f, const pair_lattice *b)
+{
+    int64_t moves, times;
+    if (__builtin_mul_overflow((int64_t)f->edges.n, (int64_t)b->edges.n, &moves) ||
+        __builtin_mul_overflow(f->n_orders * PAIR_FLUID_MOVES, b->n_orders, &times) ||
+        __builtin_add_overflow(moves, times, &moves))
+        return INT64_MAX;
+    return moves;
+}
+
+dh_status pair_solve(dh_ctx *ctx, dh_pair_search *search, const pair_lattice *f,
+                     const pair_lattice *b, int64_t *best_ns)
+{
+    table t = {.ctx = ctx, .search = search, .f = f, .b = b, .n_b = (size_t)b->n_sets};
+    dh_status st = table_init(&t);
+    if (st == DH_OK) {
+        fill_paired(&t);
+        fill(&t);
+        search->n_states += (int64_t)f->n_sets * b->n_sets;
+        search->n_moves += pair_solve_moves(f, b);
+        const int64_t ns = cost_at(&t, (place){f->n_sets - 1, b->n_sets - 1, ANY});
+        if (ns < *best_ns) {
+            *best_ns = ns;
+            st = trace(&t);
+        }
+    }
+    table_fini(&t);
+    return st;
+}

@@ -1,0 +1,338 @@
+/* zb-auto: the automatic scheduler of "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241,
+ * section 3), in our own form.
+ *
+ * The idea: play the pipeline forward in time with given durations. A free rank takes a
+ * forward while it is fewer than cap[rank] micro-batches ahead, else an input gradient;
+ * a weight gradient goes into a gap that is long enough, or makes room when memory is
+ * full. The caps and the least gap decide everything, so they are searched: caps that fall
+ * linearly along the ranks first, then one rank's cap at a time. The hand-made schedules
+ * that fit the memory are candidates too. The best is the one whose longest rank span is
+ * shortest (a step's period under the paper's section 4), then the shortest makespan.
+ *
+ * Not the paper's integer linear program: no proof of optimality. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule_build.h"
+
+/* TUNING: actions played in one search. 8 ranks and 64 micro-batches need 55 to 70 plays of 1536
+ * actions, 1 ms in all; 256 ranks with 1024 take 3 s. */
+#define PLAY_BUDGET 4000000
+#define MAX_RANKS 256
+#define MAX_CELLS (1 << 18)
+
+/* TUNING: least gap for a W, in thousandths of W. On the published Zero Bubble times 0 is best
+ * with twice 1F1B's memory (250 is worse by up to 0.4 % of bubble, 1000 by 6 %); with 1F1B's
+ * memory all have the same span, and 250 or 750 the shortest makespan. */
+static const int32_t gaps[] = {0, 250, 500, 750, 1000};
+
+typedef struct play {
+    int32_t p, m;
+    int32_t max_live; /* most micro-batches between F and I */
+    int64_t max_held; /* activations of a rank, in thousandths */
+    int64_t wgrad;    /* what is left of one after its I, in thousandths */
+    const dh_schedule_costs *costs;
+    int32_t gap;  /* thousandths of W */
+    int32_t *cap; /* [rank]: micro-batches between F and I */
+    /* State of one play. */
+    int64_t *f_ready, *i_ready; /* [rank][micro]; INT64_MAX: not known yet */
+    int64_t *free_at, *wake;    /* [rank] */
+    int64_t *first;             /* [rank]: start of the first action */
+    int32_t *n_f, *n_i, *n_w;   /* [rank]: started */
+    uint8_t *kind;              /* [rank][3 m]: the list made */
+    int64_t n_played;           /* actions, over all plays */
+} play;
+
+typedef struct score {
+    int64_t span, makespan;
+} score;
+
+static bool is_better(score a, score b)
+{
+    return a.span < b.span || (a.span == b.span && a.makespan < b.makespan);
+}
+
+/* ---- one play
+ * ------------------------------------------------------------------------------------- */
+
+static const dh_stage_cost *cost_of(const play *s, int32_t g)
+{
+    return s->costs->stage ? &s->costs->stage[g] : &s->costs->every;
+}
+
+static void reset(play *s)
+{
+    const size_t cells = (size_t)s->p * (size_t)s->m;
+    for (size_t i = 0; i < cells; i++) s->f_ready[i] = s->i_ready[i] = INT64_MAX;
+    for (int32_t g = 0; g < s->p; g++) {
+        s->free_at[g] = s->first[g] = 0;
+        s->n_f[g] = s->n_i[g] = s->n_w[g] = 0;
+        s->wake[g] = g == 0 ? 0 : INT64_MAX;
+    }
+    memset(s->f_ready, 0, (size_t)s->m * sizeof *s->f_ready);
+}
+
+/* A rank learns when an input will be there. */
+static void announce(play *s, int64_t *ready, int32_t g, int32_t j, int64_t at)
+{
+    ready[(int64_t)g * s->m + j] = at;
+    s->wake[g] = DH_MIN(s->wake[g], DH_MAX(at, s->free_at[g]));
+}
+
+static void start(play *s, int32_t g, dh_pipe_kind kind)
+{
+    const dh_stage_cost *c = cost_of(s, g);
+    const int64_t now = s->wake[g];
+    int32_t n = s->n_f[g] + s->n_i[g] + s->n_w[g];
+    if (n == 0) s->first[g] = now;
+    s->kind[3 * (int64_t)g * s->m + n] = (uint8_t)kind;
+    s->free_at[g] = now + (kind == DH_PIPE_F ? c->f_ns : kind == DH_PIPE_I ? c->i_ns : c->w_ns);
+    s->wake[g] = s->free_at[g];
+    const int64_t arrival = s->free_at[g] + s->costs->p2p_ns;
+    if (kind == DH_PIPE_F) {
+        int32_t j = s->n_f[g]++;
+        if (g + 1 < s->p)
+            announce(s, s->f_ready, g + 1, j, arrival);
+        else
+            announce(s, s->i_ready, g, j, s->free_at[g]);
+    } else if (kind == DH_PIPE_I) {
+        int32_t j = s->n_i[g]++;
+        if (g > 0) announce(s, s->i_ready, g - 1, j, arrival);
+    } else {
+        s->n_w[g]++;
+    }
+    s->n_played++;
+}
+
+/* What a free rank does now: start something, or set the time to look again. */
+static void decide(play *s, int32_t g)
+{
+    const int64_t now = s->wake[g], *f_ready = s->f_ready + (int64_t)g * s->m,
+                  *i_ready = s->i_ready + (int64_t)g * s->m;
+    const int32_t n_f = s->n_f[g], n_i = s->n_i[g], n_w = s->n_w[g];
+    const int64_t held = 1000 * (int64_t)(n_f - n_i) + s->wgrad * (n_i - n_w);
+    const bool full = held + 1000 > s->max_held;
+    const bool may_f = n_f < s->m && n_f - n_i < s->cap[g];
+    const int64_t next_f = may_f && !full ? f_ready[n_f] : INT64_MAX;
+    const int64_t next_i = n_i < n_f ? i_ready[n_i] : INT64_MAX;
+    const int64_t next = DH_MIN(next_f, next_i);
+    if (next_f <= now) {
+        start(s, g, DH_PIPE_F);
+    } else if (next_i <= now) {
+        start(s, g, DH_PIPE_I);
+    } else if (n_w < n_i && (next == INT64_MAX || (full && may_f && f_ready[n_f] <= now) ||
+                             1000 * (next - now) >= s->gap * cost_of(s, g)->w_ns)) {
+        start(s, g, DH_PIPE_W);
+    } else {
+        s->wake[g] = next;
+    }
+}
+
+static score run_play(play *s)
+{
+    reset(s);
+    for (;;) {
+        int32_t g = 0;
+        for (int32_t k = 1; k < s->p; k++)
+            if (s->wake[k] < s->wake[g]) g = k;
+        if (s->wake[g] == INT64_MAX) break;
+        decide(s, g);
+    }
+    score sum = {0};
+    for (int32_t g = 0; g < s->p; g++) {
+        sum.span = DH_MAX(sum.span, s->free_at[g] - s->first[g]);
+        sum.makespan = DH_MAX(sum.makespan, s->free_at[g]);
+    }
+    return sum;
+}
+
+/* ---- search
+ * --------------------------------------------------------------------------------------- */
+
+typedef struct best {
+    score score;
+    int32_t gap;
+    int32_t *cap; /* [rank] */
+} best;
+
+static bool try_play(play *s, best *b)
+{
+    score got = run_play(s);
+    if (!is_better(got, b->score)) return false;
+    b->score = got;
+    b->gap = s->gap;
+    memcpy(b->cap, s->cap, (size_t)s->p * sizeof *s->cap);
+    return true;
+}
+
+/* Caps from `top` on rank 0 down to 1 on the last. */
+static void search_linear(play *s, best *b)
+{
+    for (int32_t top = 1; top <= s->max_live && s->n_played < PLAY_BUDGET;
+         top += 1 + s->max_live / 16)
+        for (size_t i = 0; i < DH_COUNTOF(gaps); i++) {
+            const int32_t last = s->p - 1;
+            for (int32_t g = 0; g < s->p; g++)
+                s->cap[g] = 1 + (last ? ((top - 1) * (last - g) + last - 1) / last : top - 1);
+            s->gap = gaps[i];
+            try_play(s, b);
+        }
+}
+
+/* Move one rank's cap at a time while it helps. */
+static void search_single(play *s, best *b)
+{
+    for (bool improved = true; improved;) {
+        improved = false;
+        for (int32_t g = 0; g < s->p; g++)
+            for (int32_t move = -1; move <= 1; move += 2) {
+                if (s->n_played >= PLAY_BUDGET) return;
+                memcpy(s->cap, b->cap, (size_t)s->p * sizeof *s->cap);
+                s->gap = b->gap;
+                s->cap[g] += move;
+                if (s->cap[g] < 1 || s->cap[g] > s->max_live) continue;
+                improved |= try_play(s, b);
+            }
+    }
+}
+
+static dh_status list_play(dh_ctx *ctx, const play *s, const dh_schedule_row *row,
+                           const dh_schedule_spec *spec, dh_schedule **schedule)
+{
+    dh_builder b;
+    DH_TRY(dh_builder_init(ctx, &b, row->name, row->placement, spec));
+    for (int32_t g = 0; g < s->p; g++) {
+        int32_t done[DH_N_PIPE_KINDS] = {0};
+        for (int32_t n = 0; n < 3 * s->m; n++) {
+            dh_pipe_kind kind = (dh_pipe_kind)s->kind[3 * (int64_t)g * s->m + n];
+            dh_build_next(&b, kind, g, done[kind]++);
+        }
+    }
+    return dh_builder_finish(ctx, &b, schedule);
+}
+
+static dh_status search(dh_ctx *ctx, play *s, const dh_schedule_row *row,
+                        const dh_schedule_spec *spec, dh_schedule **schedule)
+{
+    int32_t *cap = calloc((size_t)s->p, sizeof *cap);
+    if (!cap) return dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
+    best b = {.score = {INT64_MAX, INT64_MAX}, .cap = cap};
+    search_linear(s, &b);
+    search_single(s, &b);
+    memcpy(s->cap, b.cap, (size_t)s->p * sizeof *s->cap);
+    s->gap = b.gap;
+    run_play(s); /* once more, for its lists */
+    free(cap);
+    return list_play(ctx, s, row, spec, schedule);
+}
+
+/* ---- hand-made candidates
+ * ------------------------------------------------------------------------ */
+
+static dh_status replace_if_better(dh_ctx *ctx, const dh_schedule_row *row,
+                                   const dh_schedule_spec *spec, const dh_schedule_costs *costs,
+                                   dh_schedule **schedule)
+{
+    dh_schedule *other;
+    dh_schedule_timing mine, theirs;
+    DH_TRY(row->generate(ctx, row, spec, &other));
+    dh_status st = dh_schedule_time(ctx, *schedule, costs, &mine);
+    if (st != DH_OK) goto err_other;
+    DH_TRY_GOTO(dh_schedule_time(ctx, other, costs, &theirs), err_mine);
+    bool better = is_better((score){theirs.longest_span_ns, theirs.makespan_ns},
+                            (score){mine.longest_span_ns, mine.makespan_ns});
+    dh_schedule_timing_fini(&theirs);
+    if (better) {
+        dh_schedule *swap = *schedule;
+        *schedule = other;
+        other = swap;
+        (*schedule)->name = dh_row_zb_auto.name;
+    }
+err_mine:
+    dh_schedule_timing_fini(&mine);
+err_other:
+    dh_schedule_destroy(other);
+    return st;
+}
+
+static dh_status consider_handmade(dh_ctx *ctx, const dh_schedule_spec *spec, int32_t max_held,
+                                   const dh_schedule_costs *costs, dh_schedule **schedule)
+{
+    const int32_t p = spec->n_ranks;
+    if (max_held >= p) DH_TRY(replace_if_better(ctx, &dh_row_zb_h1, spec, costs, schedule));
+    if (max_held >= 2 * p - 1) DH_TRY(replace_if_better(ctx, &dh_row_zb_h2, spec, costs, schedule));
+    return DH_OK;
+}
+
+/* ---- row
+ * -------------------------------------------------------------------------------------------- */
+
+static dh_status zb_auto_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
+{
+    if (spec->n_ranks > MAX_RANKS || (int64_t)spec->n_ranks * spec->n_micro > MAX_CELLS)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "zb-auto: %d stages * %d micro-batches are more than its search handles (%d "
+                       "stages, %d in all); use zb-h1 or zb-h2",
+                       spec->n_ranks, spec->n_micro, MAX_RANKS, MAX_CELLS);
+    if (spec->max_activations < 0 || spec->wgrad_permille < 0 || spec->wgrad_permille > 1000)
+        return dh_fail(ctx, DH_EINVAL,
+                       "zb-auto: %d activations of which %d permille wait for W; at least 1 and at "
+                       "most 1000 are possible",
+                       spec->max_activations, spec->wgrad_permille);
+    return DH_OK;
+}
+
+static const dh_schedule_costs even_costs = {.every = {.f_ns = 1000, .i_ns = 1000, .w_ns = 1000}};
+
+static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule_spec *spec,
+                         dh_schedule **schedule)
+{
+    dh_arena *arena = dh_arena_create();
+    if (!arena) return dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
+    const int32_t p = spec->n_ranks, m = spec->n_micro;
+    const int32_t limit = spec->max_activations ? spec->max_activations : p;
+    const size_t cells = (size_t)p * (size_t)m;
+    play s = {
+        .p = p,
+        .m = m,
+        .max_live = DH_MIN(m, limit),
+        .max_held = 1000 * (int64_t)limit,
+        .wgrad = spec->wgrad_permille ? spec->wgrad_permille : 1000,
+        .costs = spec->costs ? spec->costs : &even_costs,
+        .cap = DH_NEW_N(arena, int32_t, p),
+        .f_ready = DH_NEW_N(arena, int64_t, cells),
+        .i_ready = DH_NEW_N(arena, int64_t, cells),
+        .free_at = DH_NEW_N(arena, int64_t, p),
+        .wake = DH_NEW_N(arena, int64_t, p),
+        .first = DH_NEW_N(arena, int64_t, p),
+        .n_f = DH_NEW_N(arena, int32_t, p),
+        .n_i = DH_NEW_N(arena, int32_t, p),
+        .n_w = DH_NEW_N(arena, int32_t, p),
+        .kind = DH_NEW_N(arena, uint8_t, 3 * cells),
+    };
+    bool has_memory = s.cap && s.f_ready && s.i_ready && s.free_at && s.wake && s.first && s.n_f &&
+                      s.n_i && s.n_w && s.kind;
+    dh_schedule *found = NULL;
+    dh_status st = has_memory ? search(ctx, &s, row, spec, &found)
+                              : dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
+    if (st == DH_OK) st = consider_handmade(ctx, spec, limit, s.costs, &found);
+    dh_arena_destroy(arena);
+    if (st != DH_OK) {
+        dh_schedule_destroy(found);
+        return st;
+    }
+    *schedule = found;
+    return DH_OK;
+}
+
+const dh_schedule_row dh_row_zb_auto = {
+    .name = "zb-auto",
+    .doc =
+        "placed by measured F, I, W and transfer times within a memory limit (Zero Bubble, arXiv "
+        "2401.10241, 3)",
+    .placement = DH_PLACE_LINEAR,
+    .n_chunks = 1,
+    .split_backward = true,
+    .applicable = zb_auto_applicable,
+    .generate = zb_auto,
+};

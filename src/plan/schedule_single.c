@@ -1,0 +1,114 @@
+/* Single-strand schedules with a whole backward: GPipe, 1F1B, interleaved 1F1B. */
+#include "schedule_build.h"
+
+/* ---- GPipe: all forwards, then all backwards ---------------------------------------------- */
+
+static dh_status gpipe(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule_spec *spec,
+                       dh_schedule **schedule)
+{
+    dh_builder b;
+    DH_TRY(dh_builder_init(ctx, &b, row->name, row->placement, spec));
+    for (int32_t g = 0; g < spec->n_ranks; g++) {
+        for (int32_t j = 0; j < spec->n_micro; j++) dh_build_next(&b, DH_PIPE_F, g, j);
+        for (int32_t j = 0; j < spec->n_micro; j++) dh_build_next(&b, DH_PIPE_B, g, j);
+    }
+    return dh_builder_finish(ctx, &b, schedule);
+}
+
+/* ---- 1F1B: a backward as soon as there is one ------------------------------------------------ */
+
+/* In lockstep slots, F(g, j) is at g + 2j and B(g, j) at 2p-1-g + 2j: never at once, and
+ * F stays p-g micro-batches ahead. */
+static dh_status one_f_one_b(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule_spec *spec,
+                             dh_schedule **schedule)
+{
+    const int32_t p = spec->n_ranks;
+    dh_builder b;
+    DH_TRY(dh_builder_init(ctx, &b, row->name, row->placement, spec));
+    for (int32_t g = 0; g < p; g++)
+        for (int32_t j = 0; j < spec->n_micro; j++) {
+            dh_build_at(&b, g + 2 * (int64_t)j, DH_PIPE_F, g, j);
+            dh_build_at(&b, 2 * p - 1 - g + 2 * (int64_t)j, DH_PIPE_B, g, j);
+        }
+    return dh_builder_finish(ctx, &b, schedule);
+}
+
+/* ---- interleaved 1F1B -------------------------------------------------------------------------
+ */
+
+/* The k-th forward (or backward) of a rank: micro-batches go in groups of p, and a group
+ * passes all chunks before the next one starts; backwards begin with the last chunk. */
+static void build_kth(dh_builder *b, const dh_schedule_spec *spec, dh_pipe_kind kind, int32_t rank,
+                      int32_t k)
+{
+    const int32_t p = spec->n_ranks, v = spec->n_chunks;
+    int32_t group = k / (p * v), in_group = k % (p * v);
+    int32_t chunk = kind == DH_PIPE_F ? in_group / p : v - 1 - in_group / p;
+    dh_build_next(b, kind, chunk * p + rank, group * p + in_group % p);
+}
+
+static dh_status interleaved_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
+{
+    const int32_t p = spec->n_ranks, m = spec->n_micro;
+    if (spec->n_chunks < 2)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "interleaved-1f1b needs at least 2 virtual stages a rank; 1f1b is the "
+                       "schedule for 1");
+    if (m % p != 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "interleaved-1f1b: %d micro-batches are no multiple of %d pipeline stages; "
+                       "%d would be",
+                       m, p, (m + p - 1) / p * p);
+    return DH_OK;
+}
+
+static dh_status interleaved(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule_spec *spec,
+                             dh_schedule **schedule)
+{
+    const int32_t p = spec->n_ranks, v = spec->n_chunks, total = spec->n_micro * v;
+    dh_builder b;
+    DH_TRY(dh_builder_init(ctx, &b, row->name, row->placement, spec));
+    for (int32_t g = 0; g < p; g++) {
+        /* Twice the distance to the last rank, so that the first backward is ready when
+         * its turn comes, and one group through all chunks but the last. */
+        int32_t warmup = DH_MIN(total, 2 * (p - 1 - g) + (v - 1) * p);
+        int32_t k = 0;
+        while (k < warmup) build_kth(&b, spec, DH_PIPE_F, g, k++);
+        for (; k < total; k++) {
+            build_kth(&b, spec, DH_PIPE_F, g, k);
+            build_kth(&b, spec, DH_PIPE_B, g, k - warmup);
+        }
+        for (k = total - warmup; k < total; k++) build_kth(&b, spec, DH_PIPE_B, g, k);
+    }
+    return dh_builder_finish(ctx, &b, schedule);
+}
+
+/* ---- rows
+ * ------------------------------------------------------------------------------------------ */
+
+const dh_schedule_row dh_row_gpipe = {
+    .name = "gpipe",
+    .doc = "all forwards, then all backwards; m activations (GPipe, Huang et al. 2019, 2.3)",
+    .placement = DH_PLACE_LINEAR,
+    .n_chunks = 1,
+    .generate = gpipe,
+};
+
+const dh_schedule_row dh_row_1f1b = {
+    .name = "1f1b",
+    .doc = "one forward, one backward; at most p activations (PipeDream-Flush, Narayanan et al. "
+           "2021, 2.2)",
+    .placement = DH_PLACE_LINEAR,
+    .n_chunks = 1,
+    .generate = one_f_one_b,
+};
+
+const dh_schedule_row dh_row_interleaved = {
+    .name = "interleaved-1f1b",
+    .doc = "1F1B over several virtual stages a rank, bubble divided by their number (Megatron-LM, "
+           "Narayanan et al. 2021, 2.2.2)",
+    .placement = DH_PLACE_ROUND_ROBIN,
+    .n_chunks = 0,
+    .applicable = interleaved_applicable,
+    .generate = interleaved,
+};

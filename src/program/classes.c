@@ -1,0 +1,204 @@
+/* Verification of a mesh by classes of like ranks.
+ *
+ * What a program depends on. Of a rank the builder looks only at its pipeline stage,
+ * at its context-parallel index, at which groups are node-local, at its tensor-parallel
+ * index and, with the distributed optimizer, at its data-parallel index. The last two
+ * enter thus:
+ *   tp  the first index has the position embeddings and counts replicated vectors in
+ *       the gradient norm; the last may have fewer rows of the vocabulary (where others
+ *       have none at all, the last has none either, and its program cannot be built);
+ *       those between differ only in which rows of the micro-batch's inputs and which
+ *       ids are theirs
+ *   dp  the first index counts vectors in the gradient norm; the others differ only in
+ *       where in a block's matrices their shard lies
+ * So all ranks of one stage and cp index, of the first, a middle or the last tp index,
+ * and of the first or a later dp index run the same instructions with the same waits,
+ * sizes, peers and offsets, but for the place of those rows and shards inside their
+ * buffers. (A backend's scratch follows from shapes alone, and these are equal.)
+ *
+ * Why the replay of one rank a class is enough. Let the full replay step all ranks of a
+ * class together. A computing instruction is ready on all of them or on none. A call is
+ * complete for rank r when the members of r's group have come; members of a group share
+ * all coordinates but the group's own, so which classes they are of, and of which class
+ * the i-th is, follows from the class of r alone: it is complete for all ranks of the
+ * class or for none, and exactly when the representatives' calls are in the reduced
+ * replay. Both therefore take the same steps and end in the same state, and as the order
+ * of steps does not matter (verify_ranks.c), so does every other full replay. The last
+ * argument needs locality to follow from the class as well: where it does not (groups
+ * that straddle nodes here and not there), every rank is a class of its own.
+ *
+ * Why the data of one rank a class are enough. Waits, and so what is ordered, are equal.
+ * A second check widens the operands whose place varies to all the bytes they may take:
+ * every conflict of two accesses on any rank of the class is one of the widened program,
+ * so if that has no race, none of them has. */
+#include "program/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- classes ------------------------------------------------------------------------------ */
+
+/* Whether each kind of group lies on one node for all ranks or for none. */
+static bool nodes_are_alike(const dh_mesh *m)
+{
+    for (int g = 0; g < DH_N_GROUPS; g++) {
+        const bool first = dh_mesh_group_is_local(m, (dh_group_kind)g, 0);
+        for (int64_t r = 1; r < m->ranks; r++)
+            if (dh_mesh_group_is_local(m, (dh_group_kind)g, r) != first) return false;
+    }
+    return true;
+}
+
+/* First, middle or last; one index alone is the first. */
+static uint32_t place_of(int64_t index, int64_t n)
+{
+    return index == 0 ? 0 : index < n - 1 ? 1 : 2;
+}
+
+enum { N_TP_PLACES = 3, N_DP_PLACES = 2 };
+
+static size_t key_of(const dh_program_spec *spec, int64_t rank)
+{
+    const dh_coord c = dh_mesh_coord(&spec->mesh, rank);
+    const size_t stage = (size_t)(c.pp * spec->mesh.cp + c.cp);
+    return (stage * N_TP_PLACES + place_of(c.tp, spec->mesh.tp)) * N_DP_PLACES +
+           (spec->zero1 && c.dp > 0);
+}
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory verifying a mesh");
+}
+
+/* Numbers the keys that occur in the order of their first ranks. */
+static dh_status number_classes(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes)
+{
+    const int64_t n_ranks = spec->mesh.ranks;
+    const bool alike = nodes_are_alike(&spec->mesh);
+    const size_t n_keys = alike
+                              ? (size_t)(spec->mesh.pp * spec->mesh.cp) * N_TP_PLACES * N_DP_PLACES
+                              : (size_t)n_ranks;
+    uint32_t *number = malloc(n_keys * sizeof *number);
+    if (!number) return no_memory(ctx);
+    memset(number, 0xff, n_keys * sizeof *number);
+    for (int64_t r = 0; r < n_ranks; r++) {
+        uint32_t *mine = &number[alike ? key_of(spec, r) : (size_t)r];
+        if (*mine == DH_NONE) {
+            *mine = (uint32_t)classes->n;
+            classes->first[classes->n++] = r;
+        }
+        classes->of[r] = *mine;
+    }
+    free(number);
+    return DH_OK;
+}
+
+dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes)
+{
+    const size_t n = (size_t)spec->mesh.ranks;
+    *classes = (dh_rank_classes){.first = malloc(n * sizeof *classes->first),
+                                 .of = malloc(n * sizeof *classes->of)};
+    if (!classes->first || !classes->of) return no_memory(ctx);
+    return number_classes(ctx, spec, classes);
+}
+
+void dh_rank_classes_fini(dh_rank_classes *classes)
+{
+    free(classes->first);
+    free(classes->of);
+    *classes = (dh_rank_classes){0};
+}
+
+/* ---- one class --------------------------------------------------------------------------------
+ */
+
+static bool contains(const dh_operand *whole, const dh_operand *part)
+{
+    return whole->buffer == part->buffer && whole->byte0 <= part->byte0 &&
+           part->byte0 + part->n_bytes <= whole->byte0 + whole->n_bytes;
+}
+
+/* All bytes that the operand may take on a rank of the class. */
+static dh_operand widened(const dh_program *p, const dh_tensor *t, dh_operand o)
+{
+    if (o.buffer == DH_NONE) return o;
+    const dh_buffer *b = &p->buffers.at[o.buffer];
+    if (t->kind == DH_TENSOR_INPUT) return (dh_operand){.buffer = o.buffer, .n_bytes = b->n_bytes};
+    if (t->kind == DH_TENSOR_RANGE && b->kind <= DH_BUF_ADAM_V && b->owner < p->flats.n) {
+        const dh_operand *matrix = &p->flats.at[b->owner].matrix[b->kind];
+        if (contains(matrix, &o)) return *matrix;
+    }
+    return o;
+}
+
+static void widen(dh_program *p)
+{
+    for (size_t k = 0; k < p->instrs.n; k++) {
+        const dh_instr *i = &p->instrs.at[k];
+        const dh_graph *g = dh_instr_graph(p, i);
+        const dh_op *op = dh_instr_op(p, i);
+        const dh_op_info *info = dh_op_info_of(op->type);
+        for (int n = 0; n < info->n_in + info->n_out; n++) {
+            const uint32_t tensor = n < info->n_in ? op->in[n] : op->out[n - info->n_in];
+            dh_operand *o = &p->operands.at[i->operand0 + (uint32_t)n];
+            if (tensor != DH_NONE) *o = widened(p, &g->tensors.at[tensor], *o);
+        }
+    }
+}
+
+dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program)
+{
+    DH_TRY(dh_program_verify(ctx, program));
+    dh_program wide = *program; /* shares all but the operands */
+    wide.operands.at = malloc((program->operands.n + 1) * sizeof *wide.operands.at);
+    if (!wide.operands.at) return no_memory(ctx);
+    memcpy(wide.operands.at, program->operands.at, program->operands.n * sizeof *wide.operands.at);
+    widen(&wide);
+    dh_status st = dh_program_verify(ctx, &wide);
+    free(wide.operands.at);
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "verifying what all ranks like this one do");
+}
+
+/* ---- entry ------------------------------------------------------------------------------------
+ */
+
+static dh_status build_class(dh_ctx *ctx, const dh_program_spec *spec, int64_t rank,
+                             dh_mesh_footprint *sum, dh_program **program)
+{
+    dh_program_spec own = *spec;
+    own.rank = rank;
+    DH_TRY(dh_program_build(ctx, &own, program));
+    sum->n_instrs += (*program)->instrs.n;
+    sum->slab_bytes = DH_MAX(sum->slab_bytes, (*program)->slab_bytes);
+    return dh_class_verify(ctx, *program);
+}
+
+static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
+                                const dh_rank_classes *classes, dh_mesh_footprint *sum)
+{
+    // NOLINTNEXTLINE(clang-analyzer-optin.portability.UnixAPI): there is always a class
+    dh_program **programs = calloc(classes->n, sizeof(dh_program *));
+    if (!programs) return no_memory(ctx);
+    dh_status st = DH_OK;
+    for (size_t c = 0; st == DH_OK && c < classes->n; c++)
+        st = build_class(ctx, spec, classes->first[c], sum, &programs[c]);
+    if (st == DH_OK)
+        st = dh_ranks_replay(ctx, (const dh_program *const *)programs, classes->n, classes->of);
+    for (size_t c = 0; c < classes->n; c++) dh_program_destroy(programs[c]);
+    free(programs);
+    return st;
+}
+
+dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint)
+{
+    dh_program_spec whole = *spec;
+    if (whole.mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &whole.mesh));
+    dh_rank_classes classes;
+    dh_mesh_footprint sum = {.n_ranks = (size_t)whole.mesh.ranks};
+    dh_status st = dh_rank_classes_find(ctx, &whole, &classes);
+    if (st == DH_OK) st = verify_classes(ctx, &whole, &classes, &sum);
+    sum.n_classes = classes.n;
+    dh_rank_classes_fini(&classes);
+    if (st == DH_OK && footprint) *footprint = sum;
+    return st;
+}

@@ -1,0 +1,670 @@
+/* Emission of instructions, operands and waits. See emit.h.
+ *
+ * Waits: every instruction carries a vector clock, the last instruction of each
+ * stream known to be complete when it starts. A dependence already implied by
+ * the clock needs no wait; the rest become waits, the fewest the order allows. */
+#include "program/emit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Instruction ids plus one; 0 means none. */
+typedef struct clock_vec {
+    uint32_t at[DH_N_STREAM];
+} clock_vec;
+
+typedef struct accesses {
+    clock_vec writes, reads; /* last on each stream */
+} accesses;
+
+struct dh_emitter {
+    const dh_program_spec *spec;
+    dh_program *program;
+    DH_VEC(accesses) accesses; /* by buffer; of buffers that hold parameters, unused */
+    accesses (*param_accesses)[DH_BUF_ADAM_V + 1]; /* by parameter and kind instead */
+    DH_VEC(uint32_t) param0; /* by block: its first own parameter; the others follow */
+    DH_VEC(clock_vec) done;  /* by instruction: what is known complete after it */
+    clock_vec known[DH_N_STREAM];
+    DH_VEC(uint32_t **) frames;     /* [block][micro-batch] -> buffer by tensor, or NULL */
+    size_t n_frames;                /* micro-batches, and one for what belongs to none */
+    uint32_t (*inputs)[DH_N_INPUT]; /* by micro-batch */
+    uint32_t states[DH_N_STATE];
+    DH_VEC(uint32_t) routers; /* DH_STATE_ROUTER by micro-batch */
+    DH_VEC(uint32_t) kv;      /* by layer */
+};
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
+}
+
+/* ---- life cycle ------------------------------------------------------------------------ */
+
+dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter **emitter)
+{
+    dh_emitter *e = calloc(1, sizeof *e);
+    dh_program *p = calloc(1, sizeof *p);
+    if (p) p->arena = dh_arena_create();
+    if (!e || !p || !p->arena) {
+        free(e);
+        dh_program_destroy(p);
+        return no_memory(ctx);
+    }
+    p->mode = spec->mode;
+    p->dtype = spec->dtype;
+    p->mesh = spec->mesh;
+    p->rank = spec->rank;
+    p->n_micro = spec->n_micro;
+    p->result.buffer = DH_NONE;
+    e->spec = spec;
+    e->program = p;
+    memset(e->states, 0xff, sizeof e->states);
+    *emitter = e;
+    return DH_OK;
+}
+
+void dh_emitter_destroy(dh_emitter *emitter)
+{
+    if (!emitter) return;
+    for (size_t b = 0; b < emitter->frames.n; b++) {
+        for (size_t i = 0; i < emitter->n_frames; i++) free(emitter->frames.at[b][i]);
+        free(emitter->frames.at[b]);
+    }
+    dh_vec_fini(&emitter->frames);
+    free(emitter->inputs);
+    free(emitter->param_accesses);
+    dh_vec_fini(&emitter->accesses);
+    dh_vec_fini(&emitter->param0);
+    dh_vec_fini(&emitter->done);
+    dh_vec_fini(&emitter->kv);
+    dh_vec_fini(&emitter->routers);
+    free(emitter);
+}
+
+dh_program *dh_emitter_program(dh_emitter *emitter)
+{
+    return emitter->program;
+}
+
+dh_shard dh_emit_shard(const dh_emitter *emitter)
+{
+    const dh_program *p = emitter->program;
+    const dh_coord c = dh_mesh_coord(&p->mesh, p->rank);
+    return (dh_shard){.tp = p->mesh.tp, .tp_rank = c.tp, .ep = p->mesh.ep, .ep_rank = c.ep};
+}
+
+/* ---- graphs, blocks, parameters -------------------------------------------------------------- */
+
+dh_status dh_emit_add_graph(dh_ctx *ctx, dh_emitter *e, dh_graph *graph, uint32_t *id)
+{
+    if (!dh_vec_push(&e->program->graphs, graph)) {
+        dh_graph_destroy(graph);
+        return no_memory(ctx);
+    }
+    *id = (uint32_t)(e->program->graphs.n - 1);
+    return dh_graph_check(ctx, graph);
+}
+
+/* A tied head finds the embedding's, if that is here, a layer its experts'. */
+static dh_status add_param(dh_ctx *ctx, dh_program *p, dh_block_kind kind, const dh_param *param,
+                           uint32_t *id)
+{
+    *id = param->kind == kind ? DH_NONE : dh_program_param(p, param->name);
+    if (*id != DH_NONE) return DH_OK;
+    dh_param_home home = {.block = (uint32_t)p->blocks.n};
+    memset(home.at, 0xff, sizeof home.at);
+    if (!dh_vec_push(&p->params, *param) || !dh_vec_push(&p->homes, home)) return no_memory(ctx);
+    *id = (uint32_t)(p->params.n - 1);
+    return DH_OK;
+}
+
+dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int layer, uint32_t *id)
+{
+    dh_program *p = e->program;
+    dh_block block = {.graph = graph, .layer = layer};
+    dh_block_kind kind = p->graphs.at[graph]->kind;
+    if (!dh_vec_push(&e->param0, (uint32_t)p->params.n)) return no_memory(ctx);
+    for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
+        dh_param param;
+        block.params[slot] = DH_NONE;
+        if (dh_param_describe(e->spec->model, kind, layer, slot, &param) &&
+            dh_param_shard(&param, dh_emit_shard(e), &param))
+            DH_TRY(add_param(ctx, p, kind, &param, &block.params[slot]));
+    }
+    if (!dh_vec_push(&p->blocks, block)) return no_memory(ctx);
+    *id = (uint32_t)(p->blocks.n - 1);
+    return DH_OK;
+}
+
+/* Parameters [begin, end) are the block's own. */
+typedef struct param_range {
+    uint32_t begin, end;
+} param_range;
+
+static param_range params_of(const dh_emitter *e, uint32_t block)
+{
+    return (param_range){e->param0.at[block], block + 1 < e->param0.n
+                                                  ? e->param0.at[block + 1]
+                                                  : (uint32_t)e->program->params.n};
+}
+
+dh_block *dh_emit_block(dh_emitter *e, uint32_t id)
+{
+    return &e->program->blocks.at[id];
+}
+
+dh_status dh_emit_range(dh_ctx *ctx, dh_emitter *e, dh_operand operand, uint32_t *range)
+{
+    *range = DH_NONE;
+    if (operand.buffer == DH_NONE) return DH_OK;
+    if (!dh_vec_push(&e->program->ranges, operand)) return no_memory(ctx);
+    *range = (uint32_t)(e->program->ranges.n - 1);
+    return DH_OK;
+}
+
+/* ---- buffers ------------------------------------------------------------------------------------
+ */
+
+static dh_status add_buffer(dh_ctx *ctx, dh_emitter *e, const dh_buffer *buffer, uint32_t *id)
+{
+    if (!dh_vec_push(&e->program->buffers, *buffer) ||
+        !dh_vec_push(&e->accesses, (accesses){{{0}}, {{0}}}))
+        return no_memory(ctx);
+    *id = (uint32_t)(e->program->buffers.n - 1);
+    return DH_OK;
+}
+
+static uint64_t align_up(uint64_t n)
+{
+    return (n + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN;
+}
+
+static dh_status add_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, uint32_t owner,
+                                uint64_t n_bytes, uint32_t *id)
+{
+    dh_program *p = e->program;
+    dh_buffer b = {.kind = kind,
+                   .offset = p->persistent_bytes,
+                   .n_bytes = n_bytes,
+                   .owner = owner,
+                   .tensor = DH_NONE,
+                   .mb = -1,
+                   .alias = DH_NONE};
+    p->persistent_bytes += align_up(n_bytes);
+    return add_buffer(ctx, e, &b, id);
+}
+
+static int64_t pad(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* Order of a block's parameters: matrices; split vectors; vectors that all ranks of a
+ * tensor-parallel group have, whose gradients one collective sums; with these a router's
+ * weight, which is small and float32 as they are, but decays. */
+enum { MATRICES, SPLIT_VECTORS, REPLICATED_VECTORS, ROUTERS, N_LAYOUT_CLASS };
+
+static int layout_class(const dh_param *param)
+{
+    if (dh_param_is_matrix(param)) return MATRICES;
+    return param->ndim > 1 ? ROUTERS : param->sharded ? SPLIT_VECTORS : REPLICATED_VECTORS;
+}
+
+/* Elements of the block's parameters in order; first[i] of parameter i in its run. */
+static void measure_flat(const dh_emitter *e, uint32_t block, dh_flat *flat, int64_t *first)
+{
+    const dh_program *p = e->program;
+    const dh_group_kind group = dh_program_data_group(p, block);
+    const int64_t shards = e->spec->zero1 ? dh_mesh_group_size(&p->mesh, group) : 1;
+    const param_range own = params_of(e, block);
+    for (int class = 0; class < N_LAYOUT_CLASS; class ++) {
+        if (class == REPLICATED_VECTORS) flat->replicated0 = flat->n_vector;
+        if (class == ROUTERS) flat->decayed0 = flat->n_vector;
+        for (uint32_t i = own.begin; i < own.end; i++) {
+            const dh_param *param = &p->params.at[i];
+            if (layout_class(param) != class) continue;
+            int64_t *n = class == MATRICES ? &flat->n_matrix : &flat->n_vector;
+            first[i] = *n;
+            *n = pad(*n + dh_param_elements(param), DH_FLAT_ALIGN);
+        }
+    }
+    flat->n_matrix = pad(flat->n_matrix, DH_FLAT_ALIGN * shards);
+    flat->n_shard = flat->n_matrix / shards;
+    flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
+    if (shards == 1) flat->shard0 = 0;
+}
+
+/* Matrix elements a buffer of this kind holds. */
+static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buffer_kind kind)
+{
+    bool wide = e->program->dtype != DH_F32;
+    switch (kind) {
+    case DH_BUF_COPY:
+        return wide ? flat->n_matrix : 0;
+    case DH_BUF_MASTER:
+        return wide ? flat->n_shard : flat->n_matrix;
+    case DH_BUF_GRAD:
+        return flat->n_matrix;
+    default:
+        return flat->n_shard;
+    }
+}
+
+static dh_status layout_block(dh_ctx *ctx, dh_emitter *e, uint32_t block, dh_buffer_kind kind,
+                              const int64_t *first)
+{
+    dh_program *p = e->program;
+    dh_flat *flat = &p->flats.at[block];
+    const int64_t n_matrix = matrix_elements(e, flat, kind);
+    const int64_t n_vector = kind == DH_BUF_COPY ? 0 : flat->n_vector;
+    const uint64_t item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float);
+    if (n_matrix + n_vector == 0) return DH_OK;
+    uint32_t id;
+    DH_TRY(add_persistent(ctx, e, kind, block, (uint64_t)(n_matrix + n_vector) * item, &id));
+    if (n_matrix) flat->matrix[kind] = (dh_operand){id, 0, (uint64_t)n_matrix * item};
+    if (n_vector)
+        flat->vector[kind] = (dh_operand){id, (uint64_t)n_matrix * item, (uint64_t)n_vector * item};
+    const param_range own = params_of(e, block);
+    for (uint32_t i = own.begin; i < own.end; i++) {
+        bool matrix = dh_param_is_matrix(&p->params.at[i]);
+        if (matrix ? n_matrix < flat->n_matrix : n_vector == 0) continue; /* a shard, or none */
+        const dh_operand *run = matrix ? &flat->matrix[kind] : &flat->vector[kind];
+        p->homes.at[i].at[kind] =
+            (dh_operand){id, run->byte0 + (uint64_t)first[i] * item,
+                         (uint64_t)dh_param_elements(&p->params.at[i]) * item};
+    }
+    return DH_OK;
+}
+
+static dh_status layout_params(dh_ctx *ctx, dh_emitter *e, int from, int to)
+{
+    dh_program *p = e->program;
+    int64_t *first = calloc(p->params.n + 1, sizeof *first);
+    if (!first) return no_memory(ctx);
+    dh_status st = DH_OK;
+    for (uint32_t b = 0; st == DH_OK && b < p->blocks.n; b++) {
+        dh_flat flat = {0};
+        memset(flat.matrix, 0xff, sizeof flat.matrix);
+        memset(flat.vector, 0xff, sizeof flat.vector);
+        if (p->flats.n <= b && !dh_vec_push(&p->flats, flat)) st = no_memory(ctx);
+    }
+    for (int kind = from; kind <= to; kind++)
+        for (uint32_t b = 0; st == DH_OK && b < p->blocks.n; b++) {
+            dh_flat measured = {0};
+            measure_flat(e, b, &measured, first);
+            dh_flat *flat = &p->flats.at[b];
+            flat->n_matrix = measured.n_matrix;
+            flat->n_vector = measured.n_vector;
+            flat->replicated0 = measured.replicated0;
+            flat->decayed0 = measured.decayed0;
+            flat->shard0 = measured.shard0;
+            flat->n_shard = measured.n_shard;
+            st = layout_block(ctx, e, b, (dh_buffer_kind)kind, first);
+        }
+    free(first);
+    return st;
+}
+
+static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
+{
+    const dh_model *m = e->spec->model;
+    uint64_t n_bytes = (uint64_t)(e->spec->cache_len * 2 * m->n_kv_heads * m->head_dim) *
+                       dh_dtype_bytes(e->program->dtype);
+    for (int64_t layer = 0; layer < m->n_layers; layer++) {
+        uint32_t id;
+        DH_TRY(add_persistent(ctx, e, DH_BUF_KV, (uint32_t)layer, n_bytes, &id));
+        if (!dh_vec_push(&e->kv, id)) return no_memory(ctx);
+    }
+    return DH_OK;
+}
+
+static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
+{
+    const uint64_t n_bytes = (uint64_t)(2 * e->spec->model->n_experts) * sizeof(double);
+    for (int64_t mb = 0; mb < e->spec->n_micro && n_bytes > 0; mb++) {
+        uint32_t id;
+        DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, DH_STATE_ROUTER, n_bytes, &id));
+        e->program->buffers.at[id].mb = (int32_t)mb;
+        if (!dh_vec_push(&e->routers, id)) return no_memory(ctx);
+    }
+    return DH_OK;
+}
+
+dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e)
+{
+    dh_program *p = e->program;
+    e->n_frames = (size_t)(e->spec->n_micro + 1);
+    e->inputs = malloc((e->n_frames + 1) * sizeof *e->inputs);
+    e->param_accesses = calloc(p->params.n + 1, sizeof *e->param_accesses);
+    if (!e->inputs || !e->param_accesses) return no_memory(ctx);
+    memset(e->inputs, 0xff, (e->n_frames + 1) * sizeof *e->inputs);
+    DH_TRY(layout_params(ctx, e, DH_BUF_MASTER, DH_BUF_COPY));
+    static const struct {
+        dh_state state;
+        uint64_t n_bytes; /* 0: a double for each class of parameters of every block */
+    } states[] = {{DH_STATE_LOSS, 16},
+                  {DH_STATE_AUX, 16},
+                  {DH_STATE_NORM, 16},
+                  {DH_STATE_SQTOTAL, 8},
+                  {DH_STATE_SQSUM, 0}};
+    for (size_t i = 0; i < DH_COUNTOF(states); i++) {
+        uint64_t n_bytes =
+            states[i].n_bytes ? states[i].n_bytes : N_LAYOUT_CLASS * p->blocks.n * sizeof(double);
+        DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, states[i].state, n_bytes,
+                              &e->states[states[i].state]));
+    }
+    if (p->mode == DH_MODE_TRAIN) DH_TRY(layout_routers(ctx, e));
+    if (p->mode == DH_MODE_TRAIN) DH_TRY(layout_params(ctx, e, DH_BUF_GRAD, DH_BUF_ADAM_V));
+    return p->mode == DH_MODE_DECODE ? layout_kv(ctx, e) : DH_OK;
+}
+
+/* ---- operands
+ * --------------------------------------------------------------------------------------- */
+
+static dh_status frame_of(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t **frame)
+{
+    while (e->frames.n <= block) {
+        uint32_t **frames = calloc(e->n_frames + 1, sizeof *frames);
+        if (!frames) return no_memory(ctx);
+        if (!dh_vec_push(&e->frames, frames)) {
+            free(frames);
+            return no_memory(ctx);
+        }
+    }
+    uint32_t **slot = &e->frames.at[block][mb < 0 ? e->n_frames - 1 : (size_t)mb];
+    if (!*slot) {
+        size_t n = e->program->graphs.at[e->program->blocks.at[block].graph]->tensors.n;
+        *slot = malloc((n + 1) * sizeof **slot);
+        if (!*slot) return no_memory(ctx);
+        memset(*slot, 0xff, (n + 1) * sizeof **slot);
+    }
+    *frame = *slot;
+    return DH_OK;
+}
+
+static dh_status act_buffer(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t tensor,
+                            uint32_t *slot)
+{
+    if (*slot != DH_NONE) return DH_OK;
+    const dh_graph *g = e->program->graphs.at[e->program->blocks.at[block].graph];
+    dh_buffer b = {.kind = DH_BUF_ACT,
+                   .n_bytes = (uint64_t)dh_tensor_bytes(&g->tensors.at[tensor]),
+                   .owner = block,
+                   .tensor = tensor,
+                   .mb = mb,
+                   .alias = DH_NONE};
+    return add_buffer(ctx, e, &b, slot);
+}
+
+static dh_operand param_operand(const dh_emitter *e, const dh_block *block, const dh_tensor *t)
+{
+    uint32_t param = block->params[t->slot];
+    DH_CHECK(param != DH_NONE, "tensor %s: block has no such parameter", t->name);
+    const dh_operand *at = e->program->homes.at[param].at;
+    if (t->kind == DH_TENSOR_GRAD) return at[DH_BUF_GRAD];
+    return at[DH_BUF_COPY].buffer != DH_NONE ? at[DH_BUF_COPY] : at[DH_BUF_MASTER];
+}
+
+static dh_operand state_operand(const dh_emitter *e, const dh_block *block, int32_t mb,
+                                const dh_tensor *t)
+{
+    return (dh_operand){.buffer = t->slot == DH_STATE_KV_CACHE ? e->kv.at[block->layer]
+                                  : t->slot == DH_STATE_ROUTER ? e->routers.at[mb]
+                                                               : e->states[t->slot],
+                        .n_bytes = (uint64_t)dh_tensor_bytes(t)};
+}
+
+static dh_status resolve(dh_ctx *ctx, dh_emitter *e, uint32_t block_id, int32_t mb, uint32_t tensor,
+                         dh_operand *operand)
+{
+    *operand = (dh_operand){.buffer = DH_NONE};
+    if (tensor == DH_NONE) return DH_OK;
+    const dh_block *block = &e->program->blocks.at[block_id];
+    const dh_graph *g = e->program->graphs.at[block->graph];
+    const dh_tensor *t = &g->tensors.at[tensor];
+    uint32_t storage = t->base == DH_NONE ? tensor : t->base;
+    uint32_t *frame;
+    DH_TRY(frame_of(ctx, e, block_id, mb, &frame));
+    operand->n_bytes = (uint64_t)dh_tensor_bytes(t);
+    switch (t->kind) {
+    case DH_TENSOR_ACT:
+        DH_TRY(act_buffer(ctx, e, block_id, mb, storage, &frame[storage]));
+        operand->buffer = frame[storage];
+        break;
+    case DH_TENSOR_INPUT:
+        DH_TRY(act_buffer(ctx, e, block_id, mb, storage, &e->inputs[mb][t->slot]));
+        operand->buffer = e->inputs[mb][t->slot];
+        break;
+    case DH_TENSOR_PARAM:
+    case DH_TENSOR_GRAD:
+        *operand = param_operand(e, block, t);
+        break;
+    case DH_TENSOR_RANGE:
+        *operand = e->program->ranges.at[t->slot];
+        break;
+    default:
+        *operand = state_operand(e, block, mb, t);
+        break;
+    }
+    DH_CHECK(operand->buffer != DH_NONE, "tensor %s has no buffer", t->name);
+    if (t->base != DH_NONE) {
+        operand->n_bytes = (uint64_t)dh_tensor_bytes(t);
+        operand->byte0 += (uint64_t)t->row0 * (operand->n_bytes / (uint64_t)t->shape[0]);
+    }
+    return DH_OK;
+}
+
+dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t tensor,
+                          dh_operand *operand)
+{
+    return resolve(ctx, e, block, mb, tensor, operand);
+}
+
+static dh_status bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t from_tensor, uint32_t to,
+                      uint32_t to_tensor, int32_t mb)
+{
+    uint32_t *source, *target;
+    DH_TRY(frame_of(ctx, e, from, mb, &source));
+    DH_TRY(frame_of(ctx, e, to, mb, &target));
+    DH_TRY(act_buffer(ctx, e, from, mb, from_tensor, &source[from_tensor]));
+    target[to_tensor] = source[from_tensor];
+    return DH_OK;
+}
+
+static const dh_graph *graph_of(const dh_emitter *e, uint32_t block)
+{
+    return e->program->graphs.at[e->program->blocks.at[block].graph];
+}
+
+/* A link has one tensor for either direction of travel. */
+static uint32_t leaving(const dh_graph *g, bool forward)
+{
+    return g->kind == DH_BLOCK_LINK || forward ? g->x_out : g->dx_in;
+}
+
+static uint32_t entering(const dh_graph *g, bool forward)
+{
+    return g->kind == DH_BLOCK_LINK || forward ? g->x_in : g->dx_out;
+}
+
+dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,
+                       bool forward)
+{
+    return bind(ctx, e, from, leaving(graph_of(e, from), forward), to,
+                entering(graph_of(e, to), forward), mb);
+}
+
+/* ---- instructions
+ * ------------------------------------------------------------------------------------- */
+
+static void need(clock_vec *needed, const clock_vec *earlier)
+{
+    for (int s = 0; s < DH_N_STREAM; s++) needed->at[s] = DH_MAX(needed->at[s], earlier->at[s]);
+}
+
+/* The access records an operand concerns: one per activation, one per parameter in
+ * range. Calls visit for each. */
+static void visit_accesses(dh_emitter *e, const dh_operand *o, void (*visit)(accesses *, void *),
+                           void *arg)
+{
+    if (o->buffer == DH_NONE) return;
+    const dh_buffer *b = &e->program->buffers.at[o->buffer];
+    if (b->kind > DH_BUF_ADAM_V || b->kind == DH_BUF_STATE) {
+        visit(&e->accesses.at[o->buffer], arg);
+        return;
+    }
+    const param_range own = params_of(e, b->owner);
+    for (uint32_t i = own.begin; i < own.end; i++) {
+        const dh_operand *home = &e->program->homes.at[i].at[b->kind];
+        if (home->buffer == o->buffer && home->byte0 < o->byte0 + o->n_bytes &&
+            o->byte0 < home->byte0 + home->n_bytes)
+            visit(&e->param_accesses[i][b->kind], arg);
+    }
+}
+
+static void need_writes(accesses *a, void *needed)
+{
+    need(needed, &a->writes);
+}
+
+static void need_reads(accesses *a, void *needed)
+{
+    need(needed, &a->reads);
+}
+
+/* The bytes whose accesses an operand's order depends on: its own, but for a shard of
+ * a block's matrices all of them. Where a shard lies then does not show in the waits, so
+ * that data-parallel ranks differ in nothing else, and one of padding alone waits too. */
+static dh_operand scope_of(const dh_emitter *e, const dh_tensor *t, const dh_operand *o)
+{
+    const dh_program *p = e->program;
+    if (!t || t->kind != DH_TENSOR_RANGE || o->buffer == DH_NONE) return *o;
+    const dh_buffer *b = &p->buffers.at[o->buffer];
+    if (b->kind > DH_BUF_ADAM_V || b->kind == DH_BUF_STATE) return *o;
+    const dh_operand *run = &p->flats.at[b->owner].matrix[b->kind];
+    const bool inside = run->buffer == o->buffer && run->byte0 <= o->byte0 &&
+                        o->byte0 + o->n_bytes <= run->byte0 + run->n_bytes;
+    return inside ? *run : *o;
+}
+
+/* What this instruction must come after, from its operands' earlier accesses. */
+static clock_vec dependences(dh_emitter *e, const dh_op_info *info, const dh_operand *operands)
+{
+    clock_vec needed = {{0}};
+    for (int k = 0; k < info->n_in + info->n_out; k++) {
+        visit_accesses(e, &operands[k], need_writes, &needed);
+        if (k >= info->n_in) visit_accesses(e, &operands[k], need_reads, &needed);
+    }
+    return needed;
+}
+
+static dh_status add_waits(dh_ctx *ctx, dh_emitter *e, dh_instr *instr, const clock_vec *needed)
+{
+    clock_vec *known = &e->known[instr->stream];
+    instr->wait0 = (uint32_t)e->program->waits.n;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        if (s == instr->stream || needed->at[s] <= known->at[s]) continue;
+        uint32_t target = needed->at[s] - 1;
+        if (!dh_vec_push(&e->program->waits, target)) return no_memory(ctx);
+        instr->n_waits++;
+        need(known, &e->done.at[target]);
+    }
+    return DH_OK;
+}
+
+typedef struct position {
+    int stream;
+    uint32_t instr;
+} position;
+
+static void mark_read(accesses *a, void *at)
+{
+    const position *p = at;
+    a->reads.at[p->stream] = p->instr + 1;
+}
+
+static void mark_written(accesses *a, void *at)
+{
+    const position *p = at;
+    a->writes.at[p->stream] = p->instr + 1;
+}
+
+static void record_accesses(dh_emitter *e, const dh_op_info *info, const dh_operand *operands,
+                            int stream, uint32_t instr)
+{
+    position at = {stream, instr};
+    for (int k = 0; k < info->n_in + info->n_out; k++)
+        visit_accesses(e, &operands[k], k < info->n_in ? mark_read : mark_written, &at);
+}
+
+static bool written_before(dh_emitter *e, const dh_operand *operand)
+{
+    clock_vec writes = {{0}};
+    visit_accesses(e, operand, need_writes, &writes);
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (writes.at[s]) return true;
+    return false;
+}
+
+static dh_status add_workspace(dh_ctx *ctx, dh_emitter *e, const dh_graph *g, const dh_op *op,
+                               dh_instr *instr, uint32_t id)
+{
+    instr->work = DH_NONE;
+    size_t n_bytes = e->spec->backend ? e->spec->backend->workspace_bytes(g, op) : 0;
+    if (n_bytes == 0) return DH_OK;
+    dh_buffer b = {.kind = DH_BUF_WORK,
+                   .n_bytes = n_bytes,
+                   .owner = id,
+                   .tensor = DH_NONE,
+                   .mb = -1,
+                   .alias = DH_NONE};
+    return add_buffer(ctx, e, &b, &instr->work);
+}
+
+static uint8_t stream_of(const dh_program *p, const dh_op *op)
+{
+    if (dh_op_info_of(op->type)->resource != DH_RES_COMM) return DH_STREAM_COMPUTE;
+    return dh_mesh_group_is_local(&p->mesh, (dh_group_kind)op->group, p->rank) ? DH_STREAM_LOCAL
+                                                                               : DH_STREAM_CROSS;
+}
+
+dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op_id)
+{
+    dh_program *p = e->program;
+    const dh_graph *g = graph_of(e, block);
+    const dh_op *op = &g->ops.at[op_id];
+    const dh_op_info *info = dh_op_info_of(op->type);
+    uint32_t id = (uint32_t)p->instrs.n;
+    dh_instr instr = {.block = block,
+                      .op = op_id,
+                      .mb = mb,
+                      .stream = stream_of(p, op),
+                      .operand0 = (uint32_t)p->operands.n};
+    dh_operand operands[2 * DH_MAX_OPERANDS], scopes[2 * DH_MAX_OPERANDS];
+    for (int k = 0; k < info->n_in + info->n_out; k++) {
+        uint32_t tensor = k < info->n_in ? op->in[k] : op->out[k - info->n_in];
+        DH_TRY(resolve(ctx, e, block, mb, tensor, &operands[k]));
+        scopes[k] = scope_of(e, tensor == DH_NONE ? NULL : &g->tensors.at[tensor], &operands[k]);
+        if (!dh_vec_push(&p->operands, operands[k])) return no_memory(ctx);
+    }
+    for (int k = 0; k < info->n_out; k++) {
+        if (info->out[k].accumulate && written_before(e, &operands[info->n_in + k]))
+            instr.accumulate |= (uint8_t)(1u << k);
+    }
+    DH_TRY(add_workspace(ctx, e, g, op, &instr, id));
+    clock_vec needed = dependences(e, info, scopes);
+    DH_TRY(add_waits(ctx, e, &instr, &needed));
+    record_accesses(e, info, scopes, instr.stream, id);
+    e->known[instr.stream].at[instr.stream] = id + 1;
+    if (!dh_vec_push(&e->done, e->known[instr.stream]) || !dh_vec_push(&p->instrs, instr))
+        return no_memory(ctx);
+    return DH_OK;
+}
+
+dh_status dh_emit_phases(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, unsigned phases)
+{
+    const dh_graph *g = graph_of(e, block);
+    for (uint32_t i = 0; i < g->ops.n; i++)
+        if (phases >> g->ops.at[i].phase & 1) DH_TRY(dh_emit_op(ctx, e, block, mb, i));
+    return DH_OK;
+}

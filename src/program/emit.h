@@ -1,0 +1,52 @@
+/* Emission: turning (block, micro-batch, operator) triples into instructions.
+ *
+ * An emitter owns the program under construction. Callers choose the order; the
+ * emitter resolves operands to buffers, decides which outputs accumulate, and
+ * derives the waits between streams from data dependences. */
+#ifndef DH_PROGRAM_EMIT_H
+#define DH_PROGRAM_EMIT_H
+
+#include "dhelix/program.h"
+
+typedef struct dh_emitter dh_emitter;
+
+/* Takes the spec by reference; program is empty but for mode, dtype and n_micro. */
+dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter **emitter);
+void dh_emitter_destroy(dh_emitter *emitter); /* with the program, unless taken */
+dh_program *dh_emitter_program(dh_emitter *emitter);
+
+dh_shard dh_emit_shard(const dh_emitter *emitter);
+
+/* Graph ownership moves to the program, also on failure. */
+dh_status dh_emit_add_graph(dh_ctx *ctx, dh_emitter *e, dh_graph *graph, uint32_t *id);
+/* Block instance; its parameters are added to the program's table, tied ones once. */
+dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int layer, uint32_t *id);
+dh_block *dh_emit_block(dh_emitter *e, uint32_t id);
+/* Index of persistent bytes for DH_TENSOR_RANGE; DH_NONE for an absent operand. */
+dh_status dh_emit_range(dh_ctx *ctx, dh_emitter *e, dh_operand operand, uint32_t *range);
+/* All blocks are known: lays out the persistent buffers. */
+dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e);
+
+#define DH_PHASES(...) dh_phases_((const dh_phase[]){__VA_ARGS__, DH_N_PHASE})
+static inline unsigned dh_phases_(const dh_phase *list)
+{
+    unsigned mask = 0;
+    for (; *list != DH_N_PHASE; list++) mask |= 1u << *list;
+    return mask;
+}
+
+/* The operators of one block and micro-batch that are in the phases, in order. */
+dh_status dh_emit_phases(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, unsigned phases);
+dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op);
+/* The residual stream (forward) or its gradient that leaves `from` enters `to`; either
+ * may be a link. `from` need not have been emitted. */
+dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,
+                       bool forward);
+/* Operand of a block's tensor, for naming the result. */
+dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t tensor,
+                          dh_operand *operand);
+
+/* Offsets of all transient buffers, behind the persistent ones (memory.c). */
+dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program);
+
+#endif

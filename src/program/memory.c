@@ -1,0 +1,292 @@
+/* Memory plan: offsets of the transient buffers of a program.
+ *
+ * A buffer's storage may be given to another once every access to the first is
+ * known to be complete where the second is first written. "Known" is the vector
+ * clock of instructions and waits, so reuse across streams never needs a wait
+ * that is not there already. An operator that can work in place hands its
+ * input's storage to its output when the input dies there.
+ *
+ * Placement: largest first, each at the lowest offset free of conflicts (greedy
+ * by size; Pisarchyk and Lee 2020, arXiv 2001.03288). The lower bound, the most
+ * bytes alive at once in issue order, is reported beside the result. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "program/emit.h"
+#include "program/replay.h"
+#include "program/space.h"
+
+typedef struct clock_vec {
+    uint32_t at[DH_N_STREAM]; /* instruction ids plus one */
+} clock_vec;
+
+typedef struct life {
+    uint32_t buffer; /* root of the aliases sharing the storage */
+    uint32_t first;  /* instruction that writes first; DH_NONE: never used */
+    clock_vec last;  /* last access on each stream */
+    /* First instruction on each stream that knows all accesses to be complete, and so
+     * do all later ones there: what it or they write first may take the storage. */
+    uint32_t release[DH_N_STREAM];
+    uint64_t n_bytes, offset;
+} life;
+
+typedef struct planner {
+    dh_program *program;
+    clock_vec *known; /* by instruction: complete on each stream when it starts */
+    life *lives;      /* by buffer */
+    uint32_t *order;  /* roots, largest first */
+    size_t n_order;
+    dh_replay streams;
+    /* Storage in use, by the stream that first writes it and the stream that asks. */
+    dh_space *in_use[DH_N_STREAM][DH_N_STREAM];
+} planner;
+
+/* ---- clocks and lifetimes --------------------------------------------------------------- */
+
+static void merge(clock_vec *into, const clock_vec *from)
+{
+    for (int s = 0; s < DH_N_STREAM; s++) into->at[s] = DH_MAX(into->at[s], from->at[s]);
+}
+
+static void compute_clocks(planner *m)
+{
+    const dh_program *p = m->program;
+    clock_vec streams[DH_N_STREAM] = {{{0}}};
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        clock_vec *known = &streams[instr->stream];
+        for (uint32_t w = 0; w < instr->n_waits; w++) {
+            uint32_t target = p->waits.at[instr->wait0 + w];
+            merge(known, &m->known[target]);
+            uint8_t stream = p->instrs.at[target].stream;
+            known->at[stream] = DH_MAX(known->at[stream], target + 1);
+        }
+        m->known[i] = *known;
+        known->at[instr->stream] = i + 1;
+    }
+}
+
+static void touch(planner *m, uint32_t buffer, uint32_t instr)
+{
+    if (buffer == DH_NONE) return;
+    life *l = &m->lives[buffer];
+    if (l->first == DH_NONE) l->first = instr;
+    l->last.at[m->program->instrs.at[instr].stream] = instr + 1;
+}
+
+static void compute_lives(planner *m)
+{
+    const dh_program *p = m->program;
+    for (uint32_t b = 0; b < p->buffers.n; b++)
+        m->lives[b] = (life){.buffer = b, .first = DH_NONE, .n_bytes = p->buffers.at[b].n_bytes};
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        const dh_op_info *info = dh_op_info_of(dh_instr_op(p, instr)->type);
+        for (int k = 0; k < info->n_in + info->n_out; k++)
+            touch(m, dh_instr_operand(p, instr, k)->buffer, i);
+        touch(m, instr->work, i);
+    }
+    /* The result outlives the last instruction. */
+    if (p->result.buffer != DH_NONE)
+        for (int s = 0; s < DH_N_STREAM; s++) m->lives[p->result.buffer].last.at[s] = UINT32_MAX;
+}
+
+/* ---- in place ---------------------------------------------------------------------------------
+ */
+
+static uint32_t root_of(const planner *m, uint32_t buffer)
+{
+    while (m->lives[buffer].buffer != buffer) buffer = m->lives[buffer].buffer;
+    return buffer;
+}
+
+static bool covers_buffer(const dh_program *p, const dh_operand *o)
+{
+    return o->buffer != DH_NONE && p->buffers.at[o->buffer].kind == DH_BUF_ACT && o->byte0 == 0 &&
+           o->n_bytes == p->buffers.at[o->buffer].n_bytes;
+}
+
+static bool dies_at(const life *l, uint32_t instr, const clock_vec *known)
+{
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (l->last.at[s] > known->at[s] && l->last.at[s] != instr + 1) return false;
+    return true;
+}
+
+static void overlay(planner *m, uint32_t i)
+{
+    dh_program *p = m->program;
+    const dh_instr *instr = &p->instrs.at[i];
+    const dh_op_info *info = dh_op_info_of(dh_instr_op(p, instr)->type);
+    if (info->inplace < 0) return;
+    const dh_operand *in = dh_instr_operand(p, instr, info->inplace);
+    const dh_operand *out = dh_instr_operand(p, instr, info->n_in);
+    if (!covers_buffer(p, in) || !covers_buffer(p, out) || in->n_bytes != out->n_bytes) return;
+    uint32_t root = root_of(m, in->buffer);
+    life *from = &m->lives[root], *to = &m->lives[out->buffer];
+    if (root == out->buffer || to->first != i || !dies_at(from, i, &m->known[i])) return;
+    merge(&from->last, &to->last);
+    to->buffer = root;
+    p->buffers.at[out->buffer].alias = in->buffer;
+}
+
+/* ---- placement ----------------------------------------------------------------------------------
+ */
+
+static int first_stream(const planner *m, const life *l)
+{
+    return m->program->instrs.at[l->first].stream;
+}
+
+static bool is_known(const planner *m, const life *l, uint32_t instr)
+{
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (l->last.at[s] > m->known[instr].at[s]) return false;
+    return true;
+}
+
+/* Knowledge only grows along a stream. */
+static uint32_t release_on(const planner *m, const life *l, int stream)
+{
+    size_t lo = m->streams.first[stream], hi = m->streams.first[stream + 1];
+    const size_t end = hi;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (is_known(m, l, m->streams.queue[mid]))
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo < end ? m->streams.queue[lo] : (uint32_t)m->program->instrs.n;
+}
+
+/* Sorting needs the lives; qsort has no context argument in C11, so sort pairs. */
+typedef struct sort_key {
+    uint64_t n_bytes;
+    uint32_t first, buffer;
+} sort_key;
+
+static int by_size(const void *x, const void *y)
+{
+    const sort_key *a = x, *b = y;
+    if (a->n_bytes != b->n_bytes) return a->n_bytes < b->n_bytes ? 1 : -1;
+    if (a->first != b->first) return a->first < b->first ? -1 : 1;
+    return a->buffer < b->buffer ? -1 : 1;
+}
+
+static bool order_roots(planner *m)
+{
+    const dh_program *p = m->program;
+    sort_key *keys = malloc((p->buffers.n + 1) * sizeof *keys);
+    if (!keys) return false;
+    for (uint32_t b = 0; b < p->buffers.n; b++) {
+        const life *l = &m->lives[b];
+        if (dh_buffer_is_persistent(p->buffers.at[b].kind) || l->buffer != b) continue;
+        if (l->first == DH_NONE) continue;
+        keys[m->n_order++] = (sort_key){l->n_bytes, l->first, b};
+    }
+    qsort(keys, m->n_order, sizeof *keys, by_size);
+    for (size_t i = 0; i < m->n_order; i++) m->order[i] = keys[i].buffer;
+    free(keys);
+    return true;
+}
+
+static uint64_t align_up(uint64_t n)
+{
+    return (n + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN;
+}
+
+/* Two lives conflict unless one is released where the other is first written: with a
+ * the one of either's streams, a.first < b.release[a] and b.first < a.release[b]. For a
+ * pair of streams that is the meeting of two intervals. */
+static uint64_t lowest_gap(const planner *m, const life *l)
+{
+    dh_span spans[DH_N_STREAM];
+    const int stream = first_stream(m, l);
+    for (int s = 0; s < DH_N_STREAM; s++)
+        spans[s] = (dh_span){m->in_use[s][stream], l->first, l->release[s]};
+    return dh_space_lowest(spans, DH_N_STREAM, m->program->persistent_bytes, l->n_bytes);
+}
+
+static bool occupy(planner *m, const life *l)
+{
+    const int stream = first_stream(m, l);
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        if (m->streams.first[s] == m->streams.first[s + 1]) continue; /* nobody asks */
+        dh_space **space = &m->in_use[stream][s];
+        if (!*space) *space = dh_space_create((uint32_t)m->program->instrs.n + 1);
+        if (!*space || !dh_space_use(*space, l->first, l->release[s], l->offset,
+                                     align_up(l->offset + l->n_bytes)))
+            return false;
+    }
+    return true;
+}
+
+static bool place(planner *m)
+{
+    dh_program *p = m->program;
+    p->slab_bytes = p->persistent_bytes;
+    for (size_t i = 0; i < m->n_order; i++) {
+        life *l = &m->lives[m->order[i]];
+        for (int s = 0; s < DH_N_STREAM; s++) l->release[s] = release_on(m, l, s);
+        l->offset = lowest_gap(m, l);
+        p->slab_bytes = DH_MAX(p->slab_bytes, l->offset + l->n_bytes);
+        if (!occupy(m, l)) return false;
+    }
+    for (uint32_t b = 0; b < p->buffers.n; b++)
+        if (!dh_buffer_is_persistent(p->buffers.at[b].kind))
+            p->buffers.at[b].offset = m->lives[root_of(m, b)].offset;
+    return true;
+}
+
+/* ---- lower bound
+ * ----------------------------------------------------------------------------------- */
+
+static bool bound(planner *m)
+{
+    dh_program *p = m->program;
+    int64_t *change = calloc(p->instrs.n + 2, sizeof *change);
+    if (!change) return false;
+    for (size_t i = 0; i < m->n_order; i++) {
+        const life *l = &m->lives[m->order[i]];
+        uint32_t last = 0;
+        for (int s = 0; s < DH_N_STREAM; s++) last = DH_MAX(last, l->last.at[s]);
+        change[l->first] += (int64_t)l->n_bytes;
+        change[DH_MIN(last, (uint32_t)p->instrs.n)] -= (int64_t)l->n_bytes;
+    }
+    int64_t live = 0, most = 0;
+    for (size_t i = 0; i <= p->instrs.n; i++) {
+        live += change[i];
+        most = DH_MAX(most, live);
+    }
+    p->live_bytes = p->persistent_bytes + (uint64_t)most;
+    free(change);
+    return true;
+}
+
+static void fini(planner *m)
+{
+    for (int a = 0; a < DH_N_STREAM; a++)
+        for (int b = 0; b < DH_N_STREAM; b++) dh_space_destroy(m->in_use[a][b]);
+    dh_replay_fini(&m->streams);
+    free(m->known);
+    free(m->lives);
+    free(m->order);
+}
+
+dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program)
+{
+    planner m = {.program = program,
+                 .known = calloc(program->instrs.n + 1, sizeof(clock_vec)),
+                 .lives = calloc(program->buffers.n + 1, sizeof(life)),
+                 .order = calloc(program->buffers.n + 1, sizeof(uint32_t))};
+    bool ok = m.known && m.lives && m.order && dh_replay_init(ctx, &m.streams, program) == DH_OK;
+    if (ok) {
+        compute_clocks(&m);
+        compute_lives(&m);
+        for (uint32_t i = 0; i < program->instrs.n; i++) overlay(&m, i);
+        ok = order_roots(&m) && place(&m) && bound(&m);
+    }
+    fini(&m);
+    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a program's memory");
+}

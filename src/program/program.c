@@ -1,0 +1,177 @@
+/* Program container: destruction, lookups, descriptions, listing. */
+#include "dhelix/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const stream_names[DH_N_STREAM] = {"compute", "local", "cross"};
+static const char *const kind_names[DH_N_BUFFER_KIND] = {
+    [DH_BUF_MASTER] = "master", [DH_BUF_COPY] = "copy",     [DH_BUF_STATE] = "state",
+    [DH_BUF_GRAD] = "grad",     [DH_BUF_ADAM_M] = "adam.m", [DH_BUF_ADAM_V] = "adam.v",
+    [DH_BUF_KV] = "kv",         [DH_BUF_ACT] = "act",       [DH_BUF_WORK] = "work"};
+static const char *const state_names[DH_N_STATE] = {
+    [DH_STATE_LOSS] = "loss", [DH_STATE_SQSUM] = "sqsum",   [DH_STATE_SQTOTAL] = "sqtotal",
+    [DH_STATE_NORM] = "norm", [DH_STATE_ROUTER] = "router", [DH_STATE_AUX] = "aux"};
+
+const char *dh_stream_name(dh_stream stream)
+{
+    return (unsigned)stream < DH_N_STREAM ? stream_names[stream] : "?";
+}
+
+const char *dh_buffer_kind_name(dh_buffer_kind kind)
+{
+    return (unsigned)kind < DH_N_BUFFER_KIND ? kind_names[kind] : "?";
+}
+
+void dh_program_destroy(dh_program *program)
+{
+    if (!program) return;
+    for (size_t i = 0; i < program->graphs.n; i++) dh_graph_destroy(program->graphs.at[i]);
+    dh_vec_fini(&program->graphs);
+    dh_vec_fini(&program->blocks);
+    dh_vec_fini(&program->params);
+    dh_vec_fini(&program->homes);
+    dh_vec_fini(&program->flats);
+    dh_vec_fini(&program->ranges);
+    dh_vec_fini(&program->buffers);
+    dh_vec_fini(&program->operands);
+    dh_vec_fini(&program->instrs);
+    dh_vec_fini(&program->waits);
+    dh_arena_destroy(program->arena);
+    free(program);
+}
+
+/* ---- lookups ------------------------------------------------------------------------- */
+
+uint32_t dh_program_param(const dh_program *program, const char *name)
+{
+    for (uint32_t i = 0; i < program->params.n; i++)
+        if (strcmp(program->params.at[i].name, name) == 0) return i;
+    return DH_NONE;
+}
+
+uint32_t dh_program_state_buffer(const dh_program *program, dh_state state)
+{
+    for (uint32_t i = 0; i < program->buffers.n; i++)
+        if (program->buffers.at[i].kind == DH_BUF_STATE && program->buffers.at[i].owner == state)
+            return i;
+    return DH_NONE;
+}
+
+dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block)
+{
+    const dh_graph *g = program->graphs.at[program->blocks.at[block].graph];
+    return g->kind == DH_BLOCK_EXPERTS ? DH_GROUP_EDP_CP : DH_GROUP_DP_CP;
+}
+
+/* ---- descriptions ------------------------------------------------------------------------- */
+
+static void describe_place(const dh_program *p, uint32_t block, int32_t mb, dh_str *out)
+{
+    const dh_block *b = &p->blocks.at[block];
+    static const char *const kinds[DH_N_BLOCK_KIND] = {
+        [DH_BLOCK_EMBED] = "embedding", [DH_BLOCK_LAYER] = "layer",
+        [DH_BLOCK_HEAD] = "head",       [DH_BLOCK_DATA] = "data",
+        [DH_BLOCK_OPT] = "optimizer",   [DH_BLOCK_GRADS] = "gradients",
+        [DH_BLOCK_LINK] = "link",       [DH_BLOCK_EXPERTS] = "experts of layer"};
+    dh_block_kind kind = p->graphs.at[b->graph]->kind;
+    dh_str_printf(out, "%s", kinds[kind]);
+    if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS) dh_str_printf(out, " %d", b->layer);
+    if (mb >= 0) dh_str_printf(out, ", micro-batch %d", mb);
+}
+
+static const char *finish(dh_str *s, char *buf, size_t cap)
+{
+    snprintf(buf, cap, "%s", s->text ? s->text : "");
+    dh_str_fini(s);
+    return buf;
+}
+
+const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char *buf, size_t cap)
+{
+    const dh_buffer *b = &program->buffers.at[buffer];
+    dh_str s = DH_STR_INIT;
+    if (b->kind == DH_BUF_ACT) {
+        const dh_graph *g = program->graphs.at[program->blocks.at[b->owner].graph];
+        dh_str_printf(&s, "%s (", g->tensors.at[b->tensor].name);
+        describe_place(program, b->owner, b->mb, &s);
+        dh_str_printf(&s, ")");
+    } else if (b->kind == DH_BUF_WORK) {
+        dh_str_printf(&s, "scratch of instruction %u", b->owner);
+    } else if (b->kind == DH_BUF_STATE) {
+        dh_str_printf(&s, "state %s", state_names[b->owner]);
+        if (b->mb >= 0) dh_str_printf(&s, " of micro-batch %d", b->mb);
+    } else if (b->kind == DH_BUF_KV) {
+        dh_str_printf(&s, "kv cache of layer %u", b->owner);
+    } else {
+        dh_str_printf(&s, "%s of ", kind_names[b->kind]);
+        describe_place(program, b->owner, -1, &s);
+    }
+    return finish(&s, buf, cap);
+}
+
+const char *dh_instr_describe(const dh_program *program, uint32_t instr, char *buf, size_t cap)
+{
+    const dh_instr *i = &program->instrs.at[instr];
+    const dh_graph *g = dh_instr_graph(program, i);
+    const dh_op *op = dh_instr_op(program, i);
+    dh_str s = DH_STR_INIT;
+    dh_str_printf(&s, "instruction %u %s", instr, dh_op_info_of(op->type)->name);
+    if (op->out[0] != DH_NONE) dh_str_printf(&s, " -> %s", g->tensors.at[op->out[0]].name);
+    if (op->param != DH_NONE && op->param < program->blocks.n) {
+        dh_str_printf(&s, " of ");
+        describe_place(program, op->param, -1, &s);
+    }
+    dh_str_printf(&s, " (");
+    describe_place(program, i->block, i->mb, &s);
+    dh_str_printf(&s, ", %s stream, rank %lld)", dh_stream_name(i->stream),
+                  (long long)program->rank);
+    return finish(&s, buf, cap);
+}
+
+/* ---- listing -------------------------------------------------------------------------------- */
+
+static void print_operand(const dh_program *p, const dh_operand *o, dh_str *out)
+{
+    if (o->buffer == DH_NONE) {
+        dh_str_printf(out, " -");
+        return;
+    }
+    const dh_buffer *b = &p->buffers.at[o->buffer];
+    dh_str_printf(out, " b%u[%llu+%llu]", o->buffer, (unsigned long long)(b->offset + o->byte0),
+                  (unsigned long long)o->n_bytes);
+}
+
+static void print_instr(const dh_program *p, uint32_t id, dh_str *out)
+{
+    const dh_instr *i = &p->instrs.at[id];
+    const dh_op_info *info = dh_op_info_of(dh_instr_op(p, i)->type);
+    char text[256];
+    dh_str_printf(out, "%s\n    in", dh_instr_describe(p, id, text, sizeof text));
+    for (int k = 0; k < info->n_in; k++) print_operand(p, dh_instr_operand(p, i, k), out);
+    dh_str_printf(out, "  out");
+    for (int k = 0; k < info->n_out; k++) {
+        print_operand(p, dh_instr_operand(p, i, info->n_in + k), out);
+        if (i->accumulate >> k & 1) dh_str_printf(out, "+");
+    }
+    if (i->n_waits) dh_str_printf(out, "  wait");
+    for (uint32_t k = 0; k < i->n_waits; k++) dh_str_printf(out, " %u", p->waits.at[i->wait0 + k]);
+    dh_str_printf(out, "\n");
+}
+
+dh_status dh_program_print(dh_ctx *ctx, const dh_program *program, dh_str *out)
+{
+    dh_str_printf(out, "program rank %lld: %zu instructions, %zu buffers, slab %llu bytes\n",
+                  (long long)program->rank, program->instrs.n, program->buffers.n,
+                  (unsigned long long)program->slab_bytes);
+    char text[256];
+    for (uint32_t i = 0; i < program->buffers.n; i++) {
+        const dh_buffer *b = &program->buffers.at[i];
+        dh_str_printf(out, "b%u [%llu, %llu) %s\n", i, (unsigned long long)b->offset,
+                      (unsigned long long)(b->offset + b->n_bytes),
+                      dh_buffer_describe(program, i, text, sizeof text));
+    }
+    for (uint32_t i = 0; i < program->instrs.n; i++) print_instr(program, i, out);
+    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory printing a program") : DH_OK;
+}

@@ -1,0 +1,31 @@
+/* Verifying many ranks together: the replay, and which ranks are alike. */
+#ifndef DH_PROGRAM_RANKS_H
+#define DH_PROGRAM_RANKS_H
+
+#include "dhelix/program.h"
+
+/* Ranks of one class run the same instructions, each rank's i-th partner in a group
+ * being of the same class as its fellows' (classes.c says why). */
+typedef struct dh_rank_classes {
+    size_t n;
+    int64_t *first; /* by class: its lowest rank, which stands for the others */
+    uint32_t *of;   /* by rank */
+} dh_rank_classes;
+
+/* Free with dh_rank_classes_fini. errors: DH_ENOMEM */
+dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes);
+void dh_rank_classes_fini(dh_rank_classes *classes);
+
+/* Verify the class member itself, and what holds for its fellows only if it holds
+ * wherever in their blocks the shards of the distributed optimizer and the own rows of
+ * sequence parallelism lie. errors: DH_EVERIFY, DH_ENOMEM */
+dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program);
+
+/* Joint replay of programs that each verify: communication only, no data.
+ * in        programs [n]; class_of NULL: programs[i] is that of rank i of n; else
+ *           programs[class_of[r]] stands for rank r, class_of [mesh.ranks]
+ * errors    DH_EVERIFY, DH_ENOMEM */
+dh_status dh_ranks_replay(dh_ctx *ctx, const dh_program *const *programs, size_t n,
+                          const uint32_t *class_of);
+
+#endif

@@ -1,0 +1,44 @@
+/* Replay of one program's order: where its streams stand, and what blocks them.
+ *
+ * Executes nothing. Instructions may be stepped in any order that the streams and
+ * waits allow; whoever steps decides which, and what it checks at each. */
+#ifndef DH_PROGRAM_REPLAY_H
+#define DH_PROGRAM_REPLAY_H
+
+#include "dhelix/program.h"
+
+typedef struct dh_replay {
+    const dh_program *program; /* borrowed */
+    uint32_t *queue;           /* instruction ids, stream by stream, each in order */
+    size_t first[DH_N_STREAM + 1];
+    size_t at[DH_N_STREAM]; /* instructions of the stream that are complete */
+    uint32_t *position;     /* by instruction: index in its stream plus one */
+} dh_replay;
+
+/* Streams and waits of the program must be in range. Free with dh_replay_fini, also
+ * after a failure. errors: DH_ENOMEM */
+dh_status dh_replay_init(dh_ctx *ctx, dh_replay *replay, const dh_program *program);
+void dh_replay_fini(dh_replay *replay);
+
+/* The stream's next instruction; DH_NONE when it has ended. */
+static inline uint32_t dh_replay_head(const dh_replay *r, int stream)
+{
+    size_t next = r->first[stream] + r->at[stream];
+    return next == r->first[stream + 1] ? DH_NONE : r->queue[next];
+}
+
+static inline bool dh_replay_is_complete(const dh_replay *r, uint32_t instr)
+{
+    return r->position[instr] <= r->at[r->program->instrs.at[instr].stream];
+}
+
+/* A wait of the instruction that is not complete; DH_NONE: all are. */
+uint32_t dh_replay_blocker(const dh_replay *replay, uint32_t instr);
+
+/* The stream's head is complete. */
+static inline void dh_replay_step(dh_replay *r, int stream)
+{
+    r->at[stream]++;
+}
+
+#endif

@@ -1,0 +1,343 @@
+/* Program verifier: idea 4 of the design, "verified before it runs".
+ *
+ * Knows nothing of how the program was made: it replays instructions stream by
+ * stream, keeps for every byte range of the slab which buffer's data it holds, who
+ * wrote it and who read it last on each stream, and orders accesses with vector
+ * clocks. Offsets are compressed to the distinct boundaries of all operands, so a
+ * range is a run of segments. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "program/replay.h"
+
+typedef struct clock_vec {
+    uint32_t at[DH_N_STREAM]; /* position in the stream: instructions completed */
+} clock_vec;
+
+/* One slab segment between neighbouring boundaries. */
+typedef struct segment {
+    uint32_t owner;               /* buffer whose data it holds, DH_NONE: never written */
+    uint32_t writer;              /* instruction of the last write, DH_NONE */
+    uint32_t reader[DH_N_STREAM]; /* last instruction on each stream that read it since */
+} segment;
+
+typedef struct verifier {
+    dh_ctx *ctx;
+    const dh_program *p;
+    uint64_t *bounds; /* sorted distinct offsets */
+    size_t n_bounds;
+    segment *segments;
+    dh_replay replay;
+    clock_vec known[DH_N_STREAM]; /* complete for the stream's next instruction */
+    clock_vec *done;              /* by instruction: complete once it is complete */
+} verifier;
+
+static dh_operand whole(const dh_program *p, uint32_t buffer)
+{
+    return (dh_operand){.buffer = buffer, .n_bytes = p->buffers.at[buffer].n_bytes};
+}
+
+/* ---- structure: ids, sizes, places ------------------------------------------------------- */
+
+static dh_status check_operand(verifier *v, uint32_t instr, const dh_operand *o, bool optional)
+{
+    const dh_program *p = v->p;
+    char text[256];
+    if (o->buffer == DH_NONE)
+        return optional ? DH_OK
+                        : dh_fail(v->ctx, DH_EVERIFY, "%s lacks an operand",
+                                  dh_instr_describe(p, instr, text, sizeof text));
+    if (o->buffer >= p->buffers.n)
+        return dh_fail(v->ctx, DH_EVERIFY, "%s names buffer %u of %zu",
+                       dh_instr_describe(p, instr, text, sizeof text), o->buffer, p->buffers.n);
+    const dh_buffer *b = &p->buffers.at[o->buffer];
+    if (o->n_bytes == 0 || o->n_bytes > b->n_bytes || o->byte0 > b->n_bytes - o->n_bytes)
+        return dh_fail(v->ctx, DH_EVERIFY, "%s uses bytes [%llu, %llu) of a buffer of %llu bytes",
+                       dh_instr_describe(p, instr, text, sizeof text), (unsigned long long)o->byte0,
+                       (unsigned long long)(o->byte0 + o->n_bytes), (unsigned long long)b->n_bytes);
+    if (b->offset + b->n_bytes > p->slab_bytes)
+        return dh_fail(v->ctx, DH_EVERIFY, "%s: its buffer ends at %llu, behind the slab of %llu",
+                       dh_instr_describe(p, instr, text, sizeof text),
+                       (unsigned long long)(b->offset + b->n_bytes),
+                       (unsigned long long)p->slab_bytes);
+    return DH_OK;
+}
+
+static dh_status check_instr(verifier *v, uint32_t id)
+{
+    const dh_program *p = v->p;
+    const dh_instr *i = &p->instrs.at[id];
+    if (i->block >= p->blocks.n || i->op >= dh_instr_graph(p, i)->ops.n ||
+        i->stream >= DH_N_STREAM || (size_t)i->wait0 + i->n_waits > p->waits.n)
+        return dh_fail(v->ctx, DH_EVERIFY,
+                       "instruction %u of rank %lld names a block, operator, "
+                       "stream or wait that does not exist",
+                       id, (long long)p->rank);
+    const dh_op_info *info = dh_op_info_of(dh_instr_op(p, i)->type);
+    if ((size_t)i->operand0 + (size_t)(info->n_in + info->n_out) > p->operands.n)
+        return dh_fail(v->ctx, DH_EVERIFY, "instruction %u of rank %lld has too few operands", id,
+                       (long long)p->rank);
+    for (int k = 0; k < info->n_in; k++)
+        DH_TRY(check_operand(v, id, dh_instr_operand(p, i, k), info->in[k].optional));
+    for (int k = 0; k < info->n_out; k++)
+        DH_TRY(check_operand(v, id, dh_instr_operand(p, i, info->n_in + k), info->out[k].optional));
+    if (i->work != DH_NONE) {
+        if (i->work >= p->buffers.n)
+            return dh_fail(v->ctx, DH_EVERIFY, "instruction %u of rank %lld has no such scratch",
+                           id, (long long)p->rank);
+        dh_operand work = whole(p, i->work);
+        DH_TRY(check_operand(v, id, &work, false));
+    }
+    for (uint32_t w = 0; w < i->n_waits; w++)
+        if (p->waits.at[i->wait0 + w] >= p->instrs.n) {
+            char text[256];
+            return dh_fail(v->ctx, DH_EVERIFY, "%s waits for instruction %u, which does not exist",
+                           dh_instr_describe(p, id, text, sizeof text), p->waits.at[i->wait0 + w]);
+        }
+    return DH_OK;
+}
+
+/* ---- segments ------------------------------------------------------------------------------- */
+
+static int by_value(const void *x, const void *y)
+{
+    uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
+    return a < b ? -1 : a > b;
+}
+
+/* Every range that matters, in turn: operands, buffers, gradients of parameters. */
+static dh_operand range_at(const dh_program *p, size_t i)
+{
+    if (i < p->operands.n) return p->operands.at[i];
+    i -= p->operands.n;
+    if (i < p->buffers.n) return whole(p, (uint32_t)i);
+    return p->homes.at[i - p->buffers.n].at[DH_BUF_GRAD];
+}
+
+static bool make_segments(verifier *v)
+{
+    const dh_program *p = v->p;
+    const size_t n_ranges = p->operands.n + p->buffers.n + p->homes.n;
+    v->bounds = malloc((2 * n_ranges + 2) * sizeof *v->bounds);
+    if (!v->bounds) return false;
+    size_t n = 0;
+    for (size_t i = 0; i < n_ranges; i++) {
+        dh_operand o = range_at(p, i);
+        if (o.buffer == DH_NONE) continue;
+        v->bounds[n++] = p->buffers.at[o.buffer].offset + o.byte0;
+        v->bounds[n++] = p->buffers.at[o.buffer].offset + o.byte0 + o.n_bytes;
+    }
+    qsort(v->bounds, n, sizeof *v->bounds, by_value);
+    for (size_t i = 0; i < n; i++)
+        if (v->n_bounds == 0 || v->bounds[v->n_bounds - 1] != v->bounds[i])
+            v->bounds[v->n_bounds++] = v->bounds[i];
+    v->segments = malloc((v->n_bounds + 1) * sizeof *v->segments);
+    if (!v->segments) return false;
+    memset(v->segments, 0xff, (v->n_bounds + 1) * sizeof *v->segments);
+    return true;
+}
+
+static size_t segment_at(const verifier *v, uint64_t offset)
+{
+    size_t lo = 0, hi = v->n_bounds;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (v->bounds[mid] < offset)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+typedef struct seg_range {
+    size_t begin, end;
+} seg_range;
+
+static seg_range range_of(const verifier *v, const dh_operand *o)
+{
+    uint64_t at = v->p->buffers.at[o->buffer].offset + o->byte0;
+    return (seg_range){segment_at(v, at), segment_at(v, at + o->n_bytes)};
+}
+
+static void set_owner(verifier *v, const dh_operand *o, uint32_t owner)
+{
+    seg_range r = range_of(v, o);
+    for (size_t s = r.begin; s < r.end; s++) v->segments[s].owner = owner;
+}
+
+/* Parameters, moments and caches hold data when a step starts; gradients and
+ * sums do not, so a step that reads one before writing it is at fault. Padding
+ * between gradients is never written: it holds the zeros of a new slab. */
+static void own_persistent(verifier *v)
+{
+    static const dh_buffer_kind filled[] = {DH_BUF_MASTER, DH_BUF_COPY,   DH_BUF_GRAD,
+                                            DH_BUF_ADAM_M, DH_BUF_ADAM_V, DH_BUF_KV};
+    for (uint32_t b = 0; b < v->p->buffers.n; b++)
+        for (size_t k = 0; k < DH_COUNTOF(filled); k++) {
+            if (v->p->buffers.at[b].kind != filled[k]) continue;
+            dh_operand o = whole(v->p, b);
+            set_owner(v, &o, b);
+        }
+    for (size_t i = 0; i < v->p->homes.n; i++) {
+        const dh_operand *gradient = &v->p->homes.at[i].at[DH_BUF_GRAD];
+        if (gradient->buffer != DH_NONE) set_owner(v, gradient, DH_NONE);
+    }
+}
+
+/* ---- accesses ---------------------------------------------------------------------------------
+ */
+
+static bool ordered(const verifier *v, uint32_t earlier, const clock_vec *known)
+{
+    return v->replay.position[earlier] <= known->at[v->p->instrs.at[earlier].stream];
+}
+
+static dh_status race(verifier *v, uint32_t instr, const dh_operand *o, uint32_t other,
+                      const char *what)
+{
+    char a[256], b[256], c[256];
+    return dh_fail(v->ctx, DH_EVERIFY,
+                   "%s %s %s before %s is known to be complete: a wait for "
+                   "instruction %u is missing",
+                   dh_instr_describe(v->p, instr, a, sizeof a), what,
+                   dh_buffer_describe(v->p, o->buffer, b, sizeof b),
+                   dh_instr_describe(v->p, other, c, sizeof c), other);
+}
+
+static dh_status check_read(verifier *v, uint32_t instr, const dh_operand *o,
+                            const clock_vec *known)
+{
+    seg_range r = range_of(v, o);
+    char a[256], b[256], c[256];
+    for (size_t s = r.begin; s < r.end; s++) {
+        segment *seg = &v->segments[s];
+        if (seg->owner == DH_NONE)
+            return dh_fail(v->ctx, DH_EVERIFY, "%s reads %s before anything was written there",
+                           dh_instr_describe(v->p, instr, a, sizeof a),
+                           dh_buffer_describe(v->p, o->buffer, b, sizeof b));
+        if (seg->owner != o->buffer)
+            return dh_fail(
+                v->ctx, DH_EVERIFY, "%s reads %s, but its bytes at %llu hold %s%s%s",
+                dh_instr_describe(v->p, instr, a, sizeof a),
+                dh_buffer_describe(v->p, o->buffer, b, sizeof b), (unsigned long long)v->bounds[s],
+                dh_buffer_describe(v->p, seg->owner, c, 120),
+                seg->writer == DH_NONE ? "" : ": lifetimes overlap, overwritten by ",
+                seg->writer == DH_NONE ? "" : dh_instr_describe(v->p, seg->writer, c + 128, 128));
+        if (seg->writer != DH_NONE && !ordered(v, seg->writer, known))
+            return race(v, instr, o, seg->writer, "reads");
+        seg->reader[v->p->instrs.at[instr].stream] = instr;
+    }
+    return DH_OK;
+}
+
+static dh_status check_write(verifier *v, uint32_t instr, const dh_operand *o,
+                             const clock_vec *known)
+{
+    seg_range r = range_of(v, o);
+    for (size_t s = r.begin; s < r.end; s++) {
+        segment *seg = &v->segments[s];
+        if (seg->writer != DH_NONE && seg->writer != instr && !ordered(v, seg->writer, known))
+            return race(v, instr, o, seg->writer, "overwrites");
+        for (int k = 0; k < DH_N_STREAM; k++) {
+            uint32_t reader = seg->reader[k];
+            if (reader != DH_NONE && reader != instr && !ordered(v, reader, known))
+                return race(v, instr, o, reader, "overwrites");
+            seg->reader[k] = DH_NONE;
+        }
+        seg->owner = o->buffer;
+        seg->writer = instr;
+    }
+    return DH_OK;
+}
+
+static dh_status check_accesses(verifier *v, uint32_t id, const clock_vec *known)
+{
+    const dh_program *p = v->p;
+    const dh_instr *i = &p->instrs.at[id];
+    const dh_op_info *info = dh_op_info_of(dh_instr_op(p, i)->type);
+    for (int k = 0; k < info->n_in + info->n_out; k++) {
+        const dh_operand *o = dh_instr_operand(p, i, k);
+        int out = k - info->n_in;
+        bool reads = out < 0 || info->out[out].update || (i->accumulate >> out & 1);
+        if (o->buffer != DH_NONE && reads) DH_TRY(check_read(v, id, o, known));
+    }
+    if (i->work != DH_NONE) {
+        dh_operand work = whole(p, i->work);
+        DH_TRY(check_write(v, id, &work, known));
+    }
+    for (int k = 0; k < info->n_out; k++) {
+        const dh_operand *o = dh_instr_operand(p, i, info->n_in + k);
+        if (o->buffer != DH_NONE) DH_TRY(check_write(v, id, o, known));
+    }
+    return DH_OK;
+}
+
+/* ---- replay -------------------------------------------------------------------------------------
+ */
+
+static dh_status run_one(verifier *v, int stream)
+{
+    const uint32_t id = dh_replay_head(&v->replay, stream);
+    const dh_instr *i = &v->p->instrs.at[id];
+    clock_vec *known = &v->known[stream];
+    for (uint32_t w = 0; w < i->n_waits; w++) {
+        const clock_vec *done = &v->done[v->p->waits.at[i->wait0 + w]];
+        for (int s = 0; s < DH_N_STREAM; s++) known->at[s] = DH_MAX(known->at[s], done->at[s]);
+    }
+    DH_TRY(check_accesses(v, id, known));
+    known->at[stream] = v->replay.position[id];
+    v->done[id] = *known;
+    dh_replay_step(&v->replay, stream);
+    return DH_OK;
+}
+
+static dh_status report_cycle(verifier *v)
+{
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        uint32_t id = dh_replay_head(&v->replay, s);
+        if (id == DH_NONE) continue;
+        char a[256], b[256];
+        return dh_fail(v->ctx, DH_EVERIFY, "deadlock: %s waits for ever for %s",
+                       dh_instr_describe(v->p, id, a, sizeof a),
+                       dh_instr_describe(v->p, dh_replay_blocker(&v->replay, id), b, sizeof b));
+    }
+    return DH_OK;
+}
+
+/* The ready stream whose next instruction was issued first; -1: none is ready.
+ * Issue order makes a missing wait show as a race, not as its consequence. */
+static int next_stream(const verifier *v)
+{
+    int best = -1;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        uint32_t id = dh_replay_head(&v->replay, s);
+        if (id == DH_NONE || (best >= 0 && id > dh_replay_head(&v->replay, best))) continue;
+        if (dh_replay_blocker(&v->replay, id) == DH_NONE) best = s;
+    }
+    return best;
+}
+
+static dh_status verify(verifier *v)
+{
+    const dh_program *p = v->p;
+    for (uint32_t i = 0; i < p->instrs.n; i++) DH_TRY(check_instr(v, i));
+    DH_TRY(dh_replay_init(v->ctx, &v->replay, p));
+    bool ok = make_segments(v);
+    v->done = calloc(p->instrs.n + 1, sizeof *v->done);
+    if (!ok || !v->done) return dh_fail(v->ctx, DH_ENOMEM, "out of memory verifying a program");
+    own_persistent(v);
+    for (int s; (s = next_stream(v)) >= 0;) DH_TRY(run_one(v, s));
+    return report_cycle(v);
+}
+
+dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program)
+{
+    verifier v = {.ctx = ctx, .p = program};
+    dh_status st = verify(&v);
+    dh_replay_fini(&v.replay);
+    free(v.bounds);
+    free(v.segments);
+    free(v.done);
+    return st;
+}

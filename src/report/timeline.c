@@ -1,0 +1,212 @@
+/* Busy, hidden, exposed and idle time of a step.
+ *
+ * A stream runs its instructions one after another, so its spans come sorted: three
+ * cursors meet every start and end in order of time, without sorting. Between two such
+ * moments nothing changes, and the time between them is charged as a whole.
+ *
+ * What the next computation waits for is read from a vector clock: by stream, the last
+ * instruction that must end before it starts, as waits and the order of the streams say. */
+#include <stdlib.h>
+
+#include "dhelix/timeline.h"
+
+static const char *const exposure_names[DH_N_EXPOSURE] = {[DH_EXPOSED_DEPENDENCY] = "dependency",
+                                                          [DH_EXPOSED_CONTENTION] = "contention",
+                                                          [DH_EXPOSED_TAIL] = "tail",
+                                                          [DH_EXPOSED_OTHER] = "other"};
+
+const char *dh_exposure_name(dh_exposure cause)
+{
+    return (unsigned)cause < DH_N_EXPOSURE ? exposure_names[cause] : "?";
+}
+
+/* By stream: instruction id plus one, 0 for none. */
+typedef struct clock_vec {
+    uint32_t at[DH_N_STREAM];
+} clock_vec;
+
+/* Where a stream stands. */
+typedef struct cursor {
+    const uint32_t *queue; /* its instructions */
+    uint32_t n, next;      /* queue[next] runs, or is the next to run */
+    bool running;
+} cursor;
+
+typedef struct sweep {
+    const dh_span *spans;
+    uint32_t *queues;  /* [instructions], one stream behind the other */
+    clock_vec *needed; /* by instruction */
+    cursor streams[DH_N_STREAM];
+} sweep;
+
+/* ---- reading the program ------------------------------------------------------------------- */
+
+static dh_status check_span(dh_ctx *ctx, const dh_span *spans, uint32_t id, uint32_t previous)
+{
+    const dh_span *span = &spans[id];
+    if (span->end_ns < span->start_ns)
+        return dh_fail(ctx, DH_EINVAL, "instruction %u ends %lld ns before it starts", id,
+                       (long long)(span->start_ns - span->end_ns));
+    if (previous && span->start_ns < spans[previous - 1].end_ns)
+        return dh_fail(ctx, DH_EINVAL,
+                       "instruction %u starts %lld ns before instruction %u, in front of it on its "
+                       "stream, ended",
+                       id, (long long)(spans[previous - 1].end_ns - span->start_ns), previous - 1);
+    return DH_OK;
+}
+
+static void join(clock_vec *clock, const clock_vec *other)
+{
+    for (int s = 0; s < DH_N_STREAM; s++) clock->at[s] = DH_MAX(clock->at[s], other->at[s]);
+}
+
+static void require(sweep *w, uint32_t id, uint8_t stream, uint32_t other)
+{
+    w->needed[id].at[stream] = DH_MAX(w->needed[id].at[stream], other + 1);
+    join(&w->needed[id], &w->needed[other]);
+}
+
+/* Instructions come in an order in which they could run, so one pass closes the clocks. */
+static dh_status read_instr(dh_ctx *ctx, sweep *w, const dh_program *p, uint32_t id,
+                            uint32_t previous)
+{
+    const dh_instr *instr = &p->instrs.at[id];
+    DH_TRY(check_span(ctx, w->spans, id, previous));
+    if (previous) require(w, id, instr->stream, previous - 1);
+    for (uint32_t i = 0; i < instr->n_waits; i++) {
+        const uint32_t other = p->waits.at[instr->wait0 + i];
+        if (other >= id)
+            return dh_fail(ctx, DH_EINVAL, "instruction %u waits for instruction %u, a later one",
+                           id, other);
+        require(w, id, p->instrs.at[other].stream, other);
+    }
+    return DH_OK;
+}
+
+static dh_status read_program(dh_ctx *ctx, sweep *w, const dh_program *p)
+{
+    uint32_t *queue = w->queues;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        cursor *c = &w->streams[s];
+        c->queue = queue;
+        for (uint32_t id = 0; id < p->instrs.n; id++)
+            if (p->instrs.at[id].stream == s) *queue++ = id;
+        c->n = (uint32_t)(queue - c->queue);
+    }
+    uint32_t last[DH_N_STREAM] = {0}; /* plus one */
+    for (uint32_t id = 0; id < p->instrs.n; id++) {
+        const uint8_t stream = p->instrs.at[id].stream;
+        DH_TRY(read_instr(ctx, w, p, id, last[stream]));
+        last[stream] = id + 1;
+    }
+    return DH_OK;
+}
+
+/* ---- moments --------------------------------------------------------------------------------- */
+
+/* When the stream next starts or ends an instruction; INT64_MAX: never again. */
+static int64_t next_moment(const sweep *w, const cursor *c)
+{
+    if (c->next == c->n) return INT64_MAX;
+    const dh_span *span = &w->spans[c->queue[c->next]];
+    return c->running ? span->end_ns : span->start_ns;
+}
+
+static int64_t earliest_moment(const sweep *w)
+{
+    int64_t t = INT64_MAX;
+    for (int s = 0; s < DH_N_STREAM; s++) t = DH_MIN(t, next_moment(w, &w->streams[s]));
+    return t;
+}
+
+/* Starts and ends of this moment, those of instructions that took no time included. */
+static void pass_moment(sweep *w, int64_t t)
+{
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        cursor *c = &w->streams[s];
+        while (next_moment(w, c) == t) {
+            if (c->running) c->next++;
+            c->running = !c->running;
+        }
+    }
+}
+
+/* ---- charging the time between two moments --------------------------------------------------- */
+
+/* Why the compute stream stands still while this communication stream runs. */
+static dh_exposure cause_of(const sweep *w, int stream)
+{
+    const cursor *compute = &w->streams[DH_STREAM_COMPUTE], *c = &w->streams[stream];
+    if (compute->next == compute->n) return DH_EXPOSED_TAIL;
+    const uint32_t needed = w->needed[compute->queue[compute->next]].at[stream];
+    const uint32_t runs = c->queue[c->next] + 1;
+    if (needed == runs) return DH_EXPOSED_DEPENDENCY;
+    return needed > runs ? DH_EXPOSED_CONTENTION : DH_EXPOSED_OTHER;
+}
+
+static void charge(const sweep *w, int64_t ns, dh_timeline *t)
+{
+    dh_exposure cause = DH_N_EXPOSURE; /* none: nothing communicates */
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        if (!w->streams[s].running) continue;
+        t->busy_ns[s] += ns;
+        if (s != DH_STREAM_COMPUTE) cause = DH_MIN(cause, cause_of(w, s));
+    }
+    t->span_ns += ns;
+    const bool computes = w->streams[DH_STREAM_COMPUTE].running;
+    if (cause == DH_N_EXPOSURE) {
+        if (!computes) t->idle_ns += ns;
+    } else if (computes) {
+        t->hidden_ns += ns;
+    } else {
+        t->exposed_ns += ns;
+        t->exposed_by_ns[cause] += ns;
+    }
+}
+
+static void run(sweep *w, dh_timeline *timeline)
+{
+    for (int64_t t = earliest_moment(w); t != INT64_MAX;) {
+        pass_moment(w, t);
+        const int64_t next = earliest_moment(w);
+        if (next != INT64_MAX) charge(w, next - t, timeline);
+        t = next;
+    }
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                             dh_timeline *timeline)
+{
+    sweep w = {.spans = spans,
+               .queues = calloc(program->instrs.n + 1, sizeof *w.queues),
+               .needed = calloc(program->instrs.n + 1, sizeof *w.needed)};
+    dh_status st = w.queues && w.needed
+                       ? read_program(ctx, &w, program)
+                       : dh_fail(ctx, DH_ENOMEM, "out of memory reading a step's times");
+    if (st == DH_OK) {
+        dh_timeline result = {0};
+        run(&w, &result);
+        *timeline = result;
+    }
+    free(w.queues);
+    free(w.needed);
+    return st;
+}
+
+void dh_timeline_add(dh_timeline *sum, const dh_timeline *one)
+{
+    sum->span_ns += one->span_ns;
+    for (int s = 0; s < DH_N_STREAM; s++) sum->busy_ns[s] += one->busy_ns[s];
+    sum->hidden_ns += one->hidden_ns;
+    sum->exposed_ns += one->exposed_ns;
+    for (int i = 0; i < DH_N_EXPOSURE; i++) sum->exposed_by_ns[i] += one->exposed_by_ns[i];
+    sum->idle_ns += one->idle_ns;
+}
+
+double dh_timeline_hidden_share(const dh_timeline *timeline)
+{
+    const int64_t communicating = timeline->hidden_ns + timeline->exposed_ns;
+    return communicating > 0 ? (double)timeline->hidden_ns / (double)communicating : 0;
+}

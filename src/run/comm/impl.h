@@ -1,0 +1,114 @@
+/* Shared by the front (comm.c) and the kinds of worlds behind it. */
+#ifndef DHELIX_RUN_COMM_IMPL_H
+#define DHELIX_RUN_COMM_IMPL_H
+
+#include "dhelix/comm.h"
+
+#define DH_COMM_NAME_BYTES 32
+#define DH_COMM_CALL_TEXT_BYTES 320
+
+/* TUNING: up to this many bytes, an mpi reduction or broadcast is one step of whole
+ * vectors; beyond, slices. About where two latencies cost more than the bytes. */
+#define DH_COMM_SMALL_BYTES 4096
+
+/* A range of elements in a call's buffer. */
+typedef struct dh_comm_part {
+    int64_t at, n;
+} dh_comm_part;
+
+/* One call on a group. What must agree between members comes first: it travels
+ * as a header when an mpi world checks. */
+typedef struct dh_comm_head {
+    int32_t kind, dtype, reduce, root;
+    int64_t seq;    /* counts the member's collectives, or its transfers, on the group */
+    int64_t count;  /* elements of the vector: all slices together */
+    uint64_t shape; /* hash of the slices; 0 for all_to_all, where members differ */
+} dh_comm_head;
+
+typedef struct dh_comm_call {
+    dh_comm_head head;
+    const char *send;
+    char *recv;
+    const dh_comm_part *send_parts; /* [n] slices; all_to_all: by destination */
+    const dh_comm_part *recv_parts; /* [n] the same slices; all_to_all: by source */
+} dh_comm_call;
+
+/* Bases: every kind of world embeds them as first members of its own structs. */
+struct dh_comm_world {
+    const dh_comm_ops *ops;
+    dh_comm_config config; /* defaults filled in */
+    int size, first_here, n_here;
+    int *node; /* [size] */
+};
+
+struct dh_comm {
+    dh_comm_world *world;
+    int rank;
+    dh_comm_group *groups; /* owned, newest first */
+    _Atomic int64_t n_calls;
+};
+
+struct dh_comm_group {
+    dh_comm *comm;
+    dh_comm_group *next;
+    char name[DH_COMM_NAME_BYTES];
+    int stream, n, me;
+    dh_comm_wire wire;
+    int *members;           /* [n] */
+    dh_comm_part *parts[2]; /* [n] each: slices of the call under way */
+    const void **operands;  /* [n] of a reduction */
+    int64_t n_collectives, n_transfers;
+    char *scratch;
+    size_t scratch_bytes;
+    dh_comm_times times;
+};
+
+struct dh_comm_impl {
+    dh_status (*world_create)(dh_ctx *ctx, const dh_comm_config *config, dh_comm_world **world);
+    void (*world_destroy)(dh_comm_world *world);
+    dh_status (*attach)(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **comm);
+    void (*detach)(dh_comm *comm);
+    /* The group comes from dh_comm_group_new; the front links it to the rank. */
+    dh_status (*group_create)(dh_ctx *ctx, dh_comm *comm, const dh_comm_group_spec *spec,
+                              dh_comm_group **group);
+    dh_status (*collective)(dh_ctx *ctx, dh_comm_group *group, const dh_comm_call *call);
+    dh_status (*transfer)(dh_ctx *ctx, dh_comm_group *group, const dh_comm_head *head,
+                          const dh_comm_xfer *xfers, size_t n);
+    void (*abort)(dh_comm *comm, const char *message);
+    dh_status (*check)(dh_ctx *ctx, dh_comm *comm);
+};
+
+extern const dh_comm_impl dh_comm_local_impl;
+#ifdef DH_HAVE_MPI
+extern const dh_comm_impl dh_comm_mpi_impl;
+#endif
+
+/* Zeroed group of `bytes` (base first) with the spec copied; NULL: out of memory. */
+dh_comm_group *dh_comm_group_new(size_t bytes, dh_comm *comm, const dh_comm_group_spec *spec);
+void dh_comm_group_free(dh_comm_group *group);
+void dh_comm_groups_free(dh_comm *comm);
+dh_status dh_comm_scratch(dh_ctx *ctx, dh_comm_group *group, size_t n_bytes);
+
+/* "all_gather #17 of group tp (ranks 0 1)" */
+const char *dh_comm_call_text(const dh_comm_group *group, const dh_comm_head *head, char *buf,
+                              size_t cap);
+/* Why two members' calls do not fit together, into buf; false when they do. */
+bool dh_comm_heads_differ(const dh_comm_group *group, int a, const dh_comm_head *head_a, int b,
+                          const dh_comm_head *head_b, char *buf, size_t cap);
+/* DH_ECOMM: "rank N stopped: message; rank M was waiting in CALL". head may be NULL. */
+dh_status dh_comm_fail_stopped(dh_ctx *ctx, const dh_comm_group *group, const dh_comm_head *head,
+                               int by_rank, const char *message);
+
+/* dst[i] = src[0][i] (+) src[1][i] (+) ... in this order, for i in [at, at + count).
+ * dst may be one of src; otherwise they do not overlap. */
+void dh_comm_reduce_ordered(dh_dtype dtype, dh_comm_reduce reduce, void *dst,
+                            const void *const *src, int n, int64_t at, int64_t count);
+
+bool dh_comm_pace_on(dh_comm_pace pace);
+/* Time `wire_bytes` take, latency aside. */
+int64_t dh_comm_bytes_ns(int64_t wire_bytes, dh_comm_pace pace);
+int64_t dh_comm_latency_ns(dh_comm_kind kind, int n, dh_comm_pace pace);
+/* Bytes the busiest member puts on its wire; calls[n] of all members. */
+int64_t dh_comm_wire_bytes(int n, const dh_comm_call *const *calls);
+
+#endif

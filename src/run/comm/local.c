@@ -1,0 +1,431 @@
+/* The local world: ranks are threads of one process. Here: worlds, groups, waiting,
+ * failing. Collectives are in local_ops.c, point to point in local_p2p.c.
+ *
+ * A member's place in a group (slot) has a condition variable of its own, so that
+ * a wake-up reaches only threads that can go on. Failing is one-way: the world's
+ * flag is set once, every group is marked broken under its lock, and no buffer is
+ * touched any more by a call that has not yet begun to copy. */
+#include "local.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+/* ---- waiting ---------------------------------------------------------------------------- */
+
+static bool cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr) != 0) return false;
+    bool ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
+              pthread_cond_init(cond, &attr) == 0;
+    pthread_condattr_destroy(&attr);
+    return ok;
+}
+
+int64_t local_deadline(const dh_comm_group *group)
+{
+    int64_t timeout = group->comm->world->config.timeout_ns;
+    int64_t now = dh_now_ns();
+    return timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
+}
+
+bool local_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadline_ns)
+{
+    if (deadline_ns == INT64_MAX) return pthread_cond_wait(cond, lock) == 0;
+    struct timespec ts = {.tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000};
+    return pthread_cond_timedwait(cond, lock, &ts) != ETIMEDOUT;
+}
+
+void local_sleep_until(local_world *world, int64_t end_ns)
+{
+    enum { SLICE_NS = 10 * 1000 * 1000 }; /* an abort is noticed this soon */
+    int64_t now = dh_now_ns();
+    if (now >= end_ns) return;
+    /* The default slack of 50 us would show in every short transfer. */
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    for (; now < end_ns && !atomic_load(&world->failed); now = dh_now_ns())
+        dh_sleep_until_ns(DH_MIN(end_ns, now + SLICE_NS));
+}
+
+int64_t local_wires_claim(local_world *w, dh_comm_wire wire, const int *out, int n_out,
+                          const int *in, int n_in, int64_t from_ns, int64_t ns)
+{
+    pthread_mutex_lock(&w->wire_lock);
+    int64_t start = from_ns;
+    for (int i = 0; i < n_out; i++)
+        start = DH_MAX(start, w->wires[out[i] * DH_N_WIRE + (int)wire].out_free_ns);
+    for (int i = 0; i < n_in; i++)
+        start = DH_MAX(start, w->wires[in[i] * DH_N_WIRE + (int)wire].in_free_ns);
+    for (int i = 0; i < n_out; i++)
+        w->wires[out[i] * DH_N_WIRE + (int)wire].out_free_ns = start + ns;
+    for (int i = 0; i < n_in; i++) w->wires[in[i] * DH_N_WIRE + (int)wire].in_free_ns = start + ns;
+    pthread_mutex_unlock(&w->wire_lock);
+    return start + ns;
+}
+
+/* ---- reports: what was a rank last seen doing ------------------------------------------- */
+
+void local_note(local_slot *slot, local_activity activity, const dh_comm_head *head)
+{
+    slot->activity = activity;
+    slot->head = *head;
+    slot->since_ns = dh_now_ns();
+}
+
+static int member_index(const local_shared *s, int rank)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->members[i] == rank) return i;
+    return -1;
+}
+
+static void slot_text(const local_shared *s, const local_slot *slot, char *buf, size_t cap)
+{
+    dh_comm_group shown = {.n = s->n, .members = s->members};
+    snprintf(shown.name, sizeof shown.name, "%s", s->name);
+    dh_comm_call_text(&shown, &slot->head, buf, cap);
+}
+
+/* Append "rank 1 (waiting in ...)"; world.lock is held. A rank may wait in one
+ * call per stream; all of them count. */
+static void describe_rank(local_world *w, int rank, dh_str *out)
+{
+    char text[DH_COMM_CALL_TEXT_BYTES], last[DH_COMM_CALL_TEXT_BYTES] = "";
+    int64_t last_ns = 0;
+    int n_waiting = 0;
+    dh_str_printf(out, " rank %d (", rank);
+    for (local_shared *s = w->groups; s; s = s->next) {
+        int i = member_index(s, rank);
+        if (i < 0) continue;
+        pthread_mutex_lock(&s->lock);
+        const local_slot *slot = &s->slots[i];
+        if (slot->activity == ACT_WAITING) {
+            slot_text(s, slot, text, sizeof text);
+            dh_str_printf(out, "%s%s", n_waiting++ ? " and in " : "waiting in ", text);
+        } else if (slot->activity == ACT_FINISHED && slot->since_ns > last_ns) {
+            last_ns = slot->since_ns;
+            slot_text(s, slot, last, sizeof last);
+        }
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (n_waiting == 0 && last_ns)
+        dh_str_printf(out, "last finished %s, %.1f s ago", last,
+                      (double)(dh_now_ns() - last_ns) * 1e-9);
+    else if (n_waiting == 0)
+        dh_str_printf(out, w->ranks[rank].attached ? "no call yet" : "never attached");
+    dh_str_printf(out, ")");
+}
+
+/* ---- failing ---------------------------------------------------------------------------- */
+
+static void break_group(local_shared *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->broken = true;
+    for (int i = 0; i < s->n; i++) pthread_cond_broadcast(&s->slots[i].wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void world_stop(local_world *w, int rank, const char *message)
+{
+    pthread_mutex_lock(&w->lock);
+    if (!atomic_load(&w->failed)) {
+        w->by_rank = rank;
+        snprintf(w->message, sizeof w->message, "%s", message);
+        atomic_store(&w->failed, true);
+        for (local_shared *s = w->groups; s; s = s->next) break_group(s);
+        pthread_cond_broadcast(&w->joined);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+static local_world *world_of(const local_group *g)
+{
+    return (local_world *)g->base.comm->world;
+}
+
+dh_status local_fail_stopped(dh_ctx *ctx, const local_group *g, const dh_comm_head *head)
+{
+    local_world *w = world_of(g);
+    /* Written once before the flag that brought us here. */
+    return dh_comm_fail_stopped(ctx, &g->base, head, w->by_rank, w->message);
+}
+
+dh_status local_fail_here(dh_ctx *ctx, local_group *g, const char *message)
+{
+    world_stop(world_of(g), g->base.comm->rank, message);
+    return dh_fail(ctx, DH_ECOMM, "%s", message);
+}
+
+dh_status local_fail_missing(dh_ctx *ctx, local_group *g, const char *what, bool left)
+{
+    local_world *w = world_of(g);
+    dh_str s = DH_STR_INIT;
+    if (left)
+        dh_str_printf(
+            &s, "rank %d cannot finish %s: gone without a call there:", g->base.comm->rank, what);
+    else
+        dh_str_printf(&s, "rank %d waited %.3g s in %s; did not come:", g->base.comm->rank,
+                      (double)w->base.config.timeout_ns * 1e-9, what);
+    pthread_mutex_lock(&w->lock);
+    for (int i = 0; i < g->base.n; i++)
+        if (g->missing[i]) describe_rank(w, g->base.members[i], &s);
+    pthread_mutex_unlock(&w->lock);
+    dh_status st = local_fail_here(ctx, g, s.text ? s.text : "a call waited too long");
+    dh_str_fini(&s);
+    return st;
+}
+
+static void local_abort(dh_comm *comm, const char *message)
+{
+    world_stop((local_world *)comm->world, comm->rank, message);
+}
+
+static dh_status local_check(dh_ctx *ctx, dh_comm *comm)
+{
+    local_world *w = (local_world *)comm->world;
+    if (!atomic_load(&w->failed)) return DH_OK;
+    return dh_comm_fail_stopped(ctx, NULL, NULL, w->by_rank, w->message);
+}
+
+/* ---- worlds ----------------------------------------------------------------------------- */
+
+static void shared_free(local_shared *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        local_queue_free_detached(&s->slots[i].sends_in);
+        // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): n counts slots that are there
+        pthread_cond_destroy(&s->slots[i].wake);
+    }
+    pthread_mutex_destroy(&s->lock);
+    free(s->slots);
+    free(s->members);
+    free(s);
+}
+
+static void rank_free(local_rank *rank)
+{
+    for (dh_comm_group *g = rank->base.groups; g; g = g->next) {
+        local_group *lg = (local_group *)g;
+        free(lg->calls);
+        free(lg->missing);
+        free(lg->posts);
+    }
+    dh_comm_groups_free(&rank->base);
+}
+
+static void local_world_destroy(dh_comm_world *world)
+{
+    local_world *w = (local_world *)world;
+    for (int r = 0; w->ranks && r < w->base.size; r++) rank_free(&w->ranks[r]);
+    while (w->groups) {
+        local_shared *s = w->groups;
+        w->groups = s->next;
+        shared_free(s);
+    }
+    pthread_mutex_destroy(&w->wire_lock);
+    pthread_cond_destroy(&w->joined);
+    pthread_mutex_destroy(&w->lock);
+    free(w->base.node);
+    free(w->ranks);
+    free(w->wires);
+    free(w);
+}
+
+static dh_status local_world_create(dh_ctx *ctx, const dh_comm_config *config,
+                                    dh_comm_world **world)
+{
+    if (config->ranks < 1)
+        return dh_fail(ctx, DH_EINVAL, "a local world needs 1 rank or more, not %d", config->ranks);
+    local_world *w = calloc(1, sizeof *w);
+    if (!w) return dh_fail(ctx, DH_ENOMEM, "no memory for a world");
+    size_t n = (size_t)config->ranks;
+    w->base.size = w->base.n_here = config->ranks;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->wire_lock, NULL);
+    bool ok = cond_init(&w->joined);
+    w->base.node = calloc(n, sizeof *w->base.node);
+    w->ranks = calloc(n, sizeof *w->ranks);
+    w->wires = calloc(n * DH_N_WIRE, sizeof *w->wires);
+    if (!ok || !w->base.node || !w->ranks || !w->wires) {
+        local_world_destroy(&w->base);
+        return dh_fail(ctx, DH_ENOMEM, "no memory for a world of %d ranks", config->ranks);
+    }
+    for (int r = 0; config->ranks_per_node > 0 && r < config->ranks; r++)
+        w->base.node[r] = r / config->ranks_per_node;
+    *world = &w->base;
+    return DH_OK;
+}
+
+static dh_status local_attach(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **comm)
+{
+    local_world *w = (local_world *)world;
+    local_rank *r = &w->ranks[rank];
+    pthread_mutex_lock(&w->lock);
+    bool taken = r->attached;
+    r->attached = true;
+    pthread_mutex_unlock(&w->lock);
+    if (taken) return dh_fail(ctx, DH_EINVAL, "rank %d is attached already", rank);
+    r->base.world = world;
+    r->base.rank = rank;
+    *comm = &r->base;
+    return DH_OK;
+}
+
+static void local_detach(dh_comm *comm)
+{
+    local_world *w = (local_world *)comm->world;
+    pthread_mutex_lock(&w->lock);
+    w->ranks[comm->rank].left = true;
+    for (local_shared *s = w->groups; s; s = s->next) {
+        int me = member_index(s, comm->rank);
+        if (me < 0) continue;
+        pthread_mutex_lock(&s->lock);
+        s->slots[me].left = true;
+        for (int i = 0; i < s->n; i++) pthread_cond_broadcast(&s->slots[i].wake);
+        pthread_mutex_unlock(&s->lock);
+    }
+    pthread_cond_broadcast(&w->joined);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- groups ----------------------------------------------------------------------------- */
+
+/* The group this call belongs to: same spec, and this member has not joined it. */
+static local_shared *find_open(local_world *w, const dh_comm_group_spec *spec, int me)
+{
+    for (local_shared *s = w->groups; s; s = s->next)
+        if (s->n == spec->n && s->stream == spec->stream && s->wire == spec->wire &&
+            !s->slots[me].joined && strcmp(s->name, spec->name) == 0 &&
+            memcmp(s->members, spec->members, (size_t)spec->n * sizeof *spec->members) == 0)
+            return s;
+    return NULL;
+}
+
+static local_shared *shared_new(local_world *w, const dh_comm_group_spec *spec)
+{
+    local_shared *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->world = w;
+    snprintf(s->name, sizeof s->name, "%s", spec->name);
+    s->stream = spec->stream;
+    s->wire = spec->wire;
+    s->members = calloc((size_t)spec->n, sizeof *s->members);
+    s->slots = calloc((size_t)spec->n, sizeof *s->slots);
+    pthread_mutex_init(&s->lock, NULL);
+    bool ok = s->members && s->slots;
+    while (ok && s->n < spec->n) { /* n counts what shared_free has to undo */
+        local_slot *slot = &s->slots[s->n];
+        s->members[s->n] = spec->members[s->n];
+        local_queue_init(&slot->sends_in);
+        local_queue_init(&slot->recvs);
+        ok = cond_init(&slot->wake);
+        s->n += ok;
+    }
+    if (!ok) {
+        shared_free(s);
+        return NULL;
+    }
+    s->next = w->groups;
+    w->groups = s;
+    return s;
+}
+
+static local_group *group_new(dh_comm *comm, const dh_comm_group_spec *spec)
+{
+    local_group *g = (local_group *)dh_comm_group_new(sizeof *g, comm, spec);
+    if (!g) return NULL;
+    g->calls = calloc((size_t)spec->n, sizeof *g->calls);
+    g->missing = calloc((size_t)spec->n, sizeof *g->missing);
+    return g;
+}
+
+static void group_free(local_group *g)
+{
+    if (!g) return;
+    free(g->calls);
+    free(g->missing);
+    dh_comm_group_free(&g->base);
+}
+
+typedef enum join_result { JOIN_OK, JOIN_STOPPED, JOIN_TIMEOUT, JOIN_LEFT } join_result;
+
+/* Members not yet in the group, into g->missing; true when one of them has left. */
+static bool absent_members(local_world *w, local_group *g)
+{
+    bool left = false;
+    for (int i = 0; i < g->base.n; i++) {
+        g->missing[i] = !g->shared->slots[i].joined;
+        left |= g->missing[i] && w->ranks[g->base.members[i]].left;
+    }
+    return left;
+}
+
+/* Join and wait for all others; world.lock is held. */
+static join_result join(local_world *w, local_group *g)
+{
+    local_shared *s = g->shared;
+    int64_t deadline = local_deadline(&g->base);
+    s->slots[g->base.me].joined = true;
+    s->n_joined++;
+    pthread_cond_broadcast(&w->joined);
+    bool in_time = true;
+    while (s->n_joined < s->n) {
+        if (atomic_load(&w->failed)) return JOIN_STOPPED;
+        if (absent_members(w, g)) return JOIN_LEFT;
+        if (!in_time) return JOIN_TIMEOUT;
+        in_time = local_wait(&w->joined, &w->lock, deadline);
+    }
+    return JOIN_OK;
+}
+
+static dh_status local_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_group_spec *spec,
+                                    dh_comm_group **group)
+{
+    local_world *w = (local_world *)comm->world;
+    local_group *g = group_new(comm, spec);
+    if (!g || !g->calls || !g->missing) {
+        group_free(g);
+        return dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
+    }
+    pthread_mutex_lock(&w->lock);
+    join_result result = JOIN_STOPPED;
+    if (!atomic_load(&w->failed)) {
+        g->shared = find_open(w, spec, g->base.me);
+        if (!g->shared) g->shared = shared_new(w, spec);
+        if (g->shared) result = join(w, g);
+    }
+    pthread_mutex_unlock(&w->lock);
+
+    dh_status st = DH_OK;
+    if (result == JOIN_STOPPED) {
+        st = atomic_load(&w->failed)
+                 ? local_fail_stopped(ctx, g, NULL)
+                 : dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
+    } else if (result != JOIN_OK) {
+        char what[DH_COMM_NAME_BYTES + 32];
+        snprintf(what, sizeof what, "the creation of group %s", spec->name);
+        st = local_fail_missing(ctx, g, what, result == JOIN_LEFT);
+    }
+    if (st != DH_OK) {
+        group_free(g);
+        return st;
+    }
+    *group = &g->base;
+    return DH_OK;
+}
+
+const dh_comm_impl dh_comm_local_impl = {
+    .world_create = local_world_create,
+    .world_destroy = local_world_destroy,
+    .attach = local_attach,
+    .detach = local_detach,
+    .group_create = local_group_create,
+    .collective = local_collective,
+    .transfer = local_transfer,
+    .abort = local_abort,
+    .check = local_check,
+};

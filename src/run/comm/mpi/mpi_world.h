@@ -1,0 +1,70 @@
+/* Inside of the mpi world: what its files share. */
+#ifndef DHELIX_RUN_COMM_MPI_WORLD_H
+#define DHELIX_RUN_COMM_MPI_WORLD_H
+
+#include "run/comm/impl.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* What a failing rank tells the others. */
+typedef struct mpi_news {
+    int by_rank;
+    char message[DH_CTX_MESSAGE_BYTES];
+} mpi_news;
+
+typedef struct mpi_world {
+    dh_comm_world base;
+    MPI_Comm all;  /* all ranks: creation of groups */
+    MPI_Comm told; /* all ranks: news of failures */
+    dh_comm rank;  /* the only one in this process */
+    bool attached;
+
+    pthread_mutex_t lock;
+    atomic_bool failed; /* written under lock, after news */
+    mpi_news news;
+    MPI_Request *telling; /* [size] sends of our own news */
+} mpi_world;
+
+/* One message under way, for checking and for reports. */
+typedef struct mpi_message {
+    int peer, n_bytes;
+    bool is_recv;
+} mpi_message;
+
+typedef struct mpi_group {
+    dh_comm_group base;
+    MPI_Comm comm;
+    MPI_Request *requests; /* of the call under way */
+    mpi_message *messages; /* the same, index by index */
+    MPI_Status *statuses;
+    int n_requests, cap_requests;
+} mpi_group;
+
+/* Fail the call and stop all ranks. `call` is MPI's function, rc what it returned. */
+dh_status mpi_fail_call(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, const char *call,
+                        int rc);
+dh_status mpi_fail_here(dh_ctx *ctx, mpi_group *g, const char *message);
+dh_status mpi_fail_stopped(dh_ctx *ctx, const mpi_group *g, const dh_comm_head *head);
+/* Has somebody stopped the world? Receives the news. */
+bool mpi_look_for_news(mpi_world *world);
+
+/* mpi_wait.c: issue messages (in parts where large, one empty message where n_bytes
+ * is 0), then wait for all of them. Peers are group indices. */
+dh_status mpi_isend(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int peer, int tag,
+                    const char *buf, int64_t n_bytes);
+dh_status mpi_irecv(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int peer, int tag,
+                    char *buf, int64_t n_bytes);
+/* After a failure nothing is under way; buffers of sends are left to MPI. head
+ * NULL: the group is being created. */
+dh_status mpi_wait(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head);
+/* Give up what is under way. */
+void mpi_drop_requests(mpi_group *g);
+
+/* mpi_ops.c */
+dh_status mpi_collective(dh_ctx *ctx, dh_comm_group *group, const dh_comm_call *call);
+dh_status mpi_transfer(dh_ctx *ctx, dh_comm_group *group, const dh_comm_head *head,
+                       const dh_comm_xfer *xfers, size_t n);
+
+#endif

@@ -1,0 +1,9 @@
+/* The CPU backend's table row. */
+#ifndef DH_RUN_CPU_BACKEND_H
+#define DH_RUN_CPU_BACKEND_H
+
+#include "dhelix/backend.h"
+
+extern const dh_backend dh_backend_cpu;
+
+#endif

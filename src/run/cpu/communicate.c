@@ -1,0 +1,81 @@
+/* Communication operators: counts and types out of the graph, one call each. */
+#include "run/cpu/exec.h"
+
+typedef struct transfer {
+    dh_comm_group *group;
+    const dh_block *block;
+    const dh_tensor *in, *out; /* of operand 0; NULL where there is none */
+    const void *send;
+    void *recv;
+} transfer;
+
+static dh_status all_gather(dh_ctx *ctx, const transfer *t)
+{
+    return dh_comm_all_gather(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->in),
+                              t->in->dtype);
+}
+
+static dh_status reduce_scatter(dh_ctx *ctx, const transfer *t)
+{
+    return dh_comm_reduce_scatter(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->out),
+                                  t->out->dtype, DH_REDUCE_SUM);
+}
+
+static dh_status all_reduce(dh_ctx *ctx, const transfer *t)
+{
+    return dh_comm_all_reduce(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->in),
+                              t->in->dtype, DH_REDUCE_SUM);
+}
+
+static dh_status all_to_all(dh_ctx *ctx, const transfer *t)
+{
+    int64_t n = dh_tensor_elements(t->in) / dh_comm_group_size(t->group);
+    return dh_comm_all_to_all(ctx, t->group, t->send, t->recv, n, t->in->dtype);
+}
+
+static dh_status send(dh_ctx *ctx, const transfer *t)
+{
+    return dh_comm_send(ctx, t->group, t->send, dh_tensor_elements(t->in), t->in->dtype,
+                        t->block->peer, t->block->tag);
+}
+
+static dh_status recv(dh_ctx *ctx, const transfer *t)
+{
+    return dh_comm_recv(ctx, t->group, t->recv, dh_tensor_elements(t->out), t->out->dtype,
+                        t->block->peer, t->block->tag);
+}
+
+static dh_status ring_exchange(dh_ctx *ctx, const transfer *t)
+{
+    const int n = dh_comm_group_size(t->group), me = dh_comm_group_index(t->group);
+    return dh_comm_exchange(ctx, t->group, t->send, (me + 1) % n, t->recv, (me + n - 1) % n,
+                            dh_tensor_elements(t->in), t->in->dtype, 0);
+}
+
+static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
+    [DH_OP_ALL_GATHER] = all_gather,
+    [DH_OP_REDUCE_SCATTER] = reduce_scatter,
+    [DH_OP_ALL_REDUCE] = all_reduce,
+    [DH_OP_ALL_TO_ALL] = all_to_all,
+    [DH_OP_RING_EXCHANGE] = ring_exchange,
+    [DH_OP_SEND] = send,
+    [DH_OP_RECV] = recv,
+};
+
+bool dh_cpu_can_communicate(dh_op_type type)
+{
+    return calls[type] != NULL;
+}
+
+dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_graph *graph,
+                             const dh_op *op, const dh_block *block, const void *const *in,
+                             void *const *out)
+{
+    transfer t = {.group = group,
+                  .block = block,
+                  .in = op->in[0] == DH_NONE ? NULL : &graph->tensors.at[op->in[0]],
+                  .out = op->out[0] == DH_NONE ? NULL : &graph->tensors.at[op->out[0]],
+                  .send = in[0],
+                  .recv = out[0]};
+    return calls[op->type](ctx, &t);
+}

@@ -1,0 +1,580 @@
+/* From graph operators to kernels: shapes out of the graph, pointers out of the
+ * call. Nothing is computed here; kernels.def says which functions belong together. */
+#include "run/cpu/glue.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/cpu/kernels.h"
+
+static const dh_tensor *in_of(const dh_graph *g, const dh_op *op, int k)
+{
+    return &g->tensors.at[op->in[k]];
+}
+
+static const dh_tensor *out_of(const dh_graph *g, const dh_op *op, int k)
+{
+    return &g->tensors.at[op->out[k]];
+}
+
+static const dh_tensor *in_tensor(const dh_cpu_call *c, int k)
+{
+    return in_of(c->graph, c->op, k);
+}
+
+static const dh_tensor *out_tensor(const dh_cpu_call *c, int k)
+{
+    return out_of(c->graph, c->op, k);
+}
+
+static dh_dropout dropout_of(const dh_cpu_call *c, int pos, int sample)
+{
+    return (dh_dropout){.prob = (float)c->graph->dims.dropout,
+                        .seed = c->step->seed,
+                        .step = (uint64_t)c->step->step,
+                        .site = (uint32_t)(c->layer * DH_N_SITE + DH_MAX(c->op->site, 0)),
+                        .row_pos = c->in[pos],
+                        .row_sample = c->in[sample]};
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static dh_status run_load_new_tokens(const dh_cpu_call *c)
+{
+    int32_t *tokens = c->out[0], *targets = c->out[1], *pos = c->out[2];
+    int64_t *sample = c->out[3];
+    int64_t n = out_tensor(c, 0)->shape[0];
+    for (int64_t i = 0; i < n; i++) {
+        tokens[i] = c->step->tokens[i];
+        targets[i] = -1;
+        pos[i] = (int32_t)(c->step->pos0 + i);
+        sample[i] = 0;
+    }
+    return DH_OK;
+}
+
+/* A sequence's T+1 tokens give T inputs and T targets, one apart; the rank has some of
+ * them where context parallelism splits the sequence. */
+static dh_status run_load(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    if (c->step->tokens) return run_load_new_tokens(c);
+    const dh_dims *d = &c->graph->dims;
+    int32_t *tokens = c->out[0], *targets = c->out[1], *pos = c->out[2];
+    int64_t *sample = c->out[3];
+    const int64_t whole = d->seq * DH_MAX(d->cp, 1);
+    int32_t *row = malloc((size_t)(whole + 1) * sizeof *row);
+    if (!row) return dh_fail(ctx, DH_ENOMEM, "out of memory loading a sequence");
+    dh_status st = DH_OK;
+    for (int64_t b = 0; st == DH_OK && b < d->batch; b++) {
+        int64_t id = c->step->first_sample + c->mb * c->step->sample_stride + b, at = b * d->seq;
+        st = c->step->source.load(ctx, c->step->source.self, id, whole, row);
+        if (st != DH_OK) break;
+        for (int64_t t = 0; t < d->seq; t++) {
+            const int64_t p = dh_cp_position(d, d->cp_rank, t);
+            tokens[at + t] = row[p];
+            targets[at + t] = row[p + 1];
+            pos[at + t] = (int32_t)p;
+            sample[at + t] = id;
+        }
+    }
+    free(row);
+    return st;
+}
+
+/* ---- embedding ----------------------------------------------------------------------------------
+ */
+
+static dh_status run_embed(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *x = out_tensor(c, 0), *wte = in_tensor(c, 3);
+    const int64_t v0 = c->graph->dims.vocab0;
+    dh_dropout drop = dropout_of(c, 1, 2);
+    dh_k_embed_fwd(x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1], c->in[3], v0,
+                   v0 + wte->shape[0], c->in[4], &drop, c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_embed_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *dx = in_tensor(c, 0), *dwte = out_tensor(c, 0);
+    const int64_t v0 = c->graph->dims.vocab0;
+    const bool adds = c->accumulate & 1, positions_add = c->accumulate >> 1 & 1;
+    int64_t n_pos = c->out[1] ? out_tensor(c, 1)->shape[0] : 0;
+    dh_dropout drop = dropout_of(c, 2, 3);
+    /* A tied head has written dwte already; then dwpe alone starts here. */
+    if (c->out[1] && adds && !positions_add)
+        dh_k_zero((size_t)dh_tensor_bytes(out_tensor(c, 1)), c->out[1]);
+    dh_k_embed_bwd(dx->dtype, dx->shape[0], dx->shape[1], c->in[0], c->in[1], c->in[2], &drop, v0,
+                   v0 + dwte->shape[0], n_pos, c->out[0], c->out[1], adds);
+    return DH_OK;
+}
+
+/* ---- norm ---------------------------------------------------------------------------------------
+ */
+
+static dh_status run_norm(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    dh_k_norm_fwd(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1],
+                  c->in[2], (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
+    return DH_OK;
+}
+
+static dh_status run_norm_dgrad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 1);
+    dh_k_norm_dgrad(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1],
+                    c->in[2], c->in[3], c->in[4], c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_norm_wgrad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 1);
+    dh_k_norm_wgrad(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1],
+                    c->in[2], c->out[0], c->out[1], c->accumulate & 1);
+    return DH_OK;
+}
+
+/* ---- linear
+ * --------------------------------------------------------------------------------------- */
+
+/* A weight in float32 (a router's) makes the product one of float32: rows of another type
+ * are widened into scratch before it, or narrowed out of scratch behind it. */
+
+static bool widens(const dh_tensor *rows, dh_dtype dtype)
+{
+    return rows->dtype != dtype && dtype == DH_F32;
+}
+
+static size_t wide_bytes(const dh_tensor *rows, dh_dtype dtype)
+{
+    if (!widens(rows, dtype)) return 0;
+    return ((size_t)dh_tensor_elements(rows) * sizeof(float) + DH_BUFFER_ALIGN - 1) /
+           DH_BUFFER_ALIGN * DH_BUFFER_ALIGN;
+}
+
+/* Data of the type wanted; scratch moves on behind what was widened. */
+static const void *widened(const dh_tensor *rows, dh_dtype dtype, const void *data, char **work)
+{
+    if (!widens(rows, dtype)) return data;
+    float *wide = (float *)(void *)*work;
+    *work += wide_bytes(rows, dtype);
+    dh_k_cast(dh_tensor_elements(rows), rows->dtype, data, DH_F32, wide);
+    return wide;
+}
+
+static dh_gemm_desc linear_shape(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *x = in_of(g, op, 0), *w = in_of(g, op, 1);
+    return (dh_gemm_desc){.m = x->shape[0],
+                          .n = w->shape[0],
+                          .k = w->shape[1],
+                          .trans_b = true,
+                          .in = w->dtype,
+                          .out = out_of(g, op, 0)->dtype,
+                          .bias = op->in[2] != DH_NONE};
+}
+
+static dh_gemm_desc dgrad_shape(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *dy = in_of(g, op, 0), *w = in_of(g, op, 1), *dx = out_of(g, op, 0);
+    return (dh_gemm_desc){.m = dy->shape[0],
+                          .n = w->shape[1],
+                          .k = w->shape[0],
+                          .in = dy->dtype,
+                          .out = widens(dx, w->dtype) ? DH_F32 : dx->dtype};
+}
+
+static dh_gemm_desc wgrad_shape(const dh_graph *g, const dh_op *op, bool accumulate)
+{
+    const dh_tensor *dy = in_of(g, op, 0), *x = in_of(g, op, 1);
+    return (dh_gemm_desc){.m = dy->shape[1],
+                          .n = x->shape[1],
+                          .k = dy->shape[0],
+                          .trans_a = true,
+                          .in = dy->dtype,
+                          .out = DH_F32,
+                          .accumulate = accumulate};
+}
+
+/* Scratch of the GEMM a description makes; its creation reports failures later. */
+static size_t gemm_workspace(const dh_gemm_desc *desc)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_gemm *gemm;
+    if (dh_gemm_create(&ctx, desc, &gemm) != DH_OK) return 0;
+    size_t n_bytes = dh_gemm_workspace(gemm);
+    dh_gemm_destroy(gemm);
+    return n_bytes;
+}
+
+static size_t ws_linear(const dh_graph *g, const dh_op *op)
+{
+    dh_gemm_desc s = linear_shape(g, op);
+    return wide_bytes(in_of(g, op, 0), s.in) + gemm_workspace(&s);
+}
+
+static size_t ws_dgrad(const dh_graph *g, const dh_op *op)
+{
+    dh_gemm_desc s = dgrad_shape(g, op);
+    return wide_bytes(out_of(g, op, 0), s.in) + gemm_workspace(&s);
+}
+
+static size_t ws_wgrad(const dh_graph *g, const dh_op *op)
+{
+    dh_gemm_desc first = wgrad_shape(g, op, false), later = wgrad_shape(g, op, true);
+    size_t a = gemm_workspace(&first), b = gemm_workspace(&later);
+    return wide_bytes(in_of(g, op, 1), first.in) + DH_MAX(a, b);
+}
+
+static dh_status prepare_linear(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
+                                unsigned accumulate, void **state)
+{
+    dh_gemm_desc s = linear_shape(g, op);
+    return dh_gemm_create(ctx, &s, (dh_gemm **)state);
+}
+
+static dh_status prepare_dgrad(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
+                               void **state)
+{
+    dh_gemm_desc s = dgrad_shape(g, op);
+    return dh_gemm_create(ctx, &s, (dh_gemm **)state);
+}
+
+static dh_status prepare_wgrad(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
+                               void **state)
+{
+    dh_gemm_desc s = wgrad_shape(g, op, accumulate & 1);
+    return dh_gemm_create(ctx, &s, (dh_gemm **)state);
+}
+
+static void release_gemm(void *state)
+{
+    dh_gemm_destroy(state);
+}
+
+static dh_status run_linear(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    char *work = c->work;
+    const void *x = widened(in_tensor(c, 0), in_tensor(c, 1)->dtype, c->in[0], &work);
+    return dh_gemm_run(ctx, c->state, x, c->in[1], c->in[2], c->out[0], work);
+}
+
+static dh_status run_dgrad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *dx = out_tensor(c, 0);
+    const size_t n_wide = wide_bytes(dx, in_tensor(c, 1)->dtype);
+    if (n_wide == 0)
+        return dh_gemm_run(ctx, c->state, c->in[0], c->in[1], NULL, c->out[0], c->work);
+    DH_TRY(dh_gemm_run(ctx, c->state, c->in[0], c->in[1], NULL, c->work, (char *)c->work + n_wide));
+    dh_k_cast(dh_tensor_elements(dx), DH_F32, c->work, dx->dtype, c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_wgrad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    char *work = c->work;
+    const void *x = widened(in_tensor(c, 1), in_tensor(c, 0)->dtype, c->in[1], &work);
+    return dh_gemm_run(ctx, c->state, c->in[0], x, NULL, c->out[0], work);
+}
+
+static dh_status run_bias_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *dy = in_tensor(c, 0);
+    dh_k_bias_grad(dy->dtype, dy->shape[0], dy->shape[1], c->in[0], c->out[0], c->accumulate & 1);
+    return DH_OK;
+}
+
+/* ---- attention
+ * ---------------------------------------------------------------------------------------- */
+
+/* Angles for every position the program can see; made once, read by all layers. */
+static dh_status prepare_rope(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
+                              void **state)
+{
+    const dh_dims *d = &g->dims;
+    float *table = malloc((size_t)(d->max_seq * d->head_dim) * sizeof *table);
+    if (!table) return dh_fail(ctx, DH_ENOMEM, "out of memory for rotation angles");
+    dh_k_rope_table(&d->rope, d->max_seq, d->head_dim, table);
+    *state = table;
+    return DH_OK;
+}
+
+static void rope(const dh_cpu_call *c, bool inverse)
+{
+    const dh_dims *d = &c->graph->dims;
+    const dh_tensor *qkv = in_tensor(c, 0);
+    dh_k_rope(qkv->dtype, qkv->shape[0], d->seq, d->n_heads, d->n_kv_heads, d->head_dim, c->in[0],
+              c->state, c->in[1], inverse, c->out[0]);
+}
+
+static dh_status run_rope(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    rope(c, false);
+    return DH_OK;
+}
+
+static dh_status run_rope_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    rope(c, true);
+    return DH_OK;
+}
+
+static dh_attn_shape attn_shape(const dh_graph *g)
+{
+    const dh_dims *d = &g->dims;
+    return dh_attn_packed(g->dtype, d->batch, d->seq, d->n_heads, d->n_kv_heads, d->head_dim);
+}
+
+/* Bytes into a packed row where keys and values begin. */
+static size_t key_bytes(const dh_graph *g)
+{
+    return (size_t)(g->dims.n_heads * g->dims.head_dim) * dh_dtype_bytes(g->dtype);
+}
+
+static size_t value_bytes(const dh_graph *g)
+{
+    return key_bytes(g) +
+           (size_t)(g->dims.n_kv_heads * g->dims.head_dim) * dh_dtype_bytes(g->dtype);
+}
+
+static size_t ws_attn(const dh_graph *g, const dh_op *op)
+{
+    dh_attn_shape s = attn_shape(g);
+    return dh_k_attn_fwd_workspace(&s);
+}
+
+static dh_status run_attn(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    dh_attn_shape s = attn_shape(c->graph);
+    const char *q = c->in[0];
+    dh_k_attn_fwd(&s, q, q + key_bytes(c->graph), q + value_bytes(c->graph), c->out[0], c->out[1],
+                  c->work);
+    return DH_OK;
+}
+
+static size_t ws_attn_grad(const dh_graph *g, const dh_op *op)
+{
+    dh_attn_shape s = attn_shape(g);
+    return dh_k_attn_bwd_workspace(&s);
+}
+
+static dh_status run_attn_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    dh_attn_shape s = attn_shape(c->graph);
+    const size_t k = key_bytes(c->graph), v = value_bytes(c->graph);
+    const char *q = c->in[1];
+    char *dq = c->out[0];
+    dh_k_attn_bwd(&s, c->in[0], c->in[2], c->in[3], q, q + k, q + v, dq, dq + k, dq + v, false,
+                  c->work);
+    return DH_OK;
+}
+
+/* New rows attend to the cache, whose rows hold the keys, then the values, of all heads. */
+static dh_attn_shape cached_shape(const dh_graph *g, int64_t n_keys)
+{
+    const dh_dims *d = &g->dims;
+    dh_attn_shape s = attn_shape(g);
+    s.Tk = n_keys;
+    s.kv_row = 2 * d->n_kv_heads * d->head_dim;
+    s.kv_batch = d->max_seq * s.kv_row;
+    return s;
+}
+
+static size_t cached_lse_bytes(const dh_graph *g)
+{
+    return ((size_t)(g->dims.n_heads * g->dims.seq) * sizeof(float) + 63) / 64 * 64;
+}
+
+static size_t ws_attn_cached(const dh_graph *g, const dh_op *op)
+{
+    dh_attn_shape s = cached_shape(g, g->dims.max_seq);
+    return cached_lse_bytes(g) + dh_k_attn_fwd_workspace(&s);
+}
+
+static dh_status run_attn_cached(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_dims *d = &c->graph->dims;
+    const int32_t *pos = c->in[1];
+    const size_t row_bytes = 2 * (value_bytes(c->graph) - key_bytes(c->graph));
+    const size_t packed_bytes = key_bytes(c->graph) + row_bytes;
+    char *cache = c->out[1];
+    for (int64_t t = 0; t < d->seq; t++)
+        memcpy(cache + (size_t)pos[t] * row_bytes,
+               (const char *)c->in[0] + (size_t)t * packed_bytes + key_bytes(c->graph), row_bytes);
+    dh_attn_shape s = cached_shape(c->graph, pos[d->seq - 1] + 1);
+    s.q_pos = pos;
+    dh_k_attn_fwd(&s, c->in[0], cache, cache + row_bytes / 2, c->out[0], c->work,
+                  (char *)c->work + cached_lse_bytes(c->graph));
+    return DH_OK;
+}
+
+/* ---- pointwise
+ * ------------------------------------------------------------------------------------------ */
+
+static dh_status run_residual(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    dh_dropout drop = dropout_of(c, 3, 4);
+    dh_k_residual(x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1], c->in[2], &drop,
+                  c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_dropout_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *dy = in_tensor(c, 0);
+    dh_dropout drop = dropout_of(c, 1, 2);
+    dh_k_dropout_grad(dy->dtype, dy->shape[0], dy->shape[1], c->in[0], &drop, c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_act(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *g = out_tensor(c, 0);
+    if (c->graph->dims.act == DH_ACT_SWIGLU)
+        dh_k_swiglu_fwd(g->dtype, g->shape[0], g->shape[1], c->in[0], c->out[0]);
+    else
+        dh_k_gelu_fwd(g->dtype, dh_tensor_elements(g), c->in[0], c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_act_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *dg = in_tensor(c, 0);
+    if (c->graph->dims.act == DH_ACT_SWIGLU)
+        dh_k_swiglu_bwd(dg->dtype, dg->shape[0], dg->shape[1], c->in[0], c->in[1], c->out[0]);
+    else
+        dh_k_gelu_bwd(dg->dtype, dh_tensor_elements(dg), c->in[0], c->in[1], c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_add(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *y = out_tensor(c, 0);
+    dh_k_add(y->dtype, dh_tensor_elements(y), c->in[0], c->in[1], c->out[0]);
+    return DH_OK;
+}
+
+/* ---- loss
+ * --------------------------------------------------------------------------------------------------
+ */
+
+static dh_status run_loss_stats(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *logits = in_tensor(c, 0);
+    const int64_t v0 = c->graph->dims.vocab0;
+    dh_k_ce_stats(logits->dtype, logits->shape[0], v0, v0 + logits->shape[1], c->in[0], c->in[1],
+                  c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_loss_merge(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    int64_t n = out_tensor(c, 0)->shape[0];
+    dh_k_ce_merge(in_tensor(c, 0)->shape[0] / n, n, c->in[0], c->out[0]);
+    return DH_OK;
+}
+
+static size_t ws_loss(const dh_graph *g, const dh_op *op)
+{
+    return (size_t)in_of(g, op, 0)->shape[0] * sizeof(float);
+}
+
+static dh_status run_loss(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const int64_t n = in_tensor(c, 0)->shape[0];
+    const int32_t *targets = c->in[1];
+    double *loss = c->out[0], rows = 0;
+    dh_k_ce_loss(n, c->in[0], targets, c->work);
+    for (int64_t i = 0; i < n; i++) rows += targets[i] >= 0;
+    double sum = dh_k_sum(n, c->work);
+    loss[0] = c->accumulate & 1 ? loss[0] + sum : sum;
+    loss[1] = c->accumulate & 1 ? loss[1] + rows : rows;
+    return DH_OK;
+}
+
+static size_t ws_loss_grad(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *logits = in_of(g, op, 0);
+    bool narrows = out_of(g, op, 0)->dtype != logits->dtype;
+    return narrows ? (size_t)dh_tensor_bytes(logits) : 0;
+}
+
+static dh_status run_loss_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *logits = in_tensor(c, 0), *dlogits = out_tensor(c, 0);
+    const int64_t v0 = c->graph->dims.vocab0;
+    void *wide = c->work ? c->work : c->out[0];
+    dh_k_ce_grad(logits->dtype, logits->shape[0], v0, v0 + logits->shape[1], c->in[0], c->in[1],
+                 c->in[2], (float)c->graph->dims.loss_scale, wide);
+    if (c->work)
+        dh_k_cast(dh_tensor_elements(logits), logits->dtype, wide, dlogits->dtype, c->out[0]);
+    return DH_OK;
+}
+
+/* ---- optimizer
+ * ------------------------------------------------------------------------------------------------
+ */
+
+static dh_status run_sqsum(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    *(double *)c->out[0] = dh_k_sqsum(dh_tensor_elements(in_tensor(c, 0)), c->in[0]);
+    return DH_OK;
+}
+
+static dh_status run_sum(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const double *values = c->in[0];
+    const int64_t n = values ? in_tensor(c, 0)->shape[0] : 0;
+    double total = 0;
+    for (int64_t i = 0; i < n; i++) total += values[i];
+    *(double *)c->out[0] = total;
+    return DH_OK;
+}
+
+static dh_status run_clip(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    double *norm = c->out[0];
+    norm[0] = sqrt(*(const double *)c->in[0]);
+    /* torch.nn.utils.clip_grad_norm_'s factor, its 1e-6 included. */
+    norm[1] = c->step->grad_clip > 0 ? fmin(1.0, c->step->grad_clip / (norm[0] + 1e-6)) : 1.0;
+    return DH_OK;
+}
+
+/* A norm that is not finite leaves weights and moments as they were, so that the
+ * step can be examined and training can go on from intact state. */
+static dh_status run_adamw(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const double *norm = c->in[1];
+    if (!isfinite(norm[0])) return DH_OK;
+    const dh_step *s = c->step;
+    const dh_tensor *p = out_tensor(c, 0);
+    const dh_adamw a = {.lr = s->lr,
+                        .beta1 = s->beta1,
+                        .beta2 = s->beta2,
+                        .eps = s->eps,
+                        .weight_decay = p->ndim == 2 ? s->weight_decay : 0.0,
+                        .step = s->step + 1,
+                        .grad_scale = norm[1]};
+    dh_k_adamw(&a, dh_tensor_elements(p), c->in[0], c->out[0], c->out[1], c->out[2], c->out[3]);
+    return DH_OK;
+}
+
+/* ---- table
+ * -------------------------------------------------------------------------------------------------------
+ */
+
+static const dh_cpu_kernel kernels[DH_N_OP_TYPE] = {
+#define DH_KERNEL(op, workspace, prepare, release, run)                                            \
+    [DH_OP_##op] = {workspace, prepare, release, run},
+#include "run/cpu/kernels.def"
+#undef DH_KERNEL
+};
+
+const dh_cpu_kernel *dh_cpu_kernel_of(dh_op_type type)
+{
+    return (unsigned)type < DH_N_OP_TYPE && kernels[type].run ? &kernels[type] : NULL;
+}

@@ -1,0 +1,61 @@
+/* What joins graph operators to CPU kernels: one row per operator type. */
+#ifndef DH_RUN_CPU_GLUE_H
+#define DH_RUN_CPU_GLUE_H
+
+#include "dhelix/backend.h"
+
+/* One execution of one instruction. Pointers of absent operands are NULL. */
+typedef struct dh_cpu_call {
+    const dh_graph *graph;
+    const dh_op *op;
+    const void *state; /* what prepare made, or NULL */
+    int layer;
+    int32_t mb;
+    unsigned accumulate; /* bit i: output i is added to */
+    const void *in[DH_MAX_OPERANDS];
+    void *out[DH_MAX_OPERANDS];
+    void *work;
+    const dh_step *step;
+} dh_cpu_call;
+
+typedef struct dh_cpu_kernel {
+    /* Scratch bytes; NULL: none. */
+    size_t (*workspace)(const dh_graph *graph, const dh_op *op);
+    /* Made once per operator and accumulate mask (GEMM primitives, tables); may be NULL. */
+    dh_status (*prepare)(dh_ctx *ctx, const dh_graph *graph, const dh_op *op, unsigned accumulate,
+                         void **state);
+    void (*release)(void *state);
+    dh_status (*run)(dh_ctx *ctx, const dh_cpu_call *call);
+} dh_cpu_kernel;
+
+/* NULL when the CPU backend has no kernel for the type. */
+const dh_cpu_kernel *dh_cpu_kernel_of(dh_op_type type);
+
+/* ---- ring attention (glue_cp.c): functions of rows in kernels.def ---------------------- */
+
+dh_status dh_cpu_run_kv_pack(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_qkv_join(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_prepare_ring(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
+                              void **state);
+size_t dh_cpu_ws_ring_attn(const dh_graph *g, const dh_op *op);
+dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_cpu_call *c);
+size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op);
+dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_cpu_call *c);
+
+/* ---- mixture of experts (glue_moe.c) ----------------------------------------------------- */
+
+dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_moe_unpermute(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_moe_unpermute_grad(dh_ctx *ctx, const dh_cpu_call *c);
+size_t dh_cpu_ws_grouped(const dh_graph *g, const dh_op *op);
+dh_status dh_cpu_prepare_grouped(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
+                                 unsigned accumulate, void **state);
+void dh_cpu_release_grouped(void *state);
+dh_status dh_cpu_run_grouped(dh_ctx *ctx, const dh_cpu_call *c);
+
+#endif

@@ -1,0 +1,150 @@
+/* Mixture of experts: shapes out of the graph, pointers out of the call. */
+#include "run/cpu/glue.h"
+
+#include <stdlib.h>
+
+#include "run/cpu/kernels.h"
+
+static const dh_tensor *tensor_of(const dh_graph *g, uint32_t id)
+{
+    return &g->tensors.at[id];
+}
+
+static const dh_tensor *in_tensor(const dh_cpu_call *c, int k)
+{
+    return tensor_of(c->graph, c->op->in[k]);
+}
+
+static const dh_tensor *out_tensor(const dh_cpu_call *c, int k)
+{
+    return tensor_of(c->graph, c->op->out[k]);
+}
+
+/* ---- router -------------------------------------------------------------------------------- */
+
+dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *logits = in_tensor(c, 0), *weights = out_tensor(c, 0);
+    dh_k_router_fwd(logits->dtype, logits->shape[0], logits->shape[1], weights->shape[1], c->in[0],
+                    c->out[1], c->out[2], c->out[0]);
+    return DH_OK;
+}
+
+/* Counts, then sums of probabilities. */
+dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *probs = in_tensor(c, 0), *experts = in_tensor(c, 1);
+    const int64_t E = probs->shape[1];
+    double *sums = c->out[0];
+    if (!(c->accumulate & 1)) dh_k_zero((size_t)(2 * E) * sizeof *sums, sums);
+    dh_k_router_sums(probs->shape[0], E, experts->shape[1], c->in[0], c->in[1], sums, sums + E);
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const int64_t E = in_tensor(c, 0)->shape[1];
+    const double *sums = c->in[0];
+    double *aux = c->out[0];
+    const double loss = dh_k_router_aux(E, c->graph->dims.router_rows, sums, sums + E);
+    const bool adds = c->accumulate & 1;
+    aux[0] = adds ? aux[0] + loss : loss;
+    aux[1] = adds ? aux[1] + 1 : 1;
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *probs = in_tensor(c, 1), *weights = in_tensor(c, 3);
+    const dh_dims *d = &c->graph->dims;
+    dh_k_router_bwd(out_tensor(c, 0)->dtype, probs->shape[0], probs->shape[1], weights->shape[1],
+                    c->in[1], c->in[2], c->in[3], c->in[0], c->in[4], d->router_rows, d->aux_scale,
+                    c->out[0]);
+    return DH_OK;
+}
+
+/* ---- rows ---------------------------------------------------------------------------------- */
+
+dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *experts = in_tensor(c, 0);
+    const int64_t E = out_tensor(c, 1)->shape[0] - 1;
+    int64_t *offsets = c->out[1], *counts = c->out[2];
+    dh_k_moe_order(experts->shape[0], E, experts->shape[1], c->in[0],
+                   c->graph->dims.expert_capacity, offsets, c->out[0]);
+    for (int64_t e = 0; counts && e < E; e++) counts[e] = offsets[e + 1] - offsets[e];
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    dh_k_moe_permute(x->dtype, x->shape[0], x->shape[1], in_tensor(c, 1)->shape[1], c->in[0],
+                     c->in[1], out_tensor(c, 0)->shape[0], c->out[0]);
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_moe_unpermute(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *x = out_tensor(c, 0);
+    dh_k_moe_unpermute(x->dtype, x->shape[0], x->shape[1], in_tensor(c, 1)->shape[1], c->in[0],
+                       c->in[1], c->in[2], c->out[0]);
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_moe_unpermute_grad(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_tensor *dx = in_tensor(c, 0);
+    dh_k_moe_unpermute_bwd(dx->dtype, dx->shape[0], dx->shape[1], in_tensor(c, 2)->shape[1],
+                           c->in[0], c->in[1], c->in[2], c->in[3], out_tensor(c, 0)->shape[0],
+                           c->out[0], c->out[1]);
+    return DH_OK;
+}
+
+/* ---- experts ------------------------------------------------------------------------------- */
+
+static dh_grouped_desc grouped_shape(const dh_graph *g, const dh_op *op, bool accumulate)
+{
+    const bool wgrad = op->type == DH_OP_GROUPED_WGRAD;
+    const dh_tensor *w = tensor_of(g, wgrad ? op->out[0] : op->in[1]);
+    const dh_tensor *rows = tensor_of(g, op->in[0]);
+    return (dh_grouped_desc){.kind = wgrad                             ? DH_GROUPED_WGRAD
+                                     : op->type == DH_OP_GROUPED_DGRAD ? DH_GROUPED_DGRAD
+                                                                       : DH_GROUPED_FORWARD,
+                             .dtype = rows->dtype,
+                             .E = w->shape[0],
+                             .O = w->shape[1],
+                             .I = w->shape[2],
+                             .rows = rows->shape[0],
+                             .accumulate = accumulate};
+}
+
+/* Creation reports failures later. */
+size_t dh_cpu_ws_grouped(const dh_graph *g, const dh_op *op)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_grouped_desc s = grouped_shape(g, op, false);
+    dh_grouped *grouped;
+    if (dh_grouped_create(&ctx, &s, &grouped) != DH_OK) return 0;
+    const size_t n_bytes = dh_grouped_workspace(grouped);
+    dh_grouped_destroy(grouped);
+    return n_bytes;
+}
+
+dh_status dh_cpu_prepare_grouped(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
+                                 unsigned accumulate, void **state)
+{
+    const dh_grouped_desc s = grouped_shape(g, op, accumulate & 1);
+    return dh_grouped_create(ctx, &s, (dh_grouped **)state);
+}
+
+void dh_cpu_release_grouped(void *state)
+{
+    dh_grouped_destroy(state);
+}
+
+dh_status dh_cpu_run_grouped(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    return dh_grouped_run(ctx, c->state, in_tensor(c, 2)->shape[0] - 1, c->in[2], c->in[0],
+                          c->in[1], c->out[0], c->work);
+}

@@ -1,0 +1,284 @@
+/* Compute kernels of the CPU backend: plain functions on raw pointers.
+ *
+ * Conventions
+ *   dtype     DH_F32 or DH_BF16 of activations and weights (`void *`); sums and
+ *             1-D parameters (biases, norm weights) are float32, and so are
+ *             gradients of parameters, which a call overwrites, or adds to when
+ *             `accumulate` is set
+ *   layout    row-major, rows are tokens; N rows, C columns unless named otherwise
+ *   aliasing  outputs overlap no input, except where "in place" is said
+ *   threads   OpenMP inside; the calling thread's omp_set_num_threads() decides.
+ *             Any number of threads may call at the same time. No call allocates
+ *             (oneDNN keeps some bookkeeping per GEMM call of its own)
+ *   bits      results do not depend on the number of threads, nor on how often a
+ *             call is repeated; GEMMs: for the thread count of their creation
+ *   scratch   functions with a `ws` name their workspace function, in bytes;
+ *             64-byte aligned
+ *   errors    only dh_gemm_create and the thread helpers can fail; arguments out
+ *             of range are the caller's bug
+ *
+ * Inner loops live in simd/, compiled for AVX-512, AVX2+FMA and the baseline; the
+ * best one the machine has is used (DHELIX_CPU_ISA=base|avx2|avx512 lowers it). */
+#ifndef DH_RUN_CPU_KERNELS_H
+#define DH_RUN_CPU_KERNELS_H
+
+#include "dhelix/dtype.h"
+#include "dhelix/model.h"
+
+/* ---- GEMM ------------------------------------------------------------------------------ */
+
+/* C[m,n] = op(A)[m,k] op(B)[k,n] + bias[n], or C += op(A) op(B).
+ *   linear        y[N,O]   = x[N,I] w[O,I]^T   m=N n=O k=I  trans_b
+ *   linear dgrad  dx[N,I]  = dy[N,O] w[O,I]    m=N n=I k=O
+ *   linear wgrad  dw[O,I] += dy[N,O]^T x[N,I]  m=O n=I k=N  trans_a, out f32 */
+typedef struct dh_gemm_desc {
+    int64_t m, n, k;
+    bool trans_a, trans_b; /* A is stored [k,m]; B is stored [n,k] */
+    int64_t lda, ldb, ldc; /* elements from one stored row to the next; 0: dense */
+    dh_dtype in, out;      /* A and B; C. DH_F32 in needs DH_F32 out */
+    bool accumulate;       /* C += */
+    bool bias;             /* float32 [n]; not with accumulate */
+    bool row_invariant;    /* row i of C must not change bits with m (sliced GEMMs) */
+} dh_gemm_desc;
+
+typedef struct dh_gemm dh_gemm;
+
+/* Chooses the fastest way for the shape by a fixed rule (gemm.c). The caller's
+ * thread count at creation is the one every run uses.
+ * errors: DH_EINVAL sizes or types; DH_EINTERNAL, DH_ENOMEM from oneDNN */
+dh_status dh_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_gemm **gemm);
+void dh_gemm_destroy(dh_gemm *gemm);
+size_t dh_gemm_workspace(const dh_gemm *gemm);
+/* One line for logs: the method and oneDNN's implementation. */
+const char *dh_gemm_method(const dh_gemm *gemm);
+/* Runs of one object may overlap in time when each has its own ws.
+ * errors: DH_EINTERNAL when oneDNN refuses */
+dh_status dh_gemm_run(dh_ctx *ctx, const dh_gemm *gemm, const void *a, const void *b,
+                      const float *bias, void *c, void *ws);
+
+/* ---- norms ----------------------------------------------------------------------------- */
+
+/* y = (x - mean) rstd w + b (LayerNorm; b may be NULL) or x rstd w (RMSNorm).
+ * stats [N,2] = mean, rstd; RMSNorm leaves mean 0. */
+void dh_k_norm_fwd(dh_norm_kind kind, dh_dtype dtype, int64_t N, int64_t C, const void *x,
+                   const float *w, const float *b, float eps, void *y, float *stats);
+/* dx = gradient through the norm + dres (may be NULL; may be dx itself). */
+void dh_k_norm_dgrad(dh_norm_kind kind, dh_dtype dtype, int64_t N, int64_t C, const void *dy,
+                     const void *x, const float *w, const float *stats, const void *dres, void *dx);
+/* dw [C] and db [C] (may be NULL). */
+void dh_k_norm_wgrad(dh_norm_kind kind, dh_dtype dtype, int64_t N, int64_t C, const void *dy,
+                     const void *x, const float *stats, float *dw, float *db, bool accumulate);
+
+/* ---- dropout, residual, bias ----------------------------------------------------------- */
+
+/* Bits are a function of (seed, step, site, sample, position, column) alone, so
+ * that every mesh and every schedule drops the same elements. NULL, or prob 0: none. */
+typedef struct dh_dropout {
+    float prob; /* of an element to become 0; in [0, 1) */
+    uint64_t seed, step;
+    uint32_t site;             /* layer and place in it */
+    const int64_t *row_sample; /* [N] sample index of each row */
+    const int32_t *row_pos;    /* [N] position of each row in its sample */
+} dh_dropout;
+
+/* out = x + dropout(p + bias); bias may be NULL. In place on x or p. */
+void dh_k_residual(dh_dtype dtype, int64_t N, int64_t C, const void *x, const void *p,
+                   const float *bias, const dh_dropout *drop, void *out);
+/* dp = mask * dout / (1 - prob): gradient of dropout. In place. */
+void dh_k_dropout_grad(dh_dtype dtype, int64_t N, int64_t C, const void *dout,
+                       const dh_dropout *drop, void *dp);
+/* db[C] = column sums of dy. */
+void dh_k_bias_grad(dh_dtype dtype, int64_t N, int64_t C, const void *dy, float *db,
+                    bool accumulate);
+
+/* ---- activations ----------------------------------------------------------------------- */
+
+/* GELU(h) with tanh = h sigmoid(2 sqrt(2/pi) (h + 0.044715 h^3)), n elements. In place. */
+void dh_k_gelu_fwd(dh_dtype dtype, int64_t n, const void *h, void *g);
+void dh_k_gelu_bwd(dh_dtype dtype, int64_t n, const void *dg, const void *h, void *dh);
+/* h [N,2F] = gate | up; g [N,F] = silu(gate) up. bwd: dh may be h. */
+void dh_k_swiglu_fwd(dh_dtype dtype, int64_t N, int64_t F, const void *h, void *g);
+void dh_k_swiglu_bwd(dh_dtype dtype, int64_t N, int64_t F, const void *dg, const void *h, void *dh);
+
+/* ---- rotary position embedding --------------------------------------------------------- */
+
+/* table [max_pos, 2, D/2] = cos, then sin, of pos * frequency, computed in float64;
+ * frequency i = theta^(-2i/D), scaled as HF "linear" or "llama3" say. */
+void dh_k_rope_table(const dh_rope *rope, int64_t max_pos, int64_t D, float *table);
+/* Rotates the q and k parts of packed rows [N,(H+2KV)D] by row_pos [N] (NULL: n mod
+ * T); halves (i, i + D/2) form a pair (HF). v is copied. inverse rotates back
+ * (gradient). In place. */
+void dh_k_rope(dh_dtype dtype, int64_t N, int64_t T, int64_t H, int64_t KV, int64_t D,
+               const void *qkv, const float *table, const int32_t *row_pos, bool inverse,
+               void *out);
+
+/* ---- attention ------------------------------------------------------------------------- */
+
+/* Query and key sets of B samples. Element (b, t, h, d) of q lies at
+ * b*q_batch + t*q_row + h*D + d; k and v (KV heads), o alike. Query head h uses key
+ * head h / (H/KV). A key is seen when its position <= the query's. D <= 256. */
+typedef struct dh_attn_shape {
+    dh_dtype dtype;   /* q, k, v, do */
+    dh_dtype o_dtype; /* o; DH_F32 for partial results that are merged */
+    dh_dtype g_dtype; /* dq, dk, dv */
+    int64_t B, Tq, Tk, H, KV, D;
+    int64_t q_batch, q_row, kv_batch, kv_row, o_batch, o_row; /* elements */
+    int64_t dq_batch, dq_row, dkv_batch, dkv_row;             /* elements */
+    const int32_t *q_pos, *k_pos; /* [Tq], [Tk], increasing; NULL: 0, 1, 2... */
+    float scale;                  /* of q.k; 0: 1/sqrt(D) */
+    int slots;                    /* most threads in the backward pass, whose scratch grows
+                                   * with them; 0: 8 */
+} dh_attn_shape;
+
+/* Packed self attention: q, k, v in rows [B*T,(H+2KV)D], o [B*T,HD]; gradients alike. */
+dh_attn_shape dh_attn_packed(dh_dtype dtype, int64_t B, int64_t T, int64_t H, int64_t KV,
+                             int64_t D);
+
+/* o = softmax(scale q k^T) v; lse [B,H,Tq] = log of the softmax denominators. A query
+ * that sees no key gets o = 0, lse = -inf. Memory: no Tq x Tk array. */
+size_t dh_k_attn_fwd_workspace(const dh_attn_shape *s);
+void dh_k_attn_fwd(const dh_attn_shape *s, const void *q, const void *k, const void *v, void *o,
+                   float *lse, void *ws);
+/* Joins attention over two disjoint key sets into (o, lse): rows as in s (q side). */
+void dh_k_attn_merge(const dh_attn_shape *s, void *o, float *lse, const void *o_part,
+                     const float *lse_part);
+/* dq, dk, dv. o and lse are those of all keys, also when k, v are a part of them.
+ * accumulate adds to all three. */
+size_t dh_k_attn_bwd_workspace(const dh_attn_shape *s);
+void dh_k_attn_bwd(const dh_attn_shape *s, const void *dout, const void *o, const float *lse,
+                   const void *q, const void *k, const void *v, void *dq, void *dk, void *dv,
+                   bool accumulate, void *ws);
+
+/* ---- embedding ------------------------------------------------------------------------- */
+
+/* x[n] = dropout(wte[token - v0] + wpe[pos]): wte holds rows v0..v1-1 of the
+ * vocabulary; other tokens contribute zeros. wpe may be NULL. */
+void dh_k_embed_fwd(dh_dtype dtype, int64_t N, int64_t C, const int32_t *tokens,
+                    const int32_t *row_pos, const void *wte, int64_t v0, int64_t v1,
+                    const void *wpe, const dh_dropout *drop, void *x);
+/* dwte [v1-v0,C] and dwpe [n_pos,C] (may be NULL): sums over rows in row order. */
+void dh_k_embed_bwd(dh_dtype dtype, int64_t N, int64_t C, const void *dx, const int32_t *tokens,
+                    const int32_t *row_pos, const dh_dropout *drop, int64_t v0, int64_t v1,
+                    int64_t n_pos, float *dwte, float *dwpe, bool accumulate);
+
+/* ---- cross-entropy --------------------------------------------------------------------- */
+
+/* logits [n,v1-v0] are columns v0..v1-1; stats [n,3] = max, sum of exp(logit - max),
+ * logit of the target (0 when it lies in another shard). A target < 0 ignores its row. */
+void dh_k_ce_stats(dh_dtype dtype, int64_t n, int64_t v0, int64_t v1, const void *logits,
+                   const int32_t *targets, float *stats);
+/* parts [tp,n,3] of the vocabulary shards -> stats [n,3]. */
+void dh_k_ce_merge(int64_t tp, int64_t n, const float *parts, float *stats);
+/* loss [n] = log(sum) + max - target logit; 0 for ignored rows. */
+void dh_k_ce_loss(int64_t n, const float *stats, const int32_t *targets, float *loss);
+/* dlogits = (softmax - onehot) * scale, 0 for ignored rows. In place. */
+void dh_k_ce_grad(dh_dtype dtype, int64_t n, int64_t v0, int64_t v1, const void *logits,
+                  const int32_t *targets, const float *stats, float scale, void *dlogits);
+
+/* ---- whole arrays ---------------------------------------------------------------------- */
+
+double dh_k_sum(int64_t n, const float *x);   /* in float64, fixed order */
+double dh_k_sqsum(int64_t n, const float *x); /* sum of squares, likewise */
+/* Index of the first NaN or infinity, -1 when there is none. */
+int64_t dh_k_first_nonfinite(dh_dtype dtype, int64_t n, const void *x);
+
+void dh_k_cast(int64_t n, dh_dtype from, const void *x, dh_dtype to, void *y);
+/* Rows of n elements, x_row and y_row elements apart. */
+void dh_k_cast_rows(int64_t rows, int64_t n, dh_dtype from, const void *x, int64_t x_row,
+                    dh_dtype to, void *y, int64_t y_row);
+void dh_k_add(dh_dtype dtype, int64_t n, const void *a, const void *b, void *y);  /* in place */
+void dh_k_scale(dh_dtype dtype, int64_t n, float factor, const void *x, void *y); /* in place */
+void dh_k_copy(size_t n_bytes, const void *x, void *y);
+void dh_k_zero(size_t n_bytes, void *y);
+
+/* ---- optimizer ------------------------------------------------------------------------- */
+
+typedef struct dh_adamw {
+    double lr, beta1, beta2, eps, weight_decay;
+    int64_t step;      /* 1 for the first update; bias corrections */
+    double grad_scale; /* multiplies gradients: clipping, averaging */
+} dh_adamw;
+
+/* AdamW with decoupled decay (Loshchilov & Hutter 2019), as PyTorch computes it.
+ * copy (bf16 [n], may be NULL) gets the updated p rounded. */
+void dh_k_adamw(const dh_adamw *opt, int64_t n, const float *g, float *p, float *m, float *v,
+                dh_bf16 *copy);
+
+/* ---- mixture of experts ---------------------------------------------------------------- */
+
+/* HF Mixtral's router: probs [N,E] = softmax(logits); the top_k largest (ties: lower
+ * index) in falling order in experts [N,top_k], weights [N,top_k] renormalised to sum 1. */
+void dh_k_router_fwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const void *logits,
+                     float *probs, int32_t *experts, float *weights);
+/* dlogits from dweights [N,top_k] and, added, from aux_coef times the balancing loss
+ * over `rows` rows with these counts (dh_k_router_aux). */
+void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
+                     const int32_t *experts, const float *weights, const float *dweights,
+                     const double *counts, int64_t rows, double aux_coef, void *dlogits);
+/* Adds to counts [E] the choices and to prob_sums [E] the column sums of probs. Counts are
+ * float64 so that one reduction over ranks serves both. */
+void dh_k_router_sums(int64_t N, int64_t E, int64_t top_k, const float *probs,
+                      const int32_t *experts, double *counts, double *prob_sums);
+/* HF load_balancing_loss_func: E sum_e (counts[e] / rows) (prob_sums[e] / rows). HF sums
+ * over the rows of all layers together: rows = layers * tokens. */
+double dh_k_router_aux(int64_t E, int64_t rows, const double *counts, const double *prob_sums);
+/* Places of the N*top_k choices in the order by expert, then by row: entry n*top_k + j of
+ * slot_of belongs to choice j of row n. Expert e owns slots offsets[e]..offsets[e+1]-1.
+ * capacity > 0: each expert owns `capacity` slots, and choices beyond get slot -1. */
+void dh_k_moe_order(int64_t N, int64_t E, int64_t top_k, const int32_t *experts, int64_t capacity,
+                    int64_t *offsets, int32_t *slot_of);
+/* y [n_slots,C]: y[slot_of[n*top_k+j]] = x[n]; slots that no choice has are zeros. */
+void dh_k_moe_permute(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k, const void *x,
+                      const int32_t *slot_of, int64_t n_slots, void *y);
+/* x[n] = sum_j weights[n,j] y[slot_of[n*top_k+j]]; weights NULL: 1 (gradient of permute). */
+void dh_k_moe_unpermute(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k, const void *y,
+                        const int32_t *slot_of, const float *weights, void *x);
+/* Gradient of unpermute: dy[slot] = weights[n,j] dx[n], dweights[n,j] = dx[n] . y[slot];
+ * slots that no choice has get zeros. */
+void dh_k_moe_unpermute_bwd(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k, const void *dx,
+                            const void *y, const int32_t *slot_of, const float *weights,
+                            int64_t n_slots, void *dy, float *dweights);
+
+/* Products of runs of rows, each with the matrix of its expert; w [E,O,I]:
+ *   forward  y[r]  = x[r] w[e]^T         [R,I] -> [R,O]
+ *   dgrad    dx[r] = dy[r] w[e]          [R,O] -> [R,I]
+ *   wgrad    dw[e] += dy[r]^T x[r]       [R,O], [R,I] -> float32 [E,O,I]
+ * Rows offsets[s] to offsets[s+1] are those of expert s mod E. How many each has is told
+ * when it runs, up to R together. */
+typedef enum dh_grouped_kind {
+    DH_GROUPED_FORWARD,
+    DH_GROUPED_DGRAD,
+    DH_GROUPED_WGRAD
+} dh_grouped_kind;
+typedef struct dh_grouped_desc {
+    dh_grouped_kind kind;
+    dh_dtype dtype; /* of all but dw */
+    int64_t E, O, I;
+    int64_t rows;    /* R */
+    bool accumulate; /* wgrad: dw +=; experts without rows leave theirs alone, else zeros */
+} dh_grouped_desc;
+typedef struct dh_grouped dh_grouped;
+
+/* errors: those of dh_gemm_create */
+dh_status dh_grouped_create(dh_ctx *ctx, const dh_grouped_desc *desc, dh_grouped **grouped);
+void dh_grouped_destroy(dh_grouped *grouped);
+size_t dh_grouped_workspace(const dh_grouped *grouped);
+/* a: x, or dy; b: w, or x in wgrad; offsets [n_runs + 1] rise from 0 to at most R. Rows
+ * of y and dx behind the last run become zeros. */
+dh_status dh_grouped_run(dh_ctx *ctx, const dh_grouped *grouped, int64_t n_runs,
+                         const int64_t *offsets, const void *a, const void *b, void *c, void *ws);
+
+/* ---- threads --------------------------------------------------------------------------- */
+
+/* Physical cores this process may use (its cpuset); at least 1. */
+int dh_k_cores_allowed(void);
+/* Gives the calling thread and its OpenMP team the cores [r*c/R, (r+1)*c/R) of the c
+ * allowed ones (r = local_rank, R = n_local_ranks); ranks share cores when c < R.
+ * threads 0: one per core of the share. n_threads: the team's size.
+ * errors: DH_EINVAL; binding that the system refuses is only logged */
+dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t threads,
+                         int *n_threads);
+/* Best GEMM rate of a few 2048-cubed products, FLOP/s; 0 on failure. threads 0: as set. */
+double dh_k_gemm_peak(dh_dtype dtype, int threads);
+
+#endif

@@ -1,0 +1,176 @@
+/* Mixture of experts: the router (HF Mixtral's arithmetic), the order of tokens by
+ * expert, and moving rows into and out of that order. Rows are few and experts
+ * fewer: plain loops, but for the row copies. */
+#include "run/cpu/split.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- router ---------------------------------------------------------------------------- */
+
+static void softmax(dh_dtype dtype, int64_t E, const void *logits, float *probs)
+{
+    float max = -INFINITY, sum = 0;
+    for (int64_t e = 0; e < E; e++) max = fmaxf(max, element(dtype, logits, e));
+    for (int64_t e = 0; e < E; e++) sum += probs[e] = expf(element(dtype, logits, e) - max);
+    for (int64_t e = 0; e < E; e++) probs[e] /= sum;
+}
+
+static bool is_chosen(const int32_t *experts, int64_t n, int64_t e)
+{
+    for (int64_t j = 0; j < n; j++)
+        if (experts[j] == e) return true;
+    return false;
+}
+
+static void choose(int64_t E, int64_t top_k, const float *probs, int32_t *experts, float *weights)
+{
+    float sum = 0;
+    for (int64_t j = 0; j < top_k; j++) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < E; e++)
+            if (!is_chosen(experts, j, e) && (best < 0 || probs[e] > probs[best])) best = e;
+        experts[j] = (int32_t)best;
+        sum += probs[best];
+    }
+    for (int64_t j = 0; j < top_k; j++) weights[j] = probs[experts[j]] / sum;
+}
+
+void dh_k_router_fwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const void *logits,
+                     float *probs, int32_t *experts, float *weights)
+{
+#pragma omp parallel for schedule(static) if (N * E >= PARALLEL_MIN)
+    for (int64_t n = 0; n < N; n++) {
+        softmax(dtype, E, const_at(dtype, logits, n * E), probs + n * E);
+        choose(E, top_k, probs + n * E, experts + n * top_k, weights + n * top_k);
+    }
+}
+
+/* Gradient of one row's probability of expert e. With w_j = p_j / s, s the sum over
+ * the chosen: dL/dp_j = (dw_j - sum_i dw_i w_i) / s. */
+static double prob_gradient(int64_t top_k, int64_t e, const int32_t *experts, const float *dweights,
+                            double mean, double sum, double aux)
+{
+    for (int64_t j = 0; j < top_k; j++)
+        if (experts[j] == e) return (dweights[j] - mean) / sum + aux;
+    return aux;
+}
+
+/* aux_factor * counts[e] = gradient of the balancing loss by any row's p_e. */
+static void router_bwd_row(dh_dtype dtype, int64_t E, int64_t top_k, const float *probs,
+                           const int32_t *experts, const float *weights, const float *dweights,
+                           const double *counts, double aux_factor, void *dlogits)
+{
+    double mean = 0, sum = 0, dot = 0;
+    for (int64_t j = 0; j < top_k; j++) {
+        mean += (double)dweights[j] * weights[j];
+        sum += probs[experts[j]];
+    }
+    for (int64_t e = 0; e < E; e++)
+        dot += probs[e] *
+               prob_gradient(top_k, e, experts, dweights, mean, sum, aux_factor * counts[e]);
+    for (int64_t e = 0; e < E; e++) {
+        const double g =
+            prob_gradient(top_k, e, experts, dweights, mean, sum, aux_factor * counts[e]);
+        set_element(dtype, dlogits, e, (float)(probs[e] * (g - dot)));
+    }
+}
+
+void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
+                     const int32_t *experts, const float *weights, const float *dweights,
+                     const double *counts, int64_t rows, double aux_coef, void *dlogits)
+{
+    const double aux_factor = aux_coef * (double)E / ((double)rows * (double)rows);
+#pragma omp parallel for schedule(static) if (N * E >= PARALLEL_MIN)
+    for (int64_t n = 0; n < N; n++)
+        router_bwd_row(dtype, E, top_k, probs + n * E, experts + n * top_k, weights + n * top_k,
+                       dweights + n * top_k, counts, aux_factor, at(dtype, dlogits, n * E));
+}
+
+void dh_k_router_sums(int64_t N, int64_t E, int64_t top_k, const float *probs,
+                      const int32_t *experts, double *counts, double *prob_sums)
+{
+    for (int64_t i = 0; i < N * top_k; i++) counts[experts[i]] += 1;
+    for (int64_t i = 0; i < N * E; i++) prob_sums[i % E] += probs[i];
+}
+
+double dh_k_router_aux(int64_t E, int64_t rows, const double *counts, const double *prob_sums)
+{
+    double sum = 0;
+    for (int64_t e = 0; e < E; e++) sum += counts[e] * prob_sums[e];
+    return (double)E * sum / ((double)rows * (double)rows);
+}
+
+/* ---- order by expert ------------------------------------------------------------------- */
+
+void dh_k_moe_order(int64_t N, int64_t E, int64_t top_k, const int32_t *experts, int64_t capacity,
+                    int64_t *offsets, int32_t *slot_of)
+{
+    for (int64_t e = 0; e <= E; e++) offsets[e] = e * capacity;
+    if (capacity == 0) {
+        for (int64_t i = 0; i < N * top_k; i++) offsets[experts[i] + 1]++;
+        for (int64_t e = 0; e < E; e++) offsets[e + 1] += offsets[e];
+    }
+    /* offsets[e] walks from its expert's first slot to the end, then is set back. */
+    for (int64_t i = 0; i < N * top_k; i++) {
+        const int64_t e = experts[i];
+        const bool full = capacity > 0 && offsets[e] == (e + 1) * capacity;
+        slot_of[i] = full ? -1 : (int32_t)offsets[e]++;
+    }
+    for (int64_t e = E; e > 0; e--) offsets[e] = capacity > 0 ? e * capacity : offsets[e - 1];
+    offsets[0] = 0;
+}
+
+/* ---- rows ------------------------------------------------------------------------------ */
+
+void dh_k_moe_permute(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k, const void *x,
+                      const int32_t *slot_of, int64_t n_slots, void *y)
+{
+    const size_t bytes = (size_t)C * dh_dtype_bytes(dtype);
+    if (n_slots != N * top_k) dh_k_zero((size_t)n_slots * bytes, y);
+#pragma omp parallel for schedule(static) if (N * C >= PARALLEL_MIN)
+    for (int64_t i = 0; i < N * top_k; i++)
+        if (slot_of[i] >= 0)
+            memcpy(at(dtype, y, slot_of[i] * C), const_at(dtype, x, i / top_k * C), bytes);
+}
+
+enum { COLUMNS = 256 };
+
+/* Columns [c, c+n) of one row: weighted sum of its experts' rows, in float32. */
+static void gather_columns(const dh_simd *simd, dh_dtype dtype, int64_t C, int64_t top_k, int64_t c,
+                           int64_t n, const void *y, const int32_t *slots, const float *weights,
+                           void *x)
+{
+    float sum[COLUMNS] = {0};
+    for (int64_t j = 0; j < top_k; j++)
+        if (slots[j] >= 0)
+            simd->axpy(dtype, n, weights ? weights[j] : 1.0f, const_at(dtype, y, slots[j] * C + c),
+                       sum, true);
+    simd->cast(n, DH_F32, sum, dtype, at(dtype, x, c));
+}
+
+void dh_k_moe_unpermute(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k, const void *y,
+                        const int32_t *slot_of, const float *weights, void *x)
+{
+    const dh_simd *simd = dh_simd_get();
+#pragma omp parallel for schedule(static) if (N * C >= PARALLEL_MIN)
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t c = 0; c < C; c += COLUMNS)
+            gather_columns(simd, dtype, C, top_k, c, DH_MIN(COLUMNS, C - c), y, slot_of + n * top_k,
+                           weights ? weights + n * top_k : NULL, at(dtype, x, n * C));
+}
+
+void dh_k_moe_unpermute_bwd(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k, const void *dx,
+                            const void *y, const int32_t *slot_of, const float *weights,
+                            int64_t n_slots, void *dy, float *dweights)
+{
+    const dh_simd *simd = dh_simd_get();
+    if (n_slots != N * top_k) dh_k_zero((size_t)(n_slots * C) * dh_dtype_bytes(dtype), dy);
+#pragma omp parallel for schedule(static) if (N * C >= PARALLEL_MIN)
+    for (int64_t i = 0; i < N * top_k; i++) {
+        const int64_t slot = slot_of[i];
+        const void *row = const_at(dtype, dx, i / top_k * C);
+        dweights[i] = slot < 0 ? 0 : simd->dot(dtype, C, row, const_at(dtype, y, slot * C));
+        if (slot >= 0) simd->scale(dtype, C, weights[i], row, at(dtype, dy, slot * C));
+    }
+}

@@ -1,0 +1,188 @@
+/* A job's tokenizer and datasets, and what a run folder keeps of them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/run.h"
+#include "train/trained.h"
+
+/* ---- tokenizer ---------------------------------------------------------------------- */
+
+static dh_status run_path(dh_ctx *ctx, const dh_job *job, const char *name, dh_str *path)
+{
+    dh_str_printf(path, "%s/%s", job->out_dir, name);
+    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+}
+
+/* Every character of training and validation texts, as nanoGPT does. */
+static dh_status chars_of_texts(dh_ctx *ctx, const dh_job *job, dh_tokenizer **tok)
+{
+    size_t n = job->n_train_files + job->n_val_files;
+    const char **files = calloc(n + 1, sizeof *files);
+    if (!files) return dh_fail(ctx, DH_ENOMEM, "out of memory listing the texts");
+    for (size_t i = 0; i < n; i++)
+        files[i] =
+            i < job->n_train_files ? job->train_files[i] : job->val_files[i - job->n_train_files];
+    dh_status st = dh_dataset_chars(ctx, files, n, job->text_field, tok);
+    free(files);
+    return st;
+}
+
+/* A run that is continued keeps the ids it began with. */
+static dh_status open_chars(dh_ctx *ctx, const dh_job *job, bool fresh, dh_tokenizer **tok)
+{
+    dh_str saved = DH_STR_INIT;
+    DH_TRY(run_path(ctx, job, DH_CHARS_FILE, &saved));
+    dh_status st = !fresh && dh_path_exists(saved.text) ? dh_tokenizer_load(ctx, saved.text, tok)
+                                                        : chars_of_texts(ctx, job, tok);
+    dh_str_fini(&saved);
+    return st;
+}
+
+static bool is(const dh_job *job, const char *name)
+{
+    return strcmp(job->tokenizer, name) == 0;
+}
+
+static dh_status open_tokenizer(dh_ctx *ctx, const dh_job *job, bool fresh, dh_tokenizer **tok)
+{
+    if (is(job, "chars")) return open_chars(ctx, job, fresh, tok);
+    if (is(job, "gpt2"))
+        return dh_fail(ctx, DH_EMISSING,
+                       "GPT-2's tokenizer is read from its files: set "
+                       "data.tokenizer to the folder that holds encoder.json and "
+                       "vocab.bpe, or tokenizer.json");
+    return dh_tokenizer_load(ctx, job->tokenizer, tok);
+}
+
+/* The tokenizer decides a vocabulary left open and must fit a given one. Bytes are
+ * the default, which files of ready tokens leave unused: their ids count, and are
+ * checked as they are read. */
+static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job, const dh_tokenizer *tok)
+{
+    int64_t n = dh_tokenizer_vocab_size(tok);
+    if (job->model.vocab == 0) job->model.vocab = n;
+    if (n <= job->model.vocab || is(job, "bytes")) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "model.vocab is %lld, but tokenizer %s has %lld tokens: set model.vocab=auto or "
+                   "at least %lld",
+                   (long long)job->model.vocab, job->tokenizer, (long long)n, (long long)n);
+}
+
+static dh_status open_fitting(dh_ctx *ctx, dh_job *job, bool fresh, dh_tokenizer **tokenizer)
+{
+    dh_tokenizer *tok;
+    dh_status st = open_tokenizer(ctx, job, fresh, &tok);
+    if (st != DH_OK) return dh_ctx_while(ctx, "opening data.tokenizer");
+    st = resolve_vocab(ctx, job, tok);
+    if (st == DH_OK)
+        *tokenizer = tok;
+    else
+        dh_tokenizer_destroy(tok);
+    return st;
+}
+
+dh_status dh_train_tokenizer(dh_ctx *ctx, dh_job *job, dh_tokenizer **tokenizer)
+{
+    return open_fitting(ctx, job, false, tokenizer);
+}
+
+/* ---- datasets -------------------------------------------------------------------------- */
+
+static dh_dataset_spec dataset_spec(const dh_run *run)
+{
+    const dh_job *job = run->job;
+    return (dh_dataset_spec){.files = (const char *const *)job->train_files,
+                             .n_files = job->n_train_files,
+                             .tokenizer = run->tokenizer,
+                             .text_field = job->text_field,
+                             .cache_dir = job->data_cache,
+                             .part = DH_PART_ALL,
+                             .val_fraction = job->val_fraction,
+                             .vocab_size = job->model.vocab,
+                             .order = job->order,
+                             .seed = job->seed};
+}
+
+/* The tail of the training data is kept apart even by runs that do not look at it,
+ * so that changing eval.every does not change what is learnt. */
+static bool splits(const dh_job *job)
+{
+    return job->n_val_files == 0 && job->val_fraction > 0;
+}
+
+static dh_status open_train(dh_ctx *ctx, dh_run *run)
+{
+    dh_dataset_spec spec = dataset_spec(run);
+    if (spec.n_files == 0)
+        return dh_fail(ctx, DH_EINVAL, "data.train is not set: name the files to train on");
+    if (splits(run->job)) spec.part = DH_PART_TRAIN;
+    DH_TRY(dh_dataset_open(ctx, &spec, &run->train_data));
+    return dh_dataset_check(ctx, run->train_data, run->job->seq_len);
+}
+
+static dh_status open_val(dh_ctx *ctx, dh_run *run)
+{
+    const dh_job *job = run->job;
+    dh_dataset_spec spec = dataset_spec(run);
+    spec.order = DH_ORDER_SEQUENTIAL;
+    if (splits(job)) {
+        spec.part = DH_PART_VAL;
+    } else {
+        spec.files = (const char *const *)job->val_files;
+        spec.n_files = job->n_val_files;
+    }
+    DH_TRY(dh_dataset_open(ctx, &spec, &run->val_data));
+    int64_t windows = dh_dataset_windows(run->val_data, job->seq_len);
+    if (windows >= job->micro_batch) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "there are %lld tokens for validation, %lld windows of %lld; a micro-batch "
+                   "needs %lld: give more data (data.val, data.val_fraction) or set eval.every=0",
+                   (long long)dh_dataset_tokens(run->val_data), (long long)windows,
+                   (long long)job->seq_len, (long long)job->micro_batch);
+}
+
+dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run)
+{
+    dh_job *job = run->job;
+    DH_TRY(open_fitting(ctx, job, run->options->fresh, &run->tokenizer));
+    DH_TRY(open_train(ctx, run));
+    bool validates = job->eval_every > 0 && (job->n_val_files > 0 || splits(job));
+    return validates ? open_val(ctx, run) : DH_OK;
+}
+
+static dh_status load_sample(dh_ctx *ctx, void *self, int64_t sample, int64_t seq_len,
+                             int32_t *tokens)
+{
+    return dh_dataset_sample(ctx, self, sample, seq_len, tokens);
+}
+
+dh_batch_source dh_run_source(dh_dataset *dataset)
+{
+    return (dh_batch_source){.load = load_sample, .self = dataset};
+}
+
+/* ---- the run folder ----------------------------------------------------------------------- */
+
+static dh_status save_chars(dh_ctx *ctx, const dh_run *run)
+{
+    dh_str path = DH_STR_INIT;
+    dh_status st = run_path(ctx, run->job, DH_CHARS_FILE, &path);
+    if (st == DH_OK) st = dh_tokenizer_save_chars(ctx, run->tokenizer, path.text);
+    dh_str_fini(&path);
+    return st;
+}
+
+static dh_status save_files(dh_ctx *ctx, const dh_run *run)
+{
+    dh_str dir = DH_STR_INIT;
+    size_t n;
+    dh_status st = run_path(ctx, run->job, DH_TOKENIZER_DIR, &dir);
+    if (st == DH_OK) st = dh_tokenizer_copy_files(ctx, run->job->tokenizer, dir.text, &n);
+    dh_str_fini(&dir);
+    return st;
+}
+
+dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run)
+{
+    return is(run->job, "chars") ? save_chars(ctx, run) : save_files(ctx, run);
+}

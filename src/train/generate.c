@@ -1,0 +1,167 @@
+/* Generation: read the prompt, then draw a token, show it, feed it back. */
+#include "dhelix/generate.h"
+
+#include <stdlib.h>
+
+/* ---- the prompt ----------------------------------------------------------------------- */
+
+/* GPT-2's only special token both ends and starts texts; it is no prefix of prompts. */
+static bool has_bos_of_its_own(const dh_tokenizer *tok)
+{
+    int32_t bos = dh_tokenizer_bos(tok);
+    return bos >= 0 && bos != dh_tokenizer_eos(tok);
+}
+
+/* What an empty prompt starts with. */
+static dh_status push_start(dh_ctx *ctx, const dh_tokenizer *tok, dh_ids *ids)
+{
+    int32_t id = dh_tokenizer_bos(tok) >= 0 ? dh_tokenizer_bos(tok) : dh_tokenizer_eos(tok);
+    if (id >= 0)
+        return dh_vec_push(ids, id) ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for a prompt");
+    dh_ctx unknown = DH_CTX_INIT;
+    if (dh_tokenizer_encode(&unknown, tok, "\n", 1, 0, ids) == DH_OK && ids->n > 0) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "the tokenizer has no token to start a text with: give a prompt");
+}
+
+/* Tokens to read; the first *n_silent of them leave no text. */
+static dh_status read_prompt(dh_ctx *ctx, const dh_tokenizer *tok, const dh_generate_spec *spec,
+                             dh_ids *ids, size_t *n_silent)
+{
+    *n_silent = 1;
+    if (spec->n_prompt == 0) return push_start(ctx, tok, ids);
+    unsigned flags = has_bos_of_its_own(tok) ? DH_ENCODE_BOS : 0;
+    if (!flags) *n_silent = 0;
+    return dh_tokenizer_encode(ctx, tok, spec->prompt, spec->n_prompt, flags, ids);
+}
+
+/* ---- showing -------------------------------------------------------------------------- */
+
+static dh_status emit_token(dh_ctx *ctx, const dh_tokenizer *tok, const dh_generate_spec *spec,
+                            int32_t prev, int32_t id)
+{
+    size_t n;
+    const char *bytes = dh_tokenizer_piece(tok, prev, id, &n);
+    /* A model's vocabulary may be padded beyond the tokenizer's. */
+    return bytes && n > 0 ? spec->emit(ctx, spec->self, bytes, n) : DH_OK;
+}
+
+static dh_status emit_prompt(dh_ctx *ctx, const dh_tokenizer *tok, const dh_generate_spec *spec,
+                             const dh_ids *ids, size_t n_silent)
+{
+    for (size_t i = n_silent; i < ids->n; i++)
+        DH_TRY(emit_token(ctx, tok, spec, i > 0 ? ids->at[i - 1] : -1, ids->at[i]));
+    return DH_OK;
+}
+
+/* ---- the loop ------------------------------------------------------------------------- */
+
+/* A text in the making. */
+typedef struct text {
+    const dh_trained *trained;
+    const dh_generate_spec *spec;
+    dh_ids *ids;    /* prompt and new tokens */
+    int64_t origin; /* of the context: ids->at[origin] is at position 0 */
+    int64_t n_read; /* tokens of ids the session has seen */
+    const float *logits;
+} text;
+
+static int64_t context(const text *t)
+{
+    return t->trained->session->spec.cache_len;
+}
+
+static dh_status read_new(dh_ctx *ctx, text *t)
+{
+    int64_t n = (int64_t)t->ids->n;
+    DH_TRY(dh_session_decode(ctx, t->trained->session, t->ids->at + t->n_read, n - t->n_read,
+                             t->n_read - t->origin, &t->logits));
+    t->n_read = n;
+    return DH_OK;
+}
+
+static bool is_full(const text *t)
+{
+    return (int64_t)t->ids->n - t->origin > context(t);
+}
+
+/* Positions are part of what the cache holds, so what stays is read again. */
+static void forget_older_half(text *t)
+{
+    t->origin = t->n_read = (int64_t)t->ids->n - DH_MAX(context(t) / 2, 1);
+}
+
+static bool ends_text(const dh_tokenizer *tok, int32_t id)
+{
+    return id >= 0 && (id == dh_tokenizer_bos(tok) || id == dh_tokenizer_eos(tok));
+}
+
+static dh_status draw_token(dh_ctx *ctx, text *t, bool *ended)
+{
+    const dh_tokenizer *tok = t->trained->tokenizer;
+    int32_t prev = t->ids->at[t->ids->n - 1];
+    int32_t id = dh_sampler_next(t->spec->sampler, t->logits);
+    *ended = ends_text(tok, id);
+    if (!dh_vec_push(t->ids, id)) return dh_fail(ctx, DH_ENOMEM, "out of memory for a text");
+    return *ended ? DH_OK : emit_token(ctx, tok, t->spec, prev, id);
+}
+
+static dh_status draw_text(dh_ctx *ctx, text *t, dh_generate_result *result)
+{
+    const dh_generate_spec *spec = t->spec;
+    result->end = DH_GENERATE_LENGTH;
+    while (result->n_new < spec->max_tokens) {
+        if (is_full(t) && !spec->slide) {
+            result->end = DH_GENERATE_CONTEXT;
+            return DH_OK;
+        }
+        if (spec->stop && *spec->stop) {
+            result->end = DH_GENERATE_STOPPED;
+            return DH_OK;
+        }
+        if (is_full(t)) forget_older_half(t);
+        if (result->n_new > 0) DH_TRY(read_new(ctx, t));
+        bool ended;
+        DH_TRY(draw_token(ctx, t, &ended));
+        result->n_new++;
+        if (ended) {
+            result->end = DH_GENERATE_EOS;
+            return DH_OK;
+        }
+    }
+    return DH_OK;
+}
+
+static dh_status generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
+                          dh_ids *ids, dh_generate_result *result)
+{
+    size_t n_silent;
+    text t = {.trained = trained, .spec = spec, .ids = ids};
+    DH_TRY(read_prompt(ctx, trained->tokenizer, spec, ids, &n_silent));
+    result->n_prompt = (int64_t)ids->n;
+    if (result->n_prompt > context(&t))
+        return dh_fail(ctx, DH_EINVAL, "the prompt has %lld tokens; the model's context holds %lld",
+                       (long long)result->n_prompt, (long long)context(&t));
+    DH_TRY(emit_prompt(ctx, trained->tokenizer, spec, ids, n_silent));
+    int64_t start = dh_now_ns();
+    DH_TRY(read_new(ctx, &t));
+    int64_t read = dh_now_ns();
+    dh_status st = draw_text(ctx, &t, result);
+    result->prompt_s = (double)(read - start) * 1e-9;
+    result->new_s = (double)(dh_now_ns() - read) * 1e-9;
+    return st;
+}
+
+dh_status dh_generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
+                      dh_generate_result *result)
+{
+    if (!trained->tokenizer)
+        return dh_fail(ctx, DH_EINVAL,
+                       "generating text needs a tokenizer: none was found beside "
+                       "the weights, and none was given");
+    dh_ids ids = {0};
+    *result = (dh_generate_result){0};
+    dh_status st = generate(ctx, trained, spec, &ids, result);
+    dh_vec_fini(&ids);
+    return st;
+}

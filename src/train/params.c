@@ -1,0 +1,358 @@
+/* Parameters in the slab against Hugging Face tensors: initialise, load, export. */
+#include "dhelix/session.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory handling parameters");
+}
+
+/* Elements [first, first + n) of a parameter that this rank has of a kind: all of
+ * them, or those in its shard of the distributed optimizer. *at is where the first of
+ * them lies in the slab. Of a sharded gradient only the shard is summed over all ranks. */
+static void param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind, int64_t *first,
+                       int64_t *n, uint64_t *at)
+{
+    const dh_operand *home = &p->homes.at[param].at[kind];
+    const dh_flat *flat = &p->flats.at[p->homes.at[param].block];
+    const dh_operand *shard = &flat->matrix[kind];
+    const bool summed_elsewhere = kind == DH_BUF_GRAD && dh_param_is_matrix(&p->params.at[param]) &&
+                                  flat->n_shard < flat->n_matrix;
+    const int64_t wanted = *first;
+    /* Elements count from the start of the block's matrices, as gradients lie. */
+    const int64_t origin = (int64_t)(p->homes.at[param].at[DH_BUF_GRAD].byte0 / sizeof(float));
+    const int64_t begin = DH_MAX(origin + wanted, flat->shard0);
+    const int64_t end = DH_MIN(origin + wanted + *n, flat->shard0 + flat->n_shard);
+    if (home->buffer == DH_NONE || summed_elsewhere) {
+        *n = DH_MAX(end - begin, 0);
+        *first = begin - origin;
+    }
+    if (home->buffer != DH_NONE)
+        *at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)*first * sizeof(float);
+    else
+        *at = p->buffers.at[shard->buffer].offset + shard->byte0 +
+              (uint64_t)(begin - flat->shard0) * sizeof(float);
+}
+
+/* data holds elements [first, first + n) of the parameter; only those this rank has
+ * are read or written. */
+static dh_status param_io(dh_ctx *ctx, const dh_session *s, uint32_t param, dh_buffer_kind kind,
+                          bool write, int64_t first, int64_t n, float *data)
+{
+    uint64_t at;
+    const int64_t wanted = first;
+    param_part(dh_session_layout(s), param, kind, &first, &n, &at);
+    if (n == 0) return DH_OK;
+    data += first - wanted;
+    uint64_t n_bytes = (uint64_t)n * sizeof(float);
+    return write ? s->spec.backend->slab_write(ctx, s->slab, at, data, n_bytes)
+                 : s->spec.backend->slab_read(ctx, s->slab, at, data, n_bytes);
+}
+
+/* ---- HF view ----------------------------------------------------------------------------- */
+
+dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **list, size_t *n)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < program->params.n; i++) total += program->params.at[i].n_pieces;
+    dh_hf_tensor *tensors = calloc(total + 1, sizeof *tensors);
+    if (!tensors) return no_memory(ctx);
+    size_t at = 0;
+    for (uint32_t i = 0; i < program->params.n; i++) {
+        const dh_param *p = &program->params.at[i];
+        for (int k = 0; k < p->n_pieces; k++) {
+            const dh_param_piece piece = dh_param_piece_at(p, k);
+            /* Pieces of one HF tensor stand next to each other in one parameter. */
+            if (k > 0 && strcmp(piece.hf_name, tensors[at - 1].name) == 0) continue;
+            dh_hf_tensor *t = &tensors[at++];
+            *t = (dh_hf_tensor){
+                .ndim = piece.hf_ndim, .shape = {piece.hf_shape[0], piece.hf_shape[1]}, .param = i};
+            snprintf(t->name, sizeof t->name, "%s", piece.hf_name);
+        }
+    }
+    *list = tensors;
+    *n = at;
+    return DH_OK;
+}
+
+static int64_t hf_elements(const dh_hf_tensor *t)
+{
+    return t->shape[0] * (t->ndim == 2 ? t->shape[1] : 1);
+}
+
+/* Moves a piece between its own row-major copy and its place in the HF tensor. */
+static void place_piece(const dh_param_piece *p, bool into_hf, float *hf, float *own)
+{
+    enum { TILE = 32 };
+    const int64_t hf_cols = p->hf_ndim == 2 ? p->hf_shape[1] : 1;
+    for (int64_t r0 = 0; r0 < p->n_rows; r0 += TILE)
+        for (int64_t c0 = 0; c0 < p->n_cols; c0 += TILE)
+            for (int64_t r = r0; r < DH_MIN(r0 + TILE, p->n_rows); r++)
+                for (int64_t c = c0; c < DH_MIN(c0 + TILE, p->n_cols); c++) {
+                    int64_t row = p->hf_row + r, col = p->hf_col + c;
+                    float *there = &hf[p->transpose ? col * hf_cols + row : row * hf_cols + col];
+                    float *here = &own[r * p->n_cols + c];
+                    *(into_hf ? there : here) = *(into_hf ? here : there);
+                }
+}
+
+dh_status dh_session_read_hf(dh_ctx *ctx, const dh_session *s, const dh_hf_tensor *tensor,
+                             dh_buffer_kind kind, float *data)
+{
+    const dh_param *p = &dh_session_layout(s)->params.at[tensor->param];
+    for (int k = 0; k < p->n_pieces; k++) {
+        const dh_param_piece piece = dh_param_piece_at(p, k);
+        if (strcmp(piece.hf_name, tensor->name) != 0) continue;
+        int64_t n = piece.n_rows * piece.n_cols;
+        float *own = malloc((size_t)n * sizeof *own);
+        if (!own) return no_memory(ctx);
+        place_piece(&piece, false, data, own); /* what this rank does not have stays */
+        dh_status st =
+            param_io(ctx, s, tensor->param, kind, false, piece.row * piece.n_cols, n, own);
+        if (st == DH_OK) place_piece(&piece, true, data, own);
+        free(own);
+        DH_TRY(st);
+    }
+    return DH_OK;
+}
+
+/* The compute copy of elements [0, n) of a parameter from float32 values. */
+static dh_status write_copy(dh_ctx *ctx, dh_session *s, uint32_t param, int64_t first, int64_t n,
+                            const float *data)
+{
+    const dh_program *p = dh_session_layout(s);
+    const dh_operand *home = &p->homes.at[param].at[DH_BUF_COPY];
+    if (home->buffer == DH_NONE) return DH_OK;
+    dh_bf16 *copy = malloc((size_t)n * sizeof *copy + 1);
+    if (!copy) return no_memory(ctx);
+    for (int64_t i = 0; i < n; i++) copy[i] = dh_f32_to_bf16(data[i]);
+    dh_status st = s->spec.backend->slab_write(ctx, s->slab,
+                                               p->buffers.at[home->buffer].offset + home->byte0 +
+                                                   (uint64_t)first * sizeof *copy,
+                                               copy, (uint64_t)n * sizeof *copy);
+    free(copy);
+    return st;
+}
+
+/* ---- initialisation ----------------------------------------------------------------------------
+ */
+
+/* Box-Muller on one Philox block: four uniforms, four normals, of element 4*block. */
+static void normal4(dh_philox_key key, uint64_t block, double std, float out[4])
+{
+    uint32_t bits[4];
+    dh_philox4x32(key, (uint32_t[4]){(uint32_t)block, (uint32_t)(block >> 32), 0, 0}, bits);
+    for (int i = 0; i < 4; i += 2) {
+        double u = ((double)bits[i] + 0.5) / 4294967296.0;
+        double angle = 2.0 * 3.14159265358979323846 * ((double)bits[i + 1] / 4294967296.0);
+        double radius = std * sqrt(-2.0 * log(u));
+        out[i] = (float)(radius * cos(angle));
+        out[i + 1] = (float)(radius * sin(angle));
+    }
+}
+
+static void fill(const dh_param *p, const dh_hf_tensor *t, uint64_t seed, float *data, int64_t n)
+{
+    if (p->init_std == 0) {
+        for (int64_t i = 0; i < n; i++) data[i] = (float)p->init_value;
+        return;
+    }
+    uint64_t mixed = dh_mix64(seed ^ XXH3_64bits(t->name, strlen(t->name)));
+    dh_philox_key key = {{(uint32_t)mixed, (uint32_t)(mixed >> 32)}};
+    for (int64_t i = 0; i < n; i += 4) {
+        float four[4];
+        normal4(key, (uint64_t)i / 4, p->init_std, four);
+        memcpy(data + i, four, (size_t)DH_MIN((int64_t)4, n - i) * sizeof *data);
+    }
+}
+
+/* What fills one piece of a parameter, row-major [n_rows, n_cols]. */
+typedef dh_status (*piece_maker)(dh_ctx *, const dh_param *, const dh_param_piece *, void *arg,
+                                 float *own);
+
+static dh_status set_piece(dh_ctx *ctx, dh_session *session, uint32_t param, int piece_id,
+                           dh_buffer_kind kind, piece_maker make, void *arg)
+{
+    const dh_param *p = &dh_session_layout(session)->params.at[param];
+    const dh_param_piece piece = dh_param_piece_at(p, piece_id);
+    const int64_t n = piece.n_rows * piece.n_cols, first = piece.row * piece.n_cols;
+    float *own = malloc((size_t)n * sizeof *own + 1);
+    if (!own) return no_memory(ctx);
+    dh_status st = make(ctx, p, &piece, arg, own);
+    if (st == DH_OK) st = param_io(ctx, session, param, kind, true, first, n, own);
+    if (st == DH_OK && kind == DH_BUF_MASTER) st = write_copy(ctx, session, param, first, n, own);
+    free(own);
+    return st;
+}
+
+static dh_status set_params(dh_ctx *ctx, dh_session *session, dh_buffer_kind kind, piece_maker make,
+                            void *arg)
+{
+    const dh_program *p = dh_session_layout(session);
+    for (uint32_t i = 0; i < p->params.n; i++)
+        for (int k = 0; k < p->params.at[i].n_pieces; k++)
+            DH_TRY(set_piece(ctx, session, i, k, kind, make, arg));
+    return DH_OK;
+}
+
+/* The whole HF tensor is drawn and this rank's part taken: a value belongs to its
+ * place in the tensor, not to a rank. */
+static dh_status make_initial(dh_ctx *ctx, const dh_param *p, const dh_param_piece *piece,
+                              void *seed, float *own)
+{
+    dh_hf_tensor t = {.ndim = piece->hf_ndim, .shape = {piece->hf_shape[0], piece->hf_shape[1]}};
+    snprintf(t.name, sizeof t.name, "%s", piece->hf_name);
+    float *whole = malloc((size_t)hf_elements(&t) * sizeof *whole);
+    if (!whole) return no_memory(ctx);
+    fill(p, &t, *(const uint64_t *)seed, whole, hf_elements(&t));
+    place_piece(piece, false, whole, own);
+    free(whole);
+    return DH_OK;
+}
+
+dh_status dh_session_init_params(dh_ctx *ctx, dh_session *session, uint64_t seed)
+{
+    return set_params(ctx, session, DH_BUF_MASTER, make_initial, &seed);
+}
+
+/* ---- loading -----------------------------------------------------------------------------------
+ */
+
+typedef struct loading {
+    const dh_weights *weights;
+    const char *prefix;
+} loading;
+
+static dh_status make_loaded(dh_ctx *ctx, const dh_param *p, const dh_param_piece *piece, void *arg,
+                             float *own)
+{
+    const loading *from = arg;
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", from->prefix, piece->hf_name);
+    DH_TRY(dh_weights_expect(ctx, from->weights, name, piece->hf_ndim, piece->hf_shape));
+    if (piece->hf_ndim == 1) /* a vector is one row */
+        return dh_weights_read(ctx, from->weights, name, 0, 1, piece->hf_row, piece->n_rows, false,
+                               own, piece->n_rows);
+    if (!piece->transpose)
+        return dh_weights_read(ctx, from->weights, name, piece->hf_row, piece->n_rows,
+                               piece->hf_col, piece->n_cols, false, own, piece->n_cols);
+    return dh_weights_read(ctx, from->weights, name, piece->hf_col, piece->n_cols, piece->hf_row,
+                           piece->n_rows, true, own, piece->n_cols);
+}
+
+dh_status dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh_weights *weights,
+                               const char *prefix, dh_buffer_kind kind)
+{
+    loading from = {weights, prefix};
+    return set_params(ctx, session, kind, make_loaded, &from);
+}
+
+dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights)
+{
+    DH_TRY(dh_session_load_kind(ctx, session, weights, "", DH_BUF_MASTER));
+    size_t at = 0;
+    for (const char *name;
+         session->spec.mesh.ranks <= 1 && (name = dh_weights_next_unread(weights, &at));)
+        dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
+               session->spec.model.name);
+    return DH_OK;
+}
+
+/* ---- storing
+ * -------------------------------------------------------------------------------------- */
+
+static dh_status store_piece(dh_ctx *ctx, dh_st_writer *writer, const char *prefix,
+                             const dh_param_piece *p, const float *own)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", prefix, p->hf_name);
+    if (p->hf_ndim == 1)
+        return dh_st_writer_put_f32(ctx, writer, name, 0, 1, p->hf_row, p->n_rows, own, p->n_rows);
+    if (!p->transpose)
+        return dh_st_writer_put_f32(ctx, writer, name, p->hf_row, p->n_rows, p->hf_col, p->n_cols,
+                                    own, p->n_cols);
+    float *turned = malloc((size_t)(p->n_rows * p->n_cols) * sizeof *turned);
+    if (!turned) return no_memory(ctx);
+    for (int64_t r = 0; r < p->n_rows; r++)
+        for (int64_t c = 0; c < p->n_cols; c++) turned[c * p->n_rows + r] = own[r * p->n_cols + c];
+    dh_status st = dh_st_writer_put_f32(ctx, writer, name, p->hf_col, p->n_cols, p->hf_row,
+                                        p->n_rows, turned, p->n_rows);
+    free(turned);
+    return st;
+}
+
+/* All elements of a block's matrices of one kind, gathered from the data-parallel
+ * ranks when they are sharded; NULL where this rank has them whole. */
+static dh_status gather_matrices(dh_ctx *ctx, const dh_session *s, dh_comm_group *data_group,
+                                 uint32_t block, dh_buffer_kind kind, float **all)
+{
+    const dh_program *p = dh_session_layout(s);
+    const dh_flat *flat = &p->flats.at[block];
+    const dh_operand *have = &flat->matrix[kind];
+    *all = NULL;
+    if (have->buffer == DH_NONE || have->n_bytes >= (uint64_t)flat->n_matrix * sizeof(float))
+        return DH_OK;
+    *all = malloc((size_t)flat->n_matrix * sizeof **all);
+    if (!*all) return no_memory(ctx);
+    dh_status st =
+        s->spec.backend->slab_read(ctx, s->slab, p->buffers.at[have->buffer].offset + have->byte0,
+                                   *all + flat->shard0, have->n_bytes);
+    if (st == DH_OK)
+        st = dh_comm_all_gather(ctx, data_group, *all + flat->shard0, *all, flat->n_shard, DH_F32);
+    return st;
+}
+
+static dh_status store_param(dh_ctx *ctx, const dh_session *s, dh_st_writer *writer,
+                             const char *prefix, uint32_t param, dh_buffer_kind kind,
+                             const float *matrices)
+{
+    const dh_program *p = dh_session_layout(s);
+    const dh_param *info = &p->params.at[param];
+    const int64_t origin = (int64_t)(p->homes.at[param].at[DH_BUF_GRAD].byte0 / sizeof(float));
+    const int64_t n = dh_param_elements(info);
+    float *own = malloc((size_t)n * sizeof *own + 1);
+    if (!own) return no_memory(ctx);
+    dh_status st = DH_OK;
+    if (matrices && dh_param_is_matrix(info))
+        memcpy(own, matrices + origin, (size_t)n * sizeof *own);
+    else
+        st = param_io(ctx, s, param, kind, false, 0, n, own);
+    for (int k = 0; st == DH_OK && k < info->n_pieces; k++) {
+        const dh_param_piece piece = dh_param_piece_at(info, k);
+        st = store_piece(ctx, writer, prefix, &piece, own + piece.row * piece.n_cols);
+    }
+    free(own);
+    return st;
+}
+
+/* A replicated vector is written by tensor-parallel rank 0, a tied copy not at all. */
+static bool writes(const dh_session *s, uint32_t param)
+{
+    const dh_program *p = dh_session_layout(s);
+    const dh_param *info = &p->params.at[param];
+    dh_block_kind kind = p->graphs.at[p->blocks.at[p->homes.at[param].block].graph]->kind;
+    if (info->kind == DH_BLOCK_EMBED && kind == DH_BLOCK_HEAD) return false;
+    return info->sharded || p->mesh.ranks <= 1 || dh_mesh_coord(&p->mesh, p->rank).tp == 0;
+}
+
+dh_status dh_session_store(dh_ctx *ctx, const dh_session *session, dh_comm_group *data_group,
+                           dh_st_writer *writer, const char *prefix, dh_buffer_kind kind)
+{
+    const dh_program *p = dh_session_layout(session);
+    const bool first = !data_group || dh_comm_group_index(data_group) == 0;
+    for (uint32_t b = 0; b < p->flats.n; b++) {
+        float *matrices;
+        dh_status st = gather_matrices(ctx, session, data_group, b, kind, &matrices);
+        for (uint32_t i = 0; st == DH_OK && first && i < p->params.n; i++)
+            if (p->homes.at[i].block == b && writes(session, i))
+                st = store_param(ctx, session, writer, prefix, i, kind, matrices);
+        free(matrices);
+        DH_TRY(st);
+    }
+    return DH_OK;
+}

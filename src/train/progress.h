@@ -1,0 +1,24 @@
+/* One line a step: a bar on a terminal, plain lines elsewhere. */
+#ifndef DH_TRAIN_PROGRESS_H
+#define DH_TRAIN_PROGRESS_H
+
+#include "dhelix/base.h"
+
+typedef struct dh_progress {
+    bool quiet, bar; /* bar: stderr is a terminal */
+    int64_t total, log_every;
+    int64_t start_ns, first; /* for the remaining time */
+} dh_progress;
+
+typedef struct dh_progress_line {
+    int64_t step; /* done, 1-based */
+    double loss, lr, grad_norm, tokens_per_s, step_ms;
+} dh_progress_line;
+
+void dh_progress_start(dh_progress *p, int64_t first, int64_t total, int64_t log_every, bool quiet);
+void dh_progress_step(dh_progress *p, const dh_progress_line *line);
+/* A line of its own above the bar. */
+void dh_progress_note(dh_progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void dh_progress_end(dh_progress *p);
+
+#endif

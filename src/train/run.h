@@ -1,0 +1,85 @@
+/* One training run: what trainer.c, checkpoint.c and diagnose share. */
+#ifndef DH_TRAIN_RUN_H
+#define DH_TRAIN_RUN_H
+
+#include "dhelix/dataset.h"
+#include "dhelix/timeline.h"
+#include "dhelix/train.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+
+/* This rank among the ranks of the run. */
+typedef struct dh_ranks {
+    int64_t rank, n;
+    dh_comm *comm;          /* NULL when alone, and so are the groups */
+    dh_comm_group *control; /* all ranks: agreement, losses, paths */
+    dh_comm_group *data;    /* DH_GROUP_DP_CP; NULL when this rank is alone in it */
+} dh_ranks;
+
+typedef struct dh_run {
+    dh_job *job;
+    dh_mesh mesh;
+    dh_ranks ranks;
+    int local_rank, n_local_ranks; /* among those that share its cores */
+    bool holds_head;               /* the last virtual stage is on this rank's stage */
+    bool stopping;                 /* some rank was asked to stop */
+    dh_schedule *schedule;         /* borrowed from the process; NULL: 1F1B */
+    const dh_train_options *options;
+    dh_tokenizer *tokenizer;           /* NULL with ready token files and no tokenizer */
+    dh_dataset *train_data, *val_data; /* val NULL: no validation */
+    dh_session *session;
+    dh_metrics metrics;
+    dh_progress progress;
+    int64_t step;    /* optimizer steps done */
+    int64_t n_micro; /* micro-batches a step on this rank */
+    int n_threads;
+    double gemm_peak;          /* FLOP/s of all ranks; 0: not measured; on rank 0 */
+    double *step_tokens_per_s; /* of this run's steps, for the median */
+    size_t n_measured;
+    double *op_ns;                  /* by operator type, summed over the steps measured */
+    dh_timeline times, total_times; /* of the last step; of all but the first. Rank 0 of several */
+    double flops_per_token;
+    double loss, grad_norm, val_loss;
+    double aux_loss;      /* of routers, where the model has any */
+    char checkpoint[512]; /* newest */
+} dh_run;
+
+/* ---- ranks.c: what ranks tell each other beside the program ------------------------------- */
+/* The worst status of all ranks. The rank that failed keeps its message; the others
+ * name it. Every rank calls at the same points. */
+dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st);
+/* Rank 0's bytes reach all. */
+dh_status dh_ranks_broadcast(dh_ctx *ctx, const dh_ranks *ranks, void *data, size_t n_bytes);
+/* Sums of n values over all ranks, in place, the same bits everywhere. */
+dh_status dh_ranks_sum(dh_ctx *ctx, const dh_ranks *ranks, double *values, int64_t n);
+
+/* ---- place.c: cores ------------------------------------------------------------------------ */
+/* For ranks that are processes: how many may use the same cores of one machine, and
+ * which of those this one is. Collective over all ranks, before any is bound. */
+dh_status dh_ranks_place(dh_ctx *ctx, const dh_ranks *ranks, int *local_rank, int *n_local_ranks);
+
+/* ---- data.c: tokenizer and datasets of a job -------------------------------------------- */
+dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run);
+dh_batch_source dh_run_source(dh_dataset *dataset);
+/* Into the run folder, so that a sample needs nothing else. */
+dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
+
+/* ---- snapshot.c: checkpoints ---------------------------------------------------------------- */
+dh_status dh_run_save(dh_ctx *ctx, dh_run *run);
+/* Continues from the newest intact checkpoint of the run folder; *resumed says if
+ * there was one. A checkpoint of another model or data order is refused. */
+dh_status dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed);
+
+/* ---- times.c: what computation and communication took ---------------------------------------- */
+/* After a step: reads its times; writes the trace of the step that job.trace_step names.
+ * Every rank calls. */
+dh_status dh_run_time_step(dh_ctx *ctx, dh_run *run);
+/* The last step's milliseconds into a line of metrics, the run's into its summary; nothing
+ * where there is only one rank. */
+void dh_run_report_times(const dh_run *run, json_t *line);
+void dh_run_summarize_times(const dh_run *run, json_t *summary);
+
+/* ---- trainer.c: one rank's part of a run, from set-up to summary ---------------------------- */
+dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result);
+
+#endif

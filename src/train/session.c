@@ -1,0 +1,234 @@
+/* Sessions: programs over one slab. */
+#include "dhelix/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- programs ----------------------------------------------------------------------------- */
+
+static dh_program_spec program_spec(const dh_session_spec *s, dh_mode mode)
+{
+    return (dh_program_spec){
+        .model = &s->model,
+        .mode = mode,
+        .mesh = s->mesh,
+        .rank = s->rank,
+        .schedule = s->schedule,
+        .strategy = s->strategy,
+        .costs = s->costs,
+        .layer_split = s->layer_split,
+        .zero1 = s->zero1,
+        .recompute = s->recompute,
+        .dtype = s->dtype,
+        .micro_batch = s->micro_batch,
+        .seq = s->seq,
+        .n_micro = mode == DH_MODE_TRAIN ? s->n_micro : 1,
+        .moe_mode = s->moe_mode,
+        .moe_capacity = s->moe_capacity,
+        .cache_len = s->cache_len,
+        .dropout = s->dropout,
+        .loss_scale = s->global_tokens > 0 ? 1.0 / (double)s->global_tokens : 1.0,
+        .backend = &s->backend->info,
+    };
+}
+
+static dh_status build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program)
+{
+    dh_program *p;
+    DH_TRY(dh_program_build(ctx, spec, &p));
+    dh_status st = dh_program_verify(ctx, p);
+    if (st != DH_OK) {
+        dh_program_destroy(p);
+        return st;
+    }
+    *program = p;
+    return DH_OK;
+}
+
+dh_status dh_session_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode mode,
+                             uint64_t keep_bytes, dh_program **program)
+{
+    dh_program_spec p = program_spec(spec, mode);
+    p.keep_bytes = keep_bytes;
+    if (mode == DH_MODE_DECODE) p.micro_batch = p.seq = 1;
+    return build(ctx, &p, program);
+}
+
+dh_status dh_session_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec,
+                                 dh_mesh_footprint *footprint)
+{
+    dh_program_spec train = program_spec(spec, DH_MODE_TRAIN);
+    DH_TRY(dh_mesh_verify(ctx, &train, footprint));
+    if (!spec->eval) return DH_OK;
+    dh_program_spec eval = program_spec(spec, DH_MODE_EVAL);
+    return dh_mesh_verify(ctx, &eval, NULL);
+}
+
+static dh_status build_prefill(dh_ctx *ctx, const dh_session_spec *spec, dh_program **program)
+{
+    dh_program_spec p = program_spec(spec, DH_MODE_DECODE);
+    p.micro_batch = 1;
+    p.seq = spec->prefill_chunk;
+    return build(ctx, &p, program);
+}
+
+/* Evaluation between two training steps leaves gradients and moments alone. */
+static dh_status build_programs(dh_ctx *ctx, dh_session *session)
+{
+    const dh_session_spec *s = &session->spec;
+    if (s->train && s->decode) /* key/value caches lie where training keeps gradients */
+        return dh_fail(ctx, DH_EUNSUPPORTED, "a session either trains or decodes");
+    if (s->train) DH_TRY(dh_session_program(ctx, s, DH_MODE_TRAIN, 0, &session->train));
+    uint64_t keep = session->train ? session->train->persistent_bytes : 0;
+    if (s->eval) DH_TRY(dh_session_program(ctx, s, DH_MODE_EVAL, keep, &session->eval));
+    if (s->decode) DH_TRY(dh_session_program(ctx, s, DH_MODE_DECODE, 0, &session->decode));
+    if (s->decode && s->prefill_chunk > 1) DH_TRY(build_prefill(ctx, s, &session->prefill));
+    const dh_program *programs[] = {session->train, session->eval, session->decode,
+                                    session->prefill};
+    for (size_t i = 0; i < DH_COUNTOF(programs); i++)
+        if (programs[i]) session->slab_bytes = DH_MAX(session->slab_bytes, programs[i]->slab_bytes);
+    return DH_OK;
+}
+
+static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
+{
+    const struct {
+        const dh_program *program;
+        dh_exec **exec;
+    } programs[] = {{session->train, &session->train_exec},
+                    {session->eval, &session->eval_exec},
+                    {session->decode, &session->decode_exec},
+                    {session->prefill, &session->prefill_exec}};
+    const dh_backend *backend = session->spec.backend;
+    DH_TRY(backend->slab_create(ctx, session->slab_bytes, &session->slab));
+    for (size_t i = 0; i < DH_COUNTOF(programs); i++)
+        if (programs[i].program)
+            DH_TRY(backend->exec_create(ctx, programs[i].program, session->slab, session->spec.comm,
+                                        programs[i].exec));
+    return DH_OK;
+}
+
+dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session **session)
+{
+    DH_TRY(dh_model_validate(ctx, &spec->model));
+    dh_session *s = calloc(1, sizeof *s);
+    if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory creating a session");
+    s->spec = *spec;
+    dh_status st = build_programs(ctx, s);
+    if (st == DH_OK) st = prepare_programs(ctx, s);
+    if (st != DH_OK) {
+        dh_session_destroy(s);
+        return st;
+    }
+    *session = s;
+    return DH_OK;
+}
+
+void dh_session_destroy(dh_session *session)
+{
+    if (!session) return;
+    const dh_backend *backend = session->spec.backend;
+    backend->exec_destroy(session->train_exec);
+    backend->exec_destroy(session->eval_exec);
+    backend->exec_destroy(session->decode_exec);
+    backend->exec_destroy(session->prefill_exec);
+    backend->slab_destroy(session->slab);
+    dh_program_destroy(session->train);
+    dh_program_destroy(session->eval);
+    dh_program_destroy(session->decode);
+    dh_program_destroy(session->prefill);
+    free(session);
+}
+
+const dh_program *dh_session_layout(const dh_session *session)
+{
+    if (session->train) return session->train;
+    return session->eval ? session->eval : session->decode;
+}
+
+/* ---- running ----------------------------------------------------------------------------------
+ */
+
+static dh_status read_state(dh_ctx *ctx, const dh_session *session, dh_state state, double pair[2])
+{
+    const dh_program *p = dh_session_layout(session);
+    uint32_t buffer = dh_program_state_buffer(p, state);
+    return session->spec.backend->slab_read(ctx, session->slab, p->buffers.at[buffer].offset, pair,
+                                            2 * sizeof *pair);
+}
+
+dh_status dh_session_loss(dh_ctx *ctx, const dh_session *session, double *sum, double *rows)
+{
+    double pair[2];
+    DH_TRY(read_state(ctx, session, DH_STATE_LOSS, pair));
+    *sum = pair[0];
+    *rows = pair[1];
+    return DH_OK;
+}
+
+dh_status dh_session_grad_norm(dh_ctx *ctx, const dh_session *session, double *norm)
+{
+    double pair[2];
+    DH_TRY(read_state(ctx, session, DH_STATE_NORM, pair));
+    *norm = pair[0];
+    return DH_OK;
+}
+
+dh_status dh_session_aux_loss(dh_ctx *ctx, const dh_session *session, double *loss)
+{
+    double pair[2];
+    DH_TRY(read_state(ctx, session, DH_STATE_AUX, pair));
+    *loss = pair[1] > 0 ? pair[0] / pair[1] : 0;
+    return DH_OK;
+}
+
+dh_status dh_session_eval_batch(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
+                                int64_t first, double *sum, double *rows)
+{
+    dh_step step = {.first_sample = first, .source = *source};
+    DH_TRY(session->spec.backend->exec_run(ctx, session->eval_exec, &step));
+    return dh_session_loss(ctx, session, sum, rows);
+}
+
+dh_status dh_session_eval(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
+                          int64_t first, int64_t n_batches, double *loss)
+{
+    double total = 0, total_rows = 0;
+    for (int64_t i = 0; i < n_batches; i++) {
+        double sum, rows;
+        DH_TRY(dh_session_eval_batch(ctx, session, source, first + i * session->spec.micro_batch,
+                                     &sum, &rows));
+        total += sum;
+        total_rows += rows;
+    }
+    *loss = total_rows > 0 ? total / total_rows : 0.0;
+    return DH_OK;
+}
+
+static dh_status decode_chunk(dh_ctx *ctx, dh_session *session, const dh_program *program,
+                              dh_exec *exec, const int32_t *tokens, int64_t pos,
+                              const float **logits)
+{
+    dh_step step = {.tokens = tokens, .pos0 = pos};
+    DH_TRY(session->spec.backend->exec_run(ctx, exec, &step));
+    *logits = (const float *)session->spec.backend->slab_address(
+        session->slab, program->buffers.at[program->result.buffer].offset + program->result.byte0);
+    return DH_OK;
+}
+
+dh_status dh_session_decode(dh_ctx *ctx, dh_session *session, const int32_t *tokens, int64_t n,
+                            int64_t pos, const float **logits)
+{
+    if (n <= 0 || pos < 0 || pos + n > session->spec.cache_len)
+        return dh_fail(ctx, DH_EINVAL, "tokens %lld to %lld do not fit a context of %lld",
+                       (long long)pos, (long long)(pos + n), (long long)session->spec.cache_len);
+    const int64_t chunk = session->spec.prefill_chunk;
+    int64_t done = 0;
+    for (; session->prefill && n - done >= chunk; done += chunk)
+        DH_TRY(decode_chunk(ctx, session, session->prefill, session->prefill_exec, tokens + done,
+                            pos + done, logits));
+    for (; done < n; done++)
+        DH_TRY(decode_chunk(ctx, session, session->decode, session->decode_exec, tokens + done,
+                            pos + done, logits));
+    return DH_OK;
+}

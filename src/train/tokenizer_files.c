@@ -1,0 +1,140 @@
+/* Tokenizer files that lie beside weights: found, and copied with them, so that a
+ * model folder can be sampled wherever it goes. */
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/trained.h"
+
+/* Everything the loaders read; one folder holds the files of one tokenizer. */
+static const char *const file_names[] = {
+    "tokenizer.json", "tokenizer_config.json", "encoder.json",  "vocab.bpe",   "vocab.json",
+    "merges.txt",     "tokenizer.model",       "tokenizer.bin", DH_CHARS_FILE,
+};
+
+static dh_status join(dh_ctx *ctx, const char *dir, const char *name, dh_str *path)
+{
+    dh_str_clear(path);
+    dh_str_printf(path, "%s/%s", dir, name);
+    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+}
+
+/* ---- finding -------------------------------------------------------------------------- */
+
+/* Appends `place` or a file of it to spec when a tokenizer is there. */
+static dh_status look_into(dh_ctx *ctx, const char *place, dh_str *spec, bool *found)
+{
+    dh_str path = DH_STR_INIT;
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && !*found && i < DH_COUNTOF(file_names); i++) {
+        st = join(ctx, place, file_names[i], &path);
+        if (st != DH_OK || !dh_path_exists(path.text)) continue;
+        /* A folder is loaded as one; the characters are a file that loads by itself. */
+        bool chars = strcmp(file_names[i], DH_CHARS_FILE) == 0;
+        dh_str_printf(spec, "%s", chars ? path.text : place);
+        *found = true;
+    }
+    dh_str_fini(&path);
+    if (spec->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    return st;
+}
+
+/* Weights folder, the run's tokenizer folder, the run folder: in this order. */
+dh_status dh_tokenizer_beside(dh_ctx *ctx, const char *weights, const char *run_dir, dh_str *spec)
+{
+    char *copy = strdup(weights);
+    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    bool found = false;
+    dh_status st = look_into(ctx, dh_path_is_dir(weights) ? weights : dirname(copy), spec, &found);
+    free(copy);
+    if (st != DH_OK || found || !run_dir) return st;
+    dh_str dir = DH_STR_INIT;
+    st = join(ctx, run_dir, DH_TOKENIZER_DIR, &dir);
+    if (st == DH_OK) st = look_into(ctx, dir.text, spec, &found);
+    if (st == DH_OK && !found) st = look_into(ctx, run_dir, spec, &found);
+    dh_str_fini(&dir);
+    return st;
+}
+
+/* ---- copying ----------------------------------------------------------------------------- */
+
+static dh_status copy_file(dh_ctx *ctx, const char *from, const char *to)
+{
+    dh_map map;
+    DH_TRY(dh_map_open(ctx, from, &map));
+    dh_status st = dh_file_write_atomic(ctx, to, map.at, map.n_bytes);
+    dh_map_close(&map);
+    return st;
+}
+
+static dh_status copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
+                           size_t *n_copied)
+{
+    dh_str from = DH_STR_INIT, to = DH_STR_INIT;
+    dh_status st = join(ctx, from_dir, name, &from);
+    if (st == DH_OK) st = join(ctx, to_dir, name, &to);
+    if (st == DH_OK && dh_path_exists(from.text)) {
+        st = copy_file(ctx, from.text, to.text);
+        if (st == DH_OK) ++*n_copied;
+    }
+    dh_str_fini(&from);
+    dh_str_fini(&to);
+    return st;
+}
+
+static const char *known_name(const char *name)
+{
+    for (size_t i = 0; i < DH_COUNTOF(file_names); i++)
+        if (strcmp(name, file_names[i]) == 0) return file_names[i];
+    const char *dot = strrchr(name, '.');
+    if (dot && strcmp(dot, ".json") == 0) return "tokenizer.json";
+    return dot && strcmp(dot, ".bin") == 0 ? "tokenizer.bin" : "tokenizer.model";
+}
+
+/* A file that is read together with another one. */
+static const struct {
+    const char *name, *with;
+} companions[] = {{"encoder.json", "vocab.bpe"},
+                  {"vocab.json", "merges.txt"},
+                  {"tokenizer.json", "tokenizer_config.json"}};
+
+static dh_status copy_companions(dh_ctx *ctx, const char *dir, const char *name, const char *to_dir,
+                                 size_t *n_copied)
+{
+    for (size_t i = 0; i < DH_COUNTOF(companions); i++)
+        if (strcmp(companions[i].name, name) == 0)
+            DH_TRY(copy_into(ctx, dir, companions[i].with, to_dir, n_copied));
+    return DH_OK;
+}
+
+/* A single file, under a name by which it is found again, and what belongs to it. */
+static dh_status copy_single(dh_ctx *ctx, const char *from, const char *to_dir, size_t *n_copied)
+{
+    char *copy = strdup(from), *copy2 = strdup(from);
+    dh_str to = DH_STR_INIT;
+    dh_status st = copy && copy2 ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (st == DH_OK) {
+        const char *name = known_name(basename(copy));
+        st = join(ctx, to_dir, name, &to);
+        if (st == DH_OK) st = copy_file(ctx, from, to.text);
+        if (st == DH_OK) ++*n_copied;
+        if (st == DH_OK) st = copy_companions(ctx, dirname(copy2), name, to_dir, n_copied);
+    }
+    free(copy);
+    free(copy2);
+    dh_str_fini(&to);
+    return st;
+}
+
+dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_dir,
+                                  size_t *n_copied)
+{
+    *n_copied = 0;
+    if (strncmp(spec, "gpt2:", 5) == 0) spec += 5;
+    if (!dh_path_exists(spec)) return DH_OK; /* bytes */
+    DH_TRY(dh_dir_create(ctx, to_dir));
+    if (!dh_path_is_dir(spec)) return copy_single(ctx, spec, to_dir, n_copied);
+    for (size_t i = 0; i < DH_COUNTOF(file_names); i++)
+        DH_TRY(copy_into(ctx, spec, file_names[i], to_dir, n_copied));
+    return DH_OK;
+}

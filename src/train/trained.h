@@ -1,0 +1,43 @@
+/* Trained models on disk: what trained.c, data.c and the command line share. */
+#ifndef DH_TRAIN_TRAINED_H
+#define DH_TRAIN_TRAINED_H
+
+#include "dhelix/train.h"
+#include "dhelix/weights.h"
+
+/* In the run folder: files of the job's tokenizer, or the characters of its text. */
+#define DH_TOKENIZER_DIR "tokenizer"
+#define DH_CHARS_FILE "tokenizer.chars.json"
+
+/* ---- trained.c ---------------------------------------------------------------------------- */
+
+/* Weights found under a path as dh_trained_open takes it. */
+typedef struct dh_found {
+    dh_weights *weights;
+    dh_model model;
+    dh_str path;      /* of the weights */
+    dh_str tokenizer; /* for dh_tokenizer_load; empty: there is none */
+} dh_found;
+
+/* out       caller closes with dh_found_close */
+dh_status dh_found_open(dh_ctx *ctx, const char *path, dh_found *found);
+void dh_found_close(dh_found *found);
+/* The tokenizer asked for (spec->tokenizer), which must fit the model, or the one
+ * found, which is left out with a warning if it does not; NULL when there is none. */
+dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
+                             dh_tokenizer **tokenizer);
+/* A session with the weights loaded. */
+dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
+                           dh_session **session);
+
+/* ---- tokenizer_files.c ---------------------------------------------------------------------- */
+
+/* Appends to spec what dh_tokenizer_load takes to load the tokenizer that lies beside
+ * weights (a file or folder), or in the run they belong to (run_dir, may be NULL);
+ * appends nothing when there is none. */
+dh_status dh_tokenizer_beside(dh_ctx *ctx, const char *weights, const char *run_dir, dh_str *spec);
+/* Copies the files behind spec into a folder, which is created; none for "bytes". */
+dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_dir,
+                                  size_t *n_copied);
+
+#endif

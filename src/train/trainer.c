@@ -1,0 +1,458 @@
+/* The training loop: load, step, report, validate, checkpoint. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "train/run.h"
+
+_Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &&
+                   (int)DH_RECOMPUTE_FULL == (int)DH_RECOMPUTE_KIND_FULL,
+               "the job's setting names the pass's kinds");
+
+/* ---- set-up ------------------------------------------------------------------------------ */
+
+/* Paced links have known speeds; the rest is estimated the same way on every rank. */
+static dh_cost_model cost_model(const dh_job *job)
+{
+    const double threads = job->threads > 0 ? (double)job->threads : 1.0;
+    dh_cost_model m = {.flops_per_s = (job->dtype == DH_F32 ? 250e9 : 450e9) * threads};
+    const dh_link *links[2] = {&job->link_local, &job->link_cross};
+    for (int i = 0; i < 2; i++) {
+        m.link_bytes_per_s[i] = links[i]->gbps * 1e9 / 8;
+        m.link_latency_ns[i] = links[i]->latency_us * 1e3;
+    }
+    return m;
+}
+
+dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
+{
+    dh_mesh mesh;
+    const dh_strategy *strategy;
+    DH_TRY(dh_mesh_from_job(ctx, job, &mesh));
+    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
+    if (mesh.tp > 1 && !job->sequence_parallel)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "parallel.sequence=false with parallel.tp=%lld: tensor parallelism always "
+                       "splits the tokens of the residual stream; leave parallel.sequence true",
+                       (long long)mesh.tp);
+    *spec = (dh_session_spec){
+        .backend = dh_backend_find("cpu"),
+        .mesh = mesh,
+        .strategy = strategy,
+        .costs = cost_model(job),
+        .layer_split = job->layer_split,
+        .zero1 = job->zero1,
+        .recompute = (dh_recompute_kind)job->recompute,
+        .model = job->model,
+        .dtype = job->dtype,
+        .train = true,
+        .eval = job->eval_every > 0,
+        .micro_batch = job->micro_batch,
+        .seq = job->seq_len,
+        .n_micro = dh_job_n_micro(job),
+        .global_tokens = job->global_batch * job->seq_len,
+        .dropout = job->dropout,
+        .moe_mode = job->moe_mode,
+        .moe_capacity = job->moe_capacity,
+    };
+    return DH_OK;
+}
+
+/* An existing run folder is kept under the first free name out.1, out.2, ... */
+static dh_status set_aside(dh_ctx *ctx, const char *dir)
+{
+    for (int i = 1; dh_path_exists(dir); i++) {
+        dh_str name = DH_STR_INIT;
+        dh_str_printf(&name, "%s.%d", dir, i);
+        dh_status st = name.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : DH_OK;
+        bool taken = st == DH_OK && dh_path_exists(name.text);
+        if (st == DH_OK && !taken && rename(dir, name.text) != 0)
+            st =
+                dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", dir, name.text, strerror(errno));
+        dh_str_fini(&name);
+        DH_TRY(st);
+    }
+    return DH_OK;
+}
+
+/* The path from the root if it exists, else as it is (a table's row, "bytes"). */
+static char *from_root(dh_arena *arena, char *path)
+{
+    char *absolute = path && *path ? realpath(path, NULL) : NULL;
+    char *kept = absolute ? dh_arena_strdup(arena, absolute) : path;
+    free(absolute);
+    return kept;
+}
+
+/* The job as it ran, to be run again from anywhere: its files named from the root. */
+static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
+{
+    dh_job copy = *job;
+    char **paths[] = {&copy.tokenizer, &copy.data_cache, &copy.init_from, &copy.schedule,
+                      &copy.out_dir};
+    copy.train_files = DH_NEW_N(job->arena, char *, job->n_train_files + 1);
+    copy.val_files = DH_NEW_N(job->arena, char *, job->n_val_files + 1);
+    if (!copy.train_files || !copy.val_files)
+        return dh_fail(ctx, DH_ENOMEM, "out of memory writing the job");
+    for (size_t i = 0; i < DH_COUNTOF(paths); i++) *paths[i] = from_root(job->arena, *paths[i]);
+    for (size_t i = 0; i < job->n_train_files; i++)
+        copy.train_files[i] = from_root(job->arena, job->train_files[i]);
+    for (size_t i = 0; i < job->n_val_files; i++)
+        copy.val_files[i] = from_root(job->arena, job->val_files[i]);
+    return dh_job_print(ctx, &copy, text);
+}
+
+static dh_status write_job(dh_ctx *ctx, const dh_job *job)
+{
+    char *text;
+    DH_TRY(print_portable(ctx, job, &text));
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/job.yaml", job->out_dir);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the job")
+                               : dh_file_write_atomic(ctx, path.text, text, strlen(text));
+    free(text);
+    dh_str_fini(&path);
+    return st;
+}
+
+static dh_status init_weights(dh_ctx *ctx, dh_run *run)
+{
+    const dh_job *job = run->job;
+    if (!job->init_from || !*job->init_from)
+        return dh_session_init_params(ctx, run->session, job->seed);
+    dh_weights *weights;
+    DH_TRY(dh_weights_open(ctx, job->init_from, &weights));
+    dh_status st = dh_session_load_params(ctx, run->session, weights);
+    dh_weights_close(weights);
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading train.init_from %s", job->init_from);
+}
+
+/* The run folder is rank 0's business; the others wait for it. */
+static dh_status prepare_folder(dh_ctx *ctx, const dh_run *run)
+{
+    dh_status st = DH_OK;
+    if (run->ranks.rank == 0) {
+        if (run->options->fresh) st = set_aside(ctx, run->job->out_dir);
+        if (st == DH_OK) st = dh_dir_create(ctx, run->job->out_dir);
+    }
+    return dh_ranks_agree(ctx, &run->ranks, st);
+}
+
+static dh_status open_outputs(dh_ctx *ctx, dh_run *run)
+{
+    if (run->ranks.rank != 0) return DH_OK;
+    DH_TRY(write_job(ctx, run->job));
+    DH_TRY(dh_run_save_tokenizer(ctx, run)); /* a run that could not be continued keeps its own */
+    return dh_metrics_open(ctx, run->job->out_dir, run->step, &run->metrics);
+}
+
+static dh_status create_session(dh_ctx *ctx, dh_run *run)
+{
+    dh_session_spec spec;
+    DH_TRY(dh_train_plan(ctx, run->job, &spec));
+    spec.comm = run->ranks.comm;
+    spec.rank = run->ranks.rank;
+    spec.schedule = run->schedule;
+    spec.eval = spec.eval && run->val_data;
+    run->n_micro = spec.n_micro;
+    DH_TRY(spec.backend->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
+                                   &run->n_threads));
+    dh_status st = dh_session_create(ctx, &spec, &run->session);
+    return dh_ranks_agree(ctx, &run->ranks, st);
+}
+
+static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
+{
+    const dh_job *job = run->job;
+    DH_TRY(create_session(ctx, run));
+    run->flops_per_token = dh_model_flops_per_token(&job->model, job->seq_len);
+    run->step_tokens_per_s = calloc((size_t)job->steps + 1, sizeof *run->step_tokens_per_s);
+    run->op_ns = calloc(DH_N_OP_TYPE, sizeof *run->op_ns);
+    if (!run->step_tokens_per_s || !run->op_ns)
+        return dh_fail(ctx, DH_ENOMEM, "out of memory for step times");
+    DH_TRY(prepare_folder(ctx, run));
+    bool resumed;
+    DH_TRY(dh_run_resume(ctx, run, &resumed));
+    result->resumed_at = run->step;
+    if (!resumed) DH_TRY(dh_ranks_agree(ctx, &run->ranks, init_weights(ctx, run)));
+    return dh_ranks_agree(ctx, &run->ranks, open_outputs(ctx, run));
+}
+
+static void tear_down(dh_run *run)
+{
+    dh_metrics_close(&run->metrics);
+    dh_session_destroy(run->session);
+    free(run->step_tokens_per_s);
+    free(run->op_ns);
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+/* Samples of a step go to data-parallel ranks micro-batch by micro-batch, so that the
+ * step as a whole sees the same ones whatever the mesh. */
+static dh_step step_of(const dh_run *run)
+{
+    const dh_job *job = run->job;
+    const int64_t dp_rank = dh_mesh_coord(&run->mesh, run->ranks.rank).dp;
+    return (dh_step){.step = run->step,
+                     .first_sample = run->step * job->global_batch + dp_rank * job->micro_batch,
+                     .sample_stride = job->dp * job->micro_batch,
+                     .seed = job->seed,
+                     .lr = dh_job_lr(job, run->step),
+                     .beta1 = job->beta1,
+                     .beta2 = job->beta2,
+                     .eps = job->eps,
+                     .weight_decay = job->weight_decay,
+                     .grad_clip = job->grad_clip,
+                     .source = dh_run_source(run->train_data)};
+}
+
+/* Every token's loss is counted by one rank: on the last stage, the first of its
+ * tensor-parallel group. */
+static bool counts_loss(const dh_run *run)
+{
+    dh_coord c = dh_mesh_coord(&run->mesh, run->ranks.rank);
+    return c.tp == 0 && run->holds_head;
+}
+
+/* The optimizer leaves weights alone when the gradient norm is not finite, so the
+ * same step can be run again with every output checked: the first operator to
+ * produce a non-finite value is the one to name. */
+static dh_status diagnose(dh_ctx *ctx, dh_run *run, const dh_step *step)
+{
+    dh_step again = *step;
+    again.check_finite = true;
+    dh_status st = run->session->spec.backend->exec_run(ctx, run->session->train_exec, &again);
+    if (st == DH_OK)
+        st = dh_fail(ctx, DH_EDIVERGED,
+                     "loss is %g and gradient norm %g, yet every operator's "
+                     "output is finite: their sum overflowed",
+                     run->loss, run->grad_norm);
+    (void)st;
+    dh_ctx_while(ctx, "training step %lld", (long long)run->step + 1);
+    if (run->ranks.comm) dh_comm_abort(run->ranks.comm, ctx->message);
+    return ctx->status;
+}
+
+static void add_operator_times(dh_run *run)
+{
+    const dh_program *p = run->session->train;
+    const dh_span *spans = run->session->spec.backend->exec_spans(run->session->train_exec);
+    for (size_t i = 0; i < p->instrs.n; i++)
+        run->op_ns[dh_instr_op(p, &p->instrs.at[i])->type] +=
+            (double)(spans[i].end_ns - spans[i].start_ns);
+}
+
+static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double seconds)
+{
+    if (run->ranks.rank != 0) return DH_OK;
+    const dh_job *job = run->job;
+    double tokens = (double)(job->global_batch * job->seq_len);
+    double model_flops_per_s = run->flops_per_token * tokens / seconds;
+    dh_progress_line line = {run->step,      run->loss,        step->lr,
+                             run->grad_norm, tokens / seconds, seconds * 1e3};
+    dh_progress_step(&run->progress, &line);
+    json_t *object =
+        json_pack("{sI sf sf sf sf sf sf sI}", "step", (json_int_t)run->step, "loss", run->loss,
+                  "lr", step->lr, "grad_norm", run->grad_norm, "tokens_per_s", tokens / seconds,
+                  "step_ms", seconds * 1e3, "model_flops_per_s", model_flops_per_s, "slab_bytes",
+                  (json_int_t)run->session->slab_bytes);
+    if (object && run->gemm_peak > 0)
+        json_object_set_new(object, "peak_fraction", json_real(model_flops_per_s / run->gemm_peak));
+    if (object && job->model.n_experts)
+        json_object_set_new(object, "aux_loss", json_real(run->aux_loss));
+    if (object) dh_run_report_times(run, object);
+    return dh_metrics_write(ctx, &run->metrics, object);
+}
+
+/* What all ranks know after a step: the loss, and whether someone was asked to stop. */
+static dh_status share_step(dh_ctx *ctx, dh_run *run)
+{
+    double values[5] = {0, 0, run->options->stop && *run->options->stop ? 1 : 0, 0, 0};
+    if (counts_loss(run)) {
+        DH_TRY(dh_session_loss(ctx, run->session, &values[0], &values[1]));
+        DH_TRY(dh_session_aux_loss(ctx, run->session, &values[3]));
+        values[4] = 1;
+    }
+    DH_TRY(dh_ranks_sum(ctx, &run->ranks, values, 5));
+    run->loss = values[1] > 0 ? values[0] / values[1] : 0;
+    run->aux_loss = values[3] / values[4];
+    run->stopping = values[2] > 0;
+    return dh_session_grad_norm(ctx, run->session, &run->grad_norm);
+}
+
+static dh_status train_step(dh_ctx *ctx, dh_run *run)
+{
+    const dh_job *job = run->job;
+    dh_step step = step_of(run);
+    int64_t start = dh_now_ns();
+    DH_TRY(run->session->spec.backend->exec_run(ctx, run->session->train_exec, &step));
+    DH_TRY(share_step(ctx, run));
+    double seconds = (double)(dh_now_ns() - start) * 1e-9;
+    if (!isfinite(run->loss) || !isfinite(run->grad_norm)) return diagnose(ctx, run, &step);
+    run->step++;
+    if (run->n_measured > 0) add_operator_times(run); /* the first step warms caches up */
+    run->step_tokens_per_s[run->n_measured++] =
+        (double)(job->global_batch * job->seq_len) / seconds;
+    DH_TRY(dh_run_time_step(ctx, run));
+    return report(ctx, run, &step, seconds);
+}
+
+/* ---- validation ---------------------------------------------------------------------------------
+ */
+
+/* How many sequences validation reads: eval.batches batches of train.batch, or all whole
+ * batches there are. It does not depend on the mesh or on train.micro_batch. */
+static int64_t validation_sequences(const dh_run *run)
+{
+    const dh_job *job = run->job;
+    const int64_t windows = dh_dataset_windows(run->val_data, job->seq_len);
+    int64_t n =
+        job->eval_batches > 0 ? DH_MIN(windows, job->eval_batches * job->global_batch) : windows;
+    return n >= job->global_batch ? n - n % job->global_batch : n - n % job->micro_batch;
+}
+
+/* Data-parallel ranks take every dp-th micro-batch; the losses are added up. */
+static dh_status validate(dh_ctx *ctx, dh_run *run)
+{
+    const dh_job *job = run->job;
+    const int64_t dp_rank = dh_mesh_coord(&run->mesh, run->ranks.rank).dp;
+    const int64_t n_batches = validation_sequences(run) / job->micro_batch;
+    dh_batch_source source = dh_run_source(run->val_data);
+    double sums[2] = {0, 0};
+    for (int64_t i = dp_rank; i < n_batches; i += job->dp) {
+        double sum, rows;
+        DH_TRY(
+            dh_session_eval_batch(ctx, run->session, &source, i * job->micro_batch, &sum, &rows));
+        if (!counts_loss(run)) continue;
+        sums[0] += sum;
+        sums[1] += rows;
+    }
+    DH_TRY(dh_ranks_sum(ctx, &run->ranks, sums, 2));
+    run->val_loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
+    if (run->ranks.rank != 0) return DH_OK;
+    dh_progress_note(&run->progress, "step %lld  validation loss %.4f over %lld sequences",
+                     (long long)run->step, run->val_loss,
+                     (long long)(n_batches * job->micro_batch));
+    return dh_metrics_write(
+        ctx, &run->metrics,
+        json_pack("{sI sf}", "step", (json_int_t)run->step, "val_loss", run->val_loss));
+}
+
+static bool due(int64_t step, int64_t every, int64_t last)
+{
+    return every > 0 && (step % every == 0 || step == last);
+}
+
+static dh_status loop(dh_ctx *ctx, dh_run *run)
+{
+    const dh_job *job = run->job;
+    int64_t saved = run->step;
+    dh_progress_start(&run->progress, run->step, job->steps, job->log_every,
+                      run->options->quiet || run->ranks.rank != 0);
+    while (run->step < job->steps && !run->stopping) {
+        DH_TRY(train_step(ctx, run));
+        if (run->session->eval && due(run->step, job->eval_every, job->steps))
+            DH_TRY(validate(ctx, run));
+        if (due(run->step, job->checkpoint_every, job->steps)) {
+            DH_TRY(dh_run_save(ctx, run));
+            saved = run->step;
+        }
+    }
+    dh_progress_end(&run->progress);
+    if (run->step > saved) DH_TRY(dh_run_save(ctx, run));
+    if (run->step < job->steps)
+        return dh_fail(ctx, DH_EINTERRUPTED,
+                       "stopped after step %lld of %lld; the checkpoint is "
+                       "%s, and the same command continues from it",
+                       (long long)run->step, (long long)job->steps, run->checkpoint);
+    return DH_OK;
+}
+
+/* ---- summary
+ * --------------------------------------------------------------------------------------- */
+
+static int by_value(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+    return a < b ? -1 : a > b;
+}
+
+/* Median over the steps of this run but the first few, which warm up. */
+static double median_tokens_per_s(dh_run *run)
+{
+    size_t skip = run->n_measured > 10 ? 3 : run->n_measured > 2 ? 1 : 0;
+    size_t n = run->n_measured - skip;
+    if (n == 0) return 0;
+    qsort(run->step_tokens_per_s + skip, n, sizeof(double), by_value);
+    return run->step_tokens_per_s[skip + n / 2];
+}
+
+static json_t *operator_shares(const dh_run *run)
+{
+    json_t *shares = json_object();
+    double total = 0;
+    for (int i = 0; i < DH_N_OP_TYPE; i++) total += run->op_ns[i];
+    for (int i = 0; shares && i < DH_N_OP_TYPE; i++)
+        if (run->op_ns[i] > 0)
+            json_object_set_new(shares, dh_op_info_of((dh_op_type)i)->name,
+                                json_real(run->op_ns[i] / total));
+    return shares;
+}
+
+static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
+{
+    const dh_backend *backend = run->session->spec.backend;
+    result->primary = true;
+    result->steps = run->step;
+    result->loss = run->loss;
+    result->val_loss = run->val_loss;
+    result->slab_planned = run->session->slab_bytes;
+    result->slab_peak = backend->slab_peak(run->session->slab);
+    result->tokens_per_s = median_tokens_per_s(run);
+    snprintf(result->checkpoint, sizeof result->checkpoint, "%s", run->checkpoint);
+    json_t *object =
+        json_pack("{sI sf sf sI sI si ss so}", "steps", (json_int_t)run->step, "loss", run->loss,
+                  "tokens_per_s", result->tokens_per_s, "slab_planned_bytes",
+                  (json_int_t)result->slab_planned, "slab_peak_bytes",
+                  (json_int_t)result->slab_peak, "threads", run->n_threads, "checkpoint",
+                  run->checkpoint, "operator_share", operator_shares(run));
+    if (object && isfinite(run->val_loss))
+        json_object_set_new(object, "val_loss", json_real(run->val_loss));
+    if (object && run->gemm_peak > 0)
+        json_object_set_new(object, "gemm_peak_flops_per_s", json_real(run->gemm_peak));
+    if (object) dh_run_summarize_times(run, object);
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/summary.json", run->job->out_dir);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the summary")
+                               : dh_json_write(ctx, path.text, object);
+    dh_str_fini(&path);
+    return st;
+}
+
+dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result)
+{
+    run->val_loss = NAN;
+    *result = (dh_train_result){.val_loss = NAN};
+    dh_status st = set_up(ctx, run, result);
+    if (st == DH_OK) {
+        const dh_schedule *s = run->schedule;
+        dh_coord c = dh_mesh_coord(&run->mesh, run->ranks.rank);
+        run->holds_head =
+            s ? s->rank_of[s->n_stages - 1] == (int32_t)c.pp : c.pp == run->mesh.pp - 1;
+        if (run->ranks.rank == 0) /* the others wait: their cores are like this rank's */
+            run->gemm_peak =
+                run->session->spec.backend->gemm_peak(run->job->dtype) * (double)run->ranks.n;
+        st = loop(ctx, run);
+    }
+    if (run->session && run->ranks.rank == 0 && (st == DH_OK || st == DH_EINTERRUPTED)) {
+        dh_ctx summary = DH_CTX_INIT;
+        dh_status written = summarize(&summary, run, result);
+        if (st == DH_OK && written != DH_OK) st = dh_fail(ctx, written, "%s", summary.message);
+    }
+    tear_down(run);
+    return st;
+}

@@ -1,0 +1,158 @@
+/* The folders under RUN/checkpoints: which steps there are, what is left over,
+ * which are old. Whatever is removed is renamed to .tmp-* first, so that no half
+ * of it ever looks like a checkpoint. */
+#include "ckpt_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+/* ---- steps ------------------------------------------------------------------------------ */
+
+/* "step-000123" -> 123; false for names that are not written so. */
+static bool step_of_name(const char *name, int64_t *step)
+{
+    static const char prefix[] = "step-";
+    char canonical[32];
+    if (strncmp(name, prefix, strlen(prefix)) != 0 || !dh_parse_i64(name + strlen(prefix), step) ||
+        *step < 0)
+        return false;
+    snprintf(canonical, sizeof canonical, "%s%06lld", prefix, (long long)*step);
+    return strcmp(name, canonical) == 0;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size_t *n)
+{
+    DH_VEC(int64_t) found = {0};
+    DIR *dir = opendir(parent);
+    if (!dir && errno != ENOENT)
+        return dh_fail(ctx, DH_EIO, "cannot open folder %s: %s", parent, strerror(errno));
+    bool ok = true;
+    for (struct dirent *e; dir && ok && (e = readdir(dir));) {
+        int64_t step;
+        if (step_of_name(e->d_name, &step)) ok = dh_vec_push(&found, step);
+    }
+    if (dir) closedir(dir);
+    if (!ok) {
+        dh_vec_fini(&found);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory listing %s", parent);
+    }
+    if (found.n) qsort(found.at, found.n, sizeof *found.at, newest_first);
+    *steps = found.at;
+    *n = found.n;
+    return DH_OK;
+}
+
+/* ---- leftovers ----------------------------------------------------------------------------- */
+
+/* The process id at the end of ".tmp-<anything>-<pid>"; 0 for other names. */
+static int64_t pid_of_name(const char *name)
+{
+    const char *dash = strrchr(name, '-');
+    int64_t pid;
+    if (strncmp(name, ".tmp-", 5) != 0 || !dash || !dh_parse_i64(dash + 1, &pid)) return 0;
+    return pid > 0 && pid <= INT32_MAX ? pid : 0;
+}
+
+/* A writer holds a lock on its folder, which goes with it. The id alone would not
+ * do: in containers one process after the other has the same. */
+static bool is_abandoned(const char *path, int64_t pid)
+{
+    bool may_live = kill((pid_t)pid, 0) == 0 || errno != ESRCH;
+    if (may_live && pid != getpid()) return false;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool locked = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return !locked;
+}
+
+static void remove_logged(const char *path)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    if (dh_dir_remove(&ctx, path) != DH_OK) dh_log(DH_LOG_WARN, "%s", ctx.message);
+}
+
+void ckpt_clean_folder(const char *parent)
+{
+    DIR *dir = opendir(parent);
+    if (!dir) return; /* nothing there yet; a real fault shows in the next step */
+    for (struct dirent *e; (e = readdir(dir));) {
+        int64_t pid = pid_of_name(e->d_name);
+        if (pid == 0) continue;
+        dh_str path = DH_STR_INIT;
+        dh_str_printf(&path, "%s/%s", parent, e->d_name);
+        if (!path.failed && is_abandoned(path.text, pid)) {
+            dh_log(DH_LOG_INFO, "removing %s, left by a process that is gone", path.text);
+            remove_logged(path.text);
+        }
+        dh_str_fini(&path);
+    }
+    closedir(dir);
+}
+
+/* ---- old ones ---------------------------------------------------------------------------------
+ */
+
+static bool is_complete(const char *path)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    ckpt_manifest m;
+    if (ckpt_manifest_read(&ctx, path, &m) != DH_OK) return false;
+    bool complete = ckpt_manifest_verify(&ctx, path, &m, false) == DH_OK;
+    ckpt_manifest_fini(&m);
+    return complete;
+}
+
+static void remove_step(const char *parent, int64_t step, const char *path)
+{
+    dh_str trash = DH_STR_INIT;
+    dh_str_printf(&trash, "%s/.tmp-old-%06lld-%ld", parent, (long long)step, (long)getpid());
+    if (!trash.failed && rename(path, trash.text) == 0)
+        remove_logged(trash.text);
+    else
+        dh_log(DH_LOG_WARN, "cannot remove the old checkpoint %s: %s", path, strerror(errno));
+    dh_str_fini(&trash);
+}
+
+void ckpt_prune(const char *parent, int64_t step, int64_t keep)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    int64_t *steps = NULL, n_kept = 1;
+    size_t n = 0, n_old = 0;
+    if (keep < 1) return;
+    if (ckpt_list_steps(&ctx, parent, &steps, &n) != DH_OK) {
+        dh_log(DH_LOG_WARN, "old checkpoints are not removed: %s", ctx.message);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) { /* keep the newest complete ones, gather the rest */
+        dh_str path = DH_STR_INIT;
+        dh_str_printf(&path, "%s/step-%06lld", parent, (long long)steps[i]);
+        bool mine = steps[i] == step || path.failed;
+        if (!mine && n_kept >= keep)
+            steps[n_old++] = steps[i];
+        else if (!mine && is_complete(path.text))
+            n_kept++;
+        dh_str_fini(&path);
+    }
+    while (n_old > 0) { /* oldest first */
+        dh_str path = DH_STR_INIT;
+        int64_t old = steps[--n_old];
+        dh_str_printf(&path, "%s/step-%06lld", parent, (long long)old);
+        if (!path.failed) remove_step(parent, old, path.text);
+        dh_str_fini(&path);
+    }
+    free(steps);
+}

@@ -1,0 +1,42 @@
+/* What writing and reading checkpoints share: the manifest and the folders. */
+#ifndef DHELIX_CKPT_IMPL_H
+#define DHELIX_CKPT_IMPL_H
+
+#include "dhelix/checkpoint.h"
+
+#define CKPT_MANIFEST "manifest.json"
+#define CKPT_STATE "state.json"
+
+typedef struct ckpt_manifest {
+    int64_t step;
+    DH_VEC(dh_ckpt_file) files;
+} ckpt_manifest;
+
+void ckpt_manifest_fini(ckpt_manifest *m);
+/* NULL when absent. */
+const dh_ckpt_file *ckpt_manifest_find(const ckpt_manifest *m, const char *name);
+/* A name that stays inside its folder and is not the manifest's. */
+bool ckpt_name_ok(const char *name);
+/* manifest.json's text (caller frees), with a checksum of its own content. */
+dh_status ckpt_manifest_text(dh_ctx *ctx, const ckpt_manifest *m, char **text);
+/* Read FOLDER/manifest.json; *m is initialised on DH_OK only. */
+dh_status ckpt_manifest_read(dh_ctx *ctx, const char *folder, ckpt_manifest *m);
+/* Every file there, in its size, and with its checksum when asked. */
+dh_status ckpt_manifest_verify(dh_ctx *ctx, const char *folder, const ckpt_manifest *m,
+                               bool checksums);
+/* Size and checksum of a file; sync: fsync it before. */
+dh_status ckpt_measure(dh_ctx *ctx, const char *folder, const char *name, bool sync,
+                       dh_ckpt_file *file);
+
+dh_status ckpt_state_text(dh_ctx *ctx, const dh_ckpt_state *state, char **text);
+dh_status ckpt_state_read(dh_ctx *ctx, const char *folder, dh_ckpt_state *state);
+
+/* Steps that have a folder step-N under `parent`, newest first; caller frees *steps. A
+ * missing parent has none. */
+dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size_t *n);
+/* Remove what dead processes left in `parent`. */
+void ckpt_clean_folder(const char *parent);
+/* Keep the newest `keep` complete checkpoints, this step counted and never removed. */
+void ckpt_prune(const char *parent, int64_t step, int64_t keep);
+
+#endif

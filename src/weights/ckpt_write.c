@@ -1,0 +1,208 @@
+/* Writing a checkpoint: begin, add files, commit. Until the rename in commit there
+ * is only a temporary folder; after it there is a whole checkpoint. */
+#include "ckpt_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct dh_ckpt_writer {
+    dh_arena *arena;
+    char *parent, *tmp, *final;
+    int lock_fd; /* locked while the writer lives; -1: none */
+    ckpt_manifest manifest;
+};
+
+/* ---- begin ------------------------------------------------------------------------------ */
+
+static dh_status create_parent(dh_ctx *ctx, const char *run_dir, const char *parent)
+{
+    if (dh_path_is_dir(parent)) return DH_OK;
+    DH_TRY(dh_dir_create(ctx, parent));
+    return dh_dir_sync(ctx, run_dir);
+}
+
+static dh_status create_locked(dh_ctx *ctx, dh_ckpt_writer *c)
+{
+    if (mkdir(c->tmp, 0755) != 0)
+        return dh_fail(ctx, DH_EIO, "cannot create folder %s: %s", c->tmp, strerror(errno));
+    c->lock_fd = open(c->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (c->lock_fd < 0)
+        return dh_fail(ctx, DH_EIO, "cannot open folder %s: %s", c->tmp, strerror(errno));
+    flock(c->lock_fd, LOCK_EX | LOCK_NB); /* where locks are missing, the id has to do */
+    return DH_OK;
+}
+
+static dh_status begin(dh_ctx *ctx, dh_ckpt_writer *c, const char *run_dir, int64_t step)
+{
+    c->manifest.step = step;
+    c->parent = dh_arena_printf(c->arena, "%s/checkpoints", run_dir);
+    if (!c->parent) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    c->final = dh_arena_printf(c->arena, "%s/step-%06lld", c->parent, (long long)step);
+    char *tmp = dh_arena_printf(c->arena, "%s/.tmp-step-%06lld-%ld", c->parent, (long long)step,
+                                (long)getpid());
+    if (!c->final || !tmp) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    DH_TRY(create_parent(ctx, run_dir, c->parent));
+    ckpt_clean_folder(c->parent);
+    if (dh_path_exists(tmp)) return dh_fail(ctx, DH_EINVAL, "%s is being written already", tmp);
+    c->tmp = tmp;
+    return create_locked(ctx, c);
+}
+
+dh_status dh_ckpt_begin(dh_ctx *ctx, const char *run_dir, int64_t step, dh_ckpt_writer **out)
+{
+    if (step < 0) return dh_fail(ctx, DH_EINVAL, "checkpoint of step %lld", (long long)step);
+    dh_arena *arena = dh_arena_create();
+    dh_ckpt_writer *c = arena ? DH_NEW(arena, dh_ckpt_writer) : NULL;
+    if (!c) {
+        dh_arena_destroy(arena);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory starting a checkpoint");
+    }
+    c->arena = arena;
+    c->lock_fd = -1;
+    if (begin(ctx, c, run_dir, step) != DH_OK) {
+        dh_ckpt_destroy(c);
+        return dh_ctx_while(ctx, "starting the checkpoint of step %lld", (long long)step);
+    }
+    *out = c;
+    return DH_OK;
+}
+
+void dh_ckpt_clean(const char *run_dir)
+{
+    dh_str parent = DH_STR_INIT;
+    dh_str_printf(&parent, "%s/checkpoints", run_dir);
+    if (!parent.failed) ckpt_clean_folder(parent.text);
+    dh_str_fini(&parent);
+}
+
+const char *dh_ckpt_folder(const dh_ckpt_writer *c)
+{
+    return c->tmp;
+}
+
+/* ---- files -------------------------------------------------------------------------------- */
+
+static dh_status check_name(dh_ctx *ctx, const char *name)
+{
+    if (ckpt_name_ok(name)) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "\"%.200s\" cannot name a file of a checkpoint (letters, digits, '.', '_', '-')",
+                   name);
+}
+
+dh_status dh_ckpt_seal_file(dh_ctx *ctx, const char *folder, const char *name, dh_ckpt_file *file)
+{
+    DH_TRY(check_name(ctx, name));
+    return ckpt_measure(ctx, folder, name, true, file);
+}
+
+dh_status dh_ckpt_add_file(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_file *file)
+{
+    DH_TRY(check_name(ctx, file->name));
+    if (ckpt_manifest_find(&c->manifest, file->name))
+        return dh_fail(ctx, DH_EINVAL, "\"%s\" was added to the checkpoint before", file->name);
+    if (file->n_bytes < 0 || strlen(file->xxh3_128) != DH_CKPT_HASH_TEXT - 1)
+        return dh_fail(ctx, DH_EINVAL, "\"%s\" was not sealed", file->name);
+    if (!dh_vec_push(&c->manifest.files, *file)) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    return DH_OK;
+}
+
+dh_status dh_ckpt_put_file(dh_ctx *ctx, dh_ckpt_writer *c, const char *name, const void *data,
+                           size_t n_bytes)
+{
+    DH_TRY(check_name(ctx, name));
+    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp, name);
+    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", name);
+    DH_TRY(dh_file_write_atomic(ctx, path, data, n_bytes)); /* syncs */
+    dh_ckpt_file file = {.n_bytes = (int64_t)n_bytes};
+    snprintf(file.name, sizeof file.name, "%s", name);
+    dh_ckpt_fingerprint(data, n_bytes, file.xxh3_128);
+    return dh_ckpt_add_file(ctx, c, &file);
+}
+
+dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state *state)
+{
+    if (state->step != c->manifest.step || state->next_sample < 0)
+        return dh_fail(
+            ctx, DH_EINVAL, "state of step %lld, sample %lld in the checkpoint of step %lld",
+            (long long)state->step, (long long)state->next_sample, (long long)c->manifest.step);
+    char *text = NULL;
+    DH_TRY(ckpt_state_text(ctx, state, &text));
+    dh_status st = dh_ckpt_put_file(ctx, c, CKPT_STATE, text, strlen(text));
+    free(text);
+    return st;
+}
+
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+static dh_status write_manifest(dh_ctx *ctx, dh_ckpt_writer *c)
+{
+    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp, CKPT_MANIFEST), *text = NULL;
+    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    DH_TRY(ckpt_manifest_text(ctx, &c->manifest, &text));
+    dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
+    free(text);
+    return st;
+}
+
+static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to)
+{
+    if (rename(from, to) == 0) return DH_OK;
+    return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
+}
+
+/* One of the same step is exchanged in one move, where the file system can. */
+static dh_status replace_final(dh_ctx *ctx, dh_ckpt_writer *c)
+{
+    if (renameat2(AT_FDCWD, c->tmp, AT_FDCWD, c->final, RENAME_EXCHANGE) == 0) return DH_OK;
+    if (errno != EINVAL && errno != ENOSYS)
+        return dh_fail(ctx, DH_EIO, "cannot exchange %s and %s: %s", c->tmp, c->final,
+                       strerror(errno));
+    char *old = dh_arena_printf(c->arena, "%s/.tmp-old-%06lld-%ld", c->parent,
+                                (long long)c->manifest.step, (long)getpid());
+    if (!old) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    DH_TRY(rename_to(ctx, c->final, old));
+    if (rename_to(ctx, c->tmp, c->final) != DH_OK) {
+        if (rename(old, c->final) != 0)
+            dh_log(DH_LOG_ERROR, "the former %s is now %s", c->final, old);
+        return ctx->status;
+    }
+    return rename_to(ctx, old, c->tmp); /* where destroy removes it */
+}
+
+static dh_status commit(dh_ctx *ctx, dh_ckpt_writer *c)
+{
+    if (!ckpt_manifest_find(&c->manifest, CKPT_STATE))
+        return dh_fail(ctx, DH_EINVAL, "it has no %s", CKPT_STATE);
+    DH_TRY(ckpt_manifest_verify(ctx, c->tmp, &c->manifest, false));
+    DH_TRY(write_manifest(ctx, c));
+    DH_TRY(dh_dir_sync(ctx, c->tmp));
+    DH_TRY(dh_path_exists(c->final) ? replace_final(ctx, c) : rename_to(ctx, c->tmp, c->final));
+    return dh_dir_sync(ctx, c->parent);
+}
+
+dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep)
+{
+    if (commit(ctx, c) != DH_OK)
+        return dh_ctx_while(ctx, "writing the checkpoint of step %lld",
+                            (long long)c->manifest.step);
+    ckpt_prune(c->parent, c->manifest.step, keep);
+    return DH_OK;
+}
+
+void dh_ckpt_destroy(dh_ckpt_writer *c)
+{
+    if (!c) return;
+    dh_ctx undo = DH_CTX_INIT;
+    /* Not committed: what was written. Committed: gone, or the one that was replaced. */
+    if (c->tmp && dh_dir_remove(&undo, c->tmp) != DH_OK) dh_log(DH_LOG_WARN, "%s", undo.message);
+    if (c->lock_fd >= 0) close(c->lock_fd);
+    ckpt_manifest_fini(&c->manifest);
+    dh_arena_destroy(c->arena);
+}

@@ -1,0 +1,249 @@
+/* A Hugging Face folder from float32 data: config.json, one safetensors file or
+ * shards with their index. All of it is written into a folder beside the target,
+ * which it then becomes by one rename. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dhelix/weights.h"
+
+enum { CHUNK_BYTES = 16 << 20 };
+
+typedef struct export
+{
+    const dh_export_tensor *tensors;
+    size_t n_tensors;
+    dh_export_fill fill;
+    void *user;
+    dh_dtype dtype;
+    int64_t shard_bytes;
+    dh_arena *arena;
+    char *dir, *tmp;  /* without trailing slashes */
+    size_t *first_of; /* [n_shards + 1]: shard s holds tensors first_of[s].. */
+    size_t n_shards;
+    int64_t total_bytes;
+    float *chunk;
+}
+export;
+
+/* ---- which tensor in which shard -------------------------------------------------------- */
+
+static dh_status tensor_bytes(dh_ctx *ctx, const export *x, const dh_export_tensor *t, int64_t *out)
+{
+    int64_t n = (int64_t)dh_dtype_bytes(x->dtype);
+    if (t->ndim < 0 || t->ndim > DH_ST_MAX_DIMS)
+        return dh_fail(ctx, DH_EINVAL, "tensor \"%s\" has %d dimensions", t->name, t->ndim);
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] < 0 || __builtin_mul_overflow(n, t->shape[i], &n))
+            return dh_fail(ctx, DH_EINVAL, "tensor \"%s\": size %lld of dimension %d", t->name,
+                           (long long)t->shape[i], i);
+    *out = n;
+    return DH_OK;
+}
+
+/* In order, a new shard when the next tensor would exceed the limit; a single
+ * tensor above it gets a shard of its own. */
+static dh_status plan_shards(dh_ctx *ctx, export *x)
+{
+    x->first_of = DH_NEW_N(x->arena, size_t, x->n_tensors + 2);
+    if (!x->first_of) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    int64_t in_shard = 0;
+    x->n_shards = 1;
+    for (size_t i = 0; i < x->n_tensors; i++) {
+        int64_t n = 0;
+        DH_TRY(tensor_bytes(ctx, x, &x->tensors[i], &n));
+        if (in_shard && n > x->shard_bytes - in_shard) {
+            x->first_of[x->n_shards++] = i;
+            in_shard = 0;
+        }
+        in_shard += n;
+        x->total_bytes += n;
+    }
+    x->first_of[x->n_shards] = x->n_tensors;
+    return DH_OK;
+}
+
+static char *shard_name(const export *x, size_t shard)
+{
+    return x->n_shards == 1 ? dh_arena_strdup(x->arena, "model.safetensors")
+                            : dh_arena_printf(x->arena, "model-%05zu-of-%05zu.safetensors",
+                                              shard + 1, x->n_shards);
+}
+
+/* ---- data --------------------------------------------------------------------------------- */
+
+static dh_status write_tensor(dh_ctx *ctx, export *x, dh_st_writer *w, size_t index)
+{
+    const dh_export_tensor *t = &x->tensors[index];
+    int64_t cols = t->ndim ? t->shape[t->ndim - 1] : 1, rows = 1;
+    for (int i = 0; i + 1 < t->ndim; i++) rows *= t->shape[i];
+    if (rows == 0 || cols == 0) return DH_OK;
+    int64_t step = DH_MAX(1, (int64_t)CHUNK_BYTES / (cols * (int64_t)sizeof(float)));
+    step = DH_MIN(step, rows);
+    float *grown = realloc(x->chunk, (size_t)(step * cols) * sizeof *grown);
+    if (!grown) return dh_fail(ctx, DH_ENOMEM, "out of memory writing \"%s\"", t->name);
+    x->chunk = grown;
+    for (int64_t row = 0; row < rows; row += step) {
+        int64_t n = DH_MIN(step, rows - row);
+        /* A vector is one row for the writer, and row 0 of one here. */
+        DH_TRY(x->fill(x->user, ctx, index, row, n, x->chunk));
+        DH_TRY(dh_st_writer_put_f32(ctx, w, t->name, row, n, 0, cols, x->chunk, cols));
+    }
+    return DH_OK;
+}
+
+static dh_status write_shard_with(dh_ctx *ctx, export *x, dh_st_writer *w, size_t shard)
+{
+    size_t first = x->first_of[shard], end = x->first_of[shard + 1];
+    DH_TRY(dh_st_writer_metadata(ctx, w, "format", "pt"));
+    for (size_t i = first; i < end; i++) {
+        const dh_export_tensor *t = &x->tensors[i];
+        DH_TRY(dh_st_writer_declare(ctx, w, t->name, dh_st_dtype_of(x->dtype), t->ndim, t->shape));
+    }
+    char *name = shard_name(x, shard);
+    char *path = name ? dh_arena_printf(x->arena, "%s/%s", x->tmp, name) : NULL;
+    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    DH_TRY(dh_st_writer_start(ctx, w, path, DH_ST_CREATE));
+    for (size_t i = first; i < end; i++) DH_TRY(write_tensor(ctx, x, w, i));
+    return dh_st_writer_finish(ctx, w);
+}
+
+static dh_status write_shard(dh_ctx *ctx, export *x, size_t shard)
+{
+    dh_st_writer *w;
+    DH_TRY(dh_st_writer_create(ctx, &w));
+    dh_status st = write_shard_with(ctx, x, w, shard);
+    dh_st_writer_destroy(w);
+    return st;
+}
+
+/* ---- the files beside it -------------------------------------------------------------------- */
+
+static dh_status write_text(dh_ctx *ctx, const export *x, const char *name, const char *text)
+{
+    char *path = dh_arena_printf(x->arena, "%s/%s", x->tmp, name);
+    if (!path || !text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    return dh_file_write_atomic(ctx, path, text, strlen(text));
+}
+
+static dh_status write_index(dh_ctx *ctx, export *x)
+{
+    json_t *map = json_object();
+    for (size_t s = 0; s < x->n_shards; s++)
+        for (size_t i = x->first_of[s]; i < x->first_of[s + 1]; i++)
+            json_object_set_new(map, x->tensors[i].name, json_string(shard_name(x, s)));
+    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)x->total_bytes,
+                             "weight_map", map);
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    dh_status st = write_text(ctx, x, "model.safetensors.index.json", text);
+    free(text);
+    return st;
+}
+
+static dh_status write_config(dh_ctx *ctx, const export *x, const dh_model *model)
+{
+    char *text;
+    DH_TRY(dh_model_to_config_json(ctx, model, &text));
+    dh_status st = write_text(ctx, x, "config.json", text);
+    free(text);
+    return st;
+}
+
+static dh_status write_all(dh_ctx *ctx, export *x, const dh_model *model)
+{
+    DH_TRY(dh_dir_remove(ctx, x->tmp)); /* of an earlier process with this id */
+    DH_TRY(dh_dir_create(ctx, x->tmp));
+    DH_TRY(write_config(ctx, x, model));
+    for (size_t s = 0; s < x->n_shards; s++) DH_TRY(write_shard(ctx, x, s));
+    if (x->n_shards > 1) DH_TRY(write_index(ctx, x));
+    return dh_dir_sync(ctx, x->tmp);
+}
+
+/* ---- the folder ---------------------------------------------------------------------------------
+ */
+
+/* May the target be written: absent, an empty folder, or a model to be replaced. */
+static dh_status check_target(dh_ctx *ctx, const export *x, bool replace)
+{
+    if (!dh_path_exists(x->dir) || rmdir(x->dir) == 0) return DH_OK;
+    char *config = dh_arena_printf(x->arena, "%s/config.json", x->dir);
+    if (!config) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    if (!replace)
+        return dh_fail(ctx, DH_EINVAL, "%s exists already; remove it or choose another folder",
+                       x->dir);
+    if (!dh_path_exists(config))
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s is no model folder (it has no config.json) and is not replaced", x->dir);
+    return DH_OK;
+}
+
+static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to)
+{
+    if (rename(from, to) == 0) return DH_OK;
+    return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
+}
+
+static dh_status move_into_place(dh_ctx *ctx, const export *x)
+{
+    char *old = dh_arena_printf(x->arena, "%s.old-%ld", x->dir, (long)getpid());
+    const char *slash = strrchr(x->dir, '/');
+    char *parent = !slash ? dh_arena_strdup(x->arena, ".")
+                          : dh_arena_printf(x->arena, "%.*s", (int)(slash - x->dir + 1), x->dir);
+    if (!old || !parent) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    bool had = dh_path_exists(x->dir);
+    if (had) DH_TRY(rename_to(ctx, x->dir, old));
+    if (rename_to(ctx, x->tmp, x->dir) != DH_OK) {
+        if (had && rename(old, x->dir) != 0)
+            dh_log(DH_LOG_ERROR, "the former %s is now %s", x->dir, old);
+        return ctx->status;
+    }
+    if (had) DH_TRY(dh_dir_remove(ctx, old));
+    return dh_dir_sync(ctx, parent);
+}
+
+static dh_status export_to(dh_ctx *ctx, export *x, const char *dir, const dh_model *model,
+                           bool replace)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    x->dir = dh_arena_printf(x->arena, "%.*s", (int)n, dir);
+    x->tmp = dh_arena_printf(x->arena, "%.*s.tmp-%ld", (int)n, dir, (long)getpid());
+    if (!x->dir || !x->tmp) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
+    DH_TRY(check_target(ctx, x, replace));
+    DH_TRY(plan_shards(ctx, x));
+    dh_status st = write_all(ctx, x, model);
+    if (st == DH_OK) st = move_into_place(ctx, x);
+    if (st != DH_OK) {
+        dh_ctx undo = DH_CTX_INIT;
+        if (dh_dir_remove(&undo, x->tmp) != DH_OK) dh_log(DH_LOG_WARN, "%s", undo.message);
+    }
+    return st;
+}
+
+dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
+                            const dh_export_tensor *tensors, size_t n_tensors, dh_export_fill fill,
+                            void *user, const dh_export_options *options)
+{
+    static const dh_export_options usual = {.dtype = DH_F32};
+    if (!options) options = &usual;
+    if (options->dtype != DH_F32 && options->dtype != DH_BF16)
+        return dh_fail(ctx, DH_EINVAL, "models are written as f32 or bf16, not %s",
+                       dh_dtype_name(options->dtype));
+    export x = {.tensors = tensors,
+                .n_tensors = n_tensors,
+                .fill = fill,
+                .user = user,
+                .dtype = options->dtype,
+                .shard_bytes = options->shard_bytes ? options->shard_bytes : DH_EXPORT_SHARD_BYTES,
+                .arena = dh_arena_create()};
+    if (!x.arena) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
+    dh_status st = export_to(ctx, &x, dir, model, options->replace);
+    free(x.chunk);
+    dh_arena_destroy(x.arena);
+    if (st != DH_OK) dh_ctx_while(ctx, "writing the model folder %s", dir);
+    return st; /* a callback may have left no message */
+}

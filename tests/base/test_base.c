@@ -1,0 +1,95 @@
+#include "dh_test.h"
+
+#include <sys/stat.h>
+
+static void first_failure_wins(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_int_equal(dh_fail(&ctx, DH_EIO, "disk %d", 7), DH_EIO);
+    assert_int_equal(dh_fail(&ctx, DH_EINVAL, "later"), DH_EIO);
+    assert_int_equal(dh_ctx_while(&ctx, "saving %s", "x"), DH_EIO);
+    assert_string_equal(ctx.message, "while saving x: disk 7");
+}
+
+static void arena_is_zeroed_and_aligned(void **state)
+{
+    dh_arena *a = dh_arena_create();
+    for (size_t size = 0; size < 100000; size = size * 3 + 1) {
+        unsigned char *p = dh_arena_alloc(a, size);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % 64, 0);
+        for (size_t i = 0; i < size; i++) assert_int_equal(p[i], 0);
+        memset(p, 0xAB, size);
+    }
+    assert_null(dh_arena_alloc_n(a, SIZE_MAX / 2, 3));
+    assert_string_equal(dh_arena_printf(a, "%s-%d", "x", 3), "x-3");
+    dh_arena_destroy(a);
+    dh_arena_destroy(NULL);
+}
+
+static void nearest_name(void **state)
+{
+    const char *names[] = {"learning_rate", "layers", "seed", "vocab_size"};
+    assert_string_equal(dh_nearest("learning_rte", names, 4), "learning_rate");
+    assert_string_equal(dh_nearest("sede", names, 4), "seed");
+    assert_null(dh_nearest("zebra", names, 4));
+}
+
+static void numbers_are_whole_strings(void **state)
+{
+    int64_t i;
+    double f;
+    assert_true(dh_parse_i64("-12", &i) && i == -12);
+    assert_false(dh_parse_i64("12x", &i) || dh_parse_i64("", &i));
+    assert_false(dh_parse_i64("99999999999999999999", &i));
+    assert_true(dh_parse_f64("1e-3", &f) && f == 1e-3);
+    assert_false(dh_parse_f64("1e-3 ", &f) || dh_parse_f64("1e999", &f));
+}
+
+static void philox_known_answers(void **state)
+{
+    /* Random123 kat_vectors, philox4x32 10. */
+    uint32_t out[4];
+    dh_philox4x32((dh_philox_key){{0, 0}}, (uint32_t[4]){0, 0, 0, 0}, out);
+    assert_int_equal(out[0], 0x6627e8d5u);
+    uint32_t ones = 0xffffffffu;
+    dh_philox4x32((dh_philox_key){{ones, ones}}, (uint32_t[4]){ones, ones, ones, ones}, out);
+    assert_int_equal(out[0], 0x408f276du);
+    dh_philox4x32((dh_philox_key){{0xa4093822u, 0x299f31d0u}},
+                  (uint32_t[4]){0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}, out);
+    assert_int_equal(out[0], 0xd16cfe09u);
+}
+
+static void files_replace_atomically(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[256], path[300];
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/a/b/c.txt", dir);
+    assert_fails(&ctx, dh_file_write_atomic(&ctx, path, "x", 1), DH_EIO, "a/b/c.txt");
+    char sub[300];
+    snprintf(sub, sizeof sub, "%s/a/b", dir);
+    assert_ok(&ctx, dh_dir_create(&ctx, sub));
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, "first", 5));
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, "second", 6));
+    char *text;
+    size_t n;
+    assert_ok(&ctx, dh_file_read(&ctx, path, 100, &text, &n));
+    assert_string_equal(text, "second");
+    free(text);
+    assert_fails(&ctx, dh_file_read(&ctx, path, 3, &text, &n), DH_EINVAL, "6 bytes");
+    dh_map map;
+    assert_fails(&ctx, dh_map_open(&ctx, dir, &map), DH_EINVAL, "regular file");
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+    assert_false(dh_path_exists(dir));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_failure_wins),   cmocka_unit_test(arena_is_zeroed_and_aligned),
+        cmocka_unit_test(nearest_name),         cmocka_unit_test(numbers_are_whole_strings),
+        cmocka_unit_test(philox_known_answers), cmocka_unit_test(files_replace_atomically),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

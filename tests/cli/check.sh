@@ -1,0 +1,55 @@
+# Programs verified and measured without running them.
+. tests/cli/lib.sh "$1"
+tiny_job "$tmp/job.yaml"
+
+ok "$dhelix" check "$tmp/job.yaml"
+says 'train program'
+says 'eval program'
+says 'verified'
+says 'vocabulary 65'
+
+# The parts add up to the planned peak, in every program.
+ok "$dhelix" check "$tmp/job.yaml" --json
+awk -F'[:,]' '
+    /"memory_bytes"/ { inside = 1; sum = 0; next }
+    inside && /}/ { inside = 0; if (sum != planned) bad = 1; programs++; next }
+    inside { sum += $2 }
+    /"planned_bytes"/ { planned = $2 }
+    END { exit bad || programs != 2 }' "$tmp/out" || fail 'memory parts do not add up to the plan'
+check 'no more than 5 % above the lower bound' \
+    awk -F'[:,]' '/"planned_bytes"/ { p = $2 } /"lower_bound_bytes"/ { if (p > 1.05 * $2) exit 1 }' \
+    "$tmp/out"
+
+# Training uses what was planned, to the byte.
+planned=$(json planned_bytes)
+ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/run" --set train.steps=3 --json --quiet
+same "$(json slab_peak_bytes)" "$planned" 'memory used and planned by check'
+same "$(json slab_planned_bytes)" "$planned"
+
+ok "$dhelix" check "$tmp/job.yaml" --print graph
+says 'attention_grad'
+ok "$dhelix" check "$tmp/job.yaml" --print program
+says 'adamw'
+
+# Sizes that leave padding between parameters.
+for width in 8 12 40; do
+    ok "$dhelix" check "$tmp/job.yaml" --set model.width=$width
+done
+
+# A large model is checked without its memory, data or tokenizer.
+printf 'model: llama3-8b\ntrain: {batch: 1, seq_len: 64}\n' >"$tmp/large.yaml"
+ok "$dhelix" check "$tmp/large.yaml"
+says '8030261248 parameters'
+fails 1 'not a multiple of parallel.dp = 3' "$dhelix" check "$tmp/job.yaml" --ranks 3
+
+# Every example can be run, and the schedule in a file is the one it says it is.
+for job in examples/*.yaml; do
+    ok "$dhelix" check "$job"
+    says 'fixed before the first step'
+done
+ok "$dhelix" check examples/pp2.yaml --print csv
+cp "$tmp/out" "$tmp/file.csv"
+check 'the CSV file is read as it is' cmp <(grep -v '^#' examples/pp2_zb-h1.csv) "$tmp/file.csv"
+ok "$dhelix" check examples/pp2.yaml --set parallel.schedule=zb-h1 --print csv
+check 'and is zb-h1' cmp "$tmp/out" "$tmp/file.csv"
+finish

@@ -1,0 +1,88 @@
+# Sampling, evaluation and conversion of models that others trained.
+. tests/cli/lib.sh "$1"
+stories=tests/data/weights/stories260K
+llama=tests/data/tokenizers/llama2c-tok512/tokenizer.bin
+tinystories=tests/data/corpora/tinystories/tok512.u16
+
+# llama2.c's own texts, byte for byte: greedy, and its generator with top-p.
+ok "$dhelix" sample $stories/stories260K.bin --tokenizer $llama --temperature 0 --tokens 200
+check 'the greedy text' cmp "$tmp/out" $stories/expected_greedy_n200.txt
+ok "$dhelix" sample $stories/stories260K.bin --tokenizer $llama --greedy --tokens 200 --threads 1
+check 'the greedy text with one thread' cmp "$tmp/out" $stories/expected_greedy_n200.txt
+ok "$dhelix" sample $stories --tokenizer $llama --top-p 0.9 --seed 133742 --tokens 256
+check 'the sampled text' cmp "$tmp/out" $stories/expected_t1_p0.9_seed133742.txt
+
+# A prompt is part of the text, from the command line or standard input.
+ok "$dhelix" sample $stories --tokenizer $llama --prompt 'One day, Tom' --greedy --tokens 20
+check 'the text begins with the prompt' grep -q '^One day, Tom' "$tmp/out"
+cp "$tmp/out" "$tmp/text"
+printf 'One day, Tom' >"$tmp/prompt"
+stdin=$tmp/prompt
+ok "$dhelix" sample $stories --tokenizer $llama --prompt - --greedy --tokens 20
+check 'the prompt of standard input' cmp "$tmp/out" "$tmp/text"
+stdin=/dev/null
+
+# A longer prompt is read in chunks; what follows is the text the model wrote by itself.
+head -1 $stories/expected_greedy_n200.txt >"$tmp/prompt"
+stdin=$tmp/prompt
+ok "$dhelix" sample $stories --tokenizer $llama --prompt - --greedy --tokens 100
+stdin=/dev/null
+check 'reading a prompt continues as writing did' \
+    cmp -n 360 "$tmp/out" $stories/expected_greedy_n200.txt
+
+ok "$dhelix" sample $stories --tokenizer $llama --tokens 5 --json
+same "$(json end)" length
+same "$(json new_tokens)" 5
+ok "$dhelix" sample $stories --tokenizer $llama --seed 5 --tokens 2000 --json --full-context stop
+cp "$tmp/out" "$tmp/first"
+check 'the text ends by itself or at the context' grep -qE '"end": "(end of text|context full)"' "$tmp/first"
+for tokens in 1 2; do
+    ok "$dhelix" sample $stories --tokenizer $llama --tokens 30 --top-k 3 --seed 8
+    cp "$tmp/out" "$tmp/again$tokens"
+done
+check 'the same seed gives the same text' cmp "$tmp/again1" "$tmp/again2"
+
+# Its loss on its own kind of text, as text and in bits.
+ok "$dhelix" eval $stories --tokenizer $llama --data $tinystories --batches 16 --json
+close "$(json loss)" 1.30 0.15
+close "$(json perplexity)" 3.67 0.55
+check 'bits per byte are given' grep -q bits_per_byte "$tmp/out"
+loss=$(json loss)
+
+# Conversion keeps it: to float32 exactly, to bf16 nearly, with its tokenizer.
+mkdir "$tmp/with_tokenizer"
+cp $stories/stories260K.bin "$tmp/with_tokenizer/"
+ok "$dhelix" convert $stories/stories260K.bin "$tmp/hf"
+check 'config.json is there' test -s "$tmp/hf/config.json"
+ok "$dhelix" eval "$tmp/hf" --data $tinystories --batches 16 --json
+same "$(json loss)" "$loss" 'loss after conversion'
+ok "$dhelix" sample "$tmp/hf" --tokenizer $llama --greedy --tokens 200
+check 'the greedy text after conversion' cmp "$tmp/out" $stories/expected_greedy_n200.txt
+fails 1 "$tmp/hf" "$dhelix" convert $stories "$tmp/hf"
+cp $llama "$tmp/hf/tokenizer.bin"
+ok "$dhelix" convert "$tmp/hf" "$tmp/hf16" --dtype bf16
+check 'the tokenizer is copied' cmp "$tmp/hf16/tokenizer.bin" $llama
+ok "$dhelix" eval "$tmp/hf16" --data $tinystories --batches 16 --json
+close "$(json loss)" "$loss" 0.01
+ok "$dhelix" sample "$tmp/hf16" --tokens 5
+ok "$dhelix" eval "$tmp/hf16" --data $tinystories --batches 4 --dtype bf16 --micro-batch 2
+
+# Other families, other files.
+for model in tiny-random-gpt2 tiny-random-llama; do
+    ok "$dhelix" convert tests/data/weights/$model "$tmp/$model"
+    ok "$dhelix" eval tests/data/weights/$model --tokenizer bytes \
+        --data examples/data/tinyshakespeare.txt --batches 2 --seq 64 --json
+    loss=$(json loss)
+    ok "$dhelix" eval "$tmp/$model" --tokenizer bytes --data examples/data/tinyshakespeare.txt \
+        --batches 2 --seq 64 --json
+    same "$(json loss)" "$loss" "loss of $model after conversion"
+done
+ok "$dhelix" convert tests/data/weights/tiny-mixtral-seeded "$tmp/mixtral"
+
+fails 1 'needs a tokenizer' "$dhelix" sample $stories
+fails 1 'belongs to another model' "$dhelix" sample $stories --tokenizer tests/data/tokenizers/gpt2
+fails 1 'longer than the model' "$dhelix" eval $stories --data $tinystories --seq 4096
+fails 1 'outside' "$dhelix" eval $stories --data tests/data/corpora/tinyshakespeare/tiny_shakespeare_val.bin
+head -c 1000 $stories/stories260K.bin >"$tmp/cut.bin"
+fails 1 'cut.bin' "$dhelix" sample "$tmp/cut.bin" --tokenizer $llama
+finish

@@ -1,0 +1,49 @@
+# Text to tokens and back.
+. tests/cli/lib.sh "$1"
+text=examples/data/tinyshakespeare.txt
+gpt2=tests/data/tokenizers/gpt2
+llama=tests/data/tokenizers/llama2c-tok512/tokenizer.bin
+
+# Known ids (tiktoken): the corpus has 338,025 GPT-2 tokens; llm.c's file holds a part.
+printf 'Hello world' >"$tmp/hello"
+ok "$dhelix" tokenize --tokenizer "$gpt2" "$tmp/hello" --stdout
+same "$(tr '\n' ' ' <"$tmp/out")" '15496 995 '
+ok "$dhelix" tokenize --tokenizer "$gpt2" "$text" -o "$tmp/gpt2.bin" --json
+same "$(json tokens)" 338025
+ok "$dhelix" tokenize --tokenizer "$gpt2" --decode "$tmp/gpt2.bin"
+check 'decoding gives the text back' cmp "$tmp/out" "$text"
+
+# Standard input is one document, like a file.
+stdin=$tmp/hello
+ok "$dhelix" tokenize --tokenizer "$gpt2" --stdout
+same "$(tr '\n' ' ' <"$tmp/out")" '15496 995 '
+ok "$dhelix" tokenize --tokenizer bytes - --stdout
+same "$(head -2 "$tmp/out" | tr '\n' ' ')" '72 101 '
+ok "$dhelix" tokenize --tokenizer "$llama" --stdout
+cp "$tmp/out" "$tmp/ids"
+stdin=$tmp/ids
+ok "$dhelix" tokenize --tokenizer "$llama" --decode
+check 'ids of standard input decode' cmp "$tmp/out" "$tmp/hello"
+printf '1 2 three' >"$tmp/bad"
+stdin=$tmp/bad
+fails 1 '"three" is not a token id' "$dhelix" tokenize --tokenizer "$llama" --decode
+printf '5 999999' >"$tmp/bad"
+fails 1 '999999' "$dhelix" tokenize --tokenizer "$llama" --decode
+stdin=/dev/null
+
+# Characters: the file of the vocabulary lies beside the tokens.
+ok "$dhelix" tokenize --tokenizer chars "$text" --output="$tmp/chars.bin" --json
+same "$(json vocab)" 65
+ok "$dhelix" tokenize --tokenizer "$tmp/chars.bin.chars.json" --decode "$tmp/chars.bin"
+check 'characters decode' cmp "$tmp/out" "$text"
+fails 1 'byte' "$dhelix" tokenize --tokenizer "$tmp/chars.bin.chars.json" tests/cli/lib.sh
+
+# Documents of JSON lines end with EOS.
+printf '{"body": "Hello"}\n{"body": " world"}\n' >"$tmp/docs.jsonl"
+ok "$dhelix" tokenize --tokenizer "$gpt2" --text-field body "$tmp/docs.jsonl" --stdout
+same "$(tr '\n' ' ' <"$tmp/out")" '15496 50256 995 50256 '
+
+fails 1 'tokenizer' "$dhelix" tokenize --tokenizer nonsense "$tmp/hello"
+fails 1 'nowhere' "$dhelix" tokenize --tokenizer bytes "$tmp/nowhere"
+fails 2 'leave' "$dhelix" tokenize --tokenizer bytes --decode -o x
+finish

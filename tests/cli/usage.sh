@@ -1,0 +1,46 @@
+# Exit codes, messages and help.
+. tests/cli/lib.sh "$1"
+
+fails 2 'a command is missing' "$dhelix"
+fails 2 'did you mean sample?' "$dhelix" sampel
+fails 2 'unknown command "zzzzzzzz"' "$dhelix" zzzzzzzz
+fails 2 'did you mean --temperature?' "$dhelix" sample x --temprature 1
+fails 2 'unknown option -z' "$dhelix" sample x -z
+fails 2 '--tokens needs a value' "$dhelix" sample x --tokens
+fails 2 'a whole number' "$dhelix" sample x --tokens many
+fails 2 'a whole number' "$dhelix" sample x --tokens=-1
+fails 2 'from 0 to 1' "$dhelix" sample x --top-p 1.5
+fails 2 'one of f32, bf16' "$dhelix" sample x --dtype f16
+fails 2 '--greedy takes no value' "$dhelix" sample x --greedy=1
+fails 2 'an argument is missing' "$dhelix" sample
+fails 2 'unexpected argument "b"' "$dhelix" sample a b
+fails 2 'unknown option --set' "$dhelix" sample a --set b=c
+fails 2 '--tokenizer SPEC is missing' "$dhelix" tokenize
+fails 2 '--data FILE... is missing' "$dhelix" eval x
+fails 2 'did you mean models?' "$dhelix" list model
+fails 2 'did you mean train?' "$dhelix" help trian
+fails 1 'nowhere.yaml' "$dhelix" train "$tmp/nowhere.yaml"
+fails 1 'no file or folder' "$dhelix" sample "$tmp/nowhere"
+fails 1 'did you mean "train.steps"?' "$dhelix" check examples/quickstart.yaml --set train.stepz=3
+fails 1 'cannot write to standard output' sh -c "'$dhelix' list settings >/dev/full"
+
+ok "$dhelix" --version
+says 'dhelix '
+ok "$dhelix" --help
+cp "$tmp/out" "$tmp/overview"
+for command in $(sed -n 's/^  \([a-z]*\) .*/\1/p' "$tmp/overview"); do
+    ok "$dhelix" "$command" --help
+    says "usage: dhelix $command"
+    says '--help'
+    cp "$tmp/out" "$tmp/help"
+    ok "$dhelix" help "$command"
+    check "help $command is $command --help" cmp "$tmp/help" "$tmp/out"
+done
+check 'the overview names eight commands' test "$(grep -c '^  [a-z]' "$tmp/overview")" -ge 8
+ok "$dhelix" help job
+says 'train.steps'
+says 'optimizer.lr'
+ok "$dhelix" train --help
+says 'dhelix help job'
+
+finish

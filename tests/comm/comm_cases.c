@@ -1,0 +1,536 @@
+#include "comm_cases.h"
+
+#include <pthread.h>
+
+bool case_fail(case_env *env, int line, const char *cond, const char *fmt, ...)
+{
+    if (env->failure[0]) return false;
+    int n = snprintf(env->failure, sizeof env->failure, "rank %d, line %d: %s: ", env->rank, line,
+                     cond);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(env->failure + n, sizeof env->failure - (size_t)n, fmt, args);
+    va_end(args);
+    return false;
+}
+
+dh_comm_group *case_group(case_env *env, const char *name, const int *members, int n, int stream,
+                          dh_comm_wire wire)
+{
+    int all[64];
+    for (int i = 0; i < env->n_ranks; i++) all[i] = i;
+    dh_comm_group_spec spec = {name, members ? members : all, members ? n : env->n_ranks, stream,
+                               wire};
+    dh_comm_group *group = NULL;
+    if (dh_comm_group_create(&env->ctx, env->comm, &spec, &group) != DH_OK)
+        case_fail(env, __LINE__, "group", "%s", env->ctx.message);
+    return group;
+}
+
+/* ---- inputs and references -------------------------------------------------------------- */
+
+/* Element i of what group member j holds in call `salt`: any rank can compute it.
+ * Magnitudes differ so widely that another summation order shows in the bits. */
+static void put_input(void *buf, dh_dtype dtype, int64_t i, uint64_t salt, int j, int64_t index)
+{
+    uint64_t bits = dh_mix64(salt * 1000003u + (uint64_t)j * 7919u + (uint64_t)index * 65537u);
+    double f = ((double)(bits & 0xffffff) / 0x1000000 - 0.5) * (double)(1u << (bits >> 59));
+    switch (dtype) {
+    case DH_F32:
+        ((float *)buf)[i] = (float)f;
+        break;
+    case DH_BF16:
+        ((dh_bf16 *)buf)[i] = dh_f32_to_bf16((float)f);
+        break;
+    case DH_I32:
+        ((int32_t *)buf)[i] = (int32_t)(uint32_t)bits;
+        break;
+    case DH_U8:
+        ((uint8_t *)buf)[i] = (uint8_t)bits;
+        break;
+    case DH_F64:
+        ((double *)buf)[i] = f;
+        break;
+    default:
+        ((int64_t *)buf)[i] = (int64_t)bits;
+        break;
+    }
+}
+
+static void fill(void *buf, dh_dtype dtype, int64_t at, int64_t n, uint64_t salt, int j,
+                 int64_t first)
+{
+    for (int64_t i = 0; i < n; i++) put_input(buf, dtype, at + i, salt, j, first + i);
+}
+
+typedef union element {
+    float f32;
+    dh_bf16 bf16;
+    int32_t i32;
+    uint8_t u8;
+    double f64;
+    int64_t i64;
+} element;
+
+static double float_value(const element *x, dh_dtype dtype)
+{
+    return dtype == DH_F32 ? x->f32 : dtype == DH_BF16 ? dh_bf16_to_f32(x->bf16) : x->f64;
+}
+
+static int64_t int_value(const element *x, dh_dtype dtype)
+{
+    return dtype == DH_I32 ? x->i32 : dtype == DH_U8 ? x->u8 : x->i64;
+}
+
+/* Sums of all but f64 round to float32 after every step. */
+static double float_step(dh_dtype dtype, bool max, double sum, double x)
+{
+    if (max) return fmax(sum, x);
+    return dtype == DH_F64 ? sum + x : (double)((float)sum + (float)x);
+}
+
+static int64_t int_step(bool max, int64_t sum, int64_t x)
+{
+    return max ? DH_MAX(sum, x) : (int64_t)((uint64_t)sum + (uint64_t)x);
+}
+
+/* want[i] = combination over members 0..n-1 in this order of their element first + i. */
+static void reference(void *want, dh_dtype dtype, dh_comm_reduce reduce, int n, int64_t first,
+                      int64_t count, uint64_t salt)
+{
+    bool max = reduce == DH_REDUCE_MAX;
+    for (int64_t i = 0; i < count; i++) {
+        double f = 0;
+        int64_t k = 0;
+        for (int j = 0; j < n; j++) {
+            element x = {0};
+            put_input(&x, dtype, 0, salt, j, first + i);
+            f = j == 0 ? float_value(&x, dtype) : float_step(dtype, max, f, float_value(&x, dtype));
+            k = j == 0 ? int_value(&x, dtype) : int_step(max, k, int_value(&x, dtype));
+        }
+        switch (dtype) {
+        case DH_F32:
+            ((float *)want)[i] = (float)f;
+            break;
+        case DH_BF16:
+            ((dh_bf16 *)want)[i] = dh_f32_to_bf16((float)f);
+            break;
+        case DH_I32:
+            ((int32_t *)want)[i] = (int32_t)(uint32_t)k;
+            break;
+        case DH_U8:
+            ((uint8_t *)want)[i] = (uint8_t)k;
+            break;
+        case DH_F64:
+            ((double *)want)[i] = f;
+            break;
+        default:
+            ((int64_t *)want)[i] = k;
+            break;
+        }
+    }
+}
+
+/* ---- one call of each kind, checked ----------------------------------------------------- */
+
+enum { MAX_RANKS = 8, MAX_COUNT = 20011, CAP = MAX_COUNT * MAX_RANKS };
+
+typedef struct buffers {
+    double *send, *recv, *want; /* CAP elements of any type */
+} buffers;
+
+typedef struct round_of {
+    case_env *env;
+    dh_comm_group *group;
+    int n, me;
+    dh_dtype dtype;
+    size_t item;
+    int64_t count;
+    uint64_t salt;
+    buffers *b;
+} round_of;
+
+#define SAME_BYTES(r, got, elements)                                                               \
+    CASE_CHECK((r)->env, memcmp((got), (r)->b->want, (size_t)(elements) * (r)->item) == 0,         \
+               "group of %d, %lld x %s", (r)->n, (long long)(r)->count, dh_dtype_name((r)->dtype))
+
+static char *at(void *base, const round_of *r, int64_t index)
+{
+    return (char *)base + (size_t)index * r->item;
+}
+
+/* Uneven slices, some empty; returns their sum. */
+static int64_t uneven(const round_of *r, int64_t *counts)
+{
+    int64_t sum = 0;
+    for (int j = 0; j < r->n; j++) {
+        counts[j] = (int64_t)(dh_mix64(r->salt + (uint64_t)j) % (uint64_t)(r->count + 1));
+        if (dh_mix64(r->salt ^ (uint64_t)j) % 4 == 0) counts[j] = 0;
+        sum += counts[j];
+    }
+    return sum;
+}
+
+static bool check_all_gather(round_of *r, bool in_place)
+{
+    for (int j = 0; j < r->n; j++)
+        fill(r->b->want, r->dtype, j * r->count, r->count, r->salt, j, 0);
+    memset(r->b->recv, 0xA5, CAP * sizeof(double));
+    void *send = in_place ? (void *)at(r->b->recv, r, r->me * r->count) : r->b->send;
+    fill(send, r->dtype, 0, r->count, r->salt, r->me, 0);
+    CASE_OK(r->env,
+            dh_comm_all_gather(&r->env->ctx, r->group, send, r->b->recv, r->count, r->dtype));
+    SAME_BYTES(r, r->b->recv, r->n * r->count);
+    CASE_CHECK(r->env, *(unsigned char *)at(r->b->recv, r, r->n * r->count) == 0xA5,
+               "past the end");
+    return true;
+}
+
+static bool check_all_gatherv(round_of *r)
+{
+    int64_t counts[MAX_RANKS], sum = uneven(r, counts), first = 0;
+    for (int j = 0; j < r->n; first += counts[j++])
+        fill(r->b->want, r->dtype, first, counts[j], r->salt, j, 0);
+    fill(r->b->send, r->dtype, 0, counts[r->me], r->salt, r->me, 0);
+    CASE_OK(r->env,
+            dh_comm_all_gatherv(&r->env->ctx, r->group, r->b->send, r->b->recv, counts, r->dtype));
+    SAME_BYTES(r, r->b->recv, sum);
+    return true;
+}
+
+static bool check_reduce_scatter(round_of *r, dh_comm_reduce reduce, bool in_place)
+{
+    fill(r->b->send, r->dtype, 0, r->n * r->count, r->salt, r->me, 0);
+    void *recv = in_place ? (void *)at(r->b->send, r, r->me * r->count) : r->b->recv;
+    CASE_OK(r->env, dh_comm_reduce_scatter(&r->env->ctx, r->group, r->b->send, recv, r->count,
+                                           r->dtype, reduce));
+    reference(r->b->want, r->dtype, reduce, r->n, r->me * r->count, r->count, r->salt);
+    SAME_BYTES(r, recv, r->count);
+    if (in_place && r->me > 0) { /* the slices before it are untouched */
+        fill(r->b->want, r->dtype, 0, r->me * r->count, r->salt, r->me, 0);
+        SAME_BYTES(r, r->b->send, r->me * r->count);
+    }
+    return true;
+}
+
+static bool check_reduce_scatterv(round_of *r)
+{
+    int64_t counts[MAX_RANKS], sum = uneven(r, counts), first = 0;
+    for (int j = 0; j < r->me; j++) first += counts[j];
+    fill(r->b->send, r->dtype, 0, sum, r->salt, r->me, 0);
+    CASE_OK(r->env, dh_comm_reduce_scatterv(&r->env->ctx, r->group, r->b->send, r->b->recv, counts,
+                                            r->dtype, DH_REDUCE_SUM));
+    reference(r->b->want, r->dtype, DH_REDUCE_SUM, r->n, first, counts[r->me], r->salt);
+    SAME_BYTES(r, r->b->recv, counts[r->me]);
+    return true;
+}
+
+static bool check_all_reduce(round_of *r, dh_comm_reduce reduce, bool in_place)
+{
+    fill(r->b->send, r->dtype, 0, r->count, r->salt, r->me, 0);
+    void *recv = in_place ? r->b->send : r->b->recv;
+    CASE_OK(r->env, dh_comm_all_reduce(&r->env->ctx, r->group, r->b->send, recv, r->count, r->dtype,
+                                       reduce));
+    reference(r->b->want, r->dtype, reduce, r->n, 0, r->count, r->salt);
+    SAME_BYTES(r, recv, r->count);
+    return true;
+}
+
+static bool check_all_to_all(round_of *r)
+{
+    for (int j = 0; j < r->n; j++)
+        fill(r->b->want, r->dtype, j * r->count, r->count, r->salt, j, r->me * r->count);
+    fill(r->b->send, r->dtype, 0, r->n * r->count, r->salt, r->me, 0);
+    CASE_OK(r->env,
+            dh_comm_all_to_all(&r->env->ctx, r->group, r->b->send, r->b->recv, r->count, r->dtype));
+    SAME_BYTES(r, r->b->recv, r->n * r->count);
+    return true;
+}
+
+static int64_t pair_count(const round_of *r, int from, int to)
+{
+    return (int64_t)(dh_mix64(r->salt + (uint64_t)(from * MAX_RANKS + to)) %
+                     (uint64_t)(r->count + 1));
+}
+
+/* Blocks stand in reverse order, with a gap of one element between them. */
+static bool check_all_to_allv(round_of *r)
+{
+    int64_t sc[MAX_RANKS] = {0}, sd[MAX_RANKS] = {0}, rc[MAX_RANKS] = {0}, rd[MAX_RANKS] = {0};
+    int64_t send_at = 0, recv_at = 0;
+    if (r->count >= MAX_COUNT) return true; /* no room for gaps */
+    memset(r->b->recv, 0, CAP * sizeof(double));
+    memset(r->b->want, 0, CAP * sizeof(double));
+    for (int j = r->n - 1; j >= 0; j--) {
+        sc[j] = pair_count(r, r->me, j);
+        rc[j] = pair_count(r, j, r->me);
+        sd[j] = send_at;
+        rd[j] = recv_at;
+        fill(r->b->send, r->dtype, sd[j], sc[j], r->salt, r->me, 100000 * j);
+        fill(r->b->want, r->dtype, rd[j], rc[j], r->salt, j, 100000 * r->me);
+        send_at += sc[j] + 1;
+        recv_at += rc[j] + 1;
+    }
+    CASE_OK(r->env, dh_comm_all_to_allv(&r->env->ctx, r->group, r->b->send, sc, sd, r->b->recv, rc,
+                                        rd, r->dtype));
+    SAME_BYTES(r, r->b->recv, recv_at);
+    return true;
+}
+
+static bool check_broadcast(round_of *r, int root)
+{
+    fill(r->b->recv, r->dtype, 0, r->count, r->salt, r->me, 0);
+    fill(r->b->want, r->dtype, 0, r->count, r->salt, root, 0);
+    CASE_OK(r->env,
+            dh_comm_broadcast(&r->env->ctx, r->group, r->b->recv, r->count, r->dtype, root));
+    SAME_BYTES(r, r->b->recv, r->count);
+    return true;
+}
+
+enum { N_CHECKS = 13 };
+
+static bool check_one(round_of *r, int which)
+{
+    switch (which) {
+    case 0:
+        return check_all_gather(r, false);
+    case 1:
+        return check_all_gather(r, true);
+    case 2:
+        return check_all_gatherv(r);
+    case 3:
+        return check_reduce_scatter(r, DH_REDUCE_SUM, false);
+    case 4:
+        return check_reduce_scatter(r, DH_REDUCE_SUM, true);
+    case 5:
+        return check_reduce_scatterv(r);
+    case 6:
+        return check_all_reduce(r, DH_REDUCE_SUM, false);
+    case 7:
+        return check_all_reduce(r, DH_REDUCE_MAX, true);
+    case 8:
+        return check_all_reduce(r, DH_REDUCE_SUM, true);
+    case 9:
+        return check_all_to_all(r);
+    case 10:
+        return check_all_to_allv(r);
+    case 11:
+        return check_broadcast(r, (int)(r->salt % (uint64_t)r->n));
+    default:
+        return check_reduce_scatter(r, DH_REDUCE_MAX, false);
+    }
+}
+
+static bool buffers_init(case_env *env, buffers *b)
+{
+    b->send = calloc(CAP + 1, sizeof(double));
+    b->recv = calloc(CAP + 1, sizeof(double));
+    b->want = calloc(CAP + 1, sizeof(double));
+    CASE_CHECK(env, b->send && b->recv && b->want, "no memory");
+    return true;
+}
+
+static void buffers_fini(buffers *b)
+{
+    free(b->send);
+    free(b->recv);
+    free(b->want);
+}
+
+/* ---- every collective ------------------------------------------------------------------- */
+
+/* The first n ranks, the order turned by one, so that group and world order differ. */
+static bool collectives_of_group(case_env *env, int n, buffers *b)
+{
+    static const int64_t counts[] = {0, 1, 3, 17, 130, 1031};
+    int members[MAX_RANKS];
+    for (int i = 0; i < n; i++) members[i] = (i + 1) % n;
+    if (env->rank >= n) return true;
+    dh_comm_group *group = case_group(env, "part", members, n, 0, DH_WIRE_LOCAL);
+    if (!group) return false;
+    CASE_CHECK(env, dh_comm_group_size(group) == n, "size");
+    CASE_CHECK(env, members[dh_comm_group_index(group)] == env->rank, "index");
+    uint64_t salt = env->seed;
+    for (int dtype = 0; dtype < DH_N_DTYPE; dtype++)
+        for (size_t c = 0; c < DH_COUNTOF(counts); c++)
+            for (int which = 0; which < N_CHECKS; which++) {
+                round_of r = {env, group, n, dh_comm_group_index(group), dtype, 0, 0, ++salt, b};
+                r.item = dh_dtype_bytes(r.dtype);
+                r.count = counts[c];
+                if (!check_one(&r, which)) return false;
+            }
+    round_of big = {env, group, n, dh_comm_group_index(group), DH_BF16, 2, 20011, ++salt, b};
+    for (int which = 0; which < N_CHECKS; which++)
+        if (!check_one(&big, which)) return false;
+    CASE_OK(env, dh_comm_barrier(&env->ctx, group));
+    return true;
+}
+
+bool case_collectives(case_env *env)
+{
+    buffers b = {0};
+    bool ok = buffers_init(env, &b);
+    for (int n = 1; ok && n <= env->n_ranks; n++) ok = collectives_of_group(env, n, &b);
+    buffers_fini(&b);
+    return ok;
+}
+
+/* ---- point to point --------------------------------------------------------------------- */
+
+/* Messages of growing size, two tags interleaved, received tag by tag. */
+static bool ordered_messages(case_env *env, dh_comm_group *group, int from, int to)
+{
+    enum { N = 12 };
+    int32_t word[N][64];
+    int me = dh_comm_group_index(group);
+    dh_comm_xfer sends[N];
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < 64; k++) word[i][k] = 1000 * i + k;
+        sends[i] = (dh_comm_xfer){DH_XFER_SEND, to, i % 2, DH_I32, 64 - i, word[i]};
+    }
+    /* One batch: single sends may wait for receives that come in another order. */
+    if (me == from) CASE_OK(env, dh_comm_batch(&env->ctx, group, sends, N));
+    for (int i = 0; i < N && me == to; i++) {
+        int expected = 2 * (i % (N / 2)) + i / (N / 2); /* 0 2 4 .. 1 3 5 .. */
+        CASE_OK(env,
+                dh_comm_recv(&env->ctx, group, word[i], 64 - expected, DH_I32, from, expected % 2));
+        for (int k = 0; k < 64 - expected; k++)
+            CASE_CHECK(env, word[i][k] == 1000 * expected + k, "message %d holds %d", expected,
+                       word[i][k]);
+    }
+    return true;
+}
+
+/* Values travel once around, each rank handing on what it got. */
+static bool ring(case_env *env, dh_comm_group *group, int64_t count)
+{
+    int n = dh_comm_group_size(group), me = dh_comm_group_index(group);
+    float *x = calloc((size_t)count + 1, 2 * sizeof *x), *y = x + count;
+    for (int64_t i = 0; i < count; i++) x[i] = (float)(me * 100 + i % 97);
+    for (int step = 0; step < n; step++) {
+        dh_status st = dh_comm_exchange(&env->ctx, group, x, (me + 1) % n, y, (me + n - 1) % n,
+                                        count, DH_F32, 3);
+        if (st != DH_OK) break;
+        memcpy(x, y, (size_t)count * sizeof *x);
+        float want = (float)((me + n - 1 - step) % n * 100);
+        if (count && x[0] != want) case_fail(env, __LINE__, "ring", "step %d got %g", step, x[0]);
+    }
+    free(x < y ? x : y);
+    CASE_CHECK(env, env->ctx.status == DH_OK, "%s", env->ctx.message);
+    return !env->failure[0];
+}
+
+/* All pairs at once, itself included, receives listed after or before sends. */
+static bool batch(case_env *env, dh_comm_group *group, int64_t count)
+{
+    int n = dh_comm_group_size(group), me = dh_comm_group_index(group);
+    int32_t *out = calloc((size_t)(count * n) + 1, sizeof *out);
+    int32_t *in = calloc((size_t)(count * n) + 1, sizeof *in);
+    dh_comm_xfer x[2 * MAX_RANKS];
+    for (int j = 0; j < n; j++) {
+        for (int64_t i = 0; i < count; i++) out[j * count + i] = me * 1000 + j;
+        int first = me % 2 ? j : n + j, second = me % 2 ? n + j : j;
+        x[first] = (dh_comm_xfer){DH_XFER_SEND, j, 9, DH_I32, count, out + j * count};
+        x[second] = (dh_comm_xfer){DH_XFER_RECV, j, 9, DH_I32, count, in + j * count};
+    }
+    dh_status st = dh_comm_batch(&env->ctx, group, x, (size_t)(2 * n));
+    for (int64_t i = 0; st == DH_OK && i < count * n; i++)
+        if (in[i] != (int32_t)(i / count) * 1000 + me)
+            case_fail(env, __LINE__, "batch", "element %lld is %d", (long long)i, in[i]);
+    free(out);
+    free(in);
+    CASE_CHECK(env, st == DH_OK, "%s", env->ctx.message);
+    return !env->failure[0];
+}
+
+bool case_point_to_point(case_env *env)
+{
+    dh_comm_group *group = case_group(env, "pp", NULL, 0, 1, DH_WIRE_CROSS);
+    if (!group) return false;
+    for (int from = 0; from < env->n_ranks; from++)
+        for (int to = 0; to < env->n_ranks; to++)
+            if (from != to && !ordered_messages(env, group, from, to)) return false;
+    static const int64_t counts[] = {0, 1, 1000, 100003}; /* small and large messages */
+    for (size_t c = 0; c < DH_COUNTOF(counts); c++)
+        if (!ring(env, group, counts[c]) || !batch(env, group, counts[c])) return false;
+    CASE_OK(env, dh_comm_barrier(&env->ctx, group));
+    return true;
+}
+
+/* ---- two streams ------------------------------------------------------------------------ */
+
+enum { N_RANDOM_GROUPS = 6, N_RANDOM_CALLS = 60 };
+
+typedef struct stream_work {
+    case_env env; /* own context: one per thread */
+    int stream;
+    dh_comm_group *groups[N_RANDOM_GROUPS]; /* NULL: not a member */
+} stream_work;
+
+static bool run_stream(stream_work *w)
+{
+    uint64_t draw = dh_mix64(w->env.seed + (uint64_t)w->stream);
+    buffers b = {0};
+    bool ok = buffers_init(&w->env, &b);
+    for (int i = 0; ok && i < N_RANDOM_CALLS; i++) {
+        /* Drawn by all ranks alike, so every stream's calls have one global order. */
+        dh_comm_group *group = w->groups[test_rand(&draw) % N_RANDOM_GROUPS];
+        int which = (int)(test_rand(&draw) % N_CHECKS);
+        dh_dtype dtype = (dh_dtype)(test_rand(&draw) % DH_N_DTYPE);
+        int64_t count = (int64_t)(test_rand(&draw) % 3000);
+        uint64_t salt = test_rand(&draw);
+        if (!group) continue;
+        round_of r = {
+            &w->env, group, dh_comm_group_size(group), dh_comm_group_index(group), dtype, 0, count,
+            salt,    &b};
+        r.item = dh_dtype_bytes(dtype);
+        ok = check_one(&r, which);
+    }
+    buffers_fini(&b);
+    return ok;
+}
+
+static void *stream_thread(void *arg)
+{
+    run_stream(arg);
+    return NULL;
+}
+
+/* A random subset of at least one rank, shuffled; the same on all ranks. */
+static int random_members(uint64_t *draw, int n_ranks, int *members)
+{
+    int n = 0;
+    for (int r = 0; r < n_ranks; r++)
+        if (test_rand(draw) % 2) members[n++] = r;
+    if (n == 0) members[n++] = (int)(test_rand(draw) % (uint64_t)n_ranks);
+    for (int i = n - 1; i > 0; i--) {
+        int j = (int)(test_rand(draw) % (uint64_t)(i + 1)), swap = members[i];
+        members[i] = members[j];
+        members[j] = swap;
+    }
+    return n;
+}
+
+bool case_two_streams(case_env *env)
+{
+    stream_work work[2];
+    uint64_t draw = env->seed;
+    for (int s = 0; s < 2; s++) {
+        work[s] = (stream_work){.env = *env, .stream = s};
+        for (int g = 0; g < N_RANDOM_GROUPS; g++) {
+            int members[MAX_RANKS], n = random_members(&draw, env->n_ranks, members);
+            bool mine = false;
+            for (int i = 0; i < n; i++) mine |= members[i] == env->rank;
+            if (!mine) continue;
+            work[s].groups[g] = case_group(env, "random", members, n, s, (dh_comm_wire)s);
+            if (!work[s].groups[g]) return false;
+        }
+    }
+    pthread_t second;
+    CASE_CHECK(env, pthread_create(&second, NULL, stream_thread, &work[1]) == 0, "thread");
+    run_stream(&work[0]);
+    pthread_join(second, NULL);
+    for (int s = 0; s < 2; s++)
+        CASE_CHECK(env, !work[s].env.failure[0], "stream %d: %s", s, work[s].env.failure);
+    return true;
+}

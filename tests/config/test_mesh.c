@@ -1,0 +1,183 @@
+#include "dh_test.h"
+
+#include "dhelix/mesh.h"
+
+static dh_mesh mesh_of(int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t ep, int64_t per_node)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_mesh m;
+    assert_ok(&ctx, dh_mesh_init(&ctx, dp, tp, pp, cp, ep, 0, per_node, &m));
+    return m;
+}
+
+/* "0,2;1,3": all groups of a kind, by id. */
+static void assert_groups(const dh_mesh *m, dh_group_kind kind, const char *want)
+{
+    dh_str s = DH_STR_INIT;
+    for (int64_t id = 0; id < dh_mesh_n_groups(m, kind); id++)
+        for (int64_t rank = 0; rank < m->ranks; rank++) {
+            if (dh_mesh_group_id(m, kind, rank) != id || dh_mesh_group_index(m, kind, rank) != 0)
+                continue;
+            for (int64_t i = 0; i < dh_mesh_group_size(m, kind); i++)
+                dh_str_printf(&s, "%s%lld",
+                              i       ? ","
+                              : s.len ? ";"
+                                      : "",
+                              (long long)dh_mesh_group_member(m, kind, rank, i));
+        }
+    assert_string_equal(s.text, want);
+    dh_str_fini(&s);
+}
+
+/* The worked example of Megatron-LM's parallel_state: 16 GPUs, tensor 2, pipeline 4. */
+static void sixteen_ranks_as_in_megatron(void **state)
+{
+    dh_mesh m = mesh_of(2, 2, 4, 1, 1, 8);
+    assert_groups(&m, DH_GROUP_TP, "0,1;2,3;4,5;6,7;8,9;10,11;12,13;14,15");
+    assert_groups(&m, DH_GROUP_DP, "0,2;1,3;4,6;5,7;8,10;9,11;12,14;13,15");
+    assert_groups(&m, DH_GROUP_PP, "0,4,8,12;1,5,9,13;2,6,10,14;3,7,11,15");
+    assert_groups(&m, DH_GROUP_TP_PP, "0,1,4,5,8,9,12,13;2,3,6,7,10,11,14,15");
+    assert_groups(&m, DH_GROUP_EMBED, "0,12;1,13;2,14;3,15");
+    assert_int_equal(m.nodes, 2);
+    for (int64_t rank = 0; rank < 16; rank++) {
+        assert_true(dh_mesh_group_is_local(&m, DH_GROUP_TP, rank));
+        assert_true(dh_mesh_group_is_local(&m, DH_GROUP_DP, rank));
+        assert_false(dh_mesh_group_is_local(&m, DH_GROUP_PP, rank));
+    }
+    assert_int_equal(dh_mesh_group_index(&m, DH_GROUP_EMBED, 5), -1);
+    assert_int_equal(dh_mesh_group_index(&m, DH_GROUP_EMBED, 13), 1);
+}
+
+/* Hand-written: context parallel between tensor and data; experts over data. */
+static void context_and_expert_groups(void **state)
+{
+    dh_mesh m = mesh_of(2, 2, 1, 2, 1, 0);
+    assert_groups(&m, DH_GROUP_TP, "0,1;2,3;4,5;6,7");
+    assert_groups(&m, DH_GROUP_CP, "0,2;1,3;4,6;5,7");
+    assert_groups(&m, DH_GROUP_DP, "0,4;1,5;2,6;3,7");
+    assert_groups(&m, DH_GROUP_DP_CP, "0,2,4,6;1,3,5,7");
+    assert_groups(&m, DH_GROUP_TP_CP, "0,1,2,3;4,5,6,7");
+
+    m = mesh_of(4, 2, 1, 1, 2, 0);
+    assert_groups(&m, DH_GROUP_DP, "0,2,4,6;1,3,5,7");
+    assert_groups(&m, DH_GROUP_EP, "0,2;1,3;4,6;5,7");
+    assert_groups(&m, DH_GROUP_EDP, "0,4;1,5;2,6;3,7");
+    assert_groups(&m, DH_GROUP_TP_EP_PP, "0,1,2,3;4,5,6,7");
+    assert_int_equal(dh_mesh_coord(&m, 6).dp, 3);
+    assert_int_equal(dh_mesh_coord(&m, 6).ep, 1);
+    assert_int_equal(dh_mesh_coord(&m, 6).edp, 1);
+}
+
+static void check_coordinates(const dh_mesh *m)
+{
+    for (int64_t rank = 0; rank < m->ranks; rank++) {
+        dh_coord c = dh_mesh_coord(m, rank);
+        assert_true(c.tp < m->tp && c.cp < m->cp && c.dp < m->dp && c.pp < m->pp);
+        assert_int_equal(c.dp, c.edp * m->ep + c.ep);
+        assert_int_equal(dh_mesh_rank(m, c), rank);
+    }
+}
+
+/* Groups of a kind partition the world; all members agree on the member list. */
+static void check_partition(const dh_mesh *m, dh_group_kind kind)
+{
+    int64_t size = dh_mesh_group_size(m, kind), n_members = 0, next_id = 0;
+    for (int64_t rank = 0; rank < m->ranks; rank++) {
+        int64_t id = dh_mesh_group_id(m, kind, rank);
+        assert_in_range(id, 0, dh_mesh_n_groups(m, kind) - 1);
+        int64_t index = dh_mesh_group_index(m, kind, rank);
+        if (index < 0) {
+            assert_true(kind == DH_GROUP_EMBED);
+            continue;
+        }
+        n_members++;
+        if (index == 0) assert_int_equal(id, next_id++); /* numbered by first members */
+        assert_int_equal(dh_mesh_group_member(m, kind, rank, index), rank);
+        int64_t before = -1, nodes = 0, last_node = -1;
+        for (int64_t i = 0; i < size; i++) {
+            int64_t member = dh_mesh_group_member(m, kind, rank, i);
+            assert_true(member > before && member < m->ranks);
+            before = member;
+            assert_int_equal(dh_mesh_group_id(m, kind, member), id);
+            assert_int_equal(dh_mesh_group_index(m, kind, member), i);
+            if (dh_mesh_node(m, member) != last_node) nodes++;
+            last_node = dh_mesh_node(m, member);
+        }
+        dh_group_span span = dh_mesh_group_span(m, kind, rank);
+        assert_int_equal(span.n_nodes, nodes);
+        assert_true(span.max_per_node * nodes >= size);
+        assert_int_equal(dh_mesh_group_is_local(m, kind, rank), nodes == 1);
+    }
+    assert_int_equal(next_id, dh_mesh_n_groups(m, kind));
+    assert_int_equal(n_members, size * next_id);
+}
+
+static void every_mesh_up_to_16_ranks(void **state)
+{
+    int n = 0;
+    for (int64_t dp = 1; dp <= 16; dp++)
+        for (int64_t tp = 1; dp * tp <= 16; tp++)
+            for (int64_t pp = 1; dp * tp * pp <= 16; pp++)
+                for (int64_t cp = 1; dp * tp * pp * cp <= 16; cp++)
+                    for (int64_t ep = 1; ep <= dp; ep++) {
+                        if (dp % ep) continue;
+                        dh_mesh m = mesh_of(dp, tp, pp, cp, ep, dp * tp * pp * cp % 4 ? 0 : 4);
+                        check_coordinates(&m);
+                        for (int kind = 0; kind < DH_N_GROUPS; kind++)
+                            check_partition(&m, (dh_group_kind)kind);
+                        n++;
+                    }
+    assert_in_range(n, 300, 1000);
+}
+
+static void a_million_ranks(void **state)
+{
+    dh_mesh m = mesh_of(2048, 8, 16, 4, 64, 8);
+    assert_int_equal(m.ranks, 1 << 20);
+    uint64_t seed = test_seed("a_million_ranks");
+    for (int trial = 0; trial < 1000; trial++) {
+        int64_t rank = (int64_t)(test_rand(&seed) % (uint64_t)m.ranks);
+        for (int kind = 0; kind < DH_N_GROUPS; kind++) {
+            int64_t index = dh_mesh_group_index(&m, (dh_group_kind)kind, rank);
+            if (index >= 0)
+                assert_int_equal(dh_mesh_group_member(&m, (dh_group_kind)kind, rank, index), rank);
+        }
+        assert_true(dh_mesh_group_is_local(&m, DH_GROUP_TP, rank));
+        assert_int_equal(dh_mesh_group_span(&m, DH_GROUP_EP, rank).n_nodes, 64);
+    }
+}
+
+static void names_read_back(void **state)
+{
+    for (int kind = 0; kind < DH_N_GROUPS; kind++)
+        assert_int_equal(dh_group_parse(dh_group_name((dh_group_kind)kind)), kind);
+    assert_int_equal(dh_group_parse("xp"), DH_N_GROUPS);
+    assert_true(strlen(dh_group_doc(DH_GROUP_DP_CP)) > 5);
+}
+
+static void errors_name_the_number(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_mesh m;
+    assert_fails(&ctx, dh_mesh_init(&ctx, 2, 0, 1, 1, 1, 0, 0, &m), DH_EINVAL, "parallel.tp is 0");
+    assert_fails(&ctx, dh_mesh_init(&ctx, 6, 1, 1, 1, 4, 0, 0, &m), DH_EINVAL, "parallel.ep 4");
+    assert_fails(&ctx, dh_mesh_init(&ctx, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1, 0, 0, &m),
+                 DH_EINVAL, "more than");
+    assert_fails(&ctx, dh_mesh_init(&ctx, 4, 1, 1, 1, 1, 3, 0, &m), DH_EINVAL, "topology.nodes 3");
+    assert_fails(&ctx, dh_mesh_init(&ctx, 4, 1, 1, 1, 1, 0, 3, &m), DH_EINVAL, "ranks_per_node 3");
+    assert_fails(&ctx, dh_mesh_init(&ctx, 4, 1, 1, 1, 1, 2, 4, &m), DH_EINVAL, "leave one");
+    assert_fails(&ctx, dh_mesh_init(&ctx, 4, 1, 1, 1, 1, -1, 0, &m), DH_EINVAL, "negative");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sixteen_ranks_as_in_megatron),
+        cmocka_unit_test(context_and_expert_groups),
+        cmocka_unit_test(every_mesh_up_to_16_ranks),
+        cmocka_unit_test(a_million_ranks),
+        cmocka_unit_test(names_read_back),
+        cmocka_unit_test(errors_name_the_number),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

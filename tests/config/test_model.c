@@ -1,0 +1,334 @@
+#include "dh_test.h"
+
+#include "dhelix/model.h"
+
+static dh_model preset(const char *name)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m;
+    assert_ok(&ctx, dh_model_from_preset(&ctx, name, &m));
+    return m;
+}
+
+static dh_status from_json(dh_ctx *ctx, const char *text, dh_model *m)
+{
+    return dh_model_from_config_json(ctx, text, strlen(text), m);
+}
+
+/* Fields one by one: padding bytes do not count. */
+static void assert_same_model(const dh_model *a, const dh_model *b)
+{
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->family, b->family);
+    assert_int_equal(a->n_layers, b->n_layers);
+    assert_int_equal(a->width, b->width);
+    assert_int_equal(a->n_heads, b->n_heads);
+    assert_int_equal(a->n_kv_heads, b->n_kv_heads);
+    assert_int_equal(a->head_dim, b->head_dim);
+    assert_int_equal(a->ffn_width, b->ffn_width);
+    assert_int_equal(a->vocab, b->vocab);
+    assert_int_equal(a->max_seq, b->max_seq);
+    assert_int_equal(a->tied_head, b->tied_head);
+    assert_int_equal(a->bias, b->bias);
+    assert_int_equal(a->norm, b->norm);
+    assert_true(a->norm_eps == b->norm_eps);
+    assert_int_equal(a->act, b->act);
+    assert_true(a->rope.theta == b->rope.theta);
+    assert_int_equal(a->rope.scaling, b->rope.scaling);
+    assert_true(a->rope.factor == b->rope.factor);
+    assert_true(a->rope.low_freq_factor == b->rope.low_freq_factor);
+    assert_true(a->rope.high_freq_factor == b->rope.high_freq_factor);
+    assert_int_equal(a->rope.original_max_seq, b->rope.original_max_seq);
+    assert_int_equal(a->n_experts, b->n_experts);
+    assert_int_equal(a->top_k, b->top_k);
+    assert_true(a->router_aux_coef == b->router_aux_coef);
+    assert_true(a->init_std == b->init_std);
+}
+
+static void presets_are_valid_and_documented(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    size_t n;
+    const dh_model_preset *all = dh_model_presets(&n);
+    for (size_t i = 0; i < n; i++) {
+        assert_ok(&ctx, dh_model_validate(&ctx, &all[i].model));
+        assert_string_equal(all[i].name, all[i].model.name);
+        assert_true(strlen(all[i].doc) > 10);
+        for (size_t j = 0; j < i; j++) assert_string_not_equal(all[i].name, all[j].name);
+    }
+}
+
+static void parameter_counts_are_the_published_ones(void **state)
+{
+    static const struct {
+        const char *name;
+        int64_t n_params;
+    } known[] = {
+        {"gpt2", 124439808},         {"gpt2-medium", 354823168},      {"gpt2-large", 774030080},
+        {"gpt2-xl", 1557611200},     {"llama2-7b", 6738415616},       {"llama3-8b", 8030261248},
+        {"llama3-70b", 70553706496}, {"llama3.1-405b", 405853388800}, {"mixtral-8x7b", 46702792704},
+        {"stories260K", 260032}, /* the README's 260K */
+    };
+    for (size_t i = 0; i < DH_COUNTOF(known); i++) {
+        dh_model m = preset(known[i].name);
+        assert_int_equal(dh_model_n_params(&m), known[i].n_params);
+    }
+}
+
+/* The paper names its models by their size in billions. */
+static void paper_presets_have_the_size_in_their_name(void **state)
+{
+    size_t n, checked = 0;
+    const dh_model_preset *all = dh_model_presets(&n);
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(all[i].name, "dhelix-", 7)) continue;
+        double billions = strtod(strrchr(all[i].name, '-') + 1, NULL);
+        double have = (double)dh_model_n_params(&all[i].model) * 1e-9;
+        if (fabs(have - billions) > 0.035 * billions)
+            fail_msg("%s has %.2f billion parameters", all[i].name, have);
+        checked++;
+    }
+    assert_int_equal(checked, 10);
+}
+
+/* Counted by hand for a model small enough to do so. */
+static void flops_count_matmuls_and_causal_attention(void **state)
+{
+    dh_model g = preset("gpt2-tiny"); /* L2 C64 H4 F256 V512 */
+    double matmul = 2 * (4.0 * 64 * 64 + 2.0 * 64 * 256) + 512.0 * 64;
+    assert_true(dh_model_flops_per_token(&g, 128) == 6 * matmul + 12.0 * 2 * 64 * 128 / 2);
+
+    dh_model x = preset("mixtral-tiny"); /* L2 C64 H8 D8 KV4 F96 E8 top 2 V512 */
+    matmul = 2 * (64 * 64 * 2.0 + 64 * 32 * 2.0 + 64 * 8 + 2 * 3 * 64 * 96.0) + 512.0 * 64;
+    assert_true(dh_model_flops_per_token(&x, 32) == 6 * matmul + 12.0 * 2 * 64 * 32 / 2);
+}
+
+static void unknown_preset_names_the_nearest(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m;
+    assert_fails(&ctx, dh_model_from_preset(&ctx, "lama3-8b", &m), DH_EMISSING, "\"llama3-8b\"");
+    assert_fails(&ctx, dh_model_from_preset(&ctx, "zzzzzzzzz", &m), DH_EMISSING, "list models");
+}
+
+static void every_preset_survives_config_json(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    size_t n;
+    const dh_model_preset *all = dh_model_presets(&n);
+    for (size_t i = 0; i < n; i++) {
+        dh_model again;
+        char *text = NULL;
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &all[i].model, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_same_model(&all[i].model, &again);
+        free(text);
+    }
+    dh_model odd = preset("llama-tiny"), again; /* a number with no short decimal form */
+    odd.rope.theta = 10000.0 / 3;
+    odd.rope.scaling = DH_ROPE_SCALING_LINEAR;
+    odd.rope.factor = 4;
+    odd.head_dim = 32;
+    odd.tied_head = true;
+    char *text = NULL;
+    assert_ok(&ctx, dh_model_to_config_json(&ctx, &odd, &text));
+    assert_ok(&ctx, from_json(&ctx, text, &again));
+    assert_same_model(&odd, &again);
+    free(text);
+}
+
+static void reads_hugging_face_files(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m;
+    assert_ok(&ctx, from_json(&ctx,
+                              "{\"model_type\": \"gpt2\", \"n_embd\": 32, \"n_layer\": 5,"
+                              " \"n_head\": 4, \"n_positions\": 512, \"n_ctx\": 512,"
+                              " \"n_inner\": null, \"vocab_size\": 1000,"
+                              " \"activation_function\": \"gelu_new\","
+                              " \"summary_type\": \"cls_index\"}",
+                              &m));
+    assert_int_equal(m.ffn_width, 128);
+    assert_int_equal(m.head_dim, 8);
+    assert_true(m.tied_head && m.bias && m.norm_eps == 1e-5);
+    assert_string_equal(m.name, "gpt2");
+
+    /* Everything left out: transformers' defaults. */
+    assert_ok(&ctx, from_json(&ctx, "{\"architectures\": [\"LlamaForCausalLM\"]}", &m));
+    dh_model llama2 = preset("llama2-7b");
+    assert_int_equal(dh_model_n_params(&m), dh_model_n_params(&llama2));
+    assert_int_equal(m.n_kv_heads, 32);
+    assert_false(m.tied_head);
+    assert_ok(&ctx, from_json(&ctx,
+                              "{\"model_type\": \"mixtral\", \"sliding_window\": 4096,"
+                              "\"max_position_embeddings\": 4096}",
+                              &m));
+    assert_int_equal(m.n_experts, 8);
+    assert_true(m.rope.theta == 1e6);
+}
+
+static void reads_every_spelling_of_rope_scaling(void **state)
+{
+    static const char *const llama3[] = {
+        "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", ",
+        "\"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"llama3\", ",
+        "\"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": \"llama3\", ",
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m;
+    for (size_t i = 0; i < DH_COUNTOF(llama3); i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"llama\", %s \"factor\": 8.0, \"low_freq_factor\": 1.0,"
+                 "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}",
+                 llama3[i]);
+        assert_ok(&ctx, from_json(&ctx, text, &m));
+        assert_int_equal(m.rope.scaling, DH_ROPE_SCALING_LLAMA3);
+        assert_true(m.rope.theta == 5e5 && m.rope.factor == 8 && m.rope.high_freq_factor == 4);
+        assert_int_equal(m.rope.original_max_seq, 8192);
+    }
+    assert_ok(&ctx, from_json(&ctx,
+                              "{\"model_type\": \"llama\", \"rope_scaling\":"
+                              " {\"type\": \"linear\", \"factor\": 4}}",
+                              &m));
+    assert_int_equal(m.rope.scaling, DH_ROPE_SCALING_LINEAR);
+    assert_ok(&ctx, from_json(&ctx, "{\"model_type\": \"llama\", \"rope_scaling\": null}", &m));
+    assert_int_equal(m.rope.scaling, DH_ROPE_SCALING_NONE);
+    assert_ok(&ctx, from_json(&ctx,
+                              "{\"model_type\": \"llama\", \"rope_parameters\":"
+                              " {\"rope_type\": \"default\", \"rope_theta\": 123.5}}",
+                              &m));
+    assert_true(m.rope.theta == 123.5 && m.rope.scaling == DH_ROPE_SCALING_NONE);
+}
+
+static void refuses_what_it_does_not_compute(void **state)
+{
+    static const struct {
+        const char *json, *part;
+        dh_status status;
+    } cases[] = {
+        {"{\"model_type\": \"gpt2\", \"activation_function\": \"gelu\"}", "\"gelu\"",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"gpt2\", \"scale_attn_by_inverse_layer_idx\": true}",
+         "scale_attn_by_inverse_layer_idx", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"llama\", \"attention_bias\": true}", "attention_bias",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"llama\", \"mlp_bias\": true}", "mlp_bias", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"llama\", \"hidden_act\": \"relu\"}", "relu", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\"}}", "yarn",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"llama\", \"partial_rotary_factor\": 0.5}", "partial_rotary_factor",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"mixtral\", \"sliding_window\": 4096}", "sliding_window",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"mistral\", \"sliding_window\": 4096}", "sliding_window",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"mixtral\", \"router_jitter_noise\": 0.1}", "router_jitter_noise",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"phimoe\"}", "sparsemixer", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"bert\"}", "\"bert\"", DH_EUNSUPPORTED},
+        {"{}", "model_type", DH_EFORMAT},
+        {"[1]", "an array", DH_EFORMAT},
+        {"{\"model_type\": \"gpt2\",", "line 1", DH_EFORMAT},
+        {"{\"model_type\": \"gpt2\", \"model_type\": \"llama\"}", "duplicate", DH_EFORMAT},
+        {"{\"model_type\": 3}", "must be a string", DH_EFORMAT},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": \"12\"}", "\"n_layer\" is a string", DH_EFORMAT},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 12.5}", "whole number", DH_EFORMAT},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": -1}", "negative", DH_EFORMAT},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", "n_layers is 0", DH_EINVAL},
+        {"{\"model_type\": \"gpt2\", \"n_embd\": 9223372036854775807, \"n_head\": 1}", "width",
+         DH_EINVAL},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 99999999999999999999}", "line 1", DH_EFORMAT},
+        {"{\"model_type\": \"gpt2\", \"n_head\": 0}", "n_head", DH_EINVAL},
+        {"{\"model_type\": \"gpt2\", \"n_head\": 7}", "\"n_head\" 7", DH_EINVAL},
+        {"{\"model_type\": \"llama\", \"num_key_value_heads\": 5}", "n_kv_heads 5", DH_EINVAL},
+        {"{\"model_type\": \"llama\", \"num_attention_heads\": 7}", "num_attention_heads",
+         DH_EINVAL},
+        {"{\"model_type\": \"llama\", \"head_dim\": 65}", "odd", DH_EINVAL},
+        {"{\"model_type\": \"llama\", \"head_dim\": 0}", "head_dim is 0", DH_EINVAL},
+        {"{\"model_type\": \"llama\", \"rms_norm_eps\": -1}", "norm_eps", DH_EINVAL},
+        {"{\"model_type\": \"llama\", \"tie_word_embeddings\": 1}", "true or false", DH_EFORMAT},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": 2}", "must be an object", DH_EFORMAT},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}}",
+         "low_freq_factor", DH_EINVAL},
+        {"{\"model_type\": \"mixtral\", \"num_experts_per_tok\": 9}", "top_k", DH_EINVAL},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_model m = {.n_layers = 77};
+        dh_status st = from_json(&ctx, cases[i].json, &m);
+        if (st != cases[i].status || !strstr(ctx.message, cases[i].part))
+            fail_msg("%s: %s \"%s\"", cases[i].json, dh_status_name(st), ctx.message);
+        assert_int_equal(m.n_layers, 77); /* untouched on failure */
+        dh_ctx_reset(&ctx);
+    }
+}
+
+static void validation_names_the_field(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m = preset("gpt2");
+    m.vocab = 0;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "vocab is 0");
+    m = preset("gpt2");
+    m.n_kv_heads = 6;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "grouped queries");
+    m = preset("gpt2");
+    m.head_dim = 32;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "width 768");
+    m = preset("llama-tiny");
+    m.bias = true;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "no biases");
+    m = preset("llama-tiny");
+    m.n_experts = 4;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "dense");
+    m = preset("mixtral-tiny");
+    m.rope.theta = NAN;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "theta");
+    m = preset("mixtral-tiny");
+    m.family = (dh_family)9;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "family 9");
+}
+
+static void reads_files_and_folders(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[256], path[300];
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    dh_model m, tiny = preset("llama-tiny");
+    assert_fails(&ctx, dh_model_from_config_file(&ctx, dir, &m), DH_EIO, "config.json");
+    char *text = NULL;
+    assert_ok(&ctx, dh_model_to_config_json(&ctx, &tiny, &text));
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, text, strlen(text)));
+    assert_ok(&ctx, dh_model_from_config_file(&ctx, dir, &m));
+    assert_same_model(&m, &tiny);
+    assert_ok(&ctx, dh_model_from_config_file(&ctx, path, &m));
+    assert_same_model(&m, &tiny);
+
+    /* Every truncation is an error that names the file, never a model. */
+    for (size_t n = 0; n + 1 < strlen(text); n += 7) {
+        assert_ok(&ctx, dh_file_write_atomic(&ctx, path, text, n));
+        assert_fails(&ctx, dh_model_from_config_file(&ctx, path, &m), DH_EFORMAT, path);
+    }
+    free(text);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(presets_are_valid_and_documented),
+        cmocka_unit_test(parameter_counts_are_the_published_ones),
+        cmocka_unit_test(paper_presets_have_the_size_in_their_name),
+        cmocka_unit_test(flops_count_matmuls_and_causal_attention),
+        cmocka_unit_test(unknown_preset_names_the_nearest),
+        cmocka_unit_test(every_preset_survives_config_json),
+        cmocka_unit_test(reads_hugging_face_files),
+        cmocka_unit_test(reads_every_spelling_of_rope_scaling),
+        cmocka_unit_test(refuses_what_it_does_not_compute),
+        cmocka_unit_test(validation_names_the_field),
+        cmocka_unit_test(reads_files_and_folders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

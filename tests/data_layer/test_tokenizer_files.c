@@ -1,0 +1,832 @@
+/* Tokenizer formats: equivalent files encode alike, merging equals its definition, what
+ * is malformed or not supported is refused with a reason. */
+#include "dh_test.h"
+
+#include "dhelix/tokenizer.h"
+
+#include <jansson.h>
+
+#define DATA "tests/data/tokenizers/"
+
+static dh_tokenizer *load(const char *spec)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok = NULL;
+    assert_ok(&ctx, dh_tokenizer_load(&ctx, spec, &tok));
+    return tok;
+}
+
+static dh_ids encode(const dh_tokenizer *tok, const void *text, size_t n, unsigned flags)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_ids ids = {0};
+    assert_ok(&ctx, dh_tokenizer_encode(&ctx, tok, text, n, flags, &ids));
+    return ids;
+}
+
+static void assert_ids(const dh_tokenizer *tok, const char *text, unsigned flags,
+                       const int32_t *want, size_t n)
+{
+    dh_ids ids = encode(tok, text, strlen(text), flags);
+    if (ids.n != n || (n && memcmp(ids.at, want, n * sizeof *want) != 0)) {
+        for (size_t i = 0; i < ids.n; i++) print_message("%d ", ids.at[i]);
+        fail_msg("\"%s\": %zu ids, want %zu or others", text, ids.n, n);
+    }
+    dh_vec_fini(&ids);
+}
+#define ASSERT_IDS(tok, text, flags, ...)                                                          \
+    assert_ids(tok, text, flags, (const int32_t[]){__VA_ARGS__},                                   \
+               sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+
+static void assert_same_ids(const dh_tokenizer *a, const dh_tokenizer *b, const char *text,
+                            size_t n)
+{
+    dh_ids x = encode(a, text, n, 0), y = encode(b, text, n, 0);
+    assert_int_equal(x.n, y.n);
+    if (x.n) assert_memory_equal(x.at, y.at, x.n * sizeof *x.at);
+    dh_vec_fini(&x);
+    dh_vec_fini(&y);
+}
+
+/* JSON as text, to be freed; takes the reference. */
+static char *json_text(json_t *root)
+{
+    char *text = json_dumps(root, 0);
+    json_decref(root);
+    assert_non_null(text);
+    return text;
+}
+
+/* Load as tokenizer.json; takes the reference. */
+static dh_status from_json(dh_ctx *ctx, json_t *root, dh_tokenizer **tok)
+{
+    char *text = json_text(root);
+    dh_status st = dh_tokenizer_from_hf(ctx, text, strlen(text), tok);
+    free(text);
+    return st;
+}
+
+/* ---- tokenizer.json, byte-level ------------------------------------------------------------ */
+
+/* GPT-2's files as a tokenizer.json; merges as strings or as pairs. */
+static json_t *gpt2_as_json(bool pairs)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    json_t *vocab = json_load_file(DATA "gpt2/encoder.json", 0, NULL), *merges = json_array();
+    char *text;
+    size_t n;
+    assert_ok(&ctx, dh_file_read(&ctx, DATA "gpt2/vocab.bpe", 1 << 20, &text, &n));
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "#version", 8) == 0) continue;
+        char *space = strchr(line, ' ');
+        json_array_append_new(merges,
+                              pairs ? json_pack("[s%, s]", line, (size_t)(space - line), space + 1)
+                                    : json_string(line));
+    }
+    free(text);
+    return json_pack("{s:[{s:i, s:s, s:b, s:b}], s:n, s:{s:s, s:b, s:b}, s:{s:s, s:o, s:o}}",
+                     "added_tokens", "id", 50256, "content", "<|endoftext|>", "special", 1,
+                     "normalized", 1, "normalizer", "pre_tokenizer", "type", "ByteLevel",
+                     "add_prefix_space", 0, "use_regex", 1, "model", "type", "BPE", "vocab", vocab,
+                     "merges", merges);
+}
+
+static void gpt2_as_tokenizer_json(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *gpt2 = load(DATA "gpt2");
+    for (int pairs = 0; pairs < 2; pairs++) {
+        dh_tokenizer *tok;
+        assert_ok(&ctx, from_json(&ctx, gpt2_as_json(pairs), &tok));
+        assert_int_equal(dh_tokenizer_vocab_size(tok), 50257);
+        assert_int_equal(dh_tokenizer_eos(tok), 50256);
+        assert_true(dh_tokenizer_fingerprint(tok) == dh_tokenizer_fingerprint(gpt2));
+        char line[16384];
+        FILE *f = fopen(DATA "kat/tokenization_kat.jsonl", "r");
+        assert_non_null(f);
+        while (fgets(line, sizeof line, f)) { /* as text: every row of the file itself */
+            assert_same_ids(tok, gpt2, line, strlen(line));
+        }
+        fclose(f);
+        dh_tokenizer_destroy(tok);
+    }
+    dh_tokenizer_destroy(gpt2);
+}
+
+/* With the space of the byte alphabet, U+0120. */
+#define SPACE_FOO "\xC4\xA0\x66oo"
+#define SPACE_AB "\xC4\xA0\x61\x62"
+
+/* A vocabulary of the printable ASCII bytes, space (G with dot), CR, LF and some words. */
+static json_t *small_vocab(const char *const *words, size_t n)
+{
+    json_t *vocab = json_object();
+    int id = 0;
+    for (char c = '!'; c <= '~'; c++) json_object_setn_new(vocab, &c, 1, json_integer(id++));
+    json_object_set_new(vocab, "\xC4\xA0", json_integer(id++)); /* 94: space */
+    json_object_set_new(vocab, "\xC4\x8D", json_integer(id++)); /* 95: CR */
+    json_object_set_new(vocab, "\xC4\x8A", json_integer(id++)); /* 96: LF */
+    for (size_t i = 0; i < n; i++) json_object_set_new(vocab, words[i], json_integer(100 + (int)i));
+    return vocab;
+}
+
+#define LLAMA3_PATTERN                                                                             \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "                     \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* The Llama 3 kind, with whole words as tokens that no merge makes. */
+static json_t *llama3_json(bool ignore_merges)
+{
+    static const char *const words[] = {
+        "'M", "123", "45", SPACE_FOO, "!!\xC4\x8A", "\xC4\x8D\xC4\x8A\xC4\x8D\xC4\x8A", "fo", "oo"};
+    return json_pack(
+        "{s:[{s:i, s:s, s:b}, {s:i, s:s, s:b}, {s:i, s:s, s:b}],"
+        " s:{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, {s:s, s:b, s:b}]},"
+        " s:{s:s, s:[{s:s}, {s:s, s:[{s:{s:s}}, {s:{s:s}}]}]},"
+        " s:{s:s, s:b, s:o, s:[s, s]}}",
+        "added_tokens", "id", 200, "content", "<|begin_of_text|>", "special", 1, "id", 201,
+        "content", "<|end_of_text|>", "special", 1, "id", 202, "content", "<tool>", "special", 0,
+        "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex",
+        LLAMA3_PATTERN, "behavior", "Isolated", "invert", 0, "type", "ByteLevel",
+        "add_prefix_space", 0, "use_regex", 0, "post_processor", "type", "Sequence", "processors",
+        "type", "ByteLevel", "type", "TemplateProcessing", "single", "SpecialToken", "id",
+        "<|begin_of_text|>", "Sequence", "id", "A", "model", "type", "BPE", "ignore_merges",
+        ignore_merges, "vocab", small_vocab(words, DH_COUNTOF(words)), "merges", "o o", "f o");
+}
+
+static void llama3_as_tokenizer_json(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok;
+    assert_ok(&ctx, from_json(&ctx, llama3_json(true), &tok));
+    assert_int_equal(dh_tokenizer_vocab_size(tok), 203);
+    assert_int_equal(dh_tokenizer_bos(tok), 200);
+    assert_int_equal(dh_tokenizer_eos(tok), 201);
+    int32_t I = 'I' - '!', f = 'f' - '!';
+    /* I | 'M | space | 123 | 45 | space | _foo | !!\n | _foo | \r\n\r\n | foo */
+    ASSERT_IDS(tok, "I'M 12345  foo!!\n foo\r\n\r\nfoo", DH_ENCODE_BOS, 200, I, 100, 94, 101, 102,
+               94, 103, 104, 103, 105, f, 107);
+    ASSERT_IDS(tok, "\r\n\r\n", 0, 105);
+    /* Control tokens on request; added ones that are not special always. */
+    ASSERT_IDS(tok, "fo<tool>fo<|end_of_text|>", DH_ENCODE_SPECIAL, 106, 202, 106, 201);
+    ASSERT_IDS(tok, "<tool>I", 0, 202, I);
+    dh_tokenizer_destroy(tok);
+    assert_ok(&ctx, from_json(&ctx, llama3_json(false), &tok));
+    ASSERT_IDS(tok, "foo fofo", 0, f, 107, 94, 106, 106); /* "o o" comes before "f o" */
+    dh_ids ids = encode(tok, "123", 3, 0);
+    assert_int_equal(ids.n, 3); /* a token, but without merges it is not reached */
+    dh_vec_fini(&ids);
+    dh_tokenizer_destroy(tok);
+}
+
+static void several_splits_and_prefix_space(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    static const char *const words[] = {"12", "ab", SPACE_AB};
+    dh_tokenizer *tok;
+    json_t *root =
+        json_pack("{s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s, s:b}, {s:s, s:b}]}, s:{s:b, s:o, s:[]}}",
+                  "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern",
+                  "String", "a.", "behavior", "Isolated", "type", "Digits", "individual_digits", 1,
+                  "type", "ByteLevel", "use_regex", 0, "model", "ignore_merges", 1, "vocab",
+                  small_vocab(words, DH_COUNTOF(words)), "merges");
+    assert_ok(&ctx, from_json(&ctx, root, &tok));
+    ASSERT_IDS(tok, "12ab", 0, '1' - '!', '2' - '!', 101);        /* digits apart */
+    ASSERT_IDS(tok, "aba.ab", 0, 101, 'a' - '!', '.' - '!', 101); /* "a." is plain text */
+    dh_tokenizer_destroy(tok);
+    root = json_pack("{s:{s:s, s:b, s:b}, s:{s:b, s:o, s:[]}}", "pre_tokenizer", "type",
+                     "ByteLevel", "add_prefix_space", 1, "use_regex", 1, "model", "ignore_merges",
+                     1, "vocab", small_vocab(words, DH_COUNTOF(words)), "merges");
+    assert_ok(&ctx, from_json(&ctx, root, &tok));
+    ASSERT_IDS(tok, "ab", 0, 102);
+    ASSERT_IDS(tok, " ab", 0, 102);
+    dh_tokenizer_destroy(tok);
+}
+
+/* BPE by its definition: the lowest rank first, leftmost among equals. */
+static void merging_equals_its_definition(void **state)
+{
+    enum { LETTERS = 3, MERGES = 40, N = 300 };
+    uint64_t rng = test_seed("merging_equals_its_definition");
+    for (int round = 0; round < 60; round++) {
+        char words[LETTERS + MERGES][64];
+        int left[MERGES], right[MERGES], n_words = LETTERS, n_merges = 0;
+        json_t *vocab = json_object(), *merges = json_array();
+        for (int i = 0; i < LETTERS; i++) {
+            snprintf(words[i], sizeof words[i], "%c", 'a' + i);
+            json_object_set_new(vocab, words[i], json_integer(i));
+        }
+        while (n_merges < MERGES) {
+            int l = (int)(test_rand(&rng) % (uint64_t)n_words);
+            int r = (int)(test_rand(&rng) % (uint64_t)n_words);
+            char joined[128];
+            snprintf(joined, sizeof joined, "%s%s", words[l], words[r]);
+            if (strlen(joined) > 12 || json_object_get(vocab, joined)) {
+                if (test_rand(&rng) % 50 == 0) break;
+                continue;
+            }
+            json_object_set_new(vocab, joined, json_integer(n_words));
+            json_array_append_new(merges, json_pack("[s, s]", words[l], words[r]));
+            memcpy(words[n_words++], joined, 64);
+            left[n_merges] = l;
+            right[n_merges++] = r;
+        }
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_tokenizer *tok;
+        assert_ok(&ctx, from_json(&ctx,
+                                  json_pack("{s:{s:s, s:b}, s:{s:o, s:o}}", "pre_tokenizer", "type",
+                                            "ByteLevel", "use_regex", 0, "model", "vocab", vocab,
+                                            "merges", merges),
+                                  &tok));
+        char text[N];
+        int32_t ids[N];
+        size_t n = test_rand(&rng) % N;
+        for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(test_rand(&rng) % LETTERS);
+        for (size_t i = 0; i < n; i++) text[i] = (char)('a' + ids[i]);
+        dh_ids got = encode(tok, text, n, 0);
+        for (;;) {
+            int best = MERGES;
+            size_t at = 0;
+            for (size_t i = 0; i + 1 < n; i++)
+                for (int m = 0; m < n_merges && m < best; m++)
+                    if (ids[i] == left[m] && ids[i + 1] == right[m]) best = m, at = i;
+            if (best == MERGES) break;
+            ids[at] = LETTERS + best;
+            memmove(ids + at + 1, ids + at + 2, (n - at - 2) * sizeof *ids);
+            n--;
+        }
+        assert_int_equal(got.n, n);
+        if (n) assert_memory_equal(got.at, ids, n * sizeof *ids);
+        dh_vec_fini(&got);
+        dh_tokenizer_destroy(tok);
+    }
+}
+
+/* ---- SentencePiece ----------------------------------------------------------------------------
+ */
+
+enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };
+
+static void put_varint(dh_str *s, uint64_t value)
+{
+    do {
+        char byte = (char)((value & 0x7F) | (value > 0x7F ? 0x80 : 0));
+        dh_str_append(s, &byte, 1);
+    } while (value >>= 7);
+}
+static void put_number(dh_str *s, unsigned field, uint64_t value)
+{
+    put_varint(s, field << 3);
+    put_varint(s, value);
+}
+static void put_bytes(dh_str *s, unsigned field, const char *data, size_t n)
+{
+    put_varint(s, field << 3 | 2);
+    put_varint(s, n);
+    dh_str_append(s, data, n);
+}
+static void put_piece(dh_str *s, const char *text, float score, int type)
+{
+    dh_str piece = DH_STR_INIT;
+    put_bytes(&piece, 1, text, strlen(text));
+    put_varint(&piece, 2 << 3 | 5);
+    dh_str_append(&piece, (const char *)&score, 4);
+    put_number(&piece, 3, (uint64_t)type);
+    put_bytes(s, 1, piece.text, piece.len);
+    dh_str_fini(&piece);
+}
+
+typedef struct spm_options {
+    uint64_t model_type; /* 0: BPE */
+    bool byte_fallback, no_prefix, strip_spaces, suffix, keep_spaces;
+    const char *charsmap;
+} spm_options;
+
+/* The trainer and normalizer messages that end a model. */
+static void put_settings(dh_str *s, spm_options o)
+{
+    dh_str m = DH_STR_INIT;
+    put_number(&m, 3, o.model_type ? o.model_type : 2);
+    put_number(&m, 24, o.suffix);
+    put_number(&m, 35, o.byte_fallback);
+    put_bytes(s, 2, m.text, m.len);
+    dh_str_clear(&m);
+    put_bytes(&m, 1, "custom", 6);
+    put_bytes(&m, 2, o.charsmap ? o.charsmap : "", o.charsmap ? strlen(o.charsmap) : 0);
+    put_number(&m, 3, !o.no_prefix);
+    put_number(&m, 4, o.strip_spaces);
+    put_number(&m, 5, !o.keep_spaces);
+    put_bytes(s, 3, m.text, m.len);
+    dh_str_fini(&m);
+}
+
+static dh_status from_spm(dh_ctx *ctx, dh_str *model, dh_tokenizer **tok)
+{
+    dh_status st = dh_tokenizer_from_spm(ctx, model->text, model->len, tok);
+    dh_str_fini(model);
+    return st;
+}
+
+#define META "\xE2\x96\x81"
+
+static dh_str small_spm(spm_options options)
+{
+    static const struct {
+        const char *text;
+        float score;
+        int type;
+    } pieces[] = {{"<unk>", 0, UNKNOWN}, {"<s>", 0, CONTROL},    {"</s>", 0, CONTROL},
+                  {META, -9, NORMAL},    {"a", -9, NORMAL},      {"b", -9, NORMAL},
+                  {"ab", -1, NORMAL},    {META "a", -2, NORMAL}, {"a" META, -3, NORMAL},
+                  {"<mask>", 0, USER},   {META META, 0, USER},   {"xy", -1, NORMAL}};
+    dh_str s = DH_STR_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(pieces); i++)
+        put_piece(&s, pieces[i].text, pieces[i].score, pieces[i].type);
+    put_settings(&s, options);
+    return s;
+}
+
+static void sentencepiece_settings(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok;
+    dh_str s = small_spm((spm_options){0});
+    assert_ok(&ctx, from_spm(&ctx, &s, &tok));
+    ASSERT_IDS(tok, "ab", 0, 3, 6);         /* _ ab: the higher score first */
+    ASSERT_IDS(tok, "ba b", 0, 3, 5, 8, 5); /* a_: a space may end a piece */
+    ASSERT_IDS(tok, "b<mask>b", 0, 3, 5, 9, 5);
+    ASSERT_IDS(tok, "b  b", 0, 3, 5, 10, 5);
+    ASSERT_IDS(tok, "bqqb", 0, 3, 5, 0, 5);  /* unknown characters run together */
+    ASSERT_IDS(tok, "bxyb", 0, 3, 5, 11, 5); /* x and y are no pieces, xy is */
+    ASSERT_IDS(tok, "bxb", 0, 3, 5, 0, 5);
+    assert_int_equal(dh_tokenizer_special(tok, "<mask>"), 9);
+    dh_tokenizer_destroy(tok);
+    s = small_spm((spm_options){.no_prefix = true});
+    assert_ok(&ctx, from_spm(&ctx, &s, &tok));
+    ASSERT_IDS(tok, "ab", 0, 6);
+    dh_tokenizer_destroy(tok);
+    s = small_spm((spm_options){.strip_spaces = true});
+    assert_ok(&ctx, from_spm(&ctx, &s, &tok));
+    ASSERT_IDS(tok, "  b   b ", 0, 3, 5, 3, 5);
+    dh_ids none = encode(tok, "   ", 3, 0);
+    assert_int_equal(none.n, 0);
+    dh_vec_fini(&none);
+    dh_tokenizer_destroy(tok);
+}
+
+static void sentencepiece_refusals(void **state)
+{
+    static const struct {
+        spm_options options;
+        const char *part;
+    } rows[] = {{{.model_type = 1}, "unigram"},
+                {{.model_type = 4}, "model type 4"},
+                {{.charsmap = "table"}, "normaliser \"custom\""},
+                {{.suffix = true}, "treat_whitespace_as_suffix"}};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok;
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++) {
+        dh_str s = small_spm(rows[i].options);
+        assert_fails(&ctx, from_spm(&ctx, &s, &tok), DH_EUNSUPPORTED, rows[i].part);
+    }
+    static const struct {
+        const char *text;
+        float score;
+        int type;
+        dh_status status;
+        const char *part;
+    } pieces[] = {
+        {"a", -1, NORMAL, DH_EFORMAT, "same text"},   {"zz", NAN, NORMAL, DH_EFORMAT, "score"},
+        {"zz", 0, UNUSED, DH_EUNSUPPORTED, "unused"}, {"zz", 0, 9, DH_EFORMAT, "unknown type 9"},
+        {"zz", 0, BYTE, DH_EFORMAT, "not <0xHH>"},    {"", 0, NORMAL, DH_EFORMAT, "0 bytes"}};
+    for (size_t i = 0; i < DH_COUNTOF(pieces); i++) {
+        dh_str s = small_spm((spm_options){0});
+        put_piece(&s, pieces[i].text, pieces[i].score, pieces[i].type);
+        assert_fails(&ctx, from_spm(&ctx, &s, &tok), pieces[i].status, pieces[i].part);
+    }
+    dh_str s = DH_STR_INIT;
+    put_settings(&s, (spm_options){0});
+    assert_fails(&ctx, from_spm(&ctx, &s, &tok), DH_EFORMAT, "without tokens");
+    dh_str_append(&s, "\x0A\x7F", 2);
+    assert_fails(&ctx, from_spm(&ctx, &s, &tok), DH_EFORMAT, "cut off");
+    dh_str_append(&s, "\x0A\x03\x08\x01\x00", 5); /* piece text as a varint */
+    assert_fails(&ctx, from_spm(&ctx, &s, &tok), DH_EFORMAT, "wire type");
+}
+
+/* SentencePiece's definition: of all neighbours whose joined text is a piece the one of
+ * the highest score, leftmost among equals. Scores repeat, and not every letter is a piece. */
+static void spm_merging_equals_its_definition(void **state)
+{
+    enum { PIECES = 40, N = 120 };
+    dh_ctx ctx = DH_CTX_INIT;
+    uint64_t rng = test_seed("spm_merging_equals_its_definition");
+    for (int round = 0; round < 100; round++) {
+        char pieces[PIECES][8] = {"<unk>", "a", "b"}; /* c, d only inside pieces */
+        float scores[PIECES] = {0, -9, -9};
+        dh_str model = DH_STR_INIT;
+        put_piece(&model, pieces[0], 0, UNKNOWN);
+        for (int n = 1; n < PIECES; n++) {
+            for (bool fresh = n < 3; !fresh;) {
+                size_t len = 2 + test_rand(&rng) % 4;
+                for (size_t i = 0; i < len; i++) pieces[n][i] = (char)('a' + test_rand(&rng) % 4);
+                pieces[n][len] = '\0';
+                fresh = true;
+                for (int i = 0; i < n; i++) fresh &= strcmp(pieces[i], pieces[n]) != 0;
+                scores[n] = -(float)(test_rand(&rng) % 6);
+            }
+            put_piece(&model, pieces[n], scores[n], NORMAL);
+        }
+        put_settings(&model, (spm_options){.no_prefix = true});
+        dh_tokenizer *tok;
+        assert_ok(&ctx, from_spm(&ctx, &model, &tok));
+        char text[N + 1] = "";
+        size_t starts[N + 1], n = 0;
+        for (; n < N; n++) {
+            text[n] = (char)('a' + test_rand(&rng) % 4);
+            starts[n] = n;
+        }
+        starts[n] = n;
+        dh_ids got = encode(tok, text, N, 0);
+        for (;;) {
+            size_t best = n;
+            float score = -1e9f;
+            for (size_t i = 0; i + 1 < n; i++)
+                for (int p = 1; p < PIECES; p++)
+                    if (strlen(pieces[p]) == starts[i + 2] - starts[i] && scores[p] > score &&
+                        memcmp(pieces[p], text + starts[i], starts[i + 2] - starts[i]) == 0)
+                        best = i, score = scores[p];
+            if (best == n) break;
+            memmove(starts + best + 1, starts + best + 2, (n - best - 1) * sizeof *starts);
+            n--;
+        }
+        size_t at = 0;
+        for (size_t i = 0; i < n; i++) {
+            int id = 0;
+            for (int p = 1; p < PIECES; p++)
+                if (strlen(pieces[p]) == starts[i + 1] - starts[i] &&
+                    memcmp(pieces[p], text + starts[i], starts[i + 1] - starts[i]) == 0)
+                    id = p;
+            if (id == 0 && at > 0 && got.at[at - 1] == 0) continue; /* fused */
+            assert_true(at < got.n);
+            assert_int_equal(got.at[at++], id);
+        }
+        assert_int_equal(at, got.n);
+        dh_vec_fini(&got);
+        dh_tokenizer_destroy(tok);
+    }
+}
+
+/* ---- tokenizer.json, the Llama 2 kind
+ * ------------------------------------------------------------ */
+
+static int by_result(const void *a, const void *b)
+{
+    const int *x = a, *y = b;
+    return x[2] != y[2] ? x[2] - y[2] : x[0] - y[0];
+}
+
+static json_t *meta_string(const char *text, size_t n)
+{
+    dh_str s = DH_STR_INIT;
+    for (size_t i = 0; i < n; i++)
+        dh_str_append(&s, text[i] == ' ' ? META : text + i, text[i] == ' ' ? 3 : 1);
+    json_t *string = json_stringn(s.text, s.len);
+    dh_str_fini(&s);
+    return string;
+}
+
+/* llama2.c's 512 tokens as a tokenizer.json, with every way to make a piece as a merge.
+ * Ids follow scores there, so merges go by resulting id. */
+static json_t *tok512_as_json(const dh_tokenizer *tok, bool metaspace)
+{
+    static int merges[20000][3];
+    int n_merges = 0;
+    const char *text[512];
+    size_t len[512];
+    json_t *vocab = json_object(), *list = json_array();
+    for (int i = 0; i < 512; i++) {
+        text[i] = dh_tokenizer_piece(tok, 0, i, &len[i]);
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", i - 3);
+        json_t *spelled = i < 3     ? json_stringn(text[i], len[i])
+                          : i < 259 ? json_string(name)
+                                    : meta_string(text[i], len[i]);
+        json_object_set_new(vocab, json_string_value(spelled), json_integer(i));
+        json_decref(spelled);
+    }
+    for (int l = 259; l < 512; l++)
+        for (int r = 259; r < 512; r++)
+            for (int m = 259; m < 512; m++)
+                if (len[m] == len[l] + len[r] && memcmp(text[m], text[l], len[l]) == 0 &&
+                    memcmp(text[m] + len[l], text[r], len[r]) == 0)
+                    memcpy(merges[n_merges++], (const int[]){l, r, m}, sizeof merges[0]);
+    qsort(merges, (size_t)n_merges, sizeof merges[0], by_result);
+    for (int i = 0; i < n_merges; i++)
+        json_array_append_new(list, json_pack("[o, o]",
+                                              meta_string(text[merges[i][0]], len[merges[i][0]]),
+                                              meta_string(text[merges[i][1]], len[merges[i][1]])));
+    json_t *root = json_pack(
+        "{s:[{s:i, s:s, s:b}, {s:i, s:s, s:b}], s:{s:s, s:b, s:s, s:o, s:o}}", "added_tokens", "id",
+        1, "content", "<s>", "special", 1, "id", 2, "content", "</s>", "special", 1, "model",
+        "type", "BPE", "byte_fallback", 1, "unk_token", "<unk>", "vocab", vocab, "merges", list);
+    if (metaspace)
+        json_object_set_new(root, "pre_tokenizer",
+                            json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement",
+                                      META, "prepend_scheme", "first", "split", 0));
+    else
+        json_object_set_new(root, "normalizer",
+                            json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:{s:s}, s:s}]}", "type",
+                                      "Sequence", "normalizers", "type", "Prepend", "prepend", META,
+                                      "type", "Replace", "pattern", "String", " ", "content",
+                                      META));
+    return root;
+}
+
+static void llama2_as_tokenizer_json(void **state)
+{
+    static const char *const texts[] = {"",
+                                        "Once upon a time, there was a little girl named Lily.",
+                                        "  two  spaces ",
+                                        "\n\nx\ty",
+                                        "caf\xC3\xA9 \xE4\xBD\xA0\xF0\x9F\x98\x80",
+                                        "bad \xFF\xC3 bytes",
+                                        "<unk>"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *bin = load(DATA "llama2c-tok512"), *tok;
+    dh_map story;
+    assert_ok(&ctx, dh_map_open(&ctx, "tests/data/corpora/tinystories/docs.txt", &story));
+    assert_ok(&ctx, from_json(&ctx, tok512_as_json(bin, false), &tok));
+    assert_int_equal(dh_tokenizer_bos(tok), 1);
+    assert_int_equal(dh_tokenizer_eos(tok), 2);
+    for (size_t i = 0; i < DH_COUNTOF(texts); i++)
+        assert_same_ids(tok, bin, texts[i], strlen(texts[i]));
+    assert_same_ids(tok, bin, (const char *)story.at, 100000);
+    dh_tokenizer_destroy(tok);
+    assert_ok(&ctx, from_json(&ctx, tok512_as_json(bin, true), &tok));
+    assert_same_ids(tok, bin, (const char *)story.at, 1000);
+    dh_ids with = encode(tok, " a", 2, 0), without = encode(tok, "a", 1, 0);
+    assert_int_equal(with.n, without.n); /* only where no space is yet */
+    assert_int_equal(with.at[0], without.at[0]);
+    dh_vec_fini(&with);
+    dh_vec_fini(&without);
+    dh_map_close(&story);
+    dh_tokenizer_destroy(tok);
+    dh_tokenizer_destroy(bin);
+}
+
+/* ---- refusals
+ * ------------------------------------------------------------------------------------- */
+
+static void tokenizer_json_refusals(void **state)
+{
+#define BYTES "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
+#define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}"
+    static const struct {
+        const char *json;
+        dh_status status;
+        const char *part;
+    } rows[] = {
+        {"", DH_EFORMAT, "line"},
+        {"{\"model\":\n{,}}", DH_EFORMAT, "line 2"},
+        {"[]", DH_EFORMAT, "not an object"},
+        {"{}", DH_EFORMAT, "no \"model\""},
+        {"{\"model\":{\"type\":\"Unigram\"}}", DH_EUNSUPPORTED, "\"Unigram\""},
+        {"{\"model\":{\"type\":\"BPE\"}}", DH_EUNSUPPORTED, "neither a ByteLevel"},
+        {"{\"model\":{\"end_of_word_suffix\":\"</w>\"}}", DH_EUNSUPPORTED, "end_of_word_suffix"},
+        {"{" BYTES ",\"model\":{}}", DH_EFORMAT, "vocabulary is not an object"},
+        {"{" BYTES ",\"model\":{\"vocab\":{\"a\":-1}}}", DH_EFORMAT, "\"a\""},
+        {"{" BYTES ",\"model\":{\"vocab\":{\"a\":99999999}}}", DH_EFORMAT, "\"a\""},
+        {"{" BYTES ",\"model\":{\"vocab\":{\"a\":1,\"b\":1}}}", DH_EFORMAT, "id 1 is given to two"},
+        {"{" BYTES ",\"model\":{" VOCAB "}}", DH_EFORMAT, "no list \"merges\""},
+        {"{" BYTES ",\"model\":{" VOCAB ",\"merges\":[\"a b\",\"b\"]}}", DH_EFORMAT, "merge 1"},
+        {"{" BYTES ",\"model\":{" VOCAB ",\"merges\":[[\"a\"]]}}", DH_EFORMAT, "merge 0"},
+        {"{" BYTES ",\"model\":{" VOCAB ",\"merges\":[\"c b\"]}}", DH_EFORMAT, "left part"},
+        {"{" BYTES ",\"model\":{" VOCAB ",\"merges\":[\"a c\"]}}", DH_EFORMAT, "right part"},
+        {"{" BYTES ",\"model\":{" VOCAB ",\"merges\":[\"b a\"]}}", DH_EFORMAT, "the result"},
+        {"{" BYTES ",\"normalizer\":{\"type\":\"NFC\"},\"model\":{" VOCAB ",\"merges\":[]}}",
+         DH_EUNSUPPORTED, "normalizer of type \"NFC\""},
+        {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Punctuation\"},{"
+         "\"type\":\"ByteLevel\"}]},\"model\":{" VOCAB ",\"merges\":[]}}",
+         DH_EUNSUPPORTED, "\"Punctuation\""},
+        {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+         "\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\"}]},"
+         "\"model\":{" VOCAB ",\"merges\":[]}}",
+         DH_EFORMAT, "split pattern"},
+        {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+         "\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Removed\"},{\"type\":\"ByteLevel\"}]},"
+         "\"model\":{" VOCAB ",\"merges\":[]}}",
+         DH_EUNSUPPORTED, "\"Removed\""},
+        {"{" BYTES ",\"added_tokens\":[{\"id\":3}],\"model\":{" VOCAB ",\"merges\":[]}}",
+         DH_EFORMAT, "added token 0"},
+        {"{" BYTES ",\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"single_word\":true}],"
+         "\"model\":{" VOCAB ",\"merges\":[]}}",
+         DH_EUNSUPPORTED, "single_word"},
+        {"{\"model\":{\"byte_fallback\":true," VOCAB ",\"merges\":[\"a c\"]}}", DH_EFORMAT,
+         "merge 0"},
+        {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" META "\"},"
+         "\"model\":{" VOCAB ",\"merges\":[]}}",
+         DH_EUNSUPPORTED, "split"},
+        {"{\"model\":{\"byte_fallback\":true,\"unk_token\":\"?\"," VOCAB ",\"merges\":[]}}",
+         DH_EFORMAT, "unk_token"},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++) {
+        dh_tokenizer *tok = NULL;
+        assert_fails(&ctx, dh_tokenizer_from_hf(&ctx, rows[i].json, strlen(rows[i].json), &tok),
+                     rows[i].status, rows[i].part);
+        assert_null(tok);
+    }
+}
+
+static void gpt2_refusals(void **state)
+{
+    static const struct {
+        const char *encoder, *merges, *part;
+    } rows[] = {{"[]", "", "not an object"},
+                {"{}", "", "vocabulary is not"},
+                {"{\"a\":0,\"b\":1,\"ab\":2}", "#version: 0.2\na b\n\nb a\n", "line 4"},
+                {"{\"a\":0,\"b\":1,\"ab\":2}", "a b\nab", "line 2"},
+                {"{\"a\":0,\"b\":1,\"ab\":2}", "a \n", "line 1"}};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok;
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++)
+        assert_fails(&ctx,
+                     dh_tokenizer_from_gpt2(&ctx, rows[i].encoder, strlen(rows[i].encoder),
+                                            rows[i].merges, strlen(rows[i].merges), &tok),
+                     DH_EFORMAT, rows[i].part);
+    const char *encoder = "{\"a\":0,\"b\":1,\"ab\":2}", *merges = "a b\r\n";
+    assert_ok(&ctx,
+              dh_tokenizer_from_gpt2(&ctx, encoder, strlen(encoder), merges, strlen(merges), &tok));
+    ASSERT_IDS(tok, "aabb", 0, 0, 2, 1);
+    dh_ids ids = {0};
+    assert_fails(&ctx, dh_tokenizer_encode(&ctx, tok, "ac", 2, 0, &ids), DH_EINVAL, "0x63");
+    assert_int_equal(ids.n, 0);
+    dh_vec_fini(&ids);
+    dh_tokenizer_destroy(tok);
+}
+
+static void llama2c_refusals(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_map map;
+    dh_tokenizer *tok;
+    assert_ok(&ctx, dh_map_open(&ctx, DATA "llama2c-tok512/tokenizer.bin", &map));
+    for (size_t n = 0; n < map.n_bytes; n++) { /* a cut between two tokens gives fewer */
+        if (dh_tokenizer_from_llama2c(&ctx, map.at, n, &tok) == DH_OK) {
+            assert_in_range(dh_tokenizer_vocab_size(tok), 260, 511);
+            dh_tokenizer_destroy(tok);
+        }
+        dh_ctx_reset(&ctx);
+    }
+    unsigned char *copy = malloc(map.n_bytes);
+    static const struct {
+        size_t offset;
+        unsigned char value;
+        const char *part;
+    } faults[] = {{3, 0xFF, "longest piece"}, {8 + 3, 0xFF, "length"}, {8, 200, "length"}};
+    for (size_t i = 0; i < DH_COUNTOF(faults); i++) {
+        memcpy(copy, map.at, map.n_bytes);
+        copy[faults[i].offset] = faults[i].value;
+        assert_fails(&ctx, dh_tokenizer_from_llama2c(&ctx, copy, map.n_bytes, &tok), DH_EFORMAT,
+                     faults[i].part);
+    }
+    memcpy(copy, map.at, map.n_bytes);
+    memcpy(copy + 4, (const unsigned char[]){0, 0, 0xC0, 0x7F}, 4); /* score NaN */
+    assert_fails(&ctx, dh_tokenizer_from_llama2c(&ctx, copy, map.n_bytes, &tok), DH_EFORMAT,
+                 "score");
+    unsigned char *byte = memmem(copy, map.n_bytes, "<0x07>", 6);
+    memcpy(copy, map.at, map.n_bytes);
+    byte[4] = '9';
+    assert_fails(&ctx, dh_tokenizer_from_llama2c(&ctx, copy, map.n_bytes, &tok), DH_EFORMAT,
+                 "<0x07>");
+    free(copy);
+    dh_map_close(&map);
+}
+
+/* Damaged files are refused or read; nothing worse, and what loads can encode. */
+static void damaged_files(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    uint64_t rng = test_seed("damaged_files");
+    dh_str spm = small_spm((spm_options){.byte_fallback = true});
+    char *json = json_text(llama3_json(true));
+    size_t n_json = strlen(json);
+    for (int round = 0; round < 3000; round++) {
+        dh_tokenizer *tok = NULL;
+        bool is_json = round % 2;
+        size_t n = is_json ? n_json : spm.len;
+        char *copy = malloc(n);
+        memcpy(copy, is_json ? json : spm.text, n);
+        for (uint64_t k = 1 + test_rand(&rng) % 3; k > 0; k--)
+            copy[test_rand(&rng) % n] = (char)test_rand(&rng);
+        if (test_rand(&rng) % 4 == 0) n = test_rand(&rng) % n;
+        dh_status st =
+            (is_json ? dh_tokenizer_from_hf : dh_tokenizer_from_spm)(&ctx, copy, n, &tok);
+        if (st == DH_OK) {
+            dh_ids ids = {0};
+            dh_tokenizer_encode(&ctx, tok, "I'M 12345  foo<mask>\xFF", 21, DH_ENCODE_SPECIAL, &ids);
+            dh_vec_fini(&ids);
+        } else {
+            assert_true(ctx.message[0] != '\0');
+        }
+        dh_tokenizer_destroy(tok);
+        dh_ctx_reset(&ctx);
+        free(copy);
+    }
+    free(json);
+    dh_str_fini(&spm);
+}
+
+/* ---- loading by specification ------------------------------------------------------------------
+ */
+
+static void write_text(const char *dir, const char *name, const char *text)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, text, strlen(text)));
+}
+
+static void specifications(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok;
+    static const char *const kinds[][2] = {{"bytes", "bytes"},
+                                           {"gpt2:" DATA "gpt2", "bpe"},
+                                           {DATA "gpt2/encoder.json", "bpe"},
+                                           {DATA "mistral", "spm"},
+                                           {DATA "llama2c-tok512/tokenizer.bin", "spm"}};
+    for (size_t i = 0; i < DH_COUNTOF(kinds); i++) {
+        tok = load(kinds[i][0]);
+        assert_string_equal(dh_tokenizer_kind(tok), kinds[i][1]);
+        dh_tokenizer_destroy(tok);
+    }
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, "no/such", &tok), DH_EMISSING, "no/such");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, "chars", &tok), DH_EINVAL, "built from a text");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, "gpt2:" DATA "mistral", &tok), DH_EMISSING,
+                 "encoder.json");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, "tests/base", &tok), DH_EMISSING, "tokenizer.json");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, "CMakeLists.txt", &tok), DH_EFORMAT, "no tokenizer");
+
+    char dir[256], path[300];
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/vocab.json", dir);
+    write_text(dir, "vocab.json", "{\"a\":0,\"b\":1,\"ab\":2}");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, dir, &tok), DH_EMISSING, "merges.txt");
+    write_text(dir, "merges.txt", "a b\n");
+    tok = load(dir);
+    assert_int_equal(dh_tokenizer_vocab_size(tok), 3);
+    dh_tokenizer_destroy(tok);
+    tok = load(path);
+    dh_tokenizer_destroy(tok);
+    /* tokenizer.json first; where it is not supported, the next. */
+    write_text(dir, "tokenizer.json", "{\"model\":{\"type\":\"Unigram\"}}");
+    tok = load(dir);
+    assert_int_equal(dh_tokenizer_vocab_size(tok), 3);
+    dh_tokenizer_destroy(tok);
+    write_text(dir, "tokenizer.json", "{\"model\":");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, dir, &tok), DH_EFORMAT, "tokenizer.json");
+    char *json = json_text(llama3_json(true));
+    write_text(dir, "tokenizer.json", json);
+    free(json);
+    tok = load(dir);
+    assert_int_equal(dh_tokenizer_bos(tok), 200);
+    dh_tokenizer_destroy(tok);
+    write_text(dir, "tokenizer_config.json",
+               "{\"bos_token\": null, \"eos_token\": {\"content\": \"<tool>\"}}");
+    tok = load(dir);
+    assert_int_equal(dh_tokenizer_bos(tok), -1);
+    assert_int_equal(dh_tokenizer_eos(tok), 202);
+    dh_tokenizer_destroy(tok);
+    write_text(dir, "chars.json",
+               "{\"dhelix_tokenizer\":\"chars\",\"version\":1,\"chars\":\"ba\"}");
+    snprintf(path, sizeof path, "%s/chars.json", dir);
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, path, &tok), DH_EFORMAT, "not sorted");
+    write_text(dir, "chars.json",
+               "{\"dhelix_tokenizer\":\"chars\",\"version\":1,\"chars\":\"aa\"}");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, path, &tok), DH_EFORMAT, "twice");
+    write_text(dir, "chars.json", "{\"dhelix_tokenizer\":\"chars\",\"version\":2,\"chars\":\"a\"}");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, path, &tok), DH_EUNSUPPORTED, "version");
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_as_tokenizer_json),
+        cmocka_unit_test(llama3_as_tokenizer_json),
+        cmocka_unit_test(several_splits_and_prefix_space),
+        cmocka_unit_test(merging_equals_its_definition),
+        cmocka_unit_test(sentencepiece_settings),
+        cmocka_unit_test(sentencepiece_refusals),
+        cmocka_unit_test(spm_merging_equals_its_definition),
+        cmocka_unit_test(llama2_as_tokenizer_json),
+        cmocka_unit_test(tokenizer_json_refusals),
+        cmocka_unit_test(gpt2_refusals),
+        cmocka_unit_test(llama2c_refusals),
+        cmocka_unit_test(damaged_files),
+        cmocka_unit_test(specifications),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+/* cmocka with its required includes, and helpers shared by the suites. */
+#ifndef DH_TEST_H
+#define DH_TEST_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "dhelix/base.h"
+
+/* A call must succeed; its message is shown when it does not. */
+#define assert_ok(ctx, call)                                                                       \
+    do {                                                                                           \
+        dh_status assert_ok_status_ = (call);                                                      \
+        if (assert_ok_status_ != DH_OK)                                                            \
+            fail_msg("%s: %s: %s", #call, dh_status_name(assert_ok_status_), (ctx)->message);      \
+    } while (0)
+
+/* A call must fail with `code` and a message containing `part`; the context is reset. */
+#define assert_fails(ctx, call, code, part)                                                        \
+    do {                                                                                           \
+        dh_status assert_fails_status_ = (call);                                                   \
+        if (assert_fails_status_ != (code))                                                        \
+            fail_msg("%s: got %s (%s), want %s", #call, dh_status_name(assert_fails_status_),      \
+                     (ctx)->message, #code);                                                       \
+        if (!strstr((ctx)->message, (part)))                                                       \
+            fail_msg("%s: message \"%s\" lacks \"%s\"", #call, (ctx)->message, (part));            \
+        dh_ctx_reset(ctx);                                                                         \
+    } while (0)
+
+/* Fresh temporary folder, removed by the caller with dh_dir_remove. */
+static inline void test_tmpdir(char *path, size_t cap)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(path, cap, "%s/dhelix-test-XXXXXX", base && *base ? base : "/tmp");
+    if (!mkdtemp(path)) fail_msg("mkdtemp %s failed", path);
+}
+
+/* Seed of a randomized test: DHELIX_TEST_SEED or the time; printed, so a failure repeats. */
+static inline uint64_t test_seed(const char *name)
+{
+    const char *env = getenv("DHELIX_TEST_SEED");
+    uint64_t seed = env ? strtoull(env, NULL, 0) : (uint64_t)dh_now_ns();
+    printf("%s: DHELIX_TEST_SEED=%llu\n", name, (unsigned long long)seed);
+    return seed;
+}
+
+/* Small deterministic generator for test inputs. */
+static inline uint64_t test_rand(uint64_t *state)
+{
+    return dh_mix64((*state)++);
+}
+static inline float test_randf(uint64_t *state) /* about uniform in (-1, 1) */
+{
+    return 2.0f * dh_u32_to_unit((uint32_t)test_rand(state)) - 1.0f;
+}
+
+#endif

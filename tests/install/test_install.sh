@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# test_install.sh <cmake> <build folder> <compiler and flags>
+#
+# What `cmake --install` leaves is complete: the program runs, a program outside the
+# project compiles through pkg-config and links the shared and the static library, the
+# manual page formats without a warning and knows the settings.
+set -euo pipefail
+cmake=$1
+build=$2
+read -ra compile <<<"$3"
+here=$PWD
+prefix=$(mktemp -d)
+trap 'rm -rf "$prefix"' EXIT
+
+fail() {
+    echo "test_install: $*" >&2
+    exit 1
+}
+"$cmake" --install "$build" --prefix "$prefix" >"$prefix.log" || fail "$(cat "$prefix.log")"
+rm -f "$prefix.log"
+cd "$prefix"
+
+bin/dhelix --version | grep -q '^dhelix [0-9]' || fail "the installed program does not run"
+
+pc=$(find "$prefix" -name dhelix.pc)
+[ -n "$pc" ] || fail "dhelix.pc is not installed"
+export PKG_CONFIG_PATH
+PKG_CONFIG_PATH=$(dirname "$pc")
+lib=$(pkg-config --variable=libdir dhelix)
+read -ra cflags < <(pkg-config --cflags dhelix)
+read -ra shared < <(pkg-config --libs dhelix)
+# Of the libraries below ours only the shared ones need be there: no --static.
+read -ra packages < <(pkg-config --variable=private_packages dhelix)
+read -ra static < <(echo "$lib/libdhelix.a" "$(pkg-config --variable=private_libs dhelix)" \
+    "$(pkg-config --libs "${packages[@]}")")
+
+check() { # program
+    local out
+    out=$(LD_LIBRARY_PATH=$lib "$1") || fail "$1 failed"
+    # GPT-2 small has 124,439,808 parameters; a wrong key is answered with the right one.
+    grep -qx 124439808 <<<"$out" || fail "$1 printed: $out"
+    grep -q 'trian.*train' <<<"$out" || fail "$1 printed: $out"
+}
+"${compile[@]}" -std=c11 -Wall -Werror "${cflags[@]}" "$here/consumer.c" -o with_shared "${shared[@]}"
+check ./with_shared
+"${compile[@]}" -std=c11 "${cflags[@]}" "$here/consumer.c" -o with_static "${static[@]}"
+check ./with_static
+ldd with_static | grep -q libdhelix && fail "with_static still needs libdhelix.so"
+
+page=$(find "$prefix" -name dhelix.1)
+grep -q 'train.seq_len' "$page" || fail "the manual page lacks the settings"
+if command -v man >/dev/null; then
+    warnings=$(LC_ALL=C.UTF-8 MANWIDTH=120 man --warnings -l "$page" 2>&1 >/dev/null)
+    [ -z "$warnings" ] || fail "the manual page: $warnings"
+fi
+[ -f "$(find "$prefix" -name quickstart.yaml)" ] || fail "the examples are missing"
+echo "installed, compiled, linked and ran"

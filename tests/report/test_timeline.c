@@ -1,0 +1,311 @@
+/* Timelines reckoned by hand, and random ones against counting every nanosecond. */
+#include "dh_test.h"
+
+#include "dhelix/timeline.h"
+
+enum { MAX_INSTRS = 48, MAX_WAITS = 2, C = DH_STREAM_COMPUTE, L = DH_STREAM_LOCAL };
+enum { X = DH_STREAM_CROSS, NO = -1 };
+
+/* An instruction as the cases write it: `a` and `b` are ids it waits for, or NO. */
+typedef struct step_row {
+    int stream;
+    int64_t start, end;
+    int a, b;
+} step_row;
+
+/* A program of nothing but streams and waits. */
+typedef struct mock {
+    dh_program program;
+    dh_instr instrs[MAX_INSTRS];
+    uint32_t waits[MAX_INSTRS * MAX_WAITS];
+    dh_span spans[MAX_INSTRS];
+} mock;
+
+/* Far from 0, as a clock that has run for months. */
+static const int64_t base_ns = 12345678901234567;
+
+static void mock_init(mock *m, const step_row *rows, size_t n)
+{
+    memset(m, 0, sizeof *m);
+    m->program.instrs.at = m->instrs;
+    m->program.waits.at = m->waits;
+    m->program.instrs.n = n;
+    for (size_t i = 0; i < n; i++) {
+        dh_instr *instr = &m->instrs[i];
+        instr->stream = (uint8_t)rows[i].stream;
+        instr->wait0 = (uint32_t)m->program.waits.n;
+        if (rows[i].a != NO) m->waits[m->program.waits.n++] = (uint32_t)rows[i].a;
+        if (rows[i].b != NO) m->waits[m->program.waits.n++] = (uint32_t)rows[i].b;
+        instr->n_waits = (uint16_t)(m->program.waits.n - instr->wait0);
+        m->spans[i] = (dh_span){base_ns + rows[i].start, base_ns + rows[i].end};
+    }
+}
+
+static void assert_same(const dh_timeline *got, const dh_timeline *want)
+{
+    assert_int_equal(got->span_ns, want->span_ns);
+    for (int s = 0; s < DH_N_STREAM; s++) assert_int_equal(got->busy_ns[s], want->busy_ns[s]);
+    assert_int_equal(got->hidden_ns, want->hidden_ns);
+    assert_int_equal(got->exposed_ns, want->exposed_ns);
+    for (int i = 0; i < DH_N_EXPOSURE; i++)
+        assert_int_equal(got->exposed_by_ns[i], want->exposed_by_ns[i]);
+    assert_int_equal(got->idle_ns, want->idle_ns);
+}
+
+/* ---- by hand ------------------------------------------------------------------------------- */
+
+typedef struct hand_case {
+    const char *what;
+    size_t n;
+    step_row rows[6];
+    dh_timeline want;
+} hand_case;
+
+static const hand_case cases[] = {
+    {"nothing", 0, {{0}}, {0}},
+    {"computation with a gap",
+     2,
+     {{C, 0, 5, NO, NO}, {C, 9, 12, NO, NO}},
+     {.span_ns = 12, .busy_ns = {8, 0, 0}, .idle_ns = 4}},
+    {"partly hidden, then awaited",
+     4,
+     {{C, 0, 10, NO, NO}, {L, 10, 30, 0, NO}, {C, 10, 18, NO, NO}, {C, 30, 40, 1, NO}},
+     {.span_ns = 40,
+      .busy_ns = {28, 20, 0},
+      .hidden_ns = 8,
+      .exposed_ns = 12,
+      .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 12}}},
+    {"an earlier transfer is in the way of the awaited one",
+     3,
+     {{L, 0, 10, NO, NO}, {L, 10, 21, NO, NO}, {C, 21, 25, 1, NO}},
+     {.span_ns = 25,
+      .busy_ns = {4, 21, 0},
+      .exposed_ns = 21,
+      .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 11, [DH_EXPOSED_CONTENTION] = 10}}},
+    {"the step's end waits",
+     2,
+     {{C, 0, 10, NO, NO}, {X, 10, 30, 0, NO}},
+     {.span_ns = 30,
+      .busy_ns = {10, 0, 20},
+      .exposed_ns = 20,
+      .exposed_by_ns = {[DH_EXPOSED_TAIL] = 20}}},
+    {"free to run, but late",
+     3,
+     {{C, 0, 5, NO, NO}, {L, 5, 20, NO, NO}, {C, 8, 10, NO, NO}},
+     {.span_ns = 20,
+      .busy_ns = {7, 15, 0},
+      .hidden_ns = 2,
+      .exposed_ns = 13,
+      .exposed_by_ns = {[DH_EXPOSED_TAIL] = 10, [DH_EXPOSED_OTHER] = 3}}},
+    {"awaited through another stream, then a bubble",
+     3,
+     {{X, 0, 10, NO, NO}, {L, 10, 20, 0, NO}, {C, 25, 30, 1, NO}},
+     {.span_ns = 30,
+      .busy_ns = {5, 10, 10},
+      .exposed_ns = 20,
+      .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 20},
+      .idle_ns = 5}},
+    {"two at once count once, by the stronger cause",
+     3,
+     {{L, 0, 10, NO, NO}, {X, 0, 20, NO, NO}, {C, 20, 22, 1, NO}},
+     {.span_ns = 22,
+      .busy_ns = {2, 10, 20},
+      .exposed_ns = 20,
+      .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 20}}},
+    {"two hidden at once count once",
+     3,
+     {{C, 0, 9, NO, NO}, {L, 2, 6, NO, NO}, {X, 4, 9, NO, NO}},
+     {.span_ns = 9, .busy_ns = {9, 4, 5}, .hidden_ns = 7}},
+    {"instructions that take no time",
+     5,
+     {{C, 0, 0, NO, NO}, {L, 0, 0, 0, NO}, {C, 3, 3, 1, NO}, {C, 3, 5, NO, NO}, {X, 5, 5, 3, NO}},
+     {.span_ns = 5, .busy_ns = {2, 0, 0}, .idle_ns = 3}},
+};
+
+static void by_hand(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        mock m;
+        dh_timeline got = {.span_ns = -1};
+        mock_init(&m, cases[i].rows, cases[i].n);
+        print_message("%s\n", cases[i].what);
+        assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got));
+        assert_same(&got, &cases[i].want);
+    }
+}
+
+/* ---- against counting ------------------------------------------------------------------------ */
+
+static uint32_t draw(uint64_t *state, uint32_t n)
+{
+    *state = dh_mix64(*state);
+    return (uint32_t)(*state >> 33) % n;
+}
+
+/* A step as streams would run it: an instruction starts when its stream is free and what
+ * it waits for has ended, or a little later. */
+static size_t draw_rows(uint64_t *seed, step_row *rows)
+{
+    const size_t n = 1 + draw(seed, MAX_INSTRS);
+    int64_t free_at[DH_N_STREAM] = {0};
+    for (size_t i = 0; i < n; i++) {
+        step_row *r = &rows[i];
+        *r = (step_row){.stream = (int)draw(seed, DH_N_STREAM), .a = NO, .b = NO};
+        if (i > 0 && draw(seed, 2)) r->a = (int)draw(seed, (uint32_t)i);
+        if (i > 0 && draw(seed, 4) == 0) r->b = (int)draw(seed, (uint32_t)i);
+        r->start = free_at[r->stream];
+        if (r->a != NO) r->start = DH_MAX(r->start, rows[r->a].end);
+        if (r->b != NO) r->start = DH_MAX(r->start, rows[r->b].end);
+        if (draw(seed, 3) == 0) r->start += draw(seed, 6);
+        r->end = r->start + draw(seed, 9);
+        free_at[r->stream] = r->end;
+    }
+    return n;
+}
+
+/* after[i][j]: i cannot start before j has ended. */
+typedef struct order {
+    bool after[MAX_INSTRS][MAX_INSTRS];
+} order;
+
+static void close_order(const step_row *rows, size_t n, order *o)
+{
+    memset(o, 0, sizeof *o);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++) {
+            if (rows[j].stream != rows[i].stream && rows[i].a != (int)j && rows[i].b != (int)j)
+                continue;
+            o->after[i][j] = true;
+            for (size_t k = 0; k < j; k++) o->after[i][k] |= o->after[j][k];
+        }
+}
+
+static int running_at(const step_row *rows, size_t n, int stream, int64_t t)
+{
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].stream == stream && rows[i].start <= t && t < rows[i].end) return (int)i;
+    return NO;
+}
+
+/* The compute instruction that is to start next, at t or later. One that took no time
+ * counts as passed at its moment. */
+static int next_compute(const step_row *rows, size_t n, int64_t t)
+{
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].stream == C && (rows[i].start > t || rows[i].end > t)) return (int)i;
+    return NO;
+}
+
+static dh_exposure cause_at(const step_row *rows, size_t n, const order *o, int comm, int64_t t)
+{
+    const int next = next_compute(rows, n, t);
+    if (next == NO) return DH_EXPOSED_TAIL;
+    if (!o->after[next][comm]) return DH_EXPOSED_OTHER;
+    for (size_t i = (size_t)comm + 1; i < n; i++)
+        if (rows[i].stream == rows[comm].stream && o->after[next][i]) return DH_EXPOSED_CONTENTION;
+    return DH_EXPOSED_DEPENDENCY;
+}
+
+static void count(const step_row *rows, size_t n, const order *o, dh_timeline *want)
+{
+    int64_t first = INT64_MAX, last = 0;
+    for (size_t i = 0; i < n; i++) {
+        first = DH_MIN(first, rows[i].start);
+        last = DH_MAX(last, rows[i].end);
+    }
+    *want = (dh_timeline){.span_ns = last - first};
+    for (int64_t t = first; t < last; t++) {
+        dh_exposure cause = DH_N_EXPOSURE;
+        for (int s = 0; s < DH_N_STREAM; s++) {
+            const int i = running_at(rows, n, s, t);
+            if (i == NO) continue;
+            want->busy_ns[s]++;
+            if (s != C) cause = DH_MIN(cause, cause_at(rows, n, o, i, t));
+        }
+        const bool computes = running_at(rows, n, C, t) != NO;
+        if (cause == DH_N_EXPOSURE) {
+            want->idle_ns += !computes;
+        } else if (computes) {
+            want->hidden_ns++;
+        } else {
+            want->exposed_ns++;
+            want->exposed_by_ns[cause]++;
+        }
+    }
+}
+
+static void random_steps_as_counted(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    uint64_t seed = test_seed("timeline");
+    dh_timeline sum = {0};
+    for (int round = 0; round < 2000; round++) {
+        step_row rows[MAX_INSTRS];
+        const size_t n = draw_rows(&seed, rows);
+        order o;
+        mock m;
+        dh_timeline want, got;
+        close_order(rows, n, &o);
+        count(rows, n, &o, &want);
+        mock_init(&m, rows, n);
+        assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got));
+        assert_same(&got, &want);
+        assert_int_equal(got.span_ns, got.busy_ns[C] + got.exposed_ns + got.idle_ns);
+        dh_timeline_add(&sum, &got);
+    }
+    /* Every kind of time came up, and sums keep what every step keeps. */
+    int64_t causes = 0;
+    for (int i = 0; i < DH_N_EXPOSURE; i++) {
+        assert_true(sum.exposed_by_ns[i] > 0);
+        causes += sum.exposed_by_ns[i];
+    }
+    assert_int_equal(causes, sum.exposed_ns);
+    assert_int_equal(sum.span_ns, sum.busy_ns[C] + sum.exposed_ns + sum.idle_ns);
+    assert_true(sum.hidden_ns > 0 && sum.idle_ns > 0);
+}
+
+/* ---- the rest ----------------------------------------------------------------------------------
+ */
+
+static void share_of_the_hidden(void **state)
+{
+    const dh_timeline none = {.span_ns = 5}, some = {.hidden_ns = 3, .exposed_ns = 1};
+    assert_true(dh_timeline_hidden_share(&none) == 0);
+    assert_true(dh_timeline_hidden_share(&some) == 0.75);
+    for (int i = 0; i < DH_N_EXPOSURE; i++)
+        for (int j = 0; j < i; j++)
+            assert_string_not_equal(dh_exposure_name((dh_exposure)i),
+                                    dh_exposure_name((dh_exposure)j));
+}
+
+static void impossible_times_are_refused(void **state)
+{
+    static const step_row backwards[] = {{C, 5, 4, NO, NO}},
+                          overlapping[] = {{C, 0, 5, NO, NO}, {C, 4, 6, NO, NO}},
+                          later[] = {{C, 0, 5, 1, NO}, {L, 0, 5, NO, NO}};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_timeline got = {.span_ns = 77};
+    mock m;
+    mock_init(&m, backwards, 1);
+    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
+                 "instruction 0 ends 1 ns before it starts");
+    mock_init(&m, overlapping, 2);
+    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
+                 "instruction 1 starts 1 ns before instruction 0");
+    mock_init(&m, later, 2);
+    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
+                 "instruction 0 waits for instruction 1");
+    assert_int_equal(got.span_ns, 77);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_hand),
+        cmocka_unit_test(random_steps_as_counted),
+        cmocka_unit_test(share_of_the_hidden),
+        cmocka_unit_test(impossible_times_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,160 @@
+/* What the suites of runs on many ranks share: small jobs on real text, their curves and
+ * their checkpoints. */
+#ifndef TEST_TRAIN_RANKS_H
+#define TEST_TRAIN_RANKS_H
+
+#include "dh_test.h"
+
+#include <jansson.h>
+
+#include "dhelix/safetensors.h"
+#include "dhelix/train.h"
+
+enum { RUN_MAX_STEPS = 40 };
+
+/* Every size divides by 2 and, where the mesh asks for it, by 4; the vocabulary by neither. */
+#define RUN_GPT2                                                                                   \
+    "model: {family: gpt2, n_layers: 4, width: 32, n_heads: 4, vocab: 65, max_seq: 32}\n"
+#define RUN_LLAMA                                                                                  \
+    "model: {family: llama, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"     \
+    "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: false}\n"
+#define RUN_MIXTRAL                                                                                \
+    "model: {family: mixtral, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"   \
+    "        ffn_width: 40, n_experts: 4, top_k: 2, vocab: 65, max_seq: 32, tied_head: false}\n"
+
+/* What a run leaves: one entry a step, NaN where there is none. */
+typedef struct run_curve {
+    int n;
+    double loss[RUN_MAX_STEPS], norm[RUN_MAX_STEPS], val[RUN_MAX_STEPS];
+} run_curve;
+
+/* Train a job: a model, what `settings` ("parallel.dp=2 train.dtype=bf16") changes, 20
+ * steps of 8 sequences of Shakespeare, into folder out; one step when asked to stop. */
+static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char *settings,
+                                      const char *out, dh_train_result *result, bool stop)
+{
+    static const char rest[] =
+        "data: {train: tests/data/corpora/tinyshakespeare/input.txt, tokenizer: chars,\n"
+        "       val_fraction: 0.01}\n"
+        "train: {steps: 20, batch: 8, micro_batch: 1, seq_len: 32, threads: 1}\n"
+        "optimizer: {lr: 3.0e-3, warmup: 4}\n"
+        "eval: {every: 10, batches: 6}\n"
+        "parallel: {timeout_s: 60}\n";
+    char text[4096], words[1024], out_setting[400];
+    const char *overrides[64] = {out_setting};
+    size_t n = 1;
+    snprintf(text, sizeof text, "%s%s", model, rest);
+    snprintf(words, sizeof words, "%s", settings);
+    snprintf(out_setting, sizeof out_setting, "out=%s", out);
+    char *at = NULL;
+    for (char *word = strtok_r(words, " ", &at); word; word = strtok_r(NULL, " ", &at)) {
+        assert_true(n < DH_COUNTOF(overrides));
+        overrides[n++] = word;
+    }
+    dh_job *job;
+    dh_train_result own;
+    DH_TRY(dh_job_parse(ctx, text, strlen(text), "ranks.yaml", ".", overrides, n, &job));
+    volatile sig_atomic_t stopped = stop;
+    dh_train_options options = {.quiet = true, .stop = &stopped};
+    dh_status st = dh_train(ctx, job, &options, result ? result : &own);
+    dh_job_destroy(job);
+    return st;
+}
+
+static inline dh_status run_job(dh_ctx *ctx, const char *model, const char *settings,
+                                const char *out, dh_train_result *result)
+{
+    return run_job_until(ctx, model, settings, out, result, false);
+}
+
+static inline void run_read_curve(const char *out, run_curve *curve)
+{
+    char path[400], line[2048];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+    for (int i = 0; i < RUN_MAX_STEPS; i++)
+        curve->loss[i] = curve->norm[i] = curve->val[i] = (double)NAN;
+    curve->n = 0;
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        json_t *object = json_loads(line, 0, NULL);
+        assert_non_null(object);
+        int step = (int)json_integer_value(json_object_get(object, "step"));
+        assert_in_range(step, 1, RUN_MAX_STEPS);
+        json_t *loss = json_object_get(object, "loss"), *val = json_object_get(object, "val_loss");
+        if (loss) {
+            curve->loss[step - 1] = json_number_value(loss);
+            curve->norm[step - 1] = json_number_value(json_object_get(object, "grad_norm"));
+            curve->n = DH_MAX(curve->n, step);
+        }
+        if (val) curve->val[step - 1] = json_number_value(val);
+        json_decref(object);
+    }
+    fclose(f);
+}
+
+/* Train and read the curve; the run must succeed. */
+static inline void run_curve_of(const char *model, const char *settings, const char *out,
+                                run_curve *curve)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_train_result result;
+    if (run_job(&ctx, model, settings, out, &result) != DH_OK)
+        fail_msg("%s: %s", settings, ctx.message);
+    assert_int_equal(result.slab_planned, result.slab_peak);
+    run_read_curve(out, curve);
+}
+
+/* Largest difference of losses, and of validation losses, over steps [from, n). */
+static inline double run_distance(const run_curve *a, const run_curve *b, int from)
+{
+    double worst = 0;
+    int n_seen = 0;
+    assert_int_equal(a->n, b->n);
+    for (int i = from; i < a->n; i++) {
+        assert_true(isnan(a->val[i]) == isnan(b->val[i]));
+        double pairs[2][2] = {{a->loss[i], b->loss[i]}, {a->val[i], b->val[i]}};
+        for (int k = 0; k < (isnan(a->val[i]) ? 1 : 2); k++) {
+            double d = fabs(pairs[k][0] - pairs[k][1]);
+            if (!(d <= worst)) worst = d;
+            n_seen++;
+        }
+    }
+    assert_true(n_seen > 0);
+    return worst;
+}
+
+static inline const char *run_ckpt_file(char *path, size_t cap, const char *out, int step,
+                                        const char *file)
+{
+    snprintf(path, cap, "%s/checkpoints/step-%06d/%s", out, step, file);
+    return path;
+}
+
+static inline const char *const *run_ckpt_files(void)
+{
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors", NULL};
+    return files;
+}
+
+/* Whether weights and moments of two checkpoints are the same bytes. */
+static inline bool run_same_bytes(const char *out_a, const char *out_b, int step)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    bool same = true;
+    for (const char *const *file = run_ckpt_files(); *file; file++) {
+        char path_a[500], path_b[500];
+        dh_map a, b;
+        run_ckpt_file(path_a, sizeof path_a, out_a, step, *file);
+        run_ckpt_file(path_b, sizeof path_b, out_b, step, *file);
+        assert_ok(&ctx, dh_map_open(&ctx, path_a, &a));
+        assert_ok(&ctx, dh_map_open(&ctx, path_b, &b));
+        assert_true(a.n_bytes > 1000);
+        same = same && a.n_bytes == b.n_bytes && memcmp(a.at, b.at, a.n_bytes) == 0;
+        dh_map_close(&a);
+        dh_map_close(&b);
+    }
+    return same;
+}
+
+#endif

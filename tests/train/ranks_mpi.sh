@@ -1,0 +1,111 @@
+# Ranks as processes against ranks as threads: the same bits, the same failures.
+#   bash tests/train/ranks_mpi.sh DHELIX MPIRUN [OPTIONS OF MPIRUN...]
+# from the repository root.
+mpirun=("${@:2}")
+. tests/cli/lib.sh "$1"
+export OMP_NUM_THREADS=1
+tiny_job "$tmp/job.yaml"
+job=("$tmp/job.yaml" --quiet --set train.threads=1 --set train.micro_batch=1 --set train.steps=20
+    --set model.n_layers=4)
+
+threads() { # run folder, settings...
+    local out=$1
+    shift
+    ok "$dhelix" train "${job[@]}" --set out="$out" "$@"
+}
+
+processes() { # ranks, run folder, settings...
+    local ranks=$1 out=$2
+    shift 2
+    ok "${mpirun[@]}" -n "$ranks" "$dhelix" train "${job[@]}" --set out="$out" "$@"
+}
+
+same_runs() { # two run folders, their last step
+    same "$(curve "$1" | cksum)" "$(curve "$2" | cksum)" "losses of $1 and $2"
+    for file in model optimizer; do
+        check "$file of $1 and $2" cmp "$1/checkpoints/step-$3/$file.safetensors" \
+            "$2/checkpoints/step-$3/$file.safetensors"
+    done
+}
+
+last_loss() { # run folder
+    grep -oE '"loss":[^,]*' "$1/metrics.jsonl" | tail -1 | cut -d: -f2
+}
+
+# Reductions add in group order in either world.
+meshes=('2 dp=2 zero1=true' '2 pp=2 schedule=zb-v' '2 cp=2' '4 dp=2 tp=2 zero1=true'
+    '4 tp=2 pp=2 schedule=dhelix-w')
+for mesh in "${meshes[@]}"; do
+    read -r ranks settings <<<"$mesh"
+    set --
+    for word in $settings; do set -- "$@" --set "parallel.$word"; done
+    threads "$tmp/threads" "$@"
+    processes "$ranks" "$tmp/processes" "$@"
+    same_runs "$tmp/threads" "$tmp/processes" 000020
+    rm -rf "$tmp/threads" "$tmp/processes"
+done
+
+# Begun by threads, continued by processes over another mesh, finished by one rank.
+threads "$tmp/whole"
+half=(--set optimizer.decay_steps=20)
+threads "$tmp/parts" "${half[@]}" --set train.steps=8 --set parallel.tp=2 --set parallel.dp=2
+processes 2 "$tmp/parts" "${half[@]}" --set train.steps=14 --set parallel.pp=2
+threads "$tmp/parts" "${half[@]}"
+close "$(last_loss "$tmp/parts")" "$(last_loss "$tmp/whole")" 2e-5
+
+# The launcher decides how many there are.
+n_checks=$((n_checks + 1))
+run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" --set out="$tmp/no" --set parallel.tp=4
+[ "$status" -ne 0 ] || fail "2 processes for 4 ranks were accepted"
+check 'the message says how many there are' grep -q '2 ranks' "$tmp/err"
+
+# A process is killed: all end, and fewer go on from the checkpoint.
+often=(--set checkpoint.every=5 --set parallel.timeout_s=20)
+n_checks=$((n_checks + 1))
+DHELIX_FAULT=kill:1:900 run "${mpirun[@]}" -n 4 "$dhelix" train "${job[@]}" "${often[@]}" \
+    --set out="$tmp/killed" --set parallel.dp=2 --set parallel.tp=2
+[ "$status" -ne 0 ] || fail "a run without one of its ranks ended well"
+check 'a checkpoint is there' test -d "$tmp/killed/checkpoints/step-000005"
+processes 2 "$tmp/killed" "${often[@]}" --set parallel.tp=2
+close "$(last_loss "$tmp/killed")" "$(last_loss "$tmp/whole")" 2e-5
+check 'nothing half-written is left' test -z "$(find "$tmp/killed/checkpoints" -name '.tmp*')"
+
+# As threads: the process is gone, its checkpoint is not.
+n_checks=$((n_checks + 1))
+DHELIX_FAULT=kill:1:900 run "$dhelix" train "${job[@]}" "${often[@]}" --set out="$tmp/gone" \
+    --set parallel.dp=2 --set parallel.tp=2
+[ "$status" -eq 137 ] || fail "exit code $status, want 137"
+threads "$tmp/gone" "${often[@]}" --set parallel.pp=2
+close "$(last_loss "$tmp/gone")" "$(last_loss "$tmp/whole")" 2e-5
+
+# A silent process: the others say which one, and what they waited for.
+n_checks=$((n_checks + 1))
+DHELIX_FAULT=delay:1:600:20000 run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" \
+    --set out="$tmp/silent" --set parallel.tp=2 --set parallel.timeout_s=2
+[ "$status" -ne 0 ] || fail "a run with a silent rank ended well"
+check 'the silent rank is named' grep -qE 'rank 0 waited 2 s in .*group tp.*rank 1' "$tmp/err"
+
+# Weights that diverge on one rank: its message, not its echo.
+n_checks=$((n_checks + 1))
+run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" --set out="$tmp/diverged" --set parallel.pp=2 \
+    --set optimizer.lr=1000 --set optimizer.grad_clip=0 --set optimizer.warmup_steps=0
+[ "$status" -ne 0 ] || fail "a diverged run ended well"
+check 'the cause is there' grep -qE 'training step [0-9]+: .*(non-finite|finite)' "$tmp/err"
+
+# One rank's disk is full, where a small file system can be mounted.
+mkdir "$tmp/disk"
+if mount -t tmpfs -o size=500k tmpfs "$tmp/disk" 2>/dev/null; then
+    cleanup() { umount "$tmp/disk"; rm -rf "$tmp"; }
+    n_checks=$((n_checks + 1))
+    full=(--set checkpoint.every=2 --set checkpoint.keep=0 --set out="$tmp/disk/run" --set parallel.tp=2)
+    run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" "${full[@]}"
+    [ "$status" -ne 0 ] || fail "a run without room ended well"
+    check 'the message names the checkpoint' grep -q 'checkpoint of step .*No space left' "$tmp/err"
+    check 'no half checkpoint is left' test -z "$(find "$tmp/disk/run/checkpoints" -name '.tmp*')"
+    mount -o remount,size=64m "$tmp/disk"
+    processes 2 "$tmp/disk/run" "${full[@]}"
+    close "$(last_loss "$tmp/disk/run")" "$(last_loss "$tmp/whole")" 2e-5
+else
+    echo 'skipped: disk full (mounting a small tmpfs needs root)'
+fi
+finish

@@ -1,0 +1,412 @@
+/* Whole models against float64 PyTorch references: logits, loss, every gradient, ten
+ * AdamW steps, weights after.
+ *
+ * Tolerances. float32 against float64: a value is a chain of sums of up to a thousand
+ * terms with relative error 6e-8 each; 2e-5 of its own size plus the tensor's RMS
+ * covers them with room for the order of summation. AdamW divides by the root of the
+ * second moment, so where a gradient is near zero its rounding decides the step's
+ * sign: after ten steps weights may differ by a small part of the ten steps taken,
+ * hence an absolute bound of 2 % of 10 * lr. bf16 has 8 bits of mantissa and a
+ * relative error of 4e-3 per rounding; losses agree to 1e-2, gradients in direction. A
+ * router turns such roundings into other choices for a few tokens, whose results then
+ * have nothing to do with the reference's: all tokens together are measured there. */
+#include "fixture.h"
+
+enum { N_STEPS = 10 };
+
+typedef struct oracle {
+    dh_safetensors *file;
+    dh_weights *weights;
+    dh_model model;
+    int64_t batch, seq;
+    rows_source rows;
+    bool interleaved; /* q, k rows of the reference are in llama2.c's rotary order */
+} oracle;
+
+static oracle oracle_open(const char *name, const char *weights, bool interleaved)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char path[256];
+    oracle o = {.interleaved = interleaved};
+    snprintf(path, sizeof path, "tests/data/oracles/torch/%s.safetensors", name);
+    assert_ok(&ctx, dh_st_open(&ctx, path, &o.file));
+    o.model = model_of(weights, &o.weights);
+    const dh_st_tensor *tokens = dh_st_find(o.file, "tokens");
+    o.batch = tokens->shape[0];
+    o.seq = tokens->shape[1];
+    o.rows.n_rows = o.batch;
+    o.rows.tokens = (const int32_t *)st_floats(o.file, "tokens", o.batch * o.seq);
+    o.rows.targets = (const int32_t *)st_floats(o.file, "targets", o.batch * o.seq);
+    return o;
+}
+
+static void oracle_close(oracle *o)
+{
+    dh_weights_close(o->weights);
+    dh_st_close(o->file);
+    free((void *)(uintptr_t)o->rows.tokens);
+    free((void *)(uintptr_t)o->rows.targets);
+}
+
+static dh_recompute_kind recompute; /* of the sessions made next */
+
+static dh_session *session_of(const oracle *o, dh_dtype dtype, int64_t n_micro, bool decode)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_session_spec spec = {.backend = dh_backend_find("cpu"),
+                            .model = o->model,
+                            .dtype = dtype,
+                            .train = !decode,
+                            .eval = !decode,
+                            .decode = decode,
+                            .micro_batch = o->batch / n_micro,
+                            .seq = o->seq,
+                            .n_micro = n_micro,
+                            .recompute = recompute,
+                            .global_tokens = o->batch * o->seq,
+                            .cache_len = o->seq,
+                            .prefill_chunk = decode ? 8 : 0};
+    dh_session *s;
+    assert_ok(&ctx, dh_session_create(&ctx, &spec, &s));
+    assert_ok(&ctx, dh_session_load_params(&ctx, s, o->weights));
+    return s;
+}
+
+static void run_step(const oracle *o, dh_session *s, int64_t step, double lr)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_step values = {.step = step,
+                      .first_sample = 0,
+                      .sample_stride = s->spec.micro_batch,
+                      .lr = lr,
+                      .beta1 = 0.9,
+                      .beta2 = 0.95,
+                      .eps = 1e-8,
+                      .weight_decay = 0.1,
+                      .source = {rows_load, (void *)(uintptr_t)&o->rows}};
+    assert_ok(&ctx, s->spec.backend->exec_run(&ctx, s->train_exec, &values));
+}
+
+static double mean_loss(const dh_session *s)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    double sum, rows;
+    assert_ok(&ctx, dh_session_loss(&ctx, s, &sum, &rows));
+    return sum / rows;
+}
+
+/* Rows of a q or k projection from llama2.c's order (pairs 2i, 2i+1) to HF's halves. */
+static void to_halves(const oracle *o, const char *name, float *data, int64_t rows, int64_t cols)
+{
+    if (!o->interleaved || (!strstr(name, "q_proj") && !strstr(name, "k_proj"))) return;
+    const int64_t d = o->model.head_dim;
+    float *copy = malloc((size_t)(rows * cols) * sizeof *copy);
+    memcpy(copy, data, (size_t)(rows * cols) * sizeof *copy);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t i = r % d, from = r - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
+        memcpy(data + r * cols, copy + from * cols, (size_t)cols * sizeof *data);
+    }
+    free(copy);
+}
+
+/* Sums of squares of differences and of the reference, over all that was compared. */
+typedef struct distance {
+    double difference, size;
+} distance;
+
+static void add_distance(distance *d, double got, double want)
+{
+    d->difference += (got - want) * (got - want);
+    d->size += want * want;
+}
+
+static double relative(const distance *d)
+{
+    return sqrt(d->difference / d->size);
+}
+
+/* Every HF tensor of `kind` against PREFIX.name; returns the worst error, absolute or in
+ * units of the element plus the tensor's RMS plus `floor_`. */
+static double compare_tensors(const oracle *o, const dh_session *s, dh_buffer_kind kind,
+                              const char *prefix, double floor_, bool absolute, distance *all)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_hf_tensor *list;
+    size_t n;
+    double worst = 0;
+    assert_ok(&ctx, dh_hf_tensors(&ctx, dh_session_layout(s), &list, &n));
+    assert_true(n > 10);
+    for (size_t i = 0; i < n; i++) {
+        int64_t cols = list[i].ndim == 2 ? list[i].shape[1] : 1, rows = list[i].shape[0];
+        char name[160];
+        snprintf(name, sizeof name, "%s.%s", prefix, list[i].name);
+        float *want = st_floats(o->file, name, rows * cols);
+        float *got = malloc((size_t)(rows * cols) * sizeof *got);
+        to_halves(o, name, want, rows, cols);
+        assert_ok(&ctx, dh_session_read_hf(&ctx, s, &list[i], kind, got));
+        double scale = absolute ? 1.0 : rms(want, rows * cols) + floor_;
+        double error = 0;
+        for (int64_t k = 0; all && k < rows * cols; k++)
+            add_distance(all, (double)got[k], (double)want[k]);
+        for (int64_t k = 0; k < rows * cols; k++)
+            error = fmax(error, fabs((double)got[k] - (double)want[k]) /
+                                    (scale + (absolute ? 0.0 : fabs((double)want[k]))));
+        if (error > worst) worst = error;
+        free(want);
+        free(got);
+    }
+    free(list);
+    return worst;
+}
+
+static void check_gradients(const oracle *o, dh_dtype dtype, int64_t n_micro, double loss_tol,
+                            double grad_tol)
+{
+    dh_session *s = session_of(o, dtype, n_micro, false);
+    run_step(o, s, 0, 0.0);
+    double want = *(const double *)st_data(o->file, "loss_ce");
+    assert_true(fabs(mean_loss(s) - want) <= loss_tol);
+    const bool routed = o->model.n_experts > 0 && dtype != DH_F32;
+    distance all = {0, 0};
+    double error = compare_tensors(o, s, DH_BUF_GRAD, "grad", 1e-6, false, &all);
+    printf("  %s %s n_micro %lld: loss error %.2g, worst gradient error %.2g, of all %.2g\n",
+           o->model.name, dh_dtype_name(dtype), (long long)n_micro, fabs(mean_loss(s) - want),
+           error, relative(&all));
+    assert_true((routed ? relative(&all) : error) <= grad_tol);
+    dh_ctx ctx = DH_CTX_INIT;
+    double norm;
+    assert_ok(&ctx, dh_session_grad_norm(&ctx, s, &norm));
+    double want_norm;
+    memcpy(&want_norm, st_data(o->file, "grad_norm"), sizeof want_norm);
+    assert_true(fabs(norm / want_norm - 1.0) <= loss_tol);
+    /* A step with lr 0 leaves the weights alone. */
+    dh_session_destroy(s);
+}
+
+static void check_adamw(const oracle *o)
+{
+    dh_session *s = session_of(o, DH_F32, 1, false);
+    double losses[N_STEPS + 1][2], worst = 0;
+    const dh_st_tensor *t = dh_st_find(o->file, "adamw_losses");
+    assert_int_equal(t->n_bytes, sizeof losses);
+    memcpy(losses, t->data, sizeof losses);
+    for (int i = 0; i < N_STEPS; i++) {
+        run_step(o, s, i, 1e-3);
+        worst = fmax(worst, fabs(mean_loss(s) - losses[i][0]));
+    }
+    double after = compare_tensors(o, s, DH_BUF_MASTER, "after", 0, true, NULL);
+    run_step(o, s, N_STEPS, 0.0);
+    worst = fmax(worst, fabs(mean_loss(s) - losses[N_STEPS][0]));
+    printf("  %s: worst loss error of ten steps %.2g, of a weight after %.2g\n", o->model.name,
+           worst, after);
+    assert_true(worst <= 2e-5);
+    assert_true(after <= 0.02 * N_STEPS * 1e-3);
+    dh_session_destroy(s);
+}
+
+/* Logits of each position by decoding: prompt chunks, then token by token. */
+static void check_logits(const oracle *o, dh_dtype dtype, const char *name, int64_t stride,
+                         double tolerance)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const int64_t vocab = o->model.vocab, kept = vocab / stride;
+    float *want = st_floats(o->file, name, o->batch * o->seq * kept);
+    const double size = rms(want, o->batch * o->seq * kept);
+    dh_session *s = session_of(o, dtype, 1, true);
+    double worst = 0;
+    distance all = {0, 0};
+    for (int64_t b = 0; b < o->batch; b++) {
+        const int32_t *row = o->rows.tokens + b * o->seq;
+        int64_t prompt = o->seq / 2 / 8 * 8 + 3 < o->seq ? o->seq / 2 / 8 * 8 + 3 : 1;
+        const float *logits;
+        for (int64_t t = prompt - 1; t < o->seq; t++) {
+            int64_t first = t == prompt - 1 ? 0 : t;
+            assert_ok(&ctx, dh_session_decode(&ctx, s, row + first, t + 1 - first, first, &logits));
+            for (int64_t k = 0; k < kept; k++) {
+                const double got = (double)logits[k * stride];
+                const double expected = (double)want[(b * o->seq + t) * kept + k];
+                worst = fmax(worst, fabs(got - expected) / size);
+                add_distance(&all, got, expected);
+            }
+        }
+    }
+    printf("  %s %s: worst logit error %.2g of their RMS, of all %.2g\n", o->model.name,
+           dh_dtype_name(dtype), worst, relative(&all));
+    const bool routed = o->model.n_experts > 0 && dtype != DH_F32;
+    assert_true((routed ? relative(&all) : worst) <= tolerance);
+    free(want);
+    dh_session_destroy(s);
+}
+
+/* Gradients with recomputation are the same bits, in less memory. */
+static void check_recompute(const oracle *o, dh_dtype dtype)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    float *kept = NULL;
+    uint64_t bytes = UINT64_MAX;
+    for (int kind = DH_RECOMPUTE_KIND_NONE; kind <= DH_RECOMPUTE_KIND_FULL; kind++) {
+        recompute = (dh_recompute_kind)kind;
+        dh_session *s = session_of(o, dtype, 1, false);
+        recompute = DH_RECOMPUTE_KIND_NONE;
+        run_step(o, s, 0, 0.0);
+        const dh_program *p = dh_session_layout(s);
+        assert_true(p->live_bytes < bytes);
+        bytes = p->live_bytes;
+        for (uint32_t b = 0, at = 0; b < p->flats.n; b++) {
+            const dh_operand *g = &p->flats.at[b].matrix[DH_BUF_GRAD];
+            if (g->buffer == DH_NONE) continue;
+            if (!kept) kept = calloc((size_t)dh_model_n_params(&o->model) * 2, sizeof *kept);
+            float *now = malloc(g->n_bytes);
+            assert_ok(&ctx, s->spec.backend->slab_read(&ctx, s->slab,
+                                                       p->buffers.at[g->buffer].offset + g->byte0,
+                                                       now, g->n_bytes));
+            if (kind == DH_RECOMPUTE_KIND_NONE) memcpy(kept + at, now, g->n_bytes);
+            assert_memory_equal(kept + at, now, g->n_bytes);
+            at += (uint32_t)(g->n_bytes / sizeof *now);
+            free(now);
+        }
+        dh_session_destroy(s);
+    }
+    free(kept);
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static void gpt2_matches(void **state)
+{
+    oracle o = oracle_open("gpt2_tiny", "tests/data/weights/tiny-random-gpt2", false);
+    check_gradients(&o, DH_F32, 1, 2e-6, 2e-5);
+    check_gradients(&o, DH_F32, 2, 2e-6, 2e-5);
+    check_gradients(&o, DH_BF16, 1, 1e-2, 0.5);
+    check_logits(&o, DH_F32, "logits", 1, 2e-5);
+    check_logits(&o, DH_BF16, "logits", 1, 0.1);
+    check_adamw(&o);
+    check_recompute(&o, DH_F32);
+    check_recompute(&o, DH_BF16);
+    oracle_close(&o);
+}
+
+static void llama_matches(void **state)
+{
+    oracle o = oracle_open("stories260K", "tests/data/weights/stories260K/stories260K.bin", true);
+    check_gradients(&o, DH_F32, 1, 5e-6, 5e-5);
+    check_gradients(&o, DH_F32, 4, 5e-6, 5e-5);
+    check_gradients(&o, DH_BF16, 1, 3e-2, 1.0);
+    check_logits(&o, DH_F32, "logits", 1, 5e-5);
+    check_logits(&o, DH_BF16, "logits", 1, 0.2);
+    check_adamw(&o);
+    check_recompute(&o, DH_F32);
+    check_recompute(&o, DH_BF16);
+    oracle_close(&o);
+}
+
+/* Runs a training step up to the router of each layer and looks at what it reads: the
+ * reference's logits of every token. */
+static void check_router_logits(const oracle *o)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_session *s = session_of(o, DH_F32, 1, false);
+    const dh_backend *backend = s->spec.backend;
+    const int64_t n = o->batch * o->seq * o->model.n_experts;
+    float *got = malloc((size_t)n * sizeof *got);
+    int n_routers = 0;
+    for (uint32_t i = 0; i < s->train->instrs.n; i++) {
+        if (dh_instr_op(s->train, &s->train->instrs.at[i])->type != DH_OP_ROUTER) continue;
+        dh_program cut = *s->train;
+        dh_exec *exec;
+        cut.instrs.n = i + 1;
+        assert_ok(&ctx, backend->exec_create(&ctx, &cut, s->slab, NULL, &exec));
+        const dh_step step = {.source = {rows_load, (void *)(uintptr_t)&o->rows}};
+        assert_ok(&ctx, backend->exec_run(&ctx, exec, &step));
+        const dh_operand *logits = dh_instr_operand(&cut, &cut.instrs.at[i], 0);
+        assert_int_equal(logits->n_bytes, (size_t)n * sizeof *got);
+        assert_ok(&ctx, backend->slab_read(&ctx, s->slab,
+                                           cut.buffers.at[logits->buffer].offset + logits->byte0,
+                                           got, logits->n_bytes));
+        backend->exec_destroy(exec);
+        char name[32];
+        snprintf(name, sizeof name, "router_logits.%d", n_routers++);
+        float *want = st_floats(o->file, name, n);
+        assert_true(largest_error(got, want, n, rms(want, n)) <= 1e-5);
+        free(want);
+    }
+    assert_int_equal(n_routers, o->model.n_layers);
+    free(got);
+    dh_session_destroy(s);
+}
+
+static void check_aux_loss(const oracle *o)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_session *s = session_of(o, DH_F32, 1, false);
+    double aux;
+    run_step(o, s, 0, 0.0);
+    assert_ok(&ctx, dh_session_aux_loss(&ctx, s, &aux));
+    const float want = *(const float *)st_data(o->file, "aux_loss");
+    printf("  %s: auxiliary loss %.7f, reference %.7f\n", o->model.name, aux, (double)want);
+    assert_true(fabs(aux - (double)want) <= 1e-6);
+    dh_session_destroy(s);
+}
+
+/* Every gradient is that of the total, cross-entropy + 0.02 * auxiliary loss. */
+static void mixtral_matches(void **state)
+{
+    oracle o = oracle_open("mixtral_tiny", "tests/data/weights/tiny-mixtral-seeded", false);
+    check_router_logits(&o);
+    check_aux_loss(&o);
+    check_gradients(&o, DH_F32, 1, 2e-6, 2e-5);
+    check_gradients(&o, DH_BF16, 1, 1e-2, 0.05);
+    check_logits(&o, DH_F32, "logits", 1, 2e-5);
+    check_logits(&o, DH_BF16, "logits", 1, 0.06);
+    check_adamw(&o);
+    check_recompute(&o, DH_F32);
+    check_recompute(&o, DH_BF16);
+    oracle_close(&o);
+}
+
+/* fp16 weights with a vocabulary of 32,000: logits and the published greedy text. */
+static void fp16_llama_matches(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_safetensors *file;
+    assert_ok(&ctx,
+              dh_st_open(&ctx, "tests/data/oracles/torch/llama_tiny_fp16.safetensors", &file));
+    oracle o = {.file = file, .batch = 2, .seq = 10};
+    o.model = model_of("tests/data/weights/tiny-random-llama", &o.weights);
+    int32_t *prompt = (int32_t *)st_floats(file, "tokens", 8);
+    int32_t *greedy = (int32_t *)st_floats(file, "greedy_expected", 20);
+    float *want = st_floats(file, "logits_every_100th", 2 * 4 * 320);
+    dh_session *s = session_of(&o, DH_F32, 1, true);
+    for (int b = 0; b < 2; b++) {
+        const float *logits = NULL;
+        for (int t = 0; t < 9; t++) {
+            int32_t token = t < 4 ? prompt[b * 4 + t] : greedy[b * 10 + t];
+            assert_ok(&ctx, dh_session_decode(&ctx, s, &token, 1, t, &logits));
+            if (t < 4)
+                for (int k = 0; k < 320; k++)
+                    assert_true(fabsf(logits[k * 100] - want[(b * 4 + t) * 320 + k]) <= 2e-6f);
+            if (t < 3) continue;
+            int best = 0;
+            for (int k = 1; k < o.model.vocab; k++)
+                if (logits[k] > logits[best]) best = k;
+            assert_int_equal(best, greedy[b * 10 + t + 1]);
+        }
+    }
+    dh_session_destroy(s);
+    dh_weights_close(o.weights);
+    dh_st_close(file);
+    free(prompt);
+    free(greedy);
+    free(want);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_matches),
+        cmocka_unit_test(llama_matches),
+        cmocka_unit_test(mixtral_matches),
+        cmocka_unit_test(fp16_llama_matches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
