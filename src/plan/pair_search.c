@@ -191,7 +191,7 @@ static dh_status undo_pair(table *t, place *p)
             const place from = {f.from, b.from, ANY};
             const size_t move = (size_t)f.segment * t->b->segments.n + (size_t)b.segment;
             if (cost_at(t, from) + t->paired[move] != cost_at(t, *p)) continue;
-            pair_run f_run, b_run;
+            pair_run f_run = {NULL, 0}, b_run = {NULL, 0};
             best_orders(t, &t->f->segments.at[f.segment], &t->b->segments.at[b.segment], &f_run,
                         &b_run);
             *p = from;
