@@ -173,7 +173,7 @@ typedef struct dh_program_spec {
     int64_t rank;
     const dh_schedule *schedule; /* NULL: 1F1B; other modes than training take its placement */
     const dh_strategy *strategy; /* order inside co-executed slots; NULL: sequential */
-    dh_cost_model costs;         /* by which the strategy orders */
+    const dh_costs *costs;       /* by which the strategy orders; NULL: estimates */
     const char *layer_split;     /* NULL: even */
     bool zero1;                  /* distributed optimizer */
     dh_recompute_kind recompute;

@@ -17,8 +17,8 @@ typedef struct dh_session_spec {
     int64_t rank;
     const dh_schedule *schedule; /* borrowed; NULL: 1F1B */
     const dh_strategy *strategy; /* NULL: sequential */
-    dh_cost_model costs;
-    const char *layer_split; /* borrowed; NULL: even */
+    const dh_costs *costs;       /* borrowed; NULL: estimates */
+    const char *layer_split;     /* borrowed; NULL: even */
     bool zero1;
     dh_recompute_kind recompute;
     dh_model model; /* vocabulary resolved */

@@ -7,30 +7,17 @@
 #ifndef DHELIX_STRATEGY_H
 #define DHELIX_STRATEGY_H
 
-#include "dhelix/graph.h"
+#include "dhelix/costs.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* What an operator costs and occupies. Costs are estimates (dh_cost_model) until a
- * profile replaces them; every rank must use the same. */
+/* What an operator costs and occupies. Every rank must use the same. */
 typedef struct dh_op_cost {
     int64_t ns;
     int stream; /* dh_stream (program.h) */
 } dh_op_cost;
-
-/* Rates by which operators are estimated; 0: the default in strategy.c. */
-typedef struct dh_cost_model {
-    double flops_per_s;
-    double bytes_per_s;         /* of memory */
-    double link_bytes_per_s[2]; /* node-local, between nodes */
-    double link_latency_ns[2];
-} dh_cost_model;
-/* Larger of arithmetic and memory time; a ring's time for communication on `link`
- * (0 local, 1 cross) among n_ranks. */
-int64_t dh_op_estimate_ns(const dh_cost_model *model, const dh_graph *graph, const dh_op *op,
-                          int link, int64_t n_ranks);
 
 /* Operators of one strand of a slot, in an order that computes. */
 typedef struct dh_strand {

@@ -35,8 +35,9 @@ typedef struct plan {
     uint32_t data, optimizer;
     uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
     uint32_t send_graph, recv_graph;
-    unsigned char *loaded;      /* by micro-batch */
-    DH_VEC(dh_op_cost *) costs; /* [graph][operator], NULL until wanted */
+    unsigned char *loaded; /* by micro-batch */
+    const dh_costs *costs;
+    DH_VEC(dh_op_cost *) op_costs; /* [graph][operator], NULL until wanted */
 } plan;
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -485,24 +486,18 @@ static bool first_rank_shapes(const plan *b, const dh_graph *graph, dh_graph *li
 
 static dh_op_cost cost_of(const plan *b, const dh_graph *g, const dh_op *op)
 {
-    const dh_mesh *m = mesh_of(b);
-    const bool comm = dh_op_info_of(op->type)->resource == DH_RES_COMM;
-    const dh_group_kind group = comm ? (dh_group_kind)op->group : DH_GROUP_SELF;
-    const bool local = dh_mesh_group_is_local(m, group, b->spec->rank);
-    return (dh_op_cost){.ns = dh_op_estimate_ns(&b->spec->costs, g, op, local ? 0 : 1,
-                                                dh_mesh_group_size(m, group)),
-                        .stream = !comm   ? DH_STREAM_COMPUTE
-                                  : local ? DH_STREAM_LOCAL
-                                          : DH_STREAM_CROSS};
+    const dh_cost_op at = {.graph = g, .op = op, .mesh = mesh_of(b), .rank = b->spec->rank};
+    return (dh_op_cost){.ns = (int64_t)b->costs->solo(b->costs->self, &at).ns,
+                        .stream = dh_cost_stream(&at)};
 }
 
 /* Costs of a graph's operators, estimated once. */
 static dh_status graph_costs(dh_ctx *ctx, plan *b, uint32_t graph, const dh_op_cost **costs)
 {
     const dh_graph *g = dh_emitter_program(b->emitter)->graphs.at[graph];
-    while (b->costs.n <= graph)
-        if (!dh_vec_push(&b->costs, NULL)) return no_memory(ctx);
-    dh_op_cost **slot = &b->costs.at[graph];
+    while (b->op_costs.n <= graph)
+        if (!dh_vec_push(&b->op_costs, NULL)) return no_memory(ctx);
+    dh_op_cost **slot = &b->op_costs.at[graph];
     if (!*slot) {
         dh_graph like;
         dh_op_cost *made = calloc(g->ops.n + 1, sizeof *made);
@@ -794,7 +789,10 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     else if (whole.mode != DH_MODE_TRAIN)
         DH_TRY(forward_only(ctx, whole.schedule, (int32_t)whole.n_micro, &made));
     if (made) whole.schedule = made;
-    plan b = {.spec = &whole, .schedule = whole.schedule, .strategy = whole.strategy};
+    plan b = {.spec = &whole,
+              .schedule = whole.schedule,
+              .strategy = whole.strategy,
+              .costs = whole.costs ? whole.costs : &dh_costs_default};
     if (!b.strategy) DH_TRY(dh_strategy_find(ctx, "sequential", &b.strategy));
     b.pipe_rank = (int32_t)dh_mesh_coord(&whole.mesh, whole.rank).pp;
     b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = DH_NONE;
@@ -811,8 +809,8 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     free(b.stages);
     free(b.layers);
     free(b.loaded);
-    for (size_t i = 0; i < b.costs.n; i++) free(b.costs.at[i]);
-    dh_vec_fini(&b.costs);
+    for (size_t i = 0; i < b.op_costs.n; i++) free(b.op_costs.at[i]);
+    dh_vec_fini(&b.op_costs);
     dh_schedule_destroy(made);
     if (st == DH_OK)
         *program = p;

@@ -25,6 +25,7 @@ struct dh_emitter {
     DH_VEC(uint32_t) param0; /* by block: its first own parameter; the others follow */
     DH_VEC(clock_vec) done;  /* by instruction: what is known complete after it */
     clock_vec known[DH_N_STREAM];
+    clock_vec barrier;              /* what every further instruction comes after */
     DH_VEC(uint32_t **) frames;     /* [block][micro-batch] -> buffer by tensor, or NULL */
     size_t n_frames;                /* micro-batches, and one for what belongs to none */
     uint32_t (*inputs)[DH_N_INPUT]; /* by micro-batch */
@@ -653,12 +654,18 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     }
     DH_TRY(add_workspace(ctx, e, g, op, &instr, id));
     clock_vec needed = dependences(e, info, scopes);
+    need(&needed, &e->barrier);
     DH_TRY(add_waits(ctx, e, &instr, &needed));
     record_accesses(e, info, scopes, instr.stream, id);
     e->known[instr.stream].at[instr.stream] = id + 1;
     if (!dh_vec_push(&e->done, e->known[instr.stream]) || !dh_vec_push(&p->instrs, instr))
         return no_memory(ctx);
     return DH_OK;
+}
+
+void dh_emit_barrier(dh_emitter *e)
+{
+    for (int s = 0; s < DH_N_STREAM; s++) e->barrier.at[s] = e->known[s].at[s];
 }
 
 dh_status dh_emit_phases(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, unsigned phases)

@@ -38,6 +38,8 @@ static inline unsigned dh_phases_(const dh_phase *list)
 /* The operators of one block and micro-batch that are in the phases, in order. */
 dh_status dh_emit_phases(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, unsigned phases);
 dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op);
+/* Whatever is emitted from here on, on any stream, starts after all emitted so far. */
+void dh_emit_barrier(dh_emitter *e);
 /* The residual stream (forward) or its gradient that leaves `from` enters `to`; either
  * may be a link. `from` need not have been emitted. */
 dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,

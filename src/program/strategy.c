@@ -53,39 +53,6 @@ static void list_schedule(dh_strand f, dh_strand b, unsigned char *from_b)
     }
 }
 
-/* ---- estimates --------------------------------------------------------------------------------
- */
-
-/* TUNING: only ratios matter for an order. One AVX-512 core makes about 250 GFLOP/s in
- * float32 and 450 in bf16 (bench/kernels), reads memory at about 10 GB/s, and copies
- * between ranks at about 5 GB/s (bench/comm). */
-static const dh_cost_model defaults = {
-    .flops_per_s = 250e9,
-    .bytes_per_s = 10e9,
-    .link_bytes_per_s = {5e9, 5e9},
-    .link_latency_ns = {10e3, 10e3},
-};
-
-static double rate(double given, double otherwise)
-{
-    return given > 0 ? given : otherwise;
-}
-
-int64_t dh_op_estimate_ns(const dh_cost_model *model, const dh_graph *graph, const dh_op *op,
-                          int link, int64_t n_ranks)
-{
-    const double n_bytes = dh_op_bytes(graph, op);
-    if (dh_op_info_of(op->type)->resource == DH_RES_COMM) {
-        double speed = rate(model->link_bytes_per_s[link], defaults.link_bytes_per_s[link]);
-        double latency = rate(model->link_latency_ns[link], defaults.link_latency_ns[link]);
-        double share = (double)(n_ranks - 1) / (double)(n_ranks + 1); /* of both operands' bytes */
-        return (int64_t)(latency * (double)(n_ranks - 1) + n_bytes * share / speed * 1e9);
-    }
-    double flops = dh_op_flops(graph, op) / rate(model->flops_per_s, defaults.flops_per_s);
-    double memory = n_bytes / rate(model->bytes_per_s, defaults.bytes_per_s);
-    return (int64_t)(DH_MAX(flops, memory) * 1e9);
-}
-
 /* ---- rows -------------------------------------------------------------------------------------
  */
 

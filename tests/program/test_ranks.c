@@ -296,13 +296,16 @@ static void strategies_agree_on_uneven_shards(void **state)
         for (size_t i = 0; i < n; i++) {
             dh_ctx ctx = DH_CTX_INIT;
             m->spec.strategy = &rows[i];
-            m->spec.costs = (dh_cost_model){
+            dh_arena *arena = dh_arena_create();
+            const dh_cost_model model = {
                 .flops_per_s = log_uniform(&seed, 1e6, 1e12),
                 .bytes_per_s = log_uniform(&seed, 1e6, 1e12),
                 .link_bytes_per_s = {log_uniform(&seed, 1e6, 1e12), log_uniform(&seed, 1e6, 1e12)},
                 .link_latency_ns = {log_uniform(&seed, 1, 1e6), log_uniform(&seed, 1, 1e6)}};
+            m->spec.costs = dh_costs_estimated(arena, &model);
             if (dh_mesh_verify(&ctx, &m->spec, NULL) != DH_OK)
                 fail_msg("%s: %s", rows[i].name, ctx.message);
+            dh_arena_destroy(arena);
         }
     destroy(m);
 }

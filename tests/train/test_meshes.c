@@ -97,7 +97,7 @@ static void a_llama_trains_alike_on_every_mesh(void **state)
 /* Near a tie between experts a last bit may choose another one; not in these runs. */
 static void a_mixtral_trains_alike_on_every_mesh(void **state)
 {
-    meshes_train_as_one_rank("mixtral", RUN_MIXTRAL);
+    meshes_train_as_one_rank("mixtral", RUN_EXPERTS);
 }
 
 /* ---- the same bits ------------------------------------------------------------------------- */

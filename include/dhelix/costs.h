@@ -1,0 +1,78 @@
+/* What operators take: alone, and beside another one on the same device.
+ *
+ * Planner, program builder and simulator ask through one interface, whoever answers:
+ * a profile measured here, a table imported from elsewhere, a cluster file's model, or
+ * estimates from FLOPs and bytes. Every answer names its kind of source. */
+#ifndef DHELIX_COSTS_H
+#define DHELIX_COSTS_H
+
+#include "dhelix/graph.h"
+#include "dhelix/mesh.h"
+#include "dhelix/pairing.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An operator and where it runs. Shapes are the graph's, those of one rank. */
+typedef struct dh_cost_op {
+    const dh_graph *graph;
+    const dh_op *op;
+    const dh_mesh *mesh;
+    int64_t rank;
+} dh_cost_op;
+
+typedef struct dh_op_time {
+    double ns;
+    dh_pair_source source;
+} dh_op_time;
+
+/* Speeds of two operators that run at the same time on different streams of a device, as
+ * fractions of their speed alone; negative where one lost more than it had done (pairing.h). */
+typedef struct dh_op_rates {
+    double a, b;
+    dh_pair_source source;
+} dh_op_rates;
+
+typedef struct dh_costs {
+    const char *name; /* for people: "estimates", "profile FILE", "cluster a800" */
+    /* Alone on its stream, its partners there and its data ready. A send and its receive
+     * take this long together. */
+    dh_op_time (*solo)(const void *self, const dh_cost_op *op);
+    dh_op_rates (*beside)(const void *self, const dh_cost_op *a, const dh_cost_op *b);
+    /* From the end of the last instruction waited for to an instruction's start: the next of
+     * the same stream, and one that waits for another stream. */
+    double launch_ns, event_ns;
+    const void *self;
+} dh_costs;
+
+/* Completion times of two operators that start together, from solo times and rates. Pairs
+ * of one stream run one after the other: the first operator first. */
+dh_pair_time dh_costs_together(const dh_costs *costs, const dh_cost_op *a, const dh_cost_op *b);
+/* Rates from measured completion times (the inverse; pairing.h has the formula). */
+dh_op_rates dh_rates_from_times(double solo_a_ns, double solo_b_ns, double a_ns, double b_ns,
+                                dh_pair_source source);
+/* Stream the operator runs on: 0 compute, 1 node-local link, 2 link between nodes. */
+int dh_cost_stream(const dh_cost_op *op);
+
+/* ---- estimates ------------------------------------------------------------------------ */
+
+/* Rates by which operators are estimated; 0: the default in estimates.c. */
+typedef struct dh_cost_model {
+    double flops_per_s;
+    double bytes_per_s;         /* of memory */
+    double link_bytes_per_s[2]; /* node-local, between nodes */
+    double link_latency_ns[2];
+} dh_cost_model;
+
+/* Solo: the larger of arithmetic and memory time, a ring's time for communication.
+ * Beside each other: full speed, but for two transfers on the same link.
+ * in        model: copied
+ * out       in the arena, valid as long as it is; NULL: out of memory */
+const dh_costs *dh_costs_estimated(dh_arena *arena, const dh_cost_model *model);
+extern const dh_costs dh_costs_default; /* estimates with every default */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
