@@ -46,9 +46,13 @@ int64_t dh_launched_ranks(void);
  * *schedule NULL: 1F1B of one stage. Caller frees. */
 dh_status dh_train_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule **schedule);
 
-/* What a job's program needs, without data or training: for `dhelix check`. The rank is 0
- * and the schedule left to the caller (dh_train_schedule). */
+/* What a job's program needs, without data or training: for `dhelix check`. The rank is 0;
+ * schedule and costs are left to the caller (dh_train_schedule, dh_train_costs). */
 dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec);
+
+/* By what the job's operators are ordered; the same on every rank. In the job's arena: not
+ * for several threads at once. */
+dh_status dh_train_costs(dh_ctx *ctx, const dh_job *job, const dh_costs **costs);
 
 /* The job's tokenizer; a vocabulary that the job leaves to it is filled in, a given one
  * must hold its ids. "chars" reads the training texts. Caller frees *tokenizer. */

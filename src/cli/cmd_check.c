@@ -285,6 +285,7 @@ static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, dh_j
                        (long long)a->rank, (long long)job->ranks - 1);
     checks all = {.n = 0};
     dh_schedule *schedule;
+    DH_TRY(dh_train_costs(ctx, job, &spec.costs));
     DH_TRY(dh_train_schedule(ctx, job, &schedule));
     spec.rank = a->rank;
     spec.schedule = schedule;

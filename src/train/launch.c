@@ -228,6 +228,7 @@ static dh_status verify_mesh(dh_ctx *ctx, const launch *l)
     dh_session_spec spec;
     DH_TRY(dh_train_plan(ctx, l->job, &spec));
     spec.schedule = l->schedule;
+    spec.costs = l->data.costs;
     spec.eval = spec.eval && l->data.val_data;
     return dh_session_verify_mesh(ctx, &spec, NULL);
 }
@@ -244,6 +245,7 @@ static dh_status prepare(dh_ctx *ctx, launch *l)
             (long long)launched, (long long)job->ranks);
     DH_TRY(dh_mesh_from_job(ctx, job, &l->mesh));
     DH_TRY(dh_train_schedule(ctx, job, &l->schedule));
+    DH_TRY(dh_train_costs(ctx, job, &l->data.costs));
     DH_TRY(dh_run_open_data(ctx, &l->data));
     return verify_mesh(ctx, l);
 }

@@ -15,7 +15,7 @@ _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &
 /* ---- set-up ------------------------------------------------------------------------------ */
 
 /* Paced links have known speeds; the rest is estimated the same way on every rank. */
-static const dh_costs *estimated_costs(const dh_job *job)
+dh_status dh_train_costs(dh_ctx *ctx, const dh_job *job, const dh_costs **costs)
 {
     const double threads = job->threads > 0 ? (double)job->threads : 1.0;
     dh_cost_model m = {.flops_per_s = (job->dtype == DH_F32 ? 250e9 : 450e9) * threads};
@@ -24,7 +24,8 @@ static const dh_costs *estimated_costs(const dh_job *job)
         m.link_bytes_per_s[i] = links[i]->gbps * 1e9 / 8;
         m.link_latency_ns[i] = links[i]->latency_us * 1e3;
     }
-    return dh_costs_estimated(job->arena, &m);
+    *costs = dh_costs_estimated(job->arena, &m);
+    return *costs ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a run");
 }
 
 dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
@@ -42,7 +43,6 @@ dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
         .backend = dh_backend_find("cpu"),
         .mesh = mesh,
         .strategy = strategy,
-        .costs = estimated_costs(job),
         .layer_split = job->layer_split,
         .zero1 = job->zero1,
         .recompute = (dh_recompute_kind)job->recompute,
@@ -58,7 +58,7 @@ dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
         .moe_mode = job->moe_mode,
         .moe_capacity = job->moe_capacity,
     };
-    return spec->costs ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a run");
+    return DH_OK;
 }
 
 /* An existing run folder is kept under the first free name out.1, out.2, ... */
@@ -156,6 +156,7 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     spec.comm = run->ranks.comm;
     spec.rank = run->ranks.rank;
     spec.schedule = run->schedule;
+    spec.costs = run->costs;
     spec.eval = spec.eval && run->val_data;
     run->n_micro = spec.n_micro;
     DH_TRY(spec.backend->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
