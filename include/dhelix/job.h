@@ -24,6 +24,7 @@ typedef enum dh_recompute {
     DH_RECOMPUTE_FULL
 } dh_recompute;
 typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
+typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 
 typedef struct dh_link {
@@ -84,7 +85,10 @@ typedef struct dh_job {
     dh_moe_mode moe_mode; /* moe.mode */
     double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
 
-    char *strategy; /* strategy: row of `dhelix list strategies` */
+    char *strategy;       /* strategy: row of `dhelix list strategies` */
+    char *overlap_policy; /* overlap.policy: row of `dhelix list policies`, "auto" */
+    dh_barriers overlap_barriers;
+    bool overlap_local, overlap_cross, overlap_comm_comm, overlap_wgrad;
 } dh_job;
 
 /* Defaults only; the model is unset. Caller frees with dh_job_destroy. */

@@ -172,7 +172,8 @@ typedef struct dh_program_spec {
     dh_mesh mesh; /* ranks 0: one rank */
     int64_t rank;
     const dh_schedule *schedule; /* NULL: 1F1B; other modes than training take its placement */
-    const dh_strategy *strategy; /* order inside co-executed slots; NULL: sequential */
+    const dh_strategy *strategy; /* NULL: sequential */
+    const dh_ordering *ordering; /* of slots; NULL: the strategy's */
     const dh_costs *costs;       /* by which the strategy orders; NULL: estimates */
     const char *layer_split;     /* NULL: even */
     bool zero1;                  /* distributed optimizer */

@@ -18,6 +18,7 @@ typedef struct dh_session_spec {
     const dh_schedule *schedule; /* borrowed; NULL: 1F1B */
     const dh_strategy *strategy; /* NULL: sequential */
     const dh_costs *costs;       /* borrowed; NULL: estimates */
+    const dh_ordering *ordering; /* borrowed; NULL: the strategy's */
     const char *layer_split;     /* borrowed; NULL: even */
     bool zero1;
     dh_recompute_kind recompute;

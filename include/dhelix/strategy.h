@@ -1,9 +1,10 @@
 /* Strategies: what is run beside what. One row each; `dhelix list strategies`.
  *
- * A pipeline schedule says which forward and which backward share a slot. A strategy
- * says in what order the operators of the two strands are issued in such a slot; what
- * then overlaps follows from the streams: while the communication of one strand is
- * under way, the other strand computes. No order changes a bit of the results. */
+ * A pipeline schedule says which forward and which backward share a slot. An order policy
+ * says in what order the operators of such a slot are issued; what then overlaps follows
+ * from the streams: while the communication of one strand is under way, the other strand
+ * computes. No order changes a bit of the results. A strategy names a schedule and a
+ * policy; nothing else in the program knows its name. */
 #ifndef DHELIX_STRATEGY_H
 #define DHELIX_STRATEGY_H
 
@@ -13,29 +14,143 @@
 extern "C" {
 #endif
 
-/* What an operator costs and occupies. Every rank must use the same. */
-typedef struct dh_op_cost {
-    int64_t ns;
-    int stream; /* dh_stream (program.h) */
-} dh_op_cost;
+/* ---- a slot ----------------------------------------------------------------------------- */
 
-/* Operators of one strand of a slot, in an order that computes. */
-typedef struct dh_strand {
-    const dh_op_cost *ops;
+typedef struct dh_slot_op {
+    dh_cost_op at;         /* at.op NULL: reductions of a block's gradients, issued together */
+    double ns;             /* alone */
+    int stream;            /* dh_stream (program.h) */
+    uint32_t block;        /* place of its block in the strand */
+    bool wgrad;            /* weight gradient: nothing of its strand waits for it */
+    const uint32_t *preds; /* [n_preds] operators of the strand that it follows */
+    uint32_t n_preds;
+    uint32_t after_f; /* of the backward strand: the first after_f operators of the forward one
+                       * come before it, since they add to the same gradient */
+} dh_slot_op;
+
+typedef struct dh_slot_strand {
+    const dh_slot_op *ops; /* [n] in an order that computes */
+    uint32_t n, n_blocks;
+} dh_slot_strand;
+
+/* Operators of a slot: strand 0 the forward of one micro-batch, strand 1 the backward of
+ * another; either may be empty. */
+typedef struct dh_slot {
+    dh_slot_strand strand[2];
+    const dh_costs *costs;
+} dh_slot;
+
+/* Next operator to issue. With barrier it starts after all issued before it have ended. */
+typedef struct dh_slot_pick {
+    uint32_t op;
+    uint8_t strand;
+    bool barrier;
+} dh_slot_pick;
+
+/* When each pick of an order would run. */
+typedef struct dh_slot_timing {
+    double makespan_ns;
+    double period_ns;          /* what one more slot of the same kind behind it adds */
+    double busy_ns[3];         /* by stream */
+    double exposed_ns;         /* communication beside which nothing was computed */
+    double *start_ns, *end_ns; /* [n picks], or NULL: not wanted */
+} dh_slot_timing;
+
+/* Three streams in order, each pick after its predecessors and barrier; operators that run at
+ * the same time slow each other down as the costs say.
+ * in        order [n]: every operator of the slot once, after its predecessors
+ * errors    DH_ENOMEM; DH_EINVAL an order that cannot run */
+dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
+                       dh_slot_timing *timing);
+/* Least time any order of the slot takes: the largest sum of one stream. */
+double dh_slot_bound(const dh_slot *slot);
+
+/* An operator on its way into a slot. */
+typedef struct dh_slot_item {
+    const dh_graph *graph; /* NULL: reductions of the block's gradients */
+    uint32_t op;           /* of the graph; DH_NONE: the reductions */
+    uint32_t block;        /* place of its block in the strand, from 0 */
+    uint32_t after_f;      /* dh_slot_op */
+} dh_slot_item;
+typedef struct dh_slot_items {
+    const dh_slot_item *at; /* [n] in an order that computes */
     size_t n;
-} dh_strand;
+} dh_slot_items;
+
+/* Times and dependences of the operators of two strands: forward, backward. A block's x_out
+ * (backward: dx_in) is what enters the next one.
+ * out       slot in the arena; graphs, mesh and costs are borrowed
+ * errors    DH_ENOMEM */
+dh_status dh_slot_build(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs, const dh_mesh *mesh,
+                        int64_t rank, const dh_slot_items strands[2], dh_slot **slot);
+/* A slot of two graphs' blocks: forward operators of f beside backward ones of b; either may
+ * be NULL. In the arena; graphs and mesh are borrowed. errors: DH_ENOMEM */
+dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
+                            const dh_mesh *mesh, int64_t rank, const dh_graph *f, const dh_graph *b,
+                            dh_slot **slot);
+
+/* ---- order policies: one row each --------------------------------------------------------- */
+
+typedef struct dh_order_options {
+    dh_pair_options pairing; /* switches of the paper's ablation */
+    bool barriers;           /* between the steps of a plan, as the paper has it; else events */
+} dh_order_options;
+#define DH_ORDER_OPTIONS_INIT                                                                      \
+    {                                                                                              \
+        .pairing = DH_PAIR_OPTIONS_INIT                                                            \
+    }
+
+typedef struct dh_order_policy {
+    const char *name;
+    const char *doc; /* one line, with its source */
+    /* order [operators of both strands]; what a policy gives is put right where it would
+     * break a dependence. NULL: as they come, strand after strand. */
+    dh_status (*order)(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                       dh_slot_pick *order);
+    bool plans; /* pairs of segments (pairing.h): the switches concern it */
+} dh_order_policy;
+
+const dh_order_policy *dh_order_policies(size_t *n);
+/* errors: DH_EMISSING with the nearest name */
+dh_status dh_order_policy_find(dh_ctx *ctx, const char *name, const dh_order_policy **policy);
+/* A policy's order of a slot, every operator after what it needs.
+ * errors: DH_ENOMEM, DH_EINVAL options */
+dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy *policy,
+                        const dh_order_options *options, dh_slot_pick *order);
+
+/* Orders found so far, shared by the programs of a mesh. Thread-safe. Slots are the same
+ * when their operators, times and dependences are; costs must be the same object. */
+typedef struct dh_order_cache dh_order_cache;
+dh_order_cache *dh_order_cache_create(void); /* NULL: out of memory */
+void dh_order_cache_destroy(dh_order_cache *cache);
+/* dh_slot_order, or what it found before. order: borrowed from the cache. Threads that ask
+ * for the same order at once wait for the one that makes it. */
+dh_status dh_order_cache_get(dh_ctx *ctx, dh_order_cache *cache, const dh_slot *slot,
+                             const dh_order_policy *policy, const dh_order_options *options,
+                             const dh_slot_pick **order);
+
+/* How slots are ordered. */
+typedef struct dh_ordering {
+    const dh_order_policy *policy;
+    dh_order_options options;
+    dh_order_cache *cache; /* shared with other programs of the mesh; NULL: each its own */
+} dh_ordering;
+
+/* ---- strategies ---------------------------------------------------------------------------- */
 
 typedef struct dh_strategy {
     const char *name;
     const char *doc;      /* one line, with its source */
     const char *schedule; /* row that makes pairs for it; NULL: the job's */
-    /* from_b [f.n + b.n]: whether the next operator comes from the backward strand. */
-    void (*interleave)(dh_strand f, dh_strand b, unsigned char *from_b);
+    const char *policy;   /* row of dh_order_policies */
+    bool barriers;
 } dh_strategy;
 
 const dh_strategy *dh_strategies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **strategy);
+/* A strategy's own ordering, everything may overlap, no cache. */
+dh_status dh_strategy_ordering(dh_ctx *ctx, const dh_strategy *strategy, dh_ordering *ordering);
 
 #ifdef __cplusplus
 }

@@ -53,6 +53,8 @@ dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec);
 /* By what the job's operators are ordered; the same on every rank. In the job's arena: not
  * for several threads at once. */
 dh_status dh_train_costs(dh_ctx *ctx, const dh_job *job, const dh_costs **costs);
+/* How the job's slots are ordered. No cache: the caller's. errors: DH_EMISSING a policy */
+dh_status dh_train_ordering(dh_ctx *ctx, const dh_job *job, dh_ordering *ordering);
 
 /* The job's tokenizer; a vocabulary that the job leaves to it is filled in, a given one
  * must hold its ids. "chars" reads the training texts. Caller frees *tokenizer. */

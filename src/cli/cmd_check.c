@@ -286,14 +286,19 @@ static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, dh_j
     checks all = {.n = 0};
     dh_schedule *schedule;
     DH_TRY(dh_train_costs(ctx, job, &spec.costs));
+    dh_ordering ordering;
+    DH_TRY(dh_train_ordering(ctx, job, &ordering));
     DH_TRY(dh_train_schedule(ctx, job, &schedule));
     spec.rank = a->rank;
     spec.schedule = schedule;
+    ordering.cache = dh_order_cache_create();
+    spec.ordering = &ordering;
     dh_status st = add_programs(ctx, &spec, &all);
     if (st == DH_OK && job->ranks > 1) st = dh_session_verify_mesh(ctx, &spec, &all.mesh);
     if (st == DH_OK) st = report(ctx, cli, a, job, &spec, &all);
     for (size_t i = 0; i < all.n; i++) dh_program_destroy(all.at[i].program);
     dh_schedule_destroy(schedule);
+    dh_order_cache_destroy(ordering.cache);
     return st;
 }
 

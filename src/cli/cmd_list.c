@@ -134,6 +134,17 @@ static json_t *list_strategies(void)
     return rows;
 }
 
+static json_t *list_policies(void)
+{
+    size_t n;
+    const dh_order_policy *policies = dh_order_policies(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(
+            rows, json_pack("{ss ss}", "name", policies[i].name, "doc", policies[i].doc));
+    return rows;
+}
+
 static json_t *setting_row(const dh_setting *s)
 {
     dh_str valid = DH_STR_INIT;
@@ -162,6 +173,8 @@ static const struct list {
     {"schedules", "orders of micro-batches over pipeline stages, for `parallel.schedule`",
      list_schedules},
     {"strategies", "ways to hide communication, for the setting `strategy`", list_strategies},
+    {"policies", "orders of co-executed operators, for the setting `overlap.policy`",
+     list_policies},
     {"settings", "settings of a job file", list_settings},
 };
 

@@ -12,6 +12,7 @@ static const char *const dtype_names[] = {"f32", "bf16", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", NULL};
 static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
+static const char *const barrier_names[] = {"auto", "events", "full", NULL};
 static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
@@ -21,6 +22,7 @@ _Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOM
                "order");
 _Static_assert(DH_LR_COSINE == 0 && DH_LR_LINEAR == 1 && DH_LR_CONSTANT == 2, "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
+_Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
 _Static_assert(DH_MOE_DROPLESS == 0 && DH_MOE_CAPACITY == 1, "order");
 _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2, "order");
 
@@ -69,6 +71,19 @@ static const dh_setting settings[] = {
          .help = "run folder: checkpoints, metrics, reports"),
     TEXT("strategy", strategy, DH_SET_STRING, "sequential",
          .help = "how communication is hidden: a row of `dhelix list strategies`"),
+
+    TEXT("overlap.policy", overlap_policy, DH_SET_STRING, "auto",
+         .help = "order of co-executed operators: a row of `dhelix list policies`; auto: the strategy's"),
+    ENUM("overlap.barriers", overlap_barriers, "auto", barrier_names,
+         .help = "between paired segments: full (DHelix's paper), events; auto: the strategy's"),
+    BOOL("overlap.local", overlap_local, "true",
+         .help = "node-local communication (TP) may run beside the other strand"),
+    BOOL("overlap.cross", overlap_cross, "true",
+         .help = "communication between nodes (CP, EP) may run beside the other strand"),
+    BOOL("overlap.comm_comm", overlap_comm_comm, "true",
+         .help = "communication of one strand may run beside that of the other"),
+    BOOL("overlap.wgrad", overlap_wgrad, "true",
+         .help = "weight gradients may leave their place"),
 
     TEXT("model", model_spec, DH_SET_MODEL, NULL,
          .help = "a preset (`dhelix list models`), a config.json or its folder, or a mapping of the keys below"),

@@ -12,38 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/emit.h"
-
-/* One virtual stage held by this rank. */
-typedef struct stage {
-    int32_t id;
-    uint32_t *chain; /* blocks in forward order: [embedding] layers [head] */
-    size_t n_chain;
-    uint32_t recv_forward, send_forward, recv_backward, send_backward; /* links, DH_NONE */
-    int64_t backward_left; /* backwards (or weight gradients) of the step not yet emitted */
-} stage;
-
-typedef struct plan {
-    dh_emitter *emitter;
-    const dh_program_spec *spec;
-    const dh_schedule *schedule;
-    const dh_strategy *strategy;
-    int32_t pipe_rank;
-    int64_t *layers; /* [n_stages]: layers of each virtual stage */
-    stage *stages;   /* of this rank, by depth */
-    size_t n_stages;
-    uint32_t data, optimizer;
-    uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
-    uint32_t send_graph, recv_graph;
-    unsigned char *loaded; /* by micro-batch */
-    const dh_costs *costs;
-    DH_VEC(dh_op_cost *) op_costs; /* [graph][operator], NULL until wanted */
-} plan;
-
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
-}
+#include "program/build.h"
 
 static const dh_mesh *mesh_of(const plan *b)
 {
@@ -52,10 +21,9 @@ static const dh_mesh *mesh_of(const plan *b)
 
 /* ---- graphs ------------------------------------------------------------------------------- */
 
-static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, uint32_t *graph)
+dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind kind,
+                           dh_shard shard, int64_t cp_rank, dh_graph **graph)
 {
-    if (*graph != DH_NONE) return DH_OK;
-    const dh_program_spec *s = b->spec;
     dh_build build = {.model = s->model,
                       .mode = s->mode,
                       .dtype = s->dtype,
@@ -69,9 +37,8 @@ static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, uint32_t *g
                       .moe_capacity = s->moe_mode == DH_MOE_CAPACITY ? s->moe_capacity : 0};
     dh_graph *g;
     DH_TRY(dh_graph_build(ctx, &build, kind, &g));
-    dh_status st =
-        dh_pass_context_parallel(ctx, g, s->mesh.cp, dh_mesh_coord(&s->mesh, s->rank).cp);
-    if (st == DH_OK) st = dh_pass_tensor_parallel(ctx, g, dh_emit_shard(b->emitter));
+    dh_status st = dh_pass_context_parallel(ctx, g, s->mesh.cp, cp_rank);
+    if (st == DH_OK) st = dh_pass_tensor_parallel(ctx, g, shard);
     const bool computes = kind != DH_BLOCK_DATA && kind != DH_BLOCK_EXPERTS;
     if (st == DH_OK && s->mode == DH_MODE_TRAIN && computes) st = dh_graph_differentiate(ctx, g);
     if (st == DH_OK && s->mode == DH_MODE_TRAIN) st = dh_pass_recompute(ctx, g, s->recompute);
@@ -79,6 +46,16 @@ static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, uint32_t *g
         dh_graph_destroy(g);
         return st;
     }
+    *graph = g;
+    return DH_OK;
+}
+
+static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, uint32_t *graph)
+{
+    if (*graph != DH_NONE) return DH_OK;
+    dh_graph *g;
+    DH_TRY(plan_build_graph(ctx, b->spec, kind, dh_emit_shard(b->emitter),
+                            dh_mesh_coord(mesh_of(b), b->spec->rank).cp, &g));
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }
 
@@ -128,7 +105,7 @@ static dh_status add_chain(dh_ctx *ctx, plan *b, stage *s, int64_t first_layer)
     const bool first = s->id == 0, last = s->id == b->schedule->n_stages - 1;
     const int64_t n = b->layers[s->id];
     s->chain = malloc((size_t)(n + 2) * sizeof *s->chain);
-    if (!s->chain) return no_memory(ctx);
+    if (!s->chain) return plan_no_memory(ctx);
     if (first) {
         DH_TRY(add_graph(ctx, b, DH_BLOCK_EMBED, &b->embed_graph));
         DH_TRY(dh_emit_add_block(ctx, b->emitter, b->embed_graph, 0, &s->chain[s->n_chain++]));
@@ -151,7 +128,7 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
     b->layers = calloc((size_t)sch->n_stages + 1, sizeof *b->layers);
     b->stages = calloc((size_t)sch->n_stages + 1, sizeof *b->stages);
     b->loaded = calloc((size_t)b->spec->n_micro + 1, 1);
-    if (!b->layers || !b->stages || !b->loaded) return no_memory(ctx);
+    if (!b->layers || !b->stages || !b->loaded) return plan_no_memory(ctx);
     DH_TRY(dh_layer_split(ctx, b->spec->model->n_layers, sch->n_stages,
                           b->spec->layer_split ? b->spec->layer_split : "", b->layers));
     uint32_t data = DH_NONE;
@@ -247,14 +224,14 @@ static bool has_experts(const plan *b, uint32_t block)
 }
 
 /* Both ends of a tied embedding meet when neither has transfers left to do. */
-static bool reduces_last(const plan *b, uint32_t block)
+bool plan_reduces_last(const plan *b, uint32_t block)
 {
     bool both_ends;
     is_tied_copy(b, block, &both_ends);
     return both_ends;
 }
 
-static dh_status emit_reductions(dh_ctx *ctx, plan *b, uint32_t block)
+dh_status plan_emit_reductions(dh_ctx *ctx, plan *b, uint32_t block)
 {
     reduction_list list = {.n = 0};
     if (has_experts(b, block)) DH_TRY(list_reductions(ctx, b, block - 1, &list));
@@ -304,7 +281,7 @@ static dh_status add_matrix_region(dh_ctx *ctx, plan *b, uint32_t block, bool co
     if (f.n_shard < f.n_matrix)
         DH_TRY(dh_emit_range(ctx, b->emitter, f.matrix[wide ? DH_BUF_COPY : DH_BUF_MASTER],
                              &r.gather));
-    return dh_vec_push(list, r) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(list, r) ? DH_OK : plan_no_memory(ctx);
 }
 
 static dh_status add_vector_region(dh_ctx *ctx, plan *b, uint32_t block, int64_t first, int64_t end,
@@ -323,7 +300,7 @@ static dh_status add_vector_region(dh_ctx *ctx, plan *b, uint32_t block, int64_t
     DH_TRY(range_of(ctx, b, f.vector[DH_BUF_MASTER], first, n, sizeof(float), &r.master));
     DH_TRY(range_of(ctx, b, f.vector[DH_BUF_ADAM_M], first, n, sizeof(float), &r.adam_m));
     DH_TRY(range_of(ctx, b, f.vector[DH_BUF_ADAM_V], first, n, sizeof(float), &r.adam_v));
-    return dh_vec_push(list, r) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(list, r) ? DH_OK : plan_no_memory(ctx);
 }
 
 /* Ranks over which the gradient norm is summed: those of one copy of the weights, or
@@ -375,229 +352,6 @@ static dh_status emit_optimizer(dh_ctx *ctx, plan *b)
     return dh_emit_phases(ctx, b->emitter, b->optimizer, -1, DH_PHASES(DH_PHASE_OPT));
 }
 
-/* ---- actions
- * ------------------------------------------------------------------------------------------ */
-
-static stage *stage_of(plan *b, int32_t id)
-{
-    for (size_t i = 0; i < b->n_stages; i++)
-        if (b->stages[i].id == id) return &b->stages[i];
-    return NULL;
-}
-
-/* The block whose output enters virtual stage `id`, on this rank or by a link. */
-static uint32_t source_of(plan *b, const stage *s, bool forward)
-{
-    uint32_t link = forward ? s->recv_forward : s->recv_backward;
-    if (link != DH_NONE) return link;
-    const stage *other = stage_of(b, forward ? s->id - 1 : s->id + 1);
-    if (!other) return DH_NONE;
-    return forward ? other->chain[other->n_chain - 1] : other->chain[0];
-}
-
-/* One operator of a slot, or the reductions of a block whose gradients are done. */
-typedef struct item {
-    uint32_t block, op; /* op DH_NONE: reductions */
-    int32_t mb;
-} item;
-typedef DH_VEC(item) item_list;
-
-static dh_status list_phases(dh_ctx *ctx, plan *b, uint32_t block, int32_t mb, unsigned phases,
-                             item_list *list)
-{
-    const dh_program *p = dh_emitter_program(b->emitter);
-    const dh_graph *g = p->graphs.at[p->blocks.at[block].graph];
-    for (uint32_t i = 0; i < g->ops.n; i++)
-        if (phases >> g->ops.at[i].phase & 1 && !dh_vec_push(list, (item){block, i, mb}))
-            return no_memory(ctx);
-    return DH_OK;
-}
-
-static dh_status list_forward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, item_list *list)
-{
-    if (!b->loaded[mb]) DH_TRY(list_phases(ctx, b, b->data, mb, DH_PHASES(DH_PHASE_F), list));
-    b->loaded[mb] = 1;
-    uint32_t from = source_of(b, s, true);
-    for (size_t i = 0; i < s->n_chain; from = s->chain[i++]) {
-        if (from != DH_NONE) DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, true));
-        DH_TRY(list_phases(ctx, b, s->chain[i], mb, DH_PHASES(DH_PHASE_F), list));
-    }
-    return DH_OK;
-}
-
-static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsigned phases,
-                               item_list *list)
-{
-    const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
-    uint32_t from = source_of(b, s, false);
-    for (size_t i = s->n_chain; i-- > 0; from = s->chain[i]) {
-        if (from != DH_NONE && inputs)
-            DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, false));
-        DH_TRY(list_phases(ctx, b, s->chain[i], mb, phases, list));
-        bool reduces = weights && s->backward_left == 1 && !reduces_last(b, s->chain[i]);
-        if (reduces && !dh_vec_push(list, (item){s->chain[i], DH_NONE, mb})) return no_memory(ctx);
-    }
-    if (weights) s->backward_left--;
-    return DH_OK;
-}
-
-static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, item_list *list)
-{
-    static const struct {
-        bool forward, inputs, weights;
-    } kinds[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = {true, false, false},
-                                [DH_PIPE_B] = {false, true, true},
-                                [DH_PIPE_I] = {false, true, false},
-                                [DH_PIPE_W] = {false, false, true}};
-    stage *s = stage_of(b, a->stage);
-    unsigned phases = (kinds[a->kind].inputs ? DH_PHASES(DH_PHASE_B) : 0) |
-                      (kinds[a->kind].weights ? DH_PHASES(DH_PHASE_W) : 0);
-    return kinds[a->kind].forward ? list_forward(ctx, b, s, a->micro, list)
-                                  : list_backward(ctx, b, s, a->micro, phases, list);
-}
-
-static dh_status emit_item(dh_ctx *ctx, plan *b, const item *i)
-{
-    return i->op == DH_NONE ? emit_reductions(ctx, b, i->block)
-                            : dh_emit_op(ctx, b->emitter, i->block, i->mb, i->op);
-}
-
-/* The graph with the shapes it has on the first tensor-parallel rank: shards of the
- * vocabulary may differ, but all ranks of a group must come to the same order. Shares
- * all but the tensors, which the caller frees. */
-static bool first_rank_shapes(const plan *b, const dh_graph *graph, dh_graph *like)
-{
-    const dh_shard own = dh_emit_shard(b->emitter), first = {.tp = own.tp};
-    int64_t begin, own_rows, first_rows;
-    dh_vocab_shard(b->spec->model->vocab, own, &begin, &own_rows);
-    dh_vocab_shard(b->spec->model->vocab, first, &begin, &first_rows);
-    *like = *graph;
-    like->tensors.at = malloc((graph->tensors.n + 1) * sizeof *like->tensors.at);
-    if (!like->tensors.at) return false;
-    for (size_t i = 0; i < graph->tensors.n; i++) {
-        dh_tensor *t = &like->tensors.at[i];
-        *t = graph->tensors.at[i];
-        for (int a = 0; a < t->ndim; a++)
-            if (t->axis[a] == DH_AXIS_VOCAB && t->shape[a] == own_rows) t->shape[a] = first_rows;
-    }
-    if (like->dims.vocab == own_rows) like->dims.vocab = first_rows;
-    return true;
-}
-
-static dh_op_cost cost_of(const plan *b, const dh_graph *g, const dh_op *op)
-{
-    const dh_cost_op at = {.graph = g, .op = op, .mesh = mesh_of(b), .rank = b->spec->rank};
-    return (dh_op_cost){.ns = (int64_t)b->costs->solo(b->costs->self, &at).ns,
-                        .stream = dh_cost_stream(&at)};
-}
-
-/* Costs of a graph's operators, estimated once. */
-static dh_status graph_costs(dh_ctx *ctx, plan *b, uint32_t graph, const dh_op_cost **costs)
-{
-    const dh_graph *g = dh_emitter_program(b->emitter)->graphs.at[graph];
-    while (b->op_costs.n <= graph)
-        if (!dh_vec_push(&b->op_costs, NULL)) return no_memory(ctx);
-    dh_op_cost **slot = &b->op_costs.at[graph];
-    if (!*slot) {
-        dh_graph like;
-        dh_op_cost *made = calloc(g->ops.n + 1, sizeof *made);
-        if (!made || !first_rank_shapes(b, g, &like)) {
-            free(made);
-            return no_memory(ctx);
-        }
-        for (size_t i = 0; i < g->ops.n; i++) made[i] = cost_of(b, &like, &g->ops.at[i]);
-        free(like.tensors.at);
-        *slot = made;
-    }
-    *costs = *slot;
-    return DH_OK;
-}
-
-static dh_status strand_of(dh_ctx *ctx, plan *b, const item_list *list, dh_op_cost **costs)
-{
-    const dh_program *p = dh_emitter_program(b->emitter);
-    *costs = calloc(list->n + 1, sizeof **costs);
-    if (!*costs) return no_memory(ctx);
-    for (size_t i = 0; i < list->n; i++) {
-        const dh_op_cost *known;
-        if (list->at[i].op == DH_NONE) continue; /* reductions overlap by themselves */
-        DH_TRY(graph_costs(ctx, b, p->blocks.at[list->at[i].block].graph, &known));
-        (*costs)[i] = known[list->at[i].op];
-    }
-    return DH_OK;
-}
-
-/* Whether an item adds to the gradient that `op` of the forward strand adds to: the
- * head of a tied model, which makes its weight gradient in the forward. */
-static bool same_gradient(const plan *b, const item *x, const item *y)
-{
-    const dh_program *p = dh_emitter_program(b->emitter);
-    if (x->op == DH_NONE || y->op == DH_NONE) return false;
-    const dh_block *bx = &p->blocks.at[x->block], *by = &p->blocks.at[y->block];
-    const dh_graph *gx = p->graphs.at[bx->graph], *gy = p->graphs.at[by->graph];
-    for (int i = 0; i < DH_MAX_OPERANDS; i++)
-        for (int j = 0; j < DH_MAX_OPERANDS; j++) {
-            uint32_t tx = gx->ops.at[x->op].out[i], ty = gy->ops.at[y->op].out[j];
-            if (tx == DH_NONE || ty == DH_NONE) continue;
-            const dh_tensor *a = &gx->tensors.at[tx], *c = &gy->tensors.at[ty];
-            if (a->kind == DH_TENSOR_GRAD && c->kind == DH_TENSOR_GRAD &&
-                bx->params[a->slot] == by->params[c->slot])
-                return true;
-        }
-    return false;
-}
-
-/* Sums of gradients keep the order they have without interleaving: an operator of the
- * backward strand waits for those of the forward strand that add to the same one. */
-static bool must_wait(const plan *b, const item *back, const item_list *f, size_t next)
-{
-    for (size_t i = next; i < f->n; i++)
-        if (same_gradient(b, back, &f->at[i])) return true;
-    return false;
-}
-
-static bool adds_to_gradient(const plan *b, const item *i)
-{
-    return i->op != DH_NONE && same_gradient(b, i, i);
-}
-
-/* The two strands of a slot in the strategy's order. */
-static dh_status emit_pair(dh_ctx *ctx, plan *b, const item_list *f, const item_list *back)
-{
-    dh_op_cost *f_ops = NULL, *b_ops = NULL;
-    unsigned char *from_b = malloc(f->n + back->n + 1);
-    dh_status st = from_b ? DH_OK : no_memory(ctx);
-    if (st == DH_OK) st = strand_of(ctx, b, f, &f_ops);
-    if (st == DH_OK) st = strand_of(ctx, b, back, &b_ops);
-    if (st == DH_OK)
-        b->strategy->interleave((dh_strand){f_ops, f->n}, (dh_strand){b_ops, back->n}, from_b);
-    size_t i = 0, j = 0;
-    for (size_t k = 0; st == DH_OK && k < f->n + back->n; k++) {
-        bool take_b = i == f->n || (j < back->n && from_b[k]);
-        if (take_b && i < f->n && adds_to_gradient(b, &back->at[j]) &&
-            must_wait(b, &back->at[j], f, i))
-            take_b = false;
-        st = emit_item(ctx, b, take_b ? &back->at[j++] : &f->at[i++]);
-    }
-    free(f_ops);
-    free(b_ops);
-    free(from_b);
-    return st;
-}
-
-static dh_status emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot)
-{
-    item_list lists[2] = {{0}, {0}};
-    dh_status st = DH_OK;
-    for (int32_t k = 0; st == DH_OK && k < slot->n_actions; k++)
-        if (b->spec->mode == DH_MODE_TRAIN || slot->action[k].kind == DH_PIPE_F)
-            st = list_action(ctx, b, &slot->action[k], &lists[k]);
-    if (st == DH_OK) st = emit_pair(ctx, b, &lists[0], &lists[1]);
-    dh_vec_fini(&lists[0]);
-    dh_vec_fini(&lists[1]);
-    return st;
-}
-
 /* ---- order
  * -----------------------------------------------------------------------------------------------
  */
@@ -630,7 +384,7 @@ static dh_status add_transfer(dh_ctx *ctx, plan *b, const dh_pipe_action *a, int
     if (a->kind == DH_PIPE_W) return DH_OK;
     const bool forward = a->kind == DH_PIPE_F;
     const int32_t to = forward ? a->stage + 1 : a->stage - 1;
-    const stage *sender = stage_of(b, a->stage), *receiver = stage_of(b, to);
+    const stage *sender = plan_stage(b, a->stage), *receiver = plan_stage(b, to);
     event e = {.time = end, .stage = a->stage, .micro = a->micro, .forward = forward};
     e.link = DH_NONE;
     e.from = DH_NONE;
@@ -643,7 +397,7 @@ static dh_status add_transfer(dh_ctx *ctx, plan *b, const dh_pipe_action *a, int
         e.from = DH_NONE;
     }
     if (e.link == DH_NONE || (sender && receiver)) return DH_OK;
-    return dh_vec_push(events, e) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(events, e) ? DH_OK : plan_no_memory(ctx);
 }
 
 static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
@@ -659,7 +413,7 @@ static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
         for (int32_t i = s->first_slot[r]; st == DH_OK && i < s->first_slot[r + 1]; i++) {
             const dh_pipe_slot *slot = &s->slots[i];
             event e = {.time = timing.start_ns[i], .rank = 1, .slot = slot, .link = DH_NONE};
-            if (r == b->pipe_rank && !dh_vec_push(events, e)) st = no_memory(ctx);
+            if (r == b->pipe_rank && !dh_vec_push(events, e)) st = plan_no_memory(ctx);
             for (int32_t k = 0; st == DH_OK && k < slot->n_actions; k++)
                 if (train || slot->action[k].kind == DH_PIPE_F)
                     st = add_transfer(ctx, b, &slot->action[k], timing.end_ns[i], events);
@@ -671,7 +425,7 @@ static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
 
 static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
 {
-    if (e->slot) return emit_slot(ctx, b, e->slot);
+    if (e->slot) return plan_emit_slot(ctx, b, e->slot);
     if (e->from != DH_NONE)
         DH_TRY(dh_emit_bind(ctx, b->emitter, e->from, e->link, e->micro, e->forward));
     return dh_emit_phases(ctx, b->emitter, e->link, e->micro, DH_PHASES(DH_PHASE_F));
@@ -685,8 +439,8 @@ static dh_status emit_step(dh_ctx *ctx, plan *b)
     dh_vec_fini(&events);
     for (size_t i = 0; st == DH_OK && b->spec->mode == DH_MODE_TRAIN && i < b->n_stages; i++)
         for (size_t k = 0; st == DH_OK && k < b->stages[i].n_chain; k++)
-            if (reduces_last(b, b->stages[i].chain[k]))
-                st = emit_reductions(ctx, b, b->stages[i].chain[k]);
+            if (plan_reduces_last(b, b->stages[i].chain[k]))
+                st = plan_emit_reductions(ctx, b, b->stages[i].chain[k]);
     return st;
 }
 
@@ -758,7 +512,7 @@ static dh_status forward_only(dh_ctx *ctx, const dh_schedule *like, int32_t n_mi
     }
     if (!s || !s->copy_of || !s->first_slot || !s->slots || !s->rank_of) {
         dh_arena_destroy(arena);
-        return no_memory(ctx);
+        return plan_no_memory(ctx);
     }
     memcpy(s->rank_of, like->rank_of, (size_t)like->n_stages * sizeof *s->rank_of);
     int32_t n = 0;
@@ -789,15 +543,12 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     else if (whole.mode != DH_MODE_TRAIN)
         DH_TRY(forward_only(ctx, whole.schedule, (int32_t)whole.n_micro, &made));
     if (made) whole.schedule = made;
-    plan b = {.spec = &whole,
-              .schedule = whole.schedule,
-              .strategy = whole.strategy,
-              .costs = whole.costs ? whole.costs : &dh_costs_default};
-    if (!b.strategy) DH_TRY(dh_strategy_find(ctx, "sequential", &b.strategy));
+    plan b = {.spec = &whole, .schedule = whole.schedule};
     b.pipe_rank = (int32_t)dh_mesh_coord(&whole.mesh, whole.rank).pp;
     b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = DH_NONE;
     b.send_graph = b.recv_graph = DH_NONE;
     dh_status st = check_schedule(ctx, &whole, whole.schedule);
+    if (st == DH_OK) st = slot_maker_create(ctx, &whole, &b.slots);
     if (st == DH_OK) st = dh_emitter_create(ctx, &whole, &b.emitter);
     dh_program *p = NULL;
     if (st == DH_OK) {
@@ -809,8 +560,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     free(b.stages);
     free(b.layers);
     free(b.loaded);
-    for (size_t i = 0; i < b.op_costs.n; i++) free(b.op_costs.at[i]);
-    dh_vec_fini(&b.op_costs);
+    slot_maker_destroy(b.slots);
     dh_schedule_destroy(made);
     if (st == DH_OK)
         *program = p;

@@ -12,9 +12,10 @@ typedef struct launch {
     const dh_train_options *options;
     dh_mesh mesh;
     dh_schedule *schedule; /* NULL: 1F1B */
-    dh_comm_world *world;  /* NULL: one rank */
-    dh_fault fault;        /* of tests, from DHELIX_FAULT */
-    dh_run data;           /* tokenizer and datasets, opened once */
+    dh_ordering ordering;
+    dh_comm_world *world; /* NULL: one rank */
+    dh_fault fault;       /* of tests, from DHELIX_FAULT */
+    dh_run data;          /* tokenizer and datasets, opened once */
     pthread_mutex_t lock;
     dh_ctx failure; /* the first failure that is not the echo of another rank's */
     dh_train_result result;
@@ -229,6 +230,7 @@ static dh_status verify_mesh(dh_ctx *ctx, const launch *l)
     DH_TRY(dh_train_plan(ctx, l->job, &spec));
     spec.schedule = l->schedule;
     spec.costs = l->data.costs;
+    spec.ordering = &l->ordering;
     spec.eval = spec.eval && l->data.val_data;
     return dh_session_verify_mesh(ctx, &spec, NULL);
 }
@@ -246,6 +248,9 @@ static dh_status prepare(dh_ctx *ctx, launch *l)
     DH_TRY(dh_mesh_from_job(ctx, job, &l->mesh));
     DH_TRY(dh_train_schedule(ctx, job, &l->schedule));
     DH_TRY(dh_train_costs(ctx, job, &l->data.costs));
+    DH_TRY(dh_train_ordering(ctx, job, &l->ordering));
+    l->ordering.cache = dh_order_cache_create(); /* without one, each program has its own */
+    l->data.ordering = &l->ordering;
     DH_TRY(dh_run_open_data(ctx, &l->data));
     return verify_mesh(ctx, l);
 }
@@ -266,6 +271,7 @@ dh_status dh_train(dh_ctx *ctx, dh_job *job, const dh_train_options *options,
     dh_dataset_close(l.data.val_data);
     dh_tokenizer_destroy(l.data.tokenizer);
     dh_schedule_destroy(l.schedule);
+    dh_order_cache_destroy(l.ordering.cache);
     pthread_mutex_destroy(&l.lock);
     return st;
 }

@@ -25,6 +25,7 @@ typedef struct dh_run {
     bool stopping;                 /* some rank was asked to stop */
     dh_schedule *schedule;         /* borrowed from the process; NULL: 1F1B */
     const dh_costs *costs;         /* in the job's arena */
+    const dh_ordering *ordering;   /* borrowed from the process */
     const dh_train_options *options;
     dh_tokenizer *tokenizer;           /* NULL with ready token files and no tokenizer */
     dh_dataset *train_data, *val_data; /* val NULL: no validation */

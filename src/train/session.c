@@ -16,6 +16,7 @@ static dh_program_spec program_spec(const dh_session_spec *s, dh_mode mode)
         .schedule = s->schedule,
         .strategy = s->strategy,
         .costs = s->costs,
+        .ordering = s->ordering,
         .layer_split = s->layer_split,
         .zero1 = s->zero1,
         .recompute = s->recompute,

@@ -28,6 +28,29 @@ dh_status dh_train_costs(dh_ctx *ctx, const dh_job *job, const dh_costs **costs)
     return *costs ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a run");
 }
 
+/* A switch that forbids an overlap needs barriers: streams overlap by themselves. */
+dh_status dh_train_ordering(dh_ctx *ctx, const dh_job *job, dh_ordering *ordering)
+{
+    const dh_strategy *strategy;
+    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
+    DH_TRY(dh_strategy_ordering(ctx, strategy, ordering));
+    if (strcmp(job->overlap_policy, "auto") != 0)
+        DH_TRY(dh_order_policy_find(ctx, job->overlap_policy, &ordering->policy));
+    dh_order_options *o = &ordering->options;
+    o->pairing.overlap_local = job->overlap_local;
+    o->pairing.overlap_cross = job->overlap_cross;
+    o->pairing.overlap_comm_comm = job->overlap_comm_comm;
+    o->pairing.move_wgrad = job->overlap_wgrad;
+    if (job->overlap_barriers != DH_BARRIERS_AUTO)
+        o->barriers = job->overlap_barriers == DH_BARRIERS_FULL;
+    const bool all = job->overlap_local && job->overlap_cross && job->overlap_comm_comm;
+    if (all || (ordering->policy->plans && o->barriers)) return DH_OK;
+    return dh_fail(
+        ctx, DH_EINVAL,
+        "overlap.local, cross and comm_comm can be false only with overlap.policy dp or "
+        "exact and overlap.barriers=full: without barriers streams overlap by themselves");
+}
+
 dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
 {
     dh_mesh mesh;
@@ -157,6 +180,7 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     spec.rank = run->ranks.rank;
     spec.schedule = run->schedule;
     spec.costs = run->costs;
+    spec.ordering = run->ordering;
     spec.eval = spec.eval && run->val_data;
     run->n_micro = spec.n_micro;
     DH_TRY(spec.backend->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,

@@ -1,0 +1,49 @@
+/* Inside the folder: one rank's program while it is being built. */
+#ifndef DH_PROGRAM_BUILD_H
+#define DH_PROGRAM_BUILD_H
+
+#include "program/emit.h"
+
+/* One virtual stage held by this rank. */
+typedef struct stage {
+    int32_t id;
+    uint32_t *chain; /* blocks in forward order: [embedding] layers [head] */
+    size_t n_chain;
+    uint32_t recv_forward, send_forward, recv_backward, send_backward; /* links, DH_NONE */
+    int64_t backward_left; /* backwards (or weight gradients) of the step not yet emitted */
+} stage;
+
+typedef struct plan {
+    dh_emitter *emitter;
+    const dh_program_spec *spec;
+    const dh_schedule *schedule;
+    int32_t pipe_rank;
+    int64_t *layers; /* [n_stages]: layers of each virtual stage */
+    stage *stages;   /* of this rank, by depth */
+    size_t n_stages;
+    uint32_t data, optimizer;
+    uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
+    uint32_t send_graph, recv_graph;
+    unsigned char *loaded; /* by micro-batch */
+    struct slot_maker *slots;
+} plan;
+
+static inline dh_status plan_no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
+}
+
+/* build.c */
+/* The graph of a block on the rank of this shard and context-parallel index. */
+dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_kind kind,
+                           dh_shard shard, int64_t cp_rank, dh_graph **graph);
+dh_status plan_emit_reductions(dh_ctx *ctx, plan *b, uint32_t block);
+bool plan_reduces_last(const plan *b, uint32_t block);
+
+/* slots.c */
+stage *plan_stage(plan *b, int32_t id); /* NULL: another rank's */
+dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot);
+dh_status slot_maker_create(dh_ctx *ctx, const dh_program_spec *spec, struct slot_maker **maker);
+void slot_maker_destroy(struct slot_maker *maker);
+
+#endif

@@ -1,0 +1,172 @@
+/* List scheduling over both strands at once (Graham 1969; priorities by longest way to the
+ * end, as in HEFT, Topcuoglu 2002): whenever a stream is free, the operator that can start
+ * on it first is issued, of several the most urgent. Weight gradients have nobody waiting
+ * and so fill what is left. Several sets of priorities are tried and the best order kept. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "strategy/slot.h"
+
+typedef struct trial {
+    double comm_weight; /* of communication on the way to the end */
+    double patience;    /* share of an operator's time a more urgent one may be waited for */
+    double noise;       /* share of a priority drawn at random */
+} trial;
+
+static const trial trials[] = {
+    {1, 0, 0},  {2, 0, 0},  {1, .3, 0},  {2, .3, 0},  {1, 1, 0},   {2, 1, 0},   {4, .3, 0},
+    {1, 0, .1}, {1, 0, .3}, {2, .3, .1}, {2, .3, .3}, {1, .3, .2}, {2, .5, .2}, {1, .3, .4},
+};
+
+typedef struct scheduler {
+    const dh_slot *slot;
+    uint32_t n;
+    double *priority; /* [n] */
+    double *ready;    /* [n] when what it needs has ended */
+    double *start;
+    uint32_t *waits; /* [n] needs not yet issued */
+    uint32_t *succ0; /* [n + 1] */
+    uint32_t *succ;
+    uint32_t *open; /* [n_open] all needs issued */
+    uint32_t n_open;
+    double free_at[3];
+} scheduler;
+
+static bool scheduler_init(scheduler *s, const dh_slot *slot)
+{
+    *s = (scheduler){.slot = slot, .n = slot_nodes(slot)};
+    size_t n_needs = 0, n = s->n + 1;
+    for (uint32_t i = 0; i < s->n; i++) n_needs += slot_n_needs(slot, i);
+    const bool ok =
+        (s->priority = calloc(n, sizeof *s->priority)) &&
+        (s->ready = calloc(n, sizeof *s->ready)) && (s->start = calloc(n, sizeof *s->start)) &&
+        (s->waits = calloc(n, sizeof *s->waits)) && (s->open = calloc(n, sizeof *s->open)) &&
+        (s->succ0 = calloc(n + 1, sizeof *s->succ0)) &&
+        (s->succ = calloc(n_needs + 1, sizeof *s->succ));
+    if (!ok) return false;
+    for (uint32_t i = 0; i < s->n; i++)
+        for (uint32_t k = 0; k < slot_n_needs(slot, i); k++) s->succ0[slot_need(slot, i, k) + 1]++;
+    for (uint32_t i = 0; i < s->n; i++) s->succ0[i + 1] += s->succ0[i];
+    for (uint32_t i = 0; i < s->n; i++)
+        for (uint32_t k = 0; k < slot_n_needs(slot, i); k++) {
+            const uint32_t from = slot_need(slot, i, k);
+            s->succ[s->succ0[from] + s->waits[from]++] = i;
+        }
+    return true;
+}
+
+static void scheduler_fini(scheduler *s)
+{
+    free(s->priority);
+    free(s->ready);
+    free(s->start);
+    free(s->waits);
+    free(s->open);
+    free(s->succ0);
+    free(s->succ);
+}
+
+/* Nodes of a strand come in an order that computes, and those of strand 1 follow at most
+ * some of strand 0: backwards, successors are done first. */
+static void set_priorities(scheduler *s, const trial *t, uint64_t *seed)
+{
+    for (uint32_t i = s->n; i-- > 0;) {
+        const dh_slot_op *op = slot_node(s->slot, i);
+        double longest = 0;
+        for (uint32_t k = s->succ0[i]; k < s->succ0[i + 1]; k++)
+            longest = DH_MAX(longest, s->priority[s->succ[k]]);
+        s->priority[i] = longest + op->ns * (op->stream > 0 ? t->comm_weight : 1);
+    }
+    for (uint32_t i = 0; t->noise > 0 && i < s->n; i++) {
+        *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        const double draw = (double)(*seed >> 11) / 9007199254740992.0;
+        s->priority[i] *= 1 + t->noise * (2 * draw - 1);
+    }
+}
+
+static double start_of(const scheduler *s, uint32_t node)
+{
+    const int stream = slot_node(s->slot, node)->stream;
+    return stream < 0 ? s->ready[node] : DH_MAX(s->ready[node], s->free_at[stream]);
+}
+
+/* Transfers before computation, since they need nobody's attention once they run. */
+static bool more_urgent(const scheduler *s, uint32_t a, uint32_t b)
+{
+    const bool link_a = slot_node(s->slot, a)->stream != 0;
+    const bool link_b = slot_node(s->slot, b)->stream != 0;
+    if (link_a != link_b) return link_a;
+    if (s->priority[a] != s->priority[b]) return s->priority[a] > s->priority[b];
+    return a < b;
+}
+
+/* Place in `open` of the next to be issued. */
+static uint32_t choose(const scheduler *s, double patience)
+{
+    uint32_t first = 0;
+    for (uint32_t i = 1; i < s->n_open; i++) {
+        const double a = start_of(s, s->open[i]), b = start_of(s, s->open[first]);
+        if (a < b || (a == b && more_urgent(s, s->open[i], s->open[first]))) first = i;
+    }
+    uint32_t best = first;
+    const dh_slot_op *op = slot_node(s->slot, s->open[first]);
+    const double until = start_of(s, s->open[first]) + patience * op->ns;
+    for (uint32_t i = 0; i < s->n_open && patience > 0; i++) {
+        const uint32_t node = s->open[i];
+        if (slot_node(s->slot, node)->stream != op->stream || start_of(s, node) > until) continue;
+        if (s->priority[node] > s->priority[s->open[best]]) best = i;
+    }
+    return best;
+}
+
+static void issue(scheduler *s, uint32_t place, dh_slot_pick *pick)
+{
+    const uint32_t node = s->open[place];
+    const dh_slot_op *op = slot_node(s->slot, node);
+    const double end = start_of(s, node) + op->ns;
+    s->start[node] = end - op->ns;
+    if (op->stream >= 0) s->free_at[op->stream] = end;
+    s->open[place] = s->open[--s->n_open];
+    *pick = slot_pick_of(s->slot, node);
+    for (uint32_t k = s->succ0[node]; k < s->succ0[node + 1]; k++) {
+        const uint32_t next = s->succ[k];
+        s->ready[next] = DH_MAX(s->ready[next], end);
+        if (--s->waits[next] == 0) s->open[s->n_open++] = next;
+    }
+}
+
+static void schedule(scheduler *s, const trial *t, uint64_t *seed, dh_slot_pick *order)
+{
+    set_priorities(s, t, seed);
+    s->n_open = 0;
+    memset(s->free_at, 0, sizeof s->free_at);
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->ready[i] = 0;
+        s->waits[i] = slot_n_needs(s->slot, i);
+        if (s->waits[i] == 0) s->open[s->n_open++] = i;
+    }
+    for (uint32_t k = 0; k < s->n; k++) issue(s, choose(s, t->patience), &order[k]);
+}
+
+dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                          dh_slot_pick *order)
+{
+    (void)options;
+    scheduler s;
+    const size_t n = slot_nodes(slot);
+    uint64_t seed = 1;
+    slot_best best = {.order = order};
+    dh_slot_pick *made = calloc(n + 1, sizeof *made);
+    dh_status st = scheduler_init(&s, slot) && made
+                       ? DH_OK
+                       : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    const double enough = 1.002 * dh_slot_bound(slot);
+    for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(trials); i++) {
+        schedule(&s, &trials[i], &seed, made);
+        st = slot_consider(ctx, slot, made, &best);
+        if (best.any && best.period_ns <= enough) break;
+    }
+    scheduler_fini(&s);
+    free(made);
+    return st;
+}

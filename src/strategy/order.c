@@ -1,0 +1,158 @@
+/* Order policies: the table, the simple ones, and the choice among all. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "strategy/slot.h"
+
+/* ---- simple policies ------------------------------------------------------------------------ */
+
+dh_status slot_order_in_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                              dh_slot_pick *order)
+{
+    for (uint32_t i = 0; i < slot_nodes(slot); i++) order[i] = slot_pick_of(slot, i);
+    return DH_OK;
+}
+
+dh_status slot_order_alternate(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                               dh_slot_pick *order)
+{
+    const uint32_t n[2] = {slot->strand[0].n, slot->strand[1].n};
+    uint32_t next[2] = {0, 0};
+    for (uint32_t k = 0; k < n[0] + n[1]; k++) {
+        const uint8_t from = next[0] == n[0] || (next[1] < n[1] && next[1] < next[0]);
+        order[k] = (dh_slot_pick){.op = next[from]++, .strand = from, .barrier = options->barriers};
+    }
+    return DH_OK;
+}
+
+/* ---- orders that respect every dependence ------------------------------------------------- */
+
+typedef struct repair {
+    const dh_slot *slot;
+    bool *issued;
+    dh_slot_pick *order;
+    uint32_t n;
+} repair;
+
+/* What a node needs first; a policy's order has most of it there already. */
+static void issue(repair *r, uint32_t node, bool barrier)
+{
+    if (r->issued[node]) return;
+    r->issued[node] = true;
+    for (uint32_t i = 0; i < slot_n_needs(r->slot, node); i++)
+        issue(r, slot_need(r->slot, node, i), false);
+    r->order[r->n] = slot_pick_of(r->slot, node);
+    r->order[r->n++].barrier = barrier;
+}
+
+static dh_status repair_order(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order)
+{
+    const uint32_t n = slot_nodes(slot);
+    repair r = {.slot = slot, .order = order};
+    dh_slot_pick *given = malloc(((size_t)n + 1) * sizeof *given);
+    r.issued = calloc((size_t)n + 1, sizeof *r.issued);
+    const bool ok = given && r.issued;
+    if (ok) memcpy(given, order, n * sizeof *given);
+    for (uint32_t i = 0; ok && i < n; i++)
+        issue(&r, slot_pick_node(slot, &given[i]), given[i].barrier);
+    free(given);
+    free(r.issued);
+    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+}
+
+dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy *policy,
+                        const dh_order_options *options, dh_slot_pick *order)
+{
+    if (!policy->order) return slot_order_in_order(ctx, slot, options, order);
+    DH_TRY(policy->order(ctx, slot, options, order));
+    return repair_order(ctx, slot, order);
+}
+
+/* ---- the best of all ------------------------------------------------------------------------- */
+
+dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, slot_best *best)
+{
+    dh_slot_timing t = {0};
+    DH_TRY(repair_order(ctx, slot, order));
+    DH_TRY(dh_slot_time(ctx, slot, order, &t));
+    const double gain = 1e-6 * best->period_ns;
+    const bool same = best->any && t.period_ns >= best->period_ns - gain;
+    const bool better = !best->any || t.period_ns < best->period_ns - gain ||
+                        (same && t.period_ns <= best->period_ns + gain &&
+                         t.makespan_ns < best->makespan_ns * (1 - 1e-6));
+    if (!better) return DH_OK;
+    memcpy(best->order, order, slot_nodes(slot) * sizeof *order);
+    best->period_ns = t.period_ns;
+    best->makespan_ns = t.makespan_ns;
+    best->any = true;
+    return DH_OK;
+}
+
+static bool communicates(const dh_slot *slot)
+{
+    for (uint32_t i = 0; i < slot_nodes(slot); i++)
+        if (slot_node(slot, i)->stream > 0) return true;
+    return false;
+}
+
+/* Cheap ones first; a search only while there is something to be found. */
+dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                          dh_slot_pick *order)
+{
+    static dh_status (*const policies[])(dh_ctx *, const dh_slot *, const dh_order_options *,
+                                         dh_slot_pick *) = {slot_order_in_order,
+                                                            slot_order_alternate, slot_order_list,
+                                                            slot_order_dp, slot_order_exact};
+    if (!communicates(slot)) return slot_order_in_order(ctx, slot, options, order);
+    const double enough = 1.01 * dh_slot_bound(slot);
+    slot_best best = {.order = order};
+    dh_slot_pick *made = calloc(slot_nodes(slot) + 1, sizeof *made);
+    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(policies); i++) {
+        st = policies[i](ctx, slot, options, made);
+        if (st == DH_OK) st = slot_consider(ctx, slot, made, &best);
+        if (best.any && best.period_ns <= enough) break;
+    }
+    free(made);
+    return st;
+}
+
+/* ---- the table --------------------------------------------------------------------------------
+ */
+
+static const dh_order_policy policies[] = {
+    {"sequential", "one strand after the other", NULL, false},
+    {"round-robin", "operators of the two strands alternate (Wavelet+ of DHelix, 6.1)",
+     slot_order_alternate, false},
+    {"dp", "pairs of segments by equation 2 in the given order (DHelix, arXiv 2411.15871)",
+     slot_order_dp, true},
+    {"exact", "pairs of segments over all orders and cuts", slot_order_exact, true},
+    {"list",
+     "whatever can start first, the most urgent before others, over all blocks of the slot "
+     "(Graham 1969; HEFT)",
+     slot_order_list, false},
+    {"auto", "the policy whose order the streams finish first, by the costs", slot_order_auto,
+     false},
+};
+
+const dh_order_policy *dh_order_policies(size_t *n)
+{
+    *n = DH_COUNTOF(policies);
+    return policies;
+}
+
+dh_status dh_order_policy_find(dh_ctx *ctx, const char *name, const dh_order_policy **policy)
+{
+    const char *names[DH_COUNTOF(policies)];
+    for (size_t i = 0; i < DH_COUNTOF(policies); i++) {
+        names[i] = policies[i].name;
+        if (strcmp(names[i], name) != 0) continue;
+        *policy = &policies[i];
+        return DH_OK;
+    }
+    const char *near = dh_nearest(name, names, DH_COUNTOF(names));
+    return dh_fail(ctx, DH_EMISSING,
+                   "no order policy is called %s%s%s; dhelix list policies has all", name,
+                   near ? "; did you mean " : "", near ? near : "");
+}

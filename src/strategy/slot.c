@@ -1,0 +1,213 @@
+/* Slots: what each operator of two strands must follow. */
+#include "strategy/slot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- dependences -------------------------------------------------------------------------- */
+
+/* One access to some rows of a tensor. */
+typedef struct access {
+    uint32_t op;
+    bool writes;
+    int64_t row0, row1;
+} access;
+typedef DH_VEC(access) access_list;
+
+/* What has been accessed so far of a strand. Places: the tensors of every block, then the
+ * inputs of the micro-batch and the persistent states, which all blocks share. */
+typedef struct tracker {
+    const dh_slot_item *items;
+    size_t n_items;
+    bool forward;
+    const dh_graph **graphs; /* [n_blocks] */
+    size_t *place0;          /* [n_blocks + 1] */
+    size_t n_blocks;
+    access_list *at;
+    size_t n_places;
+    DH_VEC(uint32_t) preds;
+    bool failed;
+} tracker;
+
+enum { SHARED_PLACES = (int)DH_N_INPUT + (int)DH_N_STATE };
+
+static bool tracker_init(tracker *t, const dh_slot_item *items, size_t n, bool forward)
+{
+    *t = (tracker){.items = items, .n_items = n, .forward = forward};
+    for (size_t i = 0; i < n; i++) t->n_blocks = DH_MAX(t->n_blocks, (size_t)items[i].block + 1);
+    t->graphs = calloc(t->n_blocks + 1, sizeof *t->graphs);
+    t->place0 = calloc(t->n_blocks + 1, sizeof *t->place0);
+    if (!t->graphs || !t->place0) return false;
+    for (size_t i = 0; i < n; i++)
+        if (items[i].graph) t->graphs[items[i].block] = items[i].graph;
+    for (size_t b = 0; b < t->n_blocks; b++)
+        t->place0[b + 1] = t->place0[b] + (t->graphs[b] ? t->graphs[b]->tensors.n : 0);
+    t->n_places = t->place0[t->n_blocks] + SHARED_PLACES;
+    t->at = calloc(t->n_places, sizeof *t->at);
+    return t->at != NULL;
+}
+
+static void tracker_fini(tracker *t)
+{
+    for (size_t i = 0; t->at && i < t->n_places; i++) dh_vec_fini(&t->at[i]);
+    free(t->at);
+    free(t->place0);
+    free(t->graphs);
+    dh_vec_fini(&t->preds);
+}
+
+/* The tensor by which the strand enters a block, and leaves it. */
+static uint32_t entering(const tracker *t, const dh_graph *g)
+{
+    return t->forward ? g->x_in : g->dx_out;
+}
+
+static uint32_t leaving(const tracker *t, const dh_graph *g)
+{
+    return t->forward ? g->x_out : g->dx_in;
+}
+
+static size_t place_of(const tracker *t, size_t block, uint32_t tensor)
+{
+    const dh_tensor *x = &t->graphs[block]->tensors.at[tensor];
+    if (x->kind == DH_TENSOR_INPUT) return t->place0[t->n_blocks] + x->slot;
+    if (x->kind == DH_TENSOR_STATE) return t->place0[t->n_blocks] + DH_N_INPUT + x->slot;
+    const uint32_t root = x->base == DH_NONE ? tensor : x->base;
+    if (root == entering(t, t->graphs[block]))
+        for (size_t b = block; b-- > 0;) { /* blocks without such a tensor lie between: data */
+            const uint32_t from = t->graphs[b] ? leaving(t, t->graphs[b]) : DH_NONE;
+            if (from != DH_NONE) return t->place0[b] + from;
+        }
+    return t->place0[block] + root;
+}
+
+static void add_pred(tracker *t, size_t first, uint32_t pred)
+{
+    for (size_t i = first; i < t->preds.n; i++)
+        if (t->preds.at[i] == pred) return;
+    if (!dh_vec_push(&t->preds, pred)) t->failed = true;
+}
+
+static void touch(tracker *t, size_t first, uint32_t op, size_t block, uint32_t tensor, bool writes)
+{
+    const dh_tensor *x = &t->graphs[block]->tensors.at[tensor];
+    if (x->kind == DH_TENSOR_PARAM || x->kind == DH_TENSOR_RANGE) return;
+    access now = {.op = op, .writes = writes, .row0 = 0, .row1 = INT64_MAX};
+    if (x->base != DH_NONE) {
+        now.row0 = x->row0;
+        now.row1 = x->row0 + x->shape[0];
+    }
+    access_list *list = &t->at[place_of(t, block, tensor)];
+    for (size_t i = 0; i < list->n; i++) {
+        const access *was = &list->at[i];
+        const bool apart = was->row1 <= now.row0 || now.row1 <= was->row0;
+        if (!apart && was->op != op && (was->writes || writes)) add_pred(t, first, was->op);
+    }
+    if (!dh_vec_push(list, now)) t->failed = true;
+}
+
+/* Reductions of a block's gradients follow all of its operators. */
+static void after_block(tracker *t, size_t first, uint32_t op)
+{
+    for (uint32_t i = 0; i < op; i++)
+        if (t->items[i].block == t->items[op].block) add_pred(t, first, i);
+}
+
+static void track(tracker *t, uint32_t i)
+{
+    const dh_slot_item *item = &t->items[i];
+    const size_t first = t->preds.n;
+    if (item->op == DH_NONE) {
+        after_block(t, first, i);
+        return;
+    }
+    const dh_op *op = &item->graph->ops.at[item->op];
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (op->in[k] != DH_NONE) touch(t, first, i, item->block, op->in[k], false);
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (op->out[k] != DH_NONE) touch(t, first, i, item->block, op->out[k], true);
+}
+
+/* ---- strands ------------------------------------------------------------------------------- */
+
+static dh_slot_op describe(const dh_costs *costs, const dh_mesh *mesh, int64_t rank,
+                           const dh_slot_item *item)
+{
+    dh_slot_op op = {.block = item->block, .after_f = item->after_f, .stream = -1};
+    if (item->op == DH_NONE) return op;
+    op.at = (dh_cost_op){item->graph, &item->graph->ops.at[item->op], mesh, rank};
+    op.ns = costs->solo(costs->self, &op.at).ns;
+    op.stream = dh_cost_stream(&op.at);
+    op.wgrad = op.at.op->phase == DH_PHASE_W;
+    return op;
+}
+
+static bool fill_strand(dh_arena *arena, const dh_costs *costs, const dh_mesh *mesh, int64_t rank,
+                        tracker *t, dh_slot_strand *strand)
+{
+    const size_t n = t->n_items;
+    dh_slot_op *ops = DH_NEW_N(arena, dh_slot_op, n + 1);
+    size_t *first = calloc(n + 1, sizeof *first);
+    for (size_t i = 0; ops && first && i < n; i++) {
+        first[i] = t->preds.n;
+        ops[i] = describe(costs, mesh, rank, &t->items[i]);
+        track(t, (uint32_t)i);
+        ops[i].n_preds = (uint32_t)(t->preds.n - first[i]);
+    }
+    uint32_t *preds = ops && first ? DH_NEW_N(arena, uint32_t, t->preds.n + 1) : NULL;
+    if (preds) {
+        if (t->preds.n) memcpy(preds, t->preds.at, t->preds.n * sizeof *preds);
+        for (size_t i = 0; i < n; i++) ops[i].preds = preds + first[i];
+        *strand = (dh_slot_strand){ops, (uint32_t)n, (uint32_t)t->n_blocks};
+    }
+    free(first);
+    return preds && !t->failed;
+}
+
+dh_status dh_slot_build(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs, const dh_mesh *mesh,
+                        int64_t rank, const dh_slot_items strands[2], dh_slot **slot)
+{
+    dh_slot *s = DH_NEW(arena, dh_slot);
+    bool ok = s != NULL;
+    if (ok) *s = (dh_slot){.costs = costs};
+    for (int k = 0; ok && k < 2; k++) {
+        tracker t;
+        ok = tracker_init(&t, strands[k].at, strands[k].n, k == 0) &&
+             fill_strand(arena, costs, mesh, rank, &t, &s->strand[k]);
+        tracker_fini(&t);
+    }
+    if (!ok) return dh_fail(ctx, DH_ENOMEM, "out of memory describing a slot");
+    *slot = s;
+    return DH_OK;
+}
+
+dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
+                            const dh_mesh *mesh, int64_t rank, const dh_graph *f, const dh_graph *b,
+                            dh_slot **slot)
+{
+    const dh_graph *graphs[2] = {f, b};
+    dh_slot_items strands[2] = {{NULL, 0}, {NULL, 0}};
+    for (int k = 0; k < 2; k++) {
+        if (!graphs[k]) continue;
+        dh_slot_item *items = DH_NEW_N(arena, dh_slot_item, graphs[k]->ops.n + 1);
+        if (!items) return dh_fail(ctx, DH_ENOMEM, "out of memory describing a slot");
+        for (uint32_t i = 0; i < graphs[k]->ops.n; i++) {
+            const dh_phase phase = graphs[k]->ops.at[i].phase;
+            const bool wanted =
+                k == 0 ? phase == DH_PHASE_F : phase == DH_PHASE_B || phase == DH_PHASE_W;
+            if (wanted) items[strands[k].n++] = (dh_slot_item){.graph = graphs[k], .op = i};
+        }
+        strands[k].at = items;
+    }
+    return dh_slot_build(ctx, arena, costs, mesh, rank, strands, slot);
+}
+
+double dh_slot_bound(const dh_slot *slot)
+{
+    double busy[3] = {0, 0, 0};
+    for (uint32_t i = 0; i < slot_nodes(slot); i++) {
+        const dh_slot_op *op = slot_node(slot, i);
+        if (op->stream >= 0) busy[op->stream] += op->ns;
+    }
+    return DH_MAX(busy[0], DH_MAX(busy[1], busy[2]));
+}

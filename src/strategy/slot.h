@@ -1,0 +1,63 @@
+/* Inside the folder: building slots, walking them as one set of nodes. */
+#ifndef DH_STRATEGY_SLOT_H
+#define DH_STRATEGY_SLOT_H
+
+#include "dhelix/strategy.h"
+
+/* Operators of both strands numbered through: those of strand 0 first. */
+static inline uint32_t slot_nodes(const dh_slot *slot)
+{
+    return slot->strand[0].n + slot->strand[1].n;
+}
+static inline const dh_slot_op *slot_node(const dh_slot *slot, uint32_t node)
+{
+    const uint32_t n0 = slot->strand[0].n;
+    return node < n0 ? &slot->strand[0].ops[node] : &slot->strand[1].ops[node - n0];
+}
+static inline uint32_t slot_pick_node(const dh_slot *slot, const dh_slot_pick *pick)
+{
+    return pick->op + (pick->strand ? slot->strand[0].n : 0);
+}
+static inline dh_slot_pick slot_pick_of(const dh_slot *slot, uint32_t node)
+{
+    const uint32_t n0 = slot->strand[0].n;
+    return node < n0 ? (dh_slot_pick){.op = node} : (dh_slot_pick){.op = node - n0, .strand = 1};
+}
+/* What a node follows: its predecessors, then after_f operators of strand 0. */
+static inline uint32_t slot_n_needs(const dh_slot *slot, uint32_t node)
+{
+    const dh_slot_op *op = slot_node(slot, node);
+    return op->n_preds + (node < slot->strand[0].n ? 0 : op->after_f);
+}
+static inline uint32_t slot_need(const dh_slot *slot, uint32_t node, uint32_t i)
+{
+    const dh_slot_op *op = slot_node(slot, node);
+    if (i >= op->n_preds) return i - op->n_preds;
+    return op->preds[i] + (node < slot->strand[0].n ? 0 : slot->strand[0].n);
+}
+
+/* policies, in order.c, list.c and pairs.c */
+dh_status slot_order_in_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                              dh_slot_pick *order);
+dh_status slot_order_alternate(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                               dh_slot_pick *order);
+dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                          dh_slot_pick *order);
+dh_status slot_order_dp(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                        dh_slot_pick *order);
+dh_status slot_order_exact(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                           dh_slot_pick *order);
+dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                          dh_slot_pick *order);
+
+/* Puts an order right and keeps the better of two by period, then by makespan; of equals the
+ * one that was there.
+ * errors: those of dh_slot_time */
+typedef struct slot_best {
+    dh_slot_pick *order; /* [nodes] */
+    double period_ns, makespan_ns;
+    bool any;
+} slot_best;
+dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, slot_best *best);
+
+#endif

@@ -1,0 +1,191 @@
+/* Running an order of a slot against the clock: three streams in order, operators that run at
+ * the same time progress at their mutual rates. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "strategy/slot.h"
+
+enum { N_STREAMS = 3 };
+#define LEAST_RATE 0.02 /* measured pairs can stand still; time must go on */
+
+/* One or more copies of an order, one behind the other. */
+typedef struct replay {
+    const dh_slot *slot;
+    const dh_slot_pick *order;
+    uint32_t n, n_copies;
+    uint32_t *queue[N_STREAMS], n_queue[N_STREAMS], head[N_STREAMS]; /* places in the order */
+    uint32_t *place_of;                                              /* [n] by node */
+    uint32_t *phase;      /* [n * copies]: barriers before a place */
+    uint32_t *phase_left; /* operators of a phase not yet ended */
+    uint32_t phase_now;
+    bool *ended;
+    double *start, *end;
+    int64_t running[N_STREAMS]; /* place, -1 */
+    double left[N_STREAMS];
+    double now, exposed, busy[N_STREAMS];
+} replay;
+
+static const dh_slot_op *op_at(const replay *r, uint32_t place)
+{
+    return slot_node(r->slot, slot_pick_node(r->slot, &r->order[place % r->n]));
+}
+
+static bool replay_init(replay *r, const dh_slot *slot, const dh_slot_pick *order,
+                        uint32_t n_copies)
+{
+    *r = (replay){.slot = slot, .order = order, .n = slot_nodes(slot), .n_copies = n_copies};
+    const size_t n = (size_t)r->n * n_copies + 1;
+    bool ok = (r->place_of = calloc(n, sizeof *r->place_of)) &&
+              (r->phase = calloc(n, sizeof *r->phase)) &&
+              (r->phase_left = calloc(n + 1, sizeof *r->phase_left)) &&
+              (r->ended = calloc(n, sizeof *r->ended)) &&
+              (r->start = calloc(n, sizeof *r->start)) && (r->end = calloc(n, sizeof *r->end));
+    for (int s = 0; s < N_STREAMS; s++) {
+        r->running[s] = -1;
+        ok = ok && (r->queue[s] = calloc(n, sizeof *r->queue[s]));
+    }
+    if (!ok) return false;
+    uint32_t phase = 0;
+    for (uint32_t i = 0; i < r->n; i++) r->place_of[slot_pick_node(slot, &order[i])] = i;
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        const dh_slot_op *op = op_at(r, i);
+        phase += order[i % r->n].barrier;
+        r->phase[i] = phase;
+        if (op->stream < 0)
+            r->ended[i] = true; /* issued, and on its own from there */
+        else {
+            r->queue[op->stream][r->n_queue[op->stream]++] = i;
+            r->phase_left[phase]++;
+        }
+    }
+    return true;
+}
+
+static void replay_fini(replay *r)
+{
+    for (int s = 0; s < N_STREAMS; s++) free(r->queue[s]);
+    free(r->place_of);
+    free(r->phase);
+    free(r->phase_left);
+    free(r->ended);
+    free(r->start);
+    free(r->end);
+}
+
+/* In a further copy the backward is that of the forward of the copy before. */
+static bool follows_forward(const replay *r, uint32_t place)
+{
+    const dh_slot_pick *p = &r->order[place % r->n];
+    const uint32_t copy = place / r->n, n_f = r->slot->strand[0].n;
+    if (copy == 0 || p->strand == 0 || n_f == 0) return true;
+    return r->ended[(copy - 1) * r->n + r->place_of[n_f - 1]];
+}
+
+static bool can_start(replay *r, uint32_t place, bool *other_stream)
+{
+    while (r->phase_left[r->phase_now] == 0 && r->phase_now < r->phase[place]) r->phase_now++;
+    if (r->phase[place] > r->phase_now || !follows_forward(r, place)) return false;
+    const uint32_t copy0 = place / r->n * r->n;
+    const uint32_t node = slot_pick_node(r->slot, &r->order[place % r->n]);
+    *other_stream = false;
+    for (uint32_t i = 0; i < slot_n_needs(r->slot, node); i++) {
+        const uint32_t before = r->place_of[slot_need(r->slot, node, i)];
+        if (!r->ended[copy0 + before]) return false;
+        if (op_at(r, before)->stream != op_at(r, place)->stream) *other_stream = true;
+    }
+    return true;
+}
+
+static void start_what_can(replay *r)
+{
+    const dh_costs *c = r->slot->costs;
+    for (int s = 0; s < N_STREAMS; s++) {
+        bool waits;
+        if (r->running[s] >= 0 || r->head[s] == r->n_queue[s]) continue;
+        const uint32_t place = r->queue[s][r->head[s]];
+        if (!can_start(r, place, &waits)) continue;
+        r->head[s]++;
+        r->running[s] = place;
+        r->start[place] = r->now;
+        r->left[s] = op_at(r, place)->ns + c->launch_ns + (waits ? c->event_ns : 0);
+    }
+}
+
+static void set_rates(const replay *r, double rate[N_STREAMS])
+{
+    const dh_costs *c = r->slot->costs;
+    for (int s = 0; s < N_STREAMS; s++) rate[s] = 1;
+    for (int a = 0; a < N_STREAMS; a++)
+        for (int b = a + 1; b < N_STREAMS; b++) {
+            if (r->running[a] < 0 || r->running[b] < 0) continue;
+            const dh_op_rates both = c->beside(c->self, &op_at(r, (uint32_t)r->running[a])->at,
+                                               &op_at(r, (uint32_t)r->running[b])->at);
+            rate[a] *= DH_MAX(both.a, LEAST_RATE);
+            rate[b] *= DH_MAX(both.b, LEAST_RATE);
+        }
+}
+
+/* To the next end of an operator; false when nothing runs. */
+static bool advance(replay *r)
+{
+    double rate[N_STREAMS], step = -1;
+    set_rates(r, rate);
+    for (int s = 0; s < N_STREAMS; s++)
+        if (r->running[s] >= 0 && (step < 0 || r->left[s] / rate[s] < step))
+            step = r->left[s] / rate[s];
+    if (step < 0) return false;
+    if (r->running[0] < 0) r->exposed += step;
+    r->now += step;
+    for (int s = 0; s < N_STREAMS; s++) {
+        if (r->running[s] < 0) continue;
+        const uint32_t place = (uint32_t)r->running[s];
+        r->busy[s] += step;
+        r->left[s] -= step * rate[s];
+        if (r->left[s] > 1e-6) continue;
+        r->end[place] = r->now;
+        r->ended[place] = true;
+        r->phase_left[r->phase[place]]--;
+        r->running[s] = -1;
+    }
+    return true;
+}
+
+static dh_status replay_run(dh_ctx *ctx, replay *r)
+{
+    do start_what_can(r);
+    while (advance(r));
+    for (int s = 0; s < N_STREAMS; s++)
+        if (r->head[s] < r->n_queue[s])
+            return dh_fail(
+                ctx, DH_EINVAL, "this order of a slot cannot run: operator %u of %s waits for ever",
+                r->order[r->queue[s][r->head[s]] % r->n].op,
+                r->order[r->queue[s][r->head[s]] % r->n].strand ? "the backward" : "the forward");
+    return DH_OK;
+}
+
+static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
+                             uint32_t n_copies, dh_slot_timing *timing)
+{
+    replay r;
+    dh_status st = replay_init(&r, slot, order, n_copies)
+                       ? replay_run(ctx, &r)
+                       : dh_fail(ctx, DH_ENOMEM, "out of memory timing an order");
+    if (st == DH_OK && n_copies == 1) {
+        timing->makespan_ns = r.now;
+        timing->exposed_ns = r.exposed;
+        memcpy(timing->busy_ns, r.busy, sizeof timing->busy_ns);
+        if (timing->start_ns) memcpy(timing->start_ns, r.start, r.n * sizeof *r.start);
+        if (timing->end_ns) memcpy(timing->end_ns, r.end, r.n * sizeof *r.end);
+    } else if (st == DH_OK) {
+        timing->period_ns = r.now - timing->makespan_ns;
+    }
+    replay_fini(&r);
+    return st;
+}
+
+dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
+                       dh_slot_timing *timing)
+{
+    DH_TRY(time_copies(ctx, slot, order, 1, timing));
+    return time_copies(ctx, slot, order, 2, timing);
+}

@@ -1,0 +1,52 @@
+/* The strategies: one row each. */
+#include "dhelix/strategy.h"
+
+#include <string.h>
+
+static const dh_strategy strategies[] = {
+    {"sequential", "one strand: forwards and backwards never share a slot's time (Megatron-LM)",
+     NULL, "sequential", false},
+    {"wavelet+",
+     "two strands on a folded model, operators alternate (Wavelet+ of DHelix, arXiv 2411.15871, "
+     "6.1)",
+     "dhelix-w", "round-robin", false},
+    {"dhelix-paper",
+     "two strands on a folded model, segments paired by equation 2 in the given order, a barrier "
+     "between pairs (DHelix, arXiv 2411.15871)",
+     "dhelix-w", "dp", true},
+    {"dhelix",
+     "two strands on a folded model, in the order whose streams finish first: pairing plans and "
+     "list schedules compared; events instead of barriers",
+     "dhelix-w", "auto", false},
+    {"round-robin", "operators of co-executed slots alternate, on the job's own schedule", NULL,
+     "round-robin", false},
+    {"list", "list scheduling of co-executed slots, on the job's own schedule (Graham 1969)", NULL,
+     "list", false},
+};
+
+const dh_strategy *dh_strategies(size_t *n)
+{
+    *n = DH_COUNTOF(strategies);
+    return strategies;
+}
+
+dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **strategy)
+{
+    const char *names[DH_COUNTOF(strategies)];
+    for (size_t i = 0; i < DH_COUNTOF(strategies); i++) {
+        names[i] = strategies[i].name;
+        if (strcmp(names[i], name) != 0) continue;
+        *strategy = &strategies[i];
+        return DH_OK;
+    }
+    const char *near = dh_nearest(name, names, DH_COUNTOF(names));
+    return dh_fail(ctx, DH_EMISSING, "no strategy is called %s%s%s; dhelix list strategies has all",
+                   name, near ? "; did you mean " : "", near ? near : "");
+}
+
+dh_status dh_strategy_ordering(dh_ctx *ctx, const dh_strategy *strategy, dh_ordering *ordering)
+{
+    *ordering = (dh_ordering){.options = DH_ORDER_OPTIONS_INIT};
+    ordering->options.barriers = strategy->barriers;
+    return dh_order_policy_find(ctx, strategy->policy, &ordering->policy);
+}
