@@ -48,13 +48,29 @@ void dh_timeline_add(dh_timeline *sum, const dh_timeline *one);
 /* Hidden part of the time in which communication ran; 0 where none did. */
 double dh_timeline_hidden_share(const dh_timeline *timeline);
 
+/* Bytes of a rank's transient buffers alive from at_ns until the next point's. */
+typedef struct dh_memory_point {
+    int64_t at_ns;
+    int64_t activation_bytes, scratch_bytes;
+} dh_memory_point;
+
+/* A buffer is alive from the start of the first instruction that touches it to the end of the
+ * last. With program->persistent_bytes the sum never exceeds program->slab_bytes.
+ * in        spans: one for each instruction of the program
+ * out       set only on DH_OK: points [*n] in order of time, the last one 0; caller frees
+ * errors    DH_ENOMEM
+ * cost      O(operands + buffers log buffers); pure */
+dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                              dh_memory_point **points, size_t *n);
+
 /* The step in Chrome's trace event format (JSON object form): process = rank, thread =
  * stream, a complete event for each instruction; name: operator; cat: phase; args:
- * instruction, output tensor, micro-batch, layer, and flops of computation, bytes of its
- * operands. Times are those of the monotonic clock in microseconds, so that files of ranks
- * on one machine join into one trace:
- *     jq -s '{traceEvents: map(.traceEvents) | add}' trace-rank*.json
- * errors    DH_EIO, DH_ENOMEM; path then is as it was */
+ * instruction, kind of block, output tensor, group of ranks or pipeline rank it communicates
+ * with, micro-batch, layer, flops of computation, bytes of its operands; and counter events
+ * "memory": activations and scratch alive, in bytes. The object's "otherData" has the rank, the
+ * bytes planned for it and those of each persistent kind. Times are those of the monotonic clock in
+ * microseconds, so that files of ranks on one machine join into one trace: jq -s '{traceEvents:
+ * map(.traceEvents) | add}' trace-rank*.json errors    DH_EIO, DH_ENOMEM; path then is as it was */
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,
                          const dh_span *spans);
 

@@ -1,22 +1,44 @@
 /* A step as Chrome trace events.
  *
  * Format: "Trace Event Format" (Google, 2016), JSON object form: metadata events name
- * process and threads, complete events ("X") have start and duration in microseconds.
+ * process and threads, complete events ("X") have start and duration in microseconds,
+ * counter events ("C") values that hold until the next; "otherData" is free.
  * Names come from tables and from our graph builder: letters, digits, '_', '.', nothing
  * that JSON would want escaped. */
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "dhelix/timeline.h"
+#include "graph/text_names.h"
 
 static const char *const phase_names[DH_N_PHASE] = {[DH_PHASE_F] = "forward",
                                                     [DH_PHASE_B] = "input-gradient",
                                                     [DH_PHASE_W] = "weight-gradient",
                                                     [DH_PHASE_OPT] = "optimizer"};
 
+/* What does not change with time. */
+static void print_footprint(const dh_program *p, dh_str *out)
+{
+    uint64_t n_bytes[DH_BUF_ACT] = {0};
+    for (size_t b = 0; b < p->buffers.n; b++)
+        if (dh_buffer_is_persistent(p->buffers.at[b].kind))
+            n_bytes[p->buffers.at[b].kind] += p->buffers.at[b].n_bytes;
+    dh_str_printf(out,
+                  "\"otherData\": {\"rank\": %lld, \"planned_bytes\": %" PRIu64
+                  ", \"lower_bound_bytes\": %" PRIu64 ", \"persistent_bytes\": {",
+                  (long long)p->rank, p->slab_bytes, p->live_bytes);
+    for (int k = 0; k < DH_BUF_ACT; k++)
+        dh_str_printf(out, "%s\"%s\": %" PRIu64, k ? ", " : "",
+                      dh_buffer_kind_name((dh_buffer_kind)k), n_bytes[k]);
+    dh_str_printf(out, "}},\n");
+}
+
 static void print_header(const dh_program *p, dh_str *out)
 {
     const long long rank = (long long)p->rank;
-    dh_str_printf(out, "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n");
+    dh_str_printf(out, "{\"displayTimeUnit\": \"ns\", ");
+    print_footprint(p, out);
+    dh_str_printf(out, "\"traceEvents\": [\n");
     dh_str_printf(out,
                   "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %lld, "
                   "\"args\": {\"name\": \"rank %lld\"}},\n"
@@ -39,20 +61,38 @@ static void print_us(const char *key, int64_t ns, dh_str *out)
                   (long long)(ns % 1000));
 }
 
+static void print_link(const dh_block *link, dh_str *out)
+{
+    dh_str_printf(out, ", \"peer_stage\": %d, \"carries\": \"%s\"", link->peer,
+                  link->tag ? "gradients" : "activations");
+}
+
 static void print_args(const dh_program *p, uint32_t id, dh_str *out)
 {
     const dh_instr *instr = &p->instrs.at[id];
     const dh_graph *graph = dh_instr_graph(p, instr);
     const dh_op *op = dh_instr_op(p, instr);
     dh_str_printf(out, ", \"args\": {\"instr\": %u", id);
+    dh_str_printf(out, ", \"block\": \"%s\"", dh_name_of(&dh_block_kind_names, graph->kind));
     if (op->out[0] != DH_NONE)
         dh_str_printf(out, ", \"out\": \"%s\"", graph->tensors.at[op->out[0]].name);
+    if (op->group >= 0)
+        dh_str_printf(out, ", \"group\": \"%s\"", dh_group_name((dh_group_kind)op->group));
+    if (graph->kind == DH_BLOCK_LINK) print_link(&p->blocks.at[instr->block], out);
     if (instr->mb >= 0) dh_str_printf(out, ", \"micro_batch\": %d", instr->mb);
     if (graph->kind == DH_BLOCK_LAYER)
         dh_str_printf(out, ", \"layer\": %d", p->blocks.at[instr->block].layer);
     const double flops = dh_op_flops(graph, op);
     if (flops > 0) dh_str_printf(out, ", \"flops\": %.0f", flops);
     dh_str_printf(out, ", \"bytes\": %.0f}", dh_op_bytes(graph, op));
+}
+
+/* A transfer of gradients is part of the backward, whatever its graph calls it. */
+static const char *phase_name(const dh_program *p, const dh_instr *instr)
+{
+    const bool gradients =
+        dh_instr_graph(p, instr)->kind == DH_BLOCK_LINK && p->blocks.at[instr->block].tag != 0;
+    return phase_names[gradients ? DH_PHASE_B : dh_instr_op(p, instr)->phase];
 }
 
 static void print_event(const dh_program *p, const dh_span *span, uint32_t id, dh_str *out)
@@ -62,7 +102,7 @@ static void print_event(const dh_program *p, const dh_span *span, uint32_t id, d
     dh_str_printf(out,
                   ",\n{\"ph\": \"X\", \"name\": \"%s\", \"cat\": \"%s\", \"pid\": %lld, "
                   "\"tid\": %d",
-                  dh_op_info_of(op->type)->name, phase_names[op->phase], (long long)p->rank,
+                  dh_op_info_of(op->type)->name, phase_name(p, instr), (long long)p->rank,
                   instr->stream);
     print_us("ts", span->start_ns, out);
     print_us("dur", span->end_ns - span->start_ns, out);
@@ -70,12 +110,26 @@ static void print_event(const dh_program *p, const dh_span *span, uint32_t id, d
     dh_str_printf(out, "}");
 }
 
+static void print_memory(const dh_program *p, const dh_memory_point *point, dh_str *out)
+{
+    dh_str_printf(out, ",\n{\"ph\": \"C\", \"name\": \"memory\", \"pid\": %lld",
+                  (long long)p->rank);
+    print_us("ts", point->at_ns, out);
+    dh_str_printf(out, ", \"args\": {\"activations\": %lld, \"scratch\": %lld}}",
+                  (long long)point->activation_bytes, (long long)point->scratch_bytes);
+}
+
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,
                          const dh_span *spans)
 {
+    dh_memory_point *memory;
+    size_t n_points;
+    DH_TRY(dh_memory_over_time(ctx, program, spans, &memory, &n_points));
     dh_str text = DH_STR_INIT;
     print_header(program, &text);
     for (uint32_t id = 0; id < program->instrs.n; id++) print_event(program, &spans[id], id, &text);
+    for (size_t i = 0; i < n_points; i++) print_memory(program, &memory[i], &text);
+    free(memory);
     dh_str_printf(&text, "\n]}\n");
     dh_status st = text.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path)
                                : dh_file_write_atomic(ctx, path, text.text, text.len);

@@ -70,6 +70,69 @@ static void check_event(const dh_program *p, const json_t *event)
     if (instr->mb >= 0) assert_int_equal(number(args, "micro_batch"), instr->mb);
     if (graph->kind == DH_BLOCK_LAYER)
         assert_int_equal(number(args, "layer"), p->blocks.at[instr->block].layer);
+    assert_non_null(json_object_get(args, "block"));
+    if (op->group >= 0)
+        assert_string_equal(json_string_value(json_object_get(args, "group")),
+                            dh_group_name((dh_group_kind)op->group));
+    if (graph->kind == DH_BLOCK_LINK)
+        assert_int_equal(number(args, "peer_stage"), p->blocks.at[instr->block].peer);
+}
+
+static bool touches(const dh_program *p, const dh_instr *instr, uint32_t root)
+{
+    const dh_op_info *info = dh_op_info_of(dh_instr_op(p, instr)->type);
+    for (int k = -1; k < info->n_in + info->n_out; k++) {
+        uint32_t b = k < 0 ? instr->work : dh_instr_operand(p, instr, k)->buffer;
+        while (b != DH_NONE && p->buffers.at[b].alias != DH_NONE) b = p->buffers.at[b].alias;
+        if (b == root) return true;
+    }
+    return false;
+}
+
+/* Bytes of one kind alive just after a moment, by looking at every instruction. */
+static int64_t alive_after(const dh_program *p, dh_buffer_kind kind, int64_t at_ns)
+{
+    int64_t sum = 0;
+    for (uint32_t b = 0; b < p->buffers.n; b++) {
+        bool before = false, after = false;
+        if (p->buffers.at[b].kind != kind || p->buffers.at[b].alias != DH_NONE) continue;
+        for (uint32_t i = 0; i < p->instrs.n; i++) {
+            if (!touches(p, &p->instrs.at[i], b)) continue;
+            before |= span_of(i).start_ns <= at_ns;
+            after |= span_of(i).end_ns > at_ns;
+        }
+        if (before && after) sum += (int64_t)p->buffers.at[b].n_bytes;
+    }
+    return sum;
+}
+
+static void check_memory(const dh_program *p, const json_t *trace)
+{
+    const json_t *other = json_object_get(trace, "otherData");
+    assert_int_equal(number(other, "rank"), 2);
+    assert_int_equal(number(other, "planned_bytes"), p->slab_bytes);
+    const json_t *kinds = json_object_get(other, "persistent_bytes");
+    assert_true(number(kinds, "master") > 0 && number(kinds, "adam.m") == number(kinds, "adam.v"));
+
+    size_t at, n = 0;
+    int64_t last = -1, most = 0;
+    json_t *event;
+    json_array_foreach(json_object_get(trace, "traceEvents"), at, event)
+    {
+        if (strcmp(json_string_value(json_object_get(event, "ph")), "C") != 0) continue;
+        const json_t *args = json_object_get(event, "args");
+        const int64_t ts = ns_of(event, "ts"), act = number(args, "activations");
+        const int64_t scratch = number(args, "scratch");
+        if (n++ % 7 == 0) { /* the slow way, now and then */
+            assert_int_equal(act, alive_after(p, DH_BUF_ACT, ts));
+            assert_int_equal(scratch, alive_after(p, DH_BUF_WORK, ts));
+        }
+        last = act + scratch;
+        most = DH_MAX(most, last);
+    }
+    assert_true(n > 100);
+    assert_int_equal(last, 0);
+    assert_true(most > 0 && (uint64_t)most + p->persistent_bytes <= p->slab_bytes);
 }
 
 /* Categories of the phases that the program has. */
@@ -88,7 +151,7 @@ static void check_categories(const json_t *events)
     }
 }
 
-static void every_instruction_is_an_event(void **state)
+static void a_trace_tells_instructions_and_memory(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     char dir[256], path[300];
@@ -118,6 +181,7 @@ static void every_instruction_is_an_event(void **state)
     assert_int_equal(n_names, 2 + 2 * DH_N_STREAM);
     for (int s = 0; s < DH_N_STREAM; s++) assert_true(n_stream[s] > 0);
     check_categories(events);
+    check_memory(p, trace);
 
     json_decref(trace);
     free(spans);
@@ -136,7 +200,7 @@ static void a_folder_that_is_not_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_instruction_is_an_event),
+        cmocka_unit_test(a_trace_tells_instructions_and_memory),
         cmocka_unit_test(a_folder_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
