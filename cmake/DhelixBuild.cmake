@@ -59,3 +59,17 @@ function(dh_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
 endfunction()
+
+# dh_embed(<library> <symbol> <files>): the files' text becomes part of the library, as an array
+# of dh_embedded (src/base/embedded.h) sorted by name.
+function(dh_embed library symbol)
+  list(SORT ARGN)
+  list(JOIN ARGN "," joined)
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.c)
+  add_custom_command(OUTPUT ${out}
+    COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DSYMBOL=${symbol} -DFILES=${joined}
+      -P ${CMAKE_SOURCE_DIR}/cmake/EmbedText.cmake
+    DEPENDS ${ARGN} ${CMAKE_SOURCE_DIR}/cmake/EmbedText.cmake
+    COMMENT "Generating ${symbol}.c" VERBATIM)
+  target_sources(${library} PRIVATE ${out})
+endfunction()

@@ -21,6 +21,7 @@
 #include "dhelix/tokenizer.h"
 
 /* operators, schedules, pairing, programs */
+#include "dhelix/cluster.h"
 #include "dhelix/costs.h"
 #include "dhelix/graph.h"
 #include "dhelix/pairing.h"

@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "config/settings.h"
 #include "dhelix/backend.h"
+#include "dhelix/cluster.h"
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"
 
@@ -145,6 +146,34 @@ static json_t *list_policies(void)
     return rows;
 }
 
+static json_t *cluster_row(const dh_cluster *c)
+{
+    return json_pack("{ss sI sf sf sf sf ss}", "name", c->name, "devices",
+                     (json_int_t)c->node_devices, "bf16_tflops", c->bf16_flops_per_s * 1e-12,
+                     "memory_gb", c->memory_bytes * 1e-9, "local_gb_per_s",
+                     c->local.bytes_per_s * 1e-9, "network_gb_per_s", c->network.bytes_per_s * 1e-9,
+                     "doc", c->doc);
+}
+
+static json_t *list_clusters(void)
+{
+    json_t *rows = json_array();
+    const char *name;
+    for (size_t i = 0; (name = dh_cluster_name(i)); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_cluster *cluster;
+        dh_status st = dh_cluster_find(&ctx, name, &cluster);
+        DH_CHECK(st == DH_OK || st == DH_ENOMEM, "%s", ctx.message);
+        if (st != DH_OK) {
+            json_decref(rows);
+            return NULL;
+        }
+        json_array_append_new(rows, cluster_row(cluster));
+        dh_cluster_destroy(cluster);
+    }
+    return rows;
+}
+
 static json_t *setting_row(const dh_setting *s)
 {
     dh_str valid = DH_STR_INIT;
@@ -173,8 +202,12 @@ static const struct list {
     {"schedules", "orders of micro-batches over pipeline stages, for `parallel.schedule`",
      list_schedules},
     {"strategies", "ways to hide communication, for the setting `strategy`", list_strategies},
+<<<<<<< HEAD
     {"policies", "orders of co-executed operators, for the setting `overlap.policy`",
      list_policies},
+=======
+    {"clusters", "hardware that jobs can be simulated on, for --cluster", list_clusters},
+>>>>>>> cluster-landing
     {"settings", "settings of a job file", list_settings},
 };
 
@@ -187,7 +220,10 @@ static const char *cell_text(json_t *value, char *buf, size_t cap)
 {
     if (json_is_string(value)) return json_string_value(value);
     if (json_is_boolean(value)) return json_is_true(value) ? "yes" : "-";
-    snprintf(buf, cap, "%lld", (long long)json_integer_value(value));
+    if (json_is_real(value))
+        snprintf(buf, cap, "%.5g", json_real_value(value));
+    else
+        snprintf(buf, cap, "%lld", (long long)json_integer_value(value));
     return buf;
 }
 
@@ -222,7 +258,7 @@ static void print_row(json_t *row, const size_t widths[MAX_COLUMNS], bool headin
         if (++c == n) {
             dh_cli_wrap(out, text, (int)used, (int)DH_MAX(WIDTH, used + 40));
         } else {
-            dh_str_printf(out, json_is_integer(value) ? "%*s  " : "%-*s  ", (int)widths[c - 1],
+            dh_str_printf(out, json_is_number(value) ? "%*s  " : "%-*s  ", (int)widths[c - 1],
                           text);
             used += widths[c - 1] + 2;
         }

@@ -19,6 +19,8 @@ ok "$dhelix" list schedules
 says 1f1b
 ok "$dhelix" list strategies
 says sequential
+ok "$dhelix" list clusters
+says a40
 ok "$dhelix" list settings
 says train.micro_batch
 

@@ -1,0 +1,88 @@
+/* A cluster as a source of costs. */
+#include "dhelix/cluster.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "costs/cluster_ops.h"
+
+dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, int64_t tp,
+                          int64_t pp, int64_t cp, int64_t ep, dh_mesh *mesh)
+{
+    DH_TRY(dh_mesh_init(ctx, dp, tp, pp, cp, ep, 0, 0, mesh));
+    const int64_t devices = (int64_t)cluster->node_devices;
+    if (mesh->ranks <= devices) return DH_OK;
+    return dh_mesh_init(ctx, dp, tp, pp, cp, ep, 0, devices, mesh);
+}
+
+/* The nearest class that was measured; attention's two directions stand for each other. */
+static dh_cluster_class nearest(dh_cluster_class cls)
+{
+    static const dh_cluster_class to[DH_N_CLUSTER_CLASS] = {
+        [DH_CLUSTER_ATTENTION] = DH_CLUSTER_ATTENTION_GRAD,
+        [DH_CLUSTER_ATTENTION_GRAD] = DH_CLUSTER_ATTENTION,
+        [DH_CLUSTER_LOCAL] = DH_CLUSTER_LOCAL,
+        [DH_CLUSTER_CROSS] = DH_CLUSTER_CROSS,
+    };
+    return to[cls];
+}
+
+static dh_pair_class pair_class(dh_cluster_class cls)
+{
+    return cls == DH_CLUSTER_LOCAL   ? DH_PAIR_LOCAL
+           : cls == DH_CLUSTER_CROSS ? DH_PAIR_CROSS
+                                     : DH_PAIR_COMPUTE;
+}
+
+double dh_cluster_oef(const dh_cluster *c, dh_cluster_class a, dh_cluster_class b)
+{
+    const dh_cluster_class tries[][2] = {
+        {a, b}, {nearest(a), b}, {a, nearest(b)}, {nearest(a), nearest(b)}};
+    for (size_t i = 0; i < DH_COUNTOF(tries); i++)
+        if (!isnan(c->oef[tries[i][0]][tries[i][1]])) return c->oef[tries[i][0]][tries[i][1]];
+    return dh_oef_modelled(pair_class(a), pair_class(b));
+}
+
+static double communication_ns(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_group_kind group = (dh_group_kind)op->op->group;
+    double bytes = 0;
+    const uint32_t ends[] = {op->op->in[0], op->op->out[0]};
+    for (int i = 0; i < 2; i++)
+        if (ends[i] != DH_NONE)
+            bytes = DH_MAX(bytes, (double)dh_tensor_bytes(&op->graph->tensors.at[ends[i]]));
+    return dh_cluster_collective(c, op->op->type, bytes, dh_mesh_group_size(op->mesh, group),
+                                 dh_mesh_group_span(op->mesh, group, op->rank))
+        .ns;
+}
+
+static dh_op_time solo(const void *self, const dh_cost_op *op)
+{
+    const bool communicates = dh_op_info_of(op->op->type)->resource == DH_RES_COMM;
+    const double ns = communicates ? communication_ns(self, op) : dh_cluster_op_ns(self, op);
+    return (dh_op_time){ns, DH_PAIR_MODELLED};
+}
+
+/* From OEF alone: both slowed down alike, by 2 - OEF, while they run together (pairing.h). */
+static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    const double oef = dh_cluster_oef(self, dh_cluster_class_of(a), dh_cluster_class_of(b));
+    const double rate = 1 / (2 - oef);
+    return (dh_op_rates){rate, rate, DH_PAIR_MODELLED};
+}
+
+dh_status dh_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster,
+                           const dh_costs **costs)
+{
+    dh_costs *own = DH_NEW(arena, dh_costs);
+    char *name = dh_arena_printf(arena, "cluster %s", cluster->name);
+    if (!own || !name) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a cluster");
+    *own = (dh_costs){.name = name,
+                      .solo = solo,
+                      .beside = beside,
+                      .launch_ns = cluster->segment_ns,
+                      .event_ns = cluster->event_ns,
+                      .self = cluster};
+    *costs = own;
+    return DH_OK;
+}

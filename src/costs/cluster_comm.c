@@ -1,0 +1,128 @@
+/* Collectives on node links and the network.
+ *
+ * An algorithm is a number of steps, each of which costs a latency, and a number of bytes that
+ * every member sends over its slowest link. A ring that spans nodes leaves each of them once; its
+ * members on a node bring their shares of the node's network together, since all devices of a node
+ * run the same program and their groups share it evenly (NCCL opens a ring for each adapter).
+ *
+ * Sources: ring, Patarasu and Yuan 2009; tree, Sanders et al. 2009 (NCCL's double binary tree);
+ * hierarchical, Mikami et al. 2018 (arXiv 1811.05233). */
+#include <math.h>
+#include <string.h>
+
+#include "dhelix/cluster.h"
+
+static const char *const names[DH_N_COLLECTIVE] = {
+#define X(id, name, doc) name,
+    DH_COLLECTIVE_LIST(X)
+#undef X
+};
+
+const char *dh_collective_name(dh_collective collective)
+{
+    return names[collective];
+}
+
+/* What a group has to work with. */
+typedef struct wires {
+    double n, nodes, per_node; /* members; nodes; members on a node */
+    double local, network; /* bytes per ns: of a member on its node, of its share of the network */
+    double local_step, network_step;
+} wires;
+
+static wires wires_of(const dh_cluster *c, int64_t size, dh_group_span span)
+{
+    const double network = c->network.bytes_per_s * c->network.efficiency / c->node_devices;
+    return (wires){.n = (double)size,
+                   .nodes = (double)span.n_nodes,
+                   .per_node = (double)span.max_per_node,
+                   .local = c->local.bytes_per_s * c->local.efficiency * 1e-9,
+                   .network = network * 1e-9,
+                   .local_step = c->local.step_ns,
+                   .network_step = c->network.step_ns};
+}
+
+/* Rate at which bytes go round a ring over all members. */
+static double ring_rate(const wires *w)
+{
+    return w->nodes <= 1 ? w->local : DH_MIN(w->local, w->network * w->per_node);
+}
+
+static double ring_step(const wires *w)
+{
+    return w->nodes <= 1 ? w->local_step : w->network_step;
+}
+
+/* Times a ring's bytes and steps are passed: twice for an all-reduce. */
+static double rounds_of(dh_op_type type)
+{
+    return type == DH_OP_ALL_REDUCE ? 2 : 1;
+}
+
+static double ring_ns(const wires *w, dh_op_type type, double bytes)
+{
+    if (type == DH_OP_ALL_TO_ALL) return INFINITY;
+    const double steps = w->n - 1;
+    return rounds_of(type) * (steps * ring_step(w) + bytes * steps / w->n / ring_rate(w));
+}
+
+/* Every byte goes up and down once; two trees use both directions of the links. */
+static double tree_ns(const wires *w, dh_op_type type, double bytes)
+{
+    if (type != DH_OP_ALL_REDUCE) return INFINITY;
+    const double depth = ceil(log2(w->n));
+    return 2 * depth * ring_step(w) + 2 * bytes / ring_rate(w);
+}
+
+/* Members of a node work on the vector together; then those with the same part of it. */
+static double hierarchical_ns(const wires *w, dh_op_type type, double bytes)
+{
+    if (w->nodes <= 1 || w->per_node <= 1 || type == DH_OP_ALL_TO_ALL) return INFINITY;
+    const wires inside = {
+        .n = w->per_node, .nodes = 1, .local = w->local, .local_step = w->local_step};
+    const double between = (w->nodes - 1) * w->network_step +
+                           bytes / w->per_node * (w->nodes - 1) / w->nodes / w->network;
+    return ring_ns(&inside, type, bytes) + rounds_of(type) * between;
+}
+
+/* To members of the same node and of others at the same time, over different wires. */
+static double direct_ns(const wires *w, dh_op_type type, double bytes)
+{
+    if (type != DH_OP_ALL_TO_ALL) return INFINITY;
+    const double part = bytes / w->n, far = w->n - w->per_node;
+    const double near_ns = w->local_step + part * (w->per_node - 1) / w->local;
+    const double far_ns = far > 0 ? w->network_step + part * far / w->network : 0;
+    return DH_MAX(near_ns, far_ns);
+}
+
+/* One message. Where the group spans nodes some member's peer is on another one: with m members
+ * on a node, one of m messages leaves it and has the network of all m. */
+static double neighbour_ns(const wires *w, double bytes)
+{
+    return ring_step(w) + bytes / ring_rate(w);
+}
+
+static bool is_transfer(dh_op_type type)
+{
+    return type == DH_OP_RING_EXCHANGE || type == DH_OP_SEND || type == DH_OP_RECV;
+}
+
+dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
+                                         int64_t size, dh_group_span span)
+{
+    const wires w = wires_of(cluster, size, span);
+    if (size <= 1) return (dh_collective_time){0, DH_COLLECTIVE_NEIGHBOUR};
+    if (is_transfer(type))
+        return (dh_collective_time){neighbour_ns(&w, bytes), DH_COLLECTIVE_NEIGHBOUR};
+    const double ns[DH_N_COLLECTIVE] = {
+        [DH_COLLECTIVE_RING] = ring_ns(&w, type, bytes),
+        [DH_COLLECTIVE_TREE] = tree_ns(&w, type, bytes),
+        [DH_COLLECTIVE_HIERARCHICAL] = hierarchical_ns(&w, type, bytes),
+        [DH_COLLECTIVE_DIRECT] = direct_ns(&w, type, bytes),
+        [DH_COLLECTIVE_NEIGHBOUR] = INFINITY,
+    };
+    int best = 0;
+    for (int i = 1; i < DH_N_COLLECTIVE; i++)
+        if (ns[i] < ns[best]) best = i;
+    return (dh_collective_time){ns[best], (dh_collective)best};
+}

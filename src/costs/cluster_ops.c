@@ -1,0 +1,245 @@
+/* What a device takes for an operator alone: GEMMs, attention, and what memory bounds. */
+#include <math.h>
+
+#include "costs/cluster_ops.h"
+
+static double peak(const dh_cluster *c, dh_dtype dtype)
+{
+    return dtype == DH_BF16 ? c->bf16_flops_per_s : c->f32_flops_per_s;
+}
+
+double dh_cluster_memory_ns(const dh_cluster *c, double bytes)
+{
+    return DH_MAX(bytes / (c->memory_bytes_per_s * c->memory_efficiency) * 1e9, c->kernel_ns);
+}
+
+/* ---- GEMM ---------------------------------------------------------------------------------- */
+
+/* Of the endless tile's rate; a tile of rows x columns reads (rows + columns) / (rows * columns)
+ * elements for every multiplication, which is what keeps small ones from the peak. */
+static double tile_share(const dh_cluster *c, double rows, double columns)
+{
+    const double size = rows * columns / (rows + columns);
+    return size / (size + c->gemm_tile_half);
+}
+
+/* Waves of tiles, each over 1/split of the shared axis. Parts are then summed in memory. */
+static double tiled_ns(const dh_cluster *c, const dh_gemm_shape *s, double rows, double columns,
+                       double split)
+{
+    const double tiles = ceil((double)s->rows / rows) * ceil((double)s->columns / columns);
+    const double waves = ceil(tiles * (double)s->batch * split / c->processors);
+    const double largest = tile_share(c, c->gemm_tile_rows, c->gemm_tile_columns);
+    const double rate = peak(c, s->dtype) * c->gemm_efficiency / c->processors *
+                        tile_share(c, rows, columns) / largest;
+    const double flops = 2 * rows * columns * ((double)s->shared / split + c->gemm_start_k);
+    const double parts = (double)s->batch * (double)s->rows * (double)s->columns * 8 * split;
+    return waves * flops / rate * 1e9 + (split > 1 ? dh_cluster_memory_ns(c, parts) : 0);
+}
+
+/* The best of four tiles and three splits, as a library's heuristics would find it. */
+double dh_cluster_gemm_ns(const dh_cluster *c, const dh_gemm_shape *s)
+{
+    static const double tiles[][2] = {{1, 1}, {.5, 1}, {1, .5}, {.5, .5}}, splits[] = {1, 2, 4};
+    const double rows = c->gemm_tile_rows, columns = c->gemm_tile_columns;
+    double best = INFINITY;
+    for (size_t t = 0; t < DH_COUNTOF(tiles); t++)
+        for (size_t i = 0; i < DH_COUNTOF(splits); i++)
+            best =
+                DH_MIN(best, tiled_ns(c, s, rows * tiles[t][0], columns * tiles[t][1], splits[i]));
+    return DH_MAX(best, dh_cluster_memory_ns(c, s->bytes));
+}
+
+static const dh_tensor *tensor(const dh_cost_op *op, uint32_t id)
+{
+    return &op->graph->tensors.at[id];
+}
+
+static double linear_ns(const dh_cluster *c, const dh_cost_op *op, dh_gemm_shape shape)
+{
+    shape.dtype = tensor(op, op->op->in[0])->dtype;
+    shape.bytes = dh_op_bytes(op->graph, op->op);
+    return dh_cluster_gemm_ns(c, &shape);
+}
+
+static double linear(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_tensor *x = tensor(op, op->op->in[0]), *w = tensor(op, op->op->in[1]);
+    return linear_ns(
+        c, op,
+        (dh_gemm_shape){
+            .rows = x->shape[0], .columns = w->shape[0], .shared = w->shape[1], .batch = 1});
+}
+
+static double linear_dgrad(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_tensor *dy = tensor(op, op->op->in[0]), *w = tensor(op, op->op->in[1]);
+    return linear_ns(
+        c, op,
+        (dh_gemm_shape){
+            .rows = dy->shape[0], .columns = w->shape[1], .shared = w->shape[0], .batch = 1});
+}
+
+static double linear_wgrad(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_tensor *dy = tensor(op, op->op->in[0]), *x = tensor(op, op->op->in[1]);
+    return linear_ns(
+        c, op,
+        (dh_gemm_shape){
+            .rows = dy->shape[1], .columns = x->shape[1], .shared = dy->shape[0], .batch = 1});
+}
+
+/* Experts side by side, rows shared evenly. Work is that of dh_op_flops, which knows how many
+ * of the rows are used. */
+static double grouped(const dh_cluster *c, const dh_cost_op *op, int64_t experts, int64_t columns,
+                      int64_t shared, bool rows_shared)
+{
+    const double per = dh_op_flops(op->graph, op->op) / 2 / (double)experts;
+    const int64_t rest = (int64_t)ceil(per / (double)columns / (double)shared);
+    return linear_ns(
+        c, op,
+        rows_shared
+            ? (dh_gemm_shape){.rows = columns, .columns = shared, .shared = rest, .batch = experts}
+            : (dh_gemm_shape){
+                  .rows = rest, .columns = columns, .shared = shared, .batch = experts});
+}
+
+static double grouped_linear(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_tensor *w = tensor(op, op->op->in[1]);
+    return grouped(c, op, w->shape[0], w->shape[1], w->shape[2], false);
+}
+
+static double grouped_dgrad(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_tensor *w = tensor(op, op->op->in[1]);
+    return grouped(c, op, w->shape[0], w->shape[2], w->shape[1], false);
+}
+
+static double grouped_wgrad(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_tensor *dw = tensor(op, op->op->out[0]);
+    return grouped(c, op, dw->shape[0], dw->shape[1], dw->shape[2], true);
+}
+
+/* ---- attention --------------------------------------------------------------------------- */
+
+static double blockwise_ns(const dh_cluster *c, const dh_cost_op *op, double efficiency)
+{
+    const double rate = peak(c, op->graph->dtype) * efficiency;
+    return DH_MAX(dh_op_flops(op->graph, op->op) / rate * 1e9,
+                  dh_cluster_memory_ns(c, dh_op_bytes(op->graph, op->op)));
+}
+
+/* A batched product that makes or uses scores of n_q x n_k for every head. */
+static double scores_gemm_ns(const dh_cluster *c, const dh_cost_op *op, const dh_ring_part *part,
+                             bool makes)
+{
+    const dh_dims *d = &op->graph->dims;
+    const double item = (double)dh_dtype_bytes(op->graph->dtype);
+    const double pairs = (double)part->n_q * (double)part->n_k;
+    const double heads = (double)(d->batch * d->n_heads);
+    const dh_gemm_shape shape = {
+        .dtype = op->graph->dtype,
+        .rows = part->n_q,
+        .columns = makes ? part->n_k : d->head_dim,
+        .shared = makes ? d->head_dim : part->n_k,
+        .batch = d->batch * d->n_heads,
+        .bytes = heads * item * (pairs + (double)((part->n_q + part->n_k) * d->head_dim))};
+    return dh_cluster_gemm_ns(c, &shape);
+}
+
+/* Scores in memory, all n_q x n_k of them: GEMM, softmax (reads and writes), dropout (reads,
+ * writes, a mask of a byte), GEMM; backward: GEMMs for dV and dP, dropout (reads gradient and mask,
+ * writes), softmax (reads gradient and result, writes), GEMMs for dQ and dK. */
+static double scores_ns(const dh_cluster *c, const dh_cost_op *op, bool backward)
+{
+    const dh_dims *d = &op->graph->dims;
+    const dh_ring_part part = dh_ring_part_of(d, op->op->step);
+    const double scores = (double)(d->batch * d->n_heads) * (double)part.n_q * (double)part.n_k;
+    const double item = (double)dh_dtype_bytes(op->graph->dtype);
+    const double drop = d->dropout > 0 ? 2 * item + 1 : 0;
+    const double makes = scores_gemm_ns(c, op, &part, true);
+    const double uses = scores_gemm_ns(c, op, &part, false);
+    const double forward = makes + uses + dh_cluster_memory_ns(c, scores * 2 * item) +
+                           dh_cluster_memory_ns(c, scores * drop);
+    if (!backward) return forward;
+    const double grad = makes + 3 * uses + dh_cluster_memory_ns(c, scores * 3 * item) +
+                        dh_cluster_memory_ns(c, scores * drop);
+    return c->attention == DH_ATTENTION_SCORES_RECOMPUTE ? forward + grad : grad;
+}
+
+static double attention(const dh_cluster *c, const dh_cost_op *op)
+{
+    return c->attention == DH_ATTENTION_BLOCKWISE ? blockwise_ns(c, op, c->attention_efficiency)
+                                                  : scores_ns(c, op, false);
+}
+
+static double attention_grad(const dh_cluster *c, const dh_cost_op *op)
+{
+    return c->attention == DH_ATTENTION_BLOCKWISE
+               ? blockwise_ns(c, op, c->attention_grad_efficiency)
+               : scores_ns(c, op, true);
+}
+
+/* ---- others ------------------------------------------------------------------------------- */
+
+/* Rows of the table that tokens name are read and written, not all of it. */
+static double embed(const dh_cluster *c, const dh_cost_op *op)
+{
+    return dh_cluster_memory_ns(c, 2 * (double)dh_tensor_bytes(tensor(op, op->op->out[0])));
+}
+
+static double embed_grad(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_tensor *dx = tensor(op, op->op->in[0]);
+    const double sums = 2 * (double)dh_tensor_elements(dx) * (double)sizeof(float);
+    return dh_cluster_memory_ns(c, (double)dh_tensor_bytes(dx) + sums);
+}
+
+static double by_bytes(const dh_cluster *c, const dh_cost_op *op)
+{
+    return dh_cluster_memory_ns(c, dh_op_bytes(op->graph, op->op));
+}
+
+typedef double op_ns(const dh_cluster *c, const dh_cost_op *op);
+
+static op_ns *const models[DH_N_OP_TYPE] = {
+    [DH_OP_LINEAR] = linear,
+    [DH_OP_LINEAR_DGRAD] = linear_dgrad,
+    [DH_OP_LINEAR_WGRAD] = linear_wgrad,
+    [DH_OP_GROUPED_LINEAR] = grouped_linear,
+    [DH_OP_GROUPED_DGRAD] = grouped_dgrad,
+    [DH_OP_GROUPED_WGRAD] = grouped_wgrad,
+    [DH_OP_ATTN] = attention,
+    [DH_OP_RING_ATTN] = attention,
+    [DH_OP_ATTN_GRAD] = attention_grad,
+    [DH_OP_RING_ATTN_GRAD] = attention_grad,
+    [DH_OP_EMBED] = embed,
+    [DH_OP_EMBED_GRAD] = embed_grad,
+};
+
+double dh_cluster_op_ns(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_op_type type = op->op->type;
+    if (dh_op_info_of(type)->resource == DH_RES_HOST) return 0;
+    return models[type] ? models[type](c, op) : by_bytes(c, op);
+}
+
+static const dh_cluster_class classes[DH_N_OP_TYPE] = {
+    [DH_OP_ATTN] = DH_CLUSTER_ATTENTION,
+    [DH_OP_RING_ATTN] = DH_CLUSTER_ATTENTION,
+    [DH_OP_ATTN_CACHED] = DH_CLUSTER_ATTENTION,
+    [DH_OP_ATTN_GRAD] = DH_CLUSTER_ATTENTION_GRAD,
+    [DH_OP_RING_ATTN_GRAD] = DH_CLUSTER_ATTENTION_GRAD,
+};
+
+dh_cluster_class dh_cluster_class_of(const dh_cost_op *op)
+{
+    const int stream = dh_cost_stream(op);
+    if (stream > 0) return stream == 1 ? DH_CLUSTER_LOCAL : DH_CLUSTER_CROSS;
+    if (classes[op->op->type]) return classes[op->op->type];
+    return models[op->op->type] && op->op->type != DH_OP_EMBED && op->op->type != DH_OP_EMBED_GRAD
+               ? DH_CLUSTER_GEMM
+               : DH_CLUSTER_MEMORY;
+}

@@ -1,0 +1,106 @@
+/* The settings of a cluster file, a row each. */
+#include "costs/cluster_table.h"
+
+#include <string.h>
+
+/* Units are factors from the file's number to that of the struct. */
+#define GIGA 1e9
+#define TERA 1e12
+#define MICRO 1e3 /* microseconds to nanoseconds */
+
+#define REAL(path, member, unit_, factor_, lo, hi, help)                                           \
+    {                                                                                              \
+        .key = path, .kind = DH_CLUSTER_REAL, .offset = offsetof(dh_cluster, member),              \
+        .unit = unit_, .factor = factor_, .min = lo, .max = hi, .doc = help                        \
+    }
+
+static const dh_cluster_setting settings[] = {
+    {.key = "doc",
+     .kind = DH_CLUSTER_TEXT,
+     .offset = offsetof(dh_cluster, doc),
+     .doc = "one line on what this is"},
+    REAL("node.devices", node_devices, "", 1, 1, 1024, "devices of a node"),
+    REAL("device.processors", processors, "", 1, 1, 1e6,
+         "multiprocessors, each working on a tile of a GEMM"),
+    REAL("device.tflops.f32", f32_flops_per_s, "TFLOP/s", TERA, 1e-6, 1e9,
+         "peak arithmetic in float32, as GEMMs use it"),
+    REAL("device.tflops.bf16", bf16_flops_per_s, "TFLOP/s", TERA, 1e-6, 1e9,
+         "peak arithmetic in bf16 and fp16, dense"),
+    REAL("device.memory_gb", memory_bytes, "GB", GIGA, 1e-3, 1e9, "memory"),
+    REAL("device.memory_gb_per_s", memory_bytes_per_s, "GB/s", GIGA, 1e-3, 1e9,
+         "peak bandwidth of memory"),
+    REAL("device.memory_efficiency", memory_efficiency, "", 1, 1e-3, 1,
+         "share of it that operators bound by memory reach"),
+    REAL("device.kernel_us", kernel_ns, "us", MICRO, 0, 1e6, "what an operator takes at least"),
+    REAL("gemm.efficiency", gemm_efficiency, "", 1, 1e-3, 1,
+         "share of peak with full waves of the largest tile and a long shared axis"),
+    REAL("gemm.tile_rows", gemm_tile_rows, "", 1, 1, 65536, "rows of the largest tile"),
+    REAL("gemm.tile_columns", gemm_tile_columns, "", 1, 1, 65536, "columns of the largest tile"),
+    REAL("gemm.tile_half", gemm_tile_half, "", 1, 0, 65536,
+         "rows * columns / (rows + columns) of a tile at half of the rate of an endless one"),
+    REAL("gemm.start_k", gemm_start_k, "", 1, 0, 1e6,
+         "start and end of a tile, in elements of the shared axis"),
+    {.key = "attention.kernel",
+     .kind = DH_CLUSTER_KERNEL,
+     .offset = offsetof(dh_cluster, attention),
+     .doc = "blockwise (FlashAttention); scores (in memory, kept for the backward); "
+            "scores-recompute (in memory, made again by the backward)"},
+    REAL("attention.efficiency", attention_efficiency, "", 1, 1e-3, 1,
+         "share of peak of the blockwise kernel, forward"),
+    REAL("attention.grad_efficiency", attention_grad_efficiency, "", 1, 1e-3, 1,
+         "share of peak of the blockwise kernel, backward"),
+    REAL("local.gb_per_s", local.bytes_per_s, "GB/s", GIGA, 1e-6, 1e6,
+         "link of a device to the others of its node, one direction"),
+    REAL("local.efficiency", local.efficiency, "", 1, 1e-3, 1, "share of it, large messages"),
+    REAL("local.step_us", local.step_ns, "us", MICRO, 0, 1e6, "a step of a collective"),
+    REAL("network.gb_per_s", network.bytes_per_s, "GB/s", GIGA, 1e-6, 1e6,
+         "network of a node, one direction, shared by its devices"),
+    REAL("network.efficiency", network.efficiency, "", 1, 1e-3, 1, "share of it, large messages"),
+    REAL("network.step_us", network.step_ns, "us", MICRO, 0, 1e6,
+         "a step of a collective between nodes"),
+    REAL("launch.segment_us", segment_ns, "us", MICRO, 0, 1e6,
+         "from the end of an operator to the next of its stream"),
+    REAL("launch.event_us", event_ns, "us", MICRO, 0, 1e6,
+         "from the end of an operator to one of another stream that waits for it"),
+};
+
+const dh_cluster_setting *dh_cluster_settings(size_t *n)
+{
+    *n = DH_COUNTOF(settings);
+    return settings;
+}
+
+const char *const dh_attention_kernel_names[] = {"blockwise", "scores", "scores-recompute", NULL};
+
+static const char *const class_names[DH_N_CLUSTER_CLASS] = {
+#define X(id, name, doc) name,
+    DH_CLUSTER_CLASS_LIST(X)
+#undef X
+};
+
+dh_cluster_class dh_cluster_class_parse(const char *name)
+{
+    for (int i = 0; i < DH_N_CLUSTER_CLASS; i++)
+        if (strcmp(class_names[i], name) == 0) return (dh_cluster_class)i;
+    return DH_N_CLUSTER_CLASS;
+}
+
+const char *dh_cluster_class_name(dh_cluster_class cls)
+{
+    return class_names[cls];
+}
+
+dh_status dh_cluster_help(dh_ctx *ctx, dh_str *out)
+{
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++) {
+        const dh_cluster_setting *s = &settings[i];
+        dh_str_printf(out, "%-28s %-8s %s\n", s->key, s->unit ? s->unit : "", s->doc);
+    }
+    dh_str_printf(out, "%-28s %-8s %s\n", "like", "",
+                  "cluster whose numbers count where none is given");
+    dh_str_printf(out, "%-28s %-8s %s\n", "oef.A.B", "",
+                  "overlap effectiveness of operators of classes A and B:");
+    for (int i = 0; i < DH_N_CLUSTER_CLASS; i++)
+        dh_str_printf(out, "%-28s   %s\n", "", class_names[i]);
+    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory listing settings") : DH_OK;
+}

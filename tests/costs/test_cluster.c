@@ -1,0 +1,325 @@
+/* Cluster files and the hardware model: what is read, and times worked by hand. */
+#include "dh_test.h"
+#include "dhelix/cluster.h"
+
+/* 10 processors of 1 TFLOP/s together, 1 GB/ms of memory, round numbers everywhere. */
+static const char toy[] = "doc: toy\n"
+                          "node: {devices: 4}\n"
+                          "device:\n"
+                          "  processors: 10\n"
+                          "  tflops: {f32: 0.5, bf16: 1}\n"
+                          "  memory_gb: 1\n"
+                          "  memory_gb_per_s: 2000\n"
+                          "  memory_efficiency: 0.5\n"
+                          "  kernel_us: 2\n"
+                          "gemm: {efficiency: 0.5, tile_rows: 256, tile_columns: 128,\n"
+                          "       tile_half: 0, start_k: 0}\n"
+                          "attention: {kernel: blockwise, efficiency: 0.5, grad_efficiency: 0.25}\n"
+                          "local: {gb_per_s: 200, efficiency: 0.5, step_us: 3}\n"
+                          "network: {gb_per_s: 80, efficiency: 0.5, step_us: 10}\n"
+                          "launch: {segment_us: 1, event_us: 2}\n"
+                          "oef:\n"
+                          "  gemm: {gemm: -0.5, local: 0.5}\n"
+                          "  local: {attention: 0.25}\n";
+
+static dh_cluster *read_toy(dh_ctx *ctx)
+{
+    dh_cluster *c = NULL;
+    assert_ok(ctx, dh_cluster_parse(ctx, toy, strlen(toy), "toy.yaml", &c));
+    return c;
+}
+
+/* Doubles, to rounding. */
+static void assert_near(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-9 * fabs(b))) fail_msg("%.17g is not %.17g", a, b);
+}
+
+/* ---- files -------------------------------------------------------------------------------- */
+
+static void test_shipped(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    size_t n = 0;
+    for (; dh_cluster_name(n); n++) {
+        dh_cluster *c;
+        assert_ok(&ctx, dh_cluster_find(&ctx, dh_cluster_name(n), &c));
+        assert_string_equal(c->name, dh_cluster_name(n));
+        assert_true(strlen(c->doc) > 10);
+        assert_true(c->bf16_flops_per_s > c->f32_flops_per_s);
+        dh_cluster_destroy(c);
+    }
+    assert_true(n >= 7);
+}
+
+static void test_like(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *h100, *h800;
+    assert_ok(&ctx, dh_cluster_find(&ctx, "h100", &h100));
+    assert_ok(&ctx, dh_cluster_find(&ctx, "h800", &h800));
+    assert_near(h100->local.bytes_per_s, 450e9);
+    assert_near(h800->local.bytes_per_s, 200e9);
+    assert_near(h800->local.efficiency, h100->local.efficiency);
+    assert_near(h800->oef[DH_CLUSTER_LOCAL][DH_CLUSTER_GEMM], 0.74);
+    dh_cluster_destroy(h100);
+    dh_cluster_destroy(h800);
+}
+
+static void test_path(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[256], path[300], own[340];
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/own.yaml", dir);
+    snprintf(own, sizeof own, "like: a40\nlocal: {gb_per_s: 64}\n");
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, own, strlen(own)));
+    dh_cluster *c;
+    assert_ok(&ctx, dh_cluster_find(&ctx, path, &c));
+    assert_near(c->local.bytes_per_s, 64e9);
+    assert_near(c->memory_bytes, 48e9);
+    dh_cluster_destroy(c);
+    snprintf(own, sizeof own, "like: %s\n", path);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, own, strlen(own)));
+    assert_fails(&ctx, dh_cluster_find(&ctx, path, &c), DH_EINVAL, "like each other");
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
+static void refuse(const char *from, const char *to, dh_status status, const char *part)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = NULL;
+    char text[2048];
+    const char *at = strstr(toy, from);
+    assert_non_null(at);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - toy), toy, to, at + strlen(from));
+    assert_fails(&ctx, dh_cluster_parse(&ctx, text, strlen(text), "toy.yaml", &c), status, part);
+    assert_null(c);
+}
+
+static void test_refused(void **state)
+{
+    refuse("processors: 10", "processor: 10", DH_EINVAL, "toy.yaml:4:3: unknown setting");
+    refuse("processors: 10", "processor: 10", DH_EINVAL, "did you mean device.processors");
+    refuse("processors: 10", "processors: ten", DH_EINVAL, "toy.yaml:4:15: device.processors");
+    refuse("  kernel_us: 2\n", "", DH_EINVAL, "device.kernel_us is missing");
+    refuse("memory_efficiency: 0.5", "memory_efficiency: 1.5", DH_EINVAL, "0.001 to 1");
+    refuse("memory_gb: 1\n", "memory_gb: [1]\n", DH_EFORMAT, "plain value");
+    refuse("memory_gb: 1\n", "memory_gb: 1\n  memory_gb: 2\n", DH_EFORMAT, "stands twice");
+    refuse("blockwise", "magic", DH_EINVAL, "blockwise, scores or scores-recompute");
+    refuse("gemm: -0.5", "gemm: 2", DH_EINVAL, "below 2");
+    refuse("gemm: -0.5", "gem: 0.5", DH_EINVAL, "oef.gemm.gem is not oef.A.B");
+    refuse("devices: 4", "devices: 2.5", DH_EINVAL, "a whole number");
+    refuse("doc: toy", "doc: [toy", DH_EFORMAT, "toy.yaml:");
+    refuse("doc: toy", "like: a41\ndoc: toy", DH_EMISSING, "did you mean a40");
+}
+
+/* ---- device --------------------------------------------------------------------------------- */
+
+/* Half of 1 TFLOP/s over 10 processors is 50 GFLOP/s each; a tile of 256 x 128 over 1000 takes
+ * 65.536 MFLOP or 1.31072 ms. */
+static void test_gemm_waves(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    dh_gemm_shape s = {.dtype = DH_BF16, .rows = 2560, .columns = 128, .shared = 1000, .batch = 1};
+    assert_near(dh_cluster_gemm_ns(c, &s), 1.31072e6);
+    s.batch = 10; /* ten waves */
+    assert_near(dh_cluster_gemm_ns(c, &s), 13.1072e6);
+    s.batch = 1;
+    s.dtype = DH_F32; /* half the rate */
+    assert_near(dh_cluster_gemm_ns(c, &s), 2 * 1.31072e6);
+    s.dtype = DH_BF16;
+    s.bytes = 3e9; /* 1 TB/s sustained */
+    assert_near(dh_cluster_gemm_ns(c, &s), 3e6);
+    dh_cluster_destroy(c);
+}
+
+/* One tile more than a wave would double the time; smaller tiles lose less. */
+static void test_gemm_picks_tiles(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    const dh_gemm_shape s = {
+        .dtype = DH_BF16, .rows = 2816, .columns = 128, .shared = 1000000, .batch = 1};
+    const double wave = 1.31072e9;
+    const double ns = dh_cluster_gemm_ns(c, &s);
+    assert_true(ns > 1.1 * wave * 0.999 && ns < 1.5 * wave);
+    dh_cluster_destroy(c);
+}
+
+static void test_memory(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    assert_near(dh_cluster_memory_ns(c, 1e6), 2000); /* the kernel's least */
+    assert_near(dh_cluster_memory_ns(c, 1e7), 10000);
+    dh_cluster_destroy(c);
+}
+
+/* ---- collectives ------------------------------------------------------------------------------
+ */
+
+static void check_collective(const dh_cluster *c, dh_op_type type, double bytes, int64_t size,
+                             int64_t nodes, int64_t per_node, dh_collective by, double ns)
+{
+    const dh_group_span span = {.n_nodes = nodes, .max_per_node = per_node};
+    const dh_collective_time t = dh_cluster_collective(c, type, bytes, size, span);
+    if (t.by != by || fabs(t.ns - ns) > 1e-6 * ns)
+        fail_msg("%s of %g bytes over %lld on %lld nodes: %s %g ns, want %s %g ns",
+                 dh_op_info_of(type)->name, bytes, (long long)size, (long long)nodes,
+                 dh_collective_name(t.by), t.ns, dh_collective_name(by), ns);
+}
+
+/* A device has 100 GB/s on its node and 10 GB/s of the network, both sustained. */
+static void test_collectives(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    /* 3 steps of 3 us, 3/4 of 400 MB at 100 GB/s */
+    check_collective(c, DH_OP_ALL_GATHER, 400e6, 4, 1, 4, DH_COLLECTIVE_RING, 9e3 + 3e6);
+    check_collective(c, DH_OP_REDUCE_SCATTER, 400e6, 4, 1, 4, DH_COLLECTIVE_RING, 9e3 + 3e6);
+    check_collective(c, DH_OP_ALL_REDUCE, 400e6, 4, 1, 4, DH_COLLECTIVE_RING, 18e3 + 6e6);
+    /* 1 KB: two levels up and down beat six steps */
+    check_collective(c, DH_OP_ALL_REDUCE, 1e3, 4, 1, 4, DH_COLLECTIVE_TREE, 4 * 3e3 + 20);
+    /* four nodes with a member each: 3/4 of 100 MB at 10 GB/s */
+    check_collective(c, DH_OP_ALL_GATHER, 100e6, 4, 4, 1, DH_COLLECTIVE_RING, 30e3 + 7.5e6);
+    /* two nodes of four: the ring has the network of four members, 40 GB/s, and 7 steps; inside
+     * nodes first has one step between them: 3 steps and 3/4 inside, then half of a quarter */
+    check_collective(c, DH_OP_ALL_GATHER, 100e6, 8, 2, 4, DH_COLLECTIVE_HIERARCHICAL,
+                     9e3 + .75e6 + 10e3 + 1.25e6);
+    check_collective(c, DH_OP_ALL_GATHER, 1e9, 8, 2, 4, DH_COLLECTIVE_HIERARCHICAL,
+                     9e3 + 7.5e6 + 10e3 + 12.5e6);
+    /* every pair at once: 3 of 8 parts inside at 100, 4 of 8 outside at 10 GB/s */
+    check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 4e6);
+    check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 4, 1, 4, DH_COLLECTIVE_DIRECT, 3e3 + .6e6);
+    check_collective(c, DH_OP_SEND, 1e6, 2, 2, 1, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .1e6);
+    check_collective(c, DH_OP_RING_EXCHANGE, 1e6, 4, 2, 2, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .05e6);
+    check_collective(c, DH_OP_ALL_REDUCE, 1e9, 1, 1, 1, DH_COLLECTIVE_NEIGHBOUR, 0);
+    dh_cluster_destroy(c);
+}
+
+/* ---- as costs ------------------------------------------------------------------------------- */
+
+static dh_graph *layer(dh_ctx *ctx, const dh_mesh *mesh)
+{
+    dh_model model = {.name = "m",
+                      .family = DH_FAMILY_GPT2,
+                      .n_layers = 1,
+                      .width = 1024,
+                      .n_heads = 8,
+                      .n_kv_heads = 8,
+                      .head_dim = 128,
+                      .ffn_width = 4096,
+                      .vocab = 1000,
+                      .max_seq = 512,
+                      .bias = true,
+                      .norm_eps = 1e-5};
+    dh_build build = {.model = &model, .dtype = DH_BF16, .batch = 2, .seq = 512, .loss_scale = 1};
+    dh_graph *g;
+    assert_ok(ctx, dh_graph_build(ctx, &build, DH_BLOCK_LAYER, &g));
+    assert_ok(ctx, dh_pass_tensor_parallel(ctx, g, (dh_shard){.tp = mesh->tp}));
+    assert_ok(ctx, dh_graph_differentiate(ctx, g));
+    return g;
+}
+
+static void test_costs(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    dh_arena *arena = dh_arena_create();
+    const dh_costs *costs;
+    dh_mesh mesh;
+    assert_ok(&ctx, dh_cluster_costs(&ctx, arena, c, &costs));
+    assert_ok(&ctx, dh_cluster_mesh(&ctx, c, 1, 8, 1, 1, 1, &mesh));
+    assert_int_equal(mesh.nodes, 2);
+    dh_graph *g = layer(&ctx, &mesh);
+    int n_gemm = 0, n_cross = 0, n_attention = 0;
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const dh_cost_op op = {g, &g->ops.at[i], &mesh, 0};
+        const double ns = costs->solo(costs->self, &op).ns;
+        const dh_cluster_class cls = dh_cluster_class_of(&op);
+        assert_true(ns >= 2000);
+        n_gemm += cls == DH_CLUSTER_GEMM;
+        n_cross += cls == DH_CLUSTER_CROSS;
+        n_attention += cls == DH_CLUSTER_ATTENTION || cls == DH_CLUSTER_ATTENTION_GRAD;
+        /* 1024 tokens of 1024 in bf16, over two nodes of four */
+        if (op.op->type == DH_OP_ALL_GATHER)
+            assert_near(
+                ns,
+                dh_cluster_collective(c, DH_OP_ALL_GATHER, 2 << 20, 8, (dh_group_span){2, 4}).ns);
+        if (op.op->type == DH_OP_ATTN) assert_near(ns, dh_op_flops(g, op.op) / 0.5e12 * 1e9);
+    }
+    assert_int_equal(n_gemm, 12);
+    assert_int_equal(n_attention, 2);
+    assert_true(n_cross >= 8);
+    dh_graph_destroy(g);
+    dh_arena_destroy(arena);
+    dh_cluster_destroy(c);
+}
+
+/* Scores cost more than blockwise attention, and making them again more than keeping them. */
+static void test_attention_kernels(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    dh_arena *arena = dh_arena_create();
+    const dh_costs *costs;
+    dh_mesh mesh;
+    assert_ok(&ctx, dh_cluster_costs(&ctx, arena, c, &costs));
+    assert_ok(&ctx, dh_cluster_mesh(&ctx, c, 1, 1, 1, 1, 1, &mesh));
+    assert_int_equal(mesh.nodes, 1);
+    dh_graph *g = layer(&ctx, &mesh);
+    double forward[3] = {0}, backward[3] = {0};
+    for (int k = 0; k < 3; k++) {
+        c->attention = (dh_attention_kernel)k;
+        for (size_t i = 0; i < g->ops.n; i++) {
+            const dh_cost_op op = {g, &g->ops.at[i], &mesh, 0};
+            const double ns = costs->solo(costs->self, &op).ns;
+            if (op.op->type == DH_OP_ATTN) forward[k] = ns;
+            if (op.op->type == DH_OP_ATTN_GRAD) backward[k] = ns;
+        }
+    }
+    assert_true(forward[DH_ATTENTION_SCORES] > forward[DH_ATTENTION_BLOCKWISE]);
+    assert_near(forward[DH_ATTENTION_SCORES_RECOMPUTE], forward[DH_ATTENTION_SCORES]);
+    assert_near(backward[DH_ATTENTION_SCORES_RECOMPUTE],
+                backward[DH_ATTENTION_SCORES] + forward[DH_ATTENTION_SCORES]);
+    dh_graph_destroy(g);
+    dh_arena_destroy(arena);
+    dh_cluster_destroy(c);
+}
+
+static void test_oef(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    assert_near(dh_cluster_oef(c, DH_CLUSTER_LOCAL, DH_CLUSTER_GEMM), 0.5);
+    assert_near(dh_cluster_oef(c, DH_CLUSTER_MEMORY, DH_CLUSTER_LOCAL), 0.5);
+    assert_near(dh_cluster_oef(c, DH_CLUSTER_LOCAL, DH_CLUSTER_ATTENTION_GRAD), 0.25);
+    assert_near(dh_cluster_oef(c, DH_CLUSTER_CROSS, DH_CLUSTER_LOCAL),
+                dh_oef_modelled(DH_PAIR_CROSS, DH_PAIR_LOCAL));
+    dh_cluster_destroy(c);
+}
+
+static void test_help(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_str out = DH_STR_INIT;
+    assert_ok(&ctx, dh_cluster_help(&ctx, &out));
+    assert_non_null(strstr(out.text, "device.memory_gb_per_s"));
+    assert_non_null(strstr(out.text, "attention_grad"));
+    dh_str_fini(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shipped),    cmocka_unit_test(test_like),
+        cmocka_unit_test(test_path),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_gemm_waves), cmocka_unit_test(test_gemm_picks_tiles),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_costs),      cmocka_unit_test(test_attention_kernels),
+        cmocka_unit_test(test_oef),        cmocka_unit_test(test_help),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
