@@ -122,7 +122,7 @@ typedef struct dh_op {
     uint32_t in[DH_MAX_OPERANDS], out[DH_MAX_OPERANDS]; /* tensor ids, DH_NONE if absent */
     int32_t site;   /* dh_site of operators with dropout, else -1 */
     int32_t group;  /* dh_group_kind of communication, else -1 */
-    uint32_t param; /* optimizer operators: block whose parameters they concern, else DH_NONE */
+    uint32_t param; /* optimizer operators: flat whose parameters they concern, else DH_NONE */
     int32_t step;   /* ring attention: exchanges that the key/value block has behind it, else 0 */
 } dh_op;
 
@@ -354,10 +354,10 @@ void dh_vocab_shard(int64_t vocab, dh_shard shard, int64_t *first, int64_t *n);
 /* ---- optimizer, gradient reductions, links ----------------------------------------------------
  */
 
-/* What this rank updates of one block: consecutive elements of its matrices (which
- * decay) or of its vectors (which do not), and where they lie: range indices. */
+/* What this rank updates of one flat of parameters: consecutive elements of its matrices
+ * (which decay) or of its vectors (which do not), and where they lie: range indices. */
 typedef struct dh_opt_region {
-    uint32_t block;
+    uint32_t flat;
     int64_t n;
     bool decay;
     bool counts; /* in the gradient norm; false where another rank counts the same elements */

@@ -52,10 +52,11 @@ static inline bool dh_buffer_is_persistent(dh_buffer_kind kind)
 typedef struct dh_buffer {
     dh_buffer_kind kind;
     uint64_t offset, n_bytes; /* in the slab */
-    uint32_t owner;  /* parameters, ACT: block; STATE: dh_state; KV: layer; WORK: instruction */
-    uint32_t tensor; /* ACT: tensor of the block's graph; else DH_NONE */
-    int32_t mb;      /* ACT and DH_STATE_ROUTER: micro-batch; else -1 */
-    uint32_t alias;  /* overlays this buffer in place; DH_NONE */
+    uint32_t owner;           /* parameters: flat; ACT: block; STATE: dh_state; KV: layer;
+                               * WORK: instruction */
+    uint32_t tensor;          /* ACT: tensor of the block's graph; else DH_NONE */
+    int32_t mb;               /* ACT and DH_STATE_ROUTER: micro-batch; else -1 */
+    uint32_t alias;           /* overlays this buffer in place; DH_NONE */
 } dh_buffer;
 
 /* Part of a buffer. buffer == DH_NONE: absent optional operand. */
@@ -71,26 +72,32 @@ typedef struct dh_block {
     int32_t layer;                /* of layer blocks, else 0 */
     int32_t peer;                 /* of links: index of the other end in the pipeline group */
     int32_t tag;                  /* of links: 0 forward, 1 backward */
+    uint32_t flat;                /* that its own parameters lie in, DH_NONE */
     uint32_t params[DH_MAX_SLOT]; /* parameter index by slot, DH_NONE */
 } dh_block;
 
-/* Where a parameter, its copy, gradient and moments lie. The parameters of a block
+/* Where a parameter, its copy, gradient and moments lie. The parameters of a flat
  * lie side by side in one buffer per kind, so that one transfer moves them all. */
 typedef struct dh_param_home {
     uint32_t block;                   /* that owns it: the embedding for a tied head */
     dh_operand at[DH_BUF_ADAM_V + 1]; /* by dh_buffer_kind; buffer DH_NONE where absent */
 } dh_param_home;
 
-/* The parameters of a block as two runs of elements, each parameter aligned to
- * DH_FLAT_ALIGN elements: matrices, then vectors (those split over tensor parallelism
- * before those all ranks have; last a router's weight). Gradients are always whole. With the
- * distributed optimizer the rank updates one shard of the matrices, [shard0, shard0 + n_shard), and
- * has moments (and, in bf16 training, masters) of that shard only. */
+/* A bucket: the parameters of one block or of neighbours whose gradients are reduced
+ * together, as two runs of elements, each parameter aligned to DH_FLAT_ALIGN elements:
+ * matrices, then vectors (those split over tensor parallelism before those all ranks have;
+ * last the routers' weights). Matrices are cut into equal pieces, one transfer each; padding
+ * at the end makes them equal. Gradients are always whole. With the distributed optimizer
+ * the rank updates one shard of every piece, elements [shard0, shard0 + n_shard) of it, and has
+ * moments (and, in bf16 training, masters) of these shards only, one after the other. */
 typedef struct dh_flat {
+    uint32_t first_block, last_block;     /* those of its blocks with the lowest, highest number */
+    uint32_t after;                       /* block whose last backward completes the gradients */
     int64_t n_matrix, n_vector;           /* elements, padding included */
+    int64_t n_pieces, n_piece;            /* of the matrices: how many, elements of each */
     int64_t replicated0;                  /* first vector element that all tp ranks have */
     int64_t decayed0;                     /* first vector element that weight decay concerns */
-    int64_t shard0, n_shard;              /* whole: 0, n_matrix */
+    int64_t shard0, n_shard;              /* of a piece; whole: 0, n_piece */
     dh_operand matrix[DH_BUF_ADAM_V + 1]; /* by kind: all that is there of the matrices */
     dh_operand vector[DH_BUF_ADAM_V + 1];
 } dh_flat;
@@ -118,8 +125,8 @@ typedef struct dh_program {
     DH_VEC(dh_block) blocks;
     DH_VEC(dh_param) params;     /* of this rank, without duplicates */
     DH_VEC(dh_param_home) homes; /* by parameter */
-    DH_VEC(dh_flat) flats;       /* by block; empty ones have no elements */
-    DH_VEC(dh_operand) ranges;   /* what DH_TENSOR_RANGE slots name */
+    DH_VEC(dh_flat) flats;
+    DH_VEC(dh_operand) ranges; /* what DH_TENSOR_RANGE slots name */
     DH_VEC(dh_buffer) buffers;
     DH_VEC(dh_operand) operands;
     DH_VEC(dh_instr) instrs;
@@ -152,11 +159,16 @@ const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char 
 /* Parameter index with this name, DH_NONE. */
 uint32_t dh_program_param(const dh_program *program, const char *name);
 uint32_t dh_program_state_buffer(const dh_program *program, dh_state state);
+/* The piece of a flat's matrices in which operand o of a persistent buffer is this rank's
+ * shard, or a part; o itself where it lies elsewhere or is at the same place on all ranks. */
+dh_operand dh_program_piece(const dh_program *program, dh_operand o);
 /* Ranks that hold the same elements of a block's parameters and see other samples, or
  * other tokens of them: they sum gradients, and the distributed optimizer shards over them. */
 dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block);
 
 /* ---- building -------------------------------------------------------------------------------- */
+
+#define DH_BUCKET_BYTES 25000000 /* as DistributedDataParallel of PyTorch, in MB */
 
 /* What the executing backend tells the planner. */
 typedef struct dh_backend_info {
@@ -177,6 +189,7 @@ typedef struct dh_program_spec {
     const dh_costs *costs;       /* by which the strategy orders; NULL: estimates */
     const char *layer_split;     /* NULL: even */
     bool zero1;                  /* distributed optimizer */
+    int64_t bucket_bytes;        /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
     int64_t micro_batch, seq; /* of one data-parallel rank */
     int64_t n_micro;

@@ -1,7 +1,7 @@
 /* Graphs outside the model: the optimizer, reductions of gradients, stage links.
  *
- * All work on ranges: runs of consecutive elements across the parameters of a block,
- * so that one operator (and one transfer) serves a whole block. A range of matrices
+ * All work on ranges: runs of consecutive elements across the parameters of a flat, so
+ * that one operator (and one transfer) serves one block or several. A range of matrices
  * is written as a [1, n] matrix, one of vectors as a vector: weight decay looks at
  * the number of axes, as it does in every published recipe. */
 #include "dhelix/graph.h"
@@ -72,13 +72,13 @@ static uint32_t add_state(builder *b, const char *name, dh_state slot, int64_t n
     return add(b, &t);
 }
 
-static void add_op(builder *b, dh_op_type type, dh_phase phase, uint32_t block, int32_t group,
+static void add_op(builder *b, dh_op_type type, dh_phase phase, uint32_t flat, int32_t group,
                    const uint32_t *in, const uint32_t *out)
 {
     uint32_t id = dh_graph_add_op(b->graph, type, phase, in, out);
     b->failed |= id == DH_NONE;
     if (id == DH_NONE) return;
-    b->graph->ops.at[id].param = block;
+    b->graph->ops.at[id].param = flat;
     b->graph->ops.at[id].group = group;
 }
 #define IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
@@ -105,7 +105,7 @@ static uint32_t clip_factor(builder *b, const dh_opt_region *regions, size_t n,
     int64_t row = 0;
     for (size_t i = 0; i < n; i++)
         if (regions[i].counts)
-            add_op(b, DH_OP_SQSUM, DH_PHASE_OPT, regions[i].block, -1, IDS(grads[i]),
+            add_op(b, DH_OP_SQSUM, DH_PHASE_OPT, regions[i].flat, -1, IDS(grads[i]),
                    IDS(view_of(b, sums, row++)));
     uint32_t total = add_state(b, "total", DH_STATE_SQTOTAL, 1);
     uint32_t norm = add_state(b, "norm", DH_STATE_NORM, 2);
@@ -122,11 +122,11 @@ static void update(builder *b, const dh_opt_region *r, uint32_t grad, uint32_t n
     uint32_t m = add_range(b, "m", DH_F32, r->adam_m, r->n, r->decay);
     uint32_t v = add_range(b, "v", DH_F32, r->adam_v, r->n, r->decay);
     uint32_t copy = add_range(b, "c", dtype, r->copy, r->n, r->decay);
-    add_op(b, DH_OP_ADAMW, DH_PHASE_OPT, r->block, -1, IDS(grad, norm), IDS(p, m, v, copy));
+    add_op(b, DH_OP_ADAMW, DH_PHASE_OPT, r->flat, -1, IDS(grad, norm), IDS(p, m, v, copy));
     if (r->gather == DH_NONE) return;
     uint32_t whole =
         add_range(b, "all", copy == DH_NONE ? DH_F32 : dtype, r->gather, r->n_gathered, r->decay);
-    add_op(b, DH_OP_ALL_GATHER, DH_PHASE_OPT, r->block, r->group, IDS(copy == DH_NONE ? p : copy),
+    add_op(b, DH_OP_ALL_GATHER, DH_PHASE_OPT, r->flat, r->group, IDS(copy == DH_NONE ? p : copy),
            IDS(whole));
 }
 

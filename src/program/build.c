@@ -141,215 +141,9 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
         s->id = v;
         s->backward_left = b->spec->n_micro;
         DH_TRY(add_chain(ctx, b, s, first_layer));
+        DH_TRY(dh_reductions_plan(ctx, &b->reducer, s->chain, s->n_chain));
     }
     return DH_OK;
-}
-
-/* ---- reductions of gradients --------------------------------------------------------------------
- */
-
-static dh_operand part_of(dh_operand whole, int64_t first, int64_t n, size_t item)
-{
-    if (whole.buffer == DH_NONE || n == 0) return (dh_operand){.buffer = DH_NONE};
-    whole.byte0 += (uint64_t)first * item;
-    whole.n_bytes = (uint64_t)n * item;
-    return whole;
-}
-
-static bool is_tied_copy(const plan *b, uint32_t block, bool *both_ends)
-{
-    const dh_program *p = dh_emitter_program(b->emitter);
-    dh_block_kind kind = p->graphs.at[p->blocks.at[block].graph]->kind;
-    bool split = b->schedule->rank_of[0] != b->schedule->rank_of[b->schedule->n_stages - 1];
-    *both_ends =
-        split && b->spec->model->tied_head && (kind == DH_BLOCK_EMBED || kind == DH_BLOCK_HEAD);
-    return *both_ends && kind == DH_BLOCK_HEAD;
-}
-
-typedef struct reduction_list {
-    dh_grad_reduction at[8];
-    size_t n;
-} reduction_list;
-
-static dh_status add_reduction(dh_ctx *ctx, plan *b, reduction_list *list, dh_group_kind group,
-                               dh_operand all, dh_operand shard)
-{
-    if (all.buffer == DH_NONE || dh_mesh_group_size(mesh_of(b), group) == 1) return DH_OK;
-    dh_grad_reduction *r = &list->at[list->n++];
-    *r = (dh_grad_reduction){.group = (int32_t)group,
-                             .n = (int64_t)(all.n_bytes / sizeof(float)),
-                             .n_shard = (int64_t)(shard.n_bytes / sizeof(float))};
-    DH_TRY(dh_emit_range(ctx, b->emitter, all, &r->range));
-    return dh_emit_range(ctx, b->emitter, shard, &r->shard);
-}
-
-/* What one rank's gradients of a block lack: other sequence shards' part of vectors
- * that tensor parallelism replicates, the other end of a tied embedding, and the
- * other data-parallel (and context-parallel) ranks' samples. */
-static dh_status list_reductions(dh_ctx *ctx, plan *b, uint32_t block, reduction_list *list)
-{
-    const dh_flat *f = &dh_emitter_program(b->emitter)->flats.at[block];
-    const dh_operand none = {.buffer = DH_NONE};
-    const dh_operand matrix = f->matrix[DH_BUF_GRAD], vector = f->vector[DH_BUF_GRAD];
-    const dh_group_kind data = dh_program_data_group(dh_emitter_program(b->emitter), block);
-    bool both_ends;
-    is_tied_copy(b, block, &both_ends);
-    DH_TRY(add_reduction(
-        ctx, b, list, DH_GROUP_TP,
-        part_of(vector, f->replicated0, f->n_vector - f->replicated0, sizeof(float)), none));
-    if (both_ends) {
-        const dh_program *p = dh_emitter_program(b->emitter);
-        const dh_block *owner = &p->blocks.at[block];
-        uint32_t slot =
-            p->graphs.at[owner->graph]->kind == DH_BLOCK_HEAD ? DH_SLOT_HEAD_W : DH_SLOT_WTE;
-        DH_TRY(add_reduction(ctx, b, list, DH_GROUP_EMBED,
-                             p->homes.at[owner->params[slot]].at[DH_BUF_GRAD], none));
-    }
-    if (b->spec->zero1) {
-        DH_TRY(add_reduction(ctx, b, list, data, matrix,
-                             part_of(matrix, f->shard0, f->n_shard, sizeof(float))));
-        return add_reduction(ctx, b, list, data, vector, none);
-    }
-    dh_operand all = matrix.buffer == DH_NONE ? vector : matrix;
-    if (matrix.buffer != DH_NONE && vector.buffer != DH_NONE) all.n_bytes += vector.n_bytes;
-    return add_reduction(ctx, b, list, data, all, none);
-}
-
-/* The block of a layer's experts is the one before the layer. */
-static bool has_experts(const plan *b, uint32_t block)
-{
-    const dh_program *p = dh_emitter_program(b->emitter);
-    return b->spec->model->n_experts > 0 &&
-           p->graphs.at[p->blocks.at[block].graph]->kind == DH_BLOCK_LAYER;
-}
-
-/* Both ends of a tied embedding meet when neither has transfers left to do. */
-bool plan_reduces_last(const plan *b, uint32_t block)
-{
-    bool both_ends;
-    is_tied_copy(b, block, &both_ends);
-    return both_ends;
-}
-
-dh_status plan_emit_reductions(dh_ctx *ctx, plan *b, uint32_t block)
-{
-    reduction_list list = {.n = 0};
-    if (has_experts(b, block)) DH_TRY(list_reductions(ctx, b, block - 1, &list));
-    DH_TRY(list_reductions(ctx, b, block, &list));
-    if (list.n == 0) return DH_OK;
-    dh_graph *g;
-    uint32_t graph, id;
-    DH_TRY(dh_graph_build_reductions(ctx, list.at, list.n, &g));
-    DH_TRY(dh_emit_add_graph(ctx, b->emitter, g, &graph));
-    DH_TRY(dh_emit_add_block(ctx, b->emitter, graph, 0, &id));
-    return dh_emit_phases(ctx, b->emitter, id, -1, DH_PHASES(DH_PHASE_W));
-}
-
-/* ---- optimizer
- * -------------------------------------------------------------------------------------- */
-
-typedef DH_VEC(dh_opt_region) region_list;
-
-static dh_status range_of(dh_ctx *ctx, plan *b, dh_operand whole, int64_t first, int64_t n,
-                          size_t item, uint32_t *range)
-{
-    return dh_emit_range(ctx, b->emitter, part_of(whole, first, n, item), range);
-}
-
-static dh_status add_matrix_region(dh_ctx *ctx, plan *b, uint32_t block, bool counts,
-                                   region_list *list)
-{
-    const dh_flat f = dh_emitter_program(b->emitter)->flats.at[block];
-    const bool wide = b->spec->dtype != DH_F32;
-    const size_t item = dh_dtype_bytes(b->spec->dtype);
-    bool both_ends;
-    dh_opt_region r = {.block = block,
-                       .n = f.n_shard,
-                       .decay = true,
-                       .counts = counts && !is_tied_copy(b, block, &both_ends),
-                       .n_gathered = f.n_matrix,
-                       .group =
-                           (int32_t)dh_program_data_group(dh_emitter_program(b->emitter), block)};
-    if (f.n_matrix == 0) return DH_OK;
-    DH_TRY(range_of(ctx, b, f.matrix[DH_BUF_GRAD], f.shard0, f.n_shard, sizeof(float), &r.grad));
-    DH_TRY(range_of(ctx, b, f.matrix[DH_BUF_MASTER], wide ? 0 : f.shard0, f.n_shard, sizeof(float),
-                    &r.master));
-    DH_TRY(range_of(ctx, b, f.matrix[DH_BUF_ADAM_M], 0, f.n_shard, sizeof(float), &r.adam_m));
-    DH_TRY(range_of(ctx, b, f.matrix[DH_BUF_ADAM_V], 0, f.n_shard, sizeof(float), &r.adam_v));
-    DH_TRY(range_of(ctx, b, f.matrix[DH_BUF_COPY], f.shard0, f.n_shard, item, &r.copy));
-    r.gather = DH_NONE;
-    if (f.n_shard < f.n_matrix)
-        DH_TRY(dh_emit_range(ctx, b->emitter, f.matrix[wide ? DH_BUF_COPY : DH_BUF_MASTER],
-                             &r.gather));
-    return dh_vec_push(list, r) ? DH_OK : plan_no_memory(ctx);
-}
-
-static dh_status add_vector_region(dh_ctx *ctx, plan *b, uint32_t block, int64_t first, int64_t end,
-                                   bool counts, region_list *list)
-{
-    const dh_flat f = dh_emitter_program(b->emitter)->flats.at[block];
-    const int64_t n = end - first;
-    dh_opt_region r = {.block = block,
-                       .n = n,
-                       .decay = first >= f.decayed0,
-                       .counts = counts,
-                       .copy = DH_NONE,
-                       .gather = DH_NONE};
-    if (n == 0) return DH_OK;
-    DH_TRY(range_of(ctx, b, f.vector[DH_BUF_GRAD], first, n, sizeof(float), &r.grad));
-    DH_TRY(range_of(ctx, b, f.vector[DH_BUF_MASTER], first, n, sizeof(float), &r.master));
-    DH_TRY(range_of(ctx, b, f.vector[DH_BUF_ADAM_M], first, n, sizeof(float), &r.adam_m));
-    DH_TRY(range_of(ctx, b, f.vector[DH_BUF_ADAM_V], first, n, sizeof(float), &r.adam_v));
-    return dh_vec_push(list, r) ? DH_OK : plan_no_memory(ctx);
-}
-
-/* Ranks over which the gradient norm is summed: those of one copy of the weights, or
- * everyone with the distributed optimizer. */
-static dh_group_kind norm_group(const plan *b)
-{
-    if (b->spec->zero1) return DH_GROUP_WORLD;
-    return mesh_of(b)->ep > 1 ? DH_GROUP_TP_EP_PP : DH_GROUP_TP_PP;
-}
-
-/* An element counts in the gradient norm on exactly one rank of that group. Ranks that
- * differ in their experts have the other weights alike. */
-static dh_status list_regions(dh_ctx *ctx, plan *b, size_t n_blocks, region_list *list)
-{
-    const dh_mesh *m = mesh_of(b);
-    const dh_coord c = dh_mesh_coord(m, b->spec->rank);
-    const bool zero1 = b->spec->zero1, first_tp = c.tp == 0;
-    const bool counts =
-        zero1 ? dh_mesh_group_index(m, DH_GROUP_DP_CP, b->spec->rank) == 0 : c.ep == 0;
-    for (uint32_t block = 0; block < n_blocks; block++) {
-        const dh_program *p = dh_emitter_program(b->emitter);
-        const dh_flat f = p->flats.at[block];
-        const bool experts = dh_program_data_group(p, block) == DH_GROUP_EDP_CP;
-        DH_TRY(add_matrix_region(ctx, b, block, counts || zero1 || experts, list));
-        DH_TRY(add_vector_region(ctx, b, block, 0, f.replicated0, counts, list));
-        DH_TRY(
-            add_vector_region(ctx, b, block, f.replicated0, f.decayed0, counts && first_tp, list));
-        DH_TRY(add_vector_region(ctx, b, block, f.decayed0, f.n_vector, counts && first_tp, list));
-    }
-    return DH_OK;
-}
-
-static dh_status emit_optimizer(dh_ctx *ctx, plan *b)
-{
-    dh_program *p = dh_emitter_program(b->emitter);
-    const dh_group_kind norm = norm_group(b);
-    region_list list = {0};
-    dh_graph *g;
-    uint32_t graph;
-    dh_status st = list_regions(ctx, b, p->flats.n, &list);
-    if (st == DH_OK)
-        st = dh_graph_build_optimizer(ctx, list.at, list.n, p->dtype,
-                                      dh_mesh_group_size(mesh_of(b), norm) > 1 ? (int32_t)norm : -1,
-                                      &g);
-    dh_vec_fini(&list);
-    DH_TRY(st);
-    DH_TRY(dh_emit_add_graph(ctx, b->emitter, g, &graph));
-    DH_TRY(dh_emit_add_block(ctx, b->emitter, graph, 0, &b->optimizer));
-    return dh_emit_phases(ctx, b->emitter, b->optimizer, -1, DH_PHASES(DH_PHASE_OPT));
 }
 
 /* ---- order
@@ -439,8 +233,8 @@ static dh_status emit_step(dh_ctx *ctx, plan *b)
     dh_vec_fini(&events);
     for (size_t i = 0; st == DH_OK && b->spec->mode == DH_MODE_TRAIN && i < b->n_stages; i++)
         for (size_t k = 0; st == DH_OK && k < b->stages[i].n_chain; k++)
-            if (plan_reduces_last(b, b->stages[i].chain[k]))
-                st = plan_emit_reductions(ctx, b, b->stages[i].chain[k]);
+            if (dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
+                st = dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]);
     return st;
 }
 
@@ -457,12 +251,22 @@ static dh_status name_result(dh_ctx *ctx, plan *b)
                            &p->result);
 }
 
+static dh_reducer reducer_of(const plan *b)
+{
+    const int32_t first = b->schedule->rank_of[0];
+    const int32_t last = b->schedule->rank_of[b->schedule->n_stages - 1];
+    return (dh_reducer){.emitter = b->emitter,
+                        .spec = b->spec,
+                        .tied_apart = b->spec->model->tied_head && first != last};
+}
+
 static dh_status build(dh_ctx *ctx, plan *b)
 {
+    b->reducer = reducer_of(b);
     DH_TRY(add_stages(ctx, b));
     DH_TRY(dh_emit_layout(ctx, b->emitter));
     DH_TRY(emit_step(ctx, b));
-    if (b->spec->mode == DH_MODE_TRAIN) DH_TRY(emit_optimizer(ctx, b));
+    if (b->spec->mode == DH_MODE_TRAIN) DH_TRY(dh_optimizer_emit(ctx, &b->reducer, &b->optimizer));
     if (b->spec->mode == DH_MODE_DECODE) DH_TRY(name_result(ctx, b));
     dh_program *p = dh_emitter_program(b->emitter);
     p->persistent_bytes = DH_MAX(p->persistent_bytes, b->spec->keep_bytes);

@@ -3,6 +3,7 @@
 #define DH_PROGRAM_BUILD_H
 
 #include "program/emit.h"
+#include "program/reductions.h"
 
 /* One virtual stage held by this rank. */
 typedef struct stage {
@@ -22,6 +23,7 @@ typedef struct plan {
     stage *stages;   /* of this rank, by depth */
     size_t n_stages;
     uint32_t data, optimizer;
+    dh_reducer reducer;
     uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
     uint32_t send_graph, recv_graph;
     unsigned char *loaded; /* by micro-batch */
@@ -37,8 +39,6 @@ static inline dh_status plan_no_memory(dh_ctx *ctx)
 /* The graph of a block on the rank of this shard and context-parallel index. */
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_kind kind,
                            dh_shard shard, int64_t cp_rank, dh_graph **graph);
-dh_status plan_emit_reductions(dh_ctx *ctx, plan *b, uint32_t block);
-bool plan_reduces_last(const plan *b, uint32_t block);
 
 /* slots.c */
 stage *plan_stage(plan *b, int32_t id); /* NULL: another rank's */

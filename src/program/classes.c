@@ -10,7 +10,7 @@
  *       those between differ only in which rows of the micro-batch's inputs and which
  *       ids are theirs
  *   dp  the first index counts vectors in the gradient norm; the others differ only in
- *       where in a block's matrices their shard lies
+ *       where in a piece of matrices their shard lies
  * So all ranks of one stage and cp index, of the first, a middle or the last tp index,
  * and of the first or a later dp index run the same instructions with the same waits,
  * sizes, peers and offsets, but for the place of those rows and shards inside their
@@ -112,22 +112,13 @@ void dh_rank_classes_fini(dh_rank_classes *classes)
 /* ---- one class --------------------------------------------------------------------------------
  */
 
-static bool contains(const dh_operand *whole, const dh_operand *part)
-{
-    return whole->buffer == part->buffer && whole->byte0 <= part->byte0 &&
-           part->byte0 + part->n_bytes <= whole->byte0 + whole->n_bytes;
-}
-
 /* All bytes that the operand may take on a rank of the class. */
 static dh_operand widened(const dh_program *p, const dh_tensor *t, dh_operand o)
 {
     if (o.buffer == DH_NONE) return o;
     const dh_buffer *b = &p->buffers.at[o.buffer];
     if (t->kind == DH_TENSOR_INPUT) return (dh_operand){.buffer = o.buffer, .n_bytes = b->n_bytes};
-    if (t->kind == DH_TENSOR_RANGE && b->kind <= DH_BUF_ADAM_V && b->owner < p->flats.n) {
-        const dh_operand *matrix = &p->flats.at[b->owner].matrix[b->kind];
-        if (contains(matrix, &o)) return *matrix;
-    }
+    if (t->kind == DH_TENSOR_RANGE) return dh_program_piece(p, o);
     return o;
 }
 

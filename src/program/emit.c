@@ -122,7 +122,7 @@ static dh_status add_param(dh_ctx *ctx, dh_program *p, dh_block_kind kind, const
 dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int layer, uint32_t *id)
 {
     dh_program *p = e->program;
-    dh_block block = {.graph = graph, .layer = layer};
+    dh_block block = {.graph = graph, .layer = layer, .flat = DH_NONE};
     dh_block_kind kind = p->graphs.at[graph]->kind;
     if (!dh_vec_push(&e->param0, (uint32_t)p->params.n)) return no_memory(ctx);
     for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
@@ -161,6 +161,25 @@ dh_status dh_emit_range(dh_ctx *ctx, dh_emitter *e, dh_operand operand, uint32_t
     if (!dh_vec_push(&e->program->ranges, operand)) return no_memory(ctx);
     *range = (uint32_t)(e->program->ranges.n - 1);
     return DH_OK;
+}
+
+dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_t *id)
+{
+    dh_flat flat = {.first_block = DH_NONE, .after = DH_NONE, .n_pieces = n_pieces};
+    memset(flat.matrix, 0xff, sizeof flat.matrix);
+    memset(flat.vector, 0xff, sizeof flat.vector);
+    if (!dh_vec_push(&e->program->flats, flat)) return no_memory(ctx);
+    *id = (uint32_t)(e->program->flats.n - 1);
+    return DH_OK;
+}
+
+void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t after)
+{
+    dh_flat *f = &e->program->flats.at[flat];
+    e->program->blocks.at[block].flat = flat;
+    f->last_block = f->first_block == DH_NONE ? block : DH_MAX(f->last_block, block);
+    f->first_block = DH_MIN(f->first_block, block);
+    f->after = after;
 }
 
 /* ---- buffers ------------------------------------------------------------------------------------
@@ -211,99 +230,132 @@ static int layout_class(const dh_param *param)
     return param->ndim > 1 ? ROUTERS : param->sharded ? SPLIT_VECTORS : REPLICATED_VECTORS;
 }
 
-/* Elements of the block's parameters in order; first[i] of parameter i in its run. */
-static void measure_flat(const dh_emitter *e, uint32_t block, dh_flat *flat, int64_t *first)
+/* Calls visit for each parameter of a flat, in the order of blocks. */
+static void visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint32_t, void *),
+                         void *arg)
 {
     const dh_program *p = e->program;
-    const dh_group_kind group = dh_program_data_group(p, block);
+    const dh_flat *f = &p->flats.at[flat];
+    for (uint32_t b = f->first_block; b <= f->last_block; b++) {
+        if (p->blocks.at[b].flat != flat) continue;
+        const param_range own = params_of(e, b);
+        for (uint32_t i = own.begin; i < own.end; i++) visit(i, arg);
+    }
+}
+
+typedef struct measuring {
+    const dh_program *program;
+    dh_flat *flat;
+    int layout_class;
+    int64_t *first; /* by parameter: its first element in the run it belongs to */
+} measuring;
+
+static void measure_param(uint32_t param, void *arg)
+{
+    measuring *m = arg;
+    const dh_param *p = &m->program->params.at[param];
+    if (layout_class(p) != m->layout_class) return;
+    int64_t *n = m->layout_class == MATRICES ? &m->flat->n_matrix : &m->flat->n_vector;
+    m->first[param] = *n;
+    *n = pad(*n + dh_param_elements(p), DH_FLAT_ALIGN);
+}
+
+/* Cuts the matrices into as few equal pieces as n_pieces, which is what it takes on the first
+ * tensor-parallel rank, or fewer where padding fills the last ones. */
+static void cut_pieces(dh_flat *f, int64_t shards)
+{
+    const int64_t unit = DH_FLAT_ALIGN * shards;
+    f->n_piece = f->n_matrix ? pad((f->n_matrix + f->n_pieces - 1) / f->n_pieces, unit) : 0;
+    f->n_pieces = f->n_matrix ? (f->n_matrix + f->n_piece - 1) / f->n_piece : 0;
+    f->n_matrix = f->n_piece * f->n_pieces;
+    f->n_shard = f->n_piece / shards;
+}
+
+/* Elements of the flat's parameters in order; first[i] of parameter i in its run. */
+static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
+{
+    const dh_program *p = e->program;
+    dh_flat *flat = &p->flats.at[id];
+    const dh_group_kind group = dh_program_data_group(p, flat->first_block);
     const int64_t shards = e->spec->zero1 ? dh_mesh_group_size(&p->mesh, group) : 1;
-    const param_range own = params_of(e, block);
+    measuring m = {.program = p, .flat = flat, .first = first};
     for (int class = 0; class < N_LAYOUT_CLASS; class ++) {
         if (class == REPLICATED_VECTORS) flat->replicated0 = flat->n_vector;
         if (class == ROUTERS) flat->decayed0 = flat->n_vector;
-        for (uint32_t i = own.begin; i < own.end; i++) {
-            const dh_param *param = &p->params.at[i];
-            if (layout_class(param) != class) continue;
-            int64_t *n = class == MATRICES ? &flat->n_matrix : &flat->n_vector;
-            first[i] = *n;
-            *n = pad(*n + dh_param_elements(param), DH_FLAT_ALIGN);
-        }
+        m.layout_class = class;
+        visit_params(e, id, measure_param, &m);
     }
-    flat->n_matrix = pad(flat->n_matrix, DH_FLAT_ALIGN * shards);
-    flat->n_shard = flat->n_matrix / shards;
-    flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
-    if (shards == 1) flat->shard0 = 0;
+    cut_pieces(flat, shards);
+    if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
 }
 
 /* Matrix elements a buffer of this kind holds. */
 static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buffer_kind kind)
 {
-    bool wide = e->program->dtype != DH_F32;
+    const bool wide = e->program->dtype != DH_F32;
+    const int64_t kept = flat->n_shard * flat->n_pieces;
     switch (kind) {
     case DH_BUF_COPY:
         return wide ? flat->n_matrix : 0;
     case DH_BUF_MASTER:
-        return wide ? flat->n_shard : flat->n_matrix;
+        return wide ? kept : flat->n_matrix;
     case DH_BUF_GRAD:
         return flat->n_matrix;
     default:
-        return flat->n_shard;
+        return kept;
     }
 }
 
-static dh_status layout_block(dh_ctx *ctx, dh_emitter *e, uint32_t block, dh_buffer_kind kind,
-                              const int64_t *first)
+typedef struct placing {
+    dh_program *program;
+    const dh_flat *flat;
+    dh_buffer_kind kind;
+    int64_t n_matrix, n_vector;
+    uint64_t item;
+    const int64_t *first;
+} placing;
+
+static void place_param(uint32_t param, void *arg)
+{
+    const placing *l = arg;
+    dh_program *p = l->program;
+    const bool matrix = dh_param_is_matrix(&p->params.at[param]);
+    if (matrix ? l->n_matrix < l->flat->n_matrix : l->n_vector == 0) return; /* a shard, or none */
+    const dh_operand *run = matrix ? &l->flat->matrix[l->kind] : &l->flat->vector[l->kind];
+    p->homes.at[param].at[l->kind] =
+        (dh_operand){run->buffer, run->byte0 + (uint64_t)l->first[param] * l->item,
+                     (uint64_t)dh_param_elements(&p->params.at[param]) * l->item};
+}
+
+static dh_status layout_flat(dh_ctx *ctx, dh_emitter *e, uint32_t id, dh_buffer_kind kind,
+                             const int64_t *first)
 {
     dh_program *p = e->program;
-    dh_flat *flat = &p->flats.at[block];
-    const int64_t n_matrix = matrix_elements(e, flat, kind);
-    const int64_t n_vector = kind == DH_BUF_COPY ? 0 : flat->n_vector;
-    const uint64_t item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float);
-    if (n_matrix + n_vector == 0) return DH_OK;
-    uint32_t id;
-    DH_TRY(add_persistent(ctx, e, kind, block, (uint64_t)(n_matrix + n_vector) * item, &id));
-    if (n_matrix) flat->matrix[kind] = (dh_operand){id, 0, (uint64_t)n_matrix * item};
-    if (n_vector)
-        flat->vector[kind] = (dh_operand){id, (uint64_t)n_matrix * item, (uint64_t)n_vector * item};
-    const param_range own = params_of(e, block);
-    for (uint32_t i = own.begin; i < own.end; i++) {
-        bool matrix = dh_param_is_matrix(&p->params.at[i]);
-        if (matrix ? n_matrix < flat->n_matrix : n_vector == 0) continue; /* a shard, or none */
-        const dh_operand *run = matrix ? &flat->matrix[kind] : &flat->vector[kind];
-        p->homes.at[i].at[kind] =
-            (dh_operand){id, run->byte0 + (uint64_t)first[i] * item,
-                         (uint64_t)dh_param_elements(&p->params.at[i]) * item};
-    }
+    dh_flat *flat = &p->flats.at[id];
+    placing l = {.program = p,
+                 .flat = flat,
+                 .kind = kind,
+                 .n_matrix = matrix_elements(e, flat, kind),
+                 .n_vector = kind == DH_BUF_COPY ? 0 : flat->n_vector,
+                 .item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float),
+                 .first = first};
+    const uint64_t matrix_bytes = (uint64_t)l.n_matrix * l.item;
+    const uint64_t vector_bytes = (uint64_t)l.n_vector * l.item;
+    if (matrix_bytes + vector_bytes == 0) return DH_OK;
+    uint32_t buffer;
+    DH_TRY(add_persistent(ctx, e, kind, id, matrix_bytes + vector_bytes, &buffer));
+    if (matrix_bytes) flat->matrix[kind] = (dh_operand){buffer, 0, matrix_bytes};
+    if (vector_bytes) flat->vector[kind] = (dh_operand){buffer, matrix_bytes, vector_bytes};
+    visit_params(e, id, place_param, &l);
     return DH_OK;
 }
 
-static dh_status layout_params(dh_ctx *ctx, dh_emitter *e, int from, int to)
+static dh_status layout_params(dh_ctx *ctx, dh_emitter *e, const int64_t *first, int from, int to)
 {
-    dh_program *p = e->program;
-    int64_t *first = calloc(p->params.n + 1, sizeof *first);
-    if (!first) return no_memory(ctx);
-    dh_status st = DH_OK;
-    for (uint32_t b = 0; st == DH_OK && b < p->blocks.n; b++) {
-        dh_flat flat = {0};
-        memset(flat.matrix, 0xff, sizeof flat.matrix);
-        memset(flat.vector, 0xff, sizeof flat.vector);
-        if (p->flats.n <= b && !dh_vec_push(&p->flats, flat)) st = no_memory(ctx);
-    }
     for (int kind = from; kind <= to; kind++)
-        for (uint32_t b = 0; st == DH_OK && b < p->blocks.n; b++) {
-            dh_flat measured = {0};
-            measure_flat(e, b, &measured, first);
-            dh_flat *flat = &p->flats.at[b];
-            flat->n_matrix = measured.n_matrix;
-            flat->n_vector = measured.n_vector;
-            flat->replicated0 = measured.replicated0;
-            flat->decayed0 = measured.decayed0;
-            flat->shard0 = measured.shard0;
-            flat->n_shard = measured.n_shard;
-            st = layout_block(ctx, e, b, (dh_buffer_kind)kind, first);
-        }
-    free(first);
-    return st;
+        for (uint32_t f = 0; f < e->program->flats.n; f++)
+            DH_TRY(layout_flat(ctx, e, f, (dh_buffer_kind)kind, first));
+    return DH_OK;
 }
 
 static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
@@ -331,32 +383,55 @@ static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
     return DH_OK;
 }
 
+/* A double for every region of the optimizer: pieces, and classes of vectors. */
+static uint64_t sqsum_bytes(const dh_program *p)
+{
+    uint64_t n = 0;
+    for (size_t f = 0; f < p->flats.n; f++) n += (uint64_t)p->flats.at[f].n_pieces + N_LAYOUT_CLASS;
+    return n * sizeof(double);
+}
+
+static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
+{
+    const struct {
+        dh_state state;
+        uint64_t n_bytes;
+    } states[] = {{DH_STATE_LOSS, 16},
+                  {DH_STATE_AUX, 16},
+                  {DH_STATE_NORM, 16},
+                  {DH_STATE_SQTOTAL, 8},
+                  {DH_STATE_SQSUM, sqsum_bytes(e->program)}};
+    for (size_t i = 0; i < DH_COUNTOF(states); i++)
+        DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, states[i].state, states[i].n_bytes,
+                              &e->states[states[i].state]));
+    return DH_OK;
+}
+
+static dh_status layout_persistent(dh_ctx *ctx, dh_emitter *e, int64_t *first)
+{
+    const bool trains = e->program->mode == DH_MODE_TRAIN;
+    for (uint32_t f = 0; f < e->program->flats.n; f++) measure_flat(e, f, first);
+    DH_TRY(layout_params(ctx, e, first, DH_BUF_MASTER, DH_BUF_COPY));
+    DH_TRY(layout_states(ctx, e));
+    if (trains) DH_TRY(layout_routers(ctx, e));
+    if (trains) DH_TRY(layout_params(ctx, e, first, DH_BUF_GRAD, DH_BUF_ADAM_V));
+    return e->program->mode == DH_MODE_DECODE ? layout_kv(ctx, e) : DH_OK;
+}
+
 dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e)
 {
     dh_program *p = e->program;
     e->n_frames = (size_t)(e->spec->n_micro + 1);
     e->inputs = malloc((e->n_frames + 1) * sizeof *e->inputs);
     e->param_accesses = calloc(p->params.n + 1, sizeof *e->param_accesses);
-    if (!e->inputs || !e->param_accesses) return no_memory(ctx);
-    memset(e->inputs, 0xff, (e->n_frames + 1) * sizeof *e->inputs);
-    DH_TRY(layout_params(ctx, e, DH_BUF_MASTER, DH_BUF_COPY));
-    static const struct {
-        dh_state state;
-        uint64_t n_bytes; /* 0: a double for each class of parameters of every block */
-    } states[] = {{DH_STATE_LOSS, 16},
-                  {DH_STATE_AUX, 16},
-                  {DH_STATE_NORM, 16},
-                  {DH_STATE_SQTOTAL, 8},
-                  {DH_STATE_SQSUM, 0}};
-    for (size_t i = 0; i < DH_COUNTOF(states); i++) {
-        uint64_t n_bytes =
-            states[i].n_bytes ? states[i].n_bytes : N_LAYOUT_CLASS * p->blocks.n * sizeof(double);
-        DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, states[i].state, n_bytes,
-                              &e->states[states[i].state]));
+    int64_t *first = calloc(p->params.n + 1, sizeof *first);
+    dh_status st = e->inputs && e->param_accesses && first ? DH_OK : no_memory(ctx);
+    if (st == DH_OK) {
+        memset(e->inputs, 0xff, (e->n_frames + 1) * sizeof *e->inputs);
+        st = layout_persistent(ctx, e, first);
     }
-    if (p->mode == DH_MODE_TRAIN) DH_TRY(layout_routers(ctx, e));
-    if (p->mode == DH_MODE_TRAIN) DH_TRY(layout_params(ctx, e, DH_BUF_GRAD, DH_BUF_ADAM_V));
-    return p->mode == DH_MODE_DECODE ? layout_kv(ctx, e) : DH_OK;
+    free(first);
+    return st;
 }
 
 /* ---- operands
@@ -503,6 +578,23 @@ static void need(clock_vec *needed, const clock_vec *earlier)
     for (int s = 0; s < DH_N_STREAM; s++) needed->at[s] = DH_MAX(needed->at[s], earlier->at[s]);
 }
 
+typedef struct visiting {
+    dh_emitter *emitter;
+    const dh_operand *operand;
+    dh_buffer_kind kind;
+    void (*visit)(accesses *, void *);
+    void *arg;
+} visiting;
+
+static void visit_if_touched(uint32_t param, void *arg)
+{
+    const visiting *v = arg;
+    const dh_operand *o = v->operand, *home = &v->emitter->program->homes.at[param].at[v->kind];
+    if (home->buffer == o->buffer && home->byte0 < o->byte0 + o->n_bytes &&
+        o->byte0 < home->byte0 + home->n_bytes)
+        v->visit(&v->emitter->param_accesses[param][v->kind], v->arg);
+}
+
 /* The access records an operand concerns: one per activation, one per parameter in
  * range. Calls visit for each. */
 static void visit_accesses(dh_emitter *e, const dh_operand *o, void (*visit)(accesses *, void *),
@@ -514,13 +606,8 @@ static void visit_accesses(dh_emitter *e, const dh_operand *o, void (*visit)(acc
         visit(&e->accesses.at[o->buffer], arg);
         return;
     }
-    const param_range own = params_of(e, b->owner);
-    for (uint32_t i = own.begin; i < own.end; i++) {
-        const dh_operand *home = &e->program->homes.at[i].at[b->kind];
-        if (home->buffer == o->buffer && home->byte0 < o->byte0 + o->n_bytes &&
-            o->byte0 < home->byte0 + home->n_bytes)
-            visit(&e->param_accesses[i][b->kind], arg);
-    }
+    visiting v = {.emitter = e, .operand = o, .kind = b->kind, .visit = visit, .arg = arg};
+    visit_params(e, b->owner, visit_if_touched, &v);
 }
 
 static void need_writes(accesses *a, void *needed)
@@ -534,18 +621,11 @@ static void need_reads(accesses *a, void *needed)
 }
 
 /* The bytes whose accesses an operand's order depends on: its own, but for a shard of
- * a block's matrices all of them. Where a shard lies then does not show in the waits, so
+ * a piece of matrices all of that. Where a shard lies then does not show in the waits, so
  * that data-parallel ranks differ in nothing else, and one of padding alone waits too. */
 static dh_operand scope_of(const dh_emitter *e, const dh_tensor *t, const dh_operand *o)
 {
-    const dh_program *p = e->program;
-    if (!t || t->kind != DH_TENSOR_RANGE || o->buffer == DH_NONE) return *o;
-    const dh_buffer *b = &p->buffers.at[o->buffer];
-    if (b->kind > DH_BUF_ADAM_V || b->kind == DH_BUF_STATE) return *o;
-    const dh_operand *run = &p->flats.at[b->owner].matrix[b->kind];
-    const bool inside = run->buffer == o->buffer && run->byte0 <= o->byte0 &&
-                        o->byte0 + o->n_bytes <= run->byte0 + run->n_bytes;
-    return inside ? *run : *o;
+    return t && t->kind == DH_TENSOR_RANGE ? dh_program_piece(e->program, *o) : *o;
 }
 
 /* What this instruction must come after, from its operands' earlier accesses. */

@@ -24,7 +24,12 @@ dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int laye
 dh_block *dh_emit_block(dh_emitter *e, uint32_t id);
 /* Index of persistent bytes for DH_TENSOR_RANGE; DH_NONE for an absent operand. */
 dh_status dh_emit_range(dh_ctx *ctx, dh_emitter *e, dh_operand operand, uint32_t *range);
-/* All blocks are known: lays out the persistent buffers. */
+/* An empty bucket of blocks whose parameters will lie together (dh_flat), their matrices in
+ * at most n_pieces pieces; then its blocks, which must be of one data group. `after`: the
+ * block whose backward completes the gradients of all that have joined so far. */
+dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_t *id);
+void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t after);
+/* All blocks with parameters are in a flat: lays out the persistent buffers. */
 dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e);
 
 #define DH_PHASES(...) dh_phases_((const dh_phase[]){__VA_ARGS__, DH_N_PHASE})

@@ -65,6 +65,26 @@ dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block)
     return g->kind == DH_BLOCK_EXPERTS ? DH_GROUP_EDP_CP : DH_GROUP_DP_CP;
 }
 
+static bool contains(const dh_operand *whole, const dh_operand *part)
+{
+    return whole->buffer == part->buffer && whole->byte0 <= part->byte0 &&
+           part->byte0 + part->n_bytes <= whole->byte0 + whole->n_bytes;
+}
+
+dh_operand dh_program_piece(const dh_program *p, dh_operand o)
+{
+    if (o.buffer == DH_NONE) return o;
+    const dh_buffer *b = &p->buffers.at[o.buffer];
+    if (b->kind > DH_BUF_ADAM_V || b->kind == DH_BUF_STATE) return o;
+    const dh_flat *f = &p->flats.at[b->owner];
+    const dh_operand *matrix = &f->matrix[b->kind];
+    const uint64_t n_bytes = f->n_pieces ? matrix->n_bytes / (uint64_t)f->n_pieces : 0;
+    if (n_bytes == 0 || !contains(matrix, &o)) return o;
+    const uint64_t first = (o.byte0 - matrix->byte0) / n_bytes * n_bytes;
+    const dh_operand piece = {o.buffer, matrix->byte0 + first, n_bytes};
+    return contains(&piece, &o) ? piece : o;
+}
+
 /* ---- descriptions ------------------------------------------------------------------------- */
 
 static void describe_place(const dh_program *p, uint32_t block, int32_t mb, dh_str *out)
@@ -79,6 +99,15 @@ static void describe_place(const dh_program *p, uint32_t block, int32_t mb, dh_s
     dh_str_printf(out, "%s", kinds[kind]);
     if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS) dh_str_printf(out, " %d", b->layer);
     if (mb >= 0) dh_str_printf(out, ", micro-batch %d", mb);
+}
+
+static void describe_flat(const dh_program *p, uint32_t flat, dh_str *out)
+{
+    const dh_flat *f = &p->flats.at[flat];
+    describe_place(p, f->first_block, -1, out);
+    if (f->last_block == f->first_block) return;
+    dh_str_printf(out, " to ");
+    describe_place(p, f->last_block, -1, out);
 }
 
 static const char *finish(dh_str *s, char *buf, size_t cap)
@@ -106,7 +135,7 @@ const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char 
         dh_str_printf(&s, "kv cache of layer %u", b->owner);
     } else {
         dh_str_printf(&s, "%s of ", kind_names[b->kind]);
-        describe_place(program, b->owner, -1, &s);
+        describe_flat(program, b->owner, &s);
     }
     return finish(&s, buf, cap);
 }
@@ -119,9 +148,9 @@ const char *dh_instr_describe(const dh_program *program, uint32_t instr, char *b
     dh_str s = DH_STR_INIT;
     dh_str_printf(&s, "instruction %u %s", instr, dh_op_info_of(op->type)->name);
     if (op->out[0] != DH_NONE) dh_str_printf(&s, " -> %s", g->tensors.at[op->out[0]].name);
-    if (op->param != DH_NONE && op->param < program->blocks.n) {
+    if (op->param != DH_NONE && op->param < program->flats.n) {
         dh_str_printf(&s, " of ");
-        describe_place(program, op->param, -1, &s);
+        describe_flat(program, op->param, &s);
     }
     dh_str_printf(&s, " (");
     describe_place(program, i->block, i->mb, &s);

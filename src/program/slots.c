@@ -68,7 +68,8 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
         if (from != DH_NONE && inputs)
             DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, false));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, phases, list));
-        bool reduces = weights && s->backward_left == 1 && !plan_reduces_last(b, s->chain[i]);
+        bool reduces =
+            weights && s->backward_left == 1 && !dh_reductions_last(&b->reducer, s->chain[i]);
         if (reduces && !dh_vec_push(list, (item){s->chain[i], DH_NONE, mb}))
             return plan_no_memory(ctx);
     }
@@ -93,7 +94,7 @@ static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, item
 
 static dh_status emit_item(dh_ctx *ctx, plan *b, const item *i)
 {
-    return i->op == DH_NONE ? plan_emit_reductions(ctx, b, i->block)
+    return i->op == DH_NONE ? dh_reductions_emit(ctx, &b->reducer, i->block)
                             : dh_emit_op(ctx, b->emitter, i->block, i->mb, i->op);
 }
 

@@ -106,11 +106,14 @@ static void touch(tracker *t, size_t first, uint32_t op, size_t block, uint32_t 
     if (!dh_vec_push(list, now)) t->failed = true;
 }
 
-/* Reductions of a block's gradients follow all of its operators. */
-static void after_block(tracker *t, size_t first, uint32_t op)
+/* Reductions follow the weight gradients so far: several blocks may share one transfer. */
+static void after_gradients(tracker *t, uint32_t op)
 {
-    for (uint32_t i = 0; i < op; i++)
-        if (t->items[i].block == t->items[op].block) add_pred(t, first, i);
+    for (uint32_t i = 0; i < op; i++) {
+        const dh_slot_item *item = &t->items[i];
+        const bool wgrad = item->op != DH_NONE && item->graph->ops.at[item->op].phase == DH_PHASE_W;
+        if (wgrad && !dh_vec_push(&t->preds, i)) t->failed = true;
+    }
 }
 
 static void track(tracker *t, uint32_t i)
@@ -118,7 +121,7 @@ static void track(tracker *t, uint32_t i)
     const dh_slot_item *item = &t->items[i];
     const size_t first = t->preds.n;
     if (item->op == DH_NONE) {
-        after_block(t, first, i);
+        after_gradients(t, i);
         return;
     }
     const dh_op *op = &item->graph->ops.at[item->op];

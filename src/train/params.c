@@ -12,31 +12,36 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory handling parameters");
 }
 
-/* Elements [first, first + n) of a parameter that this rank has of a kind: all of
- * them, or those in its shard of the distributed optimizer. *at is where the first of
- * them lies in the slab. Of a sharded gradient only the shard is summed over all ranks. */
-static void param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind, int64_t *first,
-                       int64_t *n, uint64_t *at)
+/* Elements [first, first + n) of a parameter: those that lie in piece k of its flat and
+ * that this rank has of a kind, all or a shard. *at is where the first of them lies in the
+ * slab. Of a sharded gradient only the shard is summed over all ranks. */
+static void param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind, int64_t k,
+                       int64_t *first, int64_t *n, uint64_t *at)
 {
     const dh_operand *home = &p->homes.at[param].at[kind];
-    const dh_flat *flat = &p->flats.at[p->homes.at[param].block];
-    const dh_operand *shard = &flat->matrix[kind];
-    const bool summed_elsewhere = kind == DH_BUF_GRAD && dh_param_is_matrix(&p->params.at[param]) &&
-                                  flat->n_shard < flat->n_matrix;
-    const int64_t wanted = *first;
-    /* Elements count from the start of the block's matrices, as gradients lie. */
+    const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
+    const dh_operand *shards = &flat->matrix[kind];
+    /* Elements count from the start of the flat's matrices, as gradients lie. */
     const int64_t origin = (int64_t)(p->homes.at[param].at[DH_BUF_GRAD].byte0 / sizeof(float));
-    const int64_t begin = DH_MAX(origin + wanted, flat->shard0);
-    const int64_t end = DH_MIN(origin + wanted + *n, flat->shard0 + flat->n_shard);
-    if (home->buffer == DH_NONE || summed_elsewhere) {
-        *n = DH_MAX(end - begin, 0);
-        *first = begin - origin;
-    }
+    const int64_t shard0 = k * flat->n_piece + flat->shard0;
+    const int64_t begin = DH_MAX(origin + *first, shard0);
+    const int64_t end = DH_MIN(origin + *first + *n, shard0 + flat->n_shard);
+    *n = DH_MAX(end - begin, 0);
+    *first = begin - origin;
     if (home->buffer != DH_NONE)
         *at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)*first * sizeof(float);
     else
-        *at = p->buffers.at[shard->buffer].offset + shard->byte0 +
-              (uint64_t)(begin - flat->shard0) * sizeof(float);
+        *at = p->buffers.at[shards->buffer].offset + shards->byte0 +
+              (uint64_t)(k * flat->n_shard + begin - shard0) * sizeof(float);
+}
+
+static dh_status slab_io(dh_ctx *ctx, const dh_session *s, bool write, uint64_t at, int64_t n,
+                         float *data)
+{
+    const uint64_t n_bytes = (uint64_t)n * sizeof(float);
+    if (n == 0) return DH_OK;
+    return write ? s->spec.backend->slab_write(ctx, s->slab, at, data, n_bytes)
+                 : s->spec.backend->slab_read(ctx, s->slab, at, data, n_bytes);
 }
 
 /* data holds elements [first, first + n) of the parameter; only those this rank has
@@ -44,14 +49,22 @@ static void param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind,
 static dh_status param_io(dh_ctx *ctx, const dh_session *s, uint32_t param, dh_buffer_kind kind,
                           bool write, int64_t first, int64_t n, float *data)
 {
+    const dh_program *p = dh_session_layout(s);
+    const dh_operand *home = &p->homes.at[param].at[kind];
+    const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
+    const bool summed_elsewhere = kind == DH_BUF_GRAD && dh_param_is_matrix(&p->params.at[param]) &&
+                                  flat->n_shard < flat->n_piece;
     uint64_t at;
-    const int64_t wanted = first;
-    param_part(dh_session_layout(s), param, kind, &first, &n, &at);
-    if (n == 0) return DH_OK;
-    data += first - wanted;
-    uint64_t n_bytes = (uint64_t)n * sizeof(float);
-    return write ? s->spec.backend->slab_write(ctx, s->slab, at, data, n_bytes)
-                 : s->spec.backend->slab_read(ctx, s->slab, at, data, n_bytes);
+    if (home->buffer != DH_NONE && !summed_elsewhere) {
+        at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)first * sizeof(float);
+        return slab_io(ctx, s, write, at, n, data);
+    }
+    for (int64_t k = 0; k < flat->n_pieces; k++) {
+        int64_t begin = first, n_here = n;
+        param_part(p, param, kind, k, &begin, &n_here, &at);
+        DH_TRY(slab_io(ctx, s, write, at, n_here, data + (begin - first)));
+    }
+    return DH_OK;
 }
 
 /* ---- HF view ----------------------------------------------------------------------------- */
@@ -286,24 +299,28 @@ static dh_status store_piece(dh_ctx *ctx, dh_st_writer *writer, const char *pref
     return st;
 }
 
-/* All elements of a block's matrices of one kind, gathered from the data-parallel
- * ranks when they are sharded; NULL where this rank has them whole. */
+/* All elements of a flat's matrices of one kind, gathered from the data-parallel ranks
+ * when they are sharded; NULL where this rank has them whole. */
 static dh_status gather_matrices(dh_ctx *ctx, const dh_session *s, dh_comm_group *data_group,
-                                 uint32_t block, dh_buffer_kind kind, float **all)
+                                 const dh_flat *flat, dh_buffer_kind kind, float **all)
 {
     const dh_program *p = dh_session_layout(s);
-    const dh_flat *flat = &p->flats.at[block];
     const dh_operand *have = &flat->matrix[kind];
+    const uint64_t shard_bytes = (uint64_t)flat->n_shard * sizeof(float);
     *all = NULL;
     if (have->buffer == DH_NONE || have->n_bytes >= (uint64_t)flat->n_matrix * sizeof(float))
         return DH_OK;
+    const uint64_t at = p->buffers.at[have->buffer].offset + have->byte0;
     *all = malloc((size_t)flat->n_matrix * sizeof **all);
     if (!*all) return no_memory(ctx);
-    dh_status st =
-        s->spec.backend->slab_read(ctx, s->slab, p->buffers.at[have->buffer].offset + have->byte0,
-                                   *all + flat->shard0, have->n_bytes);
-    if (st == DH_OK)
-        st = dh_comm_all_gather(ctx, data_group, *all + flat->shard0, *all, flat->n_shard, DH_F32);
+    dh_status st = DH_OK;
+    for (int64_t k = 0; st == DH_OK && k < flat->n_pieces; k++) {
+        float *piece = *all + k * flat->n_piece, *shard = piece + flat->shard0;
+        st = s->spec.backend->slab_read(ctx, s->slab, at + (uint64_t)k * shard_bytes, shard,
+                                        shard_bytes);
+        if (st == DH_OK)
+            st = dh_comm_all_gather(ctx, data_group, shard, piece, flat->n_shard, DH_F32);
+    }
     return st;
 }
 
@@ -345,11 +362,11 @@ dh_status dh_session_store(dh_ctx *ctx, const dh_session *session, dh_comm_group
 {
     const dh_program *p = dh_session_layout(session);
     const bool first = !data_group || dh_comm_group_index(data_group) == 0;
-    for (uint32_t b = 0; b < p->flats.n; b++) {
+    for (uint32_t f = 0; f < p->flats.n; f++) {
         float *matrices;
-        dh_status st = gather_matrices(ctx, session, data_group, b, kind, &matrices);
+        dh_status st = gather_matrices(ctx, session, data_group, &p->flats.at[f], kind, &matrices);
         for (uint32_t i = 0; st == DH_OK && first && i < p->params.n; i++)
-            if (p->homes.at[i].block == b && writes(session, i))
+            if (p->blocks.at[p->homes.at[i].block].flat == f && writes(session, i))
                 st = store_param(ctx, session, writer, prefix, i, kind, matrices);
         free(matrices);
         DH_TRY(st);

@@ -68,6 +68,7 @@ dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
         .strategy = strategy,
         .layer_split = job->layer_split,
         .zero1 = job->zero1,
+        .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
         .recompute = (dh_recompute_kind)job->recompute,
         .model = job->model,
         .dtype = job->dtype,

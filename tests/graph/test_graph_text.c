@@ -41,7 +41,7 @@ static void every_graph_reads_back(void **state)
 static void the_optimizer_reads_back(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const dh_opt_region regions[] = {{.block = 3,
+    const dh_opt_region regions[] = {{.flat = 3,
                                       .n = 4096,
                                       .decay = true,
                                       .counts = true,
@@ -52,7 +52,7 @@ static void the_optimizer_reads_back(void **state)
                                       .n_gathered = 8192,
                                       .group = DH_GROUP_DP_CP,
                                       .gather = 5},
-                                     {.block = 3,
+                                     {.flat = 3,
                                       .n = 96,
                                       .grad = 6,
                                       .master = 7,

@@ -15,7 +15,11 @@ typedef struct setup {
     int64_t cp; /* 0: 1 */
     dh_recompute_kind recompute;
     const dh_strategy *strategy; /* NULL: sequential */
+    int64_t bucket;              /* bytes of gradients; 0: the default, which holds these models */
 } setup;
+
+/* Of the tiny models: all blocks together; one or a few; pieces of a block. */
+static const int64_t buckets[] = {0, 400000, 50000};
 
 typedef struct mesh_programs {
     dh_model model;
@@ -68,6 +72,7 @@ static mesh_programs *prepare(const setup *s)
                                 .strategy = s->strategy,
                                 .recompute = s->recompute,
                                 .zero1 = s->zero1,
+                                .bucket_bytes = s->bucket,
                                 .micro_batch = 2,
                                 .seq = s->seq,
                                 .n_micro = s->n_micro,
@@ -157,7 +162,8 @@ static void all_schedules_verify(void **state)
                        .seq = 16,
                        .per_node = variant & 2 ? 1 : 0,
                        .dtype = variant & 1 ? DH_BF16 : DH_F32,
-                       .zero1 = (variant & 1) ^ (variant >> 1)};
+                       .zero1 = (variant & 1) ^ (variant >> 1),
+                       .bucket = buckets[(i + (size_t)variant) % DH_COUNTOF(buckets)]};
             for_all_meshes(s, verifies);
         }
 }
@@ -238,13 +244,14 @@ static void is_alike_within_classes(const setup *s)
 
 static void classes_are_alike(void **state)
 {
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 8; variant++) {
         setup s = {.preset = variant & 1 ? "llama-tiny" : "gpt2-tiny",
                    .schedule = "1f1b",
                    .seq = 16,
                    .per_node = variant & 1 ? 2 : 0,
                    .dtype = variant & 1 ? DH_BF16 : DH_F32,
-                   .zero1 = variant & 2};
+                   .zero1 = variant & 2,
+                   .bucket = buckets[variant & 4 ? 2 : 1]};
         if (s.per_node == 0) for_all_meshes(s, is_alike_within_classes);
         s.tp = 4;
         s.pp = 2;
@@ -257,11 +264,11 @@ static void classes_are_alike(void **state)
 static void context_parallelism_verifies(void **state)
 {
     static const setup setups[] = {
-        {"llama-tiny", "1f1b", 1, 1, 1, 0, 2, 16, DH_F32, false, 2, 0, NULL},
-        {"llama-tiny", "1f1b", 2, 2, 1, 0, 4, 16, DH_BF16, true, 2, 0, NULL},
-        {"gpt2-tiny", "zb-h1", 1, 2, 2, 2, 4, 16, DH_F32, true, 2, 0, NULL},
-        {"gpt2-tiny", "dhelix-w", 1, 2, 1, 1, 4, 32, DH_F32, false, 4, 0, NULL},
-        {"llama-tiny", "dhelix-w", 4, 1, 3, 12, 2, 16, DH_BF16, true, 2, 0, NULL},
+        {"llama-tiny", "1f1b", 1, 1, 1, 0, 2, 16, DH_F32, false, 2, 0, NULL, 0},
+        {"llama-tiny", "1f1b", 2, 2, 1, 0, 4, 16, DH_BF16, true, 2, 0, NULL, 50000},
+        {"gpt2-tiny", "zb-h1", 1, 2, 2, 2, 4, 16, DH_F32, true, 2, 0, NULL, 50000},
+        {"gpt2-tiny", "dhelix-w", 1, 2, 1, 1, 4, 32, DH_F32, false, 4, 0, NULL, 0},
+        {"llama-tiny", "dhelix-w", 4, 1, 3, 12, 2, 16, DH_BF16, true, 2, 0, NULL, 50000},
     };
     for (size_t i = 0; i < DH_COUNTOF(setups); i++) {
         setup s = setups[i];
@@ -289,7 +296,7 @@ static void strategies_agree_on_uneven_shards(void **state)
     uint64_t seed = test_seed("strategies_agree_on_uneven_shards");
     size_t n;
     const dh_strategy *rows = dh_strategies(&n);
-    const setup s = {"llama-tiny", "dhelix-w", 4, 2, 1, 0, 4, 16, DH_F32, false, 1, 0, NULL};
+    const setup s = {"llama-tiny", "dhelix-w", 4, 2, 1, 0, 4, 16, DH_F32, false, 1, 0, NULL, 0};
     mesh_programs *m = prepare(&s);
     m->model.vocab = 13;
     for (int turn = 0; turn < 40; turn++)
@@ -515,11 +522,11 @@ static uint32_t random_call(const dh_program *p, uint64_t *seed)
 }
 
 static const setup fault_setups[] = {
-    {"gpt2-tiny", "1f1b", 1, 4, 1, 0, 8, 16, DH_F32, false, 1, 0, NULL},
-    {"llama-tiny", "1f1b", 2, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL},
-    {"gpt2-tiny", "zb-h1", 2, 4, 1, 2, 8, 16, DH_F32, false, 1, 0, NULL},
-    {"llama-tiny", "interleaved-1f1b", 1, 2, 4, 1, 4, 16, DH_F32, true, 1, 0, NULL},
-    {"gpt2-tiny", "dhelix-w", 2, 2, 2, 4, 4, 16, DH_BF16, true, 1, 0, NULL},
+    {"gpt2-tiny", "1f1b", 1, 4, 1, 0, 8, 16, DH_F32, false, 1, 0, NULL, 0},
+    {"llama-tiny", "1f1b", 2, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000},
+    {"gpt2-tiny", "zb-h1", 2, 4, 1, 2, 8, 16, DH_F32, false, 1, 0, NULL, 0},
+    {"llama-tiny", "interleaved-1f1b", 1, 2, 4, 1, 4, 16, DH_F32, true, 1, 0, NULL, 0},
+    {"gpt2-tiny", "dhelix-w", 2, 2, 2, 4, 4, 16, DH_BF16, true, 1, 0, NULL, 50000},
 };
 
 /* The faulty rank is one of those named, unless a long cycle was cut short. */
@@ -589,9 +596,9 @@ static void reduced_agrees_with_full(void **state)
 {
     uint64_t seed = test_seed("reduced_agrees_with_full");
     const setup setups[] = {
-        {"llama-tiny", "1f1b", 4, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL},
-        {"gpt2-tiny", "zb-h1", 1, 2, 3, 0, 4, 16, DH_F32, true, 1, 0, NULL},
-        {"gpt2-tiny", "interleaved-1f1b", 2, 2, 3, 2, 4, 16, DH_F32, false, 1, 0, NULL},
+        {"llama-tiny", "1f1b", 4, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000},
+        {"gpt2-tiny", "zb-h1", 1, 2, 3, 0, 4, 16, DH_F32, true, 1, 0, NULL, 0},
+        {"gpt2-tiny", "interleaved-1f1b", 2, 2, 3, 2, 4, 16, DH_F32, false, 1, 0, NULL, 0},
     };
     size_t n_failed = 0, n_passed = 0;
     for (size_t n = 0; n < DH_COUNTOF(setups); n++)
@@ -672,8 +679,9 @@ static bool take_part_in(dh_program *p, uint32_t i)
 
 static void messages_name_both_ends(void **state)
 {
-    const setup pipe = {"llama-tiny", "1f1b", 1, 3, 1, 0, 3, 16, DH_F32, false, 1, 0, NULL};
-    const setup tensor = {"llama-tiny", "1f1b", 2, 1, 2, 0, 1, 16, DH_F32, false, 1, 0, NULL};
+    const setup pipe = {"llama-tiny", "1f1b", 1, 3, 1, 0, 3, 16, DH_F32, false, 1, 0, NULL, 0};
+    const setup tensor = {"llama-tiny", "1f1b", 2,     1, 2, 0,    1,
+                          16,           DH_F32, false, 1, 0, NULL, 150000};
     EXPECT(&pipe, 1, DH_OP_SEND, change_tag, "two ends of a transfer", "rank 1) is send",
            "with tag 1", "rank 2) is recv", "with tag 0", "micro-batch 0");
     EXPECT(&pipe, 0, DH_OP_SEND, halve_size, "rank 0) is send of 1024 f32",
@@ -692,7 +700,7 @@ static void messages_name_both_ends(void **state)
 static void deadlock_shows_the_cycle(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL};
+    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0};
     mesh_programs *m = build(&s);
     assert_true(send_first(m->at[0], 0));
     const dh_program *const *programs = (const dh_program *const *)m->at;
@@ -708,7 +716,7 @@ static void deadlock_shows_the_cycle(void **state)
 static void other_meshes_are_refused(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL};
+    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0};
     mesh_programs *m = build(&s);
     const dh_program *programs[] = {m->at[1], m->at[0]};
     assert_fails(&ctx, dh_programs_verify(&ctx, programs, 2), DH_EINVAL, "in order");

@@ -176,6 +176,24 @@ static void sharding_changes_no_bit(void **state)
                     "parallel.tp=2 parallel.dp=2 parallel.pp=2 optimizer.grad_clip=0.1");
 }
 
+/* All blocks in one bucket, some, pieces of one: the same sums. */
+static void buckets_change_no_bit(void **state)
+{
+    static const char *const runs[] = {
+        "parallel.dp=4",
+        "parallel.dp=2 parallel.tp=2 parallel.zero1=true train.dtype=bf16",
+        "parallel.dp=2 parallel.pp=2 parallel.zero1=true parallel.schedule=zb-v",
+        "parallel.cp=2 parallel.dp=2",
+    };
+    for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        char some[200], pieces[200];
+        snprintf(some, sizeof some, "%s parallel.bucket_mb=0.1", runs[i]);
+        snprintf(pieces, sizeof pieces, "%s parallel.bucket_mb=0.005", runs[i]);
+        expect_same_run(i % 2 ? RUN_GPT2 : RUN_EXPERTS, runs[i], some);
+        expect_same_run(i % 2 ? RUN_GPT2 : RUN_EXPERTS, runs[i], pieces);
+    }
+}
+
 /* ---- refused before a rank starts -------------------------------------------------------- */
 
 static void impossible_meshes_are_refused(void **state)
@@ -281,13 +299,14 @@ static void draw_run(uint64_t *seed, random_run *r)
         r->mesh, sizeof r->mesh,
         "parallel.dp=%d parallel.tp=%d parallel.pp=%d parallel.cp=%d "
         "parallel.zero1=%s parallel.sequence=%s train.recompute=%s "
-        "parallel.virtual_stages=%d parallel.schedule=%s strategy=%s",
+        "parallel.virtual_stages=%d parallel.schedule=%s strategy=%s parallel.bucket_mb=%s",
         (int)DRAW(seed, 1, 1, 2, 4), (int)DRAW(seed, 1, 2), (int)pp, (int)DRAW(seed, 1, 1, 2),
         test_rand(seed) % 2 ? "true" : "false", test_rand(seed) % 4 ? "true" : "false",
         test_rand(seed) % 3   ? "none"
         : test_rand(seed) % 2 ? "selective"
                               : "full",
-        (int)vpp, row->name, row->pairs && test_rand(seed) % 2 ? "round-robin" : "sequential");
+        (int)vpp, row->name, row->pairs && test_rand(seed) % 2 ? "round-robin" : "sequential",
+        test_rand(seed) % 2 ? "25" : "0.004");
     if (test_rand(seed) % 2 || layers % (pp * vpp))
         draw_split(seed, layers, pp * vpp, r->mesh + at, sizeof r->mesh - (size_t)at);
 }
@@ -358,6 +377,7 @@ int main(void)
         cmocka_unit_test(schedules_change_no_bit),
         cmocka_unit_test(strategies_change_no_bit),
         cmocka_unit_test(sharding_changes_no_bit),
+        cmocka_unit_test(buckets_change_no_bit),
         cmocka_unit_test(impossible_meshes_are_refused),
         cmocka_unit_test(random_meshes_train_or_are_refused),
     };
