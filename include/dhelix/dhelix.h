@@ -25,6 +25,7 @@
 #include "dhelix/costs.h"
 #include "dhelix/graph.h"
 #include "dhelix/pairing.h"
+#include "dhelix/profile.h"
 #include "dhelix/program.h"
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"

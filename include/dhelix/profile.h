@@ -1,0 +1,134 @@
+/* Profiles: what operators took when they were measured, alone and in pairs, and the file
+ * that keeps it.
+ *
+ * Operators are alike when nothing differs that their time depends on; such a class is
+ * named by a canonical text, its key, and measured once. What holds for all of a profile
+ * (machine, threads, mesh, links, versions) are its facts, a signature: a profile answers
+ * only for runs that have the same. All times are in nanoseconds. */
+#ifndef DHELIX_PROFILE_H
+#define DHELIX_PROFILE_H
+
+#include "dhelix/costs.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- classes of operators -------------------------------------------------------------- */
+
+#define DH_OP_KEY_BYTES 768
+#define DH_OP_LABEL_BYTES 64
+
+/* "linear x=bf16[512,256] w=bf16[768,256] y=bf16[512,768]; B=4 T=128 H=4 K=4 D=64 ..." or
+ * "all_gather x=bf16[256,256] y=bf16[512,256]; tp of 2, local". Both ends of a transfer
+ * between stages are one class, as they take their time together. Left out are optional
+ * parameters: a bias adds little, and position embeddings are there on the first rank of a
+ * tensor-parallel group alone, while all ranks of a group must come to the same classes.
+ * in        op: with the shapes of the first tensor-parallel rank, where they differ
+ * returns   key */
+const char *dh_op_class_key(const dh_cost_op *op, char key[DH_OP_KEY_BYTES]);
+/* "linear qkv": operator and what it makes, for people. returns label */
+const char *dh_op_label(const dh_graph *graph, const dh_op *op, char label[DH_OP_LABEL_BYTES]);
+
+/* ---- profiles ---------------------------------------------------------------------------- */
+
+/* "parallel.tp" is "2" */
+typedef struct dh_profile_fact {
+    const char *name, *value;
+} dh_profile_fact;
+
+typedef struct dh_profile_op {
+    const char *key;        /* dh_op_class_key */
+    const char *label;      /* of the first operator of the class */
+    int32_t stream;         /* 0 compute, 1 node-local link, 2 link between nodes */
+    bool forward, backward; /* strands in which it occurs; neither: the optimizer's, ... */
+    dh_pair_source source;
+    int64_t solo_ns;     /* median of the samples, 1..DH_PAIR_MAX_NS */
+    int64_t spread_ns;   /* from their first to their third quartile */
+    int64_t estimate_ns; /* by the estimates of that run; 0: not known */
+    int32_t n_samples;
+} dh_profile_op;
+
+/* Completion times of two operators that start together. */
+typedef struct dh_profile_pair {
+    uint32_t a, b; /* indices of operators: of the forward strand, of the backward strand */
+    dh_pair_source source;
+    int64_t a_ns, b_ns; /* medians, 1..DH_PAIR_MAX_NS */
+    int64_t a_spread_ns, b_spread_ns;
+    int32_t n_samples;
+} dh_profile_pair;
+
+typedef struct dh_profile {
+    dh_arena *arena;  /* owns the struct and all texts */
+    const char *name; /* for messages: its file, or what made it */
+    DH_VEC(dh_profile_fact) facts;
+    DH_VEC(dh_profile_op) ops;
+    DH_VEC(dh_profile_pair) pairs;
+    int64_t launch_ns, event_ns; /* as in dh_costs; 0: not known */
+    struct dh_profile_index *index;
+} dh_profile;
+
+/* Empty. Caller frees with dh_profile_destroy. */
+dh_status dh_profile_create(dh_ctx *ctx, const char *name, dh_profile **profile);
+void dh_profile_destroy(dh_profile *profile);
+
+/* Texts are copied. An operator of a known key, or a pair of the same operators, takes the
+ * place of what was there. id may be NULL.
+ * errors    DH_EINVAL: a fact twice, times or indices out of range; DH_ENOMEM */
+dh_status dh_profile_add_fact(dh_ctx *ctx, dh_profile *profile, const char *name,
+                              const char *value);
+dh_status dh_profile_add_op(dh_ctx *ctx, dh_profile *profile, const dh_profile_op *op,
+                            uint32_t *id);
+dh_status dh_profile_add_pair(dh_ctx *ctx, dh_profile *profile, const dh_profile_pair *pair);
+
+/* DH_NONE when there is none. Constant time, any thread. */
+uint32_t dh_profile_find_op(const dh_profile *profile, const char *key);
+/* Of the ordered pair. */
+uint32_t dh_profile_find_pair(const dh_profile *profile, uint32_t a, uint32_t b);
+
+/* Whether a profile is one of these facts; the message names the first that differs, with
+ * both values.
+ * errors    DH_EINVAL */
+dh_status dh_profile_check(dh_ctx *ctx, const dh_profile *profile, const dh_profile_fact *facts,
+                           size_t n);
+/* 64 bits of the facts, for names of files. */
+uint64_t dh_profile_facts_hash(const dh_profile_fact *facts, size_t n);
+
+/* What `from` knows goes into `into`, and counts where both know something.
+ * errors    DH_EINVAL other facts; DH_ENOMEM (into may then have part of it) */
+dh_status dh_profile_merge(dh_ctx *ctx, dh_profile *into, const dh_profile *from);
+
+/* ---- files ------------------------------------------------------------------------------- */
+
+/* JSON with a checksum over its content, whatever its white space and order of keys:
+ *   {"profile": {"format": "dhelix-profile", "version": 1, "unit": "ns",
+ *     "signature": {NAME: VALUE, ...}, "launch": N, "event": N,
+ *     "operators": [{"key", "label", "stream", "strands", "source", "solo", "spread",
+ *                    "estimate", "samples"}, ...],
+ *     "pairs": [{"a", "b", "source", "a_end", "b_end", "a_spread", "b_spread", "samples"}]},
+ *    "xxh3_128": "..."}
+ * errors    DH_ENOMEM, DH_EIO; reading also DH_EFORMAT for what is malformed or was changed,
+ *           DH_EUNSUPPORTED another version; the message begins with the file's name */
+dh_status dh_profile_print(dh_ctx *ctx, const dh_profile *profile, dh_str *out);
+dh_status dh_profile_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *name,
+                           dh_profile **profile);
+dh_status dh_profile_read(dh_ctx *ctx, const char *path, dh_profile **profile);
+/* The old content or the new, never half. */
+dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *profile, const char *path);
+
+/* ---- costs ------------------------------------------------------------------------------- */
+
+/* Costs by a profile where it knows the operators; elsewhere those of fallback, scaled by
+ * the median of what operators on the same stream took over what they were estimated at,
+ * and for pairs the median rates of pairs on the same two streams. Such answers are
+ * `modelled`.
+ * in        profile, fallback: borrowed
+ * out       in the arena, valid as long as that and both are; any thread
+ * errors    DH_ENOMEM */
+dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profile,
+                           const dh_costs *fallback, const dh_costs **costs);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,139 @@
+/* Costs by a profile, and by scaled estimates for what it does not know. */
+#include "dhelix/profile.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_STREAM = 3 };
+
+typedef struct by_profile {
+    const dh_profile *profile;
+    const dh_costs *fallback;
+    double scale[N_STREAM]; /* measured over estimated */
+    /* Median rate of an operator of the first stream beside one of the second; NaN where no
+     * such pair is known. */
+    double rate[N_STREAM][N_STREAM];
+} by_profile;
+
+/* ---- what is not known ------------------------------------------------------------------ */
+
+static int by_value(const void *x, const void *y)
+{
+    const double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+/* Sorts; NaN of none. */
+static double median(double *values, size_t n)
+{
+    if (n == 0) return NAN;
+    qsort(values, n, sizeof *values, by_value);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static double scale_of(const dh_profile *p, int stream, double *ratios)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->ops.n; i++) {
+        const dh_profile_op *op = &p->ops.at[i];
+        if (op->stream == stream && op->estimate_ns > 0)
+            ratios[n++] = (double)op->solo_ns / (double)op->estimate_ns;
+    }
+    return n ? median(ratios, n) : 1;
+}
+
+static dh_op_rates rates_of(const dh_profile *p, const dh_profile_pair *pair)
+{
+    return dh_rates_from_times((double)p->ops.at[pair->a].solo_ns,
+                               (double)p->ops.at[pair->b].solo_ns, (double)pair->a_ns,
+                               (double)pair->b_ns, pair->source);
+}
+
+static double rate_of(const dh_profile *p, int stream, int beside, double *rates)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->pairs.n; i++) {
+        const dh_profile_pair *pair = &p->pairs.at[i];
+        const int a = p->ops.at[pair->a].stream, b = p->ops.at[pair->b].stream;
+        if (a == stream && b == beside) rates[n++] = rates_of(p, pair).a;
+        if (b == stream && a == beside) rates[n++] = rates_of(p, pair).b;
+    }
+    return median(rates, n);
+}
+
+static bool learn(by_profile *own)
+{
+    const dh_profile *p = own->profile;
+    double *values = malloc((DH_MAX(p->ops.n, 2 * p->pairs.n) + 1) * sizeof *values);
+    if (!values) return false;
+    for (int s = 0; s < N_STREAM; s++) {
+        own->scale[s] = scale_of(p, s, values);
+        for (int t = 0; t < N_STREAM; t++) own->rate[s][t] = rate_of(p, s, t, values);
+    }
+    free(values);
+    return true;
+}
+
+/* ---- answers ---------------------------------------------------------------------------- */
+
+static uint32_t find(const by_profile *own, const dh_cost_op *op)
+{
+    char key[DH_OP_KEY_BYTES];
+    return dh_profile_find_op(own->profile, dh_op_class_key(op, key));
+}
+
+static dh_op_time solo(const void *self, const dh_cost_op *op)
+{
+    const by_profile *own = self;
+    const uint32_t id = find(own, op);
+    if (id != DH_NONE)
+        return (dh_op_time){(double)own->profile->ops.at[id].solo_ns,
+                            own->profile->ops.at[id].source};
+    const dh_op_time estimate = own->fallback->solo(own->fallback->self, op);
+    return (dh_op_time){estimate.ns * own->scale[dh_cost_stream(op)], DH_PAIR_MODELLED};
+}
+
+static dh_op_rates not_known(const by_profile *own, const dh_cost_op *a, const dh_cost_op *b)
+{
+    const int s = dh_cost_stream(a), t = dh_cost_stream(b);
+    if (s == t) return (dh_op_rates){.5, .5, DH_PAIR_MODELLED};
+    if (!isnan(own->rate[s][t]))
+        return (dh_op_rates){own->rate[s][t], own->rate[t][s], DH_PAIR_MODELLED};
+    return own->fallback->beside(own->fallback->self, a, b);
+}
+
+static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    const by_profile *own = self;
+    const dh_profile *p = own->profile;
+    const uint32_t x = find(own, a), y = find(own, b);
+    if (x == DH_NONE || y == DH_NONE) return not_known(own, a, b);
+    uint32_t pair = dh_profile_find_pair(p, x, y);
+    if (pair != DH_NONE) return rates_of(p, &p->pairs.at[pair]);
+    pair = dh_profile_find_pair(p, y, x);
+    if (pair == DH_NONE) return not_known(own, a, b);
+    const dh_op_rates r = rates_of(p, &p->pairs.at[pair]);
+    return (dh_op_rates){r.b, r.a, r.source};
+}
+
+dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profile,
+                           const dh_costs *fallback, const dh_costs **costs)
+{
+    by_profile *own = DH_NEW(arena, by_profile);
+    dh_costs *made = DH_NEW(arena, dh_costs);
+    if (own) *own = (by_profile){.profile = profile, .fallback = fallback};
+    if (!own || !made || !learn(own))
+        return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
+    *made = (dh_costs){
+        .name = dh_arena_printf(arena, "profile %s", profile->name),
+        .solo = solo,
+        .beside = beside,
+        .launch_ns = profile->launch_ns > 0 ? (double)profile->launch_ns : fallback->launch_ns,
+        .event_ns = profile->event_ns > 0 ? (double)profile->event_ns : fallback->event_ns,
+        .self = own,
+    };
+    if (!made->name) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
+    *costs = made;
+    return DH_OK;
+}
