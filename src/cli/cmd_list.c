@@ -202,12 +202,9 @@ static const struct list {
     {"schedules", "orders of micro-batches over pipeline stages, for `parallel.schedule`",
      list_schedules},
     {"strategies", "ways to hide communication, for the setting `strategy`", list_strategies},
-<<<<<<< HEAD
     {"policies", "orders of co-executed operators, for the setting `overlap.policy`",
      list_policies},
-=======
     {"clusters", "hardware that jobs can be simulated on, for --cluster", list_clusters},
->>>>>>> cluster-landing
     {"settings", "settings of a job file", list_settings},
 };
 
