@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "train/run.h"
+#include "train/rank.h"
 
 /* One a boot of a kernel, so the same in all containers of a machine. */
 static void machine_id(char *id, size_t cap)

@@ -1,5 +1,5 @@
 /* Agreement between ranks outside the program: statuses, paths, losses. */
-#include "train/run.h"
+#include "train/rank.h"
 
 dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st)
 {

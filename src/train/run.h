@@ -7,14 +7,7 @@
 #include "dhelix/train.h"
 #include "train/metrics.h"
 #include "train/progress.h"
-
-/* This rank among the ranks of the run. */
-typedef struct dh_ranks {
-    int64_t rank, n;
-    dh_comm *comm;          /* NULL when alone, and so are the groups */
-    dh_comm_group *control; /* all ranks: agreement, losses, paths */
-    dh_comm_group *data;    /* DH_GROUP_DP_CP; NULL when this rank is alone in it */
-} dh_ranks;
+#include "train/rank.h"
 
 typedef struct dh_run {
     dh_job *job;
@@ -45,20 +38,6 @@ typedef struct dh_run {
     double aux_loss;      /* of routers, where the model has any */
     char checkpoint[512]; /* newest */
 } dh_run;
-
-/* ---- ranks.c: what ranks tell each other beside the program ------------------------------- */
-/* The worst status of all ranks. The rank that failed keeps its message; the others
- * name it. Every rank calls at the same points. */
-dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st);
-/* Rank 0's bytes reach all. */
-dh_status dh_ranks_broadcast(dh_ctx *ctx, const dh_ranks *ranks, void *data, size_t n_bytes);
-/* Sums of n values over all ranks, in place, the same bits everywhere. */
-dh_status dh_ranks_sum(dh_ctx *ctx, const dh_ranks *ranks, double *values, int64_t n);
-
-/* ---- place.c: cores ------------------------------------------------------------------------ */
-/* For ranks that are processes: how many may use the same cores of one machine, and
- * which of those this one is. Collective over all ranks, before any is bound. */
-dh_status dh_ranks_place(dh_ctx *ctx, const dh_ranks *ranks, int *local_rank, int *n_local_ranks);
 
 /* ---- data.c: tokenizer and datasets of a job -------------------------------------------- */
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run);

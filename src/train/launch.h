@@ -1,0 +1,37 @@
+/* Starting the ranks of a job, whatever they then do. */
+#ifndef DH_TRAIN_LAUNCH_H
+#define DH_TRAIN_LAUNCH_H
+
+#include <pthread.h>
+
+#include "train/fault.h"
+#include "train/rank.h"
+
+/* One rank as it starts. */
+typedef struct dh_place {
+    dh_ranks ranks;
+    int local_rank, n_local_ranks; /* among those that share its cores */
+} dh_place;
+
+typedef struct dh_launch dh_launch;
+struct dh_launch {
+    dh_job *job;
+    dh_mesh mesh;
+    bool quiet;
+    /* What every rank does, on a thread of its own where a process has several. Its failure
+     * ends all ranks; the first that is not the echo of another's is reported. */
+    dh_status (*work)(dh_ctx *ctx, dh_launch *launch, const dh_place *place);
+    void *user;
+
+    dh_comm_world *world; /* NULL: one rank */
+    dh_fault fault;       /* of tests, from DHELIX_FAULT */
+    pthread_mutex_t lock;
+    dh_ctx failure;
+};
+
+/* The job's mesh; its number of ranks against the launcher's. */
+dh_status dh_launch_prepare(dh_ctx *ctx, dh_job *job, bool quiet, dh_launch *launch);
+/* Start the ranks of this process and wait for them. */
+dh_status dh_launch_run(dh_ctx *ctx, dh_launch *launch);
+
+#endif

@@ -1,0 +1,30 @@
+/* Ranks of a run beside what their programs send each other. */
+#ifndef DH_TRAIN_RANK_H
+#define DH_TRAIN_RANK_H
+
+#include "dhelix/comm.h"
+#include "dhelix/train.h"
+
+/* This rank among the ranks of the run. */
+typedef struct dh_ranks {
+    int64_t rank, n;
+    dh_comm *comm;          /* NULL when alone, and so are the groups */
+    dh_comm_group *control; /* all ranks: agreement, losses, paths */
+    dh_comm_group *data;    /* DH_GROUP_DP_CP; NULL when this rank is alone in it */
+} dh_ranks;
+
+/* ---- ranks.c: what ranks tell each other beside the program ------------------------------- */
+/* The worst status of all ranks. The rank that failed keeps its message; the others
+ * name it. Every rank calls at the same points. */
+dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st);
+/* Rank 0's bytes reach all. */
+dh_status dh_ranks_broadcast(dh_ctx *ctx, const dh_ranks *ranks, void *data, size_t n_bytes);
+/* Sums of n values over all ranks, in place, the same bits everywhere. */
+dh_status dh_ranks_sum(dh_ctx *ctx, const dh_ranks *ranks, double *values, int64_t n);
+
+/* ---- place.c: cores ------------------------------------------------------------------------ */
+/* For ranks that are processes: how many may use the same cores of one machine, and
+ * which of those this one is. Collective over all ranks, before any is bound. */
+dh_status dh_ranks_place(dh_ctx *ctx, const dh_ranks *ranks, int *local_rank, int *n_local_ranks);
+
+#endif

@@ -1,0 +1,100 @@
+/* Training a job: what its ranks share, prepared before they start. */
+#include <string.h>
+
+#include "train/launch.h"
+#include "train/run.h"
+
+typedef struct training {
+    dh_run shared; /* job, schedule, costs, ordering, tokenizer, datasets */
+    dh_ordering ordering;
+    dh_train_result result;
+} training;
+
+/* ---- schedule ------------------------------------------------------------------------------ */
+
+static bool is_file(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 4 && strcmp(name + n - 4, ".csv") == 0;
+}
+
+/* A row of the table, or a file in PyTorch's notation. */
+dh_status dh_train_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule **schedule)
+{
+    *schedule = NULL;
+    if (is_file(job->schedule)) return dh_schedule_read_csv(ctx, job->schedule, schedule);
+    const dh_schedule_row *row;
+    const dh_strategy *strategy;
+    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
+    DH_TRY(dh_schedule_find(ctx, job->schedule, &row));
+    /* A strategy of two strands brings the schedule that pairs them, unless the job
+     * names one that does. */
+    if (strategy->schedule && !row->pairs) DH_TRY(dh_schedule_find(ctx, strategy->schedule, &row));
+    if (job->pp == 1 && row->n_chunks != 2) return DH_OK; /* one stage has one order */
+    const dh_schedule_spec spec = {.n_ranks = (int32_t)job->pp,
+                                   .n_micro = (int32_t)dh_job_n_micro(job),
+                                   .n_chunks = (int32_t)job->vpp};
+    return dh_schedule_generate(ctx, row, &spec, schedule);
+}
+
+/* ---- preparing --------------------------------------------------------------------------- */
+
+/* Before any rank starts: that all of them together cannot wait for ever. */
+static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run)
+{
+    if (run->job->ranks == 1) return DH_OK;
+    dh_session_spec spec;
+    DH_TRY(dh_train_plan(ctx, run->job, &spec));
+    spec.schedule = run->schedule;
+    spec.costs = run->costs;
+    spec.ordering = run->ordering;
+    spec.eval = spec.eval && run->val_data;
+    return dh_session_verify_mesh(ctx, &spec, NULL);
+}
+
+static dh_status prepare(dh_ctx *ctx, training *t)
+{
+    dh_run *run = &t->shared;
+    DH_TRY(dh_train_schedule(ctx, run->job, &run->schedule));
+    DH_TRY(dh_train_costs(ctx, run->job, &run->costs));
+    DH_TRY(dh_train_ordering(ctx, run->job, &t->ordering));
+    t->ordering.cache = dh_order_cache_create(); /* without one, each program has its own */
+    run->ordering = &t->ordering;
+    DH_TRY(dh_run_open_data(ctx, run));
+    return verify_mesh(ctx, run);
+}
+
+/* ---- entry ------------------------------------------------------------------------------- */
+
+static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *place)
+{
+    training *t = launch->user;
+    dh_run run = t->shared;
+    dh_train_result result;
+    run.mesh = launch->mesh;
+    run.ranks = place->ranks;
+    run.local_rank = place->local_rank;
+    run.n_local_ranks = place->n_local_ranks;
+    dh_status st = dh_run_train(ctx, &run, &result);
+    if (run.ranks.rank == 0 && (st == DH_OK || st == DH_EINTERRUPTED)) t->result = result;
+    return st;
+}
+
+dh_status dh_train(dh_ctx *ctx, dh_job *job, const dh_train_options *options,
+                   dh_train_result *result)
+{
+    training t = {.shared = {.job = job, .options = options}};
+    dh_launch launch;
+    dh_status st = dh_launch_prepare(ctx, job, options->quiet, &launch);
+    launch.work = train_rank;
+    launch.user = &t;
+    if (st == DH_OK) st = prepare(ctx, &t);
+    if (st == DH_OK) st = dh_launch_run(ctx, &launch);
+    *result = t.result;
+    dh_dataset_close(t.shared.train_data);
+    dh_dataset_close(t.shared.val_data);
+    dh_tokenizer_destroy(t.shared.tokenizer);
+    dh_schedule_destroy(t.shared.schedule);
+    dh_order_cache_destroy(t.ordering.cache);
+    return st;
+}
