@@ -33,11 +33,6 @@ typedef struct dh_step {
     bool check_finite;     /* scan every output; stop at the first non-finite value */
 } dh_step;
 
-/* When an instruction ran, monotonic nanoseconds. */
-typedef struct dh_span {
-    int64_t start_ns, end_ns;
-} dh_span;
-
 typedef struct dh_slab dh_slab; /* a rank's memory; opaque */
 typedef struct dh_exec dh_exec; /* a program made ready to run */
 
@@ -65,7 +60,8 @@ typedef struct dh_backend {
     /* One pass over the program. DH_EDIVERGED with check_finite names the
      * instruction that first made a non-finite value. */
     dh_status (*exec_run)(dh_ctx *ctx, dh_exec *exec, const dh_step *step);
-    const dh_span *(*exec_spans)(const dh_exec *exec); /* by instruction, of the last run */
+    const dh_span *(*exec_spans)(
+        const dh_exec *exec); /* monotonic, by instruction, of the last run */
     void (*exec_destroy)(dh_exec *exec);
 
     /* Threads of this rank: number, and which of the node's ranks it is. */

@@ -30,9 +30,10 @@
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"
 
-/* execution, and what its time went into */
+/* execution, for real and simulated, and what its time went into */
 #include "dhelix/backend.h"
 #include "dhelix/comm.h"
+#include "dhelix/simulate.h"
 #include "dhelix/timeline.h"
 
 /* weights in and out */

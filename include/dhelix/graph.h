@@ -259,6 +259,8 @@ int64_t dh_tensor_bytes(const dh_tensor *tensor);
  * and bytes of operands read and written once. */
 double dh_op_flops(const dh_graph *graph, const dh_op *op);
 double dh_op_bytes(const dh_graph *graph, const dh_op *op);
+/* GEMMs and attention: what "FLOPs" of a model or a device count. */
+bool dh_op_multiplies(dh_op_type type);
 
 /* Text form (src/graph/README.md), appended to out. Any graph prints, for people to
  * look at; one that passes dh_graph_check reads back equal, if its dims are finite

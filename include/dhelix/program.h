@@ -166,6 +166,11 @@ dh_operand dh_program_piece(const dh_program *program, dh_operand o);
  * other tokens of them: they sum gradients, and the distributed optimizer shards over them. */
 dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block);
 
+/* When an instruction ran, in nanoseconds of any clock. */
+typedef struct dh_span {
+    int64_t start_ns, end_ns;
+} dh_span;
+
 /* ---- building -------------------------------------------------------------------------------- */
 
 #define DH_BUCKET_BYTES 25000000 /* as DistributedDataParallel of PyTorch, in MB */
@@ -201,6 +206,9 @@ typedef struct dh_program_spec {
     /* Bytes at the start of the slab that another program keeps there between its
      * executions: transient buffers lie behind them. 0: a slab of its own. */
     uint64_t keep_bytes;
+    /* Transient buffers get lifetimes but no offsets, and slab_bytes is 0: several times
+     * faster to build; such a program can be simulated, not verified or run. */
+    bool unplaced;
     const dh_backend_info *backend;
 } dh_program_spec;
 

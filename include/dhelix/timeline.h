@@ -4,7 +4,7 @@
 #ifndef DHELIX_TIMELINE_H
 #define DHELIX_TIMELINE_H
 
-#include "dhelix/backend.h"
+#include "dhelix/program.h"
 
 #ifdef __cplusplus
 extern "C" {

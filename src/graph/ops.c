@@ -169,29 +169,30 @@ static double elementwise_flops(const dh_graph *g, const dh_op *op)
     return x ? 8.0 * (double)dh_tensor_elements(x) : 0.0;
 }
 
-static double no_flops(const dh_graph *g, const dh_op *op)
+/* Operators made of GEMMs. */
+static double (*const products[DH_N_OP_TYPE])(const dh_graph *, const dh_op *) = {
+    [DH_OP_LINEAR] = linear_flops,
+    [DH_OP_LINEAR_DGRAD] = linear_flops,
+    [DH_OP_LINEAR_WGRAD] = linear_wgrad_flops,
+    [DH_OP_GROUPED_LINEAR] = grouped_flops,
+    [DH_OP_GROUPED_DGRAD] = grouped_flops,
+    [DH_OP_GROUPED_WGRAD] = grouped_wgrad_flops,
+    [DH_OP_ATTN] = attn_flops,
+    [DH_OP_ATTN_GRAD] = attn_grad_flops,
+    [DH_OP_ATTN_CACHED] = attn_cached_flops,
+    [DH_OP_RING_ATTN] = ring_attn_flops,
+    [DH_OP_RING_ATTN_GRAD] = ring_attn_grad_flops,
+};
+
+bool dh_op_multiplies(dh_op_type type)
 {
-    return 0.0;
+    return products[type] != NULL;
 }
 
 double dh_op_flops(const dh_graph *graph, const dh_op *op)
 {
-    static double (*const flops[DH_N_OP_TYPE])(const dh_graph *, const dh_op *) = {
-        [DH_OP_LOAD] = no_flops,
-        [DH_OP_LINEAR] = linear_flops,
-        [DH_OP_LINEAR_DGRAD] = linear_flops,
-        [DH_OP_LINEAR_WGRAD] = linear_wgrad_flops,
-        [DH_OP_GROUPED_LINEAR] = grouped_flops,
-        [DH_OP_GROUPED_DGRAD] = grouped_flops,
-        [DH_OP_GROUPED_WGRAD] = grouped_wgrad_flops,
-        [DH_OP_ATTN] = attn_flops,
-        [DH_OP_ATTN_GRAD] = attn_grad_flops,
-        [DH_OP_ATTN_CACHED] = attn_cached_flops,
-        [DH_OP_RING_ATTN] = ring_attn_flops,
-        [DH_OP_RING_ATTN_GRAD] = ring_attn_grad_flops,
-    };
-    if (flops[op->type]) return flops[op->type](graph, op);
-    return dh_op_info_of(op->type)->resource == DH_RES_COMM ? 0.0 : elementwise_flops(graph, op);
+    if (products[op->type]) return products[op->type](graph, op);
+    return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? elementwise_flops(graph, op) : 0.0;
 }
 
 double dh_op_bytes(const dh_graph *graph, const dh_op *op)

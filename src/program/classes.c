@@ -38,9 +38,22 @@
 
 /* ---- classes ------------------------------------------------------------------------------ */
 
-/* Whether each kind of group lies on one node for all ranks or for none. */
-static bool nodes_are_alike(const dh_mesh *m)
+/* Nodes are runs of ranks. Where one axis is cut into equal runs, and all faster axes lie
+ * whole inside them, a group leaves its node if it varies along a slower axis or beyond
+ * such a run, wherever it begins. */
+static bool cuts_one_axis(const dh_mesh *m)
 {
+    const int64_t sizes[DH_N_MESH_AXES] = {m->tp, m->cp, m->ep, m->edp, m->pp};
+    int64_t stride = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; stride *= sizes[axis++])
+        if (m->ranks_per_node % stride == 0 && stride * sizes[axis] % m->ranks_per_node == 0)
+            return true;
+    return false;
+}
+
+bool dh_mesh_nodes_alike(const dh_mesh *m)
+{
+    if (cuts_one_axis(m)) return true;
     for (int g = 0; g < DH_N_GROUPS; g++) {
         const bool first = dh_mesh_group_is_local(m, (dh_group_kind)g, 0);
         for (int64_t r = 1; r < m->ranks; r++)
@@ -57,7 +70,12 @@ static uint32_t place_of(int64_t index, int64_t n)
 
 enum { N_TP_PLACES = 3, N_DP_PLACES = 2 };
 
-static size_t key_of(const dh_program_spec *spec, int64_t rank)
+size_t dh_rank_n_keys(const dh_program_spec *spec)
+{
+    return (size_t)(spec->mesh.pp * spec->mesh.cp) * N_TP_PLACES * N_DP_PLACES;
+}
+
+size_t dh_rank_key(const dh_program_spec *spec, int64_t rank)
 {
     const dh_coord c = dh_mesh_coord(&spec->mesh, rank);
     const size_t stage = (size_t)(c.pp * spec->mesh.cp + c.cp);
@@ -74,15 +92,13 @@ static dh_status no_memory(dh_ctx *ctx)
 static dh_status number_classes(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes)
 {
     const int64_t n_ranks = spec->mesh.ranks;
-    const bool alike = nodes_are_alike(&spec->mesh);
-    const size_t n_keys = alike
-                              ? (size_t)(spec->mesh.pp * spec->mesh.cp) * N_TP_PLACES * N_DP_PLACES
-                              : (size_t)n_ranks;
+    const bool alike = dh_mesh_nodes_alike(&spec->mesh);
+    const size_t n_keys = alike ? dh_rank_n_keys(spec) : (size_t)n_ranks;
     uint32_t *number = malloc(n_keys * sizeof *number);
     if (!number) return no_memory(ctx);
     memset(number, 0xff, n_keys * sizeof *number);
     for (int64_t r = 0; r < n_ranks; r++) {
-        uint32_t *mine = &number[alike ? key_of(spec, r) : (size_t)r];
+        uint32_t *mine = &number[alike ? dh_rank_key(spec, r) : (size_t)r];
         if (*mine == DH_NONE) {
             *mine = (uint32_t)classes->n;
             classes->first[classes->n++] = r;

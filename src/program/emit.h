@@ -53,7 +53,8 @@ dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, i
 dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t tensor,
                           dh_operand *operand);
 
-/* Offsets of all transient buffers, behind the persistent ones (memory.c). */
-dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program);
+/* Lifetimes of all transient buffers and, unless placed is false, their offsets behind
+ * the persistent ones (memory.c). */
+dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed);
 
 #endif

@@ -201,10 +201,10 @@ static uint64_t align_up(uint64_t n)
  * pair of streams that is the meeting of two intervals. */
 static uint64_t lowest_gap(const planner *m, const life *l)
 {
-    dh_span spans[DH_N_STREAM];
+    dh_space_span spans[DH_N_STREAM];
     const int stream = first_stream(m, l);
     for (int s = 0; s < DH_N_STREAM; s++)
-        spans[s] = (dh_span){m->in_use[s][stream], l->first, l->release[s]};
+        spans[s] = (dh_space_span){m->in_use[s][stream], l->first, l->release[s]};
     return dh_space_lowest(spans, DH_N_STREAM, m->program->persistent_bytes, l->n_bytes);
 }
 
@@ -274,7 +274,7 @@ static void fini(planner *m)
     free(m->order);
 }
 
-dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program)
+dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed)
 {
     planner m = {.program = program,
                  .known = calloc(program->instrs.n + 1, sizeof(clock_vec)),
@@ -285,7 +285,7 @@ dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program)
         compute_clocks(&m);
         compute_lives(&m);
         for (uint32_t i = 0; i < program->instrs.n; i++) overlay(&m, i);
-        ok = order_roots(&m) && place(&m) && bound(&m);
+        ok = order_roots(&m) && (!placed || place(&m)) && bound(&m);
     }
     fini(&m);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a program's memory");

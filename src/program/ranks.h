@@ -12,6 +12,13 @@ typedef struct dh_rank_classes {
     uint32_t *of;   /* by rank */
 } dh_rank_classes;
 
+/* Whether every kind of group lies on one node for all ranks or for none. */
+bool dh_mesh_nodes_alike(const dh_mesh *mesh);
+/* Where nodes are alike: ranks of one key have the same instructions with the same sizes and
+ * waits. Below n_keys. */
+size_t dh_rank_key(const dh_program_spec *spec, int64_t rank);
+size_t dh_rank_n_keys(const dh_program_spec *spec);
+
 /* Free with dh_rank_classes_fini. errors: DH_ENOMEM */
 dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes);
 void dh_rank_classes_fini(dh_rank_classes *classes);

@@ -159,7 +159,8 @@ static uint64_t clear_of(const run_set *set, uint64_t at, uint64_t n_bytes, uint
     return at;
 }
 
-uint64_t dh_space_lowest(const dh_span *spans, size_t n_spans, uint64_t from, uint64_t n_bytes)
+uint64_t dh_space_lowest(const dh_space_span *spans, size_t n_spans, uint64_t from,
+                         uint64_t n_bytes)
 {
     DH_ASSERT(n_spans <= DH_MAX_SPANS, "%zu spans", n_spans);
     set_list sets;

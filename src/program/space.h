@@ -15,13 +15,14 @@ void dh_space_destroy(dh_space *space);
 bool dh_space_use(dh_space *space, uint32_t t0, uint32_t t1, uint64_t lo, uint64_t hi);
 
 /* Times of one space in which a buffer is wanted. */
-typedef struct dh_span {
+typedef struct dh_space_span {
     const dh_space *space; /* NULL: nothing in use */
     uint32_t t0, t1;
-} dh_span;
+} dh_space_span;
 enum { DH_MAX_SPANS = 4 };
 
 /* Lowest start, at or above `from`, of n_bytes that are free at all times of all spans. */
-uint64_t dh_space_lowest(const dh_span *spans, size_t n_spans, uint64_t from, uint64_t n_bytes);
+uint64_t dh_space_lowest(const dh_space_span *spans, size_t n_spans, uint64_t from,
+                         uint64_t n_bytes);
 
 #endif

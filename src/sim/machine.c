@@ -1,0 +1,291 @@
+/* Execution of all nodes' programs in simulated time.
+ *
+ * All that happens at one time is taken together: what ends then ends, streams go on as far as
+ * they can, communications meet, and only when nothing more happens at that time are
+ * speeds set anew. The order of events of one time therefore does not matter. */
+#include "sim/machine.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static dh_status no_memory(const machine *m)
+{
+    return dh_fail(m->ctx, DH_ENOMEM, "out of memory simulating");
+}
+
+static const dh_program *program_of(const machine *m, uint32_t node)
+{
+    return m->node[node].costs->program;
+}
+
+static const dh_instr *instr_at(const machine *m, uint32_t id)
+{
+    return &program_of(m, node_of_lane(id))->instrs.at[m->lanes[id].instr];
+}
+
+static const dh_op *op_at(const machine *m, uint32_t id)
+{
+    return dh_instr_op(program_of(m, node_of_lane(id)), instr_at(m, id));
+}
+
+static dh_status add_node(machine *m, id_list *list, bool *is_in, uint32_t node)
+{
+    if (is_in[node]) return DH_OK;
+    is_in[node] = true;
+    return dh_vec_push(list, node) ? DH_OK : no_memory(m);
+}
+
+/* ---- tasks: what runs ----------------------------------------------------------------------- */
+
+static dh_status finish(machine *m, task *t, int stream, int64_t now)
+{
+    t->version++;
+    for (uint32_t i = 0; i < t->n; i++) {
+        const uint32_t node = t->nodes[i];
+        lane *l = &m->lanes[lane_of(node, stream)];
+        m->node[node].spans[l->instr].end_ns = now;
+        l->state = LANE_IDLE;
+        l->started = true;
+        l->last_end_ns = now;
+        dh_replay_step(&m->replay[node], stream);
+        DH_TRY(add_node(m, &m->able, m->is_able, node));
+        DH_TRY(add_node(m, &m->shifted, m->is_shifted, node));
+    }
+    return DH_OK;
+}
+
+static double solo_at(const machine *m, uint32_t id)
+{
+    const dh_sim_node *n = &m->node[node_of_lane(id)];
+    return n->costs->solo[dh_sim_kind(n->costs, instr_at(m, id))].ns *
+           n->factor[stream_of_lane(id)];
+}
+
+/* All members are there. */
+static dh_status launch(machine *m, const uint32_t *nodes, uint32_t n, int stream, int64_t now)
+{
+    const uint32_t id = lane_of(nodes[0], stream);
+    task *t = &m->tasks[id];
+    double solo = 0;
+    t->nodes = nodes;
+    t->n = n;
+    t->fresh = true;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t member = lane_of(nodes[i], stream);
+        lane *l = &m->lanes[member];
+        l->state = LANE_RUNS;
+        l->task = id;
+        m->node[nodes[i]].met_ns[l->instr] = now;
+        solo = DH_MAX(solo, solo_at(m, member));
+    }
+    t->left_ns = (double)llround(DH_MIN(solo, (double)DH_PAIR_MAX_NS));
+    if (t->left_ns <= 0) return finish(m, t, stream, now);
+    for (uint32_t i = 0; i < n; i++) DH_TRY(add_node(m, &m->shifted, m->is_shifted, nodes[i]));
+    return DH_OK;
+}
+
+/* ---- meeting partners --------------------------------------------------------------------------
+ */
+
+static dh_status join_group(machine *m, uint32_t id, dh_group_kind group, int64_t now)
+{
+    const uint32_t first = dh_sim_group_first(m->nodes, group, node_of_lane(id));
+    meeting *at = &m->meetings[(size_t)group * m->nodes->n + first];
+    if (at->members.n == 0)
+        DH_TRY(dh_sim_group_members(m->ctx, m->arena, m->nodes, group, first, &at->members));
+    const int stream = stream_of_lane(id);
+    if (at->n_here > 0 && at->stream != (uint32_t)stream)
+        return dh_fail(m->ctx, DH_EVERIFY, "group %s is used from two streams: verify the programs",
+                       dh_group_name(group));
+    at->stream = (uint32_t)stream;
+    if (++at->n_here < at->members.n) return DH_OK;
+    at->n_here = 0;
+    return launch(m, at->members.node, at->members.n, stream, now);
+}
+
+static bool is_transfer(const dh_op *op)
+{
+    return op->type == DH_OP_SEND || op->type == DH_OP_RECV;
+}
+
+static int32_t peer_stage(const machine *m, uint32_t id)
+{
+    return program_of(m, node_of_lane(id))->blocks.at[instr_at(m, id)->block].peer;
+}
+
+static dh_status join_peer(machine *m, uint32_t id, int64_t now)
+{
+    const uint32_t node = node_of_lane(id);
+    const int stream = stream_of_lane(id);
+    const uint32_t other = dh_sim_stage_peer(m->nodes, node, peer_stage(m, id));
+    const uint32_t theirs = lane_of(other, stream);
+    if (m->lanes[theirs].state != LANE_WAITS) return DH_OK;
+    const dh_op *mine = op_at(m, id), *back = op_at(m, theirs);
+    if (!is_transfer(back) || back->type == mine->type ||
+        dh_sim_stage_peer(m->nodes, other, peer_stage(m, theirs)) != node)
+        return DH_OK; /* the peer is busy elsewhere */
+    const uint32_t lower = DH_MIN(node, other);
+    task *t = &m->tasks[lane_of(lower, stream)];
+    t->pair[0] = lower;
+    t->pair[1] = DH_MAX(node, other);
+    return launch(m, t->pair, 2, stream, now);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* The lane's instruction is reached. */
+static dh_status arrive(machine *m, uint32_t id, int64_t now)
+{
+    const uint32_t node = node_of_lane(id);
+    lane *l = &m->lanes[id];
+    const dh_op *op = op_at(m, id);
+    m->node[node].spans[l->instr].start_ns = now;
+    l->state = LANE_WAITS;
+    if (is_transfer(op)) return join_peer(m, id, now);
+    if (dh_op_info_of(op->type)->resource == DH_RES_COMM)
+        return join_group(m, id, (dh_group_kind)op->group, now);
+    task *t = &m->tasks[id];
+    t->pair[0] = node;
+    return launch(m, t->pair, 1, stream_of_lane(id), now);
+}
+
+/* When the lane's instruction may start, all it waits for being complete. */
+static int64_t start_of(const machine *m, uint32_t id)
+{
+    const uint32_t node = node_of_lane(id);
+    const dh_program *p = program_of(m, node);
+    const dh_costs *costs = m->node[node].costs->costs;
+    const lane *l = &m->lanes[id];
+    const dh_instr *i = &p->instrs.at[l->instr];
+    int64_t start = l->started ? l->last_end_ns + (int64_t)llround(costs->launch_ns) : 0;
+    for (uint32_t w = 0; w < i->n_waits; w++) {
+        const int64_t end = m->node[node].spans[p->waits.at[i->wait0 + w]].end_ns;
+        start = DH_MAX(start, end + (int64_t)llround(costs->event_ns));
+    }
+    return start;
+}
+
+static dh_status advance(machine *m, uint32_t node, int64_t now)
+{
+    const dh_replay *r = &m->replay[node];
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        lane *l = &m->lanes[lane_of(node, s)];
+        if (l->state != LANE_IDLE) continue;
+        l->instr = dh_replay_head(r, s);
+        if (l->instr == DH_NONE || dh_replay_blocker(r, l->instr) != DH_NONE) continue;
+        const uint32_t id = lane_of(node, s);
+        const int64_t start = start_of(m, id);
+        if (start > now) {
+            l->state = LANE_DUE;
+            if (!dh_sim_heap_push(&m->heap, start, id, m->tasks[id].version)) return no_memory(m);
+        } else {
+            DH_TRY(arrive(m, id, now));
+        }
+    }
+    return DH_OK;
+}
+
+/* ---- time ---------------------------------------------------------------------------------------
+ */
+
+static dh_status happen(machine *m, const dh_sim_event *e)
+{
+    lane *l = &m->lanes[e->lane];
+    if (m->tasks[e->lane].version != e->version) return DH_OK;
+    if (l->state == LANE_DUE) return arrive(m, e->lane, e->at_ns);
+    return finish(m, &m->tasks[e->lane], stream_of_lane(e->lane), e->at_ns);
+}
+
+/* Until nothing more happens at this time. */
+static dh_status settle(machine *m, int64_t now)
+{
+    while (m->able.n > 0) {
+        const uint32_t node = m->able.at[--m->able.n];
+        m->is_able[node] = false;
+        DH_TRY(advance(m, node, now));
+    }
+    return dh_sim_retime(m, now);
+}
+
+static dh_status step(machine *m, int64_t *now)
+{
+    *now = m->heap.events.at[0].at_ns;
+    while (m->heap.events.n > 0 && m->heap.events.at[0].at_ns == *now) {
+        const dh_sim_event e = dh_sim_heap_pop(&m->heap);
+        DH_TRY(happen(m, &e));
+    }
+    return settle(m, *now);
+}
+
+static dh_status check_ended(const machine *m)
+{
+    char text[256];
+    for (uint32_t id = 0; id < m->nodes->n * DH_N_STREAM; id++) {
+        const uint32_t node = node_of_lane(id);
+        const uint32_t head = dh_replay_head(&m->replay[node], stream_of_lane(id));
+        if (head == DH_NONE) continue;
+        return dh_fail(m->ctx, DH_EVERIFY,
+                       "the simulation cannot go on: %s waits for ever; verify the programs",
+                       dh_instr_describe(program_of(m, node), head, text, sizeof text));
+    }
+    return DH_OK;
+}
+
+static dh_status run(machine *m)
+{
+    int64_t now = 0;
+    bool forced = true;
+    for (uint32_t k = m->nodes->n; k-- > 0;) DH_TRY(add_node(m, &m->able, m->is_able, k));
+    DH_TRY(settle(m, now));
+    while (forced) {
+        while (m->heap.events.n > 0) DH_TRY(step(m, &now));
+        DH_TRY(dh_sim_force(m, now, &forced));
+    }
+    return check_ended(m);
+}
+
+/* ---- entry
+ * ---------------------------------------------------------------------------------------- */
+
+static dh_status init(machine *m)
+{
+    const size_t n = m->nodes->n;
+    m->arena = dh_arena_create();
+    m->replay = calloc(n, sizeof *m->replay);
+    m->lanes = calloc(n * DH_N_STREAM, sizeof *m->lanes);
+    m->tasks = calloc(n * DH_N_STREAM, sizeof *m->tasks);
+    m->meetings = calloc(n * DH_N_GROUPS, sizeof *m->meetings);
+    m->is_able = calloc(n, sizeof *m->is_able);
+    m->is_shifted = calloc(n, sizeof *m->is_shifted);
+    if (!m->arena || !m->replay || !m->lanes || !m->tasks || !m->meetings || !m->is_able ||
+        !m->is_shifted)
+        return no_memory(m);
+    for (uint32_t k = 0; k < n; k++)
+        DH_TRY(dh_replay_init(m->ctx, &m->replay[k], program_of(m, k)));
+    return DH_OK;
+}
+
+static void fini(machine *m)
+{
+    for (uint32_t k = 0; m->replay && k < m->nodes->n; k++) dh_replay_fini(&m->replay[k]);
+    dh_arena_destroy(m->arena);
+    free(m->replay);
+    free(m->lanes);
+    free(m->tasks);
+    free(m->meetings);
+    free(m->is_able);
+    free(m->is_shifted);
+    dh_vec_fini(&m->heap.events);
+    dh_vec_fini(&m->able);
+    dh_vec_fini(&m->shifted);
+    dh_vec_fini(&m->retimed);
+}
+
+dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *nodes, dh_sim_node *node)
+{
+    machine m = {.ctx = ctx, .nodes = nodes, .node = node};
+    dh_status st = init(&m);
+    if (st == DH_OK) st = run(&m);
+    fini(&m);
+    return st;
+}

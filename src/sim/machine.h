@@ -1,0 +1,79 @@
+/* The state of a simulation in progress: streams, tasks, and what has changed. */
+#ifndef DH_SIM_MACHINE_H
+#define DH_SIM_MACHINE_H
+
+#include "sim/heap.h"
+#include "sim/sim.h"
+
+typedef enum lane_state {
+    LANE_IDLE,  /* its next instruction waits for others of the rank, or there is none */
+    LANE_DUE,   /* it starts at a known time */
+    LANE_WAITS, /* a communication whose partners have not all come */
+    LANE_RUNS
+} lane_state;
+
+/* A stream of a node; lane number = node * DH_N_STREAM + stream. */
+typedef struct lane {
+    lane_state state;
+    bool started; /* something has run here: last_end counts */
+    int64_t last_end_ns;
+    uint32_t instr; /* of all states but LANE_IDLE */
+    uint32_t task;  /* LANE_RUNS: lane whose task it is part of */
+    double rate;    /* LANE_RUNS: at which this rank alone would let it progress */
+} lane;
+
+/* What runs: a computation, or a communication on the lanes of all members. Lives at
+ * the lane of its first member. */
+typedef struct task {
+    const uint32_t *nodes; /* members [n] */
+    uint32_t n, pair[2];   /* nodes of a transfer between two */
+    double left_ns, rate;  /* solo time not yet done at since_ns; speed from then on */
+    int64_t since_ns;
+    uint32_t version; /* counts what was once announced and holds no more */
+    bool fresh, queued;
+} task;
+
+/* Calls of one group that wait for the rest of it. */
+typedef struct meeting {
+    dh_sim_members members; /* n 0: not yet listed */
+    uint32_t n_here;
+    uint32_t stream;
+} meeting;
+
+typedef DH_VEC(uint32_t) id_list;
+
+typedef struct machine {
+    dh_ctx *ctx;
+    dh_arena *arena;
+    const dh_sim_nodes *nodes;
+    dh_sim_node *node; /* by node */
+    dh_replay *replay; /* by node */
+    lane *lanes;       /* by lane */
+    task *tasks;       /* by lane */
+    meeting *meetings; /* [DH_N_GROUPS][nodes], by a group's first node */
+    dh_sim_heap heap;
+    id_list able;               /* nodes whose streams may go on; a stack */
+    id_list shifted;            /* nodes on which something began to run or ended */
+    id_list retimed;            /* tasks whose speed may differ from now on */
+    bool *is_able, *is_shifted; /* by node */
+} machine;
+
+static inline uint32_t node_of_lane(uint32_t id)
+{
+    return id / DH_N_STREAM;
+}
+static inline int stream_of_lane(uint32_t id)
+{
+    return (int)(id % DH_N_STREAM);
+}
+static inline uint32_t lane_of(uint32_t node, int stream)
+{
+    return node * DH_N_STREAM + (uint32_t)stream;
+}
+
+/* fluid.c: new speeds on all nodes in m->shifted, and when what runs there ends. */
+dh_status dh_sim_retime(machine *m, int64_t now);
+/* Nothing progresses though something runs: the first of it goes on at full speed. */
+dh_status dh_sim_force(machine *m, int64_t now, bool *forced);
+
+#endif

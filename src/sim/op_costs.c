@@ -1,0 +1,158 @@
+/* Costs of a program's operators, asked for once each.
+ *
+ * All instructions of a graph share its operators' times, and pairs recur with every layer
+ * and micro-batch, so whoever answers is asked a few thousand times for a program of any
+ * length. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/sim.h"
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
+}
+
+/* ---- times alone ------------------------------------------------------------------------- */
+
+static dh_cost_op cost_op(const dh_sim_op_costs *c, uint32_t graph, uint32_t op)
+{
+    const dh_graph *g = c->program->graphs.at[graph];
+    return (dh_cost_op){g, &g->ops.at[op], &c->program->mesh, c->program->rank};
+}
+
+static dh_cost_op cost_op_of_kind(const dh_sim_op_costs *c, uint32_t kind)
+{
+    uint32_t graph = (uint32_t)c->program->graphs.n - 1;
+    while (c->first[graph] > kind) graph--;
+    return cost_op(c, graph, kind - c->first[graph]);
+}
+
+static dh_status ask_solo(dh_ctx *ctx, dh_sim_op_costs *c)
+{
+    for (uint32_t g = 0; g < c->program->graphs.n; g++)
+        for (uint32_t i = 0; i < c->program->graphs.at[g]->ops.n; i++) {
+            const dh_cost_op op = cost_op(c, g, i);
+            const dh_op_time time = c->costs->solo(c->costs->self, &op);
+            if (!(time.ns >= 0 && time.ns <= (double)DH_PAIR_MAX_NS))
+                return dh_fail(ctx, DH_EINVAL, "%s: %s takes %g ns; 0 to %g are sensible",
+                               c->costs->name, dh_op_info_of(op.op->type)->name, time.ns,
+                               (double)DH_PAIR_MAX_NS);
+            c->solo[c->first[g] + i] = time;
+        }
+    return DH_OK;
+}
+
+dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *costs,
+                               const dh_program *program)
+{
+    *c = (dh_sim_op_costs){.costs = costs, .program = program, .n_places = 1024};
+    c->first = malloc((program->graphs.n + 1) * sizeof *c->first);
+    c->pairs = malloc(c->n_places * sizeof *c->pairs);
+    if (!c->first || !c->pairs) return no_memory(ctx);
+    memset(c->pairs, 0xff, c->n_places * sizeof *c->pairs);
+    for (uint32_t g = 0; g < program->graphs.n; g++) {
+        c->first[g] = c->n_kinds;
+        c->n_kinds += (uint32_t)program->graphs.at[g]->ops.n;
+    }
+    c->solo = calloc(c->n_kinds + 1, sizeof *c->solo);
+    return c->solo ? ask_solo(ctx, c) : no_memory(ctx);
+}
+
+void dh_sim_op_costs_fini(dh_sim_op_costs *c)
+{
+    free(c->first);
+    free(c->solo);
+    free(c->pairs);
+    *c = (dh_sim_op_costs){0};
+}
+
+/* ---- speeds beside each other ---------------------------------------------------------------- */
+
+/* The pair's place, or the free one where it belongs. */
+static dh_sim_pair *place_of(dh_sim_pair *pairs, size_t n_places, uint32_t a, uint32_t b)
+{
+    size_t i = dh_mix64((uint64_t)a << 32 | b) & (n_places - 1);
+    while (pairs[i].a != DH_NONE && (pairs[i].a != a || pairs[i].b != b))
+        i = (i + 1) & (n_places - 1);
+    return &pairs[i];
+}
+
+static bool grow(dh_sim_op_costs *c)
+{
+    const size_t n_places = 2 * c->n_places;
+    dh_sim_pair *pairs = malloc(n_places * sizeof *pairs);
+    if (!pairs) return false;
+    memset(pairs, 0xff, n_places * sizeof *pairs);
+    for (size_t i = 0; i < c->n_places; i++)
+        if (c->pairs[i].a != DH_NONE)
+            *place_of(pairs, n_places, c->pairs[i].a, c->pairs[i].b) = c->pairs[i];
+    free(c->pairs);
+    c->pairs = pairs;
+    c->n_places = n_places;
+    return true;
+}
+
+static dh_status ask_pair(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b,
+                          dh_sim_pair *pair)
+{
+    const dh_cost_op op_a = cost_op_of_kind(c, a), op_b = cost_op_of_kind(c, b);
+    const dh_op_rates rates = c->costs->beside(c->costs->self, &op_a, &op_b);
+    if (!isfinite(rates.a) || !isfinite(rates.b))
+        return dh_fail(ctx, DH_EINVAL, "%s: %s beside %s runs at %g and %g of its speed",
+                       c->costs->name, dh_op_info_of(op_a.op->type)->name,
+                       dh_op_info_of(op_b.op->type)->name, rates.a, rates.b);
+    *pair = (dh_sim_pair){a, b, rates.a, rates.b};
+    return DH_OK;
+}
+
+dh_status dh_sim_rate_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b, double *rate)
+{
+    const uint32_t lo = DH_MIN(a, b), hi = DH_MAX(a, b);
+    dh_sim_pair *pair = place_of(c->pairs, c->n_places, lo, hi);
+    if (pair->a == DH_NONE) {
+        if (2 * c->n_pairs >= c->n_places) {
+            if (!grow(c)) return no_memory(ctx);
+            pair = place_of(c->pairs, c->n_places, lo, hi);
+        }
+        DH_TRY(ask_pair(ctx, c, lo, hi, pair));
+        c->n_pairs++;
+    }
+    *rate = a == lo ? pair->rate_a : pair->rate_b;
+    return DH_OK;
+}
+
+/* ---- context-parallel ranks --------------------------------------------------------------------
+ */
+
+static bool same_pair(const dh_costs *costs, const dh_cost_op a[2], const dh_cost_op b[2])
+{
+    const dh_op_rates x = costs->beside(costs->self, &a[0], &b[0]);
+    const dh_op_rates y = costs->beside(costs->self, &a[1], &b[1]);
+    return x.a == y.a && x.b == y.b;
+}
+
+/* Graphs of context-parallel ranks differ in dims.cp_rank alone (pass_cp.c), and so in
+ * which part of a ring's blocks their attention sees. */
+bool dh_sim_cp_costs_equal(const dh_costs *costs, const dh_mesh *mesh, const dh_graph *graph,
+                           int64_t cp_a, int64_t cp_b)
+{
+    dh_graph like[2] = {*graph, *graph};
+    like[0].dims.cp_rank = cp_a;
+    like[1].dims.cp_rank = cp_b;
+    for (uint32_t i = 0; i < graph->ops.n; i++) {
+        dh_cost_op a[2], b[2];
+        for (int k = 0; k < 2; k++)
+            a[k] = (dh_cost_op){&like[k], &graph->ops.at[i], mesh, (k ? cp_b : cp_a) * mesh->tp};
+        if (costs->solo(costs->self, &a[0]).ns != costs->solo(costs->self, &a[1]).ns) return false;
+        if (dh_op_info_of(graph->ops.at[i].type)->resource == DH_RES_COMM) continue;
+        for (uint32_t j = 0; j < graph->ops.n; j++) {
+            if (dh_op_info_of(graph->ops.at[j].type)->resource != DH_RES_COMM) continue;
+            for (int k = 0; k < 2; k++)
+                b[k] = (dh_cost_op){&like[k], &graph->ops.at[j], mesh, a[k].rank};
+            if (!same_pair(costs, a, b)) return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,106 @@
+/* What the files of this folder share: simulated ranks and what their operators take. */
+#ifndef DH_SIM_SIM_H
+#define DH_SIM_SIM_H
+
+#include "dhelix/simulate.h"
+#include "program/replay.h"
+
+/* ---- op_costs.c: times and speeds, asked for once --------------------------------------- */
+
+typedef struct dh_sim_pair {
+    uint32_t a, b; /* kinds; DH_NONE: a free place */
+    double rate_a, rate_b;
+} dh_sim_pair;
+
+/* Of one program. A kind is an operator of one of its graphs: all blocks and
+ * micro-batches that share a graph share its costs. */
+typedef struct dh_sim_op_costs {
+    const dh_costs *costs;
+    const dh_program *program;
+    uint32_t *first; /* by graph: kind of its operator 0 */
+    uint32_t n_kinds;
+    dh_op_time *solo;   /* by kind */
+    dh_sim_pair *pairs; /* open addressing; n_places a power of two */
+    size_t n_pairs, n_places;
+} dh_sim_op_costs;
+
+/* Borrows both. Free with dh_sim_op_costs_fini, also after a failure.
+ * errors: DH_EINVAL a time that is negative or not finite; DH_ENOMEM */
+dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *costs,
+                               const dh_program *program);
+void dh_sim_op_costs_fini(dh_sim_op_costs *c);
+static inline uint32_t dh_sim_kind(const dh_sim_op_costs *c, const dh_instr *i)
+{
+    return c->first[c->program->blocks.at[i->block].graph] + i->op;
+}
+/* Speed of kind a beside kind b. errors: DH_EINVAL not finite; DH_ENOMEM */
+dh_status dh_sim_rate_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b, double *rate);
+/* Whether another context-parallel rank's graph of the same shapes costs the same. */
+bool dh_sim_cp_costs_equal(const dh_costs *costs, const dh_mesh *mesh, const dh_graph *graph,
+                           int64_t cp_a, int64_t cp_b);
+
+/* ---- collapse.c: which ranks are simulated ------------------------------------------------ */
+
+/* Coordinates of an axis, in classes numbered by their first ones. */
+typedef struct dh_sim_axis {
+    int64_t size;
+    uint32_t n;
+    uint32_t *of;           /* [size] */
+    int64_t *first, *count; /* [n] */
+} dh_sim_axis;
+
+/* A class of ranks is a class of coordinates on every axis; node i of the simulation is
+ * the i-th in mixed radix, tp fastest. Which nodes a group's members are of then follows
+ * by arithmetic, whatever the number of ranks. */
+typedef struct dh_sim_nodes {
+    const dh_mesh *mesh;
+    dh_sim_axis axis[DH_N_MESH_AXES];
+    uint32_t n;
+} dh_sim_nodes;
+
+typedef struct dh_sim_members {
+    uint32_t n;
+    uint32_t *node; /* ascending */
+} dh_sim_members;
+
+/* The first n_alike[axis] coordinates are one class, but for those of slow ranks; each of
+ * the others is its own. In the arena. errors: DH_ENOMEM */
+dh_status dh_sim_nodes_init(dh_ctx *ctx, dh_arena *arena, const dh_mesh *mesh,
+                            const int64_t n_alike[DH_N_MESH_AXES], const dh_sim_options *options,
+                            dh_sim_nodes *nodes);
+/* First rank of a node, and how many it stands for. */
+int64_t dh_sim_node_rank(const dh_sim_nodes *nodes, uint32_t node);
+int64_t dh_sim_node_n_ranks(const dh_sim_nodes *nodes, uint32_t node);
+/* The lowest node of the node's group: stands for the group. */
+uint32_t dh_sim_group_first(const dh_sim_nodes *nodes, dh_group_kind group, uint32_t node);
+/* Nodes of the group's members, each once. errors: DH_ENOMEM */
+dh_status dh_sim_group_members(dh_ctx *ctx, dh_arena *arena, const dh_sim_nodes *nodes,
+                               dh_group_kind group, uint32_t first, dh_sim_members *members);
+/* The node of the member of another pipeline stage. */
+uint32_t dh_sim_stage_peer(const dh_sim_nodes *nodes, uint32_t node, int32_t stage);
+/* Whether its members are of different stages. */
+bool dh_sim_group_spans_stages(dh_group_kind group);
+
+/* ---- machine.c: execution ------------------------------------------------------------------ */
+
+typedef struct dh_sim_node {
+    dh_sim_op_costs *costs; /* of its program */
+    double factor[DH_N_STREAM];
+    dh_span *spans;  /* [instructions] */
+    int64_t *met_ns; /* [instructions] */
+} dh_sim_node;
+
+/* Runs all nodes' programs to the end.
+ * errors: DH_EVERIFY they wait for each other for ever; DH_EINVAL; DH_ENOMEM */
+dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *nodes, dh_sim_node *node);
+
+/* ---- account.c: what a rank's times and buffers come to -------------------------------------- */
+
+/* Bytes over time, and their peak. */
+dh_status dh_sim_account_memory(dh_ctx *ctx, dh_arena *arena, dh_sim_rank *rank);
+/* dh_sim_rank.bubble_ns */
+dh_status dh_sim_account_bubble(dh_ctx *ctx, dh_sim_rank *rank);
+/* Communication counted from met_ns on. */
+dh_status dh_sim_account_times(dh_ctx *ctx, dh_sim_rank *rank);
+
+#endif

@@ -1,0 +1,316 @@
+/* A simulation from end to end: which ranks, their programs, execution, accounts. */
+#include "dhelix/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "program/ranks.h"
+#include "sim/sim.h"
+
+/* What is simulated, while it is put together. */
+typedef struct build {
+    dh_ctx *ctx;
+    const dh_program_spec *spec; /* NULL: programs are given, one for each rank */
+    const dh_program *const *given;
+    const dh_costs *costs;
+    const dh_sim_options *options;
+    dh_mesh mesh;
+    dh_sim *sim;
+    dh_sim_nodes nodes;
+    dh_sim_node *node; /* by node */
+    DH_VEC(dh_program *) owned;
+    DH_VEC(uint64_t) keys;      /* of owned programs */
+    dh_sim_op_costs **op_costs; /* by program */
+    size_t n_op_costs;
+} build;
+
+static dh_status no_memory(const build *b)
+{
+    return dh_fail(b->ctx, DH_ENOMEM, "out of memory simulating");
+}
+
+/* ---- ranks and their programs ------------------------------------------------------------------
+ */
+
+static dh_status check_slow(const build *b)
+{
+    for (size_t i = 0; i < b->options->n_slow; i++) {
+        const dh_sim_slow *s = &b->options->slow[i];
+        if (s->rank < 0 || s->rank >= b->mesh.ranks)
+            return dh_fail(b->ctx, DH_EINVAL, "slow rank %lld: there are ranks 0 to %lld",
+                           (long long)s->rank, (long long)b->mesh.ranks - 1);
+        for (int k = 0; k < DH_N_STREAM; k++)
+            if (!(s->factor[k] >= 0) || isinf(s->factor[k]))
+                return dh_fail(b->ctx, DH_EINVAL,
+                               "slow rank %lld: %g times as long is no time; give a factor above 0",
+                               (long long)s->rank, s->factor[k]);
+    }
+    return DH_OK;
+}
+
+/* Ranks of one key have programs alike (classes.c of program). */
+static uint64_t key_of(const build *b, int64_t rank, bool every_rank)
+{
+    if (every_rank) return (uint64_t)rank;
+    dh_program_spec spec = *b->spec;
+    spec.mesh = b->mesh;
+    return dh_rank_key(&spec, rank);
+}
+
+static dh_status build_program(build *b, uint64_t key, int64_t rank)
+{
+    dh_program_spec spec = *b->spec;
+    spec.mesh = b->mesh;
+    spec.rank = rank;
+    spec.unplaced = !b->options->placed;
+    dh_program *p;
+    if (!dh_vec_reserve(&b->owned, b->owned.n + 1) || !dh_vec_push(&b->keys, key))
+        return no_memory(b);
+    DH_TRY(dh_program_build(b->ctx, &spec, &p));
+    b->owned.at[b->owned.n++] = p;
+    return DH_OK;
+}
+
+static dh_status find_program(build *b, uint32_t node, bool every_rank, const dh_program **program)
+{
+    const int64_t rank = dh_sim_node_rank(&b->nodes, node);
+    if (b->given) {
+        *program = b->given[rank];
+        return DH_OK;
+    }
+    const uint64_t key = key_of(b, rank, every_rank);
+    size_t i = 0;
+    while (i < b->owned.n && b->keys.at[i] != key) i++;
+    if (i == b->owned.n) DH_TRY(build_program(b, key, rank));
+    *program = b->owned.at[i];
+    return DH_OK;
+}
+
+static dh_status find_programs(build *b, bool every_rank)
+{
+    b->sim->ranks = DH_NEW_N(b->sim->arena, dh_sim_rank, b->nodes.n);
+    if (!b->sim->ranks) return no_memory(b);
+    b->sim->n_classes = b->nodes.n;
+    for (uint32_t k = 0; k < b->nodes.n; k++) {
+        dh_sim_rank *r = &b->sim->ranks[k];
+        r->rank = dh_sim_node_rank(&b->nodes, k);
+        r->n_ranks = dh_sim_node_n_ranks(&b->nodes, k);
+        r->stage = dh_mesh_coord(&b->mesh, r->rank).pp;
+        DH_TRY(find_program(b, k, every_rank, &r->program));
+    }
+    return DH_OK;
+}
+
+static bool has_ring(const dh_graph *g)
+{
+    for (size_t i = 0; i < g->ops.n; i++)
+        if (g->ops.at[i].type == DH_OP_RING_ATTN) return true;
+    return false;
+}
+
+/* Whether all context-parallel ranks have the costs of the first. */
+static bool cp_alike(const build *b)
+{
+    for (size_t i = 0; i < b->owned.n; i++)
+        for (size_t g = 0; g < b->owned.at[i]->graphs.n; g++) {
+            const dh_graph *graph = b->owned.at[i]->graphs.at[g];
+            if (!has_ring(graph)) continue;
+            for (int64_t cp = 1; cp < b->mesh.cp; cp++)
+                if (!dh_sim_cp_costs_equal(b->costs, &b->mesh, graph, 0, cp)) return false;
+            return true; /* layers are alike */
+        }
+    return true;
+}
+
+/* Tensor-parallel ranks with as many rows of the vocabulary as the first. */
+static int64_t n_full_shards(const build *b)
+{
+    int64_t begin, rows;
+    dh_vocab_shard(b->spec->model->vocab, (dh_shard){.tp = b->mesh.tp}, &begin, &rows);
+    return b->spec->model->vocab / rows;
+}
+
+static dh_status choose_ranks(build *b)
+{
+    const dh_mesh *m = &b->mesh;
+    const bool every = b->given || b->options->every_rank || !dh_mesh_nodes_alike(m);
+    const int64_t none[DH_N_MESH_AXES] = {0};
+    if (every) {
+        DH_TRY(dh_sim_nodes_init(b->ctx, b->sim->arena, m, none, b->options, &b->nodes));
+        return find_programs(b, every);
+    }
+    int64_t n_alike[DH_N_MESH_AXES] = {n_full_shards(b), m->cp, m->ep, m->edp, 0};
+    DH_TRY(dh_sim_nodes_init(b->ctx, b->sim->arena, m, n_alike, b->options, &b->nodes));
+    DH_TRY(find_programs(b, every));
+    if (cp_alike(b)) return DH_OK;
+    n_alike[DH_MESH_CP] = 0;
+    DH_TRY(dh_sim_nodes_init(b->ctx, b->sim->arena, m, n_alike, b->options, &b->nodes));
+    return find_programs(b, every);
+}
+
+/* ---- execution
+ * ------------------------------------------------------------------------------------ */
+
+static dh_status costs_of(build *b, const dh_program *program, dh_sim_op_costs **costs)
+{
+    for (size_t i = 0; i < b->n_op_costs; i++) {
+        *costs = b->op_costs[i];
+        if ((*costs)->program == program) return DH_OK;
+    }
+    *costs = DH_NEW(b->sim->arena, dh_sim_op_costs);
+    if (!*costs) return no_memory(b);
+    b->op_costs[b->n_op_costs++] = *costs;
+    return dh_sim_op_costs_init(b->ctx, *costs, b->costs, program);
+}
+
+static dh_status prepare_node(build *b, uint32_t k)
+{
+    dh_sim_rank *r = &b->sim->ranks[k];
+    dh_sim_node *n = &b->node[k];
+    for (int s = 0; s < DH_N_STREAM; s++) n->factor[s] = 1;
+    for (size_t i = 0; i < b->options->n_slow; i++) {
+        const dh_sim_slow *slow = &b->options->slow[i];
+        for (int s = 0; slow->rank == r->rank && s < DH_N_STREAM; s++)
+            n->factor[s] *= slow->factor[s] > 0 ? slow->factor[s] : 1;
+    }
+    r->spans = n->spans = DH_NEW_N(b->sim->arena, dh_span, r->program->instrs.n + 1);
+    r->met_ns = n->met_ns = DH_NEW_N(b->sim->arena, int64_t, r->program->instrs.n + 1);
+    if (!n->spans || !n->met_ns) return no_memory(b);
+    return costs_of(b, r->program, &n->costs);
+}
+
+static dh_status execute(build *b)
+{
+    b->node = DH_NEW_N(b->sim->arena, dh_sim_node, b->nodes.n);
+    b->op_costs = DH_NEW_N(b->sim->arena, dh_sim_op_costs *, b->nodes.n);
+    if (!b->node || !b->op_costs) return no_memory(b);
+    for (uint32_t k = 0; k < b->nodes.n; k++) DH_TRY(prepare_node(b, k));
+    return dh_sim_run(b->ctx, &b->nodes, b->node);
+}
+
+/* ---- accounts
+ * --------------------------------------------------------------------------------------- */
+
+/* FLOPs and solo times of all a rank executes. */
+static void add_work(build *b, const dh_sim_op_costs *costs, dh_sim_rank *r)
+{
+    const dh_program *p = r->program;
+    double solo_ns[DH_N_PAIR_SOURCES] = {0};
+    for (size_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        const dh_op *op = dh_instr_op(p, instr);
+        const dh_op_time *solo = &costs->solo[dh_sim_kind(costs, instr)];
+        solo_ns[solo->source] += solo->ns;
+        if (dh_op_multiplies(op->type)) r->flops += dh_op_flops(dh_instr_graph(p, instr), op);
+    }
+    for (int k = 0; k < DH_N_PAIR_SOURCES; k++)
+        b->sim->solo_ns_by[k] += solo_ns[k] * (double)r->n_ranks;
+    b->sim->hardware_flops += r->flops * (double)r->n_ranks;
+}
+
+static dh_status account(build *b)
+{
+    dh_sim *sim = b->sim;
+    for (uint32_t k = 0; k < b->nodes.n; k++) {
+        dh_sim_rank *r = &sim->ranks[k];
+        DH_TRY(dh_sim_account_memory(b->ctx, sim->arena, r));
+        DH_TRY(dh_sim_account_bubble(b->ctx, r));
+        DH_TRY(dh_sim_account_times(b->ctx, r));
+        add_work(b, b->node[k].costs, r);
+        for (size_t i = 0; i < r->program->instrs.n; i++)
+            sim->step_ns = DH_MAX(sim->step_ns, r->spans[i].end_ns);
+        sim->n_instrs += r->program->instrs.n;
+    }
+    if (!b->spec) return DH_OK;
+    sim->tokens = b->spec->micro_batch * b->spec->n_micro * b->mesh.dp * b->spec->seq;
+    sim->model_flops = dh_model_flops_per_token(b->spec->model, b->spec->seq) * (double)sim->tokens;
+    return DH_OK;
+}
+
+/* ---- entries
+ * ------------------------------------------------------------------------------------------ */
+
+static dh_status simulate(build *b)
+{
+    b->sim->arena = dh_arena_create();
+    if (!b->sim->arena) return no_memory(b);
+    b->sim->n_ranks = b->mesh.ranks;
+    DH_TRY(check_slow(b));
+    DH_TRY(choose_ranks(b));
+    DH_TRY(execute(b));
+    return account(b);
+}
+
+static dh_status run(build *b, dh_sim **sim)
+{
+    b->sim = calloc(1, sizeof *b->sim);
+    if (!b->sim) return no_memory(b);
+    dh_status st = simulate(b);
+    b->sim->programs = b->owned.at;
+    b->sim->n_programs = b->owned.n;
+    for (size_t i = 0; i < b->n_op_costs; i++) dh_sim_op_costs_fini(b->op_costs[i]);
+    dh_vec_fini(&b->keys);
+    if (st == DH_OK)
+        *sim = b->sim;
+    else
+        dh_sim_destroy(b->sim);
+    return st;
+}
+
+static dh_status ordering_of(dh_ctx *ctx, const dh_program_spec *spec, dh_ordering *ordering)
+{
+    if (spec->ordering) {
+        *ordering = *spec->ordering;
+        return DH_OK;
+    }
+    const dh_strategy *strategy = spec->strategy;
+    if (!strategy) DH_TRY(dh_strategy_find(ctx, "sequential", &strategy));
+    return dh_strategy_ordering(ctx, strategy, ordering);
+}
+
+/* All programs share the orders that one of them found. */
+dh_status dh_simulate(dh_ctx *ctx, const dh_program_spec *spec, const dh_costs *costs,
+                      const dh_sim_options *options, dh_sim **sim)
+{
+    if (spec->mode != DH_MODE_TRAIN)
+        return dh_fail(ctx, DH_EUNSUPPORTED, "only training is simulated");
+    dh_program_spec own = *spec;
+    dh_ordering ordering;
+    build b = {.ctx = ctx, .spec = &own, .costs = costs, .options = options, .mesh = spec->mesh};
+    if (b.mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &b.mesh));
+    DH_TRY(ordering_of(ctx, spec, &ordering));
+    dh_order_cache *cache = ordering.cache ? NULL : dh_order_cache_create();
+    if (!ordering.cache) ordering.cache = cache;
+    own.ordering = &ordering;
+    dh_status st = ordering.cache ? run(&b, sim) : no_memory(&b);
+    dh_order_cache_destroy(cache);
+    return st;
+}
+
+dh_status dh_simulate_programs(dh_ctx *ctx, const dh_program *const *programs, size_t n,
+                               const dh_costs *costs, const dh_sim_options *options, dh_sim **sim)
+{
+    for (size_t i = 0; i < n; i++)
+        if (programs[i]->rank != (int64_t)i || programs[i]->mesh.ranks != (int64_t)n)
+            return dh_fail(ctx, DH_EINVAL,
+                           "program %zu of %zu is that of rank %lld of %lld; all ranks of one mesh "
+                           "are wanted, in order",
+                           i, n, (long long)programs[i]->rank, (long long)programs[i]->mesh.ranks);
+    if (n == 0) return dh_fail(ctx, DH_EINVAL, "no programs to simulate");
+    build b = {.ctx = ctx,
+               .given = programs,
+               .costs = costs,
+               .options = options,
+               .mesh = programs[0]->mesh};
+    return run(&b, sim);
+}
+
+void dh_sim_destroy(dh_sim *sim)
+{
+    if (!sim) return;
+    for (size_t i = 0; i < sim->n_programs; i++) dh_program_destroy(sim->programs[i]);
+    free(sim->programs);
+    dh_arena_destroy(sim->arena);
+    free(sim);
+}

@@ -1,0 +1,439 @@
+/* Programs of whole meshes: one rank for many is the same as every rank by itself, stragglers
+ * included; schedules have the bubbles they are known for; nothing runs too early. */
+#include "dh_test.h"
+
+#include "dhelix/simulate.h"
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+typedef struct setup {
+    const char *preset, *schedule, *strategy;
+    int64_t tp, cp, pp, dp, per_node; /* per_node 0: one node */
+    int64_t n_micro, vocab;           /* vocab 0: the preset's */
+    bool zero1;
+    dh_recompute_kind recompute;
+} setup;
+
+typedef struct job {
+    dh_model model;
+    dh_schedule *schedule;
+    dh_program_spec spec;
+} job;
+
+static size_t scratch(const dh_graph *graph, const dh_op *op)
+{
+    (void)graph;
+    return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? 1000 : 0;
+}
+static const dh_backend_info backend = {"test", scratch};
+
+static void job_init(job *j, const setup *s)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    memset(j, 0, sizeof *j);
+    assert_ok(&ctx, dh_model_from_preset(&ctx, s->preset, &j->model));
+    const dh_schedule_row *row;
+    const dh_schedule_spec wanted = {.n_ranks = (int32_t)s->pp, .n_micro = (int32_t)s->n_micro};
+    assert_ok(&ctx, dh_schedule_find(&ctx, s->schedule, &row));
+    assert_ok(&ctx, dh_schedule_generate(&ctx, row, &wanted, &j->schedule));
+    j->model.n_layers = DH_MAX(j->model.n_layers, j->schedule->n_stages);
+    j->model.n_kv_heads = DH_MAX(j->model.n_kv_heads, s->tp);
+    if (s->vocab) j->model.vocab = s->vocab;
+    j->spec = (dh_program_spec){.model = &j->model,
+                                .mode = DH_MODE_TRAIN,
+                                .dtype = DH_BF16,
+                                .schedule = j->schedule,
+                                .recompute = s->recompute,
+                                .zero1 = s->zero1,
+                                .micro_batch = 1,
+                                .seq = 32 * s->cp,
+                                .n_micro = s->n_micro,
+                                .loss_scale = 1.0 / 64,
+                                .backend = &backend};
+    if (s->strategy) assert_ok(&ctx, dh_strategy_find(&ctx, s->strategy, &j->spec.strategy));
+    assert_ok(&ctx,
+              dh_mesh_init(&ctx, s->dp, s->tp, s->pp, s->cp, 1, 0, s->per_node, &j->spec.mesh));
+}
+
+static void job_fini(job *j)
+{
+    dh_schedule_destroy(j->schedule);
+}
+
+static void print_setup(const setup *s)
+{
+    print_message("%s, %s, %s: tp %lld cp %lld pp %lld dp %lld, %lld a node%s\n", s->preset,
+                  s->schedule, s->strategy ? s->strategy : "sequential", (long long)s->tp,
+                  (long long)s->cp, (long long)s->pp, (long long)s->dp, (long long)s->per_node,
+                  s->zero1 ? ", zero1" : "");
+}
+
+/* ---- costs ----------------------------------------------------------------------------------- */
+
+/* Odd times, and rates by operator that no two pairs share. */
+static dh_op_time odd_time(const void *self, const dh_cost_op *op)
+{
+    (void)self;
+    const double bytes = dh_op_bytes(op->graph, op->op), flops = dh_op_flops(op->graph, op->op);
+    return (dh_op_time){7 + .013 * bytes + .0011 * flops, DH_PAIR_MODELLED};
+}
+
+static double odd_rate(dh_op_type a, dh_op_type b)
+{
+    const uint64_t mixed = dh_mix64((uint64_t)a * 64 + (uint64_t)b);
+    return .3 + .7 * (double)(mixed % 1000) / 1000;
+}
+
+static dh_op_rates odd_rates(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    (void)self;
+    return (dh_op_rates){odd_rate(a->op->type, b->op->type), odd_rate(b->op->type, a->op->type),
+                         DH_PAIR_MODELLED};
+}
+
+/* Attention of a ring that sees all queries takes longer than one that sees all keys. */
+static dh_op_time shaped_time(const void *self, const dh_cost_op *op)
+{
+    dh_op_time time = odd_time(self, op);
+    if (op->op->type == DH_OP_RING_ATTN)
+        time.ns += .5 * (double)dh_ring_part_of(&op->graph->dims, op->op->step).n_q;
+    return time;
+}
+
+static const dh_costs odd = {
+    .name = "odd", .solo = odd_time, .beside = odd_rates, .launch_ns = 3, .event_ns = 11};
+static const dh_costs shaped = {
+    .name = "shaped", .solo = shaped_time, .beside = odd_rates, .launch_ns = 3, .event_ns = 11};
+
+/* ---- one for many -------------------------------------------------------------------------- */
+
+static void assert_same_rank(const dh_sim_rank *one, const dh_sim_rank *full)
+{
+    assert_int_equal(one->rank, full->rank);
+    assert_int_equal(one->program->instrs.n, full->program->instrs.n);
+    for (size_t i = 0; i < one->program->instrs.n; i++) {
+        char text[256];
+        const dh_span *a = &one->spans[i], *b = &full->spans[i];
+        if (a->start_ns != b->start_ns || a->end_ns != b->end_ns ||
+            one->met_ns[i] != full->met_ns[i])
+            fail_msg("%s: one for many %lld, %lld, %lld; every rank %lld, %lld, %lld",
+                     dh_instr_describe(one->program, (uint32_t)i, text, sizeof text),
+                     (long long)a->start_ns, (long long)one->met_ns[i], (long long)a->end_ns,
+                     (long long)b->start_ns, (long long)full->met_ns[i], (long long)b->end_ns);
+    }
+    assert_int_equal(one->bubble_ns, full->bubble_ns);
+    assert_int_equal(one->memory.peak_bytes, full->memory.peak_bytes);
+    assert_memory_equal(&one->times, &full->times, sizeof one->times);
+    assert_memory_equal(&one->transfers, &full->transfers, sizeof one->transfers);
+}
+
+/* Returns how many ranks stood for all. */
+static size_t compare(const setup *s, const dh_costs *costs, const dh_sim_slow *slow, size_t n_slow)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    job j;
+    dh_sim *one, *full;
+    print_setup(s);
+    job_init(&j, s);
+    const dh_sim_options some = {.slow = slow, .n_slow = n_slow};
+    const dh_sim_options every = {.every_rank = true, .slow = slow, .n_slow = n_slow};
+    assert_ok(&ctx, dh_simulate(&ctx, &j.spec, costs, &some, &one));
+    assert_ok(&ctx, dh_simulate(&ctx, &j.spec, costs, &every, &full));
+    assert_int_equal(full->n_classes, j.spec.mesh.ranks);
+    assert_int_equal(one->step_ns, full->step_ns);
+    int64_t n_ranks = 0;
+    for (size_t k = 0; k < one->n_classes; k++) {
+        n_ranks += one->ranks[k].n_ranks;
+        assert_same_rank(&one->ranks[k], &full->ranks[one->ranks[k].rank]);
+    }
+    assert_int_equal(n_ranks, j.spec.mesh.ranks);
+    assert_true(one->model_flops == full->model_flops);
+    if (s->vocab == 0) assert_true(fabs(one->hardware_flops / full->hardware_flops - 1) < 1e-12);
+    const size_t n = one->n_classes;
+    dh_sim_destroy(one);
+    dh_sim_destroy(full);
+    job_fini(&j);
+    return n;
+}
+
+static const setup meshes[] = {
+    {"llama-tiny", "1f1b", NULL, 1, 1, 1, 1, 0, 2, 0, false, DH_RECOMPUTE_KIND_NONE},
+    {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 0, 4, 0, false, DH_RECOMPUTE_KIND_NONE},
+    {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_SELECTIVE},
+    {"llama-tiny", "zb-h1", NULL, 4, 1, 2, 1, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE},
+    {"llama-tiny", "dhelix-w", "list", 2, 2, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_SELECTIVE},
+    {"llama-tiny", "dhelix-w", "wavelet+", 2, 2, 2, 1, 4, 4, 0, false, DH_RECOMPUTE_KIND_FULL},
+    {"gpt2-tiny", "interleaved-1f1b", NULL, 2, 1, 2, 2, 4, 4, 517, true, DH_RECOMPUTE_KIND_NONE},
+    {"gpt2-tiny", "gpipe", NULL, 4, 1, 4, 1, 4, 4, 517, false, DH_RECOMPUTE_KIND_NONE},
+    {"llama-tiny", "1f1b", NULL, 1, 4, 2, 2, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE},
+};
+
+static void one_for_many(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i++)
+        assert_int_equal(compare(&meshes[i], &odd, NULL, 0),
+                         meshes[i].vocab ? 2 * meshes[i].pp : meshes[i].pp);
+}
+
+static void costs_that_differ_keep_ranks_apart(void **state)
+{
+    (void)state;
+    const setup s = {"llama-tiny", "1f1b", NULL, 2, 4, 2, 2, 8, 4, 0, true, DH_RECOMPUTE_KIND_NONE};
+    assert_int_equal(compare(&s, &odd, NULL, 0), 2);
+    assert_int_equal(compare(&s, &shaped, NULL, 0), 2 * 4);
+}
+
+/* Nodes of three ranks hold some groups of two and cut others. */
+static void nodes_unlike(void **state)
+{
+    (void)state;
+    const setup s = {"llama-tiny",          "1f1b", NULL, 2, 1, 1, 3, 3, 2, 0, false,
+                     DH_RECOMPUTE_KIND_NONE};
+    assert_int_equal(compare(&s, &odd, NULL, 0), 6);
+}
+
+static void stragglers(void **state)
+{
+    (void)state;
+    const setup s = {
+        "llama-tiny", "dhelix-w", "list", 4, 2, 2, 4, 4, 4, 0, true, DH_RECOMPUTE_KIND_SELECTIVE};
+    const dh_sim_slow slow[] = {{.rank = 3, .factor = {1.3}},
+                                {.rank = 41, .factor = {1, 1.5, 2}},
+                                {.rank = 3, .factor = {1.1}}};
+    assert_int_equal(compare(&s, &odd, slow, 1), 2 * 2 * 2 * 2); /* cp has no others */
+    compare(&s, &odd, slow, 3);
+}
+
+static void a_straggler_costs_what_it_should(void **state)
+{
+    (void)state;
+    dh_ctx ctx = DH_CTX_INIT;
+    const setup s = {"llama-tiny",          "1f1b", NULL, 2, 1, 1, 4, 0, 2, 0, false,
+                     DH_RECOMPUTE_KIND_NONE};
+    const dh_sim_slow slow = {.rank = 5, .factor = {10, 1, 1}};
+    job j;
+    dh_sim *fast, *late;
+    job_init(&j, &s);
+    assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){0}, &fast));
+    assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){.slow = &slow, .n_slow = 1},
+                                &late));
+    const dh_timeline *t = &fast->ranks[0].times;
+    assert_true(late->step_ns > 9 * t->busy_ns[DH_STREAM_COMPUTE]);
+    assert_true(late->step_ns > 5 * fast->step_ns);
+    dh_sim_destroy(fast);
+    dh_sim_destroy(late);
+    job_fini(&j);
+}
+
+/* ---- known bubbles --------------------------------------------------------------------------- */
+
+/* A layer's forward takes 10, its input gradients 10, its weight gradients 10, done before the
+ * last input gradient is sent; nothing else takes any time. */
+static dh_op_time unit_time(const void *self, const dh_cost_op *op)
+{
+    (void)self;
+    const dh_op_type type = op->op->type;
+    const dh_graph *g = op->graph;
+    const bool fc2_wgrad = type == DH_OP_LINEAR_WGRAD && g->kind == DH_BLOCK_LAYER &&
+                           g->tensors.at[op->op->in[1]].shape[1] == g->dims.ffn_width;
+    const bool counts = type == DH_OP_ATTN || type == DH_OP_ATTN_GRAD || fc2_wgrad;
+    return (dh_op_time){counts ? 10 : 0, DH_PAIR_MODELLED};
+}
+
+static dh_op_rates full_speed(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    (void)self, (void)a, (void)b;
+    return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
+}
+static const dh_costs unit = {.name = "unit", .solo = unit_time, .beside = full_speed};
+
+/* Bubbles of p stages of one layer each and m micro-batches, f = i = w: of 1F1B and GPipe
+ * (p-1)(f+i+w), of ZB-H1 (p-1)(f+i-w) (Zero Bubble, arXiv 2401.10241, table 2). */
+static void known_bubbles(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schedule;
+        int64_t p, m, bubble;
+    } rows[] = {{"gpipe", 2, 4, 30}, {"1f1b", 2, 4, 30},  {"1f1b", 4, 4, 90},
+                {"1f1b", 4, 9, 90},  {"zb-h1", 2, 4, 10}, {"zb-h1", 4, 12, 30}};
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        const setup s = {
+            "llama-tiny", rows[i].schedule,      NULL, 1, 1, rows[i].p, 1, 1, rows[i].m, 0,
+            false,        DH_RECOMPUTE_KIND_NONE};
+        job j;
+        dh_sim *sim;
+        job_init(&j, &s);
+        j.model.n_layers = rows[i].p;
+        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &unit, &(dh_sim_options){0}, &sim));
+        print_message("%s, %lld stages: step %lld, bubble of the first stage %lld\n",
+                      rows[i].schedule, (long long)rows[i].p, (long long)sim->step_ns,
+                      (long long)sim->ranks[0].bubble_ns);
+        assert_int_equal(sim->step_ns, 30 * rows[i].m + rows[i].bubble);
+        for (size_t k = 0; k < sim->n_classes; k++)
+            assert_int_equal(sim->ranks[k].bubble_ns, rows[i].bubble);
+        dh_sim_destroy(sim);
+        job_fini(&j);
+    }
+}
+
+/* ---- what holds of every simulation -------------------------------------------------------- */
+
+static void check_order(const dh_sim_rank *r, const dh_costs *costs)
+{
+    const dh_program *p = r->program;
+    uint32_t last[DH_N_STREAM] = {0}; /* plus one */
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        const dh_op *op = dh_instr_op(p, instr);
+        const dh_cost_op at = {dh_instr_graph(p, instr), op, &p->mesh, p->rank};
+        const uint32_t before = last[instr->stream];
+        if (before)
+            assert_true(r->spans[i].start_ns >=
+                        r->spans[before - 1].end_ns + (int64_t)costs->launch_ns);
+        last[instr->stream] = i + 1;
+        for (uint32_t w = 0; w < instr->n_waits; w++)
+            assert_true(r->spans[i].start_ns >=
+                        r->spans[p->waits.at[instr->wait0 + w]].end_ns + (int64_t)costs->event_ns);
+        assert_true(r->met_ns[i] >= r->spans[i].start_ns);
+        if (dh_op_info_of(op->type)->resource != DH_RES_COMM)
+            assert_int_equal(r->met_ns[i], r->spans[i].start_ns);
+        /* No rate is above 1. */
+        assert_true((double)(r->spans[i].end_ns - r->met_ns[i]) >=
+                    floor(costs->solo(costs->self, &at).ns));
+    }
+}
+
+/* The k-th calls of two ranks on a group they share are one. */
+static void check_calls(const dh_sim *sim, const dh_sim_rank *a, const dh_sim_rank *b,
+                        dh_group_kind group)
+{
+    const dh_mesh *m = &a->program->mesh;
+    if (dh_mesh_group_id(m, group, a->rank) != dh_mesh_group_id(m, group, b->rank)) return;
+    size_t i = 0, j = 0;
+    for (;; i++, j++) {
+        while (i < a->program->instrs.n &&
+               dh_instr_op(a->program, &a->program->instrs.at[i])->group != (int32_t)group)
+            i++;
+        while (j < b->program->instrs.n &&
+               dh_instr_op(b->program, &b->program->instrs.at[j])->group != (int32_t)group)
+            j++;
+        if (i == a->program->instrs.n || j == b->program->instrs.n) break;
+        assert_int_equal(a->met_ns[i], b->met_ns[j]);
+        assert_int_equal(a->spans[i].end_ns, b->spans[j].end_ns);
+    }
+    assert_true(i == a->program->instrs.n && j == b->program->instrs.n);
+    (void)sim;
+}
+
+static void check_memory(const dh_sim_rank *r)
+{
+    const dh_sim_memory *m = &r->memory;
+    uint64_t most = 0, persistent = 0;
+    for (size_t i = 0; i < m->n_transient; i++) {
+        most = DH_MAX(most,
+                      (uint64_t)(m->transient[i].activation_bytes + m->transient[i].scratch_bytes));
+        if (i) assert_true(m->transient[i].at_ns > m->transient[i - 1].at_ns);
+    }
+    for (int k = 0; k < DH_BUF_ACT; k++) persistent += m->persistent[k];
+    assert_int_equal(m->peak_bytes, r->program->persistent_bytes + most);
+    assert_int_equal(m->peak_activations + m->peak_scratch, most);
+    assert_true(persistent <= r->program->persistent_bytes);
+    assert_int_equal(m->transient[m->n_transient - 1].activation_bytes, 0);
+    assert_true(m->peak_bytes <= m->slab_bytes); /* what is alive at once has its own place */
+}
+
+static void rules_hold(void **state)
+{
+    (void)state;
+    static const dh_group_kind groups[] = {DH_GROUP_TP, DH_GROUP_CP, DH_GROUP_DP_CP, DH_GROUP_TP_PP,
+                                           DH_GROUP_WORLD};
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        job j;
+        dh_sim *sim;
+        job_init(&j, &meshes[i]);
+        const dh_sim_options options = {.every_rank = true, .placed = true};
+        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &options, &sim));
+        for (size_t a = 0; a < sim->n_classes; a++) {
+            check_order(&sim->ranks[a], &odd);
+            check_memory(&sim->ranks[a]);
+            for (size_t g = 0; g < DH_COUNTOF(groups); g++)
+                check_calls(sim, &sim->ranks[0], &sim->ranks[a], groups[g]);
+        }
+        dh_sim_destroy(sim);
+        job_fini(&j);
+    }
+}
+
+static void same_input_same_bytes(void **state)
+{
+    (void)state;
+    const setup *s = &meshes[4];
+    dh_sim *sims[2];
+    for (int k = 0; k < 2; k++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        job j;
+        job_init(&j, s);
+        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){0}, &sims[k]));
+        job_fini(&j); /* the result does not need it */
+    }
+    for (size_t r = 0; r < sims[0]->n_classes; r++) {
+        const dh_sim_rank *a = &sims[0]->ranks[r], *b = &sims[1]->ranks[r];
+        const size_t n = a->program->instrs.n;
+        assert_memory_equal(a->spans, b->spans, n * sizeof *a->spans);
+        assert_memory_equal(a->met_ns, b->met_ns, n * sizeof *a->met_ns);
+        assert_int_equal(a->memory.n_transient, b->memory.n_transient);
+        assert_memory_equal(a->memory.transient, b->memory.transient,
+                            a->memory.n_transient * sizeof *a->memory.transient);
+    }
+    for (int k = 0; k < 2; k++) dh_sim_destroy(sims[k]);
+}
+
+static void counts_flops(void **state)
+{
+    (void)state;
+    /* Without recomputation the hardware does what the model asks for, but for attention,
+     * whose backward makes its scores again: 5 GEMMs instead of 4, and its diagonal. */
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s = {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 2, 4, 0, false, DH_RECOMPUTE_KIND_NONE};
+    double ratio[2];
+    for (int k = 0; k < 2; k++) {
+        job j;
+        dh_sim *sim;
+        s.recompute = k ? DH_RECOMPUTE_KIND_FULL : DH_RECOMPUTE_KIND_NONE;
+        job_init(&j, &s);
+        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){0}, &sim));
+        assert_int_equal(sim->tokens, 32 * 4 * 2);
+        assert_true(sim->model_flops == dh_model_flops_per_token(&j.model, 32) * 32 * 4 * 2);
+        ratio[k] = sim->hardware_flops / sim->model_flops;
+        dh_sim_destroy(sim);
+        job_fini(&j);
+    }
+    print_message("hardware FLOPs over model FLOPs: %.4f, with full recomputation %.4f\n", ratio[0],
+                  ratio[1]);
+    assert_true(ratio[0] > 1 && ratio[0] < 1.02);
+    /* Once more of every layer: QKV, projection, FC1 and attention; FC2's result is not
+     * needed. */
+    const double params = 64 * (64 + 2 * 32) + 64 * 64 + 2 * 176 * 64, attention = 2 * 33 * 64;
+    dh_model model;
+    assert_ok(&ctx, dh_model_from_preset(&ctx, "llama-tiny", &model));
+    const double extra = 2 * (2 * params + attention) / dh_model_flops_per_token(&model, 32);
+    assert_true(fabs(ratio[1] - ratio[0] - extra) < 1e-9);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_for_many),
+                                       cmocka_unit_test(costs_that_differ_keep_ranks_apart),
+                                       cmocka_unit_test(nodes_unlike),
+                                       cmocka_unit_test(stragglers),
+                                       cmocka_unit_test(a_straggler_costs_what_it_should),
+                                       cmocka_unit_test(known_bubbles),
+                                       cmocka_unit_test(rules_hold),
+                                       cmocka_unit_test(same_input_same_bytes),
+                                       cmocka_unit_test(counts_flops)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
