@@ -196,16 +196,35 @@ static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
     return st;
 }
 
+/* The order of a slot is found once for all classes. */
+static dh_status share_orders(dh_ctx *ctx, dh_program_spec *spec, dh_ordering *ordering,
+                              dh_order_cache **cache)
+{
+    const dh_strategy *strategy = spec->strategy;
+    *cache = NULL;
+    if (spec->ordering && spec->ordering->cache) return DH_OK;
+    if (!strategy) DH_TRY(dh_strategy_find(ctx, "sequential", &strategy));
+    DH_TRY(dh_strategy_ordering(ctx, strategy, ordering));
+    if (spec->ordering) *ordering = *spec->ordering;
+    ordering->cache = *cache = dh_order_cache_create();
+    spec->ordering = ordering;
+    return *cache ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory verifying a mesh");
+}
+
 dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint)
 {
     dh_program_spec whole = *spec;
+    dh_ordering ordering;
+    dh_order_cache *cache;
     if (whole.mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &whole.mesh));
-    dh_rank_classes classes;
+    dh_rank_classes classes = {.n = 0};
     dh_mesh_footprint sum = {.n_ranks = (size_t)whole.mesh.ranks};
+    DH_TRY(share_orders(ctx, &whole, &ordering, &cache));
     dh_status st = dh_rank_classes_find(ctx, &whole, &classes);
     if (st == DH_OK) st = verify_classes(ctx, &whole, &classes, &sum);
     sum.n_classes = classes.n;
     dh_rank_classes_fini(&classes);
+    dh_order_cache_destroy(cache);
     if (st == DH_OK && footprint) *footprint = sum;
     return st;
 }
