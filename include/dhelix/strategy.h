@@ -62,6 +62,10 @@ typedef struct dh_slot_timing {
  * errors    DH_ENOMEM; DH_EINVAL an order that cannot run */
 dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                        dh_slot_timing *timing);
+/* Text for people, appended to out: totals, streams as bars over time, every operator, and what
+ * stays exposed and why. errors: those of dh_slot_time */
+dh_status dh_slot_draw(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
+                       const char *title, dh_str *out);
 /* Least time any order of the slot takes: the largest sum of one stream. */
 double dh_slot_bound(const dh_slot *slot);
 

@@ -1,0 +1,181 @@
+/* An order of a slot as text: totals, the streams as bars over time, every operator, and why
+ * what is exposed is. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "strategy/slot.h"
+
+enum { BAR_CHARS = 72, N_STREAMS = 3 };
+
+typedef struct drawing {
+    const dh_slot *slot;
+    const dh_slot_pick *order;
+    uint32_t n;
+    dh_slot_timing t;
+    dh_str *out;
+} drawing;
+
+static double us(double ns)
+{
+    return ns / 1e3;
+}
+
+static double percent(double part, double whole)
+{
+    return whole > 0 ? 100 * part / whole : 0;
+}
+
+static const dh_slot_op *op_of(const drawing *d, uint32_t pick)
+{
+    return slot_node(d->slot, slot_pick_node(d->slot, &d->order[pick]));
+}
+
+/* "linear -> qkv" */
+static void put_name(const drawing *d, uint32_t pick)
+{
+    const dh_cost_op *at = &op_of(d, pick)->at;
+    if (!at->op) {
+        dh_str_printf(d->out, "reductions of gradients");
+        return;
+    }
+    dh_str_printf(d->out, "%s", dh_op_info_of(at->op->type)->name);
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (at->op->out[k] == DH_NONE) continue;
+        dh_str_printf(d->out, " -> %s", at->graph->tensors.at[at->op->out[k]].name);
+        return;
+    }
+}
+
+static char strand_letter(const drawing *d, uint32_t pick)
+{
+    if (d->order[pick].strand == 0) return 'F';
+    return op_of(d, pick)->wgrad ? 'W' : 'B';
+}
+
+static void draw_totals(const drawing *d, const char *title)
+{
+    const dh_slot_timing *t = &d->t;
+    const double alone = t->busy_ns[1] + t->busy_ns[2];
+    dh_str_printf(d->out, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us\n",
+                  title, d->slot->strand[0].n, d->slot->strand[1].n, us(t->makespan_ns),
+                  us(t->period_ns));
+    double busy[N_STREAMS] = {0, 0, 0};
+    for (uint32_t i = 0; i < d->n; i++)
+        if (op_of(d, i)->stream >= 0) busy[op_of(d, i)->stream] += op_of(d, i)->ns;
+    dh_str_printf(d->out, "  bound %.1f us (compute %.1f, local %.1f, cross %.1f); one after the other %.1f us\n",
+                  us(dh_slot_bound(d->slot)), us(busy[0]), us(busy[1]), us(busy[2]),
+                  us(busy[0] + busy[1] + busy[2]));
+    dh_str_printf(d->out, "  communication runs %.1f us, exposed %.1f us: %.1f %% hidden\n", us(alone),
+                  us(t->exposed_ns), percent(alone - t->exposed_ns, alone));
+}
+
+static void draw_bars(const drawing *d)
+{
+    static const char *const names[N_STREAMS] = {"compute", "local", "cross"};
+    for (int s = 0; s < N_STREAMS; s++) {
+        char bar[BAR_CHARS + 1];
+        memset(bar, ' ', BAR_CHARS);
+        bar[BAR_CHARS] = 0;
+        for (uint32_t i = 0; i < d->n; i++) {
+            if (op_of(d, i)->stream != s) continue;
+            const double scale = BAR_CHARS / d->t.makespan_ns;
+            const int a = (int)(d->t.start_ns[i] * scale), b = (int)(d->t.end_ns[i] * scale);
+            for (int x = a; x < DH_MIN(DH_MAX(b, a + 1), BAR_CHARS); x++)
+                bar[x] = strand_letter(d, i);
+        }
+        if (d->t.busy_ns[s] > 0) dh_str_printf(d->out, "  %-7s |%s|\n", names[s], bar);
+    }
+}
+
+static void draw_operators(const drawing *d)
+{
+    static const char *const names[N_STREAMS] = {"compute", "local", "cross"};
+    dh_str_printf(d->out, "  %10s %10s %10s  %-7s    operator (F forward, B input, W weight gradient)\n",
+                  "start us", "end us", "alone us", "stream");
+    for (uint32_t i = 0; i < d->n; i++) {
+        const int stream = op_of(d, i)->stream;
+        if (stream < 0) continue;
+        dh_str_printf(d->out, "  %10.1f %10.1f %10.1f  %-7s  %c ", us(d->t.start_ns[i]),
+                      us(d->t.end_ns[i]), us(op_of(d, i)->ns), names[stream], strand_letter(d, i));
+        put_name(d, i);
+        dh_str_printf(d->out, "\n");
+    }
+}
+
+/* The next pick on the compute stream that starts at or after a time; n: none. */
+static uint32_t next_compute(const drawing *d, double ns)
+{
+    uint32_t best = d->n;
+    for (uint32_t i = 0; i < d->n; i++)
+        if (op_of(d, i)->stream == 0 && d->t.start_ns[i] >= ns - 1e-3 &&
+            (best == d->n || d->t.start_ns[i] < d->t.start_ns[best]))
+            best = i;
+    return best;
+}
+
+/* Time of [from, to) in which nothing is computed. */
+static double uncovered(const drawing *d, double from, double to)
+{
+    double left = to - from;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (op_of(d, i)->stream != 0) continue;
+        const double a = DH_MAX(from, d->t.start_ns[i]), b = DH_MIN(to, d->t.end_ns[i]);
+        if (b > a) left -= b - a;
+    }
+    return left;
+}
+
+static bool needs(const drawing *d, uint32_t pick, uint32_t before)
+{
+    const uint32_t node = slot_pick_node(d->slot, &d->order[pick]);
+    const uint32_t wanted = slot_pick_node(d->slot, &d->order[before]);
+    for (uint32_t i = 0; i < slot_n_needs(d->slot, node); i++)
+        if (slot_need(d->slot, node, i) == wanted) return true;
+    return false;
+}
+
+static void draw_exposed(const drawing *d)
+{
+    const double least = 0.002 * d->t.makespan_ns;
+    bool any = false;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (op_of(d, i)->stream < 1) continue;
+        const double bare = uncovered(d, d->t.start_ns[i], d->t.end_ns[i]);
+        if (bare < least) continue;
+        const uint32_t next = next_compute(d, d->t.end_ns[i] - bare);
+        dh_str_printf(d->out, "%s  %10.1f us of %c ", any ? "" : "  exposed:\n", us(bare),
+                      strand_letter(d, i));
+        put_name(d, i);
+        any = true;
+        if (next == d->n) {
+            dh_str_printf(d->out, ": no computation is left in the slot\n");
+            continue;
+        }
+        dh_str_printf(d->out, needs(d, next, i) ? ": needed by %c " : ": next is %c ",
+                      strand_letter(d, next));
+        put_name(d, next);
+        dh_str_printf(d->out, needs(d, next, i) ? "\n" : ", which waits for other data\n");
+    }
+    if (!any) dh_str_printf(d->out, "  exposed: nothing above 0.2 %% of the slot\n");
+}
+
+dh_status dh_slot_draw(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
+                       const char *title, dh_str *out)
+{
+    drawing d = {.slot = slot, .order = order, .n = slot_nodes(slot), .out = out};
+    d.t.start_ns = calloc((size_t)d.n + 1, sizeof *d.t.start_ns);
+    d.t.end_ns = calloc((size_t)d.n + 1, sizeof *d.t.end_ns);
+    dh_status st = d.t.start_ns && d.t.end_ns
+                       ? dh_slot_time(ctx, slot, order, &d.t)
+                       : dh_fail(ctx, DH_ENOMEM, "out of memory drawing a slot");
+    if (st == DH_OK) {
+        draw_totals(&d, title);
+        draw_bars(&d);
+        draw_operators(&d);
+        draw_exposed(&d);
+        if (out->failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory drawing a slot");
+    }
+    free(d.t.start_ns);
+    free(d.t.end_ns);
+    return st;
+}
