@@ -117,8 +117,9 @@ typedef struct dh_instr {
 /* Operators of the step that take the same time (profile.h). */
 typedef struct dh_probe_class {
     const char *key, *label;
+    uint32_t instr;      /* the first of the class */
     int64_t estimate_ns; /* by the costs the program was built with */
-    int32_t group;       /* dh_group_kind of communication, else -1 */
+    int32_t group;       /* dh_group_kind whose members run it together; -1: there is none */
     uint8_t stream;
     bool forward, backward; /* strands in which it occurs; neither: links, optimizer */
 } dh_probe_class;

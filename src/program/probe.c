@@ -75,9 +75,11 @@ static dh_status describe(dh_ctx *ctx, prober *r, const dh_instr *i, char key[DH
         .key = dh_op_class_key(&at, key),
         .label = dh_arena_strdup(r->p->arena, dh_op_label(like, op, label)),
         .estimate_ns = (int64_t)r->costs->solo(r->costs->self, &at).ns,
-        .group = dh_op_info_of(op->type)->resource == DH_RES_COMM ? op->group : -1,
+        .group = -1,
         .stream = i->stream,
     };
+    const bool link = op->type == DH_OP_SEND || op->type == DH_OP_RECV;
+    if (dh_op_info_of(op->type)->resource == DH_RES_COMM && !link) cls->group = op->group;
     return cls->label ? DH_OK : plan_no_memory(ctx);
 }
 
@@ -97,6 +99,7 @@ static dh_status class_of(dh_ctx *ctx, prober *r, uint32_t instr, uint32_t *id)
     if (*id != DH_NONE) return DH_OK;
     const place none = {DH_NONE, DH_NONE, DH_NONE};
     cls.key = dh_arena_strdup(r->p->arena, key);
+    cls.instr = instr;
     if (!cls.key || !dh_vec_push(&r->p->probe_classes, cls) || !dh_vec_push(&r->places, none))
         return plan_no_memory(ctx);
     *id = (uint32_t)r->p->probe_classes.n - 1;
@@ -105,6 +108,7 @@ static dh_status class_of(dh_ctx *ctx, prober *r, uint32_t instr, uint32_t *id)
 
 static void note(uint32_t *at, uint32_t instr)
 {
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): every class has its place
     if (*at == DH_NONE) *at = instr;
 }
 
