@@ -114,6 +114,24 @@ typedef struct dh_instr {
     uint32_t work;     /* scratch buffer, DH_NONE */
 } dh_instr;
 
+/* Operators of the step that take the same time (profile.h). */
+typedef struct dh_probe_class {
+    const char *key, *label;
+    uint32_t instr;      /* the first of the class */
+    int64_t estimate_ns; /* by the costs the program was built with */
+    int32_t group;       /* dh_group_kind whose members run it together; -1: there is none */
+    uint8_t stream;
+    bool forward, backward; /* strands in which it occurs; neither: links, optimizer */
+} dh_probe_class;
+
+/* Instructions behind the step that run one operator again, or two side by side, and
+ * nothing else at the time. */
+typedef struct dh_probe {
+    uint32_t cls[2];   /* into probe_classes; alone: cls[1] DH_NONE. A pair: of the forward
+                        * strand, of the backward strand */
+    uint32_t instr[2]; /* whose times count */
+} dh_probe;
+
 typedef struct dh_program {
     dh_arena *arena; /* owns names; arrays below are freed with the program */
     dh_mode mode;
@@ -131,6 +149,8 @@ typedef struct dh_program {
     DH_VEC(dh_operand) operands;
     DH_VEC(dh_instr) instrs;
     DH_VEC(uint32_t) waits;
+    DH_VEC(dh_probe_class) probe_classes; /* none without spec.probes */
+    DH_VEC(dh_probe) probes;
     uint64_t persistent_bytes; /* of the slab, at its start */
     uint64_t slab_bytes;       /* planned peak; no byte beyond is used */
     uint64_t live_bytes;       /* most bytes alive at once: lower bound of slab_bytes */
@@ -209,6 +229,10 @@ typedef struct dh_program_spec {
     /* Transient buffers get lifetimes but no offsets, and slab_bytes is 0: several times
      * faster to build; such a program can be simulated, not verified or run. */
     bool unplaced;
+    /* Training: behind the step every class of operators runs once more alone, and every pair
+     * of a forward and a backward class on different streams side by side, on the data of
+     * the step. Wants 2 micro-batches. */
+    bool probes;
     const dh_backend_info *backend;
 } dh_program_spec;
 

@@ -267,6 +267,7 @@ static dh_status build(dh_ctx *ctx, plan *b)
     DH_TRY(dh_emit_layout(ctx, b->emitter));
     DH_TRY(emit_step(ctx, b));
     if (b->spec->mode == DH_MODE_TRAIN) DH_TRY(dh_optimizer_emit(ctx, &b->reducer, &b->optimizer));
+    if (b->spec->mode == DH_MODE_TRAIN && b->spec->probes) DH_TRY(plan_emit_probes(ctx, b));
     if (b->spec->mode == DH_MODE_DECODE) DH_TRY(name_result(ctx, b));
     dh_program *p = dh_emitter_program(b->emitter);
     p->persistent_bytes = DH_MAX(p->persistent_bytes, b->spec->keep_bytes);

@@ -42,8 +42,14 @@ dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_ki
 
 /* slots.c */
 stage *plan_stage(plan *b, int32_t id); /* NULL: another rank's */
+/* The graph of the first rank of the tensor- and context-parallel groups. Shards of the
+ * vocabulary and parts of the sequence differ, but all ranks must come to the same order. */
+dh_status plan_graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph **like);
 dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot);
 dh_status slot_maker_create(dh_ctx *ctx, const dh_program_spec *spec, struct slot_maker **maker);
 void slot_maker_destroy(struct slot_maker *maker);
+
+/* probe.c */
+dh_status plan_emit_probes(dh_ctx *ctx, plan *b);
 
 #endif

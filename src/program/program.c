@@ -38,6 +38,8 @@ void dh_program_destroy(dh_program *program)
     dh_vec_fini(&program->operands);
     dh_vec_fini(&program->instrs);
     dh_vec_fini(&program->waits);
+    dh_vec_fini(&program->probe_classes);
+    dh_vec_fini(&program->probes);
     dh_arena_destroy(program->arena);
     free(program);
 }

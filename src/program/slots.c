@@ -169,9 +169,7 @@ void slot_maker_destroy(slot_maker *maker)
     free(maker);
 }
 
-/* The graph of the first rank of the tensor- and context-parallel groups. Shards of the
- * vocabulary and parts of the sequence differ, but all ranks must come to the same order. */
-static dh_status graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph **like)
+dh_status plan_graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph **like)
 {
     slot_maker *m = b->slots;
     const dh_graph *own = dh_emitter_program(b->emitter)->graphs.at[graph];
@@ -233,7 +231,7 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, const item_list lists[2], int 
         if (i > 0 && it->block != it[-1].block) block++;
         items[i] = (dh_slot_item){.op = it->op, .block = block};
         if (it->op != DH_NONE)
-            DH_TRY(graph_like(ctx, b, p->blocks.at[it->block].graph, &items[i].graph));
+            DH_TRY(plan_graph_like(ctx, b, p->blocks.at[it->block].graph, &items[i].graph));
         if (s == 1) items[i].after_f = after_forward(b, it, &lists[0]);
     }
     return DH_OK;
