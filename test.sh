@@ -71,7 +71,7 @@ test_asan() {
         count 0 1 "build asan"
         return
     fi
-    run_ctest asan -LE "$skip_labels|^install\$"
+    run_ctest asan -LE "$skip_labels|^(install|browser)\$"
 }
 
 test_tsan() {

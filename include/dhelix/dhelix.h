@@ -41,8 +41,9 @@
 #include "dhelix/safetensors.h"
 #include "dhelix/weights.h"
 
-/* training, evaluation, sampling */
+/* training, evaluation, sampling, and a page about it */
 #include "dhelix/generate.h"
+#include "dhelix/report.h"
 #include "dhelix/sampler.h"
 #include "dhelix/session.h"
 #include "dhelix/train.h"

@@ -72,6 +72,7 @@ static dh_status print_result(dh_ctx *ctx, const dh_job *job, const dh_train_res
     if (trained(r)) print_memory(&out, r);
     dh_str_printf(&out, "metrics     %s/metrics.jsonl\n", job->out_dir);
     if (*r->checkpoint) dh_str_printf(&out, "checkpoint  %s\n", r->checkpoint);
+    dh_str_printf(&out, "drawing     dhelix report %s\n", job->out_dir);
     return dh_cli_print_str(ctx, &out);
 }
 

@@ -1,0 +1,38 @@
+/* A run as a page: one HTML file that needs nothing else, no network, no server.
+ *
+ * A run folder is what training or simulation leaves; each of its files adds a part to
+ * the page, and a part whose file is absent says how to get it:
+ *   job.yaml           what ran; the pipeline schedule as planned
+ *   summary.json       speed; where the time of a step went
+ *   metrics.jsonl      loss, learning rate, gradient norm
+ *   trace-rank*.json   timeline, co-execution of a layer, schedule as it ran, memory
+ *   oef.csv            overlap effectiveness of operator pairs (format: pairing.h) */
+#ifndef DHELIX_REPORT_H
+#define DHELIX_REPORT_H
+
+#include "dhelix/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DH_REPORT_MAX_RUNS 16
+
+typedef struct dh_report_options {
+    int64_t max_ranks; /* ranks of a run whose traces are shown, spread evenly; 0: 64 */
+} dh_report_options;
+
+/* Write the page of one run, or of several side by side. The same files give the same
+ * bytes.
+ * in        runs [n]: folders, 1 to DH_REPORT_MAX_RUNS; their names appear on the page
+ * errors    DH_EMISSING a folder without any of the files above; DH_EFORMAT a file that
+ *           does not say what it should, with its line; DH_EINVAL; DH_EIO; DH_ENOMEM; then
+ *           the file at path is as it was
+ * cost      time and memory proportional to the traces */
+dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
+                          const dh_report_options *options, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

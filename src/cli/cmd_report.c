@@ -1,0 +1,101 @@
+/* dhelix report: a run, or several, as a page. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+#include "dhelix/report.h"
+
+typedef struct report_args {
+    const char *out;
+    int64_t ranks;
+} report_args;
+
+static const dh_cli_option options[] = {
+    {.name = "out",
+     .letter = 'o',
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(report_args, out),
+     .value = "FILE.html",
+     .doc = "where to; RUN/report.html by default, of several runs ./report.html"},
+    {.name = "ranks",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(report_args, ranks),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 20,
+     .doc = "show the traces of at most N ranks of a run, spread evenly (default: 64)"},
+};
+
+/* A folder's name without the slashes at its end. */
+static int trimmed(const char *run)
+{
+    size_t n = strlen(run);
+    while (n > 1 && run[n - 1] == '/') n--;
+    return (int)n;
+}
+
+static dh_status say(dh_ctx *ctx, const dh_cli *cli, const char *path)
+{
+    struct stat info;
+    char size[32];
+    dh_str text = DH_STR_INIT;
+    if (cli->json)
+        return dh_cli_print_json(
+            ctx, json_pack("{ss sI}", "out", path, "runs", (json_int_t)cli->args.n));
+    if (cli->quiet || stat(path, &info) != 0) return DH_OK;
+    dh_str_printf(&text, "report      %s (%s)\n", path,
+                  dh_format_bytes(size, sizeof size, (double)info.st_size));
+    return dh_cli_print_str(ctx, &text);
+}
+
+static dh_status write_report(dh_ctx *ctx, const dh_cli *cli, const report_args *a,
+                              const char **runs)
+{
+    const dh_report_options how = {.max_ranks = a->ranks};
+    dh_str path = DH_STR_INIT;
+    if (a->out)
+        dh_str_printf(&path, "%s", a->out);
+    else
+        dh_str_printf(&path, "%s/report.html", cli->args.n == 1 ? runs[0] : ".");
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a report")
+                               : dh_report_write(ctx, runs, cli->args.n, &how, path.text);
+    if (st == DH_OK) st = say(ctx, cli, path.text);
+    dh_str_fini(&path);
+    return st;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const char *runs[DH_REPORT_MAX_RUNS];
+    dh_arena *names = dh_arena_create();
+    dh_status st = names ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory writing a report");
+    for (size_t i = 0; st == DH_OK && i < cli->args.n; i++) {
+        const char *word = cli->args.at[i];
+        runs[i] = dh_arena_printf(names, "%.*s", trimmed(word), word);
+        if (!runs[i]) st = dh_fail(ctx, DH_ENOMEM, "out of memory writing a report");
+    }
+    if (st == DH_OK) st = write_report(ctx, cli, args, runs);
+    dh_arena_destroy(names);
+    return st;
+}
+
+const dh_command dh_command_report = {
+    .name = "report",
+    .doc = "draw a run, or several side by side, as one HTML file",
+    .usage = "RUN...",
+    .notes =
+        "RUN is a run folder: what training or simulation wrote. The page needs no network and no\n"
+        "server. It shows the timeline of a step, two strands of a layer, the pipeline schedule "
+        "and\n"
+        "memory where the run was traced (`--set trace.step=N`), losses from metrics.jsonl, where "
+        "the\n"
+        "time went from summary.json, and pairs of operators from oef.csv; what is absent says how "
+        "to\n"
+        "get it. Several runs are compared.\n",
+    .min_args = 1,
+    .max_args = DH_REPORT_MAX_RUNS,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(report_args),
+    .run = run};

@@ -1,0 +1,25 @@
+/* JSON text, written as it goes: a page's data can be large, and is written once. */
+#ifndef DH_REPORT_HTML_JSON_H
+#define DH_REPORT_HTML_JSON_H
+
+#include <jansson.h>
+
+#include "dhelix/base.h"
+
+/* Commas are put where they belong: before every value but the first of its array or
+ * object. Running out of memory shows in text.failed at the end. */
+typedef struct json_out {
+    dh_str text;
+    bool comma; /* before the next value or key */
+} json_out;
+
+void out_open(json_out *out, char bracket);  /* '[' or '{' */
+void out_close(json_out *out, char bracket); /* ']' or '}' */
+void out_key(json_out *out, const char *key);
+void out_int(json_out *out, int64_t value);
+void out_num(json_out *out, double value); /* nine digits; null unless finite */
+/* Any bytes: what is not UTF-8 becomes question marks. NULL gives null. */
+void out_text(json_out *out, const char *text);
+void out_json(json_out *out, const json_t *value);
+
+#endif

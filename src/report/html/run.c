@@ -1,0 +1,94 @@
+/* A run folder's files, part by part. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/html/page.h"
+#include "report/html/run.h"
+
+dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *name, char **path)
+{
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s/%s", run->path, name);
+    if (text.failed) {
+        dh_str_fini(&text);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory reading a run");
+    }
+    *path = text.text;
+    return DH_OK;
+}
+
+dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *name,
+                             json_t **value)
+{
+    char *path;
+    json_error_t error;
+    *value = NULL;
+    DH_TRY(dh_run_folder_path(ctx, run, name, &path));
+    dh_status st = DH_OK;
+    if (dh_path_exists(path) && !(*value = json_load_file(path, 0, &error)))
+        st = dh_fail(ctx, DH_EFORMAT, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+    free(path);
+    return st;
+}
+
+static dh_status load_job(dh_ctx *ctx, dh_run_folder *run)
+{
+    char *path;
+    DH_TRY(dh_run_folder_path(ctx, run, "job.yaml", &path));
+    dh_status st = DH_OK;
+    if (dh_path_exists(path)) {
+        st = dh_job_load(ctx, path, NULL, 0, &run->job);
+        if (st == DH_OK) st = dh_mesh_from_job(ctx, run->job, &run->mesh);
+        run->n_parts++;
+    }
+    free(path);
+    return st;
+}
+
+static dh_status write_summary(dh_ctx *ctx, dh_run_folder *run, json_out *out)
+{
+    json_t *summary;
+    DH_TRY(dh_run_folder_json(ctx, run, "summary.json", &summary));
+    if (!summary) return DH_OK;
+    out_key(out, "summary");
+    out_json(out, summary);
+    json_decref(summary);
+    run->n_parts++;
+    return DH_OK;
+}
+
+static dh_status write_parts(dh_ctx *ctx, dh_run_folder *run, json_out *out)
+{
+    DH_TRY(load_job(ctx, run));
+    if (run->job) {
+        dh_html_facts(run, out);
+        DH_TRY(dh_html_plan(ctx, run, out));
+    }
+    DH_TRY(write_summary(ctx, run, out));
+    DH_TRY(dh_html_metrics(ctx, run, out));
+    DH_TRY(dh_html_trace(ctx, run, out));
+    DH_TRY(dh_html_oef(ctx, run, out));
+    if (run->n_parts > 0) return DH_OK;
+    return dh_fail(ctx, DH_EMISSING,
+                   "%s is not a run folder: it has no job.yaml, summary.json, metrics.jsonl, "
+                   "trace-rank0.json or oef.csv; a run folder is what `dhelix train` writes to "
+                   "the job's `out`",
+                   run->path);
+}
+
+dh_status dh_html_run(dh_ctx *ctx, const char *path, int64_t max_ranks, json_out *out)
+{
+    dh_run_folder run = {.path = path, .max_ranks = max_ranks};
+    if (!dh_path_is_dir(path))
+        return dh_fail(ctx, DH_EMISSING,
+                       "%s is not a folder; a run folder is what `dhelix train` "
+                       "writes to the job's `out`",
+                       path);
+    out_open(out, '{');
+    out_key(out, "name");
+    out_text(out, path);
+    dh_status st = write_parts(ctx, &run, out);
+    out_close(out, '}');
+    dh_job_destroy(run.job);
+    return st;
+}

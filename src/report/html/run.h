@@ -1,0 +1,38 @@
+/* What the parts of a page share: a run folder, and one function a part.
+ *
+ * A part writes its keys into the run's open JSON object, nothing where its file is
+ * absent. The page's scripts (assets/) say what they do with them. */
+#ifndef DH_REPORT_HTML_RUN_H
+#define DH_REPORT_HTML_RUN_H
+
+#include "dhelix/mesh.h"
+#include "dhelix/report.h"
+#include "report/html/json.h"
+
+typedef struct dh_run_folder {
+    const char *path;
+    dh_job *job;  /* NULL: no job.yaml */
+    dh_mesh mesh; /* of the job; ranks 0 without one */
+    int64_t max_ranks;
+    size_t n_parts; /* files found */
+} dh_run_folder;
+
+/* FOLDER/NAME; caller frees. */
+dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *name, char **path);
+/* A JSON document of the folder; *value NULL where the file is absent. Caller releases.
+ * errors    DH_EFORMAT with line and column */
+dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *name,
+                             json_t **value);
+
+/* facts.c: what ran: "facts" [[label, text]], and "sizes". */
+void dh_html_facts(const dh_run_folder *run, json_out *out);
+/* plan.c: "plan": the job's pipeline schedule with unit times, and where its layers are. */
+dh_status dh_html_plan(dh_ctx *ctx, dh_run_folder *run, json_out *out);
+/* metrics.c: "metrics": a column for each quantity. */
+dh_status dh_html_metrics(dh_ctx *ctx, dh_run_folder *run, json_out *out);
+/* trace.c: "trace": instructions of all ranks, memory over time. */
+dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out);
+/* oef.c: "oef": overlap effectiveness of operator pairs. */
+dh_status dh_html_oef(dh_ctx *ctx, dh_run_folder *run, json_out *out);
+
+#endif

@@ -1,0 +1,402 @@
+/* Chrome traces of a step, as columns.
+ *
+ * What many instructions share (operator, phase, block, tensor, group, FLOPs, bytes) is a
+ * row of one table, "kinds"; an instruction is the row's number, micro-batch, layer and
+ * two times, in nanoseconds from the first instruction of any rank, those of one stream
+ * each from the start before it. So an instruction takes about 15 bytes of the page. */
+#include "report/html/run.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dhelix/program.h"
+
+typedef struct event {
+    int64_t start_ns, dur_ns;
+    int32_t kind, mb, layer; /* mb, layer -1: none */
+    int32_t stream;
+} event;
+
+typedef struct memory_at {
+    int64_t at_ns, activations, scratch;
+} memory_at;
+
+typedef struct traced_rank {
+    int64_t rank, begin_ns, end_ns;
+    DH_VEC(event) events;
+    DH_VEC(memory_at) memory;
+    json_t *other; /* "otherData", or NULL */
+} traced_rank;
+
+typedef struct traces {
+    char file[48];         /* the one being read */
+    DH_VEC(int64_t) files; /* ranks that have one, ascending */
+    DH_VEC(traced_rank) ranks;
+    json_t *kinds; /* object: the row's text -> its number */
+    bool one_clock;
+} traces;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory reading traces");
+}
+
+/* ---- kinds ----------------------------------------------------------------------------------- */
+
+static const json_t *arg(const json_t *e, const char *key)
+{
+    return json_object_get(json_object_get(e, "args"), key);
+}
+
+/* The row's values in the order of the page's scripts. */
+static json_t *kind_row(const json_t *e)
+{
+    json_t *row = json_array();
+    json_array_append(row, json_object_get(e, "name"));
+    const json_t *phase = json_object_get(e, "cat");
+    json_array_append(row, phase ? (json_t *)phase : json_null());
+    static const char *const keys[] = {"block", "out", "group", "peer_stage", "flops", "bytes"};
+    for (size_t i = 0; i < DH_COUNTOF(keys); i++) {
+        const json_t *value = arg(e, keys[i]);
+        json_array_append(row, value ? (json_t *)value : json_null());
+    }
+    return row;
+}
+
+static dh_status find_kind(dh_ctx *ctx, traces *t, const json_t *e, int32_t *kind)
+{
+    json_t *row = kind_row(e);
+    char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(row);
+    if (!text) return no_memory(ctx);
+    const json_t *known = json_object_get(t->kinds, text);
+    *kind = known ? (int32_t)json_integer_value(known) : (int32_t)json_object_size(t->kinds);
+    const bool ok = known || json_object_set_new(t->kinds, text, json_integer(*kind)) == 0;
+    free(text);
+    return ok ? DH_OK : no_memory(ctx);
+}
+
+/* ---- reading a file ---------------------------------------------------------------------------
+ */
+
+static int32_t small_arg(const json_t *e, const char *key)
+{
+    const json_t *value = arg(e, key);
+    return json_is_integer(value) ? (int32_t)json_integer_value(value) : -1;
+}
+
+/* Microseconds with three decimals; doubles hold them exactly enough for centuries. */
+static bool get_ns(const json_t *e, const char *key, int64_t *ns)
+{
+    const json_t *value = json_object_get(e, key);
+    if (!json_is_number(value) || fabs(json_number_value(value)) > 1e15) return false;
+    *ns = llround(json_number_value(value) * 1000);
+    return true;
+}
+
+static dh_status read_span(dh_ctx *ctx, traces *t, traced_rank *r, const json_t *e, size_t index)
+{
+    event x = {.mb = small_arg(e, "micro_batch"), .layer = small_arg(e, "layer")};
+    const json_t *stream = json_object_get(e, "tid");
+    if (!json_is_string(json_object_get(e, "name")) || !get_ns(e, "ts", &x.start_ns) ||
+        !get_ns(e, "dur", &x.dur_ns) || x.dur_ns < 0)
+        return dh_fail(ctx, DH_EFORMAT, "%s: event %zu lacks a name, ts or dur", t->file, index);
+    x.stream = json_is_integer(stream) ? (int32_t)json_integer_value(stream) : -1;
+    if (x.stream < 0 || x.stream >= DH_N_STREAM)
+        return dh_fail(ctx, DH_EFORMAT, "%s: event %zu: tid is a stream, 0 to %d", t->file, index,
+                       DH_N_STREAM - 1);
+    DH_TRY(find_kind(ctx, t, e, &x.kind));
+    r->begin_ns = DH_MIN(r->begin_ns, x.start_ns);
+    r->end_ns = DH_MAX(r->end_ns, x.start_ns + x.dur_ns);
+    return dh_vec_push(&r->events, x) ? DH_OK : no_memory(ctx);
+}
+
+static dh_status read_counter(dh_ctx *ctx, traces *t, traced_rank *r, const json_t *e, size_t index)
+{
+    memory_at m;
+    const json_t *activations = arg(e, "activations"), *scratch = arg(e, "scratch");
+    if (!get_ns(e, "ts", &m.at_ns) || !json_is_integer(activations) || !json_is_integer(scratch))
+        return dh_fail(ctx, DH_EFORMAT, "%s: event %zu lacks ts, activations or scratch", t->file,
+                       index);
+    m.activations = json_integer_value(activations);
+    m.scratch = json_integer_value(scratch);
+    return dh_vec_push(&r->memory, m) ? DH_OK : no_memory(ctx);
+}
+
+static int by_stream(const void *x, const void *y)
+{
+    const event *a = x, *b = y;
+    if (a->stream != b->stream) return a->stream < b->stream ? -1 : 1;
+    return a->start_ns < b->start_ns ? -1 : a->start_ns > b->start_ns;
+}
+
+static int by_time(const void *x, const void *y)
+{
+    const int64_t a = ((const memory_at *)x)->at_ns, b = ((const memory_at *)y)->at_ns;
+    return a < b ? -1 : a > b;
+}
+
+static bool is(const json_t *e, const char *key, const char *value)
+{
+    const char *text = json_string_value(json_object_get(e, key));
+    return text && strcmp(text, value) == 0;
+}
+
+static dh_status read_events(dh_ctx *ctx, traces *t, traced_rank *r, const json_t *events)
+{
+    size_t index;
+    const json_t *e;
+    if (!json_is_array(events))
+        return dh_fail(ctx, DH_EFORMAT, "%s: no array traceEvents", t->file);
+    json_array_foreach(events, index, e)
+    {
+        if (is(e, "ph", "X")) DH_TRY(read_span(ctx, t, r, e, index));
+        if (is(e, "ph", "C") && is(e, "name", "memory")) DH_TRY(read_counter(ctx, t, r, e, index));
+    }
+    if (r->events.n == 0) return dh_fail(ctx, DH_EFORMAT, "%s: no instruction", t->file);
+    qsort(r->events.at, r->events.n, sizeof *r->events.at, by_stream);
+    if (r->memory.n) qsort(r->memory.at, r->memory.n, sizeof *r->memory.at, by_time);
+    return DH_OK;
+}
+
+static dh_status read_file(dh_ctx *ctx, const dh_run_folder *run, traces *t, int64_t rank)
+{
+    json_t *trace;
+    snprintf(t->file, sizeof t->file, "trace-rank%lld.json", (long long)rank);
+    DH_TRY(dh_run_folder_json(ctx, run, t->file, &trace));
+    if (!trace) return dh_fail(ctx, DH_EIO, "%s/%s has gone", run->path, t->file);
+    const traced_rank empty = {.rank = rank, .begin_ns = INT64_MAX, .end_ns = INT64_MIN};
+    dh_status st = dh_vec_push(&t->ranks, empty) ? DH_OK : no_memory(ctx);
+    if (st == DH_OK) {
+        traced_rank *r = &t->ranks.at[t->ranks.n - 1];
+        r->other = json_incref(json_object_get(trace, "otherData"));
+        st = read_events(ctx, t, r, json_object_get(trace, "traceEvents"));
+        if (st != DH_OK) dh_ctx_while(ctx, "reading %s", run->path);
+    }
+    json_decref(trace);
+    return st;
+}
+
+/* ---- which files, and one clock ---------------------------------------------------------------
+ */
+
+static int ascending(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return a < b ? -1 : a > b;
+}
+
+/* "trace-rank12.json" */
+static bool rank_of_name(const char *name, int64_t *rank)
+{
+    static const char prefix[] = "trace-rank", suffix[] = ".json";
+    char number[24];
+    const size_t n = strlen(name), around = strlen(prefix) + strlen(suffix);
+    if (n <= around || n - around >= sizeof number || strncmp(name, prefix, strlen(prefix)) != 0 ||
+        strcmp(name + n - strlen(suffix), suffix) != 0)
+        return false;
+    memcpy(number, name + strlen(prefix), n - around);
+    number[n - around] = '\0';
+    return dh_parse_i64(number, rank) && *rank >= 0;
+}
+
+static dh_status list_files(dh_ctx *ctx, const dh_run_folder *run, traces *t)
+{
+    DIR *dir = opendir(run->path);
+    if (!dir) return dh_fail(ctx, DH_EIO, "cannot open %s: %s", run->path, strerror(errno));
+    bool ok = true;
+    for (const struct dirent *entry; ok && (entry = readdir(dir));) {
+        int64_t rank;
+        if (rank_of_name(entry->d_name, &rank)) ok = dh_vec_push(&t->files, rank);
+    }
+    closedir(dir);
+    if (t->files.n) qsort(t->files.at, t->files.n, sizeof *t->files.at, ascending);
+    return ok ? DH_OK : no_memory(ctx);
+}
+
+/* Ranks of several machines may have several clocks: then no rank's step overlaps that of
+ * the first one, and each begins at 0. */
+static void align(traces *t)
+{
+    int64_t begin = INT64_MAX;
+    t->one_clock = true;
+    for (size_t i = 0; i < t->ranks.n; i++) {
+        const traced_rank *r = &t->ranks.at[i], *first = &t->ranks.at[0];
+        begin = DH_MIN(begin, r->begin_ns);
+        if (r->begin_ns > first->end_ns || r->end_ns < first->begin_ns) t->one_clock = false;
+    }
+    for (size_t i = 0; i < t->ranks.n; i++) {
+        traced_rank *r = &t->ranks.at[i];
+        const int64_t zero = t->one_clock ? begin : r->begin_ns;
+        for (size_t k = 0; k < r->events.n; k++) r->events.at[k].start_ns -= zero;
+        for (size_t k = 0; k < r->memory.n; k++) r->memory.at[k].at_ns -= zero;
+    }
+}
+
+/* ---- writing -----------------------------------------------------------------------------------
+ */
+
+typedef int64_t (*event_field)(const event *e, const event *previous);
+
+static int64_t start_field(const event *e, const event *previous)
+{
+    return e->start_ns - (previous ? previous->start_ns : 0);
+}
+static int64_t dur_field(const event *e, const event *previous)
+{
+    return e->dur_ns;
+}
+static int64_t kind_field(const event *e, const event *previous)
+{
+    return e->kind;
+}
+static int64_t mb_field(const event *e, const event *previous)
+{
+    return e->mb;
+}
+static int64_t layer_field(const event *e, const event *previous)
+{
+    return e->layer;
+}
+
+static const struct {
+    const char *key;
+    event_field of;
+} fields[] = {{"start", start_field},
+              {"dur", dur_field},
+              {"kind", kind_field},
+              {"mb", mb_field},
+              {"layer", layer_field}};
+
+static void write_stream(const event *events, size_t n, json_out *out)
+{
+    out_open(out, '{');
+    for (size_t f = 0; f < DH_COUNTOF(fields); f++) {
+        out_key(out, fields[f].key);
+        out_open(out, '[');
+        for (size_t i = 0; i < n; i++)
+            out_int(out, fields[f].of(&events[i], i ? &events[i - 1] : NULL));
+        out_close(out, ']');
+    }
+    out_close(out, '}');
+}
+
+static void write_streams(const traced_rank *r, json_out *out)
+{
+    out_key(out, "streams");
+    out_open(out, '[');
+    size_t at = 0;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        size_t n = 0;
+        while (at + n < r->events.n && r->events.at[at + n].stream == s) n++;
+        write_stream(r->events.at + at, n, out);
+        at += n;
+    }
+    out_close(out, ']');
+}
+
+static void write_memory(const traced_rank *r, json_out *out)
+{
+    static const char *const keys[] = {"t", "activations", "scratch"};
+    if (r->memory.n == 0) return;
+    out_key(out, "memory");
+    out_open(out, '{');
+    for (int k = 0; k < 3; k++) {
+        out_key(out, keys[k]);
+        out_open(out, '[');
+        for (size_t i = 0; i < r->memory.n; i++) {
+            const memory_at *m = &r->memory.at[i];
+            const int64_t before = i ? r->memory.at[i - 1].at_ns : 0;
+            out_int(out, k == 0 ? m->at_ns - before : k == 1 ? m->activations : m->scratch);
+        }
+        out_close(out, ']');
+    }
+    out_close(out, '}');
+}
+
+static void write_rank(const dh_run_folder *run, const traced_rank *r, json_out *out)
+{
+    out_open(out, '{');
+    out_key(out, "rank");
+    out_int(out, r->rank);
+    if (r->rank < run->mesh.ranks) {
+        out_key(out, "stage");
+        out_int(out, dh_mesh_coord(&run->mesh, r->rank).pp);
+    }
+    if (r->other) {
+        out_key(out, "bytes");
+        out_json(out, r->other);
+    }
+    write_streams(r, out);
+    write_memory(r, out);
+    out_close(out, '}');
+}
+
+static void write_kinds(const traces *t, json_out *out)
+{
+    const char *row;
+    json_t *number;
+    out_key(out, "kinds");
+    out_open(out, '[');
+    json_object_foreach(t->kinds, row, number) /* in the order of insertion */
+    {
+        json_t *values = json_loads(row, 0, NULL);
+        if (values)
+            out_json(out, values);
+        else
+            out->text.failed = true;
+        json_decref(values);
+    }
+    out_close(out, ']');
+}
+
+static void write_traces(const dh_run_folder *run, const traces *t, json_out *out)
+{
+    out_key(out, "trace");
+    out_open(out, '{');
+    out_key(out, "files");
+    out_int(out, (int64_t)t->files.n);
+    out_key(out, "one_clock");
+    out_int(out, t->one_clock);
+    write_kinds(t, out);
+    out_key(out, "ranks");
+    out_open(out, '[');
+    for (size_t i = 0; i < t->ranks.n; i++) write_rank(run, &t->ranks.at[i], out);
+    out_close(out, ']');
+    out_close(out, '}');
+}
+
+/* ---- entry ------------------------------------------------------------------------------------
+ */
+
+static void free_traces(traces *t)
+{
+    for (size_t i = 0; i < t->ranks.n; i++) {
+        dh_vec_fini(&t->ranks.at[i].events);
+        dh_vec_fini(&t->ranks.at[i].memory);
+        json_decref(t->ranks.at[i].other);
+    }
+    dh_vec_fini(&t->ranks);
+    dh_vec_fini(&t->files);
+    json_decref(t->kinds);
+}
+
+dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out)
+{
+    traces t = {.kinds = json_object()};
+    dh_status st = t.kinds ? list_files(ctx, run, &t) : no_memory(ctx);
+    const size_t n = DH_MIN(t.files.n, (size_t)run->max_ranks);
+    for (size_t i = 0; st == DH_OK && i < n; i++) /* where not all are shown: evenly spread */
+        st = read_file(ctx, run, &t, t.files.at[i * t.files.n / n]);
+    if (st == DH_OK && t.ranks.n) {
+        align(&t);
+        write_traces(run, &t, out);
+        run->n_parts++;
+    }
+    free_traces(&t);
+    return st;
+}

@@ -1,0 +1,22 @@
+# Runs drawn as pages.
+. tests/cli/lib.sh "$1"
+tiny_job "$tmp/job.yaml"
+
+ok "$dhelix" train "$tmp/job.yaml" --ranks 2 --set out="$tmp/run" --set trace.step=5 --set train.steps=10
+says "dhelix report $tmp/run"
+ok "$dhelix" report "$tmp/run/"
+says "$tmp/run/report.html"
+check 'the page has both ranks' grep -q '"rank":1,' "$tmp/run/report.html"
+check 'and memory' grep -q '"scratch":\[' "$tmp/run/report.html"
+ok "$dhelix" report "$tmp/run" -o "$tmp/first.html" --ranks 1 --quiet
+check 'one rank where one is asked for' sh -c "! grep -q '\"rank\":1,' '$tmp/first.html'"
+ok "$dhelix" report "$tmp/run" "$tmp/run" --out "$tmp/two.html" --json
+same "$(json runs)" 2
+same "$(json out)" "$tmp/two.html"
+
+fails 2 'an argument is missing' "$dhelix" report
+fails 1 'is not a folder' "$dhelix" report "$tmp/nowhere"
+fails 1 'is not a run folder' "$dhelix" report tests/cli
+printf '{"step":1,"loss":2}\n{"step":2,\n{"step":3}\n' >"$tmp/run/metrics.jsonl"
+fails 1 'metrics.jsonl:2:' "$dhelix" report "$tmp/run"
+finish

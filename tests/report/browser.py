@@ -1,0 +1,229 @@
+"""Reports in a real browser: browser.py DHELIX FOLDER
+
+Trains small runs, draws them, and opens the pages without a window, light and dark, wide and
+380 pixels narrow. Fails on anything the console says, on requests, on pages wider than the
+window, on what the keyboard does not reach, and on zoom, hover or selection that do nothing.
+FOLDER gets a picture of every page, for people. How long redrawing takes is printed, not judged."""
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cdp  # noqa: E402
+
+SKIPPED = 77
+JOB = """
+model: {name: "small <b>&", family: gpt2, n_layers: 4, n_heads: 2, width: 32, max_seq: 32, vocab: 65}
+data: {train: %s/examples/data/tinyshakespeare.txt, tokenizer: chars, val_fraction: 0.01}
+train: {steps: 12, batch: 8, micro_batch: 1, seq_len: 32, threads: 1}
+optimizer: {lr: 3.0e-3, warmup_steps: 3}
+eval: {every: 4, batches: 1}
+parallel: {timeout_s: 60}
+""" % os.getcwd()
+failures = []
+
+
+def check(ok, what):
+    if not ok:
+        failures.append(what)
+        print("FAILED:", what)
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+
+
+def train(dhelix, folder, name, *settings):
+    out = os.path.join(folder, name)
+    job = os.path.join(folder, "job.yaml")
+    with open(job, "w") as f:
+        f.write(JOB)
+    run(dhelix, "train", job, "--fresh", "--quiet", "--set", "out=" + out, *(w for s in settings for w in ("--set", s)))
+    return out
+
+
+def write_large(folder, ranks, n):
+    """A trace of about n instructions a rank, with names that a page must survive."""
+    rng = random.Random(1)
+    os.makedirs(folder)
+    names = ["linear", "</script><script>window.broken = 1</script>", "\"'&<b>\\", "norm"]
+    for rank in range(ranks):
+        ends, events, memory = [0, 0, 0], [], 0
+        for i in range(n):
+            stream = rng.choice((0, 0, 0, 1, 2))
+            ends[stream] = max(ends[stream], max(ends) - 40) + rng.random() * 3
+            dur = round(rng.random() * 20, 3) + 0.001
+            events.append({"ph": "X", "name": rng.choice(names), "cat": rng.choice(("forward", "input-gradient", "weight-gradient")),
+                           "pid": rank, "tid": stream, "ts": round(ends[stream], 3), "dur": dur,
+                           "args": {"block": "layer", "out": "x", "micro_batch": i * 8 // n, "layer": i % 32, "bytes": 1000}})
+            ends[stream] += dur
+            memory = max(0, memory + rng.randrange(-1000, 1002))
+            events.append({"ph": "C", "name": "memory", "pid": rank, "ts": round(ends[stream], 3),
+                           "args": {"activations": memory, "scratch": i % 5 * 100}})
+        with open(f"{folder}/trace-rank{rank}.json", "w") as f:
+            json.dump({"otherData": {"rank": rank, "planned_bytes": 200000, "persistent_bytes": {"master": 50000}},
+                       "traceEvents": events}, f)
+
+
+def make_pages(dhelix, folder):
+    mesh = ("ranks=4", "parallel.tp=2", "parallel.pp=2", "topology.nodes=2", "trace.step=8")
+    pair = train(dhelix, folder, "two-strands", "strategy=list", *mesh)
+    split = train(dhelix, folder, "zb-h1", "parallel.schedule=zb-h1", *mesh)
+    alone = train(dhelix, folder, "one-rank")
+    large = os.path.join(folder, "large <i>'\"")
+    write_large(large, 4, 10000)
+    shutil.copy("tests/data/published/dhelix_h100_pairwise_oef_matrix.csv", pair + "/oef.csv")
+    pages = {}
+    for name, runs in (("two-strands", [pair]), ("split-backward", [split]), ("one-rank", [alone]), ("large", [large]),
+                       ("compared", [pair, split, alone])):
+        pages[name] = os.path.join(folder, name + ".html")
+        run(dhelix, "report", *runs, "--out", pages[name])
+    return pages
+
+
+# ---- checks -----------------------------------------------------------------------------------
+
+FOCUSABLE = "a[href], button, select, summary, canvas, [tabindex='0']"
+
+
+def check_keyboard(page, name):
+    """Tab reaches everything that can be used and can be seen, and leads round again."""
+    want = page.evaluate(f"[...document.querySelectorAll(\"{FOCUSABLE}\")].filter(e => e.offsetParent || e.className === 'skip').length")
+    page.evaluate("document.activeElement.blur(); window.reached = new Set()")
+    for _ in range(want + 3):
+        page.key("Tab")
+        page.evaluate("window.reached.add(document.activeElement)")
+    got = page.evaluate(f"[...window.reached].filter(e => e.matches(\"{FOCUSABLE}\")).length")
+    check(got == want, f"{name}: Tab reaches {got} of {want} elements")
+
+
+def said(page, selector):
+    return page.evaluate(f"document.querySelector('{selector} [aria-live]').textContent")
+
+
+def check_timeline(page, name):
+    """Zoom, pan, selection and hover of the timeline."""
+    canvas = "#timeline canvas"
+    span = f"(v => v.t1 - v.t0)(document.querySelector('{canvas}').view)"
+    page.evaluate(f"document.querySelector('{canvas}').scrollIntoView({{block: 'center'}})")
+    page.evaluate(f"document.querySelector('{canvas}').focus()")
+    page.key("ArrowRight")
+    first = page.evaluate("document.querySelector('#timeline .plot + .said').textContent")
+    page.key("ArrowRight")
+    second = page.evaluate("document.querySelector('#timeline .plot + .said').textContent")
+    check(first and second and first != second, f"{name}: arrows read instructions: {first!r}, {second!r}")
+    whole = page.evaluate(span)
+    page.key("+")
+    check(abs(page.evaluate(span) / whole - 0.5) < 0.01, f"{name}: + zooms by two")
+    page.key("Enter")
+    check(page.evaluate(span) < whole / 10, f"{name}: Enter zooms in on an instruction")
+    page.key("0")
+    check(page.evaluate(span) == whole, f"{name}: 0 shows all")
+    x, y, w, h = page.box(canvas)
+    page.mouse("mouseWheel", x + w / 2, y + h / 2, deltaX=0, deltaY=-240)
+    page.settle()
+    check(page.evaluate(span) < whole, f"{name}: the wheel zooms where the focus is")
+    check_drag(page, name, x + w / 2, y + 40, span)
+    tips = 0
+    for i in range(40):
+        page.mouse("mouseMoved", x + w * (0.2 + 0.015 * i), y + 38)
+        tips += not page.evaluate("document.getElementById('tip').hidden")
+    check(tips > 0, f"{name}: hovering shows an instruction")
+    page.key("0")
+
+
+def check_drag(page, name, x, y, span):
+    before = page.evaluate("document.querySelector('#timeline canvas').view.t0"), page.evaluate(span)
+    page.mouse("mouseMoved", x, y)
+    page.mouse("mousePressed", x, y, button="left", clickCount=1)
+    page.mouse("mouseMoved", x + 60, y, button="left", buttons=1)
+    page.mouse("mouseReleased", x + 60, y, button="left", clickCount=1)
+    after = page.evaluate("document.querySelector('#timeline canvas').view.t0"), page.evaluate(span)
+    check(after[0] < before[0] and abs(after[1] / before[1] - 1) < 1e-6, f"{name}: dragging moves {before} {after}")
+
+
+def check_theme(page, name):
+    background = "getComputedStyle(document.body).backgroundColor"
+    before = page.evaluate(background)
+    page.evaluate("[...document.querySelectorAll('button')].find(b => b.textContent.includes('dark')).click()")
+    check(page.evaluate(background) != before, f"{name}: the button changes the theme")
+    page.evaluate("[...document.querySelectorAll('button')].find(b => b.textContent.includes('dark')).click()")
+
+
+def check_tables(page, name):
+    """Every figure's numbers open as a table."""
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    page.settle()
+    empty = page.evaluate("[...document.querySelectorAll('details')].filter(d => d.querySelectorAll('td, .track').length < 1)"
+                          ".map(d => d.textContent)")
+    check(empty == [], f"{name}: empty tables {empty}")
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = false)")
+
+
+def report_speed(page, name):
+    """Milliseconds from frame to frame while the timeline moves at several zooms, and those of the script."""
+    script, frame = page.evaluate("""(async () => {
+        const v = document.querySelector('#timeline canvas').view, frames = [], scripts = [];
+        const next = () => new Promise(requestAnimationFrame);
+        for (let k = 0; k < 48; k++) {
+            const span = v.end / 2 ** (k % 12), at = (v.end - span) * k / 48, from = await next();
+            v.show(at, at + span);
+            const t = performance.now();
+            v.draw();
+            scripts.push(performance.now() - t);
+            frames.push(await next() - from);
+        }
+        v.show(0, v.end);
+        return [scripts, frames].map(list => list.sort((a, b) => a - b)).map(list => [list[24], list[47]]);
+    })()""")
+    n = page.evaluate("document.querySelector('#timeline canvas').view.owner.run.trace.n")
+    print(f"{name}: {n} instructions; redraw {script[0]:.1f} ms of script (most {script[1]:.1f}), "
+          f"a frame {frame[0]:.1f} ms (most {frame[1]:.1f}); a screen of 60 Hz has 16.7 ms")
+
+
+def check_page(browser, name, path, folder):
+    for width, height, dark in ((1280, 900, False), (1280, 900, True), (380, 800, False), (380, 800, True)):
+        look = f"{name}-{width}-{'dark' if dark else 'light'}"
+        page = browser.open("file://" + path, width, height, dark, touch=width < 500)
+        page.settle()
+        page.settle()
+        wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        check(wide == [width, width], f"{look}: the page is {wide} pixels wide")
+        check(page.evaluate("document.title.endsWith('dhelix report')"), f"{look}: the script ran to its end")
+        page.screenshot(os.path.join(folder, look + ".png"))
+        if not dark:
+            check_keyboard(page, look)
+            check_theme(page, look)
+        check_tables(page, look)
+        if not dark and width == 1280 and page.evaluate("!!document.querySelector('#timeline canvas')"):
+            check_timeline(page, look)
+            report_speed(page, name)
+        check(page.evaluate("window.broken === undefined"), f"{look}: a name was run as a script")
+        complaints = page.complaints()
+        check(complaints == [], f"{look}: {complaints[:5]}")
+        page.close()
+
+
+def main():
+    dhelix, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+    browser_path = cdp.find()
+    if not browser_path:
+        print("no browser: one of", ", ".join(cdp.NAMES), "or DHELIX_BROWSER")
+        sys.exit(SKIPPED)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    pages = make_pages(dhelix, folder)
+    with cdp.Browser(browser_path) as browser:
+        for name, path in pages.items():
+            check_page(browser, name, path, folder)
+    print(f"pictures in {folder}; {len(failures)} failed")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()
