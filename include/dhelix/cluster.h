@@ -47,9 +47,10 @@ typedef enum dh_attention_kernel {
 } dh_attention_kernel;
 
 typedef struct dh_cluster_link {
-    double bytes_per_s; /* one direction; of a device (local), of a node (network) */
-    double efficiency;  /* of that, sustained by large messages */
-    double step_ns;     /* of one step of a collective, whatever its size */
+    double bytes_per_s;         /* one direction; of a device (local), of a node (network) */
+    double efficiency;          /* of that, sustained by collectives with large messages */
+    double transfer_efficiency; /* of that, by messages from one device to another */
+    double step_ns;             /* of one step of a collective, whatever its size */
 } dh_cluster_link;
 
 typedef struct dh_cluster {

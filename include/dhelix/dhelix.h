@@ -36,6 +36,9 @@
 #include "dhelix/simulate.h"
 #include "dhelix/timeline.h"
 
+/* predictions beside published measurements */
+#include "dhelix/validate.h"
+
 /* weights in and out */
 #include "dhelix/checkpoint.h"
 #include "dhelix/safetensors.h"

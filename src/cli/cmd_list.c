@@ -13,6 +13,7 @@
 #include "dhelix/cluster.h"
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"
+#include "dhelix/validate.h"
 
 /* ---- the lists: NULL when out of memory ------------------------------------------------------ */
 
@@ -174,6 +175,17 @@ static json_t *list_clusters(void)
     return rows;
 }
 
+static json_t *list_tables(void)
+{
+    size_t n;
+    const dh_validation_table *tables = dh_validation_tables(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(rows, json_pack("{ss ss ss}", "name", tables[i].name, "file",
+                                              tables[i].file, "doc", tables[i].doc));
+    return rows;
+}
+
 static json_t *setting_row(const dh_setting *s)
 {
     dh_str valid = DH_STR_INIT;
@@ -205,6 +217,7 @@ static const struct list {
     {"policies", "orders of co-executed operators, for the setting `overlap.policy`",
      list_policies},
     {"clusters", "hardware that jobs can be simulated on, for --cluster", list_clusters},
+    {"tables", "published measurements, for dhelix validate", list_tables},
     {"settings", "settings of a job file", list_settings},
 };
 

@@ -30,13 +30,15 @@ typedef struct wires {
     double local_step, network_step;
 } wires;
 
-static wires wires_of(const dh_cluster *c, int64_t size, dh_group_span span)
+static wires wires_of(const dh_cluster *c, int64_t size, dh_group_span span, bool transfer)
 {
-    const double network = c->network.bytes_per_s * c->network.efficiency / c->node_devices;
+    const double local_share = transfer ? c->local.transfer_efficiency : c->local.efficiency;
+    const double network_share = transfer ? c->network.transfer_efficiency : c->network.efficiency;
+    const double network = c->network.bytes_per_s * network_share / c->node_devices;
     return (wires){.n = (double)size,
                    .nodes = (double)span.n_nodes,
                    .per_node = (double)span.max_per_node,
-                   .local = c->local.bytes_per_s * c->local.efficiency * 1e-9,
+                   .local = c->local.bytes_per_s * local_share * 1e-9,
                    .network = network * 1e-9,
                    .local_step = c->local.step_ns,
                    .network_step = c->network.step_ns};
@@ -66,10 +68,11 @@ static double ring_ns(const wires *w, dh_op_type type, double bytes)
     return rounds_of(type) * (steps * ring_step(w) + bytes * steps / w->n / ring_rate(w));
 }
 
-/* Every byte goes up and down once; two trees use both directions of the links. */
+/* Every byte goes up and down once; two trees use both directions of the links. Between nodes
+ * only, as NCCL does it. */
 static double tree_ns(const wires *w, dh_op_type type, double bytes)
 {
-    if (type != DH_OP_ALL_REDUCE) return INFINITY;
+    if (type != DH_OP_ALL_REDUCE || w->nodes <= 1) return INFINITY;
     const double depth = ceil(log2(w->n));
     return 2 * depth * ring_step(w) + 2 * bytes / ring_rate(w);
 }
@@ -110,7 +113,7 @@ static bool is_transfer(dh_op_type type)
 dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
                                          int64_t size, dh_group_span span)
 {
-    const wires w = wires_of(cluster, size, span);
+    const wires w = wires_of(cluster, size, span, is_transfer(type));
     if (size <= 1) return (dh_collective_time){0, DH_COLLECTIVE_NEIGHBOUR};
     if (is_transfer(type))
         return (dh_collective_time){neighbour_ns(&w, bytes), DH_COLLECTIVE_NEIGHBOUR};

@@ -56,17 +56,19 @@ static void draw_totals(const drawing *d, const char *title)
 {
     const dh_slot_timing *t = &d->t;
     const double alone = t->busy_ns[1] + t->busy_ns[2];
-    dh_str_printf(d->out, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us\n",
-                  title, d->slot->strand[0].n, d->slot->strand[1].n, us(t->makespan_ns),
-                  us(t->period_ns));
+    dh_str_printf(
+        d->out, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us\n",
+        title, d->slot->strand[0].n, d->slot->strand[1].n, us(t->makespan_ns), us(t->period_ns));
     double busy[N_STREAMS] = {0, 0, 0};
     for (uint32_t i = 0; i < d->n; i++)
         if (op_of(d, i)->stream >= 0) busy[op_of(d, i)->stream] += op_of(d, i)->ns;
-    dh_str_printf(d->out, "  bound %.1f us (compute %.1f, local %.1f, cross %.1f); one after the other %.1f us\n",
-                  us(dh_slot_bound(d->slot)), us(busy[0]), us(busy[1]), us(busy[2]),
-                  us(busy[0] + busy[1] + busy[2]));
-    dh_str_printf(d->out, "  communication runs %.1f us, exposed %.1f us: %.1f %% hidden\n", us(alone),
-                  us(t->exposed_ns), percent(alone - t->exposed_ns, alone));
+    dh_str_printf(
+        d->out,
+        "  bound %.1f us (compute %.1f, local %.1f, cross %.1f); one after the other %.1f us\n",
+        us(dh_slot_bound(d->slot)), us(busy[0]), us(busy[1]), us(busy[2]),
+        us(busy[0] + busy[1] + busy[2]));
+    dh_str_printf(d->out, "  communication runs %.1f us, exposed %.1f us: %.1f %% hidden\n",
+                  us(alone), us(t->exposed_ns), percent(alone - t->exposed_ns, alone));
 }
 
 static void draw_bars(const drawing *d)
@@ -90,7 +92,8 @@ static void draw_bars(const drawing *d)
 static void draw_operators(const drawing *d)
 {
     static const char *const names[N_STREAMS] = {"compute", "local", "cross"};
-    dh_str_printf(d->out, "  %10s %10s %10s  %-7s    operator (F forward, B input, W weight gradient)\n",
+    dh_str_printf(d->out,
+                  "  %10s %10s %10s  %-7s    operator (F forward, B input, W weight gradient)\n",
                   "start us", "end us", "alone us", "stream");
     for (uint32_t i = 0; i < d->n; i++) {
         const int stream = op_of(d, i)->stream;

@@ -3,24 +3,25 @@
 #include "dhelix/cluster.h"
 
 /* 10 processors of 1 TFLOP/s together, 1 GB/ms of memory, round numbers everywhere. */
-static const char toy[] = "doc: toy\n"
-                          "node: {devices: 4}\n"
-                          "device:\n"
-                          "  processors: 10\n"
-                          "  tflops: {f32: 0.5, bf16: 1}\n"
-                          "  memory_gb: 1\n"
-                          "  memory_gb_per_s: 2000\n"
-                          "  memory_efficiency: 0.5\n"
-                          "  kernel_us: 2\n"
-                          "gemm: {efficiency: 0.5, tile_rows: 256, tile_columns: 128,\n"
-                          "       tile_half: 0, start_k: 0}\n"
-                          "attention: {kernel: blockwise, efficiency: 0.5, grad_efficiency: 0.25}\n"
-                          "local: {gb_per_s: 200, efficiency: 0.5, step_us: 3}\n"
-                          "network: {gb_per_s: 80, efficiency: 0.5, step_us: 10}\n"
-                          "launch: {segment_us: 1, event_us: 2}\n"
-                          "oef:\n"
-                          "  gemm: {gemm: -0.5, local: 0.5}\n"
-                          "  local: {attention: 0.25}\n";
+static const char toy[] =
+    "doc: toy\n"
+    "node: {devices: 4}\n"
+    "device:\n"
+    "  processors: 10\n"
+    "  tflops: {f32: 0.5, bf16: 1}\n"
+    "  memory_gb: 1\n"
+    "  memory_gb_per_s: 2000\n"
+    "  memory_efficiency: 0.5\n"
+    "  kernel_us: 2\n"
+    "gemm: {efficiency: 0.5, tile_rows: 256, tile_columns: 128,\n"
+    "       tile_half: 0, start_k: 0}\n"
+    "attention: {kernel: blockwise, efficiency: 0.5, grad_efficiency: 0.25}\n"
+    "local: {gb_per_s: 200, efficiency: 0.5, transfer_efficiency: 0.5, step_us: 3}\n"
+    "network: {gb_per_s: 80, efficiency: 0.5, transfer_efficiency: 1, step_us: 10}\n"
+    "launch: {segment_us: 1, event_us: 2}\n"
+    "oef:\n"
+    "  gemm: {gemm: -0.5, local: 0.5}\n"
+    "  local: {attention: 0.25}\n";
 
 static dh_cluster *read_toy(dh_ctx *ctx)
 {
@@ -180,8 +181,8 @@ static void test_collectives(void **state)
     check_collective(c, DH_OP_ALL_GATHER, 400e6, 4, 1, 4, DH_COLLECTIVE_RING, 9e3 + 3e6);
     check_collective(c, DH_OP_REDUCE_SCATTER, 400e6, 4, 1, 4, DH_COLLECTIVE_RING, 9e3 + 3e6);
     check_collective(c, DH_OP_ALL_REDUCE, 400e6, 4, 1, 4, DH_COLLECTIVE_RING, 18e3 + 6e6);
-    /* 1 KB: two levels up and down beat six steps */
-    check_collective(c, DH_OP_ALL_REDUCE, 1e3, 4, 1, 4, DH_COLLECTIVE_TREE, 4 * 3e3 + 20);
+    /* 1 KB between four nodes: two levels up and down beat six steps */
+    check_collective(c, DH_OP_ALL_REDUCE, 1e3, 4, 4, 1, DH_COLLECTIVE_TREE, 4 * 10e3 + 200);
     /* four nodes with a member each: 3/4 of 100 MB at 10 GB/s */
     check_collective(c, DH_OP_ALL_GATHER, 100e6, 4, 4, 1, DH_COLLECTIVE_RING, 30e3 + 7.5e6);
     /* two nodes of four: the ring has the network of four members, 40 GB/s, and 7 steps; inside
@@ -193,8 +194,8 @@ static void test_collectives(void **state)
     /* every pair at once: 3 of 8 parts inside at 100, 4 of 8 outside at 10 GB/s */
     check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 4e6);
     check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 4, 1, 4, DH_COLLECTIVE_DIRECT, 3e3 + .6e6);
-    check_collective(c, DH_OP_SEND, 1e6, 2, 2, 1, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .1e6);
-    check_collective(c, DH_OP_RING_EXCHANGE, 1e6, 4, 2, 2, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .05e6);
+    check_collective(c, DH_OP_SEND, 1e6, 2, 2, 1, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .05e6);
+    check_collective(c, DH_OP_RING_EXCHANGE, 1e6, 4, 2, 2, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .025e6);
     check_collective(c, DH_OP_ALL_REDUCE, 1e9, 1, 1, 1, DH_COLLECTIVE_NEIGHBOUR, 0);
     dh_cluster_destroy(c);
 }

@@ -1,0 +1,72 @@
+/* Predictions beside published measurements.
+ *
+ * Every table of validation/ that somebody measured has a row here: a function that predicts what
+ * the table holds, from the same code that plans and simulates. Nothing is fitted here; calibration
+ * constants live in cluster files, where each says which table it comes from. */
+#ifndef DHELIX_VALIDATE_H
+#define DHELIX_VALIDATE_H
+
+#include "dhelix/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(id, name, doc): how far a prediction is from what was published. */
+#define DH_VALIDATION_MEASURE_LIST(X)                                                              \
+    X(RELATIVE, "%", "|predicted - published| in percent of published")                            \
+    X(POINTS, "points", "|predicted - published|, both in percent")                                \
+    X(ABSOLUTE, "", "|predicted - published| in the table's unit")
+
+typedef enum dh_validation_measure {
+#define X(id, name, doc) DH_VALIDATION_##id,
+    DH_VALIDATION_MEASURE_LIST(X)
+#undef X
+} dh_validation_measure;
+const char *dh_validation_measure_name(dh_validation_measure measure);
+
+typedef struct dh_validation_row {
+    const char *label;
+    double predicted, published; /* in the table's unit */
+    double error;                /* by the table's measure */
+} dh_validation_row;
+
+typedef struct dh_validation dh_validation;
+
+typedef struct dh_validation_table {
+    const char *name;
+    const char *file; /* of validation/, without extension */
+    const char *doc;  /* what is compared, one line */
+    const char *how;  /* how the prediction is made, with its denominators */
+    const char *unit;
+    dh_validation_measure measure;
+    double aim; /* for the mean error; 0: none is set */
+    dh_status (*run)(dh_ctx *ctx, dh_validation *validation);
+} dh_validation_table;
+
+struct dh_validation {
+    dh_arena *arena; /* owns the struct and all below */
+    const dh_validation_table *table;
+    const char *cluster; /* in place of the table's own; NULL */
+    const char *source;  /* first line of the table's file */
+    dh_validation_row *rows;
+    size_t n_rows;
+    double mean_error, max_error;
+    const char *remark; /* what beside the rows was found: orders that are right or wrong; NULL */
+};
+
+/* All tables. */
+const dh_validation_table *dh_validation_tables(size_t *n);
+/* errors    DH_EMISSING with the nearest name */
+dh_status dh_validation_find(dh_ctx *ctx, const char *name, const dh_validation_table **table);
+/* Predict one table.
+ * in        cluster: name or path, in place of the table's own; NULL
+ * out       set only on DH_OK; caller frees with dh_validation_destroy */
+dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
+                      dh_validation **validation);
+void dh_validation_destroy(dh_validation *validation);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

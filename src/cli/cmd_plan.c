@@ -1,0 +1,200 @@
+/* dhelix plan: what a job's operators would be run beside, without running them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "dhelix/train.h"
+
+typedef struct plan_args {
+    int64_t ranks;
+    bool explain;
+    const char *policy;
+} plan_args;
+
+static const dh_cli_option options[] = {
+    {.name = "explain",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(plan_args, explain),
+     .doc = "the paired timeline of a layer by the job's policy: every operator, what stays "
+            "exposed and why; and the pairing plans it was compared with"},
+    {.name = "policy",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(plan_args, policy),
+     .value = "NAME",
+     .doc = "explain this policy's order instead (`dhelix list policies`)"},
+    {.name = "ranks",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(plan_args, ranks),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 24,
+     .doc = "ranks of the run; the same as --set ranks=N"},
+};
+
+/* Forward of one layer beside the backward of another, on rank 0. */
+typedef struct layer_plan {
+    dh_arena *arena;
+    dh_program *program; /* owns the graph */
+    dh_ordering ordering;
+    const dh_costs *costs;
+    dh_slot *slot;
+    uint32_t n;
+    dh_slot_pick *order; /* [n] */
+} layer_plan;
+
+static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job)
+{
+    if (job->model.vocab > 0) return DH_OK;
+    dh_tokenizer *tokenizer;
+    DH_TRY(dh_train_tokenizer(ctx, job, &tokenizer));
+    dh_tokenizer_destroy(tokenizer);
+    return DH_OK;
+}
+
+static const dh_graph *layer_graph(const dh_program *program)
+{
+    for (size_t i = 0; i < program->graphs.n; i++)
+        if (program->graphs.at[i]->kind == DH_BLOCK_LAYER) return program->graphs.at[i];
+    return NULL;
+}
+
+static dh_status open_layer(dh_ctx *ctx, dh_job *job, const plan_args *a, layer_plan *l)
+{
+    dh_session_spec spec;
+    dh_schedule *schedule;
+    DH_TRY(resolve_vocab(ctx, job));
+    DH_TRY(dh_train_plan(ctx, job, &spec));
+    DH_TRY(dh_model_validate(ctx, &spec.model));
+    DH_TRY(dh_train_costs(ctx, job, &spec.costs));
+    DH_TRY(dh_train_ordering(ctx, job, &l->ordering));
+    if (a->policy) DH_TRY(dh_order_policy_find(ctx, a->policy, &l->ordering.policy));
+    l->costs = spec.costs;
+    DH_TRY(dh_train_schedule(ctx, job, &schedule));
+    spec.schedule = schedule;
+    dh_status st = dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program);
+    dh_schedule_destroy(schedule);
+    DH_TRY(st);
+    const dh_graph *g = layer_graph(l->program);
+    l->arena = dh_arena_create();
+    if (!l->arena || !g) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
+    DH_TRY(dh_slot_of_graphs(ctx, l->arena, spec.costs, &spec.mesh, 0, g, g, &l->slot));
+    l->n = l->slot->strand[0].n + l->slot->strand[1].n;
+    l->order = DH_NEW_N(l->arena, dh_slot_pick, l->n + 1);
+    return l->order ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
+}
+
+static void close_layer(layer_plan *l)
+{
+    dh_program_destroy(l->program);
+    dh_arena_destroy(l->arena);
+}
+
+/* ---- policies side by side ------------------------------------------------------------------ */
+
+static dh_status time_policy(dh_ctx *ctx, layer_plan *l, const dh_order_policy *policy,
+                             dh_slot_timing *t)
+{
+    *t = (dh_slot_timing){0};
+    DH_TRY(dh_slot_order(ctx, l->slot, policy, &l->ordering.options, l->order));
+    return dh_slot_time(ctx, l->slot, l->order, t);
+}
+
+static json_t *policy_row(const dh_order_policy *policy, const dh_slot_timing *t, double first_ns)
+{
+    const double comm = t->busy_ns[1] + t->busy_ns[2];
+    return json_pack("{ss sf sf sf sf}", "policy", policy->name, "slot_us", t->period_ns / 1e3,
+                     "speed_up", first_ns / t->period_ns, "exposed_us", t->exposed_ns / 1e3,
+                     "hidden", comm > 0 ? 1 - t->exposed_ns / comm : 0.0);
+}
+
+static dh_status compare(dh_ctx *ctx, layer_plan *l, json_t *rows)
+{
+    size_t n;
+    double first_ns = 0;
+    const dh_order_policy *policies = dh_order_policies(&n);
+    for (size_t i = 0; i < n; i++) {
+        dh_slot_timing t;
+        DH_TRY(time_policy(ctx, l, &policies[i], &t));
+        if (i == 0) first_ns = t.period_ns;
+        json_array_append_new(rows, policy_row(&policies[i], &t, first_ns));
+    }
+    return DH_OK;
+}
+
+static void print_rows(const layer_plan *l, const json_t *rows, dh_str *out)
+{
+    size_t i;
+    json_t *row;
+    dh_str_printf(out,
+                  "one layer's forward beside another's backward, on rank 0; times: %s\n"
+                  "bound %.1f us (the busiest stream)\n\n%-12s %10s %9s %11s %7s\n",
+                  l->costs->name, dh_slot_bound(l->slot) / 1e3, "policy", "a slot us", "speed-up",
+                  "exposed us", "hidden");
+    json_array_foreach((json_t *)rows, i, row) dh_str_printf(
+        out, "%-12s %10.1f %8.2fx %11.1f %6.1f%%%s\n",
+        json_string_value(json_object_get(row, "policy")),
+        json_real_value(json_object_get(row, "slot_us")),
+        json_real_value(json_object_get(row, "speed_up")),
+        json_real_value(json_object_get(row, "exposed_us")),
+        100 * json_real_value(json_object_get(row, "hidden")),
+        strcmp(json_string_value(json_object_get(row, "policy")), l->ordering.policy->name) == 0
+            ? "  <- the job's"
+            : "");
+}
+
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+static dh_status explain(dh_ctx *ctx, layer_plan *l, dh_str *out)
+{
+    dh_str_printf(out, "\n");
+    DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
+    return dh_slot_draw(ctx, l->slot, l->order, l->ordering.policy->name, out);
+}
+
+static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, layer_plan *l)
+{
+    dh_str out = DH_STR_INIT;
+    json_t *rows = json_array();
+    dh_status st = compare(ctx, l, rows);
+    if (st == DH_OK && !cli->json) print_rows(l, rows, &out);
+    if (st == DH_OK && a->explain && !cli->json) st = explain(ctx, l, &out);
+    if (st == DH_OK && cli->json) {
+        dh_str_fini(&out);
+        return dh_cli_print_json(ctx, json_pack("{ss ss sf so}", "costs", l->costs->name, "policy",
+                                                l->ordering.policy->name, "bound_us",
+                                                dh_slot_bound(l->slot) / 1e3, "policies", rows));
+    }
+    json_decref(rows);
+    if (st == DH_OK) return dh_cli_print_str(ctx, &out);
+    dh_str_fini(&out);
+    return st;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const plan_args *a = args;
+    dh_job *job;
+    layer_plan l = {0};
+    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
+    dh_status st = open_layer(ctx, job, a, &l);
+    if (st == DH_OK) st = report(ctx, cli, a, &l);
+    close_layer(&l);
+    dh_job_destroy(job);
+    return st;
+}
+
+const dh_command dh_command_plan = {
+    .name = "plan",
+    .doc = "what would run beside what, by every policy, and what would stay exposed",
+    .usage = "JOB",
+    .notes = "Times are a profile's where one fits the job (`dhelix profile`), else estimates. A "
+             "slot is\n"
+             "the time one more pair of layers adds; speed-up is over one strand after the other.",
+    .job = true,
+    .min_args = 1,
+    .max_args = 1,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(plan_args),
+    .run = run,
+};

@@ -1,0 +1,193 @@
+/* dhelix validate: predictions beside published measurements. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "dhelix/validate.h"
+
+typedef struct validate_args {
+    bool markdown;
+    const char *cluster;
+} validate_args;
+
+static const dh_cli_option options[] = {
+    {.name = "cluster",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(validate_args, cluster),
+     .value = "NAME",
+     .doc = "cluster, or path of a cluster file, in place of the table's own: for calibrating"},
+    {.name = "markdown",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(validate_args, markdown),
+     .doc = "a table in Markdown: of TABLE its rows, otherwise a line for every table"},
+};
+
+static const char *unit_of(const dh_validation_table *t)
+{
+    return t->measure == DH_VALIDATION_ABSOLUTE ? t->unit : dh_validation_measure_name(t->measure);
+}
+
+static bool is_met(const dh_validation *v)
+{
+    return v->mean_error <= v->table->aim;
+}
+
+/* ---- text -------------------------------------------------------------------------------- */
+
+static void print_summary(dh_str *out, const dh_validation *v)
+{
+    const dh_validation_table *t = v->table;
+    dh_str_printf(out, "%s: mean error %.3g%s%s, largest %.3g", t->name, v->mean_error,
+                  *unit_of(t) ? " " : "", unit_of(t), v->max_error);
+    if (t->aim > 0) dh_str_printf(out, "; aim %.3g: %s", t->aim, is_met(v) ? "met" : "missed");
+    dh_str_printf(out, "\n");
+}
+
+static void print_rows(dh_str *out, const dh_validation *v)
+{
+    const dh_validation_table *t = v->table;
+    dh_str_printf(out, "%s: %s\n", t->name, t->doc);
+    dh_str_printf(out, "  published: ");
+    dh_cli_wrap(out, v->source, 13, 118);
+    dh_str_printf(out, "  predicted: ");
+    dh_cli_wrap(out, t->how, 13, 118);
+    dh_str_printf(out, "  %-58s %12s %12s %10s\n", *t->unit ? t->unit : "row", "predicted",
+                  "published", "error");
+    for (size_t i = 0; i < v->n_rows; i++) {
+        const dh_validation_row *r = &v->rows[i];
+        dh_str_printf(out, "  %-58s %12.5g %12.5g %10.3g\n", r->label, r->predicted, r->published,
+                      r->error);
+    }
+    if (v->remark) {
+        dh_str_printf(out, "  ");
+        dh_cli_wrap(out, v->remark, 2, 118);
+    }
+}
+
+/* ---- Markdown ------------------------------------------------------------------------------ */
+
+static void markdown_heading(dh_str *out, bool rows)
+{
+    if (rows)
+        dh_str_printf(out, "| | predicted | published | error |\n|---|---|---|---|\n");
+    else
+        dh_str_printf(out, "| table | what | rows | mean error | largest | aim |\n"
+                           "|---|---|---|---|---|---|\n");
+}
+
+static void markdown_rows(dh_str *out, const dh_validation *v)
+{
+    for (size_t i = 0; i < v->n_rows; i++)
+        dh_str_printf(out, "| %s | %.5g | %.5g | %.3g |\n", v->rows[i].label, v->rows[i].predicted,
+                      v->rows[i].published, v->rows[i].error);
+}
+
+static void markdown_summary(dh_str *out, const dh_validation *v)
+{
+    const dh_validation_table *t = v->table;
+    const char *gap = *unit_of(t) ? " " : "";
+    dh_str_printf(out, "| `%s` | %s | %zu | %.3g%s%s | %.3g%s%s | ", t->name, t->doc, v->n_rows,
+                  v->mean_error, gap, unit_of(t), v->max_error, gap, unit_of(t));
+    if (t->aim > 0)
+        dh_str_printf(out, "%.3g%s%s, %s |\n", t->aim, gap, unit_of(t),
+                      is_met(v) ? "met" : "missed");
+    else
+        dh_str_printf(out, "- |\n");
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static json_t *rows_json(const dh_validation *v)
+{
+    json_t *rows = json_array();
+    for (size_t i = 0; i < v->n_rows; i++)
+        json_array_append_new(rows, json_pack("{ss sf sf sf}", "row", v->rows[i].label, "predicted",
+                                              v->rows[i].predicted, "published",
+                                              v->rows[i].published, "error", v->rows[i].error));
+    return rows;
+}
+
+static json_t *table_json(const dh_validation *v)
+{
+    const dh_validation_table *t = v->table;
+    json_t *json =
+        json_pack("{ss ss ss ss ss ss sf sf so}", "table", t->name, "doc", t->doc, "how", t->how,
+                  "source", v->source, "unit", t->unit, "error_unit", unit_of(t), "mean_error",
+                  v->mean_error, "max_error", v->max_error, "rows", rows_json(v));
+    if (json && t->aim > 0) json_object_set_new(json, "aim", json_real(t->aim));
+    if (json && v->remark) json_object_set_new(json, "remark", json_string(v->remark));
+    return json;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+typedef struct output {
+    dh_cli *cli;
+    const char *cluster;
+    bool markdown, one; /* one table: its rows */
+    dh_str text;
+    json_t *json;
+} output;
+
+static void show(output *o, const dh_validation *v)
+{
+    if (o->cli->json) {
+        json_array_append_new(o->json, table_json(v));
+    } else if (o->markdown) {
+        (o->one ? markdown_rows : markdown_summary)(&o->text, v);
+    } else {
+        if (!o->cli->quiet) print_rows(&o->text, v);
+        print_summary(&o->text, v);
+        if (!o->one && !o->cli->quiet) dh_str_printf(&o->text, "\n");
+    }
+}
+
+static dh_status show_tables(dh_ctx *ctx, output *o, const dh_validation_table *tables, size_t n)
+{
+    if (o->markdown) markdown_heading(&o->text, o->one);
+    for (size_t i = 0; i < n; i++) {
+        dh_validation *v;
+        DH_TRY(dh_validate(ctx, &tables[i], o->cluster, &v));
+        show(o, v);
+        dh_validation_destroy(v);
+    }
+    return DH_OK;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const validate_args *a = args;
+    size_t n;
+    const dh_validation_table *tables = dh_validation_tables(&n);
+    if (cli->args.n > 0) {
+        DH_TRY(dh_validation_find(ctx, cli->args.at[0], &tables));
+        n = 1;
+    }
+    output o = {.cli = cli,
+                .cluster = a->cluster,
+                .markdown = a->markdown,
+                .one = cli->args.n > 0,
+                .json = json_array()};
+    dh_status st = show_tables(ctx, &o, tables, n);
+    if (st == DH_OK && cli->json) {
+        dh_str_fini(&o.text);
+        return dh_cli_print_json(ctx, o.json);
+    }
+    json_decref(o.json);
+    if (st == DH_OK) return dh_cli_print_str(ctx, &o.text);
+    dh_str_fini(&o.text);
+    return st;
+}
+
+const dh_command dh_command_validate = {
+    .name = "validate",
+    .doc = "predictions of the planner and simulator beside published measurements",
+    .usage = "[TABLE]",
+    .notes =
+        "Without TABLE: all of them (dhelix list tables). Every row shows what is predicted, what\n"
+        "was published and the error; --quiet leaves only the line that sums a table up.\n",
+    .max_args = 1,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(validate_args),
+    .run = run};

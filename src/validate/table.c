@@ -1,0 +1,150 @@
+/* Published tables as CSV, and rows of predictions. */
+#include "validate/table.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/embedded.h"
+
+extern const dh_embedded dh_published_files[];
+extern const size_t dh_published_files_n;
+
+/* ---- CSV ----------------------------------------------------------------------------------- */
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+}
+
+/* Cells of one line, which is cut up in place. A cell may be quoted. */
+static size_t split(char *line, const char **cells, size_t cap)
+{
+    size_t n = 0;
+    while (line && n < cap) {
+        const bool quoted = *line == '"';
+        char *end = strpbrk(line + (quoted ? 1 : 0), quoted ? "\"" : ",");
+        cells[n++] = line + (quoted ? 1 : 0);
+        char *comma = end && quoted ? strchr(end, ',') : end;
+        if (end) *end = '\0';
+        line = comma ? comma + 1 : NULL;
+    }
+    return line ? cap + 1 : n;
+}
+
+static dh_status add_line(dh_ctx *ctx, dh_published *t, char *line, size_t number)
+{
+    enum { MAX_COLUMNS = 64 };
+    const char *cells[MAX_COLUMNS];
+    const size_t n = split(line, cells, MAX_COLUMNS);
+    if (n > MAX_COLUMNS || (t->columns && n != t->n_columns))
+        return dh_fail(ctx, DH_EFORMAT, "%s:%zu: %zu cells where the first line has %zu", t->file,
+                       number, n, t->n_columns);
+    const char **kept = t->columns ? t->cells + t->n_rows++ * t->n_columns
+                                   : (t->columns = DH_NEW_N(t->arena, const char *, n));
+    if (!kept) return no_memory(ctx);
+    t->n_columns = n;
+    memcpy(kept, cells, n * sizeof *kept);
+    return DH_OK;
+}
+
+dh_status dh_published_parse(dh_ctx *ctx, dh_arena *arena, const char *text, size_t n_bytes,
+                             const char *file, dh_published *table)
+{
+    dh_published t = {.arena = arena, .file = file, .source = ""};
+    size_t n_lines = 1, number = 0;
+    for (size_t i = 0; i < n_bytes; i++) n_lines += text[i] == '\n';
+    char *copy = dh_arena_printf(arena, "%.*s", (int)n_bytes, text);
+    if (!copy) return no_memory(ctx);
+    for (char *line = copy, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        number++;
+        if (*line == '#' && !*t.source) t.source = line + strspn(line, "# ");
+        if (*line == '#' || !*line) continue;
+        DH_TRY(add_line(ctx, &t, line, number));
+        if (!t.cells) t.cells = DH_NEW_N(arena, const char *, n_lines *t.n_columns);
+        if (!t.cells) return no_memory(ctx);
+    }
+    if (!t.columns) return dh_fail(ctx, DH_EFORMAT, "%s: no line names the columns", file);
+    *table = t;
+    return DH_OK;
+}
+
+dh_status dh_published_read(dh_ctx *ctx, dh_arena *arena, const char *file, dh_published *table)
+{
+    for (size_t i = 0; i < dh_published_files_n; i++) {
+        const dh_embedded *f = &dh_published_files[i];
+        if (strcmp(f->name, file) == 0)
+            return dh_published_parse(ctx, arena, (const char *)f->text, f->n_bytes, f->name,
+                                      table);
+    }
+    return dh_fail(ctx, DH_EMISSING, "no published table is called %s", file);
+}
+
+dh_status dh_published_text(dh_ctx *ctx, const dh_published *t, size_t row, const char *column,
+                            const char **text)
+{
+    for (size_t c = 0; c < t->n_columns; c++) {
+        if (strcmp(t->columns[c], column) != 0) continue;
+        *text = t->cells[row * t->n_columns + c];
+        return DH_OK;
+    }
+    return dh_fail(ctx, DH_EMISSING, "%s has no column %s", t->file, column);
+}
+
+dh_status dh_published_real(dh_ctx *ctx, const dh_published *t, size_t row, const char *column,
+                            double *value)
+{
+    const char *text;
+    DH_TRY(dh_published_text(ctx, t, row, column, &text));
+    if (dh_parse_f64(text, value)) return DH_OK;
+    return dh_fail(ctx, DH_EFORMAT, "%s: row %zu: %s is \"%s\", not a number", t->file, row + 1,
+                   column, text);
+}
+
+dh_status dh_published_int(dh_ctx *ctx, const dh_published *t, size_t row, const char *column,
+                           int64_t *value)
+{
+    const char *text;
+    DH_TRY(dh_published_text(ctx, t, row, column, &text));
+    if (dh_parse_i64(text, value)) return DH_OK;
+    return dh_fail(ctx, DH_EFORMAT, "%s: row %zu: %s is \"%s\", not a whole number", t->file,
+                   row + 1, column, text);
+}
+
+/* ---- predictions ----------------------------------------------------------------------------- */
+
+static double error_of(const dh_validation_table *table, double predicted, double published)
+{
+    const double off = fabs(predicted - published);
+    if (table->measure != DH_VALIDATION_RELATIVE) return off;
+    return published != 0 ? 100 * off / fabs(published) : (off != 0 ? INFINITY : 0);
+}
+
+dh_status dh_validation_add(dh_ctx *ctx, dh_validation *v, double predicted, double published,
+                            const char *fmt, ...)
+{
+    enum { STEP = 64 };
+    char label[160];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(label, sizeof label, fmt, args);
+    va_end(args);
+    if (v->n_rows % STEP == 0) {
+        dh_validation_row *rows = DH_NEW_N(v->arena, dh_validation_row, v->n_rows + STEP);
+        if (!rows) return no_memory(ctx);
+        if (v->n_rows) memcpy(rows, v->rows, v->n_rows * sizeof *rows);
+        v->rows = rows;
+    }
+    dh_validation_row *row = &v->rows[v->n_rows];
+    *row = (dh_validation_row){.label = dh_arena_strdup(v->arena, label),
+                               .predicted = predicted,
+                               .published = published,
+                               .error = error_of(v->table, predicted, published)};
+    if (!row->label) return no_memory(ctx);
+    v->n_rows++;
+    return DH_OK;
+}

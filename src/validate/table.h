@@ -1,0 +1,54 @@
+/* A published table's cells, and rows of predictions. */
+#ifndef DH_VALIDATE_TABLE_H
+#define DH_VALIDATE_TABLE_H
+
+#include "dhelix/cluster.h"
+#include "dhelix/validate.h"
+
+/* CSV: lines that begin with # are skipped, the first of the others names the columns. */
+typedef struct dh_published {
+    dh_arena *arena; /* borrowed */
+    const char *file;
+    const char *source;   /* first line, without # */
+    const char **columns; /* [n_columns] */
+    size_t n_columns, n_rows;
+    const char **cells; /* [n_rows][n_columns] */
+} dh_published;
+
+/* The file of that name (without extension) in validation/; in the arena.
+ * errors    DH_EMISSING; DH_EFORMAT with line; DH_ENOMEM */
+dh_status dh_published_read(dh_ctx *ctx, dh_arena *arena, const char *file, dh_published *table);
+/* From text, for tests. */
+dh_status dh_published_parse(dh_ctx *ctx, dh_arena *arena, const char *text, size_t n_bytes,
+                             const char *file, dh_published *table);
+/* A cell by the name of its column. errors: DH_EMISSING column; DH_EFORMAT not a number */
+dh_status dh_published_text(dh_ctx *ctx, const dh_published *table, size_t row, const char *column,
+                            const char **text);
+dh_status dh_published_real(dh_ctx *ctx, const dh_published *table, size_t row, const char *column,
+                            double *value);
+dh_status dh_published_int(dh_ctx *ctx, const dh_published *table, size_t row, const char *column,
+                           int64_t *value);
+
+/* Append a prediction; the error follows from the table's measure. */
+dh_status dh_validation_add(dh_ctx *ctx, dh_validation *validation, double predicted,
+                            double published, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* The cluster of a table, or the one asked for in its place. */
+dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *validation, const char *name,
+                                dh_cluster **cluster);
+
+/* ---- tables: one function each ------------------------------------------------------------ */
+
+dh_status dh_validate_zero_bubble(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_zero_bubble_split(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_korthikanti_utilisation(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_korthikanti_layer(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_korthikanti_scaling(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_memory(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_memory_shares(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_sc21(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_nccl(dh_ctx *ctx, dh_validation *v);
+
+#endif

@@ -1,0 +1,167 @@
+/* The tables, and running one. */
+#include <math.h>
+#include <string.h>
+
+#include "validate/table.h"
+
+static const char *const measure_names[] = {
+#define X(id, name, doc) name,
+    DH_VALIDATION_MEASURE_LIST(X)
+#undef X
+};
+
+const char *dh_validation_measure_name(dh_validation_measure measure)
+{
+    return measure_names[measure];
+}
+
+static const dh_validation_table tables[] = {
+    {.name = "zero-bubble",
+     .file = "zero_bubble_bubble_rates",
+     .doc = "bubble rates of 1F1B and interleaved 1F1B",
+     .how =
+         "the schedule's clock with the stage times of the same row; (cost - m (F + B + W)) / cost",
+     .unit = "",
+     .measure = DH_VALIDATION_ABSOLUTE,
+     .aim = 0.005,
+     .run = dh_validate_zero_bubble},
+    {.name = "zero-bubble-split",
+     .file = "zero_bubble_bubble_rates",
+     .doc = "bubble rates of ZB-H1, ZB-H2 and the automatic schedules",
+     .how = "as zero-bubble; ZB-1p and ZB-2p are zb-auto with p and 2p activations",
+     .unit = "",
+     .measure = DH_VALIDATION_ABSOLUTE,
+     .run = dh_validate_zero_bubble_split},
+    {.name = "korthikanti-iteration",
+     .file = "korthikanti22_table3_table5_iter_time",
+     .doc = "iteration times of 22B to 1T models on Selene (A100)",
+     .how = "operators of a layer on cluster selene, 1F1B or interleaved 1F1B, optimizer",
+     .unit = "s",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 4,
+     .run = dh_validate_korthikanti},
+    {.name = "korthikanti-utilisation",
+     .file = "korthikanti22_table3_table5_iter_time",
+     .doc = "MFU and HFU of the same jobs",
+     .how =
+         "model FLOPs without, hardware FLOPs with recomputed attention, over the predicted time "
+         "and 312 TFLOP/s a device",
+     .unit = "%",
+     .measure = DH_VALIDATION_POINTS,
+     .run = dh_validate_korthikanti_utilisation},
+    {.name = "korthikanti-layer",
+     .file = "korthikanti22_table4_layer_time_22B",
+     .doc = "times of a layer of the 22B model, five ways to keep or recompute",
+     .how = "operators of a layer on cluster selene, in order",
+     .unit = "ms",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 7,
+     .run = dh_validate_korthikanti_layer},
+    {.name = "korthikanti-scaling",
+     .file = "korthikanti22_text_dp_scaling",
+     .doc = "530B model on 280 and 2240 devices",
+     .how = "as korthikanti-iteration, with an all-reduce of float32 gradients at the end",
+     .unit = "s",
+     .measure = DH_VALIDATION_RELATIVE,
+     .run = dh_validate_korthikanti_scaling},
+    {.name = "korthikanti-memory",
+     .file = "korthikanti22_fig1_memory_gib",
+     .doc = "parameters, optimizer, gradients and activations of the first stage",
+     .how =
+         "our parameters in bf16 training; tensors of our layer's graph that the backward reads, "
+         "plus what Megatron-LM keeps and we make again (dropout masks, scores), times the "
+         "activations that the schedule keeps",
+     .unit = "GiB",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 3,
+     .run = dh_validate_memory},
+    {.name = "korthikanti-activations",
+     .file = "korthikanti22_fig7_act_relative_pct",
+     .doc = "activations of a layer in percent of those of tensor parallelism alone",
+     .how = "as korthikanti-memory",
+     .unit = "%",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 3,
+     .run = dh_validate_memory_shares},
+    {.name = "megatron-sc21",
+     .file = "megatron_sc21_table1_weak_scaling",
+     .doc = "hardware TFLOP/s a device, 1.7B to 1T, full recomputation, Selene (A100)",
+     .how = "operators of a layer on cluster selene, the fastest micro-batch and virtual stages; "
+            "96 B s l h^2 (1 + s/6h + V/16lh) over time and devices",
+     .unit = "TFLOP/s",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 7,
+     .run = dh_validate_sc21},
+    {.name = "nccl-all-reduce",
+     .file = "vtrain_nccl_allreduce_a100_8gpu",
+     .doc = "all-reduce of 1 MiB to 1 GiB inside a node of 8 A100",
+     .how = "ring and tree on cluster a100, the faster one",
+     .unit = "us",
+     .measure = DH_VALIDATION_RELATIVE,
+     .run = dh_validate_nccl},
+};
+
+const dh_validation_table *dh_validation_tables(size_t *n)
+{
+    *n = DH_COUNTOF(tables);
+    return tables;
+}
+
+dh_status dh_validation_find(dh_ctx *ctx, const char *name, const dh_validation_table **table)
+{
+    const char *names[DH_COUNTOF(tables)];
+    for (size_t i = 0; i < DH_COUNTOF(tables); i++) {
+        names[i] = tables[i].name;
+        if (strcmp(names[i], name) != 0) continue;
+        *table = &tables[i];
+        return DH_OK;
+    }
+    const char *near = dh_nearest(name, names, DH_COUNTOF(names));
+    return dh_fail(ctx, DH_EMISSING,
+                   "no published table is called %s%s%s; dhelix list tables has all", name,
+                   near ? "; did you mean " : "", near ? near : "");
+}
+
+dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *v, const char *name,
+                                dh_cluster **cluster)
+{
+    return dh_cluster_find(ctx, v->cluster ? v->cluster : name, cluster);
+}
+
+static void summarise(dh_validation *v)
+{
+    for (size_t i = 0; i < v->n_rows; i++) {
+        v->mean_error += v->rows[i].error / (double)v->n_rows;
+        v->max_error = DH_MAX(v->max_error, v->rows[i].error);
+    }
+}
+
+dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
+                      dh_validation **validation)
+{
+    dh_published published;
+    dh_arena *arena = dh_arena_create();
+    dh_validation *v = arena ? DH_NEW(arena, dh_validation) : NULL;
+    if (!v) {
+        dh_arena_destroy(arena);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    }
+    *v = (dh_validation){.arena = arena, .table = table, .cluster = cluster};
+    dh_status st = dh_published_read(ctx, arena, table->file, &published);
+    if (st == DH_OK) {
+        v->source = published.source;
+        st = table->run(ctx, v);
+    }
+    if (st != DH_OK) {
+        dh_arena_destroy(arena);
+        return dh_ctx_while(ctx, "validating %s", table->name);
+    }
+    summarise(v);
+    *validation = v;
+    return DH_OK;
+}
+
+void dh_validation_destroy(dh_validation *validation)
+{
+    if (validation) dh_arena_destroy(validation->arena);
+}
