@@ -77,7 +77,7 @@ static dh_status open_layer(dh_ctx *ctx, dh_job *job, const plan_args *a, layer_
     const dh_graph *g = layer_graph(l->program);
     l->arena = dh_arena_create();
     if (!l->arena || !g) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
-    DH_TRY(dh_slot_of_graphs(ctx, l->arena, spec.costs, &spec.mesh, 0, g, g, &l->slot));
+    DH_TRY(dh_slot_of_graphs(ctx, l->arena, spec.costs, &l->program->mesh, 0, g, g, &l->slot));
     l->n = l->slot->strand[0].n + l->slot->strand[1].n;
     l->order = DH_NEW_N(l->arena, dh_slot_pick, l->n + 1);
     return l->order ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");

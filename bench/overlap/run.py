@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Strategies side by side on the same work, with communication paced to a wanted share.
+
+For every mesh the links are paced so that communication would be a given share of a step
+that hides none of it; then the strategies take turns over the rounds and the best round's
+median step counts. Losses must agree. README.md says what the columns mean.
+
+  bench/overlap/run.py                              # build/release; about 15 minutes
+  bench/overlap/run.py --meshes tp2 --shares 45 --strategies "sequential dhelix"
+  bench/overlap/run.py --ablation                   # DHelix's switches one after another
+"""
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "examples" / "data" / "tinyshakespeare.txt"
+# Of a loss. Orders change no bit on one schedule; another schedule sums the gradient of a tied
+# embedding, another decomposition a reduction over ranks, in another order.
+TOLERANCE = 1e-5
+DENSE = "{family: gpt2, n_layers: 8, width: 256, n_heads: 8, max_seq: 256}"
+EXPERTS = ("{family: mixtral, n_layers: 4, width: 256, n_heads: 8, n_kv_heads: 4, head_dim: 32,"
+           " ffn_width: 512, n_experts: 4, top_k: 2, max_seq: 256, tied_head: false}")
+JOB = """\
+model: {model}
+data: {{train: {data}, tokenizer: bytes, val_fraction: 0}}
+train: {{steps: {steps}, batch: {batch}, micro_batch: 2, seq_len: 256, threads: 1, dtype: {dtype}}}
+eval: {{every: 0}}
+"""
+# name: model, micro-batches a step, settings, link that is paced
+MESHES = {
+    "tp2": (DENSE, 16, ["parallel.tp=2"], "local"),
+    "cp2": (DENSE, 16, ["parallel.cp=2"], "local"),
+    "ep2": (EXPERTS, 16, ["parallel.dp=2", "parallel.ep=2", "model.router_aux_coef=0"], "local"),
+    "tp2pp2": (DENSE, 16, ["parallel.tp=2", "parallel.pp=2"], "local"),
+}
+# The switches of the paper's section 6.4, one more in each row; all with the paper's barriers.
+ABLATION = [
+    ("nothing", "overlap.local=false overlap.cross=false overlap.comm_comm=false overlap.wgrad=false"),
+    ("+ TP overlap", "overlap.cross=false overlap.comm_comm=false overlap.wgrad=false"),
+    ("+ CP overlap", "overlap.comm_comm=false overlap.wgrad=false"),
+    ("+ comm-comm", "overlap.wgrad=false"),
+    ("+ wgrad moves", ""),
+]
+FIELDS = ["mesh", "share", "gbps", "strategy", "tokens_per_s", "speedup", "step_ms", "hidden",
+          "dependency_ms", "contention_ms", "tail_ms", "other_ms", "idle_ms", "slab_mb",
+          "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "loss_error"]
+
+
+def words_of(args, mesh, gbps, settings, job):
+    """Arguments of any command on one mesh's job."""
+    _, _, own, link = MESHES[mesh]
+    words = [str(job)]
+    pace = [f"links.{link}.gbps={gbps:.6g}", f"links.{link}.latency_us=20"] if gbps else []
+    for setting in [*own, *pace, *settings, *args.set]:
+        words += ["--set", setting]
+    return words
+
+
+def write_job(args, mesh, folder):
+    """The job file of a mesh; data-parallel ranks share its micro-batches."""
+    model, n_micro, own, _ = MESHES[mesh]
+    dp = next((int(s.split("=")[1]) for s in own if s.startswith("parallel.dp")), 1)
+    job = folder / "job.yaml"
+    job.write_text(JOB.format(model=model, data=DATA, steps=args.steps, batch=2 * n_micro * dp,
+                              dtype=args.dtype), encoding="utf-8")
+    return job
+
+
+def dhelix(args, command, words):
+    """Standard output of one command; its failure ends the benchmark."""
+    env = dict(os.environ, OMP_NUM_THREADS="1", DHELIX_LOG="warn")
+    done = subprocess.run([str(args.dhelix), command, *words], env=env, check=False,
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"overlap: dhelix {command} {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def train(args, mesh, gbps, settings):
+    """One run: its losses, median step and where a step's time went, in ms."""
+    with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as name:
+        folder = Path(name)
+        out = folder / "out"
+        job = write_job(args, mesh, folder)
+        dhelix(args, "train", [*words_of(args, mesh, gbps, [*settings, f"out={out}"], job), "--quiet"])
+        lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    steps = [s for s in map(json.loads, lines) if "step_ms" in s]
+    timed = steps[1:]
+    times, n = summary["times"], len(timed)
+    run = {"losses": [s["loss"] for s in steps],
+           "step_ms": statistics.median(s["step_ms"] for s in timed),
+           "tokens_per_s": statistics.median(s["tokens_per_s"] for s in timed),
+           "compute_ms": times["compute_ms"] / n, "local_ms": times["local_ms"] / n,
+           "cross_ms": times["cross_ms"] / n, "idle_ms": times["idle_ms"] / n,
+           "hidden": summary["hidden_share"],
+           "slab_mb": summary.get("slab_planned_bytes", steps[-1].get("slab_bytes", 0)) / 1e6}
+    for cause, ms in times["exposed_by_ms"].items():
+        run[f"{cause}_ms"] = ms / n
+    return run
+
+
+def predict(args, mesh, gbps, settings):
+    """Step time by simulation on what is known of this machine, in ms; None without it."""
+    if args.no_predict:
+        return None
+    with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as name:
+        job = write_job(args, mesh, Path(name))
+        found = json.loads(dhelix(args, "simulate", [*words_of(args, mesh, gbps, settings, job), "--json"]))
+    rows = found.get("strategies", [found])
+    return rows[0]["step_ms"]
+
+
+def profile(args, mesh, gbps):
+    """Measure the job's operators, so that orders and predictions rest on them."""
+    if args.no_profile:
+        return
+    with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as name:
+        job = write_job(args, mesh, Path(name))
+        dhelix(args, "profile", [*words_of(args, mesh, gbps, [], job), "--quiet"])
+
+
+def pace_for(args, mesh, share):
+    """Link speed at which communication takes `share` of a step that hides nothing: wire time is
+    measured on a slow link, where hardly anything else is in it, and scales with the speed."""
+    free = train(args, mesh, 0, ["strategy=sequential"])
+    slow = 1.0
+    probe = train(args, mesh, slow, ["strategy=sequential"])
+    wire = probe["local_ms"] + probe["cross_ms"]
+    return slow * wire / (free["compute_ms"] * share / (1 - share))
+
+
+def measure(args, mesh, share, rows):
+    """Every row's strategy in turns; the best round of each."""
+    gbps = pace_for(args, mesh, share / 100)
+    profile(args, mesh, gbps)
+    best = {}
+    for _ in range(args.rounds):
+        for name, settings in rows:
+            run = train(args, mesh, gbps, settings)
+            if name not in best or run["step_ms"] < best[name]["step_ms"]:
+                best[name] = run
+    first = best[rows[0][0]]
+    for name, settings in rows:
+        run = best[name]
+        error = max(abs(a - b) / abs(b) for a, b in zip(run["losses"], first["losses"]))
+        if error > TOLERANCE:
+            sys.exit(f"overlap: {mesh}: losses of {name} differ from {rows[0][0]}'s by {error:.2g}")
+        wire = (1 - share / 100) ** -1 * share / 100 * first["compute_ms"]
+        predicted = predict(args, mesh, gbps, settings)
+        yield {**{k: v for k, v in run.items() if k in FIELDS}, "mesh": mesh, "share": share,
+               "gbps": gbps, "strategy": name, "speedup": first["step_ms"] / run["step_ms"],
+               "slab_over_first": run["slab_mb"] / first["slab_mb"],
+               "bound_ms": max(run["compute_ms"], wire), "predicted_ms": predicted,
+               "prediction_error": predicted and predicted / run["step_ms"] - 1, "loss_error": error}
+
+
+def print_row(row, head):
+    """One line; times are rank 0's, of a step."""
+    if head:
+        print(f"\n{row['mesh']}, communication {row['share']} % of a step that hides none "
+              f"(links paced to {row['gbps']:.2f} Gbit/s)\n"
+              f"{'':<16}{'tokens/s':>9}{'speed-up':>9}{'step ms':>9}{'hidden':>8}{'depend.':>8}"
+              f"{'content.':>9}{'tail':>6}{'other':>7}{'idle':>6}{'slab MB':>9}{'':>7}{'bound ms':>9}{'predicted':>11}")
+    predicted = f"{row['predicted_ms']:>8.0f} {row['prediction_error']:+.0%}" if row["predicted_ms"] else ""
+    print(f"{row['strategy']:<16}{row['tokens_per_s']:>9.0f}{row['speedup']:>9.2f}{row['step_ms']:>9.0f}"
+          f"{row['hidden']:>8.0%}{row['dependency_ms']:>8.0f}{row['contention_ms']:>9.0f}"
+          f"{row['tail_ms']:>6.0f}{row['other_ms']:>7.0f}{row['idle_ms']:>6.0f}{row['slab_mb']:>9.1f}"
+          f"{row['slab_over_first'] - 1:>+7.1%}{row['bound_ms']:>9.0f}{predicted:>11}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--dhelix", type=Path, default=ROOT / "build/release/src/cli/dhelix")
+    parser.add_argument("--meshes", default=" ".join(MESHES))
+    parser.add_argument("--shares", default="30 45 55", help="communication in % of an unhidden step")
+    parser.add_argument("--strategies", default="sequential intra-batch wavelet+ dhelix-paper dhelix",
+                        help="rows of `dhelix list strategies`; the first is what others are compared with")
+    parser.add_argument("--ablation", action="store_true", help="the paper's switches instead of strategies")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--csv", type=Path, default=ROOT / "build/bench/overlap.csv")
+    parser.add_argument("--no-predict", action="store_true", help="without `dhelix simulate`")
+    parser.add_argument("--no-profile", action="store_true", help="order by estimates")
+    parser.add_argument("--quick", action="store_true", help="one small table, for tests")
+    args = parser.parse_args()
+    if args.quick:
+        args.meshes, args.shares, args.steps, args.rounds = "tp2", "45", 2, 1
+    rows = [(s, [f"strategy={s}"]) for s in args.strategies.split()]
+    if args.ablation:
+        paper = ["strategy=dhelix-paper", "overlap.policy=exact", "overlap.barriers=full"]
+        rows = [(name, [*paper, *switches.split()]) for name, switches in ABLATION]
+    load = os.getloadavg()[0]
+    print(f"# {os.cpu_count()} cores, load {load:.2f} at the start; {args.dtype}, a thread a rank, "
+          f"{args.rounds} rounds of {args.steps - 1} timed steps; paced links sleep, they use no core")
+    args.csv.parent.mkdir(parents=True, exist_ok=True)
+    with open(args.csv, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        for mesh in args.meshes.split():
+            for share in map(int, args.shares.split()):
+                for i, row in enumerate(measure(args, mesh, share, rows)):
+                    print_row(row, i == 0)
+                    writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+                    file.flush()
+    print(f"every row: {args.csv}")
+
+
+if __name__ == "__main__":
+    main()
