@@ -19,6 +19,10 @@ typedef struct dh_batch_source {
     void *self;
 } dh_batch_source;
 
+/* Called before every instruction, on its stream's thread; for tests and fault injection.
+ * It may sleep or end the process; anything but DH_OK fails the instruction. */
+typedef dh_status (*dh_instr_hook)(dh_ctx *ctx, void *user);
+
 /* Values that change from one execution to the next. */
 typedef struct dh_step {
     int64_t step;          /* optimizer steps done before this one */
@@ -30,7 +34,9 @@ typedef struct dh_step {
     dh_batch_source source;
     const int32_t *tokens; /* decode: the new tokens, instead of a source */
     int64_t pos0;          /* decode: position of tokens[0] */
-    bool check_finite;     /* scan every output; stop at the first non-finite value */
+    dh_instr_hook hook;    /* NULL: none */
+    void *hook_user;
+    bool check_finite; /* scan every output; stop at the first non-finite value */
 } dh_step;
 
 typedef struct dh_slab dh_slab; /* a rank's memory; opaque */

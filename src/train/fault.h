@@ -2,25 +2,35 @@
 #ifndef DH_TRAIN_FAULT_H
 #define DH_TRAIN_FAULT_H
 
-#include "dhelix/comm.h"
+#include <stdatomic.h>
+
+#include "dhelix/backend.h"
 
 typedef enum dh_fault_kind {
     DH_FAULT_NONE,
     DH_FAULT_KILL,  /* the rank's process gets SIGKILL, with all ranks that live in it */
+    DH_FAULT_HANG,  /* the rank does nothing more until the run has failed without it */
     DH_FAULT_DELAY, /* the rank comes late by delay_ms */
     DH_FAULT_DROP   /* the rank goes on as if it had made the call */
 } dh_fault_kind;
 
-/* What one rank does at its seq-th communication call, counted from 1. */
+/* What one rank does at its at-th communication call, or before the at-th instruction
+ * of its training steps; both are counted from 1 over all steps and streams. */
 typedef struct dh_fault {
     dh_fault_kind kind;
-    int64_t rank, seq, delay_ms;
+    int64_t rank, at, delay_ms;
+    bool at_instr;
+    _Atomic int64_t n_instrs; /* begun so far */
+    dh_comm *comm;            /* of the rank, once it is attached */
 } dh_fault;
 
-/* From "kill:RANK:SEQ", "delay:RANK:SEQ:MS" or "drop:RANK:SEQ"; NULL or "" is no fault.
+/* From "kill:RANK:AT", "hang:RANK:AT", "delay:RANK:AT:MS" or "drop:RANK:CALL", where AT is
+ * a call's number, or an instruction's after an i: "kill:1:i250". NULL or "" is no fault.
  * errors: DH_EINVAL names what is wrong */
 dh_status dh_fault_parse(dh_ctx *ctx, const char *text, dh_fault *fault);
-/* A dh_comm_hook; user is a dh_fault that outlives the world. */
-dh_comm_action dh_fault_hook(void *user, int rank, int64_t seq, dh_comm_kind kind);
+/* A dh_comm_hook and a dh_instr_hook; user is a dh_fault that outlives the world. The
+ * second is for the steps of the fault's rank only. */
+dh_comm_action dh_fault_at_call(void *user, int rank, int64_t seq, dh_comm_kind kind);
+dh_status dh_fault_at_instr(dh_ctx *ctx, void *user);
 
 #endif

@@ -48,7 +48,7 @@ static dh_status open_world(dh_ctx *ctx, dh_launch *l)
                  {job->link_cross.gbps, job->link_cross.latency_us}},
         .timeout_ns = (int64_t)(job->timeout_s * 1e9),
         .progress = (dh_comm_progress)job->mpi_wait,
-        .hook = l->fault.kind == DH_FAULT_NONE ? NULL : dh_fault_hook,
+        .hook = l->fault.kind == DH_FAULT_NONE ? NULL : dh_fault_at_call,
         .hook_user = &l->fault,
     };
     DH_TRY(dh_comm_world_create(ctx, mpi ? "mpi" : "local", &config, &l->world));
@@ -80,11 +80,12 @@ static dh_status create_group(dh_ctx *ctx, dh_ranks *r, const dh_mesh *mesh, dh_
 
 /* Groups beside the program's: their stream numbers are their own, so that nothing
  * they carry can meet what the program sends. */
-static dh_status join(dh_ctx *ctx, const dh_launch *l, int rank, dh_ranks *r)
+static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
 {
     *r = (dh_ranks){.rank = rank, .n = l->job->ranks};
     if (!l->world) return DH_OK;
     DH_TRY(dh_comm_attach(ctx, l->world, rank, &r->comm));
+    if (rank == l->fault.rank) l->fault.comm = r->comm;
     DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_WORLD, DH_N_STREAM, &r->control));
     return create_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data);
 }

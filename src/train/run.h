@@ -5,6 +5,7 @@
 #include "dhelix/dataset.h"
 #include "dhelix/timeline.h"
 #include "dhelix/train.h"
+#include "train/fault.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/rank.h"
@@ -20,6 +21,7 @@ typedef struct dh_run {
     const dh_costs *costs;         /* in the job's arena */
     const dh_ordering *ordering;   /* borrowed from the process */
     const dh_train_options *options;
+    dh_fault *fault;                   /* of tests: at an instruction of this rank; NULL */
     dh_tokenizer *tokenizer;           /* NULL with ready token files and no tokenizer */
     dh_dataset *train_data, *val_data; /* val NULL: no validation */
     dh_session *session;

@@ -75,6 +75,8 @@ static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *plac
     run.ranks = place->ranks;
     run.local_rank = place->local_rank;
     run.n_local_ranks = place->n_local_ranks;
+    if (launch->fault.at_instr && place->ranks.rank == launch->fault.rank)
+        run.fault = &launch->fault;
     dh_status st = dh_run_train(ctx, &run, &result);
     if (run.ranks.rank == 0 && (st == DH_OK || st == DH_EINTERRUPTED)) t->result = result;
     return st;

@@ -233,7 +233,9 @@ static dh_step step_of(const dh_run *run)
                      .eps = job->eps,
                      .weight_decay = job->weight_decay,
                      .grad_clip = job->grad_clip,
-                     .source = dh_run_source(run->train_data)};
+                     .source = dh_run_source(run->train_data),
+                     .hook = run->fault ? dh_fault_at_instr : NULL,
+                     .hook_user = run->fault};
 }
 
 /* Every token's loss is counted by one rank: on the last stage, the first of its

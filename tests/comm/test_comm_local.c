@@ -336,6 +336,40 @@ static void a_dropped_call_is_noticed(void **state)
     assert_stopped(&t[0], "do not fit together", "rank 1 all_reduce #3 (1 f32 sum)");
 }
 
+/* Rank 0 waits for rank 1, which a little later begins to wait for rank 2. */
+static bool waits_in_a_chain(case_env *env)
+{
+    static const int pairs[2][2] = {{0, 1}, {1, 2}};
+    dh_comm_group *groups[2] = {NULL, NULL};
+    float x = 0, y;
+    for (int p = 0; p < 2; p++)
+        if (env->rank == pairs[p][0] || env->rank == pairs[p][1])
+            groups[p] = case_group(env, p ? "second" : "first", pairs[p], 2, p, DH_WIRE_LOCAL);
+    if (env->rank == 0) dh_comm_all_reduce(&env->ctx, groups[0], &x, &y, 1, DH_F32, DH_REDUCE_SUM);
+    if (env->rank == 1) {
+        dh_sleep_until_ns(dh_now_ns() + 100 * 1000000);
+        if (*(int *)env->arg)
+            dh_comm_recv(&env->ctx, groups[1], &y, 1, DH_F32, 1, 0);
+        else
+            dh_comm_all_reduce(&env->ctx, groups[1], &x, &y, 1, DH_F32, DH_REDUCE_SUM);
+    }
+    return true;
+}
+
+static void a_chain_is_followed_to_its_end(void **state)
+{
+    rank_thread t[MAX_THREADS];
+    const dh_comm_config config = {.timeout_ns = 1000 * (int64_t)1000000};
+    for (int transfer = 0; transfer < 2; transfer++) {
+        run_world(&config, 3, waits_in_a_chain, 0, &transfer, t);
+        assert_stopped(&t[0],
+                       transfer ? "did not come: rank 1 (waiting in recv #1 of group second"
+                                : "did not come: rank 1 (waiting in all_reduce #1 of group "
+                                  "second",
+                       ", for want of rank 2 (no call yet)");
+    }
+}
+
 static void a_delay_is_no_failure(void **state)
 {
     rank_thread t[MAX_THREADS];
@@ -556,6 +590,7 @@ int main(void)
         cmocka_unit_test(an_abort_reaches_all),
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_dropped_call_is_noticed),
+        cmocka_unit_test(a_chain_is_followed_to_its_end),
         cmocka_unit_test(a_delay_is_no_failure),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(calls_must_fit_together),

@@ -59,16 +59,26 @@ run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" --set out="$tmp/no" --set pa
 [ "$status" -ne 0 ] || fail "2 processes for 4 ranks were accepted"
 check 'the message says how many there are' grep -q '2 ranks' "$tmp/err"
 
-# A process is killed: all end, and fewer go on from the checkpoint.
+# A process is killed, at a call and at a random instruction: all end, the launcher names it,
+# and fewer go on from the last checkpoint.
 often=(--set checkpoint.every=5 --set parallel.timeout_s=20)
-n_checks=$((n_checks + 1))
-DHELIX_FAULT=kill:1:900 run "${mpirun[@]}" -n 4 "$dhelix" train "${job[@]}" "${often[@]}" \
-    --set out="$tmp/killed" --set parallel.dp=2 --set parallel.tp=2
-[ "$status" -ne 0 ] || fail "a run without one of its ranks ended well"
-check 'a checkpoint is there' test -d "$tmp/killed/checkpoints/step-000005"
-processes 2 "$tmp/killed" "${often[@]}" --set parallel.tp=2
-close "$(last_loss "$tmp/killed")" "$(last_loss "$tmp/whole")" 2e-5
-check 'nothing half-written is left' test -z "$(find "$tmp/killed/checkpoints" -name '.tmp*')"
+seed=${DHELIX_TEST_SEED:-$(date +%s%N)}
+RANDOM=$((seed % 32768))
+echo "ranks_mpi: DHELIX_TEST_SEED=$seed"
+instruction=$((2200 + RANDOM % 4700)) # of steps 7 to 20 of four ranks
+for fault in kill:1:900 "kill:$((RANDOM % 4)):i$instruction"; do
+    rank=${fault#*:}
+    n_checks=$((n_checks + 1))
+    DHELIX_FAULT=$fault run "${mpirun[@]}" -n 4 "$dhelix" train "${job[@]}" "${often[@]}" \
+        --set out="$tmp/killed" --set parallel.dp=2 --set parallel.tp=2
+    [ "$status" -ne 0 ] || fail "a run without one of its ranks ended well: $fault"
+    check "the launcher names the rank of $fault" grep -q "rank ${rank%%:*} .*signal 9" "$tmp/err" "$tmp/out"
+    check 'a checkpoint is there' ls -d "$tmp/killed/checkpoints"/step-*
+    processes 2 "$tmp/killed" "${often[@]}" --set parallel.tp=2
+    close "$(last_loss "$tmp/killed")" "$(last_loss "$tmp/whole")" 2e-5
+    check 'nothing half-written is left' test -z "$(find "$tmp/killed/checkpoints" -name '.tmp*')"
+    rm -rf "$tmp/killed"
+done
 
 # As threads: the process is gone, its checkpoint is not.
 n_checks=$((n_checks + 1))
@@ -78,12 +88,17 @@ DHELIX_FAULT=kill:1:900 run "$dhelix" train "${job[@]}" "${often[@]}" --set out=
 threads "$tmp/gone" "${often[@]}" --set parallel.pp=2
 close "$(last_loss "$tmp/gone")" "$(last_loss "$tmp/whole")" 2e-5
 
-# A silent process: the others say which one, and what they waited for.
-n_checks=$((n_checks + 1))
-DHELIX_FAULT=delay:1:600:20000 run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" \
-    --set out="$tmp/silent" --set parallel.tp=2 --set parallel.timeout_s=2
-[ "$status" -ne 0 ] || fail "a run with a silent rank ended well"
-check 'the silent rank is named' grep -qE 'rank 0 waited 2 s in .*group tp.*rank 1' "$tmp/err"
+# A silent process, late at a call or stopped in the middle of computing: the others say
+# which one, and what they waited for.
+for fault in delay:1:600:20000 "hang:1:i$instruction"; do
+    n_checks=$((n_checks + 1))
+    DHELIX_FAULT=$fault run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" \
+        --set out="$tmp/silent" --set parallel.tp=2 --set parallel.timeout_s=2
+    [ "$status" -ne 0 ] || fail "a run with a silent rank ended well: $fault"
+    check "the silent rank is named: $fault" \
+        grep -qE 'rank 0 waited 2 s in .*(group tp|group control).*rank 1' "$tmp/err"
+    rm -rf "$tmp/silent"
+done
 
 # Weights that diverge on one rank: its message, not its echo.
 n_checks=$((n_checks + 1))

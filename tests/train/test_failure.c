@@ -53,10 +53,11 @@ static void a_late_rank_is_named(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_status st = fail_run(&ctx, "parallel.dp=2 parallel.tp=2 parallel.timeout_s=2" OFTEN,
-                            "delay:3:2500:4000");
+                            "delay:3:2000:4000");
     printf("  %s\n", ctx.message);
     expect(&ctx, st, DH_ECOMM, "waited 2 s in ");
-    expect(&ctx, st, DH_ECOMM, "did not come: rank 3");
+    expect(&ctx, st, DH_ECOMM, "did not come:");
+    expect(&ctx, st, DH_ECOMM, " rank 3 (last finished ");
     goes_on("parallel.tp=2", -1);
 }
 
@@ -64,10 +65,37 @@ static void a_rank_that_skips_a_call_is_noticed(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_status st =
-        fail_run(&ctx, "parallel.dp=2 parallel.tp=2 parallel.timeout_s=2" OFTEN, "drop:1:2500");
+        fail_run(&ctx, "parallel.dp=2 parallel.tp=2 parallel.timeout_s=2" OFTEN, "drop:1:2000");
     printf("  %s\n", ctx.message);
     expect(&ctx, st, DH_ECOMM, "rank");
     goes_on("ranks=1", -1);
+}
+
+/* A rank that stops for ever at a random instruction of its steps, computing or not. */
+static void a_rank_may_stop_at_any_instruction(void **state)
+{
+    static const struct {
+        const char *settings;
+        int n_ranks, n_instrs; /* fewer than any rank's in 20 steps */
+    } meshes[] = {{"parallel.dp=2 parallel.tp=2 parallel.zero1=true", 4, 12000},
+                  {"parallel.tp=2 parallel.pp=2 parallel.schedule=zb-h1", 4, 12000},
+                  {"parallel.cp=2 parallel.pp=2", 4, 12000}};
+    uint64_t seed = test_seed("a_rank_may_stop_at_any_instruction");
+    for (size_t m = 0; m < DH_COUNTOF(meshes); m++) {
+        const int rank = (int)(test_rand(&seed) % (uint64_t)meshes[m].n_ranks);
+        char settings[300], fault[100], name[24];
+        dh_ctx ctx = DH_CTX_INIT;
+        snprintf(settings, sizeof settings, "%s parallel.timeout_s=1" OFTEN, meshes[m].settings);
+        snprintf(fault, sizeof fault, "hang:%d:i%d", rank,
+                 1 + (int)(test_rand(&seed) % (uint64_t)meshes[m].n_instrs));
+        snprintf(name, sizeof name, " rank %d (", rank);
+        dh_status st = fail_run(&ctx, settings, fault);
+        printf("  %s, %s: %s\n", meshes[m].settings, fault, ctx.message);
+        expect(&ctx, st, DH_ECOMM, "waited 1 s in ");
+        expect(&ctx, st, DH_ECOMM, "did not come:");
+        expect(&ctx, st, DH_ECOMM, name);
+        goes_on(m % 2 ? "parallel.dp=2" : "ranks=1", -1);
+    }
 }
 
 /* A delay that the timeout allows changes nothing. */
@@ -75,11 +103,14 @@ static void patience_is_rewarded(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     run_curve curve;
-    dh_status st = fail_run(&ctx, "parallel.dp=2 parallel.pp=2", "delay:2:400:300");
-    if (st != DH_OK) fail_msg("%s", ctx.message);
-    run_read_curve(out, &curve);
-    assert_true(run_distance(&whole, &curve, 0) <= loss_tolerance);
-    assert_ok(&ctx, dh_dir_remove(&ctx, out));
+    static const char *const delays[] = {"delay:2:400:300", "delay:1:i3000:300"};
+    for (size_t i = 0; i < DH_COUNTOF(delays); i++) {
+        dh_status st = fail_run(&ctx, "parallel.dp=2 parallel.pp=2", delays[i]);
+        if (st != DH_OK) fail_msg("%s", ctx.message);
+        run_read_curve(out, &curve);
+        assert_true(run_distance(&whole, &curve, 0) <= loss_tolerance);
+        assert_ok(&ctx, dh_dir_remove(&ctx, out));
+    }
 }
 
 /* Any rank at any call, during set-up, steps, validation or saving. */
@@ -126,11 +157,12 @@ static void any_call_may_fail(void **state)
 static void a_fault_nobody_knows_is_refused(void **state)
 {
     static const char *const faults[] = {"explode:1:2", "kill",      "kill:1",    "drop:1:2:3",
-                                         "drop:1:x",    "delay:1:2", "drop:1:2:", "drop:-1:2"};
+                                         "drop:1:x",    "delay:1:2", "drop:1:2:", "drop:-1:2",
+                                         "drop:1:i2",   "hang:i1:2", "hang:1:i"};
     dh_ctx ctx = DH_CTX_INIT;
     for (size_t i = 0; i < DH_COUNTOF(faults); i++) {
         dh_status st = fail_run(&ctx, "parallel.dp=2", faults[i]);
-        expect(&ctx, st, DH_EINVAL, "delay:RANK:CALL:MS");
+        expect(&ctx, st, DH_EINVAL, "delay:RANK:AT:MS");
     }
 }
 
@@ -278,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_late_rank_is_named),
         cmocka_unit_test(a_rank_that_skips_a_call_is_noticed),
+        cmocka_unit_test(a_rank_may_stop_at_any_instruction),
         cmocka_unit_test(patience_is_rewarded),
         cmocka_unit_test(any_call_may_fail),
         cmocka_unit_test(a_fault_nobody_knows_is_refused),

@@ -89,6 +89,32 @@ static void slot_text(const local_shared *s, const local_slot *slot, char *buf, 
     dh_comm_call_text(&shown, &slot->head, buf, cap);
 }
 
+/* Whether member `me`, which waits in a group, waits for member `other`; the group's lock
+ * is held. */
+static bool waits_for(const local_shared *s, int me, int other)
+{
+    const local_slot *mine = &s->slots[me], *theirs = &s->slots[other];
+    if (mine->activity != ACT_WAITING || me == other) return false;
+    if (mine->call) return theirs->arrived < mine->arrived;
+    for (const local_post *p = mine->recvs.first; p; p = p->next)
+        if (p->src == other) return true;
+    for (const local_post *p = theirs->sends_in.first; p; p = p->next)
+        if (p->src == me && !p->detached) return true;
+    return false;
+}
+
+/* Marks whom a rank waits for; world.lock is held. */
+static void mark_awaited(local_world *w, int rank, bool *marked)
+{
+    for (local_shared *s = w->groups; s; s = s->next) {
+        const int me = member_index(s, rank);
+        if (me < 0) continue;
+        pthread_mutex_lock(&s->lock);
+        for (int i = 0; i < s->n; i++) marked[s->members[i]] |= waits_for(s, me, i);
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
 /* Append "rank 1 (waiting in ...)"; world.lock is held. A rank may wait in one
  * call per stream; all of them count. */
 static void describe_rank(local_world *w, int rank, dh_str *out)
@@ -117,6 +143,29 @@ static void describe_rank(local_world *w, int rank, dh_str *out)
     else if (n_waiting == 0)
         dh_str_printf(out, w->ranks[rank].attached ? "no call yet" : "never attached");
     dh_str_printf(out, ")");
+}
+
+/* The missing members of a group, whom those wait for, and so on: the rank that holds up
+ * all others comes last. world.lock is held. */
+static void describe_missing(local_world *w, const local_group *g, dh_str *out)
+{
+    const int n = w->base.size;
+    bool *marked = calloc(2 * (size_t)n, sizeof *marked), *told = marked ? marked + n : NULL;
+    if (!marked) return;
+    told[g->base.comm->rank] = true; /* the one who tells */
+    for (int i = 0; i < g->base.n; i++) marked[g->base.members[i]] = g->missing[i];
+    for (bool first = true, more = true; more; first = false) {
+        more = false;
+        for (int r = 0; r < n; r++) {
+            if (!marked[r] || told[r]) continue;
+            if (!first && !more) dh_str_printf(out, ", for want of");
+            describe_rank(w, r, out);
+            told[r] = more = true;
+        }
+        for (int r = 0; r < n; r++)
+            if (told[r] && r != g->base.comm->rank) mark_awaited(w, r, marked);
+    }
+    free(marked);
 }
 
 /* ---- failing ---------------------------------------------------------------------------- */
@@ -171,8 +220,7 @@ dh_status local_fail_missing(dh_ctx *ctx, local_group *g, const char *what, bool
         dh_str_printf(&s, "rank %d waited %.3g s in %s; did not come:", g->base.comm->rank,
                       (double)w->base.config.timeout_ns * 1e-9, what);
     pthread_mutex_lock(&w->lock);
-    for (int i = 0; i < g->base.n; i++)
-        if (g->missing[i]) describe_rank(w, g->base.members[i], &s);
+    describe_missing(w, g, &s);
     pthread_mutex_unlock(&w->lock);
     dh_status st = local_fail_here(ctx, g, s.text ? s.text : "a call waited too long");
     dh_str_fini(&s);

@@ -308,6 +308,7 @@ static dh_status run_instr(dh_ctx *ctx, stream *s, uint32_t id)
     for (uint32_t w = 0; w < instr->n_waits; w++)
         if (!wait_for(e, p->waits.at[instr->wait0 + w]))
             return dh_fail(ctx, DH_EINTERRUPTED, "another stream of this rank failed");
+    if (e->step->hook) DH_TRY(e->step->hook(ctx, e->step->hook_user));
     dh_cpu_call call;
     bind_call(s, instr, &call);
     e->spans[id].start_ns = dh_now_ns();
