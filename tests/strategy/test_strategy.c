@@ -1,0 +1,293 @@
+/* Orders of slots: timelines worked by hand; every policy on real layers with random times
+ * gives an order that runs; the best is at least as good as the others. */
+#include "dh_test.h"
+
+#include "dhelix/program.h"
+#include "dhelix/strategy.h"
+
+/* ---- slots by hand --------------------------------------------------------------------------- */
+
+/* Costs by operator: op->step counts as nanoseconds of a hand-made operator. */
+static dh_op_time hand_solo(const void *self, const dh_cost_op *op)
+{
+    return (dh_op_time){op->op->step, DH_PAIR_MEASURED};
+}
+
+static dh_op_rates full_speed(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    return (dh_op_rates){1, 1, DH_PAIR_MEASURED};
+}
+
+static dh_op_rates half_speed(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    return (dh_op_rates){.5, .5, DH_PAIR_MEASURED};
+}
+
+enum { COMPUTE, LOCAL, CROSS };
+
+/* Forward: transfer of 10, then computation of 20 on it. Backward: computation of 30, then a
+ * transfer of 5 of its result. */
+typedef struct hand_slot {
+    dh_op ops[4];
+    dh_slot_op f[2], b[2];
+    dh_mesh mesh;
+    dh_costs costs;
+    dh_slot slot;
+} hand_slot;
+
+static const uint32_t first[] = {0};
+
+static void make(hand_slot *h,
+                 dh_op_rates (*beside)(const void *, const dh_cost_op *, const dh_cost_op *))
+{
+    static const int ns[] = {10, 20, 30, 5}, stream[] = {LOCAL, COMPUTE, COMPUTE, LOCAL};
+    dh_ctx ctx = DH_CTX_INIT;
+    memset(h, 0, sizeof *h);
+    assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 1, 1, 1, 0, 0, &h->mesh));
+    h->costs = (dh_costs){.name = "hand", .solo = hand_solo, .beside = beside};
+    for (int i = 0; i < 4; i++) {
+        h->ops[i] = (dh_op){.type = stream[i] ? DH_OP_ALL_GATHER : DH_OP_LINEAR,
+                            .group = DH_GROUP_TP,
+                            .step = ns[i]};
+        dh_slot_op *op = i < 2 ? &h->f[i] : &h->b[i - 2];
+        *op = (dh_slot_op){
+            .at = {.op = &h->ops[i], .mesh = &h->mesh}, .ns = ns[i], .stream = stream[i]};
+        if (i % 2) {
+            op->preds = first;
+            op->n_preds = 1;
+        }
+    }
+    h->slot = (dh_slot){{{h->f, 2, 1}, {h->b, 2, 1}}, &h->costs};
+}
+
+static dh_slot_timing time_order(const dh_slot *slot, const dh_slot_pick *order)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    static double start[8], end[8];
+    dh_slot_timing t = {.start_ns = start, .end_ns = end};
+    assert_ok(&ctx, dh_slot_time(&ctx, slot, order, &t));
+    return t;
+}
+
+static void a_transfer_hides_behind_the_other_strand(void **state)
+{
+    hand_slot h;
+    make(&h, full_speed);
+    const dh_slot_pick order[] = {{0, 0, false}, {0, 1, false}, {1, 0, false}, {1, 1, false}};
+    const dh_slot_timing t = time_order(&h.slot, order);
+    /* 0-10 F transfer; 0-30 B computes; 30-50 F computes; 30-35 B transfer */
+    assert_true(t.makespan_ns == 50 && t.exposed_ns == 0);
+    assert_true(t.start_ns[2] == 30 && t.end_ns[3] == 35);
+    assert_true(t.busy_ns[0] == 50 && t.busy_ns[1] == 15);
+    assert_true(dh_slot_bound(&h.slot) == 50);
+}
+
+static void one_after_the_other_exposes_all(void **state)
+{
+    hand_slot h;
+    make(&h, full_speed);
+    const dh_slot_pick order[] = {{0, 0, false}, {1, 0, false}, {0, 1, false}, {1, 1, false}};
+    const dh_slot_timing t = time_order(&h.slot, order);
+    /* 0-10, 10-30, 30-60, 60-65; the next slot's forward transfer hides under nothing but
+     * its own wait: 60-65 is on the same stream */
+    assert_true(t.makespan_ns == 65 && t.exposed_ns == 15);
+}
+
+static void a_barrier_waits_for_everything(void **state)
+{
+    hand_slot h;
+    make(&h, full_speed);
+    const dh_slot_pick order[] = {{0, 0, false}, {0, 1, false}, {1, 0, true}, {1, 1, true}};
+    const dh_slot_timing t = time_order(&h.slot, order);
+    assert_true(t.start_ns[2] == 30 && t.start_ns[3] == 50 && t.makespan_ns == 55);
+}
+
+static void operators_beside_each_other_slow_down(void **state)
+{
+    hand_slot h;
+    make(&h, half_speed);
+    const dh_slot_pick order[] = {{0, 0, false}, {0, 1, false}, {1, 0, false}, {1, 1, false}};
+    const dh_slot_timing t = time_order(&h.slot, order);
+    /* 0-20 both at half speed: transfer done, 20 of 30 computed left; 20-40; then 5 and 20
+     * together at half speed: 40-50, and 15 left: 50-65 */
+    assert_true(t.end_ns[0] == 20 && t.end_ns[1] == 40 && t.end_ns[3] == 50);
+    assert_true(t.makespan_ns == 65);
+}
+
+static void an_order_that_waits_for_ever_is_refused(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    hand_slot h;
+    make(&h, full_speed);
+    const dh_slot_pick order[] = {{1, 0, false}, {0, 0, true}, {0, 1, false}, {1, 1, false}};
+    dh_slot_timing t = {0};
+    assert_fails(&ctx, dh_slot_time(&ctx, &h.slot, order, &t), DH_EINVAL, "waits for ever");
+}
+
+/* Sums into one gradient: the backward's operator comes after the forward's whatever the
+ * policy says. */
+static void orders_are_put_right(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    hand_slot h;
+    make(&h, full_speed);
+    h.b[0].after_f = 2;
+    size_t n;
+    const dh_order_policy *policies = dh_order_policies(&n);
+    const dh_order_options options = DH_ORDER_OPTIONS_INIT;
+    for (size_t i = 0; i < n; i++) {
+        dh_slot_pick order[4];
+        assert_ok(&ctx, dh_slot_order(&ctx, &h.slot, &policies[i], &options, order));
+        const dh_slot_timing t = time_order(&h.slot, order);
+        assert_true(t.makespan_ns == 65);
+    }
+}
+
+/* ---- real layers -------------------------------------------------------------------------------
+ */
+
+/* Times drawn by operator, shares lost beside each other by pair. */
+typedef struct drawn {
+    uint64_t seed;
+    double slow; /* most a pair loses */
+} drawn;
+
+static double draw(uint64_t seed, const void *a, const void *b)
+{
+    return (double)(dh_mix64(seed ^ dh_mix64((uintptr_t)a) ^ (uintptr_t)b * 3) >> 11) /
+           9007199254740992.0;
+}
+
+static dh_op_time drawn_solo(const void *self, const dh_cost_op *op)
+{
+    const drawn *d = self;
+    return (dh_op_time){1000 * pow(10, 2 * draw(d->seed, op->op, NULL)), DH_PAIR_MODELLED};
+}
+
+static dh_op_rates drawn_beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    const drawn *d = self;
+    return (dh_op_rates){1 - d->slow * draw(d->seed, a->op, b->op),
+                         1 - d->slow * draw(d->seed, b->op, a->op), DH_PAIR_MODELLED};
+}
+
+static void check_order(const dh_slot *slot, const dh_slot_pick *order)
+{
+    const uint32_t n[2] = {slot->strand[0].n, slot->strand[1].n};
+    bool *done[2] = {calloc(n[0] + 1, 1), calloc(n[1] + 1, 1)};
+    for (uint32_t i = 0; i < n[0] + n[1]; i++) {
+        const int s = order[i].strand;
+        assert_true(order[i].op < n[s] && !done[s][order[i].op]);
+        const dh_slot_op *op = &slot->strand[s].ops[order[i].op];
+        for (uint32_t k = 0; k < op->n_preds; k++) assert_true(done[s][op->preds[k]]);
+        done[s][order[i].op] = true;
+    }
+    free(done[0]);
+    free(done[1]);
+}
+
+static void check_layer(const dh_graph *g, const dh_mesh *mesh, uint64_t *seed, int turns)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    size_t n;
+    const dh_order_policy *policies = dh_order_policies(&n);
+    for (int turn = 0; turn < turns; turn++) {
+        const drawn d = {test_rand(seed), turn % 2 ? 0.3 : 0};
+        const dh_costs costs = {
+            .name = "drawn", .solo = drawn_solo, .beside = drawn_beside, .self = &d};
+        dh_arena *arena = dh_arena_create();
+        dh_slot *slot;
+        assert_ok(&ctx, dh_slot_of_graphs(&ctx, arena, &costs, mesh, 0, g, g, &slot));
+        const uint32_t n_ops = slot->strand[0].n + slot->strand[1].n;
+        dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, n_ops);
+        double least = INFINITY;
+        for (size_t i = 0; i < n; i++) {
+            dh_order_options options = DH_ORDER_OPTIONS_INIT;
+            dh_slot_timing t = {0};
+            assert_ok(&ctx, dh_slot_order(&ctx, slot, &policies[i], &options, order));
+            check_order(slot, order);
+            assert_ok(&ctx, dh_slot_time(&ctx, slot, order, &t));
+            assert_true(t.makespan_ns >= dh_slot_bound(slot) * (1 - 1e-9));
+            if (strcmp(policies[i].name, "auto") == 0)
+                assert_true(t.period_ns <= least * 1.011); /* within 1 % of the bound it stops */
+            least = fmin(least, t.period_ns);
+        }
+        dh_arena_destroy(arena);
+    }
+}
+
+static void policies_order_real_layers(void **state)
+{
+    static const char *const presets[] = {"gpt2-tiny", "llama-tiny", "mixtral-tiny"};
+    uint64_t seed = test_seed("policies_order_real_layers");
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(presets); i++) {
+        dh_model model;
+        assert_ok(&ctx, dh_model_from_preset(&ctx, presets[i], &model));
+        if (model.vocab == 0) model.vocab = 65;
+        dh_program_spec spec = {.model = &model, .micro_batch = 1, .seq = 32, .n_micro = 1};
+        assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 1, 2, 1, 0, 0, &spec.mesh));
+        dh_program *p;
+        assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
+        for (size_t k = 0; k < p->graphs.n; k++)
+            if (p->graphs.at[k]->kind == DH_BLOCK_LAYER)
+                check_layer(p->graphs.at[k], &p->mesh, &seed, 2);
+        dh_program_destroy(p);
+    }
+}
+
+/* ---- the cache ----------------------------------------------------------------------------------
+ */
+
+static void orders_are_remembered(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    hand_slot h, other;
+    make(&h, full_speed);
+    make(&other, full_speed);
+    other.costs = h.costs;
+    other.slot.costs = &h.costs;
+    other.f[1].ns = 21;
+    const dh_order_policy *policy;
+    const dh_order_options options = DH_ORDER_OPTIONS_INIT;
+    assert_ok(&ctx, dh_order_policy_find(&ctx, "list", &policy));
+    dh_order_cache *cache = dh_order_cache_create();
+    const dh_slot_pick *a, *b, *c;
+    assert_ok(&ctx, dh_order_cache_get(&ctx, cache, &h.slot, policy, &options, &a));
+    assert_ok(&ctx, dh_order_cache_get(&ctx, cache, &h.slot, policy, &options, &b));
+    assert_ok(&ctx, dh_order_cache_get(&ctx, cache, &other.slot, policy, &options, &c));
+    assert_ptr_equal(a, b);
+    assert_ptr_not_equal(a, c);
+    dh_order_cache_destroy(cache);
+}
+
+static void names_are_found(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_order_policy *policy;
+    const dh_strategy *strategy;
+    assert_fails(&ctx, dh_order_policy_find(&ctx, "exakt", &policy), DH_EMISSING, "mean exact");
+    assert_fails(&ctx, dh_strategy_find(&ctx, "dhelx", &strategy), DH_EMISSING, "mean dhelix");
+    size_t n;
+    const dh_strategy *rows = dh_strategies(&n);
+    for (size_t i = 0; i < n; i++) {
+        dh_ordering ordering;
+        assert_ok(&ctx, dh_strategy_ordering(&ctx, &rows[i], &ordering));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_transfer_hides_behind_the_other_strand),
+        cmocka_unit_test(one_after_the_other_exposes_all),
+        cmocka_unit_test(a_barrier_waits_for_everything),
+        cmocka_unit_test(operators_beside_each_other_slow_down),
+        cmocka_unit_test(an_order_that_waits_for_ever_is_refused),
+        cmocka_unit_test(orders_are_put_right),
+        cmocka_unit_test(policies_order_real_layers),
+        cmocka_unit_test(orders_are_remembered),
+        cmocka_unit_test(names_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
