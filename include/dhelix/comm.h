@@ -207,6 +207,14 @@ dh_status dh_comm_all_to_allv(dh_ctx *ctx, dh_comm_group *group, const void *sen
                               const int64_t *send_counts, const int64_t *send_displs, void *recv,
                               const int64_t *recv_counts, const int64_t *recv_displs,
                               dh_dtype dtype);
+/* The same with whole rows of `width` elements: rows [send_offsets[j * runs],
+ * send_offsets[(j + 1) * runs]) of send go to member j, as many rows of recv, cut by
+ * recv_offsets likewise, come from it. Offsets [n * runs + 1] rise and may be data: rows by
+ * expert, each member having `runs` experts. Allocates nothing. */
+dh_status dh_comm_all_to_all_rows(dh_ctx *ctx, dh_comm_group *group, const void *send,
+                                  const int64_t *send_offsets, void *recv,
+                                  const int64_t *recv_offsets, int64_t runs, int64_t width,
+                                  dh_dtype dtype);
 
 /* buf [count] of the member with group index root reaches all. */
 dh_status dh_comm_broadcast(dh_ctx *ctx, dh_comm_group *group, void *buf, int64_t count,

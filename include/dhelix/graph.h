@@ -156,6 +156,7 @@ typedef struct dh_dims {
     int64_t cp_rank;
     int64_t top_k;           /* experts of a token */
     int64_t expert_capacity; /* rows of each expert; choices beyond are dropped. 0: none are */
+    int64_t expert_rows;     /* dropless over ep ranks: room for what comes here; 0: no exchange */
     int64_t router_rows;     /* rows of all layers in the load-balancing loss of a micro-batch */
     double aux_scale;        /* factor of that loss's gradient */
 } dh_dims;
@@ -222,6 +223,14 @@ dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard);
  * while the block at hand is attended to. Goes before tensor parallelism.
  * errors: DH_EINVAL where T does not divide by 2*cp. */
 dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int64_t cp_rank);
+
+/* Expert parallelism, on a forward graph that tensor parallelism is done with: the rank
+ * keeps its share of the experts, rows travel to those that their tokens chose and back
+ * (Lepikhin et al. 2020, arXiv 2006.16668, 3.2). With a capacity blocks of one size are
+ * exchanged. Dropless, a rank has room for `room` times the even share of rows; a step
+ * in which more come fails with DH_EINVAL in moe_offsets.
+ * errors: DH_EINVAL where experts do not divide, or for a room below 1 */
+dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, double room);
 
 /* Position in its sample of the t-th of the rank's tokens. */
 int64_t dh_cp_position(const dh_dims *dims, int64_t cp_rank, int64_t t);

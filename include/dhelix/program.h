@@ -276,7 +276,7 @@ typedef struct dh_mesh_footprint {
  * out       may be NULL; set only on DH_OK
  * errors    those of dh_program_build; DH_EVERIFY
  * cost      building and verifying at most 6 programs a pipeline stage and context-parallel
- *           index, where nodes hold groups alike; else all ranks' */
+ *           index (12 with expert parallelism), where nodes hold groups alike; else all ranks' */
 dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint);
 
 /* Listing with operands, offsets and waits, for people and for comparing. */

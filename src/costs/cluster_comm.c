@@ -61,9 +61,15 @@ static double rounds_of(dh_op_type type)
     return type == DH_OP_ALL_REDUCE ? 2 : 1;
 }
 
+/* Every member has something of its own for every other. */
+static bool is_personal(dh_op_type type)
+{
+    return type == DH_OP_ALL_TO_ALL || type == DH_OP_ALL_TO_ALL_ROWS;
+}
+
 static double ring_ns(const wires *w, dh_op_type type, double bytes)
 {
-    if (type == DH_OP_ALL_TO_ALL) return INFINITY;
+    if (is_personal(type)) return INFINITY;
     const double steps = w->n - 1;
     return rounds_of(type) * (steps * ring_step(w) + bytes * steps / w->n / ring_rate(w));
 }
@@ -80,7 +86,7 @@ static double tree_ns(const wires *w, dh_op_type type, double bytes)
 /* Members of a node work on the vector together; then those with the same part of it. */
 static double hierarchical_ns(const wires *w, dh_op_type type, double bytes)
 {
-    if (w->nodes <= 1 || w->per_node <= 1 || type == DH_OP_ALL_TO_ALL) return INFINITY;
+    if (w->nodes <= 1 || w->per_node <= 1 || is_personal(type)) return INFINITY;
     const wires inside = {
         .n = w->per_node, .nodes = 1, .local = w->local, .local_step = w->local_step};
     const double between = (w->nodes - 1) * w->network_step +
@@ -91,7 +97,7 @@ static double hierarchical_ns(const wires *w, dh_op_type type, double bytes)
 /* To members of the same node and of others at the same time, over different wires. */
 static double direct_ns(const wires *w, dh_op_type type, double bytes)
 {
-    if (type != DH_OP_ALL_TO_ALL) return INFINITY;
+    if (!is_personal(type)) return INFINITY;
     const double part = bytes / w->n, far = w->n - w->per_node;
     const double near_ns = w->local_step + part * (w->per_node - 1) / w->local;
     const double far_ns = far > 0 ? w->network_step + part * far / w->network : 0;

@@ -275,6 +275,23 @@ static void grad_reduce_scatter(tape *t, const dh_op op)
     contribute(t, op.in[0], dx);
 }
 
+static void grad_all_to_all(tape *t, const dh_op op)
+{
+    uint32_t dx = grad_like(t, op.in[0]);
+    emit_comm(t, DH_OP_ALL_TO_ALL, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
+    contribute(t, op.in[0], dx);
+}
+
+/* Gradients of rows go back to where the rows came from. */
+static void grad_all_to_all_rows(tape *t, const dh_op op)
+{
+    uint32_t dx = grad_like(t, op.in[0]);
+    emit(t, DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[2], op.in[1]),
+         IDS(dx));
+    if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].group = op.group;
+    contribute(t, op.in[0], dx);
+}
+
 static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
     [DH_OP_EMBED] = grad_embed,
     [DH_OP_NORM] = grad_norm,
@@ -290,6 +307,8 @@ static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
     [DH_OP_RESIDUAL] = grad_residual,
     [DH_OP_ALL_GATHER] = grad_all_gather,
     [DH_OP_REDUCE_SCATTER] = grad_reduce_scatter,
+    [DH_OP_ALL_TO_ALL] = grad_all_to_all,
+    [DH_OP_ALL_TO_ALL_ROWS] = grad_all_to_all_rows,
 };
 
 /* ---- entry ----------------------------------------------------------------------------------- */

@@ -195,8 +195,20 @@ double dh_op_flops(const dh_graph *graph, const dh_op *op)
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? elementwise_flops(graph, op) : 0.0;
 }
 
+/* Rows that travel: choices on the way out, as many on the way in where load is even. */
+static double exchange_bytes(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *x = operand(g, op->in[0]), *y = operand(g, op->out[0]);
+    const double row = (double)dh_tensor_bytes(x) / (double)x->shape[0];
+    return (routed_rows(g, x) + routed_rows(g, y)) * row;
+}
+
 double dh_op_bytes(const dh_graph *graph, const dh_op *op)
 {
+    static double (*const bytes[DH_N_OP_TYPE])(const dh_graph *, const dh_op *) = {
+        [DH_OP_ALL_TO_ALL_ROWS] = exchange_bytes,
+    };
+    if (bytes[op->type]) return bytes[op->type](graph, op);
     const dh_op_info *info = dh_op_info_of(op->type);
     double n_bytes = 0;
     for (int i = 0; i < info->n_in; i++)

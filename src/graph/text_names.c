@@ -67,6 +67,7 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(cp_rank),
     I64(top_k),
     I64(expert_capacity),
+    I64(expert_rows),
     I64(router_rows),
     F64("aux_scale", aux_scale),
     NAME("norm", norm, &norm_names),

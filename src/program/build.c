@@ -39,6 +39,7 @@ dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind 
     DH_TRY(dh_graph_build(ctx, &build, kind, &g));
     dh_status st = dh_pass_context_parallel(ctx, g, s->mesh.cp, cp_rank);
     if (st == DH_OK) st = dh_pass_tensor_parallel(ctx, g, shard);
+    if (st == DH_OK) st = dh_pass_expert_parallel(ctx, g, shard, s->moe_capacity);
     const bool computes = kind != DH_BLOCK_DATA && kind != DH_BLOCK_EXPERTS;
     if (st == DH_OK && s->mode == DH_MODE_TRAIN && computes) st = dh_graph_differentiate(ctx, g);
     if (st == DH_OK && s->mode == DH_MODE_TRAIN) st = dh_pass_recompute(ctx, g, s->recompute);
@@ -337,8 +338,6 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     dh_program_spec whole = *spec;
     dh_schedule *made = NULL;
     if (whole.mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &whole.mesh));
-    if (whole.mesh.ep > 1)
-        return dh_fail(ctx, DH_EUNSUPPORTED, "parallel.ep above 1 cannot be built");
     if (whole.seq % (whole.mesh.cp > 1 ? 2 * whole.mesh.cp : 1))
         return dh_fail(ctx, DH_EINVAL,
                        "train.seq_len=%" PRId64 " does not divide by 2 * parallel.cp = %" PRId64,

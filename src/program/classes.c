@@ -2,17 +2,19 @@
  *
  * What a program depends on. Of a rank the builder looks only at its pipeline stage,
  * at its context-parallel index, at which groups are node-local, at its tensor-parallel
- * index and, with the distributed optimizer, at its data-parallel index. The last two
- * enter thus:
+ * index, at its expert-parallel index and, with the distributed optimizer, at which copy of
+ * the experts it has (one rank, without expert parallelism). The last three enter thus:
  *   tp  the first index has the position embeddings and counts replicated vectors in
  *       the gradient norm; the last may have fewer rows of the vocabulary (where others
  *       have none at all, the last has none either, and its program cannot be built);
  *       those between differ only in which rows of the micro-batch's inputs and which
  *       ids are theirs
- *   dp  the first index counts vectors in the gradient norm; the others differ only in
- *       where in a piece of matrices their shard lies
+ *   ep  the first index counts in the gradient norm what all of them have alike; the
+ *       others differ only in which experts are theirs
+ *   edp the first index of either kind counts vectors in the gradient norm; the others differ
+ *       only in where in a piece of matrices their shard lies
  * So all ranks of one stage and cp index, of the first, a middle or the last tp index,
- * and of the first or a later dp index run the same instructions with the same waits,
+ * and of the first or a later ep and edp index run the same instructions with the same waits,
  * sizes, peers and offsets, but for the place of those rows and shards inside their
  * buffers. (A backend's scratch follows from shapes alone, and these are equal.)
  *
@@ -68,7 +70,7 @@ static uint32_t place_of(int64_t index, int64_t n)
     return index == 0 ? 0 : index < n - 1 ? 1 : 2;
 }
 
-enum { N_TP_PLACES = 3, N_DP_PLACES = 2 };
+enum { N_TP_PLACES = 3, N_DP_PLACES = 4 };
 
 size_t dh_rank_n_keys(const dh_program_spec *spec)
 {
@@ -79,8 +81,8 @@ size_t dh_rank_key(const dh_program_spec *spec, int64_t rank)
 {
     const dh_coord c = dh_mesh_coord(&spec->mesh, rank);
     const size_t stage = (size_t)(c.pp * spec->mesh.cp + c.cp);
-    return (stage * N_TP_PLACES + place_of(c.tp, spec->mesh.tp)) * N_DP_PLACES +
-           (spec->zero1 && c.dp > 0);
+    const size_t data = (c.ep > 0 ? 2 : 0) + (spec->zero1 && c.edp > 0);
+    return (stage * N_TP_PLACES + place_of(c.tp, spec->mesh.tp)) * N_DP_PLACES + data;
 }
 
 static dh_status no_memory(dh_ctx *ctx)

@@ -19,18 +19,22 @@
 
 #include "program/replay.h"
 
-/* Elements of either operand: none, the number that members agree on, or as many for
- * every member. */
-typedef enum extent { NONE, ONE, ALL } extent;
+/* Elements of either operand: none, the number that members agree on, as many for every
+ * member, or room for what only running tells, the same for all. */
+typedef enum extent { NONE, ONE, ALL, ROOM } extent;
 typedef struct call_row {
     extent in, out;
     bool between_two;
 } call_row;
 static const call_row call_rows[DH_N_OP_TYPE] = {
-    [DH_OP_ALL_GATHER] = {ONE, ALL, false},    [DH_OP_REDUCE_SCATTER] = {ALL, ONE, false},
-    [DH_OP_ALL_REDUCE] = {ONE, ONE, false},    [DH_OP_ALL_TO_ALL] = {ALL, ALL, false},
+    [DH_OP_ALL_GATHER] = {ONE, ALL, false},
+    [DH_OP_REDUCE_SCATTER] = {ALL, ONE, false},
+    [DH_OP_ALL_REDUCE] = {ONE, ONE, false},
+    [DH_OP_ALL_TO_ALL] = {ALL, ALL, false},
     [DH_OP_RING_EXCHANGE] = {ONE, ONE, false}, /* a ring of such transfers needs all at once */
-    [DH_OP_SEND] = {ONE, NONE, true},          [DH_OP_RECV] = {NONE, ONE, true},
+    [DH_OP_ALL_TO_ALL_ROWS] = {ROOM, ONE, false},
+    [DH_OP_SEND] = {ONE, NONE, true},
+    [DH_OP_RECV] = {NONE, ONE, true},
 };
 
 /* A call, and what it is about. */
@@ -39,6 +43,8 @@ typedef struct call {
     dh_group_kind group;
     dh_dtype dtype;
     int64_t n;         /* elements */
+    int64_t room;      /* elements of an input of its own size, else 0 */
+    int64_t n_runs;    /* of rows that offsets cut, else 0 */
     int32_t peer, tag; /* between two; else -1 */
     int32_t mb;
     int64_t stage;             /* of the caller in the pipeline */
@@ -118,6 +124,10 @@ static call call_of(const joint *j, uint32_t node_id, uint32_t instr)
               .block = i->block,
               .op = g->kind == DH_BLOCK_OPT ? 0 : i->op,
               .param = op->param};
+    if (row->in == ROOM) {
+        c.room = dh_tensor_elements(&g->tensors.at[op->in[0]]);
+        c.n_runs = g->tensors.at[op->in[1]].shape[0] - 1;
+    }
     if (row->in == ALL && row->out == ALL) c.n /= dh_mesh_group_size(j->mesh, c.group);
     if (row->between_two) {
         c.peer = p->blocks.at[i->block].peer;
@@ -138,9 +148,30 @@ static bool operand_fits(const joint *j, uint32_t node_id, uint32_t instr, const
     if (id == DH_NONE) return false;
     const dh_tensor *t = &dh_instr_graph(p, i)->tensors.at[id];
     const int64_t members = want == ALL ? dh_mesh_group_size(j->mesh, c->group) : 1;
+    const int64_t n = want == ROOM ? c->room : c->n * members;
     const dh_operand *o = dh_instr_operand(p, i, out ? dh_op_info_of(op->type)->n_in : 0);
-    return t->dtype == c->dtype && dh_tensor_elements(t) == c->n * members &&
+    return t->dtype == c->dtype && dh_tensor_elements(t) == n &&
            o->n_bytes == (uint64_t)dh_tensor_bytes(t);
+}
+
+/* Offsets of runs of rows, as many runs for every member; rows are of one length. */
+static bool offsets_fit(const joint *j, uint32_t node_id, uint32_t instr, const call *c)
+{
+    const dh_program *p = j->programs[node_id];
+    const dh_op *op = op_of(j, node_id, instr);
+    const dh_graph *g = dh_instr_graph(p, &p->instrs.at[instr]);
+    if (call_rows[op->type].in != ROOM) return true;
+    const dh_tensor *x = &g->tensors.at[op->in[0]], *y = &g->tensors.at[op->out[0]];
+    if (c->room / x->shape[0] != c->n / y->shape[0]) return false;
+    for (int k = 1; k <= 2; k++) {
+        const dh_tensor *t = &g->tensors.at[op->in[k]];
+        const dh_operand *o = dh_instr_operand(p, &p->instrs.at[instr], k);
+        if (t->dtype != DH_I64 || dh_tensor_elements(t) != c->n_runs + 1 || c->n_runs < 1 ||
+            c->n_runs % dh_mesh_group_size(j->mesh, c->group) ||
+            o->n_bytes != (uint64_t)dh_tensor_bytes(t))
+            return false;
+    }
+    return true;
 }
 
 static dh_status check_group(const joint *j, uint32_t node_id, uint32_t instr)
@@ -194,7 +225,8 @@ static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)
         return dh_fail(j->ctx, DH_EVERIFY, "%s has no operand", describe(j, node_id, instr, a));
     const call c = call_of(j, node_id, instr);
     if (row->between_two) DH_TRY(check_peer(j, node_id, instr, &c));
-    if (!operand_fits(j, node_id, instr, &c, false) || !operand_fits(j, node_id, instr, &c, true))
+    if (!operand_fits(j, node_id, instr, &c, false) || !operand_fits(j, node_id, instr, &c, true) ||
+        !offsets_fit(j, node_id, instr, &c))
         return dh_fail(j->ctx, DH_EVERIFY,
                        "%s: its operands do not fit a call on %" PRId64 " elements of %s and the "
                        "%" PRId64 " members of group %s",
@@ -236,7 +268,9 @@ static dh_status check_calls(joint *j)
  * and operator. */
 static bool agree(const call *a, const call *b)
 {
-    if (a->n != b->n || a->dtype != b->dtype || a->tag != b->tag || a->mb != b->mb) return false;
+    if (a->n != b->n || a->room != b->room || a->n_runs != b->n_runs || a->dtype != b->dtype ||
+        a->tag != b->tag || a->mb != b->mb)
+        return false;
     if (call_rows[a->type].between_two) return call_rows[b->type].between_two;
     if (a->type != b->type) return false;
     return a->stage != b->stage || (a->block == b->block && a->op == b->op && a->param == b->param);
@@ -264,8 +298,11 @@ static const char *describe_call(const call *c, char *buf, size_t cap)
 {
     int n = snprintf(buf, cap, "%s of %" PRId64 " %s", dh_op_info_of(c->type)->name, c->n,
                      dh_dtype_name(c->dtype));
-    if (c->tag >= 0 && n > 0 && (size_t)n < cap)
-        snprintf(buf + n, cap - (size_t)n, " with tag %d", c->tag);
+    if (n < 0 || (size_t)n >= cap) return buf;
+    if (c->tag >= 0) snprintf(buf + n, cap - (size_t)n, " with tag %d", c->tag);
+    if (c->room > 0)
+        snprintf(buf + n, cap - (size_t)n, " out of %" PRId64 " in %" PRId64 " runs", c->room,
+                 c->n_runs);
     return buf;
 }
 

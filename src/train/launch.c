@@ -87,7 +87,10 @@ static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
     DH_TRY(dh_comm_attach(ctx, l->world, rank, &r->comm));
     if (rank == l->fault.rank) l->fault.comm = r->comm;
     DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_WORLD, DH_N_STREAM, &r->control));
-    return create_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data);
+    DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data.dense));
+    r->data.experts = r->data.dense;
+    if (l->mesh.ep == 1) return DH_OK;
+    return create_group(ctx, r, &l->mesh, DH_GROUP_EDP_CP, DH_N_STREAM + 2, &r->data.experts);
 }
 
 /* ---- ranks

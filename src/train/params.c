@@ -357,14 +357,17 @@ static bool writes(const dh_session *s, uint32_t param)
     return info->sharded || p->mesh.ranks <= 1 || dh_mesh_coord(&p->mesh, p->rank).tp == 0;
 }
 
-dh_status dh_session_store(dh_ctx *ctx, const dh_session *session, dh_comm_group *data_group,
+dh_status dh_session_store(dh_ctx *ctx, const dh_session *session, dh_data_groups groups,
                            dh_st_writer *writer, const char *prefix, dh_buffer_kind kind)
 {
     const dh_program *p = dh_session_layout(session);
-    const bool first = !data_group || dh_comm_group_index(data_group) == 0;
     for (uint32_t f = 0; f < p->flats.n; f++) {
+        const dh_flat *flat = &p->flats.at[f];
+        const bool experts = dh_program_data_group(p, flat->first_block) == DH_GROUP_EDP_CP;
+        dh_comm_group *group = experts ? groups.experts : groups.dense;
+        const bool first = !group || dh_comm_group_index(group) == 0;
         float *matrices;
-        dh_status st = gather_matrices(ctx, session, data_group, &p->flats.at[f], kind, &matrices);
+        dh_status st = gather_matrices(ctx, session, group, flat, kind, &matrices);
         for (uint32_t i = 0; st == DH_OK && first && i < p->params.n; i++)
             if (p->blocks.at[p->homes.at[i].block].flat == f && writes(session, i))
                 st = store_param(ctx, session, writer, prefix, i, kind, matrices);

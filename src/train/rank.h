@@ -3,6 +3,7 @@
 #define DH_TRAIN_RANK_H
 
 #include "dhelix/comm.h"
+#include "dhelix/session.h"
 #include "dhelix/train.h"
 
 /* This rank among the ranks of the run. */
@@ -10,7 +11,7 @@ typedef struct dh_ranks {
     int64_t rank, n;
     dh_comm *comm;          /* NULL when alone, and so are the groups */
     dh_comm_group *control; /* all ranks: agreement, losses, paths */
-    dh_comm_group *data;    /* DH_GROUP_DP_CP; NULL when this rank is alone in it */
+    dh_data_groups data;    /* for checkpoints */
 } dh_ranks;
 
 /* ---- ranks.c: what ranks tell each other beside the program ------------------------------- */

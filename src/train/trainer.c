@@ -343,7 +343,9 @@ static int64_t validation_sequences(const dh_run *run)
     return n >= job->global_batch ? n - n % job->global_batch : n - n % job->micro_batch;
 }
 
-/* Data-parallel ranks take every dp-th micro-batch; the losses are added up. */
+/* Data-parallel ranks take every dp-th micro-batch; the losses are added up. As ranks may
+ * need each other's experts, one without a micro-batch left takes the last one again, and
+ * does not count it. */
 static dh_status validate(dh_ctx *ctx, dh_run *run)
 {
     const dh_job *job = run->job;
@@ -351,11 +353,12 @@ static dh_status validate(dh_ctx *ctx, dh_run *run)
     const int64_t n_batches = validation_sequences(run) / job->micro_batch;
     dh_batch_source source = dh_run_source(run->val_data);
     double sums[2] = {0, 0};
-    for (int64_t i = dp_rank; i < n_batches; i += job->dp) {
+    for (int64_t first = 0; first < n_batches; first += job->dp) {
         double sum, rows;
+        const int64_t i = DH_MIN(first + dp_rank, n_batches - 1);
         DH_TRY(
             dh_session_eval_batch(ctx, run->session, &source, i * job->micro_batch, &sum, &rows));
-        if (!counts_loss(run)) continue;
+        if (!counts_loss(run) || first + dp_rank >= n_batches) continue;
         sums[0] += sum;
         sums[1] += rows;
     }

@@ -277,6 +277,40 @@ static bool check_all_to_allv(round_of *r)
     return true;
 }
 
+enum { RUNS = 3 };
+
+/* Rows of run s that go from `from` to `to`. */
+static int64_t run_rows(const round_of *r, int from, int to, int s)
+{
+    return (int64_t)(dh_mix64(r->salt * 31 + (uint64_t)((from * MAX_RANKS + to) * RUNS + s)) % 4);
+}
+
+/* Every member has RUNS runs of rows, some of them empty, by destination and by source. */
+static bool check_all_to_all_rows(round_of *r)
+{
+    int64_t from[MAX_RANKS * RUNS + 1] = {0}, to[MAX_RANKS * RUNS + 1] = {0};
+    const int64_t width = r->count % 7 + 1, first = (int64_t)(r->salt % 3);
+    from[0] = to[0] = first; /* rows before the first offset are left alone */
+    memset(r->b->recv, 0, CAP * sizeof(double));
+    memset(r->b->want, 0, CAP * sizeof(double));
+    for (int j = 0; j < r->n; j++) {
+        for (int s = 0; s < RUNS; s++) {
+            const int i = j * RUNS + s;
+            from[i + 1] = from[i] + run_rows(r, r->me, j, s);
+            to[i + 1] = to[i] + run_rows(r, j, r->me, s);
+        }
+        const int64_t out = from[j * RUNS], in = to[j * RUNS];
+        fill(r->b->send, r->dtype, out * width, (from[(j + 1) * RUNS] - out) * width, r->salt,
+             r->me, 100000 * j);
+        fill(r->b->want, r->dtype, in * width, (to[(j + 1) * RUNS] - in) * width, r->salt, j,
+             100000 * r->me);
+    }
+    CASE_OK(r->env, dh_comm_all_to_all_rows(&r->env->ctx, r->group, r->b->send, from, r->b->recv,
+                                            to, RUNS, width, r->dtype));
+    SAME_BYTES(r, r->b->recv, (to[r->n * RUNS] + 1) * width);
+    return true;
+}
+
 static bool check_broadcast(round_of *r, int root)
 {
     fill(r->b->recv, r->dtype, 0, r->count, r->salt, r->me, 0);
@@ -287,7 +321,7 @@ static bool check_broadcast(round_of *r, int root)
     return true;
 }
 
-enum { N_CHECKS = 13 };
+enum { N_CHECKS = 14 };
 
 static bool check_one(round_of *r, int which)
 {
@@ -315,6 +349,8 @@ static bool check_one(round_of *r, int which)
     case 10:
         return check_all_to_allv(r);
     case 11:
+        return check_all_to_all_rows(r);
+    case 12:
         return check_broadcast(r, (int)(r->salt % (uint64_t)r->n));
     default:
         return check_reduce_scatter(r, DH_REDUCE_MAX, false);

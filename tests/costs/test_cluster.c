@@ -194,6 +194,7 @@ static void test_collectives(void **state)
     /* every pair at once: 3 of 8 parts inside at 100, 4 of 8 outside at 10 GB/s */
     check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 4e6);
     check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 4, 1, 4, DH_COLLECTIVE_DIRECT, 3e3 + .6e6);
+    check_collective(c, DH_OP_ALL_TO_ALL_ROWS, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 4e6);
     check_collective(c, DH_OP_SEND, 1e6, 2, 2, 1, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .05e6);
     check_collective(c, DH_OP_RING_EXCHANGE, 1e6, 4, 2, 2, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .025e6);
     check_collective(c, DH_OP_ALL_REDUCE, 1e9, 1, 1, 1, DH_COLLECTIVE_NEIGHBOUR, 0);

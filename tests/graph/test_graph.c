@@ -161,7 +161,7 @@ static const op_count head[] = {
 
 #define CASE(preset, kind, dropout, tp)                                                            \
     {                                                                                              \
-        preset, kind, DH_MODE_TRAIN, DH_BF16, dropout, tp, true, 1                                 \
+        preset, kind, DH_MODE_TRAIN, DH_BF16, dropout, tp, true, 1, 1                              \
     }
 
 static void differentiated_blocks_have_exactly_these_operators(void **state)
@@ -176,7 +176,7 @@ static void differentiated_blocks_have_exactly_these_operators(void **state)
          DH_COUNTOF(gpt2_layer_dropout)},
         {CASE("llama-tiny", DH_BLOCK_LAYER, 0, 1), llama_layer, DH_COUNTOF(llama_layer)},
         {CASE("llama-tiny", DH_BLOCK_LAYER, 0, 2), llama_layer_tp, DH_COUNTOF(llama_layer_tp)},
-        {{"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, 0, 1, true, 4},
+        {{"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, 0, 1, true, 4, 1},
          gpt2_layer_cp,
          DH_COUNTOF(gpt2_layer_cp)},
         {CASE("mixtral-tiny", DH_BLOCK_LAYER, 0, 1), mixtral_layer, DH_COUNTOF(mixtral_layer)},
@@ -221,7 +221,7 @@ static void residual_gradients_meet_in_the_norms(void **state)
 static void only_training_graphs_have_a_backward(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, DH_F32, 0.1, 1, false, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, DH_F32, 0.1, 1, false, 1, 1};
     dh_graph *g = build_case(&c);
     assert_fails(&ctx, dh_graph_differentiate(&ctx, g), DH_EINVAL, "built for training");
     for (size_t i = 0; i < g->ops.n; i++)
@@ -372,7 +372,7 @@ static void ring_attention_shares_the_work(void **state)
 static void context_parallelism_refuses(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_DECODE, DH_F32, 0, 1, false, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_DECODE, DH_F32, 0, 1, false, 1, 1};
     dh_graph *g = build_case(&c);
     assert_fails(&ctx, dh_pass_context_parallel(&ctx, g, 2, 0), DH_EINVAL, "training");
     dh_graph_destroy(g);
@@ -394,7 +394,7 @@ static void context_parallelism_refuses(void **state)
  * read and written. */
 static void bytes_count_operands_once(void **state)
 {
-    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 1, true, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 1, true, 1, 1};
     dh_model model = preset(c.preset);
     dh_graph *g = build_case(&c);
     const double n = 128, w = (double)model.width;
@@ -473,7 +473,7 @@ static void head_rows_are_cut_exactly(void **state)
 
 static void decoding_makes_one_row_of_logits(void **state)
 {
-    graph_case c = {"gpt2-tiny", DH_BLOCK_HEAD, DH_MODE_DECODE, DH_BF16, 0, 1, false, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_HEAD, DH_MODE_DECODE, DH_BF16, 0, 1, false, 1, 1};
     dh_graph *g = build_case(&c);
     const dh_tensor *logits = &g->tensors.at[g->x_out];
     assert_int_equal(logits->shape[0], 1);
@@ -651,6 +651,7 @@ static void equality_sees_every_part(void **state)
     DIFFERS(b->dims.vocab0, 17);
     DIFFERS(b->dims.cp, 2);
     DIFFERS(b->dims.cp_rank, 1);
+    DIFFERS(b->dims.expert_rows, 1);
     DIFFERS(b->ops.at[2].step, 1);
     DIFFERS(b->dims.rope.theta, 17);
     DIFFERS(b->dx_in, 0);

@@ -1,6 +1,6 @@
 #include "kernel_test.h"
 
-enum { N = 37, E = 8, K = 2, C = 300 };
+enum { N = 36, E = 8, K = 2, C = 300 };
 
 /* sum(dweights weights) + coef * balancing loss of the rows, from logits, with the
  * choice of experts held fixed (it has no gradient). */
@@ -65,6 +65,14 @@ static void router_chooses_and_differentiates(void **state)
     }
 }
 
+static void runs_follow_one_another(void **state)
+{
+    const int64_t counts[] = {3, 0, 5, 1}, want[] = {0, 3, 3, 8, 9};
+    int64_t offsets[5];
+    dh_k_moe_offsets(4, counts, offsets);
+    assert_memory_equal(offsets, want, sizeof want);
+}
+
 /* Every choice has a slot of its expert, in row order; capacity drops the last ones. */
 static void order_is_by_expert_then_row(void **state)
 {
@@ -83,11 +91,14 @@ static void order_is_by_expert_then_row(void **state)
     assert_memory_equal(offsets, want_capped_offsets, sizeof want_capped_offsets);
 }
 
+/* Capacity 9 is the even share: as many slots as choices, and still some of them empty. */
 static void rows_move_there_and_back(void **state)
 {
+    static const int64_t capacities[] = {0, 6, N * K / E};
     uint64_t seed = test_seed("permute");
     EACH_DTYPE(T)
-    for (int64_t capacity = 0; capacity <= 6; capacity += 6) {
+    for (size_t way = 0; way < DH_COUNTOF(capacities); way++) {
+        const int64_t capacity = capacities[way];
         const double tolerance = T == DH_BF16 ? 9e-3 : 1e-5;
         const int64_t n_slots = capacity ? E * capacity : N * K;
         int32_t experts[N * K], slot[N * K];
@@ -219,6 +230,7 @@ static void runs_of_rows_meet_their_experts(void **state)
 const struct CMUnitTest moe_tests[] = {
     cmocka_unit_test(router_chooses_and_differentiates),
     cmocka_unit_test(order_is_by_expert_then_row),
+    cmocka_unit_test(runs_follow_one_another),
     cmocka_unit_test(rows_move_there_and_back),
     cmocka_unit_test(runs_of_rows_meet_their_experts),
 };

@@ -16,6 +16,8 @@ typedef struct setup {
     dh_recompute_kind recompute;
     const dh_strategy *strategy; /* NULL: sequential */
     int64_t bucket;              /* bytes of gradients; 0: the default, which holds these models */
+    int64_t ep;                  /* 0: 1 */
+    dh_moe_mode moe;
 } setup;
 
 /* Of the tiny models: all blocks together; one or a few; pieces of a block. */
@@ -78,9 +80,11 @@ static mesh_programs *prepare(const setup *s)
                                 .n_micro = s->n_micro,
                                 .dropout = 0.1,
                                 .loss_scale = 1.0 / 128,
+                                .moe_mode = s->moe,
+                                .moe_capacity = 2,
                                 .backend = &backend};
-    assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, DH_MAX(s->cp, 1), 1, 0, s->per_node,
-                                 &m->spec.mesh));
+    assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, DH_MAX(s->cp, 1), DH_MAX(s->ep, 1), 0,
+                                 s->per_node, &m->spec.mesh));
     return m;
 }
 
@@ -114,11 +118,12 @@ static dh_status verify(dh_ctx *ctx, const mesh_programs *m)
 
 static void print_setup(const setup *s)
 {
-    print_message(
-        "%s, %s, %s: tp %lld pp %lld dp %lld cp %lld, %lld ranks a node, %s%s, recompute %d\n",
-        s->preset, s->schedule, s->strategy ? s->strategy->name : "sequential", (long long)s->tp,
-        (long long)s->pp, (long long)s->dp, (long long)s->cp, (long long)s->per_node,
-        dh_dtype_name(s->dtype), s->zero1 ? ", zero1" : "", (int)s->recompute);
+    print_message("%s, %s, %s: tp %lld pp %lld dp %lld cp %lld ep %lld, %lld ranks a node, %s%s, "
+                  "recompute %d, experts' mode %d\n",
+                  s->preset, s->schedule, s->strategy ? s->strategy->name : "sequential",
+                  (long long)s->tp, (long long)s->pp, (long long)s->dp, (long long)s->cp,
+                  (long long)s->ep, (long long)s->per_node, dh_dtype_name(s->dtype),
+                  s->zero1 ? ", zero1" : "", (int)s->recompute, (int)s->moe);
 }
 
 /* Calls visit for every mesh of up to 8 ranks that the schedule can have. */
@@ -264,11 +269,11 @@ static void classes_are_alike(void **state)
 static void context_parallelism_verifies(void **state)
 {
     static const setup setups[] = {
-        {"llama-tiny", "1f1b", 1, 1, 1, 0, 2, 16, DH_F32, false, 2, 0, NULL, 0},
-        {"llama-tiny", "1f1b", 2, 2, 1, 0, 4, 16, DH_BF16, true, 2, 0, NULL, 50000},
-        {"gpt2-tiny", "zb-h1", 1, 2, 2, 2, 4, 16, DH_F32, true, 2, 0, NULL, 50000},
-        {"gpt2-tiny", "dhelix-w", 1, 2, 1, 1, 4, 32, DH_F32, false, 4, 0, NULL, 0},
-        {"llama-tiny", "dhelix-w", 4, 1, 3, 12, 2, 16, DH_BF16, true, 2, 0, NULL, 50000},
+        {"llama-tiny", "1f1b", 1, 1, 1, 0, 2, 16, DH_F32, false, 2, 0, NULL, 0, 0, 0},
+        {"llama-tiny", "1f1b", 2, 2, 1, 0, 4, 16, DH_BF16, true, 2, 0, NULL, 50000, 0, 0},
+        {"gpt2-tiny", "zb-h1", 1, 2, 2, 2, 4, 16, DH_F32, true, 2, 0, NULL, 50000, 0, 0},
+        {"gpt2-tiny", "dhelix-w", 1, 2, 1, 1, 4, 32, DH_F32, false, 4, 0, NULL, 0, 0, 0},
+        {"llama-tiny", "dhelix-w", 4, 1, 3, 12, 2, 16, DH_BF16, true, 2, 0, NULL, 50000, 0, 0},
     };
     for (size_t i = 0; i < DH_COUNTOF(setups); i++) {
         setup s = setups[i];
@@ -285,6 +290,40 @@ static void context_parallelism_verifies(void **state)
     }
 }
 
+static const setup expert_setups[] = {
+    {"mixtral-tiny", "1f1b", 1, 1, 2, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS},
+    {"mixtral-tiny", "1f1b", 2, 1, 4, 0, 2, 16, DH_BF16, true, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS},
+    {"mixtral-tiny", "1f1b", 1, 2, 4, 2, 4, 16, DH_F32, false, 1, 0, NULL, 0, 4, DH_MOE_CAPACITY},
+    {"mixtral-tiny", "zb-h1", 1, 2, 6, 3, 4, 16, DH_F32, true, 1, 0, NULL, 50000, 2,
+     DH_MOE_DROPLESS},
+    {"mixtral-tiny", "dhelix-w", 2, 2, 2, 2, 4, 16, DH_BF16, true, 2, 0, NULL, 400000, 2,
+     DH_MOE_DROPLESS},
+    {"mixtral-tiny", "dhelix-w", 1, 2, 4, 0, 4, 16, DH_BF16, true, 2, 0, NULL, 0, 2,
+     DH_MOE_CAPACITY},
+};
+
+/* All strategies on one of them, as finding pairs takes its time; cheap ones on all. */
+static void expert_parallelism_verifies(void **state)
+{
+    size_t n;
+    const dh_strategy *rows = dh_strategies(&n);
+    for (size_t i = 0; i < DH_COUNTOF(expert_setups); i++) {
+        setup s = expert_setups[i];
+        verifies(&s);
+        is_alike_within_classes(&s);
+        for (int kind = DH_RECOMPUTE_KIND_SELECTIVE; kind <= DH_RECOMPUTE_KIND_FULL; kind++) {
+            s.recompute = (dh_recompute_kind)kind;
+            verifies(&s);
+        }
+    }
+    setup s = {"mixtral-tiny", "dhelix-w", 1, 2, 2, 0, 4, 16, DH_F32, true, 1, 0, NULL, 0, 2, 0};
+    for (size_t k = 0; k < n; k++) {
+        s.strategy = &rows[k];
+        verifies(&s);
+        is_alike_within_classes(&s);
+    }
+}
+
 static double log_uniform(uint64_t *seed, double lo, double hi)
 {
     return lo * pow(hi / lo, (double)(test_rand(seed) % 1000) / 1000);
@@ -296,7 +335,8 @@ static void strategies_agree_on_uneven_shards(void **state)
     uint64_t seed = test_seed("strategies_agree_on_uneven_shards");
     size_t n;
     const dh_strategy *rows = dh_strategies(&n);
-    const setup s = {"llama-tiny", "dhelix-w", 4, 2, 1, 0, 4, 16, DH_F32, false, 1, 0, NULL, 0};
+    const setup s = {"llama-tiny", "dhelix-w", 4, 2, 1,    0, 4, 16,
+                     DH_F32,       false,      1, 0, NULL, 0, 0, 0};
     mesh_programs *m = prepare(&s);
     m->model.vocab = 13;
     for (int turn = 0; turn < 40; turn++)
@@ -346,6 +386,19 @@ static void classes_are_few(void **state)
     s.dp = 3;
     s.per_node = 3; /* some tensor-parallel groups straddle nodes, some do not */
     assert_int_equal(count_classes(&s), 2 * 2 * 3);
+    s = (setup){.preset = "mixtral-tiny",
+                .schedule = "1f1b",
+                .tp = 2,
+                .pp = 2,
+                .dp = 8,
+                .ep = 4,
+                .n_micro = 4,
+                .seq = 16};
+    assert_int_equal(count_classes(&s), 2 * 2 * 2);
+    s.zero1 = true;
+    assert_int_equal(count_classes(&s), 2 * 2 * 2 * 2);
+    s.dp = 4; /* one copy of the experts */
+    assert_int_equal(count_classes(&s), 2 * 2 * 2);
 }
 
 static void uneven_nodes_verify(void **state)
@@ -522,11 +575,14 @@ static uint32_t random_call(const dh_program *p, uint64_t *seed)
 }
 
 static const setup fault_setups[] = {
-    {"gpt2-tiny", "1f1b", 1, 4, 1, 0, 8, 16, DH_F32, false, 1, 0, NULL, 0},
-    {"llama-tiny", "1f1b", 2, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000},
-    {"gpt2-tiny", "zb-h1", 2, 4, 1, 2, 8, 16, DH_F32, false, 1, 0, NULL, 0},
-    {"llama-tiny", "interleaved-1f1b", 1, 2, 4, 1, 4, 16, DH_F32, true, 1, 0, NULL, 0},
-    {"gpt2-tiny", "dhelix-w", 2, 2, 2, 4, 4, 16, DH_BF16, true, 1, 0, NULL, 50000},
+    {"gpt2-tiny", "1f1b", 1, 4, 1, 0, 8, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0},
+    {"llama-tiny", "1f1b", 2, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0},
+    {"gpt2-tiny", "zb-h1", 2, 4, 1, 2, 8, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0},
+    {"llama-tiny", "interleaved-1f1b", 1, 2, 4, 1, 4, 16, DH_F32, true, 1, 0, NULL, 0, 0, 0},
+    {"gpt2-tiny", "dhelix-w", 2, 2, 2, 4, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0},
+    {"mixtral-tiny", "1f1b", 1, 1, 4, 0, 2, 16, DH_F32, true, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS},
+    {"mixtral-tiny", "dhelix-w", 2, 2, 2, 4, 4, 16, DH_F32, false, 1, 0, NULL, 50000, 2,
+     DH_MOE_CAPACITY},
 };
 
 /* The faulty rank is one of those named, unless a long cycle was cut short. */
@@ -596,9 +652,10 @@ static void reduced_agrees_with_full(void **state)
 {
     uint64_t seed = test_seed("reduced_agrees_with_full");
     const setup setups[] = {
-        {"llama-tiny", "1f1b", 4, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000},
-        {"gpt2-tiny", "zb-h1", 1, 2, 3, 0, 4, 16, DH_F32, true, 1, 0, NULL, 0},
-        {"gpt2-tiny", "interleaved-1f1b", 2, 2, 3, 2, 4, 16, DH_F32, false, 1, 0, NULL, 0},
+        {"llama-tiny", "1f1b", 4, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0},
+        {"gpt2-tiny", "zb-h1", 1, 2, 3, 0, 4, 16, DH_F32, true, 1, 0, NULL, 0, 0, 0},
+        {"gpt2-tiny", "interleaved-1f1b", 2, 2, 3, 2, 4, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0},
+        {"mixtral-tiny", "1f1b", 1, 1, 8, 0, 2, 16, DH_F32, true, 1, 0, NULL, 50000, 4, 0},
     };
     size_t n_failed = 0, n_passed = 0;
     for (size_t n = 0; n < DH_COUNTOF(setups); n++)
@@ -677,11 +734,47 @@ static bool take_part_in(dh_program *p, uint32_t i)
     return true;
 }
 
+static uint32_t tensor_of(dh_program *p, uint32_t i, int operand, uint32_t *graph)
+{
+    *graph = p->blocks.at[p->instrs.at[i].block].graph;
+    return dh_instr_op(p, &p->instrs.at[i])->in[operand];
+}
+
+/* Room for half of what may come back, as if this rank's moe.capacity were another. */
+static bool halve_input(dh_program *p, uint32_t i)
+{
+    uint32_t graph, tensor = tensor_of(p, i, 0, &graph);
+    halve_tensor(p, graph, tensor);
+    return true;
+}
+
+static bool halve_offsets(dh_program *p, uint32_t i)
+{
+    uint32_t graph, tensor = tensor_of(p, i, 1, &graph);
+    halve_tensor(p, graph, tensor);
+    return true;
+}
+
+static void experts_exchange_alike(void **state)
+{
+    const setup s = expert_setups[0]; /* 32 tokens, 2 of 8 experts each; rows of 64 */
+    EXPECT(&s, 1, DH_OP_ALL_TO_ALL_ROWS, halve_size, "on group ep", "rank 0) is all_to_all_rows of",
+           "rank 1) is all_to_all_rows of", "runs", "do not fit together");
+    EXPECT(&s, 1, DH_OP_ALL_TO_ALL_ROWS, halve_input, "on group ep", "rank 1) is all_to_all_rows",
+           "do not fit together");
+    EXPECT(&s, 0, DH_OP_ALL_TO_ALL_ROWS, halve_offsets, "its operands do not fit", "rank 0");
+    EXPECT(&s, 1, DH_OP_ALL_TO_ALL, halve_size, "all_to_all of", "rank 1", "rank 0");
+    EXPECT(&s, 1, DH_OP_ALL_TO_ALL_ROWS, swap_calls, "deadlock", "all_to_all_rows", "rank 1");
+    EXPECT(&s, 1, DH_OP_ALL_TO_ALL_ROWS, drop_waits, "rank 1", "a wait for instruction");
+    EXPECT(&s, 0, DH_OP_ALL_TO_ALL_ROWS, drop_call, "on group ep", "rank 0", "rank 1");
+}
+
 static void messages_name_both_ends(void **state)
 {
-    const setup pipe = {"llama-tiny", "1f1b", 1, 3, 1, 0, 3, 16, DH_F32, false, 1, 0, NULL, 0};
-    const setup tensor = {"llama-tiny", "1f1b", 2,     1, 2, 0,    1,
-                          16,           DH_F32, false, 1, 0, NULL, 150000};
+    const setup pipe = {"llama-tiny", "1f1b", 1, 3, 1,    0, 3, 16,
+                        DH_F32,       false,  1, 0, NULL, 0, 0, 0};
+    const setup tensor = {"llama-tiny", "1f1b", 2, 1, 2,    0,      1, 16,
+                          DH_F32,       false,  1, 0, NULL, 150000, 0, 0};
     EXPECT(&pipe, 1, DH_OP_SEND, change_tag, "two ends of a transfer", "rank 1) is send",
            "with tag 1", "rank 2) is recv", "with tag 0", "micro-batch 0");
     EXPECT(&pipe, 0, DH_OP_SEND, halve_size, "rank 0) is send of 1024 f32",
@@ -700,7 +793,7 @@ static void messages_name_both_ends(void **state)
 static void deadlock_shows_the_cycle(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0};
+    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0};
     mesh_programs *m = build(&s);
     assert_true(send_first(m->at[0], 0));
     const dh_program *const *programs = (const dh_program *const *)m->at;
@@ -716,7 +809,7 @@ static void deadlock_shows_the_cycle(void **state)
 static void other_meshes_are_refused(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0};
+    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0};
     mesh_programs *m = build(&s);
     const dh_program *programs[] = {m->at[1], m->at[0]};
     assert_fails(&ctx, dh_programs_verify(&ctx, programs, 2), DH_EINVAL, "in order");
@@ -731,6 +824,7 @@ int main(void)
         cmocka_unit_test(strategies_agree_on_uneven_shards),
         cmocka_unit_test(strategies_verify),
         cmocka_unit_test(context_parallelism_verifies),
+        cmocka_unit_test(expert_parallelism_verifies),
         cmocka_unit_test(all_schedules_verify),
         cmocka_unit_test(classes_are_alike),
         cmocka_unit_test(classes_are_few),
@@ -738,6 +832,7 @@ int main(void)
         cmocka_unit_test(shards_of_padding_verify),
         cmocka_unit_test(faults_are_found_and_named),
         cmocka_unit_test(reduced_agrees_with_full),
+        cmocka_unit_test(experts_exchange_alike),
         cmocka_unit_test(messages_name_both_ends),
         cmocka_unit_test(deadlock_shows_the_cycle),
         cmocka_unit_test(other_meshes_are_refused),

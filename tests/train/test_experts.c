@@ -1,5 +1,6 @@
 /* Mixtral over meshes against one rank, on real text: losses, gradient norms, the
- * auxiliary loss; the same bits where nothing but the order of work changes.
+ * auxiliary loss; the same bits where nothing but the order of work changes; checkpoints
+ * between ways of placing experts; what ends a run that has no room.
  *
  * Tolerances are those of test_meshes.c. A difference in the last bits could make a router
  * choose otherwise and so become a visible one; in 20 steps of a small model that is rare
@@ -14,15 +15,17 @@ static char dir[256];
     "        ffn_width: 48, vocab: 65, max_seq: 32, n_experts: 4, top_k: 2,\n"                     \
     "        router_aux_coef: 0.05}\n"
 
-static void folder(char *path, size_t cap, const char *name)
-{
-    snprintf(path, cap, "%s/%s", dir, name);
-}
-
 static void remove_run(const char *out)
 {
     dh_ctx ctx = DH_CTX_INIT;
     assert_ok(&ctx, dh_dir_remove(&ctx, out));
+}
+
+/* Free of what an earlier test that failed may have left there. */
+static void folder(char *path, size_t cap, const char *name)
+{
+    snprintf(path, cap, "%s/%s", dir, name);
+    remove_run(path);
 }
 
 /* ---- meshes against one rank --------------------------------------------------------------- */
@@ -62,6 +65,18 @@ static const char *const meshes[] = {
     "parallel.tp=2 parallel.cp=2",
     "parallel.pp=2 parallel.cp=2",
     "parallel.dp=2 parallel.tp=2 parallel.cp=2 parallel.zero1=true",
+    /* experts over ranks */
+    "parallel.dp=2 parallel.ep=2",
+    "parallel.dp=4 parallel.ep=4",
+    "parallel.dp=4 parallel.ep=2",
+    "parallel.dp=4 parallel.ep=2 parallel.zero1=true",
+    "parallel.dp=2 parallel.ep=2 parallel.tp=2",
+    "parallel.dp=2 parallel.ep=2 parallel.cp=2 parallel.zero1=true",
+    "parallel.dp=2 parallel.ep=2 parallel.pp=2 train.recompute=selective",
+    "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=dhelix-w strategy=round-robin",
+    "parallel.dp=2 parallel.ep=2 parallel.pp=2 strategy=list train.recompute=full",
+    "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=zb-v parallel.zero1=true",
+    "parallel.dp=4 parallel.ep=4 parallel.tp=2 topology.ranks_per_node=2",
 };
 
 static void a_mixtral_trains_alike_on_every_mesh(void **state)
@@ -93,6 +108,132 @@ static void a_mixtral_trains_alike_on_every_mesh(void **state)
            DH_COUNTOF(meshes), worst, worst_aux);
 }
 
+/* A pair of runs: losses, norms and weights differ by at most so much; 0: in no bit. */
+static void expect_close(const char *a, const char *b, double allowed)
+{
+    char out_a[300], out_b[300];
+    run_curve curve_a, curve_b;
+    folder(out_a, sizeof out_a, "a");
+    folder(out_b, sizeof out_b, "b");
+    run_curve_of(RUN_MIXTRAL, a, out_a, &curve_a);
+    run_curve_of(RUN_MIXTRAL, b, out_b, &curve_b);
+    const double d = run_distance(&curve_a, &curve_b, 0);
+    if (!(d <= allowed)) fail_msg("\"%s\" and \"%s\": losses differ by %g", a, b, d);
+    if (allowed == 0 && !run_same_bytes(out_a, out_b, 20))
+        fail_msg("\"%s\" and \"%s\": other weights", a, b);
+    remove_run(out_a);
+    remove_run(out_b);
+}
+
+/* Several sequences a micro-batch, as many dropped by every rank, fewer validation batches
+ * than ranks (6 sequences for 4 of them). */
+static void expert_parallelism_keeps_micro_batches_apart(void **state)
+{
+    expect_close("train.micro_batch=2 eval.batches=0",
+                 "train.micro_batch=2 eval.batches=0 parallel.dp=4 parallel.ep=4", tolerance);
+    expect_close("train.batch=4 parallel.dp=4",
+                 "train.batch=4 parallel.dp=4 parallel.ep=2 eval.batches=6", tolerance);
+    expect_close("parallel.dp=2 moe.mode=capacity moe.capacity=1",
+                 "parallel.dp=2 moe.mode=capacity moe.capacity=1 parallel.ep=2 parallel.tp=2",
+                 tolerance);
+}
+
+/* What only orders work or shards the optimizer changes no bit, nor does running again. */
+static void orders_and_shards_of_experts_change_no_bit(void **state)
+{
+    static const char base[] = "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=1f1b";
+    static const char *const same[] = {
+        "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=dhelix-w strategy=round-robin",
+        "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=dhelix-w strategy=list",
+        "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=1f1b train.recompute=full",
+        "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=1f1b moe.capacity=4",
+    };
+    for (size_t i = 0; i < DH_COUNTOF(same); i++) expect_close(base, same[i], 0);
+    expect_close("parallel.dp=4 parallel.ep=2", "parallel.dp=4 parallel.ep=2 parallel.zero1=true",
+                 0);
+    static const char bf16[] = "parallel.dp=4 parallel.ep=2 parallel.zero1=true train.dtype=bf16";
+    expect_close(bf16, bf16, 0);
+}
+
+static void train_in_two_parts(const char *first, const char *then, const char *out,
+                               run_curve *curve)
+{
+    char settings[400];
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_train_result result;
+    snprintf(settings, sizeof settings, "%s train.steps=10 optimizer.decay_steps=20", first);
+    run_curve_of(RUN_MIXTRAL, settings, out, curve);
+    if (run_job(&ctx, RUN_MIXTRAL, then, out, &result) != DH_OK)
+        fail_msg("%s: %s", then, ctx.message);
+    assert_int_equal(result.resumed_at, 10);
+    run_read_curve(out, curve);
+}
+
+static void a_run_goes_on_with_experts_elsewhere(void **state)
+{
+    static const struct {
+        const char *first, *then;
+    } cases[] = {
+        {"parallel.dp=2 parallel.ep=2", "ranks=1"},
+        {"ranks=1", "parallel.dp=2 parallel.ep=2 parallel.zero1=true"},
+        {"parallel.dp=4 parallel.ep=2 parallel.zero1=true", "parallel.dp=4 parallel.ep=4"},
+        {"parallel.dp=4 parallel.ep=4", "parallel.dp=2 parallel.ep=2 parallel.tp=2"},
+        {"parallel.dp=2 parallel.ep=2 parallel.cp=2 parallel.zero1=true",
+         "parallel.pp=2 parallel.tp=2"},
+    };
+    run_curve whole, parts;
+    char out[300];
+    double worst = 0;
+    folder(out, sizeof out, "parts");
+    run_curve_of(RUN_MIXTRAL, "ranks=1", out, &whole);
+    remove_run(out);
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        train_in_two_parts(cases[i].first, cases[i].then, out, &parts);
+        const double d = run_distance(&whole, &parts, 0);
+        if (!(d <= tolerance))
+            fail_msg("\"%s\", then \"%s\": losses differ by %g", cases[i].first, cases[i].then, d);
+        worst = fmax(worst, d);
+        remove_run(out);
+    }
+    printf("  losses differ by %.2g at most\n", worst);
+}
+
+/* ---- refused, or ended ---------------------------------------------------------------------- */
+
+static void too_many_rows_end_the_run(void **state)
+{
+    static const char *const parts[] = {"moe_offsets", "layer ", "rank ", "rows come to",
+                                        "raise moe.capacity to 1."};
+    char out[300];
+    dh_ctx ctx = DH_CTX_INIT;
+    folder(out, sizeof out, "full");
+    assert_int_equal(
+        run_job(&ctx, RUN_MIXTRAL, "parallel.dp=2 parallel.ep=2 moe.capacity=1.01", out, NULL),
+        DH_EINVAL);
+    for (size_t i = 0; i < DH_COUNTOF(parts); i++)
+        if (!strstr(ctx.message, parts[i])) fail_msg("\"%s\" lacks \"%s\"", ctx.message, parts[i]);
+    remove_run(out);
+}
+
+static void impossible_expert_meshes_are_refused(void **state)
+{
+    static const struct {
+        const char *settings, *message;
+    } cases[] = {
+        {"parallel.dp=3 parallel.ep=3 train.batch=6", "parallel.ep 3 does not divide"},
+        {"parallel.dp=2 parallel.ep=4", "parallel.ep"},
+        {"parallel.dp=2 parallel.ep=2 moe.capacity=0.9", "moe.capacity=0.9 leaves no room"},
+    };
+    char out[300];
+    folder(out, sizeof out, "refused");
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        assert_fails(&ctx, run_job(&ctx, RUN_MIXTRAL, cases[i].settings, out, NULL), DH_EINVAL,
+                     cases[i].message);
+        assert_false(dh_path_exists(out));
+    }
+}
+
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 static int make_folder(void **state)
@@ -111,6 +252,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mixtral_trains_alike_on_every_mesh),
+        cmocka_unit_test(expert_parallelism_keeps_micro_batches_apart),
+        cmocka_unit_test(orders_and_shards_of_experts_change_no_bit),
+        cmocka_unit_test(a_run_goes_on_with_experts_elsewhere),
+        cmocka_unit_test(too_many_rows_end_the_run),
+        cmocka_unit_test(impossible_expert_meshes_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

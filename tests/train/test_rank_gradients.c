@@ -32,6 +32,11 @@ static const char model_llama[] =
     "model: {family: llama, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
     "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: false}\n";
 
+static const char model_mixtral[] =
+    "model: {family: mixtral, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 40, n_experts: 8, top_k: 2, router_aux_coef: 0.05, vocab: 65,\n"
+    "        max_seq: 32, tied_head: false}\n";
+
 static dh_job *parse(const char *model, const char *parallel)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -194,6 +199,25 @@ static double compare(const team *one, const team *many, const char *parallel)
     return worst;
 }
 
+static void gradients_over(const char *model, const char *const *meshes, size_t n)
+{
+    team one;
+    run_team(model, "dp: 1", &one);
+    assert_true(one.members[0].norm > 0.1);
+    for (size_t i = 0; i < n; i++) {
+        team many;
+        run_team(model, meshes[i], &many);
+        double worst = compare(&one, &many, meshes[i]);
+        for (int r = 0; r < many.n; r++)
+            if (!(fabs(many.members[r].norm / one.members[0].norm - 1) <= 1e-6))
+                fail_msg("%s: norm %.9g on rank %d, %.9g on one", meshes[i], many.members[r].norm,
+                         r, one.members[0].norm);
+        printf("  {%s}: %.2g\n", meshes[i], worst);
+        end_team(&many);
+    }
+    end_team(&one);
+}
+
 static void gradients_of(const char *model)
 {
     static const char *const meshes[] = {
@@ -213,21 +237,7 @@ static void gradients_of(const char *model)
         "dp: 2, tp: 2, pp: 2, zero1: true, schedule: v-min",
         "tp: 2, pp: 2, cp: 2",
     };
-    team one;
-    run_team(model, "dp: 1", &one);
-    assert_true(one.members[0].norm > 0.1);
-    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
-        team many;
-        run_team(model, meshes[i], &many);
-        double worst = compare(&one, &many, meshes[i]);
-        for (int r = 0; r < many.n; r++)
-            if (!(fabs(many.members[r].norm / one.members[0].norm - 1) <= 1e-6))
-                fail_msg("%s: norm %.9g on rank %d, %.9g on one", meshes[i], many.members[r].norm,
-                         r, one.members[0].norm);
-        printf("  {%s}: %.2g\n", meshes[i], worst);
-        end_team(&many);
-    }
-    end_team(&one);
+    gradients_over(model, meshes, DH_COUNTOF(meshes));
 }
 
 static void gpt2_gradients(void **state)
@@ -240,6 +250,26 @@ static void llama_gradients(void **state)
     gradients_of(model_llama);
 }
 
+/* A rank of an expert's copies sums what it got from others' tokens. */
+static void mixtral_gradients(void **state)
+{
+    static const char *const meshes[] = {
+        "dp: 2",
+        "tp: 2, pp: 2, cp: 2",
+        "dp: 2, ep: 2",
+        "dp: 8, ep: 8",
+        "dp: 4, ep: 2",
+        "dp: 4, ep: 2, zero1: true",
+        "dp: 2, ep: 2, tp: 2",
+        "dp: 2, ep: 2, cp: 2",
+        "dp: 4, ep: 4, pp: 2, zero1: true, schedule: zb-h1",
+        "dp: 2, ep: 2, pp: 2, schedule: dhelix-w",
+        "dp: 4, ep: 2, tp: 2, zero1: true",
+        "dp: 2, ep: 2, tp: 2, pp: 2, schedule: v-min",
+    };
+    gradients_over(model_mixtral, meshes, DH_COUNTOF(meshes));
+}
+
 int main(void)
 {
     uint64_t seed = test_seed("gradients");
@@ -249,6 +279,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_gradients),
         cmocka_unit_test(llama_gradients),
+        cmocka_unit_test(mixtral_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -559,6 +559,29 @@ dh_status dh_comm_all_to_allv(dh_ctx *ctx, dh_comm_group *group, const void *sen
     return all_to_all(ctx, group, send, recv, dtype);
 }
 
+/* Elements of rows [offsets[0], offsets[1]); n negative where they do not rise. */
+static dh_comm_part rows_part(int64_t first, int64_t end, int64_t width)
+{
+    dh_comm_part part;
+    if (first < 0 || __builtin_mul_overflow(first, width, &part.at) ||
+        __builtin_mul_overflow(end - first, width, &part.n))
+        return (dh_comm_part){0, -1};
+    return part;
+}
+
+dh_status dh_comm_all_to_all_rows(dh_ctx *ctx, dh_comm_group *group, const void *send,
+                                  const int64_t *send_offsets, void *recv,
+                                  const int64_t *recv_offsets, int64_t runs, int64_t width,
+                                  dh_dtype dtype)
+{
+    for (int j = 0; j < group->n; j++) {
+        const int64_t first = j * runs, end = first + runs;
+        group->parts[0][j] = rows_part(send_offsets[first], send_offsets[end], width);
+        group->parts[1][j] = rows_part(recv_offsets[first], recv_offsets[end], width);
+    }
+    return all_to_all(ctx, group, send, recv, dtype);
+}
+
 dh_status dh_comm_broadcast(dh_ctx *ctx, dh_comm_group *g, void *buf, int64_t count, dh_dtype dtype,
                             int root)
 {

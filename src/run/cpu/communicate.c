@@ -1,12 +1,16 @@
 /* Communication operators: counts and types out of the graph, one call each. */
 #include "run/cpu/exec.h"
 
+#include <string.h>
+
 typedef struct transfer {
     dh_comm_group *group;
     const dh_block *block;
     const dh_tensor *in, *out; /* of operand 0; NULL where there is none */
     const void *send;
     void *recv;
+    const void *const *operands; /* inputs; of runs of rows, offsets are the second and third */
+    int64_t n_offsets;
 } transfer;
 
 static dh_status all_gather(dh_ctx *ctx, const transfer *t)
@@ -33,6 +37,18 @@ static dh_status all_to_all(dh_ctx *ctx, const transfer *t)
     return dh_comm_all_to_all(ctx, t->group, t->send, t->recv, n, t->in->dtype);
 }
 
+/* Rows that nobody sends are made zeros: what reads whole tensors finds numbers. */
+static dh_status all_to_all_rows(dh_ctx *ctx, const transfer *t)
+{
+    const int64_t width = dh_tensor_elements(t->out) / t->out->shape[0];
+    const size_t row = (size_t)width * dh_dtype_bytes(t->out->dtype);
+    const int64_t *from = t->operands[1], *to = t->operands[2], used = to[t->n_offsets - 1];
+    memset((char *)t->recv + (size_t)used * row, 0, (size_t)(t->out->shape[0] - used) * row);
+    return dh_comm_all_to_all_rows(ctx, t->group, t->send, from, t->recv, to,
+                                   (t->n_offsets - 1) / dh_comm_group_size(t->group), width,
+                                   t->out->dtype);
+}
+
 static dh_status send(dh_ctx *ctx, const transfer *t)
 {
     return dh_comm_send(ctx, t->group, t->send, dh_tensor_elements(t->in), t->in->dtype,
@@ -57,6 +73,7 @@ static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
     [DH_OP_REDUCE_SCATTER] = reduce_scatter,
     [DH_OP_ALL_REDUCE] = all_reduce,
     [DH_OP_ALL_TO_ALL] = all_to_all,
+    [DH_OP_ALL_TO_ALL_ROWS] = all_to_all_rows,
     [DH_OP_RING_EXCHANGE] = ring_exchange,
     [DH_OP_SEND] = send,
     [DH_OP_RECV] = recv,
@@ -76,6 +93,8 @@ dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_graph *
                   .in = op->in[0] == DH_NONE ? NULL : &graph->tensors.at[op->in[0]],
                   .out = op->out[0] == DH_NONE ? NULL : &graph->tensors.at[op->out[0]],
                   .send = in[0],
-                  .recv = out[0]};
+                  .recv = out[0],
+                  .operands = in,
+                  .n_offsets = op->in[1] == DH_NONE ? 0 : graph->tensors.at[op->in[1]].shape[0]};
     return calls[op->type](ctx, &t);
 }

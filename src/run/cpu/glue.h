@@ -49,6 +49,7 @@ dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_cpu_call *c);
 dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_cpu_call *c);
 dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_cpu_call *c);
 dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_cpu_call *c);
 dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_cpu_call *c);
 dh_status dh_cpu_run_moe_unpermute(dh_ctx *ctx, const dh_cpu_call *c);
 dh_status dh_cpu_run_moe_unpermute_grad(dh_ctx *ctx, const dh_cpu_call *c);

@@ -1,6 +1,7 @@
 /* Mixture of experts: shapes out of the graph, pointers out of the call. */
 #include "run/cpu/glue.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "run/cpu/kernels.h"
@@ -74,6 +75,21 @@ dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_cpu_call *c)
                    c->graph->dims.expert_capacity, offsets, c->out[0]);
     for (int64_t e = 0; counts && e < E; e++) counts[e] = offsets[e + 1] - offsets[e];
     return DH_OK;
+}
+
+/* The one place that learns how many rows come, before any does. */
+dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    const dh_dims *d = &c->graph->dims;
+    const int64_t n_runs = in_tensor(c, 0)->shape[0];
+    const int64_t *offsets = c->out[0];
+    dh_k_moe_offsets(n_runs, c->in[0], c->out[0]);
+    if (offsets[n_runs] <= d->expert_rows) return DH_OK;
+    const double share = (double)offsets[n_runs] / (double)(d->batch * d->seq * d->top_k);
+    return dh_fail(ctx, DH_EINVAL,
+                   "%lld rows come to this rank's experts, which have room for %lld: raise "
+                   "moe.capacity to %.2f, or give experts a fixed share by moe.mode capacity",
+                   (long long)offsets[n_runs], (long long)d->expert_rows, ceil(share * 100) / 100);
 }
 
 dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_cpu_call *c)

@@ -227,6 +227,8 @@ double dh_k_router_aux(int64_t E, int64_t rows, const double *counts, const doub
  * capacity > 0: each expert owns `capacity` slots, and choices beyond get slot -1. */
 void dh_k_moe_order(int64_t N, int64_t E, int64_t top_k, const int32_t *experts, int64_t capacity,
                     int64_t *offsets, int32_t *slot_of);
+/* offsets [n_runs + 1] of runs that follow one another, from their lengths. */
+void dh_k_moe_offsets(int64_t n_runs, const int64_t *counts, int64_t *offsets);
 /* y [n_slots,C]: y[slot_of[n*top_k+j]] = x[n]; slots that no choice has are zeros. */
 void dh_k_moe_permute(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k, const void *x,
                       const int32_t *slot_of, int64_t n_slots, void *y);

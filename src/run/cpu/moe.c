@@ -121,13 +121,27 @@ void dh_k_moe_order(int64_t N, int64_t E, int64_t top_k, const int32_t *experts,
     offsets[0] = 0;
 }
 
+void dh_k_moe_offsets(int64_t n_runs, const int64_t *counts, int64_t *offsets)
+{
+    offsets[0] = 0;
+    for (int64_t s = 0; s < n_runs; s++) offsets[s + 1] = offsets[s] + counts[s];
+}
+
 /* ---- rows ------------------------------------------------------------------------------ */
+
+/* Whether some slot is nobody's: there are more of them than choices, or a choice has none. */
+static bool leaves_slots(int64_t n_choices, const int32_t *slot_of, int64_t n_slots)
+{
+    bool dropped = false;
+    for (int64_t i = 0; i < n_choices; i++) dropped |= slot_of[i] < 0;
+    return dropped || n_slots > n_choices;
+}
 
 void dh_k_moe_permute(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k, const void *x,
                       const int32_t *slot_of, int64_t n_slots, void *y)
 {
     const size_t bytes = (size_t)C * dh_dtype_bytes(dtype);
-    if (n_slots != N * top_k) dh_k_zero((size_t)n_slots * bytes, y);
+    if (leaves_slots(N * top_k, slot_of, n_slots)) dh_k_zero((size_t)n_slots * bytes, y);
 #pragma omp parallel for schedule(static) if (N * C >= PARALLEL_MIN)
     for (int64_t i = 0; i < N * top_k; i++)
         if (slot_of[i] >= 0)
@@ -165,7 +179,8 @@ void dh_k_moe_unpermute_bwd(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k,
                             int64_t n_slots, void *dy, float *dweights)
 {
     const dh_simd *simd = dh_simd_get();
-    if (n_slots != N * top_k) dh_k_zero((size_t)(n_slots * C) * dh_dtype_bytes(dtype), dy);
+    if (leaves_slots(N * top_k, slot_of, n_slots))
+        dh_k_zero((size_t)(n_slots * C) * dh_dtype_bytes(dtype), dy);
 #pragma omp parallel for schedule(static) if (N * C >= PARALLEL_MIN)
     for (int64_t i = 0; i < N * top_k; i++) {
         const int64_t slot = slot_of[i];
