@@ -4,8 +4,10 @@
 
 #include <signal.h>
 
+#include "dhelix/cluster.h"
 #include "dhelix/job.h"
 #include "dhelix/session.h"
+#include "dhelix/simulate.h"
 #include "dhelix/tokenizer.h"
 
 #ifdef __cplusplus
@@ -59,6 +61,26 @@ dh_status dh_train_ordering(dh_ctx *ctx, const dh_job *job, dh_ordering *orderin
 /* The job's tokenizer; a vocabulary that the job leaves to it is filled in, a given one
  * must hold its ids. "chars" reads the training texts. Caller frees *tokenizer. */
 dh_status dh_train_tokenizer(dh_ctx *ctx, dh_job *job, dh_tokenizer **tokenizer);
+
+/* ---- simulated training --------------------------------------------------------------------- */
+
+typedef struct dh_train_simulation {
+    const dh_cluster *cluster; /* whose devices and links; NULL: this machine's costs */
+    const char *strategy;      /* instead of the job's; NULL: that */
+    dh_sim_options sim;
+} dh_train_simulation;
+
+/* One training step of the job, simulated: the programs that dh_train would run, on costs. No
+ * data is read, but for a vocabulary that the job leaves to its tokenizer. On a cluster, nodes
+ * are the cluster's and kernels need no scratch.
+ * out       set only on DH_OK; caller frees with dh_sim_destroy
+ * errors    as dh_simulate; what the job cannot have (dh_train_plan, dh_train_schedule) */
+dh_status dh_train_simulate(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how, dh_sim **sim);
+
+/* What a run would leave in its folder: job.yaml, summary.json with rank 0's times, and
+ * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */
+dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
+                                   const char *dir);
 
 /* ---- trained models ------------------------------------------------------------------------- */
 

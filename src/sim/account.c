@@ -120,6 +120,7 @@ static int64_t sum_bubbles(gaps *g)
 
 dh_status dh_sim_account_bubble(dh_ctx *ctx, dh_sim_rank *rank)
 {
+    if (rank->program->mesh.pp == 1) return DH_OK;
     gaps g = {.rank = rank, .needed = calloc(rank->program->instrs.n + 1, sizeof *g.needed)};
     dh_status st = dh_replay_init(ctx, &g.streams, rank->program);
     if (st == DH_OK && g.needed) {

@@ -35,10 +35,11 @@ static int64_t coordinate(const dh_mesh *mesh, int64_t rank, int axis)
 }
 
 /* Class DH_NONE in `of`: not special, in the class of all such. */
-static void mark_special(const dh_mesh *mesh, int axis, int64_t n_alike,
+static void mark_special(const dh_mesh *mesh, int axis, dh_sim_split split,
                          const dh_sim_options *options, dh_sim_axis *a)
 {
-    for (int64_t i = 0; i < a->size; i++) a->of[i] = i < n_alike ? DH_NONE : 0;
+    for (int64_t i = 0; i < a->size; i++)
+        a->of[i] = i < split.n_alike && (i > 0 || !split.first_apart) ? DH_NONE : 0;
     for (size_t i = 0; i < options->n_slow; i++)
         a->of[coordinate(mesh, options->slow[i].rank, axis)] = 0;
 }
@@ -59,8 +60,8 @@ static void number_classes(dh_sim_axis *a)
 }
 
 dh_status dh_sim_nodes_init(dh_ctx *ctx, dh_arena *arena, const dh_mesh *mesh,
-                            const int64_t n_alike[DH_N_MESH_AXES], const dh_sim_options *options,
-                            dh_sim_nodes *nodes)
+                            const dh_sim_split splits[DH_N_MESH_AXES],
+                            const dh_sim_options *options, dh_sim_nodes *nodes)
 {
     const int64_t sizes[DH_N_MESH_AXES] = {mesh->tp, mesh->cp, mesh->ep, mesh->edp, mesh->pp};
     *nodes = (dh_sim_nodes){.mesh = mesh, .n = 1};
@@ -72,7 +73,7 @@ dh_status dh_sim_nodes_init(dh_ctx *ctx, dh_arena *arena, const dh_mesh *mesh,
         a->count = DH_NEW_N(arena, int64_t, a->size);
         if (!a->of || !a->first || !a->count)
             return dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
-        mark_special(mesh, k, n_alike[k], options, a);
+        mark_special(mesh, k, splits[k], options, a);
         number_classes(a);
         nodes->n *= a->n;
     }

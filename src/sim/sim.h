@@ -63,11 +63,16 @@ typedef struct dh_sim_members {
     uint32_t *node; /* ascending */
 } dh_sim_members;
 
-/* The first n_alike[axis] coordinates are one class, but for those of slow ranks; each of
- * the others is its own. In the arena. errors: DH_ENOMEM */
+/* Which coordinates of an axis are one class. */
+typedef struct dh_sim_split {
+    int64_t n_alike;  /* the first n_alike, each of the others by itself */
+    bool first_apart; /* but coordinate 0 by itself */
+} dh_sim_split;
+
+/* Coordinates of slow ranks stand by themselves too. In the arena. errors: DH_ENOMEM */
 dh_status dh_sim_nodes_init(dh_ctx *ctx, dh_arena *arena, const dh_mesh *mesh,
-                            const int64_t n_alike[DH_N_MESH_AXES], const dh_sim_options *options,
-                            dh_sim_nodes *nodes);
+                            const dh_sim_split splits[DH_N_MESH_AXES],
+                            const dh_sim_options *options, dh_sim_nodes *nodes);
 /* First rank of a node, and how many it stands for. */
 int64_t dh_sim_node_rank(const dh_sim_nodes *nodes, uint32_t node);
 int64_t dh_sim_node_n_ranks(const dh_sim_nodes *nodes, uint32_t node);

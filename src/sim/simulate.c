@@ -131,22 +131,35 @@ static int64_t n_full_shards(const build *b)
     return b->spec->model->vocab / rows;
 }
 
+static bool is_exact(const build *b)
+{
+    const dh_sim_collapse how = b->options->collapse;
+    return how == DH_SIM_LIKE || (how == DH_SIM_AUTO && b->mesh.ranks <= DH_SIM_MAX_LIKE);
+}
+
+static dh_status split_ranks(build *b, const dh_sim_split splits[DH_N_MESH_AXES], bool every)
+{
+    DH_TRY(dh_sim_nodes_init(b->ctx, b->sim->arena, &b->mesh, splits, b->options, &b->nodes));
+    return find_programs(b, every);
+}
+
+/* With the distributed optimizer vectors count on the first rank of those that sum
+ * gradients, else on the first that have other experts. */
 static dh_status choose_ranks(build *b)
 {
     const dh_mesh *m = &b->mesh;
-    const bool every = b->given || b->options->every_rank || !dh_mesh_nodes_alike(m);
-    const int64_t none[DH_N_MESH_AXES] = {0};
-    if (every) {
-        DH_TRY(dh_sim_nodes_init(b->ctx, b->sim->arena, m, none, b->options, &b->nodes));
-        return find_programs(b, every);
-    }
-    int64_t n_alike[DH_N_MESH_AXES] = {n_full_shards(b), m->cp, m->ep, m->edp, 0};
-    DH_TRY(dh_sim_nodes_init(b->ctx, b->sim->arena, m, n_alike, b->options, &b->nodes));
-    DH_TRY(find_programs(b, every));
+    const dh_sim_split none[DH_N_MESH_AXES] = {{0}};
+    if (b->given || b->options->collapse == DH_SIM_EVERY || !dh_mesh_nodes_alike(m))
+        return split_ranks(b, none, true);
+    const bool exact = is_exact(b), zero1 = b->spec->zero1;
+    dh_sim_split splits[DH_N_MESH_AXES] = {[DH_MESH_TP] = {n_full_shards(b), exact},
+                                           [DH_MESH_CP] = {m->cp, exact && zero1},
+                                           [DH_MESH_EP] = {m->ep, exact},
+                                           [DH_MESH_EDP] = {m->edp, exact && zero1}};
+    DH_TRY(split_ranks(b, splits, false));
     if (cp_alike(b)) return DH_OK;
-    n_alike[DH_MESH_CP] = 0;
-    DH_TRY(dh_sim_nodes_init(b->ctx, b->sim->arena, m, n_alike, b->options, &b->nodes));
-    return find_programs(b, every);
+    splits[DH_MESH_CP].n_alike = 0;
+    return split_ranks(b, splits, false);
 }
 
 /* ---- execution
@@ -236,6 +249,8 @@ static dh_status simulate(build *b)
     b->sim->arena = dh_arena_create();
     if (!b->sim->arena) return no_memory(b);
     b->sim->n_ranks = b->mesh.ranks;
+    b->sim->costs = dh_arena_strdup(b->sim->arena, b->costs->name);
+    if (!b->sim->costs) return no_memory(b);
     DH_TRY(check_slow(b));
     DH_TRY(choose_ranks(b));
     DH_TRY(execute(b));

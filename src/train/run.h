@@ -61,8 +61,12 @@ dh_status dh_run_time_step(dh_ctx *ctx, dh_run *run);
  * where there is only one rank. */
 void dh_run_report_times(const dh_run *run, json_t *line);
 void dh_run_summarize_times(const dh_run *run, json_t *summary);
+/* The times of a step, and its hidden share, into a summary. */
+void dh_times_summarize(const dh_timeline *times, json_t *summary);
 
 /* ---- trainer.c: one rank's part of a run, from set-up to summary ---------------------------- */
+/* DIR/job.yaml, complete and with paths that hold wherever it is read. */
+dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir);
 dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result);
 
 #endif

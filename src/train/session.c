@@ -6,7 +6,7 @@
 
 /* ---- programs ----------------------------------------------------------------------------- */
 
-static dh_program_spec program_spec(const dh_session_spec *s, dh_mode mode)
+dh_program_spec dh_session_program_spec(const dh_session_spec *s, dh_mode mode)
 {
     return (dh_program_spec){
         .model = &s->model,
@@ -50,7 +50,7 @@ static dh_status build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **pr
 dh_status dh_session_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode mode,
                              uint64_t keep_bytes, dh_program **program)
 {
-    dh_program_spec p = program_spec(spec, mode);
+    dh_program_spec p = dh_session_program_spec(spec, mode);
     p.keep_bytes = keep_bytes;
     if (mode == DH_MODE_DECODE) p.micro_batch = p.seq = 1;
     return build(ctx, &p, program);
@@ -59,16 +59,16 @@ dh_status dh_session_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode m
 dh_status dh_session_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec,
                                  dh_mesh_footprint *footprint)
 {
-    dh_program_spec train = program_spec(spec, DH_MODE_TRAIN);
+    dh_program_spec train = dh_session_program_spec(spec, DH_MODE_TRAIN);
     DH_TRY(dh_mesh_verify(ctx, &train, footprint));
     if (!spec->eval) return DH_OK;
-    dh_program_spec eval = program_spec(spec, DH_MODE_EVAL);
+    dh_program_spec eval = dh_session_program_spec(spec, DH_MODE_EVAL);
     return dh_mesh_verify(ctx, &eval, NULL);
 }
 
 static dh_status build_prefill(dh_ctx *ctx, const dh_session_spec *spec, dh_program **program)
 {
-    dh_program_spec p = program_spec(spec, DH_MODE_DECODE);
+    dh_program_spec p = dh_session_program_spec(spec, DH_MODE_DECODE);
     p.micro_batch = 1;
     p.seq = spec->prefill_chunk;
     return build(ctx, &p, program);

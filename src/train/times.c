@@ -58,7 +58,11 @@ void dh_run_report_times(const dh_run *run, json_t *line)
 
 void dh_run_summarize_times(const dh_run *run, json_t *summary)
 {
-    const dh_timeline *t = &run->total_times;
+    dh_times_summarize(&run->total_times, summary);
+}
+
+void dh_times_summarize(const dh_timeline *t, json_t *summary)
+{
     json_t *times = t->span_ns > 0 ? json_object() : NULL;
     json_t *causes = times ? json_object() : NULL;
     if (!causes) {

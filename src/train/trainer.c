@@ -129,12 +129,12 @@ static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
     return dh_job_print(ctx, &copy, text);
 }
 
-static dh_status write_job(dh_ctx *ctx, const dh_job *job)
+dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir)
 {
     char *text;
     DH_TRY(print_portable(ctx, job, &text));
     dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/job.yaml", job->out_dir);
+    dh_str_printf(&path, "%s/job.yaml", dir);
     dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the job")
                                : dh_file_write_atomic(ctx, path.text, text, strlen(text));
     free(text);
@@ -168,7 +168,7 @@ static dh_status prepare_folder(dh_ctx *ctx, const dh_run *run)
 static dh_status open_outputs(dh_ctx *ctx, dh_run *run)
 {
     if (run->ranks.rank != 0) return DH_OK;
-    DH_TRY(write_job(ctx, run->job));
+    DH_TRY(dh_run_write_job(ctx, run->job, run->job->out_dir));
     DH_TRY(dh_run_save_tokenizer(ctx, run)); /* a run that could not be continued keeps its own */
     return dh_metrics_open(ctx, run->job->out_dir, run->step, &run->metrics);
 }

@@ -135,8 +135,8 @@ static size_t compare(const setup *s, const dh_costs *costs, const dh_sim_slow *
     dh_sim *one, *full;
     print_setup(s);
     job_init(&j, s);
-    const dh_sim_options some = {.slow = slow, .n_slow = n_slow};
-    const dh_sim_options every = {.every_rank = true, .slow = slow, .n_slow = n_slow};
+    const dh_sim_options some = {.collapse = DH_SIM_LIKE, .slow = slow, .n_slow = n_slow};
+    const dh_sim_options every = {.collapse = DH_SIM_EVERY, .slow = slow, .n_slow = n_slow};
     assert_ok(&ctx, dh_simulate(&ctx, &j.spec, costs, &some, &one));
     assert_ok(&ctx, dh_simulate(&ctx, &j.spec, costs, &every, &full));
     assert_int_equal(full->n_classes, j.spec.mesh.ranks);
@@ -168,20 +168,46 @@ static const setup meshes[] = {
     {"llama-tiny", "1f1b", NULL, 1, 4, 2, 2, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE},
 };
 
+/* First ranks stand apart from the others, the last with fewer rows of the vocabulary too. */
+static int64_t n_unlike(const setup *s)
+{
+    const int64_t tp = s->tp == 1 ? 1 : s->vocab && s->tp > 2 ? 3 : 2;
+    return s->pp * tp * (s->zero1 ? DH_MIN(s->cp, 2) * DH_MIN(s->dp, 2) : 1);
+}
+
 static void one_for_many(void **state)
 {
     (void)state;
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++)
-        assert_int_equal(compare(&meshes[i], &odd, NULL, 0),
-                         meshes[i].vocab ? 2 * meshes[i].pp : meshes[i].pp);
+        assert_int_equal(compare(&meshes[i], &odd, NULL, 0), n_unlike(&meshes[i]));
+}
+
+/* All work counts but a few vectors' squares: the tolerance is what these could take. */
+static void one_a_stage(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        job j;
+        dh_sim *one, *full;
+        job_init(&j, &meshes[i]);
+        const dh_sim_options stages = {.collapse = DH_SIM_STAGES};
+        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &stages, &one));
+        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){0}, &full));
+        assert_int_equal(one->n_classes, (meshes[i].vocab ? 2 : 1) * meshes[i].pp);
+        assert_true(llabs(one->step_ns - full->step_ns) < full->step_ns / 1000);
+        dh_sim_destroy(one);
+        dh_sim_destroy(full);
+        job_fini(&j);
+    }
 }
 
 static void costs_that_differ_keep_ranks_apart(void **state)
 {
     (void)state;
     const setup s = {"llama-tiny", "1f1b", NULL, 2, 4, 2, 2, 8, 4, 0, true, DH_RECOMPUTE_KIND_NONE};
-    assert_int_equal(compare(&s, &odd, NULL, 0), 2);
-    assert_int_equal(compare(&s, &shaped, NULL, 0), 2 * 4);
+    assert_int_equal(compare(&s, &odd, NULL, 0), n_unlike(&s));
+    assert_int_equal(compare(&s, &shaped, NULL, 0), 2 * n_unlike(&s));
 }
 
 /* Nodes of three ranks hold some groups of two and cut others. */
@@ -201,7 +227,8 @@ static void stragglers(void **state)
     const dh_sim_slow slow[] = {{.rank = 3, .factor = {1.3}},
                                 {.rank = 41, .factor = {1, 1.5, 2}},
                                 {.rank = 3, .factor = {1.1}}};
-    assert_int_equal(compare(&s, &odd, slow, 1), 2 * 2 * 2 * 2); /* cp has no others */
+    /* tp: 0, 3, others; cp: 0, 1; dp: 0, others */
+    assert_int_equal(compare(&s, &odd, slow, 1), s.pp * 3 * 2 * 2);
     compare(&s, &odd, slow, 3);
 }
 
@@ -355,7 +382,7 @@ static void rules_hold(void **state)
         job j;
         dh_sim *sim;
         job_init(&j, &meshes[i]);
-        const dh_sim_options options = {.every_rank = true, .placed = true};
+        const dh_sim_options options = {.collapse = DH_SIM_EVERY, .placed = true};
         assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &options, &sim));
         for (size_t a = 0; a < sim->n_classes; a++) {
             check_order(&sim->ranks[a], &odd);
@@ -427,6 +454,7 @@ static void counts_flops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_for_many),
+                                       cmocka_unit_test(one_a_stage),
                                        cmocka_unit_test(costs_that_differ_keep_ranks_apart),
                                        cmocka_unit_test(nodes_unlike),
                                        cmocka_unit_test(stragglers),

@@ -1,0 +1,262 @@
+/* dhelix simulate: a job's training step on a cluster, without the cluster. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/simulated.h"
+#include "dhelix/train.h"
+
+typedef struct simulate_args {
+    const char *cluster, *strategies, *trace, *out;
+    dh_cli_list slow, slow_links;
+    int64_t ranks;
+    double peak_tflops;
+    bool every_rank, placed;
+} simulate_args;
+
+static const dh_cli_option options[] = {
+    {.name = "cluster",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(simulate_args, cluster),
+     .value = "NAME|FILE",
+     .doc = "hardware to simulate: a name of dhelix list clusters or a file; without it, this "
+            "machine as the job describes it"},
+    {.name = "strategies",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(simulate_args, strategies),
+     .value = "all|A,B",
+     .doc = "compare these strategies, or all, instead of showing the job's"},
+    {.name = "ranks",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(simulate_args, ranks),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 24,
+     .doc = "ranks of the run; the same as --set ranks=N"},
+    {.name = "peak",
+     .kind = DH_CLI_REAL,
+     .offset = offsetof(simulate_args, peak_tflops),
+     .value = "TFLOPS",
+     .min = 1e-3,
+     .max = 1e6,
+     .doc = "a device's peak, for utilisation; the cluster's where it is not given"},
+    {.name = "slow",
+     .kind = DH_CLI_LIST,
+     .offset = offsetof(simulate_args, slow),
+     .value = "RANK:FACTOR",
+     .doc = "this rank takes FACTOR times as long for its computation; may be repeated"},
+    {.name = "slow-link",
+     .kind = DH_CLI_LIST,
+     .offset = offsetof(simulate_args, slow_links),
+     .value = "RANK:FACTOR",
+     .doc = "communication of this rank takes FACTOR times as long; may be repeated"},
+    {.name = "trace",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(simulate_args, trace),
+     .value = "FILE",
+     .doc = "write rank 0's step as a Chrome trace"},
+    {.name = "out",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(simulate_args, out),
+     .value = "DIR",
+     .doc = "write what a run would leave there: job.yaml, summary.json and a trace of each "
+            "simulated rank; with several strategies a folder each"},
+    {.name = "placed",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(simulate_args, placed),
+     .doc = "also find a place for every buffer: the memory planned (--json), as dhelix check "
+            "has it; slower"},
+    {.name = "every-rank",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(simulate_args, every_rank),
+     .doc = "simulate every rank by itself, not one for all that have the same timeline"},
+};
+
+/* ---- slow ranks -------------------------------------------------------------------------- */
+
+typedef DH_VEC(dh_sim_slow) slow_list;
+
+static dh_status add_slow(dh_ctx *ctx, dh_cli *cli, const char *text, bool link, slow_list *list)
+{
+    dh_sim_slow slow = {.factor = {1, 1, 1}};
+    char rank[32];
+    const size_t n = strcspn(text, ":");
+    double factor = 0;
+    snprintf(rank, sizeof rank, "%.*s", (int)DH_MIN(n, sizeof rank - 1), text);
+    if (text[n] != ':' || !dh_parse_i64(rank, &slow.rank) || !dh_parse_f64(text + n + 1, &factor) ||
+        !(factor > 0))
+        return dh_cli_misuse(ctx, cli,
+                             "--slow%s %s: a rank and a factor above 0 are wanted, as in "
+                             "3:1.3",
+                             link ? "-link" : "", text);
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (link == (s != DH_STREAM_COMPUTE)) slow.factor[s] = factor;
+    return dh_vec_push(list, slow) ? DH_OK
+                                   : dh_fail(ctx, DH_ENOMEM, "out of memory reading options");
+}
+
+static dh_status list_slow(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, slow_list *list)
+{
+    for (size_t i = 0; i < a->slow.n; i++) DH_TRY(add_slow(ctx, cli, a->slow.at[i], false, list));
+    for (size_t i = 0; i < a->slow_links.n; i++)
+        DH_TRY(add_slow(ctx, cli, a->slow_links.at[i], true, list));
+    return DH_OK;
+}
+
+/* ---- strategies ----------------------------------------------------------------------------- */
+
+static dh_status add_strategy(dh_ctx *ctx, dh_job *job, const char *name, size_t n_name,
+                              dh_simulated_list *list)
+{
+    char text[64];
+    const dh_strategy *strategy;
+    snprintf(text, sizeof text, "%.*s", (int)DH_MIN(n_name, sizeof text - 1), name);
+    DH_TRY(dh_strategy_find(ctx, text, &strategy));
+    list->at[list->n++] = (dh_simulated){.strategy = strategy->name};
+    return DH_OK;
+}
+
+static dh_status list_strategies(dh_ctx *ctx, const simulate_args *a, dh_job *job,
+                                 dh_simulated_list *list)
+{
+    size_t n_all, n_named = 1;
+    const dh_strategy *all = dh_strategies(&n_all);
+    const char *names = a->strategies ? a->strategies : job->strategy;
+    for (const char *c = names; *c; c++) n_named += *c == ',';
+    list->at = calloc(DH_MAX(n_all, n_named), sizeof *list->at);
+    if (!list->at) return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies");
+    if (strcmp(names, "all") == 0) {
+        for (size_t i = 0; i < n_all; i++)
+            list->at[list->n++] = (dh_simulated){.strategy = all[i].name};
+        return DH_OK;
+    }
+    for (;;) {
+        const size_t n = strcspn(names, ",");
+        DH_TRY(add_strategy(ctx, job, names, n, list));
+        if (!names[n]) return DH_OK;
+        names += n + 1;
+    }
+}
+
+/* What one strategy cannot do is said in its row, unless it is the only one. */
+static dh_status simulate_one(dh_ctx *ctx, dh_job *job, dh_train_simulation *how,
+                              const dh_simulated_list *list, dh_simulated *one)
+{
+    how->strategy = one->strategy;
+    dh_status st = dh_train_simulate(ctx, job, how, &one->sim);
+    if (st == DH_OK || list->n == 1 || st == DH_ENOMEM) return st;
+    snprintf(one->reason, sizeof one->reason, "%s", ctx->message);
+    dh_ctx_reset(ctx);
+    return DH_OK;
+}
+
+/* ---- files --------------------------------------------------------------------------------------
+ */
+
+static dh_status write_folder(dh_ctx *ctx, const simulate_args *a, const dh_simulated_list *list,
+                              const dh_simulated *one)
+{
+    dh_str dir = DH_STR_INIT;
+    dh_str_printf(&dir, list->n > 1 ? "%s/%s" : "%s", a->out, one->strategy);
+    dh_status st = dir.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a run folder")
+                              : dh_train_write_simulated(ctx, list->job, one->sim, dir.text);
+    dh_str_fini(&dir);
+    return st;
+}
+
+static dh_status write_files(dh_ctx *ctx, const simulate_args *a, const dh_simulated_list *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        const dh_simulated *one = &list->at[i];
+        if (!one->sim) continue;
+        if (a->out) DH_TRY(write_folder(ctx, a, list, one));
+        if (a->trace)
+            DH_TRY(dh_trace_write(ctx, a->trace, one->sim->ranks[0].program,
+                                  one->sim->ranks[0].spans));
+    }
+    return DH_OK;
+}
+
+/* ---- the command
+ * --------------------------------------------------------------------------------- */
+
+static double peak_of(const simulate_args *a, const dh_job *job, const dh_cluster *cluster)
+{
+    if (a->peak_tflops > 0) return a->peak_tflops * 1e12;
+    if (!cluster) return 0;
+    return job->dtype == DH_F32 ? cluster->f32_flops_per_s : cluster->bf16_flops_per_s;
+}
+
+static dh_status simulate_all(dh_ctx *ctx, dh_job *job, dh_train_simulation *how,
+                              dh_simulated_list *list)
+{
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < list->n; i++)
+        st = simulate_one(ctx, job, how, list, &list->at[i]);
+    return st;
+}
+
+static dh_status report(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
+                        const dh_simulated_list *list)
+{
+    DH_TRY(write_files(ctx, a, list));
+    if (cli->json) return dh_cli_print_json(ctx, dh_simulated_json(list));
+    dh_str out = DH_STR_INIT;
+    dh_simulated_print(list, &out);
+    return dh_cli_print_str(ctx, &out);
+}
+
+static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, dh_job *job)
+{
+    slow_list slow = {0};
+    dh_cluster *cluster = NULL;
+    dh_simulated_list list = {.job = job};
+    dh_status st = list_slow(ctx, cli, a, &slow);
+    if (st == DH_OK) st = list_strategies(ctx, a, job, &list);
+    if (st == DH_OK && list.n > 1 && a->trace)
+        st = dh_cli_misuse(ctx, cli, "--trace is of one strategy; --out gives each its folder");
+    if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
+    dh_train_simulation how = {.cluster = cluster,
+                               .sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
+                                       .placed = a->placed || a->out || a->trace,
+                                       .slow = slow.at,
+                                       .n_slow = slow.n}};
+    list.cluster = cluster;
+    list.peak_flops_per_s = peak_of(a, job, cluster);
+    if (st == DH_OK) st = simulate_all(ctx, job, &how, &list);
+    if (st == DH_OK) st = report(ctx, cli, a, &list);
+    for (size_t i = 0; i < list.n; i++) dh_sim_destroy(list.at[i].sim);
+    free(list.at);
+    dh_cluster_destroy(cluster);
+    dh_vec_fini(&slow);
+    return st;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const simulate_args *a = args;
+    dh_job *job;
+    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
+    dh_status st = simulate(ctx, cli, a, job);
+    dh_job_destroy(job);
+    return st;
+}
+
+const dh_command dh_command_simulate = {
+    .name = "simulate",
+    .doc = "say how long a training step of a job takes on a cluster, and why",
+    .usage = "JOB",
+    .notes =
+        "The programs are those that dhelix train would run, executed on what operators take on\n"
+        "the cluster. Times of a step are means over all ranks; a stage's are those of its first\n"
+        "rank, and of those that differ from it by more than 1 %. Hidden: communication beside\n"
+        "which its rank computed. Exposed: beside which it did not. Bubble: the rank stood still,\n"
+        "waiting for other stages.\n",
+    .job = true,
+    .min_args = 1,
+    .max_args = 1,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(simulate_args),
+    .run = run};
