@@ -49,6 +49,7 @@ static dh_status add_pairs(dh_ctx *ctx, const dh_oef_matrix *m, const names *at,
 {
     for (uint32_t f = 0; f < profile->ops.n; f++)
         for (uint32_t b = 0; b < profile->ops.n; b++) {
+            // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): all were set
             if (at->row[f] < 0 || at->column[b] < 0) continue;
             const double oef =
                 m->at[(size_t)at->row[f] * (size_t)m->n_columns + (size_t)at->column[b]];

@@ -85,7 +85,7 @@ static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *plac
 {
     training *t = launch->user;
     dh_run run = t->shared;
-    dh_train_result result;
+    dh_train_result result = {.primary = false};
     run.mesh = launch->mesh;
     run.ranks = place->ranks;
     run.local_rank = place->local_rank;
