@@ -73,6 +73,8 @@ typedef struct dh_backend {
     /* Threads of this rank: number, and which of the node's ranks it is. */
     dh_status (*bind_rank)(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t threads,
                            int *n_threads);
+    /* What its times depend on beside the machine: versions of libraries, instruction set. */
+    const char *(*describe)(char *buf, size_t cap);
     /* Best GEMM rate seen in a short trial, FLOP/s, for "fraction of peak". */
     double (*gemm_peak)(dh_dtype dtype);
 } dh_backend;

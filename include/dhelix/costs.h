@@ -43,6 +43,7 @@ typedef struct dh_costs {
     /* From the end of the last instruction waited for to an instruction's start: the next of
      * the same stream, and one that waits for another stream. */
     double launch_ns, event_ns;
+    uint64_t id; /* differs where a profile's content does; 0 without one */
     const void *self;
 } dh_costs;
 

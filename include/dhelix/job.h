@@ -85,6 +85,7 @@ typedef struct dh_job {
     dh_moe_mode moe_mode; /* moe.mode */
     double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
 
+    char *profile;        /* profile: auto | none | path; measured times of operators */
     char *strategy;       /* strategy: row of `dhelix list strategies` */
     char *overlap_policy; /* overlap.policy: row of `dhelix list policies`, "auto" */
     dh_barriers overlap_barriers;

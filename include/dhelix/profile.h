@@ -30,6 +30,10 @@ const char *dh_op_class_key(const dh_cost_op *op, char key[DH_OP_KEY_BYTES]);
 /* "linear qkv": operator and what it makes, for people. returns label */
 const char *dh_op_label(const dh_graph *graph, const dh_op *op, char label[DH_OP_LABEL_BYTES]);
 
+/* What the published H100 matrix calls an operator on this stream: "gemm_mlp_c",
+ * "attn_l_d", "intra_rs"; NULL where it has no such. */
+const char *dh_op_oef_name(const dh_graph *graph, const dh_op *op, int stream);
+
 /* ---- profiles ---------------------------------------------------------------------------- */
 
 /* "parallel.tp" is "2" */
@@ -91,6 +95,10 @@ uint32_t dh_profile_find_pair(const dh_profile *profile, uint32_t a, uint32_t b)
  * errors    DH_EINVAL */
 dh_status dh_profile_check(dh_ctx *ctx, const dh_profile *profile, const dh_profile_fact *facts,
                            size_t n);
+/* A copy for reading, all of it in the arena; NULL: out of memory. Not to be destroyed. */
+const dh_profile *dh_profile_copy(dh_arena *arena, const dh_profile *profile);
+/* 64 bits of all that costs depend on. */
+uint64_t dh_profile_hash(const dh_profile *profile);
 /* 64 bits of the facts, for names of files. */
 uint64_t dh_profile_facts_hash(const dh_profile_fact *facts, size_t n);
 
@@ -122,8 +130,8 @@ dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *profile, const char *p
  * the median of what operators on the same stream took over what they were estimated at,
  * and for pairs the median rates of pairs on the same two streams. Such answers are
  * `modelled`.
- * in        profile, fallback: borrowed
- * out       in the arena, valid as long as that and both are; any thread
+ * in        profile: copied; fallback: borrowed
+ * out       in the arena, valid as long as that and fallback are; any thread
  * errors    DH_ENOMEM */
 dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profile,
                            const dh_costs *fallback, const dh_costs **costs);

@@ -21,6 +21,7 @@ typedef struct dh_session_spec {
     const dh_ordering *ordering; /* borrowed; NULL: the strategy's */
     const char *layer_split;     /* borrowed; NULL: even */
     bool zero1;
+    bool probes;          /* behind the training step (program.h) */
     int64_t bucket_bytes; /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
     dh_model model; /* vocabulary resolved */

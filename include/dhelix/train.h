@@ -6,6 +6,7 @@
 
 #include "dhelix/cluster.h"
 #include "dhelix/job.h"
+#include "dhelix/profile.h"
 #include "dhelix/session.h"
 #include "dhelix/simulate.h"
 #include "dhelix/tokenizer.h"
@@ -52,9 +53,10 @@ dh_status dh_train_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule **schedu
  * schedule and costs are left to the caller (dh_train_schedule, dh_train_costs). */
 dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec);
 
-/* By what the job's operators are ordered; the same on every rank. In the job's arena: not
- * for several threads at once. */
-dh_status dh_train_costs(dh_ctx *ctx, const dh_job *job, const dh_costs **costs);
+/* By what the job's operators are ordered; the same on every rank: a profile that
+ * dh_profile_find finds, else estimates. Costs are in the job's arena: not for several threads at
+ * once. The job's vocabulary must be known. */
+dh_status dh_train_costs(dh_ctx *ctx, dh_job *job, const dh_costs **costs);
 /* How the job's slots are ordered. No cache: the caller's. errors: DH_EMISSING a policy */
 dh_status dh_train_ordering(dh_ctx *ctx, const dh_job *job, dh_ordering *ordering);
 
@@ -81,6 +83,40 @@ dh_status dh_train_simulate(dh_ctx *ctx, dh_job *job, const dh_train_simulation 
  * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */
 dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
                                    const char *dir);
+/* ---- profiles (profile.h) ---------------------------------------------------------------------
+ */
+
+typedef struct dh_profile_options {
+    bool quiet;                        /* no progress */
+    int64_t samples;                   /* of every operator and pair; 0: 11 */
+    double seconds;                    /* after this no sample is begun, once there are 3; 0: 60 */
+    const volatile sig_atomic_t *stop; /* as in dh_train_options; then nothing is written */
+} dh_profile_options;
+
+/* Run the job's operators on its ranks and links, alone and in pairs: a model of one layer a
+ * virtual stage with the job's sizes, on the job's data.
+ * out       caller frees; NULL in processes other than rank 0's
+ * errors    those of training; DH_EINTERRUPTED */
+dh_status dh_profile_measure(dh_ctx *ctx, dh_job *job, const dh_profile_options *options,
+                             dh_profile **profile);
+/* The job's operators with estimated times, and pairs by a matrix whose names are those of
+ * dh_op_oef_name or labels.
+ * in        name: of the matrix, for messages
+ * errors    DH_EMISSING the matrix has none of the job's pairs */
+dh_status dh_profile_import(dh_ctx *ctx, dh_job *job, const dh_oef_matrix *matrix, const char *name,
+                            dh_profile **profile);
+
+/* Where the job's profile lies unless told otherwise: profiles/HASH.json in data.cache,
+ * $XDG_CACHE_HOME/dhelix or ~/.cache/dhelix, HASH being that of the profile's facts.
+ * errors    DH_EMISSING no such folder */
+dh_status dh_profile_place(dh_ctx *ctx, const dh_job *job, const dh_profile *profile, dh_str *path);
+/* Write, with what a file of the same facts there has beside; creates folders. */
+dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *path);
+/* The profile the job goes by, from its setting `profile`: none; auto, what is at its place,
+ * if anything there is of use; or a file, which must be for this job and know its operators.
+ * out       NULL: none; caller frees
+ * errors    of a file that was named: what reading gives; DH_EINVAL with what does not match */
+dh_status dh_profile_find(dh_ctx *ctx, dh_job *job, dh_profile **profile);
 
 /* ---- trained models ------------------------------------------------------------------------- */
 

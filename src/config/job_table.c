@@ -84,6 +84,8 @@ static const dh_setting settings[] = {
          .help = "communication of one strand may run beside that of the other"),
     BOOL("overlap.wgrad", overlap_wgrad, "true",
          .help = "weight gradients may leave their place"),
+    TEXT("profile", profile, DH_SET_NAME_OR_PATH, "auto",
+         .help = "measured times of operators: auto takes what `dhelix profile` left for such a job, none estimates, or a file"),
 
     TEXT("model", model_spec, DH_SET_MODEL, NULL,
          .help = "a preset (`dhelix list models`), a config.json or its folder, or a mapping of the keys below"),

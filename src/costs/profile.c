@@ -218,6 +218,55 @@ dh_status dh_profile_add_pair(dh_ctx *ctx, dh_profile *p, const dh_profile_pair 
     return no_memory(ctx, p);
 }
 
+/* ---- copying ---------------------------------------------------------------------------- */
+
+static void *copied(dh_arena *arena, const void *at, size_t n_bytes)
+{
+    void *copy = dh_arena_alloc(arena, n_bytes + 1);
+    if (copy && n_bytes) memcpy(copy, at, n_bytes);
+    return copy;
+}
+#define COPIED(arena, v) copied((arena), (v)->at, (v)->n * sizeof *(v)->at)
+
+static bool copy_table(dh_arena *arena, table *t)
+{
+    t->slots = copied(arena, t->slots, t->n_slots * sizeof *t->slots);
+    return t->slots != NULL;
+}
+
+static bool copy_texts(dh_arena *arena, dh_profile *p)
+{
+    for (size_t i = 0; i < p->ops.n; i++) {
+        dh_profile_op *op = &p->ops.at[i];
+        op->key = dh_arena_strdup(arena, op->key);
+        op->label = dh_arena_strdup(arena, op->label);
+        if (!op->key || !op->label) return false;
+    }
+    for (size_t i = 0; i < p->facts.n; i++) {
+        dh_profile_fact *fact = &p->facts.at[i];
+        fact->name = dh_arena_strdup(arena, fact->name);
+        fact->value = dh_arena_strdup(arena, fact->value);
+        if (!fact->name || !fact->value) return false;
+    }
+    p->name = dh_arena_strdup(arena, p->name);
+    return p->name != NULL;
+}
+
+const dh_profile *dh_profile_copy(dh_arena *arena, const dh_profile *profile)
+{
+    dh_profile *p = copied(arena, profile, sizeof *profile);
+    if (!p) return NULL;
+    p->arena = arena;
+    p->index = copied(arena, profile->index, sizeof *profile->index);
+    p->facts.at = COPIED(arena, &profile->facts);
+    p->ops.at = COPIED(arena, &profile->ops);
+    p->pairs.at = COPIED(arena, &profile->pairs);
+    if (!p->index || !p->facts.at || !p->ops.at || !p->pairs.at) return NULL;
+    const bool ok = copy_table(arena, &p->index->ops) && copy_table(arena, &p->index->pairs) &&
+                    copy_texts(arena, p);
+    return ok ? p : NULL;
+}
+
 /* ---- facts ------------------------------------------------------------------------------ */
 
 static const char *value_of(const dh_profile_fact *facts, size_t n, const char *name)
@@ -257,6 +306,24 @@ uint64_t dh_profile_facts_hash(const dh_profile_fact *facts, size_t n)
         hash = XXH3_64bits_withSeed(facts[i].value, strlen(facts[i].value), hash);
     }
     return hash;
+}
+
+static uint64_t add_number(uint64_t hash, int64_t number)
+{
+    return dh_mix64(hash ^ (uint64_t)number);
+}
+
+uint64_t dh_profile_hash(const dh_profile *p)
+{
+    uint64_t hash = dh_profile_facts_hash(p->facts.at, p->facts.n);
+    for (size_t i = 0; i < p->ops.n; i++)
+        hash = add_number(hash ^ key_hash(p->ops.at[i].key), p->ops.at[i].solo_ns);
+    for (size_t i = 0; i < p->pairs.n; i++) {
+        const dh_profile_pair *pair = &p->pairs.at[i];
+        hash = add_number(hash ^ pair_hash(pair->a, pair->b), pair->a_ns);
+        hash = add_number(hash, pair->b_ns);
+    }
+    return add_number(add_number(hash, p->launch_ns), p->event_ns);
 }
 
 /* ---- merging ---------------------------------------------------------------------------- */

@@ -122,8 +122,8 @@ dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profi
 {
     by_profile *own = DH_NEW(arena, by_profile);
     dh_costs *made = DH_NEW(arena, dh_costs);
-    if (own) *own = (by_profile){.profile = profile, .fallback = fallback};
-    if (!own || !made || !learn(own))
+    if (own) *own = (by_profile){dh_profile_copy(arena, profile), fallback, {0}, {{0}}};
+    if (!own || !made || !own->profile || !learn(own))
         return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
     *made = (dh_costs){
         .name = dh_arena_printf(arena, "profile %s", profile->name),
@@ -131,6 +131,7 @@ dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profi
         .beside = beside,
         .launch_ns = profile->launch_ns > 0 ? (double)profile->launch_ns : fallback->launch_ns,
         .event_ns = profile->event_ns > 0 ? (double)profile->event_ns : fallback->event_ns,
+        .id = dh_profile_hash(profile),
         .self = own,
     };
     if (!made->name) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);

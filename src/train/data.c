@@ -141,11 +141,16 @@ static dh_status open_val(dh_ctx *ctx, dh_run *run)
                    (long long)job->seq_len, (long long)job->micro_batch);
 }
 
+dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
+{
+    DH_TRY(open_fitting(ctx, run->job, run->options->fresh, &run->tokenizer));
+    return open_train(ctx, run);
+}
+
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run)
 {
-    dh_job *job = run->job;
-    DH_TRY(open_fitting(ctx, job, run->options->fresh, &run->tokenizer));
-    DH_TRY(open_train(ctx, run));
+    const dh_job *job = run->job;
+    DH_TRY(dh_run_open_train(ctx, run));
     bool validates = job->eval_every > 0 && (job->n_val_files > 0 || splits(job));
     return validates ? open_val(ctx, run) : DH_OK;
 }

@@ -57,6 +57,16 @@ void dh_progress_step(dh_progress *p, const dh_progress_line *line)
     fflush(stderr);
 }
 
+void dh_progress_count(dh_progress *p, int64_t done, const char *what)
+{
+    if (p->quiet || !p->bar) return;
+    clear_line(p);
+    print_bar(p, done);
+    fprintf(stderr, "%lld/%lld %s", (long long)done, (long long)p->total, what);
+    print_left(p, done);
+    fflush(stderr);
+}
+
 void dh_progress_note(dh_progress *p, const char *fmt, ...)
 {
     if (p->quiet) return;

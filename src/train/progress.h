@@ -17,6 +17,8 @@ typedef struct dh_progress_line {
 
 void dh_progress_start(dh_progress *p, int64_t first, int64_t total, int64_t log_every, bool quiet);
 void dh_progress_step(dh_progress *p, const dh_progress_line *line);
+/* `done` of total things; on a terminal only. */
+void dh_progress_count(dh_progress *p, int64_t done, const char *what);
 /* A line of its own above the bar. */
 void dh_progress_note(dh_progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void dh_progress_end(dh_progress *p);

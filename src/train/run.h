@@ -42,6 +42,8 @@ typedef struct dh_run {
 } dh_run;
 
 /* ---- data.c: tokenizer and datasets of a job -------------------------------------------- */
+/* Tokenizer and training data; all of a job's. */
+dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run);
 dh_batch_source dh_run_source(dh_dataset *dataset);
 /* Into the run folder, so that a sample needs nothing else. */

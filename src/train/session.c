@@ -19,6 +19,7 @@ dh_program_spec dh_session_program_spec(const dh_session_spec *s, dh_mode mode)
         .ordering = s->ordering,
         .layer_split = s->layer_split,
         .zero1 = s->zero1,
+        .probes = s->probes && mode == DH_MODE_TRAIN,
         .bucket_bytes = s->bucket_bytes,
         .recompute = s->recompute,
         .dtype = s->dtype,

@@ -55,29 +55,47 @@ static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run)
 static dh_status prepare(dh_ctx *ctx, training *t)
 {
     dh_run *run = &t->shared;
+    DH_TRY(dh_run_open_data(ctx, run)); /* may decide the vocabulary */
     DH_TRY(dh_train_schedule(ctx, run->job, &run->schedule));
     DH_TRY(dh_train_costs(ctx, run->job, &run->costs));
     DH_TRY(dh_train_ordering(ctx, run->job, &t->ordering));
     t->ordering.cache = dh_order_cache_create(); /* without one, each program has its own */
     run->ordering = &t->ordering;
-    DH_TRY(dh_run_open_data(ctx, run));
     return verify_mesh(ctx, run);
 }
 
 /* ---- entry ------------------------------------------------------------------------------- */
 
+/* Processes read profiles by themselves; by different ones they would order their calls
+ * differently, and wait for each other. */
+static dh_status same_costs(dh_ctx *ctx, const dh_run *run)
+{
+    if (!run->ranks.control) return DH_OK;
+    const int64_t mine = (int64_t)(run->costs->id >> 1);
+    int64_t ends[2] = {mine, -mine}, most[2];
+    DH_TRY(dh_comm_all_reduce(ctx, run->ranks.control, ends, most, 2, DH_I64, DH_REDUCE_MAX));
+    if (most[0] == -most[1]) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "ranks go by different times of operators, rank %lld by %s: set profile=none, "
+                   "or a file that all can read",
+                   (long long)run->ranks.rank, run->costs->name);
+}
+
 static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *place)
 {
     training *t = launch->user;
     dh_run run = t->shared;
-    dh_train_result result;
+    dh_train_result result = {.primary = false};
     run.mesh = launch->mesh;
     run.ranks = place->ranks;
     run.local_rank = place->local_rank;
     run.n_local_ranks = place->n_local_ranks;
     if (launch->fault.at_instr && place->ranks.rank == launch->fault.rank)
         run.fault = &launch->fault;
-    dh_status st = dh_run_train(ctx, &run, &result);
+    if (run.ranks.rank == 0 && run.ranks.n > 1 && !launch->quiet)
+        dh_log(DH_LOG_INFO, "operators are ordered by %s", run.costs->name);
+    dh_status st = same_costs(ctx, &run);
+    if (st == DH_OK) st = dh_run_train(ctx, &run, &result);
     if (run.ranks.rank == 0 && (st == DH_OK || st == DH_EINTERRUPTED)) t->result = result;
     return st;
 }

@@ -14,20 +14,6 @@ _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &
 
 /* ---- set-up ------------------------------------------------------------------------------ */
 
-/* Paced links have known speeds; the rest is estimated the same way on every rank. */
-dh_status dh_train_costs(dh_ctx *ctx, const dh_job *job, const dh_costs **costs)
-{
-    const double threads = job->threads > 0 ? (double)job->threads : 1.0;
-    dh_cost_model m = {.flops_per_s = (job->dtype == DH_F32 ? 250e9 : 450e9) * threads};
-    const dh_link *links[2] = {&job->link_local, &job->link_cross};
-    for (int i = 0; i < 2; i++) {
-        m.link_bytes_per_s[i] = links[i]->gbps * 1e9 / 8;
-        m.link_latency_ns[i] = links[i]->latency_us * 1e3;
-    }
-    *costs = dh_costs_estimated(job->arena, &m);
-    return *costs ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a run");
-}
-
 /* A switch that forbids an overlap needs barriers: streams overlap by themselves. */
 dh_status dh_train_ordering(dh_ctx *ctx, const dh_job *job, dh_ordering *ordering)
 {
@@ -115,8 +101,8 @@ static char *from_root(dh_arena *arena, char *path)
 static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
 {
     dh_job copy = *job;
-    char **paths[] = {&copy.tokenizer, &copy.data_cache, &copy.init_from, &copy.schedule,
-                      &copy.out_dir};
+    char **paths[] = {&copy.tokenizer, &copy.data_cache, &copy.init_from,
+                      &copy.schedule,  &copy.profile,    &copy.out_dir};
     copy.train_files = DH_NEW_N(job->arena, char *, job->n_train_files + 1);
     copy.val_files = DH_NEW_N(job->arena, char *, job->n_val_files + 1);
     if (!copy.train_files || !copy.val_files)

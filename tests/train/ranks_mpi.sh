@@ -53,6 +53,19 @@ processes 2 "$tmp/parts" "${half[@]}" --set train.steps=14 --set parallel.pp=2
 threads "$tmp/parts" "${half[@]}"
 close "$(last_loss "$tmp/parts")" "$(last_loss "$tmp/whole")" 2e-5
 
+# Processes measure each other and go by what they measured; the same bits.
+export XDG_CACHE_HOME=$tmp/cache
+ok "${mpirun[@]}" -n 2 "$dhelix" profile "${job[@]}" --set parallel.tp=2 --samples 3
+n_checks=$((n_checks + 1))
+run env DHELIX_LOG=info "${mpirun[@]}" -n 2 "$dhelix" train "$tmp/job.yaml" --set train.threads=1 \
+    --set train.micro_batch=1 --set train.steps=20 --set model.n_layers=4 --set out="$tmp/processes" \
+    --set parallel.tp=2 --set strategy=list
+[ "$status" -eq 0 ] || fail "exit code $status of a run by a profile"
+check 'it goes by the profile' grep -q "ordered by profile $XDG_CACHE_HOME" "$tmp/err"
+threads "$tmp/threads" --set parallel.tp=2 --set strategy=list
+same_runs "$tmp/threads" "$tmp/processes" 000020
+rm -rf "$tmp/threads" "$tmp/processes"
+
 # The launcher decides how many there are.
 n_checks=$((n_checks + 1))
 run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" --set out="$tmp/no" --set parallel.tp=4

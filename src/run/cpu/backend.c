@@ -128,5 +128,6 @@ const dh_backend dh_backend_cpu = {
     .exec_spans = dh_cpu_exec_spans,
     .exec_destroy = dh_cpu_exec_destroy,
     .bind_rank = dh_k_bind_rank,
+    .describe = dh_k_describe,
     .gemm_peak = gemm_peak,
 };

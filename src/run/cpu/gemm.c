@@ -365,3 +365,11 @@ done:
     omp_set_num_threads(before);
     return best ? 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE / (double)best * 1e9 : 0;
 }
+
+const char *dh_k_describe(char *buf, size_t cap)
+{
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(buf, cap, "oneDNN %d.%d.%d on ISA %x, %s", v->major, v->minor, v->patch,
+             (unsigned)dnnl_get_effective_cpu_isa(), dh_simd_get()->name);
+    return buf;
+}

@@ -280,6 +280,8 @@ int dh_k_cores_allowed(void);
  * errors: DH_EINVAL; binding that the system refuses is only logged */
 dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t threads,
                          int *n_threads);
+/* "oneDNN 3.0.2, avx512": the library of GEMMs, the instructions of our own loops. */
+const char *dh_k_describe(char *buf, size_t cap);
 /* Best GEMM rate of a few 2048-cubed products, FLOP/s; 0 on failure. threads 0: as set. */
 double dh_k_gemm_peak(dh_dtype dtype, int threads);
 

@@ -1,0 +1,68 @@
+/* Names of operators in matrices of overlap effectiveness that others measured: those of
+ * DHelix's H100 measurements. gemm: forward; _d, _w: input and weight gradients; attn, mlp:
+ * block; c, l: column- and row-parallel; fa: attention. */
+#include "dhelix/profile.h"
+
+static const struct {
+    dh_op_type type;
+    uint32_t slot; /* of the weight; DH_NONE: there is none */
+    const char *name;
+} computing[] = {
+    {DH_OP_LINEAR, DH_SLOT_QKV_W, "gemm_attn_c"},
+    {DH_OP_LINEAR, DH_SLOT_PROJ_W, "gemm_attn_l"},
+    {DH_OP_LINEAR, DH_SLOT_FC1_W, "gemm_mlp_c"},
+    {DH_OP_LINEAR, DH_SLOT_FC2_W, "gemm_mlp_l"},
+    {DH_OP_GROUPED_LINEAR, DH_SLOT_FC1_W, "gemm_mlp_c"},
+    {DH_OP_GROUPED_LINEAR, DH_SLOT_FC2_W, "gemm_mlp_l"},
+    {DH_OP_LINEAR_DGRAD, DH_SLOT_QKV_W, "attn_c_d"},
+    {DH_OP_LINEAR_DGRAD, DH_SLOT_PROJ_W, "attn_l_d"},
+    {DH_OP_LINEAR_DGRAD, DH_SLOT_FC1_W, "mlp_c_d"},
+    {DH_OP_LINEAR_DGRAD, DH_SLOT_FC2_W, "mlp_l_d"},
+    {DH_OP_GROUPED_DGRAD, DH_SLOT_FC1_W, "mlp_c_d"},
+    {DH_OP_GROUPED_DGRAD, DH_SLOT_FC2_W, "mlp_l_d"},
+    {DH_OP_LINEAR_WGRAD, DH_SLOT_QKV_W, "attn_c_W"},
+    {DH_OP_LINEAR_WGRAD, DH_SLOT_PROJ_W, "attn_l_w"},
+    {DH_OP_LINEAR_WGRAD, DH_SLOT_FC1_W, "mlp_c_W"},
+    {DH_OP_LINEAR_WGRAD, DH_SLOT_FC2_W, "mlp_l_w"},
+    {DH_OP_GROUPED_WGRAD, DH_SLOT_FC1_W, "mlp_c_W"},
+    {DH_OP_GROUPED_WGRAD, DH_SLOT_FC2_W, "mlp_l_w"},
+    {DH_OP_ATTN, DH_NONE, "fa"},
+    {DH_OP_RING_ATTN, DH_NONE, "fa"},
+    {DH_OP_ATTN_GRAD, DH_NONE, "fa_bwd"},
+    {DH_OP_RING_ATTN_GRAD, DH_NONE, "fa_bwd"},
+};
+
+static const struct {
+    dh_op_type type;
+    const char *name[2]; /* inside a node, between nodes */
+} communicating[] = {
+    {DH_OP_REDUCE_SCATTER, {"intra_rs", "inter_rs"}},
+    {DH_OP_ALL_GATHER, {"intra_ag", "inter_ag"}},
+    {DH_OP_ALL_REDUCE, {"intra_allreduce", "inter_allreduce"}},
+    {DH_OP_ALL_TO_ALL, {"intra_all2all", "inter_all2all"}},
+    {DH_OP_RING_EXCHANGE, {"intra_p2p", "inter_p2p"}},
+    {DH_OP_SEND, {"intra_p2p", "inter_p2p"}},
+    {DH_OP_RECV, {"intra_p2p", "inter_p2p"}},
+};
+
+/* Of the weight that it reads, or whose gradient it makes. */
+static uint32_t weight_slot(const dh_graph *g, const dh_op *op)
+{
+    if (g->kind != DH_BLOCK_LAYER) return DH_NONE;
+    const uint32_t operands[2] = {op->in[1], op->out[0]};
+    for (int i = 0; i < 2; i++) {
+        const dh_tensor *t = operands[i] == DH_NONE ? NULL : &g->tensors.at[operands[i]];
+        if (t && (t->kind == DH_TENSOR_PARAM || t->kind == DH_TENSOR_GRAD)) return t->slot;
+    }
+    return DH_NONE;
+}
+
+const char *dh_op_oef_name(const dh_graph *graph, const dh_op *op, int stream)
+{
+    const uint32_t slot = weight_slot(graph, op);
+    for (size_t i = 0; i < DH_COUNTOF(computing); i++)
+        if (computing[i].type == op->type && computing[i].slot == slot) return computing[i].name;
+    for (size_t i = 0; stream > 0 && i < DH_COUNTOF(communicating); i++)
+        if (communicating[i].type == op->type) return communicating[i].name[stream - 1];
+    return NULL;
+}

@@ -1,0 +1,166 @@
+/* Profiles on disk: where they lie, which one a job goes by, and matrices from elsewhere. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/profile.h"
+
+/* ---- places -------------------------------------------------------------------------------- */
+
+static dh_status folder_of(dh_ctx *ctx, const dh_job *job, dh_str *path)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (job->data_cache && *job->data_cache)
+        dh_str_printf(path, "%s/profiles", job->data_cache);
+    else if (cache && *cache == '/')
+        dh_str_printf(path, "%s/dhelix/profiles", cache);
+    else if (home && *home == '/')
+        dh_str_printf(path, "%s/.cache/dhelix/profiles", home);
+    else
+        return dh_fail(ctx, DH_EMISSING,
+                       "there is no place for profiles: set data.cache, or HOME, or give a file");
+    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+}
+
+dh_status dh_profile_place(dh_ctx *ctx, const dh_job *job, const dh_profile *profile, dh_str *path)
+{
+    DH_TRY(folder_of(ctx, job, path));
+    dh_str_printf(path, "/%016llx.json",
+                  (unsigned long long)dh_profile_facts_hash(profile->facts.at, profile->facts.n));
+    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+}
+
+/* ---- fitting ------------------------------------------------------------------------------- */
+
+static dh_status check_facts(dh_ctx *ctx, const dh_profile *here, const dh_profile *profile)
+{
+    return dh_profile_check(ctx, profile, here->facts.at, here->facts.n);
+}
+
+/* How many of the strands' operators the profile knows, and the first that it does not. */
+static dh_status count_known(dh_ctx *ctx, dh_job *job, const dh_profile *profile,
+                             dh_profile_cover *cover)
+{
+    dh_probe_job probe;
+    dh_stage_programs stages = {0};
+    *cover = (dh_profile_cover){0};
+    dh_status st = dh_probe_job_init(ctx, job, &probe);
+    if (st == DH_OK) st = dh_stage_programs_build(ctx, &probe, &stages);
+    for (size_t s = 0; s < stages.n; s++)
+        for (size_t c = 0; c < stages.at[s]->probe_classes.n; c++) {
+            const dh_probe_class *cls = &stages.at[s]->probe_classes.at[c];
+            if (!cls->forward && !cls->backward) continue;
+            const bool known = dh_profile_find_op(profile, cls->key) != DH_NONE;
+            cover->n_ops++;
+            cover->n_known += known;
+            if (!known && !cover->missing[0])
+                snprintf(cover->missing, sizeof cover->missing, "%s (%s)", cls->label, cls->key);
+        }
+    dh_stage_programs_fini(&stages);
+    dh_probe_job_fini(&probe);
+    return st;
+}
+
+static dh_status read_named(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_profile **profile)
+{
+    dh_profile *p;
+    dh_profile_cover cover;
+    DH_TRY(dh_profile_read(ctx, job->profile, &p));
+    dh_status st = check_facts(ctx, here, p);
+    if (st == DH_OK) st = count_known(ctx, job, p, &cover);
+    if (st == DH_OK && cover.n_known < cover.n_ops)
+        st = dh_fail(ctx, DH_EINVAL,
+                     "profile %s was not made for this: it knows %zu of the job's %zu classes of "
+                     "operators, and not %s; `dhelix profile JOB --out %s` adds them",
+                     p->name, cover.n_known, cover.n_ops, cover.missing, job->profile);
+    if (st == DH_OK)
+        *profile = p;
+    else
+        dh_profile_destroy(p);
+    return st;
+}
+
+/* NULL, with a warning, where the file is of no use. */
+static dh_profile *read_if_good(const char *path, const dh_profile *here)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_profile *p = NULL;
+    dh_status st = dh_profile_read(&ctx, path, &p);
+    if (st == DH_OK) st = check_facts(&ctx, here, p);
+    if (st == DH_OK) return p;
+    dh_log(DH_LOG_WARN, "not used: %s", ctx.message);
+    dh_profile_destroy(p);
+    return NULL;
+}
+
+/* What lies at the job's place is used as far as it goes; that it cannot be is no failure. */
+static dh_status read_own(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_profile **profile)
+{
+    dh_ctx nowhere = DH_CTX_INIT;
+    dh_str path = DH_STR_INIT;
+    dh_profile *p = NULL;
+    dh_profile_cover cover = {0};
+    if (dh_profile_place(&nowhere, job, here, &path) == DH_OK && dh_path_exists(path.text))
+        p = read_if_good(path.text, here);
+    dh_str_fini(&path);
+    dh_status st = p ? count_known(ctx, job, p, &cover) : DH_OK;
+    if (st == DH_OK && cover.n_known > 0)
+        *profile = p;
+    else
+        dh_profile_destroy(p);
+    return st;
+}
+
+dh_status dh_profile_find(dh_ctx *ctx, dh_job *job, dh_profile **profile)
+{
+    dh_profile *here;
+    *profile = NULL;
+    if (strcmp(job->profile, "none") == 0) return DH_OK;
+    DH_TRY(dh_profile_of_job(ctx, job, "here", &here));
+    dh_status st = strcmp(job->profile, "auto") == 0 ? read_own(ctx, job, here, profile)
+                                                     : read_named(ctx, job, here, profile);
+    dh_profile_destroy(here);
+    return st;
+}
+
+dh_status dh_train_costs(dh_ctx *ctx, dh_job *job, const dh_costs **costs)
+{
+    const dh_costs *estimates;
+    dh_profile *profile;
+    DH_TRY(dh_job_estimates(ctx, job, &estimates));
+    *costs = estimates;
+    DH_TRY(dh_profile_find(ctx, job, &profile));
+    if (!profile) return DH_OK;
+    dh_status st = dh_profile_costs(ctx, job->arena, profile, estimates, costs);
+    dh_profile_destroy(profile);
+    return st;
+}
+
+/* ---- storing ------------------------------------------------------------------------------- */
+
+static dh_status create_parent(dh_ctx *ctx, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    dh_str folder = DH_STR_INIT;
+    if (!slash || slash == path) return DH_OK;
+    dh_str_append(&folder, path, (size_t)(slash - path));
+    dh_status st = folder.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path")
+                                 : dh_dir_create(ctx, folder.text);
+    dh_str_fini(&folder);
+    return st;
+}
+
+/* What a file of the same facts knows already is kept, but for what is known anew. */
+dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *path)
+{
+    dh_ctx old = DH_CTX_INIT;
+    dh_profile *kept = NULL;
+    DH_TRY(create_parent(ctx, path));
+    if (dh_path_exists(path) && dh_profile_read(&old, path, &kept) == DH_OK)
+        dh_profile_merge(&old, kept, profile);
+    const bool merged = kept && old.status == DH_OK;
+    if (old.status != DH_OK) dh_log(DH_LOG_WARN, "%s is replaced: %s", path, old.message);
+    dh_status st = dh_profile_write(ctx, merged ? kept : profile, path);
+    dh_profile_destroy(kept);
+    return st;
+}

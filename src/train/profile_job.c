@@ -1,0 +1,202 @@
+/* What a profile of a job is about: its operators, and the facts their times depend on. */
+#include "train/profile.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a small job with every operator ------------------------------------------------------- */
+
+/* The job's schedule for n_micro micro-batches; a file has its own number. */
+static dh_status schedule_for(dh_ctx *ctx, const dh_job *job, int64_t n_micro,
+                              dh_schedule **schedule)
+{
+    dh_job small = *job;
+    small.global_batch = n_micro * job->micro_batch * job->dp;
+    return dh_train_schedule(ctx, &small, schedule);
+}
+
+static dh_status smallest_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule **schedule)
+{
+    const int64_t most = DH_MAX(dh_job_n_micro(job), 2);
+    for (int64_t n = 2; n < most; n++) {
+        dh_ctx attempt = DH_CTX_INIT;
+        if (schedule_for(&attempt, job, n, schedule) == DH_OK) return DH_OK;
+    }
+    return schedule_for(ctx, job, most, schedule);
+}
+
+dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, dh_probe_job *probe)
+{
+    *probe = (dh_probe_job){.schedule = NULL};
+    DH_TRY(dh_train_plan(ctx, job, &probe->spec));
+    DH_TRY(dh_job_estimates(ctx, job, &probe->spec.costs));
+    DH_TRY(smallest_schedule(ctx, job, &probe->schedule));
+    dh_session_spec *s = &probe->spec;
+    s->schedule = probe->schedule;
+    s->strategy = NULL; /* one strand after the other: probes come behind the step */
+    s->layer_split = NULL;
+    s->model.n_layers = probe->schedule ? probe->schedule->n_stages : 1;
+    s->n_micro = probe->schedule ? probe->schedule->n_micro : 2;
+    s->eval = false;
+    s->probes = true;
+    return DH_OK;
+}
+
+void dh_probe_job_fini(dh_probe_job *probe)
+{
+    dh_schedule_destroy(probe->schedule);
+    *probe = (dh_probe_job){.schedule = NULL};
+}
+
+dh_status dh_stage_programs_build(dh_ctx *ctx, const dh_probe_job *probe,
+                                  dh_stage_programs *programs)
+{
+    const int64_t n = probe->spec.mesh.pp;
+    *programs = (dh_stage_programs){.at = calloc((size_t)n, sizeof(dh_program *))};
+    if (!programs->at) return dh_fail(ctx, DH_ENOMEM, "out of memory listing operators");
+    for (int64_t stage = 0; stage < n; stage++) {
+        dh_session_spec spec = probe->spec;
+        spec.rank = dh_mesh_rank(&spec.mesh, (dh_coord){.pp = stage});
+        dh_status st = dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &programs->at[stage]);
+        if (st != DH_OK) {
+            dh_stage_programs_fini(programs);
+            return st;
+        }
+        programs->n++;
+    }
+    return DH_OK;
+}
+
+void dh_stage_programs_fini(dh_stage_programs *programs)
+{
+    for (size_t i = 0; i < programs->n; i++) dh_program_destroy(programs->at[i]);
+    free(programs->at);
+    *programs = (dh_stage_programs){0};
+}
+
+/* ---- estimates ----------------------------------------------------------------------------- */
+
+dh_status dh_job_estimates(dh_ctx *ctx, const dh_job *job, const dh_costs **costs)
+{
+    const double threads = job->threads > 0 ? (double)job->threads : 1.0;
+    dh_cost_model m = {.flops_per_s = (job->dtype == DH_F32 ? 250e9 : 450e9) * threads};
+    const dh_link *links[2] = {&job->link_local, &job->link_cross};
+    for (int i = 0; i < 2; i++) {
+        m.link_bytes_per_s[i] = links[i]->gbps * 1e9 / 8;
+        m.link_latency_ns[i] = links[i]->latency_us * 1e3;
+    }
+    *costs = dh_costs_estimated(job->arena, &m);
+    return *costs ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a run");
+}
+
+/* ---- facts --------------------------------------------------------------------------------- */
+
+enum { TEXT_BYTES = 256 };
+
+/* "model name : ..." of the first processor, where the kernel says one. */
+static void cpu_name(char *text)
+{
+    char line[TEXT_BYTES];
+    snprintf(text, TEXT_BYTES, "not named");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        const char *value = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
+        if (!value) continue;
+        value += strspn(value, ": \t");
+        snprintf(text, TEXT_BYTES, "%.*s", (int)strcspn(value, "\n"), value);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+static void processors(char *text)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        snprintf(text, TEXT_BYTES, "%d", CPU_COUNT(&set));
+    else
+        snprintf(text, TEXT_BYTES, "not known");
+}
+
+static void link_text(const dh_link *link, char *text)
+{
+    if (link->gbps > 0 || link->latency_us > 0)
+        snprintf(text, TEXT_BYTES, "paced at %g Gbit/s + %g us", link->gbps, link->latency_us);
+    else
+        snprintf(text, TEXT_BYTES, "not paced");
+}
+
+static void ranks_text(const dh_job *job, char *text)
+{
+    static const char *const waits[] = {[DH_MPI_WAIT_YIELD] = "yield",
+                                        [DH_MPI_WAIT_SLEEP] = "sleep",
+                                        [DH_MPI_WAIT_BLOCK] = "block"};
+    if (dh_launched_ranks() > 0)
+        snprintf(text, TEXT_BYTES, "%lld processes (mpi, %s)", (long long)job->ranks,
+                 waits[job->mpi_wait]);
+    else
+        snprintf(text, TEXT_BYTES, "%lld threads of a process", (long long)job->ranks);
+}
+
+typedef struct fact_list {
+    dh_ctx *ctx;
+    dh_profile *profile;
+    dh_status st;
+} fact_list;
+
+static void add(fact_list *list, const char *name, const char *value)
+{
+    if (list->st == DH_OK) list->st = dh_profile_add_fact(list->ctx, list->profile, name, value);
+}
+
+static void add_number(fact_list *list, const char *name, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    add(list, name, text);
+}
+
+static void add_machine(fact_list *list, const dh_job *job)
+{
+    const dh_backend *backend = dh_backend_find("cpu");
+    char text[TEXT_BYTES];
+    cpu_name(text);
+    add(list, "machine.cpu", text);
+    processors(text);
+    add(list, "machine.processors", text);
+    add(list, "dhelix", DH_VERSION);
+    add(list, "backend", backend->describe(text, sizeof text));
+    ranks_text(job, text);
+    add(list, "ranks", text);
+    link_text(&job->link_local, text);
+    add(list, "links.local", text);
+    link_text(&job->link_cross, text);
+    add(list, "links.cross", text);
+}
+
+/* Shapes are in the keys of operators. */
+dh_status dh_profile_of_job(dh_ctx *ctx, const dh_job *job, const char *name, dh_profile **profile)
+{
+    fact_list list = {.ctx = ctx};
+    DH_TRY(dh_profile_create(ctx, name, &list.profile));
+    add_machine(&list, job);
+    if (job->threads > 0)
+        add_number(&list, "train.threads", job->threads);
+    else
+        add(&list, "train.threads", "auto");
+    add(&list, "train.dtype", dh_dtype_name(job->dtype));
+    add_number(&list, "parallel.dp", job->dp);
+    add_number(&list, "parallel.tp", job->tp);
+    add_number(&list, "parallel.pp", job->pp);
+    add_number(&list, "parallel.cp", job->cp);
+    add_number(&list, "parallel.ep", job->ep);
+    add_number(&list, "topology.ranks_per_node", job->ranks_per_node);
+    if (list.st == DH_OK)
+        *profile = list.profile;
+    else
+        dh_profile_destroy(list.profile);
+    return list.st;
+}

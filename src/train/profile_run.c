@@ -1,0 +1,238 @@
+/* Measuring a job's operators on its ranks and links: a program with probes, run a few
+ * times. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/launch.h"
+#include "train/profile.h"
+#include "train/run.h"
+
+/* TUNING: the median of 11 varies by a percent or two on a quiet machine; 3 are the fewest
+ * that have a middle. */
+enum { SAMPLES = 11, LEAST_SAMPLES = 3 };
+static const double most_seconds = 60;
+
+typedef struct measuring {
+    dh_run shared; /* job, tokenizer, dataset */
+    dh_probe_job probe;
+    const dh_profile_options *options;
+    dh_profile *profile; /* facts; filled by rank 0 */
+    bool done;           /* it was */
+} measuring;
+
+/* One rank at work. */
+typedef struct rank_work {
+    measuring *m;
+    const dh_ranks *ranks;
+    dh_session *session;
+    dh_progress progress;
+    int64_t *ns;   /* [sample][probe][2] */
+    size_t n, cap; /* samples */
+} rank_work;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory for measured times");
+}
+
+/* ---- sampling ------------------------------------------------------------------------------ */
+
+static dh_status create_session(dh_ctx *ctx, rank_work *w, const dh_place *place)
+{
+    const dh_job *job = w->m->shared.job;
+    dh_session_spec spec = w->m->probe.spec;
+    int n_threads;
+    spec.comm = place->ranks.comm;
+    spec.rank = place->ranks.rank;
+    DH_TRY(spec.backend->bind_rank(ctx, place->local_rank, place->n_local_ranks, job->threads,
+                                   &n_threads));
+    dh_status st = dh_session_create(ctx, &spec, &w->session);
+    if (st == DH_OK) st = dh_session_init_params(ctx, w->session, job->seed);
+    return dh_ranks_agree(ctx, w->ranks, st);
+}
+
+static size_t n_values(const rank_work *w)
+{
+    return 2 * w->session->train->probes.n;
+}
+
+/* Time from an operator's own start: two of a pair may start some microseconds apart. */
+static void take(rank_work *w, const dh_span *spans)
+{
+    const dh_program *p = w->session->train;
+    int64_t *ns = w->ns + w->n++ * n_values(w);
+    for (size_t i = 0; i < p->probes.n; i++)
+        for (int k = 0; k < 2; k++) {
+            const uint32_t instr = p->probes.at[i].instr[k];
+            *ns++ = instr == DH_NONE ? 0 : spans[instr].end_ns - spans[instr].start_ns;
+        }
+}
+
+typedef enum verdict { GO_ON, ENOUGH, STOPPED } verdict;
+
+static verdict judge(const rank_work *w, int64_t start_ns)
+{
+    const dh_profile_options *o = w->m->options;
+    const double seconds = o->seconds > 0 ? o->seconds : most_seconds;
+    if (o->stop && *o->stop) return STOPPED;
+    if (w->n == w->cap) return ENOUGH;
+    const bool late = (double)(dh_now_ns() - start_ns) * 1e-9 > seconds;
+    return late && w->n >= LEAST_SAMPLES ? ENOUGH : GO_ON;
+}
+
+/* The first run warms up. Rank 0 decides for all how many there are. */
+static dh_status sample(dh_ctx *ctx, rank_work *w)
+{
+    const dh_job *job = w->m->shared.job;
+    const dh_backend *backend = w->session->spec.backend;
+    const int64_t start_ns = dh_now_ns();
+    /* A learning rate of 0: the weights stay what they are. */
+    const dh_step step = {.first_sample = dh_mesh_coord(&w->session->spec.mesh, w->ranks->rank).dp *
+                                          job->micro_batch,
+                          .sample_stride = job->dp * job->micro_batch,
+                          .seed = job->seed,
+                          .beta1 = job->beta1,
+                          .beta2 = job->beta2,
+                          .eps = job->eps,
+                          .grad_clip = job->grad_clip,
+                          .source = dh_run_source(w->m->shared.train_data)};
+    DH_TRY(backend->exec_run(ctx, w->session->train_exec, &step));
+    for (unsigned char said = GO_ON; said == GO_ON;) {
+        DH_TRY(backend->exec_run(ctx, w->session->train_exec, &step));
+        take(w, backend->exec_spans(w->session->train_exec));
+        dh_progress_count(&w->progress, (int64_t)w->n, "samples of every operator and pair");
+        said = (unsigned char)judge(w, start_ns);
+        DH_TRY(dh_ranks_broadcast(ctx, w->ranks, &said, sizeof said));
+        if (said == STOPPED)
+            return dh_fail(ctx, DH_EINTERRUPTED, "stopped after %zu samples; no profile is written",
+                           w->n);
+    }
+    return DH_OK;
+}
+
+/* ---- gathering ----------------------------------------------------------------------------- */
+
+/* [sample][value] to [value][sample]. Caller frees; NULL: out of memory. */
+static int64_t *transposed(const rank_work *w)
+{
+    const size_t n = n_values(w);
+    int64_t *out = malloc((n * w->n + 1) * sizeof *out);
+    for (size_t s = 0; out && s < w->n; s++)
+        for (size_t v = 0; v < n; v++) out[v * w->n + s] = w->ns[s * n + v];
+    return out;
+}
+
+/* Everybody's samples, rank after rank; counts [ranks]. Caller frees *all. */
+static dh_status gather(dh_ctx *ctx, const rank_work *w, const int64_t *own, int64_t *counts,
+                        int64_t **all)
+{
+    int64_t mine = (int64_t)(n_values(w) * w->n), total = 0;
+    counts[0] = mine;
+    if (w->ranks->control)
+        DH_TRY(dh_comm_all_gather(ctx, w->ranks->control, &mine, counts, 1, DH_I64));
+    for (int64_t r = 0; r < w->ranks->n; r++) total += counts[r];
+    *all = malloc((size_t)(total + 1) * sizeof **all);
+    if (!*all) return no_memory(ctx);
+    if (w->ranks->control)
+        return dh_comm_all_gatherv(ctx, w->ranks->control, own, *all, counts, DH_I64);
+    memcpy(*all, own, (size_t)total * sizeof **all);
+    return DH_OK;
+}
+
+/* The program of a rank is known to all: only times had to travel. */
+static dh_status reduce(dh_ctx *ctx, const rank_work *w, const int64_t *counts, const int64_t *all,
+                        dh_program **programs, dh_rank_samples *samples)
+{
+    for (int64_t r = 0; r < w->ranks->n; r++, all += counts[r - 1]) {
+        dh_session_spec spec = w->m->probe.spec;
+        spec.rank = r;
+        DH_TRY(dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &programs[r]));
+        samples[r] = (dh_rank_samples){programs[r], all, r};
+        if (counts[r] != (int64_t)(2 * programs[r]->probes.n * w->n))
+            return dh_fail(ctx, DH_EINTERNAL, "rank %lld measured %lld times, not %zu",
+                           (long long)r, (long long)counts[r], 2 * programs[r]->probes.n * w->n);
+    }
+    DH_TRY(dh_profile_reduce(ctx, samples, (size_t)w->ranks->n, w->n, w->m->profile));
+    return dh_profile_overheads(ctx, w->session->train,
+                                w->session->spec.backend->exec_spans(w->session->train_exec),
+                                w->m->profile);
+}
+
+static dh_status make_profile(dh_ctx *ctx, const rank_work *w, const int64_t *counts,
+                              const int64_t *all)
+{
+    const size_t n = (size_t)w->ranks->n;
+    dh_program **programs = calloc(n, sizeof(dh_program *));
+    dh_rank_samples *samples = calloc(n, sizeof *samples);
+    dh_status st =
+        programs && samples ? reduce(ctx, w, counts, all, programs, samples) : no_memory(ctx);
+    for (size_t r = 0; programs && r < n; r++) dh_program_destroy(programs[r]);
+    free(programs);
+    free(samples);
+    w->m->done = st == DH_OK;
+    return st;
+}
+
+static dh_status gather_profile(dh_ctx *ctx, rank_work *w)
+{
+    int64_t *own = transposed(w), *all = NULL;
+    int64_t *counts = calloc((size_t)w->ranks->n, sizeof *counts);
+    dh_status st = own && counts ? gather(ctx, w, own, counts, &all) : no_memory(ctx);
+    if (st == DH_OK && w->ranks->rank == 0) st = make_profile(ctx, w, counts, all);
+    free(own);
+    free(all);
+    free(counts);
+    return dh_ranks_agree(ctx, w->ranks, st);
+}
+
+/* ---- ranks --------------------------------------------------------------------------------- */
+
+static dh_status measure_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *place)
+{
+    measuring *m = launch->user;
+    rank_work w = {.m = m, .ranks = &place->ranks};
+    w.cap = m->options->samples > 0 ? (size_t)m->options->samples : SAMPLES;
+    dh_status st = create_session(ctx, &w, place);
+    if (st == DH_OK) {
+        w.ns = malloc(w.cap * (n_values(&w) + 1) * sizeof *w.ns);
+        st = dh_ranks_agree(ctx, w.ranks, w.ns ? DH_OK : no_memory(ctx));
+    }
+    dh_progress_start(&w.progress, 0, (int64_t)w.cap, 0,
+                      m->options->quiet || place->ranks.rank != 0);
+    if (st == DH_OK) st = sample(ctx, &w);
+    dh_progress_end(&w.progress);
+    if (st == DH_OK) st = gather_profile(ctx, &w);
+    free(w.ns);
+    dh_session_destroy(w.session);
+    return st;
+}
+
+static dh_status prepare(dh_ctx *ctx, measuring *m)
+{
+    DH_TRY(dh_profile_of_job(ctx, m->shared.job, "measured", &m->profile));
+    DH_TRY(dh_run_open_train(ctx, &m->shared));
+    DH_TRY(dh_probe_job_init(ctx, m->shared.job, &m->probe));
+    return m->shared.job->ranks > 1 ? dh_session_verify_mesh(ctx, &m->probe.spec, NULL) : DH_OK;
+}
+
+dh_status dh_profile_measure(dh_ctx *ctx, dh_job *job, const dh_profile_options *options,
+                             dh_profile **profile)
+{
+    const dh_train_options quiet = {.quiet = options->quiet};
+    measuring m = {.shared = {.job = job, .options = &quiet}, .options = options};
+    dh_launch launch;
+    dh_status st = dh_launch_prepare(ctx, job, options->quiet, &launch);
+    launch.work = measure_rank;
+    launch.user = &m;
+    if (st == DH_OK) st = prepare(ctx, &m);
+    if (st == DH_OK) st = dh_launch_run(ctx, &launch);
+    dh_dataset_close(m.shared.train_data);
+    dh_tokenizer_destroy(m.shared.tokenizer);
+    dh_probe_job_fini(&m.probe);
+    if (st != DH_OK || !m.done) {
+        dh_profile_destroy(m.profile);
+        m.profile = NULL;
+    }
+    if (st == DH_OK) *profile = m.profile;
+    return st;
+}
