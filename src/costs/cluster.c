@@ -51,6 +51,8 @@ static double communication_ns(const dh_cluster *c, const dh_cost_op *op)
     for (int i = 0; i < 2; i++)
         if (ends[i] != DH_NONE)
             bytes = DH_MAX(bytes, (double)dh_tensor_bytes(&op->graph->tensors.at[ends[i]]));
+    /* What goes either way leaves by the same wires. */
+    if (op->op->type == DH_OP_RING_EXCHANGE_BOTH) bytes *= 2;
     return dh_cluster_collective(c, op->op->type, bytes, dh_mesh_group_size(op->mesh, group),
                                  dh_mesh_group_span(op->mesh, group, op->rank))
         .ns;

@@ -5,8 +5,8 @@ typedef struct transfer {
     dh_comm_group *group;
     const dh_block *block;
     const dh_tensor *in, *out; /* of operand 0; NULL where there is none */
-    const void *send;
-    void *recv;
+    const void *send, *send_back;
+    void *recv, *recv_next; /* operand 1, of both ways at once */
 } transfer;
 
 static dh_status all_gather(dh_ctx *ctx, const transfer *t)
@@ -52,12 +52,29 @@ static dh_status ring_exchange(dh_ctx *ctx, const transfer *t)
                             dh_tensor_elements(t->in), t->in->dtype, 0);
 }
 
+static dh_status ring_exchange_both(dh_ctx *ctx, const transfer *t)
+{
+    const int n = dh_comm_group_size(t->group), me = dh_comm_group_index(t->group);
+    const int next = (me + 1) % n, previous = (me + n - 1) % n;
+    const dh_dtype dtype = t->in->dtype;
+    const int64_t count = dh_tensor_elements(t->in);
+    /* Of two ranks both ways lead to the same one: tags tell them apart. */
+    const dh_comm_xfer xfers[] = {
+        {DH_XFER_SEND, next, 0, dtype, count, (void *)(uintptr_t)t->send},
+        {DH_XFER_SEND, previous, 1, dtype, count, (void *)(uintptr_t)t->send_back},
+        {DH_XFER_RECV, previous, 0, dtype, count, t->recv},
+        {DH_XFER_RECV, next, 1, dtype, count, t->recv_next},
+    };
+    return dh_comm_batch(ctx, t->group, xfers, DH_COUNTOF(xfers));
+}
+
 static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
     [DH_OP_ALL_GATHER] = all_gather,
     [DH_OP_REDUCE_SCATTER] = reduce_scatter,
     [DH_OP_ALL_REDUCE] = all_reduce,
     [DH_OP_ALL_TO_ALL] = all_to_all,
     [DH_OP_RING_EXCHANGE] = ring_exchange,
+    [DH_OP_RING_EXCHANGE_BOTH] = ring_exchange_both,
     [DH_OP_SEND] = send,
     [DH_OP_RECV] = recv,
 };
@@ -76,6 +93,8 @@ dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_graph *
                   .in = op->in[0] == DH_NONE ? NULL : &graph->tensors.at[op->in[0]],
                   .out = op->out[0] == DH_NONE ? NULL : &graph->tensors.at[op->out[0]],
                   .send = in[0],
-                  .recv = out[0]};
+                  .send_back = in[1],
+                  .recv = out[0],
+                  .recv_next = out[1]};
     return calls[op->type](ctx, &t);
 }
