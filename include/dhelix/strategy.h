@@ -148,6 +148,7 @@ typedef struct dh_strategy {
     const char *schedule; /* row that makes pairs for it; NULL: the job's */
     const char *policy;   /* row of dh_order_policies */
     bool barriers;
+    dh_decompose_kind decompose; /* of tensor parallelism's collectives, before any order */
 } dh_strategy;
 
 const dh_strategy *dh_strategies(size_t *n);

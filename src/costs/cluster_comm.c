@@ -113,7 +113,8 @@ static double neighbour_ns(const wires *w, double bytes)
 
 static bool is_transfer(dh_op_type type)
 {
-    return type == DH_OP_RING_EXCHANGE || type == DH_OP_SEND || type == DH_OP_RECV;
+    return type == DH_OP_RING_EXCHANGE || type == DH_OP_RING_EXCHANGE_BOTH || type == DH_OP_SEND ||
+           type == DH_OP_RECV;
 }
 
 dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,

@@ -16,10 +16,22 @@ static double rate(double given, double otherwise)
     return given > 0 ? given : otherwise;
 }
 
+/* To neighbours: what comes is as much as what goes, all of it at once. */
+static double exchange_ns(const dh_cost_op *op, double speed, double latency)
+{
+    double bytes = 0;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (op->op->out[k] != DH_NONE)
+            bytes += (double)dh_tensor_bytes(&op->graph->tensors.at[op->op->out[k]]);
+    return latency + bytes / speed * 1e9;
+}
+
 static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, int link)
 {
     const double speed = rate(model->link_bytes_per_s[link], defaults.link_bytes_per_s[link]);
     const double latency = rate(model->link_latency_ns[link], defaults.link_latency_ns[link]);
+    if (op->op->type == DH_OP_RING_EXCHANGE || op->op->type == DH_OP_RING_EXCHANGE_BOTH)
+        return exchange_ns(op, speed, latency);
     const double n = (double)dh_mesh_group_size(op->mesh, (dh_group_kind)op->op->group);
     const double share = (n - 1) / (n + 1); /* of both operands' bytes */
     return latency * (n - 1) + dh_op_bytes(op->graph, op->op) * share / speed * 1e9;

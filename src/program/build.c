@@ -43,6 +43,8 @@ dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind 
     const bool computes = kind != DH_BLOCK_DATA && kind != DH_BLOCK_EXPERTS;
     if (st == DH_OK && s->mode == DH_MODE_TRAIN && computes) st = dh_graph_differentiate(ctx, g);
     if (st == DH_OK && s->mode == DH_MODE_TRAIN) st = dh_pass_recompute(ctx, g, s->recompute);
+    if (st == DH_OK && s->strategy)
+        st = dh_pass_decompose_tp(ctx, g, shard, s->strategy->decompose);
     if (st != DH_OK) {
         dh_graph_destroy(g);
         return st;

@@ -90,17 +90,32 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory verifying a mesh");
 }
 
+/* Programs whose GEMMs are rings differ by tp index in where the chunks of a tensor lie,
+ * which a second check cannot widen over: a chunk would then seem to be all of the tensor.
+ * Each index is verified by itself. */
+static size_t n_ring_places(const dh_program_spec *spec)
+{
+    const bool rings = spec->strategy && spec->strategy->decompose != DH_DECOMPOSE_NONE;
+    return rings ? (size_t)spec->mesh.tp : 1;
+}
+
+static size_t class_key(const dh_program_spec *spec, int64_t rank)
+{
+    const size_t n = n_ring_places(spec), key = dh_rank_key(spec, rank);
+    return n == 1 ? key : key * n + (size_t)dh_mesh_coord(&spec->mesh, rank).tp;
+}
+
 /* Numbers the keys that occur in the order of their first ranks. */
 static dh_status number_classes(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes)
 {
     const int64_t n_ranks = spec->mesh.ranks;
     const bool alike = dh_mesh_nodes_alike(&spec->mesh);
-    const size_t n_keys = alike ? dh_rank_n_keys(spec) : (size_t)n_ranks;
+    const size_t n_keys = alike ? dh_rank_n_keys(spec) * n_ring_places(spec) : (size_t)n_ranks;
     uint32_t *number = malloc(n_keys * sizeof *number);
     if (!number) return no_memory(ctx);
     memset(number, 0xff, n_keys * sizeof *number);
     for (int64_t r = 0; r < n_ranks; r++) {
-        uint32_t *mine = &number[alike ? dh_rank_key(spec, r) : (size_t)r];
+        uint32_t *mine = &number[alike ? class_key(spec, r) : (size_t)r];
         if (*mine == DH_NONE) {
             *mine = (uint32_t)classes->n;
             classes->first[classes->n++] = r;

@@ -17,11 +17,19 @@ typedef struct accesses {
     clock_vec writes, reads; /* last on each stream */
 } accesses;
 
+/* Accesses of a range of a buffer. Ranges of one buffer may overlap. */
+typedef struct piece {
+    uint64_t byte0, n_bytes;
+    uint32_t next; /* of the same buffer, DH_NONE */
+    accesses seen;
+} piece;
+
 struct dh_emitter {
     const dh_program_spec *spec;
     dh_program *program;
-    DH_VEC(accesses) accesses; /* by buffer; of buffers that hold parameters, unused */
-    accesses (*param_accesses)[DH_BUF_ADAM_V + 1]; /* by parameter and kind instead */
+    DH_VEC(piece) pieces;
+    DH_VEC(uint32_t) piece0;                       /* by buffer: its first piece, DH_NONE */
+    accesses (*param_accesses)[DH_BUF_ADAM_V + 1]; /* by parameter and kind, in place of pieces */
     DH_VEC(uint32_t) param0; /* by block: its first own parameter; the others follow */
     DH_VEC(clock_vec) done;  /* by instruction: what is known complete after it */
     clock_vec known[DH_N_STREAM];
@@ -74,7 +82,8 @@ void dh_emitter_destroy(dh_emitter *emitter)
     dh_vec_fini(&emitter->frames);
     free(emitter->inputs);
     free(emitter->param_accesses);
-    dh_vec_fini(&emitter->accesses);
+    dh_vec_fini(&emitter->pieces);
+    dh_vec_fini(&emitter->piece0);
     dh_vec_fini(&emitter->param0);
     dh_vec_fini(&emitter->done);
     dh_vec_fini(&emitter->kv);
@@ -187,8 +196,7 @@ void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t af
 
 static dh_status add_buffer(dh_ctx *ctx, dh_emitter *e, const dh_buffer *buffer, uint32_t *id)
 {
-    if (!dh_vec_push(&e->program->buffers, *buffer) ||
-        !dh_vec_push(&e->accesses, (accesses){{{0}}, {{0}}}))
+    if (!dh_vec_push(&e->program->buffers, *buffer) || !dh_vec_push(&e->piece0, DH_NONE))
         return no_memory(ctx);
     *id = (uint32_t)(e->program->buffers.n - 1);
     return DH_OK;
@@ -578,6 +586,17 @@ static void need(clock_vec *needed, const clock_vec *earlier)
     for (int s = 0; s < DH_N_STREAM; s++) needed->at[s] = DH_MAX(needed->at[s], earlier->at[s]);
 }
 
+/* Whether what used a buffer is recorded by parameters, not by ranges of bytes. */
+static bool holds_params(const dh_buffer *b)
+{
+    return b->kind <= DH_BUF_ADAM_V && b->kind != DH_BUF_STATE;
+}
+
+static bool overlap(const dh_operand *o, uint64_t byte0, uint64_t n_bytes)
+{
+    return byte0 < o->byte0 + o->n_bytes && o->byte0 < byte0 + n_bytes;
+}
+
 typedef struct visiting {
     dh_emitter *emitter;
     const dh_operand *operand;
@@ -590,24 +609,45 @@ static void visit_if_touched(uint32_t param, void *arg)
 {
     const visiting *v = arg;
     const dh_operand *o = v->operand, *home = &v->emitter->program->homes.at[param].at[v->kind];
-    if (home->buffer == o->buffer && home->byte0 < o->byte0 + o->n_bytes &&
-        o->byte0 < home->byte0 + home->n_bytes)
+    if (home->buffer == o->buffer && overlap(o, home->byte0, home->n_bytes))
         v->visit(&v->emitter->param_accesses[param][v->kind], v->arg);
 }
 
-/* The access records an operand concerns: one per activation, one per parameter in
+/* The access records an operand concerns: of ranges of an activation, of parameters in
  * range. Calls visit for each. */
 static void visit_accesses(dh_emitter *e, const dh_operand *o, void (*visit)(accesses *, void *),
                            void *arg)
 {
     if (o->buffer == DH_NONE) return;
     const dh_buffer *b = &e->program->buffers.at[o->buffer];
-    if (b->kind > DH_BUF_ADAM_V || b->kind == DH_BUF_STATE) {
-        visit(&e->accesses.at[o->buffer], arg);
+    if (!holds_params(b)) {
+        for (uint32_t i = e->piece0.at[o->buffer]; i != DH_NONE; i = e->pieces.at[i].next)
+            if (overlap(o, e->pieces.at[i].byte0, e->pieces.at[i].n_bytes))
+                visit(&e->pieces.at[i].seen, arg);
         return;
     }
     visiting v = {.emitter = e, .operand = o, .kind = b->kind, .visit = visit, .arg = arg};
     visit_params(e, b->owner, visit_if_touched, &v);
+}
+
+/* What uses an operand is recorded at the piece that is exactly its range; of other buffers
+ * than activations at one piece for all. */
+static dh_status find_piece(dh_ctx *ctx, dh_emitter *e, const dh_operand *operand, accesses **seen)
+{
+    const dh_buffer *b = &e->program->buffers.at[operand->buffer];
+    const dh_operand all = {.buffer = operand->buffer, .n_bytes = b->n_bytes};
+    const dh_operand *o = b->kind == DH_BUF_ACT ? operand : &all;
+    uint32_t *first = &e->piece0.at[o->buffer];
+    for (uint32_t i = *first; i != DH_NONE; i = e->pieces.at[i].next) {
+        piece *p = &e->pieces.at[i];
+        *seen = &p->seen;
+        if (p->byte0 == o->byte0 && p->n_bytes == o->n_bytes) return DH_OK;
+    }
+    const piece new = {.byte0 = o->byte0, .n_bytes = o->n_bytes, .next = *first};
+    if (!dh_vec_push(&e->pieces, new)) return no_memory(ctx);
+    *first = (uint32_t)(e->pieces.n - 1);
+    *seen = &e->pieces.at[*first].seen;
+    return DH_OK;
 }
 
 static void need_writes(accesses *a, void *needed)
@@ -670,12 +710,23 @@ static void mark_written(accesses *a, void *at)
     a->writes.at[p->stream] = p->instr + 1;
 }
 
-static void record_accesses(dh_emitter *e, const dh_op_info *info, const dh_operand *operands,
-                            int stream, uint32_t instr)
+static dh_status record_accesses(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
+                                 const dh_operand *operands, int stream, uint32_t instr)
 {
     position at = {stream, instr};
-    for (int k = 0; k < info->n_in + info->n_out; k++)
-        visit_accesses(e, &operands[k], k < info->n_in ? mark_read : mark_written, &at);
+    for (int k = 0; k < info->n_in + info->n_out; k++) {
+        const dh_operand *o = &operands[k];
+        void (*mark)(accesses *, void *) = k < info->n_in ? mark_read : mark_written;
+        accesses *seen = NULL;
+        if (o->buffer == DH_NONE) continue;
+        if (holds_params(&e->program->buffers.at[o->buffer])) {
+            visit_accesses(e, o, mark, &at);
+            continue;
+        }
+        DH_TRY(find_piece(ctx, e, o, &seen));
+        mark(seen, &at);
+    }
+    return DH_OK;
 }
 
 static bool written_before(dh_emitter *e, const dh_operand *operand)
@@ -736,7 +787,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     clock_vec needed = dependences(e, info, scopes);
     need(&needed, &e->barrier);
     DH_TRY(add_waits(ctx, e, &instr, &needed));
-    record_accesses(e, info, scopes, instr.stream, id);
+    DH_TRY(record_accesses(ctx, e, info, scopes, instr.stream, id));
     e->known[instr.stream].at[instr.stream] = id + 1;
     if (!dh_vec_push(&e->done, e->known[instr.stream]) || !dh_vec_push(&p->instrs, instr))
         return no_memory(ctx);

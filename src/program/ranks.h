@@ -4,8 +4,9 @@
 
 #include "dhelix/program.h"
 
-/* Ranks of one class run the same instructions, each rank's i-th partner in a group
- * being of the same class as its fellows' (classes.c says why). */
+/* Ranks of one class run the same instructions on operands at the same places, but for those
+ * that dh_class_verify widens, each rank's i-th partner in a group being of the same class as
+ * its fellows' (classes.c says why). */
 typedef struct dh_rank_classes {
     size_t n;
     int64_t *first; /* by class: its lowest rank, which stands for the others */

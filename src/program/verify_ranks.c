@@ -25,6 +25,7 @@ typedef enum extent { NONE, ONE, ALL, ROOM } extent;
 typedef struct call_row {
     extent in, out;
     bool between_two;
+    int n_more; /* further operands of the same extents, either side */
 } call_row;
 static const call_row call_rows[DH_N_OP_TYPE] = {
     [DH_OP_ALL_GATHER] = {ONE, ALL, false},
@@ -33,6 +34,7 @@ static const call_row call_rows[DH_N_OP_TYPE] = {
     [DH_OP_ALL_TO_ALL] = {ALL, ALL, false},
     [DH_OP_RING_EXCHANGE] = {ONE, ONE, false}, /* a ring of such transfers needs all at once */
     [DH_OP_ALL_TO_ALL_ROWS] = {ROOM, ONE, false},
+    [DH_OP_RING_EXCHANGE_BOTH] = {ONE, ONE, false, 1},
     [DH_OP_SEND] = {ONE, NONE, true},
     [DH_OP_RECV] = {NONE, ONE, true},
 };
@@ -136,20 +138,21 @@ static call call_of(const joint *j, uint32_t node_id, uint32_t instr)
     return c;
 }
 
-/* The extent of one operand, from the graph, against the call and the operand's bytes. */
-static bool operand_fits(const joint *j, uint32_t node_id, uint32_t instr, const call *c, bool out)
+/* The extent of operand k, from the graph, against the call and the operand's bytes. */
+static bool operand_fits(const joint *j, uint32_t node_id, uint32_t instr, const call *c, bool out,
+                         int k)
 {
     const dh_program *p = j->programs[node_id];
     const dh_instr *i = &p->instrs.at[instr];
     const dh_op *op = dh_instr_op(p, i);
     const extent want = out ? call_rows[op->type].out : call_rows[op->type].in;
     if (want == NONE) return true;
-    const uint32_t id = out ? op->out[0] : op->in[0];
+    const uint32_t id = out ? op->out[k] : op->in[k];
     if (id == DH_NONE) return false;
     const dh_tensor *t = &dh_instr_graph(p, i)->tensors.at[id];
     const int64_t members = want == ALL ? dh_mesh_group_size(j->mesh, c->group) : 1;
     const int64_t n = want == ROOM ? c->room : c->n * members;
-    const dh_operand *o = dh_instr_operand(p, i, out ? dh_op_info_of(op->type)->n_in : 0);
+    const dh_operand *o = dh_instr_operand(p, i, k + (out ? dh_op_info_of(op->type)->n_in : 0));
     return t->dtype == c->dtype && dh_tensor_elements(t) == n &&
            o->n_bytes == (uint64_t)dh_tensor_bytes(t);
 }
@@ -171,6 +174,16 @@ static bool offsets_fit(const joint *j, uint32_t node_id, uint32_t instr, const 
             o->n_bytes != (uint64_t)dh_tensor_bytes(t))
             return false;
     }
+    return true;
+}
+
+static bool operands_fit(const joint *j, uint32_t node_id, uint32_t instr, const call *c)
+{
+    const int n = 1 + call_rows[c->type].n_more;
+    for (int k = 0; k < n; k++)
+        if (!operand_fits(j, node_id, instr, c, false, k) ||
+            !operand_fits(j, node_id, instr, c, true, k))
+            return false;
     return true;
 }
 
@@ -225,8 +238,7 @@ static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)
         return dh_fail(j->ctx, DH_EVERIFY, "%s has no operand", describe(j, node_id, instr, a));
     const call c = call_of(j, node_id, instr);
     if (row->between_two) DH_TRY(check_peer(j, node_id, instr, &c));
-    if (!operand_fits(j, node_id, instr, &c, false) || !operand_fits(j, node_id, instr, &c, true) ||
-        !offsets_fit(j, node_id, instr, &c))
+    if (!operands_fit(j, node_id, instr, &c) || !offsets_fit(j, node_id, instr, &c))
         return dh_fail(j->ctx, DH_EVERIFY,
                        "%s: its operands do not fit a call on %" PRId64 " elements of %s and the "
                        "%" PRId64 " members of group %s",

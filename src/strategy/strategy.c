@@ -5,23 +5,30 @@
 
 static const dh_strategy strategies[] = {
     {"sequential", "one strand: forwards and backwards never share a slot's time (Megatron-LM)",
-     NULL, "sequential", false},
+     NULL, "sequential", false, DH_DECOMPOSE_NONE},
     {"wavelet+",
      "two strands on a folded model, operators alternate (Wavelet+ of DHelix, arXiv 2411.15871, "
      "6.1)",
-     "dhelix-w", "round-robin", false},
+     "dhelix-w", "round-robin", false, DH_DECOMPOSE_NONE},
     {"dhelix-paper",
      "two strands on a folded model, segments paired by equation 2 in the given order, a barrier "
      "between pairs (DHelix, arXiv 2411.15871)",
-     "dhelix-w", "dp", true},
+     "dhelix-w", "dp", true, DH_DECOMPOSE_NONE},
     {"dhelix",
      "two strands on a folded model, in the order whose streams finish first: pairing plans and "
      "list schedules compared; events instead of barriers",
-     "dhelix-w", "auto", false},
+     "dhelix-w", "auto", false, DH_DECOMPOSE_NONE},
+    {"intra-batch",
+     "one strand, collectives of tensor parallelism as rings beside parts of their GEMMs "
+     "(MegaScale, arXiv 2402.15627, 3.2)",
+     NULL, "sequential", false, DH_DECOMPOSE_FORTH},
+    {"intra-batch-bidirectional",
+     "intra-batch with rings both ways at once (looped CollectiveEinsum; Wang et al., ASPLOS 2023)",
+     NULL, "sequential", false, DH_DECOMPOSE_BOTH},
     {"round-robin", "operators of co-executed slots alternate, on the job's own schedule", NULL,
-     "round-robin", false},
+     "round-robin", false, DH_DECOMPOSE_NONE},
     {"list", "list scheduling of co-executed slots, on the job's own schedule (Graham 1969)", NULL,
-     "list", false},
+     "list", false, DH_DECOMPOSE_NONE},
 };
 
 const dh_strategy *dh_strategies(size_t *n)

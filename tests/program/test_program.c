@@ -163,6 +163,83 @@ static void rings_verify_and_overlap(void **state)
                 }
 }
 
+/* ---- tensor parallelism in rings ---------------------------------------------------------------
+ */
+
+static dh_program *build_split(int64_t tp, int64_t rank, dh_recompute_kind recompute,
+                               const char *strategy)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    static dh_model model;
+    assert_ok(&ctx, dh_model_from_preset(&ctx, "gpt2-char", &model));
+    model.vocab = 65;
+    dh_program_spec spec = {.model = &model,
+                            .mode = DH_MODE_TRAIN,
+                            .dtype = DH_BF16,
+                            .rank = rank,
+                            .recompute = recompute,
+                            .micro_batch = 8,
+                            .seq = 64,
+                            .n_micro = 2,
+                            .dropout = 0.1,
+                            .loss_scale = 1.0 / 1024,
+                            .backend = &backend};
+    assert_ok(&ctx, dh_strategy_find(&ctx, strategy, &spec.strategy));
+    assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, 1, 1, 0, 0, &spec.mesh));
+    dh_program *p;
+    assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
+    return p;
+}
+
+static bool is_row_gemm(const dh_program *p, uint32_t i)
+{
+    const dh_op_type type = dh_instr_op(p, &p->instrs.at[i])->type;
+    return type == DH_OP_LINEAR || type == DH_OP_LINEAR_DGRAD;
+}
+
+/* GEMMs behind an exchange in issue order that do not wait for it, nor for anything behind
+ * it in its stream. */
+static int n_hiding_gemms(const dh_program *p)
+{
+    int n = 0;
+    for (uint32_t i = 0; i + 1 < p->instrs.n; i++) {
+        const dh_op_type type = dh_instr_op(p, &p->instrs.at[i])->type;
+        if (type != DH_OP_RING_EXCHANGE && type != DH_OP_RING_EXCHANGE_BOTH) continue;
+        const dh_instr *gemm = &p->instrs.at[i + 1];
+        assert_true(is_row_gemm(p, i + 1));
+        for (uint32_t w = 0; w < gemm->n_waits; w++) assert_true(p->waits.at[gemm->wait0 + w] < i);
+        n++;
+    }
+    return n;
+}
+
+/* Every exchange has a GEMM to hide behind, on every rank; and a rank needs no more memory. */
+static void ring_gemms_verify_and_overlap(void **state)
+{
+    static const struct {
+        const char *name;
+        int64_t tp;
+        int n_exchanges; /* of a collective */
+    } cases[] = {{"intra-batch", 2, 1},
+                 {"intra-batch", 4, 3},
+                 {"intra-batch-bidirectional", 2, 1},
+                 {"intra-batch-bidirectional", 4, 2}};
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++)
+        for (int recompute = 0; recompute <= DH_RECOMPUTE_KIND_FULL; recompute++)
+            for (int64_t rank = 0; rank < cases[i].tp; rank++) {
+                const dh_recompute_kind kind = (dh_recompute_kind)recompute;
+                dh_program *plain = build_split(cases[i].tp, rank, kind, "sequential");
+                dh_program *p = build_split(cases[i].tp, rank, kind, cases[i].name);
+                assert_ok(&ctx, dh_program_verify(&ctx, p));
+                const int rings = recompute == DH_RECOMPUTE_KIND_FULL ? 4 + 4 + 3 : 4 + 4;
+                assert_int_equal(n_hiding_gemms(p), 2 * 4 * rings * cases[i].n_exchanges);
+                assert_true((double)p->slab_bytes <= 1.01 * (double)plain->slab_bytes);
+                dh_program_destroy(p);
+                dh_program_destroy(plain);
+            }
+}
+
 /* ---- seeded faults -------------------------------------------------------------------------- */
 
 /* The first compute instruction of a type in layer 1. */
@@ -276,6 +353,7 @@ int main(void)
         cmocka_unit_test(modes_agree_on_parameters),
         cmocka_unit_test(logits_never_whole),
         cmocka_unit_test(rings_verify_and_overlap),
+        cmocka_unit_test(ring_gemms_verify_and_overlap),
         cmocka_unit_test(overlapping_lifetimes_are_found),
         cmocka_unit_test(use_before_definition_is_found),
         cmocka_unit_test(missing_wait_is_found),

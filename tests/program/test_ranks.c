@@ -266,6 +266,30 @@ static void classes_are_alike(void **state)
     }
 }
 
+/* Chunks lie elsewhere on every rank of a ring: each is a class of its own. */
+static void ring_gemms_verify(void **state)
+{
+    static const char *const names[] = {"intra-batch", "intra-batch-bidirectional"};
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < 6; i++) {
+        setup s = {.preset = i % 2 ? "llama-tiny" : "mixtral-tiny",
+                   .schedule = i % 2 ? "zb-h1" : "dhelix-w",
+                   .tp = i < 3 ? 4 : 2,
+                   .pp = 2,
+                   .dp = 2,
+                   .per_node = i % 3 ? 0 : 2,
+                   .n_micro = 4,
+                   .seq = 64,
+                   .dtype = DH_BF16,
+                   .zero1 = i % 2,
+                   .cp = 1 + i / 2 % 2,
+                   .recompute = (dh_recompute_kind)(i % 3)};
+        assert_ok(&ctx, dh_strategy_find(&ctx, names[i % 2], &s.strategy));
+        verifies(&s);
+        is_alike_within_classes(&s);
+    }
+}
+
 static void context_parallelism_verifies(void **state)
 {
     static const setup setups[] = {
@@ -342,6 +366,7 @@ static void strategies_agree_on_uneven_shards(void **state)
     for (int turn = 0; turn < 40; turn++)
         for (size_t i = 0; i < n; i++) {
             dh_ctx ctx = DH_CTX_INIT;
+            if (i > 0 && strcmp(rows[i].policy, rows[0].policy) == 0) continue; /* no order */
             m->spec.strategy = &rows[i];
             dh_arena *arena = dh_arena_create();
             const dh_cost_model model = {
@@ -382,6 +407,12 @@ static void classes_are_few(void **state)
     assert_int_equal(count_classes(&s), 2 * 3);
     s.zero1 = true;
     assert_int_equal(count_classes(&s), 2 * 3 * 2);
+    dh_ctx ctx = DH_CTX_INIT;
+    s.tp = 8;
+    assert_int_equal(count_classes(&s), 2 * 3 * 2);
+    assert_ok(&ctx, dh_strategy_find(&ctx, "intra-batch", &s.strategy));
+    assert_int_equal(count_classes(&s), 2 * 8 * 2);
+    s.strategy = NULL;
     s.tp = 2;
     s.dp = 3;
     s.per_node = 3; /* some tensor-parallel groups straddle nodes, some do not */
@@ -585,6 +616,14 @@ static const setup fault_setups[] = {
      DH_MOE_CAPACITY},
 };
 
+static setup ring_setup(void)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s = {"llama-tiny", "1f1b", 4, 1, 1, 0, 2, 32, DH_F32, false, 1, 0, NULL, 0, 1};
+    assert_ok(&ctx, dh_strategy_find(&ctx, "intra-batch-bidirectional", &s.strategy));
+    return s;
+}
+
 /* The faulty rank is one of those named, unless a long cycle was cut short. */
 static void assert_names_rank(const dh_ctx *ctx, size_t rank, const char *fault)
 {
@@ -598,10 +637,11 @@ static void assert_names_rank(const dh_ctx *ctx, size_t rank, const char *fault)
 static void faults_are_found_and_named(void **state)
 {
     uint64_t seed = test_seed("faults_are_found_and_named");
-    for (size_t n = 0; n < DH_COUNTOF(fault_setups); n++)
+    for (size_t n = 0; n <= DH_COUNTOF(fault_setups); n++)
         for (int turn = 0; turn < 6; turn++)
             for (size_t k = 0; k < DH_COUNTOF(faults); k++) {
-                mesh_programs *m = build(&fault_setups[n]);
+                const setup s = n < DH_COUNTOF(fault_setups) ? fault_setups[n] : ring_setup();
+                mesh_programs *m = build(&s);
                 const size_t rank = test_rand(&seed) % m->n;
                 dh_program *p = m->at[rank];
                 const uint32_t i = random_call(p, &seed);
@@ -610,7 +650,7 @@ static void faults_are_found_and_named(void **state)
                 if (faults[k].apply(p, i)) {
                     dh_ctx ctx = DH_CTX_INIT;
                     if (verify(&ctx, m) != DH_EVERIFY) {
-                        print_setup(&fault_setups[n]);
+                        print_setup(&s);
                         fail_msg("%s of %s is not found: %s", faults[k].name, text, ctx.message);
                     }
                     assert_names_rank(&ctx, rank, faults[k].name);
@@ -823,6 +863,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strategies_agree_on_uneven_shards),
         cmocka_unit_test(strategies_verify),
+        cmocka_unit_test(ring_gemms_verify),
         cmocka_unit_test(context_parallelism_verifies),
         cmocka_unit_test(expert_parallelism_verifies),
         cmocka_unit_test(all_schedules_verify),

@@ -34,11 +34,15 @@ last_loss() { # run folder
 
 # Reductions add in group order in either world.
 meshes=('2 dp=2 zero1=true' '2 pp=2 schedule=zb-v' '2 cp=2' '4 dp=2 tp=2 zero1=true'
-    '4 tp=2 pp=2 schedule=dhelix-w')
+    '4 tp=2 pp=2 schedule=dhelix-w' '2 tp=2 strategy=intra-batch'
+    '4 tp=4 strategy=intra-batch-bidirectional model.n_heads=4')
 for mesh in "${meshes[@]}"; do
     read -r ranks settings <<<"$mesh"
     set --
-    for word in $settings; do set -- "$@" --set "parallel.$word"; done
+    for word in $settings; do
+        [[ $word == strategy=* || $word == model.* ]] || word=parallel.$word
+        set -- "$@" --set "$word"
+    done
     threads "$tmp/threads" "$@"
     processes "$ranks" "$tmp/processes" "$@"
     same_runs "$tmp/threads" "$tmp/processes" 000020

@@ -37,15 +37,21 @@ static const char model_mixtral[] =
     "        ffn_width: 40, n_experts: 8, top_k: 2, router_aux_coef: 0.05, vocab: 65,\n"
     "        max_seq: 32, tied_head: false}\n";
 
-static dh_job *parse(const char *model, const char *parallel)
+/* A mesh, and what hides its communication. */
+typedef struct mesh {
+    const char *parallel, *strategy;
+} mesh;
+static const mesh one_rank = {"dp: 1", "sequential"};
+
+static dh_job *parse(const char *model, mesh of)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_job *job;
     char text[1024];
     snprintf(text, sizeof text,
              "%sdata: {train: none}\ntrain: {batch: 8, micro_batch: 1, seq_len: 32, threads: 1}\n"
-             "parallel: {%s}\n",
-             model, parallel);
+             "parallel: {%s}\nstrategy: %s\n",
+             model, of.parallel, of.strategy);
     assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "job", ".", NULL, 0, &job));
     return job;
 }
@@ -90,11 +96,11 @@ typedef struct team {
     dh_comm_world *world;
 } team;
 
-static void run_team(const char *model, const char *parallel, team *t)
+static void run_team(const char *model, mesh of, team *t)
 {
     dh_ctx ctx = DH_CTX_INIT;
     pthread_t threads[MAX_RANKS];
-    *t = (team){.job = parse(model, parallel)};
+    *t = (team){.job = parse(model, of)};
     t->n = (int)t->job->ranks;
     assert_in_range(t->n, 1, MAX_RANKS);
     assert_ok(&ctx, dh_train_schedule(&ctx, t->job, &t->schedule));
@@ -111,7 +117,7 @@ static void run_team(const char *model, const char *parallel, team *t)
     for (int r = 0; r < t->n; r++) pthread_join(threads[r], NULL);
     for (int r = 0; r < t->n; r++)
         if (t->members[r].ctx.status != DH_OK)
-            fail_msg("%s: rank %d: %s", parallel, r, t->members[r].ctx.message);
+            fail_msg("%s: rank %d: %s", of.parallel, r, t->members[r].ctx.message);
 }
 
 static void end_team(team *t)
@@ -167,7 +173,7 @@ static int64_t assemble(const team *t, const char *name, int64_t n, float *whole
 }
 
 /* Worst error of any tensor of a mesh against one rank's. */
-static double compare(const team *one, const team *many, const char *parallel)
+static double compare(const team *one, const team *many, mesh of)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_hf_tensor *list;
@@ -190,7 +196,8 @@ static double compare(const team *one, const team *many, const char *parallel)
             if (!(e <= error)) error = e;
         }
         if (!(error <= tolerance))
-            fail_msg("%s: gradient of %s is off by %g", parallel, list[k].name, error);
+            fail_msg("%s, %s: gradient of %s is off by %g", of.parallel, of.strategy, list[k].name,
+                     error);
         worst = fmax(worst, error);
         free(want);
         free(got);
@@ -199,10 +206,10 @@ static double compare(const team *one, const team *many, const char *parallel)
     return worst;
 }
 
-static void gradients_over(const char *model, const char *const *meshes, size_t n)
+static void gradients_over(const char *model, const mesh *meshes, size_t n)
 {
     team one;
-    run_team(model, "dp: 1", &one);
+    run_team(model, one_rank, &one);
     assert_true(one.members[0].norm > 0.1);
     for (size_t i = 0; i < n; i++) {
         team many;
@@ -210,9 +217,9 @@ static void gradients_over(const char *model, const char *const *meshes, size_t 
         double worst = compare(&one, &many, meshes[i]);
         for (int r = 0; r < many.n; r++)
             if (!(fabs(many.members[r].norm / one.members[0].norm - 1) <= 1e-6))
-                fail_msg("%s: norm %.9g on rank %d, %.9g on one", meshes[i], many.members[r].norm,
-                         r, one.members[0].norm);
-        printf("  {%s}: %.2g\n", meshes[i], worst);
+                fail_msg("%s: norm %.9g on rank %d, %.9g on one", meshes[i].parallel,
+                         many.members[r].norm, r, one.members[0].norm);
+        printf("  {%s}, %s: %.2g\n", meshes[i].parallel, meshes[i].strategy, worst);
         end_team(&many);
     }
     end_team(&one);
@@ -220,22 +227,27 @@ static void gradients_over(const char *model, const char *const *meshes, size_t 
 
 static void gradients_of(const char *model)
 {
-    static const char *const meshes[] = {
-        "dp: 2",
-        "dp: 4, zero1: true",
-        "tp: 2",
-        "tp: 4",
-        "cp: 2",
-        "pp: 2",
-        "pp: 4, schedule: zb-h1",
-        "pp: 2, schedule: zb-v",
-        "pp: 2, schedule: interleaved-1f1b, virtual_stages: 2",
-        "pp: 2, schedule: dhelix-w",
-        "dp: 2, tp: 2",
-        "dp: 2, cp: 2, zero1: true",
-        "tp: 2, pp: 2, layer_split: \"3,1\"",
-        "dp: 2, tp: 2, pp: 2, zero1: true, schedule: v-min",
-        "tp: 2, pp: 2, cp: 2",
+    static const mesh meshes[] = {
+        {"dp: 2", "sequential"},
+        {"dp: 4, zero1: true", "sequential"},
+        {"tp: 2", "sequential"},
+        {"tp: 4", "sequential"},
+        {"cp: 2", "sequential"},
+        {"pp: 2", "sequential"},
+        {"pp: 4, schedule: zb-h1", "sequential"},
+        {"pp: 2, schedule: zb-v", "sequential"},
+        {"pp: 2, schedule: interleaved-1f1b, virtual_stages: 2", "sequential"},
+        {"pp: 2, schedule: dhelix-w", "sequential"},
+        {"dp: 2, tp: 2", "sequential"},
+        {"dp: 2, cp: 2, zero1: true", "sequential"},
+        {"tp: 2, pp: 2, layer_split: \"3,1\"", "sequential"},
+        {"dp: 2, tp: 2, pp: 2, zero1: true, schedule: v-min", "sequential"},
+        {"tp: 2, pp: 2, cp: 2", "sequential"},
+        {"tp: 2", "intra-batch"},
+        {"tp: 4", "intra-batch"},
+        {"tp: 4", "intra-batch-bidirectional"},
+        {"tp: 2, pp: 2, schedule: zb-h1", "intra-batch"},
+        {"tp: 2, cp: 2", "intra-batch"},
     };
     gradients_over(model, meshes, DH_COUNTOF(meshes));
 }
@@ -253,19 +265,19 @@ static void llama_gradients(void **state)
 /* A rank of an expert's copies sums what it got from others' tokens. */
 static void mixtral_gradients(void **state)
 {
-    static const char *const meshes[] = {
-        "dp: 2",
-        "tp: 2, pp: 2, cp: 2",
-        "dp: 2, ep: 2",
-        "dp: 8, ep: 8",
-        "dp: 4, ep: 2",
-        "dp: 4, ep: 2, zero1: true",
-        "dp: 2, ep: 2, tp: 2",
-        "dp: 2, ep: 2, cp: 2",
-        "dp: 4, ep: 4, pp: 2, zero1: true, schedule: zb-h1",
-        "dp: 2, ep: 2, pp: 2, schedule: dhelix-w",
-        "dp: 4, ep: 2, tp: 2, zero1: true",
-        "dp: 2, ep: 2, tp: 2, pp: 2, schedule: v-min",
+    static const mesh meshes[] = {
+        {"dp: 2", "sequential"},
+        {"tp: 2, pp: 2, cp: 2", "sequential"},
+        {"dp: 2, ep: 2", "sequential"},
+        {"dp: 8, ep: 8", "sequential"},
+        {"dp: 4, ep: 2", "sequential"},
+        {"dp: 4, ep: 2, zero1: true", "sequential"},
+        {"dp: 2, ep: 2, tp: 2", "sequential"},
+        {"dp: 2, ep: 2, cp: 2", "sequential"},
+        {"dp: 4, ep: 4, pp: 2, zero1: true, schedule: zb-h1", "sequential"},
+        {"dp: 2, ep: 2, pp: 2, schedule: dhelix-w", "sequential"},
+        {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+        {"dp: 2, ep: 2, tp: 2, pp: 2, schedule: v-min", "sequential"},
     };
     gradients_over(model_mixtral, meshes, DH_COUNTOF(meshes));
 }

@@ -9,7 +9,9 @@ typedef struct transfer {
     const dh_tensor *in, *out; /* of operand 0; NULL where there is none */
     const void *send;
     void *recv;
-    const void *const *operands; /* inputs; of runs of rows, offsets are the second and third */
+    const void *const *operands; /* inputs: second and third are a ring's other way back, or offsets
+                                  * of runs of rows */
+    void *const *results;
     int64_t n_offsets;
 } transfer;
 
@@ -68,6 +70,22 @@ static dh_status ring_exchange(dh_ctx *ctx, const transfer *t)
                             dh_tensor_elements(t->in), t->in->dtype, 0);
 }
 
+static dh_status ring_exchange_both(dh_ctx *ctx, const transfer *t)
+{
+    const int n = dh_comm_group_size(t->group), me = dh_comm_group_index(t->group);
+    const int next = (me + 1) % n, previous = (me + n - 1) % n;
+    const dh_dtype dtype = t->in->dtype;
+    const int64_t count = dh_tensor_elements(t->in);
+    /* Of two ranks both ways lead to the same one: tags tell them apart. */
+    const dh_comm_xfer xfers[] = {
+        {DH_XFER_SEND, next, 0, dtype, count, (void *)(uintptr_t)t->send},
+        {DH_XFER_SEND, previous, 1, dtype, count, (void *)(uintptr_t)t->operands[1]},
+        {DH_XFER_RECV, previous, 0, dtype, count, t->recv},
+        {DH_XFER_RECV, next, 1, dtype, count, t->results[1]},
+    };
+    return dh_comm_batch(ctx, t->group, xfers, DH_COUNTOF(xfers));
+}
+
 static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
     [DH_OP_ALL_GATHER] = all_gather,
     [DH_OP_REDUCE_SCATTER] = reduce_scatter,
@@ -75,6 +93,7 @@ static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
     [DH_OP_ALL_TO_ALL] = all_to_all,
     [DH_OP_ALL_TO_ALL_ROWS] = all_to_all_rows,
     [DH_OP_RING_EXCHANGE] = ring_exchange,
+    [DH_OP_RING_EXCHANGE_BOTH] = ring_exchange_both,
     [DH_OP_SEND] = send,
     [DH_OP_RECV] = recv,
 };
@@ -95,6 +114,7 @@ dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_graph *
                   .send = in[0],
                   .recv = out[0],
                   .operands = in,
+                  .results = out,
                   .n_offsets = op->in[1] == DH_NONE ? 0 : graph->tensors.at[op->in[1]].shape[0]};
     return calls[op->type](ctx, &t);
 }

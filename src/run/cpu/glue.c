@@ -458,6 +458,12 @@ static dh_status run_add(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
+static dh_status run_copy(dh_ctx *ctx, const dh_cpu_call *c)
+{
+    dh_k_copy((size_t)dh_tensor_bytes(out_tensor(c, 0)), c->in[0], c->out[0]);
+    return DH_OK;
+}
+
 /* ---- loss
  * --------------------------------------------------------------------------------------------------
  */

@@ -1,0 +1,164 @@
+/* Training with tensor parallelism cut into rings (strategies intra-batch and
+ * intra-batch-bidirectional) against the same mesh without: losses, repeatability.
+ *
+ * Tolerance. No GEMM's sum is cut, but a GEMM of fewer rows may be another kernel, and
+ * the ranks' shares are added in the order of the ring: a last bit of a gradient may
+ * differ, as between meshes (test_meshes.c), and so do the losses at most: 2e-5 in
+ * float32; bf16 sums are rounded at each rank on the way: 2e-3. */
+#include "ranks.h"
+
+static const double tolerance[] = {[DH_F32] = 2e-5, [DH_BF16] = 2e-3};
+static char dir[256];
+
+static void folder(char *path, size_t cap, const char *name)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    snprintf(path, cap, "%s/%s", dir, name);
+    assert_ok(&ctx, dh_dir_remove(&ctx, path));
+}
+
+/* What share of the operators' time a run's summary gives to an operator; 0: none ran. */
+static double share_of(const char *out, const char *op)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/summary.json", out);
+    json_t *summary = json_load_file(path, 0, NULL);
+    assert_non_null(summary);
+    const double share =
+        json_number_value(json_object_get(json_object_get(summary, "operator_share"), op));
+    json_decref(summary);
+    return share;
+}
+
+/* ---- losses ------------------------------------------------------------------------------------
+ */
+
+typedef struct comparison {
+    const char *settings;
+    dh_dtype dtype;
+    bool bidirectional; /* also both ways at once, which of two ranks is the same */
+} comparison;
+
+static double compare_with_plain(const char *model, const comparison *c, const char *strategy,
+                                 const run_curve *plain)
+{
+    char settings[300], out[300];
+    run_curve rings;
+    snprintf(settings, sizeof settings, "%s strategy=%s", c->settings, strategy);
+    folder(out, sizeof out, "rings");
+    run_curve_of(model, settings, out, &rings);
+    const bool both = strcmp(strategy, "intra-batch") != 0;
+    assert_true(share_of(out, "ring_exchange") > 0);
+    assert_true((share_of(out, "ring_exchange_both") > 0) == both);
+    const double d = run_distance(plain, &rings, 0);
+    if (!(d <= tolerance[c->dtype])) fail_msg("%s: losses differ by %g", settings, d);
+    return d;
+}
+
+static void rings_train_alike(const char *name, const char *model, const comparison *list, size_t n)
+{
+    double worst[DH_N_DTYPE] = {0};
+    for (size_t i = 0; i < n; i++) {
+        const comparison *c = &list[i];
+        char out[300];
+        run_curve plain;
+        folder(out, sizeof out, "plain");
+        run_curve_of(model, c->settings, out, &plain);
+        assert_int_equal(plain.n, 20);
+        assert_true(share_of(out, "ring_exchange_both") == 0);
+        double d = compare_with_plain(model, c, "intra-batch", &plain);
+        if (c->bidirectional)
+            d = fmax(d, compare_with_plain(model, c, "intra-batch-bidirectional", &plain));
+        worst[c->dtype] = fmax(worst[c->dtype], d);
+    }
+    printf("  %s: losses differ by %.2g (f32), %.2g (bf16) at most\n", name, worst[DH_F32],
+           worst[DH_BF16]);
+}
+
+static void a_gpt2_trains_alike(void **state)
+{
+    static const comparison list[] = {
+        {"parallel.tp=2", DH_F32, false},
+        {"parallel.tp=4", DH_F32, true},
+        {"parallel.tp=2 parallel.pp=2 parallel.schedule=zb-h1", DH_F32, false},
+        {"parallel.tp=2 parallel.cp=2", DH_F32, false},
+        {"parallel.tp=2 train.recompute=selective", DH_F32, false},
+        {"parallel.tp=4 train.recompute=full model.dropout=0.1", DH_F32, true},
+        {"parallel.tp=4 train.dtype=bf16", DH_BF16, true},
+    };
+    rings_train_alike("gpt2", RUN_GPT2, list, DH_COUNTOF(list));
+}
+
+static void a_llama_trains_alike(void **state)
+{
+    static const comparison list[] = {
+        {"parallel.tp=4 parallel.dp=2 parallel.zero1=true topology.nodes=2", DH_F32, true},
+        {"parallel.tp=2 parallel.pp=2 train.recompute=selective", DH_F32, false},
+        {"parallel.tp=2 parallel.cp=2 train.dtype=bf16", DH_BF16, false},
+    };
+    rings_train_alike("llama", RUN_LLAMA, list, DH_COUNTOF(list));
+}
+
+static void a_mixtral_trains_alike(void **state)
+{
+    static const comparison list[] = {{"parallel.tp=2 parallel.dp=2", DH_F32, false}};
+    rings_train_alike("mixtral", RUN_EXPERTS, list, DH_COUNTOF(list));
+}
+
+/* ---- the same bits
+ * ------------------------------------------------------------------------------- */
+
+static void a_run_repeats_bit_for_bit(void **state)
+{
+    static const char *const repeated[] = {
+        "parallel.tp=4 strategy=intra-batch train.dtype=bf16",
+        "parallel.tp=4 strategy=intra-batch-bidirectional model.dropout=0.1",
+    };
+    for (size_t i = 0; i < DH_COUNTOF(repeated); i++) {
+        char out[2][300];
+        run_curve curve[2];
+        folder(out[0], sizeof out[0], "first");
+        folder(out[1], sizeof out[1], "second");
+        for (int k = 0; k < 2; k++) run_curve_of(RUN_LLAMA, repeated[i], out[k], &curve[k]);
+        assert_true(run_distance(&curve[0], &curve[1], 0) == 0);
+        assert_true(run_same_bytes(out[0], out[1], 20));
+    }
+}
+
+/* Without tensor parallelism there is nothing to cut. */
+static void other_meshes_are_left_alone(void **state)
+{
+    char out[2][300];
+    run_curve curve[2];
+    folder(out[0], sizeof out[0], "first");
+    folder(out[1], sizeof out[1], "second");
+    run_curve_of(RUN_GPT2, "parallel.dp=2", out[0], &curve[0]);
+    run_curve_of(RUN_GPT2, "parallel.dp=2 strategy=intra-batch", out[1], &curve[1]);
+    assert_true(run_distance(&curve[0], &curve[1], 0) == 0);
+    assert_true(run_same_bytes(out[0], out[1], 20));
+}
+
+/* ---- entry
+ * ------------------------------------------------------------------------------------------ */
+
+static int make_folder(void **state)
+{
+    test_tmpdir(dir, sizeof dir);
+    return 0;
+}
+
+static int drop_folder(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gpt2_trains_alike),         cmocka_unit_test(a_llama_trains_alike),
+        cmocka_unit_test(a_mixtral_trains_alike),      cmocka_unit_test(a_run_repeats_bit_for_bit),
+        cmocka_unit_test(other_meshes_are_left_alone),
+    };
+    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+}
