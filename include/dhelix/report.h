@@ -6,7 +6,8 @@
  *   summary.json       speed; where the time of a step went
  *   metrics.jsonl      loss, learning rate, gradient norm
  *   trace-rank*.json   timeline, co-execution of a layer, schedule as it ran, memory
- *   oef.csv            overlap effectiveness of operator pairs (format: pairing.h) */
+ *   profile.json       overlap effectiveness of operator pairs (format: profile.h), or
+ *   oef.csv            (pairing.h) */
 #ifndef DHELIX_REPORT_H
 #define DHELIX_REPORT_H
 

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 
+#include "dhelix/profile.h"
 #include "dhelix/report.h"
 
 static char dir[256];
@@ -247,6 +248,37 @@ static void a_matrix_is_shown(void **state)
     json_decref(data);
 }
 
+/* The published definition, (T_i + T_j - P) / min(T_i, T_j), with P when both have ended. */
+static void a_profile_becomes_a_matrix(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_profile *p;
+    const dh_profile_op ops[] = {
+        {.key = "k0", .label = "linear qkv", .solo_ns = 100},
+        {.key = "k1", .label = "all_gather n1", .solo_ns = 60, .stream = 1},
+        {.key = "k2", .label = "linear_dgrad <h>", .solo_ns = 40}};
+    const dh_profile_pair pairs[] = {{.a = 0, .b = 1, .a_ns = 110, .b_ns = 90},
+                                     {.a = 2, .b = 1, .a_ns = 80, .b_ns = 105}};
+    assert_ok(&ctx, dh_profile_create(&ctx, "test", &p));
+    for (size_t i = 0; i < DH_COUNTOF(ops); i++)
+        assert_ok(&ctx, dh_profile_add_op(&ctx, p, &ops[i], NULL));
+    for (size_t i = 0; i < DH_COUNTOF(pairs); i++)
+        assert_ok(&ctx, dh_profile_add_pair(&ctx, p, &pairs[i]));
+    put("profile", "oef.csv", "not looked at");
+    char path[700];
+    snprintf(path, sizeof path, "%s/profile.json", in_dir("profile"));
+    assert_ok(&ctx, dh_profile_write(&ctx, p, path));
+    dh_profile_destroy(p);
+    json_t *data = report("profile");
+    const json_t *oef = at(data, "runs.0.oef");
+    assert_int_equal(json_array_size(at(oef, "at")), 2);
+    assert_string_equal(json_string_value(at(oef, "columns.0")), "all_gather n1");
+    assert_string_equal(json_string_value(at(oef, "rows.1")), "linear_dgrad <h>");
+    assert_true(fabs(json_number_value(at(oef, "at.0")) - 50.0 / 60) < 1e-8);
+    assert_true(fabs(json_number_value(at(oef, "at.1")) + 5.0 / 40) < 1e-8);
+    json_decref(data);
+}
+
 /* ---- what must not break it ---------------------------------------------------------------------
  */
 
@@ -395,6 +427,7 @@ int main(void)
         cmocka_unit_test(ranks_are_picked_evenly),
         cmocka_unit_test(long_runs_are_thinned),
         cmocka_unit_test(a_matrix_is_shown),
+        cmocka_unit_test(a_profile_becomes_a_matrix),
         cmocka_unit_test(names_cannot_end_the_data),
         cmocka_unit_test(a_name_that_is_not_utf8),
         cmocka_unit_test(the_page_is_complete),

@@ -41,7 +41,6 @@ class Sequence {
 }
 
 const COMPUTE = 0, HIDDEN = 1, EXPOSED = 2, IDLE = 3;
-const stateNames = ['computation alone', 'communication hidden', 'communication exposed', 'idle'];
 
 // What a rank did at every moment: computed alone, computed while it communicated, ...
 // A stream's edges come sorted: start, end, start, ... An odd number passed: it runs.
@@ -88,7 +87,7 @@ function readTrace(raw) {
   }));
   const end = Math.max(...ranks.flatMap(r => r.streams.map(s => s.n ? s.end[s.n - 1] : 0)));
   for (const r of ranks) r.states = statesOf(r.streams, 0, end);
-  return {...raw, ranks, end, n: sum(ranks.flatMap(r => r.streams.map(s => s.n)))};
+  return {...raw, ranks, end};
 }
 
 // Runs' names, shortened where that leaves them different.
@@ -116,9 +115,6 @@ function title(s, i) {
 function place(s, i) {
   return [s.layer[i] >= 0 ? 'layer ' + s.layer[i] : s.kind[i].block, s.mb[i] >= 0 && 'micro-batch ' + s.mb[i]].filter(Boolean).join(', ');
 }
-// How much of [t0, t1] the rank's state was the one asked for.
-const share = (rank, state, t0, t1) => t1 > t0 ? rank.states.spent(state, t0, t1) / (t1 - t0) : 0;
-
 function facts(rank, s, i) {
   const k = s.kind[i], ns = s.end[i] - s.start[i];
   const rows = [['what', phaseNames[k.phase]], ['of', place(s, i)], ['rank', `${s.rank}, ${streamNames[s.stream]}`],
@@ -126,6 +122,6 @@ function facts(rank, s, i) {
   if (k.group) rows.push(['group', k.group + (k.peer != null ? `, stage ${k.peer}` : '')]);
   if (k.flops && ns) rows.push(['speed', rate(k.flops / ns * 1e9, 'FLOP/s')]);
   if (k.bytes && ns) rows.push([s.stream ? 'operands' : 'touches', `${bytes(k.bytes)}, ${rate(k.bytes / ns * 1e9, 'B/s')}`]);
-  if (s.stream) rows.push(['hidden', percent(share(rank, HIDDEN, s.start[i], s.end[i]))]);
+  if (s.stream) rows.push(['hidden', percent(rank.states.spent(HIDDEN, s.start[i], s.end[i]) / (ns || 1))]);
   return rows;
 }

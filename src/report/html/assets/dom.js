@@ -56,7 +56,16 @@ function inkOn(colour) {
   return inks[colour];
 }
 
+function mix(a, b, part) {
+  const channel = (c, i) => parseInt(c.slice(i, i + 2), 16);
+  return '#' + [1, 3, 5].map(i => Math.round(channel(a, i) * part + channel(b, i) * (1 - part)).toString(16).padStart(2, '0')).join('');
+}
+
 const themeChanged = [];
+function repaint(f) {
+  f();
+  themeChanged.push(f);
+}
 function setTheme(name) {
   document.documentElement.dataset.theme = name;
   readPalette();
@@ -75,8 +84,8 @@ function themeButton() {
   }}, 'Light / dark');
 }
 
-function legend(entries) {
-  return el('ul', {class: 'legend'}, entries.map(([cls, text]) => el('li', {}, el('i', {class: cls}), text)));
+function legend(entries, note) {
+  return el('ul', {class: 'legend'}, entries.map(([cls, text, style]) => el('li', {}, el('i', {class: cls, style}), text)), note && el('li', {}, note));
 }
 function table(head, rows) {
   return el('div', {class: 'scroll', tabindex: 0, role: 'group', 'aria-label': 'table'}, el('table', {},
@@ -87,7 +96,7 @@ function table(head, rows) {
 // A table that is made when it is opened.
 function tableBelow(title, make) {
   const box = el('details', {}, el('summary', {}, title));
-  box.addEventListener('toggle', () => box.children.length > 1 || box.append(make()), {once: true});
+  box.addEventListener('toggle', () => box.children.length > 1 || box.append(...[make()].flat(9)), {once: true});
   return box;
 }
 function absent(...text) { return el('div', {class: 'absent'}, el('p', {}, ...text)); }

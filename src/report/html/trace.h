@@ -1,0 +1,35 @@
+/* Traces as they are between reading (trace.c) and writing (trace_columns.c). */
+#ifndef DH_REPORT_HTML_TRACE_H
+#define DH_REPORT_HTML_TRACE_H
+
+#include "dhelix/program.h"
+#include "report/html/run.h"
+
+typedef struct event {
+    int64_t start_ns, dur_ns;
+    int32_t kind, mb, layer; /* mb, layer -1: none */
+    int32_t stream;
+} event;
+
+typedef struct memory_at {
+    int64_t at_ns, activations, scratch;
+} memory_at;
+
+typedef struct traced_rank {
+    int64_t rank, begin_ns, end_ns;
+    DH_VEC(event) events;
+    DH_VEC(memory_at) memory;
+    json_t *other; /* "otherData", or NULL */
+} traced_rank;
+
+typedef struct traces {
+    char file[48];         /* the one being read */
+    DH_VEC(int64_t) files; /* ranks that have one, ascending */
+    DH_VEC(traced_rank) ranks;
+    json_t *kinds; /* object: the row's text -> its number */
+    bool one_clock;
+} traces;
+
+void traces_write(const dh_run_folder *run, const traces *t, json_out *out);
+
+#endif

@@ -1,0 +1,140 @@
+/* Traces as columns of the page.
+ *
+ * What many instructions share (operator, phase, block, tensor, group, FLOPs, bytes) is a
+ * row of one table, "kinds"; an instruction is the row's number, micro-batch, layer and
+ * two times, in nanoseconds from the first instruction of any rank, starts of a stream
+ * each from the one before it. So an instruction takes about 15 bytes of the page. */
+#include "report/html/trace.h"
+
+/* ---- writing -----------------------------------------------------------------------------------
+ */
+
+typedef int64_t (*event_field)(const event *e, const event *previous);
+
+static int64_t start_field(const event *e, const event *previous)
+{
+    return e->start_ns - (previous ? previous->start_ns : 0);
+}
+static int64_t dur_field(const event *e, const event *previous)
+{
+    return e->dur_ns;
+}
+static int64_t kind_field(const event *e, const event *previous)
+{
+    return e->kind;
+}
+static int64_t mb_field(const event *e, const event *previous)
+{
+    return e->mb;
+}
+static int64_t layer_field(const event *e, const event *previous)
+{
+    return e->layer;
+}
+
+static const struct {
+    const char *key;
+    event_field of;
+} fields[] = {{"start", start_field},
+              {"dur", dur_field},
+              {"kind", kind_field},
+              {"mb", mb_field},
+              {"layer", layer_field}};
+
+static void write_stream(const event *events, size_t n, json_out *out)
+{
+    out_open(out, '{');
+    for (size_t f = 0; f < DH_COUNTOF(fields); f++) {
+        out_key(out, fields[f].key);
+        out_open(out, '[');
+        for (size_t i = 0; i < n; i++)
+            out_int(out, fields[f].of(&events[i], i ? &events[i - 1] : NULL));
+        out_close(out, ']');
+    }
+    out_close(out, '}');
+}
+
+static void write_streams(const traced_rank *r, json_out *out)
+{
+    out_key(out, "streams");
+    out_open(out, '[');
+    size_t at = 0;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        size_t n = 0;
+        while (at + n < r->events.n && r->events.at[at + n].stream == s) n++;
+        write_stream(r->events.at + at, n, out);
+        at += n;
+    }
+    out_close(out, ']');
+}
+
+static void write_memory(const traced_rank *r, json_out *out)
+{
+    static const char *const keys[] = {"t", "activations", "scratch"};
+    if (r->memory.n == 0) return;
+    out_key(out, "memory");
+    out_open(out, '{');
+    for (int k = 0; k < 3; k++) {
+        out_key(out, keys[k]);
+        out_open(out, '[');
+        for (size_t i = 0; i < r->memory.n; i++) {
+            const memory_at *m = &r->memory.at[i];
+            const int64_t before = i ? r->memory.at[i - 1].at_ns : 0;
+            out_int(out, k == 0 ? m->at_ns - before : k == 1 ? m->activations : m->scratch);
+        }
+        out_close(out, ']');
+    }
+    out_close(out, '}');
+}
+
+static void write_rank(const dh_run_folder *run, const traced_rank *r, json_out *out)
+{
+    out_open(out, '{');
+    out_key(out, "rank");
+    out_int(out, r->rank);
+    if (r->rank < run->mesh.ranks) {
+        out_key(out, "stage");
+        out_int(out, dh_mesh_coord(&run->mesh, r->rank).pp);
+    }
+    if (r->other) {
+        out_key(out, "bytes");
+        out_json(out, r->other);
+    }
+    write_streams(r, out);
+    write_memory(r, out);
+    out_close(out, '}');
+}
+
+static void write_kinds(const traces *t, json_out *out)
+{
+    const char *row;
+    json_t *number;
+    out_key(out, "kinds");
+    out_open(out, '[');
+    json_object_foreach(t->kinds, row, number) /* in the order of insertion */
+    {
+        json_t *values = json_loads(row, 0, NULL);
+        if (values)
+            out_json(out, values);
+        else
+            out->text.failed = true;
+        json_decref(values);
+    }
+    out_close(out, ']');
+}
+
+void traces_write(const dh_run_folder *run, const traces *t, json_out *out)
+{
+    out_key(out, "trace");
+    out_open(out, '{');
+    out_key(out, "files");
+    out_int(out, (int64_t)t->files.n);
+    out_key(out, "one_clock");
+    out_int(out, t->one_clock);
+    write_kinds(t, out);
+    out_key(out, "ranks");
+    out_open(out, '[');
+    for (size_t i = 0; i < t->ranks.n; i++) write_rank(run, &t->ranks.at[i], out);
+    out_close(out, ']');
+    out_close(out, '}');
+}
