@@ -49,6 +49,28 @@ for mesh in "${meshes[@]}"; do
     rm -rf "$tmp/threads" "$tmp/processes"
 done
 
+# Experts over ranks: how many rows travel is data, and the same in either world.
+sed 's/^model: .*/model: {family: mixtral, n_layers: 4, n_heads: 4, n_kv_heads: 2, width: 32, ffn_width: 48,\
+    n_experts: 4, top_k: 2, max_seq: 32}/' "$tmp/job.yaml" >"$tmp/mixtral.yaml"
+dense=("${job[@]}")
+job=("$tmp/mixtral.yaml" "${job[@]:1}")
+mixtral=(--set parallel.dp=2 --set parallel.ep=2)
+for more in '2 moe.mode=dropless' '4 parallel.tp=2 parallel.zero1=true' '2 moe.mode=capacity moe.capacity=1'; do
+    read -r ranks settings <<<"$more"
+    set -- "${mixtral[@]}"
+    for word in $settings; do set -- "$@" --set "$word"; done
+    threads "$tmp/threads" "$@"
+    processes "$ranks" "$tmp/processes" "$@"
+    same_runs "$tmp/threads" "$tmp/processes" 000020
+    rm -rf "$tmp/threads" "$tmp/processes"
+done
+n_checks=$((n_checks + 1))
+run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" --set out="$tmp/full" "${mixtral[@]}" \
+    --set moe.capacity=1.01
+[ "$status" -ne 0 ] || fail "a run with more rows than there is room for ended well"
+check 'the message says what to raise' grep -qE 'layer [0-9].*rank [01].*raise moe.capacity to 1\.' "$tmp/err"
+job=("${dense[@]}")
+
 # Begun by threads, continued by processes over another mesh, finished by one rank.
 threads "$tmp/whole"
 half=(--set optimizer.decay_steps=20)

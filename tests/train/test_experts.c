@@ -125,14 +125,14 @@ static void expect_close(const char *a, const char *b, double allowed)
     remove_run(out_b);
 }
 
-/* Several sequences a micro-batch, as many dropped by every rank, fewer validation batches
- * than ranks (6 sequences for 4 of them). */
+/* Several sequences a micro-batch; 6 sequences for 4 ranks to validate on; as many choices
+ * dropped by every rank. */
 static void expert_parallelism_keeps_micro_batches_apart(void **state)
 {
     expect_close("train.micro_batch=2 eval.batches=0",
                  "train.micro_batch=2 eval.batches=0 parallel.dp=4 parallel.ep=4", tolerance);
-    expect_close("train.batch=4 parallel.dp=4",
-                 "train.batch=4 parallel.dp=4 parallel.ep=2 eval.batches=6", tolerance);
+    expect_close("data.val_fraction=0.0002", "data.val_fraction=0.0002 parallel.dp=4 parallel.ep=4",
+                 tolerance);
     expect_close("parallel.dp=2 moe.mode=capacity moe.capacity=1",
                  "parallel.dp=2 moe.mode=capacity moe.capacity=1 parallel.ep=2 parallel.tp=2",
                  tolerance);
