@@ -16,6 +16,13 @@
 
 #include "dhelix/base.h"
 
+/* Whether a sanitizer slows everything down. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { TEST_SANITIZED = 1 };
+#else
+enum { TEST_SANITIZED = 0 };
+#endif
+
 /* A call must succeed; its message is shown when it does not. */
 #define assert_ok(ctx, call)                                                                       \
     do {                                                                                           \

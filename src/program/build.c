@@ -62,28 +62,36 @@ static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, uint32_t *g
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }
 
-static dh_status add_link_graph(dh_ctx *ctx, plan *b, bool send, uint32_t *graph)
+static dh_status add_link_graph(dh_ctx *ctx, plan *b, bool send, bool routers, uint32_t *graph)
 {
     if (*graph != DH_NONE) return DH_OK;
     const dh_program_spec *s = b->spec;
     dh_graph *g;
     DH_TRY(dh_graph_build_link(ctx, send, s->micro_batch * (s->seq / s->mesh.cp) / s->mesh.tp,
-                               s->model->width, s->dtype,
-                               s->mode == DH_MODE_TRAIN ? s->model->n_experts : 0, &g));
+                               s->model->width, s->dtype, routers ? s->model->n_experts : 0, &g));
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }
 
 /* ---- blocks --------------------------------------------------------------------------------- */
 
-static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, int32_t other_stage,
-                          uint32_t *link)
+/* Sums of routers travel between two stages once there is a router before them. */
+static bool carries_routers(const plan *b, int32_t from, int32_t to)
+{
+    int64_t n_layers = 0;
+    for (int32_t v = 0; v <= DH_MIN(from, to); v++) n_layers += b->layers[v];
+    return b->spec->mode == DH_MODE_TRAIN && b->spec->model->n_experts > 0 && n_layers > 0;
+}
+
+static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, int32_t from,
+                          int32_t other_stage, uint32_t *link)
 {
     *link = DH_NONE;
     if (other_stage < 0 || other_stage >= b->schedule->n_stages) return DH_OK;
     int32_t peer = b->schedule->rank_of[other_stage];
     if (peer == b->pipe_rank) return DH_OK;
-    uint32_t *graph = send ? &b->send_graph : &b->recv_graph;
-    DH_TRY(add_link_graph(ctx, b, send, graph));
+    const bool routers = carries_routers(b, from, other_stage);
+    uint32_t *graph = send ? &b->send_graph[routers] : &b->recv_graph[routers];
+    DH_TRY(add_link_graph(ctx, b, send, routers, graph));
     DH_TRY(dh_emit_add_block(ctx, b->emitter, *graph, 0, link));
     dh_block *block = dh_emit_block(b->emitter, *link);
     block->peer = peer;
@@ -119,10 +127,10 @@ static dh_status add_chain(dh_ctx *ctx, plan *b, stage *s, int64_t first_layer)
         DH_TRY(add_graph(ctx, b, DH_BLOCK_HEAD, &b->head_graph));
         DH_TRY(dh_emit_add_block(ctx, b->emitter, b->head_graph, 0, &s->chain[s->n_chain++]));
     }
-    DH_TRY(add_link(ctx, b, false, true, s->id - 1, &s->recv_forward));
-    DH_TRY(add_link(ctx, b, true, true, s->id + 1, &s->send_forward));
-    DH_TRY(add_link(ctx, b, false, false, s->id + 1, &s->recv_backward));
-    return add_link(ctx, b, true, false, s->id - 1, &s->send_backward);
+    DH_TRY(add_link(ctx, b, false, true, s->id, s->id - 1, &s->recv_forward));
+    DH_TRY(add_link(ctx, b, true, true, s->id, s->id + 1, &s->send_forward));
+    DH_TRY(add_link(ctx, b, false, false, s->id, s->id + 1, &s->recv_backward));
+    return add_link(ctx, b, true, false, s->id, s->id - 1, &s->send_backward);
 }
 
 static dh_status add_stages(dh_ctx *ctx, plan *b)
@@ -352,7 +360,8 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     plan b = {.spec = &whole, .schedule = whole.schedule};
     b.pipe_rank = (int32_t)dh_mesh_coord(&whole.mesh, whole.rank).pp;
     b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = DH_NONE;
-    b.send_graph = b.recv_graph = DH_NONE;
+    memset(b.send_graph, 0xff, sizeof b.send_graph);
+    memset(b.recv_graph, 0xff, sizeof b.recv_graph);
     dh_status st = check_schedule(ctx, &whole, whole.schedule);
     if (st == DH_OK) st = slot_maker_create(ctx, &whole, &b.slots);
     if (st == DH_OK) st = dh_emitter_create(ctx, &whole, &b.emitter);

@@ -25,8 +25,8 @@ typedef struct plan {
     uint32_t data, optimizer;
     dh_reducer reducer;
     uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
-    uint32_t send_graph, recv_graph;
-    unsigned char *loaded; /* by micro-batch */
+    uint32_t send_graph[2], recv_graph[2]; /* without and with sums of routers */
+    unsigned char *loaded;                 /* by micro-batch */
     struct slot_maker *slots;
 } plan;
 

@@ -619,7 +619,8 @@ static const setup fault_setups[] = {
 static setup ring_setup(void)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    setup s = {"llama-tiny", "1f1b", 4, 1, 1, 0, 2, 32, DH_F32, false, 1, 0, NULL, 0, 1};
+    setup s = {"llama-tiny", "1f1b", 4, 1, 1,    0, 2, 32,
+               DH_F32,       false,  1, 0, NULL, 0, 1, DH_MOE_DROPLESS};
     assert_ok(&ctx, dh_strategy_find(&ctx, "intra-batch-bidirectional", &s.strategy));
     return s;
 }

@@ -24,6 +24,31 @@ enum { RUN_MAX_STEPS = 40 };
     "        ffn_width: 40, n_experts: 4, top_k: 2, router_aux_coef: 0, vocab: 65, max_seq: 32,\n" \
     "        tied_head: false}\n"
 
+/* Largest difference of losses between a mesh and one rank. A mesh adds the same float32 products
+ * in another grouping: partial sums of tensor-parallel GEMMs, of micro-batches over data-parallel
+ * ranks, of attention over context-parallel ones. A gradient so differs by a few units of 6e-8 of
+ * its size, and the optimizer, which divides by the root mean square, turns that into as much of
+ * the learning rate where a gradient is almost zero. Measured over 20 steps: up to 6e-6 in the loss
+ * with other data, below 5e-7 here and in random meshes; allowed: 2e-5. In bf16 activations are
+ * rounded at other places, 2^-9 each: measured 2e-4 over 4 steps, allowed 2e-3. */
+static inline double run_tolerance(dh_dtype dtype)
+{
+    return dtype == DH_F32 ? 2e-5 : 2e-3;
+}
+
+static inline void run_remove(const char *out)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_dir_remove(&ctx, out));
+}
+
+/* A folder's path, free of what an earlier test that failed may have left there. */
+static inline void run_folder(char *path, size_t cap, const char *dir, const char *name)
+{
+    snprintf(path, cap, "%s/%s", dir, name);
+    run_remove(path);
+}
+
 /* What a run leaves: one entry a step, NaN where there is none. */
 typedef struct run_curve {
     int n;

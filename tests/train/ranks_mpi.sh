@@ -32,10 +32,29 @@ last_loss() { # run folder
     grep -oE '"loss":[^,]*' "$1/metrics.jsonl" | tail -1 | cut -d: -f2
 }
 
+seed=${DHELIX_TEST_SEED:-$(date +%s%N)}
+RANDOM=$((seed % 32768))
+echo "ranks_mpi: DHELIX_TEST_SEED=$seed"
+
+one_of() { # values...
+    local values=("$@")
+    echo "${values[RANDOM % $#]}"
+}
+
+random_mesh() {
+    case $((RANDOM % 4)) in
+        0) echo "2 dp=2 zero1=$(one_of true false) bucket_mb=$(one_of 25 0.005)" ;;
+        1) echo "4 dp=2 pp=2 schedule=$(one_of gpipe 1f1b zb-h1 zb-v v-half)" ;;
+        2) echo "4 tp=2 cp=2" ;;
+        3) echo "4 $(one_of dp tp cp)=2 pp=2 bucket_mb=$(one_of 25 0.005)" ;;
+    esac
+}
+
 # Reductions add in group order in either world.
 meshes=('2 dp=2 zero1=true' '2 pp=2 schedule=zb-v' '2 cp=2' '4 dp=2 tp=2 zero1=true'
     '4 tp=2 pp=2 schedule=dhelix-w' '2 tp=2 strategy=intra-batch'
-    '4 tp=4 strategy=intra-batch-bidirectional model.n_heads=4')
+    '4 tp=4 strategy=intra-batch-bidirectional model.n_heads=4'
+    "$(random_mesh)" "$(random_mesh)")
 for mesh in "${meshes[@]}"; do
     read -r ranks settings <<<"$mesh"
     set --
@@ -45,6 +64,7 @@ for mesh in "${meshes[@]}"; do
     done
     threads "$tmp/threads" "$@"
     processes "$ranks" "$tmp/processes" "$@"
+    echo "  $mesh"
     same_runs "$tmp/threads" "$tmp/processes" 000020
     rm -rf "$tmp/threads" "$tmp/processes"
 done
@@ -101,9 +121,6 @@ check 'the message says how many there are' grep -q '2 ranks' "$tmp/err"
 # A process is killed, at a call and at a random instruction: all end, the launcher names it,
 # and fewer go on from the last checkpoint.
 often=(--set checkpoint.every=5 --set parallel.timeout_s=20)
-seed=${DHELIX_TEST_SEED:-$(date +%s%N)}
-RANDOM=$((seed % 32768))
-echo "ranks_mpi: DHELIX_TEST_SEED=$seed"
 instruction=$((2200 + RANDOM % 4700)) # of steps 7 to 20 of four ranks
 for fault in kill:1:900 "kill:$((RANDOM % 4)):i$instruction"; do
     rank=${fault#*:}
