@@ -79,6 +79,11 @@ typedef struct dh_train_simulation {
  * errors    as dh_simulate; what the job cannot have (dh_train_plan, dh_train_schedule) */
 dh_status dh_train_simulate(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how, dh_sim **sim);
 
+/* A job whose strategy is "auto" gets the one whose simulated step is shortest; others are left
+ * alone. All that were compared are logged unless quiet. Deterministic: ranks agree.
+ * errors    DH_EINVAL none can run the job; those of dh_train_simulate */
+dh_status dh_train_choose(dh_ctx *ctx, dh_job *job, bool quiet);
+
 /* What a run would leave in its folder: job.yaml, summary.json with rank 0's times, and
  * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */
 dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,

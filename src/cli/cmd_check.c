@@ -278,6 +278,7 @@ static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, dh_j
 {
     dh_session_spec spec;
     DH_TRY(resolve_vocab(ctx, job));
+    DH_TRY(dh_train_choose(ctx, job, cli->quiet));
     DH_TRY(dh_train_plan(ctx, job, &spec));
     DH_TRY(dh_model_validate(ctx, &spec.model));
     if (a->rank >= job->ranks)

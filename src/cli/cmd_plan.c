@@ -63,6 +63,7 @@ static dh_status open_layer(dh_ctx *ctx, dh_job *job, const plan_args *a, layer_
     dh_session_spec spec;
     dh_schedule *schedule;
     DH_TRY(resolve_vocab(ctx, job));
+    DH_TRY(dh_train_choose(ctx, job, true));
     DH_TRY(dh_train_plan(ctx, job, &spec));
     DH_TRY(dh_model_validate(ctx, &spec.model));
     DH_TRY(dh_train_costs(ctx, job, &spec.costs));

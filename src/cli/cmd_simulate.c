@@ -123,6 +123,7 @@ static dh_status list_strategies(dh_ctx *ctx, const simulate_args *a, dh_job *jo
     size_t n_all, n_named = 1;
     const dh_strategy *all = dh_strategies(&n_all);
     const char *names = a->strategies ? a->strategies : job->strategy;
+    if (strcmp(names, "auto") == 0) names = "all";
     for (const char *c = names; *c; c++) n_named += *c == ',';
     list->at = calloc(DH_MAX(n_all, n_named), sizeof *list->at);
     if (!list->at) return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies");

@@ -70,7 +70,8 @@ static const dh_setting settings[] = {
     TEXT("out", out_dir, DH_SET_PATH, "run",
          .help = "run folder: checkpoints, metrics, reports"),
     TEXT("strategy", strategy, DH_SET_STRING, "sequential",
-         .help = "how communication is hidden: a row of `dhelix list strategies`"),
+         .help = "how communication is hidden: a row of `dhelix list strategies`; auto: the one whose "
+                 "simulated step is shortest"),
 
     TEXT("overlap.policy", overlap_policy, DH_SET_STRING, "auto",
          .help = "order of co-executed operators: a row of `dhelix list policies`; auto: the strategy's"),

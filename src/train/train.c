@@ -55,6 +55,7 @@ static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run)
 static dh_status prepare(dh_ctx *ctx, training *t)
 {
     dh_run *run = &t->shared;
+    DH_TRY(dh_train_choose(ctx, run->job, run->options->quiet));
     DH_TRY(dh_run_open_data(ctx, run)); /* may decide the vocabulary */
     DH_TRY(dh_train_schedule(ctx, run->job, &run->schedule));
     DH_TRY(dh_train_costs(ctx, run->job, &run->costs));
