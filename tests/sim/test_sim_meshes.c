@@ -12,6 +12,7 @@ typedef struct setup {
     int64_t n_micro, vocab;           /* vocab 0: the preset's */
     bool zero1;
     dh_recompute_kind recompute;
+    int64_t ep; /* 0: 1 */
 } setup;
 
 typedef struct job {
@@ -49,10 +50,11 @@ static void job_init(job *j, const setup *s)
                                 .seq = 32 * s->cp,
                                 .n_micro = s->n_micro,
                                 .loss_scale = 1.0 / 64,
+                                .moe_capacity = 2,
                                 .backend = &backend};
     if (s->strategy) assert_ok(&ctx, dh_strategy_find(&ctx, s->strategy, &j->spec.strategy));
-    assert_ok(&ctx,
-              dh_mesh_init(&ctx, s->dp, s->tp, s->pp, s->cp, 1, 0, s->per_node, &j->spec.mesh));
+    assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, s->cp, DH_MAX(s->ep, 1), 0, s->per_node,
+                                 &j->spec.mesh));
 }
 
 static void job_fini(job *j)
@@ -157,22 +159,26 @@ static size_t compare(const setup *s, const dh_costs *costs, const dh_sim_slow *
 }
 
 static const setup meshes[] = {
-    {"llama-tiny", "1f1b", NULL, 1, 1, 1, 1, 0, 2, 0, false, DH_RECOMPUTE_KIND_NONE},
-    {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 0, 4, 0, false, DH_RECOMPUTE_KIND_NONE},
-    {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_SELECTIVE},
-    {"llama-tiny", "zb-h1", NULL, 4, 1, 2, 1, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE},
-    {"llama-tiny", "dhelix-w", "list", 2, 2, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_SELECTIVE},
-    {"llama-tiny", "dhelix-w", "wavelet+", 2, 2, 2, 1, 4, 4, 0, false, DH_RECOMPUTE_KIND_FULL},
-    {"gpt2-tiny", "interleaved-1f1b", NULL, 2, 1, 2, 2, 4, 4, 517, true, DH_RECOMPUTE_KIND_NONE},
-    {"gpt2-tiny", "gpipe", NULL, 4, 1, 4, 1, 4, 4, 517, false, DH_RECOMPUTE_KIND_NONE},
-    {"llama-tiny", "1f1b", NULL, 1, 4, 2, 2, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE},
+    {"llama-tiny", "1f1b", NULL, 1, 1, 1, 1, 0, 2, 0, false, DH_RECOMPUTE_KIND_NONE, 0},
+    {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 0, 4, 0, false, DH_RECOMPUTE_KIND_NONE, 0},
+    {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_SELECTIVE, 0},
+    {"llama-tiny", "zb-h1", NULL, 4, 1, 2, 1, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE, 0},
+    {"llama-tiny", "dhelix-w", "list", 2, 2, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_SELECTIVE, 0},
+    {"llama-tiny", "dhelix-w", "wavelet+", 2, 2, 2, 1, 4, 4, 0, false, DH_RECOMPUTE_KIND_FULL, 0},
+    {"gpt2-tiny", "interleaved-1f1b", NULL, 2, 1, 2, 2, 4, 4, 517, true, DH_RECOMPUTE_KIND_NONE, 0},
+    {"gpt2-tiny", "gpipe", NULL, 4, 1, 4, 1, 4, 4, 517, false, DH_RECOMPUTE_KIND_NONE, 0},
+    {"llama-tiny", "1f1b", NULL, 1, 4, 2, 2, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE, 0},
+    {"mixtral-tiny", "1f1b", NULL, 2, 1, 2, 4, 4, 2, 0, false, DH_RECOMPUTE_KIND_NONE, 2},
+    {"mixtral-tiny", "dhelix-w", "list", 1, 2, 2, 4, 2, 4, 0, true, DH_RECOMPUTE_KIND_NONE, 4},
+    {"mixtral-tiny", "1f1b", NULL, 1, 1, 1, 4, 2, 2, 0, true, DH_RECOMPUTE_KIND_NONE, 2},
 };
 
 /* First ranks stand apart from the others, the last with fewer rows of the vocabulary too. */
 static int64_t n_unlike(const setup *s)
 {
     const int64_t tp = s->tp == 1 ? 1 : s->vocab && s->tp > 2 ? 3 : 2;
-    return s->pp * tp * (s->zero1 ? DH_MIN(s->cp, 2) * DH_MIN(s->dp, 2) : 1);
+    const int64_t ep = DH_MAX(s->ep, 1), edp = s->dp / ep;
+    return s->pp * tp * DH_MIN(ep, 2) * (s->zero1 ? DH_MIN(s->cp, 2) * DH_MIN(edp, 2) : 1);
 }
 
 static void one_for_many(void **state)
@@ -205,7 +211,8 @@ static void one_a_stage(void **state)
 static void costs_that_differ_keep_ranks_apart(void **state)
 {
     (void)state;
-    const setup s = {"llama-tiny", "1f1b", NULL, 2, 4, 2, 2, 8, 4, 0, true, DH_RECOMPUTE_KIND_NONE};
+    const setup s = {"llama-tiny",           "1f1b", NULL, 2, 4, 2, 2, 8, 4, 0, true,
+                     DH_RECOMPUTE_KIND_NONE, 0};
     assert_int_equal(compare(&s, &odd, NULL, 0), n_unlike(&s));
     assert_int_equal(compare(&s, &shaped, NULL, 0), 2 * n_unlike(&s));
 }
@@ -214,16 +221,27 @@ static void costs_that_differ_keep_ranks_apart(void **state)
 static void nodes_unlike(void **state)
 {
     (void)state;
-    const setup s = {"llama-tiny",          "1f1b", NULL, 2, 1, 1, 3, 3, 2, 0, false,
-                     DH_RECOMPUTE_KIND_NONE};
+    const setup s = {"llama-tiny",           "1f1b", NULL, 2, 1, 1, 3, 3, 2, 0, false,
+                     DH_RECOMPUTE_KIND_NONE, 0};
     assert_int_equal(compare(&s, &odd, NULL, 0), 6);
 }
 
 static void stragglers(void **state)
 {
     (void)state;
-    const setup s = {
-        "llama-tiny", "dhelix-w", "list", 4, 2, 2, 4, 4, 4, 0, true, DH_RECOMPUTE_KIND_SELECTIVE};
+    const setup s = {"llama-tiny",
+                     "dhelix-w",
+                     "list",
+                     4,
+                     2,
+                     2,
+                     4,
+                     4,
+                     4,
+                     0,
+                     true,
+                     DH_RECOMPUTE_KIND_SELECTIVE,
+                     0};
     const dh_sim_slow slow[] = {{.rank = 3, .factor = {1.3}},
                                 {.rank = 41, .factor = {1, 1.5, 2}},
                                 {.rank = 3, .factor = {1.1}}};
@@ -236,8 +254,8 @@ static void a_straggler_costs_what_it_should(void **state)
 {
     (void)state;
     dh_ctx ctx = DH_CTX_INIT;
-    const setup s = {"llama-tiny",          "1f1b", NULL, 2, 1, 1, 4, 0, 2, 0, false,
-                     DH_RECOMPUTE_KIND_NONE};
+    const setup s = {"llama-tiny",           "1f1b", NULL, 2, 1, 1, 4, 0, 2, 0, false,
+                     DH_RECOMPUTE_KIND_NONE, 0};
     const dh_sim_slow slow = {.rank = 5, .factor = {10, 1, 1}};
     job j;
     dh_sim *fast, *late;
@@ -288,8 +306,8 @@ static void known_bubbles(void **state)
     for (size_t i = 0; i < DH_COUNTOF(rows); i++) {
         dh_ctx ctx = DH_CTX_INIT;
         const setup s = {
-            "llama-tiny", rows[i].schedule,      NULL, 1, 1, rows[i].p, 1, 1, rows[i].m, 0,
-            false,        DH_RECOMPUTE_KIND_NONE};
+            "llama-tiny", rows[i].schedule,       NULL, 1, 1, rows[i].p, 1, 1, rows[i].m, 0,
+            false,        DH_RECOMPUTE_KIND_NONE, 0};
         job j;
         dh_sim *sim;
         job_init(&j, &s);
@@ -425,7 +443,7 @@ static void counts_flops(void **state)
     /* Without recomputation the hardware does what the model asks for, but for attention,
      * whose backward makes its scores again: 5 GEMMs instead of 4, and its diagonal. */
     dh_ctx ctx = DH_CTX_INIT;
-    setup s = {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 2, 4, 0, false, DH_RECOMPUTE_KIND_NONE};
+    setup s = {"llama-tiny", "1f1b", NULL, 2, 1, 2, 2, 2, 4, 0, false, DH_RECOMPUTE_KIND_NONE, 0};
     double ratio[2];
     for (int k = 0; k < 2; k++) {
         job j;
