@@ -40,6 +40,7 @@ static const struct {
     {DH_OP_ALL_GATHER, {"intra_ag", "inter_ag"}},
     {DH_OP_ALL_REDUCE, {"intra_allreduce", "inter_allreduce"}},
     {DH_OP_ALL_TO_ALL, {"intra_all2all", "inter_all2all"}},
+    {DH_OP_ALL_TO_ALL_ROWS, {"intra_all2all", "inter_all2all"}},
     {DH_OP_RING_EXCHANGE, {"intra_p2p", "inter_p2p"}},
     {DH_OP_SEND, {"intra_p2p", "inter_p2p"}},
     {DH_OP_RECV, {"intra_p2p", "inter_p2p"}},

@@ -7,9 +7,9 @@
 #include "dhelix/program.h"
 
 typedef struct setup {
-    const char *preset, *schedule; /* NULL: 1F1B */
-    int64_t tp, pp, dp, cp, nodes; /* 0: 1 */
-    int64_t vocab;                 /* 0: 64 */
+    const char *preset, *schedule;     /* NULL: 1F1B */
+    int64_t tp, pp, dp, cp, nodes, ep; /* 0: 1 */
+    int64_t vocab;                     /* 0: 64 */
     dh_dtype dtype;
     bool zero1;
     dh_recompute_kind recompute;
@@ -28,6 +28,8 @@ static const setup setups[] = {
     {.preset = "llama-tiny", .pp = 4, .schedule = "zb-v", .nodes = 4},
     {.preset = "gpt2-char", .pp = 3, .dp = 2, .zero1 = true, .dtype = DH_BF16},
     {.preset = "mixtral-tiny", .tp = 2, .pp = 2, .nodes = 2},
+    {.preset = "mixtral-tiny", .dp = 2, .ep = 2},
+    {.preset = "mixtral-tiny", .dp = 4, .ep = 2, .tp = 2, .nodes = 2},
 };
 
 static size_t scratch(const dh_graph *graph, const dh_op *op)
@@ -63,11 +65,12 @@ static job job_of(const setup *s, int64_t n_layers, int32_t n_micro, bool probes
                                .seq = 32,
                                .n_micro = n_micro,
                                .dropout = 0.1,
+                               .moe_capacity = 2,
                                .loss_scale = 1,
                                .probes = probes,
                                .backend = &backend};
-    assert_ok(&ctx, dh_mesh_init(&ctx, DH_MAX(s->dp, 1), DH_MAX(s->tp, 1), pp, DH_MAX(s->cp, 1), 1,
-                                 DH_MAX(s->nodes, 1), 0, &j.spec.mesh));
+    assert_ok(&ctx, dh_mesh_init(&ctx, DH_MAX(s->dp, 1), DH_MAX(s->tp, 1), pp, DH_MAX(s->cp, 1),
+                                 DH_MAX(s->ep, 1), DH_MAX(s->nodes, 1), 0, &j.spec.mesh));
     return j;
 }
 
@@ -183,7 +186,7 @@ static void groups_agree(const setup *s)
     job j = job_of(s, 0, 2, true);
     for (int64_t r = 0; r < j.spec.mesh.ranks; r++) {
         dh_coord c = dh_mesh_coord(&j.spec.mesh, r);
-        c.tp = c.cp = 0;
+        c.tp = c.cp = c.dp = 0;
         dh_program *own = build(&j, r), *first = build(&j, dh_mesh_rank(&j.spec.mesh, c));
         char *a = strand_classes(own), *b = strand_classes(first);
         assert_string_equal(a, b);
@@ -201,7 +204,8 @@ static void ranks_of_a_group_have_the_same(void **state)
 {
     /* Of optimizer and links, classes may differ. */
     const setup meshes[] = {{.preset = "gpt2-char", .tp = 2, .cp = 4, .vocab = 65},
-                            {.preset = "gpt2-char", .tp = 4, .pp = 2, .vocab = 67}};
+                            {.preset = "gpt2-char", .tp = 4, .pp = 2, .vocab = 67},
+                            {.preset = "mixtral-tiny", .tp = 2, .dp = 4, .ep = 4}};
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) groups_agree(&meshes[i]);
     (void)state;
 }

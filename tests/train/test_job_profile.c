@@ -105,7 +105,7 @@ static void check_complete(const dh_job *job, const dh_profile *p)
             n_pairs += pairs;
         }
     assert_int_equal(n_pairs, p->pairs.n);
-    if (job->tp * job->cp > 1) assert_true(n_pairs > 30);
+    if (job->tp * job->cp * job->ep > 1) assert_true(n_pairs > 30);
     assert_true(p->launch_ns >= 1);
 }
 
@@ -116,8 +116,10 @@ static void jobs_are_measured(void **state)
         {"parallel.tp=2"},
         {"parallel.cp=2", "topology.nodes=2", "links.cross.gbps=8"},
         {"parallel.pp=2", "strategy=round-robin"},
-        {"ranks=4", "parallel.tp=2", "parallel.zero1=true"}};
-    static const char *const models[] = {RUN_GPT2, RUN_LLAMA, RUN_GPT2, RUN_EXPERTS, RUN_GPT2};
+        {"ranks=4", "parallel.tp=2", "parallel.zero1=true"},
+        {"parallel.ep=2", "ranks=2"}};
+    static const char *const models[] = {RUN_GPT2,    RUN_LLAMA, RUN_GPT2,
+                                         RUN_EXPERTS, RUN_GPT2,  RUN_EXPERTS};
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
         const char *changes[4] = {meshes[i][0], meshes[i][1], meshes[i][2], NULL};
         print_message("%s\n", meshes[i][0]);
