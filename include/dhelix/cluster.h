@@ -56,7 +56,8 @@ typedef struct dh_cluster_link {
 typedef struct dh_cluster {
     dh_arena *arena; /* owns the struct and its strings */
     const char *name, *doc, *path;
-    double node_devices; /* a whole number */
+    double node_devices;  /* a whole number */
+    double node_switches; /* devices hang on this many switches or sockets, evenly; 1: all on one */
     /* device */
     double processors; /* multiprocessors, each working on one tile of a GEMM at a time */
     double f32_flops_per_s, bf16_flops_per_s; /* peak, dense */
@@ -72,6 +73,7 @@ typedef struct dh_cluster {
     dh_attention_kernel attention;
     double attention_efficiency, attention_grad_efficiency; /* of peak; blockwise */
     dh_cluster_link local, network;
+    double spread_efficiency; /* of local.bytes_per_s, in groups over several switches of a node */
     double segment_ns, event_ns;                        /* dh_costs.launch_ns, event_ns */
     double oef[DH_N_CLUSTER_CLASS][DH_N_CLUSTER_CLASS]; /* symmetric; NaN: not given */
 } dh_cluster;
@@ -132,12 +134,21 @@ typedef struct dh_collective_time {
     dh_collective by;
 } dh_collective_time;
 
+/* How a group lies on the hardware. */
+typedef struct dh_cluster_span {
+    int64_t size;        /* members */
+    dh_group_span nodes; /* how they lie on nodes */
+    bool spread;         /* members of one node hang on several of its switches */
+} dh_cluster_span;
+/* Time proportional to the group's size. */
+dh_cluster_span dh_cluster_span_of(const dh_cluster *cluster, const dh_mesh *mesh,
+                                   dh_group_kind group, int64_t rank);
+
 /* Time of a communication operator.
  * in        bytes: the whole vector: result of an all-gather, operand of a reduce-scatter and an
- *           all-to-all, either of an all-reduce; one message of a transfer. size: members;
- *           span: how they lie on nodes */
+ *           all-to-all, either of an all-reduce; one message of a transfer */
 dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
-                                         int64_t size, dh_group_span span);
+                                         dh_cluster_span span);
 
 const char *dh_cluster_class_name(dh_cluster_class cls);
 dh_cluster_class dh_cluster_class_of(const dh_cost_op *op);

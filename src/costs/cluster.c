@@ -55,8 +55,8 @@ static double communication_ns(const dh_cluster *c, const dh_cost_op *op)
     if (op->op->type == DH_OP_ALL_TO_ALL_ROWS) bytes = dh_op_bytes(op->graph, op->op) / 2;
     /* What goes either way leaves by the same wires. */
     if (op->op->type == DH_OP_RING_EXCHANGE_BOTH) bytes *= 2;
-    return dh_cluster_collective(c, op->op->type, bytes, dh_mesh_group_size(op->mesh, group),
-                                 dh_mesh_group_span(op->mesh, group, op->rank))
+    return dh_cluster_collective(c, op->op->type, bytes,
+                                 dh_cluster_span_of(c, op->mesh, group, op->rank))
         .ns;
 }
 

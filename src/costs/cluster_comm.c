@@ -30,14 +30,15 @@ typedef struct wires {
     double local_step, network_step;
 } wires;
 
-static wires wires_of(const dh_cluster *c, int64_t size, dh_group_span span, bool transfer)
+static wires wires_of(const dh_cluster *c, dh_cluster_span span, bool transfer)
 {
-    const double local_share = transfer ? c->local.transfer_efficiency : c->local.efficiency;
+    const double together = transfer ? c->local.transfer_efficiency : c->local.efficiency;
+    const double local_share = span.spread ? DH_MIN(c->spread_efficiency, together) : together;
     const double network_share = transfer ? c->network.transfer_efficiency : c->network.efficiency;
     const double network = c->network.bytes_per_s * network_share / c->node_devices;
-    return (wires){.n = (double)size,
-                   .nodes = (double)span.n_nodes,
-                   .per_node = (double)span.max_per_node,
+    return (wires){.n = (double)span.size,
+                   .nodes = (double)span.nodes.n_nodes,
+                   .per_node = (double)span.nodes.max_per_node,
                    .local = c->local.bytes_per_s * local_share * 1e-9,
                    .network = network * 1e-9,
                    .local_step = c->local.step_ns,
@@ -117,11 +118,38 @@ static bool is_transfer(dh_op_type type)
            type == DH_OP_RECV;
 }
 
-dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
-                                         int64_t size, dh_group_span span)
+/* Two members of one node on different switches. Members come in rank order. */
+static bool is_spread(const dh_cluster *c, const dh_mesh *mesh, dh_group_kind group, int64_t rank,
+                      int64_t size)
 {
-    const wires w = wires_of(cluster, size, span, is_transfer(type));
-    if (size <= 1) return (dh_collective_time){0, DH_COLLECTIVE_NEIGHBOUR};
+    const int64_t on_switch = (int64_t)(c->node_devices / c->node_switches);
+    int64_t last_node = -1, last_switch = -1;
+    for (int64_t i = 0; i < size; i++) {
+        const int64_t member = dh_mesh_group_member(mesh, group, rank, i);
+        const int64_t node = dh_mesh_node(mesh, member);
+        const int64_t place = member % mesh->ranks_per_node / DH_MAX(on_switch, 1);
+        if (node == last_node && place != last_switch) return true;
+        last_node = node;
+        last_switch = place;
+    }
+    return false;
+}
+
+dh_cluster_span dh_cluster_span_of(const dh_cluster *cluster, const dh_mesh *mesh,
+                                   dh_group_kind group, int64_t rank)
+{
+    const int64_t size = dh_mesh_group_size(mesh, group);
+    return (dh_cluster_span){.size = size,
+                             .nodes = dh_mesh_group_span(mesh, group, rank),
+                             .spread = cluster->node_switches > 1 &&
+                                       is_spread(cluster, mesh, group, rank, size)};
+}
+
+dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
+                                         dh_cluster_span span)
+{
+    const wires w = wires_of(cluster, span, is_transfer(type));
+    if (span.size <= 1) return (dh_collective_time){0, DH_COLLECTIVE_NEIGHBOUR};
     if (is_transfer(type))
         return (dh_collective_time){neighbour_ns(&w, bytes), DH_COLLECTIVE_NEIGHBOUR};
     const double ns[DH_N_COLLECTIVE] = {

@@ -42,9 +42,9 @@ static double communication(const walk *w, const dh_graph *g, const dh_op *op)
 {
     if (w->job->sequence_parallel) return solo(w, g, op);
     if (op->type != DH_OP_REDUCE_SCATTER) return 0;
-    const dh_group_span span = dh_mesh_group_span(&w->mesh, DH_GROUP_TP, 0);
+    const dh_cluster_span span = dh_cluster_span_of(w->cluster, &w->mesh, DH_GROUP_TP, 0);
     const double bytes = (double)dh_tensor_bytes(&g->tensors.at[op->in[0]]);
-    return dh_cluster_collective(w->cluster, DH_OP_ALL_REDUCE, bytes, w->job->tp, span).ns;
+    return dh_cluster_collective(w->cluster, DH_OP_ALL_REDUCE, bytes, span).ns;
 }
 
 static double op_ns(const walk *w, const dh_graph *g, const dh_op *op)
@@ -204,11 +204,10 @@ static double reduce_ns(const walk *w)
 {
     const dh_megatron_job *j = w->job;
     const double embedding = 4 * (double)j->vocab * (double)j->hidden / (double)j->tp;
-    const dh_group_span data = dh_mesh_group_span(&w->mesh, DH_GROUP_DP, 0);
-    const dh_group_span ends = dh_mesh_group_span(&w->mesh, DH_GROUP_EMBED, 0);
-    double ns =
-        dh_cluster_collective(w->cluster, DH_OP_ALL_REDUCE, 4 * rank_params(j), j->dp, data).ns;
-    if (j->pp > 1) ns += dh_cluster_collective(w->cluster, DH_OP_ALL_REDUCE, embedding, 2, ends).ns;
+    const dh_cluster_span data = dh_cluster_span_of(w->cluster, &w->mesh, DH_GROUP_DP, 0);
+    const dh_cluster_span ends = dh_cluster_span_of(w->cluster, &w->mesh, DH_GROUP_EMBED, 0);
+    double ns = dh_cluster_collective(w->cluster, DH_OP_ALL_REDUCE, 4 * rank_params(j), data).ns;
+    if (j->pp > 1) ns += dh_cluster_collective(w->cluster, DH_OP_ALL_REDUCE, embedding, ends).ns;
     return ns;
 }
 
@@ -219,12 +218,11 @@ static double transfer_ns(const walk *w)
     const dh_megatron_job *j = w->job;
     if (j->pp == 1) return 0;
     const double bytes = 2 * (double)(j->micro_batch * j->seq * j->hidden);
-    const dh_group_span stages = dh_mesh_group_span(&w->mesh, DH_GROUP_PP, 0);
-    const dh_group_span inside = dh_mesh_group_span(&w->mesh, DH_GROUP_TP, 0);
-    double ns =
-        dh_cluster_collective(w->cluster, DH_OP_SEND, bytes / (double)j->tp, j->pp, stages).ns;
+    const dh_cluster_span stages = dh_cluster_span_of(w->cluster, &w->mesh, DH_GROUP_PP, 0);
+    const dh_cluster_span inside = dh_cluster_span_of(w->cluster, &w->mesh, DH_GROUP_TP, 0);
+    double ns = dh_cluster_collective(w->cluster, DH_OP_SEND, bytes / (double)j->tp, stages).ns;
     if (!j->sequence_parallel)
-        ns += dh_cluster_collective(w->cluster, DH_OP_ALL_GATHER, bytes, j->tp, inside).ns;
+        ns += dh_cluster_collective(w->cluster, DH_OP_ALL_GATHER, bytes, inside).ns;
     return ns;
 }
 

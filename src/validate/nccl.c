@@ -6,13 +6,13 @@
 static dh_status add_rows(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
                           const dh_published *t)
 {
-    const dh_group_span span = {.n_nodes = 1, .max_per_node = 8};
+    const dh_cluster_span span = {.size = 8, .nodes = {.n_nodes = 1, .max_per_node = 8}};
     for (size_t i = 0; i < t->n_rows; i++) {
         double bytes, ns;
         DH_TRY(dh_published_real(ctx, t, i, "size(B)", &bytes));
         DH_TRY(dh_published_real(ctx, t, i, "time(ns)", &ns));
         const dh_collective_time time =
-            dh_cluster_collective(cluster, DH_OP_ALL_REDUCE, bytes, 8, span);
+            dh_cluster_collective(cluster, DH_OP_ALL_REDUCE, bytes, span);
         DH_TRY(dh_validation_add(ctx, v, time.ns * 1e-3, ns * 1e-3, "%.0f MiB, %s", bytes / 1048576,
                                  dh_collective_name(time.by)));
     }

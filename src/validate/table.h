@@ -49,6 +49,9 @@ dh_status dh_validate_korthikanti_scaling(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_memory(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_memory_shares(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_sc21(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_dhelix_systems(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_dhelix_speedups(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_dhelix_shares(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_nccl(dh_ctx *ctx, dh_validation *v);
 
 #endif

@@ -5,7 +5,7 @@
 /* 10 processors of 1 TFLOP/s together, 1 GB/ms of memory, round numbers everywhere. */
 static const char toy[] =
     "doc: toy\n"
-    "node: {devices: 4}\n"
+    "node: {devices: 4, switches: 2}\n"
     "device:\n"
     "  processors: 10\n"
     "  tflops: {f32: 0.5, bf16: 1}\n"
@@ -16,7 +16,8 @@ static const char toy[] =
     "gemm: {efficiency: 0.5, tile_rows: 256, tile_columns: 128,\n"
     "       tile_half: 0, start_k: 0}\n"
     "attention: {kernel: blockwise, efficiency: 0.5, grad_efficiency: 0.25}\n"
-    "local: {gb_per_s: 200, efficiency: 0.5, transfer_efficiency: 0.5, step_us: 3}\n"
+    "local: {gb_per_s: 200, efficiency: 0.5, spread_efficiency: 0.25, transfer_efficiency: 0.5, "
+    "step_us: 3}\n"
     "network: {gb_per_s: 80, efficiency: 0.5, transfer_efficiency: 1, step_us: 10}\n"
     "launch: {segment_us: 1, event_us: 2}\n"
     "oef:\n"
@@ -110,7 +111,7 @@ static void test_refused(void **state)
     refuse("blockwise", "magic", DH_EINVAL, "blockwise, scores or scores-recompute");
     refuse("gemm: -0.5", "gemm: 2", DH_EINVAL, "below 2");
     refuse("gemm: -0.5", "gem: 0.5", DH_EINVAL, "oef.gemm.gem is not oef.A.B");
-    refuse("devices: 4", "devices: 2.5", DH_EINVAL, "a whole number");
+    refuse("devices: 4,", "devices: 2.5,", DH_EINVAL, "a whole number");
     refuse("doc: toy", "doc: [toy", DH_EFORMAT, "toy.yaml:");
     refuse("doc: toy", "like: a41\ndoc: toy", DH_EMISSING, "did you mean a40");
 }
@@ -164,8 +165,8 @@ static void test_memory(void **state)
 static void check_collective(const dh_cluster *c, dh_op_type type, double bytes, int64_t size,
                              int64_t nodes, int64_t per_node, dh_collective by, double ns)
 {
-    const dh_group_span span = {.n_nodes = nodes, .max_per_node = per_node};
-    const dh_collective_time t = dh_cluster_collective(c, type, bytes, size, span);
+    const dh_cluster_span span = {size, {nodes, per_node}, false};
+    const dh_collective_time t = dh_cluster_collective(c, type, bytes, span);
     if (t.by != by || fabs(t.ns - ns) > 1e-6 * ns)
         fail_msg("%s of %g bytes over %lld on %lld nodes: %s %g ns, want %s %g ns",
                  dh_op_info_of(type)->name, bytes, (long long)size, (long long)nodes,
@@ -198,6 +199,23 @@ static void test_collectives(void **state)
     check_collective(c, DH_OP_SEND, 1e6, 2, 2, 1, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .05e6);
     check_collective(c, DH_OP_RING_EXCHANGE, 1e6, 4, 2, 2, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .025e6);
     check_collective(c, DH_OP_ALL_REDUCE, 1e9, 1, 1, 1, DH_COLLECTIVE_NEIGHBOUR, 0);
+    dh_cluster_destroy(c);
+}
+
+/* Switches of two devices each: a pair side by side stays on one, others do not. */
+static void test_spread(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    dh_mesh mesh;
+    assert_ok(&ctx, dh_cluster_mesh(&ctx, c, 1, 2, 1, 2, 1, &mesh));
+    assert_false(dh_cluster_span_of(c, &mesh, DH_GROUP_TP, 0).spread);
+    assert_true(dh_cluster_span_of(c, &mesh, DH_GROUP_CP, 0).spread);
+    assert_true(dh_cluster_span_of(c, &mesh, DH_GROUP_TP_CP, 0).spread);
+    dh_cluster_span span = {2, {1, 2}, false};
+    const double ns = dh_cluster_collective(c, DH_OP_ALL_GATHER, 100e6, span).ns;
+    span.spread = true;
+    assert_near(dh_cluster_collective(c, DH_OP_ALL_GATHER, 100e6, span).ns - 3e3, 2 * (ns - 3e3));
     dh_cluster_destroy(c);
 }
 
@@ -247,9 +265,9 @@ static void test_costs(void **state)
         n_attention += cls == DH_CLUSTER_ATTENTION || cls == DH_CLUSTER_ATTENTION_GRAD;
         /* 1024 tokens of 1024 in bf16, over two nodes of four */
         if (op.op->type == DH_OP_ALL_GATHER)
-            assert_near(
-                ns,
-                dh_cluster_collective(c, DH_OP_ALL_GATHER, 2 << 20, 8, (dh_group_span){2, 4}).ns);
+            assert_near(ns, dh_cluster_collective(c, DH_OP_ALL_GATHER, 2 << 20,
+                                                  (dh_cluster_span){8, {2, 4}, true})
+                                .ns);
         if (op.op->type == DH_OP_ATTN) assert_near(ns, dh_op_flops(g, op.op) / 0.5e12 * 1e9);
     }
     assert_int_equal(n_gemm, 12);
@@ -321,7 +339,8 @@ int main(void)
         cmocka_unit_test(test_gemm_waves), cmocka_unit_test(test_gemm_picks_tiles),
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_collectives),
         cmocka_unit_test(test_costs),      cmocka_unit_test(test_attention_kernels),
-        cmocka_unit_test(test_oef),        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_oef),        cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,146 @@
+/* Jobs of the DHelix paper, simulated.
+ *
+ * What the paper does not say is taken so: micro-batches of one sequence, the distributed optimizer
+ * (25 billion parameters would not fit otherwise), no recomputation, blockwise attention, Llama 3's
+ * vocabulary and eight key/value heads (widths are Llama 3's too), GPT-2's vocabulary padded. */
+#include "validate/dhelix_job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void llama(dh_model *m)
+{
+    m->family = DH_FAMILY_LLAMA;
+    m->n_kv_heads = DH_MIN(m->n_heads, 8);
+    m->vocab = 128256;
+    m->norm = DH_NORM_RMS;
+    m->act = DH_ACT_SWIGLU;
+    m->rope.theta = 1e4;
+}
+
+static void gpt(dh_model *m)
+{
+    m->family = DH_FAMILY_GPT2;
+    m->n_kv_heads = m->n_heads;
+    m->vocab = 51200;
+    m->norm = DH_NORM_LAYER;
+    m->act = DH_ACT_GELU_TANH;
+    m->bias = true;
+}
+
+dh_status dh_paper_model(dh_ctx *ctx, dh_arena *arena, const char *name, dh_model *model)
+{
+    dh_published t;
+    const int64_t head_dim = 128;
+    DH_TRY(dh_published_read(ctx, arena, "dhelix_tables3_4_5_models", &t));
+    for (size_t i = 0; i < t.n_rows; i++) {
+        const char *row;
+        dh_model m = {.head_dim = head_dim, .max_seq = 1 << 17, .norm_eps = 1e-5, .init_std = .02};
+        DH_TRY(dh_published_text(ctx, &t, i, "model", &row));
+        if (strcmp(row, name) != 0) continue;
+        DH_TRY(dh_published_int(ctx, &t, i, "hidden", &m.width));
+        DH_TRY(dh_published_int(ctx, &t, i, "ffn", &m.ffn_width));
+        DH_TRY(dh_published_int(ctx, &t, i, "layers", &m.n_layers));
+        m.n_heads = m.width / head_dim;
+        (strncmp(name, "Llama", 5) == 0 ? llama : gpt)(&m);
+        snprintf(m.name, sizeof m.name, "%.40s", name);
+        *model = m;
+        return DH_OK;
+    }
+    return dh_fail(ctx, DH_EMISSING, "%s has no model %s", t.file, name);
+}
+
+/* ---- Megatron-LM's ways ------------------------------------------------------------------- */
+
+static double exchange_factor(const dh_paper_costs *c, const dh_cost_op *op)
+{
+    const bool gradient = op->graph->tensors.at[op->op->in[0]].dtype == DH_F32;
+    const double cp = (double)c->cp;
+    return c->kv_repeats * (gradient ? (cp - 1) / cp / 2 : 1);
+}
+
+static dh_op_time megatron_solo(const void *self, const dh_cost_op *op)
+{
+    const dh_paper_costs *c = self;
+    dh_op_time t = c->cluster->solo(c->cluster->self, op);
+    if (op->op->type == DH_OP_RING_EXCHANGE) t.ns *= exchange_factor(c, op);
+    return t;
+}
+
+static bool is_reduction_beside_wgrad(const dh_cost_op *a, const dh_cost_op *b)
+{
+    return a->op->type == DH_OP_REDUCE_SCATTER && a->op->phase == DH_PHASE_B &&
+           b->op->phase == DH_PHASE_W;
+}
+
+static dh_op_rates megatron_beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    const dh_paper_costs *c = self;
+    if (is_reduction_beside_wgrad(a, b) || is_reduction_beside_wgrad(b, a))
+        return (dh_op_rates){.5, .5, DH_PAIR_MODELLED};
+    return c->cluster->beside(c->cluster->self, a, b);
+}
+
+dh_status dh_paper_megatron_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster,
+                                  const dh_paper_job *job, dh_paper_costs *costs)
+{
+    dh_paper_costs c = {.kv_repeats = (double)job->model.n_heads / (double)job->model.n_kv_heads,
+                        .cp = job->cp};
+    DH_TRY(dh_cluster_costs(ctx, arena, cluster, &c.cluster));
+    c.costs = *c.cluster;
+    c.costs.solo = megatron_solo;
+    c.costs.beside = megatron_beside;
+    *costs = c;
+    costs->costs.self = costs;
+    return DH_OK;
+}
+
+/* ---- simulation -------------------------------------------------------------------------- */
+
+static dh_status schedule_of(dh_ctx *ctx, const dh_paper_job *job, const dh_strategy *strategy,
+                             dh_schedule **schedule)
+{
+    const dh_schedule_row *row;
+    const dh_schedule_spec spec = {.n_ranks = (int32_t)job->pp,
+                                   .n_micro = (int32_t)(job->global_batch / job->dp)};
+    DH_TRY(dh_schedule_find(ctx, strategy->schedule ? strategy->schedule : "1f1b", &row));
+    return dh_schedule_generate(ctx, row, &spec, schedule);
+}
+
+dh_status dh_paper_simulate(dh_ctx *ctx, const dh_cluster *cluster, const dh_costs *costs,
+                            const dh_paper_job *job, dh_sim **sim)
+{
+    const dh_strategy *strategy;
+    dh_schedule *schedule;
+    dh_program_spec spec = {.model = &job->model,
+                            .mode = DH_MODE_TRAIN,
+                            .dtype = DH_BF16,
+                            .zero1 = true,
+                            .micro_batch = 1,
+                            .seq = job->seq,
+                            .n_micro = job->global_batch / job->dp,
+                            .loss_scale = 1,
+                            .unplaced = true};
+    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
+    DH_TRY(dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, 1, &spec.mesh));
+    DH_TRY(schedule_of(ctx, job, strategy, &schedule));
+    spec.schedule = schedule;
+    spec.strategy = strategy;
+    spec.costs = costs;
+    dh_status st = dh_simulate(ctx, &spec, costs, &(dh_sim_options){0}, sim);
+    dh_schedule_destroy(schedule);
+    return st;
+}
+
+double dh_paper_flops(const dh_paper_job *job)
+{
+    const dh_model *m = &job->model;
+    const double tokens = (double)(job->global_batch * job->seq);
+    const double matrices =
+        (double)m->width * (double)(m->n_heads * m->head_dim) * 2 +
+        (double)m->width * (double)(m->n_kv_heads * m->head_dim) * 2 +
+        (double)m->width * (double)m->ffn_width * (m->act == DH_ACT_SWIGLU ? 3 : 2);
+    const double scores = 2 * (double)job->seq * (double)m->width;
+    return 6 * tokens *
+           ((matrices + scores) * (double)m->n_layers + (double)m->vocab * (double)m->width);
+}
