@@ -1,6 +1,6 @@
-/* Every mesh of 2, 4 and 8 ranks, on threads: data, tensor, context and pipeline parallelism in
- * all products, with ZeRO-1 where there is something to share, for each family of models. 20 steps
- * on real text come to one rank's losses, and a second run to the same bits. */
+/* Every mesh of 2, 4 and 8 ranks, on threads: data, expert, tensor, context and pipeline
+ * parallelism in all products, with ZeRO-1 where there is something to share, for each family of
+ * models. 20 steps on real text come to one rank's losses, and a second run to the same bits. */
 #include "ranks.h"
 
 static char dir[256], one_out[300], out[300], again[300];
@@ -36,7 +36,7 @@ static void check_mesh(totals *t, const mesh *m)
     run_curve curve, second;
     snprintf(settings, sizeof settings,
              "parallel.dp=%d parallel.tp=%d parallel.cp=%d parallel.pp=%d parallel.ep=%d "
-             "parallel.zero1=%s",
+             "parallel.zero1=%s moe.capacity=8",
              m->dp, m->tp, m->cp, m->pp, m->ep, m->zero1 ? "true" : "false");
     run_curve_of(t->model, settings, out, &curve);
     run_curve_of(t->model, settings, again, &second);
@@ -90,7 +90,7 @@ static void llama_on_every_mesh(void **state)
 
 static void mixtral_on_every_mesh(void **state)
 {
-    check_family(2, 0);
+    check_family(2, 8);
 }
 
 static int make_folder(void **state)
