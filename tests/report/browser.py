@@ -166,6 +166,42 @@ def check_tables(page, name):
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = false)")
 
 
+def check_detail(page, name):
+    """Random sequences, brute force: every bar of more than 1.2 pixels is drawn once, all of it, and the
+    others leave paint in their pixel."""
+    page.evaluate("window.random = (s => () => (s = (s * 16807) % 2147483647) / 2147483647)(7)")
+    wrong = page.evaluate("""(() => {
+        for (let round = 0; round < 200; round++) {
+            const start = [], end = [], cls = [];
+            for (let t = 0, i = 0; i < 300; i++) {
+                t += random() < 0.5 ? 0 : random() * 3;
+                start.push(t);
+                t += random() ** 8 * 40;
+                end.push(t);
+                cls.push(i % 3);
+            }
+            const s = new Sequence(Float64Array.from(start), Float64Array.from(end), Uint8Array.from(cls), 3);
+            const t0 = random() * end[100], t1 = t0 + 20 + random() * end[299], w = 500, px = (t1 - t0) / (w - 10), rects = [];
+            const g = {ctx: {fillRect: (...r) => rects.push(r)}, w, left: 10, t0, t1, px, x: t => 10 + (t - t0) / px};
+            drawLane(g, s, 0, 1, ['#000000', '#000001', '#000002']);
+            for (let i = 0; i < 300; i++) {
+                const x = Math.max(g.x(start[i]), 10), width = Math.min(g.x(end[i]), w) - x;
+                const here = rects.filter(r => r[0] <= x + 1e-6 && r[0] + r[2] > x - 1e-6 && r[0] > x - 1.01).length;
+                if (width >= 1.2 ? rects.filter(r => Math.abs(r[0] - x) < 1e-9 && r[2] > width - 0.7).length !== 1 : width > 1e-3 && !here)
+                    return `round ${round}, bar ${i}: x ${x}, width ${width}`;
+            }
+            for (let k = 0; k < 50; k++) {
+                const a = random() * end[299], b = a + random() * 50;
+                for (let c = 0; c < 3; c++) {
+                    const want = start.reduce((all, v, i) => all + (cls[i] === c ? Math.max(0, Math.min(b, end[i]) - Math.max(a, v)) : 0), 0);
+                    if (Math.abs(s.spent(c, a, b) - want) > 1e-6) return `spent ${s.spent(c, a, b)}, not ${want}`;
+                }
+            }
+        }
+    })()""")
+    check(wrong is None, f"{name}: level of detail: {wrong}")
+
+
 def report_speed(page, name):
     """Milliseconds from frame to frame while the timeline moves at several zooms, and those of the script."""
     script, frame = page.evaluate("""(async () => {
@@ -203,6 +239,7 @@ def check_page(browser, name, path, folder):
         check_tables(page, look)
         if not dark and width == 1280 and page.evaluate("!!document.querySelector('#timeline canvas')"):
             check_timeline(page, look)
+            check_detail(page, look)
             report_speed(page, name)
         check(page.evaluate("window.broken === undefined"), f"{look}: a name was run as a script")
         complaints = page.complaints()

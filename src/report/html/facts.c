@@ -24,7 +24,9 @@ static void model_facts(const dh_job *job, json_out *out)
 {
     const dh_model *m = &job->model;
     fact(out, "model", "%s", m->name);
-    fact(out, "parameters", "%.4g M", (double)dh_model_n_params(m) * 1e-6);
+    const double n = (double)dh_model_n_params(m);
+    fact(out, "parameters", n < 1e9 ? "%.4g million" : "%.4g billion",
+         n < 1e9 ? n * 1e-6 : n * 1e-9);
     fact(out, "layers", "%lld of width %lld", (long long)m->n_layers, (long long)m->width);
     if (m->n_experts)
         fact(out, "experts", "%lld, %lld of them a token", (long long)m->n_experts,

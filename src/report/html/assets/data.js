@@ -22,7 +22,11 @@ class Sequence {
     }
   }
   from(t) { return lowerBound(this.end, t, true); } // first that ends after t
-  until(t) { return lowerBound(this.start, t); } // how many start before t
+  until(t, i = 0) { // how many start before t, where i do; near i it is found at once
+    let step = 1;
+    while (i + step < this.n && this.start[i + step] < t) step *= 2;
+    return lowerBound(this.start, t, false, i, Math.min(i + step, this.n));
+  }
   // The one that runs at t, or the nearest within slack; -1.
   at(t, slack) {
     const i = this.from(t);
@@ -30,13 +34,24 @@ class Sequence {
     const k = away(i) <= away(i - 1) ? i : i - 1;
     return away(k) <= slack ? k : -1;
   }
-  // Time of a class inside [t0, t1].
+  // Time of a class inside [t0, t1], where entries i to k are.
+  part(cls, i, k, t0, t1) {
+    return this.sums[cls][k] - this.sums[cls][i] - (this.cls[i] === cls ? Math.max(t0 - this.start[i], 0) : 0)
+      - (this.cls[k - 1] === cls ? Math.max(this.end[k - 1] - t1, 0) : 0);
+  }
   spent(cls, t0, t1) {
     const i = this.from(t0), k = this.until(t1);
-    if (k <= i) return 0;
-    const cut = j => this.cls[j] === cls;
-    return this.sums[cls][k] - this.sums[cls][i] - (cut(i) ? Math.max(t0 - this.start[i], 0) : 0)
-      - (cut(k - 1) ? Math.max(this.end[k - 1] - t1, 0) : 0);
+    return k > i ? this.part(cls, i, k, t0, t1) : 0;
+  }
+  // The class that took most of [t0, t1], of those that have a colour; and what they took.
+  main(i, k, t0, t1, colours) {
+    let best = -1, most = 0, all = 0;
+    for (let cls = 0; cls < this.sums.length; cls++) {
+      const spent = colours[cls] && k > i ? this.part(cls, i, k, t0, t1) : 0;
+      all += spent;
+      if (spent > most) [best, most] = [cls, spent];
+    }
+    return [best, all];
   }
 }
 

@@ -1,41 +1,51 @@
 // One layer, two strands: what its forward and the backward that ran with it did at the
 // same moments (as figure 10 of the DHelix paper draws a pairing).
 
-// Instructions of each (rank, layer, micro-batch, direction): one pass through a layer.
-function layerPasses(trace) {
+// Instructions of each (layer, micro-batch, direction) of a rank: one pass through a layer.
+function layerPasses(rank) {
   const passes = new Map();
-  for (const rank of trace.ranks)
-    for (const s of rank.streams)
-      for (let i = 0; i < s.n; i++) {
-        if (s.layer[i] < 0 || s.mb[i] < 0) continue;
-        const back = s.cls[i] !== FORWARD, key = [rank.rank, s.layer[i], s.mb[i], back].join();
-        if (!passes.has(key)) passes.set(key, {key, rank, layer: s.layer[i], mb: s.mb[i], back, parts: [[], [], []], t0: Infinity, t1: 0});
-        const p = passes.get(key);
-        p.parts[s.stream].push(i);
-        p.t0 = Math.min(p.t0, s.start[i]);
-        p.t1 = Math.max(p.t1, s.end[i]);
-      }
+  for (const s of rank.streams) {
+    s.pass = [];
+    for (let i = 0; i < s.n; i++) {
+      if (s.layer[i] < 0 || s.mb[i] < 0) continue;
+      const back = s.cls[i] !== FORWARD, key = [rank.rank, s.layer[i], s.mb[i], back].join();
+      if (!passes.has(key)) passes.set(key, {key, rank, layer: s.layer[i], mb: s.mb[i], back, parts: [[], [], []], t0: Infinity, t1: 0});
+      const p = s.pass[i] = passes.get(key);
+      p.parts[s.stream].push(i);
+      p.t0 = Math.min(p.t0, s.start[i]);
+      p.t1 = Math.max(p.t1, s.end[i]);
+    }
+  }
   return [...passes.values()];
 }
 const passName = p => `${p.back ? 'backward' : 'forward'} of layer ${p.layer}, micro-batch ${p.mb}`;
 const together = (a, b) => Math.max(0, Math.min(a.t1, b.t1) - Math.max(a.t0, b.t0));
 
-// For every forward the backward of its rank that it shares most time with, best first.
+// What ran on the rank's other streams at the same time as an instruction.
+function eachBeside(rank, s, i, f) {
+  for (const other of rank.streams)
+    for (let k = other.from(s.start[i]); other !== s && k < other.n && other.start[k] < s.end[i]; k++) f(other, k);
+}
+function beside(rank, s, i) {
+  const names = new Set();
+  eachBeside(rank, s, i, (o, k) => names.add(`${title(o, k)} (${'FBBO'[o.cls[k]]}${o.mb[k] < 0 ? '' : o.mb[k]})`));
+  return [...names].join(', ') || 'nothing';
+}
+
+// For every forward the backward whose instructions ran at the same moments most, best
+// first; part: of the forward's time.
 function findPairs(passes) {
   const pairs = [];
-  for (const rank of new Set(passes.map(p => p.rank))) {
-    const backs = passes.filter(p => p.back && p.rank === rank).sort((a, b) => a.t0 - b.t0);
-    for (const f of passes) {
-      if (f.back || f.rank !== rank) continue;
-      let best = null;
-      for (const b of backs) {
-        if (b.t0 > f.t1) break;
-        if (together(f, b) > (best ? together(f, best) : 0)) best = b;
-      }
-      if (best) pairs.push({f, b: best, part: together(f, best) / Math.max(f.t1 - f.t0, best.t1 - best.t0)});
-    }
+  for (const f of passes) {
+    const shared = new Map();
+    if (!f.back) f.parts.forEach((list, k) => list.forEach(i => eachBeside(f.rank, f.rank.streams[k], i, (o, j) => {
+      const b = o.pass[j], s = f.rank.streams[k];
+      if (b && b.back) shared.set(b, (shared.get(b) || 0) + Math.min(s.end[i], o.end[j]) - Math.max(s.start[i], o.start[j]));
+    })));
+    const [b, ns] = [...shared].reduce((x, y) => y[1] > x[1] ? y : x, [null, 0]);
+    if (b) pairs.push({f, b, part: Math.min(ns / (f.t1 - f.t0 || 1), 1)});
   }
-  return pairs.filter(p => p.part > 0.25).sort((x, y) => y.part - x.part);
+  return pairs.filter(p => p.part > 0.05).sort((x, y) => y.part - x.part);
 }
 
 // Some entries of a sequence, from t0 on.
@@ -45,15 +55,6 @@ function pick(s, indices, t0) {
 }
 function within(s, t0, t1) {
   return pick(s, Array.from({length: Math.max(s.until(t1) - s.from(t0), 0)}, (_, k) => s.from(t0) + k), t0);
-}
-
-// What ran on the rank's other streams at the same time as an instruction.
-function beside(rank, s, i) {
-  const names = new Set();
-  for (const other of rank.streams)
-    for (let k = other.from(s.start[i]); other !== s && k < other.n && other.start[k] < s.end[i]; k++)
-      names.add(`${title(other, k)} (${'FBBO'[other.cls[k]]}${other.mb[k] < 0 ? '' : other.mb[k]})`);
-  return [...names].join(', ') || 'nothing';
 }
 
 // Passes of one rank over time, by stream, and between them what the rank was doing.
@@ -68,12 +69,17 @@ function strands(passes) {
     row.about = i => ({title: about(i).title, rows: [...about(i).rows, ['beside', beside(rank, s, list[i])]]});
     return row;
   }));
-  return new Rows(passes.map(passName).join(', beside '), [...rows[0], band, ...rows.slice(1).flat()], {end: t1 - t0, left: 86});
+  const drawn = new Rows(passes.map(passName).join(', beside '), [...rows[0], band, ...rows.slice(1).flat()], {end: t1 - t0, left: 86});
+  const [{t0: from, t1: to}] = passes, room = (to - from) * 0.6; // a backward may begin early and end late
+  drawn.view.show(from - t0 - room, to - t0 + room);
+  return drawn;
 }
 
 class LayerView {
   constructor(run) {
-    this.passes = layerPasses(run.trace);
+    // The first rank of each stage stands for all: eight of them are enough to choose from.
+    const {ranks} = run.trace, some = ranks.filter((r, k) => ranks.findIndex(q => q.stage === r.stage) === k).slice(0, 8);
+    this.passes = some.flatMap(layerPasses);
     this.pairs = findPairs(this.passes).slice(0, 400);
     const own = new Map(this.passes.filter(p => p.back).map(p => [p.key, p]));
     // Without co-execution: a forward and its own backward.
@@ -87,7 +93,7 @@ class LayerView {
     if (this.options.length) this.show(this.options[0]);
   }
   option({f, b, part}) {
-    return el('option', {}, `rank ${f.rank.rank}: ${passName(f)}` + (part ? ` beside ${passName(b)} (${percent(part)} of the time)` : ', and its backward'));
+    return el('option', {}, `rank ${f.rank.rank}: ${passName(f)}` + (part ? ` beside ${passName(b)} (${percent(part)} of it at the same moments)` : ', and its backward'));
   }
   show({f, b, part}) {
     const views = part ? [strands([f, b])] : [strands([f]), strands([b])];
@@ -98,6 +104,7 @@ class LayerView {
   // The option with an instruction of the timeline.
   find({rank, stream: s, of}, i) {
     const key = [rank.rank, s.layer[of(i)], s.mb[of(i)], s.cls[of(i)] !== FORWARD].join(), has = p => p.key === key;
+    if (!this.passes.some(p => p.rank === rank)) this.passes.push(...layerPasses(rank));
     let k = this.options.findIndex(o => has(o.f) || has(o.b));
     if (k < 0) {
       const p = this.passes.find(has), q = p && this.passes.find(x => x.back !== p.back && x.key === p.key.replace(p.back, x.back));

@@ -36,7 +36,7 @@ function runSections(run) {
   const rows = run.trace && timelineView(run), layer = run.layerView = run.trace && new LayerView(run);
   return [
     section('timeline', 'Timeline', 'Every instruction of every rank, by stream. A stream runs its instructions in order; what stands above each other ran at once.', rows ? timelinePart(run, rows) : howToTrace(run)),
-    section('layer', 'One layer, two strands', layer && (layer.pairs.length ? 'A layer’s forward beside the backward of another micro-batch that ran with it. Between them the rank: dark where communication was hidden, red where it was not.'
+    section('layer', 'One layer, two strands', layer && (layer.pairs.length ? 'A layer’s forward beside the backward of another micro-batch that ran with it. Between them the rank: strong where communication was hidden, red where it was not.'
       : 'No forward ran beside a backward: this run has one strand. Strategies of two strands (dhelix list strategies) run them together. Here a forward and its own backward.'), layer ? layer.node : howToTrace(run)),
     section('schedule', 'Pipeline schedule', 'Slots of every pipeline stage over time; numbers are micro-batches.' + (run.plan ? ` ${run.plan.name}, virtual stages: ${run.plan.stages}.` : ''),
       run.trace || run.plan ? schedulePart(run) : absent('Neither a trace nor a schedule in the run folder. ', run.plan_error || '')),

@@ -87,14 +87,14 @@ function drawLane(g, s, y, h, colours, each) {
       i++;
       continue;
     }
-    const left = Math.floor(x), t0 = g.t0 + (left - g.left) * g.px, t1 = t0 + g.px;
-    const spent = s.sums.map((_, cls) => colours[cls] ? s.spent(cls, t0, t1) : 0), most = spent.indexOf(Math.max(...spent));
-    if (spent[most] > 0) {
-      ctx.globalAlpha = clamp(sum(spent) / g.px, 0.25, 1);
+    const left = Math.floor(x), t0 = g.t0 + (left - g.left) * g.px, t1 = t0 + g.px, k = s.until(t1, i);
+    const [most, spent] = s.main(i, k, t0, t1, colours);
+    if (spent > 0) {
+      ctx.globalAlpha = clamp(spent / g.px, 0.25, 1);
       ctx.fillStyle = colours[most];
       ctx.fillRect(left, y, 1, h);
       ctx.globalAlpha = 1;
     }
-    i = Math.max(i + 1, s.until(t1));
+    i = Math.max(i + 1, s.end[k - 1] > t1 ? k - 1 : k); // one that goes on beyond the pixel comes next
   }
 }
