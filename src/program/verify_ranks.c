@@ -28,15 +28,15 @@ typedef struct call_row {
     int n_more; /* further operands of the same extents, either side */
 } call_row;
 static const call_row call_rows[DH_N_OP_TYPE] = {
-    [DH_OP_ALL_GATHER] = {ONE, ALL, false},
-    [DH_OP_REDUCE_SCATTER] = {ALL, ONE, false},
-    [DH_OP_ALL_REDUCE] = {ONE, ONE, false},
-    [DH_OP_ALL_TO_ALL] = {ALL, ALL, false},
-    [DH_OP_RING_EXCHANGE] = {ONE, ONE, false}, /* a ring of such transfers needs all at once */
-    [DH_OP_ALL_TO_ALL_ROWS] = {ROOM, ONE, false},
+    [DH_OP_ALL_GATHER] = {ONE, ALL, false, 0},
+    [DH_OP_REDUCE_SCATTER] = {ALL, ONE, false, 0},
+    [DH_OP_ALL_REDUCE] = {ONE, ONE, false, 0},
+    [DH_OP_ALL_TO_ALL] = {ALL, ALL, false, 0},
+    [DH_OP_RING_EXCHANGE] = {ONE, ONE, false, 0}, /* a ring of such transfers needs all at once */
+    [DH_OP_ALL_TO_ALL_ROWS] = {ROOM, ONE, false, 0},
     [DH_OP_RING_EXCHANGE_BOTH] = {ONE, ONE, false, 1},
-    [DH_OP_SEND] = {ONE, NONE, true},
-    [DH_OP_RECV] = {NONE, ONE, true},
+    [DH_OP_SEND] = {ONE, NONE, true, 0},
+    [DH_OP_RECV] = {NONE, ONE, true, 0},
 };
 
 /* A call, and what it is about. */

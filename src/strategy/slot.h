@@ -21,7 +21,9 @@ static inline uint32_t slot_pick_node(const dh_slot *slot, const dh_slot_pick *p
 static inline dh_slot_pick slot_pick_of(const dh_slot *slot, uint32_t node)
 {
     const uint32_t n0 = slot->strand[0].n;
-    return node < n0 ? (dh_slot_pick){.op = node} : (dh_slot_pick){.op = node - n0, .strand = 1};
+    dh_slot_pick pick = {.op = node, .strand = 0, .barrier = false};
+    if (node >= n0) pick = (dh_slot_pick){.op = node - n0, .strand = 1, .barrier = false};
+    return pick;
 }
 /* What a node follows: its predecessors, then after_f operators of strand 0. */
 static inline uint32_t slot_n_needs(const dh_slot *slot, uint32_t node)
