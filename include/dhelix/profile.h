@@ -127,12 +127,11 @@ dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *profile, const char *p
 /* ---- costs ------------------------------------------------------------------------------- */
 
 /* Costs by a profile where it knows the operators; elsewhere those of fallback, scaled by
- * the median of what operators on the same stream took over what they were estimated at,
- * and for pairs the median rates of pairs on the same two streams. Such answers are
- * `modelled`.
- * in        profile: copied; fallback: borrowed
- * out       in the arena, valid as long as that and fallback are; any thread
- * errors    DH_ENOMEM */
+ * what the nearest operator on the same stream took over what it was estimated at (of the
+ * same type, if there is one, then of the nearest estimate), and for pairs the median rates of
+ * pairs on the same two streams. Such answers are `modelled`. in        profile: copied; fallback:
+ * borrowed out       in the arena, valid as long as that and fallback are; any thread errors
+ * DH_ENOMEM */
 dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profile,
                            const dh_costs *fallback, const dh_costs **costs);
 

@@ -10,7 +10,6 @@ enum { N_STREAM = 3 };
 typedef struct by_profile {
     const dh_profile *profile;
     const dh_costs *fallback;
-    double scale[N_STREAM]; /* measured over estimated */
     /* Median rate of an operator of the first stream beside one of the second; NaN where no
      * such pair is known. */
     double rate[N_STREAM][N_STREAM];
@@ -32,15 +31,31 @@ static double median(double *values, size_t n)
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-static double scale_of(const dh_profile *p, int stream, double *ratios)
+static bool has_type(const dh_profile_op *op, const char *type)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < p->ops.n; i++) {
-        const dh_profile_op *op = &p->ops.at[i];
-        if (op->stream == stream && op->estimate_ns > 0)
-            ratios[n++] = (double)op->solo_ns / (double)op->estimate_ns;
+    const size_t n = strlen(type);
+    return strncmp(op->key, type, n) == 0 && op->key[n] == ' ';
+}
+
+/* Measured over estimated time of what is most like the operator: of its type if one is
+ * there, of its size by the estimates. A small transfer or a small loop is mostly overhead
+ * that estimates leave out, so that its ratio says nothing of a large one. */
+static double scale_for(const dh_profile *p, const dh_cost_op *op, double estimate_ns)
+{
+    const char *type = dh_op_info_of(op->op->type)->name;
+    const int stream = dh_cost_stream(op);
+    const double other_type = 1e3; /* farther than any size */
+    double scale = 1, nearest = INFINITY;
+    for (size_t i = 0; i < p->ops.n && estimate_ns > 0; i++) {
+        const dh_profile_op *known = &p->ops.at[i];
+        if (known->stream != stream || known->estimate_ns <= 0) continue;
+        const double distance = fabs(log(estimate_ns / (double)known->estimate_ns)) +
+                                (has_type(known, type) ? 0 : other_type);
+        if (distance >= nearest) continue;
+        nearest = distance;
+        scale = (double)known->solo_ns / (double)known->estimate_ns;
     }
-    return n ? median(ratios, n) : 1;
+    return scale;
 }
 
 static dh_op_rates rates_of(const dh_profile *p, const dh_profile_pair *pair)
@@ -65,12 +80,10 @@ static double rate_of(const dh_profile *p, int stream, int beside, double *rates
 static bool learn(by_profile *own)
 {
     const dh_profile *p = own->profile;
-    double *values = malloc((DH_MAX(p->ops.n, 2 * p->pairs.n) + 1) * sizeof *values);
+    double *values = malloc((2 * p->pairs.n + 1) * sizeof *values);
     if (!values) return false;
-    for (int s = 0; s < N_STREAM; s++) {
-        own->scale[s] = scale_of(p, s, values);
+    for (int s = 0; s < N_STREAM; s++)
         for (int t = 0; t < N_STREAM; t++) own->rate[s][t] = rate_of(p, s, t, values);
-    }
     free(values);
     return true;
 }
@@ -91,7 +104,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
         return (dh_op_time){(double)own->profile->ops.at[id].solo_ns,
                             own->profile->ops.at[id].source};
     const dh_op_time estimate = own->fallback->solo(own->fallback->self, op);
-    return (dh_op_time){estimate.ns * own->scale[dh_cost_stream(op)], DH_PAIR_MODELLED};
+    return (dh_op_time){estimate.ns * scale_for(own->profile, op, estimate.ns), DH_PAIR_MODELLED};
 }
 
 static dh_op_rates not_known(const by_profile *own, const dh_cost_op *a, const dh_cost_op *b)
@@ -122,7 +135,7 @@ dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profi
 {
     by_profile *own = DH_NEW(arena, by_profile);
     dh_costs *made = DH_NEW(arena, dh_costs);
-    if (own) *own = (by_profile){dh_profile_copy(arena, profile), fallback, {0}, {{0}}};
+    if (own) *own = (by_profile){dh_profile_copy(arena, profile), fallback, {{0}}};
     if (!own || !made || !own->profile || !learn(own))
         return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
     *made = (dh_costs){
