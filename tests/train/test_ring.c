@@ -166,14 +166,26 @@ static double size_of(const dh_tensor *t, const void *at)
     return sqrt(sum / (double)n);
 }
 
-/* Worst error of the rank's rows of b against the whole's of a, over element plus RMS. */
-static double rows_error(const ring_rank *whole, const ring_rank *part, uint32_t a, uint32_t b)
+/* Error of elements over element plus RMS of their tensor. The mean square tells a wrong sum from
+ * rounding sharply; the worst of 10^5 elements is in the tail of rounding, where dP - delta
+ * cancels. */
+typedef struct errors {
+    double squares, n, worst;
+} errors;
+
+static double mean_error(const errors *e)
+{
+    return sqrt(e->squares / e->n);
+}
+
+/* Adds the errors of the rank's rows of b against the whole's of a. */
+static void add_errors(const ring_rank *whole, const ring_rank *part, uint32_t a, uint32_t b,
+                       errors *sum)
 {
     const dh_dims *d = &part->graph->dims;
     const dh_tensor *t = &part->graph->tensors.at[b];
     const int64_t cols = t->shape[1];
     const double size = size_of(&whole->graph->tensors.at[a], whole->at[a]);
-    double worst = 0;
     for (int64_t n = 0; n < t->shape[0]; n++) {
         int64_t from =
             n / d->seq * whole->graph->dims.seq + dh_cp_position(d, d->cp_rank, n % d->seq);
@@ -181,10 +193,11 @@ static double rows_error(const ring_rank *whole, const ring_rank *part, uint32_t
             double want = value_at(t->dtype, whole->at[a], from * cols + c);
             double e = fabs(value_at(t->dtype, part->at[b], n * cols + c) - want);
             e /= size + fabs(want);
-            if (!(e <= worst)) worst = e;
+            sum->squares += e * e;
+            sum->n++;
+            if (!(e <= sum->worst)) sum->worst = e;
         }
     }
-    return worst;
 }
 
 static double lse_error(const ring_rank *whole, const ring_rank *part)
@@ -226,19 +239,24 @@ static void check_ring(uint64_t *seed, const shape *s, int64_t cp, double q_size
         take_rows(&whole, dout, &ranks[r], ranks[r].graph->dx_out);
     }
     run_ring(ranks, cp);
-    double o = 0, lse = 0, grad = 0;
+    errors o = {0}, grad = {0};
+    double lse = 0;
     for (int64_t r = 0; r < cp; r++) {
-        o = fmax(o, rows_error(&whole, &ranks[r], 1, 1));
+        add_errors(&whole, &ranks[r], 1, 1, &o);
         lse = fmax(lse, lse_error(&whole, &ranks[r]));
-        grad = fmax(grad, rows_error(&whole, &ranks[r], dqkv, ranks[r].graph->dx_in));
+        add_errors(&whole, &ranks[r], dqkv, ranks[r].graph->dx_in, &grad);
         rank_destroy(&ranks[r]);
     }
     rank_destroy(&whole);
-    printf("  cp %lld B%lld T%lld H%lld/%lld D%lld %s: o %.2g, lse %.2g, gradients %.2g\n",
+    printf("  cp %lld B%lld T%lld H%lld/%lld D%lld %s: o %.2g (worst %.2g), lse %.2g, "
+           "gradients %.2g (worst %.2g)\n",
            (long long)cp, (long long)s->batch, (long long)s->seq, (long long)s->heads,
-           (long long)s->kv_heads, (long long)s->head_dim, dh_dtype_name(s->dtype), o, lse, grad);
-    const double tolerance = s->dtype == DH_F32 ? 2e-5 : 0.02;
-    assert_true(o <= tolerance && grad <= tolerance);
+           (long long)s->kv_heads, (long long)s->head_dim, dh_dtype_name(s->dtype), mean_error(&o),
+           o.worst, lse, mean_error(&grad), grad.worst);
+    const bool wide = s->dtype == DH_F32;
+    assert_true(mean_error(&o) <= (wide ? 1e-6 : 1e-3));
+    assert_true(mean_error(&grad) <= (wide ? 2e-6 : 1e-3));
+    assert_true(o.worst <= (wide ? 2e-5 : 0.02) && grad.worst <= (wide ? 2e-4 : 0.02));
     assert_true(lse <= 1e-5);
 }
 
@@ -312,7 +330,7 @@ static dh_status train_member(dh_ctx *ctx, member *m)
                     .lr = m->lr,
                     .beta1 = 0.9,
                     .beta2 = 0.95,
-                    .eps = 1e-8,
+                    .eps = 1e-5, /* far above the rounding of gradients: Adam amplifies it else */
                     .weight_decay = 0.1,
                     .source = {rows_load, &rows}};
     for (step.step = 0; step.step < m->n_steps; step.step++) {
@@ -445,7 +463,7 @@ static void check_mesh(const mesh_case *c)
            grad, STEPS, later);
     assert_true(n_seen > 1000);
     const bool wide = c->dtype == DH_F32;
-    assert_true(loss <= (wide ? 1e-6 : 1e-3) && later <= (wide ? 2e-6 : 1e-2));
+    assert_true(loss <= (wide ? 1e-6 : 1e-3) && later <= (wide ? 1e-6 : 1e-2));
     assert_true(grad <= (wide ? 2e-5 : 0.2));
 }
 
