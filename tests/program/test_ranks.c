@@ -126,21 +126,26 @@ static void print_setup(const setup *s)
                   s->zero1 ? ", zero1" : "", (int)s->recompute, (int)s->moe);
 }
 
-/* Calls visit for every mesh of up to 8 ranks that the schedule can have. */
-static void for_all_meshes(setup s, void (*visit)(const setup *))
+/* Calls visit for meshes first, first + stride, ... of up to 8 ranks that the schedule can have. */
+static void for_some_meshes(setup s, void (*visit)(const setup *), size_t first, size_t stride)
 {
     static const struct {
         int64_t tp, pp, dp;
     } meshes[] = {{1, 1, 1}, {2, 1, 1}, {4, 1, 1}, {1, 2, 1}, {1, 3, 1}, {1, 4, 1}, {1, 1, 2},
                   {1, 1, 3}, {1, 1, 8}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}, {1, 2, 3}, {2, 2, 2},
                   {4, 2, 1}, {2, 4, 1}, {4, 1, 2}, {2, 1, 4}, {1, 4, 2}, {1, 2, 4}, {1, 8, 1}};
-    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
+    for (size_t i = first; i < DH_COUNTOF(meshes); i += stride) {
         s.tp = meshes[i].tp;
         s.pp = meshes[i].pp;
         s.dp = meshes[i].dp;
         s.n_micro = s.pp == 3 ? 6 : 2 * s.pp;
         if (is_applicable(&s)) visit(&s);
     }
+}
+
+static void for_all_meshes(setup s, void (*visit)(const setup *))
+{
+    for_some_meshes(s, visit, 0, 1);
 }
 
 static const char *const schedules[] = {"1f1b",    "gpipe",    "interleaved-1f1b", "zb-h1",
@@ -189,7 +194,8 @@ static void strategies_verify(void **state)
                            .per_node = variant,
                            .zero1 = variant,
                            .strategy = &rows[i]};
-                for_all_meshes(s, verifies);
+                /* Finding pairs takes its time: the four turns of a row share the meshes. */
+                for_some_meshes(s, verifies, (i + k + (size_t)variant) % 3, 3);
             }
 }
 
