@@ -3,7 +3,12 @@
  * The calling thread is the compute stream. Each communication stream that the
  * program uses has a worker that sleeps between steps and inside its calls, so that
  * communication takes no time of the computing core. "Instruction i of stream s is
- * complete" is one counter per stream: an instruction's waits compare counters. */
+ * complete" is one counter per stream: an instruction's waits compare counters.
+ *
+ * Where the compute stream has to wait for a communication that nobody has begun, its
+ * thread makes the call itself, in the stream's order: waking the worker, to be woken by
+ * it, would cost more than a small call. So one thread at a time runs a stream, its own
+ * or the calling one, and a thread is woken only for what it waits for. */
 #include "run/cpu/exec.h"
 
 #include <pthread.h>
@@ -28,6 +33,10 @@ typedef struct stream {
     uint32_t *queue; /* instruction ids */
     uint32_t n;
     _Atomic uint32_t done; /* of this step */
+    /* By the stream whose thread sleeps until done has come so far; 0: it does not. */
+    _Atomic uint32_t awaited[DH_N_STREAM];
+    pthread_cond_t wake; /* of its own thread */
+    bool taken;          /* somebody runs one of its instructions */
     pthread_t thread;
     bool started;  /* has a worker */
     dh_ctx ctx;    /* of the worker */
@@ -44,13 +53,10 @@ struct dh_exec {
     uint32_t *position; /* by instruction: index in its stream plus one */
     stream streams[DH_N_STREAM];
 
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    _Atomic int waiters; /* threads that sleep for a counter */
-    _Atomic bool failed; /* some stream of this step failed: all stop */
-    int64_t generation;  /* steps begun */
-    int running;         /* workers still in the step */
-    bool leaving;        /* workers end */
+    pthread_mutex_t lock; /* of taken and leaving, and around every sleep */
+    _Atomic bool failed;  /* some stream of this step failed: all stop */
+    bool running;         /* a step is under way */
+    bool leaving;         /* workers end */
     const dh_step *step;
     bool sync_made;
 };
@@ -69,11 +75,12 @@ static void end_workers(dh_exec *e)
     if (!e->sync_made) return;
     pthread_mutex_lock(&e->lock);
     e->leaving = true;
-    pthread_cond_broadcast(&e->changed);
+    for (int s = 0; s < DH_N_STREAM; s++) pthread_cond_signal(&e->streams[s].wake);
     pthread_mutex_unlock(&e->lock);
-    for (int s = 0; s < DH_N_STREAM; s++)
+    for (int s = 0; s < DH_N_STREAM; s++) {
         if (e->streams[s].started) pthread_join(e->streams[s].thread, NULL);
-    pthread_cond_destroy(&e->changed);
+        pthread_cond_destroy(&e->streams[s].wake);
+    }
     pthread_mutex_destroy(&e->lock);
 }
 
@@ -183,7 +190,7 @@ static dh_status create_groups(dh_ctx *ctx, dh_exec *e)
 static dh_status start_workers(dh_ctx *ctx, dh_exec *e)
 {
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->changed, NULL);
+    for (int s = 0; s < DH_N_STREAM; s++) pthread_cond_init(&e->streams[s].wake, NULL);
     e->sync_made = true;
     for (int s = 0; s < DH_N_STREAM; s++) {
         if (s == DH_STREAM_COMPUTE || e->streams[s].n == 0) continue;
@@ -220,34 +227,88 @@ dh_status dh_cpu_exec_create(dh_ctx *ctx, const dh_program *program, dh_slab *sl
 /* ---- order between streams --------------------------------------------------------------------
  */
 
-static void wake_all(dh_exec *e)
+static void wake(dh_exec *e, int s)
 {
     pthread_mutex_lock(&e->lock);
-    pthread_cond_broadcast(&e->changed);
+    pthread_cond_signal(&e->streams[s].wake);
     pthread_mutex_unlock(&e->lock);
+}
+
+static stream *stream_of(dh_exec *e, uint32_t instr)
+{
+    return &e->streams[e->program->instrs.at[instr].stream];
+}
+
+static bool is_done(dh_exec *e, uint32_t instr)
+{
+    return atomic_load(&stream_of(e, instr)->done) >= e->position[instr];
+}
+
+/* The first instruction that the stream's next one waits for, DH_NONE when it may run. */
+static uint32_t blocker_of(dh_exec *e, const stream *s)
+{
+    const dh_program *p = e->program;
+    const dh_instr *next = &p->instrs.at[s->queue[atomic_load(&s->done)]];
+    for (uint32_t w = 0; w < next->n_waits; w++)
+        if (!is_done(e, p->waits.at[next->wait0 + w])) return p->waits.at[next->wait0 + w];
+    return DH_NONE;
+}
+
+static bool has_next(const stream *s)
+{
+    return atomic_load(&s->done) < s->n;
+}
+
+static int index_of(const dh_exec *e, const stream *s)
+{
+    return (int)(s - e->streams);
+}
+
+/* Whoever completes the instruction wakes the thread of `sleeper`. False when it is complete
+ * already: announced before the counter is looked at again, so that either this thread sees
+ * the new count or the other one the announcement. */
+static bool announce(dh_exec *e, const stream *sleeper, uint32_t instr)
+{
+    _Atomic uint32_t *awaited = &stream_of(e, instr)->awaited[index_of(e, sleeper)];
+    atomic_store(awaited, e->position[instr]);
+    if (!is_done(e, instr)) return true;
+    atomic_store(awaited, 0);
+    return false;
+}
+
+/* Lets a stream's worker know when it may go on; true when it may at once. The lock is held. */
+static bool arm(dh_exec *e, stream *s)
+{
+    uint32_t blocker;
+    for (int t = 0; t < DH_N_STREAM; t++) atomic_store(&e->streams[t].awaited[index_of(e, s)], 0);
+    do {
+        blocker = blocker_of(e, s);
+    } while (blocker != DH_NONE && !announce(e, s, blocker));
+    return blocker == DH_NONE;
+}
+
+/* The stream that the calling thread is about to run because it has nothing else to do: one
+ * alone, for the others must go on meanwhile. NULL: none. */
+static const stream *next_helped(dh_exec *e)
+{
+    const stream *compute = &e->streams[DH_STREAM_COMPUTE];
+    if (has_next(compute)) {
+        const uint32_t blocker = blocker_of(e, compute);
+        return blocker == DH_NONE ? NULL : stream_of(e, blocker);
+    }
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (has_next(&e->streams[s])) return &e->streams[s];
+    return NULL;
 }
 
 static void complete(dh_exec *e, stream *s)
 {
-    atomic_fetch_add(&s->done, 1);
-    /* A waiter announces itself before it looks at the counter again, so either it
-     * sees the new count or we see the waiter. */
-    if (atomic_load(&e->waiters) > 0) wake_all(e);
-}
-
-/* False when the step failed elsewhere meanwhile. */
-static bool wait_for(dh_exec *e, uint32_t instr)
-{
-    stream *s = &e->streams[e->program->instrs.at[instr].stream];
-    const uint32_t position = e->position[instr];
-    if (atomic_load(&s->done) >= position) return true;
-    pthread_mutex_lock(&e->lock);
-    atomic_fetch_add(&e->waiters, 1);
-    while (atomic_load(&s->done) < position && !atomic_load(&e->failed))
-        pthread_cond_wait(&e->changed, &e->lock);
-    atomic_fetch_sub(&e->waiters, 1);
-    pthread_mutex_unlock(&e->lock);
-    return atomic_load(&s->done) >= position;
+    const uint32_t done = atomic_fetch_add(&s->done, 1) + 1;
+    for (int t = 0; t < DH_N_STREAM; t++) {
+        const uint32_t awaited = atomic_load(&s->awaited[t]);
+        if (awaited == 0 || done < awaited) continue;
+        if (index_of(e, s) != DH_STREAM_COMPUTE || next_helped(e) != &e->streams[t]) wake(e, t);
+    }
 }
 
 /* ---- instructions
@@ -308,9 +369,6 @@ static dh_status run_instr(dh_ctx *ctx, stream *s, uint32_t id)
     dh_exec *e = s->exec;
     const dh_program *p = e->program;
     const dh_instr *instr = &p->instrs.at[id];
-    for (uint32_t w = 0; w < instr->n_waits; w++)
-        if (!wait_for(e, p->waits.at[instr->wait0 + w]))
-            return dh_fail(ctx, DH_EINTERRUPTED, "another stream of this rank failed");
     if (e->step->hook) DH_TRY(e->step->hook(ctx, e->step->hook_user));
     dh_cpu_call call;
     bind_call(s, instr, &call);
@@ -326,21 +384,29 @@ static dh_status run_instr(dh_ctx *ctx, stream *s, uint32_t id)
     return st;
 }
 
-static dh_status run_stream(dh_ctx *ctx, stream *s)
+/* The next instruction of a stream, which may run and which this thread has taken. */
+static dh_status run_next(dh_ctx *ctx, stream *s)
 {
     dh_exec *e = s->exec;
-    dh_status st = DH_OK;
-    for (uint32_t i = 0; st == DH_OK && i < s->n; i++) {
-        st = atomic_load(&e->failed)
-                 ? dh_fail(ctx, DH_EINTERRUPTED, "another stream of this rank failed")
-                 : run_instr(ctx, s, s->queue[i]);
-        if (st == DH_OK) complete(e, s);
-    }
-    if (st != DH_OK && !atomic_exchange(&e->failed, true)) {
-        /* The first failure of this rank: tell the other ranks, then wake our streams. */
-        if (e->comm && st != DH_ECOMM) dh_comm_abort(e->comm, ctx->message);
-        wake_all(e);
-    }
+    dh_status st = run_instr(ctx, s, s->queue[atomic_load(&s->done)]);
+    if (st == DH_OK)
+        complete(e, s);
+    else if (!atomic_exchange(&e->failed, true) && e->comm && st != DH_ECOMM)
+        dh_comm_abort(e->comm, ctx->message); /* the first failure of this rank */
+    return st;
+}
+
+/* The same on a stream that is free; the lock is held, but not meanwhile. */
+static dh_status take_and_run(dh_ctx *ctx, stream *s)
+{
+    dh_exec *e = s->exec;
+    s->taken = true;
+    pthread_mutex_unlock(&e->lock);
+    dh_status st = run_next(ctx, s);
+    pthread_mutex_lock(&e->lock);
+    s->taken = false;
+    if (atomic_load(&e->failed) || !has_next(s))
+        for (int t = 0; t < DH_N_STREAM; t++) pthread_cond_signal(&e->streams[t].wake);
     return st;
 }
 
@@ -366,19 +432,50 @@ static void *worker(void *arg)
     ask_for_low_latency();
     dh_log_set_rank(e->program->mesh.ranks > 1 ? (int)e->program->rank : -1);
     pthread_mutex_lock(&e->lock);
-    for (int64_t seen = 0;;) {
-        while (!e->leaving && e->generation == seen) pthread_cond_wait(&e->changed, &e->lock);
-        if (e->leaving) break;
-        seen = e->generation;
-        pthread_mutex_unlock(&e->lock);
-        dh_ctx_reset(&s->ctx);
-        run_stream(&s->ctx, s);
-        pthread_mutex_lock(&e->lock);
-        e->running--;
-        pthread_cond_broadcast(&e->changed);
+    while (!e->leaving) {
+        if (e->running && !s->taken && !atomic_load(&e->failed) && has_next(s) && arm(e, s))
+            take_and_run(&s->ctx, s);
+        else
+            pthread_cond_wait(&s->wake, &e->lock);
     }
     pthread_mutex_unlock(&e->lock);
     return NULL;
+}
+
+/* The calling thread until instruction `position` of stream s is complete: it runs what
+ * it can of that stream itself, and leaves it to its worker. */
+static dh_status help(dh_ctx *ctx, dh_exec *e, stream *s, uint32_t position)
+{
+    stream *compute = &e->streams[DH_STREAM_COMPUTE];
+    dh_status st = DH_OK;
+    pthread_mutex_lock(&e->lock);
+    while (st == DH_OK && atomic_load(&s->done) < position && !atomic_load(&e->failed)) {
+        if (!s->taken && arm(e, s))
+            st = take_and_run(ctx, s);
+        else if (announce(e, compute, s->queue[position - 1]))
+            pthread_cond_wait(&compute->wake, &e->lock);
+        atomic_store(&s->awaited[DH_STREAM_COMPUTE], 0);
+    }
+    if (!s->taken && has_next(s) && arm(e, s)) pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&e->lock);
+    if (st == DH_OK && atomic_load(&s->done) < position)
+        return dh_fail(ctx, DH_EINTERRUPTED, "another stream of this rank failed");
+    return st;
+}
+
+static dh_status run_compute(dh_ctx *ctx, dh_exec *e)
+{
+    stream *s = &e->streams[DH_STREAM_COMPUTE];
+    while (has_next(s)) {
+        const uint32_t blocker = blocker_of(e, s);
+        if (atomic_load(&e->failed))
+            return dh_fail(ctx, DH_EINTERRUPTED, "another stream of this rank failed");
+        if (blocker == DH_NONE)
+            DH_TRY(run_next(ctx, s));
+        else
+            DH_TRY(help(ctx, e, stream_of(e, blocker), e->position[blocker]));
+    }
+    return DH_OK;
 }
 
 /* ---- a step
@@ -388,22 +485,32 @@ static void begin(dh_exec *e, const dh_step *step)
 {
     pthread_mutex_lock(&e->lock);
     e->step = step;
+    e->running = true;
     atomic_store(&e->failed, false);
-    e->running = 0;
     for (int s = 0; s < DH_N_STREAM; s++) {
         atomic_store(&e->streams[s].done, 0);
-        e->running += e->streams[s].started;
+        for (int t = 0; t < DH_N_STREAM; t++) atomic_store(&e->streams[s].awaited[t], 0);
+        dh_ctx_reset(&e->streams[s].ctx);
     }
-    e->generation++;
-    pthread_cond_broadcast(&e->changed);
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (e->streams[s].started && arm(e, &e->streams[s]))
+            pthread_cond_signal(&e->streams[s].wake);
     pthread_mutex_unlock(&e->lock);
 }
 
-static void wait_for_workers(dh_exec *e)
+/* What the other streams have left to do, or after a failure are still doing. */
+static dh_status finish(dh_ctx *ctx, dh_exec *e, dh_status st)
 {
+    for (int s = 0; st == DH_OK && s < DH_N_STREAM; s++)
+        if (e->streams[s].started) st = help(ctx, e, &e->streams[s], e->streams[s].n);
     pthread_mutex_lock(&e->lock);
-    while (e->running > 0) pthread_cond_wait(&e->changed, &e->lock);
+    for (int t = 0; t < DH_N_STREAM; t++) pthread_cond_signal(&e->streams[t].wake);
+    for (int s = 0; s < DH_N_STREAM; s++)
+        while (e->streams[s].taken)
+            pthread_cond_wait(&e->streams[DH_STREAM_COMPUTE].wake, &e->lock);
+    e->running = false;
     pthread_mutex_unlock(&e->lock);
+    return st;
 }
 
 /* The failure that caused the others: streams that were only stopped by it come last. */
@@ -423,8 +530,7 @@ static dh_status first_cause(dh_ctx *ctx, dh_exec *e, dh_status st)
 dh_status dh_cpu_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step)
 {
     begin(exec, step);
-    dh_status st = run_stream(ctx, &exec->streams[DH_STREAM_COMPUTE]);
-    wait_for_workers(exec);
+    dh_status st = finish(ctx, exec, run_compute(ctx, exec));
     for (int s = 0; s < DH_N_STREAM; s++)
         exec->slab->peak = DH_MAX(exec->slab->peak, exec->streams[s].peak);
     return first_cause(ctx, exec, st);
