@@ -90,6 +90,7 @@ typedef struct dh_job {
     char *overlap_policy; /* overlap.policy: row of `dhelix list policies`, "auto" */
     dh_barriers overlap_barriers;
     bool overlap_local, overlap_cross, overlap_comm_comm, overlap_wgrad;
+    double overlap_memory; /* dh_order_options.memory_blocks */
 } dh_job;
 
 /* Defaults only; the model is unset. Caller frees with dh_job_destroy. */

@@ -24,13 +24,25 @@ typedef struct dh_slot_op {
     bool wgrad;            /* weight gradient: nothing of its strand waits for it */
     const uint32_t *preds; /* [n_preds] operators of the strand that it follows */
     uint32_t n_preds;
-    uint32_t after_f; /* of the backward strand: the first after_f operators of the forward one
-                       * come before it, since they add to the same gradient */
+    const uint32_t *uses; /* [n_uses] tensors of the strand that it reads or writes, each once */
+    uint32_t n_uses;
+    uint64_t work_bytes; /* that it takes besides while it runs */
+    uint32_t after_f;    /* of the backward strand: the first after_f operators of the forward one
+                          * come before it, since they add to the same gradient */
 } dh_slot_op;
+
+/* An activation or gradient of one: takes memory from the first operator that uses it, or from
+ * before the slot, to the last one, or beyond the slot. */
+typedef struct dh_slot_tensor {
+    uint64_t n_bytes;
+    bool before, beyond;
+} dh_slot_tensor;
 
 typedef struct dh_slot_strand {
     const dh_slot_op *ops; /* [n] in an order that computes */
     uint32_t n, n_blocks;
+    const dh_slot_tensor *tensors; /* [n_tensors] */
+    uint32_t n_tensors;
 } dh_slot_strand;
 
 /* Operators of a slot: strand 0 the forward of one micro-batch, strand 1 the backward of
@@ -62,6 +74,10 @@ typedef struct dh_slot_timing {
  * errors    DH_ENOMEM; DH_EINVAL an order that cannot run */
 dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                        dh_slot_timing *timing);
+/* Most bytes of the strands' tensors alive at once in an order, and in the backward followed by
+ * the forward: what one strand alone takes. */
+uint64_t dh_slot_peak(const dh_slot *slot, const dh_slot_pick *order);
+uint64_t dh_slot_one_strand_peak(const dh_slot *slot);
 /* Text for people, appended to out: totals, streams as bars over time, every operator, and what
  * stays exposed and why. errors: those of dh_slot_time */
 dh_status dh_slot_draw(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
@@ -75,6 +91,7 @@ typedef struct dh_slot_item {
     uint32_t op;           /* of the graph; DH_NONE: the reductions */
     uint32_t block;        /* place of its block in the strand, from 0 */
     uint32_t after_f;      /* dh_slot_op */
+    uint64_t work_bytes;   /* dh_slot_op */
 } dh_slot_item;
 typedef struct dh_slot_items {
     const dh_slot_item *at; /* [n] in an order that computes */
@@ -98,10 +115,14 @@ dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
 typedef struct dh_order_options {
     dh_pair_options pairing; /* switches of the paper's ablation */
     bool barriers;           /* between the steps of a plan, as the paper has it; else events */
+    /* By how many blocks' worth of what one strand takes policies that choose among orders may
+     * exceed it: forward beside backward of one layer need one to two. Where no order stays below,
+     * the one that exceeds it least. */
+    double memory_blocks;
 } dh_order_options;
 #define DH_ORDER_OPTIONS_INIT                                                                      \
     {                                                                                              \
-        .pairing = DH_PAIR_OPTIONS_INIT                                                            \
+        .pairing = DH_PAIR_OPTIONS_INIT, .memory_blocks = 1.5                                      \
     }
 
 typedef struct dh_order_policy {

@@ -85,6 +85,8 @@ static const dh_setting settings[] = {
          .help = "communication of one strand may run beside that of the other"),
     BOOL("overlap.wgrad", overlap_wgrad, "true",
          .help = "weight gradients may leave their place"),
+    FLOAT("overlap.memory", overlap_memory, "1.5", 0, 1e6, .unit = "blocks",
+         .help = "memory that orders may take over one strand alone, in blocks' activations: less is slower"),
     TEXT("profile", profile, DH_SET_NAME_OR_PATH, "auto",
          .help = "measured times of operators: auto takes what `dhelix profile` left for such a job, none estimates, or a file"),
 

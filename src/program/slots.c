@@ -232,6 +232,9 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, const item_list lists[2], int 
         items[i] = (dh_slot_item){.op = it->op, .block = block};
         if (it->op != DH_NONE)
             DH_TRY(plan_graph_like(ctx, b, p->blocks.at[it->block].graph, &items[i].graph));
+        if (it->op != DH_NONE && b->spec->backend)
+            items[i].work_bytes = b->spec->backend->workspace_bytes(
+                items[i].graph, &items[i].graph->ops.at[it->op]);
         if (s == 1) items[i].after_f = after_forward(b, it, &lists[0]);
     }
     return DH_OK;

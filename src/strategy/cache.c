@@ -55,19 +55,25 @@ static bool put_op(bytes *b, const dh_slot_op *op)
     const int type = op->at.op ? (int)op->at.op->type : -1;
     return PUT(b, type) && PUT(b, op->ns) && PUT(b, op->stream) && PUT(b, op->block) &&
            PUT(b, op->wgrad) && PUT(b, op->after_f) && PUT(b, op->n_preds) &&
-           put(b, op->preds, op->n_preds * sizeof *op->preds);
+           put(b, op->preds, op->n_preds * sizeof *op->preds) && PUT(b, op->n_uses) &&
+           PUT(b, op->work_bytes) && put(b, op->uses, op->n_uses * sizeof *op->uses);
 }
 
 static bool make_key(const dh_slot *slot, const dh_order_policy *policy,
                      const dh_order_options *options, bytes *key)
 {
     bool ok = PUT(key, policy) && PUT(key, slot->costs) && PUT(key, options->barriers) &&
-              PUT(key, options->pairing.max_segment) && PUT(key, options->pairing.max_moves) &&
-              PUT(key, slot->strand[0].n);
+              PUT(key, options->memory_blocks) && PUT(key, options->pairing.max_segment) &&
+              PUT(key, options->pairing.max_moves) && PUT(key, slot->strand[0].n);
 #define X(field, doc) ok = ok && PUT(key, options->pairing.field);
     DH_PAIR_SWITCH_LIST(X)
 #undef X
     for (uint32_t i = 0; ok && i < slot_nodes(slot); i++) ok = put_op(key, slot_node(slot, i));
+    for (int s = 0; s < 2; s++)
+        for (uint32_t i = 0; ok && i < slot->strand[s].n_tensors; i++) {
+            const dh_slot_tensor *t = &slot->strand[s].tensors[i];
+            ok = PUT(key, t->n_bytes) && PUT(key, t->before) && PUT(key, t->beyond);
+        }
     return ok;
 }
 

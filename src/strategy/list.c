@@ -1,7 +1,8 @@
 /* List scheduling over both strands at once (Graham 1969; priorities by longest way to the
  * end, as in HEFT, Topcuoglu 2002): whenever a stream is free, the operator that can start
  * on it first is issued, of several the most urgent. Weight gradients have nobody waiting
- * and so fill what is left. Several sets of priorities are tried and the best order kept. */
+ * and so fill what is left. Several sets of priorities are tried and the best order kept.
+ * What would exceed the limit of memory waits for others to release some. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,11 +12,14 @@ typedef struct trial {
     double comm_weight; /* of communication on the way to the end */
     double patience;    /* share of an operator's time a more urgent one may be waited for */
     double noise;       /* share of a priority drawn at random */
+    double lead;        /* blocks that the forward may be ahead of the backward; 0: any */
 } trial;
 
 static const trial trials[] = {
-    {1, 0, 0},  {2, 0, 0},  {1, .3, 0},  {2, .3, 0},  {1, 1, 0},   {2, 1, 0},   {4, .3, 0},
-    {1, 0, .1}, {1, 0, .3}, {2, .3, .1}, {2, .3, .3}, {1, .3, .2}, {2, .5, .2}, {1, .3, .4},
+    {1, 0, 0, 0},   {2, 0, 0, 0},   {1, .3, 0, 0},  {2, .3, 0, 0},  {1, 1, 0, 0},   {2, 1, 0, 0},
+    {4, .3, 0, 0},  {1, 0, .1, 0},  {1, 0, .3, 0},  {2, .3, .1, 0}, {2, .3, .3, 0}, {1, .3, .2, 0},
+    {2, .5, .2, 0}, {1, .3, .4, 0}, {1, 0, 0, 1},   {2, 0, 0, 1},   {1, 0, .1, 1},  {1, 0, .3, 1},
+    {2, .3, .1, 1}, {1, .3, 0, .5}, {1, 0, .1, .5}, {1, 0, .3, .5}, {1, 0, 0, 1.5}, {1, 0, .1, 1.5},
 };
 
 typedef struct scheduler {
@@ -30,7 +34,32 @@ typedef struct scheduler {
     uint32_t *open; /* [n_open] all needs issued */
     uint32_t n_open;
     double free_at[3];
+    slot_memory memory;
+    uint64_t limit_bytes;
+    uint64_t *reserve; /* [backward operators + 1] what the rest of the backward takes at most */
+    double lead;
+    uint32_t n_back; /* backward operators issued */
 } scheduler;
+
+/* What the backward takes on its way to the end, over what it holds before each operator: while
+ * the forward leaves it that much, the backward can always go on and release memory. */
+static void set_reserve(scheduler *s)
+{
+    const uint32_t n0 = s->slot->strand[0].n, n = s->slot->strand[1].n;
+    slot_memory *m = &s->memory;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t peak = slot_memory_with(m, n0 + i);
+        s->reserve[i] = peak;
+        slot_memory_issue(m, n0 + i);
+    }
+    uint64_t most = 0;
+    for (uint32_t i = n; i-- > 0;) s->reserve[i] = most = DH_MAX(most, s->reserve[i]);
+    slot_memory_reset(m);
+    for (uint32_t i = 0; i < n; i++) {
+        s->reserve[i] -= m->n_bytes;
+        slot_memory_issue(m, n0 + i);
+    }
+}
 
 static bool scheduler_init(scheduler *s, const dh_slot *slot)
 {
@@ -42,8 +71,10 @@ static bool scheduler_init(scheduler *s, const dh_slot *slot)
         (s->ready = calloc(n, sizeof *s->ready)) && (s->start = calloc(n, sizeof *s->start)) &&
         (s->waits = calloc(n, sizeof *s->waits)) && (s->open = calloc(n, sizeof *s->open)) &&
         (s->succ0 = calloc(n + 1, sizeof *s->succ0)) &&
-        (s->succ = calloc(n_needs + 1, sizeof *s->succ));
+        (s->succ = calloc(n_needs + 1, sizeof *s->succ)) && slot_memory_init(&s->memory, slot) &&
+        (s->reserve = calloc((size_t)slot->strand[1].n + 1, sizeof *s->reserve));
     if (!ok) return false;
+    set_reserve(s);
     for (uint32_t i = 0; i < s->n; i++)
         for (uint32_t k = 0; k < slot_n_needs(slot, i); k++) s->succ0[slot_need(slot, i, k) + 1]++;
     for (uint32_t i = 0; i < s->n; i++) s->succ0[i + 1] += s->succ0[i];
@@ -64,6 +95,8 @@ static void scheduler_fini(scheduler *s)
     free(s->open);
     free(s->succ0);
     free(s->succ);
+    slot_memory_fini(&s->memory);
+    free(s->reserve);
 }
 
 /* Nodes of a strand come in an order that computes, and those of strand 1 follow at most
@@ -100,18 +133,59 @@ static bool more_urgent(const scheduler *s, uint32_t a, uint32_t b)
     return a < b;
 }
 
-/* Place in `open` of the next to be issued. */
-static uint32_t choose(const scheduler *s, double patience)
+/* Whether the forward would be further ahead than it may, in shares of the strands' blocks and
+ * operators. */
+static bool too_early(const scheduler *s, uint32_t node)
+{
+    const dh_slot_strand *f = &s->slot->strand[0], *b = &s->slot->strand[1];
+    if (s->lead == 0 || node >= f->n || b->n == 0) return false;
+    const double done = (double)s->n_back / b->n * f->n_blocks;
+    return slot_node(s->slot, node)->block > done + s->lead;
+}
+
+/* Whether the node takes memory beyond the limit, that of the forward with what the backward
+ * beside it still needs. */
+static bool too_large(const scheduler *s, uint32_t node, uint64_t limit)
+{
+    const uint64_t reserve = node < s->slot->strand[0].n ? s->reserve[s->n_back] : 0;
+    return slot_memory_with(&s->memory, node) + reserve > limit;
+}
+
+/* Moves those that memory and the backward's progress allow to the front of `open` and returns
+ * how many they are; where there are none, those that take least. */
+static uint32_t allowed(scheduler *s)
+{
+    uint64_t least = UINT64_MAX;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_open; i++) {
+        const uint32_t node = s->open[i];
+        least = DH_MIN(least, slot_memory_with(&s->memory, node));
+        if (too_early(s, node) || too_large(s, node, s->limit_bytes)) continue;
+        s->open[i] = s->open[n];
+        s->open[n++] = node;
+    }
+    for (uint32_t i = 0; n == 0 && i < s->n_open; i++) {
+        const uint32_t node = s->open[i];
+        if (slot_memory_with(&s->memory, node) > least) continue;
+        s->open[i] = s->open[0];
+        s->open[0] = node;
+        n = 1;
+    }
+    return n;
+}
+
+/* Place in `open` of the next to be issued, among the first n. */
+static uint32_t choose(const scheduler *s, uint32_t n, double patience)
 {
     uint32_t first = 0;
-    for (uint32_t i = 1; i < s->n_open; i++) {
+    for (uint32_t i = 1; i < n; i++) {
         const double a = start_of(s, s->open[i]), b = start_of(s, s->open[first]);
         if (a < b || (a == b && more_urgent(s, s->open[i], s->open[first]))) first = i;
     }
     uint32_t best = first;
     const dh_slot_op *op = slot_node(s->slot, s->open[first]);
     const double until = start_of(s, s->open[first]) + patience * op->ns;
-    for (uint32_t i = 0; i < s->n_open && patience > 0; i++) {
+    for (uint32_t i = 0; i < n && patience > 0; i++) {
         const uint32_t node = s->open[i];
         if (slot_node(s->slot, node)->stream != op->stream || start_of(s, node) > until) continue;
         if (s->priority[node] > s->priority[s->open[best]]) best = i;
@@ -127,6 +201,8 @@ static void issue(scheduler *s, uint32_t place, dh_slot_pick *pick)
     s->start[node] = end - op->ns;
     if (op->stream >= 0) s->free_at[op->stream] = end;
     s->open[place] = s->open[--s->n_open];
+    slot_memory_issue(&s->memory, node);
+    if (node >= s->slot->strand[0].n) s->n_back++;
     *pick = slot_pick_of(s->slot, node);
     for (uint32_t k = s->succ0[node]; k < s->succ0[node + 1]; k++) {
         const uint32_t next = s->succ[k];
@@ -139,32 +215,35 @@ static void schedule(scheduler *s, const trial *t, uint64_t *seed, dh_slot_pick 
 {
     set_priorities(s, t, seed);
     s->n_open = 0;
+    slot_memory_reset(&s->memory);
+    s->n_back = 0;
+    s->lead = t->lead;
     memset(s->free_at, 0, sizeof s->free_at);
     for (uint32_t i = 0; i < s->n; i++) {
         s->ready[i] = 0;
         s->waits[i] = slot_n_needs(s->slot, i);
         if (s->waits[i] == 0) s->open[s->n_open++] = i;
     }
-    for (uint32_t k = 0; k < s->n; k++) issue(s, choose(s, t->patience), &order[k]);
+    for (uint32_t k = 0; k < s->n; k++) issue(s, choose(s, allowed(s), t->patience), &order[k]);
 }
 
 dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                           dh_slot_pick *order)
 {
-    (void)options;
     scheduler s;
     const size_t n = slot_nodes(slot);
     uint64_t seed = 1;
-    slot_best best = {.order = order};
+    slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
     dh_slot_pick *made = calloc(n + 1, sizeof *made);
     dh_status st = scheduler_init(&s, slot) && made
                        ? DH_OK
                        : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    s.limit_bytes = best.limit_bytes;
     const double enough = 1.002 * dh_slot_bound(slot);
     for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(trials); i++) {
         schedule(&s, &trials[i], &seed, made);
         st = slot_consider(ctx, slot, made, &best);
-        if (best.any && best.period_ns <= enough) break;
+        if (best.any && best.excess_bytes == 0 && best.period_ns <= enough) break;
     }
     scheduler_fini(&s);
     free(made);

@@ -70,18 +70,25 @@ dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy 
 
 /* ---- the best of all ------------------------------------------------------------------------- */
 
+static bool is_faster(const dh_slot_timing *t, const slot_best *best)
+{
+    const double gain = 1e-6 * best->period_ns;
+    if (t->period_ns < best->period_ns - gain) return true;
+    return t->period_ns <= best->period_ns + gain &&
+           t->makespan_ns < best->makespan_ns * (1 - 1e-6);
+}
+
 dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, slot_best *best)
 {
     dh_slot_timing t = {0};
     DH_TRY(repair_order(ctx, slot, order));
+    const uint64_t peak = dh_slot_peak(slot, order);
+    const uint64_t excess = peak > best->limit_bytes ? peak - best->limit_bytes : 0;
+    if (best->any && excess > best->excess_bytes) return DH_OK;
     DH_TRY(dh_slot_time(ctx, slot, order, &t));
-    const double gain = 1e-6 * best->period_ns;
-    const bool same = best->any && t.period_ns >= best->period_ns - gain;
-    const bool better = !best->any || t.period_ns < best->period_ns - gain ||
-                        (same && t.period_ns <= best->period_ns + gain &&
-                         t.makespan_ns < best->makespan_ns * (1 - 1e-6));
-    if (!better) return DH_OK;
+    if (best->any && excess == best->excess_bytes && !is_faster(&t, best)) return DH_OK;
     memcpy(best->order, order, slot_nodes(slot) * sizeof *order);
+    best->excess_bytes = excess;
     best->period_ns = t.period_ns;
     best->makespan_ns = t.makespan_ns;
     best->any = true;
@@ -105,14 +112,14 @@ dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_optio
                                                             slot_order_dp, slot_order_exact};
     if (!communicates(slot)) return slot_order_in_order(ctx, slot, options, order);
     const double enough = 1.01 * dh_slot_bound(slot);
-    slot_best best = {.order = order};
+    slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
     dh_slot_pick *made = calloc(slot_nodes(slot) + 1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(policies); i++) {
         st = policies[i](ctx, slot, options, made);
         if (st == DH_OK) st = slot_consider(ctx, slot, made, &best);
-        if (best.any && best.period_ns <= enough) break;
+        if (best.any && best.excess_bytes == 0 && best.period_ns <= enough) break;
     }
     free(made);
     return st;

@@ -26,6 +26,9 @@ typedef struct tracker {
     access_list *at;
     size_t n_places;
     DH_VEC(uint32_t) preds;
+    DH_VEC(uint32_t) uses;   /* places, operator after operator */
+    dh_slot_tensor *tensors; /* [n_places]; no bytes: none of the strand's own */
+    bool *seen;              /* [n_places] */
     bool failed;
 } tracker;
 
@@ -44,7 +47,9 @@ static bool tracker_init(tracker *t, const dh_slot_item *items, size_t n, bool f
         t->place0[b + 1] = t->place0[b] + (t->graphs[b] ? t->graphs[b]->tensors.n : 0);
     t->n_places = t->place0[t->n_blocks] + SHARED_PLACES;
     t->at = calloc(t->n_places, sizeof *t->at);
-    return t->at != NULL;
+    t->tensors = calloc(t->n_places, sizeof *t->tensors);
+    t->seen = calloc(t->n_places, sizeof *t->seen);
+    return t->at && t->tensors && t->seen;
 }
 
 static void tracker_fini(tracker *t)
@@ -53,7 +58,10 @@ static void tracker_fini(tracker *t)
     free(t->at);
     free(t->place0);
     free(t->graphs);
+    free(t->tensors);
+    free(t->seen);
     dh_vec_fini(&t->preds);
+    dh_vec_fini(&t->uses);
 }
 
 /* The tensor by which the strand enters a block, and leaves it. */
@@ -116,6 +124,40 @@ static void after_gradients(tracker *t, uint32_t op)
     }
 }
 
+/* What the operator reads or writes; what it only reads the first time was there before. */
+static void use(tracker *t, size_t first, size_t block, uint32_t tensor, bool writes)
+{
+    const dh_graph *g = t->graphs[block];
+    const dh_tensor *x = &g->tensors.at[tensor];
+    if (x->kind != DH_TENSOR_ACT) return;
+    const size_t place = place_of(t, block, tensor);
+    if (!t->seen[place]) {
+        const uint32_t root = x->base == DH_NONE ? tensor : x->base;
+        t->seen[place] = true;
+        t->tensors[place].n_bytes = dh_tensor_bytes(&g->tensors.at[root]);
+        t->tensors[place].before = !writes;
+    }
+    for (size_t i = first; i < t->uses.n; i++)
+        if (t->uses.at[i] == place) return;
+    if (!dh_vec_push(&t->uses, (uint32_t)place)) t->failed = true;
+}
+
+/* Phases of a graph that come after those in the slot read what the strand must leave. */
+static void keep_for_later(tracker *t)
+{
+    for (size_t b = 0; b < t->n_blocks; b++) {
+        const dh_graph *g = t->graphs[b];
+        dh_phase last = DH_PHASE_F;
+        for (size_t i = 0; i < t->n_items; i++)
+            if (t->items[i].block == b && t->items[i].op != DH_NONE)
+                last = DH_MAX(last, g->ops.at[t->items[i].op].phase);
+        for (uint32_t i = 0; g && i < g->ops.n; i++)
+            for (int k = 0; g->ops.at[i].phase > last && k < DH_MAX_OPERANDS; k++)
+                if (g->ops.at[i].in[k] != DH_NONE)
+                    t->tensors[place_of(t, b, g->ops.at[i].in[k])].beyond = true;
+    }
+}
+
 static void track(tracker *t, uint32_t i)
 {
     const dh_slot_item *item = &t->items[i];
@@ -125,6 +167,11 @@ static void track(tracker *t, uint32_t i)
         return;
     }
     const dh_op *op = &item->graph->ops.at[item->op];
+    const size_t first_use = t->uses.n;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (op->in[k] != DH_NONE) use(t, first_use, item->block, op->in[k], false);
+        if (op->out[k] != DH_NONE) use(t, first_use, item->block, op->out[k], true);
+    }
     for (int k = 0; k < DH_MAX_OPERANDS; k++)
         if (op->in[k] != DH_NONE) touch(t, first, i, item->block, op->in[k], false);
     for (int k = 0; k < DH_MAX_OPERANDS; k++)
@@ -136,7 +183,10 @@ static void track(tracker *t, uint32_t i)
 static dh_slot_op describe(const dh_costs *costs, const dh_mesh *mesh, int64_t rank,
                            const dh_slot_item *item)
 {
-    dh_slot_op op = {.block = item->block, .after_f = item->after_f, .stream = -1};
+    dh_slot_op op = {.block = item->block,
+                     .after_f = item->after_f,
+                     .work_bytes = item->work_bytes,
+                     .stream = -1};
     if (item->op == DH_NONE) return op;
     op.at = (dh_cost_op){item->graph, &item->graph->ops.at[item->op], mesh, rank};
     op.ns = costs->solo(costs->self, &op.at).ns;
@@ -145,26 +195,39 @@ static dh_slot_op describe(const dh_costs *costs, const dh_mesh *mesh, int64_t r
     return op;
 }
 
+static void *copy_of(dh_arena *arena, const void *from, size_t n, size_t size)
+{
+    char *to = DH_NEW_N(arena, char, n *size + 1);
+    if (to && n) memcpy(to, from, n * size);
+    return to;
+}
+
 static bool fill_strand(dh_arena *arena, const dh_costs *costs, const dh_mesh *mesh, int64_t rank,
                         tracker *t, dh_slot_strand *strand)
 {
     const size_t n = t->n_items;
     dh_slot_op *ops = DH_NEW_N(arena, dh_slot_op, n + 1);
-    size_t *first = calloc(n + 1, sizeof *first);
-    for (size_t i = 0; ops && first && i < n; i++) {
-        first[i] = t->preds.n;
+    for (size_t i = 0; ops && i < n; i++) {
+        const size_t first_pred = t->preds.n, first_use = t->uses.n;
         ops[i] = describe(costs, mesh, rank, &t->items[i]);
         track(t, (uint32_t)i);
-        ops[i].n_preds = (uint32_t)(t->preds.n - first[i]);
+        ops[i].n_preds = (uint32_t)(t->preds.n - first_pred);
+        ops[i].n_uses = (uint32_t)(t->uses.n - first_use);
     }
-    uint32_t *preds = ops && first ? DH_NEW_N(arena, uint32_t, t->preds.n + 1) : NULL;
-    if (preds) {
-        if (t->preds.n) memcpy(preds, t->preds.at, t->preds.n * sizeof *preds);
-        for (size_t i = 0; i < n; i++) ops[i].preds = preds + first[i];
-        *strand = (dh_slot_strand){ops, (uint32_t)n, (uint32_t)t->n_blocks};
+    keep_for_later(t);
+    uint32_t *preds = copy_of(arena, t->preds.at, t->preds.n, sizeof *preds);
+    uint32_t *uses = copy_of(arena, t->uses.at, t->uses.n, sizeof *uses);
+    dh_slot_tensor *tensors = copy_of(arena, t->tensors, t->n_places, sizeof *tensors);
+    if (!ops || !preds || !uses || !tensors || t->failed) return false;
+    for (size_t i = 0; i < n; i++) {
+        ops[i].preds = preds;
+        ops[i].uses = uses;
+        preds += ops[i].n_preds;
+        uses += ops[i].n_uses;
     }
-    free(first);
-    return preds && !t->failed;
+    *strand =
+        (dh_slot_strand){ops, (uint32_t)n, (uint32_t)t->n_blocks, tensors, (uint32_t)t->n_places};
+    return true;
 }
 
 dh_status dh_slot_build(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs, const dh_mesh *mesh,

@@ -52,11 +52,28 @@ dh_status slot_order_exact(dh_ctx *ctx, const dh_slot *slot, const dh_order_opti
 dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                           dh_slot_pick *order);
 
-/* Puts an order right and keeps the better of two by period, then by makespan; of equals the
- * one that was there.
+/* Memory of the strands' tensors while operators are issued one after another. */
+typedef struct slot_memory {
+    const dh_slot *slot;
+    uint32_t *left[2]; /* [n_tensors] uses still to come, by strand */
+    bool *held[2];     /* [n_tensors] takes memory */
+    uint64_t n_bytes;  /* held now */
+} slot_memory;
+bool slot_memory_init(slot_memory *m, const dh_slot *slot); /* false: out of memory */
+void slot_memory_fini(slot_memory *m);
+void slot_memory_reset(slot_memory *m);
+/* Bytes held while the node runs; and after it. */
+uint64_t slot_memory_with(const slot_memory *m, uint32_t node);
+void slot_memory_issue(slot_memory *m, uint32_t node);
+/* Most that an order may hold. */
+uint64_t slot_memory_limit(const dh_slot *slot, const dh_order_options *options);
+
+/* Puts an order right and keeps the better of two: the one that exceeds the limit of memory less,
+ * then by period, then by makespan; of equals the one that was there.
  * errors: those of dh_slot_time */
 typedef struct slot_best {
     dh_slot_pick *order; /* [nodes] */
+    uint64_t limit_bytes, excess_bytes;
     double period_ns, makespan_ns;
     bool any;
 } slot_best;

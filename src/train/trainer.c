@@ -27,6 +27,7 @@ dh_status dh_train_ordering(dh_ctx *ctx, const dh_job *job, dh_ordering *orderin
     o->pairing.overlap_cross = job->overlap_cross;
     o->pairing.overlap_comm_comm = job->overlap_comm_comm;
     o->pairing.move_wgrad = job->overlap_wgrad;
+    o->memory_blocks = job->overlap_memory;
     if (job->overlap_barriers != DH_BARRIERS_AUTO)
         o->barriers = job->overlap_barriers == DH_BARRIERS_FULL;
     const bool all = job->overlap_local && job->overlap_cross && job->overlap_comm_comm;

@@ -57,7 +57,9 @@ static void make(hand_slot *h,
             op->n_preds = 1;
         }
     }
-    h->slot = (dh_slot){{{h->f, 2, 1}, {h->b, 2, 1}}, &h->costs};
+    h->slot = (dh_slot){.costs = &h->costs};
+    h->slot.strand[0] = (dh_slot_strand){.ops = h->f, .n = 2, .n_blocks = 1};
+    h->slot.strand[1] = (dh_slot_strand){.ops = h->b, .n = 2, .n_blocks = 1};
 }
 
 static dh_slot_timing time_order(const dh_slot *slot, const dh_slot_pick *order)
@@ -112,6 +114,51 @@ static void operators_beside_each_other_slow_down(void **state)
      * together at half speed: 40-50, and 15 left: 50-65 */
     assert_true(t.end_ns[0] == 20 && t.end_ns[1] == 40 && t.end_ns[3] == 50);
     assert_true(t.makespan_ns == 65);
+}
+
+/* The forward's first operator makes a tensor of 10 bytes for later and one of 4 for its second;
+ * the backward reads 8 bytes from before in its first and 3 in both; its second works with 2. */
+static void memory_counts_what_is_alive(void **state)
+{
+    static const dh_slot_tensor f[] = {{10, false, true}, {4, false, false}};
+    static const dh_slot_tensor b[] = {{8, true, false}, {3, true, false}};
+    static const uint32_t both[] = {0, 1};
+    static const dh_slot_pick f_first[] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {1, 1, 0}};
+    static const dh_slot_pick b_first[] = {{0, 1, 0}, {1, 1, 0}, {0, 0, 0}, {1, 0, 0}};
+    static const dh_slot_pick mixed[] = {{0, 1, 0}, {0, 0, 0}, {1, 0, 0}, {1, 1, 0}};
+    hand_slot h;
+    make(&h, full_speed);
+    for (int i = 0; i < 2; i++) {
+        h.slot.strand[i].tensors = i ? b : f;
+        h.slot.strand[i].n_tensors = 2;
+        dh_slot_op *ops = i ? h.b : h.f;
+        ops[0].uses = both;
+        ops[0].n_uses = 2;
+        ops[1].uses = both + 1;
+        ops[1].n_uses = 1;
+    }
+    h.b[1].work_bytes = 2;
+    assert_true(dh_slot_peak(&h.slot, f_first) == 11 + 14);
+    assert_true(dh_slot_peak(&h.slot, b_first) == 14);
+    assert_true(dh_slot_peak(&h.slot, mixed) == 3 + 14);
+    assert_true(dh_slot_one_strand_peak(&h.slot) == 14);
+
+    /* The transfer is urgent and would go first; memory lets the backward go before. */
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_order_options options = DH_ORDER_OPTIONS_INIT;
+    const dh_order_policy *list;
+    dh_slot_pick order[4];
+    assert_ok(&ctx, dh_order_policy_find(&ctx, "list", &list));
+    options.memory_blocks = 100;
+    assert_ok(&ctx, dh_slot_order(&ctx, &h.slot, list, &options, order));
+    assert_true(dh_slot_peak(&h.slot, order) == 25);
+    options.memory_blocks = .4; /* of 14: room for the forward once 8 bytes are released */
+    assert_ok(&ctx, dh_slot_order(&ctx, &h.slot, list, &options, order));
+    assert_true(dh_slot_peak(&h.slot, order) > 14 && dh_slot_peak(&h.slot, order) <= 19);
+    assert_true(order[0].strand == 1 && order[1].strand == 0);
+    options.memory_blocks = 0;
+    assert_ok(&ctx, dh_slot_order(&ctx, &h.slot, list, &options, order));
+    assert_true(dh_slot_peak(&h.slot, order) == 14);
 }
 
 static void an_order_that_waits_for_ever_is_refused(void **state)
@@ -186,6 +233,36 @@ static void check_order(const dh_slot *slot, const dh_slot_pick *order)
     free(done[1]);
 }
 
+/* Every tensor's first and last use looked up anew, and bytes summed at every place. */
+static uint64_t recount(const dh_slot *slot, const dh_slot_pick *order)
+{
+    const uint32_t n = slot->strand[0].n + slot->strand[1].n;
+    uint64_t *alive = calloc(n + 1, sizeof *alive), most = 0;
+    for (uint8_t s = 0; s < 2; s++)
+        for (uint32_t k = 0; k < slot->strand[s].n_tensors; k++) {
+            const dh_slot_tensor *t = &slot->strand[s].tensors[k];
+            uint32_t first_use = n, end = 0;
+            for (uint32_t i = 0; i < n; i++) {
+                const dh_slot_op *op = &slot->strand[order[i].strand].ops[order[i].op];
+                for (uint32_t u = 0; order[i].strand == s && u < op->n_uses; u++) {
+                    if (op->uses[u] != k) continue;
+                    first_use = first_use < i ? first_use : i;
+                    end = i + 1;
+                }
+            }
+            if (end == 0) continue;
+            for (uint32_t i = t->before ? 0 : first_use; i < (t->beyond ? n : end); i++)
+                alive[i] += t->n_bytes;
+        }
+    for (uint32_t i = 0; i < n; i++) {
+        const dh_slot_op *op = &slot->strand[order[i].strand].ops[order[i].op];
+        const uint64_t now = alive[i] + op->work_bytes;
+        most = most > now ? most : now;
+    }
+    free(alive);
+    return most;
+}
+
 static void check_layer(const dh_graph *g, const dh_mesh *mesh, uint64_t *seed, int turns)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -206,6 +283,7 @@ static void check_layer(const dh_graph *g, const dh_mesh *mesh, uint64_t *seed, 
             dh_slot_timing t = {0};
             assert_ok(&ctx, dh_slot_order(&ctx, slot, &policies[i], &options, order));
             check_order(slot, order);
+            assert_true(recount(slot, order) == dh_slot_peak(slot, order));
             assert_ok(&ctx, dh_slot_time(&ctx, slot, order, &t));
             assert_true(t.makespan_ns >= dh_slot_bound(slot) * (1 - 1e-9));
             if (strcmp(policies[i].name, "auto") == 0)
@@ -283,6 +361,7 @@ int main(void)
         cmocka_unit_test(one_after_the_other_exposes_all),
         cmocka_unit_test(a_barrier_waits_for_everything),
         cmocka_unit_test(operators_beside_each_other_slow_down),
+        cmocka_unit_test(memory_counts_what_is_alive),
         cmocka_unit_test(an_order_that_waits_for_ever_is_refused),
         cmocka_unit_test(orders_are_put_right),
         cmocka_unit_test(policies_order_real_layers),
