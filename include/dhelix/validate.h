@@ -41,6 +41,7 @@ typedef struct dh_validation_table {
     const char *unit;
     dh_validation_measure measure;
     double aim; /* for the mean error; 0: none is set */
+    bool exact; /* the aim is no error in any row */
     dh_status (*run)(dh_ctx *ctx, dh_validation *validation);
 } dh_validation_table;
 
@@ -64,6 +65,9 @@ dh_status dh_validation_find(dh_ctx *ctx, const char *name, const dh_validation_
  * out       set only on DH_OK; caller frees with dh_validation_destroy */
 dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
                       dh_validation **validation);
+bool dh_validation_has_aim(const dh_validation_table *table);
+/* Whether the aim, which there is, is met. */
+bool dh_validation_meets_aim(const dh_validation *validation);
 void dh_validation_destroy(dh_validation *validation);
 
 #ifdef __cplusplus

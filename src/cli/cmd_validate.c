@@ -27,9 +27,17 @@ static const char *unit_of(const dh_validation_table *t)
     return t->measure == DH_VALIDATION_ABSOLUTE ? t->unit : dh_validation_measure_name(t->measure);
 }
 
-static bool is_met(const dh_validation *v)
+/* " aim 5 %: met", or nothing where none is set. */
+static void print_aim(dh_str *out, const dh_validation *v, const char *before, const char *between)
 {
-    return v->mean_error <= v->table->aim;
+    const dh_validation_table *t = v->table;
+    if (!dh_validation_has_aim(t)) return;
+    dh_str_printf(out, "%s", before);
+    if (t->exact)
+        dh_str_printf(out, "exact");
+    else
+        dh_str_printf(out, "%.3g%s%s", t->aim, *unit_of(t) ? " " : "", unit_of(t));
+    dh_str_printf(out, "%s%s", between, dh_validation_meets_aim(v) ? "met" : "missed");
 }
 
 /* ---- text -------------------------------------------------------------------------------- */
@@ -39,7 +47,7 @@ static void print_summary(dh_str *out, const dh_validation *v)
     const dh_validation_table *t = v->table;
     dh_str_printf(out, "%s: mean error %.3g%s%s, largest %.3g", t->name, v->mean_error,
                   *unit_of(t) ? " " : "", unit_of(t), v->max_error);
-    if (t->aim > 0) dh_str_printf(out, "; aim %.3g: %s", t->aim, is_met(v) ? "met" : "missed");
+    print_aim(out, v, "; aim ", ": ");
     dh_str_printf(out, "\n");
 }
 
@@ -88,11 +96,8 @@ static void markdown_summary(dh_str *out, const dh_validation *v)
     const char *gap = *unit_of(t) ? " " : "";
     dh_str_printf(out, "| `%s` | %s | %zu | %.3g%s%s | %.3g%s%s | ", t->name, t->doc, v->n_rows,
                   v->mean_error, gap, unit_of(t), v->max_error, gap, unit_of(t));
-    if (t->aim > 0)
-        dh_str_printf(out, "%.3g%s%s, %s |\n", t->aim, gap, unit_of(t),
-                      is_met(v) ? "met" : "missed");
-    else
-        dh_str_printf(out, "- |\n");
+    print_aim(out, v, "", ", ");
+    dh_str_printf(out, dh_validation_has_aim(t) ? " |\n" : "- |\n");
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -115,6 +120,7 @@ static json_t *table_json(const dh_validation *v)
                   "source", v->source, "unit", t->unit, "error_unit", unit_of(t), "mean_error",
                   v->mean_error, "max_error", v->max_error, "rows", rows_json(v));
     if (json && t->aim > 0) json_object_set_new(json, "aim", json_real(t->aim));
+    if (json && t->exact) json_object_set_new(json, "aim", json_real(0));
     if (json && v->remark) json_object_set_new(json, "remark", json_string(v->remark));
     return json;
 }

@@ -33,7 +33,7 @@ typedef struct wires {
 static wires wires_of(const dh_cluster *c, dh_cluster_span span, bool transfer)
 {
     const double together = transfer ? c->local.transfer_efficiency : c->local.efficiency;
-    const double local_share = span.spread ? DH_MIN(c->spread_efficiency, together) : together;
+    const double local_share = span.spread ? together * c->spread_factor : together;
     const double network_share = transfer ? c->network.transfer_efficiency : c->network.efficiency;
     const double network = c->network.bytes_per_s * network_share / c->node_devices;
     return (wires){.n = (double)span.size,

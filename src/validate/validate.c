@@ -117,6 +117,22 @@ static const dh_validation_table tables[] = {
      .measure = DH_VALIDATION_POINTS,
      .aim = 6,
      .run = dh_validate_dhelix_speedups},
+    {.name = "dhelix-volumes",
+     .file = "dhelix_table1_comm_estimate_llama405b",
+     .doc = "what a device sends in a step of Llama 3 405B, inside its node and between nodes",
+     .how = "collectives and parameters of our layer's graph, counted as the table does "
+            "(src/validate/volumes.c), in its digits",
+     .unit = "GiB",
+     .measure = DH_VALIDATION_ABSOLUTE,
+     .exact = true,
+     .run = dh_validate_volumes},
+    {.name = "oef-h100",
+     .file = "dhelix_h100_pairwise_oef_matrix",
+     .doc = "overlap effectiveness by class of operators, H100",
+     .how = "the classes of cluster h100, which has them from the paper's figure 4",
+     .unit = "",
+     .measure = DH_VALIDATION_ABSOLUTE,
+     .run = dh_validate_oef},
     {.name = "nccl-all-reduce",
      .file = "vtrain_nccl_allreduce_a100_8gpu",
      .doc = "all-reduce of 1 MiB to 1 GiB inside a node of 8 A100",
@@ -151,6 +167,17 @@ dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *v, const char 
                                 dh_cluster **cluster)
 {
     return dh_cluster_find(ctx, v->cluster ? v->cluster : name, cluster);
+}
+
+bool dh_validation_has_aim(const dh_validation_table *table)
+{
+    return table->exact || table->aim > 0;
+}
+
+bool dh_validation_meets_aim(const dh_validation *v)
+{
+    /* What is left of a decimal number in binary is no error. */
+    return v->table->exact ? v->max_error < 1e-9 : v->mean_error <= v->table->aim;
 }
 
 static void summarise(dh_validation *v)

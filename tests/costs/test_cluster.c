@@ -16,7 +16,7 @@ static const char toy[] =
     "gemm: {efficiency: 0.5, tile_rows: 256, tile_columns: 128,\n"
     "       tile_half: 0, start_k: 0}\n"
     "attention: {kernel: blockwise, efficiency: 0.5, grad_efficiency: 0.25}\n"
-    "local: {gb_per_s: 200, efficiency: 0.5, spread_efficiency: 0.25, transfer_efficiency: 0.5, "
+    "local: {gb_per_s: 200, efficiency: 0.5, spread_factor: 0.5, transfer_efficiency: 0.5, "
     "step_us: 3}\n"
     "network: {gb_per_s: 80, efficiency: 0.5, transfer_efficiency: 1, step_us: 10}\n"
     "launch: {segment_us: 1, event_us: 2}\n"

@@ -68,6 +68,23 @@ static void test_measures(void **state)
     assert_true(fabs(error_by(DH_VALIDATION_ABSOLUTE, 0.1, 0.2) - 0.1) < 1e-9);
 }
 
+/* An aim of the mean, an aim of no error at all, none. */
+static void test_aims(void **state)
+{
+    const dh_validation_table none = {.name = "t"}, mean = {.name = "t", .aim = 3},
+                              exact = {.name = "t", .exact = true};
+    dh_validation v = {.table = &mean, .mean_error = 3, .max_error = 9};
+    assert_false(dh_validation_has_aim(&none));
+    assert_true(dh_validation_has_aim(&mean) && dh_validation_has_aim(&exact));
+    assert_true(dh_validation_meets_aim(&v));
+    v.mean_error = 3.1;
+    assert_false(dh_validation_meets_aim(&v));
+    v = (dh_validation){.table = &exact, .mean_error = 0.001, .max_error = 0.1};
+    assert_false(dh_validation_meets_aim(&v));
+    v.mean_error = v.max_error = 0;
+    assert_true(dh_validation_meets_aim(&v));
+}
+
 /* ---- tables --------------------------------------------------------------------------------- */
 
 /* Every table has rows, every prediction is a number, every aim that is set is met. */
@@ -89,7 +106,7 @@ static void test_tables(void **state)
             sum += v->rows[r].error;
         }
         assert_true(fabs(sum / (double)v->n_rows - v->mean_error) < 1e-9 * (1 + sum));
-        if (tables[i].aim > 0 && v->mean_error > tables[i].aim)
+        if (dh_validation_has_aim(&tables[i]) && !dh_validation_meets_aim(v))
             fail_msg("%s: mean error %g, aim %g", tables[i].name, v->mean_error, tables[i].aim);
         dh_validation_destroy(v);
     }
@@ -191,10 +208,11 @@ static void test_flops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_csv),      cmocka_unit_test(test_csv_refused),
-        cmocka_unit_test(test_measures), cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_find),     cmocka_unit_test(test_iteration),
-        cmocka_unit_test(test_modes),    cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_csv),       cmocka_unit_test(test_csv_refused),
+        cmocka_unit_test(test_measures),  cmocka_unit_test(test_aims),
+        cmocka_unit_test(test_tables),    cmocka_unit_test(test_find),
+        cmocka_unit_test(test_iteration), cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_flops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
