@@ -159,6 +159,11 @@ dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, 
     for (size_t i = 0; i < n; i++) {
         const dh_grad_reduction *r = &list[i];
         uint32_t all = add_range(&b, "g", DH_F32, r->range, r->n, false);
+        if (r->addend != DH_NONE) {
+            uint32_t addend = add_range(&b, "g.tied", DH_F32, r->addend, r->n, false);
+            add_op(&b, DH_OP_ADD, DH_PHASE_W, DH_NONE, -1, IDS(all, addend), IDS(all));
+            continue;
+        }
         uint32_t out =
             r->shard == DH_NONE ? all : add_range(&b, "g.own", DH_F32, r->shard, r->n_shard, false);
         add_op(&b, r->shard == DH_NONE ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER, DH_PHASE_W,
