@@ -70,8 +70,8 @@ typedef enum dh_input { DH_IN_TOKENS, DH_IN_TARGETS, DH_IN_POS, DH_IN_SAMPLE, DH
  * layer: the KV cache. */
 typedef enum dh_state {
     DH_STATE_LOSS,
-    DH_STATE_SQSUM,
-    DH_STATE_SQTOTAL,
+    DH_STATE_SQSUM,   /* of each region of gradients, digits */
+    DH_STATE_SQTOTAL, /* digits */
     DH_STATE_NORM,
     DH_STATE_ROUTER, /* of each micro-batch: choices and probabilities summed over all layers */
     DH_STATE_AUX,

@@ -60,12 +60,12 @@ static uint32_t add_range(builder *b, const char *name, dh_dtype dtype, uint32_t
     return add(b, &t);
 }
 
-static uint32_t add_state(builder *b, const char *name, dh_state slot, int64_t n)
+static uint32_t add_state(builder *b, const char *name, dh_state slot, int64_t rows, int64_t n)
 {
     dh_tensor t = {.kind = DH_TENSOR_STATE,
                    .dtype = DH_F64,
-                   .ndim = 1,
-                   .shape = {n},
+                   .ndim = 2,
+                   .shape = {rows, n},
                    .base = DH_NONE,
                    .slot = slot};
     snprintf(t.name, sizeof t.name, "%s", name);
@@ -101,14 +101,15 @@ static uint32_t clip_factor(builder *b, const dh_opt_region *regions, size_t n,
     int64_t n_counted = 0;
     for (size_t i = 0; i < n; i++) n_counted += regions[i].counts;
     /* A stage may have nothing that counts: the head of a tied model alone. */
-    uint32_t sums = n_counted ? add_state(b, "sq", DH_STATE_SQSUM, n_counted) : DH_NONE;
+    uint32_t sums =
+        n_counted ? add_state(b, "sq", DH_STATE_SQSUM, n_counted, DH_SQSUM_DIGITS) : DH_NONE;
     int64_t row = 0;
     for (size_t i = 0; i < n; i++)
         if (regions[i].counts)
             add_op(b, DH_OP_SQSUM, DH_PHASE_OPT, regions[i].flat, -1, IDS(grads[i]),
                    IDS(view_of(b, sums, row++)));
-    uint32_t total = add_state(b, "total", DH_STATE_SQTOTAL, 1);
-    uint32_t norm = add_state(b, "norm", DH_STATE_NORM, 2);
+    uint32_t total = add_state(b, "total", DH_STATE_SQTOTAL, 1, DH_SQSUM_DIGITS);
+    uint32_t norm = add_state(b, "norm", DH_STATE_NORM, 1, 2);
     add_op(b, DH_OP_SUM, DH_PHASE_OPT, DH_NONE, -1, IDS(sums), IDS(total));
     if (norm_group >= 0)
         add_op(b, DH_OP_ALL_REDUCE, DH_PHASE_OPT, DH_NONE, norm_group, IDS(total), IDS(total));

@@ -391,12 +391,12 @@ static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
     return DH_OK;
 }
 
-/* A double for every region of the optimizer: pieces, and classes of vectors. */
+/* A sum for every region of the optimizer: pieces, and classes of vectors. */
 static uint64_t sqsum_bytes(const dh_program *p)
 {
     uint64_t n = 0;
     for (size_t f = 0; f < p->flats.n; f++) n += (uint64_t)p->flats.at[f].n_pieces + N_LAYOUT_CLASS;
-    return n * sizeof(double);
+    return n * DH_SQSUM_DIGITS * sizeof(double);
 }
 
 static const dh_graph *graph_of(const dh_emitter *e, uint32_t block)
@@ -439,7 +439,7 @@ static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
     } states[] = {{DH_STATE_LOSS, 16},
                   {DH_STATE_AUX, 16},
                   {DH_STATE_NORM, 16},
-                  {DH_STATE_SQTOTAL, 8},
+                  {DH_STATE_SQTOTAL, DH_SQSUM_DIGITS * sizeof(double)},
                   {DH_STATE_SQSUM, sqsum_bytes(e->program)}};
     for (size_t i = 0; i < DH_COUNTOF(states); i++)
         DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, states[i].state, states[i].n_bytes,
