@@ -49,6 +49,11 @@ static inline dh_bf16 dh_f32_to_bf16(float f)
     return (dh_bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/* A sum of squares of float32 is kept exactly, so that no grouping of its terms changes a bit of
+ * the gradient norm: as this many digits, float64 integers, digit i worth 2^(32 i - 352). Sums
+ * are added digit by digit. */
+#define DH_SQSUM_DIGITS 20
+
 /* IEEE binary16 to binary32, exact. */
 float dh_f16_to_f32(uint16_t half);
 

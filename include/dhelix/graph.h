@@ -66,14 +66,16 @@ typedef enum dh_tensor_kind {
 typedef enum dh_input { DH_IN_TOKENS, DH_IN_TARGETS, DH_IN_POS, DH_IN_SAMPLE, DH_N_INPUT } dh_input;
 
 /* Persistent tensors beside parameters and gradients: loss sums, partial sums and
- * result of the gradient norm, load-balancing loss; per layer: the KV cache. */
+ * result of the gradient norm, load-balancing loss, a second sum of a tied gradient; per
+ * layer: the KV cache. */
 typedef enum dh_state {
     DH_STATE_LOSS,
-    DH_STATE_SQSUM,
-    DH_STATE_SQTOTAL,
+    DH_STATE_SQSUM,   /* of each region of gradients, digits */
+    DH_STATE_SQTOTAL, /* digits */
     DH_STATE_NORM,
     DH_STATE_ROUTER, /* of each micro-batch: choices and probabilities summed over all layers */
     DH_STATE_AUX,
+    DH_STATE_TIED_GRAD, /* float32: what the head adds to the gradient of a tied embedding */
     DH_STATE_KV_CACHE,
     DH_N_STATE
 } dh_state;
@@ -412,13 +414,15 @@ dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, si
                                    dh_dtype dtype, int32_t norm_group, dh_graph **graph);
 
 /* One collective on gradients, in place: range `range` of n elements. With `shard` a
- * range index, the rank keeps only its shard of the sum (reduce-scatter). */
+ * range index, the rank keeps only its shard of the sum (reduce-scatter). With `addend` a
+ * range index, no collective: the rank adds what it has there. */
 typedef struct dh_grad_reduction {
     int32_t group;
     uint32_t range;
     int64_t n;
     uint32_t shard; /* DH_NONE: all-reduce */
     int64_t n_shard;
+    uint32_t addend; /* DH_NONE: a collective */
 } dh_grad_reduction;
 dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,
                                     dh_graph **graph);

@@ -60,12 +60,12 @@ static uint32_t add_range(builder *b, const char *name, dh_dtype dtype, uint32_t
     return add(b, &t);
 }
 
-static uint32_t add_state(builder *b, const char *name, dh_state slot, int64_t n)
+static uint32_t add_state(builder *b, const char *name, dh_state slot, int64_t rows, int64_t n)
 {
     dh_tensor t = {.kind = DH_TENSOR_STATE,
                    .dtype = DH_F64,
-                   .ndim = 1,
-                   .shape = {n},
+                   .ndim = 2,
+                   .shape = {rows, n},
                    .base = DH_NONE,
                    .slot = slot};
     snprintf(t.name, sizeof t.name, "%s", name);
@@ -101,14 +101,15 @@ static uint32_t clip_factor(builder *b, const dh_opt_region *regions, size_t n,
     int64_t n_counted = 0;
     for (size_t i = 0; i < n; i++) n_counted += regions[i].counts;
     /* A stage may have nothing that counts: the head of a tied model alone. */
-    uint32_t sums = n_counted ? add_state(b, "sq", DH_STATE_SQSUM, n_counted) : DH_NONE;
+    uint32_t sums =
+        n_counted ? add_state(b, "sq", DH_STATE_SQSUM, n_counted, DH_SQSUM_DIGITS) : DH_NONE;
     int64_t row = 0;
     for (size_t i = 0; i < n; i++)
         if (regions[i].counts)
             add_op(b, DH_OP_SQSUM, DH_PHASE_OPT, regions[i].flat, -1, IDS(grads[i]),
                    IDS(view_of(b, sums, row++)));
-    uint32_t total = add_state(b, "total", DH_STATE_SQTOTAL, 1);
-    uint32_t norm = add_state(b, "norm", DH_STATE_NORM, 2);
+    uint32_t total = add_state(b, "total", DH_STATE_SQTOTAL, 1, DH_SQSUM_DIGITS);
+    uint32_t norm = add_state(b, "norm", DH_STATE_NORM, 1, 2);
     add_op(b, DH_OP_SUM, DH_PHASE_OPT, DH_NONE, -1, IDS(sums), IDS(total));
     if (norm_group >= 0)
         add_op(b, DH_OP_ALL_REDUCE, DH_PHASE_OPT, DH_NONE, norm_group, IDS(total), IDS(total));
@@ -159,6 +160,11 @@ dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, 
     for (size_t i = 0; i < n; i++) {
         const dh_grad_reduction *r = &list[i];
         uint32_t all = add_range(&b, "g", DH_F32, r->range, r->n, false);
+        if (r->addend != DH_NONE) {
+            uint32_t addend = add_range(&b, "g.tied", DH_F32, r->addend, r->n, false);
+            add_op(&b, DH_OP_ADD, DH_PHASE_W, DH_NONE, -1, IDS(all, addend), IDS(all));
+            continue;
+        }
         uint32_t out =
             r->shard == DH_NONE ? all : add_range(&b, "g.own", DH_F32, r->shard, r->n_shard, false);
         add_op(&b, r->shard == DH_NONE ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER, DH_PHASE_W,

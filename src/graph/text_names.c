@@ -17,7 +17,7 @@ NAMES(dh_input_names, "input", [DH_IN_TOKENS] = "tokens", [DH_IN_TARGETS] = "tar
       [DH_IN_POS] = "pos", [DH_IN_SAMPLE] = "sample");
 NAMES(dh_state_names, "state", [DH_STATE_LOSS] = "loss", [DH_STATE_SQSUM] = "sqsum",
       [DH_STATE_SQTOTAL] = "sqtotal", [DH_STATE_NORM] = "norm", [DH_STATE_ROUTER] = "router",
-      [DH_STATE_AUX] = "aux", [DH_STATE_KV_CACHE] = "kv_cache");
+      [DH_STATE_AUX] = "aux", [DH_STATE_TIED_GRAD] = "tied_grad", [DH_STATE_KV_CACHE] = "kv_cache");
 NAMES(dh_axis_names, "axis", [DH_AXIS_NONE] = "none", [DH_AXIS_TOKENS] = "tokens",
       [DH_AXIS_WIDTH] = "width", [DH_AXIS_HEADS] = "heads", [DH_AXIS_FFN] = "ffn",
       [DH_AXIS_VOCAB] = "vocab", [DH_AXIS_EXPERTS] = "experts", [DH_AXIS_ROUTED] = "routed");

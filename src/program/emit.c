@@ -391,12 +391,44 @@ static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
     return DH_OK;
 }
 
-/* A double for every region of the optimizer: pieces, and classes of vectors. */
+/* A sum for every region of the optimizer: pieces, and classes of vectors. */
 static uint64_t sqsum_bytes(const dh_program *p)
 {
     uint64_t n = 0;
     for (size_t f = 0; f < p->flats.n; f++) n += (uint64_t)p->flats.at[f].n_pieces + N_LAYOUT_CLASS;
-    return n * sizeof(double);
+    return n * DH_SQSUM_DIGITS * sizeof(double);
+}
+
+static const dh_graph *graph_of(const dh_emitter *e, uint32_t block)
+{
+    return e->program->graphs.at[e->program->blocks.at[block].graph];
+}
+
+/* Of a tied embedding that is on this rank at both ends of the model, the gradient is two
+ * sums, each by micro-batch, added once at the end, as it is where they lie on different
+ * ranks: a single sum would take the contributions in the order of the schedule. Bytes of
+ * the head's; 0 where there is no other order, with one micro-batch or with no rank to
+ * wait for. */
+static uint64_t tied_bytes(const dh_emitter *e)
+{
+    const dh_program *p = e->program;
+    const dh_mesh *m = &p->mesh;
+    if (p->n_micro == 1 || m->tp * m->cp * m->ep * m->pp == 1) return 0;
+    for (uint32_t b = 0; b < p->blocks.n; b++) {
+        if (graph_of(e, b)->kind != DH_BLOCK_HEAD) continue;
+        const uint32_t param = p->blocks.at[b].params[DH_SLOT_HEAD_W];
+        if (param == DH_NONE || p->homes.at[param].block == b) continue;
+        return (uint64_t)dh_param_elements(&p->params.at[param]) * sizeof(float);
+    }
+    return 0;
+}
+
+static dh_status layout_tied(dh_ctx *ctx, dh_emitter *e)
+{
+    const uint64_t n_bytes = tied_bytes(e);
+    if (n_bytes == 0) return DH_OK;
+    return add_persistent(ctx, e, DH_BUF_STATE, DH_STATE_TIED_GRAD, n_bytes,
+                          &e->states[DH_STATE_TIED_GRAD]);
 }
 
 static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
@@ -407,7 +439,7 @@ static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
     } states[] = {{DH_STATE_LOSS, 16},
                   {DH_STATE_AUX, 16},
                   {DH_STATE_NORM, 16},
-                  {DH_STATE_SQTOTAL, 8},
+                  {DH_STATE_SQTOTAL, DH_SQSUM_DIGITS * sizeof(double)},
                   {DH_STATE_SQSUM, sqsum_bytes(e->program)}};
     for (size_t i = 0; i < DH_COUNTOF(states); i++)
         DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, states[i].state, states[i].n_bytes,
@@ -422,6 +454,7 @@ static dh_status layout_persistent(dh_ctx *ctx, dh_emitter *e, int64_t *first)
     DH_TRY(layout_params(ctx, e, first, DH_BUF_MASTER, DH_BUF_COPY));
     DH_TRY(layout_states(ctx, e));
     if (trains) DH_TRY(layout_routers(ctx, e));
+    if (trains) DH_TRY(layout_tied(ctx, e));
     if (trains) DH_TRY(layout_params(ctx, e, first, DH_BUF_GRAD, DH_BUF_ADAM_V));
     return e->program->mode == DH_MODE_DECODE ? layout_kv(ctx, e) : DH_OK;
 }
@@ -485,6 +518,10 @@ static dh_operand param_operand(const dh_emitter *e, const dh_block *block, cons
     uint32_t param = block->params[t->slot];
     DH_CHECK(param != DH_NONE, "tensor %s: block has no such parameter", t->name);
     const dh_operand *at = e->program->homes.at[param].at;
+    const uint32_t tied = e->states[DH_STATE_TIED_GRAD];
+    const bool head = e->program->graphs.at[block->graph]->kind == DH_BLOCK_HEAD;
+    if (t->kind == DH_TENSOR_GRAD && tied != DH_NONE && head && t->slot == DH_SLOT_HEAD_W)
+        return (dh_operand){.buffer = tied, .n_bytes = at[DH_BUF_GRAD].n_bytes};
     if (t->kind == DH_TENSOR_GRAD) return at[DH_BUF_GRAD];
     return at[DH_BUF_COPY].buffer != DH_NONE ? at[DH_BUF_COPY] : at[DH_BUF_MASTER];
 }
@@ -553,11 +590,6 @@ static dh_status bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t from_t
     DH_TRY(act_buffer(ctx, e, from, mb, from_tensor, &source[from_tensor]));
     target[to_tensor] = source[from_tensor];
     return DH_OK;
-}
-
-static const dh_graph *graph_of(const dh_emitter *e, uint32_t block)
-{
-    return e->program->graphs.at[e->program->blocks.at[block].graph];
 }
 
 /* A link has one tensor for either direction of travel. */

@@ -11,8 +11,14 @@ static const char *const kind_names[DH_N_BUFFER_KIND] = {
     [DH_BUF_GRAD] = "grad",     [DH_BUF_ADAM_M] = "adam.m", [DH_BUF_ADAM_V] = "adam.v",
     [DH_BUF_KV] = "kv",         [DH_BUF_ACT] = "act",       [DH_BUF_WORK] = "work"};
 static const char *const state_names[DH_N_STATE] = {
-    [DH_STATE_LOSS] = "loss", [DH_STATE_SQSUM] = "sqsum",   [DH_STATE_SQTOTAL] = "sqtotal",
-    [DH_STATE_NORM] = "norm", [DH_STATE_ROUTER] = "router", [DH_STATE_AUX] = "aux"};
+    [DH_STATE_LOSS] = "loss",
+    [DH_STATE_SQSUM] = "sqsum",
+    [DH_STATE_SQTOTAL] = "sqtotal",
+    [DH_STATE_NORM] = "norm",
+    [DH_STATE_ROUTER] = "router",
+    [DH_STATE_AUX] = "aux",
+    [DH_STATE_TIED_GRAD] = "head's part of a tied gradient",
+};
 
 const char *dh_stream_name(dh_stream stream)
 {

@@ -124,9 +124,26 @@ static dh_status add_reduction(dh_ctx *ctx, const dh_reducer *r, reduction_list 
     if (all.buffer == DH_NONE || dh_mesh_group_size(mesh_of(r), group) == 1) return DH_OK;
     dh_grad_reduction made = {.group = (int32_t)group,
                               .n = (int64_t)(all.n_bytes / sizeof(float)),
-                              .n_shard = (int64_t)(shard.n_bytes / sizeof(float))};
+                              .n_shard = (int64_t)(shard.n_bytes / sizeof(float)),
+                              .addend = DH_NONE};
     DH_TRY(dh_emit_range(ctx, r->emitter, all, &made.range));
     DH_TRY(dh_emit_range(ctx, r->emitter, shard, &made.shard));
+    return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
+}
+
+/* What the head on this rank has of the embedding's gradient. */
+static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f,
+                              reduction_list *list)
+{
+    const dh_program *p = dh_emitter_program(r->emitter);
+    const uint32_t tied = dh_program_state_buffer(p, DH_STATE_TIED_GRAD);
+    if (tied == DH_NONE || kind_of(r, f->first_block) != DH_BLOCK_EMBED) return DH_OK;
+    const dh_operand own = {.buffer = tied, .n_bytes = p->buffers.at[tied].n_bytes};
+    const uint32_t param = p->blocks.at[f->first_block].params[DH_SLOT_WTE];
+    dh_grad_reduction made = {
+        .group = -1, .n = (int64_t)(own.n_bytes / sizeof(float)), .shard = DH_NONE};
+    DH_TRY(dh_emit_range(ctx, r->emitter, p->homes.at[param].at[DH_BUF_GRAD], &made.range));
+    DH_TRY(dh_emit_range(ctx, r->emitter, own, &made.addend));
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
@@ -168,6 +185,7 @@ static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, redu
     const dh_flat f = dh_emitter_program(r->emitter)->flats.at[flat];
     const dh_operand replicated =
         part_of(f.vector[DH_BUF_GRAD], f.replicated0, f.n_vector - f.replicated0, sizeof(float));
+    DH_TRY(add_own_tied(ctx, r, &f, list));
     DH_TRY(add_reduction(ctx, r, list, DH_GROUP_TP, replicated, none));
     DH_TRY(add_tied(ctx, r, &f, list));
     return add_data(ctx, r, &f, list);

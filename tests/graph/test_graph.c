@@ -624,7 +624,7 @@ static void check_finds_tensor_faults(void **state)
     FAULT((t->shape[0] = INT64_MAX, t->base = DH_NONE), "axis 0 has size");
     FAULT(t->slot = 3, "has no slot");
     FAULT((t->kind = DH_TENSOR_PARAM), "needs a slot");
-    FAULT((t->kind = DH_TENSOR_STATE, t->slot = DH_N_STATE), "must be below 7");
+    FAULT((t->kind = DH_TENSOR_STATE, t->slot = DH_N_STATE), "must be below 8");
     FAULT(t->name[2] = ' ', "no valid name");
 #undef FAULT
     for (size_t i = 0; i < n; i++) {

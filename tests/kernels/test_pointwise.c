@@ -365,19 +365,66 @@ static void sums_in_float64(void **state)
     for (size_t k = 0; k < DH_COUNTOF(sizes); k++) {
         const int64_t n = sizes[k];
         buf x = buf_random(DH_F32, n, 1, &seed);
-        double sum = 0, squares = 0;
-        for (int64_t i = 0; i < n; i++) {
-            sum += get(x, i);
-            squares += get(x, i) * get(x, i);
-        }
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += get(x, i);
         check_value("sum", dh_k_sum(n, f32(x)), sum, 1e-12);
-        check_value("sum of squares", dh_k_sqsum(n, f32(x)), squares, 1e-12);
-        const double one = dh_k_sqsum(n, f32(x));
-        omp_set_num_threads(3);
-        assert_true(dh_k_sqsum(n, f32(x)) == one);
-        omp_set_num_threads(2);
         buf_free(x);
     }
+}
+
+static double square_sum(int64_t n, const float *x)
+{
+    double digits[DH_SQSUM_DIGITS];
+    dh_k_sqsum(n, x, digits);
+    return dh_k_exact_value(digits);
+}
+
+/* Of values from the smallest to the largest, cut anywhere and joined in another order, as
+ * buckets, shards, stages and ranks cut them. */
+static void squares_are_summed_exactly(void **state)
+{
+    uint64_t seed = test_seed("squares");
+    const int64_t n = 32 * 3000 + 5;
+    enum { PIECES = 40 };
+    buf x = buf_random(DH_F32, n, 1, &seed);
+    double squares = 0, whole[DH_SQSUM_DIGITS], pieces[PIECES][DH_SQSUM_DIGITS],
+           sum[DH_SQSUM_DIGITS] = {0};
+    for (int64_t i = 0; i < n; i++) squares += get(x, i) * get(x, i);
+    check_value("sum of squares", square_sum(n, f32(x)), squares, 1e-12);
+    for (int64_t i = 0; i < n; i++)
+        f32(x)[i] = ldexpf(f32(x)[i], (int)(test_rand(&seed) % 250) - 140);
+    dh_k_sqsum(n, f32(x), whole);
+    omp_set_num_threads(3);
+    dh_k_sqsum(n, f32(x), sum);
+    omp_set_num_threads(2);
+    assert_memory_equal(sum, whole, sizeof whole);
+    int64_t end = n;
+    for (int k = 0; k < PIECES; k++) {
+        const int64_t begin = k + 1 < PIECES ? end - (int64_t)(test_rand(&seed) % 100) * 32 : 0;
+        dh_k_sqsum(end - begin / 32 * 32, f32(x) + begin / 32 * 32, pieces[k]);
+        end = begin / 32 * 32;
+    }
+    dh_k_exact_sum(PIECES, pieces[0], sum);
+    assert_memory_equal(sum, whole, sizeof whole);
+    memset(sum, 0, sizeof sum); /* as an all-reduce adds them */
+    for (int k = 0; k < PIECES; k++)
+        for (int i = 0; i < DH_SQSUM_DIGITS; i++) sum[i] += pieces[k][i];
+    assert_true(dh_k_exact_value(sum) == dh_k_exact_value(whole));
+    buf_free(x);
+}
+
+static void square_sums_of_extremes(void **state)
+{
+    float x[64] = {0};
+    assert_true(square_sum(0, x) == 0 && square_sum(64, x) == 0);
+    x[0] = 0x1p-149f;
+    assert_true(square_sum(64, x) == 0x1p-298);
+    for (int i = 0; i < 64; i++) x[i] = 0x1.fffffep127f;
+    assert_true(square_sum(64, x) == 64 * ((double)x[0] * (double)x[0]));
+    x[40] = INFINITY;
+    assert_true(isinf(square_sum(64, x)));
+    x[3] = NAN;
+    assert_true(isnan(square_sum(64, x)));
 }
 
 static void finds_first_nonfinite(void **state)
@@ -409,6 +456,8 @@ const struct CMUnitTest pointwise_tests[] = {
     cmocka_unit_test(casts_round_to_nearest_even),
     cmocka_unit_test(adds_scales_copies),
     cmocka_unit_test(sums_in_float64),
+    cmocka_unit_test(squares_are_summed_exactly),
+    cmocka_unit_test(square_sums_of_extremes),
     cmocka_unit_test(finds_first_nonfinite),
 };
 const size_t n_pointwise_tests = DH_COUNTOF(pointwise_tests);

@@ -205,6 +205,24 @@ static void check_flags(const dh_schedule_row *row, const dh_schedule *s)
     }
 }
 
+/* Gradients of a weight are added in the order in which its micro-batches go back, and the
+ * head's with the forward: increasing on every stage, so that no schedule changes a bit. Rows
+ * with two copies of the model cannot be trained. */
+static void check_micro_batch_order(const dh_schedule *s)
+{
+    enum { FORWARD, WEIGHTS };
+    int32_t next[2 * MAX_P][2] = {{0}};
+    if (s->n_copies != 1) return;
+    for (int32_t n = 0; n < s->first_slot[s->n_ranks]; n++)
+        for (int32_t i = 0; i < s->slots[n].n_actions; i++) {
+            const dh_pipe_action *a = &s->slots[n].action[i];
+            if (a->kind == DH_PIPE_I) continue;
+            if (a->micro != next[a->stage][a->kind == DH_PIPE_F ? FORWARD : WEIGHTS]++)
+                fail_msg("%s p %d m %d: stage %d: %c%d out of turn", s->name, s->n_ranks,
+                         s->n_micro, a->stage, dh_pipe_kind_letter(a->kind), a->micro);
+        }
+}
+
 static bool is_accepted(const char *row, int32_t p, int32_t m)
 {
     if (strcmp(row, "interleaved-1f1b") == 0) return m % p == 0;
@@ -235,6 +253,7 @@ static void all_rows_valid_and_bounded(void **state)
                 assert_int_equal(s->n_ranks, p);
                 assert_int_equal(s->n_micro, m);
                 check_flags(rows[i], s);
+                check_micro_batch_order(s);
                 dh_schedule_use use[MAX_P];
                 if (dh_schedule_validate(&ctx, s, use) != DH_OK)
                     fail_msg("p %d m %d: %s", p, m, ctx.message);

@@ -53,6 +53,7 @@ static inline void run_folder(char *path, size_t cap, const char *dir, const cha
 typedef struct run_curve {
     int n;
     double loss[RUN_MAX_STEPS], norm[RUN_MAX_STEPS], val[RUN_MAX_STEPS];
+    double last; /* of run_curve_of: the last loss, with all its bits */
 } run_curve;
 
 /* Train a job: a model, what `settings` ("parallel.dp=2 train.dtype=bf16") changes, 20
@@ -130,6 +131,7 @@ static inline void run_curve_of(const char *model, const char *settings, const c
         fail_msg("%s: %s", settings, ctx.message);
     assert_int_equal(result.slab_planned, result.slab_peak);
     run_read_curve(out, curve);
+    curve->last = result.loss;
 }
 
 /* Largest difference of losses, and of validation losses, over steps [from, n). */

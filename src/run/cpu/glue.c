@@ -527,24 +527,20 @@ static dh_status run_loss_grad(dh_ctx *ctx, const dh_cpu_call *c)
 
 static dh_status run_sqsum(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    *(double *)c->out[0] = dh_k_sqsum(dh_tensor_elements(in_tensor(c, 0)), c->in[0]);
+    dh_k_sqsum(dh_tensor_elements(in_tensor(c, 0)), c->in[0], c->out[0]);
     return DH_OK;
 }
 
 static dh_status run_sum(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    const double *values = c->in[0];
-    const int64_t n = values ? in_tensor(c, 0)->shape[0] : 0;
-    double total = 0;
-    for (int64_t i = 0; i < n; i++) total += values[i];
-    *(double *)c->out[0] = total;
+    dh_k_exact_sum(c->in[0] ? in_tensor(c, 0)->shape[0] : 0, c->in[0], c->out[0]);
     return DH_OK;
 }
 
 static dh_status run_clip(dh_ctx *ctx, const dh_cpu_call *c)
 {
     double *norm = c->out[0];
-    norm[0] = sqrt(*(const double *)c->in[0]);
+    norm[0] = sqrt(dh_k_exact_value(c->in[0]));
     /* torch.nn.utils.clip_grad_norm_'s factor, its 1e-6 included. */
     norm[1] = c->step->grad_clip > 0 ? fmin(1.0, c->step->grad_clip / (norm[0] + 1e-6)) : 1.0;
     return DH_OK;

@@ -177,8 +177,14 @@ void dh_k_ce_grad(dh_dtype dtype, int64_t n, int64_t v0, int64_t v1, const void 
 
 /* ---- whole arrays ---------------------------------------------------------------------- */
 
-double dh_k_sum(int64_t n, const float *x);   /* in float64, fixed order */
-double dh_k_sqsum(int64_t n, const float *x); /* sum of squares, likewise */
+double dh_k_sum(int64_t n, const float *x); /* in float64, fixed order */
+/* Exact sums (DH_SQSUM_DIGITS): squares of each run of 32 elements are added in float64 in a fixed
+ * order, runs exactly: cut at multiples of 32, or in another order, an array has the same
+ * sum. Not finite where an element or a square is not. */
+void dh_k_sqsum(int64_t n, const float *x, double *digits);
+/* Sum of n exact sums, rows of digits. */
+void dh_k_exact_sum(int64_t n, const double *rows, double *digits);
+double dh_k_exact_value(const double *digits); /* sums over ranks included */
 /* Index of the first NaN or infinity, -1 when there is none. */
 int64_t dh_k_first_nonfinite(dh_dtype dtype, int64_t n, const void *x);
 

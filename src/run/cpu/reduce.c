@@ -1,8 +1,9 @@
 /* Sums of whole arrays: a fixed number of parts, each summed in order, then the
- * parts in order. */
+ * parts in order; sums of squares exactly, in any order. */
 #include "run/cpu/split.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { PARTS = 256 };
 
@@ -12,27 +13,114 @@ static int64_t part_start(int64_t n, int64_t i)
     return DH_MIN(n, div_up(div_up(n, PARTS), 64) * 64 * i);
 }
 
-static double sum_parts(int64_t n, const float *x, double (*sum)(int64_t n, const float *x))
+double dh_k_sum(int64_t n, const float *x)
 {
     double parts[PARTS];
+    const dh_simd *simd = dh_simd_get();
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MIN)
     for (int64_t i = 0; i < PARTS; i++) {
         const int64_t start = part_start(n, i);
-        parts[i] = sum(part_start(n, i + 1) - start, x + start);
+        parts[i] = simd->sum(part_start(n, i + 1) - start, x + start);
     }
     double total = 0;
     for (int64_t i = 0; i < PARTS; i++) total += parts[i];
     return total;
 }
 
-double dh_k_sum(int64_t n, const float *x)
+/* ---- exact sums of squares -------------------------------------------------------------- */
+
+/* Neal 2015, arXiv 1505.05571, 2: fixed point over the whole range, wide digits that take
+ * many additions before they carry. A square of float32 is 2^-298 at least, of which the
+ * last bit of a float64 is 2^-350; 2^31 sums of RUN squares fit above the largest. */
+enum { LOWEST = -352, RUN = 32 };
+
+typedef struct exact {
+    uint64_t digits[DH_SQSUM_DIGITS];
+    double odd; /* sum of what is not finite, else 0 */
+} exact;
+
+static void exact_add(exact *e, double x)
 {
-    return sum_parts(n, x, dh_simd_get()->sum);
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const int exponent = (int)(bits >> 52);
+    if (exponent >= 0x7ff) e->odd += x; /* not finite: a sum of squares has no other sign */
+    if (exponent >= 0x7ff || exponent == 0) return;
+    const uint64_t mantissa = (bits & ((UINT64_C(1) << 52) - 1)) | UINT64_C(1) << 52;
+    const int at = exponent - 1075 - LOWEST;
+    uint64_t *digit = &e->digits[at / 32];
+    const uint64_t above = mantissa >> (32 - at % 32);
+    digit[0] += (uint32_t)(mantissa << at % 32);
+    digit[1] += (uint32_t)above;
+    digit[2] += above >> 32;
 }
 
-double dh_k_sqsum(int64_t n, const float *x)
+static void exact_join(exact *e, const exact *other)
 {
-    return sum_parts(n, x, dh_simd_get()->sqsum);
+    for (int i = 0; i < DH_SQSUM_DIGITS; i++) e->digits[i] += other->digits[i];
+    e->odd += other->odd;
+}
+
+/* Digits below 2^32, but for the last: one form for one value. */
+static void exact_carry(exact *e)
+{
+    for (int i = 0; i + 1 < DH_SQSUM_DIGITS; i++) {
+        e->digits[i + 1] += e->digits[i] >> 32;
+        e->digits[i] = (uint32_t)e->digits[i];
+    }
+}
+
+static void exact_write(exact *e, double *digits)
+{
+    exact_carry(e);
+    for (int i = 0; i < DH_SQSUM_DIGITS; i++) digits[i] = (double)e->digits[i];
+    if (e->odd != 0) digits[0] = e->odd;
+}
+
+static void exact_read(const double *digits, exact *e)
+{
+    *e = (exact){.odd = isfinite(digits[0]) ? 0 : digits[0]};
+    for (int i = 0; i < DH_SQSUM_DIGITS; i++)
+        if (isfinite(digits[i])) e->digits[i] = (uint64_t)digits[i];
+}
+
+static void sqsum_part(int64_t n, const float *x, exact *sum)
+{
+    const dh_simd *simd = dh_simd_get();
+    *sum = (exact){{0}, 0};
+    for (int64_t i = 0; i < n; i += RUN) exact_add(sum, simd->sqsum(DH_MIN(RUN, n - i), x + i));
+}
+
+void dh_k_sqsum(int64_t n, const float *x, double *digits)
+{
+    exact parts[PARTS];
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MIN)
+    for (int64_t i = 0; i < PARTS; i++) {
+        const int64_t start = part_start(n, i);
+        sqsum_part(part_start(n, i + 1) - start, x + start, &parts[i]);
+    }
+    for (int64_t i = 1; i < PARTS; i++) exact_join(&parts[0], &parts[i]);
+    exact_write(&parts[0], digits);
+}
+
+void dh_k_exact_sum(int64_t n, const double *rows, double *digits)
+{
+    exact sum = {{0}, 0}, row;
+    for (int64_t i = 0; i < n; i++) {
+        exact_read(rows + i * DH_SQSUM_DIGITS, &row);
+        exact_join(&sum, &row);
+    }
+    exact_write(&sum, digits);
+}
+
+double dh_k_exact_value(const double *digits)
+{
+    exact e;
+    double value = 0;
+    exact_read(digits, &e);
+    exact_carry(&e);
+    for (int i = DH_SQSUM_DIGITS; i-- > 0;) value += ldexp((double)e.digits[i], 32 * i + LOWEST);
+    return e.odd != 0 ? e.odd : value;
 }
 
 int64_t dh_k_first_nonfinite(dh_dtype dtype, int64_t n, const void *x)

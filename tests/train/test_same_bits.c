@@ -1,0 +1,200 @@
+/* What may not change a bit of a run: running it again; on one mesh its strategy, policy and
+ * schedule; sharding the optimizer, stages, buckets. Losses, gradient norms, weights and moments
+ * are compared.
+ *
+ * What holds it: kernels see the same operands in the same order whatever runs beside them;
+ * gradients of a weight are added by micro-batch in every schedule, those of the two ends of
+ * a tied embedding apart; sums over ranks go by element in the order of the group; the gradient
+ * norm's squares are added exactly. */
+#include "ranks.h"
+
+#include "dhelix/schedule.h"
+
+static char dir[256];
+
+/* A run that others are to repeat bit for bit. */
+typedef struct run_base {
+    const char *model, *settings;
+    char out[300];
+    run_curve curve;
+} run_base;
+
+static void begin_base(run_base *base, const char *model, const char *settings)
+{
+    base->model = model;
+    base->settings = settings;
+    run_folder(base->out, sizeof base->out, dir, "base");
+    run_curve_of(model, settings, base->out, &base->curve);
+}
+
+/* The base with more settings: the last of two for one thing counts. */
+static void expect_base(const run_base *base, const char *more)
+{
+    char settings[400], out[300];
+    run_curve curve;
+    snprintf(settings, sizeof settings, "%s %s", base->settings, more);
+    run_folder(out, sizeof out, dir, "repeated");
+    run_curve_of(base->model, settings, out, &curve);
+    const double d =
+        fmax(run_distance(&base->curve, &curve, 0), fabs(curve.last - base->curve.last));
+    double norms = 0;
+    for (int i = 0; i < curve.n; i++)
+        norms = fmax(norms, fabs(curve.norm[i] - base->curve.norm[i]));
+    if (d != 0 || norms != 0 || !run_same_bytes(base->out, out, curve.n))
+        fail_msg("%s: with \"%s\" other bits: losses by %g, norms by %g", base->settings, more, d,
+                 norms);
+    run_remove(out);
+}
+
+static void expect_same_run(const char *model, const char *settings, const char *more)
+{
+    run_base base;
+    begin_base(&base, model, settings);
+    expect_base(&base, more);
+    run_remove(base.out);
+}
+
+static void a_run_repeats_bit_for_bit(void **state)
+{
+    static const char *const repeated[] = {
+        "parallel.dp=2 parallel.tp=2 parallel.zero1=true model.dropout=0.1",
+        "parallel.dp=2 parallel.tp=2 parallel.pp=2 strategy=dhelix",
+        "parallel.tp=2 parallel.cp=2 train.dtype=bf16",
+    };
+    for (size_t i = 0; i < DH_COUNTOF(repeated); i++) expect_same_run(RUN_LLAMA, repeated[i], "");
+}
+
+/* ---- strategies ---------------------------------------------------------------------------- */
+
+/* Ways to order two strands. Where pp > 1 all but the first run on another schedule and
+ * another placement of the layers than the base. */
+static const char *const ways[] = {
+    "strategy=dhelix",
+    "strategy=wavelet+",
+    "strategy=dhelix-paper",
+    "strategy=dhelix overlap.policy=round-robin",
+    "strategy=dhelix overlap.barriers=full",
+    "parallel.schedule=dhelix-w strategy=round-robin",
+    "parallel.schedule=dhelix-w strategy=list",
+};
+
+typedef struct mesh {
+    const char *model, *settings;
+    bool rings; /* tensor parallelism, which intra-batch cuts */
+} mesh;
+
+static const mesh meshes[] = {
+    {RUN_GPT2, "parallel.tp=2 train.batch=5", true}, /* an odd number of micro-batches */
+    {RUN_GPT2, "parallel.tp=2 parallel.pp=2 train.batch=7", true},
+    {RUN_GPT2, "parallel.pp=2 parallel.dp=2 parallel.zero1=true optimizer.grad_clip=0.05", false},
+    {RUN_LLAMA, "parallel.cp=2", false},
+    {RUN_EXPERTS, "parallel.dp=2 parallel.ep=2 model.router_aux_coef=0.01", false},
+    {RUN_GPT2, "parallel.tp=2 parallel.cp=2", true},
+    {RUN_LLAMA, "parallel.tp=2 parallel.pp=2 train.dtype=bf16 train.recompute=selective", true},
+};
+
+/* Sums of a ring go in its own order: equal within what test_intra_batch.c allows. */
+static double compare_rings(const run_base *base)
+{
+    char settings[300], out[300];
+    run_curve curve;
+    snprintf(settings, sizeof settings, "%s strategy=intra-batch", base->settings);
+    run_folder(out, sizeof out, dir, "rings");
+    run_curve_of(base->model, settings, out, &curve);
+    const double d = run_distance(&base->curve, &curve, 0);
+    const double allowed = run_tolerance(strstr(settings, "bf16") ? DH_BF16 : DH_F32);
+    if (!(d <= allowed)) fail_msg("%s: losses differ by %g", settings, d);
+    run_remove(out);
+    return d;
+}
+
+static void strategies_change_no_bit(void **state)
+{
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
+        char settings[200];
+        run_base base;
+        double rings = 0;
+        snprintf(settings, sizeof settings, "%s train.steps=10", meshes[i].settings);
+        begin_base(&base, meshes[i].model, settings);
+        assert_int_equal(base.curve.n, 10);
+        for (size_t k = 0; k < DH_COUNTOF(ways); k++) expect_base(&base, ways[k]);
+        if (meshes[i].rings) rings = compare_rings(&base);
+        printf("  %s: the same bits, rings %.2g\n", meshes[i].settings, rings);
+        run_remove(base.out);
+    }
+}
+
+/* ---- schedules ----------------------------------------------------------------------------- */
+
+static void schedules_change_no_bit(void **state)
+{
+    size_t n;
+    int n_checked = 0;
+    run_base base;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    begin_base(&base, RUN_GPT2, "parallel.pp=2 parallel.dp=2");
+    for (size_t i = 0; i < n; i++) {
+        const dh_placement at = rows[i]->placement;
+        char schedule[100];
+        if (at == DH_PLACE_BIDIRECTIONAL || at == DH_PLACE_PARALLEL)
+            continue; /* two copies of the model: refused */
+        snprintf(schedule, sizeof schedule, "parallel.schedule=%s%s", rows[i]->name,
+                 at == DH_PLACE_ROUND_ROBIN ? " parallel.virtual_stages=2" : "");
+        expect_base(&base, schedule);
+        n_checked++;
+    }
+    run_remove(base.out);
+    assert_true(n_checked >= 10);
+}
+
+/* ---- sums over ranks ------------------------------------------------------------------------ */
+
+/* One and two virtual stages, sharded and whole optimizers: the same sums. */
+static void sharding_changes_no_bit(void **state)
+{
+    expect_same_run(RUN_LLAMA, "parallel.dp=4", "parallel.zero1=true");
+    expect_same_run(RUN_GPT2, "parallel.tp=2 parallel.dp=2 optimizer.grad_clip=0.1",
+                    "parallel.pp=2");
+}
+
+/* All blocks in one bucket, some, pieces of one: the same sums. */
+static void buckets_change_no_bit(void **state)
+{
+    static const char *const runs[] = {
+        "parallel.dp=4",
+        "parallel.dp=2 parallel.tp=2 parallel.zero1=true train.dtype=bf16",
+        "parallel.dp=2 parallel.pp=2 parallel.zero1=true parallel.schedule=zb-v",
+        "parallel.cp=2 parallel.dp=2",
+    };
+    for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        run_base base;
+        begin_base(&base, i % 2 ? RUN_GPT2 : RUN_EXPERTS, runs[i]);
+        expect_base(&base, "parallel.bucket_mb=0.1");
+        expect_base(&base, "parallel.bucket_mb=0.005");
+        run_remove(base.out);
+    }
+}
+
+/* ---- entry ---------------------------------------------------------------------------------- */
+
+static int make_folder(void **state)
+{
+    test_tmpdir(dir, sizeof dir);
+    return 0;
+}
+
+static int drop_folder(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_repeats_bit_for_bit), cmocka_unit_test(strategies_change_no_bit),
+        cmocka_unit_test(schedules_change_no_bit),   cmocka_unit_test(sharding_changes_no_bit),
+        cmocka_unit_test(buckets_change_no_bit),
+    };
+    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+}
