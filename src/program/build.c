@@ -233,7 +233,14 @@ static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
     if (e->slot) return plan_emit_slot(ctx, b, e->slot);
     if (e->from != DH_NONE)
         DH_TRY(dh_emit_bind(ctx, b->emitter, e->from, e->link, e->micro, e->forward));
-    return dh_emit_phases(ctx, b->emitter, e->link, e->micro, DH_PHASES(DH_PHASE_F));
+    DH_TRY(dh_emit_phases(ctx, b->emitter, e->link, e->micro, DH_PHASES(DH_PHASE_F)));
+    stage *s = e->from != DH_NONE && !e->forward ? plan_stage(b, e->stage) : NULL;
+    if (!s || !s->reduces_late) return DH_OK;
+    s->reduces_late = false;
+    for (size_t i = s->n_chain; i-- > 0;)
+        if (!dh_reductions_last(&b->reducer, s->chain[i]))
+            DH_TRY(dh_reductions_emit(ctx, &b->reducer, s->chain[i]));
+    return DH_OK;
 }
 
 static dh_status emit_step(dh_ctx *ctx, plan *b)

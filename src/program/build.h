@@ -12,6 +12,7 @@ typedef struct stage {
     size_t n_chain;
     uint32_t recv_forward, send_forward, recv_backward, send_backward; /* links, DH_NONE */
     int64_t backward_left; /* backwards (or weight gradients) of the step not yet emitted */
+    bool reduces_late;     /* its reductions are emitted once its last gradient is on its way */
 } stage;
 
 typedef struct plan {

@@ -63,17 +63,20 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
                                item_list *list)
 {
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
+    /* Reductions may share a stream with the transfer that the stage before waits for. */
+    const bool last = weights && s->backward_left == 1;
+    const bool late = inputs && s->send_backward != DH_NONE;
     uint32_t from = source_of(b, s, false);
     for (size_t i = s->n_chain; i-- > 0; from = s->chain[i]) {
         if (from != DH_NONE && inputs)
             DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, false));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, phases, list));
-        bool reduces =
-            weights && s->backward_left == 1 && !dh_reductions_last(&b->reducer, s->chain[i]);
+        const bool reduces = last && !late && !dh_reductions_last(&b->reducer, s->chain[i]);
         if (reduces && !dh_vec_push(list, (item){s->chain[i], DH_NONE, mb}))
             return plan_no_memory(ctx);
     }
     if (weights) s->backward_left--;
+    s->reduces_late = last && late;
     return DH_OK;
 }
 
