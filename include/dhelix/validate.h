@@ -27,6 +27,7 @@ const char *dh_validation_measure_name(dh_validation_measure measure);
 
 typedef struct dh_validation_row {
     const char *label;
+    const char *group; /* rows in a line that are shown as one where not all are; NULL: by itself */
     double predicted, published; /* in the table's unit */
     double error;                /* by the table's measure */
 } dh_validation_row;
@@ -52,6 +53,7 @@ struct dh_validation {
     const char *source;  /* first line of the table's file */
     dh_validation_row *rows;
     size_t n_rows;
+    const char *group; /* of rows that are added */
     double mean_error, max_error;
     const char *remark; /* what beside the rows was found: orders that are right or wrong; NULL */
 };

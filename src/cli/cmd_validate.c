@@ -5,8 +5,12 @@
 #include "cli/cli.h"
 #include "dhelix/validate.h"
 
+enum { ROWS_GROUPED, ROWS_ALL };
+static const char *const rows_names[] = {"grouped", "all", NULL};
+
 typedef struct validate_args {
     bool markdown;
+    int rows;
     const char *cluster;
 } validate_args;
 
@@ -20,6 +24,12 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_FLAG,
      .offset = offsetof(validate_args, markdown),
      .doc = "a table in Markdown: of TABLE its rows, otherwise a line for every table"},
+    {.name = "rows",
+     .kind = DH_CLI_ENUM,
+     .offset = offsetof(validate_args, rows),
+     .names = rows_names,
+     .doc = "of long tables a line for rows that belong together, with their means, or one for "
+            "every row (default: grouped); --json has every row"},
 };
 
 static const char *unit_of(const dh_validation_table *t)
@@ -40,6 +50,37 @@ static void print_aim(dh_str *out, const dh_validation *v, const char *before, c
     dh_str_printf(out, "%s%s", between, dh_validation_meets_aim(v) ? "met" : "missed");
 }
 
+/* ---- lines --------------------------------------------------------------------------------- */
+
+/* What is shown in one line: a row, or the means of a group. */
+typedef struct line {
+    char label[192];
+    double predicted, published, error;
+} line;
+
+/* From row *at on, which moves behind it. */
+static line next_line(const dh_validation *v, bool all, size_t *at)
+{
+    const dh_validation_row *first = &v->rows[*at];
+    line l = {.error = 0};
+    size_t n = 0;
+    do {
+        const dh_validation_row *r = &v->rows[(*at)++];
+        l.predicted += r->predicted;
+        l.published += r->published;
+        l.error += r->error;
+        n++;
+    } while (!all && first->group && *at < v->n_rows && v->rows[*at].group == first->group);
+    l.predicted /= (double)n;
+    l.published /= (double)n;
+    l.error /= (double)n;
+    if (n > 1)
+        snprintf(l.label, sizeof l.label, "%s, mean of %zu", first->group, n);
+    else
+        snprintf(l.label, sizeof l.label, "%s", first->label);
+    return l;
+}
+
 /* ---- text -------------------------------------------------------------------------------- */
 
 static void print_summary(dh_str *out, const dh_validation *v)
@@ -51,7 +92,7 @@ static void print_summary(dh_str *out, const dh_validation *v)
     dh_str_printf(out, "\n");
 }
 
-static void print_rows(dh_str *out, const dh_validation *v)
+static void print_rows(dh_str *out, const dh_validation *v, bool all)
 {
     const dh_validation_table *t = v->table;
     dh_str_printf(out, "%s: %s\n", t->name, t->doc);
@@ -61,10 +102,10 @@ static void print_rows(dh_str *out, const dh_validation *v)
     dh_cli_wrap(out, t->how, 13, 118);
     dh_str_printf(out, "  %-58s %12s %12s %10s\n", *t->unit ? t->unit : "row", "predicted",
                   "published", "error");
-    for (size_t i = 0; i < v->n_rows; i++) {
-        const dh_validation_row *r = &v->rows[i];
-        dh_str_printf(out, "  %-58s %12.5g %12.5g %10.3g\n", r->label, r->predicted, r->published,
-                      r->error);
+    for (size_t i = 0; i < v->n_rows;) {
+        const line l = next_line(v, all, &i);
+        dh_str_printf(out, "  %-58s %12.5g %12.5g %10.3g\n", l.label, l.predicted, l.published,
+                      l.error);
     }
     if (v->remark) {
         dh_str_printf(out, "  ");
@@ -83,11 +124,13 @@ static void markdown_heading(dh_str *out, bool rows)
                            "|---|---|---|---|---|---|\n");
 }
 
-static void markdown_rows(dh_str *out, const dh_validation *v)
+static void markdown_rows(dh_str *out, const dh_validation *v, bool all)
 {
-    for (size_t i = 0; i < v->n_rows; i++)
-        dh_str_printf(out, "| %s | %.5g | %.5g | %.3g |\n", v->rows[i].label, v->rows[i].predicted,
-                      v->rows[i].published, v->rows[i].error);
+    for (size_t i = 0; i < v->n_rows;) {
+        const line l = next_line(v, all, &i);
+        dh_str_printf(out, "| %s | %.5g | %.5g | %.3g |\n", l.label, l.predicted, l.published,
+                      l.error);
+    }
 }
 
 static void markdown_summary(dh_str *out, const dh_validation *v)
@@ -130,7 +173,8 @@ static json_t *table_json(const dh_validation *v)
 typedef struct output {
     dh_cli *cli;
     const char *cluster;
-    bool markdown, one; /* one table: its rows */
+    bool markdown, all; /* all: rows, not groups of them */
+    bool one;           /* one table: its rows */
     dh_str text;
     json_t *json;
 } output;
@@ -139,10 +183,12 @@ static void show(output *o, const dh_validation *v)
 {
     if (o->cli->json) {
         json_array_append_new(o->json, table_json(v));
+    } else if (o->markdown && o->one) {
+        markdown_rows(&o->text, v, o->all);
     } else if (o->markdown) {
-        (o->one ? markdown_rows : markdown_summary)(&o->text, v);
+        markdown_summary(&o->text, v);
     } else {
-        if (!o->cli->quiet) print_rows(&o->text, v);
+        if (!o->cli->quiet) print_rows(&o->text, v, o->all);
         print_summary(&o->text, v);
         if (!o->one && !o->cli->quiet) dh_str_printf(&o->text, "\n");
     }
@@ -172,6 +218,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     output o = {.cli = cli,
                 .cluster = a->cluster,
                 .markdown = a->markdown,
+                .all = a->rows == ROWS_ALL,
                 .one = cli->args.n > 0,
                 .json = json_array()};
     dh_status st = show_tables(ctx, &o, tables, n);

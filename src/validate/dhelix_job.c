@@ -63,7 +63,8 @@ static dh_op_time megatron_solo(const void *self, const dh_cost_op *op)
 {
     const dh_paper_costs *c = self;
     dh_op_time t = c->cluster->solo(c->cluster->self, op);
-    if (op->op->type == DH_OP_RING_EXCHANGE) t.ns *= exchange_factor(c, op);
+    if (op->op->type == DH_OP_RING_EXCHANGE && op->op->group == DH_GROUP_CP)
+        t.ns *= exchange_factor(c, op);
     return t;
 }
 
@@ -97,21 +98,62 @@ dh_status dh_paper_megatron_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster
 
 /* ---- simulation -------------------------------------------------------------------------- */
 
-static dh_status schedule_of(dh_ctx *ctx, const dh_paper_job *job, const dh_strategy *strategy,
-                             dh_schedule **schedule)
+/* Micro-batches from which on each batch of PERIOD more adds the same time, as steady phases of
+ * one-forward-one-backward and of the W-shape do. TUNING: with 4 and 8 the W-shape on two stages is
+ * off by 1 %, with 8 and 12 no job is off by a millionth (tests/validate). */
+enum { SHORT = 8, PERIOD = 4 };
+
+static dh_status schedule_of(dh_ctx *ctx, const dh_program_spec *spec, dh_schedule **schedule)
 {
     const dh_schedule_row *row;
-    const dh_schedule_spec spec = {.n_ranks = (int32_t)job->pp,
-                                   .n_micro = (int32_t)(job->global_batch / job->dp)};
+    const dh_strategy *strategy = spec->strategy;
+    const dh_schedule_spec sizes = {.n_ranks = (int32_t)spec->mesh.pp,
+                                    .n_micro = (int32_t)spec->n_micro};
     DH_TRY(dh_schedule_find(ctx, strategy->schedule ? strategy->schedule : "1f1b", &row));
-    return dh_schedule_generate(ctx, row, &spec, schedule);
+    return dh_schedule_generate(ctx, row, &sizes, schedule);
+}
+
+static dh_status simulate(dh_ctx *ctx, const dh_program_spec *job, int64_t n_micro,
+                          const dh_paper_question *question, double *ns)
+{
+    dh_schedule *schedule;
+    dh_sim *sim;
+    dh_program_spec spec = *job;
+    spec.n_micro = n_micro;
+    DH_TRY(schedule_of(ctx, &spec, &schedule));
+    spec.schedule = schedule;
+    dh_status st = dh_simulate(ctx, &spec, spec.costs, &(dh_sim_options){0}, &sim);
+    if (st == DH_OK) {
+        st = question->ask(ctx, sim, ns);
+        dh_sim_destroy(sim);
+    }
+    dh_schedule_destroy(schedule);
+    return st;
+}
+
+/* From two short steps, which share the orders found, to a long one. */
+static dh_status extrapolate(dh_ctx *ctx, const dh_program_spec *job,
+                             const dh_paper_question *question, double *ns)
+{
+    double shorter[DH_PAPER_ANSWERS], longer[DH_PAPER_ANSWERS];
+    dh_program_spec spec = *job;
+    dh_ordering ordering;
+    DH_TRY(dh_strategy_ordering(ctx, job->strategy, &ordering));
+    spec.ordering = &ordering;
+    ordering.cache = dh_order_cache_create();
+    if (!ordering.cache) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    dh_status st = simulate(ctx, &spec, SHORT, question, shorter);
+    if (st == DH_OK) st = simulate(ctx, &spec, SHORT + PERIOD, question, longer);
+    dh_order_cache_destroy(ordering.cache);
+    if (st != DH_OK) return st;
+    const double periods = (double)(job->n_micro - SHORT) / PERIOD;
+    for (int i = 0; i < question->n; i++) ns[i] = shorter[i] + (longer[i] - shorter[i]) * periods;
+    return DH_OK;
 }
 
 dh_status dh_paper_simulate(dh_ctx *ctx, const dh_cluster *cluster, const dh_costs *costs,
-                            const dh_paper_job *job, dh_sim **sim)
+                            const dh_paper_job *job, const dh_paper_question *question, double *ns)
 {
-    const dh_strategy *strategy;
-    dh_schedule *schedule;
     dh_program_spec spec = {.model = &job->model,
                             .mode = DH_MODE_TRAIN,
                             .dtype = DH_BF16,
@@ -120,17 +162,23 @@ dh_status dh_paper_simulate(dh_ctx *ctx, const dh_cluster *cluster, const dh_cos
                             .seq = job->seq,
                             .n_micro = job->global_batch / job->dp,
                             .loss_scale = 1,
+                            .costs = costs,
                             .unplaced = true};
-    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
+    DH_TRY(dh_strategy_find(ctx, job->strategy, &spec.strategy));
     DH_TRY(dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, 1, &spec.mesh));
-    DH_TRY(schedule_of(ctx, job, strategy, &schedule));
-    spec.schedule = schedule;
-    spec.strategy = strategy;
-    spec.costs = costs;
-    dh_status st = dh_simulate(ctx, &spec, costs, &(dh_sim_options){0}, sim);
-    dh_schedule_destroy(schedule);
-    return st;
+    if (job->whole || spec.n_micro <= SHORT + PERIOD)
+        return simulate(ctx, &spec, spec.n_micro, question, ns);
+    return extrapolate(ctx, &spec, question, ns);
 }
+
+static dh_status ask_step(dh_ctx *ctx, const dh_sim *sim, double *ns)
+{
+    (void)ctx;
+    ns[0] = (double)sim->step_ns;
+    return DH_OK;
+}
+
+const dh_paper_question dh_paper_step = {1, ask_step};
 
 double dh_paper_flops(const dh_paper_job *job)
 {

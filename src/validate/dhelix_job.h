@@ -12,14 +12,26 @@ typedef struct dh_paper_job {
     int64_t seq;
     int64_t global_batch; /* sequences */
     const char *strategy; /* row of dh_strategies */
+    bool whole;           /* every micro-batch is simulated */
 } dh_paper_job;
+
+/* What a simulated step is asked for. */
+enum { DH_PAPER_ANSWERS = 8 };
+typedef struct dh_paper_question {
+    int n; /* <= DH_PAPER_ANSWERS */
+    /* Times of the step, ns [n]; each grows evenly with the number of micro-batches. */
+    dh_status (*ask)(dh_ctx *ctx, const dh_sim *sim, double *ns);
+} dh_paper_question;
+extern const dh_paper_question dh_paper_step; /* its time alone */
 
 /* A model of tables 3 to 5 by name; dp, tp, pp, cp and strategy are left alone.
  * errors    DH_EMISSING */
 dh_status dh_paper_model(dh_ctx *ctx, dh_arena *arena, const char *name, dh_model *model);
-/* Simulate a step on the cluster's nodes. Caller frees with dh_sim_destroy. */
+/* Simulate a step on the cluster's nodes. Of a long one two short ones are simulated, and
+ * what more micro-batches add to a steady pipeline is added.
+ * out       ns [question->n] */
 dh_status dh_paper_simulate(dh_ctx *ctx, const dh_cluster *cluster, const dh_costs *costs,
-                            const dh_paper_job *job, dh_sim **sim);
+                            const dh_paper_job *job, const dh_paper_question *question, double *ns);
 /* Costs of a cluster, with what Megatron-LM does differently from our single strand; must stay
  * where it is while it is used.
  *   - Its own attention repeated keys and values to the number of query heads before they were

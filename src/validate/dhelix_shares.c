@@ -50,26 +50,26 @@ static enum share share_of(const dh_program *p, const dh_instr *instr)
 }
 
 /* Every moment belongs to the first of: computation, CP, TP, others. */
-static void add_up(const edge *edges, size_t n, int64_t step_ns, double shares[N_SHARES])
+static void add_up(const edge *edges, size_t n, int64_t step_ns, double ns[N_SHARES])
 {
     int running[N_SHARES] = {0};
     int64_t last = 0, named = 0;
-    memset(shares, 0, N_SHARES * sizeof *shares);
+    memset(ns, 0, N_SHARES * sizeof *ns);
     for (size_t i = 0; i < n; i++) {
         static const enum share order[] = {SHARE_COMPUTE, SHARE_CP, SHARE_TP};
         for (size_t k = 0; k < DH_COUNTOF(order); k++) {
             if (!running[order[k]]) continue;
-            shares[order[k]] += (double)(edges[i].at_ns - last) / (double)step_ns;
+            ns[order[k]] += (double)(edges[i].at_ns - last);
             named += edges[i].at_ns - last;
             break;
         }
         last = edges[i].at_ns;
         running[edges[i].kind] += edges[i].delta;
     }
-    shares[SHARE_OTHERS] = (double)(step_ns - named) / (double)step_ns;
+    ns[SHARE_OTHERS] = (double)(step_ns - named);
 }
 
-static dh_status measure(dh_ctx *ctx, const dh_sim *sim, double shares[N_SHARES])
+static dh_status ask_shares(dh_ctx *ctx, const dh_sim *sim, double *ns)
 {
     const dh_sim_rank *r = &sim->ranks[0];
     const size_t n = r->program->instrs.n;
@@ -81,7 +81,7 @@ static dh_status measure(dh_ctx *ctx, const dh_sim *sim, double shares[N_SHARES]
         edges[2 * i + 1] = (edge){r->spans[i].end_ns, kind, -1};
     }
     qsort(edges, 2 * n, sizeof *edges, compare_edges);
-    add_up(edges, 2 * n, sim->step_ns, shares);
+    add_up(edges, 2 * n, sim->step_ns, ns);
     free(edges);
     return DH_OK;
 }
@@ -92,7 +92,8 @@ static dh_status measure(dh_ctx *ctx, const dh_sim *sim, double shares[N_SHARES]
 static dh_status simulate(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster, size_t which,
                           double shares[N_SHARES])
 {
-    dh_sim *sim;
+    const dh_paper_question question = {N_SHARES, ask_shares};
+    double ns[N_SHARES], sum = 0;
     dh_paper_costs costs;
     dh_paper_job job = {.dp = jobs[which].dp,
                         .tp = jobs[which].tp,
@@ -103,10 +104,10 @@ static dh_status simulate(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluste
                         .strategy = "sequential"};
     DH_TRY(dh_paper_model(ctx, arena, jobs[which].model, &job.model));
     DH_TRY(dh_paper_megatron_costs(ctx, arena, cluster, &job, &costs));
-    DH_TRY(dh_paper_simulate(ctx, cluster, &costs.costs, &job, &sim));
-    dh_status st = measure(ctx, sim, shares);
-    dh_sim_destroy(sim);
-    return st;
+    DH_TRY(dh_paper_simulate(ctx, cluster, &costs.costs, &job, &question, ns));
+    for (int s = 0; s < N_SHARES; s++) sum += ns[s];
+    for (int s = 0; s < N_SHARES; s++) shares[s] = ns[s] / sum;
+    return DH_OK;
 }
 
 static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,

@@ -34,7 +34,7 @@ static dh_status read_job(dh_ctx *ctx, dh_arena *arena, const dh_published *t, s
 }
 
 static dh_status simulate(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster,
-                          dh_paper_job *job, size_t system, dh_sim **sim)
+                          dh_paper_job *job, size_t system, double *step_ns)
 {
     dh_paper_costs megatron;
     const dh_costs *costs;
@@ -44,7 +44,7 @@ static dh_status simulate(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluste
         DH_TRY(dh_paper_megatron_costs(ctx, arena, cluster, job, &megatron));
         costs = &megatron.costs;
     }
-    return dh_paper_simulate(ctx, cluster, costs, job, sim);
+    return dh_paper_simulate(ctx, cluster, costs, job, &dh_paper_step, step_ns);
 }
 
 /* One model: TFLOP/s a device of the four systems, predicted and published. */
@@ -60,14 +60,13 @@ static dh_status read_bars(dh_ctx *ctx, dh_arena *arena, const dh_cluster *clust
     DH_TRY(dh_published_text(ctx, t, first, "model", &b->model));
     for (size_t s = 0; s < N_SYSTEMS; s++) {
         dh_paper_job job;
-        dh_sim *sim;
+        double step_ns;
         DH_TRY(read_job(ctx, arena, t, first + s, &job));
         DH_TRY(dh_published_text(ctx, t, first + s, "system", &b->names[s]));
         DH_TRY(dh_published_real(ctx, t, first + s, "tflops_per_gpu", &b->published[s]));
-        DH_TRY(simulate(ctx, arena, cluster, &job, s, &sim));
+        DH_TRY(simulate(ctx, arena, cluster, &job, s, &step_ns));
         const double devices = (double)(job.dp * job.tp * job.pp);
-        b->predicted[s] = dh_paper_flops(&job) / devices / (double)sim->step_ns * 1e-3;
-        dh_sim_destroy(sim);
+        b->predicted[s] = dh_paper_flops(&job) / devices / step_ns * 1e-3;
     }
     return DH_OK;
 }

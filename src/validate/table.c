@@ -141,10 +141,23 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *v, double predicted, dou
     }
     dh_validation_row *row = &v->rows[v->n_rows];
     *row = (dh_validation_row){.label = dh_arena_strdup(v->arena, label),
+                               .group = v->group,
                                .predicted = predicted,
                                .published = published,
                                .error = error_of(v->table, predicted, published)};
     if (!row->label) return no_memory(ctx);
     v->n_rows++;
     return DH_OK;
+}
+
+dh_status dh_validation_group(dh_ctx *ctx, dh_validation *v, const char *fmt, ...)
+{
+    char label[160];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(label, sizeof label, fmt, args);
+    va_end(args);
+    if (v->group && strcmp(v->group, label) == 0) return DH_OK;
+    v->group = dh_arena_strdup(v->arena, label);
+    return v->group ? DH_OK : no_memory(ctx);
 }

@@ -34,6 +34,10 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *validation, double predi
                             double published, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* Rows added from here on belong to a group of that name. */
+dh_status dh_validation_group(dh_ctx *ctx, dh_validation *validation, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* The cluster of a table, or the one asked for in its place. */
 dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *validation, const char *name,
                                 dh_cluster **cluster);

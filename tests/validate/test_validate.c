@@ -1,6 +1,7 @@
 /* Published tables: how they are read, how errors are counted, and that predictions stay as near
  * as they are said to be. */
 #include "dh_test.h"
+#include "validate/dhelix_job.h"
 #include "validate/megatron.h"
 #include "validate/table.h"
 
@@ -122,6 +123,64 @@ static void test_find(void **state)
                  "did you mean zero-bubble");
 }
 
+/* Rows of a group follow each other; a name given twice goes on with the group. */
+static void test_groups(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_validation_table table = {.name = "t", .unit = ""};
+    dh_validation v = {.arena = dh_arena_create(), .table = &table};
+    assert_ok(&ctx, dh_validation_add(&ctx, &v, 1, 1, "alone"));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(&ctx, dh_validation_group(&ctx, &v, "group %d", i / 2));
+        assert_ok(&ctx, dh_validation_add(&ctx, &v, 1, 1, "row %d", i));
+    }
+    assert_null(v.rows[0].group);
+    assert_string_equal(v.rows[1].group, "group 0");
+    assert_ptr_equal(v.rows[1].group, v.rows[2].group);
+    assert_string_equal(v.rows[3].group, "group 1");
+    dh_arena_destroy(v.arena);
+}
+
+/* ---- jobs of the DHelix paper ------------------------------------------------------------------
+ */
+
+static double step_of(const dh_cluster *cluster, dh_paper_job *job, bool whole)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_arena *arena = dh_arena_create();
+    const dh_costs *costs;
+    double ns = 0;
+    job->whole = whole;
+    assert_ok(&ctx, dh_cluster_costs(&ctx, arena, cluster, &costs));
+    assert_ok(&ctx, dh_paper_simulate(&ctx, cluster, costs, job, &dh_paper_step, &ns));
+    dh_arena_destroy(arena);
+    return ns;
+}
+
+/* Two short steps say how long a long one takes: as the long one does by itself. */
+static void test_extrapolation(void **state)
+{
+    static const char *const strategies[] = {"sequential", "list", "wavelet+", "dhelix"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_arena *arena = dh_arena_create();
+    dh_cluster *a40;
+    assert_ok(&ctx, dh_cluster_find(&ctx, "a40", &a40));
+    for (size_t s = 0; s < DH_COUNTOF(strategies); s++)
+        for (int64_t pp = 1; pp <= 2; pp++) {
+            dh_paper_job job = {.dp = 1, .tp = 8, .pp = pp, .cp = 1, .seq = 2048};
+            assert_ok(&ctx, dh_paper_model(&ctx, arena, "GPT-30B", &job.model));
+            job.model.n_layers = 4 * pp;
+            job.global_batch = 36;
+            job.strategy = strategies[s];
+            const double whole = step_of(a40, &job, true), by_two = step_of(a40, &job, false);
+            if (fabs(by_two / whole - 1) > 1e-6)
+                fail_msg("%s on %d stages: %.0f ns, extrapolated %.0f", job.strategy, (int)pp,
+                         whole, by_two);
+        }
+    dh_cluster_destroy(a40);
+    dh_arena_destroy(arena);
+}
+
 /* ---- Megatron-LM jobs -------------------------------------------------------------------------
  */
 
@@ -210,6 +269,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_csv),       cmocka_unit_test(test_csv_refused),
         cmocka_unit_test(test_measures),  cmocka_unit_test(test_aims),
+        cmocka_unit_test(test_groups),    cmocka_unit_test(test_extrapolation),
         cmocka_unit_test(test_tables),    cmocka_unit_test(test_find),
         cmocka_unit_test(test_iteration), cmocka_unit_test(test_modes),
         cmocka_unit_test(test_flops),
