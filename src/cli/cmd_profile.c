@@ -188,9 +188,6 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                              "away");
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks ? a->ranks : dh_launched_ranks(),
                            &job));
-    /* Times are an operator's own; which strategy orders them is chosen by them later. */
-    static char sequential[] = "sequential";
-    if (strcmp(job->strategy, "auto") == 0) job->strategy = sequential;
     dh_status st = make(ctx, cli, a, job, &profile);
     if (st == DH_OK && profile) /* one process of several has it */
         st = store(ctx, cli, a, job, profile, (double)(dh_now_ns() - start_ns) * 1e-9);
@@ -205,8 +202,10 @@ const dh_command dh_command_profile = {
     .usage = "JOB",
     .notes =
         "Operators run on the job's ranks, threads or processes, and on its links, with the job's\n"
-        "sizes and data, in a model of one layer a pipeline stage. Both completion times of\n"
-        "every pair of a forward and a backward operator on different streams are kept.\n"
+        "sizes and data, in a model of one layer a pipeline stage: those that any strategy has,\n"
+        "whichever the job names, so also parts of GEMMs and their transfers with tensor\n"
+        "parallelism. Both completion times of every pair of a forward and a backward operator\n"
+        "on different streams are kept.\n"
         "\n"
         "The profile carries a signature: processor, threads, type, mesh, links, versions. Runs\n"
         "with the same signature find it by themselves (setting `profile: auto`); a file named\n"

@@ -88,7 +88,7 @@ static const dh_setting settings[] = {
     FLOAT("overlap.memory", overlap_memory, "1.5", 0, 1e6, .unit = "blocks",
          .help = "memory that orders may take over one strand alone, in blocks' activations: less is slower"),
     TEXT("profile", profile, DH_SET_NAME_OR_PATH, "auto",
-         .help = "measured times of operators: auto takes what `dhelix profile` left for such a job, none estimates, or a file"),
+         .help = "measured times of operators: auto takes what `dhelix profile` left for such a job, measure also measures what is missing before training, none estimates, or a file"),
 
     TEXT("model", model_spec, DH_SET_MODEL, NULL,
          .help = "a preset (`dhelix list models`), a config.json or its folder, or a mapping of the keys below"),

@@ -13,9 +13,15 @@ typedef struct dh_probe_job {
     dh_session_spec spec;  /* of rank 0, with probes and estimated costs */
     dh_schedule *schedule; /* NULL: 1F1B of one stage */
 } dh_probe_job;
-/* The job's vocabulary must be known. Free with dh_probe_job_fini. */
-dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, dh_probe_job *probe);
+/* With operators as the strategies have them that cut collectives in this way. The job's
+ * vocabulary must be known; its strategy may be `auto`. Free with dh_probe_job_fini. */
+dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, dh_decompose_kind kind, dh_probe_job *probe);
 void dh_probe_job_fini(dh_probe_job *probe);
+
+/* The ways to cut a job's collectives that give different operators: all that any strategy
+ * needs measured. returns how many */
+enum { DH_MAX_PROBE_KINDS = DH_DECOMPOSE_BOTH + 1 };
+size_t dh_probe_kinds(const dh_job *job, dh_decompose_kind kinds[DH_MAX_PROBE_KINDS]);
 
 /* Programs with probes of the first rank of every pipeline stage: together they have all
  * operators of the job. Caller frees each and the list. */
@@ -38,6 +44,9 @@ typedef struct dh_profile_cover {
     size_t n_ops, n_known; /* classes of operators */
     char missing[512];     /* the first one that it does not know */
 } dh_profile_cover;
+/* Whether what lies at the job's place knows all operators of its strategy, or of all that
+ * `auto` may choose. The job's vocabulary must be known. */
+dh_status dh_profile_is_complete(dh_ctx *ctx, dh_job *job, bool *complete);
 
 /* ---- profile_reduce.c: samples of all ranks to one profile --------------------------------- */
 

@@ -37,28 +37,49 @@ static dh_status check_facts(dh_ctx *ctx, const dh_profile *here, const dh_profi
     return dh_profile_check(ctx, profile, here->facts.at, here->facts.n);
 }
 
-/* How many of the strands' operators the profile knows, and the first that it does not. */
-static dh_status count_known(dh_ctx *ctx, dh_job *job, const dh_profile *profile,
-                             dh_profile_cover *cover)
+static void count_class(const dh_probe_class *cls, const dh_profile *profile,
+                        dh_profile_cover *cover)
+{
+    if (!cls->forward && !cls->backward) return;
+    const bool known = dh_profile_find_op(profile, cls->key) != DH_NONE;
+    cover->n_ops++;
+    cover->n_known += known;
+    if (!known && !cover->missing[0])
+        snprintf(cover->missing, sizeof cover->missing, "%s (%s)", cls->label, cls->key);
+}
+
+static dh_status count_kind(dh_ctx *ctx, dh_job *job, dh_decompose_kind kind,
+                            const dh_profile *profile, dh_profile_cover *cover)
 {
     dh_probe_job probe;
     dh_stage_programs stages = {0};
-    *cover = (dh_profile_cover){0};
-    dh_status st = dh_probe_job_init(ctx, job, &probe);
+    dh_status st = dh_probe_job_init(ctx, job, kind, &probe);
     if (st == DH_OK) st = dh_stage_programs_build(ctx, &probe, &stages);
     for (size_t s = 0; s < stages.n; s++)
-        for (size_t c = 0; c < stages.at[s]->probe_classes.n; c++) {
-            const dh_probe_class *cls = &stages.at[s]->probe_classes.at[c];
-            if (!cls->forward && !cls->backward) continue;
-            const bool known = dh_profile_find_op(profile, cls->key) != DH_NONE;
-            cover->n_ops++;
-            cover->n_known += known;
-            if (!known && !cover->missing[0])
-                snprintf(cover->missing, sizeof cover->missing, "%s (%s)", cls->label, cls->key);
-        }
+        for (size_t c = 0; c < stages.at[s]->probe_classes.n; c++)
+            count_class(&stages.at[s]->probe_classes.at[c], profile, cover);
     dh_stage_programs_fini(&stages);
     dh_probe_job_fini(&probe);
     return st;
+}
+
+/* How many of the operators of the job's strategy, or of all that it may become, the profile
+ * knows, and the first that it does not. */
+static dh_status count_known(dh_ctx *ctx, dh_job *job, const dh_profile *profile,
+                             dh_profile_cover *cover)
+{
+    dh_decompose_kind kinds[DH_MAX_PROBE_KINDS];
+    const dh_strategy *strategy;
+    size_t n = 1;
+    *cover = (dh_profile_cover){0};
+    if (strcmp(job->strategy, "auto") == 0) {
+        n = dh_probe_kinds(job, kinds);
+    } else {
+        DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
+        kinds[0] = strategy->decompose;
+    }
+    for (size_t i = 0; i < n; i++) DH_TRY(count_kind(ctx, job, kinds[i], profile, cover));
+    return DH_OK;
 }
 
 static dh_status read_named(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_profile **profile)
@@ -94,31 +115,45 @@ static dh_profile *read_if_good(const char *path, const dh_profile *here)
 }
 
 /* What lies at the job's place is used as far as it goes; that it cannot be is no failure. */
-static dh_status read_own(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_profile **profile)
+static dh_status read_own(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_profile **profile,
+                          dh_profile_cover *cover)
 {
     dh_ctx nowhere = DH_CTX_INIT;
     dh_str path = DH_STR_INIT;
     dh_profile *p = NULL;
-    dh_profile_cover cover = {0};
     if (dh_profile_place(&nowhere, job, here, &path) == DH_OK && dh_path_exists(path.text))
         p = read_if_good(path.text, here);
     dh_str_fini(&path);
-    dh_status st = p ? count_known(ctx, job, p, &cover) : DH_OK;
-    if (st == DH_OK && cover.n_known > 0)
+    dh_status st = p ? count_known(ctx, job, p, cover) : DH_OK;
+    if (st == DH_OK && cover->n_known > 0)
         *profile = p;
     else
         dh_profile_destroy(p);
     return st;
 }
 
+dh_status dh_profile_is_complete(dh_ctx *ctx, dh_job *job, bool *complete)
+{
+    dh_profile *here, *p = NULL;
+    dh_profile_cover cover = {0};
+    DH_TRY(dh_profile_of_job(ctx, job, "here", &here));
+    dh_status st = read_own(ctx, job, here, &p, &cover);
+    *complete = p && cover.n_known == cover.n_ops;
+    dh_profile_destroy(p);
+    dh_profile_destroy(here);
+    return st;
+}
+
 dh_status dh_profile_find(dh_ctx *ctx, dh_job *job, dh_profile **profile)
 {
     dh_profile *here;
+    dh_profile_cover cover = {0};
+    const bool own = strcmp(job->profile, "auto") == 0 || strcmp(job->profile, "measure") == 0;
     *profile = NULL;
     if (strcmp(job->profile, "none") == 0) return DH_OK;
     DH_TRY(dh_profile_of_job(ctx, job, "here", &here));
-    dh_status st = strcmp(job->profile, "auto") == 0 ? read_own(ctx, job, here, profile)
-                                                     : read_named(ctx, job, here, profile);
+    dh_status st =
+        own ? read_own(ctx, job, here, profile, &cover) : read_named(ctx, job, here, profile);
     dh_profile_destroy(here);
     return st;
 }

@@ -27,15 +27,38 @@ static dh_status smallest_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule *
     return schedule_for(ctx, job, most, schedule);
 }
 
-dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, dh_probe_job *probe)
+/* Both ways at once is the same as one way for two ranks, and nothing for one. */
+size_t dh_probe_kinds(const dh_job *job, dh_decompose_kind kinds[DH_MAX_PROBE_KINDS])
 {
+    const size_t n = job->tp == 1 ? 1 : job->tp == 2 ? 2 : DH_MAX_PROBE_KINDS;
+    for (size_t i = 0; i < n; i++) kinds[i] = (dh_decompose_kind)i;
+    return n;
+}
+
+/* The first row that cuts in this way: one strand after the other, since probes come behind
+ * the step. */
+static const dh_strategy *strategy_of(dh_decompose_kind kind)
+{
+    size_t n, i = 0;
+    const dh_strategy *rows = dh_strategies(&n);
+    while (i < n && rows[i].decompose != kind) i++;
+    DH_CHECK(i < n, "no strategy decomposes in way %d", (int)kind);
+    return &rows[i];
+}
+
+dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, dh_decompose_kind kind, dh_probe_job *probe)
+{
+    dh_job one = *job;
     *probe = (dh_probe_job){.schedule = NULL};
-    DH_TRY(dh_train_plan(ctx, job, &probe->spec));
+    if (strcmp(job->strategy, "auto") == 0)
+        one.strategy = dh_arena_strdup(job->arena, strategy_of(kind)->name);
+    if (!one.strategy) return dh_fail(ctx, DH_ENOMEM, "out of memory listing operators");
+    DH_TRY(dh_train_plan(ctx, &one, &probe->spec));
     DH_TRY(dh_job_estimates(ctx, job, &probe->spec.costs));
-    DH_TRY(smallest_schedule(ctx, job, &probe->schedule));
+    DH_TRY(smallest_schedule(ctx, &one, &probe->schedule));
     dh_session_spec *s = &probe->spec;
     s->schedule = probe->schedule;
-    s->strategy = NULL; /* one strand after the other: probes come behind the step */
+    s->strategy = strategy_of(kind);
     s->layer_split = NULL;
     s->model.n_layers = probe->schedule ? probe->schedule->n_stages : 1;
     s->n_micro = probe->schedule ? probe->schedule->n_micro : 2;

@@ -1,5 +1,6 @@
 /* Measuring a job's operators on its ranks and links: a program with probes, run a few
  * times. */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +15,11 @@ static const double most_seconds = 60;
 
 typedef struct measuring {
     dh_run shared; /* job, tokenizer, dataset */
-    dh_probe_job probe;
+    dh_probe_job probes[DH_MAX_PROBE_KINDS];
+    size_t n_probes;
     const dh_profile_options *options;
+    bool wanted;         /* by this process; the ranks of all measure if one does */
+    bool stores;         /* rank 0, before the others go on */
     dh_profile *profile; /* facts; filled by rank 0 */
     bool done;           /* it was */
 } measuring;
@@ -24,6 +28,7 @@ typedef struct measuring {
 typedef struct rank_work {
     measuring *m;
     const dh_ranks *ranks;
+    const dh_probe_job *probe; /* the one at hand */
     dh_session *session;
     dh_progress progress;
     int64_t *ns;   /* [sample][probe][2] */
@@ -37,17 +42,13 @@ static dh_status no_memory(dh_ctx *ctx)
 
 /* ---- sampling ------------------------------------------------------------------------------ */
 
-static dh_status create_session(dh_ctx *ctx, rank_work *w, const dh_place *place)
+static dh_status create_session(dh_ctx *ctx, rank_work *w)
 {
-    const dh_job *job = w->m->shared.job;
-    dh_session_spec spec = w->m->probe.spec;
-    int n_threads;
-    spec.comm = place->ranks.comm;
-    spec.rank = place->ranks.rank;
-    DH_TRY(spec.backend->bind_rank(ctx, place->local_rank, place->n_local_ranks, job->threads,
-                                   &n_threads));
+    dh_session_spec spec = w->probe->spec;
+    spec.comm = w->ranks->comm;
+    spec.rank = w->ranks->rank;
     dh_status st = dh_session_create(ctx, &spec, &w->session);
-    if (st == DH_OK) st = dh_session_init_params(ctx, w->session, job->seed);
+    if (st == DH_OK) st = dh_session_init_params(ctx, w->session, w->m->shared.job->seed);
     return dh_ranks_agree(ctx, w->ranks, st);
 }
 
@@ -73,7 +74,7 @@ typedef enum verdict { GO_ON, ENOUGH, STOPPED } verdict;
 static verdict judge(const rank_work *w, int64_t start_ns)
 {
     const dh_profile_options *o = w->m->options;
-    const double seconds = o->seconds > 0 ? o->seconds : most_seconds;
+    const double seconds = (o->seconds > 0 ? o->seconds : most_seconds) / (double)w->m->n_probes;
     if (o->stop && *o->stop) return STOPPED;
     if (w->n == w->cap) return ENOUGH;
     const bool late = (double)(dh_now_ns() - start_ns) * 1e-9 > seconds;
@@ -144,7 +145,7 @@ static dh_status reduce(dh_ctx *ctx, const rank_work *w, const int64_t *counts, 
                         dh_program **programs, dh_rank_samples *samples)
 {
     for (int64_t r = 0; r < w->ranks->n; r++, all += counts[r - 1]) {
-        dh_session_spec spec = w->m->probe.spec;
+        dh_session_spec spec = w->probe->spec;
         spec.rank = r;
         DH_TRY(dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &programs[r]));
         samples[r] = (dh_rank_samples){programs[r], all, r};
@@ -173,6 +174,7 @@ static dh_status make_profile(dh_ctx *ctx, const rank_work *w, const int64_t *co
     return st;
 }
 
+/* Samples of one probe job into the profile. */
 static dh_status gather_profile(dh_ctx *ctx, rank_work *w)
 {
     int64_t *own = transposed(w), *all = NULL;
@@ -187,52 +189,115 @@ static dh_status gather_profile(dh_ctx *ctx, rank_work *w)
 
 /* ---- ranks --------------------------------------------------------------------------------- */
 
+static dh_status measure_probe_job(dh_ctx *ctx, rank_work *w)
+{
+    const measuring *m = w->m;
+    w->n = 0;
+    dh_status st = create_session(ctx, w);
+    if (st == DH_OK) {
+        w->ns = malloc(w->cap * (n_values(w) + 1) * sizeof *w->ns);
+        st = dh_ranks_agree(ctx, w->ranks, w->ns ? DH_OK : no_memory(ctx));
+    }
+    dh_progress_start(&w->progress, 0, (int64_t)w->cap, 0,
+                      m->options->quiet || w->ranks->rank != 0);
+    if (st == DH_OK) st = sample(ctx, w);
+    dh_progress_end(&w->progress);
+    if (st == DH_OK) st = gather_profile(ctx, w);
+    free(w->ns);
+    w->ns = NULL;
+    dh_session_destroy(w->session);
+    w->session = NULL;
+    return st;
+}
+
+static dh_status store(dh_ctx *ctx, const measuring *m)
+{
+    dh_str path = DH_STR_INIT;
+    dh_status st = dh_profile_place(ctx, m->shared.job, m->profile, &path);
+    if (st == DH_OK) st = dh_profile_store(ctx, m->profile, path.text);
+    dh_str_fini(&path);
+    return st;
+}
+
 static dh_status measure_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *place)
 {
     measuring *m = launch->user;
     rank_work w = {.m = m, .ranks = &place->ranks};
+    int n_threads;
+    double wanted = m->wanted;
+    DH_TRY(dh_ranks_sum(ctx, &place->ranks, &wanted, 1));
+    if (wanted == 0) return DH_OK;
     w.cap = m->options->samples > 0 ? (size_t)m->options->samples : SAMPLES;
-    dh_status st = create_session(ctx, &w, place);
-    if (st == DH_OK) {
-        w.ns = malloc(w.cap * (n_values(&w) + 1) * sizeof *w.ns);
-        st = dh_ranks_agree(ctx, w.ranks, w.ns ? DH_OK : no_memory(ctx));
+    DH_TRY(m->probes[0].spec.backend->bind_rank(ctx, place->local_rank, place->n_local_ranks,
+                                                launch->job->threads, &n_threads));
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < m->n_probes; i++) {
+        w.probe = &m->probes[i];
+        st = measure_probe_job(ctx, &w);
     }
-    dh_progress_start(&w.progress, 0, (int64_t)w.cap, 0,
-                      m->options->quiet || place->ranks.rank != 0);
-    if (st == DH_OK) st = sample(ctx, &w);
-    dh_progress_end(&w.progress);
-    if (st == DH_OK) st = gather_profile(ctx, &w);
-    free(w.ns);
-    dh_session_destroy(w.session);
-    return st;
+    if (st != DH_OK || !m->stores) return st;
+    return dh_ranks_agree(ctx, w.ranks, w.ranks->rank == 0 ? store(ctx, m) : DH_OK);
 }
+
+/* ---- entry --------------------------------------------------------------------------------- */
 
 static dh_status prepare(dh_ctx *ctx, measuring *m)
 {
-    DH_TRY(dh_profile_of_job(ctx, m->shared.job, "measured", &m->profile));
+    dh_decompose_kind kinds[DH_MAX_PROBE_KINDS];
+    dh_job *job = m->shared.job;
+    const size_t n = dh_probe_kinds(job, kinds);
+    DH_TRY(dh_profile_of_job(ctx, job, "measured", &m->profile));
     DH_TRY(dh_run_open_train(ctx, &m->shared));
-    DH_TRY(dh_probe_job_init(ctx, m->shared.job, &m->probe));
-    return m->shared.job->ranks > 1 ? dh_session_verify_mesh(ctx, &m->probe.spec, NULL) : DH_OK;
+    for (; m->n_probes < n; m->n_probes++) {
+        dh_probe_job *probe = &m->probes[m->n_probes];
+        DH_TRY(dh_probe_job_init(ctx, job, kinds[m->n_probes], probe));
+        if (job->ranks > 1) DH_TRY(dh_session_verify_mesh(ctx, &probe->spec, NULL));
+    }
+    return DH_OK;
+}
+
+static dh_status measure(dh_ctx *ctx, measuring *m)
+{
+    dh_launch launch;
+    dh_status st = dh_launch_prepare(ctx, m->shared.job, m->options->quiet, &launch);
+    launch.work = measure_rank;
+    launch.user = m;
+    if (st == DH_OK) st = prepare(ctx, m);
+    if (st == DH_OK) st = dh_launch_run(ctx, &launch);
+    dh_dataset_close(m->shared.train_data);
+    dh_tokenizer_destroy(m->shared.tokenizer);
+    for (size_t i = 0; i < DH_MAX_PROBE_KINDS; i++) dh_probe_job_fini(&m->probes[i]);
+    if (st != DH_OK || !m->done) {
+        dh_profile_destroy(m->profile);
+        m->profile = NULL;
+    }
+    return st;
 }
 
 dh_status dh_profile_measure(dh_ctx *ctx, dh_job *job, const dh_profile_options *options,
                              dh_profile **profile)
 {
     const dh_train_options quiet = {.quiet = options->quiet};
-    measuring m = {.shared = {.job = job, .options = &quiet}, .options = options};
-    dh_launch launch;
-    dh_status st = dh_launch_prepare(ctx, job, options->quiet, &launch);
-    launch.work = measure_rank;
-    launch.user = &m;
-    if (st == DH_OK) st = prepare(ctx, &m);
-    if (st == DH_OK) st = dh_launch_run(ctx, &launch);
-    dh_dataset_close(m.shared.train_data);
-    dh_tokenizer_destroy(m.shared.tokenizer);
-    dh_probe_job_fini(&m.probe);
-    if (st != DH_OK || !m.done) {
-        dh_profile_destroy(m.profile);
-        m.profile = NULL;
-    }
+    measuring m = {.shared = {.job = job, .options = &quiet}, .options = options, .wanted = true};
+    dh_status st = measure(ctx, &m);
     if (st == DH_OK) *profile = m.profile;
+    return st;
+}
+
+/* Ranks that are the process's own thread are bound to cores, which training begins without,
+ * and by which profiles are found. */
+dh_status dh_profile_complete(dh_ctx *ctx, dh_job *job, const dh_profile_options *options)
+{
+    const dh_train_options quiet = {.quiet = options->quiet};
+    measuring m = {.shared = {.job = job, .options = &quiet}, .options = options, .stores = true};
+    bool complete = false;
+    cpu_set_t cores;
+    DH_TRY(dh_profile_is_complete(ctx, job, &complete));
+    m.wanted = !complete;
+    if (complete && dh_launched_ranks() == 0) return DH_OK;
+    const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
+    dh_status st = measure(ctx, &m);
+    if (known) sched_setaffinity(0, sizeof cores, &cores);
+    dh_profile_destroy(m.profile);
     return st;
 }

@@ -52,9 +52,22 @@ static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run)
     return dh_session_verify_mesh(ctx, &spec, NULL);
 }
 
+/* `profile: measure`. The vocabulary, which the sizes of operators depend on, may be the
+ * tokenizer's. */
+static dh_status complete_profile(dh_ctx *ctx, const dh_run *run)
+{
+    const dh_profile_options how = {.quiet = run->options->quiet, .stop = run->options->stop};
+    dh_tokenizer *tokenizer;
+    if (strcmp(run->job->profile, "measure") != 0) return DH_OK;
+    DH_TRY(dh_train_tokenizer(ctx, run->job, &tokenizer));
+    dh_tokenizer_destroy(tokenizer);
+    return dh_profile_complete(ctx, run->job, &how);
+}
+
 static dh_status prepare(dh_ctx *ctx, training *t)
 {
     dh_run *run = &t->shared;
+    DH_TRY(complete_profile(ctx, run));
     DH_TRY(dh_train_choose(ctx, run->job, run->options->quiet));
     DH_TRY(dh_run_open_data(ctx, run)); /* may decide the vocabulary */
     DH_TRY(dh_train_schedule(ctx, run->job, &run->schedule));

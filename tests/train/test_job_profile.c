@@ -47,7 +47,7 @@ static void samples_become_medians(void **state)
     int64_t *ns[4];
     dh_profile *p;
     enum { N = 5 };
-    assert_ok(&ctx, dh_probe_job_init(&ctx, job, &probe));
+    assert_ok(&ctx, dh_probe_job_init(&ctx, job, DH_DECOMPOSE_NONE, &probe));
     for (int r = 0; r < 4; r++) {
         dh_session_spec spec = probe.spec;
         spec.rank = r;
@@ -219,6 +219,81 @@ static void later_runs_find_it(void **state)
     (void)state;
 }
 
+/* ---- every strategy ------------------------------------------------------------------------ */
+
+static bool knows(const dh_profile *p, const char *op)
+{
+    for (size_t i = 0; i < p->ops.n; i++)
+        if (strncmp(p->ops.at[i].key, op, strlen(op)) == 0) return true;
+    return false;
+}
+
+/* Whatever the job's strategy, a profile has what any of them runs. */
+static void all_strategies_are_measured(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    size_t n;
+    const dh_strategy *rows = dh_strategies(&n);
+    dh_str path = DH_STR_INIT;
+    bool complete;
+    dh_job *job = JOB(RUN_GPT2, "parallel.tp=4", "strategy=auto");
+    dh_profile *p = measure(job), *found;
+    assert_true(knows(p, "all_gather ") && knows(p, "ring_exchange "));
+    assert_true(knows(p, "ring_exchange_both "));
+    assert_ok(&ctx, dh_profile_is_complete(&ctx, job, &complete));
+    assert_false(complete);
+    assert_ok(&ctx, dh_profile_place(&ctx, job, p, &path));
+    assert_ok(&ctx, dh_profile_store(&ctx, p, path.text));
+    assert_ok(&ctx, dh_profile_is_complete(&ctx, job, &complete));
+    assert_true(complete);
+    char named[400];
+    snprintf(named, sizeof named, "profile=%s", path.text);
+    for (size_t i = 0; i < n; i++) { /* a file that is named must know all */
+        char strategy[100];
+        snprintf(strategy, sizeof strategy, "strategy=%s", rows[i].name);
+        dh_job *one = JOB(RUN_GPT2, "parallel.tp=4", strategy, named);
+        one->model.vocab = 65;
+        assert_ok(&ctx, dh_profile_find(&ctx, one, &found));
+        dh_profile_destroy(found);
+        dh_job_destroy(one);
+    }
+    dh_profile_destroy(p);
+    dh_job_destroy(job);
+    dh_str_fini(&path);
+}
+
+static dh_profile *found_after(dh_job *job)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_profile_options options = {.quiet = true, .samples = 3};
+    dh_profile *p;
+    assert_ok(&ctx, dh_profile_complete(&ctx, job, &options));
+    assert_ok(&ctx, dh_profile_find(&ctx, job, &p));
+    assert_non_null(p);
+    return p;
+}
+
+/* What is missing is measured once; another size of model needs more. */
+static void missing_operators_are_measured(void **state)
+{
+    dh_job *job = JOB(RUN_GPT2, "parallel.tp=2", "strategy=auto", "profile=measure");
+    dh_job *wider = JOB(RUN_GPT2, "parallel.tp=2", "model.width=64", "profile=measure");
+    job->model.vocab = wider->model.vocab = 65;
+    dh_profile *first = found_after(job), *again = found_after(job), *more = found_after(wider);
+    assert_true(dh_profile_hash(first) == dh_profile_hash(again));
+    assert_true(more->ops.n > first->ops.n);
+    dh_profile_destroy(first);
+    dh_profile_destroy(again);
+    dh_profile_destroy(more);
+    /* A rank that is this thread leaves it on the cores it had. */
+    dh_job *alone = JOB(RUN_GPT2, "ranks=1", "profile=measure");
+    alone->model.vocab = 65;
+    dh_profile_destroy(found_after(alone));
+    dh_job_destroy(job);
+    dh_job_destroy(wider);
+    dh_job_destroy(alone);
+}
+
 /* ---- importing ---------------------------------------------------------------------------- */
 
 static void published_matrix_is_imported(void **state)
@@ -267,6 +342,8 @@ int main(void)
         cmocka_unit_test(samples_become_medians),
         cmocka_unit_test(jobs_are_measured),
         cmocka_unit_test_setup_teardown(later_runs_find_it, in_own_cache, remove_cache),
+        cmocka_unit_test_setup_teardown(all_strategies_are_measured, in_own_cache, remove_cache),
+        cmocka_unit_test_setup_teardown(missing_operators_are_measured, in_own_cache, remove_cache),
         cmocka_unit_test(published_matrix_is_imported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
