@@ -48,6 +48,8 @@ ABLATION = [
     ("+ comm-comm", "overlap.wgrad=false"),
     ("+ wgrad moves", ""),
 ]
+# Rows that are no strategy: "unhidden" runs one operator at a time, whatever its stream.
+ROWS = {"unhidden": "strategy=sequential overlap.barriers=full"}
 FIELDS = ["mesh", "share", "gbps", "strategy", "tokens_per_s", "speedup", "step_ms", "hidden",
           "dependency_ms", "contention_ms", "tail_ms", "other_ms", "idle_ms", "slab_mb",
           "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "loss_error"]
@@ -181,8 +183,9 @@ def main():
     parser.add_argument("--dhelix", type=Path, default=ROOT / "build/release/src/cli/dhelix")
     parser.add_argument("--meshes", default=" ".join(MESHES))
     parser.add_argument("--shares", default="30 45 55", help="communication in %% of an unhidden step")
-    parser.add_argument("--strategies", default="sequential intra-batch wavelet+ dhelix-paper dhelix",
-                        help="rows of `dhelix list strategies`; the first is what others are compared with")
+    parser.add_argument("--strategies", default="sequential intra-batch wavelet+ dhelix-paper dhelix unhidden",
+                        help="rows of `dhelix list strategies`, or unhidden: one operator at a time; "
+                             "the first is what others are compared with")
     parser.add_argument("--ablation", action="store_true", help="the paper's switches instead of strategies")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2)
@@ -195,7 +198,7 @@ def main():
     args = parser.parse_args()
     if args.quick:
         args.meshes, args.shares, args.steps, args.rounds = "tp2", "45", 2, 1
-    rows = [(s, [f"strategy={s}"]) for s in args.strategies.split()]
+    rows = [(s, ROWS.get(s, f"strategy={s}").split()) for s in args.strategies.split()]
     if args.ablation:
         paper = ["strategy=dhelix-paper", "overlap.policy=exact", "overlap.barriers=full"]
         rows = [(name, [*paper, *switches.split()]) for name, switches in ABLATION]

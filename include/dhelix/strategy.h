@@ -129,7 +129,8 @@ typedef struct dh_order_policy {
     const char *name;
     const char *doc; /* one line, with its source */
     /* order [operators of both strands]; what a policy gives is put right where it would
-     * break a dependence. NULL: as they come, strand after strand. */
+     * break a dependence. NULL: as they come, strand after strand; with barriers one operator
+     * at a time. */
     dh_status (*order)(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                        dh_slot_pick *order);
     bool plans; /* pairs of segments (pairing.h): the switches concern it */

@@ -236,8 +236,8 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, const item_list lists[2], int 
         if (it->op != DH_NONE)
             DH_TRY(plan_graph_like(ctx, b, p->blocks.at[it->block].graph, &items[i].graph));
         if (it->op != DH_NONE && b->spec->backend)
-            items[i].work_bytes = b->spec->backend->workspace_bytes(
-                items[i].graph, &items[i].graph->ops.at[it->op]);
+            items[i].work_bytes =
+                b->spec->backend->workspace_bytes(items[i].graph, &items[i].graph->ops.at[it->op]);
         if (s == 1) items[i].after_f = after_forward(b, it, &lists[0]);
     }
     return DH_OK;
@@ -323,7 +323,9 @@ dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot)
         if (b->spec->mode == DH_MODE_TRAIN || a->kind == DH_PIPE_F)
             st = list_action(ctx, b, a, &lists[strand]);
     }
-    const bool plain = !b->slots->ordering.policy->order || b->spec->mode != DH_MODE_TRAIN;
+    const dh_ordering *o = &b->slots->ordering;
+    const bool as_they_come = !o->policy->order && !o->options.barriers;
+    const bool plain = as_they_come || b->spec->mode != DH_MODE_TRAIN;
     if (st == DH_OK) st = plain ? emit_in_order(ctx, b, lists) : emit_ordered(ctx, b, lists);
     dh_vec_fini(&lists[0]);
     dh_vec_fini(&lists[1]);

@@ -9,7 +9,10 @@
 dh_status slot_order_in_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                               dh_slot_pick *order)
 {
-    for (uint32_t i = 0; i < slot_nodes(slot); i++) order[i] = slot_pick_of(slot, i);
+    for (uint32_t i = 0; i < slot_nodes(slot); i++) {
+        order[i] = slot_pick_of(slot, i);
+        order[i].barrier = options->barriers;
+    }
     return DH_OK;
 }
 

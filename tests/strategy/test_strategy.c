@@ -95,6 +95,23 @@ static void one_after_the_other_exposes_all(void **state)
     assert_true(t.makespan_ns == 65 && t.exposed_ns == 15);
 }
 
+static void barriers_alone_serialize(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    hand_slot h;
+    make(&h, full_speed);
+    h.f[1].n_preds = 0; /* of the forward, both run at once where nothing forbids it */
+    const dh_order_policy *policy;
+    dh_order_options options = DH_ORDER_OPTIONS_INIT;
+    dh_slot_pick order[4];
+    assert_ok(&ctx, dh_order_policy_find(&ctx, "sequential", &policy));
+    assert_ok(&ctx, dh_slot_order(&ctx, &h.slot, policy, &options, order));
+    assert_true(time_order(&h.slot, order).makespan_ns == 55);
+    options.barriers = true;
+    assert_ok(&ctx, dh_slot_order(&ctx, &h.slot, policy, &options, order));
+    assert_true(time_order(&h.slot, order).makespan_ns == 65);
+}
+
 static void a_barrier_waits_for_everything(void **state)
 {
     hand_slot h;
@@ -359,6 +376,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_transfer_hides_behind_the_other_strand),
         cmocka_unit_test(one_after_the_other_exposes_all),
+        cmocka_unit_test(barriers_alone_serialize),
         cmocka_unit_test(a_barrier_waits_for_everything),
         cmocka_unit_test(operators_beside_each_other_slow_down),
         cmocka_unit_test(memory_counts_what_is_alive),
