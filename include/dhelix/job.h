@@ -82,6 +82,9 @@ typedef struct dh_job {
     int64_t nodes, ranks_per_node;  /* topology.*; 0: from the launcher */
     dh_link link_local, link_cross; /* links.local, links.cross */
 
+    char *slow_ranks, *slow_links, *slow_nodes; /* slow.*: "3,5" or empty; in simulations only */
+    double slow_factor, slow_link_factor;       /* slow.factor, slow.link_factor */
+
     dh_moe_mode moe_mode; /* moe.mode */
     double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
 

@@ -66,17 +66,26 @@ dh_status dh_train_tokenizer(dh_ctx *ctx, dh_job *job, dh_tokenizer **tokenizer)
 
 /* ---- simulated training --------------------------------------------------------------------- */
 
+/* A node whose communication with other nodes takes `factor` times as long. */
+typedef struct dh_slow_node {
+    int64_t node;
+    double factor;
+} dh_slow_node;
+
 typedef struct dh_train_simulation {
     const dh_cluster *cluster; /* whose devices and links; NULL: this machine's costs */
     const char *strategy;      /* instead of the job's; NULL: that */
-    dh_sim_options sim;
+    dh_sim_options sim;        /* its slow ranks beside the job's own (slow.*) */
+    const dh_slow_node *slow_nodes;
+    size_t n_slow_nodes;
 } dh_train_simulation;
 
 /* One training step of the job, simulated: the programs that dh_train would run, on costs. No
  * data is read, but for a vocabulary that the job leaves to its tokenizer. On a cluster, nodes
  * are the cluster's and kernels need no scratch.
  * out       set only on DH_OK; caller frees with dh_sim_destroy
- * errors    as dh_simulate; what the job cannot have (dh_train_plan, dh_train_schedule) */
+ * errors    as dh_simulate; DH_EINVAL a slow node that is none; what the job cannot have
+ * (dh_train_plan, dh_train_schedule) */
 dh_status dh_train_simulate(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how, dh_sim **sim);
 
 /* A job whose strategy is "auto" gets the one whose simulated step is shortest; others are left

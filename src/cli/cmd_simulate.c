@@ -9,7 +9,7 @@
 
 typedef struct simulate_args {
     const char *cluster, *strategies, *trace, *out;
-    dh_cli_list slow, slow_links;
+    dh_cli_list slow, slow_links, slow_nodes;
     int64_t ranks;
     double peak_tflops;
     bool every_rank, placed;
@@ -51,6 +51,11 @@ static const dh_cli_option options[] = {
      .offset = offsetof(simulate_args, slow_links),
      .value = "RANK:FACTOR",
      .doc = "communication of this rank takes FACTOR times as long; may be repeated"},
+    {.name = "slow-node",
+     .kind = DH_CLI_LIST,
+     .offset = offsetof(simulate_args, slow_nodes),
+     .value = "NODE:FACTOR",
+     .doc = "communication of this node with others takes FACTOR times as long; may be repeated"},
     {.name = "trace",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(simulate_args, trace),
@@ -75,32 +80,51 @@ static const dh_cli_option options[] = {
 
 /* ---- slow ranks -------------------------------------------------------------------------- */
 
-typedef DH_VEC(dh_sim_slow) slow_list;
+typedef struct slow_lists {
+    DH_VEC(dh_sim_slow) ranks;
+    DH_VEC(dh_slow_node) nodes;
+} slow_lists;
 
-static dh_status add_slow(dh_ctx *ctx, dh_cli *cli, const char *text, bool link, slow_list *list)
+/* "3:1.3": who, and how many times as long it takes. */
+static dh_status parse_slow(dh_ctx *ctx, dh_cli *cli, const char *option, const char *what,
+                            const char *text, dh_slow_node *slow)
 {
-    dh_sim_slow slow = {.factor = {1, 1, 1}};
-    char rank[32];
+    char who[32];
     const size_t n = strcspn(text, ":");
-    double factor = 0;
-    snprintf(rank, sizeof rank, "%.*s", (int)DH_MIN(n, sizeof rank - 1), text);
-    if (text[n] != ':' || !dh_parse_i64(rank, &slow.rank) || !dh_parse_f64(text + n + 1, &factor) ||
-        !(factor > 0))
-        return dh_cli_misuse(ctx, cli,
-                             "--slow%s %s: a rank and a factor above 0 are wanted, as in "
-                             "3:1.3",
-                             link ? "-link" : "", text);
-    for (int s = 0; s < DH_N_STREAM; s++)
-        if (link == (s != DH_STREAM_COMPUTE)) slow.factor[s] = factor;
-    return dh_vec_push(list, slow) ? DH_OK
-                                   : dh_fail(ctx, DH_ENOMEM, "out of memory reading options");
+    snprintf(who, sizeof who, "%.*s", (int)DH_MIN(n, sizeof who - 1), text);
+    if (text[n] == ':' && dh_parse_i64(who, &slow->node) &&
+        dh_parse_f64(text + n + 1, &slow->factor) && slow->factor > 0)
+        return DH_OK;
+    return dh_cli_misuse(ctx, cli, "--%s %s: a %s and a factor above 0 are wanted, as in 3:1.3",
+                         option, text, what);
 }
 
-static dh_status list_slow(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, slow_list *list)
+static dh_status add_ranks(dh_ctx *ctx, dh_cli *cli, const dh_cli_list *texts, bool link,
+                           slow_lists *slow)
 {
-    for (size_t i = 0; i < a->slow.n; i++) DH_TRY(add_slow(ctx, cli, a->slow.at[i], false, list));
-    for (size_t i = 0; i < a->slow_links.n; i++)
-        DH_TRY(add_slow(ctx, cli, a->slow_links.at[i], true, list));
+    for (size_t i = 0; i < texts->n; i++) {
+        dh_slow_node who = {0};
+        dh_sim_slow rank = {.factor = {1, 1, 1}};
+        DH_TRY(parse_slow(ctx, cli, link ? "slow-link" : "slow", "rank", texts->at[i], &who));
+        rank.rank = who.node;
+        for (int s = 0; s < DH_N_STREAM; s++)
+            if (link == (s != DH_STREAM_COMPUTE)) rank.factor[s] = who.factor;
+        if (!dh_vec_push(&slow->ranks, rank))
+            return dh_fail(ctx, DH_ENOMEM, "out of memory reading options");
+    }
+    return DH_OK;
+}
+
+static dh_status list_slow(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, slow_lists *slow)
+{
+    DH_TRY(add_ranks(ctx, cli, &a->slow, false, slow));
+    DH_TRY(add_ranks(ctx, cli, &a->slow_links, true, slow));
+    for (size_t i = 0; i < a->slow_nodes.n; i++) {
+        dh_slow_node node = {0};
+        DH_TRY(parse_slow(ctx, cli, "slow-node", "node", a->slow_nodes.at[i], &node));
+        if (!dh_vec_push(&slow->nodes, node))
+            return dh_fail(ctx, DH_ENOMEM, "out of memory reading options");
+    }
     return DH_OK;
 }
 
@@ -210,7 +234,7 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
 
 static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, dh_job *job)
 {
-    slow_list slow = {0};
+    slow_lists slow = {0};
     dh_cluster *cluster = NULL;
     dh_simulated_list list = {.job = job};
     dh_status st = list_slow(ctx, cli, a, &slow);
@@ -221,8 +245,10 @@ static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, dh_j
     dh_train_simulation how = {.cluster = cluster,
                                .sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
                                        .placed = a->placed || a->out || a->trace,
-                                       .slow = slow.at,
-                                       .n_slow = slow.n}};
+                                       .slow = slow.ranks.at,
+                                       .n_slow = slow.ranks.n},
+                               .slow_nodes = slow.nodes.at,
+                               .n_slow_nodes = slow.nodes.n};
     list.cluster = cluster;
     list.peak_flops_per_s = peak_of(a, job, cluster);
     if (st == DH_OK) st = simulate_all(ctx, job, &how, &list);
@@ -230,7 +256,8 @@ static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, dh_j
     for (size_t i = 0; i < list.n; i++) dh_sim_destroy(list.at[i].sim);
     free(list.at);
     dh_cluster_destroy(cluster);
-    dh_vec_fini(&slow);
+    dh_vec_fini(&slow.ranks);
+    dh_vec_fini(&slow.nodes);
     return st;
 }
 
@@ -253,7 +280,7 @@ const dh_command dh_command_simulate = {
         "the cluster. Times of a step are means over all ranks; a stage's are those of its first\n"
         "rank, and of those that differ from it by more than 1 %. Hidden: communication beside\n"
         "which its rank computed. Exposed: beside which it did not. Bubble: the rank stood still,\n"
-        "waiting for other stages.\n",
+        "waiting for other stages. Slow ranks and links can also stand in the job file (slow.*).\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

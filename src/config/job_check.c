@@ -178,6 +178,27 @@ static dh_status check_pipeline(dh_ctx *ctx, const dh_job *job)
                    LL(layers), LL(job->pp), LL(job->vpp), split);
 }
 
+/* A list and its factor come together. */
+static dh_status check_slow(dh_ctx *ctx, const char *key, const char *factor_key, bool named,
+                            double factor)
+{
+    if (named && factor == 1)
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s is given, but not %s: how many times as long do they take?", key,
+                       factor_key);
+    if (!named && factor != 1)
+        return dh_fail(ctx, DH_EINVAL, "%s is %g, but nothing is slow: give %s", factor_key, factor,
+                       key);
+    return DH_OK;
+}
+
+static dh_status check_slowness(dh_ctx *ctx, const dh_job *job)
+{
+    DH_TRY(check_slow(ctx, "slow.ranks", "slow.factor", *job->slow_ranks, job->slow_factor));
+    return check_slow(ctx, *job->slow_nodes ? "slow.nodes" : "slow.links", "slow.link_factor",
+                      *job->slow_links || *job->slow_nodes, job->slow_link_factor);
+}
+
 static dh_status check_experts(dh_ctx *ctx, const dh_job *job)
 {
     if (job->ep == 1) return DH_OK;
@@ -215,6 +236,7 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
     DH_TRY(check_tensor_parallel(ctx, job));
     DH_TRY(check_pipeline(ctx, job));
     DH_TRY(check_experts(ctx, job));
+    DH_TRY(check_slowness(ctx, job));
     DH_TRY(derive_batch(ctx, job));
     DH_TRY(derive_seq_len(ctx, job));
     return check_schedule(ctx, job);

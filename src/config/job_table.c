@@ -211,6 +211,15 @@ static const dh_setting settings[] = {
     FLOAT("links.cross.gbps", link_cross.gbps, "0", 0, 1e9, .unit = "Gbit/s", .zero = "not paced", .help = "pace of transfers between nodes"),
     FLOAT("links.cross.latency_us", link_cross.latency_us, "0", 0, 1e9, .unit = "us", .help = "added to each of them"),
 
+    TEXT("slow.ranks", slow_ranks, DH_SET_INTS, "",
+         .help = "stragglers, simulated only: ranks whose computation takes slow.factor times as long"),
+    FLOAT("slow.factor", slow_factor, "1", 0.001, 1e6, .help = "of slow.ranks"),
+    TEXT("slow.links", slow_links, DH_SET_INTS, "",
+         .help = "simulated only: ranks whose communication takes slow.link_factor times as long"),
+    TEXT("slow.nodes", slow_nodes, DH_SET_INTS, "",
+         .help = "simulated only: nodes whose communication with others takes slow.link_factor times as long"),
+    FLOAT("slow.link_factor", slow_link_factor, "1", 0.001, 1e6, .help = "of slow.links and slow.nodes"),
+
     ENUM("moe.mode", moe_mode, "dropless", moe_names, .help = "buffers sized by need up to a bound, or fixed with dropped tokens"),
     FLOAT("moe.capacity", moe_capacity, "2", 0.01, 1e6, .help = "buffer of an expert over its even share (dropless: the bound)"),
 };

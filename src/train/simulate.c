@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "train/run.h"
+#include "train/slow.h"
 
 /* ---- what the job's programs are built from ---------------------------------------------- */
 
@@ -41,7 +42,9 @@ static dh_status simulate_job(dh_ctx *ctx, dh_job *job, const dh_train_simulatio
     session.ordering = &ordering;
     dh_program_spec spec = dh_session_program_spec(&session, DH_MODE_TRAIN);
     if (how->cluster) spec.backend = NULL;
-    dh_status st = dh_simulate(ctx, &spec, session.costs, &how->sim, sim);
+    dh_sim_options options;
+    dh_status st = dh_train_slow(ctx, job, how, &session.mesh, &options);
+    if (st == DH_OK) st = dh_simulate(ctx, &spec, session.costs, &options, sim);
     dh_schedule_destroy(schedule);
     return st;
 }

@@ -39,6 +39,30 @@ check 'a straggler delays all' awk -v a="$(json step_ms)" -v h="$step" \
     'BEGIN { exit !(a > 1.1 * h) }'
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --slow-link 3:8
 check 'and so does a slow link' awk -v a="$(json step_ms)" -v h="$step" 'BEGIN { exit !(a > h) }'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --slow-node 1:8
+check 'and a slow node' awk -v a="$(json step_ms)" -v h="$step" 'BEGIN { exit !(a > h) }'
+slow_node=$(json step_ms)
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --set 'slow={nodes: [1], link_factor: 8}'
+same "$(json step_ms)" "$slow_node" 'a slow node in the job file'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --slow 3:1.5 --slow 9:1.5
+slow_ranks=$(json step_ms)
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --set 'slow={ranks: [3, 9], factor: 1.5}'
+same "$(json step_ms)" "$slow_ranks" 'slow ranks in the job file'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --every-rank \
+    --set 'slow={ranks: [3, 9], factor: 1.5}'
+same "$(json step_ms)" "$slow_ranks" 'slow ranks, every rank by itself'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --slow-link 3:8
+slow_link=$(json step_ms)
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --set 'slow={links: [3], link_factor: 8}'
+same "$(json step_ms)" "$slow_link" 'a slow link in the job file'
+fails 1 'slow.ranks: rank 16: there are ranks 0 to 15' "$dhelix" simulate "$tmp/job.yaml" \
+    --cluster h100 --set 'slow={ranks: [16], factor: 2}'
+fails 1 'slow.ranks names rank 3 twice' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 \
+    --set 'slow={ranks: [3, 2, 3], factor: 2}'
+fails 1 'there are nodes 0 to 1' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --slow-node 2:2
+fails 1 'slow.nodes: node 2: there are nodes 0 to 1' "$dhelix" simulate "$tmp/job.yaml" \
+    --cluster h100 --set 'slow={nodes: 2, link_factor: 2}'
+fails 2 'a node and a factor above 0' "$dhelix" simulate "$tmp/job.yaml" --slow-node 1
 fails 2 'a rank and a factor above 0' "$dhelix" simulate "$tmp/job.yaml" --slow 3
 fails 2 'a rank and a factor above 0' "$dhelix" simulate "$tmp/job.yaml" --slow 3:0
 fails 1 'there are ranks 0 to 15' "$dhelix" simulate "$tmp/job.yaml" --slow 16:2

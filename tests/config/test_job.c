@@ -315,6 +315,11 @@ static void combinations_name_the_number_to_change(void **state)
         {"parallel: {tp: 16777216, pp: 16777216}", "more than"},
         {"ranks: 4\ntopology: {nodes: 3}", "topology.nodes 3"},
         {"optimizer: {lr: 1e-4, min_lr: 1e-3}", "min_lr"},
+        {"slow: {ranks: [0], factor: 1.3}", NULL},
+        {"slow: {ranks: [0]}", "slow.factor"},
+        {"slow: {factor: 1.3}", "give slow.ranks"},
+        {"slow: {nodes: [0]}", "slow.link_factor"},
+        {"slow: {link_factor: 2}", "nothing is slow: give slow.links"},
         {"optimizer: {warmup_steps: 10, decay_steps: 5}", "warmup_steps"},
     };
     dh_ctx ctx = DH_CTX_INIT;

@@ -114,7 +114,7 @@ typedef struct hand_case {
         }                                                                                          \
     }
 
-static dh_sim *simulate(dh_ctx *ctx, const hand_case *c, mock *mocks)
+static dh_sim *simulate_slow(dh_ctx *ctx, const hand_case *c, const dh_sim_slow *slow, mock *mocks)
 {
     dh_mesh mesh;
     const dh_program *programs[MAX_RANKS];
@@ -129,12 +129,16 @@ static dh_sim *simulate(dh_ctx *ctx, const hand_case *c, mock *mocks)
                             .launch_ns = c->launch_ns,
                             .event_ns = c->event_ns,
                             .self = c->rate};
-    const dh_sim_slow slow = {.rank = 0, .factor = {c->slow0}};
-    const dh_sim_options options = {.slow = &slow, .n_slow = c->slow0 > 0};
+    const dh_sim_options options = {.slow = slow, .n_slow = 1};
     dh_sim *sim = NULL;
     const dh_status st =
         dh_simulate_programs(ctx, programs, (size_t)mesh.ranks, &costs, &options, &sim);
     return st == DH_OK ? sim : NULL;
+}
+
+static dh_sim *simulate(dh_ctx *ctx, const hand_case *c, mock *mocks)
+{
+    return simulate_slow(ctx, c, &(dh_sim_slow){.rank = 0, .factor = {c->slow0}}, mocks);
 }
 
 /* ---- cases -------------------------------------------------------------------------------- */
@@ -290,37 +294,70 @@ static const hand_case cases[] = {
      0},
 };
 
+static void check_rank(const hand_case *c, const dh_sim_rank *got, size_t r)
+{
+    assert_int_equal(got->rank, r);
+    for (size_t k = 0; k < c->n[r]; k++) {
+        const step_row *want = &c->rows[r][k];
+        if (got->spans[k].start_ns != want->start || got->met_ns[k] != want->met ||
+            got->spans[k].end_ns != want->end)
+            fail_msg("%s: rank %zu, instruction %zu ran %lld, %lld, %lld; want %lld, %lld, %lld",
+                     c->what, r, k, (long long)got->spans[k].start_ns, (long long)got->met_ns[k],
+                     (long long)got->spans[k].end_ns, (long long)want->start, (long long)want->met,
+                     (long long)want->end);
+    }
+    if (got->bubble_ns != c->bubble[r])
+        fail_msg("%s: rank %zu has a bubble of %lld, want %lld", c->what, r,
+                 (long long)got->bubble_ns, (long long)c->bubble[r]);
+}
+
+static void check_timeline(const hand_case *c, const dh_sim *sim)
+{
+    int64_t step = 0;
+    for (size_t r = 0; r < sim->n_classes; r++) {
+        check_rank(c, &sim->ranks[r], r);
+        for (size_t k = 0; k < c->n[r]; k++) step = DH_MAX(step, c->rows[r][k].end);
+    }
+    assert_int_equal(sim->step_ns, step);
+}
+
 static void by_hand(void **state)
 {
     (void)state;
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
-        const hand_case *c = &cases[i];
         dh_ctx ctx = DH_CTX_INIT;
         mock mocks[MAX_RANKS];
-        dh_sim *sim = simulate(&ctx, c, mocks);
-        if (!sim) fail_msg("%s: %s", c->what, ctx.message);
-        int64_t step = 0;
-        for (size_t r = 0; r < sim->n_classes; r++) {
-            const dh_sim_rank *got = &sim->ranks[r];
-            assert_int_equal(got->rank, r);
-            for (size_t k = 0; k < c->n[r]; k++) {
-                const step_row *want = &c->rows[r][k];
-                step = DH_MAX(step, want->end);
-                if (got->spans[k].start_ns != want->start || got->met_ns[k] != want->met ||
-                    got->spans[k].end_ns != want->end)
-                    fail_msg("%s: rank %zu, instruction %zu ran %lld, %lld, %lld; want %lld, %lld, "
-                             "%lld",
-                             c->what, r, k, (long long)got->spans[k].start_ns,
-                             (long long)got->met_ns[k], (long long)got->spans[k].end_ns,
-                             (long long)want->start, (long long)want->met, (long long)want->end);
-            }
-            if (got->bubble_ns != c->bubble[r])
-                fail_msg("%s: rank %zu has a bubble of %lld, want %lld", c->what, r,
-                         (long long)got->bubble_ns, (long long)c->bubble[r]);
-        }
-        assert_int_equal(sim->step_ns, step);
+        dh_sim *sim = simulate(&ctx, &cases[i], mocks);
+        if (!sim) fail_msg("%s: %s", cases[i].what, ctx.message);
+        check_timeline(&cases[i], sim);
         dh_sim_destroy(sim);
     }
+}
+
+/* Rank 1's links take twice as long: what it is part of takes that long for all, and its own
+ * computation does not. */
+static void slow_links(void **state)
+{
+    (void)state;
+    static const hand_case c = {.what = "slow links",
+                                .rate = FULL,
+                                .tp = 2,
+                                .cp = 1,
+                                .pp = 1,
+                                .n = {3, 3},
+                                .rows = {{{GEMM, 20, NO, NO, 0, 0, 0, 20},
+                                          {GATHER, 10, 0, NO, 0, 20, 20, 40},
+                                          {GEMM, 20, 1, NO, 0, 40, 40, 60}},
+                                         {{GEMM, 20, NO, NO, 0, 0, 0, 20},
+                                          {GATHER, 10, 0, NO, 0, 20, 20, 40},
+                                          {GEMM, 5, 1, NO, 0, 40, 40, 45}}}};
+    dh_ctx ctx = DH_CTX_INIT;
+    mock mocks[MAX_RANKS];
+    const dh_sim_slow slow = {.rank = 1, .factor = {1, 2, 2}};
+    dh_sim *sim = simulate_slow(&ctx, &c, &slow, mocks);
+    if (!sim) fail_msg("%s", ctx.message);
+    check_timeline(&c, sim);
+    dh_sim_destroy(sim);
 }
 
 /* ---- what cannot be simulated ------------------------------------------------------------- */
@@ -362,6 +399,7 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand), cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand), cmocka_unit_test(slow_links),
+                                       cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
