@@ -8,7 +8,8 @@
 #
 #   --gbps LIST       rates of the wire, Gbit/s, each direction         ["4 1"]
 #   --latency-us N    one-way delay, where the kernel has netem         [0]
-#   --meshes LIST     of dp tp pp cp, two ranks each                    ["tp dp pp"]
+#   --meshes LIST     of dp tp pp cp, two ranks each, a strategy behind a
+#                     colon: "tp:sequential tp:dhelix"                  ["tp dp pp"]
 #   --steps N         steps of a run                                    [12]
 #   --rounds N        repetitions in turns; the best counts             [2]
 #   --set KEY=VALUE   passed to all runs; may be repeated
@@ -174,9 +175,10 @@ check_cores() {
 # train PLACE RATE MESH ROUND: one run, one line of runs.tsv for summary.py.
 train() {
     local place=$1 rate=$2 mesh=$3 round=$4 before
-    local dir="$out/$place${rate:+-$rate}-$mesh.$round"
+    local dir="$out/$place${rate:+-$rate}-${mesh/:/-}.$round"
     local -n launcher=launch_$place
-    local parallel=(--set "parallel.$mesh=2")
+    local parallel=(--set "parallel.${mesh%%:*}=2")
+    [ "${mesh#*:}" = "$mesh" ] || parallel+=(--set "strategy=${mesh#*:}")
     [ "$place" != one ] || parallel=()
     before=$(wire_bytes)
     DHELIX_LOG=debug run_logged "$dir.log" "${launcher[@]}" "$dhelix" train "$job" --fresh --quiet \

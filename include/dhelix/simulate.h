@@ -55,6 +55,9 @@ typedef struct dh_sim_options {
     bool placed; /* buffers also get their places: slab_bytes of dh_sim_memory */
     const dh_sim_slow *slow;
     size_t n_slow;
+    /* Cores that all ranks share, rank r on core r * cores / ranks as the CPU backend binds them:
+     * those that compute on one at the same time divide it. 0 or as many as ranks: none shares. */
+    int64_t cores;
 } dh_sim_options;
 
 /* ---- result --------------------------------------------------------------------------- */

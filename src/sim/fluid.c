@@ -3,7 +3,8 @@
  * On a rank an instruction progresses at the product of its pairwise rates beside the others;
  * where one of these is not positive, at the lowest. If nothing on the rank would
  * progress, its first stream goes on at full speed and the others after it, as in
- * dh_costs_together. A communication progresses as its slowest member lets it.
+ * dh_costs_together. A communication progresses as its slowest member lets it. Ranks that
+ * compute on one core at the same time get equal shares of it.
  *
  * Work left is brought up to date only when a speed changes, so that what happens on
  * other ranks leaves no trace in its rounding. */
@@ -36,6 +37,33 @@ static dh_status rate_beside_others(const machine *m, uint32_t node, int stream,
     return DH_OK;
 }
 
+static bool computes(const machine *m, uint32_t node)
+{
+    return m->lanes[lane_of(node, DH_STREAM_COMPUTE)].state == LANE_RUNS;
+}
+
+/* Nodes that share the node's core now, at least 1. */
+static double n_computing(const machine *m, uint32_t node)
+{
+    uint32_t n = 0;
+    for (uint32_t k = m->node[node].mate0; k < m->node[node].mates_end; k++) n += computes(m, k);
+    return DH_MAX(n, 1U);
+}
+
+/* What begins or ends on a core concerns all that compute there. */
+static dh_status shift_mates(machine *m)
+{
+    for (size_t i = 0; i < m->shifted.n; i++) {
+        const dh_sim_node *n = &m->node[m->shifted.at[i]];
+        for (uint32_t k = n->mate0; k < n->mates_end; k++) {
+            if (m->is_shifted[k]) continue;
+            m->is_shifted[k] = true;
+            if (!dh_vec_push(&m->shifted, k)) return no_memory(m);
+        }
+    }
+    return DH_OK;
+}
+
 static dh_status set_rates(machine *m, uint32_t node)
 {
     lane *lanes = &m->lanes[lane_of(node, 0)];
@@ -48,6 +76,7 @@ static dh_status set_rates(machine *m, uint32_t node)
         progress = progress || lanes[s].rate > 0;
     }
     if (first < DH_N_STREAM && !progress) lanes[first].rate = 1;
+    lanes[DH_STREAM_COMPUTE].rate /= n_computing(m, node);
     return DH_OK;
 }
 
@@ -90,6 +119,7 @@ static dh_status retime_task(machine *m, uint32_t id, int64_t now)
 
 dh_status dh_sim_retime(machine *m, int64_t now)
 {
+    DH_TRY(shift_mates(m));
     for (size_t i = 0; i < m->shifted.n; i++) {
         m->is_shifted[m->shifted.at[i]] = false;
         DH_TRY(set_rates(m, m->shifted.at[i]));

@@ -143,13 +143,19 @@ static dh_status split_ranks(build *b, const dh_sim_split splits[DH_N_MESH_AXES]
     return find_programs(b, every);
 }
 
+static bool shares_cores(const build *b)
+{
+    return b->options->cores > 0 && b->options->cores < b->mesh.ranks;
+}
+
 /* With the distributed optimizer vectors count on the first rank of those that sum
  * gradients, else on the first that have other experts. */
 static dh_status choose_ranks(build *b)
 {
     const dh_mesh *m = &b->mesh;
     const dh_sim_split none[DH_N_MESH_AXES] = {{0}};
-    if (b->given || b->options->collapse == DH_SIM_EVERY || !dh_mesh_nodes_alike(m))
+    if (b->given || b->options->collapse == DH_SIM_EVERY || !dh_mesh_nodes_alike(m) ||
+        shares_cores(b))
         return split_ranks(b, none, true);
     const bool exact = is_exact(b), zero1 = b->spec->zero1;
     dh_sim_split splits[DH_N_MESH_AXES] = {[DH_MESH_TP] = {n_full_shards(b), exact},
@@ -177,11 +183,27 @@ static dh_status costs_of(build *b, const dh_program *program, dh_sim_op_costs *
     return dh_sim_op_costs_init(b->ctx, *costs, b->costs, program);
 }
 
+static int64_t core_of(const build *b, uint32_t node)
+{
+    const int64_t rank = b->sim->ranks[node].rank;
+    return shares_cores(b) ? rank * b->options->cores / b->mesh.ranks : rank;
+}
+
+/* Every rank is a node where cores are shared, and neighbours share one. */
+static void find_mates(const build *b, uint32_t k, dh_sim_node *n)
+{
+    n->mate0 = k;
+    n->mates_end = k + 1;
+    while (n->mate0 > 0 && core_of(b, n->mate0 - 1) == core_of(b, k)) n->mate0--;
+    while (n->mates_end < b->nodes.n && core_of(b, n->mates_end) == core_of(b, k)) n->mates_end++;
+}
+
 static dh_status prepare_node(build *b, uint32_t k)
 {
     dh_sim_rank *r = &b->sim->ranks[k];
     dh_sim_node *n = &b->node[k];
     for (int s = 0; s < DH_N_STREAM; s++) n->factor[s] = 1;
+    find_mates(b, k, n);
     for (size_t i = 0; i < b->options->n_slow; i++) {
         const dh_sim_slow *slow = &b->options->slow[i];
         for (int s = 0; slow->rank == r->rank && s < DH_N_STREAM; s++)

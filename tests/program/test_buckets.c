@@ -155,6 +155,44 @@ static void the_first_piece_travels_early(void **state)
 }
 
 /* Evaluation between steps finds the parameters where training put them. */
+/* Two stages, their data-parallel groups over nodes: on the last one, gradients for the stage
+ * before leave ahead of all reductions, since transfers of a stream run in order. */
+static void reductions_wait_for_the_last_send(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_model model = model_of("gpt2-tiny");
+    static const char *const names[] = {"1f1b", "gpipe"};
+    for (size_t s = 0; s < DH_COUNTOF(names); s++) {
+        const dh_schedule_row *row;
+        const dh_schedule_spec want = {.n_ranks = 2, .n_micro = 4};
+        dh_schedule *schedule;
+        dh_program *p;
+        dh_program_spec spec = {.model = &model,
+                                .micro_batch = 1,
+                                .seq = 16,
+                                .n_micro = 4,
+                                .loss_scale = 1.0,
+                                .rank = 3};
+        assert_ok(&ctx, dh_schedule_find(&ctx, names[s], &row));
+        assert_ok(&ctx, dh_schedule_generate(&ctx, row, &want, &schedule));
+        spec.schedule = schedule;
+        assert_ok(&ctx, dh_mesh_init(&ctx, 2, 1, 2, 1, 1, 0, 0, &spec.mesh));
+        assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
+        assert_ok(&ctx, dh_mesh_verify(&ctx, &spec, NULL));
+        uint32_t n_sends = 0, last_send = 0, first_reduction = DH_NONE;
+        for (uint32_t i = 0; i < p->instrs.n; i++) {
+            const dh_op *op = dh_instr_op(p, &p->instrs.at[i]);
+            if (op->group == DH_GROUP_DP_CP && first_reduction == DH_NONE) first_reduction = i;
+            if (op->type != DH_OP_SEND) continue;
+            last_send = i;
+            n_sends++;
+        }
+        assert_true(n_sends == 4 && first_reduction != DH_NONE && last_send < first_reduction);
+        dh_program_destroy(p);
+        dh_schedule_destroy(schedule);
+    }
+}
+
 static void evaluation_agrees(void **state)
 {
     for (int zero1 = 0; zero1 < 2; zero1++) {
@@ -178,9 +216,12 @@ static void evaluation_agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_large_bucket_holds_all), cmocka_unit_test(neighbours_share),
-        cmocka_unit_test(pieces_bound_a_transfer),  cmocka_unit_test(the_first_piece_travels_early),
+        cmocka_unit_test(a_large_bucket_holds_all),
+        cmocka_unit_test(neighbours_share),
+        cmocka_unit_test(pieces_bound_a_transfer),
+        cmocka_unit_test(the_first_piece_travels_early),
         cmocka_unit_test(evaluation_agrees),
+        cmocka_unit_test(reductions_wait_for_the_last_send),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

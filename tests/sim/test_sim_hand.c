@@ -114,7 +114,8 @@ typedef struct hand_case {
         }                                                                                          \
     }
 
-static dh_sim *simulate_slow(dh_ctx *ctx, const hand_case *c, const dh_sim_slow *slow, mock *mocks)
+static dh_sim *simulate_with(dh_ctx *ctx, const hand_case *c, const dh_sim_options *options,
+                             mock *mocks)
 {
     dh_mesh mesh;
     const dh_program *programs[MAX_RANKS];
@@ -129,11 +130,15 @@ static dh_sim *simulate_slow(dh_ctx *ctx, const hand_case *c, const dh_sim_slow 
                             .launch_ns = c->launch_ns,
                             .event_ns = c->event_ns,
                             .self = c->rate};
-    const dh_sim_options options = {.slow = slow, .n_slow = 1};
     dh_sim *sim = NULL;
     const dh_status st =
-        dh_simulate_programs(ctx, programs, (size_t)mesh.ranks, &costs, &options, &sim);
+        dh_simulate_programs(ctx, programs, (size_t)mesh.ranks, &costs, options, &sim);
     return st == DH_OK ? sim : NULL;
+}
+
+static dh_sim *simulate_slow(dh_ctx *ctx, const hand_case *c, const dh_sim_slow *slow, mock *mocks)
+{
+    return simulate_with(ctx, c, &(dh_sim_options){.slow = slow, .n_slow = 1}, mocks);
 }
 
 static dh_sim *simulate(dh_ctx *ctx, const hand_case *c, mock *mocks)
@@ -362,6 +367,34 @@ static void slow_links(void **state)
 
 /* ---- what cannot be simulated ------------------------------------------------------------- */
 
+/* Two ranks on one core: both at half speed until 40, when rank 0 has done its 20 and rank 1 20 of
+ * its 40; that one then has the core alone. */
+static void shared_cores(void **state)
+{
+    (void)state;
+    static const hand_case c = {.what = "shared cores",
+                                .rate = FULL,
+                                .tp = 2,
+                                .cp = 1,
+                                .pp = 1,
+                                .n = {3, 3},
+                                .rows = {{{GEMM, 20, NO, NO, 0, 0, 0, 40},
+                                          {GATHER, 10, 0, NO, 0, 40, 60, 70},
+                                          {GEMM, 20, 1, NO, 0, 70, 70, 110}},
+                                         {{GEMM, 40, NO, NO, 0, 0, 0, 60},
+                                          {GATHER, 10, 0, NO, 0, 60, 60, 70},
+                                          {GEMM, 20, 1, NO, 0, 70, 70, 110}}}};
+    dh_ctx ctx = DH_CTX_INIT;
+    mock mocks[MAX_RANKS];
+    dh_sim *sim = simulate_with(&ctx, &c, &(dh_sim_options){.cores = 1}, mocks);
+    if (!sim) fail_msg("%s", ctx.message);
+    check_timeline(&c, sim);
+    dh_sim_destroy(sim);
+    sim = simulate_with(&ctx, &c, &(dh_sim_options){.cores = 2}, mocks);
+    assert_int_equal(sim->step_ns, 70); /* each its own: 40, 50, 70 */
+    dh_sim_destroy(sim);
+}
+
 static void refuses(void **state)
 {
     (void)state;
@@ -400,6 +433,6 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand), cmocka_unit_test(slow_links),
-                                       cmocka_unit_test(refuses)};
+                                       cmocka_unit_test(shared_cores), cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
