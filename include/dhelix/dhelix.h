@@ -35,6 +35,7 @@
 #include "dhelix/comm.h"
 #include "dhelix/simulate.h"
 #include "dhelix/timeline.h"
+#include "dhelix/tune.h"
 
 /* predictions beside published measurements */
 #include "dhelix/validate.h"

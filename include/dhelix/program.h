@@ -229,6 +229,10 @@ typedef struct dh_program_spec {
     /* Transient buffers get lifetimes but no offsets, and slab_bytes is 0: several times
      * faster to build; such a program can be simulated, not verified or run. */
     bool unplaced;
+    /* Training: nothing of the micro-batches, only what surrounds them: parameters and their
+     * like, the reductions of gradients in the order of a backward, the optimizer. For
+     * estimates; such a program says what they take, and cannot be run. */
+    bool outline;
     /* Training: behind the step every class of operators runs once more alone, and every pair
      * of a forward and a backward class on different streams side by side, on the data of
      * the step. Wants 2 micro-batches. */

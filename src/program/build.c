@@ -243,12 +243,28 @@ static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
     return DH_OK;
 }
 
-static dh_status emit_step(dh_ctx *ctx, plan *b)
+/* The reductions of the last micro-batch's backward, and nothing else. */
+static dh_status emit_reductions(dh_ctx *ctx, plan *b)
+{
+    for (size_t i = b->n_stages; i-- > 0;)
+        for (size_t k = b->stages[i].n_chain; k-- > 0;)
+            if (!dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
+                DH_TRY(dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]));
+    return DH_OK;
+}
+
+static dh_status emit_events(dh_ctx *ctx, plan *b)
 {
     event_list events = {0};
     dh_status st = list_events(ctx, b, &events);
     for (size_t i = 0; st == DH_OK && i < events.n; i++) st = emit_event(ctx, b, &events.at[i]);
     dh_vec_fini(&events);
+    return st;
+}
+
+static dh_status emit_step(dh_ctx *ctx, plan *b)
+{
+    dh_status st = b->spec->outline ? emit_reductions(ctx, b) : emit_events(ctx, b);
     for (size_t i = 0; st == DH_OK && b->spec->mode == DH_MODE_TRAIN && i < b->n_stages; i++)
         for (size_t k = 0; st == DH_OK && k < b->stages[i].n_chain; k++)
             if (dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
@@ -292,7 +308,7 @@ static dh_status build(dh_ctx *ctx, plan *b)
     return dh_program_plan_memory(ctx, p, !b->spec->unplaced);
 }
 
-static dh_status check_schedule(dh_ctx *ctx, const dh_program_spec *spec, const dh_schedule *s)
+dh_status plan_check_schedule(dh_ctx *ctx, const dh_program_spec *spec, const dh_schedule *s)
 {
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): given or made by now
     if (s->n_ranks != spec->mesh.pp || s->n_micro != spec->n_micro)
@@ -369,7 +385,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = DH_NONE;
     memset(b.send_graph, 0xff, sizeof b.send_graph);
     memset(b.recv_graph, 0xff, sizeof b.recv_graph);
-    dh_status st = check_schedule(ctx, &whole, whole.schedule);
+    dh_status st = plan_check_schedule(ctx, &whole, whole.schedule);
     if (st == DH_OK) st = slot_maker_create(ctx, &whole, &b.slots);
     if (st == DH_OK) st = dh_emitter_create(ctx, &whole, &b.emitter);
     dh_program *p = NULL;

@@ -37,6 +37,9 @@ static inline dh_status plan_no_memory(dh_ctx *ctx)
 }
 
 /* build.c */
+/* Whether the schedule is of the spec's stages and micro-batches, and can be trained.
+ * errors: DH_EINVAL, DH_EUNSUPPORTED */
+dh_status plan_check_schedule(dh_ctx *ctx, const dh_program_spec *spec, const dh_schedule *s);
 /* The graph of a block on the rank of this shard and context-parallel index. */
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_kind kind,
                            dh_shard shard, int64_t cp_rank, dh_graph **graph);

@@ -1,0 +1,144 @@
+/* Tuning: which mesh, micro-batch, recomputation, schedule and strategy train a job fastest on
+ * given devices and memory.
+ *
+ * Every combination that the job could have is enumerated. What a job file or its mesh
+ * would refuse is refused here with the same message. The others get an estimate: operators
+ * of the graphs a program would be built from, timed by the same costs and orders
+ * (strategy.h), along the slots of the pipeline schedule; memory from the lifetimes in these
+ * graphs and the program's own layout of what persists. The best few are then simulated
+ * (simulate.h), and the simulator has the last word among them. Same input, same result. */
+#ifndef DHELIX_TUNE_H
+#define DHELIX_TUNE_H
+
+#include <signal.h>
+
+#include "dhelix/cluster.h"
+#include "dhelix/job.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(id, column, setting, doc): what is searched over. */
+#define DH_TUNE_DIM_LIST(X)                                                                        \
+    X(TP, "tp", "parallel.tp", "tensor parallel")                                                  \
+    X(CP, "cp", "parallel.cp", "context parallel")                                                 \
+    X(PP, "pp", "parallel.pp", "pipeline stages")                                                  \
+    X(EP, "ep", "parallel.ep", "expert parallel")                                                  \
+    X(DP, "dp", "parallel.dp", "data parallel: what the others leave of the devices")              \
+    X(MICRO_BATCH, "mb", "train.micro_batch", "sequences of a micro-batch")                        \
+    X(RECOMPUTE, "recompute", "train.recompute", "activations computed again in backward")         \
+    X(SCHEDULE, "schedule", "parallel.schedule", "pipeline schedule")                              \
+    X(STAGES, "vs", "parallel.virtual_stages",                                                     \
+      "virtual stages of a rank, where the schedule asks")                                         \
+    X(STRATEGY, "strategy", "strategy", "how communication is hidden")
+
+typedef enum dh_tune_dim {
+#define X(id, column, setting, doc) DH_TUNE_##id,
+    DH_TUNE_DIM_LIST(X)
+#undef X
+        DH_N_TUNE_DIM
+} dh_tune_dim;
+
+const char *dh_tune_dim_name(dh_tune_dim dim);
+const char *dh_tune_dim_setting(dh_tune_dim dim);
+/* DH_N_TUNE_DIM: none has this setting. */
+dh_tune_dim dh_tune_dim_of(const char *setting);
+
+/* One value of each; of schedule and strategy the row's index. */
+typedef struct dh_tune_config {
+    int64_t at[DH_N_TUNE_DIM];
+} dh_tune_config;
+/* A value as the job file has it. */
+const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap);
+/* The job with a configuration's values, checked; strings are in the job's arena.
+ * errors: DH_EINVAL, as dh_job_check */
+dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job);
+
+/* X(id, name, doc): what the step of the rank that is last to finish is made of. */
+#define DH_TUNE_PART_LIST(X)                                                                       \
+    X(COMPUTE, "compute", "the model's operators")                                                 \
+    X(RECOMPUTE, "recompute", "operators run again in backward")                                   \
+    X(TP, "tp comm", "exposed communication of tensor parallelism")                                \
+    X(CP, "cp comm", "exposed communication of context parallelism")                               \
+    X(EP, "ep comm", "exposed communication of expert parallelism")                                \
+    X(DP, "dp comm", "reductions of gradients behind the last backward")                           \
+    X(BUBBLE, "bubble", "waiting for other stages, transfers included")                            \
+    X(OPTIMIZER, "optimizer", "gradient norm, update, gathering of weights")                       \
+    X(LAUNCH, "launch", "starting operators")
+
+typedef enum dh_tune_part {
+#define X(id, name, doc) DH_TUNE_PART_##id,
+    DH_TUNE_PART_LIST(X)
+#undef X
+        DH_N_TUNE_PART
+} dh_tune_part;
+const char *dh_tune_part_name(dh_tune_part part);
+
+/* Memory of the rank that needs most. */
+typedef struct dh_tune_memory {
+    int64_t stage;
+    uint64_t parameters, gradients, optimizer, activations; /* and copies, states */
+    uint64_t peak_bytes;
+} dh_tune_memory;
+
+typedef struct dh_tune_row {
+    dh_tune_config config;
+    bool fits;                      /* by the estimate, or the simulator where it was asked */
+    double step_ns;                 /* estimated; where it does not fit: 0 */
+    double part_ns[DH_N_TUNE_PART]; /* adds up to step_ns */
+    dh_tune_memory memory;          /* estimated */
+    int64_t simulated_ns;           /* 0: not simulated */
+    uint64_t simulated_bytes;       /* peak */
+    const char *why;                /* why it is not the first; "" for that */
+} dh_tune_row;
+
+/* The best with one value of a dimension, whatever the others. */
+typedef struct dh_tune_value_row {
+    dh_tune_dim dim;
+    int64_t value;
+    int64_t n_fit, n_too_large, n_refused;
+    dh_tune_row best; /* if n_fit is 0: that with the least memory; valid if n_too_large is not 0 */
+    const char *why;  /* what it costs against the winner, or why there is none */
+} dh_tune_value_row;
+
+typedef struct dh_tune {
+    dh_arena *arena; /* owns all below */
+    const char *costs;
+    double memory_bytes;                   /* of a device: the limit */
+    int64_t n_fit, n_too_large, n_refused; /* configurations estimated, and refused as such */
+    dh_tune_row *rows;                     /* [n_rows], best first */
+    size_t n_rows;
+    dh_tune_value_row *values; /* [n_values], by dimension and value */
+    size_t n_values;
+    int64_t search_ns; /* of the clock: the only number that varies from run to run */
+} dh_tune;
+
+typedef struct dh_tune_options {
+    const dh_cluster *cluster; /* NULL: this machine's costs */
+    int64_t devices;           /* 0: the job's ranks */
+    double memory_bytes;       /* of a device; 0: the cluster's, or this machine's by ranks */
+    unsigned fixed;            /* bit 1 << dh_tune_dim: the job's value stays */
+    const char *strategies;    /* names with commas; NULL: all */
+    const char *schedules;     /* the same */
+    size_t n_rows;             /* most rows of the result */
+    size_t n_simulated;        /* of the best by estimate; may be 0 */
+    bool quiet;                /* no progress */
+    const volatile sig_atomic_t *stop; /* when it becomes non-zero: DH_EINTERRUPTED; may be NULL */
+} dh_tune_options;
+
+/* Search.
+ * in        job: its model, batch, sequence length, precision and all that is not searched over
+ * out       set only on DH_OK; caller frees with dh_tune_destroy. n_rows 0: nothing fits, and
+ *           values say what would need least
+ * errors    DH_EINVAL devices or memory out of range, nothing is possible (with the first
+ *           reason); DH_EMISSING a strategy or schedule of that name; DH_EINTERRUPTED;
+ *           those of dh_train_simulate
+ * cost      tens of microseconds a configuration of a dense model, and the simulations */
+dh_status dh_tune_search(dh_ctx *ctx, dh_job *job, const dh_tune_options *options, dh_tune **tune);
+void dh_tune_destroy(dh_tune *tune);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,272 @@
+/* dhelix tune: which mesh, micro-batch, recomputation, schedule and strategy are fastest. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/tuned.h"
+#include "dhelix/train.h"
+
+typedef struct tune_args {
+    const char *cluster, *memory, *strategies, *schedules, *write;
+    int64_t devices, top, verify;
+} tune_args;
+
+static const tune_args defaults = {.top = 10, .verify = 8};
+
+static const dh_cli_option options[] = {
+    {.name = "cluster",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, cluster),
+     .value = "NAME|FILE",
+     .doc = "hardware to plan for: a name of dhelix list clusters or a file; without it, this "
+            "machine's costs"},
+    {.name = "devices",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(tune_args, devices),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 24,
+     .doc = "devices of it; the job's ranks where it is not given"},
+    {.name = "memory",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, memory),
+     .value = "SIZE",
+     .doc = "memory of a device, as 80GB or 74.5GiB; the cluster's where it is not given"},
+    {.name = "strategies",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, strategies),
+     .value = "all|A,B",
+     .doc = "search among these (dhelix list strategies)"},
+    {.name = "schedules",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, schedules),
+     .value = "all|A,B",
+     .doc = "search among these (dhelix list schedules); a strategy of two strands brings its "
+            "own"},
+    {.name = "top",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(tune_args, top),
+     .value = "N",
+     .min = 1,
+     .max = 10000,
+     .doc = "show the best N configurations; 10"},
+    {.name = "verify",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(tune_args, verify),
+     .value = "N",
+     .min = 0,
+     .max = 1000,
+     .doc = "simulate the best N by estimate, and rank these by that; 8"},
+    {.name = "write",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, write),
+     .value = "FILE",
+     .doc = "write the best as a complete job file"},
+};
+
+/* ---- the job -----------------------------------------------------------------------------------
+ */
+
+/* What a file says of its mesh is searched over; what --set says stays. */
+static const char *const reset[] = {"ranks=auto",
+                                    "parallel.dp=auto",
+                                    "parallel.tp=1",
+                                    "parallel.cp=1",
+                                    "parallel.pp=1",
+                                    "parallel.ep=1",
+                                    "parallel.virtual_stages=1",
+                                    "parallel.layer_split=",
+                                    "parallel.schedule=1f1b",
+                                    "train.micro_batch=auto",
+                                    "strategy=sequential",
+                                    "topology.nodes=auto",
+                                    "topology.ranks_per_node=auto"};
+
+static unsigned fixed_by(const dh_cli *cli)
+{
+    unsigned fixed = 0;
+    char key[64];
+    for (size_t i = 0; i < cli->set.n; i++) {
+        const char *text = cli->set.at[i];
+        const size_t n = strcspn(text, "=");
+        snprintf(key, sizeof key, "%.*s", (int)n, text);
+        const dh_tune_dim dim = dh_tune_dim_of(key);
+        if (dim == DH_N_TUNE_DIM || !text[n]) continue;
+        fixed &= ~(1u << dim); /* a later one wins */
+        if (strcmp(text + n + 1, "auto") != 0) fixed |= 1u << dim;
+    }
+    return fixed;
+}
+
+/* Expert parallelism uses data-parallel ranks, which the search has yet to find. */
+static const char *room_for_experts(const dh_cli *cli, char *buf, size_t cap)
+{
+    static const char key[] = "parallel.ep=";
+    const char *found = NULL;
+    for (size_t i = 0; i < cli->set.n; i++)
+        if (strncmp(cli->set.at[i], key, sizeof key - 1) == 0) found = cli->set.at[i];
+    if (!found) return NULL;
+    snprintf(buf, cap, "parallel.dp=%s", found + sizeof key - 1);
+    return buf;
+}
+
+static dh_status load_job(dh_ctx *ctx, const dh_cli *cli, dh_job **job)
+{
+    const size_t n_reset = DH_COUNTOF(reset);
+    char dp[64];
+    const char *experts = room_for_experts(cli, dp, sizeof dp);
+    const char **overrides = calloc(n_reset + cli->set.n + 1, sizeof *overrides);
+    if (!overrides) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    size_t n = n_reset;
+    memcpy(overrides, reset, sizeof reset);
+    if (experts) overrides[n++] = experts;
+    for (size_t i = 0; i < cli->set.n; i++)
+        if (strcmp(cli->set.at[i], "strategy=auto") != 0) overrides[n++] = cli->set.at[i];
+    dh_status st = dh_job_load(ctx, cli->args.at[0], overrides, n, job);
+    free(overrides);
+    return st;
+}
+
+/* Ranks that the file itself asks for, where the command line does not say how many. */
+static dh_status find_devices(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, int64_t *devices)
+{
+    dh_job *job;
+    *devices = a->devices;
+    if (a->devices > 0) return DH_OK;
+    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], 0, &job));
+    *devices = job->ranks;
+    dh_job_destroy(job);
+    return DH_OK;
+}
+
+/* ---- memory
+ * ------------------------------------------------------------------------------------------ */
+
+static dh_status read_memory(dh_ctx *ctx, dh_cli *cli, const char *text, double *bytes)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"GiB", 1073741824.0},    {"GB", 1e9}, {"MiB", 1048576.0}, {"MB", 1e6},
+                 {"TiB", 1099511627776.0}, {"TB", 1e12}};
+    char number[32];
+    *bytes = 0;
+    for (size_t i = 0; text && i < DH_COUNTOF(units); i++) {
+        const size_t n = strlen(text), unit = strlen(units[i].name);
+        if (n <= unit || strcmp(text + n - unit, units[i].name) != 0) continue;
+        snprintf(number, sizeof number, "%.*s", (int)DH_MIN(n - unit, sizeof number - 1), text);
+        if (!dh_parse_f64(number, bytes) || !(*bytes > 0)) break;
+        *bytes *= units[i].bytes;
+        return DH_OK;
+    }
+    if (!text) return DH_OK;
+    return dh_cli_misuse(ctx, cli,
+                         "--memory %s: a size above 0 with its unit is wanted, as in "
+                         "80GB or 74.5GiB",
+                         text);
+}
+
+/* ---- result
+ * --------------------------------------------------------------------------------------------- */
+
+static dh_status write_best(dh_ctx *ctx, const char *path, const dh_tuned *tuned, dh_job *job)
+{
+    const dh_tune *t = tuned->tune;
+    char *text, step[32];
+    dh_str out = DH_STR_INIT;
+    if (t->n_rows == 0 || !t->rows[0].fits)
+        return dh_fail(ctx, DH_EINVAL, "--write %s: no configuration fits", path);
+    const dh_tune_row *best = &t->rows[0];
+    DH_TRY(dh_tune_apply(ctx, &best->config, job));
+    DH_TRY(dh_job_print(ctx, job, &text));
+    dh_format_ns(step, sizeof step,
+                 best->simulated_ns > 0 ? (double)best->simulated_ns : best->step_ns);
+    dh_str_printf(&out, "# dhelix tune, %lld devices, %s: %s a step %s\n%s",
+                  (long long)tuned->devices, t->costs, step,
+                  best->simulated_ns > 0 ? "simulated" : "estimated", text);
+    free(text);
+    dh_status st = out.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a job file")
+                              : dh_file_write_atomic(ctx, path, out.text, out.len);
+    dh_str_fini(&out);
+    return st;
+}
+
+static dh_status report(dh_ctx *ctx, const dh_cli *cli, const dh_tuned *tuned)
+{
+    dh_str out = DH_STR_INIT;
+    if (cli->json) return dh_cli_print_json(ctx, dh_tuned_json(tuned));
+    dh_tuned_print(tuned, &out);
+    return dh_cli_print_str(ctx, &out);
+}
+
+static void say_rate(const dh_cli *cli, const dh_tune *t)
+{
+    const double n = (double)(t->n_fit + t->n_too_large + t->n_refused);
+    const double s = (double)t->search_ns * 1e-9;
+    if (!cli->quiet) fprintf(stderr, "%.0f configurations in %.2f s: %.0f a second\n", n, s, n / s);
+}
+
+static dh_status search(dh_ctx *ctx, const dh_cli *cli, const tune_args *a,
+                        const dh_tune_options *how, dh_job *job)
+{
+    dh_tune *tune;
+    DH_TRY(dh_tune_search(ctx, job, how, &tune));
+    const dh_tuned tuned = {.job = job,
+                            .cluster = how->cluster,
+                            .devices = how->devices,
+                            .memory_bytes = tune->memory_bytes,
+                            .tune = tune};
+    say_rate(cli, tune);
+    dh_status st = report(ctx, cli, &tuned);
+    if (st == DH_OK && a->write) st = write_best(ctx, a->write, &tuned, job);
+    dh_tune_destroy(tune);
+    return st;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const tune_args *a = args;
+    dh_cluster *cluster = NULL;
+    dh_job *job;
+    int64_t devices;
+    double memory_bytes;
+    DH_TRY(read_memory(ctx, cli, a->memory, &memory_bytes));
+    DH_TRY(find_devices(ctx, cli, a, &devices));
+    DH_TRY(load_job(ctx, cli, &job));
+    dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
+    dh_tune_options how = {.cluster = cluster,
+                           .devices = devices,
+                           .memory_bytes = memory_bytes,
+                           .fixed = fixed_by(cli),
+                           .strategies = a->strategies,
+                           .schedules = a->schedules,
+                           .n_rows = (size_t)a->top,
+                           .n_simulated = (size_t)a->verify,
+                           .quiet = cli->quiet,
+                           .stop = dh_cli_catch_signals()};
+    if (st == DH_OK) st = search(ctx, cli, a, &how, job);
+    dh_cluster_destroy(cluster);
+    dh_job_destroy(job);
+    return st;
+}
+
+const dh_command dh_command_tune = {
+    .name = "tune",
+    .doc = "find the fastest mesh, micro-batch, recomputation, schedule and strategy",
+    .usage = "JOB",
+    .notes =
+        "All that the job file says of its mesh, micro-batch, recomputation, schedule and "
+        "strategy\n"
+        "is searched over; what --set says stays as it is (--set parallel.tp=8). Every possible\n"
+        "configuration is estimated, and the best are simulated as dhelix simulate does it; both\n"
+        "figures are shown. Memory is of the rank that needs most. Below the ranking stands the\n"
+        "best with each single value and what it costs, which says why it was not chosen.\n",
+    .job = true,
+    .min_args = 1,
+    .max_args = 1,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(tune_args),
+    .defaults = &defaults,
+    .run = run};

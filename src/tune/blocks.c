@@ -1,0 +1,248 @@
+/* Graphs of a rank's blocks: work and communication by phase, and lifetimes.
+ *
+ * Memory of a block in a chain follows from its graph: what the forward leaves for the
+ * backward is kept; the rest lives from its writer to its last reader, in the order of the
+ * graph. The tensor between two blocks counts with the one that reads it. Streams that run
+ * ahead of each other hold a little more at times; the program's buffers follow the same
+ * lifetimes (memory.c of program), so that is all the difference. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "program/build.h"
+#include "tune/tuner.h"
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory describing a block");
+}
+
+/* ---- lifetimes ---------------------------------------------------------------------------- */
+
+enum { BY_F = 1, BY_B = 2, BY_W = 4, BY_BACKWARD = BY_B | BY_W };
+
+typedef struct lives {
+    const dh_graph *graph;
+    const dh_backend_info *backend; /* whose kernels need scratch; NULL */
+    unsigned *used_by;              /* by tensor with storage: phases that touch it */
+    unsigned char *alive;
+    uint32_t *last; /* by tensor: last operator that touches it in the phases at hand */
+} lives;
+
+static uint32_t storage_of(const dh_graph *g, uint32_t tensor)
+{
+    const dh_tensor *t = &g->tensors.at[tensor];
+    return t->base == DH_NONE ? tensor : t->base;
+}
+
+static bool is_transient(const dh_graph *g, uint32_t tensor)
+{
+    const dh_tensor_kind kind = g->tensors.at[tensor].kind;
+    return kind == DH_TENSOR_ACT || kind == DH_TENSOR_INPUT;
+}
+
+static double bytes_of(const lives *l, uint32_t tensor)
+{
+    return (double)dh_tensor_bytes(&l->graph->tensors.at[tensor]);
+}
+
+/* Operand k of an operator, outputs after inputs; DH_NONE where it takes no transient memory. */
+static uint32_t operand(const dh_graph *g, const dh_op *op, int k)
+{
+    const uint32_t t = k < DH_MAX_OPERANDS ? op->in[k] : op->out[k - DH_MAX_OPERANDS];
+    if (t == DH_NONE || !is_transient(g, t)) return DH_NONE;
+    return storage_of(g, t);
+}
+
+static unsigned phase_bit(const dh_op *op)
+{
+    return op->phase == DH_PHASE_F ? BY_F : op->phase == DH_PHASE_B ? BY_B : BY_W;
+}
+
+static void find_uses(lives *l)
+{
+    for (size_t i = 0; i < l->graph->ops.n; i++)
+        for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
+            const dh_op *op = &l->graph->ops.at[i];
+            const uint32_t t = operand(l->graph, op, k);
+            if (t != DH_NONE) l->used_by[t] |= phase_bit(op);
+        }
+}
+
+/* Whether it is there before, or still wanted after, what runs now. The gradient that enters
+ * and the one that leaves are other blocks' on their other side. */
+static bool outlasts(const lives *l, uint32_t tensor, unsigned later)
+{
+    if (tensor == l->graph->dx_in) return (later & BY_F) == 0;
+    if (tensor == l->graph->x_out && (later & BY_B)) return true;
+    return (l->used_by[tensor] & later) != 0;
+}
+
+static bool was_there(const lives *l, uint32_t tensor, unsigned earlier, unsigned now)
+{
+    if (tensor == l->graph->x_in || tensor == l->graph->dx_out)
+        return (l->used_by[tensor] & now) != 0;
+    return (l->used_by[tensor] & earlier) != 0;
+}
+
+static double begin_phases(lives *l, unsigned now, unsigned earlier, unsigned later)
+{
+    const dh_graph *g = l->graph;
+    double live = 0;
+    for (uint32_t i = 0; i < g->ops.n; i++)
+        for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
+            const uint32_t t = operand(g, &g->ops.at[i], k);
+            if (t != DH_NONE && (phase_bit(&g->ops.at[i]) & now)) l->last[t] = i;
+        }
+    for (uint32_t t = 0; t < g->tensors.n; t++) {
+        const bool wanted = (l->used_by[t] & now) || outlasts(l, t, later);
+        l->alive[t] = g->tensors.at[t].base == DH_NONE && is_transient(g, t) &&
+                      was_there(l, t, earlier, now) && wanted;
+        if (l->alive[t]) live += bytes_of(l, t);
+    }
+    return live;
+}
+
+/* The input that dies in an operator and whose storage its first output takes over. */
+static uint32_t overlaid(const lives *l, uint32_t i, unsigned later)
+{
+    const dh_op *op = &l->graph->ops.at[i];
+    const int k = dh_op_info_of(op->type)->inplace;
+    const uint32_t in = k < 0 ? DH_NONE : op->in[k], out = op->out[0];
+    if (in == DH_NONE || out == DH_NONE || !is_transient(l->graph, in)) return DH_NONE;
+    const dh_tensor *a = &l->graph->tensors.at[in], *b = &l->graph->tensors.at[out];
+    const bool whole = a->base == DH_NONE && b->base == DH_NONE;
+    if (!whole || !is_transient(l->graph, out) || dh_tensor_bytes(a) != dh_tensor_bytes(b))
+        return DH_NONE;
+    return l->last[in] == i && !outlasts(l, in, later) && !l->alive[out] ? in : DH_NONE;
+}
+
+/* Most bytes alive while the operators of the phases `now` run; *left: those after them that
+ * are not the next block's. */
+static double run_phases(lives *l, unsigned now, unsigned earlier, unsigned later)
+{
+    const dh_graph *g = l->graph;
+    double live = begin_phases(l, now, earlier, later), most = live;
+    for (uint32_t i = 0; i < g->ops.n; i++) {
+        const dh_op *op = &g->ops.at[i];
+        if (!(phase_bit(op) & now)) continue;
+        const uint32_t over = overlaid(l, i, later);
+        if (over != DH_NONE) {
+            live -= bytes_of(l, over);
+            l->alive[over] = 0;
+        }
+        for (int k = DH_MAX_OPERANDS; k < 2 * DH_MAX_OPERANDS; k++) {
+            const uint32_t t = operand(g, op, k);
+            if (t == DH_NONE || l->alive[t]) continue;
+            l->alive[t] = 1;
+            live += bytes_of(l, t);
+        }
+        const size_t work = l->backend ? l->backend->workspace_bytes(g, op) : 0;
+        most = DH_MAX(most, live + (double)work);
+        for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
+            const uint32_t t = operand(g, op, k);
+            if (t == DH_NONE || !l->alive[t] || l->last[t] != i || outlasts(l, t, later)) continue;
+            l->alive[t] = 0;
+            live -= bytes_of(l, t);
+        }
+    }
+    return most;
+}
+
+static double sum_used(const lives *l, unsigned before, unsigned after)
+{
+    const dh_graph *g = l->graph;
+    double sum = 0;
+    for (uint32_t t = 0; t < g->tensors.n; t++) {
+        const bool made_before = (l->used_by[t] & before) || t == g->x_in;
+        if (g->tensors.at[t].base != DH_NONE || !is_transient(g, t)) continue;
+        if (t == g->x_out || t == g->dx_in || t == g->dx_out) continue;
+        if (made_before && (l->used_by[t] & after)) sum += bytes_of(l, t);
+    }
+    return sum;
+}
+
+static dh_status measure_lives(dh_ctx *ctx, const dh_program_spec *spec, tune_block *b)
+{
+    const size_t n = b->graph->tensors.n + 1;
+    lives l = {.graph = b->graph,
+               .backend = spec->backend,
+               .used_by = calloc(n, sizeof *l.used_by),
+               .alive = calloc(n, sizeof *l.alive),
+               .last = calloc(n, sizeof *l.last)};
+    const bool ok = l.used_by && l.alive && l.last;
+    if (ok) {
+        find_uses(&l);
+        b->lives = (tune_lives){.kept = sum_used(&l, BY_F, BY_BACKWARD),
+                                .kept_w = sum_used(&l, BY_F | BY_B, BY_W),
+                                .f_peak = run_phases(&l, BY_F, 0, BY_BACKWARD),
+                                .b_peak = run_phases(&l, BY_BACKWARD, BY_F, 0),
+                                .i_peak = run_phases(&l, BY_B, BY_F, BY_W),
+                                .w_peak = run_phases(&l, BY_W, BY_F | BY_B, 0)};
+    }
+    free(l.used_by);
+    free(l.alive);
+    free(l.last);
+    return ok ? DH_OK : no_memory(ctx);
+}
+
+/* ---- times ------------------------------------------------------------------------------------
+ */
+
+static int comm_kind(int32_t group)
+{
+    return group == DH_GROUP_CP ? TUNE_COMM_CP : group == DH_GROUP_EP ? TUNE_COMM_EP : TUNE_COMM_TP;
+}
+
+static void add_times(const dh_program_spec *spec, tune_block *b)
+{
+    static const int phases[DH_N_PHASE] = {
+        [DH_PHASE_F] = TUNE_F, [DH_PHASE_B] = TUNE_B, [DH_PHASE_W] = TUNE_W};
+    for (size_t i = 0; i < b->graph->ops.n; i++) {
+        const dh_op *op = &b->graph->ops.at[i];
+        const dh_cost_op at = {b->graph, op, &spec->mesh, spec->rank};
+        const int phase = phases[op->phase];
+        const double ns = spec->costs->solo(spec->costs->self, &at).ns;
+        if (dh_op_info_of(op->type)->resource == DH_RES_COMM) {
+            b->comm_ns[phase][comm_kind(op->group)] += ns;
+        } else {
+            b->compute_ns[phase] += ns;
+            b->n_launched[phase]++;
+        }
+    }
+}
+
+/* ---- entry
+ * --------------------------------------------------------------------------------------- */
+
+dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
+                           tune_blocks **blocks)
+{
+    static const dh_block_kind kinds[TUNE_N_BLOCK] = {DH_BLOCK_EMBED, DH_BLOCK_LAYER,
+                                                      DH_BLOCK_HEAD};
+    const dh_shard shard = {.tp = spec->mesh.tp, .ep = spec->mesh.ep};
+    tune_blocks *made = DH_NEW(arena, tune_blocks);
+    if (!made) return no_memory(ctx);
+    dh_status st = DH_OK;
+    for (int i = 0; st == DH_OK && i < TUNE_N_BLOCK; i++) {
+        tune_block *b = &made->at[i];
+        st = plan_build_graph(ctx, spec, kinds[i], shard, 0, &b->graph);
+        if (st == DH_OK) st = measure_lives(ctx, spec, b);
+        if (st == DH_OK) add_times(spec, b);
+    }
+    if (st != DH_OK) {
+        tune_blocks_fini(made);
+        return st;
+    }
+    const dh_graph *layer = made->at[TUNE_LAYER].graph;
+    made->x_bytes = (double)dh_tensor_bytes(&layer->tensors.at[layer->x_in]);
+    *blocks = made;
+    return DH_OK;
+}
+
+void tune_blocks_fini(tune_blocks *blocks)
+{
+    for (int i = 0; i < TUNE_N_BLOCK; i++) {
+        dh_graph_destroy(blocks->at[i].graph);
+        blocks->at[i].graph = NULL;
+    }
+}

@@ -1,0 +1,148 @@
+/* Blocks one behind the other, on three streams.
+ *
+ * Chains of one and two layers, with and without embedding and head, run against the clock
+ * in the order in which a program would issue them (dh_slot_time). Every further layer adds
+ * what the second one did. */
+#include <stdlib.h>
+
+#include "tune/tuner.h"
+
+enum { MAX_CHAIN = 3 };
+
+/* Blocks of a strand in forward order; the backward goes from the last to the first. */
+typedef struct chain {
+    int n;
+    int block[MAX_CHAIN];
+} chain;
+
+typedef struct timer {
+    dh_ctx *ctx;
+    const dh_program_spec *spec;
+    const tune_blocks *blocks;
+    const dh_ordering *ordering;
+} timer;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory timing blocks");
+}
+
+static dh_status list_items(const timer *t, dh_arena *arena, const chain *c, unsigned phases,
+                            dh_slot_items *items)
+{
+    size_t n = 0;
+    const bool forward = phases == 1u << DH_PHASE_F;
+    for (int k = 0; k < c->n; k++) n += t->blocks->at[c->block[k]].graph->ops.n;
+    dh_slot_item *at = DH_NEW_N(arena, dh_slot_item, n + 1);
+    if (!at) return no_memory(t->ctx);
+    items->at = at;
+    items->n = 0;
+    for (int k = 0; k < c->n; k++) {
+        const dh_graph *g = t->blocks->at[c->block[forward ? k : c->n - 1 - k]].graph;
+        for (uint32_t i = 0; i < g->ops.n; i++)
+            if (phases >> g->ops.at[i].phase & 1)
+                at[items->n++] = (dh_slot_item){.graph = g, .op = i, .block = (uint32_t)k};
+    }
+    return DH_OK;
+}
+
+static dh_status time_order(const timer *t, dh_arena *arena, const dh_slot *slot, double *ns)
+{
+    dh_slot_timing timing = {0};
+    dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, slot->strand[0].n + slot->strand[1].n + 1);
+    if (!order) return no_memory(t->ctx);
+    DH_TRY(dh_slot_order(t->ctx, slot, t->ordering->policy, &t->ordering->options, order));
+    DH_TRY(dh_slot_time(t->ctx, slot, order, &timing));
+    *ns = timing.makespan_ns;
+    return DH_OK;
+}
+
+/* Makespan of a forward chain beside a backward one; either may be empty. */
+static dh_status chains_ns(const timer *t, chain f, chain b, unsigned phases, double *ns)
+{
+    dh_slot_items strands[2] = {{NULL, 0}, {NULL, 0}};
+    dh_slot *slot;
+    dh_arena *arena = dh_arena_create();
+    dh_status st = arena ? DH_OK : no_memory(t->ctx);
+    if (st == DH_OK) st = list_items(t, arena, &f, 1u << DH_PHASE_F, &strands[0]);
+    if (st == DH_OK) st = list_items(t, arena, &b, phases, &strands[1]);
+    if (st == DH_OK)
+        st = dh_slot_build(t->ctx, arena, t->spec->costs, &t->spec->mesh, t->spec->rank, strands,
+                           &slot);
+    if (st == DH_OK) st = time_order(t, arena, slot, ns);
+    dh_arena_destroy(arena);
+    return st;
+}
+
+static const chain none = {0, {0}}, layer = {1, {TUNE_LAYER}},
+                   layers = {2, {TUNE_LAYER, TUNE_LAYER}},
+                   with_embed = {2, {TUNE_EMBED, TUNE_LAYER}},
+                   with_head = {2, {TUNE_LAYER, TUNE_HEAD}};
+
+/* TUNING: the head of a large micro-batch is hundreds of chunks, each of which waits for
+ * its own communication; timing them one by one takes longer than all the rest. */
+enum { MAX_HEAD_OPS = 128 };
+
+static double head_alone_ns(const timer *t, unsigned phases)
+{
+    static const struct {
+        unsigned phase;
+        int block_phase;
+    } list[] = {{DH_PHASE_F, TUNE_F}, {DH_PHASE_B, TUNE_B}, {DH_PHASE_W, TUNE_W}};
+    const tune_block *b = &t->blocks->at[TUNE_HEAD];
+    double ns = 0;
+    for (size_t i = 0; i < DH_COUNTOF(list); i++) {
+        if (!((phases ? phases : 1u << DH_PHASE_F) >> list[i].phase & 1)) continue;
+        const int p = list[i].block_phase;
+        ns += b->compute_ns[p] + b->n_launched[p] * t->spec->costs->launch_ns;
+        for (int k = 0; k < TUNE_N_COMM; k++) ns += b->comm_ns[p][k];
+    }
+    return ns;
+}
+
+/* phases 0: the forward. */
+static dh_status one_strand(const timer *t, unsigned phases, tune_chain *made)
+{
+    const chain list[] = {layer, layers, with_embed, with_head};
+    double ns[DH_COUNTOF(list)];
+    const bool whole = t->blocks->at[TUNE_HEAD].graph->ops.n <= MAX_HEAD_OPS;
+    for (size_t i = 0; i < DH_COUNTOF(list) - !whole; i++)
+        DH_TRY(phases ? chains_ns(t, none, list[i], phases, &ns[i])
+                      : chains_ns(t, list[i], none, 0, &ns[i]));
+    if (!whole) ns[3] = ns[0] + head_alone_ns(t, phases);
+    *made = (tune_chain){
+        .one = ns[0], .more = ns[1] - ns[0], .embed = ns[2] - ns[0], .head = ns[3] - ns[0]};
+    return DH_OK;
+}
+
+static dh_status two_strands(const timer *t, unsigned phases, double *one, double *more)
+{
+    double two;
+    DH_TRY(chains_ns(t, layer, layer, phases, one));
+    DH_TRY(chains_ns(t, layers, layers, phases, &two));
+    *more = two - *one;
+    return DH_OK;
+}
+
+dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_blocks *blocks,
+                          tune_wants wants, tune_times *times)
+{
+    const timer t = {ctx, spec, blocks, spec->ordering};
+    const unsigned inputs = 1u << DH_PHASE_B, weights = 1u << DH_PHASE_W;
+    DH_TRY(one_strand(&t, 0, &times->f));
+    DH_TRY(one_strand(&t, inputs | weights, &times->b));
+    if (wants.split) {
+        DH_TRY(one_strand(&t, inputs, &times->i));
+        DH_TRY(one_strand(&t, weights, &times->w));
+    }
+    if (wants.pairs) DH_TRY(two_strands(&t, inputs | weights, &times->fb_one, &times->fb_more));
+    if (wants.pairs && wants.split)
+        DH_TRY(two_strands(&t, inputs, &times->fi_one, &times->fi_more));
+    return DH_OK;
+}
+
+double tune_chain_ns(const tune_chain *c, const tune_stage *s)
+{
+    const double layers_ns = s->n_layers > 0 ? c->one + (double)(s->n_layers - 1) * c->more : 0;
+    return layers_ns + (s->embed ? c->embed : 0) + (s->head ? c->head : 0);
+}

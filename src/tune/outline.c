@@ -1,0 +1,73 @@
+/* What surrounds the micro-batches of a rank: what persists, reductions, optimizer. */
+#include <stdlib.h>
+
+#include "tune/tuner.h"
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory outlining a rank");
+}
+
+static void sum_persistent(const dh_program *p, tune_outline *o)
+{
+    for (size_t i = 0; i < p->buffers.n; i++) {
+        const dh_buffer *b = &p->buffers.at[i];
+        if (b->kind == DH_BUF_MASTER || b->kind == DH_BUF_COPY) o->parameters += b->n_bytes;
+        if (b->kind == DH_BUF_GRAD) o->gradients += b->n_bytes;
+        if (b->kind == DH_BUF_ADAM_M || b->kind == DH_BUF_ADAM_V) o->optimizer += b->n_bytes;
+    }
+    o->persistent = p->persistent_bytes;
+}
+
+typedef struct replayed {
+    double stream_ns[DH_N_STREAM]; /* end of the last instruction */
+    double *end_ns;                /* by instruction; reductions are done at 0 */
+} replayed;
+
+static double run_instr(const dh_program *p, const dh_costs *costs, uint32_t id, double ns,
+                        replayed *r)
+{
+    const dh_instr *i = &p->instrs.at[id];
+    double start = r->stream_ns[i->stream] + costs->launch_ns;
+    for (uint32_t w = 0; w < i->n_waits; w++)
+        start = DH_MAX(start, r->end_ns[p->waits.at[i->wait0 + w]] + costs->event_ns);
+    r->end_ns[id] = r->stream_ns[i->stream] = start + ns;
+    return start + ns;
+}
+
+static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, tune_outline *o)
+{
+    for (uint32_t id = 0; id < p->instrs.n; id++) {
+        const dh_instr *i = &p->instrs.at[id];
+        const dh_op *op = dh_instr_op(p, i);
+        const dh_cost_op at = {dh_instr_graph(p, i), op, &p->mesh, p->rank};
+        const double ns = costs->solo(costs->self, &at).ns;
+        if (op->phase == DH_PHASE_OPT) {
+            const double end = run_instr(p, costs, id, ns, r);
+            o->optimizer_ns = DH_MAX(o->optimizer_ns, end);
+        } else {
+            o->reduction_ns[o->n_reductions++] = ns + costs->launch_ns;
+        }
+    }
+    return DH_OK;
+}
+
+dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
+                            tune_outline **outline)
+{
+    dh_program_spec own = *spec;
+    dh_program *p;
+    own.outline = own.unplaced = true;
+    DH_TRY(dh_program_build(ctx, &own, &p));
+    tune_outline *o = DH_NEW(arena, tune_outline);
+    replayed r = {.end_ns = calloc(p->instrs.n + 1, sizeof *r.end_ns)};
+    if (o) o->reduction_ns = DH_NEW_N(arena, double, p->instrs.n + 1);
+    dh_status st = o && o->reduction_ns && r.end_ns ? walk(p, spec->costs, &r, o) : no_memory(ctx);
+    if (st == DH_OK) {
+        sum_persistent(p, o);
+        *outline = o;
+    }
+    free(r.end_ns);
+    dh_program_destroy(p);
+    return st;
+}

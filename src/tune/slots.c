@@ -1,0 +1,188 @@
+/* A slot of the schedule: its time, its memory, and what its time is made of. */
+#include "tune/tuner.h"
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+typedef double tune_lives_of(const tune_lives *lives);
+
+static double kept(const tune_lives *l)
+{
+    return l->kept;
+}
+static double kept_w(const tune_lives *l)
+{
+    return l->kept_w;
+}
+
+static double sum_blocks(const tune_blocks *b, const tune_stage *s, tune_lives_of *of)
+{
+    return (double)s->n_layers * of(&b->at[TUNE_LAYER].lives) +
+           (s->embed ? of(&b->at[TUNE_EMBED].lives) : 0) +
+           (s->head ? of(&b->at[TUNE_HEAD].lives) : 0);
+}
+
+/* Most bytes of a stage while a strand goes over its blocks: those it has been over (forward)
+ * or has yet to go over (backward) with what is kept, one with its peak. */
+static double strand_peak(const tune_blocks *b, const tune_stage *s, tune_lives_of *others,
+                          tune_lives_of *peak)
+{
+    const tune_lives *embed = &b->at[TUNE_EMBED].lives, *layer = &b->at[TUNE_LAYER].lives;
+    const tune_lives *head = &b->at[TUNE_HEAD].lives;
+    const double n = (double)s->n_layers, below = s->embed ? others(embed) : 0;
+    double most = s->embed ? peak(embed) : 0;
+    if (n > 0) most = DH_MAX(most, below + (n - 1) * others(layer) + peak(layer));
+    if (s->head) most = DH_MAX(most, below + n * others(layer) + peak(head));
+    return most;
+}
+
+static double f_peak(const tune_lives *l)
+{
+    return l->f_peak;
+}
+static double b_peak(const tune_lives *l)
+{
+    return l->b_peak;
+}
+static double i_peak(const tune_lives *l)
+{
+    return l->i_peak;
+}
+static double w_peak(const tune_lives *l)
+{
+    return l->w_peak;
+}
+
+typedef struct bytes {
+    double before, peak, after; /* of the stage's micro-batch; the peak includes it */
+} bytes;
+
+/* While inputs go backward what they leave for weight gradients stays. */
+static double input_peak(const tune_blocks *b, const tune_stage *s)
+{
+    const double peak = strand_peak(b, s, kept, i_peak), left = sum_blocks(b, s, kept_w);
+    return DH_MAX(peak, left + i_peak(&b->at[TUNE_LAYER].lives));
+}
+
+static bytes bytes_of(const tune_blocks *b, const tune_stage *s, int32_t kind)
+{
+    const double all = sum_blocks(b, s, kept), weights = sum_blocks(b, s, kept_w);
+    switch (kind) {
+    case DH_PIPE_F:
+        return (bytes){0, strand_peak(b, s, kept, f_peak), all};
+    case DH_PIPE_I:
+        return (bytes){all, input_peak(b, s), weights};
+    case DH_PIPE_W:
+        return (bytes){weights, strand_peak(b, s, kept_w, w_peak), 0};
+    default:
+        return (bytes){all, strand_peak(b, s, kept, b_peak), 0};
+    }
+}
+
+/* Two strands go over their layers together: one's memory grows as the other's shrinks. */
+static double pair_peak(const tune_blocks *b, const tune_stage *f, const tune_stage *back,
+                        const bytes *fb, const bytes *bb)
+{
+    const tune_lives *layer = &b->at[TUNE_LAYER].lives;
+    const double steady = DH_MAX(fb->after, bb->before) - layer->kept + layer->f_peak +
+                          (bb->after > 0 ? layer->i_peak : layer->b_peak);
+    const double start = bb->peak + (f->embed ? b->at[TUNE_EMBED].lives.f_peak : layer->f_peak);
+    const double end = fb->peak + bb->after + (back->embed ? b->at[TUNE_EMBED].lives.b_peak : 0);
+    return DH_MAX(steady, DH_MAX(start, end));
+}
+
+/* ---- times ----------------------------------------------------------------------------------- */
+
+static double single_ns(const tune_times *t, const tune_stage *s, int32_t kind)
+{
+    const tune_chain *chains[DH_N_PIPE_KINDS] = {
+        [DH_PIPE_F] = &t->f, [DH_PIPE_B] = &t->b, [DH_PIPE_I] = &t->i, [DH_PIPE_W] = &t->w};
+    return tune_chain_ns(chains[kind], s);
+}
+
+/* Layer beside layer; what is left of either alone. */
+static double pair_ns(const tune_times *t, const tune_stage *f, const tune_stage *b, int32_t kind)
+{
+    const tune_chain *back = kind == DH_PIPE_I ? &t->i : &t->b;
+    const double one = kind == DH_PIPE_I ? t->fi_one : t->fb_one;
+    const double more = kind == DH_PIPE_I ? t->fi_more : t->fb_more;
+    const int64_t n = DH_MIN(f->n_layers, b->n_layers);
+    double ns = n > 0 ? one + (double)(n - 1) * more : 0;
+    ns += (double)(f->n_layers - n) * t->f.more + (double)(b->n_layers - n) * back->more;
+    ns += (f->embed ? t->f.embed : 0) + (f->head ? t->f.head : 0);
+    return ns + (b->embed ? back->embed : 0) + (b->head ? back->head : 0);
+}
+
+double tune_backward_ns(const tune_pieces *p, const tune_stage *stage)
+{
+    return tune_chain_ns(&p->times->b, stage);
+}
+
+tune_slot_cost tune_slot_cost_of(const tune_pieces *p, const tune_timetable *t, const tune_class *c)
+{
+    const tune_stage *stage = &t->types[c->type];
+    const bytes b = bytes_of(p->blocks, stage, c->kind);
+    if (c->f < 0)
+        return (tune_slot_cost){single_ns(p->times, stage, c->kind), b.peak - b.before,
+                                b.after - b.before};
+    const tune_stage *f = &t->types[c->f];
+    const bytes fb = bytes_of(p->blocks, f, DH_PIPE_F);
+    return (tune_slot_cost){pair_ns(p->times, f, stage, c->kind),
+                            pair_peak(p->blocks, f, stage, &fb, &b) - b.before,
+                            fb.after + b.after - b.before};
+}
+
+/* ---- parts ------------------------------------------------------------------------------------
+ */
+
+typedef struct work {
+    double compute_ns, comm_ns[TUNE_N_COMM], n_launched;
+} work;
+
+static void add_block(const tune_block *b, unsigned phases, double n, work *w)
+{
+    for (int p = 0; p < TUNE_N_PHASE; p++) {
+        if (!(phases >> p & 1)) continue;
+        w->compute_ns += n * b->compute_ns[p];
+        w->n_launched += n * b->n_launched[p];
+        for (int k = 0; k < TUNE_N_COMM; k++) w->comm_ns[k] += n * b->comm_ns[p][k];
+    }
+}
+
+static void add_stage(const tune_blocks *b, const tune_stage *s, unsigned phases, work *w)
+{
+    add_block(&b->at[TUNE_LAYER], phases, (double)s->n_layers, w);
+    if (s->embed) add_block(&b->at[TUNE_EMBED], phases, 1, w);
+    if (s->head) add_block(&b->at[TUNE_HEAD], phases, 1, w);
+}
+
+static work work_of(const tune_blocks *b, const tune_timetable *t, const tune_class *c)
+{
+    static const unsigned phases[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = 1u << TUNE_F,
+                                                     [DH_PIPE_B] = 1u << TUNE_B | 1u << TUNE_W,
+                                                     [DH_PIPE_I] = 1u << TUNE_B,
+                                                     [DH_PIPE_W] = 1u << TUNE_W};
+    work w = {0};
+    add_stage(b, &t->types[c->type], phases[c->kind], &w);
+    if (c->f >= 0) add_stage(b, &t->types[c->f], phases[DH_PIPE_F], &w);
+    return w;
+}
+
+/* What neither computes nor starts operators is communication that nothing hides, or that
+ * slows down what hides it: shared out by how much of each kind there is. */
+void tune_slot_parts(const tune_pieces *p, const tune_timetable *t, const tune_class *c, double ns,
+                     double n, double parts[DH_N_TUNE_PART])
+{
+    static const dh_tune_part kinds[TUNE_N_COMM] = {DH_TUNE_PART_TP, DH_TUNE_PART_CP,
+                                                    DH_TUNE_PART_EP};
+    const work own = work_of(p->blocks, t, c), plain = work_of(p->plain, t, c);
+    const double recompute = DH_MAX(own.compute_ns - plain.compute_ns, 0);
+    double comm_ns = 0, launch_ns = own.n_launched * p->launch_ns;
+    for (int k = 0; k < TUNE_N_COMM; k++) comm_ns += own.comm_ns[k];
+    const double rest = ns - own.compute_ns - launch_ns;
+    if (comm_ns <= 0) launch_ns += rest;
+    for (int k = 0; comm_ns > 0 && k < TUNE_N_COMM; k++)
+        parts[kinds[k]] += n * rest * own.comm_ns[k] / comm_ns;
+    parts[DH_TUNE_PART_COMPUTE] += n * (own.compute_ns - recompute);
+    parts[DH_TUNE_PART_RECOMPUTE] += n * recompute;
+    parts[DH_TUNE_PART_LAUNCH] += n * launch_ns;
+}

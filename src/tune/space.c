@@ -1,0 +1,289 @@
+/* The configurations that a job could have on a number of devices.
+ *
+ * Degrees are divisors of the devices, micro-batches of the sequences of a data-parallel rank,
+ * virtual stages of a stage's layers. What these can be for the model at hand is the job
+ * reader's to say (dh_job_check), and its message is kept.
+ *
+ * Left out because another configuration is the same: with one pipeline stage all schedules
+ * without folding but one; a strategy of two strands with a schedule that has no pairs,
+ * since it would bring its own; a strategy of one strand with a schedule of pairs, which it would
+ * run as forwards and backwards one after the other. */
+#include <string.h>
+
+#include "dhelix/train.h"
+#include "tune/tuner.h"
+
+/* ---- names -------------------------------------------------------------------------------- */
+
+static bool is_listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (strcspn(at, ",") == n && memcmp(at, name, n) == 0) return true;
+    return false;
+}
+
+/* Every name of a list is a row's. */
+static dh_status check_names(dh_ctx *ctx, const char *list,
+                             dh_status (*find)(dh_ctx *, const char *))
+{
+    char name[64];
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        const size_t n = DH_MIN(strcspn(at, ","), sizeof name - 1);
+        memcpy(name, at, n);
+        name[n] = '\0';
+        DH_TRY(find(ctx, name));
+    }
+    return DH_OK;
+}
+
+static dh_status find_strategy(dh_ctx *ctx, const char *name)
+{
+    const dh_strategy *row;
+    return dh_strategy_find(ctx, name, &row);
+}
+
+static dh_status find_schedule(dh_ctx *ctx, const char *name)
+{
+    const dh_schedule_row *row;
+    return dh_schedule_find(ctx, name, &row);
+}
+
+static const char *list_of(const char *list)
+{
+    return list && strcmp(list, "all") == 0 ? NULL : list;
+}
+
+static bool is_fixed(const tuner *t, dh_tune_dim dim)
+{
+    return t->options->fixed >> dim & 1;
+}
+
+static bool is_wanted(const tuner *t, dh_tune_dim dim, const char *list, const char *name,
+                      int64_t row)
+{
+    if (is_fixed(t, dim)) return t->own.at[dim] == row;
+    return !list || is_listed(list, name);
+}
+
+dh_status tune_select(dh_ctx *ctx, tuner *t)
+{
+    size_t n_strategies, n_schedules;
+    const dh_strategy *strategies = dh_strategies(&n_strategies);
+    const dh_schedule_row *const *schedules = dh_schedule_rows(&n_schedules);
+    const char *named = list_of(t->options->strategies), *rows = list_of(t->options->schedules);
+    DH_TRY(check_names(ctx, named, find_strategy));
+    DH_TRY(check_names(ctx, rows, find_schedule));
+    t->strategy_wanted = DH_NEW_N(t->arena, bool, n_strategies);
+    t->schedule_wanted = DH_NEW_N(t->arena, bool, n_schedules);
+    t->strategy_names = DH_NEW_N(t->arena, char *, n_strategies);
+    t->schedule_names = DH_NEW_N(t->arena, char *, n_schedules);
+    bool ok = t->strategy_wanted && t->schedule_wanted && t->strategy_names && t->schedule_names;
+    for (size_t i = 0; ok && i < n_strategies; i++) {
+        t->strategy_wanted[i] =
+            is_wanted(t, DH_TUNE_STRATEGY, named, strategies[i].name, (int64_t)i);
+        ok = (t->strategy_names[i] = dh_arena_strdup(t->arena, strategies[i].name)) != NULL;
+    }
+    for (size_t i = 0; ok && i < n_schedules; i++) {
+        t->schedule_wanted[i] =
+            is_wanted(t, DH_TUNE_SCHEDULE, rows, schedules[i]->name, (int64_t)i);
+        ok = (t->schedule_names[i] = dh_arena_strdup(t->arena, schedules[i]->name)) != NULL;
+    }
+    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
+}
+
+/* ---- visiting -------------------------------------------------------------------------------- */
+
+typedef struct walk {
+    dh_ctx *ctx;
+    tuner *t;
+    tune_visit *visit;
+    void *user;
+    dh_tune_config config;
+} walk;
+
+static bool is_allowed(const walk *w, dh_tune_dim dim, int64_t value)
+{
+    return !is_fixed(w->t, dim) || w->t->own.at[dim] == value;
+}
+
+static dh_status refuse(walk *w)
+{
+    char text[512];
+    memcpy(text, w->ctx->message, sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    dh_ctx_reset(w->ctx);
+    return w->visit(w->ctx, w->user, &w->config, text);
+}
+
+/* The job with the configuration so far, checked. */
+static dh_status check(walk *w, bool *possible)
+{
+    dh_job *job = w->t->job;
+    const int64_t *at = w->config.at;
+    job->tp = at[DH_TUNE_TP];
+    job->cp = at[DH_TUNE_CP];
+    job->pp = at[DH_TUNE_PP];
+    job->ep = at[DH_TUNE_EP];
+    job->dp = at[DH_TUNE_DP];
+    job->vpp = at[DH_TUNE_STAGES];
+    job->micro_batch = at[DH_TUNE_MICRO_BATCH];
+    job->ranks = w->t->options->devices;
+    if (w->t->options->cluster) job->nodes = job->ranks_per_node = 0;
+    dh_status st = dh_job_check(w->ctx, job);
+    *possible = st == DH_OK;
+    return st == DH_OK || st == DH_ENOMEM ? st : refuse(w);
+}
+
+static dh_status visit_one(walk *w)
+{
+    dh_job *job = w->t->job;
+    job->recompute = (dh_recompute)w->config.at[DH_TUNE_RECOMPUTE];
+    job->schedule = w->t->schedule_names[w->config.at[DH_TUNE_SCHEDULE]];
+    job->strategy = w->t->strategy_names[w->config.at[DH_TUNE_STRATEGY]];
+    return w->visit(w->ctx, w->user, &w->config, NULL);
+}
+
+/* Divisors above 1 of a stage's layers. */
+static dh_status each_stages(walk *w)
+{
+    const int64_t layers = w->t->job->model.n_layers / w->config.at[DH_TUNE_PP];
+    for (int64_t n = 2; n <= layers; n++) {
+        bool possible;
+        if (layers % n || !is_allowed(w, DH_TUNE_STAGES, n)) continue;
+        w->config.at[DH_TUNE_STAGES] = n;
+        DH_TRY(check(w, &possible));
+        if (possible) DH_TRY(visit_one(w));
+    }
+    w->config.at[DH_TUNE_STAGES] = 1;
+    w->t->job->vpp = 1;
+    return DH_OK;
+}
+
+static bool is_folded(const dh_schedule_row *row)
+{
+    return row->n_chunks == 2;
+}
+
+/* One stage has one order, whatever the schedule (dh_train_schedule), so one wanted row
+ * without folding stands for all: 1f1b, or the first. */
+static bool stands_for_all(const walk *w, size_t index)
+{
+    size_t n, chosen = SIZE_MAX;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    for (size_t i = 0; i < n; i++) {
+        const bool is_default = strcmp(rows[i]->name, "1f1b") == 0;
+        if (!w->t->schedule_wanted[i] || is_folded(rows[i])) continue;
+        if (chosen == SIZE_MAX || is_default) chosen = i;
+    }
+    return chosen == index;
+}
+
+static bool combines(const walk *w, const dh_strategy *strategy, size_t index)
+{
+    size_t n;
+    const dh_order_policy *policy;
+    const dh_schedule_row *row = dh_schedule_rows(&n)[index];
+    const bool own = strategy->schedule && strcmp(strategy->schedule, row->name) == 0;
+    if (dh_order_policy_find(w->ctx, strategy->policy, &policy) != DH_OK) return false;
+    if (!w->t->schedule_wanted[index] && !own) return false;
+    if (row->pairs != (policy->order != NULL)) return false;
+    if (w->config.at[DH_TUNE_PP] > 1 || is_folded(row)) return true;
+    return stands_for_all(w, index);
+}
+
+static dh_status each_schedule(walk *w, const dh_strategy *strategy)
+{
+    size_t n;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    for (size_t i = 0; i < n; i++) {
+        if (!combines(w, strategy, i)) continue;
+        w->config.at[DH_TUNE_SCHEDULE] = (int64_t)i;
+        if (rows[i]->n_chunks == 0 && w->config.at[DH_TUNE_PP] > 1)
+            DH_TRY(each_stages(w));
+        else if (is_allowed(w, DH_TUNE_STAGES, 1))
+            DH_TRY(visit_one(w));
+    }
+    return DH_OK;
+}
+
+static dh_status each_strategy(walk *w)
+{
+    size_t n;
+    const dh_strategy *rows = dh_strategies(&n);
+    for (size_t i = 0; i < n; i++) {
+        if (!w->t->strategy_wanted[i]) continue;
+        w->config.at[DH_TUNE_STRATEGY] = (int64_t)i;
+        DH_TRY(each_schedule(w, &rows[i]));
+    }
+    return DH_OK;
+}
+
+static dh_status each_recompute(walk *w)
+{
+    for (int64_t r = DH_RECOMPUTE_NONE; r <= DH_RECOMPUTE_FULL; r++) {
+        if (!is_allowed(w, DH_TUNE_RECOMPUTE, r)) continue;
+        w->config.at[DH_TUNE_RECOMPUTE] = r;
+        DH_TRY(each_strategy(w));
+    }
+    return DH_OK;
+}
+
+static dh_status each_micro_batch(walk *w)
+{
+    const int64_t share = w->t->job->global_batch / w->config.at[DH_TUNE_DP];
+    for (int64_t n = 1; n <= share; n++) {
+        bool possible;
+        if (share % n || !is_allowed(w, DH_TUNE_MICRO_BATCH, n)) continue;
+        w->config.at[DH_TUNE_MICRO_BATCH] = n;
+        DH_TRY(check(w, &possible));
+        if (possible) DH_TRY(each_recompute(w));
+    }
+    return DH_OK;
+}
+
+/* A mesh is checked before its micro-batches, so that what it cannot have is said once. */
+static dh_status visit_mesh(walk *w)
+{
+    bool possible;
+    for (int d = 0; d < DH_N_TUNE_DIM; d++)
+        if (d > DH_TUNE_DP) w->config.at[d] = -1;
+    w->config.at[DH_TUNE_MICRO_BATCH] = w->config.at[DH_TUNE_STAGES] = 1;
+    DH_TRY(check(w, &possible));
+    if (!possible) return DH_OK;
+    if (!w->t->options->cluster) DH_TRY(dh_train_costs(w->ctx, w->t->job, &w->t->costs));
+    return each_micro_batch(w);
+}
+
+static dh_status each_expert_degree(walk *w)
+{
+    const int64_t dp = w->config.at[DH_TUNE_DP];
+    if (!is_allowed(w, DH_TUNE_DP, dp)) return DH_OK;
+    for (int64_t ep = 1; ep <= (w->t->job->model.n_experts ? dp : 1); ep++) {
+        if (dp % ep || !is_allowed(w, DH_TUNE_EP, ep)) continue;
+        w->config.at[DH_TUNE_EP] = ep;
+        DH_TRY(visit_mesh(w));
+    }
+    return DH_OK;
+}
+
+/* Every way to write the devices as tp * cp * pp * dp. */
+static dh_status each_degree(walk *w, int dim, int64_t left)
+{
+    if (dim == DH_TUNE_PP + 1) {
+        w->config.at[DH_TUNE_DP] = left;
+        return each_expert_degree(w);
+    }
+    for (int64_t n = 1; n <= left; n++) {
+        if (left % n || !is_allowed(w, (dh_tune_dim)dim, n)) continue;
+        w->config.at[dim] = n;
+        DH_TRY(each_degree(w, dim + 1, left / n));
+    }
+    return DH_OK;
+}
+
+dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user)
+{
+    walk w = {.ctx = ctx, .t = t, .visit = visit, .user = user};
+    return each_degree(&w, DH_TUNE_TP, t->options->devices);
+}

@@ -1,0 +1,215 @@
+/* Inside the folder: pieces an estimate is put together from. */
+#ifndef DH_TUNE_TUNER_H
+#define DH_TUNE_TUNER_H
+
+#include "dhelix/session.h"
+#include "dhelix/tune.h"
+
+/* ---- table.c: what was computed before, by key ------------------------------------------- */
+
+/* Keys are structs without padding, compared as bytes. Values are not owned. */
+typedef struct tune_table {
+    void **values; /* [n_places], open addressing, n_places a power of two */
+    void **keys;
+    size_t n, n_places, key_bytes;
+} tune_table;
+void tune_table_init(tune_table *table, size_t key_bytes);
+void tune_table_fini(tune_table *table);
+/* Place of the key's value, NULL in it where the key is new. errors: NULL out of memory */
+void **tune_table_at(tune_table *table, dh_arena *arena, const void *key);
+
+/* ---- memo.c: times of collectives, asked for once ---------------------------------------- */
+
+/* One thread at a time. Free `times` with tune_table_fini. */
+typedef struct tune_memo {
+    const dh_costs *of;
+    dh_arena *arena;
+    tune_table times;
+    dh_costs costs;
+} tune_memo;
+/* Costs that answer as `of` does. */
+const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs *of);
+
+/* ---- timetable.c: schedules, ready to be timed -------------------------------------------------
+ */
+
+/* Virtual stages that hold the same blocks take the same time. */
+typedef struct tune_stage {
+    int64_t n_layers;
+    bool embed, head;
+} tune_stage;
+
+/* What a slot does, by the types of its stages: F, B, I or W of one, or a pair. */
+typedef struct tune_class {
+    int32_t kind;    /* dh_pipe_kind; of the backward in a pair */
+    int32_t f, type; /* type of the forward's stage in a pair, -1: none; of the stage */
+} tune_class;
+
+/* Needs on the same rank are met by its order. */
+typedef struct tune_slot {
+    int32_t rank, cls;
+    int32_t need[2]; /* slots of other ranks; -1: none */
+} tune_slot;
+
+typedef struct tune_timetable {
+    const dh_schedule *schedule; /* borrowed */
+    tune_stage *types;           /* [n_types] */
+    int32_t *type_of;            /* [n_stages] */
+    tune_class *classes;
+    tune_slot *slots; /* in an order in which needs come first */
+    int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
+    int32_t *counts;  /* [n_ranks][n_classes]: slots */
+    int32_t n_types, n_classes, n_slots, n_ranks;
+} tune_timetable;
+
+/* What a class of slots takes. */
+typedef struct tune_slot_cost {
+    double ns;
+    double peak_bytes;  /* while it runs, over what was there before it */
+    double delta_bytes; /* that it leaves behind */
+} tune_slot_cost;
+
+/* A rank at the end of all its slots. */
+typedef struct tune_rank_end {
+    double end_ns, busy_ns;
+    double bytes, peak_bytes; /* of activations */
+} tune_rank_end;
+
+dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
+                              const int64_t *layers, tune_timetable **table);
+/* in: costs [n_classes]. out: ranks [n_ranks]; scratch [n_slots] */
+void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs, double transfer_ns,
+                        double *scratch, tune_rank_end *ranks);
+
+/* ---- blocks.c: graphs of a rank, and what is in them
+ * --------------------------------------------- */
+
+enum { TUNE_EMBED, TUNE_LAYER, TUNE_HEAD, TUNE_N_BLOCK };
+enum { TUNE_F, TUNE_B, TUNE_W, TUNE_N_PHASE }; /* forward, input gradients, weight gradients */
+enum { TUNE_COMM_TP, TUNE_COMM_CP, TUNE_COMM_EP, TUNE_N_COMM };
+
+/* A block's part of a micro-batch's memory: x_in counts here, x_out with the next block. */
+typedef struct tune_lives {
+    double kept, kept_w;                   /* between F and B; between I and W */
+    double f_peak, b_peak, i_peak, w_peak; /* own bytes, kept ones included, while it runs */
+} tune_lives;
+
+typedef struct tune_block {
+    dh_graph *graph;
+    tune_lives lives;
+    double compute_ns[TUNE_N_PHASE], comm_ns[TUNE_N_PHASE][TUNE_N_COMM];
+    uint32_t n_launched[TUNE_N_PHASE]; /* operators of the compute stream */
+} tune_block;
+
+typedef struct tune_blocks {
+    tune_block at[TUNE_N_BLOCK];
+    double x_bytes; /* between two blocks */
+} tune_blocks;
+
+/* Graphs by the spec, costs by its costs. Graphs are freed with tune_blocks_fini. */
+dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
+                           tune_blocks **blocks);
+void tune_blocks_fini(tune_blocks *blocks);
+
+/* ---- chains.c: blocks one behind the other on three streams
+ * --------------------------------------- */
+
+/* Makespans of chains. */
+typedef struct tune_chain {
+    double one, more;   /* one layer; every further one */
+    double embed, head; /* what these add */
+} tune_chain;
+
+typedef struct tune_times {
+    tune_chain f, b, i, w;
+    double fb_one, fb_more, fi_one, fi_more; /* layers' forwards beside layers' backwards */
+} tune_times;
+
+/* What of it is wanted. */
+typedef struct tune_wants {
+    bool split, pairs;
+} tune_wants;
+
+dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_blocks *blocks,
+                          tune_wants wants, tune_times *times);
+double tune_chain_ns(const tune_chain *chain, const tune_stage *stage);
+
+/* ---- outline.c: what surrounds the micro-batches
+ * ---------------------------------------------------- */
+
+typedef struct tune_outline {
+    uint64_t parameters, gradients, optimizer, persistent;
+    size_t n_reductions;
+    double *reduction_ns; /* [n_reductions] in the order of the backward */
+    double optimizer_ns;
+} tune_outline;
+
+/* Of the rank that spec names. */
+dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
+                            tune_outline **outline);
+
+/* ---- slots.c: what a class of slots takes
+ * ------------------------------------------------------------ */
+
+/* All that decides it, of one configuration. */
+typedef struct tune_pieces {
+    const tune_blocks *blocks, *plain; /* plain: without recomputation */
+    const tune_times *times;
+    double launch_ns;
+    double transfer_ns; /* between stages */
+} tune_pieces;
+
+tune_slot_cost tune_slot_cost_of(const tune_pieces *pieces, const tune_timetable *t,
+                                 const tune_class *c);
+/* What a slot of `ns` is made of, added to parts, `n` times. */
+void tune_slot_parts(const tune_pieces *pieces, const tune_timetable *t, const tune_class *c,
+                     double ns, double n, double parts[DH_N_TUNE_PART]);
+/* Of one backward of a stage. */
+double tune_backward_ns(const tune_pieces *pieces, const tune_stage *stage);
+
+/* ---- estimate.c
+ * ------------------------------------------------------------------------------------ */
+
+typedef struct tuner {
+    dh_job *job; /* a copy, whose values the search sets */
+    const dh_tune_options *options;
+    const dh_costs *costs;                   /* of the cluster; else of the mesh at hand */
+    dh_tune_config own;                      /* the job's values, for those that are fixed */
+    bool *strategy_wanted, *schedule_wanted; /* by row */
+    char **strategy_names, **schedule_names;
+    double memory_bytes;
+    dh_arena *arena; /* of everything below */
+    tune_table timetables, blocks, times, outlines;
+    tune_memo memo;
+    DH_VEC(tune_blocks *) all_blocks;
+    DH_VEC(tune_timetable *) all_timetables;
+    double *scratch;
+    size_t n_scratch;
+} tuner;
+
+void tune_tables_init(tuner *t);
+void tune_tables_fini(tuner *t);
+/* The configuration that the tuner's job has now. memory.peak_bytes says whether it fits;
+ * step_ns and parts are computed if it does.
+ * errors: of schedules and programs, where it is not possible; DH_ENOMEM */
+dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row);
+
+/* ---- space.c: the configurations of a job
+ * ---------------------------------------------------------------- */
+
+/* Sees every configuration; t->job has its values. `refused`: why it is none (then only mesh
+ * and micro-batch are set), else NULL. */
+typedef dh_status tune_visit(dh_ctx *ctx, void *user, const dh_tune_config *config,
+                             const char *refused);
+dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user);
+/* Rows of --strategies and --schedules. errors: DH_EMISSING */
+dh_status tune_select(dh_ctx *ctx, tuner *t);
+
+/* ---- why.c: reasons
+ * ----------------------------------------------------------------------------------------- */
+
+/* Text in the arena; NULL: out of memory. */
+const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tune_row *best);
+const char *tune_why_too_large(dh_arena *arena, const dh_tune_memory *memory, double limit);
+
+#endif

@@ -1,0 +1,52 @@
+# Searches for the best configuration: ranking, reasons, what is fixed, what is written.
+. tests/cli/lib.sh "$1"
+
+cat >"$tmp/job.yaml" <<EOF
+model: llama3-8b
+train: {batch: 32, seq_len: 4096, dtype: bf16}
+parallel: {tp: 3, zero1: true}
+EOF
+one="--strategies sequential --schedules 1f1b"
+
+# The file's mesh is searched over, even one that it could not have.
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --top 4
+says 'llama3-8b on 16 devices of cluster h100'
+says '<- best'
+says 'why not'
+says 'the best with each value'
+says 'parallel.tp 16 does not divide model.n_kv_heads 8'
+check 'configurations a second are said' grep -q 'configurations in .* a second' "$tmp/err"
+
+# The same input gives the same bytes; the simulated step is that of simulate.
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --json --quiet \
+    --write "$tmp/best.yaml"
+cp "$tmp/out" "$tmp/first.json"
+tuned=$(json simulated_ms)
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --json --quiet
+check 'the same input gives the same bytes' cmp "$tmp/first.json" "$tmp/out"
+check 'nothing is said with --quiet' test ! -s "$tmp/err"
+ok "$dhelix" simulate "$tmp/best.yaml" --cluster h100 --json
+same "$(json step_ms)" "$tuned" 'the job that was written'
+same "$(json ranks)" 16
+
+# What the command line sets stays; more memory lets more fit.
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --json \
+    --set parallel.tp=2 --set parallel.zero1=false
+check 'tp stays' test -z "$(grep '"parallel.tp": ' "$tmp/out" | grep -v ': 2,')"
+fit=$(json fit)
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --json \
+    --set parallel.tp=2 --set parallel.zero1=false --memory 160GB
+check 'twice the memory lets more fit' test "$(json fit)" -gt "$fit"
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --memory 2GiB
+says '0 configurations fit'
+says 'does not fit: stage 0 needs'
+
+fails 2 'a size above 0 with its unit' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --memory 80
+fails 1 'no strategy is called dhelx' "$dhelix" tune "$tmp/job.yaml" --cluster h100 \
+    --devices 16 --strategies dhelx
+fails 1 'does not divide model.n_heads' "$dhelix" tune "$tmp/job.yaml" --cluster h100 \
+    --devices 16 --set parallel.tp=3
+fails 1 'no cluster' "$dhelix" tune "$tmp/job.yaml" --cluster h1000 --devices 16
+fails 1 'no configuration fits' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one \
+    --verify 0 --memory 2GiB --quiet --write "$tmp/none.yaml"
+finish

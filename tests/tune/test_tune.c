@@ -1,0 +1,268 @@
+/* Searches: estimates against simulations of every configuration of a small job, refusals,
+ * memory, determinism. */
+#include "dh_test.h"
+
+#include "dhelix/tune.h"
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+typedef struct setup {
+    dh_job *job;
+    dh_cluster *cluster;
+} setup;
+
+static setup open_setup(const char *text)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s;
+    assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "test", NULL, NULL, 0, &s.job));
+    assert_ok(&ctx, dh_cluster_find(&ctx, "a100", &s.cluster));
+    return s;
+}
+
+static void close_setup(setup *s)
+{
+    dh_job_destroy(s->job);
+    dh_cluster_destroy(s->cluster);
+}
+
+static dh_tune_options options_of(const setup *s, int64_t devices)
+{
+    return (dh_tune_options){.cluster = s->cluster,
+                             .devices = devices,
+                             .n_rows = 10000,
+                             .n_simulated = 10000,
+                             .quiet = true};
+}
+
+static dh_tune *search(const setup *s, const dh_tune_options *o)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tune *t;
+    assert_ok(&ctx, dh_tune_search(&ctx, s->job, o, &t));
+    return t;
+}
+
+static const dh_tune_value_row *value_of(const dh_tune *t, dh_tune_dim dim, int64_t value)
+{
+    for (size_t i = 0; i < t->n_values; i++)
+        if (t->values[i].dim == dim && t->values[i].value == value) return &t->values[i];
+    return NULL;
+}
+
+static const char dense[] = "model: {preset: llama3-8b, n_layers: 8}\n"
+                            "train: {batch: 16, micro_batch: 1, seq_len: 2048, dtype: bf16}\n"
+                            "parallel: {zero1: true}\n";
+static const char experts[] = "model: {preset: mixtral-8x7b, n_layers: 4}\n"
+                              "train: {batch: 16, micro_batch: 1, seq_len: 1024, dtype: bf16}\n"
+                              "parallel: {zero1: true}\n";
+
+/* ---- estimates ------------------------------------------------------------------------------- */
+
+typedef struct errors {
+    double mean, worst; /* of step times, as shares */
+    double least, most; /* estimated memory over simulated */
+    double regret;      /* simulated step of the best by estimate over the best of all */
+} errors;
+
+static errors compare(const dh_tune *t)
+{
+    errors e = {.least = INFINITY};
+    const dh_tune_row *chosen = &t->rows[0];
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const dh_tune_row *r = &t->rows[i];
+        assert_true(r->simulated_ns > 0);
+        const double off = fabs(r->step_ns / (double)r->simulated_ns - 1);
+        const double memory = (double)r->memory.peak_bytes / (double)r->simulated_bytes;
+        e.mean += off / (double)t->n_rows;
+        e.worst = fmax(e.worst, off);
+        e.least = fmin(e.least, memory);
+        e.most = fmax(e.most, memory);
+        if (r->step_ns < chosen->step_ns) chosen = r;
+    }
+    e.regret = (double)chosen->simulated_ns / (double)t->rows[0].simulated_ns;
+    print_message("%zu configurations: times off by %.3f on average, %.3f at most; memory %.3f to "
+                  "%.3f of the simulated; best by estimate %.3f of the best\n",
+                  t->n_rows, e.mean, e.worst, e.least, e.most, e.regret);
+    return e;
+}
+
+/* Every configuration of three schedules and four strategies is simulated. */
+static void test_estimates_rank_like_the_simulator(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 8);
+    o.fixed = 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_RECOMPUTE;
+    o.strategies = "sequential,intra-batch,wavelet+,list";
+    o.schedules = "1f1b,interleaved-1f1b,zb-h1";
+    if (TEST_SANITIZED) o.schedules = "1f1b";
+    s.job->recompute = DH_RECOMPUTE_SELECTIVE;
+    dh_tune *t = search(&s, &o);
+    assert_true(t->n_rows > 50);
+    const errors e = compare(t);
+    assert_true(e.mean < .05);
+    assert_true(e.worst < .20);
+    assert_true(e.least > .90 && e.most < 1.10);
+    assert_true(e.regret < 1.04);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+static void test_experts(void **state)
+{
+    (void)state;
+    setup s = open_setup(experts);
+    dh_tune_options o = options_of(&s, 8);
+    o.fixed = 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP;
+    o.strategies = "sequential";
+    o.schedules = "1f1b";
+    dh_tune *t = search(&s, &o);
+    const dh_tune_value_row *ep = value_of(t, DH_TUNE_EP, 4);
+    assert_non_null(ep);
+    assert_true(ep->n_fit > 0);
+    const errors e = compare(t);
+    assert_true(e.worst < .20);
+    assert_true(e.least > .90 && e.most < 1.10);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+/* Parts of a step add up to it, and the winner has no reason. */
+static void test_parts_add_up(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 16);
+    o.n_simulated = 0;
+    o.n_rows = 200;
+    dh_tune *t = search(&s, &o);
+    assert_int_equal(t->n_rows, 200);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        double sum = 0;
+        for (int p = 0; p < DH_N_TUNE_PART; p++) sum += t->rows[i].part_ns[p];
+        assert_true(fabs(sum / t->rows[i].step_ns - 1) < 1e-6);
+        assert_true(i == 0 || t->rows[i].step_ns >= t->rows[i - 1].step_ns);
+        assert_true((strlen(t->rows[i].why) == 0) == (i == 0));
+    }
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+/* ---- memory and refusals
+ * -------------------------------------------------------------------------- */
+
+static void test_what_does_not_fit_says_why(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 4);
+    o.n_simulated = 0;
+    o.memory_bytes = 1e9;
+    dh_tune *t = search(&s, &o);
+    assert_int_equal(t->n_fit, 0);
+    assert_int_equal(t->n_rows, 0);
+    assert_true(t->n_too_large > 0);
+    const dh_tune_value_row *tp = value_of(t, DH_TUNE_TP, 4);
+    assert_non_null(tp);
+    assert_non_null(strstr(tp->why, "does not fit: stage 0 needs"));
+    assert_non_null(strstr(tp->why, "parameters"));
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+static void test_impossible_values_say_why(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 16);
+    o.n_simulated = 0;
+    o.strategies = "sequential";
+    dh_tune *t = search(&s, &o);
+    const dh_tune_value_row *tp = value_of(t, DH_TUNE_TP, 16);
+    assert_non_null(tp);
+    assert_int_equal(tp->n_fit + tp->n_too_large, 0);
+    assert_non_null(strstr(tp->why, "parallel.tp 16 does not divide model.n_kv_heads 8"));
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+static void test_refused_inputs(void **state)
+{
+    (void)state;
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tune *t = NULL;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 8);
+    o.strategies = "sequential,delix";
+    assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EMISSING, "no strategy");
+    o.strategies = NULL;
+    o.schedules = "1f2b";
+    assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EMISSING, "1f2b");
+    o = options_of(&s, 7); /* 16 sequences, 8 layers and heads: no way to use 7 devices */
+    assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EINVAL, "no configuration of 7");
+    close_setup(&s);
+}
+
+/* ---- what is fixed, what is applied
+ * ---------------------------------------------------------------- */
+
+static void test_fixed_values_stay(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 16);
+    o.n_simulated = 0;
+    o.fixed = 1u << DH_TUNE_TP | 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_STRATEGY;
+    s.job->tp = 4;
+    s.job->recompute = DH_RECOMPUTE_FULL;
+    dh_tune *t = search(&s, &o);
+    assert_true(t->n_rows > 0);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        assert_int_equal(t->rows[i].config.at[DH_TUNE_TP], 4);
+        assert_int_equal(t->rows[i].config.at[DH_TUNE_RECOMPUTE], DH_RECOMPUTE_FULL);
+        assert_int_equal(t->rows[i].config.at[DH_TUNE_STRATEGY], 0);
+    }
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_tune_apply(&ctx, &t->rows[0].config, s.job));
+    assert_int_equal(s.job->ranks, 16);
+    assert_int_equal(s.job->tp, 4);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+static void test_same_input_same_result(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 8);
+    o.n_simulated = 2;
+    o.n_rows = 50;
+    dh_tune *a = search(&s, &o), *b = search(&s, &o);
+    assert_int_equal(a->n_rows, b->n_rows);
+    assert_int_equal(a->n_fit, b->n_fit);
+    for (size_t i = 0; i < a->n_rows; i++) {
+        assert_memory_equal(&a->rows[i].config, &b->rows[i].config, sizeof a->rows[i].config);
+        assert_memory_equal(a->rows[i].part_ns, b->rows[i].part_ns, sizeof a->rows[i].part_ns);
+        assert_int_equal(a->rows[i].simulated_ns, b->rows[i].simulated_ns);
+        assert_string_equal(a->rows[i].why, b->rows[i].why);
+    }
+    dh_tune_destroy(a);
+    dh_tune_destroy(b);
+    close_setup(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_estimates_rank_like_the_simulator),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_parts_add_up),
+        cmocka_unit_test(test_what_does_not_fit_says_why),
+        cmocka_unit_test(test_impossible_values_say_why),
+        cmocka_unit_test(test_refused_inputs),
+        cmocka_unit_test(test_fixed_values_stay),
+        cmocka_unit_test(test_same_input_same_result),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
