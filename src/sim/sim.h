@@ -92,8 +92,8 @@ typedef struct dh_sim_node {
     dh_sim_op_costs *costs; /* of its program */
     double factor[DH_N_STREAM];
     uint32_t mate0, mates_end; /* nodes [mate0, mates_end) compute on the same core */
-    dh_span *spans;  /* [instructions] */
-    int64_t *met_ns; /* [instructions] */
+    dh_span *spans;            /* [instructions] */
+    int64_t *met_ns;           /* [instructions] */
 } dh_sim_node;
 
 /* Runs all nodes' programs to the end.
