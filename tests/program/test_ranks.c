@@ -199,6 +199,28 @@ static void strategies_verify(void **state)
             }
 }
 
+/* The W takes any number of stages and micro-batches: the corners, and some between. That the
+ * schedules are right is tests/plan's; here, that their programs are. */
+static void w_schedules_verify(void **state)
+{
+    uint64_t seed = test_seed("w_schedules_verify");
+    int64_t sizes[10][2] = {{1, 64}, {16, 1}, {16, 17}, {2, 3}};
+    for (size_t i = 0; i < DH_COUNTOF(sizes); i++) {
+        if (sizes[i][0] == 0) {
+            sizes[i][0] = 1 + (int64_t)(test_rand(&seed) % 16);
+            sizes[i][1] = 1 + (int64_t)(test_rand(&seed) % (128 / (uint64_t)sizes[i][0]));
+        }
+        const setup s = {.preset = "gpt2-tiny",
+                         .schedule = "dhelix-w",
+                         .tp = 1,
+                         .dp = 1,
+                         .pp = sizes[i][0],
+                         .n_micro = sizes[i][1],
+                         .seq = 8};
+        verifies(&s);
+    }
+}
+
 /* ---- classes ----------------------------------------------------------------------------------
  */
 
@@ -870,6 +892,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strategies_agree_on_uneven_shards),
         cmocka_unit_test(strategies_verify),
+        cmocka_unit_test(w_schedules_verify),
         cmocka_unit_test(ring_gemms_verify),
         cmocka_unit_test(context_parallelism_verifies),
         cmocka_unit_test(expert_parallelism_verifies),
