@@ -26,6 +26,7 @@ static const int64_t buckets[] = {0, 400000, 50000};
 typedef struct mesh_programs {
     dh_model model;
     dh_schedule *schedule;
+    dh_ordering ordering; /* of the strategy; what one rank finds the others look up */
     dh_program_spec spec;
     dh_program **at; /* by rank */
     size_t n;
@@ -85,6 +86,11 @@ static mesh_programs *prepare(const setup *s)
                                 .backend = &backend};
     assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, DH_MAX(s->cp, 1), DH_MAX(s->ep, 1), 0,
                                  s->per_node, &m->spec.mesh));
+    if (!s->strategy) return m;
+    assert_ok(&ctx, dh_strategy_ordering(&ctx, s->strategy, &m->ordering));
+    m->ordering.cache = dh_order_cache_create();
+    assert_non_null(m->ordering.cache);
+    m->spec.ordering = &m->ordering;
     return m;
 }
 
@@ -108,6 +114,7 @@ static void destroy(mesh_programs *m)
     for (size_t r = 0; r < m->n; r++) dh_program_destroy(m->at[r]);
     free(m->at);
     dh_schedule_destroy(m->schedule);
+    dh_order_cache_destroy(m->ordering.cache);
     free(m);
 }
 
