@@ -55,6 +55,15 @@ FIELDS = ["mesh", "share", "gbps", "strategy", "tokens_per_s", "speedup", "step_
           "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "loss_error"]
 
 
+def ranks_a_core(mesh):
+    """Ranks that share a core; degrees but ep, which lies inside dp, multiply to the ranks."""
+    degrees = [int(s.split("=")[1]) for s in MESHES[mesh][2] if s.startswith("parallel.") and ".ep" not in s]
+    ranks = 1
+    for degree in degrees:
+        ranks *= degree
+    return max(1, ranks / (os.cpu_count() or 1))
+
+
 def words_of(args, mesh, gbps, settings, job):
     """Arguments of any command on one mesh's job."""
     _, _, own, link = MESHES[mesh]
@@ -160,7 +169,7 @@ def measure(args, mesh, share, rows):
         yield {**{k: v for k, v in run.items() if k in FIELDS}, "mesh": mesh, "share": share,
                "gbps": gbps, "strategy": name, "speedup": first["step_ms"] / run["step_ms"],
                "slab_over_first": run["slab_mb"] / first["slab_mb"],
-               "bound_ms": max(run["compute_ms"], wire), "predicted_ms": predicted,
+               "bound_ms": max(run["compute_ms"] * ranks_a_core(mesh), wire), "predicted_ms": predicted,
                "prediction_error": predicted and predicted / run["step_ms"] - 1, "loss_error": error}
 
 
