@@ -73,7 +73,8 @@ typedef struct dh_cluster {
     dh_attention_kernel attention;
     double attention_efficiency, attention_grad_efficiency; /* of peak; blockwise */
     dh_cluster_link local, network;
-    double spread_factor; /* of what they reach otherwise, groups over several switches of a node */
+    /* between switches of a node, one direction, sustained; shared by the groups that cross */
+    double between_bytes_per_s;
     double segment_ns, event_ns;                        /* dh_costs.launch_ns, event_ns */
     double oef[DH_N_CLUSTER_CLASS][DH_N_CLUSTER_CLASS]; /* symmetric; NaN: not given */
 } dh_cluster;

@@ -47,6 +47,9 @@ static void print_aim(dh_str *out, const dh_validation *v, const char *before, c
         dh_str_printf(out, "exact");
     else
         dh_str_printf(out, "%.3g%s%s", t->aim, *unit_of(t) ? " " : "", unit_of(t));
+    if (v->n_orders > 0)
+        dh_str_printf(out, " and orders, of which %d of %d are right", v->n_orders_right,
+                      v->n_orders);
     dh_str_printf(out, "%s%s", between, dh_validation_meets_aim(v) ? "met" : "missed");
 }
 
@@ -164,6 +167,9 @@ static json_t *table_json(const dh_validation *v)
                   v->mean_error, "max_error", v->max_error, "rows", rows_json(v));
     if (json && t->aim > 0) json_object_set_new(json, "aim", json_real(t->aim));
     if (json && t->exact) json_object_set_new(json, "aim", json_real(0));
+    if (json && v->n_orders > 0)
+        json_object_set_new(json, "orders",
+                            json_pack("{si si}", "of", v->n_orders, "right", v->n_orders_right));
     if (json && v->remark) json_object_set_new(json, "remark", json_string(v->remark));
     return json;
 }

@@ -30,16 +30,25 @@ typedef struct wires {
     double local_step, network_step;
 } wires;
 
+/* Of a member on its node. Groups of one kind communicate at the same time: those of a node
+ * share the link between its switches. A ring passes it once each way. */
+static double local_rate(const dh_cluster *c, dh_cluster_span span, bool transfer)
+{
+    const double share = transfer ? c->local.transfer_efficiency : c->local.efficiency;
+    const double own = c->local.bytes_per_s * share;
+    if (!span.spread) return own;
+    const double groups = DH_MAX(c->node_devices / (double)span.nodes.max_per_node, 1);
+    return DH_MIN(own, c->between_bytes_per_s / groups);
+}
+
 static wires wires_of(const dh_cluster *c, dh_cluster_span span, bool transfer)
 {
-    const double together = transfer ? c->local.transfer_efficiency : c->local.efficiency;
-    const double local_share = span.spread ? together * c->spread_factor : together;
     const double network_share = transfer ? c->network.transfer_efficiency : c->network.efficiency;
     const double network = c->network.bytes_per_s * network_share / c->node_devices;
     return (wires){.n = (double)span.size,
                    .nodes = (double)span.nodes.n_nodes,
                    .per_node = (double)span.nodes.max_per_node,
-                   .local = c->local.bytes_per_s * local_share * 1e-9,
+                   .local = local_rate(c, span, transfer) * 1e-9,
                    .network = network * 1e-9,
                    .local_step = c->local.step_ns,
                    .network_step = c->network.step_ns};

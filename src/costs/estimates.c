@@ -26,6 +26,15 @@ static double exchange_ns(const dh_cost_op *op, double speed, double latency)
     return latency + bytes / speed * 1e9;
 }
 
+/* Bytes that a member sends, in shares of both operands': of a whole vector V it gathers or
+ * scatters V (n-1)/n, having V and V/n; exchanges as much, having V twice; and all-reduces twice
+ * that. */
+static double sent_share(dh_op_type type, double n)
+{
+    if (type == DH_OP_ALL_TO_ALL || type == DH_OP_ALL_TO_ALL_ROWS) return (n - 1) / (2 * n);
+    return type == DH_OP_ALL_REDUCE ? (n - 1) / n : (n - 1) / (n + 1);
+}
+
 static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, int link)
 {
     const double speed = rate(model->link_bytes_per_s[link], defaults.link_bytes_per_s[link]);
@@ -33,8 +42,8 @@ static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, int 
     if (op->op->type == DH_OP_RING_EXCHANGE || op->op->type == DH_OP_RING_EXCHANGE_BOTH)
         return exchange_ns(op, speed, latency);
     const double n = (double)dh_mesh_group_size(op->mesh, (dh_group_kind)op->op->group);
-    const double share = (n - 1) / (n + 1); /* of both operands' bytes */
-    return latency * (n - 1) + dh_op_bytes(op->graph, op->op) * share / speed * 1e9;
+    const double bytes = dh_op_bytes(op->graph, op->op) * sent_share(op->op->type, n);
+    return latency * (n - 1) + bytes / speed * 1e9;
 }
 
 static dh_op_time solo(const void *self, const dh_cost_op *op)

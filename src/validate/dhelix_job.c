@@ -68,24 +68,45 @@ static dh_op_time megatron_solo(const void *self, const dh_cost_op *op)
     return t;
 }
 
-static bool is_reduction_beside_wgrad(const dh_cost_op *a, const dh_cost_op *b)
+static bool communicates(const dh_op *op)
 {
-    return a->op->type == DH_OP_REDUCE_SCATTER && a->op->phase == DH_PHASE_B &&
-           b->op->phase == DH_PHASE_W;
+    return dh_op_info_of(op->type)->resource == DH_RES_COMM;
+}
+
+/* Of one backward: a reduction of input gradients beside a weight gradient, an input gathered again
+ * beside an input gradient. */
+static bool is_across_gradients(const dh_op *a, const dh_op *b)
+{
+    return a->group == DH_GROUP_TP && a->phase != DH_PHASE_F && b->phase != DH_PHASE_F &&
+           a->phase != b->phase;
+}
+
+static bool is_transfer(const dh_op *op)
+{
+    return op->type == DH_OP_SEND || op->type == DH_OP_RECV;
+}
+
+/* Whether computation b stands still while communication a runs. */
+static bool is_waited_for(const dh_paper_costs *c, const dh_op *a, const dh_op *b)
+{
+    return communicates(a) && !communicates(b) &&
+           (is_across_gradients(a, b) || (c->waits_for_transfers && is_transfer(a)));
 }
 
 static dh_op_rates megatron_beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
 {
     const dh_paper_costs *c = self;
-    if (is_reduction_beside_wgrad(a, b) || is_reduction_beside_wgrad(b, a))
-        return (dh_op_rates){.5, .5, DH_PAIR_MODELLED};
+    if (is_waited_for(c, a->op, b->op)) return (dh_op_rates){1, 0, DH_PAIR_MODELLED};
+    if (is_waited_for(c, b->op, a->op)) return (dh_op_rates){0, 1, DH_PAIR_MODELLED};
     return c->cluster->beside(c->cluster->self, a, b);
 }
 
 dh_status dh_paper_megatron_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster,
-                                  const dh_paper_job *job, dh_paper_costs *costs)
+                                  const dh_paper_job *job, bool waits_for_transfers,
+                                  dh_paper_costs *costs)
 {
-    dh_paper_costs c = {.kv_repeats = (double)job->model.n_heads / (double)job->model.n_kv_heads,
+    dh_paper_costs c = {.waits_for_transfers = waits_for_transfers,
+                        .kv_repeats = (double)job->model.n_heads / (double)job->model.n_kv_heads,
                         .cp = job->cp};
     DH_TRY(dh_cluster_costs(ctx, arena, cluster, &c.cluster));
     c.costs = *c.cluster;

@@ -37,18 +37,22 @@ dh_status dh_paper_simulate(dh_ctx *ctx, const dh_cluster *cluster, const dh_cos
  *   - Its own attention repeated keys and values to the number of query heads before they were
  *     exchanged.
  *   - Its ring's backward starts with the block that came last, so that gradients of keys and
- * values are home after cp - 1 exchanges in half precision; ours make cp in float32.
- *   - The reduction of a linear's input gradient is not hidden behind its weight gradient. That is
- *     not said in the paper, but follows from it: were it hidden, the links would be busy for too
- * much of Megatron-LM's time to allow the speed-ups of figure 11. */
+ *     values are home after cp - 1 exchanges in half precision; ours make cp in float32.
+ *   - Of one backward, tensor parallelism's communication for input gradients is not hidden behind
+ *     weight gradients, nor the other way round. That is not said in the paper, but follows from
+ *     it: were it hidden, the links would be busy for too much of Megatron-LM's time to allow the
+ *     speed-ups of figure 11 with the shares of figure 3.
+ *   - Where asked for: a rank waits for transfers to and from other stages, computing nothing. */
 typedef struct dh_paper_costs {
     dh_costs costs;
     const dh_costs *cluster;
     double kv_repeats;
     int64_t cp;
+    bool waits_for_transfers;
 } dh_paper_costs;
 dh_status dh_paper_megatron_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster,
-                                  const dh_paper_job *job, dh_paper_costs *costs);
+                                  const dh_paper_job *job, bool waits_for_transfers,
+                                  dh_paper_costs *costs);
 
 /* FLOPs of a step, all devices, as Megatron-LM counts them: causality not used, nothing
  * recomputed. */

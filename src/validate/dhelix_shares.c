@@ -1,10 +1,10 @@
 /* DHelix (arXiv 2411.15871), figure 3: what Megatron-LM's iteration time goes into, 64 A40.
  *
- * A share of communication is time in which it ran and nothing was computed; where two kinds ran,
- * context parallelism counts. "Others" is what no layer does: embedding and head, the
- * optimizer, reductions of gradients, bubbles. The
- * figure's jobs exchange keys and values, so they have context-parallel ranks: taken are two, with
- * twice the sequence of figure 11, and its degrees of the other axes.
+ * A share of communication is time in which it ran and computation stood still: tensor
+ * parallelism's always, context parallelism's where nothing is computed beside it. "Others" is what
+ * no layer does: embedding and head, the optimizer, reductions of gradients, transfers between
+ * stages, bubbles. The figure's jobs exchange keys and values, so they have context-parallel ranks:
+ * taken are two, with twice the sequence of figure 11, and its degrees of the other axes.
  *
  * Megatron-LM's ways are those of dh_paper_megatron_costs. */
 #include <stdlib.h>
@@ -15,6 +15,7 @@
 enum { CP = 2, SEQ = 16384, BATCH_TOKENS = 1 << 23 };
 
 enum share { SHARE_TP, SHARE_CP, SHARE_COMPUTE, SHARE_OTHERS, N_SHARES };
+enum { TRANSFER = N_SHARES, N_KINDS }; /* of others, what is not done beside computation */
 static const char *const columns[N_SHARES] = {"tp_comm", "cp_comm", "compute", "others"};
 
 static const struct {
@@ -30,7 +31,7 @@ static const struct {
 
 typedef struct edge {
     int64_t at_ns;
-    int kind;  /* enum share */
+    int kind;  /* enum share, or TRANSFER */
     int delta; /* +1 begins, -1 ends */
 } edge;
 
@@ -40,25 +41,27 @@ static int compare_edges(const void *a, const void *b)
     return (x->at_ns > y->at_ns) - (x->at_ns < y->at_ns);
 }
 
-static enum share share_of(const dh_program *p, const dh_instr *instr)
+static int kind_of(const dh_program *p, const dh_instr *instr)
 {
     const dh_op *op = dh_instr_op(p, instr);
+    if (op->type == DH_OP_SEND || op->type == DH_OP_RECV) return TRANSFER;
     if (dh_instr_graph(p, instr)->kind != DH_BLOCK_LAYER) return SHARE_OTHERS;
     if (dh_op_info_of(op->type)->resource != DH_RES_COMM) return SHARE_COMPUTE;
     if (op->group == DH_GROUP_CP) return SHARE_CP;
     return op->group == DH_GROUP_TP ? SHARE_TP : SHARE_OTHERS;
 }
 
-/* Every moment belongs to the first of: computation, CP, TP, others. */
+/* Every moment belongs to the first of those in `order` that runs, or to others. */
 static void add_up(const edge *edges, size_t n, int64_t step_ns, double ns[N_SHARES])
 {
-    int running[N_SHARES] = {0};
+    int running[N_KINDS] = {0};
     int64_t last = 0, named = 0;
     memset(ns, 0, N_SHARES * sizeof *ns);
     for (size_t i = 0; i < n; i++) {
-        static const enum share order[] = {SHARE_COMPUTE, SHARE_CP, SHARE_TP};
+        static const int order[] = {TRANSFER, SHARE_TP, SHARE_COMPUTE, SHARE_CP};
         for (size_t k = 0; k < DH_COUNTOF(order); k++) {
             if (!running[order[k]]) continue;
+            if (order[k] == TRANSFER) break;
             ns[order[k]] += (double)(edges[i].at_ns - last);
             named += edges[i].at_ns - last;
             break;
@@ -76,7 +79,7 @@ static dh_status ask_shares(dh_ctx *ctx, const dh_sim *sim, double *ns)
     edge *edges = calloc(2 * n + 1, sizeof *edges);
     if (!edges) return dh_fail(ctx, DH_ENOMEM, "out of memory measuring shares");
     for (size_t i = 0; i < n; i++) {
-        const int kind = (int)share_of(r->program, &r->program->instrs.at[i]);
+        const int kind = kind_of(r->program, &r->program->instrs.at[i]);
         edges[2 * i] = (edge){r->met_ns[i], kind, 1};
         edges[2 * i + 1] = (edge){r->spans[i].end_ns, kind, -1};
     }
@@ -103,7 +106,7 @@ static dh_status simulate(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluste
                         .global_batch = BATCH_TOKENS / SEQ,
                         .strategy = "sequential"};
     DH_TRY(dh_paper_model(ctx, arena, jobs[which].model, &job.model));
-    DH_TRY(dh_paper_megatron_costs(ctx, arena, cluster, &job, &costs));
+    DH_TRY(dh_paper_megatron_costs(ctx, arena, cluster, &job, true, &costs));
     DH_TRY(dh_paper_simulate(ctx, cluster, &costs.costs, &job, &question, ns));
     for (int s = 0; s < N_SHARES; s++) sum += ns[s];
     for (int s = 0; s < N_SHARES; s++) shares[s] = ns[s] / sum;

@@ -80,6 +80,8 @@ static void test_aims(void **state)
     assert_true(dh_validation_meets_aim(&v));
     v.mean_error = 3.1;
     assert_false(dh_validation_meets_aim(&v));
+    v = (dh_validation){.table = &mean, .mean_error = 1, .n_orders = 2, .n_orders_right = 1};
+    assert_false(dh_validation_meets_aim(&v));
     v = (dh_validation){.table = &exact, .mean_error = 0.001, .max_error = 0.1};
     assert_false(dh_validation_meets_aim(&v));
     v.mean_error = v.max_error = 0;
@@ -144,14 +146,18 @@ static void test_groups(void **state)
 /* ---- jobs of the DHelix paper ------------------------------------------------------------------
  */
 
-static double step_of(const dh_cluster *cluster, dh_paper_job *job, bool whole)
+static double step_of(const dh_cluster *cluster, dh_paper_job *job, bool megatron, bool whole)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_arena *arena = dh_arena_create();
-    const dh_costs *costs;
+    dh_paper_costs ways;
+    const dh_costs *costs = &ways.costs;
     double ns = 0;
     job->whole = whole;
-    assert_ok(&ctx, dh_cluster_costs(&ctx, arena, cluster, &costs));
+    if (megatron)
+        assert_ok(&ctx, dh_paper_megatron_costs(&ctx, arena, cluster, job, true, &ways));
+    else
+        assert_ok(&ctx, dh_cluster_costs(&ctx, arena, cluster, &costs));
     assert_ok(&ctx, dh_paper_simulate(&ctx, cluster, costs, job, &dh_paper_step, &ns));
     dh_arena_destroy(arena);
     return ns;
@@ -160,7 +166,7 @@ static double step_of(const dh_cluster *cluster, dh_paper_job *job, bool whole)
 /* Two short steps say how long a long one takes: as the long one does by itself. */
 static void test_extrapolation(void **state)
 {
-    static const char *const strategies[] = {"sequential", "list", "wavelet+", "dhelix"};
+    static const char *const strategies[] = {"sequential", "intra-batch", "wavelet+", "dhelix"};
     dh_ctx ctx = DH_CTX_INIT;
     dh_arena *arena = dh_arena_create();
     dh_cluster *a40;
@@ -172,7 +178,9 @@ static void test_extrapolation(void **state)
             job.model.n_layers = 4 * pp;
             job.global_batch = 36;
             job.strategy = strategies[s];
-            const double whole = step_of(a40, &job, true), by_two = step_of(a40, &job, false);
+            const bool megatron = s < 3;
+            const double whole = step_of(a40, &job, megatron, true);
+            const double by_two = step_of(a40, &job, megatron, false);
             if (fabs(by_two / whole - 1) > 1e-6)
                 fail_msg("%s on %d stages: %.0f ns, extrapolated %.0f", job.strategy, (int)pp,
                          whole, by_two);
