@@ -21,8 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "examples" / "data" / "tinyshakespeare.txt"
-# Of a loss. Orders change no bit on one schedule; another schedule sums the gradient of a tied
-# embedding, another decomposition a reduction over ranks, in another order.
+# Of a loss. Orders and schedules change no bit; rings of partial GEMMs (intra-batch) add a
+# reduction over ranks in another order.
 TOLERANCE = 1e-5
 DENSE = "{family: gpt2, n_layers: 8, width: 256, n_heads: 8, max_seq: 256}"
 EXPERTS = ("{family: mixtral, n_layers: 4, width: 256, n_heads: 8, n_kv_heads: 4, head_dim: 32,"
