@@ -303,14 +303,15 @@ static dh_status find_transfer(estimate *e)
 {
     const dh_program_spec *s = &e->spec;
     dh_graph *g;
-    e->pieces.transfer_ns = 0;
+    e->pieces.transfer = (tune_transfer){0};
     if (s->mesh.pp == 1) return DH_OK;
     DH_TRY(dh_graph_build_link(e->ctx, true, s->micro_batch * (s->seq / s->mesh.cp) / s->mesh.tp,
                                s->model->width, s->dtype, s->model->n_experts, &g));
     for (size_t i = 0; i < g->ops.n; i++) {
         const dh_cost_op at = {g, &g->ops.at[i], &s->mesh, 0};
-        e->pieces.transfer_ns +=
+        e->pieces.transfer.ns +=
             s->costs->solo(s->costs->self, &at).ns + s->costs->event_ns + s->costs->launch_ns;
+        e->pieces.transfer.shared |= e->pieces.blocks->streams >> dh_cost_stream(&at) & 1;
     }
     dh_graph_destroy(g);
     return DH_OK;
@@ -352,7 +353,7 @@ static void run_one(estimate *e, const tune_timetable *table, tune_rank_end *end
 {
     for (int32_t c = 0; c < table->n_classes; c++)
         e->costs[c] = tune_slot_cost_of(&e->pieces, table, &table->classes[c]);
-    tune_timetable_run(table, e->costs, e->pieces.transfer_ns, e->t->scratch, ends);
+    tune_timetable_run(table, e->costs, e->pieces.transfer, e->t->scratch, ends);
 }
 
 static void run_schedule(estimate *e)

@@ -129,7 +129,7 @@ static dh_status check(walk *w, bool *possible)
     job->vpp = at[DH_TUNE_STAGES];
     job->micro_batch = at[DH_TUNE_MICRO_BATCH];
     job->ranks = w->t->options->devices;
-    if (w->t->options->cluster) job->nodes = job->ranks_per_node = 0;
+    job->nodes = job->ranks_per_node = 0;
     dh_status st = dh_job_check(w->ctx, job);
     *possible = st == DH_OK;
     return st == DH_OK || st == DH_ENOMEM ? st : refuse(w);
