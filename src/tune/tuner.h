@@ -150,6 +150,7 @@ typedef struct tune_outline {
     uint64_t parameters, gradients, optimizer, persistent;
     size_t n_reductions;
     double *reduction_ns; /* [n_reductions] in the order of the backward */
+    double slow_down;     /* of a GEMM beside a reduction: what it takes longer, as a share */
     double optimizer_ns;
 } tune_outline;
 
