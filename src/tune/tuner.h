@@ -183,8 +183,9 @@ double tune_backward_ns(const tune_pieces *pieces, const tune_stage *stage);
 typedef struct tuner {
     dh_job *job; /* a copy, whose values the search sets */
     const dh_tune_options *options;
-    const dh_costs *costs;                   /* of the cluster; else of the mesh at hand */
-    dh_tune_config own;                      /* the job's values, for those that are fixed */
+    const dh_costs *costs; /* of the cluster; else of the mesh at hand */
+    dh_tune_config own;    /* the job's values, for those that are fixed */
+    char *own_split;
     bool *strategy_wanted, *schedule_wanted; /* by row */
     char **strategy_names, **schedule_names;
     double memory_bytes;
@@ -214,6 +215,10 @@ typedef dh_status tune_visit(dh_ctx *ctx, void *user, const dh_tune_config *conf
 dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user);
 /* Rows of --strategies and --schedules. errors: DH_EMISSING */
 dh_status tune_select(dh_ctx *ctx, tuner *t);
+
+/* tune.c: an even parallel.layer_split, in the arena, where the job has none and its layers do
+ * not divide. */
+dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, dh_job *job);
 
 /* ---- why.c: reasons
  * ----------------------------------------------------------------------------------------- */
