@@ -51,7 +51,8 @@ typedef struct dh_tune_config {
 } dh_tune_config;
 /* A value as the job file has it. */
 const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap);
-/* The job with a configuration's values, checked; strings are in the job's arena.
+/* The job with a configuration's values, checked; strings are in the job's arena. Layers that
+ * do not divide are split evenly.
  * errors: DH_EINVAL, as dh_job_check */
 dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job);
 

@@ -43,7 +43,7 @@ static void print_plan(const dh_tune_config *c, dh_str *out)
         snprintf(schedule + strlen(schedule), sizeof schedule - strlen(schedule), " x%lld",
                  (long long)c->at[DH_TUNE_STAGES]);
     dh_str_printf(
-        out, "%-9s %-20s %-16s",
+        out, "%-9s %-20s %-25s",
         dh_tune_value(DH_TUNE_RECOMPUTE, c->at[DH_TUNE_RECOMPUTE], recompute, sizeof recompute),
         schedule,
         dh_tune_value(DH_TUNE_STRATEGY, c->at[DH_TUNE_STRATEGY], strategy, sizeof strategy));
@@ -70,7 +70,7 @@ static void print_row(const dh_tuned *t, size_t place, dh_str *out)
 static void print_rows(const dh_tuned *t, dh_str *out)
 {
     dh_str_printf(out,
-                  "\n  #   tp   cp   pp   dp %s  mb recompute %-20s %-16s %9s %9s %6s %10s  %s\n",
+                  "\n  #   tp   cp   pp   dp %s  mb recompute %-20s %-25s %9s %9s %6s %10s  %s\n",
                   has_experts(t) ? "  ep " : "", "schedule", "strategy", "estimate", "simulated",
                   "off by", "memory", "why not");
     for (size_t i = 0; i < t->tune->n_rows; i++) print_row(t, i, out);
@@ -99,6 +99,14 @@ static void print_best(const dh_tuned *t, dh_str *out)
 /* ---- by value
  * ---------------------------------------------------------------------------------------- */
 
+/* Simulated over simulated, or estimate over estimate. */
+static double ratio(const dh_tune_row *row, const dh_tune_row *best)
+{
+    if (row->simulated_ns > 0 && best->simulated_ns > 0)
+        return (double)row->simulated_ns / (double)best->simulated_ns;
+    return row->step_ns / best->step_ns;
+}
+
 static void print_value(const dh_tuned *t, const dh_tune_value_row *v, bool first, dh_str *out)
 {
     char text[64], value[64];
@@ -107,10 +115,10 @@ static void print_value(const dh_tuned *t, const dh_tune_value_row *v, bool firs
     dh_str_printf(out, "%-10s %-25s", first ? dh_tune_dim_name(v->dim) : "",
                   dh_tune_value(v->dim, v->value, value, sizeof value));
     if (chosen)
-        dh_str_printf(out, " %9s %7s  ", dh_format_ns(text, sizeof text, best->step_ns), "best");
+        dh_str_printf(out, " %9s %7s  ", dh_format_ns(text, sizeof text, step_ns(best)), "best");
     else if (v->n_fit > 0 && best)
-        dh_str_printf(out, " %9s %+6.1f%%  ", dh_format_ns(text, sizeof text, v->best.step_ns),
-                      100 * (v->best.step_ns / best->step_ns - 1));
+        dh_str_printf(out, " %9s %+6.1f%%  ", dh_format_ns(text, sizeof text, step_ns(&v->best)),
+                      100 * (ratio(&v->best, best) - 1));
     else
         dh_str_printf(out, " %9s %7s  ", "-", "");
     dh_cli_wrap(out, chosen ? "" : v->why, 56, WIDTH);
@@ -127,7 +135,8 @@ static bool is_choice(const dh_tune *t, size_t i)
 static void print_values(const dh_tuned *t, dh_str *out)
 {
     const dh_tune *r = t->tune;
-    dh_str_printf(out, "\nthe best with each value, everything else free (estimates):\n");
+    dh_str_printf(out, "\nthe best with each value, everything else free (estimated, where not "
+                       "among those simulated):\n");
     for (size_t i = 0; i < r->n_values; i++)
         if (is_choice(r, i))
             print_value(t, &r->values[i], i == 0 || r->values[i - 1].dim != r->values[i].dim, out);

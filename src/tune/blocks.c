@@ -211,6 +211,17 @@ static void add_times(const dh_program_spec *spec, tune_block *b)
     }
 }
 
+static unsigned streams_of(const dh_program_spec *spec, const dh_graph *g)
+{
+    unsigned streams = 0;
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const dh_cost_op at = {g, &g->ops.at[i], &spec->mesh, spec->rank};
+        if (dh_op_info_of(at.op->type)->resource == DH_RES_COMM)
+            streams |= 1u << dh_cost_stream(&at);
+    }
+    return streams;
+}
+
 /* ---- entry
  * --------------------------------------------------------------------------------------- */
 
@@ -233,8 +244,7 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
         tune_blocks_fini(made);
         return st;
     }
-    const dh_graph *layer = made->at[TUNE_LAYER].graph;
-    made->x_bytes = (double)dh_tensor_bytes(&layer->tensors.at[layer->x_in]);
+    made->streams = streams_of(spec, made->at[TUNE_LAYER].graph);
     *blocks = made;
     return DH_OK;
 }

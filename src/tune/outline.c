@@ -52,6 +52,33 @@ static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, t
     return DH_OK;
 }
 
+static const dh_op *find_gemm(const dh_program *p, const dh_graph **graph)
+{
+    for (size_t g = 0; g < p->graphs.n; g++)
+        for (size_t i = 0; i < p->graphs.at[g]->ops.n; i++) {
+            const dh_op *op = &p->graphs.at[g]->ops.at[i];
+            if (!dh_op_multiplies(op->type) || op->phase != DH_PHASE_W) continue;
+            *graph = p->graphs.at[g];
+            return op;
+        }
+    return NULL;
+}
+
+/* A backward is GEMMs for the most part. */
+static double find_slow_down(const dh_program *p, const dh_costs *costs)
+{
+    dh_cost_op gemm = {.mesh = &p->mesh, .rank = p->rank};
+    gemm.op = find_gemm(p, &gemm.graph);
+    for (uint32_t id = 0; gemm.op && id < p->instrs.n; id++) {
+        const dh_instr *i = &p->instrs.at[id];
+        const dh_cost_op at = {dh_instr_graph(p, i), dh_instr_op(p, i), &p->mesh, p->rank};
+        if (at.op->phase == DH_PHASE_OPT || i->stream == DH_STREAM_COMPUTE) continue;
+        const double rate = costs->beside(costs->self, &gemm, &at).a;
+        return rate > 0 && rate < 1 ? 1 / rate - 1 : 0;
+    }
+    return 0;
+}
+
 dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                             tune_outline **outline)
 {
@@ -65,6 +92,7 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     dh_status st = o && o->reduction_ns && r.end_ns ? walk(p, spec->costs, &r, o) : no_memory(ctx);
     if (st == DH_OK) {
         sum_persistent(p, o);
+        o->slow_down = find_slow_down(p, spec->costs);
         *outline = o;
     }
     free(r.end_ns);

@@ -186,10 +186,14 @@ static dh_status drop(search *s, size_t i)
 
 static dh_status simulate_best(search *s)
 {
-    size_t i = 0;
-    dh_progress_start(&s->progress, 0, (int64_t)s->options->n_simulated, 1, s->options->quiet);
-    while (i < s->n_best && i < s->options->n_simulated) {
-        dh_progress_count(&s->progress, (int64_t)i, "simulated");
+    size_t i = 0, n_fit = 0;
+    const size_t n = DH_MIN(s->n_best, s->options->n_simulated);
+    dh_progress_start(&s->progress, 0, (int64_t)n, 1, s->options->quiet);
+    if (n > 0)
+        dh_progress_note(&s->progress, "%lld of %lld configurations fit; simulating the best %zu",
+                         (long long)s->tune->n_fit, (long long)s->n_all, n);
+    while (i < s->n_best && n_fit < n) {
+        dh_progress_count(&s->progress, (int64_t)n_fit, "simulated");
         DH_TRY(check_stop(s));
         const dh_status st = simulate_row(s, &s->best[i]);
         if (st == DH_EINVAL || st == DH_EUNSUPPORTED)
@@ -197,9 +201,9 @@ static dh_status simulate_best(search *s)
         else if (st != DH_OK)
             return st;
         else
-            i++;
+            n_fit += s->best[i++].fits;
     }
-    if (i > 0) dh_progress_end(&s->progress);
+    if (n > 0) dh_progress_end(&s->progress);
     sort_rows(s->best, s->n_best);
     return DH_OK;
 }
@@ -234,6 +238,14 @@ static const char *why_value(const search *s, const dh_tune_value_row *v)
     return best ? tune_why_slower(s->tune->arena, &v->best, best) : "";
 }
 
+/* The best with a value may have been simulated since. */
+static void update_value(const search *s, dh_tune_value_row *v)
+{
+    for (size_t i = 0; v->n_fit > 0 && i < s->n_best; i++)
+        if (memcmp(&s->best[i].config, &v->best.config, sizeof v->best.config) == 0)
+            v->best = s->best[i];
+}
+
 static dh_status finish(search *s)
 {
     dh_tune *t = s->tune;
@@ -247,6 +259,7 @@ static dh_status finish(search *s)
     qsort(t->values, t->n_values, sizeof *t->values, by_value);
     for (size_t i = 0; i < t->n_rows; i++)
         if (!(t->rows[i].why = why_row(s, &t->rows[i], &t->rows[0]))) return no_memory(s->ctx);
+    for (size_t i = 0; i < t->n_values; i++) update_value(s, &t->values[i]);
     for (size_t i = 0; i < t->n_values; i++)
         if (!(t->values[i].why = why_value(s, &t->values[i]))) return no_memory(s->ctx);
     return DH_OK;
@@ -298,6 +311,7 @@ static dh_status prepare(search *s, dh_job *job)
     const dh_tune_options *o = s->options;
     s->t.options = o;
     s->t.job = job;
+    s->t.own_split = job->layer_split;
     s->tune->memory_bytes = s->t.memory_bytes = memory_of_device(o);
     s->n_kept = DH_MAX(DH_MAX(o->n_rows, o->n_simulated), (size_t)1);
     s->best = calloc(s->n_kept + 1, sizeof *s->best);

@@ -5,9 +5,9 @@
  * reader's to say (dh_job_check), and its message is kept.
  *
  * Left out because another configuration is the same: with one pipeline stage all schedules
- * without folding but one; a strategy of two strands with a schedule that has no pairs,
- * since it would bring its own; a strategy of one strand with a schedule of pairs, which it would
- * run as forwards and backwards one after the other. */
+ * without folding but one; intra-batch rings without tensor parallelism; a strategy of two strands
+ * with a schedule that has no pairs, since it would bring its own; a strategy of one strand with a
+ * schedule of pairs, which it would run as forwards and backwards one after the other. */
 #include <string.h>
 
 #include "dhelix/train.h"
@@ -129,8 +129,10 @@ static dh_status check(walk *w, bool *possible)
     job->vpp = at[DH_TUNE_STAGES];
     job->micro_batch = at[DH_TUNE_MICRO_BATCH];
     job->ranks = w->t->options->devices;
-    if (w->t->options->cluster) job->nodes = job->ranks_per_node = 0;
-    dh_status st = dh_job_check(w->ctx, job);
+    job->nodes = job->ranks_per_node = 0;
+    job->layer_split = w->t->own_split;
+    dh_status st = tune_split_layers(w->ctx, w->t->arena, job);
+    if (st == DH_OK) st = dh_job_check(w->ctx, job);
     *possible = st == DH_OK;
     return st == DH_OK || st == DH_ENOMEM ? st : refuse(w);
 }
@@ -147,7 +149,8 @@ static dh_status visit_one(walk *w)
 /* Divisors above 1 of a stage's layers. */
 static dh_status each_stages(walk *w)
 {
-    const int64_t layers = w->t->job->model.n_layers / w->config.at[DH_TUNE_PP];
+    const int64_t n_layers = w->t->job->model.n_layers, pp = w->config.at[DH_TUNE_PP];
+    const int64_t layers = n_layers % pp ? 0 : n_layers / pp;
     for (int64_t n = 2; n <= layers; n++) {
         bool possible;
         if (layers % n || !is_allowed(w, DH_TUNE_STAGES, n)) continue;
@@ -155,8 +158,7 @@ static dh_status each_stages(walk *w)
         DH_TRY(check(w, &possible));
         if (possible) DH_TRY(visit_one(w));
     }
-    w->config.at[DH_TUNE_STAGES] = 1;
-    w->t->job->vpp = 1;
+    w->config.at[DH_TUNE_STAGES] = w->t->job->vpp = 1;
     return DH_OK;
 }
 
@@ -179,6 +181,13 @@ static bool stands_for_all(const walk *w, size_t index)
     return chosen == index;
 }
 
+/* Rings of one rank are none, and of two the same in both directions. */
+static bool decomposes(const walk *w, dh_decompose_kind kind)
+{
+    return kind == DH_DECOMPOSE_NONE ||
+           w->config.at[DH_TUNE_TP] > (kind == DH_DECOMPOSE_BOTH ? 2 : 1);
+}
+
 static bool combines(const walk *w, const dh_strategy *strategy, size_t index)
 {
     size_t n;
@@ -187,7 +196,7 @@ static bool combines(const walk *w, const dh_strategy *strategy, size_t index)
     const bool own = strategy->schedule && strcmp(strategy->schedule, row->name) == 0;
     if (dh_order_policy_find(w->ctx, strategy->policy, &policy) != DH_OK) return false;
     if (!w->t->schedule_wanted[index] && !own) return false;
-    if (row->pairs != (policy->order != NULL)) return false;
+    if (row->pairs != (policy->order != NULL) || !decomposes(w, strategy->decompose)) return false;
     if (w->config.at[DH_TUNE_PP] > 1 || is_folded(row)) return true;
     return stands_for_all(w, index);
 }

@@ -73,91 +73,135 @@ static int32_t number_class(tune_timetable *t, int32_t *known, tune_class c)
     return *number - 1;
 }
 
-/* ---- order and needs ----------------------------------------------------------------------------
- */
+/* ---- order and needs --------------------------------------------------------------------- */
 
-typedef struct placed {
-    int64_t start;
-    int32_t slot, rank;
-} placed;
-
-static int by_start(const void *x, const void *y)
-{
-    const placed *a = x, *b = y;
-    if (a->start != b->start) return a->start < b->start ? -1 : 1;
-    return a->slot - b->slot;
-}
+/* A slot or a transfer, by its place in the order that all ranks' programs share. */
+typedef struct event {
+    int64_t time;
+    int32_t slot, rank; /* of a transfer: the sender's */
+    int32_t peer;       /* of a transfer, -1 */
+    int32_t stage, micro;
+    bool forward;
+} event;
 
 typedef struct ordering {
-    placed *order;   /* [n_slots] */
-    int32_t *made_f; /* [stage][micro]: slot that makes the output; its place in the order */
-    int32_t *made_b; /* the same of the gradient */
+    event *events; /* [n_slots of the timetable] */
+    int32_t n;
+    int32_t *place;                 /* by slot of the schedule */
+    int32_t *arrival_f, *arrival_b; /* [stage][micro]: transfer that brings its input; -1 */
     int32_t *known;
 } ordering;
+
+static int by_time(const void *x, const void *y)
+{
+    const event *a = x, *b = y;
+    if (a->time != b->time) return a->time < b->time ? -1 : 1;
+    if ((a->peer < 0) != (b->peer < 0)) return a->peer < 0 ? 1 : -1;
+    if (a->peer < 0) return a->slot - b->slot;
+    if (a->stage != b->stage) return a->stage - b->stage;
+    if (a->micro != b->micro) return a->micro - b->micro;
+    return (int)a->forward - (int)b->forward;
+}
 
 static size_t cell(const dh_schedule *s, int32_t stage, int32_t micro)
 {
     return (size_t)stage * (size_t)s->n_micro + (size_t)micro;
 }
 
-/* The slot of another rank that an action takes its input from; -1. */
-static int32_t input_of(const tune_timetable *t, const ordering *o, const dh_pipe_action *a)
+/* Stage that an action's result goes to, on another rank; -1: there is none. */
+static int32_t goes_to(const dh_schedule *s, const dh_pipe_action *a)
 {
-    const dh_schedule *s = t->schedule;
-    const int32_t from = a->kind == DH_PIPE_F ? a->stage - 1 : a->stage + 1;
-    if (a->kind == DH_PIPE_W || from < 0 || from >= s->n_stages) return -1;
-    if (dh_schedule_rank(s, from, a->micro) == dh_schedule_rank(s, a->stage, a->micro)) return -1;
-    return (a->kind == DH_PIPE_F ? o->made_f : o->made_b)[cell(s, from, a->micro)];
+    const int32_t to = a->kind == DH_PIPE_F ? a->stage + 1 : a->stage - 1;
+    if (a->kind == DH_PIPE_W || to < 0 || to >= s->n_stages) return -1;
+    return dh_schedule_rank(s, to, a->micro) == dh_schedule_rank(s, a->stage, a->micro) ? -1 : to;
 }
 
-static void fill(tune_timetable *t, ordering *o)
+static int32_t count_transfers(const dh_schedule *s)
 {
-    const dh_schedule *s = t->schedule;
-    for (int32_t i = 0; i < t->n_slots; i++) {
-        const dh_pipe_slot *slot = &s->slots[o->order[i].slot];
-        tune_slot *own = &t->slots[i];
-        *own = (tune_slot){.rank = o->order[i].rank, .need = {-1, -1}};
-        own->cls = number_class(t, o->known, class_of(t, slot));
-        for (int32_t k = 0; k < slot->n_actions; k++) {
-            const dh_pipe_action *a = &slot->action[k];
-            own->need[k] = input_of(t, o, a);
-            int32_t *made = a->kind == DH_PIPE_F ? o->made_f : o->made_b;
-            if (a->kind != DH_PIPE_W) made[cell(s, a->stage, a->micro)] = i;
-        }
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->first_slot[s->n_ranks]; i++)
+        for (int32_t k = 0; k < s->slots[i].n_actions; k++)
+            n += goes_to(s, &s->slots[i].action[k]) >= 0;
+    return n;
+}
+
+static void list_slot(const dh_schedule *s, const dh_schedule_timing *timing, int32_t rank,
+                      int32_t slot, ordering *o)
+{
+    o->events[o->n++] = (event){timing->start_ns[slot], slot, rank, -1, 0, 0, false};
+    for (int32_t k = 0; k < s->slots[slot].n_actions; k++) {
+        const dh_pipe_action *a = &s->slots[slot].action[k];
+        const int32_t to = goes_to(s, a);
+        if (to < 0) continue;
+        o->events[o->n++] = (event){
+            timing->end_ns[slot], slot, rank, dh_schedule_rank(s, to, a->micro), a->stage, a->micro,
+            a->kind == DH_PIPE_F};
     }
 }
 
-/* By the clock of equal durations: what a slot needs has ended when it starts. */
-static dh_status order_slots(dh_ctx *ctx, const tune_timetable *t, ordering *o)
+/* The clock by which programs put transfers between slots (list_events of build.c). */
+static dh_status list_events(dh_ctx *ctx, const dh_schedule *s, ordering *o)
 {
-    const dh_schedule *s = t->schedule;
     const dh_schedule_costs unit = {
-        .every = {.f_ns = 1, .i_ns = 1, .w_ns = 1, .b_ns = 1, .fb_ns = 1, .fi_ns = 1}};
+        .every = {.f_ns = 1000, .i_ns = 1000, .w_ns = 1000, .b_ns = 2000, .fb_ns = 3000}};
     dh_schedule_timing timing;
     DH_TRY(dh_schedule_time(ctx, s, &unit, &timing));
     for (int32_t r = 0; r < s->n_ranks; r++)
         for (int32_t i = s->first_slot[r]; i < s->first_slot[r + 1]; i++)
-            o->order[i] = (placed){timing.start_ns[i], i, r};
+            list_slot(s, &timing, r, i, o);
     dh_schedule_timing_fini(&timing);
-    qsort(o->order, (size_t)t->n_slots, sizeof *o->order, by_start);
+    qsort(o->events, (size_t)o->n, sizeof *o->events, by_time);
     return DH_OK;
+}
+
+static void fill_slot(tune_timetable *t, ordering *o, int32_t i)
+{
+    const dh_schedule *s = t->schedule;
+    const dh_pipe_slot *slot = &s->slots[o->events[i].slot];
+    tune_slot *own = &t->slots[i];
+    own->cls = number_class(t, o->known, class_of(t, slot));
+    o->place[o->events[i].slot] = i;
+    for (int32_t k = 0; k < slot->n_actions; k++) {
+        const dh_pipe_action *a = &slot->action[k];
+        if (a->kind == DH_PIPE_W) continue;
+        const int32_t *arrival = a->kind == DH_PIPE_F ? o->arrival_f : o->arrival_b;
+        own->need[k] = arrival[cell(s, a->stage, a->micro)] - 1;
+    }
+}
+
+static void fill(tune_timetable *t, ordering *o)
+{
+    for (int32_t i = 0; i < t->n_slots; i++) {
+        const event *e = &o->events[i];
+        tune_slot *own = &t->slots[i];
+        *own = (tune_slot){.rank = e->rank, .cls = -1, .peer = e->peer, .need = {-1, -1}};
+        if (e->peer < 0) {
+            fill_slot(t, o, i);
+            continue;
+        }
+        own->need[0] = o->place[e->slot];
+        int32_t *arrival = e->forward ? o->arrival_f : o->arrival_b;
+        arrival[cell(t->schedule, e->forward ? e->stage + 1 : e->stage - 1, e->micro)] = i + 1;
+    }
 }
 
 static dh_status order_and_fill(dh_ctx *ctx, tune_timetable *t)
 {
     const dh_schedule *s = t->schedule;
-    const size_t n_cells = (size_t)s->n_stages * (size_t)s->n_micro;
-    const size_t n_known = (size_t)DH_N_PIPE_KINDS * (size_t)((t->n_types + 1) * t->n_types);
-    ordering o = {.order = malloc((size_t)t->n_slots * sizeof *o.order),
-                  .made_f = calloc(n_cells + 1, sizeof *o.made_f),
-                  .made_b = calloc(n_cells + 1, sizeof *o.made_b),
-                  .known = calloc(n_known + 1, sizeof *o.known)};
-    dh_status st =
-        o.order && o.made_f && o.made_b && o.known ? order_slots(ctx, t, &o) : no_memory(ctx);
+    const size_t n_cells = (size_t)s->n_stages * (size_t)s->n_micro + 1;
+    const size_t n_known = (size_t)DH_N_PIPE_KINDS * (size_t)((t->n_types + 1) * t->n_types) + 1;
+    ordering o = {.events = malloc(((size_t)t->n_slots + 1) * sizeof *o.events),
+                  .place = calloc((size_t)t->n_slots + 1, sizeof *o.place),
+                  .arrival_f = calloc(n_cells, sizeof *o.arrival_f),
+                  .arrival_b = calloc(n_cells, sizeof *o.arrival_b),
+                  .known = calloc(n_known, sizeof *o.known)};
+    const bool ok = o.events && o.place && o.arrival_f && o.arrival_b && o.known;
+    dh_status st = ok ? list_events(ctx, s, &o) : no_memory(ctx);
     if (st == DH_OK) fill(t, &o);
-    free(o.order);
-    free(o.made_f);
-    free(o.made_b);
+    free(o.events);
+    free(o.place);
+    free(o.arrival_f);
+    free(o.arrival_b);
     free(o.known);
     return st;
 }
@@ -166,7 +210,7 @@ static bool count_slots(tune_timetable *t, dh_arena *arena)
 {
     t->counts = DH_NEW_N(arena, int32_t, (size_t)t->n_ranks * (size_t)t->n_classes);
     for (int32_t i = 0; t->counts && i < t->n_slots; i++)
-        t->counts[t->slots[i].rank * t->n_classes + t->slots[i].cls]++;
+        if (t->slots[i].peer < 0) t->counts[t->slots[i].rank * t->n_classes + t->slots[i].cls]++;
     return t->counts != NULL;
 }
 
@@ -178,7 +222,7 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
 {
     tune_timetable *t = DH_NEW(arena, tune_timetable);
     if (!t) return no_memory(ctx);
-    const int32_t n_slots = schedule->first_slot[schedule->n_ranks];
+    const int32_t n_slots = schedule->first_slot[schedule->n_ranks] + count_transfers(schedule);
     *t = (tune_timetable){.schedule = schedule,
                           .types = DH_NEW_N(arena, tune_stage, schedule->n_stages),
                           .type_of = DH_NEW_N(arena, int32_t, schedule->n_stages),
@@ -197,20 +241,38 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
     return count_slots(t, arena) ? DH_OK : no_memory(ctx);
 }
 
-void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs, double transfer_ns,
-                        double *end, tune_rank_end *ranks)
+/* Streams run in order. Both ends of a transfer have to come to it; where slots communicate
+ * on the same stream, it comes after those before it and before those behind it. */
+static double run_transfer(const tune_slot *x, tune_transfer transfer, const double *end,
+                           tune_rank_end *ranks)
+{
+    tune_rank_end *from = &ranks[x->rank], *to = &ranks[x->peer];
+    const double start = DH_MAX(end[x->need[0]], DH_MAX(from->link_ns, to->link_ns));
+    from->link_ns = to->link_ns = start + transfer.ns;
+    return start + transfer.ns;
+}
+
+static double run_slot(const tune_slot *slot, const tune_slot_cost *cost, bool shared,
+                       const double *end, tune_rank_end *r)
+{
+    double start = shared ? DH_MAX(r->end_ns, r->link_ns) : r->end_ns;
+    for (int k = 0; k < 2; k++)
+        if (slot->need[k] >= 0) start = DH_MAX(start, end[slot->need[k]]);
+    r->end_ns = start + cost->ns;
+    if (shared) r->link_ns = r->end_ns;
+    r->busy_ns += cost->ns;
+    r->peak_bytes = DH_MAX(r->peak_bytes, r->bytes + cost->peak_bytes);
+    r->bytes += cost->delta_bytes;
+    return r->end_ns;
+}
+
+void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
+                        tune_transfer transfer, double *end, tune_rank_end *ranks)
 {
     for (int32_t r = 0; r < t->n_ranks; r++) ranks[r] = (tune_rank_end){0};
     for (int32_t i = 0; i < t->n_slots; i++) {
-        const tune_slot *slot = &t->slots[i];
-        const tune_slot_cost *cost = &costs[slot->cls];
-        tune_rank_end *r = &ranks[slot->rank];
-        double start = r->end_ns;
-        for (int k = 0; k < 2; k++)
-            if (slot->need[k] >= 0) start = DH_MAX(start, end[slot->need[k]] + transfer_ns);
-        end[i] = r->end_ns = start + cost->ns;
-        r->busy_ns += cost->ns;
-        r->peak_bytes = DH_MAX(r->peak_bytes, r->bytes + cost->peak_bytes);
-        r->bytes += cost->delta_bytes;
+        const tune_slot *x = &t->slots[i];
+        end[i] = x->peer >= 0 ? run_transfer(x, transfer, end, ranks)
+                              : run_slot(x, &costs[x->cls], transfer.shared, end, &ranks[x->rank]);
     }
 }

@@ -2,10 +2,12 @@
 #include "dhelix/tune.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"
+#include "tune/tuner.h"
 
 static const struct {
     const char *name, *setting;
@@ -59,6 +61,28 @@ const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap)
     return buf;
 }
 
+/* What does not divide goes to the middle stages, since the ends have more to do. */
+static dh_status print_split(dh_ctx *ctx, int64_t n_layers, int32_t n_chunks, dh_str *out)
+{
+    int64_t *counts = calloc((size_t)n_chunks, sizeof *counts);
+    dh_status st = counts ? dh_layer_split(ctx, n_layers, n_chunks, "", counts) : DH_ENOMEM;
+    for (int32_t i = 0; st == DH_OK && i < n_chunks; i++)
+        dh_str_printf(out, "%s%lld", i ? "," : "", (long long)counts[i]);
+    free(counts);
+    return out->failed ? DH_ENOMEM : st;
+}
+
+dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, dh_job *job)
+{
+    const int64_t n_layers = job->model.n_layers, n_chunks = job->pp * job->vpp;
+    dh_str text = DH_STR_INIT;
+    if (*job->layer_split || n_layers % n_chunks == 0 || n_chunks > n_layers) return DH_OK;
+    dh_status st = print_split(ctx, n_layers, (int32_t)n_chunks, &text);
+    if (st == DH_OK && !(job->layer_split = dh_arena_strdup(arena, text.text))) st = DH_ENOMEM;
+    dh_str_fini(&text);
+    return st == DH_ENOMEM ? dh_fail(ctx, st, "out of memory splitting layers") : st;
+}
+
 dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
 {
     size_t n;
@@ -77,5 +101,6 @@ dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
     job->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)[at[DH_TUNE_STRATEGY]].name);
     if (!job->schedule || !job->strategy)
         return dh_fail(ctx, DH_ENOMEM, "out of memory applying a configuration");
+    DH_TRY(tune_split_layers(ctx, job->arena, job));
     return dh_job_check(ctx, job);
 }

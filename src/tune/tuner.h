@@ -45,10 +45,12 @@ typedef struct tune_class {
     int32_t f, type; /* type of the forward's stage in a pair, -1: none; of the stage */
 } tune_class;
 
-/* Needs on the same rank are met by its order. */
+/* A slot, or a transfer to a stage of another rank. Needs on a slot's own rank are met by
+ * its order. */
 typedef struct tune_slot {
     int32_t rank, cls;
-    int32_t need[2]; /* slots of other ranks; -1: none */
+    int32_t peer;    /* of a transfer: the rank it goes to; -1: a slot */
+    int32_t need[2]; /* transfers into a slot; the slot a transfer comes from; -1: none */
 } tune_slot;
 
 typedef struct tune_timetable {
@@ -56,7 +58,7 @@ typedef struct tune_timetable {
     tune_stage *types;           /* [n_types] */
     int32_t *type_of;            /* [n_stages] */
     tune_class *classes;
-    tune_slot *slots; /* in an order in which needs come first */
+    tune_slot *slots; /* and transfers, in the order all ranks share (build.c of program) */
     int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
     int32_t n_types, n_classes, n_slots, n_ranks;
@@ -72,14 +74,21 @@ typedef struct tune_slot_cost {
 /* A rank at the end of all its slots. */
 typedef struct tune_rank_end {
     double end_ns, busy_ns;
+    double link_ns;           /* end of the last transfer it had a part in */
     double bytes, peak_bytes; /* of activations */
 } tune_rank_end;
 
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
                               const int64_t *layers, tune_timetable **table);
+/* A transfer between stages. */
+typedef struct tune_transfer {
+    double ns;
+    bool shared; /* slots communicate on the same stream: these wait for it, and it for them */
+} tune_transfer;
+
 /* in: costs [n_classes]. out: ranks [n_ranks]; scratch [n_slots] */
-void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs, double transfer_ns,
-                        double *scratch, tune_rank_end *ranks);
+void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
+                        tune_transfer transfer, double *scratch, tune_rank_end *ranks);
 
 /* ---- blocks.c: graphs of a rank, and what is in them
  * --------------------------------------------- */
@@ -103,7 +112,7 @@ typedef struct tune_block {
 
 typedef struct tune_blocks {
     tune_block at[TUNE_N_BLOCK];
-    double x_bytes; /* between two blocks */
+    unsigned streams; /* bit 1 << dh_stream: those that a layer communicates on */
 } tune_blocks;
 
 /* Graphs by the spec, costs by its costs. Graphs are freed with tune_blocks_fini. */
@@ -141,6 +150,7 @@ typedef struct tune_outline {
     uint64_t parameters, gradients, optimizer, persistent;
     size_t n_reductions;
     double *reduction_ns; /* [n_reductions] in the order of the backward */
+    double slow_down;     /* of a GEMM beside a reduction: what it takes longer, as a share */
     double optimizer_ns;
 } tune_outline;
 
@@ -156,7 +166,7 @@ typedef struct tune_pieces {
     const tune_blocks *blocks, *plain; /* plain: without recomputation */
     const tune_times *times;
     double launch_ns;
-    double transfer_ns; /* between stages */
+    tune_transfer transfer;
 } tune_pieces;
 
 tune_slot_cost tune_slot_cost_of(const tune_pieces *pieces, const tune_timetable *t,
@@ -173,8 +183,9 @@ double tune_backward_ns(const tune_pieces *pieces, const tune_stage *stage);
 typedef struct tuner {
     dh_job *job; /* a copy, whose values the search sets */
     const dh_tune_options *options;
-    const dh_costs *costs;                   /* of the cluster; else of the mesh at hand */
-    dh_tune_config own;                      /* the job's values, for those that are fixed */
+    const dh_costs *costs; /* of the cluster; else of the mesh at hand */
+    dh_tune_config own;    /* the job's values, for those that are fixed */
+    char *own_split;
     bool *strategy_wanted, *schedule_wanted; /* by row */
     char **strategy_names, **schedule_names;
     double memory_bytes;
@@ -204,6 +215,10 @@ typedef dh_status tune_visit(dh_ctx *ctx, void *user, const dh_tune_config *conf
 dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user);
 /* Rows of --strategies and --schedules. errors: DH_EMISSING */
 dh_status tune_select(dh_ctx *ctx, tuner *t);
+
+/* tune.c: an even parallel.layer_split, in the arena, where the job has none and its layers do
+ * not divide. */
+dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, dh_job *job);
 
 /* ---- why.c: reasons
  * ----------------------------------------------------------------------------------------- */

@@ -41,6 +41,10 @@ ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --
 says '0 configurations fit'
 says 'does not fit: stage 0 needs'
 
+# Without a cluster: this machine, by estimates.
+ok "$dhelix" tune examples/tp2.yaml --devices 4 $one --verify 2 --set profile=none
+says 'on 4 devices of this machine'
+
 fails 2 'a size above 0 with its unit' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --memory 80
 fails 1 'no strategy is called dhelx' "$dhelix" tune "$tmp/job.yaml" --cluster h100 \
     --devices 16 --strategies dhelx

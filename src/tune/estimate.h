@@ -1,0 +1,34 @@
+/* Inside the folder: one configuration while it is estimated. */
+#ifndef DH_TUNE_ESTIMATE_H
+#define DH_TUNE_ESTIMATE_H
+
+#include "tune/tuner.h"
+
+typedef struct estimate {
+    dh_ctx *ctx;
+    tuner *t;
+    const dh_tune_row *row;
+    const dh_schedule_row *schedule;
+    dh_session_spec session;
+    dh_ordering ordering;
+    dh_program_spec spec;
+    int64_t n_micro;
+    const tune_timetable *short_one, *long_one; /* the same where nothing is left out */
+    tune_pieces pieces;
+    tune_slot_cost *costs; /* by class of the long one */
+    tune_rank_end *ends, *short_ends;
+    const tune_outline **outlines; /* by rank */
+} estimate;
+
+static inline dh_status tune_no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory estimating a configuration");
+}
+
+/* lookup.c: what configurations share, made when it is first asked for */
+dh_status tune_find_timetables(estimate *e);
+dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks);
+dh_status tune_find_times(estimate *e, const tune_times **times);
+dh_status tune_find_outlines(estimate *e);
+
+#endif

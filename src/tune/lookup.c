@@ -1,0 +1,228 @@
+/* What configurations share, by what it depends on: schedules, graphs, their times, outlines. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "program/build.h"
+#include "tune/estimate.h"
+
+/* ---- keys --------------------------------------------------------------------------------------
+ */
+
+typedef struct timetable_key {
+    int64_t row, n_ranks, n_micro, n_chunks;
+} timetable_key;
+
+typedef struct blocks_key {
+    uint64_t costs;
+    int64_t tp, cp, ep, micro_batch, recompute, decompose;
+} blocks_key;
+
+typedef struct times_key {
+    blocks_key blocks;
+    uint64_t policy;
+    int64_t barriers, wants;
+} times_key;
+
+typedef struct outline_key {
+    uint64_t costs;
+    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart;
+} outline_key;
+
+void tune_tables_init(tuner *t)
+{
+    tune_table_init(&t->timetables, sizeof(timetable_key));
+    tune_table_init(&t->blocks, sizeof(blocks_key));
+    tune_table_init(&t->times, sizeof(times_key));
+    tune_table_init(&t->outlines, sizeof(outline_key));
+}
+
+void tune_tables_fini(tuner *t)
+{
+    tune_table_fini(&t->timetables);
+    tune_table_fini(&t->blocks);
+    tune_table_fini(&t->times);
+    tune_table_fini(&t->outlines);
+    tune_table_fini(&t->memo.times);
+    for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
+    for (size_t i = 0; i < t->all_timetables.n; i++)
+        dh_schedule_destroy((dh_schedule *)t->all_timetables.at[i]->schedule);
+    dh_vec_fini(&t->all_blocks);
+    dh_vec_fini(&t->all_timetables);
+    free(t->scratch);
+}
+
+/* ---- schedules
+ * -------------------------------------------------------------------------------------- */
+
+static dh_status make_timetable(estimate *e, const timetable_key *key, tune_timetable **table)
+{
+    dh_ctx *ctx = e->ctx;
+    const dh_schedule_spec spec = {.n_ranks = (int32_t)key->n_ranks,
+                                   .n_micro = (int32_t)key->n_micro,
+                                   .n_chunks = (int32_t)key->n_chunks};
+    dh_schedule *schedule;
+    DH_TRY(dh_schedule_generate(ctx, e->schedule, &spec, &schedule));
+    dh_program_spec program = e->spec;
+    program.n_micro = key->n_micro;
+    int64_t *layers = calloc((size_t)schedule->n_stages, sizeof *layers);
+    dh_status st = layers ? plan_check_schedule(ctx, &program, schedule) : tune_no_memory(ctx);
+    if (st == DH_OK)
+        st = dh_layer_split(ctx, e->spec.model->n_layers, schedule->n_stages,
+                            e->spec.layer_split ? e->spec.layer_split : "", layers);
+    if (st == DH_OK) st = tune_timetable_make(ctx, e->t->arena, schedule, layers, table);
+    if (st == DH_OK && !dh_vec_push(&e->t->all_timetables, *table)) st = tune_no_memory(ctx);
+    free(layers);
+    if (st != DH_OK) dh_schedule_destroy(schedule);
+    return st;
+}
+
+static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetable **table)
+{
+    const timetable_key key = {e->row->config.at[DH_TUNE_SCHEDULE], e->spec.mesh.pp, n_micro,
+                               e->row->config.at[DH_TUNE_STAGES]};
+    void **place = tune_table_at(&e->t->timetables, e->t->arena, &key);
+    tune_timetable *made = NULL;
+    if (!place) return tune_no_memory(e->ctx);
+    if (!*place) {
+        DH_TRY(make_timetable(e, &key, &made));
+        *place = made;
+    }
+    *table = *place;
+    return DH_OK;
+}
+
+/* TUNING: the straight line through 2p and 4p micro-batches is off by less than 1 % for every
+ * row of the table (tests/tune). */
+dh_status tune_find_timetables(estimate *e)
+{
+    const int64_t p = DH_MAX(e->spec.mesh.pp, (int64_t)2);
+    const dh_schedule_spec spec = {.n_ranks = (int32_t)e->spec.mesh.pp,
+                                   .n_micro = (int32_t)e->n_micro,
+                                   .n_chunks = (int32_t)e->row->config.at[DH_TUNE_STAGES]};
+    DH_TRY(dh_schedule_applicable(e->ctx, e->schedule, &spec));
+    const bool whole = e->n_micro <= 4 * p;
+    DH_TRY(find_timetable(e, whole ? e->n_micro : 4 * p, &e->long_one));
+    e->short_one = e->long_one;
+    return whole ? DH_OK : find_timetable(e, 2 * p, &e->short_one);
+}
+
+/* ---- pieces
+ * ------------------------------------------------------------------------------------------- */
+
+static blocks_key key_of_blocks(const estimate *e, dh_recompute_kind recompute)
+{
+    const dh_mesh *m = &e->spec.mesh;
+    return (blocks_key){.costs = (uint64_t)(uintptr_t)e->spec.costs,
+                        .tp = m->tp,
+                        .cp = m->cp,
+                        .ep = m->ep,
+                        .micro_batch = e->spec.micro_batch,
+                        .recompute = recompute,
+                        .decompose = e->spec.strategy->decompose};
+}
+
+dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks)
+{
+    const blocks_key key = key_of_blocks(e, recompute);
+    dh_program_spec spec = e->spec;
+    spec.recompute = recompute;
+    void **place = tune_table_at(&e->t->blocks, e->t->arena, &key);
+    if (!place) return tune_no_memory(e->ctx);
+    if (!*place) {
+        tune_blocks *made;
+        DH_TRY(tune_blocks_make(e->ctx, e->t->arena, &spec, &made));
+        *place = made;
+        if (!dh_vec_push(&e->t->all_blocks, made)) {
+            tune_blocks_fini(made);
+            return tune_no_memory(e->ctx);
+        }
+    }
+    *blocks = *place;
+    return DH_OK;
+}
+
+dh_status tune_find_times(estimate *e, const tune_times **times)
+{
+    const tune_wants wants = {e->schedule->split_backward, e->schedule->pairs};
+    const times_key key = {.blocks = key_of_blocks(e, e->spec.recompute),
+                           .policy = (uint64_t)(uintptr_t)e->ordering.policy,
+                           .barriers = e->ordering.options.barriers,
+                           .wants = wants.split | wants.pairs << 1};
+    void **place = tune_table_at(&e->t->times, e->t->arena, &key);
+    if (!place) return tune_no_memory(e->ctx);
+    if (!*place) {
+        tune_times *made = DH_NEW(e->t->arena, tune_times);
+        if (!made) return tune_no_memory(e->ctx);
+        DH_TRY(tune_times_make(e->ctx, &e->spec, e->pieces.blocks, wants, made));
+        *place = made;
+    }
+    *times = *place;
+    return DH_OK;
+}
+
+/* What a rank holds, over all its virtual stages. */
+static tune_stage holding_of(const tune_timetable *t, int32_t rank)
+{
+    tune_stage all = {0};
+    for (int32_t v = 0; v < t->schedule->n_stages; v++) {
+        if (t->schedule->rank_of[v] != rank) continue;
+        all.n_layers += t->types[t->type_of[v]].n_layers;
+        all.embed |= t->types[t->type_of[v]].embed;
+        all.head |= t->types[t->type_of[v]].head;
+    }
+    return all;
+}
+
+/* Embedding and head on different ranks, which matters where they are tied. */
+static bool ends_apart(const tune_timetable *t)
+{
+    return t->schedule->rank_of[0] != t->schedule->rank_of[t->schedule->n_stages - 1];
+}
+
+static dh_status make_outline(estimate *e, int64_t rank, tune_outline **outline)
+{
+    dh_program_spec spec = e->spec;
+    spec.schedule = e->long_one->schedule;
+    spec.n_micro = spec.schedule->n_micro;
+    spec.rank = dh_mesh_rank(&e->spec.mesh, (dh_coord){.pp = rank});
+    return tune_outline_make(e->ctx, e->t->arena, &spec, outline);
+}
+
+/* Ranks that hold as many layers share an outline, however many virtual stages these are:
+ * buckets differ, in the bytes that fill them up and in how many transfers they make. */
+static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **outline)
+{
+    const dh_mesh *m = &e->spec.mesh;
+    const tune_stage holds = holding_of(e->long_one, rank);
+    const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.costs,
+                             .tp = m->tp,
+                             .cp = m->cp,
+                             .ep = m->ep,
+                             .dp = m->dp,
+                             .pp = m->pp,
+                             .n_layers = holds.n_layers,
+                             .embed = holds.embed,
+                             .head = holds.head,
+                             .apart = ends_apart(e->long_one)};
+    void **place = tune_table_at(&e->t->outlines, e->t->arena, &key);
+    tune_outline *made;
+    if (!place) return tune_no_memory(e->ctx);
+    if (!*place) {
+        DH_TRY(make_outline(e, rank, &made));
+        *place = made;
+    }
+    *outline = *place;
+    return DH_OK;
+}
+
+dh_status tune_find_outlines(estimate *e)
+{
+    const int32_t *like = e->long_one->like;
+    for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
+        if (like[r] < r)
+            e->outlines[r] = e->outlines[like[r]];
+        else
+            DH_TRY(find_outline(e, r, &e->outlines[r]));
+    }
+    return DH_OK;
+}

@@ -1,0 +1,168 @@
+/* Timetables: every schedule's ends are those of dh_schedule_time, its peaks those of
+ * dh_schedule_validate, and many micro-batches continue a straight line. */
+#include "dh_test.h"
+
+#include "tune/tuner.h"
+
+static const dh_stage_cost unit = {
+    .f_ns = 1000, .i_ns = 1100, .w_ns = 900, .b_ns = 2000, .fb_ns = 2500, .fi_ns = 1700};
+
+typedef struct timed {
+    dh_arena *arena;
+    dh_schedule *schedule;
+    tune_timetable *table;
+    tune_rank_end ends[16];
+    double last_ns;
+} timed;
+
+static dh_schedule *schedule_of(const dh_schedule_row *row, int32_t p, int32_t m)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_schedule_spec spec = {.n_ranks = p, .n_micro = m};
+    dh_schedule *schedule;
+    assert_ok(&ctx, dh_schedule_generate(&ctx, row, &spec, &schedule));
+    return schedule;
+}
+
+/* An activation is one byte, dropped by B or W. */
+static tune_slot_cost cost_of(const tune_class *c)
+{
+    const double ns[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = (double)unit.f_ns,
+                                        [DH_PIPE_B] = (double)unit.b_ns,
+                                        [DH_PIPE_I] = (double)unit.i_ns,
+                                        [DH_PIPE_W] = (double)unit.w_ns};
+    const double delta[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = 1, [DH_PIPE_B] = -1, [DH_PIPE_W] = -1};
+    if (c->f < 0) return (tune_slot_cost){ns[c->kind], c->kind == DH_PIPE_F, delta[c->kind]};
+    const double both = (double)(c->kind == DH_PIPE_I ? unit.fi_ns : unit.fb_ns);
+    return (tune_slot_cost){both, 1, 1 + delta[c->kind]};
+}
+
+static timed time_schedule(dh_schedule *schedule)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    timed t = {.arena = dh_arena_create(), .schedule = schedule};
+    int64_t layers[64];
+    tune_slot_cost costs[64];
+    for (int i = 0; i < 64; i++) layers[i] = 1;
+    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, schedule, layers, &t.table));
+    double *scratch = calloc((size_t)t.table->n_slots, sizeof *scratch);
+    assert_true(t.table->n_classes <= 64);
+    for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
+    tune_timetable_run(t.table, costs, (tune_transfer){0}, scratch, t.ends);
+    for (int32_t r = 0; r < schedule->n_ranks; r++) t.last_ns = fmax(t.last_ns, t.ends[r].end_ns);
+    free(scratch);
+    return t;
+}
+
+static void release(timed *t)
+{
+    dh_schedule_destroy(t->schedule);
+    dh_arena_destroy(t->arena);
+}
+
+typedef void check_row(const dh_schedule_row *row, int32_t p);
+
+static void each_trainable_row(check_row *check)
+{
+    size_t n;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    int n_checked = 0;
+    for (size_t i = 0; i < n; i++) {
+        dh_schedule *s = schedule_of(rows[i], 4, 16);
+        const bool trainable = s->n_copies == 1;
+        dh_schedule_destroy(s);
+        if (!trainable) continue;
+        check(rows[i], 4);
+        n_checked++;
+    }
+    assert_true(n_checked >= 10);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------
+ */
+
+static void same_as_schedule_time(const dh_schedule_row *row, int32_t p)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_schedule_use use[16];
+    dh_schedule_timing timing;
+    timed t = time_schedule(schedule_of(row, p, 16));
+    const dh_schedule_costs costs = {.every = unit};
+    assert_ok(&ctx, dh_schedule_time(&ctx, t.schedule, &costs, &timing));
+    assert_ok(&ctx, dh_schedule_validate(&ctx, t.schedule, use));
+    for (int32_t r = 0; r < p; r++) {
+        const double off = t.ends[r].end_ns / (double)timing.last_ns[r] - 1;
+        if (fabs(off) > .02) fail_msg("%s: rank %d ends %+.3f off", row->name, r, off);
+        assert_true(t.ends[r].busy_ns == (double)timing.busy_ns[r]);
+        assert_true(t.ends[r].peak_bytes == use[r].peak);
+        assert_true(t.ends[r].bytes == 0);
+    }
+    dh_schedule_timing_fini(&timing);
+    release(&t);
+}
+
+/* Transfers take no time here, but keep to the order that ranks share, which costs a little
+ * where durations are not those of that order's clock. */
+static void test_timetables_time_as_schedules_do(void **state)
+{
+    (void)state;
+    each_trainable_row(same_as_schedule_time);
+}
+
+static void continues_straight(const dh_schedule_row *row, int32_t p)
+{
+    timed two = time_schedule(schedule_of(row, p, 2 * p));
+    timed four = time_schedule(schedule_of(row, p, 4 * p));
+    timed many = time_schedule(schedule_of(row, p, 32 * p));
+    for (int32_t r = 0; r < p; r++) {
+        const double end = four.ends[r].end_ns + 14 * (four.ends[r].end_ns - two.ends[r].end_ns);
+        const double off = end / many.ends[r].end_ns - 1;
+        if (fabs(off) > .01) fail_msg("%s: rank %d ends %+.4f off", row->name, r, off);
+        const double peak =
+            four.ends[r].peak_bytes + 14 * (four.ends[r].peak_bytes - two.ends[r].peak_bytes);
+        assert_true(peak == many.ends[r].peak_bytes);
+    }
+    release(&two);
+    release(&four);
+    release(&many);
+}
+
+static void test_many_micro_batches_continue_a_straight_line(void **state)
+{
+    (void)state;
+    each_trainable_row(continues_straight);
+}
+
+/* Two stages and one micro-batch, by hand: F, transfer, F B, transfer, B. */
+static void test_transfers_by_hand(void **state)
+{
+    (void)state;
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_schedule_row *row;
+    const int64_t layers[] = {1, 1};
+    double scratch[16];
+    assert_ok(&ctx, dh_schedule_find(&ctx, "1f1b", &row));
+    dh_schedule *s = schedule_of(row, 2, 1);
+    timed t = {.arena = dh_arena_create(), .schedule = s};
+    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, s, layers, &t.table));
+    assert_int_equal(t.table->n_slots, 6);
+    tune_slot_cost costs[8];
+    for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
+    for (int shared = 0; shared < 2; shared++) {
+        tune_timetable_run(t.table, costs, (tune_transfer){50, shared}, scratch, t.ends);
+        assert_true(t.ends[1].end_ns == 1000 + 50 + 1000 + 2000);
+        assert_true(t.ends[0].end_ns == 1000 + 50 + 1000 + 2000 + 50 + 2000);
+        assert_true(t.ends[0].busy_ns == 3000);
+    }
+    release(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_timetables_time_as_schedules_do),
+        cmocka_unit_test(test_many_micro_batches_continue_a_straight_line),
+        cmocka_unit_test(test_transfers_by_hand),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
