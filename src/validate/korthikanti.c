@@ -1,5 +1,6 @@
 /* Korthikanti et al. 2022 (arXiv 2205.05198): iteration times (tables 3 and 5), times of a layer
  * (table 4), scaling with data parallelism (6.3), on Selene. */
+#include <math.h>
 #include <string.h>
 
 #include "validate/megatron.h"
@@ -48,6 +49,25 @@ static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_cluster *selene
     return DH_OK;
 }
 
+/* How far another model, Calculon, is from the same measurements. */
+static dh_status remark_calculon(dh_ctx *ctx, dh_validation *v)
+{
+    dh_published t;
+    double mean = 0, most = 0;
+    DH_TRY(dh_published_read(ctx, v->arena, "calculon_selfvalidation_output", &t));
+    for (size_t i = 0; i < t.n_rows; i++) {
+        double published, predicted;
+        DH_TRY(dh_published_real(ctx, &t, i, "published_iter_s", &published));
+        DH_TRY(dh_published_real(ctx, &t, i, "calculon_iter_s", &predicted));
+        const double error = 100 * fabs(predicted / published - 1);
+        mean += error / (double)t.n_rows;
+        most = DH_MAX(most, error);
+    }
+    v->remark = dh_arena_printf(
+        v->arena, "Calculon on the same jobs: mean error %.3g %%, largest %.3g", mean, most);
+    return v->remark ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+}
+
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v)
 {
     dh_published t;
@@ -57,7 +77,7 @@ dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v)
     dh_status st = DH_OK;
     for (size_t i = 0; i < t.n_rows && st == DH_OK; i++) st = add_row(ctx, v, selene, &t, i);
     dh_cluster_destroy(selene);
-    return st;
+    return st == DH_OK ? remark_calculon(ctx, v) : st;
 }
 
 /* ---- data parallelism -------------------------------------------------------------------- */
