@@ -44,8 +44,11 @@ static void exact_add(exact *e, double x)
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     const int exponent = (int)(bits >> 52);
-    if (exponent >= 0x7ff) e->odd += x; /* not finite: a sum of squares has no other sign */
-    if (exponent >= 0x7ff || exponent == 0) return;
+    if (exponent == 0) return;
+    if (exponent >= 0x7ff) { /* not finite: a sum of squares has no other sign */
+        e->odd += x;
+        return;
+    }
     const uint64_t mantissa = (bits & ((UINT64_C(1) << 52) - 1)) | UINT64_C(1) << 52;
     const int at = exponent - 1075 - LOWEST;
     uint64_t *digit = &e->digits[at / 32];
