@@ -32,7 +32,7 @@ double dh_k_sum(int64_t n, const float *x)
 /* Neal 2015, arXiv 1505.05571, 2: fixed point over the whole range, wide digits that take
  * many additions before they carry. A square of float32 is 2^-298 at least, of which the
  * last bit of a float64 is 2^-350; 2^31 sums of RUN squares fit above the largest. */
-enum { LOWEST = -352, RUN = 32 };
+enum { LOWEST = -352, RUN = 32, HIGHEST = 2 * 128 + 5 };
 
 typedef struct exact {
     uint64_t digits[DH_SQSUM_DIGITS];
@@ -45,7 +45,7 @@ static void exact_add(exact *e, double x)
     memcpy(&bits, &x, sizeof bits);
     const int exponent = (int)(bits >> 52);
     if (exponent == 0) return;
-    if (exponent >= 0x7ff) { /* not finite: a sum of squares has no other sign */
+    if (exponent > 1023 + HIGHEST) { /* not finite: a sum of squares has no other sign */
         e->odd += x;
         return;
     }
