@@ -79,10 +79,7 @@ static const chain none = {0, {0}}, layer = {1, {TUNE_LAYER}},
                    with_embed = {2, {TUNE_EMBED, TUNE_LAYER}},
                    with_head = {2, {TUNE_LAYER, TUNE_HEAD}};
 
-/* TUNING: the head of a large micro-batch is hundreds of chunks, each of which waits for
- * its own communication; timing them one by one takes longer than all the rest. */
-enum { MAX_HEAD_OPS = 128 };
-
+/* Of a head with too many operators to be timed one by one. */
 static double head_alone_ns(const timer *t, unsigned phases)
 {
     static const struct {
@@ -105,7 +102,7 @@ static dh_status one_strand(const timer *t, unsigned phases, tune_chain *made)
 {
     const chain list[] = {layer, layers, with_embed, with_head};
     double ns[DH_COUNTOF(list)];
-    const bool whole = t->blocks->at[TUNE_HEAD].graph->ops.n <= MAX_HEAD_OPS;
+    const bool whole = t->blocks->at[TUNE_HEAD].graph->ops.n <= TUNE_MAX_HEAD_OPS;
     for (size_t i = 0; i < DH_COUNTOF(list) - !whole; i++)
         DH_TRY(phases ? chains_ns(t, none, list[i], phases, &ns[i])
                       : chains_ns(t, list[i], none, 0, &ns[i]));

@@ -184,6 +184,8 @@ static dh_status make_outline(estimate *e, int64_t rank, tune_outline **outline)
     dh_program_spec spec = e->spec;
     spec.schedule = e->long_one->schedule;
     spec.n_micro = spec.schedule->n_micro;
+    spec.strategy = NULL; /* neither this nor the micro-batch makes a difference here */
+    spec.micro_batch = 1;
     spec.rank = dh_mesh_rank(&e->spec.mesh, (dh_coord){.pp = rank});
     return tune_outline_make(e->ctx, e->t->arena, &spec, outline);
 }

@@ -94,6 +94,9 @@ void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
  * --------------------------------------------- */
 
 enum { TUNE_EMBED, TUNE_LAYER, TUNE_HEAD, TUNE_N_BLOCK };
+/* TUNING: the head of a large micro-batch is hundreds of chunks, each of which waits for its own
+ * communication; timing them one by one takes longer than all the rest. */
+enum { TUNE_MAX_HEAD_OPS = 128 };
 enum { TUNE_F, TUNE_B, TUNE_W, TUNE_N_PHASE }; /* forward, input gradients, weight gradients */
 enum { TUNE_COMM_TP, TUNE_COMM_CP, TUNE_COMM_EP, TUNE_N_COMM };
 
