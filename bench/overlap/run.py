@@ -52,7 +52,7 @@ ABLATION = [
 ROWS = {"unhidden": "strategy=sequential overlap.barriers=full"}
 FIELDS = ["mesh", "share", "gbps", "strategy", "tokens_per_s", "speedup", "step_ms", "hidden",
           "dependency_ms", "contention_ms", "tail_ms", "other_ms", "idle_ms", "slab_mb",
-          "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "loss_error"]
+          "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "predicted_hidden", "loss_error"]
 
 
 def ranks_a_core(mesh):
@@ -119,14 +119,14 @@ def train(args, mesh, gbps, settings):
 
 
 def predict(args, mesh, gbps, settings):
-    """Step time by simulation on what is known of this machine, in ms; None without it."""
+    """Step time in ms and hidden share, by simulation on what is known of this machine."""
     if args.no_predict:
-        return None
+        return None, None
     with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as name:
         job = write_job(args, mesh, Path(name))
         found = json.loads(dhelix(args, "simulate", [*words_of(args, mesh, gbps, settings, job), "--json"]))
     rows = found.get("strategies", [found])
-    return rows[0]["step_ms"]
+    return rows[0]["step_ms"], rows[0]["recorded_hidden_share"]
 
 
 def profile(args, mesh, gbps):
@@ -165,12 +165,13 @@ def measure(args, mesh, share, rows):
         if error > TOLERANCE:
             sys.exit(f"overlap: {mesh}: losses of {name} differ from {rows[0][0]}'s by {error:.2g}")
         wire = (1 - share / 100) ** -1 * share / 100 * first["compute_ms"]
-        predicted = predict(args, mesh, gbps, settings)
+        predicted, hidden = predict(args, mesh, gbps, settings)
         yield {**{k: v for k, v in run.items() if k in FIELDS}, "mesh": mesh, "share": share,
                "gbps": gbps, "strategy": name, "speedup": first["step_ms"] / run["step_ms"],
                "slab_over_first": run["slab_mb"] / first["slab_mb"],
                "bound_ms": max(run["compute_ms"] * ranks_a_core(mesh), wire), "predicted_ms": predicted,
-               "prediction_error": predicted and predicted / run["step_ms"] - 1, "loss_error": error}
+               "prediction_error": predicted and predicted / run["step_ms"] - 1, "predicted_hidden": hidden,
+               "loss_error": error}
 
 
 def print_row(row, head):
@@ -179,12 +180,12 @@ def print_row(row, head):
         print(f"\n{row['mesh']}, communication {row['share']} % of a step that hides none "
               f"(links paced to {row['gbps']:.2f} Gbit/s)\n"
               f"{'':<16}{'tokens/s':>9}{'speed-up':>9}{'step ms':>9}{'hidden':>8}{'depend.':>8}"
-              f"{'content.':>9}{'tail':>6}{'other':>7}{'idle':>6}{'slab MB':>9}{'':>7}{'bound ms':>9}{'predicted':>11}")
-    predicted = f"{row['predicted_ms']:>8.0f} {row['prediction_error']:+.0%}" if row["predicted_ms"] else ""
+              f"{'content.':>9}{'tail':>6}{'other':>7}{'idle':>6}{'slab MB':>9}{'':>7}{'bound ms':>9}{'predicted':>16}")
+    predicted = f"{row['predicted_ms']:>8.0f} {row['prediction_error']:+.0%}, {row['predicted_hidden']:.0%}" if row["predicted_ms"] else ""
     print(f"{row['strategy']:<16}{row['tokens_per_s']:>9.0f}{row['speedup']:>9.2f}{row['step_ms']:>9.0f}"
           f"{row['hidden']:>8.0%}{row['dependency_ms']:>8.0f}{row['contention_ms']:>9.0f}"
           f"{row['tail_ms']:>6.0f}{row['other_ms']:>7.0f}{row['idle_ms']:>6.0f}{row['slab_mb']:>9.1f}"
-          f"{row['slab_over_first'] - 1:>+7.1%}{row['bound_ms']:>9.0f}{predicted:>11}", flush=True)
+          f"{row['slab_over_first'] - 1:>+7.1%}{row['bound_ms']:>9.0f}{predicted:>16}", flush=True)
 
 
 def main():
