@@ -108,8 +108,11 @@ static double compare_rings(const run_base *base)
     return d;
 }
 
+/* Sanitizers look for races and stray accesses, which a third of the ways has, each mesh other
+ * ones. */
 static void strategies_change_no_bit(void **state)
 {
+    const size_t stride = TEST_SANITIZED ? 3 : 1;
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
         char settings[200];
         run_base base;
@@ -117,7 +120,7 @@ static void strategies_change_no_bit(void **state)
         snprintf(settings, sizeof settings, "%s train.steps=10", meshes[i].settings);
         begin_base(&base, meshes[i].model, settings);
         assert_int_equal(base.curve.n, 10);
-        for (size_t k = 0; k < DH_COUNTOF(ways); k++) expect_base(&base, ways[k]);
+        for (size_t k = i % stride; k < DH_COUNTOF(ways); k += stride) expect_base(&base, ways[k]);
         if (meshes[i].rings) rings = compare_rings(&base);
         printf("  %s: the same bits, rings %.2g\n", meshes[i].settings, rings);
         run_remove(base.out);
@@ -133,7 +136,7 @@ static void schedules_change_no_bit(void **state)
     run_base base;
     const dh_schedule_row *const *rows = dh_schedule_rows(&n);
     begin_base(&base, RUN_GPT2, "parallel.pp=2 parallel.dp=2");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i += TEST_SANITIZED ? 3 : 1) {
         const dh_placement at = rows[i]->placement;
         char schedule[100];
         if (at == DH_PLACE_BIDIRECTIONAL || at == DH_PLACE_PARALLEL)
@@ -144,7 +147,7 @@ static void schedules_change_no_bit(void **state)
         n_checked++;
     }
     run_remove(base.out);
-    assert_true(n_checked >= 10);
+    assert_true(n_checked >= (TEST_SANITIZED ? 3 : 10));
 }
 
 /* ---- sums over ranks ------------------------------------------------------------------------ */
