@@ -228,6 +228,15 @@ static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
     return st;
 }
 
+/* Those that need not wait for all stages, in the order of a backward. */
+static dh_status emit_stage_reductions(dh_ctx *ctx, plan *b, const stage *s)
+{
+    for (size_t i = s->n_chain; i-- > 0;)
+        if (!dh_reductions_last(&b->reducer, s->chain[i]))
+            DH_TRY(dh_reductions_emit(ctx, &b->reducer, s->chain[i]));
+    return DH_OK;
+}
+
 static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
 {
     if (e->slot) return plan_emit_slot(ctx, b, e->slot);
@@ -237,19 +246,13 @@ static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
     stage *s = e->from != DH_NONE && !e->forward ? plan_stage(b, e->stage) : NULL;
     if (!s || !s->reduces_late) return DH_OK;
     s->reduces_late = false;
-    for (size_t i = s->n_chain; i-- > 0;)
-        if (!dh_reductions_last(&b->reducer, s->chain[i]))
-            DH_TRY(dh_reductions_emit(ctx, &b->reducer, s->chain[i]));
-    return DH_OK;
+    return emit_stage_reductions(ctx, b, s);
 }
 
 /* The reductions of the last micro-batch's backward, and nothing else. */
 static dh_status emit_reductions(dh_ctx *ctx, plan *b)
 {
-    for (size_t i = b->n_stages; i-- > 0;)
-        for (size_t k = b->stages[i].n_chain; k-- > 0;)
-            if (!dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
-                DH_TRY(dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]));
+    for (size_t i = b->n_stages; i-- > 0;) DH_TRY(emit_stage_reductions(ctx, b, &b->stages[i]));
     return DH_OK;
 }
 

@@ -145,10 +145,10 @@ static bool too_early(const scheduler *s, uint32_t node)
 
 /* Whether the node takes memory beyond the limit, that of the forward with what the backward
  * beside it still needs. */
-static bool too_large(const scheduler *s, uint32_t node, uint64_t limit)
+static bool too_large(const scheduler *s, uint32_t node)
 {
     const uint64_t reserve = node < s->slot->strand[0].n ? s->reserve[s->n_back] : 0;
-    return slot_memory_with(&s->memory, node) + reserve > limit;
+    return slot_memory_with(&s->memory, node) + reserve > s->limit_bytes;
 }
 
 /* Moves those that memory and the backward's progress allow to the front of `open` and returns
@@ -160,7 +160,7 @@ static uint32_t allowed(scheduler *s)
     for (uint32_t i = 0; i < s->n_open; i++) {
         const uint32_t node = s->open[i];
         least = DH_MIN(least, slot_memory_with(&s->memory, node));
-        if (too_early(s, node) || too_large(s, node, s->limit_bytes)) continue;
+        if (too_early(s, node) || too_large(s, node)) continue;
         s->open[i] = s->open[n];
         s->open[n++] = node;
     }

@@ -1,10 +1,11 @@
 /* What a profile of a job is about: its operators, and the facts their times depend on. */
 #include "train/profile.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "train/rank.h"
 
 /* ---- a small job with every operator ------------------------------------------------------- */
 
@@ -136,10 +137,9 @@ static void cpu_name(char *text)
 
 static void processors(char *text)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        snprintf(text, TEXT_BYTES, "%d", CPU_COUNT(&set));
+    const int64_t n = dh_own_processors();
+    if (n > 0)
+        snprintf(text, TEXT_BYTES, "%lld", (long long)n);
     else
         snprintf(text, TEXT_BYTES, "not known");
 }

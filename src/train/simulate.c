@@ -1,7 +1,6 @@
 /* A job's training step, simulated. */
 #include "dhelix/simulate.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,14 +26,6 @@ static dh_status place_on(dh_ctx *ctx, dh_job *job, const dh_cluster *cluster,
     return dh_cluster_costs(ctx, job->arena, cluster, &spec->costs);
 }
 
-/* Processors that this process may use; 0: not known. */
-static int64_t own_cores(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-}
-
 static dh_status simulate_job(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how,
                               dh_sim **sim)
 {
@@ -53,7 +44,9 @@ static dh_status simulate_job(dh_ctx *ctx, dh_job *job, const dh_train_simulatio
     if (how->cluster) spec.backend = NULL;
     dh_sim_options options;
     dh_status st = dh_train_slow(ctx, job, how, &session.mesh, &options);
-    if (!how->cluster && job->nodes <= 1) options.cores = own_cores();
+    /* Threads of this process share what it may use; a launcher gives every process its own. */
+    const bool threads = !how->cluster && job->nodes <= 1 && dh_launched_ranks() == 0;
+    if (threads) options.cores = dh_own_processors();
     if (st == DH_OK) st = dh_simulate(ctx, &spec, session.costs, &options, sim);
     dh_schedule_destroy(schedule);
     return st;

@@ -136,16 +136,6 @@ static dh_sim *simulate_with(dh_ctx *ctx, const hand_case *c, const dh_sim_optio
     return st == DH_OK ? sim : NULL;
 }
 
-static dh_sim *simulate_slow(dh_ctx *ctx, const hand_case *c, const dh_sim_slow *slow, mock *mocks)
-{
-    return simulate_with(ctx, c, &(dh_sim_options){.slow = slow, .n_slow = 1}, mocks);
-}
-
-static dh_sim *simulate(dh_ctx *ctx, const hand_case *c, mock *mocks)
-{
-    return simulate_slow(ctx, c, &(dh_sim_slow){.rank = 0, .factor = {c->slow0}}, mocks);
-}
-
 /* ---- cases -------------------------------------------------------------------------------- */
 
 static const hand_case cases[] = {
@@ -326,16 +316,22 @@ static void check_timeline(const hand_case *c, const dh_sim *sim)
     assert_int_equal(sim->step_ns, step);
 }
 
+static void expect_timeline(const hand_case *c, const dh_sim_options *options)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    mock mocks[MAX_RANKS];
+    dh_sim *sim = simulate_with(&ctx, c, options, mocks);
+    if (!sim) fail_msg("%s: %s", c->what, ctx.message);
+    check_timeline(c, sim);
+    dh_sim_destroy(sim);
+}
+
 static void by_hand(void **state)
 {
     (void)state;
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
-        dh_ctx ctx = DH_CTX_INIT;
-        mock mocks[MAX_RANKS];
-        dh_sim *sim = simulate(&ctx, &cases[i], mocks);
-        if (!sim) fail_msg("%s: %s", cases[i].what, ctx.message);
-        check_timeline(&cases[i], sim);
-        dh_sim_destroy(sim);
+        const dh_sim_slow slow = {.factor = {cases[i].slow0}};
+        expect_timeline(&cases[i], &(dh_sim_options){.slow = &slow, .n_slow = 1});
     }
 }
 
@@ -356,16 +352,9 @@ static void slow_links(void **state)
                                          {{GEMM, 20, NO, NO, 0, 0, 0, 20},
                                           {GATHER, 10, 0, NO, 0, 20, 20, 40},
                                           {GEMM, 5, 1, NO, 0, 40, 40, 45}}}};
-    dh_ctx ctx = DH_CTX_INIT;
-    mock mocks[MAX_RANKS];
     const dh_sim_slow slow = {.rank = 1, .factor = {1, 2, 2}};
-    dh_sim *sim = simulate_slow(&ctx, &c, &slow, mocks);
-    if (!sim) fail_msg("%s", ctx.message);
-    check_timeline(&c, sim);
-    dh_sim_destroy(sim);
+    expect_timeline(&c, &(dh_sim_options){.slow = &slow, .n_slow = 1});
 }
-
-/* ---- what cannot be simulated ------------------------------------------------------------- */
 
 /* Two ranks on one core: both at half speed until 40, when rank 0 has done its 20 and rank 1 20 of
  * its 40; that one then has the core alone. */
@@ -386,14 +375,13 @@ static void shared_cores(void **state)
                                           {GEMM, 20, 1, NO, 0, 70, 70, 110}}}};
     dh_ctx ctx = DH_CTX_INIT;
     mock mocks[MAX_RANKS];
-    dh_sim *sim = simulate_with(&ctx, &c, &(dh_sim_options){.cores = 1}, mocks);
-    if (!sim) fail_msg("%s", ctx.message);
-    check_timeline(&c, sim);
-    dh_sim_destroy(sim);
-    sim = simulate_with(&ctx, &c, &(dh_sim_options){.cores = 2}, mocks);
+    expect_timeline(&c, &(dh_sim_options){.cores = 1});
+    dh_sim *sim = simulate_with(&ctx, &c, &(dh_sim_options){.cores = 2}, mocks);
     assert_int_equal(sim->step_ns, 70); /* each its own: 40, 50, 70 */
     dh_sim_destroy(sim);
 }
+
+/* ---- what cannot be simulated ------------------------------------------------------------- */
 
 static void refuses(void **state)
 {
@@ -406,7 +394,7 @@ static void refuses(void **state)
                                 .pp = 2,
                                 .n = {1, 0},
                                 .rows = {{{SEND, 1, NO, NO, 1, 0, 0, 0}}}};
-    assert_null(simulate(&ctx, &deadlock, mocks));
+    assert_null(simulate_with(&ctx, &deadlock, &(dh_sim_options){0}, mocks));
     assert_int_equal(ctx.status, DH_EVERIFY);
     assert_non_null(strstr(ctx.message, "send"));
     dh_ctx_reset(&ctx);
@@ -416,7 +404,7 @@ static void refuses(void **state)
                                 .pp = 1,
                                 .n = {1},
                                 .rows = {{{GEMM, -1, NO, NO, 0, 0, 0, 0}}}};
-    assert_null(simulate(&ctx, &negative, mocks));
+    assert_null(simulate_with(&ctx, &negative, &(dh_sim_options){0}, mocks));
     assert_int_equal(ctx.status, DH_EINVAL);
     dh_ctx_reset(&ctx);
     const hand_case backwards = {.rate = FULL,
@@ -424,9 +412,10 @@ static void refuses(void **state)
                                  .cp = 1,
                                  .pp = 1,
                                  .n = {1},
-                                 .rows = {{{GEMM, 1, NO, NO, 0, 0, 0, 0}}},
-                                 .slow0 = INFINITY};
-    assert_null(simulate(&ctx, &backwards, mocks));
+                                 .rows = {{{GEMM, 1, NO, NO, 0, 0, 0, 0}}}};
+    const dh_sim_slow endless = {.factor = {INFINITY}};
+    assert_null(
+        simulate_with(&ctx, &backwards, &(dh_sim_options){.slow = &endless, .n_slow = 1}, mocks));
     assert_int_equal(ctx.status, DH_EINVAL);
 }
 

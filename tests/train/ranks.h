@@ -42,10 +42,25 @@ static inline void run_remove(const char *out)
     assert_ok(&ctx, dh_dir_remove(&ctx, out));
 }
 
-/* A folder's path, free of what an earlier test that failed may have left there. */
-static inline void run_folder(char *path, size_t cap, const char *dir, const char *name)
+/* The suite's own folder; set-up and tear-down of its group. */
+static char run_dir[256];
+
+static inline int run_make_dir(void **state)
 {
-    snprintf(path, cap, "%s/%s", dir, name);
+    test_tmpdir(run_dir, sizeof run_dir);
+    return 0;
+}
+
+static inline int run_drop_dir(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    return dh_dir_remove(&ctx, run_dir) == DH_OK ? 0 : -1;
+}
+
+/* Path of a folder in it, free of what an earlier test that failed may have left there. */
+static inline void run_folder(char *path, size_t cap, const char *name)
+{
+    snprintf(path, cap, "%s/%s", run_dir, name);
     run_remove(path);
 }
 

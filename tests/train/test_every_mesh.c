@@ -3,7 +3,7 @@
  * models. 20 steps on real text come to one rank's losses, and a second run to the same bits. */
 #include "ranks.h"
 
-static char dir[256], one_out[300], out[300], again[300];
+static char one_out[300], out[300], again[300];
 
 /* Sizes that all degrees up to 8 divide; the vocabulary, which none does. */
 static const struct {
@@ -95,17 +95,11 @@ static void mixtral_on_every_mesh(void **state)
 
 static int make_folder(void **state)
 {
-    test_tmpdir(dir, sizeof dir);
-    run_folder(one_out, sizeof one_out, dir, "one");
-    run_folder(out, sizeof out, dir, "mesh");
-    run_folder(again, sizeof again, dir, "again");
+    run_make_dir(state);
+    run_folder(one_out, sizeof one_out, "one");
+    run_folder(out, sizeof out, "mesh");
+    run_folder(again, sizeof again, "again");
     return 0;
-}
-
-static int drop_folder(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
 }
 
 int main(void)
@@ -115,5 +109,5 @@ int main(void)
         cmocka_unit_test(llama_on_every_mesh),
         cmocka_unit_test(mixtral_on_every_mesh),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, make_folder, run_drop_dir);
 }

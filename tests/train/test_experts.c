@@ -8,7 +8,6 @@
 #include "ranks.h"
 
 static const double tolerance = 5e-5;
-static char dir[256];
 
 #define RUN_MIXTRAL                                                                                \
     "model: {family: mixtral, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 4,\n"   \
@@ -19,13 +18,6 @@ static void remove_run(const char *out)
 {
     dh_ctx ctx = DH_CTX_INIT;
     assert_ok(&ctx, dh_dir_remove(&ctx, out));
-}
-
-/* Free of what an earlier test that failed may have left there. */
-static void folder(char *path, size_t cap, const char *name)
-{
-    snprintf(path, cap, "%s/%s", dir, name);
-    remove_run(path);
 }
 
 /* ---- meshes against one rank --------------------------------------------------------------- */
@@ -72,8 +64,8 @@ static void a_mixtral_trains_alike_on_every_mesh(void **state)
     char one_out[300], out[300];
     run_curve one, many;
     double one_aux[20], aux[20], worst = 0, worst_aux = 0;
-    folder(one_out, sizeof one_out, "one");
-    folder(out, sizeof out, "mesh");
+    run_folder(one_out, sizeof one_out, "one");
+    run_folder(out, sizeof out, "mesh");
     run_curve_of(RUN_MIXTRAL, "ranks=1", one_out, &one);
     read_aux(one_out, 20, one_aux);
     assert_int_equal(one.n, 20);
@@ -101,8 +93,8 @@ static void expect_close(const char *a, const char *b, double allowed)
 {
     char out_a[300], out_b[300];
     run_curve curve_a, curve_b;
-    folder(out_a, sizeof out_a, "a");
-    folder(out_b, sizeof out_b, "b");
+    run_folder(out_a, sizeof out_a, "a");
+    run_folder(out_b, sizeof out_b, "b");
     run_curve_of(RUN_MIXTRAL, a, out_a, &curve_a);
     run_curve_of(RUN_MIXTRAL, b, out_b, &curve_b);
     const double d = run_distance(&curve_a, &curve_b, 0);
@@ -172,7 +164,7 @@ static void a_run_goes_on_with_experts_elsewhere(void **state)
     run_curve whole, parts;
     char out[300];
     double worst = 0;
-    folder(out, sizeof out, "parts");
+    run_folder(out, sizeof out, "parts");
     run_curve_of(RUN_MIXTRAL, "ranks=1", out, &whole);
     remove_run(out);
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
@@ -194,7 +186,7 @@ static void too_many_rows_end_the_run(void **state)
                                         "raise moe.capacity to 1."};
     char out[300];
     dh_ctx ctx = DH_CTX_INIT;
-    folder(out, sizeof out, "full");
+    run_folder(out, sizeof out, "full");
     assert_int_equal(
         run_job(&ctx, RUN_MIXTRAL, "parallel.dp=2 parallel.ep=2 moe.capacity=1.01", out, NULL),
         DH_EINVAL);
@@ -213,7 +205,7 @@ static void impossible_expert_meshes_are_refused(void **state)
         {"parallel.dp=2 parallel.ep=2 moe.capacity=0.9", "moe.capacity=0.9 leaves no room"},
     };
     char out[300];
-    folder(out, sizeof out, "refused");
+    run_folder(out, sizeof out, "refused");
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         dh_ctx ctx = DH_CTX_INIT;
         assert_fails(&ctx, run_job(&ctx, RUN_MIXTRAL, cases[i].settings, out, NULL), DH_EINVAL,
@@ -223,18 +215,6 @@ static void impossible_expert_meshes_are_refused(void **state)
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */
-
-static int make_folder(void **state)
-{
-    test_tmpdir(dir, sizeof dir);
-    return 0;
-}
-
-static int drop_folder(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
-}
 
 int main(void)
 {
@@ -246,5 +226,5 @@ int main(void)
         cmocka_unit_test(too_many_rows_end_the_run),
         cmocka_unit_test(impossible_expert_meshes_are_refused),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }

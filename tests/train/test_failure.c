@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 
 static const double loss_tolerance = 2e-5; /* as in test_meshes.c */
-static char dir[256], out[300];
+static char out[300];
 static run_curve whole; /* of one rank, undisturbed */
 
 /* A run that fails, with a fault or none. */
@@ -259,7 +259,7 @@ static void one_ranks_nan_ends_all_with_the_cause(void **state)
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         char first[300];
         run_curve curve;
-        snprintf(first, sizeof first, "%s/clean", dir);
+        snprintf(first, sizeof first, "%s/clean", run_dir);
         run_curve_of(RUN_GPT2, "train.steps=1", first, &curve);
         poison(run_ckpt_file(weights, sizeof weights, first, 1, "model.safetensors"),
                cases[i].tensor, cases[i].at);
@@ -293,16 +293,10 @@ static void a_stop_is_one_for_all_ranks(void **state)
 static int prepare(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    test_tmpdir(dir, sizeof dir);
-    snprintf(out, sizeof out, "%s/run", dir);
+    test_tmpdir(run_dir, sizeof run_dir);
+    snprintf(out, sizeof out, "%s/run", run_dir);
     run_curve_of(RUN_GPT2, "ranks=1", out, &whole);
     return dh_dir_remove(&ctx, out) == DH_OK ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
 }
 
 int main(void)
@@ -319,5 +313,5 @@ int main(void)
         cmocka_unit_test(one_ranks_nan_ends_all_with_the_cause),
         cmocka_unit_test(a_stop_is_one_for_all_ranks),
     };
-    return cmocka_run_group_tests(tests, prepare, drop_folder);
+    return cmocka_run_group_tests(tests, prepare, run_drop_dir);
 }

@@ -7,16 +7,6 @@
  * float32; bf16 sums are rounded at each rank on the way: 2e-3. */
 #include "ranks.h"
 
-static const double tolerance[] = {[DH_F32] = 2e-5, [DH_BF16] = 2e-3};
-static char dir[256];
-
-static void folder(char *path, size_t cap, const char *name)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    snprintf(path, cap, "%s/%s", dir, name);
-    assert_ok(&ctx, dh_dir_remove(&ctx, path));
-}
-
 /* What share of the operators' time a run's summary gives to an operator; 0: none ran. */
 static double share_of(const char *out, const char *op)
 {
@@ -45,13 +35,13 @@ static double compare_with_plain(const char *model, const comparison *c, const c
     char settings[300], out[300];
     run_curve rings;
     snprintf(settings, sizeof settings, "%s strategy=%s", c->settings, strategy);
-    folder(out, sizeof out, "rings");
+    run_folder(out, sizeof out, "rings");
     run_curve_of(model, settings, out, &rings);
     const bool both = strcmp(strategy, "intra-batch") != 0;
     assert_true(share_of(out, "ring_exchange") > 0);
     assert_true((share_of(out, "ring_exchange_both") > 0) == both);
     const double d = run_distance(plain, &rings, 0);
-    if (!(d <= tolerance[c->dtype])) fail_msg("%s: losses differ by %g", settings, d);
+    if (!(d <= run_tolerance(c->dtype))) fail_msg("%s: losses differ by %g", settings, d);
     return d;
 }
 
@@ -62,7 +52,7 @@ static void rings_train_alike(const char *name, const char *model, const compari
         const comparison *c = &list[i];
         char out[300];
         run_curve plain;
-        folder(out, sizeof out, "plain");
+        run_folder(out, sizeof out, "plain");
         run_curve_of(model, c->settings, out, &plain);
         assert_int_equal(plain.n, 20);
         assert_true(share_of(out, "ring_exchange_both") == 0);
@@ -117,8 +107,8 @@ static void a_run_repeats_bit_for_bit(void **state)
     for (size_t i = 0; i < DH_COUNTOF(repeated); i++) {
         char out[2][300];
         run_curve curve[2];
-        folder(out[0], sizeof out[0], "first");
-        folder(out[1], sizeof out[1], "second");
+        run_folder(out[0], sizeof out[0], "first");
+        run_folder(out[1], sizeof out[1], "second");
         for (int k = 0; k < 2; k++) run_curve_of(RUN_LLAMA, repeated[i], out[k], &curve[k]);
         assert_true(run_distance(&curve[0], &curve[1], 0) == 0);
         assert_true(run_same_bytes(out[0], out[1], 20));
@@ -130,8 +120,8 @@ static void other_meshes_are_left_alone(void **state)
 {
     char out[2][300];
     run_curve curve[2];
-    folder(out[0], sizeof out[0], "first");
-    folder(out[1], sizeof out[1], "second");
+    run_folder(out[0], sizeof out[0], "first");
+    run_folder(out[1], sizeof out[1], "second");
     run_curve_of(RUN_GPT2, "parallel.dp=2", out[0], &curve[0]);
     run_curve_of(RUN_GPT2, "parallel.dp=2 strategy=intra-batch", out[1], &curve[1]);
     assert_true(run_distance(&curve[0], &curve[1], 0) == 0);
@@ -141,18 +131,6 @@ static void other_meshes_are_left_alone(void **state)
 /* ---- entry
  * ------------------------------------------------------------------------------------------ */
 
-static int make_folder(void **state)
-{
-    test_tmpdir(dir, sizeof dir);
-    return 0;
-}
-
-static int drop_folder(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,5 +138,5 @@ int main(void)
         cmocka_unit_test(a_mixtral_trains_alike),      cmocka_unit_test(a_run_repeats_bit_for_bit),
         cmocka_unit_test(other_meshes_are_left_alone),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }

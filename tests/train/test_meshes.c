@@ -1,8 +1,6 @@
 /* Training over meshes against one rank, on real text: losses and validation losses. */
 #include "ranks.h"
 
-static char dir[256];
-
 /* ---- meshes against one rank --------------------------------------------------------------- */
 
 static const char *const meshes[] = {
@@ -46,8 +44,8 @@ static void meshes_train_as_one_rank(const char *name, const char *model, size_t
     char one_out[300], out[300];
     run_curve one, many;
     double worst = 0;
-    run_folder(one_out, sizeof one_out, dir, "one");
-    run_folder(out, sizeof out, dir, "mesh");
+    run_folder(one_out, sizeof one_out, "one");
+    run_folder(out, sizeof out, "mesh");
     run_curve_of(model, "ranks=1", one_out, &one);
     assert_int_equal(one.n, 20);
     assert_true(one.loss[19] < one.loss[0] - 0.5 && isfinite(one.val[9]) && isfinite(one.val[19]));
@@ -105,7 +103,7 @@ static void impossible_meshes_are_refused(void **state)
         {"parallel.tp=2 parallel.sequence=false", "leave parallel.sequence true"},
     };
     char out[300];
-    run_folder(out, sizeof out, dir, "refused");
+    run_folder(out, sizeof out, "refused");
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         dh_ctx ctx = DH_CTX_INIT;
         dh_status st = run_job(&ctx, RUN_LLAMA, cases[i].settings, out, NULL);
@@ -118,18 +116,6 @@ static void impossible_meshes_are_refused(void **state)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-static int make_folder(void **state)
-{
-    test_tmpdir(dir, sizeof dir);
-    return 0;
-}
-
-static int drop_folder(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -138,5 +124,5 @@ int main(void)
         cmocka_unit_test(a_mixtral_trains_alike_on_every_mesh),
         cmocka_unit_test(impossible_meshes_are_refused),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }

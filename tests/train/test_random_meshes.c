@@ -5,7 +5,7 @@
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"
 
-static char dir[256], one_out[300], out[300];
+static char one_out[300], out[300];
 
 /* ---- drawn at random --------------------------------------------------------------------- */
 
@@ -164,16 +164,10 @@ static void random_meshes_train_or_are_refused(void **state)
 
 static int make_folder(void **state)
 {
-    test_tmpdir(dir, sizeof dir);
-    run_folder(one_out, sizeof one_out, dir, "one");
-    run_folder(out, sizeof out, dir, "mesh");
+    run_make_dir(state);
+    run_folder(one_out, sizeof one_out, "one");
+    run_folder(out, sizeof out, "mesh");
     return 0;
-}
-
-static int drop_folder(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
 }
 
 int main(void)
@@ -181,5 +175,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_meshes_train_or_are_refused),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, make_folder, run_drop_dir);
 }

@@ -11,19 +11,11 @@
 #include "train/run.h"
 
 static const double loss_tolerance = 2e-5, weight_tolerance = 3e-4;
-static char dir[256];
 
 static void remove_run(const char *out)
 {
     dh_ctx ctx = DH_CTX_INIT;
     assert_ok(&ctx, dh_dir_remove(&ctx, out));
-}
-
-/* Free of what an earlier test that failed may have left there. */
-static void folder(char *path, size_t cap, const char *name)
-{
-    snprintf(path, cap, "%s/%s", dir, name);
-    remove_run(path);
 }
 
 /* ---- continuing elsewhere -------------------------------------------------------------------- */
@@ -61,7 +53,7 @@ static void a_run_goes_on_over_another_mesh(void **state)
     static const char *const models[] = {RUN_GPT2, RUN_LLAMA};
     double worst = 0;
     char out[300];
-    folder(out, sizeof out, "run");
+    run_folder(out, sizeof out, "run");
     for (size_t m = 0; m < DH_COUNTOF(models); m++) {
         run_curve whole, parts;
         run_curve_of(models[m], "ranks=1", out, &whole);
@@ -87,8 +79,8 @@ static void the_same_mesh_goes_on_bit_for_bit(void **state)
         "parallel.dp=2 parallel.cp=2 train.dtype=bf16 parallel.zero1=true",
     };
     char out_a[300], out_b[300];
-    folder(out_a, sizeof out_a, "whole");
-    folder(out_b, sizeof out_b, "parts");
+    run_folder(out_a, sizeof out_a, "whole");
+    run_folder(out_b, sizeof out_b, "parts");
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
         run_curve whole, parts;
         run_curve_of(RUN_GPT2, meshes[i], out_a, &whole);
@@ -149,8 +141,8 @@ static void every_mesh_writes_the_same_tensors(void **state)
     };
     char one[300], out[300], settings[300];
     run_curve curve;
-    folder(one, sizeof one, "one");
-    folder(out, sizeof out, "mesh");
+    run_folder(one, sizeof one, "one");
+    run_folder(out, sizeof out, "mesh");
     run_curve_of(RUN_LLAMA, "ranks=1" FIRST_HALF, one, &curve);
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
         snprintf(settings, sizeof settings, "%s" FIRST_HALF, meshes[i]);
@@ -288,8 +280,8 @@ static void loading_and_saving_keeps_every_byte(void **state)
     };
     char from[300], to[300];
     run_curve curve;
-    folder(from, sizeof from, "from");
-    folder(to, sizeof to, "to");
+    run_folder(from, sizeof from, "from");
+    run_folder(to, sizeof to, "to");
     run_curve_of(RUN_GPT2, "parallel.dp=2 parallel.tp=2" FIRST_HALF, from, &curve);
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
         copy_over(meshes[i], from, to);
@@ -305,7 +297,7 @@ static void another_job_is_refused_by_all_ranks(void **state)
     char out[300];
     run_curve curve;
     dh_ctx ctx = DH_CTX_INIT;
-    folder(out, sizeof out, "run");
+    run_folder(out, sizeof out, "run");
     run_curve_of(RUN_GPT2, "parallel.dp=2" FIRST_HALF, out, &curve);
     assert_fails(&ctx, run_job(&ctx, RUN_GPT2, "parallel.tp=2 train.seed=7", out, NULL), DH_EINVAL,
                  "another model, data, batch, seed");
@@ -317,18 +309,6 @@ static void another_job_is_refused_by_all_ranks(void **state)
 /* ---- entry --------------------------------------------------------------------------------------
  */
 
-static int make_folder(void **state)
-{
-    test_tmpdir(dir, sizeof dir);
-    return 0;
-}
-
-static int drop_folder(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -338,5 +318,5 @@ int main(void)
         cmocka_unit_test(loading_and_saving_keeps_every_byte),
         cmocka_unit_test(another_job_is_refused_by_all_ranks),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }

@@ -10,8 +10,6 @@
 
 #include "dhelix/schedule.h"
 
-static char dir[256];
-
 /* A run that others are to repeat bit for bit. */
 typedef struct run_base {
     const char *model, *settings;
@@ -23,7 +21,7 @@ static void begin_base(run_base *base, const char *model, const char *settings)
 {
     base->model = model;
     base->settings = settings;
-    run_folder(base->out, sizeof base->out, dir, "base");
+    run_folder(base->out, sizeof base->out, "base");
     run_curve_of(model, settings, base->out, &base->curve);
 }
 
@@ -33,7 +31,7 @@ static void expect_base(const run_base *base, const char *more)
     char settings[400], out[300];
     run_curve curve;
     snprintf(settings, sizeof settings, "%s %s", base->settings, more);
-    run_folder(out, sizeof out, dir, "repeated");
+    run_folder(out, sizeof out, "repeated");
     run_curve_of(base->model, settings, out, &curve);
     const double d =
         fmax(run_distance(&base->curve, &curve, 0), fabs(curve.last - base->curve.last));
@@ -99,7 +97,7 @@ static double compare_rings(const run_base *base)
     char settings[300], out[300];
     run_curve curve;
     snprintf(settings, sizeof settings, "%s strategy=intra-batch", base->settings);
-    run_folder(out, sizeof out, dir, "rings");
+    run_folder(out, sizeof out, "rings");
     run_curve_of(base->model, settings, out, &curve);
     const double d = run_distance(&base->curve, &curve, 0);
     const double allowed = run_tolerance(strstr(settings, "bf16") ? DH_BF16 : DH_F32);
@@ -180,18 +178,6 @@ static void buckets_change_no_bit(void **state)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-static int make_folder(void **state)
-{
-    test_tmpdir(dir, sizeof dir);
-    return 0;
-}
-
-static int drop_folder(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    return dh_dir_remove(&ctx, dir) == DH_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -199,5 +185,5 @@ int main(void)
         cmocka_unit_test(schedules_change_no_bit),   cmocka_unit_test(sharding_changes_no_bit),
         cmocka_unit_test(buckets_change_no_bit),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }
