@@ -128,7 +128,7 @@ static dh_status gather(dh_ctx *ctx, const rank_work *w, const int64_t *own, int
                         int64_t **all)
 {
     int64_t mine = (int64_t)(n_values(w) * w->n), total = 0;
-    counts[0] = mine;
+    counts[w->ranks->rank] = mine;
     if (w->ranks->control)
         DH_TRY(dh_comm_all_gather(ctx, w->ranks->control, &mine, counts, 1, DH_I64));
     for (int64_t r = 0; r < w->ranks->n; r++) total += counts[r];

@@ -6,7 +6,7 @@ dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st)
     if (!ranks->control) return st;
     /* The lowest failing rank is the one to name. */
     const int32_t none = (int32_t)ranks->n;
-    int32_t report = st == DH_OK ? 0 : none - (int32_t)ranks->rank, worst;
+    int32_t report = st == DH_OK ? 0 : none - (int32_t)ranks->rank, worst = report;
     dh_ctx inner = DH_CTX_INIT;
     dh_status sent =
         dh_comm_all_reduce(&inner, ranks->control, &report, &worst, 1, DH_I32, DH_REDUCE_MAX);

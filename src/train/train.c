@@ -86,7 +86,7 @@ static dh_status same_costs(dh_ctx *ctx, const dh_run *run)
 {
     if (!run->ranks.control) return DH_OK;
     const int64_t mine = (int64_t)(run->costs->id >> 1);
-    int64_t ends[2] = {mine, -mine}, most[2];
+    int64_t ends[2] = {mine, -mine}, most[2] = {mine, -mine};
     DH_TRY(dh_comm_all_reduce(ctx, run->ranks.control, ends, most, 2, DH_I64, DH_REDUCE_MAX));
     if (most[0] == -most[1]) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,

@@ -130,16 +130,21 @@ static void any_call_may_fail(void **state)
     for (int i = 0; i < 6; i++) {
         const size_t m = test_rand(&seed) % DH_COUNTOF(meshes);
         const char *kind = test_rand(&seed) % 2 ? "drop" : "delay";
-        char settings[300], fault[100];
+        const int rank = (int)(test_rand(&seed) % (uint64_t)meshes[m].n_ranks);
+        char settings[300], fault[100], alone[24];
         dh_ctx ctx = DH_CTX_INIT;
         snprintf(settings, sizeof settings, "%s parallel.timeout_s=1" OFTEN, meshes[m].settings);
         snprintf(
-            fault, sizeof fault, "%s:%d:%d%s", kind,
-            (int)(test_rand(&seed) % (uint64_t)meshes[m].n_ranks),
+            fault, sizeof fault, "%s:%d:%d%s", kind, rank,
             (int)(1 + test_rand(&seed) % (uint64_t)(meshes[m].n_calls >> test_rand(&seed) % 10)),
             strcmp(kind, "delay") == 0 ? ":2000" : "");
         dh_status st = fail_run(&ctx, settings, fault);
-        if (st != DH_OK && (st != DH_ECOMM || !strstr(ctx.message, "rank")))
+        /* One that leaves out an agreement goes ahead alone: it may open a checkpoint's file
+         * before there is one, and says so by itself. */
+        snprintf(alone, sizeof alone, "rank %d: ", rank);
+        const bool ahead = strcmp(kind, "drop") == 0 && st == DH_EIO &&
+                           strncmp(ctx.message, alone, strlen(alone)) == 0;
+        if (st != DH_OK && !ahead && (st != DH_ECOMM || !strstr(ctx.message, "rank")))
             fail_msg("%s, %s: %s: %s", settings, fault, dh_status_name(st), ctx.message);
         printf("  %s, %s: %s\n", meshes[m].settings, fault,
                st == DH_OK ? "no such call" : ctx.message);
