@@ -77,10 +77,9 @@ static void end_workers(dh_exec *e)
     e->leaving = true;
     for (int s = 0; s < DH_N_STREAM; s++) pthread_cond_signal(&e->streams[s].wake);
     pthread_mutex_unlock(&e->lock);
-    for (int s = 0; s < DH_N_STREAM; s++) {
+    for (int s = 0; s < DH_N_STREAM; s++)
         if (e->streams[s].started) pthread_join(e->streams[s].thread, NULL);
-        pthread_cond_destroy(&e->streams[s].wake);
-    }
+    for (int s = 0; s < DH_N_STREAM; s++) pthread_cond_destroy(&e->streams[s].wake);
     pthread_mutex_destroy(&e->lock);
 }
 
@@ -227,11 +226,13 @@ dh_status dh_cpu_exec_create(dh_ctx *ctx, const dh_program *program, dh_slab *sl
 /* ---- order between streams --------------------------------------------------------------------
  */
 
+/* The lock orders this behind a sleeper's last look; signalled after it, since a thread that wakes
+ * on this core would only meet the lock, and sleep until this one is preempted. */
 static void wake(dh_exec *e, int s)
 {
     pthread_mutex_lock(&e->lock);
-    pthread_cond_signal(&e->streams[s].wake);
     pthread_mutex_unlock(&e->lock);
+    pthread_cond_signal(&e->streams[s].wake);
 }
 
 static stream *stream_of(dh_exec *e, uint32_t instr)
