@@ -389,8 +389,7 @@ bool dh_param_shard(const dh_param *whole, dh_shard shard, dh_param *part);
 /* First row and number of rows of a vocabulary shard. */
 void dh_vocab_shard(int64_t vocab, dh_shard shard, int64_t *first, int64_t *n);
 
-/* ---- optimizer, gradient reductions, links ----------------------------------------------------
- */
+/* ---- optimizer, gradient reductions, links -------------------------------------------------- */
 
 /* What this rank updates of one flat of parameters: consecutive elements of its matrices
  * (which decay) or of its vectors (which do not), and where they lie: range indices. */

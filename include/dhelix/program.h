@@ -244,8 +244,7 @@ typedef struct dh_program_spec {
  * is not yet verified. Caller frees with dh_program_destroy. */
 dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program);
 
-/* ---- verifying ----------------------------------------------------------------------------------
- */
+/* ---- verifying ------------------------------------------------------------------------------ */
 
 /* Proves, from instructions, waits and offsets alone, that the program ends
  * (no cyclic wait), that no two unordered instructions touch overlapping bytes

@@ -97,8 +97,7 @@ dh_status dh_train_choose(dh_ctx *ctx, dh_job *job, bool quiet);
  * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */
 dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
                                    const char *dir);
-/* ---- profiles (profile.h) ---------------------------------------------------------------------
- */
+/* ---- profiles (profile.h) ------------------------------------------------------------------- */
 
 typedef struct dh_profile_options {
     bool quiet;                        /* no progress */

@@ -208,8 +208,7 @@ static dh_status print_json(dh_ctx *ctx, const dh_job *job, const dh_session_spe
                        "planned_bytes", (json_int_t)all->slab_bytes, "programs", programs));
 }
 
-/* ---- as listings ------------------------------------------------------------------------------
- */
+/* ---- as listings ---------------------------------------------------------------------------- */
 
 static dh_status dump_program(dh_ctx *ctx, const dh_program *p, int what, dh_str *out)
 {
@@ -229,8 +228,7 @@ static dh_status print_dump(dh_ctx *ctx, const checks *all, int what)
     return st;
 }
 
-/* ---- the command --------------------------------------------------------------------------------
- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 static dh_status print_schedule(dh_ctx *ctx, const dh_session_spec *spec, int what)
 {

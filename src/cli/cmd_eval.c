@@ -149,8 +149,7 @@ static dh_status evaluate(dh_ctx *ctx, const eval_args *a, const dh_found *found
     return st;
 }
 
-/* ---- the command
- * --------------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 /* Total information in bits over the bytes it describes: comparable between tokenizers. */
 static double bits_per_byte(const result *r)

@@ -221,8 +221,7 @@ static const struct list {
     {"settings", "settings of a job file", list_settings},
 };
 
-/* ---- printing -----------------------------------------------------------------------------------
- */
+/* ---- printing ------------------------------------------------------------------------------- */
 
 enum { MAX_COLUMNS = 12, WIDTH = 130 };
 
@@ -287,8 +286,7 @@ static dh_status print_table(dh_ctx *ctx, json_t *rows)
     return dh_cli_print_str(ctx, &out);
 }
 
-/* ---- the command
- * ---------------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 static dh_status find_list(dh_ctx *ctx, dh_cli *cli, const char *name, const struct list **list)
 {

@@ -176,8 +176,7 @@ static dh_status simulate_one(dh_ctx *ctx, dh_job *job, dh_train_simulation *how
     return DH_OK;
 }
 
-/* ---- files --------------------------------------------------------------------------------------
- */
+/* ---- files ---------------------------------------------------------------------------------- */
 
 static dh_status write_folder(dh_ctx *ctx, const simulate_args *a, const dh_simulated_list *list,
                               const dh_simulated *one)
@@ -203,8 +202,7 @@ static dh_status write_files(dh_ctx *ctx, const simulate_args *a, const dh_simul
     return DH_OK;
 }
 
-/* ---- the command
- * --------------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 static double peak_of(const simulate_args *a, const dh_job *job, const dh_cluster *cluster)
 {

@@ -66,8 +66,7 @@ static dh_status open_tokenizer(dh_ctx *ctx, const dh_cli *cli, const tokenize_a
     return dh_dataset_chars(ctx, cli->args.at, cli->args.n, a->text_field, tok);
 }
 
-/* ---- encoding ---------------------------------------------------------------------------------
- */
+/* ---- encoding ------------------------------------------------------------------------------- */
 
 typedef struct tally {
     int64_t tokens;
@@ -153,8 +152,7 @@ static dh_status encode_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_arg
     return st;
 }
 
-/* ---- decoding -----------------------------------------------------------------------------------
- */
+/* ---- decoding ------------------------------------------------------------------------------- */
 
 /* Pieces know the token before them, so parts of a stream decode as the whole does. */
 typedef struct decoder {
@@ -211,8 +209,7 @@ static dh_status decode(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
     return st;
 }
 
-/* ---- the command
- * ----------------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 /* On stderr where stdout carries the ids or the text. */
 static dh_status report(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,

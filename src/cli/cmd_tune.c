@@ -65,8 +65,7 @@ static const dh_cli_option options[] = {
      .doc = "write the best as a complete job file"},
 };
 
-/* ---- the job -----------------------------------------------------------------------------------
- */
+/* ---- the job -------------------------------------------------------------------------------- */
 
 /* What a file says of its mesh is searched over; what --set says stays. */
 static const char *const reset[] = {"ranks=auto",
@@ -140,8 +139,7 @@ static dh_status find_devices(dh_ctx *ctx, const dh_cli *cli, const tune_args *a
     return DH_OK;
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------ */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static dh_status read_memory(dh_ctx *ctx, dh_cli *cli, const char *text, double *bytes)
 {
@@ -167,8 +165,7 @@ static dh_status read_memory(dh_ctx *ctx, dh_cli *cli, const char *text, double 
                          text);
 }
 
-/* ---- result
- * --------------------------------------------------------------------------------------------- */
+/* ---- result --------------------------------------------------------------------------------- */
 
 static dh_status write_best(dh_ctx *ctx, const char *path, const dh_tuned *tuned, dh_job *job)
 {

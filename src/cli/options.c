@@ -172,8 +172,7 @@ static dh_status (*const stores[])(dh_ctx *, dh_cli *, const target *, const cha
     [DH_CLI_TAIL] = store_list};
 _Static_assert(DH_COUNTOF(stores) == DH_N_CLI_KIND, "a row per kind");
 
-/* ---- parsing ----------------------------------------------------------------------------------
- */
+/* ---- parsing -------------------------------------------------------------------------------- */
 
 static bool is_option(const char *word)
 {
@@ -254,8 +253,7 @@ dh_status dh_cli_misuse(dh_ctx *ctx, dh_cli *cli, const char *fmt, ...)
     return dh_fail(ctx, DH_EINVAL, "%s", text);
 }
 
-/* ---- help --------------------------------------------------------------------------------------
- */
+/* ---- help ----------------------------------------------------------------------------------- */
 
 static void print_option(const dh_cli_option *o, dh_str *out)
 {

@@ -68,8 +68,7 @@ static uint64_t row_bytes(const dh_sim_memory *m, size_t row)
     return sum;
 }
 
-/* ---- one strategy as text ----------------------------------------------------------------------
- */
+/* ---- one strategy as text ------------------------------------------------------------------- */
 
 static void print_sources(const dh_sim *sim, dh_str *out)
 {
@@ -171,8 +170,7 @@ static void print_one(const dh_simulated_list *list, const dh_simulated *s, dh_s
     print_fit(list, &f, out);
 }
 
-/* ---- several side by side
- * ------------------------------------------------------------------------ */
+/* ---- several side by side ------------------------------------------------------------------- */
 
 static void print_row(const dh_simulated_list *list, const dh_simulated *s, double first_s,
                       dh_str *out)
@@ -239,8 +237,7 @@ void dh_simulated_print(const dh_simulated_list *list, dh_str *out)
         print_rows(list, out);
 }
 
-/* ---- as JSON
- * ------------------------------------------------------------------------------------- */
+/* ---- as JSON -------------------------------------------------------------------------------- */
 
 static void set_ms(json_t *object, const char *key, double ns)
 {

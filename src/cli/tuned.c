@@ -8,8 +8,7 @@
 
 enum { WIDTH = 120 };
 
-/* ---- ranked ------------------------------------------------------------------------------------
- */
+/* ---- ranked --------------------------------------------------------------------------------- */
 
 static bool has_experts(const dh_tuned *t)
 {
@@ -96,8 +95,7 @@ static void print_best(const dh_tuned *t, dh_str *out)
     dh_str_printf(out, " (estimated)\n");
 }
 
-/* ---- by value
- * ---------------------------------------------------------------------------------------- */
+/* ---- by value ------------------------------------------------------------------------------- */
 
 /* Simulated over simulated, or estimate over estimate. */
 static double ratio(const dh_tune_row *row, const dh_tune_row *best)

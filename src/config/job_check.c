@@ -227,8 +227,7 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
     return DH_OK;
 }
 
-/* ---- entry
- * --------------------------------------------------------------------------------------- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
 {

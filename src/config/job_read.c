@@ -234,8 +234,7 @@ static dh_status read_mapping(reader *r, const char *path, const yaml_node_t *ma
     return DH_OK;
 }
 
-/* ---- documents ---------------------------------------------------------------------------------
- */
+/* ---- documents ------------------------------------------------------------------------------ */
 
 static dh_status yaml_failure(dh_ctx *ctx, const yaml_parser_t *parser, const char *origin,
                               bool is_file)
@@ -308,8 +307,7 @@ dh_status dh_job_read_yaml(dh_ctx *ctx, dh_job *job, const char *text, size_t n_
     return with_document(&r, text, n_bytes, "", read_root);
 }
 
-/* ---- overrides
- * ------------------------------------------------------------------------------------ */
+/* ---- overrides ------------------------------------------------------------------------------ */
 
 static dh_status read_flow(reader *r, const char *path, const yaml_node_t *root)
 {

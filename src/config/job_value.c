@@ -201,8 +201,7 @@ static void print_enum(const dh_job *job, const dh_setting *s, dh_str *out)
     dh_str_printf(out, "%s", s->names[value]);
 }
 
-/* ---- text and paths ----------------------------------------------------------------------------
- */
+/* ---- text and paths ------------------------------------------------------------------------- */
 
 /* YAML double-quoted: any text comes back as it was. */
 static void print_quoted(const char *text, dh_str *out)
@@ -363,8 +362,7 @@ static dh_status store_ints(dh_ctx *ctx, dh_job *job, const dh_assignment *v, co
     return st;
 }
 
-/* ---- dispatch
- * ------------------------------------------------------------------------------------ */
+/* ---- dispatch ------------------------------------------------------------------------------- */
 
 static const struct type_row {
     bool list; /* takes a YAML sequence */
@@ -408,8 +406,7 @@ void dh_setting_print(const dh_job *job, const dh_setting *s, dh_str *out)
     type_rows[s->type].print(job, s, out);
 }
 
-/* ---- anchoring
- * --------------------------------------------------------------------------------------- */
+/* ---- anchoring ------------------------------------------------------------------------------ */
 
 dh_status dh_job_anchor_paths(dh_ctx *ctx, dh_job *job, const char *dir)
 {

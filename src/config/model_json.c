@@ -490,8 +490,7 @@ dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *mod
     return st;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------
- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 static const struct config_class *writer_of(dh_family family)
 {

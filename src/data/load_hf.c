@@ -308,8 +308,7 @@ static dh_status add_merges(dh_ctx *ctx, hf_file *hf)
     return DH_OK;
 }
 
-/* ---- BOS and EOS ------------------------------------------------------------------------------
- */
+/* ---- BOS and EOS ---------------------------------------------------------------------------- */
 
 static int32_t first_known(const dh_tokenizer *tok, const char *const *names, size_t n)
 {
@@ -354,8 +353,7 @@ static dh_status find_bos_eos(dh_ctx *ctx, hf_file *hf)
     return apply_section(ctx, hf, &processors);
 }
 
-/* ---- the file ---------------------------------------------------------------------------------
- */
+/* ---- the file ------------------------------------------------------------------------------- */
 
 static bool contains_type(const json_t *node, const char *list, const char *type)
 {

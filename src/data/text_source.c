@@ -146,8 +146,7 @@ dh_status dh_text_mark_chars(dh_ctx *ctx, const char *path, const char *text_fie
     return st;
 }
 
-/* ---- encoding ----------------------------------------------------------------------------------
- */
+/* ---- encoding ------------------------------------------------------------------------------- */
 
 typedef struct encode_job {
     const dh_dataset_spec *spec;
@@ -203,8 +202,7 @@ static dh_status encode_source(dh_ctx *ctx, const dh_dataset_spec *spec, const t
     return st;
 }
 
-/* ---- cache -------------------------------------------------------------------------------------
- */
+/* ---- cache ---------------------------------------------------------------------------------- */
 
 /* Of 8-byte fields only, so that the bytes are the same everywhere. */
 typedef struct cache_header {

@@ -343,8 +343,7 @@ dh_status dh_token_writer_commit(dh_ctx *ctx, dh_token_writer *w, const void *he
     return st;
 }
 
-/* ---- writing llm.c files ------------------------------------------------------------------------
- */
+/* ---- writing llm.c files -------------------------------------------------------------------- */
 
 typedef dh_status (*fetch_fn)(dh_ctx *ctx, const void *source, int64_t first, int64_t n,
                               int32_t *tokens);

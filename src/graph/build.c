@@ -205,8 +205,7 @@ static uint32_t attention(builder *b, uint32_t qkv)
     return o;
 }
 
-/* ---- feed-forward part ------------------------------------------------------------------------
- */
+/* ---- feed-forward part ---------------------------------------------------------------------- */
 
 static uint32_t activation(builder *b, uint32_t h)
 {

@@ -149,8 +149,7 @@ dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, si
     return st;
 }
 
-/* ---- reductions of gradients ------------------------------------------------------------------
- */
+/* ---- reductions of gradients ---------------------------------------------------------------- */
 
 dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,
                                     dh_graph **graph)
@@ -173,8 +172,7 @@ dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, 
     return finish(ctx, &b, graph);
 }
 
-/* ---- links
- * ---------------------------------------------------------------------------------------- */
+/* ---- links ---------------------------------------------------------------------------------- */
 
 /* What the micro-batch's routers have chosen so far travels with it. */
 static uint32_t add_router(builder *b, int64_t n_experts)

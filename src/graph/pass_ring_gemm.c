@@ -336,8 +336,7 @@ static void finish_scatter(rewrite *r, ring *g)
     push_op(r, g, DH_OP_ADD, IDS(sum, g->back), IDS(y));
 }
 
-/* ---- order -------------------------------------------------------------------------------------
- */
+/* ---- order ---------------------------------------------------------------------------------- */
 
 static void place(rewrite *r, uint32_t id);
 
@@ -382,8 +381,7 @@ static void place(rewrite *r, uint32_t id)
         place_ring(r, id, &r->rings.at[r->ring_of[id]]);
 }
 
-/* ---- entry
- * --------------------------------------------------------------------------------------- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 static void rewrite_ops(rewrite *r)
 {

@@ -89,8 +89,7 @@ static dh_status split_dims(dh_ctx *ctx, rewrite *r)
     return DH_OK;
 }
 
-/* ---- collectives ------------------------------------------------------------------------------
- */
+/* ---- collectives ---------------------------------------------------------------------------- */
 
 static uint32_t add_tensor(rewrite *r, uint32_t like, const char *suffix, int64_t rows)
 {
@@ -169,8 +168,7 @@ static void shrink_tokens(rewrite *r, uint32_t id)
         tensor(r, id)->shape[0] /= r->shard.tp;
 }
 
-/* ---- operators
- * ------------------------------------------------------------------------------------ */
+/* ---- operators ------------------------------------------------------------------------------ */
 
 static void rewrite_linear(rewrite *r, dh_op *op)
 {

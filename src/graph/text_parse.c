@@ -328,8 +328,7 @@ static dh_status read_ends(reader *r)
     return DH_OK;
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------
- */
+/* ---- tensors -------------------------------------------------------------------------------- */
 
 /* "[1024 tokens, 768 width]" */
 static dh_status read_shape(reader *r, dh_tensor *t)
@@ -401,8 +400,7 @@ static dh_status read_tensor(reader *r)
     return kept ? DH_OK : out_of_memory(r);
 }
 
-/* ---- operators
- * ------------------------------------------------------------------------------------ */
+/* ---- operators ------------------------------------------------------------------------------ */
 
 typedef struct operand_list {
     uint32_t ids[DH_MAX_OPERANDS];
@@ -517,8 +515,7 @@ static dh_status read_op(reader *r, dh_phase phase)
     return DH_OK;
 }
 
-/* ---- entry
- * ------------------------------------------------------------------------------------------ */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 static dh_status read_statement(reader *r)
 {

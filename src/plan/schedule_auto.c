@@ -52,8 +52,7 @@ static bool is_better(score a, score b)
     return a.span < b.span || (a.span == b.span && a.makespan < b.makespan);
 }
 
-/* ---- one play
- * ------------------------------------------------------------------------------------- */
+/* ---- one play ------------------------------------------------------------------------------- */
 
 static const dh_stage_cost *cost_of(const play *s, int32_t g)
 {
@@ -146,8 +145,7 @@ static score run_play(play *s)
     return sum;
 }
 
-/* ---- search
- * --------------------------------------------------------------------------------------- */
+/* ---- search --------------------------------------------------------------------------------- */
 
 typedef struct best {
     score score;
@@ -226,8 +224,7 @@ static dh_status search(dh_ctx *ctx, play *s, const dh_schedule_row *row,
     return list_play(ctx, s, row, spec, schedule);
 }
 
-/* ---- hand-made candidates
- * ------------------------------------------------------------------------ */
+/* ---- hand-made candidates ------------------------------------------------------------------- */
 
 static dh_status replace_if_better(dh_ctx *ctx, const dh_schedule_row *row,
                                    const dh_schedule_spec *spec, const dh_schedule_costs *costs,
@@ -264,8 +261,7 @@ static dh_status consider_handmade(dh_ctx *ctx, const dh_schedule_spec *spec, in
     return DH_OK;
 }
 
-/* ---- row
- * -------------------------------------------------------------------------------------------- */
+/* ---- row ------------------------------------------------------------------------------------ */
 
 static dh_status zb_auto_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
 {

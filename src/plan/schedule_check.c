@@ -193,8 +193,7 @@ dh_status dh_schedule_walk(dh_ctx *ctx, const dh_schedule *s, dh_slot_visitor vi
     return st;
 }
 
-/* ---- shape ------------------------------------------------------------------------------------
- */
+/* ---- shape ---------------------------------------------------------------------------------- */
 
 static dh_status check_sizes(dh_ctx *ctx, const dh_schedule *s)
 {
@@ -268,8 +267,7 @@ static dh_status check_slot(dh_ctx *ctx, const dh_schedule *s, int32_t rank, int
     return DH_OK;
 }
 
-/* ---- completeness
- * -------------------------------------------------------------------------------- */
+/* ---- completeness --------------------------------------------------------------------------- */
 
 /* Every F, and either B or I and W, exactly once. seen: bit 1 << kind. */
 static dh_status count_actions(dh_ctx *ctx, const dh_schedule *s, uint8_t *seen)
@@ -325,8 +323,7 @@ static dh_status check_complete(dh_ctx *ctx, const dh_schedule *s)
 
 /* W needs its I on the same rank, so the walk has already proved that I is before W. */
 
-/* ---- peaks
- * ------------------------------------------------------------------------------------------ */
+/* ---- peaks ---------------------------------------------------------------------------------- */
 
 static dh_schedule_use use_of_rank(const dh_schedule *s, int32_t rank)
 {

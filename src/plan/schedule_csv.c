@@ -12,8 +12,7 @@
 #define MAX_COPIES 64
 #define MAX_CELL_CHARS 63
 
-/* ---- cells
- * --------------------------------------------------------------------------------------- */
+/* ---- cells ---------------------------------------------------------------------------------- */
 
 enum { SKIP = DH_N_PIPE_KINDS };
 
@@ -201,8 +200,7 @@ static dh_status read_lines(reader *r, const char *text, size_t n_bytes)
     return DH_OK;
 }
 
-/* ---- placement
- * -------------------------------------------------------------------------------------- */
+/* ---- placement ------------------------------------------------------------------------------ */
 
 /* owner[stage][micro] = rank, from the slots. */
 static dh_status find_owners(const reader *r, int32_t *owner)
@@ -322,8 +320,7 @@ dh_status dh_schedule_read_csv(dh_ctx *ctx, const char *path, dh_schedule **sche
     return st;
 }
 
-/* ---- out
- * ---------------------------------------------------------------------------------------------- */
+/* ---- out ------------------------------------------------------------------------------------ */
 
 static void print_action(dh_str *out, dh_pipe_action a)
 {

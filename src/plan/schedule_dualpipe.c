@@ -116,8 +116,7 @@ static dh_status build_all(dh_ctx *ctx, dh_builder *b, int32_t h, int32_t n, lan
     return dh_builder_finish(ctx, b, schedule);
 }
 
-/* ---- DualPipe
- * ------------------------------------------------------------------------------------ */
+/* ---- DualPipe ------------------------------------------------------------------------------- */
 
 static dh_status dualpipe_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
 {
@@ -147,8 +146,7 @@ static dh_status dualpipe(dh_ctx *ctx, const dh_schedule_row *row, const dh_sche
     return build_all(ctx, &b, p / 2, DH_MAX(along, p), dualpipe_lanes, schedule);
 }
 
-/* ---- DualPipeV
- * ----------------------------------------------------------------------------------- */
+/* ---- DualPipeV ------------------------------------------------------------------------------ */
 
 static void dualpipev_lanes(const dh_schedule *s, int32_t g, lane lanes[2])
 {
@@ -165,8 +163,7 @@ static dh_status dualpipev(dh_ctx *ctx, const dh_schedule_row *row, const dh_sch
     return build_all(ctx, &b, p, DH_MAX(spec->n_micro, 2 * p), dualpipev_lanes, schedule);
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------------ */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 const dh_schedule_row dh_row_dualpipe = {
     .name = "dualpipe",

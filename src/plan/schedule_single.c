@@ -33,8 +33,7 @@ static dh_status one_f_one_b(dh_ctx *ctx, const dh_schedule_row *row, const dh_s
     return dh_builder_finish(ctx, &b, schedule);
 }
 
-/* ---- interleaved 1F1B -------------------------------------------------------------------------
- */
+/* ---- interleaved 1F1B ----------------------------------------------------------------------- */
 
 /* The k-th forward (or backward) of a rank: micro-batches go in groups of p, and a group
  * passes all chunks before the next one starts; backwards begin with the last chunk. */
@@ -83,8 +82,7 @@ static dh_status interleaved(dh_ctx *ctx, const dh_schedule_row *row, const dh_s
     return dh_builder_finish(ctx, &b, schedule);
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------------ */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 const dh_schedule_row dh_row_gpipe = {
     .name = "gpipe",

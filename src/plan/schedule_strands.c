@@ -6,8 +6,7 @@
  * that pass a rank have slots of different parity, so they never collide. */
 #include "schedule_build.h"
 
-/* ---- dhelix-w: folded, W-shaped ---------------------------------------------------------------
- */
+/* ---- dhelix-w: folded, W-shaped ------------------------------------------------------------- */
 
 /* DHelix (arXiv 2411.15871), figure 8. A wave runs down the ranks and up
  * again: 2p steps. Wave w carries the forward of micro-batch w, which visits virtual
@@ -37,8 +36,7 @@ static dh_status dhelix_w(dh_ctx *ctx, const dh_schedule_row *row, const dh_sche
     return dh_builder_finish(ctx, &b, schedule);
 }
 
-/* ---- bidirectional: two model copies in opposite directions
- * -------------------------------------- */
+/* ---- bidirectional: two model copies in opposite directions --------------------------------- */
 
 /* Even micro-batches run through copy 0 (rank g = stage g), odd ones through copy 1 (rank
  * g = stage p-1-g). Down waves, at slot 2w + g, carry forwards of copy 0 and backwards of
@@ -65,8 +63,7 @@ static dh_status bidirectional(dh_ctx *ctx, const dh_schedule_row *row,
     return dh_builder_finish(ctx, &b, schedule);
 }
 
-/* ---- wavelet: tick and tock
- * ----------------------------------------------------------------------- */
+/* ---- wavelet: tick and tock ----------------------------------------------------------------- */
 
 /* Wavelet (Wang et al., MLSys 2021): tick and tock copies of the model share the devices,
  * and tock runs half a period behind, so that its forward meets tick's backward. Both
@@ -92,8 +89,7 @@ static dh_status wavelet(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
     return dh_builder_finish(ctx, &b, schedule);
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------------ */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 const dh_schedule_row dh_row_dhelix_w = {
     .name = "dhelix-w",

@@ -82,8 +82,7 @@ static dh_status check_costs(dh_ctx *ctx, const dh_schedule *s, const dh_schedul
     return DH_OK;
 }
 
-/* ---- execution ----------------------------------------------------------------------------------
- */
+/* ---- execution ------------------------------------------------------------------------------ */
 
 static size_t cell(const dh_schedule *s, dh_pipe_action a)
 {

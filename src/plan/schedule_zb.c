@@ -44,8 +44,7 @@ static dh_status zb_h2(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedul
     return dh_builder_finish(ctx, &b, schedule);
 }
 
-/* ---- ZB-V
- * ---------------------------------------------------------------------------------------- */
+/* ---- ZB-V ----------------------------------------------------------------------------------- */
 
 /* One rank's two legs of the V, each with its counters of things done. The schedule is made
  * for at least 2p-1 micro-batches; those that do not exist are left out of it. */
@@ -111,8 +110,7 @@ static dh_status zb_v(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule
     return dh_builder_finish(ctx, &b, schedule);
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------------ */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 const dh_schedule_row dh_row_zb_h1 = {
     .name = "zb-h1",

@@ -142,8 +142,7 @@ void dh_rank_classes_fini(dh_rank_classes *classes)
     *classes = (dh_rank_classes){0};
 }
 
-/* ---- one class --------------------------------------------------------------------------------
- */
+/* ---- one class ------------------------------------------------------------------------------ */
 
 /* All bytes that the operand may take on a rank of the class. */
 static dh_operand widened(const dh_program *p, const dh_tensor *t, dh_operand o)
@@ -183,8 +182,7 @@ dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program)
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "verifying what all ranks like this one do");
 }
 
-/* ---- entry ------------------------------------------------------------------------------------
- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 static dh_status build_class(dh_ctx *ctx, const dh_program_spec *spec, int64_t rank,
                              dh_mesh_footprint *sum, dh_program **program)

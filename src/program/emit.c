@@ -191,8 +191,7 @@ void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t af
     f->after = after;
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------
- */
+/* ---- buffers -------------------------------------------------------------------------------- */
 
 static dh_status add_buffer(dh_ctx *ctx, dh_emitter *e, const dh_buffer *buffer, uint32_t *id)
 {
@@ -475,8 +474,7 @@ dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e)
     return st;
 }
 
-/* ---- operands
- * --------------------------------------------------------------------------------------- */
+/* ---- operands ------------------------------------------------------------------------------- */
 
 static dh_status frame_of(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t **frame)
 {
@@ -610,8 +608,7 @@ dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, i
                 entering(graph_of(e, to), forward), mb);
 }
 
-/* ---- instructions
- * ------------------------------------------------------------------------------------- */
+/* ---- instructions --------------------------------------------------------------------------- */
 
 static void need(clock_vec *needed, const clock_vec *earlier)
 {

@@ -91,8 +91,7 @@ static void compute_lives(planner *m)
         for (int s = 0; s < DH_N_STREAM; s++) m->lives[p->result.buffer].last.at[s] = UINT32_MAX;
 }
 
-/* ---- in place ---------------------------------------------------------------------------------
- */
+/* ---- in place ------------------------------------------------------------------------------- */
 
 static uint32_t root_of(const planner *m, uint32_t buffer)
 {
@@ -130,8 +129,7 @@ static void overlay(planner *m, uint32_t i)
     p->buffers.at[out->buffer].alias = in->buffer;
 }
 
-/* ---- placement ----------------------------------------------------------------------------------
- */
+/* ---- placement ------------------------------------------------------------------------------ */
 
 static int first_stream(const planner *m, const life *l)
 {
@@ -239,8 +237,7 @@ static bool place(planner *m)
     return true;
 }
 
-/* ---- lower bound
- * ----------------------------------------------------------------------------------- */
+/* ---- lower bound ---------------------------------------------------------------------------- */
 
 static bool bound(planner *m)
 {

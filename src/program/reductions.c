@@ -103,8 +103,7 @@ dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *c
     return DH_OK;
 }
 
-/* ---- reductions -------------------------------------------------------------------------------
- */
+/* ---- reductions ----------------------------------------------------------------------------- */
 
 static dh_operand part_of(dh_operand whole, int64_t first, int64_t n, size_t item)
 {
@@ -214,8 +213,7 @@ dh_status dh_reductions_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t block)
     return st;
 }
 
-/* ---- optimizer --------------------------------------------------------------------------------
- */
+/* ---- optimizer ------------------------------------------------------------------------------ */
 
 typedef DH_VEC(dh_opt_region) region_list;
 

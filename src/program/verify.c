@@ -185,8 +185,7 @@ static void own_persistent(verifier *v)
     }
 }
 
-/* ---- accesses ---------------------------------------------------------------------------------
- */
+/* ---- accesses ------------------------------------------------------------------------------- */
 
 static bool ordered(const verifier *v, uint32_t earlier, const clock_vec *known)
 {
@@ -273,8 +272,7 @@ static dh_status check_accesses(verifier *v, uint32_t id, const clock_vec *known
     return DH_OK;
 }
 
-/* ---- replay -------------------------------------------------------------------------------------
- */
+/* ---- replay --------------------------------------------------------------------------------- */
 
 static dh_status run_one(verifier *v, int stream)
 {

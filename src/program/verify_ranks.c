@@ -288,8 +288,7 @@ static bool agree(const call *a, const call *b)
     return a->stage != b->stage || (a->block == b->block && a->op == b->op && a->param == b->param);
 }
 
-/* ---- meetings ---------------------------------------------------------------------------------
- */
+/* ---- meetings ------------------------------------------------------------------------------- */
 
 static void enqueue(joint *j, uint32_t node_id)
 {
@@ -392,8 +391,7 @@ static dh_status join_peer(joint *j, uint32_t node_id, int stream, uint32_t inst
     return DH_OK;
 }
 
-/* ---- replay ------------------------------------------------------------------------------------
- */
+/* ---- replay --------------------------------------------------------------------------------- */
 
 static bool is_ready(const node *k, int stream)
 {

@@ -134,8 +134,7 @@ dh_status dh_sim_account_bubble(dh_ctx *ctx, dh_sim_rank *rank)
     return st;
 }
 
-/* ---- streams ------------------------------------------------------------------------------------
- */
+/* ---- streams -------------------------------------------------------------------------------- */
 
 dh_status dh_sim_account_times(dh_ctx *ctx, dh_sim_rank *rank)
 {

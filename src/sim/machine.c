@@ -84,8 +84,7 @@ static dh_status launch(machine *m, const uint32_t *nodes, uint32_t n, int strea
     return DH_OK;
 }
 
-/* ---- meeting partners --------------------------------------------------------------------------
- */
+/* ---- meeting partners ----------------------------------------------------------------------- */
 
 static dh_status join_group(machine *m, uint32_t id, dh_group_kind group, int64_t now)
 {
@@ -185,8 +184,7 @@ static dh_status advance(machine *m, uint32_t node, int64_t now)
     return DH_OK;
 }
 
-/* ---- time ---------------------------------------------------------------------------------------
- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 static dh_status happen(machine *m, const dh_sim_event *e)
 {
@@ -244,8 +242,7 @@ static dh_status run(machine *m)
     return check_ended(m);
 }
 
-/* ---- entry
- * ---------------------------------------------------------------------------------------- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 static dh_status init(machine *m)
 {

@@ -123,8 +123,7 @@ dh_status dh_sim_rate_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32
     return DH_OK;
 }
 
-/* ---- context-parallel ranks --------------------------------------------------------------------
- */
+/* ---- context-parallel ranks ----------------------------------------------------------------- */
 
 static bool same_pair(const dh_costs *costs, const dh_cost_op a[2], const dh_cost_op b[2])
 {

@@ -30,8 +30,7 @@ static dh_status no_memory(const build *b)
     return dh_fail(b->ctx, DH_ENOMEM, "out of memory simulating");
 }
 
-/* ---- ranks and their programs ------------------------------------------------------------------
- */
+/* ---- ranks and their programs --------------------------------------------------------------- */
 
 static dh_status check_slow(const build *b)
 {
@@ -168,8 +167,7 @@ static dh_status choose_ranks(build *b)
     return split_ranks(b, splits, false);
 }
 
-/* ---- execution
- * ------------------------------------------------------------------------------------ */
+/* ---- execution ------------------------------------------------------------------------------ */
 
 static dh_status costs_of(build *b, const dh_program *program, dh_sim_op_costs **costs)
 {
@@ -224,8 +222,7 @@ static dh_status execute(build *b)
     return dh_sim_run(b->ctx, &b->nodes, b->node);
 }
 
-/* ---- accounts
- * --------------------------------------------------------------------------------------- */
+/* ---- accounts ------------------------------------------------------------------------------- */
 
 /* FLOPs and solo times of all a rank executes. */
 static void add_work(build *b, const dh_sim_op_costs *costs, dh_sim_rank *r)
@@ -263,8 +260,7 @@ static dh_status account(build *b)
     return DH_OK;
 }
 
-/* ---- entries
- * ------------------------------------------------------------------------------------------ */
+/* ---- entries -------------------------------------------------------------------------------- */
 
 static dh_status simulate(build *b)
 {

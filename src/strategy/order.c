@@ -128,8 +128,7 @@ dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_optio
     return st;
 }
 
-/* ---- the table --------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------ */
 
 static const dh_order_policy policies[] = {
     {"sequential", "one strand after the other", NULL, false},

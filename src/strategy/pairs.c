@@ -78,8 +78,7 @@ static dh_pair_time *times_together(const dh_slot *slot, const side s[2])
     return t;
 }
 
-/* ---- plan to order ----------------------------------------------------------------------------
- */
+/* ---- plan to order -------------------------------------------------------------------------- */
 
 /* Where two blocks' operators went, relative to their firsts: what another two of the same
  * kind are issued by. */
@@ -175,8 +174,7 @@ static dh_status plan_blocks(dh_ctx *ctx, const dh_slot *slot, const dh_pair_pol
     return st;
 }
 
-/* ---- blocks
- * -------------------------------------------------------------------------------------- */
+/* ---- blocks --------------------------------------------------------------------------------- */
 
 static bool same_part(const dh_slot_strand *strand, part a, part b)
 {

@@ -27,8 +27,7 @@ int64_t dh_launched_ranks(void)
     return getenv("PMIX_RANK") ? number_from("SLURM_STEP_NUM_TASKS") : 0;
 }
 
-/* ---- communicators ----------------------------------------------------------------------------
- */
+/* ---- communicators -------------------------------------------------------------------------- */
 
 _Static_assert((int)DH_MPI_WAIT_YIELD == DH_PROGRESS_YIELD &&
                    (int)DH_MPI_WAIT_SLEEP == DH_PROGRESS_SLEEP &&
@@ -93,8 +92,7 @@ static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
     return create_group(ctx, r, &l->mesh, DH_GROUP_EDP_CP, DH_N_STREAM + 2, &r->data.experts);
 }
 
-/* ---- ranks
- * ------------------------------------------------------------------------------------------ */
+/* ---- ranks ---------------------------------------------------------------------------------- */
 
 /* Which of the ranks that share cores this is. Threads of one process share all of its. */
 static dh_status place(dh_ctx *ctx, const dh_launch *l, dh_place *at)
@@ -171,8 +169,7 @@ static dh_status run_ranks(dh_ctx *ctx, dh_launch *l)
     return dh_fail(ctx, l->failure.status, "rank %d: %s", l->failure.rank, l->failure.message);
 }
 
-/* ---- entry
- * ------------------------------------------------------------------------------------------- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status dh_launch_prepare(dh_ctx *ctx, dh_job *job, bool quiet, dh_launch *launch)
 {

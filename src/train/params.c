@@ -152,8 +152,7 @@ static dh_status write_copy(dh_ctx *ctx, dh_session *s, uint32_t param, int64_t 
     return st;
 }
 
-/* ---- initialisation ----------------------------------------------------------------------------
- */
+/* ---- initialisation ------------------------------------------------------------------------- */
 
 /* Box-Muller on one Philox block: four uniforms, four normals, of element 4*block. */
 static void normal4(dh_philox_key key, uint64_t block, double std, float out[4])
@@ -233,8 +232,7 @@ dh_status dh_session_init_params(dh_ctx *ctx, dh_session *session, uint64_t seed
     return set_params(ctx, session, DH_BUF_MASTER, make_initial, &seed);
 }
 
-/* ---- loading -----------------------------------------------------------------------------------
- */
+/* ---- loading -------------------------------------------------------------------------------- */
 
 typedef struct loading {
     const dh_weights *weights;
@@ -276,8 +274,7 @@ dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *w
     return DH_OK;
 }
 
-/* ---- storing
- * -------------------------------------------------------------------------------------- */
+/* ---- storing -------------------------------------------------------------------------------- */
 
 static dh_status store_piece(dh_ctx *ctx, dh_st_writer *writer, const char *prefix,
                              const dh_param_piece *p, const float *own)

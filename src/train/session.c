@@ -149,8 +149,7 @@ const dh_program *dh_session_layout(const dh_session *session)
     return session->eval ? session->eval : session->decode;
 }
 
-/* ---- running ----------------------------------------------------------------------------------
- */
+/* ---- running -------------------------------------------------------------------------------- */
 
 static dh_status read_state(dh_ctx *ctx, const dh_session *session, dh_state state, double pair[2])
 {

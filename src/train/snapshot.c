@@ -23,8 +23,7 @@ static const section sections[] = {{"model.safetensors", "", DH_BUF_MASTER},
                                    {"optimizer.safetensors", "exp_avg_sq.", DH_BUF_ADAM_V}};
 enum { NAME_MAX_BYTES = 128 };
 
-/* ---- what must not change on resuming ----------------------------------------------------------
- */
+/* ---- what must not change on resuming ------------------------------------------------------- */
 
 /* The model, the data order and the optimizer's own constants: with another value of
  * any of these the continued run would be neither the old one nor a new one. */
@@ -53,8 +52,7 @@ static void tokenizer_fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT
     snprintf(text, DH_CKPT_HASH_TEXT, "%016" PRIx64, value);
 }
 
-/* ---- writing
- * ----------------------------------------------------------------------------------------- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 static dh_status declare_param(dh_ctx *ctx, dh_st_writer *writer, const char *prefix,
                                const dh_param *p)
@@ -191,8 +189,7 @@ dh_status dh_run_save(dh_ctx *ctx, dh_run *run)
     return DH_OK;
 }
 
-/* ---- resuming
- * ---------------------------------------------------------------------------------------------- */
+/* ---- resuming ------------------------------------------------------------------------------- */
 
 static dh_status load_section(dh_ctx *ctx, dh_run *run, const char *folder, const section *s)
 {

@@ -116,8 +116,7 @@ dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_traine
     return DH_OK;
 }
 
-/* ---- session ----------------------------------------------------------------------------------
- */
+/* ---- session -------------------------------------------------------------------------------- */
 
 dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
                            dh_session **session)

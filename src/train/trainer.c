@@ -316,8 +316,7 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run)
     return report(ctx, run, &step, seconds);
 }
 
-/* ---- validation ---------------------------------------------------------------------------------
- */
+/* ---- validation ----------------------------------------------------------------------------- */
 
 /* How many sequences validation reads: eval.batches batches of train.batch, or all whole
  * batches there are. It does not depend on the mesh or on train.micro_batch. */
@@ -390,8 +389,7 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
     return DH_OK;
 }
 
-/* ---- summary
- * --------------------------------------------------------------------------------------- */
+/* ---- summary -------------------------------------------------------------------------------- */
 
 static int by_value(const void *x, const void *y)
 {

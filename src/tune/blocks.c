@@ -185,8 +185,7 @@ static dh_status measure_lives(dh_ctx *ctx, const dh_program_spec *spec, tune_bl
     return ok ? DH_OK : no_memory(ctx);
 }
 
-/* ---- times ------------------------------------------------------------------------------------
- */
+/* ---- times ---------------------------------------------------------------------------------- */
 
 static int comm_kind(int32_t group)
 {
@@ -236,8 +235,7 @@ static dh_status build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_
     return dh_pass_decompose_tp(ctx, *graph, shard, spec->strategy->decompose);
 }
 
-/* ---- entry
- * --------------------------------------------------------------------------------------- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                            tune_blocks **blocks)

@@ -73,8 +73,7 @@ static dh_status find_transfer(estimate *e)
     return DH_OK;
 }
 
-/* ---- putting it together
- * ----------------------------------------------------------------------------- */
+/* ---- putting it together -------------------------------------------------------------------- */
 
 static dh_status reserve(estimate *e)
 {

@@ -5,8 +5,7 @@
 #include "program/build.h"
 #include "tune/estimate.h"
 
-/* ---- keys --------------------------------------------------------------------------------------
- */
+/* ---- keys ----------------------------------------------------------------------------------- */
 
 typedef struct timetable_key {
     int64_t row, n_ranks, n_micro, n_chunks;
@@ -51,8 +50,7 @@ void tune_tables_fini(tuner *t)
     free(t->scratch);
 }
 
-/* ---- schedules
- * -------------------------------------------------------------------------------------- */
+/* ---- schedules ------------------------------------------------------------------------------ */
 
 static dh_status make_timetable(estimate *e, const timetable_key *key, tune_timetable **table)
 {
@@ -106,8 +104,7 @@ dh_status tune_find_timetables(estimate *e)
     return whole ? DH_OK : find_timetable(e, 2 * p, &e->short_one);
 }
 
-/* ---- pieces
- * ------------------------------------------------------------------------------------------- */
+/* ---- pieces --------------------------------------------------------------------------------- */
 
 static blocks_key key_of_blocks(const estimate *e, dh_recompute_kind recompute)
 {

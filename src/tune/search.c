@@ -25,8 +25,7 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
 }
 
-/* ---- what was found for each value -------------------------------------------------------------
- */
+/* ---- what was found for each value ---------------------------------------------------------- */
 
 static dh_tune_value_row *value_row(search *s, dh_tune_dim dim, int64_t value)
 {
@@ -81,8 +80,7 @@ static dh_status note_estimate(search *s, const dh_tune_row *row)
     return DH_OK;
 }
 
-/* ---- the best
- * -------------------------------------------------------------------------------------- */
+/* ---- the best ------------------------------------------------------------------------------- */
 
 /* Of equals the first stays ahead. */
 static void keep(search *s, const dh_tune_row *row)
@@ -134,8 +132,7 @@ static dh_status estimate_one(dh_ctx *ctx, void *user, const dh_tune_config *con
     return note_estimate(s, &row);
 }
 
-/* ---- simulation
- * --------------------------------------------------------------------------------------- */
+/* ---- simulation ----------------------------------------------------------------------------- */
 
 static dh_status simulate_row(search *s, dh_tune_row *row)
 {
@@ -208,8 +205,7 @@ static dh_status simulate_best(search *s)
     return DH_OK;
 }
 
-/* ---- result
- * -------------------------------------------------------------------------------------------- */
+/* ---- result --------------------------------------------------------------------------------- */
 
 static int by_value(const void *x, const void *y)
 {

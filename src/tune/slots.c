@@ -131,8 +131,7 @@ tune_slot_cost tune_slot_cost_of(const tune_pieces *p, const tune_timetable *t, 
                             fb.after + b.after - b.before};
 }
 
-/* ---- parts ------------------------------------------------------------------------------------
- */
+/* ---- parts ---------------------------------------------------------------------------------- */
 
 typedef struct work {
     double compute_ns, comm_ns[TUNE_N_COMM], n_launched;

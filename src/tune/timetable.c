@@ -214,8 +214,7 @@ static bool count_slots(tune_timetable *t, dh_arena *arena)
     return t->counts != NULL;
 }
 
-/* ---- entries
- * ------------------------------------------------------------------------------------- */
+/* ---- entries -------------------------------------------------------------------------------- */
 
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
                               const int64_t *layers, tune_timetable **table)

@@ -30,8 +30,7 @@ typedef struct tune_memo {
 /* Costs that answer as `of` does. */
 const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs *of);
 
-/* ---- timetable.c: schedules, ready to be timed -------------------------------------------------
- */
+/* ---- timetable.c: schedules, ready to be timed ---------------------------------------------- */
 
 /* Virtual stages that hold the same blocks take the same time. */
 typedef struct tune_stage {
@@ -90,8 +89,7 @@ typedef struct tune_transfer {
 void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
                         tune_transfer transfer, double *scratch, tune_rank_end *ranks);
 
-/* ---- blocks.c: graphs of a rank, and what is in them
- * --------------------------------------------- */
+/* ---- blocks.c: graphs of a rank, and what is in them ---------------------------------------- */
 
 enum { TUNE_EMBED, TUNE_LAYER, TUNE_HEAD, TUNE_N_BLOCK };
 /* TUNING: the head of a large micro-batch is hundreds of chunks, each of which waits for its own
@@ -123,8 +121,7 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
                            tune_blocks **blocks);
 void tune_blocks_fini(tune_blocks *blocks);
 
-/* ---- chains.c: blocks one behind the other on three streams
- * --------------------------------------- */
+/* ---- chains.c: blocks one behind the other on three streams --------------------------------- */
 
 /* Makespans of chains. */
 typedef struct tune_chain {
@@ -146,8 +143,7 @@ dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_b
                           tune_wants wants, tune_times *times);
 double tune_chain_ns(const tune_chain *chain, const tune_stage *stage);
 
-/* ---- outline.c: what surrounds the micro-batches
- * ---------------------------------------------------- */
+/* ---- outline.c: what surrounds the micro-batches -------------------------------------------- */
 
 typedef struct tune_outline {
     uint64_t parameters, gradients, optimizer, persistent;
@@ -161,8 +157,7 @@ typedef struct tune_outline {
 dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                             tune_outline **outline);
 
-/* ---- slots.c: what a class of slots takes
- * ------------------------------------------------------------ */
+/* ---- slots.c: what a class of slots takes --------------------------------------------------- */
 
 /* All that decides it, of one configuration. */
 typedef struct tune_pieces {
@@ -180,8 +175,7 @@ void tune_slot_parts(const tune_pieces *pieces, const tune_timetable *t, const t
 /* Of one backward of a stage. */
 double tune_backward_ns(const tune_pieces *pieces, const tune_stage *stage);
 
-/* ---- estimate.c
- * ------------------------------------------------------------------------------------ */
+/* ---- estimate.c ----------------------------------------------------------------------------- */
 
 typedef struct tuner {
     dh_job *job; /* a copy, whose values the search sets */
@@ -208,8 +202,7 @@ void tune_tables_fini(tuner *t);
  * errors: of schedules and programs, where it is not possible; DH_ENOMEM */
 dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row);
 
-/* ---- space.c: the configurations of a job
- * ---------------------------------------------------------------- */
+/* ---- space.c: the configurations of a job --------------------------------------------------- */
 
 /* Sees every configuration; t->job has its values. `refused`: why it is none (then only mesh
  * and micro-batch are set), else NULL. */
@@ -223,8 +216,7 @@ dh_status tune_select(dh_ctx *ctx, tuner *t);
  * not divide. */
 dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, dh_job *job);
 
-/* ---- why.c: reasons
- * ----------------------------------------------------------------------------------------- */
+/* ---- why.c: reasons ------------------------------------------------------------------------- */
 
 /* Text in the arena; NULL: out of memory. */
 const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tune_row *best);

@@ -26,8 +26,7 @@ static const struct {
     {"GPT-6.7B", 8, 4, 1}, {"GPT-18B", 4, 8, 1},   {"GPT-30B", 2, 8, 2},
 };
 
-/* ---- shares of a rank's time ------------------------------------------------------------------
- */
+/* ---- shares of a rank's time ---------------------------------------------------------------- */
 
 typedef struct edge {
     int64_t at_ns;
@@ -89,8 +88,7 @@ static dh_status ask_shares(dh_ctx *ctx, const dh_sim *sim, double *ns)
     return DH_OK;
 }
 
-/* ---- rows
- * ----------------------------------------------------------------------------------------- */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 static dh_status simulate(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster, size_t which,
                           double shares[N_SHARES])

@@ -92,8 +92,7 @@ static dh_status each_model(dh_ctx *ctx, dh_validation *v, add_bars *add)
     return st;
 }
 
-/* ---- absolute -----------------------------------------------------------------------------------
- */
+/* ---- absolute ------------------------------------------------------------------------------- */
 
 static dh_status add_throughput(dh_ctx *ctx, dh_validation *v, const bars *b)
 {
@@ -108,8 +107,7 @@ dh_status dh_validate_dhelix_systems(dh_ctx *ctx, dh_validation *v)
     return each_model(ctx, v, add_throughput);
 }
 
-/* ---- over Megatron-LM
- * ----------------------------------------------------------------------------- */
+/* ---- over Megatron-LM ----------------------------------------------------------------------- */
 
 static dh_status add_speedups(dh_ctx *ctx, dh_validation *v, const bars *b)
 {

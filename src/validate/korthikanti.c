@@ -153,8 +153,7 @@ dh_status dh_validate_korthikanti_utilisation(dh_ctx *ctx, dh_validation *v)
     return st;
 }
 
-/* ---- one layer ---------------------------------------------------------------------------------
- */
+/* ---- one layer ------------------------------------------------------------------------------ */
 
 static const struct experiment {
     const char *name;

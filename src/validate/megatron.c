@@ -226,8 +226,7 @@ static double transfer_ns(const walk *w)
     return ns;
 }
 
-/* ---- the pipeline ------------------------------------------------------------------------------
- */
+/* ---- the pipeline --------------------------------------------------------------------------- */
 
 static dh_status fill_costs(dh_ctx *ctx, const dh_megatron_job *job, const dh_megatron_time *t,
                             int32_t n_stages, dh_stage_cost *stage)

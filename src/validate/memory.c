@@ -95,8 +95,7 @@ static dh_status layers_kept(dh_ctx *ctx, dh_arena *arena, const dh_megatron_job
     return st;
 }
 
-/* ---- parameters --------------------------------------------------------------------------------
- */
+/* ---- parameters ----------------------------------------------------------------------------- */
 
 /* Master, gradient and two moments in float32, and a bf16 copy of matrices. The figure leaves
  * embeddings out. */
@@ -111,8 +110,7 @@ static double state_bytes(const dh_graph *g, const dh_megatron_job *j)
     return sum * (double)j->layers / (double)j->pp;
 }
 
-/* ---- figure 1
- * ------------------------------------------------------------------------------------ */
+/* ---- figure 1 ------------------------------------------------------------------------------- */
 
 static dh_status add_memory(dh_ctx *ctx, dh_validation *v, const dh_published *t,
                             const dh_published *jobs, size_t row)
@@ -151,8 +149,7 @@ dh_status dh_validate_memory(dh_ctx *ctx, dh_validation *v)
     return DH_OK;
 }
 
-/* ---- figure 7
- * -------------------------------------------------------------------------------------- */
+/* ---- figure 7 ------------------------------------------------------------------------------- */
 
 static const struct way {
     const char *column;

@@ -103,8 +103,7 @@ void ckpt_clean_folder(const char *parent)
     closedir(dir);
 }
 
-/* ---- old ones ---------------------------------------------------------------------------------
- */
+/* ---- old ones ------------------------------------------------------------------------------- */
 
 static bool is_complete(const char *path)
 {

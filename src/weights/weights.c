@@ -244,8 +244,7 @@ dh_status dh_weights_read(dh_ctx *ctx, const dh_weights *w, const char *hf_name,
     return DH_OK;
 }
 
-/* ---- what was not read ------------------------------------------------------------------------
- */
+/* ---- what was not read ---------------------------------------------------------------------- */
 
 static bool ends_with(const char *text, const char *end)
 {

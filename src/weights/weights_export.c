@@ -163,8 +163,7 @@ static dh_status write_all(dh_ctx *ctx, export *x, const dh_model *model)
     return dh_dir_sync(ctx, x->tmp);
 }
 
-/* ---- the folder ---------------------------------------------------------------------------------
- */
+/* ---- the folder ----------------------------------------------------------------------------- */
 
 /* May the target be written: absent, an empty folder, or a model to be replaced. */
 static dh_status check_target(dh_ctx *ctx, const export *x, bool replace)

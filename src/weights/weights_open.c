@@ -168,8 +168,7 @@ static dh_status open_folder(dh_ctx *ctx, dh_weights *w)
                    w->path);
 }
 
-/* ---- public ------------------------------------------------------------------------------------
- */
+/* ---- public --------------------------------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b)
 {

@@ -360,8 +360,7 @@ static void degrees_are_derived_from_ranks(void **state)
     dh_job_destroy(j);
 }
 
-/* ---- learning rate ----------------------------------------------------------------------------
- */
+/* ---- learning rate -------------------------------------------------------------------------- */
 
 static void assert_near(double got, double want)
 {
@@ -394,8 +393,7 @@ static void learning_rate_follows_the_schedule(void **state)
     dh_job_destroy(j);
 }
 
-/* ---- printing
- * ------------------------------------------------------------------------------------ */
+/* ---- printing ------------------------------------------------------------------------------- */
 
 static char *printed(const dh_job *job)
 {

@@ -159,8 +159,7 @@ static void test_memory(void **state)
     dh_cluster_destroy(c);
 }
 
-/* ---- collectives ------------------------------------------------------------------------------
- */
+/* ---- collectives ---------------------------------------------------------------------------- */
 
 static void check_collective(const dh_cluster *c, dh_op_type type, double bytes, int64_t size,
                              int64_t nodes, int64_t per_node, dh_collective by, double ns)

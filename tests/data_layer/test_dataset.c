@@ -405,8 +405,7 @@ static void too_short_for_a_window(void **state)
     dh_dataset_close(ds);
 }
 
-/* ---- llm.c ------------------------------------------------------------------------------------
- */
+/* ---- llm.c ---------------------------------------------------------------------------------- */
 
 static void llmc_files_of_karpathy(void **state)
 {
@@ -509,8 +508,7 @@ static void ids_outside_the_vocabulary(void **state)
     dh_dataset_close(ds);
 }
 
-/* ---- Megatron ---------------------------------------------------------------------------------
- */
+/* ---- Megatron ------------------------------------------------------------------------------- */
 
 typedef struct megatron_image {
     unsigned char idx[512];
@@ -632,8 +630,7 @@ static void random_headers(void **state)
     }
 }
 
-/* ---- other faults ------------------------------------------------------------------------------
- */
+/* ---- other faults --------------------------------------------------------------------------- */
 
 static void plain_token_files(void **state)
 {

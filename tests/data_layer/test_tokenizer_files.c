@@ -262,8 +262,7 @@ static void merging_equals_its_definition(void **state)
     }
 }
 
-/* ---- SentencePiece ----------------------------------------------------------------------------
- */
+/* ---- SentencePiece -------------------------------------------------------------------------- */
 
 enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };
 
@@ -476,8 +475,7 @@ static void spm_merging_equals_its_definition(void **state)
     }
 }
 
-/* ---- tokenizer.json, the Llama 2 kind
- * ------------------------------------------------------------ */
+/* ---- tokenizer.json, the Llama 2 kind ------------------------------------------------------- */
 
 static int by_result(const void *a, const void *b)
 {
@@ -574,8 +572,7 @@ static void llama2_as_tokenizer_json(void **state)
     dh_tokenizer_destroy(bin);
 }
 
-/* ---- refusals
- * ------------------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 static void tokenizer_json_refusals(void **state)
 {
@@ -737,8 +734,7 @@ static void damaged_files(void **state)
     dh_str_fini(&spm);
 }
 
-/* ---- loading by specification ------------------------------------------------------------------
- */
+/* ---- loading by specification --------------------------------------------------------------- */
 
 static void write_text(const char *dir, const char *name, const char *text)
 {

@@ -232,8 +232,7 @@ static void only_training_graphs_have_a_backward(void **state)
     assert_fails(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_OPT, &g), DH_EINVAL, "no builder");
 }
 
-/* ---- work -------------------------------------------------------------------------------------
- */
+/* ---- work ----------------------------------------------------------------------------------- */
 
 static double flops_of(const dh_graph *g, dh_op_type type)
 {
@@ -304,8 +303,7 @@ static void flops_of_experts_are_those_by_hand(void **state)
     }
 }
 
-/* ---- context parallelism --------------------------------------------------------------------
- */
+/* ---- context parallelism -------------------------------------------------------------------- */
 
 /* Every position belongs to one token of one rank; rows of a rank are in rising order. */
 static void context_ranks_share_all_positions(void **state)
@@ -409,8 +407,7 @@ static void bytes_count_operands_once(void **state)
     dh_graph_destroy(g);
 }
 
-/* ---- head
- * ---------------------------------------------------------------------------------------- */
+/* ---- head ----------------------------------------------------------------------------------- */
 
 /* Views of `base` lie side by side from its first row to its last. */
 static int assert_partitioned(const dh_graph *g, uint32_t base)
@@ -481,8 +478,7 @@ static void decoding_makes_one_row_of_logits(void **state)
     dh_graph_destroy(g);
 }
 
-/* ---- the check
- * ------------------------------------------------------------------------------------- */
+/* ---- the check ------------------------------------------------------------------------------ */
 
 /* y = activation(x); z = activation(y), with y made of two halves by views on request. */
 static dh_graph *small_graph(void)

@@ -315,8 +315,7 @@ static void empty_text_is_refused(void **state)
     assert_null(g);
 }
 
-/* ---- damage ------------------------------------------------------------------------------------
- */
+/* ---- damage --------------------------------------------------------------------------------- */
 
 /* Exactly as long as its contents, so that a sanitizer sees any byte too many. */
 static void parse_exactly(const char *text, size_t n)

@@ -114,8 +114,7 @@ static void names_are_those_of_hugging_face(void **state)
     assert_hf_tensors(&m, mixtral, DH_COUNTOF(mixtral));
 }
 
-/* ---- pieces ------------------------------------------------------------------------------------
- */
+/* ---- pieces --------------------------------------------------------------------------------- */
 
 /* Local rows once each, in order. */
 static void assert_rows_covered(const dh_param *p)
@@ -239,8 +238,7 @@ static void vocabulary_shards_meet(void **state)
     }
 }
 
-/* ---- what else a row says
- * ------------------------------------------------------------------------- */
+/* ---- what else a row says ------------------------------------------------------------------- */
 
 static dh_param param_named(const dh_model *m, const char *name)
 {

@@ -322,8 +322,7 @@ static void all_ranks_compute_the_same(void **state)
     }
 }
 
-/* ---- real layers ------------------------------------------------------------------------------
- */
+/* ---- real layers ---------------------------------------------------------------------------- */
 
 typedef struct totals {
     double flops;
@@ -432,8 +431,7 @@ static void layers_become_rings(void **state)
         }
 }
 
-/* ---- what stays whole ---------------------------------------------------------------------------
- */
+/* ---- what stays whole ----------------------------------------------------------------------- */
 
 static void stays_whole(const char *text)
 {

@@ -37,8 +37,7 @@ static int64_t makespan(const char *name, const dh_pair_problem *p, const dh_pai
     return ns;
 }
 
-/* ---- the fluid model, by hand ------------------------------------------------------------------
- */
+/* ---- the fluid model, by hand --------------------------------------------------------------- */
 
 static const int32_t first_three[] = {0, 1, 2};
 
@@ -117,8 +116,7 @@ static void switches_forbid_by_the_timeline(void **state)
     assert_int_equal(dh_pair_coexecute(&p, &o, first_three, 1, first_three + 1, 1, NULL, NULL), -1);
 }
 
-/* ---- OEF
- * ------------------------------------------------------------------------------------------ */
+/* ---- OEF ------------------------------------------------------------------------------------ */
 
 static void oef_and_back(void **state)
 {
@@ -237,8 +235,7 @@ static void broken_matrices_are_refused(void **state)
     dh_oef_matrix_destroy(m);
 }
 
-/* ---- equation 2, by hand
- * --------------------------------------------------------------------------- */
+/* ---- equation 2, by hand -------------------------------------------------------------------- */
 
 static const int32_t pred_0[] = {0};
 
@@ -320,8 +317,7 @@ static void exposure_has_causes(void **state)
     dh_pair_plan_destroy(plan);
 }
 
-/* ---- random problems
- * ------------------------------------------------------------------------------ */
+/* ---- random problems ------------------------------------------------------------------------ */
 
 typedef struct random_problem {
     dh_pair_problem p;
@@ -516,8 +512,7 @@ static void more_search_is_never_worse(void **state)
     }
 }
 
-/* ---- switches
- * ----------------------------------------------------------------------------------------- */
+/* ---- switches ------------------------------------------------------------------------------- */
 
 static bool overlap(dh_pair_span a, dh_pair_span b)
 {
@@ -598,8 +593,7 @@ static void published_costs_on_a_layer(void **state)
     dh_oef_matrix_destroy(m);
 }
 
-/* ---- limits
- * -------------------------------------------------------------------------------------------- */
+/* ---- limits --------------------------------------------------------------------------------- */
 
 static void too_much_for_exact_falls_back(void **state)
 {
@@ -684,8 +678,7 @@ static void search_looks_at_each_move_once(void **state)
     dh_pair_plan_destroy(plan);
 }
 
-/* ---- refusals
- * --------------------------------------------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 static void broken_problems_are_refused(void **state)
 {

@@ -5,8 +5,7 @@
 #define MAX_P 16
 #define MAX_M 64
 
-/* ---- published schedule of the W shape ---------------------------------------------------------
- */
+/* ---- published schedule of the W shape ------------------------------------------------------ */
 
 /* A cell in the notation of the figure: micro-batches from 1, chunk 1 is the up leg. */
 static void figure_cell(const dh_schedule *s, const dh_pipe_slot *slot, char *text, size_t cap)
@@ -92,8 +91,7 @@ static void draws_as_published(void **state)
     }
 }
 
-/* ---- every row, all sizes
- * -------------------------------------------------------------------------- */
+/* ---- every row, all sizes ------------------------------------------------------------------- */
 
 /* Stated bounds on activations of rank g, in virtual stages. */
 typedef struct bound {
@@ -257,8 +255,7 @@ static void all_rows_valid_and_bounded(void **state)
     }
 }
 
-/* ---- corruptions
- * ------------------------------------------------------------------------------------ */
+/* ---- corruptions ---------------------------------------------------------------------------- */
 
 /* The plainest possible executor: sweep all ranks until nothing moves. */
 static bool naive_execution_completes(const dh_schedule *s)

@@ -1,8 +1,7 @@
 /* Pipeline schedules as text: CSV out and in, rows by name, layers shared by stages. */
 #include "schedules.h"
 
-/* ---- CSV
- * ---------------------------------------------------------------------------------------------- */
+/* ---- CSV ------------------------------------------------------------------------------------ */
 
 static void assert_same_slots(const dh_schedule *a, const dh_schedule *b)
 {
@@ -179,8 +178,7 @@ static void csv_files(void **state)
     assert_ok(&ctx, dh_dir_remove(&ctx, dir));
 }
 
-/* ---- rows by name, sizes
- * -------------------------------------------------------------------------------- */
+/* ---- rows by name, sizes -------------------------------------------------------------------- */
 
 static void rows_say_why_not(void **state)
 {

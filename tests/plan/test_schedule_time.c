@@ -1,8 +1,7 @@
 /* Pipeline schedules against the clock: closed formulas, published rates, a timeline by hand. */
 #include "schedules.h"
 
-/* ---- timing
- * ---------------------------------------------------------------------------------------- */
+/* ---- timing --------------------------------------------------------------------------------- */
 
 static dh_schedule_timing time_with(const dh_schedule *s, const dh_schedule_costs *costs)
 {
@@ -161,8 +160,7 @@ static void timing_by_hand(void **state)
     dh_schedule_destroy(s);
 }
 
-/* ---- published bubble rates
- * ------------------------------------------------------------------------ */
+/* ---- published bubble rates ----------------------------------------------------------------- */
 
 typedef struct rates_row {
     char model[16];

@@ -163,8 +163,7 @@ static void rings_verify_and_overlap(void **state)
                 }
 }
 
-/* ---- tensor parallelism in rings ---------------------------------------------------------------
- */
+/* ---- tensor parallelism in rings ------------------------------------------------------------ */
 
 static dh_program *build_split(int64_t tp, int64_t rank, dh_recompute_kind recompute,
                                const char *strategy)

@@ -2,8 +2,7 @@
  * reduced and full verification agree. */
 #include "meshes.h"
 
-/* ---- faults -------------------------------------------------------------------------------------
- */
+/* ---- faults --------------------------------------------------------------------------------- */
 
 static bool communicates(const dh_program *p, uint32_t i)
 {
@@ -186,8 +185,7 @@ static void faults_are_found_and_named(void **state)
             }
 }
 
-/* ---- reduced and full -------------------------------------------------------------------------
- */
+/* ---- reduced and full ----------------------------------------------------------------------- */
 
 static dh_status verify_reduced(dh_ctx *ctx, const mesh_programs *m, const dh_rank_classes *c)
 {
@@ -252,8 +250,7 @@ static void reduced_agrees_with_full(void **state)
     assert_true(n_failed > 40);
 }
 
-/* ---- messages
- * ------------------------------------------------------------------------------------ */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 static uint32_t find(const dh_program *p, dh_op_type type)
 {

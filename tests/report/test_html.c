@@ -30,8 +30,7 @@ static const char trace[] =
     "{\"ph\": \"C\", \"name\": \"memory\", \"pid\": 0, \"ts\": %d, \"args\": {\"activations\": 7, "
     "\"scratch\": 8}}]}\n";
 
-/* ---- folders and pages ------------------------------------------------------------------------
- */
+/* ---- folders and pages ---------------------------------------------------------------------- */
 
 static const char *in_dir(const char *name)
 {
@@ -126,8 +125,7 @@ static size_t count(const char *text, const char *part)
     return n;
 }
 
-/* ---- what is said -----------------------------------------------------------------------------
- */
+/* ---- what is said --------------------------------------------------------------------------- */
 
 static void a_trace_becomes_columns(void **state)
 {
@@ -279,8 +277,7 @@ static void a_profile_becomes_a_matrix(void **state)
     json_decref(data);
 }
 
-/* ---- what must not break it ---------------------------------------------------------------------
- */
+/* ---- what must not break it ----------------------------------------------------------------- */
 
 /* Two script elements and no more, whatever names say; and the names arrive whole. */
 static void names_cannot_end_the_data(void **state)
@@ -350,8 +347,7 @@ static void a_cut_line_is_not_an_error(void **state)
     json_decref(data);
 }
 
-/* ---- what is refused
- * ------------------------------------------------------------------------------ */
+/* ---- what is refused ------------------------------------------------------------------------ */
 
 static const struct {
     const char *file, *text, *says;

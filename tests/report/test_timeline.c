@@ -265,8 +265,7 @@ static void random_steps_as_counted(void **state)
     assert_true(sum.hidden_ns > 0 && sum.idle_ns > 0);
 }
 
-/* ---- the rest ----------------------------------------------------------------------------------
- */
+/* ---- the rest ------------------------------------------------------------------------------- */
 
 static void share_of_the_hidden(void **state)
 {

@@ -207,8 +207,7 @@ static void orders_are_put_right(void **state)
     }
 }
 
-/* ---- real layers -------------------------------------------------------------------------------
- */
+/* ---- real layers ---------------------------------------------------------------------------- */
 
 /* Times drawn by operator, shares lost beside each other by pair. */
 typedef struct drawn {
@@ -331,8 +330,7 @@ static void policies_order_real_layers(void **state)
     }
 }
 
-/* ---- the cache ----------------------------------------------------------------------------------
- */
+/* ---- the cache ------------------------------------------------------------------------------ */
 
 static void orders_are_remembered(void **state)
 {

@@ -20,8 +20,7 @@ static double share_of(const char *out, const char *op)
     return share;
 }
 
-/* ---- losses ------------------------------------------------------------------------------------
- */
+/* ---- losses --------------------------------------------------------------------------------- */
 
 typedef struct comparison {
     const char *settings;
@@ -95,8 +94,7 @@ static void a_mixtral_trains_alike(void **state)
     rings_train_alike("mixtral", RUN_EXPERTS, list, DH_COUNTOF(list));
 }
 
-/* ---- the same bits
- * ------------------------------------------------------------------------------- */
+/* ---- the same bits -------------------------------------------------------------------------- */
 
 static void a_run_repeats_bit_for_bit(void **state)
 {
@@ -128,8 +126,7 @@ static void other_meshes_are_left_alone(void **state)
     assert_true(run_same_bytes(out[0], out[1], 20));
 }
 
-/* ---- entry
- * ------------------------------------------------------------------------------------------ */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 int main(void)
 {

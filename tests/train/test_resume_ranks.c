@@ -92,8 +92,7 @@ static void the_same_mesh_goes_on_bit_for_bit(void **state)
     }
 }
 
-/* ---- what is in the files ---------------------------------------------------------------------
- */
+/* ---- what is in the files ------------------------------------------------------------------- */
 
 /* Largest difference of a checkpoint file's tensors, over element plus root mean square. */
 static double tensors_distance(const char *out_a, const char *out_b, int step, const char *file)
@@ -306,8 +305,7 @@ static void another_job_is_refused_by_all_ranks(void **state)
     remove_run(out);
 }
 
-/* ---- entry --------------------------------------------------------------------------------------
- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 int main(void)
 {

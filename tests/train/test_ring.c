@@ -271,8 +271,7 @@ static void rings_are_one_attention(void **state)
         for (int64_t cp = 2; cp <= 4; cp++) check_ring(&seed, &shapes[i], cp, i % 2 ? 4 : 1);
 }
 
-/* ---- training steps over ranks -----------------------------------------------------------------
- */
+/* ---- training steps over ranks -------------------------------------------------------------- */
 
 enum { SEQ = 32, SAMPLES = 4, STEPS = 3, MAX_RANKS = 8 };
 

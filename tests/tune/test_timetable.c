@@ -78,8 +78,7 @@ static void each_trainable_row(check_row *check)
     assert_true(n_checked >= 10);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------
- */
+/* ---- tests ---------------------------------------------------------------------------------- */
 
 static void same_as_schedule_time(const dh_schedule_row *row, int32_t p)
 {

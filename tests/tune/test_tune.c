@@ -149,8 +149,7 @@ static void test_parts_add_up(void **state)
     close_setup(&s);
 }
 
-/* ---- memory and refusals
- * -------------------------------------------------------------------------- */
+/* ---- memory and refusals -------------------------------------------------------------------- */
 
 static void test_what_does_not_fit_says_why(void **state)
 {
@@ -204,8 +203,7 @@ static void test_refused_inputs(void **state)
     close_setup(&s);
 }
 
-/* ---- what is fixed, what is applied
- * ---------------------------------------------------------------- */
+/* ---- what is fixed, what is applied --------------------------------------------------------- */
 
 static void test_fixed_values_stay(void **state)
 {

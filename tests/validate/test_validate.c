@@ -143,8 +143,7 @@ static void test_groups(void **state)
     dh_arena_destroy(v.arena);
 }
 
-/* ---- jobs of the DHelix paper ------------------------------------------------------------------
- */
+/* ---- jobs of the DHelix paper --------------------------------------------------------------- */
 
 static double step_of(const dh_cluster *cluster, dh_paper_job *job, bool megatron, bool whole)
 {
@@ -189,8 +188,7 @@ static void test_extrapolation(void **state)
     dh_arena_destroy(arena);
 }
 
-/* ---- Megatron-LM jobs -------------------------------------------------------------------------
- */
+/* ---- Megatron-LM jobs ----------------------------------------------------------------------- */
 
 static const dh_megatron_job small = {.heads = 16,
                                       .hidden = 2048,

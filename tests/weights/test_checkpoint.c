@@ -294,8 +294,7 @@ static void damage_is_explained(void **state)
     assert_ok(&ctx, dh_dir_remove(&ctx, run));
 }
 
-/* ---- faults ------------------------------------------------------------------------------------
- */
+/* ---- faults --------------------------------------------------------------------------------- */
 
 /* End the process before every system call that changes anything, in turn: the
  * newest intact checkpoint is the old or the new one, and the next save cleans up. */
@@ -434,8 +433,7 @@ static void small_file_system(void **state)
     assert_int_equal(n_tmp, 0);
 }
 
-/* ---- several processes
- * --------------------------------------------------------------------------- */
+/* ---- several processes ---------------------------------------------------------------------- */
 
 /* Two writers of one run at once: each cleans up only after the dead. */
 static void living_writers_are_left_alone(void **state)

@@ -418,8 +418,7 @@ static void bad_indexes(void **state)
     assert_ok(&ctx, dh_dir_remove(&ctx, dir));
 }
 
-/* ---- .bin files -------------------------------------------------------------------------------
- */
+/* ---- .bin files ----------------------------------------------------------------------------- */
 
 enum { LLMC_V = 11, LLMC_PADDED = 16, LLMC_T = 6, LLMC_L = 2, LLMC_C = 4 };
 

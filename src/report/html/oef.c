@@ -30,8 +30,7 @@ static void write_matrix(const char *const *rows, int32_t n_rows, const char *co
     out_close(out, '}');
 }
 
-/* ---- a CSV file -------------------------------------------------------------------------------
- */
+/* ---- a CSV file ----------------------------------------------------------------------------- */
 
 static dh_status write_csv(dh_ctx *ctx, const char *path, json_out *out)
 {
@@ -42,8 +41,7 @@ static dh_status write_csv(dh_ctx *ctx, const char *path, json_out *out)
     return DH_OK;
 }
 
-/* ---- a profile --------------------------------------------------------------------------------
- */
+/* ---- a profile ------------------------------------------------------------------------------ */
 
 /* Operators of one side of the pairs, by their place among the matrix's rows or columns. */
 typedef struct side {
@@ -110,8 +108,7 @@ static dh_status write_profile(dh_ctx *ctx, const char *path, json_out *out)
     return st;
 }
 
-/* ---- entry ------------------------------------------------------------------------------------
- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 static const struct {
     const char *file;

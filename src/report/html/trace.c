@@ -48,8 +48,7 @@ static dh_status find_kind(dh_ctx *ctx, traces *t, const json_t *e, int32_t *kin
     return ok ? DH_OK : no_memory(ctx);
 }
 
-/* ---- reading a file ---------------------------------------------------------------------------
- */
+/* ---- reading a file ------------------------------------------------------------------------- */
 
 static int32_t small_arg(const json_t *e, const char *key)
 {
@@ -149,8 +148,7 @@ static dh_status read_file(dh_ctx *ctx, const dh_run_folder *run, traces *t, int
     return st;
 }
 
-/* ---- which files, and one clock ---------------------------------------------------------------
- */
+/* ---- which files, and one clock ------------------------------------------------------------- */
 
 static int ascending(const void *x, const void *y)
 {
@@ -205,8 +203,7 @@ static void align(traces *t)
     }
 }
 
-/* ---- entry ------------------------------------------------------------------------------------
- */
+/* ---- entry ---------------------------------------------------------------------------------- */
 
 static void free_traces(traces *t)
 {

@@ -6,8 +6,7 @@
  * each from the one before it. So an instruction takes about 15 bytes of the page. */
 #include "report/html/trace.h"
 
-/* ---- writing -----------------------------------------------------------------------------------
- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 typedef int64_t (*event_field)(const event *e, const event *previous);
 

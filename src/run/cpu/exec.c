@@ -223,8 +223,7 @@ dh_status dh_cpu_exec_create(dh_ctx *ctx, const dh_program *program, dh_slab *sl
     return DH_OK;
 }
 
-/* ---- order between streams --------------------------------------------------------------------
- */
+/* ---- order between streams ------------------------------------------------------------------ */
 
 /* The lock orders this behind a sleeper's last look; signalled after it, since a thread that wakes
  * on this core would only meet the lock, and sleep until this one is preempted. */
@@ -312,8 +311,7 @@ static void complete(dh_exec *e, stream *s)
     }
 }
 
-/* ---- instructions
- * ---------------------------------------------------------------------------------- */
+/* ---- instructions --------------------------------------------------------------------------- */
 
 static void *operand_address(stream *s, const dh_operand *o)
 {
@@ -479,8 +477,7 @@ static dh_status run_compute(dh_ctx *ctx, dh_exec *e)
     return DH_OK;
 }
 
-/* ---- a step
- * ------------------------------------------------------------------------------------------- */
+/* ---- a step --------------------------------------------------------------------------------- */
 
 static void begin(dh_exec *e, const dh_step *step)
 {

@@ -82,8 +82,7 @@ static dh_status run_load(dh_ctx *ctx, const dh_cpu_call *c)
     return st;
 }
 
-/* ---- embedding ----------------------------------------------------------------------------------
- */
+/* ---- embedding ------------------------------------------------------------------------------ */
 
 static dh_status run_embed(dh_ctx *ctx, const dh_cpu_call *c)
 {
@@ -110,8 +109,7 @@ static dh_status run_embed_grad(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-/* ---- norm ---------------------------------------------------------------------------------------
- */
+/* ---- norm ----------------------------------------------------------------------------------- */
 
 static dh_status run_norm(dh_ctx *ctx, const dh_cpu_call *c)
 {
@@ -137,8 +135,7 @@ static dh_status run_norm_wgrad(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-/* ---- linear
- * --------------------------------------------------------------------------------------- */
+/* ---- linear --------------------------------------------------------------------------------- */
 
 /* A weight in float32 (a router's) makes the product one of float32: rows of another type
  * are widened into scratch before it, or narrowed out of scratch behind it. */
@@ -287,8 +284,7 @@ static dh_status run_bias_grad(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-/* ---- attention
- * ---------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------ */
 
 /* Angles for every position the program can see; made once, read by all layers. */
 static dh_status prepare_rope(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
@@ -411,8 +407,7 @@ static dh_status run_attn_cached(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-/* ---- pointwise
- * ------------------------------------------------------------------------------------------ */
+/* ---- pointwise ------------------------------------------------------------------------------ */
 
 static dh_status run_residual(dh_ctx *ctx, const dh_cpu_call *c)
 {

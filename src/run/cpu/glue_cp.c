@@ -134,8 +134,7 @@ static void scatter_lse(const dh_graph *g, const dh_ring_part *part, const float
                (size_t)part->n_q * sizeof *some);
 }
 
-/* ---- forward --------------------------------------------------------------------------------
- */
+/* ---- forward -------------------------------------------------------------------------------- */
 
 static bool narrows(const dh_graph *g, const dh_op *op)
 {
@@ -202,8 +201,7 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-/* ---- backward ---------------------------------------------------------------------------------
- */
+/* ---- backward ------------------------------------------------------------------------------- */
 
 size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op)
 {
