@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Build and test everything, from a clean clone on a bare Debian 12.
 #
-#   ./test.sh            release tests, address+undefined and thread sanitizers, short fuzzing
+#   ./test.sh            release tests; the shorter ones again under address+undefined and thread
+#                        sanitizers
 #   ./test.sh --quick    release tests only
-#   ./test.sh --full     also the long tests (label "full") and 5 minutes of fuzzing per target
+#   ./test.sh --ci       also those labelled "long" under sanitizers, and fuzzing, 10 s a target
+#   ./test.sh --full     also the tests labelled "full", and 5 minutes of fuzzing a target
 #   ./test.sh --no-install   do not install missing packages
 #
 # Logs lie in build/. The last line counts what passed and failed; the exit
@@ -11,21 +13,26 @@
 source "$(dirname "$0")/scripts/env.sh"
 
 quick=false
+ci=false
 full=false
 install=true
 for arg in "$@"; do
     case $arg in
         --quick) quick=true ;;
+        --ci) ci=true ;;
         --full) full=true ;;
         --no-install) install=false ;;
-        *) die "unknown option $arg (--quick, --full, --no-install)" ;;
+        *) die "unknown option $arg (--quick, --ci, --full, --no-install)" ;;
     esac
 done
 fuzz_seconds=10
 skip_labels='^full$'
+skip_sanitized='^(full|long)$'
+if $ci; then skip_sanitized=$skip_labels; fi
 if $full; then
     fuzz_seconds=300
     skip_labels='^$'
+    skip_sanitized=$skip_labels
 fi
 
 passed=0
@@ -71,7 +78,7 @@ test_asan() {
         count 0 1 "build asan"
         return
     fi
-    run_ctest asan -LE "$skip_labels|^(install|browser)\$"
+    run_ctest asan -LE "$skip_sanitized|^(install|browser)\$"
 }
 
 test_tsan() {
@@ -83,7 +90,7 @@ test_tsan() {
         return
     fi
     # The limit holds even where the program asks for more.
-    OMP_THREAD_LIMIT=1 run_ctest tsan -L '^(tsan|comm)$' -LE "$skip_labels|^mpi\$"
+    OMP_THREAD_LIMIT=1 run_ctest tsan -L '^(tsan|comm)$' -LE "$skip_sanitized|^mpi\$"
 }
 
 # fuzz_one <executable>: a bounded run from the seeds; new inputs stay in build/.
@@ -123,7 +130,7 @@ test_release
 if ! $quick; then
     test_asan
     test_tsan
-    test_fuzz
+    if $ci || $full; then test_fuzz; fi
 fi
 
 say "summary"
