@@ -51,7 +51,7 @@ ABLATION = [
 # Rows that are no strategy: "unhidden" runs one operator at a time, whatever its stream.
 ROWS = {"unhidden": "strategy=sequential overlap.barriers=full"}
 FIELDS = ["mesh", "share", "gbps", "strategy", "tokens_per_s", "speedup", "step_ms", "hidden",
-          "dependency_ms", "contention_ms", "tail_ms", "other_ms", "idle_ms", "slab_mb",
+          "dependency_ms", "contention_ms", "tail_ms", "other_ms", "bubble_ms", "partners_ms", "idle_ms", "slab_mb",
           "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "predicted_hidden", "loss_error"]
 
 
@@ -111,6 +111,7 @@ def train(args, mesh, gbps, settings):
            "tokens_per_s": statistics.median(s["tokens_per_s"] for s in timed),
            "compute_ms": times["compute_ms"] / n, "local_ms": times["local_ms"] / n,
            "cross_ms": times["cross_ms"] / n, "idle_ms": times["idle_ms"] / n,
+           "bubble_ms": times["bubble_ms"] / n, "partners_ms": times["partners_ms"] / n,
            "hidden": summary["hidden_share"],
            "slab_mb": summary.get("slab_planned_bytes", steps[-1].get("slab_bytes", 0)) / 1e6}
     for cause, ms in times["exposed_by_ms"].items():
@@ -126,7 +127,7 @@ def predict(args, mesh, gbps, settings):
         job = write_job(args, mesh, Path(name))
         found = json.loads(dhelix(args, "simulate", [*words_of(args, mesh, gbps, settings, job), "--json"]))
     rows = found.get("strategies", [found])
-    return rows[0]["step_ms"], rows[0]["recorded_hidden_share"]
+    return rows[0]["step_ms"], rows[0]["hidden_share"]
 
 
 def profile(args, mesh, gbps):
@@ -180,11 +181,12 @@ def print_row(row, head):
         print(f"\n{row['mesh']}, communication {row['share']} % of a step that hides none "
               f"(links paced to {row['gbps']:.2f} Gbit/s)\n"
               f"{'':<16}{'tokens/s':>9}{'speed-up':>9}{'step ms':>9}{'hidden':>8}{'depend.':>8}"
-              f"{'content.':>9}{'tail':>6}{'other':>7}{'idle':>6}{'slab MB':>9}{'':>7}{'bound ms':>9}{'predicted':>16}")
+              f"{'content.':>9}{'tail':>6}{'other':>7}{'bubble':>7}{'late':>6}{'idle':>6}{'slab MB':>9}{'':>7}{'bound ms':>9}{'predicted':>16}")
     predicted = f"{row['predicted_ms']:>8.0f} {row['prediction_error']:+.0%}, {row['predicted_hidden']:.0%}" if row["predicted_ms"] else ""
     print(f"{row['strategy']:<16}{row['tokens_per_s']:>9.0f}{row['speedup']:>9.2f}{row['step_ms']:>9.0f}"
           f"{row['hidden']:>8.0%}{row['dependency_ms']:>8.0f}{row['contention_ms']:>9.0f}"
-          f"{row['tail_ms']:>6.0f}{row['other_ms']:>7.0f}{row['idle_ms']:>6.0f}{row['slab_mb']:>9.1f}"
+          f"{row['tail_ms']:>6.0f}{row['other_ms']:>7.0f}{row['bubble_ms']:>7.0f}"
+          f"{row['partners_ms']:>6.0f}{row['idle_ms']:>6.0f}{row['slab_mb']:>9.1f}"
           f"{row['slab_over_first'] - 1:>+7.1%}{row['bound_ms']:>9.0f}{predicted:>16}", flush=True)
 
 

@@ -186,9 +186,11 @@ dh_operand dh_program_piece(const dh_program *program, dh_operand o);
  * other tokens of them: they sum gradients, and the distributed optimizer shards over them. */
 dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block);
 
-/* When an instruction ran, in nanoseconds of any clock. */
+/* When an instruction ran, in nanoseconds of any clock. A communication begins when its rank
+ * reaches it, and moves data once all its partners have come: from met_ns on. Of computation, and
+ * where it cannot be known (mpi), met_ns is start_ns. */
 typedef struct dh_span {
-    int64_t start_ns, end_ns;
+    int64_t start_ns, met_ns, end_ns;
 } dh_span;
 
 /* ---- building -------------------------------------------------------------------------------- */

@@ -79,15 +79,9 @@ typedef struct dh_sim_rank {
     int64_t n_ranks; /* that it stands for, itself included */
     int64_t stage;   /* of the pipeline */
     const dh_program *program;
-    const dh_span *spans;  /* by instruction, as a backend would record them: a
-                            * communication's begins when the rank reaches it */
-    const int64_t *met_ns; /* by instruction: when it began to run; of a communication when
-                            * all partners had come, else the start */
-    dh_timeline times;     /* of spans */
-    dh_timeline transfers; /* the same, but communication counts from met_ns on */
-    int64_t bubble_ns;     /* the compute stream stood still, its next instruction needing a
-                            * communication that waited for ranks of other stages */
-    double flops;          /* of GEMMs and attention in a step, recomputed ones included */
+    const dh_span *spans; /* by instruction */
+    dh_timeline times;    /* of spans */
+    double flops;         /* of GEMMs and attention in a step, recomputed ones included */
     dh_sim_memory memory;
 } dh_sim_rank;
 

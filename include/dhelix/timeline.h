@@ -10,9 +10,10 @@
 extern "C" {
 #endif
 
-/* Why the compute stream did nothing while a communication ran. "Next" is the next
- * instruction of the compute stream. A communication's time includes the wait for its
- * partners, so another rank's lateness shows as dependency. */
+/* Why the compute stream did nothing while a transfer ran. "Next" is the next instruction of the
+ * compute stream. A communication runs from dh_span.met_ns on; its wait for partners before
+ * that is no transfer, nothing can hide it, and it counts apart (dh_waiting). Where it is not
+ * known it is in the transfer's time, and another rank's lateness shows as dependency. */
 typedef enum dh_exposure {
     DH_EXPOSED_DEPENDENCY, /* next waits for this communication, directly or through others */
     DH_EXPOSED_CONTENTION, /* next waits for a later one of the same stream: this is in its way */
@@ -23,29 +24,41 @@ typedef enum dh_exposure {
 /* "dependency", ... */
 const char *dh_exposure_name(dh_exposure cause);
 
+/* For whom the rank stood still: nothing ran, and next, or the end of the step, waits for a
+ * communication whose partners have not all come, directly or through others. */
+typedef enum dh_waiting {
+    DH_WAITS_STAGES,   /* it spans pipeline stages: the bubble */
+    DH_WAITS_PARTNERS, /* ranks of its own stage that are late */
+    DH_N_WAITING
+} dh_waiting;
+/* "bubble", "partners" */
+const char *dh_waiting_name(dh_waiting what);
+
 /* Nanoseconds of one rank's step, or of several added up. Exactly
  *   span = busy[compute] + exposed + idle
- *   hidden + exposed = time in which a communication ran, on one stream or both
+ *   hidden + exposed = time in which a transfer ran, on one stream or both
  *   exposed = sum of exposed_by
- * Of two communications that run at once, the cause that comes first counts. */
+ *   idle = sum of waits + what launching took, and cores that were not given
+ * Of two communications at once, the cause that comes first counts. */
 typedef struct dh_timeline {
     int64_t span_ns;              /* first start to last end */
     int64_t busy_ns[DH_N_STREAM]; /* by stream */
-    int64_t hidden_ns;            /* a communication and a computation ran */
-    int64_t exposed_ns;           /* a communication ran, the compute stream did not */
+    int64_t hidden_ns;            /* a transfer and a computation ran */
+    int64_t exposed_ns;           /* a transfer ran, the compute stream did not */
     int64_t exposed_by_ns[DH_N_EXPOSURE];
-    int64_t idle_ns; /* nothing ran on any stream */
+    int64_t idle_ns; /* no computation and no transfer on any stream */
+    int64_t waits_ns[DH_N_WAITING];
 } dh_timeline;
 
 /* in        spans: one for each instruction of the program
  * out       set only on DH_OK; all 0 for an empty program
- * errors    DH_EINVAL a span ends before it starts, or starts before the stream's previous
- *           one ended; an instruction waits for a later one; DH_ENOMEM
- * cost      O(instructions + waits): streams run in order, so spans come sorted; pure */
+ * errors    DH_EINVAL a span ends before it starts, meets outside itself, or starts before the
+ * stream's previous one ended; an instruction waits for a later one; DH_ENOMEM cost O(instructions
+ * + waits): streams run in order, so spans come sorted; pure */
 dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
                              dh_timeline *timeline);
 void dh_timeline_add(dh_timeline *sum, const dh_timeline *one);
-/* Hidden part of the time in which communication ran; 0 where none did. */
+/* Hidden part of the time in which transfers ran; 0 where none did. */
 double dh_timeline_hidden_share(const dh_timeline *timeline);
 
 /* Bytes of a rank's transient buffers alive from at_ns until the next point's. */
@@ -66,7 +79,8 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
 /* The step in Chrome's trace event format (JSON object form): process = rank, thread =
  * stream, a complete event for each instruction; name: operator; cat: phase; args:
  * instruction, kind of block, output tensor, group of ranks or pipeline rank it communicates
- * with, micro-batch, layer, flops of computation, bytes of its operands; and counter events
+ * with, how long it waited for partners, micro-batch, layer, flops of computation, bytes of its
+ * operands; and counter events
  * "memory": activations and scratch alive, in bytes. The object's "otherData" has the rank, the
  * bytes planned for it and those of each persistent kind. Times are those of the monotonic clock in
  * microseconds, so that files of ranks on one machine join into one trace: jq -s '{traceEvents:

@@ -11,28 +11,26 @@ typedef struct figures {
     double model_flops_per_s, hardware_flops_per_s;               /* of a device */
     double compute_ns, hidden_ns, exposed_ns, idle_ns, bubble_ns; /* of a rank, on average */
     double exposed_by_ns[DH_N_EXPOSURE];
-    double recorded_hidden_share; /* waits for partners counted as communication */
-    uint64_t peak_bytes;          /* most of any rank */
+    double partners_ns;  /* of idle_ns, as bubble_ns is */
+    uint64_t peak_bytes; /* most of any rank */
 } figures;
 
 static figures figures_of(const dh_sim *sim)
 {
     figures f = {.step_s = (double)sim->step_ns * 1e-9};
-    dh_timeline recorded = {0};
     for (size_t k = 0; k < sim->n_classes; k++) {
         const dh_sim_rank *r = &sim->ranks[k];
         const double share = (double)r->n_ranks / (double)sim->n_ranks;
-        f.compute_ns += share * (double)r->transfers.busy_ns[DH_STREAM_COMPUTE];
-        f.hidden_ns += share * (double)r->transfers.hidden_ns;
-        f.exposed_ns += share * (double)r->transfers.exposed_ns;
-        f.idle_ns += share * (double)r->transfers.idle_ns;
-        f.bubble_ns += share * (double)r->bubble_ns;
+        f.compute_ns += share * (double)r->times.busy_ns[DH_STREAM_COMPUTE];
+        f.hidden_ns += share * (double)r->times.hidden_ns;
+        f.exposed_ns += share * (double)r->times.exposed_ns;
+        f.idle_ns += share * (double)r->times.idle_ns;
+        f.bubble_ns += share * (double)r->times.waits_ns[DH_WAITS_STAGES];
+        f.partners_ns += share * (double)r->times.waits_ns[DH_WAITS_PARTNERS];
         for (int i = 0; i < DH_N_EXPOSURE; i++)
-            f.exposed_by_ns[i] += share * (double)r->transfers.exposed_by_ns[i];
+            f.exposed_by_ns[i] += share * (double)r->times.exposed_by_ns[i];
         f.peak_bytes = DH_MAX(f.peak_bytes, r->memory.peak_bytes);
-        dh_timeline_add(&recorded, &r->times);
     }
-    f.recorded_hidden_share = dh_timeline_hidden_share(&recorded);
     const double device_s = f.step_s * (double)sim->n_ranks;
     if (device_s <= 0) return f;
     f.tokens_per_s = (double)sim->tokens / f.step_s;
@@ -103,19 +101,19 @@ static void print_communication(const figures *f, dh_str *out)
         if (f->exposed_by_ns[i] > 0)
             dh_str_printf(out, "; %s %s", dh_exposure_name((dh_exposure)i),
                           dh_format_ns(hidden, sizeof hidden, f->exposed_by_ns[i]));
-    dh_str_printf(out, "\n  %-20s %s idle, %s of it bubble (%.1f %% of the step)\n", "waiting",
+    dh_str_printf(out, "\n  %-20s %s idle, %s of it bubble (%.1f %% of the step), ", "waiting",
                   dh_format_ns(hidden, sizeof hidden, f->idle_ns),
                   dh_format_ns(exposed, sizeof exposed, f->bubble_ns),
                   percent(f->bubble_ns * 1e-9, f->step_s));
-    dh_str_printf(out, "  %-20s %.1f %% hidden, waits for partners counted as communication\n",
-                  "as runs record it", 100 * f->recorded_hidden_share);
+    dh_str_printf(out, "%s for partners that are late\n",
+                  dh_format_ns(hidden, sizeof hidden, f->partners_ns));
 }
 
 static void print_stage(const dh_sim_rank *r, dh_str *out)
 {
-    const double ns[] = {(double)r->transfers.busy_ns[DH_STREAM_COMPUTE],
-                         (double)r->transfers.exposed_ns, (double)r->transfers.idle_ns,
-                         (double)r->bubble_ns, (double)r->transfers.hidden_ns};
+    const double ns[] = {(double)r->times.busy_ns[DH_STREAM_COMPUTE], (double)r->times.exposed_ns,
+                         (double)r->times.idle_ns, (double)r->times.waits_ns[DH_WAITS_STAGES],
+                         (double)r->times.hidden_ns};
     char text[32];
     dh_str_printf(out, "%5lld %7lld", (long long)r->stage, (long long)r->rank);
     for (size_t i = 0; i < DH_COUNTOF(ns); i++)
@@ -134,8 +132,8 @@ static bool is_shown(const dh_sim *sim, size_t k)
 {
     const dh_sim_rank *r = &sim->ranks[k], *first = r;
     while (first > sim->ranks && first[-1].stage == r->stage) first--;
-    const double own = (double)r->transfers.busy_ns[DH_STREAM_COMPUTE];
-    const double usual = (double)first->transfers.busy_ns[DH_STREAM_COMPUTE];
+    const double own = (double)r->times.busy_ns[DH_STREAM_COMPUTE];
+    const double usual = (double)first->times.busy_ns[DH_STREAM_COMPUTE];
     return r == first || own > 1.01 * usual || own < .99 * usual;
 }
 
@@ -259,13 +257,14 @@ static json_t *stage_json(const dh_sim_rank *r)
     if (!stage) return NULL;
     if (m->slab_bytes > 0)
         json_object_set_new(stage, "planned_bytes", json_integer((json_int_t)m->slab_bytes));
-    set_ms(stage, "compute_ms", (double)r->transfers.busy_ns[DH_STREAM_COMPUTE]);
-    set_ms(stage, "local_ms", (double)r->transfers.busy_ns[DH_STREAM_LOCAL]);
-    set_ms(stage, "cross_ms", (double)r->transfers.busy_ns[DH_STREAM_CROSS]);
-    set_ms(stage, "hidden_ms", (double)r->transfers.hidden_ns);
-    set_ms(stage, "exposed_ms", (double)r->transfers.exposed_ns);
-    set_ms(stage, "idle_ms", (double)r->transfers.idle_ns);
-    set_ms(stage, "bubble_ms", (double)r->bubble_ns);
+    set_ms(stage, "compute_ms", (double)r->times.busy_ns[DH_STREAM_COMPUTE]);
+    set_ms(stage, "local_ms", (double)r->times.busy_ns[DH_STREAM_LOCAL]);
+    set_ms(stage, "cross_ms", (double)r->times.busy_ns[DH_STREAM_CROSS]);
+    set_ms(stage, "hidden_ms", (double)r->times.hidden_ns);
+    set_ms(stage, "exposed_ms", (double)r->times.exposed_ns);
+    set_ms(stage, "idle_ms", (double)r->times.idle_ns);
+    set_ms(stage, "bubble_ms", (double)r->times.waits_ns[DH_WAITS_STAGES]);
+    set_ms(stage, "partners_ms", (double)r->times.waits_ns[DH_WAITS_PARTNERS]);
     return stage;
 }
 
@@ -305,10 +304,10 @@ static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
         json_array_append_new(stages, stage_json(&s->sim->ranks[k]));
     json_t *one = json_pack(
         "{ss sf sf sf sf sf so sf sI so so}", "strategy", s->strategy, "step_ms", f.step_s * 1e3,
-        "tokens_per_s", f.tokens_per_s, "hidden_share", hidden_percent(&f) / 100,
-        "recorded_hidden_share", f.recorded_hidden_share, "bubble_ms", f.bubble_ns * 1e-6,
-        "exposed_by_ms", causes_json(&f), "idle_ms", f.idle_ns * 1e-6, "peak_bytes",
-        (json_int_t)f.peak_bytes, "solo_ms_by_source", sources_json(s->sim), "stages", stages);
+        "tokens_per_s", f.tokens_per_s, "hidden_share", hidden_percent(&f) / 100, "bubble_ms",
+        f.bubble_ns * 1e-6, "partners_ms", f.partners_ns * 1e-6, "exposed_by_ms", causes_json(&f),
+        "idle_ms", f.idle_ns * 1e-6, "peak_bytes", (json_int_t)f.peak_bytes, "solo_ms_by_source",
+        sources_json(s->sim), "stages", stages);
     if (!one) return NULL;
     set_ms(one, "compute_ms", f.compute_ns);
     set_ms(one, "hidden_ms", f.hidden_ns);

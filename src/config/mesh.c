@@ -146,6 +146,11 @@ const char *dh_group_doc(dh_group_kind group)
     return (unsigned)group < DH_N_GROUPS ? group_rows[group].doc : "?";
 }
 
+bool dh_group_spans_stages(dh_group_kind group)
+{
+    return (unsigned)group < DH_N_GROUPS && (group_rows[group].axes >> DH_MESH_PP & 1u);
+}
+
 dh_group_kind dh_group_parse(const char *name)
 {
     for (int g = 0; g < DH_N_GROUPS; g++)

@@ -30,7 +30,8 @@ static void touch(const dh_program *p, dh_span *lives, uint32_t buffer, const dh
 /* lives [buffers]; of a buffer that nothing touches the start lies behind the end. */
 static void find_lives(const dh_program *p, const dh_span *spans, dh_span *lives)
 {
-    for (size_t b = 0; b < p->buffers.n; b++) lives[b] = (dh_span){INT64_MAX, INT64_MIN};
+    for (size_t b = 0; b < p->buffers.n; b++)
+        lives[b] = (dh_span){.start_ns = INT64_MAX, .end_ns = INT64_MIN};
     for (uint32_t i = 0; i < p->instrs.n; i++) {
         const dh_instr *instr = &p->instrs.at[i];
         const dh_op_info *info = dh_op_info_of(dh_instr_op(p, instr)->type);

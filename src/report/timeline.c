@@ -15,9 +15,17 @@ static const char *const exposure_names[DH_N_EXPOSURE] = {[DH_EXPOSED_DEPENDENCY
                                                           [DH_EXPOSED_TAIL] = "tail",
                                                           [DH_EXPOSED_OTHER] = "other"};
 
+static const char *const waiting_names[DH_N_WAITING] = {
+    [DH_WAITS_STAGES] = "bubble", [DH_WAITS_PARTNERS] = "partners"};
+
 const char *dh_exposure_name(dh_exposure cause)
 {
     return (unsigned)cause < DH_N_EXPOSURE ? exposure_names[cause] : "?";
+}
+
+const char *dh_waiting_name(dh_waiting what)
+{
+    return (unsigned)what < DH_N_WAITING ? waiting_names[what] : "?";
 }
 
 /* By stream: instruction id plus one, 0 for none. */
@@ -25,14 +33,17 @@ typedef struct clock_vec {
     uint32_t at[DH_N_STREAM];
 } clock_vec;
 
+typedef enum state { STANDS, WAITS, RUNS } state;
+
 /* Where a stream stands. */
 typedef struct cursor {
     const uint32_t *queue; /* its instructions */
-    uint32_t n, next;      /* queue[next] runs, or is the next to run */
-    bool running;
+    uint32_t n, next;      /* of queue[next], or before it where it stands */
+    state state;
 } cursor;
 
 typedef struct sweep {
+    const dh_program *program;
     const dh_span *spans;
     uint32_t *queues;  /* [instructions], one stream behind the other */
     clock_vec *needed; /* by instruction */
@@ -47,6 +58,11 @@ static dh_status check_span(dh_ctx *ctx, const dh_span *spans, uint32_t id, uint
     if (span->end_ns < span->start_ns)
         return dh_fail(ctx, DH_EINVAL, "instruction %u ends %lld ns before it starts", id,
                        (long long)(span->start_ns - span->end_ns));
+    if (span->met_ns < span->start_ns || span->met_ns > span->end_ns)
+        return dh_fail(ctx, DH_EINVAL,
+                       "instruction %u meets its partners before it starts or "
+                       "after it ends",
+                       id);
     if (previous && span->start_ns < spans[previous - 1].end_ns)
         return dh_fail(ctx, DH_EINVAL,
                        "instruction %u starts %lld ns before instruction %u, in front of it on its "
@@ -109,7 +125,8 @@ static int64_t next_moment(const sweep *w, const cursor *c)
 {
     if (c->next == c->n) return INT64_MAX;
     const dh_span *span = &w->spans[c->queue[c->next]];
-    return c->running ? span->end_ns : span->start_ns;
+    const int64_t at[] = {[STANDS] = span->start_ns, [WAITS] = span->met_ns, [RUNS] = span->end_ns};
+    return at[c->state];
 }
 
 static int64_t earliest_moment(const sweep *w)
@@ -125,8 +142,8 @@ static void pass_moment(sweep *w, int64_t t)
     for (int s = 0; s < DH_N_STREAM; s++) {
         cursor *c = &w->streams[s];
         while (next_moment(w, c) == t) {
-            if (c->running) c->next++;
-            c->running = !c->running;
+            if (c->state == RUNS) c->next++;
+            c->state = c->state == RUNS ? STANDS : c->state + 1;
         }
     }
 }
@@ -144,18 +161,39 @@ static dh_exposure cause_of(const sweep *w, int stream)
     return needed > runs ? DH_EXPOSED_CONTENTION : DH_EXPOSED_OTHER;
 }
 
+/* For whom the compute stream waits where this communication stream does. */
+static dh_waiting waiting_of(const sweep *w, int stream)
+{
+    const cursor *compute = &w->streams[DH_STREAM_COMPUTE], *c = &w->streams[stream];
+    const uint32_t id = c->queue[c->next];
+    const bool at_end = compute->next == compute->n;
+    if (!at_end && w->needed[compute->queue[compute->next]].at[stream] <= id) return DH_N_WAITING;
+    const dh_op *op = dh_instr_op(w->program, &w->program->instrs.at[id]);
+    const bool stages = w->program->mesh.pp > 1 && dh_group_spans_stages((dh_group_kind)op->group);
+    return stages ? DH_WAITS_STAGES : DH_WAITS_PARTNERS;
+}
+
+static void charge_idle(const sweep *w, int64_t ns, dh_timeline *t)
+{
+    dh_waiting what = DH_N_WAITING;
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (w->streams[s].state == WAITS) what = DH_MIN(what, waiting_of(w, s));
+    t->idle_ns += ns;
+    if (what != DH_N_WAITING) t->waits_ns[what] += ns;
+}
+
 static void charge(const sweep *w, int64_t ns, dh_timeline *t)
 {
     dh_exposure cause = DH_N_EXPOSURE; /* none: nothing communicates */
     for (int s = 0; s < DH_N_STREAM; s++) {
-        if (!w->streams[s].running) continue;
+        if (w->streams[s].state != RUNS) continue;
         t->busy_ns[s] += ns;
         if (s != DH_STREAM_COMPUTE) cause = DH_MIN(cause, cause_of(w, s));
     }
     t->span_ns += ns;
-    const bool computes = w->streams[DH_STREAM_COMPUTE].running;
+    const bool computes = w->streams[DH_STREAM_COMPUTE].state == RUNS;
     if (cause == DH_N_EXPOSURE) {
-        if (!computes) t->idle_ns += ns;
+        if (!computes) charge_idle(w, ns, t);
     } else if (computes) {
         t->hidden_ns += ns;
     } else {
@@ -179,7 +217,8 @@ static void run(sweep *w, dh_timeline *timeline)
 dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
                              dh_timeline *timeline)
 {
-    sweep w = {.spans = spans,
+    sweep w = {.program = program,
+               .spans = spans,
                .queues = calloc(program->instrs.n + 1, sizeof *w.queues),
                .needed = calloc(program->instrs.n + 1, sizeof *w.needed)};
     dh_status st = w.queues && w.needed
@@ -203,6 +242,7 @@ void dh_timeline_add(dh_timeline *sum, const dh_timeline *one)
     sum->exposed_ns += one->exposed_ns;
     for (int i = 0; i < DH_N_EXPOSURE; i++) sum->exposed_by_ns[i] += one->exposed_by_ns[i];
     sum->idle_ns += one->idle_ns;
+    for (int i = 0; i < DH_N_WAITING; i++) sum->waits_ns[i] += one->waits_ns[i];
 }
 
 double dh_timeline_hidden_share(const dh_timeline *timeline)

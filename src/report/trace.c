@@ -67,7 +67,7 @@ static void print_link(const dh_block *link, dh_str *out)
                   link->tag ? "gradients" : "activations");
 }
 
-static void print_args(const dh_program *p, uint32_t id, dh_str *out)
+static void print_args(const dh_program *p, const dh_span *span, uint32_t id, dh_str *out)
 {
     const dh_instr *instr = &p->instrs.at[id];
     const dh_graph *graph = dh_instr_graph(p, instr);
@@ -78,6 +78,7 @@ static void print_args(const dh_program *p, uint32_t id, dh_str *out)
         dh_str_printf(out, ", \"out\": \"%s\"", graph->tensors.at[op->out[0]].name);
     if (op->group >= 0)
         dh_str_printf(out, ", \"group\": \"%s\"", dh_group_name((dh_group_kind)op->group));
+    if (span->met_ns > span->start_ns) print_us("waited_us", span->met_ns - span->start_ns, out);
     if (graph->kind == DH_BLOCK_LINK) print_link(&p->blocks.at[instr->block], out);
     if (instr->mb >= 0) dh_str_printf(out, ", \"micro_batch\": %d", instr->mb);
     if (graph->kind == DH_BLOCK_LAYER)
@@ -106,7 +107,7 @@ static void print_event(const dh_program *p, const dh_span *span, uint32_t id, d
                   instr->stream);
     print_us("ts", span->start_ns, out);
     print_us("dur", span->end_ns - span->start_ns, out);
-    print_args(p, id, out);
+    print_args(p, span, id, out);
     dh_str_printf(out, "}");
 }
 

@@ -20,11 +20,6 @@ static bool varies(dh_group_kind group, int axis)
     return group_axes[group] >> axis & 1u;
 }
 
-bool dh_sim_group_spans_stages(dh_group_kind group)
-{
-    return varies(group, DH_MESH_PP);
-}
-
 /* ---- classes of coordinates ---------------------------------------------------------------- */
 
 static int64_t coordinate(const dh_mesh *mesh, int64_t rank, int axis)

@@ -75,7 +75,7 @@ static dh_status launch(machine *m, const uint32_t *nodes, uint32_t n, int strea
         lane *l = &m->lanes[member];
         l->state = LANE_RUNS;
         l->task = id;
-        m->node[nodes[i]].met_ns[l->instr] = now;
+        m->node[nodes[i]].spans[l->instr].met_ns = now;
         solo = DH_MAX(solo, solo_at(m, member));
     }
     t->left_ns = (double)llround(DH_MIN(solo, (double)DH_PAIR_MAX_NS));

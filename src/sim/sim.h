@@ -83,8 +83,6 @@ dh_status dh_sim_group_members(dh_ctx *ctx, dh_arena *arena, const dh_sim_nodes 
                                dh_group_kind group, uint32_t first, dh_sim_members *members);
 /* The node of the member of another pipeline stage. */
 uint32_t dh_sim_stage_peer(const dh_sim_nodes *nodes, uint32_t node, int32_t stage);
-/* Whether its members are of different stages. */
-bool dh_sim_group_spans_stages(dh_group_kind group);
 
 /* ---- machine.c: execution ------------------------------------------------------------------ */
 
@@ -93,20 +91,15 @@ typedef struct dh_sim_node {
     double factor[DH_N_STREAM];
     uint32_t mate0, mates_end; /* nodes [mate0, mates_end) compute on the same core */
     dh_span *spans;            /* [instructions] */
-    int64_t *met_ns;           /* [instructions] */
 } dh_sim_node;
 
 /* Runs all nodes' programs to the end.
  * errors: DH_EVERIFY they wait for each other for ever; DH_EINVAL; DH_ENOMEM */
 dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *nodes, dh_sim_node *node);
 
-/* ---- account.c: what a rank's times and buffers come to -------------------------------------- */
+/* ---- memory.c ------------------------------------------------------------------------------ */
 
 /* Bytes over time, and their peak. */
-dh_status dh_sim_account_memory(dh_ctx *ctx, dh_arena *arena, dh_sim_rank *rank);
-/* dh_sim_rank.bubble_ns */
-dh_status dh_sim_account_bubble(dh_ctx *ctx, dh_sim_rank *rank);
-/* Communication counted from met_ns on. */
-dh_status dh_sim_account_times(dh_ctx *ctx, dh_sim_rank *rank);
+dh_status dh_sim_memory_of(dh_ctx *ctx, dh_arena *arena, dh_sim_rank *rank);
 
 #endif

@@ -208,8 +208,7 @@ static dh_status prepare_node(build *b, uint32_t k)
             n->factor[s] *= slow->factor[s] > 0 ? slow->factor[s] : 1;
     }
     r->spans = n->spans = DH_NEW_N(b->sim->arena, dh_span, r->program->instrs.n + 1);
-    r->met_ns = n->met_ns = DH_NEW_N(b->sim->arena, int64_t, r->program->instrs.n + 1);
-    if (!n->spans || !n->met_ns) return no_memory(b);
+    if (!n->spans) return no_memory(b);
     return costs_of(b, r->program, &n->costs);
 }
 
@@ -246,9 +245,8 @@ static dh_status account(build *b)
     dh_sim *sim = b->sim;
     for (uint32_t k = 0; k < b->nodes.n; k++) {
         dh_sim_rank *r = &sim->ranks[k];
-        DH_TRY(dh_sim_account_memory(b->ctx, sim->arena, r));
-        DH_TRY(dh_sim_account_bubble(b->ctx, r));
-        DH_TRY(dh_sim_account_times(b->ctx, r));
+        DH_TRY(dh_sim_memory_of(b->ctx, sim->arena, r));
+        DH_TRY(dh_timeline_reduce(b->ctx, r->program, r->spans, &r->times));
         add_work(b, b->node[k].costs, r);
         for (size_t i = 0; i < r->program->instrs.n; i++)
             sim->step_ns = DH_MAX(sim->step_ns, r->spans[i].end_ns);

@@ -14,7 +14,7 @@ typedef struct candidate {
 
 static double hidden_share(const dh_sim *sim)
 {
-    return dh_timeline_hidden_share(&sim->ranks[0].transfers);
+    return dh_timeline_hidden_share(&sim->ranks[0].times);
 }
 
 static dh_status simulate_row(dh_ctx *ctx, dh_job *job, candidate *c)

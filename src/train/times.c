@@ -49,6 +49,11 @@ static void set_times(json_t *object, const dh_timeline *t)
     }
     set_ms(object, "hidden_ms", t->hidden_ns);
     set_ms(object, "exposed_ms", t->exposed_ns);
+    for (int i = 0; i < DH_N_WAITING; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_ms", dh_waiting_name((dh_waiting)i));
+        set_ms(object, key, t->waits_ns[i]);
+    }
 }
 
 void dh_run_report_times(const dh_run *run, json_t *line)

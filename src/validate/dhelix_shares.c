@@ -79,7 +79,7 @@ static dh_status ask_shares(dh_ctx *ctx, const dh_sim *sim, double *ns)
     if (!edges) return dh_fail(ctx, DH_ENOMEM, "out of memory measuring shares");
     for (size_t i = 0; i < n; i++) {
         const int kind = kind_of(r->program, &r->program->instrs.at[i]);
-        edges[2 * i] = (edge){r->met_ns[i], kind, 1};
+        edges[2 * i] = (edge){r->spans[i].met_ns, kind, 1};
         edges[2 * i + 1] = (edge){r->spans[i].end_ns, kind, -1};
     }
     qsort(edges, 2 * n, sizeof *edges, compare_edges);

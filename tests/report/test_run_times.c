@@ -94,6 +94,28 @@ static void several_ranks_report_their_times(void **state)
     assert_false(there("trace-rank0.json"));
 }
 
+/* Rank 1 sleeps, and rank 0 waits: for how long, as its summary has it. */
+static double waits_for_a_late_rank(const char *settings, const char *what)
+{
+    setenv("DHELIX_FAULT", "delay:1:i1500:400", 1);
+    train(settings);
+    unsetenv("DHELIX_FAULT");
+    json_t *summary = load("summary.json");
+    const json_t *times = json_object_get(summary, "times");
+    const double waits = ms(times, what);
+    assert_true(ms(times, "idle_ms") >= waits);
+    json_decref(summary);
+    return waits;
+}
+
+static void waiting_has_a_name(void **state)
+{
+    static const char tp[] = "parallel.tp=2 train.steps=4 eval.every=0";
+    static const char pp[] = "parallel.pp=2 train.steps=4 eval.every=0";
+    assert_true(waits_for_a_late_rank(tp, "partners_ms") >= 350);
+    assert_true(waits_for_a_late_rank(pp, "bubble_ms") >= 350);
+}
+
 static void one_rank_has_nothing_to_hide(void **state)
 {
     train("train.steps=2 eval.every=0");
@@ -149,6 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(several_ranks_report_their_times),
+        cmocka_unit_test(waiting_has_a_name),
         cmocka_unit_test(one_rank_has_nothing_to_hide),
         cmocka_unit_test(every_rank_writes_the_step_asked_for),
     };

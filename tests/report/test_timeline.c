@@ -13,9 +13,18 @@ typedef struct step_row {
     int a, b;
 } step_row;
 
-/* A program of nothing but streams and waits. */
+/* Of a communication: how long it waits for its partners, from its start on. */
+typedef struct partners {
+    int64_t wait;
+    bool stages; /* they are of other pipeline stages */
+} partners;
+
+/* A program of nothing but streams, waits and groups. */
 typedef struct mock {
     dh_program program;
+    dh_graph graph, *graphs[1];
+    dh_block block;
+    dh_op ops[MAX_INSTRS];
     dh_instr instrs[MAX_INSTRS];
     uint32_t waits[MAX_INSTRS * MAX_WAITS];
     dh_span spans[MAX_INSTRS];
@@ -24,20 +33,29 @@ typedef struct mock {
 /* Far from 0, as a clock that has run for months. */
 static const int64_t base_ns = 12345678901234567;
 
-static void mock_init(mock *m, const step_row *rows, size_t n)
+/* with [n], or NULL: nobody waits */
+static void mock_init(mock *m, const step_row *rows, const partners *with, size_t n)
 {
     memset(m, 0, sizeof *m);
     m->program.instrs.at = m->instrs;
     m->program.waits.at = m->waits;
     m->program.instrs.n = n;
+    m->program.mesh.pp = 2;
+    m->program.blocks.at = &m->block;
+    m->program.graphs.at = m->graphs;
+    m->graphs[0] = &m->graph;
+    m->graph.ops.at = m->ops;
     for (size_t i = 0; i < n; i++) {
         dh_instr *instr = &m->instrs[i];
+        instr->op = (uint32_t)i;
+        m->ops[i].group = with && with[i].stages ? DH_GROUP_PP : DH_GROUP_TP;
         instr->stream = (uint8_t)rows[i].stream;
         instr->wait0 = (uint32_t)m->program.waits.n;
         if (rows[i].a != NO) m->waits[m->program.waits.n++] = (uint32_t)rows[i].a;
         if (rows[i].b != NO) m->waits[m->program.waits.n++] = (uint32_t)rows[i].b;
         instr->n_waits = (uint16_t)(m->program.waits.n - instr->wait0);
-        m->spans[i] = (dh_span){base_ns + rows[i].start, base_ns + rows[i].end};
+        const int64_t start = base_ns + rows[i].start;
+        m->spans[i] = (dh_span){start, start + (with ? with[i].wait : 0), base_ns + rows[i].end};
     }
 }
 
@@ -50,6 +68,7 @@ static void assert_same(const dh_timeline *got, const dh_timeline *want)
     for (int i = 0; i < DH_N_EXPOSURE; i++)
         assert_int_equal(got->exposed_by_ns[i], want->exposed_by_ns[i]);
     assert_int_equal(got->idle_ns, want->idle_ns);
+    for (int i = 0; i < DH_N_WAITING; i++) assert_int_equal(got->waits_ns[i], want->waits_ns[i]);
 }
 
 /* ---- by hand ------------------------------------------------------------------------------- */
@@ -122,17 +141,58 @@ static const hand_case cases[] = {
      {.span_ns = 5, .busy_ns = {2, 0, 0}, .idle_ns = 3}},
 };
 
-static void by_hand(void **state)
+static const struct {
+    hand_case of;
+    partners with[6];
+} late_cases[] = {
+    {{"a late partner, while something is computed and after it",
+      3,
+      {{C, 0, 6, NO, NO}, {L, 2, 20, NO, NO}, {C, 20, 23, 1, NO}},
+      {.span_ns = 23,
+       .busy_ns = {9, 8, 0},
+       .exposed_ns = 8,
+       .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 8},
+       .idle_ns = 6,
+       .waits_ns = {[DH_WAITS_PARTNERS] = 6}}},
+     {[1] = {10, false}}},
+    {{"another stage is late, and a transfer in front of what is awaited",
+      4,
+      {{L, 0, 9, NO, NO}, {L, 9, 15, NO, NO}, {X, 0, 12, NO, NO}, {C, 16, 18, 1, 2}},
+      {.span_ns = 18,
+       .busy_ns = {2, 11, 1},
+       .exposed_ns = 11,
+       .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 6, [DH_EXPOSED_CONTENTION] = 5},
+       .idle_ns = 5,
+       .waits_ns = {[DH_WAITS_STAGES] = 4}}},
+     {[0] = {4, false}, [2] = {11, true}}},
+    {{"no computation needs what waits, but the step's end does",
+      3,
+      {{L, 0, 9, NO, NO}, {C, 2, 4, NO, NO}, {X, 3, 9, NO, NO}},
+      {.span_ns = 9,
+       .busy_ns = {2, 1, 0},
+       .exposed_ns = 1,
+       .exposed_by_ns = {[DH_EXPOSED_TAIL] = 1},
+       .idle_ns = 6,
+       .waits_ns = {[DH_WAITS_STAGES] = 4}}},
+     {[0] = {8, false}, [2] = {6, true}}},
+};
+
+static void check_by_hand(const hand_case *c, const partners *with)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
-        mock m;
-        dh_timeline got = {.span_ns = -1};
-        mock_init(&m, cases[i].rows, cases[i].n);
-        print_message("%s\n", cases[i].what);
-        assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got));
-        assert_same(&got, &cases[i].want);
-    }
+    mock m;
+    dh_timeline got = {.span_ns = -1};
+    mock_init(&m, c->rows, with, c->n);
+    print_message("%s\n", c->what);
+    assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got));
+    assert_same(&got, &c->want);
+}
+
+static void by_hand(void **state)
+{
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) check_by_hand(&cases[i], NULL);
+    for (size_t i = 0; i < DH_COUNTOF(late_cases); i++)
+        check_by_hand(&late_cases[i].of, late_cases[i].with);
 }
 
 /* ---- against counting ------------------------------------------------------------------------ */
@@ -164,6 +224,15 @@ static size_t draw_rows(uint64_t *seed, step_row *rows)
     return n;
 }
 
+static void draw_partners(uint64_t *seed, const step_row *rows, size_t n, partners *with)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t lasts = (uint32_t)(rows[i].end - rows[i].start);
+        with[i] = (partners){.stages = draw(seed, 2)};
+        if (rows[i].stream != C && draw(seed, 2)) with[i].wait = draw(seed, lasts + 1);
+    }
+}
+
 /* after[i][j]: i cannot start before j has ended. */
 typedef struct order {
     bool after[MAX_INSTRS][MAX_INSTRS];
@@ -181,10 +250,14 @@ static void close_order(const step_row *rows, size_t n, order *o)
         }
 }
 
-static int running_at(const step_row *rows, size_t n, int stream, int64_t t)
+/* What has met its partners, or has not. */
+static int found_at(const step_row *rows, const partners *with, size_t n, int stream, int64_t t,
+                    bool met)
 {
     for (size_t i = 0; i < n; i++)
-        if (rows[i].stream == stream && rows[i].start <= t && t < rows[i].end) return (int)i;
+        if (rows[i].stream == stream && rows[i].start <= t && t < rows[i].end &&
+            (t >= rows[i].start + with[i].wait) == met)
+            return (int)i;
     return NO;
 }
 
@@ -207,7 +280,22 @@ static dh_exposure cause_at(const step_row *rows, size_t n, const order *o, int 
     return DH_EXPOSED_DEPENDENCY;
 }
 
-static void count(const step_row *rows, size_t n, const order *o, dh_timeline *want)
+/* Also what waits in front of a later one of its stream that the next computation needs. */
+static dh_waiting waiting_for(const step_row *rows, const partners *with, size_t n, const order *o,
+                              int64_t t)
+{
+    const int next = next_compute(rows, n, t);
+    dh_waiting what = DH_N_WAITING;
+    for (int s = C + 1; s < DH_N_STREAM; s++) {
+        const int comm = found_at(rows, with, n, s, t, false);
+        if (comm == NO || (next != NO && !o->after[next][comm])) continue;
+        what = DH_MIN(what, with[comm].stages ? DH_WAITS_STAGES : DH_WAITS_PARTNERS);
+    }
+    return what;
+}
+
+static void count(const step_row *rows, const partners *with, size_t n, const order *o,
+                  dh_timeline *want)
 {
     int64_t first = INT64_MAX, last = 0;
     for (size_t i = 0; i < n; i++) {
@@ -218,14 +306,16 @@ static void count(const step_row *rows, size_t n, const order *o, dh_timeline *w
     for (int64_t t = first; t < last; t++) {
         dh_exposure cause = DH_N_EXPOSURE;
         for (int s = 0; s < DH_N_STREAM; s++) {
-            const int i = running_at(rows, n, s, t);
+            const int i = found_at(rows, with, n, s, t, true);
             if (i == NO) continue;
             want->busy_ns[s]++;
             if (s != C) cause = DH_MIN(cause, cause_at(rows, n, o, i, t));
         }
-        const bool computes = running_at(rows, n, C, t) != NO;
+        const bool computes = found_at(rows, with, n, C, t, true) != NO;
+        const dh_waiting what = waiting_for(rows, with, n, o, t);
         if (cause == DH_N_EXPOSURE) {
             want->idle_ns += !computes;
+            if (!computes && what != DH_N_WAITING) want->waits_ns[what]++;
         } else if (computes) {
             want->hidden_ns++;
         } else {
@@ -242,13 +332,15 @@ static void random_steps_as_counted(void **state)
     dh_timeline sum = {0};
     for (int round = 0; round < 2000; round++) {
         step_row rows[MAX_INSTRS];
+        partners with[MAX_INSTRS];
         const size_t n = draw_rows(&seed, rows);
         order o;
         mock m;
         dh_timeline want, got;
+        draw_partners(&seed, rows, n, with);
         close_order(rows, n, &o);
-        count(rows, n, &o, &want);
-        mock_init(&m, rows, n);
+        count(rows, with, n, &o, &want);
+        mock_init(&m, rows, with, n);
         assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got));
         assert_same(&got, &want);
         assert_int_equal(got.span_ns, got.busy_ns[C] + got.exposed_ns + got.idle_ns);
@@ -262,7 +354,8 @@ static void random_steps_as_counted(void **state)
     }
     assert_int_equal(causes, sum.exposed_ns);
     assert_int_equal(sum.span_ns, sum.busy_ns[C] + sum.exposed_ns + sum.idle_ns);
-    assert_true(sum.hidden_ns > 0 && sum.idle_ns > 0);
+    assert_true(sum.hidden_ns > 0 && sum.waits_ns[0] > 0 && sum.waits_ns[1] > 0);
+    assert_true(sum.idle_ns > sum.waits_ns[0] + sum.waits_ns[1]);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------- */
@@ -282,19 +375,23 @@ static void impossible_times_are_refused(void **state)
 {
     static const step_row backwards[] = {{C, 5, 4, NO, NO}},
                           overlapping[] = {{C, 0, 5, NO, NO}, {C, 4, 6, NO, NO}},
-                          later[] = {{C, 0, 5, 1, NO}, {L, 0, 5, NO, NO}};
+                          later[] = {{C, 0, 5, 1, NO}, {L, 0, 5, NO, NO}},
+                          never[] = {{L, 0, 5, NO, NO}};
     dh_ctx ctx = DH_CTX_INIT;
     dh_timeline got = {.span_ns = 77};
     mock m;
-    mock_init(&m, backwards, 1);
+    mock_init(&m, backwards, NULL, 1);
     assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
                  "instruction 0 ends 1 ns before it starts");
-    mock_init(&m, overlapping, 2);
+    mock_init(&m, overlapping, NULL, 2);
     assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
                  "instruction 1 starts 1 ns before instruction 0");
-    mock_init(&m, later, 2);
+    mock_init(&m, later, NULL, 2);
     assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
                  "instruction 0 waits for instruction 1");
+    mock_init(&m, never, &(partners){.wait = 6}, 1);
+    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
+                 "instruction 0 meets its partners before");
     assert_int_equal(got.span_ns, 77);
 }
 

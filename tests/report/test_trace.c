@@ -35,7 +35,7 @@ static dh_program *build(void)
 static dh_span span_of(uint32_t id)
 {
     const int64_t start = 7000000000001 + (int64_t)id * 1000000;
-    return (dh_span){start, start + 1000 + id};
+    return (dh_span){start, start + id, start + 1000 + id};
 }
 
 static json_int_t number(const json_t *object, const char *key)
@@ -65,6 +65,7 @@ static void check_event(const dh_program *p, const json_t *event)
                         dh_op_info_of(op->type)->name);
     assert_int_equal(ns_of(event, "ts"), span.start_ns);
     assert_int_equal(ns_of(event, "dur"), span.end_ns - span.start_ns);
+    assert_int_equal(ns_of(args, "waited_us"), span.met_ns - span.start_ns);
     assert_true(json_number_value(json_object_get(args, "bytes")) == dh_op_bytes(graph, op));
     assert_true(json_number_value(json_object_get(args, "flops")) == dh_op_flops(graph, op));
     if (instr->mb >= 0) assert_int_equal(number(args, "micro_batch"), instr->mb);

@@ -294,16 +294,16 @@ static void check_rank(const hand_case *c, const dh_sim_rank *got, size_t r)
     assert_int_equal(got->rank, r);
     for (size_t k = 0; k < c->n[r]; k++) {
         const step_row *want = &c->rows[r][k];
-        if (got->spans[k].start_ns != want->start || got->met_ns[k] != want->met ||
+        if (got->spans[k].start_ns != want->start || got->spans[k].met_ns != want->met ||
             got->spans[k].end_ns != want->end)
             fail_msg("%s: rank %zu, instruction %zu ran %lld, %lld, %lld; want %lld, %lld, %lld",
-                     c->what, r, k, (long long)got->spans[k].start_ns, (long long)got->met_ns[k],
-                     (long long)got->spans[k].end_ns, (long long)want->start, (long long)want->met,
-                     (long long)want->end);
+                     c->what, r, k, (long long)got->spans[k].start_ns,
+                     (long long)got->spans[k].met_ns, (long long)got->spans[k].end_ns,
+                     (long long)want->start, (long long)want->met, (long long)want->end);
     }
-    if (got->bubble_ns != c->bubble[r])
+    if (got->times.waits_ns[DH_WAITS_STAGES] != c->bubble[r])
         fail_msg("%s: rank %zu has a bubble of %lld, want %lld", c->what, r,
-                 (long long)got->bubble_ns, (long long)c->bubble[r]);
+                 (long long)got->times.waits_ns[DH_WAITS_STAGES], (long long)c->bubble[r]);
 }
 
 static void check_timeline(const hand_case *c, const dh_sim *sim)

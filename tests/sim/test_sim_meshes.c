@@ -117,16 +117,15 @@ static void assert_same_rank(const dh_sim_rank *one, const dh_sim_rank *full)
         char text[256];
         const dh_span *a = &one->spans[i], *b = &full->spans[i];
         if (a->start_ns != b->start_ns || a->end_ns != b->end_ns ||
-            one->met_ns[i] != full->met_ns[i])
+            one->spans[i].met_ns != full->spans[i].met_ns)
             fail_msg("%s: one for many %lld, %lld, %lld; every rank %lld, %lld, %lld",
                      dh_instr_describe(one->program, (uint32_t)i, text, sizeof text),
-                     (long long)a->start_ns, (long long)one->met_ns[i], (long long)a->end_ns,
-                     (long long)b->start_ns, (long long)full->met_ns[i], (long long)b->end_ns);
+                     (long long)a->start_ns, (long long)one->spans[i].met_ns, (long long)a->end_ns,
+                     (long long)b->start_ns, (long long)full->spans[i].met_ns,
+                     (long long)b->end_ns);
     }
-    assert_int_equal(one->bubble_ns, full->bubble_ns);
     assert_int_equal(one->memory.peak_bytes, full->memory.peak_bytes);
     assert_memory_equal(&one->times, &full->times, sizeof one->times);
-    assert_memory_equal(&one->transfers, &full->transfers, sizeof one->transfers);
 }
 
 /* Returns how many ranks stood for all. */
@@ -315,10 +314,10 @@ static void known_bubbles(void **state)
         assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &unit, &(dh_sim_options){0}, &sim));
         print_message("%s, %lld stages: step %lld, bubble of the first stage %lld\n",
                       rows[i].schedule, (long long)rows[i].p, (long long)sim->step_ns,
-                      (long long)sim->ranks[0].bubble_ns);
+                      (long long)sim->ranks[0].times.waits_ns[DH_WAITS_STAGES]);
         assert_int_equal(sim->step_ns, 30 * rows[i].m + rows[i].bubble);
         for (size_t k = 0; k < sim->n_classes; k++)
-            assert_int_equal(sim->ranks[k].bubble_ns, rows[i].bubble);
+            assert_int_equal(sim->ranks[k].times.waits_ns[DH_WAITS_STAGES], rows[i].bubble);
         dh_sim_destroy(sim);
         job_fini(&j);
     }
@@ -342,11 +341,11 @@ static void check_order(const dh_sim_rank *r, const dh_costs *costs)
         for (uint32_t w = 0; w < instr->n_waits; w++)
             assert_true(r->spans[i].start_ns >=
                         r->spans[p->waits.at[instr->wait0 + w]].end_ns + (int64_t)costs->event_ns);
-        assert_true(r->met_ns[i] >= r->spans[i].start_ns);
+        assert_true(r->spans[i].met_ns >= r->spans[i].start_ns);
         if (dh_op_info_of(op->type)->resource != DH_RES_COMM)
-            assert_int_equal(r->met_ns[i], r->spans[i].start_ns);
+            assert_int_equal(r->spans[i].met_ns, r->spans[i].start_ns);
         /* No rate is above 1. */
-        assert_true((double)(r->spans[i].end_ns - r->met_ns[i]) >=
+        assert_true((double)(r->spans[i].end_ns - r->spans[i].met_ns) >=
                     floor(costs->solo(costs->self, &at).ns));
     }
 }
@@ -366,7 +365,7 @@ static void check_calls(const dh_sim *sim, const dh_sim_rank *a, const dh_sim_ra
                dh_instr_op(b->program, &b->program->instrs.at[j])->group != (int32_t)group)
             j++;
         if (i == a->program->instrs.n || j == b->program->instrs.n) break;
-        assert_int_equal(a->met_ns[i], b->met_ns[j]);
+        assert_int_equal(a->spans[i].met_ns, b->spans[j].met_ns);
         assert_int_equal(a->spans[i].end_ns, b->spans[j].end_ns);
     }
     assert_true(i == a->program->instrs.n && j == b->program->instrs.n);
@@ -429,7 +428,6 @@ static void same_input_same_bytes(void **state)
         const dh_sim_rank *a = &sims[0]->ranks[r], *b = &sims[1]->ranks[r];
         const size_t n = a->program->instrs.n;
         assert_memory_equal(a->spans, b->spans, n * sizeof *a->spans);
-        assert_memory_equal(a->met_ns, b->met_ns, n * sizeof *a->met_ns);
         assert_int_equal(a->memory.n_transient, b->memory.n_transient);
         assert_memory_equal(a->memory.transient, b->memory.transient,
                             a->memory.n_transient * sizeof *a->memory.transient);

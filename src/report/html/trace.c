@@ -69,9 +69,12 @@ static dh_status read_span(dh_ctx *ctx, traces *t, traced_rank *r, const json_t 
 {
     event x = {.mb = small_arg(e, "micro_batch"), .layer = small_arg(e, "layer")};
     const json_t *stream = json_object_get(e, "tid");
+    get_ns(json_object_get(e, "args"), "waited_us", &x.waited_ns); /* absent: not at all */
     if (!json_is_string(json_object_get(e, "name")) || !get_ns(e, "ts", &x.start_ns) ||
-        !get_ns(e, "dur", &x.dur_ns) || x.dur_ns < 0)
-        return dh_fail(ctx, DH_EFORMAT, "%s: event %zu lacks a name, ts or dur", t->file, index);
+        !get_ns(e, "dur", &x.dur_ns) || x.waited_ns < 0 || x.dur_ns < x.waited_ns)
+        return dh_fail(ctx, DH_EFORMAT,
+                       "%s: event %zu lacks a name, ts or dur, or waited longer than it took",
+                       t->file, index);
     x.stream = json_is_integer(stream) ? (int32_t)json_integer_value(stream) : -1;
     if (x.stream < 0 || x.stream >= DH_N_STREAM)
         return dh_fail(ctx, DH_EFORMAT, "%s: event %zu: tid is a stream, 0 to %d", t->file, index,

@@ -6,8 +6,8 @@
 #include "report/html/run.h"
 
 typedef struct event {
-    int64_t start_ns, dur_ns;
-    int32_t kind, mb, layer; /* mb, layer -1: none */
+    int64_t start_ns, dur_ns, waited_ns; /* the last: of dur_ns, until its partners had come */
+    int32_t kind, mb, layer;             /* mb, layer -1: none */
     int32_t stream;
 } event;
 

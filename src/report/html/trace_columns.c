@@ -2,7 +2,7 @@
  *
  * What many instructions share (operator, phase, block, tensor, group, FLOPs, bytes) is a
  * row of one table, "kinds"; an instruction is the row's number, micro-batch, layer and
- * two times, in nanoseconds from the first instruction of any rank, starts of a stream
+ * three times, in nanoseconds from the first instruction of any rank, starts of a stream
  * each from the one before it. So an instruction takes about 15 bytes of the page. */
 #include "report/html/trace.h"
 
@@ -17,6 +17,10 @@ static int64_t start_field(const event *e, const event *previous)
 static int64_t dur_field(const event *e, const event *previous)
 {
     return e->dur_ns;
+}
+static int64_t waited_field(const event *e, const event *previous)
+{
+    return e->waited_ns;
 }
 static int64_t kind_field(const event *e, const event *previous)
 {
@@ -34,11 +38,8 @@ static int64_t layer_field(const event *e, const event *previous)
 static const struct {
     const char *key;
     event_field of;
-} fields[] = {{"start", start_field},
-              {"dur", dur_field},
-              {"kind", kind_field},
-              {"mb", mb_field},
-              {"layer", layer_field}};
+} fields[] = {{"start", start_field}, {"dur", dur_field}, {"waited", waited_field},
+              {"kind", kind_field},   {"mb", mb_field},   {"layer", layer_field}};
 
 static void write_stream(const event *events, size_t n, json_out *out)
 {

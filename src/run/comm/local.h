@@ -22,6 +22,7 @@ typedef struct local_post {
     bool detached;
     local_post_state state;
     int64_t wire_end_ns; /* paced: when the wire is free again; set when detached or matched */
+    int64_t met_ns;      /* when its partner had come; 0: not yet */
 } local_post;
 
 typedef struct local_queue {

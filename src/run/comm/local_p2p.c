@@ -108,7 +108,7 @@ static void copy_pair(local_group *g, local_post *send, local_post *recv, local_
     if (!send->detached) claim_wire(s, send);
     recv->wire_end_ns = send->wire_end_ns;
     send->state = recv->state = POST_COPYING;
-    g->base.times.arrived_ns = dh_now_ns();
+    send->met_ns = recv->met_ns = dh_now_ns();
     pthread_mutex_unlock(&s->lock);
     if (send->count > 0) memmove(recv->buf, send->buf, (size_t)post_bytes(send));
     pthread_mutex_lock(&s->lock);
@@ -243,6 +243,14 @@ static void post_and_wait(local_group *g, const dh_comm_head *head, const dh_com
     }
 }
 
+/* When the last partner had come; 0: nobody was waited for. */
+static int64_t arrived(const local_group *g, size_t n)
+{
+    int64_t last = 0;
+    for (size_t i = 0; i < n; i++) last = DH_MAX(last, g->posts[i].met_ns);
+    return last;
+}
+
 /* Latest end of the paced transfers: a send ends when the wire is free, a receive
  * one latency later. */
 static int64_t paced_end(const local_group *g, const dh_comm_xfer *xfers, size_t n)
@@ -272,6 +280,7 @@ dh_status local_transfer(dh_ctx *ctx, dh_comm_group *group, const dh_comm_head *
     post_and_wait(g, head, xfers, n, &o);
     if (!has_failed(&o)) local_note(&s->slots[group->me], ACT_FINISHED, head);
     pthread_mutex_unlock(&s->lock);
+    group->times.arrived_ns = arrived(g, n);
 
     if (o.stopped) return local_fail_stopped(ctx, g, head);
     if (o.misfit[0]) return local_fail_here(ctx, g, o.misfit);

@@ -363,6 +363,13 @@ static dh_status check_outputs(dh_ctx *ctx, dh_exec *e, uint32_t id, const dh_cp
     return DH_OK;
 }
 
+/* Of the group's last call, this one. */
+static int64_t met_ns(const dh_comm_group *group, const dh_span *span)
+{
+    const int64_t arrived = dh_comm_group_times(group).arrived_ns;
+    return DH_MIN(DH_MAX(arrived, span->start_ns), span->end_ns);
+}
+
 static dh_status run_instr(dh_ctx *ctx, stream *s, uint32_t id)
 {
     dh_exec *e = s->exec;
@@ -371,12 +378,14 @@ static dh_status run_instr(dh_ctx *ctx, stream *s, uint32_t id)
     if (e->step->hook) DH_TRY(e->step->hook(ctx, e->step->hook_user));
     dh_cpu_call call;
     bind_call(s, instr, &call);
-    e->spans[id].start_ns = dh_now_ns();
-    dh_status st = communicates(call.op)
-                       ? dh_cpu_communicate(ctx, e->groups[call.op->group], call.graph, call.op,
-                                            &p->blocks.at[instr->block], call.in, call.out)
-                       : dh_cpu_kernel_of(call.op->type)->run(ctx, &call);
-    e->spans[id].end_ns = dh_now_ns();
+    dh_span *span = &e->spans[id];
+    const bool talks = communicates(call.op);
+    span->start_ns = dh_now_ns();
+    dh_status st = talks ? dh_cpu_communicate(ctx, e->groups[call.op->group], call.graph, call.op,
+                                              &p->blocks.at[instr->block], call.in, call.out)
+                         : dh_cpu_kernel_of(call.op->type)->run(ctx, &call);
+    span->end_ns = dh_now_ns();
+    span->met_ns = talks ? met_ns(e->groups[call.op->group], span) : span->start_ns;
     if (st == DH_OK && e->step->check_finite) return check_outputs(ctx, e, id, &call);
     char text[256];
     if (st != DH_OK) dh_ctx_while(ctx, "executing %s", dh_instr_describe(p, id, text, sizeof text));

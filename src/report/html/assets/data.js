@@ -59,11 +59,12 @@ const COMPUTE = 0, HIDDEN = 1, EXPOSED = 2, IDLE = 3;
 
 // What a rank did at every moment: computed alone, computed while it communicated, ...
 // A stream's edges come sorted: start, end, start, ... An odd number passed: it runs.
+// A communication does once its partners have come.
 function statesOf(streams, begin, end) {
   const start = [], stop = [], cls = [], passed = streams.map(() => 0);
   const edge = k => {
     const s = streams[k], j = passed[k];
-    return j >= 2 * s.n ? Infinity : (j & 1 ? s.end : s.start)[j >> 1];
+    return j >= 2 * s.n ? Infinity : (j & 1 ? s.end : s.met)[j >> 1];
   };
   const add = (t0, t1) => {
     const links = (passed[1] | passed[2]) & 1;
@@ -91,7 +92,8 @@ function readKind([name, cat, block, out, group, peer, flops, bytes]) {
 function readStream(raw, kinds, stream, rank) {
   const start = accumulate(raw.start), end = start.map((t, i) => t + raw.dur[i]);
   const s = new Sequence(start, end, Uint8Array.from(raw.kind, k => kinds[k].phase), 4);
-  return Object.assign(s, {stream, rank, kind: raw.kind.map(k => kinds[k]), mb: Int32Array.from(raw.mb), layer: Int32Array.from(raw.layer)});
+  const met = start.map((t, i) => t + raw.waited[i]);
+  return Object.assign(s, {stream, rank, met, kind: raw.kind.map(k => kinds[k]), mb: Int32Array.from(raw.mb), layer: Int32Array.from(raw.layer)});
 }
 
 function readTrace(raw) {
@@ -134,9 +136,10 @@ function facts(rank, s, i) {
   const k = s.kind[i], ns = s.end[i] - s.start[i];
   const rows = [['what', phaseNames[k.phase]], ['of', place(s, i)], ['rank', `${s.rank}, ${streamNames[s.stream]}`],
     ['starts', time(s.start[i])], ['takes', time(ns)]];
+  if (s.met[i] > s.start[i]) rows.push(['waits for partners', time(s.met[i] - s.start[i])]);
   if (k.group) rows.push(['group', k.group + (k.peer != null ? `, stage ${k.peer}` : '')]);
   if (k.flops && ns) rows.push(['speed', rate(k.flops / ns * 1e9, 'FLOP/s')]);
   if (k.bytes && ns) rows.push([s.stream ? 'operands' : 'touches', `${bytes(k.bytes)}, ${rate(k.bytes / ns * 1e9, 'B/s')}`]);
-  if (s.stream) rows.push(['hidden', percent(rank.states.spent(HIDDEN, s.start[i], s.end[i]) / (ns || 1))]);
+  if (s.stream) rows.push(['hidden', percent(rank.states.spent(HIDDEN, s.met[i], s.end[i]) / (s.end[i] - s.met[i] || 1))]);
   return rows;
 }

@@ -2,7 +2,8 @@
 
 const parts = {compute: 'computation alone', hidden: 'communication hidden behind computation', exposed: 'communication exposed',
   dependency: 'exposed: the next operator waits for it', contention: 'exposed: in the way of one that is waited for',
-  tail: 'exposed: nothing is left to compute', other: 'exposed: the core was late', idle: 'nothing ran'};
+  tail: 'exposed: nothing is left to compute', other: 'exposed: the core was late', bubble: 'waits for other stages: the bubble',
+  partners: 'waits for ranks that are late', idle: 'nothing ran'};
 
 // Bars of {name, end, ms: {part: milliseconds}}, all to one scale.
 function splitBars(rows) {
@@ -15,7 +16,8 @@ function splitBars(rows) {
 // The mean step of rank 0, from the summary.
 function whereTimeWent(runs) {
   const rows = runs.filter(r => r.summary && r.summary.times).map(({label, summary: {times: t, steps, hidden_share}}) => {
-    const ms = {compute: t.compute_ms - t.hidden_ms, hidden: t.hidden_ms, ...t.exposed_by_ms, idle: t.idle_ms};
+    const waits = {bubble: t.bubble_ms || 0, partners: t.partners_ms || 0};
+    const ms = {compute: t.compute_ms - t.hidden_ms, hidden: t.hidden_ms, ...t.exposed_by_ms, ...waits, idle: t.idle_ms - waits.bubble - waits.partners};
     for (const key in ms) ms[key] /= Math.max(steps - 1, 1);
     return {name: label, ms, end: percent(hidden_share) + ' hidden'};
   });
@@ -34,17 +36,18 @@ function byRank({ranks, end}) {
 function operators({ranks}) {
   const all = new Map();
   for (const r of ranks) for (const s of r.streams) for (let i = 0; i < s.n; i++) {
-    const k = s.kind[i], key = k.name + s.stream, o = all.get(key) || {name: k.name, stream: s.stream, calls: 0, ns: 0, flops: 0, bytes: 0, hidden: 0};
+    const k = s.kind[i], key = k.name + s.stream, o = all.get(key) || {name: k.name, stream: s.stream, calls: 0, ns: 0, flops: 0, bytes: 0, transfer: 0, hidden: 0};
     all.set(key, o);
     o.calls++;
     o.ns += s.end[i] - s.start[i];
     o.flops += k.flops || 0;
     o.bytes += k.bytes || 0;
-    if (s.stream) o.hidden += r.states.spent(HIDDEN, s.start[i], s.end[i]);
+    o.transfer += s.end[i] - s.met[i];
+    if (s.stream) o.hidden += r.states.spent(HIDDEN, s.met[i], s.end[i]);
   }
   const per = (x, o) => x ? rate(x / o.ns * 1e9, '') : '–';
   return table(['operator', 'stream', 'calls', 'time', 'mean', 'FLOP/s', 'B/s', 'hidden'], [...all.values()].sort((a, b) => b.ns - a.ns).map(o =>
-    [o.name, streamNames[o.stream], o.calls, time(o.ns), time(o.ns / o.calls), per(o.flops, o), per(o.bytes, o), o.stream ? percent(o.hidden / o.ns) : '–']));
+    [o.name, streamNames[o.stream], o.calls, time(o.ns), time(o.ns / o.calls), per(o.flops, o), per(o.bytes, o), o.stream ? percent(o.hidden / (o.transfer || 1)) : '–']));
 }
 
 // Blue: hidden; orange: slower than one after the other; pale: no gain.
