@@ -171,10 +171,23 @@ static dh_status run_ranks(dh_ctx *ctx, dh_launch *l)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
+/* Tasks of srun that MPI knows nothing of would each be the whole run, all in one folder. */
+static dh_status check_tasks(dh_ctx *ctx)
+{
+    const int64_t n = getenv("SLURM_PROCID") ? number_from("SLURM_STEP_NUM_TASKS") : 0;
+    if (n <= 1 || dh_launched_ranks() > 0) return DH_OK;
+    return dh_fail(
+        ctx, DH_EINVAL,
+        "srun started %lld tasks that are not ranks of one MPI job; with srun --mpi=pmix "
+        "they are (srun --mpi=list shows what there is), or start them by mpirun",
+        (long long)n);
+}
+
 dh_status dh_launch_prepare(dh_ctx *ctx, dh_job *job, bool quiet, dh_launch *launch)
 {
     const int64_t launched = dh_launched_ranks();
     *launch = (dh_launch){.job = job, .quiet = quiet, .failure = DH_CTX_INIT};
+    DH_TRY(check_tasks(ctx));
     if (launched > 0 && launched != job->ranks)
         return dh_fail(
             ctx, DH_EINVAL,

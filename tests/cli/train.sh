@@ -111,5 +111,7 @@ fails 1 'GPT-2' "$dhelix" train "$tmp/job.yaml" --set data.tokenizer=gpt2
 fails 1 'model.vocab is 30' "$dhelix" train "$tmp/job.yaml" --set model.vocab=30 --set out="$tmp/x"
 fails 1 'validation' "$dhelix" train "$tmp/job.yaml" --set data.val_fraction=0.00002 --set out="$tmp/x"
 fails 1 'multiple of parallel.dp = 3' "$dhelix" train "$tmp/job.yaml" --ranks 3 --set out="$tmp/x"
+fails 1 'srun --mpi=pmix' env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u PMIX_RANK SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 \
+    "$dhelix" train "$tmp/job.yaml" --set out="$tmp/x"
 check 'a job that cannot run leaves no folder' test ! -e "$tmp/x"
 finish
