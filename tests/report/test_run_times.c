@@ -97,7 +97,7 @@ static void several_ranks_report_their_times(void **state)
 /* Rank 1 sleeps, and rank 0 waits: for how long, as its summary has it. */
 static double waits_for_a_late_rank(const char *settings, const char *what)
 {
-    setenv("DHELIX_FAULT", "delay:1:i1500:400", 1);
+    setenv("DHELIX_FAULT", "delay:1:i1500:1500", 1);
     train(settings);
     unsetenv("DHELIX_FAULT");
     json_t *summary = load("summary.json");
@@ -112,8 +112,9 @@ static void waiting_has_a_name(void **state)
 {
     static const char tp[] = "parallel.tp=2 train.steps=4 eval.every=0";
     static const char pp[] = "parallel.pp=2 train.steps=4 eval.every=0";
-    assert_true(waits_for_a_late_rank(tp, "partners_ms") >= 350);
-    assert_true(waits_for_a_late_rank(pp, "bubble_ms") >= 350);
+    /* Far less than it slept: rank 0, too, may be kept from its core meanwhile. */
+    assert_true(waits_for_a_late_rank(tp, "partners_ms") >= 300);
+    assert_true(waits_for_a_late_rank(pp, "bubble_ms") >= 300);
 }
 
 static void one_rank_has_nothing_to_hide(void **state)
