@@ -76,8 +76,8 @@ int64_t dh_mesh_node(const dh_mesh *mesh, int64_t rank);
 
 const char *dh_group_name(dh_group_kind group);
 const char *dh_group_doc(dh_group_kind group);
-/* Whether its members are of different pipeline stages. */
-bool dh_group_spans_stages(dh_group_kind group);
+/* Whether its members' coordinates on an axis (dh_mesh_axis) differ; DH_MESH_PP: of stages. */
+bool dh_group_varies(dh_group_kind group, int axis);
 /* DH_N_GROUPS when the name is unknown. */
 dh_group_kind dh_group_parse(const char *name);
 

@@ -146,9 +146,9 @@ const char *dh_group_doc(dh_group_kind group)
     return (unsigned)group < DH_N_GROUPS ? group_rows[group].doc : "?";
 }
 
-bool dh_group_spans_stages(dh_group_kind group)
+bool dh_group_varies(dh_group_kind group, int axis)
 {
-    return (unsigned)group < DH_N_GROUPS && (group_rows[group].axes >> DH_MESH_PP & 1u);
+    return group_rows[group].axes >> axis & 1u;
 }
 
 dh_group_kind dh_group_parse(const char *name)
@@ -156,11 +156,6 @@ dh_group_kind dh_group_parse(const char *name)
     for (int g = 0; g < DH_N_GROUPS; g++)
         if (strcmp(name, group_rows[g].name) == 0) return (dh_group_kind)g;
     return DH_N_GROUPS;
-}
-
-static bool varies(dh_group_kind group, int axis)
-{
-    return group_rows[group].axes >> axis & 1u;
 }
 
 /* Digits of an axis that the group's members take: all, or first and last stage. */
@@ -186,7 +181,7 @@ int64_t dh_mesh_group_size(const dh_mesh *m, dh_group_kind group)
 {
     int64_t size = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
-        if (varies(group, axis)) size *= digit_count(m, group, axis);
+        if (dh_group_varies(group, axis)) size *= digit_count(m, group, axis);
     return size;
 }
 
@@ -194,7 +189,7 @@ int64_t dh_mesh_n_groups(const dh_mesh *m, dh_group_kind group)
 {
     int64_t n = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
-        if (!varies(group, axis)) n *= axis_size(m, axis);
+        if (!dh_group_varies(group, axis)) n *= axis_size(m, axis);
     return n;
 }
 
@@ -203,7 +198,7 @@ int64_t dh_mesh_group_id(const dh_mesh *m, dh_group_kind group, int64_t rank)
     int64_t id = 0, place = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++) {
         int64_t size = axis_size(m, axis);
-        if (!varies(group, axis)) {
+        if (!dh_group_varies(group, axis)) {
             id += rank % size * place;
             place *= size;
         }
@@ -217,7 +212,7 @@ int64_t dh_mesh_group_index(const dh_mesh *m, dh_group_kind group, int64_t rank)
     int64_t index = 0, place = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++) {
         int64_t size = axis_size(m, axis);
-        if (varies(group, axis)) {
+        if (dh_group_varies(group, axis)) {
             int64_t i = digit_index(m, group, axis, rank % size);
             if (i < 0) return -1;
             index += i * place;
@@ -235,7 +230,7 @@ int64_t dh_mesh_group_member(const dh_mesh *m, dh_group_kind group, int64_t rank
     int64_t member = 0, stride = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++) {
         int64_t size = axis_size(m, axis), digit = rank % size;
-        if (varies(group, axis)) {
+        if (dh_group_varies(group, axis)) {
             int64_t count = digit_count(m, group, axis);
             digit = digit_at(m, group, axis, i % count);
             i /= count;

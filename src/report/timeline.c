@@ -169,7 +169,8 @@ static dh_waiting waiting_of(const sweep *w, int stream)
     const bool at_end = compute->next == compute->n;
     if (!at_end && w->needed[compute->queue[compute->next]].at[stream] <= id) return DH_N_WAITING;
     const dh_op *op = dh_instr_op(w->program, &w->program->instrs.at[id]);
-    const bool stages = w->program->mesh.pp > 1 && dh_group_spans_stages((dh_group_kind)op->group);
+    const bool stages =
+        w->program->mesh.pp > 1 && dh_group_varies((dh_group_kind)op->group, DH_MESH_PP);
     return stages ? DH_WAITS_STAGES : DH_WAITS_PARTNERS;
 }
 

@@ -9,17 +9,6 @@
 
 #include "sim/sim.h"
 
-static const uint32_t group_axes[DH_N_GROUPS] = {
-#define X(code, name, axes, doc) [code] = (axes),
-    DH_GROUP_LIST(X)
-#undef X
-};
-
-static bool varies(dh_group_kind group, int axis)
-{
-    return group_axes[group] >> axis & 1u;
-}
-
 /* ---- classes of coordinates ---------------------------------------------------------------- */
 
 static int64_t coordinate(const dh_mesh *mesh, int64_t rank, int axis)
@@ -124,7 +113,7 @@ uint32_t dh_sim_group_first(const dh_sim_nodes *nodes, dh_group_kind group, uint
 {
     digits d = digits_of(nodes, node);
     for (int k = 0; k < DH_N_MESH_AXES; k++)
-        if (varies(group, k)) d.at[k] = 0;
+        if (dh_group_varies(group, k)) d.at[k] = 0;
     return node_of(nodes, &d);
 }
 
@@ -137,7 +126,7 @@ static uint32_t next_digit(const dh_sim_axis *a, dh_group_kind group, uint32_t d
 
 static uint32_t digit_count(const dh_sim_axis *a, dh_group_kind group, int axis)
 {
-    if (!varies(group, axis)) return 1;
+    if (!dh_group_varies(group, axis)) return 1;
     return group == DH_GROUP_EMBED ? DH_MIN(a->n, 2) : a->n;
 }
 
@@ -153,7 +142,7 @@ dh_status dh_sim_group_members(dh_ctx *ctx, dh_arena *arena, const dh_sim_nodes 
     for (int k = 0; k < DH_N_MESH_AXES;) { /* an odometer over the axes that vary */
         members->node[members->n++] = node_of(nodes, &d);
         for (k = 0; k < DH_N_MESH_AXES; k++) {
-            if (!varies(group, k)) continue;
+            if (!dh_group_varies(group, k)) continue;
             d.at[k] = next_digit(&nodes->axis[k], group, d.at[k]);
             if (d.at[k] < nodes->axis[k].n) break;
             d.at[k] = 0;
