@@ -19,8 +19,7 @@ uint32_t dh_graph_add_tensor(dh_graph *graph, const dh_tensor *tensor)
     return dh_vec_push(&graph->tensors, *tensor) ? (uint32_t)(graph->tensors.n - 1) : DH_NONE;
 }
 
-uint32_t dh_graph_add_op(dh_graph *graph, dh_op_type type, dh_phase phase, const uint32_t *in,
-                         const uint32_t *out)
+dh_op dh_op_make(dh_op_type type, dh_phase phase, const uint32_t *in, const uint32_t *out)
 {
     const dh_op_info *info = dh_op_info_of(type);
     dh_op op = {.type = type, .phase = phase, .site = -1, .group = -1, .param = DH_NONE};
@@ -28,6 +27,13 @@ uint32_t dh_graph_add_op(dh_graph *graph, dh_op_type type, dh_phase phase, const
         op.in[i] = i < info->n_in ? in[i] : DH_NONE;
         op.out[i] = i < info->n_out ? out[i] : DH_NONE;
     }
+    return op;
+}
+
+uint32_t dh_graph_add_op(dh_graph *graph, dh_op_type type, dh_phase phase, const uint32_t *in,
+                         const uint32_t *out)
+{
+    const dh_op op = dh_op_make(type, phase, in, out);
     return dh_vec_push(&graph->ops, op) ? (uint32_t)(graph->ops.n - 1) : DH_NONE;
 }
 
@@ -102,12 +108,6 @@ static dh_status check_tensor(dh_ctx *ctx, const dh_graph *g, uint32_t id)
     return check_view(ctx, g, id);
 }
 
-static uint32_t storage_of(const dh_graph *g, uint32_t tensor)
-{
-    uint32_t base = g->tensors.at[tensor].base;
-    return base == DH_NONE ? tensor : base;
-}
-
 static dh_status check_operand(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, uint32_t tensor,
                                const dh_operand_info *info)
 {
@@ -128,7 +128,7 @@ static dh_status check_operand(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, u
 static dh_status check_read(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, uint32_t tensor,
                             const int64_t *rows_written)
 {
-    uint32_t s = storage_of(g, tensor);
+    uint32_t s = dh_graph_storage(g, tensor);
     const dh_tensor *t = &g->tensors.at[tensor];
     if (t->kind != DH_TENSOR_ACT || rows_written[s] >= t->shape[0]) return DH_OK;
     return dh_fail(ctx, DH_EINVAL, "op %u %s reads %%%u %s before any operator wrote %s", op_id,
@@ -139,7 +139,7 @@ static dh_status check_read(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, uint
 static dh_status check_write(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, uint32_t tensor,
                              int64_t *rows_written)
 {
-    uint32_t s = storage_of(g, tensor);
+    uint32_t s = dh_graph_storage(g, tensor);
     const dh_tensor *t = &g->tensors.at[tensor];
     if (t->kind == DH_TENSOR_ACT && rows_written[s] > g->tensors.at[s].shape[0] - t->shape[0])
         return dh_fail(ctx, DH_EINVAL, "op %u %s writes %%%u %s, which is written already", op_id,
@@ -178,7 +178,7 @@ static dh_status check_ops(dh_ctx *ctx, const dh_graph *g, uint32_t *fault)
     const uint32_t entering[] = {g->x_in, g->dx_out};
     for (size_t i = 0; i < DH_COUNTOF(entering); i++)
         if (entering[i] != DH_NONE)
-            rows_written[storage_of(g, entering[i])] += g->tensors.at[entering[i]].shape[0];
+            rows_written[dh_graph_storage(g, entering[i])] += g->tensors.at[entering[i]].shape[0];
     dh_status st = DH_OK;
     for (uint32_t i = 0; st == DH_OK && i < g->ops.n; i++) {
         st = check_op(ctx, g, i, rows_written);

@@ -12,12 +12,9 @@
  *
  * Source: Liu et al. 2023 (arXiv 2310.01889); chunks i and 2*cp-1-i for rank i as in
  * Megatron-LM's context parallelism and zigzag ring attention. */
-#include "dhelix/graph.h"
+#include "check.h"
 #include "dhelix/mesh.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "rewrite.h"
 
 /* ---- which tokens, which pairs -------------------------------------------------------- */
 
@@ -47,71 +44,44 @@ dh_ring_part dh_ring_part_of(const dh_dims *dims, int32_t step)
 
 /* ---- rewrite --------------------------------------------------------------------------- */
 
-typedef struct rewrite {
-    dh_graph *graph;
-    DH_VEC(dh_op) ops; /* the new order */
-    bool failed;
-} rewrite;
-
 static uint32_t add_tensor(rewrite *r, const dh_tensor *like, const char *name, int32_t step,
                            dh_dtype dtype)
 {
     dh_tensor t = *like;
     t.dtype = dtype;
-    snprintf(t.name, sizeof t.name, "%.12s.%d", name, step);
-    uint32_t id = dh_graph_add_tensor(r->graph, &t);
-    r->failed |= id == DH_NONE;
-    return id;
-}
-
-static void push(rewrite *r, const dh_op *op)
-{
-    r->failed |= !dh_vec_push(&r->ops, *op);
-}
-
-static dh_op new_op(dh_op_type type, int32_t step)
-{
-    dh_op op = {.type = type, .phase = DH_PHASE_F, .site = -1, .group = -1, .param = DH_NONE};
-    memset(op.in, 0xff, sizeof op.in);
-    memset(op.out, 0xff, sizeof op.out);
-    op.step = step;
-    return op;
+    rewrite_name(&t, "%.12s.%d", name, step);
+    return rewrite_add(r, &t);
 }
 
 /* Keys and values of the rank's own tokens, out of packed qkv. */
 static uint32_t pack_block(rewrite *r, uint32_t qkv)
 {
     const dh_dims *d = &r->graph->dims;
-    dh_tensor kv = r->graph->tensors.at[qkv];
+    dh_tensor kv = *rewrite_tensor(r, qkv);
     kv.shape[1] = 2 * d->n_kv_heads * d->head_dim;
-    dh_op op = new_op(DH_OP_KV_PACK, 0);
-    op.in[0] = qkv;
-    op.out[0] = add_tensor(r, &kv, "kv", 0, kv.dtype);
-    push(r, &op);
-    return op.out[0];
+    const uint32_t id = add_tensor(r, &kv, "kv", 0, kv.dtype);
+    rewrite_push_op(r, DH_OP_KV_PACK, DH_PHASE_F, -1, REWRITE_IDS(qkv), REWRITE_IDS(id));
+    return id;
 }
 
 static uint32_t exchange(rewrite *r, uint32_t kv, int32_t step, uint32_t after)
 {
     if (r->failed) return DH_NONE;
-    dh_tensor like = r->graph->tensors.at[kv];
-    dh_op op = new_op(DH_OP_RING_EXCHANGE, 0);
-    op.group = DH_GROUP_CP;
-    op.in[0] = kv;
-    op.in[1] = after;
-    op.out[0] = add_tensor(r, &like, "kv", step, like.dtype);
-    push(r, &op);
-    return op.out[0];
+    const dh_tensor like = *rewrite_tensor(r, kv);
+    const uint32_t id = add_tensor(r, &like, "kv", step, like.dtype);
+    rewrite_push_op(r, DH_OP_RING_EXCHANGE, DH_PHASE_F, DH_GROUP_CP, REWRITE_IDS(kv, after),
+                    REWRITE_IDS(id));
+    return id;
 }
 
-static void ring(rewrite *r, const dh_op *attn)
+static void rewrite_attn(rewrite *r, const dh_op *attn)
 {
     const int32_t last = (int32_t)r->graph->dims.cp - 1;
-    const dh_tensor o = r->graph->tensors.at[attn->out[0]];
-    const dh_tensor lse = r->graph->tensors.at[attn->out[1]];
+    const dh_tensor o = *rewrite_tensor(r, attn->out[0]), lse = *rewrite_tensor(r, attn->out[1]);
     uint32_t kv = pack_block(r, attn->in[0]), next = DH_NONE;
-    dh_op part = new_op(DH_OP_RING_ATTN, 0);
-    part.in[0] = attn->in[0];
+    dh_op part =
+        dh_op_make(DH_OP_RING_ATTN, DH_PHASE_F, REWRITE_IDS(attn->in[0], DH_NONE, DH_NONE, DH_NONE),
+                   REWRITE_IDS(DH_NONE, DH_NONE));
     for (int32_t s = 0; s <= last && !r->failed; s++, kv = next) {
         uint32_t done = part.out[1]; /* of the part before */
         if (s < last) next = exchange(r, kv, s + 1, done);
@@ -121,19 +91,31 @@ static void ring(rewrite *r, const dh_op *attn)
         part.in[3] = done;
         part.out[0] = s == last ? attn->out[0] : add_tensor(r, &o, "o", s, DH_F32);
         part.out[1] = s == last ? attn->out[1] : add_tensor(r, &lse, "lse", s, DH_F32);
-        push(r, &part);
+        rewrite_push(r, &part);
     }
 }
 
 /* What the ranks' tokens chose is summed before anyone uses it. */
-static void sum_router(rewrite *r, const dh_op *aux)
+static void rewrite_router_aux(rewrite *r, const dh_op *op)
 {
-    dh_op op = new_op(DH_OP_ALL_REDUCE, 0);
-    op.group = DH_GROUP_CP;
-    op.in[0] = op.out[0] = aux->in[0];
-    push(r, &op);
-    push(r, aux);
+    const uint32_t *sums = REWRITE_IDS(op->in[0]);
+    rewrite_push_op(r, DH_OP_ALL_REDUCE, DH_PHASE_F, DH_GROUP_CP, sums, sums);
+    rewrite_push(r, op);
 }
+
+/* By operator: those that work token by token stay as they are. */
+static void (*const rules[DH_N_OP_TYPE])(rewrite *, const dh_op *) = {
+    [DH_OP_ATTN] = rewrite_attn,          [DH_OP_ROUTER_AUX] = rewrite_router_aux,
+    [DH_OP_LOAD] = rewrite_push,          [DH_OP_EMBED] = rewrite_push,
+    [DH_OP_NORM] = rewrite_push,          [DH_OP_LINEAR] = rewrite_push,
+    [DH_OP_ROPE] = rewrite_push,          [DH_OP_RESIDUAL] = rewrite_push,
+    [DH_OP_ACT] = rewrite_push,           [DH_OP_ROUTER] = rewrite_push,
+    [DH_OP_ROUTER_SUMS] = rewrite_push,   [DH_OP_MOE_ORDER] = rewrite_push,
+    [DH_OP_MOE_PERMUTE] = rewrite_push,   [DH_OP_GROUPED_LINEAR] = rewrite_push,
+    [DH_OP_MOE_UNPERMUTE] = rewrite_push, [DH_OP_LOSS_STATS] = rewrite_push,
+    [DH_OP_LOSS] = rewrite_push,          [DH_OP_LOSS_GRAD] = rewrite_push,
+    [DH_OP_LINEAR_DGRAD] = rewrite_push,  [DH_OP_LINEAR_WGRAD] = rewrite_push,
+};
 
 static dh_status split_dims(dh_ctx *ctx, dh_dims *d, int64_t cp, int64_t cp_rank)
 {
@@ -158,22 +140,13 @@ dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int
                        "context parallelism rewrites forward graphs of training and evaluation");
     DH_TRY(split_dims(ctx, &graph->dims, cp, cp_rank));
     rewrite r = {.graph = graph};
-    for (size_t i = 0; i < graph->ops.n && !r.failed; i++) {
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < graph->ops.n && !r.failed; i++) {
         const dh_op op = graph->ops.at[i];
-        if (op.type == DH_OP_ATTN)
-            ring(&r, &op);
-        else if (op.type == DH_OP_ROUTER_AUX)
-            sum_router(&r, &op);
+        if (rules[op.type])
+            rules[op.type](&r, &op);
         else
-            push(&r, &op);
+            st = rewrite_refuse(ctx, "context parallelism", &op);
     }
-    if (r.failed) {
-        dh_vec_fini(&r.ops);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory splitting a graph");
-    }
-    dh_vec_fini(&graph->ops);
-    graph->ops.at = r.ops.at;
-    graph->ops.n = r.ops.n;
-    graph->ops.cap = r.ops.cap;
-    return DH_OK;
+    return rewrite_end(ctx, &r, st, "splitting a graph");
 }

@@ -16,28 +16,21 @@
  *
  * Source: Lepikhin et al. 2020 (arXiv 2006.16668) section 3.2; dropless as in Gale et al.
  * 2022 (arXiv 2211.15841). */
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
-
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-typedef DH_VEC(dh_op) op_list;
+#include "dhelix/mesh.h"
+#include "rewrite.h"
 
-typedef struct rewrite {
-    dh_graph *graph;
+typedef struct pass {
+    rewrite to;
     dh_shard shard;
-    op_list ops;            /* the new order */
     int64_t own_rows;       /* rows that the rank's tokens make in the order by expert */
     uint32_t sent, arrived; /* offsets of runs: before and after the exchange */
-    bool failed;
-} rewrite;
+} pass;
 
-static dh_tensor *tensor(rewrite *r, uint32_t id)
+static dh_tensor *tensor(pass *p, uint32_t id)
 {
-    return &r->graph->tensors.at[id];
+    return rewrite_tensor(&p->to, id);
 }
 
 /* ---- sizes -------------------------------------------------------------------------------- */
@@ -49,147 +42,151 @@ static bool is_experts_weight(const dh_tensor *t)
 
 /* The even share of all ranks' choices times a factor; no more than all tokens of all
  * ranks, each in as many of the experts here as it may choose. */
-static dh_status choose_room(dh_ctx *ctx, rewrite *r, int64_t experts_here, double room)
+static dh_status choose_room(dh_ctx *ctx, pass *p, int64_t experts_here, double room)
 {
-    dh_dims *d = &r->graph->dims;
+    dh_dims *d = &p->to.graph->dims;
     const int64_t tokens = d->batch * d->seq, share = tokens * d->top_k;
-    const int64_t most = r->shard.ep * tokens * DH_MIN(d->top_k, experts_here);
+    const int64_t most = p->shard.ep * tokens * DH_MIN(d->top_k, experts_here);
     if (d->expert_capacity) return DH_OK;
     if (!(room >= 1))
         return dh_fail(ctx, DH_EINVAL,
                        "moe.capacity=%g leaves no room for an even share of the rows, which "
                        "moe.mode dropless with parallel.ep=%lld needs: 1 at least, 2 is usual",
-                       room, (long long)r->shard.ep);
+                       room, (long long)p->shard.ep);
     d->expert_rows = DH_MIN((int64_t)ceil(DH_MIN(room * (double)share, (double)most)), most);
     return DH_OK;
 }
 
-static dh_status split_tensors(dh_ctx *ctx, rewrite *r, double room)
+static dh_status split_tensors(dh_ctx *ctx, pass *p, double room)
 {
     int64_t n_split = 0, experts_here = 0;
-    for (uint32_t i = 0; i < r->graph->tensors.n; i++) {
-        dh_tensor *t = tensor(r, i);
+    for (uint32_t i = 0; i < p->to.graph->tensors.n; i++) {
+        dh_tensor *t = tensor(p, i);
         if (!is_experts_weight(t)) continue;
-        if (t->shape[0] % r->shard.ep)
+        if (t->shape[0] % p->shard.ep)
             return dh_fail(ctx, DH_EINVAL, "%s: %lld experts do not divide by parallel.ep=%lld",
-                           t->name, (long long)t->shape[0], (long long)r->shard.ep);
-        experts_here = t->shape[0] /= r->shard.ep;
+                           t->name, (long long)t->shape[0], (long long)p->shard.ep);
+        experts_here = t->shape[0] /= p->shard.ep;
         n_split++;
     }
     if (n_split == 0)
         return dh_fail(ctx, DH_EINVAL, "parallel.ep=%lld, but the layer has no experts",
-                       (long long)r->shard.ep);
-    DH_TRY(choose_room(ctx, r, experts_here, room));
-    const int64_t rows = r->graph->dims.expert_rows;
-    for (uint32_t i = 0; i < r->graph->tensors.n; i++) {
-        if (tensor(r, i)->axis[0] != DH_AXIS_ROUTED) continue;
-        r->own_rows = tensor(r, i)->shape[0];
-        if (rows) tensor(r, i)->shape[0] = rows;
+                       (long long)p->shard.ep);
+    DH_TRY(choose_room(ctx, p, experts_here, room));
+    const int64_t rows = p->to.graph->dims.expert_rows;
+    for (uint32_t i = 0; i < p->to.graph->tensors.n; i++) {
+        if (tensor(p, i)->axis[0] != DH_AXIS_ROUTED) continue;
+        p->own_rows = tensor(p, i)->shape[0];
+        if (rows) tensor(p, i)->shape[0] = rows;
     }
     return DH_OK;
 }
 
 /* ---- operators ---------------------------------------------------------------------------- */
 
-static uint32_t add_tensor(rewrite *r, uint32_t like, const char *name, int64_t rows)
+static uint32_t add_tensor(pass *p, uint32_t like, const char *name, int64_t rows)
 {
-    if (r->failed) return DH_NONE;
-    dh_tensor t = *tensor(r, like);
-    snprintf(t.name, sizeof t.name, "%s", name);
+    if (p->to.failed) return DH_NONE;
+    dh_tensor t = *tensor(p, like);
+    rewrite_name(&t, "%s", name);
     t.shape[0] = rows;
-    uint32_t id = dh_graph_add_tensor(r->graph, &t);
-    r->failed |= id == DH_NONE;
-    return id;
+    return rewrite_add(&p->to, &t);
 }
 
-static void push(rewrite *r, const dh_op *op)
+static void push_exchange(pass *p, dh_op_type type, const uint32_t *in, uint32_t out)
 {
-    r->failed |= !dh_vec_push(&r->ops, *op);
+    rewrite_push_op(&p->to, type, DH_PHASE_F, DH_GROUP_EP, in, REWRITE_IDS(out));
 }
 
-static void push_op(rewrite *r, dh_op_type type, const uint32_t in[3], uint32_t out)
+static void exchange(pass *p, uint32_t x, uint32_t from, uint32_t to, uint32_t y)
 {
-    dh_op op = {.type = type, .phase = DH_PHASE_F, .site = -1, .group = -1, .param = DH_NONE};
-    memset(op.in, 0xff, sizeof op.in);
-    memset(op.out, 0xff, sizeof op.out);
-    memcpy(op.in, in, 3 * sizeof *in);
-    op.out[0] = out;
-    if (dh_op_info_of(type)->resource == DH_RES_COMM) op.group = DH_GROUP_EP;
-    push(r, &op);
-}
-
-static void exchange(rewrite *r, uint32_t x, uint32_t from, uint32_t to, uint32_t y)
-{
-    if (r->graph->dims.expert_capacity)
-        push_op(r, DH_OP_ALL_TO_ALL, (const uint32_t[]){x, DH_NONE, DH_NONE}, y);
+    if (p->to.graph->dims.expert_capacity)
+        push_exchange(p, DH_OP_ALL_TO_ALL, REWRITE_IDS(x), y);
     else
-        push_op(r, DH_OP_ALL_TO_ALL_ROWS, (const uint32_t[]){x, from, to}, y);
+        push_exchange(p, DH_OP_ALL_TO_ALL_ROWS, REWRITE_IDS(x, from, to), y);
 }
 
 /* Run s of the rows that arrive is as long as its sender says. With a capacity all runs
  * are of one length, before and after. */
-static void rewrite_order(rewrite *r, dh_op *op)
+static void rewrite_order(pass *p, dh_op *op)
 {
     const uint32_t offsets = op->out[1];
-    r->sent = r->arrived = offsets;
-    if (r->graph->dims.expert_capacity) {
-        push(r, op);
+    p->sent = p->arrived = offsets;
+    if (p->to.graph->dims.expert_capacity) {
+        rewrite_push(&p->to, op);
         return;
     }
-    const int64_t n_runs = tensor(r, offsets)->shape[0] - 1;
-    op->out[2] = add_tensor(r, offsets, "counts", n_runs);
-    const uint32_t arriving = add_tensor(r, offsets, "arriving", n_runs);
-    r->arrived = add_tensor(r, offsets, "arrived", n_runs + 1);
-    push(r, op);
-    push_op(r, DH_OP_ALL_TO_ALL, (const uint32_t[]){op->out[2], DH_NONE, DH_NONE}, arriving);
-    push_op(r, DH_OP_MOE_OFFSETS, (const uint32_t[]){arriving, DH_NONE, DH_NONE}, r->arrived);
+    const int64_t n_runs = tensor(p, offsets)->shape[0] - 1;
+    op->out[2] = add_tensor(p, offsets, "counts", n_runs);
+    const uint32_t arriving = add_tensor(p, offsets, "arriving", n_runs);
+    p->arrived = add_tensor(p, offsets, "arrived", n_runs + 1);
+    rewrite_push(&p->to, op);
+    push_exchange(p, DH_OP_ALL_TO_ALL, REWRITE_IDS(op->out[2]), arriving);
+    rewrite_push_op(&p->to, DH_OP_MOE_OFFSETS, DH_PHASE_F, -1, REWRITE_IDS(arriving),
+                    REWRITE_IDS(p->arrived));
 }
 
 /* What followed the permutation now takes what arrived. */
-static void rewrite_permute(rewrite *r, dh_op *op)
+static void rewrite_permute(pass *p, dh_op *op)
 {
     const uint32_t arrived = op->out[0];
-    op->out[0] = add_tensor(r, arrived, "routed.own", r->own_rows);
-    push(r, op);
-    exchange(r, op->out[0], r->sent, r->arrived, arrived);
+    op->out[0] = add_tensor(p, arrived, "routed.own", p->own_rows);
+    rewrite_push(&p->to, op);
+    exchange(p, op->out[0], p->sent, p->arrived, arrived);
 }
 
-static void rewrite_grouped(rewrite *r, dh_op *op)
+static void rewrite_grouped(pass *p, dh_op *op)
 {
-    op->in[2] = r->arrived;
-    push(r, op);
+    op->in[2] = p->arrived;
+    rewrite_push(&p->to, op);
 }
 
-static void rewrite_unpermute(rewrite *r, dh_op *op)
+static void rewrite_unpermute(pass *p, dh_op *op)
 {
-    const uint32_t own = add_tensor(r, op->in[0], "y.own", r->own_rows);
-    exchange(r, op->in[0], r->arrived, r->sent, own);
+    const uint32_t own = add_tensor(p, op->in[0], "y.own", p->own_rows);
+    exchange(p, op->in[0], p->arrived, p->sent, own);
     op->in[0] = own;
-    push(r, op);
+    rewrite_push(&p->to, op);
 }
 
-static void copy(rewrite *r, dh_op *op)
+static void keep(pass *p, dh_op *op)
 {
-    push(r, op);
+    rewrite_push(&p->to, op);
 }
 
-static void (*const rules[DH_N_OP_TYPE])(rewrite *, dh_op *) = {
+/* What there is in a layer: a token's rows stay with it but between permutation and its end. */
+static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_MOE_ORDER] = rewrite_order,
     [DH_OP_MOE_PERMUTE] = rewrite_permute,
     [DH_OP_GROUPED_LINEAR] = rewrite_grouped,
     [DH_OP_MOE_UNPERMUTE] = rewrite_unpermute,
+    [DH_OP_NORM] = keep,
+    [DH_OP_LINEAR] = keep,
+    [DH_OP_ROPE] = keep,
+    [DH_OP_ATTN] = keep,
+    [DH_OP_KV_PACK] = keep,
+    [DH_OP_RING_ATTN] = keep,
+    [DH_OP_RING_EXCHANGE] = keep,
+    [DH_OP_RESIDUAL] = keep,
+    [DH_OP_ACT] = keep,
+    [DH_OP_ROUTER] = keep,
+    [DH_OP_ROUTER_SUMS] = keep,
+    [DH_OP_ALL_GATHER] = keep,
+    [DH_OP_REDUCE_SCATTER] = keep,
 };
 
 /* ---- entry -------------------------------------------------------------------------------- */
 
-static dh_status rewrite_all(dh_ctx *ctx, rewrite *r, double room)
+static dh_status rewrite_all(dh_ctx *ctx, pass *p, double room)
 {
-    DH_TRY(split_tensors(ctx, r, room));
-    for (size_t i = 0; i < r->graph->ops.n && !r->failed; i++) {
-        dh_op op = r->graph->ops.at[i];
-        (rules[op.type] ? rules[op.type] : copy)(r, &op);
+    DH_TRY(split_tensors(ctx, p, room));
+    const dh_graph *g = p->to.graph;
+    for (size_t i = 0; i < g->ops.n && !p->to.failed; i++) {
+        dh_op op = g->ops.at[i];
+        if (!rules[op.type]) return rewrite_refuse(ctx, "expert parallelism", &op);
+        rules[op.type](p, &op);
     }
-    return r->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory splitting a graph") : DH_OK;
+    return DH_OK;
 }
 
 dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, double room)
@@ -198,15 +195,6 @@ dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, 
     if (graph->dx_in != DH_NONE || graph->mode == DH_MODE_DECODE)
         return dh_fail(ctx, DH_EINVAL,
                        "expert parallelism rewrites forward graphs of training and evaluation");
-    rewrite r = {.graph = graph, .shard = shard, .sent = DH_NONE, .arrived = DH_NONE};
-    dh_status st = rewrite_all(ctx, &r, room);
-    if (st == DH_OK) {
-        op_list old = {graph->ops.at, graph->ops.n, graph->ops.cap};
-        graph->ops.at = r.ops.at;
-        graph->ops.n = r.ops.n;
-        graph->ops.cap = r.ops.cap;
-        r.ops = old;
-    }
-    dh_vec_fini(&r.ops);
-    return st;
+    pass p = {.to = {.graph = graph}, .shard = shard, .sent = DH_NONE, .arrived = DH_NONE};
+    return rewrite_end(ctx, &p.to, rewrite_all(ctx, &p, room), "splitting a graph");
 }

@@ -10,24 +10,19 @@
  *              activations, rotations, gathered copies. The blockwise attention keeps
  *              no scores to begin with.
  *   full       everything but the block's input. */
-#include "dhelix/graph.h"
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef DH_VEC(dh_op) op_list;
+#include "rewrite.h"
 
-typedef struct rewrite {
-    dh_graph *graph;
+typedef struct pass {
+    rewrite to;
     dh_recompute_kind kind;
-    op_list ops;         /* the new order */
     uint32_t *maker;     /* by tensor: forward operator (index in the old order), DH_NONE */
     uint32_t *again;     /* by tensor: its recomputed copy, DH_NONE */
     unsigned char *by_b; /* by tensor: an input-gradient operator needs it, now or through others */
     size_t n_tensors;
-    bool failed;
-} rewrite;
+} pass;
 
 static bool is_cheap(dh_op_type type)
 {
@@ -36,85 +31,95 @@ static bool is_cheap(dh_op_type type)
 }
 
 /* Tensors the forward made that the backward may not find kept. */
-static bool is_remade(const rewrite *r, uint32_t tensor)
+static bool is_remade(const pass *p, uint32_t tensor)
 {
-    if (tensor == DH_NONE || tensor >= r->n_tensors || r->maker[tensor] == DH_NONE) return false;
-    const dh_op *op = &r->graph->ops.at[r->maker[tensor]];
-    if (r->kind == DH_RECOMPUTE_KIND_FULL) return true;
+    if (tensor == DH_NONE || tensor >= p->n_tensors || p->maker[tensor] == DH_NONE) return false;
+    const dh_op *op = &p->to.graph->ops.at[p->maker[tensor]];
+    if (p->kind == DH_RECOMPUTE_KIND_FULL) return true;
     return is_cheap(op->type) && tensor == op->out[0];
 }
 
-static void find_makers(rewrite *r)
+static void find_makers(pass *p)
 {
-    for (uint32_t i = 0; i < r->graph->ops.n; i++) {
-        const dh_op *op = &r->graph->ops.at[i];
+    for (uint32_t i = 0; i < p->to.graph->ops.n; i++) {
+        const dh_op *op = &p->to.graph->ops.at[i];
         for (int k = 0; op->phase == DH_PHASE_F && k < DH_MAX_OPERANDS; k++)
-            if (op->out[k] != DH_NONE && r->graph->tensors.at[op->out[k]].kind == DH_TENSOR_ACT)
-                r->maker[op->out[k]] = i;
+            if (op->out[k] != DH_NONE && p->to.graph->tensors.at[op->out[k]].kind == DH_TENSOR_ACT)
+                p->maker[op->out[k]] = i;
     }
 }
 
 /* A copy wanted by input gradients must be there before weight gradients run, which a
  * schedule may put much later. */
-static void mark_for_b(rewrite *r, uint32_t tensor)
+static void mark_for_b(pass *p, uint32_t tensor)
 {
-    if (!is_remade(r, tensor) || r->by_b[tensor]) return;
-    r->by_b[tensor] = 1;
-    const dh_op *op = &r->graph->ops.at[r->maker[tensor]];
-    for (int k = 0; k < DH_MAX_OPERANDS; k++) mark_for_b(r, op->in[k]);
+    if (!is_remade(p, tensor) || p->by_b[tensor]) return;
+    p->by_b[tensor] = 1;
+    const dh_op *op = &p->to.graph->ops.at[p->maker[tensor]];
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) mark_for_b(p, op->in[k]);
 }
 
-static uint32_t copy_of(rewrite *r, uint32_t tensor)
+static uint32_t copy_of(pass *p, uint32_t tensor)
 {
-    dh_tensor t = r->graph->tensors.at[tensor];
-    char name[sizeof t.name];
-    snprintf(name, sizeof name, "%.20s.re", t.name);
-    memcpy(t.name, name, sizeof name);
-    uint32_t id = dh_graph_add_tensor(r->graph, &t);
-    r->failed |= id == DH_NONE;
-    return id;
+    dh_tensor t = *rewrite_tensor(&p->to, tensor);
+    rewrite_name(&t, "%.20s.re", t.name);
+    return rewrite_add(&p->to, &t);
 }
 
-static void push(rewrite *r, const dh_op *op)
+static void remake(pass *p, uint32_t tensor)
 {
-    r->failed |= !dh_vec_push(&r->ops, *op);
-}
-
-static void remake(rewrite *r, uint32_t tensor)
-{
-    if (!is_remade(r, tensor) || r->again[tensor] != DH_NONE || r->failed) return;
-    const uint32_t id = r->maker[tensor];
-    dh_op op = r->graph->ops.at[id];
+    if (!is_remade(p, tensor) || p->again[tensor] != DH_NONE || p->to.failed) return;
+    const uint32_t id = p->maker[tensor];
+    dh_op op = p->to.graph->ops.at[id];
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-        remake(r, op.in[k]);
-        if (is_remade(r, op.in[k])) op.in[k] = r->again[op.in[k]];
+        remake(p, op.in[k]);
+        if (is_remade(p, op.in[k])) op.in[k] = p->again[op.in[k]];
     }
-    op.phase = r->by_b[tensor] ? DH_PHASE_B : DH_PHASE_W;
+    op.phase = p->by_b[tensor] ? DH_PHASE_B : DH_PHASE_W;
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         if (op.out[k] == DH_NONE) continue;
         const uint32_t old = op.out[k];
-        op.out[k] = copy_of(r, old);
+        op.out[k] = copy_of(p, old);
         /* A second output that is kept anyway (a norm's statistics) stays kept. */
-        if (is_remade(r, old)) r->again[old] = op.out[k];
+        if (is_remade(p, old)) p->again[old] = op.out[k];
     }
-    push(r, &op);
+    rewrite_push(&p->to, &op);
 }
 
-static void rewrite_ops(rewrite *r)
+/* A clone writes copies of all that the operator writes. */
+static dh_status check_clone(dh_ctx *ctx, const pass *p, const dh_op *op)
 {
-    for (size_t i = 0; i < r->graph->ops.n; i++) {
-        const dh_op *op = &r->graph->ops.at[i];
+    bool again = false, alone = true;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (op->out[k] == DH_NONE) continue;
+        const dh_tensor *t = rewrite_tensor(&p->to, op->out[k]);
+        again |= is_remade(p, op->out[k]);
+        alone &= t->kind == DH_TENSOR_ACT && t->base == DH_NONE;
+    }
+    if (!again || alone) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "recomputation cannot run operator %s a second time: it writes more than "
+                   "activations of its own",
+                   dh_op_info_of(op->type)->name);
+}
+
+static dh_status rewrite_ops(dh_ctx *ctx, pass *p)
+{
+    for (size_t i = 0; i < p->to.graph->ops.n; i++) {
+        const dh_op *op = &p->to.graph->ops.at[i];
+        if (op->phase == DH_PHASE_F) DH_TRY(check_clone(ctx, p, op));
         for (int k = 0; op->phase == DH_PHASE_B && k < DH_MAX_OPERANDS; k++)
-            mark_for_b(r, op->in[k]);
+            mark_for_b(p, op->in[k]);
     }
-    for (size_t i = 0; i < r->graph->ops.n && !r->failed; i++) {
-        dh_op op = r->graph->ops.at[i];
+    for (size_t i = 0; i < p->to.graph->ops.n && !p->to.failed; i++) {
+        dh_op op = p->to.graph->ops.at[i];
         for (int k = 0; op.phase != DH_PHASE_F && k < DH_MAX_OPERANDS; k++) {
-            remake(r, op.in[k]);
-            if (is_remade(r, op.in[k])) op.in[k] = r->again[op.in[k]];
+            remake(p, op.in[k]);
+            if (is_remade(p, op.in[k])) op.in[k] = p->again[op.in[k]];
         }
-        push(r, &op);
+        rewrite_push(&p->to, &op);
     }
+    return DH_OK;
 }
 
 dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind)
@@ -122,27 +127,21 @@ dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind
     if (kind == DH_RECOMPUTE_KIND_NONE || graph->kind != DH_BLOCK_LAYER) return DH_OK;
     if (graph->dx_out == DH_NONE)
         return dh_fail(ctx, DH_EINVAL, "recomputation rewrites a graph that has its backward");
-    rewrite r = {.graph = graph, .kind = kind, .n_tensors = graph->tensors.n};
-    r.maker = malloc((r.n_tensors + 1) * sizeof *r.maker);
-    r.again = malloc((r.n_tensors + 1) * sizeof *r.again);
-    r.by_b = calloc(r.n_tensors + 1, 1);
-    r.failed = !r.maker || !r.again || !r.by_b;
-    if (!r.failed) {
-        memset(r.maker, 0xff, (r.n_tensors + 1) * sizeof *r.maker);
-        memset(r.again, 0xff, (r.n_tensors + 1) * sizeof *r.again);
-        find_makers(&r);
-        rewrite_ops(&r);
+    const size_t n = graph->tensors.n;
+    pass p = {.to = {.graph = graph}, .kind = kind, .n_tensors = n};
+    p.maker = malloc((n + 1) * sizeof *p.maker);
+    p.again = malloc((n + 1) * sizeof *p.again);
+    p.by_b = calloc(n + 1, 1);
+    p.to.failed = !p.maker || !p.again || !p.by_b;
+    dh_status st = DH_OK;
+    if (!p.to.failed) {
+        memset(p.maker, 0xff, (n + 1) * sizeof *p.maker);
+        memset(p.again, 0xff, (n + 1) * sizeof *p.again);
+        find_makers(&p);
+        st = rewrite_ops(ctx, &p);
     }
-    if (!r.failed) {
-        op_list old = {graph->ops.at, graph->ops.n, graph->ops.cap};
-        graph->ops.at = r.ops.at;
-        graph->ops.n = r.ops.n;
-        graph->ops.cap = r.ops.cap;
-        r.ops = old;
-    }
-    dh_vec_fini(&r.ops);
-    free(r.maker);
-    free(r.again);
-    free(r.by_b);
-    return r.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory planning recomputation") : DH_OK;
+    free(p.maker);
+    free(p.again);
+    free(p.by_b);
+    return rewrite_end(ctx, &p.to, st, "planning recomputation");
 }

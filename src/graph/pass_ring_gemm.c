@@ -20,12 +20,12 @@
  *
  * Source: Wang et al. 2023 (ASPLOS, doi:10.1145/3567955.3567959), looped CollectiveEinsum;
  * MegaScale (Jiang et al. 2024, arXiv 2402.15627) section 3.2. */
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "check.h"
+#include "dhelix/mesh.h"
+#include "rewrite.h"
 
 /* One collective and its GEMM. */
 typedef struct ring {
@@ -37,381 +37,336 @@ typedef struct ring {
     uint32_t forth, back;      /* chunks that came last, either way */
 } ring;
 
-typedef struct rewrite {
-    dh_graph *graph;
+typedef struct pass {
+    rewrite to;
+    rewrite_uses uses;       /* of the graph before */
     int32_t n, me;           /* ranks, and which this is */
     int32_t n_forth, n_back; /* ranks that a chunk reaches either way */
-    DH_VEC(dh_op) ops;       /* the new order */
     DH_VEC(ring) rings;
     uint32_t *ring_of;   /* by operator: the ring it belongs to, DH_NONE */
     unsigned char *done; /* by operator: it is in the new order */
-    bool failed;
-} rewrite;
+} pass;
 
-static const dh_op *op_at(const rewrite *r, uint32_t id)
+static const dh_op *op_at(const pass *p, uint32_t id)
 {
-    return &r->graph->ops.at[id];
+    return &p->to.graph->ops.at[id];
 }
 
-static dh_tensor *tensor(const rewrite *r, uint32_t id)
+static dh_tensor *tensor(const pass *p, uint32_t id)
 {
-    return &r->graph->tensors.at[id];
+    return rewrite_tensor(&p->to, id);
 }
 
 /* ---- what can be cut ----------------------------------------------------------------------- */
 
-static uint32_t storage_of(const rewrite *r, uint32_t id)
-{
-    return tensor(r, id)->base == DH_NONE ? id : tensor(r, id)->base;
-}
-
 /* Row n of the output comes from row n of the first input, and from a weight. */
-static bool is_row_gemm(const rewrite *r, const dh_op *op)
+static bool is_row_gemm(const pass *p, const dh_op *op)
 {
     return (op->type == DH_OP_LINEAR || op->type == DH_OP_LINEAR_DGRAD) &&
-           tensor(r, op->in[0])->shape[0] == tensor(r, op->out[0])->shape[0];
+           tensor(p, op->in[0])->shape[0] == tensor(p, op->out[0])->shape[0];
 }
 
 /* An activation of which there are no views, and which no other block knows. */
-static bool is_plain(const rewrite *r, uint32_t id)
+static bool is_plain(const pass *p, uint32_t id)
 {
-    const dh_graph *g = r->graph;
+    const dh_graph *g = p->to.graph;
     const uint32_t ends[] = {g->x_in, g->x_out, g->dx_out, g->dx_in, g->loss_x, g->loss_dx};
-    if (tensor(r, id)->kind != DH_TENSOR_ACT || tensor(r, id)->base != DH_NONE) return false;
     for (size_t i = 0; i < DH_COUNTOF(ends); i++)
         if (ends[i] == id) return false;
-    for (size_t i = 0; i < g->tensors.n; i++)
-        if (g->tensors.at[i].base == id) return false;
-    return true;
+    return tensor(p, id)->kind == DH_TENSOR_ACT && tensor(p, id)->base == DH_NONE &&
+           !p->uses.in_parts[id];
 }
 
 /* Operators in [begin, end) that read or write a tensor: the first, DH_NONE. */
-static uint32_t first_user(const rewrite *r, uint32_t begin, uint32_t end, uint32_t id, bool writes)
+static uint32_t first_user(const pass *p, uint32_t begin, uint32_t end, uint32_t id, bool writes)
 {
-    for (uint32_t i = begin; i < end; i++)
-        for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-            const uint32_t t = writes ? op_at(r, i)->out[k] : op_at(r, i)->in[k];
-            if (t != DH_NONE && storage_of(r, t) == id) return i;
-        }
-    return DH_NONE;
+    return rewrite_first_use(&p->uses, dh_graph_storage(p->to.graph, id), begin, end, writes);
 }
 
-static const char *misfit_of_rows(const rewrite *r, uint32_t all, uint32_t part)
+static const char *misfit_of_rows(const pass *p, uint32_t all, uint32_t part)
 {
-    const int64_t rows = tensor(r, part)->shape[0];
-    if (rows * r->n != tensor(r, all)->shape[0]) return "its rows are not as many for every rank";
+    const int64_t rows = tensor(p, part)->shape[0];
+    if (rows * p->n != tensor(p, all)->shape[0]) return "its rows are not as many for every rank";
     return rows < DH_RING_MIN_ROWS ? "a GEMM of one rank's rows would be too small" : NULL;
 }
 
 /* NULL, or why not. */
-static const char *match_gather(const rewrite *r, uint32_t id, ring *match)
+static const char *match_gather(const pass *p, uint32_t id, ring *match)
 {
-    const uint32_t all = op_at(r, id)->out[0], end = (uint32_t)r->graph->ops.n;
-    const uint32_t gemm = first_user(r, id + 1, end, all, false);
-    if (!is_plain(r, all)) return "it is used in parts";
+    const uint32_t all = op_at(p, id)->out[0], end = (uint32_t)p->to.graph->ops.n;
+    const uint32_t gemm = first_user(p, id + 1, end, all, false);
+    if (!is_plain(p, all)) return "it is used in parts";
     if (gemm == DH_NONE) return "nothing reads it";
-    const dh_op *op = op_at(r, gemm);
-    if (!is_row_gemm(r, op) || op->in[0] != all) return "what reads it first is no GEMM by rows";
-    if (op->phase != op_at(r, id)->phase) return "its GEMM belongs to another phase";
-    if (tensor(r, op->out[0])->base != DH_NONE) return "its GEMM writes a part of something";
+    const dh_op *op = op_at(p, gemm);
+    if (!is_row_gemm(p, op) || op->in[0] != all) return "what reads it first is no GEMM by rows";
+    if (op->phase != op_at(p, id)->phase) return "its GEMM belongs to another phase";
+    if (tensor(p, op->out[0])->base != DH_NONE) return "its GEMM writes a part of something";
     match->gemm = gemm;
-    match->whole = first_user(r, gemm + 1, end, all, false) != DH_NONE;
+    match->whole = first_user(p, gemm + 1, end, all, false) != DH_NONE;
     match->spare = match->whole ? DH_NONE : all;
-    match->chunk = *tensor(r, all);
-    return misfit_of_rows(r, all, op_at(r, id)->in[0]);
+    match->chunk = *tensor(p, all);
+    return misfit_of_rows(p, all, op_at(p, id)->in[0]);
 }
 
-static const char *match_scatter(const rewrite *r, uint32_t id, ring *match)
+static const char *match_scatter(const pass *p, uint32_t id, ring *match)
 {
-    const uint32_t all = op_at(r, id)->in[0], end = (uint32_t)r->graph->ops.n;
-    const uint32_t gemm = first_user(r, 0, id, all, true);
-    if (!is_plain(r, all)) return "it is used in parts";
-    if (gemm == DH_NONE || !is_row_gemm(r, op_at(r, gemm))) return "it comes from no GEMM by rows";
-    if (op_at(r, gemm)->phase != op_at(r, id)->phase) return "its GEMM belongs to another phase";
-    if (r->ring_of[gemm] != DH_NONE) return "its GEMM is in a ring already";
-    if (first_user(r, gemm + 1, id, all, false) != DH_NONE ||
-        first_user(r, id + 1, end, all, false) != DH_NONE)
+    const uint32_t all = op_at(p, id)->in[0], end = (uint32_t)p->to.graph->ops.n;
+    const uint32_t gemm = first_user(p, 0, id, all, true);
+    if (!is_plain(p, all)) return "it is used in parts";
+    if (gemm == DH_NONE || !is_row_gemm(p, op_at(p, gemm))) return "it comes from no GEMM by rows";
+    if (op_at(p, gemm)->phase != op_at(p, id)->phase) return "its GEMM belongs to another phase";
+    if (p->ring_of[gemm] != DH_NONE) return "its GEMM is in a ring already";
+    if (first_user(p, gemm + 1, id, all, false) != DH_NONE ||
+        first_user(p, id + 1, end, all, false) != DH_NONE)
         return "something else reads it";
     match->gemm = gemm;
     match->spare = all;
-    match->chunk = *tensor(r, all);
-    return misfit_of_rows(r, all, op_at(r, id)->out[0]);
+    match->chunk = *tensor(p, all);
+    return misfit_of_rows(p, all, op_at(p, id)->out[0]);
 }
 
-static void find_ring(rewrite *r, uint32_t id)
+static void find_ring(pass *p, uint32_t id)
 {
-    const dh_op *op = op_at(r, id);
+    const dh_op *op = op_at(p, id);
     const bool gathers = op->type == DH_OP_ALL_GATHER, scatters = op->type == DH_OP_REDUCE_SCATTER;
     if (op->group != DH_GROUP_TP || !(gathers || scatters)) return;
     ring match = {.collective = id, .forth = DH_NONE, .back = DH_NONE};
-    const char *obstacle = gathers ? match_gather(r, id, &match) : match_scatter(r, id, &match);
+    const char *obstacle = gathers ? match_gather(p, id, &match) : match_scatter(p, id, &match);
     if (obstacle) {
         dh_log(DH_LOG_DEBUG, "%s of %s stays whole: %s", dh_op_info_of(op->type)->name,
-               tensor(r, gathers ? op->out[0] : op->in[0])->name, obstacle);
+               tensor(p, gathers ? op->out[0] : op->in[0])->name, obstacle);
         return;
     }
-    match.chunk.shape[0] /= r->n;
-    r->ring_of[id] = r->ring_of[match.gemm] = (uint32_t)r->rings.n;
-    r->failed |= !dh_vec_push(&r->rings, match);
+    match.chunk.shape[0] /= p->n;
+    p->ring_of[id] = p->ring_of[match.gemm] = (uint32_t)p->rings.n;
+    p->to.failed |= !dh_vec_push(&p->rings, match);
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-static int32_t rank_at(const rewrite *r, int32_t distance)
+static int32_t rank_at(const pass *p, int32_t distance)
 {
-    return ((r->me + distance) % r->n + r->n) % r->n;
-}
-
-static void rename_piece(dh_tensor *t, const char *whole, const char *tag, int32_t rank)
-{
-    char name[sizeof t->name];
-    snprintf(name, sizeof name, "%.13s.%s%d", whole, tag, (int)rank);
-    memcpy(t->name, name, sizeof name);
-}
-
-static uint32_t add_tensor(rewrite *r, const dh_tensor *t)
-{
-    const uint32_t id = dh_graph_add_tensor(r->graph, t);
-    r->failed |= id == DH_NONE;
-    return id;
+    return ((p->me + distance) % p->n + p->n) % p->n;
 }
 
 /* A view: the rank's rows of a tensor. */
-static uint32_t rows_of(rewrite *r, uint32_t all, int32_t rank)
+static uint32_t rows_of(pass *p, uint32_t all, int32_t rank)
 {
-    dh_tensor t = *tensor(r, all);
+    dh_tensor t = *tensor(p, all);
     if (t.base == DH_NONE) t.base = all;
-    t.shape[0] /= r->n;
+    t.shape[0] /= p->n;
     t.row0 += rank * t.shape[0];
-    rename_piece(&t, tensor(r, all)->name, "", rank);
-    return add_tensor(r, &t);
+    rewrite_name(&t, "%.13s.%d", t.name, (int)rank);
+    return rewrite_add(&p->to, &t);
 }
 
 /* A tensor for one rank's rows; the first takes the place of the whole. */
-static uint32_t new_chunk(rewrite *r, ring *g, const char *tag, int32_t rank)
+static uint32_t new_chunk(pass *p, ring *g, const char *tag, int32_t rank)
 {
     dh_tensor t = g->chunk;
-    rename_piece(&t, g->chunk.name, tag, rank);
-    if (g->spare == DH_NONE) return add_tensor(r, &t);
+    rewrite_name(&t, "%.13s.%s%d", t.name, tag, (int)rank);
+    if (g->spare == DH_NONE) return rewrite_add(&p->to, &t);
     const uint32_t id = g->spare;
-    *tensor(r, id) = t;
+    *tensor(p, id) = t;
     g->spare = DH_NONE;
     return id;
 }
 
-static void push(rewrite *r, const dh_op *op)
-{
-    r->failed |= !dh_vec_push(&r->ops, *op);
-}
-
 /* An operator of the ring, in the phase of its collective. */
-static void push_op(rewrite *r, const ring *g, dh_op_type type, const uint32_t *in,
+static void push_op(pass *p, const ring *g, dh_op_type type, const uint32_t *in,
                     const uint32_t *out)
 {
-    const dh_op_info *info = dh_op_info_of(type);
-    dh_op op = *op_at(r, g->collective);
-    op.type = type;
-    if (info->resource != DH_RES_COMM) op.group = -1;
-    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-        op.in[k] = k < info->n_in ? in[k] : DH_NONE;
-        op.out[k] = k < info->n_out ? out[k] : DH_NONE;
-    }
-    push(r, &op);
+    const dh_op *collective = op_at(p, g->collective);
+    const bool travels = dh_op_info_of(type)->resource == DH_RES_COMM;
+    rewrite_push_op(&p->to, type, collective->phase, travels ? collective->group : -1, in, out);
 }
-#define IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
 
 /* The GEMM on some rows. */
-static void push_gemm(rewrite *r, const ring *g, uint32_t in, uint32_t out)
+static void push_gemm(pass *p, const ring *g, uint32_t in, uint32_t out)
 {
-    dh_op op = *op_at(r, g->gemm);
+    dh_op op = *op_at(p, g->gemm);
     op.in[0] = in;
     op.out[0] = out;
-    push(r, &op);
+    rewrite_push(&p->to, &op);
 }
 
 /* What travels: forth_in to the next rank and, unless absent, back_in to the previous. */
-static void push_exchange(rewrite *r, const ring *g, uint32_t forth_in, uint32_t forth,
+static void push_exchange(pass *p, const ring *g, uint32_t forth_in, uint32_t forth,
                           uint32_t back_in, uint32_t back)
 {
     if (back_in == DH_NONE)
-        push_op(r, g, DH_OP_RING_EXCHANGE, IDS(forth_in, DH_NONE), IDS(forth));
+        push_op(p, g, DH_OP_RING_EXCHANGE, REWRITE_IDS(forth_in, DH_NONE), REWRITE_IDS(forth));
     else
-        push_op(r, g, DH_OP_RING_EXCHANGE_BOTH, IDS(forth_in, back_in), IDS(forth, back));
+        push_op(p, g, DH_OP_RING_EXCHANGE_BOTH, REWRITE_IDS(forth_in, back_in),
+                REWRITE_IDS(forth, back));
 }
 
 /* ---- all-gather and GEMM --------------------------------------------------------------------- */
 
-static uint32_t arriving_chunk(rewrite *r, ring *g, int32_t rank)
+static uint32_t arriving_chunk(pass *p, ring *g, int32_t rank)
 {
-    return g->whole ? rows_of(r, op_at(r, g->collective)->out[0], rank) : new_chunk(r, g, "", rank);
+    return g->whole ? rows_of(p, op_at(p, g->collective)->out[0], rank) : new_chunk(p, g, "", rank);
 }
 
 /* In step k the chunks of the ranks k before and k behind arrive, and those that arrived
  * in the step before go on. */
-static void gather_step(rewrite *r, ring *g, int32_t k)
+static void gather_step(pass *p, ring *g, int32_t k)
 {
-    const bool both = k <= r->n_back;
+    const bool both = k <= p->n_back;
     const uint32_t forth_in = g->forth, back_in = both ? g->back : DH_NONE;
-    g->forth = arriving_chunk(r, g, rank_at(r, -k));
-    if (both) g->back = arriving_chunk(r, g, rank_at(r, k));
-    push_exchange(r, g, forth_in, g->forth, back_in, g->back);
+    g->forth = arriving_chunk(p, g, rank_at(p, -k));
+    if (both) g->back = arriving_chunk(p, g, rank_at(p, k));
+    push_exchange(p, g, forth_in, g->forth, back_in, g->back);
 }
 
 /* Whoever assembles the whole copies his own chunk into it first: all that touches the
  * whole then comes after the copy. */
-static void begin_gather(rewrite *r, ring *g)
+static void begin_gather(pass *p, ring *g)
 {
-    g->own = op_at(r, g->collective)->in[0];
+    g->own = op_at(p, g->collective)->in[0];
     if (g->whole) {
         const uint32_t x = g->own;
-        g->own = rows_of(r, op_at(r, g->collective)->out[0], r->me);
-        push_op(r, g, DH_OP_COPY, IDS(x), IDS(g->own));
+        g->own = rows_of(p, op_at(p, g->collective)->out[0], p->me);
+        push_op(p, g, DH_OP_COPY, REWRITE_IDS(x), REWRITE_IDS(g->own));
     }
     g->forth = g->back = g->own;
-    gather_step(r, g, 1);
+    gather_step(p, g, 1);
 }
 
-static void multiply_gathered(rewrite *r, ring *g)
+static void multiply_gathered(pass *p, ring *g)
 {
-    const uint32_t y = op_at(r, g->gemm)->out[0];
-    push_gemm(r, g, g->own, rows_of(r, y, r->me));
-    for (int32_t k = 1; k <= r->n_forth && !r->failed; k++) {
+    const uint32_t y = op_at(p, g->gemm)->out[0];
+    push_gemm(p, g, g->own, rows_of(p, y, p->me));
+    for (int32_t k = 1; k <= p->n_forth && !p->to.failed; k++) {
         const uint32_t forth = g->forth, back = g->back;
-        if (k < r->n_forth) gather_step(r, g, k + 1);
-        push_gemm(r, g, forth, rows_of(r, y, rank_at(r, -k)));
-        if (k <= r->n_back) push_gemm(r, g, back, rows_of(r, y, rank_at(r, k)));
+        if (k < p->n_forth) gather_step(p, g, k + 1);
+        push_gemm(p, g, forth, rows_of(p, y, rank_at(p, -k)));
+        if (k <= p->n_back) push_gemm(p, g, back, rows_of(p, y, rank_at(p, k)));
     }
 }
 
 /* ---- GEMM and reduce-scatter ----------------------------------------------------------------- */
 
 /* This rank's share of another's rows. */
-static uint32_t share_of(rewrite *r, ring *g, int32_t rank)
+static uint32_t share_of(pass *p, ring *g, int32_t rank)
 {
-    const uint32_t in = rows_of(r, op_at(r, g->gemm)->in[0], rank);
-    const uint32_t out = new_chunk(r, g, "", rank);
-    if (!r->failed) push_gemm(r, g, in, out);
+    const uint32_t in = rows_of(p, op_at(p, g->gemm)->in[0], rank);
+    const uint32_t out = new_chunk(p, g, "", rank);
+    if (!p->to.failed) push_gemm(p, g, in, out);
     return out;
 }
 
 /* What goes on to a rank: one's own share, and the sum that came if one did. */
-static uint32_t sum_of(rewrite *r, ring *g, int32_t rank, uint32_t share, uint32_t came)
+static uint32_t sum_of(pass *p, ring *g, int32_t rank, uint32_t share, uint32_t came)
 {
     if (came == DH_NONE) return share;
-    const uint32_t sum = new_chunk(r, g, "sum", rank);
-    push_op(r, g, DH_OP_ADD, IDS(share, came), IDS(sum));
+    const uint32_t sum = new_chunk(p, g, "sum", rank);
+    push_op(p, g, DH_OP_ADD, REWRITE_IDS(share, came), REWRITE_IDS(sum));
     return sum;
 }
 
 /* The sums that set out in step k have n_forth - k + 1 steps to go, either way: where fewer
  * ranks are reached backwards, that way begins later. GEMMs stand before the sums, which
  * wait for what comes. */
-static void multiply_to_scatter(rewrite *r, ring *g)
+static void multiply_to_scatter(pass *p, ring *g)
 {
-    const int32_t late = r->n_forth - r->n_back;
-    for (int32_t k = 1; k <= r->n_forth && !r->failed; k++) {
-        const int32_t left = r->n_forth - k + 1;
-        const int32_t ahead = rank_at(r, left), behind = rank_at(r, -left);
+    const int32_t late = p->n_forth - p->n_back;
+    for (int32_t k = 1; k <= p->n_forth && !p->to.failed; k++) {
+        const int32_t left = p->n_forth - k + 1;
+        const int32_t ahead = rank_at(p, left), behind = rank_at(p, -left);
         const bool both = k > late;
-        uint32_t forth_in = share_of(r, g, ahead);
-        uint32_t back_in = both ? share_of(r, g, behind) : DH_NONE;
-        forth_in = sum_of(r, g, ahead, forth_in, g->forth);
-        if (both) back_in = sum_of(r, g, behind, back_in, g->back);
-        g->forth = new_chunk(r, g, "in", rank_at(r, left - 1));
-        if (both) g->back = new_chunk(r, g, "back", rank_at(r, 1 - left));
-        push_exchange(r, g, forth_in, g->forth, back_in, g->back);
+        uint32_t forth_in = share_of(p, g, ahead);
+        uint32_t back_in = both ? share_of(p, g, behind) : DH_NONE;
+        forth_in = sum_of(p, g, ahead, forth_in, g->forth);
+        if (both) back_in = sum_of(p, g, behind, back_in, g->back);
+        g->forth = new_chunk(p, g, "in", rank_at(p, left - 1));
+        if (both) g->back = new_chunk(p, g, "back", rank_at(p, 1 - left));
+        push_exchange(p, g, forth_in, g->forth, back_in, g->back);
     }
-    g->own = share_of(r, g, r->me);
+    g->own = share_of(p, g, p->me);
 }
 
-static void finish_scatter(rewrite *r, ring *g)
+static void finish_scatter(pass *p, ring *g)
 {
-    const uint32_t y = op_at(r, g->collective)->out[0];
-    if (r->n_back == 0) {
-        push_op(r, g, DH_OP_ADD, IDS(g->own, g->forth), IDS(y));
+    const uint32_t y = op_at(p, g->collective)->out[0];
+    if (p->n_back == 0) {
+        push_op(p, g, DH_OP_ADD, REWRITE_IDS(g->own, g->forth), REWRITE_IDS(y));
         return;
     }
-    const uint32_t sum = new_chunk(r, g, "sum", r->me);
-    push_op(r, g, DH_OP_ADD, IDS(g->own, g->forth), IDS(sum));
-    push_op(r, g, DH_OP_ADD, IDS(sum, g->back), IDS(y));
+    const uint32_t sum = new_chunk(p, g, "sum", p->me);
+    push_op(p, g, DH_OP_ADD, REWRITE_IDS(g->own, g->forth), REWRITE_IDS(sum));
+    push_op(p, g, DH_OP_ADD, REWRITE_IDS(sum, g->back), REWRITE_IDS(y));
 }
 
 /* ---- order ---------------------------------------------------------------------------------- */
 
-static void place(rewrite *r, uint32_t id);
+static void place(pass *p, uint32_t id);
 
 /* An operator behind `begin`, those behind `begin` that it needs first. */
-static void place_early(rewrite *r, uint32_t begin, uint32_t id)
+static void place_early(pass *p, uint32_t begin, uint32_t id)
 {
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-        const uint32_t in = op_at(r, id)->in[k];
-        for (uint32_t i = begin + 1; in != DH_NONE && i < id; i++)
-            if (first_user(r, i, i + 1, storage_of(r, in), true) == i) place_early(r, begin, i);
+        const uint32_t in = op_at(p, id)->in[k];
+        uint32_t i = in == DH_NONE ? DH_NONE : first_user(p, begin + 1, id, in, true);
+        for (; i != DH_NONE; i = first_user(p, i + 1, id, in, true)) place_early(p, begin, i);
     }
-    place(r, id);
+    place(p, id);
 }
 
-static void place_gathers_between(rewrite *r, uint32_t begin, uint32_t end)
+static void place_gathers_between(pass *p, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = begin + 1; i < end; i++)
-        if (op_at(r, i)->type == DH_OP_ALL_GATHER) place_early(r, begin, i);
+        if (op_at(p, i)->type == DH_OP_ALL_GATHER) place_early(p, begin, i);
 }
 
-static void place_ring(rewrite *r, uint32_t id, ring *g)
+static void place_ring(pass *p, uint32_t id, ring *g)
 {
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): ring_of names rings that are there
     const bool gathers = g->collective < g->gemm;
     if (id == g->collective) {
-        (gathers ? begin_gather : finish_scatter)(r, g);
+        (gathers ? begin_gather : finish_scatter)(p, g);
     } else if (gathers) {
-        multiply_gathered(r, g);
+        multiply_gathered(p, g);
     } else {
-        place_gathers_between(r, g->gemm, g->collective);
-        multiply_to_scatter(r, g);
+        place_gathers_between(p, g->gemm, g->collective);
+        multiply_to_scatter(p, g);
     }
 }
 
-static void place(rewrite *r, uint32_t id)
+static void place(pass *p, uint32_t id)
 {
-    if (r->done[id] || r->failed) return;
-    r->done[id] = 1;
-    if (r->ring_of[id] == DH_NONE)
-        push(r, op_at(r, id));
+    if (p->done[id] || p->to.failed) return;
+    p->done[id] = 1;
+    if (p->ring_of[id] == DH_NONE)
+        rewrite_push(&p->to, op_at(p, id));
     else
-        place_ring(r, id, &r->rings.at[r->ring_of[id]]);
+        place_ring(p, id, &p->rings.at[p->ring_of[id]]);
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-static void rewrite_ops(rewrite *r)
+static void rewrite_all(pass *p)
 {
-    const uint32_t n = (uint32_t)r->graph->ops.n;
-    r->ring_of = malloc((n + 1) * sizeof *r->ring_of);
-    r->done = calloc(n + 1, 1);
-    r->failed = !r->ring_of || !r->done;
-    if (r->failed) return;
-    memset(r->ring_of, 0xff, (n + 1) * sizeof *r->ring_of);
-    for (uint32_t i = 0; i < n && !r->failed; i++) find_ring(r, i);
-    for (uint32_t i = 0; i < n && !r->failed; i++) place(r, i);
+    const uint32_t n = (uint32_t)p->to.graph->ops.n;
+    p->ring_of = malloc((n + 1) * sizeof *p->ring_of);
+    p->done = calloc(n + 1, 1);
+    p->to.failed = !rewrite_uses_init(&p->uses, p->to.graph) || !p->ring_of || !p->done;
+    if (p->to.failed) return;
+    memset(p->ring_of, 0xff, (n + 1) * sizeof *p->ring_of);
+    for (uint32_t i = 0; i < n && !p->to.failed; i++) find_ring(p, i);
+    for (uint32_t i = 0; i < n && !p->to.failed; i++) place(p, i);
 }
 
 dh_status dh_pass_decompose_tp(dh_ctx *ctx, dh_graph *graph, dh_shard shard, dh_decompose_kind kind)
 {
     if (kind == DH_DECOMPOSE_NONE || shard.tp == 1) return DH_OK;
-    rewrite r = {.graph = graph, .n = (int32_t)shard.tp, .me = (int32_t)shard.tp_rank};
-    r.n_back = kind == DH_DECOMPOSE_BOTH ? (r.n - 1) / 2 : 0;
-    r.n_forth = r.n - 1 - r.n_back;
-    rewrite_ops(&r);
-    if (!r.failed) {
-        dh_vec_fini(&graph->ops);
-        graph->ops.at = r.ops.at;
-        graph->ops.n = r.ops.n;
-        graph->ops.cap = r.ops.cap;
-    } else {
-        dh_vec_fini(&r.ops);
-    }
-    dh_vec_fini(&r.rings);
-    free(r.ring_of);
-    free(r.done);
-    return r.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory cutting GEMMs into rings") : DH_OK;
+    pass p = {.to = {.graph = graph}, .n = (int32_t)shard.tp, .me = (int32_t)shard.tp_rank};
+    p.n_back = kind == DH_DECOMPOSE_BOTH ? (p.n - 1) / 2 : 0;
+    p.n_forth = p.n - 1 - p.n_back;
+    rewrite_all(&p);
+    dh_vec_fini(&p.rings);
+    rewrite_uses_fini(&p.uses);
+    free(p.ring_of);
+    free(p.done);
+    return rewrite_end(ctx, &p.to, DH_OK, "cutting GEMMs into rings");
 }

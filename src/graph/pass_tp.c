@@ -9,67 +9,63 @@
  *
  * Source: Shoeybi et al. 2019 (arXiv 1909.08053) section 3; Korthikanti et al. 2022
  * (arXiv 2205.05198) section 4.2.2. */
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef DH_VEC(dh_op) op_list;
+#include "check.h"
+#include "dhelix/mesh.h"
+#include "rewrite.h"
 
-typedef struct rewrite {
-    dh_graph *graph;
+typedef struct pass {
+    rewrite to;
     dh_shard shard;
-    op_list ops;        /* the new order */
     uint32_t *gathered; /* by tensor: all rows of a token-sharded one, DH_NONE */
     size_t n_tensors;   /* of the graph before the rewrite */
-    bool failed;
-} rewrite;
+} pass;
 
 static bool splits(dh_axis axis)
 {
     return axis == DH_AXIS_HEADS || axis == DH_AXIS_FFN || axis == DH_AXIS_VOCAB;
 }
 
-static dh_tensor *tensor(rewrite *r, uint32_t id)
+static dh_tensor *tensor(pass *p, uint32_t id)
 {
-    return &r->graph->tensors.at[id];
+    return rewrite_tensor(&p->to, id);
 }
 
 /* ---- shapes ------------------------------------------------------------------------------- */
 
-static dh_status split_axis(dh_ctx *ctx, rewrite *r, dh_tensor *t, int axis)
+static dh_status split_axis(dh_ctx *ctx, pass *p, dh_tensor *t, int axis)
 {
     if (t->axis[axis] == DH_AXIS_VOCAB) {
         int64_t first;
-        dh_vocab_shard(t->shape[axis], r->shard, &first, &t->shape[axis]);
+        dh_vocab_shard(t->shape[axis], p->shard, &first, &t->shape[axis]);
         return t->shape[axis] > 0
                    ? DH_OK
                    : dh_fail(ctx, DH_EINVAL, "parallel.tp=%lld leaves tp rank %lld no vocabulary",
-                             (long long)r->shard.tp, (long long)r->shard.tp_rank);
+                             (long long)p->shard.tp, (long long)p->shard.tp_rank);
     }
-    if (t->shape[axis] % r->shard.tp != 0)
+    if (t->shape[axis] % p->shard.tp != 0)
         return dh_fail(ctx, DH_EINVAL, "%s: axis of size %lld does not divide by parallel.tp=%lld",
-                       t->name, (long long)t->shape[axis], (long long)r->shard.tp);
-    t->shape[axis] /= r->shard.tp;
+                       t->name, (long long)t->shape[axis], (long long)p->shard.tp);
+    t->shape[axis] /= p->shard.tp;
     return DH_OK;
 }
 
-static dh_status split_tensors(dh_ctx *ctx, rewrite *r)
+static dh_status split_tensors(dh_ctx *ctx, pass *p)
 {
-    for (uint32_t i = 0; i < r->n_tensors; i++) {
-        dh_tensor *t = tensor(r, i);
+    for (uint32_t i = 0; i < p->n_tensors; i++) {
+        dh_tensor *t = tensor(p, i);
         for (int a = 0; a < t->ndim; a++)
-            if (splits(t->axis[a])) DH_TRY(split_axis(ctx, r, t, a));
+            if (splits(t->axis[a])) DH_TRY(split_axis(ctx, p, t, a));
     }
     return DH_OK;
 }
 
-static dh_status split_dims(dh_ctx *ctx, rewrite *r)
+static dh_status split_dims(dh_ctx *ctx, pass *p)
 {
-    dh_dims *d = &r->graph->dims;
-    const int64_t tp = r->shard.tp;
+    dh_dims *d = &p->to.graph->dims;
+    const int64_t tp = p->shard.tp;
     if (d->n_heads % tp || d->n_kv_heads % tp || d->ffn_width % tp)
         return dh_fail(ctx, DH_EINVAL,
                        "%lld heads, %lld key/value heads and FFN width %lld must all divide by "
@@ -85,165 +81,148 @@ static dh_status split_dims(dh_ctx *ctx, rewrite *r)
     d->n_kv_heads /= tp;
     d->ffn_width /= tp;
     d->aux_scale /= (double)tp; /* every rank's share is added up with the logits' gradient */
-    dh_vocab_shard(d->vocab, r->shard, &d->vocab0, &d->vocab);
+    dh_vocab_shard(d->vocab, p->shard, &d->vocab0, &d->vocab);
     return DH_OK;
 }
 
 /* ---- collectives ---------------------------------------------------------------------------- */
 
-static uint32_t add_tensor(rewrite *r, uint32_t like, const char *suffix, int64_t rows)
+static uint32_t add_tensor(pass *p, uint32_t like, const char *suffix, int64_t rows)
 {
-    dh_tensor t = *tensor(r, like);
-    char name[sizeof t.name];
-    snprintf(name, sizeof name, "%.18s%s", t.name, suffix);
-    memcpy(t.name, name, sizeof name);
-    t.kind = DH_TENSOR_ACT;
-    t.base = DH_NONE;
-    t.row0 = 0;
+    if (p->to.failed) return DH_NONE;
+    dh_tensor t = rewrite_like(&p->to, like);
+    rewrite_name(&t, "%.18s%s", t.name, suffix);
     t.shape[0] = rows;
-    uint32_t id = dh_graph_add_tensor(r->graph, &t);
-    r->failed |= id == DH_NONE;
-    return id;
+    return rewrite_add(&p->to, &t);
 }
 
-static void push(rewrite *r, const dh_op *op)
+static void keep(pass *p, dh_op *op)
 {
-    r->failed |= !dh_vec_push(&r->ops, *op);
+    rewrite_push(&p->to, op);
 }
 
-static void push_op(rewrite *r, dh_op_type type, uint32_t in, uint32_t out)
+static void push_collective(pass *p, dh_op_type type, uint32_t in, uint32_t out)
 {
-    dh_op op = {.type = type, .phase = DH_PHASE_F, .site = -1, .param = DH_NONE, .group = -1};
-    memset(op.in, 0xff, sizeof op.in);
-    memset(op.out, 0xff, sizeof op.out);
-    op.in[0] = in;
-    op.out[0] = out;
-    if (dh_op_info_of(type)->resource == DH_RES_COMM) op.group = DH_GROUP_TP;
-    push(r, &op);
+    rewrite_push_op(&p->to, type, DH_PHASE_F, DH_GROUP_TP, REWRITE_IDS(in), REWRITE_IDS(out));
 }
 
 /* All rows of x, gathered once however many operators want them. A view becomes a
  * view of the gathered base. */
-static uint32_t gather(rewrite *r, uint32_t x)
+static uint32_t gather(pass *p, uint32_t x)
 {
-    uint32_t base = tensor(r, x)->base == DH_NONE ? x : tensor(r, x)->base;
-    if (r->gathered[base] == DH_NONE) {
-        int64_t rows = tensor(r, base)->shape[0];
-        tensor(r, base)->shape[0] = rows / r->shard.tp;
-        uint32_t all = add_tensor(r, base, ".all", rows);
-        r->gathered[base] = all;
-        push_op(r, DH_OP_ALL_GATHER, base, all);
+    const uint32_t base = dh_graph_storage(p->to.graph, x);
+    if (p->gathered[base] == DH_NONE) {
+        int64_t rows = tensor(p, base)->shape[0];
+        tensor(p, base)->shape[0] = rows / p->shard.tp;
+        uint32_t all = add_tensor(p, base, ".all", rows);
+        p->gathered[base] = all;
+        push_collective(p, DH_OP_ALL_GATHER, base, all);
     }
-    if (base == x) return r->gathered[base];
-    tensor(r, x)->base = r->gathered[base];
+    if (base == x) return p->gathered[base];
+    tensor(p, x)->base = p->gathered[base];
     return x;
 }
 
 /* y becomes the rank's rows of the sum of what `op` writes. */
-static void reduce(rewrite *r, dh_op *op)
+static void reduce(pass *p, dh_op *op)
 {
     uint32_t y = op->out[0];
-    int64_t rows = tensor(r, y)->shape[0];
-    uint32_t partial = add_tensor(r, y, ".part", rows);
-    if (r->failed) return;
-    tensor(r, y)->shape[0] = rows / r->shard.tp;
+    int64_t rows = tensor(p, y)->shape[0];
+    uint32_t partial = add_tensor(p, y, ".part", rows);
+    if (p->to.failed) return;
+    tensor(p, y)->shape[0] = rows / p->shard.tp;
     op->out[0] = partial;
-    push(r, op);
-    push_op(r, DH_OP_REDUCE_SCATTER, partial, y);
+    keep(p, op);
+    push_collective(p, DH_OP_REDUCE_SCATTER, partial, y);
 }
 
 /* A linear whose weight all ranks have works on the rank's rows; all get its result. */
-static void gather_result(rewrite *r, dh_op *op)
+static void gather_result(pass *p, dh_op *op)
 {
     uint32_t y = op->out[0];
-    uint32_t own = add_tensor(r, y, ".own", tensor(r, y)->shape[0] / r->shard.tp);
+    uint32_t own = add_tensor(p, y, ".own", tensor(p, y)->shape[0] / p->shard.tp);
     op->out[0] = own;
-    push(r, op);
-    push_op(r, DH_OP_ALL_GATHER, own, y);
+    keep(p, op);
+    push_collective(p, DH_OP_ALL_GATHER, own, y);
 }
 
-static void shrink_tokens(rewrite *r, uint32_t id)
+static void shrink_tokens(pass *p, uint32_t id)
 {
-    if (id != DH_NONE && tensor(r, id)->shape[0] == r->graph->dims.batch * r->graph->dims.seq)
-        tensor(r, id)->shape[0] /= r->shard.tp;
+    if (id != DH_NONE && tensor(p, id)->shape[0] == p->to.graph->dims.batch * p->to.graph->dims.seq)
+        tensor(p, id)->shape[0] /= p->shard.tp;
 }
 
 /* ---- operators ------------------------------------------------------------------------------ */
 
-static void rewrite_linear(rewrite *r, dh_op *op)
+static void rewrite_linear(pass *p, dh_op *op)
 {
-    const dh_tensor *w = tensor(r, op->in[1]);
+    const dh_tensor *w = tensor(p, op->in[1]);
     bool column = splits(w->axis[0]), row = splits(w->axis[1]);
-    if (column) op->in[0] = gather(r, op->in[0]);
+    if (column) op->in[0] = gather(p, op->in[0]);
     if (row)
-        reduce(r, op);
+        reduce(p, op);
     else if (column)
-        push(r, op);
+        keep(p, op);
     else
-        gather_result(r, op);
+        gather_result(p, op);
 }
 
-static void rewrite_moe_permute(rewrite *r, dh_op *op)
+static void rewrite_moe_permute(pass *p, dh_op *op)
 {
-    op->in[0] = gather(r, op->in[0]);
-    push(r, op);
+    op->in[0] = gather(p, op->in[0]);
+    keep(p, op);
 }
 
-static void rewrite_embed(rewrite *r, dh_op *op)
+static void rewrite_embed(pass *p, dh_op *op)
 {
-    if (r->shard.tp_rank != 0) op->in[4] = DH_NONE; /* positions are added once */
-    reduce(r, op);
+    if (p->shard.tp_rank != 0) op->in[4] = DH_NONE; /* positions are added once */
+    reduce(p, op);
 }
 
-static void rewrite_norm(rewrite *r, dh_op *op)
+static void rewrite_norm(pass *p, dh_op *op)
 {
-    shrink_tokens(r, op->in[0]);
-    shrink_tokens(r, op->out[1]);
-    push(r, op); /* y shrinks when it is gathered */
+    shrink_tokens(p, op->in[0]);
+    shrink_tokens(p, op->out[1]);
+    keep(p, op); /* y shrinks when it is gathered */
 }
 
 /* The rank's rows of a per-token input. */
-static uint32_t own_rows(rewrite *r, uint32_t id)
+static uint32_t own_rows(pass *p, uint32_t id)
 {
-    if (id == DH_NONE || r->failed) return id;
-    dh_tensor t = *tensor(r, id);
+    if (id == DH_NONE || p->to.failed) return id;
+    dh_tensor t = *tensor(p, id);
     t.base = id;
-    t.shape[0] /= r->shard.tp;
-    t.row0 = r->shard.tp_rank * t.shape[0];
-    snprintf(t.name, sizeof t.name, "%.18s.own", tensor(r, id)->name);
-    uint32_t own = dh_graph_add_tensor(r->graph, &t);
-    r->failed |= own == DH_NONE;
-    return own;
+    t.shape[0] /= p->shard.tp;
+    t.row0 = p->shard.tp_rank * t.shape[0];
+    rewrite_name(&t, "%.18s.own", t.name);
+    return rewrite_add(&p->to, &t);
 }
 
-static void rewrite_residual(rewrite *r, dh_op *op)
+static void rewrite_residual(pass *p, dh_op *op)
 {
-    shrink_tokens(r, op->in[0]);
-    shrink_tokens(r, op->out[0]);
-    op->in[3] = own_rows(r, op->in[3]);
-    op->in[4] = own_rows(r, op->in[4]);
-    push(r, op);
+    shrink_tokens(p, op->in[0]);
+    shrink_tokens(p, op->out[0]);
+    op->in[3] = own_rows(p, op->in[3]);
+    op->in[4] = own_rows(p, op->in[4]);
+    keep(p, op);
 }
 
 /* Statistics of the vocabulary shards are gathered and merged. */
-static void rewrite_loss_stats(rewrite *r, dh_op *op)
+static void rewrite_loss_stats(pass *p, dh_op *op)
 {
     uint32_t stats = op->out[0];
-    int64_t rows = tensor(r, stats)->shape[0];
-    uint32_t local = add_tensor(r, stats, ".shard", rows);
-    uint32_t parts = add_tensor(r, stats, ".parts", rows * r->shard.tp);
+    int64_t rows = tensor(p, stats)->shape[0];
+    uint32_t local = add_tensor(p, stats, ".shard", rows);
+    uint32_t parts = add_tensor(p, stats, ".parts", rows * p->shard.tp);
     op->out[0] = local;
-    push(r, op);
-    push_op(r, DH_OP_ALL_GATHER, local, parts);
-    push_op(r, DH_OP_LOSS_MERGE, parts, stats);
+    keep(p, op);
+    push_collective(p, DH_OP_ALL_GATHER, local, parts);
+    rewrite_push_op(&p->to, DH_OP_LOSS_MERGE, DH_PHASE_F, -1, REWRITE_IDS(parts),
+                    REWRITE_IDS(stats));
 }
 
-static void copy(rewrite *r, dh_op *op)
-{
-    push(r, op);
-}
-
-static void (*const rules[DH_N_OP_TYPE])(rewrite *, dh_op *) = {
+/* What is kept works on the axes that are split, or on what all ranks have. */
+static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_LINEAR] = rewrite_linear,
     [DH_OP_EMBED] = rewrite_embed,
     [DH_OP_NORM] = rewrite_norm,
@@ -251,29 +230,47 @@ static void (*const rules[DH_N_OP_TYPE])(rewrite *, dh_op *) = {
     [DH_OP_MOE_UNPERMUTE] = reduce,
     [DH_OP_RESIDUAL] = rewrite_residual,
     [DH_OP_LOSS_STATS] = rewrite_loss_stats,
+    [DH_OP_ROPE] = keep,
+    [DH_OP_ATTN] = keep,
+    [DH_OP_KV_PACK] = keep,
+    [DH_OP_RING_ATTN] = keep,
+    [DH_OP_RING_EXCHANGE] = keep,
+    [DH_OP_ALL_REDUCE] = keep,
+    [DH_OP_ACT] = keep,
+    [DH_OP_ROUTER] = keep,
+    [DH_OP_ROUTER_SUMS] = keep,
+    [DH_OP_ROUTER_AUX] = keep,
+    [DH_OP_MOE_ORDER] = keep,
+    [DH_OP_GROUPED_LINEAR] = keep,
+    [DH_OP_LOSS] = keep,
+    [DH_OP_LOSS_GRAD] = keep,
+    [DH_OP_LINEAR_DGRAD] = keep,
+    [DH_OP_LINEAR_WGRAD] = keep,
 };
 
 /* The head's dxn holds partial sums of every rank's vocabulary: reduce them at the end. */
-static void reduce_loss_gradient(rewrite *r)
+static void reduce_loss_gradient(pass *p)
 {
-    uint32_t dx = r->graph->loss_dx;
-    if (dx == DH_NONE || r->failed) return;
-    int64_t rows = tensor(r, dx)->shape[0];
-    uint32_t own = add_tensor(r, dx, ".own", rows / r->shard.tp);
-    push_op(r, DH_OP_REDUCE_SCATTER, dx, own);
-    r->graph->loss_dx = own;
+    uint32_t dx = p->to.graph->loss_dx;
+    if (dx == DH_NONE || p->to.failed) return;
+    int64_t rows = tensor(p, dx)->shape[0];
+    uint32_t own = add_tensor(p, dx, ".own", rows / p->shard.tp);
+    push_collective(p, DH_OP_REDUCE_SCATTER, dx, own);
+    p->to.graph->loss_dx = own;
 }
 
-static dh_status rewrite_all(dh_ctx *ctx, rewrite *r)
+static dh_status rewrite_all(dh_ctx *ctx, pass *p)
 {
-    DH_TRY(split_tensors(ctx, r));
-    DH_TRY(split_dims(ctx, r));
-    for (size_t i = 0; i < r->graph->ops.n && !r->failed; i++) {
-        dh_op op = r->graph->ops.at[i];
-        (rules[op.type] ? rules[op.type] : copy)(r, &op);
+    DH_TRY(split_tensors(ctx, p));
+    DH_TRY(split_dims(ctx, p));
+    const dh_graph *g = p->to.graph;
+    for (size_t i = 0; i < g->ops.n && !p->to.failed; i++) {
+        dh_op op = g->ops.at[i];
+        if (!rules[op.type]) return rewrite_refuse(ctx, "tensor parallelism", &op);
+        rules[op.type](p, &op);
     }
-    reduce_loss_gradient(r);
-    return r->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory splitting a graph") : DH_OK;
+    reduce_loss_gradient(p);
+    return DH_OK;
 }
 
 dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard)
@@ -283,23 +280,14 @@ dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard)
         return dh_fail(ctx, DH_EINVAL,
                        "tensor parallelism rewrites forward graphs of training "
                        "and evaluation");
-    rewrite r = {.graph = graph, .shard = shard, .n_tensors = graph->tensors.n};
-    r.gathered = malloc((r.n_tensors + 1) * sizeof *r.gathered);
+    pass p = {.to = {.graph = graph}, .shard = shard, .n_tensors = graph->tensors.n};
+    p.gathered = malloc((p.n_tensors + 1) * sizeof *p.gathered);
+    p.to.failed = !p.gathered;
     dh_status st = DH_OK;
-    if (!r.gathered) {
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory splitting a graph");
-    } else {
-        memset(r.gathered, 0xff, (r.n_tensors + 1) * sizeof *r.gathered);
-        st = rewrite_all(ctx, &r);
+    if (p.gathered) {
+        memset(p.gathered, 0xff, (p.n_tensors + 1) * sizeof *p.gathered);
+        st = rewrite_all(ctx, &p);
     }
-    if (st == DH_OK) {
-        op_list old = {graph->ops.at, graph->ops.n, graph->ops.cap};
-        graph->ops.at = r.ops.at;
-        graph->ops.n = r.ops.n;
-        graph->ops.cap = r.ops.cap;
-        r.ops = old;
-    }
-    dh_vec_fini(&r.ops);
-    free(r.gathered);
-    return st;
+    free(p.gathered);
+    return rewrite_end(ctx, &p.to, st, "splitting a graph");
 }

@@ -1,0 +1,134 @@
+/* What every pass does to a graph. See rewrite.h. */
+#include "rewrite.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+
+/* ---- tensors ------------------------------------------------------------------------ */
+
+void rewrite_name(dh_tensor *tensor, const char *fmt, ...)
+{
+    char name[sizeof tensor->name];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(name, sizeof name, fmt, args);
+    va_end(args);
+    memcpy(tensor->name, name, sizeof name);
+}
+
+dh_tensor rewrite_like(const rewrite *r, uint32_t like)
+{
+    dh_tensor t = *rewrite_tensor(r, like);
+    t.kind = DH_TENSOR_ACT;
+    t.slot = t.base = DH_NONE;
+    t.row0 = 0;
+    return t;
+}
+
+uint32_t rewrite_add(rewrite *r, const dh_tensor *tensor)
+{
+    const uint32_t id = r->failed ? DH_NONE : dh_graph_add_tensor(r->graph, tensor);
+    r->failed |= id == DH_NONE;
+    return id;
+}
+
+/* ---- operators ---------------------------------------------------------------------- */
+
+void rewrite_push(rewrite *r, const dh_op *op)
+{
+    r->failed |= !dh_vec_push(&r->ops, *op);
+}
+
+void rewrite_push_op(rewrite *r, dh_op_type type, dh_phase phase, int32_t group, const uint32_t *in,
+                     const uint32_t *out)
+{
+    dh_op op = dh_op_make(type, phase, in, out);
+    op.group = group;
+    rewrite_push(r, &op);
+}
+
+dh_status rewrite_refuse(dh_ctx *ctx, const char *pass, const dh_op *op)
+{
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "%s has no rule for operator %s: what to do with it must be said before it can "
+                   "stand in a graph that is rewritten so",
+                   pass, dh_op_info_of(op->type)->name);
+}
+
+dh_status rewrite_end(dh_ctx *ctx, rewrite *r, dh_status st, const char *doing)
+{
+    if (st == DH_OK && r->failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory %s", doing);
+    if (st == DH_OK) {
+        dh_vec_fini(&r->graph->ops);
+        r->graph->ops.at = r->ops.at;
+        r->graph->ops.n = r->ops.n;
+        r->graph->ops.cap = r->ops.cap;
+    } else {
+        dh_vec_fini(&r->ops);
+    }
+    return st;
+}
+
+/* ---- uses --------------------------------------------------------------------------- */
+
+/* Calls for each use in the order of operators, reads before writes; counts where there
+ * is nowhere to put it. */
+static void visit_uses(const dh_graph *g, uint32_t *next, rewrite_use *at)
+{
+    for (uint32_t i = 0; i < g->ops.n; i++)
+        for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
+            const bool writes = k >= DH_MAX_OPERANDS;
+            const dh_op *op = &g->ops.at[i];
+            const uint32_t id = writes ? op->out[k - DH_MAX_OPERANDS] : op->in[k];
+            if (id == DH_NONE) continue;
+            uint32_t *place = &next[dh_graph_storage(g, id)];
+            if (at) at[*place] = (rewrite_use){i, writes};
+            ++*place;
+        }
+}
+
+bool rewrite_uses_init(rewrite_uses *uses, const dh_graph *graph)
+{
+    const size_t n = graph->tensors.n;
+    uint32_t *next = calloc(n + 1, sizeof *next);
+    *uses = (rewrite_uses){.first = calloc(n + 1, sizeof *uses->first),
+                           .in_parts = calloc(n + 1, sizeof *uses->in_parts)};
+    if (next && uses->first && uses->in_parts) {
+        visit_uses(graph, next, NULL);
+        for (size_t i = 0; i < n; i++) uses->first[i + 1] = uses->first[i] + next[i];
+        uses->at = malloc((uses->first[n] + 1) * sizeof *uses->at);
+    }
+    const bool ok = uses->at != NULL;
+    if (ok) {
+        memcpy(next, uses->first, (n + 1) * sizeof *next);
+        visit_uses(graph, next, uses->at);
+        for (size_t i = 0; i < n; i++)
+            if (graph->tensors.at[i].base != DH_NONE)
+                uses->in_parts[graph->tensors.at[i].base] = true;
+    }
+    free(next);
+    return ok;
+}
+
+void rewrite_uses_fini(rewrite_uses *uses)
+{
+    free(uses->first);
+    free(uses->at);
+    free(uses->in_parts);
+    *uses = (rewrite_uses){0};
+}
+
+uint32_t rewrite_first_use(const rewrite_uses *uses, uint32_t storage, uint32_t begin, uint32_t end,
+                           bool writes)
+{
+    for (uint32_t i = uses->first[storage]; i < uses->first[storage + 1]; i++) {
+        const rewrite_use *u = &uses->at[i];
+        if (u->op >= end) break;
+        if (u->op >= begin && u->writes == writes) return u->op;
+    }
+    return DH_NONE;
+}

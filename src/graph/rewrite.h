@@ -1,0 +1,63 @@
+/* What every pass does to a graph beside its own idea: tensors made from others, operators
+ * in a new order, who reads and writes what, and an end that puts the new order in place of
+ * the old one or leaves the graph to be destroyed.
+ *
+ * A pass knows operators by a table of rules, one a type; `rewrite_refuse` says which one
+ * it does not know. Nothing is carried over unseen. */
+#ifndef DH_GRAPH_REWRITE_H
+#define DH_GRAPH_REWRITE_H
+
+#include "dhelix/graph.h"
+
+/* Part of a pass's own state. Tensors may be added at any time, which moves them. */
+typedef struct rewrite {
+    dh_graph *graph;
+    DH_VEC(dh_op) ops; /* the new order */
+    bool failed;       /* out of memory somewhere; told at the end */
+} rewrite;
+
+#define REWRITE_IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
+
+static inline dh_tensor *rewrite_tensor(const rewrite *r, uint32_t id)
+{
+    return &r->graph->tensors.at[id];
+}
+
+/* Names a tensor; the arguments may hold its old name. */
+void rewrite_name(dh_tensor *tensor, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* An activation with the shape of `like`, which may be any tensor, and storage of its own. */
+dh_tensor rewrite_like(const rewrite *r, uint32_t like);
+/* DH_NONE once memory ran out, as with all that follows. */
+uint32_t rewrite_add(rewrite *r, const dh_tensor *tensor);
+
+void rewrite_push(rewrite *r, const dh_op *op);
+/* An operator of n_in and n_out operands. group: of communication, -1 else. */
+void rewrite_push_op(rewrite *r, dh_op_type type, dh_phase phase, int32_t group, const uint32_t *in,
+                     const uint32_t *out);
+
+/* errors: DH_EUNSUPPORTED always: `pass` has no rule for the operator. */
+dh_status rewrite_refuse(dh_ctx *ctx, const char *pass, const dh_op *op);
+/* The new order takes the place of the old one if all went well. Returns st, or
+ * DH_ENOMEM "out of memory <doing>". */
+dh_status rewrite_end(dh_ctx *ctx, rewrite *r, dh_status st, const char *doing);
+
+/* For each tensor that owns storage, the operators that use any of it, in their order. */
+typedef struct rewrite_use {
+    uint32_t op;
+    bool writes;
+} rewrite_use;
+
+typedef struct rewrite_uses {
+    uint32_t *first; /* by tensor, and one more: index of its first use */
+    rewrite_use *at;
+    bool *in_parts; /* by tensor: there are views of it */
+} rewrite_uses;
+
+/* Of the graph as it is; false: out of memory. What is added later is not in it. */
+bool rewrite_uses_init(rewrite_uses *uses, const dh_graph *graph);
+void rewrite_uses_fini(rewrite_uses *uses);
+/* The first operator in [begin, end) that reads (or writes) storage, DH_NONE. */
+uint32_t rewrite_first_use(const rewrite_uses *uses, uint32_t storage, uint32_t begin, uint32_t end,
+                           bool writes);
+
+#endif
