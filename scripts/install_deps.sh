@@ -14,7 +14,7 @@ packages=(
     build-essential cmake ninja-build pkg-config
     libdnnl-dev                     # GEMM kernels (oneDNN)
     libopenmpi-dev openmpi-bin      # ranks as processes
-    libcyaml-dev libyaml-dev        # job files
+    libyaml-dev                     # job files
     libjansson-dev                  # config.json, safetensors headers, metrics
     libpcre2-dev                    # byte-level BPE
     libhwloc-dev                    # topology

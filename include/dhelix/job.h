@@ -1,7 +1,7 @@
 /* The job file: everything one training run needs, as one struct filled from
- * YAML, --set key=value and defaults. One table row per setting (src/config/
- * job.c) gives name, type, unit, default, range and help; parser, --help, the
- * printed "effective job" and the man page come from that table. */
+ * YAML, --set key=value and defaults. One table row per setting
+ * (src/config/job_table.c) gives name, type, unit, default, range and help; parser,
+ * `dhelix help job`, the printed job and the manual page come from that table. */
 #ifndef DHELIX_JOB_H
 #define DHELIX_JOB_H
 

@@ -158,9 +158,7 @@ void dh_tuned_print(const dh_tuned *t, dh_str *out)
     print_values(t, out);
 }
 
-/* ---- as JSON
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- as JSON ------------------------------------------------------------------------------- */
 
 static json_t *value_json(dh_tune_dim dim, int64_t value)
 {

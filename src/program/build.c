@@ -157,9 +157,7 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
     return DH_OK;
 }
 
-/* ---- order
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- order --------------------------------------------------------------------------------- */
 
 /* One thing this rank does, and its place in the order all ranks share. */
 typedef struct event {
@@ -275,9 +273,7 @@ static dh_status emit_step(dh_ctx *ctx, plan *b)
     return st;
 }
 
-/* ---- entry
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- entry --------------------------------------------------------------------------------- */
 
 static dh_status name_result(dh_ctx *ctx, plan *b)
 {

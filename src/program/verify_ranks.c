@@ -428,9 +428,7 @@ static dh_status advance(joint *j, uint32_t node_id)
     return DH_OK;
 }
 
-/* ---- deadlocks
- * -----------------------------------------------------------------------------------
- */
+/* ---- deadlocks ----------------------------------------------------------------------------- */
 
 /* One blocked stream of a node, and what it waits for. */
 typedef struct place {
@@ -537,9 +535,7 @@ static dh_status check_ended(const joint *j)
     return DH_OK;
 }
 
-/* ---- entry
- * ----------------------------------------------------------------------------------------
- */
+/* ---- entry --------------------------------------------------------------------------------- */
 
 static dh_status replay(joint *j)
 {

@@ -1,4 +1,4 @@
-/* One training run: what trainer.c, checkpoint.c and diagnose share. */
+/* One training run: what the files of a run (trainer.c, snapshot.c, times.c, launch.c) share. */
 #ifndef DH_TRAIN_RUN_H
 #define DH_TRAIN_RUN_H
 

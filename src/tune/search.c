@@ -269,9 +269,7 @@ static dh_status check_any(const search *s)
                    s->first_refusal ? s->first_refusal : "");
 }
 
-/* ---- entry
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- entry --------------------------------------------------------------------------------- */
 
 static double memory_of_device(const dh_tune_options *o)
 {

@@ -313,9 +313,7 @@ static void embedding_looks_up_and_scatters(void **state)
     }
 }
 
-/* ---- whole arrays
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- whole arrays -------------------------------------------------------------------------- */
 
 static void casts_round_to_nearest_even(void **state)
 {

@@ -228,9 +228,7 @@ static void rows_say_why_not(void **state)
     assert_non_null(strstr(dh_placement_doc(DH_PLACE_FOLDED), "2p-1-g"));
 }
 
-/* ---- layers
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- layers -------------------------------------------------------------------------------- */
 
 static void layers_are_split(void **state)
 {

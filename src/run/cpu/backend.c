@@ -1,4 +1,4 @@
-/* CPU backend: the slab, and the loop that executes a program. */
+/* CPU backend: the slab, and its row of functions; exec.c has the loop that executes programs. */
 #include "run/cpu/backend.h"
 
 #include <errno.h>

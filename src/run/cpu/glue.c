@@ -459,9 +459,7 @@ static dh_status run_copy(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-/* ---- loss
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- loss ---------------------------------------------------------------------------------- */
 
 static dh_status run_loss_stats(dh_ctx *ctx, const dh_cpu_call *c)
 {
@@ -516,9 +514,7 @@ static dh_status run_loss_grad(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-/* ---- optimizer
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- optimizer ----------------------------------------------------------------------------- */
 
 static dh_status run_sqsum(dh_ctx *ctx, const dh_cpu_call *c)
 {
@@ -560,9 +556,7 @@ static dh_status run_adamw(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-/* ---- table
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- table --------------------------------------------------------------------------------- */
 
 static const dh_cpu_kernel kernels[DH_N_OP_TYPE] = {
 #define DH_KERNEL(op, workspace, prepare, release, run)                                            \
