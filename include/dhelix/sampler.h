@@ -25,7 +25,8 @@ typedef struct dh_sampler {
 dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab, double temperature,
                           int64_t top_k, double top_p, uint64_t seed);
 void dh_sampler_fini(dh_sampler *sampler);
-int32_t dh_sampler_next(dh_sampler *sampler, const float *logits);
+/* The next token's id. DH_EDIVERGED: a logit is NaN or infinite. */
+dh_status dh_sampler_next(dh_ctx *ctx, dh_sampler *sampler, const float *logits, int32_t *id);
 
 #ifdef __cplusplus
 }

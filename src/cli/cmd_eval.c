@@ -157,12 +157,18 @@ static double bits_per_byte(const result *r)
     return r->loss / M_LN2 * (double)r->tokens / (double)r->bytes;
 }
 
+/* JSON has no number for a perplexity above what a double holds. */
+static json_t *real_or_null(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static dh_status print(dh_ctx *ctx, const dh_cli *cli, const result *r)
 {
     if (cli->json) {
         json_t *object =
-            json_pack("{sf sf sI sI}", "loss", r->loss, "perplexity", exp(r->loss), "sequences",
-                      (json_int_t)r->sequences, "tokens", (json_int_t)r->tokens);
+            json_pack("{sf so sI sI}", "loss", r->loss, "perplexity", real_or_null(exp(r->loss)),
+                      "sequences", (json_int_t)r->sequences, "tokens", (json_int_t)r->tokens);
         if (object && r->bytes > 0) {
             json_object_set_new(object, "bytes", json_integer((json_int_t)r->bytes));
             json_object_set_new(object, "bits_per_byte", json_real(bits_per_byte(r)));

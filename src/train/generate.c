@@ -100,7 +100,9 @@ static dh_status draw_token(dh_ctx *ctx, text *t, bool *ended)
 {
     const dh_tokenizer *tok = t->trained->tokenizer;
     int32_t prev = t->ids->at[t->ids->n - 1];
-    int32_t id = dh_sampler_next(t->spec->sampler, t->logits);
+    int32_t id;
+    dh_status st = dh_sampler_next(ctx, t->spec->sampler, t->logits, &id);
+    if (st != DH_OK) return dh_ctx_while(ctx, "drawing token %zu of the text", t->ids->n + 1);
     *ended = ends_text(tok, id);
     if (!dh_vec_push(t->ids, id)) return dh_fail(ctx, DH_ENOMEM, "out of memory for a text");
     return *ended ? DH_OK : emit_token(ctx, tok, t->spec, prev, id);
@@ -121,7 +123,7 @@ static dh_status draw_text(dh_ctx *ctx, text *t, dh_generate_result *result)
         }
         if (is_full(t)) forget_older_half(t);
         if (result->n_new > 0) DH_TRY(read_new(ctx, t));
-        bool ended;
+        bool ended = false;
         DH_TRY(draw_token(ctx, t, &ended));
         result->n_new++;
         if (ended) {

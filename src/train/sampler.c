@@ -44,18 +44,31 @@ static int32_t greedy(const float *logits, int64_t n)
     return best;
 }
 
-/* Softmax of logits / temperature into the scratch, ids in order. */
-static void probabilities(dh_sampler *s, const float *logits)
+static dh_status check_finite(dh_ctx *ctx, const float *logits, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(logits[i]))
+            return dh_fail(ctx, DH_EDIVERGED,
+                           "the model's logit of token %lld is %g: there is nothing to draw from",
+                           (long long)i, (double)logits[i]);
+    return DH_OK;
+}
+
+/* Softmax of logits / temperature into the scratch, ids in order. False: the temperature is so
+ * close to 0 that a quotient is not finite. */
+static bool probabilities(dh_sampler *s, const float *logits)
 {
     float max = -INFINITY, sum = 0;
     const float t = (float)s->temperature;
     for (int64_t i = 0; i < s->vocab; i++) max = fmaxf(max, logits[i] / t);
+    if (!isfinite(max)) return false;
     for (int64_t i = 0; i < s->vocab; i++) {
         s->scratch[i].id = (int32_t)i;
         s->scratch[i].p = expf(logits[i] / t - max);
         sum += s->scratch[i].p;
     }
     for (int64_t i = 0; i < s->vocab; i++) s->scratch[i].p /= sum;
+    return true;
 }
 
 static int by_probability(const void *x, const void *y)
@@ -77,13 +90,11 @@ static int64_t sort_candidates(dh_sampler *s, bool nucleus)
     return n;
 }
 
-int32_t dh_sampler_next(dh_sampler *sampler, const float *logits)
+/* An id by the probabilities in the scratch. */
+static int32_t choose(dh_sampler *s)
 {
-    dh_sampler *s = sampler;
-    if (s->temperature == 0) return greedy(logits, s->vocab);
     bool nucleus = s->top_p > 0 && s->top_p < 1 && s->vocab > 1;
     bool top_k = s->top_k > 0 && s->top_k < s->vocab;
-    probabilities(s, logits);
     float coin = draw(s);
     int64_t n = s->vocab;
     float mass = 1.0f;
@@ -112,4 +123,12 @@ int32_t dh_sampler_next(dh_sampler *sampler, const float *logits)
         if (point < sum) return s->scratch[i].id;
     }
     return s->scratch[n - 1].id; /* rounding: the point fell behind the last */
+}
+
+dh_status dh_sampler_next(dh_ctx *ctx, dh_sampler *sampler, const float *logits, int32_t *id)
+{
+    DH_TRY(check_finite(ctx, logits, sampler->vocab));
+    const bool random = sampler->temperature != 0 && probabilities(sampler, logits);
+    *id = random ? choose(sampler) : greedy(logits, sampler->vocab);
+    return DH_OK;
 }

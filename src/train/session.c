@@ -1,6 +1,7 @@
 /* Sessions: programs over one slab. */
 #include "dhelix/session.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,6 +193,20 @@ dh_status dh_session_eval_batch(dh_ctx *ctx, dh_session *session, const dh_batch
     return dh_session_loss(ctx, session, sum, rows);
 }
 
+/* A batch whose loss is not finite again, every output checked: the first operator to produce such
+ * a value is the one to name. */
+static dh_status blame(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
+                       int64_t first, double loss)
+{
+    dh_step step = {.first_sample = first, .source = *source, .check_finite = true};
+    dh_status st = session->spec.backend->exec_run(ctx, session->eval_exec, &step);
+    if (st == DH_OK)
+        st = dh_fail(ctx, DH_EDIVERGED, "the loss is %g, yet every operator's output is finite",
+                     loss);
+    dh_ctx_while(ctx, "evaluating sequence %lld", (long long)first);
+    return st;
+}
+
 dh_status dh_session_eval(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
                           int64_t first, int64_t n_batches, double *loss)
 {
@@ -200,6 +215,8 @@ dh_status dh_session_eval(dh_ctx *ctx, dh_session *session, const dh_batch_sourc
         double sum, rows;
         DH_TRY(dh_session_eval_batch(ctx, session, source, first + i * session->spec.micro_batch,
                                      &sum, &rows));
+        if (!isfinite(sum))
+            return blame(ctx, session, source, first + i * session->spec.micro_batch, sum);
         total += sum;
         total_rows += rows;
     }
