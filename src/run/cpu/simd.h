@@ -18,9 +18,9 @@ typedef struct dh_drop_row {
 /* ---- attention: one call's operands and its scratch, cut for the inner loops ---- */
 
 enum {
-    DH_ATTN_BLOCK = 64,    /* queries, and keys, handled together */
-    DH_ATTN_MAX_DIM = 256, /* largest head dimension */
-    DH_ATTN_PAD = 16       /* packed rows are whole multiples of it */
+    DH_ATTN_BLOCK = 64,     /* queries, and keys, handled together */
+    DH_ATTN_MAX_DIM = 1024, /* largest head dimension, the model table's */
+    DH_ATTN_PAD = 16        /* packed rows are whole multiples of it */
 };
 
 typedef struct dh_attn_job {

@@ -9,7 +9,7 @@
 #include "run/cpu/simd/block_gemm.h"
 #include "run/cpu/simd/vec.h"
 
-enum { BLOCK = DH_ATTN_BLOCK, MAX_DIM = DH_ATTN_MAX_DIM };
+enum { BLOCK = DH_ATTN_BLOCK, MAX_DIM = DH_ATTN_MAX_DIM, USUAL_DIM = 256 };
 
 /* ---- operands -------------------------------------------------------------------------- */
 
@@ -214,13 +214,14 @@ static void attend_block(const dh_attn_job *j, const fwd_block *f, int64_t k0, i
     }
 }
 
-/* Queries [q0, q0 + 64) of one head. */
-static void attn_fwd(const dh_attn_job *j, int64_t b, int64_t head, int64_t q0)
+/* Queries [q0, q0 + 64) of one head; q and o have room for 64 of dp channels. */
+static void fwd_queries(const dh_attn_job *j, int64_t b, int64_t head, int64_t q0, float *q,
+                        float *o)
 {
     const dh_attn_shape *s = &j->s;
     const int64_t rows = DH_MIN(BLOCK, s->Tq - q0), dp = j->dp;
     const float *kt = packed_head(j, b, head / (s->H / s->KV)), *v = kt + packed_kt(j);
-    _Alignas(64) float q[BLOCK * MAX_DIM], o[BLOCK * MAX_DIM], p[BLOCK * BLOCK];
+    _Alignas(64) float p[BLOCK * BLOCK];
     running state[BLOCK];
     pack_rows(s->dtype, rows, s->D, dp, element_at(s->dtype, j->q, q_offset(s, b, head, q0)),
               s->q_row, j->scale, q);
@@ -234,6 +235,29 @@ static void attn_fwd(const dh_attn_job *j, int64_t b, int64_t head, int64_t q0)
         attend_block(j, &f, k0, keys, kt + k0 * s->D, v + k0 * dp);
     }
     for (int64_t r = 0; r < rows; r++) finish_row(j, b, head, q0 + r, state[r], o + r * dp);
+}
+
+/* Half a megabyte of stack is for those who need it: probing its pages costs every call. */
+static __attribute__((noinline)) void fwd_wide(const dh_attn_job *j, int64_t b, int64_t head,
+                                               int64_t q0)
+{
+    _Alignas(64) float q[BLOCK * MAX_DIM], o[BLOCK * MAX_DIM];
+    fwd_queries(j, b, head, q0, q, o);
+}
+
+static __attribute__((noinline)) void fwd_usual(const dh_attn_job *j, int64_t b, int64_t head,
+                                                int64_t q0)
+{
+    _Alignas(64) float q[BLOCK * USUAL_DIM], o[BLOCK * USUAL_DIM];
+    fwd_queries(j, b, head, q0, q, o);
+}
+
+static void attn_fwd(const dh_attn_job *j, int64_t b, int64_t head, int64_t q0)
+{
+    if (j->dp <= USUAL_DIM)
+        fwd_usual(j, b, head, q0);
+    else
+        fwd_wide(j, b, head, q0);
 }
 
 /* ---- few queries (decoding): keys and values are read where they lie ------------------- */
