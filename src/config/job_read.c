@@ -5,6 +5,8 @@
  * of scalars. No value is judged here but "is there one". */
 #include "settings.h"
 
+#include "dhelix/yaml_text.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +258,7 @@ static dh_status with_document(reader *r, const char *text, size_t n_bytes, cons
 {
     yaml_parser_t parser;
     yaml_document_t rest;
+    DH_TRY(dh_yaml_check_depth(r->ctx, r->origin, text, n_bytes));
     if (!yaml_parser_initialize(&parser)) return no_memory(r->ctx);
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, n_bytes);

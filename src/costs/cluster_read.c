@@ -10,6 +10,7 @@
 
 #include "base/embedded.h"
 #include "costs/cluster_table.h"
+#include "dhelix/yaml_text.h"
 
 enum { MAX_LIKE = 4, MAX_FILE_BYTES = 1 << 20 };
 
@@ -218,6 +219,7 @@ static dh_status parse_into(dh_ctx *ctx, const char *text, size_t n_bytes, const
 {
     size_t n_settings;
     yaml_parser_t parser;
+    DH_TRY(dh_yaml_check_depth(ctx, path, text, n_bytes));
     dh_cluster_settings(&n_settings);
     reader r = {.ctx = ctx, .cluster = cluster, .path = path, .depth = depth};
     r.seen = calloc(n_settings, sizeof *r.seen);
@@ -225,6 +227,7 @@ static dh_status parse_into(dh_ctx *ctx, const char *text, size_t n_bytes, const
         free(r.seen);
         return dh_fail(ctx, DH_ENOMEM, "out of memory reading a cluster");
     }
+    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, n_bytes);
     dh_status st;
     if (yaml_parser_load(&parser, &r.doc)) {
