@@ -254,11 +254,30 @@ static dh_status emit_reductions(dh_ctx *ctx, plan *b)
     return DH_OK;
 }
 
+/* A step is one program, and a program is held whole. One that will be far too long is foreseen
+ * once the pipeline has been filled for a while; slots differ, so twice is far. */
+static dh_status check_length(dh_ctx *ctx, const plan *b, size_t n_done, size_t n_events)
+{
+    enum { SEEN_ENOUGH = 1024 };
+    const size_t n = dh_emitter_program(b->emitter)->instrs.n;
+    const double whole = (double)n / (double)n_done * (double)n_events;
+    if (n <= DH_MAX_INSTRS && (n_done < SEEN_ENOUGH || whole <= 2.0 * DH_MAX_INSTRS)) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "a step of %" PRId64 " micro-batches is a program of about %.3g instructions on "
+                   "rank %" PRId64
+                   "; it can have %.3g: take a larger train.micro_batch, more ranks "
+                   "or a smaller train.batch",
+                   b->spec->n_micro, whole, (int64_t)b->spec->rank, (double)DH_MAX_INSTRS);
+}
+
 static dh_status emit_events(dh_ctx *ctx, plan *b)
 {
     event_list events = {0};
     dh_status st = list_events(ctx, b, &events);
-    for (size_t i = 0; st == DH_OK && i < events.n; i++) st = emit_event(ctx, b, &events.at[i]);
+    for (size_t i = 0; st == DH_OK && i < events.n; i++) {
+        st = emit_event(ctx, b, &events.at[i]);
+        if (st == DH_OK) st = check_length(ctx, b, i + 1, events.n);
+    }
     dh_vec_fini(&events);
     return st;
 }

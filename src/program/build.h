@@ -5,6 +5,10 @@
 #include "program/emit.h"
 #include "program/reductions.h"
 
+/* TUNING: an instruction takes about 550 bytes while its program is built and verified, so that
+ * the longest program takes about 1.6 GB. */
+#define DH_MAX_INSTRS 3000000
+
 /* One virtual stage held by this rank. */
 typedef struct stage {
     int32_t id;
