@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <xxhash.h>
@@ -14,6 +15,11 @@
 #define MATCH_LIMIT_PER_BYTE 16u
 #define HEAP_LIMIT_KIB (64 * 1024)
 #define JIT_STACK_BYTES ((size_t)8 << 20)
+/* Of this thread's processor for all matches of one text; those in use take a three-hundredth. */
+#define CPU_NS_BASE 2000000000
+#define CPU_NS_PER_BYTE 10
+/* Matches between two looks at the clock, which is a system call. */
+enum { CLOCK_EVERY = 16 };
 
 struct dh_split_scratch {
     pcre2_match_context *context;
@@ -115,13 +121,33 @@ typedef struct split_job {
     dh_split_scratch *scratch;
     dh_word_fn fn;
     void *arg;
+    size_t n_bytes;            /* of the text */
+    int64_t n_matches, end_ns; /* asked for so far; when the thread's clock says enough */
 } split_job;
 
-/* Next non-empty match at or after *at; found is false at the end of the text. */
-static dh_status next_match(dh_ctx *ctx, const split_job *job, size_t level,
-                            const unsigned char *text, size_t n, size_t from, bool *found,
-                            size_t *begin, size_t *end)
+static int64_t thread_cpu_ns(void)
 {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Each match has its own limit; together they must not take for ever either. */
+static dh_status check_time(dh_ctx *ctx, split_job *job)
+{
+    if (++job->n_matches % CLOCK_EVERY != 0 || thread_cpu_ns() <= job->end_ns) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "the split pattern gave up on a text of %zu bytes: %lld matches took more than "
+                   "%.3g s",
+                   job->n_bytes, (long long)job->n_matches,
+                   (CPU_NS_BASE + CPU_NS_PER_BYTE * (double)job->n_bytes) * 1e-9);
+}
+
+/* Next non-empty match at or after *at; found is false at the end of the text. */
+static dh_status next_match(dh_ctx *ctx, split_job *job, size_t level, const unsigned char *text,
+                            size_t n, size_t from, bool *found, size_t *begin, size_t *end)
+{
+    DH_TRY(check_time(ctx, job));
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): patterns come with a scratch
     pcre2_match_data *match = job->scratch->match[level];
     int rc = pcre2_match(job->splitter->codes.at[level], text, n, from,
@@ -143,8 +169,8 @@ static dh_status next_match(dh_ctx *ctx, const split_job *job, size_t level,
     return DH_OK;
 }
 
-static dh_status split_level(dh_ctx *ctx, const split_job *job, size_t level,
-                             const unsigned char *text, size_t n)
+static dh_status split_level(dh_ctx *ctx, split_job *job, size_t level, const unsigned char *text,
+                             size_t n)
 {
     if (n == 0) return DH_OK;
     if (level == job->splitter->codes.n) return job->fn(ctx, job->arg, text, n);
@@ -163,7 +189,8 @@ static dh_status split_level(dh_ctx *ctx, const split_job *job, size_t level,
 dh_status dh_split(dh_ctx *ctx, const dh_splitter *s, dh_split_scratch *scratch,
                    const unsigned char *text, size_t n, dh_word_fn fn, void *arg)
 {
-    split_job job = {s, scratch, fn, arg};
+    split_job job = {.splitter = s, .scratch = scratch, .fn = fn, .arg = arg, .n_bytes = n};
+    job.end_ns = thread_cpu_ns() + CPU_NS_BASE + CPU_NS_PER_BYTE * (int64_t)n;
     if (scratch) { /* a run of n spaces makes the Llama 3 pattern step back n times */
         uint64_t limit = MATCH_LIMIT_BASE + (uint64_t)MATCH_LIMIT_PER_BYTE * n;
         pcre2_set_match_limit(scratch->context, (uint32_t)DH_MIN(limit, UINT32_MAX));

@@ -281,6 +281,26 @@ static void long_runs_split(void **state)
     free(text);
 }
 
+/* Each match stays below its own limit; all together would take minutes. */
+static void many_slow_matches_are_given_up(void **state)
+{
+    enum { RUN = 20, N = 20000 * RUN };
+    dh_ctx ctx = DH_CTX_INIT;
+    unsigned char *text = malloc(N);
+    for (size_t i = 0; i < N; i++) text[i] = i % RUN == RUN - 1 ? 'a' : ' ';
+    dh_splitter splitter = {0};
+    dh_split_scratch *scratch;
+    lengths got = {0};
+    assert_ok(&ctx, dh_splitter_add(&ctx, &splitter, "( +)+[xy]|.", 11, false));
+    assert_ok(&ctx, dh_split_scratch_create(&ctx, &splitter, &scratch));
+    assert_fails(&ctx, dh_split(&ctx, &splitter, scratch, text, N, keep_length, &got),
+                 DH_EUNSUPPORTED, "gave up on a text of 400000 bytes");
+    dh_splitter_fini(&splitter);
+    dh_split_scratch_destroy(scratch);
+    dh_vec_fini(&got);
+    free(text);
+}
+
 /* ---- any bytes ------------------------------------------------------------------------ */
 
 static void random_bytes_come_back(void **state)
@@ -508,6 +528,7 @@ int main(void)
         cmocka_unit_test(llama2c_corpus),
         cmocka_unit_test(splits_as_elsewhere),
         cmocka_unit_test(long_runs_split),
+        cmocka_unit_test(many_slow_matches_are_given_up),
         cmocka_unit_test(random_bytes_come_back),
         cmocka_unit_test(invalid_bytes_are_words),
         cmocka_unit_test(huge_words),
