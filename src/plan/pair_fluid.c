@@ -4,24 +4,14 @@
  * before anything is added up, so that plans compare exactly. */
 #include <math.h>
 
+#include "base/flow.h"
 #include "pair_build.h"
-
-/* Work that is left from rounding, in ns: a thousandth of what is ever reported. */
-#define RESIDUE_NS 1e-3
 
 static bool may_overlap(const dh_pair_options *o, dh_pair_class f, dh_pair_class b)
 {
     if ((f == DH_PAIR_LOCAL || b == DH_PAIR_LOCAL) && !o->overlap_local) return false;
     if ((f == DH_PAIR_CROSS || b == DH_PAIR_CROSS) && !o->overlap_cross) return false;
     return f == DH_PAIR_COMPUTE || b == DH_PAIR_COMPUTE || o->overlap_comm_comm;
-}
-
-/* Rates of the one that ends first (first_ns) and of the other, which does what is left alone. */
-static void rates_of(int64_t solo_first, int64_t first_ns, int64_t solo_other, int64_t other_ns,
-                     double *first, double *other)
-{
-    *first = (double)solo_first / (double)first_ns;
-    *other = (double)(solo_other - (other_ns - first_ns)) / (double)first_ns;
 }
 
 static pair_rate rate_of(const pair_costs *c, int32_t f, int32_t b)
@@ -31,10 +21,11 @@ static pair_rate rate_of(const pair_costs *c, int32_t f, int32_t b)
     const dh_pair_time *t = &c->problem->together[(size_t)f * (size_t)c->problem->b.n + (size_t)b];
     pair_rate rate = {1, 1, may_overlap(c->options, fop->cls, bop->cls)};
     if (fop->solo_ns == 0 || bop->solo_ns == 0) return rate;
-    if (t->f_ns <= t->b_ns)
-        rates_of(fop->solo_ns, t->f_ns, bop->solo_ns, t->b_ns, &rate.f, &rate.b);
-    else
-        rates_of(bop->solo_ns, t->b_ns, fop->solo_ns, t->f_ns, &rate.b, &rate.f);
+    double speed[2];
+    dh_flow_speeds((double[]){(double)fop->solo_ns, (double)bop->solo_ns},
+                   (double[]){(double)t->f_ns, (double)t->b_ns}, speed);
+    rate.f = speed[0];
+    rate.b = speed[1];
     return rate;
 }
 
@@ -55,33 +46,37 @@ typedef struct walker {
     const dh_pair_op *ops;
     pair_run run;
     int32_t at;
-    double left; /* work of the current operator */
     int64_t *end;
 } walker;
 
-/* Go on to the next operator with work; operators without any end now. */
-static void settle(walker *w, double now)
+static double work_of(const walker *w)
 {
-    while (w->at < w->run.n && w->left < RESIDUE_NS) {
+    return (double)w->ops[w->run.ops[w->at]].solo_ns;
+}
+
+/* Go on to the next operator with work; operators without any end now. */
+static void settle(walker *w, dh_flow *current, double now)
+{
+    while (w->at < w->run.n && dh_flow_is_done(current)) {
         if (w->end) w->end[w->at] = llround(now);
-        if (++w->at < w->run.n) w->left = (double)w->ops[w->run.ops[w->at]].solo_ns;
+        if (++w->at < w->run.n) current->left_ns = work_of(w);
     }
 }
 
-static walker enter(dh_pair_strand strand, pair_run run, int64_t *end)
+static walker enter(dh_pair_strand strand, pair_run run, int64_t *end, dh_flow *current)
 {
-    walker w = {strand.ops, run, 0, 0, end};
-    if (run.n > 0) w.left = (double)strand.ops[run.ops[0]].solo_ns;
-    settle(&w, 0);
+    walker w = {strand.ops, run, 0, end};
+    if (run.n > 0) current->left_ns = work_of(&w);
+    settle(&w, current, 0);
     return w;
 }
 
-static double run_alone(walker *w, double now)
+static double run_alone(walker *w, dh_flow *current, double now)
 {
     while (w->at < w->run.n) {
-        now += w->left;
-        w->left = 0;
-        settle(w, now);
+        now += current->left_ns;
+        current->left_ns = 0;
+        settle(w, current, now);
     }
     return now;
 }
@@ -89,23 +84,21 @@ static double run_alone(walker *w, double now)
 int64_t pair_fluid(const pair_costs *costs, pair_run f_run, pair_run b_run, int64_t *f_end,
                    int64_t *b_end)
 {
-    walker f = enter(costs->problem->f, f_run, f_end), b = enter(costs->problem->b, b_run, b_end);
+    dh_flow at[2] = {{0, 1}, {0, 1}}; /* the current operators of f and b */
+    walker f = enter(costs->problem->f, f_run, f_end, &at[0]);
+    walker b = enter(costs->problem->b, b_run, b_end, &at[1]);
     double now = 0;
     while (f.at < f.run.n && b.at < b.run.n) {
-        /* At least one rate is positive, that of the operator that ends first by itself, so
-         * every round ends an operator. */
+        /* At least one rate is positive, that of the operator that ends first by itself. */
         const pair_rate rate = rate_of(costs, f.run.ops[f.at], b.run.ops[b.at]);
         if (!rate.allowed) return PAIR_NEVER;
-        const double f_needs = rate.f > 0 ? f.left / rate.f : INFINITY;
-        const double b_needs = rate.b > 0 ? b.left / rate.b : INFINITY;
-        const double span = DH_MIN(f_needs, b_needs);
-        now += span;
-        f.left = f_needs <= b_needs ? 0 : f.left - span * rate.f;
-        b.left = b_needs <= f_needs ? 0 : b.left - span * rate.b;
-        settle(&f, now);
-        settle(&b, now);
+        at[0].speed = rate.f;
+        at[1].speed = rate.b;
+        now += dh_flows_step(at, 2);
+        settle(&f, &at[0], now);
+        settle(&b, &at[1], now);
     }
-    return llround(run_alone(f.at < f.run.n ? &f : &b, now));
+    return llround(f.at < f.run.n ? run_alone(&f, &at[0], now) : run_alone(&b, &at[1], now));
 }
 
 int64_t dh_pair_coexecute(const dh_pair_problem *problem, const dh_pair_options *options,

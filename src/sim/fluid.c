@@ -1,10 +1,7 @@
 /* Speeds of what runs at the same time.
  *
- * On a rank an instruction progresses at the product of its pairwise rates beside the others;
- * where one of these is not positive, at the lowest. If nothing on the rank would
- * progress, its first stream goes on at full speed and the others after it, as in
- * dh_costs_together. A communication progresses as its slowest member lets it. Ranks that
- * compute on one core at the same time get equal shares of it.
+ * On a rank what its streams run are flows (base/flow.h). A communication progresses as its
+ * slowest member lets it. Ranks that compute on one core at the same time get equal shares of it.
  *
  * Work left is brought up to date only when a speed changes, so that what happens on
  * other ranks leaves no trace in its rounding. */
@@ -19,21 +16,42 @@ static dh_status no_memory(const machine *m)
 
 /* ---- on one rank -------------------------------------------------------------------------- */
 
-static dh_status rate_beside_others(const machine *m, uint32_t node, int stream, double *rate)
+/* Streams of a node on which something runs. */
+typedef struct running {
+    size_t n;
+    int stream[DH_N_STREAM];
+    dh_flow flow[DH_N_STREAM];
+} running;
+
+static uint32_t kind_on(const machine *m, uint32_t node, int stream)
 {
-    const lane *lanes = &m->lanes[lane_of(node, 0)];
-    dh_sim_op_costs *costs = m->node[node].costs;
-    const dh_instr *instrs = costs->program->instrs.at;
-    double product = 1, lowest = 1;
+    const dh_sim_op_costs *costs = m->node[node].costs;
+    const lane *l = &m->lanes[lane_of(node, stream)];
+    return dh_sim_kind(costs, &costs->program->instrs.at[l->instr]);
+}
+
+static void find_running(const machine *m, uint32_t node, running *r)
+{
+    r->n = 0;
     for (int s = 0; s < DH_N_STREAM; s++) {
-        if (s == stream || lanes[s].state != LANE_RUNS) continue;
-        double one;
-        DH_TRY(dh_sim_rate_beside(m->ctx, costs, dh_sim_kind(costs, &instrs[lanes[stream].instr]),
-                                  dh_sim_kind(costs, &instrs[lanes[s].instr]), &one));
-        product *= one;
-        lowest = DH_MIN(lowest, one);
+        if (m->lanes[lane_of(node, s)].state != LANE_RUNS) continue;
+        r->stream[r->n] = s;
+        r->flow[r->n++] = (dh_flow){.speed = 1};
     }
-    *rate = lowest > 0 ? product : lowest;
+}
+
+static dh_status slow_down(const machine *m, uint32_t node, running *r)
+{
+    dh_sim_op_costs *costs = m->node[node].costs;
+    for (size_t a = 0; a < r->n; a++)
+        for (size_t b = 0; b < r->n; b++) {
+            double beside;
+            if (a == b) continue;
+            DH_TRY(dh_sim_rate_beside(m->ctx, costs, kind_on(m, node, r->stream[a]),
+                                      kind_on(m, node, r->stream[b]), &beside));
+            r->flow[a].speed = dh_flow_beside(r->flow[a].speed, beside);
+        }
+    dh_flows_settle(r->flow, r->n);
     return DH_OK;
 }
 
@@ -66,17 +84,13 @@ static dh_status shift_mates(machine *m)
 
 static dh_status set_rates(machine *m, uint32_t node)
 {
-    lane *lanes = &m->lanes[lane_of(node, 0)];
-    int first = DH_N_STREAM;
-    bool progress = false;
-    for (int s = DH_N_STREAM; s-- > 0;) {
-        if (lanes[s].state != LANE_RUNS) continue;
-        DH_TRY(rate_beside_others(m, node, s, &lanes[s].rate));
-        first = s;
-        progress = progress || lanes[s].rate > 0;
+    running r;
+    find_running(m, node, &r);
+    DH_TRY(slow_down(m, node, &r));
+    for (size_t i = 0; i < r.n; i++) {
+        const double shares = r.stream[i] == DH_STREAM_COMPUTE ? n_computing(m, node) : 1;
+        m->lanes[lane_of(node, r.stream[i])].rate = r.flow[i].speed / shares;
     }
-    if (first < DH_N_STREAM && !progress) lanes[first].rate = 1;
-    lanes[DH_STREAM_COMPUTE].rate /= n_computing(m, node);
     return DH_OK;
 }
 
@@ -96,13 +110,13 @@ static dh_status queue_tasks(machine *m, uint32_t node)
 static dh_status set_speed(machine *m, uint32_t id, double rate, int64_t now)
 {
     task *t = &m->tasks[id];
-    if (!t->fresh) t->left_ns -= (double)(now - t->since_ns) * t->rate;
+    if (!t->fresh) dh_flow_pass(&t->flow, (double)(now - t->since_ns));
     t->fresh = false;
-    t->rate = rate;
+    t->flow.speed = rate;
     t->since_ns = now;
     t->version++;
-    if (rate <= 0) return DH_OK;
-    const double wait = DH_MAX(t->left_ns, 0) / rate;
+    const double wait = dh_flow_needs(&t->flow);
+    if (isinf(wait)) return DH_OK;
     const int64_t end = now + (int64_t)llround(DH_MIN(wait, (double)DH_PAIR_MAX_NS));
     return dh_sim_heap_push(&m->heap, end, id, t->version) ? DH_OK : no_memory(m);
 }
@@ -114,7 +128,7 @@ static dh_status retime_task(machine *m, uint32_t id, int64_t now)
     t->queued = false;
     for (uint32_t i = 0; i < t->n; i++)
         rate = DH_MIN(rate, m->lanes[lane_of(t->nodes[i], stream_of_lane(id))].rate);
-    return t->fresh || rate != t->rate ? set_speed(m, id, rate, now) : DH_OK;
+    return t->fresh || rate != t->flow.speed ? set_speed(m, id, rate, now) : DH_OK;
 }
 
 dh_status dh_sim_retime(machine *m, int64_t now)

@@ -78,8 +78,8 @@ static dh_status launch(machine *m, const uint32_t *nodes, uint32_t n, int strea
         m->node[nodes[i]].spans[l->instr].met_ns = now;
         solo = DH_MAX(solo, solo_at(m, member));
     }
-    t->left_ns = (double)llround(DH_MIN(solo, (double)DH_PAIR_MAX_NS));
-    if (t->left_ns <= 0) return finish(m, t, stream, now);
+    t->flow.left_ns = (double)llround(DH_MIN(solo, (double)DH_PAIR_MAX_NS));
+    if (t->flow.left_ns <= 0) return finish(m, t, stream, now);
     for (uint32_t i = 0; i < n; i++) DH_TRY(add_node(m, &m->shifted, m->is_shifted, nodes[i]));
     return DH_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef DH_SIM_MACHINE_H
 #define DH_SIM_MACHINE_H
 
+#include "base/flow.h"
 #include "sim/heap.h"
 #include "sim/sim.h"
 
@@ -27,7 +28,7 @@ typedef struct lane {
 typedef struct task {
     const uint32_t *nodes; /* members [n] */
     uint32_t n, pair[2];   /* nodes of a transfer between two */
-    double left_ns, rate;  /* solo time not yet done at since_ns; speed from then on */
+    dh_flow flow;          /* work left at since_ns; speed from then on */
     int64_t since_ns;
     uint32_t version; /* counts what was once announced and holds no more */
     bool fresh, queued;

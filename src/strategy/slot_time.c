@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/flow.h"
 #include "strategy/slot.h"
 
 enum { N_STREAMS = 3 };
-#define LEAST_RATE 0.02 /* measured pairs can stand still; time must go on */
 
 /* One or more copies of an order, one behind the other. */
 typedef struct replay {
@@ -111,41 +111,61 @@ static void start_what_can(replay *r)
     }
 }
 
-static void set_rates(const replay *r, double rate[N_STREAMS])
+/* Streams on which something runs. */
+typedef struct running {
+    size_t n;
+    int stream[N_STREAMS];
+    dh_flow flow[N_STREAMS];
+} running;
+
+static void find_running(const replay *r, running *now)
+{
+    now->n = 0;
+    for (int s = 0; s < N_STREAMS; s++) {
+        if (r->running[s] < 0) continue;
+        now->stream[now->n] = s;
+        now->flow[now->n++] = (dh_flow){.left_ns = r->left[s], .speed = 1};
+    }
+}
+
+static void slow_down(const replay *r, running *now)
 {
     const dh_costs *c = r->slot->costs;
-    for (int s = 0; s < N_STREAMS; s++) rate[s] = 1;
-    for (int a = 0; a < N_STREAMS; a++)
-        for (int b = a + 1; b < N_STREAMS; b++) {
-            if (r->running[a] < 0 || r->running[b] < 0) continue;
-            const dh_op_rates both = c->beside(c->self, &op_at(r, (uint32_t)r->running[a])->at,
-                                               &op_at(r, (uint32_t)r->running[b])->at);
-            rate[a] *= DH_MAX(both.a, LEAST_RATE);
-            rate[b] *= DH_MAX(both.b, LEAST_RATE);
+    for (size_t a = 0; a < now->n; a++)
+        for (size_t b = a + 1; b < now->n; b++) {
+            const uint32_t place_a = (uint32_t)r->running[now->stream[a]];
+            const uint32_t place_b = (uint32_t)r->running[now->stream[b]];
+            const dh_op_rates both =
+                c->beside(c->self, &op_at(r, place_a)->at, &op_at(r, place_b)->at);
+            now->flow[a].speed = dh_flow_beside(now->flow[a].speed, both.a);
+            now->flow[b].speed = dh_flow_beside(now->flow[b].speed, both.b);
         }
+    dh_flows_settle(now->flow, now->n);
+}
+
+static void end_on(replay *r, int stream)
+{
+    const uint32_t place = (uint32_t)r->running[stream];
+    r->end[place] = r->now;
+    r->ended[place] = true;
+    r->phase_left[r->phase[place]]--;
+    r->running[stream] = -1;
 }
 
 /* To the next end of an operator; false when nothing runs. */
 static bool advance(replay *r)
 {
-    double rate[N_STREAMS], step = -1;
-    set_rates(r, rate);
-    for (int s = 0; s < N_STREAMS; s++)
-        if (r->running[s] >= 0 && (step < 0 || r->left[s] / rate[s] < step))
-            step = r->left[s] / rate[s];
-    if (step < 0) return false;
+    running now;
+    find_running(r, &now);
+    if (now.n == 0) return false;
+    slow_down(r, &now);
+    const double step = dh_flows_step(now.flow, now.n);
     if (r->running[0] < 0) r->exposed += step;
     r->now += step;
-    for (int s = 0; s < N_STREAMS; s++) {
-        if (r->running[s] < 0) continue;
-        const uint32_t place = (uint32_t)r->running[s];
-        r->busy[s] += step;
-        r->left[s] -= step * rate[s];
-        if (r->left[s] > 1e-6) continue;
-        r->end[place] = r->now;
-        r->ended[place] = true;
-        r->phase_left[r->phase[place]]--;
-        r->running[s] = -1;
+    for (size_t i = 0; i < now.n; i++) {
+        r->busy[now.stream[i]] += step;
+        r->left[now.stream[i]] = now.flow[i].left_ns;
+        if (dh_flow_is_done(&now.flow[i])) end_on(r, now.stream[i]);
     }
     return true;
 }

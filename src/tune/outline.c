@@ -64,7 +64,8 @@ static const dh_op *find_gemm(const dh_program *p, const dh_graph **graph)
     return NULL;
 }
 
-/* A backward is GEMMs for the most part. */
+/* A backward is GEMMs for the most part. One that does not progress beside a reduction takes that
+ * reduction's time longer, and what it loses besides. */
 static double find_slow_down(const dh_program *p, const dh_costs *costs)
 {
     dh_cost_op gemm = {.mesh = &p->mesh, .rank = p->rank};
@@ -74,7 +75,7 @@ static double find_slow_down(const dh_program *p, const dh_costs *costs)
         const dh_cost_op at = {dh_instr_graph(p, i), dh_instr_op(p, i), &p->mesh, p->rank};
         if (at.op->phase == DH_PHASE_OPT || i->stream == DH_STREAM_COMPUTE) continue;
         const double rate = costs->beside(costs->self, &gemm, &at).a;
-        return rate > 0 && rate < 1 ? 1 / rate - 1 : 0;
+        return rate > 0 ? DH_MAX(1 / rate - 1, 0) : 1 - rate;
     }
     return 0;
 }

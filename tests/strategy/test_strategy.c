@@ -133,6 +133,32 @@ static void operators_beside_each_other_slow_down(void **state)
     assert_true(t.makespan_ns == 65);
 }
 
+static dh_op_rates computing_loses(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    return (dh_op_rates){-.5, 1, DH_PAIR_MEASURED};
+}
+
+static dh_op_rates neither_progresses(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    return (dh_op_rates){0, -.5, DH_PAIR_MEASURED};
+}
+
+static void what_an_operator_loses_is_made_good_afterwards(void **state)
+{
+    hand_slot h;
+    const dh_slot_pick order[] = {{0, 0, false}, {0, 1, false}, {1, 0, false}, {1, 1, false}};
+    make(&h, computing_loses);
+    dh_slot_timing t = time_order(&h.slot, order);
+    /* 0-10 the forward's transfer, the backward loses 5: 10-45; 45-50 its transfer, the
+     * forward loses 2.5 of 20 */
+    assert_true(t.end_ns[0] == 10 && t.end_ns[1] == 45 && t.end_ns[3] == 50);
+    assert_true(t.makespan_ns == 72.5);
+    make(&h, neither_progresses);
+    t = time_order(&h.slot, order);
+    /* computing goes first: 0-30, then 30-40 the transfer; 40-60, then 60-65 */
+    assert_true(t.end_ns[1] == 30 && t.end_ns[0] == 40 && t.end_ns[2] == 60 && t.end_ns[3] == 65);
+}
+
 /* The forward's first operator makes a tensor of 10 bytes for later and one of 4 for its second;
  * the backward reads 8 bytes from before in its first and 3 in both; its second works with 2. */
 static void memory_counts_what_is_alive(void **state)
@@ -377,6 +403,7 @@ int main(void)
         cmocka_unit_test(barriers_alone_serialize),
         cmocka_unit_test(a_barrier_waits_for_everything),
         cmocka_unit_test(operators_beside_each_other_slow_down),
+        cmocka_unit_test(what_an_operator_loses_is_made_good_afterwards),
         cmocka_unit_test(memory_counts_what_is_alive),
         cmocka_unit_test(an_order_that_waits_for_ever_is_refused),
         cmocka_unit_test(orders_are_put_right),
