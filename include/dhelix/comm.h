@@ -82,6 +82,12 @@ typedef enum dh_comm_progress {
     DH_N_PROGRESS
 } dh_comm_progress;
 
+/* Which collectives mpi compares between members before any data travel. local compares all. */
+typedef enum dh_comm_checking {
+    DH_CHECK_FIRST, /* those whose kind, type, sizes or root are new on the group */
+    DH_CHECK_EVERY
+} dh_comm_checking;
+
 /* Called at the start of every call on a group, on the calling thread; for tests
  * and fault injection. It may sleep or end the thread; DROP makes the call return
  * DH_OK without taking part. seq counts the rank's calls of all groups from 1. */
@@ -95,7 +101,7 @@ typedef struct dh_comm_config {
     dh_comm_pace pace[DH_N_WIRE]; /* local only; mpi refuses: its wire is real */
     int64_t timeout_ns;           /* longest wait of one call; default 60 s */
     dh_comm_progress progress;    /* mpi; default YIELD */
-    bool check;          /* mpi: compare calls before every collective (local always does) */
+    dh_comm_checking check;       /* mpi; default FIRST */
     int64_t eager_bytes; /* local: sends up to this do not wait for the peer; default 16 KiB */
     int64_t max_message_bytes; /* mpi: larger messages travel in parts; default 1 GiB */
     dh_comm_hook hook;

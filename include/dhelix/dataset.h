@@ -55,6 +55,9 @@ dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset *
 void dh_dataset_close(dh_dataset *ds); /* NULL is fine */
 
 int64_t dh_dataset_tokens(const dh_dataset *ds);
+/* A hash of the tokens: of all of them up to 2^24, else of as many in 1,024 stretches from the
+ * first to the last. Streams of equal length and hash are taken to be the same. */
+uint64_t dh_dataset_hash(const dh_dataset *ds);
 /* Non-overlapping windows of seq_len + 1 tokens, neighbours sharing one: (tokens - 1) / T. */
 int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len);
 /* DH_EINVAL when there is not even one window, naming what there is. */

@@ -134,6 +134,9 @@ double dh_job_lr(const dh_job *job, int64_t step);
  * the same job; the model is spelled out, so its file is no longer needed and
  * model_spec becomes NULL. */
 dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text);
+/* Appends a line "section.key: value" for every setting that all ranks of a run must have
+ * alike: not where a rank's own machine keeps the data and profiles, nor its threads. */
+dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out);
 /* Every setting with type, unit, default, range and help, for --help and the man page. */
 void dh_job_help(dh_str *out);
 

@@ -273,6 +273,7 @@ typedef struct dh_mesh_footprint {
     size_t n_ranks, n_classes; /* one program was built for each class of like ranks */
     uint64_t n_instrs;         /* of those */
     uint64_t slab_bytes;       /* most of any rank */
+    uint64_t digest;           /* of those programs */
 } dh_mesh_footprint;
 
 /* Build and verify the programs of a whole mesh, one for each class of ranks that run
@@ -283,6 +284,9 @@ typedef struct dh_mesh_footprint {
  * cost      building and verifying at most 6 programs a pipeline stage and context-parallel
  *           index (12 with expert parallelism), where nodes hold groups alike; else all ranks' */
 dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint);
+
+/* Equal for programs that run the same instructions on the same bytes with the same waits. */
+uint64_t dh_program_digest(const dh_program *program);
 
 /* Listing with operands, offsets and waits, for people and for comparing. */
 dh_status dh_program_print(dh_ctx *ctx, const dh_program *program, dh_str *out);

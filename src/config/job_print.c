@@ -53,6 +53,19 @@ dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text)
     return DH_OK;
 }
 
+dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out)
+{
+    size_t n;
+    const dh_setting *settings = dh_settings(&n);
+    for (size_t i = 0; i < n; i++) {
+        if (settings[i].own || !is_printed(job, &settings[i])) continue;
+        dh_str_printf(out, "%s: ", settings[i].key);
+        dh_setting_print(job, &settings[i], out);
+        dh_str_append(out, "\n", 1);
+    }
+    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory printing the job") : DH_OK;
+}
+
 /* ---- help ------------------------------------------------------------------------------- */
 
 static void describe_default(const dh_setting *s, dh_str *out)

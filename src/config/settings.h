@@ -40,6 +40,7 @@ typedef struct dh_setting {
     const char *aliases;      /* other last parts of the key, blank-separated */
     unsigned families;        /* model settings: DH_FOR_*, 0: all */
     size_t offset_n;          /* PATHS: of the count */
+    bool own;                 /* ranks on different machines may have it differently */
     const char *help;
 } dh_setting;
 

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 typedef struct data_file {
     char *name;
@@ -241,20 +242,6 @@ int64_t dh_dataset_tokens(const dh_dataset *ds)
     return ds->n_tokens;
 }
 
-int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len)
-{
-    return seq_len > 0 && ds->n_tokens > seq_len ? (ds->n_tokens - 1) / seq_len : 0;
-}
-
-dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len)
-{
-    if (dh_dataset_windows(ds, seq_len) > 0) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL,
-                   "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld",
-                   ds->files.at[0].name, ds->files.n > 1 ? " and others" : "",
-                   (long long)ds->n_tokens, (long long)seq_len, (long long)seq_len + 1);
-}
-
 /* Index of the segment that holds token `at` of the stream. */
 static size_t segment_of(const dh_dataset *ds, int64_t at)
 {
@@ -267,6 +254,45 @@ static size_t segment_of(const dh_dataset *ds, int64_t at)
             high = middle;
     }
     return low;
+}
+
+/* Tokens [first, first + n) of the stream, in whatever type they are kept. */
+static uint64_t hash_tokens(const dh_dataset *ds, int64_t first, int64_t n, uint64_t hash)
+{
+    for (size_t i = segment_of(ds, first); n > 0; i++) {
+        const segment *s = &ds->segments.at[i];
+        const int64_t from = first - s->first, part = DH_MIN(n, s->run.n - from);
+        const size_t item = dh_token_bytes(s->run.type);
+        hash = XXH3_64bits_withSeed(s->run.at + (size_t)from * item, (size_t)part * item, hash);
+        first += part;
+        n -= part;
+    }
+    return hash;
+}
+
+uint64_t dh_dataset_hash(const dh_dataset *ds)
+{
+    enum { STRETCHES = 1024, LENGTH = 1 << 14 };
+    const int64_t n = ds->n_tokens;
+    if (n <= (int64_t)STRETCHES * LENGTH) return hash_tokens(ds, 0, n, 0);
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < STRETCHES; i++)
+        hash = hash_tokens(ds, (n - LENGTH) / (STRETCHES - 1) * i, LENGTH, hash);
+    return hash_tokens(ds, n - LENGTH, LENGTH, hash);
+}
+
+int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len)
+{
+    return seq_len > 0 && ds->n_tokens > seq_len ? (ds->n_tokens - 1) / seq_len : 0;
+}
+
+dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len)
+{
+    if (dh_dataset_windows(ds, seq_len) > 0) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld",
+                   ds->files.at[0].name, ds->files.n > 1 ? " and others" : "",
+                   (long long)ds->n_tokens, (long long)seq_len, (long long)seq_len + 1);
 }
 
 dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n,

@@ -192,6 +192,7 @@ static dh_status build_class(dh_ctx *ctx, const dh_program_spec *spec, int64_t r
     DH_TRY(dh_program_build(ctx, &own, program));
     sum->n_instrs += (*program)->instrs.n;
     sum->slab_bytes = DH_MAX(sum->slab_bytes, (*program)->slab_bytes);
+    sum->digest = dh_mix64(sum->digest ^ dh_program_digest(*program));
     return dh_class_verify(ctx, *program);
 }
 

@@ -212,3 +212,45 @@ dh_status dh_program_print(dh_ctx *ctx, const dh_program *program, dh_str *out)
     for (uint32_t i = 0; i < program->instrs.n; i++) print_instr(program, i, out);
     return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory printing a program") : DH_OK;
 }
+
+/* ---- digest --------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t digest, uint64_t value)
+{
+    return dh_mix64(digest ^ value) + value;
+}
+
+static uint64_t mix_op(uint64_t d, const dh_graph *g, const dh_op *op)
+{
+    const dh_op_info *info = dh_op_info_of(op->type);
+    d = mix(d, (uint64_t)op->type << 32 | (uint32_t)op->group);
+    for (int k = 0; k < info->n_in + info->n_out; k++) {
+        const uint32_t id = k < info->n_in ? op->in[k] : op->out[k - info->n_in];
+        if (id == DH_NONE) continue;
+        const dh_tensor *t = &g->tensors.at[id];
+        for (int a = 0; a < t->ndim; a++) d = mix(d, (uint64_t)t->shape[a]);
+        d = mix(d, (uint64_t)t->dtype);
+    }
+    return d;
+}
+
+uint64_t dh_program_digest(const dh_program *p)
+{
+    uint64_t d = mix(p->slab_bytes, p->instrs.n);
+    for (size_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        const dh_op *op = dh_instr_op(p, instr);
+        const dh_op_info *info = dh_op_info_of(op->type);
+        d = mix_op(d, dh_instr_graph(p, instr), op);
+        d = mix(d, (uint64_t)instr->stream << 40 | (uint64_t)instr->accumulate << 32 |
+                       (uint32_t)instr->mb);
+        for (uint32_t w = 0; w < instr->n_waits; w++) d = mix(d, p->waits.at[instr->wait0 + w]);
+        for (int k = 0; k < info->n_in + info->n_out; k++) {
+            const dh_operand *o = dh_instr_operand(p, instr, k);
+            if (o->buffer == DH_NONE) continue;
+            d = mix(d, p->buffers.at[o->buffer].offset + o->byte0);
+            d = mix(d, o->n_bytes);
+        }
+    }
+    return d;
+}

@@ -2,6 +2,7 @@
 #include "train/launch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct rank_thread {
     dh_launch *launch;
@@ -77,6 +78,32 @@ static dh_status create_group(dh_ctx *ctx, dh_ranks *r, const dh_mesh *mesh, dh_
     return st;
 }
 
+/* Processes read their jobs by themselves, each on its machine; threads share one. */
+static bool may_differ(const dh_launch *l)
+{
+    int first, n;
+    if (!l->world) return false;
+    dh_comm_world_here(l->world, &first, &n);
+    return n < dh_comm_world_size(l->world);
+}
+
+/* Settings come first: what else differs may follow from them. */
+static dh_status collect_facts(dh_ctx *ctx, dh_launch *l)
+{
+    char backend[256];
+    if (!may_differ(l)) return DH_OK;
+    dh_str all = DH_STR_INIT;
+    dh_str_printf(&all, "dhelix: %s\nbackend: %s\nmachine: %zu-bit, %s\n", DH_VERSION,
+                  dh_backend_find("cpu")->describe(backend, sizeof backend), 8 * sizeof(size_t),
+                  __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "little-endian" : "big-endian");
+    dh_status st = dh_job_print_common(ctx, l->job, &all);
+    if (l->facts.text) dh_str_append(&all, l->facts.text, strlen(l->facts.text));
+    if (st == DH_OK && all.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory comparing ranks");
+    dh_str_fini(&l->facts);
+    l->facts = all;
+    return st;
+}
+
 /* Groups beside the program's: their stream numbers are their own, so that nothing
  * they carry can meet what the program sends. */
 static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
@@ -86,6 +113,7 @@ static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
     DH_TRY(dh_comm_attach(ctx, l->world, rank, &r->comm));
     if (rank == l->fault.rank) l->fault.comm = r->comm;
     DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_WORLD, DH_N_STREAM, &r->control));
+    if (may_differ(l)) DH_TRY(dh_ranks_alike(ctx, r, l->facts.text));
     DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data.dense));
     r->data.experts = r->data.dense;
     if (l->mesh.ep == 1) return DH_OK;
@@ -201,7 +229,9 @@ dh_status dh_launch_run(dh_ctx *ctx, dh_launch *l)
 {
     pthread_mutex_init(&l->lock, NULL);
     dh_status st = open_world(ctx, l);
+    if (st == DH_OK) st = collect_facts(ctx, l);
     if (st == DH_OK) st = run_ranks(ctx, l);
+    dh_str_fini(&l->facts);
     dh_comm_world_destroy(l->world);
     l->world = NULL;
     pthread_mutex_destroy(&l->lock);

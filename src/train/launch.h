@@ -22,6 +22,9 @@ struct dh_launch {
      * ends all ranks; the first that is not the echo of another's is reported. */
     dh_status (*work)(dh_ctx *ctx, dh_launch *launch, const dh_place *place);
     void *user;
+    /* What else than program, machine and job all ranks must have alike: lines "name: value",
+     * appended before the start. */
+    dh_str facts;
 
     dh_comm_world *world; /* NULL: one rank */
     dh_fault fault;       /* of tests, from DHELIX_FAULT */
@@ -31,7 +34,8 @@ struct dh_launch {
 
 /* The job's mesh; its number of ranks against the launcher's. */
 dh_status dh_launch_prepare(dh_ctx *ctx, dh_job *job, bool quiet, dh_launch *launch);
-/* Start the ranks of this process and wait for them. */
+/* Start the ranks of this process and wait for them. Ranks in several processes are compared
+ * before they do anything (dh_ranks_alike). Takes launch->facts. */
 dh_status dh_launch_run(dh_ctx *ctx, dh_launch *launch);
 
 #endif

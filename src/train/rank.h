@@ -23,6 +23,11 @@ dh_status dh_ranks_broadcast(dh_ctx *ctx, const dh_ranks *ranks, void *data, siz
 /* Sums of n values over all ranks, in place, the same bits everywhere. */
 dh_status dh_ranks_sum(dh_ctx *ctx, const dh_ranks *ranks, double *values, int64_t n);
 
+/* ---- alike.c: what they were given ---------------------------------------------------------- */
+/* Whether all ranks have the same facts, lines "name: value". errors: DH_EINVAL, the same on
+ * all ranks, naming the ranks that are not like the most, and what they have otherwise */
+dh_status dh_ranks_alike(dh_ctx *ctx, const dh_ranks *ranks, const char *facts);
+
 /* ---- place.c: cores ------------------------------------------------------------------------ */
 
 /* Processors that this process may use; 0: not known. */

@@ -7,6 +7,7 @@
 typedef struct training {
     dh_run shared; /* job, schedule, costs, ordering, tokenizer, datasets */
     dh_ordering ordering;
+    dh_mesh_footprint programs; /* of all ranks */
     dh_train_result result;
 } training;
 
@@ -40,7 +41,7 @@ dh_status dh_train_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule **schedu
 /* ---- preparing --------------------------------------------------------------------------- */
 
 /* Before any rank starts: that all of them together cannot wait for ever. */
-static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run)
+static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run, dh_mesh_footprint *programs)
 {
     if (run->job->ranks == 1) return DH_OK;
     dh_session_spec spec;
@@ -49,7 +50,7 @@ static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run)
     spec.costs = run->costs;
     spec.ordering = run->ordering;
     spec.eval = spec.eval && run->val_data;
-    return dh_session_verify_mesh(ctx, &spec, NULL);
+    return dh_session_verify_mesh(ctx, &spec, programs);
 }
 
 /* `profile: measure`. The vocabulary, which the sizes of operators depend on, may be the
@@ -75,25 +76,35 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     DH_TRY(dh_train_ordering(ctx, run->job, &t->ordering));
     t->ordering.cache = dh_order_cache_create(); /* without one, each program has its own */
     run->ordering = &t->ordering;
-    return verify_mesh(ctx, run);
+    return verify_mesh(ctx, run, &t->programs);
+}
+
+static void data_fact(const char *name, const dh_dataset *data, dh_str *out)
+{
+    if (data)
+        dh_str_printf(out, "%s: %lld tokens, hash %016llx\n", name,
+                      (long long)dh_dataset_tokens(data),
+                      (unsigned long long)dh_dataset_hash(data));
+}
+
+/* What follows from files that each process reads by itself. By different times of operators
+ * ranks would order their calls differently, and wait for each other. */
+static void add_facts(const training *t, dh_str *out)
+{
+    const dh_run *run = &t->shared;
+    dh_str_printf(out, "--fresh: %s\n", run->options->fresh ? "true" : "false");
+    data_fact("training data", run->train_data, out);
+    data_fact("validation data", run->val_data, out);
+    if (run->tokenizer)
+        dh_str_printf(out, "tokenizer: fingerprint %016llx\n",
+                      (unsigned long long)dh_tokenizer_fingerprint(run->tokenizer));
+    dh_str_printf(out, "times of operators: %s, %016llx (the same with profile=none)\n",
+                  run->costs->name, (unsigned long long)run->costs->id);
+    dh_str_printf(out, "programs: %llu instructions, digest %016llx\n",
+                  (unsigned long long)t->programs.n_instrs, (unsigned long long)t->programs.digest);
 }
 
 /* ---- entry ------------------------------------------------------------------------------- */
-
-/* Processes read profiles by themselves; by different ones they would order their calls
- * differently, and wait for each other. */
-static dh_status same_costs(dh_ctx *ctx, const dh_run *run)
-{
-    if (!run->ranks.control) return DH_OK;
-    const int64_t mine = (int64_t)(run->costs->id >> 1);
-    int64_t ends[2] = {mine, -mine}, most[2] = {mine, -mine};
-    DH_TRY(dh_comm_all_reduce(ctx, run->ranks.control, ends, most, 2, DH_I64, DH_REDUCE_MAX));
-    if (most[0] == -most[1]) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL,
-                   "ranks go by different times of operators, rank %lld by %s: set profile=none, "
-                   "or a file that all can read",
-                   (long long)run->ranks.rank, run->costs->name);
-}
 
 static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *place)
 {
@@ -108,8 +119,7 @@ static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *plac
         run.fault = &launch->fault;
     if (run.ranks.rank == 0 && run.ranks.n > 1 && !launch->quiet)
         dh_log(DH_LOG_INFO, "operators are ordered by %s", run.costs->name);
-    dh_status st = same_costs(ctx, &run);
-    if (st == DH_OK) st = dh_run_train(ctx, &run, &result);
+    dh_status st = dh_run_train(ctx, &run, &result);
     if (run.ranks.rank == 0 && (st == DH_OK || st == DH_EINTERRUPTED)) t->result = result;
     return st;
 }
@@ -123,6 +133,7 @@ dh_status dh_train(dh_ctx *ctx, dh_job *job, const dh_train_options *options,
     launch.work = train_rank;
     launch.user = &t;
     if (st == DH_OK) st = prepare(ctx, &t);
+    if (st == DH_OK && dh_launched_ranks() > 0) add_facts(&t, &launch.facts);
     if (st == DH_OK) st = dh_launch_run(ctx, &launch);
     *result = t.result;
     dh_dataset_close(t.shared.train_data);

@@ -1,4 +1,4 @@
-/* Run by the launcher, one process a rank: test_comm_mpi [cases|abort|silent|misfit].
+/* Run by the launcher, one process a rank: test_comm_mpi [cases|FAULT], a fault of the table below.
  * The fault modes end in MPI_Abort by design; what counts is what they print. */
 #include "comm_cases.h"
 
@@ -68,7 +68,7 @@ static int run_cases(void)
     static const dh_comm_config configs[] = {
         {.progress = DH_PROGRESS_YIELD, .timeout_ns = 30000000000},
         {.progress = DH_PROGRESS_SLEEP, .timeout_ns = 30000000000, .max_message_bytes = 1000},
-        {.progress = DH_PROGRESS_BLOCK, .check = true, .ranks_per_node = 64},
+        {.progress = DH_PROGRESS_BLOCK, .check = DH_CHECK_EVERY, .ranks_per_node = 64},
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_collective),
@@ -109,6 +109,18 @@ static void calls_misfit(dh_comm_group *g, float *x)
     dh_comm_all_reduce(&env.ctx, g, x, x, 1 + env.rank % 2, DH_F32, DH_REDUCE_SUM);
 }
 
+/* A vector of other ranks' length, and one that they know already. */
+static void one_outgrows_the_others(dh_comm_group *g, float *x)
+{
+    enum { N = 20000 };
+    static float known[N], longer[2 * N];
+    for (int i = 0; i < 3; i++)
+        dh_comm_reduce_scatter(&env.ctx, g, known, x, 1, DH_F32, DH_REDUCE_SUM);
+    dh_comm_all_reduce(&env.ctx, g, known, known, N, DH_F32, DH_REDUCE_SUM);
+    dh_comm_all_reduce(&env.ctx, g, longer, longer, N + N / 2 + N / 2 * (env.rank % 2), DH_F32,
+                       DH_REDUCE_SUM);
+}
+
 static const struct {
     const char *name;
     dh_comm_config config;
@@ -125,7 +137,11 @@ static const struct {
      one_is_silent,
      {"rank 0 waited 0.5 s in recv #1 of group all (ranks 0 1); did not come: data from rank 1",
       "rank 0 stopped: rank 0 waited 0.5 s"}},
-    {"misfit", {.check = true}, calls_misfit, {"rank 1 ", "all_reduce #1 (1 f32 sum)"}},
+    {"misfit", {0}, calls_misfit, {"rank 1 ", "all_reduce #1 (1 f32 sum)"}},
+    {"longer",
+     {0},
+     one_outgrows_the_others,
+     {"all_reduce #5 (40000 f32 sum)", "all_reduce #5 (30000 f32 sum)"}},
 };
 
 static int run_fault(const char *name)

@@ -116,6 +116,28 @@ run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" --set out="$tmp/no" --set pa
 [ "$status" -ne 0 ] || fail "2 processes for 4 ranks were accepted"
 check 'the message says how many there are' grep -q '2 ranks' "$tmp/err"
 
+# Nor may they have different jobs, or different data in a file of one name.
+n_checks=$((n_checks + 1))
+sed 's/lr: 3.0e-3/lr: 1.0e-3/' "$tmp/job.yaml" >"$tmp/other.yaml"
+two=(--quiet --set train.threads=1 --set train.steps=2 --set parallel.dp=2 --set out="$tmp/unlike")
+run "${mpirun[@]}" -n 1 "$dhelix" train "$tmp/job.yaml" "${two[@]}" : \
+    -n 1 "$dhelix" train "$tmp/other.yaml" "${two[@]}"
+[ "$status" -ne 0 ] || fail "ranks with different jobs trained"
+check 'rank and setting are named' \
+    grep -q 'started alike: rank 1 has optimizer.lr 0.001, rank 0 has 0.003$' "$tmp/err"
+n_checks=$((n_checks + 1))
+for rank in 0 1; do
+    mkdir "$tmp/node$rank"
+    tr $rank x <README.md | cat - README.md README.md README.md README.md >"$tmp/node$rank/text"
+done
+run "${mpirun[@]}" -n 1 "$dhelix" train "$tmp/job.yaml" "${two[@]}" --set data.train="$tmp/node0/text" \
+    --set data.tokenizer=bytes : -n 1 "$dhelix" train "$tmp/job.yaml" "${two[@]}" \
+    --set data.train="$tmp/node1/text" --set data.tokenizer=bytes
+[ "$status" -ne 0 ] || fail "ranks with different data trained"
+check 'rank and data are named' \
+    grep -qE 'started alike: rank 1 has training data ([0-9]+) tokens, hash .*, rank 0 has \1 tokens' "$tmp/err"
+check 'nothing was trained' test ! -e "$tmp/unlike"
+
 # A process is killed, at a call and at a random instruction: all end, the launcher names it,
 # and fewer go on from the last checkpoint.
 often=(--set checkpoint.every=5 --set parallel.timeout_s=20)

@@ -57,41 +57,6 @@ static void copy(char *dst, const char *src, int64_t n_bytes)
     if (n_bytes > 0 && dst != src) memmove(dst, src, (size_t)n_bytes);
 }
 
-/* ---- checking --------------------------------------------------------------------------- */
-
-/* Header for one peer: for all_to_all, `shape` is what this pair exchanges. */
-static dh_comm_head head_for(const dh_comm_call *call, const dh_comm_part *parts, int peer)
-{
-    dh_comm_head head = call->head;
-    if (head.kind == DH_COMM_ALL_TO_ALL) head.shape = (uint64_t)parts[peer].n;
-    return head;
-}
-
-static dh_status check_calls(const step *s, const dh_comm_call *call)
-{
-    size_t n = (size_t)s->n;
-    DH_TRY(dh_comm_scratch(s->ctx, &s->g->base, 2 * n * sizeof(dh_comm_head)));
-    dh_comm_head *sent = (dh_comm_head *)(void *)s->g->base.scratch, *got = sent + n;
-    step check = *s;
-    check.tag = tag_of(s->head, TAG_CHECK);
-    check.item = (int64_t)sizeof(dh_comm_head);
-    for (int k = 1; k < s->n; k++) {
-        int to = to_peer(s, k), from = from_peer(s, k);
-        sent[to] = head_for(call, call->send_parts, to);
-        DH_TRY(in(&check, from, (char *)got, from, 1));
-        DH_TRY(out(&check, to, (const char *)sent, to, 1));
-    }
-    DH_TRY(wait_all(&check));
-    for (int j = 0; j < s->n; j++) {
-        char text[DH_COMM_CALL_TEXT_BYTES];
-        dh_comm_head mine = head_for(call, call->recv_parts, j);
-        if (j != s->me &&
-            dh_comm_heads_differ(&s->g->base, s->me, &mine, j, &got[j], text, sizeof text))
-            return mpi_fail_here(s->ctx, s->g, text);
-    }
-    return DH_OK;
-}
-
 /* ---- collectives ------------------------------------------------------------------------ */
 
 static dh_status all_gather(const step *s, const dh_comm_call *call)
@@ -239,7 +204,7 @@ dh_status mpi_collective(dh_ctx *ctx, dh_comm_group *group, const dh_comm_call *
               .tag = tag_of(&call->head, call->head.kind),
               .item = (int64_t)dh_dtype_bytes((dh_dtype)call->head.dtype)};
     if (atomic_load(&w->failed)) return mpi_fail_stopped(ctx, s.g, s.head);
-    if (w->base.config.check && s.n > 1) DH_TRY(check_calls(&s, call));
+    DH_TRY(mpi_check_call(ctx, s.g, call, tag_of(s.head, TAG_CHECK)));
     return collective_table[call->head.kind](&s, call);
 }
 

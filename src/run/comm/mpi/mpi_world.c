@@ -168,6 +168,7 @@ static void mpi_group_free(dh_comm_group *group, bool usable)
     free(g->requests);
     free(g->messages);
     free(g->statuses);
+    free(g->known.table);
 }
 
 static void mpi_world_destroy(dh_comm_world *world)

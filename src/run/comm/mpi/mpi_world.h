@@ -33,6 +33,12 @@ typedef struct mpi_message {
     bool is_recv;
 } mpi_message;
 
+/* Calls that were compared: their hashes, or 0 in places that are free. */
+typedef struct mpi_known {
+    uint64_t *table; /* [cap] */
+    size_t n, cap;
+} mpi_known;
+
 typedef struct mpi_group {
     dh_comm_group base;
     MPI_Comm comm;
@@ -40,6 +46,7 @@ typedef struct mpi_group {
     mpi_message *messages; /* the same, index by index */
     MPI_Status *statuses;
     int n_requests, cap_requests;
+    mpi_known known;
 } mpi_group;
 
 /* Fail the call and stop all ranks. `call` is MPI's function, rc what it returned. */
@@ -61,6 +68,9 @@ dh_status mpi_irecv(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int pee
 dh_status mpi_wait(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head);
 /* Give up what is under way. */
 void mpi_drop_requests(mpi_group *g);
+
+/* mpi_check.c: with config.check, that all members make this call. tag: of the headers. */
+dh_status mpi_check_call(dh_ctx *ctx, mpi_group *g, const dh_comm_call *call, int tag);
 
 /* mpi_ops.c */
 dh_status mpi_collective(dh_ctx *ctx, dh_comm_group *group, const dh_comm_call *call);
