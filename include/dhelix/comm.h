@@ -142,6 +142,15 @@ dh_status dh_comm_attach(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **
 void dh_comm_detach(dh_comm *comm);
 int dh_comm_rank(const dh_comm *comm);
 
+/* The longest wait of the rank's later calls, in place of the configured one; while none of
+ * its calls is under way. why: how it was chosen, for messages ("20 times the slowest step"). */
+void dh_comm_set_timeout(dh_comm *comm, int64_t timeout_ns, const char *why);
+
+/* Around whatever a rank does on a stream (0 .. 31), its calls there included: so that one
+ * that computes is told from one that waits. Any thread, cheap. */
+void dh_comm_enter(dh_comm *comm, int stream);
+void dh_comm_leave(dh_comm *comm, int stream);
+
 /* End the world: all other ranks' calls return DH_ECOMM with "rank N stopped: message". */
 void dh_comm_abort(dh_comm *comm, const char *message);
 /* DH_ECOMM with the message when the world has failed. For ranks that compute long

@@ -370,6 +370,95 @@ static void a_chain_is_followed_to_its_end(void **state)
     }
 }
 
+/* The last rank does nothing; every other waits for the next, all from the same time on. */
+static bool waits_for_the_next(case_env *env)
+{
+    enum { N = 8192 }; /* more than a send may leave behind */
+    static float x[N], y[MAX_THREADS][N];
+    const int last = env->n_ranks - 1;
+    dh_comm_group *all = case_group(env, "all", NULL, 0, 9, DH_WIRE_LOCAL), *next = NULL;
+    for (int r = 0; r < last; r++) {
+        const int pair[2] = {r, r + 1};
+        dh_comm_group *g = NULL;
+        if (env->rank == r || env->rank == r + 1)
+            g = case_group(env, "next", pair, 2, 0, DH_WIRE_LOCAL);
+        if (env->rank == r) next = g;
+    }
+    CASE_CHECK(env, all && (next || env->rank == last), "groups");
+    CASE_OK(env, dh_comm_barrier(&env->ctx, all));
+    if (env->rank == last) return true;
+    if (env->rank % 2)
+        dh_comm_exchange(&env->ctx, next, x, 1, y[env->rank], 1, N, DH_F32, 0);
+    else
+        dh_comm_recv(&env->ctx, next, y[env->rank], N, DH_F32, 1, 0);
+    return true;
+}
+
+/* Who gives up first is chance; all of them give up at about the same time. */
+static void the_end_of_a_chain_is_named_by_whoever_gives_up(void **state)
+{
+    const dh_comm_config config = {.timeout_ns = 20 * (int64_t)1000000};
+    for (int n = 4; n <= MAX_THREADS; n += MAX_THREADS - 4) {
+        char culprit[40];
+        snprintf(culprit, sizeof culprit, " rank %d (last finished barrier #1", n - 1);
+        for (int round = 0; round < 20; round++) {
+            rank_thread t[MAX_THREADS];
+            run_world(&config, n, waits_for_the_next, 0, NULL, t);
+            for (int r = 0; r < n - 1; r++) assert_stopped(&t[r], "did not come: rank", culprit);
+        }
+    }
+}
+
+/* Rank 1 computes while its other stream waits for rank 0 already, which waits for it. */
+static bool computes_beside_a_wait(case_env *env)
+{
+    float x = 0;
+    dh_comm_group *early = case_group(env, "early", NULL, 0, 1, DH_WIRE_LOCAL);
+    dh_comm_group *late = case_group(env, "late", NULL, 0, 2, DH_WIRE_LOCAL);
+    CASE_CHECK(env, early && late, "groups");
+    dh_comm_enter(env->comm, env->rank == 1 ? 1 : 2);
+    if (env->rank == 1 && *(int *)env->arg) dh_comm_enter(env->comm, 0);
+    if (env->rank == 0)
+        dh_comm_recv(&env->ctx, late, &x, 1, DH_F32, 1, 0);
+    else
+        dh_comm_set_timeout(env->comm, 20000000000, "later than rank 0");
+    if (env->rank == 1) dh_comm_recv(&env->ctx, early, &x, 1, DH_F32, 0, 0);
+    return true;
+}
+
+static void a_rank_that_computes_waits_for_nobody(void **state)
+{
+    rank_thread t[MAX_THREADS];
+    const dh_comm_config config = {.timeout_ns = 300 * (int64_t)1000000};
+    int computes = 1;
+    run_world(&config, 2, computes_beside_a_wait, 0, &computes, t);
+    assert_stopped(&t[0], "waited 0.3 s in recv #1 of group late (ranks 0 1)",
+                   "did not come: rank 1 (computing)");
+    computes = 0;
+    run_world(&config, 2, computes_beside_a_wait, 0, &computes, t);
+    assert_stopped(&t[0], "did not come: rank 1 (waiting in recv #1 of group early",
+                   "they wait for one another");
+}
+
+static bool sets_a_timeout(case_env *env)
+{
+    float x = 0;
+    dh_comm_group *late = case_group(env, "late", NULL, 0, 2, DH_WIRE_LOCAL);
+    CASE_CHECK(env, late, "group");
+    dh_comm_set_timeout(env->comm, 100000000, "as the test wants");
+    if (env->rank == 0) dh_comm_recv(&env->ctx, late, &x, 1, DH_F32, 1, 0);
+    return true;
+}
+
+static void a_chosen_timeout_says_why(void **state)
+{
+    rank_thread t[MAX_THREADS];
+    const dh_comm_config config = {.timeout_ns = 60000000000};
+    run_world(&config, 2, sets_a_timeout, 0, NULL, t);
+    assert_stopped(&t[0], "rank 0 waited 0.1 s (as the test wants) in recv #1 of group late",
+                   "did not come: rank 1 (no call yet)");
+}
+
 static void a_delay_is_no_failure(void **state)
 {
     rank_thread t[MAX_THREADS];
@@ -591,6 +680,9 @@ int main(void)
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_dropped_call_is_noticed),
         cmocka_unit_test(a_chain_is_followed_to_its_end),
+        cmocka_unit_test(the_end_of_a_chain_is_named_by_whoever_gives_up),
+        cmocka_unit_test(a_rank_that_computes_waits_for_nobody),
+        cmocka_unit_test(a_chosen_timeout_says_why),
         cmocka_unit_test(a_delay_is_no_failure),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(calls_must_fit_together),

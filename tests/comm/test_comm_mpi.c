@@ -100,8 +100,20 @@ static void abort_after_a_call(dh_comm_group *g, float *x)
 
 static void one_is_silent(dh_comm_group *g, float *x)
 {
-    if (env.rank == 1) usleep(1500000);
+    if (env.rank == 1) usleep(6000000); /* longer than it is asked */
     dh_comm_recv(&env.ctx, g, x, 1, DH_F32, 1 - env.rank, 0);
+}
+
+/* Rank 0 waits for 1, which waits for 2, which waits for 3, which does something else. */
+static void one_waits_for_the_next(dh_comm_group *g, float *x)
+{
+    const int pair[2] = {1, 2};
+    dh_comm_group *middle = NULL;
+    if (env.rank == 1 || env.rank == 2)
+        middle = case_group(&env, "middle", pair, 2, 1, DH_WIRE_LOCAL);
+    if (env.rank == 1) dh_comm_all_reduce(&env.ctx, middle, x, x, 1, DH_F32, DH_REDUCE_SUM);
+    if (env.rank == 3) usleep(8000000); /* longer than it is asked */
+    dh_comm_recv(&env.ctx, g, x, 1, DH_F32, (env.rank + 1) % 4, 0);
 }
 
 static void calls_misfit(dh_comm_group *g, float *x)
@@ -125,7 +137,7 @@ static const struct {
     const char *name;
     dh_comm_config config;
     void (*run)(dh_comm_group *, float *);
-    const char *wants[2]; /* in the messages of ranks 0 and 1 */
+    const char *wants[4]; /* in the messages of the ranks */
 } faults[] = {
     {"abort",
      {.timeout_ns = 20000000000},
@@ -135,8 +147,13 @@ static const struct {
     {"silent",
      {.timeout_ns = 500000000, .progress = DH_PROGRESS_SLEEP},
      one_is_silent,
-     {"rank 0 waited 0.5 s in recv #1 of group all (ranks 0 1); did not come: data from rank 1",
+     {"rank 0 waited 0.5 s in recv #1 of group all (ranks 0 1); did not come: rank 1 (no answer",
       "rank 0 stopped: rank 0 waited 0.5 s"}},
+    {"chain",
+     {.timeout_ns = 1000000000},
+     one_waits_for_the_next,
+     {", for want of rank 3 (no answer", " rank 3 (no answer", " rank 3 (no answer",
+      " rank 3 (no answer"}},
     {"misfit", {0}, calls_misfit, {"rank 1 ", "all_reduce #1 (1 f32 sum)"}},
     {"longer",
      {0},

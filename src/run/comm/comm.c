@@ -152,7 +152,9 @@ dh_status dh_comm_attach(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **
     if (rank < world->first_here || rank >= world->first_here + world->n_here)
         return dh_fail(ctx, DH_EINVAL, "rank %d does not live in this process (%d .. %d do)", rank,
                        world->first_here, world->first_here + world->n_here - 1);
-    return world->ops->impl->attach(ctx, world, rank, comm);
+    DH_TRY(world->ops->impl->attach(ctx, world, rank, comm));
+    (*comm)->timeout_ns = world->config.timeout_ns;
+    return DH_OK;
 }
 
 void dh_comm_detach(dh_comm *comm)
@@ -173,6 +175,22 @@ void dh_comm_abort(dh_comm *comm, const char *message)
 dh_status dh_comm_check(dh_ctx *ctx, dh_comm *comm)
 {
     return comm->world->ops->impl->check(ctx, comm);
+}
+
+void dh_comm_set_timeout(dh_comm *comm, int64_t timeout_ns, const char *why)
+{
+    comm->timeout_ns = timeout_ns;
+    snprintf(comm->timeout_why, sizeof comm->timeout_why, "%s", why);
+}
+
+void dh_comm_enter(dh_comm *comm, int stream)
+{
+    comm->running |= UINT32_C(1) << stream;
+}
+
+void dh_comm_leave(dh_comm *comm, int stream)
+{
+    comm->running &= ~(UINT32_C(1) << stream);
 }
 
 /* ---- groups ----------------------------------------------------------------------------- */
@@ -312,8 +330,11 @@ const char *dh_comm_call_text(const dh_comm_group *g, const dh_comm_head *head, 
                               size_t cap)
 {
     dh_str s = DH_STR_INIT;
-    dh_str_printf(&s, "%s #%lld", dh_comm_kind_name((dh_comm_kind)head->kind),
-                  (long long)head->seq);
+    if (head)
+        dh_str_printf(&s, "%s #%lld", dh_comm_kind_name((dh_comm_kind)head->kind),
+                      (long long)head->seq);
+    else
+        dh_str_printf(&s, "the creation");
     print_members(&s, g);
     snprintf(buf, cap, "%s", s.text ? s.text : "a call");
     dh_str_fini(&s);
@@ -352,6 +373,13 @@ bool dh_comm_heads_differ(const dh_comm_group *g, int a, const dh_comm_head *hea
              g->name, g->members[a], text_a, g->members[b], text_b,
              strcmp(text_a, text_b) == 0 ? ", with other slice sizes" : "");
     return true;
+}
+
+void dh_comm_print_waited(const dh_comm *comm, const char *what, dh_str *out)
+{
+    const char *why = comm->timeout_why;
+    dh_str_printf(out, "rank %d waited %.3g s%s%s%s in %s", comm->rank,
+                  (double)comm->timeout_ns * 1e-9, *why ? " (" : "", why, *why ? ")" : "", what);
 }
 
 dh_status dh_comm_fail_stopped(dh_ctx *ctx, const dh_comm_group *group, const dh_comm_head *head,

@@ -6,6 +6,9 @@
 
 #define DH_COMM_NAME_BYTES 32
 #define DH_COMM_CALL_TEXT_BYTES 320
+#define DH_COMM_WHY_BYTES 128
+#define DH_COMM_MOST_AWAITED 64
+#define DH_COMM_STATE_BYTES 480
 
 /* TUNING: up to this many bytes, an mpi reduction or broadcast is one step of whole
  * vectors; beyond, slices. About where two latencies cost more than the bytes. */
@@ -46,6 +49,9 @@ struct dh_comm {
     int rank;
     dh_comm_group *groups; /* owned, newest first */
     _Atomic int64_t n_calls;
+    _Atomic int64_t timeout_ns;
+    char timeout_why[DH_COMM_WHY_BYTES]; /* "" where the world's configuration gives it */
+    _Atomic uint32_t running;            /* bits: streams inside an instruction */
 };
 
 struct dh_comm_group {
@@ -89,7 +95,7 @@ void dh_comm_group_free(dh_comm_group *group);
 void dh_comm_groups_free(dh_comm *comm);
 dh_status dh_comm_scratch(dh_ctx *ctx, dh_comm_group *group, size_t n_bytes);
 
-/* "all_gather #17 of group tp (ranks 0 1)" */
+/* "all_gather #17 of group tp (ranks 0 1)"; head NULL: "the creation of group ..." */
 const char *dh_comm_call_text(const dh_comm_group *group, const dh_comm_head *head, char *buf,
                               size_t cap);
 /* Why two members' calls do not fit together, into buf; false when they do. */
@@ -98,6 +104,33 @@ bool dh_comm_heads_differ(const dh_comm_group *group, int a, const dh_comm_head 
 /* DH_ECOMM: "rank N stopped: message; rank M was waiting in CALL". head may be NULL. */
 dh_status dh_comm_fail_stopped(dh_ctx *ctx, const dh_comm_group *group, const dh_comm_head *head,
                                int by_rank, const char *message);
+
+/* "rank 1 waited 2 s in ...", and where somebody chose the timeout, why so long. */
+void dh_comm_print_waited(const dh_comm *comm, const char *what, dh_str *out);
+
+/* ---- culprit.c: who holds up a rank ------------------------------------------------------- */
+
+/* What a rank does. Ranks may send it to each other as bytes. */
+typedef struct dh_comm_state {
+    int32_t waits; /* in a call, and not computing beside it */
+    uint32_t waiting_streams;
+    int32_t n_awaited;
+    int32_t awaited[DH_COMM_MOST_AWAITED]; /* ranks it waits for; none: it holds up others */
+    char text[DH_COMM_STATE_BYTES];        /* "waiting in all_gather #17 of ..." */
+} dh_comm_state;
+
+void dh_comm_state_begin(dh_comm_state *state);
+/* A call on a stream's group, "all_gather #17 of ...", that waits for these ranks. */
+void dh_comm_state_wait(dh_comm_state *state, int stream, const char *text);
+void dh_comm_state_await(dh_comm_state *state, int rank);
+/* running: dh_comm.running. A rank that is inside an instruction which does not wait is
+ * computing, whatever its other streams wait for. Returns whether the rank waits. */
+bool dh_comm_state_end(dh_comm_state *state, uint32_t running);
+
+/* Append the chains from the missing ranks [n] to those that wait for nobody.
+ * states [n]; teller: the rank that has waited. cost O(n * awaited) */
+void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, const bool *missing,
+                            dh_str *out);
 
 /* dst[i] = src[0][i] (+) src[1][i] (+) ... in this order, for i in [at, at + count).
  * dst may be one of src; otherwise they do not overlap. */

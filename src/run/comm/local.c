@@ -27,7 +27,7 @@ static bool cond_init(pthread_cond_t *cond)
 
 int64_t local_deadline(const dh_comm_group *group)
 {
-    int64_t timeout = group->comm->world->config.timeout_ns;
+    int64_t timeout = group->comm->timeout_ns;
     int64_t now = dh_now_ns();
     return timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
 }
@@ -82,11 +82,13 @@ static int member_index(const local_shared *s, int rank)
     return -1;
 }
 
-static void slot_text(const local_shared *s, const local_slot *slot, char *buf, size_t cap)
+/* head NULL: the creation of the group. */
+static const char *shared_text(const local_shared *s, const dh_comm_head *head, char *buf,
+                               size_t cap)
 {
     dh_comm_group shown = {.n = s->n, .members = s->members};
     snprintf(shown.name, sizeof shown.name, "%s", s->name);
-    dh_comm_call_text(&shown, &slot->head, buf, cap);
+    return dh_comm_call_text(&shown, head, buf, cap);
 }
 
 /* Whether member `me`, which waits in a group, waits for member `other`; the group's lock
@@ -94,7 +96,8 @@ static void slot_text(const local_shared *s, const local_slot *slot, char *buf, 
 static bool waits_for(const local_shared *s, int me, int other)
 {
     const local_slot *mine = &s->slots[me], *theirs = &s->slots[other];
-    if (mine->activity != ACT_WAITING || me == other) return false;
+    if (me == other) return false;
+    if (mine->gave_up) return mine->gave_up[other];
     if (mine->call) return theirs->arrived < mine->arrived;
     for (const local_post *p = mine->recvs.first; p; p = p->next)
         if (p->src == other) return true;
@@ -103,69 +106,67 @@ static bool waits_for(const local_shared *s, int me, int other)
     return false;
 }
 
-/* Marks whom a rank waits for; world.lock is held. */
-static void mark_awaited(local_world *w, int rank, bool *marked)
+/* A group that this member has joined and others have not; world.lock is held. */
+static void add_creation(const local_shared *s, int me, dh_comm_state *state)
 {
+    char text[DH_COMM_CALL_TEXT_BYTES];
+    if (!s->slots[me].joined || s->n_joined == s->n) return;
+    dh_comm_state_wait(state, s->stream, shared_text(s, NULL, text, sizeof text));
+    for (int i = 0; i < s->n; i++)
+        if (!s->slots[i].joined) dh_comm_state_await(state, s->members[i]);
+}
+
+/* A call of this member that waits; else it may be the last that has ended. */
+static void add_call(const local_shared *s, int me, dh_comm_state *state, int64_t *last_ns,
+                     char *last, size_t cap)
+{
+    char text[DH_COMM_CALL_TEXT_BYTES];
+    const local_slot *slot = &s->slots[me];
+    if (slot->activity == ACT_WAITING) {
+        dh_comm_state_wait(state, s->stream, shared_text(s, &slot->head, text, sizeof text));
+        for (int i = 0; i < s->n; i++)
+            if (waits_for(s, me, i)) dh_comm_state_await(state, s->members[i]);
+    } else if (slot->activity == ACT_FINISHED && slot->since_ns > *last_ns) {
+        *last_ns = slot->since_ns;
+        shared_text(s, &slot->head, last, cap);
+    }
+}
+
+/* What a rank does; world.lock is held. It may wait in one call a stream: all count. */
+static void find_state(const local_world *w, int rank, dh_comm_state *state)
+{
+    const local_rank *r = &w->ranks[rank];
+    char last[DH_COMM_CALL_TEXT_BYTES] = "";
+    int64_t last_ns = 0;
+    dh_comm_state_begin(state);
     for (local_shared *s = w->groups; s; s = s->next) {
         const int me = member_index(s, rank);
         if (me < 0) continue;
+        add_creation(s, me, state);
         pthread_mutex_lock(&s->lock);
-        for (int i = 0; i < s->n; i++) marked[s->members[i]] |= waits_for(s, me, i);
+        add_call(s, me, state, &last_ns, last, sizeof last);
         pthread_mutex_unlock(&s->lock);
     }
+    if (dh_comm_state_end(state, r->base.running)) return;
+    if (last_ns)
+        snprintf(state->text, sizeof state->text, "last finished %s, %.1f s ago", last,
+                 (double)(dh_now_ns() - last_ns) * 1e-9);
+    else if (!r->attached)
+        snprintf(state->text, sizeof state->text, "never attached");
 }
 
-/* Append "rank 1 (waiting in ...)"; world.lock is held. A rank may wait in one
- * call per stream; all of them count. */
-static void describe_rank(local_world *w, int rank, dh_str *out)
+/* Whoever holds up the missing members of a group, and these the caller; world.lock is held. */
+static void describe_missing(const local_world *w, const local_group *g, dh_str *out)
 {
-    char text[DH_COMM_CALL_TEXT_BYTES], last[DH_COMM_CALL_TEXT_BYTES] = "";
-    int64_t last_ns = 0;
-    int n_waiting = 0;
-    dh_str_printf(out, " rank %d (", rank);
-    for (local_shared *s = w->groups; s; s = s->next) {
-        int i = member_index(s, rank);
-        if (i < 0) continue;
-        pthread_mutex_lock(&s->lock);
-        const local_slot *slot = &s->slots[i];
-        if (slot->activity == ACT_WAITING) {
-            slot_text(s, slot, text, sizeof text);
-            dh_str_printf(out, "%s%s", n_waiting++ ? " and in " : "waiting in ", text);
-        } else if (slot->activity == ACT_FINISHED && slot->since_ns > last_ns) {
-            last_ns = slot->since_ns;
-            slot_text(s, slot, last, sizeof last);
-        }
-        pthread_mutex_unlock(&s->lock);
-    }
-    if (n_waiting == 0 && last_ns)
-        dh_str_printf(out, "last finished %s, %.1f s ago", last,
-                      (double)(dh_now_ns() - last_ns) * 1e-9);
-    else if (n_waiting == 0)
-        dh_str_printf(out, w->ranks[rank].attached ? "no call yet" : "never attached");
-    dh_str_printf(out, ")");
-}
-
-/* The missing members of a group, whom those wait for, and so on: the rank that holds up
- * all others comes last. world.lock is held. */
-static void describe_missing(local_world *w, const local_group *g, dh_str *out)
-{
-    const int n = w->base.size;
-    bool *marked = calloc(2 * (size_t)n, sizeof *marked), *told = marked ? marked + n : NULL;
-    if (!marked) return;
-    told[g->base.comm->rank] = true; /* the one who tells */
-    for (int i = 0; i < g->base.n; i++) marked[g->base.members[i]] = g->missing[i];
-    for (bool first = true, more = true; more; first = false) {
-        more = false;
-        for (int r = 0; r < n; r++) {
-            if (!marked[r] || told[r]) continue;
-            if (!first && !more) dh_str_printf(out, ", for want of");
-            describe_rank(w, r, out);
-            told[r] = more = true;
-        }
-        for (int r = 0; r < n; r++)
-            if (told[r] && r != g->base.comm->rank) mark_awaited(w, r, marked);
-    }
-    free(marked);
+    const size_t n = (size_t)w->base.size;
+    dh_comm_state *states = calloc(n, sizeof *states);
+    bool *missing = calloc(n, sizeof *missing);
+    for (int i = 0; missing && i < g->base.n; i++) missing[g->base.members[i]] = g->missing[i];
+    for (int r = 0; states && r < w->base.size; r++) find_state(w, r, &states[r]);
+    if (states && missing)
+        dh_comm_print_culprits(states, w->base.size, g->base.comm->rank, missing, out);
+    free(states);
+    free(missing);
 }
 
 /* ---- failing ---------------------------------------------------------------------------- */
@@ -214,11 +215,10 @@ dh_status local_fail_missing(dh_ctx *ctx, local_group *g, const char *what, bool
     local_world *w = world_of(g);
     dh_str s = DH_STR_INIT;
     if (left)
-        dh_str_printf(
-            &s, "rank %d cannot finish %s: gone without a call there:", g->base.comm->rank, what);
+        dh_str_printf(&s, "rank %d cannot finish %s", g->base.comm->rank, what);
     else
-        dh_str_printf(&s, "rank %d waited %.3g s in %s; did not come:", g->base.comm->rank,
-                      (double)w->base.config.timeout_ns * 1e-9, what);
+        dh_comm_print_waited(g->base.comm, what, &s);
+    dh_str_printf(&s, left ? ": gone without a call there:" : "; did not come:");
     pthread_mutex_lock(&w->lock);
     describe_missing(w, g, &s);
     pthread_mutex_unlock(&w->lock);
@@ -454,8 +454,8 @@ static dh_status local_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_gr
                  ? local_fail_stopped(ctx, g, NULL)
                  : dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
     } else if (result != JOIN_OK) {
-        char what[DH_COMM_NAME_BYTES + 32];
-        snprintf(what, sizeof what, "the creation of group %s", spec->name);
+        char what[DH_COMM_CALL_TEXT_BYTES];
+        dh_comm_call_text(&g->base, NULL, what, sizeof what);
         st = local_fail_missing(ctx, g, what, result == JOIN_LEFT);
     }
     if (st != DH_OK) {

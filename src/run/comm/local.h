@@ -42,6 +42,7 @@ typedef struct local_slot {
     local_activity activity; /* what it was last seen doing, for reports */
     dh_comm_head head;
     int64_t since_ns;
+    const bool *gave_up; /* [n] for whom a transfer waited when it was given up; else NULL */
 } local_slot;
 
 typedef struct local_world local_world;

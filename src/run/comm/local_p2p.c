@@ -239,6 +239,7 @@ static void post_and_wait(local_group *g, const dh_comm_head *head, const dh_com
     }
     if (has_failed(o)) {
         describe_wait(g, head, xfers, n, o->what, sizeof o->what);
+        s->slots[g->base.me].gave_up = g->missing; /* others may ask before this rank has told */
         withdraw(g, xfers, n);
     }
 }

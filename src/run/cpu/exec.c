@@ -396,7 +396,9 @@ static dh_status run_instr(dh_ctx *ctx, stream *s, uint32_t id)
 static dh_status run_next(dh_ctx *ctx, stream *s)
 {
     dh_exec *e = s->exec;
+    if (e->comm) dh_comm_enter(e->comm, index_of(e, s));
     dh_status st = run_instr(ctx, s, s->queue[atomic_load(&s->done)]);
+    if (e->comm) dh_comm_leave(e->comm, index_of(e, s));
     if (st == DH_OK)
         complete(e, s);
     else if (!atomic_exchange(&e->failed, true) && e->comm && st != DH_ECOMM)

@@ -84,7 +84,7 @@ void mpi_drop_requests(mpi_group *g)
 /* ---- waiting ---------------------------------------------------------------------------- */
 
 typedef struct wait_state {
-    int64_t begin_ns, looked_ns, sleep_ns;
+    int64_t begin_ns, looked_ns, published_ns, sleep_ns;
     int n_tests;
 } wait_state;
 
@@ -121,23 +121,12 @@ static void (*const pause_table[DH_N_PROGRESS])(wait_state *, int64_t) = {
     [DH_PROGRESS_SLEEP] = pause_sleep,
 };
 
-/* "rank 0 waited 60 s in all_gather #3 ...; nothing came from ranks 1 3" */
+/* The call has waited long enough: DH_OK where it may end after all, or as others have failed. */
 static dh_status fail_late(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head)
 {
-    char where[DH_COMM_CALL_TEXT_BYTES] = "the creation of a group";
     dh_str s = DH_STR_INIT;
-    if (head) dh_comm_call_text(&g->base, head, where, sizeof where);
-    dh_str_printf(&s, "rank %d waited %.3g s in %s%s%s; did not come:", g->base.comm->rank,
-                  (double)g->base.comm->world->config.timeout_ns * 1e-9, where, head ? "" : " ",
-                  head ? "" : g->base.name);
-    for (int i = 0; i < g->n_requests; i++) {
-        int done = 0;
-        if (g->requests[i] != MPI_REQUEST_NULL)
-            MPI_Request_get_status(g->requests[i], &done, MPI_STATUS_IGNORE);
-        if (g->requests[i] != MPI_REQUEST_NULL && !done)
-            dh_str_printf(&s, " %s rank %d", g->messages[i].is_recv ? "data from" : "receive by",
-                          g->base.members[g->messages[i].peer]);
-    }
+    if (!mpi_ask_culprit(g, head, &s)) return DH_OK;
+    mpi_withdraw_wait(g);
     mpi_drop_requests(g);
     dh_status st = mpi_fail_here(ctx, g, s.text ? s.text : "a call waited too long");
     dh_str_fini(&s);
@@ -173,26 +162,38 @@ static dh_status check_lengths(dh_ctx *ctx, mpi_group *g, const dh_comm_head *he
     return DH_OK;
 }
 
+/* What a call does every millisecond that it waits; DH_OK: wait on. */
+static dh_status look_around(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, wait_state *s,
+                             int64_t now)
+{
+    enum { MS = 1000000 };
+    if (now - s->looked_ns < MS) return DH_OK;
+    s->looked_ns = now;
+    if (now - s->published_ns > 10 * MS) {
+        s->published_ns = now;
+        mpi_publish_wait(g, head);
+    }
+    if (mpi_look_for_news((mpi_world *)g->base.comm->world)) {
+        mpi_withdraw_wait(g);
+        mpi_drop_requests(g);
+        return mpi_fail_stopped(ctx, g, head);
+    }
+    return now - s->begin_ns > g->base.comm->timeout_ns ? fail_late(ctx, g, head) : DH_OK;
+}
+
 /* Test until all is done; DH_OK with *rc as MPI returned it. */
 static dh_status poll(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int *rc)
 {
-    mpi_world *w = (mpi_world *)g->base.comm->world;
     int done = 0;
     wait_state s = {0};
     while ((*rc = MPI_Testall(g->n_requests, g->requests, &done, g->statuses)) == MPI_SUCCESS &&
            !done) {
         int64_t now = dh_now_ns();
         if (s.n_tests++ == 0) s.begin_ns = s.looked_ns = now;
-        if (now - s.looked_ns > 1000000) {
-            s.looked_ns = now;
-            if (mpi_look_for_news(w)) {
-                mpi_drop_requests(g);
-                return mpi_fail_stopped(ctx, g, head);
-            }
-        }
-        if (now - s.begin_ns > w->base.config.timeout_ns) return fail_late(ctx, g, head);
-        pause_table[w->base.config.progress](&s, now);
+        DH_TRY(look_around(ctx, g, head, &s, now));
+        pause_table[g->base.comm->world->config.progress](&s, now);
     }
+    mpi_withdraw_wait(g);
     return DH_OK;
 }
 

@@ -73,7 +73,7 @@ static void tell(mpi_world *w)
     int n_told = 0;
     for (int r = 0; r < w->base.size; r++)
         if (r != w->rank.rank)
-            MPI_Isend(&w->news, (int)sizeof w->news, MPI_BYTE, r, 0, w->told,
+            MPI_Isend(&w->news, (int)sizeof w->news, MPI_BYTE, r, TOLD_NEWS, w->told,
                       &w->telling[n_told++]);
     /* Small messages are on their way at once; give them a moment of progress. */
     int done = 0;
@@ -107,11 +107,13 @@ static void mpi_abort(dh_comm *comm, const char *message)
 bool mpi_look_for_news(mpi_world *w)
 {
     if (atomic_load(&w->failed)) return true;
+    mpi_answer_questions(w);
     int found = 0;
     MPI_Message message;
     MPI_Status status;
     /* Matched probe: two streams may look at the same time. */
-    if (MPI_Improbe(MPI_ANY_SOURCE, 0, w->told, &found, &message, &status) != MPI_SUCCESS || !found)
+    if (MPI_Improbe(MPI_ANY_SOURCE, TOLD_NEWS, w->told, &found, &message, &status) != MPI_SUCCESS ||
+        !found)
         return false;
     mpi_news news;
     MPI_Mrecv(&news, (int)sizeof news, MPI_BYTE, &message, &status);
@@ -169,6 +171,7 @@ static void mpi_group_free(dh_comm_group *group, bool usable)
     free(g->messages);
     free(g->statuses);
     free(g->known.table);
+    free(g->awaited);
 }
 
 static void mpi_world_destroy(dh_comm_world *world)
@@ -178,6 +181,7 @@ static void mpi_world_destroy(dh_comm_world *world)
     for (dh_comm_group *g = w->rank.groups; g; g = g->next) mpi_group_free(g, usable);
     dh_comm_groups_free(&w->rank);
     if (usable) {
+        mpi_drop_answers(w);
         MPI_Comm_free(&w->all);
         MPI_Comm_free(&w->told);
     }
@@ -186,6 +190,7 @@ static void mpi_world_destroy(dh_comm_world *world)
     free(w->base.node);
     if (!usable) return; /* news may still be on its way out of the struct */
     free(w->telling);
+    free(w->answers);
     free(w);
 }
 
@@ -240,13 +245,16 @@ static dh_status mpi_world_create(dh_ctx *ctx, const dh_comm_config *config, dh_
     w->rank = (dh_comm){.world = &w->base, .rank = rank};
     w->base.node = calloc((size_t)size, sizeof *w->base.node);
     w->telling = calloc((size_t)size, sizeof(MPI_Request));
+    w->answers = calloc((size_t)size, sizeof *w->answers);
+    for (int r = 0; w->answers && r < size; r++) w->answers[r].sending = MPI_REQUEST_NULL;
     pthread_mutex_init(&w->lock, NULL);
     int rc = MPI_ERR_NO_MEM;
-    if (w->base.node && w->telling) rc = open_world(w, config->ranks_per_node);
+    if (w->base.node && w->telling && w->answers) rc = open_world(w, config->ranks_per_node);
     if (rc != MPI_SUCCESS) {
         pthread_mutex_destroy(&w->lock);
         free(w->base.node);
         free(w->telling);
+        free(w->answers);
         free(w);
         return dh_fail(ctx, rc == MPI_ERR_NO_MEM ? DH_ENOMEM : DH_ECOMM,
                        "the MPI world of %d ranks cannot be opened", size);
@@ -317,7 +325,9 @@ static dh_status mpi_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_grou
     int tag = creation_tag(spec);
     MPI_Comm made = MPI_COMM_NULL;
     g->comm = MPI_COMM_NULL; /* members are met over the whole world */
-    dh_status st = meet_members(ctx, g, tag);
+    g->awaited = calloc((size_t)spec->n, sizeof *g->awaited);
+    dh_status st = g->awaited ? meet_members(ctx, g, tag)
+                              : dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
     if (st == DH_OK) st = create_comm(ctx, g, tag, &made);
     if (st != DH_OK) {
         mpi_group_free(&g->base, false);

@@ -8,11 +8,23 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+/* Kinds of messages on mpi_world.told. */
+enum { TOLD_NEWS, TOLD_QUESTION, TOLD_ANSWER };
+
 /* What a failing rank tells the others. */
 typedef struct mpi_news {
     int by_rank;
     char message[DH_CTX_MESSAGE_BYTES];
 } mpi_news;
+
+/* What a rank does, as it says when asked. */
+typedef struct mpi_answer {
+    int32_t question; /* its number */
+    dh_comm_state state;
+    MPI_Request sending; /* here only; MPI_REQUEST_NULL: it has left */
+} mpi_answer;
+
+typedef struct mpi_group mpi_group;
 
 typedef struct mpi_world {
     dh_comm_world base;
@@ -25,6 +37,12 @@ typedef struct mpi_world {
     atomic_bool failed; /* written under lock, after news */
     mpi_news news;
     MPI_Request *telling; /* [size] sends of our own news */
+
+    /* mpi_ask.c; guarded by lock */
+    mpi_group *waiting;  /* groups whose calls have waited for long, newest first */
+    mpi_answer *answers; /* [size] to each rank that asked; they stay while they travel */
+    bool asking;         /* one of our threads asks the others */
+    int32_t n_asked;     /* questions so far */
 } mpi_world;
 
 /* One message under way, for checking and for reports. */
@@ -39,7 +57,7 @@ typedef struct mpi_known {
     size_t n, cap;
 } mpi_known;
 
-typedef struct mpi_group {
+struct mpi_group {
     dh_comm_group base;
     MPI_Comm comm;
     MPI_Request *requests; /* of the call under way */
@@ -47,14 +65,20 @@ typedef struct mpi_group {
     MPI_Status *statuses;
     int n_requests, cap_requests;
     mpi_known known;
-} mpi_group;
+
+    /* Of a call that has waited for long; guarded by mpi_world.lock. */
+    mpi_group *next_waiting;
+    bool is_waiting;
+    bool *awaited; /* [n] */
+    char waiting_in[DH_COMM_CALL_TEXT_BYTES];
+};
 
 /* Fail the call and stop all ranks. `call` is MPI's function, rc what it returned. */
 dh_status mpi_fail_call(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, const char *call,
                         int rc);
 dh_status mpi_fail_here(dh_ctx *ctx, mpi_group *g, const char *message);
 dh_status mpi_fail_stopped(dh_ctx *ctx, const mpi_group *g, const dh_comm_head *head);
-/* Has somebody stopped the world? Receives the news. */
+/* Has somebody stopped the world? Receives the news, and answers questions. */
 bool mpi_look_for_news(mpi_world *world);
 
 /* mpi_wait.c: issue messages (in parts where large, one empty message where n_bytes
@@ -68,6 +92,19 @@ dh_status mpi_irecv(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int pee
 dh_status mpi_wait(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head);
 /* Give up what is under way. */
 void mpi_drop_requests(mpi_group *g);
+
+/* mpi_ask.c: ranks that wait say for whom, and answer who asks. */
+/* Make a waiting call known, with the messages that have not come yet; again now and then. */
+void mpi_publish_wait(mpi_group *g, const dh_comm_head *head);
+void mpi_withdraw_wait(mpi_group *g); /* it has ended; does nothing where it was not published */
+/* Answer the questions that have come. Any thread that waits. */
+void mpi_answer_questions(mpi_world *world);
+/* Ask all ranks what they do, and follow whom they wait for: "rank 0 waited ...; did not come:
+ * rank 2 (...), for want of rank 3 (...)". False, and nothing printed, when the call's messages
+ * came meanwhile, the world has failed, or another thread of this rank asks. */
+bool mpi_ask_culprit(mpi_group *g, const dh_comm_head *head, dh_str *out);
+/* Give up answers under way. */
+void mpi_drop_answers(mpi_world *world);
 
 /* mpi_check.c: with config.check, that all members make this call. tag: of the headers. */
 dh_status mpi_check_call(dh_ctx *ctx, mpi_group *g, const dh_comm_call *call, int tag);
