@@ -3,8 +3,8 @@
  * A graph holds the forward operators and, once differentiated, the backward
  * ones, over one tensor table. Shapes are those of one rank and one
  * micro-batch. Input gradients (dgrad) and weight gradients (wgrad) are separate
- * operators, since schedules place them apart. A strategy is a list of passes
- * over this structure; the program layer only ever sees the result.
+ * operators, since schedules place them apart. Passes (pass.h) rewrite this structure;
+ * the program layer only ever sees the result.
  *
  * Objects are referred to by index, so a graph prints, reads back and compares. */
 #ifndef DHELIX_GRAPH_H
@@ -254,31 +254,6 @@ typedef enum dh_recompute_kind {
     DH_RECOMPUTE_KIND_FULL       /* everything but the layer's input */
 } dh_recompute_kind;
 dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind);
-
-/* Tensor parallelism in small steps (Wang et al. 2023, looped CollectiveEinsum; MegaScale,
- * arXiv 2402.15627, 3.2), on a graph that is split, differentiated and recomputed: an
- * all-gather and the GEMM by rows that reads it, or such a GEMM and the reduce-scatter of
- * its result, become a ring of transfers between GEMMs of one rank's rows each.
- * Left alone: what no such GEMM reads or makes, what is used in parts (the head), chunks
- * of fewer than DH_RING_MIN_ROWS rows. Applied again it changes nothing.
- *
- * Numbers: no GEMM's sum is cut. A reduced row adds the ranks' shares in the order of the
- * ring, rounded to the graph's type at each rank, not once in the order of the group: for
- * two ranks the same bits if the GEMM's own do not depend on its number of rows, for more
- * the same up to rounding.
- * in        shard: ranks, and which of them the graph is for
- * errors    DH_ENOMEM */
-typedef enum dh_decompose_kind {
-    DH_DECOMPOSE_NONE,
-    DH_DECOMPOSE_FORTH, /* rings in one direction: tp - 1 steps */
-    DH_DECOMPOSE_BOTH   /* in both at once: tp / 2 steps; of two ranks as FORTH */
-} dh_decompose_kind;
-dh_status dh_pass_decompose_tp(dh_ctx *ctx, dh_graph *graph, dh_shard shard,
-                               dh_decompose_kind kind);
-/* TUNING: a GEMM of 128 rows runs at the full rate of one AVX-512 core, of 64 at 0.95, 32 at
- * 0.8, 16 at 0.65, 8 at 0.5 in float32 and bf16 (bench/kernels, "gemm qkv"): what is cut
- * further takes longer than any transfer it hides. */
-#define DH_RING_MIN_ROWS 8
 
 /* Structural check: operands exist and fit the operator's row, every activation is
  * written once before it is read, views lie inside their base. */

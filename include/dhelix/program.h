@@ -242,6 +242,9 @@ typedef struct dh_program_spec {
     const dh_backend_info *backend;
 } dh_program_spec;
 
+/* What the graphs of its blocks are made from. errors: of the strategy's passes */
+dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_graph_spec *graphs);
+
 /* Graphs, emission in the order of the schedule, waits, memory plan. The result
  * is not yet verified. Caller frees with dh_program_destroy. */
 dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program);

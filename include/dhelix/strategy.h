@@ -1,14 +1,15 @@
 /* Strategies: what is run beside what. One row each; `dhelix list strategies`.
  *
- * A pipeline schedule says which forward and which backward share a slot. An order policy
- * says in what order the operators of such a slot are issued; what then overlaps follows
- * from the streams: while the communication of one strand is under way, the other strand
- * computes. No order changes a bit of the results. A strategy names a schedule and a
- * policy; nothing else in the program knows its name. */
+ * Passes rewrite the graphs of blocks (pass.h). A pipeline schedule says which forward and which
+ * backward share a slot. An order policy says in what order the operators of such a slot are
+ * issued; what then overlaps follows from the streams: while the communication of one strand is
+ * under way, the other strand computes. No order changes a bit of the results. A strategy is a list
+ * of passes, a schedule and a policy; nothing else in the program knows its name. */
 #ifndef DHELIX_STRATEGY_H
 #define DHELIX_STRATEGY_H
 
 #include "dhelix/costs.h"
+#include "dhelix/pass.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -167,16 +168,19 @@ typedef struct dh_ordering {
 typedef struct dh_strategy {
     const char *name;
     const char *doc;      /* one line, with its source */
+    const char *passes;   /* dh_pass_list as text */
     const char *schedule; /* row that makes pairs for it; NULL: the job's */
     const char *policy;   /* row of dh_order_policies */
     bool barriers;
-    dh_decompose_kind decompose; /* of tensor parallelism's collectives, before any order */
 } dh_strategy;
 
+/* The first is the one that everything is compared with. */
 const dh_strategy *dh_strategies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **strategy);
-/* A strategy's own ordering, everything may overlap, no cache. */
+/* What a strategy does to graphs; NULL: the first row. errors: those of dh_pass_list_parse */
+dh_status dh_strategy_passes(dh_ctx *ctx, const dh_strategy *strategy, dh_pass_list *passes);
+/* A strategy's own ordering, everything may overlap, no cache; NULL: the first row. */
 dh_status dh_strategy_ordering(dh_ctx *ctx, const dh_strategy *strategy, dh_ordering *ordering);
 
 #ifdef __cplusplus

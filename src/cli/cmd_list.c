@@ -124,15 +124,45 @@ static json_t *list_schedules(void)
     return rows;
 }
 
+/* "ways: forth, both" */
+static json_t *params_json(const dh_pass *pass)
+{
+    dh_str text = DH_STR_INIT;
+    for (int k = 0; k < DH_MAX_PASS_PARAMS && pass->params[k].name; k++) {
+        dh_str_printf(&text, "%s%s: ", k ? "; " : "", pass->params[k].name);
+        dh_pass_param_describe(&pass->params[k], &text);
+    }
+    if (!text.len) dh_str_printf(&text, "-");
+    return text_json(&text);
+}
+
+static json_t *list_passes(void)
+{
+    size_t n;
+    const dh_pass *const *passes = dh_passes(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(rows,
+                              json_pack("{ss ss ss so ss}", "name", passes[i]->name, "place",
+                                        dh_pass_place_name(passes[i]->place), "of",
+                                        passes[i]->of_job ? "the job" : "a strategy", "parameters",
+                                        params_json(passes[i]), "doc", passes[i]->doc));
+    return rows;
+}
+
+static json_t *strategy_row(const dh_strategy *s)
+{
+    return json_pack("{ss ss ss ss ss}", "name", s->name, "passes", *s->passes ? s->passes : "-",
+                     "schedule", s->schedule ? s->schedule : "-", "order", s->policy, "doc",
+                     s->doc);
+}
+
 static json_t *list_strategies(void)
 {
     size_t n;
     const dh_strategy *strategies = dh_strategies(&n);
     json_t *rows = json_array();
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(rows, json_pack("{ss ss ss}", "name", strategies[i].name, "schedule",
-                                              strategies[i].schedule ? strategies[i].schedule : "-",
-                                              "doc", strategies[i].doc));
+    for (size_t i = 0; i < n; i++) json_array_append_new(rows, strategy_row(&strategies[i]));
     return rows;
 }
 
@@ -213,6 +243,7 @@ static const struct list {
     {"backends", "what programs run on", list_backends},
     {"schedules", "orders of micro-batches over pipeline stages, for `parallel.schedule`",
      list_schedules},
+    {"passes", "rewrites of operator graphs, of which strategies are made", list_passes},
     {"strategies", "ways to hide communication, for the setting `strategy`", list_strategies},
     {"policies", "orders of co-executed operators, for the setting `overlap.policy`",
      list_policies},

@@ -6,8 +6,7 @@
  * stream is, collects its contributions: norm_dgrad takes the earlier one as an
  * addend, anything else gets an explicit add. Operators whose output has no
  * gradient (the head's logits, differentiated by its builder) are passed over. */
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
+#include "dhelix/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -353,3 +352,27 @@ dh_status dh_graph_differentiate(dh_ctx *ctx, dh_graph *graph)
     free(t.grads);
     return st;
 }
+
+/* ---- row ------------------------------------------------------------------------------------- */
+
+static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
+{
+    (void)args;
+    return spec->build.mode == DH_MODE_TRAIN ? NULL : "only training has a backward";
+}
+
+/* Micro-batches come in, and experts are looked up: neither computes. */
+static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
+{
+    const dh_block_kind kind = w->graph->kind;
+    if (kind == DH_BLOCK_DATA || kind == DH_BLOCK_EXPERTS) return DH_OK;
+    return dh_graph_differentiate(ctx, w->graph);
+}
+
+const dh_pass dh_pass_row_differentiate = {
+    .name = "differentiate",
+    .doc = "appends the backward, input and weight gradients apart: a rule an operator",
+    .place = DH_PASS_ON_GRADIENTS,
+    .of_job = true,
+    .applicable = applicable,
+    .apply = apply};

@@ -13,7 +13,7 @@
  * Source: Liu et al. 2023 (arXiv 2310.01889); chunks i and 2*cp-1-i for rank i as in
  * Megatron-LM's context parallelism and zigzag ring attention. */
 #include "check.h"
-#include "dhelix/mesh.h"
+#include "dhelix/pass.h"
 #include "rewrite.h"
 
 /* ---- which tokens, which pairs -------------------------------------------------------- */
@@ -150,3 +150,26 @@ dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int
     }
     return rewrite_end(ctx, &r, st, "splitting a graph");
 }
+
+/* ---- row ------------------------------------------------------------------------------------ */
+
+static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
+{
+    (void)args;
+    return spec->mesh.cp > 1 ? NULL : "every sequence is on one rank (parallel.cp=1)";
+}
+
+static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
+{
+    return dh_pass_context_parallel(ctx, w->graph, w->spec->mesh.cp, w->rank.cp_rank);
+}
+
+const dh_pass dh_pass_row_context_parallel = {
+    .name = "context-parallel",
+    .doc = "a rank's 2 chunks of each sequence; attention becomes a ring of exchanges and partial "
+           "attentions (ring attention, arXiv 2310.01889)",
+    .place = DH_PASS_ON_MESH,
+    .of_job = true,
+    .varies_by = 1u << DH_MESH_CP,
+    .applicable = applicable,
+    .apply = apply};

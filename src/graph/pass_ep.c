@@ -18,7 +18,7 @@
  * 2022 (arXiv 2211.15841). */
 #include <math.h>
 
-#include "dhelix/mesh.h"
+#include "dhelix/pass.h"
 #include "rewrite.h"
 
 typedef struct pass {
@@ -198,3 +198,25 @@ dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, 
     pass p = {.to = {.graph = graph}, .shard = shard, .sent = DH_NONE, .arrived = DH_NONE};
     return rewrite_end(ctx, &p.to, rewrite_all(ctx, &p, room), "splitting a graph");
 }
+
+/* ---- row ------------------------------------------------------------------------------------ */
+
+static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
+{
+    (void)args;
+    return spec->mesh.ep > 1 ? NULL : "every expert is on every rank (parallel.ep=1)";
+}
+
+static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
+{
+    return dh_pass_expert_parallel(ctx, w->graph, w->rank.shard, w->spec->moe_room);
+}
+
+const dh_pass dh_pass_row_expert_parallel = {
+    .name = "expert-parallel",
+    .doc = "rows travel to the ranks of the experts that their tokens chose, and back (GShard, "
+           "arXiv 2006.16668)",
+    .place = DH_PASS_ON_MESH,
+    .of_job = true,
+    .applicable = applicable,
+    .apply = apply};

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dhelix/pass.h"
 #include "rewrite.h"
 
 typedef struct pass {
@@ -145,3 +146,27 @@ dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind
     free(p.by_b);
     return rewrite_end(ctx, &p.to, st, "planning recomputation");
 }
+
+/* ---- row ------------------------------------------------------------------------------------ */
+
+static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
+{
+    (void)args;
+    if (spec->build.mode != DH_MODE_TRAIN) return "only training has a backward";
+    return spec->recompute ? NULL : "all is kept (train.recompute=none)";
+}
+
+static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
+{
+    return dh_pass_recompute(ctx, w->graph, w->spec->recompute);
+}
+
+const dh_pass dh_pass_row_recompute = {
+    .name = "recompute",
+    .doc =
+        "the backward computes again what train.recompute does not keep (Chen et al. 2016, arXiv "
+        "1604.06174)",
+    .place = DH_PASS_ON_RECOMPUTE,
+    .of_job = true,
+    .applicable = applicable,
+    .apply = apply};

@@ -13,19 +13,30 @@
  * A gather between a GEMM and its reduce-scatter (that of the input of the same layer's
  * weight gradient) goes in front of the ring, so that it does not wait for the ring's GEMMs.
  *
+ * Numbers: no GEMM's sum is cut. A reduced row adds the ranks' shares in the order of the
+ * ring, rounded to the graph's type at each rank, not once in the order of the group: for
+ * two ranks the same bits if the GEMM's own do not depend on its number of rows, for more
+ * the same up to rounding. Applied again it changes nothing.
+ *
  * Both ways at once, a ring takes half as many steps: ranks up to half of the ring away
  * are reached forwards, the others backwards. Two ranks are neighbours either way.
  *
- * What is left alone, by shape and use only, is logged with its reason (level debug).
+ * What is left alone, by shape and use only, is reported with its reason.
  *
  * Source: Wang et al. 2023 (ASPLOS, doi:10.1145/3567955.3567959), looped CollectiveEinsum;
  * MegaScale (Jiang et al. 2024, arXiv 2402.15627) section 3.2. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
-#include "dhelix/mesh.h"
+#include "dhelix/pass.h"
 #include "rewrite.h"
+
+/* TUNING: a GEMM of 128 rows runs at the full rate of one AVX-512 core, of 64 at 0.95, 32 at
+ * 0.8, 16 at 0.65, 8 at 0.5 in float32 and bf16 (bench/kernels, "gemm qkv"): what is cut
+ * further takes longer than any transfer it hides. */
+enum { MIN_ROWS = 8 };
 
 /* One collective and its GEMM. */
 typedef struct ring {
@@ -37,6 +48,10 @@ typedef struct ring {
     uint32_t forth, back;      /* chunks that came last, either way */
 } ring;
 
+enum { WAYS }; /* parameters */
+enum { FORTH, BOTH };
+static const char *const ways_words[] = {[FORTH] = "forth", [BOTH] = "both", NULL};
+
 typedef struct pass {
     rewrite to;
     rewrite_uses uses;       /* of the graph before */
@@ -45,6 +60,7 @@ typedef struct pass {
     DH_VEC(ring) rings;
     uint32_t *ring_of;   /* by operator: the ring it belongs to, DH_NONE */
     unsigned char *done; /* by operator: it is in the new order */
+    dh_pass_report *report;
 } pass;
 
 static const dh_op *op_at(const pass *p, uint32_t id)
@@ -87,7 +103,7 @@ static const char *misfit_of_rows(const pass *p, uint32_t all, uint32_t part)
 {
     const int64_t rows = tensor(p, part)->shape[0];
     if (rows * p->n != tensor(p, all)->shape[0]) return "its rows are not as many for every rank";
-    return rows < DH_RING_MIN_ROWS ? "a GEMM of one rank's rows would be too small" : NULL;
+    return rows < MIN_ROWS ? "a GEMM of one rank's rows would be too small" : NULL;
 }
 
 /* NULL, or why not. */
@@ -125,6 +141,13 @@ static const char *match_scatter(const pass *p, uint32_t id, ring *match)
     return misfit_of_rows(p, all, op_at(p, id)->out[0]);
 }
 
+static void leave(pass *p, const dh_op *op, const dh_tensor *whole, const char *why)
+{
+    char what[64];
+    snprintf(what, sizeof what, "%s of %s", dh_op_info_of(op->type)->name, whole->name);
+    p->to.failed |= !dh_pass_leave(p->report, what, why);
+}
+
 static void find_ring(pass *p, uint32_t id)
 {
     const dh_op *op = op_at(p, id);
@@ -133,8 +156,7 @@ static void find_ring(pass *p, uint32_t id)
     ring match = {.collective = id, .forth = DH_NONE, .back = DH_NONE};
     const char *obstacle = gathers ? match_gather(p, id, &match) : match_scatter(p, id, &match);
     if (obstacle) {
-        dh_log(DH_LOG_DEBUG, "%s of %s stays whole: %s", dh_op_info_of(op->type)->name,
-               tensor(p, gathers ? op->out[0] : op->in[0])->name, obstacle);
+        leave(p, op, tensor(p, gathers ? op->out[0] : op->in[0]), obstacle);
         return;
     }
     match.chunk.shape[0] /= p->n;
@@ -357,16 +379,47 @@ static void rewrite_all(pass *p)
     for (uint32_t i = 0; i < n && !p->to.failed; i++) place(p, i);
 }
 
-dh_status dh_pass_decompose_tp(dh_ctx *ctx, dh_graph *graph, dh_shard shard, dh_decompose_kind kind)
+static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
-    if (kind == DH_DECOMPOSE_NONE || shard.tp == 1) return DH_OK;
-    pass p = {.to = {.graph = graph}, .n = (int32_t)shard.tp, .me = (int32_t)shard.tp_rank};
-    p.n_back = kind == DH_DECOMPOSE_BOTH ? (p.n - 1) / 2 : 0;
+    (void)args;
+    return spec->mesh.tp > 1 ? NULL : "there is no ring of one rank (parallel.tp=1)";
+}
+
+/* Two ranks are neighbours either way. */
+static void reduce(const dh_graph_spec *spec, int64_t *args)
+{
+    if (spec->mesh.tp == 2) args[WAYS] = FORTH;
+}
+
+static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
+{
+    pass p = {.to = {.graph = w->graph},
+              .n = (int32_t)w->rank.shard.tp,
+              .me = (int32_t)w->rank.shard.tp_rank,
+              .report = w->report};
+    p.n_back = w->args[WAYS] == BOTH ? (p.n - 1) / 2 : 0;
     p.n_forth = p.n - 1 - p.n_back;
     rewrite_all(&p);
+    if (p.report) p.report->n_places += p.rings.n;
     dh_vec_fini(&p.rings);
     rewrite_uses_fini(&p.uses);
     free(p.ring_of);
     free(p.done);
     return rewrite_end(ctx, &p.to, DH_OK, "cutting GEMMs into rings");
 }
+
+/* Where the chunks of a tensor lie follows from the tp index, and a check that takes all their
+ * places for one (classes.c of program) would take a chunk for the whole tensor. */
+const dh_pass dh_pass_row_ring_gemm = {
+    .name = "ring-gemm",
+    .doc = "collectives of tensor parallelism as rings of transfers beside parts of their GEMMs "
+           "(MegaScale, arXiv 2402.15627, 3.2; Wang et al., ASPLOS 2023)",
+    .place = DH_PASS_AFTER_RECOMPUTE,
+    .params = {[WAYS] = {.name = "ways",
+                         .doc = "directions that chunks travel at once: both take half the steps",
+                         .kind = DH_PASS_WORD,
+                         .words = ways_words}},
+    .varies_by = 1u << DH_MESH_TP,
+    .applicable = applicable,
+    .reduce = reduce,
+    .apply = apply};

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "dhelix/mesh.h"
+#include "dhelix/pass.h"
 #include "rewrite.h"
 
 typedef struct pass {
@@ -291,3 +291,26 @@ dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard)
     free(p.gathered);
     return rewrite_end(ctx, &p.to, st, "splitting a graph");
 }
+
+/* ---- row ------------------------------------------------------------------------------------ */
+
+static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
+{
+    (void)args;
+    return spec->mesh.tp > 1 ? NULL : "every layer is on one rank (parallel.tp=1)";
+}
+
+static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
+{
+    return dh_pass_tensor_parallel(ctx, w->graph, w->rank.shard);
+}
+
+const dh_pass dh_pass_row_tensor_parallel = {
+    .name = "tensor-parallel",
+    .doc =
+        "heads, FFN columns and vocabulary split over ranks, tokens between them; all-gather and "
+        "reduce-scatter where the two meet (Megatron-LM, arXiv 1909.08053, 2205.05198)",
+    .place = DH_PASS_ON_MESH,
+    .of_job = true,
+    .applicable = applicable,
+    .apply = apply};

@@ -21,36 +21,33 @@ static const dh_mesh *mesh_of(const plan *b)
 
 /* ---- graphs ------------------------------------------------------------------------------- */
 
+dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *s, dh_graph_spec *spec)
+{
+    *spec = (dh_graph_spec){
+        .build = {.model = s->model,
+                  .mode = s->mode,
+                  .dtype = s->dtype,
+                  .batch = s->micro_batch,
+                  .seq = s->seq / s->mesh.cp,
+                  .cache_len = s->cache_len,
+                  .dropout = s->dropout,
+                  .loss_scale = s->loss_scale,
+                  .head_chunk_bytes =
+                      s->head_chunk_bytes ? s->head_chunk_bytes : DH_HEAD_CHUNK_BYTES,
+                  .moe_capacity = s->moe_mode == DH_MOE_CAPACITY ? s->moe_capacity : 0},
+        .mesh = s->mesh,
+        .recompute = s->recompute,
+        .moe_room = s->moe_capacity};
+    return dh_strategy_passes(ctx, s->strategy, &spec->passes);
+}
+
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind kind,
                            dh_shard shard, int64_t cp_rank, dh_graph **graph)
 {
-    dh_build build = {.model = s->model,
-                      .mode = s->mode,
-                      .dtype = s->dtype,
-                      .batch = s->micro_batch,
-                      .seq = s->seq / s->mesh.cp,
-                      .cache_len = s->cache_len,
-                      .dropout = s->dropout,
-                      .loss_scale = s->loss_scale,
-                      .head_chunk_bytes =
-                          s->head_chunk_bytes ? s->head_chunk_bytes : DH_HEAD_CHUNK_BYTES,
-                      .moe_capacity = s->moe_mode == DH_MOE_CAPACITY ? s->moe_capacity : 0};
-    dh_graph *g;
-    DH_TRY(dh_graph_build(ctx, &build, kind, &g));
-    dh_status st = dh_pass_context_parallel(ctx, g, s->mesh.cp, cp_rank);
-    if (st == DH_OK) st = dh_pass_tensor_parallel(ctx, g, shard);
-    if (st == DH_OK) st = dh_pass_expert_parallel(ctx, g, shard, s->moe_capacity);
-    const bool computes = kind != DH_BLOCK_DATA && kind != DH_BLOCK_EXPERTS;
-    if (st == DH_OK && s->mode == DH_MODE_TRAIN && computes) st = dh_graph_differentiate(ctx, g);
-    if (st == DH_OK && s->mode == DH_MODE_TRAIN) st = dh_pass_recompute(ctx, g, s->recompute);
-    if (st == DH_OK && s->strategy)
-        st = dh_pass_decompose_tp(ctx, g, shard, s->strategy->decompose);
-    if (st != DH_OK) {
-        dh_graph_destroy(g);
-        return st;
-    }
-    *graph = g;
-    return DH_OK;
+    const dh_graph_rank rank = {.shard = shard, .cp_rank = cp_rank};
+    dh_graph_spec spec;
+    DH_TRY(dh_program_graph_spec(ctx, s, &spec));
+    return dh_graph_make(ctx, &spec, kind, rank, NULL, graph);
 }
 
 static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, uint32_t *graph)

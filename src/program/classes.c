@@ -90,19 +90,46 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory verifying a mesh");
 }
 
-/* Programs whose GEMMs are rings differ by tp index in where the chunks of a tensor lie,
- * which a second check cannot widen over: a chunk would then seem to be all of the tensor.
- * Each index is verified by itself. */
-static size_t n_ring_places(const dh_program_spec *spec)
+/* Keys of ranks. Passes may make programs differ along an axis in ways that the second check
+ * cannot widen over (dh_pass.varies_by): each index on it is then verified by itself. */
+typedef struct rank_keys {
+    const dh_program_spec *spec;
+    unsigned apart; /* such axes */
+    size_t n;
+} rank_keys;
+
+static int64_t axis_size(const dh_mesh *m, int axis)
 {
-    const bool rings = spec->strategy && spec->strategy->decompose != DH_DECOMPOSE_NONE;
-    return rings ? (size_t)spec->mesh.tp : 1;
+    const int64_t sizes[DH_N_MESH_AXES] = {m->tp, m->cp, m->ep, m->edp, m->pp};
+    return sizes[axis];
 }
 
-static size_t class_key(const dh_program_spec *spec, int64_t rank)
+static int64_t axis_index(const dh_mesh *m, int64_t rank, int axis)
 {
-    const size_t n = n_ring_places(spec), key = dh_rank_key(spec, rank);
-    return n == 1 ? key : key * n + (size_t)dh_mesh_coord(&spec->mesh, rank).tp;
+    const dh_coord c = dh_mesh_coord(m, rank);
+    const int64_t at[DH_N_MESH_AXES] = {c.tp, c.cp, c.ep, c.edp, c.pp};
+    return at[axis];
+}
+
+static dh_status rank_keys_init(dh_ctx *ctx, const dh_program_spec *spec, rank_keys *keys)
+{
+    dh_graph_spec graphs;
+    DH_TRY(dh_program_graph_spec(ctx, spec, &graphs));
+    *keys =
+        (rank_keys){.spec = spec, .apart = dh_graph_varies_by(&graphs), .n = dh_rank_n_keys(spec)};
+    for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
+        if (keys->apart >> axis & 1) keys->n *= (size_t)axis_size(&spec->mesh, axis);
+    return DH_OK;
+}
+
+static size_t rank_keys_of(const rank_keys *keys, int64_t rank)
+{
+    const dh_mesh *m = &keys->spec->mesh;
+    size_t key = dh_rank_key(keys->spec, rank);
+    for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
+        if (keys->apart >> axis & 1)
+            key = key * (size_t)axis_size(m, axis) + (size_t)axis_index(m, rank, axis);
+    return key;
 }
 
 /* Numbers the keys that occur in the order of their first ranks. */
@@ -110,12 +137,14 @@ static dh_status number_classes(dh_ctx *ctx, const dh_program_spec *spec, dh_ran
 {
     const int64_t n_ranks = spec->mesh.ranks;
     const bool alike = dh_mesh_nodes_alike(&spec->mesh);
-    const size_t n_keys = alike ? dh_rank_n_keys(spec) * n_ring_places(spec) : (size_t)n_ranks;
+    rank_keys keys;
+    DH_TRY(rank_keys_init(ctx, spec, &keys));
+    const size_t n_keys = alike ? keys.n : (size_t)n_ranks;
     uint32_t *number = malloc(n_keys * sizeof *number);
     if (!number) return no_memory(ctx);
     memset(number, 0xff, n_keys * sizeof *number);
     for (int64_t r = 0; r < n_ranks; r++) {
-        uint32_t *mine = &number[alike ? class_key(spec, r) : (size_t)r];
+        uint32_t *mine = &number[alike ? rank_keys_of(&keys, r) : (size_t)r];
         if (*mine == DH_NONE) {
             *mine = (uint32_t)classes->n;
             classes->first[classes->n++] = r;
@@ -216,11 +245,9 @@ static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
 static dh_status share_orders(dh_ctx *ctx, dh_program_spec *spec, dh_ordering *ordering,
                               dh_order_cache **cache)
 {
-    const dh_strategy *strategy = spec->strategy;
     *cache = NULL;
     if (spec->ordering && spec->ordering->cache) return DH_OK;
-    if (!strategy) DH_TRY(dh_strategy_find(ctx, "sequential", &strategy));
-    DH_TRY(dh_strategy_ordering(ctx, strategy, ordering));
+    DH_TRY(dh_strategy_ordering(ctx, spec->strategy, ordering));
     if (spec->ordering) *ordering = *spec->ordering;
     ordering->cache = *cache = dh_order_cache_create();
     spec->ordering = ordering;

@@ -145,13 +145,11 @@ typedef struct slot_maker {
 
 dh_status slot_maker_create(dh_ctx *ctx, const dh_program_spec *spec, slot_maker **maker)
 {
-    const dh_strategy *strategy = spec->strategy;
     slot_maker *m = calloc(1, sizeof *m);
     if (!m) return plan_no_memory(ctx);
     *maker = m;
     m->costs = spec->costs ? spec->costs : &dh_costs_default;
-    if (!strategy) DH_TRY(dh_strategy_find(ctx, "sequential", &strategy));
-    DH_TRY(dh_strategy_ordering(ctx, strategy, &m->ordering));
+    DH_TRY(dh_strategy_ordering(ctx, spec->strategy, &m->ordering));
     if (spec->ordering) m->ordering = *spec->ordering;
     if (m->ordering.cache) return DH_OK;
     m->own = m->ordering.cache = dh_order_cache_create();

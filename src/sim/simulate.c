@@ -295,9 +295,7 @@ static dh_status ordering_of(dh_ctx *ctx, const dh_program_spec *spec, dh_orderi
         *ordering = *spec->ordering;
         return DH_OK;
     }
-    const dh_strategy *strategy = spec->strategy;
-    if (!strategy) DH_TRY(dh_strategy_find(ctx, "sequential", &strategy));
-    return dh_strategy_ordering(ctx, strategy, ordering);
+    return dh_strategy_ordering(ctx, spec->strategy, ordering);
 }
 
 /* All programs share the orders that one of them found. */

@@ -4,31 +4,31 @@
 #include <string.h>
 
 static const dh_strategy strategies[] = {
-    {"sequential", "one strand: forwards and backwards never share a slot's time (Megatron-LM)",
-     NULL, "sequential", false, DH_DECOMPOSE_NONE},
+    {"sequential", "one strand: forwards and backwards never share a slot's time (Megatron-LM)", "",
+     NULL, "sequential", false},
     {"wavelet+",
      "two strands on a folded model, operators alternate (Wavelet+ of DHelix, arXiv 2411.15871, "
      "6.1)",
-     "dhelix-w", "round-robin", false, DH_DECOMPOSE_NONE},
+     "", "dhelix-w", "round-robin", false},
     {"dhelix-paper",
      "two strands on a folded model, segments paired by equation 2 in the given order, a barrier "
      "between pairs (DHelix, arXiv 2411.15871)",
-     "dhelix-w", "dp", true, DH_DECOMPOSE_NONE},
+     "", "dhelix-w", "dp", true},
     {"dhelix",
      "two strands on a folded model, in the order whose streams finish first: pairing plans and "
      "list schedules compared; events instead of barriers",
-     "dhelix-w", "auto", false, DH_DECOMPOSE_NONE},
+     "", "dhelix-w", "auto", false},
     {"intra-batch",
      "one strand, collectives of tensor parallelism as rings beside parts of their GEMMs "
      "(MegaScale, arXiv 2402.15627, 3.2)",
-     NULL, "sequential", false, DH_DECOMPOSE_FORTH},
+     "ring-gemm", NULL, "sequential", false},
     {"intra-batch-bidirectional",
      "intra-batch with rings both ways at once (looped CollectiveEinsum; Wang et al., ASPLOS 2023)",
-     NULL, "sequential", false, DH_DECOMPOSE_BOTH},
-    {"round-robin", "operators of co-executed slots alternate, on the job's own schedule", NULL,
-     "round-robin", false, DH_DECOMPOSE_NONE},
-    {"list", "list scheduling of co-executed slots, on the job's own schedule (Graham 1969)", NULL,
-     "list", false, DH_DECOMPOSE_NONE},
+     "ring-gemm(both)", NULL, "sequential", false},
+    {"round-robin", "operators of co-executed slots alternate, on the job's own schedule", "", NULL,
+     "round-robin", false},
+    {"list", "list scheduling of co-executed slots, on the job's own schedule (Graham 1969)", "",
+     NULL, "list", false},
 };
 
 const dh_strategy *dh_strategies(size_t *n)
@@ -51,8 +51,21 @@ dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **st
                    name, near ? "; did you mean " : "", near ? near : "");
 }
 
+static const dh_strategy *own_or_first(const dh_strategy *strategy)
+{
+    return strategy ? strategy : strategies;
+}
+
+dh_status dh_strategy_passes(dh_ctx *ctx, const dh_strategy *strategy, dh_pass_list *passes)
+{
+    strategy = own_or_first(strategy);
+    dh_status st = dh_pass_list_parse(ctx, strategy->passes, passes);
+    return st == DH_OK ? st : dh_ctx_while(ctx, "reading strategy %s", strategy->name);
+}
+
 dh_status dh_strategy_ordering(dh_ctx *ctx, const dh_strategy *strategy, dh_ordering *ordering)
 {
+    strategy = own_or_first(strategy);
     *ordering = (dh_ordering){.options = DH_ORDER_OPTIONS_INIT};
     ordering->options.barriers = strategy->barriers;
     return dh_order_policy_find(ctx, strategy->policy, &ordering->policy);

@@ -13,15 +13,17 @@ typedef struct dh_probe_job {
     dh_session_spec spec;  /* of rank 0, with probes and estimated costs */
     dh_schedule *schedule; /* NULL: 1F1B of one stage */
 } dh_probe_job;
-/* With operators as the strategies have them that cut collectives in this way. The job's
- * vocabulary must be known; its strategy may be `auto`. Free with dh_probe_job_fini. */
-dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, dh_decompose_kind kind, dh_probe_job *probe);
+/* With operators as these passes make them. The job's vocabulary must be known; its strategy may
+ * be `auto`. Free with dh_probe_job_fini. */
+dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, const dh_pass_list *passes,
+                            dh_probe_job *probe);
 void dh_probe_job_fini(dh_probe_job *probe);
 
-/* The ways to cut a job's collectives that give different operators: all that any strategy
- * needs measured. returns how many */
-enum { DH_MAX_PROBE_KINDS = DH_DECOMPOSE_BOTH + 1 };
-size_t dh_probe_kinds(const dh_job *job, dh_decompose_kind kinds[DH_MAX_PROBE_KINDS]);
+/* Lists of passes that give different operators. */
+typedef DH_VEC(dh_pass_list) dh_probe_lists;
+/* Those of the job's strategy; with `all`, or for `auto`, of every strategy. Caller frees the
+ * vector. */
+dh_status dh_probe_lists_find(dh_ctx *ctx, dh_job *job, bool all, dh_probe_lists *lists);
 
 /* Programs with probes of the first rank of every pipeline stage: together they have all
  * operators of the job. Caller frees each and the list. */

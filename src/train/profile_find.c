@@ -48,12 +48,12 @@ static void count_class(const dh_probe_class *cls, const dh_profile *profile,
         snprintf(cover->missing, sizeof cover->missing, "%s (%s)", cls->label, cls->key);
 }
 
-static dh_status count_kind(dh_ctx *ctx, dh_job *job, dh_decompose_kind kind,
+static dh_status count_list(dh_ctx *ctx, dh_job *job, const dh_pass_list *passes,
                             const dh_profile *profile, dh_profile_cover *cover)
 {
     dh_probe_job probe;
     dh_stage_programs stages = {0};
-    dh_status st = dh_probe_job_init(ctx, job, kind, &probe);
+    dh_status st = dh_probe_job_init(ctx, job, passes, &probe);
     if (st == DH_OK) st = dh_stage_programs_build(ctx, &probe, &stages);
     for (size_t s = 0; s < stages.n; s++)
         for (size_t c = 0; c < stages.at[s]->probe_classes.n; c++)
@@ -68,18 +68,14 @@ static dh_status count_kind(dh_ctx *ctx, dh_job *job, dh_decompose_kind kind,
 static dh_status count_known(dh_ctx *ctx, dh_job *job, const dh_profile *profile,
                              dh_profile_cover *cover)
 {
-    dh_decompose_kind kinds[DH_MAX_PROBE_KINDS];
-    const dh_strategy *strategy;
-    size_t n = 1;
+    dh_probe_lists lists;
     *cover = (dh_profile_cover){0};
-    if (strcmp(job->strategy, "auto") == 0) {
-        n = dh_probe_kinds(job, kinds);
-    } else {
-        DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
-        kinds[0] = strategy->decompose;
-    }
-    for (size_t i = 0; i < n; i++) DH_TRY(count_kind(ctx, job, kinds[i], profile, cover));
-    return DH_OK;
+    DH_TRY(dh_probe_lists_find(ctx, job, false, &lists));
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < lists.n; i++)
+        st = count_list(ctx, job, &lists.at[i], profile, cover);
+    dh_vec_fini(&lists);
+    return st;
 }
 
 static dh_status read_named(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_profile **profile)

@@ -97,11 +97,12 @@ static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job)
 dh_status dh_profile_import(dh_ctx *ctx, dh_job *job, const dh_oef_matrix *matrix, const char *name,
                             dh_profile **profile)
 {
+    const dh_pass_list none = {.n = 0};
     dh_probe_job probe = {.schedule = NULL};
     dh_stage_programs stages = {0};
     dh_profile *made = NULL;
     dh_status st = resolve_vocab(ctx, job);
-    if (st == DH_OK) st = dh_probe_job_init(ctx, job, DH_DECOMPOSE_NONE, &probe);
+    if (st == DH_OK) st = dh_probe_job_init(ctx, job, &none, &probe);
     if (st == DH_OK) st = dh_stage_programs_build(ctx, &probe, &stages);
     if (st == DH_OK) st = dh_profile_of_job(ctx, job, name, &made);
     if (st == DH_OK) st = import(ctx, &stages, matrix, name, made);

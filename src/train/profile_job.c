@@ -28,44 +28,90 @@ static dh_status smallest_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule *
     return schedule_for(ctx, job, most, schedule);
 }
 
-/* Both ways at once is the same as one way for two ranks, and nothing for one. */
-size_t dh_probe_kinds(const dh_job *job, dh_decompose_kind kinds[DH_MAX_PROBE_KINDS])
+static dh_status no_memory(dh_ctx *ctx)
 {
-    const size_t n = job->tp == 1 ? 1 : job->tp == 2 ? 2 : DH_MAX_PROBE_KINDS;
-    for (size_t i = 0; i < n; i++) kinds[i] = (dh_decompose_kind)i;
-    return n;
+    return dh_fail(ctx, DH_ENOMEM, "out of memory listing operators");
 }
 
-/* The first row that cuts in this way: one strand after the other, since probes come behind
- * the step. */
-static const dh_strategy *strategy_of(dh_decompose_kind kind)
+static bool is_auto(const dh_job *job)
 {
-    size_t n, i = 0;
+    return strcmp(job->strategy, "auto") == 0;
+}
+
+/* The job; where its strategy is to be chosen yet, with the first one. */
+static dh_status with_strategy(dh_ctx *ctx, const dh_job *job, dh_job *one)
+{
+    size_t n;
+    *one = *job;
+    if (is_auto(job)) one->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)->name);
+    return one->strategy ? DH_OK : no_memory(ctx);
+}
+
+static dh_status add_list(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *strategy,
+                          dh_probe_lists *lists)
+{
+    dh_pass_list passes;
+    DH_TRY(dh_strategy_passes(ctx, strategy, &passes));
+    passes = dh_pass_list_reduced(graphs, &passes);
+    for (size_t i = 0; i < lists->n; i++)
+        if (dh_pass_list_equal(&lists->at[i], &passes)) return DH_OK;
+    return dh_vec_push(lists, passes) ? DH_OK : no_memory(ctx);
+}
+
+dh_status dh_probe_lists_find(dh_ctx *ctx, dh_job *job, bool all, dh_probe_lists *lists)
+{
+    dh_job one;
+    dh_session_spec session;
+    dh_graph_spec graphs;
+    size_t n;
     const dh_strategy *rows = dh_strategies(&n);
-    while (i < n && rows[i].decompose != kind) i++;
-    DH_CHECK(i < n, "no strategy decomposes in way %d", (int)kind);
-    return &rows[i];
+    *lists = (dh_probe_lists){0};
+    DH_TRY(with_strategy(ctx, job, &one));
+    DH_TRY(dh_train_plan(ctx, &one, &session));
+    const dh_program_spec spec = dh_session_program_spec(&session, DH_MODE_TRAIN);
+    dh_status st = dh_program_graph_spec(ctx, &spec, &graphs);
+    for (size_t i = 0; st == DH_OK && (all || is_auto(job)) && i < n; i++)
+        st = add_list(ctx, &graphs, &rows[i], lists);
+    if (st == DH_OK) st = add_list(ctx, &graphs, session.strategy, lists);
+    if (st != DH_OK) dh_vec_fini(lists);
+    return st;
 }
 
-dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, dh_decompose_kind kind, dh_probe_job *probe)
+/* One strand after the other, since probes come behind the step. */
+static dh_status probing_strategy(dh_ctx *ctx, const dh_job *job, const dh_pass_list *passes,
+                                  const dh_strategy **strategy)
 {
-    dh_job one = *job;
+    size_t n;
+    dh_str text = DH_STR_INIT;
+    dh_strategy *own = DH_NEW(job->arena, dh_strategy);
+    dh_str_printf(&text, "%s", "");
+    dh_pass_list_print(passes, &text);
+    char *copy = text.failed ? NULL : dh_arena_strdup(job->arena, text.text);
+    dh_str_fini(&text);
+    if (!own || !copy) return no_memory(ctx);
+    *own = *dh_strategies(&n);
+    own->passes = copy;
+    *strategy = own;
+    return DH_OK;
+}
+
+dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, const dh_pass_list *passes,
+                            dh_probe_job *probe)
+{
+    dh_job one;
     *probe = (dh_probe_job){.schedule = NULL};
-    if (strcmp(job->strategy, "auto") == 0)
-        one.strategy = dh_arena_strdup(job->arena, strategy_of(kind)->name);
-    if (!one.strategy) return dh_fail(ctx, DH_ENOMEM, "out of memory listing operators");
+    DH_TRY(with_strategy(ctx, job, &one));
     DH_TRY(dh_train_plan(ctx, &one, &probe->spec));
     DH_TRY(dh_job_estimates(ctx, job, &probe->spec.costs));
     DH_TRY(smallest_schedule(ctx, &one, &probe->schedule));
     dh_session_spec *s = &probe->spec;
     s->schedule = probe->schedule;
-    s->strategy = strategy_of(kind);
     s->layer_split = NULL;
     s->model.n_layers = probe->schedule ? probe->schedule->n_stages : 1;
     s->n_micro = probe->schedule ? probe->schedule->n_micro : 2;
     s->eval = false;
     s->probes = true;
-    return DH_OK;
+    return probing_strategy(ctx, job, passes, &s->strategy);
 }
 
 void dh_probe_job_fini(dh_probe_job *probe)
@@ -79,7 +125,7 @@ dh_status dh_stage_programs_build(dh_ctx *ctx, const dh_probe_job *probe,
 {
     const int64_t n = probe->spec.mesh.pp;
     *programs = (dh_stage_programs){.at = calloc((size_t)n, sizeof(dh_program *))};
-    if (!programs->at) return dh_fail(ctx, DH_ENOMEM, "out of memory listing operators");
+    if (!programs->at) return no_memory(ctx);
     for (int64_t stage = 0; stage < n; stage++) {
         dh_session_spec spec = probe->spec;
         spec.rank = dh_mesh_rank(&spec.mesh, (dh_coord){.pp = stage});

@@ -14,8 +14,8 @@ enum { SAMPLES = 11, LEAST_SAMPLES = 3 };
 static const double most_seconds = 60;
 
 typedef struct measuring {
-    dh_run shared; /* job, tokenizer, dataset */
-    dh_probe_job probes[DH_MAX_PROBE_KINDS];
+    dh_run shared;        /* job, tokenizer, dataset */
+    dh_probe_job *probes; /* [n_probes]: with the operators of every strategy */
     size_t n_probes;
     const dh_profile_options *options;
     bool wanted;         /* by this process; the ranks of all measure if one does */
@@ -241,19 +241,24 @@ static dh_status measure_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *pl
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
+static dh_status add_probe_job(dh_ctx *ctx, measuring *m, const dh_pass_list *passes)
+{
+    dh_probe_job *probe = &m->probes[m->n_probes++];
+    DH_TRY(dh_probe_job_init(ctx, m->shared.job, passes, probe));
+    return m->shared.job->ranks > 1 ? dh_session_verify_mesh(ctx, &probe->spec, NULL) : DH_OK;
+}
+
 static dh_status prepare(dh_ctx *ctx, measuring *m)
 {
-    dh_decompose_kind kinds[DH_MAX_PROBE_KINDS];
-    dh_job *job = m->shared.job;
-    const size_t n = dh_probe_kinds(job, kinds);
-    DH_TRY(dh_profile_of_job(ctx, job, "measured", &m->profile));
+    dh_probe_lists lists;
+    DH_TRY(dh_profile_of_job(ctx, m->shared.job, "measured", &m->profile));
     DH_TRY(dh_run_open_train(ctx, &m->shared));
-    for (; m->n_probes < n; m->n_probes++) {
-        dh_probe_job *probe = &m->probes[m->n_probes];
-        DH_TRY(dh_probe_job_init(ctx, job, kinds[m->n_probes], probe));
-        if (job->ranks > 1) DH_TRY(dh_session_verify_mesh(ctx, &probe->spec, NULL));
-    }
-    return DH_OK;
+    DH_TRY(dh_probe_lists_find(ctx, m->shared.job, true, &lists));
+    m->probes = calloc(lists.n + 1, sizeof *m->probes);
+    dh_status st = m->probes ? DH_OK : no_memory(ctx);
+    for (size_t i = 0; st == DH_OK && i < lists.n; i++) st = add_probe_job(ctx, m, &lists.at[i]);
+    dh_vec_fini(&lists);
+    return st;
 }
 
 static dh_status measure(dh_ctx *ctx, measuring *m)
@@ -266,7 +271,8 @@ static dh_status measure(dh_ctx *ctx, measuring *m)
     if (st == DH_OK) st = dh_launch_run(ctx, &launch);
     dh_dataset_close(m->shared.train_data);
     dh_tokenizer_destroy(m->shared.tokenizer);
-    for (size_t i = 0; i < DH_MAX_PROBE_KINDS; i++) dh_probe_job_fini(&m->probes[i]);
+    for (size_t i = 0; i < m->n_probes; i++) dh_probe_job_fini(&m->probes[i]);
+    free(m->probes);
     if (st != DH_OK || !m->done) {
         dh_profile_destroy(m->profile);
         m->profile = NULL;

@@ -221,20 +221,6 @@ static unsigned streams_of(const dh_program_spec *spec, const dh_graph *g)
     return streams;
 }
 
-/* The head of a large micro-batch is hundreds of chunks, which rings leave alone after a long
- * search (pass_ring_gemm.c of graph). */
-static dh_status build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_kind kind,
-                             dh_graph **graph)
-{
-    const dh_shard shard = {.tp = spec->mesh.tp, .ep = spec->mesh.ep};
-    dh_program_spec plain = *spec;
-    plain.strategy = NULL;
-    DH_TRY(plan_build_graph(ctx, &plain, kind, shard, 0, graph));
-    const bool large = kind == DH_BLOCK_HEAD && (*graph)->ops.n > TUNE_MAX_HEAD_OPS;
-    if (!spec->strategy || large) return DH_OK;
-    return dh_pass_decompose_tp(ctx, *graph, shard, spec->strategy->decompose);
-}
-
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
@@ -242,12 +228,13 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
 {
     static const dh_block_kind kinds[TUNE_N_BLOCK] = {DH_BLOCK_EMBED, DH_BLOCK_LAYER,
                                                       DH_BLOCK_HEAD};
+    const dh_shard first = {.tp = spec->mesh.tp, .ep = spec->mesh.ep};
     tune_blocks *made = DH_NEW(arena, tune_blocks);
     if (!made) return no_memory(ctx);
     dh_status st = DH_OK;
     for (int i = 0; st == DH_OK && i < TUNE_N_BLOCK; i++) {
         tune_block *b = &made->at[i];
-        st = build_graph(ctx, spec, kinds[i], &b->graph);
+        st = plan_build_graph(ctx, spec, kinds[i], first, 0, &b->graph);
         if (st == DH_OK) st = measure_lives(ctx, spec, b);
         if (st == DH_OK) add_times(spec, b);
     }

@@ -13,7 +13,8 @@ typedef struct timetable_key {
 
 typedef struct blocks_key {
     uint64_t costs;
-    int64_t tp, cp, ep, micro_batch, recompute, decompose;
+    int64_t tp, cp, ep, micro_batch, recompute;
+    dh_pass_list passes; /* reduced: the same graphs have the same key */
 } blocks_key;
 
 typedef struct times_key {
@@ -106,23 +107,27 @@ dh_status tune_find_timetables(estimate *e)
 
 /* ---- pieces --------------------------------------------------------------------------------- */
 
-static blocks_key key_of_blocks(const estimate *e, dh_recompute_kind recompute)
+static dh_status key_of_blocks(const estimate *e, dh_recompute_kind recompute, blocks_key *key)
 {
     const dh_mesh *m = &e->spec.mesh;
-    return (blocks_key){.costs = (uint64_t)(uintptr_t)e->spec.costs,
+    dh_graph_spec graphs;
+    DH_TRY(dh_program_graph_spec(e->ctx, &e->spec, &graphs));
+    *key = (blocks_key){.costs = (uint64_t)(uintptr_t)e->spec.costs,
                         .tp = m->tp,
                         .cp = m->cp,
                         .ep = m->ep,
                         .micro_batch = e->spec.micro_batch,
                         .recompute = recompute,
-                        .decompose = e->spec.strategy->decompose};
+                        .passes = dh_pass_list_reduced(&graphs, &graphs.passes)};
+    return DH_OK;
 }
 
 dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks)
 {
-    const blocks_key key = key_of_blocks(e, recompute);
+    blocks_key key;
     dh_program_spec spec = e->spec;
     spec.recompute = recompute;
+    DH_TRY(key_of_blocks(e, recompute, &key));
     void **place = tune_table_at(&e->t->blocks, e->t->arena, &key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
@@ -141,10 +146,10 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
 dh_status tune_find_times(estimate *e, const tune_times **times)
 {
     const tune_wants wants = {e->schedule->split_backward, e->schedule->pairs};
-    const times_key key = {.blocks = key_of_blocks(e, e->spec.recompute),
-                           .policy = (uint64_t)(uintptr_t)e->ordering.policy,
-                           .barriers = e->ordering.options.barriers,
-                           .wants = wants.split | wants.pairs << 1};
+    times_key key = {.policy = (uint64_t)(uintptr_t)e->ordering.policy,
+                     .barriers = e->ordering.options.barriers,
+                     .wants = wants.split | wants.pairs << 1};
+    DH_TRY(key_of_blocks(e, e->spec.recompute, &key.blocks));
     void **place = tune_table_at(&e->t->times, e->t->arena, &key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {

@@ -5,9 +5,10 @@
  * reader's to say (dh_job_check), and its message is kept.
  *
  * Left out because another configuration is the same: with one pipeline stage all schedules
- * without folding but one; intra-batch rings without tensor parallelism; a strategy of two strands
- * with a schedule that has no pairs, since it would bring its own; a strategy of one strand with a
- * schedule of pairs, which it would run as forwards and backwards one after the other. */
+ * without folding but one; a strategy whose passes come to those of an earlier one; a strategy of
+ * two strands with a schedule that has no pairs, since it would bring its own; a strategy of one
+ * strand with a schedule of pairs, which it would run as forwards and backwards one after the
+ * other. */
 #include <string.h>
 
 #include "dhelix/train.h"
@@ -181,13 +182,6 @@ static bool stands_for_all(const walk *w, size_t index)
     return chosen == index;
 }
 
-/* Rings of one rank are none, and of two the same in both directions. */
-static bool decomposes(const walk *w, dh_decompose_kind kind)
-{
-    return kind == DH_DECOMPOSE_NONE ||
-           w->config.at[DH_TUNE_TP] > (kind == DH_DECOMPOSE_BOTH ? 2 : 1);
-}
-
 static bool combines(const walk *w, const dh_strategy *strategy, size_t index)
 {
     size_t n;
@@ -196,7 +190,7 @@ static bool combines(const walk *w, const dh_strategy *strategy, size_t index)
     const bool own = strategy->schedule && strcmp(strategy->schedule, row->name) == 0;
     if (dh_order_policy_find(w->ctx, strategy->policy, &policy) != DH_OK) return false;
     if (!w->t->schedule_wanted[index] && !own) return false;
-    if (row->pairs != (policy->order != NULL) || !decomposes(w, strategy->decompose)) return false;
+    if (row->pairs != (policy->order != NULL)) return false;
     if (w->config.at[DH_TUNE_PP] > 1 || is_folded(row)) return true;
     return stands_for_all(w, index);
 }
@@ -216,12 +210,53 @@ static dh_status each_schedule(walk *w, const dh_strategy *strategy)
     return DH_OK;
 }
 
+/* What passes go by, of the configuration so far. */
+static dh_status graphs_so_far(const walk *w, dh_graph_spec *graphs)
+{
+    const dh_job *job = w->t->job;
+    *graphs = (dh_graph_spec){.build = {.model = &job->model,
+                                        .mode = DH_MODE_TRAIN,
+                                        .dtype = job->dtype,
+                                        .batch = job->micro_batch,
+                                        .seq = job->seq_len / job->cp},
+                              .recompute = (dh_recompute_kind)job->recompute};
+    return dh_mesh_from_job(w->ctx, job, &graphs->mesh);
+}
+
+static bool orders_alike(const dh_strategy *a, const dh_strategy *b)
+{
+    const bool schedules = a->schedule && b->schedule ? strcmp(a->schedule, b->schedule) == 0
+                                                      : a->schedule == b->schedule;
+    return schedules && strcmp(a->policy, b->policy) == 0 && a->barriers == b->barriers;
+}
+
+/* Whether an earlier row comes to the same here, whatever it is called. */
+static dh_status repeats(const walk *w, const dh_strategy *rows, size_t index, bool *repeated)
+{
+    dh_graph_spec graphs;
+    dh_pass_list own, other;
+    *repeated = false;
+    DH_TRY(graphs_so_far(w, &graphs));
+    DH_TRY(dh_strategy_passes(w->ctx, &rows[index], &own));
+    own = dh_pass_list_reduced(&graphs, &own);
+    for (size_t i = 0; i < index && !*repeated; i++) {
+        if (!orders_alike(&rows[i], &rows[index])) continue;
+        DH_TRY(dh_strategy_passes(w->ctx, &rows[i], &other));
+        other = dh_pass_list_reduced(&graphs, &other);
+        *repeated = dh_pass_list_equal(&own, &other);
+    }
+    return DH_OK;
+}
+
 static dh_status each_strategy(walk *w)
 {
     size_t n;
     const dh_strategy *rows = dh_strategies(&n);
     for (size_t i = 0; i < n; i++) {
+        bool repeated;
         if (!w->t->strategy_wanted[i]) continue;
+        DH_TRY(repeats(w, rows, i, &repeated));
+        if (repeated) continue;
         w->config.at[DH_TUNE_STRATEGY] = (int64_t)i;
         DH_TRY(each_schedule(w, &rows[i]));
     }

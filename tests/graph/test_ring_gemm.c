@@ -2,7 +2,7 @@
  * that all ranks together compute what they did before. */
 #include "graph_cases.h"
 
-#include "dhelix/mesh.h"
+#include "dhelix/pass.h"
 
 static dh_graph *parse(const char *text)
 {
@@ -12,11 +12,24 @@ static dh_graph *parse(const char *text)
     return g;
 }
 
-static void decompose(dh_graph *g, int64_t tp, int64_t rank, dh_decompose_kind kind)
+#define FORTH "ring-gemm"
+#define BOTH "ring-gemm(both)"
+static const char *const kinds[] = {"", FORTH, BOTH};
+
+/* The passes named, on a rank's graph. */
+static void rewrite(dh_graph *g, int64_t tp, int64_t rank, const char *passes)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const dh_shard shard = {.tp = tp, .tp_rank = rank};
-    assert_ok(&ctx, dh_pass_decompose_tp(&ctx, g, shard, kind));
+    dh_pass_list list;
+    const dh_graph_spec spec = {.mesh = {.tp = tp}};
+    assert_ok(&ctx, dh_pass_list_parse(&ctx, passes, &list));
+    for (int64_t i = 0; i < list.n; i++) {
+        const dh_pass_work work = {.graph = g,
+                                   .spec = &spec,
+                                   .rank = {.shard = {.tp = tp, .tp_rank = rank}},
+                                   .args = list.at[i].args};
+        assert_ok(&ctx, list.at[i].pass->apply(&ctx, &work));
+    }
     assert_ok(&ctx, dh_graph_check(&ctx, g));
 }
 
@@ -119,9 +132,9 @@ static void a_layer_becomes_this_by_hand(void **state)
     char text[4096];
     snprintf(text, sizeof text, of_two, 16, 8, 16, 8, 8, 16, 16, 16);
     dh_graph *want = parse(text);
-    for (int kind = DH_DECOMPOSE_FORTH; kind <= DH_DECOMPOSE_BOTH; kind++) {
+    for (int kind = 1; kind <= 2; kind++) {
         dh_graph *got = whole_layer(2);
-        decompose(got, 2, 1, (dh_decompose_kind)kind);
+        rewrite(got, 2, 1, kinds[kind]);
         assert_same_graph(got, want); /* two ranks are neighbours either way */
         dh_graph_destroy(got);
     }
@@ -152,7 +165,7 @@ static void both_ways_take_half_the_steps(void **state)
         {DH_OP_ADD, "p.sum1", "y"},
     };
     dh_graph *g = whole_layer(4);
-    decompose(g, 4, 1, DH_DECOMPOSE_BOTH);
+    rewrite(g, 4, 1, BOTH);
     for (size_t i = 0; i < DH_COUNTOF(want); i++) {
         const dh_op *op = &g->ops.at[i];
         assert_int_equal(op->type, want[i].type);
@@ -275,13 +288,13 @@ static void run_op(const machine *m, int rank, size_t i)
     }
 }
 
-static machine *run_ranks(int n, dh_decompose_kind kind)
+static machine *run_ranks(int n, const char *kind)
 {
     machine *m = calloc(1, sizeof *m);
     m->n = n;
     for (int r = 0; r < n; r++) {
         m->graphs[r] = whole_layer(n);
-        decompose(m->graphs[r], n, r, kind);
+        rewrite(m->graphs[r], n, r, kind);
         assert_int_equal(m->graphs[r]->ops.n, m->graphs[0]->ops.n);
         for (uint32_t t = 0; t < m->graphs[r]->tensors.n; t++) fill(m, r, t);
     }
@@ -303,9 +316,9 @@ static void all_ranks_compute_the_same(void **state)
 {
     static const uint32_t results[] = {6, 10, 13, 14}; /* y, d.w2, d.w1, dx */
     for (int n = 2; n <= MOST_RANKS; n++) {
-        machine *want = run_ranks(n, DH_DECOMPOSE_NONE);
-        for (int kind = DH_DECOMPOSE_FORTH; kind <= DH_DECOMPOSE_BOTH; kind++) {
-            machine *got = run_ranks(n, (dh_decompose_kind)kind);
+        machine *want = run_ranks(n, "");
+        for (int kind = 1; kind <= 2; kind++) {
+            machine *got = run_ranks(n, kinds[kind]);
             for (int r = 0; r < n; r++)
                 for (size_t i = 0; i < DH_COUNTOF(results); i++) {
                     const uint32_t t = results[i];
@@ -369,17 +382,17 @@ static dh_graph *copy_of(const dh_graph *g)
 
 /* n_rings collectives have become rings; work and traffic are the same; the result reads
  * back, and another application changes nothing. */
-static void check_rings(dh_graph *g, int64_t tp, int64_t rank, dh_decompose_kind kind, int n_rings)
+static void check_rings(dh_graph *g, int64_t tp, int64_t rank, const char *kind, int n_rings)
 {
     const totals before = add_up(g);
-    decompose(g, tp, rank, kind);
+    rewrite(g, tp, rank, kind);
     const totals after = add_up(g);
     assert_int_equal(before.n_collectives - after.n_collectives, n_rings);
     assert_int_equal(after.n_gemms - before.n_gemms, n_rings * (tp - 1));
     assert_int_equal(before.wire_bytes, after.wire_bytes);
     assert_true(before.flops == after.flops);
     dh_graph *again = copy_of(g);
-    decompose(again, tp, rank, kind);
+    rewrite(again, tp, rank, kind);
     assert_same_graph(again, g);
     dh_graph_destroy(again);
 }
@@ -401,7 +414,7 @@ static void layers_become_rings(void **state)
     for (size_t i = 0; i < DH_COUNTOF(blocks); i++)
         for (int variant = 0; variant < 48; variant++) {
             const int64_t tp = variant & 1 ? 4 : 2;
-            const dh_decompose_kind kind = variant & 2 ? DH_DECOMPOSE_BOTH : DH_DECOMPOSE_FORTH;
+            const char *kind = variant & 2 ? BOTH : FORTH;
             graph_case c = {blocks[i].preset,
                             blocks[i].kind,
                             variant & 4 ? DH_MODE_TRAIN : DH_MODE_EVAL,
@@ -435,9 +448,9 @@ static void layers_become_rings(void **state)
 
 static void stays_whole(const char *text)
 {
-    for (int kind = DH_DECOMPOSE_NONE; kind <= DH_DECOMPOSE_BOTH; kind++) {
+    for (int kind = 0; kind <= 2; kind++) {
         dh_graph *g = parse(text), *before = parse(text);
-        decompose(g, 2, 0, (dh_decompose_kind)kind);
+        rewrite(g, 2, 0, kinds[kind]);
         assert_same_graph(g, before);
         dh_graph_destroy(g);
         dh_graph_destroy(before);
@@ -455,11 +468,11 @@ static void stays_whole(const char *text)
 static void what_cannot_be_cut_stays_whole(void **state)
 {
     dh_graph *g = parse(SMALL "F %1 = all_gather(%0) {group=tp}\nF %3 = linear(%1, %2)\n");
-    check_rings(g, 2, 0, DH_DECOMPOSE_FORTH, 1); /* as it stands it can be cut */
+    check_rings(g, 2, 0, FORTH, 1); /* as it stands it can be cut */
     dh_graph_destroy(g);
     g = parse(SMALL "F %1 = all_gather(%0) {group=cp}\nF %3 = linear(%1, %2)\n"
                     "F %5 = reduce_scatter(%3) {group=tp}\n");
-    check_rings(g, 2, 0, DH_DECOMPOSE_FORTH, 1);
+    check_rings(g, 2, 0, FORTH, 1);
     dh_graph_destroy(g);
     /* another group; too few rows; rows of half the ranks */
     stays_whole(SMALL "F %1 = all_gather(%0) {group=cp}\nF %3 = linear(%1, %2)\n");

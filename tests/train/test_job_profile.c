@@ -41,13 +41,14 @@ static void samples_become_medians(void **state)
     dh_ctx ctx = DH_CTX_INIT;
     dh_job *job = JOB(RUN_GPT2, "ranks=4", "parallel.tp=2");
     job->model.vocab = 65;
+    const dh_pass_list none = {.n = 0};
     dh_probe_job probe;
     dh_program *programs[4];
     dh_rank_samples ranks[4];
     int64_t *ns[4];
     dh_profile *p;
     enum { N = 5 };
-    assert_ok(&ctx, dh_probe_job_init(&ctx, job, DH_DECOMPOSE_NONE, &probe));
+    assert_ok(&ctx, dh_probe_job_init(&ctx, job, &none, &probe));
     for (int r = 0; r < 4; r++) {
         dh_session_spec spec = probe.spec;
         spec.rank = r;
