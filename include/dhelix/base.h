@@ -107,7 +107,8 @@ void dh_sleep_until_ns(int64_t deadline_ns);
 
 /* ---- files -------------------------------------------------------------------------- */
 
-/* Read-only memory map of a whole file; an empty file gives n_bytes 0, at NULL. */
+/* Read-only memory map of a whole file; an empty file gives n_bytes 0, at NULL.
+ * errors    DH_EINVAL not a regular file (a FIFO does not block); DH_EPERM; DH_EIO */
 typedef struct dh_map {
     const unsigned char *at;
     size_t n_bytes;

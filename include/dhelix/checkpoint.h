@@ -77,16 +77,32 @@ void dh_ckpt_destroy(dh_ckpt_writer *c);
 
 typedef struct dh_ckpt dh_ckpt;
 
+/* What became of a checkpoint. Damage is in what lies there; the others may be whole. */
+typedef enum dh_ckpt_condition {
+    DH_CKPT_INTACT,
+    DH_CKPT_DAMAGED,
+    DH_CKPT_NEWER,     /* written by a later version of the program */
+    DH_CKPT_FORBIDDEN, /* permission denied */
+    DH_CKPT_UNREADABLE /* a read failed */
+} dh_ckpt_condition;
+/* By the status that opening it gave. */
+dh_ckpt_condition dh_ckpt_condition_of(dh_status st);
+/* "damaged", to follow "is". */
+const char *dh_ckpt_condition_name(dh_ckpt_condition condition);
+
 /* `where`: a checkpoint folder, a run folder (its newest intact checkpoint), or
  * "latest" (that of run_dir; run_dir is otherwise unused and may be NULL). Manifest
- * and sizes are always verified, checksums when `checksums`.
+ * and sizes are always verified, checksums when `checksums`. Until it is closed, a run
+ * that goes on does not remove it (where the file system has locks).
  * out       caller closes with dh_ckpt_close
  * errors    DH_EMISSING no checkpoint; DH_EFORMAT damaged: names the file, what it is
- *           and what it should be; DH_EIO */
+ *           and what it should be; DH_EUNSUPPORTED newer; DH_EPERM; DH_EIO */
 dh_status dh_ckpt_open(dh_ctx *ctx, const char *run_dir, const char *where, bool checksums,
                        dh_ckpt **out);
 /* Newest intact checkpoint of a run, by step; damaged ones are passed over with a
- * warning each. errors: DH_EMISSING none at all, or none intact */
+ * warning each, one that may be whole and cannot be read is an error.
+ * errors    DH_EMISSING there is none at all; DH_EFORMAT none is intact; DH_EUNSUPPORTED,
+ *           DH_EPERM, DH_EIO of the one that cannot be read */
 dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, dh_ckpt **out);
 void dh_ckpt_close(dh_ckpt *c);
 

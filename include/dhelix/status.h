@@ -20,6 +20,7 @@ extern "C" {
     X(DH_EINVAL, "invalid input")                                                                  \
     X(DH_EFORMAT, "malformed file")                                                                \
     X(DH_EIO, "input/output error")                                                                \
+    X(DH_EPERM, "not permitted")                                                                   \
     X(DH_ENOMEM, "out of memory")                                                                  \
     X(DH_EMISSING, "not found")                                                                    \
     X(DH_EUNSUPPORTED, "unsupported")                                                              \
@@ -56,6 +57,9 @@ typedef struct dh_ctx {
     }
 
 void dh_ctx_reset(dh_ctx *ctx);
+
+/* Of a system call that failed: DH_EPERM (EACCES, EPERM), DH_ENOMEM, else DH_EIO. */
+dh_status dh_status_of_errno(int error);
 
 /* Record a failure and return its code. A message already recorded is kept. */
 dh_status dh_fail(dh_ctx *ctx, dh_status status, const char *fmt, ...)

@@ -13,8 +13,9 @@
 
 dh_status dh_map_open(dh_ctx *ctx, const char *path, dh_map *map)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return dh_fail(ctx, DH_EIO, "cannot open %s: %s", path, strerror(errno));
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would wait for its writer */
+    if (fd < 0)
+        return dh_fail(ctx, dh_status_of_errno(errno), "cannot open %s: %s", path, strerror(errno));
     dh_status st = DH_OK;
     struct stat info;
     if (fstat(fd, &info) != 0) {

@@ -1,6 +1,7 @@
 /* Status names and the error context. */
 #include "dhelix/status.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,12 @@ const char *dh_status_name(dh_status status)
 const char *dh_status_text(dh_status status)
 {
     return (unsigned)status < DH_N_STATUS ? statuses[status].text : "unknown status";
+}
+
+dh_status dh_status_of_errno(int error)
+{
+    if (error == EACCES || error == EPERM) return DH_EPERM;
+    return error == ENOMEM ? DH_ENOMEM : DH_EIO;
 }
 
 void dh_ctx_reset(dh_ctx *ctx)

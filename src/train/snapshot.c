@@ -235,21 +235,16 @@ static dh_status resume_from(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
  * its word for the path ("" for none). */
 static dh_status find(dh_ctx *ctx, dh_run *run, char *path, size_t cap)
 {
-    dh_str folder = DH_STR_INIT;
-    dh_str_printf(&folder, "%s/checkpoints", run->job->out_dir);
-    bool there = !folder.failed && dh_path_is_dir(folder.text);
-    dh_str_fini(&folder);
-    *path = '\0';
-    if (!there) return DH_OK;
     dh_ckpt *ckpt;
     dh_ctx probe = DH_CTX_INIT;
     dh_status st = dh_ckpt_find_latest(&probe, run->job->out_dir, true, &ckpt);
-    if (st == DH_EMISSING) {
-        /* An empty folder is a run that died before its first checkpoint. */
-        dh_log(DH_LOG_INFO, "%s; starting from the beginning", probe.message);
-        return DH_OK;
-    }
-    if (st != DH_OK) return dh_fail(ctx, st, "%s", probe.message);
+    *path = '\0';
+    if (st == DH_EMISSING) return DH_OK; /* new, or a run that died before its first checkpoint */
+    if (st != DH_OK)
+        return dh_fail(ctx, st,
+                       "%s; nothing was changed: mend that and start again, or begin anew with "
+                       "--fresh, which sets the run folder aside",
+                       probe.message);
     snprintf(path, cap, "%s", dh_ckpt_path(ckpt));
     dh_log(DH_LOG_INFO, "resuming from %s (step %lld)", path,
            (long long)dh_ckpt_get_state(ckpt)->step);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/checkpoint.h"
 #include "train/trained.h"
 
 /* TUNING: prompts are read in chunks of this many tokens; larger ones gain little,
@@ -21,16 +20,6 @@ static bool holds(const char *dir, const char *name)
     return there;
 }
 
-/* A checkpoint is verified with checksums before it is believed. */
-static dh_status find_checkpoint(dh_ctx *ctx, const char *where, dh_str *path)
-{
-    dh_ckpt *ckpt;
-    DH_TRY(dh_ckpt_open(ctx, NULL, where, true, &ckpt));
-    dh_str_printf(path, "%s", dh_ckpt_path(ckpt));
-    dh_ckpt_close(ckpt);
-    return DH_OK;
-}
-
 /* RUN of RUN/checkpoints/step-000123, NULL when out of memory or not there. */
 static char *run_of_checkpoint(const char *path)
 {
@@ -45,8 +34,10 @@ static dh_status find_weights(dh_ctx *ctx, const char *path, dh_found *found, ch
     bool checkpoint =
         dh_path_is_dir(path) && (holds(path, "checkpoints") || holds(path, "manifest.json"));
     if (checkpoint) {
-        DH_TRY(find_checkpoint(ctx, path, &found->path));
-        *run_dir = run_of_checkpoint(found->path.text);
+        /* With checksums, before it is believed. */
+        DH_TRY(dh_ckpt_open(ctx, NULL, path, true, &found->ckpt));
+        dh_str_printf(&found->path, "%s", dh_ckpt_path(found->ckpt));
+        *run_dir = found->path.failed ? NULL : run_of_checkpoint(found->path.text);
     } else {
         dh_str_printf(&found->path, "%s", path);
     }
@@ -79,6 +70,7 @@ dh_status dh_found_open(dh_ctx *ctx, const char *path, dh_found *found)
 void dh_found_close(dh_found *found)
 {
     dh_weights_close(found->weights);
+    dh_ckpt_close(found->ckpt);
     dh_str_fini(&found->path);
     dh_str_fini(&found->tokenizer);
     *found = (dh_found){0};

@@ -2,6 +2,7 @@
 #ifndef DH_TRAIN_TRAINED_H
 #define DH_TRAIN_TRAINED_H
 
+#include "dhelix/checkpoint.h"
 #include "dhelix/train.h"
 #include "dhelix/weights.h"
 
@@ -14,6 +15,7 @@
 /* Weights found under a path as dh_trained_open takes it. */
 typedef struct dh_found {
     dh_weights *weights;
+    dh_ckpt *ckpt; /* held until the end, so that a run does not remove it; NULL: none */
     dh_model model;
     dh_str path;      /* of the weights */
     dh_str tokenizer; /* for dh_tokenizer_load; empty: there is none */

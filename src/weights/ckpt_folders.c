@@ -38,16 +38,20 @@ dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size
     DH_VEC(int64_t) found = {0};
     DIR *dir = opendir(parent);
     if (!dir && errno != ENOENT)
-        return dh_fail(ctx, DH_EIO, "cannot open folder %s: %s", parent, strerror(errno));
+        return dh_fail(ctx, dh_status_of_errno(errno), "cannot open folder %s: %s", parent,
+                       strerror(errno));
     bool ok = true;
-    for (struct dirent *e; dir && ok && (e = readdir(dir));) {
+    errno = 0;
+    for (struct dirent *e; dir && ok && (e = readdir(dir)); errno = 0) {
         int64_t step;
         if (step_of_name(e->d_name, &step)) ok = dh_vec_push(&found, step);
     }
+    const int fault = ok ? errno : ENOMEM; /* readdir's, which ends as the last entry does */
     if (dir) closedir(dir);
-    if (!ok) {
+    if (fault) {
         dh_vec_fini(&found);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory listing %s", parent);
+        return dh_fail(ctx, dh_status_of_errno(fault), "cannot list %s: %s", parent,
+                       strerror(fault));
     }
     if (found.n) qsort(found.at, found.n, sizeof *found.at, newest_first);
     *steps = found.at;
@@ -115,8 +119,14 @@ static bool is_complete(const char *path)
     return complete;
 }
 
+/* What a reader holds stays until the next checkpoint. */
 static void remove_step(const char *parent, int64_t step, const char *path)
 {
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return;
+    }
     dh_str trash = DH_STR_INIT;
     dh_str_printf(&trash, "%s/.tmp-old-%06lld-%ld", parent, (long long)step, (long)getpid());
     if (!trash.failed && rename(path, trash.text) == 0)
@@ -124,6 +134,7 @@ static void remove_step(const char *parent, int64_t step, const char *path)
     else
         dh_log(DH_LOG_WARN, "cannot remove the old checkpoint %s: %s", path, strerror(errno));
     dh_str_fini(&trash);
+    if (fd >= 0) close(fd);
 }
 
 void ckpt_prune(const char *parent, int64_t step, int64_t keep)

@@ -57,8 +57,9 @@ static dh_status hash_open_file(dh_ctx *ctx, int fd, const char *path, dh_ckpt_f
 
 static dh_status measure_path(dh_ctx *ctx, const char *path, bool sync, dh_ckpt_file *file)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return dh_fail(ctx, DH_EIO, "cannot open %s: %s", path, strerror(errno));
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return dh_fail(ctx, dh_status_of_errno(errno), "cannot open %s: %s", path, strerror(errno));
     dh_status st = DH_OK;
     if (sync && fsync(fd) != 0)
         st = dh_fail(ctx, DH_EIO, "cannot sync %s: %s", path, strerror(errno));
@@ -173,30 +174,54 @@ static dh_status read_content(dh_ctx *ctx, json_t *root, ckpt_manifest *m)
     if (strcmp(hash, claimed) != 0)
         return dh_fail(ctx, DH_EFORMAT, "its content has XXH3-128 %s, should have %.40s", hash,
                        claimed);
-    if (json_unpack(content, "{s:s, s:i, s:I, s:o}", "format", &format, "version", &version, "step",
-                    &step, "files", &files) != 0 ||
-        strcmp(format, format_name) != 0 || !json_is_array(files) || step < 0)
+    if (json_unpack(content, "{s:s, s:i}", "format", &format, "version", &version) != 0 ||
+        strcmp(format, format_name) != 0)
         return dh_fail(ctx, DH_EFORMAT, "it is not a manifest of %s", format_name);
-    if (version != FORMAT_VERSION)
+    if (version > FORMAT_VERSION) /* what else it holds is not known here */
         return dh_fail(ctx, DH_EUNSUPPORTED, "its version is %d; this program reads %d", version,
                        FORMAT_VERSION);
+    if (version != FORMAT_VERSION ||
+        json_unpack(content, "{s:I, s:o}", "step", &step, "files", &files) != 0 ||
+        !json_is_array(files) || step < 0)
+        return dh_fail(ctx, DH_EFORMAT, "its version, step or list of files is malformed");
     m->step = step;
     for (size_t i = 0; i < json_array_size(files); i++)
         DH_TRY(read_file_entry(ctx, json_array_get(files, i), m));
     return DH_OK;
 }
 
+/* What a checkpoint must hold is damage where it is absent or no file; that it cannot be
+ * looked at is not. */
+static dh_status look(dh_ctx *ctx, const char *path, struct stat *info)
+{
+    if (stat(path, info) != 0) {
+        const bool absent = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+        return dh_fail(ctx, absent ? DH_EFORMAT : dh_status_of_errno(errno),
+                       "%s cannot be read (%s)", path, strerror(errno));
+    }
+    if (S_ISREG(info->st_mode)) return DH_OK;
+    return dh_fail(ctx, DH_EFORMAT, "%s is not a regular file", path);
+}
+
+static dh_status read_small(dh_ctx *ctx, const char *folder, const char *name, char **text,
+                            size_t *n_bytes)
+{
+    struct stat info;
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/%s", folder, name);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", name)
+                               : look(ctx, path.text, &info);
+    if (st == DH_OK) st = dh_file_read(ctx, path.text, TEXT_MAX_BYTES, text, n_bytes);
+    dh_str_fini(&path);
+    return st;
+}
+
 /* Small JSON file of a checkpoint; NULL on failure. */
 static json_t *load_json(dh_ctx *ctx, const char *folder, const char *name)
 {
-    dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/%s", folder, name);
-    char *text = NULL;
+    char *text;
     size_t n_bytes = 0;
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", name)
-                               : dh_file_read(ctx, path.text, TEXT_MAX_BYTES, &text, &n_bytes);
-    dh_str_fini(&path);
-    if (st != DH_OK) return NULL;
+    if (read_small(ctx, folder, name, &text, &n_bytes) != DH_OK) return NULL;
     json_error_t fault;
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &fault);
     free(text);
@@ -222,18 +247,14 @@ dh_status ckpt_manifest_read(dh_ctx *ctx, const char *folder, ckpt_manifest *m)
 
 static dh_status verify_size(dh_ctx *ctx, const char *folder, const dh_ckpt_file *want)
 {
+    struct stat info;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", folder, want->name);
-    if (path.failed) {
-        dh_str_fini(&path);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory verifying %s", folder);
-    }
-    struct stat info;
-    dh_status st = DH_OK;
-    if (stat(path.text, &info) != 0)
-        st = dh_fail(ctx, errno == ENOENT ? DH_EFORMAT : DH_EIO,
-                     "%s cannot be read (%s); the manifest lists it with %lld bytes", path.text,
-                     strerror(errno), (long long)want->n_bytes);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory verifying %s", folder)
+                               : look(ctx, path.text, &info);
+    if (st != DH_OK)
+        dh_ctx_while(ctx, "proving %s (the manifest lists it with %lld bytes)", want->name,
+                     (long long)want->n_bytes);
     else if (info.st_size != want->n_bytes)
         st = dh_fail(ctx, DH_EFORMAT, "%s has %lld bytes, should have %lld", path.text,
                      (long long)info.st_size, (long long)want->n_bytes);

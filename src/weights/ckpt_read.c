@@ -1,18 +1,80 @@
 /* Opening a checkpoint: nothing is handed out before the manifest and the files it
- * lists are proved. */
+ * lists are proved.
+ *
+ * A run removes old checkpoints while others read them. A reader holds a shared lock on the
+ * folder it reads, and ckpt_prune leaves such a folder alone; one that was gone before the
+ * lock was there is looked for again, since a newer one has taken its place. */
 #include "ckpt_impl.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct dh_ckpt {
     dh_arena *arena;
     char *folder;
+    int hold_fd; /* the folder, locked as long as this is open; -1: not held */
     ckpt_manifest manifest;
     dh_ckpt_state state;
 };
 
+/* ---- conditions ------------------------------------------------------------------------- */
+
+static const char *const condition_names[] = {[DH_CKPT_INTACT] = "intact",
+                                              [DH_CKPT_DAMAGED] = "damaged",
+                                              [DH_CKPT_NEWER] = "of a newer program",
+                                              [DH_CKPT_FORBIDDEN] = "not permitted to be read",
+                                              [DH_CKPT_UNREADABLE] = "unreadable"};
+
+dh_ckpt_condition dh_ckpt_condition_of(dh_status st)
+{
+    switch (st) {
+    case DH_OK:
+        return DH_CKPT_INTACT;
+    case DH_EUNSUPPORTED:
+        return DH_CKPT_NEWER;
+    case DH_EPERM:
+        return DH_CKPT_FORBIDDEN;
+    case DH_EIO:
+    case DH_ENOMEM:
+        return DH_CKPT_UNREADABLE;
+    default:
+        return DH_CKPT_DAMAGED;
+    }
+}
+
+const char *dh_ckpt_condition_name(dh_ckpt_condition condition)
+{
+    return condition_names[condition];
+}
+
 /* ---- one folder ----------------------------------------------------------------------- */
+
+static bool is_gone(const dh_ckpt *c)
+{
+    struct stat held, now;
+    if (stat(c->folder, &now) != 0) return errno == ENOENT;
+    return c->hold_fd >= 0 && fstat(c->hold_fd, &held) == 0 &&
+           (held.st_ino != now.st_ino || held.st_dev != now.st_dev);
+}
+
+/* Where the folder may be searched but not listed, and where there are no locks, reading
+ * goes on without. */
+static dh_status hold(dh_ctx *ctx, dh_ckpt *c)
+{
+    c->hold_fd = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (c->hold_fd < 0 && errno == ENOTDIR)
+        return dh_fail(ctx, DH_EFORMAT, "%s is not a folder", c->folder);
+    const bool leaving =
+        c->hold_fd >= 0 && flock(c->hold_fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (leaving || is_gone(c))
+        return dh_fail(ctx, DH_EMISSING, "%s was removed meanwhile", c->folder);
+    return DH_OK;
+}
 
 static dh_status load(dh_ctx *ctx, dh_ckpt *c, bool checksums)
 {
@@ -27,6 +89,16 @@ static dh_status load(dh_ctx *ctx, dh_ckpt *c, bool checksums)
     return DH_OK;
 }
 
+static dh_status hold_and_load(dh_ctx *ctx, dh_ckpt *c, bool checksums)
+{
+    dh_ctx attempt = DH_CTX_INIT;
+    DH_TRY(hold(ctx, c));
+    dh_status st = load(&attempt, c, checksums);
+    if (st == DH_OK) return DH_OK;
+    if (is_gone(c)) return dh_fail(ctx, DH_EMISSING, "%s was removed while it was read", c->folder);
+    return dh_fail(ctx, st, "%s", attempt.message);
+}
+
 static dh_status open_folder(dh_ctx *ctx, const char *folder, bool checksums, dh_ckpt **out)
 {
     dh_arena *arena = dh_arena_create();
@@ -37,7 +109,8 @@ static dh_status open_folder(dh_ctx *ctx, const char *folder, bool checksums, dh
         return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", folder);
     }
     c->arena = arena;
-    if (load(ctx, c, checksums) != DH_OK) {
+    c->hold_fd = -1;
+    if (hold_and_load(ctx, c, checksums) != DH_OK) {
         dh_ckpt_close(c);
         return dh_ctx_while(ctx, "opening the checkpoint %s", folder);
     }
@@ -48,6 +121,7 @@ static dh_status open_folder(dh_ctx *ctx, const char *folder, bool checksums, dh
 void dh_ckpt_close(dh_ckpt *c)
 {
     if (!c) return;
+    if (c->hold_fd >= 0) close(c->hold_fd);
     ckpt_manifest_fini(&c->manifest);
     dh_arena_destroy(c->arena);
 }
@@ -65,23 +139,45 @@ static dh_status open_step(dh_ctx *ctx, const char *parent, int64_t step, bool c
     return st;
 }
 
-static dh_status find_latest(dh_ctx *ctx, const char *parent, bool checksums, dh_ckpt **out)
+/* From the newest on, damage is passed over. What may be whole, and only cannot be read now
+ * or here, is not: an older one in its place would undo the steps between. */
+static dh_status open_newest(dh_ctx *ctx, const char *parent, const int64_t *steps, size_t n,
+                             bool checksums, dh_ckpt **out)
 {
-    int64_t *steps = NULL;
-    size_t n = 0;
-    DH_TRY(ckpt_list_steps(ctx, parent, &steps, &n));
-    dh_status st = DH_EMISSING;
+    dh_ctx newest = DH_CTX_INIT;
     for (size_t i = 0; i < n; i++) {
         dh_ctx attempt = DH_CTX_INIT;
-        st = open_step(&attempt, parent, steps[i], checksums, out);
-        if (st == DH_OK || st == DH_ENOMEM) break;
+        dh_status st = open_step(&attempt, parent, steps[i], checksums, out);
+        if (st == DH_OK) return DH_OK;
+        if (st == DH_EMISSING) return dh_fail(ctx, st, "%s", attempt.message);
+        const dh_ckpt_condition condition = dh_ckpt_condition_of(st);
+        if (condition != DH_CKPT_DAMAGED)
+            return dh_fail(ctx, st, "the checkpoint of step %lld is %s: %s", (long long)steps[i],
+                           dh_ckpt_condition_name(condition), attempt.message);
         dh_log(DH_LOG_WARN, "damaged checkpoint passed over: %s", attempt.message);
+        if (i == 0) newest = attempt;
     }
-    free(steps);
-    if (st == DH_OK) return DH_OK;
-    if (st == DH_ENOMEM) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", parent);
-    if (n == 0) return dh_fail(ctx, DH_EMISSING, "%s holds no checkpoint", parent);
-    return dh_fail(ctx, DH_EMISSING, "%s: none of its %zu checkpoints is intact", parent, n);
+    return dh_fail(ctx, DH_EFORMAT, "%s: none of its %zu checkpoints is intact; the newest: %s",
+                   parent, n, newest.message);
+}
+
+enum { MAX_ATTEMPTS = 1000, PAUSE_NS = 1000000 }; /* a second of removals, one after the other */
+
+static dh_status find_latest(dh_ctx *ctx, const char *parent, bool checksums, dh_ckpt **out)
+{
+    for (int attempts = 1;; attempts++) {
+        dh_ctx attempt = DH_CTX_INIT;
+        int64_t *steps = NULL;
+        size_t n = 0;
+        DH_TRY(ckpt_list_steps(ctx, parent, &steps, &n));
+        if (n == 0) return dh_fail(ctx, DH_EMISSING, "%s holds no checkpoint", parent);
+        dh_status st = open_newest(&attempt, parent, steps, n, checksums, out);
+        free(steps);
+        if (st == DH_OK) return DH_OK;
+        if (st != DH_EMISSING || attempts == MAX_ATTEMPTS)
+            return dh_fail(ctx, st == DH_EMISSING ? DH_EIO : st, "%s", attempt.message);
+        dh_sleep_until_ns(dh_now_ns() + PAUSE_NS);
+    }
 }
 
 dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, dh_ckpt **out)

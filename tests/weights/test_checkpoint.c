@@ -265,7 +265,7 @@ static void damage_is_found(void **state)
         assert_int_equal(truncate(path, 3), 0);
     }
     dh_ckpt *c;
-    assert_fails(&ctx, dh_ckpt_find_latest(&ctx, run, true, &c), DH_EMISSING,
+    assert_fails(&ctx, dh_ckpt_find_latest(&ctx, run, true, &c), DH_EFORMAT,
                  "none of its 2 checkpoints is intact");
     dh_log_set_level(DH_LOG_INFO);
     assert_ok(&ctx, dh_dir_remove(&ctx, run));
@@ -543,7 +543,7 @@ static void ranks_write_together(void **state)
     dh_ckpt_close(opened);
     snprintf(path, sizeof path, "%s/checkpoints/step-000001/rank-2.safetensors", run);
     assert_int_equal(truncate(path, 50), 0);
-    assert_fails(&ctx, dh_ckpt_open(&ctx, run, "latest", true, &opened), DH_EMISSING, "intact");
+    assert_fails(&ctx, dh_ckpt_open(&ctx, run, "latest", true, &opened), DH_EFORMAT, "intact");
     close(pipes[0]);
     close(pipes[1]);
     assert_ok(&ctx, dh_dir_remove(&ctx, run));
