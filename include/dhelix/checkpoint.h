@@ -70,6 +70,9 @@ dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state 
  * ones until `keep` are left; never this one. keep < 1 keeps all. Trouble in
  * removing old ones is only logged. */
 dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep);
+/* RUN/checkpoints/step-N becomes suspect-N, which nobody takes for a checkpoint, where there is an
+ * older one; else nothing happens. errors: DH_EIO, DH_ENOMEM */
+dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step);
 /* Frees; removes the temporary folder if there was no commit. */
 void dh_ckpt_destroy(dh_ckpt_writer *c);
 

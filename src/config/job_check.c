@@ -217,6 +217,9 @@ static dh_status check_experts(dh_ctx *ctx, const dh_job *job)
 
 static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
 {
+    if (job->spike_action == DH_SPIKE_BACK && job->checkpoint_every == 0)
+        return dh_fail(ctx, DH_EINVAL,
+                       "spike.action=back has no checkpoints to go back to: give checkpoint.every");
     if (job->min_lr > job->lr)
         return dh_fail(ctx, DH_EINVAL, "optimizer.min_lr %g is above optimizer.lr %g", job->min_lr,
                        job->lr);

@@ -13,6 +13,7 @@ static const char *const recompute_names[] = {"none", "selective", "full", NULL}
 static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
+static const char *const spike_names[] = {"off", "stop", "back", NULL};
 static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
@@ -23,6 +24,7 @@ _Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOM
 _Static_assert(DH_LR_COSINE == 0 && DH_LR_LINEAR == 1 && DH_LR_CONSTANT == 2, "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
+_Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "order");
 _Static_assert(DH_MOE_DROPLESS == 0 && DH_MOE_CAPACITY == 1, "order");
 _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2, "order");
 
@@ -183,6 +185,13 @@ static const dh_setting settings[] = {
 
     INT("checkpoint.every", checkpoint_every, "0", 0, MANY, .unit = "steps", .zero = "only at the end", .help = "save weights and optimizer state"),
     INT("checkpoint.keep", checkpoint_keep, "2", 0, MANY, .zero = "all", .help = "newest checkpoints kept"),
+
+    ENUM("spike.action", spike_action, "off", spike_names,
+         .help = "when loss or gradient norm leaves the band of recent steps: nothing, stop before it is saved, or go back to the last good checkpoint and leave out the data since"),
+    INT("spike.window", spike_window, "32", 4, DH_SPIKE_MAX_WINDOW, .unit = "steps", .help = "recent steps that make the band"),
+    FLOAT("spike.deviations", spike_deviations, "8", 0.1, 1e6,
+          .help = "the band ends so many mean deviations above the median of those steps"),
+    INT("spike.most", spike_most, "10", 0, MANY, .help = "times a run goes back before it stops"),
 
     INT("parallel.dp", dp, "auto", 0, DEGREE_MAX, .automatic = "ranks/(tp*pp*cp)", .help = "data parallel"),
     INT("parallel.tp", tp, "1", 1, DEGREE_MAX, .help = "tensor parallel"),

@@ -9,6 +9,7 @@
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/rank.h"
+#include "train/spikes.h"
 
 typedef struct dh_run {
     dh_job *job;
@@ -27,7 +28,9 @@ typedef struct dh_run {
     dh_session *session;
     dh_metrics metrics;
     dh_progress progress;
-    int64_t step;    /* optimizer steps done */
+    int64_t step;     /* optimizer steps done */
+    int64_t left_out; /* samples that the run went back behind and does not use again */
+    dh_spikes spikes;
     int64_t n_micro; /* micro-batches a step on this rank */
     int n_threads;
     double gemm_peak;          /* FLOP/s of all ranks; 0: not measured; on rank 0 */
@@ -54,6 +57,13 @@ dh_status dh_run_save(dh_ctx *ctx, dh_run *run);
 /* Continues from the newest intact checkpoint of the run folder; *resumed says if
  * there was one. A checkpoint of another model or data order is refused. */
 dh_status dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed);
+
+/* ---- spikes.c: steps outside the band of those before them ------------------------------------
+ */
+/* After a step, before it counts: whether loss and gradient norm stay in their band. A step that
+ * leaves it ends the run with DH_EDIVERGED, or the run is where its last good checkpoint was.
+ * Every rank calls. */
+dh_status dh_run_judge_step(dh_ctx *ctx, dh_run *run, bool *went_back);
 
 /* ---- times.c: what computation and communication took ---------------------------------------- */
 /* After a step: reads its times; writes the trace of the step that job.trace_step names.

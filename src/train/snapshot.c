@@ -21,7 +21,8 @@ typedef struct section {
 static const section sections[] = {{"model.safetensors", "", DH_BUF_MASTER},
                                    {"optimizer.safetensors", "exp_avg.", DH_BUF_ADAM_M},
                                    {"optimizer.safetensors", "exp_avg_sq.", DH_BUF_ADAM_V}};
-enum { NAME_MAX_BYTES = 128 };
+static const char SPIKES[] = "spikes.json"; /* the bands of recent losses, where they are watched */
+enum { NAME_MAX_BYTES = 128, MAX_SPIKES_BYTES = 1 << 20 };
 
 /* ---- what must not change on resuming ------------------------------------------------------- */
 
@@ -140,11 +141,21 @@ static dh_status save_config(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckp
     return st;
 }
 
+static dh_status save_spikes(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
+{
+    char *text;
+    DH_TRY(dh_spikes_print(ctx, &run->spikes, run->job->spike_window, &text));
+    dh_status st = dh_ckpt_put_file(ctx, ckpt, SPIKES, text, strlen(text));
+    free(text);
+    return st;
+}
+
 static dh_status commit(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
 {
     DH_TRY(save_config(ctx, run, ckpt));
+    if (run->job->spike_action != DH_SPIKE_OFF) DH_TRY(save_spikes(ctx, run, ckpt));
     dh_ckpt_state state = {.step = run->step,
-                           .next_sample = run->step * run->job->global_batch,
+                           .next_sample = run->left_out + run->step * run->job->global_batch,
                            .seed = run->job->seed,
                            .version = DH_VERSION};
     fingerprint(run, state.job_fingerprint);
@@ -221,12 +232,32 @@ static dh_status check_same_job(dh_ctx *ctx, const dh_run *run, const dh_ckpt *c
                    dh_ckpt_path(ckpt), what);
 }
 
+static dh_status load_spikes(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
+{
+    run->spikes = (dh_spikes){.n_back = 0};
+    if (!dh_ckpt_has_file(ckpt, SPIKES)) return DH_OK;
+    char *text;
+    size_t n_bytes;
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/%s", dh_ckpt_path(ckpt), SPIKES);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", SPIKES)
+                               : dh_file_read(ctx, path.text, MAX_SPIKES_BYTES, &text, &n_bytes);
+    if (st == DH_OK) {
+        st = dh_spikes_parse(ctx, text, n_bytes, run->job->spike_window, &run->spikes);
+        free(text);
+    }
+    dh_str_fini(&path);
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading %s", SPIKES);
+}
+
 static dh_status resume_from(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
 {
     DH_TRY(check_same_job(ctx, run, ckpt));
     for (size_t s = 0; s < DH_COUNTOF(sections); s++)
         DH_TRY(load_section(ctx, run, dh_ckpt_path(ckpt), &sections[s]));
+    DH_TRY(load_spikes(ctx, run, ckpt));
     run->step = dh_ckpt_get_state(ckpt)->step;
+    run->left_out = dh_ckpt_get_state(ckpt)->next_sample - run->step * run->job->global_batch;
     snprintf(run->checkpoint, sizeof run->checkpoint, "%s", dh_ckpt_path(ckpt));
     return DH_OK;
 }

@@ -211,7 +211,8 @@ static dh_step step_of(const dh_run *run)
     const dh_job *job = run->job;
     const int64_t dp_rank = dh_mesh_coord(&run->mesh, run->ranks.rank).dp;
     return (dh_step){.step = run->step,
-                     .first_sample = run->step * job->global_batch + dp_rank * job->micro_batch,
+                     .first_sample =
+                         run->left_out + run->step * job->global_batch + dp_rank * job->micro_batch,
                      .sample_stride = job->dp * job->micro_batch,
                      .seed = job->seed,
                      .lr = dh_job_lr(job, run->step),
@@ -299,7 +300,7 @@ static dh_status share_step(dh_ctx *ctx, dh_run *run)
     return dh_session_grad_norm(ctx, run->session, &run->grad_norm);
 }
 
-static dh_status train_step(dh_ctx *ctx, dh_run *run)
+static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
 {
     const dh_job *job = run->job;
     dh_step step = step_of(run);
@@ -307,6 +308,8 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run)
     DH_TRY(run->session->spec.backend->exec_run(ctx, run->session->train_exec, &step));
     DH_TRY(share_step(ctx, run));
     double seconds = (double)(dh_now_ns() - start) * 1e-9;
+    DH_TRY(dh_run_judge_step(ctx, run, went_back));
+    if (*went_back) return DH_OK;
     if (!isfinite(run->loss) || !isfinite(run->grad_norm)) return diagnose(ctx, run, &step);
     run->step++;
     if (run->n_measured > 0) add_operator_times(run); /* the first step warms caches up */
@@ -350,6 +353,9 @@ static dh_status validate(dh_ctx *ctx, dh_run *run)
     }
     DH_TRY(dh_ranks_sum(ctx, &run->ranks, sums, 2));
     run->val_loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
+    if (!isfinite(run->val_loss))
+        return dh_fail(ctx, DH_EDIVERGED, "the validation loss after step %lld is %g",
+                       (long long)run->step, run->val_loss);
     if (run->ranks.rank != 0) return DH_OK;
     dh_progress_note(&run->progress, "step %lld  validation loss %.4f over %lld sequences",
                      (long long)run->step, run->val_loss,
@@ -371,7 +377,12 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
     dh_progress_start(&run->progress, run->step, job->steps, job->log_every,
                       run->options->quiet || run->ranks.rank != 0);
     while (run->step < job->steps && !run->stopping) {
-        DH_TRY(train_step(ctx, run));
+        bool went_back;
+        DH_TRY(train_step(ctx, run, &went_back));
+        if (went_back) {
+            saved = run->step;
+            continue;
+        }
         if (run->session->eval && due(run->step, job->eval_every, job->steps))
             DH_TRY(validate(ctx, run));
         if (due(run->step, job->checkpoint_every, job->steps)) {

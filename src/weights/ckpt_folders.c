@@ -166,3 +166,35 @@ void ckpt_prune(const char *parent, int64_t step, int64_t keep)
     }
     free(steps);
 }
+
+/* ---- suspects ------------------------------------------------------------------------------- */
+
+static dh_status rename_to_suspect(dh_ctx *ctx, const char *parent, int64_t step)
+{
+    dh_str from = DH_STR_INIT, to = DH_STR_INIT;
+    dh_str_printf(&from, "%s/step-%06lld", parent, (long long)step);
+    dh_str_printf(&to, "%s/suspect-%06lld", parent, (long long)step);
+    dh_status st = from.failed || to.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : DH_OK;
+    if (st == DH_OK) st = dh_dir_remove(ctx, to.text); /* of an earlier time */
+    if (st == DH_OK && rename(from.text, to.text) != 0)
+        st =
+            dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from.text, to.text, strerror(errno));
+    if (st == DH_OK) st = dh_dir_sync(ctx, parent);
+    dh_str_fini(&from);
+    dh_str_fini(&to);
+    return st;
+}
+
+dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step)
+{
+    int64_t *steps = NULL;
+    size_t n = 0;
+    dh_str parent = DH_STR_INIT;
+    dh_str_printf(&parent, "%s/checkpoints", run_dir);
+    dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
+                                 : ckpt_list_steps(ctx, parent.text, &steps, &n);
+    if (st == DH_OK && n > 1 && steps[0] == step) st = rename_to_suspect(ctx, parent.text, step);
+    free(steps);
+    dh_str_fini(&parent);
+    return st;
+}
