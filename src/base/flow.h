@@ -55,7 +55,7 @@ static inline void dh_flow_pass(dh_flow *f, double ns)
     f->left_ns -= ns * f->speed;
 }
 
-/* All flows go on to the next end; what ends has nothing left.
+/* All flows go on to the next end; those that end are done.
  * in        n > 0, one that progresses (dh_flows_settle)
  * returns   the time that takes */
 static inline double dh_flows_step(dh_flow *flows, size_t n)
@@ -67,10 +67,8 @@ static inline double dh_flows_step(dh_flow *flows, size_t n)
         if (needs < span) first = i;
         span = DH_MIN(span, needs);
     }
-    for (size_t i = 0; i < n; i++) {
-        dh_flow_pass(&flows[i], span);
-        if (i == first || dh_flow_is_done(&flows[i])) flows[i].left_ns = 0;
-    }
+    for (size_t i = 0; i < n; i++) dh_flow_pass(&flows[i], span);
+    flows[first].left_ns = 0; /* however coarse the clock is by now */
     return span;
 }
 

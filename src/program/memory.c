@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/live.h"
 #include "program/emit.h"
 #include "program/replay.h"
 #include "program/space.h"
@@ -242,22 +243,22 @@ static bool place(planner *m)
 static bool bound(planner *m)
 {
     dh_program *p = m->program;
-    int64_t *change = calloc(p->instrs.n + 2, sizeof *change);
-    if (!change) return false;
+    const size_t n = p->instrs.n + 1;
+    dh_live_point *changes = calloc(n, sizeof *changes);
+    if (!changes) return false;
+    for (size_t i = 0; i < n; i++) changes[i].at = (int64_t)i;
     for (size_t i = 0; i < m->n_order; i++) {
         const life *l = &m->lives[m->order[i]];
         uint32_t last = 0;
         for (int s = 0; s < DH_N_STREAM; s++) last = DH_MAX(last, l->last.at[s]);
-        change[l->first] += (int64_t)l->n_bytes;
-        change[DH_MIN(last, (uint32_t)p->instrs.n)] -= (int64_t)l->n_bytes;
+        const int kind =
+            p->buffers.at[l->buffer].kind == DH_BUF_WORK ? DH_LIVE_SCRATCH : DH_LIVE_ACTIVATIONS;
+        changes[l->first].bytes[kind] += (int64_t)l->n_bytes;
+        changes[DH_MIN(last, (uint32_t)p->instrs.n)].bytes[kind] -= (int64_t)l->n_bytes;
     }
-    int64_t live = 0, most = 0;
-    for (size_t i = 0; i <= p->instrs.n; i++) {
-        live += change[i];
-        most = DH_MAX(most, live);
-    }
-    p->live_bytes = p->persistent_bytes + (uint64_t)most;
-    free(change);
+    const dh_live_point *most = dh_live_highest(changes, dh_live_sum(changes, n));
+    p->live_bytes = p->persistent_bytes + (most ? (uint64_t)dh_live_total(most) : 0);
+    free(changes);
     return true;
 }
 

@@ -6,12 +6,8 @@
  * curve. */
 #include <stdlib.h>
 
+#include "base/live.h"
 #include "dhelix/timeline.h"
-
-typedef struct change {
-    int64_t at_ns;
-    int64_t bytes[2]; /* activations, scratch */
-} change;
 
 static uint32_t storage_of(const dh_program *p, uint32_t buffer)
 {
@@ -41,43 +37,30 @@ static void find_lives(const dh_program *p, const dh_span *spans, dh_span *lives
     }
 }
 
-static size_t find_changes(const dh_program *p, const dh_span *lives, change *changes)
+static size_t find_changes(const dh_program *p, const dh_span *lives, dh_live_point *changes)
 {
     size_t n = 0;
     for (size_t b = 0; b < p->buffers.n; b++) {
         const dh_buffer *buffer = &p->buffers.at[b];
         if (dh_buffer_is_persistent(buffer->kind) || lives[b].start_ns >= lives[b].end_ns) continue;
-        const int kind = buffer->kind == DH_BUF_WORK;
-        changes[n] = (change){.at_ns = lives[b].start_ns};
+        const int kind = buffer->kind == DH_BUF_WORK ? DH_LIVE_SCRATCH : DH_LIVE_ACTIVATIONS;
+        changes[n] = (dh_live_point){.at = lives[b].start_ns};
         changes[n++].bytes[kind] = (int64_t)buffer->n_bytes;
-        changes[n] = (change){.at_ns = lives[b].end_ns};
+        changes[n] = (dh_live_point){.at = lives[b].end_ns};
         changes[n++].bytes[kind] = -(int64_t)buffer->n_bytes;
     }
     return n;
 }
 
-static int by_time(const void *x, const void *y)
+static size_t make_curve(dh_live_point *changes, size_t n_changes, dh_memory_point *curve)
 {
-    const int64_t a = ((const change *)x)->at_ns, b = ((const change *)y)->at_ns;
-    return a < b ? -1 : a > b;
-}
-
-/* Changes of one moment make one point; points that change nothing are left out. */
-static size_t sum_up(const change *changes, size_t n, dh_memory_point *points)
-{
-    size_t n_points = 0;
-    dh_memory_point now = {0};
-    for (size_t i = 0; i < n; i++) {
-        now.at_ns = changes[i].at_ns;
-        now.activation_bytes += changes[i].bytes[0];
-        now.scratch_bytes += changes[i].bytes[1];
-        if (i + 1 < n && changes[i + 1].at_ns == now.at_ns) continue;
-        const dh_memory_point *last = n_points ? &points[n_points - 1] : NULL;
-        if (!last || last->activation_bytes != now.activation_bytes ||
-            last->scratch_bytes != now.scratch_bytes)
-            points[n_points++] = now;
-    }
-    return n_points;
+    dh_live_sort(changes, n_changes);
+    const size_t n = dh_live_sum(changes, n_changes);
+    for (size_t i = 0; i < n; i++)
+        curve[i] = (dh_memory_point){.at_ns = changes[i].at,
+                                     .activation_bytes = changes[i].bytes[DH_LIVE_ACTIVATIONS],
+                                     .scratch_bytes = changes[i].bytes[DH_LIVE_SCRATCH]};
+    return n;
 }
 
 dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
@@ -85,14 +68,12 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
 {
     const size_t n_buffers = program->buffers.n;
     dh_span *lives = calloc(n_buffers + 1, sizeof *lives);
-    change *changes = calloc(2 * n_buffers + 1, sizeof *changes);
+    dh_live_point *changes = calloc(2 * n_buffers + 1, sizeof *changes);
     dh_memory_point *curve = calloc(2 * n_buffers + 1, sizeof *curve);
     const bool ok = lives && changes && curve;
     if (ok) {
         find_lives(program, spans, lives);
-        const size_t n_changes = find_changes(program, lives, changes);
-        qsort(changes, n_changes, sizeof *changes, by_time);
-        *n = sum_up(changes, n_changes, curve);
+        *n = make_curve(changes, find_changes(program, lives, changes), curve);
         *points = curve;
     } else {
         free(curve);

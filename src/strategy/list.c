@@ -56,7 +56,7 @@ static void set_reserve(scheduler *s)
     for (uint32_t i = n; i-- > 0;) s->reserve[i] = most = DH_MAX(most, s->reserve[i]);
     slot_memory_reset(m);
     for (uint32_t i = 0; i < n; i++) {
-        s->reserve[i] -= m->n_bytes;
+        s->reserve[i] -= slot_memory_now(m);
         slot_memory_issue(m, n0 + i);
     }
 }

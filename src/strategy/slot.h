@@ -2,6 +2,7 @@
 #ifndef DH_STRATEGY_SLOT_H
 #define DH_STRATEGY_SLOT_H
 
+#include "base/live.h"
 #include "dhelix/strategy.h"
 
 /* Operators of both strands numbered through: those of strand 0 first. */
@@ -55,14 +56,14 @@ dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_optio
 /* Memory of the strands' tensors while operators are issued one after another. */
 typedef struct slot_memory {
     const dh_slot *slot;
-    uint32_t *left[2]; /* [n_tensors] uses still to come, by strand */
-    bool *held[2];     /* [n_tensors] takes memory */
-    uint64_t n_bytes;  /* held now */
+    dh_live_storage *storages[2]; /* [n_tensors], by strand */
+    dh_live live[2];
 } slot_memory;
 bool slot_memory_init(slot_memory *m, const dh_slot *slot); /* false: out of memory */
 void slot_memory_fini(slot_memory *m);
 void slot_memory_reset(slot_memory *m);
-/* Bytes held while the node runs; and after it. */
+/* Bytes held now; and while the node runs. */
+uint64_t slot_memory_now(const slot_memory *m);
 uint64_t slot_memory_with(const slot_memory *m, uint32_t node);
 void slot_memory_issue(slot_memory *m, uint32_t node);
 /* Most that an order may hold. */

@@ -2,7 +2,6 @@
  * an operator works with while it runs. What a strand keeps for a later slot, or takes over from
  * one before, counts throughout. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "strategy/slot.h"
 
@@ -11,25 +10,12 @@ static int strand_of(const dh_slot *slot, uint32_t node)
     return node >= slot->strand[0].n;
 }
 
-/* Bytes that the node's own tensors add. */
-static uint64_t added(const slot_memory *m, uint32_t node)
-{
-    const int s = strand_of(m->slot, node);
-    const dh_slot_op *op = slot_node(m->slot, node);
-    uint64_t n = 0;
-    for (uint32_t k = 0; k < op->n_uses; k++)
-        if (!m->held[s][op->uses[k]]) n += m->slot->strand[s].tensors[op->uses[k]].n_bytes;
-    return n;
-}
-
 bool slot_memory_init(slot_memory *m, const dh_slot *slot)
 {
     *m = (slot_memory){.slot = slot};
     for (int s = 0; s < 2; s++) {
-        const size_t n = (size_t)slot->strand[s].n_tensors + 1;
-        m->left[s] = calloc(n, sizeof *m->left[s]);
-        m->held[s] = calloc(n, sizeof *m->held[s]);
-        if (!m->left[s] || !m->held[s]) return false;
+        m->storages[s] = calloc((size_t)slot->strand[s].n_tensors + 1, sizeof *m->storages[s]);
+        if (!m->storages[s]) return false;
     }
     slot_memory_reset(m);
     return true;
@@ -37,44 +23,41 @@ bool slot_memory_init(slot_memory *m, const dh_slot *slot)
 
 void slot_memory_fini(slot_memory *m)
 {
-    for (int s = 0; s < 2; s++) {
-        free(m->left[s]);
-        free(m->held[s]);
-    }
+    for (int s = 0; s < 2; s++) free(m->storages[s]);
 }
 
 void slot_memory_reset(slot_memory *m)
 {
-    m->n_bytes = 0;
     for (int s = 0; s < 2; s++) {
         const dh_slot_strand *strand = &m->slot->strand[s];
-        for (uint32_t i = 0; i < strand->n_tensors; i++) {
-            m->left[s][i] = 0;
-            m->held[s][i] = strand->tensors[i].before;
-            if (m->held[s][i]) m->n_bytes += strand->tensors[i].n_bytes;
-        }
+        dh_live_storage *at = m->storages[s];
+        for (uint32_t i = 0; i < strand->n_tensors; i++)
+            at[i] = (dh_live_storage){.n_bytes = strand->tensors[i].n_bytes,
+                                      .alive = strand->tensors[i].before,
+                                      .outlasts = strand->tensors[i].beyond};
         for (uint32_t i = 0; i < strand->n; i++)
             for (uint32_t k = 0; k < strand->ops[i].n_uses; k++)
-                m->left[s][strand->ops[i].uses[k]]++;
+                at[strand->ops[i].uses[k]].n_uses++;
+        dh_live_begin(&m->live[s], at, strand->n_tensors);
     }
+}
+
+uint64_t slot_memory_now(const slot_memory *m)
+{
+    return m->live[0].n_bytes + m->live[1].n_bytes;
 }
 
 uint64_t slot_memory_with(const slot_memory *m, uint32_t node)
 {
-    return m->n_bytes + added(m, node) + slot_node(m->slot, node)->work_bytes;
+    const int s = strand_of(m->slot, node);
+    const dh_slot_op *op = slot_node(m->slot, node);
+    return m->live[!s].n_bytes + dh_live_with(&m->live[s], op->uses, op->n_uses) + op->work_bytes;
 }
 
 void slot_memory_issue(slot_memory *m, uint32_t node)
 {
-    const int s = strand_of(m->slot, node);
     const dh_slot_op *op = slot_node(m->slot, node);
-    m->n_bytes += added(m, node);
-    for (uint32_t k = 0; k < op->n_uses; k++) {
-        const uint32_t i = op->uses[k];
-        const dh_slot_tensor *t = &m->slot->strand[s].tensors[i];
-        m->held[s][i] = --m->left[s][i] > 0 || t->beyond;
-        if (!m->held[s][i]) m->n_bytes -= t->n_bytes;
-    }
+    dh_live_use(&m->live[strand_of(m->slot, node)], op->uses, op->n_uses);
 }
 
 /* UINT64_MAX: out of memory, which no order is worth failing for. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/live.h"
 #include "program/build.h"
 #include "tune/tuner.h"
 
@@ -24,8 +25,7 @@ typedef struct lives {
     const dh_graph *graph;
     const dh_backend_info *backend; /* whose kernels need scratch; NULL */
     unsigned *used_by;              /* by tensor with storage: phases that touch it */
-    unsigned char *alive;
-    uint32_t *last; /* by tensor: last operator that touches it in the phases at hand */
+    dh_live_storage *storages;      /* by tensor */
 } lives;
 
 static uint32_t storage_of(const dh_graph *g, uint32_t tensor)
@@ -40,9 +40,9 @@ static bool is_transient(const dh_graph *g, uint32_t tensor)
     return kind == DH_TENSOR_ACT || kind == DH_TENSOR_INPUT;
 }
 
-static double bytes_of(const lives *l, uint32_t tensor)
+static uint64_t bytes_of(const lives *l, uint32_t tensor)
 {
-    return (double)dh_tensor_bytes(&l->graph->tensors.at[tensor]);
+    return (uint64_t)dh_tensor_bytes(&l->graph->tensors.at[tensor]);
 }
 
 /* Operand k of an operator, outputs after inputs; DH_NONE where it takes no transient memory. */
@@ -84,68 +84,81 @@ static bool was_there(const lives *l, uint32_t tensor, unsigned earlier, unsigne
     return (l->used_by[tensor] & earlier) != 0;
 }
 
-static double begin_phases(lives *l, unsigned now, unsigned earlier, unsigned later)
+/* Storage that the operator uses, each once. */
+static size_t uses_of(const dh_graph *g, const dh_op *op, uint32_t uses[2 * DH_MAX_OPERANDS])
 {
-    const dh_graph *g = l->graph;
-    double live = 0;
-    for (uint32_t i = 0; i < g->ops.n; i++)
-        for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
-            const uint32_t t = operand(g, &g->ops.at[i], k);
-            if (t != DH_NONE && (phase_bit(&g->ops.at[i]) & now)) l->last[t] = i;
-        }
-    for (uint32_t t = 0; t < g->tensors.n; t++) {
-        const bool wanted = (l->used_by[t] & now) || outlasts(l, t, later);
-        l->alive[t] = g->tensors.at[t].base == DH_NONE && is_transient(g, t) &&
-                      was_there(l, t, earlier, now) && wanted;
-        if (l->alive[t]) live += bytes_of(l, t);
+    size_t n = 0;
+    for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
+        const uint32_t t = operand(g, op, k);
+        size_t i = 0;
+        while (i < n && uses[i] != t) i++;
+        if (t != DH_NONE && i == n) uses[n++] = t;
     }
-    return live;
+    return n;
 }
 
-/* The input that dies in an operator and whose storage its first output takes over. */
-static uint32_t overlaid(const lives *l, uint32_t i, unsigned later)
-{
-    const dh_op *op = &l->graph->ops.at[i];
-    const int k = dh_op_info_of(op->type)->inplace;
-    const uint32_t in = k < 0 ? DH_NONE : op->in[k], out = op->out[0];
-    if (in == DH_NONE || out == DH_NONE || !is_transient(l->graph, in)) return DH_NONE;
-    const dh_tensor *a = &l->graph->tensors.at[in], *b = &l->graph->tensors.at[out];
-    const bool whole = a->base == DH_NONE && b->base == DH_NONE;
-    if (!whole || !is_transient(l->graph, out) || dh_tensor_bytes(a) != dh_tensor_bytes(b))
-        return DH_NONE;
-    return l->last[in] == i && !outlasts(l, in, later) && !l->alive[out] ? in : DH_NONE;
-}
-
-/* Most bytes alive while the operators of the phases `now` run; *left: those after them that
- * are not the next block's. */
-static double run_phases(lives *l, unsigned now, unsigned earlier, unsigned later)
+/* What the operators of `now` only read, and was not there before, is not this block's. */
+static void count_uses(lives *l, unsigned now)
 {
     const dh_graph *g = l->graph;
-    double live = begin_phases(l, now, earlier, later), most = live;
+    uint32_t uses[2 * DH_MAX_OPERANDS];
     for (uint32_t i = 0; i < g->ops.n; i++) {
         const dh_op *op = &g->ops.at[i];
         if (!(phase_bit(op) & now)) continue;
-        const uint32_t over = overlaid(l, i, later);
-        if (over != DH_NONE) {
-            live -= bytes_of(l, over);
-            l->alive[over] = 0;
-        }
+        const size_t n = uses_of(g, op, uses);
+        for (size_t k = 0; k < n; k++) l->storages[uses[k]].n_uses++;
         for (int k = DH_MAX_OPERANDS; k < 2 * DH_MAX_OPERANDS; k++) {
             const uint32_t t = operand(g, op, k);
-            if (t == DH_NONE || l->alive[t]) continue;
-            l->alive[t] = 1;
-            live += bytes_of(l, t);
-        }
-        const size_t work = l->backend ? l->backend->workspace_bytes(g, op) : 0;
-        most = DH_MAX(most, live + (double)work);
-        for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
-            const uint32_t t = operand(g, op, k);
-            if (t == DH_NONE || !l->alive[t] || l->last[t] != i || outlasts(l, t, later)) continue;
-            l->alive[t] = 0;
-            live -= bytes_of(l, t);
+            if (t != DH_NONE) l->storages[t].n_bytes = bytes_of(l, t);
         }
     }
-    return most;
+}
+
+static void begin_phases(lives *l, unsigned now, unsigned earlier, unsigned later, dh_live *live)
+{
+    const dh_graph *g = l->graph;
+    for (uint32_t t = 0; t < g->tensors.n; t++) {
+        const bool wanted = (l->used_by[t] & now) || outlasts(l, t, later);
+        const bool alive = g->tensors.at[t].base == DH_NONE && is_transient(g, t) &&
+                           was_there(l, t, earlier, now) && wanted;
+        l->storages[t] = (dh_live_storage){.n_bytes = alive ? bytes_of(l, t) : 0,
+                                           .alive = alive,
+                                           .outlasts = outlasts(l, t, later)};
+    }
+    count_uses(l, now);
+    dh_live_begin(live, l->storages, g->tensors.n);
+}
+
+/* The operator's first output takes over the storage of an input that dies there, where its kernel
+ * can work in place. */
+static void overlay(const lives *l, const dh_op *op, dh_live *live)
+{
+    const dh_graph *g = l->graph;
+    const int k = dh_op_info_of(op->type)->inplace;
+    const uint32_t in = k < 0 ? DH_NONE : op->in[k], out = op->out[0];
+    if (in == DH_NONE || out == DH_NONE || !is_transient(g, in) || !is_transient(g, out)) return;
+    const bool whole = g->tensors.at[in].base == DH_NONE && g->tensors.at[out].base == DH_NONE;
+    if (whole && dh_live_can_hand_on(live, in, out)) dh_live_hand_on(live, in, out);
+}
+
+/* Most bytes alive while the operators of the phases `now` run. */
+static double run_phases(lives *l, unsigned now, unsigned earlier, unsigned later)
+{
+    const dh_graph *g = l->graph;
+    uint32_t uses[2 * DH_MAX_OPERANDS];
+    dh_live live;
+    begin_phases(l, now, earlier, later, &live);
+    uint64_t most = live.n_bytes;
+    for (uint32_t i = 0; i < g->ops.n; i++) {
+        const dh_op *op = &g->ops.at[i];
+        if (!(phase_bit(op) & now)) continue;
+        const size_t n = uses_of(g, op, uses);
+        const size_t work = l->backend ? l->backend->workspace_bytes(g, op) : 0;
+        overlay(l, op, &live);
+        most = DH_MAX(most, dh_live_with(&live, uses, n) + work);
+        dh_live_use(&live, uses, n);
+    }
+    return (double)most;
 }
 
 static double sum_used(const lives *l, unsigned before, unsigned after)
@@ -156,7 +169,7 @@ static double sum_used(const lives *l, unsigned before, unsigned after)
         const bool made_before = (l->used_by[t] & before) || t == g->x_in;
         if (g->tensors.at[t].base != DH_NONE || !is_transient(g, t)) continue;
         if (t == g->x_out || t == g->dx_in || t == g->dx_out) continue;
-        if (made_before && (l->used_by[t] & after)) sum += bytes_of(l, t);
+        if (made_before && (l->used_by[t] & after)) sum += (double)bytes_of(l, t);
     }
     return sum;
 }
@@ -167,9 +180,8 @@ static dh_status measure_lives(dh_ctx *ctx, const dh_program_spec *spec, tune_bl
     lives l = {.graph = b->graph,
                .backend = spec->backend,
                .used_by = calloc(n, sizeof *l.used_by),
-               .alive = calloc(n, sizeof *l.alive),
-               .last = calloc(n, sizeof *l.last)};
-    const bool ok = l.used_by && l.alive && l.last;
+               .storages = calloc(n, sizeof *l.storages)};
+    const bool ok = l.used_by && l.storages;
     if (ok) {
         find_uses(&l);
         b->lives = (tune_lives){.kept = sum_used(&l, BY_F, BY_BACKWARD),
@@ -180,8 +192,7 @@ static dh_status measure_lives(dh_ctx *ctx, const dh_program_spec *spec, tune_bl
                                 .w_peak = run_phases(&l, BY_W, BY_F | BY_B, 0)};
     }
     free(l.used_by);
-    free(l.alive);
-    free(l.last);
+    free(l.storages);
     return ok ? DH_OK : no_memory(ctx);
 }
 
