@@ -32,16 +32,15 @@ static dh_status spec_of(dh_ctx *ctx, const options *o, dh_model *model, dh_prog
 {
     DH_TRY(dh_model_from_preset(ctx, o->model, model));
     if (o->layers) model->n_layers = o->layers;
-    *spec = (dh_program_spec){.model = model,
-                              .mode = DH_MODE_TRAIN,
-                              .dtype = o->bf16 ? DH_BF16 : DH_F32,
-                              .zero1 = o->zero1,
-                              .micro_batch = 1,
-                              .seq = o->seq,
-                              .n_micro = o->micro,
-                              .loss_scale = 1,
-                              .backend = &backend};
-    return dh_mesh_init(ctx, o->dp, o->tp, o->pp, 1, 1, 0, o->per_node, &spec->mesh);
+    *spec = (dh_program_spec){.recipe = {.model = *model,
+                                         .dtype = o->bf16 ? DH_BF16 : DH_F32,
+                                         .zero1 = o->zero1,
+                                         .micro_batch = 1,
+                                         .seq = o->seq,
+                                         .n_micro = o->micro,
+                                         .backend = &backend},
+                              .mode = DH_MODE_TRAIN};
+    return dh_mesh_init(ctx, o->dp, o->tp, o->pp, 1, 1, 0, o->per_node, &spec->recipe.mesh);
 }
 
 static double ms_since(int64_t start_ns)
@@ -84,7 +83,7 @@ static dh_status measure(dh_ctx *ctx, const options *o)
     dh_schedule *schedule = NULL;
     DH_TRY(spec_of(ctx, o, &model, &spec));
     DH_TRY(schedule_of(ctx, o, &schedule));
-    spec.schedule = schedule;
+    spec.recipe.schedule = schedule;
     printf("%s, %" PRId64 " layers: tp %" PRId64 " pp %" PRId64 " dp %" PRId64 ", %" PRId64
            " micro-batches, %s%s\n",
            o->model, model.n_layers, o->tp, o->pp, o->dp, o->micro, o->schedule,
@@ -93,7 +92,7 @@ static dh_status measure(dh_ctx *ctx, const options *o)
     const int64_t stages[] = {0, o->pp / 2, o->pp - 1};
     for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(stages); i++) {
         if (i > 0 && stages[i] == stages[i - 1]) continue;
-        spec.rank = dh_mesh_rank(&spec.mesh, (dh_coord){.pp = stages[i]});
+        spec.rank = dh_mesh_rank(&spec.recipe.mesh, (dh_coord){.pp = stages[i]});
         st = measure_rank(ctx, &spec);
     }
     if (st == DH_OK && o->joint) st = measure_mesh(ctx, &spec);

@@ -30,9 +30,8 @@ static const bench_case cases[] = {
 typedef struct job {
     dh_arena *arena;
     dh_cluster *cluster;
-    dh_model model;
     dh_schedule *schedule;
-    dh_program_spec spec;
+    dh_recipe recipe;
     const dh_costs *costs;
 } job;
 
@@ -40,27 +39,28 @@ static dh_status prepare(dh_ctx *ctx, const bench_case *c, job *j)
 {
     const dh_schedule_row *row;
     const dh_schedule_spec wanted = {.n_ranks = 16, .n_micro = c->n_micro};
+    dh_model model;
     j->arena = dh_arena_create();
     if (!j->arena) return dh_fail(ctx, DH_ENOMEM, "out of memory");
-    DH_TRY(dh_model_from_preset(ctx, "llama3.1-405b", &j->model));
+    DH_TRY(dh_model_from_preset(ctx, "llama3.1-405b", &model));
     DH_TRY(dh_cluster_find(ctx, "h100", &j->cluster));
     DH_TRY(dh_cluster_costs(ctx, j->arena, j->cluster, &j->costs));
-    j->spec = (dh_program_spec){.model = &j->model,
-                                .mode = DH_MODE_TRAIN,
-                                .dtype = DH_BF16,
-                                .costs = j->costs,
-                                .zero1 = true,
-                                .recompute = DH_RECOMPUTE_KIND_SELECTIVE,
-                                .micro_batch = 1,
-                                .seq = 131072,
-                                .n_micro = c->n_micro,
-                                .loss_scale = 1};
-    DH_TRY(dh_cluster_mesh(ctx, j->cluster, c->dp, 8, 16, 16, 1, &j->spec.mesh));
-    DH_TRY(dh_strategy_find(ctx, c->strategy, &j->spec.strategy));
-    const char *schedule = j->spec.strategy->schedule;
+    j->recipe = (dh_recipe){
+        .model = model,
+        .dtype = DH_BF16,
+        .costs = j->costs,
+        .zero1 = true,
+        .recompute = DH_RECOMPUTE_KIND_SELECTIVE,
+        .micro_batch = 1,
+        .seq = 131072,
+        .n_micro = c->n_micro,
+    };
+    DH_TRY(dh_cluster_mesh(ctx, j->cluster, c->dp, 8, 16, 16, 1, &j->recipe.mesh));
+    DH_TRY(dh_strategy_find(ctx, c->strategy, &j->recipe.strategy));
+    const char *schedule = j->recipe.strategy->schedule;
     DH_TRY(dh_schedule_find(ctx, schedule ? schedule : "1f1b", &row));
     DH_TRY(dh_schedule_generate(ctx, row, &wanted, &j->schedule));
-    j->spec.schedule = j->schedule;
+    j->recipe.schedule = j->schedule;
     return DH_OK;
 }
 
@@ -71,7 +71,7 @@ static dh_status measure(dh_ctx *ctx, const bench_case *c, job *j)
     for (int k = 0; k < 3; k++) {
         dh_sim *sim;
         const int64_t start = dh_now_ns();
-        DH_TRY(dh_simulate(ctx, &j->spec, j->costs, &options, &sim));
+        DH_TRY(dh_simulate(ctx, &j->recipe, j->costs, &options, &sim));
         const double s = (double)(dh_now_ns() - start) * 1e-9;
         best = k == 0 || s < best ? s : best;
         struct rusage use;

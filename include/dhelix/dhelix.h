@@ -27,6 +27,7 @@
 #include "dhelix/pairing.h"
 #include "dhelix/profile.h"
 #include "dhelix/program.h"
+#include "dhelix/recipe.h"
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"
 

@@ -8,10 +8,7 @@
 #ifndef DHELIX_PROGRAM_H
 #define DHELIX_PROGRAM_H
 
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
-#include "dhelix/schedule.h"
-#include "dhelix/strategy.h"
+#include "dhelix/recipe.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -195,36 +192,12 @@ typedef struct dh_span {
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-#define DH_BUCKET_BYTES 25000000 /* as DistributedDataParallel of PyTorch, in MB */
-
-/* What the executing backend tells the planner. */
-typedef struct dh_backend_info {
-    const char *name;
-    /* Scratch bytes the operator's kernel needs. */
-    size_t (*workspace_bytes)(const dh_graph *graph, const dh_op *op);
-} dh_backend_info;
-
+/* One program of a recipe. */
 typedef struct dh_program_spec {
-    const dh_model *model;
-    dh_mode mode;
-    dh_dtype dtype;
-    dh_mesh mesh; /* ranks 0: one rank */
+    dh_recipe recipe;
+    dh_mode mode; /* others than training: one micro-batch, whatever the recipe says */
     int64_t rank;
-    const dh_schedule *schedule; /* NULL: 1F1B; other modes than training take its placement */
-    const dh_strategy *strategy; /* NULL: sequential */
-    const dh_ordering *ordering; /* of slots; NULL: the strategy's */
-    const dh_costs *costs;       /* by which the strategy orders; NULL: estimates */
-    const char *layer_split;     /* NULL: even */
-    bool zero1;                  /* distributed optimizer */
-    int64_t bucket_bytes;        /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
-    dh_recompute_kind recompute;
-    int64_t micro_batch, seq; /* of one data-parallel rank */
-    int64_t n_micro;
-    int64_t cache_len;
-    double dropout, loss_scale;
-    int64_t head_chunk_bytes; /* 0: DH_HEAD_CHUNK_BYTES */
-    dh_moe_mode moe_mode;
-    double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
+    int64_t cache_len; /* decoding: longest sequence */
     /* Bytes at the start of the slab that another program keeps there between its
      * executions: transient buffers lie behind them. 0: a slab of its own. */
     uint64_t keep_bytes;
@@ -239,7 +212,6 @@ typedef struct dh_program_spec {
      * of a forward and a backward class on different streams side by side, on the data of
      * the step. Wants 2 micro-batches. */
     bool probes;
-    const dh_backend_info *backend;
 } dh_program_spec;
 
 /* What the graphs of its blocks are made from. errors: of the strategy's passes */

@@ -11,30 +11,14 @@ extern "C" {
 #endif
 
 typedef struct dh_session_spec {
-    const dh_backend *backend;
-    dh_comm *comm; /* of this rank; NULL: one rank */
-    dh_mesh mesh;  /* ranks 0: one rank */
+    dh_recipe recipe;          /* its backend is left to the session */
+    const dh_backend *backend; /* that executes */
+    dh_comm *comm;             /* of this rank; NULL: one rank */
     int64_t rank;
-    const dh_schedule *schedule; /* borrowed; NULL: 1F1B */
-    const dh_strategy *strategy; /* NULL: sequential */
-    const dh_costs *costs;       /* borrowed; NULL: estimates */
-    const dh_ordering *ordering; /* borrowed; NULL: the strategy's */
-    const char *layer_split;     /* borrowed; NULL: even */
-    bool zero1;
-    bool probes;          /* behind the training step (program.h) */
-    int64_t bucket_bytes; /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
-    dh_recompute_kind recompute;
-    dh_model model; /* vocabulary resolved */
-    dh_dtype dtype;
     bool train, eval, decode; /* programs wanted */
-    int64_t micro_batch, seq; /* of training and evaluation */
-    int64_t n_micro;          /* micro-batches of a training step */
-    int64_t global_tokens;    /* of a training step over all ranks: the loss's divisor */
-    double dropout;
-    dh_moe_mode moe_mode;
-    double moe_capacity;   /* dh_program_spec */
-    int64_t cache_len;     /* decode: longest sequence */
-    int64_t prefill_chunk; /* decode: tokens of the prompt read at once; 0: one by one */
+    bool probes;              /* behind the training step (program.h) */
+    int64_t cache_len;        /* decode: longest sequence */
+    int64_t prefill_chunk;    /* decode: tokens of the prompt read at once; 0: one by one */
 } dh_session_spec;
 
 typedef struct dh_session {

@@ -103,14 +103,13 @@ typedef struct dh_sim {
 } dh_sim;
 
 /* Simulate a training step.
- * in        spec: rank is ignored; mode training or evaluation; costs of it are those the
- *           strategy orders by. costs: what is executed
+ * in        recipe: its costs are those the strategy orders by. costs: what is executed
  * out       set only on DH_OK; caller frees with dh_sim_destroy
  * errors    those of dh_program_build; DH_EINVAL a slow rank that is none, a factor below 0,
  *           a cost that is negative or not finite; DH_EVERIFY the programs wait for each
  *           other for ever; DH_ENOMEM
  * cost      building the programs, and O(instructions * log(ranks simulated)) */
-dh_status dh_simulate(dh_ctx *ctx, const dh_program_spec *spec, const dh_costs *costs,
+dh_status dh_simulate(dh_ctx *ctx, const dh_recipe *recipe, const dh_costs *costs,
                       const dh_sim_options *options, dh_sim **sim);
 /* The same from programs at hand, one for every rank of a mesh, in order.
  * in        programs [n]: borrowed, must outlive the result

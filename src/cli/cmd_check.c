@@ -130,7 +130,7 @@ static void print_memory(dh_str *out, const checked *c)
 
 static void print_model(dh_str *out, const dh_job *job, const dh_session_spec *spec)
 {
-    const dh_model *m = &spec->model;
+    const dh_model *m = &spec->recipe.model;
     double params = (double)dh_model_n_params(m);
     dh_str_printf(out,
                   "model %s: %.0f parameters (%.4g M), %lld layers, width %lld, vocabulary %lld\n",
@@ -138,8 +138,8 @@ static void print_model(dh_str *out, const dh_job *job, const dh_session_spec *s
                   (long long)m->vocab);
     dh_str_printf(
         out, "step: %lld sequences of %lld tokens in %lld micro-batches, %s, %.4g model TFLOP\n",
-        (long long)job->global_batch, (long long)job->seq_len, (long long)spec->n_micro,
-        dh_dtype_name(spec->dtype),
+        (long long)job->global_batch, (long long)job->seq_len, (long long)spec->recipe.n_micro,
+        dh_dtype_name(spec->recipe.dtype),
         dh_model_flops_per_token(m, job->seq_len) * (double)(job->global_batch * job->seq_len) *
             1e-12);
 }
@@ -200,11 +200,11 @@ static dh_status print_json(dh_ctx *ctx, const dh_job *job, const dh_session_spe
     for (size_t i = 0; i < all->n; i++) json_array_append_new(programs, program_json(&all->at[i]));
     double tokens = (double)(job->global_batch * job->seq_len);
     return dh_cli_print_json(
-        ctx, json_pack("{ss sI sI sI sI sf sI so}", "model", spec->model.name, "parameters",
-                       (json_int_t)dh_model_n_params(&spec->model), "vocab",
-                       (json_int_t)spec->model.vocab, "tokens_per_step", (json_int_t)tokens,
-                       "micro_batches", (json_int_t)spec->n_micro, "model_flops_per_step",
-                       dh_model_flops_per_token(&spec->model, job->seq_len) * tokens,
+        ctx, json_pack("{ss sI sI sI sI sf sI so}", "model", spec->recipe.model.name, "parameters",
+                       (json_int_t)dh_model_n_params(&spec->recipe.model), "vocab",
+                       (json_int_t)spec->recipe.model.vocab, "tokens_per_step", (json_int_t)tokens,
+                       "micro_batches", (json_int_t)spec->recipe.n_micro, "model_flops_per_step",
+                       dh_model_flops_per_token(&spec->recipe.model, job->seq_len) * tokens,
                        "planned_bytes", (json_int_t)all->slab_bytes, "programs", programs));
 }
 
@@ -233,10 +233,10 @@ static dh_status print_dump(dh_ctx *ctx, const checks *all, int what)
 static dh_status print_schedule(dh_ctx *ctx, const dh_session_spec *spec, int what)
 {
     dh_schedule *made = NULL;
-    const dh_schedule *schedule = spec->schedule;
+    const dh_schedule *schedule = spec->recipe.schedule;
     if (!schedule) { /* one stage */
         const dh_schedule_row *row;
-        const dh_schedule_spec one = {.n_ranks = 1, .n_micro = (int32_t)spec->n_micro};
+        const dh_schedule_spec one = {.n_ranks = 1, .n_micro = (int32_t)spec->recipe.n_micro};
         DH_TRY(dh_schedule_find(ctx, "1f1b", &row));
         DH_TRY(dh_schedule_generate(ctx, row, &one, &made));
         schedule = made;
@@ -278,26 +278,24 @@ static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, dh_j
     DH_TRY(resolve_vocab(ctx, job));
     DH_TRY(dh_train_choose(ctx, job, cli->quiet));
     DH_TRY(dh_train_plan(ctx, job, &spec));
-    DH_TRY(dh_model_validate(ctx, &spec.model));
+    DH_TRY(dh_model_validate(ctx, &spec.recipe.model));
     if (a->rank >= job->ranks)
         return dh_fail(ctx, DH_EINVAL, "--rank=%lld: the job has ranks 0 to %lld",
                        (long long)a->rank, (long long)job->ranks - 1);
     checks all = {.n = 0};
     dh_schedule *schedule;
-    DH_TRY(dh_train_costs(ctx, job, &spec.costs));
-    dh_ordering ordering;
-    DH_TRY(dh_train_ordering(ctx, job, &ordering));
+    DH_TRY(dh_train_costs(ctx, job, &spec.recipe.costs));
+    DH_TRY(dh_train_ordering(ctx, job, &spec.recipe.ordering));
     DH_TRY(dh_train_schedule(ctx, job, &schedule));
     spec.rank = a->rank;
-    spec.schedule = schedule;
-    ordering.cache = dh_order_cache_create();
-    spec.ordering = &ordering;
+    spec.recipe.schedule = schedule;
+    spec.recipe.ordering.cache = dh_order_cache_create();
     dh_status st = add_programs(ctx, &spec, &all);
     if (st == DH_OK && job->ranks > 1) st = dh_session_verify_mesh(ctx, &spec, &all.mesh);
     if (st == DH_OK) st = report(ctx, cli, a, job, &spec, &all);
     for (size_t i = 0; i < all.n; i++) dh_program_destroy(all.at[i].program);
     dh_schedule_destroy(schedule);
-    dh_order_cache_destroy(ordering.cache);
+    dh_order_cache_destroy(spec.recipe.ordering.cache);
     return st;
 }
 

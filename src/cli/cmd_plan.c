@@ -65,20 +65,21 @@ static dh_status open_layer(dh_ctx *ctx, dh_job *job, const plan_args *a, layer_
     DH_TRY(resolve_vocab(ctx, job));
     DH_TRY(dh_train_choose(ctx, job, true));
     DH_TRY(dh_train_plan(ctx, job, &spec));
-    DH_TRY(dh_model_validate(ctx, &spec.model));
-    DH_TRY(dh_train_costs(ctx, job, &spec.costs));
+    DH_TRY(dh_model_validate(ctx, &spec.recipe.model));
+    DH_TRY(dh_train_costs(ctx, job, &spec.recipe.costs));
     DH_TRY(dh_train_ordering(ctx, job, &l->ordering));
     if (a->policy) DH_TRY(dh_order_policy_find(ctx, a->policy, &l->ordering.policy));
-    l->costs = spec.costs;
+    l->costs = spec.recipe.costs;
     DH_TRY(dh_train_schedule(ctx, job, &schedule));
-    spec.schedule = schedule;
+    spec.recipe.schedule = schedule;
     dh_status st = dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program);
     dh_schedule_destroy(schedule);
     DH_TRY(st);
     const dh_graph *g = layer_graph(l->program);
     l->arena = dh_arena_create();
     if (!l->arena || !g) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
-    DH_TRY(dh_slot_of_graphs(ctx, l->arena, spec.costs, &l->program->mesh, 0, g, g, &l->slot));
+    DH_TRY(
+        dh_slot_of_graphs(ctx, l->arena, spec.recipe.costs, &l->program->mesh, 0, g, g, &l->slot));
     l->n = l->slot->strand[0].n + l->slot->strand[1].n;
     l->order = DH_NEW_N(l->arena, dh_slot_pick, l->n + 1);
     return l->order ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");

@@ -188,7 +188,7 @@ static dh_status sample_with(dh_ctx *ctx, dh_cli *cli, const sample_args *a, con
     DH_TRY(dh_trained_open(ctx, &spec, &trained));
     dh_sampler sampler;
     dh_status st =
-        dh_sampler_init(ctx, &sampler, trained.session->spec.model.vocab,
+        dh_sampler_init(ctx, &sampler, trained.session->spec.recipe.model.vocab,
                         a->greedy ? 0 : a->temperature, a->top_k, a->top_p, (uint64_t)a->seed);
     if (st == DH_OK) {
         st = generate(ctx, cli, a, prompt, &trained, &sampler);

@@ -16,29 +16,30 @@
 
 static const dh_mesh *mesh_of(const plan *b)
 {
-    return &b->spec->mesh;
+    return &b->spec->recipe.mesh;
 }
 
 /* ---- graphs ------------------------------------------------------------------------------- */
 
 dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *s, dh_graph_spec *spec)
 {
+    const dh_recipe *r = &s->recipe;
     *spec = (dh_graph_spec){
-        .build = {.model = s->model,
+        .build = {.model = &r->model,
                   .mode = s->mode,
-                  .dtype = s->dtype,
-                  .batch = s->micro_batch,
-                  .seq = s->seq / s->mesh.cp,
+                  .dtype = r->dtype,
+                  .batch = r->micro_batch,
+                  .seq = r->seq / r->mesh.cp,
                   .cache_len = s->cache_len,
-                  .dropout = s->dropout,
-                  .loss_scale = s->loss_scale,
+                  .dropout = r->dropout,
+                  .loss_scale = r->global_tokens > 0 ? 1.0 / (double)r->global_tokens : 1.0,
                   .head_chunk_bytes =
-                      s->head_chunk_bytes ? s->head_chunk_bytes : DH_HEAD_CHUNK_BYTES,
-                  .moe_capacity = s->moe_mode == DH_MOE_CAPACITY ? s->moe_capacity : 0},
-        .mesh = s->mesh,
-        .recompute = s->recompute,
-        .moe_room = s->moe_capacity};
-    return dh_strategy_passes(ctx, s->strategy, &spec->passes);
+                      r->head_chunk_bytes ? r->head_chunk_bytes : DH_HEAD_CHUNK_BYTES,
+                  .moe_capacity = r->moe_mode == DH_MOE_CAPACITY ? r->moe_capacity : 0},
+        .mesh = r->mesh,
+        .recompute = r->recompute,
+        .moe_room = r->moe_capacity};
+    return dh_strategy_passes(ctx, r->strategy, &spec->passes);
 }
 
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind kind,
@@ -62,10 +63,10 @@ static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, uint32_t *g
 static dh_status add_link_graph(dh_ctx *ctx, plan *b, bool send, bool routers, uint32_t *graph)
 {
     if (*graph != DH_NONE) return DH_OK;
-    const dh_program_spec *s = b->spec;
+    const dh_recipe *r = &b->spec->recipe;
     dh_graph *g;
-    DH_TRY(dh_graph_build_link(ctx, send, s->micro_batch * (s->seq / s->mesh.cp) / s->mesh.tp,
-                               s->model->width, s->dtype, routers ? s->model->n_experts : 0, &g));
+    DH_TRY(dh_graph_build_link(ctx, send, r->micro_batch * (r->seq / r->mesh.cp) / r->mesh.tp,
+                               r->model.width, r->dtype, routers ? r->model.n_experts : 0, &g));
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }
 
@@ -76,7 +77,7 @@ static bool carries_routers(const plan *b, int32_t from, int32_t to)
 {
     int64_t n_layers = 0;
     for (int32_t v = 0; v <= DH_MIN(from, to); v++) n_layers += b->layers[v];
-    return b->spec->mode == DH_MODE_TRAIN && b->spec->model->n_experts > 0 && n_layers > 0;
+    return b->spec->mode == DH_MODE_TRAIN && b->spec->recipe.model.n_experts > 0 && n_layers > 0;
 }
 
 static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, int32_t from,
@@ -99,7 +100,7 @@ static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, int32_t
 /* Its experts, which the layer looks up, come first. */
 static dh_status add_layer(dh_ctx *ctx, plan *b, int layer, uint32_t *id)
 {
-    if (b->spec->model->n_experts > 0) {
+    if (b->spec->recipe.model.n_experts > 0) {
         uint32_t experts;
         DH_TRY(add_graph(ctx, b, DH_BLOCK_EXPERTS, &b->experts_graph));
         DH_TRY(dh_emit_add_block(ctx, b->emitter, b->experts_graph, layer, &experts));
@@ -135,10 +136,11 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
     const dh_schedule *sch = b->schedule;
     b->layers = calloc((size_t)sch->n_stages + 1, sizeof *b->layers);
     b->stages = calloc((size_t)sch->n_stages + 1, sizeof *b->stages);
-    b->loaded = calloc((size_t)b->spec->n_micro + 1, 1);
+    b->loaded = calloc((size_t)b->spec->recipe.n_micro + 1, 1);
     if (!b->layers || !b->stages || !b->loaded) return plan_no_memory(ctx);
-    DH_TRY(dh_layer_split(ctx, b->spec->model->n_layers, sch->n_stages,
-                          b->spec->layer_split ? b->spec->layer_split : "", b->layers));
+    DH_TRY(dh_layer_split(ctx, b->spec->recipe.model.n_layers, sch->n_stages,
+                          b->spec->recipe.layer_split ? b->spec->recipe.layer_split : "",
+                          b->layers));
     uint32_t data = DH_NONE;
     DH_TRY(add_graph(ctx, b, DH_BLOCK_DATA, &data));
     DH_TRY(dh_emit_add_block(ctx, b->emitter, data, 0, &b->data));
@@ -147,7 +149,7 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
         if (sch->rank_of[v] != b->pipe_rank) continue;
         stage *s = &b->stages[b->n_stages++];
         s->id = v;
-        s->backward_left = b->spec->n_micro;
+        s->backward_left = b->spec->recipe.n_micro;
         DH_TRY(add_chain(ctx, b, s, first_layer));
         DH_TRY(dh_reductions_plan(ctx, &b->reducer, s->chain, s->n_chain));
     }
@@ -264,7 +266,7 @@ static dh_status check_length(dh_ctx *ctx, const plan *b, size_t n_done, size_t 
                    "rank %" PRId64
                    "; it can have %.3g: take a larger train.micro_batch, more ranks "
                    "or a smaller train.batch",
-                   b->spec->n_micro, whole, (int64_t)b->spec->rank, (double)DH_MAX_INSTRS);
+                   b->spec->recipe.n_micro, whole, (int64_t)b->spec->rank, (double)DH_MAX_INSTRS);
 }
 
 static dh_status emit_events(dh_ctx *ctx, plan *b)
@@ -306,7 +308,7 @@ static dh_reducer reducer_of(const plan *b)
     const int32_t last = b->schedule->rank_of[b->schedule->n_stages - 1];
     return (dh_reducer){.emitter = b->emitter,
                         .spec = b->spec,
-                        .tied_apart = b->spec->model->tied_head && first != last};
+                        .tied_apart = b->spec->recipe.model.tied_head && first != last};
 }
 
 static dh_status build(dh_ctx *ctx, plan *b)
@@ -323,14 +325,14 @@ static dh_status build(dh_ctx *ctx, plan *b)
     return dh_program_plan_memory(ctx, p, !b->spec->unplaced);
 }
 
-dh_status plan_check_schedule(dh_ctx *ctx, const dh_program_spec *spec, const dh_schedule *s)
+dh_status plan_check_schedule(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s)
 {
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): given or made by now
-    if (s->n_ranks != spec->mesh.pp || s->n_micro != spec->n_micro)
+    if (s->n_ranks != recipe->mesh.pp || s->n_micro != recipe->n_micro)
         return dh_fail(ctx, DH_EINVAL,
                        "schedule %s is for %d stages and %d micro-batches; the job has "
                        "parallel.pp=%" PRId64 " and %" PRId64 " micro-batches a step",
-                       s->name, s->n_ranks, s->n_micro, spec->mesh.pp, spec->n_micro);
+                       s->name, s->n_ranks, s->n_micro, recipe->mesh.pp, recipe->n_micro);
     if (s->n_copies != 1)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "schedule %s keeps %d copies of the model, which cannot be trained; it can "
@@ -339,11 +341,11 @@ dh_status plan_check_schedule(dh_ctx *ctx, const dh_program_spec *spec, const dh
     return DH_OK;
 }
 
-static dh_status default_schedule(dh_ctx *ctx, const dh_program_spec *spec, dh_schedule **schedule)
+static dh_status default_schedule(dh_ctx *ctx, const dh_recipe *recipe, dh_schedule **schedule)
 {
     const dh_schedule_row *row;
-    const dh_schedule_spec want = {.n_ranks = (int32_t)spec->mesh.pp,
-                                   .n_micro = (int32_t)spec->n_micro};
+    const dh_schedule_spec want = {.n_ranks = (int32_t)recipe->mesh.pp,
+                                   .n_micro = (int32_t)recipe->n_micro};
     DH_TRY(dh_schedule_find(ctx, "1f1b", &row));
     return dh_schedule_generate(ctx, row, &want, schedule);
 }
@@ -384,24 +386,26 @@ static dh_status forward_only(dh_ctx *ctx, const dh_schedule *like, int32_t n_mi
 dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program)
 {
     dh_program_spec whole = *spec;
+    dh_recipe *r = &whole.recipe;
     dh_schedule *made = NULL;
-    if (whole.mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &whole.mesh));
-    if (whole.seq % (whole.mesh.cp > 1 ? 2 * whole.mesh.cp : 1))
+    if (r->mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &r->mesh));
+    if (whole.mode != DH_MODE_TRAIN) r->n_micro = 1;
+    if (r->seq % (r->mesh.cp > 1 ? 2 * r->mesh.cp : 1))
         return dh_fail(ctx, DH_EINVAL,
                        "train.seq_len=%" PRId64 " does not divide by 2 * parallel.cp = %" PRId64,
-                       whole.seq, 2 * whole.mesh.cp);
-    if (!whole.schedule)
-        DH_TRY(default_schedule(ctx, &whole, &made));
+                       r->seq, 2 * r->mesh.cp);
+    if (!r->schedule)
+        DH_TRY(default_schedule(ctx, r, &made));
     else if (whole.mode != DH_MODE_TRAIN)
-        DH_TRY(forward_only(ctx, whole.schedule, (int32_t)whole.n_micro, &made));
-    if (made) whole.schedule = made;
-    plan b = {.spec = &whole, .schedule = whole.schedule};
-    b.pipe_rank = (int32_t)dh_mesh_coord(&whole.mesh, whole.rank).pp;
+        DH_TRY(forward_only(ctx, r->schedule, (int32_t)r->n_micro, &made));
+    if (made) r->schedule = made;
+    plan b = {.spec = &whole, .schedule = r->schedule};
+    b.pipe_rank = (int32_t)dh_mesh_coord(&r->mesh, whole.rank).pp;
     b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = DH_NONE;
     memset(b.send_graph, 0xff, sizeof b.send_graph);
     memset(b.recv_graph, 0xff, sizeof b.recv_graph);
-    dh_status st = plan_check_schedule(ctx, &whole, whole.schedule);
-    if (st == DH_OK) st = slot_maker_create(ctx, &whole, &b.slots);
+    dh_status st = plan_check_schedule(ctx, r, r->schedule);
+    if (st == DH_OK) st = slot_maker_create(ctx, r, &b.slots);
     if (st == DH_OK) st = dh_emitter_create(ctx, &whole, &b.emitter);
     dh_program *p = NULL;
     if (st == DH_OK) {

@@ -41,9 +41,9 @@ static inline dh_status plan_no_memory(dh_ctx *ctx)
 }
 
 /* build.c */
-/* Whether the schedule is of the spec's stages and micro-batches, and can be trained.
+/* Whether the schedule is of the recipe's stages and micro-batches, and can be trained.
  * errors: DH_EINVAL, DH_EUNSUPPORTED */
-dh_status plan_check_schedule(dh_ctx *ctx, const dh_program_spec *spec, const dh_schedule *s);
+dh_status plan_check_schedule(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s);
 /* The graph of a block on the rank of this shard and context-parallel index. */
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_kind kind,
                            dh_shard shard, int64_t cp_rank, dh_graph **graph);
@@ -54,7 +54,7 @@ stage *plan_stage(plan *b, int32_t id); /* NULL: another rank's */
  * vocabulary and parts of the sequence differ, but all ranks must come to the same order. */
 dh_status plan_graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph **like);
 dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot);
-dh_status slot_maker_create(dh_ctx *ctx, const dh_program_spec *spec, struct slot_maker **maker);
+dh_status slot_maker_create(dh_ctx *ctx, const dh_recipe *recipe, struct slot_maker **maker);
 void slot_maker_destroy(struct slot_maker *maker);
 
 /* probe.c */

@@ -72,17 +72,17 @@ static uint32_t place_of(int64_t index, int64_t n)
 
 enum { N_TP_PLACES = 3, N_DP_PLACES = 4 };
 
-size_t dh_rank_n_keys(const dh_program_spec *spec)
+size_t dh_rank_n_keys(const dh_recipe *recipe)
 {
-    return (size_t)(spec->mesh.pp * spec->mesh.cp) * N_TP_PLACES * N_DP_PLACES;
+    return (size_t)(recipe->mesh.pp * recipe->mesh.cp) * N_TP_PLACES * N_DP_PLACES;
 }
 
-size_t dh_rank_key(const dh_program_spec *spec, int64_t rank)
+size_t dh_rank_key(const dh_recipe *recipe, int64_t rank)
 {
-    const dh_coord c = dh_mesh_coord(&spec->mesh, rank);
-    const size_t stage = (size_t)(c.pp * spec->mesh.cp + c.cp);
-    const size_t data = (c.ep > 0 ? 2 : 0) + (spec->zero1 && c.edp > 0);
-    return (stage * N_TP_PLACES + place_of(c.tp, spec->mesh.tp)) * N_DP_PLACES + data;
+    const dh_coord c = dh_mesh_coord(&recipe->mesh, rank);
+    const size_t stage = (size_t)(c.pp * recipe->mesh.cp + c.cp);
+    const size_t data = (c.ep > 0 ? 2 : 0) + (recipe->zero1 && c.edp > 0);
+    return (stage * N_TP_PLACES + place_of(c.tp, recipe->mesh.tp)) * N_DP_PLACES + data;
 }
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -93,7 +93,7 @@ static dh_status no_memory(dh_ctx *ctx)
 /* Keys of ranks. Passes may make programs differ along an axis in ways that the second check
  * cannot widen over (dh_pass.varies_by): each index on it is then verified by itself. */
 typedef struct rank_keys {
-    const dh_program_spec *spec;
+    const dh_recipe *recipe;
     unsigned apart; /* such axes */
     size_t n;
 } rank_keys;
@@ -115,17 +115,18 @@ static dh_status rank_keys_init(dh_ctx *ctx, const dh_program_spec *spec, rank_k
 {
     dh_graph_spec graphs;
     DH_TRY(dh_program_graph_spec(ctx, spec, &graphs));
-    *keys =
-        (rank_keys){.spec = spec, .apart = dh_graph_varies_by(&graphs), .n = dh_rank_n_keys(spec)};
+    *keys = (rank_keys){.recipe = &spec->recipe,
+                        .apart = dh_graph_varies_by(&graphs),
+                        .n = dh_rank_n_keys(&spec->recipe)};
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
-        if (keys->apart >> axis & 1) keys->n *= (size_t)axis_size(&spec->mesh, axis);
+        if (keys->apart >> axis & 1) keys->n *= (size_t)axis_size(&spec->recipe.mesh, axis);
     return DH_OK;
 }
 
 static size_t rank_keys_of(const rank_keys *keys, int64_t rank)
 {
-    const dh_mesh *m = &keys->spec->mesh;
-    size_t key = dh_rank_key(keys->spec, rank);
+    const dh_mesh *m = &keys->recipe->mesh;
+    size_t key = dh_rank_key(keys->recipe, rank);
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
         if (keys->apart >> axis & 1)
             key = key * (size_t)axis_size(m, axis) + (size_t)axis_index(m, rank, axis);
@@ -135,8 +136,8 @@ static size_t rank_keys_of(const rank_keys *keys, int64_t rank)
 /* Numbers the keys that occur in the order of their first ranks. */
 static dh_status number_classes(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes)
 {
-    const int64_t n_ranks = spec->mesh.ranks;
-    const bool alike = dh_mesh_nodes_alike(&spec->mesh);
+    const int64_t n_ranks = spec->recipe.mesh.ranks;
+    const bool alike = dh_mesh_nodes_alike(&spec->recipe.mesh);
     rank_keys keys;
     DH_TRY(rank_keys_init(ctx, spec, &keys));
     const size_t n_keys = alike ? keys.n : (size_t)n_ranks;
@@ -157,7 +158,7 @@ static dh_status number_classes(dh_ctx *ctx, const dh_program_spec *spec, dh_ran
 
 dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes)
 {
-    const size_t n = (size_t)spec->mesh.ranks;
+    const size_t n = (size_t)spec->recipe.mesh.ranks;
     *classes = (dh_rank_classes){.first = malloc(n * sizeof *classes->first),
                                  .of = malloc(n * sizeof *classes->of)};
     if (!classes->first || !classes->of) return no_memory(ctx);
@@ -242,27 +243,24 @@ static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
 }
 
 /* The order of a slot is found once for all classes. */
-static dh_status share_orders(dh_ctx *ctx, dh_program_spec *spec, dh_ordering *ordering,
-                              dh_order_cache **cache)
+static dh_status share_orders(dh_ctx *ctx, dh_recipe *recipe, dh_order_cache **cache)
 {
     *cache = NULL;
-    if (spec->ordering && spec->ordering->cache) return DH_OK;
-    DH_TRY(dh_strategy_ordering(ctx, spec->strategy, ordering));
-    if (spec->ordering) *ordering = *spec->ordering;
-    ordering->cache = *cache = dh_order_cache_create();
-    spec->ordering = ordering;
+    if (recipe->ordering.cache) return DH_OK;
+    DH_TRY(dh_recipe_ordering(ctx, recipe, &recipe->ordering));
+    recipe->ordering.cache = *cache = dh_order_cache_create();
     return *cache ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory verifying a mesh");
 }
 
 dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint)
 {
     dh_program_spec whole = *spec;
-    dh_ordering ordering;
+    dh_recipe *r = &whole.recipe;
     dh_order_cache *cache;
-    if (whole.mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &whole.mesh));
+    if (r->mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &r->mesh));
     dh_rank_classes classes = {.n = 0};
-    dh_mesh_footprint sum = {.n_ranks = (size_t)whole.mesh.ranks};
-    DH_TRY(share_orders(ctx, &whole, &ordering, &cache));
+    dh_mesh_footprint sum = {.n_ranks = (size_t)r->mesh.ranks};
+    DH_TRY(share_orders(ctx, r, &cache));
     dh_status st = dh_rank_classes_find(ctx, &whole, &classes);
     if (st == DH_OK) st = verify_classes(ctx, &whole, &classes, &sum);
     sum.n_classes = classes.n;

@@ -60,10 +60,10 @@ dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter
         return no_memory(ctx);
     }
     p->mode = spec->mode;
-    p->dtype = spec->dtype;
-    p->mesh = spec->mesh;
+    p->dtype = spec->recipe.dtype;
+    p->mesh = spec->recipe.mesh;
     p->rank = spec->rank;
-    p->n_micro = spec->n_micro;
+    p->n_micro = spec->recipe.n_micro;
     p->result.buffer = DH_NONE;
     e->spec = spec;
     e->program = p;
@@ -137,7 +137,7 @@ dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int laye
     for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
         dh_param param;
         block.params[slot] = DH_NONE;
-        if (dh_param_describe(e->spec->model, kind, layer, slot, &param) &&
+        if (dh_param_describe(&e->spec->recipe.model, kind, layer, slot, &param) &&
             dh_param_shard(&param, dh_emit_shard(e), &param))
             DH_TRY(add_param(ctx, p, kind, &param, &block.params[slot]));
     }
@@ -284,7 +284,7 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     const dh_program *p = e->program;
     dh_flat *flat = &p->flats.at[id];
     const dh_group_kind group = dh_program_data_group(p, flat->first_block);
-    const int64_t shards = e->spec->zero1 ? dh_mesh_group_size(&p->mesh, group) : 1;
+    const int64_t shards = e->spec->recipe.zero1 ? dh_mesh_group_size(&p->mesh, group) : 1;
     measuring m = {.program = p, .flat = flat, .first = first};
     for (int class = 0; class < N_LAYOUT_CLASS; class ++) {
         if (class == REPLICATED_VECTORS) flat->replicated0 = flat->n_vector;
@@ -367,7 +367,7 @@ static dh_status layout_params(dh_ctx *ctx, dh_emitter *e, const int64_t *first,
 
 static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
 {
-    const dh_model *m = e->spec->model;
+    const dh_model *m = &e->spec->recipe.model;
     uint64_t n_bytes = (uint64_t)(e->spec->cache_len * 2 * m->n_kv_heads * m->head_dim) *
                        dh_dtype_bytes(e->program->dtype);
     for (int64_t layer = 0; layer < m->n_layers; layer++) {
@@ -380,8 +380,8 @@ static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
 
 static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
 {
-    const uint64_t n_bytes = (uint64_t)(2 * e->spec->model->n_experts) * sizeof(double);
-    for (int64_t mb = 0; mb < e->spec->n_micro && n_bytes > 0; mb++) {
+    const uint64_t n_bytes = (uint64_t)(2 * e->spec->recipe.model.n_experts) * sizeof(double);
+    for (int64_t mb = 0; mb < e->spec->recipe.n_micro && n_bytes > 0; mb++) {
         uint32_t id;
         DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, DH_STATE_ROUTER, n_bytes, &id));
         e->program->buffers.at[id].mb = (int32_t)mb;
@@ -461,7 +461,7 @@ static dh_status layout_persistent(dh_ctx *ctx, dh_emitter *e, int64_t *first)
 dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e)
 {
     dh_program *p = e->program;
-    e->n_frames = (size_t)(e->spec->n_micro + 1);
+    e->n_frames = (size_t)(e->spec->recipe.n_micro + 1);
     e->inputs = malloc((e->n_frames + 1) * sizeof *e->inputs);
     e->param_accesses = calloc(p->params.n + 1, sizeof *e->param_accesses);
     int64_t *first = calloc(p->params.n + 1, sizeof *first);
@@ -771,7 +771,8 @@ static dh_status add_workspace(dh_ctx *ctx, dh_emitter *e, const dh_graph *g, co
                                dh_instr *instr, uint32_t id)
 {
     instr->work = DH_NONE;
-    size_t n_bytes = e->spec->backend ? e->spec->backend->workspace_bytes(g, op) : 0;
+    const dh_backend_info *backend = e->spec->recipe.backend;
+    size_t n_bytes = backend ? backend->workspace_bytes(g, op) : 0;
     if (n_bytes == 0) return DH_OK;
     dh_buffer b = {.kind = DH_BUF_WORK,
                    .n_bytes = n_bytes,

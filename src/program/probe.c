@@ -216,7 +216,7 @@ dh_status plan_emit_probes(dh_ctx *ctx, plan *b)
 {
     prober r = {.b = b,
                 .p = dh_emitter_program(b->emitter),
-                .costs = b->spec->costs ? b->spec->costs : &dh_costs_default};
+                .costs = b->spec->recipe.costs ? b->spec->recipe.costs : &dh_costs_default};
     const uint32_t n_step = (uint32_t)r.p->instrs.n;
     dh_status st =
         r.p->n_micro >= 2

@@ -17,8 +17,8 @@ typedef struct dh_rank_classes {
 bool dh_mesh_nodes_alike(const dh_mesh *mesh);
 /* Where nodes are alike: ranks of one key have the same instructions with the same sizes and
  * waits. Below n_keys. */
-size_t dh_rank_key(const dh_program_spec *spec, int64_t rank);
-size_t dh_rank_n_keys(const dh_program_spec *spec);
+size_t dh_rank_key(const dh_recipe *recipe, int64_t rank);
+size_t dh_rank_n_keys(const dh_recipe *recipe);
 
 /* Free with dh_rank_classes_fini. errors: DH_ENOMEM */
 dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes);

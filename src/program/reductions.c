@@ -16,7 +16,7 @@ static dh_status no_memory(dh_ctx *ctx)
 
 static const dh_mesh *mesh_of(const dh_reducer *r)
 {
-    return &r->spec->mesh;
+    return &r->spec->recipe.mesh;
 }
 
 static dh_block_kind kind_of(const dh_reducer *r, uint32_t block)
@@ -35,7 +35,7 @@ bool dh_reductions_last(const dh_reducer *r, uint32_t block)
 
 static int64_t bucket_bytes(const dh_reducer *r)
 {
-    return r->spec->bucket_bytes > 0 ? r->spec->bucket_bytes : DH_BUCKET_BYTES;
+    return r->spec->recipe.bucket_bytes > 0 ? r->spec->recipe.bucket_bytes : DH_BUCKET_BYTES;
 }
 
 typedef struct weight {
@@ -53,7 +53,8 @@ static weight weigh(const dh_reducer *r, uint32_t id)
     for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
         dh_param param;
         const uint32_t own = block->params[slot];
-        if (!dh_param_describe(r->spec->model, kind_of(r, id), block->layer, slot, &param) ||
+        if (!dh_param_describe(&r->spec->recipe.model, kind_of(r, id), block->layer, slot,
+                               &param) ||
             !dh_param_shard(&param, first, &param) ||
             (own != DH_NONE && p->homes.at[own].block != id))
             continue;
@@ -90,7 +91,7 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
 /* The block of a layer's experts is the one before the layer. */
 static bool has_experts(const dh_reducer *r, uint32_t block)
 {
-    return r->spec->model->n_experts > 0 && kind_of(r, block) == DH_BLOCK_LAYER;
+    return r->spec->recipe.model.n_experts > 0 && kind_of(r, block) == DH_BLOCK_LAYER;
 }
 
 dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n)
@@ -163,7 +164,7 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, re
     const dh_group_kind group =
         dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
     const dh_operand matrix = f->matrix[DH_BUF_GRAD], vector = f->vector[DH_BUF_GRAD];
-    if (!r->spec->zero1 && f->n_pieces == 1 && vector.buffer != DH_NONE) {
+    if (!r->spec->recipe.zero1 && f->n_pieces == 1 && vector.buffer != DH_NONE) {
         dh_operand both = matrix; /* they lie side by side */
         both.n_bytes += vector.n_bytes;
         return add_reduction(ctx, r, list, group, both, none);
@@ -171,7 +172,7 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, re
     for (int64_t k = f->n_pieces; k-- > 0;) {
         const dh_operand piece = part_of(matrix, k * f->n_piece, f->n_piece, sizeof(float));
         const dh_operand shard = part_of(piece, f->shard0, f->n_shard, sizeof(float));
-        DH_TRY(add_reduction(ctx, r, list, group, piece, r->spec->zero1 ? shard : none));
+        DH_TRY(add_reduction(ctx, r, list, group, piece, r->spec->recipe.zero1 ? shard : none));
     }
     return add_reduction(ctx, r, list, group, vector, none);
 }
@@ -228,8 +229,8 @@ static dh_status range_of(dh_ctx *ctx, const dh_reducer *r, dh_operand whole, in
 static dh_status place_matrix_region(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f,
                                      int64_t first, int64_t kept, dh_opt_region *region)
 {
-    const bool wide = r->spec->dtype != DH_F32;
-    const size_t item = dh_dtype_bytes(r->spec->dtype);
+    const bool wide = r->spec->recipe.dtype != DH_F32;
+    const size_t item = dh_dtype_bytes(r->spec->recipe.dtype);
     const int64_t n = region->n;
     DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_GRAD], first, n, sizeof(float), &region->grad));
     DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_MASTER], wide ? kept : first, n, sizeof(float),
@@ -245,7 +246,7 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     const dh_flat f = p->flats.at[flat];
-    const bool wide = r->spec->dtype != DH_F32, sharded = f.n_shard < f.n_piece;
+    const bool wide = r->spec->recipe.dtype != DH_F32, sharded = f.n_shard < f.n_piece;
     const bool tied_copy = r->tied_apart && kind_of(r, f.first_block) == DH_BLOCK_HEAD;
     const int64_t n_regions = sharded ? f.n_pieces : f.n_matrix > 0;
     for (int64_t k = 0; k < n_regions; k++) {
@@ -259,7 +260,7 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
         DH_TRY(place_matrix_region(ctx, r, &f, k * f.n_piece + f.shard0, k * f.n_shard, &region));
         if (sharded)
             DH_TRY(range_of(ctx, r, f.matrix[wide ? DH_BUF_COPY : DH_BUF_MASTER], k * f.n_piece,
-                            f.n_piece, wide ? dh_dtype_bytes(r->spec->dtype) : sizeof(float),
+                            f.n_piece, wide ? dh_dtype_bytes(r->spec->recipe.dtype) : sizeof(float),
                             &region.gather));
         if (!dh_vec_push(list, region)) return no_memory(ctx);
     }
@@ -289,7 +290,7 @@ static dh_status add_vector_region(dh_ctx *ctx, const dh_reducer *r, uint32_t fl
  * everyone with the distributed optimizer. */
 static dh_group_kind norm_group(const dh_reducer *r)
 {
-    if (r->spec->zero1) return DH_GROUP_WORLD;
+    if (r->spec->recipe.zero1) return DH_GROUP_WORLD;
     return mesh_of(r)->ep > 1 ? DH_GROUP_TP_EP_PP : DH_GROUP_TP_PP;
 }
 
@@ -300,7 +301,7 @@ static dh_status list_regions(dh_ctx *ctx, const dh_reducer *r, region_list *lis
     const dh_mesh *m = mesh_of(r);
     const dh_program *p = dh_emitter_program(r->emitter);
     const dh_coord c = dh_mesh_coord(m, r->spec->rank);
-    const bool zero1 = r->spec->zero1, first_tp = c.tp == 0;
+    const bool zero1 = r->spec->recipe.zero1, first_tp = c.tp == 0;
     const bool counts =
         zero1 ? dh_mesh_group_index(m, DH_GROUP_DP_CP, r->spec->rank) == 0 : c.ep == 0;
     for (uint32_t i = 0; i < p->flats.n; i++) {

@@ -12,7 +12,7 @@ typedef struct dh_reducer {
 } dh_reducer;
 
 /* Puts the blocks of a virtual stage, in forward order and with the experts before each
- * layer, into flats: neighbours together while their gradients fit spec->bucket_bytes.
+ * layer, into flats: neighbours together while their gradients fit recipe.bucket_bytes.
  * All ranks of the stage come to the same flats. Before dh_emit_layout. */
 dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n);
 /* Both ends of a tied embedding meet when neither has transfers left to do. */

@@ -143,14 +143,13 @@ typedef struct slot_maker {
     DH_VEC(known_order) known;
 } slot_maker;
 
-dh_status slot_maker_create(dh_ctx *ctx, const dh_program_spec *spec, slot_maker **maker)
+dh_status slot_maker_create(dh_ctx *ctx, const dh_recipe *recipe, slot_maker **maker)
 {
     slot_maker *m = calloc(1, sizeof *m);
     if (!m) return plan_no_memory(ctx);
     *maker = m;
-    m->costs = spec->costs ? spec->costs : &dh_costs_default;
-    DH_TRY(dh_strategy_ordering(ctx, spec->strategy, &m->ordering));
-    if (spec->ordering) m->ordering = *spec->ordering;
+    m->costs = recipe->costs ? recipe->costs : &dh_costs_default;
+    DH_TRY(dh_recipe_ordering(ctx, recipe, &m->ordering));
     if (m->ordering.cache) return DH_OK;
     m->own = m->ordering.cache = dh_order_cache_create();
     return m->own ? DH_OK : plan_no_memory(ctx);
@@ -226,6 +225,7 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, const item_list lists[2], int 
                             dh_slot_item *items)
 {
     const dh_program *p = dh_emitter_program(b->emitter);
+    const dh_backend_info *backend = b->spec->recipe.backend;
     uint32_t block = 0;
     for (size_t i = 0; i < lists[s].n; i++) {
         const item *it = &lists[s].at[i];
@@ -233,9 +233,9 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, const item_list lists[2], int 
         items[i] = (dh_slot_item){.op = it->op, .block = block};
         if (it->op != DH_NONE)
             DH_TRY(plan_graph_like(ctx, b, p->blocks.at[it->block].graph, &items[i].graph));
-        if (it->op != DH_NONE && b->spec->backend)
+        if (it->op != DH_NONE && backend)
             items[i].work_bytes =
-                b->spec->backend->workspace_bytes(items[i].graph, &items[i].graph->ops.at[it->op]);
+                backend->workspace_bytes(items[i].graph, &items[i].graph->ops.at[it->op]);
         if (s == 1) items[i].after_f = after_forward(b, it, &lists[0]);
     }
     return DH_OK;
@@ -254,8 +254,8 @@ static dh_status make_order(dh_ctx *ctx, plan *b, const item_list lists[2],
         st = items ? slot_items(ctx, b, lists, s, items) : plan_no_memory(ctx);
     }
     if (st == DH_OK)
-        st = dh_slot_build(ctx, arena, b->slots->costs, &b->spec->mesh, b->spec->rank, strands,
-                           &slot);
+        st = dh_slot_build(ctx, arena, b->slots->costs, &b->spec->recipe.mesh, b->spec->rank,
+                           strands, &slot);
     if (st == DH_OK)
         st = dh_order_cache_get(ctx, b->slots->ordering.cache, slot, b->slots->ordering.policy,
                                 &b->slots->ordering.options, order);

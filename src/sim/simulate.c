@@ -11,7 +11,7 @@
 /* What is simulated, while it is put together. */
 typedef struct build {
     dh_ctx *ctx;
-    const dh_program_spec *spec; /* NULL: programs are given, one for each rank */
+    const dh_recipe *recipe; /* NULL: programs are given, one for each rank */
     const dh_program *const *given;
     const dh_costs *costs;
     const dh_sim_options *options;
@@ -52,17 +52,13 @@ static dh_status check_slow(const build *b)
 static uint64_t key_of(const build *b, int64_t rank, bool every_rank)
 {
     if (every_rank) return (uint64_t)rank;
-    dh_program_spec spec = *b->spec;
-    spec.mesh = b->mesh;
-    return dh_rank_key(&spec, rank);
+    return dh_rank_key(b->recipe, rank);
 }
 
 static dh_status build_program(build *b, uint64_t key, int64_t rank)
 {
-    dh_program_spec spec = *b->spec;
-    spec.mesh = b->mesh;
-    spec.rank = rank;
-    spec.unplaced = !b->options->placed;
+    const dh_program_spec spec = {
+        .recipe = *b->recipe, .rank = rank, .unplaced = !b->options->placed};
     dh_program *p;
     if (!dh_vec_reserve(&b->owned, b->owned.n + 1) || !dh_vec_push(&b->keys, key))
         return no_memory(b);
@@ -126,8 +122,8 @@ static bool cp_alike(const build *b)
 static int64_t n_full_shards(const build *b)
 {
     int64_t begin, rows;
-    dh_vocab_shard(b->spec->model->vocab, (dh_shard){.tp = b->mesh.tp}, &begin, &rows);
-    return b->spec->model->vocab / rows;
+    dh_vocab_shard(b->recipe->model.vocab, (dh_shard){.tp = b->mesh.tp}, &begin, &rows);
+    return b->recipe->model.vocab / rows;
 }
 
 static bool is_exact(const build *b)
@@ -156,7 +152,7 @@ static dh_status choose_ranks(build *b)
     if (b->given || b->options->collapse == DH_SIM_EVERY || !dh_mesh_nodes_alike(m) ||
         shares_cores(b))
         return split_ranks(b, none, true);
-    const bool exact = is_exact(b), zero1 = b->spec->zero1;
+    const bool exact = is_exact(b), zero1 = b->recipe->zero1;
     dh_sim_split splits[DH_N_MESH_AXES] = {[DH_MESH_TP] = {n_full_shards(b), exact},
                                            [DH_MESH_CP] = {m->cp, exact && zero1},
                                            [DH_MESH_EP] = {m->ep, exact},
@@ -252,9 +248,10 @@ static dh_status account(build *b)
             sim->step_ns = DH_MAX(sim->step_ns, r->spans[i].end_ns);
         sim->n_instrs += r->program->instrs.n;
     }
-    if (!b->spec) return DH_OK;
-    sim->tokens = b->spec->micro_batch * b->spec->n_micro * b->mesh.dp * b->spec->seq;
-    sim->model_flops = dh_model_flops_per_token(b->spec->model, b->spec->seq) * (double)sim->tokens;
+    if (!b->recipe) return DH_OK;
+    sim->tokens = b->recipe->micro_batch * b->recipe->n_micro * b->mesh.dp * b->recipe->seq;
+    sim->model_flops =
+        dh_model_flops_per_token(&b->recipe->model, b->recipe->seq) * (double)sim->tokens;
     return DH_OK;
 }
 
@@ -289,30 +286,17 @@ static dh_status run(build *b, dh_sim **sim)
     return st;
 }
 
-static dh_status ordering_of(dh_ctx *ctx, const dh_program_spec *spec, dh_ordering *ordering)
-{
-    if (spec->ordering) {
-        *ordering = *spec->ordering;
-        return DH_OK;
-    }
-    return dh_strategy_ordering(ctx, spec->strategy, ordering);
-}
-
 /* All programs share the orders that one of them found. */
-dh_status dh_simulate(dh_ctx *ctx, const dh_program_spec *spec, const dh_costs *costs,
+dh_status dh_simulate(dh_ctx *ctx, const dh_recipe *recipe, const dh_costs *costs,
                       const dh_sim_options *options, dh_sim **sim)
 {
-    if (spec->mode != DH_MODE_TRAIN)
-        return dh_fail(ctx, DH_EUNSUPPORTED, "only training is simulated");
-    dh_program_spec own = *spec;
-    dh_ordering ordering;
-    build b = {.ctx = ctx, .spec = &own, .costs = costs, .options = options, .mesh = spec->mesh};
-    if (b.mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &b.mesh));
-    DH_TRY(ordering_of(ctx, spec, &ordering));
-    dh_order_cache *cache = ordering.cache ? NULL : dh_order_cache_create();
-    if (!ordering.cache) ordering.cache = cache;
-    own.ordering = &ordering;
-    dh_status st = ordering.cache ? run(&b, sim) : no_memory(&b);
+    dh_recipe own = *recipe;
+    dh_order_cache *cache = NULL;
+    if (own.mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &own.mesh));
+    build b = {.ctx = ctx, .recipe = &own, .costs = costs, .options = options, .mesh = own.mesh};
+    DH_TRY(dh_recipe_ordering(ctx, recipe, &own.ordering));
+    if (!own.ordering.cache) own.ordering.cache = cache = dh_order_cache_create();
+    dh_status st = own.ordering.cache ? run(&b, sim) : no_memory(&b);
     dh_order_cache_destroy(cache);
     return st;
 }

@@ -268,9 +268,9 @@ dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *w
     DH_TRY(dh_session_load_kind(ctx, session, weights, "", DH_BUF_MASTER));
     size_t at = 0;
     for (const char *name;
-         session->spec.mesh.ranks <= 1 && (name = dh_weights_next_unread(weights, &at));)
+         session->spec.recipe.mesh.ranks <= 1 && (name = dh_weights_next_unread(weights, &at));)
         dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
-               session->spec.model.name);
+               session->spec.recipe.model.name);
     return DH_OK;
 }
 

@@ -72,7 +72,7 @@ dh_status dh_probe_lists_find(dh_ctx *ctx, dh_job *job, bool all, dh_probe_lists
     dh_status st = dh_program_graph_spec(ctx, &spec, &graphs);
     for (size_t i = 0; st == DH_OK && (all || is_auto(job)) && i < n; i++)
         st = add_list(ctx, &graphs, &rows[i], lists);
-    if (st == DH_OK) st = add_list(ctx, &graphs, session.strategy, lists);
+    if (st == DH_OK) st = add_list(ctx, &graphs, session.recipe.strategy, lists);
     if (st != DH_OK) dh_vec_fini(lists);
     return st;
 }
@@ -102,16 +102,16 @@ dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, const dh_pass_list *passes
     *probe = (dh_probe_job){.schedule = NULL};
     DH_TRY(with_strategy(ctx, job, &one));
     DH_TRY(dh_train_plan(ctx, &one, &probe->spec));
-    DH_TRY(dh_job_estimates(ctx, job, &probe->spec.costs));
+    DH_TRY(dh_job_estimates(ctx, job, &probe->spec.recipe.costs));
     DH_TRY(smallest_schedule(ctx, &one, &probe->schedule));
     dh_session_spec *s = &probe->spec;
-    s->schedule = probe->schedule;
-    s->layer_split = NULL;
-    s->model.n_layers = probe->schedule ? probe->schedule->n_stages : 1;
-    s->n_micro = probe->schedule ? probe->schedule->n_micro : 2;
+    s->recipe.schedule = probe->schedule;
+    s->recipe.layer_split = NULL;
+    s->recipe.model.n_layers = probe->schedule ? probe->schedule->n_stages : 1;
+    s->recipe.n_micro = probe->schedule ? probe->schedule->n_micro : 2;
     s->eval = false;
     s->probes = true;
-    return probing_strategy(ctx, job, passes, &s->strategy);
+    return probing_strategy(ctx, job, passes, &s->recipe.strategy);
 }
 
 void dh_probe_job_fini(dh_probe_job *probe)
@@ -123,12 +123,12 @@ void dh_probe_job_fini(dh_probe_job *probe)
 dh_status dh_stage_programs_build(dh_ctx *ctx, const dh_probe_job *probe,
                                   dh_stage_programs *programs)
 {
-    const int64_t n = probe->spec.mesh.pp;
+    const int64_t n = probe->spec.recipe.mesh.pp;
     *programs = (dh_stage_programs){.at = calloc((size_t)n, sizeof(dh_program *))};
     if (!programs->at) return no_memory(ctx);
     for (int64_t stage = 0; stage < n; stage++) {
         dh_session_spec spec = probe->spec;
-        spec.rank = dh_mesh_rank(&spec.mesh, (dh_coord){.pp = stage});
+        spec.rank = dh_mesh_rank(&spec.recipe.mesh, (dh_coord){.pp = stage});
         dh_status st = dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &programs->at[stage]);
         if (st != DH_OK) {
             dh_stage_programs_fini(programs);

@@ -88,8 +88,9 @@ static dh_status sample(dh_ctx *ctx, rank_work *w)
     const dh_backend *backend = w->session->spec.backend;
     const int64_t start_ns = dh_now_ns();
     /* A learning rate of 0: the weights stay what they are. */
-    const dh_step step = {.first_sample = dh_mesh_coord(&w->session->spec.mesh, w->ranks->rank).dp *
-                                          job->micro_batch,
+    const dh_step step = {.first_sample =
+                              dh_mesh_coord(&w->session->spec.recipe.mesh, w->ranks->rank).dp *
+                              job->micro_batch,
                           .sample_stride = job->dp * job->micro_batch,
                           .seed = job->seed,
                           .beta1 = job->beta1,

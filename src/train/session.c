@@ -9,31 +9,13 @@
 
 dh_program_spec dh_session_program_spec(const dh_session_spec *s, dh_mode mode)
 {
-    return (dh_program_spec){
-        .model = &s->model,
-        .mode = mode,
-        .mesh = s->mesh,
-        .rank = s->rank,
-        .schedule = s->schedule,
-        .strategy = s->strategy,
-        .costs = s->costs,
-        .ordering = s->ordering,
-        .layer_split = s->layer_split,
-        .zero1 = s->zero1,
-        .probes = s->probes && mode == DH_MODE_TRAIN,
-        .bucket_bytes = s->bucket_bytes,
-        .recompute = s->recompute,
-        .dtype = s->dtype,
-        .micro_batch = s->micro_batch,
-        .seq = s->seq,
-        .n_micro = mode == DH_MODE_TRAIN ? s->n_micro : 1,
-        .moe_mode = s->moe_mode,
-        .moe_capacity = s->moe_capacity,
-        .cache_len = s->cache_len,
-        .dropout = s->dropout,
-        .loss_scale = s->global_tokens > 0 ? 1.0 / (double)s->global_tokens : 1.0,
-        .backend = &s->backend->info,
-    };
+    dh_program_spec p = {.recipe = s->recipe,
+                         .mode = mode,
+                         .rank = s->rank,
+                         .cache_len = s->cache_len,
+                         .probes = s->probes && mode == DH_MODE_TRAIN};
+    p.recipe.backend = &s->backend->info;
+    return p;
 }
 
 static dh_status build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program)
@@ -54,7 +36,7 @@ dh_status dh_session_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode m
 {
     dh_program_spec p = dh_session_program_spec(spec, mode);
     p.keep_bytes = keep_bytes;
-    if (mode == DH_MODE_DECODE) p.micro_batch = p.seq = 1;
+    if (mode == DH_MODE_DECODE) p.recipe.micro_batch = p.recipe.seq = 1;
     return build(ctx, &p, program);
 }
 
@@ -71,8 +53,8 @@ dh_status dh_session_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec,
 static dh_status build_prefill(dh_ctx *ctx, const dh_session_spec *spec, dh_program **program)
 {
     dh_program_spec p = dh_session_program_spec(spec, DH_MODE_DECODE);
-    p.micro_batch = 1;
-    p.seq = spec->prefill_chunk;
+    p.recipe.micro_batch = 1;
+    p.recipe.seq = spec->prefill_chunk;
     return build(ctx, &p, program);
 }
 
@@ -114,7 +96,7 @@ static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
 
 dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session **session)
 {
-    DH_TRY(dh_model_validate(ctx, &spec->model));
+    DH_TRY(dh_model_validate(ctx, &spec->recipe.model));
     dh_session *s = calloc(1, sizeof *s);
     if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory creating a session");
     s->spec = *spec;
@@ -213,10 +195,9 @@ dh_status dh_session_eval(dh_ctx *ctx, dh_session *session, const dh_batch_sourc
     double total = 0, total_rows = 0;
     for (int64_t i = 0; i < n_batches; i++) {
         double sum, rows;
-        DH_TRY(dh_session_eval_batch(ctx, session, source, first + i * session->spec.micro_batch,
-                                     &sum, &rows));
-        if (!isfinite(sum))
-            return blame(ctx, session, source, first + i * session->spec.micro_batch, sum);
+        const int64_t sample = first + i * session->spec.recipe.micro_batch;
+        DH_TRY(dh_session_eval_batch(ctx, session, source, sample, &sum, &rows));
+        if (!isfinite(sum)) return blame(ctx, session, source, sample, sum);
         total += sum;
         total_rows += rows;
     }

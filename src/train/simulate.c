@@ -21,33 +21,31 @@ static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job)
 static dh_status place_on(dh_ctx *ctx, dh_job *job, const dh_cluster *cluster,
                           dh_session_spec *spec)
 {
-    if (!cluster) return dh_train_costs(ctx, job, &spec->costs);
-    DH_TRY(dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, job->ep, &spec->mesh));
-    return dh_cluster_costs(ctx, job->arena, cluster, &spec->costs);
+    if (!cluster) return dh_train_costs(ctx, job, &spec->recipe.costs);
+    DH_TRY(dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, job->ep,
+                           &spec->recipe.mesh));
+    spec->recipe.backend = NULL;
+    return dh_cluster_costs(ctx, job->arena, cluster, &spec->recipe.costs);
 }
 
 static dh_status simulate_job(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how,
                               dh_sim **sim)
 {
     dh_session_spec session;
-    dh_ordering ordering;
     dh_schedule *schedule;
     DH_TRY(resolve_vocab(ctx, job));
     DH_TRY(dh_train_plan(ctx, job, &session));
-    DH_TRY(dh_model_validate(ctx, &session.model));
-    DH_TRY(dh_train_ordering(ctx, job, &ordering));
+    DH_TRY(dh_model_validate(ctx, &session.recipe.model));
+    DH_TRY(dh_train_ordering(ctx, job, &session.recipe.ordering));
     DH_TRY(place_on(ctx, job, how->cluster, &session));
     DH_TRY(dh_train_schedule(ctx, job, &schedule));
-    session.schedule = schedule;
-    session.ordering = &ordering;
-    dh_program_spec spec = dh_session_program_spec(&session, DH_MODE_TRAIN);
-    if (how->cluster) spec.backend = NULL;
+    session.recipe.schedule = schedule;
     dh_sim_options options;
-    dh_status st = dh_train_slow(ctx, job, how, &session.mesh, &options);
+    dh_status st = dh_train_slow(ctx, job, how, &session.recipe.mesh, &options);
     /* Threads of this process share what it may use; a launcher gives every process its own. */
     const bool threads = !how->cluster && job->nodes <= 1 && dh_launched_ranks() == 0;
     if (threads) options.cores = dh_own_processors();
-    if (st == DH_OK) st = dh_simulate(ctx, &spec, session.costs, &options, sim);
+    if (st == DH_OK) st = dh_simulate(ctx, &session.recipe, session.recipe.costs, &options, sim);
     dh_schedule_destroy(schedule);
     return st;
 }

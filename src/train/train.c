@@ -46,9 +46,9 @@ static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run, dh_mesh_footprint *
     if (run->job->ranks == 1) return DH_OK;
     dh_session_spec spec;
     DH_TRY(dh_train_plan(ctx, run->job, &spec));
-    spec.schedule = run->schedule;
-    spec.costs = run->costs;
-    spec.ordering = run->ordering;
+    spec.recipe.schedule = run->schedule;
+    spec.recipe.costs = run->costs;
+    spec.recipe.ordering = *run->ordering;
     spec.eval = spec.eval && run->val_data;
     return dh_session_verify_mesh(ctx, &spec, programs);
 }

@@ -115,13 +115,12 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
 {
     const dh_model *model = &found->model;
     dh_session_spec wanted = {.backend = dh_backend_find("cpu"),
-                              .model = *model,
-                              .dtype = spec->dtype,
+                              .recipe = {.model = *model,
+                                         .dtype = spec->dtype,
+                                         .micro_batch = spec->micro_batch,
+                                         .seq = spec->seq},
                               .eval = spec->seq > 0,
                               .decode = spec->decode,
-                              .micro_batch = spec->micro_batch,
-                              .seq = spec->seq,
-                              .n_micro = 1,
                               .cache_len = model->max_seq,
                               .prefill_chunk = DH_MIN(PREFILL_CHUNK, model->max_seq)};
     if (spec->seq > model->max_seq)

@@ -50,17 +50,12 @@ dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
                        "splits the tokens of the residual stream; leave parallel.sequence true",
                        (long long)mesh.tp);
     *spec = (dh_session_spec){
-        .backend = dh_backend_find("cpu"),
-        .mesh = mesh,
-        .strategy = strategy,
-        .layer_split = job->layer_split,
-        .zero1 = job->zero1,
-        .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
-        .recompute = (dh_recompute_kind)job->recompute,
+        .backend = dh_backend_find("cpu"), .train = true, .eval = job->eval_every > 0};
+    spec->recipe = (dh_recipe){
         .model = job->model,
         .dtype = job->dtype,
-        .train = true,
-        .eval = job->eval_every > 0,
+        .mesh = mesh,
+        .strategy = strategy,
         .micro_batch = job->micro_batch,
         .seq = job->seq_len,
         .n_micro = dh_job_n_micro(job),
@@ -68,6 +63,11 @@ dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
         .dropout = job->dropout,
         .moe_mode = job->moe_mode,
         .moe_capacity = job->moe_capacity,
+        .layer_split = job->layer_split,
+        .zero1 = job->zero1,
+        .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
+        .recompute = (dh_recompute_kind)job->recompute,
+        .backend = &spec->backend->info,
     };
     return DH_OK;
 }
@@ -166,11 +166,11 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     DH_TRY(dh_train_plan(ctx, run->job, &spec));
     spec.comm = run->ranks.comm;
     spec.rank = run->ranks.rank;
-    spec.schedule = run->schedule;
-    spec.costs = run->costs;
-    spec.ordering = run->ordering;
+    spec.recipe.schedule = run->schedule;
+    spec.recipe.costs = run->costs;
+    spec.recipe.ordering = *run->ordering;
     spec.eval = spec.eval && run->val_data;
-    run->n_micro = spec.n_micro;
+    run->n_micro = spec.recipe.n_micro;
     DH_TRY(spec.backend->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                    &run->n_threads));
     dh_status st = dh_session_create(ctx, &spec, &run->session);

@@ -178,7 +178,7 @@ static dh_status measure_lives(dh_ctx *ctx, const dh_program_spec *spec, tune_bl
 {
     const size_t n = b->graph->tensors.n + 1;
     lives l = {.graph = b->graph,
-               .backend = spec->backend,
+               .backend = spec->recipe.backend,
                .used_by = calloc(n, sizeof *l.used_by),
                .storages = calloc(n, sizeof *l.storages)};
     const bool ok = l.used_by && l.storages;
@@ -209,9 +209,9 @@ static void add_times(const dh_program_spec *spec, tune_block *b)
         [DH_PHASE_F] = TUNE_F, [DH_PHASE_B] = TUNE_B, [DH_PHASE_W] = TUNE_W};
     for (size_t i = 0; i < b->graph->ops.n; i++) {
         const dh_op *op = &b->graph->ops.at[i];
-        const dh_cost_op at = {b->graph, op, &spec->mesh, spec->rank};
+        const dh_cost_op at = {b->graph, op, &spec->recipe.mesh, spec->rank};
         const int phase = phases[op->phase];
-        const double ns = spec->costs->solo(spec->costs->self, &at).ns;
+        const double ns = spec->recipe.costs->solo(spec->recipe.costs->self, &at).ns;
         if (dh_op_info_of(op->type)->resource == DH_RES_COMM) {
             b->comm_ns[phase][comm_kind(op->group)] += ns;
         } else {
@@ -225,7 +225,7 @@ static unsigned streams_of(const dh_program_spec *spec, const dh_graph *g)
 {
     unsigned streams = 0;
     for (size_t i = 0; i < g->ops.n; i++) {
-        const dh_cost_op at = {g, &g->ops.at[i], &spec->mesh, spec->rank};
+        const dh_cost_op at = {g, &g->ops.at[i], &spec->recipe.mesh, spec->rank};
         if (dh_op_info_of(at.op->type)->resource == DH_RES_COMM)
             streams |= 1u << dh_cost_stream(&at);
     }
@@ -239,7 +239,7 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
 {
     static const dh_block_kind kinds[TUNE_N_BLOCK] = {DH_BLOCK_EMBED, DH_BLOCK_LAYER,
                                                       DH_BLOCK_HEAD};
-    const dh_shard first = {.tp = spec->mesh.tp, .ep = spec->mesh.ep};
+    const dh_shard first = {.tp = spec->recipe.mesh.tp, .ep = spec->recipe.mesh.ep};
     tune_blocks *made = DH_NEW(arena, tune_blocks);
     if (!made) return no_memory(ctx);
     dh_status st = DH_OK;

@@ -19,7 +19,7 @@ typedef struct timer {
     dh_ctx *ctx;
     const dh_program_spec *spec;
     const tune_blocks *blocks;
-    const dh_ordering *ordering;
+    dh_ordering ordering;
 } timer;
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -51,7 +51,7 @@ static dh_status time_order(const timer *t, dh_arena *arena, const dh_slot *slot
     dh_slot_timing timing = {0};
     dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, slot->strand[0].n + slot->strand[1].n + 1);
     if (!order) return no_memory(t->ctx);
-    DH_TRY(dh_slot_order(t->ctx, slot, t->ordering->policy, &t->ordering->options, order));
+    DH_TRY(dh_slot_order(t->ctx, slot, t->ordering.policy, &t->ordering.options, order));
     DH_TRY(dh_slot_time(t->ctx, slot, order, &timing));
     *ns = timing.makespan_ns;
     return DH_OK;
@@ -67,8 +67,8 @@ static dh_status chains_ns(const timer *t, chain f, chain b, unsigned phases, do
     if (st == DH_OK) st = list_items(t, arena, &f, 1u << DH_PHASE_F, &strands[0]);
     if (st == DH_OK) st = list_items(t, arena, &b, phases, &strands[1]);
     if (st == DH_OK)
-        st = dh_slot_build(t->ctx, arena, t->spec->costs, &t->spec->mesh, t->spec->rank, strands,
-                           &slot);
+        st = dh_slot_build(t->ctx, arena, t->spec->recipe.costs, &t->spec->recipe.mesh,
+                           t->spec->rank, strands, &slot);
     if (st == DH_OK) st = time_order(t, arena, slot, ns);
     dh_arena_destroy(arena);
     return st;
@@ -91,7 +91,7 @@ static double head_alone_ns(const timer *t, unsigned phases)
     for (size_t i = 0; i < DH_COUNTOF(list); i++) {
         if (!((phases ? phases : 1u << DH_PHASE_F) >> list[i].phase & 1)) continue;
         const int p = list[i].block_phase;
-        ns += b->compute_ns[p] + b->n_launched[p] * t->spec->costs->launch_ns;
+        ns += b->compute_ns[p] + b->n_launched[p] * t->spec->recipe.costs->launch_ns;
         for (int k = 0; k < TUNE_N_COMM; k++) ns += b->comm_ns[p][k];
     }
     return ns;
@@ -124,7 +124,7 @@ static dh_status two_strands(const timer *t, unsigned phases, double *one, doubl
 dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_blocks *blocks,
                           tune_wants wants, tune_times *times)
 {
-    const timer t = {ctx, spec, blocks, spec->ordering};
+    const timer t = {ctx, spec, blocks, spec->recipe.ordering};
     const unsigned inputs = 1u << DH_PHASE_B, weights = 1u << DH_PHASE_W;
     DH_TRY(one_strand(&t, 0, &times->f));
     DH_TRY(one_strand(&t, inputs | weights, &times->b));

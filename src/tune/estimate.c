@@ -18,11 +18,10 @@ static const struct {
     const char *policy, *by;
 } stand_ins[] = {{"exact", "list"}, {"auto", "list"}};
 
-static dh_status find_ordering(dh_ctx *ctx, const dh_ordering *given, dh_ordering *ordering)
+static dh_status use_stand_in(dh_ctx *ctx, dh_ordering *ordering)
 {
-    *ordering = *given;
     for (size_t i = 0; i < DH_COUNTOF(stand_ins); i++)
-        if (strcmp(given->policy->name, stand_ins[i].policy) == 0)
+        if (strcmp(ordering->policy->name, stand_ins[i].policy) == 0)
             return dh_order_policy_find(ctx, stand_ins[i].by, &ordering->policy);
     return DH_OK;
 }
@@ -32,24 +31,23 @@ static dh_status describe(estimate *e)
     dh_ctx *ctx = e->ctx;
     dh_job *job = e->t->job;
     const dh_cluster *cluster = e->t->options->cluster;
-    dh_ordering ordering;
+    dh_session_spec session;
+    dh_recipe *r = &e->spec.recipe;
     size_t n;
     e->schedule = dh_schedule_rows(&n)[e->row->config.at[DH_TUNE_SCHEDULE]];
     /* as dh_train_schedule has it */
     if (job->pp == 1 && e->schedule->n_chunks != 2)
         DH_TRY(dh_schedule_find(ctx, "1f1b", &e->schedule));
-    DH_TRY(dh_train_plan(ctx, job, &e->session));
-    if (cluster)
-        DH_TRY(dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, job->ep,
-                               &e->session.mesh));
-    DH_TRY(dh_train_ordering(ctx, job, &ordering));
-    DH_TRY(find_ordering(ctx, &ordering, &e->ordering));
-    e->session.costs = e->t->costs;
-    e->session.ordering = &e->ordering;
-    e->spec = dh_session_program_spec(&e->session, DH_MODE_TRAIN);
-    if (cluster) e->spec.backend = NULL;
-    e->n_micro = e->spec.n_micro;
-    return DH_OK;
+    DH_TRY(dh_train_plan(ctx, job, &session));
+    *r = session.recipe;
+    r->costs = e->t->costs;
+    if (cluster) {
+        DH_TRY(
+            dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, job->ep, &r->mesh));
+        r->backend = NULL;
+    }
+    DH_TRY(dh_train_ordering(ctx, job, &r->ordering));
+    return use_stand_in(ctx, &r->ordering);
 }
 
 /* ---- pieces ------------------------------------------------------------------------------- */
@@ -57,12 +55,12 @@ static dh_status describe(estimate *e)
 /* One message from stage to stage. */
 static dh_status find_transfer(estimate *e)
 {
-    const dh_program_spec *s = &e->spec;
+    const dh_recipe *s = &e->spec.recipe;
     dh_graph *g;
     e->pieces.transfer = (tune_transfer){0};
     if (s->mesh.pp == 1) return DH_OK;
     DH_TRY(dh_graph_build_link(e->ctx, true, s->micro_batch * (s->seq / s->mesh.cp) / s->mesh.tp,
-                               s->model->width, s->dtype, s->model->n_experts, &g));
+                               s->model.width, s->dtype, s->model.n_experts, &g));
     for (size_t i = 0; i < g->ops.n; i++) {
         const dh_cost_op at = {g, &g->ops.at[i], &s->mesh, 0};
         e->pieces.transfer.ns +=
@@ -101,7 +99,7 @@ static double left_out(const estimate *e)
 {
     const double n_long = (double)e->long_one->schedule->n_micro;
     const double n_short = (double)e->short_one->schedule->n_micro;
-    return n_long > n_short ? ((double)e->n_micro - n_long) / (n_long - n_short) : 0;
+    return n_long > n_short ? ((double)e->spec.recipe.n_micro - n_long) / (n_long - n_short) : 0;
 }
 
 static void run_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
@@ -197,8 +195,8 @@ static void find_step(const estimate *e, dh_tune_row *row)
 
 static dh_status find_pieces(estimate *e)
 {
-    e->pieces.launch_ns = e->spec.costs->launch_ns;
-    DH_TRY(tune_find_blocks(e, e->spec.recompute, &e->pieces.blocks));
+    e->pieces.launch_ns = e->spec.recipe.costs->launch_ns;
+    DH_TRY(tune_find_blocks(e, e->spec.recipe.recompute, &e->pieces.blocks));
     DH_TRY(tune_find_blocks(e, DH_RECOMPUTE_KIND_NONE, &e->pieces.plain));
     DH_TRY(tune_find_timetables(e));
     DH_TRY(reserve(e));

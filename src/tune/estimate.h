@@ -9,10 +9,7 @@ typedef struct estimate {
     tuner *t;
     const dh_tune_row *row;
     const dh_schedule_row *schedule;
-    dh_session_spec session;
-    dh_ordering ordering;
-    dh_program_spec spec;
-    int64_t n_micro;
+    dh_program_spec spec;                       /* of any rank */
     const tune_timetable *short_one, *long_one; /* the same where nothing is left out */
     tune_pieces pieces;
     tune_slot_cost *costs; /* by class of the long one */

@@ -61,13 +61,13 @@ static dh_status make_timetable(estimate *e, const timetable_key *key, tune_time
                                    .n_chunks = (int32_t)key->n_chunks};
     dh_schedule *schedule;
     DH_TRY(dh_schedule_generate(ctx, e->schedule, &spec, &schedule));
-    dh_program_spec program = e->spec;
-    program.n_micro = key->n_micro;
+    dh_recipe r = e->spec.recipe;
+    r.n_micro = key->n_micro;
     int64_t *layers = calloc((size_t)schedule->n_stages, sizeof *layers);
-    dh_status st = layers ? plan_check_schedule(ctx, &program, schedule) : tune_no_memory(ctx);
+    dh_status st = layers ? plan_check_schedule(ctx, &r, schedule) : tune_no_memory(ctx);
     if (st == DH_OK)
-        st = dh_layer_split(ctx, e->spec.model->n_layers, schedule->n_stages,
-                            e->spec.layer_split ? e->spec.layer_split : "", layers);
+        st = dh_layer_split(ctx, e->spec.recipe.model.n_layers, schedule->n_stages,
+                            e->spec.recipe.layer_split ? e->spec.recipe.layer_split : "", layers);
     if (st == DH_OK) st = tune_timetable_make(ctx, e->t->arena, schedule, layers, table);
     if (st == DH_OK && !dh_vec_push(&e->t->all_timetables, *table)) st = tune_no_memory(ctx);
     free(layers);
@@ -77,7 +77,7 @@ static dh_status make_timetable(estimate *e, const timetable_key *key, tune_time
 
 static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetable **table)
 {
-    const timetable_key key = {e->row->config.at[DH_TUNE_SCHEDULE], e->spec.mesh.pp, n_micro,
+    const timetable_key key = {e->row->config.at[DH_TUNE_SCHEDULE], e->spec.recipe.mesh.pp, n_micro,
                                e->row->config.at[DH_TUNE_STAGES]};
     void **place = tune_table_at(&e->t->timetables, e->t->arena, &key);
     tune_timetable *made = NULL;
@@ -94,13 +94,13 @@ static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetab
  * row of the table (tests/tune). */
 dh_status tune_find_timetables(estimate *e)
 {
-    const int64_t p = DH_MAX(e->spec.mesh.pp, (int64_t)2);
-    const dh_schedule_spec spec = {.n_ranks = (int32_t)e->spec.mesh.pp,
-                                   .n_micro = (int32_t)e->n_micro,
+    const int64_t p = DH_MAX(e->spec.recipe.mesh.pp, (int64_t)2);
+    const dh_schedule_spec spec = {.n_ranks = (int32_t)e->spec.recipe.mesh.pp,
+                                   .n_micro = (int32_t)e->spec.recipe.n_micro,
                                    .n_chunks = (int32_t)e->row->config.at[DH_TUNE_STAGES]};
     DH_TRY(dh_schedule_applicable(e->ctx, e->schedule, &spec));
-    const bool whole = e->n_micro <= 4 * p;
-    DH_TRY(find_timetable(e, whole ? e->n_micro : 4 * p, &e->long_one));
+    const bool whole = e->spec.recipe.n_micro <= 4 * p;
+    DH_TRY(find_timetable(e, whole ? e->spec.recipe.n_micro : 4 * p, &e->long_one));
     e->short_one = e->long_one;
     return whole ? DH_OK : find_timetable(e, 2 * p, &e->short_one);
 }
@@ -109,14 +109,14 @@ dh_status tune_find_timetables(estimate *e)
 
 static dh_status key_of_blocks(const estimate *e, dh_recompute_kind recompute, blocks_key *key)
 {
-    const dh_mesh *m = &e->spec.mesh;
+    const dh_mesh *m = &e->spec.recipe.mesh;
     dh_graph_spec graphs;
     DH_TRY(dh_program_graph_spec(e->ctx, &e->spec, &graphs));
-    *key = (blocks_key){.costs = (uint64_t)(uintptr_t)e->spec.costs,
+    *key = (blocks_key){.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
                         .tp = m->tp,
                         .cp = m->cp,
                         .ep = m->ep,
-                        .micro_batch = e->spec.micro_batch,
+                        .micro_batch = e->spec.recipe.micro_batch,
                         .recompute = recompute,
                         .passes = dh_pass_list_reduced(&graphs, &graphs.passes)};
     return DH_OK;
@@ -126,7 +126,7 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
 {
     blocks_key key;
     dh_program_spec spec = e->spec;
-    spec.recompute = recompute;
+    spec.recipe.recompute = recompute;
     DH_TRY(key_of_blocks(e, recompute, &key));
     void **place = tune_table_at(&e->t->blocks, e->t->arena, &key);
     if (!place) return tune_no_memory(e->ctx);
@@ -146,10 +146,10 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
 dh_status tune_find_times(estimate *e, const tune_times **times)
 {
     const tune_wants wants = {e->schedule->split_backward, e->schedule->pairs};
-    times_key key = {.policy = (uint64_t)(uintptr_t)e->ordering.policy,
-                     .barriers = e->ordering.options.barriers,
+    times_key key = {.policy = (uint64_t)(uintptr_t)e->spec.recipe.ordering.policy,
+                     .barriers = e->spec.recipe.ordering.options.barriers,
                      .wants = wants.split | wants.pairs << 1};
-    DH_TRY(key_of_blocks(e, e->spec.recompute, &key.blocks));
+    DH_TRY(key_of_blocks(e, e->spec.recipe.recompute, &key.blocks));
     void **place = tune_table_at(&e->t->times, e->t->arena, &key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
@@ -184,11 +184,11 @@ static bool ends_apart(const tune_timetable *t)
 static dh_status make_outline(estimate *e, int64_t rank, tune_outline **outline)
 {
     dh_program_spec spec = e->spec;
-    spec.schedule = e->long_one->schedule;
-    spec.n_micro = spec.schedule->n_micro;
-    spec.strategy = NULL; /* neither this nor the micro-batch makes a difference here */
-    spec.micro_batch = 1;
-    spec.rank = dh_mesh_rank(&e->spec.mesh, (dh_coord){.pp = rank});
+    spec.recipe.schedule = e->long_one->schedule;
+    spec.recipe.n_micro = spec.recipe.schedule->n_micro;
+    spec.recipe.strategy = NULL; /* neither this nor the micro-batch makes a difference here */
+    spec.recipe.micro_batch = 1;
+    spec.rank = dh_mesh_rank(&e->spec.recipe.mesh, (dh_coord){.pp = rank});
     return tune_outline_make(e->ctx, e->t->arena, &spec, outline);
 }
 
@@ -196,9 +196,9 @@ static dh_status make_outline(estimate *e, int64_t rank, tune_outline **outline)
  * buckets differ, in the bytes that fill them up and in how many transfers they make. */
 static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **outline)
 {
-    const dh_mesh *m = &e->spec.mesh;
+    const dh_mesh *m = &e->spec.recipe.mesh;
     const tune_stage holds = holding_of(e->long_one, rank);
-    const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.costs,
+    const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
                              .tp = m->tp,
                              .cp = m->cp,
                              .ep = m->ep,

@@ -90,10 +90,11 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     tune_outline *o = DH_NEW(arena, tune_outline);
     replayed r = {.end_ns = calloc(p->instrs.n + 1, sizeof *r.end_ns)};
     if (o) o->reduction_ns = DH_NEW_N(arena, double, p->instrs.n + 1);
-    dh_status st = o && o->reduction_ns && r.end_ns ? walk(p, spec->costs, &r, o) : no_memory(ctx);
+    dh_status st =
+        o && o->reduction_ns && r.end_ns ? walk(p, spec->recipe.costs, &r, o) : no_memory(ctx);
     if (st == DH_OK) {
         sum_persistent(p, o);
-        o->slow_down = find_slow_down(p, spec->costs);
+        o->slow_down = find_slow_down(p, spec->recipe.costs);
         *outline = o;
     }
     free(r.end_ns);

@@ -124,26 +124,26 @@ dh_status dh_paper_megatron_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster
  * off by 1 %, with 8 and 12 no job is off by a millionth (tests/validate). */
 enum { SHORT = 8, PERIOD = 4 };
 
-static dh_status schedule_of(dh_ctx *ctx, const dh_program_spec *spec, dh_schedule **schedule)
+static dh_status schedule_of(dh_ctx *ctx, const dh_recipe *recipe, dh_schedule **schedule)
 {
     const dh_schedule_row *row;
-    const dh_strategy *strategy = spec->strategy;
-    const dh_schedule_spec sizes = {.n_ranks = (int32_t)spec->mesh.pp,
-                                    .n_micro = (int32_t)spec->n_micro};
-    DH_TRY(dh_schedule_find(ctx, strategy->schedule ? strategy->schedule : "1f1b", &row));
+    const char *own = recipe->strategy->schedule;
+    const dh_schedule_spec sizes = {.n_ranks = (int32_t)recipe->mesh.pp,
+                                    .n_micro = (int32_t)recipe->n_micro};
+    DH_TRY(dh_schedule_find(ctx, own ? own : "1f1b", &row));
     return dh_schedule_generate(ctx, row, &sizes, schedule);
 }
 
-static dh_status simulate(dh_ctx *ctx, const dh_program_spec *job, int64_t n_micro,
+static dh_status simulate(dh_ctx *ctx, const dh_recipe *job, int64_t n_micro,
                           const dh_paper_question *question, double *ns)
 {
     dh_schedule *schedule;
     dh_sim *sim;
-    dh_program_spec spec = *job;
-    spec.n_micro = n_micro;
-    DH_TRY(schedule_of(ctx, &spec, &schedule));
-    spec.schedule = schedule;
-    dh_status st = dh_simulate(ctx, &spec, spec.costs, &(dh_sim_options){0}, &sim);
+    dh_recipe recipe = *job;
+    recipe.n_micro = n_micro;
+    DH_TRY(schedule_of(ctx, &recipe, &schedule));
+    recipe.schedule = schedule;
+    dh_status st = dh_simulate(ctx, &recipe, recipe.costs, &(dh_sim_options){0}, &sim);
     if (st == DH_OK) {
         st = question->ask(ctx, sim, ns);
         dh_sim_destroy(sim);
@@ -153,19 +153,16 @@ static dh_status simulate(dh_ctx *ctx, const dh_program_spec *job, int64_t n_mic
 }
 
 /* From two short steps, which share the orders found, to a long one. */
-static dh_status extrapolate(dh_ctx *ctx, const dh_program_spec *job,
-                             const dh_paper_question *question, double *ns)
+static dh_status extrapolate(dh_ctx *ctx, const dh_recipe *job, const dh_paper_question *question,
+                             double *ns)
 {
     double shorter[DH_PAPER_ANSWERS], longer[DH_PAPER_ANSWERS];
-    dh_program_spec spec = *job;
-    dh_ordering ordering;
-    DH_TRY(dh_strategy_ordering(ctx, job->strategy, &ordering));
-    spec.ordering = &ordering;
-    ordering.cache = dh_order_cache_create();
-    if (!ordering.cache) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-    dh_status st = simulate(ctx, &spec, SHORT, question, shorter);
-    if (st == DH_OK) st = simulate(ctx, &spec, SHORT + PERIOD, question, longer);
-    dh_order_cache_destroy(ordering.cache);
+    dh_recipe recipe = *job;
+    recipe.ordering.cache = dh_order_cache_create();
+    if (!recipe.ordering.cache) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    dh_status st = simulate(ctx, &recipe, SHORT, question, shorter);
+    if (st == DH_OK) st = simulate(ctx, &recipe, SHORT + PERIOD, question, longer);
+    dh_order_cache_destroy(recipe.ordering.cache);
     if (st != DH_OK) return st;
     const double periods = (double)(job->n_micro - SHORT) / PERIOD;
     for (int i = 0; i < question->n; i++) ns[i] = shorter[i] + (longer[i] - shorter[i]) * periods;
@@ -175,21 +172,18 @@ static dh_status extrapolate(dh_ctx *ctx, const dh_program_spec *job,
 dh_status dh_paper_simulate(dh_ctx *ctx, const dh_cluster *cluster, const dh_costs *costs,
                             const dh_paper_job *job, const dh_paper_question *question, double *ns)
 {
-    dh_program_spec spec = {.model = &job->model,
-                            .mode = DH_MODE_TRAIN,
-                            .dtype = DH_BF16,
-                            .zero1 = true,
-                            .micro_batch = 1,
-                            .seq = job->seq,
-                            .n_micro = job->global_batch / job->dp,
-                            .loss_scale = 1,
-                            .costs = costs,
-                            .unplaced = true};
-    DH_TRY(dh_strategy_find(ctx, job->strategy, &spec.strategy));
-    DH_TRY(dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, 1, &spec.mesh));
-    if (job->whole || spec.n_micro <= SHORT + PERIOD)
-        return simulate(ctx, &spec, spec.n_micro, question, ns);
-    return extrapolate(ctx, &spec, question, ns);
+    dh_recipe recipe = {.model = job->model,
+                        .dtype = DH_BF16,
+                        .costs = costs,
+                        .micro_batch = 1,
+                        .seq = job->seq,
+                        .n_micro = job->global_batch / job->dp,
+                        .zero1 = true};
+    DH_TRY(dh_strategy_find(ctx, job->strategy, &recipe.strategy));
+    DH_TRY(dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, 1, &recipe.mesh));
+    if (job->whole || recipe.n_micro <= SHORT + PERIOD)
+        return simulate(ctx, &recipe, recipe.n_micro, question, ns);
+    return extrapolate(ctx, &recipe, question, ns);
 }
 
 static dh_status ask_step(dh_ctx *ctx, const dh_sim *sim, double *ns)

@@ -21,7 +21,6 @@ typedef struct setup {
 } setup;
 
 typedef struct mesh_programs {
-    dh_model model;
     dh_schedule *schedule;
     dh_ordering ordering; /* of the strategy; what one rank finds the others look up */
     dh_program_spec spec;
@@ -60,34 +59,35 @@ static inline mesh_programs *prepare(const setup *s)
     dh_ctx ctx = DH_CTX_INIT;
     mesh_programs *m = calloc(1, sizeof *m);
     assert_non_null(m);
+    dh_model model;
     const dh_schedule_spec wanted = schedule_spec(s);
-    assert_ok(&ctx, dh_model_from_preset(&ctx, s->preset, &m->model));
+    assert_ok(&ctx, dh_model_from_preset(&ctx, s->preset, &model));
     assert_ok(&ctx, dh_schedule_generate(&ctx, row_named(s->schedule), &wanted, &m->schedule));
-    m->model.n_layers = DH_MAX(m->model.n_layers, m->schedule->n_stages);
-    m->model.n_kv_heads = DH_MAX(m->model.n_kv_heads, s->tp);
-    m->spec = (dh_program_spec){.model = &m->model,
-                                .mode = DH_MODE_TRAIN,
-                                .dtype = s->dtype,
-                                .schedule = m->schedule,
-                                .strategy = s->strategy,
-                                .recompute = s->recompute,
-                                .zero1 = s->zero1,
-                                .bucket_bytes = s->bucket,
-                                .micro_batch = 2,
-                                .seq = s->seq,
-                                .n_micro = s->n_micro,
-                                .dropout = 0.1,
-                                .loss_scale = 1.0 / 128,
-                                .moe_mode = s->moe,
-                                .moe_capacity = 2,
-                                .backend = &backend};
+    model.n_layers = DH_MAX(model.n_layers, m->schedule->n_stages);
+    model.n_kv_heads = DH_MAX(model.n_kv_heads, s->tp);
+    m->spec = (dh_program_spec){.recipe = {.model = model,
+                                           .dtype = s->dtype,
+                                           .schedule = m->schedule,
+                                           .strategy = s->strategy,
+                                           .recompute = s->recompute,
+                                           .zero1 = s->zero1,
+                                           .bucket_bytes = s->bucket,
+                                           .micro_batch = 2,
+                                           .seq = s->seq,
+                                           .n_micro = s->n_micro,
+                                           .dropout = 0.1,
+                                           .global_tokens = 128,
+                                           .moe_mode = s->moe,
+                                           .moe_capacity = 2,
+                                           .backend = &backend},
+                                .mode = DH_MODE_TRAIN};
     assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, DH_MAX(s->cp, 1), DH_MAX(s->ep, 1), 0,
-                                 s->per_node, &m->spec.mesh));
+                                 s->per_node, &m->spec.recipe.mesh));
     if (!s->strategy) return m;
     assert_ok(&ctx, dh_strategy_ordering(&ctx, s->strategy, &m->ordering));
     m->ordering.cache = dh_order_cache_create();
     assert_non_null(m->ordering.cache);
-    m->spec.ordering = &m->ordering;
+    m->spec.recipe.ordering = m->ordering;
     return m;
 }
 
@@ -95,7 +95,7 @@ static inline mesh_programs *build(const setup *s)
 {
     dh_ctx ctx = DH_CTX_INIT;
     mesh_programs *m = prepare(s);
-    m->n = (size_t)m->spec.mesh.ranks;
+    m->n = (size_t)m->spec.recipe.mesh.ranks;
     m->at = calloc(m->n, sizeof *m->at);
     assert_non_null(m->at);
     for (size_t r = 0; r < m->n; r++) {

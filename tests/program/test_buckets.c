@@ -19,16 +19,15 @@ static dh_program *build(const dh_model *model, int64_t tp, bool zero1, int64_t 
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_program *p;
-    dh_program_spec spec = {.model = model,
-                            .mode = mode,
-                            .dtype = zero1 ? DH_BF16 : DH_F32,
-                            .micro_batch = 2,
-                            .seq = 16,
-                            .n_micro = mode == DH_MODE_TRAIN ? 2 : 1,
-                            .loss_scale = 1.0,
-                            .zero1 = zero1,
-                            .bucket_bytes = bucket_bytes};
-    assert_ok(&ctx, dh_mesh_init(&ctx, 2, tp, 1, 1, 1, 0, 0, &spec.mesh));
+    dh_program_spec spec = {.recipe = {.model = *model,
+                                       .dtype = zero1 ? DH_BF16 : DH_F32,
+                                       .micro_batch = 2,
+                                       .seq = 16,
+                                       .n_micro = mode == DH_MODE_TRAIN ? 2 : 1,
+                                       .zero1 = zero1,
+                                       .bucket_bytes = bucket_bytes},
+                            .mode = mode};
+    assert_ok(&ctx, dh_mesh_init(&ctx, 2, tp, 1, 1, 1, 0, 0, &spec.recipe.mesh));
     assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
     assert_ok(&ctx, dh_program_verify(&ctx, p));
     assert_ok(&ctx, dh_mesh_verify(&ctx, &spec, NULL));
@@ -167,16 +166,12 @@ static void reductions_wait_for_the_last_send(void **state)
         const dh_schedule_spec want = {.n_ranks = 2, .n_micro = 4};
         dh_schedule *schedule;
         dh_program *p;
-        dh_program_spec spec = {.model = &model,
-                                .micro_batch = 1,
-                                .seq = 16,
-                                .n_micro = 4,
-                                .loss_scale = 1.0,
-                                .rank = 3};
+        dh_program_spec spec = {
+            .recipe = {.model = model, .micro_batch = 1, .seq = 16, .n_micro = 4}, .rank = 3};
         assert_ok(&ctx, dh_schedule_find(&ctx, names[s], &row));
         assert_ok(&ctx, dh_schedule_generate(&ctx, row, &want, &schedule));
-        spec.schedule = schedule;
-        assert_ok(&ctx, dh_mesh_init(&ctx, 2, 1, 2, 1, 1, 0, 0, &spec.mesh));
+        spec.recipe.schedule = schedule;
+        assert_ok(&ctx, dh_mesh_init(&ctx, 2, 1, 2, 1, 1, 0, 0, &spec.recipe.mesh));
         assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
         assert_ok(&ctx, dh_mesh_verify(&ctx, &spec, NULL));
         uint32_t n_sends = 0, last_send = 0, first_reduction = DH_NONE;

@@ -39,7 +39,6 @@ static size_t scratch(const dh_graph *graph, const dh_op *op)
 static const dh_backend_info backend = {"test", scratch};
 
 typedef struct job {
-    dh_model model;
     dh_schedule *schedule;
     dh_program_spec spec;
 } job;
@@ -49,28 +48,29 @@ static job job_of(const setup *s, int64_t n_layers, int32_t n_micro, bool probes
 {
     dh_ctx ctx = DH_CTX_INIT;
     job j = {.schedule = NULL};
+    dh_model model;
     const dh_schedule_row *row;
     const int64_t pp = DH_MAX(s->pp, 1);
     const dh_schedule_spec wanted = {.n_ranks = (int32_t)pp, .n_micro = n_micro};
     assert_ok(&ctx, dh_schedule_find(&ctx, s->schedule ? s->schedule : "1f1b", &row));
     assert_ok(&ctx, dh_schedule_generate(&ctx, row, &wanted, &j.schedule));
-    assert_ok(&ctx, dh_model_from_preset(&ctx, s->preset, &j.model));
-    j.model.vocab = s->vocab ? s->vocab : 64;
-    j.model.n_layers = n_layers ? n_layers : j.schedule->n_stages;
-    j.spec = (dh_program_spec){.mode = DH_MODE_TRAIN,
-                               .dtype = s->dtype,
-                               .recompute = s->recompute,
-                               .zero1 = s->zero1,
-                               .micro_batch = 2,
-                               .seq = 32,
-                               .n_micro = n_micro,
-                               .dropout = 0.1,
-                               .moe_capacity = 2,
-                               .loss_scale = 1,
-                               .probes = probes,
-                               .backend = &backend};
+    assert_ok(&ctx, dh_model_from_preset(&ctx, s->preset, &model));
+    model.vocab = s->vocab ? s->vocab : 64;
+    model.n_layers = n_layers ? n_layers : j.schedule->n_stages;
+    j.spec = (dh_program_spec){.recipe = {.model = model,
+                                          .dtype = s->dtype,
+                                          .recompute = s->recompute,
+                                          .zero1 = s->zero1,
+                                          .micro_batch = 2,
+                                          .seq = 32,
+                                          .n_micro = n_micro,
+                                          .dropout = 0.1,
+                                          .moe_capacity = 2,
+                                          .backend = &backend},
+                               .mode = DH_MODE_TRAIN,
+                               .probes = probes};
     assert_ok(&ctx, dh_mesh_init(&ctx, DH_MAX(s->dp, 1), DH_MAX(s->tp, 1), pp, DH_MAX(s->cp, 1),
-                                 DH_MAX(s->ep, 1), DH_MAX(s->nodes, 1), 0, &j.spec.mesh));
+                                 DH_MAX(s->ep, 1), DH_MAX(s->nodes, 1), 0, &j.spec.recipe.mesh));
     return j;
 }
 
@@ -78,8 +78,7 @@ static dh_program *build(job *j, int64_t rank)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_program *p;
-    j->spec.model = &j->model;
-    j->spec.schedule = j->schedule;
+    j->spec.recipe.schedule = j->schedule;
     j->spec.rank = rank;
     assert_ok(&ctx, dh_program_build(&ctx, &j->spec, &p));
     return p;
@@ -102,7 +101,7 @@ static void verify(const setup *s)
 {
     dh_ctx ctx = DH_CTX_INIT;
     job j = job_of(s, 0, 2, true);
-    const size_t n = (size_t)j.spec.mesh.ranks;
+    const size_t n = (size_t)j.spec.recipe.mesh.ranks;
     dh_program **programs = calloc(n, sizeof *programs);
     assert_non_null(programs);
     for (size_t r = 0; r < n; r++) programs[r] = build(&j, (int64_t)r);
@@ -138,8 +137,8 @@ static bool in_strands(dh_block_kind kind)
 static void every_operator_has_one(const setup *s)
 {
     job small = job_of(s, 0, 2, true), whole = job_of(s, 8, 12, false);
-    for (int64_t r = 0; r < small.spec.mesh.ranks; r++) {
-        const dh_coord c = dh_mesh_coord(&small.spec.mesh, r);
+    for (int64_t r = 0; r < small.spec.recipe.mesh.ranks; r++) {
+        const dh_coord c = dh_mesh_coord(&small.spec.recipe.mesh, r);
         if (c.tp > 0 || c.cp > 0) continue;
         dh_program *probes = build(&small, r), *real = build(&whole, r);
         size_t n = 0;
@@ -184,10 +183,10 @@ static char *strand_classes(const dh_program *p)
 static void groups_agree(const setup *s)
 {
     job j = job_of(s, 0, 2, true);
-    for (int64_t r = 0; r < j.spec.mesh.ranks; r++) {
-        dh_coord c = dh_mesh_coord(&j.spec.mesh, r);
+    for (int64_t r = 0; r < j.spec.recipe.mesh.ranks; r++) {
+        dh_coord c = dh_mesh_coord(&j.spec.recipe.mesh, r);
         c.tp = c.cp = c.dp = 0;
-        dh_program *own = build(&j, r), *first = build(&j, dh_mesh_rank(&j.spec.mesh, c));
+        dh_program *own = build(&j, r), *first = build(&j, dh_mesh_rank(&j.spec.recipe.mesh, c));
         char *a = strand_classes(own), *b = strand_classes(first);
         assert_string_equal(a, b);
         assert_int_equal(own->probes.n - own->probe_classes.n,
@@ -265,8 +264,8 @@ static void check_probes(const dh_program *p)
 static void probes_of(const setup *s)
 {
     job j = job_of(s, 0, 2, true);
-    for (int64_t r = 0; r < j.spec.mesh.ranks; r++) {
-        const dh_coord c = dh_mesh_coord(&j.spec.mesh, r);
+    for (int64_t r = 0; r < j.spec.recipe.mesh.ranks; r++) {
+        const dh_coord c = dh_mesh_coord(&j.spec.recipe.mesh, r);
         if (c.tp > 0 || c.cp > 0) continue;
         dh_program *p = build(&j, r);
         check_probes(p);
@@ -287,8 +286,7 @@ static void one_micro_batch_is_too_few(void **state)
     const setup s = {.preset = "gpt2-char"};
     job j = job_of(&s, 1, 1, true);
     dh_program *p;
-    j.spec.model = &j.model;
-    j.spec.schedule = j.schedule;
+    j.spec.recipe.schedule = j.schedule;
     assert_fails(&ctx, dh_program_build(&ctx, &j.spec, &p), DH_EINVAL, "2 micro-batches");
     dh_schedule_destroy(j.schedule);
     (void)state;

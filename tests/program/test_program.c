@@ -16,17 +16,17 @@ static dh_program *build(const char *preset, dh_mode mode, dh_dtype dtype, int64
     static dh_model model;
     assert_ok(&ctx, dh_model_from_preset(&ctx, preset, &model));
     if (model.vocab == 0) model.vocab = 65;
-    dh_program_spec spec = {.model = &model,
+    dh_program_spec spec = {.recipe = {.model = model,
+                                       .dtype = dtype,
+                                       .micro_batch = mode == DH_MODE_DECODE ? 1 : 2,
+                                       .seq = mode == DH_MODE_DECODE ? 4 : 32,
+                                       .n_micro = n_micro,
+                                       .dropout = 0.1,
+                                       .global_tokens = 128,
+                                       .head_chunk_bytes = 32 * 1024,
+                                       .backend = &backend},
                             .mode = mode,
-                            .dtype = dtype,
-                            .micro_batch = mode == DH_MODE_DECODE ? 1 : 2,
-                            .seq = mode == DH_MODE_DECODE ? 4 : 32,
-                            .n_micro = n_micro,
-                            .cache_len = 64,
-                            .dropout = 0.1,
-                            .loss_scale = 1.0 / 128,
-                            .head_chunk_bytes = 32 * 1024,
-                            .backend = &backend};
+                            .cache_len = 64};
     dh_program *p;
     assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
     return p;
@@ -89,17 +89,17 @@ static dh_program *build_ring(int64_t tp, int64_t cp, int64_t rank, dh_mode mode
     dh_ctx ctx = DH_CTX_INIT;
     static dh_model model;
     assert_ok(&ctx, dh_model_from_preset(&ctx, "stories260K", &model));
-    dh_program_spec spec = {.model = &model,
+    dh_program_spec spec = {.recipe = {.model = model,
+                                       .dtype = DH_BF16,
+                                       .micro_batch = 2,
+                                       .seq = 256,
+                                       .n_micro = mode == DH_MODE_TRAIN ? 2 : 1,
+                                       .dropout = 0.1,
+                                       .global_tokens = 1024,
+                                       .backend = &backend},
                             .mode = mode,
-                            .dtype = DH_BF16,
-                            .rank = rank,
-                            .micro_batch = 2,
-                            .seq = 256,
-                            .n_micro = mode == DH_MODE_TRAIN ? 2 : 1,
-                            .dropout = 0.1,
-                            .loss_scale = 1.0 / 1024,
-                            .backend = &backend};
-    assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, cp, 1, 0, 0, &spec.mesh));
+                            .rank = rank};
+    assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, cp, 1, 0, 0, &spec.recipe.mesh));
     dh_program *p;
     assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
     return p;
@@ -172,19 +172,19 @@ static dh_program *build_split(int64_t tp, int64_t rank, dh_recompute_kind recom
     static dh_model model;
     assert_ok(&ctx, dh_model_from_preset(&ctx, "gpt2-char", &model));
     model.vocab = 65;
-    dh_program_spec spec = {.model = &model,
+    dh_program_spec spec = {.recipe = {.model = model,
+                                       .dtype = DH_BF16,
+                                       .recompute = recompute,
+                                       .micro_batch = 8,
+                                       .seq = 64,
+                                       .n_micro = 2,
+                                       .dropout = 0.1,
+                                       .global_tokens = 1024,
+                                       .backend = &backend},
                             .mode = DH_MODE_TRAIN,
-                            .dtype = DH_BF16,
-                            .rank = rank,
-                            .recompute = recompute,
-                            .micro_batch = 8,
-                            .seq = 64,
-                            .n_micro = 2,
-                            .dropout = 0.1,
-                            .loss_scale = 1.0 / 1024,
-                            .backend = &backend};
-    assert_ok(&ctx, dh_strategy_find(&ctx, strategy, &spec.strategy));
-    assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, 1, 1, 0, 0, &spec.mesh));
+                            .rank = rank};
+    assert_ok(&ctx, dh_strategy_find(&ctx, strategy, &spec.recipe.strategy));
+    assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, 1, 1, 0, 0, &spec.recipe.mesh));
     dh_program *p;
     assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
     return p;

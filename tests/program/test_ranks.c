@@ -268,19 +268,19 @@ static void strategies_agree_on_uneven_shards(void **state)
     const setup s = {"llama-tiny", "dhelix-w", 4, 2, 1,    0, 4, 16,
                      DH_F32,       false,      1, 0, NULL, 0, 0, 0};
     mesh_programs *m = prepare(&s);
-    m->model.vocab = 13;
+    m->spec.recipe.model.vocab = 13;
     for (int turn = 0; turn < 40; turn++)
         for (size_t i = 0; i < n; i++) {
             dh_ctx ctx = DH_CTX_INIT;
             if (i > 0 && strcmp(rows[i].policy, rows[0].policy) == 0) continue; /* no order */
-            m->spec.strategy = &rows[i];
+            m->spec.recipe.strategy = &rows[i];
             dh_arena *arena = dh_arena_create();
             const dh_cost_model model = {
                 .flops_per_s = log_uniform(&seed, 1e6, 1e12),
                 .bytes_per_s = log_uniform(&seed, 1e6, 1e12),
                 .link_bytes_per_s = {log_uniform(&seed, 1e6, 1e12), log_uniform(&seed, 1e6, 1e12)},
                 .link_latency_ns = {log_uniform(&seed, 1, 1e6), log_uniform(&seed, 1, 1e6)}};
-            m->spec.costs = dh_costs_estimated(arena, &model);
+            m->spec.recipe.costs = dh_costs_estimated(arena, &model);
             if (dh_mesh_verify(&ctx, &m->spec, NULL) != DH_OK)
                 fail_msg("%s: %s", rows[i].name, ctx.message);
             dh_arena_destroy(arena);
@@ -366,10 +366,11 @@ static void shards_of_padding_verify(void **state)
                      .dtype = DH_BF16,
                      .zero1 = true};
     mesh_programs *m = prepare(&s);
-    m->model.width = m->model.head_dim = m->model.ffn_width = 8;
-    m->model.n_heads = m->model.n_kv_heads = 1;
-    m->model.vocab = 16;
-    m->model.max_seq = 8;
+    dh_model *model = &m->spec.recipe.model;
+    model->width = model->head_dim = model->ffn_width = 8;
+    model->n_heads = model->n_kv_heads = 1;
+    model->vocab = 16;
+    model->max_seq = 8;
     for (int64_t r = 0; r < s.dp; r += 21) {
         dh_program_spec spec = m->spec;
         spec.rank = r;

@@ -27,16 +27,15 @@ static void verify(const large *l)
     if (l->layers) model.n_layers = l->layers;
     assert_ok(&ctx, dh_schedule_find(&ctx, l->schedule, &row));
     assert_ok(&ctx, dh_schedule_generate(&ctx, row, &wanted, &schedule));
-    dh_program_spec spec = {.model = &model,
-                            .dtype = DH_BF16,
-                            .schedule = schedule,
-                            .zero1 = l->zero1,
-                            .micro_batch = 1,
-                            .seq = 2048,
-                            .n_micro = l->micro,
-                            .loss_scale = 1,
-                            .backend = &backend};
-    assert_ok(&ctx, dh_mesh_init(&ctx, l->dp, l->tp, l->pp, 1, 1, 0, 8, &spec.mesh));
+    dh_program_spec spec = {.recipe = {.model = model,
+                                       .dtype = DH_BF16,
+                                       .schedule = schedule,
+                                       .zero1 = l->zero1,
+                                       .micro_batch = 1,
+                                       .seq = 2048,
+                                       .n_micro = l->micro,
+                                       .backend = &backend}};
+    assert_ok(&ctx, dh_mesh_init(&ctx, l->dp, l->tp, l->pp, 1, 1, 0, 8, &spec.recipe.mesh));
     dh_mesh_footprint f;
     const int64_t start = dh_now_ns();
     assert_ok(&ctx, dh_mesh_verify(&ctx, &spec, &f));

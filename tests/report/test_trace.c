@@ -17,16 +17,12 @@ static dh_program *build(void)
     dh_ctx ctx = DH_CTX_INIT;
     static dh_model model;
     assert_ok(&ctx, dh_model_from_preset(&ctx, "gpt2-tiny", &model));
-    dh_program_spec spec = {.model = &model,
-                            .mode = DH_MODE_TRAIN,
-                            .rank = 2,
-                            .micro_batch = 1,
-                            .seq = 16,
-                            .n_micro = 2,
-                            .loss_scale = 1,
-                            .backend = &backend};
+    dh_program_spec spec = {
+        .recipe = {.model = model, .micro_batch = 1, .seq = 16, .n_micro = 2, .backend = &backend},
+        .mode = DH_MODE_TRAIN,
+        .rank = 2};
     dh_program *p;
-    assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 2, 1, 1, 2, 0, &spec.mesh));
+    assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 2, 1, 1, 2, 0, &spec.recipe.mesh));
     assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
     return p;
 }

@@ -16,9 +16,8 @@ typedef struct setup {
 } setup;
 
 typedef struct job {
-    dh_model model;
     dh_schedule *schedule;
-    dh_program_spec spec;
+    dh_recipe recipe;
 } job;
 
 static size_t scratch(const dh_graph *graph, const dh_op *op)
@@ -31,30 +30,32 @@ static const dh_backend_info backend = {"test", scratch};
 static void job_init(job *j, const setup *s)
 {
     dh_ctx ctx = DH_CTX_INIT;
+    dh_model model;
     memset(j, 0, sizeof *j);
-    assert_ok(&ctx, dh_model_from_preset(&ctx, s->preset, &j->model));
+    assert_ok(&ctx, dh_model_from_preset(&ctx, s->preset, &model));
     const dh_schedule_row *row;
     const dh_schedule_spec wanted = {.n_ranks = (int32_t)s->pp, .n_micro = (int32_t)s->n_micro};
     assert_ok(&ctx, dh_schedule_find(&ctx, s->schedule, &row));
     assert_ok(&ctx, dh_schedule_generate(&ctx, row, &wanted, &j->schedule));
-    j->model.n_layers = DH_MAX(j->model.n_layers, j->schedule->n_stages);
-    j->model.n_kv_heads = DH_MAX(j->model.n_kv_heads, s->tp);
-    if (s->vocab) j->model.vocab = s->vocab;
-    j->spec = (dh_program_spec){.model = &j->model,
-                                .mode = DH_MODE_TRAIN,
-                                .dtype = DH_BF16,
-                                .schedule = j->schedule,
-                                .recompute = s->recompute,
-                                .zero1 = s->zero1,
-                                .micro_batch = 1,
-                                .seq = 32 * s->cp,
-                                .n_micro = s->n_micro,
-                                .loss_scale = 1.0 / 64,
-                                .moe_capacity = 2,
-                                .backend = &backend};
-    if (s->strategy) assert_ok(&ctx, dh_strategy_find(&ctx, s->strategy, &j->spec.strategy));
+    model.n_layers = DH_MAX(model.n_layers, j->schedule->n_stages);
+    model.n_kv_heads = DH_MAX(model.n_kv_heads, s->tp);
+    if (s->vocab) model.vocab = s->vocab;
+    j->recipe = (dh_recipe){
+        .model = model,
+        .dtype = DH_BF16,
+        .schedule = j->schedule,
+        .recompute = s->recompute,
+        .zero1 = s->zero1,
+        .micro_batch = 1,
+        .seq = 32 * s->cp,
+        .n_micro = s->n_micro,
+        .global_tokens = 64,
+        .moe_capacity = 2,
+        .backend = &backend,
+    };
+    if (s->strategy) assert_ok(&ctx, dh_strategy_find(&ctx, s->strategy, &j->recipe.strategy));
     assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, s->cp, DH_MAX(s->ep, 1), 0, s->per_node,
-                                 &j->spec.mesh));
+                                 &j->recipe.mesh));
 }
 
 static void job_fini(job *j)
@@ -138,16 +139,16 @@ static size_t compare(const setup *s, const dh_costs *costs, const dh_sim_slow *
     job_init(&j, s);
     const dh_sim_options some = {.collapse = DH_SIM_LIKE, .slow = slow, .n_slow = n_slow};
     const dh_sim_options every = {.collapse = DH_SIM_EVERY, .slow = slow, .n_slow = n_slow};
-    assert_ok(&ctx, dh_simulate(&ctx, &j.spec, costs, &some, &one));
-    assert_ok(&ctx, dh_simulate(&ctx, &j.spec, costs, &every, &full));
-    assert_int_equal(full->n_classes, j.spec.mesh.ranks);
+    assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, costs, &some, &one));
+    assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, costs, &every, &full));
+    assert_int_equal(full->n_classes, j.recipe.mesh.ranks);
     assert_int_equal(one->step_ns, full->step_ns);
     int64_t n_ranks = 0;
     for (size_t k = 0; k < one->n_classes; k++) {
         n_ranks += one->ranks[k].n_ranks;
         assert_same_rank(&one->ranks[k], &full->ranks[one->ranks[k].rank]);
     }
-    assert_int_equal(n_ranks, j.spec.mesh.ranks);
+    assert_int_equal(n_ranks, j.recipe.mesh.ranks);
     assert_true(one->model_flops == full->model_flops);
     if (s->vocab == 0) assert_true(fabs(one->hardware_flops / full->hardware_flops - 1) < 1e-12);
     const size_t n = one->n_classes;
@@ -197,8 +198,8 @@ static void one_a_stage(void **state)
         dh_sim *one, *full;
         job_init(&j, &meshes[i]);
         const dh_sim_options stages = {.collapse = DH_SIM_STAGES};
-        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &stages, &one));
-        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){0}, &full));
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &stages, &one));
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &(dh_sim_options){0}, &full));
         assert_int_equal(one->n_classes, (meshes[i].vocab ? 2 : 1) * meshes[i].pp);
         assert_true(llabs(one->step_ns - full->step_ns) < full->step_ns / 1000);
         dh_sim_destroy(one);
@@ -259,9 +260,9 @@ static void a_straggler_costs_what_it_should(void **state)
     job j;
     dh_sim *fast, *late;
     job_init(&j, &s);
-    assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){0}, &fast));
-    assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){.slow = &slow, .n_slow = 1},
-                                &late));
+    assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &(dh_sim_options){0}, &fast));
+    assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd,
+                                &(dh_sim_options){.slow = &slow, .n_slow = 1}, &late));
     const dh_timeline *t = &fast->ranks[0].times;
     assert_true(late->step_ns > 9 * t->busy_ns[DH_STREAM_COMPUTE]);
     assert_true(late->step_ns > 5 * fast->step_ns);
@@ -310,8 +311,8 @@ static void known_bubbles(void **state)
         job j;
         dh_sim *sim;
         job_init(&j, &s);
-        j.model.n_layers = rows[i].p;
-        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &unit, &(dh_sim_options){0}, &sim));
+        j.recipe.model.n_layers = rows[i].p;
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &unit, &(dh_sim_options){0}, &sim));
         print_message("%s, %lld stages: step %lld, bubble of the first stage %lld\n",
                       rows[i].schedule, (long long)rows[i].p, (long long)sim->step_ns,
                       (long long)sim->ranks[0].times.waits_ns[DH_WAITS_STAGES]);
@@ -400,7 +401,7 @@ static void rules_hold(void **state)
         dh_sim *sim;
         job_init(&j, &meshes[i]);
         const dh_sim_options options = {.collapse = DH_SIM_EVERY, .placed = true};
-        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &options, &sim));
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &options, &sim));
         for (size_t a = 0; a < sim->n_classes; a++) {
             check_order(&sim->ranks[a], &odd);
             check_memory(&sim->ranks[a]);
@@ -421,7 +422,7 @@ static void same_input_same_bytes(void **state)
         dh_ctx ctx = DH_CTX_INIT;
         job j;
         job_init(&j, s);
-        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){0}, &sims[k]));
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &(dh_sim_options){0}, &sims[k]));
         job_fini(&j); /* the result does not need it */
     }
     for (size_t r = 0; r < sims[0]->n_classes; r++) {
@@ -448,9 +449,9 @@ static void counts_flops(void **state)
         dh_sim *sim;
         s.recompute = k ? DH_RECOMPUTE_KIND_FULL : DH_RECOMPUTE_KIND_NONE;
         job_init(&j, &s);
-        assert_ok(&ctx, dh_simulate(&ctx, &j.spec, &odd, &(dh_sim_options){0}, &sim));
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &(dh_sim_options){0}, &sim));
         assert_int_equal(sim->tokens, 32 * 4 * 2);
-        assert_true(sim->model_flops == dh_model_flops_per_token(&j.model, 32) * 32 * 4 * 2);
+        assert_true(sim->model_flops == dh_model_flops_per_token(&j.recipe.model, 32) * 32 * 4 * 2);
         ratio[k] = sim->hardware_flops / sim->model_flops;
         dh_sim_destroy(sim);
         job_fini(&j);

@@ -345,8 +345,9 @@ static void policies_order_real_layers(void **state)
         dh_model model;
         assert_ok(&ctx, dh_model_from_preset(&ctx, presets[i], &model));
         if (model.vocab == 0) model.vocab = 65;
-        dh_program_spec spec = {.model = &model, .micro_batch = 1, .seq = 32, .n_micro = 1};
-        assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 1, 2, 1, 0, 0, &spec.mesh));
+        dh_program_spec spec = {
+            .recipe = {.model = model, .micro_batch = 1, .seq = 32, .n_micro = 1}};
+        assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 1, 2, 1, 0, 0, &spec.recipe.mesh));
         dh_program *p;
         assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
         for (size_t k = 0; k < p->graphs.n; k++)

@@ -53,17 +53,17 @@ static dh_recompute_kind recompute; /* of the sessions made next */
 static dh_session *session_of(const oracle *o, dh_dtype dtype, int64_t n_micro, bool decode)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    dh_session_spec spec = {.backend = dh_backend_find("cpu"),
-                            .model = o->model,
-                            .dtype = dtype,
+    dh_session_spec spec = {.recipe = {.model = o->model,
+                                       .dtype = dtype,
+                                       .micro_batch = o->batch / n_micro,
+                                       .seq = o->seq,
+                                       .n_micro = n_micro,
+                                       .recompute = recompute,
+                                       .global_tokens = o->batch * o->seq},
+                            .backend = dh_backend_find("cpu"),
                             .train = !decode,
                             .eval = !decode,
                             .decode = decode,
-                            .micro_batch = o->batch / n_micro,
-                            .seq = o->seq,
-                            .n_micro = n_micro,
-                            .recompute = recompute,
-                            .global_tokens = o->batch * o->seq,
                             .cache_len = o->seq,
                             .prefill_chunk = decode ? 8 : 0};
     dh_session *s;
@@ -77,7 +77,7 @@ static void run_step(const oracle *o, dh_session *s, int64_t step, double lr)
     dh_ctx ctx = DH_CTX_INIT;
     dh_step values = {.step = step,
                       .first_sample = 0,
-                      .sample_stride = s->spec.micro_batch,
+                      .sample_stride = s->spec.recipe.micro_batch,
                       .lr = lr,
                       .beta1 = 0.9,
                       .beta2 = 0.95,

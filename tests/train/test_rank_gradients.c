@@ -64,12 +64,12 @@ static dh_status step_member(dh_ctx *ctx, member *m)
     int n_threads;
     DH_TRY(dh_train_plan(ctx, m->job, &spec));
     spec.rank = m->rank;
-    spec.schedule = m->schedule;
+    spec.recipe.schedule = m->schedule;
     DH_TRY(spec.backend->bind_rank(ctx, m->rank, (int)job->ranks, 1, &n_threads));
     if (m->world) DH_TRY(dh_comm_attach(ctx, m->world, m->rank, &spec.comm));
     DH_TRY(dh_session_create(ctx, &spec, &m->session));
     DH_TRY(dh_session_init_params(ctx, m->session, 11));
-    const int64_t dp = dh_mesh_coord(&spec.mesh, m->rank).dp;
+    const int64_t dp = dh_mesh_coord(&spec.recipe.mesh, m->rank).dp;
     dh_step step = {.first_sample = dp * job->micro_batch,
                     .sample_stride = job->dp * job->micro_batch,
                     .seed = 5,

@@ -196,7 +196,7 @@ static dh_status load_and_save(dh_ctx *ctx, copier *c)
     DH_TRY(dh_train_plan(ctx, run->job, &spec));
     spec.comm = run->ranks.comm;
     spec.rank = run->ranks.rank;
-    spec.schedule = run->schedule;
+    spec.recipe.schedule = run->schedule;
     DH_TRY(spec.backend->bind_rank(ctx, (int)run->ranks.rank, (int)run->ranks.n, 1, &n_threads));
     DH_TRY(dh_session_create(ctx, &spec, &run->session));
     DH_TRY(dh_run_resume(ctx, run, &resumed));

@@ -304,20 +304,20 @@ static dh_status train_member(dh_ctx *ctx, member *m)
     const dh_coord at = dh_mesh_coord(&m->mesh, m->rank);
     const int64_t micro = 1, n_micro = SAMPLES / c->dp;
     rows_source rows = {tokens, targets, SAMPLES};
-    dh_session_spec spec = {.backend = dh_backend_find("cpu"),
-                            .mesh = m->mesh,
+    dh_session_spec spec = {.recipe = {.mesh = m->mesh,
+                                       .dtype = c->dtype,
+                                       .micro_batch = micro,
+                                       .seq = SEQ,
+                                       .n_micro = n_micro,
+                                       .global_tokens = SAMPLES * SEQ,
+                                       .dropout = c->dropout,
+                                       .recompute = c->recompute},
+                            .backend = dh_backend_find("cpu"),
                             .rank = m->rank,
-                            .dtype = c->dtype,
                             .train = true,
-                            .eval = true,
-                            .micro_batch = micro,
-                            .seq = SEQ,
-                            .n_micro = n_micro,
-                            .global_tokens = SAMPLES * SEQ,
-                            .dropout = c->dropout,
-                            .recompute = c->recompute};
-    DH_TRY(dh_model_from_preset(ctx, c->preset, &spec.model));
-    if (spec.model.vocab == 0) spec.model.vocab = 65;
+                            .eval = true};
+    DH_TRY(dh_model_from_preset(ctx, c->preset, &spec.recipe.model));
+    if (spec.recipe.model.vocab == 0) spec.recipe.model.vocab = 65;
     int n_threads;
     DH_TRY(spec.backend->bind_rank(ctx, m->rank, (int)m->mesh.ranks, 1, &n_threads));
     if (m->world) DH_TRY(dh_comm_attach(ctx, m->world, m->rank, &spec.comm));

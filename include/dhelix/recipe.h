@@ -1,0 +1,59 @@
+/* What all programs of a run are made from: the model, the ranks, the order of a step, sizes,
+ * what memory is spent on.
+ *
+ * A recipe is a plain value. What it points to is borrowed, and outlives the programs and
+ * simulations made from it. A variation is a copy with some fields replaced. */
+#ifndef DHELIX_RECIPE_H
+#define DHELIX_RECIPE_H
+
+#include "dhelix/graph.h"
+#include "dhelix/mesh.h"
+#include "dhelix/schedule.h"
+#include "dhelix/strategy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DH_BUCKET_BYTES 25000000 /* as DistributedDataParallel of PyTorch, in MB */
+
+/* What the executing backend tells the planner. */
+typedef struct dh_backend_info {
+    const char *name;
+    /* Scratch bytes the operator's kernel needs. */
+    size_t (*workspace_bytes)(const dh_graph *graph, const dh_op *op);
+} dh_backend_info;
+
+typedef struct dh_recipe {
+    dh_model model; /* vocabulary resolved */
+    dh_dtype dtype;
+    dh_mesh mesh; /* ranks 0: one rank */
+
+    const dh_schedule *schedule; /* NULL: 1F1B; other modes than training take its placement */
+    const dh_strategy *strategy; /* NULL: sequential */
+    dh_ordering ordering;        /* of slots; policy NULL: the strategy's own */
+    const dh_costs *costs;       /* by which the strategy orders; NULL: estimates */
+
+    int64_t micro_batch, seq; /* of one data-parallel rank */
+    int64_t n_micro;          /* micro-batches of a training step */
+    int64_t global_tokens;    /* of a training step over all ranks: the loss's divisor; 0: 1 */
+    double dropout;
+    dh_moe_mode moe_mode;
+    double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
+
+    const char *layer_split; /* NULL: even */
+    bool zero1;              /* distributed optimizer */
+    int64_t bucket_bytes;    /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
+    dh_recompute_kind recompute;
+    int64_t head_chunk_bytes;       /* 0: DH_HEAD_CHUNK_BYTES */
+    const dh_backend_info *backend; /* NULL: kernels need no scratch */
+} dh_recipe;
+
+/* The ordering that slots get: its policy that of the strategy where none is given.
+ * errors    DH_EMISSING */
+dh_status dh_recipe_ordering(dh_ctx *ctx, const dh_recipe *recipe, dh_ordering *ordering);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
