@@ -123,7 +123,8 @@ typedef struct dh_op {
     dh_phase phase;
     uint32_t in[DH_MAX_OPERANDS], out[DH_MAX_OPERANDS]; /* tensor ids, DH_NONE if absent */
     int32_t site;   /* dh_site of operators with dropout, else -1 */
-    int32_t group;  /* dh_group_kind of communication, else -1 */
+    int32_t group;  /* dh_group_kind of communication; of computation: of ranks that each have a
+                     * part of the gradient of input 0, which is to be summed; else -1 */
     uint32_t param; /* optimizer operators: flat whose parameters they concern, else DH_NONE */
     int32_t step;   /* ring attention: exchanges that the key/value block has behind it, else 0 */
 } dh_op;
@@ -167,6 +168,7 @@ typedef struct dh_dims {
 typedef struct dh_shard {
     int64_t tp, tp_rank;
     int64_t ep, ep_rank; /* of experts; ep 0: one rank has all */
+    bool whole_tokens;   /* between the linears every tp rank has all tokens, not its part */
 } dh_shard;
 #define DH_SHARD_WHOLE ((dh_shard){.tp = 1})
 
@@ -211,10 +213,12 @@ void dh_graph_destroy(dh_graph *graph);
  * that meet on the residual path are added inside norm_dgrad. */
 dh_status dh_graph_differentiate(dh_ctx *ctx, dh_graph *graph);
 
-/* Tensor parallelism with sequence parallelism (Megatron-LM; Korthikanti et al. 2022,
- * 4.2.2), on a forward graph: heads, FFN columns and the vocabulary are split over
- * the group, tokens of the residual stream likewise; an all-gather goes before
- * every column-parallel linear and a reduce-scatter after every row-parallel one.
+/* Tensor parallelism on a forward graph: heads, FFN columns and the vocabulary are split over
+ * the group. With sequence parallelism (Korthikanti et al. 2022, 4.2.2) tokens of the residual
+ * stream are likewise; an all-gather goes before every column-parallel linear and a
+ * reduce-scatter after every row-parallel one. Where every rank has all tokens
+ * (shard.whole_tokens; Shoeybi et al. 2019, 3) an all-reduce goes after every row-parallel
+ * linear, and in the backward after the input gradient of every column-parallel one.
  * errors: DH_EINVAL where sizes do not divide. */
 dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard);
 

@@ -35,6 +35,7 @@ typedef struct dh_graph_spec {
     dh_build build;
     dh_mesh mesh;
     dh_recompute_kind recompute;
+    bool whole_tokens;   /* tensor parallelism without sequence parallelism (dh_shard) */
     double moe_room;     /* of a rank over its even share of rows (dh_pass_expert_parallel) */
     dh_pass_list passes; /* the strategy's */
 } dh_graph_spec;

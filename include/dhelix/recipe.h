@@ -45,9 +45,17 @@ typedef struct dh_recipe {
     bool zero1;              /* distributed optimizer */
     int64_t bucket_bytes;    /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
+    bool whole_tokens;              /* tensor parallelism without sequence parallelism (dh_shard) */
     int64_t head_chunk_bytes;       /* 0: DH_HEAD_CHUNK_BYTES */
     const dh_backend_info *backend; /* NULL: kernels need no scratch */
 } dh_recipe;
+
+/* Rows of the residual stream between two blocks of a rank, which is what stages send. */
+static inline int64_t dh_recipe_stream_rows(const dh_recipe *recipe)
+{
+    const int64_t rows = recipe->micro_batch * (recipe->seq / recipe->mesh.cp);
+    return recipe->whole_tokens ? rows : rows / recipe->mesh.tp;
+}
 
 /* The ordering that slots get: its policy that of the strategy where none is given.
  * errors    DH_EMISSING */

@@ -203,7 +203,7 @@ static const dh_setting settings[] = {
          .help = "a row of `dhelix list schedules`, or a schedule in a CSV file"),
     TEXT("parallel.layer_split", layer_split, DH_SET_INTS, "",
          .help = "layers of each chunk in model order, as 3,4,4,3; empty: even"),
-    BOOL("parallel.sequence", sequence_parallel, "true", .help = "sequence parallel where tp > 1"),
+    BOOL("parallel.sequence", sequence_parallel, "true", .help = "tp splits the tokens between the linears too; false: every rank has them all"),
     BOOL("parallel.zero1", zero1, "false", .help = "optimizer state shared out over dp"),
     FLOAT("parallel.bucket_mb", bucket_mb, "25", 0.001, 1e6, .unit = "MB", 
           .help = "gradients reduced by one transfer: of neighbouring blocks together, of a larger block in pieces"),

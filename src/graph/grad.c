@@ -99,6 +99,15 @@ static uint32_t input_for_wgrad(tape *t, uint32_t x)
     return x;
 }
 
+/* The gradient of an operator's input 0, of which `dx` is all, or this rank's part. */
+static uint32_t summed(tape *t, const dh_op *op, uint32_t dx)
+{
+    if (op->group < 0) return dx;
+    const uint32_t sum = grad_like(t, op->in[0]);
+    emit_comm(t, DH_OP_ALL_REDUCE, DH_PHASE_B, op->group, dx, sum);
+    return sum;
+}
+
 /* ---- rules: op is a copy, since emitting may move the operator array --------------------- */
 
 static void grad_linear(tape *t, const dh_op op)
@@ -106,7 +115,7 @@ static void grad_linear(tape *t, const dh_op op)
     uint32_t x = op.in[0], w = op.in[1], dy = t->grads[op.out[0]];
     uint32_t dx = grad_like(t, x);
     emit(t, DH_OP_LINEAR_DGRAD, DH_PHASE_B, -1, IDS(dy, w), IDS(dx));
-    contribute(t, x, dx);
+    contribute(t, x, summed(t, &op, dx));
     emit(t, DH_OP_LINEAR_WGRAD, DH_PHASE_W, -1, IDS(dy, input_for_wgrad(t, x)),
          IDS(param_grad(t, w)));
     if (op.in[2] != DH_NONE)
@@ -223,7 +232,7 @@ static void grad_router(tape *t, const dh_op op)
         t, DH_OP_ROUTER_GRAD, DH_PHASE_B, -1,
         IDS(t->grads[op.out[0]], op.out[1], op.out[2], op.out[0], state_tensor(t, DH_STATE_ROUTER)),
         IDS(dlogits));
-    contribute(t, op.in[0], dlogits);
+    contribute(t, op.in[0], summed(t, &op, dlogits));
 }
 
 static void grad_moe_permute(tape *t, const dh_op op)
@@ -231,7 +240,7 @@ static void grad_moe_permute(tape *t, const dh_op op)
     uint32_t dx = grad_like(t, op.in[0]);
     emit(t, DH_OP_MOE_UNPERMUTE, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[1], DH_NONE),
          IDS(dx));
-    contribute(t, op.in[0], dx);
+    contribute(t, op.in[0], summed(t, &op, dx));
 }
 
 static void grad_grouped_linear(tape *t, const dh_op op)
@@ -274,6 +283,12 @@ static void grad_reduce_scatter(tape *t, const dh_op op)
     contribute(t, op.in[0], dx);
 }
 
+/* Every rank goes on alike with the sum: the gradient of each one's part is that of the sum. */
+static void grad_all_reduce(tape *t, const dh_op op)
+{
+    contribute(t, op.in[0], t->grads[op.out[0]]);
+}
+
 static void grad_all_to_all(tape *t, const dh_op op)
 {
     uint32_t dx = grad_like(t, op.in[0]);
@@ -306,6 +321,7 @@ static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
     [DH_OP_RESIDUAL] = grad_residual,
     [DH_OP_ALL_GATHER] = grad_all_gather,
     [DH_OP_REDUCE_SCATTER] = grad_reduce_scatter,
+    [DH_OP_ALL_REDUCE] = grad_all_reduce,
     [DH_OP_ALL_TO_ALL] = grad_all_to_all,
     [DH_OP_ALL_TO_ALL_ROWS] = grad_all_to_all_rows,
 };

@@ -172,6 +172,7 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_ROUTER] = keep,
     [DH_OP_ROUTER_SUMS] = keep,
     [DH_OP_ALL_GATHER] = keep,
+    [DH_OP_ALL_REDUCE] = keep,
     [DH_OP_REDUCE_SCATTER] = keep,
 };
 

@@ -382,7 +382,8 @@ static void rewrite_all(pass *p)
 static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
     (void)args;
-    return spec->mesh.tp > 1 ? NULL : "there is no ring of one rank (parallel.tp=1)";
+    if (spec->mesh.tp == 1) return "there is no ring of one rank (parallel.tp=1)";
+    return spec->whole_tokens ? "all-reduces stay whole (parallel.sequence=false)" : NULL;
 }
 
 /* Two ranks are neighbours either way. */

@@ -1,4 +1,4 @@
-/* Tensor and sequence parallelism as a rewrite of a forward graph.
+/* Tensor parallelism, with sequence parallelism or without, as a rewrite of a forward graph.
  *
  * Three things change. Axes that count heads, FFN columns or vocabulary shrink to
  * the rank's part. Tokens of the residual stream shrink to the rank's part. Where
@@ -6,6 +6,12 @@
  * linear, reduce-scatter out of a row-parallel linear or the embedding, all-gather
  * of the loss statistics. The backward follows by differentiation, which turns one
  * collective into the other.
+ *
+ * Without sequence parallelism all ranks have all tokens. The sum of a row-parallel linear is
+ * an all-reduce, whose gradient is the identity; what enters a column-parallel linear needs
+ * no transfer, but each rank has a part of its gradient: such operators name the group, and
+ * differentiation sums over it. All that lies between is computed by every rank alike, its
+ * gradients too.
  *
  * Source: Shoeybi et al. 2019 (arXiv 1909.08053) section 3; Korthikanti et al. 2022
  * (arXiv 2205.05198) section 4.2.2. */
@@ -72,7 +78,7 @@ static dh_status split_dims(dh_ctx *ctx, pass *p)
                        "parallel.tp=%lld",
                        (long long)d->n_heads, (long long)d->n_kv_heads, (long long)d->ffn_width,
                        (long long)tp);
-    if (d->batch * d->seq % tp)
+    if (!p->shard.whole_tokens && d->batch * d->seq % tp)
         return dh_fail(ctx, DH_EINVAL,
                        "%lld tokens of a micro-batch do not divide by "
                        "parallel.tp=%lld: change train.seq_len or train.micro_batch",
@@ -110,6 +116,7 @@ static void push_collective(pass *p, dh_op_type type, uint32_t in, uint32_t out)
  * view of the gathered base. */
 static uint32_t gather(pass *p, uint32_t x)
 {
+    if (p->shard.whole_tokens) return x;
     const uint32_t base = dh_graph_storage(p->to.graph, x);
     if (p->gathered[base] == DH_NONE) {
         int64_t rows = tensor(p, base)->shape[0];
@@ -123,6 +130,18 @@ static uint32_t gather(pass *p, uint32_t x)
     return x;
 }
 
+/* Rows of the residual stream that the rank has, of `rows` of the micro-batch. */
+static int64_t rows_here(const pass *p, int64_t rows)
+{
+    return p->shard.whole_tokens ? rows : rows / p->shard.tp;
+}
+
+/* y gets the rank's rows of the sum of x. */
+static void push_sum(pass *p, uint32_t x, uint32_t y)
+{
+    push_collective(p, p->shard.whole_tokens ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER, x, y);
+}
+
 /* y becomes the rank's rows of the sum of what `op` writes. */
 static void reduce(pass *p, dh_op *op)
 {
@@ -130,10 +149,10 @@ static void reduce(pass *p, dh_op *op)
     int64_t rows = tensor(p, y)->shape[0];
     uint32_t partial = add_tensor(p, y, ".part", rows);
     if (p->to.failed) return;
-    tensor(p, y)->shape[0] = rows / p->shard.tp;
+    tensor(p, y)->shape[0] = rows_here(p, rows);
     op->out[0] = partial;
     keep(p, op);
-    push_collective(p, DH_OP_REDUCE_SCATTER, partial, y);
+    push_sum(p, partial, y);
 }
 
 /* A linear whose weight all ranks have works on the rank's rows; all get its result. */
@@ -148,8 +167,16 @@ static void gather_result(pass *p, dh_op *op)
 
 static void shrink_tokens(pass *p, uint32_t id)
 {
-    if (id != DH_NONE && tensor(p, id)->shape[0] == p->to.graph->dims.batch * p->to.graph->dims.seq)
-        tensor(p, id)->shape[0] /= p->shard.tp;
+    const dh_dims *d = &p->to.graph->dims;
+    if (id != DH_NONE && tensor(p, id)->shape[0] == d->batch * d->seq)
+        tensor(p, id)->shape[0] = rows_here(p, tensor(p, id)->shape[0]);
+}
+
+/* Each rank has a part of the gradient of what enters here. Where tokens are split, the gather
+ * before it says so. */
+static void sum_gradient(pass *p, dh_op *op)
+{
+    if (p->shard.whole_tokens) op->group = DH_GROUP_TP;
 }
 
 /* ---- operators ------------------------------------------------------------------------------ */
@@ -158,18 +185,29 @@ static void rewrite_linear(pass *p, dh_op *op)
 {
     const dh_tensor *w = tensor(p, op->in[1]);
     bool column = splits(w->axis[0]), row = splits(w->axis[1]);
-    if (column) op->in[0] = gather(p, op->in[0]);
+    if (column) {
+        op->in[0] = gather(p, op->in[0]);
+        sum_gradient(p, op);
+    }
     if (row)
         reduce(p, op);
-    else if (column)
+    else if (column || p->shard.whole_tokens)
         keep(p, op);
     else
         gather_result(p, op);
 }
 
+/* Weights of a token's experts, of whose gradient the experts' columns here make a part. */
+static void rewrite_router(pass *p, dh_op *op)
+{
+    sum_gradient(p, op);
+    keep(p, op);
+}
+
 static void rewrite_moe_permute(pass *p, dh_op *op)
 {
     op->in[0] = gather(p, op->in[0]);
+    sum_gradient(p, op);
     keep(p, op);
 }
 
@@ -189,7 +227,7 @@ static void rewrite_norm(pass *p, dh_op *op)
 /* The rank's rows of a per-token input. */
 static uint32_t own_rows(pass *p, uint32_t id)
 {
-    if (id == DH_NONE || p->to.failed) return id;
+    if (id == DH_NONE || p->shard.whole_tokens || p->to.failed) return id;
     dh_tensor t = *tensor(p, id);
     t.base = id;
     t.shape[0] /= p->shard.tp;
@@ -226,6 +264,7 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_LINEAR] = rewrite_linear,
     [DH_OP_EMBED] = rewrite_embed,
     [DH_OP_NORM] = rewrite_norm,
+    [DH_OP_ROUTER] = rewrite_router,
     [DH_OP_MOE_PERMUTE] = rewrite_moe_permute,
     [DH_OP_MOE_UNPERMUTE] = reduce,
     [DH_OP_RESIDUAL] = rewrite_residual,
@@ -237,7 +276,6 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_RING_EXCHANGE] = keep,
     [DH_OP_ALL_REDUCE] = keep,
     [DH_OP_ACT] = keep,
-    [DH_OP_ROUTER] = keep,
     [DH_OP_ROUTER_SUMS] = keep,
     [DH_OP_ROUTER_AUX] = keep,
     [DH_OP_MOE_ORDER] = keep,
@@ -254,8 +292,8 @@ static void reduce_loss_gradient(pass *p)
     uint32_t dx = p->to.graph->loss_dx;
     if (dx == DH_NONE || p->to.failed) return;
     int64_t rows = tensor(p, dx)->shape[0];
-    uint32_t own = add_tensor(p, dx, ".own", rows / p->shard.tp);
-    push_collective(p, DH_OP_REDUCE_SCATTER, dx, own);
+    uint32_t own = add_tensor(p, dx, ".own", rows_here(p, rows));
+    push_sum(p, dx, own);
     p->to.graph->loss_dx = own;
 }
 
@@ -302,7 +340,9 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 {
-    return dh_pass_tensor_parallel(ctx, w->graph, w->rank.shard);
+    dh_shard shard = w->rank.shard;
+    shard.whole_tokens = w->spec->whole_tokens;
+    return dh_pass_tensor_parallel(ctx, w->graph, shard);
 }
 
 const dh_pass dh_pass_row_tensor_parallel = {

@@ -38,6 +38,7 @@ dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *s, dh_graph_
                   .moe_capacity = r->moe_mode == DH_MOE_CAPACITY ? r->moe_capacity : 0},
         .mesh = r->mesh,
         .recompute = r->recompute,
+        .whole_tokens = r->whole_tokens,
         .moe_room = r->moe_capacity};
     return dh_strategy_passes(ctx, r->strategy, &spec->passes);
 }
@@ -65,8 +66,8 @@ static dh_status add_link_graph(dh_ctx *ctx, plan *b, bool send, bool routers, u
     if (*graph != DH_NONE) return DH_OK;
     const dh_recipe *r = &b->spec->recipe;
     dh_graph *g;
-    DH_TRY(dh_graph_build_link(ctx, send, r->micro_batch * (r->seq / r->mesh.cp) / r->mesh.tp,
-                               r->model.width, r->dtype, routers ? r->model.n_experts : 0, &g));
+    DH_TRY(dh_graph_build_link(ctx, send, dh_recipe_stream_rows(r), r->model.width, r->dtype,
+                               routers ? r->model.n_experts : 0, &g));
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }
 

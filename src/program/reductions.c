@@ -177,16 +177,17 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, re
     return add_reduction(ctx, r, list, group, vector, none);
 }
 
-/* What one rank's gradients lack: other sequence shards' part of vectors that tensor
- * parallelism replicates, the other end of a tied embedding, and the other data-parallel
- * (and context-parallel) ranks' samples. */
+/* What one rank's gradients lack: where tensor parallelism splits the tokens, other shards'
+ * part of vectors that it replicates; the other end of a tied embedding, and the other
+ * data-parallel (and context-parallel) ranks' samples. */
 static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, reduction_list *list)
 {
     const dh_flat f = dh_emitter_program(r->emitter)->flats.at[flat];
     const dh_operand replicated =
         part_of(f.vector[DH_BUF_GRAD], f.replicated0, f.n_vector - f.replicated0, sizeof(float));
     DH_TRY(add_own_tied(ctx, r, &f, list));
-    DH_TRY(add_reduction(ctx, r, list, DH_GROUP_TP, replicated, none));
+    if (!r->spec->recipe.whole_tokens)
+        DH_TRY(add_reduction(ctx, r, list, DH_GROUP_TP, replicated, none));
     DH_TRY(add_tied(ctx, r, &f, list));
     return add_data(ctx, r, &f, list);
 }

@@ -76,7 +76,7 @@ static void print_args(const dh_program *p, const dh_span *span, uint32_t id, dh
     dh_str_printf(out, ", \"block\": \"%s\"", dh_name_of(&dh_block_kind_names, graph->kind));
     if (op->out[0] != DH_NONE)
         dh_str_printf(out, ", \"out\": \"%s\"", graph->tensors.at[op->out[0]].name);
-    if (op->group >= 0)
+    if (dh_op_info_of(op->type)->resource == DH_RES_COMM)
         dh_str_printf(out, ", \"group\": \"%s\"", dh_group_name((dh_group_kind)op->group));
     if (span->met_ns > span->start_ns) print_us("waited_us", span->met_ns - span->start_ns, out);
     if (graph->kind == DH_BLOCK_LINK) print_link(&p->blocks.at[instr->block], out);

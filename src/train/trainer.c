@@ -44,11 +44,6 @@ dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
     const dh_strategy *strategy;
     DH_TRY(dh_mesh_from_job(ctx, job, &mesh));
     DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
-    if (mesh.tp > 1 && !job->sequence_parallel)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "parallel.sequence=false with parallel.tp=%lld: tensor parallelism always "
-                       "splits the tokens of the residual stream; leave parallel.sequence true",
-                       (long long)mesh.tp);
     *spec = (dh_session_spec){
         .backend = dh_backend_find("cpu"), .train = true, .eval = job->eval_every > 0};
     spec->recipe = (dh_recipe){
@@ -65,6 +60,7 @@ dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
         .moe_capacity = job->moe_capacity,
         .layer_split = job->layer_split,
         .zero1 = job->zero1,
+        .whole_tokens = !job->sequence_parallel,
         .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
         .recompute = (dh_recompute_kind)job->recompute,
         .backend = &spec->backend->info,

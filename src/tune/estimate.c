@@ -59,8 +59,8 @@ static dh_status find_transfer(estimate *e)
     dh_graph *g;
     e->pieces.transfer = (tune_transfer){0};
     if (s->mesh.pp == 1) return DH_OK;
-    DH_TRY(dh_graph_build_link(e->ctx, true, s->micro_batch * (s->seq / s->mesh.cp) / s->mesh.tp,
-                               s->model.width, s->dtype, s->model.n_experts, &g));
+    DH_TRY(dh_graph_build_link(e->ctx, true, dh_recipe_stream_rows(s), s->model.width, s->dtype,
+                               s->model.n_experts, &g));
     for (size_t i = 0; i < g->ops.n; i++) {
         const dh_cost_op at = {g, &g->ops.at[i], &s->mesh, 0};
         e->pieces.transfer.ns +=

@@ -51,7 +51,8 @@ static block block_of(setup given, dh_block_kind kind)
                             .loss_scale = 1};
     assert_ok(&ctx, dh_graph_build(&ctx, &build, kind, &b.graph));
     assert_ok(&ctx, dh_pass_context_parallel(&ctx, b.graph, s.cp, c.cp));
-    assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, b.graph, (dh_shard){s.tp, c.tp, 0, 0}));
+    assert_ok(&ctx,
+              dh_pass_tensor_parallel(&ctx, b.graph, (dh_shard){.tp = s.tp, .tp_rank = c.tp}));
     assert_ok(&ctx, dh_graph_differentiate(&ctx, b.graph));
     return b;
 }

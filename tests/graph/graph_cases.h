@@ -17,6 +17,7 @@ typedef struct graph_case {
     bool backward;
     int64_t cp;
     int64_t ep;
+    bool whole_tokens;
 } graph_case;
 
 static inline dh_model preset(const char *name)
@@ -50,7 +51,11 @@ static inline dh_graph *build_case(const graph_case *c)
     dh_graph *g;
     assert_ok(&ctx, dh_graph_build(&ctx, &build, c->kind, &g));
     assert_ok(&ctx, dh_pass_context_parallel(&ctx, g, c->cp, c->cp - 1));
-    const dh_shard shard = {.tp = c->tp, .tp_rank = c->tp - 1, .ep = c->ep, .ep_rank = c->ep - 1};
+    const dh_shard shard = {.tp = c->tp,
+                            .tp_rank = c->tp - 1,
+                            .ep = c->ep,
+                            .ep_rank = c->ep - 1,
+                            .whole_tokens = c->whole_tokens};
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
     assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 1.5));
     if (c->backward) assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
@@ -60,15 +65,18 @@ static inline dh_graph *build_case(const graph_case *c)
 /* The layouts over ranks that a mode knows. */
 static inline int for_each_layout(graph_case c, void (*fn)(const graph_case *, dh_graph *))
 {
-    static const int64_t layouts[][3] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1},
-                                         {2, 4, 1}, {1, 1, 2}, {2, 2, 4}}; /* tp, cp, ep */
+    /* tp, cp, ep, whole tokens */
+    static const int64_t layouts[][4] = {{1, 1, 1, 0}, {2, 1, 1, 0}, {2, 1, 1, 1},
+                                         {1, 2, 1, 0}, {2, 4, 1, 0}, {2, 2, 1, 1},
+                                         {1, 1, 2, 0}, {2, 2, 4, 0}, {2, 1, 2, 1}};
     const size_t n = c.mode == DH_MODE_DECODE         ? 1
                      : preset(c.preset).n_experts > 0 ? DH_COUNTOF(layouts)
-                                                      : 4;
+                                                      : 6;
     for (size_t i = 0; i < n; i++) {
         c.tp = layouts[i][0];
         c.cp = layouts[i][1];
         c.ep = layouts[i][2];
+        c.whole_tokens = layouts[i][3];
         dh_graph *g = build_case(&c);
         fn(&c, g);
         dh_graph_destroy(g);

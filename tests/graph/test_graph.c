@@ -161,7 +161,7 @@ static const op_count head[] = {
 
 #define CASE(preset, kind, dropout, tp)                                                            \
     {                                                                                              \
-        preset, kind, DH_MODE_TRAIN, DH_BF16, dropout, tp, true, 1, 1                              \
+        preset, kind, DH_MODE_TRAIN, DH_BF16, dropout, tp, true, 1, 1, false                       \
     }
 
 static void differentiated_blocks_have_exactly_these_operators(void **state)
@@ -176,7 +176,7 @@ static void differentiated_blocks_have_exactly_these_operators(void **state)
          DH_COUNTOF(gpt2_layer_dropout)},
         {CASE("llama-tiny", DH_BLOCK_LAYER, 0, 1), llama_layer, DH_COUNTOF(llama_layer)},
         {CASE("llama-tiny", DH_BLOCK_LAYER, 0, 2), llama_layer_tp, DH_COUNTOF(llama_layer_tp)},
-        {{"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, 0, 1, true, 4, 1},
+        {{"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, 0, 1, true, 4, 1, false},
          gpt2_layer_cp,
          DH_COUNTOF(gpt2_layer_cp)},
         {CASE("mixtral-tiny", DH_BLOCK_LAYER, 0, 1), mixtral_layer, DH_COUNTOF(mixtral_layer)},
@@ -221,7 +221,7 @@ static void residual_gradients_meet_in_the_norms(void **state)
 static void only_training_graphs_have_a_backward(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, DH_F32, 0.1, 1, false, 1, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, DH_F32, 0.1, 1, false, 1, 1, false};
     dh_graph *g = build_case(&c);
     assert_fails(&ctx, dh_graph_differentiate(&ctx, g), DH_EINVAL, "built for training");
     for (size_t i = 0; i < g->ops.n; i++)
@@ -367,10 +367,45 @@ static void ring_attention_shares_the_work(void **state)
     dh_graph_destroy(one);
 }
 
+static int count_ops(const dh_graph *g, dh_op_type type, dh_phase phase)
+{
+    int n = 0;
+    for (size_t i = 0; i < g->ops.n; i++)
+        n += g->ops.at[i].type == type && g->ops.at[i].phase == phase;
+    return n;
+}
+
+/* Shoeybi et al. 2019, figure 4: two all-reduces a layer either way, and what lies between
+ * the linears on all tokens; of experts also the sum of the router's gradient. */
+static void whole_tokens_take_all_reduces(void **state)
+{
+    static const char *const presets[] = {"gpt2-tiny", "llama-tiny", "mixtral-tiny"};
+    for (size_t i = 0; i < DH_COUNTOF(presets); i++) {
+        graph_case c = CASE(presets[i], DH_BLOCK_LAYER, 0, 2);
+        dh_graph *split = build_case(&c);
+        c.whole_tokens = true;
+        dh_graph *g = build_case(&c);
+        const int routers = i == 2;
+        assert_int_equal(count_ops(g, DH_OP_ALL_REDUCE, F), 2);
+        assert_int_equal(count_ops(g, DH_OP_ALL_REDUCE, B), 2 + routers);
+        for (int phase = 0; phase < DH_N_PHASE; phase++) {
+            assert_int_equal(count_ops(g, DH_OP_ALL_GATHER, (dh_phase)phase), 0);
+            assert_int_equal(count_ops(g, DH_OP_REDUCE_SCATTER, (dh_phase)phase), 0);
+        }
+        const dh_tensor *x = &g->tensors.at[g->x_in], *part = &split->tensors.at[split->x_in];
+        assert_int_equal(x->shape[0], 128);
+        assert_int_equal(part->shape[0], 64);
+        assert_true(flops_of(g, DH_OP_NORM) == 2 * flops_of(split, DH_OP_NORM));
+        if (!routers) assert_true(flops_of(g, DH_OP_LINEAR) == flops_of(split, DH_OP_LINEAR));
+        dh_graph_destroy(split);
+        dh_graph_destroy(g);
+    }
+}
+
 static void context_parallelism_refuses(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_DECODE, DH_F32, 0, 1, false, 1, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_DECODE, DH_F32, 0, 1, false, 1, 1, false};
     dh_graph *g = build_case(&c);
     assert_fails(&ctx, dh_pass_context_parallel(&ctx, g, 2, 0), DH_EINVAL, "training");
     dh_graph_destroy(g);
@@ -392,7 +427,7 @@ static void context_parallelism_refuses(void **state)
  * read and written. */
 static void bytes_count_operands_once(void **state)
 {
-    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 1, true, 1, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 1, true, 1, 1, false};
     dh_model model = preset(c.preset);
     dh_graph *g = build_case(&c);
     const double n = 128, w = (double)model.width;
@@ -470,7 +505,7 @@ static void head_rows_are_cut_exactly(void **state)
 
 static void decoding_makes_one_row_of_logits(void **state)
 {
-    graph_case c = {"gpt2-tiny", DH_BLOCK_HEAD, DH_MODE_DECODE, DH_BF16, 0, 1, false, 1, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_HEAD, DH_MODE_DECODE, DH_BF16, 0, 1, false, 1, 1, false};
     dh_graph *g = build_case(&c);
     const dh_tensor *logits = &g->tensors.at[g->x_out];
     assert_int_equal(logits->shape[0], 1);
@@ -675,6 +710,7 @@ int main(void)
         cmocka_unit_test(context_ranks_share_all_positions),
         cmocka_unit_test(ring_parts_cover_the_mask),
         cmocka_unit_test(ring_attention_shares_the_work),
+        cmocka_unit_test(whole_tokens_take_all_reduces),
         cmocka_unit_test(context_parallelism_refuses),
         cmocka_unit_test(bytes_count_operands_once),
         cmocka_unit_test(head_rows_are_cut_exactly),

@@ -85,7 +85,8 @@ static void the_optimizer_reads_back(void **state)
 static void numbers_read_back_exactly(void **state)
 {
     uint64_t seed = test_seed("numbers_read_back_exactly");
-    graph_case c = {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0.1, 1, false, 1, 1};
+    graph_case c = {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0.1, 1, false, 1, 1,
+                    false};
     dh_graph *g = build_case(&c);
     for (int i = 0; i < 200; i++) {
         uint64_t bits = test_rand(&seed);
@@ -183,7 +184,7 @@ static void printed_text_looks_as_documented(void **state)
 /* A pass gone wrong is looked at in print: that must work for any contents. */
 static void broken_graphs_print(void **state)
 {
-    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0.1, 1, true, 1, 1};
+    graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0.1, 1, true, 1, 1, false};
     dh_graph *g = build_case(&c);
     g->kind = (dh_block_kind)99;
     g->dtype = DH_N_DTYPE;
@@ -375,9 +376,9 @@ static void damaged_text_is_harmless(void **state)
 {
     uint64_t seed = test_seed("damaged_text_is_harmless");
     static const graph_case cases[] = {
-        {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, 0.1, 1, true, 1, 1},
-        {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 2, true, 2, 1},
-        {"gpt2-tiny", DH_BLOCK_HEAD, DH_MODE_TRAIN, DH_BF16, 0, 2, true, 1, 1},
+        {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, 0.1, 1, true, 1, 1, false},
+        {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 2, true, 2, 1, false},
+        {"gpt2-tiny", DH_BLOCK_HEAD, DH_MODE_TRAIN, DH_BF16, 0, 2, true, 1, 1, false},
     };
     for (size_t c = 0; c < DH_COUNTOF(cases); c++) {
         dh_graph *g = build_case(&cases[c]);

@@ -186,7 +186,8 @@ static void assert_shards(const dh_param *whole, int64_t tp, int64_t ep)
     bool sharded = false;
     for (int64_t rank = 0; rank < tp * ep; rank++) {
         dh_param part;
-        if (!dh_param_shard(whole, (dh_shard){tp, rank % tp, ep, rank / tp}, &part)) continue;
+        if (!dh_param_shard(whole, (dh_shard){tp, rank % tp, ep, rank / tp, false}, &part))
+            continue;
         assert_rows_covered(&part);
         for (int k = 0; k < part.n_pieces; k++) {
             const dh_param_piece piece = dh_param_piece_at(&part, k);

@@ -123,7 +123,8 @@ static dh_pass_report *report_of(dh_pass_reports *reports, const char *name)
 static void test_made_by_hand(void **state)
 {
     const dh_model model = preset("gpt2-tiny");
-    const graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 2, true, 2, 1};
+    const graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 2, true, 2,
+                          1,           false};
     const dh_graph_spec spec = {.build = build_of(&c, &model), .mesh = {.tp = 2, .cp = 2, .ep = 1}};
     const dh_graph_rank rank = {.shard = {.tp = 2, .tp_rank = 1, .ep = 1}, .cp_rank = 1};
     dh_ctx ctx = DH_CTX_INIT;
@@ -138,7 +139,8 @@ static void test_made_by_hand(void **state)
 static void test_reports(void **state)
 {
     const dh_model model = preset("gpt2-tiny");
-    const graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 2, true, 1, 1};
+    const graph_case c = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, 0, 2, true, 1,
+                          1,           false};
     const dh_graph_spec spec = {.build = build_of(&c, &model),
                                 .mesh = {.tp = 2, .cp = 1, .ep = 1},
                                 .passes = parse("ring-gemm")};

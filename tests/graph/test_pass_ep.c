@@ -11,7 +11,7 @@ static dh_graph *build(dh_mode mode, double capacity)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_model model = preset("mixtral-tiny");
-    const graph_case c = {"mixtral-tiny", DH_BLOCK_LAYER, mode, DH_F32, 0, 1, true, 1, 1};
+    const graph_case c = {"mixtral-tiny", DH_BLOCK_LAYER, mode, DH_F32, 0, 1, true, 1, 1, false};
     dh_build b = build_of(&c, &model);
     dh_graph *g;
     b.moe_capacity = capacity;
@@ -174,7 +174,8 @@ static void expert_parallelism_refuses(void **state)
     refuse(build(DH_MODE_TRAIN, 0), 2, (double)NAN, "leaves no room");
     refuse(build(DH_MODE_DECODE, 0), 2, 2, "training and evaluation");
     refuse(split(0, 1, 2), 2, 2, "forward graphs");
-    graph_case dense = {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, DH_F32, 0, 1, false, 1, 1};
+    graph_case dense = {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, DH_F32, 0, 1, false, 1, 1,
+                        false};
     refuse(build_case(&dense), 2, 2, "the layer has no experts");
 }
 

@@ -423,7 +423,8 @@ static void layers_become_rings(void **state)
                             1,
                             false,
                             variant & 1 ? 2 : 1,
-                            1};
+                            1,
+                            false};
             const dh_recompute_kind recompute = (dh_recompute_kind)(variant / 16);
             const bool train = c.mode == DH_MODE_TRAIN;
             dh_model model = preset(c.preset);
@@ -433,7 +434,8 @@ static void layers_become_rings(void **state)
             dh_graph *g;
             assert_ok(&ctx, dh_graph_build(&ctx, &build, c.kind, &g));
             assert_ok(&ctx, dh_pass_context_parallel(&ctx, g, c.cp, c.cp - 1));
-            assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, (dh_shard){tp, 1, 1, 0}));
+            assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g,
+                                                    (dh_shard){.tp = tp, .tp_rank = 1, .ep = 1}));
             if (train) assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
             if (train) assert_ok(&ctx, dh_pass_recompute(&ctx, g, recompute));
             const bool full = recompute == DH_RECOMPUTE_KIND_FULL;

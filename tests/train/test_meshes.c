@@ -8,6 +8,7 @@ static const char *const meshes[] = {
     "parallel.dp=2",
     "parallel.dp=2 parallel.zero1=true",
     "parallel.tp=2",
+    "parallel.tp=2 parallel.sequence=false",
     "parallel.cp=2",
     "parallel.pp=2",
     "parallel.pp=2 parallel.virtual_stages=2 parallel.schedule=interleaved-1f1b",
@@ -24,7 +25,9 @@ static const char *const meshes[] = {
     "parallel.dp=2 parallel.tp=2 parallel.zero1=true topology.nodes=2",
     "parallel.dp=2 parallel.pp=2 parallel.schedule=zb-h2",
     "parallel.tp=2 parallel.pp=2 parallel.schedule=v-half",
+    "parallel.tp=2 parallel.pp=2 parallel.sequence=false train.recompute=selective",
     "parallel.tp=2 parallel.cp=2",
+    "parallel.tp=2 parallel.cp=2 parallel.sequence=false train.recompute=full",
     "parallel.dp=2 parallel.cp=2 parallel.zero1=true",
     "parallel.pp=2 parallel.cp=2",
     /* eight */
@@ -32,6 +35,8 @@ static const char *const meshes[] = {
     "parallel.dp=2 parallel.tp=2 parallel.pp=2",
     "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero1=true parallel.schedule=dualpipev",
     "parallel.tp=4 parallel.pp=2 parallel.schedule=dhelix-w strategy=round-robin",
+    "parallel.tp=4 parallel.pp=2 parallel.sequence=false parallel.schedule=dhelix-w "
+    "strategy=dhelix",
     "parallel.dp=2 parallel.tp=2 parallel.cp=2 parallel.zero1=true",
 };
 
@@ -77,6 +82,26 @@ static void a_mixtral_trains_alike_on_every_mesh(void **state)
     meshes_train_as_one_rank("mixtral", RUN_EXPERTS, 2);
 }
 
+/* Position and sample decide a mask, wherever a row lies. */
+static void dropout_masks_are_those_of_one_rank(void **state)
+{
+    static const char *const split[] = {"model.dropout=0.2 parallel.tp=2",
+                                        "model.dropout=0.2 parallel.tp=2 parallel.sequence=false",
+                                        "model.dropout=0.2 parallel.cp=2 train.recompute=full"};
+    char one_out[300], out[300];
+    run_curve one, many;
+    run_folder(one_out, sizeof one_out, "one");
+    run_folder(out, sizeof out, "mesh");
+    run_curve_of(RUN_GPT2, "model.dropout=0.2", one_out, &one);
+    for (size_t i = 0; i < DH_COUNTOF(split); i++) {
+        run_curve_of(RUN_GPT2, split[i], out, &many);
+        const double d = run_distance(&one, &many, 0);
+        if (!(d <= run_tolerance(DH_F32))) fail_msg("%s: losses differ by %g", split[i], d);
+        run_remove(out);
+    }
+    run_remove(one_out);
+}
+
 /* ---- refused before a rank starts -------------------------------------------------------- */
 
 static void impossible_meshes_are_refused(void **state)
@@ -100,7 +125,6 @@ static void impossible_meshes_are_refused(void **state)
          " parallel.layer_split=3,1",
          "2 entries for 4 virtual stages"},
         {"parallel.pp=2 parallel.timeout_s=0", "parallel.timeout_s"},
-        {"parallel.tp=2 parallel.sequence=false", "leave parallel.sequence true"},
     };
     char out[300];
     run_folder(out, sizeof out, "refused");
@@ -122,6 +146,7 @@ int main(void)
         cmocka_unit_test(a_gpt2_trains_alike_on_every_mesh),
         cmocka_unit_test(a_llama_trains_alike_on_every_mesh),
         cmocka_unit_test(a_mixtral_trains_alike_on_every_mesh),
+        cmocka_unit_test(dropout_masks_are_those_of_one_rank),
         cmocka_unit_test(impossible_meshes_are_refused),
     };
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
