@@ -5,7 +5,7 @@
 #                        sanitizers
 #   ./test.sh --quick    release tests only
 #   ./test.sh --ci       also those labelled "long" under sanitizers, and fuzzing, 10 s a target
-#   ./test.sh --full     also the tests labelled "full", and 5 minutes of fuzzing a target
+#   ./test.sh --full     also the tests labelled "full", fresh seeds, 5 minutes of fuzzing a target
 #   ./test.sh --no-install   do not install missing packages
 #
 # Logs lie in build/. The last line counts what passed and failed; the exit
@@ -26,12 +26,15 @@ for arg in "$@"; do
     esac
 done
 fuzz_seconds=10
+fuzz_seed=1 # as in the tests: red for a change only
 skip_labels='^full$'
 skip_sanitized='^(full|long)$'
 if $ci; then skip_sanitized=$skip_labels; fi
 if $full; then
     fuzz_seconds=300
     skip_labels='^$'
+    fuzz_seed=0 # a fresh one
+    export DHELIX_TEST_FRESH=1
     skip_sanitized=$skip_labels
 fi
 
@@ -85,7 +88,7 @@ test_tsan() {
     # libgomp is not instrumented: its barriers look like races, so one OpenMP
     # thread per rank; the threads under test are ranks, streams and loaders.
     say "thread sanitizer"
-    if ! build tsan; then
+    if ! build tsan thread_tests; then
         count 0 1 "build tsan"
         return
     fi
@@ -100,7 +103,7 @@ fuzz_one() {
     work=build/fuzz/work/$name
     log=build/fuzz/$name.log
     mkdir -p "$work"
-    if "$1" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 \
+    if "$1" -seed="$fuzz_seed" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 \
         -artifact_prefix="$work/crash-" "$work" "fuzz/corpus/${name#fuzz_}" >"$log" 2>&1; then
         echo "  $name: $(awk '/number_of_executed_units/ {print $2}' "$log") inputs, no finding"
         count 1 0 "$name"

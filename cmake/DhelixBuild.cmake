@@ -58,7 +58,13 @@ function(dh_test name)
     set(A_TIMEOUT 1500)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+  if("tsan" IN_LIST A_LABELS OR "comm" IN_LIST A_LABELS)
+    add_dependencies(thread_tests ${name})
+  endif()
 endfunction()
+
+# The tests that the thread sanitizer runs, and nothing else: `--target thread_tests`.
+add_custom_target(thread_tests)
 
 # dh_embed(<library> <symbol> <files>): the files' text becomes part of the library, as an array
 # of dh_embedded (src/base/embedded.h) sorted by name.

@@ -51,11 +51,13 @@ static inline void test_tmpdir(char *path, size_t cap)
     if (!mkdtemp(path)) fail_msg("mkdtemp %s failed", path);
 }
 
-/* Seed of a randomized test: DHELIX_TEST_SEED or the time; printed, so a failure repeats. */
+/* Seed of a randomized test: DHELIX_TEST_SEED; with DHELIX_TEST_FRESH the time; else always the
+ * same, so that a test is red for a change only. Printed, so that a failure repeats. */
 static inline uint64_t test_seed(const char *name)
 {
     const char *env = getenv("DHELIX_TEST_SEED");
-    uint64_t seed = env ? strtoull(env, NULL, 0) : (uint64_t)dh_now_ns();
+    uint64_t seed = getenv("DHELIX_TEST_FRESH") ? (uint64_t)dh_now_ns() : 7405934735833;
+    if (env) seed = strtoull(env, NULL, 0);
     printf("%s: DHELIX_TEST_SEED=%llu\n", name, (unsigned long long)seed);
     return seed;
 }

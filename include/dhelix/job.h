@@ -85,7 +85,7 @@ typedef struct dh_job {
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
     bool zero1;                     /* parallel.zero1: distributed optimizer */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size */
-    double timeout_s;               /* parallel.timeout_s: longest wait for another rank */
+    double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
     dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: as dh_comm_progress */
     int64_t nodes, ranks_per_node;  /* topology.*; 0: from the launcher */
     dh_link link_local, link_cross; /* links.local, links.cross */

@@ -207,8 +207,8 @@ static const dh_setting settings[] = {
     BOOL("parallel.zero1", zero1, "false", .help = "optimizer state shared out over dp"),
     FLOAT("parallel.bucket_mb", bucket_mb, "25", 0.001, 1e6, .unit = "MB", 
           .help = "gradients reduced by one transfer: of neighbouring blocks together, of a larger block in pieces"),
-    FLOAT("parallel.timeout_s", timeout_s, "600", 0.001, 1e6, .unit = "s",
-          .help = "longest wait for another rank before the run ends, naming who did not come"),
+    FLOAT("parallel.timeout_s", timeout_s, "auto", 0.001, 1e6, .unit = "s",
+          .automatic = "in steps 20 times the slowest so far, at least 60; else 600", .help = "longest wait for another rank before the run ends, naming who did not come"),
     ENUM("parallel.mpi_wait", mpi_wait, "yield", mpi_wait_names,
          .help = "how MPI calls wait: yield and sleep leave the core to computing; block keeps it, and notices no timeout"),
 

@@ -122,8 +122,8 @@ static dh_status store_int(dh_ctx *ctx, dh_job *job, const dh_assignment *v, con
 static dh_status store_float(dh_ctx *ctx, dh_job *job, const dh_assignment *v, const char *base_dir)
 {
     const dh_setting *s = v->setting;
-    double value;
-    if (!parse_real(v->items[0], &value) || value < s->min || value > s->max)
+    double value = 0;
+    if (!is_auto(v) && (!parse_real(v->items[0], &value) || value < s->min || value > s->max))
         return reject(ctx, v, v->items[0], "");
     memcpy(field(job, s), &value, sizeof value);
     return DH_OK;
@@ -145,6 +145,10 @@ static void print_float(const dh_job *job, const dh_setting *s, dh_str *out)
     double value, again;
     char text[40];
     memcpy(&value, const_field(job, s), sizeof value);
+    if (s->automatic && value == 0) {
+        dh_str_printf(out, "auto");
+        return;
+    }
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (dh_parse_f64(text, &again) && again == value) break;

@@ -63,19 +63,20 @@ dh_status dh_fault_parse(dh_ctx *ctx, const char *text, dh_fault *fault)
                    text);
 }
 
-/* Until another rank has given up waiting. */
-static void hang(dh_comm *comm)
+/* Until then, or until another rank has given up waiting. */
+static void sleep_until(int64_t end_ns, dh_comm *comm)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    while (comm && dh_comm_check(&ctx, comm) == DH_OK)
-        dh_sleep_until_ns(dh_now_ns() + 5 * (int64_t)1000000);
+    while (dh_now_ns() < end_ns && comm && dh_comm_check(&ctx, comm) == DH_OK)
+        dh_sleep_until_ns(DH_MIN(end_ns, dh_now_ns() + 5 * (int64_t)1000000));
 }
 
 static void act(const dh_fault *fault)
 {
     if (fault->kind == DH_FAULT_KILL) raise(SIGKILL);
-    if (fault->kind == DH_FAULT_HANG) hang(fault->comm);
-    if (fault->kind == DH_FAULT_DELAY) dh_sleep_until_ns(dh_now_ns() + fault->delay_ms * 1000000);
+    if (fault->kind == DH_FAULT_HANG) sleep_until(INT64_MAX, fault->comm);
+    if (fault->kind == DH_FAULT_DELAY)
+        sleep_until(dh_now_ns() + fault->delay_ms * 1000000, fault->comm);
 }
 
 dh_comm_action dh_fault_at_call(void *user, int rank, int64_t seq, dh_comm_kind kind)

@@ -10,7 +10,7 @@ typedef enum dh_fault_kind {
     DH_FAULT_NONE,
     DH_FAULT_KILL,  /* the rank's process gets SIGKILL, with all ranks that live in it */
     DH_FAULT_HANG,  /* the rank does nothing more until the run has failed without it */
-    DH_FAULT_DELAY, /* the rank comes late by delay_ms */
+    DH_FAULT_DELAY, /* the rank comes late by delay_ms, unless the run has failed without it */
     DH_FAULT_DROP   /* the rank goes on as if it had made the call */
 } dh_fault_kind;
 

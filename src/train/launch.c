@@ -46,7 +46,7 @@ static dh_status open_world(dh_ctx *ctx, dh_launch *l)
         .ranks_per_node = (int)l->mesh.ranks_per_node,
         .pace = {{job->link_local.gbps, job->link_local.latency_us},
                  {job->link_cross.gbps, job->link_cross.latency_us}},
-        .timeout_ns = (int64_t)(job->timeout_s * 1e9),
+        .timeout_ns = dh_job_patience_ns(job),
         .progress = (dh_comm_progress)job->mpi_wait,
         .hook = l->fault.kind == DH_FAULT_NONE ? NULL : dh_fault_at_call,
         .hook_user = &l->fault,
@@ -112,6 +112,8 @@ static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
     if (!l->world) return DH_OK;
     DH_TRY(dh_comm_attach(ctx, l->world, rank, &r->comm));
     if (rank == l->fault.rank) l->fault.comm = r->comm;
+    if (l->job->timeout_s == 0)
+        dh_comm_set_timeout(r->comm, dh_job_patience_ns(l->job), dh_patience_reason);
     DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_WORLD, DH_N_STREAM, &r->control));
     if (may_differ(l)) DH_TRY(dh_ranks_alike(ctx, r, l->facts.text));
     DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data.dense));
@@ -161,18 +163,33 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
+/* A rank that cannot start: the others, who would wait for it, stop at once. */
+static dh_status fail_start(dh_ctx *ctx, const dh_launch *l, int rank, int code)
+{
+    dh_comm *comm;
+    dh_ctx inner = DH_CTX_INIT;
+    dh_status st =
+        dh_fail(ctx, DH_EINTERNAL, "cannot start the thread of rank %d: %s", rank, strerror(code));
+    if (dh_comm_attach(&inner, l->world, rank, &comm) != DH_OK) return st;
+    dh_comm_abort(comm, ctx->message);
+    dh_comm_detach(comm);
+    return st;
+}
+
 static dh_status run_threads(dh_ctx *ctx, dh_launch *l, int first, int n)
 {
     rank_thread *threads = calloc((size_t)n, sizeof *threads);
     if (!threads) return dh_fail(ctx, DH_ENOMEM, "out of memory starting ranks");
     int started = 0;
     dh_status st = DH_OK;
-    for (; started < n; started++) {
+    while (st == DH_OK && started < n) {
         rank_thread *t = &threads[started];
         *t = (rank_thread){.launch = l, .rank = first + started, .ctx = DH_CTX_INIT};
-        if (pthread_create(&t->thread, NULL, rank_main, t) == 0) continue;
-        st = dh_fail(ctx, DH_EINTERNAL, "cannot start the thread of rank %d", t->rank);
-        break;
+        const int code = pthread_create(&t->thread, NULL, rank_main, t);
+        if (code == 0)
+            started++;
+        else
+            st = fail_start(ctx, l, t->rank, code);
     }
     for (int i = 0; i < started; i++) pthread_join(threads[i].thread, NULL);
     free(threads);

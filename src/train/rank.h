@@ -28,6 +28,14 @@ dh_status dh_ranks_sum(dh_ctx *ctx, const dh_ranks *ranks, double *values, int64
  * all ranks, naming the ranks that are not like the most, and what they have otherwise */
 dh_status dh_ranks_alike(dh_ctx *ctx, const dh_ranks *ranks, const char *facts);
 
+/* ---- patience.c: how long they wait for each other -------------------------------------- */
+/* What parallel.timeout_s says, or what "auto" means before a step is measured and beside steps,
+ * where one rank may write files alone; and how that was chosen, for messages. */
+int64_t dh_job_patience_ns(const dh_job *job);
+extern const char dh_patience_reason[];
+/* What "auto" means in a step, after steps of which the slowest took so long, and why. */
+int64_t dh_step_patience_ns(int64_t slowest_ns, char *why, size_t cap);
+
 /* ---- place.c: cores ------------------------------------------------------------------------ */
 
 /* Processors that this process may use; 0: not known. */

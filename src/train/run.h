@@ -34,6 +34,7 @@ typedef struct dh_run {
     int64_t n_micro; /* micro-batches a step on this rank */
     int n_threads;
     double gemm_peak;          /* FLOP/s of all ranks; 0: not measured; on rank 0 */
+    int64_t slowest_step_ns;   /* of this run; 0: none yet */
     double *step_tokens_per_s; /* of this run's steps, for the median */
     size_t n_measured;
     double *op_ns;                  /* by operator type, summed over the steps measured */
@@ -58,12 +59,16 @@ dh_status dh_run_save(dh_ctx *ctx, dh_run *run);
  * there was one. A checkpoint of another model or data order is refused. */
 dh_status dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed);
 
-/* ---- spikes.c: steps outside the band of those before them ------------------------------------
- */
+/* ---- spikes.c: steps outside the band of those before them -------------------------------- */
 /* After a step, before it counts: whether loss and gradient norm stay in their band. A step that
  * leaves it ends the run with DH_EDIVERGED, or the run is where its last good checkpoint was.
  * Every rank calls. */
 dh_status dh_run_judge_step(dh_ctx *ctx, dh_run *run, bool *went_back);
+
+/* ---- patience.c: how long ranks wait for each other ------------------------------------------ */
+/* Around a step, where the job leaves its timeout open. */
+void dh_run_begin_step(const dh_run *run);
+void dh_run_end_step(dh_run *run, int64_t step_ns);
 
 /* ---- times.c: what computation and communication took ---------------------------------------- */
 /* After a step: reads its times; writes the trace of the step that job.trace_step names.

@@ -301,8 +301,10 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     const dh_job *job = run->job;
     dh_step step = step_of(run);
     int64_t start = dh_now_ns();
+    dh_run_begin_step(run);
     DH_TRY(run->session->spec.backend->exec_run(ctx, run->session->train_exec, &step));
     DH_TRY(share_step(ctx, run));
+    dh_run_end_step(run, dh_now_ns() - start);
     double seconds = (double)(dh_now_ns() - start) * 1e-9;
     DH_TRY(dh_run_judge_step(ctx, run, went_back));
     if (*went_back) return DH_OK;

@@ -4,9 +4,7 @@
 tiny_job "$tmp/job.yaml"
 steps=400
 job=("$tmp/job.yaml" --quiet --set train.steps=$steps --set checkpoint.every=50 --set model.width=64)
-seed=${DHELIX_TEST_SEED:-$(date +%s%N)}
-RANDOM=$((seed % 32768))
-echo "faults: DHELIX_TEST_SEED=$seed"
+draw_seed faults
 
 ok "$dhelix" train "${job[@]}" --set out="$tmp/whole"
 whole=$(curve "$tmp/whole")

@@ -86,6 +86,15 @@ checkpoint: {every: 10, keep: 2}
 EOF
 }
 
+# Seeds RANDOM: by DHELIX_TEST_SEED; with DHELIX_TEST_FRESH by the time; else always alike.
+draw_seed() { # name of the script
+    local seed=7405934735833
+    [ -z "${DHELIX_TEST_FRESH:-}" ] || seed=$(date +%s%N)
+    seed=${DHELIX_TEST_SEED:-$seed}
+    RANDOM=$((seed % 32768))
+    echo "$1: DHELIX_TEST_SEED=$seed"
+}
+
 finish() {
     echo "$n_checks checks, $n_failed failed"
     exit $((n_failed > 0))

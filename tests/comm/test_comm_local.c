@@ -1,6 +1,7 @@
 #include "comm_cases.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* ---- running ranks as threads ----------------------------------------------------------- */
 
@@ -258,6 +259,7 @@ static bool one_aborts(case_env *env)
         dh_comm_abort(env->comm, "a later message is ignored");
         return true;
     }
+    ++*(atomic_int *)env->arg;
     if (env->rank == 0) {
         float x = 0;
         dh_comm_all_gather(&env->ctx, tp, &x, (float[2]){0, 0}, 1, DH_F32);
@@ -274,7 +276,8 @@ static bool one_aborts(case_env *env)
 static bool abort_outside_groups(case_env *env)
 {
     if (env->rank < 2) return one_aborts(env);
-    usleep(20000);
+    while (*(atomic_int *)env->arg < 2) usleep(1000);
+    usleep(20000); /* most often they wait by now */
     dh_comm_abort(env->comm, "loss is not a number");
     dh_comm_abort(env->comm, "a later message is ignored");
     return true;
@@ -282,8 +285,9 @@ static bool abort_outside_groups(case_env *env)
 
 static void an_abort_reaches_all(void **state)
 {
+    atomic_int n_calling = 0;
     rank_thread t[MAX_THREADS];
-    run_world(NULL, 3, abort_outside_groups, 0, NULL, t);
+    run_world(NULL, 3, abort_outside_groups, 0, &n_calling, t);
     assert_stopped(&t[0], "rank 2 stopped: loss is not a number; ",
                    "rank 0 was waiting in all_gather #1 of group tp (ranks 0 1)");
     assert_stopped(&t[1], "rank 2 stopped: loss is not a number; ",
@@ -315,11 +319,11 @@ static void a_killed_rank_is_named(void **state)
 {
     rank_thread t[MAX_THREADS];
     fault f = {.rank = 1, .at = 3, .what = FAULT_KILL};
-    dh_comm_config config = faulty(&f, 300);
+    dh_comm_config config = faulty(&f, 1000);
     run_world(&config, 3, wait_for_all, 0, NULL, t);
     assert_int_equal(t[1].env.ctx.status, DH_OK); /* it said nothing */
     for (int r = 0; r < 3; r += 2) {
-        assert_stopped(&t[r], "waited 0.3 s in all_reduce #3 of group tp (ranks 0 1 2)",
+        assert_stopped(&t[r], "waited 1 s in all_reduce #3 of group tp (ranks 0 1 2)",
                        "did not come: rank 1 (last finished all_reduce #2 of group tp");
     }
 }
@@ -328,9 +332,9 @@ static void a_dropped_call_is_noticed(void **state)
 {
     rank_thread t[MAX_THREADS];
     fault f = {.rank = 1, .at = 5, .what = FAULT_DROP}; /* the last call */
-    dh_comm_config config = faulty(&f, 200);
+    dh_comm_config config = faulty(&f, 1000);
     run_world(&config, 2, wait_for_all, 0, NULL, t);
-    assert_stopped(&t[0], "waited 0.2 s in all_reduce #5", "rank 1 (last finished all_reduce #4");
+    assert_stopped(&t[0], "waited 1 s in all_reduce #5", "rank 1 (last finished all_reduce #4");
     f.at = 2; /* its third call meets the other's second */
     run_world(&config, 2, wait_for_all, 0, NULL, t);
     assert_stopped(&t[0], "do not fit together", "rank 1 all_reduce #3 (1 f32 sum)");
@@ -370,6 +374,11 @@ static void a_chain_is_followed_to_its_end(void **state)
     }
 }
 
+static int64_t ms(int64_t n)
+{
+    return n * 1000000;
+}
+
 /* The last rank does nothing; every other waits for the next, all from the same time on. */
 static bool waits_for_the_next(case_env *env)
 {
@@ -386,6 +395,7 @@ static bool waits_for_the_next(case_env *env)
     }
     CASE_CHECK(env, all && (next || env->rank == last), "groups");
     CASE_OK(env, dh_comm_barrier(&env->ctx, all));
+    dh_comm_set_timeout(env->comm, ms(300), "");
     if (env->rank == last) return true;
     if (env->rank % 2)
         dh_comm_exchange(&env->ctx, next, x, 1, y[env->rank], 1, N, DH_F32, 0);
@@ -397,13 +407,12 @@ static bool waits_for_the_next(case_env *env)
 /* Who gives up first is chance; all of them give up at about the same time. */
 static void the_end_of_a_chain_is_named_by_whoever_gives_up(void **state)
 {
-    const dh_comm_config config = {.timeout_ns = 20 * (int64_t)1000000};
     for (int n = 4; n <= MAX_THREADS; n += MAX_THREADS - 4) {
         char culprit[40];
         snprintf(culprit, sizeof culprit, " rank %d (last finished barrier #1", n - 1);
-        for (int round = 0; round < 20; round++) {
+        for (int round = 0; round < 6; round++) {
             rank_thread t[MAX_THREADS];
-            run_world(&config, n, waits_for_the_next, 0, NULL, t);
+            run_world(NULL, n, waits_for_the_next, 0, NULL, t);
             for (int r = 0; r < n - 1; r++) assert_stopped(&t[r], "did not come: rank", culprit);
         }
     }
@@ -418,24 +427,24 @@ static bool computes_beside_a_wait(case_env *env)
     CASE_CHECK(env, early && late, "groups");
     dh_comm_enter(env->comm, env->rank == 1 ? 1 : 2);
     if (env->rank == 1 && *(int *)env->arg) dh_comm_enter(env->comm, 0);
-    if (env->rank == 0)
+    if (env->rank == 0) {
+        dh_comm_set_timeout(env->comm, ms(1000), "");
         dh_comm_recv(&env->ctx, late, &x, 1, DH_F32, 1, 0);
-    else
-        dh_comm_set_timeout(env->comm, 20000000000, "later than rank 0");
-    if (env->rank == 1) dh_comm_recv(&env->ctx, early, &x, 1, DH_F32, 0, 0);
+    } else {
+        dh_comm_recv(&env->ctx, early, &x, 1, DH_F32, 0, 0);
+    }
     return true;
 }
 
 static void a_rank_that_computes_waits_for_nobody(void **state)
 {
     rank_thread t[MAX_THREADS];
-    const dh_comm_config config = {.timeout_ns = 300 * (int64_t)1000000};
     int computes = 1;
-    run_world(&config, 2, computes_beside_a_wait, 0, &computes, t);
-    assert_stopped(&t[0], "waited 0.3 s in recv #1 of group late (ranks 0 1)",
+    run_world(NULL, 2, computes_beside_a_wait, 0, &computes, t);
+    assert_stopped(&t[0], "waited 1 s in recv #1 of group late (ranks 0 1)",
                    "did not come: rank 1 (computing)");
     computes = 0;
-    run_world(&config, 2, computes_beside_a_wait, 0, &computes, t);
+    run_world(NULL, 2, computes_beside_a_wait, 0, &computes, t);
     assert_stopped(&t[0], "did not come: rank 1 (waiting in recv #1 of group early",
                    "they wait for one another");
 }
@@ -445,7 +454,7 @@ static bool sets_a_timeout(case_env *env)
     float x = 0;
     dh_comm_group *late = case_group(env, "late", NULL, 0, 2, DH_WIRE_LOCAL);
     CASE_CHECK(env, late, "group");
-    dh_comm_set_timeout(env->comm, 100000000, "as the test wants");
+    dh_comm_set_timeout(env->comm, ms(100), "as the test wants");
     if (env->rank == 0) dh_comm_recv(&env->ctx, late, &x, 1, DH_F32, 1, 0);
     return true;
 }
@@ -453,8 +462,7 @@ static bool sets_a_timeout(case_env *env)
 static void a_chosen_timeout_says_why(void **state)
 {
     rank_thread t[MAX_THREADS];
-    const dh_comm_config config = {.timeout_ns = 60000000000};
-    run_world(&config, 2, sets_a_timeout, 0, NULL, t);
+    run_world(NULL, 2, sets_a_timeout, 0, NULL, t);
     assert_stopped(&t[0], "rank 0 waited 0.1 s (as the test wants) in recv #1 of group late",
                    "did not come: rank 1 (no call yet)");
 }

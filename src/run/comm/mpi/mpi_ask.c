@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* TUNING: an answer takes a millisecond from a rank that waits, where its cores are free; on 2
- * cores with 20 busy threads each at most 0.2 s. */
+/* TUNING: a rank that waits answers within a few ms where its cores are free. On busy ones it must
+ * get its turn; three seconds are hundreds of a scheduler's turns, and little beside a timeout. */
 static const int64_t patience_ns = INT64_C(3000000000);
 
 /* ---- waits ----------------------------------------------------------------------------------- */
