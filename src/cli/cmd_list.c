@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "cli/cli.h"
 #include "config/settings.h"
 #include "dhelix/backend.h"
@@ -314,7 +315,9 @@ static dh_status print_table(dh_ctx *ctx, json_t *rows)
     if (json_array_size(rows) > 0) print_row(json_array_get(rows, 0), widths, true, &out);
     json_array_foreach(rows, i, row) print_row(row, widths, false, &out);
     json_decref(rows);
-    return dh_cli_print_str(ctx, &out);
+    if (dh_json_is_whole()) return dh_cli_print_str(ctx, &out);
+    dh_str_fini(&out);
+    return dh_fail(ctx, DH_ENOMEM, "out of memory listing");
 }
 
 /* ---- the command ---------------------------------------------------------------------------- */

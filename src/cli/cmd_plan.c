@@ -118,7 +118,8 @@ static dh_status compare(dh_ctx *ctx, layer_plan *l, json_t *rows)
         dh_slot_timing t;
         DH_TRY(time_policy(ctx, l, &policies[i], &t));
         if (i == 0) first_ns = t.period_ns;
-        json_array_append_new(rows, policy_row(&policies[i], &t, first_ns));
+        if (json_array_append_new(rows, policy_row(&policies[i], &t, first_ns)) != 0)
+            return dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
     }
     return DH_OK;
 }

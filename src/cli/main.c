@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "cli/cli.h"
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
@@ -87,6 +88,7 @@ int main(int argc, char **argv)
     dh_ctx ctx = DH_CTX_INIT;
     dh_cli cli = {.log_level = -1};
     dh_cli_name_cut_files();
+    dh_json_watch_memory();
     dh_status st = dispatch(&ctx, &cli, argc, argv);
     if (fflush(stdout) != 0 && st == DH_OK)
         st = dh_fail(&ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));

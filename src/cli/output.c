@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "cli/cli.h"
 
 dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes)
@@ -25,8 +26,7 @@ dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text)
 
 dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document)
 {
-    char *text = document ? json_dumps(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) : NULL;
-    json_decref(document);
+    char *text = dh_json_text(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
     if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing JSON");
     dh_status st = dh_cli_print(ctx, text, strlen(text));
     if (st == DH_OK) st = dh_cli_print(ctx, "\n", 1);

@@ -6,9 +6,9 @@
  * what the model computes. Other keys do not matter and are ignored. */
 #include "dhelix/model.h"
 
+#include "base/json_text.h"
 #include "model_names.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -525,10 +525,10 @@ dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **tex
 
     /* Short numbers (1e-05) when they read back exactly, else all 17 digits. */
     size_t flags = JSON_INDENT(2);
-    char *out = json_dumps(config, flags | JSON_REAL_PRECISION(15));
+    char *out = dh_json_text(json_incref(config), flags | JSON_REAL_PRECISION(15));
     if (out && !reads_back(out, model)) {
         free(out);
-        out = json_dumps(config, flags | JSON_REAL_PRECISION(17));
+        out = dh_json_text(json_incref(config), flags | JSON_REAL_PRECISION(17));
     }
     json_decref(config);
     if (!out) return dh_fail(ctx, DH_ENOMEM, "out of memory");

@@ -2,7 +2,8 @@
  * changed by hand or cut short is refused, not believed. */
 #include "dhelix/profile.h"
 
-#include <jansson.h>
+#include "base/json_text.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,8 +94,7 @@ dh_status dh_profile_print(dh_ctx *ctx, const dh_profile *p, dh_str *out)
     json_t *content = content_json(p), *root = NULL;
     if (content && hash_json(content, hash))
         root = json_pack("{s:O, s:s}", "profile", content, "xxh3_128", hash);
-    char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
-    json_decref(root);
+    char *text = dh_json_text(root, JSON_INDENT(1));
     json_decref(content);
     if (text) dh_str_printf(out, "%s\n", text);
     const bool ok = text && !out->failed;

@@ -2,6 +2,7 @@
  *
  * A chars tokenizer is kept as {"dhelix_tokenizer": "chars", "version": 1,
  * "chars": "<all code points, ascending>"}. */
+#include "base/json_text.h"
 #include "data/tok_json.h"
 #include "data/utf8.h"
 
@@ -160,8 +161,7 @@ dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, const ch
         return dh_fail(ctx, DH_EINVAL, "a %s tokenizer is not a chars tokenizer", tok->kind->name);
     json_t *root = json_pack("{s:s, s:i, s:s%}", "dhelix_tokenizer", "chars", "version", 1, "chars",
                              tok->vocab.bytes.text, tok->vocab.bytes.len);
-    char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
-    json_decref(root);
+    char *text = dh_json_text(root, JSON_INDENT(1));
     if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
     dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
     free(text);

@@ -1,5 +1,6 @@
 /* Metrics files. */
 #include "train/metrics.h"
+#include "base/json_text.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -52,8 +53,7 @@ dh_status dh_metrics_open(dh_ctx *ctx, const char *dir, int64_t last_step, dh_me
 
 dh_status dh_metrics_write(dh_ctx *ctx, dh_metrics *m, json_t *object)
 {
-    char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(object);
+    char *text = dh_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
     if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing metrics");
     bool ok = fprintf(m->file, "%s\n", text) > 0 && fflush(m->file) == 0;
     free(text);
@@ -69,8 +69,7 @@ void dh_metrics_close(dh_metrics *m)
 
 dh_status dh_json_write(dh_ctx *ctx, const char *path, json_t *object)
 {
-    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(object);
+    char *text = dh_json_text(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
     dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
     free(text);

@@ -6,12 +6,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "dhelix/checkpoint.h"
 #include "train/run.h"
 
@@ -63,8 +63,7 @@ dh_status dh_spikes_print(dh_ctx *ctx, const dh_spikes *spikes, int64_t window, 
     json_t *object = json_pack("{s:I, s:o, s:o}", "went_back", (json_int_t)spikes->n_back, "loss",
                                band_json(&spikes->loss, window), "grad_norm",
                                band_json(&spikes->grad_norm, window));
-    *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
-    json_decref(object);
+    *text = dh_json_text(object, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     return *text ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for the band of recent losses");
 }
 

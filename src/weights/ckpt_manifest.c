@@ -2,9 +2,10 @@
  * own checksum (over its content in canonical JSON) proves it. */
 #include "ckpt_impl.h"
 
+#include "base/json_text.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,8 +139,7 @@ dh_status ckpt_manifest_text(dh_ctx *ctx, const ckpt_manifest *m, char **text)
     char hash[DH_CKPT_HASH_TEXT];
     if (content && hash_json(content, hash))
         root = json_pack("{s:O, s:s}", "manifest", content, "xxh3_128", hash);
-    char *out = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
-    json_decref(root);
+    char *out = dh_json_text(root, JSON_INDENT(1));
     json_decref(content);
     if (!out) return dh_fail(ctx, DH_ENOMEM, "out of memory writing the manifest");
     *text = out;
@@ -290,8 +290,7 @@ dh_status ckpt_state_text(dh_ctx *ctx, const dh_ckpt_state *s, char **text)
         json_pack("{s:I, s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)s->step, "next_sample",
                   (json_int_t)s->next_sample, "seed", seed, "job_fingerprint", s->job_fingerprint,
                   "tokenizer_fingerprint", s->tokenizer_fingerprint, "version", s->version);
-    char *out = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
-    json_decref(root);
+    char *out = dh_json_text(root, JSON_INDENT(1));
     if (!out) return dh_fail(ctx, DH_EINVAL, "the state's texts are not UTF-8 (or out of memory)");
     *text = out;
     return DH_OK;

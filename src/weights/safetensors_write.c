@@ -1,6 +1,7 @@
 /* Writing safetensors. The layout follows from the declarations alone, so the
  * file exists at its full size before the data comes, and any number of ranks
  * can put their parts at their offsets without talking to each other. */
+#include "base/json_text.h"
 #include "dhelix/safetensors.h"
 
 #include <errno.h>
@@ -159,9 +160,9 @@ static char *header_text(const dh_st_writer *w)
     if (ok && json_object_size(w->meta)) ok = json_object_set(header, "__metadata__", w->meta) == 0;
     for (size_t i = 0; ok && i < w->tensors.n; i++)
         ok = json_object_set_new(header, w->tensors.at[i].name, entry_json(&w->tensors.at[i])) == 0;
-    char *text = ok ? json_dumps(header, JSON_COMPACT) : NULL;
+    if (ok) return dh_json_text(header, JSON_COMPACT);
     json_decref(header);
-    return text;
+    return NULL;
 }
 
 /* Length, JSON, and spaces up to a multiple of DATA_ALIGN. */

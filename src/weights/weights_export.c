@@ -2,13 +2,14 @@
  * shards with their index. All of it is written into a folder beside the target,
  * which it then becomes by one rename. */
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "dhelix/weights.h"
+
+#include "base/json_text.h"
 
 enum { CHUNK_BYTES = 16 << 20 };
 
@@ -137,8 +138,7 @@ static dh_status write_index(dh_ctx *ctx, export *x)
             json_object_set_new(map, x->tensors[i].name, json_string(shard_name(x, s)));
     json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)x->total_bytes,
                              "weight_map", map);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
+    char *text = dh_json_text(root, JSON_INDENT(2));
     dh_status st = write_text(ctx, x, "model.safetensors.index.json", text);
     free(text);
     return st;

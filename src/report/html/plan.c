@@ -85,7 +85,9 @@ dh_status dh_html_plan(dh_ctx *ctx, dh_run_folder *run, json_out *out)
 {
     dh_schedule *schedule;
     dh_ctx inner = DH_CTX_INIT;
-    if (schedule_of(&inner, run->job, &schedule) != DH_OK) {
+    dh_status made = schedule_of(&inner, run->job, &schedule);
+    if (made == DH_ENOMEM) return dh_fail(ctx, made, "%s", inner.message);
+    if (made != DH_OK) {
         out_key(out, "plan_error");
         out_text(out, inner.message);
         return DH_OK;

@@ -1,5 +1,6 @@
 /* Chrome traces of a step, read and put on one clock. */
 #include "report/html/trace.h"
+#include "base/json_text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -38,8 +39,7 @@ static json_t *kind_row(const json_t *e)
 static dh_status find_kind(dh_ctx *ctx, traces *t, const json_t *e, int32_t *kind)
 {
     json_t *row = kind_row(e);
-    char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(row);
+    char *text = dh_json_text(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
     if (!text) return no_memory(ctx);
     const json_t *known = json_object_get(t->kinds, text);
     *kind = known ? (int32_t)json_integer_value(known) : (int32_t)json_object_size(t->kinds);
