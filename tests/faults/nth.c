@@ -1,0 +1,293 @@
+/* Preloaded into a program under test: the n-th call that the program makes of a kind fails.
+ *
+ *   DH_NTH=KIND:N         kind alloc, file or thread; N counts from 1, N+ is the N-th and all after
+ *                         it, 0 only counts
+ *   DH_NTH_REPORT=FILE    at the end: calls made, the call that failed, allocations never freed
+ *
+ * callers.h says whose calls count. What the program prints on standard error always arrives. */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "callers.h"
+
+/* ---- which call ---------------------------------------------------------------------------- */
+
+typedef enum kind { ALLOC, FILES, THREAD, N_KINDS } kind;
+static const char *const kind_names[N_KINDS] = {"alloc", "file", "thread"};
+
+static kind armed = N_KINDS;
+static int64_t nth;
+static bool all_after;
+static _Atomic int64_t n_calls;
+static const char *struck_name, *struck_in;
+static uintptr_t struck_at;
+
+/* Whether this call is to fail; sets errno. */
+static bool strikes(kind k, const char *name, const void *caller, int error)
+{
+    if (armed != k) return false;
+    const callers_range *r = callers_range_of(caller);
+    if (!r) return false;
+    const int64_t n = atomic_fetch_add(&n_calls, 1) + 1;
+    if (nth == 0 || n < nth || (n > nth && !all_after)) return false;
+    if (n == nth) {
+        struck_name = name;
+        struck_in = r->name;
+        struck_at = (uintptr_t)caller - r->base;
+    }
+    errno = error;
+    return true;
+}
+
+#define STRIKES(kind, name, error) strikes(kind, name, __builtin_return_address(0), error)
+
+/* ---- what is never freed ------------------------------------------------------------------- */
+
+enum { N_SLOTS = 1 << 20 };
+
+static struct {
+    void *at;
+    uintptr_t caller;
+} * live; /* open addressing; mapped, so that noting takes no memory */
+static int64_t n_live;
+static atomic_flag busy = ATOMIC_FLAG_INIT;
+
+static size_t slot_of(const void *at)
+{
+    return ((uintptr_t)at >> 4) * 0x9E3779B97F4A7C15u >> 44;
+}
+
+static void lock(void)
+{
+    while (atomic_flag_test_and_set(&busy)) continue;
+}
+
+static void *note(void *at, const void *caller)
+{
+    const callers_range *r = at && live ? callers_range_of(caller) : NULL;
+    if (!r) return at;
+    lock();
+    size_t i = slot_of(at);
+    while (live[i].at) i = (i + 1) % N_SLOTS;
+    live[i].at = at;
+    live[i].caller = (uintptr_t)caller - r->base;
+    n_live++;
+    atomic_flag_clear(&busy);
+    return at;
+}
+
+/* Entries behind a freed one move up, so that no search ends early. */
+static void close_gap(size_t gap)
+{
+    for (size_t i = (gap + 1) % N_SLOTS; live[i].at; i = (i + 1) % N_SLOTS) {
+        const size_t home = slot_of(live[i].at);
+        if ((i - home) % N_SLOTS < (i - gap) % N_SLOTS) continue;
+        live[gap] = live[i];
+        gap = i;
+    }
+    live[gap].at = NULL;
+}
+
+static void forget(const void *at)
+{
+    if (!at || !live) return;
+    lock();
+    size_t i = slot_of(at);
+    while (live[i].at && live[i].at != at) i = (i + 1) % N_SLOTS;
+    if (live[i].at) {
+        n_live--;
+        close_gap(i);
+    }
+    atomic_flag_clear(&busy);
+}
+
+/* ---- beginning and end --------------------------------------------------------------------- */
+
+__attribute__((constructor)) static void begin(void)
+{
+    const char *text = getenv("DH_NTH");
+    if (!text) return;
+    unsetenv("LD_PRELOAD"); /* children are not under test */
+    callers_find();
+    void *table = mmap(NULL, N_SLOTS * sizeof *live, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (table != MAP_FAILED) live = table;
+    const char *colon = strchr(text, ':');
+    for (int k = 0; colon && k < N_KINDS; k++) {
+        if (strncmp(text, kind_names[k], (size_t)(colon - text)) != 0) continue;
+        char *end;
+        nth = strtoll(colon + 1, &end, 10);
+        all_after = *end == '+';
+        armed = (kind)k;
+    }
+}
+
+__attribute__((destructor)) static void end(void)
+{
+    const char *path = getenv("DH_NTH_REPORT");
+    armed = N_KINDS;
+    FILE *f = path ? fopen(path, "w") : NULL;
+    if (!f) return;
+    fprintf(f, "calls %lld\n", (long long)n_calls);
+    fprintf(f, "struck %s %s 0x%zx\n", struck_name ? struck_name : "none",
+            struck_in && *struck_in ? struck_in : "program", (size_t)struck_at);
+    fprintf(f, "live %lld\n", (long long)n_live);
+    for (size_t i = 0; live && i < N_SLOTS; i++)
+        if (live[i].at) fprintf(f, "at 0x%zx\n", (size_t)live[i].caller);
+    fclose(f);
+}
+
+/* ---- allocation ---------------------------------------------------------------------------- */
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *at, size_t n);
+void *__libc_memalign(size_t alignment, size_t n);
+void __libc_free(void *at);
+
+void *malloc(size_t n)
+{
+    if (STRIKES(ALLOC, "malloc", ENOMEM)) return NULL;
+    return note(__libc_malloc(n), __builtin_return_address(0));
+}
+
+void *calloc(size_t n, size_t size)
+{
+    if (STRIKES(ALLOC, "calloc", ENOMEM)) return NULL;
+    return note(__libc_calloc(n, size), __builtin_return_address(0));
+}
+
+void *realloc(void *at, size_t n)
+{
+    if (STRIKES(ALLOC, "realloc", ENOMEM)) return NULL;
+    forget(at); /* first: another thread may get the address as soon as it is free */
+    void *moved = __libc_realloc(at, n);
+    note(moved || n == 0 ? moved : at, __builtin_return_address(0));
+    return moved;
+}
+
+void *aligned_alloc(size_t alignment, size_t n)
+{
+    if (STRIKES(ALLOC, "aligned_alloc", ENOMEM)) return NULL;
+    return note(__libc_memalign(alignment, n), __builtin_return_address(0));
+}
+
+static char *copy_text(const char *text, size_t n, const void *caller)
+{
+    char *copy = __libc_malloc(n + 1);
+    if (!copy) return NULL;
+    memcpy(copy, text, n);
+    copy[n] = '\0';
+    return note(copy, caller);
+}
+
+char *strdup(const char *text)
+{
+    if (STRIKES(ALLOC, "strdup", ENOMEM)) return NULL;
+    return copy_text(text, strlen(text), __builtin_return_address(0));
+}
+
+char *strndup(const char *text, size_t n)
+{
+    if (STRIKES(ALLOC, "strndup", ENOMEM)) return NULL;
+    return copy_text(text, strnlen(text, n), __builtin_return_address(0));
+}
+
+void free(void *at)
+{
+    forget(at);
+    __libc_free(at);
+}
+
+/* ---- files and threads --------------------------------------------------------------------- */
+
+/* The function behind ours, looked up at the first call. */
+#define NEXT(name)                                                                                 \
+    static __typeof__(&name) real;                                                                 \
+    if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+
+/* name(parameters), called with arguments: fails with error, else passes on. */
+#define PASS(type, name, parameters, arguments, error, failure)                                    \
+    type name parameters                                                                           \
+    {                                                                                              \
+        NEXT(name);                                                                                \
+        return STRIKES(FILES, #name, error) ? (failure) : real arguments;                          \
+    }
+
+PASS(ssize_t, read, (int fd, void *to, size_t n), (fd, to, n), EIO, -1)
+PASS(ssize_t, write, (int fd, const void *from, size_t n), (fd, from, n), ENOSPC, -1)
+PASS(ssize_t, pwrite, (int fd, const void *from, size_t n, off_t at), (fd, from, n, at), ENOSPC, -1)
+PASS(int, fsync, (int fd), (fd), EIO, -1)
+PASS(int, ftruncate, (int fd, off_t n), (fd, n), ENOSPC, -1)
+PASS(int, fallocate, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n), ENOSPC, -1)
+PASS(int, rename, (const char *from, const char *to), (from, to), EIO, -1)
+PASS(int, renameat2, (int from_fd, const char *from, int to_fd, const char *to, unsigned flags),
+     (from_fd, from, to_fd, to, flags), EIO, -1)
+PASS(int, mkdir, (const char *path, mode_t mode), (path, mode), ENOSPC, -1)
+PASS(int, unlink, (const char *path), (path), EIO, -1)
+PASS(int, rmdir, (const char *path), (path), EIO, -1)
+PASS(int, mkstemp, (char *name), (name), ENOSPC, -1)
+PASS(int, fchmod, (int fd, mode_t mode), (fd, mode), EIO, -1)
+PASS(int, stat, (const char *path, struct stat *info), (path, info), EIO, -1)
+PASS(int, lstat, (const char *path, struct stat *info), (path, info), EIO, -1)
+PASS(int, fstat, (int fd, struct stat *info), (fd, info), EIO, -1)
+PASS(DIR *, opendir, (const char *path), (path), EIO, NULL)
+PASS(struct dirent *, readdir, (DIR * dir), (dir), EIO, NULL)
+PASS(FILE *, fopen, (const char *path, const char *mode), (path, mode), EIO, NULL)
+PASS(size_t, fread, (void *to, size_t size, size_t n, FILE *f), (to, size, n, f), EIO, 0)
+PASS(char *, realpath, (const char *path, char *resolved), (path, resolved), EIO, NULL)
+PASS(void *, mmap, (void *at, size_t n, int protection, int flags, int fd, off_t offset),
+     (at, n, protection, flags, fd, offset), ENOMEM, MAP_FAILED)
+
+int open(const char *path, int flags, ...)
+{
+    NEXT(open);
+    va_list args;
+    va_start(args, flags);
+    const mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    if (STRIKES(FILES, "open", flags & O_CREAT ? ENOSPC : EIO)) return -1;
+    return real(path, flags, mode);
+}
+
+int close(int fd)
+{
+    NEXT(close);
+    const bool fails = STRIKES(FILES, "close", EIO);
+    const int rc = real(fd);
+    if (fails) errno = EIO; /* the descriptor is gone all the same */
+    return fails ? -1 : rc;
+}
+
+size_t fwrite(const void *from, size_t size, size_t n, FILE *f)
+{
+    NEXT(fwrite);
+    return f != stderr && STRIKES(FILES, "fwrite", ENOSPC) ? 0 : real(from, size, n, f);
+}
+
+int fflush(FILE *f)
+{
+    NEXT(fflush);
+    return f != stderr && STRIKES(FILES, "fflush", ENOSPC) ? EOF : real(f);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                   void *argument)
+{
+    NEXT(pthread_create);
+    return STRIKES(THREAD, "pthread_create", EAGAIN) ? EAGAIN
+                                                     : real(thread, attributes, run, argument);
+}
