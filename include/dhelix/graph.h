@@ -23,7 +23,7 @@ extern "C" {
 /* ---- operator types -------------------------------------------------------------- */
 
 typedef enum dh_op_type {
-#define DH_OP(id, name, res, in, out, inplace, doc) DH_OP_##id,
+#define DH_OP(id, name, res, in, out, inplace, attrs, doc) DH_OP_##id,
 #include "dhelix/ops.def"
 #undef DH_OP
     DH_N_OP_TYPE
@@ -39,9 +39,20 @@ typedef struct dh_operand_info {
     bool update;     /* output: read and written in place */
 } dh_operand_info;
 
+/* What an operator knows beside its operands (ops.def says what each means, and who has it). */
+typedef enum dh_op_attr {
+    DH_ATTR_SITE,
+    DH_ATTR_GROUP,
+    DH_ATTR_FLAT,
+    DH_ATTR_STEP,
+    DH_ATTR_VOCAB0,
+    DH_N_OP_ATTR
+} dh_op_attr;
+
 typedef struct dh_op_info {
     const char *name, *doc;
     dh_resource resource;
+    unsigned attrs; /* bit a: dh_op_attr a may be set */
     int n_in, n_out;
     int inplace; /* input that output 0 may overlay, -1 none */
     dh_operand_info in[DH_MAX_OPERANDS], out[DH_MAX_OPERANDS];
@@ -122,11 +133,13 @@ typedef struct dh_op {
     dh_op_type type;
     dh_phase phase;
     uint32_t in[DH_MAX_OPERANDS], out[DH_MAX_OPERANDS]; /* tensor ids, DH_NONE if absent */
-    int32_t site;   /* dh_site of operators with dropout, else -1 */
-    int32_t group;  /* dh_group_kind of communication; of computation: of ranks that each have a
-                     * part of the gradient of input 0, which is to be summed; else -1 */
-    uint32_t param; /* optimizer operators: flat whose parameters they concern, else DH_NONE */
-    int32_t step;   /* ring attention: exchanges that the key/value block has behind it, else 0 */
+    /* Attributes: those of its type's row; others, and those not set, have the value in brackets.
+     */
+    int32_t site;   /* dh_site [-1] */
+    int32_t group;  /* dh_group_kind [-1] */
+    uint32_t flat;  /* [DH_NONE] */
+    int32_t step;   /* [0] */
+    int64_t vocab0; /* [0] */
 } dh_op;
 
 typedef enum dh_block_kind {
@@ -143,7 +156,8 @@ typedef enum dh_block_kind {
 
 typedef enum dh_mode { DH_MODE_TRAIN, DH_MODE_EVAL, DH_MODE_DECODE } dh_mode;
 
-/* Everything a kernel needs beside its operands; equal for all operators of a graph. */
+/* What is equal for all operators of a graph: the micro-batch and the model on this rank. How
+ * much of it an operator works on is said by its operands. */
 typedef struct dh_dims {
     int64_t batch, seq; /* B, T of the micro-batch on this rank */
     int64_t width, n_heads, n_kv_heads, head_dim, ffn_width, vocab;
@@ -154,7 +168,6 @@ typedef struct dh_dims {
     dh_rope rope;
     double dropout;
     double loss_scale; /* 1 / tokens of the global batch */
-    int64_t vocab0;    /* first id of this rank's vocabulary shard; vocab is its size */
     int64_t cp;        /* ranks that share every sample, cp * seq tokens long; 0: one */
     int64_t cp_rank;
     int64_t top_k;           /* experts of a token */
@@ -266,6 +279,22 @@ dh_status dh_graph_check(dh_ctx *ctx, const dh_graph *graph);
 uint32_t dh_graph_add_tensor(dh_graph *graph, const dh_tensor *tensor); /* DH_NONE: OOM */
 uint32_t dh_graph_add_op(dh_graph *graph, dh_op_type type, dh_phase phase, const uint32_t *in,
                          const uint32_t *out); /* n_in and n_out ids; DH_NONE: OOM */
+
+/* Name of an attribute, and its value in an operator. */
+const char *dh_op_attr_name(dh_op_attr attr);
+int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr);
+void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value);
+/* The value that says that there is none, and the first above all that may be. */
+int64_t dh_op_attr_unset(dh_op_attr attr);
+int64_t dh_op_attr_end(dh_op_attr attr);
+
+/* What an attention operator works on: B samples of T tokens each, H heads of queries and KV of
+ * keys and values. By its operands: statistics [B,H,T], packed rows; of decoding all rows are
+ * those of one sample. */
+typedef struct dh_attn_sizes {
+    int64_t batch, seq, n_heads, n_kv_heads;
+} dh_attn_sizes;
+dh_attn_sizes dh_op_attn_sizes(const dh_graph *graph, const dh_op *op);
 
 int64_t dh_tensor_elements(const dh_tensor *tensor);
 int64_t dh_tensor_bytes(const dh_tensor *tensor);

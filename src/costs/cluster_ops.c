@@ -135,17 +135,18 @@ static double blockwise_ns(const dh_cluster *c, const dh_cost_op *op, double eff
 static double scores_gemm_ns(const dh_cluster *c, const dh_cost_op *op, const dh_ring_part *part,
                              bool makes)
 {
-    const dh_dims *d = &op->graph->dims;
+    const dh_attn_sizes s = dh_op_attn_sizes(op->graph, op->op);
+    const int64_t head_dim = op->graph->dims.head_dim, n_heads = s.batch * s.n_heads;
     const double item = (double)dh_dtype_bytes(op->graph->dtype);
     const double pairs = (double)part->n_q * (double)part->n_k;
-    const double heads = (double)(d->batch * d->n_heads);
-    const dh_gemm_shape shape = {
-        .dtype = op->graph->dtype,
-        .rows = part->n_q,
-        .columns = makes ? part->n_k : d->head_dim,
-        .shared = makes ? d->head_dim : part->n_k,
-        .batch = d->batch * d->n_heads,
-        .bytes = heads * item * (pairs + (double)((part->n_q + part->n_k) * d->head_dim))};
+    const double heads = (double)n_heads;
+    const dh_gemm_shape shape = {.dtype = op->graph->dtype,
+                                 .rows = part->n_q,
+                                 .columns = makes ? part->n_k : head_dim,
+                                 .shared = makes ? head_dim : part->n_k,
+                                 .batch = n_heads,
+                                 .bytes = heads * item *
+                                          (pairs + (double)((part->n_q + part->n_k) * head_dim))};
     return dh_cluster_gemm_ns(c, &shape);
 }
 
@@ -156,7 +157,8 @@ static double scores_ns(const dh_cluster *c, const dh_cost_op *op, bool backward
 {
     const dh_dims *d = &op->graph->dims;
     const dh_ring_part part = dh_ring_part_of(d, op->op->step);
-    const double scores = (double)(d->batch * d->n_heads) * (double)part.n_q * (double)part.n_k;
+    const dh_attn_sizes s = dh_op_attn_sizes(op->graph, op->op);
+    const double scores = (double)(s.batch * s.n_heads) * (double)part.n_q * (double)part.n_k;
     const double item = (double)dh_dtype_bytes(op->graph->dtype);
     const double drop = d->dropout > 0 ? 2 * item + 1 : 0;
     const double makes = scores_gemm_ns(c, op, &part, true);

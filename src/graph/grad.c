@@ -267,6 +267,7 @@ static void grad_embed(tape *t, const dh_op op)
     emit(t, DH_OP_EMBED_GRAD, DH_PHASE_W, op.site,
          IDS(t->grads[op.out[0]], op.in[0], op.in[1], op.in[2]),
          IDS(param_grad(t, op.in[3]), param_grad(t, op.in[4])));
+    if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].vocab0 = op.vocab0;
 }
 
 static void grad_all_gather(tape *t, const dh_op op)

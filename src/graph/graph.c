@@ -22,7 +22,7 @@ uint32_t dh_graph_add_tensor(dh_graph *graph, const dh_tensor *tensor)
 dh_op dh_op_make(dh_op_type type, dh_phase phase, const uint32_t *in, const uint32_t *out)
 {
     const dh_op_info *info = dh_op_info_of(type);
-    dh_op op = {.type = type, .phase = phase, .site = -1, .group = -1, .param = DH_NONE};
+    dh_op op = {.type = type, .phase = phase, .site = -1, .group = -1, .flat = DH_NONE};
     for (int i = 0; i < DH_MAX_OPERANDS; i++) {
         op.in[i] = i < info->n_in ? in[i] : DH_NONE;
         op.out[i] = i < info->n_out ? out[i] : DH_NONE;
@@ -148,15 +148,59 @@ static dh_status check_write(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, uin
     return DH_OK;
 }
 
+static dh_status check_attributes(dh_ctx *ctx, uint32_t op_id, const dh_op *op)
+{
+    const dh_op_info *info = dh_op_info_of(op->type);
+    for (dh_op_attr a = 0; a < DH_N_OP_ATTR; a++) {
+        const int64_t value = dh_op_attr_get(op, a), unset = dh_op_attr_unset(a);
+        if (value == unset) continue;
+        if (!(info->attrs >> a & 1))
+            return dh_fail(ctx, DH_EINVAL, "op %u %s has a %s, which is no attribute of its type",
+                           op_id, info->name, dh_op_attr_name(a));
+        if (value < 0 || value >= dh_op_attr_end(a))
+            return dh_fail(ctx, DH_EINVAL, "op %u %s has no valid %s: %lld is not below %lld",
+                           op_id, info->name, dh_op_attr_name(a), (long long)value,
+                           (long long)dh_op_attr_end(a));
+    }
+    return DH_OK;
+}
+
+/* Rows of an attention operator are those of its statistics, whole samples. */
+static dh_status check_attention(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
+{
+    const dh_op *op = &g->ops.at[op_id];
+    static const struct {
+        dh_op_type type;
+        int rows, lse; /* inputs, outputs from DH_MAX_OPERANDS on */
+        bool ring;     /* of whole sequences of the rank */
+    } kinds[] = {{DH_OP_ATTN, 0, DH_MAX_OPERANDS + 1, false},
+                 {DH_OP_ATTN_GRAD, 1, 3, false},
+                 {DH_OP_RING_ATTN, 0, DH_MAX_OPERANDS + 1, true},
+                 {DH_OP_RING_ATTN_GRAD, 1, 3, true}};
+    for (size_t i = 0; i < DH_COUNTOF(kinds); i++) {
+        if (op->type != kinds[i].type) continue;
+        const uint32_t lse_id = kinds[i].lse < DH_MAX_OPERANDS
+                                    ? op->in[kinds[i].lse]
+                                    : op->out[kinds[i].lse - DH_MAX_OPERANDS];
+        const dh_tensor *rows = &g->tensors.at[op->in[kinds[i].rows]];
+        const dh_tensor *lse = &g->tensors.at[lse_id];
+        const bool fits = lse->ndim == 3 && rows->ndim == 2 && g->dims.head_dim > 0 &&
+                          rows->shape[0] % lse->shape[2] == 0 &&
+                          rows->shape[0] / lse->shape[2] == lse->shape[0];
+        if (fits && (!kinds[i].ring || lse->shape[2] == g->dims.seq)) continue;
+        return dh_fail(ctx, DH_EINVAL, "op %u %s: %s has not the rows of the samples in %s", op_id,
+                       dh_op_info_of(op->type)->name, rows->name, lse->name);
+    }
+    return DH_OK;
+}
+
 static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_t *rows_written)
 {
     const dh_op *op = &g->ops.at[op_id];
     if ((unsigned)op->type >= DH_N_OP_TYPE || (unsigned)op->phase >= DH_N_PHASE)
         return dh_fail(ctx, DH_EINVAL, "op %u has no valid type or phase", op_id);
     const dh_op_info *info = dh_op_info_of(op->type);
-    if (op->site < -1 || op->site >= DH_N_SITE || op->group < -1 || op->group >= DH_N_GROUPS)
-        return dh_fail(ctx, DH_EINVAL, "op %u %s has no valid dropout site or group", op_id,
-                       info->name);
+    DH_TRY(check_attributes(ctx, op_id, op));
     if (op->step < 0 || (op->step > 0 && op->step >= g->dims.cp))
         return dh_fail(ctx, DH_EINVAL, "op %u %s has step %d of %lld", op_id, info->name, op->step,
                        (long long)g->dims.cp);
@@ -168,7 +212,7 @@ static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_
         DH_TRY(check_operand(ctx, g, op_id, op->out[i], &info->out[i]));
         if (op->out[i] != DH_NONE) DH_TRY(check_write(ctx, g, op_id, op->out[i], rows_written));
     }
-    return DH_OK;
+    return check_attention(ctx, g, op_id);
 }
 
 static dh_status check_ops(dh_ctx *ctx, const dh_graph *g, uint32_t *fault)
@@ -234,16 +278,22 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
     return a->batch == b->batch && a->seq == b->seq && a->width == b->width &&
            a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
            a->head_dim == b->head_dim && a->ffn_width == b->ffn_width && a->vocab == b->vocab &&
-           a->max_seq == b->max_seq && a->vocab0 == b->vocab0 && a->cp == b->cp &&
-           a->cp_rank == b->cp_rank && a->top_k == b->top_k &&
-           a->expert_capacity == b->expert_capacity && a->expert_rows == b->expert_rows &&
-           a->router_rows == b->router_rows && a->aux_scale == b->aux_scale && a->norm == b->norm &&
-           a->norm_eps == b->norm_eps && a->act == b->act && a->dropout == b->dropout &&
-           a->loss_scale == b->loss_scale && a->rope.theta == b->rope.theta &&
-           a->rope.scaling == b->rope.scaling && a->rope.factor == b->rope.factor &&
-           a->rope.low_freq_factor == b->rope.low_freq_factor &&
+           a->max_seq == b->max_seq && a->cp == b->cp && a->cp_rank == b->cp_rank &&
+           a->top_k == b->top_k && a->expert_capacity == b->expert_capacity &&
+           a->expert_rows == b->expert_rows && a->router_rows == b->router_rows &&
+           a->aux_scale == b->aux_scale && a->norm == b->norm && a->norm_eps == b->norm_eps &&
+           a->act == b->act && a->dropout == b->dropout && a->loss_scale == b->loss_scale &&
+           a->rope.theta == b->rope.theta && a->rope.scaling == b->rope.scaling &&
+           a->rope.factor == b->rope.factor && a->rope.low_freq_factor == b->rope.low_freq_factor &&
            a->rope.high_freq_factor == b->rope.high_freq_factor &&
            a->rope.original_max_seq == b->rope.original_max_seq;
+}
+
+static bool attributes_equal(const dh_op *a, const dh_op *b)
+{
+    for (dh_op_attr k = 0; k < DH_N_OP_ATTR; k++)
+        if (dh_op_attr_get(a, k) != dh_op_attr_get(b, k)) return false;
+    return true;
 }
 
 bool dh_graph_equal(const dh_graph *a, const dh_graph *b)
@@ -257,8 +307,7 @@ bool dh_graph_equal(const dh_graph *a, const dh_graph *b)
         if (!tensors_equal(&a->tensors.at[i], &b->tensors.at[i])) return false;
     for (size_t i = 0; i < a->ops.n; i++) {
         const dh_op *x = &a->ops.at[i], *y = &b->ops.at[i];
-        if (x->type != y->type || x->phase != y->phase || x->site != y->site ||
-            x->group != y->group || x->param != y->param || x->step != y->step ||
+        if (x->type != y->type || x->phase != y->phase || !attributes_equal(x, y) ||
             memcmp(x->in, y->in, sizeof x->in) != 0 || memcmp(x->out, y->out, sizeof x->out) != 0)
             return false;
     }

@@ -1,19 +1,19 @@
 /* Operator table: names and operands from ops.def, and the work each type does. */
 #include "dhelix/graph.h"
+#include "dhelix/mesh.h"
 
-#include <ctype.h>
 #include <pthread.h>
 #include <string.h>
 
 /* ---- names and operands ---------------------------------------------------------- */
 
 static const struct {
-    const char *name, *in, *out, *doc;
+    const char *name, *in, *out, *attrs, *doc;
     dh_resource resource;
     int inplace;
 } rows[DH_N_OP_TYPE] = {
-#define DH_OP(id, name, res, in, out, inplace, doc)                                                \
-    [DH_OP_##id] = {name, in, out, doc, DH_RES_##res, inplace},
+#define DH_OP(id, name, res, in, out, inplace, attrs, doc)                                         \
+    [DH_OP_##id] = {name, in, out, attrs, doc, DH_RES_##res, inplace},
 #include "dhelix/ops.def"
 #undef DH_OP
 };
@@ -41,6 +41,71 @@ static int parse_operands(const char *text, dh_operand_info *operands)
     return n;
 }
 
+/* ---- attributes -------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    int64_t unset, end;
+} attributes[DH_N_OP_ATTR] = {
+    [DH_ATTR_SITE] = {"site", -1, DH_N_SITE},
+    [DH_ATTR_GROUP] = {"group", -1, DH_N_GROUPS},
+    [DH_ATTR_FLAT] = {"flat", DH_NONE, DH_NONE},
+    [DH_ATTR_STEP] = {"step", 0, INT32_MAX},
+    [DH_ATTR_VOCAB0] = {"vocab0", 0, (int64_t)1 << 48},
+};
+
+const char *dh_op_attr_name(dh_op_attr attr)
+{
+    return attributes[attr].name;
+}
+
+int64_t dh_op_attr_unset(dh_op_attr attr)
+{
+    return attributes[attr].unset;
+}
+
+int64_t dh_op_attr_end(dh_op_attr attr)
+{
+    return attributes[attr].end;
+}
+
+int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr)
+{
+    const int64_t values[DH_N_OP_ATTR] = {[DH_ATTR_SITE] = op->site,
+                                          [DH_ATTR_GROUP] = op->group,
+                                          [DH_ATTR_FLAT] = op->flat,
+                                          [DH_ATTR_STEP] = op->step,
+                                          [DH_ATTR_VOCAB0] = op->vocab0};
+    return values[attr];
+}
+
+void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value)
+{
+    if (attr == DH_ATTR_SITE) op->site = (int32_t)value;
+    if (attr == DH_ATTR_GROUP) op->group = (int32_t)value;
+    if (attr == DH_ATTR_FLAT) op->flat = (uint32_t)value;
+    if (attr == DH_ATTR_STEP) op->step = (int32_t)value;
+    if (attr == DH_ATTR_VOCAB0) op->vocab0 = value;
+}
+
+/* "site vocab0" -> bits. */
+static unsigned parse_attributes(const char *text)
+{
+    unsigned mask = 0;
+    while (*text) {
+        const size_t len = strcspn(text, " ");
+        int a = 0;
+        while (a < DH_N_OP_ATTR &&
+               (strlen(attributes[a].name) != len || memcmp(attributes[a].name, text, len) != 0))
+            a++;
+        DH_CHECK(a < DH_N_OP_ATTR, "no operator attribute %s", text);
+        mask |= 1u << a;
+        text += len;
+        while (*text == ' ') text++;
+    }
+    return mask;
+}
+
 static void infos_init(void)
 {
     for (int i = 0; i < DH_N_OP_TYPE; i++) {
@@ -49,6 +114,7 @@ static void infos_init(void)
         info->doc = rows[i].doc;
         info->resource = rows[i].resource;
         info->inplace = rows[i].inplace;
+        info->attrs = parse_attributes(rows[i].attrs);
         info->n_in = parse_operands(rows[i].in, info->in);
         info->n_out = parse_operands(rows[i].out, info->out);
     }
@@ -120,20 +186,48 @@ static double grouped_wgrad_flops(const dh_graph *g, const dh_op *op)
     return 2.0 * routed_rows(g, x) * (double)dy->shape[1] * (double)x->shape[1];
 }
 
+/* Log-sum-exps [B,H,T] of an attention operator that has any. */
+static const dh_tensor *statistics(const dh_graph *g, const dh_op *op)
+{
+    const bool made = op->type == DH_OP_ATTN || op->type == DH_OP_RING_ATTN;
+    const bool read = op->type == DH_OP_ATTN_GRAD || op->type == DH_OP_RING_ATTN_GRAD;
+    return made ? operand(g, op->out[1]) : read ? operand(g, op->in[3]) : NULL;
+}
+
+/* The packed rows, or their gradient. */
+static const dh_tensor *packed_rows(const dh_graph *g, const dh_op *op)
+{
+    if (op->type == DH_OP_QKV_JOIN) return operand(g, op->out[0]);
+    const bool grad = op->type == DH_OP_ATTN_GRAD || op->type == DH_OP_RING_ATTN_GRAD;
+    return operand(g, op->in[grad ? 1 : 0]);
+}
+
+dh_attn_sizes dh_op_attn_sizes(const dh_graph *graph, const dh_op *op)
+{
+    const dh_dims *d = &graph->dims;
+    const dh_tensor *lse = statistics(graph, op), *packed = packed_rows(graph, op);
+    const int64_t n_packed = packed->shape[1] / d->head_dim;
+    const int64_t n_kv = n_packed * d->n_kv_heads / (d->n_heads + 2 * d->n_kv_heads);
+    return (dh_attn_sizes){.batch = lse ? lse->shape[0] : 1,
+                           .seq = lse ? lse->shape[2] : packed->shape[0],
+                           .n_heads = n_packed - 2 * n_kv,
+                           .n_kv_heads = n_kv};
+}
+
 /* Two GEMMs of T x T x D per head, half of it under the causal mask. */
 static double attn_flops(const dh_graph *g, const dh_op *op)
 {
-    const dh_dims *d = &g->dims;
+    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
     double heads = (double)operand(g, op->out[0])->shape[1];
-    return 2.0 * (double)d->batch * (double)d->seq * (double)(d->seq + 1) * heads;
+    return 2.0 * (double)s.batch * (double)s.seq * (double)(s.seq + 1) * heads;
 }
 
 /* Five GEMMs instead of two: scores again, dV, dP, dQ, dK. */
 static double attn_grad_flops(const dh_graph *g, const dh_op *op)
 {
-    const dh_dims *d = &g->dims;
+    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
     double heads = (double)operand(g, op->in[0])->shape[1];
-    return 5.0 * (double)d->batch * (double)d->seq * (double)(d->seq + 1) * heads;
+    return 5.0 * (double)s.batch * (double)s.seq * (double)(s.seq + 1) * heads;
 }
 
 /* Query-key pairs of a ring part, all samples. */
@@ -142,7 +236,7 @@ static double ring_pairs(const dh_graph *g, const dh_op *op)
     const dh_ring_part part = dh_ring_part_of(&g->dims, op->step);
     double pairs = (double)part.n_q * (double)part.n_k;
     if (op->step == 0) pairs = (pairs + (double)part.n_q) / 2;
-    return (double)g->dims.batch * pairs;
+    return (double)dh_op_attn_sizes(g, op).batch * pairs;
 }
 
 static double ring_attn_flops(const dh_graph *g, const dh_op *op)

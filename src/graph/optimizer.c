@@ -78,7 +78,7 @@ static void add_op(builder *b, dh_op_type type, dh_phase phase, uint32_t flat, i
     uint32_t id = dh_graph_add_op(b->graph, type, phase, in, out);
     b->failed |= id == DH_NONE;
     if (id == DH_NONE) return;
-    b->graph->ops.at[id].param = flat;
+    b->graph->ops.at[id].flat = flat;
     b->graph->ops.at[id].group = group;
 }
 #define IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})

@@ -26,6 +26,7 @@ typedef struct pass {
     rewrite to;
     dh_shard shard;
     uint32_t *gathered; /* by tensor: all rows of a token-sharded one, DH_NONE */
+    int64_t vocab0;     /* first id of the rank's shard */
     size_t n_tensors;   /* of the graph before the rewrite */
 } pass;
 
@@ -87,7 +88,7 @@ static dh_status split_dims(dh_ctx *ctx, pass *p)
     d->n_kv_heads /= tp;
     d->ffn_width /= tp;
     d->aux_scale /= (double)tp; /* every rank's share is added up with the logits' gradient */
-    dh_vocab_shard(d->vocab, p->shard, &d->vocab0, &d->vocab);
+    dh_vocab_shard(d->vocab, p->shard, &p->vocab0, &d->vocab);
     return DH_OK;
 }
 
@@ -213,6 +214,7 @@ static void rewrite_moe_permute(pass *p, dh_op *op)
 
 static void rewrite_embed(pass *p, dh_op *op)
 {
+    op->vocab0 = p->vocab0;
     if (p->shard.tp_rank != 0) op->in[4] = DH_NONE; /* positions are added once */
     reduce(p, op);
 }
@@ -253,10 +255,17 @@ static void rewrite_loss_stats(pass *p, dh_op *op)
     uint32_t local = add_tensor(p, stats, ".shard", rows);
     uint32_t parts = add_tensor(p, stats, ".parts", rows * p->shard.tp);
     op->out[0] = local;
+    op->vocab0 = p->vocab0;
     keep(p, op);
     push_collective(p, DH_OP_ALL_GATHER, local, parts);
     rewrite_push_op(&p->to, DH_OP_LOSS_MERGE, DH_PHASE_F, -1, REWRITE_IDS(parts),
                     REWRITE_IDS(stats));
+}
+
+static void rewrite_loss_grad(pass *p, dh_op *op)
+{
+    op->vocab0 = p->vocab0;
+    keep(p, op);
 }
 
 /* What is kept works on the axes that are split, or on what all ranks have. */
@@ -281,7 +290,7 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_MOE_ORDER] = keep,
     [DH_OP_GROUPED_LINEAR] = keep,
     [DH_OP_LOSS] = keep,
-    [DH_OP_LOSS_GRAD] = keep,
+    [DH_OP_LOSS_GRAD] = rewrite_loss_grad,
     [DH_OP_LINEAR_DGRAD] = keep,
     [DH_OP_LINEAR_WGRAD] = keep,
 };

@@ -61,7 +61,6 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(head_dim),
     I64(ffn_width),
     I64(vocab),
-    I64(vocab0),
     I64(max_seq),
     I64(cp),
     I64(cp_rank),

@@ -5,7 +5,7 @@
 #include "dhelix/graph.h"
 
 #define DH_GRAPH_TEXT_MAGIC "dhelix.graph"
-#define DH_GRAPH_TEXT_VERSION "v1"
+#define DH_GRAPH_TEXT_VERSION "v2"
 
 /* Names of an enumeration, index = value. */
 typedef struct dh_name_set {
@@ -33,7 +33,7 @@ typedef struct dh_dims_field {
     const dh_name_set *names; /* of DH_FIELD_NAME */
 } dh_dims_field;
 
-enum { DH_N_DIMS_FIELD = 28 };
+enum { DH_N_DIMS_FIELD = 27 };
 extern const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD];
 
 /* The six tensors by which a block joins its neighbours. */

@@ -1,10 +1,10 @@
 /* Graph text, reading: one statement a line, '#' begins a comment.
  *
- *   dhelix.graph v1 <block kind> <mode> <dtype>
+ *   dhelix.graph v2 <block kind> <mode> <dtype>
  *   dims <field>=<value> ...
  *   %<id>[:<name>] <tensor kind> <dtype>[<size> [<axis>], ...] [slot=<slot>] [view=<ref>+<row>]
  *   ends <field>=<ref> ...
- *   F|B|W|O [<ref>, ... =] <operator>(<ref>, ...) [{site=.., group=.., param=.., step=..}]
+ *   F|B|W|O [<ref>, ... =] <operator>(<ref>, ...) [{<attribute>=<value>, ...}]
  *
  * Tensors are numbered from 0 in the order of their lines; a reference <ref> is
  * %<id>[:<name>], or '-' for an absent operand, and may stand before its tensor.
@@ -435,35 +435,41 @@ static dh_status fit_operands(reader *r, place where, const char *op, const char
     return DH_OK;
 }
 
-/* "{site=attn, group=tp, param=3, step=1}" */
-static dh_status read_op_attributes(reader *r, dh_op *op)
+static dh_status read_op_attribute(reader *r, dh_op_attr attribute, int64_t *value)
 {
-    static const char *const names[] = {"site", "group", "param", "step"};
-    static const dh_name_set set = {"operator attribute", names, DH_COUNTOF(names)};
     const char *groups[DH_N_GROUPS];
     for (int i = 0; i < DH_N_GROUPS; i++) groups[i] = dh_group_name((dh_group_kind)i);
     const dh_name_set group_set = {"group", groups, DH_N_GROUPS};
+    const bool named = attribute == DH_ATTR_SITE || attribute == DH_ATTR_GROUP;
+    uint32_t name = 0;
+    if (!named)
+        return read_size(r, dh_op_attr_name(attribute), dh_op_attr_end(attribute) - 1, value);
+    DH_TRY(read_name(r, attribute == DH_ATTR_SITE ? &dh_site_names : &group_set, &name));
+    *value = name;
+    return DH_OK;
+}
+
+/* "{site=attn, group=tp, flat=3, step=1}": those that the type has. */
+static dh_status read_op_attributes(reader *r, dh_op *op)
+{
+    const char *names[DH_N_OP_ATTR];
+    for (int i = 0; i < DH_N_OP_ATTR; i++) names[i] = dh_op_attr_name((dh_op_attr)i);
+    const dh_name_set set = {"operator attribute", names, DH_N_OP_ATTR};
+    const dh_op_info *info = dh_op_info_of(op->type);
     uint32_t seen = 0;
     do {
         skip_blanks(r);
         place where = place_of(r, r->at);
-        uint32_t attribute = 0, value = 0;
+        uint32_t attribute = 0;
+        int64_t value = 0;
         DH_TRY(read_name(r, &set, &attribute));
+        if (!(info->attrs >> attribute & 1))
+            return fail_at(r, where, "%s has no %s", info->name, names[attribute]);
         if (seen >> attribute & 1) return fail_at(r, where, "%s is given twice", names[attribute]);
         seen |= 1u << attribute;
         DH_TRY(expect(r, '='));
-        if (attribute == 0) {
-            DH_TRY(read_name(r, &dh_site_names, &value));
-            op->site = (int32_t)value;
-        } else if (attribute == 1) {
-            DH_TRY(read_name(r, &group_set, &value));
-            op->group = (int32_t)value;
-        } else {
-            int64_t n = 0;
-            DH_TRY(read_size(r, names[attribute], attribute == 2 ? DH_NONE - 1 : INT32_MAX, &n));
-            if (attribute == 2) op->param = (uint32_t)n;
-            if (attribute == 3) op->step = (int32_t)n;
-        }
+        DH_TRY(read_op_attribute(r, (dh_op_attr)attribute, &value));
+        dh_op_attr_set(op, (dh_op_attr)attribute, value);
     } while (accept(r, ','));
     return expect(r, '}');
 }
@@ -500,18 +506,13 @@ static dh_status read_op(reader *r, dh_phase phase)
     const dh_op_info *info = dh_op_info_of(type);
     DH_TRY(fit_operands(r, where, info->name, "input", info->in, info->n_in, &in));
     DH_TRY(fit_operands(r, where, info->name, "output", info->out, info->n_out, &out));
-    dh_op attributes = {.site = -1, .group = -1, .param = DH_NONE};
-    if (accept(r, '{')) DH_TRY(read_op_attributes(r, &attributes));
+    dh_op op = dh_op_make(type, phase, in.ids, out.ids);
+    if (accept(r, '{')) DH_TRY(read_op_attributes(r, &op));
 
     if (r->graph->ops.n >= MAX_OBJECTS)
         return fail_at(r, where, "a graph has at most %d operators", MAX_OBJECTS);
-    uint32_t id = dh_graph_add_op(r->graph, type, phase, in.ids, out.ids);
-    if (id == DH_NONE || !dh_vec_push(&r->op_lines, r->line)) return out_of_memory(r);
-    dh_op *op = &r->graph->ops.at[id];
-    op->site = attributes.site;
-    op->group = attributes.group;
-    op->param = attributes.param;
-    op->step = attributes.step;
+    if (!dh_vec_push(&r->graph->ops, op) || !dh_vec_push(&r->op_lines, r->line))
+        return out_of_memory(r);
     return DH_OK;
 }
 

@@ -146,21 +146,18 @@ static void print_refs(dh_str *out, const dh_graph *g, const uint32_t *ids, int 
 static void print_attributes(dh_str *out, const dh_op *op)
 {
     const char *separator = " {";
-    if (op->site >= 0) {
-        dh_str_printf(out, "%ssite=%s", separator, dh_name_of(&dh_site_names, (size_t)op->site));
-        separator = ", ";
-    }
-    if (op->group >= 0) {
-        dh_str_printf(out, "%sgroup=%s", separator,
-                      op->group < DH_N_GROUPS ? dh_group_name((dh_group_kind)op->group) : "?");
-        separator = ", ";
-    }
-    if (op->param != DH_NONE) {
-        dh_str_printf(out, "%sparam=%u", separator, op->param);
-        separator = ", ";
-    }
-    if (op->step != 0) {
-        dh_str_printf(out, "%sstep=%d", separator, op->step);
+    for (dh_op_attr a = 0; a < DH_N_OP_ATTR; a++) {
+        const int64_t value = dh_op_attr_get(op, a);
+        if (value == dh_op_attr_unset(a)) continue;
+        dh_str_printf(out, "%s%s=", separator, dh_op_attr_name(a));
+        if (a == DH_ATTR_SITE)
+            dh_str_printf(out, "%s", dh_name_of(&dh_site_names, (size_t)value));
+        else if (a == DH_ATTR_GROUP)
+            dh_str_printf(out, "%s",
+                          value >= 0 && value < DH_N_GROUPS ? dh_group_name((dh_group_kind)value)
+                                                            : "?");
+        else
+            dh_str_printf(out, "%lld", (long long)value);
         separator = ", ";
     }
     if (separator[0] == ',') dh_str_printf(out, "}");

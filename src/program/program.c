@@ -156,9 +156,9 @@ const char *dh_instr_describe(const dh_program *program, uint32_t instr, char *b
     dh_str s = DH_STR_INIT;
     dh_str_printf(&s, "instruction %u %s", instr, dh_op_info_of(op->type)->name);
     if (op->out[0] != DH_NONE) dh_str_printf(&s, " -> %s", g->tensors.at[op->out[0]].name);
-    if (op->param != DH_NONE && op->param < program->flats.n) {
+    if (op->flat != DH_NONE && op->flat < program->flats.n) {
         dh_str_printf(&s, " of ");
-        describe_flat(program, op->param, &s);
+        describe_flat(program, op->flat, &s);
     }
     dh_str_printf(&s, " (");
     describe_place(program, i->block, i->mb, &s);

@@ -125,7 +125,7 @@ static call call_of(const joint *j, uint32_t node_id, uint32_t instr)
               .stage = dh_mesh_coord(j->mesh, p->rank).pp,
               .block = i->block,
               .op = g->kind == DH_BLOCK_OPT ? 0 : i->op,
-              .param = op->param};
+              .param = op->flat};
     if (row->in == ROOM) {
         c.room = dh_tensor_elements(&g->tensors.at[op->in[0]]);
         c.n_runs = g->tensors.at[op->in[1]].shape[0] - 1;

@@ -419,6 +419,8 @@ static void context_parallelism_refuses(void **state)
     assert_fails(&ctx, dh_graph_check(&ctx, g), DH_EINVAL, "cp rank 1");
     g->dims.cp_rank = 0;
     g->ops.at[0].step = 1;
+    assert_fails(&ctx, dh_graph_check(&ctx, g), DH_EINVAL, "op 0 norm has a step");
+    g->ops.at[0].type = DH_OP_RING_ATTN;
     assert_fails(&ctx, dh_graph_check(&ctx, g), DH_EINVAL, "step 1");
     dh_graph_destroy(g);
 }
@@ -619,6 +621,26 @@ static void check_finds_operand_faults(void **state)
     expect_fault(g, "no valid kind, mode or type");
 }
 
+/* Kernels take sizes from operands: these must agree. */
+static void check_finds_attention_of_other_rows(void **state)
+{
+    static const char *const presets[] = {"gpt2-tiny", "llama-tiny"};
+    for (size_t i = 0; i < DH_COUNTOF(presets); i++)
+        for (int64_t cp = 1; cp <= 2; cp++) {
+            graph_case c = CASE(presets[i], DH_BLOCK_LAYER, 0, 1);
+            c.cp = cp;
+            dh_ctx ctx = DH_CTX_INIT;
+            dh_graph *g = build_case(&c);
+            assert_ok(&ctx, dh_graph_check(&ctx, g));
+            for (size_t k = 0; k < g->ops.n; k++) {
+                const dh_op *op = &g->ops.at[k];
+                if (op->type != DH_OP_ATTN && op->type != DH_OP_RING_ATTN) continue;
+                g->tensors.at[op->out[1]].shape[0] = 1;
+            }
+            expect_fault(g, "attention: ");
+        }
+}
+
 static void check_finds_tensor_faults(void **state)
 {
     struct fault {
@@ -679,11 +701,12 @@ static void equality_sees_every_part(void **state)
         assert_true(dh_graph_equal(a, b));                                                         \
     } while (0)
     DIFFERS(b->mode, DH_MODE_EVAL);
-    DIFFERS(b->dims.vocab0, 17);
     DIFFERS(b->dims.cp, 2);
     DIFFERS(b->dims.cp_rank, 1);
     DIFFERS(b->dims.expert_rows, 1);
     DIFFERS(b->ops.at[2].step, 1);
+    DIFFERS(b->ops.at[2].vocab0, 17);
+    DIFFERS(b->ops.at[2].flat, 1);
     DIFFERS(b->dims.rope.theta, 17);
     DIFFERS(b->dx_in, 0);
     DIFFERS(b->tensors.at[1].name[0], 'Q');
@@ -717,6 +740,7 @@ int main(void)
         cmocka_unit_test(decoding_makes_one_row_of_logits),
         cmocka_unit_test(check_finds_order_faults),
         cmocka_unit_test(check_finds_operand_faults),
+        cmocka_unit_test(check_finds_attention_of_other_rows),
         cmocka_unit_test(check_finds_tensor_faults),
         cmocka_unit_test(equality_sees_every_part),
     };

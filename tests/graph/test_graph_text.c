@@ -105,26 +105,27 @@ static void numbers_read_back_exactly(void **state)
 
 /* ---- by hand ------------------------------------------------------------------------------ */
 
-static const char hand_written[] =
-    "# two linears, the second on half of the rows\n"
-    "\n"
-    "dhelix.graph v1 layer train bf16   # kind, mode, type\n"
-    "dims batch=1 seq=8 width=4 norm_eps=1e-5\n"
-    "dims act=swiglu\r\n"
-    "ends x_in=%0 x_out=%4:z            # tensors may come later\n"
-    "%0:x    act bf16[8 tokens, 4 width]\n"
-    "%1:w    param bf16 [ 4 width , 4 width ] slot=2\n"
-    "%2:y    act bf16[8 tokens, 4 width]\n"
-    "F  %2:y = linear(%0:x, %1:w)       # the bias is left out\n"
-    "%3:y.4  act bf16[4 tokens, 4 width] view=%2:y+4\n"
-    "%4:z    act bf16[4 tokens, 4 width]\n"
-    "  F %4=linear(%3,%1,-)\n"
-    "%5      act bf16[4 tokens, 4 width]\n"
-    "%6      act bf16[8 tokens, 4 width]\n"
-    "%7      input i32[8 tokens] slot=pos\n"
-    "F %6 = residual(%0, %2, -, %7, -) {site=mlp, group=dp-cp, param=3}\n"
-    "F send(%6) {group=pp}\n"
-    "F %5 = recv()";
+static const char hand_written[] = "# two linears, the second on half of the rows\n"
+                                   "\n"
+                                   "dhelix.graph v2 layer train bf16   # kind, mode, type\n"
+                                   "dims batch=1 seq=8 width=4 norm_eps=1e-5\n"
+                                   "dims act=swiglu\r\n"
+                                   "ends x_in=%0 x_out=%4:z            # tensors may come later\n"
+                                   "%0:x    act bf16[8 tokens, 4 width]\n"
+                                   "%1:w    param bf16 [ 4 width , 4 width ] slot=2\n"
+                                   "%2:y    act bf16[8 tokens, 4 width]\n"
+                                   "F  %2:y = linear(%0:x, %1:w)       # the bias is left out\n"
+                                   "%3:y.4  act bf16[4 tokens, 4 width] view=%2:y+4\n"
+                                   "%4:z    act bf16[4 tokens, 4 width]\n"
+                                   "  F %4=linear(%3,%1,-)\n"
+                                   "%5      act bf16[4 tokens, 4 width]\n"
+                                   "%6      act bf16[8 tokens, 4 width]\n"
+                                   "%7      input i32[8 tokens] slot=pos\n"
+                                   "%8      act bf16[4 tokens, 4 width]\n"
+                                   "F %6 = residual(%0, %2, -, %7, -) {site=mlp}\n"
+                                   "O %8 = all_gather(%4) {group=dp-cp, flat=3}\n"
+                                   "F send(%6) {group=pp}\n"
+                                   "F %5 = recv()";
 
 static void hand_written_text_is_understood(void **state)
 {
@@ -136,8 +137,8 @@ static void hand_written_text_is_understood(void **state)
     assert_int_equal(g->dtype, DH_BF16);
     assert_true(g->dims.seq == 8 && g->dims.norm_eps == 1e-5 && g->dims.act == DH_ACT_SWIGLU);
     assert_true(g->x_in == 0 && g->x_out == 4 && g->dx_in == DH_NONE);
-    assert_int_equal(g->tensors.n, 8);
-    assert_int_equal(g->ops.n, 5);
+    assert_int_equal(g->tensors.n, 9);
+    assert_int_equal(g->ops.n, 6);
     const dh_tensor *w = &g->tensors.at[1], *half = &g->tensors.at[3];
     assert_true(w->kind == DH_TENSOR_PARAM && w->slot == DH_SLOT_QKV_W && w->base == DH_NONE);
     assert_true(half->base == 2 && half->row0 == 4 && half->shape[0] == 4 && half->ndim == 2);
@@ -146,7 +147,8 @@ static void hand_written_text_is_understood(void **state)
     assert_true(op->type == DH_OP_RESIDUAL && op->phase == DH_PHASE_F);
     assert_true(op->in[0] == 0 && op->in[1] == 2 && op->in[2] == DH_NONE && op->in[3] == 7);
     assert_true(op->in[4] == DH_NONE && op->out[0] == 6 && op->out[1] == DH_NONE);
-    assert_true(op->site == DH_SITE_MLP && op->group == 8 && op->param == 3);
+    assert_true(op->site == DH_SITE_MLP && op->group == -1 && op->flat == DH_NONE);
+    assert_true(op[1].site == -1 && op[1].group == 8 && op[1].flat == 3);
     assert_reads_back(g);
     dh_graph_destroy(g);
 }
@@ -158,7 +160,7 @@ static void printed_text_looks_as_documented(void **state)
     assert_ok(&ctx, dh_graph_parse(&ctx, hand_written, sizeof hand_written - 1, &g));
     dh_str text = print(g);
     assert_string_equal(text.text,
-                        "dhelix.graph v1 layer train bf16\n"
+                        "dhelix.graph v2 layer train bf16\n"
                         "dims batch=1 seq=8 width=4 norm=layer norm_eps=1e-05 act=swiglu "
                         "rope_scaling=none\n"
                         "\n"
@@ -170,11 +172,13 @@ static void printed_text_looks_as_documented(void **state)
                         "%5                  act bf16[4 tokens, 4 width]\n"
                         "%6                  act bf16[8 tokens, 4 width]\n"
                         "%7                  input i32[8 tokens] slot=pos\n"
+                        "%8                  act bf16[4 tokens, 4 width]\n"
                         "ends x_in=%0:x x_out=%4:z\n"
                         "\n"
                         "F  %2:y = linear(%0:x, %1:w, -)\n"
                         "F  %4:z = linear(%3:y.4, %1:w, -)\n"
-                        "F  %6 = residual(%0:x, %2:y, -, %7, -) {site=mlp, group=dp-cp, param=3}\n"
+                        "F  %6 = residual(%0:x, %2:y, -, %7, -) {site=mlp}\n"
+                        "O  %8 = all_gather(%4:z) {group=dp-cp, flat=3}\n"
                         "F  send(%6) {group=pp}\n"
                         "F  %5 = recv()\n");
     dh_str_fini(&text);
@@ -225,8 +229,8 @@ static void faults_are_named_with_their_place(void **state)
         const char *message;
     } faults[] = {
         {"dhelix.graph", "dhelix.grph", DH_EFORMAT,
-         "line 3, column 1: expected dhelix.graph v1, found 'dhelix.grph'"},
-        {"v1", "v2", DH_EFORMAT, "line 3, column 14: graph text version 'v2' cannot be read"},
+         "line 3, column 1: expected dhelix.graph v2, found 'dhelix.grph'"},
+        {"v2", "v1", DH_EFORMAT, "line 3, column 14: graph text version 'v1' cannot be read"},
         {"layer train", "layr train", DH_EFORMAT,
          "line 3, column 17: unknown block kind 'layr'; did you mean 'layer'?"},
         {"layer train", "layer 7", DH_EFORMAT, "unknown mode '7'; it can be train, eval, decode"},
@@ -289,10 +293,11 @@ static void faults_are_named_with_their_place(void **state)
         {"  F %4", "  \x01 %4", DH_EFORMAT, "line 13, column 3: expected a tensor"},
         {"site=mlp", "site=mpl", DH_EFORMAT, "did you mean 'mlp'?"},
         {"site=mlp", "cite=mlp", DH_EFORMAT, "did you mean 'site'?"},
-        {"site=mlp", "param=1", DH_EFORMAT, "param is given twice"},
+        {"flat=3", "group=dp", DH_EFORMAT, "group is given twice"},
+        {"site=mlp", "group=tp", DH_EFORMAT, "residual has no group"},
         {"group=dp-cp", "group=dp-pc", DH_EFORMAT, "unknown group 'dp-pc'; did you mean 'dp-cp'?"},
-        {"param=3}", "param=3", DH_EFORMAT, "expected '}', found the end of the line"},
-        {"param=3}", "param=4294967295}", DH_EFORMAT, "from 0 to 4294967294"},
+        {"flat=3}", "flat=3", DH_EFORMAT, "expected '}', found the end of the line"},
+        {"flat=3}", "flat=4294967295}", DH_EFORMAT, "from 0 to 4294967294"},
     };
     for (size_t i = 0; i < DH_COUNTOF(faults); i++) {
         dh_ctx ctx = DH_CTX_INIT;
@@ -310,7 +315,7 @@ static void empty_text_is_refused(void **state)
     dh_ctx ctx = DH_CTX_INIT;
     dh_graph *g = NULL;
     assert_fails(&ctx, dh_graph_parse(&ctx, NULL, 0, &g), DH_EFORMAT,
-                 "line 1, column 1: expected dhelix.graph v1, found the end of the text");
+                 "line 1, column 1: expected dhelix.graph v2, found the end of the text");
     const char *blank = "\n# nothing\n  \n";
     assert_fails(&ctx, dh_graph_parse(&ctx, blank, strlen(blank), &g), DH_EFORMAT, "line 4");
     assert_null(g);

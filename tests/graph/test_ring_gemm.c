@@ -47,7 +47,7 @@ static void assert_same_graph(const dh_graph *got, const dh_graph *want)
 
 /* A column-parallel linear and a row-parallel one, and their backward; N: all rows. */
 #define HEAD                                                                                       \
-    "dhelix.graph v1 layer train f32\n"                                                            \
+    "dhelix.graph v2 layer train f32\n"                                                            \
     "dims batch=1 seq=%d width=4\n"                                                                \
     "ends x_in=%%0:x x_out=%%6:y dx_out=%%7:dy dx_in=%%14:dx\n"                                    \
     "%%0:x      act f32[%d tokens, 4 width]\n"                                                     \
@@ -460,7 +460,7 @@ static void stays_whole(const char *text)
 }
 
 #define TENSORS(n, all)                                                                            \
-    "dhelix.graph v1 layer train f32\n"                                                            \
+    "dhelix.graph v2 layer train f32\n"                                                            \
     "dims batch=1 seq=" all "\n"                                                                   \
     "%0:x act f32[" n " tokens, 4 width]\n%1:all act f32[" all " tokens, 4 width]\n"               \
     "%2:w param f32[4 width, 4 width] slot=2\n%3:y act f32[" all " tokens, 4 width]\n"             \

@@ -62,11 +62,12 @@ static dh_status run_load(dh_ctx *ctx, const dh_cpu_call *c)
     const dh_dims *d = &c->graph->dims;
     int32_t *tokens = c->out[0], *targets = c->out[1], *pos = c->out[2];
     int64_t *sample = c->out[3];
-    const int64_t whole = d->seq * DH_MAX(d->cp, 1);
+    const int64_t whole = d->seq * DH_MAX(d->cp, 1),
+                  n_samples = out_tensor(c, 0)->shape[0] / d->seq;
     int32_t *row = malloc((size_t)(whole + 1) * sizeof *row);
     if (!row) return dh_fail(ctx, DH_ENOMEM, "out of memory loading a sequence");
     dh_status st = DH_OK;
-    for (int64_t b = 0; st == DH_OK && b < d->batch; b++) {
+    for (int64_t b = 0; st == DH_OK && b < n_samples; b++) {
         int64_t id = c->step->first_sample + c->mb * c->step->sample_stride + b, at = b * d->seq;
         st = c->step->source.load(ctx, c->step->source.self, id, whole, row);
         if (st != DH_OK) break;
@@ -87,7 +88,7 @@ static dh_status run_load(dh_ctx *ctx, const dh_cpu_call *c)
 static dh_status run_embed(dh_ctx *ctx, const dh_cpu_call *c)
 {
     const dh_tensor *x = out_tensor(c, 0), *wte = in_tensor(c, 3);
-    const int64_t v0 = c->graph->dims.vocab0;
+    const int64_t v0 = c->op->vocab0;
     dh_dropout drop = dropout_of(c, 1, 2);
     dh_k_embed_fwd(x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1], c->in[3], v0,
                    v0 + wte->shape[0], c->in[4], &drop, c->out[0]);
@@ -97,7 +98,7 @@ static dh_status run_embed(dh_ctx *ctx, const dh_cpu_call *c)
 static dh_status run_embed_grad(dh_ctx *ctx, const dh_cpu_call *c)
 {
     const dh_tensor *dx = in_tensor(c, 0), *dwte = out_tensor(c, 0);
-    const int64_t v0 = c->graph->dims.vocab0;
+    const int64_t v0 = c->op->vocab0;
     const bool adds = c->accumulate & 1, positions_add = c->accumulate >> 1 & 1;
     int64_t n_pos = c->out[1] ? out_tensor(c, 1)->shape[0] : 0;
     dh_dropout drop = dropout_of(c, 2, 3);
@@ -300,10 +301,10 @@ static dh_status prepare_rope(dh_ctx *ctx, const dh_graph *g, const dh_op *op, u
 
 static void rope(const dh_cpu_call *c, bool inverse)
 {
-    const dh_dims *d = &c->graph->dims;
     const dh_tensor *qkv = in_tensor(c, 0);
-    dh_k_rope(qkv->dtype, qkv->shape[0], d->seq, d->n_heads, d->n_kv_heads, d->head_dim, c->in[0],
-              c->state, c->in[1], inverse, c->out[0]);
+    const dh_attn_sizes s = dh_op_attn_sizes(c->graph, c->op);
+    dh_k_rope(qkv->dtype, qkv->shape[0], s.seq, s.n_heads, s.n_kv_heads, c->graph->dims.head_dim,
+              c->in[0], c->state, c->in[1], inverse, c->out[0]);
 }
 
 static dh_status run_rope(dh_ctx *ctx, const dh_cpu_call *c)
@@ -318,49 +319,47 @@ static dh_status run_rope_grad(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_attn_shape attn_shape(const dh_graph *g)
+static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
 {
-    const dh_dims *d = &g->dims;
-    return dh_attn_packed(g->dtype, d->batch, d->seq, d->n_heads, d->n_kv_heads, d->head_dim);
+    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
+    return dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
 }
 
 /* Bytes into a packed row where keys and values begin. */
-static size_t key_bytes(const dh_graph *g)
+static size_t key_bytes(const dh_attn_shape *s)
 {
-    return (size_t)(g->dims.n_heads * g->dims.head_dim) * dh_dtype_bytes(g->dtype);
+    return (size_t)(s->H * s->D) * dh_dtype_bytes(s->dtype);
 }
 
-static size_t value_bytes(const dh_graph *g)
+static size_t value_bytes(const dh_attn_shape *s)
 {
-    return key_bytes(g) +
-           (size_t)(g->dims.n_kv_heads * g->dims.head_dim) * dh_dtype_bytes(g->dtype);
+    return key_bytes(s) + (size_t)(s->KV * s->D) * dh_dtype_bytes(s->dtype);
 }
 
 static size_t ws_attn(const dh_graph *g, const dh_op *op)
 {
-    dh_attn_shape s = attn_shape(g);
+    dh_attn_shape s = attn_shape(g, op);
     return dh_k_attn_fwd_workspace(&s);
 }
 
 static dh_status run_attn(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    dh_attn_shape s = attn_shape(c->graph);
+    dh_attn_shape s = attn_shape(c->graph, c->op);
     const char *q = c->in[0];
-    dh_k_attn_fwd(&s, q, q + key_bytes(c->graph), q + value_bytes(c->graph), c->out[0], c->out[1],
-                  c->work);
+    dh_k_attn_fwd(&s, q, q + key_bytes(&s), q + value_bytes(&s), c->out[0], c->out[1], c->work);
     return DH_OK;
 }
 
 static size_t ws_attn_grad(const dh_graph *g, const dh_op *op)
 {
-    dh_attn_shape s = attn_shape(g);
+    dh_attn_shape s = attn_shape(g, op);
     return dh_k_attn_bwd_workspace(&s);
 }
 
 static dh_status run_attn_grad(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    dh_attn_shape s = attn_shape(c->graph);
-    const size_t k = key_bytes(c->graph), v = value_bytes(c->graph);
+    dh_attn_shape s = attn_shape(c->graph, c->op);
+    const size_t k = key_bytes(&s), v = value_bytes(&s);
     const char *q = c->in[1];
     char *dq = c->out[0];
     dh_k_attn_bwd(&s, c->in[0], c->in[2], c->in[3], q, q + k, q + v, dq, dq + k, dq + v, false,
@@ -369,41 +368,39 @@ static dh_status run_attn_grad(dh_ctx *ctx, const dh_cpu_call *c)
 }
 
 /* New rows attend to the cache, whose rows hold the keys, then the values, of all heads. */
-static dh_attn_shape cached_shape(const dh_graph *g, int64_t n_keys)
+static dh_attn_shape cached_shape(const dh_graph *g, const dh_op *op, int64_t n_keys)
 {
-    const dh_dims *d = &g->dims;
-    dh_attn_shape s = attn_shape(g);
+    dh_attn_shape s = attn_shape(g, op);
     s.Tk = n_keys;
-    s.kv_row = 2 * d->n_kv_heads * d->head_dim;
-    s.kv_batch = d->max_seq * s.kv_row;
+    s.kv_row = 2 * s.KV * s.D;
+    s.kv_batch = g->dims.max_seq * s.kv_row;
     return s;
 }
 
-static size_t cached_lse_bytes(const dh_graph *g)
+static size_t cached_lse_bytes(const dh_attn_shape *s)
 {
-    return ((size_t)(g->dims.n_heads * g->dims.seq) * sizeof(float) + 63) / 64 * 64;
+    return ((size_t)(s->H * s->Tq) * sizeof(float) + 63) / 64 * 64;
 }
 
 static size_t ws_attn_cached(const dh_graph *g, const dh_op *op)
 {
-    dh_attn_shape s = cached_shape(g, g->dims.max_seq);
-    return cached_lse_bytes(g) + dh_k_attn_fwd_workspace(&s);
+    dh_attn_shape s = cached_shape(g, op, g->dims.max_seq);
+    return cached_lse_bytes(&s) + dh_k_attn_fwd_workspace(&s);
 }
 
 static dh_status run_attn_cached(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    const dh_dims *d = &c->graph->dims;
     const int32_t *pos = c->in[1];
-    const size_t row_bytes = 2 * (value_bytes(c->graph) - key_bytes(c->graph));
-    const size_t packed_bytes = key_bytes(c->graph) + row_bytes;
+    const int64_t n_new = in_tensor(c, 0)->shape[0];
+    dh_attn_shape s = cached_shape(c->graph, c->op, pos[n_new - 1] + 1);
+    const size_t keys = key_bytes(&s), row_bytes = 2 * (value_bytes(&s) - keys);
     char *cache = c->out[1];
-    for (int64_t t = 0; t < d->seq; t++)
+    for (int64_t t = 0; t < n_new; t++)
         memcpy(cache + (size_t)pos[t] * row_bytes,
-               (const char *)c->in[0] + (size_t)t * packed_bytes + key_bytes(c->graph), row_bytes);
-    dh_attn_shape s = cached_shape(c->graph, pos[d->seq - 1] + 1);
+               (const char *)c->in[0] + (size_t)t * (keys + row_bytes) + keys, row_bytes);
     s.q_pos = pos;
     dh_k_attn_fwd(&s, c->in[0], cache, cache + row_bytes / 2, c->out[0], c->work,
-                  (char *)c->work + cached_lse_bytes(c->graph));
+                  (char *)c->work + cached_lse_bytes(&s));
     return DH_OK;
 }
 
@@ -464,7 +461,7 @@ static dh_status run_copy(dh_ctx *ctx, const dh_cpu_call *c)
 static dh_status run_loss_stats(dh_ctx *ctx, const dh_cpu_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0);
-    const int64_t v0 = c->graph->dims.vocab0;
+    const int64_t v0 = c->op->vocab0;
     dh_k_ce_stats(logits->dtype, logits->shape[0], v0, v0 + logits->shape[1], c->in[0], c->in[1],
                   c->out[0]);
     return DH_OK;
@@ -505,7 +502,7 @@ static size_t ws_loss_grad(const dh_graph *g, const dh_op *op)
 static dh_status run_loss_grad(dh_ctx *ctx, const dh_cpu_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0), *dlogits = out_tensor(c, 0);
-    const int64_t v0 = c->graph->dims.vocab0;
+    const int64_t v0 = c->op->vocab0;
     void *wide = c->work ? c->work : c->out[0];
     dh_k_ce_grad(logits->dtype, logits->shape[0], v0, v0 + logits->shape[1], c->in[0], c->in[1],
                  c->in[2], (float)c->graph->dims.loss_scale, wide);

@@ -11,20 +11,9 @@
 
 /* ---- blocks of keys and values ---------------------------------------------------------- */
 
-/* Columns of packed qkv that queries, and keys and values together, take. */
-static int64_t q_cols(const dh_graph *g)
+static const dh_tensor *tensor_of(const dh_graph *g, uint32_t id)
 {
-    return g->dims.n_heads * g->dims.head_dim;
-}
-
-static int64_t kv_cols(const dh_graph *g)
-{
-    return 2 * g->dims.n_kv_heads * g->dims.head_dim;
-}
-
-static int64_t n_rows(const dh_graph *g)
-{
-    return g->dims.batch * g->dims.seq;
+    return &g->tensors.at[id];
 }
 
 /* Address of element i. */
@@ -40,19 +29,22 @@ static void *out_at(void *x, dh_dtype dtype, int64_t i)
 
 dh_status dh_cpu_run_kv_pack(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    const dh_graph *g = c->graph;
-    const int64_t q = q_cols(g), kv = kv_cols(g);
-    dh_k_cast_rows(n_rows(g), kv, g->dtype, at(c->in[0], g->dtype, q), q + kv, g->dtype, c->out[0],
-                   kv);
+    const dh_tensor *qkv = tensor_of(c->graph, c->op->in[0]);
+    const dh_tensor *kv = tensor_of(c->graph, c->op->out[0]);
+    const int64_t row = qkv->shape[1], n = kv->shape[1];
+    dh_k_cast_rows(kv->shape[0], n, qkv->dtype, at(c->in[0], qkv->dtype, row - n), row, kv->dtype,
+                   c->out[0], n);
     return DH_OK;
 }
 
 dh_status dh_cpu_run_qkv_join(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    const dh_graph *g = c->graph;
-    const int64_t q = q_cols(g), kv = kv_cols(g);
-    dh_k_cast_rows(n_rows(g), q, DH_F32, c->in[0], q, g->dtype, c->out[0], q + kv);
-    dh_k_cast_rows(n_rows(g), kv, DH_F32, c->in[1], kv, g->dtype, out_at(c->out[0], g->dtype, q),
+    const dh_tensor *qkv = tensor_of(c->graph, c->op->out[0]);
+    const int64_t q = tensor_of(c->graph, c->op->in[0])->shape[1];
+    const int64_t kv = tensor_of(c->graph, c->op->in[1])->shape[1];
+    const int64_t n = qkv->shape[0];
+    dh_k_cast_rows(n, q, DH_F32, c->in[0], q, qkv->dtype, c->out[0], q + kv);
+    dh_k_cast_rows(n, kv, DH_F32, c->in[1], kv, qkv->dtype, out_at(c->out[0], qkv->dtype, q),
                    q + kv);
     return DH_OK;
 }
@@ -75,23 +67,33 @@ dh_status dh_cpu_prepare_ring(dh_ctx *ctx, const dh_graph *g, const dh_op *op, u
     return DH_OK;
 }
 
+/* A part, and the sizes of what it works on. */
+typedef struct ring {
+    dh_ring_part part;
+    dh_attn_shape s;
+    int64_t seq, o_floats, lse_floats; /* tokens of a sample; of all samples: o and dq, lse */
+} ring;
+
 /* q lies in packed rows, keys and values in the block's; o and gradients in rows of
  * their own, float32 where g's kernels make them. pos NULL: for sizes only. */
-static dh_attn_shape ring_shape(const dh_graph *g, const dh_ring_part *part, const int32_t *pos)
+static ring ring_of(const dh_graph *g, const dh_op *op, const int32_t *pos)
 {
-    const dh_dims *d = &g->dims;
-    dh_attn_shape s =
-        dh_attn_packed(g->dtype, d->batch, d->seq, d->n_heads, d->n_kv_heads, d->head_dim);
-    s.Tq = part->n_q;
-    s.Tk = part->n_k;
-    s.kv_row = s.dkv_row = kv_cols(g);
-    s.kv_batch = s.dkv_batch = d->seq * s.kv_row;
-    s.dq_row = q_cols(g);
-    s.dq_batch = d->seq * s.dq_row;
-    s.g_dtype = DH_F32;
-    s.q_pos = pos;
-    s.k_pos = pos ? pos + part->n_q : NULL;
-    return s;
+    const dh_attn_sizes z = dh_op_attn_sizes(g, op);
+    ring r = {.part = dh_ring_part_of(&g->dims, op->step), .seq = z.seq};
+    dh_attn_shape *s = &r.s;
+    *s = dh_attn_packed(g->dtype, z.batch, z.seq, z.n_heads, z.n_kv_heads, g->dims.head_dim);
+    s->Tq = r.part.n_q;
+    s->Tk = r.part.n_k;
+    s->kv_row = s->dkv_row = 2 * s->KV * s->D;
+    s->kv_batch = s->dkv_batch = z.seq * s->kv_row;
+    s->dq_row = s->H * s->D;
+    s->dq_batch = z.seq * s->dq_row;
+    s->g_dtype = DH_F32;
+    s->q_pos = pos;
+    s->k_pos = pos ? pos + r.part.n_q : NULL;
+    r.o_floats = z.batch * s->dq_batch;
+    r.lse_floats = z.batch * z.seq * s->H;
+    return r;
 }
 
 static size_t padded(int64_t n_floats)
@@ -107,97 +109,75 @@ static float *take(char **work, int64_t n_floats)
     return taken;
 }
 
-static int64_t o_floats(const dh_graph *g)
-{
-    return n_rows(g) * q_cols(g);
-}
-
-static int64_t lse_floats(const dh_graph *g)
-{
-    return n_rows(g) * g->dims.n_heads;
-}
-
 /* Statistics of the part's queries out of all [B,H,T] into [B,H,n_q], and back. */
-static void gather_lse(const dh_graph *g, const dh_ring_part *part, const float *all, float *some)
+static void gather_lse(const ring *r, const float *all, float *some)
 {
-    const int64_t heads = g->dims.batch * g->dims.n_heads;
-    for (int64_t h = 0; h < heads; h++)
-        memcpy(some + h * part->n_q, all + h * g->dims.seq + part->q0,
-               (size_t)part->n_q * sizeof *some);
+    for (int64_t h = 0; h < r->s.B * r->s.H; h++)
+        memcpy(some + h * r->part.n_q, all + h * r->seq + r->part.q0,
+               (size_t)r->part.n_q * sizeof *some);
 }
 
-static void scatter_lse(const dh_graph *g, const dh_ring_part *part, const float *some, float *all)
+static void scatter_lse(const ring *r, const float *some, float *all)
 {
-    const int64_t heads = g->dims.batch * g->dims.n_heads;
-    for (int64_t h = 0; h < heads; h++)
-        memcpy(all + h * g->dims.seq + part->q0, some + h * part->n_q,
-               (size_t)part->n_q * sizeof *some);
+    for (int64_t h = 0; h < r->s.B * r->s.H; h++)
+        memcpy(all + h * r->seq + r->part.q0, some + h * r->part.n_q,
+               (size_t)r->part.n_q * sizeof *some);
+}
+
+/* Queries from q0 of every sample: addresses move, strides stay. */
+static const void *queries_at(const ring *r, const void *x, dh_dtype dtype, int64_t row)
+{
+    return at(x, dtype, r->part.q0 * row);
+}
+
+static const void *values_at(const ring *r, const void *kv)
+{
+    return at(kv, r->s.dtype, r->s.kv_row / 2);
 }
 
 /* ---- forward -------------------------------------------------------------------------------- */
 
 static bool narrows(const dh_graph *g, const dh_op *op)
 {
-    return g->tensors.at[op->out[0]].dtype != DH_F32;
+    return tensor_of(g, op->out[0])->dtype != DH_F32;
 }
 
 size_t dh_cpu_ws_ring_attn(const dh_graph *g, const dh_op *op)
 {
-    const dh_ring_part part = dh_ring_part_of(&g->dims, op->step);
-    const dh_attn_shape s = ring_shape(g, &part, NULL);
-    size_t n = dh_k_attn_fwd_workspace(&s);
-    if (op->step > 0) n += padded(o_floats(g)) + 2 * padded(lse_floats(g));
-    if (narrows(g, op)) n += padded(o_floats(g));
+    const ring r = ring_of(g, op, NULL);
+    size_t n = dh_k_attn_fwd_workspace(&r.s);
+    if (op->step > 0) n += padded(r.o_floats) + 2 * padded(r.lse_floats);
+    if (narrows(g, op)) n += padded(r.o_floats);
     return n;
 }
 
-/* Queries from q0 of every sample: addresses move, strides stay. */
-static const void *queries_at(const void *x, dh_dtype dtype, const dh_ring_part *part, int64_t row)
-{
-    return at(x, dtype, part->q0 * row);
-}
-
 /* o and lse hold the parts before; this one is computed beside them and merged. */
-static void join_part(const dh_cpu_call *c, const dh_ring_part *part, float *o, float *lse,
-                      char *work)
+static void join_part(const dh_cpu_call *c, const ring *r, float *o, float *lse, char *work)
 {
-    const dh_graph *g = c->graph;
-    dh_attn_shape s = ring_shape(g, part, c->state);
-    s.o_dtype = DH_F32;
-    float *o_part = take(&work, o_floats(g)), *lse_part = take(&work, lse_floats(g));
-    float *lse_own = take(&work, lse_floats(g));
-    const char *kv = c->in[1];
-    dh_k_attn_fwd(&s, queries_at(c->in[0], s.dtype, part, s.q_row), kv,
-                  at(kv, s.dtype, kv_cols(g) / 2), o_part, lse_part, work);
-    gather_lse(g, part, lse, lse_own);
-    dh_k_attn_merge(&s, o + part->q0 * s.o_row, lse_own, o_part, lse_part);
-    scatter_lse(g, part, lse_own, lse);
-}
-
-static void first_part(const dh_cpu_call *c, const dh_ring_part *part, float *o, float *lse,
-                       char *work)
-{
-    dh_attn_shape s = ring_shape(c->graph, part, c->state);
-    s.o_dtype = DH_F32;
-    dh_k_attn_fwd(&s, c->in[0], c->in[1], at(c->in[1], s.dtype, kv_cols(c->graph) / 2), o, lse,
-                  work);
+    float *o_part = take(&work, r->o_floats), *lse_part = take(&work, r->lse_floats);
+    float *lse_own = take(&work, r->lse_floats);
+    dh_k_attn_fwd(&r->s, queries_at(r, c->in[0], r->s.dtype, r->s.q_row), c->in[1],
+                  values_at(r, c->in[1]), o_part, lse_part, work);
+    gather_lse(r, lse, lse_own);
+    dh_k_attn_merge(&r->s, o + r->part.q0 * r->s.o_row, lse_own, o_part, lse_part);
+    scatter_lse(r, lse_own, lse);
 }
 
 dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    const dh_graph *g = c->graph;
-    const dh_ring_part part = dh_ring_part_of(&g->dims, c->op->step);
-    const bool narrow = narrows(g, c->op);
+    ring r = ring_of(c->graph, c->op, c->state);
+    r.s.o_dtype = DH_F32;
+    const bool narrow = narrows(c->graph, c->op);
     char *work = c->work;
-    float *o = narrow ? take(&work, o_floats(g)) : c->out[0], *lse = c->out[1];
+    float *o = narrow ? take(&work, r.o_floats) : c->out[0], *lse = c->out[1];
     if (c->in[2]) {
-        if (c->in[2] != o) dh_k_copy((size_t)o_floats(g) * sizeof *o, c->in[2], o);
-        dh_k_copy((size_t)lse_floats(g) * sizeof *lse, c->in[3], lse);
-        join_part(c, &part, o, lse, work);
+        if (c->in[2] != o) dh_k_copy((size_t)r.o_floats * sizeof *o, c->in[2], o);
+        dh_k_copy((size_t)r.lse_floats * sizeof *lse, c->in[3], lse);
+        join_part(c, &r, o, lse, work);
     } else {
-        first_part(c, &part, o, lse, work);
+        dh_k_attn_fwd(&r.s, c->in[0], c->in[1], values_at(&r, c->in[1]), o, lse, work);
     }
-    if (narrow) dh_k_cast(o_floats(g), DH_F32, o, g->dtype, c->out[0]);
+    if (narrow) dh_k_cast(r.o_floats, DH_F32, o, c->graph->dtype, c->out[0]);
     return DH_OK;
 }
 
@@ -205,31 +185,27 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_cpu_call *c)
 
 size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op)
 {
-    const dh_ring_part part = dh_ring_part_of(&g->dims, op->step);
-    const dh_attn_shape s = ring_shape(g, &part, NULL);
-    return padded(lse_floats(g)) + dh_k_attn_bwd_workspace(&s);
+    const ring r = ring_of(g, op, NULL);
+    return padded(r.lse_floats) + dh_k_attn_bwd_workspace(&r.s);
 }
 
 /* o and lse are those of all keys. dq adds to the parts before; what the rank's queries
  * give to keys they do not see is 0. */
 dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    const dh_graph *g = c->graph;
-    const dh_ring_part part = dh_ring_part_of(&g->dims, c->op->step);
-    const dh_attn_shape s = ring_shape(g, &part, c->state);
+    const ring r = ring_of(c->graph, c->op, c->state);
+    const dh_attn_shape *s = &r.s;
     const bool adds = c->in[5] != NULL;
     char *work = c->work;
-    float *lse = take(&work, lse_floats(g)), *dq = c->out[0], *dkv = c->out[1];
-    gather_lse(g, &part, c->in[3], lse);
+    float *lse = take(&work, r.lse_floats), *dq = c->out[0], *dkv = c->out[1];
+    gather_lse(&r, c->in[3], lse);
     if (adds) {
-        if (c->in[5] != dq) dh_k_copy((size_t)o_floats(g) * sizeof *dq, c->in[5], dq);
-        dh_k_zero((size_t)(n_rows(g) * s.dkv_row) * sizeof *dkv, dkv);
+        if (c->in[5] != dq) dh_k_copy((size_t)r.o_floats * sizeof *dq, c->in[5], dq);
+        dh_k_zero((size_t)(s->B * s->dkv_batch) * sizeof *dkv, dkv);
     }
-    const void *kv = c->in[4];
-    dh_k_attn_bwd(&s, queries_at(c->in[0], s.dtype, &part, s.o_row),
-                  queries_at(c->in[2], s.o_dtype, &part, s.o_row), lse,
-                  queries_at(c->in[1], s.dtype, &part, s.q_row), kv,
-                  at(kv, s.dtype, kv_cols(g) / 2), dq + part.q0 * s.dq_row, dkv,
-                  dkv + kv_cols(g) / 2, adds, work);
+    dh_k_attn_bwd(s, queries_at(&r, c->in[0], s->dtype, s->o_row),
+                  queries_at(&r, c->in[2], s->o_dtype, s->o_row), lse,
+                  queries_at(&r, c->in[1], s->dtype, s->q_row), c->in[4], values_at(&r, c->in[4]),
+                  dq + r.part.q0 * s->dq_row, dkv, dkv + s->dkv_row / 2, adds, work);
     return DH_OK;
 }
