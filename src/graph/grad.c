@@ -4,83 +4,37 @@
  * operator's output into operators that give the gradients of its inputs (phase
  * B) and of its parameters (phase W). A tensor used twice, as the residual
  * stream is, collects its contributions: norm_dgrad takes the earlier one as an
- * addend, anything else gets an explicit add. Operators whose output has no
+ * addend, anything else gets an explicit add. Tensors may be made and used in parts
+ * (grad_tape.c). Operators whose output has no
  * gradient (the head's logits, differentiated by its builder) are passed over. */
-#include "dhelix/pass.h"
+#include "grad.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-typedef struct tape {
-    dh_graph *graph;
-    uint32_t *grads; /* by tensor id of the forward: its gradient so far, or DH_NONE */
-    size_t n_grads;
-    uint32_t param_grads[DH_MAX_SLOT];
-    bool failed;
-} tape;
+#include "dhelix/pass.h"
 
 /* ---- helpers --------------------------------------------------------------------------- */
-
-static uint32_t add_tensor(tape *t, const dh_tensor *tensor)
-{
-    uint32_t id = dh_graph_add_tensor(t->graph, tensor);
-    t->failed |= id == DH_NONE;
-    return id;
-}
-
-/* A new activation shaped like `like`, named d<like>. */
-static uint32_t grad_like(tape *t, uint32_t like)
-{
-    dh_tensor tensor = t->graph->tensors.at[like];
-    char name[sizeof tensor.name];
-    snprintf(name, sizeof name, "d%.22s", tensor.name);
-    memcpy(tensor.name, name, sizeof name);
-    tensor.kind = DH_TENSOR_ACT;
-    tensor.base = DH_NONE;
-    tensor.row0 = 0;
-    tensor.slot = DH_NONE;
-    return add_tensor(t, &tensor);
-}
 
 static uint32_t param_grad(tape *t, uint32_t param)
 {
     if (param == DH_NONE || t->failed) return DH_NONE;
     const uint32_t slot = t->graph->tensors.at[param].slot;
-    /* A weight that is no parameter has no gradient; the check then misses the operand. */
-    if (t->graph->tensors.at[param].kind != DH_TENSOR_PARAM || slot >= DH_MAX_SLOT) return DH_NONE;
+    /* A weight that is no parameter, or a part of one, has no gradient; the check then misses the
+     * operand. */
+    const dh_tensor *p = &t->graph->tensors.at[param];
+    if (p->kind != DH_TENSOR_PARAM || p->base != DH_NONE || slot >= DH_MAX_SLOT) return DH_NONE;
     if (t->param_grads[slot] != DH_NONE) return t->param_grads[slot];
     dh_tensor tensor = t->graph->tensors.at[param];
     tensor.kind = DH_TENSOR_GRAD;
     tensor.dtype = DH_F32;
     snprintf(tensor.name, sizeof tensor.name, "d.%.20s", t->graph->tensors.at[param].name);
-    return t->param_grads[slot] = add_tensor(t, &tensor);
-}
-
-static void emit(tape *t, dh_op_type type, dh_phase phase, int32_t site, const uint32_t *in,
-                 const uint32_t *out)
-{
-    uint32_t id = dh_graph_add_op(t->graph, type, phase, in, out);
-    t->failed |= id == DH_NONE;
-    if (id != DH_NONE) t->graph->ops.at[id].site = site;
-}
-#define IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
-
-static void contribute(tape *t, uint32_t tensor, uint32_t grad)
-{
-    if (t->grads[tensor] == DH_NONE) {
-        t->grads[tensor] = grad;
-        return;
-    }
-    uint32_t sum = grad_like(t, tensor);
-    emit(t, DH_OP_ADD, DH_PHASE_B, -1, IDS(t->grads[tensor], grad), IDS(sum));
-    t->grads[tensor] = sum;
+    return t->param_grads[slot] = tape_add(t, &tensor);
 }
 
 static void emit_comm(tape *t, dh_op_type type, dh_phase phase, int32_t group, uint32_t in,
                       uint32_t out)
 {
-    emit(t, type, phase, -1, IDS(in, DH_NONE), IDS(out));
+    tape_emit(t, type, phase, -1, IDS(in, DH_NONE), IDS(out));
     if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].group = group;
 }
 
@@ -92,7 +46,7 @@ static uint32_t input_for_wgrad(tape *t, uint32_t x)
         const dh_op op = t->graph->ops.at[i];
         if (op.type != DH_OP_ALL_GATHER || op.phase != DH_PHASE_F || op.out[0] != x) continue;
         dh_tensor again = t->graph->tensors.at[x];
-        uint32_t id = add_tensor(t, &again);
+        uint32_t id = tape_add(t, &again);
         emit_comm(t, DH_OP_ALL_GATHER, DH_PHASE_W, op.group, op.in[0], id);
         return id;
     }
@@ -103,7 +57,7 @@ static uint32_t input_for_wgrad(tape *t, uint32_t x)
 static uint32_t summed(tape *t, const dh_op *op, uint32_t dx)
 {
     if (op->group < 0) return dx;
-    const uint32_t sum = grad_like(t, op->in[0]);
+    const uint32_t sum = tape_like(t, op->in[0]);
     emit_comm(t, DH_OP_ALL_REDUCE, DH_PHASE_B, op->group, dx, sum);
     return sum;
 }
@@ -113,38 +67,38 @@ static uint32_t summed(tape *t, const dh_op *op, uint32_t dx)
 static void grad_linear(tape *t, const dh_op op)
 {
     uint32_t x = op.in[0], w = op.in[1], dy = t->grads[op.out[0]];
-    uint32_t dx = grad_like(t, x);
-    emit(t, DH_OP_LINEAR_DGRAD, DH_PHASE_B, -1, IDS(dy, w), IDS(dx));
-    contribute(t, x, summed(t, &op, dx));
-    emit(t, DH_OP_LINEAR_WGRAD, DH_PHASE_W, -1, IDS(dy, input_for_wgrad(t, x)),
-         IDS(param_grad(t, w)));
+    uint32_t dx = tape_like(t, x);
+    tape_emit(t, DH_OP_LINEAR_DGRAD, DH_PHASE_B, -1, IDS(dy, w), IDS(dx));
+    tape_contribute(t, x, summed(t, &op, dx));
+    tape_emit(t, DH_OP_LINEAR_WGRAD, DH_PHASE_W, -1, IDS(dy, input_for_wgrad(t, x)),
+              IDS(param_grad(t, w)));
     if (op.in[2] != DH_NONE)
-        emit(t, DH_OP_BIAS_GRAD, DH_PHASE_W, -1, IDS(dy), IDS(param_grad(t, op.in[2])));
+        tape_emit(t, DH_OP_BIAS_GRAD, DH_PHASE_W, -1, IDS(dy), IDS(param_grad(t, op.in[2])));
 }
 
 static void grad_norm(tape *t, const dh_op op)
 {
     uint32_t x = op.in[0], w = op.in[1], stats = op.out[1], dy = t->grads[op.out[0]];
-    uint32_t dx = grad_like(t, x);
-    emit(t, DH_OP_NORM_DGRAD, DH_PHASE_B, -1, IDS(dy, x, w, stats, t->grads[x]), IDS(dx));
+    uint32_t dx = tape_like(t, x);
+    tape_emit(t, DH_OP_NORM_DGRAD, DH_PHASE_B, -1, IDS(dy, x, w, stats, t->grads[x]), IDS(dx));
     t->grads[x] = dx;
-    emit(t, DH_OP_NORM_WGRAD, DH_PHASE_W, -1, IDS(dy, x, stats),
-         IDS(param_grad(t, w), param_grad(t, op.in[2])));
+    tape_emit(t, DH_OP_NORM_WGRAD, DH_PHASE_W, -1, IDS(dy, x, stats),
+              IDS(param_grad(t, w), param_grad(t, op.in[2])));
 }
 
 static void grad_rope(tape *t, const dh_op op)
 {
-    uint32_t dx = grad_like(t, op.in[0]);
-    emit(t, DH_OP_ROPE_GRAD, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[1]), IDS(dx));
-    contribute(t, op.in[0], dx);
+    uint32_t dx = tape_like(t, op.in[0]);
+    tape_emit(t, DH_OP_ROPE_GRAD, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[1]), IDS(dx));
+    tape_contribute(t, op.in[0], dx);
 }
 
 static void grad_attn(tape *t, const dh_op op)
 {
-    uint32_t dqkv = grad_like(t, op.in[0]);
-    emit(t, DH_OP_ATTN_GRAD, DH_PHASE_B, -1,
-         IDS(t->grads[op.out[0]], op.in[0], op.out[0], op.out[1]), IDS(dqkv));
-    contribute(t, op.in[0], dqkv);
+    uint32_t dqkv = tape_like(t, op.in[0]);
+    tape_emit(t, DH_OP_ATTN_GRAD, DH_PHASE_B, -1,
+              IDS(t->grads[op.out[0]], op.in[0], op.out[0], op.out[1]), IDS(dqkv));
+    tape_contribute(t, op.in[0], dqkv);
 }
 
 /* A tensor of the backward ring: shaped like `like`, at one of its steps. */
@@ -154,7 +108,7 @@ static uint32_t ring_tensor(tape *t, uint32_t like, const char *name, int32_t st
     dh_tensor tensor = t->graph->tensors.at[like];
     tensor.dtype = dtype;
     snprintf(tensor.name, sizeof tensor.name, "%.12s.%d", name, step);
-    return add_tensor(t, &tensor);
+    return tape_add(t, &tensor);
 }
 
 static uint32_t ring_exchange(tape *t, uint32_t x, const char *name, int32_t step)
@@ -176,43 +130,43 @@ static void grad_ring_attn(tape *t, const dh_op op)
     const int32_t last = op.step;
     uint32_t dq = DH_NONE, sum = DH_NONE, next = DH_NONE;
     uint32_t kv = ring_tensor(t, op.in[1], "kv.b", 0, t->graph->dtype);
-    emit(t, DH_OP_KV_PACK, DH_PHASE_B, -1, IDS(qkv), IDS(kv));
+    tape_emit(t, DH_OP_KV_PACK, DH_PHASE_B, -1, IDS(qkv), IDS(kv));
     for (int32_t s = 0; s <= last && !t->failed; s++, kv = next) {
         uint32_t arrived = s > 0 ? ring_exchange(t, sum, "dkv.in", s) : DH_NONE;
         if (s < last) next = ring_exchange(t, kv, "kv.b", s + 1);
         uint32_t dq_before = dq, own = ring_tensor(t, kv, "dkv", s, DH_F32);
         dq = ring_tensor(t, o, "dq", s, DH_F32);
-        emit(t, DH_OP_RING_ATTN_GRAD, DH_PHASE_B, -1, IDS(dout, qkv, o, lse, kv, dq_before),
-             IDS(dq, own));
+        tape_emit(t, DH_OP_RING_ATTN_GRAD, DH_PHASE_B, -1, IDS(dout, qkv, o, lse, kv, dq_before),
+                  IDS(dq, own));
         if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].step = s;
         sum = own;
         if (s == 0) continue;
         sum = ring_tensor(t, kv, "dkv.sum", s, DH_F32);
-        emit(t, DH_OP_ADD, DH_PHASE_B, -1, IDS(own, arrived), IDS(sum));
+        tape_emit(t, DH_OP_ADD, DH_PHASE_B, -1, IDS(own, arrived), IDS(sum));
     }
-    uint32_t home = ring_exchange(t, sum, "dkv.in", last + 1), dqkv = grad_like(t, qkv);
-    emit(t, DH_OP_QKV_JOIN, DH_PHASE_B, -1, IDS(dq, home), IDS(dqkv));
-    contribute(t, qkv, dqkv);
+    uint32_t home = ring_exchange(t, sum, "dkv.in", last + 1), dqkv = tape_like(t, qkv);
+    tape_emit(t, DH_OP_QKV_JOIN, DH_PHASE_B, -1, IDS(dq, home), IDS(dqkv));
+    tape_contribute(t, qkv, dqkv);
 }
 
 static void grad_residual(tape *t, const dh_op op)
 {
     uint32_t x = op.in[0], p = op.in[1], dy = t->grads[op.out[0]], dp = dy;
     if (t->graph->dims.dropout > 0) {
-        dp = grad_like(t, p);
-        emit(t, DH_OP_DROPOUT_GRAD, DH_PHASE_B, op.site, IDS(dy, op.in[3], op.in[4]), IDS(dp));
+        dp = tape_like(t, p);
+        tape_emit(t, DH_OP_DROPOUT_GRAD, DH_PHASE_B, op.site, IDS(dy, op.in[3], op.in[4]), IDS(dp));
     }
     if (op.in[2] != DH_NONE)
-        emit(t, DH_OP_BIAS_GRAD, DH_PHASE_W, -1, IDS(dp), IDS(param_grad(t, op.in[2])));
-    contribute(t, p, dp);
-    contribute(t, x, dy);
+        tape_emit(t, DH_OP_BIAS_GRAD, DH_PHASE_W, -1, IDS(dp), IDS(param_grad(t, op.in[2])));
+    tape_contribute(t, p, dp);
+    tape_contribute(t, x, dy);
 }
 
 static void grad_act(tape *t, const dh_op op)
 {
-    uint32_t dh = grad_like(t, op.in[0]);
-    emit(t, DH_OP_ACT_GRAD, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[0]), IDS(dh));
-    contribute(t, op.in[0], dh);
+    uint32_t dh = tape_like(t, op.in[0]);
+    tape_emit(t, DH_OP_ACT_GRAD, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[0]), IDS(dh));
+    tape_contribute(t, op.in[0], dh);
 }
 
 static uint32_t state_tensor(const tape *t, dh_state slot)
@@ -227,84 +181,84 @@ static uint32_t state_tensor(const tape *t, dh_state slot)
 /* The gradient comes by the weights alone: which experts are chosen has none. */
 static void grad_router(tape *t, const dh_op op)
 {
-    uint32_t dlogits = grad_like(t, op.in[0]);
-    emit(
+    uint32_t dlogits = tape_like(t, op.in[0]);
+    tape_emit(
         t, DH_OP_ROUTER_GRAD, DH_PHASE_B, -1,
         IDS(t->grads[op.out[0]], op.out[1], op.out[2], op.out[0], state_tensor(t, DH_STATE_ROUTER)),
         IDS(dlogits));
-    contribute(t, op.in[0], summed(t, &op, dlogits));
+    tape_contribute(t, op.in[0], summed(t, &op, dlogits));
 }
 
 static void grad_moe_permute(tape *t, const dh_op op)
 {
-    uint32_t dx = grad_like(t, op.in[0]);
-    emit(t, DH_OP_MOE_UNPERMUTE, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[1], DH_NONE),
-         IDS(dx));
-    contribute(t, op.in[0], summed(t, &op, dx));
+    uint32_t dx = tape_like(t, op.in[0]);
+    tape_emit(t, DH_OP_MOE_UNPERMUTE, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[1], DH_NONE),
+              IDS(dx));
+    tape_contribute(t, op.in[0], summed(t, &op, dx));
 }
 
 static void grad_grouped_linear(tape *t, const dh_op op)
 {
     uint32_t x = op.in[0], w = op.in[1], offsets = op.in[2], dy = t->grads[op.out[0]];
-    uint32_t dx = grad_like(t, x);
-    emit(t, DH_OP_GROUPED_DGRAD, DH_PHASE_B, -1, IDS(dy, w, offsets), IDS(dx));
-    contribute(t, x, dx);
-    emit(t, DH_OP_GROUPED_WGRAD, DH_PHASE_W, -1, IDS(dy, x, offsets), IDS(param_grad(t, w)));
+    uint32_t dx = tape_like(t, x);
+    tape_emit(t, DH_OP_GROUPED_DGRAD, DH_PHASE_B, -1, IDS(dy, w, offsets), IDS(dx));
+    tape_contribute(t, x, dx);
+    tape_emit(t, DH_OP_GROUPED_WGRAD, DH_PHASE_W, -1, IDS(dy, x, offsets), IDS(param_grad(t, w)));
 }
 
 static void grad_moe_unpermute(tape *t, const dh_op op)
 {
     uint32_t y = op.in[0], slots = op.in[1], weights = op.in[2];
-    uint32_t dy = grad_like(t, y), dweights = grad_like(t, weights);
-    emit(t, DH_OP_MOE_UNPERMUTE_GRAD, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], y, slots, weights),
-         IDS(dy, dweights));
-    contribute(t, y, dy);
-    contribute(t, weights, dweights);
+    uint32_t dy = tape_like(t, y), dweights = tape_like(t, weights);
+    tape_emit(t, DH_OP_MOE_UNPERMUTE_GRAD, DH_PHASE_B, -1,
+              IDS(t->grads[op.out[0]], y, slots, weights), IDS(dy, dweights));
+    tape_contribute(t, y, dy);
+    tape_contribute(t, weights, dweights);
 }
 
 static void grad_embed(tape *t, const dh_op op)
 {
-    emit(t, DH_OP_EMBED_GRAD, DH_PHASE_W, op.site,
-         IDS(t->grads[op.out[0]], op.in[0], op.in[1], op.in[2]),
-         IDS(param_grad(t, op.in[3]), param_grad(t, op.in[4])));
+    tape_emit(t, DH_OP_EMBED_GRAD, DH_PHASE_W, op.site,
+              IDS(t->grads[op.out[0]], op.in[0], op.in[1], op.in[2]),
+              IDS(param_grad(t, op.in[3]), param_grad(t, op.in[4])));
     if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].vocab0 = op.vocab0;
 }
 
 static void grad_all_gather(tape *t, const dh_op op)
 {
-    uint32_t dx = grad_like(t, op.in[0]);
+    uint32_t dx = tape_like(t, op.in[0]);
     emit_comm(t, DH_OP_REDUCE_SCATTER, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
-    contribute(t, op.in[0], dx);
+    tape_contribute(t, op.in[0], dx);
 }
 
 static void grad_reduce_scatter(tape *t, const dh_op op)
 {
-    uint32_t dx = grad_like(t, op.in[0]);
+    uint32_t dx = tape_like(t, op.in[0]);
     emit_comm(t, DH_OP_ALL_GATHER, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
-    contribute(t, op.in[0], dx);
+    tape_contribute(t, op.in[0], dx);
 }
 
 /* Every rank goes on alike with the sum: the gradient of each one's part is that of the sum. */
 static void grad_all_reduce(tape *t, const dh_op op)
 {
-    contribute(t, op.in[0], t->grads[op.out[0]]);
+    tape_contribute(t, op.in[0], t->grads[op.out[0]]);
 }
 
 static void grad_all_to_all(tape *t, const dh_op op)
 {
-    uint32_t dx = grad_like(t, op.in[0]);
+    uint32_t dx = tape_like(t, op.in[0]);
     emit_comm(t, DH_OP_ALL_TO_ALL, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
-    contribute(t, op.in[0], dx);
+    tape_contribute(t, op.in[0], dx);
 }
 
 /* Gradients of rows go back to where the rows came from. */
 static void grad_all_to_all_rows(tape *t, const dh_op op)
 {
-    uint32_t dx = grad_like(t, op.in[0]);
-    emit(t, DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[2], op.in[1]),
-         IDS(dx));
+    uint32_t dx = tape_like(t, op.in[0]);
+    tape_emit(t, DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_B, -1,
+              IDS(t->grads[op.out[0]], op.in[2], op.in[1]), IDS(dx));
     if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].group = op.group;
-    contribute(t, op.in[0], dx);
+    tape_contribute(t, op.in[0], dx);
 }
 
 static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
@@ -335,38 +289,47 @@ static void seed(tape *t)
     if (g->loss_x != DH_NONE) {
         t->grads[g->loss_x] = g->loss_dx;
     } else if (g->x_out != DH_NONE) {
-        g->dx_out = grad_like(t, g->x_out);
+        g->dx_out = tape_like(t, g->x_out);
         t->grads[g->x_out] = g->dx_out;
     }
     for (uint32_t i = 0; i < g->tensors.n; i++) /* the head's builder made some already */
         if (g->tensors.at[i].kind == DH_TENSOR_GRAD) t->param_grads[g->tensors.at[i].slot] = i;
 }
 
+static dh_status differentiate_op(dh_ctx *ctx, tape *t, uint32_t id)
+{
+    const dh_op op = tape_op(t, id);
+    const uint32_t out = op.out[0];
+    if (out == DH_NONE || out >= t->n_grads) return DH_OK;
+    DH_TRY(tape_collect(ctx, t, out));
+    if (t->failed || t->grads[out] == DH_NONE) return DH_OK;
+    if (!rules[op.type])
+        return dh_fail(ctx, DH_EUNSUPPORTED, "operator %s has no gradient rule",
+                       dh_op_info_of(op.type)->name);
+    rules[op.type](t, op);
+    return DH_OK;
+}
+
+static dh_status differentiate(dh_ctx *ctx, tape *t)
+{
+    dh_graph *g = t->graph;
+    if (!t->failed) seed(t);
+    for (size_t i = g->ops.n; i-- > 0 && !t->failed;) DH_TRY(differentiate_op(ctx, t, (uint32_t)i));
+    if (!t->failed && g->x_in != DH_NONE) {
+        DH_TRY(tape_collect(ctx, t, g->x_in));
+        g->dx_in = t->grads[g->x_in];
+    }
+    return t->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory differentiating a graph") : DH_OK;
+}
+
 dh_status dh_graph_differentiate(dh_ctx *ctx, dh_graph *graph)
 {
     if (graph->mode != DH_MODE_TRAIN || graph->kind == DH_BLOCK_OPT)
         return dh_fail(ctx, DH_EINVAL, "only a block built for training has a backward");
-    tape t = {.graph = graph, .n_grads = graph->tensors.n};
-    t.grads = malloc((t.n_grads + 1) * sizeof *t.grads);
-    if (!t.grads) return dh_fail(ctx, DH_ENOMEM, "out of memory differentiating a graph");
-    memset(t.grads, 0xff, (t.n_grads + 1) * sizeof *t.grads);
-    memset(t.param_grads, 0xff, sizeof t.param_grads);
-    seed(&t);
-    dh_status st = DH_OK;
-    for (size_t i = graph->ops.n; i-- > 0 && !t.failed && st == DH_OK;) {
-        dh_op op = graph->ops.at[i];
-        uint32_t out = op.out[0];
-        if (out == DH_NONE || out >= t.n_grads || t.grads[out] == DH_NONE) continue;
-        if (!rules[op.type])
-            st = dh_fail(ctx, DH_EUNSUPPORTED, "operator %s has no gradient rule",
-                         dh_op_info_of(op.type)->name);
-        else
-            rules[op.type](&t, op);
-    }
-    if (st == DH_OK && t.failed)
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory differentiating a graph");
-    if (st == DH_OK && graph->x_in != DH_NONE) graph->dx_in = t.grads[graph->x_in];
-    free(t.grads);
+    tape t;
+    tape_init(&t, graph);
+    const dh_status st = differentiate(ctx, &t);
+    tape_fini(&t);
     return st;
 }
 

@@ -250,7 +250,7 @@ static void faults_are_named_with_their_place(void **state)
          "line 6, column 6: unknown block end 'y_in'; did you mean 'x_in'?"},
         {"x_in=%0", "x_in=%0 x_in=%0", DH_EFORMAT, "line 6, column 14: x_in is given twice"},
         {"x_out=%4:z", "x_out=%44", DH_EFORMAT,
-         "line 6, column 20: there is no tensor %44; the text has 8"},
+         "line 6, column 20: there is no tensor %44; the text has 9"},
         {"x_out=%4:z", "x_out=%4:y", DH_EFORMAT,
          "line 6, column 20: tensor %4 is called 'z', not 'y'"},
         {"x_out=%4:z", "x_out=%99999999999999999999", DH_EFORMAT, "must be below 1000000"},

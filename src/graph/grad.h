@@ -1,0 +1,36 @@
+/* Inside the folder: gradients so far, while a graph is differentiated from its end. */
+#ifndef DH_GRAPH_GRAD_H
+#define DH_GRAPH_GRAD_H
+
+#include "dhelix/graph.h"
+
+typedef struct tape {
+    dh_graph *graph;
+    size_t n_grads;         /* tensors of the forward */
+    uint32_t *grads;        /* by tensor of the forward: its gradient so far, or DH_NONE */
+    uint32_t *same;         /* by tensor: the first view of the same part; itself */
+    uint32_t *first, *next; /* by tensor: the first view of it; by view: the next of its base */
+    uint32_t param_grads[DH_MAX_SLOT];
+    bool failed; /* out of memory somewhere */
+} tape;
+
+void tape_init(tape *t, dh_graph *graph);
+void tape_fini(tape *t);
+
+uint32_t tape_add(tape *t, const dh_tensor *tensor);
+/* A new activation shaped like `like`, named d<like>. */
+uint32_t tape_like(tape *t, uint32_t like);
+void tape_emit(tape *t, dh_op_type type, dh_phase phase, int32_t site, const uint32_t *in,
+               const uint32_t *out);
+#define IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
+
+/* An operator of the forward; activations that are the same part of a tensor have one id. */
+dh_op tape_op(const tape *t, uint32_t id);
+/* grad is a gradient of the tensor, or one of several to be added. */
+void tape_contribute(tape *t, uint32_t tensor, uint32_t grad);
+/* All that was contributed to what an operator made becomes one: to the tensor itself, to the
+ * whole that it is a part of, to parts of it.
+ * errors: DH_EUNSUPPORTED where it was used in parts that overlap or leave something out */
+dh_status tape_collect(dh_ctx *ctx, tape *t, uint32_t tensor);
+
+#endif

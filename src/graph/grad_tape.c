@@ -1,0 +1,219 @@
+/* Gradients of tensors that are made or used in parts (views).
+ *
+ * A part that is made and used as such has its own gradient. What is made whole and used in
+ * parts gets the parts' gradients side by side: each is given its place in the gradient of the
+ * whole, so that who computes it writes there, or is copied there if it is something else as
+ * well. What is made in parts and used whole gets its part of the whole's gradient. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "grad.h"
+
+/* ---- life cycle ------------------------------------------------------------------------ */
+
+static bool same_part(const dh_tensor *a, const dh_tensor *b)
+{
+    return a->row0 == b->row0 && a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+}
+
+/* Views of each activation in a chain, equal ones once. */
+static void find_views(tape *t)
+{
+    const dh_tensor *tensors = t->graph->tensors.at;
+    for (uint32_t i = 0; i < t->n_grads; i++) {
+        t->same[i] = i;
+        if (tensors[i].base == DH_NONE || tensors[i].kind != DH_TENSOR_ACT) continue;
+        uint32_t *place = &t->first[tensors[i].base];
+        while (*place != DH_NONE && !same_part(&tensors[*place], &tensors[i]))
+            place = &t->next[*place];
+        if (*place == DH_NONE)
+            *place = i;
+        else
+            t->same[i] = *place;
+    }
+}
+
+void tape_init(tape *t, dh_graph *graph)
+{
+    const size_t n = graph->tensors.n, n_bytes = (n + 1) * sizeof(uint32_t);
+    *t = (tape){.graph = graph, .n_grads = n};
+    memset(t->param_grads, 0xff, sizeof t->param_grads);
+    uint32_t **const lists[] = {&t->grads, &t->same, &t->first, &t->next};
+    for (size_t i = 0; i < DH_COUNTOF(lists); i++) {
+        *lists[i] = malloc(n_bytes);
+        if (*lists[i])
+            memset(*lists[i], 0xff, n_bytes);
+        else
+            t->failed = true;
+    }
+    if (!t->failed) find_views(t);
+}
+
+void tape_fini(tape *t)
+{
+    free(t->grads);
+    free(t->same);
+    free(t->first);
+    free(t->next);
+}
+
+/* ---- adding ---------------------------------------------------------------------------- */
+
+uint32_t tape_add(tape *t, const dh_tensor *tensor)
+{
+    const uint32_t id = t->failed ? DH_NONE : dh_graph_add_tensor(t->graph, tensor);
+    t->failed |= id == DH_NONE;
+    return id;
+}
+
+uint32_t tape_like(tape *t, uint32_t like)
+{
+    dh_tensor tensor = t->graph->tensors.at[like];
+    char name[sizeof tensor.name];
+    snprintf(name, sizeof name, "d%.22s", tensor.name);
+    memcpy(tensor.name, name, sizeof name);
+    tensor.kind = DH_TENSOR_ACT;
+    tensor.base = DH_NONE;
+    tensor.row0 = 0;
+    tensor.slot = DH_NONE;
+    return tape_add(t, &tensor);
+}
+
+void tape_emit(tape *t, dh_op_type type, dh_phase phase, int32_t site, const uint32_t *in,
+               const uint32_t *out)
+{
+    const uint32_t id = dh_graph_add_op(t->graph, type, phase, in, out);
+    t->failed |= id == DH_NONE;
+    if (id != DH_NONE) t->graph->ops.at[id].site = site;
+}
+
+dh_op tape_op(const tape *t, uint32_t id)
+{
+    dh_op op = t->graph->ops.at[id];
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (op.in[k] < t->n_grads) op.in[k] = t->same[op.in[k]];
+        if (op.out[k] < t->n_grads) op.out[k] = t->same[op.out[k]];
+    }
+    return op;
+}
+
+void tape_contribute(tape *t, uint32_t tensor, uint32_t grad)
+{
+    if (t->grads[tensor] == DH_NONE) {
+        t->grads[tensor] = grad;
+        return;
+    }
+    const uint32_t sum = tape_like(t, tensor);
+    tape_emit(t, DH_OP_ADD, DH_PHASE_B, -1, IDS(t->grads[tensor], grad), IDS(sum));
+    t->grads[tensor] = sum;
+}
+
+/* ---- parts ----------------------------------------------------------------------------- */
+
+static bool overlap(const dh_tensor *a, const dh_tensor *b)
+{
+    return a->row0 < b->row0 + b->shape[0] && b->row0 < a->row0 + a->shape[0];
+}
+
+/* The smallest part with a gradient that begins at a row; DH_NONE: there is none. */
+static uint32_t part_at(const tape *t, uint32_t whole, int64_t row)
+{
+    const dh_tensor *tensors = t->graph->tensors.at;
+    uint32_t best = DH_NONE;
+    for (uint32_t v = t->first[whole]; v != DH_NONE; v = t->next[v])
+        if (t->grads[v] != DH_NONE && tensors[v].row0 == row &&
+            (best == DH_NONE || tensors[v].shape[0] < tensors[best].shape[0]))
+            best = v;
+    return best;
+}
+
+static bool has_parts(const tape *t, uint32_t whole)
+{
+    for (uint32_t v = t->first[whole]; v != DH_NONE; v = t->next[v])
+        if (t->grads[v] != DH_NONE) return true;
+    return false;
+}
+
+/* Whether parts with gradients follow each other from the first row to the last. */
+static bool parts_cover(const tape *t, uint32_t whole)
+{
+    const dh_tensor *tensors = t->graph->tensors.at;
+    int64_t row = 0;
+    for (uint32_t v; (v = part_at(t, whole, row)) != DH_NONE;) row += tensors[v].shape[0];
+    return row == tensors[whole].shape[0];
+}
+
+/* The part of `whole`, a tensor like the base of `part`. */
+static dh_tensor place_in(const tape *t, uint32_t whole, uint32_t part)
+{
+    const dh_tensor *x = &t->graph->tensors.at[part];
+    dh_tensor place = t->graph->tensors.at[whole];
+    place.row0 += x->row0;
+    place.base = dh_graph_storage(t->graph, whole);
+    memcpy(place.shape, x->shape, sizeof place.shape);
+    snprintf(place.name, sizeof place.name, "d%.22s", x->name);
+    return place;
+}
+
+/* May be given another place: it has storage of its own, which no other block knows. */
+static bool is_free(const tape *t, uint32_t grad)
+{
+    const dh_graph *g = t->graph;
+    return grad >= t->n_grads && g->tensors.at[grad].base == DH_NONE && grad != g->dx_out;
+}
+
+/* One gradient of the whole from parts that cover it. */
+static void join(tape *t, uint32_t whole)
+{
+    const uint32_t joined = tape_like(t, whole);
+    int64_t row = 0;
+    for (uint32_t v; !t->failed && (v = part_at(t, whole, row)) != DH_NONE;) {
+        const uint32_t grad = t->grads[v];
+        const dh_tensor place = place_in(t, joined, v);
+        t->grads[v] = DH_NONE;
+        row += place.shape[0];
+        if (is_free(t, grad))
+            t->graph->tensors.at[grad] = place;
+        else
+            tape_emit(t, DH_OP_COPY, DH_PHASE_B, -1, IDS(grad), IDS(tape_add(t, &place)));
+    }
+    if (!t->failed) tape_contribute(t, whole, joined);
+}
+
+/* Several operators may have used it, each in parts of its own. */
+static dh_status collect_whole(dh_ctx *ctx, tape *t, uint32_t whole)
+{
+    while (!t->failed && has_parts(t, whole)) {
+        if (!parts_cover(t, whole))
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "%s is used in parts that are not all of it: their gradients do not "
+                           "make up its own",
+                           t->graph->tensors.at[whole].name);
+        join(t, whole);
+    }
+    return DH_OK;
+}
+
+static dh_status collect_part(dh_ctx *ctx, tape *t, uint32_t part)
+{
+    const dh_tensor *tensors = t->graph->tensors.at;
+    const uint32_t whole = tensors[part].base;
+    bool others = false;
+    for (uint32_t v = t->first[whole]; v != DH_NONE; v = t->next[v])
+        others |= v != part && t->grads[v] != DH_NONE && overlap(&tensors[part], &tensors[v]);
+    if (others) DH_TRY(collect_whole(ctx, t, whole));
+    if (t->failed || t->grads[whole] == DH_NONE) return DH_OK;
+    const dh_tensor place = place_in(t, t->grads[whole], part);
+    tape_contribute(t, part, tape_add(t, &place));
+    return DH_OK;
+}
+
+dh_status tape_collect(dh_ctx *ctx, tape *t, uint32_t tensor)
+{
+    const dh_tensor *x = &t->graph->tensors.at[tensor];
+    if (t->failed || x->kind != DH_TENSOR_ACT) return DH_OK;
+    return x->base == DH_NONE ? collect_whole(ctx, t, tensor) : collect_part(ctx, t, tensor);
+}
