@@ -39,30 +39,55 @@ typedef struct dh_train_result {
  * continues from the newest intact one, bit-identical to a run without the break.
  * errors    DH_EDIVERGED (step and operator named), DH_EINTERRUPTED, and whatever
  *           job, data and disk give; the last checkpoint is intact in every case */
-dh_status dh_train(dh_ctx *ctx, dh_job *job, const dh_train_options *options,
+dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
                    dh_train_result *result);
 
 /* Ranks of the launcher (mpirun, srun) this process was started by; 0: none. */
 int64_t dh_launched_ranks(void);
 
-/* The job's pipeline schedule: a row of the table, that of its strategy, or a CSV file.
- * *schedule NULL: 1F1B of one stage. Caller frees. */
-dh_status dh_train_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule **schedule);
+/* ---- recipes of jobs (recipe.h) -------------------------------------------------------------- */
 
-/* What a job's program needs, without data or training: for `dhelix check`. The rank is 0;
- * schedule and costs are left to the caller (dh_train_schedule, dh_train_costs). */
-dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec);
+/* What a job left open, what that came to, and why: for people. */
+typedef struct dh_derived {
+    const char *name, *value, *why;
+} dh_derived;
+enum { DH_MAX_DERIVED = 16 };
 
-/* By what the job's operators are ordered; the same on every rank: a profile that
- * dh_profile_find finds, else estimates. Costs are in the job's arena: not for several threads at
- * once. The job's vocabulary must be known. */
-dh_status dh_train_costs(dh_ctx *ctx, dh_job *job, const dh_costs **costs);
-/* How the job's slots are ordered. No cache: the caller's. errors: DH_EMISSING a policy */
-dh_status dh_train_ordering(dh_ctx *ctx, const dh_job *job, dh_ordering *ordering);
+/* A job, resolved: what checking, planning, training and simulating it go by. Made once, then
+ * read only. Borrows the job's strings and the cluster; owns the rest. */
+typedef struct dh_resolved {
+    dh_job job; /* with vocabulary and strategy filled in */
+    dh_recipe recipe;
+    const dh_cluster *cluster; /* whose devices and links; NULL: this machine */
+    dh_derived derived[DH_MAX_DERIVED];
+    size_t n_derived, n_common; /* the first n_common hold for any strategy */
+    dh_schedule *schedule;      /* the recipe's */
+    dh_arena *arena;
+} dh_resolved;
 
-/* The job's tokenizer; a vocabulary that the job leaves to it is filled in, a given one
- * must hold its ids. "chars" reads the training texts. Caller frees *tokenizer. */
-dh_status dh_train_tokenizer(dh_ctx *ctx, dh_job *job, dh_tokenizer **tokenizer);
+typedef struct dh_resolve_options {
+    const dh_cluster *cluster;     /* NULL: this machine's costs, by a profile or estimates */
+    const dh_tokenizer *tokenizer; /* decides a vocabulary left open; NULL: the job's is opened */
+    bool open;                     /* no strategy, nor what follows from it: dh_resolved_vary */
+    bool quiet;                    /* what strategy=auto compares is not logged */
+} dh_resolve_options;
+
+/* The vocabulary by the tokenizer, ranks on nodes, strategy (of `auto` the one whose simulated
+ * step is shortest), its ordering with a cache, costs by which it orders, schedule. No data is
+ * read, but for a vocabulary left open. Caller frees with dh_resolved_destroy.
+ * errors    of every setting that cannot be had */
+dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_options *options,
+                         dh_resolved **resolved);
+/* The same with another strategy. Needs `from` no longer. */
+dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strategy *strategy,
+                           dh_resolved **varied);
+void dh_resolved_destroy(dh_resolved *resolved);
+/* Rank 0's session of a run: training, and evaluation where the job has any. */
+dh_session_spec dh_train_session(const dh_job *job, const dh_recipe *recipe);
+
+/* The job's tokenizer, whose ids the vocabulary must hold where it is given. "chars" reads the
+ * training texts. Caller frees *tokenizer. */
+dh_status dh_train_tokenizer(dh_ctx *ctx, const dh_job *job, dh_tokenizer **tokenizer);
 
 /* ---- simulated training --------------------------------------------------------------------- */
 
@@ -73,25 +98,17 @@ typedef struct dh_slow_node {
 } dh_slow_node;
 
 typedef struct dh_train_simulation {
-    const dh_cluster *cluster; /* whose devices and links; NULL: this machine's costs */
-    const char *strategy;      /* instead of the job's; NULL: that */
-    dh_sim_options sim;        /* its slow ranks beside the job's own (slow.*) */
+    dh_sim_options sim; /* its slow ranks beside the job's own (slow.*) */
     const dh_slow_node *slow_nodes;
     size_t n_slow_nodes;
 } dh_train_simulation;
 
-/* One training step of the job, simulated: the programs that dh_train would run, on costs. No
- * data is read, but for a vocabulary that the job leaves to its tokenizer. On a cluster, nodes
- * are the cluster's and kernels need no scratch.
+/* One training step of a job, simulated: the programs that dh_train would run, on costs. On a
+ * cluster, nodes are the cluster's and kernels need no scratch.
  * out       set only on DH_OK; caller frees with dh_sim_destroy
- * errors    as dh_simulate; DH_EINVAL a slow node that is none; what the job cannot have
- * (dh_train_plan, dh_train_schedule) */
-dh_status dh_train_simulate(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how, dh_sim **sim);
-
-/* A job whose strategy is "auto" gets the one whose simulated step is shortest; others are left
- * alone. All that were compared are logged unless quiet. Deterministic: ranks agree.
- * errors    DH_EINVAL none can run the job; those of dh_train_simulate */
-dh_status dh_train_choose(dh_ctx *ctx, dh_job *job, bool quiet);
+ * errors    as dh_simulate; DH_EINVAL a slow node that is none */
+dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
+                            dh_sim **sim);
 
 /* What a run would leave in its folder: job.yaml, summary.json with rank 0's times, and
  * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */
@@ -111,19 +128,19 @@ typedef struct dh_profile_options {
  * whatever the job's is.
  * out       caller frees; NULL in processes other than rank 0's
  * errors    those of training; DH_EINTERRUPTED */
-dh_status dh_profile_measure(dh_ctx *ctx, dh_job *job, const dh_profile_options *options,
+dh_status dh_profile_measure(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options,
                              dh_profile **profile);
 /* For the setting `profile: measure`: where what lies at the job's place does not know all
  * operators of its strategy (of every strategy for `auto`), measure them, and store them there
  * before any rank goes on. The job's vocabulary must be known.
  * errors    those of dh_profile_measure and dh_profile_store */
-dh_status dh_profile_complete(dh_ctx *ctx, dh_job *job, const dh_profile_options *options);
+dh_status dh_profile_complete(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options);
 /* The job's operators with estimated times, and pairs by a matrix whose names are those of
  * dh_op_oef_name or labels.
  * in        name: of the matrix, for messages
  * errors    DH_EMISSING the matrix has none of the job's pairs */
-dh_status dh_profile_import(dh_ctx *ctx, dh_job *job, const dh_oef_matrix *matrix, const char *name,
-                            dh_profile **profile);
+dh_status dh_profile_import(dh_ctx *ctx, const dh_job *job, const dh_oef_matrix *matrix,
+                            const char *name, dh_profile **profile);
 
 /* Where the job's profile lies unless told otherwise: profiles/HASH.json in data.cache,
  * $XDG_CACHE_HOME/dhelix or ~/.cache/dhelix, HASH being that of the profile's facts.
@@ -135,7 +152,7 @@ dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *p
  * place, if anything there is of use; or a file, which must be for this job and know its operators.
  * out       NULL: none; caller frees
  * errors    of a file that was named: what reading gives; DH_EINVAL with what does not match */
-dh_status dh_profile_find(dh_ctx *ctx, dh_job *job, dh_profile **profile);
+dh_status dh_profile_find(dh_ctx *ctx, const dh_job *job, dh_profile **profile);
 
 /* ---- trained models ------------------------------------------------------------------------- */
 

@@ -136,7 +136,8 @@ typedef struct dh_tune_options {
  *           reason); DH_EMISSING a strategy or schedule of that name; DH_EINTERRUPTED;
  *           those of dh_train_simulate
  * cost      tens of microseconds a configuration of a dense model, and the simulations */
-dh_status dh_tune_search(dh_ctx *ctx, dh_job *job, const dh_tune_options *options, dh_tune **tune);
+dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
+                         dh_tune **tune);
 void dh_tune_destroy(dh_tune *tune);
 
 #ifdef __cplusplus

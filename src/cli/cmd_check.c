@@ -6,8 +6,16 @@
 #include "cli/footprint.h"
 #include "dhelix/train.h"
 
-typedef enum dump { DUMP_NONE, DUMP_GRAPH, DUMP_PROGRAM, DUMP_SCHEDULE, DUMP_CSV } dump;
-static const char *const dump_names[] = {"none", "graph", "program", "schedule", "csv", NULL};
+typedef enum dump {
+    DUMP_NONE,
+    DUMP_RECIPE,
+    DUMP_GRAPH,
+    DUMP_PROGRAM,
+    DUMP_SCHEDULE,
+    DUMP_CSV
+} dump;
+static const char *const dump_names[] = {"none",     "recipe", "graph", "program",
+                                         "schedule", "csv",    NULL};
 
 typedef struct check_args {
     int64_t ranks, rank;
@@ -19,7 +27,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_ENUM,
      .offset = offsetof(check_args, print),
      .names = dump_names,
-     .doc = "show the operator graphs; the instructions with operands, offsets and waits; the "
+     .doc = "show what was derived where the job leaves it open, and why; the operator graphs; the "
+            "instructions with operands, offsets and waits; the "
             "pipeline schedule as a drawing; or as CSV in PyTorch's notation"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
@@ -128,9 +137,9 @@ static void print_memory(dh_str *out, const checked *c)
                       dh_instr_describe(p, c->memory.peak_instr, text, sizeof text));
 }
 
-static void print_model(dh_str *out, const dh_job *job, const dh_session_spec *spec)
+static void print_model(dh_str *out, const dh_job *job, const dh_recipe *recipe)
 {
-    const dh_model *m = &spec->recipe.model;
+    const dh_model *m = &recipe->model;
     double params = (double)dh_model_n_params(m);
     dh_str_printf(out,
                   "model %s: %.0f parameters (%.4g M), %lld layers, width %lld, vocabulary %lld\n",
@@ -138,17 +147,16 @@ static void print_model(dh_str *out, const dh_job *job, const dh_session_spec *s
                   (long long)m->vocab);
     dh_str_printf(
         out, "step: %lld sequences of %lld tokens in %lld micro-batches, %s, %.4g model TFLOP\n",
-        (long long)job->global_batch, (long long)job->seq_len, (long long)spec->recipe.n_micro,
-        dh_dtype_name(spec->recipe.dtype),
+        (long long)job->global_batch, (long long)job->seq_len, (long long)recipe->n_micro,
+        dh_dtype_name(recipe->dtype),
         dh_model_flops_per_token(m, job->seq_len) * (double)(job->global_batch * job->seq_len) *
             1e-12);
 }
 
-static void print_text(dh_str *out, const dh_job *job, const dh_session_spec *spec,
-                       const checks *all)
+static void print_text(dh_str *out, const dh_resolved *job, const checks *all)
 {
     char text[32];
-    print_model(out, job, spec);
+    print_model(out, &job->job, &job->recipe);
     for (size_t i = 0; i < all->n; i++) {
         const checked *c = &all->at[i];
         dh_str_printf(out, "\n%s program: %zu instructions, %zu waits, %.4g TFLOP; verified\n",
@@ -193,19 +201,31 @@ static json_t *program_json(const checked *c)
                      (json_int_t)p->live_bytes, "memory_bytes", memory_json(c));
 }
 
-static dh_status print_json(dh_ctx *ctx, const dh_job *job, const dh_session_spec *spec,
-                            const checks *all)
+static json_t *derived_json(const dh_resolved *job)
+{
+    json_t *lines = json_array();
+    for (size_t i = 0; i < job->n_derived; i++) {
+        const dh_derived *d = &job->derived[i];
+        json_array_append_new(
+            lines, json_pack("{ss ss ss}", "name", d->name, "value", d->value, "why", d->why));
+    }
+    return lines;
+}
+
+static dh_status print_json(dh_ctx *ctx, const dh_resolved *job, const checks *all)
 {
     json_t *programs = json_array();
     for (size_t i = 0; i < all->n; i++) json_array_append_new(programs, program_json(&all->at[i]));
-    double tokens = (double)(job->global_batch * job->seq_len);
+    const dh_recipe *r = &job->recipe;
+    const dh_model *m = &r->model;
     return dh_cli_print_json(
-        ctx, json_pack("{ss sI sI sI sI sf sI so}", "model", spec->recipe.model.name, "parameters",
-                       (json_int_t)dh_model_n_params(&spec->recipe.model), "vocab",
-                       (json_int_t)spec->recipe.model.vocab, "tokens_per_step", (json_int_t)tokens,
-                       "micro_batches", (json_int_t)spec->recipe.n_micro, "model_flops_per_step",
-                       dh_model_flops_per_token(&spec->recipe.model, job->seq_len) * tokens,
-                       "planned_bytes", (json_int_t)all->slab_bytes, "programs", programs));
+        ctx,
+        json_pack("{ss sI sI sI sI sf sI so so}", "model", m->name, "parameters",
+                  (json_int_t)dh_model_n_params(m), "vocab", (json_int_t)m->vocab,
+                  "tokens_per_step", (json_int_t)r->global_tokens, "micro_batches",
+                  (json_int_t)r->n_micro, "model_flops_per_step",
+                  dh_model_flops_per_token(m, r->seq) * (double)r->global_tokens, "planned_bytes",
+                  (json_int_t)all->slab_bytes, "programs", programs, "derived", derived_json(job)));
 }
 
 /* ---- as listings ---------------------------------------------------------------------------- */
@@ -230,13 +250,23 @@ static dh_status print_dump(dh_ctx *ctx, const checks *all, int what)
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
-static dh_status print_schedule(dh_ctx *ctx, const dh_session_spec *spec, int what)
+static dh_status print_recipe(dh_ctx *ctx, const dh_resolved *job)
+{
+    dh_str out = DH_STR_INIT;
+    for (size_t i = 0; i < job->n_derived; i++) {
+        const dh_derived *d = &job->derived[i];
+        dh_str_printf(&out, "%-14s %-16s %s\n", d->name, d->value, d->why);
+    }
+    return dh_cli_print_str(ctx, &out);
+}
+
+static dh_status print_schedule(dh_ctx *ctx, const dh_recipe *recipe, int what)
 {
     dh_schedule *made = NULL;
-    const dh_schedule *schedule = spec->recipe.schedule;
+    const dh_schedule *schedule = recipe->schedule;
     if (!schedule) { /* one stage */
         const dh_schedule_row *row;
-        const dh_schedule_spec one = {.n_ranks = 1, .n_micro = (int32_t)spec->recipe.n_micro};
+        const dh_schedule_spec one = {.n_ranks = 1, .n_micro = (int32_t)recipe->n_micro};
         DH_TRY(dh_schedule_find(ctx, "1f1b", &row));
         DH_TRY(dh_schedule_generate(ctx, row, &one, &made));
         schedule = made;
@@ -250,61 +280,49 @@ static dh_status print_schedule(dh_ctx *ctx, const dh_session_spec *spec, int wh
     return st;
 }
 
-static dh_status report(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_job *job,
-                        const dh_session_spec *spec, const checks *all)
+static dh_status report(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_resolved *job,
+                        const checks *all)
 {
     if (a->print == DUMP_SCHEDULE || a->print == DUMP_CSV)
-        return print_schedule(ctx, spec, a->print);
+        return print_schedule(ctx, &job->recipe, a->print);
+    if (a->print == DUMP_RECIPE) return print_recipe(ctx, job);
     if (a->print != DUMP_NONE) return print_dump(ctx, all, a->print);
-    if (cli->json) return print_json(ctx, job, spec, all);
+    if (cli->json) return print_json(ctx, job, all);
     dh_str out = DH_STR_INIT;
-    print_text(&out, job, spec, all);
+    print_text(&out, job, all);
     return dh_cli_print_str(ctx, &out);
 }
 
-/* Needed only where the job leaves the vocabulary to the tokenizer. */
-static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job)
+static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_resolved *job)
 {
-    if (job->model.vocab > 0) return DH_OK;
-    dh_tokenizer *tokenizer;
-    DH_TRY(dh_train_tokenizer(ctx, job, &tokenizer));
-    dh_tokenizer_destroy(tokenizer);
-    return DH_OK;
+    checks all = {.n = 0};
+    dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
+    spec.rank = a->rank;
+    dh_status st = add_programs(ctx, &spec, &all);
+    if (st == DH_OK && job->job.ranks > 1) st = dh_session_verify_mesh(ctx, &spec, &all.mesh);
+    if (st == DH_OK) st = report(ctx, cli, a, job, &all);
+    for (size_t i = 0; i < all.n; i++) dh_program_destroy(all.at[i].program);
+    return st;
 }
 
-static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, dh_job *job)
+static dh_status check_rank(dh_ctx *ctx, const check_args *a, const dh_job *job)
 {
-    dh_session_spec spec;
-    DH_TRY(resolve_vocab(ctx, job));
-    DH_TRY(dh_train_choose(ctx, job, cli->quiet));
-    DH_TRY(dh_train_plan(ctx, job, &spec));
-    DH_TRY(dh_model_validate(ctx, &spec.recipe.model));
-    if (a->rank >= job->ranks)
-        return dh_fail(ctx, DH_EINVAL, "--rank=%lld: the job has ranks 0 to %lld",
-                       (long long)a->rank, (long long)job->ranks - 1);
-    checks all = {.n = 0};
-    dh_schedule *schedule;
-    DH_TRY(dh_train_costs(ctx, job, &spec.recipe.costs));
-    DH_TRY(dh_train_ordering(ctx, job, &spec.recipe.ordering));
-    DH_TRY(dh_train_schedule(ctx, job, &schedule));
-    spec.rank = a->rank;
-    spec.recipe.schedule = schedule;
-    spec.recipe.ordering.cache = dh_order_cache_create();
-    dh_status st = add_programs(ctx, &spec, &all);
-    if (st == DH_OK && job->ranks > 1) st = dh_session_verify_mesh(ctx, &spec, &all.mesh);
-    if (st == DH_OK) st = report(ctx, cli, a, job, &spec, &all);
-    for (size_t i = 0; i < all.n; i++) dh_program_destroy(all.at[i].program);
-    dh_schedule_destroy(schedule);
-    dh_order_cache_destroy(spec.recipe.ordering.cache);
-    return st;
+    if (a->rank < job->ranks) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL, "--rank=%lld: the job has ranks 0 to %lld", (long long)a->rank,
+                   (long long)job->ranks - 1);
 }
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const check_args *a = args;
+    const dh_resolve_options how = {.quiet = cli->quiet};
     dh_job *job;
+    dh_resolved *resolved = NULL;
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
-    dh_status st = check(ctx, cli, a, job);
+    dh_status st = check_rank(ctx, a, job);
+    if (st == DH_OK) st = dh_job_resolve(ctx, job, &how, &resolved);
+    if (st == DH_OK) st = check(ctx, cli, a, resolved);
+    dh_resolved_destroy(resolved);
     dh_job_destroy(job);
     return st;
 }

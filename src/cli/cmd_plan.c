@@ -42,15 +42,6 @@ typedef struct layer_plan {
     dh_slot_pick *order; /* [n] */
 } layer_plan;
 
-static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job)
-{
-    if (job->model.vocab > 0) return DH_OK;
-    dh_tokenizer *tokenizer;
-    DH_TRY(dh_train_tokenizer(ctx, job, &tokenizer));
-    dh_tokenizer_destroy(tokenizer);
-    return DH_OK;
-}
-
 static const dh_graph *layer_graph(const dh_program *program)
 {
     for (size_t i = 0; i < program->graphs.n; i++)
@@ -58,28 +49,17 @@ static const dh_graph *layer_graph(const dh_program *program)
     return NULL;
 }
 
-static dh_status open_layer(dh_ctx *ctx, dh_job *job, const plan_args *a, layer_plan *l)
+static dh_status open_layer(dh_ctx *ctx, const dh_resolved *job, const plan_args *a, layer_plan *l)
 {
-    dh_session_spec spec;
-    dh_schedule *schedule;
-    DH_TRY(resolve_vocab(ctx, job));
-    DH_TRY(dh_train_choose(ctx, job, true));
-    DH_TRY(dh_train_plan(ctx, job, &spec));
-    DH_TRY(dh_model_validate(ctx, &spec.recipe.model));
-    DH_TRY(dh_train_costs(ctx, job, &spec.recipe.costs));
-    DH_TRY(dh_train_ordering(ctx, job, &l->ordering));
+    const dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
+    l->ordering = job->recipe.ordering;
+    l->costs = job->recipe.costs;
     if (a->policy) DH_TRY(dh_order_policy_find(ctx, a->policy, &l->ordering.policy));
-    l->costs = spec.recipe.costs;
-    DH_TRY(dh_train_schedule(ctx, job, &schedule));
-    spec.recipe.schedule = schedule;
-    dh_status st = dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program);
-    dh_schedule_destroy(schedule);
-    DH_TRY(st);
+    DH_TRY(dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program));
     const dh_graph *g = layer_graph(l->program);
     l->arena = dh_arena_create();
     if (!l->arena || !g) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
-    DH_TRY(
-        dh_slot_of_graphs(ctx, l->arena, spec.recipe.costs, &l->program->mesh, 0, g, g, &l->slot));
+    DH_TRY(dh_slot_of_graphs(ctx, l->arena, l->costs, &l->program->mesh, 0, g, g, &l->slot));
     l->n = l->slot->strand[0].n + l->slot->strand[1].n;
     l->order = DH_NEW_N(l->arena, dh_slot_pick, l->n + 1);
     return l->order ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
@@ -176,12 +156,16 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, laye
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const plan_args *a = args;
+    const dh_resolve_options how = {.quiet = true};
     dh_job *job;
+    dh_resolved *resolved = NULL;
     layer_plan l = {0};
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
-    dh_status st = open_layer(ctx, job, a, &l);
+    dh_status st = dh_job_resolve(ctx, job, &how, &resolved);
+    if (st == DH_OK) st = open_layer(ctx, resolved, a, &l);
     if (st == DH_OK) st = report(ctx, cli, a, &l);
     close_layer(&l);
+    dh_resolved_destroy(resolved);
     dh_job_destroy(job);
     return st;
 }

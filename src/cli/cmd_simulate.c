@@ -130,18 +130,17 @@ static dh_status list_slow(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, slo
 
 /* ---- strategies ----------------------------------------------------------------------------- */
 
-static dh_status add_strategy(dh_ctx *ctx, dh_job *job, const char *name, size_t n_name,
-                              dh_simulated_list *list)
+static dh_status add_strategy(dh_ctx *ctx, const char *name, size_t n_name, dh_simulated_list *list)
 {
     char text[64];
     const dh_strategy *strategy;
     snprintf(text, sizeof text, "%.*s", (int)DH_MIN(n_name, sizeof text - 1), name);
     DH_TRY(dh_strategy_find(ctx, text, &strategy));
-    list->at[list->n++] = (dh_simulated){.strategy = strategy->name};
+    list->at[list->n++] = (dh_simulated){.strategy = strategy};
     return DH_OK;
 }
 
-static dh_status list_strategies(dh_ctx *ctx, const simulate_args *a, dh_job *job,
+static dh_status list_strategies(dh_ctx *ctx, const simulate_args *a, const dh_job *job,
                                  dh_simulated_list *list)
 {
     size_t n_all, n_named = 1;
@@ -153,23 +152,23 @@ static dh_status list_strategies(dh_ctx *ctx, const simulate_args *a, dh_job *jo
     if (!list->at) return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies");
     if (strcmp(names, "all") == 0) {
         for (size_t i = 0; i < n_all; i++)
-            list->at[list->n++] = (dh_simulated){.strategy = all[i].name};
+            list->at[list->n++] = (dh_simulated){.strategy = &all[i]};
         return DH_OK;
     }
     for (;;) {
         const size_t n = strcspn(names, ",");
-        DH_TRY(add_strategy(ctx, job, names, n, list));
+        DH_TRY(add_strategy(ctx, names, n, list));
         if (!names[n]) return DH_OK;
         names += n + 1;
     }
 }
 
 /* What one strategy cannot do is said in its row, unless it is the only one. */
-static dh_status simulate_one(dh_ctx *ctx, dh_job *job, dh_train_simulation *how,
+static dh_status simulate_one(dh_ctx *ctx, const dh_resolved *open, const dh_train_simulation *how,
                               const dh_simulated_list *list, dh_simulated *one)
 {
-    how->strategy = one->strategy;
-    dh_status st = dh_train_simulate(ctx, job, how, &one->sim);
+    dh_status st = dh_resolved_vary(ctx, open, one->strategy, &one->job);
+    if (st == DH_OK) st = dh_train_simulate(ctx, one->job, how, &one->sim);
     if (st == DH_OK || list->n == 1 || st == DH_ENOMEM) return st;
     snprintf(one->reason, sizeof one->reason, "%s", ctx->message);
     dh_ctx_reset(ctx);
@@ -182,9 +181,9 @@ static dh_status write_folder(dh_ctx *ctx, const simulate_args *a, const dh_simu
                               const dh_simulated *one)
 {
     dh_str dir = DH_STR_INIT;
-    dh_str_printf(&dir, list->n > 1 ? "%s/%s" : "%s", a->out, one->strategy);
+    dh_str_printf(&dir, list->n > 1 ? "%s/%s" : "%s", a->out, one->strategy->name);
     dh_status st = dir.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a run folder")
-                              : dh_train_write_simulated(ctx, list->job, one->sim, dir.text);
+                              : dh_train_write_simulated(ctx, &one->job->job, one->sim, dir.text);
     dh_str_fini(&dir);
     return st;
 }
@@ -211,12 +210,13 @@ static double peak_of(const simulate_args *a, const dh_job *job, const dh_cluste
     return job->dtype == DH_F32 ? cluster->f32_flops_per_s : cluster->bf16_flops_per_s;
 }
 
-static dh_status simulate_all(dh_ctx *ctx, dh_job *job, dh_train_simulation *how,
+static dh_status simulate_all(dh_ctx *ctx, const dh_resolved *open, const dh_train_simulation *how,
                               dh_simulated_list *list)
 {
     dh_status st = DH_OK;
+    list->job = &open->job;
     for (size_t i = 0; st == DH_OK && i < list->n; i++)
-        st = simulate_one(ctx, job, how, list, &list->at[i]);
+        st = simulate_one(ctx, open, how, list, &list->at[i]);
     return st;
 }
 
@@ -230,29 +230,35 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
     return dh_cli_print_str(ctx, &out);
 }
 
-static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, dh_job *job)
+static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, const dh_job *job)
 {
     slow_lists slow = {0};
     dh_cluster *cluster = NULL;
-    dh_simulated_list list = {.job = job};
+    dh_simulated_list list = {.n = 0};
+    dh_resolved *open = NULL;
     dh_status st = list_slow(ctx, cli, a, &slow);
     if (st == DH_OK) st = list_strategies(ctx, a, job, &list);
     if (st == DH_OK && list.n > 1 && a->trace)
         st = dh_cli_misuse(ctx, cli, "--trace is of one strategy; --out gives each its folder");
     if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
-    dh_train_simulation how = {.cluster = cluster,
-                               .sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
+    dh_train_simulation how = {.sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
                                        .placed = a->placed || a->out || a->trace,
                                        .slow = slow.ranks.at,
                                        .n_slow = slow.ranks.n},
                                .slow_nodes = slow.nodes.at,
                                .n_slow_nodes = slow.nodes.n};
+    const dh_resolve_options any = {.cluster = cluster, .open = true};
     list.cluster = cluster;
     list.peak_flops_per_s = peak_of(a, job, cluster);
-    if (st == DH_OK) st = simulate_all(ctx, job, &how, &list);
+    if (st == DH_OK) st = dh_job_resolve(ctx, job, &any, &open);
+    if (st == DH_OK) st = simulate_all(ctx, open, &how, &list);
     if (st == DH_OK) st = report(ctx, cli, a, &list);
-    for (size_t i = 0; i < list.n; i++) dh_sim_destroy(list.at[i].sim);
+    for (size_t i = 0; i < list.n; i++) {
+        dh_sim_destroy(list.at[i].sim);
+        dh_resolved_destroy(list.at[i].job);
+    }
     free(list.at);
+    dh_resolved_destroy(open);
     dh_cluster_destroy(cluster);
     dh_vec_fini(&slow.ranks);
     dh_vec_fini(&slow.nodes);

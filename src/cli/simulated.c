@@ -176,7 +176,7 @@ static void print_row(const dh_simulated_list *list, const dh_simulated *s, doub
     char text[32];
     if (!s->sim) return;
     const figures f = figures_of(s->sim);
-    dh_str_printf(out, "%-16s %10s %8.3f %12.6g %10.4g", s->strategy,
+    dh_str_printf(out, "%-16s %10s %8.3f %12.6g %10.4g", s->strategy->name,
                   dh_format_ns(text, sizeof text, f.step_s * 1e9), first_s / f.step_s,
                   f.tokens_per_s, f.model_flops_per_s * 1e-12);
     if (list->peak_flops_per_s > 0)
@@ -210,7 +210,7 @@ static void print_rows(const dh_simulated_list *list, dh_str *out)
                       list->peak_flops_per_s * 1e-12);
     for (size_t i = 0; i < list->n; i++)
         if (!list->at[i].sim)
-            dh_str_printf(out, "%s: %s\n", list->at[i].strategy, list->at[i].reason);
+            dh_str_printf(out, "%s: %s\n", list->at[i].strategy->name, list->at[i].reason);
 }
 
 static void print_job(const dh_simulated_list *list, dh_str *out)
@@ -223,7 +223,7 @@ static void print_job(const dh_simulated_list *list, dh_str *out)
     dh_str_printf(out, "step: %lld sequences of %lld tokens in %lld micro-batches, %s%s%s\n",
                   (long long)j->global_batch, (long long)j->seq_len, (long long)dh_job_n_micro(j),
                   dh_dtype_name(j->dtype), list->n == 1 ? ", strategy " : "",
-                  list->n == 1 ? list->at[0].strategy : "");
+                  list->n == 1 ? list->at[0].strategy->name : "");
 }
 
 void dh_simulated_print(const dh_simulated_list *list, dh_str *out)
@@ -297,17 +297,17 @@ static void set_rates(const dh_simulated_list *list, const figures *f, json_t *o
 
 static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
 {
-    if (!s->sim) return json_pack("{ss ss}", "strategy", s->strategy, "reason", s->reason);
+    if (!s->sim) return json_pack("{ss ss}", "strategy", s->strategy->name, "reason", s->reason);
     const figures f = figures_of(s->sim);
     json_t *stages = json_array();
     for (size_t k = 0; stages && k < s->sim->n_classes; k++)
         json_array_append_new(stages, stage_json(&s->sim->ranks[k]));
     json_t *one = json_pack(
-        "{ss sf sf sf sf sf so sf sI so so}", "strategy", s->strategy, "step_ms", f.step_s * 1e3,
-        "tokens_per_s", f.tokens_per_s, "hidden_share", hidden_percent(&f) / 100, "bubble_ms",
-        f.bubble_ns * 1e-6, "partners_ms", f.partners_ns * 1e-6, "exposed_by_ms", causes_json(&f),
-        "idle_ms", f.idle_ns * 1e-6, "peak_bytes", (json_int_t)f.peak_bytes, "solo_ms_by_source",
-        sources_json(s->sim), "stages", stages);
+        "{ss sf sf sf sf sf so sf sI so so}", "strategy", s->strategy->name, "step_ms",
+        f.step_s * 1e3, "tokens_per_s", f.tokens_per_s, "hidden_share", hidden_percent(&f) / 100,
+        "bubble_ms", f.bubble_ns * 1e-6, "partners_ms", f.partners_ns * 1e-6, "exposed_by_ms",
+        causes_json(&f), "idle_ms", f.idle_ns * 1e-6, "peak_bytes", (json_int_t)f.peak_bytes,
+        "solo_ms_by_source", sources_json(s->sim), "stages", stages);
     if (!one) return NULL;
     set_ms(one, "compute_ms", f.compute_ns);
     set_ms(one, "hidden_ms", f.hidden_ns);

@@ -4,19 +4,18 @@
 
 #include <jansson.h>
 
-#include "dhelix/cluster.h"
-#include "dhelix/job.h"
-#include "dhelix/simulate.h"
+#include "dhelix/train.h"
 
 /* One strategy's step. */
 typedef struct dh_simulated {
-    const char *strategy;
+    const dh_strategy *strategy;
+    dh_resolved *job; /* with it */
     dh_sim *sim;      /* NULL: it cannot run this job */
     char reason[512]; /* why not */
 } dh_simulated;
 
 typedef struct dh_simulated_list {
-    const dh_job *job;
+    const dh_job *job;         /* its vocabulary known, its strategy as it was given */
     const dh_cluster *cluster; /* NULL: this machine */
     double peak_flops_per_s;   /* of a device; 0: not known */
     dh_simulated *at;          /* [n] */

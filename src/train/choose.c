@@ -2,13 +2,14 @@
  * the shortest is trained: the sequential one too, where overlap would lose. */
 #include <string.h>
 
-#include "train/run.h"
+#include "train/recipe.h"
 
 enum { MAX_ROWS = 32 };
 
 typedef struct candidate {
     const dh_strategy *strategy;
-    int64_t step_ns; /* 0: cannot run this job */
+    dh_resolved *job; /* with it; NULL: cannot run */
+    int64_t step_ns;
     double hidden;
 } candidate;
 
@@ -17,17 +18,27 @@ static double hidden_share(const dh_sim *sim)
     return dh_timeline_hidden_share(&sim->ranks[0].times);
 }
 
-static dh_status simulate_row(dh_ctx *ctx, dh_job *job, candidate *c)
+static dh_status simulate_variation(dh_ctx *ctx, const dh_resolved *job, candidate *c)
 {
-    const dh_train_simulation how = {.strategy = c->strategy->name};
+    const dh_train_simulation how = {.n_slow_nodes = 0};
     dh_sim *sim;
-    dh_status st = dh_train_simulate(ctx, job, &how, &sim);
+    DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
+    c->step_ns = sim->step_ns;
+    c->hidden = hidden_share(sim);
+    dh_sim_destroy(sim);
+    return DH_OK;
+}
+
+static dh_status simulate_row(dh_ctx *ctx, const dh_resolved *open, candidate *c)
+{
+    dh_resolved *job = NULL;
+    dh_status st = dh_resolved_vary(ctx, open, c->strategy, &job);
+    if (st == DH_OK) st = simulate_variation(ctx, job, c);
     if (st == DH_OK) {
-        c->step_ns = sim->step_ns;
-        c->hidden = hidden_share(sim);
-        dh_sim_destroy(sim);
+        c->job = job;
         return DH_OK;
     }
+    dh_resolved_destroy(job);
     if (st != DH_EINVAL && st != DH_EUNSUPPORTED) return st;
     dh_log(DH_LOG_DEBUG, "strategy auto: not %s: %s", c->strategy->name, ctx->message);
     dh_ctx_reset(ctx);
@@ -37,11 +48,11 @@ static dh_status simulate_row(dh_ctx *ctx, dh_job *job, candidate *c)
 /* Overlap must promise more than its prediction is likely to be wrong by. */
 #define WORTH_IT 0.98
 
-static const candidate *shortest(const candidate *list, size_t n)
+static candidate *shortest(candidate *list, size_t n)
 {
-    const candidate *best = NULL;
+    candidate *best = NULL;
     for (size_t i = 0; i < n; i++) {
-        if (list[i].step_ns == 0) continue;
+        if (!list[i].job) continue;
         const double margin = best == list ? WORTH_IT : 1;
         if (!best || (double)list[i].step_ns < margin * (double)best->step_ns) best = &list[i];
     }
@@ -51,30 +62,48 @@ static const candidate *shortest(const candidate *list, size_t n)
 static void tell(const candidate *list, size_t n, const candidate *best)
 {
     for (size_t i = 0; i < n; i++)
-        if (list[i].step_ns > 0)
+        if (list[i].job)
             dh_log(DH_LOG_INFO, "strategy auto: %-26s %9.1f ms a step predicted, %3.0f %% hidden%s",
                    list[i].strategy->name, (double)list[i].step_ns * 1e-6, 100 * list[i].hidden,
                    &list[i] == best ? "  <- trains" : "");
 }
 
-dh_status dh_train_choose(dh_ctx *ctx, dh_job *job, bool quiet)
+static dh_status simulate_rows(dh_ctx *ctx, const dh_resolved *open, candidate *list, size_t n)
 {
-    size_t n;
-    candidate list[MAX_ROWS];
-    const dh_strategy *rows = dh_strategies(&n);
-    if (strcmp(job->strategy, "auto") != 0) return DH_OK;
-    n = DH_MIN(n, (size_t)MAX_ROWS);
+    size_t n_rows;
+    const dh_strategy *rows = dh_strategies(&n_rows);
     for (size_t i = 0; i < n; i++) {
-        list[i] = (candidate){.strategy = &rows[i]};
-        if (i > 0 && job->ranks == 1) continue; /* nothing to hide */
-        DH_TRY(simulate_row(ctx, job, &list[i]));
+        list[i].strategy = &rows[i];
+        if (i > 0 && open->job.ranks == 1) continue; /* nothing to hide */
+        DH_TRY(simulate_row(ctx, open, &list[i]));
     }
-    const candidate *best = shortest(list, n);
+    return DH_OK;
+}
+
+static dh_status take(dh_ctx *ctx, const candidate *list, size_t n, candidate *best, bool quiet,
+                      dh_resolved **chosen)
+{
     if (!best)
         return dh_fail(ctx, DH_EINVAL,
                        "strategy=auto: no strategy can run this job; --set strategy=sequential "
                        "says why");
-    job->strategy = dh_arena_strdup(job->arena, best->strategy->name);
-    if (!quiet && job->ranks > 1) tell(list, n, best);
-    return job->strategy ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory choosing a strategy");
+    DH_TRY(dh_resolved_note(ctx, best->job, "strategy", best->strategy->name,
+                            "the shortest simulated step, %.1f ms, since strategy=auto",
+                            (double)best->step_ns * 1e-6));
+    if (!quiet && best->job->job.ranks > 1) tell(list, n, best);
+    *chosen = best->job;
+    best->job = NULL;
+    return DH_OK;
+}
+
+dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet, dh_resolved **chosen)
+{
+    size_t n;
+    candidate list[MAX_ROWS] = {{.job = NULL}};
+    dh_strategies(&n);
+    n = DH_MIN(n, (size_t)MAX_ROWS);
+    dh_status st = simulate_rows(ctx, open, list, n);
+    if (st == DH_OK) st = take(ctx, list, n, shortest(list, n), quiet, chosen);
+    for (size_t i = 0; i < n; i++) dh_resolved_destroy(list[i].job);
+    return st;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/recipe.h"
 #include "train/run.h"
 #include "train/trained.h"
 
@@ -54,26 +55,24 @@ static dh_status open_tokenizer(dh_ctx *ctx, const dh_job *job, bool fresh, dh_t
     return dh_tokenizer_load(ctx, job->tokenizer, tok);
 }
 
-/* The tokenizer decides a vocabulary left open and must fit a given one. Bytes are
- * the default, which files of ready tokens leave unused: their ids count, and are
+/* Bytes are the default, which files of ready tokens leave unused: their ids count, and are
  * checked as they are read. */
-static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job, const dh_tokenizer *tok)
+static dh_status check_fits(dh_ctx *ctx, const dh_job *job, const dh_tokenizer *tok)
 {
-    int64_t n = dh_tokenizer_vocab_size(tok);
-    if (job->model.vocab == 0) job->model.vocab = n;
-    if (n <= job->model.vocab || is(job, "bytes")) return DH_OK;
+    const int64_t n = dh_tokenizer_vocab_size(tok), vocab = job->model.vocab;
+    if (vocab == 0 || n <= vocab || is(job, "bytes")) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
                    "model.vocab is %lld, but tokenizer %s has %lld tokens: set model.vocab=auto or "
                    "at least %lld",
-                   (long long)job->model.vocab, job->tokenizer, (long long)n, (long long)n);
+                   (long long)vocab, job->tokenizer, (long long)n, (long long)n);
 }
 
-static dh_status open_fitting(dh_ctx *ctx, dh_job *job, bool fresh, dh_tokenizer **tokenizer)
+static dh_status open_fitting(dh_ctx *ctx, const dh_job *job, bool fresh, dh_tokenizer **tokenizer)
 {
     dh_tokenizer *tok;
     dh_status st = open_tokenizer(ctx, job, fresh, &tok);
     if (st != DH_OK) return dh_ctx_while(ctx, "opening data.tokenizer");
-    st = resolve_vocab(ctx, job, tok);
+    st = check_fits(ctx, job, tok);
     if (st == DH_OK)
         *tokenizer = tok;
     else
@@ -81,9 +80,26 @@ static dh_status open_fitting(dh_ctx *ctx, dh_job *job, bool fresh, dh_tokenizer
     return st;
 }
 
-dh_status dh_train_tokenizer(dh_ctx *ctx, dh_job *job, dh_tokenizer **tokenizer)
+dh_status dh_train_tokenizer(dh_ctx *ctx, const dh_job *job, dh_tokenizer **tokenizer)
 {
     return open_fitting(ctx, job, false, tokenizer);
+}
+
+dh_status dh_job_vocab(dh_ctx *ctx, const dh_job *job, const dh_tokenizer *tokenizer,
+                       int64_t *vocab)
+{
+    dh_tokenizer *own = NULL;
+    *vocab = job->model.vocab;
+    if (*vocab > 0) return DH_OK;
+    if (!tokenizer) DH_TRY(dh_train_tokenizer(ctx, job, &own));
+    *vocab = dh_tokenizer_vocab_size(own ? own : tokenizer);
+    dh_tokenizer_destroy(own);
+    return DH_OK;
+}
+
+dh_status dh_run_open_tokenizer(dh_ctx *ctx, dh_run *run)
+{
+    return open_fitting(ctx, run->job, run->options->fresh, &run->tokenizer);
 }
 
 /* ---- datasets -------------------------------------------------------------------------- */
@@ -110,7 +126,7 @@ static bool splits(const dh_job *job)
     return job->n_val_files == 0 && job->val_fraction > 0;
 }
 
-static dh_status open_train(dh_ctx *ctx, dh_run *run)
+dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
 {
     dh_dataset_spec spec = dataset_spec(run);
     if (spec.n_files == 0)
@@ -139,12 +155,6 @@ static dh_status open_val(dh_ctx *ctx, dh_run *run)
                    "needs %lld: give more data (data.val, data.val_fraction) or set eval.every=0",
                    (long long)dh_dataset_tokens(run->val_data), (long long)windows,
                    (long long)job->seq_len, (long long)job->micro_batch);
-}
-
-dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
-{
-    DH_TRY(open_fitting(ctx, run->job, run->options->fresh, &run->tokenizer));
-    return open_train(ctx, run);
 }
 
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run)

@@ -228,7 +228,7 @@ static dh_status check_tasks(dh_ctx *ctx)
         (long long)n);
 }
 
-dh_status dh_launch_prepare(dh_ctx *ctx, dh_job *job, bool quiet, dh_launch *launch)
+dh_status dh_launch_prepare(dh_ctx *ctx, const dh_job *job, bool quiet, dh_launch *launch)
 {
     const int64_t launched = dh_launched_ranks();
     *launch = (dh_launch){.job = job, .quiet = quiet, .failure = DH_CTX_INIT};

@@ -15,7 +15,7 @@ typedef struct dh_place {
 
 typedef struct dh_launch dh_launch;
 struct dh_launch {
-    dh_job *job;
+    const dh_job *job;
     dh_mesh mesh;
     bool quiet;
     /* What every rank does, on a thread of its own where a process has several. Its failure
@@ -33,7 +33,7 @@ struct dh_launch {
 };
 
 /* The job's mesh; its number of ranks against the launcher's. */
-dh_status dh_launch_prepare(dh_ctx *ctx, dh_job *job, bool quiet, dh_launch *launch);
+dh_status dh_launch_prepare(dh_ctx *ctx, const dh_job *job, bool quiet, dh_launch *launch);
 /* Start the ranks of this process and wait for them. Ranks in several processes are compared
  * before they do anything (dh_ranks_alike). Takes launch->facts. */
 dh_status dh_launch_run(dh_ctx *ctx, dh_launch *launch);

@@ -15,7 +15,7 @@ typedef struct dh_probe_job {
 } dh_probe_job;
 /* With operators as these passes make them. The job's vocabulary must be known; its strategy may
  * be `auto`. Free with dh_probe_job_fini. */
-dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, const dh_pass_list *passes,
+dh_status dh_probe_job_init(dh_ctx *ctx, const dh_job *job, const dh_pass_list *passes,
                             dh_probe_job *probe);
 void dh_probe_job_fini(dh_probe_job *probe);
 
@@ -23,7 +23,7 @@ void dh_probe_job_fini(dh_probe_job *probe);
 typedef DH_VEC(dh_pass_list) dh_probe_lists;
 /* Those of the job's strategy; with `all`, or for `auto`, of every strategy. Caller frees the
  * vector. */
-dh_status dh_probe_lists_find(dh_ctx *ctx, dh_job *job, bool all, dh_probe_lists *lists);
+dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe_lists *lists);
 
 /* Programs with probes of the first rank of every pipeline stage: together they have all
  * operators of the job. Caller frees each and the list. */
@@ -38,8 +38,8 @@ void dh_stage_programs_fini(dh_stage_programs *programs);
 /* An empty profile with the facts that the job's times depend on. Before ranks are bound to
  * cores: processors are those of the calling thread. */
 dh_status dh_profile_of_job(dh_ctx *ctx, const dh_job *job, const char *name, dh_profile **profile);
-/* Without a profile: paced links have known speeds, the rest has defaults. In the job's arena. */
-dh_status dh_job_estimates(dh_ctx *ctx, const dh_job *job, const dh_costs **costs);
+/* Without a profile: paced links have known speeds, the rest has defaults. In the arena. */
+dh_status dh_job_estimates(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs);
 
 /* How much of a job's strands a profile knows. */
 typedef struct dh_profile_cover {
@@ -48,7 +48,7 @@ typedef struct dh_profile_cover {
 } dh_profile_cover;
 /* Whether what lies at the job's place knows all operators of its strategy, or of all that
  * `auto` may choose. The job's vocabulary must be known. */
-dh_status dh_profile_is_complete(dh_ctx *ctx, dh_job *job, bool *complete);
+dh_status dh_profile_is_complete(dh_ctx *ctx, const dh_job *job, bool *complete);
 
 /* ---- profile_reduce.c: samples of all ranks to one profile --------------------------------- */
 

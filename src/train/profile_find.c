@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "train/profile.h"
+#include "train/recipe.h"
 
 /* ---- places -------------------------------------------------------------------------------- */
 
@@ -48,7 +49,7 @@ static void count_class(const dh_probe_class *cls, const dh_profile *profile,
         snprintf(cover->missing, sizeof cover->missing, "%s (%s)", cls->label, cls->key);
 }
 
-static dh_status count_list(dh_ctx *ctx, dh_job *job, const dh_pass_list *passes,
+static dh_status count_list(dh_ctx *ctx, const dh_job *job, const dh_pass_list *passes,
                             const dh_profile *profile, dh_profile_cover *cover)
 {
     dh_probe_job probe;
@@ -65,7 +66,7 @@ static dh_status count_list(dh_ctx *ctx, dh_job *job, const dh_pass_list *passes
 
 /* How many of the operators of the job's strategy, or of all that it may become, the profile
  * knows, and the first that it does not. */
-static dh_status count_known(dh_ctx *ctx, dh_job *job, const dh_profile *profile,
+static dh_status count_known(dh_ctx *ctx, const dh_job *job, const dh_profile *profile,
                              dh_profile_cover *cover)
 {
     dh_probe_lists lists;
@@ -78,7 +79,8 @@ static dh_status count_known(dh_ctx *ctx, dh_job *job, const dh_profile *profile
     return st;
 }
 
-static dh_status read_named(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_profile **profile)
+static dh_status read_named(dh_ctx *ctx, const dh_job *job, const dh_profile *here,
+                            dh_profile **profile)
 {
     dh_profile *p;
     dh_profile_cover cover;
@@ -111,8 +113,8 @@ static dh_profile *read_if_good(const char *path, const dh_profile *here)
 }
 
 /* What lies at the job's place is used as far as it goes; that it cannot be is no failure. */
-static dh_status read_own(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_profile **profile,
-                          dh_profile_cover *cover)
+static dh_status read_own(dh_ctx *ctx, const dh_job *job, const dh_profile *here,
+                          dh_profile **profile, dh_profile_cover *cover)
 {
     dh_ctx nowhere = DH_CTX_INIT;
     dh_str path = DH_STR_INIT;
@@ -128,7 +130,7 @@ static dh_status read_own(dh_ctx *ctx, dh_job *job, const dh_profile *here, dh_p
     return st;
 }
 
-dh_status dh_profile_is_complete(dh_ctx *ctx, dh_job *job, bool *complete)
+dh_status dh_profile_is_complete(dh_ctx *ctx, const dh_job *job, bool *complete)
 {
     dh_profile *here, *p = NULL;
     dh_profile_cover cover = {0};
@@ -140,7 +142,7 @@ dh_status dh_profile_is_complete(dh_ctx *ctx, dh_job *job, bool *complete)
     return st;
 }
 
-dh_status dh_profile_find(dh_ctx *ctx, dh_job *job, dh_profile **profile)
+dh_status dh_profile_find(dh_ctx *ctx, const dh_job *job, dh_profile **profile)
 {
     dh_profile *here;
     dh_profile_cover cover = {0};
@@ -154,15 +156,15 @@ dh_status dh_profile_find(dh_ctx *ctx, dh_job *job, dh_profile **profile)
     return st;
 }
 
-dh_status dh_train_costs(dh_ctx *ctx, dh_job *job, const dh_costs **costs)
+dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs)
 {
     const dh_costs *estimates;
     dh_profile *profile;
-    DH_TRY(dh_job_estimates(ctx, job, &estimates));
+    DH_TRY(dh_job_estimates(ctx, arena, job, &estimates));
     *costs = estimates;
     DH_TRY(dh_profile_find(ctx, job, &profile));
     if (!profile) return DH_OK;
-    dh_status st = dh_profile_costs(ctx, job->arena, profile, estimates, costs);
+    dh_status st = dh_profile_costs(ctx, arena, profile, estimates, costs);
     dh_profile_destroy(profile);
     return st;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "train/profile.h"
+#include "train/recipe.h"
 
 /* Where an operator stands in the matrix, by the published name or its label; -1. */
 static int32_t place_of(const char *const *names, int32_t n, const char *published,
@@ -85,26 +86,18 @@ static dh_status import(dh_ctx *ctx, const dh_stage_programs *stages, const dh_o
     return st;
 }
 
-static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job)
-{
-    dh_tokenizer *tokenizer;
-    if (job->model.vocab > 0) return DH_OK;
-    DH_TRY(dh_train_tokenizer(ctx, job, &tokenizer));
-    dh_tokenizer_destroy(tokenizer);
-    return DH_OK;
-}
-
-dh_status dh_profile_import(dh_ctx *ctx, dh_job *job, const dh_oef_matrix *matrix, const char *name,
-                            dh_profile **profile)
+dh_status dh_profile_import(dh_ctx *ctx, const dh_job *job, const dh_oef_matrix *matrix,
+                            const char *name, dh_profile **profile)
 {
     const dh_pass_list none = {.n = 0};
     dh_probe_job probe = {.schedule = NULL};
     dh_stage_programs stages = {0};
     dh_profile *made = NULL;
-    dh_status st = resolve_vocab(ctx, job);
-    if (st == DH_OK) st = dh_probe_job_init(ctx, job, &none, &probe);
+    dh_job known = *job;
+    dh_status st = dh_job_vocab(ctx, job, NULL, &known.model.vocab);
+    if (st == DH_OK) st = dh_probe_job_init(ctx, &known, &none, &probe);
     if (st == DH_OK) st = dh_stage_programs_build(ctx, &probe, &stages);
-    if (st == DH_OK) st = dh_profile_of_job(ctx, job, name, &made);
+    if (st == DH_OK) st = dh_profile_of_job(ctx, &known, name, &made);
     if (st == DH_OK) st = import(ctx, &stages, matrix, name, made);
     dh_stage_programs_fini(&stages);
     dh_probe_job_fini(&probe);

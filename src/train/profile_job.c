@@ -6,26 +6,20 @@
 #include <string.h>
 
 #include "train/rank.h"
+#include "train/recipe.h"
 
 /* ---- a small job with every operator ------------------------------------------------------- */
 
-/* The job's schedule for n_micro micro-batches; a file has its own number. */
-static dh_status schedule_for(dh_ctx *ctx, const dh_job *job, int64_t n_micro,
-                              dh_schedule **schedule)
-{
-    dh_job small = *job;
-    small.global_batch = n_micro * job->micro_batch * job->dp;
-    return dh_train_schedule(ctx, &small, schedule);
-}
-
-static dh_status smallest_schedule(dh_ctx *ctx, const dh_job *job, dh_schedule **schedule)
+/* Of the fewest micro-batches that the job's schedule accepts; a file has its own number. */
+static dh_status smallest_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
+                                   dh_schedule **schedule)
 {
     const int64_t most = DH_MAX(dh_job_n_micro(job), 2);
     for (int64_t n = 2; n < most; n++) {
         dh_ctx attempt = DH_CTX_INIT;
-        if (schedule_for(&attempt, job, n, schedule) == DH_OK) return DH_OK;
+        if (dh_job_schedule(&attempt, job, strategy, n, schedule) == DH_OK) return DH_OK;
     }
-    return schedule_for(ctx, job, most, schedule);
+    return dh_job_schedule(ctx, job, strategy, most, schedule);
 }
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -38,13 +32,12 @@ static bool is_auto(const dh_job *job)
     return strcmp(job->strategy, "auto") == 0;
 }
 
-/* The job; where its strategy is to be chosen yet, with the first one. */
-static dh_status with_strategy(dh_ctx *ctx, const dh_job *job, dh_job *one)
+/* The job's strategy; where that is to be chosen yet, the first one. */
+static dh_status own_strategy(dh_ctx *ctx, const dh_job *job, const dh_strategy **strategy)
 {
     size_t n;
-    *one = *job;
-    if (is_auto(job)) one->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)->name);
-    return one->strategy ? DH_OK : no_memory(ctx);
+    *strategy = dh_strategies(&n);
+    return is_auto(job) ? DH_OK : dh_strategy_find(ctx, job->strategy, strategy);
 }
 
 static dh_status add_list(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *strategy,
@@ -58,21 +51,20 @@ static dh_status add_list(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_str
     return dh_vec_push(lists, passes) ? DH_OK : no_memory(ctx);
 }
 
-dh_status dh_probe_lists_find(dh_ctx *ctx, dh_job *job, bool all, dh_probe_lists *lists)
+dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe_lists *lists)
 {
-    dh_job one;
-    dh_session_spec session;
+    const dh_strategy *own;
+    dh_program_spec spec = {.mode = DH_MODE_TRAIN};
     dh_graph_spec graphs;
     size_t n;
     const dh_strategy *rows = dh_strategies(&n);
     *lists = (dh_probe_lists){0};
-    DH_TRY(with_strategy(ctx, job, &one));
-    DH_TRY(dh_train_plan(ctx, &one, &session));
-    const dh_program_spec spec = dh_session_program_spec(&session, DH_MODE_TRAIN);
+    DH_TRY(own_strategy(ctx, job, &own));
+    DH_TRY(dh_recipe_of_job(ctx, job, &spec.recipe));
     dh_status st = dh_program_graph_spec(ctx, &spec, &graphs);
     for (size_t i = 0; st == DH_OK && (all || is_auto(job)) && i < n; i++)
         st = add_list(ctx, &graphs, &rows[i], lists);
-    if (st == DH_OK) st = add_list(ctx, &graphs, session.recipe.strategy, lists);
+    if (st == DH_OK) st = add_list(ctx, &graphs, own, lists);
     if (st != DH_OK) dh_vec_fini(lists);
     return st;
 }
@@ -95,23 +87,26 @@ static dh_status probing_strategy(dh_ctx *ctx, const dh_job *job, const dh_pass_
     return DH_OK;
 }
 
-dh_status dh_probe_job_init(dh_ctx *ctx, dh_job *job, const dh_pass_list *passes,
+/* One layer a virtual stage; graphs as the passes make them. */
+dh_status dh_probe_job_init(dh_ctx *ctx, const dh_job *job, const dh_pass_list *passes,
                             dh_probe_job *probe)
 {
-    dh_job one;
+    dh_recipe r;
+    const dh_strategy *own;
     *probe = (dh_probe_job){.schedule = NULL};
-    DH_TRY(with_strategy(ctx, job, &one));
-    DH_TRY(dh_train_plan(ctx, &one, &probe->spec));
-    DH_TRY(dh_job_estimates(ctx, job, &probe->spec.recipe.costs));
-    DH_TRY(smallest_schedule(ctx, &one, &probe->schedule));
-    dh_session_spec *s = &probe->spec;
-    s->recipe.schedule = probe->schedule;
-    s->recipe.layer_split = NULL;
-    s->recipe.model.n_layers = probe->schedule ? probe->schedule->n_stages : 1;
-    s->recipe.n_micro = probe->schedule ? probe->schedule->n_micro : 2;
-    s->eval = false;
-    s->probes = true;
-    return probing_strategy(ctx, job, passes, &s->recipe.strategy);
+    DH_TRY(own_strategy(ctx, job, &own));
+    DH_TRY(dh_recipe_of_job(ctx, job, &r));
+    DH_TRY(dh_job_estimates(ctx, job->arena, job, &r.costs));
+    DH_TRY(probing_strategy(ctx, job, passes, &r.strategy));
+    DH_TRY(smallest_schedule(ctx, job, own, &probe->schedule));
+    r.schedule = probe->schedule;
+    r.layer_split = NULL;
+    r.model.n_layers = probe->schedule ? probe->schedule->n_stages : 1;
+    r.n_micro = probe->schedule ? probe->schedule->n_micro : 2;
+    probe->spec = dh_train_session(job, &r);
+    probe->spec.eval = false;
+    probe->spec.probes = true;
+    return DH_OK;
 }
 
 void dh_probe_job_fini(dh_probe_job *probe)
@@ -148,7 +143,7 @@ void dh_stage_programs_fini(dh_stage_programs *programs)
 
 /* ---- estimates ----------------------------------------------------------------------------- */
 
-dh_status dh_job_estimates(dh_ctx *ctx, const dh_job *job, const dh_costs **costs)
+dh_status dh_job_estimates(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs)
 {
     const double threads = job->threads > 0 ? (double)job->threads : 1.0;
     dh_cost_model m = {.flops_per_s = (job->dtype == DH_F32 ? 250e9 : 450e9) * threads};
@@ -157,7 +152,7 @@ dh_status dh_job_estimates(dh_ctx *ctx, const dh_job *job, const dh_costs **cost
         m.link_bytes_per_s[i] = links[i]->gbps * 1e9 / 8;
         m.link_latency_ns[i] = links[i]->latency_us * 1e3;
     }
-    *costs = dh_costs_estimated(job->arena, &m);
+    *costs = dh_costs_estimated(arena, &m);
     return *costs ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a run");
 }
 

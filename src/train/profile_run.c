@@ -6,6 +6,7 @@
 
 #include "train/launch.h"
 #include "train/profile.h"
+#include "train/recipe.h"
 #include "train/run.h"
 
 /* TUNING: the median of 11 varies by a percent or two on a quiet machine; 3 are the fewest
@@ -14,6 +15,7 @@ enum { SAMPLES = 11, LEAST_SAMPLES = 3 };
 static const double most_seconds = 60;
 
 typedef struct measuring {
+    dh_job job;           /* its vocabulary known */
     dh_run shared;        /* job, tokenizer, dataset */
     dh_probe_job *probes; /* [n_probes]: with the operators of every strategy */
     size_t n_probes;
@@ -245,16 +247,18 @@ static dh_status measure_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *pl
 static dh_status add_probe_job(dh_ctx *ctx, measuring *m, const dh_pass_list *passes)
 {
     dh_probe_job *probe = &m->probes[m->n_probes++];
-    DH_TRY(dh_probe_job_init(ctx, m->shared.job, passes, probe));
-    return m->shared.job->ranks > 1 ? dh_session_verify_mesh(ctx, &probe->spec, NULL) : DH_OK;
+    DH_TRY(dh_probe_job_init(ctx, &m->job, passes, probe));
+    return m->job.ranks > 1 ? dh_session_verify_mesh(ctx, &probe->spec, NULL) : DH_OK;
 }
 
 static dh_status prepare(dh_ctx *ctx, measuring *m)
 {
     dh_probe_lists lists;
-    DH_TRY(dh_profile_of_job(ctx, m->shared.job, "measured", &m->profile));
+    DH_TRY(dh_profile_of_job(ctx, &m->job, "measured", &m->profile));
+    DH_TRY(dh_run_open_tokenizer(ctx, &m->shared));
+    DH_TRY(dh_job_vocab(ctx, &m->job, m->shared.tokenizer, &m->job.model.vocab));
     DH_TRY(dh_run_open_train(ctx, &m->shared));
-    DH_TRY(dh_probe_lists_find(ctx, m->shared.job, true, &lists));
+    DH_TRY(dh_probe_lists_find(ctx, &m->job, true, &lists));
     m->probes = calloc(lists.n + 1, sizeof *m->probes);
     dh_status st = m->probes ? DH_OK : no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < lists.n; i++) st = add_probe_job(ctx, m, &lists.at[i]);
@@ -265,7 +269,8 @@ static dh_status prepare(dh_ctx *ctx, measuring *m)
 static dh_status measure(dh_ctx *ctx, measuring *m)
 {
     dh_launch launch;
-    dh_status st = dh_launch_prepare(ctx, m->shared.job, m->options->quiet, &launch);
+    m->shared.job = &m->job;
+    dh_status st = dh_launch_prepare(ctx, &m->job, m->options->quiet, &launch);
     launch.work = measure_rank;
     launch.user = m;
     if (st == DH_OK) st = prepare(ctx, m);
@@ -281,11 +286,11 @@ static dh_status measure(dh_ctx *ctx, measuring *m)
     return st;
 }
 
-dh_status dh_profile_measure(dh_ctx *ctx, dh_job *job, const dh_profile_options *options,
+dh_status dh_profile_measure(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options,
                              dh_profile **profile)
 {
     const dh_train_options quiet = {.quiet = options->quiet};
-    measuring m = {.shared = {.job = job, .options = &quiet}, .options = options, .wanted = true};
+    measuring m = {.job = *job, .shared = {.options = &quiet}, .options = options, .wanted = true};
     dh_status st = measure(ctx, &m);
     if (st == DH_OK) *profile = m.profile;
     return st;
@@ -293,10 +298,10 @@ dh_status dh_profile_measure(dh_ctx *ctx, dh_job *job, const dh_profile_options 
 
 /* Ranks that are the process's own thread are bound to cores, which training begins without,
  * and by which profiles are found. */
-dh_status dh_profile_complete(dh_ctx *ctx, dh_job *job, const dh_profile_options *options)
+dh_status dh_profile_complete(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options)
 {
     const dh_train_options quiet = {.quiet = options->quiet};
-    measuring m = {.shared = {.job = job, .options = &quiet}, .options = options, .stores = true};
+    measuring m = {.job = *job, .shared = {.options = &quiet}, .options = options, .stores = true};
     bool complete = false;
     cpu_set_t cores;
     DH_TRY(dh_profile_is_complete(ctx, job, &complete));

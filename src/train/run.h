@@ -12,15 +12,13 @@
 #include "train/spikes.h"
 
 typedef struct dh_run {
-    dh_job *job;
+    const dh_job *job;       /* resolved */
+    const dh_recipe *recipe; /* borrowed from the process */
     dh_mesh mesh;
     dh_ranks ranks;
     int local_rank, n_local_ranks; /* among those that share its cores */
     bool holds_head;               /* the last virtual stage is on this rank's stage */
     bool stopping;                 /* some rank was asked to stop */
-    dh_schedule *schedule;         /* borrowed from the process; NULL: 1F1B */
-    const dh_costs *costs;         /* in the job's arena */
-    const dh_ordering *ordering;   /* borrowed from the process */
     const dh_train_options *options;
     dh_fault *fault;                   /* of tests: at an instruction of this rank; NULL */
     dh_tokenizer *tokenizer;           /* NULL with ready token files and no tokenizer */
@@ -46,7 +44,8 @@ typedef struct dh_run {
 } dh_run;
 
 /* ---- data.c: tokenizer and datasets of a job -------------------------------------------- */
-/* Tokenizer and training data; all of a job's. */
+dh_status dh_run_open_tokenizer(dh_ctx *ctx, dh_run *run);
+/* Of a job whose vocabulary is known: training data; and those for validation. */
 dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run);
 dh_batch_source dh_run_source(dh_dataset *dataset);
@@ -84,6 +83,8 @@ void dh_times_summarize(const dh_timeline *times, json_t *summary);
 /* ---- trainer.c: one rank's part of a run, from set-up to summary ---------------------------- */
 /* DIR/job.yaml, complete and with paths that hold wherever it is read. */
 dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir);
+/* Of rank 0, with no communicator. */
+dh_session_spec dh_run_session(const dh_run *run);
 dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result);
 
 #endif

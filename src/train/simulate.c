@@ -7,57 +7,15 @@
 #include "train/run.h"
 #include "train/slow.h"
 
-/* ---- what the job's programs are built from ---------------------------------------------- */
-
-static dh_status resolve_vocab(dh_ctx *ctx, dh_job *job)
+dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
+                            dh_sim **sim)
 {
-    if (job->model.vocab > 0) return DH_OK;
-    dh_tokenizer *tokenizer;
-    DH_TRY(dh_train_tokenizer(ctx, job, &tokenizer));
-    dh_tokenizer_destroy(tokenizer);
-    return DH_OK;
-}
-
-static dh_status place_on(dh_ctx *ctx, dh_job *job, const dh_cluster *cluster,
-                          dh_session_spec *spec)
-{
-    if (!cluster) return dh_train_costs(ctx, job, &spec->recipe.costs);
-    DH_TRY(dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, job->ep,
-                           &spec->recipe.mesh));
-    spec->recipe.backend = NULL;
-    return dh_cluster_costs(ctx, job->arena, cluster, &spec->recipe.costs);
-}
-
-static dh_status simulate_job(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how,
-                              dh_sim **sim)
-{
-    dh_session_spec session;
-    dh_schedule *schedule;
-    DH_TRY(resolve_vocab(ctx, job));
-    DH_TRY(dh_train_plan(ctx, job, &session));
-    DH_TRY(dh_model_validate(ctx, &session.recipe.model));
-    DH_TRY(dh_train_ordering(ctx, job, &session.recipe.ordering));
-    DH_TRY(place_on(ctx, job, how->cluster, &session));
-    DH_TRY(dh_train_schedule(ctx, job, &schedule));
-    session.recipe.schedule = schedule;
     dh_sim_options options;
-    dh_status st = dh_train_slow(ctx, job, how, &session.recipe.mesh, &options);
+    DH_TRY(dh_train_slow(ctx, &job->job, how, &job->recipe.mesh, &options));
     /* Threads of this process share what it may use; a launcher gives every process its own. */
-    const bool threads = !how->cluster && job->nodes <= 1 && dh_launched_ranks() == 0;
+    const bool threads = !job->cluster && job->job.nodes <= 1 && dh_launched_ranks() == 0;
     if (threads) options.cores = dh_own_processors();
-    if (st == DH_OK) st = dh_simulate(ctx, &session.recipe, session.recipe.costs, &options, sim);
-    dh_schedule_destroy(schedule);
-    return st;
-}
-
-dh_status dh_train_simulate(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how, dh_sim **sim)
-{
-    char *const own = job->strategy;
-    if (how->strategy) job->strategy = dh_arena_strdup(job->arena, how->strategy);
-    dh_status st = job->strategy ? simulate_job(ctx, job, how, sim)
-                                 : dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
-    job->strategy = own;
-    return st;
+    return dh_simulate(ctx, &job->recipe, job->recipe.costs, &options, sim);
 }
 
 /* ---- a run folder ---------------------------------------------------------------------------- */

@@ -84,7 +84,7 @@ static dh_status add_of_job(dh_ctx *ctx, const dh_job *job, const dh_mesh *mesh,
     return DH_OK;
 }
 
-dh_status dh_train_slow(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how,
+dh_status dh_train_slow(dh_ctx *ctx, const dh_job *job, const dh_train_simulation *how,
                         const dh_mesh *mesh, dh_sim_options *options)
 {
     const size_t per_node = (size_t)mesh->ranks_per_node;

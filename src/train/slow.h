@@ -8,7 +8,7 @@
  * in        mesh: of the simulation
  * out       options: slow ranks lie in the job's arena
  * errors    DH_EINVAL a node or rank that is none, or that is named twice; DH_ENOMEM */
-dh_status dh_train_slow(dh_ctx *ctx, dh_job *job, const dh_train_simulation *how,
+dh_status dh_train_slow(dh_ctx *ctx, const dh_job *job, const dh_train_simulation *how,
                         const dh_mesh *mesh, dh_sim_options *options);
 
 #endif

@@ -8,65 +8,7 @@
 
 #include "train/run.h"
 
-_Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &&
-                   (int)DH_RECOMPUTE_FULL == (int)DH_RECOMPUTE_KIND_FULL,
-               "the job's setting names the pass's kinds");
-
 /* ---- set-up ------------------------------------------------------------------------------ */
-
-/* A switch that forbids an overlap needs barriers: streams overlap by themselves. */
-dh_status dh_train_ordering(dh_ctx *ctx, const dh_job *job, dh_ordering *ordering)
-{
-    const dh_strategy *strategy;
-    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
-    DH_TRY(dh_strategy_ordering(ctx, strategy, ordering));
-    if (strcmp(job->overlap_policy, "auto") != 0)
-        DH_TRY(dh_order_policy_find(ctx, job->overlap_policy, &ordering->policy));
-    dh_order_options *o = &ordering->options;
-    o->pairing.overlap_local = job->overlap_local;
-    o->pairing.overlap_cross = job->overlap_cross;
-    o->pairing.overlap_comm_comm = job->overlap_comm_comm;
-    o->pairing.move_wgrad = job->overlap_wgrad;
-    o->memory_blocks = job->overlap_memory;
-    if (job->overlap_barriers != DH_BARRIERS_AUTO)
-        o->barriers = job->overlap_barriers == DH_BARRIERS_FULL;
-    const bool all = job->overlap_local && job->overlap_cross && job->overlap_comm_comm;
-    if (all || (ordering->policy->plans && o->barriers)) return DH_OK;
-    return dh_fail(
-        ctx, DH_EINVAL,
-        "overlap.local, cross and comm_comm can be false only with overlap.policy dp or "
-        "exact and overlap.barriers=full: without barriers streams overlap by themselves");
-}
-
-dh_status dh_train_plan(dh_ctx *ctx, dh_job *job, dh_session_spec *spec)
-{
-    dh_mesh mesh;
-    const dh_strategy *strategy;
-    DH_TRY(dh_mesh_from_job(ctx, job, &mesh));
-    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
-    *spec = (dh_session_spec){
-        .backend = dh_backend_find("cpu"), .train = true, .eval = job->eval_every > 0};
-    spec->recipe = (dh_recipe){
-        .model = job->model,
-        .dtype = job->dtype,
-        .mesh = mesh,
-        .strategy = strategy,
-        .micro_batch = job->micro_batch,
-        .seq = job->seq_len,
-        .n_micro = dh_job_n_micro(job),
-        .global_tokens = job->global_batch * job->seq_len,
-        .dropout = job->dropout,
-        .moe_mode = job->moe_mode,
-        .moe_capacity = job->moe_capacity,
-        .layer_split = job->layer_split,
-        .zero1 = job->zero1,
-        .whole_tokens = !job->sequence_parallel,
-        .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
-        .recompute = (dh_recompute_kind)job->recompute,
-        .backend = &spec->backend->info,
-    };
-    return DH_OK;
-}
 
 /* An existing run folder is kept under the first free name out.1, out.2, ... */
 static dh_status set_aside(dh_ctx *ctx, const char *dir)
@@ -156,16 +98,18 @@ static dh_status open_outputs(dh_ctx *ctx, dh_run *run)
     return dh_metrics_open(ctx, run->job->out_dir, run->step, &run->metrics);
 }
 
+dh_session_spec dh_run_session(const dh_run *run)
+{
+    dh_session_spec spec = dh_train_session(run->job, run->recipe);
+    spec.eval = spec.eval && run->val_data;
+    return spec;
+}
+
 static dh_status create_session(dh_ctx *ctx, dh_run *run)
 {
-    dh_session_spec spec;
-    DH_TRY(dh_train_plan(ctx, run->job, &spec));
+    dh_session_spec spec = dh_run_session(run);
     spec.comm = run->ranks.comm;
     spec.rank = run->ranks.rank;
-    spec.recipe.schedule = run->schedule;
-    spec.recipe.costs = run->costs;
-    spec.recipe.ordering = *run->ordering;
-    spec.eval = spec.eval && run->val_data;
     run->n_micro = spec.recipe.n_micro;
     DH_TRY(spec.backend->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                    &run->n_threads));
@@ -466,7 +410,7 @@ dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     *result = (dh_train_result){.val_loss = NAN};
     dh_status st = set_up(ctx, run, result);
     if (st == DH_OK) {
-        const dh_schedule *s = run->schedule;
+        const dh_schedule *s = run->recipe->schedule;
         dh_coord c = dh_mesh_coord(&run->mesh, run->ranks.rank);
         run->holds_head =
             s ? s->rank_of[s->n_stages - 1] == (int32_t)c.pp : c.pp == run->mesh.pp - 1;

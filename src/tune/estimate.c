@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/train.h"
+#include "train/recipe.h"
 #include "tune/estimate.h"
 
 /* ---- one configuration -------------------------------------------------------------------- */
@@ -26,27 +26,20 @@ static dh_status use_stand_in(dh_ctx *ctx, dh_ordering *ordering)
     return DH_OK;
 }
 
+/* The recipe of the mesh and micro-batch at hand, with the configuration's other values. */
 static dh_status describe(estimate *e)
 {
     dh_ctx *ctx = e->ctx;
-    dh_job *job = e->t->job;
-    const dh_cluster *cluster = e->t->options->cluster;
-    dh_session_spec session;
+    const tuner *t = e->t;
+    const int64_t *at = e->row->config.at;
     dh_recipe *r = &e->spec.recipe;
     size_t n;
-    e->schedule = dh_schedule_rows(&n)[e->row->config.at[DH_TUNE_SCHEDULE]];
-    /* as dh_train_schedule has it */
-    if (job->pp == 1 && e->schedule->n_chunks != 2)
+    e->schedule = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
+    /* as dh_job_schedule has it */
+    if (r->mesh.pp == 1 && e->schedule->n_chunks != 2)
         DH_TRY(dh_schedule_find(ctx, "1f1b", &e->schedule));
-    DH_TRY(dh_train_plan(ctx, job, &session));
-    *r = session.recipe;
-    r->costs = e->t->costs;
-    if (cluster) {
-        DH_TRY(
-            dh_cluster_mesh(ctx, cluster, job->dp, job->tp, job->pp, job->cp, job->ep, &r->mesh));
-        r->backend = NULL;
-    }
-    DH_TRY(dh_train_ordering(ctx, job, &r->ordering));
+    r->recompute = (dh_recompute_kind)at[DH_TUNE_RECOMPUTE];
+    DH_TRY(dh_recipe_use(ctx, t->job, &dh_strategies(&n)[at[DH_TUNE_STRATEGY]], r));
     return use_stand_in(ctx, &r->ordering);
 }
 
@@ -206,7 +199,7 @@ static dh_status find_pieces(estimate *e)
 dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row)
 {
     static const tune_times no_times;
-    estimate e = {.ctx = ctx, .t = t, .row = row};
+    estimate e = {.ctx = ctx, .t = t, .row = row, .spec = {.recipe = t->recipe}};
     DH_TRY(describe(&e));
     DH_TRY(find_pieces(&e));
     e.pieces.times = &no_times; /* memory first: most configurations end here */

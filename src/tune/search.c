@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dhelix/train.h"
 #include "train/progress.h"
+#include "train/recipe.h"
 #include "tune/tuner.h"
 
 typedef struct search {
@@ -134,19 +134,30 @@ static dh_status estimate_one(dh_ctx *ctx, void *user, const dh_tune_config *con
 
 /* ---- simulation ----------------------------------------------------------------------------- */
 
+static dh_status resolve_row(search *s, const dh_tune_config *config, dh_resolved **job)
+{
+    const dh_resolve_options how = {.cluster = s->options->cluster, .quiet = true};
+    dh_job own = *s->t.job;
+    DH_TRY(dh_tune_apply(s->ctx, config, &own));
+    return dh_job_resolve(s->ctx, &own, &how, job);
+}
+
 static dh_status simulate_row(search *s, dh_tune_row *row)
 {
-    dh_job job = *s->t.job;
-    const dh_train_simulation how = {.cluster = s->options->cluster};
-    dh_sim *sim;
-    DH_TRY(dh_tune_apply(s->ctx, &row->config, &job));
-    DH_TRY(dh_train_simulate(s->ctx, &job, &how, &sim));
-    row->simulated_ns = sim->step_ns;
-    for (size_t k = 0; k < sim->n_classes; k++)
+    const dh_train_simulation how = {.n_slow_nodes = 0};
+    dh_resolved *job;
+    dh_sim *sim = NULL;
+    DH_TRY(resolve_row(s, &row->config, &job));
+    dh_status st = dh_train_simulate(s->ctx, job, &how, &sim);
+    for (size_t k = 0; st == DH_OK && k < sim->n_classes; k++)
         row->simulated_bytes = DH_MAX(row->simulated_bytes, sim->ranks[k].memory.peak_bytes);
-    row->fits = (double)row->simulated_bytes <= s->t.memory_bytes;
+    if (st == DH_OK) {
+        row->simulated_ns = sim->step_ns;
+        row->fits = (double)row->simulated_bytes <= s->t.memory_bytes;
+    }
     dh_sim_destroy(sim);
-    return DH_OK;
+    dh_resolved_destroy(job);
+    return st;
 }
 
 /* What fits before what does not, what was simulated before what was not, then by time. */
@@ -311,11 +322,7 @@ static dh_status prepare(search *s, dh_job *job)
     s->best = calloc(s->n_kept + 1, sizeof *s->best);
     s->t.arena = dh_arena_create();
     if (!s->best || !s->t.arena) return no_memory(ctx);
-    if (job->model.vocab <= 0) {
-        dh_tokenizer *tokenizer;
-        DH_TRY(dh_train_tokenizer(ctx, job, &tokenizer));
-        dh_tokenizer_destroy(tokenizer);
-    }
+    DH_TRY(dh_job_vocab(ctx, job, NULL, &job->model.vocab));
     DH_TRY(dh_model_validate(ctx, &job->model));
     if (o->cluster) {
         DH_TRY(dh_cluster_costs(ctx, s->t.arena, o->cluster, &s->t.costs));
@@ -342,7 +349,8 @@ static dh_status run(search *s)
     return finish(s);
 }
 
-dh_status dh_tune_search(dh_ctx *ctx, dh_job *job, const dh_tune_options *options, dh_tune **tune)
+dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
+                         dh_tune **tune)
 {
     dh_job own = *job;
     dh_tune_options given = *options;

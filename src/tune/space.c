@@ -11,7 +11,7 @@
  * other. */
 #include <string.h>
 
-#include "dhelix/train.h"
+#include "train/recipe.h"
 #include "tune/tuner.h"
 
 /* ---- names -------------------------------------------------------------------------------- */
@@ -77,19 +77,13 @@ dh_status tune_select(dh_ctx *ctx, tuner *t)
     DH_TRY(check_names(ctx, rows, find_schedule));
     t->strategy_wanted = DH_NEW_N(t->arena, bool, n_strategies);
     t->schedule_wanted = DH_NEW_N(t->arena, bool, n_schedules);
-    t->strategy_names = DH_NEW_N(t->arena, char *, n_strategies);
-    t->schedule_names = DH_NEW_N(t->arena, char *, n_schedules);
-    bool ok = t->strategy_wanted && t->schedule_wanted && t->strategy_names && t->schedule_names;
-    for (size_t i = 0; ok && i < n_strategies; i++) {
+    const bool ok = t->strategy_wanted && t->schedule_wanted;
+    for (size_t i = 0; ok && i < n_strategies; i++)
         t->strategy_wanted[i] =
             is_wanted(t, DH_TUNE_STRATEGY, named, strategies[i].name, (int64_t)i);
-        ok = (t->strategy_names[i] = dh_arena_strdup(t->arena, strategies[i].name)) != NULL;
-    }
-    for (size_t i = 0; ok && i < n_schedules; i++) {
+    for (size_t i = 0; ok && i < n_schedules; i++)
         t->schedule_wanted[i] =
             is_wanted(t, DH_TUNE_SCHEDULE, rows, schedules[i]->name, (int64_t)i);
-        ok = (t->schedule_names[i] = dh_arena_strdup(t->arena, schedules[i]->name)) != NULL;
-    }
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
 }
 
@@ -117,7 +111,17 @@ static dh_status refuse(walk *w)
     return w->visit(w->ctx, w->user, &w->config, text);
 }
 
-/* The job with the configuration so far, checked. */
+static dh_status find_recipe(walk *w)
+{
+    tuner *t = w->t;
+    const dh_cluster *cluster = t->options->cluster;
+    DH_TRY(dh_recipe_of_job(w->ctx, t->job, &t->recipe));
+    t->recipe.costs = t->costs;
+    return cluster ? dh_recipe_place(w->ctx, cluster, &t->recipe) : DH_OK;
+}
+
+/* The job with the configuration so far, checked; and its recipe but for what depends on
+ * recomputation, strategy and schedule. */
 static dh_status check(walk *w, bool *possible)
 {
     dh_job *job = w->t->job;
@@ -134,16 +138,13 @@ static dh_status check(walk *w, bool *possible)
     job->layer_split = w->t->own_split;
     dh_status st = tune_split_layers(w->ctx, w->t->arena, job);
     if (st == DH_OK) st = dh_job_check(w->ctx, job);
+    if (st == DH_OK) st = find_recipe(w);
     *possible = st == DH_OK;
     return st == DH_OK || st == DH_ENOMEM ? st : refuse(w);
 }
 
 static dh_status visit_one(walk *w)
 {
-    dh_job *job = w->t->job;
-    job->recompute = (dh_recompute)w->config.at[DH_TUNE_RECOMPUTE];
-    job->schedule = w->t->schedule_names[w->config.at[DH_TUNE_SCHEDULE]];
-    job->strategy = w->t->strategy_names[w->config.at[DH_TUNE_STRATEGY]];
     return w->visit(w->ctx, w->user, &w->config, NULL);
 }
 
@@ -168,7 +169,7 @@ static bool is_folded(const dh_schedule_row *row)
     return row->n_chunks == 2;
 }
 
-/* One stage has one order, whatever the schedule (dh_train_schedule), so one wanted row
+/* One stage has one order, whatever the schedule (dh_job_schedule), so one wanted row
  * without folding stands for all: 1f1b, or the first. */
 static bool stands_for_all(const walk *w, size_t index)
 {
@@ -295,7 +296,7 @@ static dh_status visit_mesh(walk *w)
     w->config.at[DH_TUNE_MICRO_BATCH] = w->config.at[DH_TUNE_STAGES] = 1;
     DH_TRY(check(w, &possible));
     if (!possible) return DH_OK;
-    if (!w->t->options->cluster) DH_TRY(dh_train_costs(w->ctx, w->t->job, &w->t->costs));
+    if (!w->t->options->cluster) DH_TRY(dh_job_costs(w->ctx, w->t->arena, w->t->job, &w->t->costs));
     return each_micro_batch(w);
 }
 

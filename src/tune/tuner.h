@@ -178,13 +178,13 @@ double tune_backward_ns(const tune_pieces *pieces, const tune_stage *stage);
 /* ---- estimate.c ----------------------------------------------------------------------------- */
 
 typedef struct tuner {
-    dh_job *job; /* a copy, whose values the search sets */
+    dh_job *job;      /* a copy with the mesh and micro-batch at hand */
+    dh_recipe recipe; /* of that; recomputation, strategy and schedule are each configuration's */
     const dh_tune_options *options;
     const dh_costs *costs; /* of the cluster; else of the mesh at hand */
     dh_tune_config own;    /* the job's values, for those that are fixed */
     char *own_split;
     bool *strategy_wanted, *schedule_wanted; /* by row */
-    char **strategy_names, **schedule_names;
     double memory_bytes;
     dh_arena *arena; /* of everything below */
     tune_table timetables, blocks, times, outlines;
@@ -197,15 +197,15 @@ typedef struct tuner {
 
 void tune_tables_init(tuner *t);
 void tune_tables_fini(tuner *t);
-/* The configuration that the tuner's job has now. memory.peak_bytes says whether it fits;
- * step_ns and parts are computed if it does.
- * errors: of schedules and programs, where it is not possible; DH_ENOMEM */
+/* A configuration of the mesh and micro-batch that the tuner has now. memory.peak_bytes says
+ * whether it fits; step_ns and parts are computed if it does. errors: of schedules and programs,
+ * where it is not possible; DH_ENOMEM */
 dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row);
 
 /* ---- space.c: the configurations of a job --------------------------------------------------- */
 
-/* Sees every configuration; t->job has its values. `refused`: why it is none (then only mesh
- * and micro-batch are set), else NULL. */
+/* Sees every configuration; t->job and t->recipe have its mesh and micro-batch. `refused`: why it
+ * is none (then only mesh and micro-batch are set), else NULL. */
 typedef dh_status tune_visit(dh_ctx *ctx, void *user, const dh_tune_config *config,
                              const char *refused);
 dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user);

@@ -30,6 +30,10 @@ ok "$dhelix" check "$tmp/job.yaml" --print graph
 says 'attention_grad'
 ok "$dhelix" check "$tmp/job.yaml" --print program
 says 'adamw'
+ok "$dhelix" check "$tmp/job.yaml" --set strategy=dhelix --print recipe
+says "the strategy's: parallel.schedule=1f1b makes no pairs"
+ok "$dhelix" check examples/tp2.yaml --set strategy=auto --print recipe --quiet
+says 'the shortest simulated step'
 
 # Sizes that leave padding between parameters.
 for width in 8 12 40; do

@@ -3,6 +3,7 @@
 #include "train/ranks.h"
 
 #include "train/profile.h"
+#include "train/recipe.h"
 
 static const char rest[] =
     "data: {train: tests/data/corpora/tinyshakespeare/input.txt, tokenizer: chars}\n"
@@ -156,7 +157,7 @@ static void costs_are_of(dh_job *job, const char *part)
     dh_ctx ctx = DH_CTX_INIT;
     const dh_costs *costs;
     job->model.vocab = 65;
-    assert_ok(&ctx, dh_train_costs(&ctx, job, &costs));
+    assert_ok(&ctx, dh_job_costs(&ctx, job->arena, job, &costs));
     if (!strstr(costs->name, part)) fail_msg("\"%s\" lacks \"%s\"", costs->name, part);
     dh_job_destroy(job);
 }

@@ -17,9 +17,8 @@ static int32_t tokens[SAMPLES * SEQ], targets[SAMPLES * SEQ];
 
 /* One rank of a job: a session after one step that left the weights alone. */
 typedef struct member {
-    dh_job *job;
+    const dh_resolved *resolved;
     dh_comm_world *world;
-    const dh_schedule *schedule;
     int rank;
     dh_session *session;
     double norm;
@@ -50,7 +49,7 @@ static dh_job *parse(const char *model, mesh of)
     char text[1024];
     snprintf(text, sizeof text,
              "%sdata: {train: none}\ntrain: {batch: 8, micro_batch: 1, seq_len: 32, threads: 1}\n"
-             "parallel: {%s}\nstrategy: %s\n",
+             "parallel: {%s}\nstrategy: %s\nprofile: none\n",
              model, of.parallel, of.strategy);
     assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "job", ".", NULL, 0, &job));
     return job;
@@ -58,13 +57,11 @@ static dh_job *parse(const char *model, mesh of)
 
 static dh_status step_member(dh_ctx *ctx, member *m)
 {
-    const dh_job *job = m->job;
+    const dh_job *job = &m->resolved->job;
     rows_source rows = {tokens, targets, SAMPLES};
-    dh_session_spec spec;
+    dh_session_spec spec = dh_train_session(job, &m->resolved->recipe);
     int n_threads;
-    DH_TRY(dh_train_plan(ctx, m->job, &spec));
     spec.rank = m->rank;
-    spec.recipe.schedule = m->schedule;
     DH_TRY(spec.backend->bind_rank(ctx, m->rank, (int)job->ranks, 1, &n_threads));
     if (m->world) DH_TRY(dh_comm_attach(ctx, m->world, m->rank, &spec.comm));
     DH_TRY(dh_session_create(ctx, &spec, &m->session));
@@ -92,7 +89,7 @@ typedef struct team {
     member members[MAX_RANKS];
     int n;
     dh_job *job;
-    dh_schedule *schedule;
+    dh_resolved *resolved;
     dh_comm_world *world;
 } team;
 
@@ -103,15 +100,13 @@ static void run_team(const char *model, mesh of, team *t)
     *t = (team){.job = parse(model, of)};
     t->n = (int)t->job->ranks;
     assert_in_range(t->n, 1, MAX_RANKS);
-    assert_ok(&ctx, dh_train_schedule(&ctx, t->job, &t->schedule));
+    const dh_resolve_options options = {.quiet = true};
+    assert_ok(&ctx, dh_job_resolve(&ctx, t->job, &options, &t->resolved));
     const dh_comm_config config = {.ranks = t->n};
     if (t->n > 1) assert_ok(&ctx, dh_comm_world_create(&ctx, "local", &config, &t->world));
     for (int r = 0; r < t->n; r++) {
-        t->members[r] = (member){.job = t->job,
-                                 .world = t->world,
-                                 .schedule = t->schedule,
-                                 .rank = r,
-                                 .ctx = DH_CTX_INIT};
+        t->members[r] =
+            (member){.resolved = t->resolved, .world = t->world, .rank = r, .ctx = DH_CTX_INIT};
         assert_int_equal(pthread_create(&threads[r], NULL, member_main, &t->members[r]), 0);
     }
     for (int r = 0; r < t->n; r++) pthread_join(threads[r], NULL);
@@ -124,7 +119,7 @@ static void end_team(team *t)
 {
     for (int r = 0; r < t->n; r++) dh_session_destroy(t->members[r].session);
     dh_comm_world_destroy(t->world);
-    dh_schedule_destroy(t->schedule);
+    dh_resolved_destroy(t->resolved);
     dh_job_destroy(t->job);
 }
 

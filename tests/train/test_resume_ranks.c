@@ -184,7 +184,6 @@ static dh_status create_group(dh_ctx *ctx, copier *c, dh_group_kind kind, int st
 static dh_status load_and_save(dh_ctx *ctx, copier *c)
 {
     dh_run *run = &c->run;
-    dh_session_spec spec;
     bool resumed;
     int n_threads;
     if (c->world) {
@@ -193,10 +192,9 @@ static dh_status load_and_save(dh_ctx *ctx, copier *c)
         DH_TRY(create_group(ctx, c, DH_GROUP_DP_CP, DH_N_STREAM + 1, &run->ranks.data.dense));
         DH_TRY(create_group(ctx, c, DH_GROUP_EDP_CP, DH_N_STREAM + 2, &run->ranks.data.experts));
     }
-    DH_TRY(dh_train_plan(ctx, run->job, &spec));
+    dh_session_spec spec = dh_run_session(run);
     spec.comm = run->ranks.comm;
     spec.rank = run->ranks.rank;
-    spec.recipe.schedule = run->schedule;
     DH_TRY(spec.backend->bind_rank(ctx, (int)run->ranks.rank, (int)run->ranks.n, 1, &n_threads));
     DH_TRY(dh_session_create(ctx, &spec, &run->session));
     DH_TRY(dh_run_resume(ctx, run, &resumed));
@@ -222,7 +220,7 @@ static void copy_over(const char *parallel, const char *from, const char *to)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_comm_world *world = NULL;
-    dh_schedule *schedule;
+    dh_resolved *resolved;
     dh_train_options options = {.quiet = true};
     copier copiers[8];
     dh_mesh mesh;
@@ -237,9 +235,13 @@ static void copy_over(const char *parallel, const char *from, const char *to)
              parallel, from);
     assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "copy.yaml", ".", NULL, 0, &job));
     assert_ok(&ctx, dh_mesh_from_job(&ctx, job, &mesh));
-    assert_ok(&ctx, dh_train_schedule(&ctx, job, &schedule));
     assert_ok(&ctx, dh_dir_create(&ctx, to));
     dh_run data = {.job = job, .options = &options};
+    assert_ok(&ctx, dh_run_open_tokenizer(&ctx, &data));
+    const dh_resolve_options how = {.tokenizer = data.tokenizer, .quiet = true};
+    assert_ok(&ctx, dh_job_resolve(&ctx, job, &how, &resolved));
+    data.job = &resolved->job;
+    data.recipe = &resolved->recipe;
     assert_ok(&ctx, dh_run_open_data(&ctx, &data));
     const dh_comm_config config = {.ranks = (int)mesh.ranks};
     assert_in_range(mesh.ranks, 1, DH_COUNTOF(copiers));
@@ -248,7 +250,6 @@ static void copy_over(const char *parallel, const char *from, const char *to)
         copier *c = &copiers[r];
         *c = (copier){.world = world, .to = to, .run = data, .ctx = DH_CTX_INIT};
         c->run.mesh = mesh;
-        c->run.schedule = schedule;
         c->run.ranks = (dh_ranks){.rank = r, .n = mesh.ranks};
         assert_int_equal(pthread_create(&c->thread, NULL, copier_main, c), 0);
     }
@@ -258,7 +259,7 @@ static void copy_over(const char *parallel, const char *from, const char *to)
             fail_msg("%s: rank %d: %s", parallel, r, copiers[r].ctx.message);
     for (int r = 0; r < mesh.ranks; r++) dh_session_destroy(copiers[r].run.session);
     dh_comm_world_destroy(world);
-    dh_schedule_destroy(schedule);
+    dh_resolved_destroy(resolved);
     dh_dataset_close(data.train_data);
     dh_dataset_close(data.val_data);
     dh_tokenizer_destroy(data.tokenizer);

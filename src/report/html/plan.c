@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "dhelix/schedule.h"
-#include "dhelix/train.h"
+#include "train/recipe.h"
 
 /* Actions as [kind, virtual stage, micro-batch]. */
 static void write_slot(const dh_pipe_slot *slot, int64_t start, int64_t end, json_out *out)
@@ -72,7 +72,9 @@ static dh_status write_plan(dh_ctx *ctx, const dh_job *job, const dh_schedule *s
 /* One stage has one order, which 1F1B gives. */
 static dh_status schedule_of(dh_ctx *ctx, const dh_job *job, dh_schedule **schedule)
 {
-    DH_TRY(dh_train_schedule(ctx, job, schedule));
+    const dh_strategy *strategy;
+    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
+    DH_TRY(dh_job_schedule(ctx, job, strategy, dh_job_n_micro(job), schedule));
     if (*schedule) return DH_OK;
     const dh_schedule_row *row;
     const dh_schedule_spec one = {.n_ranks = 1, .n_micro = (int32_t)dh_job_n_micro(job)};

@@ -1,0 +1,113 @@
+/* A job's settings to the fields of its recipe. */
+#include "train/recipe.h"
+
+#include <string.h>
+
+_Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &&
+                   (int)DH_RECOMPUTE_FULL == (int)DH_RECOMPUTE_KIND_FULL,
+               "the job's setting names the pass's kinds");
+
+static const dh_backend *backend_of_jobs(void)
+{
+    return dh_backend_find("cpu");
+}
+
+/* ---- sizes -------------------------------------------------------------------------------- */
+
+dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
+{
+    dh_mesh mesh;
+    DH_TRY(dh_mesh_from_job(ctx, job, &mesh));
+    *recipe = (dh_recipe){
+        .model = job->model,
+        .dtype = job->dtype,
+        .mesh = mesh,
+        .micro_batch = job->micro_batch,
+        .seq = job->seq_len,
+        .n_micro = dh_job_n_micro(job),
+        .global_tokens = job->global_batch * job->seq_len,
+        .dropout = job->dropout,
+        .moe_mode = job->moe_mode,
+        .moe_capacity = job->moe_capacity,
+        .layer_split = job->layer_split,
+        .zero1 = job->zero1,
+        .whole_tokens = !job->sequence_parallel,
+        .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
+        .recompute = (dh_recompute_kind)job->recompute,
+        .backend = &backend_of_jobs()->info,
+    };
+    return DH_OK;
+}
+
+dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *recipe)
+{
+    const dh_mesh m = recipe->mesh;
+    recipe->backend = NULL;
+    return dh_cluster_mesh(ctx, cluster, m.dp, m.tp, m.pp, m.cp, m.ep, &recipe->mesh);
+}
+
+dh_session_spec dh_train_session(const dh_job *job, const dh_recipe *recipe)
+{
+    return (dh_session_spec){.recipe = *recipe,
+                             .backend = backend_of_jobs(),
+                             .train = true,
+                             .eval = job->eval_every > 0};
+}
+
+/* ---- strategy ------------------------------------------------------------------------------- */
+
+static void set_switches(const dh_job *job, dh_order_options *o)
+{
+    o->pairing.overlap_local = job->overlap_local;
+    o->pairing.overlap_cross = job->overlap_cross;
+    o->pairing.overlap_comm_comm = job->overlap_comm_comm;
+    o->pairing.move_wgrad = job->overlap_wgrad;
+    o->memory_blocks = job->overlap_memory;
+    if (job->overlap_barriers != DH_BARRIERS_AUTO)
+        o->barriers = job->overlap_barriers == DH_BARRIERS_FULL;
+}
+
+/* A switch that forbids an overlap needs barriers: streams overlap by themselves. */
+dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
+                        dh_recipe *recipe)
+{
+    dh_ordering ordering;
+    const bool all = job->overlap_local && job->overlap_cross && job->overlap_comm_comm;
+    DH_TRY(dh_strategy_ordering(ctx, strategy, &ordering));
+    if (strcmp(job->overlap_policy, "auto") != 0)
+        DH_TRY(dh_order_policy_find(ctx, job->overlap_policy, &ordering.policy));
+    set_switches(job, &ordering.options);
+    if (!all && !(ordering.policy->plans && ordering.options.barriers))
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "overlap.local, cross and comm_comm can be false only with overlap.policy dp or "
+            "exact and overlap.barriers=full: without barriers streams overlap by themselves");
+    ordering.cache = recipe->ordering.cache;
+    recipe->strategy = strategy;
+    recipe->ordering = ordering;
+    return DH_OK;
+}
+
+/* ---- schedule ------------------------------------------------------------------------------- */
+
+static bool is_file(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 4 && strcmp(name + n - 4, ".csv") == 0;
+}
+
+dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
+                          int64_t n_micro, dh_schedule **schedule)
+{
+    const dh_schedule_row *row;
+    *schedule = NULL;
+    if (is_file(job->schedule)) return dh_schedule_read_csv(ctx, job->schedule, schedule);
+    DH_TRY(dh_schedule_find(ctx, job->schedule, &row));
+    /* A strategy of two strands brings the schedule that pairs them, unless the job
+     * names one that does. */
+    if (strategy->schedule && !row->pairs) DH_TRY(dh_schedule_find(ctx, strategy->schedule, &row));
+    if (job->pp == 1 && row->n_chunks != 2) return DH_OK; /* one stage has one order */
+    const dh_schedule_spec spec = {
+        .n_ranks = (int32_t)job->pp, .n_micro = (int32_t)n_micro, .n_chunks = (int32_t)job->vpp};
+    return dh_schedule_generate(ctx, row, &spec, schedule);
+}

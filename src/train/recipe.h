@@ -1,0 +1,47 @@
+/* Recipes of jobs (recipe.h, train.h): the steps that a job is resolved by. */
+#ifndef DH_TRAIN_RECIPE_H
+#define DH_TRAIN_RECIPE_H
+
+#include "dhelix/train.h"
+
+/* ---- recipe.c: settings to fields ----------------------------------------------------------- */
+
+/* Model, ranks, sizes and what memory is spent on; no strategy, schedule or costs. The job's
+ * vocabulary must be known. Takes no memory and no time: `tune` asks thousands of times.
+ * errors    those of dh_mesh_from_job */
+dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe);
+/* On the nodes of a cluster, whose kernels need no scratch. */
+dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *recipe);
+/* The strategy, and its ordering with the job's overlap.*; the recipe's cache stays.
+ * errors    DH_EMISSING a policy; DH_EINVAL switches that it cannot obey */
+dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
+                        dh_recipe *recipe);
+/* The pipeline schedule of n_micro micro-batches: a CSV file, a row of the table, or that of the
+ * strategy. *schedule NULL: 1F1B of one stage. Caller frees. */
+dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
+                          int64_t n_micro, dh_schedule **schedule);
+
+/* ---- data.c --------------------------------------------------------------------------------- */
+/* A vocabulary that the job leaves to its tokenizer. NULL: that is opened for it. */
+dh_status dh_job_vocab(dh_ctx *ctx, const dh_job *job, const dh_tokenizer *tokenizer,
+                       int64_t *vocab);
+
+/* ---- profile_find.c ------------------------------------------------------------------------- */
+/* By what the job's operators are ordered; the same on every rank: a profile that
+ * dh_profile_find finds, else estimates. The job's vocabulary must be known.
+ * out       in the arena */
+dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs);
+
+/* ---- choose.c: strategy: auto ---------------------------------------------------------------- */
+/* The variation whose simulated step is shortest, of those that can run the job. All that were
+ * compared are logged unless quiet. Deterministic: ranks agree. Caller frees.
+ * errors    DH_EINVAL none can run the job; those of dh_train_simulate */
+dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet,
+                             dh_resolved **chosen);
+
+/* ---- resolve.c ------------------------------------------------------------------------------- */
+/* One more line of what was derived. errors: DH_ENOMEM */
+dh_status dh_resolved_note(dh_ctx *ctx, dh_resolved *r, const char *name, const char *value,
+                           const char *why, ...) __attribute__((format(printf, 5, 6)));
+
+#endif

@@ -1,0 +1,207 @@
+/* A job, resolved once: what it leaves open is filled in, and said. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/recipe.h"
+
+enum { TEXT_BYTES = 512 };
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory resolving a job");
+}
+
+/* ---- what was derived ----------------------------------------------------------------------- */
+
+static dh_status add_note(dh_ctx *ctx, dh_resolved *r, const char *name, const char *value,
+                          const char *why)
+{
+    const dh_derived line = {name, dh_arena_strdup(r->arena, value),
+                             dh_arena_strdup(r->arena, why)};
+    const bool ok = line.value && line.why && r->n_derived < DH_MAX_DERIVED;
+    if (ok) r->derived[r->n_derived++] = line;
+    return ok ? DH_OK : no_memory(ctx);
+}
+
+dh_status dh_resolved_note(dh_ctx *ctx, dh_resolved *r, const char *name, const char *value,
+                           const char *why, ...)
+{
+    char text[TEXT_BYTES];
+    va_list args;
+    va_start(args, why);
+    vsnprintf(text, sizeof text, why, args);
+    va_end(args);
+    return add_note(ctx, r, name, value, text);
+}
+
+static dh_status note_number(dh_ctx *ctx, dh_resolved *r, const char *name, int64_t value,
+                             const char *why)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, value);
+    return add_note(ctx, r, name, text, why);
+}
+
+/* ---- without a strategy --------------------------------------------------------------------- */
+
+static dh_resolved *create(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster)
+{
+    dh_resolved *r = calloc(1, sizeof *r);
+    if (r && (r->arena = dh_arena_create())) {
+        r->job = *job;
+        r->cluster = cluster;
+        return r;
+    }
+    free(r);
+    no_memory(ctx);
+    return NULL;
+}
+
+void dh_resolved_destroy(dh_resolved *r)
+{
+    if (!r) return;
+    dh_schedule_destroy(r->schedule);
+    dh_order_cache_destroy(r->recipe.ordering.cache);
+    dh_arena_destroy(r->arena);
+    free(r);
+}
+
+static dh_status find_vocab(dh_ctx *ctx, dh_resolved *r, const dh_tokenizer *tokenizer)
+{
+    char why[TEXT_BYTES];
+    if (r->job.model.vocab > 0) return DH_OK;
+    DH_TRY(dh_job_vocab(ctx, &r->job, tokenizer, &r->job.model.vocab));
+    snprintf(why, sizeof why, "tokens of data.tokenizer=%s, since model.vocab=auto",
+             r->job.tokenizer);
+    return note_number(ctx, r, "vocabulary", r->job.model.vocab, why);
+}
+
+static dh_status find_sizes(dh_ctx *ctx, dh_resolved *r)
+{
+    const dh_job *job = &r->job;
+    char why[TEXT_BYTES];
+    DH_TRY(dh_recipe_of_job(ctx, job, &r->recipe));
+    DH_TRY(dh_model_validate(ctx, &r->recipe.model));
+    if (r->cluster) DH_TRY(dh_recipe_place(ctx, r->cluster, &r->recipe));
+    snprintf(why, sizeof why,
+             "train.batch %" PRId64 " / (parallel.dp %" PRId64 " * train.micro_batch %" PRId64 ")",
+             job->global_batch, job->dp, job->micro_batch);
+    DH_TRY(note_number(ctx, r, "micro-batches", r->recipe.n_micro, why));
+    snprintf(why, sizeof why, "%" PRId64 " ranks, %" PRId64 " a node%s%s", r->recipe.mesh.ranks,
+             r->recipe.mesh.ranks_per_node, r->cluster ? " of cluster " : "",
+             r->cluster ? r->cluster->name : "");
+    return note_number(ctx, r, "nodes", r->recipe.mesh.nodes, why);
+}
+
+/* ---- with one -------------------------------------------------------------------------------- */
+
+static dh_status find_ordering(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
+{
+    const dh_job *job = &r->job;
+    const dh_ordering *o = &r->recipe.ordering;
+    DH_TRY(dh_recipe_use(ctx, job, strategy, &r->recipe));
+    r->recipe.ordering.cache = dh_order_cache_create();
+    if (!o->cache) return no_memory(ctx);
+    DH_TRY(dh_resolved_note(ctx, r, "order policy", o->policy->name, "%s",
+                            strcmp(job->overlap_policy, "auto") == 0 ? "the strategy's"
+                                                                     : "overlap.policy"));
+    return dh_resolved_note(
+        ctx, r, "between pairs", o->options.barriers ? "barriers" : "events", "%s",
+        job->overlap_barriers == DH_BARRIERS_AUTO ? "the strategy's" : "overlap.barriers");
+}
+
+static dh_status find_schedule(dh_ctx *ctx, dh_resolved *r)
+{
+    const dh_strategy *strategy = r->recipe.strategy;
+    DH_TRY(dh_job_schedule(ctx, &r->job, strategy, r->recipe.n_micro, &r->schedule));
+    r->recipe.schedule = r->schedule;
+    if (!r->schedule)
+        return dh_resolved_note(ctx, r, "schedule", "1f1b", "one stage has one order");
+    if (strategy->schedule && strcmp(r->schedule->name, strategy->schedule) == 0 &&
+        strcmp(r->job.schedule, strategy->schedule) != 0)
+        return dh_resolved_note(ctx, r, "schedule", r->schedule->name,
+                                "the strategy's: parallel.schedule=%s makes no pairs",
+                                r->job.schedule);
+    return dh_resolved_note(ctx, r, "schedule", r->schedule->name, "parallel.schedule");
+}
+
+/* A profile is one for the operators that the strategy has. */
+static dh_status find_costs(dh_ctx *ctx, dh_resolved *r)
+{
+    const dh_costs **costs = &r->recipe.costs;
+    if (r->cluster)
+        DH_TRY(dh_cluster_costs(ctx, r->arena, r->cluster, costs));
+    else
+        DH_TRY(dh_job_costs(ctx, r->arena, &r->job, costs));
+    return dh_resolved_note(ctx, r, "costs", (*costs)->name, "%s%s",
+                            r->cluster ? "of the cluster's devices and links" : "profile=",
+                            r->cluster ? "" : r->job.profile);
+}
+
+static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
+{
+    r->job.strategy = dh_arena_strdup(r->arena, strategy->name);
+    if (!r->job.strategy) return no_memory(ctx);
+    DH_TRY(find_ordering(ctx, r, strategy));
+    DH_TRY(find_costs(ctx, r));
+    return find_schedule(ctx, r);
+}
+
+/* Lines that hold whatever the strategy; those that follow from it come with it. */
+static dh_status copy_notes(dh_ctx *ctx, dh_resolved *r, const dh_resolved *from)
+{
+    for (size_t i = 0; i < from->n_common; i++)
+        DH_TRY(
+            add_note(ctx, r, from->derived[i].name, from->derived[i].value, from->derived[i].why));
+    r->n_common = from->n_common;
+    return DH_OK;
+}
+
+dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strategy *strategy,
+                           dh_resolved **varied)
+{
+    dh_resolved *r = create(ctx, &from->job, from->cluster);
+    if (!r) return ctx->status;
+    r->recipe = from->recipe;
+    r->recipe.ordering = (dh_ordering){.cache = NULL};
+    dh_status st = copy_notes(ctx, r, from);
+    if (st == DH_OK) st = use(ctx, r, strategy);
+    if (st == DH_OK)
+        *varied = r;
+    else
+        dh_resolved_destroy(r);
+    return st;
+}
+
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+static dh_status resolve_strategy(dh_ctx *ctx, const dh_resolved *open, bool quiet,
+                                  dh_resolved **resolved)
+{
+    const dh_strategy *strategy;
+    if (strcmp(open->job.strategy, "auto") == 0)
+        return dh_resolved_choose(ctx, open, quiet, resolved);
+    DH_TRY(dh_strategy_find(ctx, open->job.strategy, &strategy));
+    return dh_resolved_vary(ctx, open, strategy, resolved);
+}
+
+dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_options *options,
+                         dh_resolved **resolved)
+{
+    dh_resolved *open = create(ctx, job, options->cluster), *whole = NULL;
+    if (!open) return ctx->status;
+    dh_status st = find_vocab(ctx, open, options->tokenizer);
+    if (st == DH_OK) st = find_sizes(ctx, open);
+    open->n_common = open->n_derived;
+    if (st == DH_OK && options->open) {
+        *resolved = open;
+        return DH_OK;
+    }
+    if (st == DH_OK) st = resolve_strategy(ctx, open, options->quiet, &whole);
+    dh_resolved_destroy(open);
+    if (st == DH_OK) *resolved = whole;
+    return st;
+}
