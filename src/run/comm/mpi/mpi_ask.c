@@ -4,7 +4,6 @@
  * is needed that serves questions, and a run without a timeout sends nothing. */
 #include "mpi_world.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -72,18 +71,16 @@ static void find_state(const mpi_world *w, dh_comm_state *state)
 
 /* ---- answering ------------------------------------------------------------------------------- */
 
-enum { ANSWER_BYTES = offsetof(mpi_answer, sending) };
-
 static void answer(mpi_world *w, int to, int32_t question)
 {
     mpi_answer *a = &w->answers[to];
     int left = 1;
     pthread_mutex_lock(&w->lock);
-    if (a->sending != MPI_REQUEST_NULL) MPI_Test(&a->sending, &left, MPI_STATUS_IGNORE);
+    if (w->answering[to] != MPI_REQUEST_NULL) MPI_Test(&w->answering[to], &left, MPI_STATUS_IGNORE);
     if (left) { /* else it has not taken the last one, and will not take this */
         a->question = question;
         find_state(w, &a->state);
-        MPI_Isend(a, ANSWER_BYTES, MPI_BYTE, to, TOLD_ANSWER, w->told, &a->sending);
+        MPI_Isend(a, (int)sizeof *a, MPI_BYTE, to, TOLD_ANSWER, w->told, &w->answering[to]);
     }
     pthread_mutex_unlock(&w->lock);
 }
@@ -113,7 +110,7 @@ void mpi_answer_questions(mpi_world *w)
 void mpi_drop_answers(mpi_world *w)
 {
     for (int r = 0; r < w->base.size; r++)
-        if (w->answers[r].sending != MPI_REQUEST_NULL) MPI_Request_free(&w->answers[r].sending);
+        if (w->answering[r] != MPI_REQUEST_NULL) MPI_Request_free(&w->answering[r]);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -138,11 +135,10 @@ static void end_asking(mpi_world *w)
 static void ask_all(mpi_world *w)
 {
     for (int r = 0; r < w->base.size; r++) {
-        MPI_Request request;
         if (r == w->rank.rank) continue;
         if (MPI_Isend(&w->n_asked, (int)sizeof w->n_asked, MPI_BYTE, r, TOLD_QUESTION, w->told,
-                      &request) == MPI_SUCCESS)
-            MPI_Request_free(&request); /* a few bytes: they are on their way */
+                      &w->questions[r]) == MPI_SUCCESS)
+            MPI_Request_free(&w->questions[r]); /* a few bytes: they are on their way */
     }
 }
 
@@ -165,7 +161,7 @@ static bool gather_answers(mpi_group *g, dh_comm_state *states)
     const int64_t end_ns = dh_now_ns() + patience_ns;
     for (int n_left = w->base.size - 1; n_left > 0 && dh_now_ns() < end_ns;) {
         mpi_answer a;
-        const int from = receive(w, TOLD_ANSWER, &a, ANSWER_BYTES);
+        const int from = receive(w, TOLD_ANSWER, &a, (int)sizeof a);
         if (from >= 0 && a.question == w->n_asked) {
             states[from] = a.state;
             n_left--;

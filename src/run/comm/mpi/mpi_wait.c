@@ -166,10 +166,10 @@ static dh_status check_lengths(dh_ctx *ctx, mpi_group *g, const dh_comm_head *he
 static dh_status look_around(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, wait_state *s,
                              int64_t now)
 {
-    enum { MS = 1000000 };
-    if (now - s->looked_ns < MS) return DH_OK;
+    const int64_t ms = 1000000;
+    if (now - s->looked_ns < ms) return DH_OK;
     s->looked_ns = now;
-    if (now - s->published_ns > 10 * MS) {
+    if (now - s->published_ns > 10 * ms) {
         s->published_ns = now;
         mpi_publish_wait(g, head);
     }

@@ -191,6 +191,8 @@ static void mpi_world_destroy(dh_comm_world *world)
     if (!usable) return; /* news may still be on its way out of the struct */
     free(w->telling);
     free(w->answers);
+    free(w->answering);
+    free(w->questions);
     free(w);
 }
 
@@ -246,15 +248,20 @@ static dh_status mpi_world_create(dh_ctx *ctx, const dh_comm_config *config, dh_
     w->base.node = calloc((size_t)size, sizeof *w->base.node);
     w->telling = calloc((size_t)size, sizeof(MPI_Request));
     w->answers = calloc((size_t)size, sizeof *w->answers);
-    for (int r = 0; w->answers && r < size; r++) w->answers[r].sending = MPI_REQUEST_NULL;
+    w->answering = calloc((size_t)size, sizeof(MPI_Request));
+    w->questions = calloc((size_t)size, sizeof(MPI_Request));
+    for (int r = 0; w->answering && r < size; r++) w->answering[r] = MPI_REQUEST_NULL;
     pthread_mutex_init(&w->lock, NULL);
     int rc = MPI_ERR_NO_MEM;
-    if (w->base.node && w->telling && w->answers) rc = open_world(w, config->ranks_per_node);
+    if (w->base.node && w->telling && w->answers && w->answering && w->questions)
+        rc = open_world(w, config->ranks_per_node);
     if (rc != MPI_SUCCESS) {
         pthread_mutex_destroy(&w->lock);
         free(w->base.node);
         free(w->telling);
         free(w->answers);
+        free(w->answering);
+        free(w->questions);
         free(w);
         return dh_fail(ctx, rc == MPI_ERR_NO_MEM ? DH_ENOMEM : DH_ECOMM,
                        "the MPI world of %d ranks cannot be opened", size);

@@ -21,7 +21,6 @@ typedef struct mpi_news {
 typedef struct mpi_answer {
     int32_t question; /* its number */
     dh_comm_state state;
-    MPI_Request sending; /* here only; MPI_REQUEST_NULL: it has left */
 } mpi_answer;
 
 typedef struct mpi_group mpi_group;
@@ -39,10 +38,12 @@ typedef struct mpi_world {
     MPI_Request *telling; /* [size] sends of our own news */
 
     /* mpi_ask.c; guarded by lock */
-    mpi_group *waiting;  /* groups whose calls have waited for long, newest first */
-    mpi_answer *answers; /* [size] to each rank that asked; they stay while they travel */
-    bool asking;         /* one of our threads asks the others */
-    int32_t n_asked;     /* questions so far */
+    mpi_group *waiting;     /* groups whose calls have waited for long, newest first */
+    mpi_answer *answers;    /* [size] to each rank that asked; they stay while they travel */
+    MPI_Request *answering; /* [size] MPI_REQUEST_NULL: it has left */
+    MPI_Request *questions; /* [size] */
+    bool asking;            /* one of our threads asks the others */
+    int32_t n_asked;        /* questions so far */
 } mpi_world;
 
 /* One message under way, for checking and for reports. */
