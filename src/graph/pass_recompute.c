@@ -13,14 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "dhelix/pass.h"
 #include "rewrite.h"
 
+/* Of a tensor that is made in parts all that follows is said of the whole. */
 typedef struct pass {
     rewrite to;
     dh_recompute_kind kind;
-    uint32_t *maker;     /* by tensor: forward operator (index in the old order), DH_NONE */
-    uint32_t *again;     /* by tensor: its recomputed copy, DH_NONE */
+    rewrite_uses uses;   /* of the graph before */
+    uint32_t *again;     /* by tensor: its recomputed copy, or the part of it; DH_NONE */
     unsigned char *by_b; /* by tensor: an input-gradient operator needs it, now or through others */
     size_t n_tensors;
 } pass;
@@ -31,71 +33,101 @@ static bool is_cheap(dh_op_type type)
            type == DH_OP_ALL_GATHER || type == DH_OP_MOE_PERMUTE;
 }
 
+/* The first forward operator from `begin` on that makes (a part of) what a tensor is of. */
+static uint32_t maker_from(const pass *p, uint32_t tensor, uint32_t begin)
+{
+    const dh_graph *g = p->to.graph;
+    const uint32_t n = (uint32_t)g->ops.n, whole = dh_graph_storage(g, tensor);
+    uint32_t i = rewrite_first_use(&p->uses, whole, begin, n, true);
+    while (i != DH_NONE && g->ops.at[i].phase != DH_PHASE_F)
+        i = rewrite_first_use(&p->uses, whole, i + 1, n, true);
+    return i;
+}
+
 /* Tensors the forward made that the backward may not find kept. */
 static bool is_remade(const pass *p, uint32_t tensor)
 {
-    if (tensor == DH_NONE || tensor >= p->n_tensors || p->maker[tensor] == DH_NONE) return false;
-    const dh_op *op = &p->to.graph->ops.at[p->maker[tensor]];
+    const dh_graph *g = p->to.graph;
+    if (tensor == DH_NONE || tensor >= p->n_tensors || g->tensors.at[tensor].kind != DH_TENSOR_ACT)
+        return false;
+    const uint32_t maker = maker_from(p, tensor, 0);
+    if (maker == DH_NONE) return false;
+    const dh_op *op = &g->ops.at[maker];
     if (p->kind == DH_RECOMPUTE_KIND_FULL) return true;
-    return is_cheap(op->type) && tensor == op->out[0];
-}
-
-static void find_makers(pass *p)
-{
-    for (uint32_t i = 0; i < p->to.graph->ops.n; i++) {
-        const dh_op *op = &p->to.graph->ops.at[i];
-        for (int k = 0; op->phase == DH_PHASE_F && k < DH_MAX_OPERANDS; k++)
-            if (op->out[k] != DH_NONE && p->to.graph->tensors.at[op->out[k]].kind == DH_TENSOR_ACT)
-                p->maker[op->out[k]] = i;
-    }
+    return is_cheap(op->type) && dh_graph_storage(g, tensor) == dh_graph_storage(g, op->out[0]);
 }
 
 /* A copy wanted by input gradients must be there before weight gradients run, which a
  * schedule may put much later. */
 static void mark_for_b(pass *p, uint32_t tensor)
 {
-    if (!is_remade(p, tensor) || p->by_b[tensor]) return;
-    p->by_b[tensor] = 1;
-    const dh_op *op = &p->to.graph->ops.at[p->maker[tensor]];
-    for (int k = 0; k < DH_MAX_OPERANDS; k++) mark_for_b(p, op->in[k]);
+    if (!is_remade(p, tensor)) return;
+    const uint32_t whole = dh_graph_storage(p->to.graph, tensor);
+    if (p->by_b[whole]) return;
+    p->by_b[whole] = 1;
+    for (uint32_t i = 0; (i = maker_from(p, whole, i)) != DH_NONE; i++)
+        for (int k = 0; k < DH_MAX_OPERANDS; k++) mark_for_b(p, p->to.graph->ops.at[i].in[k]);
 }
 
+/* The recomputed copy of a tensor; of a part the part of it. */
 static uint32_t copy_of(pass *p, uint32_t tensor)
 {
+    if (p->again[tensor] != DH_NONE || p->to.failed) return p->again[tensor];
     dh_tensor t = *rewrite_tensor(&p->to, tensor);
+    rewrite_name(&t, "%.20s.re", t.name);
+    if (t.base != DH_NONE) t.base = copy_of(p, t.base);
+    return p->again[tensor] = rewrite_add(&p->to, &t);
+}
+
+/* A second output that is kept anyway (a norm's statistics) stays kept. */
+static uint32_t unused_copy(pass *p, uint32_t tensor)
+{
+    dh_tensor t = rewrite_like(&p->to, tensor);
     rewrite_name(&t, "%.20s.re", t.name);
     return rewrite_add(&p->to, &t);
 }
 
-static void remake(pass *p, uint32_t tensor)
+static void remake(pass *p, uint32_t tensor);
+
+static void clone(pass *p, uint32_t id, bool by_b)
 {
-    if (!is_remade(p, tensor) || p->again[tensor] != DH_NONE || p->to.failed) return;
-    const uint32_t id = p->maker[tensor];
     dh_op op = p->to.graph->ops.at[id];
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         remake(p, op.in[k]);
-        if (is_remade(p, op.in[k])) op.in[k] = p->again[op.in[k]];
+        if (is_remade(p, op.in[k])) op.in[k] = copy_of(p, op.in[k]);
     }
-    op.phase = p->by_b[tensor] ? DH_PHASE_B : DH_PHASE_W;
-    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-        if (op.out[k] == DH_NONE) continue;
-        const uint32_t old = op.out[k];
-        op.out[k] = copy_of(p, old);
-        /* A second output that is kept anyway (a norm's statistics) stays kept. */
-        if (is_remade(p, old)) p->again[old] = op.out[k];
-    }
+    op.phase = by_b ? DH_PHASE_B : DH_PHASE_W;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (op.out[k] != DH_NONE)
+            op.out[k] = is_remade(p, op.out[k]) ? copy_of(p, op.out[k]) : unused_copy(p, op.out[k]);
     rewrite_push(&p->to, &op);
 }
 
-/* A clone writes copies of all that the operator writes. */
-static dh_status check_clone(dh_ctx *ctx, const pass *p, const dh_op *op)
+static void remake(pass *p, uint32_t tensor)
 {
+    if (!is_remade(p, tensor) || p->to.failed) return;
+    const uint32_t whole = dh_graph_storage(p->to.graph, tensor);
+    if (p->again[whole] != DH_NONE) return;
+    for (uint32_t i = 0; (i = maker_from(p, whole, i)) != DH_NONE; i++) clone(p, i, p->by_b[whole]);
+}
+
+/* A clone writes copies of all that the operator writes, and what it makes parts of must have no
+ * other makers than the rest that it makes parts of. */
+static dh_status check_clone(dh_ctx *ctx, const pass *p, uint32_t id)
+{
+    const dh_op *op = &p->to.graph->ops.at[id];
     bool again = false, alone = true;
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         if (op->out[k] == DH_NONE) continue;
-        const dh_tensor *t = rewrite_tensor(&p->to, op->out[k]);
         again |= is_remade(p, op->out[k]);
-        alone &= t->kind == DH_TENSOR_ACT && t->base == DH_NONE;
+        alone &= rewrite_tensor(&p->to, op->out[k])->kind == DH_TENSOR_ACT;
+        uint32_t a = 0, b = 0; /* makers of the first output, of this one */
+        while (alone && a != DH_NONE && a == b) {
+            a = maker_from(p, op->out[0], a);
+            b = maker_from(p, op->out[k], b);
+            alone = a == b;
+            if (a != DH_NONE) a++, b++;
+        }
     }
     if (!again || alone) return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED,
@@ -108,7 +140,7 @@ static dh_status rewrite_ops(dh_ctx *ctx, pass *p)
 {
     for (size_t i = 0; i < p->to.graph->ops.n; i++) {
         const dh_op *op = &p->to.graph->ops.at[i];
-        if (op->phase == DH_PHASE_F) DH_TRY(check_clone(ctx, p, op));
+        if (op->phase == DH_PHASE_F) DH_TRY(check_clone(ctx, p, (uint32_t)i));
         for (int k = 0; op->phase == DH_PHASE_B && k < DH_MAX_OPERANDS; k++)
             mark_for_b(p, op->in[k]);
     }
@@ -116,7 +148,7 @@ static dh_status rewrite_ops(dh_ctx *ctx, pass *p)
         dh_op op = p->to.graph->ops.at[i];
         for (int k = 0; op.phase != DH_PHASE_F && k < DH_MAX_OPERANDS; k++) {
             remake(p, op.in[k]);
-            if (is_remade(p, op.in[k])) op.in[k] = p->again[op.in[k]];
+            if (is_remade(p, op.in[k])) op.in[k] = copy_of(p, op.in[k]);
         }
         rewrite_push(&p->to, &op);
     }
@@ -130,18 +162,15 @@ dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind
         return dh_fail(ctx, DH_EINVAL, "recomputation rewrites a graph that has its backward");
     const size_t n = graph->tensors.n;
     pass p = {.to = {.graph = graph}, .kind = kind, .n_tensors = n};
-    p.maker = malloc((n + 1) * sizeof *p.maker);
     p.again = malloc((n + 1) * sizeof *p.again);
     p.by_b = calloc(n + 1, 1);
-    p.to.failed = !p.maker || !p.again || !p.by_b;
+    p.to.failed = !rewrite_uses_init(&p.uses, graph) || !p.again || !p.by_b;
     dh_status st = DH_OK;
     if (!p.to.failed) {
-        memset(p.maker, 0xff, (n + 1) * sizeof *p.maker);
         memset(p.again, 0xff, (n + 1) * sizeof *p.again);
-        find_makers(&p);
         st = rewrite_ops(ctx, &p);
     }
-    free(p.maker);
+    rewrite_uses_fini(&p.uses);
     free(p.again);
     free(p.by_b);
     return rewrite_end(ctx, &p.to, st, "planning recomputation");

@@ -1,6 +1,6 @@
 /* Operators on parts of the rows: a layer whose operators are cut by samples, each into as many
- * parts as a draw says, before it is differentiated, against the layer whole. Masks of dropout
- * are the same: positions and samples decide them.
+ * parts as a draw says, before it is differentiated, perhaps recomputed, against the layer whole.
+ * Masks of dropout are the same: positions and samples decide them.
  *
  * Tolerance: rows of a GEMM may be summed in another order when there are fewer, and a weight's
  * gradient is a sum of parts: 2e-5 of an element plus its tensor's root mean square. */
@@ -132,6 +132,8 @@ static layer run_layer(const dh_model *model, uint64_t *seed)
     assert_ok(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_LAYER, &l.graph));
     if (seed) cut_layer(l.graph, seed);
     assert_ok(&ctx, dh_graph_differentiate(&ctx, l.graph));
+    if (seed)
+        assert_ok(&ctx, dh_pass_recompute(&ctx, l.graph, (dh_recompute_kind)(test_rand(seed) % 3)));
     assert_ok(&ctx, dh_graph_check(&ctx, l.graph));
     l.at = calloc(l.graph->tensors.n, sizeof *l.at);
     l.written = calloc(l.graph->tensors.n, 1);
