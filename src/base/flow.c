@@ -4,7 +4,7 @@
 void dh_flows_together(dh_flow flows[2], double end_ns[2])
 {
     dh_flows_settle(flows, 2);
-    const double first_ns = dh_flows_step(flows, 2);
+    const double first_ns = dh_flow_pair_step(&flows[0], &flows[1]);
     for (int i = 0; i < 2; i++) end_ns[i] = first_ns + flows[i].left_ns;
 }
 

@@ -72,6 +72,18 @@ static inline double dh_flows_step(dh_flow *flows, size_t n)
     return span;
 }
 
+/* dh_flows_step of two, which pairing does by the million. */
+static inline double dh_flow_pair_step(dh_flow *a, dh_flow *b)
+{
+    const double needs_a = dh_flow_needs(a), needs_b = dh_flow_needs(b);
+    const double span = DH_MIN(needs_a, needs_b);
+    dh_flow_pass(a, span);
+    dh_flow_pass(b, span);
+    if (needs_a <= span) a->left_ns = 0;
+    if (needs_b <= span) b->left_ns = 0;
+    return span;
+}
+
 /* When each of two flows that begin together ends: beside each other until one does, then the
  * other alone at full speed. end_ns [2] */
 void dh_flows_together(dh_flow flows[2], double end_ns[2]);

@@ -84,21 +84,21 @@ static double run_alone(walker *w, dh_flow *current, double now)
 int64_t pair_fluid(const pair_costs *costs, pair_run f_run, pair_run b_run, int64_t *f_end,
                    int64_t *b_end)
 {
-    dh_flow at[2] = {{0, 1}, {0, 1}}; /* the current operators of f and b */
-    walker f = enter(costs->problem->f, f_run, f_end, &at[0]);
-    walker b = enter(costs->problem->b, b_run, b_end, &at[1]);
+    dh_flow f_now = {0, 1}, b_now = {0, 1}; /* the current operators */
+    walker f = enter(costs->problem->f, f_run, f_end, &f_now);
+    walker b = enter(costs->problem->b, b_run, b_end, &b_now);
     double now = 0;
     while (f.at < f.run.n && b.at < b.run.n) {
         /* At least one rate is positive, that of the operator that ends first by itself. */
         const pair_rate rate = rate_of(costs, f.run.ops[f.at], b.run.ops[b.at]);
         if (!rate.allowed) return PAIR_NEVER;
-        at[0].speed = rate.f;
-        at[1].speed = rate.b;
-        now += dh_flows_step(at, 2);
-        settle(&f, &at[0], now);
-        settle(&b, &at[1], now);
+        f_now.speed = rate.f;
+        b_now.speed = rate.b;
+        now += dh_flow_pair_step(&f_now, &b_now);
+        settle(&f, &f_now, now);
+        settle(&b, &b_now, now);
     }
-    return llround(f.at < f.run.n ? run_alone(&f, &at[0], now) : run_alone(&b, &at[1], now));
+    return llround(f.at < f.run.n ? run_alone(&f, &f_now, now) : run_alone(&b, &b_now, now));
 }
 
 int64_t dh_pair_coexecute(const dh_pair_problem *problem, const dh_pair_options *options,
