@@ -23,6 +23,14 @@ bool dh_json_is_whole(void)
     return whole;
 }
 
+dh_status dh_json_check_read(dh_ctx *ctx, json_t **document)
+{
+    if (dh_json_is_whole()) return DH_OK;
+    json_decref(*document);
+    *document = NULL;
+    return dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
+}
+
 char *dh_json_text(json_t *document, size_t flags)
 {
     char *text = document ? json_dumps(document, flags) : NULL;

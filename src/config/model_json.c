@@ -462,6 +462,7 @@ dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_byte
 {
     json_error_t error;
     json_t *config = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    DH_TRY(dh_json_check_read(ctx, &config));
     if (!config)
         return dh_fail(ctx, DH_EFORMAT, "config.json line %d, column %d: %s", error.line,
                        error.column, error.text);

@@ -249,6 +249,7 @@ dh_status dh_profile_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const 
 {
     json_error_t fault;
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &fault);
+    DH_TRY(dh_json_check_read(ctx, &root));
     if (!root)
         return dh_fail(ctx, DH_EFORMAT, "%s: line %d, column %d: %s", name, fault.line,
                        fault.column, fault.text);

@@ -3,6 +3,7 @@
  * A cache file is a header, then the tokens as uint16 or uint32. The header tells what
  * the tokens were made from; one that differs in anything is made anew. */
 #include "data/text_source.h"
+#include "base/json_text.h"
 #include "data/tok.h"
 
 #include <jansson.h>
@@ -100,6 +101,7 @@ static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t
 {
     json_error_t error;
     json_t *row = json_loadb((const char *)s->map.at + at, n, JSON_ALLOW_NUL, &error);
+    DH_TRY(dh_json_check_read(ctx, &row));
     const json_t *text = json_object_get(row, s->field);
     dh_status st;
     if (!row)

@@ -225,6 +225,7 @@ static json_t *load_json(dh_ctx *ctx, const char *folder, const char *name)
     json_error_t fault;
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &fault);
     free(text);
+    if (dh_json_check_read(ctx, &root) != DH_OK) return NULL;
     if (!root) dh_fail(ctx, DH_EFORMAT, "line %d: %s", fault.line, fault.text);
     return root;
 }

@@ -1,6 +1,7 @@
 /* Reading safetensors: parse the header, then prove that the tensors tile the
  * data exactly, before anything is handed out. Nothing is copied but names. */
 #include "dhelix/safetensors.h"
+#include "base/json_text.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -262,6 +263,7 @@ static dh_status read_header(dh_ctx *ctx, dh_safetensors *st, const unsigned cha
     size_t data_bytes = n_bytes - sizeof header_bytes - (size_t)header_bytes;
     json_error_t fault;
     json_t *header = json_loadb(text, (size_t)header_bytes, JSON_REJECT_DUPLICATES, &fault);
+    DH_TRY(dh_json_check_read(ctx, &header));
     if (!header)
         return dh_fail(ctx, DH_EFORMAT, "the header is no valid JSON at byte %d: %s",
                        fault.position, fault.text);

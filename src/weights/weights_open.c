@@ -1,4 +1,5 @@
 /* Finding the files behind a path: a folder with one file or shards, or a file. */
+#include "base/json_text.h"
 #include "weights_impl.h"
 
 #include <dirent.h>
@@ -90,6 +91,7 @@ static dh_status open_index(dh_ctx *ctx, dh_weights *w, const char *path)
     json_error_t fault;
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &fault);
     free(text);
+    DH_TRY(dh_json_check_read(ctx, &root));
     dh_status st = root ? add_mapped(ctx, w, root)
                         : dh_fail(ctx, DH_EFORMAT, "line %d, column %d: %s", fault.line,
                                   fault.column, fault.text);

@@ -132,7 +132,6 @@ words=("$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/run")
 each_call train
 [ -n "$only" ] || same "$wanted" "$weights" 'weights of the whole run'
 mesh=(--set parallel.dp=2)
-kinds='alloc file'
 words+=("${mesh[@]}")
 each_call ranks
 finish

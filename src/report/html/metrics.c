@@ -2,6 +2,7 @@
  *
  * Long runs are thinned: a row of the page is then the mean over `stride` steps, so that
  * the page stays small and no step is left out. */
+#include "base/json_text.h"
 #include "report/html/run.h"
 
 #include <math.h>
@@ -64,6 +65,7 @@ static dh_status read_text(dh_ctx *ctx, metrics *m, const char *text, size_t n_b
         const size_t length = end ? (size_t)(end - (text + at)) : n_bytes - at;
         json_error_t error;
         json_t *line = json_loadb(text + at, length, 0, &error);
+        DH_TRY(dh_json_check_read(ctx, &line));
         at += length + 1;
         number++;
         if (!line && !end) {

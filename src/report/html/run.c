@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "report/html/page.h"
 #include "report/html/run.h"
 
@@ -25,8 +26,13 @@ dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *
     *value = NULL;
     DH_TRY(dh_run_folder_path(ctx, run, name, &path));
     dh_status st = DH_OK;
-    if (dh_path_exists(path) && !(*value = json_load_file(path, 0, &error)))
-        st = dh_fail(ctx, DH_EFORMAT, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+    if (dh_path_exists(path)) {
+        *value = json_load_file(path, 0, &error);
+        st = dh_json_check_read(ctx, value);
+        if (st == DH_OK && !*value)
+            st = dh_fail(ctx, DH_EFORMAT, "%s:%d:%d: %s", path, error.line, error.column,
+                         error.text);
+    }
     free(path);
     return st;
 }
