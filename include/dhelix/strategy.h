@@ -178,6 +178,12 @@ typedef struct dh_strategy {
 const dh_strategy *dh_strategies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **strategy);
+/* What the job's setting says: a row's name; passes added to a row, "ring-gemm(both)+dhelix"; or
+ * all of it, "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: full}", of which
+ * what is left out is as in the first row, the order beside a schedule that makes pairs auto. out
+ * a row, or one in the arena errors    DH_EMISSING with the nearest name, DH_EINVAL */
+dh_status dh_strategy_read(dh_ctx *ctx, dh_arena *arena, const char *text,
+                           const dh_strategy **strategy);
 /* What a strategy does to graphs; NULL: the first row. errors: those of dh_pass_list_parse */
 dh_status dh_strategy_passes(dh_ctx *ctx, const dh_strategy *strategy, dh_pass_list *passes);
 /* A strategy's own ordering, everything may overlap, no cache; NULL: the first row. */

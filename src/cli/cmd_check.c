@@ -4,18 +4,20 @@
 
 #include "cli/cli.h"
 #include "cli/footprint.h"
+#include "cli/passes.h"
 #include "dhelix/train.h"
 
 typedef enum dump {
     DUMP_NONE,
     DUMP_RECIPE,
+    DUMP_PASSES,
     DUMP_GRAPH,
     DUMP_PROGRAM,
     DUMP_SCHEDULE,
     DUMP_CSV
 } dump;
-static const char *const dump_names[] = {"none",     "recipe", "graph", "program",
-                                         "schedule", "csv",    NULL};
+static const char *const dump_names[] = {"none",    "recipe",   "passes", "graph",
+                                         "program", "schedule", "csv",    NULL};
 
 typedef struct check_args {
     int64_t ranks, rank;
@@ -27,7 +29,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_ENUM,
      .offset = offsetof(check_args, print),
      .names = dump_names,
-     .doc = "show what was derived where the job leaves it open, and why; the operator graphs; the "
+     .doc = "show what was derived where the job leaves it open, and why; which passes rewrote the "
+            "graphs, and why others did not; the operator graphs; the "
             "instructions with operands, offsets and waits; the "
             "pipeline schedule as a drawing; or as CSV in PyTorch's notation"},
     {.name = "ranks",
@@ -280,12 +283,25 @@ static dh_status print_schedule(dh_ctx *ctx, const dh_recipe *recipe, int what)
     return st;
 }
 
+static dh_status print_passes(dh_ctx *ctx, const dh_resolved *job)
+{
+    dh_str out = DH_STR_INIT;
+    const dh_session_spec session = dh_train_session(&job->job, &job->recipe);
+    const dh_program_spec spec =
+        dh_session_program_spec(&session, session.train ? DH_MODE_TRAIN : DH_MODE_EVAL);
+    dh_status st = dh_cli_describe_passes(ctx, &spec, &out);
+    if (st == DH_OK) return dh_cli_print_str(ctx, &out);
+    dh_str_fini(&out);
+    return st;
+}
+
 static dh_status report(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_resolved *job,
                         const checks *all)
 {
     if (a->print == DUMP_SCHEDULE || a->print == DUMP_CSV)
         return print_schedule(ctx, &job->recipe, a->print);
     if (a->print == DUMP_RECIPE) return print_recipe(ctx, job);
+    if (a->print == DUMP_PASSES) return print_passes(ctx, job);
     if (a->print != DUMP_NONE) return print_dump(ctx, all, a->print);
     if (cli->json) return print_json(ctx, job, all);
     dh_str out = DH_STR_INIT;

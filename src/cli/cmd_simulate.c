@@ -130,14 +130,24 @@ static dh_status list_slow(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, slo
 
 /* ---- strategies ----------------------------------------------------------------------------- */
 
-static dh_status add_strategy(dh_ctx *ctx, const char *name, size_t n_name, dh_simulated_list *list)
+static dh_status add_strategy(dh_ctx *ctx, const dh_job *job, const char *name, size_t n_name,
+                              dh_simulated_list *list)
 {
-    char text[64];
     const dh_strategy *strategy;
-    snprintf(text, sizeof text, "%.*s", (int)DH_MIN(n_name, sizeof text - 1), name);
-    DH_TRY(dh_strategy_find(ctx, text, &strategy));
+    const char *text = dh_arena_printf(job->arena, "%.*s", (int)n_name, name);
+    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies");
+    DH_TRY(dh_strategy_read(ctx, job->arena, text, &strategy));
     list->at[list->n++] = (dh_simulated){.strategy = strategy};
     return DH_OK;
+}
+
+/* Up to the next comma outside brackets. */
+static size_t name_length(const char *names)
+{
+    size_t n = 0;
+    for (int depth = 0; names[n] && (depth > 0 || names[n] != ','); n++)
+        depth += (strchr("({[", names[n]) != NULL) - (strchr(")}]", names[n]) != NULL);
+    return n;
 }
 
 static dh_status list_strategies(dh_ctx *ctx, const simulate_args *a, const dh_job *job,
@@ -156,8 +166,8 @@ static dh_status list_strategies(dh_ctx *ctx, const simulate_args *a, const dh_j
         return DH_OK;
     }
     for (;;) {
-        const size_t n = strcspn(names, ",");
-        DH_TRY(add_strategy(ctx, names, n, list));
+        const size_t n = name_length(names);
+        DH_TRY(add_strategy(ctx, job, names, n, list));
         if (!names[n]) return DH_OK;
         names += n + 1;
     }

@@ -147,6 +147,55 @@ static dh_status read_items(const reader *r, const yaml_node_t *node, dh_assignm
     return DH_OK;
 }
 
+/* ---- mappings that are values -------------------------------------------------------------- */
+
+static dh_status flow_value(const reader *r, const yaml_node_t *node, dh_str *out)
+{
+    char *text;
+    if (node->type != YAML_SEQUENCE_NODE) {
+        DH_TRY(scalar_text(r, node, &text));
+        dh_str_printf(out, "%s", text);
+        return DH_OK;
+    }
+    const yaml_node_item_t *item = node->data.sequence.items.start;
+    dh_str_printf(out, "[");
+    for (; item < node->data.sequence.items.top; item++) {
+        DH_TRY(scalar_text(r, node_at(r, *item), &text));
+        dh_str_printf(out, "%s%s", item > node->data.sequence.items.start ? ", " : "", text);
+    }
+    dh_str_printf(out, "]");
+    return DH_OK;
+}
+
+/* {key: value, key: [value, ...]}. Commas between brackets of a value, which YAML reads as those
+ * of its own sequence, are put back by this. */
+static dh_status flow_text(const reader *r, const yaml_node_t *node, dh_str *out)
+{
+    const yaml_node_pair_t *pair = node->data.mapping.pairs.start;
+    dh_str_printf(out, "{");
+    for (; pair < node->data.mapping.pairs.top; pair++) {
+        char *key;
+        DH_TRY(scalar_text(r, node_at(r, pair->key), &key));
+        dh_str_printf(out, "%s%s: ", pair > node->data.mapping.pairs.start ? ", " : "", key);
+        DH_TRY(flow_value(r, node_at(r, pair->value), out));
+    }
+    dh_str_printf(out, "}");
+    return DH_OK;
+}
+
+static dh_status read_flow_text(const reader *r, const yaml_node_t *node, dh_assignment *a)
+{
+    dh_str text = DH_STR_INIT;
+    dh_status st = flow_text(r, node, &text);
+    a->n = 1;
+    a->items = DH_NEW_N(r->job->arena, char *, 1);
+    if (st == DH_OK && a->items && !text.failed)
+        a->items[0] = dh_arena_strdup(r->job->arena, text.text);
+    dh_str_fini(&text);
+    if (st != DH_OK) return st;
+    return a->items && a->items[0] ? DH_OK : no_memory(r->ctx);
+}
+
 /* origin "--set k=v" says the key already. */
 static char *describe_place(const reader *r, const yaml_node_t *node, const dh_setting *s)
 {
@@ -160,6 +209,10 @@ static dh_status read_setting(reader *r, const dh_setting *s, const yaml_node_t 
 {
     dh_assignment a = {.setting = s, .from_file = r->is_file};
     if (!(a.where = describe_place(r, node, s))) return no_memory(r->ctx);
+    if (node->type == YAML_MAPPING_NODE && s->type == DH_SET_FLOW) {
+        DH_TRY(read_flow_text(r, node, &a));
+        return add(r, &a);
+    }
     if (node->type == YAML_MAPPING_NODE)
         return dh_fail(r->ctx, DH_EFORMAT, "%s: a mapping stands where a value is expected",
                        a.where);

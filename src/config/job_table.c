@@ -71,9 +71,10 @@ static const dh_setting settings[] = {
         .help = "ranks of the run; the flag --ranks and the launcher set it"),
     TEXT("out", out_dir, DH_SET_PATH, "run",
          .help = "run folder: checkpoints, metrics, reports"),
-    TEXT("strategy", strategy, DH_SET_STRING, "sequential",
-         .help = "how communication is hidden: a row of `dhelix list strategies`; auto: the one whose "
-                 "simulated step is shortest"),
+    TEXT("strategy", strategy, DH_SET_FLOW, "sequential",
+         .help = "how communication is hidden: a row of `dhelix list strategies`; passes added to one, "
+                 "ring-gemm(both)+dhelix; or {passes: [ring-gemm], schedule: dhelix-w, order: auto}; "
+                 "auto: the row whose simulated step is shortest"),
 
     TEXT("overlap.policy", overlap_policy, DH_SET_STRING, "auto",
          .help = "order of co-executed operators: a row of `dhelix list policies`; auto: the strategy's"),

@@ -28,11 +28,17 @@ static dh_status no_memory(dh_ctx *ctx)
 /* ---- what is right ---------------------------------------------------------------- */
 
 static const char *const type_texts[DH_N_SETTING_TYPES] = {
-    [DH_SET_INT] = "whole number",     [DH_SET_FLOAT] = "number",
-    [DH_SET_BOOL] = "true or false",   [DH_SET_ENUM] = "one of",
-    [DH_SET_STRING] = "text",          [DH_SET_CHARS] = "text",
-    [DH_SET_INTS] = "whole numbers",   [DH_SET_PATH] = "path",
-    [DH_SET_PATHS] = "path or list",   [DH_SET_NAME_OR_PATH] = "name or path",
+    [DH_SET_INT] = "whole number",
+    [DH_SET_FLOAT] = "number",
+    [DH_SET_BOOL] = "true or false",
+    [DH_SET_ENUM] = "one of",
+    [DH_SET_STRING] = "text",
+    [DH_SET_CHARS] = "text",
+    [DH_SET_FLOW] = "text or mapping",
+    [DH_SET_INTS] = "whole numbers",
+    [DH_SET_PATH] = "path",
+    [DH_SET_PATHS] = "path or list",
+    [DH_SET_NAME_OR_PATH] = "name or path",
     [DH_SET_MODEL] = "preset or path",
 };
 
@@ -378,6 +384,7 @@ static const struct type_row {
     [DH_SET_BOOL] = {false, store_bool, print_bool},
     [DH_SET_ENUM] = {false, store_enum, print_enum},
     [DH_SET_STRING] = {false, store_text, print_text},
+    [DH_SET_FLOW] = {false, store_text, print_text},
     [DH_SET_CHARS] = {false, store_chars, print_chars},
     [DH_SET_INTS] = {true, store_ints, print_text},
     [DH_SET_PATH] = {false, store_path, print_text},

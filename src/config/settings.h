@@ -11,6 +11,7 @@ typedef enum dh_setting_type {
     DH_SET_BOOL,
     DH_SET_ENUM,         /* stored as the index of the name */
     DH_SET_STRING,       /* char *, "" when not given */
+    DH_SET_FLOW,         /* char *: text, or a mapping, kept as its text {key: value, ...} */
     DH_SET_CHARS,        /* char[64] */
     DH_SET_INTS,         /* list of whole numbers, kept as the text "3,4,4,3" */
     DH_SET_PATH,         /* char *, NULL when not given */

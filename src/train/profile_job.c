@@ -37,7 +37,7 @@ static dh_status own_strategy(dh_ctx *ctx, const dh_job *job, const dh_strategy 
 {
     size_t n;
     *strategy = dh_strategies(&n);
-    return is_auto(job) ? DH_OK : dh_strategy_find(ctx, job->strategy, strategy);
+    return is_auto(job) ? DH_OK : dh_strategy_read(ctx, job->arena, job->strategy, strategy);
 }
 
 static dh_status add_list(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *strategy,

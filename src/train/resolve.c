@@ -184,7 +184,7 @@ static dh_status resolve_strategy(dh_ctx *ctx, const dh_resolved *open, bool qui
     const dh_strategy *strategy;
     if (strcmp(open->job.strategy, "auto") == 0)
         return dh_resolved_choose(ctx, open, quiet, resolved);
-    DH_TRY(dh_strategy_find(ctx, open->job.strategy, &strategy));
+    DH_TRY(dh_strategy_read(ctx, open->job.arena, open->job.strategy, &strategy));
     return dh_resolved_vary(ctx, open, strategy, resolved);
 }
 

@@ -307,6 +307,12 @@ static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tun
                        "parallel.schedule=%s: a schedule from a file is for one number of stages "
                        "and micro-batches; name a row of `dhelix list schedules`",
                        job->schedule);
+    if (fixed >> DH_TUNE_STRATEGY & 1 && own->at[DH_TUNE_STRATEGY] < 0)
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "strategy=%s: the search is among rows of `dhelix list strategies`; name one, "
+            "or leave it free",
+            job->strategy);
     return DH_OK;
 }
 

@@ -35,6 +35,20 @@ says "the strategy's: parallel.schedule=1f1b makes no pairs"
 ok "$dhelix" check examples/tp2.yaml --set strategy=auto --print recipe --quiet
 says 'the shortest simulated step'
 
+# Which passes rewrote what, for a strategy written out; a job that names one it cannot have.
+rings='strategy={passes: [ring-gemm(both)], schedule: dhelix-w, order: auto}'
+ok "$dhelix" check examples/tp2.yaml --set "$rings" --print passes
+says 'ring-gemm(ways=both)'
+says '8 of 10 places'
+says 'what reads it first is no GEMM by rows'
+says 'not applied: every sequence is on one rank'
+ok "$dhelix" check examples/tp2.yaml --set "$rings"
+cp "$tmp/out" "$tmp/written"
+ok "$dhelix" check examples/tp2.yaml --set 'strategy=ring-gemm(both)+dhelix'
+check 'passes added to a row are the same' cmp "$tmp/out" "$tmp/written"
+fails 1 'did you mean ring-gemm' "$dhelix" check "$tmp/job.yaml" --set 'strategy={passes: [ring-gem]}'
+fails 1 'stands twice' "$dhelix" check "$tmp/job.yaml" --set strategy=ring-gemm+intra-batch
+
 # Sizes that leave padding between parameters.
 for width in 8 12 40; do
     ok "$dhelix" check "$tmp/job.yaml" --set model.width=$width

@@ -19,6 +19,10 @@ ok "$dhelix" list schedules
 says 1f1b
 ok "$dhelix" list strategies
 says sequential
+ok "$dhelix" list passes
+says 'ways: forth, both'
+same "$("$dhelix" list passes --json | grep -c '"name"')" \
+    "$(grep -c '^DH_PASS(' include/dhelix/passes.def)" 'passes listed'
 ok "$dhelix" list clusters
 says a40
 ok "$dhelix" list settings

@@ -419,6 +419,29 @@ static void assert_print_parses_back(const dh_job *job)
     dh_job_destroy(again);
 }
 
+/* A mapping is kept as text, whatever its form, and as text it reads back. */
+static void strategies_are_written_out(void **state)
+{
+    static const char *const forms[] = {
+        "strategy: {passes: [ring-gemm(both), other(n=2, fast)], schedule: dhelix-w, order: "
+        "auto}\n",
+        "strategy:\n  passes:\n    - ring-gemm(both)\n    - other(n=2, fast)\n"
+        "  schedule: dhelix-w\n  order: auto\n",
+        "strategy: '{passes: [ring-gemm(both), other(n=2, fast)], schedule: dhelix-w, order: "
+        "auto}'\n",
+    };
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
+        char text[512];
+        snprintf(text, sizeof text, "model: gpt2-tiny\ndata: {train: a}\n%s", forms[i]);
+        dh_job *j = job_of(text);
+        assert_string_equal(j->strategy, "{passes: [ring-gemm(both), other(n=2, fast)], "
+                                         "schedule: dhelix-w, order: auto}");
+        assert_print_parses_back(j);
+        dh_job_destroy(j);
+    }
+}
+
 static void print_parses_back(void **state)
 {
     size_t n;
@@ -501,6 +524,7 @@ int main(void)
         cmocka_unit_test(combinations_name_the_number_to_change),
         cmocka_unit_test(degrees_are_derived_from_ranks),
         cmocka_unit_test(learning_rate_follows_the_schedule),
+        cmocka_unit_test(strategies_are_written_out),
         cmocka_unit_test(print_parses_back),
         cmocka_unit_test(help_lists_every_setting),
         cmocka_unit_test(mutated_text_is_survived),

@@ -396,6 +396,95 @@ static void names_are_found(void **state)
     }
 }
 
+/* ---- strategies as text ---------------------------------------------------------------------- */
+
+static void test_read(void **state)
+{
+    static const struct {
+        const char *text, *passes, *schedule, *policy;
+        bool barriers;
+    } cases[] = {
+        {"ring-gemm", "ring-gemm", NULL, "sequential", false},
+        {"ring-gemm(both)+dhelix", "ring-gemm(ways=both)", "dhelix-w", "auto", false},
+        {"dhelix+ring-gemm", "ring-gemm", "dhelix-w", "auto", false},
+        {"ring-gemm+wavelet+", "ring-gemm", "dhelix-w", "round-robin", false},
+        {"wavelet++ring-gemm", "ring-gemm", "dhelix-w", "round-robin", false},
+        {"ring-gemm+dhelix-paper", "ring-gemm", "dhelix-w", "dp", true},
+        {"{passes: [ring-gemm(ways=both)]}", "ring-gemm(ways=both)", NULL, "sequential", false},
+        {"{passes: ring-gemm, order: list}", "ring-gemm", NULL, "list", false},
+        {"{schedule: dhelix-w}", "", "dhelix-w", "auto", false},
+        {"{schedule: zb-h1}", "", "zb-h1", "sequential", false},
+        {"{order: dp, barriers: full, schedule: dhelix-w, passes: []}", "", "dhelix-w", "dp", true},
+    };
+    dh_arena *arena = dh_arena_create();
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        const dh_strategy *s;
+        assert_ok(&ctx, dh_strategy_read(&ctx, arena, cases[i].text, &s));
+        assert_string_equal(s->name, cases[i].text);
+        assert_string_equal(s->passes, cases[i].passes);
+        assert_string_equal(s->policy, cases[i].policy);
+        assert_string_equal(s->schedule ? s->schedule : "",
+                            cases[i].schedule ? cases[i].schedule : "");
+        assert_int_equal(s->barriers, cases[i].barriers);
+    }
+    dh_arena_destroy(arena);
+}
+
+static void test_rows_read_as_themselves(void **state)
+{
+    size_t n;
+    const dh_strategy *rows = dh_strategies(&n);
+    dh_arena *arena = dh_arena_create();
+    (void)state;
+    for (size_t i = 0; i < n; i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        const dh_strategy *s;
+        dh_pass_list passes;
+        assert_ok(&ctx, dh_strategy_read(&ctx, arena, rows[i].name, &s));
+        assert_ptr_equal(s, &rows[i]);
+        assert_ok(&ctx, dh_strategy_passes(&ctx, s, &passes));
+    }
+    dh_arena_destroy(arena);
+}
+
+static void test_read_refused(void **state)
+{
+    static const struct {
+        const char *text, *part;
+        dh_status status;
+    } cases[] = {
+        {"dhelx", "did you mean dhelix", DH_EMISSING},
+        {"ring-gem+dhelix", "did you mean ring-gemm", DH_EMISSING},
+        {"ring-gemm+dhelx", "called dhelx; did you mean dhelix", DH_EMISSING},
+        {"ring-gemm(sideways)", "it can be forth, both", DH_EINVAL},
+        {"dhelix+list", "names two strategies", DH_EINVAL},
+        {"ring-gemm++dhelix", "missing or too long", DH_EINVAL},
+        {"ring-gemm+intra-batch", "stands twice", DH_EINVAL},
+        {"{passes: [ring-gemm, ring-gemm(both)]}", "stands twice", DH_EINVAL},
+        {"{passes: [recompute]}", "follows from the job's settings", DH_EINVAL},
+        {"{pases: [ring-gemm]}", "did you mean passes", DH_EMISSING},
+        {"{schedule: dhelix}", "did you mean", DH_EMISSING},
+        {"{order: lst}", "did you mean", DH_EMISSING},
+        {"{barriers: some}", "it can be full, events", DH_EINVAL},
+        {"{order: list, order: auto}", "said twice", DH_EINVAL},
+        {"{order}", "is not key: value", DH_EINVAL},
+        {"{}", "is not key: value", DH_EINVAL},
+        {"{order: list", "not closed", DH_EINVAL},
+        {"{order: }", "missing or too long", DH_EINVAL},
+    };
+    dh_arena *arena = dh_arena_create();
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        const dh_strategy *s;
+        assert_fails(&ctx, dh_strategy_read(&ctx, arena, cases[i].text, &s), cases[i].status,
+                     cases[i].part);
+    }
+    dh_arena_destroy(arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +500,9 @@ int main(void)
         cmocka_unit_test(policies_order_real_layers),
         cmocka_unit_test(orders_are_remembered),
         cmocka_unit_test(names_are_found),
+        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_rows_read_as_themselves),
+        cmocka_unit_test(test_read_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static dh_status write_plan(dh_ctx *ctx, const dh_job *job, const dh_schedule *s
 static dh_status schedule_of(dh_ctx *ctx, const dh_job *job, dh_schedule **schedule)
 {
     const dh_strategy *strategy;
-    DH_TRY(dh_strategy_find(ctx, job->strategy, &strategy));
+    DH_TRY(dh_strategy_read(ctx, job->arena, job->strategy, &strategy));
     DH_TRY(dh_job_schedule(ctx, job, strategy, dh_job_n_micro(job), schedule));
     if (*schedule) return DH_OK;
     const dh_schedule_row *row;

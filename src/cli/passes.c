@@ -1,0 +1,66 @@
+/* What passes did to a rank's graphs, as text: a line a pass, and under it what it left alone. */
+#include "cli/passes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    dh_block_kind kind;
+    const char *name;
+} blocks[] = {{DH_BLOCK_EMBED, "embedding"}, {DH_BLOCK_LAYER, "layer"}, {DH_BLOCK_HEAD, "head"}};
+
+/* Candidates with the same reason are one line. */
+static void describe_left(const dh_pass_report *report, dh_str *out)
+{
+    for (size_t i = 0; i < report->left.n; i++) {
+        const dh_pass_note *note = &report->left.at[i];
+        size_t before = 0, after = 0;
+        for (size_t k = 0; k < i; k++) before += strcmp(report->left.at[k].why, note->why) == 0;
+        if (before > 0) continue;
+        for (size_t k = i + 1; k < report->left.n; k++)
+            after += strcmp(report->left.at[k].why, note->why) == 0;
+        dh_str_printf(out, "      not %s", note->what);
+        if (after > 0) dh_str_printf(out, " and %zu more", after);
+        dh_str_printf(out, ": %s\n", note->why);
+    }
+}
+
+static void describe(const dh_pass_report *report, dh_str *out)
+{
+    dh_str name = DH_STR_INIT;
+    dh_pass_use_print(&report->use, &name);
+    dh_str_printf(out, "  %-24s ", name.text ? name.text : "");
+    dh_str_fini(&name);
+    if (report->idle) {
+        dh_str_printf(out, "not applied: %s\n", report->idle);
+        return;
+    }
+    const size_t n_places = report->n_places + report->left.n;
+    if (report->n_after == report->n_before && report->n_places == 0)
+        dh_str_printf(out, "nothing to do here");
+    else
+        dh_str_printf(out, "%zu operators, %zu before", report->n_after, report->n_before);
+    if (n_places > 0) dh_str_printf(out, "; %zu of %zu places", report->n_places, n_places);
+    dh_str_printf(out, "\n");
+    describe_left(report, out);
+}
+
+dh_status dh_cli_describe_passes(dh_ctx *ctx, const dh_program_spec *spec, dh_str *out)
+{
+    const dh_coord c = dh_mesh_coord(&spec->mesh, spec->rank);
+    const dh_graph_rank rank = {.shard = {spec->mesh.tp, c.tp, spec->mesh.ep, c.ep},
+                                .cp_rank = c.cp};
+    dh_graph_spec graphs;
+    DH_TRY(dh_program_graph_spec(ctx, spec, &graphs));
+    for (size_t i = 0; i < DH_COUNTOF(blocks); i++) {
+        dh_pass_reports reports = {0};
+        dh_graph *graph = NULL;
+        dh_status st = dh_graph_make(ctx, &graphs, blocks[i].kind, rank, &reports, &graph);
+        dh_str_printf(out, "%s%s\n", i ? "\n" : "", blocks[i].name);
+        for (size_t k = 0; st == DH_OK && k < reports.n; k++) describe(&reports.at[k], out);
+        dh_pass_reports_fini(&reports);
+        dh_graph_destroy(graph);
+        DH_TRY(st);
+    }
+    return DH_OK;
+}
