@@ -47,9 +47,10 @@ static void describe(const dh_pass_report *report, dh_str *out)
 
 dh_status dh_cli_describe_passes(dh_ctx *ctx, const dh_program_spec *spec, dh_str *out)
 {
-    const dh_coord c = dh_mesh_coord(&spec->mesh, spec->rank);
-    const dh_graph_rank rank = {.shard = {spec->mesh.tp, c.tp, spec->mesh.ep, c.ep},
-                                .cp_rank = c.cp};
+    const dh_mesh *m = &spec->recipe.mesh;
+    const dh_coord c = dh_mesh_coord(m, spec->rank);
+    const dh_graph_rank rank = {
+        .shard = {.tp = m->tp, .tp_rank = c.tp, .ep = m->ep, .ep_rank = c.ep}, .cp_rank = c.cp};
     dh_graph_spec graphs;
     DH_TRY(dh_program_graph_spec(ctx, spec, &graphs));
     for (size_t i = 0; i < DH_COUNTOF(blocks); i++) {

@@ -25,6 +25,8 @@ static const dh_strategy strategies[] = {
     {"intra-batch-bidirectional",
      "intra-batch with rings both ways at once (looped CollectiveEinsum; Wang et al., ASPLOS 2023)",
      "ring-gemm(both)", NULL, "sequential", false},
+    {"dhelix-rings", "dhelix with the rings of intra-batch inside its pairs", "ring-gemm",
+     "dhelix-w", "auto", false},
     {"round-robin", "operators of co-executed slots alternate, on the job's own schedule", "", NULL,
      "round-robin", false},
     {"list", "list scheduling of co-executed slots, on the job's own schedule (Graham 1969)", "",

@@ -220,7 +220,8 @@ static dh_status graphs_so_far(const walk *w, dh_graph_spec *graphs)
                                         .dtype = job->dtype,
                                         .batch = job->micro_batch,
                                         .seq = job->seq_len / job->cp},
-                              .recompute = (dh_recompute_kind)job->recompute};
+                              .recompute = (dh_recompute_kind)job->recompute,
+                              .whole_tokens = !job->sequence_parallel};
     return dh_mesh_from_job(w->ctx, job, &graphs->mesh);
 }
 

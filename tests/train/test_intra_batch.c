@@ -36,7 +36,7 @@ static double compare_with_plain(const char *model, const comparison *c, const c
     snprintf(settings, sizeof settings, "%s strategy=%s", c->settings, strategy);
     run_folder(out, sizeof out, "rings");
     run_curve_of(model, settings, out, &rings);
-    const bool both = strcmp(strategy, "intra-batch") != 0;
+    const bool both = strstr(strategy, "bidirectional") || strstr(strategy, "(both)");
     assert_true(share_of(out, "ring_exchange") > 0);
     assert_true((share_of(out, "ring_exchange_both") > 0) == both);
     const double d = run_distance(plain, &rings, 0);
@@ -88,6 +88,52 @@ static void a_llama_trains_alike(void **state)
     rings_train_alike("llama", RUN_LLAMA, list, DH_COUNTOF(list));
 }
 
+/* Rings inside the pairs of two strands: the bits of one strand with the same rings, since an
+ * order changes none. */
+static void rings_inside_pairs(void **state)
+{
+    static const struct {
+        const char *model, *settings, *strategies[2];
+    } cases[] = {
+        {RUN_GPT2, "parallel.tp=2", {"intra-batch", "dhelix-rings"}},
+        {RUN_LLAMA,
+         "parallel.tp=4 train.dtype=bf16",
+         {"intra-batch-bidirectional", "ring-gemm(both)+dhelix"}},
+        {RUN_LLAMA,
+         "parallel.tp=2 parallel.cp=2 train.recompute=selective",
+         {"intra-batch", "dhelix-rings"}},
+        {RUN_GPT2, "parallel.tp=2 parallel.pp=2", {"intra-batch", "dhelix-rings"}},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        char settings[300], out[2][300];
+        run_curve curve[2];
+        for (int k = 0; k < 2; k++) {
+            run_folder(out[k], sizeof out[k], k ? "pairs" : "one");
+            snprintf(settings, sizeof settings, "%s strategy=%s", cases[i].settings,
+                     cases[i].strategies[k]);
+            run_curve_of(cases[i].model, settings, out[k], &curve[k]);
+        }
+        assert_true(share_of(out[1], "ring_exchange") > 0);
+        assert_true(run_distance(&curve[0], &curve[1], 0) == 0);
+        assert_true(run_same_bytes(out[0], out[1], 20));
+    }
+}
+
+/* And so as near to the plain run. */
+static void pairs_with_rings_train_alike(void **state)
+{
+    static const comparison list[] = {{"parallel.tp=2", DH_F32, false},
+                                      {"parallel.tp=2 train.dtype=bf16", DH_BF16, false}};
+    for (size_t i = 0; i < DH_COUNTOF(list); i++) {
+        char out[300];
+        run_curve plain;
+        run_folder(out, sizeof out, "plain");
+        run_curve_of(RUN_GPT2, list[i].settings, out, &plain);
+        printf("  %s, dhelix-rings: losses differ by %.2g\n", list[i].settings,
+               compare_with_plain(RUN_GPT2, &list[i], "dhelix-rings", &plain));
+    }
+}
+
 static void a_mixtral_trains_alike(void **state)
 {
     static const comparison list[] = {{"parallel.tp=2 parallel.dp=2", DH_F32, false}};
@@ -131,8 +177,12 @@ static void other_meshes_are_left_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gpt2_trains_alike),         cmocka_unit_test(a_llama_trains_alike),
-        cmocka_unit_test(a_mixtral_trains_alike),      cmocka_unit_test(a_run_repeats_bit_for_bit),
+        cmocka_unit_test(a_gpt2_trains_alike),
+        cmocka_unit_test(a_llama_trains_alike),
+        cmocka_unit_test(rings_inside_pairs),
+        cmocka_unit_test(pairs_with_rings_train_alike),
+        cmocka_unit_test(a_mixtral_trains_alike),
+        cmocka_unit_test(a_run_repeats_bit_for_bit),
         cmocka_unit_test(other_meshes_are_left_alone),
     };
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
