@@ -76,12 +76,14 @@ static inline double dh_flows_step(dh_flow *flows, size_t n)
 static inline double dh_flow_pair_step(dh_flow *a, dh_flow *b)
 {
     const double needs_a = dh_flow_needs(a), needs_b = dh_flow_needs(b);
-    const double span = DH_MIN(needs_a, needs_b);
-    dh_flow_pass(a, span);
-    dh_flow_pass(b, span);
-    if (needs_a <= span) a->left_ns = 0;
-    if (needs_b <= span) b->left_ns = 0;
-    return span;
+    if (needs_b < needs_a) {
+        dh_flow_pass(a, needs_b);
+        b->left_ns = 0;
+        return needs_b;
+    }
+    dh_flow_pass(b, needs_a);
+    a->left_ns = 0;
+    return needs_a;
 }
 
 /* When each of two flows that begin together ends: beside each other until one does, then the
