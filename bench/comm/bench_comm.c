@@ -262,11 +262,11 @@ static dh_status run(bench *b)
 {
     int members[MAX_RANKS];
     for (int r = 0; r < b->n; r++) members[r] = r;
-    dh_comm_group_spec spec = {"bench", members, b->n, 0, DH_WIRE_CROSS};
+    dh_comm_group_spec spec = {"bench", members, b->n, 0, DH_ENGINE_CROSS};
     DH_TRY(dh_comm_attach(&b->ctx, b->world, b->rank, &b->comm));
     DH_TRY(dh_comm_group_create(&b->ctx, b->comm, &spec, &b->group));
     DH_TRY(dh_comm_group_reserve(&b->ctx, b->group, MAX_BYTES));
-    if (!dh_comm_world_is_paced(b->world, DH_WIRE_CROSS)) DH_TRY(bandwidth(b));
+    if (!dh_comm_world_is_paced(b->world, DH_ENGINE_CROSS)) DH_TRY(bandwidth(b));
     return b->opt->only ? DH_OK : overlap(b);
 }
 
@@ -335,7 +335,7 @@ static bool parse(int argc, char **argv, options *opt)
     int64_t ranks = 2;
     bool ok = true;
     for (int o; ok && (o = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-        dh_comm_pace *pace = &opt->config.pace[DH_WIRE_CROSS];
+        dh_comm_pace *pace = &opt->config.pace[DH_ENGINE_CROSS];
         if (o == 'c')
             opt->comm = optarg;
         else if (o == 'n')

@@ -23,6 +23,7 @@
 
 #include "dhelix/base.h"
 #include "dhelix/dtype.h"
+#include "dhelix/engine.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -64,9 +65,6 @@ const dh_comm_ops *dh_comm_table(size_t *n);
 
 /* ---- worlds ----------------------------------------------------------------------------- */
 
-/* Links between ranks. A group's calls use one of them. */
-typedef enum dh_comm_wire { DH_WIRE_LOCAL, DH_WIRE_CROSS, DH_N_WIRE } dh_comm_wire;
-
 /* An emulated link; paced when either is above 0. */
 typedef struct dh_comm_pace {
     double gbps;       /* 1e9 bits per second, each direction; 0: unlimited */
@@ -96,12 +94,12 @@ typedef dh_comm_action (*dh_comm_hook)(void *user, int rank, int64_t seq, dh_com
 
 /* Zero-initialised fields mean the default. */
 typedef struct dh_comm_config {
-    int ranks;                    /* local: number of ranks; mpi: 0, or what must be there */
-    int ranks_per_node;           /* declared topology; 0: local has one node, mpi asks MPI */
-    dh_comm_pace pace[DH_N_WIRE]; /* local only; mpi refuses: its wire is real */
-    int64_t timeout_ns;           /* longest wait of one call; default 60 s */
-    dh_comm_progress progress;    /* mpi; default YIELD */
-    dh_comm_checking check;       /* mpi; default FIRST */
+    int ranks;                      /* local: number of ranks; mpi: 0, or what must be there */
+    int ranks_per_node;             /* declared topology; 0: local has one node, mpi asks MPI */
+    dh_comm_pace pace[DH_N_ENGINE]; /* of the links; local only; mpi refuses: its wire is real */
+    int64_t timeout_ns;             /* longest wait of one call; default 60 s */
+    dh_comm_progress progress;      /* mpi; default YIELD */
+    dh_comm_checking check;         /* mpi; default FIRST */
     int64_t eager_bytes; /* local: sends up to this do not wait for the peer; default 16 KiB */
     int64_t max_message_bytes; /* mpi: larger messages travel in parts; default 1 GiB */
     dh_comm_hook hook;
@@ -129,7 +127,7 @@ void dh_comm_world_here(const dh_comm_world *world, int *first, int *n);
 /* Node of a rank, from the declared topology or from MPI's shared-memory domains;
  * nodes are numbered from 0 by their first rank. */
 int dh_comm_world_node(const dh_comm_world *world, int rank);
-bool dh_comm_world_is_paced(const dh_comm_world *world, dh_comm_wire wire);
+bool dh_comm_world_is_paced(const dh_comm_world *world, dh_engine wire);
 /* "local: 4 ranks, local link shared memory, cross link paced at 4 Gbit/s + 50 us".
  * Whatever reports times of a run says this beside them. */
 const char *dh_comm_world_describe(const dh_comm_world *world, char *buf, size_t cap);
@@ -163,8 +161,8 @@ typedef struct dh_comm_group_spec {
     const char *name;   /* for messages, up to 31 bytes: "tp" */
     const int *members; /* [n] distinct world ranks; their order is the group's order */
     int n;
-    int stream; /* calls of groups with different streams never match one another */
-    dh_comm_wire wire;
+    int stream;     /* calls of groups with different streams never match one another */
+    dh_engine wire; /* the link that all its calls use */
 } dh_comm_group_spec;
 
 /* Collective over the members; each rank creates its groups in an order that fits

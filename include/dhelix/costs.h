@@ -9,6 +9,7 @@
 #include "dhelix/graph.h"
 #include "dhelix/mesh.h"
 #include "dhelix/pairing.h"
+#include "dhelix/stream.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -53,17 +54,23 @@ dh_pair_time dh_costs_together(const dh_costs *costs, const dh_cost_op *a, const
 /* Rates from measured completion times (the inverse; pairing.h has the formula). */
 dh_op_rates dh_rates_from_times(double solo_a_ns, double solo_b_ns, double a_ns, double b_ns,
                                 dh_pair_source source);
-/* Stream the operator runs on: 0 compute, 1 node-local link, 2 link between nodes. */
-int dh_cost_stream(const dh_cost_op *op);
+static inline dh_stream dh_cost_stream(const dh_cost_op *op)
+{
+    return dh_stream_of(op->op, op->mesh, op->rank);
+}
+static inline dh_engine dh_cost_engine(const dh_cost_op *op)
+{
+    return dh_stream_engine(dh_cost_stream(op));
+}
 
 /* ---- estimates ------------------------------------------------------------------------ */
 
 /* Rates by which operators are estimated; 0: the default in estimates.c. */
 typedef struct dh_cost_model {
     double flops_per_s;
-    double bytes_per_s;         /* of memory */
-    double link_bytes_per_s[2]; /* node-local, between nodes */
-    double link_latency_ns[2];
+    double bytes_per_s;                   /* of memory */
+    double link_bytes_per_s[DH_N_ENGINE]; /* of those that are links */
+    double link_latency_ns[DH_N_ENGINE];
 } dh_cost_model;
 
 /* Solo: the larger of arithmetic and memory time, a ring's time for communication.

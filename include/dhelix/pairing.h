@@ -22,28 +22,13 @@
 #define DHELIX_PAIRING_H
 
 #include "dhelix/base.h"
+#include "dhelix/engine.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ---- the problem ------------------------------------------------------------------------ */
-
-/* X(name, text, mark in drawings) */
-#define DH_PAIR_CLASS_LIST(X)                                                                      \
-    X(COMPUTE, "compute", '=')                                                                     \
-    X(LOCAL, "local", '-')                                                                         \
-    X(CROSS, "cross", '~')
-
-/* What an operator occupies: the device, links inside a node, links between nodes. */
-typedef enum dh_pair_class {
-#define X(name, text, mark) DH_PAIR_##name,
-    DH_PAIR_CLASS_LIST(X)
-#undef X
-        DH_N_PAIR_CLASSES
-} dh_pair_class;
-
-const char *dh_pair_class_name(dh_pair_class cls);
 
 /* X(name, text): where a time comes from. */
 #define DH_PAIR_SOURCE_LIST(X)                                                                     \
@@ -67,7 +52,7 @@ const char *dh_pair_source_name(dh_pair_source source);
 
 typedef struct dh_pair_op {
     const char *name;
-    dh_pair_class cls;
+    dh_engine engine;
     int64_t solo_ns; /* alone on its resource, 0..DH_PAIR_MAX_NS */
     dh_pair_source source;
     const int32_t *preds; /* [n_preds] operators of the same strand, before this one */
@@ -155,9 +140,9 @@ typedef struct dh_pair_plan {
     int32_t n_steps;
     dh_pair_span *f_span, *b_span; /* [f.n], [b.n]: when each operator runs */
     int64_t makespan_ns;
-    int64_t work_ns[DH_N_PAIR_CLASSES]; /* solo times of both strands, by class */
-    /* Largest of work_ns. No plan is shorter unless operators of one class gain from running
-     * together (same-class OEF above 0, or any above 1). */
+    int64_t work_ns[DH_N_ENGINE]; /* solo times of both strands */
+    /* Largest of work_ns. No plan is shorter unless operators of one engine gain from running
+     * together (their OEF above 0, or any above 1). */
     int64_t bound_ns;
     int64_t sequential_ns;     /* all of one strand, then all of the other */
     int64_t communication_ns;  /* solo times of both strands */
@@ -232,8 +217,8 @@ bool dh_oef_unusual(double oef);
  * in: oef < 2 (at 2 the shorter would take no time) */
 dh_pair_time dh_pair_time_from_oef(int64_t solo_f_ns, int64_t solo_b_ns, double oef,
                                    dh_pair_source source);
-/* OEF to assume where nothing is known, by class (the paper's figure 4, rounded). */
-double dh_oef_modelled(dh_pair_class f, dh_pair_class b);
+/* OEF to assume where nothing is known, by engine (the paper's figure 4, rounded). */
+double dh_oef_modelled(dh_engine f, dh_engine b);
 
 /* OEF of named operators: rows forward, columns backward. */
 typedef struct dh_oef_matrix {
@@ -259,7 +244,7 @@ dh_status dh_oef_matrix_read(dh_ctx *ctx, const char *path, dh_oef_matrix **matr
 
 /* Fill together [f.n][b.n] from a matrix.
  * in        rows [f.n], columns [b.n]: the matrix's name for each operator; NULL entries, or
- *           matrix NULL: the modelled value of the two classes
+ *           matrix NULL: the modelled value of the two engines
  * errors    DH_EMISSING an unknown name, with the nearest one */
 dh_status dh_pair_times_from_matrix(dh_ctx *ctx, const dh_oef_matrix *matrix, dh_pair_strand f,
                                     const char *const *rows, dh_pair_strand b,

@@ -30,9 +30,9 @@ const char *dh_op_class_key(const dh_cost_op *op, char key[DH_OP_KEY_BYTES]);
 /* "linear qkv": operator and what it makes, for people. returns label */
 const char *dh_op_label(const dh_graph *graph, const dh_op *op, char label[DH_OP_LABEL_BYTES]);
 
-/* What the published H100 matrix calls an operator on this stream: "gemm_mlp_c",
+/* What the published H100 matrix calls an operator on this engine: "gemm_mlp_c",
  * "attn_l_d", "intra_rs"; NULL where it has no such. */
-const char *dh_op_oef_name(const dh_graph *graph, const dh_op *op, int stream);
+const char *dh_op_oef_name(const dh_graph *graph, const dh_op *op, dh_engine engine);
 
 /* ---- profiles ---------------------------------------------------------------------------- */
 
@@ -42,9 +42,9 @@ typedef struct dh_profile_fact {
 } dh_profile_fact;
 
 typedef struct dh_profile_op {
-    const char *key;        /* dh_op_class_key */
-    const char *label;      /* of the first operator of the class */
-    int32_t stream;         /* 0 compute, 1 node-local link, 2 link between nodes */
+    const char *key;   /* dh_op_class_key */
+    const char *label; /* of the first operator of the class */
+    dh_stream stream;
     bool forward, backward; /* strands in which it occurs; neither: the optimizer's, ... */
     dh_pair_source source;
     int64_t solo_ns;     /* median of the samples, 1..DH_PAIR_MAX_NS */
@@ -127,9 +127,9 @@ dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *profile, const char *p
 /* ---- costs ------------------------------------------------------------------------------- */
 
 /* Costs by a profile where it knows the operators; elsewhere those of fallback, scaled by
- * what the nearest operator on the same stream took over what it was estimated at (of the
+ * what the nearest operator on the same engine took over what it was estimated at (of the
  * same type, if there is one, then of the nearest estimate), and for pairs the median rates of
- * pairs on the same two streams. Such answers are `modelled`. in        profile: copied; fallback:
+ * pairs on the same two engines. Such answers are `modelled`. in        profile: copied; fallback:
  * borrowed out       in the arena, valid as long as that and fallback are; any thread errors
  * DH_ENOMEM */
 dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profile,

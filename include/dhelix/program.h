@@ -1,4 +1,4 @@
-/* The program of one rank: a static list of instructions on three streams.
+/* The program of one rank: a static list of instructions on streams.
  *
  * An instruction executes one graph operator for one block instance and
  * micro-batch, on buffers whose offsets in the rank's slab are fixed before the
@@ -9,18 +9,11 @@
 #define DHELIX_PROGRAM_H
 
 #include "dhelix/recipe.h"
+#include "dhelix/stream.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum dh_stream {
-    DH_STREAM_COMPUTE,
-    DH_STREAM_LOCAL, /* node-local link */
-    DH_STREAM_CROSS, /* link between nodes */
-    DH_N_STREAM
-} dh_stream;
-const char *dh_stream_name(dh_stream stream);
 
 /* ---- buffers ------------------------------------------------------------------------- */
 
@@ -103,7 +96,7 @@ typedef struct dh_flat {
 typedef struct dh_instr {
     uint32_t block, op; /* operator `op` of the block's graph */
     int32_t mb;         /* micro-batch; -1 for the optimizer */
-    uint8_t stream;
+    uint8_t stream;     /* dh_stream */
     uint8_t accumulate; /* bit i: output i adds to what is there */
     uint16_t n_waits;
     uint32_t wait0;    /* first of n_waits instruction ids in dh_program.waits */
@@ -117,7 +110,7 @@ typedef struct dh_probe_class {
     uint32_t instr;      /* the first of the class */
     int64_t estimate_ns; /* by the costs the program was built with */
     int32_t group;       /* dh_group_kind whose members run it together; -1: there is none */
-    uint8_t stream;
+    dh_stream stream;
     bool forward, backward; /* strands in which it occurs; neither: links, optimizer */
 } dh_probe_class;
 

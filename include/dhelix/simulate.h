@@ -1,7 +1,7 @@
 /* Simulation: the programs of all ranks, executed on costs instead of a machine.
  *
  * The programs are those that would be trained (dh_program_build); nothing else decides
- * an order. Every rank runs three streams, each in order. An instruction of a stream starts
+ * an order. Every rank runs its streams, each in order. An instruction of a stream starts
  * once the one before it has ended and so have all it waits for, by launch_ns and event_ns
  * later (costs.h). A communication then waits until all its partners have come, and takes
  * its solo time, the longest of its members' where these differ. While instructions run
@@ -22,11 +22,11 @@
 extern "C" {
 #endif
 
-/* A rank that is slower than its costs say: what runs on a stream takes `factor` times as
+/* A rank that is slower than its costs say: what runs on an engine takes `factor` times as
  * long (links: every communication the rank is part of). */
 typedef struct dh_sim_slow {
     int64_t rank;
-    double factor[DH_N_STREAM]; /* above 0; 0 counts as 1 */
+    double factor[DH_N_ENGINE]; /* above 0; 0 counts as 1 */
 } dh_sim_slow;
 
 /* Which ranks one stands for. Ranks of a pipeline stage that are alike do everything at the same

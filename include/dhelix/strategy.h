@@ -20,7 +20,7 @@ extern "C" {
 typedef struct dh_slot_op {
     dh_cost_op at;         /* at.op NULL: reductions of a block's gradients, issued together */
     double ns;             /* alone */
-    int stream;            /* dh_stream (program.h) */
+    int stream;            /* dh_stream; -1: of reductions, issued and on their own from there */
     uint32_t block;        /* place of its block in the strand */
     bool wgrad;            /* weight gradient: nothing of its strand waits for it */
     const uint32_t *preds; /* [n_preds] operators of the strand that it follows */
@@ -63,13 +63,13 @@ typedef struct dh_slot_pick {
 /* When each pick of an order would run. */
 typedef struct dh_slot_timing {
     double makespan_ns;
-    double period_ns;          /* what one more slot of the same kind behind it adds */
-    double busy_ns[3];         /* by stream */
+    double period_ns; /* what one more slot of the same kind behind it adds */
+    double busy_ns[DH_N_STREAM];
     double exposed_ns;         /* communication beside which nothing was computed */
     double *start_ns, *end_ns; /* [n picks], or NULL: not wanted */
 } dh_slot_timing;
 
-/* Three streams in order, each pick after its predecessors and barrier; operators that run at
+/* Streams in order, each pick after its predecessors and barrier; operators that run at
  * the same time slow each other down as the costs say.
  * in        order [n]: every operator of the slot once, after its predecessors
  * errors    DH_ENOMEM; DH_EINVAL an order that cannot run */
@@ -83,7 +83,7 @@ uint64_t dh_slot_one_strand_peak(const dh_slot *slot);
  * stays exposed and why. errors: those of dh_slot_time */
 dh_status dh_slot_draw(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                        const char *title, dh_str *out);
-/* Least time any order of the slot takes: the largest sum of one stream. */
+/* Least time any order of the slot takes: the largest sum of one engine. */
 double dh_slot_bound(const dh_slot *slot);
 
 /* An operator on its way into a slot. */

@@ -49,8 +49,6 @@ static const dh_cli_option options[] = {
 
 /* ---- as text ------------------------------------------------------------------------------ */
 
-static const char *const stream_names[] = {"compute", "local", "cross"};
-
 static void print_ops(dh_str *out, const dh_profile *p)
 {
     char solo[32], spread[32], estimate[32];
@@ -59,7 +57,7 @@ static void print_ops(dh_str *out, const dh_profile *p)
     for (size_t i = 0; i < p->ops.n; i++) {
         const dh_profile_op *op = &p->ops.at[i];
         dh_str_printf(out, "%3zu  %-30s %-8s %s%s   %10s %10s %10s  %s\n", i + 1, op->label,
-                      stream_names[op->stream], op->forward ? "f" : "-", op->backward ? "b" : "-",
+                      dh_stream_name(op->stream), op->forward ? "f" : "-", op->backward ? "b" : "-",
                       dh_format_ns(solo, sizeof solo, (double)op->solo_ns),
                       dh_format_ns(spread, sizeof spread, (double)op->spread_ns),
                       dh_format_ns(estimate, sizeof estimate, (double)op->estimate_ns),

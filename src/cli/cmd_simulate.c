@@ -104,11 +104,11 @@ static dh_status add_ranks(dh_ctx *ctx, dh_cli *cli, const dh_cli_list *texts, b
 {
     for (size_t i = 0; i < texts->n; i++) {
         dh_slow_node who = {0};
-        dh_sim_slow rank = {.factor = {1, 1, 1}};
+        dh_sim_slow rank = {0};
         DH_TRY(parse_slow(ctx, cli, link ? "slow-link" : "slow", "rank", texts->at[i], &who));
         rank.rank = who.node;
-        for (int s = 0; s < DH_N_STREAM; s++)
-            if (link == (s != DH_STREAM_COMPUTE)) rank.factor[s] = who.factor;
+        for (int e = 0; e < DH_N_ENGINE; e++)
+            if (link == dh_engine_is_link((dh_engine)e)) rank.factor[e] = who.factor;
         if (!dh_vec_push(&slow->ranks, rank))
             return dh_fail(ctx, DH_ENOMEM, "out of memory reading options");
     }

@@ -27,11 +27,11 @@ static dh_cluster_class nearest(dh_cluster_class cls)
     return to[cls];
 }
 
-static dh_pair_class pair_class(dh_cluster_class cls)
+static dh_engine engine_of(dh_cluster_class cls)
 {
-    return cls == DH_CLUSTER_LOCAL   ? DH_PAIR_LOCAL
-           : cls == DH_CLUSTER_CROSS ? DH_PAIR_CROSS
-                                     : DH_PAIR_COMPUTE;
+    return cls == DH_CLUSTER_LOCAL   ? DH_ENGINE_LOCAL
+           : cls == DH_CLUSTER_CROSS ? DH_ENGINE_CROSS
+                                     : DH_ENGINE_COMPUTE;
 }
 
 double dh_cluster_oef(const dh_cluster *c, dh_cluster_class a, dh_cluster_class b)
@@ -40,7 +40,7 @@ double dh_cluster_oef(const dh_cluster *c, dh_cluster_class a, dh_cluster_class 
         {a, b}, {nearest(a), b}, {a, nearest(b)}, {nearest(a), nearest(b)}};
     for (size_t i = 0; i < DH_COUNTOF(tries); i++)
         if (!isnan(c->oef[tries[i][0]][tries[i][1]])) return c->oef[tries[i][0]][tries[i][1]];
-    return dh_oef_modelled(pair_class(a), pair_class(b));
+    return dh_oef_modelled(engine_of(a), engine_of(b));
 }
 
 static double communication_ns(const dh_cluster *c, const dh_cost_op *op)

@@ -238,8 +238,9 @@ static const dh_cluster_class classes[DH_N_OP_TYPE] = {
 
 dh_cluster_class dh_cluster_class_of(const dh_cost_op *op)
 {
-    const int stream = dh_cost_stream(op);
-    if (stream > 0) return stream == 1 ? DH_CLUSTER_LOCAL : DH_CLUSTER_CROSS;
+    const dh_engine engine = dh_cost_engine(op);
+    if (dh_engine_is_link(engine))
+        return engine == DH_ENGINE_LOCAL ? DH_CLUSTER_LOCAL : DH_CLUSTER_CROSS;
     if (classes[op->op->type]) return classes[op->op->type];
     return models[op->op->type] && op->op->type != DH_OP_EMBED && op->op->type != DH_OP_EMBED_GRAD
                ? DH_CLUSTER_GEMM

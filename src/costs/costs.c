@@ -5,13 +5,6 @@
 
 #include "base/flow.h"
 
-int dh_cost_stream(const dh_cost_op *op)
-{
-    if (dh_op_info_of(op->op->type)->resource != DH_RES_COMM) return 0;
-    const dh_group_kind group = (dh_group_kind)op->op->group;
-    return dh_mesh_group_is_local(op->mesh, group, op->rank) ? 1 : 2;
-}
-
 static int64_t whole_ns(double ns)
 {
     return (int64_t)llround(DH_MIN(DH_MAX(ns, 1.0), (double)DH_PAIR_MAX_NS));

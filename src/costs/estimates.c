@@ -7,8 +7,8 @@
 static const dh_cost_model defaults = {
     .flops_per_s = 250e9,
     .bytes_per_s = 10e9,
-    .link_bytes_per_s = {5e9, 5e9},
-    .link_latency_ns = {10e3, 10e3},
+    .link_bytes_per_s = {[DH_ENGINE_LOCAL] = 5e9, [DH_ENGINE_CROSS] = 5e9},
+    .link_latency_ns = {[DH_ENGINE_LOCAL] = 10e3, [DH_ENGINE_CROSS] = 10e3},
 };
 
 static double rate(double given, double otherwise)
@@ -35,7 +35,7 @@ static double sent_share(dh_op_type type, double n)
     return type == DH_OP_ALL_REDUCE ? (n - 1) / n : (n - 1) / (n + 1);
 }
 
-static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, int link)
+static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, dh_engine link)
 {
     const double speed = rate(model->link_bytes_per_s[link], defaults.link_bytes_per_s[link]);
     const double latency = rate(model->link_latency_ns[link], defaults.link_latency_ns[link]);
@@ -49,8 +49,9 @@ static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, int 
 static dh_op_time solo(const void *self, const dh_cost_op *op)
 {
     const dh_cost_model *model = self;
-    const int stream = dh_cost_stream(op);
-    if (stream > 0) return (dh_op_time){transfer_ns(model, op, stream - 1), DH_PAIR_MODELLED};
+    const dh_engine engine = dh_cost_engine(op);
+    if (dh_engine_is_link(engine))
+        return (dh_op_time){transfer_ns(model, op, engine), DH_PAIR_MODELLED};
     const double flops =
         dh_op_flops(op->graph, op->op) / rate(model->flops_per_s, defaults.flops_per_s);
     const double memory =
@@ -61,7 +62,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
 static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
 {
     (void)self;
-    if (dh_cost_stream(a) == dh_cost_stream(b)) return (dh_op_rates){.5, .5, DH_PAIR_MODELLED};
+    if (dh_cost_engine(a) == dh_cost_engine(b)) return (dh_op_rates){.5, .5, DH_PAIR_MODELLED};
     return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
 }
 

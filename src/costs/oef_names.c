@@ -34,16 +34,16 @@ static const struct {
 
 static const struct {
     dh_op_type type;
-    const char *name[2]; /* inside a node, between nodes */
+    const char *local, *cross;
 } communicating[] = {
-    {DH_OP_REDUCE_SCATTER, {"intra_rs", "inter_rs"}},
-    {DH_OP_ALL_GATHER, {"intra_ag", "inter_ag"}},
-    {DH_OP_ALL_REDUCE, {"intra_allreduce", "inter_allreduce"}},
-    {DH_OP_ALL_TO_ALL, {"intra_all2all", "inter_all2all"}},
-    {DH_OP_ALL_TO_ALL_ROWS, {"intra_all2all", "inter_all2all"}},
-    {DH_OP_RING_EXCHANGE, {"intra_p2p", "inter_p2p"}},
-    {DH_OP_SEND, {"intra_p2p", "inter_p2p"}},
-    {DH_OP_RECV, {"intra_p2p", "inter_p2p"}},
+    {DH_OP_REDUCE_SCATTER, "intra_rs", "inter_rs"},
+    {DH_OP_ALL_GATHER, "intra_ag", "inter_ag"},
+    {DH_OP_ALL_REDUCE, "intra_allreduce", "inter_allreduce"},
+    {DH_OP_ALL_TO_ALL, "intra_all2all", "inter_all2all"},
+    {DH_OP_ALL_TO_ALL_ROWS, "intra_all2all", "inter_all2all"},
+    {DH_OP_RING_EXCHANGE, "intra_p2p", "inter_p2p"},
+    {DH_OP_SEND, "intra_p2p", "inter_p2p"},
+    {DH_OP_RECV, "intra_p2p", "inter_p2p"},
 };
 
 /* Of the weight that it reads, or whose gradient it makes. */
@@ -58,12 +58,13 @@ static uint32_t weight_slot(const dh_graph *g, const dh_op *op)
     return DH_NONE;
 }
 
-const char *dh_op_oef_name(const dh_graph *graph, const dh_op *op, int stream)
+const char *dh_op_oef_name(const dh_graph *graph, const dh_op *op, dh_engine engine)
 {
     const uint32_t slot = weight_slot(graph, op);
     for (size_t i = 0; i < DH_COUNTOF(computing); i++)
         if (computing[i].type == op->type && computing[i].slot == slot) return computing[i].name;
-    for (size_t i = 0; stream > 0 && i < DH_COUNTOF(communicating); i++)
-        if (communicating[i].type == op->type) return communicating[i].name[stream - 1];
+    for (size_t i = 0; dh_engine_is_link(engine) && i < DH_COUNTOF(communicating); i++)
+        if (communicating[i].type == op->type)
+            return engine == DH_ENGINE_LOCAL ? communicating[i].local : communicating[i].cross;
     return NULL;
 }

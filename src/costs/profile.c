@@ -152,9 +152,9 @@ static bool is_extent(int64_t ns)
 
 static dh_status check_op(dh_ctx *ctx, const dh_profile *p, const dh_profile_op *op)
 {
-    if (op->stream < 0 || op->stream > 2)
-        return dh_fail(ctx, DH_EINVAL, "%s: %.80s runs on stream %d; 0 to 2 are possible", p->name,
-                       op->label, op->stream);
+    if ((unsigned)op->stream >= DH_N_STREAM)
+        return dh_fail(ctx, DH_EINVAL, "%s: %.80s runs on stream %d; 0 to %d are possible", p->name,
+                       op->label, (int)op->stream, DH_N_STREAM - 1);
     if (!is_time(op->solo_ns) || !is_extent(op->spread_ns) || !is_extent(op->estimate_ns) ||
         op->n_samples < 0)
         return dh_fail(ctx, DH_EINVAL,

@@ -5,14 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_STREAM = 3 };
-
 typedef struct by_profile {
     const dh_profile *profile;
     const dh_costs *fallback;
-    /* Median rate of an operator of the first stream beside one of the second; NaN where no
+    /* Median rate of an operator of the first engine beside one of the second; NaN where no
      * such pair is known. */
-    double rate[N_STREAM][N_STREAM];
+    double rate[DH_N_ENGINE][DH_N_ENGINE];
 } by_profile;
 
 /* ---- what is not known ------------------------------------------------------------------ */
@@ -43,12 +41,12 @@ static bool has_type(const dh_profile_op *op, const char *type)
 static double scale_for(const dh_profile *p, const dh_cost_op *op, double estimate_ns)
 {
     const char *type = dh_op_info_of(op->op->type)->name;
-    const int stream = dh_cost_stream(op);
+    const dh_engine engine = dh_cost_engine(op);
     const double other_type = 1e3; /* farther than any size */
     double scale = 1, nearest = INFINITY;
     for (size_t i = 0; i < p->ops.n && estimate_ns > 0; i++) {
         const dh_profile_op *known = &p->ops.at[i];
-        if (known->stream != stream || known->estimate_ns <= 0) continue;
+        if (dh_stream_engine(known->stream) != engine || known->estimate_ns <= 0) continue;
         const double distance = fabs(log(estimate_ns / (double)known->estimate_ns)) +
                                 (has_type(known, type) ? 0 : other_type);
         if (distance >= nearest) continue;
@@ -65,14 +63,15 @@ static dh_op_rates rates_of(const dh_profile *p, const dh_profile_pair *pair)
                                (double)pair->b_ns, pair->source);
 }
 
-static double rate_of(const dh_profile *p, int stream, int beside, double *rates)
+static double rate_of(const dh_profile *p, dh_engine engine, dh_engine beside, double *rates)
 {
     size_t n = 0;
     for (size_t i = 0; i < p->pairs.n; i++) {
         const dh_profile_pair *pair = &p->pairs.at[i];
-        const int a = p->ops.at[pair->a].stream, b = p->ops.at[pair->b].stream;
-        if (a == stream && b == beside) rates[n++] = rates_of(p, pair).a;
-        if (b == stream && a == beside) rates[n++] = rates_of(p, pair).b;
+        const dh_engine a = dh_stream_engine(p->ops.at[pair->a].stream);
+        const dh_engine b = dh_stream_engine(p->ops.at[pair->b].stream);
+        if (a == engine && b == beside) rates[n++] = rates_of(p, pair).a;
+        if (b == engine && a == beside) rates[n++] = rates_of(p, pair).b;
     }
     return median(rates, n);
 }
@@ -82,8 +81,9 @@ static bool learn(by_profile *own)
     const dh_profile *p = own->profile;
     double *values = malloc((2 * p->pairs.n + 1) * sizeof *values);
     if (!values) return false;
-    for (int s = 0; s < N_STREAM; s++)
-        for (int t = 0; t < N_STREAM; t++) own->rate[s][t] = rate_of(p, s, t, values);
+    for (int a = 0; a < DH_N_ENGINE; a++)
+        for (int b = 0; b < DH_N_ENGINE; b++)
+            own->rate[a][b] = rate_of(p, (dh_engine)a, (dh_engine)b, values);
     free(values);
     return true;
 }
@@ -109,7 +109,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
 
 static dh_op_rates not_known(const by_profile *own, const dh_cost_op *a, const dh_cost_op *b)
 {
-    const int s = dh_cost_stream(a), t = dh_cost_stream(b);
+    const dh_engine s = dh_cost_engine(a), t = dh_cost_engine(b);
     if (s == t) return (dh_op_rates){.5, .5, DH_PAIR_MODELLED};
     if (!isnan(own->rate[s][t]))
         return (dh_op_rates){own->rate[s][t], own->rate[t][s], DH_PAIR_MODELLED};

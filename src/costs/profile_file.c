@@ -14,7 +14,7 @@ static const char format_name[] = "dhelix-profile";
 
 /* X(in JSON, member, its type, most): whole numbers of an operator and of a pair. */
 #define OP_NUMBERS(X)                                                                              \
-    X("stream", stream, int32_t, 2)                                                                \
+    X("stream", stream, dh_stream, DH_N_STREAM - 1)                                                \
     X("solo", solo_ns, int64_t, INT64_MAX)                                                         \
     X("spread", spread_ns, int64_t, INT64_MAX)                                                     \
     X("estimate", estimate_ns, int64_t, INT64_MAX)                                                 \

@@ -6,16 +6,6 @@
 
 /* ---- names ------------------------------------------------------------------------------ */
 
-const char *dh_pair_class_name(dh_pair_class cls)
-{
-    static const char *const names[] = {
-#define X(name, text, mark) text,
-        DH_PAIR_CLASS_LIST(X)
-#undef X
-    };
-    return names[cls];
-}
-
 const char *dh_pair_source_name(dh_pair_source source)
 {
     static const char *const names[] = {
@@ -68,9 +58,9 @@ static dh_status check_op(dh_ctx *ctx, const char *side, const dh_pair_strand *s
     const dh_pair_op *op = &strand->ops[k];
     if (!op->name || !*op->name)
         return dh_fail(ctx, DH_EINVAL, "%s operator %d has no name", side, k);
-    if ((unsigned)op->cls >= DH_N_PAIR_CLASSES || (unsigned)op->source >= DH_N_PAIR_SOURCES)
+    if ((unsigned)op->engine >= DH_N_ENGINE || (unsigned)op->source >= DH_N_PAIR_SOURCES)
         return dh_fail(ctx, DH_EINVAL, "%s operator %s: class %d or source %d is unknown", side,
-                       op->name, (int)op->cls, (int)op->source);
+                       op->name, (int)op->engine, (int)op->source);
     if (op->solo_ns < 0 || op->solo_ns > DH_PAIR_MAX_NS)
         return dh_fail(ctx, DH_EINVAL, "%s operator %s takes %lld ns; 0..%lld are possible", side,
                        op->name, (long long)op->solo_ns, (long long)DH_PAIR_MAX_NS);

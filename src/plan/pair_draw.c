@@ -28,8 +28,8 @@ static void draw_totals(const dh_pair_problem *p, const dh_pair_plan *plan, dh_s
                   us(plan->sequential_ns),
                   percent(plan->sequential_ns - plan->makespan_ns, plan->sequential_ns),
                   us(plan->bound_ns));
-    for (int c = 0; c < DH_N_PAIR_CLASSES; c++)
-        dh_str_printf(out, "%s%s %.1f", c ? ", " : "", dh_pair_class_name((dh_pair_class)c),
+    for (int c = 0; c < DH_N_ENGINE; c++)
+        dh_str_printf(out, "%s%s %.1f", c ? ", " : "", dh_engine_name((dh_engine)c),
                       us(plan->work_ns[c]));
     dh_str_printf(
         out, ")\n  communication %.1f us, exposed %.1f us (%.1f %%): ", us(plan->communication_ns),
@@ -49,16 +49,6 @@ static void draw_totals(const dh_pair_problem *p, const dh_pair_plan *plan, dh_s
 
 /* ---- bars ------------------------------------------------------------------------------- */
 
-static char mark_of(dh_pair_class cls)
-{
-    static const char marks[] = {
-#define X(name, text, mark) mark,
-        DH_PAIR_CLASS_LIST(X)
-#undef X
-    };
-    return marks[cls];
-}
-
 /* Column of a time: the bar is the whole plan. */
 static int column_of(const dh_pair_plan *plan, int64_t ns)
 {
@@ -75,7 +65,7 @@ static void draw_bar(const char *label, const dh_pair_plan *plan, dh_pair_strand
     for (int32_t k = 0; k < strand.n; k++) {
         const int from = column_of(plan, spans[k].start_ns), to = column_of(plan, spans[k].end_ns);
         for (int c = from; c < DH_MIN(DH_MAX(to, from + 1), BAR_CHARS); c++)
-            if (spans[k].end_ns > spans[k].start_ns) bar[c] = mark_of(strand.ops[k].cls);
+            if (spans[k].end_ns > spans[k].start_ns) bar[c] = dh_engine_mark(strand.ops[k].engine);
     }
     dh_str_printf(out, "  %-8s |%s|\n", label, bar);
 }
@@ -88,9 +78,9 @@ static void draw_barriers(const dh_pair_plan *plan, dh_str *out)
     for (int32_t k = 0; k < plan->n_steps; k++)
         bar[DH_MIN(column_of(plan, plan->steps[k].start_ns), BAR_CHARS - 1)] = '^';
     dh_str_printf(out, "  %-8s |%s|\n  ", "steps", bar);
-    for (int c = 0; c < DH_N_PAIR_CLASSES; c++)
-        dh_str_printf(out, "%s%c %s", c ? ", " : "", mark_of((dh_pair_class)c),
-                      dh_pair_class_name((dh_pair_class)c));
+    for (int c = 0; c < DH_N_ENGINE; c++)
+        dh_str_printf(out, "%s%c %s", c ? ", " : "", dh_engine_mark((dh_engine)c),
+                      dh_engine_name((dh_engine)c));
     dh_str_printf(out, "\n");
 }
 
@@ -113,8 +103,8 @@ static void draw_op(dh_pair_strand strand, const dh_pair_span *spans, const int3
     }
     const dh_pair_op *op = &strand.ops[run[i]];
     const int64_t ns = spans[run[i]].end_ns - spans[run[i]].start_ns;
-    dh_str_printf(out, "%c %-*.*s %10.1f x%4.2f", mark_of(op->cls), width, width, op->name, us(ns),
-                  op->solo_ns ? (double)ns / (double)op->solo_ns : 1.0);
+    dh_str_printf(out, "%c %-*.*s %10.1f x%4.2f", dh_engine_mark(op->engine), width, width,
+                  op->name, us(ns), op->solo_ns ? (double)ns / (double)op->solo_ns : 1.0);
 }
 
 static void draw_step(const dh_pair_problem *p, const dh_pair_plan *plan, int32_t k, dh_str *out)

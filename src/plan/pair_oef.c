@@ -26,11 +26,11 @@ dh_pair_time dh_pair_time_from_oef(int64_t solo_f_ns, int64_t solo_b_ns, double 
     return (dh_pair_time){first + solo_f_ns - shorter, first + solo_b_ns - shorter, source};
 }
 
-double dh_oef_modelled(dh_pair_class f, dh_pair_class b)
+double dh_oef_modelled(dh_engine f, dh_engine b)
 {
     /* Between the A40, A800 and H100 of the paper's figure 4; its A40 has 0.37 for different
      * wires, where both cross PCIe. */
-    static const double oef[DH_N_PAIR_CLASSES][DH_N_PAIR_CLASSES] = {
+    static const double oef[DH_N_ENGINE][DH_N_ENGINE] = {
         {0.00, 0.80, 0.95},
         {0.80, 0.10, 0.95},
         {0.95, 0.95, 0.10},
@@ -267,7 +267,7 @@ static dh_pair_time time_of(const dh_oef_matrix *m, const dh_pair_op *f, int32_t
                             const dh_pair_op *b, int32_t column)
 {
     if (row < 0 || column < 0)
-        return dh_pair_time_from_oef(f->solo_ns, b->solo_ns, dh_oef_modelled(f->cls, b->cls),
+        return dh_pair_time_from_oef(f->solo_ns, b->solo_ns, dh_oef_modelled(f->engine, b->engine),
                                      DH_PAIR_MODELLED);
     return dh_pair_time_from_oef(f->solo_ns, b->solo_ns,
                                  m->at[(size_t)row * (size_t)m->n_columns + (size_t)column],

@@ -68,11 +68,11 @@ static int32_t key_wgrad_early(const dh_pair_op *ops, int32_t k)
 }
 static int32_t key_comm_early(const dh_pair_op *ops, int32_t k)
 {
-    return ops[k].cls == DH_PAIR_COMPUTE;
+    return ops[k].engine == DH_ENGINE_COMPUTE;
 }
 static int32_t key_comm_late(const dh_pair_op *ops, int32_t k)
 {
-    return ops[k].cls != DH_PAIR_COMPUTE;
+    return ops[k].engine != DH_ENGINE_COMPUTE;
 }
 static int32_t (*const key_rules[])(const dh_pair_op *, int32_t) = {
     key_given, key_wgrad_late, key_wgrad_early, key_comm_early, key_comm_late};

@@ -49,13 +49,13 @@ static int64_t compute_work(const dh_pair_op *ops, const int32_t *run, int32_t n
 {
     int64_t ns = 0;
     for (int32_t i = 0; i < n; i++)
-        if (ops[run[i]].cls == DH_PAIR_COMPUTE) ns += ops[run[i]].solo_ns;
+        if (ops[run[i]].engine == DH_ENGINE_COMPUTE) ns += ops[run[i]].solo_ns;
     return ns;
 }
 
 static bool computes(const dh_pair_op *ops, const int32_t *run, int32_t i, int32_t n)
 {
-    return i < n && ops[run[i]].cls == DH_PAIR_COMPUTE;
+    return i < n && ops[run[i]].engine == DH_ENGINE_COMPUTE;
 }
 
 /* Walk the intervals in which the current operators stay the same. */
@@ -121,13 +121,13 @@ static void sum_work(const dh_pair_problem *p, dh_pair_plan *plan)
         if (strands[s]->n > 0) plan->sequential_ns += p->step_ns;
         for (int32_t k = 0; k < strands[s]->n; k++) {
             const dh_pair_op *op = &strands[s]->ops[k];
-            plan->work_ns[op->cls] += op->solo_ns;
+            plan->work_ns[op->engine] += op->solo_ns;
             plan->sequential_ns += op->solo_ns;
         }
     }
-    for (int c = 0; c < DH_N_PAIR_CLASSES; c++) {
+    for (int c = 0; c < DH_N_ENGINE; c++) {
         plan->bound_ns = DH_MAX(plan->bound_ns, plan->work_ns[c]);
-        if (c != DH_PAIR_COMPUTE) plan->communication_ns += plan->work_ns[c];
+        if (c != DH_ENGINE_COMPUTE) plan->communication_ns += plan->work_ns[c];
     }
 }
 

@@ -783,13 +783,6 @@ static dh_status add_workspace(dh_ctx *ctx, dh_emitter *e, const dh_graph *g, co
     return add_buffer(ctx, e, &b, &instr->work);
 }
 
-static uint8_t stream_of(const dh_program *p, const dh_op *op)
-{
-    if (dh_op_info_of(op->type)->resource != DH_RES_COMM) return DH_STREAM_COMPUTE;
-    return dh_mesh_group_is_local(&p->mesh, (dh_group_kind)op->group, p->rank) ? DH_STREAM_LOCAL
-                                                                               : DH_STREAM_CROSS;
-}
-
 dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op_id)
 {
     dh_program *p = e->program;
@@ -800,7 +793,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     dh_instr instr = {.block = block,
                       .op = op_id,
                       .mb = mb,
-                      .stream = stream_of(p, op),
+                      .stream = (uint8_t)dh_stream_of(op, &p->mesh, p->rank),
                       .operand0 = (uint32_t)p->operands.n};
     dh_operand operands[2 * DH_MAX_OPERANDS], scopes[2 * DH_MAX_OPERANDS];
     for (int k = 0; k < info->n_in + info->n_out; k++) {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const stream_names[DH_N_STREAM] = {"compute", "local", "cross"};
 static const char *const kind_names[DH_N_BUFFER_KIND] = {
     [DH_BUF_MASTER] = "master", [DH_BUF_COPY] = "copy",     [DH_BUF_STATE] = "state",
     [DH_BUF_GRAD] = "grad",     [DH_BUF_ADAM_M] = "adam.m", [DH_BUF_ADAM_V] = "adam.v",
@@ -19,11 +18,6 @@ static const char *const state_names[DH_N_STATE] = {
     [DH_STATE_AUX] = "aux",
     [DH_STATE_TIED_GRAD] = "head's part of a tied gradient",
 };
-
-const char *dh_stream_name(dh_stream stream)
-{
-    return (unsigned)stream < DH_N_STREAM ? stream_names[stream] : "?";
-}
 
 const char *dh_buffer_kind_name(dh_buffer_kind kind)
 {

@@ -58,7 +58,7 @@ static double solo_at(const machine *m, uint32_t id)
 {
     const dh_sim_node *n = &m->node[node_of_lane(id)];
     return n->costs->solo[dh_sim_kind(n->costs, instr_at(m, id))].ns *
-           n->factor[stream_of_lane(id)];
+           n->factor[dh_stream_engine((dh_stream)stream_of_lane(id))];
 }
 
 /* All members are there. */

@@ -88,7 +88,7 @@ uint32_t dh_sim_stage_peer(const dh_sim_nodes *nodes, uint32_t node, int32_t sta
 
 typedef struct dh_sim_node {
     dh_sim_op_costs *costs; /* of its program */
-    double factor[DH_N_STREAM];
+    double factor[DH_N_ENGINE];
     uint32_t mate0, mates_end; /* nodes [mate0, mates_end) compute on the same core */
     dh_span *spans;            /* [instructions] */
 } dh_sim_node;

@@ -39,7 +39,7 @@ static dh_status check_slow(const build *b)
         if (s->rank < 0 || s->rank >= b->mesh.ranks)
             return dh_fail(b->ctx, DH_EINVAL, "slow rank %lld: there are ranks 0 to %lld",
                            (long long)s->rank, (long long)b->mesh.ranks - 1);
-        for (int k = 0; k < DH_N_STREAM; k++)
+        for (int k = 0; k < DH_N_ENGINE; k++)
             if (!(s->factor[k] >= 0) || isinf(s->factor[k]))
                 return dh_fail(b->ctx, DH_EINVAL,
                                "slow rank %lld: %g times as long is no time; give a factor above 0",
@@ -196,12 +196,12 @@ static dh_status prepare_node(build *b, uint32_t k)
 {
     dh_sim_rank *r = &b->sim->ranks[k];
     dh_sim_node *n = &b->node[k];
-    for (int s = 0; s < DH_N_STREAM; s++) n->factor[s] = 1;
+    for (int e = 0; e < DH_N_ENGINE; e++) n->factor[e] = 1;
     find_mates(b, k, n);
     for (size_t i = 0; i < b->options->n_slow; i++) {
         const dh_sim_slow *slow = &b->options->slow[i];
-        for (int s = 0; slow->rank == r->rank && s < DH_N_STREAM; s++)
-            n->factor[s] *= slow->factor[s] > 0 ? slow->factor[s] : 1;
+        for (int e = 0; slow->rank == r->rank && e < DH_N_ENGINE; e++)
+            n->factor[e] *= slow->factor[e] > 0 ? slow->factor[e] : 1;
     }
     r->spans = n->spans = DH_NEW_N(b->sim->arena, dh_span, r->program->instrs.n + 1);
     if (!n->spans) return no_memory(b);

@@ -33,7 +33,7 @@ typedef struct scheduler {
     uint32_t *succ;
     uint32_t *open; /* [n_open] all needs issued */
     uint32_t n_open;
-    double free_at[3];
+    double free_at[DH_N_STREAM];
     slot_memory memory;
     uint64_t limit_bytes;
     uint64_t *reserve; /* [backward operators + 1] what the rest of the backward takes at most */

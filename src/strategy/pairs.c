@@ -43,7 +43,7 @@ static bool side_init(side *s, const dh_slot_strand *strand, part p)
         if (from->stream < 0) continue;
         dh_pair_op *op = &s->ops[s->n];
         *op = (dh_pair_op){.name = dh_op_info_of(from->at.op->type)->name,
-                           .cls = (dh_pair_class)from->stream,
+                           .engine = dh_stream_engine(from->stream),
                            .solo_ns = (int64_t)DH_MIN(from->ns + .5, (double)DH_PAIR_MAX_NS),
                            .preds = s->preds + used,
                            .movable = from->wgrad};
@@ -120,7 +120,7 @@ static uint32_t list_step(const dh_pair_plan *plan, int32_t step, const side s[2
                 .pick = {.op = s[strand].op[op] - from[strand].first, .strand = strand},
                 .start_ns = spans[strand][op].start_ns,
                 .step = step,
-                .link = s[strand].ops[op].cls != DH_PAIR_COMPUTE};
+                .link = s[strand].ops[op].engine != DH_ENGINE_COMPUTE};
         }
     return k;
 }

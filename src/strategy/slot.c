@@ -270,10 +270,11 @@ dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
 
 double dh_slot_bound(const dh_slot *slot)
 {
-    double busy[3] = {0, 0, 0};
+    double busy[DH_N_ENGINE] = {0}, most = 0;
     for (uint32_t i = 0; i < slot_nodes(slot); i++) {
         const dh_slot_op *op = slot_node(slot, i);
-        if (op->stream >= 0) busy[op->stream] += op->ns;
+        if (op->stream >= 0) busy[dh_stream_engine(op->stream)] += op->ns;
     }
-    return DH_MAX(busy[0], DH_MAX(busy[1], busy[2]));
+    for (int e = 0; e < DH_N_ENGINE; e++) most = DH_MAX(most, busy[e]);
+    return most;
 }

@@ -5,7 +5,7 @@
 
 #include "strategy/slot.h"
 
-enum { BAR_CHARS = 72, N_STREAMS = 3 };
+enum { BAR_CHARS = 72 };
 
 typedef struct drawing {
     const dh_slot *slot;
@@ -55,26 +55,27 @@ static char strand_letter(const drawing *d, uint32_t pick)
 static void draw_totals(const drawing *d, const char *title)
 {
     const dh_slot_timing *t = &d->t;
-    const double alone = t->busy_ns[1] + t->busy_ns[2];
+    double busy[DH_N_ENGINE] = {0}, all = 0, alone = 0;
+    for (uint32_t i = 0; i < d->n; i++)
+        if (op_of(d, i)->stream >= 0)
+            busy[dh_stream_engine(op_of(d, i)->stream)] += op_of(d, i)->ns;
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (s != DH_STREAM_COMPUTE) alone += t->busy_ns[s];
     dh_str_printf(
         d->out, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us\n",
         title, d->slot->strand[0].n, d->slot->strand[1].n, us(t->makespan_ns), us(t->period_ns));
-    double busy[N_STREAMS] = {0, 0, 0};
-    for (uint32_t i = 0; i < d->n; i++)
-        if (op_of(d, i)->stream >= 0) busy[op_of(d, i)->stream] += op_of(d, i)->ns;
-    dh_str_printf(
-        d->out,
-        "  bound %.1f us (compute %.1f, local %.1f, cross %.1f); one after the other %.1f us\n",
-        us(dh_slot_bound(d->slot)), us(busy[0]), us(busy[1]), us(busy[2]),
-        us(busy[0] + busy[1] + busy[2]));
+    dh_str_printf(d->out, "  bound %.1f us (", us(dh_slot_bound(d->slot)));
+    for (int e = 0; e < DH_N_ENGINE; all += busy[e++])
+        dh_str_printf(d->out, "%s%s %.1f", e ? ", " : "", dh_engine_name((dh_engine)e),
+                      us(busy[e]));
+    dh_str_printf(d->out, "); one after the other %.1f us\n", us(all));
     dh_str_printf(d->out, "  communication runs %.1f us, exposed %.1f us: %.1f %% hidden\n",
                   us(alone), us(t->exposed_ns), percent(alone - t->exposed_ns, alone));
 }
 
 static void draw_bars(const drawing *d)
 {
-    static const char *const names[N_STREAMS] = {"compute", "local", "cross"};
-    for (int s = 0; s < N_STREAMS; s++) {
+    for (int s = 0; s < DH_N_STREAM; s++) {
         char bar[BAR_CHARS + 1];
         memset(bar, ' ', BAR_CHARS);
         bar[BAR_CHARS] = 0;
@@ -85,13 +86,13 @@ static void draw_bars(const drawing *d)
             for (int x = a; x < DH_MIN(DH_MAX(b, a + 1), BAR_CHARS); x++)
                 bar[x] = strand_letter(d, i);
         }
-        if (d->t.busy_ns[s] > 0) dh_str_printf(d->out, "  %-7s |%s|\n", names[s], bar);
+        if (d->t.busy_ns[s] > 0)
+            dh_str_printf(d->out, "  %-7s |%s|\n", dh_stream_name((dh_stream)s), bar);
     }
 }
 
 static void draw_operators(const drawing *d)
 {
-    static const char *const names[N_STREAMS] = {"compute", "local", "cross"};
     dh_str_printf(d->out,
                   "  %10s %10s %10s  %-7s    operator (F forward, B input, W weight gradient)\n",
                   "start us", "end us", "alone us", "stream");
@@ -99,7 +100,8 @@ static void draw_operators(const drawing *d)
         const int stream = op_of(d, i)->stream;
         if (stream < 0) continue;
         dh_str_printf(d->out, "  %10.1f %10.1f %10.1f  %-7s  %c ", us(d->t.start_ns[i]),
-                      us(d->t.end_ns[i]), us(op_of(d, i)->ns), names[stream], strand_letter(d, i));
+                      us(d->t.end_ns[i]), us(op_of(d, i)->ns), dh_stream_name((dh_stream)stream),
+                      strand_letter(d, i));
         put_name(d, i);
         dh_str_printf(d->out, "\n");
     }

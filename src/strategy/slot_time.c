@@ -1,4 +1,4 @@
-/* Running an order of a slot against the clock: three streams in order, operators that run at
+/* Running an order of a slot against the clock: streams in order, operators that run at
  * the same time progress at their mutual rates. */
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/flow.h"
 #include "strategy/slot.h"
 
-enum { N_STREAMS = 3 };
+enum { N_STREAMS = DH_N_STREAM };
 
 /* One or more copies of an order, one behind the other. */
 typedef struct replay {

@@ -72,7 +72,8 @@ static dh_status create_group(dh_ctx *ctx, dh_ranks *r, const dh_mesh *mesh, dh_
     dh_comm_group_spec spec = {.name = stream == DH_N_STREAM ? "control" : dh_group_name(kind),
                                .members = members,
                                .n = n,
-                               .stream = stream};
+                               .stream = stream,
+                               .wire = DH_ENGINE_LOCAL};
     dh_status st = dh_comm_group_create(ctx, r->comm, &spec, group);
     free(members);
     return st;

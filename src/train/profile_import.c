@@ -26,8 +26,8 @@ static dh_status add_classes(dh_ctx *ctx, const dh_program *p, const dh_oef_matr
     for (size_t c = 0; c < p->probe_classes.n; c++) {
         const dh_probe_class *cls = &p->probe_classes.at[c];
         const dh_instr *instr = &p->instrs.at[cls->instr];
-        const char *published =
-            dh_op_oef_name(dh_instr_graph(p, instr), dh_instr_op(p, instr), cls->stream);
+        const char *published = dh_op_oef_name(dh_instr_graph(p, instr), dh_instr_op(p, instr),
+                                               dh_stream_engine(cls->stream));
         const dh_profile_op op = {.key = cls->key,
                                   .label = cls->label,
                                   .stream = cls->stream,

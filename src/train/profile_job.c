@@ -147,8 +147,10 @@ dh_status dh_job_estimates(dh_ctx *ctx, dh_arena *arena, const dh_job *job, cons
 {
     const double threads = job->threads > 0 ? (double)job->threads : 1.0;
     dh_cost_model m = {.flops_per_s = (job->dtype == DH_F32 ? 250e9 : 450e9) * threads};
-    const dh_link *links[2] = {&job->link_local, &job->link_cross};
-    for (int i = 0; i < 2; i++) {
+    const dh_link *links[DH_N_ENGINE] = {
+        [DH_ENGINE_LOCAL] = &job->link_local, [DH_ENGINE_CROSS] = &job->link_cross};
+    for (int i = 0; i < DH_N_ENGINE; i++) {
+        if (!links[i]) continue;
         m.link_bytes_per_s[i] = links[i]->gbps * 1e9 / 8;
         m.link_latency_ns[i] = links[i]->latency_us * 1e3;
     }

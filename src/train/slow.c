@@ -1,6 +1,6 @@
 /* Slow ranks and links: from the job's lists and a simulation's own to ranks' factors.
  *
- * A rank's computation, a rank's links, a node's links to others: what is slow is a stream, or
+ * A rank's computation, a rank's links, a node's links to others: what is slow is an engine, or
  * several, of one rank or of all of a node. */
 #include "train/slow.h"
 
@@ -16,9 +16,9 @@ static void add(slow_list *list, int64_t rank, double compute, double local, dou
 {
     dh_sim_slow *s = &list->at[list->n++];
     *s = (dh_sim_slow){.rank = rank};
-    s->factor[DH_STREAM_COMPUTE] = compute;
-    s->factor[DH_STREAM_LOCAL] = local;
-    s->factor[DH_STREAM_CROSS] = cross;
+    s->factor[DH_ENGINE_COMPUTE] = compute;
+    s->factor[DH_ENGINE_LOCAL] = local;
+    s->factor[DH_ENGINE_CROSS] = cross;
 }
 
 static size_t count(const char *numbers)

@@ -1,4 +1,4 @@
-/* Blocks one behind the other, on three streams.
+/* Blocks one behind the other, on their streams.
  *
  * Chains of one and two layers, with and without embedding and head, run against the clock
  * in the order in which a program would issue them (dh_slot_time). Every further layer adds

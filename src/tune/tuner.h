@@ -121,7 +121,7 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
                            tune_blocks **blocks);
 void tune_blocks_fini(tune_blocks *blocks);
 
-/* ---- chains.c: blocks one behind the other on three streams --------------------------------- */
+/* ---- chains.c: blocks one behind the other on their streams --------------------------------- */
 
 /* Makespans of chains. */
 typedef struct tune_chain {

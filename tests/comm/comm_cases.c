@@ -15,7 +15,7 @@ bool case_fail(case_env *env, int line, const char *cond, const char *fmt, ...)
 }
 
 dh_comm_group *case_group(case_env *env, const char *name, const int *members, int n, int stream,
-                          dh_comm_wire wire)
+                          dh_engine wire)
 {
     int all[64];
     for (int i = 0; i < env->n_ranks; i++) all[i] = i;
@@ -382,7 +382,7 @@ static bool collectives_of_group(case_env *env, int n, buffers *b)
     int members[MAX_RANKS];
     for (int i = 0; i < n; i++) members[i] = (i + 1) % n;
     if (env->rank >= n) return true;
-    dh_comm_group *group = case_group(env, "part", members, n, 0, DH_WIRE_LOCAL);
+    dh_comm_group *group = case_group(env, "part", members, n, 0, DH_ENGINE_LOCAL);
     if (!group) return false;
     CASE_CHECK(env, dh_comm_group_size(group) == n, "size");
     CASE_CHECK(env, members[dh_comm_group_index(group)] == env->rank, "index");
@@ -481,7 +481,7 @@ static bool batch(case_env *env, dh_comm_group *group, int64_t count)
 
 bool case_point_to_point(case_env *env)
 {
-    dh_comm_group *group = case_group(env, "pp", NULL, 0, 1, DH_WIRE_CROSS);
+    dh_comm_group *group = case_group(env, "pp", NULL, 0, 1, DH_ENGINE_CROSS);
     if (!group) return false;
     for (int from = 0; from < env->n_ranks; from++)
         for (int to = 0; to < env->n_ranks; to++)
@@ -558,7 +558,8 @@ bool case_two_streams(case_env *env)
             bool mine = false;
             for (int i = 0; i < n; i++) mine |= members[i] == env->rank;
             if (!mine) continue;
-            work[s].groups[g] = case_group(env, "random", members, n, s, (dh_comm_wire)s);
+            work[s].groups[g] =
+                case_group(env, "random", members, n, s, s ? DH_ENGINE_CROSS : DH_ENGINE_LOCAL);
             if (!work[s].groups[g]) return false;
         }
     }

@@ -31,6 +31,6 @@ bool case_fail(case_env *env, int line, const char *cond, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Group of the listed ranks, or of all when members is NULL. */
 dh_comm_group *case_group(case_env *env, const char *name, const int *members, int n, int stream,
-                          dh_comm_wire wire);
+                          dh_engine wire);
 
 #endif

@@ -77,7 +77,7 @@ static void random_groups_on_two_streams(void **state)
 /* Ring attention's pattern: many steps, both directions, nobody in step. */
 static bool lopsided(case_env *env)
 {
-    dh_comm_group *group = case_group(env, "cp", NULL, 0, 0, DH_WIRE_LOCAL);
+    dh_comm_group *group = case_group(env, "cp", NULL, 0, 0, DH_ENGINE_LOCAL);
     if (!group) return false;
     int n = env->n_ranks;
     double x = env->rank, sum = 0;
@@ -103,7 +103,7 @@ static void ranks_out_of_step(void **state)
 
 static bool nan_and_wrap(case_env *env)
 {
-    dh_comm_group *group = case_group(env, "tp", NULL, 0, 0, DH_WIRE_LOCAL);
+    dh_comm_group *group = case_group(env, "tp", NULL, 0, 0, DH_ENGINE_LOCAL);
     if (!group) return false;
     float f[2] = {env->rank == 1 ? NAN : 5.0f, (float)env->rank};
     CASE_OK(env, dh_comm_all_reduce(&env->ctx, group, f, f, 2, DH_F32, DH_REDUCE_MAX));
@@ -155,7 +155,7 @@ static bool paced_calls(case_env *env)
 {
     enum { N = 3000 };
     uint8_t a[4 * N] = {0}, b[4 * N] = {0};
-    dh_comm_group *group = case_group(env, "dp", NULL, 0, 0, DH_WIRE_CROSS);
+    dh_comm_group *group = case_group(env, "dp", NULL, 0, 0, DH_ENGINE_CROSS);
     if (!group) return false;
     dh_ctx *ctx = &env->ctx;
     int n = env->n_ranks, next = (env->rank + 1) % n, before = (env->rank + n - 1) % n;
@@ -181,7 +181,7 @@ static bool shared_wire(case_env *env)
     enum { N = 20000 };
     static uint8_t data[N];
     uint8_t *in = malloc(N);
-    dh_comm_group *group = case_group(env, "pp", NULL, 0, 0, DH_WIRE_CROSS);
+    dh_comm_group *group = case_group(env, "pp", NULL, 0, 0, DH_ENGINE_CROSS);
     if (!group || !in) return false;
     dh_comm_xfer both[2] = {{DH_XFER_SEND, 1, 0, DH_U8, N, data},
                             {DH_XFER_SEND, 2, 0, DH_U8, N, data}};
@@ -202,7 +202,7 @@ static bool shared_wire(case_env *env)
 
 static void paced_calls_take_their_time(void **state)
 {
-    dh_comm_config config = {.pace[DH_WIRE_CROSS] = slow};
+    dh_comm_config config = {.pace[DH_ENGINE_CROSS] = slow};
     run(&config, 4, paced_calls, 0);
     config.eager_bytes = 1;
     run(&config, 3, shared_wire, 0);
@@ -215,13 +215,13 @@ static void worlds_say_how_they_time(void **state)
     dh_ctx ctx = DH_CTX_INIT;
     dh_comm_world *world;
     char text[256];
-    dh_comm_config config = {.ranks = 6, .ranks_per_node = 2, .pace[DH_WIRE_CROSS] = {4, 50}};
+    dh_comm_config config = {.ranks = 6, .ranks_per_node = 2, .pace[DH_ENGINE_CROSS] = {4, 50}};
     assert_ok(&ctx, dh_comm_world_create(&ctx, "local", &config, &world));
     assert_string_equal(
         dh_comm_world_describe(world, text, sizeof text),
         "local: 6 ranks, local link shared memory, cross link paced at 4 Gbit/s + 50 us");
-    assert_true(dh_comm_world_is_paced(world, DH_WIRE_CROSS));
-    assert_false(dh_comm_world_is_paced(world, DH_WIRE_LOCAL));
+    assert_true(dh_comm_world_is_paced(world, DH_ENGINE_CROSS));
+    assert_false(dh_comm_world_is_paced(world, DH_ENGINE_LOCAL));
     for (int r = 0; r < 6; r++) assert_int_equal(dh_comm_world_node(world, r), r / 2);
     assert_int_equal(dh_comm_world_node(world, 6), -1);
     int first, n;
@@ -235,7 +235,7 @@ static void worlds_say_how_they_time(void **state)
 
 static bool wait_for_all(case_env *env) /* a few calls; keeps the status in env->ctx */
 {
-    dh_comm_group *group = case_group(env, "tp", NULL, 0, 0, DH_WIRE_LOCAL);
+    dh_comm_group *group = case_group(env, "tp", NULL, 0, 0, DH_ENGINE_LOCAL);
     float x = 1;
     for (int i = 0; group && i < 5; i++)
         if (dh_comm_all_reduce(&env->ctx, group, &x, &x, 1, DH_F32, DH_REDUCE_SUM) != DH_OK) break;
@@ -252,7 +252,7 @@ static void assert_stopped(const rank_thread *t, const char *part1, const char *
 
 static bool one_aborts(case_env *env)
 {
-    dh_comm_group *tp = case_group(env, "tp", (int[]){0, 1}, 2, 0, DH_WIRE_LOCAL);
+    dh_comm_group *tp = case_group(env, "tp", (int[]){0, 1}, 2, 0, DH_ENGINE_LOCAL);
     if (env->rank == 2 || !tp) {
         usleep(20000);
         dh_comm_abort(env->comm, "loss is not a number");
@@ -348,7 +348,7 @@ static bool waits_in_a_chain(case_env *env)
     float x = 0, y;
     for (int p = 0; p < 2; p++)
         if (env->rank == pairs[p][0] || env->rank == pairs[p][1])
-            groups[p] = case_group(env, p ? "second" : "first", pairs[p], 2, p, DH_WIRE_LOCAL);
+            groups[p] = case_group(env, p ? "second" : "first", pairs[p], 2, p, DH_ENGINE_LOCAL);
     if (env->rank == 0) dh_comm_all_reduce(&env->ctx, groups[0], &x, &y, 1, DH_F32, DH_REDUCE_SUM);
     if (env->rank == 1) {
         dh_sleep_until_ns(dh_now_ns() + 100 * 1000000);
@@ -385,12 +385,12 @@ static bool waits_for_the_next(case_env *env)
     enum { N = 8192 }; /* more than a send may leave behind */
     static float x[N], y[MAX_THREADS][N];
     const int last = env->n_ranks - 1;
-    dh_comm_group *all = case_group(env, "all", NULL, 0, 9, DH_WIRE_LOCAL), *next = NULL;
+    dh_comm_group *all = case_group(env, "all", NULL, 0, 9, DH_ENGINE_LOCAL), *next = NULL;
     for (int r = 0; r < last; r++) {
         const int pair[2] = {r, r + 1};
         dh_comm_group *g = NULL;
         if (env->rank == r || env->rank == r + 1)
-            g = case_group(env, "next", pair, 2, 0, DH_WIRE_LOCAL);
+            g = case_group(env, "next", pair, 2, 0, DH_ENGINE_LOCAL);
         if (env->rank == r) next = g;
     }
     CASE_CHECK(env, all && (next || env->rank == last), "groups");
@@ -422,8 +422,8 @@ static void the_end_of_a_chain_is_named_by_whoever_gives_up(void **state)
 static bool computes_beside_a_wait(case_env *env)
 {
     float x = 0;
-    dh_comm_group *early = case_group(env, "early", NULL, 0, 1, DH_WIRE_LOCAL);
-    dh_comm_group *late = case_group(env, "late", NULL, 0, 2, DH_WIRE_LOCAL);
+    dh_comm_group *early = case_group(env, "early", NULL, 0, 1, DH_ENGINE_LOCAL);
+    dh_comm_group *late = case_group(env, "late", NULL, 0, 2, DH_ENGINE_LOCAL);
     CASE_CHECK(env, early && late, "groups");
     dh_comm_enter(env->comm, env->rank == 1 ? 1 : 2);
     if (env->rank == 1 && *(int *)env->arg) dh_comm_enter(env->comm, 0);
@@ -452,7 +452,7 @@ static void a_rank_that_computes_waits_for_nobody(void **state)
 static bool sets_a_timeout(case_env *env)
 {
     float x = 0;
-    dh_comm_group *late = case_group(env, "late", NULL, 0, 2, DH_WIRE_LOCAL);
+    dh_comm_group *late = case_group(env, "late", NULL, 0, 2, DH_ENGINE_LOCAL);
     CASE_CHECK(env, late, "group");
     dh_comm_set_timeout(env->comm, ms(100), "as the test wants");
     if (env->rank == 0) dh_comm_recv(&env->ctx, late, &x, 1, DH_F32, 1, 0);
@@ -478,7 +478,7 @@ static void a_delay_is_no_failure(void **state)
 
 static bool leaves_early(case_env *env)
 {
-    dh_comm_group *group = case_group(env, "tp", NULL, 0, 0, DH_WIRE_LOCAL);
+    dh_comm_group *group = case_group(env, "tp", NULL, 0, 0, DH_ENGINE_LOCAL);
     CASE_CHECK(env, group, "group");
     CASE_OK(env, dh_comm_barrier(&env->ctx, group));
     if (env->rank == 1) {
@@ -509,7 +509,7 @@ static bool misfit(case_env *env)
     bool odd = env->rank == 1;
     float a[64] = {0}, b[64] = {0};
     dh_ctx *ctx = &env->ctx;
-    dh_comm_group *g = case_group(env, "tp", NULL, 0, 0, DH_WIRE_LOCAL);
+    dh_comm_group *g = case_group(env, "tp", NULL, 0, 0, DH_ENGINE_LOCAL);
     if (!g) return false;
     switch (way) {
     case 0:
@@ -571,7 +571,7 @@ static void calls_must_fit_together(void **state)
 static bool disagrees_on_members(case_env *env)
 {
     int members[2][3] = {{0, 1, 2}, {0, 2, 1}};
-    dh_comm_group_spec spec = {"tp", members[env->rank == 2], 3, 0, DH_WIRE_LOCAL};
+    dh_comm_group_spec spec = {"tp", members[env->rank == 2], 3, 0, DH_ENGINE_LOCAL};
     dh_comm_group *group;
     dh_comm_group_create(&env->ctx, env->comm, &spec, &group);
     return true;
@@ -591,7 +591,7 @@ static void a_group_needs_all_its_members(void **state)
 static bool frees_at_once(case_env *env)
 {
     enum { N = 200000 };
-    dh_comm_group *group = case_group(env, "dp", NULL, 0, 0, DH_WIRE_LOCAL);
+    dh_comm_group *group = case_group(env, "dp", NULL, 0, 0, DH_ENGINE_LOCAL);
     if (!group) return false;
     for (int i = 0; env->ctx.status == DH_OK && i < 40; i++) {
         float *x = calloc(N, sizeof *x);
@@ -637,7 +637,7 @@ static void arguments_are_checked(void **state)
     assert_ok(&ctx, dh_comm_check(&ctx, comm));
 
     dh_comm_group *g;
-    dh_comm_group_spec spec = {"self", (int[]){1}, 1, 0, DH_WIRE_LOCAL};
+    dh_comm_group_spec spec = {"self", (int[]){1}, 1, 0, DH_ENGINE_LOCAL};
     assert_ok(&ctx, dh_comm_group_create(&ctx, comm, &spec, &g));
     assert_ok(&ctx, dh_comm_group_reserve(&ctx, g, 1000));
     spec.members = (int[]){0};

@@ -19,7 +19,7 @@ static void begin(const dh_comm_config *config)
 
 static void run_case(bool (*fn)(case_env *), const char *name)
 {
-    dh_comm_group *all = case_group(&env, "all", NULL, 0, 99, DH_WIRE_LOCAL);
+    dh_comm_group *all = case_group(&env, "all", NULL, 0, 99, DH_ENGINE_LOCAL);
     assert_non_null(all);
     int64_t seed = env.rank == 0 ? (int64_t)test_seed(name) : 0;
     assert_ok(&env.ctx, dh_comm_broadcast(&env.ctx, all, &seed, 1, DH_I64, 0));
@@ -50,9 +50,9 @@ static void the_world_knows_itself(void **state)
     char text[128];
     assert_non_null(strstr(dh_comm_world_describe(env.world, text, sizeof text), "real links"));
     for (int r = 0; r < env.n_ranks; r++) assert_int_equal(dh_comm_world_node(env.world, r), 0);
-    assert_false(dh_comm_world_is_paced(env.world, DH_WIRE_CROSS));
+    assert_false(dh_comm_world_is_paced(env.world, DH_ENGINE_CROSS));
     assert_ok(&env.ctx, dh_comm_check(&env.ctx, env.comm));
-    dh_comm_group *all = case_group(&env, "all", NULL, 0, 98, DH_WIRE_LOCAL);
+    dh_comm_group *all = case_group(&env, "all", NULL, 0, 98, DH_ENGINE_LOCAL);
     assert_ok(&env.ctx, dh_comm_group_reserve(&env.ctx, all, 1 << 20));
     dh_comm_world *second;
     dh_comm_config paced = {.pace[0] = {1, 1}}, wrong = {.ranks = env.n_ranks + 1};
@@ -111,7 +111,7 @@ static void one_waits_for_the_next(dh_comm_group *g, float *x)
     const int pair[2] = {1, 2};
     dh_comm_group *middle = NULL;
     if (env.rank == 1 || env.rank == 2)
-        middle = case_group(&env, "middle", pair, 2, 1, DH_WIRE_LOCAL);
+        middle = case_group(&env, "middle", pair, 2, 1, DH_ENGINE_LOCAL);
     if (env.rank == 0) dh_comm_set_timeout(env.comm, 1000000000, "");
     if (env.rank == 1) dh_comm_all_reduce(&env.ctx, middle, x, x, 1, DH_F32, DH_REDUCE_SUM);
     if (env.rank == 3) usleep(8000000); /* longer than it is asked */
@@ -169,7 +169,7 @@ static int run_fault(const char *name)
         if (strcmp(faults[i].name, name) != 0) continue;
         begin(&faults[i].config);
         float x[2] = {0};
-        dh_comm_group *g = case_group(&env, "all", NULL, 0, 0, DH_WIRE_LOCAL);
+        dh_comm_group *g = case_group(&env, "all", NULL, 0, 0, DH_ENGINE_LOCAL);
         if (g) faults[i].run(g, x);
         bool ok = env.ctx.status == DH_ECOMM && strstr(env.ctx.message, faults[i].wants[env.rank]);
         printf("rank %d %s: %s\n", env.rank, ok ? "stopped as it should" : "DID NOT STOP WELL",

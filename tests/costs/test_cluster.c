@@ -317,7 +317,7 @@ static void test_oef(void **state)
     assert_near(dh_cluster_oef(c, DH_CLUSTER_MEMORY, DH_CLUSTER_LOCAL), 0.5);
     assert_near(dh_cluster_oef(c, DH_CLUSTER_LOCAL, DH_CLUSTER_ATTENTION_GRAD), 0.25);
     assert_near(dh_cluster_oef(c, DH_CLUSTER_CROSS, DH_CLUSTER_LOCAL),
-                dh_oef_modelled(DH_PAIR_CROSS, DH_PAIR_LOCAL));
+                dh_oef_modelled(DH_ENGINE_CROSS, DH_ENGINE_LOCAL));
     dh_cluster_destroy(c);
 }
 

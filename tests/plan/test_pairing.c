@@ -7,9 +7,9 @@
 
 /* ---- small problems ------------------------------------------------------------------------- */
 
-static dh_pair_op op(const char *name, dh_pair_class cls, int64_t solo_ns)
+static dh_pair_op op(const char *name, dh_engine engine, int64_t solo_ns)
 {
-    return (dh_pair_op){.name = name, .cls = cls, .solo_ns = solo_ns};
+    return (dh_pair_op){.name = name, .engine = engine, .solo_ns = solo_ns};
 }
 
 static const dh_pair_policy *policy(const char *name)
@@ -43,7 +43,7 @@ static const int32_t first_three[] = {0, 1, 2};
 
 static void a_pair_takes_what_was_measured(void **state)
 {
-    const dh_pair_op f[] = {op("f", DH_PAIR_COMPUTE, 100)}, b[] = {op("b", DH_PAIR_LOCAL, 40)};
+    const dh_pair_op f[] = {op("f", DH_ENGINE_COMPUTE, 100)}, b[] = {op("b", DH_ENGINE_LOCAL, 40)};
     /* both slower; b alone at the end; b loses more than it had run; both faster than alone */
     const dh_pair_time times[] = {{110, 50, 0}, {130, 165, 0}, {100, 300, 0}, {90, 35, 0}};
     for (size_t k = 0; k < DH_COUNTOF(times); k++) {
@@ -58,8 +58,8 @@ static void a_pair_takes_what_was_measured(void **state)
 
 static void segments_go_on_at_new_rates(void **state)
 {
-    const dh_pair_op f[] = {op("f", DH_PAIR_COMPUTE, 100)};
-    const dh_pair_op b[] = {op("b1", DH_PAIR_LOCAL, 40), op("b2", DH_PAIR_LOCAL, 40)};
+    const dh_pair_op f[] = {op("f", DH_ENGINE_COMPUTE, 100)};
+    const dh_pair_op b[] = {op("b1", DH_ENGINE_LOCAL, 40), op("b2", DH_ENGINE_LOCAL, 40)};
     /* beside b1: r_b = 40/50, r_f = (100 - (110 - 50))/50 = 4/5; beside b2: both 2/3 */
     const dh_pair_time t[] = {{110, 50, 0}, {120, 60, 0}};
     const dh_pair_problem p = {{f, 1}, {b, 2}, t, 0};
@@ -78,9 +78,9 @@ static void segments_go_on_at_new_rates(void **state)
 
 static void operators_without_time_end_at_once(void **state)
 {
-    const dh_pair_op f[] = {op("f0", DH_PAIR_COMPUTE, 0), op("f1", DH_PAIR_COMPUTE, 30),
-                            op("f2", DH_PAIR_COMPUTE, 0)};
-    const dh_pair_op b[] = {op("b", DH_PAIR_LOCAL, 30)};
+    const dh_pair_op f[] = {op("f0", DH_ENGINE_COMPUTE, 0), op("f1", DH_ENGINE_COMPUTE, 30),
+                            op("f2", DH_ENGINE_COMPUTE, 0)};
+    const dh_pair_op b[] = {op("b", DH_ENGINE_LOCAL, 30)};
     const dh_pair_time t[] = {{0, 0, 0}, {40, 40, 0}, {0, 0, 0}};
     const dh_pair_problem p = {{f, 3}, {b, 1}, t, 0};
     int64_t f_end[3], b_end;
@@ -99,8 +99,8 @@ static void operators_without_time_end_at_once(void **state)
 
 static void switches_forbid_by_the_timeline(void **state)
 {
-    const dh_pair_op f[] = {op("f1", DH_PAIR_COMPUTE, 50), op("ag", DH_PAIR_LOCAL, 20)};
-    const dh_pair_op b[] = {op("rs", DH_PAIR_LOCAL, 50), op("a2a", DH_PAIR_CROSS, 10)};
+    const dh_pair_op f[] = {op("f1", DH_ENGINE_COMPUTE, 50), op("ag", DH_ENGINE_LOCAL, 20)};
+    const dh_pair_op b[] = {op("rs", DH_ENGINE_LOCAL, 50), op("a2a", DH_ENGINE_CROSS, 10)};
     const dh_pair_time t[] = {{50, 50, 0}, {50, 10, 0}, {20, 50, 0}, {20, 10, 0}};
     const dh_pair_problem p = {{f, 2}, {b, 2}, t, 0};
     dh_pair_options o = DH_PAIR_OPTIONS_INIT;
@@ -142,10 +142,10 @@ static void oef_and_back(void **state)
 
 static void modelled_oef_is_symmetric(void **state)
 {
-    for (int i = 0; i < DH_N_PAIR_CLASSES; i++)
-        for (int j = 0; j < DH_N_PAIR_CLASSES; j++) {
-            const double oef = dh_oef_modelled((dh_pair_class)i, (dh_pair_class)j);
-            assert_true(oef == dh_oef_modelled((dh_pair_class)j, (dh_pair_class)i));
+    for (int i = 0; i < DH_N_ENGINE; i++)
+        for (int j = 0; j < DH_N_ENGINE; j++) {
+            const double oef = dh_oef_modelled((dh_engine)i, (dh_engine)j);
+            assert_true(oef == dh_oef_modelled((dh_engine)j, (dh_engine)i));
             assert_true(oef >= 0 && oef <= 1);
         }
 }
@@ -178,8 +178,8 @@ static void published_matrix_loads(void **state)
     assert_true(outside > 2 && outside < 40);
 
     /* Kept, not clamped: 1000 ns of each take 2000 + 2170 and 2000 - 1970. */
-    const dh_pair_op f[] = {op("a2a", DH_PAIR_LOCAL, 1000)};
-    const dh_pair_op b[] = {op("w1", DH_PAIR_COMPUTE, 1000), op("w2", DH_PAIR_COMPUTE, 1000)};
+    const dh_pair_op f[] = {op("a2a", DH_ENGINE_LOCAL, 1000)};
+    const dh_pair_op b[] = {op("w1", DH_ENGINE_COMPUTE, 1000), op("w2", DH_ENGINE_COMPUTE, 1000)};
     const char *rows[] = {"intra_all2all"}, *columns[] = {"mlp_c_W", "attn_l_w"};
     dh_pair_time t[2];
     assert_ok(&ctx, dh_pair_times_from_matrix(&ctx, m, (dh_pair_strand){f, 1}, rows,
@@ -242,10 +242,10 @@ static const int32_t pred_0[] = {0};
 /* f1 hides b1, b2 hides f2; computation beside computation and wire beside wire gain nothing. */
 static void hand_problem(dh_pair_op f[2], dh_pair_op b[2], dh_pair_time t[4], dh_pair_problem *p)
 {
-    f[0] = op("f1", DH_PAIR_COMPUTE, 10);
-    f[1] = op("f2", DH_PAIR_LOCAL, 6);
-    b[0] = op("b1", DH_PAIR_LOCAL, 8);
-    b[1] = op("b2", DH_PAIR_COMPUTE, 12);
+    f[0] = op("f1", DH_ENGINE_COMPUTE, 10);
+    f[1] = op("f2", DH_ENGINE_LOCAL, 6);
+    b[0] = op("b1", DH_ENGINE_LOCAL, 8);
+    b[1] = op("b2", DH_ENGINE_COMPUTE, 12);
     f[1].preds = b[1].preds = pred_0;
     f[1].n_preds = b[1].n_preds = 1;
     const double oef[] = {1, 0, 0, 1};
@@ -339,8 +339,8 @@ static dh_pair_strand random_strand(uint64_t *seed, random_problem *r, int side,
     for (int32_t k = 0; k < n; k++) {
         dh_pair_op *o = &r->ops[side][k];
         snprintf(r->names[side][k], sizeof r->names[side][k], "%c%d", side ? 'b' : 'f', (int)k);
-        *o = op(r->names[side][k], (dh_pair_class)up_to(seed, 3),
-                up_to(seed, 10) ? up_to(seed, 60) : 0);
+        *o =
+            op(r->names[side][k], (dh_engine)up_to(seed, 3), up_to(seed, 10) ? up_to(seed, 60) : 0);
         o->movable = up_to(seed, 3) == 0;
         o->preds = r->preds[side][k];
         for (int32_t i = 0; i < k; i++)
@@ -436,7 +436,7 @@ static void brute_orders(brute *s, int32_t n_f, int32_t n_b, bool given)
 static void check_sums(const random_problem *r, const dh_pair_plan *plan)
 {
     const dh_pair_exposure *e = &plan->exposed;
-    assert_int_equal(plan->makespan_ns, plan->work_ns[DH_PAIR_COMPUTE] + e->dependency_ns +
+    assert_int_equal(plan->makespan_ns, plan->work_ns[DH_ENGINE_COMPUTE] + e->dependency_ns +
                                             e->contention_ns + e->launch_ns);
     assert_int_equal(e->launch_ns, plan->n_steps * r->p.step_ns);
 }
@@ -521,26 +521,27 @@ static bool overlap(dh_pair_span a, dh_pair_span b)
 
 /* Whether operators of these classes run at the same time anywhere. */
 static bool runs_beside(const dh_pair_problem *p, const dh_pair_plan *plan,
-                        bool (*both)(dh_pair_class f, dh_pair_class b))
+                        bool (*both)(dh_engine f, dh_engine b))
 {
     for (int32_t f = 0; f < p->f.n; f++)
         for (int32_t b = 0; b < p->b.n; b++)
-            if (both(p->f.ops[f].cls, p->b.ops[b].cls) && overlap(plan->f_span[f], plan->b_span[b]))
+            if (both(p->f.ops[f].engine, p->b.ops[b].engine) &&
+                overlap(plan->f_span[f], plan->b_span[b]))
                 return true;
     return false;
 }
 
-static bool some_local(dh_pair_class f, dh_pair_class b)
+static bool some_local(dh_engine f, dh_engine b)
 {
-    return f == DH_PAIR_LOCAL || b == DH_PAIR_LOCAL;
+    return f == DH_ENGINE_LOCAL || b == DH_ENGINE_LOCAL;
 }
-static bool some_cross(dh_pair_class f, dh_pair_class b)
+static bool some_cross(dh_engine f, dh_engine b)
 {
-    return f == DH_PAIR_CROSS || b == DH_PAIR_CROSS;
+    return f == DH_ENGINE_CROSS || b == DH_ENGINE_CROSS;
 }
-static bool both_comm(dh_pair_class f, dh_pair_class b)
+static bool both_comm(dh_engine f, dh_engine b)
 {
-    return f != DH_PAIR_COMPUTE && b != DH_PAIR_COMPUTE;
+    return f != DH_ENGINE_COMPUTE && b != DH_ENGINE_COMPUTE;
 }
 
 /* The paper's ablation on a real layer: each switch does what it says, and helps. */
@@ -633,8 +634,8 @@ static void many_operators(void **state)
     static dh_pair_op f[N], b[N];
     static dh_pair_time t[N * N];
     for (int k = 0; k < N; k++) {
-        f[k] = op("f", k % 2 ? DH_PAIR_COMPUTE : DH_PAIR_LOCAL, 100);
-        b[k] = op("b", k % 2 ? DH_PAIR_LOCAL : DH_PAIR_COMPUTE, 100);
+        f[k] = op("f", k % 2 ? DH_ENGINE_COMPUTE : DH_ENGINE_LOCAL, 100);
+        b[k] = op("b", k % 2 ? DH_ENGINE_LOCAL : DH_ENGINE_COMPUTE, 100);
     }
     for (int k = 0; k < N * N; k++)
         t[k] = dh_pair_time_from_oef(100, 100, (k / N + k % N) % 2 ? 0 : 1, DH_PAIR_MODELLED);
@@ -654,7 +655,7 @@ static void many_operators(void **state)
 
 static void empty_strands(void **state)
 {
-    const dh_pair_op f[] = {op("f", DH_PAIR_COMPUTE, 5), op("g", DH_PAIR_LOCAL, 6)};
+    const dh_pair_op f[] = {op("f", DH_ENGINE_COMPUTE, 5), op("g", DH_ENGINE_LOCAL, 6)};
     const dh_pair_problem one = {{f, 2}, {NULL, 0}, NULL, 2},
                           none = {{NULL, 0}, {NULL, 0}, NULL, 2};
     size_t n;
@@ -668,8 +669,8 @@ static void empty_strands(void **state)
 /* Three independent operators: 8 sets, 27 - 8 edges, 3 + 3*2 + 6 orders; one: 2, 1 and 1. */
 static void search_looks_at_each_move_once(void **state)
 {
-    const dh_pair_op f[] = {op("f", DH_PAIR_COMPUTE, 5), op("g", DH_PAIR_LOCAL, 6),
-                            op("h", DH_PAIR_CROSS, 7)};
+    const dh_pair_op f[] = {op("f", DH_ENGINE_COMPUTE, 5), op("g", DH_ENGINE_LOCAL, 6),
+                            op("h", DH_ENGINE_CROSS, 7)};
     const dh_pair_time t[] = {{9, 9, 0}, {9, 9, 0}, {9, 9, 0}};
     const dh_pair_problem p = {{f, 3}, {f, 1}, t, 0};
     dh_pair_plan *plan = make("exact", &p, NULL);

@@ -19,7 +19,7 @@ static void *compare(void *arg)
 {
     alike_rank *r = arg;
     int members[MOST] = {0, 1, 2, 3, 4};
-    const dh_comm_group_spec spec = {"control", members, r->n, 0, DH_WIRE_LOCAL};
+    const dh_comm_group_spec spec = {"control", members, r->n, 0, DH_ENGINE_LOCAL};
     dh_ranks ranks = {.rank = r->rank, .n = r->n};
     dh_ctx_reset(&r->ctx);
     if (dh_comm_attach(&r->ctx, r->world, r->rank, &ranks.comm) == DH_OK &&

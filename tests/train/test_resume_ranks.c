@@ -176,8 +176,11 @@ static dh_status create_group(dh_ctx *ctx, copier *c, dh_group_kind kind, int st
     if (n == 1) return DH_OK;
     for (int i = 0; i < n; i++)
         members[i] = (int)dh_mesh_group_member(mesh, kind, c->run.ranks.rank, i);
-    const dh_comm_group_spec spec = {
-        .name = dh_group_name(kind), .members = members, .n = n, .stream = stream};
+    const dh_comm_group_spec spec = {.name = dh_group_name(kind),
+                                     .members = members,
+                                     .n = n,
+                                     .stream = stream,
+                                     .wire = DH_ENGINE_LOCAL};
     return dh_comm_group_create(ctx, c->run.ranks.comm, &spec, group);
 }
 

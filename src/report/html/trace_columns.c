@@ -123,6 +123,20 @@ static void write_kinds(const traces *t, json_out *out)
     out_close(out, ']');
 }
 
+/* What a rank's streams are called, and what does their work. */
+static void write_stream_table(json_out *out)
+{
+    out_key(out, "streams");
+    out_open(out, '[');
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        out_open(out, '[');
+        out_text(out, dh_stream_name((dh_stream)s));
+        out_text(out, dh_engine_name(dh_stream_engine((dh_stream)s)));
+        out_close(out, ']');
+    }
+    out_close(out, ']');
+}
+
 void traces_write(const dh_run_folder *run, const traces *t, json_out *out)
 {
     out_key(out, "trace");
@@ -132,6 +146,7 @@ void traces_write(const dh_run_folder *run, const traces *t, json_out *out)
     out_key(out, "one_clock");
     out_int(out, t->one_clock);
     write_kinds(t, out);
+    write_stream_table(out);
     out_key(out, "ranks");
     out_open(out, '[');
     for (size_t i = 0; i < t->ranks.n; i++) write_rank(run, &t->ranks.at[i], out);

@@ -67,7 +67,7 @@ static dh_status check_config(dh_ctx *ctx, const dh_comm_config *c)
         return dh_fail(ctx, DH_EINVAL, "a communicator limit is negative or too large");
     if ((unsigned)c->progress >= DH_N_PROGRESS)
         return dh_fail(ctx, DH_EINVAL, "unknown progress policy %d", (int)c->progress);
-    for (int i = 0; i < DH_N_WIRE; i++)
+    for (int i = 0; i < DH_N_ENGINE; i++)
         if (!(c->pace[i].gbps >= 0 && c->pace[i].latency_us >= 0))
             return dh_fail(ctx, DH_EINVAL,
                            "a paced link needs gbps and latency_us of 0 or more, not %g and %g",
@@ -118,12 +118,12 @@ int dh_comm_world_node(const dh_comm_world *world, int rank)
     return rank >= 0 && rank < world->size ? world->node[rank] : -1;
 }
 
-bool dh_comm_world_is_paced(const dh_comm_world *world, dh_comm_wire wire)
+bool dh_comm_world_is_paced(const dh_comm_world *world, dh_engine wire)
 {
     return dh_comm_pace_on(world->config.pace[wire]);
 }
 
-static const char *wire_text(const dh_comm_world *world, dh_comm_wire wire, char *buf, size_t cap)
+static const char *wire_text(const dh_comm_world *world, dh_engine wire, char *buf, size_t cap)
 {
     dh_comm_pace pace = world->config.pace[wire];
     if (!dh_comm_pace_on(pace)) return "shared memory";
@@ -139,8 +139,8 @@ const char *dh_comm_world_describe(const dh_comm_world *world, char *buf, size_t
     char local[64], cross[64];
     if (world->n_here == world->size && world->ops->impl == &dh_comm_local_impl)
         snprintf(buf, cap, "%s: %d ranks, local link %s, cross link %s", world->ops->name,
-                 world->size, wire_text(world, DH_WIRE_LOCAL, local, sizeof local),
-                 wire_text(world, DH_WIRE_CROSS, cross, sizeof cross));
+                 world->size, wire_text(world, DH_ENGINE_LOCAL, local, sizeof local),
+                 wire_text(world, DH_ENGINE_CROSS, cross, sizeof cross));
     else
         snprintf(buf, cap, "%s: %d ranks on %d nodes, real links", world->ops->name, world->size,
                  1 + world->node[world->size - 1]);
@@ -248,8 +248,8 @@ static dh_status check_spec(dh_ctx *ctx, const dh_comm *comm, const dh_comm_grou
     if (spec->n < 1 || spec->n > size || !spec->members)
         return dh_fail(ctx, DH_EINVAL, "group %s has %d members; the world has %d ranks",
                        spec->name, spec->n, size);
-    if ((unsigned)spec->wire >= DH_N_WIRE)
-        return dh_fail(ctx, DH_EINVAL, "group %s: unknown link %d", spec->name, (int)spec->wire);
+    if (!dh_engine_is_link(spec->wire))
+        return dh_fail(ctx, DH_EINVAL, "group %s: %d is no link", spec->name, (int)spec->wire);
     bool mine = false;
     for (int i = 0; i < spec->n; i++) {
         int rank = spec->members[i];

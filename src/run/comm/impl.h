@@ -59,7 +59,7 @@ struct dh_comm_group {
     dh_comm_group *next;
     char name[DH_COMM_NAME_BYTES];
     int stream, n, me;
-    dh_comm_wire wire;
+    dh_engine wire;
     int *members;           /* [n] */
     dh_comm_part *parts[2]; /* [n] each: slices of the call under way */
     const void **operands;  /* [n] of a reduction */

@@ -50,18 +50,19 @@ void local_sleep_until(local_world *world, int64_t end_ns)
         dh_sleep_until_ns(DH_MIN(end_ns, now + SLICE_NS));
 }
 
-int64_t local_wires_claim(local_world *w, dh_comm_wire wire, const int *out, int n_out,
-                          const int *in, int n_in, int64_t from_ns, int64_t ns)
+int64_t local_wires_claim(local_world *w, dh_engine wire, const int *out, int n_out, const int *in,
+                          int n_in, int64_t from_ns, int64_t ns)
 {
     pthread_mutex_lock(&w->wire_lock);
     int64_t start = from_ns;
     for (int i = 0; i < n_out; i++)
-        start = DH_MAX(start, w->wires[out[i] * DH_N_WIRE + (int)wire].out_free_ns);
+        start = DH_MAX(start, w->wires[out[i] * DH_N_ENGINE + (int)wire].out_free_ns);
     for (int i = 0; i < n_in; i++)
-        start = DH_MAX(start, w->wires[in[i] * DH_N_WIRE + (int)wire].in_free_ns);
+        start = DH_MAX(start, w->wires[in[i] * DH_N_ENGINE + (int)wire].in_free_ns);
     for (int i = 0; i < n_out; i++)
-        w->wires[out[i] * DH_N_WIRE + (int)wire].out_free_ns = start + ns;
-    for (int i = 0; i < n_in; i++) w->wires[in[i] * DH_N_WIRE + (int)wire].in_free_ns = start + ns;
+        w->wires[out[i] * DH_N_ENGINE + (int)wire].out_free_ns = start + ns;
+    for (int i = 0; i < n_in; i++)
+        w->wires[in[i] * DH_N_ENGINE + (int)wire].in_free_ns = start + ns;
     pthread_mutex_unlock(&w->wire_lock);
     return start + ns;
 }
@@ -297,7 +298,7 @@ static dh_status local_world_create(dh_ctx *ctx, const dh_comm_config *config,
     bool ok = cond_init(&w->joined);
     w->base.node = calloc(n, sizeof *w->base.node);
     w->ranks = calloc(n, sizeof *w->ranks);
-    w->wires = calloc(n * DH_N_WIRE, sizeof *w->wires);
+    w->wires = calloc(n * DH_N_ENGINE, sizeof *w->wires);
     if (!ok || !w->base.node || !w->ranks || !w->wires) {
         local_world_destroy(&w->base);
         return dh_fail(ctx, DH_ENOMEM, "no memory for a world of %d ranks", config->ranks);

@@ -53,7 +53,7 @@ typedef struct local_shared {
     local_world *world;
     char name[DH_COMM_NAME_BYTES];
     int stream, n;
-    dh_comm_wire wire;
+    dh_engine wire;
     int *members;
     int n_joined; /* guarded by world.lock, as slot.joined */
 
@@ -99,7 +99,7 @@ struct local_world {
     char message[DH_CTX_MESSAGE_BYTES];
 
     pthread_mutex_t wire_lock;
-    local_wire *wires; /* [size][DH_N_WIRE] */
+    local_wire *wires; /* [size][DH_N_ENGINE] */
 };
 
 /* local.c */
@@ -116,7 +116,7 @@ dh_status local_fail_here(dh_ctx *ctx, local_group *group, const char *message);
 dh_status local_fail_missing(dh_ctx *ctx, local_group *group, const char *what, bool left);
 /* Occupy outgoing and incoming wires of these ranks for ns, once all are free and
  * not before from_ns; returns when they are free again. */
-int64_t local_wires_claim(local_world *world, dh_comm_wire wire, const int *out, int n_out,
+int64_t local_wires_claim(local_world *world, dh_engine wire, const int *out, int n_out,
                           const int *in, int n_in, int64_t from_ns, int64_t ns);
 /* Sleep until a paced transfer ends; returns early when the world fails. */
 void local_sleep_until(local_world *world, int64_t end_ns);

@@ -173,12 +173,11 @@ static dh_status create_groups(dh_ctx *ctx, dh_exec *e)
         if (!members) return no_memory(ctx);
         for (int i = 0; i < n; i++)
             members[i] = (int)dh_mesh_group_member(&p->mesh, (dh_group_kind)kind, p->rank, i);
-        bool local = stream_of[kind] == DH_STREAM_LOCAL;
         dh_comm_group_spec spec = {.name = dh_group_name((dh_group_kind)kind),
                                    .members = members,
                                    .n = n,
                                    .stream = stream_of[kind],
-                                   .wire = local ? DH_WIRE_LOCAL : DH_WIRE_CROSS};
+                                   .wire = dh_stream_engine(stream_of[kind])};
         dh_status st = dh_comm_group_create(ctx, e->comm, &spec, &e->groups[kind]);
         free(members);
         DH_TRY(st);

@@ -2,7 +2,6 @@
 
 const FORWARD = 0, BACKWARD = 1, WEIGHTS = 2, OTHER = 3;
 const phaseNames = ['forward', 'backward, input gradient', 'backward, weight gradient', 'optimizer'];
-const streamNames = ['compute', 'local', 'cross'];
 
 function accumulate(deltas) {
   const out = new Float64Array(deltas.length);
@@ -67,7 +66,8 @@ function statesOf(streams, begin, end) {
     return j >= 2 * s.n ? Infinity : (j & 1 ? s.end : s.met)[j >> 1];
   };
   const add = (t0, t1) => {
-    const links = (passed[1] | passed[2]) & 1;
+    let links = 0;
+    for (let k = 1; k < passed.length; k++) links |= passed[k] & 1;
     const state = passed[0] & 1 ? (links ? HIDDEN : COMPUTE) : links ? EXPOSED : IDLE;
     if (t1 <= t0) return;
     if (cls[cls.length - 1] === state) stop[stop.length - 1] = t1;
@@ -89,17 +89,17 @@ function readKind([name, cat, block, out, group, peer, flops, bytes]) {
   return {name, phase: phase < 0 ? OTHER : phase, block, out, group, peer, flops, bytes};
 }
 
-function readStream(raw, kinds, stream, rank) {
+function readStream(raw, kinds, stream, [name, engine], rank) {
   const start = accumulate(raw.start), end = start.map((t, i) => t + raw.dur[i]);
   const s = new Sequence(start, end, Uint8Array.from(raw.kind, k => kinds[k].phase), 4);
   const met = start.map((t, i) => t + raw.waited[i]);
-  return Object.assign(s, {stream, rank, met, kind: raw.kind.map(k => kinds[k]), mb: Int32Array.from(raw.mb), layer: Int32Array.from(raw.layer)});
+  return Object.assign(s, {stream, name, engine, rank, met, kind: raw.kind.map(k => kinds[k]), mb: Int32Array.from(raw.mb), layer: Int32Array.from(raw.layer)});
 }
 
 function readTrace(raw) {
   const kinds = raw.kinds.map(readKind);
   const ranks = raw.ranks.map(r => ({
-    ...r, streams: r.streams.map((s, k) => readStream(s, kinds, k, r.rank)),
+    ...r, streams: r.streams.map((s, k) => readStream(s, kinds, k, raw.streams[k], r.rank)),
     memory: r.memory && {...r.memory, t: accumulate(r.memory.t)},
   }));
   const end = Math.max(...ranks.flatMap(r => r.streams.map(s => s.n ? s.end[s.n - 1] : 0)));
@@ -134,7 +134,7 @@ function place(s, i) {
 }
 function facts(rank, s, i) {
   const k = s.kind[i], ns = s.end[i] - s.start[i];
-  const rows = [['what', phaseNames[k.phase]], ['of', place(s, i)], ['rank', `${s.rank}, ${streamNames[s.stream]}`],
+  const rows = [['what', phaseNames[k.phase]], ['of', place(s, i)], ['rank', `${s.rank}, ${s.name}`],
     ['starts', time(s.start[i])], ['takes', time(ns)]];
   if (s.met[i] > s.start[i]) rows.push(['waits for partners', time(s.met[i] - s.start[i])]);
   if (k.group) rows.push(['group', k.group + (k.peer != null ? `, stage ${k.peer}` : '')]);

@@ -9,7 +9,7 @@ function layerPasses(rank) {
     for (let i = 0; i < s.n; i++) {
       if (s.layer[i] < 0 || s.mb[i] < 0) continue;
       const back = s.cls[i] !== FORWARD, key = [rank.rank, s.layer[i], s.mb[i], back].join();
-      if (!passes.has(key)) passes.set(key, {key, rank, layer: s.layer[i], mb: s.mb[i], back, parts: [[], [], []], t0: Infinity, t1: 0});
+      if (!passes.has(key)) passes.set(key, {key, rank, layer: s.layer[i], mb: s.mb[i], back, parts: rank.streams.map(() => []), t0: Infinity, t1: 0});
       const p = s.pass[i] = passes.get(key);
       p.parts[s.stream].push(i);
       p.t0 = Math.min(p.t0, s.start[i]);
@@ -63,7 +63,7 @@ function strands(passes) {
   const band = {label: 'rank', h: 15, gap: 6, plain: true, seq: within(rank.states, t0, t1), colours: () => [palette.compute, palette.hidden, palette.exposed, null]};
   const rows = passes.map(p => rank.streams.filter(s => !s.stream || p.parts[s.stream].length).map(s => {
     const list = p.parts[s.stream];
-    const row = streamRow(rank, s, pick(s, list, t0), i => list[i], {label: (s.stream ? '' : (p.back ? 'B' : 'F') + p.mb + ' ') + streamNames[s.stream], h: 24,
+    const row = streamRow(rank, s, pick(s, list, t0), i => list[i], {label: (s.stream ? '' : (p.back ? 'B' : 'F') + p.mb + ' ') + s.name, h: 24,
       gap: s.stream ? 0 : 5, ghost: within(s, t0, t1)});
     const {about} = row;
     row.about = i => ({title: about(i).title, rows: [...about(i).rows, ['beside', beside(rank, s, list[i])]]});
@@ -99,7 +99,7 @@ class LayerView {
     const views = part ? [strands([f, b])] : [strands([f]), strands([b])];
     this.box.replaceChildren(...views.flatMap((v, k) => part ? [v.node] : [el('h3', {}, passName(k ? b : f)), v.node]), tableBelow('Numbers', () =>
       table(['operator', 'strand', 'stream', 'starts', 'takes', 'beside'], views.flatMap(v => v.rows.filter(r => !r.plain).flatMap(({seq, stream: s, of, rank}) =>
-        Array.from(seq.start, (start, i) => [title(s, of(i)), s.cls[of(i)] ? 'backward' : 'forward', streamNames[s.stream], time(start), time(seq.end[i] - start), beside(rank, s, of(i))]))))));
+        Array.from(seq.start, (start, i) => [title(s, of(i)), s.cls[of(i)] ? 'backward' : 'forward', s.name, time(start), time(seq.end[i] - start), beside(rank, s, of(i))]))))));
   }
   // The option with an instruction of the timeline.
   find({rank, stream: s, of}, i) {

@@ -36,7 +36,7 @@ function byRank({ranks, end}) {
 function operators({ranks}) {
   const all = new Map();
   for (const r of ranks) for (const s of r.streams) for (let i = 0; i < s.n; i++) {
-    const k = s.kind[i], key = k.name + s.stream, o = all.get(key) || {name: k.name, stream: s.stream, calls: 0, ns: 0, flops: 0, bytes: 0, transfer: 0, hidden: 0};
+    const k = s.kind[i], key = k.name + s.stream, o = all.get(key) || {name: k.name, stream: s.stream, on: s.name, calls: 0, ns: 0, flops: 0, bytes: 0, transfer: 0, hidden: 0};
     all.set(key, o);
     o.calls++;
     o.ns += s.end[i] - s.start[i];
@@ -47,7 +47,7 @@ function operators({ranks}) {
   }
   const per = (x, o) => x ? rate(x / o.ns * 1e9, '') : '–';
   return table(['operator', 'stream', 'calls', 'time', 'mean', 'FLOP/s', 'B/s', 'hidden'], [...all.values()].sort((a, b) => b.ns - a.ns).map(o =>
-    [o.name, streamNames[o.stream], o.calls, time(o.ns), time(o.ns / o.calls), per(o.flops, o), per(o.bytes, o), o.stream ? percent(o.hidden / (o.transfer || 1)) : '–']));
+    [o.name, o.on, o.calls, time(o.ns), time(o.ns / o.calls), per(o.flops, o), per(o.bytes, o), o.stream ? percent(o.hidden / (o.transfer || 1)) : '–']));
 }
 
 // Blue: hidden; orange: slower than one after the other; pale: no gain.

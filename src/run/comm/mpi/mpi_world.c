@@ -227,7 +227,7 @@ static int open_world(mpi_world *w, int ranks_per_node)
 
 static dh_status mpi_world_create(dh_ctx *ctx, const dh_comm_config *config, dh_comm_world **world)
 {
-    for (int i = 0; i < DH_N_WIRE; i++)
+    for (int i = 0; i < DH_N_ENGINE; i++)
         if (dh_comm_pace_on(config->pace[i]))
             return dh_fail(ctx, DH_EUNSUPPORTED,
                            "links between MPI ranks are real and cannot be paced; use the local "
@@ -290,7 +290,7 @@ static void mpi_detach(dh_comm *comm)
 /* The same on all members, and different for groups created side by side. */
 static int creation_tag(const dh_comm_group_spec *spec)
 {
-    uint64_t hash = (uint64_t)spec->stream * 2 + (uint64_t)spec->wire;
+    uint64_t hash = (uint64_t)spec->stream * DH_N_ENGINE + (uint64_t)spec->wire;
     for (const char *c = spec->name; *c; c++) hash = dh_mix64(hash ^ (uint64_t)*c);
     for (int i = 0; i < spec->n; i++) hash = dh_mix64(hash ^ (uint64_t)spec->members[i]);
     return (int)(hash & 0x7fff); /* MPI promises tags up to 32767 */
