@@ -69,6 +69,8 @@ typedef struct dh_slot_timing {
     double *start_ns, *end_ns; /* [n picks], or NULL: not wanted */
 } dh_slot_timing;
 
+/* Time in which communication streams were busy, one stream's added to another's. */
+double dh_slot_communication_ns(const dh_slot_timing *timing);
 /* Streams in order, each pick after its predecessors and barrier; operators that run at
  * the same time slow each other down as the costs say.
  * in        order [n]: every operator of the slot once, after its predecessors

@@ -2,7 +2,7 @@
  *
  * One table. A stream is an order of operators on one engine. Streams of one engine share its
  * rate, but the order on one of them holds up no other. Whoever counts, names or draws streams
- * follows the table; a further one is a row, and a case in dh_stream_of. */
+ * follows the table; a further one is a row, and what runs on it the rule in stream.c. */
 #ifndef DHELIX_STREAM_H
 #define DHELIX_STREAM_H
 
@@ -14,14 +14,23 @@
 extern "C" {
 #endif
 
-/* X(code, name, engine) */
+/* What a communication is for. What has no stream of its own goes with the layers'. */
+typedef enum dh_traffic {
+    DH_TRAFFIC_LAYERS, /* tensor, context and expert parallelism, transfers between stages */
+    DH_TRAFFIC_DATA,   /* data parallelism: gradients, parameters, the gradient norm */
+    DH_N_TRAFFIC
+} dh_traffic;
+
+/* X(code, name, engine, traffic) */
 #define DH_STREAM_LIST(X)                                                                          \
-    X(DH_STREAM_COMPUTE, "compute", DH_ENGINE_COMPUTE)                                             \
-    X(DH_STREAM_LOCAL, "local", DH_ENGINE_LOCAL)                                                   \
-    X(DH_STREAM_CROSS, "cross", DH_ENGINE_CROSS)
+    X(DH_STREAM_COMPUTE, "compute", DH_ENGINE_COMPUTE, DH_TRAFFIC_LAYERS)                          \
+    X(DH_STREAM_LOCAL, "local", DH_ENGINE_LOCAL, DH_TRAFFIC_LAYERS)                                \
+    X(DH_STREAM_CROSS, "cross", DH_ENGINE_CROSS, DH_TRAFFIC_LAYERS)                                \
+    X(DH_STREAM_LOCAL_DATA, "local-data", DH_ENGINE_LOCAL, DH_TRAFFIC_DATA)                        \
+    X(DH_STREAM_CROSS_DATA, "cross-data", DH_ENGINE_CROSS, DH_TRAFFIC_DATA)
 
 typedef enum dh_stream {
-#define X(code, name, engine) code,
+#define X(code, name, engine, traffic) code,
     DH_STREAM_LIST(X)
 #undef X
         DH_N_STREAM
@@ -29,8 +38,8 @@ typedef enum dh_stream {
 
 const char *dh_stream_name(dh_stream stream); /* "?": no stream */
 dh_engine dh_stream_engine(dh_stream stream);
-/* The stream of an operator on this rank. All operators of a group run on one stream, the same
- * on all of its members. */
+/* The stream of an operator on this rank, by what it occupies, its group and what that is for.
+ * All operators of a group run on one stream, the same on all of its members. */
 dh_stream dh_stream_of(const dh_op *op, const dh_mesh *mesh, int64_t rank);
 
 #ifdef __cplusplus

@@ -36,13 +36,13 @@ const char *dh_waiting_name(dh_waiting what);
 
 /* Nanoseconds of one rank's step, or of several added up. Exactly
  *   span = busy[compute] + exposed + idle
- *   hidden + exposed = time in which a transfer ran, on one stream or both
+ *   hidden + exposed = time in which a transfer ran, on one stream or several
  *   exposed = sum of exposed_by
  *   idle = sum of waits + what launching took, and cores that were not given
  * Of two communications at once, the cause that comes first counts. */
 typedef struct dh_timeline {
     int64_t span_ns;              /* first start to last end */
-    int64_t busy_ns[DH_N_STREAM]; /* by stream */
+    int64_t busy_ns[DH_N_ENGINE]; /* something ran on a stream of the engine */
     int64_t hidden_ns;            /* a transfer and a computation ran */
     int64_t exposed_ns;           /* a transfer ran, the compute stream did not */
     int64_t exposed_by_ns[DH_N_EXPOSURE];

@@ -83,7 +83,7 @@ static dh_status time_policy(dh_ctx *ctx, layer_plan *l, const dh_order_policy *
 
 static json_t *policy_row(const dh_order_policy *policy, const dh_slot_timing *t, double first_ns)
 {
-    const double comm = t->busy_ns[1] + t->busy_ns[2];
+    const double comm = dh_slot_communication_ns(t);
     return json_pack("{ss sf sf sf sf}", "policy", policy->name, "slot_us", t->period_ns / 1e3,
                      "speed_up", first_ns / t->period_ns, "exposed_us", t->exposed_ns / 1e3,
                      "hidden", comm > 0 ? 1 - t->exposed_ns / comm : 0.0);

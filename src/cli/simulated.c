@@ -21,7 +21,7 @@ static figures figures_of(const dh_sim *sim)
     for (size_t k = 0; k < sim->n_classes; k++) {
         const dh_sim_rank *r = &sim->ranks[k];
         const double share = (double)r->n_ranks / (double)sim->n_ranks;
-        f.compute_ns += share * (double)r->times.busy_ns[DH_STREAM_COMPUTE];
+        f.compute_ns += share * (double)r->times.busy_ns[DH_ENGINE_COMPUTE];
         f.hidden_ns += share * (double)r->times.hidden_ns;
         f.exposed_ns += share * (double)r->times.exposed_ns;
         f.idle_ns += share * (double)r->times.idle_ns;
@@ -111,7 +111,7 @@ static void print_communication(const figures *f, dh_str *out)
 
 static void print_stage(const dh_sim_rank *r, dh_str *out)
 {
-    const double ns[] = {(double)r->times.busy_ns[DH_STREAM_COMPUTE], (double)r->times.exposed_ns,
+    const double ns[] = {(double)r->times.busy_ns[DH_ENGINE_COMPUTE], (double)r->times.exposed_ns,
                          (double)r->times.idle_ns, (double)r->times.waits_ns[DH_WAITS_STAGES],
                          (double)r->times.hidden_ns};
     char text[32];
@@ -132,8 +132,8 @@ static bool is_shown(const dh_sim *sim, size_t k)
 {
     const dh_sim_rank *r = &sim->ranks[k], *first = r;
     while (first > sim->ranks && first[-1].stage == r->stage) first--;
-    const double own = (double)r->times.busy_ns[DH_STREAM_COMPUTE];
-    const double usual = (double)first->times.busy_ns[DH_STREAM_COMPUTE];
+    const double own = (double)r->times.busy_ns[DH_ENGINE_COMPUTE];
+    const double usual = (double)first->times.busy_ns[DH_ENGINE_COMPUTE];
     return r == first || own > 1.01 * usual || own < .99 * usual;
 }
 
@@ -257,9 +257,9 @@ static json_t *stage_json(const dh_sim_rank *r)
     if (!stage) return NULL;
     if (m->slab_bytes > 0)
         json_object_set_new(stage, "planned_bytes", json_integer((json_int_t)m->slab_bytes));
-    set_ms(stage, "compute_ms", (double)r->times.busy_ns[DH_STREAM_COMPUTE]);
-    set_ms(stage, "local_ms", (double)r->times.busy_ns[DH_STREAM_LOCAL]);
-    set_ms(stage, "cross_ms", (double)r->times.busy_ns[DH_STREAM_CROSS]);
+    set_ms(stage, "compute_ms", (double)r->times.busy_ns[DH_ENGINE_COMPUTE]);
+    set_ms(stage, "local_ms", (double)r->times.busy_ns[DH_ENGINE_LOCAL]);
+    set_ms(stage, "cross_ms", (double)r->times.busy_ns[DH_ENGINE_CROSS]);
     set_ms(stage, "hidden_ms", (double)r->times.hidden_ns);
     set_ms(stage, "exposed_ms", (double)r->times.exposed_ns);
     set_ms(stage, "idle_ms", (double)r->times.idle_ns);

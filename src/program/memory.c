@@ -26,10 +26,13 @@ typedef struct life {
     uint32_t first;  /* instruction that writes first; DH_NONE: never used */
     clock_vec last;  /* last access on each stream */
     /* First instruction on each stream that knows all accesses to be complete, and so
-     * do all later ones there: what it or they write first may take the storage. */
+     * do all later ones there: what it or they write first may take the storage. Of streams
+     * that ask. */
     uint32_t release[DH_N_STREAM];
     uint64_t n_bytes, offset;
 } life;
+
+_Static_assert((int)DH_N_STREAM <= (int)DH_MAX_SPANS, "a span of storage for each stream");
 
 typedef struct planner {
     dh_program *program;
@@ -37,6 +40,9 @@ typedef struct planner {
     life *lives;      /* by buffer */
     uint32_t *order;  /* roots, largest first */
     size_t n_order;
+    /* By stream: something that needs a place is first written there. Only these ask what is
+     * free; streams of gradients and parameters, which have their places, do not. */
+    bool asks[DH_N_STREAM];
     dh_replay streams;
     /* Storage in use, by the stream that first writes it and the stream that asks. */
     dh_space *in_use[DH_N_STREAM][DH_N_STREAM];
@@ -183,6 +189,7 @@ static bool order_roots(planner *m)
         if (dh_buffer_is_persistent(p->buffers.at[b].kind) || l->buffer != b) continue;
         if (l->first == DH_NONE) continue;
         keys[m->n_order++] = (sort_key){l->n_bytes, l->first, b};
+        m->asks[first_stream(m, l)] = true;
     }
     qsort(keys, m->n_order, sizeof *keys, by_size);
     for (size_t i = 0; i < m->n_order; i++) m->order[i] = keys[i].buffer;
@@ -211,7 +218,7 @@ static bool occupy(planner *m, const life *l)
 {
     const int stream = first_stream(m, l);
     for (int s = 0; s < DH_N_STREAM; s++) {
-        if (m->streams.first[s] == m->streams.first[s + 1]) continue; /* nobody asks */
+        if (!m->asks[s]) continue;
         dh_space **space = &m->in_use[stream][s];
         if (!*space) *space = dh_space_create((uint32_t)m->program->instrs.n + 1);
         if (!*space || !dh_space_use(*space, l->first, l->release[s], l->offset,
@@ -227,7 +234,8 @@ static bool place(planner *m)
     p->slab_bytes = p->persistent_bytes;
     for (size_t i = 0; i < m->n_order; i++) {
         life *l = &m->lives[m->order[i]];
-        for (int s = 0; s < DH_N_STREAM; s++) l->release[s] = release_on(m, l, s);
+        for (int s = 0; s < DH_N_STREAM; s++)
+            if (m->asks[s]) l->release[s] = release_on(m, l, s);
         l->offset = lowest_gap(m, l);
         p->slab_bytes = DH_MAX(p->slab_bytes, l->offset + l->n_bytes);
         if (!occupy(m, l)) return false;

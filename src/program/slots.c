@@ -63,7 +63,8 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
                                item_list *list)
 {
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
-    /* Reductions may share a stream with the transfer that the stage before waits for. */
+    /* Those over tensor parallelism may share a stream with the transfer that the stage before
+     * waits for. */
     const bool last = weights && s->backward_left == 1;
     const bool late = inputs && s->send_backward != DH_NONE;
     uint32_t from = source_of(b, s, false);

@@ -1,7 +1,7 @@
 /* Busy, hidden, exposed and idle time of a step.
  *
- * A stream runs its instructions one after another, so its spans come sorted: three
- * cursors meet every start and end in order of time, without sorting. Between two such
+ * A stream runs its instructions one after another, so its spans come sorted: a
+ * cursor each meets every start and end in order of time, without sorting. Between two such
  * moments nothing changes, and the time between them is charged as a whole.
  *
  * What the next computation waits for is read from a vector clock: by stream, the last
@@ -186,11 +186,13 @@ static void charge_idle(const sweep *w, int64_t ns, dh_timeline *t)
 static void charge(const sweep *w, int64_t ns, dh_timeline *t)
 {
     dh_exposure cause = DH_N_EXPOSURE; /* none: nothing communicates */
+    bool busy[DH_N_ENGINE] = {false};
     for (int s = 0; s < DH_N_STREAM; s++) {
         if (w->streams[s].state != RUNS) continue;
-        t->busy_ns[s] += ns;
+        busy[dh_stream_engine((dh_stream)s)] = true;
         if (s != DH_STREAM_COMPUTE) cause = DH_MIN(cause, cause_of(w, s));
     }
+    for (int e = 0; e < DH_N_ENGINE; e++) t->busy_ns[e] += busy[e] ? ns : 0;
     t->span_ns += ns;
     const bool computes = w->streams[DH_STREAM_COMPUTE].state == RUNS;
     if (cause == DH_N_EXPOSURE) {
@@ -238,7 +240,7 @@ dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_sp
 void dh_timeline_add(dh_timeline *sum, const dh_timeline *one)
 {
     sum->span_ns += one->span_ns;
-    for (int s = 0; s < DH_N_STREAM; s++) sum->busy_ns[s] += one->busy_ns[s];
+    for (int e = 0; e < DH_N_ENGINE; e++) sum->busy_ns[e] += one->busy_ns[e];
     sum->hidden_ns += one->hidden_ns;
     sum->exposed_ns += one->exposed_ns;
     for (int i = 0; i < DH_N_EXPOSURE; i++) sum->exposed_by_ns[i] += one->exposed_by_ns[i];

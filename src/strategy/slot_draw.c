@@ -55,12 +55,11 @@ static char strand_letter(const drawing *d, uint32_t pick)
 static void draw_totals(const drawing *d, const char *title)
 {
     const dh_slot_timing *t = &d->t;
-    double busy[DH_N_ENGINE] = {0}, all = 0, alone = 0;
+    double busy[DH_N_ENGINE] = {0}, all = 0;
     for (uint32_t i = 0; i < d->n; i++)
         if (op_of(d, i)->stream >= 0)
             busy[dh_stream_engine(op_of(d, i)->stream)] += op_of(d, i)->ns;
-    for (int s = 0; s < DH_N_STREAM; s++)
-        if (s != DH_STREAM_COMPUTE) alone += t->busy_ns[s];
+    const double alone = dh_slot_communication_ns(t);
     dh_str_printf(
         d->out, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us\n",
         title, d->slot->strand[0].n, d->slot->strand[1].n, us(t->makespan_ns), us(t->period_ns));
@@ -87,19 +86,19 @@ static void draw_bars(const drawing *d)
                 bar[x] = strand_letter(d, i);
         }
         if (d->t.busy_ns[s] > 0)
-            dh_str_printf(d->out, "  %-7s |%s|\n", dh_stream_name((dh_stream)s), bar);
+            dh_str_printf(d->out, "  %-10s |%s|\n", dh_stream_name((dh_stream)s), bar);
     }
 }
 
 static void draw_operators(const drawing *d)
 {
     dh_str_printf(d->out,
-                  "  %10s %10s %10s  %-7s    operator (F forward, B input, W weight gradient)\n",
+                  "  %10s %10s %10s  %-10s    operator (F forward, B input, W weight gradient)\n",
                   "start us", "end us", "alone us", "stream");
     for (uint32_t i = 0; i < d->n; i++) {
         const int stream = op_of(d, i)->stream;
         if (stream < 0) continue;
-        dh_str_printf(d->out, "  %10.1f %10.1f %10.1f  %-7s  %c ", us(d->t.start_ns[i]),
+        dh_str_printf(d->out, "  %10.1f %10.1f %10.1f  %-10s  %c ", us(d->t.start_ns[i]),
                       us(d->t.end_ns[i]), us(op_of(d, i)->ns), dh_stream_name((dh_stream)stream),
                       strand_letter(d, i));
         put_name(d, i);

@@ -42,10 +42,10 @@ static void set_ms(json_t *object, const char *key, int64_t ns)
 
 static void set_times(json_t *object, const dh_timeline *t)
 {
-    for (int s = 0; s < DH_N_STREAM; s++) {
+    for (int e = 0; e < DH_N_ENGINE; e++) {
         char key[32];
-        snprintf(key, sizeof key, "%s_ms", dh_stream_name((dh_stream)s));
-        set_ms(object, key, t->busy_ns[s]);
+        snprintf(key, sizeof key, "%s_ms", dh_engine_name((dh_engine)e));
+        set_ms(object, key, t->busy_ns[e]);
     }
     set_ms(object, "hidden_ms", t->hidden_ns);
     set_ms(object, "exposed_ms", t->exposed_ns);

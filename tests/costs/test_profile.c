@@ -309,8 +309,8 @@ static void nonsense_is_refused(void **state)
     op.solo_ns = 0;
     assert_fails(&ctx, dh_profile_add_op(&ctx, p, &op, NULL), DH_EINVAL, "d takes 0 ns");
     op.solo_ns = 1;
-    op.stream = 3;
-    assert_fails(&ctx, dh_profile_add_op(&ctx, p, &op, NULL), DH_EINVAL, "stream 3");
+    op.stream = (dh_stream)99;
+    assert_fails(&ctx, dh_profile_add_op(&ctx, p, &op, NULL), DH_EINVAL, "stream 99");
     pair.b = 3;
     assert_fails(&ctx, dh_profile_add_pair(&ctx, p, &pair), DH_EINVAL, "there are 3");
     pair.b = 2;

@@ -4,7 +4,7 @@
 #include "dhelix/timeline.h"
 
 enum { MAX_INSTRS = 48, MAX_WAITS = 2, C = DH_STREAM_COMPUTE, L = DH_STREAM_LOCAL };
-enum { X = DH_STREAM_CROSS, NO = -1 };
+enum { X = DH_STREAM_CROSS, D = DH_STREAM_CROSS_DATA, NO = -1 };
 
 /* An instruction as the cases write it: `a` and `b` are ids it waits for, or NO. */
 typedef struct step_row {
@@ -62,7 +62,7 @@ static void mock_init(mock *m, const step_row *rows, const partners *with, size_
 static void assert_same(const dh_timeline *got, const dh_timeline *want)
 {
     assert_int_equal(got->span_ns, want->span_ns);
-    for (int s = 0; s < DH_N_STREAM; s++) assert_int_equal(got->busy_ns[s], want->busy_ns[s]);
+    for (int e = 0; e < DH_N_ENGINE; e++) assert_int_equal(got->busy_ns[e], want->busy_ns[e]);
     assert_int_equal(got->hidden_ns, want->hidden_ns);
     assert_int_equal(got->exposed_ns, want->exposed_ns);
     for (int i = 0; i < DH_N_EXPOSURE; i++)
@@ -135,6 +135,14 @@ static const hand_case cases[] = {
      3,
      {{C, 0, 9, NO, NO}, {L, 2, 6, NO, NO}, {X, 4, 9, NO, NO}},
      {.span_ns = 9, .busy_ns = {9, 4, 5}, .hidden_ns = 7}},
+    {"two on one link are one time of the link",
+     4,
+     {{X, 0, 10, NO, NO}, {D, 4, 15, NO, NO}, {C, 10, 12, 0, NO}, {C, 15, 16, 1, NO}},
+     {.span_ns = 16,
+      .busy_ns = {3, 0, 15},
+      .hidden_ns = 2,
+      .exposed_ns = 13,
+      .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 13}}},
     {"instructions that take no time",
      5,
      {{C, 0, 0, NO, NO}, {L, 0, 0, 0, NO}, {C, 3, 3, 1, NO}, {C, 3, 5, NO, NO}, {X, 5, 5, 3, NO}},
@@ -305,12 +313,14 @@ static void count(const step_row *rows, const partners *with, size_t n, const or
     *want = (dh_timeline){.span_ns = last - first};
     for (int64_t t = first; t < last; t++) {
         dh_exposure cause = DH_N_EXPOSURE;
+        bool busy[DH_N_ENGINE] = {false};
         for (int s = 0; s < DH_N_STREAM; s++) {
             const int i = found_at(rows, with, n, s, t, true);
             if (i == NO) continue;
-            want->busy_ns[s]++;
+            busy[dh_stream_engine((dh_stream)s)] = true;
             if (s != C) cause = DH_MIN(cause, cause_at(rows, n, o, i, t));
         }
+        for (int e = 0; e < DH_N_ENGINE; e++) want->busy_ns[e] += busy[e];
         const bool computes = found_at(rows, with, n, C, t, true) != NO;
         const dh_waiting what = waiting_for(rows, with, n, o, t);
         if (cause == DH_N_EXPOSURE) {

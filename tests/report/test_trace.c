@@ -11,7 +11,8 @@ static size_t no_scratch(const dh_graph *graph, const dh_op *op)
 }
 static const dh_backend_info backend = {"test", no_scratch};
 
-/* The second stage of two, split over two tensor-parallel ranks: all streams are used. */
+/* The second stage of two, split over two tensor-parallel ranks and copied once, a node for each
+ * stage: all streams are used. */
 static dh_program *build(void)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -20,9 +21,9 @@ static dh_program *build(void)
     dh_program_spec spec = {
         .recipe = {.model = model, .micro_batch = 1, .seq = 16, .n_micro = 2, .backend = &backend},
         .mode = DH_MODE_TRAIN,
-        .rank = 2};
+        .rank = 4};
     dh_program *p;
-    assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 2, 1, 1, 2, 0, &spec.recipe.mesh));
+    assert_ok(&ctx, dh_mesh_init(&ctx, 2, 2, 2, 1, 1, 2, 0, &spec.recipe.mesh));
     assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
     return p;
 }
@@ -55,7 +56,7 @@ static void check_event(const dh_program *p, const json_t *event)
     const dh_graph *graph = dh_instr_graph(p, instr);
     const dh_op *op = dh_instr_op(p, instr);
     const dh_span span = span_of(id);
-    assert_int_equal(number(event, "pid"), 2);
+    assert_int_equal(number(event, "pid"), 4);
     assert_int_equal(number(event, "tid"), instr->stream);
     assert_string_equal(json_string_value(json_object_get(event, "name")),
                         dh_op_info_of(op->type)->name);
@@ -106,7 +107,7 @@ static int64_t alive_after(const dh_program *p, dh_buffer_kind kind, int64_t at_
 static void check_memory(const dh_program *p, const json_t *trace)
 {
     const json_t *other = json_object_get(trace, "otherData");
-    assert_int_equal(number(other, "rank"), 2);
+    assert_int_equal(number(other, "rank"), 4);
     assert_int_equal(number(other, "planned_bytes"), p->slab_bytes);
     const json_t *kinds = json_object_get(other, "persistent_bytes");
     assert_true(number(kinds, "master") > 0 && number(kinds, "adam.m") == number(kinds, "adam.v"));

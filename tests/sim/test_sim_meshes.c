@@ -264,7 +264,7 @@ static void a_straggler_costs_what_it_should(void **state)
     assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd,
                                 &(dh_sim_options){.slow = &slow, .n_slow = 1}, &late));
     const dh_timeline *t = &fast->ranks[0].times;
-    assert_true(late->step_ns > 9 * t->busy_ns[DH_STREAM_COMPUTE]);
+    assert_true(late->step_ns > 9 * t->busy_ns[DH_ENGINE_COMPUTE]);
     assert_true(late->step_ns > 5 * fast->step_ns);
     dh_sim_destroy(fast);
     dh_sim_destroy(late);

@@ -76,7 +76,7 @@ static void fill_side(side *s, const dh_slot_strand *strand)
         if (from->stream < 0) continue;
         dh_pair_op *op = &s->ops[s->n];
         *op = (dh_pair_op){.name = "op",
-                           .cls = (dh_pair_class)from->stream,
+                           .engine = dh_stream_engine((dh_stream)from->stream),
                            .solo_ns = (int64_t)from->ns,
                            .preds = s->preds + used,
                            .n_preds = (int32_t)from->n_preds};
