@@ -45,7 +45,8 @@ void dh_ckpt_fingerprint(const void *data, size_t n_bytes, char text[DH_CKPT_HAS
 typedef struct dh_ckpt_writer dh_ckpt_writer;
 
 /* Remove what dead processes left under RUN/checkpoints (.tmp-* folders whose process is
- * gone). Done by dh_ckpt_begin too. Logs what it cannot remove. */
+ * gone), as dh_ckpt_begin does, and the folder itself where it is empty. Logs what it cannot
+ * remove. */
 void dh_ckpt_clean(const char *run_dir);
 
 /* Start a checkpoint: clean, create the temporary folder.
@@ -63,6 +64,9 @@ dh_status dh_ckpt_add_file(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_file *f
 /* Write, seal and add a small file. */
 dh_status dh_ckpt_put_file(dh_ctx *ctx, dh_ckpt_writer *c, const char *name, const void *data,
                            size_t n_bytes);
+/* Take the space of a file of so many bytes, to see whether it is there; nothing is added.
+ * errors    DH_EIO: no such space, named with what is free */
+dh_status dh_ckpt_reserve(dh_ctx *ctx, const dh_ckpt_writer *c, const char *name, int64_t n_bytes);
 /* Write, seal and add state.json; required. state->step must be the step begun. */
 dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state *state);
 /* Check that every file added is there in its size, write the manifest, make the

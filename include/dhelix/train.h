@@ -22,6 +22,8 @@ typedef struct dh_train_options {
     const volatile sig_atomic_t *stop;
 } dh_train_options;
 
+enum { DH_RUN_PATH_BYTES = 4096 }; /* of any path below a run folder, as the system takes them */
+
 /* Under MPI only rank 0's process has a result; the others' have `primary` false. */
 typedef struct dh_train_result {
     bool primary;
@@ -31,7 +33,7 @@ typedef struct dh_train_result {
     double val_loss;     /* last validation; NaN if never */
     double tokens_per_s; /* median over this run's steps, warm-up left out */
     uint64_t slab_planned, slab_peak;
-    char checkpoint[512]; /* last one written, "" if none */
+    char checkpoint[DH_RUN_PATH_BYTES]; /* last one written, "" if none */
 } dh_train_result;
 
 /* Train. The run folder job->out_dir gets job.yaml, metrics.jsonl (one object a step),

@@ -113,8 +113,8 @@ dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text);
 void dh_cli_wrap(dh_str *out, const char *text, int indent, int width);
 /* From now on a file that is cut short while it is mapped ends the process with its name. */
 void dh_cli_name_cut_files(void);
-/* From now on the first SIGINT or SIGTERM sets the flag that is returned, the second
- * one ends the process. */
+/* From now on the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 sets the flag that is returned, the
+ * second one ends the process. */
 const volatile sig_atomic_t *dh_cli_catch_signals(void);
 
 #endif

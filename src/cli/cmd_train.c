@@ -78,8 +78,10 @@ static dh_status print_result(dh_ctx *ctx, const dh_job *job, const dh_train_res
 
 static dh_status train(dh_ctx *ctx, dh_cli *cli, const train_args *a, dh_job *job)
 {
-    /* A reader of the output that goes away does not end the training. */
+    /* A reader of the output that goes away does not end the training, nor does a limit on file
+     * sizes without a message. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     dh_train_options how = {.quiet = cli->quiet, .fresh = a->fresh, .stop = dh_cli_catch_signals()};
     dh_train_result result;
     DH_TRY(dh_train(ctx, job, &how, &result));
@@ -106,8 +108,10 @@ const dh_command dh_command_train = {
     .notes =
         "The run folder (setting `out`) gets metrics.jsonl, summary.json and checkpoints/. The\n"
         "same command continues a run that was interrupted, bit for bit as if it had not been.\n"
-        "SIGINT or SIGTERM ends the run after the current step with a checkpoint (exit code\n"
-        "130); a second one ends it at once.\n",
+        "SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends the run after the current step with a checkpoint\n"
+        "(exit code 130); a second one ends it at once. A folder is held by one run at a time.\n"
+        "Checkpoints that are all damaged, or cannot be read, are no reason to start over: only\n"
+        "--fresh does that.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

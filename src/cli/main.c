@@ -2,6 +2,7 @@
  *
  * Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,10 +84,21 @@ static int exit_code(const dh_cli *cli, dh_status st)
     return st == DH_EINTERRUPTED ? EXIT_INTERRUPTED : EXIT_FAILURE;
 }
 
+/* Descriptors 0 to 2 that were closed (`2>&-`) would be given to the first files that are opened,
+ * and messages be written into them. Opened the wrong way round they fail as closed ones do. */
+static bool occupy_standard_streams(void)
+{
+    static const int wrong_way[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < (int)DH_COUNTOF(wrong_way); fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", wrong_way[fd]) != fd) return false;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_cli cli = {.log_level = -1};
+    if (!occupy_standard_streams()) return EXIT_FAILURE; /* and nowhere to say why */
     dh_cli_name_cut_files();
     dh_json_watch_memory();
     dh_status st = dispatch(&ctx, &cli, argc, argv);

@@ -57,11 +57,16 @@ void dh_cli_wrap(dh_str *out, const char *text, int indent, int width)
 /* Set by a signal, read by the loop that is to end: the only state that is shared. */
 static volatile sig_atomic_t stop_flag;
 
+/* A terminal that goes away sends SIGHUP, unless nohup had it ignored: a signal that is
+ * blocked would come all the same. Batch systems send SIGUSR1 ahead of the time limit. */
 static void stop_signals(sigset_t *set)
 {
+    struct sigaction now;
     sigemptyset(set);
     sigaddset(set, SIGINT);
     sigaddset(set, SIGTERM);
+    sigaddset(set, SIGUSR1);
+    if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(set, SIGHUP);
 }
 
 /* The first signal asks to stop; the second ends the process as it would have. */

@@ -6,6 +6,7 @@
 #include "dhelix/timeline.h"
 #include "dhelix/train.h"
 #include "train/fault.h"
+#include "train/lock.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/rank.h"
@@ -24,6 +25,7 @@ typedef struct dh_run {
     dh_tokenizer *tokenizer;           /* NULL with ready token files and no tokenizer */
     dh_dataset *train_data, *val_data; /* val NULL: no validation */
     dh_session *session;
+    dh_folder_lock lock; /* on rank 0 */
     dh_metrics metrics;
     dh_progress progress;
     int64_t step;     /* optimizer steps done */
@@ -39,8 +41,8 @@ typedef struct dh_run {
     dh_timeline times, total_times; /* of the last step; of all but the first. Rank 0 of several */
     double flops_per_token;
     double loss, grad_norm, val_loss;
-    double aux_loss;      /* of routers, where the model has any */
-    char checkpoint[512]; /* newest */
+    double aux_loss;                    /* of routers, where the model has any */
+    char checkpoint[DH_RUN_PATH_BYTES]; /* newest */
 } dh_run;
 
 /* ---- data.c: tokenizer and datasets of a job -------------------------------------------- */
@@ -54,6 +56,9 @@ dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
 
 /* ---- snapshot.c: checkpoints ---------------------------------------------------------------- */
 dh_status dh_run_save(dh_ctx *ctx, dh_run *run);
+/* Whether a checkpoint could be written now, found out by taking its space and giving it
+ * back. On rank 0. errors: DH_EIO, DH_EPERM */
+dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run);
 /* Continues from the newest intact checkpoint of the run folder; *resumed says if
  * there was one. A checkpoint of another model or data order is refused. */
 dh_status dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed);
@@ -80,9 +85,19 @@ void dh_run_summarize_times(const dh_run *run, json_t *summary);
 /* The times of a step, and its hidden share, into a summary. */
 void dh_times_summarize(const dh_timeline *times, json_t *summary);
 
-/* ---- trainer.c: one rank's part of a run, from set-up to summary ---------------------------- */
+/* ---- folder.c: the run folder ------------------------------------------------------------------
+ */
 /* DIR/job.yaml, complete and with paths that hold wherever it is read. */
 dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir);
+/* Make and lock it, the one before set aside where the run is to begin anew. Every rank calls. */
+dh_status dh_run_claim_folder(dh_ctx *ctx, dh_run *run);
+/* After resuming: job.yaml, tokenizer, metrics; refuses where no checkpoint could be written. */
+dh_status dh_run_open_outputs(dh_ctx *ctx, dh_run *run);
+/* Before a checkpoint: sync the metrics; a folder that is gone is made again. On rank 0. */
+dh_status dh_run_keep_folder(dh_ctx *ctx, dh_run *run);
+void dh_run_release_folder(dh_run *run);
+
+/* ---- trainer.c: one rank's part of a run, from set-up to summary ---------------------------- */
 /* Of rank 0, with no communicator. */
 dh_session_spec dh_run_session(const dh_run *run);
 dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result);

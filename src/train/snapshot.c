@@ -176,11 +176,12 @@ static dh_status save_all(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt, 
 
 static dh_status save(dh_ctx *ctx, dh_run *run)
 {
-    char folder[1024] = "";
+    char folder[DH_RUN_PATH_BYTES] = "";
     dh_ckpt_writer *ckpt = NULL;
     dh_status st = DH_OK;
     if (run->ranks.rank == 0) {
-        st = dh_ckpt_begin(ctx, run->job->out_dir, run->step, &ckpt);
+        st = dh_run_keep_folder(ctx, run);
+        if (st == DH_OK) st = dh_ckpt_begin(ctx, run->job->out_dir, run->step, &ckpt);
         if (st == DH_OK) snprintf(folder, sizeof folder, "%s", dh_ckpt_folder(ckpt));
     }
     st = dh_ranks_agree(ctx, &run->ranks, st);
@@ -198,6 +199,26 @@ dh_status dh_run_save(dh_ctx *ctx, dh_run *run)
     snprintf(run->checkpoint, sizeof run->checkpoint, "%s/checkpoints/step-%06lld",
              run->job->out_dir, (long long)run->step);
     return DH_OK;
+}
+
+/* Moments take twice the weights' bytes; the other files are small. */
+static dh_status reserve(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
+{
+    const int64_t weights = dh_model_n_params(&run->job->model) * (int64_t)sizeof(float);
+    DH_TRY(dh_ckpt_reserve(ctx, ckpt, "model.safetensors", weights));
+    return dh_ckpt_reserve(ctx, ckpt, "optimizer.safetensors", 2 * weights);
+}
+
+dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run)
+{
+    dh_ckpt_writer *ckpt;
+    dh_status st = dh_ckpt_begin(ctx, run->job->out_dir, run->job->steps, &ckpt);
+    if (st == DH_OK) {
+        st = reserve(ctx, run, ckpt);
+        dh_ckpt_destroy(ckpt);
+        dh_ckpt_clean(run->job->out_dir);
+    }
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "trying whether a checkpoint can be written");
 }
 
 /* ---- resuming ------------------------------------------------------------------------------- */
@@ -285,7 +306,7 @@ static dh_status find(dh_ctx *ctx, dh_run *run, char *path, size_t cap)
 
 dh_status dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed)
 {
-    char path[1024] = "";
+    char path[DH_RUN_PATH_BYTES] = "";
     *resumed = false;
     dh_status st = run->ranks.rank == 0 ? find(ctx, run, path, sizeof path) : DH_OK;
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));

@@ -10,63 +10,6 @@
 
 /* ---- set-up ------------------------------------------------------------------------------ */
 
-/* An existing run folder is kept under the first free name out.1, out.2, ... */
-static dh_status set_aside(dh_ctx *ctx, const char *dir)
-{
-    for (int i = 1; dh_path_exists(dir); i++) {
-        dh_str name = DH_STR_INIT;
-        dh_str_printf(&name, "%s.%d", dir, i);
-        dh_status st = name.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : DH_OK;
-        bool taken = st == DH_OK && dh_path_exists(name.text);
-        if (st == DH_OK && !taken && rename(dir, name.text) != 0)
-            st =
-                dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", dir, name.text, strerror(errno));
-        dh_str_fini(&name);
-        DH_TRY(st);
-    }
-    return DH_OK;
-}
-
-/* The path from the root if it exists, else as it is (a table's row, "bytes"). */
-static char *from_root(dh_arena *arena, char *path)
-{
-    char *absolute = path && *path ? realpath(path, NULL) : NULL;
-    char *kept = absolute ? dh_arena_strdup(arena, absolute) : path;
-    free(absolute);
-    return kept;
-}
-
-/* The job as it ran, to be run again from anywhere: its files named from the root. */
-static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
-{
-    dh_job copy = *job;
-    char **paths[] = {&copy.tokenizer, &copy.data_cache, &copy.init_from,
-                      &copy.schedule,  &copy.profile,    &copy.out_dir};
-    copy.train_files = DH_NEW_N(job->arena, char *, job->n_train_files + 1);
-    copy.val_files = DH_NEW_N(job->arena, char *, job->n_val_files + 1);
-    if (!copy.train_files || !copy.val_files)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory writing the job");
-    for (size_t i = 0; i < DH_COUNTOF(paths); i++) *paths[i] = from_root(job->arena, *paths[i]);
-    for (size_t i = 0; i < job->n_train_files; i++)
-        copy.train_files[i] = from_root(job->arena, job->train_files[i]);
-    for (size_t i = 0; i < job->n_val_files; i++)
-        copy.val_files[i] = from_root(job->arena, job->val_files[i]);
-    return dh_job_print(ctx, &copy, text);
-}
-
-dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir)
-{
-    char *text;
-    DH_TRY(print_portable(ctx, job, &text));
-    dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/job.yaml", dir);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the job")
-                               : dh_file_write_atomic(ctx, path.text, text, strlen(text));
-    free(text);
-    dh_str_fini(&path);
-    return st;
-}
-
 static dh_status init_weights(dh_ctx *ctx, dh_run *run)
 {
     const dh_job *job = run->job;
@@ -77,25 +20,6 @@ static dh_status init_weights(dh_ctx *ctx, dh_run *run)
     dh_status st = dh_session_load_params(ctx, run->session, weights);
     dh_weights_close(weights);
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading train.init_from %s", job->init_from);
-}
-
-/* The run folder is rank 0's business; the others wait for it. */
-static dh_status prepare_folder(dh_ctx *ctx, const dh_run *run)
-{
-    dh_status st = DH_OK;
-    if (run->ranks.rank == 0) {
-        if (run->options->fresh) st = set_aside(ctx, run->job->out_dir);
-        if (st == DH_OK) st = dh_dir_create(ctx, run->job->out_dir);
-    }
-    return dh_ranks_agree(ctx, &run->ranks, st);
-}
-
-static dh_status open_outputs(dh_ctx *ctx, dh_run *run)
-{
-    if (run->ranks.rank != 0) return DH_OK;
-    DH_TRY(dh_run_write_job(ctx, run->job, run->job->out_dir));
-    DH_TRY(dh_run_save_tokenizer(ctx, run)); /* a run that could not be continued keeps its own */
-    return dh_metrics_open(ctx, run->job->out_dir, run->step, &run->metrics);
 }
 
 dh_session_spec dh_run_session(const dh_run *run)
@@ -128,17 +52,17 @@ static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     run->op_ns = calloc(DH_N_OP_TYPE, sizeof *run->op_ns);
     if (!run->step_tokens_per_s || !run->op_ns)
         return dh_fail(ctx, DH_ENOMEM, "out of memory for step times");
-    DH_TRY(prepare_folder(ctx, run));
+    DH_TRY(dh_run_claim_folder(ctx, run));
     bool resumed;
     DH_TRY(dh_run_resume(ctx, run, &resumed));
     result->resumed_at = run->step;
     if (!resumed) DH_TRY(dh_ranks_agree(ctx, &run->ranks, init_weights(ctx, run)));
-    return dh_ranks_agree(ctx, &run->ranks, open_outputs(ctx, run));
+    return dh_ranks_agree(ctx, &run->ranks, dh_run_open_outputs(ctx, run));
 }
 
 static void tear_down(dh_run *run)
 {
-    dh_metrics_close(&run->metrics);
+    dh_run_release_folder(run);
     dh_session_destroy(run->session);
     free(run->step_tokens_per_s);
     free(run->op_ns);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 struct dh_ckpt_writer {
@@ -77,7 +78,10 @@ void dh_ckpt_clean(const char *run_dir)
 {
     dh_str parent = DH_STR_INIT;
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    if (!parent.failed) ckpt_clean_folder(parent.text);
+    if (!parent.failed) {
+        ckpt_clean_folder(parent.text);
+        rmdir(parent.text); /* which a folder that holds something does not let happen */
+    }
     dh_str_fini(&parent);
 }
 
@@ -124,6 +128,37 @@ dh_status dh_ckpt_put_file(dh_ctx *ctx, dh_ckpt_writer *c, const char *name, con
     snprintf(file.name, sizeof file.name, "%s", name);
     dh_ckpt_fingerprint(data, n_bytes, file.xxh3_128);
     return dh_ckpt_add_file(ctx, c, &file);
+}
+
+static dh_status reserve(dh_ctx *ctx, int fd, const char *path, int64_t n_bytes)
+{
+    struct statvfs disk;
+    if (fallocate(fd, 0, 0, (off_t)n_bytes) == 0) return DH_OK;
+    const int fault = errno;
+    if (fstatvfs(fd, &disk) != 0)
+        return dh_fail(ctx, DH_EIO, "cannot tell the space of %s: %s", path, strerror(errno));
+    const double available = (double)disk.f_bavail * (double)disk.f_frsize;
+    const bool unable = fault == EOPNOTSUPP || fault == ENOSYS; /* the file system cannot say */
+    if (unable && available >= (double)n_bytes) return DH_OK;
+    char needed[32], left[32];
+    dh_format_bytes(needed, sizeof needed, (double)n_bytes);
+    dh_format_bytes(left, sizeof left, available);
+    return dh_fail(ctx, DH_EIO, "%s is to take %s, and %s are free there: %s", path, needed, left,
+                   strerror(unable ? ENOSPC : fault));
+}
+
+dh_status dh_ckpt_reserve(dh_ctx *ctx, const dh_ckpt_writer *c, const char *name, int64_t n_bytes)
+{
+    DH_TRY(check_name(ctx, name));
+    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp, name);
+    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory reserving %s", name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return dh_fail(ctx, dh_status_of_errno(errno), "cannot create %s: %s", path,
+                       strerror(errno));
+    dh_status st = n_bytes > 0 ? reserve(ctx, fd, path, n_bytes) : DH_OK;
+    close(fd);
+    return st;
 }
 
 dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state *state)

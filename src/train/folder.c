@@ -1,0 +1,119 @@
+/* The run folder: held by one run, and with what a run needs before its first step. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "train/run.h"
+
+/* ---- job.yaml ------------------------------------------------------------------------------- */
+
+/* The path from the root if it exists, else as it is (a table's row, "bytes"). */
+static char *from_root(dh_arena *arena, char *path)
+{
+    char *absolute = path && *path ? realpath(path, NULL) : NULL;
+    char *kept = absolute ? dh_arena_strdup(arena, absolute) : path;
+    free(absolute);
+    return kept;
+}
+
+/* The job as it ran, to be run again from anywhere: its files named from the root. */
+static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
+{
+    dh_job copy = *job;
+    char **paths[] = {&copy.tokenizer, &copy.data_cache, &copy.init_from,
+                      &copy.schedule,  &copy.profile,    &copy.out_dir};
+    copy.train_files = DH_NEW_N(job->arena, char *, job->n_train_files + 1);
+    copy.val_files = DH_NEW_N(job->arena, char *, job->n_val_files + 1);
+    if (!copy.train_files || !copy.val_files)
+        return dh_fail(ctx, DH_ENOMEM, "out of memory writing the job");
+    for (size_t i = 0; i < DH_COUNTOF(paths); i++) *paths[i] = from_root(job->arena, *paths[i]);
+    for (size_t i = 0; i < job->n_train_files; i++)
+        copy.train_files[i] = from_root(job->arena, job->train_files[i]);
+    for (size_t i = 0; i < job->n_val_files; i++)
+        copy.val_files[i] = from_root(job->arena, job->val_files[i]);
+    return dh_job_print(ctx, &copy, text);
+}
+
+dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir)
+{
+    char *text;
+    DH_TRY(print_portable(ctx, job, &text));
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/job.yaml", dir);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the job")
+                               : dh_file_write_atomic(ctx, path.text, text, strlen(text));
+    free(text);
+    dh_str_fini(&path);
+    return st;
+}
+
+/* ---- claiming ------------------------------------------------------------------------------- */
+
+/* The longest path a run writes is that of its last checkpoint's manifest. */
+static dh_status check_path(dh_ctx *ctx, const dh_job *job)
+{
+    const long pid = (long)getpid();
+    const int longest =
+        snprintf(NULL, 0, "%s/checkpoints/.tmp-step-%06lld-%ld/manifest.json.tmp-%ld", job->out_dir,
+                 (long long)job->steps, pid, pid);
+    if (longest < DH_MIN(PATH_MAX, DH_RUN_PATH_BYTES)) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "`out` has %zu bytes, and paths below it up to %d; the system takes %d: set a "
+                   "shorter one",
+                   strlen(job->out_dir), longest, PATH_MAX - 1);
+}
+
+static dh_status claim(dh_ctx *ctx, dh_run *run)
+{
+    DH_TRY(dh_dir_create(ctx, run->job->out_dir));
+    return dh_folder_claim(ctx, run->job->out_dir, &run->lock);
+}
+
+static dh_status claim_anew(dh_ctx *ctx, dh_run *run)
+{
+    const char *dir = run->job->out_dir;
+    DH_TRY(check_path(ctx, run->job));
+    if (run->options->fresh && dh_path_exists(dir)) DH_TRY(dh_folder_set_aside(ctx, dir));
+    return claim(ctx, run);
+}
+
+dh_status dh_run_claim_folder(dh_ctx *ctx, dh_run *run)
+{
+    return dh_ranks_agree(ctx, &run->ranks, run->ranks.rank == 0 ? claim_anew(ctx, run) : DH_OK);
+}
+
+void dh_run_release_folder(dh_run *run)
+{
+    dh_metrics_close(&run->metrics);
+    dh_folder_release(&run->lock);
+}
+
+/* ---- contents ------------------------------------------------------------------------------- */
+
+static dh_status open_outputs(dh_ctx *ctx, dh_run *run)
+{
+    DH_TRY(dh_run_write_job(ctx, run->job, run->job->out_dir));
+    DH_TRY(dh_run_save_tokenizer(ctx, run)); /* a run that could not be continued keeps its own */
+    return dh_metrics_open(ctx, run->job->out_dir, run->step, &run->metrics);
+}
+
+dh_status dh_run_open_outputs(dh_ctx *ctx, dh_run *run)
+{
+    if (run->ranks.rank != 0) return DH_OK;
+    if (run->step < run->job->steps) DH_TRY(dh_run_try_saving(ctx, run));
+    return open_outputs(ctx, run);
+}
+
+dh_status dh_run_keep_folder(dh_ctx *ctx, dh_run *run)
+{
+    if (dh_folder_is_held(&run->lock)) return dh_metrics_sync(ctx, &run->metrics);
+    dh_log(DH_LOG_WARN,
+           "the run folder %s was removed or replaced by step %lld; it is made again, without what "
+           "was in it",
+           run->job->out_dir, (long long)run->step);
+    dh_run_release_folder(run);
+    DH_TRY(claim(ctx, run));
+    return open_outputs(ctx, run);
+}

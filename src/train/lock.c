@@ -1,0 +1,220 @@
+/* One run, one folder: RUN/lock.
+ *
+ * The lock is flock's: it ends with its process, however that ends, and no process that has
+ * the same number later is taken for it. The file says whose it is. Two cases need more than
+ * flock. A network file system may keep locks to one host: there the word of another host's
+ * process counts, until that process or a person removes the file. And where there are no
+ * locks at all, a process of this host is alive if its number and the time it started at are
+ * those written. */
+#include "train/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+enum { RECORD_BYTES = 512, ID_BYTES = 65 };
+
+typedef struct owner {
+    char host[ID_BYTES], boot[ID_BYTES]; /* boot: of the kernel, which containers share */
+    long pid;
+    unsigned long long started; /* in clock ticks since boot; 0: not known */
+} owner;
+
+/* ---- processes ------------------------------------------------------------------------------ */
+
+/* The start of a file of /proc, "" where there is none. */
+static void read_proc(const char *path, char *text, size_t cap)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? 0 : read(fd, text, cap - 1);
+    if (fd >= 0) close(fd);
+    text[n > 0 ? n : 0] = '\0';
+}
+
+/* Field 22 of /proc/PID/stat. The second is a name in parentheses that may hold anything. */
+static unsigned long long start_of(long pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    read_proc(path, text, sizeof text);
+    const char *at = strrchr(text, ')');
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+static owner this_process(void)
+{
+    owner o = {.pid = (long)getpid()};
+    if (gethostname(o.host, sizeof o.host - 1) != 0 || !*o.host)
+        snprintf(o.host, sizeof o.host, "unknown");
+    read_proc("/proc/sys/kernel/random/boot_id", o.boot, sizeof o.boot);
+    o.boot[strcspn(o.boot, "\n")] = '\0';
+    if (!*o.boot) snprintf(o.boot, sizeof o.boot, "unknown");
+    o.started = start_of(o.pid);
+    return o;
+}
+
+static bool is_alive(const owner *o)
+{
+    if (kill((pid_t)o->pid, 0) != 0 && errno == ESRCH) return false;
+    const unsigned long long started = start_of(o->pid);
+    return started == 0 || o->started == 0 || started == o->started;
+}
+
+/* ---- the record ----------------------------------------------------------------------------- */
+
+static bool read_owner(int fd, owner *o)
+{
+    char text[RECORD_BYTES];
+    const ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    return sscanf(text, "host %64s boot %64s pid %ld started %llu", o->host, o->boot, &o->pid,
+                  &o->started) == 4 &&
+           o->pid > 0 && o->pid <= INT_MAX;
+}
+
+static dh_status write_owner(dh_ctx *ctx, const dh_folder_lock *lock)
+{
+    char text[RECORD_BYTES];
+    const owner o = this_process();
+    const int n = snprintf(text, sizeof text, "host %s boot %s pid %ld started %llu\n", o.host,
+                           o.boot, o.pid, o.started);
+    if (ftruncate(lock->fd, 0) == 0 && lseek(lock->fd, 0, SEEK_SET) == 0)
+        return dh_fd_write_all(ctx, lock->fd, lock->path, text, (size_t)n);
+    return dh_fail(ctx, DH_EIO, "cannot write %s: %s", lock->path, strerror(errno));
+}
+
+/* ---- whose it is ---------------------------------------------------------------------------- */
+
+static bool locks_reach_all(int fd)
+{
+    static const unsigned long local[] = {EXT4_SUPER_MAGIC,     XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
+                                          TMPFS_MAGIC,          RAMFS_MAGIC,     F2FS_SUPER_MAGIC,
+                                          OVERLAYFS_SUPER_MAGIC};
+    struct statfs info;
+    if (fstatfs(fd, &info) != 0) return false;
+    for (size_t i = 0; i < DH_COUNTOF(local); i++)
+        if ((unsigned long)info.f_type == local[i]) return true;
+    return false;
+}
+
+/* Whether the process that wrote the record has ended; locked: flock was granted. */
+static bool is_over(const owner *o, int fd, bool locked)
+{
+    const owner self = this_process();
+    const bool here = strcmp(o->boot, self.boot) == 0 || strcmp(o->host, self.host) == 0;
+    if (here) return locked || !is_alive(o);
+    return locked && locks_reach_all(fd);
+}
+
+static dh_status refuse(dh_ctx *ctx, const dh_folder_lock *lock, bool locked)
+{
+    owner o;
+    const int dir = (int)(strrchr(lock->path, '/') - lock->path);
+    if (!read_owner(lock->fd, &o)) /* it has only just begun */
+        return dh_fail(ctx, DH_EINVAL, "the run folder %.*s is in use by another process", dir,
+                       lock->path);
+    return dh_fail(ctx, DH_EINVAL,
+                   "the run folder %.*s is in use by process %ld on host %s: wait for it, stop it, "
+                   "or set another `out`%s%s",
+                   dir, lock->path, o.pid, o.host,
+                   locked ? "; if that process is gone, remove " : "", locked ? lock->path : "");
+}
+
+bool dh_folder_is_held(const dh_folder_lock *lock)
+{
+    struct stat mine, there;
+    return lock->path && fstat(lock->fd, &mine) == 0 && stat(lock->path, &there) == 0 &&
+           mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+}
+
+/* *again: the file was removed by the run that ended between opening and locking it. */
+static dh_status take(dh_ctx *ctx, const dh_folder_lock *lock, bool *again)
+{
+    owner o;
+    struct stat info;
+    if (fstat(lock->fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return dh_fail(ctx, DH_EINVAL, "%s is not a regular file", lock->path);
+    const bool locked = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
+    if (!locked && errno == EWOULDBLOCK) return refuse(ctx, lock, false);
+    *again = !dh_folder_is_held(lock);
+    if (*again) return DH_OK;
+    if (read_owner(lock->fd, &o) && !is_over(&o, lock->fd, locked)) return refuse(ctx, lock, true);
+    return write_owner(ctx, lock);
+}
+
+static dh_status open_and_take(dh_ctx *ctx, dh_folder_lock *lock)
+{
+    for (bool again = true; again;) {
+        lock->fd = open(lock->path, O_RDWR | O_CREAT | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0644);
+        if (lock->fd < 0)
+            return dh_fail(ctx, dh_status_of_errno(errno), "cannot open %s: %s", lock->path,
+                           strerror(errno));
+        dh_status st = take(ctx, lock, &again);
+        if (st == DH_OK && !again) return DH_OK;
+        close(lock->fd);
+        DH_TRY(st);
+    }
+    return DH_OK;
+}
+
+/* ---- entry ---------------------------------------------------------------------------------- */
+
+dh_status dh_folder_claim(dh_ctx *ctx, const char *dir, dh_folder_lock *lock)
+{
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/lock", dir);
+    dh_folder_lock taken = {.fd = -1, .path = path.text};
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory locking %s", dir)
+                               : open_and_take(ctx, &taken);
+    if (st == DH_OK)
+        *lock = taken;
+    else
+        dh_str_fini(&path);
+    return st;
+}
+
+void dh_folder_release(dh_folder_lock *lock)
+{
+    if (!lock->path) return;
+    if (dh_folder_is_held(lock)) unlink(lock->path); /* while it is locked: nobody else's */
+    close(lock->fd);
+    free(lock->path);
+    *lock = (dh_folder_lock){0};
+}
+
+/* The first free name. */
+static dh_status rename_aside(dh_ctx *ctx, const char *dir, dh_str *name)
+{
+    for (int i = 1; name->len == 0 || dh_path_exists(name->text); i++) {
+        dh_str_clear(name);
+        dh_str_printf(name, "%s.%d", dir, i);
+        if (name->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory renaming %s", dir);
+    }
+    if (rename(dir, name->text) == 0) return DH_OK;
+    return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", dir, name->text, strerror(errno));
+}
+
+dh_status dh_folder_set_aside(dh_ctx *ctx, const char *dir)
+{
+    dh_folder_lock lock = {0};
+    dh_str name = DH_STR_INIT;
+    DH_TRY(dh_folder_claim(ctx, dir, &lock));
+    dh_status st = rename_aside(ctx, dir, &name);
+    if (st == DH_OK) { /* the lock's file went with the folder */
+        dh_str_printf(&name, "/lock");
+        if (!name.failed) unlink(name.text);
+    }
+    dh_folder_release(&lock);
+    dh_str_fini(&name);
+    return st;
+}

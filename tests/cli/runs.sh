@@ -1,0 +1,172 @@
+# A run folder: held by one run, never begun anew by itself, with metrics that are data, and with
+# what a run lacks noticed before its first step.
+. tests/cli/lib.sh "$1"
+chmod 755 "$tmp"
+tiny_job "$tmp/job.yaml"
+train=("$dhelix" train "$tmp/job.yaml" --quiet)
+
+n_steps() { # run folder
+    if [ -e "$1/metrics.jsonl" ]; then grep -c '"loss"' "$1/metrics.jsonl"; else echo 0; fi
+}
+
+wait_for_steps() { # run folder, steps, process that makes them
+    while kill -0 "$3" 2>/dev/null && [ "$(n_steps "$1")" -lt "$2" ]; do sleep 0.005; done
+}
+
+# A run that takes as long as it is let.
+start_long() { # run folder, further words of the command
+    local run=$1
+    shift
+    # Job control off makes background jobs ignore SIGINT; env restores the default.
+    env --default-signal=INT,HUP,USR1 "${train[@]}" --set out="$run" --set train.steps=1000000 \
+        --set eval.every=0 --set checkpoint.every=0 "$@" >"$tmp/long.out" 2>"$tmp/long.err" &
+    pid=$!
+    wait_for_steps "$run" 3 $pid
+}
+
+ok "${train[@]}" --set out="$tmp/whole"
+
+# ---- what cannot be read is no reason to start over ----------------------------------------
+unchanged() { # run folder, as it was kept in
+    check "nothing in $1 changed" diff -r "$1" "$2"
+}
+
+refused() { # run folder, part of the message
+    cp -a "$1" "$tmp/as-it-was"
+    fails 1 "$2" "${train[@]}" --set out="$1"
+    check 'the way to begin anew is named' grep -q -- '--fresh' "$tmp/err"
+    unchanged "$1" "$tmp/as-it-was"
+    rm -rf "$tmp/as-it-was"
+}
+
+cp -r "$tmp/whole" "$tmp/damaged"
+for model in "$tmp"/damaged/checkpoints/*/model.safetensors; do
+    printf 'x' | dd of="$model" bs=1 seek=5000 conv=notrunc 2>/dev/null
+done
+refused "$tmp/damaged" 'none of its 2 checkpoints is intact; the newest: '
+check 'the damage is named' grep -q 'step-000040/model.safetensors has XXH3-128' "$tmp/err"
+ok "${train[@]}" --set out="$tmp/damaged" --fresh
+check 'the damaged ones are kept' test -d "$tmp/damaged.1/checkpoints/step-000040"
+check 'and no lock with them' test ! -e "$tmp/damaged.1/lock"
+
+newer=$tmp/newer/checkpoints/step-000040/manifest.json
+cp -r "$tmp/whole" "$tmp/newer"
+printf '{"manifest": {"format": "dhelix-checkpoint", "version": 2}, "xxh3_128": "%s"}' \
+    d2328e228690da8bdffaf8f5db93b810 >"$newer"
+refused "$tmp/newer" 'the checkpoint of step 40 is of a newer program: '
+
+as_nobody=()
+[ "$(id -u)" -ne 0 ] || as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+cp -r "$tmp/whole" "$tmp/closed"
+chmod 000 "$tmp/closed/checkpoints/step-000040/model.safetensors"
+[ "$(id -u)" -ne 0 ] || chown -R 65534:65534 "$tmp/closed"
+fails 1 'the checkpoint of step 40 is not permitted to be read: ' "${as_nobody[@]}" "${train[@]}" \
+    --set out="$tmp/closed"
+check 'what is not permitted is named' grep -q 'model.safetensors: Permission denied' "$tmp/err"
+check 'it is still there' cmp "$tmp/whole/metrics.jsonl" "$tmp/closed/metrics.jsonl"
+
+# FIFOs do not block.
+cp -r "$tmp/whole" "$tmp/fifo"
+rm "$tmp/fifo/metrics.jsonl" && mkfifo "$tmp/fifo/metrics.jsonl"
+fails 1 'metrics.jsonl is not a regular file' timeout -s KILL 20 "${train[@]}" --set out="$tmp/fifo" \
+    --set train.steps=41
+
+# ---- one run, one folder ---------------------------------------------------------------------
+start_long "$tmp/held"
+fails 1 "is in use by process $pid on host $(hostname)" "${train[@]}" --set out="$tmp/held"
+fails 1 "is in use by process $pid" "${train[@]}" --set out="$tmp/held" --fresh
+check 'it was left where it is' test ! -e "$tmp/held.1"
+fails 1 "is in use by process $pid" "${train[@]}" --set out="$tmp/held" --ranks 2
+kill -KILL $pid
+wait $pid 2>/dev/null
+check 'a killed run leaves its lock' test -e "$tmp/held/lock"
+ok "${train[@]}" --set out="$tmp/held"
+check 'which is taken over, and let go' test ! -e "$tmp/held/lock"
+same "$(curve "$tmp/held")" "$(curve "$tmp/whole")" 'of one run only'
+cat /proc/sys/kernel/random/boot_id >"$tmp/boot"
+echo "host $(hostname) boot $(cat "$tmp/boot") pid $$ started 1" >"$tmp/held/lock"
+ok "${train[@]}" --set out="$tmp/held" # a process of that number, but not that one
+
+# ---- metrics are data --------------------------------------------------------------------------
+"$dhelix" train "$tmp/job.yaml" --set out="$tmp/mute" 2>&- >"$tmp/out"
+same $? 0 'exit code with standard error closed'
+same "$(curve "$tmp/mute")" "$(curve "$tmp/whole")" 'metrics with standard error closed'
+check 'no progress lines among them' test -z "$(grep -v '^{' "$tmp/mute/metrics.jsonl")"
+check 'nor in the weights' cmp "$tmp/mute/checkpoints/step-000040/model.safetensors" \
+    "$tmp/whole/checkpoints/step-000040/model.safetensors"
+
+cp -r "$tmp/whole" "$tmp/flipped"
+sed -i '4s/"loss"/"l\x00ss"/; 4s/{/[/' "$tmp/flipped/metrics.jsonl"
+printf '{"step":41,"lo' >>"$tmp/flipped/metrics.jsonl"
+ok "${train[@]}" --set out="$tmp/flipped" --set train.steps=42
+check 'the lines are named' grep -q 'metrics.jsonl: 2 of 45 lines cannot be read (4, 45)' "$tmp/err"
+same "$(n_steps "$tmp/flipped")" 41 'losses that are left, and new ones'
+same "$(wc -l <"$tmp/flipped/metrics.unreadable")" 2 'lines kept aside'
+check 'as they were' grep -q '{"step":41,"lo' "$tmp/flipped/metrics.unreadable"
+
+# ---- before the first step -----------------------------------------------------------------------
+mkdir "$tmp/disk"
+if mount -t tmpfs -o size=300k tmpfs "$tmp/disk" 2>/dev/null; then
+    cleanup() { umount "$tmp/disk"; rm -rf "$tmp"; }
+    fails 1 'trying whether a checkpoint can be written' "${train[@]}" --set out="$tmp/disk/run" \
+        --set checkpoint.every=0
+    check 'what is missing is named' grep -q 'safetensors is to take .* are free there: No space' "$tmp/err"
+    same "$(n_steps "$tmp/disk/run")" 0 'steps done'
+else
+    echo 'skipped: no space (mounting a small tmpfs needs root)'
+fi
+(
+    ulimit -f 20
+    "${train[@]}" --set out="$tmp/limited" >"$tmp/out" 2>"$tmp/err"
+)
+same $? 1 'exit code under a limit on file sizes'
+check 'which is named' grep -q 'File too large' "$tmp/err"
+same "$(n_steps "$tmp/limited")" 0 'steps done'
+deep=$tmp/$(printf 'd%.0s' {1..200})
+deep=$deep/$(printf 'e%.0s' {1..200})/$(printf 'f%.0s' {1..200})/$(printf 'g%.0s' {1..200})
+deep=$deep/$(printf 'h%.0s' {1..200})
+ok "${train[@]}" --set out="$deep" --set train.steps=2
+check 'a path above a thousand bytes is one like others' test -s "$deep/checkpoints/step-000002/model.safetensors"
+ok "${train[@]}" --set out="$deep" --set train.steps=3 --json
+same "$(json checkpoint)" "$deep/checkpoints/step-000003" 'the newest checkpoint'
+for _ in 1 2 3 4; do deep=$deep/$deep; done
+fails 1 'set a shorter one' "${train[@]}" --set out="$deep"
+
+# ---- a folder that goes away ---------------------------------------------------------------------
+start_long "$tmp/gone"
+rm -rf "$tmp/gone"
+kill -TERM $pid
+wait $pid
+same $? 130 'exit code'
+check 'it says so' grep -q 'gone was removed or replaced' "$tmp/long.err"
+check 'the job is there' test -s "$tmp/gone/job.yaml"
+check 'so is the tokenizer' test -s "$tmp/gone/tokenizer.chars.json"
+ok "$dhelix" sample "$tmp/gone" --tokens 5
+
+# ---- signals ---------------------------------------------------------------------------------------
+for signal in HUP USR1; do
+    start_long "$tmp/stopped-$signal"
+    kill -$signal $pid
+    wait $pid
+    same $? 130 "exit code after SIG$signal"
+    check 'the message names the checkpoint' grep -q 'stopped after step .*/step-' "$tmp/long.err"
+done
+env --ignore-signal=HUP "${train[@]}" --set out="$tmp/nohup" --set train.steps=300 2>"$tmp/err" &
+pid=$!
+wait_for_steps "$tmp/nohup" 3 $pid
+kill -HUP $pid
+wait $pid
+same $? 0 'exit code where SIGHUP is ignored'
+
+# ---- sampling beside a run that prunes ---------------------------------------------------------------
+start_long "$tmp/pruned" --set checkpoint.every=1 --set checkpoint.keep=1
+while [ ! -d "$tmp/pruned/checkpoints/step-000001" ] && [ "$(n_steps "$tmp/pruned")" -lt 2 ]; do sleep 0.01; done
+n_samples=0
+for _ in $(seq 80); do
+    "$dhelix" sample "$tmp/pruned" --tokens 1 --quiet >"$tmp/out" 2>"$tmp/err" && n_samples=$((n_samples + 1))
+done
+same $n_samples 80 'samples drawn'
+kill -TERM $pid
+wait $pid
+same $? 130 'exit code of the run'
+finish
