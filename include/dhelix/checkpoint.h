@@ -27,6 +27,12 @@ typedef struct dh_ckpt_file {
     char xxh3_128[DH_CKPT_HASH_TEXT]; /* lower-case hexadecimal, high word first */
 } dh_ckpt_file;
 
+/* A setting by name, and its value as it is printed. */
+typedef struct dh_ckpt_setting {
+    char name[48], value[80];
+} dh_ckpt_setting;
+enum { DH_CKPT_MAX_SETTINGS = 48 };
+
 /* Where the run stands; stored as state.json. */
 typedef struct dh_ckpt_state {
     int64_t step;        /* optimizer steps done */
@@ -34,7 +40,9 @@ typedef struct dh_ckpt_state {
     uint64_t seed;
     char job_fingerprint[DH_CKPT_HASH_TEXT]; /* of what must not change on resuming */
     char tokenizer_fingerprint[DH_CKPT_HASH_TEXT];
-    char version[32]; /* of the program that wrote it */
+    char version[32];                               /* of the program that wrote it */
+    dh_ckpt_setting settings[DH_CKPT_MAX_SETTINGS]; /* what must not change, by name */
+    size_t n_settings;                              /* 0: of a version without them */
 } dh_ckpt_state;
 
 /* XXH3-128 of bytes as text: fingerprints. */
@@ -106,6 +114,12 @@ const char *dh_ckpt_condition_name(dh_ckpt_condition condition);
  *           and what it should be; DH_EUNSUPPORTED newer; DH_EPERM; DH_EIO */
 dh_status dh_ckpt_open(dh_ctx *ctx, const char *run_dir, const char *where, bool checksums,
                        dh_ckpt **out);
+/* Steps of a run's checkpoints, newest first, whatever is in them; caller frees *steps.
+ * errors    DH_EPERM, DH_EIO: they cannot be listed; DH_ENOMEM */
+dh_status dh_ckpt_list(dh_ctx *ctx, const char *run_dir, int64_t **steps, size_t *n);
+/* The one of a step. errors: as dh_ckpt_open; DH_EMISSING it was removed meanwhile */
+dh_status dh_ckpt_open_step(dh_ctx *ctx, const char *run_dir, int64_t step, bool checksums,
+                            dh_ckpt **out);
 /* Newest intact checkpoint of a run, by step; damaged ones are passed over with a
  * warning each, one that may be whole and cannot be read is an error.
  * errors    DH_EMISSING there is none at all; DH_EFORMAT none is intact; DH_EUNSUPPORTED,

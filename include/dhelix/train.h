@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "dhelix/checkpoint.h"
 #include "dhelix/cluster.h"
 #include "dhelix/job.h"
 #include "dhelix/profile.h"
@@ -91,7 +92,7 @@ dh_session_spec dh_train_session(const dh_job *job, const dh_recipe *recipe);
  * training texts. Caller frees *tokenizer. */
 dh_status dh_train_tokenizer(dh_ctx *ctx, const dh_job *job, dh_tokenizer **tokenizer);
 
-/* ---- simulated training --------------------------------------------------------------------- */
+/* ---- simulated training ---------------------------------------------------------------------- */
 
 /* A node whose communication with other nodes takes `factor` times as long. */
 typedef struct dh_slow_node {
@@ -116,7 +117,7 @@ dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_
  * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */
 dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
                                    const char *dir);
-/* ---- profiles (profile.h) ------------------------------------------------------------------- */
+/* ---- profiles (profile.h) -------------------------------------------------------------------- */
 
 typedef struct dh_profile_options {
     bool quiet;                        /* no progress */
@@ -156,7 +157,37 @@ dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *p
  * errors    of a file that was named: what reading gives; DH_EINVAL with what does not match */
 dh_status dh_profile_find(dh_ctx *ctx, const dh_job *job, dh_profile **profile);
 
-/* ---- trained models ------------------------------------------------------------------------- */
+/* ---- inspecting a run folder ----------------------------------------------------------------- */
+
+typedef struct dh_run_finding {
+    int64_t step;
+    dh_ckpt_condition condition; /* shapes of weights and moments counted in */
+    size_t n_files;              /* 0: not even the manifest could be read */
+    int64_t n_bytes;
+    char message[DH_CTX_MESSAGE_BYTES]; /* what is wrong; "" where nothing is */
+} dh_run_finding;
+
+typedef enum dh_resume {
+    DH_RESUME_BEGINS,    /* there is no checkpoint: from the beginning */
+    DH_RESUME_CONTINUES, /* from resume_step */
+    DH_RESUME_REFUSED
+} dh_resume;
+
+typedef struct dh_run_findings {
+    DH_VEC(dh_run_finding) checkpoints; /* newest first */
+    dh_resume resume;                   /* what `dhelix train` would do */
+    int64_t resume_step;
+    size_t n_lines, n_unreadable; /* of metrics.jsonl */
+    char unreadable[160];         /* the numbers of the first of those */
+} dh_run_findings;
+
+/* Read everything that a resume depends on: checksums, shapes, state, metrics.
+ * out       caller frees with dh_run_findings_fini
+ * errors    DH_EMISSING no such folder; DH_EPERM, DH_EIO it cannot be listed; DH_ENOMEM */
+dh_status dh_run_inspect(dh_ctx *ctx, const char *run_dir, dh_run_findings *found);
+void dh_run_findings_fini(dh_run_findings *found);
+
+/* ---- trained models -------------------------------------------------------------------------- */
 
 /* A model for evaluation and sampling: from a run folder (newest checkpoint), a
  * checkpoint, or anything dh_weights_open reads. */

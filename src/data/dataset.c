@@ -256,29 +256,33 @@ static size_t segment_of(const dh_dataset *ds, int64_t at)
     return low;
 }
 
-/* Tokens [first, first + n) of the stream, in whatever type they are kept. */
+enum { HASH_STRETCHES = 1024, HASH_TOKENS = 1 << 14 };
+
+/* Tokens [first, first + n) of the stream, n at most HASH_TOKENS, as numbers of 32 bits: in which
+ * files and types they are kept does not show. What cannot be an id counts as 0. */
 static uint64_t hash_tokens(const dh_dataset *ds, int64_t first, int64_t n, uint64_t hash)
 {
-    for (size_t i = segment_of(ds, first); n > 0; i++) {
+    int32_t ids[HASH_TOKENS];
+    memset(ids, 0, sizeof ids);
+    int64_t done = 0, bad;
+    for (size_t i = segment_of(ds, first); done < n; i++) {
         const segment *s = &ds->segments.at[i];
-        const int64_t from = first - s->first, part = DH_MIN(n, s->run.n - from);
-        const size_t item = dh_token_bytes(s->run.type);
-        hash = XXH3_64bits_withSeed(s->run.at + (size_t)from * item, (size_t)part * item, hash);
-        first += part;
-        n -= part;
+        const int64_t from = first + done - s->first, part = DH_MIN(n - done, s->run.n - from);
+        dh_token_widen(&s->run, from, (size_t)part, INT32_MAX, ids + done, &bad);
+        done += part;
     }
-    return hash;
+    return XXH3_64bits_withSeed(ids, (size_t)n * sizeof *ids, hash);
 }
 
 uint64_t dh_dataset_hash(const dh_dataset *ds)
 {
-    enum { STRETCHES = 1024, LENGTH = 1 << 14 };
     const int64_t n = ds->n_tokens;
-    if (n <= (int64_t)STRETCHES * LENGTH) return hash_tokens(ds, 0, n, 0);
+    const bool whole = n <= (int64_t)HASH_STRETCHES * HASH_TOKENS;
+    const int64_t stride = whole ? HASH_TOKENS : (n - HASH_TOKENS) / (HASH_STRETCHES - 1);
     uint64_t hash = 0;
-    for (int64_t i = 0; i < STRETCHES; i++)
-        hash = hash_tokens(ds, (n - LENGTH) / (STRETCHES - 1) * i, LENGTH, hash);
-    return hash_tokens(ds, n - LENGTH, LENGTH, hash);
+    for (int64_t first = 0; first < n; first += stride)
+        hash = hash_tokens(ds, first, DH_MIN(n - first, HASH_TOKENS), hash);
+    return hash;
 }
 
 int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len)

@@ -7,7 +7,7 @@
 
 #include "train/run.h"
 
-/* ---- job.yaml ------------------------------------------------------------------------------- */
+/* ---- job.yaml -------------------------------------------------------------------------------- */
 
 /* The path from the root if it exists, else as it is (a table's row, "bytes"). */
 static char *from_root(dh_arena *arena, char *path)
@@ -49,7 +49,7 @@ dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir)
     return st;
 }
 
-/* ---- claiming ------------------------------------------------------------------------------- */
+/* ---- claiming -------------------------------------------------------------------------------- */
 
 /* The longest path a run writes is that of its last checkpoint's manifest. */
 static dh_status check_path(dh_ctx *ctx, const dh_job *job)
@@ -90,7 +90,7 @@ void dh_run_release_folder(dh_run *run)
     dh_folder_release(&run->lock);
 }
 
-/* ---- contents ------------------------------------------------------------------------------- */
+/* ---- contents -------------------------------------------------------------------------------- */
 
 static dh_status open_outputs(dh_ctx *ctx, dh_run *run)
 {

@@ -29,7 +29,7 @@ typedef struct owner {
     unsigned long long started; /* in clock ticks since boot; 0: not known */
 } owner;
 
-/* ---- processes ------------------------------------------------------------------------------ */
+/* ---- processes ------------------------------------------------------------------------------- */
 
 /* The start of a file of /proc, "" where there is none. */
 static void read_proc(const char *path, char *text, size_t cap)
@@ -70,7 +70,7 @@ static bool is_alive(const owner *o)
     return started == 0 || o->started == 0 || started == o->started;
 }
 
-/* ---- the record ----------------------------------------------------------------------------- */
+/* ---- the record ------------------------------------------------------------------------------ */
 
 static bool read_owner(int fd, owner *o)
 {
@@ -93,7 +93,7 @@ static dh_status write_owner(dh_ctx *ctx, const dh_folder_lock *lock)
     return dh_fail(ctx, DH_EIO, "cannot write %s: %s", lock->path, strerror(errno));
 }
 
-/* ---- whose it is ---------------------------------------------------------------------------- */
+/* ---- whose it is ----------------------------------------------------------------------------- */
 
 static bool locks_reach_all(int fd)
 {
@@ -167,7 +167,7 @@ static dh_status open_and_take(dh_ctx *ctx, dh_folder_lock *lock)
     return DH_OK;
 }
 
-/* ---- entry ---------------------------------------------------------------------------------- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 
 dh_status dh_folder_claim(dh_ctx *ctx, const char *dir, dh_folder_lock *lock)
 {

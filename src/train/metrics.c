@@ -41,6 +41,7 @@ static void add_unreadable(dh_metrics_lines *lines, const char *line, size_t n_b
 dh_status dh_metrics_part(dh_ctx *ctx, const char *text, size_t n_bytes, int64_t last_step,
                           dh_metrics_lines *lines)
 {
+    (void)dh_json_is_whole(); /* of what was made before */
     for (size_t at = 0; at < n_bytes;) {
         int64_t step;
         const char *line = text + at, *end = memchr(line, '\n', n_bytes - at);
@@ -52,7 +53,8 @@ dh_status dh_metrics_part(dh_ctx *ctx, const char *text, size_t n_bytes, int64_t
             append_line(&lines->kept, line, length);
         at += length + 1;
     }
-    if (lines->kept.failed || lines->unreadable.failed || lines->numbers.failed)
+    const bool strings = !lines->kept.failed && !lines->unreadable.failed && !lines->numbers.failed;
+    if (!dh_json_is_whole() || !strings) /* a line that lacked memory is not unreadable */
         return dh_fail(ctx, DH_ENOMEM, "out of memory reading metrics");
     return DH_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef DH_TRAIN_RUN_H
 #define DH_TRAIN_RUN_H
 
+#include "dhelix/checkpoint.h"
 #include "dhelix/dataset.h"
 #include "dhelix/timeline.h"
 #include "dhelix/train.h"
@@ -24,6 +25,7 @@ typedef struct dh_run {
     dh_fault *fault;                   /* of tests: at an instruction of this rank; NULL */
     dh_tokenizer *tokenizer;           /* NULL with ready token files and no tokenizer */
     dh_dataset *train_data, *val_data; /* val NULL: no validation */
+    uint64_t data_hash;                /* of train_data */
     dh_session *session;
     dh_folder_lock lock; /* on rank 0 */
     dh_metrics metrics;
@@ -54,7 +56,7 @@ dh_batch_source dh_run_source(dh_dataset *dataset);
 /* Into the run folder, so that a sample needs nothing else. */
 dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
 
-/* ---- snapshot.c: checkpoints ---------------------------------------------------------------- */
+/* ---- snapshot.c: checkpoints ----------------------------------------------------------------- */
 dh_status dh_run_save(dh_ctx *ctx, dh_run *run);
 /* Whether a checkpoint could be written now, found out by taking its space and giving it
  * back. On rank 0. errors: DH_EIO, DH_EPERM */
@@ -74,6 +76,12 @@ dh_status dh_run_judge_step(dh_ctx *ctx, dh_run *run, bool *went_back);
 void dh_run_begin_step(const dh_run *run);
 void dh_run_end_step(dh_run *run, int64_t step_ns);
 
+/* ---- same_job.c: what must not change when a run is continued -------------------------------- */
+/* Into the state of a checkpoint: settings by name, fingerprints. */
+dh_status dh_run_describe(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state);
+/* errors    DH_EINVAL: names the settings that were others */
+dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt);
+
 /* ---- times.c: what computation and communication took ---------------------------------------- */
 /* After a step: reads its times; writes the trace of the step that job.trace_step names.
  * Every rank calls. */
@@ -85,8 +93,7 @@ void dh_run_summarize_times(const dh_run *run, json_t *summary);
 /* The times of a step, and its hidden share, into a summary. */
 void dh_times_summarize(const dh_timeline *times, json_t *summary);
 
-/* ---- folder.c: the run folder ------------------------------------------------------------------
- */
+/* ---- folder.c: the run folder ---------------------------------------------------------------- */
 /* DIR/job.yaml, complete and with paths that hold wherever it is read. */
 dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir);
 /* Make and lock it, the one before set aside where the run is to begin anew. Every rank calls. */

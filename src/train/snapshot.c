@@ -4,13 +4,12 @@
  * model.safetensors with config.json makes every checkpoint a folder that other
  * programs open; optimizer.safetensors holds exp_avg.NAME and exp_avg_sq.NAME in the
  * same layout, so nothing in a checkpoint depends on how ranks were arranged. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/checkpoint.h"
 #include "train/run.h"
+#include "train/tensors.h"
 
 typedef struct section {
     const char *file;
@@ -22,74 +21,21 @@ static const section sections[] = {{"model.safetensors", "", DH_BUF_MASTER},
                                    {"optimizer.safetensors", "exp_avg.", DH_BUF_ADAM_M},
                                    {"optimizer.safetensors", "exp_avg_sq.", DH_BUF_ADAM_V}};
 static const char SPIKES[] = "spikes.json"; /* the bands of recent losses, where they are watched */
-enum { NAME_MAX_BYTES = 128, MAX_SPIKES_BYTES = 1 << 20 };
-
-/* ---- what must not change on resuming ------------------------------------------------------- */
-
-/* The model, the data order and the optimizer's own constants: with another value of
- * any of these the continued run would be neither the old one nor a new one. */
-static void fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
-{
-    const dh_job *j = run->job;
-    const dh_model *m = &j->model;
-    char line[1024];
-    int n = snprintf(line, sizeof line,
-                     "family %d layers %" PRId64 " width %" PRId64 " heads %" PRId64 " %" PRId64
-                     " %" PRId64 " ffn %" PRId64 " experts %" PRId64 " %" PRId64
-                     " aux %.17g vocab %" PRId64 " tied %d bias %d norm %d %.17g "
-                     "act %d theta %.17g dropout %.17g seed %" PRIu64 " order %d seq %" PRId64
-                     " batch %" PRId64 " tokens %" PRId64 " beta %.17g %.17g eps %.17g",
-                     (int)m->family, m->n_layers, m->width, m->n_heads, m->n_kv_heads, m->head_dim,
-                     m->ffn_width, m->n_experts, m->top_k, m->router_aux_coef, m->vocab,
-                     m->tied_head, m->bias, (int)m->norm, m->norm_eps, (int)m->act, m->rope.theta,
-                     j->dropout, j->seed, (int)j->order, j->seq_len, j->global_batch,
-                     dh_dataset_tokens(run->train_data), j->beta1, j->beta2, j->eps);
-    dh_ckpt_fingerprint(line, (size_t)n, text);
-}
-
-static void tokenizer_fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
-{
-    uint64_t value = run->tokenizer ? dh_tokenizer_fingerprint(run->tokenizer) : 0;
-    snprintf(text, DH_CKPT_HASH_TEXT, "%016" PRIx64, value);
-}
+enum { MAX_SPIKES_BYTES = 1 << 20 };
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-static dh_status declare_param(dh_ctx *ctx, dh_st_writer *writer, const char *prefix,
-                               const dh_param *p)
-{
-    char before[NAME_MAX_BYTES] = "";
-    for (int k = 0; k < p->n_pieces; k++) {
-        const dh_param_piece piece = dh_param_piece_at(p, k);
-        char name[NAME_MAX_BYTES];
-        snprintf(name, sizeof name, "%s%s", prefix, piece.hf_name);
-        if (strcmp(name, before) == 0) continue;
-        DH_TRY(dh_st_writer_declare(ctx, writer, name, DH_ST_F32, piece.hf_ndim, piece.hf_shape));
-        memcpy(before, name, sizeof before);
-    }
-    return DH_OK;
-}
-
-/* Every tensor of the model, on every rank alike: the file's header follows from it. */
+/* On every rank alike: the file's header follows from it. */
 static dh_status declare_model(dh_ctx *ctx, dh_st_writer *writer, const char *prefix,
                                const dh_model *m)
 {
-    static const struct {
-        dh_block_kind kind;
-        bool once;
-    } blocks[] = {{DH_BLOCK_EMBED, true},
-                  {DH_BLOCK_LAYER, false},
-                  {DH_BLOCK_EXPERTS, false},
-                  {DH_BLOCK_HEAD, true}};
-    for (size_t k = 0; k < DH_COUNTOF(blocks); k++)
-        for (int64_t layer = 0; layer < (blocks[k].once ? 1 : m->n_layers); layer++)
-            for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
-                const dh_block_kind kind = blocks[k].kind;
-                dh_param p;
-                if (dh_param_describe(m, kind, (int)layer, slot, &p) && p.kind == kind)
-                    DH_TRY(declare_param(ctx, writer, prefix, &p));
-            }
-    return DH_OK;
+    dh_tensor_shapes shapes = {0};
+    dh_status st = dh_model_tensors(ctx, m, prefix, &shapes);
+    for (size_t i = 0; st == DH_OK && i < shapes.n; i++)
+        st = dh_st_writer_declare(ctx, writer, shapes.at[i].name, DH_ST_F32, shapes.at[i].ndim,
+                                  shapes.at[i].shape);
+    dh_vec_fini(&shapes);
+    return st;
 }
 
 static dh_status write_tensors(dh_ctx *ctx, const dh_run *run, dh_st_writer *writer,
@@ -158,8 +104,7 @@ static dh_status commit(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
                            .next_sample = run->left_out + run->step * run->job->global_batch,
                            .seed = run->job->seed,
                            .version = DH_VERSION};
-    fingerprint(run, state.job_fingerprint);
-    tokenizer_fingerprint(run, state.tokenizer_fingerprint);
+    DH_TRY(dh_run_describe(ctx, run, &state));
     DH_TRY(dh_ckpt_put_state(ctx, ckpt, &state));
     return dh_ckpt_commit(ctx, ckpt, run->job->checkpoint_keep);
 }
@@ -236,23 +181,6 @@ static dh_status load_section(dh_ctx *ctx, dh_run *run, const char *folder, cons
     return st;
 }
 
-static dh_status check_same_job(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
-{
-    char job[DH_CKPT_HASH_TEXT], tokenizer[DH_CKPT_HASH_TEXT];
-    const dh_ckpt_state *state = dh_ckpt_get_state(ckpt);
-    fingerprint(run, job);
-    tokenizer_fingerprint(run, tokenizer);
-    const char *what = strcmp(job, state->job_fingerprint) != 0
-                           ? "model, data, batch, seed or optimizer constants"
-                       : strcmp(tokenizer, state->tokenizer_fingerprint) != 0 ? "tokenizer"
-                                                                              : NULL;
-    if (!what) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL,
-                   "%s was written by a job with another %s; use --fresh to set "
-                   "the run folder aside, another `out`, or train.init_from to take its weights",
-                   dh_ckpt_path(ckpt), what);
-}
-
 static dh_status load_spikes(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
 {
     run->spikes = (dh_spikes){.n_back = 0};
@@ -273,7 +201,7 @@ static dh_status load_spikes(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
 
 static dh_status resume_from(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
 {
-    DH_TRY(check_same_job(ctx, run, ckpt));
+    DH_TRY(dh_run_check_same(ctx, run, ckpt));
     for (size_t s = 0; s < DH_COUNTOF(sections); s++)
         DH_TRY(load_section(ctx, run, dh_ckpt_path(ckpt), &sections[s]));
     DH_TRY(load_spikes(ctx, run, ckpt));

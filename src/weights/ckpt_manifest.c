@@ -283,6 +283,37 @@ dh_status ckpt_manifest_verify(dh_ctx *ctx, const char *folder, const ckpt_manif
 
 /* ---- state.json ----------------------------------------------------------------------------- */
 
+static bool put_settings(json_t *root, const dh_ckpt_state *s)
+{
+    json_t *settings = json_object();
+    for (size_t i = 0; i < s->n_settings; i++)
+        if (json_object_set_new(settings, s->settings[i].name, json_string(s->settings[i].value)) !=
+            0) {
+            json_decref(settings);
+            return false;
+        }
+    return json_object_set_new(root, "settings", settings) == 0;
+}
+
+/* Absent in checkpoints of before there were any. */
+static dh_status unpack_settings(dh_ctx *ctx, json_t *root, dh_ckpt_state *s)
+{
+    json_t *settings = json_object_get(root, "settings"), *value;
+    const char *name;
+    if (json_object_size(settings) > DH_CKPT_MAX_SETTINGS)
+        return dh_fail(ctx, DH_EFORMAT, "it has %zu settings, more than %d",
+                       json_object_size(settings), DH_CKPT_MAX_SETTINGS);
+    json_object_foreach(settings, name, value)
+    {
+        dh_ckpt_setting *to = &s->settings[s->n_settings++];
+        if (!json_is_string(value))
+            return dh_fail(ctx, DH_EFORMAT, "its setting %.100s is no text", name);
+        snprintf(to->name, sizeof to->name, "%s", name);
+        snprintf(to->value, sizeof to->value, "%s", json_string_value(value));
+    }
+    return DH_OK;
+}
+
 dh_status ckpt_state_text(dh_ctx *ctx, const dh_ckpt_state *s, char **text)
 {
     char seed[24]; /* as text: JSON readers keep 53 bits of a number */
@@ -291,6 +322,10 @@ dh_status ckpt_state_text(dh_ctx *ctx, const dh_ckpt_state *s, char **text)
         json_pack("{s:I, s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)s->step, "next_sample",
                   (json_int_t)s->next_sample, "seed", seed, "job_fingerprint", s->job_fingerprint,
                   "tokenizer_fingerprint", s->tokenizer_fingerprint, "version", s->version);
+    if (root && !put_settings(root, s)) {
+        json_decref(root);
+        root = NULL;
+    }
     char *out = dh_json_text(root, JSON_INDENT(1));
     if (!out) return dh_fail(ctx, DH_EINVAL, "the state's texts are not UTF-8 (or out of memory)");
     *text = out;
@@ -315,7 +350,7 @@ static dh_status unpack_state(dh_ctx *ctx, json_t *root, dh_ckpt_state *s)
     snprintf(s->job_fingerprint, sizeof s->job_fingerprint, "%s", job);
     snprintf(s->tokenizer_fingerprint, sizeof s->tokenizer_fingerprint, "%s", tokenizer);
     snprintf(s->version, sizeof s->version, "%s", version);
-    return DH_OK;
+    return unpack_settings(ctx, root, s);
 }
 
 dh_status ckpt_state_read(dh_ctx *ctx, const char *folder, dh_ckpt_state *state)

@@ -22,7 +22,7 @@ struct dh_ckpt {
     dh_ckpt_state state;
 };
 
-/* ---- conditions ------------------------------------------------------------------------- */
+/* ---- conditions ------------------------------------------------------------------------------ */
 
 static const char *const condition_names[] = {[DH_CKPT_INTACT] = "intact",
                                               [DH_CKPT_DAMAGED] = "damaged",
@@ -52,7 +52,7 @@ const char *dh_ckpt_condition_name(dh_ckpt_condition condition)
     return condition_names[condition];
 }
 
-/* ---- one folder ----------------------------------------------------------------------- */
+/* ---- one folder ------------------------------------------------------------------------------ */
 
 static bool is_gone(const dh_ckpt *c)
 {
@@ -126,7 +126,7 @@ void dh_ckpt_close(dh_ckpt *c)
     dh_arena_destroy(c->arena);
 }
 
-/* ---- the newest of a run ------------------------------------------------------------------ */
+/* ---- the newest of a run --------------------------------------------------------------------- */
 
 static dh_status open_step(dh_ctx *ctx, const char *parent, int64_t step, bool checksums,
                            dh_ckpt **out)
@@ -180,12 +180,37 @@ static dh_status find_latest(dh_ctx *ctx, const char *parent, bool checksums, dh
     }
 }
 
+/* RUN/checkpoints. */
+static dh_status parent_of(dh_ctx *ctx, const char *run_dir, dh_str *parent)
+{
+    dh_str_printf(parent, "%s/checkpoints", run_dir);
+    return parent->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", run_dir) : DH_OK;
+}
+
 dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, dh_ckpt **out)
 {
     dh_str parent = DH_STR_INIT;
-    dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", run_dir)
-                                 : find_latest(ctx, parent.text, checksums, out);
+    dh_status st = parent_of(ctx, run_dir, &parent);
+    if (st == DH_OK) st = find_latest(ctx, parent.text, checksums, out);
+    dh_str_fini(&parent);
+    return st;
+}
+
+dh_status dh_ckpt_list(dh_ctx *ctx, const char *run_dir, int64_t **steps, size_t *n)
+{
+    dh_str parent = DH_STR_INIT;
+    dh_status st = parent_of(ctx, run_dir, &parent);
+    if (st == DH_OK) st = ckpt_list_steps(ctx, parent.text, steps, n);
+    dh_str_fini(&parent);
+    return st;
+}
+
+dh_status dh_ckpt_open_step(dh_ctx *ctx, const char *run_dir, int64_t step, bool checksums,
+                            dh_ckpt **out)
+{
+    dh_str parent = DH_STR_INIT;
+    dh_status st = parent_of(ctx, run_dir, &parent);
+    if (st == DH_OK) st = open_step(ctx, parent.text, step, checksums, out);
     dh_str_fini(&parent);
     return st;
 }

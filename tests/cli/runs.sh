@@ -71,6 +71,27 @@ rm "$tmp/fifo/metrics.jsonl" && mkfifo "$tmp/fifo/metrics.jsonl"
 fails 1 'metrics.jsonl is not a regular file' timeout -s KILL 20 "${train[@]}" --set out="$tmp/fifo" \
     --set train.steps=41
 
+# ---- what a run was begun with --------------------------------------------------------------
+tokens=tests/data/corpora/tinystories/tok512.u16
+cp $tokens "$tmp/data.u16"
+cat >"$tmp/llama.yaml" <<EOF
+model: {family: llama, n_layers: 1, n_heads: 2, width: 32, ffn_width: 48, max_seq: 64, vocab: 512}
+data: {train: $tmp/data.u16}
+train: {steps: 2, batch: 2, seq_len: 64}
+eval: {every: 0}
+EOF
+llama=("$dhelix" train "$tmp/llama.yaml" --quiet --set out="$tmp/llama")
+ok "${llama[@]}"
+more=("${llama[@]}" --set train.steps=3)
+fails 1 'was written with model.rope_scaling none, this job has linear' "${more[@]}" \
+    --set model.rope_scaling=linear --set model.rope_factor=2
+fails 1 'was written with train.seed 1337, this job has 7' "${more[@]}" --set train.seed=7
+printf '\000\001' | dd of="$tmp/data.u16" bs=1 seek=1000 conv=notrunc 2>/dev/null
+fails 1 'was written with data.train ' "${more[@]}"
+check 'as many tokens, and other ones' grep -qE 'data.train ([0-9]+ tokens), hash [0-9a-f]{16}, this job has \1, hash' "$tmp/err"
+cp $tokens "$tmp/data.u16"
+ok "${more[@]}"
+
 # ---- one run, one folder ---------------------------------------------------------------------
 start_long "$tmp/held"
 fails 1 "is in use by process $pid on host $(hostname)" "${train[@]}" --set out="$tmp/held"
@@ -157,6 +178,28 @@ wait_for_steps "$tmp/nohup" 3 $pid
 kill -HUP $pid
 wait $pid
 same $? 0 'exit code where SIGHUP is ignored'
+
+# ---- verify ------------------------------------------------------------------------------------------
+ok "$dhelix" verify "$tmp/whole"
+says 'step 40       intact, 4 files'
+says 'resume        continues from step 40'
+cp -r "$tmp/whole" "$tmp/proved"
+printf 'x' | dd of="$tmp/proved/checkpoints/step-000040/optimizer.safetensors" bs=1 seek=9000 conv=notrunc 2>/dev/null
+echo 'no metrics' >>"$tmp/proved/metrics.jsonl"
+fails 1 '1 of 2 checkpoints are not intact' "$dhelix" verify "$tmp/proved"
+check 'the file is named' grep -q 'step 40 .*damaged: .*optimizer.safetensors has XXH3-128' "$tmp/out"
+says 'resume        continues from step 30'
+says 'metrics       45 lines, of which 1 cannot be read: 45'
+fails 1 'not intact' "$dhelix" verify "$tmp/proved" --json
+same "$(json resume_step)" 30
+cp "$tmp/newer/checkpoints/step-000040/manifest.json" "$tmp/proved/checkpoints/step-000040/"
+fails 1 'not intact' "$dhelix" verify "$tmp/proved"
+says 'step 40       of a newer program'
+says 'resume        refused'
+fails 1 'there is no run folder' "$dhelix" verify "$tmp/nowhere"
+mkdir "$tmp/empty"
+ok "$dhelix" verify "$tmp/empty"
+says 'resume        begins: there is no checkpoint'
 
 # ---- sampling beside a run that prunes ---------------------------------------------------------------
 start_long "$tmp/pruned" --set checkpoint.every=1 --set checkpoint.keep=1

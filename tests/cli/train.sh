@@ -40,7 +40,7 @@ same "$(json resumed_at)" 40
 same "$(json steps)" 44
 
 # What must not change is refused; --fresh keeps the old folder.
-fails 1 'another model' "$dhelix" train "$tmp/job.yaml" --set out="$tmp/run" --set model.width=64
+fails 1 'was written with model.width 32, this job has 64' "$dhelix" train "$tmp/job.yaml" --set out="$tmp/run" --set model.width=64
 fails 1 'another tokenizer' \
     "$dhelix" train "$tmp/job.yaml" --set out="$tmp/run" --set data.tokenizer=bytes --set model.vocab=65
 check 'a refused run keeps its tokenizer' test -s "$tmp/run/tokenizer.chars.json"

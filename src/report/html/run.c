@@ -18,21 +18,27 @@ dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *
     return DH_OK;
 }
 
+static dh_status load_json(dh_ctx *ctx, const char *path, json_t **value)
+{
+    enum { MAX_BYTES = 1 << 30 };
+    char *text;
+    size_t n_bytes;
+    json_error_t error;
+    DH_TRY(dh_file_read(ctx, path, MAX_BYTES, &text, &n_bytes));
+    *value = json_loadb(text, n_bytes, 0, &error);
+    free(text);
+    DH_TRY(dh_json_check_read(ctx, value));
+    if (*value) return DH_OK;
+    return dh_fail(ctx, DH_EFORMAT, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+}
+
 dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *name,
                              json_t **value)
 {
     char *path;
-    json_error_t error;
     *value = NULL;
     DH_TRY(dh_run_folder_path(ctx, run, name, &path));
-    dh_status st = DH_OK;
-    if (dh_path_exists(path)) {
-        *value = json_load_file(path, 0, &error);
-        st = dh_json_check_read(ctx, value);
-        if (st == DH_OK && !*value)
-            st = dh_fail(ctx, DH_EFORMAT, "%s:%d:%d: %s", path, error.line, error.column,
-                         error.text);
-    }
+    dh_status st = dh_path_exists(path) ? load_json(ctx, path, value) : DH_OK;
     free(path);
     return st;
 }

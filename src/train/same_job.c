@@ -1,0 +1,157 @@
+/* What must not change when a run is continued: the model, the data and their order, and the
+ * optimizer's own constants. With another value of any of these the run would be neither the old
+ * one nor a new one. A checkpoint keeps them by name, so that a refusal can say which. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "train/run.h"
+
+static const char *const lasting[] = {"model.family",
+                                      "model.n_layers",
+                                      "model.width",
+                                      "model.n_heads",
+                                      "model.n_kv_heads",
+                                      "model.head_dim",
+                                      "model.ffn_width",
+                                      "model.vocab",
+                                      "model.tied_head",
+                                      "model.bias",
+                                      "model.norm_eps",
+                                      "model.rope_theta",
+                                      "model.rope_scaling",
+                                      "model.rope_factor",
+                                      "model.rope_low_freq_factor",
+                                      "model.rope_high_freq_factor",
+                                      "model.rope_original_max_seq",
+                                      "model.n_experts",
+                                      "model.top_k",
+                                      "model.router_aux_coef",
+                                      "model.dropout",
+                                      "data.order",
+                                      "train.seed",
+                                      "train.seq_len",
+                                      "train.batch",
+                                      "optimizer.beta1",
+                                      "optimizer.beta2",
+                                      "optimizer.eps"};
+
+/* ---- taking down ----------------------------------------------------------------------------- */
+
+/* The same as one number, all that checkpoints of before the settings have. */
+static void fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
+{
+    const dh_job *j = run->job;
+    const dh_model *m = &j->model;
+    char line[1024];
+    int n = snprintf(line, sizeof line,
+                     "family %d layers %" PRId64 " width %" PRId64 " heads %" PRId64 " %" PRId64
+                     " %" PRId64 " ffn %" PRId64 " experts %" PRId64 " %" PRId64
+                     " aux %.17g vocab %" PRId64 " tied %d bias %d norm %d %.17g "
+                     "act %d theta %.17g dropout %.17g seed %" PRIu64 " order %d seq %" PRId64
+                     " batch %" PRId64 " tokens %" PRId64 " beta %.17g %.17g eps %.17g",
+                     (int)m->family, m->n_layers, m->width, m->n_heads, m->n_kv_heads, m->head_dim,
+                     m->ffn_width, m->n_experts, m->top_k, m->router_aux_coef, m->vocab,
+                     m->tied_head, m->bias, (int)m->norm, m->norm_eps, (int)m->act, m->rope.theta,
+                     j->dropout, j->seed, (int)j->order, j->seq_len, j->global_batch,
+                     dh_dataset_tokens(run->train_data), j->beta1, j->beta2, j->eps);
+    dh_ckpt_fingerprint(line, (size_t)n, text);
+}
+
+static void tokenizer_fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
+{
+    uint64_t value = run->tokenizer ? dh_tokenizer_fingerprint(run->tokenizer) : 0;
+    snprintf(text, DH_CKPT_HASH_TEXT, "%016" PRIx64, value);
+}
+
+static bool is_lasting(const char *name, size_t n)
+{
+    for (size_t i = 0; i < DH_COUNTOF(lasting); i++)
+        if (strlen(lasting[i]) == n && memcmp(lasting[i], name, n) == 0) return true;
+    return false;
+}
+
+static dh_ckpt_setting *add_setting(dh_ckpt_state *state)
+{
+    DH_CHECK(state->n_settings < DH_CKPT_MAX_SETTINGS);
+    return &state->settings[state->n_settings++];
+}
+
+/* From lines "name: value". */
+static void keep_lasting(const char *text, dh_ckpt_state *state)
+{
+    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        const char *colon = memchr(line, ':', (size_t)(end - line));
+        if (!colon || !is_lasting(line, (size_t)(colon - line))) continue;
+        dh_ckpt_setting *s = add_setting(state);
+        snprintf(s->name, sizeof s->name, "%.*s", (int)(colon - line), line);
+        snprintf(s->value, sizeof s->value, "%.*s", (int)(end - colon - 2), colon + 2);
+    }
+}
+
+/* Other data of the same length are other data. */
+static void keep_data(const dh_run *run, dh_ckpt_state *state)
+{
+    dh_ckpt_setting *s = add_setting(state);
+    snprintf(s->name, sizeof s->name, "data.train");
+    snprintf(s->value, sizeof s->value, "%" PRId64 " tokens, hash %016" PRIx64,
+             dh_dataset_tokens(run->train_data), run->data_hash);
+}
+
+dh_status dh_run_describe(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state)
+{
+    dh_str text = DH_STR_INIT;
+    dh_status st = dh_job_print_common(ctx, run->job, &text);
+    state->n_settings = 0;
+    if (st == DH_OK) keep_lasting(text.text, state);
+    dh_str_fini(&text);
+    DH_TRY(st);
+    keep_data(run, state);
+    fingerprint(run, state->job_fingerprint);
+    tokenizer_fingerprint(run, state->tokenizer_fingerprint);
+    return DH_OK;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static const dh_ckpt_setting *find_setting(const dh_ckpt_state *state, const char *name)
+{
+    for (size_t i = 0; i < state->n_settings; i++)
+        if (strcmp(state->settings[i].name, name) == 0) return &state->settings[i];
+    return NULL;
+}
+
+/* Those that both know. */
+static void tell_differences(const dh_ckpt_state *was, const dh_ckpt_state *is, dh_str *out)
+{
+    for (size_t i = 0; i < is->n_settings; i++) {
+        const dh_ckpt_setting *now = &is->settings[i], *then = find_setting(was, now->name);
+        if (then && strcmp(then->value, now->value) != 0)
+            dh_str_printf(out, "%s%s %s, this job has %s", out->len ? "; " : "", now->name,
+                          then->value, now->value);
+    }
+}
+
+dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
+{
+    const dh_ckpt_state *was = dh_ckpt_get_state(ckpt);
+    dh_ckpt_state is = {.step = 0};
+    dh_str what = DH_STR_INIT;
+    DH_TRY(dh_run_describe(ctx, run, &is));
+    if (strcmp(was->tokenizer_fingerprint, is.tokenizer_fingerprint) != 0)
+        dh_str_printf(&what, "another tokenizer");
+    else
+        tell_differences(was, &is, &what);
+    if (!what.len && strcmp(was->job_fingerprint, is.job_fingerprint) != 0)
+        dh_str_printf(&what, "another model, data, batch, seed or optimizer constants");
+    dh_status st = DH_OK;
+    if (what.failed)
+        st = dh_fail(ctx, DH_ENOMEM, "out of memory comparing jobs");
+    else if (what.len)
+        st = dh_fail(ctx, DH_EINVAL,
+                     "%s was written with %s; use --fresh to set the run folder aside, another "
+                     "`out`, or train.init_from to take its weights",
+                     dh_ckpt_path(ckpt), what.text);
+    dh_str_fini(&what);
+    return st;
+}
