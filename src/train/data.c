@@ -133,6 +133,7 @@ dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
         return dh_fail(ctx, DH_EINVAL, "data.train is not set: name the files to train on");
     if (splits(run->job)) spec.part = DH_PART_TRAIN;
     DH_TRY(dh_dataset_open(ctx, &spec, &run->train_data));
+    run->data_hash = dh_dataset_hash(run->train_data);
     return dh_dataset_check(ctx, run->train_data, run->job->seq_len);
 }
 

@@ -45,7 +45,6 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     run->job = &t->resolved->job;
     run->recipe = &t->resolved->recipe;
     DH_TRY(dh_run_open_data(ctx, run));
-    run->data_hash = dh_dataset_hash(run->train_data);
     return verify_mesh(ctx, run, &t->programs);
 }
 

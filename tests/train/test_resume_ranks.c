@@ -209,7 +209,11 @@ static dh_status load_and_save(dh_ctx *ctx, copier *c)
     } to = {.in = c->to};
     moved.out_dir = to.out; /* only read */
     run->job = &moved;
-    return dh_run_save(ctx, run);
+    DH_TRY(dh_run_claim_folder(ctx, run));
+    DH_TRY(dh_ranks_agree(ctx, &run->ranks, dh_run_open_outputs(ctx, run)));
+    dh_status st = dh_run_save(ctx, run);
+    dh_run_release_folder(run);
+    return st;
 }
 
 static void *copier_main(void *arg)
