@@ -32,7 +32,8 @@ static const char *root, *state, *result;
 static bool late;
 static int64_t nth;
 static _Atomic int64_t n_calls;
-static _Atomic bool off = true; /* while the library itself works */
+static _Atomic bool off = true;      /* before the start and after the end */
+static _Thread_local bool own_calls; /* while the library itself works; other ranks go on */
 
 /* The function behind ours, looked up at the first call. */
 #define NEXT(name)                                                                                 \
@@ -204,7 +205,7 @@ __attribute__((destructor)) static void end(void)
 
 static void changes(const void *caller)
 {
-    if (off || !callers_range_of(caller)) return;
+    if (off || own_calls || !callers_range_of(caller)) return;
     if (atomic_fetch_add(&n_calls, 1) + 1 != nth) return;
     off = true;
     cut();
@@ -272,9 +273,9 @@ int fsync(int fd)
     NEXT(fsync);
     changes(__builtin_return_address(0));
     const int rc = real(fd);
-    if (rc != 0 || off || !root) return rc;
-    off = true; /* what the library does is not counted */
+    if (rc != 0 || off || own_calls || !root) return rc;
+    own_calls = true;
     note_sync(fd);
-    off = false;
+    own_calls = false;
     return rc;
 }

@@ -183,7 +183,7 @@ check 'the cause is there' grep -qE 'training step [0-9]+: .*(non-finite|finite)
 
 # One rank's disk is full, where a small file system can be mounted.
 mkdir "$tmp/disk"
-if mount -t tmpfs -o size=500k tmpfs "$tmp/disk" 2>/dev/null; then
+if mount -t tmpfs -o size=900k tmpfs "$tmp/disk" 2>/dev/null; then
     cleanup() { umount "$tmp/disk"; rm -rf "$tmp"; }
     n_checks=$((n_checks + 1))
     full=(--set checkpoint.every=2 --set checkpoint.keep=0 --set out="$tmp/disk/run" --set parallel.tp=2)
