@@ -97,7 +97,7 @@ typedef struct dh_job {
     double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
 
     char *profile;        /* profile: auto | none | path; measured times of operators */
-    char *strategy;       /* strategy: row of `dhelix list strategies` */
+    char *strategy;       /* strategy: a row, a sum or a mapping (src/strategy/text.c) */
     char *overlap_policy; /* overlap.policy: row of `dhelix list policies`, "auto" */
     dh_barriers overlap_barriers;
     bool overlap_local, overlap_cross, overlap_comm_comm, overlap_wgrad;

@@ -73,12 +73,14 @@ last() { cksum <"$1/checkpoints/step-000006/model.safetensors"; }
 goes_on() {
     ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$found/run" "${mesh[@]}"
     same "$(last "$found/run")" "$weights" "weights: $moment"
+    same "$(curve "$found/run" | cksum)" "$losses" "metrics: $moment"
 }
 for mesh in '' --set=parallel.dp=2; do
     mesh=(${mesh/=/ })
     rm -rf "$tmp/whole"
     ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/whole" "${mesh[@]}"
     weights=$(last "$tmp/whole")
+    losses=$(curve "$tmp/whole" | cksum)
     at_any_moment train goes_on "$dhelix" train "$tmp/job.yaml" --quiet --set out="$disk/run" "${mesh[@]}"
 done
 finish
