@@ -4,12 +4,20 @@
 
 #include "dhelix/graph.h"
 
+/* Rows of a tensor that views name. */
+typedef struct tape_part {
+    uint32_t whole, view; /* view: the first of those that name these rows */
+    int64_t row0, n_rows;
+} tape_part;
+
 typedef struct tape {
     dh_graph *graph;
-    size_t n_grads;         /* tensors of the forward */
-    uint32_t *grads;        /* by tensor of the forward: its gradient so far, or DH_NONE */
-    uint32_t *same;         /* by tensor: the first view of the same part; itself */
-    uint32_t *first, *next; /* by tensor: the first view of it; by view: the next of its base */
+    size_t n_grads;   /* tensors of the forward */
+    uint32_t *grads;  /* by tensor of the forward: its gradient so far, or DH_NONE */
+    uint32_t *same;   /* by tensor: the first view of the same part; itself */
+    tape_part *parts; /* by whole, row and number of rows */
+    uint32_t *first;  /* [n_grads + 1] by tensor: its parts are parts[first[i]] to first[i + 1] */
+    int64_t *longest; /* by tensor: rows of its longest part */
     uint32_t param_grads[DH_MAX_SLOT];
     bool failed; /* out of memory somewhere */
 } tape;

@@ -13,51 +13,75 @@
 
 /* ---- life cycle ------------------------------------------------------------------------ */
 
-static bool same_part(const dh_tensor *a, const dh_tensor *b)
+static int by_place(const void *x, const void *y)
 {
-    return a->row0 == b->row0 && a->ndim == b->ndim &&
-           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+    const tape_part *a = x, *b = y;
+    if (a->whole != b->whole) return a->whole < b->whole ? -1 : 1;
+    if (a->row0 != b->row0) return a->row0 < b->row0 ? -1 : 1;
+    if (a->n_rows != b->n_rows) return a->n_rows < b->n_rows ? -1 : 1;
+    return a->view < b->view ? -1 : a->view > b->view;
 }
 
-/* Views of each activation in a chain, equal ones once. */
-static void find_views(tape *t)
+static bool same_rows(const tape_part *a, const tape_part *b)
+{
+    return a->whole == b->whole && a->row0 == b->row0 && a->n_rows == b->n_rows;
+}
+
+static uint32_t list_views(tape *t)
 {
     const dh_tensor *tensors = t->graph->tensors.at;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < t->n_grads; i++) {
+        const dh_tensor *x = &tensors[i];
         t->same[i] = i;
-        if (tensors[i].base == DH_NONE || tensors[i].kind != DH_TENSOR_ACT) continue;
-        uint32_t *place = &t->first[tensors[i].base];
-        while (*place != DH_NONE && !same_part(&tensors[*place], &tensors[i]))
-            place = &t->next[*place];
-        if (*place == DH_NONE)
-            *place = i;
-        else
-            t->same[i] = *place;
+        if (x->base != DH_NONE && x->kind == DH_TENSOR_ACT)
+            t->parts[n++] = (tape_part){x->base, i, x->row0, x->shape[0]};
     }
+    return n;
+}
+
+/* Views of each activation by place, equal ones once: a head has hundreds of chunks. */
+static void find_parts(tape *t)
+{
+    const uint32_t n_views = list_views(t);
+    uint32_t n = 0, whole = 0;
+    if (n_views > 0) qsort(t->parts, n_views, sizeof *t->parts, by_place);
+    for (uint32_t i = 0; i < n_views; i++) {
+        const tape_part part = t->parts[i];
+        if (n > 0 && same_rows(&t->parts[n - 1], &part)) {
+            t->same[part.view] = t->parts[n - 1].view;
+            continue;
+        }
+        while (whole <= part.whole) t->first[whole++] = n;
+        t->longest[part.whole] = DH_MAX(t->longest[part.whole], part.n_rows);
+        t->parts[n++] = part;
+    }
+    while (whole <= t->n_grads) t->first[whole++] = n;
 }
 
 void tape_init(tape *t, dh_graph *graph)
 {
-    const size_t n = graph->tensors.n, n_bytes = (n + 1) * sizeof(uint32_t);
+    const size_t n = graph->tensors.n;
     *t = (tape){.graph = graph, .n_grads = n};
     memset(t->param_grads, 0xff, sizeof t->param_grads);
-    uint32_t **const lists[] = {&t->grads, &t->same, &t->first, &t->next};
-    for (size_t i = 0; i < DH_COUNTOF(lists); i++) {
-        *lists[i] = malloc(n_bytes);
-        if (*lists[i])
-            memset(*lists[i], 0xff, n_bytes);
-        else
-            t->failed = true;
-    }
-    if (!t->failed) find_views(t);
+    t->grads = malloc((n + 1) * sizeof *t->grads);
+    t->same = malloc((n + 1) * sizeof *t->same);
+    t->parts = malloc((n + 1) * sizeof *t->parts);
+    t->first = malloc((n + 1) * sizeof *t->first);
+    t->longest = calloc(n + 1, sizeof *t->longest);
+    t->failed = !t->grads || !t->same || !t->parts || !t->first || !t->longest;
+    if (t->failed) return;
+    memset(t->grads, 0xff, (n + 1) * sizeof *t->grads);
+    find_parts(t);
 }
 
 void tape_fini(tape *t)
 {
     free(t->grads);
     free(t->same);
+    free(t->parts);
     free(t->first);
-    free(t->next);
+    free(t->longest);
 }
 
 /* ---- adding ---------------------------------------------------------------------------- */
@@ -113,27 +137,52 @@ void tape_contribute(tape *t, uint32_t tensor, uint32_t grad)
 
 /* ---- parts ----------------------------------------------------------------------------- */
 
-static bool overlap(const dh_tensor *a, const dh_tensor *b)
+static bool has_grad(const tape *t, uint32_t part)
 {
-    return a->row0 < b->row0 + b->shape[0] && b->row0 < a->row0 + a->shape[0];
+    return t->grads[t->parts[part].view] != DH_NONE;
+}
+
+/* The first part of `whole` that begins at this row or behind it. */
+static uint32_t first_from(const tape *t, uint32_t whole, int64_t row)
+{
+    uint32_t begin = t->first[whole], end = t->first[whole + 1];
+    while (begin < end) {
+        const uint32_t middle = begin + (end - begin) / 2;
+        if (t->parts[middle].row0 < row)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
 }
 
 /* The smallest part with a gradient that begins at a row; DH_NONE: there is none. */
 static uint32_t part_at(const tape *t, uint32_t whole, int64_t row)
 {
-    const dh_tensor *tensors = t->graph->tensors.at;
-    uint32_t best = DH_NONE;
-    for (uint32_t v = t->first[whole]; v != DH_NONE; v = t->next[v])
-        if (t->grads[v] != DH_NONE && tensors[v].row0 == row &&
-            (best == DH_NONE || tensors[v].shape[0] < tensors[best].shape[0]))
-            best = v;
-    return best;
+    const uint32_t end = t->first[whole + 1];
+    for (uint32_t p = first_from(t, whole, row); p < end && t->parts[p].row0 == row; p++)
+        if (has_grad(t, p)) return t->parts[p].view;
+    return DH_NONE;
 }
 
 static bool has_parts(const tape *t, uint32_t whole)
 {
-    for (uint32_t v = t->first[whole]; v != DH_NONE; v = t->next[v])
-        if (t->grads[v] != DH_NONE) return true;
+    for (uint32_t p = t->first[whole]; p < t->first[whole + 1]; p++)
+        if (has_grad(t, p)) return true;
+    return false;
+}
+
+/* Whether another part with a gradient shares rows with this one. */
+static bool others_overlap(const tape *t, uint32_t part)
+{
+    const dh_tensor *x = &t->graph->tensors.at[part];
+    const int64_t end = x->row0 + x->shape[0];
+    uint32_t p = first_from(t, x->base, x->row0 - t->longest[x->base] + 1);
+    for (; p < t->first[x->base + 1] && t->parts[p].row0 < end; p++) {
+        const tape_part *other = &t->parts[p];
+        if (other->view != part && other->row0 + other->n_rows > x->row0 && has_grad(t, p))
+            return true;
+    }
     return false;
 }
 
@@ -199,12 +248,8 @@ static dh_status collect_whole(dh_ctx *ctx, tape *t, uint32_t whole)
 
 static dh_status collect_part(dh_ctx *ctx, tape *t, uint32_t part)
 {
-    const dh_tensor *tensors = t->graph->tensors.at;
-    const uint32_t whole = tensors[part].base;
-    bool others = false;
-    for (uint32_t v = t->first[whole]; v != DH_NONE; v = t->next[v])
-        others |= v != part && t->grads[v] != DH_NONE && overlap(&tensors[part], &tensors[v]);
-    if (others) DH_TRY(collect_whole(ctx, t, whole));
+    const uint32_t whole = t->graph->tensors.at[part].base;
+    if (others_overlap(t, part)) DH_TRY(collect_whole(ctx, t, whole));
     if (t->failed || t->grads[whole] == DH_NONE) return DH_OK;
     const dh_tensor place = place_in(t, t->grads[whole], part);
     tape_contribute(t, part, tape_add(t, &place));
