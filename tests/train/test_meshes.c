@@ -35,8 +35,8 @@ static const char *const meshes[] = {
     "parallel.dp=2 parallel.tp=2 parallel.pp=2",
     "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero1=true parallel.schedule=dualpipev",
     "parallel.tp=4 parallel.pp=2 parallel.schedule=dhelix-w strategy=round-robin",
-    "parallel.tp=4 parallel.pp=2 parallel.sequence=false parallel.schedule=dhelix-w "
-    "strategy=dhelix",
+    ("parallel.tp=4 parallel.pp=2 parallel.sequence=false parallel.schedule=dhelix-w "
+     "strategy=dhelix"),
     "parallel.dp=2 parallel.tp=2 parallel.cp=2 parallel.zero1=true",
 };
 
