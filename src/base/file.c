@@ -44,7 +44,7 @@ void dh_map_close(dh_map *map)
 dh_status dh_file_read(dh_ctx *ctx, const char *path, size_t max_bytes, char **text,
                        size_t *n_bytes)
 {
-    dh_map map;
+    dh_map map = {0};
     DH_TRY(dh_map_open(ctx, path, &map));
     dh_status st = DH_OK;
     char *copy = NULL;

@@ -97,21 +97,22 @@ bool rewrite_uses_init(rewrite_uses *uses, const dh_graph *graph)
     uint32_t *next = calloc(n + 1, sizeof *next);
     *uses = (rewrite_uses){.first = calloc(n + 1, sizeof *uses->first),
                            .in_parts = calloc(n + 1, sizeof *uses->in_parts)};
-    if (next && uses->first && uses->in_parts) {
-        visit_uses(graph, next, NULL);
-        for (size_t i = 0; i < n; i++) uses->first[i + 1] = uses->first[i] + next[i];
-        uses->at = malloc((uses->first[n] + 1) * sizeof *uses->at);
+    if (!next || !uses->first || !uses->in_parts) {
+        free(next);
+        return false;
     }
-    const bool ok = uses->at != NULL;
-    if (ok) {
+    visit_uses(graph, next, NULL);
+    for (size_t i = 0; i < n; i++) uses->first[i + 1] = uses->first[i] + next[i];
+    uses->at = malloc((uses->first[n] + 1) * sizeof *uses->at);
+    if (uses->at) {
         memcpy(next, uses->first, (n + 1) * sizeof *next);
         visit_uses(graph, next, uses->at);
-        for (size_t i = 0; i < n; i++)
-            if (graph->tensors.at[i].base != DH_NONE)
-                uses->in_parts[graph->tensors.at[i].base] = true;
     }
+    for (size_t i = 0; i < n; i++)
+        if (graph->tensors.at[i].base != DH_NONE)
+            uses->in_parts[graph->tensors.at[i].base] = true;
     free(next);
-    return ok;
+    return uses->at != NULL;
 }
 
 void rewrite_uses_fini(rewrite_uses *uses)

@@ -21,16 +21,16 @@ static const dh_mesh *mesh_of(const plan *b)
 
 /* ---- graphs ------------------------------------------------------------------------------- */
 
-dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *s, dh_graph_spec *spec)
+dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_graph_spec *graphs)
 {
-    const dh_recipe *r = &s->recipe;
-    *spec = (dh_graph_spec){
+    const dh_recipe *r = &spec->recipe;
+    *graphs = (dh_graph_spec){
         .build = {.model = &r->model,
-                  .mode = s->mode,
+                  .mode = spec->mode,
                   .dtype = r->dtype,
                   .batch = r->micro_batch,
                   .seq = r->seq / r->mesh.cp,
-                  .cache_len = s->cache_len,
+                  .cache_len = spec->cache_len,
                   .dropout = r->dropout,
                   .loss_scale = r->global_tokens > 0 ? 1.0 / (double)r->global_tokens : 1.0,
                   .head_chunk_bytes =
@@ -40,7 +40,7 @@ dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *s, dh_graph_
         .recompute = r->recompute,
         .whole_tokens = r->whole_tokens,
         .moe_room = r->moe_capacity};
-    return dh_strategy_passes(ctx, r->strategy, &spec->passes);
+    return dh_strategy_passes(ctx, r->strategy, &graphs->passes);
 }
 
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind kind,

@@ -151,7 +151,7 @@ static dh_status read_sum(reader *r)
 static dh_status read_passes(reader *r, part value)
 {
     const bool list = value.n >= 2 && value.at[0] == '[' && value.at[value.n - 1] == ']';
-    add_passes(r, value.at + list, value.n - 2 * list);
+    add_passes(r, value.at + list, value.n - (list ? 2 : 0));
     return DH_OK;
 }
 

@@ -76,10 +76,14 @@ static bool read_owner(int fd, owner *o)
 {
     char text[RECORD_BYTES];
     const ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    char pid[32], started[32], *pid_end, *started_end;
     text[n > 0 ? n : 0] = '\0';
-    return sscanf(text, "host %64s boot %64s pid %ld started %llu", o->host, o->boot, &o->pid,
-                  &o->started) == 4 &&
-           o->pid > 0 && o->pid <= INT_MAX;
+    if (sscanf(text, "host %64s boot %64s pid %31s started %31s", o->host, o->boot, pid, started) !=
+        4)
+        return false;
+    o->pid = strtol(pid, &pid_end, 10);
+    o->started = strtoull(started, &started_end, 10);
+    return !*pid_end && !*started_end && o->pid > 0 && o->pid <= INT_MAX;
 }
 
 static dh_status write_owner(dh_ctx *ctx, const dh_folder_lock *lock)

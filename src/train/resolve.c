@@ -105,6 +105,7 @@ static dh_status find_ordering(dh_ctx *ctx, dh_resolved *r, const dh_strategy *s
     DH_TRY(dh_recipe_use(ctx, job, strategy, &r->recipe));
     r->recipe.ordering.cache = dh_order_cache_create();
     if (!o->cache) return no_memory(ctx);
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): dh_recipe_use has set the policy
     DH_TRY(dh_resolved_note(ctx, r, "order policy", o->policy->name, "%s",
                             strcmp(job->overlap_policy, "auto") == 0 ? "the strategy's"
                                                                      : "overlap.policy"));
