@@ -109,8 +109,7 @@ bool rewrite_uses_init(rewrite_uses *uses, const dh_graph *graph)
         visit_uses(graph, next, uses->at);
     }
     for (size_t i = 0; i < n; i++)
-        if (graph->tensors.at[i].base != DH_NONE)
-            uses->in_parts[graph->tensors.at[i].base] = true;
+        if (graph->tensors.at[i].base != DH_NONE) uses->in_parts[graph->tensors.at[i].base] = true;
     free(next);
     return uses->at != NULL;
 }
