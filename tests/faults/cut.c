@@ -100,7 +100,8 @@ static void sync_folder(const char *path)
     fclose(out);
 }
 
-static void sync_tree(const char *path)
+/* A folder's names, and those of folders in it; with contents, files as well. */
+static void sync_tree(const char *path, bool contents)
 {
     char key[64], at[PATH_BYTES];
     bool is_dir;
@@ -111,8 +112,8 @@ static void sync_tree(const char *path)
         snprintf(at, sizeof at, "%s/%s", path, e->d_name);
         key_of(at, key, &is_dir);
         if (is_dir)
-            sync_tree(at);
-        else
+            sync_tree(at, contents);
+        else if (contents)
             sync_file(at);
     }
     closedir(dir);
@@ -150,27 +151,11 @@ static void restore_folder(const char *key, const char *to)
     if (in) fclose(in);
 }
 
-/* Only the names of folders: contents stay as they were synced. */
-static void sync_names(const char *path)
-{
-    char key[64], at[PATH_BYTES];
-    bool is_dir;
-    sync_folder(path);
-    DIR *dir = opendir(path);
-    for (struct dirent *e; (e = readdir(dir));) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        snprintf(at, sizeof at, "%s/%s", path, e->d_name);
-        key_of(at, key, &is_dir);
-        if (is_dir) sync_names(at);
-    }
-    closedir(dir);
-}
-
 static void cut(void)
 {
     char key[64];
     bool is_dir;
-    if (!late) sync_names(root);
+    if (!late) sync_tree(root, false);
     key_of(root, key, &is_dir);
     restore_folder(key, result);
     _exit(CUT_EXIT_CODE);
@@ -189,7 +174,7 @@ __attribute__((constructor)) static void begin(void)
     callers_find();
     late = strncmp(text, "late:", 5) == 0;
     nth = strtoll(strchr(text, ':') + 1, NULL, 10);
-    sync_tree(root);
+    sync_tree(root, true);
     off = false;
 }
 
