@@ -1,0 +1,181 @@
+/* Which earlier instructions an instruction waits for. See emit.h.
+ *
+ * Every instruction carries a vector clock, the last instruction of each stream known to
+ * be complete when it starts. A dependence already implied by the clock needs no wait; the
+ * rest become waits, the fewest the order allows. */
+#include "program/emitter.h"
+
+static void need(dh_clock_vec *needed, const dh_clock_vec *earlier)
+{
+    for (int s = 0; s < DH_N_STREAM; s++) needed->at[s] = DH_MAX(needed->at[s], earlier->at[s]);
+}
+
+/* Whether what used a buffer is recorded by parameters, not by ranges of bytes. */
+static bool holds_params(const dh_buffer *b)
+{
+    return b->kind <= DH_BUF_ADAM_V && b->kind != DH_BUF_STATE;
+}
+
+static bool overlap(const dh_operand *o, uint64_t byte0, uint64_t n_bytes)
+{
+    return byte0 < o->byte0 + o->n_bytes && o->byte0 < byte0 + n_bytes;
+}
+
+typedef struct visiting {
+    dh_emitter *emitter;
+    const dh_operand *operand;
+    dh_buffer_kind kind;
+    void (*visit)(dh_accesses *, void *);
+    void *arg;
+} visiting;
+
+static void visit_if_touched(uint32_t param, void *arg)
+{
+    const visiting *v = arg;
+    const dh_operand *o = v->operand, *home = &v->emitter->program->homes.at[param].at[v->kind];
+    if (home->buffer == o->buffer && overlap(o, home->byte0, home->n_bytes))
+        v->visit(&v->emitter->param_accesses[param][v->kind], v->arg);
+}
+
+/* The access records an operand concerns: of ranges of an activation, of parameters in
+ * range. Calls visit for each. */
+static void visit_accesses(dh_emitter *e, const dh_operand *o, void (*visit)(dh_accesses *, void *),
+                           void *arg)
+{
+    if (o->buffer == DH_NONE) return;
+    const dh_buffer *b = &e->program->buffers.at[o->buffer];
+    if (!holds_params(b)) {
+        for (uint32_t i = e->range0.at[o->buffer]; i != DH_NONE; i = e->ranges.at[i].next)
+            if (overlap(o, e->ranges.at[i].byte0, e->ranges.at[i].n_bytes))
+                visit(&e->ranges.at[i].seen, arg);
+        return;
+    }
+    visiting v = {.emitter = e, .operand = o, .kind = b->kind, .visit = visit, .arg = arg};
+    dh_emit_visit_params(e, b->owner, visit_if_touched, &v);
+}
+
+/* What uses an operand is recorded at exactly its range; of other buffers than activations
+ * at one range for all. */
+static dh_status find_range(dh_ctx *ctx, dh_emitter *e, const dh_operand *operand,
+                            dh_accesses **seen)
+{
+    const dh_buffer *b = &e->program->buffers.at[operand->buffer];
+    const dh_operand all = {.buffer = operand->buffer, .n_bytes = b->n_bytes};
+    const dh_operand *o = b->kind == DH_BUF_ACT ? operand : &all;
+    uint32_t *first = &e->range0.at[o->buffer];
+    for (uint32_t i = *first; i != DH_NONE; i = e->ranges.at[i].next) {
+        dh_access_range *r = &e->ranges.at[i];
+        *seen = &r->seen;
+        if (r->byte0 == o->byte0 && r->n_bytes == o->n_bytes) return DH_OK;
+    }
+    const dh_access_range new = {.byte0 = o->byte0, .n_bytes = o->n_bytes, .next = *first};
+    if (!dh_vec_push(&e->ranges, new)) return dh_emit_no_memory(ctx);
+    *first = (uint32_t)(e->ranges.n - 1);
+    *seen = &e->ranges.at[*first].seen;
+    return DH_OK;
+}
+
+static void need_writes(dh_accesses *a, void *needed)
+{
+    need(needed, &a->writes);
+}
+
+static void need_reads(dh_accesses *a, void *needed)
+{
+    need(needed, &a->reads);
+}
+
+/* The bytes whose accesses an operand's order depends on: its own, but for a shard of
+ * a piece of matrices all of that. Where a shard lies then does not show in the waits, so
+ * that data-parallel ranks differ in nothing else, and one of padding alone waits too. */
+dh_operand dh_emit_scope(const dh_emitter *e, const dh_tensor *t, const dh_operand *o)
+{
+    return t && t->kind == DH_TENSOR_RANGE ? dh_program_piece(e->program, *o) : *o;
+}
+
+/* What this instruction must come after, from its operands' earlier accesses. */
+static dh_clock_vec dependences(dh_emitter *e, const dh_op_info *info, const dh_operand *operands)
+{
+    dh_clock_vec needed = {{0}};
+    for (int k = 0; k < info->n_in + info->n_out; k++) {
+        visit_accesses(e, &operands[k], need_writes, &needed);
+        if (k >= info->n_in) visit_accesses(e, &operands[k], need_reads, &needed);
+    }
+    return needed;
+}
+
+static dh_status add_waits(dh_ctx *ctx, dh_emitter *e, dh_instr *instr, const dh_clock_vec *needed)
+{
+    dh_clock_vec *known = &e->known[instr->stream];
+    instr->wait0 = (uint32_t)e->program->waits.n;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        if (s == instr->stream || needed->at[s] <= known->at[s]) continue;
+        uint32_t target = needed->at[s] - 1;
+        if (!dh_vec_push(&e->program->waits, target)) return dh_emit_no_memory(ctx);
+        instr->n_waits++;
+        need(known, &e->done.at[target]);
+    }
+    return DH_OK;
+}
+
+typedef struct position {
+    int stream;
+    uint32_t instr;
+} position;
+
+static void mark_read(dh_accesses *a, void *at)
+{
+    const position *p = at;
+    a->reads.at[p->stream] = p->instr + 1;
+}
+
+static void mark_written(dh_accesses *a, void *at)
+{
+    const position *p = at;
+    a->writes.at[p->stream] = p->instr + 1;
+}
+
+static dh_status record_accesses(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
+                                 const dh_operand *operands, int stream, uint32_t instr)
+{
+    position at = {stream, instr};
+    for (int k = 0; k < info->n_in + info->n_out; k++) {
+        const dh_operand *o = &operands[k];
+        void (*mark)(dh_accesses *, void *) = k < info->n_in ? mark_read : mark_written;
+        dh_accesses *seen = NULL;
+        if (o->buffer == DH_NONE) continue;
+        if (holds_params(&e->program->buffers.at[o->buffer])) {
+            visit_accesses(e, o, mark, &at);
+            continue;
+        }
+        DH_TRY(find_range(ctx, e, o, &seen));
+        mark(seen, &at);
+    }
+    return DH_OK;
+}
+
+bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand)
+{
+    dh_clock_vec writes = {{0}};
+    visit_accesses(e, operand, need_writes, &writes);
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (writes.at[s]) return true;
+    return false;
+}
+
+dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
+                        const dh_operand *scopes, dh_instr *instr)
+{
+    const uint32_t id = (uint32_t)e->program->instrs.n;
+    dh_clock_vec needed = dependences(e, info, scopes);
+    need(&needed, &e->barrier);
+    DH_TRY(add_waits(ctx, e, instr, &needed));
+    DH_TRY(record_accesses(ctx, e, info, scopes, instr->stream, id));
+    e->known[instr->stream].at[instr->stream] = id + 1;
+    return dh_vec_push(&e->done, e->known[instr->stream]) ? DH_OK : dh_emit_no_memory(ctx);
+}
+
+void dh_emit_barrier(dh_emitter *e)
+{
+    for (int s = 0; s < DH_N_STREAM; s++) e->barrier.at[s] = e->known[s].at[s];
+}

@@ -1,0 +1,62 @@
+/* The state of an emission, shared by the files that make it up: emit.c (blocks and
+ * instructions), layout.c (persistent buffers), operands.c (buffers of tensors) and
+ * dependences.c (waits). Callers see emit.h. */
+#ifndef DH_PROGRAM_EMITTER_H
+#define DH_PROGRAM_EMITTER_H
+
+#include "program/emit.h"
+
+/* By stream: an instruction id plus one; 0 means none. */
+typedef struct dh_clock_vec {
+    uint32_t at[DH_N_STREAM];
+} dh_clock_vec;
+
+typedef struct dh_accesses {
+    dh_clock_vec writes, reads; /* last on each stream */
+} dh_accesses;
+
+/* Accesses of a range of a buffer. Ranges of one buffer may overlap. */
+typedef struct dh_access_range {
+    uint64_t byte0, n_bytes;
+    uint32_t next; /* of the same buffer, DH_NONE */
+    dh_accesses seen;
+} dh_access_range;
+
+struct dh_emitter {
+    const dh_program_spec *spec;
+    dh_program *program;
+    DH_VEC(uint32_t) param0; /* by block: its first own parameter; the others follow */
+
+    /* operands.c */
+    DH_VEC(uint32_t **) frames;     /* [block][micro-batch] -> buffer by tensor, or NULL */
+    size_t n_frames;                /* micro-batches, and one for what belongs to none */
+    uint32_t (*inputs)[DH_N_INPUT]; /* by micro-batch */
+    uint32_t states[DH_N_STATE];
+    DH_VEC(uint32_t) routers; /* DH_STATE_ROUTER by micro-batch */
+    DH_VEC(uint32_t) kv;      /* by layer */
+
+    /* dependences.c */
+    DH_VEC(dh_access_range) ranges;
+    DH_VEC(uint32_t) range0;                          /* by buffer: its first, DH_NONE */
+    dh_accesses (*param_accesses)[DH_BUF_ADAM_V + 1]; /* by parameter and kind, not by range */
+    DH_VEC(dh_clock_vec) done; /* by instruction: what is known complete after it */
+    dh_clock_vec known[DH_N_STREAM];
+    dh_clock_vec barrier; /* what every further instruction comes after */
+};
+
+dh_status dh_emit_no_memory(dh_ctx *ctx);
+const dh_graph *dh_emit_graph_of(const dh_emitter *e, uint32_t block);
+dh_status dh_emit_buffer(dh_ctx *ctx, dh_emitter *e, const dh_buffer *buffer, uint32_t *id);
+/* Calls visit for each parameter of a flat, in the order of blocks. */
+void dh_emit_visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint32_t, void *),
+                          void *arg);
+
+/* The bytes that order an operator's access to an operand: the operand's, or more. */
+dh_operand dh_emit_scope(const dh_emitter *e, const dh_tensor *tensor, const dh_operand *operand);
+bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand);
+/* The waits of the program's next instruction, its stream set; records its accesses.
+ * scopes: operand by operand, outputs behind the inputs. */
+dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
+                        const dh_operand *scopes, dh_instr *instr);
+
+#endif

@@ -1,0 +1,303 @@
+/* Where parameters, gradients, moments and states lie. See emit.h. */
+#include "program/emitter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Parameters [begin, end) are the block's own. */
+typedef struct param_range {
+    uint32_t begin, end;
+} param_range;
+
+static param_range params_of(const dh_emitter *e, uint32_t block)
+{
+    return (param_range){e->param0.at[block], block + 1 < e->param0.n
+                                                  ? e->param0.at[block + 1]
+                                                  : (uint32_t)e->program->params.n};
+}
+
+dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_t *id)
+{
+    dh_flat flat = {.first_block = DH_NONE, .after = DH_NONE, .n_pieces = n_pieces};
+    memset(flat.matrix, 0xff, sizeof flat.matrix);
+    memset(flat.vector, 0xff, sizeof flat.vector);
+    if (!dh_vec_push(&e->program->flats, flat)) return dh_emit_no_memory(ctx);
+    *id = (uint32_t)(e->program->flats.n - 1);
+    return DH_OK;
+}
+
+void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t after)
+{
+    dh_flat *f = &e->program->flats.at[flat];
+    e->program->blocks.at[block].flat = flat;
+    f->last_block = f->first_block == DH_NONE ? block : DH_MAX(f->last_block, block);
+    f->first_block = DH_MIN(f->first_block, block);
+    f->after = after;
+}
+
+void dh_emit_visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint32_t, void *),
+                          void *arg)
+{
+    const dh_program *p = e->program;
+    const dh_flat *f = &p->flats.at[flat];
+    for (uint32_t b = f->first_block; b <= f->last_block; b++) {
+        if (p->blocks.at[b].flat != flat) continue;
+        const param_range own = params_of(e, b);
+        for (uint32_t i = own.begin; i < own.end; i++) visit(i, arg);
+    }
+}
+
+static uint64_t align_up(uint64_t n)
+{
+    return (n + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN;
+}
+
+static dh_status add_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, uint32_t owner,
+                                uint64_t n_bytes, uint32_t *id)
+{
+    dh_program *p = e->program;
+    dh_buffer b = {.kind = kind,
+                   .offset = p->persistent_bytes,
+                   .n_bytes = n_bytes,
+                   .owner = owner,
+                   .tensor = DH_NONE,
+                   .mb = -1,
+                   .alias = DH_NONE};
+    p->persistent_bytes += align_up(n_bytes);
+    return dh_emit_buffer(ctx, e, &b, id);
+}
+
+static int64_t pad(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* Order of a block's parameters: matrices; split vectors; vectors that all ranks of a
+ * tensor-parallel group have, whose gradients one collective sums; with these a router's
+ * weight, which is small and float32 as they are, but decays. */
+enum { MATRICES, SPLIT_VECTORS, REPLICATED_VECTORS, ROUTERS, N_LAYOUT_CLASS };
+
+static int layout_class(const dh_param *param)
+{
+    if (dh_param_is_matrix(param)) return MATRICES;
+    return param->ndim > 1 ? ROUTERS : param->sharded ? SPLIT_VECTORS : REPLICATED_VECTORS;
+}
+
+typedef struct measuring {
+    const dh_program *program;
+    dh_flat *flat;
+    int layout_class;
+    int64_t *first; /* by parameter: its first element in the run it belongs to */
+} measuring;
+
+static void measure_param(uint32_t param, void *arg)
+{
+    measuring *m = arg;
+    const dh_param *p = &m->program->params.at[param];
+    if (layout_class(p) != m->layout_class) return;
+    int64_t *n = m->layout_class == MATRICES ? &m->flat->n_matrix : &m->flat->n_vector;
+    m->first[param] = *n;
+    *n = pad(*n + dh_param_elements(p), DH_FLAT_ALIGN);
+}
+
+/* Cuts the matrices into as few equal pieces as n_pieces, which is what it takes on the first
+ * tensor-parallel rank, or fewer where padding fills the last ones. */
+static void cut_pieces(dh_flat *f, int64_t shards)
+{
+    const int64_t unit = DH_FLAT_ALIGN * shards;
+    f->n_piece = f->n_matrix ? pad((f->n_matrix + f->n_pieces - 1) / f->n_pieces, unit) : 0;
+    f->n_pieces = f->n_matrix ? (f->n_matrix + f->n_piece - 1) / f->n_piece : 0;
+    f->n_matrix = f->n_piece * f->n_pieces;
+    f->n_shard = f->n_piece / shards;
+}
+
+/* Elements of the flat's parameters in order; first[i] of parameter i in its run. */
+static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
+{
+    const dh_program *p = e->program;
+    dh_flat *flat = &p->flats.at[id];
+    const dh_group_kind group = dh_program_data_group(p, flat->first_block);
+    const int64_t shards = e->spec->recipe.zero1 ? dh_mesh_group_size(&p->mesh, group) : 1;
+    measuring m = {.program = p, .flat = flat, .first = first};
+    for (int class = 0; class < N_LAYOUT_CLASS; class ++) {
+        if (class == REPLICATED_VECTORS) flat->replicated0 = flat->n_vector;
+        if (class == ROUTERS) flat->decayed0 = flat->n_vector;
+        m.layout_class = class;
+        dh_emit_visit_params(e, id, measure_param, &m);
+    }
+    cut_pieces(flat, shards);
+    if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
+}
+
+/* Matrix elements a buffer of this kind holds. */
+static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buffer_kind kind)
+{
+    const bool wide = e->program->dtype != DH_F32;
+    const int64_t kept = flat->n_shard * flat->n_pieces;
+    switch (kind) {
+    case DH_BUF_COPY:
+        return wide ? flat->n_matrix : 0;
+    case DH_BUF_MASTER:
+        return wide ? kept : flat->n_matrix;
+    case DH_BUF_GRAD:
+        return flat->n_matrix;
+    default:
+        return kept;
+    }
+}
+
+typedef struct placing {
+    dh_program *program;
+    const dh_flat *flat;
+    dh_buffer_kind kind;
+    int64_t n_matrix, n_vector;
+    uint64_t item;
+    const int64_t *first;
+} placing;
+
+static void place_param(uint32_t param, void *arg)
+{
+    const placing *l = arg;
+    dh_program *p = l->program;
+    const bool matrix = dh_param_is_matrix(&p->params.at[param]);
+    if (matrix ? l->n_matrix < l->flat->n_matrix : l->n_vector == 0) return; /* a shard, or none */
+    const dh_operand *run = matrix ? &l->flat->matrix[l->kind] : &l->flat->vector[l->kind];
+    p->homes.at[param].at[l->kind] =
+        (dh_operand){run->buffer, run->byte0 + (uint64_t)l->first[param] * l->item,
+                     (uint64_t)dh_param_elements(&p->params.at[param]) * l->item};
+}
+
+static dh_status layout_flat(dh_ctx *ctx, dh_emitter *e, uint32_t id, dh_buffer_kind kind,
+                             const int64_t *first)
+{
+    dh_program *p = e->program;
+    dh_flat *flat = &p->flats.at[id];
+    placing l = {.program = p,
+                 .flat = flat,
+                 .kind = kind,
+                 .n_matrix = matrix_elements(e, flat, kind),
+                 .n_vector = kind == DH_BUF_COPY ? 0 : flat->n_vector,
+                 .item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float),
+                 .first = first};
+    const uint64_t matrix_bytes = (uint64_t)l.n_matrix * l.item;
+    const uint64_t vector_bytes = (uint64_t)l.n_vector * l.item;
+    if (matrix_bytes + vector_bytes == 0) return DH_OK;
+    uint32_t buffer;
+    DH_TRY(add_persistent(ctx, e, kind, id, matrix_bytes + vector_bytes, &buffer));
+    if (matrix_bytes) flat->matrix[kind] = (dh_operand){buffer, 0, matrix_bytes};
+    if (vector_bytes) flat->vector[kind] = (dh_operand){buffer, matrix_bytes, vector_bytes};
+    dh_emit_visit_params(e, id, place_param, &l);
+    return DH_OK;
+}
+
+static dh_status layout_params(dh_ctx *ctx, dh_emitter *e, const int64_t *first, int from, int to)
+{
+    for (int kind = from; kind <= to; kind++)
+        for (uint32_t f = 0; f < e->program->flats.n; f++)
+            DH_TRY(layout_flat(ctx, e, f, (dh_buffer_kind)kind, first));
+    return DH_OK;
+}
+
+static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
+{
+    const dh_model *m = &e->spec->recipe.model;
+    uint64_t n_bytes = (uint64_t)(e->spec->cache_len * 2 * m->n_kv_heads * m->head_dim) *
+                       dh_dtype_bytes(e->program->dtype);
+    for (int64_t layer = 0; layer < m->n_layers; layer++) {
+        uint32_t id;
+        DH_TRY(add_persistent(ctx, e, DH_BUF_KV, (uint32_t)layer, n_bytes, &id));
+        if (!dh_vec_push(&e->kv, id)) return dh_emit_no_memory(ctx);
+    }
+    return DH_OK;
+}
+
+static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
+{
+    const uint64_t n_bytes = (uint64_t)(2 * e->spec->recipe.model.n_experts) * sizeof(double);
+    for (int64_t mb = 0; mb < e->spec->recipe.n_micro && n_bytes > 0; mb++) {
+        uint32_t id;
+        DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, DH_STATE_ROUTER, n_bytes, &id));
+        e->program->buffers.at[id].mb = (int32_t)mb;
+        if (!dh_vec_push(&e->routers, id)) return dh_emit_no_memory(ctx);
+    }
+    return DH_OK;
+}
+
+/* A sum for every region of the optimizer: pieces, and classes of vectors. */
+static uint64_t sqsum_bytes(const dh_program *p)
+{
+    uint64_t n = 0;
+    for (size_t f = 0; f < p->flats.n; f++) n += (uint64_t)p->flats.at[f].n_pieces + N_LAYOUT_CLASS;
+    return n * DH_SQSUM_DIGITS * sizeof(double);
+}
+
+/* Of a tied embedding that is on this rank at both ends of the model, the gradient is two
+ * sums, each by micro-batch, added once at the end, as it is where they lie on different
+ * ranks: a single sum would take the contributions in the order of the schedule. Bytes of
+ * the head's; 0 where there is no other order, with one micro-batch or with no rank to
+ * wait for. */
+static uint64_t tied_bytes(const dh_emitter *e)
+{
+    const dh_program *p = e->program;
+    const dh_mesh *m = &p->mesh;
+    if (p->n_micro == 1 || m->tp * m->cp * m->ep * m->pp == 1) return 0;
+    for (uint32_t b = 0; b < p->blocks.n; b++) {
+        if (dh_emit_graph_of(e, b)->kind != DH_BLOCK_HEAD) continue;
+        const uint32_t param = p->blocks.at[b].params[DH_SLOT_HEAD_W];
+        if (param == DH_NONE || p->homes.at[param].block == b) continue;
+        return (uint64_t)dh_param_elements(&p->params.at[param]) * sizeof(float);
+    }
+    return 0;
+}
+
+static dh_status layout_tied(dh_ctx *ctx, dh_emitter *e)
+{
+    const uint64_t n_bytes = tied_bytes(e);
+    if (n_bytes == 0) return DH_OK;
+    return add_persistent(ctx, e, DH_BUF_STATE, DH_STATE_TIED_GRAD, n_bytes,
+                          &e->states[DH_STATE_TIED_GRAD]);
+}
+
+static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
+{
+    const struct {
+        dh_state state;
+        uint64_t n_bytes;
+    } states[] = {{DH_STATE_LOSS, 16},
+                  {DH_STATE_AUX, 16},
+                  {DH_STATE_NORM, 16},
+                  {DH_STATE_SQTOTAL, DH_SQSUM_DIGITS * sizeof(double)},
+                  {DH_STATE_SQSUM, sqsum_bytes(e->program)}};
+    for (size_t i = 0; i < DH_COUNTOF(states); i++)
+        DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, states[i].state, states[i].n_bytes,
+                              &e->states[states[i].state]));
+    return DH_OK;
+}
+
+static dh_status layout_persistent(dh_ctx *ctx, dh_emitter *e, int64_t *first)
+{
+    const bool trains = e->program->mode == DH_MODE_TRAIN;
+    for (uint32_t f = 0; f < e->program->flats.n; f++) measure_flat(e, f, first);
+    DH_TRY(layout_params(ctx, e, first, DH_BUF_MASTER, DH_BUF_COPY));
+    DH_TRY(layout_states(ctx, e));
+    if (trains) DH_TRY(layout_routers(ctx, e));
+    if (trains) DH_TRY(layout_tied(ctx, e));
+    if (trains) DH_TRY(layout_params(ctx, e, first, DH_BUF_GRAD, DH_BUF_ADAM_V));
+    return e->program->mode == DH_MODE_DECODE ? layout_kv(ctx, e) : DH_OK;
+}
+
+dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e)
+{
+    dh_program *p = e->program;
+    e->n_frames = (size_t)(e->spec->recipe.n_micro + 1);
+    e->inputs = malloc((e->n_frames + 1) * sizeof *e->inputs);
+    e->param_accesses = calloc(p->params.n + 1, sizeof *e->param_accesses);
+    int64_t *first = calloc(p->params.n + 1, sizeof *first);
+    dh_status st = e->inputs && e->param_accesses && first ? DH_OK : dh_emit_no_memory(ctx);
+    if (st == DH_OK) {
+        memset(e->inputs, 0xff, (e->n_frames + 1) * sizeof *e->inputs);
+        st = layout_persistent(ctx, e, first);
+    }
+    free(first);
+    return st;
+}

@@ -1,0 +1,131 @@
+/* Which buffer, and which bytes of it, a block's tensor is. See emit.h. */
+#include "program/emitter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static dh_status frame_of(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t **frame)
+{
+    while (e->frames.n <= block) {
+        uint32_t **frames = calloc(e->n_frames + 1, sizeof *frames);
+        if (!frames) return dh_emit_no_memory(ctx);
+        if (!dh_vec_push(&e->frames, frames)) {
+            free(frames);
+            return dh_emit_no_memory(ctx);
+        }
+    }
+    uint32_t **slot = &e->frames.at[block][mb < 0 ? e->n_frames - 1 : (size_t)mb];
+    if (!*slot) {
+        size_t n = e->program->graphs.at[e->program->blocks.at[block].graph]->tensors.n;
+        *slot = malloc((n + 1) * sizeof **slot);
+        if (!*slot) return dh_emit_no_memory(ctx);
+        memset(*slot, 0xff, (n + 1) * sizeof **slot);
+    }
+    *frame = *slot;
+    return DH_OK;
+}
+
+static dh_status act_buffer(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t tensor,
+                            uint32_t *slot)
+{
+    if (*slot != DH_NONE) return DH_OK;
+    const dh_graph *g = e->program->graphs.at[e->program->blocks.at[block].graph];
+    dh_buffer b = {.kind = DH_BUF_ACT,
+                   .n_bytes = (uint64_t)dh_tensor_bytes(&g->tensors.at[tensor]),
+                   .owner = block,
+                   .tensor = tensor,
+                   .mb = mb,
+                   .alias = DH_NONE};
+    return dh_emit_buffer(ctx, e, &b, slot);
+}
+
+static dh_operand param_operand(const dh_emitter *e, const dh_block *block, const dh_tensor *t)
+{
+    uint32_t param = block->params[t->slot];
+    DH_CHECK(param != DH_NONE, "tensor %s: block has no such parameter", t->name);
+    const dh_operand *at = e->program->homes.at[param].at;
+    const uint32_t tied = e->states[DH_STATE_TIED_GRAD];
+    const bool head = e->program->graphs.at[block->graph]->kind == DH_BLOCK_HEAD;
+    if (t->kind == DH_TENSOR_GRAD && tied != DH_NONE && head && t->slot == DH_SLOT_HEAD_W)
+        return (dh_operand){.buffer = tied, .n_bytes = at[DH_BUF_GRAD].n_bytes};
+    if (t->kind == DH_TENSOR_GRAD) return at[DH_BUF_GRAD];
+    return at[DH_BUF_COPY].buffer != DH_NONE ? at[DH_BUF_COPY] : at[DH_BUF_MASTER];
+}
+
+static dh_operand state_operand(const dh_emitter *e, const dh_block *block, int32_t mb,
+                                const dh_tensor *t)
+{
+    return (dh_operand){.buffer = t->slot == DH_STATE_KV_CACHE ? e->kv.at[block->layer]
+                                  : t->slot == DH_STATE_ROUTER ? e->routers.at[mb]
+                                                               : e->states[t->slot],
+                        .n_bytes = (uint64_t)dh_tensor_bytes(t)};
+}
+
+dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block_id, int32_t mb,
+                          uint32_t tensor, dh_operand *operand)
+{
+    *operand = (dh_operand){.buffer = DH_NONE};
+    if (tensor == DH_NONE) return DH_OK;
+    const dh_block *block = &e->program->blocks.at[block_id];
+    const dh_graph *g = e->program->graphs.at[block->graph];
+    const dh_tensor *t = &g->tensors.at[tensor];
+    uint32_t storage = t->base == DH_NONE ? tensor : t->base;
+    uint32_t *frame;
+    DH_TRY(frame_of(ctx, e, block_id, mb, &frame));
+    operand->n_bytes = (uint64_t)dh_tensor_bytes(t);
+    switch (t->kind) {
+    case DH_TENSOR_ACT:
+        DH_TRY(act_buffer(ctx, e, block_id, mb, storage, &frame[storage]));
+        operand->buffer = frame[storage];
+        break;
+    case DH_TENSOR_INPUT:
+        DH_TRY(act_buffer(ctx, e, block_id, mb, storage, &e->inputs[mb][t->slot]));
+        operand->buffer = e->inputs[mb][t->slot];
+        break;
+    case DH_TENSOR_PARAM:
+    case DH_TENSOR_GRAD:
+        *operand = param_operand(e, block, t);
+        break;
+    case DH_TENSOR_RANGE:
+        *operand = e->program->ranges.at[t->slot];
+        break;
+    default:
+        *operand = state_operand(e, block, mb, t);
+        break;
+    }
+    DH_CHECK(operand->buffer != DH_NONE, "tensor %s has no buffer", t->name);
+    if (t->base != DH_NONE) {
+        operand->n_bytes = (uint64_t)dh_tensor_bytes(t);
+        operand->byte0 += (uint64_t)t->row0 * (operand->n_bytes / (uint64_t)t->shape[0]);
+    }
+    return DH_OK;
+}
+
+static dh_status bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t from_tensor, uint32_t to,
+                      uint32_t to_tensor, int32_t mb)
+{
+    uint32_t *source, *target;
+    DH_TRY(frame_of(ctx, e, from, mb, &source));
+    DH_TRY(frame_of(ctx, e, to, mb, &target));
+    DH_TRY(act_buffer(ctx, e, from, mb, from_tensor, &source[from_tensor]));
+    target[to_tensor] = source[from_tensor];
+    return DH_OK;
+}
+
+/* A link has one tensor for either direction of travel. */
+static uint32_t leaving(const dh_graph *g, bool forward)
+{
+    return g->kind == DH_BLOCK_LINK || forward ? g->x_out : g->dx_in;
+}
+
+static uint32_t entering(const dh_graph *g, bool forward)
+{
+    return g->kind == DH_BLOCK_LINK || forward ? g->x_in : g->dx_out;
+}
+
+dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,
+                       bool forward)
+{
+    return bind(ctx, e, from, leaving(dh_emit_graph_of(e, from), forward), to,
+                entering(dh_emit_graph_of(e, to), forward), mb);
+}
