@@ -88,11 +88,20 @@ static bool may_differ(const dh_launch *l)
     return n < dh_comm_world_size(l->world);
 }
 
+/* A rank that cannot start says why in ctx: the others, who would wait for it, stop at once. */
+static void stop_others(const dh_ctx *ctx, const dh_launch *l, int rank)
+{
+    dh_comm *comm;
+    dh_ctx inner = DH_CTX_INIT;
+    if (dh_comm_attach(&inner, l->world, rank, &comm) != DH_OK) return;
+    dh_comm_abort(comm, ctx->message);
+    dh_comm_detach(comm);
+}
+
 /* Settings come first: what else differs may follow from them. */
-static dh_status collect_facts(dh_ctx *ctx, dh_launch *l)
+static dh_status print_facts(dh_ctx *ctx, dh_launch *l)
 {
     char backend[256];
-    if (!may_differ(l)) return DH_OK;
     dh_str all = DH_STR_INIT;
     dh_str_printf(&all, "dhelix: %s\nbackend: %s\nmachine: %zu-bit, %s\n", DH_VERSION,
                   dh_backend_find("cpu")->describe(backend, sizeof backend), 8 * sizeof(size_t),
@@ -102,6 +111,17 @@ static dh_status collect_facts(dh_ctx *ctx, dh_launch *l)
     if (st == DH_OK && all.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory comparing ranks");
     dh_str_fini(&l->facts);
     l->facts = all;
+    return st;
+}
+
+/* Of this process, before its rank begins. */
+static dh_status collect_facts(dh_ctx *ctx, dh_launch *l)
+{
+    int first, n;
+    if (!may_differ(l)) return DH_OK;
+    dh_status st = print_facts(ctx, l);
+    dh_comm_world_here(l->world, &first, &n);
+    if (st != DH_OK) stop_others(ctx, l, first);
     return st;
 }
 
@@ -164,17 +184,11 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* A rank that cannot start: the others, who would wait for it, stop at once. */
 static dh_status fail_start(dh_ctx *ctx, const dh_launch *l, int rank, int code)
 {
-    dh_comm *comm;
-    dh_ctx inner = DH_CTX_INIT;
-    dh_status st =
-        dh_fail(ctx, DH_EINTERNAL, "cannot start the thread of rank %d: %s", rank, strerror(code));
-    if (dh_comm_attach(&inner, l->world, rank, &comm) != DH_OK) return st;
-    dh_comm_abort(comm, ctx->message);
-    dh_comm_detach(comm);
-    return st;
+    dh_fail(ctx, DH_EINTERNAL, "cannot start the thread of rank %d: %s", rank, strerror(code));
+    stop_others(ctx, l, rank);
+    return ctx->status;
 }
 
 static dh_status run_threads(dh_ctx *ctx, dh_launch *l, int first, int n)

@@ -15,8 +15,9 @@ typedef struct dh_ranks {
 } dh_ranks;
 
 /* ---- ranks.c: what ranks tell each other beside the program ------------------------------- */
-/* The worst status of all ranks. The rank that failed keeps its message; the others
- * name it. Every rank calls at the same points. */
+/* DH_OK once all ranks came with it. A rank that comes with another status ends the world: it keeps
+ * its message, and the others have it from wherever they are, which may be a call before this.
+ * Every rank calls at the same points. */
 dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st);
 /* Rank 0's bytes reach all. */
 dh_status dh_ranks_broadcast(dh_ctx *ctx, const dh_ranks *ranks, void *data, size_t n_bytes);

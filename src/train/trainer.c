@@ -37,10 +37,7 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     run->n_micro = spec.recipe.n_micro;
     DH_TRY(spec.backend->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                    &run->n_threads));
-    dh_status st = dh_session_create(ctx, &spec, &run->session);
-    /* Sessions make groups together: others may be waiting there, not at the agreement. */
-    if (st != DH_OK && run->ranks.comm) dh_comm_abort(run->ranks.comm, ctx->message);
-    return dh_ranks_agree(ctx, &run->ranks, st);
+    return dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session));
 }
 
 static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)

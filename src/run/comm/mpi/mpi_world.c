@@ -225,20 +225,10 @@ static int open_world(mpi_world *w, int ranks_per_node)
     return MPI_SUCCESS;
 }
 
-static dh_status mpi_world_create(dh_ctx *ctx, const dh_comm_config *config, dh_comm_world **world)
+/* Memory and communicators of a world of `size` ranks. */
+static dh_status make_world(dh_ctx *ctx, const dh_comm_config *config, int size, int rank,
+                            dh_comm_world **world)
 {
-    for (int i = 0; i < DH_N_ENGINE; i++)
-        if (dh_comm_pace_on(config->pace[i]))
-            return dh_fail(ctx, DH_EUNSUPPORTED,
-                           "links between MPI ranks are real and cannot be paced; use the local "
-                           "communicator, or limit the wire itself");
-    DH_TRY(start_mpi(ctx));
-    int size, rank;
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (config->ranks > 0 && config->ranks != size)
-        return dh_fail(ctx, DH_EINVAL, "the launcher started %d ranks; %d are wanted", size,
-                       config->ranks);
     mpi_world *w = calloc(1, sizeof *w);
     if (!w) return dh_fail(ctx, DH_ENOMEM, "no memory for a world");
     w->base.size = size;
@@ -269,6 +259,32 @@ static dh_status mpi_world_create(dh_ctx *ctx, const dh_comm_config *config, dh_
     atomic_fetch_add(&process.n_alive, 1);
     *world = &w->base;
     return DH_OK;
+}
+
+static dh_status join_world(dh_ctx *ctx, const dh_comm_config *config, dh_comm_world **world)
+{
+    int size, rank;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (config->ranks > 0 && config->ranks != size)
+        return dh_fail(ctx, DH_EINVAL, "the launcher started %d ranks; %d are wanted", size,
+                       config->ranks);
+    return make_world(ctx, config, size, rank, world);
+}
+
+/* Others may be inside MPI, waiting for a rank that fails here: unless it has another world, MPI
+ * then ends by MPI_Abort. */
+static dh_status mpi_world_create(dh_ctx *ctx, const dh_comm_config *config, dh_comm_world **world)
+{
+    for (int i = 0; i < DH_N_ENGINE; i++)
+        if (dh_comm_pace_on(config->pace[i]))
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "links between MPI ranks are real and cannot be paced; use the local "
+                           "communicator, or limit the wire itself");
+    DH_TRY(start_mpi(ctx));
+    dh_status st = join_world(ctx, config, world);
+    if (st != DH_OK && atomic_load(&process.n_alive) == 0) atomic_store(&process.failed, true);
+    return st;
 }
 
 static dh_status mpi_attach(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **comm)
