@@ -46,6 +46,8 @@ typedef enum dh_op_attr {
     DH_ATTR_FLAT,
     DH_ATTR_STEP,
     DH_ATTR_VOCAB0,
+    DH_ATTR_PARTS,
+    DH_ATTR_PART0,
     DH_N_OP_ATTR
 } dh_op_attr;
 
@@ -140,6 +142,8 @@ typedef struct dh_op {
     uint32_t flat;  /* [DH_NONE] */
     int32_t step;   /* [0] */
     int64_t vocab0; /* [0] */
+    int32_t parts;  /* [0]: complete as a whole, as with 1 */
+    int32_t part0;  /* [0] */
 } dh_op;
 
 typedef enum dh_block_kind {
@@ -305,6 +309,21 @@ double dh_op_flops(const dh_graph *graph, const dh_op *op);
 double dh_op_bytes(const dh_graph *graph, const dh_op *op);
 /* GEMMs and attention: what "FLOPs" of a model or a device count. */
 bool dh_op_multiplies(dh_op_type type);
+
+/* ---- completion in parts ---------------------------------------------------------------- */
+
+#define DH_MAX_PARTS 256
+
+static inline uint32_t dh_op_n_parts(const dh_op *op)
+{
+    return op->parts > 1 ? (uint32_t)op->parts : 1;
+}
+/* The part with which [from, to) of an output of n is complete, those before it being so too; n is
+ * in any unit of which a chunk has a whole number. */
+uint32_t dh_op_part_of(const dh_op *op, int64_t n, int64_t from, int64_t to);
+/* Share of the operator's time after which a part is complete: in proportion, but that an
+ * all-gather's own rows need no wire. n_ranks: of its group, 1 of none. */
+double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part);
 
 /* Text form (src/graph/README.md), appended to out. Any graph prints, for people to
  * look at; one that passes dh_graph_check reads back equal, if its dims are finite

@@ -4,7 +4,9 @@
  * micro-batch, on buffers whose offsets in the rank's slab are fixed before the
  * first step. Streams run their instructions in order; across streams an
  * instruction waits for named earlier instructions ("events" are positions in
- * a stream). The same program is executed by a backend and by the simulator. */
+ * a stream), or for parts of their outputs: chunks of rows that are complete before the
+ * instruction is (dh_op.parts). What wants storage that an instruction uses, to write
+ * there, waits for all of it. The same program is executed by a backend and by the simulator. */
 #ifndef DHELIX_PROGRAM_H
 #define DHELIX_PROGRAM_H
 
@@ -99,10 +101,17 @@ typedef struct dh_instr {
     uint8_t stream;     /* dh_stream */
     uint8_t accumulate; /* bit i: output i adds to what is there */
     uint16_t n_waits;
-    uint32_t wait0;    /* first of n_waits instruction ids in dh_program.waits */
+    uint32_t wait0;    /* first of n_waits in dh_program.waits */
     uint32_t operand0; /* n_in inputs then n_out outputs (counts of the operator's row) */
     uint32_t work;     /* scratch buffer, DH_NONE */
+    uint32_t part0;    /* first of its parts among the program's, where it has several */
 } dh_instr;
+
+/* A part comes with those before it. */
+typedef struct dh_wait {
+    uint32_t instr;
+    uint32_t part; /* of its first output; DH_NONE: the instruction is complete */
+} dh_wait;
 
 /* Operators of the step that take the same time (profile.h). */
 typedef struct dh_probe_class {
@@ -138,7 +147,8 @@ typedef struct dh_program {
     DH_VEC(dh_buffer) buffers;
     DH_VEC(dh_operand) operands;
     DH_VEC(dh_instr) instrs;
-    DH_VEC(uint32_t) waits;
+    DH_VEC(dh_wait) waits;
+    uint32_t n_parts;                     /* of instructions that have several */
     DH_VEC(dh_probe_class) probe_classes; /* none without spec.probes */
     DH_VEC(dh_probe) probes;
     uint64_t persistent_bytes; /* of the slab, at its start */
@@ -162,6 +172,18 @@ static inline const dh_operand *dh_instr_operand(const dh_program *p, const dh_i
 {
     return &p->operands.at[i->operand0 + (uint32_t)k];
 }
+static inline uint32_t dh_instr_n_parts(const dh_program *p, uint32_t instr)
+{
+    return dh_op_n_parts(dh_instr_op(p, &p->instrs.at[instr]));
+}
+/* By how many of its instruction's parts a wait ends early: 0, it is complete then. */
+static inline uint32_t dh_wait_parts_left(const dh_program *p, dh_wait wait)
+{
+    return wait.part == DH_NONE ? 0 : dh_instr_n_parts(p, wait.instr) - 1 - wait.part;
+}
+/* The part of an instruction's first output after which what it writes of the operand may be
+ * read; the last one where it writes none of it there. */
+uint32_t dh_instr_part_of(const dh_program *program, uint32_t instr, const dh_operand *operand);
 /* "instruction 17 linear -> qkv (layer 3, micro-batch 0, compute stream)" */
 const char *dh_instr_describe(const dh_program *program, uint32_t instr, char *buf, size_t cap);
 const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char *buf, size_t cap);
@@ -178,10 +200,28 @@ dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block);
 
 /* When an instruction ran, in nanoseconds of any clock. A communication begins when its rank
  * reaches it, and moves data once all its partners have come: from met_ns on. Of computation, and
- * where it cannot be known (mpi), met_ns is start_ns. */
+ * where it cannot be known (mpi), met_ns is start_ns. A program's spans are those of its
+ * instructions, then those of the parts of outputs: from the end of the part before, or met_ns, to
+ * when it was complete. */
 typedef struct dh_span {
     int64_t start_ns, met_ns, end_ns;
 } dh_span;
+
+static inline size_t dh_program_n_spans(const dh_program *p)
+{
+    return p->instrs.n + p->n_parts;
+}
+/* Of an instruction that has several parts. */
+static inline size_t dh_program_part_span(const dh_program *p, uint32_t instr, uint32_t part)
+{
+    return p->instrs.n + p->instrs.at[instr].part0 + part;
+}
+/* When what a wait is for was there. */
+static inline int64_t dh_wait_end_ns(const dh_program *p, const dh_span *spans, dh_wait wait)
+{
+    const bool whole = dh_wait_parts_left(p, wait) == 0;
+    return spans[whole ? wait.instr : dh_program_part_span(p, wait.instr, wait.part)].end_ns;
+}
 
 /* ---- building -------------------------------------------------------------------------------- */
 

@@ -165,6 +165,19 @@ static dh_status check_attributes(dh_ctx *ctx, uint32_t op_id, const dh_op *op)
     return DH_OK;
 }
 
+static dh_status check_parts(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
+{
+    const dh_op *op = &g->ops.at[op_id];
+    if (op->part0 > 0 && op->part0 >= op->parts)
+        return dh_fail(ctx, DH_EINVAL, "op %u %s begins with part %d of %d", op_id,
+                       dh_op_info_of(op->type)->name, op->part0, op->parts);
+    if (op->parts < 2 || op->out[0] == DH_NONE) return DH_OK;
+    const dh_tensor *out = &g->tensors.at[op->out[0]];
+    if (out->shape[0] % op->parts == 0) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL, "op %u %s: the %lld rows of %s are not %d equal parts", op_id,
+                   dh_op_info_of(op->type)->name, (long long)out->shape[0], out->name, op->parts);
+}
+
 /* Rows of an attention operator are those of its statistics, whole samples. */
 static dh_status check_attention(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
 {
@@ -212,6 +225,7 @@ static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_
         DH_TRY(check_operand(ctx, g, op_id, op->out[i], &info->out[i]));
         if (op->out[i] != DH_NONE) DH_TRY(check_write(ctx, g, op_id, op->out[i], rows_written));
     }
+    DH_TRY(check_parts(ctx, g, op_id));
     return check_attention(ctx, g, op_id);
 }
 

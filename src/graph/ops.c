@@ -52,6 +52,8 @@ static const struct {
     [DH_ATTR_FLAT] = {"flat", DH_NONE, DH_NONE},
     [DH_ATTR_STEP] = {"step", 0, INT32_MAX},
     [DH_ATTR_VOCAB0] = {"vocab0", 0, (int64_t)1 << 48},
+    [DH_ATTR_PARTS] = {"parts", 0, DH_MAX_PARTS + 1},
+    [DH_ATTR_PART0] = {"part0", 0, DH_MAX_PARTS},
 };
 
 const char *dh_op_attr_name(dh_op_attr attr)
@@ -71,11 +73,10 @@ int64_t dh_op_attr_end(dh_op_attr attr)
 
 int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr)
 {
-    const int64_t values[DH_N_OP_ATTR] = {[DH_ATTR_SITE] = op->site,
-                                          [DH_ATTR_GROUP] = op->group,
-                                          [DH_ATTR_FLAT] = op->flat,
-                                          [DH_ATTR_STEP] = op->step,
-                                          [DH_ATTR_VOCAB0] = op->vocab0};
+    const int64_t values[DH_N_OP_ATTR] = {
+        [DH_ATTR_SITE] = op->site,  [DH_ATTR_GROUP] = op->group,   [DH_ATTR_FLAT] = op->flat,
+        [DH_ATTR_STEP] = op->step,  [DH_ATTR_VOCAB0] = op->vocab0, [DH_ATTR_PARTS] = op->parts,
+        [DH_ATTR_PART0] = op->part0};
     return values[attr];
 }
 
@@ -86,6 +87,8 @@ void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value)
     if (attr == DH_ATTR_FLAT) op->flat = (uint32_t)value;
     if (attr == DH_ATTR_STEP) op->step = (int32_t)value;
     if (attr == DH_ATTR_VOCAB0) op->vocab0 = value;
+    if (attr == DH_ATTR_PARTS) op->parts = (int32_t)value;
+    if (attr == DH_ATTR_PART0) op->part0 = (int32_t)value;
 }
 
 /* "site vocab0" -> bits. */
@@ -132,6 +135,33 @@ dh_op_type dh_op_type_parse(const char *name)
     for (int i = 0; i < DH_N_OP_TYPE; i++)
         if (strcmp(rows[i].name, name) == 0) return (dh_op_type)i;
     return DH_N_OP_TYPE;
+}
+
+/* ---- parts --------------------------------------------------------------------------- */
+
+static uint32_t part_of_chunk(const dh_op *op, int64_t chunk)
+{
+    return (uint32_t)((chunk - op->part0 + op->parts) % op->parts);
+}
+
+/* Chunks come in a circle: a run of them that holds the last one's neighbour, the first, ends
+ * with the last. */
+uint32_t dh_op_part_of(const dh_op *op, int64_t n, int64_t from, int64_t to)
+{
+    const uint32_t n_parts = dh_op_n_parts(op);
+    if (n_parts == 1) return 0;
+    const int64_t chunk = n / n_parts;
+    const uint32_t first = part_of_chunk(op, from / chunk);
+    const uint32_t last = part_of_chunk(op, (to - 1) / chunk);
+    return first > last ? n_parts - 1 : last;
+}
+
+double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part)
+{
+    const uint32_t n_parts = dh_op_n_parts(op);
+    const uint32_t own = op->type == DH_OP_ALL_GATHER ? n_parts / (uint32_t)n_ranks : 0;
+    if (part + 1 >= n_parts) return 1;
+    return part < own ? 0 : (double)(part + 1 - own) / (double)(n_parts - own);
 }
 
 /* ---- work ---------------------------------------------------------------------------- */

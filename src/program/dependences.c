@@ -1,8 +1,10 @@
 /* Which earlier instructions an instruction waits for. See emit.h.
  *
- * Every instruction carries a vector clock, the last instruction of each stream known to
- * be complete when it starts. A dependence already implied by the clock needs no wait; the
- * rest become waits, the fewest the order allows. */
+ * Every instruction carries a vector clock, by stream the last moment known to have passed when it
+ * starts: an instruction is complete, or a part of its output. Streams are in order, so whoever
+ * knows of a part knows that all in front of that instruction is complete, and what the instruction
+ * knew when it started, but not that it has ended. A dependence already implied by the clock needs
+ * no wait; the rest become waits, the fewest the order allows. */
 #include "program/emitter.h"
 
 static void need(dh_clock_vec *needed, const dh_clock_vec *earlier)
@@ -75,6 +77,32 @@ static dh_status find_range(dh_ctx *ctx, dh_emitter *e, const dh_operand *operan
     return DH_OK;
 }
 
+/* An operand that is read, and what its reader must come after. */
+typedef struct reading {
+    const dh_emitter *emitter;
+    const dh_operand *operand;
+    dh_clock_vec *needed;
+} reading;
+
+/* The moment from which what a writer that ends at `end` wrote of the operand may be read. */
+static uint32_t readable_at(const dh_emitter *e, uint32_t end, const dh_operand *operand)
+{
+    const dh_program *p = e->program;
+    if (e->moments.n == p->instrs.n) return end; /* nothing completes in parts */
+    const uint32_t writer = e->moments.at[end - 1].instr;
+    return end - (dh_instr_n_parts(p, writer) - 1 - dh_instr_part_of(p, writer, operand));
+}
+
+static void need_read(dh_accesses *a, void *arg)
+{
+    const reading *r = arg;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        const uint32_t end = a->writes.at[s];
+        if (end <= r->needed->at[s]) continue;
+        r->needed->at[s] = DH_MAX(r->needed->at[s], readable_at(r->emitter, end, r->operand));
+    }
+}
+
 static void need_writes(dh_accesses *a, void *needed)
 {
     need(needed, &a->writes);
@@ -97,9 +125,13 @@ dh_operand dh_emit_scope(const dh_emitter *e, const dh_tensor *t, const dh_opera
 static dh_clock_vec dependences(dh_emitter *e, const dh_op_info *info, const dh_operand *operands)
 {
     dh_clock_vec needed = {{0}};
-    for (int k = 0; k < info->n_in + info->n_out; k++) {
+    for (int k = 0; k < info->n_in; k++) {
+        reading r = {e, &operands[k], &needed};
+        visit_accesses(e, &operands[k], need_read, &r);
+    }
+    for (int k = info->n_in; k < info->n_in + info->n_out; k++) {
         visit_accesses(e, &operands[k], need_writes, &needed);
-        if (k >= info->n_in) visit_accesses(e, &operands[k], need_reads, &needed);
+        visit_accesses(e, &operands[k], need_reads, &needed);
     }
     return needed;
 }
@@ -110,35 +142,48 @@ static dh_status add_waits(dh_ctx *ctx, dh_emitter *e, dh_instr *instr, const dh
     instr->wait0 = (uint32_t)e->program->waits.n;
     for (int s = 0; s < DH_N_STREAM; s++) {
         if (s == instr->stream || needed->at[s] <= known->at[s]) continue;
-        uint32_t target = needed->at[s] - 1;
-        if (!dh_vec_push(&e->program->waits, target)) return dh_emit_no_memory(ctx);
+        const dh_wait wait = e->moments.at[needed->at[s] - 1];
+        if (!dh_vec_push(&e->program->waits, wait)) return dh_emit_no_memory(ctx);
         instr->n_waits++;
-        need(known, &e->done.at[target]);
+        dh_clock_vec done = e->done.at[wait.instr];
+        done.at[s] = needed->at[s];
+        need(known, &done);
     }
     return DH_OK;
 }
 
+/* The moments of the next instruction, of which the last is its end. */
+static bool add_moments(dh_emitter *e, const dh_instr *instr)
+{
+    const uint32_t id = (uint32_t)e->program->instrs.n;
+    const uint32_t n_parts = dh_op_n_parts(dh_instr_op(e->program, instr));
+    bool ok = true;
+    for (uint32_t k = 0; ok && k < n_parts; k++)
+        ok = dh_vec_push(&e->moments, ((dh_wait){id, k + 1 < n_parts ? k : DH_NONE}));
+    return ok;
+}
+
 typedef struct position {
     int stream;
-    uint32_t instr;
+    uint32_t moment;
 } position;
 
 static void mark_read(dh_accesses *a, void *at)
 {
     const position *p = at;
-    a->reads.at[p->stream] = p->instr + 1;
+    a->reads.at[p->stream] = p->moment;
 }
 
 static void mark_written(dh_accesses *a, void *at)
 {
     const position *p = at;
-    a->writes.at[p->stream] = p->instr + 1;
+    a->writes.at[p->stream] = p->moment;
 }
 
 static dh_status record_accesses(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
-                                 const dh_operand *operands, int stream, uint32_t instr)
+                                 const dh_operand *operands, int stream, uint32_t moment)
 {
-    position at = {stream, instr};
+    position at = {stream, moment};
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         const dh_operand *o = &operands[k];
         void (*mark)(dh_accesses *, void *) = k < info->n_in ? mark_read : mark_written;
@@ -166,12 +211,13 @@ bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand)
 dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
                         const dh_operand *scopes, dh_instr *instr)
 {
-    const uint32_t id = (uint32_t)e->program->instrs.n;
     dh_clock_vec needed = dependences(e, info, scopes);
     need(&needed, &e->barrier);
     DH_TRY(add_waits(ctx, e, instr, &needed));
-    DH_TRY(record_accesses(ctx, e, info, scopes, instr->stream, id));
-    e->known[instr->stream].at[instr->stream] = id + 1;
+    if (!add_moments(e, instr)) return dh_emit_no_memory(ctx);
+    const uint32_t end = (uint32_t)e->moments.n;
+    DH_TRY(record_accesses(ctx, e, info, scopes, instr->stream, end));
+    e->known[instr->stream].at[instr->stream] = end;
     return dh_vec_push(&e->done, e->known[instr->stream]) ? DH_OK : dh_emit_no_memory(ctx);
 }
 

@@ -48,6 +48,7 @@ void dh_emitter_destroy(dh_emitter *emitter)
     dh_vec_fini(&emitter->range0);
     dh_vec_fini(&emitter->param0);
     dh_vec_fini(&emitter->done);
+    dh_vec_fini(&emitter->moments);
     dh_vec_fini(&emitter->kv);
     dh_vec_fini(&emitter->routers);
     free(emitter);
@@ -165,7 +166,8 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
                       .op = op_id,
                       .mb = mb,
                       .stream = (uint8_t)dh_stream_of(op, &p->mesh, p->rank),
-                      .operand0 = (uint32_t)p->operands.n};
+                      .operand0 = (uint32_t)p->operands.n,
+                      .part0 = p->n_parts};
     dh_operand operands[2 * DH_MAX_OPERANDS], scopes[2 * DH_MAX_OPERANDS];
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         uint32_t tensor = k < info->n_in ? op->in[k] : op->out[k - info->n_in];
@@ -180,6 +182,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     }
     DH_TRY(add_workspace(ctx, e, g, op, &instr, id));
     DH_TRY(dh_emit_waits(ctx, e, info, scopes, &instr));
+    if (dh_op_n_parts(op) > 1) p->n_parts += dh_op_n_parts(op);
     return dh_vec_push(&p->instrs, instr) ? DH_OK : dh_emit_no_memory(ctx);
 }
 

@@ -6,7 +6,7 @@
 
 #include "program/emit.h"
 
-/* By stream: an instruction id plus one; 0 means none. */
+/* By stream: a moment, what is complete then (dh_emitter.moments) plus one; 0 means none. */
 typedef struct dh_clock_vec {
     uint32_t at[DH_N_STREAM];
 } dh_clock_vec;
@@ -40,6 +40,9 @@ struct dh_emitter {
     DH_VEC(uint32_t) range0;                          /* by buffer: its first, DH_NONE */
     dh_accesses (*param_accesses)[DH_BUF_ADAM_V + 1]; /* by parameter and kind, not by range */
     DH_VEC(dh_clock_vec) done; /* by instruction: what is known complete after it */
+    /* Every part of every instruction, in order, the last one being the instruction's own end:
+     * where there are no parts, instructions. */
+    DH_VEC(dh_wait) moments;
     dh_clock_vec known[DH_N_STREAM];
     dh_clock_vec barrier; /* what every further instruction comes after */
 };
@@ -54,7 +57,7 @@ void dh_emit_visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint
 /* The bytes that order an operator's access to an operand: the operand's, or more. */
 dh_operand dh_emit_scope(const dh_emitter *e, const dh_tensor *tensor, const dh_operand *operand);
 bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand);
-/* The waits of the program's next instruction, its stream set; records its accesses.
+/* The waits of the program's next instruction, operator and stream set; records its accesses.
  * scopes: operand by operand, outputs behind the inputs. */
 dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
                         const dh_operand *scopes, dh_instr *instr);

@@ -63,10 +63,11 @@ static void compute_clocks(planner *m)
         const dh_instr *instr = &p->instrs.at[i];
         clock_vec *known = &streams[instr->stream];
         for (uint32_t w = 0; w < instr->n_waits; w++) {
-            uint32_t target = p->waits.at[instr->wait0 + w];
-            merge(known, &m->known[target]);
-            uint8_t stream = p->instrs.at[target].stream;
-            known->at[stream] = DH_MAX(known->at[stream], target + 1);
+            const dh_wait wait = p->waits.at[instr->wait0 + w];
+            merge(known, &m->known[wait.instr]);
+            if (dh_wait_parts_left(p, wait)) continue; /* it still reads and writes */
+            uint8_t stream = p->instrs.at[wait.instr].stream;
+            known->at[stream] = DH_MAX(known->at[stream], wait.instr + 1);
         }
         m->known[i] = *known;
         known->at[instr->stream] = i + 1;

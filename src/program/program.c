@@ -87,6 +87,20 @@ dh_operand dh_program_piece(const dh_program *p, dh_operand o)
     return contains(&piece, &o) ? piece : o;
 }
 
+uint32_t dh_instr_part_of(const dh_program *program, uint32_t instr, const dh_operand *operand)
+{
+    const dh_instr *i = &program->instrs.at[instr];
+    const dh_op *op = dh_instr_op(program, i);
+    const uint32_t last = dh_op_n_parts(op) - 1;
+    if (last == 0) return last;
+    const dh_operand *out = dh_instr_operand(program, i, dh_op_info_of(op->type)->n_in);
+    const uint64_t from = DH_MAX(operand->byte0, out->byte0);
+    const uint64_t to = DH_MIN(operand->byte0 + operand->n_bytes, out->byte0 + out->n_bytes);
+    if (operand->buffer != out->buffer || from >= to) return last;
+    return dh_op_part_of(op, (int64_t)out->n_bytes, (int64_t)(from - out->byte0),
+                         (int64_t)(to - out->byte0));
+}
+
 /* ---- descriptions ------------------------------------------------------------------------- */
 
 static void describe_place(const dh_program *p, uint32_t block, int32_t mb, dh_str *out)
@@ -187,7 +201,11 @@ static void print_instr(const dh_program *p, uint32_t id, dh_str *out)
         if (i->accumulate >> k & 1) dh_str_printf(out, "+");
     }
     if (i->n_waits) dh_str_printf(out, "  wait");
-    for (uint32_t k = 0; k < i->n_waits; k++) dh_str_printf(out, " %u", p->waits.at[i->wait0 + k]);
+    for (uint32_t k = 0; k < i->n_waits; k++) {
+        const dh_wait *wait = &p->waits.at[i->wait0 + k];
+        dh_str_printf(out, " %u", wait->instr);
+        if (wait->part != DH_NONE) dh_str_printf(out, ".%u", wait->part);
+    }
     dh_str_printf(out, "\n");
 }
 
@@ -218,6 +236,7 @@ static uint64_t mix_op(uint64_t d, const dh_graph *g, const dh_op *op)
 {
     const dh_op_info *info = dh_op_info_of(op->type);
     d = mix(d, (uint64_t)op->type << 32 | (uint32_t)op->group);
+    if (op->parts > 1) d = mix(d, (uint64_t)op->parts << 32 | (uint32_t)op->part0);
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         const uint32_t id = k < info->n_in ? op->in[k] : op->out[k - info->n_in];
         if (id == DH_NONE) continue;
@@ -226,6 +245,12 @@ static uint64_t mix_op(uint64_t d, const dh_graph *g, const dh_op *op)
         d = mix(d, (uint64_t)t->dtype);
     }
     return d;
+}
+
+static uint64_t mix_wait(uint64_t d, const dh_wait *wait)
+{
+    d = mix(d, wait->instr);
+    return wait->part == DH_NONE ? d : mix(d, (uint64_t)wait->part << 32);
 }
 
 uint64_t dh_program_digest(const dh_program *p)
@@ -238,7 +263,8 @@ uint64_t dh_program_digest(const dh_program *p)
         d = mix_op(d, dh_instr_graph(p, instr), op);
         d = mix(d, (uint64_t)instr->stream << 40 | (uint64_t)instr->accumulate << 32 |
                        (uint32_t)instr->mb);
-        for (uint32_t w = 0; w < instr->n_waits; w++) d = mix(d, p->waits.at[instr->wait0 + w]);
+        for (uint32_t w = 0; w < instr->n_waits; w++)
+            d = mix_wait(d, &p->waits.at[instr->wait0 + w]);
         for (int k = 0; k < info->n_in + info->n_out; k++) {
             const dh_operand *o = dh_instr_operand(p, instr, k);
             if (o->buffer == DH_NONE) continue;

@@ -1,7 +1,9 @@
 /* Replay of one program's order: where its streams stand, and what blocks them.
  *
  * Executes nothing. Instructions may be stepped in any order that the streams and
- * waits allow; whoever steps decides which, and what it checks at each. */
+ * waits allow; whoever steps decides which, and what it checks at each. A wait for a part is one
+ * for its instruction here: what has started ends by itself, so a program that ends with the one
+ * ends with the other. */
 #ifndef DH_PROGRAM_REPLAY_H
 #define DH_PROGRAM_REPLAY_H
 

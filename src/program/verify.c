@@ -11,7 +11,7 @@
 #include "program/replay.h"
 
 typedef struct clock_vec {
-    uint32_t at[DH_N_STREAM]; /* position in the stream: instructions completed */
+    uint32_t at[DH_N_STREAM]; /* parts completed on the stream (verifier.end) */
 } clock_vec;
 
 /* One slab segment between neighbouring boundaries. */
@@ -28,6 +28,9 @@ typedef struct verifier {
     size_t n_bounds;
     segment *segments;
     dh_replay replay;
+    /* By instruction: parts of its stream that are complete once it is. An instruction without
+     * parts counts as one. */
+    uint32_t *end;
     clock_vec known[DH_N_STREAM]; /* complete for the stream's next instruction */
     clock_vec *done;              /* by instruction: complete once it is complete */
 } verifier;
@@ -88,13 +91,39 @@ static dh_status check_instr(verifier *v, uint32_t id)
         dh_operand work = whole(p, i->work);
         DH_TRY(check_operand(v, id, &work, false));
     }
-    for (uint32_t w = 0; w < i->n_waits; w++)
-        if (p->waits.at[i->wait0 + w] >= p->instrs.n) {
-            char text[256];
-            return dh_fail(v->ctx, DH_EVERIFY, "%s waits for instruction %u, which does not exist",
-                           dh_instr_describe(p, id, text, sizeof text), p->waits.at[i->wait0 + w]);
-        }
     return DH_OK;
+}
+
+/* Instructions are in range by now. */
+static dh_status check_waits(verifier *v, uint32_t id)
+{
+    const dh_program *p = v->p;
+    const dh_instr *i = &p->instrs.at[id];
+    char text[256];
+    for (uint32_t w = 0; w < i->n_waits; w++) {
+        const dh_wait wait = p->waits.at[i->wait0 + w];
+        if (wait.instr >= p->instrs.n)
+            return dh_fail(v->ctx, DH_EVERIFY, "%s waits for instruction %u, which does not exist",
+                           dh_instr_describe(p, id, text, sizeof text), wait.instr);
+        const uint32_t n_parts = dh_instr_n_parts(p, wait.instr);
+        if (wait.part != DH_NONE && wait.part >= n_parts)
+            return dh_fail(
+                v->ctx, DH_EVERIFY, "%s waits for part %u of instruction %u, which has %u",
+                dh_instr_describe(p, id, text, sizeof text), wait.part, wait.instr, n_parts);
+    }
+    return DH_OK;
+}
+
+static bool count_parts(verifier *v)
+{
+    uint32_t filled[DH_N_STREAM] = {0};
+    v->end = malloc((v->p->instrs.n + 1) * sizeof *v->end);
+    for (uint32_t i = 0; v->end && i < v->p->instrs.n; i++) {
+        uint32_t *at = &filled[v->p->instrs.at[i].stream];
+        *at += dh_instr_n_parts(v->p, i);
+        v->end[i] = *at;
+    }
+    return v->end != NULL;
 }
 
 /* ---- segments ------------------------------------------------------------------------------- */
@@ -189,7 +218,28 @@ static void own_persistent(verifier *v)
 
 static bool ordered(const verifier *v, uint32_t earlier, const clock_vec *known)
 {
-    return v->replay.position[earlier] <= known->at[v->p->instrs.at[earlier].stream];
+    return v->end[earlier] <= known->at[v->p->instrs.at[earlier].stream];
+}
+
+/* The part of the segment's writer that it is in. */
+static uint32_t part_at(const verifier *v, size_t s)
+{
+    const segment *seg = &v->segments[s];
+    const dh_operand bytes = {.buffer = seg->owner,
+                              .byte0 = v->bounds[s] - v->p->buffers.at[seg->owner].offset,
+                              .n_bytes = v->bounds[s + 1] - v->bounds[s]};
+    return dh_instr_part_of(v->p, seg->writer, &bytes);
+}
+
+/* What was written into the segment is there. */
+static bool is_there(const verifier *v, size_t s, const clock_vec *known)
+{
+    const uint32_t writer = v->segments[s].writer;
+    if (writer == DH_NONE || ordered(v, writer, known)) return true;
+    const uint32_t n_parts = dh_instr_n_parts(v->p, writer);
+    if (n_parts == 1) return false;
+    const uint32_t behind = n_parts - 1 - part_at(v, s);
+    return v->end[writer] - behind <= known->at[v->p->instrs.at[writer].stream];
 }
 
 static dh_status race(verifier *v, uint32_t instr, const dh_operand *o, uint32_t other,
@@ -202,6 +252,20 @@ static dh_status race(verifier *v, uint32_t instr, const dh_operand *o, uint32_t
                    dh_instr_describe(v->p, instr, a, sizeof a), what,
                    dh_buffer_describe(v->p, o->buffer, b, sizeof b),
                    dh_instr_describe(v->p, other, c, sizeof c), other);
+}
+
+static dh_status early_read(verifier *v, uint32_t instr, const dh_operand *o, size_t s)
+{
+    const uint32_t writer = v->segments[s].writer, n_parts = dh_instr_n_parts(v->p, writer);
+    char a[256], b[256], c[256];
+    if (n_parts == 1) return race(v, instr, o, writer, "reads");
+    return dh_fail(
+        v->ctx, DH_EVERIFY,
+        "%s reads bytes of %s that are in part %u of the %u of %s, before they are known "
+        "to be there: a wait for part %u of instruction %u is missing",
+        dh_instr_describe(v->p, instr, a, sizeof a),
+        dh_buffer_describe(v->p, o->buffer, b, sizeof b), part_at(v, s), n_parts,
+        dh_instr_describe(v->p, writer, c, sizeof c), part_at(v, s), writer);
 }
 
 static dh_status check_read(verifier *v, uint32_t instr, const dh_operand *o,
@@ -223,8 +287,7 @@ static dh_status check_read(verifier *v, uint32_t instr, const dh_operand *o,
                 dh_buffer_describe(v->p, seg->owner, c, 120),
                 seg->writer == DH_NONE ? "" : ": lifetimes overlap, overwritten by ",
                 seg->writer == DH_NONE ? "" : dh_instr_describe(v->p, seg->writer, c + 128, 128));
-        if (seg->writer != DH_NONE && !ordered(v, seg->writer, known))
-            return race(v, instr, o, seg->writer, "reads");
+        if (!is_there(v, s, known)) return early_read(v, instr, o, s);
         seg->reader[v->p->instrs.at[instr].stream] = instr;
     }
     return DH_OK;
@@ -280,11 +343,13 @@ static dh_status run_one(verifier *v, int stream)
     const dh_instr *i = &v->p->instrs.at[id];
     clock_vec *known = &v->known[stream];
     for (uint32_t w = 0; w < i->n_waits; w++) {
-        const clock_vec *done = &v->done[v->p->waits.at[i->wait0 + w]];
-        for (int s = 0; s < DH_N_STREAM; s++) known->at[s] = DH_MAX(known->at[s], done->at[s]);
+        const dh_wait wait = v->p->waits.at[i->wait0 + w];
+        clock_vec done = v->done[wait.instr];
+        done.at[v->p->instrs.at[wait.instr].stream] -= dh_wait_parts_left(v->p, wait);
+        for (int s = 0; s < DH_N_STREAM; s++) known->at[s] = DH_MAX(known->at[s], done.at[s]);
     }
     DH_TRY(check_accesses(v, id, known));
-    known->at[stream] = v->replay.position[id];
+    known->at[stream] = v->end[id];
     v->done[id] = *known;
     dh_replay_step(&v->replay, stream);
     return DH_OK;
@@ -320,8 +385,9 @@ static dh_status verify(verifier *v)
 {
     const dh_program *p = v->p;
     for (uint32_t i = 0; i < p->instrs.n; i++) DH_TRY(check_instr(v, i));
+    for (uint32_t i = 0; i < p->instrs.n; i++) DH_TRY(check_waits(v, i));
     DH_TRY(dh_replay_init(v->ctx, &v->replay, p));
-    bool ok = make_segments(v);
+    const bool ok = count_parts(v) && make_segments(v);
     v->done = calloc(p->instrs.n + 1, sizeof *v->done);
     if (!ok || !v->done) return dh_fail(v->ctx, DH_ENOMEM, "out of memory verifying a program");
     own_persistent(v);
@@ -336,6 +402,7 @@ dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program)
     dh_replay_fini(&v.replay);
     free(v.bounds);
     free(v.segments);
+    free(v.end);
     free(v.done);
     return st;
 }

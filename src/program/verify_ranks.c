@@ -47,6 +47,7 @@ typedef struct call {
     int64_t n;         /* elements */
     int64_t room;      /* elements of an input of its own size, else 0 */
     int64_t n_runs;    /* of rows that offsets cut, else 0 */
+    uint32_t n_parts;  /* that the output comes in */
     int32_t peer, tag; /* between two; else -1 */
     int32_t mb;
     int64_t stage;             /* of the caller in the pipeline */
@@ -119,6 +120,7 @@ static call call_of(const joint *j, uint32_t node_id, uint32_t instr)
               .group = (dh_group_kind)op->group,
               .dtype = t->dtype,
               .n = dh_tensor_elements(t),
+              .n_parts = dh_op_n_parts(op),
               .peer = -1,
               .tag = -1,
               .mb = i->mb,
@@ -226,6 +228,22 @@ static dh_status check_stream(joint *j, uint32_t node_id, uint32_t instr, const 
         describe(j, node_id, *user, a), describe(j, node_id, instr, b), dh_group_name(c->group));
 }
 
+/* An all-gather begins with the rank's own rows, which are as many parts as everybody's. */
+static dh_status check_parts(const joint *j, uint32_t node_id, uint32_t instr, const call *c)
+{
+    const dh_op *op = op_of(j, node_id, instr);
+    const int64_t size = dh_mesh_group_size(j->mesh, c->group), each = c->n_parts / size;
+    const int64_t own = dh_mesh_group_index(j->mesh, c->group, j->programs[node_id]->rank) * each;
+    char a[TEXT];
+    if (c->n_parts == 1 || op->type != DH_OP_ALL_GATHER) return DH_OK;
+    if (each * size == c->n_parts && op->part0 == own) return DH_OK;
+    return dh_fail(
+        j->ctx, DH_EVERIFY,
+        "%s is in %u parts from part %d on; the %" PRId64
+        " members of group %s have as many each, and begin with their own, here %" PRId64,
+        describe(j, node_id, instr, a), c->n_parts, op->part0, size, dh_group_name(c->group), own);
+}
+
 static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)
 {
     const dh_op *op = op_of(j, node_id, instr);
@@ -244,6 +262,7 @@ static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)
                        "%" PRId64 " members of group %s",
                        describe(j, node_id, instr, a), c.n, dh_dtype_name(c.dtype),
                        dh_mesh_group_size(j->mesh, c.group), dh_group_name(c.group));
+    DH_TRY(check_parts(j, node_id, instr, &c));
     return check_stream(j, node_id, instr, &c);
 }
 
@@ -281,7 +300,7 @@ static dh_status check_calls(joint *j)
 static bool agree(const call *a, const call *b)
 {
     if (a->n != b->n || a->room != b->room || a->n_runs != b->n_runs || a->dtype != b->dtype ||
-        a->tag != b->tag || a->mb != b->mb)
+        a->tag != b->tag || a->mb != b->mb || a->n_parts != b->n_parts)
         return false;
     if (call_rows[a->type].between_two) return call_rows[b->type].between_two;
     if (a->type != b->type) return false;
@@ -314,6 +333,7 @@ static const char *describe_call(const call *c, char *buf, size_t cap)
     if (c->room > 0)
         snprintf(buf + n, cap - (size_t)n, " out of %" PRId64 " in %" PRId64 " runs", c->room,
                  c->n_runs);
+    if (c->n_parts > 1) snprintf(buf + n, cap - (size_t)n, " in %u parts", c->n_parts);
     return buf;
 }
 

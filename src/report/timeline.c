@@ -90,7 +90,7 @@ static dh_status read_instr(dh_ctx *ctx, sweep *w, const dh_program *p, uint32_t
     DH_TRY(check_span(ctx, w->spans, id, previous));
     if (previous) require(w, id, instr->stream, previous - 1);
     for (uint32_t i = 0; i < instr->n_waits; i++) {
-        const uint32_t other = p->waits.at[instr->wait0 + i];
+        const uint32_t other = p->waits.at[instr->wait0 + i].instr;
         if (other >= id)
             return dh_fail(ctx, DH_EINVAL, "instruction %u waits for instruction %u, a later one",
                            id, other);

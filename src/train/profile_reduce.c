@@ -195,7 +195,7 @@ static int64_t gap_before(const dh_program *p, const dh_span *spans, uint32_t in
     int64_t ready = spans[before].end_ns;
     *crosses = false;
     for (uint32_t w = 0; w < i->n_waits; w++) {
-        const int64_t end = spans[p->waits.at[i->wait0 + w]].end_ns;
+        const int64_t end = dh_wait_end_ns(p, spans, p->waits.at[i->wait0 + w]);
         if (end > ready) {
             ready = end;
             *crosses = true;

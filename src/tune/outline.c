@@ -30,7 +30,7 @@ static double run_instr(const dh_program *p, const dh_costs *costs, uint32_t id,
     const dh_instr *i = &p->instrs.at[id];
     double start = r->stream_ns[i->stream] + costs->launch_ns;
     for (uint32_t w = 0; w < i->n_waits; w++)
-        start = DH_MAX(start, r->end_ns[p->waits.at[i->wait0 + w]] + costs->event_ns);
+        start = DH_MAX(start, r->end_ns[p->waits.at[i->wait0 + w].instr] + costs->event_ns);
     r->end_ns[id] = r->stream_ns[i->stream] = start + ns;
     return start + ns;
 }

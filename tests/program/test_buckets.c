@@ -146,8 +146,8 @@ static void the_first_piece_travels_early(void **state)
         const dh_operand *piece = dh_instr_operand(p, instr, 0);
         const dh_flat *flat = &p->flats.at[p->buffers.at[piece->buffer].owner];
         assert_true(instr->n_waits <= 1);
-        n_early +=
-            instr->n_waits == 1 && p->waits.at[instr->wait0] < last_gradient(p, flat->after, 1);
+        n_early += instr->n_waits == 1 &&
+                   p->waits.at[instr->wait0].instr < last_gradient(p, flat->after, 1);
     }
     assert_int_equal(n_early, LAYERS);
     dh_program_destroy(p);

@@ -215,7 +215,7 @@ static bool waits_for(const dh_program *p, uint32_t instr, uint32_t other)
 {
     const dh_instr *i = &p->instrs.at[instr];
     for (uint32_t w = 0; w < i->n_waits; w++)
-        if (p->waits.at[i->wait0 + w] == other) return true;
+        if (p->waits.at[i->wait0 + w].instr == other) return true;
     return false;
 }
 

@@ -119,7 +119,7 @@ static void assert_overlaps(const dh_program *p)
             if (p->instrs.at[k].block != x->block || p->instrs.at[k].mb != x->mb) break;
             bool waits = false;
             for (uint32_t w = 0; w < p->instrs.at[k].n_waits; w++)
-                waits |= p->waits.at[p->instrs.at[k].wait0 + w] == i;
+                waits |= p->waits.at[p->instrs.at[k].wait0 + w].instr == i;
             assert_false(waits);
             n++;
             break;
@@ -206,7 +206,8 @@ static int n_hiding_gemms(const dh_program *p)
         if (type != DH_OP_RING_EXCHANGE && type != DH_OP_RING_EXCHANGE_BOTH) continue;
         const dh_instr *gemm = &p->instrs.at[i + 1];
         assert_true(is_row_gemm(p, i + 1));
-        for (uint32_t w = 0; w < gemm->n_waits; w++) assert_true(p->waits.at[gemm->wait0 + w] < i);
+        for (uint32_t w = 0; w < gemm->n_waits; w++)
+            assert_true(p->waits.at[gemm->wait0 + w].instr < i);
         n++;
     }
     return n;
@@ -289,7 +290,7 @@ static void missing_wait_is_found(void **state)
     assert_int_equal(dh_program_verify(&ctx, p), DH_EVERIFY);
     assert_non_null(strstr(ctx.message, "wait"));
     dh_ctx_reset(&ctx);
-    uint32_t waits[] = {id - 1, id};
+    const dh_wait waits[] = {{id - 1, DH_NONE}, {id, DH_NONE}};
     for (int i = 0; i < 2; i++) assert_true(dh_vec_push(&p->waits, waits[i]));
     moved->wait0 = (uint32_t)p->waits.n - 2;
     next->wait0 = (uint32_t)p->waits.n - 1;
@@ -306,7 +307,7 @@ static void cyclic_wait_is_found(void **state)
     dh_ctx ctx = DH_CTX_INIT;
     dh_program *p = build("stories260K", DH_MODE_TRAIN, DH_F32, 1);
     uint32_t id = find(p, DH_OP_RESIDUAL), later = id + 3;
-    assert_true(dh_vec_push(&p->waits, later));
+    assert_true(dh_vec_push(&p->waits, ((dh_wait){later, DH_NONE})));
     p->instrs.at[id].wait0 = (uint32_t)p->waits.n - 1;
     p->instrs.at[id].n_waits = 1;
     assert_int_equal(dh_program_verify(&ctx, p), DH_EVERIFY);

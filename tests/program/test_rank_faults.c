@@ -95,7 +95,7 @@ static bool drop_call(dh_program *p, uint32_t i)
     p->instrs.n--;
     memmove(&p->instrs.at[i], &p->instrs.at[i + 1], (p->instrs.n - i) * sizeof *p->instrs.at);
     for (size_t w = 0; w < p->waits.n; w++) {
-        uint32_t *wait = &p->waits.at[w];
+        uint32_t *wait = &p->waits.at[w].instr;
         *wait = *wait == i ? before : *wait > i ? *wait - 1 : *wait;
     }
     return true;

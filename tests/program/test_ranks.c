@@ -117,7 +117,7 @@ static void assert_alike(const dh_program *a, const dh_program *b)
     assert_int_equal(a->buffers.n, b->buffers.n);
     assert_int_equal(a->operands.n, b->operands.n);
     assert_memory_equal(a->instrs.at, b->instrs.at, a->instrs.n * sizeof *a->instrs.at);
-    if (a->waits.n) assert_memory_equal(a->waits.at, b->waits.at, a->waits.n * sizeof(uint32_t));
+    if (a->waits.n) assert_memory_equal(a->waits.at, b->waits.at, a->waits.n * sizeof *a->waits.at);
     for (size_t i = 0; i < a->blocks.n; i++) {
         assert_int_equal(a->blocks.at[i].peer, b->blocks.at[i].peer);
         assert_int_equal(a->blocks.at[i].tag, b->blocks.at[i].tag);

@@ -26,7 +26,7 @@ typedef struct mock {
     dh_block block;
     dh_op ops[MAX_INSTRS];
     dh_instr instrs[MAX_INSTRS];
-    uint32_t waits[MAX_INSTRS * MAX_WAITS];
+    dh_wait waits[MAX_INSTRS * MAX_WAITS];
     dh_span spans[MAX_INSTRS];
 } mock;
 
@@ -51,8 +51,10 @@ static void mock_init(mock *m, const step_row *rows, const partners *with, size_
         m->ops[i].group = with && with[i].stages ? DH_GROUP_PP : DH_GROUP_TP;
         instr->stream = (uint8_t)rows[i].stream;
         instr->wait0 = (uint32_t)m->program.waits.n;
-        if (rows[i].a != NO) m->waits[m->program.waits.n++] = (uint32_t)rows[i].a;
-        if (rows[i].b != NO) m->waits[m->program.waits.n++] = (uint32_t)rows[i].b;
+        if (rows[i].a != NO)
+            m->waits[m->program.waits.n++] = (dh_wait){(uint32_t)rows[i].a, DH_NONE};
+        if (rows[i].b != NO)
+            m->waits[m->program.waits.n++] = (dh_wait){(uint32_t)rows[i].b, DH_NONE};
         instr->n_waits = (uint16_t)(m->program.waits.n - instr->wait0);
         const int64_t start = base_ns + rows[i].start;
         m->spans[i] = (dh_span){start, start + (with ? with[i].wait : 0), base_ns + rows[i].end};

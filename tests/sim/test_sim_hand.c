@@ -35,7 +35,7 @@ typedef struct mock {
     dh_instr instrs[MAX_ROWS];
     dh_block blocks[MAX_RANKS];
     dh_operand operands[2 * DH_MAX_OPERANDS];
-    uint32_t waits[2 * MAX_ROWS];
+    dh_wait waits[2 * MAX_ROWS];
 } mock;
 
 /* Block k: its peer is stage k. An operator's `step` is its time. */
@@ -70,8 +70,8 @@ static void mock_init(mock *m, const dh_mesh *mesh, int64_t rank, const step_row
                             .stream = acts[row->act].stream,
                             .wait0 = (uint32_t)m->program.waits.n,
                             .work = DH_NONE};
-        if (row->a != NO) m->waits[m->program.waits.n++] = (uint32_t)row->a;
-        if (row->b != NO) m->waits[m->program.waits.n++] = (uint32_t)row->b;
+        if (row->a != NO) m->waits[m->program.waits.n++] = (dh_wait){(uint32_t)row->a, DH_NONE};
+        if (row->b != NO) m->waits[m->program.waits.n++] = (dh_wait){(uint32_t)row->b, DH_NONE};
         instr->n_waits = (uint16_t)(m->program.waits.n - instr->wait0);
     }
 }

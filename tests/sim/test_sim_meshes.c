@@ -341,7 +341,8 @@ static void check_order(const dh_sim_rank *r, const dh_costs *costs)
         last[instr->stream] = i + 1;
         for (uint32_t w = 0; w < instr->n_waits; w++)
             assert_true(r->spans[i].start_ns >=
-                        r->spans[p->waits.at[instr->wait0 + w]].end_ns + (int64_t)costs->event_ns);
+                        dh_wait_end_ns(p, r->spans, p->waits.at[instr->wait0 + w]) +
+                            (int64_t)costs->event_ns);
         assert_true(r->spans[i].met_ns >= r->spans[i].start_ns);
         if (dh_op_info_of(op->type)->resource != DH_RES_COMM)
             assert_int_equal(r->spans[i].met_ns, r->spans[i].start_ns);

@@ -249,7 +249,8 @@ static uint32_t blocker_of(dh_exec *e, const stream *s)
     const dh_program *p = e->program;
     const dh_instr *next = &p->instrs.at[s->queue[atomic_load(&s->done)]];
     for (uint32_t w = 0; w < next->n_waits; w++)
-        if (!is_done(e, p->waits.at[next->wait0 + w])) return p->waits.at[next->wait0 + w];
+        if (!is_done(e, p->waits.at[next->wait0 + w].instr))
+            return p->waits.at[next->wait0 + w].instr;
     return DH_NONE;
 }
 
