@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/csv.h"
 #include "pair_build.h"
 
 double dh_oef(int64_t solo_i_ns, int64_t solo_j_ns, int64_t together_ns)
@@ -47,8 +48,7 @@ double dh_oef_modelled(dh_engine f, dh_engine b)
 typedef struct reader {
     dh_ctx *ctx;
     const char *source;
-    const char *at, *end; /* what is not read yet */
-    int32_t line;         /* from 1 */
+    dh_csv csv;
     dh_oef_matrix *m;
     DH_VEC(const char *) rows;
     DH_VEC(const char *) columns;
@@ -58,27 +58,23 @@ typedef struct reader {
 
 static dh_status no_memory(const reader *r)
 {
-    return dh_fail(r->ctx, DH_ENOMEM, "%s: no memory for line %d", r->source, r->line);
+    return dh_fail(r->ctx, DH_ENOMEM, "%s: no memory for line %d", r->source, r->csv.line);
 }
 
-/* Next cell of the current line, without blanks around it; *last: the line ends with it. */
-static dh_status read_cell(reader *r, char cell[MAX_CELL_CHARS + 1], bool *last)
+/* Next cell of the line as terminated text; *found: there was one. */
+static dh_status read_cell(reader *r, char cell[MAX_CELL_CHARS + 1], bool *found)
 {
-    const char *stop = r->at;
-    while (stop < r->end && *stop != ',' && *stop != '\n') stop++;
-    const char *from = r->at, *to = stop;
-    while (from < to && (*from == ' ' || *from == '\t')) from++;
-    while (to > from && (to[-1] == ' ' || to[-1] == '\t' || to[-1] == '\r')) to--;
-    const size_t n = (size_t)(to - from);
-    if (n > MAX_CELL_CHARS || memchr(from, '\0', n) || memchr(from, '"', n))
+    dh_csv_text text;
+    *found = dh_csv_next_cell(&r->csv, &text);
+    if (!*found) return DH_OK;
+    if (text.n > MAX_CELL_CHARS || memchr(text.at, '\0', text.n) || text.quoted ||
+        memchr(text.at, '"', text.n))
         return dh_fail(r->ctx, DH_EFORMAT,
                        "%s: line %d: a cell of %zu bytes; names and numbers of at most %d without "
                        "quotes are expected",
-                       r->source, r->line, n, MAX_CELL_CHARS);
-    memcpy(cell, from, n);
-    cell[n] = '\0';
-    *last = stop == r->end || *stop == '\n';
-    r->at = stop < r->end ? stop + 1 : stop;
+                       r->source, r->csv.line, text.n, MAX_CELL_CHARS);
+    memcpy(cell, text.at, text.n);
+    cell[text.n] = '\0';
     return DH_OK;
 }
 
@@ -93,23 +89,24 @@ static dh_status check_name(const reader *r, const char *kind, const char *const
                             const char *name)
 {
     if (!*name)
-        return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d: %s %zu has no name", r->source, r->line,
-                       kind, n + 1);
+        return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d: %s %zu has no name", r->source,
+                       r->csv.line, kind, n + 1);
     if (is_known(names, n, name))
-        return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d: a second %s \"%s\"", r->source, r->line,
-                       kind, name);
+        return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d: a second %s \"%s\"", r->source,
+                       r->csv.line, kind, name);
     if (n < MAX_SIDE) return DH_OK;
-    return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d: more than %d %ss", r->source, r->line,
+    return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d: more than %d %ss", r->source, r->csv.line,
                    MAX_SIDE, kind);
 }
 
 static dh_status read_columns(reader *r)
 {
     char cell[MAX_CELL_CHARS + 1];
-    bool last;
-    DH_TRY(read_cell(r, cell, &last));
-    while (!last) {
-        DH_TRY(read_cell(r, cell, &last));
+    bool found;
+    DH_TRY(read_cell(r, cell, &found)); /* anything */
+    for (;;) {
+        DH_TRY(read_cell(r, cell, &found));
+        if (!found) break;
         DH_TRY(check_name(r, "column", r->columns.at, r->columns.n, cell));
         const char *name = dh_arena_strdup(r->m->arena, cell);
         if (!name || !dh_vec_push(&r->columns, name)) return no_memory(r);
@@ -117,7 +114,7 @@ static dh_status read_columns(reader *r)
     if (r->columns.n > 0) return DH_OK;
     return dh_fail(r->ctx, DH_EFORMAT,
                    "%s: line %d: no columns; the first line is `anything,column,column,...`",
-                   r->source, r->line);
+                   r->source, r->csv.line);
 }
 
 static dh_status keep_value(reader *r, const char *row, const char *column, const char *cell)
@@ -125,12 +122,12 @@ static dh_status keep_value(reader *r, const char *row, const char *column, cons
     double value;
     if (!dh_parse_f64(cell, &value) || !isfinite(value))
         return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d, row %s, column %s: \"%s\" is no number",
-                       r->source, r->line, row, column, cell);
+                       r->source, r->csv.line, row, column, cell);
     if (value >= 2)
         return dh_fail(r->ctx, DH_EFORMAT,
                        "%s: line %d, row %s, column %s: %g; at 2 the shorter operator would take "
                        "no time beside the longer one",
-                       r->source, r->line, row, column, value);
+                       r->source, r->csv.line, row, column, value);
     if (dh_oef_unusual(value) && !dh_vec_push(&r->unusual, (int32_t)r->values.n))
         return no_memory(r);
     return dh_vec_push(&r->values, value) ? DH_OK : no_memory(r);
@@ -139,37 +136,30 @@ static dh_status keep_value(reader *r, const char *row, const char *column, cons
 static dh_status read_row(reader *r)
 {
     char cell[MAX_CELL_CHARS + 1];
-    bool last;
-    DH_TRY(read_cell(r, cell, &last));
+    bool found;
+    DH_TRY(read_cell(r, cell, &found));
     DH_TRY(check_name(r, "row", r->rows.at, r->rows.n, cell));
     const char *name = dh_arena_strdup(r->m->arena, cell);
     if (!name || !dh_vec_push(&r->rows, name)) return no_memory(r);
     size_t n = 0;
-    for (; !last && n < r->columns.n; n++) {
-        DH_TRY(read_cell(r, cell, &last));
+    for (;; n++) {
+        DH_TRY(read_cell(r, cell, &found));
+        if (!found || n == r->columns.n) break;
         DH_TRY(keep_value(r, name, r->columns.at[n], cell));
     }
-    if (last && n == r->columns.n) return DH_OK;
-    return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d, row %s: %s %zu values", r->source, r->line,
-                   name, last ? "less than" : "more than", r->columns.n);
+    if (!found && n == r->columns.n) return DH_OK;
+    return dh_fail(r->ctx, DH_EFORMAT, "%s: line %d, row %s: %s %zu values", r->source, r->csv.line,
+                   name, found ? "more than" : "less than", r->columns.n);
 }
 
-static bool is_skipped(const reader *r)
+static dh_status read_lines(reader *r, const char *text, size_t n_bytes)
 {
-    const char *at = r->at;
-    while (at < r->end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
-    return at == r->end || *at == '\n' || *at == '#';
-}
-
-static dh_status read_lines(reader *r)
-{
-    for (r->line = 1; r->at < r->end; r->line++) {
-        if (is_skipped(r)) {
-            const char *stop = memchr(r->at, '\n', (size_t)(r->end - r->at));
-            r->at = stop ? stop + 1 : r->end;
-            continue;
-        }
-        DH_TRY(r->columns.n ? read_row(r) : read_columns(r));
+    dh_csv_text line;
+    dh_csv_begin(&r->csv, text, n_bytes);
+    for (;;) {
+        const dh_csv_line kind = dh_csv_next_line(&r->csv, &line);
+        if (kind == DH_CSV_END) break;
+        if (kind == DH_CSV_CELLS) DH_TRY(r->columns.n ? read_row(r) : read_columns(r));
     }
     if (r->rows.n > 0) return DH_OK;
     return dh_fail(r->ctx, DH_EFORMAT, "%s: no rows; `row,value,value,...` is expected", r->source);
@@ -219,9 +209,9 @@ void dh_oef_matrix_destroy(dh_oef_matrix *matrix)
 dh_status dh_oef_matrix_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *source,
                               dh_oef_matrix **matrix)
 {
-    reader r = {.ctx = ctx, .source = source, .at = text, .end = text + n_bytes};
+    reader r = {.ctx = ctx, .source = source};
     DH_TRY(matrix_create(ctx, source, &r.m));
-    dh_status st = read_lines(&r);
+    dh_status st = read_lines(&r, text, n_bytes);
     if (st == DH_OK) st = finish(&r);
     if (st == DH_OK)
         *matrix = r.m;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/csv.h"
 #include "schedule_build.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
@@ -42,16 +43,16 @@ typedef struct read_slot {
 typedef struct reader {
     dh_ctx *ctx;
     const char *source;
+    dh_csv csv;
     DH_VEC(read_slot) slots;
     int32_t n_ranks, n_stages, n_micro;
     int64_t n_actions;
-    int32_t row, column;
 } reader;
 
 static dh_status fail_cell(const reader *r, const char *cell, const char *why)
 {
-    return dh_fail(r->ctx, DH_EFORMAT, "%s: row %d, column %d: \"%s\": %s", r->source, r->row,
-                   r->column, cell, why);
+    return dh_fail(r->ctx, DH_EFORMAT, "%s: row %d, column %d: \"%s\": %s", r->source, r->csv.line,
+                   r->csv.column, cell, why);
 }
 
 /* A number of at most DH_SCHEDULE_MAX_CELLS; moves *at behind it. */
@@ -116,17 +117,18 @@ static dh_status keep_slot(reader *r, const dh_pipe_slot *slot)
         r->n_micro = DH_MAX(r->n_micro, slot->action[i].micro + 1);
     }
     r->n_actions += slot->n_actions;
-    read_slot item = {*slot, r->n_ranks, r->row, r->column};
+    read_slot item = {*slot, r->n_ranks, r->csv.line, r->csv.column};
     if (dh_vec_push(&r->slots, item)) return DH_OK;
-    return dh_fail(r->ctx, DH_ENOMEM, "%s: no memory for row %d", r->source, r->row);
+    return dh_fail(r->ctx, DH_ENOMEM, "%s: no memory for row %d", r->source, r->csv.line);
 }
 
-static dh_status read_cell(reader *r, const char *text, size_t n)
+/* Blanks and quotes inside a cell do not count. */
+static dh_status read_cell(reader *r, dh_csv_text text)
 {
     char cell[MAX_CELL_CHARS + 1];
     size_t length = 0;
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
+    for (size_t i = 0; i < text.n; i++) {
+        char c = text.at[i];
         if (c == ' ' || c == '\t' || c == '\r' || c == '"') continue;
         if (c < ' ' || c > '~' || length == MAX_CELL_CHARS) {
             cell[length] = '\0';
@@ -152,40 +154,30 @@ static dh_status read_cell(reader *r, const char *text, size_t n)
     return skip ? DH_OK : keep_slot(r, &slot);
 }
 
-static dh_status read_line(reader *r, const char *text, size_t n)
+static dh_status read_rank(reader *r)
 {
-    r->column = 1;
-    for (size_t from = 0, i = 0; i <= n; i++) {
-        if (i < n && text[i] != ',') continue;
-        DH_TRY(read_cell(r, text + from, i - from));
-        from = i + 1;
-        r->column++;
-    }
+    dh_csv_text cell;
+    const size_t n_before = r->slots.n;
+    if (r->n_ranks == DH_SCHEDULE_MAX_RANKS)
+        return dh_fail(r->ctx, DH_EFORMAT, "%s: row %d: more than %d ranks", r->source, r->csv.line,
+                       DH_SCHEDULE_MAX_RANKS);
+    while (dh_csv_next_cell(&r->csv, &cell)) DH_TRY(read_cell(r, cell));
+    if (r->slots.n == n_before)
+        return dh_fail(r->ctx, DH_EFORMAT, "%s: row %d: no action, so rank %d would do nothing",
+                       r->source, r->csv.line, r->n_ranks);
+    r->n_ranks++;
     return DH_OK;
 }
 
 /* Every line is a rank, except comments and empty lines at the end. */
 static dh_status read_lines(reader *r, const char *text, size_t n_bytes)
 {
-    while (n_bytes > 0 && strchr("\n\r\t ", text[n_bytes - 1])) {
-        if (!text[n_bytes - 1]) break; /* strchr finds the terminator too */
-        n_bytes--;
-    }
-    for (size_t from = 0; from < n_bytes;) {
-        const char *line = text + from, *end = memchr(line, '\n', n_bytes - from);
-        size_t n = end ? (size_t)(end - line) : n_bytes - from;
-        from += n + 1;
-        r->row++;
-        if (n > 0 && *line == '#') continue;
-        if (r->n_ranks == DH_SCHEDULE_MAX_RANKS)
-            return dh_fail(r->ctx, DH_EFORMAT, "%s: row %d: more than %d ranks", r->source, r->row,
-                           DH_SCHEDULE_MAX_RANKS);
-        const size_t n_before = r->slots.n;
-        DH_TRY(read_line(r, line, n));
-        if (r->slots.n == n_before)
-            return dh_fail(r->ctx, DH_EFORMAT, "%s: row %d: no action, so rank %d would do nothing",
-                           r->source, r->row, r->n_ranks);
-        r->n_ranks++;
+    dh_csv_text line;
+    dh_csv_begin(&r->csv, text, n_bytes);
+    for (;;) {
+        const dh_csv_line kind = dh_csv_next_line(&r->csv, &line);
+        if (kind == DH_CSV_END) break;
+        if (kind != DH_CSV_COMMENT) DH_TRY(read_rank(r));
     }
     if (r->n_actions == 0)
         return dh_fail(r->ctx, DH_EFORMAT,

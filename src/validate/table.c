@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/csv.h"
 #include "base/embedded.h"
 
 extern const dh_embedded dh_published_files[];
@@ -19,29 +20,28 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
 }
 
-/* Cells of one line, which is cut up in place. A cell may be quoted. */
-static size_t split(char *line, const char **cells, size_t cap)
+/* The line's cells into cells [cap]; *n: how many there are, at most cap + 1. */
+static dh_status read_cells(dh_ctx *ctx, dh_csv *csv, dh_arena *arena, const char **cells,
+                            size_t cap, size_t *n)
 {
-    size_t n = 0;
-    while (line && n < cap) {
-        const bool quoted = *line == '"';
-        char *end = strpbrk(line + (quoted ? 1 : 0), quoted ? "\"" : ",");
-        cells[n++] = line + (quoted ? 1 : 0);
-        char *comma = end && quoted ? strchr(end, ',') : end;
-        if (end) *end = '\0';
-        line = comma ? comma + 1 : NULL;
+    dh_csv_text cell;
+    for (*n = 0; *n <= cap && dh_csv_next_cell(csv, &cell); ++*n) {
+        if (*n == cap) continue;
+        cells[*n] = dh_arena_printf(arena, "%.*s", (int)cell.n, cell.at);
+        if (!cells[*n]) return no_memory(ctx);
     }
-    return line ? cap + 1 : n;
+    return DH_OK;
 }
 
-static dh_status add_line(dh_ctx *ctx, dh_published *t, char *line, size_t number)
+static dh_status add_line(dh_ctx *ctx, dh_published *t, dh_csv *csv)
 {
     enum { MAX_COLUMNS = 64 };
     const char *cells[MAX_COLUMNS];
-    const size_t n = split(line, cells, MAX_COLUMNS);
+    size_t n;
+    DH_TRY(read_cells(ctx, csv, t->arena, cells, MAX_COLUMNS, &n));
     if (n > MAX_COLUMNS || (t->columns && n != t->n_columns))
-        return dh_fail(ctx, DH_EFORMAT, "%s:%zu: %zu cells where the first line has %zu", t->file,
-                       number, n, t->n_columns);
+        return dh_fail(ctx, DH_EFORMAT, "%s:%d: %zu cells where the first line has %zu", t->file,
+                       csv->line, n, t->n_columns);
     const char **kept = t->columns ? t->cells + t->n_rows++ * t->n_columns
                                    : (t->columns = DH_NEW_N(t->arena, const char *, n));
     if (!kept) return no_memory(ctx);
@@ -50,24 +50,32 @@ static dh_status add_line(dh_ctx *ctx, dh_published *t, char *line, size_t numbe
     return DH_OK;
 }
 
+/* The first comment says where the table comes from. */
+static dh_status read_lines(dh_ctx *ctx, dh_published *t, dh_csv *csv, size_t most_lines)
+{
+    dh_csv_text line;
+    for (;;) {
+        const dh_csv_line kind = dh_csv_next_line(csv, &line);
+        if (kind == DH_CSV_END) return DH_OK;
+        if (kind == DH_CSV_COMMENT && !*t->source)
+            t->source = dh_arena_printf(t->arena, "%.*s", (int)line.n, line.at);
+        if (!t->source) return no_memory(ctx);
+        if (kind != DH_CSV_CELLS) continue;
+        DH_TRY(add_line(ctx, t, csv));
+        if (!t->cells) t->cells = DH_NEW_N(t->arena, const char *, most_lines * t->n_columns);
+        if (!t->cells) return no_memory(ctx);
+    }
+}
+
 dh_status dh_published_parse(dh_ctx *ctx, dh_arena *arena, const char *text, size_t n_bytes,
                              const char *file, dh_published *table)
 {
+    dh_csv csv;
     dh_published t = {.arena = arena, .file = file, .source = ""};
-    size_t n_lines = 1, number = 0;
+    size_t n_lines = 1;
     for (size_t i = 0; i < n_bytes; i++) n_lines += text[i] == '\n';
-    char *copy = dh_arena_printf(arena, "%.*s", (int)n_bytes, text);
-    if (!copy) return no_memory(ctx);
-    for (char *line = copy, *next; line; line = next) {
-        next = strchr(line, '\n');
-        if (next) *next++ = '\0';
-        number++;
-        if (*line == '#' && !*t.source) t.source = line + strspn(line, "# ");
-        if (*line == '#' || !*line) continue;
-        DH_TRY(add_line(ctx, &t, line, number));
-        if (!t.cells) t.cells = DH_NEW_N(arena, const char *, n_lines *t.n_columns);
-        if (!t.cells) return no_memory(ctx);
-    }
+    dh_csv_begin(&csv, text, n_bytes);
+    DH_TRY(read_lines(ctx, &t, &csv, n_lines));
     if (!t.columns) return dh_fail(ctx, DH_EFORMAT, "%s: no line names the columns", file);
     *table = t;
     return DH_OK;
