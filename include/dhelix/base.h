@@ -29,6 +29,8 @@ void dh_panic(const char *file, int line, const char *fmt, ...)
 #define DH_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define DH_MAX(a, b) ((a) > (b) ? (a) : (b))
 
+#define DH_NONE UINT32_MAX /* a number of something: none */
+
 /* ---- logging: stderr, "dhelix[rank]: level: text" ---------------------------- */
 
 typedef enum dh_log_level {

@@ -17,7 +17,6 @@
 extern "C" {
 #endif
 
-#define DH_NONE UINT32_MAX
 #define DH_MAX_OPERANDS 6
 
 /* ---- operator types -------------------------------------------------------------- */

@@ -5,16 +5,12 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/index.h"
+
 /* ---- index ------------------------------------------------------------------------------ */
 
-/* A hash table of numbers from 0, with linear probing; the caller compares what they name. */
-typedef struct table {
-    uint32_t *slots; /* DH_NONE: free */
-    size_t n_slots;  /* a power of 2, above twice the numbers */
-} table;
-
 struct dh_profile_index {
-    table ops, pairs;
+    dh_index ops, pairs; /* by place in the profile */
 };
 
 static uint64_t key_hash(const char *key)
@@ -27,66 +23,32 @@ static uint64_t pair_hash(uint32_t a, uint32_t b)
     return dh_mix64((uint64_t)a << 32 | b);
 }
 
-static void table_put(table *t, uint64_t hash, uint32_t number)
-{
-    size_t at = hash & (t->n_slots - 1);
-    while (t->slots[at] != DH_NONE) at = (at + 1) & (t->n_slots - 1);
-    t->slots[at] = number;
-}
-
-/* Empty, with room for n numbers. False when out of memory. */
-static bool table_reset(table *t, size_t n)
-{
-    size_t n_slots = 64;
-    while (n_slots < 4 * n) n_slots *= 2;
-    uint32_t *slots = realloc(t->slots, n_slots * sizeof *slots);
-    if (!slots) return false;
-    memset(slots, 0xff, n_slots * sizeof *slots);
-    *t = (table){slots, n_slots};
-    return true;
-}
-
 static bool index_op(dh_profile *p, uint32_t id)
 {
-    table *t = &p->index->ops;
-    if (2 * p->ops.n <= t->n_slots) {
-        table_put(t, key_hash(p->ops.at[id].key), id);
-        return true;
-    }
-    if (!table_reset(t, p->ops.n)) return false;
-    for (uint32_t i = 0; i < p->ops.n; i++) table_put(t, key_hash(p->ops.at[i].key), i);
-    return true;
+    return dh_index_add(&p->index->ops, key_hash(p->ops.at[id].key), id);
 }
 
 static bool index_pair(dh_profile *p, uint32_t id)
 {
-    table *t = &p->index->pairs;
-    if (2 * p->pairs.n <= t->n_slots) {
-        table_put(t, pair_hash(p->pairs.at[id].a, p->pairs.at[id].b), id);
-        return true;
-    }
-    if (!table_reset(t, p->pairs.n)) return false;
-    for (uint32_t i = 0; i < p->pairs.n; i++)
-        table_put(t, pair_hash(p->pairs.at[i].a, p->pairs.at[i].b), i);
-    return true;
+    const dh_profile_pair *pair = &p->pairs.at[id];
+    return dh_index_add(&p->index->pairs, pair_hash(pair->a, pair->b), id);
 }
 
 uint32_t dh_profile_find_op(const dh_profile *p, const char *key)
 {
-    const table *t = &p->index->ops;
-    for (size_t at = key_hash(key) & (t->n_slots - 1);; at = (at + 1) & (t->n_slots - 1)) {
-        const uint32_t id = t->slots[at];
-        if (id == DH_NONE || strcmp(p->ops.at[id].key, key) == 0) return id;
-    }
+    const uint64_t hash = key_hash(key);
+    size_t at = 0;
+    uint32_t id = dh_index_first(&p->index->ops, hash, &at);
+    while (id != DH_NONE && strcmp(p->ops.at[id].key, key) != 0)
+        id = dh_index_next(&p->index->ops, hash, &at);
+    return id;
 }
 
+/* The hash of a pair is its numbers, mixed: equal for no others. */
 uint32_t dh_profile_find_pair(const dh_profile *p, uint32_t a, uint32_t b)
 {
-    const table *t = &p->index->pairs;
-    for (size_t at = pair_hash(a, b) & (t->n_slots - 1);; at = (at + 1) & (t->n_slots - 1)) {
-        const uint32_t id = t->slots[at];
-        if (id == DH_NONE || (p->pairs.at[id].a == a && p->pairs.at[id].b == b)) return id;
-    }
+    size_t at = 0;
+    return dh_index_first(&p->index->pairs, pair_hash(a, b), &at);
 }
 
 /* ---- life ------------------------------------------------------------------------------- */
@@ -105,9 +67,7 @@ dh_status dh_profile_create(dh_ctx *ctx, const char *name, dh_profile **profile)
         p->name = dh_arena_strdup(arena, name);
         p->index = DH_NEW(arena, struct dh_profile_index);
     }
-    if (!p || !p->name || !p->index || !table_reset(&p->index->ops, 0) ||
-        !table_reset(&p->index->pairs, 0)) {
-        if (p && p->index) free(p->index->ops.slots);
+    if (!p || !p->name || !p->index) {
         dh_arena_destroy(arena);
         return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for a profile", name);
     }
@@ -118,8 +78,8 @@ dh_status dh_profile_create(dh_ctx *ctx, const char *name, dh_profile **profile)
 void dh_profile_destroy(dh_profile *profile)
 {
     if (!profile) return;
-    free(profile->index->ops.slots);
-    free(profile->index->pairs.slots);
+    dh_index_fini(&profile->index->ops);
+    dh_index_fini(&profile->index->pairs);
     dh_vec_fini(&profile->facts);
     dh_vec_fini(&profile->ops);
     dh_vec_fini(&profile->pairs);
@@ -228,10 +188,10 @@ static void *copied(dh_arena *arena, const void *at, size_t n_bytes)
 }
 #define COPIED(arena, v) copied((arena), (v)->at, (v)->n * sizeof *(v)->at)
 
-static bool copy_table(dh_arena *arena, table *t)
+static bool copy_index(dh_arena *arena, dh_index *index)
 {
-    t->slots = copied(arena, t->slots, t->n_slots * sizeof *t->slots);
-    return t->slots != NULL;
+    index->places = copied(arena, index->places, index->n_places * sizeof *index->places);
+    return index->places != NULL;
 }
 
 static bool copy_texts(dh_arena *arena, dh_profile *p)
@@ -262,7 +222,7 @@ const dh_profile *dh_profile_copy(dh_arena *arena, const dh_profile *profile)
     p->ops.at = COPIED(arena, &profile->ops);
     p->pairs.at = COPIED(arena, &profile->pairs);
     if (!p->index || !p->facts.at || !p->ops.at || !p->pairs.at) return NULL;
-    const bool ok = copy_table(arena, &p->index->ops) && copy_table(arena, &p->index->pairs) &&
+    const bool ok = copy_index(arena, &p->index->ops) && copy_index(arena, &p->index->pairs) &&
                     copy_texts(arena, p);
     return ok ? p : NULL;
 }

@@ -6,60 +6,39 @@
 
 /* ---- pair table -------------------------------------------------------------------- */
 
-#define EMPTY_KEY UINT64_MAX
-
 void dh_pairs_fini(dh_pair_table *t)
 {
-    free(t->slots);
-    *t = (dh_pair_table){0};
+    dh_vec_fini(&t->pairs);
+    dh_index_fini(&t->index);
 }
 
-static uint64_t pair_key(uint32_t left, uint32_t right)
+/* Both ids, mixed (Fibonacci hashing): equal for no other pair. */
+static uint64_t pair_hash(uint32_t left, uint32_t right)
 {
-    return (uint64_t)left << 32 | right;
-}
-
-/* Slot that holds the key, or the empty one where it belongs (Fibonacci hashing). */
-static size_t pair_slot(const dh_pair_table *t, uint64_t key)
-{
-    size_t mask = t->n_slots - 1;
-    uint64_t mixed = key * 0x9E3779B97F4A7C15u;
-    size_t slot = (size_t)(mixed ^ mixed >> 32) & mask;
-    while (t->slots[slot].key != EMPTY_KEY && t->slots[slot].key != key) slot = (slot + 1) & mask;
-    return slot;
-}
-
-static bool pairs_grow(dh_pair_table *t)
-{
-    dh_pair_table bigger = {.n = t->n, .n_slots = t->n_slots ? 2 * t->n_slots : 1024};
-    bigger.slots = malloc(bigger.n_slots * sizeof *bigger.slots);
-    if (!bigger.slots) return false;
-    for (size_t i = 0; i < bigger.n_slots; i++) bigger.slots[i].key = EMPTY_KEY;
-    for (size_t i = 0; i < t->n_slots; i++)
-        if (t->slots[i].key != EMPTY_KEY)
-            bigger.slots[pair_slot(&bigger, t->slots[i].key)] = t->slots[i];
-    free(t->slots);
-    *t = bigger;
-    return true;
+    const uint64_t mixed = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
+    return mixed ^ mixed >> 32;
 }
 
 dh_status dh_pairs_add(dh_ctx *ctx, dh_pair_table *t, uint32_t left, uint32_t right, uint32_t rank,
                        uint32_t id)
 {
-    if (2 * (t->n + 1) > t->n_slots && !pairs_grow(t))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu merges", t->n + 1);
-    size_t slot = pair_slot(t, pair_key(left, right));
-    if (t->slots[slot].key != EMPTY_KEY) return DH_OK;
-    t->slots[slot] = (dh_pair){pair_key(left, right), rank, id};
-    t->n++;
+    size_t at = 0;
+    const uint64_t hash = pair_hash(left, right);
+    const dh_pair pair = {left, right, rank, id};
+    if (dh_index_first(&t->index, hash, &at) != DH_NONE) return DH_OK;
+    if (!dh_vec_reserve(&t->pairs, t->pairs.n + 1) ||
+        !dh_index_add(&t->index, hash, (uint32_t)t->pairs.n))
+        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu merges", t->pairs.n + 1);
+    t->pairs.at[t->pairs.n++] = pair;
     return DH_OK;
 }
 
 const dh_pair *dh_pairs_find(const dh_pair_table *t, uint32_t left, uint32_t right)
 {
-    if (t->n_slots == 0 || left == DH_NO_ID || right == DH_NO_ID) return NULL;
-    const dh_pair *p = &t->slots[pair_slot(t, pair_key(left, right))];
-    return p->key == EMPTY_KEY ? NULL : p;
+    size_t at = 0;
+    if (left == DH_NO_ID || right == DH_NO_ID) return NULL;
+    const uint32_t i = dh_index_first(&t->index, pair_hash(left, right), &at);
+    return i == DH_NONE ? NULL : &t->pairs.at[i];
 }
 
 /* ---- merge engine -------------------------------------------------------------------- */
@@ -144,74 +123,41 @@ bool dh_merger_run(dh_merger *m, const dh_pair_table *pairs)
 
 void dh_cache_fini(dh_word_cache *c)
 {
-    free(c->slots);
-    dh_str_fini(&c->texts);
-    dh_vec_fini(&c->ids);
-    *c = (dh_word_cache){0};
-}
-
-static size_t cache_slot(const dh_word_cache *c, uint64_t hash, const void *word, size_t len)
-{
-    size_t mask = c->n_slots - 1, slot = (size_t)hash & mask;
-    for (; c->slots[slot].len; slot = (slot + 1) & mask) {
-        const dh_cached_word *w = &c->slots[slot];
-        if (w->hash == hash && w->len == len && memcmp(c->texts.text + w->text, word, len) == 0)
-            break;
-    }
-    return slot;
+    dh_vec_fini(&c->records);
+    dh_index_fini(&c->index);
 }
 
 const int32_t *dh_cache_get(const dh_word_cache *c, const void *word, size_t len, size_t *n_ids)
 {
-    if (c->n == 0 || len > DH_CACHED_WORD_MAX) return NULL;
-    const dh_cached_word *w = &c->slots[cache_slot(c, XXH3_64bits(word, len), word, len)];
-    if (w->len == 0) return NULL;
-    *n_ids = w->n_ids;
-    return c->ids.at + w->ids;
+    if (c->index.n == 0 || len > DH_CACHED_WORD_MAX) return NULL;
+    size_t at = 0;
+    const uint64_t hash = XXH3_64bits(word, len);
+    for (uint32_t i = dh_index_first(&c->index, hash, &at); i != DH_NONE;
+         i = dh_index_next(&c->index, hash, &at)) {
+        const int32_t *record = c->records.at + i;
+        *n_ids = (size_t)*record >> 16;
+        if ((*record & 0xffff) == (int32_t)len && memcmp(record + 1 + *n_ids, word, len) == 0)
+            return record + 1;
+    }
+    return NULL;
 }
 
 static void cache_forget(dh_word_cache *c)
 {
-    if (c->n_slots) memset(c->slots, 0, c->n_slots * sizeof *c->slots);
-    c->n = 0;
-    dh_str_clear(&c->texts);
-    c->ids.n = 0;
-}
-
-static bool cache_grow(dh_word_cache *c)
-{
-    size_t n_slots = c->n_slots ? 2 * c->n_slots : 1024;
-    dh_cached_word *slots = calloc(n_slots, sizeof *slots);
-    if (!slots) return false;
-    for (size_t i = 0; i < c->n_slots; i++) {
-        if (!c->slots[i].len) continue;
-        size_t slot = (size_t)c->slots[i].hash & (n_slots - 1);
-        while (slots[slot].len) slot = (slot + 1) & (n_slots - 1);
-        slots[slot] = c->slots[i];
-    }
-    free(c->slots);
-    c->slots = slots;
-    c->n_slots = n_slots;
-    return true;
+    dh_index_clear(&c->index);
+    c->records.n = 0;
 }
 
 void dh_cache_put(dh_word_cache *c, const void *word, size_t len, const int32_t *ids, size_t n_ids)
 {
-    if (len == 0 || len > DH_CACHED_WORD_MAX) return;
-    if (c->n == MAX_CACHED_WORDS) cache_forget(c);
-    if (2 * (c->n + 1) > c->n_slots && !cache_grow(c)) return;
-    if (!dh_vec_reserve(&c->ids, c->ids.n + n_ids)) return;
-    size_t text = c->texts.len;
-    dh_str_append(&c->texts, word, len);
-    if (c->texts.failed) {
-        c->texts.failed = false;
-        cache_forget(c);
-        return;
-    }
-    uint64_t hash = XXH3_64bits(word, len);
-    c->slots[cache_slot(c, hash, word, len)] =
-        (dh_cached_word){hash, (uint32_t)text, (uint32_t)c->ids.n, (uint16_t)len, (uint16_t)n_ids};
-    if (n_ids) memcpy(c->ids.at + c->ids.n, ids, n_ids * sizeof *ids);
-    c->ids.n += n_ids;
-    c->n++;
+    if (len == 0 || len > DH_CACHED_WORD_MAX || n_ids == 0) return;
+    if (c->index.n == MAX_CACHED_WORDS) cache_forget(c);
+    const size_t n = 1 + n_ids + (len + sizeof *ids - 1) / sizeof *ids;
+    if (!dh_vec_reserve(&c->records, c->records.n + n)) return;
+    if (!dh_index_add(&c->index, XXH3_64bits(word, len), (uint32_t)c->records.n)) return;
+    int32_t *record = c->records.at + c->records.n;
+    record[0] = (int32_t)(n_ids << 16 | len);
+    memcpy(record + 1, ids, n_ids * sizeof *ids);
+    memcpy(record + 1 + n_ids, word, len);
+    c->records.n += n;
 }

@@ -8,13 +8,13 @@
 /* ---- which pair of symbols becomes which, and how early ---------------------------- */
 
 typedef struct dh_pair {
-    uint64_t key;      /* left id << 32 | right id; UINT64_MAX: empty slot */
+    uint32_t left, right;
     uint32_t rank, id; /* lower ranks merge first; id is the result */
 } dh_pair;
 
 typedef struct dh_pair_table {
-    dh_pair *slots;
-    size_t n, n_slots; /* n_slots: power of two or 0 */
+    DH_VEC(dh_pair) pairs;
+    dh_index index;
 } dh_pair_table;
 
 void dh_pairs_fini(dh_pair_table *t);
@@ -54,17 +54,11 @@ bool dh_merger_run(dh_merger *m, const dh_pair_table *pairs);
 
 #define DH_CACHED_WORD_MAX 64 /* longer words seldom come twice */
 
-typedef struct dh_cached_word {
-    uint64_t hash;
-    uint32_t text, ids;  /* offsets in texts, ids_at */
-    uint16_t len, n_ids; /* len 0: empty slot */
-} dh_cached_word;
-
+/* Records lie one behind the other: n_ids << 16 | length of the word, ids, the word's bytes filled
+ * up to whole numbers. */
 typedef struct dh_word_cache {
-    dh_cached_word *slots;
-    size_t n, n_slots;
-    dh_str texts;
-    dh_ids ids;
+    dh_ids records;
+    dh_index index; /* where each begins, by the word's hash */
 } dh_word_cache;
 
 void dh_cache_fini(dh_word_cache *c);

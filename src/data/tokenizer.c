@@ -65,14 +65,15 @@ static void hash_vocab(uint64_t *h, const dh_vocab *v)
     }
 }
 
-/* The table's order depends on how it grew, so the merges are summed. */
+/* The order of the merges is in their ranks, that of the table means nothing: a sum. */
 static uint64_t sum_of_pairs(const dh_pair_table *t)
 {
     uint64_t sum = 0;
-    for (size_t i = 0; i < t->n_slots; i++)
-        if (t->slots[i].key != UINT64_MAX)
-            sum += dh_mix64(t->slots[i].key ^
-                            dh_mix64((uint64_t)t->slots[i].rank << 32 | t->slots[i].id));
+    for (size_t i = 0; i < t->pairs.n; i++) {
+        const dh_pair *p = &t->pairs.at[i];
+        sum += dh_mix64(((uint64_t)p->left << 32 | p->right) ^
+                        dh_mix64((uint64_t)p->rank << 32 | p->id));
+    }
     return sum;
 }
 

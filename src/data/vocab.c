@@ -8,7 +8,7 @@ void dh_vocab_fini(dh_vocab *v)
 {
     dh_str_fini(&v->bytes);
     dh_vec_fini(&v->pieces);
-    free(v->slots);
+    dh_index_fini(&v->index);
     *v = (dh_vocab){0};
 }
 
@@ -47,54 +47,51 @@ dh_status dh_vocab_set(dh_ctx *ctx, dh_vocab *v, uint64_t id, const void *bytes,
     return dh_vocab_replace(ctx, v, id, bytes, len, kind);
 }
 
-/* Slot that holds the piece with these bytes, or the empty one where it belongs. */
-static size_t slot_of(const dh_vocab *v, const void *bytes, size_t len)
+static uint32_t find(const dh_vocab *v, uint64_t hash, const void *bytes, size_t len)
 {
-    size_t mask = v->n_slots - 1;
-    size_t slot = (size_t)XXH3_64bits(bytes, len) & mask;
-    while (v->slots[slot]) {
-        const dh_piece *p = &v->pieces.at[v->slots[slot] - 1];
+    size_t at = 0;
+    uint32_t id = dh_index_first(&v->index, hash, &at);
+    for (; id != DH_NONE; id = dh_index_next(&v->index, hash, &at)) {
+        const dh_piece *p = &v->pieces.at[id];
         if (p->len == len && memcmp(v->bytes.text + p->offset, bytes, len) == 0) break;
-        slot = (slot + 1) & mask;
     }
-    return slot;
+    return id;
+}
+
+static dh_status index_piece(dh_ctx *ctx, dh_vocab *v, uint64_t hash, uint32_t id)
+{
+    if (dh_index_add(&v->index, hash, id)) return DH_OK;
+    return dh_fail(ctx, DH_ENOMEM, "out of memory for the vocabulary index");
 }
 
 dh_status dh_vocab_index(dh_ctx *ctx, dh_vocab *v)
 {
-    size_t n_slots = 16;
-    while (n_slots < 2 * v->pieces.n) n_slots *= 2;
-    uint32_t *slots = calloc(n_slots, sizeof *slots);
-    if (!slots) return dh_fail(ctx, DH_ENOMEM, "out of memory for the vocabulary index");
-    free(v->slots);
-    v->slots = slots;
-    v->n_slots = n_slots;
+    dh_index_clear(&v->index);
     for (uint32_t id = 0; id < v->pieces.n; id++) {
         const dh_piece *p = &v->pieces.at[id];
         if (p->kind != DH_PIECE_NORMAL) continue;
-        size_t slot = slot_of(v, v->bytes.text + p->offset, p->len);
-        if (slots[slot])
-            return dh_fail(ctx, DH_EFORMAT, "tokens %u and %u have the same text", slots[slot] - 1,
-                           id);
-        slots[slot] = id + 1;
+        const char *bytes = v->bytes.text + p->offset;
+        const uint64_t hash = XXH3_64bits(bytes, p->len);
+        const uint32_t first = find(v, hash, bytes, p->len);
+        if (first != DH_NONE)
+            return dh_fail(ctx, DH_EFORMAT, "tokens %u and %u have the same text", first, id);
+        DH_TRY(index_piece(ctx, v, hash, id));
     }
     return DH_OK;
 }
 
 dh_status dh_vocab_intern(dh_ctx *ctx, dh_vocab *v, const void *bytes, size_t len)
 {
-    if (dh_vocab_find(v, bytes, len) != DH_NO_ID) return DH_OK;
-    size_t id = v->pieces.n;
+    const uint64_t hash = XXH3_64bits(bytes, len);
+    if (find(v, hash, bytes, len) != DH_NONE) return DH_OK;
+    const uint32_t id = (uint32_t)v->pieces.n;
     DH_TRY(dh_vocab_set(ctx, v, id, bytes, len, DH_PIECE_NORMAL));
-    if (2 * v->pieces.n > v->n_slots) return dh_vocab_index(ctx, v);
-    v->slots[slot_of(v, bytes, len)] = (uint32_t)id + 1;
-    return DH_OK;
+    return index_piece(ctx, v, hash, id);
 }
 
 uint32_t dh_vocab_find(const dh_vocab *v, const void *bytes, size_t len)
 {
-    uint32_t held = v->n_slots ? v->slots[slot_of(v, bytes, len)] : 0;
-    return held ? held - 1 : DH_NO_ID;
+    return find(v, XXH3_64bits(bytes, len), bytes, len);
 }
 
 /* ---- matcher ------------------------------------------------------------------- */

@@ -2,9 +2,9 @@
 #ifndef DH_DATA_VOCAB_H
 #define DH_DATA_VOCAB_H
 
-#include "dhelix/base.h"
+#include "base/index.h"
 
-#define DH_NO_ID UINT32_MAX
+#define DH_NO_ID DH_NONE
 #define DH_VOCAB_MAX ((uint32_t)1 << 24)
 
 typedef enum dh_piece_kind {
@@ -24,8 +24,7 @@ typedef struct dh_piece {
 typedef struct dh_vocab {
     dh_str bytes;
     DH_VEC(dh_piece) pieces; /* by id */
-    uint32_t *slots;         /* open addressing over normal pieces: id + 1, 0 empty */
-    size_t n_slots;          /* power of two; 0 before dh_vocab_index */
+    dh_index index;          /* of the normal ones, by their bytes; empty before dh_vocab_index */
 } dh_vocab;
 
 void dh_vocab_fini(dh_vocab *v);

@@ -1,41 +1,34 @@
 /* Orders found so far. A key is everything an order depends on, as bytes. */
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/table.h"
 #include "strategy/slot.h"
-
-typedef struct entry {
-    char *key;
-    size_t n_key;
-    dh_slot_pick *order;
-} entry;
 
 struct dh_order_cache {
     pthread_mutex_t lock;
-    DH_VEC(entry *) entries;
+    dh_table orders;
+    dh_arena *arena; /* of keys and orders */
 };
 
 dh_order_cache *dh_order_cache_create(void)
 {
     dh_order_cache *c = calloc(1, sizeof *c);
-    if (c) pthread_mutex_init(&c->lock, NULL);
+    dh_arena *arena = c ? dh_arena_create() : NULL;
+    if (!arena) {
+        free(c);
+        return NULL;
+    }
+    c->arena = arena;
+    pthread_mutex_init(&c->lock, NULL);
     return c;
-}
-
-static void entry_destroy(entry *e)
-{
-    if (!e) return;
-    free(e->key);
-    free(e->order);
-    free(e);
 }
 
 void dh_order_cache_destroy(dh_order_cache *cache)
 {
     if (!cache) return;
-    for (size_t i = 0; i < cache->entries.n; i++) entry_destroy(cache->entries.at[i]);
-    dh_vec_fini(&cache->entries);
+    dh_table_fini(&cache->orders);
+    dh_arena_destroy(cache->arena);
     pthread_mutex_destroy(&cache->lock);
     free(cache);
 }
@@ -77,35 +70,26 @@ static bool make_key(const dh_slot *slot, const dh_order_policy *policy,
     return ok;
 }
 
-static const entry *find(const dh_order_cache *cache, const bytes *key)
+static dh_status no_memory(dh_ctx *ctx)
 {
-    for (size_t i = 0; i < cache->entries.n; i++) {
-        const entry *e = cache->entries.at[i];
-        if (e->n_key == key->n && memcmp(e->key, key->at, key->n) == 0) return e;
-    }
-    return NULL;
+    return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
 }
 
-/* Takes the key. */
-static dh_status add(dh_ctx *ctx, dh_order_cache *cache, const dh_slot *slot,
-                     const dh_order_policy *policy, const dh_order_options *options, bytes *key,
-                     const entry **found)
+/* The order of a key, made where it is new. */
+static dh_status find_or_make(dh_ctx *ctx, dh_order_cache *cache, const bytes *key,
+                              const dh_slot *slot, const dh_order_policy *policy,
+                              const dh_order_options *options, const dh_slot_pick **order)
 {
-    entry *e = calloc(1, sizeof *e);
-    dh_status st = e ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
-    if (e) {
-        *e = (entry){.key = key->at,
-                     .n_key = key->n,
-                     .order = calloc((size_t)slot_nodes(slot) + 1, sizeof *e->order)};
-        memset(key, 0, sizeof *key);
-        if (!e->order) st = dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    void **place = dh_table_at(&cache->orders, cache->arena, key->at, key->n);
+    if (!place) return no_memory(ctx);
+    if (!*place) {
+        dh_slot_pick *made = DH_NEW_N(cache->arena, dh_slot_pick, (size_t)slot_nodes(slot) + 1);
+        if (!made) return no_memory(ctx);
+        DH_TRY(dh_slot_order(ctx, slot, policy, options, made));
+        *place = made;
     }
-    if (st == DH_OK) st = dh_slot_order(ctx, slot, policy, options, e->order);
-    if (st == DH_OK && !dh_vec_push(&cache->entries, e))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
-    if (st != DH_OK) entry_destroy(e);
-    *found = e;
-    return st;
+    *order = *place;
+    return DH_OK;
 }
 
 dh_status dh_order_cache_get(dh_ctx *ctx, dh_order_cache *cache, const dh_slot *slot,
@@ -113,14 +97,10 @@ dh_status dh_order_cache_get(dh_ctx *ctx, dh_order_cache *cache, const dh_slot *
                              const dh_slot_pick **order)
 {
     bytes key = {0};
-    dh_status st = make_key(slot, policy, options, &key)
-                       ? DH_OK
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    dh_status st = make_key(slot, policy, options, &key) ? DH_OK : no_memory(ctx);
     pthread_mutex_lock(&cache->lock);
-    const entry *e = st == DH_OK ? find(cache, &key) : NULL;
-    if (st == DH_OK && !e) st = add(ctx, cache, slot, policy, options, &key, &e);
+    if (st == DH_OK) st = find_or_make(ctx, cache, &key, slot, policy, options, order);
     pthread_mutex_unlock(&cache->lock);
     dh_vec_fini(&key);
-    if (st == DH_OK) *order = e->order;
     return st;
 }

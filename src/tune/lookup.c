@@ -28,21 +28,13 @@ typedef struct outline_key {
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart;
 } outline_key;
 
-void tune_tables_init(tuner *t)
-{
-    tune_table_init(&t->timetables, sizeof(timetable_key));
-    tune_table_init(&t->blocks, sizeof(blocks_key));
-    tune_table_init(&t->times, sizeof(times_key));
-    tune_table_init(&t->outlines, sizeof(outline_key));
-}
-
 void tune_tables_fini(tuner *t)
 {
-    tune_table_fini(&t->timetables);
-    tune_table_fini(&t->blocks);
-    tune_table_fini(&t->times);
-    tune_table_fini(&t->outlines);
-    tune_table_fini(&t->memo.times);
+    dh_table_fini(&t->timetables);
+    dh_table_fini(&t->blocks);
+    dh_table_fini(&t->times);
+    dh_table_fini(&t->outlines);
+    dh_table_fini(&t->memo.times);
     for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
     for (size_t i = 0; i < t->all_timetables.n; i++)
         dh_schedule_destroy((dh_schedule *)t->all_timetables.at[i]->schedule);
@@ -79,7 +71,7 @@ static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetab
 {
     const timetable_key key = {e->row->config.at[DH_TUNE_SCHEDULE], e->spec.recipe.mesh.pp, n_micro,
                                e->row->config.at[DH_TUNE_STAGES]};
-    void **place = tune_table_at(&e->t->timetables, e->t->arena, &key);
+    void **place = dh_table_at(&e->t->timetables, e->t->arena, &key, sizeof key);
     tune_timetable *made = NULL;
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
@@ -128,7 +120,7 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
     dh_program_spec spec = e->spec;
     spec.recipe.recompute = recompute;
     DH_TRY(key_of_blocks(e, recompute, &key));
-    void **place = tune_table_at(&e->t->blocks, e->t->arena, &key);
+    void **place = dh_table_at(&e->t->blocks, e->t->arena, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
         tune_blocks *made;
@@ -150,7 +142,7 @@ dh_status tune_find_times(estimate *e, const tune_times **times)
                      .barriers = e->spec.recipe.ordering.options.barriers,
                      .wants = wants.split | wants.pairs << 1};
     DH_TRY(key_of_blocks(e, e->spec.recipe.recompute, &key.blocks));
-    void **place = tune_table_at(&e->t->times, e->t->arena, &key);
+    void **place = dh_table_at(&e->t->times, e->t->arena, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
         tune_times *made = DH_NEW(e->t->arena, tune_times);
@@ -208,7 +200,7 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .embed = holds.embed,
                              .head = holds.head,
                              .apart = ends_apart(e->long_one)};
-    void **place = tune_table_at(&e->t->outlines, e->t->arena, &key);
+    void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made;
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {

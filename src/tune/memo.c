@@ -34,7 +34,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
                           op->op->group,
                           bytes_of(op, op->op->in[0]),
                           bytes_of(op, op->op->out[0])};
-    void **place = tune_table_at(&memo->times, memo->arena, &key);
+    void **place = dh_table_at(&memo->times, memo->arena, &key, sizeof key);
     dh_op_time *known = place ? *place : NULL;
     if (known) return *known;
     const dh_op_time time = of->solo(of->self, op);
@@ -55,7 +55,7 @@ const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs 
 {
     memo->of = of;
     memo->arena = arena;
-    tune_table_init(&memo->times, sizeof(memo_key));
+    memo->times = (dh_table){0};
     memo->costs = (dh_costs){.name = of->name,
                              .solo = solo,
                              .beside = beside,

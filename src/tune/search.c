@@ -335,7 +335,6 @@ static dh_status prepare(search *s, dh_job *job)
         s->t.costs = tune_memo_init(&s->t.memo, s->t.arena, s->t.costs);
     }
     DH_TRY(find_own(ctx, job, o->fixed, &s->t.own));
-    tune_tables_init(&s->t);
     return tune_select(ctx, &s->t);
 }
 

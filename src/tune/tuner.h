@@ -2,29 +2,17 @@
 #ifndef DH_TUNE_TUNER_H
 #define DH_TUNE_TUNER_H
 
+#include "base/table.h"
 #include "dhelix/session.h"
 #include "dhelix/tune.h"
 
-/* ---- table.c: what was computed before, by key ------------------------------------------- */
-
-/* Keys are structs without padding, compared as bytes. Values are not owned. */
-typedef struct tune_table {
-    void **values; /* [n_places], open addressing, n_places a power of two */
-    void **keys;
-    size_t n, n_places, key_bytes;
-} tune_table;
-void tune_table_init(tune_table *table, size_t key_bytes);
-void tune_table_fini(tune_table *table);
-/* Place of the key's value, NULL in it where the key is new. errors: NULL out of memory */
-void **tune_table_at(tune_table *table, dh_arena *arena, const void *key);
-
 /* ---- memo.c: times of collectives, asked for once ---------------------------------------- */
 
-/* One thread at a time. Free `times` with tune_table_fini. */
+/* One thread at a time. Free `times` with dh_table_fini. */
 typedef struct tune_memo {
     const dh_costs *of;
     dh_arena *arena;
-    tune_table times;
+    dh_table times;
     dh_costs costs;
 } tune_memo;
 /* Costs that answer as `of` does. */
@@ -187,7 +175,7 @@ typedef struct tuner {
     bool *strategy_wanted, *schedule_wanted; /* by row */
     double memory_bytes;
     dh_arena *arena; /* of everything below */
-    tune_table timetables, blocks, times, outlines;
+    dh_table timetables, blocks, times, outlines;
     tune_memo memo;
     DH_VEC(tune_blocks *) all_blocks;
     DH_VEC(tune_timetable *) all_timetables;
@@ -195,7 +183,6 @@ typedef struct tuner {
     size_t n_scratch;
 } tuner;
 
-void tune_tables_init(tuner *t);
 void tune_tables_fini(tuner *t);
 /* A configuration of the mesh and micro-batch that the tuner has now. memory.peak_bytes says
  * whether it fits; step_ns and parts are computed if it does. errors: of schedules and programs,
