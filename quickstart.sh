@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Install, build, train a small character model on Shakespeare, sample from it.
+# Install, build, train a small character model on Shakespeare and sample from it; then a model
+# on two ranks with a slow link, its communication hidden and not, and both runs as one page.
 # Less than five minutes on two cores. Arguments go to `dhelix train`, e.g.
 #   ./quickstart.sh --set parallel.tp=1 --set train.threads=2
 source "$(dirname "$0")/scripts/env.sh"
@@ -18,15 +19,23 @@ say "train"
 out=runs/quickstart
 "$dhelix" train examples/quickstart.yaml --fresh --set out="$out" "$@"
 
-say "report"
-"$dhelix" report "$out"
-
 say "sample"
 "$dhelix" sample "$out" --prompt "ROMEO:" --tokens 300 --seed 1
+
+say "hide communication: two ranks on a slow link (examples/hide.yaml), one strand of micro-batches and two"
+"$dhelix" profile examples/hide.yaml --quiet
+for strategy in sequential dhelix; do
+    "$dhelix" train examples/hide.yaml --fresh --set strategy=$strategy --set out=runs/$strategy
+done
+
+say "report"
+"$dhelix" report "$out"
+"$dhelix" report runs/sequential runs/dhelix -o runs/hide.html
 
 say "written"
 printf '  %-28s %s\n' \
     "$out/checkpoints/" "weights with Hugging Face names, and the optimizer state" \
     "$out/metrics.jsonl" "one JSON object per step" \
     "$out/report.html" "the run as one page" \
+    runs/hide.html "communication hidden, beside what hides less" \
     examples/quickstart.yaml "the job; every setting: $dhelix help job"

@@ -3,6 +3,7 @@
 
     scripts/draw_docs.py loss RUN OUT.svg            a run folder's metrics.jsonl
     scripts/draw_docs.py schedules DHELIX OUT.svg    pipeline schedules, from `dhelix check --print csv`
+    scripts/draw_docs.py validation DHELIX OUT.svg   predicted beside published, from `dhelix validate --json`
 
 Colours follow the reader's light or dark setting.
 """
@@ -14,10 +15,10 @@ import sys
 STYLE = """<style>
 text { font: 12px sans-serif; fill: #24292f } .dim { fill: #6e7781 }
 .axis { stroke: #d0d7de; fill: none } .line { stroke: #0969da; fill: none; stroke-width: 1.3 }
-.dot { fill: #cf222e } .F { fill: #54aeff } .B { fill: #4ac26b } .I { fill: #4ac26b } .W { fill: #d4a72c }
+.dot { fill: #cf222e } .point { fill: #0969da; fill-opacity: 0.55 } .F { fill: #54aeff } .B { fill: #4ac26b } .I { fill: #4ac26b } .W { fill: #d4a72c }
 .cell { font-size: 10px; fill: #1b1f24; text-anchor: middle }
 @media (prefers-color-scheme: dark) { text { fill: #c9d1d9 } .dim { fill: #8b949e }
-.axis { stroke: #30363d } .line { stroke: #58a6ff } .dot { fill: #ff7b72 } .cell { fill: #0d1117 } }
+.axis { stroke: #30363d } .line { stroke: #58a6ff } .dot { fill: #ff7b72 } .point { fill: #58a6ff } .cell { fill: #0d1117 } }
 </style>"""
 
 
@@ -159,8 +160,41 @@ def draw_schedules(dhelix):
     return svg(width, y + 32, parts)
 
 
+# ---- validation ------------------------------------------------------------------------
+
+TABLES = [("korthikanti-iteration", "iteration times, 22B to 1T, A100"), ("megatron-sc21", "throughput, 1.7B to 1T, A100"),
+          ("korthikanti-layer", "times of a layer, 22B, A100"), ("korthikanti-memory", "memory, 22B to 1T"),
+          ("dhelix-throughput", "throughput of four systems, A40"), ("nccl-all-reduce", "all-reduce, 8 A100")]
+LOWEST, HIGHEST = 0.7, 1.3  # predicted over published
+
+
+def draw_validation(dhelix):
+    tables = {t["table"]: t for t in json.loads(subprocess.run([dhelix, "validate", "--json"], check=True, capture_output=True,
+                                                               text=True).stdout)}
+    width, left, right, row, top = 860, 400, 20, 30, 34
+    bottom = top + row * len(TABLES)
+
+    def at(ratio):
+        return left + (width - left - right) * (min(max(ratio, LOWEST), HIGHEST) - LOWEST) / (HIGHEST - LOWEST)
+
+    parts = [f'<text class="dim" x="{left}" y="14">predicted over published; a dot a published figure</text>']
+    for percent in range(round(100 * LOWEST), round(100 * HIGHEST) + 1, 10):
+        x = at(percent / 100)
+        parts.append(f'<path class="axis" d="M{x:.1f},{top - 8} V{bottom}" stroke-width="{2.5 if percent == 100 else 1}"/>'
+                     f'<text class="dim" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{percent} %</text>')
+    for i, (name, what) in enumerate(TABLES):
+        y = top + row * i + row / 2
+        rows = [r for r in tables[name]["rows"] if r["published"]]
+        parts.append(f'<text x="8" y="{y + 4:.1f}">{what}<tspan class="dim">  {len(rows)} figures, mean error '
+                     f'{tables[name]["mean_error"]:.3g} %</tspan></text>')
+        ratios = sorted(r["predicted"] / r["published"] for r in rows)
+        for k, ratio in enumerate(ratios[::max(1, len(ratios) // 64)]):
+            parts.append(f'<circle class="point" cx="{at(ratio):.1f}" cy="{y + 4 * ((k % 3) - 1):.1f}" r="3"/>')
+    return svg(width, bottom + 28, parts)
+
+
 def main():
-    drawings = {"loss": draw_loss, "schedules": draw_schedules}
+    drawings = {"loss": draw_loss, "schedules": draw_schedules, "validation": draw_validation}
     if len(sys.argv) != 4 or sys.argv[1] not in drawings:
         sys.exit(__doc__)
     picture = drawings[sys.argv[1]](sys.argv[2])

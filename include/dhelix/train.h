@@ -28,11 +28,13 @@ enum { DH_RUN_PATH_BYTES = 4096 }; /* of any path below a run folder, as the sys
 /* Under MPI only rank 0's process has a result; the others' have `primary` false. */
 typedef struct dh_train_result {
     bool primary;
-    int64_t steps;       /* optimizer steps done in all */
-    int64_t resumed_at;  /* step the run continued from, 0: from the start */
-    double loss;         /* of the last step */
-    double val_loss;     /* last validation; NaN if never */
-    double tokens_per_s; /* median over this run's steps, warm-up left out */
+    int64_t steps;        /* optimizer steps done in all */
+    int64_t resumed_at;   /* step the run continued from, 0: from the start */
+    double loss;          /* of the last step */
+    double val_loss;      /* last validation; NaN if never */
+    double tokens_per_s;  /* median over this run's steps, warm-up left out */
+    double hidden_share;  /* of rank 0's transfers, behind computation; NaN: there were none */
+    double exposed_share; /* of its steps' time, in which it only communicated */
     uint64_t slab_planned, slab_peak;
     char checkpoint[DH_RUN_PATH_BYTES]; /* last one written, "" if none */
 } dh_train_result;

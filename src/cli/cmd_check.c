@@ -298,10 +298,6 @@ static dh_status print_passes(dh_ctx *ctx, const dh_resolved *job)
 static dh_status report(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_resolved *job,
                         const checks *all)
 {
-    if (a->print == DUMP_SCHEDULE || a->print == DUMP_CSV)
-        return print_schedule(ctx, &job->recipe, a->print);
-    if (a->print == DUMP_RECIPE) return print_recipe(ctx, job);
-    if (a->print == DUMP_PASSES) return print_passes(ctx, job);
     if (a->print != DUMP_NONE) return print_dump(ctx, all, a->print);
     if (cli->json) return print_json(ctx, job, all);
     dh_str out = DH_STR_INIT;
@@ -309,8 +305,14 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const check_args *a, con
     return dh_cli_print_str(ctx, &out);
 }
 
+/* What does not come from programs is shown of jobs that have none too: a schedule that cannot
+ * be trained can be drawn. */
 static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_resolved *job)
 {
+    if (a->print == DUMP_SCHEDULE || a->print == DUMP_CSV)
+        return print_schedule(ctx, &job->recipe, a->print);
+    if (a->print == DUMP_RECIPE) return print_recipe(ctx, job);
+    if (a->print == DUMP_PASSES) return print_passes(ctx, job);
     checks all = {.n = 0};
     dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
     spec.rank = a->rank;

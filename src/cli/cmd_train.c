@@ -43,6 +43,8 @@ static dh_status print_json(dh_ctx *ctx, const dh_job *job, const dh_train_resul
     if (object && trained(r)) json_object_set_new(object, "loss", json_real(r->loss));
     if (object && isfinite(r->val_loss))
         json_object_set_new(object, "val_loss", json_real(r->val_loss));
+    if (object && isfinite(r->hidden_share))
+        json_object_set_new(object, "hidden_share", json_real(r->hidden_share));
     return dh_cli_print_json(ctx, object);
 }
 
@@ -69,6 +71,9 @@ static dh_status print_result(dh_ctx *ctx, const dh_job *job, const dh_train_res
     if (trained(r)) dh_str_printf(&out, "loss        %.4f\n", r->loss);
     if (isfinite(r->val_loss)) dh_str_printf(&out, "validation  %.4f\n", r->val_loss);
     if (r->tokens_per_s > 0) dh_str_printf(&out, "speed       %.0f tokens/s\n", r->tokens_per_s);
+    if (isfinite(r->hidden_share))
+        dh_str_printf(&out, "transfers   %.0f %% hidden; the rest is %.1f %% of a step\n",
+                      1e2 * r->hidden_share, 1e2 * r->exposed_share);
     if (trained(r)) print_memory(&out, r);
     dh_str_printf(&out, "metrics     %s/metrics.jsonl\n", job->out_dir);
     if (*r->checkpoint) dh_str_printf(&out, "checkpoint  %s\n", r->checkpoint);

@@ -295,6 +295,14 @@ static json_t *operator_shares(const dh_run *run)
     return shares;
 }
 
+static void summarize_communication(const dh_run *run, dh_train_result *result)
+{
+    const dh_timeline *t = &run->total_times;
+    if (t->hidden_ns + t->exposed_ns == 0) return;
+    result->hidden_share = dh_timeline_hidden_share(t);
+    result->exposed_share = (double)t->exposed_ns / (double)t->span_ns;
+}
+
 static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
 {
     const dh_backend *backend = run->session->spec.backend;
@@ -305,6 +313,7 @@ static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     result->slab_planned = run->session->slab_bytes;
     result->slab_peak = backend->slab_peak(run->session->slab);
     result->tokens_per_s = median_tokens_per_s(run);
+    summarize_communication(run, result);
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", run->checkpoint);
     json_t *object =
         json_pack("{sI sf sf sI sI si ss so}", "steps", (json_int_t)run->step, "loss", run->loss,
@@ -328,7 +337,7 @@ static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
 dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result)
 {
     run->val_loss = NAN;
-    *result = (dh_train_result){.val_loss = NAN};
+    *result = (dh_train_result){.val_loss = NAN, .hidden_share = NAN};
     dh_status st = set_up(ctx, run, result);
     if (st == DH_OK) {
         const dh_schedule *s = run->recipe->schedule;

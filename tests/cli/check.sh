@@ -68,6 +68,11 @@ done
 ok "$dhelix" check examples/pp2.yaml --print csv
 cp "$tmp/out" "$tmp/file.csv"
 check 'the CSV file is read as it is' cmp <(grep -v '^#' examples/pp2_zb-h1.csv) "$tmp/file.csv"
+for schedule in wavelet bidirectional dualpipe; do # two copies of the model: drawn, not trained
+    ok "$dhelix" check examples/pp2.yaml --set parallel.schedule=$schedule --print schedule
+    says 'rank 1  '
+    fails 1 '2 copies of the model' "$dhelix" check examples/pp2.yaml --set parallel.schedule=$schedule
+done
 ok "$dhelix" check examples/pp2.yaml --set parallel.schedule=zb-h1 --print csv
 check 'and is zb-h1' cmp "$tmp/out" "$tmp/file.csv"
 finish
