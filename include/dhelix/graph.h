@@ -271,7 +271,9 @@ dh_ring_part dh_ring_part_of(const dh_dims *dims, int32_t step);
 typedef enum dh_recompute_kind {
     DH_RECOMPUTE_KIND_NONE,
     DH_RECOMPUTE_KIND_SELECTIVE, /* norms, activations, rotations, gathered copies */
-    DH_RECOMPUTE_KIND_FULL       /* everything but the layer's input */
+    DH_RECOMPUTE_KIND_FULL,      /* everything but the layer's input */
+    DH_RECOMPUTE_KIND_ATTENTION, /* attention's scores, of which there are none: nothing */
+    DH_RECOMPUTE_KIND_FORWARD    /* the whole forward, also what nothing reads */
 } dh_recompute_kind;
 dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind);
 

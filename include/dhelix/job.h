@@ -21,7 +21,8 @@ typedef enum dh_data_order {
 typedef enum dh_recompute {
     DH_RECOMPUTE_NONE,
     DH_RECOMPUTE_SELECTIVE,
-    DH_RECOMPUTE_FULL
+    DH_RECOMPUTE_FULL,
+    DH_RECOMPUTE_ATTENTION /* scores alone, of systems that would keep them */
 } dh_recompute;
 typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
 typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
@@ -97,6 +98,7 @@ typedef struct dh_job {
     double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
 
     char *profile;        /* profile: auto | none | path; measured times of operators */
+    char *system;         /* system: a row of `dhelix list systems`, and traits (system.h) */
     char *strategy;       /* strategy: a row, a sum or a mapping (src/strategy/text.c) */
     char *overlap_policy; /* overlap.policy: row of `dhelix list policies`, "auto" */
     dh_barriers overlap_barriers;

@@ -14,6 +14,7 @@
 #include "dhelix/cluster.h"
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"
+#include "dhelix/system.h"
 #include "dhelix/validate.h"
 
 /* ---- the lists: NULL when out of memory ------------------------------------------------------ */
@@ -206,6 +207,41 @@ static json_t *list_clusters(void)
     return rows;
 }
 
+/* "Megatron-LM before ...: scores, reduced-last (Narayanan ...)" */
+static json_t *system_doc(const dh_system *system)
+{
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s", system->doc);
+    const char *before = ": ";
+    for (int i = 0; i < DH_N_TRAIT; i++) {
+        if (!dh_system_has(system, (dh_trait)i)) continue;
+        dh_str_printf(&text, "%s%s", before, dh_trait_name((dh_trait)i));
+        before = ", ";
+    }
+    if (*system->source) dh_str_printf(&text, " (%s)", system->source);
+    return text_json(&text);
+}
+
+static json_t *list_systems(void)
+{
+    size_t n;
+    const dh_system *systems = dh_systems(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(
+            rows, json_pack("{ss so}", "name", systems[i].name, "doc", system_doc(&systems[i])));
+    return rows;
+}
+
+static json_t *list_traits(void)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < DH_N_TRAIT; i++)
+        json_array_append_new(rows, json_pack("{ss ss}", "name", dh_trait_name((dh_trait)i), "doc",
+                                              dh_trait_doc((dh_trait)i)));
+    return rows;
+}
+
 static json_t *list_tables(void)
 {
     size_t n;
@@ -249,6 +285,8 @@ static const struct list {
     {"policies", "orders of co-executed operators, for the setting `overlap.policy`",
      list_policies},
     {"clusters", "hardware that jobs can be simulated on, for --cluster", list_clusters},
+    {"systems", "software that jobs can be simulated as, for the setting `system`", list_systems},
+    {"traits", "what systems do differently from ours", list_traits},
     {"tables", "published measurements, for dhelix validate", list_tables},
     {"settings", "settings of a job file", list_settings},
 };

@@ -9,7 +9,7 @@
 
 static const char *const order_names[] = {"shuffle", "sequential", "random", NULL};
 static const char *const dtype_names[] = {"f32", "bf16", NULL};
-static const char *const recompute_names[] = {"none", "selective", "full", NULL};
+static const char *const recompute_names[] = {"none", "selective", "full", "attention", NULL};
 static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
@@ -19,7 +19,8 @@ static const char *const moe_names[] = {"dropless", "capacity", NULL};
 /* Enumerations are stored as the index of their name. */
 _Static_assert(DH_ORDER_SHUFFLE == 0 && DH_ORDER_SEQUENTIAL == 1 && DH_ORDER_RANDOM == 2, "order");
 _Static_assert(DH_F32 == 0 && DH_BF16 == 1, "order");
-_Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOMPUTE_FULL == 2,
+_Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOMPUTE_FULL == 2 &&
+                   DH_RECOMPUTE_ATTENTION == 3,
                "order");
 _Static_assert(DH_LR_COSINE == 0 && DH_LR_LINEAR == 1 && DH_LR_CONSTANT == 2, "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
@@ -75,6 +76,9 @@ static const dh_setting settings[] = {
          .help = "how communication is hidden: a row of `dhelix list strategies`; passes added to one, "
                  "ring-gemm(both)+dhelix; or {passes: [ring-gemm], schedule: dhelix-w, order: auto}; "
                  "auto: the row whose simulated step is shortest"),
+    TEXT("system", system, DH_SET_STRING, "dhelix",
+         .help = "whose software is simulated: a row of `dhelix list systems`, and traits that it has beside, "
+                 "as megatron-core+scores; what is trained is ours, dhelix"),
 
     TEXT("overlap.policy", overlap_policy, DH_SET_STRING, "auto",
          .help = "order of co-executed operators: a row of `dhelix list policies`; auto: the strategy's"),
@@ -160,7 +164,7 @@ static const dh_setting settings[] = {
     INT("train.seed", seed, "1337", 0, MANY, .help = "of weights, data order and dropout"),
     ENUM("train.dtype", dtype, "f32", dtype_names, .help = "of computation; bf16 keeps float32 master weights"),
     INT("train.threads", threads, "auto", 0, 4096, .automatic = "cores / ranks", .own = true, .help = "OpenMP threads of a rank"),
-    ENUM("train.recompute", recompute, "none", recompute_names, .help = "activations computed again in backward"),
+    ENUM("train.recompute", recompute, "none", recompute_names, .help = "activations computed again in backward; attention: its scores alone, which our attention never keeps"),
     TEXT("train.init_from", init_from, DH_SET_PATH, "", .help = "checkpoint, or safetensors file or folder; empty: new weights"),
     INT("train.log_every", log_every, "1", 0, MANY, .unit = "steps", .zero = "never", .help = "progress line on the terminal"),
 

@@ -9,7 +9,10 @@
  *   selective  outputs that cost little to make again and much to keep: norms,
  *              activations, rotations, gathered copies. The blockwise attention keeps
  *              no scores to begin with.
- *   full       everything but the block's input. */
+ *   full       everything but the block's input.
+ *   attention  the scores of attention, which the blockwise kernel never keeps: nothing here.
+ *   forward    the whole forward at the start of the backward, also what nothing reads, as
+ *              systems do that checkpoint a function and not a graph. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +56,7 @@ static bool is_remade(const pass *p, uint32_t tensor)
     const uint32_t maker = maker_from(p, tensor, 0);
     if (maker == DH_NONE) return false;
     const dh_op *op = &g->ops.at[maker];
-    if (p->kind == DH_RECOMPUTE_KIND_FULL) return true;
+    if (p->kind != DH_RECOMPUTE_KIND_SELECTIVE) return true;
     return is_cheap(op->type) && dh_graph_storage(g, tensor) == dh_graph_storage(g, op->out[0]);
 }
 
@@ -136,8 +139,17 @@ static dh_status check_clone(dh_ctx *ctx, const pass *p, uint32_t id)
                    dh_op_info_of(op->type)->name);
 }
 
+/* In the order in which the forward made it. */
+static void remake_all(pass *p)
+{
+    memset(p->by_b, 1, p->n_tensors);
+    for (size_t i = 0; i < p->to.graph->ops.n; i++)
+        if (p->to.graph->ops.at[i].phase == DH_PHASE_F) remake(p, p->to.graph->ops.at[i].out[0]);
+}
+
 static dh_status rewrite_ops(dh_ctx *ctx, pass *p)
 {
+    bool in_backward = false;
     for (size_t i = 0; i < p->to.graph->ops.n; i++) {
         const dh_op *op = &p->to.graph->ops.at[i];
         if (op->phase == DH_PHASE_F) DH_TRY(check_clone(ctx, p, (uint32_t)i));
@@ -146,6 +158,9 @@ static dh_status rewrite_ops(dh_ctx *ctx, pass *p)
     }
     for (size_t i = 0; i < p->to.graph->ops.n && !p->to.failed; i++) {
         dh_op op = p->to.graph->ops.at[i];
+        if (op.phase != DH_PHASE_F && !in_backward && p->kind == DH_RECOMPUTE_KIND_FORWARD)
+            remake_all(p);
+        in_backward |= op.phase != DH_PHASE_F;
         for (int k = 0; op.phase != DH_PHASE_F && k < DH_MAX_OPERANDS; k++) {
             remake(p, op.in[k]);
             if (is_remade(p, op.in[k])) op.in[k] = copy_of(p, op.in[k]);
@@ -157,7 +172,8 @@ static dh_status rewrite_ops(dh_ctx *ctx, pass *p)
 
 dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind)
 {
-    if (kind == DH_RECOMPUTE_KIND_NONE || graph->kind != DH_BLOCK_LAYER) return DH_OK;
+    if (kind == DH_RECOMPUTE_KIND_NONE || kind == DH_RECOMPUTE_KIND_ATTENTION) return DH_OK;
+    if (graph->kind != DH_BLOCK_LAYER) return DH_OK;
     if (graph->dx_out == DH_NONE)
         return dh_fail(ctx, DH_EINVAL, "recomputation rewrites a graph that has its backward");
     const size_t n = graph->tensors.n;
@@ -182,6 +198,8 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
     (void)args;
     if (spec->build.mode != DH_MODE_TRAIN) return "only training has a backward";
+    if (spec->recompute == DH_RECOMPUTE_KIND_ATTENTION)
+        return "attention keeps no scores (train.recompute=attention)";
     return spec->recompute ? NULL : "all is kept (train.recompute=none)";
 }
 

@@ -4,7 +4,8 @@
 #include <string.h>
 
 _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &&
-                   (int)DH_RECOMPUTE_FULL == (int)DH_RECOMPUTE_KIND_FULL,
+                   (int)DH_RECOMPUTE_FULL == (int)DH_RECOMPUTE_KIND_FULL &&
+                   (int)DH_RECOMPUTE_ATTENTION == (int)DH_RECOMPUTE_KIND_ATTENTION,
                "the job's setting names the pass's kinds");
 
 static const dh_backend *backend_of_jobs(void)
@@ -14,9 +15,20 @@ static const dh_backend *backend_of_jobs(void)
 
 /* ---- sizes -------------------------------------------------------------------------------- */
 
+/* What the system's programs do otherwise than ours; all else is in what its operators take. */
+static void use_system(const dh_system *system, dh_recipe *recipe)
+{
+    if (dh_system_has(system, DH_TRAIT_WHOLE_LOGITS)) recipe->head_chunk_bytes = INT64_MAX / 4;
+    if (dh_system_has(system, DH_TRAIT_WHOLE_FORWARD) &&
+        recipe->recompute == DH_RECOMPUTE_KIND_FULL)
+        recipe->recompute = DH_RECOMPUTE_KIND_FORWARD;
+}
+
 dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
 {
     dh_mesh mesh;
+    dh_system system;
+    DH_TRY(dh_system_read(ctx, job->system, &system));
     DH_TRY(dh_mesh_from_job(ctx, job, &mesh));
     *recipe = (dh_recipe){
         .model = job->model,
@@ -36,7 +48,18 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .recompute = (dh_recompute_kind)job->recompute,
         .backend = &backend_of_jobs()->info,
     };
+    use_system(&system, recipe);
     return DH_OK;
+}
+
+dh_status dh_job_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job,
+                               const dh_cluster *cluster, const dh_costs **costs)
+{
+    dh_system system;
+    const dh_system_job said = {.whole_tokens = !job->sequence_parallel,
+                                .scores_again = job->recompute == DH_RECOMPUTE_ATTENTION};
+    DH_TRY(dh_system_read(ctx, job->system, &system));
+    return dh_system_costs(ctx, arena, &system, &said, cluster, costs);
 }
 
 dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *recipe)

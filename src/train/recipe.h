@@ -2,6 +2,7 @@
 #ifndef DH_TRAIN_RECIPE_H
 #define DH_TRAIN_RECIPE_H
 
+#include "dhelix/system.h"
 #include "dhelix/train.h"
 
 /* ---- recipe.c: settings to fields ----------------------------------------------------------- */
@@ -10,6 +11,10 @@
  * vocabulary must be known. Takes no memory and no time: `tune` asks thousands of times.
  * errors    those of dh_mesh_from_job */
 dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe);
+/* What operators take on a cluster in the job's system. In the arena.
+ * errors    DH_EMISSING the system */
+dh_status dh_job_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job,
+                               const dh_cluster *cluster, const dh_costs **costs);
 /* On the nodes of a cluster, whose kernels need no scratch. */
 dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *recipe);
 /* The strategy, and its ordering with the job's overlap.*; the recipe's cache stays.

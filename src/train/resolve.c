@@ -134,7 +134,7 @@ static dh_status find_costs(dh_ctx *ctx, dh_resolved *r)
 {
     const dh_costs **costs = &r->recipe.costs;
     if (r->cluster)
-        DH_TRY(dh_cluster_costs(ctx, r->arena, r->cluster, costs));
+        DH_TRY(dh_job_cluster_costs(ctx, r->arena, &r->job, r->cluster, costs));
     else
         DH_TRY(dh_job_costs(ctx, r->arena, &r->job, costs));
     return dh_resolved_note(ctx, r, "costs", (*costs)->name, "%s%s",

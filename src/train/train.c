@@ -93,9 +93,22 @@ static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *plac
     return st;
 }
 
+/* Other systems are known by what their operators take; nothing here executes as they do. */
+static dh_status check_system(dh_ctx *ctx, const dh_job *job)
+{
+    dh_system system;
+    DH_TRY(dh_system_read(ctx, job->system, &system));
+    if (system.traits == 0) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "system=%s is only simulated (dhelix simulate --cluster); what is trained is "
+                   "ours: leave system out, or system=dhelix",
+                   job->system);
+}
+
 dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
                    dh_train_result *result)
 {
+    DH_TRY(check_system(ctx, job));
     training t = {.job = job, .shared = {.job = job, .options = options}};
     dh_launch launch;
     dh_status st = dh_launch_prepare(ctx, job, options->quiet, &launch);

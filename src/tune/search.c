@@ -331,7 +331,7 @@ static dh_status prepare(search *s, dh_job *job)
     DH_TRY(dh_job_vocab(ctx, job, NULL, &job->model.vocab));
     DH_TRY(dh_model_validate(ctx, &job->model));
     if (o->cluster) {
-        DH_TRY(dh_cluster_costs(ctx, s->t.arena, o->cluster, &s->t.costs));
+        DH_TRY(dh_job_cluster_costs(ctx, s->t.arena, job, o->cluster, &s->t.costs));
         s->t.costs = tune_memo_init(&s->t.memo, s->t.arena, s->t.costs);
     }
     DH_TRY(find_own(ctx, job, o->fixed, &s->t.own));

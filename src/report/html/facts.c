@@ -63,7 +63,8 @@ static void link_fact(const char *label, const dh_link *link, json_out *out)
 
 static const char *const recompute_names[] = {[DH_RECOMPUTE_NONE] = "none",
                                               [DH_RECOMPUTE_SELECTIVE] = "selective",
-                                              [DH_RECOMPUTE_FULL] = "full"};
+                                              [DH_RECOMPUTE_FULL] = "full",
+                                              [DH_RECOMPUTE_ATTENTION] = "attention"};
 
 static void step_facts(const dh_job *job, json_out *out)
 {

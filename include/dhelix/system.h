@@ -1,0 +1,86 @@
+/* Systems: what other software does differently from ours, with the same job on the same devices.
+ *
+ * A system is a set of traits, each of which changes what operators take, what runs beside what, or
+ * what the backward computes again, and says so in one line. The rows are systems whose
+ * measurements were published; a job names one, and may add traits to it (setting `system`).
+ * Programs stay ours: a job of another system is simulated, never trained. */
+#ifndef DHELIX_SYSTEM_H
+#define DHELIX_SYSTEM_H
+
+#include "dhelix/cluster.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(id, name, doc) */
+#define DH_TRAIT_LIST(X)                                                                           \
+    X(SCORES, "scores",                                                                            \
+      "attention writes its scores to memory, and keeps them unless train.recompute says not to")  \
+    X(WHOLE_FORWARD, "whole-forward",                                                              \
+      "train.recompute=full computes all of a layer again, also what no gradient reads")           \
+    X(WHOLE_LOGITS, "whole-logits", "the head makes all logits of a micro-batch at once")          \
+    X(GRADIENTS_APART, "gradients-apart",                                                          \
+      "tensor parallelism's communication for input gradients does not run beside weight "         \
+      "gradients, nor the other way round")                                                        \
+    X(WAITING_TRANSFERS, "waiting-transfers",                                                      \
+      "a rank computes nothing while it sends to another stage or receives from one")              \
+    X(SPLIT_TRANSFERS, "split-transfers",                                                          \
+      "without sequence parallelism each tensor-parallel rank sends a part to the next stage, "    \
+      "which gathers them")                                                                        \
+    X(REPEATED_KV, "repeated-kv",                                                                  \
+      "keys and values are repeated for all query heads before context-parallel ranks exchange "   \
+      "them")                                                                                      \
+    X(HALF_KV_GRADIENTS, "half-kv-gradients",                                                      \
+      "gradients of keys and values make cp - 1 exchanges in half precision, not cp in float32")   \
+    X(REDUCED_LAST, "reduced-last",                                                                \
+      "gradients are reduced over data-parallel ranks when a rank has nothing else to do")         \
+    X(UNFUSED_OPTIMIZER, "unfused-optimizer",                                                      \
+      "gradients are unscaled and set to zero by passes of their own, 12 bytes a parameter, and "  \
+      "the half-precision copy is made by another one, 4 bytes")
+
+typedef enum dh_trait {
+#define X(id, name, doc) DH_TRAIT_##id,
+    DH_TRAIT_LIST(X)
+#undef X
+        DH_N_TRAIT
+} dh_trait;
+const char *dh_trait_name(dh_trait trait);
+const char *dh_trait_doc(dh_trait trait);
+
+typedef struct dh_system {
+    const char *name, *doc;
+    const char *source; /* where its traits are said, or measured; "" of ours */
+    unsigned traits;    /* 1 << dh_trait */
+} dh_system;
+
+static inline bool dh_system_has(const dh_system *system, dh_trait trait)
+{
+    return system->traits >> trait & 1;
+}
+
+/* The first one is ours, without traits. */
+const dh_system *dh_systems(size_t *n);
+/* "NAME", or "NAME+TRAIT+...".
+ * out       its strings are the row's, but for the name, which is the text: borrowed
+ * errors    DH_EMISSING with the nearest name */
+dh_status dh_system_read(dh_ctx *ctx, const char *text, dh_system *system);
+
+/* What a job says that a system's costs depend on. */
+typedef struct dh_system_job {
+    bool whole_tokens; /* no sequence parallelism */
+    bool scores_again; /* the backward makes attention's scores again */
+} dh_system_job;
+
+/* Costs of a cluster as that system has them.
+ * in        system: copied; cluster: must outlive the costs
+ * out       in the arena; those of dh_cluster_costs for a system without traits
+ * errors    DH_ENOMEM */
+dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,
+                          const dh_system_job *job, const dh_cluster *cluster,
+                          const dh_costs **costs);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,271 @@
+/* Systems, a row each, and what operators take in them. */
+#include "dhelix/system.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const trait_names[] = {
+#define X(id, name, doc) name,
+    DH_TRAIT_LIST(X)
+#undef X
+};
+static const char *const trait_docs[] = {
+#define X(id, name, doc) doc,
+    DH_TRAIT_LIST(X)
+#undef X
+};
+
+const char *dh_trait_name(dh_trait trait)
+{
+    return trait_names[trait];
+}
+
+const char *dh_trait_doc(dh_trait trait)
+{
+    return trait_docs[trait];
+}
+
+/* ---- rows --------------------------------------------------------------------------------- */
+
+#define HAS(trait) (1U << DH_TRAIT_##trait)
+#define MEGATRON_V1                                                                                \
+    (HAS(SCORES) | HAS(WHOLE_FORWARD) | HAS(WHOLE_LOGITS) | HAS(WAITING_TRANSFERS) |               \
+     HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER))
+#define MEGATRON_CORE (HAS(GRADIENTS_APART) | HAS(REPEATED_KV) | HAS(HALF_KV_GRADIENTS))
+
+static const dh_system systems[] = {
+    {.name = "dhelix", .doc = "ours", .source = ""},
+    {.name = "megatron-2021",
+     .doc = "Megatron-LM before sequence parallelism",
+     .source = "Narayanan et al. SC21 (arXiv 2104.04473), 3.2, 4.1; Shoeybi et al. 2019",
+     .traits = MEGATRON_V1 | HAS(GRADIENTS_APART)},
+    {.name = "megatron-2022",
+     .doc = "Megatron-LM with sequence parallelism and selective recomputation",
+     .source = "Korthikanti et al. 2022 (arXiv 2205.05198), 4.2.2, 5, 6.3",
+     .traits = MEGATRON_V1},
+    {.name = "megatron-core",
+     .doc = "Megatron-LM with FlashAttention and context parallelism, as DHelix's paper ran it",
+     .source = "DHelix (arXiv 2411.15871), 6.1; that gradients stay apart and transfers wait is "
+               "inferred from figures 3 and 11",
+     .traits = MEGATRON_CORE | HAS(WAITING_TRANSFERS)},
+    {.name = "megascale",
+     .doc = "megatron-core with transfers beside computation; its rings are a strategy "
+            "(intra-batch)",
+     .source = "MegaScale (arXiv 2402.15627), 3.2",
+     .traits = MEGATRON_CORE},
+};
+
+const dh_system *dh_systems(size_t *n)
+{
+    *n = DH_COUNTOF(systems);
+    return systems;
+}
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+enum { WORD_BYTES = 48 };
+
+static dh_status no_such(dh_ctx *ctx, const char *what, const char *word, const char *near,
+                         const char *list)
+{
+    return dh_fail(ctx, DH_EMISSING, "no %s is called %s%s%s; dhelix list %s has all", what, word,
+                   near ? "; did you mean " : "", near ? near : "", list);
+}
+
+static dh_status find_row(dh_ctx *ctx, const char *word, const dh_system **row)
+{
+    const char *names[DH_COUNTOF(systems)];
+    for (size_t i = 0; i < DH_COUNTOF(systems); i++) {
+        names[i] = systems[i].name;
+        if (strcmp(names[i], word) != 0) continue;
+        *row = &systems[i];
+        return DH_OK;
+    }
+    return no_such(ctx, "system", word, dh_nearest(word, names, DH_COUNTOF(names)), "systems");
+}
+
+static dh_status find_trait(dh_ctx *ctx, const char *word, unsigned *traits)
+{
+    for (int i = 0; i < DH_N_TRAIT; i++) {
+        if (strcmp(trait_names[i], word) != 0) continue;
+        *traits |= 1U << i;
+        return DH_OK;
+    }
+    return no_such(ctx, "trait of systems", word, dh_nearest(word, trait_names, DH_N_TRAIT),
+                   "traits");
+}
+
+dh_status dh_system_read(dh_ctx *ctx, const char *text, dh_system *system)
+{
+    const dh_system *row = NULL;
+    unsigned traits = 0;
+    for (const char *at = text;; at++) {
+        char word[WORD_BYTES];
+        const size_t n = strcspn(at, "+");
+        snprintf(word, sizeof word, "%.*s", (int)DH_MIN(n, sizeof word - 1), at);
+        DH_TRY(row ? find_trait(ctx, word, &traits) : find_row(ctx, word, &row));
+        at += n;
+        if (!*at) break;
+    }
+    *system = *row;
+    system->name = text;
+    system->traits |= traits;
+    return DH_OK;
+}
+
+/* ---- what operators take ------------------------------------------------------------------ */
+
+typedef struct system_costs {
+    dh_costs costs; /* first: whose own `self` this is */
+    dh_system system;
+    dh_system_job job;
+    dh_cluster cluster; /* with the system's kernels */
+    const dh_costs *plain;
+} system_costs;
+
+static bool communicates(const dh_op *op)
+{
+    return dh_op_info_of(op->type)->resource == DH_RES_COMM;
+}
+
+static bool is_transfer(const dh_op *op)
+{
+    return op->type == DH_OP_SEND || op->type == DH_OP_RECV;
+}
+
+static bool is_kv_exchange(const dh_op *op)
+{
+    return op->type == DH_OP_RING_EXCHANGE && op->group == DH_GROUP_CP;
+}
+
+static const dh_tensor *moved_by(const dh_cost_op *op)
+{
+    const dh_op *o = op->op;
+    return &op->graph->tensors.at[o->in[0] != DH_NONE ? o->in[0] : o->out[0]];
+}
+
+/* Of an exchange of keys and values, or of their gradients, which are those in float32. A ring's
+ * backward that starts with the block that came last has them home after cp - 1 exchanges. */
+static double exchange_factor(const system_costs *c, const dh_cost_op *op)
+{
+    const dh_dims *d = &op->graph->dims;
+    const double cp = (double)op->mesh->cp;
+    double factor = 1;
+    if (dh_system_has(&c->system, DH_TRAIT_REPEATED_KV))
+        factor *= (double)d->n_heads / (double)d->n_kv_heads;
+    if (dh_system_has(&c->system, DH_TRAIT_HALF_KV_GRADIENTS) && moved_by(op)->dtype == DH_F32)
+        factor *= (cp - 1) / cp / 2;
+    return factor;
+}
+
+/* Every tensor-parallel rank sends its part of the tokens; receivers gather them (Narayanan et al.
+ * SC21, 4.1). */
+static double split_transfer_ns(const system_costs *c, const dh_cost_op *op)
+{
+    const double bytes = (double)dh_tensor_bytes(moved_by(op));
+    const dh_group_kind group = (dh_group_kind)op->op->group;
+    const dh_cluster_span stages = dh_cluster_span_of(&c->cluster, op->mesh, group, op->rank);
+    const dh_cluster_span inside = dh_cluster_span_of(&c->cluster, op->mesh, DH_GROUP_TP, op->rank);
+    const double part = bytes / (double)op->mesh->tp;
+    return dh_cluster_collective(&c->cluster, op->op->type, part, stages).ns +
+           dh_cluster_collective(&c->cluster, DH_OP_ALL_GATHER, bytes, inside).ns;
+}
+
+/* Beside AdamW itself: gradients unscaled (8 bytes a parameter) and set to zero (4), and the copy's
+ * own pass over the master weights (4, of which dh_op_bytes has 2, as it counts the copy twice). */
+static double optimizer_passes_ns(const system_costs *c, const dh_cost_op *op)
+{
+    const double bytes = 8 + 4 + 2;
+    return dh_cluster_memory_ns(&c->cluster, bytes * (double)dh_tensor_elements(moved_by(op)));
+}
+
+static dh_op_time solo(const void *self, const dh_cost_op *op)
+{
+    const system_costs *c = self;
+    dh_op_time t = c->plain->solo(c->plain->self, op);
+    if (is_kv_exchange(op->op)) t.ns *= exchange_factor(c, op);
+    if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&
+        dh_system_has(&c->system, DH_TRAIT_SPLIT_TRANSFERS))
+        t.ns = split_transfer_ns(c, op);
+    if (op->op->type == DH_OP_ADAMW && dh_system_has(&c->system, DH_TRAIT_UNFUSED_OPTIMIZER))
+        t.ns += optimizer_passes_ns(c, op);
+    return t;
+}
+
+/* ---- what runs beside what ------------------------------------------------------------------ */
+
+/* Of one backward: a reduction of input gradients beside a weight gradient, an input gathered again
+ * beside an input gradient. */
+static bool is_across_gradients(const dh_op *a, const dh_op *b)
+{
+    return a->group == DH_GROUP_TP && a->phase != DH_PHASE_F && b->phase != DH_PHASE_F &&
+           a->phase != b->phase;
+}
+
+static bool reduces_gradients(const dh_op *op)
+{
+    static const bool is_of_data[DH_N_GROUPS] = {[DH_GROUP_DP] = true,
+                                                 [DH_GROUP_EDP] = true,
+                                                 [DH_GROUP_DP_CP] = true,
+                                                 [DH_GROUP_EDP_CP] = true,
+                                                 [DH_GROUP_EMBED] = true};
+    return communicates(op) && is_of_data[op->group];
+}
+
+/* Whether computation b stands still while communication a runs. */
+static bool stops(const system_costs *c, const dh_op *a, const dh_op *b)
+{
+    if (!communicates(a) || communicates(b)) return false;
+    return (dh_system_has(&c->system, DH_TRAIT_GRADIENTS_APART) && is_across_gradients(a, b)) ||
+           (dh_system_has(&c->system, DH_TRAIT_WAITING_TRANSFERS) && is_transfer(a));
+}
+
+/* Whether communication a stands still while b runs. */
+static bool gives_way(const system_costs *c, const dh_op *a, const dh_op *b)
+{
+    return dh_system_has(&c->system, DH_TRAIT_REDUCED_LAST) && reduces_gradients(a) &&
+           !reduces_gradients(b);
+}
+
+static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    const system_costs *c = self;
+    if (stops(c, a->op, b->op) || gives_way(c, b->op, a->op))
+        return (dh_op_rates){1, 0, DH_PAIR_MODELLED};
+    if (stops(c, b->op, a->op) || gives_way(c, a->op, b->op))
+        return (dh_op_rates){0, 1, DH_PAIR_MODELLED};
+    return c->plain->beside(c->plain->self, a, b);
+}
+
+/* ---- entry ---------------------------------------------------------------------------------- */
+
+static dh_attention_kernel kernel_of(const dh_system *system, const dh_system_job *job,
+                                     const dh_cluster *cluster)
+{
+    dh_attention_kernel kernel = cluster->attention;
+    if (dh_system_has(system, DH_TRAIT_SCORES)) kernel = DH_ATTENTION_SCORES;
+    if (kernel == DH_ATTENTION_SCORES && job->scores_again) kernel = DH_ATTENTION_SCORES_RECOMPUTE;
+    return kernel;
+}
+
+dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,
+                          const dh_system_job *job, const dh_cluster *cluster,
+                          const dh_costs **costs)
+{
+    const dh_attention_kernel kernel = kernel_of(system, job, cluster);
+    if (system->traits == 0 && kernel == cluster->attention)
+        return dh_cluster_costs(ctx, arena, cluster, costs);
+    system_costs *own = DH_NEW(arena, system_costs);
+    if (!own) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a system");
+    *own = (system_costs){.system = *system, .job = *job, .cluster = *cluster};
+    own->cluster.attention = kernel;
+    DH_TRY(dh_cluster_costs(ctx, arena, &own->cluster, &own->plain));
+    own->costs = *own->plain;
+    own->costs.name = dh_arena_printf(arena, "%s, system %s", own->plain->name, system->name);
+    if (!own->costs.name) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a system");
+    own->costs.solo = solo;
+    own->costs.beside = beside;
+    own->costs.self = own;
+    *costs = &own->costs;
+    return DH_OK;
+}

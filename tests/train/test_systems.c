@@ -1,0 +1,170 @@
+/* Systems: what each trait does to a step, by small jobs in which it matters and others in which it
+ * does not; reading of names; and that only ours is trained. */
+#include "dh_test.h"
+
+#include "dhelix/system.h"
+#include "dhelix/train.h"
+
+static dh_job *parse(const char *text, const char *system)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *job;
+    char set[128];
+    snprintf(set, sizeof set, "system=%s", system);
+    const char *const sets[] = {set};
+    assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "job", NULL, sets, 1, &job));
+    return job;
+}
+
+static dh_sim *simulate(const char *text, const char *system)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *cluster;
+    dh_resolved *resolved;
+    dh_sim *sim;
+    dh_job *job = parse(text, system);
+    assert_ok(&ctx, dh_cluster_find(&ctx, "a100", &cluster));
+    const dh_resolve_options how = {.cluster = cluster};
+    assert_ok(&ctx, dh_job_resolve(&ctx, job, &how, &resolved));
+    assert_ok(&ctx, dh_train_simulate(&ctx, resolved, &(dh_train_simulation){0}, &sim));
+    dh_resolved_destroy(resolved);
+    dh_cluster_destroy(cluster);
+    dh_job_destroy(job);
+    return sim;
+}
+
+static double step_ns(const char *text, const char *system)
+{
+    dh_sim *sim = simulate(text, system);
+    const double ns = (double)sim->step_ns;
+    dh_sim_destroy(sim);
+    return ns;
+}
+
+#define SIZES "n_layers: 4, width: 1024, n_heads: 16, vocab: 8192, max_seq: 2048"
+#define GPT "model: {family: gpt2, " SIZES ", dropout: 0.1}\n"
+#define LLAMA "model: {family: llama, " SIZES ", n_kv_heads: 4, ffn_width: 2816}\n"
+#define TRAIN "train: {dtype: bf16, seq_len: 2048, batch: 16, micro_batch: 1"
+
+static const char one[] = GPT TRAIN "}\n";
+static const char scores_again[] = GPT TRAIN ", recompute: attention}\n";
+static const char full[] = GPT TRAIN ", recompute: full}\n";
+static const char tensor[] = GPT TRAIN "}\nparallel: {tp: 8, dp: 1}\n";
+static const char stages[] = GPT TRAIN "}\nparallel: {tp: 4, pp: 4, dp: 1}\n";
+static const char whole_stages[] =
+    GPT TRAIN "}\nparallel: {tp: 4, pp: 4, dp: 1, sequence: false}\n";
+static const char context[] = LLAMA TRAIN "}\nparallel: {tp: 4, cp: 4, dp: 1}\n";
+static const char logits[] = "model: {family: gpt2, n_layers: 1, width: 128, n_heads: 2, vocab: "
+                             "131072, max_seq: 2048}\n" TRAIN "}\n";
+static const char data[] = GPT TRAIN "}\nparallel: {dp: 16}\n";
+
+/* A trait, a job whose step it makes longer (or shorter), and one that has nothing of the kind. */
+static const struct {
+    const char *trait;
+    const char *matters, *idle;
+    bool shorter;
+} cases[] = {
+    {"scores", one, NULL, false},
+    {"whole-forward", full, one, false},
+    {"gradients-apart", tensor, one, false},
+    {"waiting-transfers", stages, one, false},
+    {"split-transfers", whole_stages, stages, true},
+    {"repeated-kv", context, one, false},
+    {"half-kv-gradients", context, one, true},
+    {"reduced-last", data, one, false},
+    {"unfused-optimizer", one, NULL, false},
+};
+
+static void test_traits(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        char system[64];
+        snprintf(system, sizeof system, "dhelix+%s", cases[i].trait);
+        const double ours = step_ns(cases[i].matters, "dhelix");
+        const double theirs = step_ns(cases[i].matters, system);
+        if (cases[i].shorter ? theirs >= ours : theirs <= ours)
+            fail_msg("%s: %.0f ns, ours %.0f", system, theirs, ours);
+        if (cases[i].idle)
+            assert_true(step_ns(cases[i].idle, system) == step_ns(cases[i].idle, "dhelix"));
+    }
+}
+
+/* Scores that the backward makes again take its time; where none are kept there is nothing to do.
+ */
+static void test_scores_again(void **state)
+{
+    (void)state;
+    assert_true(step_ns(scores_again, "dhelix+scores") > step_ns(one, "dhelix+scores"));
+    assert_true(step_ns(scores_again, "dhelix") == step_ns(one, "dhelix"));
+}
+
+static double flops(const char *text, const char *system, double *peak_bytes)
+{
+    dh_sim *sim = simulate(text, system);
+    const double sum = sim->hardware_flops;
+    *peak_bytes = (double)sim->ranks[0].memory.peak_bytes;
+    dh_sim_destroy(sim);
+    return sum;
+}
+
+/* A whole forward again: of the GEMMs 24 B s h^2 a layer, of attention its own forward; ours leaves
+ * out the last linear. Logits in one piece take their memory. */
+static void test_programs(void **state)
+{
+    double kept, again, all, apart;
+    const double gemms = 4 * 16 * 2048 * 24.0 * 1024 * 1024, last = gemms / 3;
+    const double attention = 4 * 16 * 16 * 2.0 * 2048 * 2048 * 64;
+    const double none = flops(one, "dhelix", &kept);
+    const double whole = flops(full, "dhelix+whole-forward", &again) - none;
+    const double ours = flops(full, "dhelix", &again) - none;
+    (void)state;
+    assert_true(fabs(whole / (gemms + attention) - 1) < 1e-3);
+    assert_true(fabs((whole - ours) / last - 1) < 1e-9);
+    flops(logits, "dhelix+whole-logits", &all);
+    flops(logits, "dhelix", &apart);
+    assert_true(all > apart);
+}
+
+static void test_reading(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_system system;
+    size_t n;
+    const dh_system *rows = dh_systems(&n);
+    (void)state;
+    for (size_t i = 0; i < n; i++) {
+        assert_ok(&ctx, dh_system_read(&ctx, rows[i].name, &system));
+        assert_int_equal(system.traits, rows[i].traits);
+        assert_true(i == 0 ? rows[i].traits == 0 : *rows[i].source);
+    }
+    assert_ok(&ctx, dh_system_read(&ctx, "megascale+scores", &system));
+    assert_true(dh_system_has(&system, DH_TRAIT_SCORES));
+    assert_true(dh_system_has(&system, DH_TRAIT_REPEATED_KV));
+    assert_false(dh_system_has(&system, DH_TRAIT_WAITING_TRANSFERS));
+    assert_fails(&ctx, dh_system_read(&ctx, "megatron-cor", &system), DH_EMISSING,
+                 "did you mean megatron-core");
+    assert_fails(&ctx, dh_system_read(&ctx, "dhelix+score", &system), DH_EMISSING,
+                 "did you mean scores");
+}
+
+static void test_not_trained(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_train_result result;
+    dh_job *job = parse(one, "megatron-core");
+    (void)state;
+    assert_fails(&ctx, dh_train(&ctx, job, &(dh_train_options){.quiet = true}, &result), DH_EINVAL,
+                 "system=megatron-core is only simulated");
+    dh_job_destroy(job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_traits),      cmocka_unit_test(test_scores_again),
+        cmocka_unit_test(test_programs),    cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_not_trained),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
