@@ -1,19 +1,57 @@
 #include "base/json_text.h"
 
+#include <setjmp.h>
 #include <stdlib.h>
 
+/* ---- allocation ----------------------------------------------------------------------------- */
+
+/* Before every block that jansson has. While a document is read its blocks are in a ring, from
+ * which all are freed when one cannot be had; otherwise a block is in a ring of its own. */
+typedef union block {
+    struct {
+        union block *before, *behind;
+    };
+    max_align_t alignment;
+} block;
+
+typedef struct reading {
+    block ring;
+    jmp_buf out_of_memory;
+} reading;
+
+static _Thread_local reading *current; /* NULL: no document is being read */
 static _Thread_local bool was_short;
 
 static void *watched_malloc(size_t n_bytes)
 {
-    void *at = malloc(n_bytes);
-    if (!at) was_short = true;
-    return at;
+    block *b = n_bytes < SIZE_MAX - sizeof *b ? malloc(sizeof *b + n_bytes) : NULL;
+    if (!b) {
+        was_short = true;
+        if (current) longjmp(current->out_of_memory, 1);
+        return NULL;
+    }
+    b->before = b->behind = b;
+    if (current) {
+        block *ring = &current->ring;
+        b->before = ring;
+        b->behind = ring->behind;
+        b->before->behind = b->behind->before = b;
+    }
+    return b + 1;
+}
+
+static void watched_free(void *at)
+{
+    if (!at) return;
+    block *b = (block *)at - 1;
+    b->before->behind = b->behind;
+    b->behind->before = b->before;
+    free(b);
 }
 
 void dh_json_watch_memory(void)
 {
-    json_set_alloc_funcs(watched_malloc, free);
+    json_set_alloc_funcs(watched_malloc, watched_free);
 }
 
 bool dh_json_is_whole(void)
@@ -23,17 +61,63 @@ bool dh_json_is_whole(void)
     return whole;
 }
 
-dh_status dh_json_check_read(dh_ctx *ctx, json_t **document)
+/* ---- reading -------------------------------------------------------------------------------- */
+
+static void empty_ring(reading *r, bool with_blocks)
 {
+    for (block *b = r->ring.behind, *next; b != &r->ring; b = next) {
+        next = b->behind;
+        b->before = b->behind = b;
+        if (with_blocks) free(b);
+    }
+}
+
+static json_t *read_within(reading *r, const char *text, size_t n_bytes, size_t flags,
+                           json_error_t *error)
+{
+    if (setjmp(r->out_of_memory) != 0) {
+        current = NULL;
+        empty_ring(r, true);
+        return NULL;
+    }
+    current = r;
+    json_t *document = json_loadb(text, n_bytes, flags, error);
+    current = NULL;
+    empty_ring(r, false);
+    return document;
+}
+
+dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
+                       json_error_t *error, json_t **document)
+{
+    reading r = {.ring = {{&r.ring, &r.ring}}};
+    *document = read_within(&r, text, n_bytes, flags, error);
     if (dh_json_is_whole()) return DH_OK;
     json_decref(*document);
     *document = NULL;
     return dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
 }
 
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static int append(const char *part, size_t n_bytes, void *text)
+{
+    dh_str *out = text;
+    dh_str_append(out, part, n_bytes);
+    return out->failed ? -1 : 0;
+}
+
+char *dh_json_print(const json_t *value, size_t flags)
+{
+    dh_str text = DH_STR_INIT;
+    if (json_dump_callback(value, append, &text, flags) == 0) return text.text;
+    dh_str_fini(&text);
+    return NULL;
+}
+
 char *dh_json_text(json_t *document, size_t flags)
 {
-    char *text = document ? json_dumps(document, flags) : NULL;
+    char *text = document ? dh_json_print(document, flags) : NULL;
     json_decref(document);
     if (dh_json_is_whole()) return text;
     free(text);

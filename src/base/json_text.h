@@ -1,24 +1,29 @@
-/* JSON documents to text, whole or not at all.
+/* JSON documents read and written whole or not at all.
  *
  * A document is put together by dozens of calls, each of which may lack memory. What is then left
- * out would be missing from the text without a word, so that failed allocations are remembered. */
+ * out would be missing from the text without a word, so that failed allocations are remembered.
+ * While it reads, jansson does not look at all whether a string's buffer could grow: reading ends
+ * with the first allocation that fails. */
 #ifndef DH_BASE_JSON_TEXT_H
 #define DH_BASE_JSON_TEXT_H
 
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "dhelix/status.h"
+#include "dhelix/base.h"
 
 /* Once, before the first document: from now on jansson's failed allocations are remembered, by
- * thread. */
+ * thread, and what it allocates is freed by it alone. */
 void dh_json_watch_memory(void);
 /* False where memory was short in this thread since the last call: a document made since lacks
  * parts. */
 bool dh_json_is_whole(void);
-/* After a document was read: where memory was short, jansson leaves characters out of its strings.
- * Frees it then, and sets NULL. errors: DH_ENOMEM */
-dh_status dh_json_check_read(dh_ctx *ctx, json_t **document);
+/* json_loadb: *document is NULL, and error filled, where the text is no JSON. error: may be NULL.
+ * errors: DH_ENOMEM */
+dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
+                       json_error_t *error, json_t **document);
+/* json_dumps, in memory that free takes; NULL where there is too little. */
+char *dh_json_print(const json_t *value, size_t flags);
 /* Text of a document, which it takes; caller frees. NULL where the document is NULL or lacks
  * parts. */
 char *dh_json_text(json_t *document, size_t flags);

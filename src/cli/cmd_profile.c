@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "cli/cli.h"
 #include "dhelix/train.h"
 
@@ -133,8 +134,10 @@ static dh_status print_json(dh_ctx *ctx, const dh_profile *p, const char *path, 
 {
     dh_str text = DH_STR_INIT;
     DH_TRY(dh_profile_print(ctx, p, &text));
-    json_t *content = json_loadb(text.text, text.len, 0, NULL);
+    json_t *content;
+    dh_status st = dh_json_read(ctx, text.text, text.len, 0, NULL, &content);
     dh_str_fini(&text);
+    DH_TRY(st);
     return dh_cli_print_json(
         ctx, json_pack("{ss sf so}", "file", path, "seconds", seconds, "content", content));
 }

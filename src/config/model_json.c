@@ -131,7 +131,7 @@ static dh_status read_ints(dh_ctx *ctx, const json_t *config, const int_row *row
 /* The value as short JSON text, for messages. */
 static void value_text(const json_t *v, char *buf, size_t cap)
 {
-    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = dh_json_print(v, JSON_ENCODE_ANY | JSON_COMPACT);
     snprintf(buf, cap, "%.80s", text ? text : "?");
     free(text);
 }
@@ -147,8 +147,8 @@ static dh_status check_musts(dh_ctx *ctx, const json_t *config, const must_row *
     for (size_t i = 0; i < n; i++) {
         const json_t *v = present(config, rows[i].key);
         if (!v) continue;
-        json_t *want = json_loads(rows[i].want, JSON_DECODE_ANY, NULL);
-        if (!want) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+        json_t *want;
+        DH_TRY(dh_json_read(ctx, rows[i].want, strlen(rows[i].want), JSON_DECODE_ANY, NULL, &want));
         bool same = same_value(v, want);
         json_decref(want);
         if (same) continue;
@@ -461,8 +461,8 @@ static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
 dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes, dh_model *model)
 {
     json_error_t error;
-    json_t *config = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
-    DH_TRY(dh_json_check_read(ctx, &config));
+    json_t *config;
+    DH_TRY(dh_json_read(ctx, text, n_bytes, JSON_REJECT_DUPLICATES, &error, &config));
     if (!config)
         return dh_fail(ctx, DH_EFORMAT, "config.json line %d, column %d: %s", error.line,
                        error.column, error.text);

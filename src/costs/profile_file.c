@@ -36,7 +36,7 @@ static const char *const strand_names[2][2] = {{"none", "backward"}, {"forward",
 /* False when out of memory. */
 static bool hash_json(const json_t *value, char text[HASH_TEXT])
 {
-    char *canonical = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS);
+    char *canonical = dh_json_print(value, JSON_COMPACT | JSON_SORT_KEYS);
     if (!canonical) return false;
     const XXH128_hash_t hash = XXH3_128bits(canonical, strlen(canonical));
     snprintf(text, HASH_TEXT, "%016llx%016llx", (unsigned long long)hash.high64,
@@ -248,8 +248,8 @@ dh_status dh_profile_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const 
                            dh_profile **profile)
 {
     json_error_t fault;
-    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &fault);
-    DH_TRY(dh_json_check_read(ctx, &root));
+    json_t *root;
+    DH_TRY(dh_json_read(ctx, text, n_bytes, JSON_REJECT_DUPLICATES, &fault, &root));
     if (!root)
         return dh_fail(ctx, DH_EFORMAT, "%s: line %d, column %d: %s", name, fault.line,
                        fault.column, fault.text);

@@ -100,8 +100,8 @@ static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t
                             void *arg)
 {
     json_error_t error;
-    json_t *row = json_loadb((const char *)s->map.at + at, n, JSON_ALLOW_NUL, &error);
-    DH_TRY(dh_json_check_read(ctx, &row));
+    json_t *row;
+    DH_TRY(dh_json_read(ctx, (const char *)s->map.at + at, n, JSON_ALLOW_NUL, &error, &row));
     const json_t *text = json_object_get(row, s->field);
     dh_status st;
     if (!row)

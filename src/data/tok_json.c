@@ -7,8 +7,9 @@
 dh_status dh_json_parse(dh_ctx *ctx, const void *text, size_t n_bytes, json_t **root)
 {
     json_error_t error;
-    json_t *parsed = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
-    DH_TRY(dh_json_check_read(ctx, &parsed));
+    json_t *parsed;
+    DH_TRY(
+        dh_json_read(ctx, text, n_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error, &parsed));
     if (!parsed)
         return dh_fail(ctx, DH_EFORMAT, "line %d, column %d: %s", error.line, error.column,
                        error.text);

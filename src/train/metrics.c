@@ -12,15 +12,18 @@ enum { MAX_METRICS_BYTES = 1 << 30, MAX_NAMED = 10 };
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 
-/* False: no object with a step, such as a line that was cut, or in which a byte was changed. */
-static bool read_step(const char *line, size_t n_bytes, int64_t *step)
+/* Not readable: no object with a step, such as a line that was cut, or in which a byte was changed.
+ */
+static dh_status read_step(dh_ctx *ctx, const char *line, size_t n_bytes, bool *readable,
+                           int64_t *step)
 {
-    json_t *object = json_loadb(line, n_bytes, 0, NULL);
+    json_t *object;
+    DH_TRY(dh_json_read(ctx, line, n_bytes, 0, NULL, &object));
     const json_t *value = object ? json_object_get(object, "step") : NULL;
-    const bool ok = json_is_integer(value);
-    if (ok) *step = json_integer_value(value);
+    *readable = json_is_integer(value);
+    *step = json_integer_value(value);
     json_decref(object);
-    return ok;
+    return DH_OK;
 }
 
 static void append_line(dh_str *to, const char *line, size_t n_bytes)
@@ -41,20 +44,20 @@ static void add_unreadable(dh_metrics_lines *lines, const char *line, size_t n_b
 dh_status dh_metrics_part(dh_ctx *ctx, const char *text, size_t n_bytes, int64_t last_step,
                           dh_metrics_lines *lines)
 {
-    (void)dh_json_is_whole(); /* of what was made before */
     for (size_t at = 0; at < n_bytes;) {
         int64_t step;
+        bool readable;
         const char *line = text + at, *end = memchr(line, '\n', n_bytes - at);
         const size_t length = end ? (size_t)(end - line) : n_bytes - at;
         lines->n++;
-        if (!read_step(line, length, &step))
+        DH_TRY(read_step(ctx, line, length, &readable, &step));
+        if (!readable)
             add_unreadable(lines, line, length);
         else if (step <= last_step)
             append_line(&lines->kept, line, length);
         at += length + 1;
     }
-    const bool strings = !lines->kept.failed && !lines->unreadable.failed && !lines->numbers.failed;
-    if (!dh_json_is_whole() || !strings) /* a line that lacked memory is not unreadable */
+    if (lines->kept.failed || lines->unreadable.failed || lines->numbers.failed)
         return dh_fail(ctx, DH_ENOMEM, "out of memory reading metrics");
     return DH_OK;
 }

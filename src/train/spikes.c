@@ -82,8 +82,8 @@ static bool read_band(const json_t *values, int64_t window, dh_band *band)
 dh_status dh_spikes_parse(dh_ctx *ctx, const char *text, size_t n_bytes, int64_t window,
                           dh_spikes *spikes)
 {
-    json_t *object = json_loadb(text, n_bytes, 0, NULL);
-    DH_TRY(dh_json_check_read(ctx, &object));
+    json_t *object;
+    DH_TRY(dh_json_read(ctx, text, n_bytes, 0, NULL, &object));
     const json_t *n_back = json_object_get(object, "went_back");
     const bool ok = json_is_integer(n_back) && json_integer_value(n_back) >= 0 &&
                     read_band(json_object_get(object, "loss"), window, &spikes->loss) &&

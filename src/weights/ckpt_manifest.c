@@ -126,7 +126,7 @@ static json_t *content_json(const ckpt_manifest *m)
 /* Checksum of a JSON value, whatever its white space and order of keys were. */
 static bool hash_json(const json_t *value, char text[DH_CKPT_HASH_TEXT])
 {
-    char *canonical = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS);
+    char *canonical = dh_json_print(value, JSON_COMPACT | JSON_SORT_KEYS);
     if (!canonical) return false;
     dh_ckpt_fingerprint(canonical, strlen(canonical), text);
     free(canonical);
@@ -223,10 +223,10 @@ static json_t *load_json(dh_ctx *ctx, const char *folder, const char *name)
     size_t n_bytes = 0;
     if (read_small(ctx, folder, name, &text, &n_bytes) != DH_OK) return NULL;
     json_error_t fault;
-    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &fault);
+    json_t *root;
+    dh_status st = dh_json_read(ctx, text, n_bytes, JSON_REJECT_DUPLICATES, &fault, &root);
     free(text);
-    if (dh_json_check_read(ctx, &root) != DH_OK) return NULL;
-    if (!root) dh_fail(ctx, DH_EFORMAT, "line %d: %s", fault.line, fault.text);
+    if (st == DH_OK && !root) dh_fail(ctx, DH_EFORMAT, "line %d: %s", fault.line, fault.text);
     return root;
 }
 

@@ -262,8 +262,8 @@ static dh_status read_header(dh_ctx *ctx, dh_safetensors *st, const unsigned cha
     const char *text = (const char *)bytes + sizeof header_bytes;
     size_t data_bytes = n_bytes - sizeof header_bytes - (size_t)header_bytes;
     json_error_t fault;
-    json_t *header = json_loadb(text, (size_t)header_bytes, JSON_REJECT_DUPLICATES, &fault);
-    DH_TRY(dh_json_check_read(ctx, &header));
+    json_t *header;
+    DH_TRY(dh_json_read(ctx, text, (size_t)header_bytes, JSON_REJECT_DUPLICATES, &fault, &header));
     if (!header)
         return dh_fail(ctx, DH_EFORMAT, "the header is no valid JSON at byte %d: %s",
                        fault.position, fault.text);

@@ -89,12 +89,13 @@ static dh_status open_index(dh_ctx *ctx, dh_weights *w, const char *path)
     size_t n_bytes;
     DH_TRY(dh_file_read(ctx, path, INDEX_MAX_BYTES, &text, &n_bytes));
     json_error_t fault;
-    json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &fault);
+    json_t *root;
+    dh_status st = dh_json_read(ctx, text, n_bytes, JSON_REJECT_DUPLICATES, &fault, &root);
     free(text);
-    DH_TRY(dh_json_check_read(ctx, &root));
-    dh_status st = root ? add_mapped(ctx, w, root)
-                        : dh_fail(ctx, DH_EFORMAT, "line %d, column %d: %s", fault.line,
-                                  fault.column, fault.text);
+    if (st == DH_OK)
+        st = root ? add_mapped(ctx, w, root)
+                  : dh_fail(ctx, DH_EFORMAT, "line %d, column %d: %s", fault.line, fault.column,
+                            fault.text);
     json_decref(root);
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "reading %s", path);
 }

@@ -77,7 +77,7 @@ eval: {every: 2, batches: 1}
 checkpoint: {every: 1, keep: 2}
 profile: none
 EOF
-ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/whole"
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/whole" --set trace.step=2
 weights=$(cksum <"$tmp/whole/checkpoints/step-000004/model.safetensors")
 output() { cat "$tmp/out"; }
 
@@ -114,6 +114,10 @@ each_call report
 result=true
 words=("$dhelix" profile "$tmp/job.yaml" --samples 3 --out "$tmp/made")
 each_call profile
+printed_keys() { grep -o '"[a-z_0-9]*":' "$tmp/out" | sort | uniq -c; } # times differ
+result=printed_keys
+words+=(--json)
+each_call profile_json
 
 # ---- training: what failed goes on, and ends where the whole run ended ----
 

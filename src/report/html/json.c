@@ -1,5 +1,6 @@
 /* Writing JSON. */
 #include "report/html/json.h"
+#include "base/json_text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ void out_num(json_out *out, double value)
 
 void out_json(json_out *out, const json_t *value)
 {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+    char *text = dh_json_print(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
     separate(out);
     if (text)
         dh_str_append(&out->text, text, strlen(text));

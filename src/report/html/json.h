@@ -7,7 +7,8 @@
 #include "dhelix/base.h"
 
 /* Commas are put where they belong: before every value but the first of its array or
- * object. Running out of memory shows in text.failed at the end. */
+ * object. Running out of memory shows at the end, in text.failed or in dh_json_is_whole: where it
+ * was short, a text may lack characters, or have question marks as one that is not UTF-8. */
 typedef struct json_out {
     dh_str text;
     bool comma; /* before the next value or key */

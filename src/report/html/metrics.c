@@ -64,8 +64,8 @@ static dh_status read_text(dh_ctx *ctx, metrics *m, const char *text, size_t n_b
         const char *end = memchr(text + at, '\n', n_bytes - at);
         const size_t length = end ? (size_t)(end - (text + at)) : n_bytes - at;
         json_error_t error;
-        json_t *line = json_loadb(text + at, length, 0, &error);
-        DH_TRY(dh_json_check_read(ctx, &line));
+        json_t *line;
+        DH_TRY(dh_json_read(ctx, text + at, length, 0, &error, &line));
         at += length + 1;
         number++;
         if (!line && !end) {

@@ -3,6 +3,7 @@
  * The data is JSON in a script element that is not run. Inside JSON, '<' occurs in strings
  * only, where \u003c is the same character: so nothing in a name can end the element. */
 #include "report/html/page.h"
+#include "base/json_text.h"
 
 #include <string.h>
 
@@ -95,8 +96,8 @@ dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
     dh_str page = DH_STR_INIT;
     dh_status st = write_data(ctx, runs, n, asked ? asked : DEFAULT_MAX_RANKS, &data);
     if (st == DH_OK && !data.text.failed) fill(&page, &data.text);
-    if (st == DH_OK && (data.text.failed || page.failed))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+    const bool whole = dh_json_is_whole() && !data.text.failed && !page.failed;
+    if (st == DH_OK && !whole) st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
     if (st == DH_OK) st = dh_file_write_atomic(ctx, path, page.text, page.len);
     dh_str_fini(&data.text);
     dh_str_fini(&page);

@@ -25,10 +25,9 @@ static dh_status load_json(dh_ctx *ctx, const char *path, json_t **value)
     size_t n_bytes;
     json_error_t error;
     DH_TRY(dh_file_read(ctx, path, MAX_BYTES, &text, &n_bytes));
-    *value = json_loadb(text, n_bytes, 0, &error);
+    dh_status st = dh_json_read(ctx, text, n_bytes, 0, &error, value);
     free(text);
-    DH_TRY(dh_json_check_read(ctx, value));
-    if (*value) return DH_OK;
+    if (st != DH_OK || *value) return st;
     return dh_fail(ctx, DH_EFORMAT, "%s:%d:%d: %s", path, error.line, error.column, error.text);
 }
 

@@ -229,7 +229,7 @@ dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out)
         st = read_file(ctx, run, &t, t.files.at[i * t.files.n / n]);
     if (st == DH_OK && t.ranks.n) {
         align(&t);
-        traces_write(run, &t, out);
+        st = traces_write(ctx, run, &t, out);
         run->n_parts++;
     }
     free_traces(&t);

@@ -30,6 +30,6 @@ typedef struct traces {
     bool one_clock;
 } traces;
 
-void traces_write(const dh_run_folder *run, const traces *t, json_out *out);
+dh_status traces_write(dh_ctx *ctx, const dh_run_folder *run, const traces *t, json_out *out);
 
 #endif

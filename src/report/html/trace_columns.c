@@ -4,7 +4,10 @@
  * row of one table, "kinds"; an instruction is the row's number, micro-batch, layer and
  * three times, in nanoseconds from the first instruction of any rank, starts of a stream
  * each from the one before it. So an instruction takes about 15 bytes of the page. */
+#include "base/json_text.h"
 #include "report/html/trace.h"
+
+#include <string.h>
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
@@ -105,7 +108,7 @@ static void write_rank(const dh_run_folder *run, const traced_rank *r, json_out 
     out_close(out, '}');
 }
 
-static void write_kinds(const traces *t, json_out *out)
+static dh_status write_kinds(dh_ctx *ctx, const traces *t, json_out *out)
 {
     const char *row;
     json_t *number;
@@ -113,14 +116,13 @@ static void write_kinds(const traces *t, json_out *out)
     out_open(out, '[');
     json_object_foreach(t->kinds, row, number) /* in the order of insertion */
     {
-        json_t *values = json_loads(row, 0, NULL);
-        if (values)
-            out_json(out, values);
-        else
-            out->text.failed = true;
+        json_t *values;
+        DH_TRY(dh_json_read(ctx, row, strlen(row), 0, NULL, &values));
+        out_json(out, values);
         json_decref(values);
     }
     out_close(out, ']');
+    return DH_OK;
 }
 
 /* What a rank's streams are called, and what does their work. */
@@ -137,7 +139,7 @@ static void write_stream_table(json_out *out)
     out_close(out, ']');
 }
 
-void traces_write(const dh_run_folder *run, const traces *t, json_out *out)
+dh_status traces_write(dh_ctx *ctx, const dh_run_folder *run, const traces *t, json_out *out)
 {
     out_key(out, "trace");
     out_open(out, '{');
@@ -145,11 +147,12 @@ void traces_write(const dh_run_folder *run, const traces *t, json_out *out)
     out_int(out, (int64_t)t->files.n);
     out_key(out, "one_clock");
     out_int(out, t->one_clock);
-    write_kinds(t, out);
+    DH_TRY(write_kinds(ctx, t, out));
     write_stream_table(out);
     out_key(out, "ranks");
     out_open(out, '[');
     for (size_t i = 0; i < t->ranks.n; i++) write_rank(run, &t->ranks.at[i], out);
     out_close(out, ']');
     out_close(out, '}');
+    return DH_OK;
 }
