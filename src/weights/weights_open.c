@@ -137,12 +137,15 @@ static dh_status lone_file(dh_ctx *ctx, dh_weights *w, const char *suffix, char 
     *n_found = 0;
     DIR *dir = opendir(w->folder);
     if (!dir) return dh_fail(ctx, DH_EIO, "cannot open folder %s: %s", w->folder, strerror(errno));
-    for (struct dirent *e; (e = readdir(dir));) {
+    errno = 0;
+    for (struct dirent *e; (e = readdir(dir)); errno = 0) {
         if (e->d_name[0] == '.' || !has_suffix(e->d_name, suffix)) continue;
         *found = (*n_found)++ ? NULL : dh_arena_printf(w->arena, "%s/%s", w->folder, e->d_name);
     }
+    const int fault = errno; /* readdir's, which ends as the last entry does */
     closedir(dir);
-    return DH_OK;
+    if (fault == 0) return DH_OK;
+    return dh_fail(ctx, DH_EIO, "cannot list %s: %s", w->folder, strerror(fault));
 }
 
 static dh_status open_folder(dh_ctx *ctx, dh_weights *w)

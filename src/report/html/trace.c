@@ -178,13 +178,17 @@ static dh_status list_files(dh_ctx *ctx, const dh_run_folder *run, traces *t)
     DIR *dir = opendir(run->path);
     if (!dir) return dh_fail(ctx, DH_EIO, "cannot open %s: %s", run->path, strerror(errno));
     bool ok = true;
-    for (const struct dirent *entry; ok && (entry = readdir(dir));) {
+    errno = 0;
+    for (const struct dirent *entry; ok && (entry = readdir(dir)); errno = 0) {
         int64_t rank;
         if (rank_of_name(entry->d_name, &rank)) ok = dh_vec_push(&t->files, rank);
     }
+    const int fault = ok ? errno : ENOMEM; /* readdir's, which ends as the last entry does */
     closedir(dir);
     if (t->files.n) qsort(t->files.at, t->files.n, sizeof *t->files.at, ascending);
-    return ok ? DH_OK : no_memory(ctx);
+    if (fault == 0) return DH_OK;
+    return dh_fail(ctx, dh_status_of_errno(fault), "cannot list %s: %s", run->path,
+                   strerror(fault));
 }
 
 /* Ranks of several machines may have several clocks: then no rank's step overlaps that of

@@ -1,6 +1,10 @@
-/* A page is whole or is not written: every malloc of the program fails once, and through those
- * every allocation of jansson, which leaves out what it has no memory for. */
+/* A page is whole or is not written. Every malloc of the program fails once, and through those
+ * every allocation of jansson, which leaves out what it has no memory for; so does every entry of
+ * the run's folder. */
 #include "dh_test.h"
+
+#include <dirent.h>
+#include <errno.h>
 
 #include "base/json_text.h"
 #include "dhelix/report.h"
@@ -25,6 +29,17 @@ void *__wrap_malloc(size_t n_bytes)
 {
     if (mallocs_left >= 0 && mallocs_left-- == 0) return NULL;
     return __real_malloc(n_bytes);
+}
+
+static int entries_left = -1; /* until one cannot be read */
+
+struct dirent *__real_readdir(DIR *at);
+struct dirent *__wrap_readdir(DIR *at);
+struct dirent *__wrap_readdir(DIR *at)
+{
+    if (entries_left < 0 || entries_left-- > 0) return __real_readdir(at);
+    errno = EIO;
+    return NULL;
 }
 
 static dh_status write_page(dh_ctx *ctx)
@@ -73,6 +88,17 @@ static void any_malloc_may_fail(void **state)
     assert_true(n_refused > 50);
 }
 
+static void any_entry_may_fail(void **state)
+{
+    enum { N_ENTRIES = 5 }; /* metrics, trace, page, "." and ".." */
+    for (int n = 0; n <= N_ENTRIES; n++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        entries_left = n;
+        assert_fails(&ctx, write_page(&ctx), DH_EIO, "cannot list");
+        assert_int_equal(entries_left, -1);
+    }
+}
+
 static int set_up(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -95,6 +121,9 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_malloc_may_fail)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_malloc_may_fail),
+        cmocka_unit_test(any_entry_may_fail),
+    };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
