@@ -1,6 +1,6 @@
 # What `cmake --install` puts where: the program (src/cli), one library made of all
-# layers (static and shared), public headers, dhelix.pc, the manual page, documents
-# and examples.
+# layers (static and shared), public headers, dhelix.pc, the manual page, completions
+# for shells, documents and examples.
 if(NOT TARGET dh_base)
   return()
 endif()
@@ -91,6 +91,20 @@ if(TARGET dhelix)
     COMMENT "Generating dhelix.1" VERBATIM)
   add_custom_target(man ALL DEPENDS ${page})
   install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  # What shells complete, from the same tables.
+  set(completions "")
+  foreach(shell bash zsh)
+    set(script ${CMAKE_BINARY_DIR}/dhelix.${shell})
+    add_custom_command(OUTPUT ${script}
+      COMMAND dhelix completion ${shell} > ${script} DEPENDS dhelix
+      COMMENT "Generating dhelix.${shell}" VERBATIM)
+    list(APPEND completions ${script})
+  endforeach()
+  add_custom_target(completions ALL DEPENDS ${completions})
+  install(FILES ${CMAKE_BINARY_DIR}/dhelix.bash RENAME dhelix
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${CMAKE_BINARY_DIR}/dhelix.zsh RENAME _dhelix
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 endif()
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 install(DIRECTORY examples clusters validation DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -9,6 +9,9 @@
 extern "C" {
 #endif
 
+/* The library's version, "1.2.3". */
+const char *dh_version(void);
+
 /* ---- assertions: our bugs, never user input -------------------------------- */
 
 void dh_panic(const char *file, int line, const char *fmt, ...)
@@ -136,9 +139,20 @@ bool dh_path_is_dir(const char *path);
 /* Nearest of n names to word (edit distance), or NULL if none is near enough to
  * be a likely typing error. */
 const char *dh_nearest(const char *word, const char *const *names, size_t n);
-/* "1.50 GiB", "12.3 ms": into a caller's buffer, returns it. */
+/* "1.50 GiB", "12.3 ms" or "11 min", "70.6 B" (thousand millions), "942 PFLOP": into a caller's
+ * buffer, returns it. */
 const char *dh_format_bytes(char *buf, size_t cap, double n_bytes);
 const char *dh_format_ns(char *buf, size_t cap, double ns);
+const char *dh_format_count(char *buf, size_t cap, double n);
+const char *dh_format_flop(char *buf, size_t cap, double flop);
+/* As %.<digits>g, but a large number is written out: 106000, not 1.06e+05. */
+const char *dh_format_number(char *buf, size_t cap, double value, int digits);
+/* Words of text in lines of up to width columns, all but the first indented; ends the line. The
+ * first begins at column indent. */
+void dh_str_wrap(dh_str *out, const char *text, int indent, int width);
+/* Columns that a line may have on this descriptor: of the terminal, elsewhere COLUMNS of the
+ * environment or 80. */
+int dh_terminal_columns(int fd);
 /* Whole-string numbers; false on anything else (trailing text, overflow, empty). */
 bool dh_parse_i64(const char *text, int64_t *value);
 bool dh_parse_f64(const char *text, double *value);

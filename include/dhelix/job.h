@@ -147,8 +147,9 @@ dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text);
 /* Appends a line "section.key: value" for every setting that all ranks of a run must have
  * alike: not where a rank's own machine keeps the data and profiles, nor its threads. */
 dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out);
-/* Every setting with type, unit, default, range and help, for --help and the man page. */
-void dh_job_help(dh_str *out);
+/* Settings with type, unit, default, range and help, in lines of width columns: all (name NULL), a
+ * section ("parallel" or "train.") or one ("train.steps"). Returns how many there are. */
+size_t dh_job_help(const char *name, int width, dh_str *out);
 
 #ifdef __cplusplus
 }

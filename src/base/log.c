@@ -64,6 +64,11 @@ void dh_panic(const char *file, int line, const char *fmt, ...)
     abort();
 }
 
+const char *dh_version(void)
+{
+    return DH_VERSION;
+}
+
 int64_t dh_now_ns(void)
 {
     struct timespec ts;

@@ -116,19 +116,61 @@ const char *dh_format_bytes(char *buf, size_t cap, double n_bytes)
     return buf;
 }
 
+const char *dh_format_number(char *buf, size_t cap, double value, int digits)
+{
+    const double rounded = fabs(value) * (1 + .5 * pow(10, -digits));
+    snprintf(buf, cap, "%.*g", digits, value);
+    if (isfinite(value) && rounded >= pow(10, digits)) snprintf(buf, cap, "%.0f", value);
+    return buf;
+}
+
+/* A unit, and from where on it is used: two of a larger one are easier to read as 120 of the
+ * smaller. */
+typedef struct text_unit {
+    double from, scale;
+    const char *name;
+} text_unit;
+
+/* Largest first. */
+static const char *format_unit(char *buf, size_t cap, double value, const text_unit *units,
+                               size_t n)
+{
+    char number[32];
+    for (size_t i = 0; i < n; i++)
+        if (fabs(value) >= units[i].from || i + 1 == n) {
+            dh_format_number(number, sizeof number, value / units[i].scale, 3);
+            snprintf(buf, cap, "%s%s%s", number, *units[i].name ? " " : "", units[i].name);
+            break;
+        }
+    return buf;
+}
+
 const char *dh_format_ns(char *buf, size_t cap, double ns)
 {
-    static const struct {
-        double scale;
-        const char *unit;
-    } units[] = {{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}};
-    for (size_t i = 0; i < DH_COUNTOF(units); i++)
-        if (fabs(ns) >= units[i].scale) {
-            snprintf(buf, cap, "%.3g %s", ns / units[i].scale, units[i].unit);
-            return buf;
-        }
+    static const text_unit units[] = {{2 * 86400e9, 86400e9, "days"},
+                                      {2 * 3600e9, 3600e9, "h"},
+                                      {120e9, 60e9, "min"},
+                                      {1e9, 1e9, "s"},
+                                      {1e6, 1e6, "ms"},
+                                      {1e3, 1e3, "us"}};
+    if (fabs(ns) >= 1e3) return format_unit(buf, cap, ns, units, DH_COUNTOF(units));
     snprintf(buf, cap, "%.0f ns", ns);
     return buf;
+}
+
+const char *dh_format_count(char *buf, size_t cap, double n)
+{
+    static const text_unit units[] = {
+        {1e12, 1e12, "T"}, {1e9, 1e9, "B"}, {1e6, 1e6, "M"}, {1e5, 1e3, "K"}, {0, 1, ""}};
+    return format_unit(buf, cap, n, units, DH_COUNTOF(units));
+}
+
+const char *dh_format_flop(char *buf, size_t cap, double flop)
+{
+    static const text_unit units[] = {
+        {1e21, 1e21, "ZFLOP"}, {1e18, 1e18, "EFLOP"}, {1e15, 1e15, "PFLOP"}, {1e12, 1e12, "TFLOP"},
+        {1e9, 1e9, "GFLOP"},   {1e6, 1e6, "MFLOP"},   {0, 1, "FLOP"}};
+    return format_unit(buf, cap, flop, units, DH_COUNTOF(units));
 }
 
 bool dh_parse_i64(const char *text, int64_t *value)

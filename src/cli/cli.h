@@ -62,6 +62,7 @@ struct dh_command {
     const char *usage; /* positionals, for help and errors: "JOB" */
     const char *notes; /* below the options in help; NULL: none */
     bool job;          /* takes a job file and --set */
+    bool text_only;    /* has no --json */
     size_t min_args, max_args;
     const dh_cli_option *options;
     size_t n_options;
@@ -73,7 +74,7 @@ struct dh_command {
 extern const dh_command dh_command_train, dh_command_check, dh_command_sample, dh_command_eval,
     dh_command_tokenize, dh_command_convert, dh_command_profile, dh_command_plan,
     dh_command_simulate, dh_command_tune, dh_command_validate, dh_command_report, dh_command_verify,
-    dh_command_list, dh_command_help;
+    dh_command_list, dh_command_help, dh_command_completion;
 
 /* Names end with NULL; for DH_CLI_ENUM options of compute types. */
 extern const char *const dh_cli_dtype_names[];
@@ -83,12 +84,17 @@ const dh_command *const *dh_commands(size_t *n);
 /* DH_EMISSING, with the nearest name. */
 dh_status dh_command_find(dh_ctx *ctx, dh_cli *cli, const char *name, const dh_command **command);
 
+/* cmd_list.c: names of the lists there are, a blank behind each. */
+void dh_cli_list_names(dh_str *out);
+
 /* ---- options.c ------------------------------------------------------------------------ */
 
 /* Read argv (after the command's name) into cli and args (cli->command set).
  * errors    DH_EINVAL, cli->usage set; DH_ENOMEM. Lists are freed by dh_cli_fini. */
 dh_status dh_cli_parse(dh_ctx *ctx, dh_cli *cli, int argc, char **argv, void *args);
 void dh_cli_fini(dh_cli *cli, void *args);
+/* The i-th option of a command, its own before those of all; NULL after the last. */
+const dh_cli_option *dh_cli_option_at(const dh_command *command, size_t i);
 /* Usage, options and notes of a command. */
 void dh_cli_print_help(const dh_command *command, dh_str *out);
 /* A failure of usage, found by a command itself. */
@@ -109,8 +115,8 @@ dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document);
 dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes);
 /* Text of a dh_str; releases it. */
 dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text);
-/* Words of text in lines of up to width columns, all but the first indented; ends the line. */
-void dh_cli_wrap(dh_str *out, const char *text, int indent, int width);
+/* Columns of standard output, within what can be read: help and tables keep to them. */
+int dh_cli_columns(void);
 /* From now on a file that is cut short while it is mapped ends the process with its name. */
 void dh_cli_name_cut_files(void);
 /* From now on the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 sets the flag that is returned, the

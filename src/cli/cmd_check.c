@@ -253,8 +253,9 @@ static dh_status print_dump(dh_ctx *ctx, const checks *all, int what)
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
-static dh_status print_recipe(dh_ctx *ctx, const dh_resolved *job)
+static dh_status print_recipe(dh_ctx *ctx, const dh_cli *cli, const dh_resolved *job)
 {
+    if (cli->json) return dh_cli_print_json(ctx, derived_json(job));
     dh_str out = DH_STR_INIT;
     for (size_t i = 0; i < job->n_derived; i++) {
         const dh_derived *d = &job->derived[i];
@@ -311,7 +312,7 @@ static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, cons
 {
     if (a->print == DUMP_SCHEDULE || a->print == DUMP_CSV)
         return print_schedule(ctx, &job->recipe, a->print);
-    if (a->print == DUMP_RECIPE) return print_recipe(ctx, job);
+    if (a->print == DUMP_RECIPE) return print_recipe(ctx, cli, job);
     if (a->print == DUMP_PASSES) return print_passes(ctx, job);
     checks all = {.n = 0};
     dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
@@ -336,6 +337,9 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     const dh_resolve_options how = {.quiet = cli->quiet};
     dh_job *job;
     dh_resolved *resolved = NULL;
+    if (cli->json && a->print != DUMP_NONE && a->print != DUMP_RECIPE)
+        return dh_cli_misuse(ctx, cli, "--print %s has no JSON form: leave --json away",
+                             dump_names[a->print]);
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
     dh_status st = check_rank(ctx, a, job);
     if (st == DH_OK) st = dh_job_resolve(ctx, job, &how, &resolved);

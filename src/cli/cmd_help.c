@@ -2,44 +2,73 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "config/settings.h"
 #include "dhelix/job.h"
 
 static void print_overview(dh_str *out)
 {
-    enum { COLUMN = 12, WIDTH = 96 };
+    enum { COLUMN = 14 };
     size_t n;
     const dh_command *const *commands = dh_commands(&n);
     dh_str_printf(out, "dhelix: trains transformer language models on many ranks\n\n"
                        "usage: dhelix COMMAND [options]\n\n");
     for (size_t i = 0; i < n; i++) {
         dh_str_printf(out, "  %-*s", COLUMN - 2, commands[i]->name);
-        dh_cli_wrap(out, commands[i]->doc, COLUMN, WIDTH);
+        dh_str_wrap(out, commands[i]->doc, COLUMN, dh_cli_columns());
     }
     dh_str_printf(out, "\n"
-                       "dhelix COMMAND --help   options of a command\n"
-                       "dhelix help job         every setting of a job file\n"
-                       "dhelix --version        version\n");
+                       "dhelix COMMAND --help    options of a command\n"
+                       "dhelix help job          every setting of a job file\n"
+                       "dhelix help train.steps  one setting; dhelix help train. a section\n"
+                       "dhelix --version         version\n");
+}
+
+/* What looks like a setting is looked for there, all else among the commands. */
+static dh_status unknown_topic(dh_ctx *ctx, dh_cli *cli, const char *topic)
+{
+    const dh_command *command;
+    dh_str hint = DH_STR_INIT;
+    if (!strchr(topic, '.')) return dh_command_find(ctx, cli, topic, &command);
+    dh_setting_suggest(topic, &hint);
+    dh_status st = dh_cli_misuse(ctx, cli, "unknown setting \"%s\"; %s", topic,
+                                 hint.text ? hint.text : "dhelix help job lists them");
+    dh_str_fini(&hint);
+    return st;
+}
+
+static const dh_command *command_of(const char *name)
+{
+    size_t n;
+    const dh_command *const *commands = dh_commands(&n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    return NULL;
 }
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     (void)args;
     const char *topic = cli->args.n > 0 ? cli->args.at[0] : NULL;
+    const dh_command *command = topic ? command_of(topic) : NULL;
     dh_str out = DH_STR_INIT;
-    const dh_command *command;
-    if (!topic) {
+    if (!topic)
         print_overview(&out);
-    } else if (strcmp(topic, "job") == 0) {
-        dh_job_help(&out);
-    } else {
-        DH_TRY(dh_command_find(ctx, cli, topic, &command));
+    else if (command)
         dh_cli_print_help(command, &out);
-    }
+    else if (strcmp(topic, "job") == 0)
+        dh_job_help(NULL, dh_cli_columns(), &out);
+    else if (dh_job_help(topic, dh_cli_columns(), &out) == 0)
+        return unknown_topic(ctx, cli, topic);
     return dh_cli_print_str(ctx, &out);
 }
 
-const dh_command dh_command_help = {.name = "help",
-                                    .doc = "explain a command, or the settings of a job file",
-                                    .usage = "[COMMAND|job]",
-                                    .max_args = 1,
-                                    .run = run};
+const dh_command dh_command_help = {
+    .name = "help",
+    .doc = "explain a command, or settings of a job file",
+    .usage = "[COMMAND|job|SETTING|SECTION]",
+    .notes = "`dhelix help parallel` explains the settings parallel.*; where a command has the\n"
+             "section's name, a dot behind it says that the settings are meant (`dhelix help "
+             "train.`).\n",
+    .text_only = true,
+    .max_args = 1,
+    .run = run};

@@ -9,6 +9,7 @@
 
 #include "base/json_text.h"
 #include "cli/cli.h"
+#include "cli/table.h"
 #include "config/settings.h"
 #include "dhelix/backend.h"
 #include "dhelix/cluster.h"
@@ -291,67 +292,53 @@ static const struct list {
     {"settings", "settings of a job file", list_settings},
 };
 
+void dh_cli_list_names(dh_str *out)
+{
+    for (size_t i = 0; i < DH_COUNTOF(lists); i++) dh_str_printf(out, "%s ", lists[i].name);
+}
+
 /* ---- printing ------------------------------------------------------------------------------- */
 
-enum { MAX_COLUMNS = 12, WIDTH = 130 };
-
-static const char *cell_text(json_t *value, char *buf, size_t cap)
+/* The first column is never broken: it is what people look for, and copy. */
+static void add_columns(json_t *row, dh_cli_table *table)
 {
-    if (json_is_string(value)) return json_string_value(value);
-    if (json_is_boolean(value)) return json_is_true(value) ? "yes" : "-";
-    if (json_is_real(value))
-        snprintf(buf, cap, "%.5g", json_real_value(value));
-    else
-        snprintf(buf, cap, "%lld", (long long)json_integer_value(value));
-    return buf;
-}
-
-static void measure(json_t *rows, size_t widths[MAX_COLUMNS])
-{
-    size_t i;
-    json_t *row, *value;
-    const char *key;
-    char buf[32];
-    json_array_foreach(rows, i, row)
-    {
-        size_t c = 0;
-        json_object_foreach(row, key, value)
-        {
-            size_t n = DH_MAX(strlen(cell_text(value, buf, sizeof buf)), strlen(key));
-            if (c < MAX_COLUMNS) widths[c] = DH_MAX(widths[c], n);
-            c++;
-        }
-    }
-}
-
-/* The last column is wrapped behind the others. */
-static void print_row(json_t *row, const size_t widths[MAX_COLUMNS], bool heading, dh_str *out)
-{
-    size_t n = json_object_size(row), c = 0, used = 0;
     const char *key;
     json_t *value;
-    char buf[32];
     json_object_foreach(row, key, value)
     {
-        const char *text = heading ? key : cell_text(value, buf, sizeof buf);
-        if (++c == n) {
-            dh_cli_wrap(out, text, (int)used, (int)DH_MAX(WIDTH, used + 40));
-        } else {
-            dh_str_printf(out, json_is_number(value) ? "%*s  " : "%-*s  ", (int)widths[c - 1],
-                          text);
-            used += widths[c - 1] + 2;
-        }
+        const bool words = json_is_string(value) && table->n_columns > 0;
+        dh_cli_table_column(table, key,
+                            json_is_number(value) ? DH_CLI_COLUMN_RIGHT
+                            : words               ? DH_CLI_COLUMN_TEXT
+                                                  : DH_CLI_COLUMN_LEFT);
     }
+}
+
+static void add_cell(json_t *value, dh_cli_table *table)
+{
+    char number[32];
+    if (json_is_string(value))
+        dh_cli_table_cell(table, "%s", json_string_value(value));
+    else if (json_is_boolean(value))
+        dh_cli_table_cell(table, "%s", json_is_true(value) ? "yes" : "-");
+    else if (json_is_real(value))
+        dh_cli_table_cell(table, "%s",
+                          dh_format_number(number, sizeof number, json_real_value(value), 5));
+    else
+        dh_cli_table_cell(table, "%lld", (long long)json_integer_value(value));
 }
 
 static dh_status print_table(dh_ctx *ctx, json_t *rows)
 {
-    size_t widths[MAX_COLUMNS] = {0}, i;
-    json_t *row;
+    const char *key;
+    size_t i;
+    json_t *row, *value;
+    dh_cli_table table;
     dh_str out = DH_STR_INIT;
-    measure(rows, widths);
-    if (json_array_size(rows) > 0) print_row(json_array_get(rows, 0), widths, true, &out);
-    json_array_foreach(rows, i, row) print_row(row, widths, false, &out);
+    dh_cli_table_begin(&table);
+    if (json_array_size(rows) > 0) add_columns(json_array_get(rows, 0), &table);
+    json_array_foreach(rows, i, row) json_object_foreach(row, key, value) add_cell(value, &table);
+    dh_cli_table_end(&table, dh_cli_columns(), &out);
     json_decref(rows);
     if (dh_json_is_whole()) return dh_cli_print_str(ctx, &out);
     dh_str_fini(&out);

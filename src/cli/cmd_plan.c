@@ -160,6 +160,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     dh_job *job;
     dh_resolved *resolved = NULL;
     layer_plan l = {0};
+    if (cli->json && a->explain)
+        return dh_cli_misuse(ctx, cli, "--explain has no JSON form: leave one of the two away");
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
     dh_status st = dh_job_resolve(ctx, job, &how, &resolved);
     if (st == DH_OK) st = open_layer(ctx, resolved, a, &l);

@@ -216,7 +216,7 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
                         const dh_tokenizer *tok, const tally *t)
 {
     double speed = t->seconds > 0 ? (double)t->tokens / t->seconds : 0;
-    if (cli->json && !a->to_stdout && !a->decode)
+    if (cli->json)
         return dh_cli_print_json(ctx, json_pack("{sI sI sf sf ss}", "tokens", (json_int_t)t->tokens,
                                                 "vocab", (json_int_t)dh_tokenizer_vocab_size(tok),
                                                 "seconds", t->seconds, "tokens_per_s", speed,
@@ -253,6 +253,9 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
         return dh_cli_misuse(ctx, cli, "--decode prints text; leave --output and --stdout away");
     if (a->decode && strcmp(a->tokenizer, "chars") == 0)
         return dh_cli_misuse(ctx, cli, "--decode needs the chars file as --tokenizer");
+    if (cli->json && (a->to_stdout || a->decode))
+        return dh_cli_misuse(ctx, cli, "--%s has no JSON form: leave --json away",
+                             a->decode ? "decode" : "stdout");
     dh_str text = DH_STR_INIT;
     dh_status st = work(ctx, cli, a, &text);
     dh_str_fini(&text);

@@ -100,9 +100,9 @@ static void print_rows(dh_str *out, const dh_validation *v, bool all)
     const dh_validation_table *t = v->table;
     dh_str_printf(out, "%s: %s\n", t->name, t->doc);
     dh_str_printf(out, "  published: ");
-    dh_cli_wrap(out, v->source, 13, 118);
+    dh_str_wrap(out, v->source, 13, dh_cli_columns());
     dh_str_printf(out, "  predicted: ");
-    dh_cli_wrap(out, t->how, 13, 118);
+    dh_str_wrap(out, t->how, 13, dh_cli_columns());
     dh_str_printf(out, "  %-58s %12s %12s %10s\n", *t->unit ? t->unit : "row", "predicted",
                   "published", "error");
     for (size_t i = 0; i < v->n_rows;) {
@@ -112,7 +112,7 @@ static void print_rows(dh_str *out, const dh_validation *v, bool all)
     }
     if (v->remark) {
         dh_str_printf(out, "  ");
-        dh_cli_wrap(out, v->remark, 2, 118);
+        dh_str_wrap(out, v->remark, 2, dh_cli_columns());
     }
 }
 
@@ -217,6 +217,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     const validate_args *a = args;
     size_t n;
     const dh_validation_table *tables = dh_validation_tables(&n);
+    if (cli->json && a->markdown)
+        return dh_cli_misuse(ctx, cli, "--json and --markdown are two forms: leave one away");
     if (cli->args.n > 0) {
         DH_TRY(dh_validation_find(ctx, cli->args.at[0], &tables));
         n = 1;

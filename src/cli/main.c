@@ -16,7 +16,7 @@ static const dh_command *const commands[] = {
     &dh_command_train,    &dh_command_check,   &dh_command_profile, &dh_command_plan,
     &dh_command_simulate, &dh_command_tune,    &dh_command_sample,  &dh_command_eval,
     &dh_command_tokenize, &dh_command_convert, &dh_command_report,  &dh_command_verify,
-    &dh_command_validate, &dh_command_list,    &dh_command_help,
+    &dh_command_validate, &dh_command_list,    &dh_command_help,    &dh_command_completion,
 };
 
 const dh_command *const *dh_commands(size_t *n)
@@ -68,11 +68,17 @@ static const char *command_word(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ? "help" : word;
 }
 
+static dh_status print_version(dh_ctx *ctx)
+{
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "dhelix %s\n", dh_version());
+    return dh_cli_print_str(ctx, &text);
+}
+
 static dh_status dispatch(dh_ctx *ctx, dh_cli *cli, int argc, char **argv)
 {
     if (argc < 2) return dh_cli_misuse(ctx, cli, "a command is missing; dhelix --help lists them");
-    if (strcmp(argv[1], "--version") == 0)
-        return dh_cli_print(ctx, "dhelix " DH_VERSION "\n", strlen("dhelix " DH_VERSION "\n"));
+    if (strcmp(argv[1], "--version") == 0) return print_version(ctx);
     DH_TRY(dh_command_find(ctx, cli, command_word(argv[1]), &cli->command));
     return run_command(ctx, cli, argc - 2, argv + 2);
 }

@@ -9,6 +9,7 @@
 static const char *const level_names[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 static const dh_cli_option common_options[] = {
+    /* first: a command that has text only is without it */
     {.name = "json",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(dh_cli, json),
@@ -59,6 +60,7 @@ static bool option_at(dh_cli *cli, void *args, size_t i, target *t)
         *t = (target){&set_option, cli};
         return true;
     }
+    if (c->text_only) i++; /* --json is the first of the common ones */
     if (i >= DH_COUNTOF(common_options)) return false;
     *t = (target){&common_options[i], cli};
     return true;
@@ -257,7 +259,7 @@ dh_status dh_cli_misuse(dh_ctx *ctx, dh_cli *cli, const char *fmt, ...)
 
 static void print_option(const dh_cli_option *o, dh_str *out)
 {
-    enum { COLUMN = 26, WIDTH = 96 };
+    enum { COLUMN = 26 };
     size_t start = out->len;
     if (o->letter)
         dh_str_printf(out, "  -%c, --%s ", o->letter, o->name);
@@ -273,17 +275,46 @@ static void print_option(const dh_cli_option *o, dh_str *out)
         used = 0;
     }
     dh_str_printf(out, "%*s", COLUMN - used, "");
-    dh_cli_wrap(out, o->doc, COLUMN, WIDTH);
+    dh_str_wrap(out, o->doc, COLUMN, dh_cli_columns());
+}
+
+const dh_cli_option *dh_cli_option_at(const dh_command *command, size_t i)
+{
+    dh_cli cli = {.command = command};
+    target t;
+    return option_at(&cli, NULL, i, &t) ? t.option : NULL;
+}
+
+/* Paragraphs, between which a line is empty; single ends of lines are where the source has them. */
+static void print_notes(const char *notes, dh_str *out)
+{
+    while (*notes) {
+        const char *end = strstr(notes, "\n\n");
+        const size_t n = end ? (size_t)(end - notes) : strlen(notes);
+        dh_str paragraph = DH_STR_INIT;
+        dh_str_append(&paragraph, notes, n);
+        for (size_t i = 0; i < paragraph.len; i++)
+            if (paragraph.text[i] == '\n') paragraph.text[i] = ' ';
+        dh_str_append(out, "\n", 1);
+        if (!paragraph.failed) dh_str_wrap(out, paragraph.text, 0, dh_cli_columns());
+        out->failed |= paragraph.failed;
+        dh_str_fini(&paragraph);
+        notes += n + (end ? 2 : 0);
+    }
 }
 
 void dh_cli_print_help(const dh_command *command, dh_str *out)
 {
-    dh_cli cli = {.command = command};
-    dh_str_printf(out, "dhelix %s: %s\n\nusage: dhelix %s %s%s[options]\n\n", command->name,
-                  command->doc, command->name, command->usage, *command->usage ? " " : "");
-    target t;
-    for (size_t i = 0; option_at(&cli, NULL, i, &t); i++) print_option(t.option, out);
-    if (command->notes) dh_str_printf(out, "\n%s", command->notes);
+    const dh_cli_option *option;
+    dh_str_printf(out, "dhelix %s: ", command->name);
+    dh_str_wrap(out, command->doc, 0, dh_cli_columns() - (int)strlen(command->name) - 9);
+    dh_str_printf(out, "\nusage: dhelix %s %s%s[options]\n\n", command->name, command->usage,
+                  *command->usage ? " " : "");
+    for (size_t i = 0; (option = dh_cli_option_at(command, i)) != NULL; i++)
+        print_option(option, out);
+    if (command->notes) print_notes(command->notes, out);
     if (command->job)
-        dh_str_printf(out, "\n`dhelix help job` explains every setting of a job file.\n");
+        print_notes("`dhelix help job` explains every setting of a job file, `dhelix help "
+                    "train.steps` one of them, `dhelix help train.` those of a section.",
+                    out);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json_text.h"
 #include "cli/cli.h"
@@ -14,6 +15,14 @@ dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes)
     if (n_bytes > 0 && fwrite(text, 1, n_bytes, stdout) != n_bytes)
         return dh_fail(ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));
     return DH_OK;
+}
+
+/* Lines of more than WIDEST are hard to follow, however wide the terminal is. */
+int dh_cli_columns(void)
+{
+    enum { NARROWEST = 40, WIDEST = 160 };
+    const int columns = dh_terminal_columns(STDOUT_FILENO);
+    return DH_MIN(DH_MAX(columns, NARROWEST), WIDEST);
 }
 
 dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text)
@@ -32,26 +41,6 @@ dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document)
     if (st == DH_OK) st = dh_cli_print(ctx, "\n", 1);
     free(text);
     return st;
-}
-
-void dh_cli_wrap(dh_str *out, const char *text, int indent, int width)
-{
-    int column = indent;
-    while (*text) {
-        int n = (int)strcspn(text, " ");
-        if (column > indent && column + 1 + n > width) {
-            dh_str_printf(out, "\n%*s", indent, "");
-            column = indent;
-        } else if (column > indent) {
-            dh_str_append(out, " ", 1);
-            column++;
-        }
-        dh_str_append(out, text, (size_t)n);
-        column += n;
-        text += n;
-        while (*text == ' ') text++;
-    }
-    dh_str_append(out, "\n", 1);
 }
 
 /* Set by a signal, read by the loop that is to end: the only state that is shared. */

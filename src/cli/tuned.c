@@ -119,7 +119,7 @@ static void print_value(const dh_tuned *t, const dh_tune_value_row *v, bool firs
                       100 * (ratio(&v->best, best) - 1));
     else
         dh_str_printf(out, " %9s %7s  ", "-", "");
-    dh_cli_wrap(out, chosen ? "" : v->why, 56, WIDTH);
+    dh_str_wrap(out, chosen ? "" : v->why, 56, WIDTH);
 }
 
 /* A dimension with a single value is no choice. */

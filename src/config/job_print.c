@@ -68,28 +68,60 @@ dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out)
 
 /* ---- help ------------------------------------------------------------------------------- */
 
-static void describe_default(const dh_setting *s, dh_str *out)
+/* "whole number, 1 or more; default: 1000" */
+static void describe_values(const dh_setting *s, dh_str *out)
 {
-    if (!s->fallback)
-        dh_str_printf(out, "%s", s->type == DH_SET_MODEL ? "" : "the model's");
-    else if (!*s->fallback)
-        dh_str_printf(out, "none");
-    else
-        dh_str_printf(out, "%s", s->fallback);
+    dh_setting_describe(s, out);
+    if (s->fallback)
+        dh_str_printf(out, "; default: %s", *s->fallback ? s->fallback : "none");
+    else if (s->type != DH_SET_MODEL)
+        dh_str_printf(out, "; default: the model's");
 }
 
-static void help_row(const dh_setting *s, dh_str *out)
+static void describe_meaning(const dh_setting *s, dh_str *out)
 {
-    dh_str type = DH_STR_INIT, def = DH_STR_INIT;
-    dh_setting_describe(s, &type);
-    describe_default(s, &def);
-    dh_str_printf(out, "  %-29s %-38s %-12s %s", s->key, type.text ? type.text : "",
-                  def.text ? def.text : "", s->help);
+    dh_str_printf(out, "%s", s->help);
     if (s->automatic) dh_str_printf(out, " (auto: %s)", s->automatic);
     if (s->zero) dh_str_printf(out, " (0: %s)", s->zero);
-    dh_str_append(out, "\n", 1);
-    dh_str_fini(&type);
-    dh_str_fini(&def);
+}
+
+/* Key, then meaning and values behind it; on lines of their own where the key is long. */
+static void help_row(const dh_setting *s, int width, dh_str *out)
+{
+    enum { COLUMN = 30 };
+    dh_str values = DH_STR_INIT, meaning = DH_STR_INIT;
+    describe_meaning(s, &meaning);
+    describe_values(s, &values);
+    dh_str_printf(out, "  %-*s", COLUMN - 2, s->key);
+    if (strlen(s->key) >= COLUMN - 2) dh_str_printf(out, "\n%*s", COLUMN, "");
+    dh_str_wrap(out, meaning.text ? meaning.text : "", COLUMN, width);
+    dh_str_printf(out, "%*s", COLUMN, "");
+    dh_str_wrap(out, values.text ? values.text : "", COLUMN, width);
+    dh_str_fini(&values);
+    dh_str_fini(&meaning);
+}
+
+/* All there is to know of one setting, and how it is set. */
+static void help_one(const dh_setting *s, int width, dh_str *out)
+{
+    enum { COLUMN = 10 };
+    dh_str text = DH_STR_INIT;
+    const char *dot = strchr(s->key, '.');
+    describe_meaning(s, &text);
+    dh_str_printf(out, "%s: ", s->key);
+    dh_str_wrap(out, text.text ? text.text : "", 4, width);
+    dh_str_clear(&text);
+    describe_values(s, &text);
+    dh_str_printf(out, "\nvalues    ");
+    dh_str_wrap(out, text.text ? text.text : "", COLUMN, width);
+    dh_str_fini(&text);
+    if (s->aliases) dh_str_printf(out, "also      %s\n", s->aliases);
+    dh_str_printf(out, "to set    --set %s=VALUE, or in the job file\n", s->key);
+    if (dot)
+        dh_str_printf(out, "            %.*s:\n              %s: VALUE\n", (int)(dot - s->key),
+                      s->key, dot + 1);
+    else
+        dh_str_printf(out, "            %s: VALUE\n", s->key);
 }
 
 /* Does a section begin here, after the setting `before`? */
@@ -102,13 +134,29 @@ static bool begins_section(const char *key, const char *before)
     return !same && dh_setting_is_section(section);
 }
 
-void dh_job_help(dh_str *out)
+/* Is the setting meant by the name: its own, its section's with or without a dot, or NULL? */
+static bool is_meant(const char *key, const char *name)
 {
-    size_t n;
+    const size_t n = name ? strlen(name) : 0;
+    if (!name) return true;
+    if (n == 0 || strncmp(key, name, n) != 0) return false;
+    return key[n] == '\0' || key[n] == '.' || name[n - 1] == '.';
+}
+
+size_t dh_job_help(const char *name, int width, dh_str *out)
+{
+    size_t n, n_shown = 0;
     const dh_setting *settings = dh_settings(&n);
-    dh_str_printf(out, "  %-29s %-38s %-12s %s\n", "setting", "value", "default", "meaning");
-    for (size_t i = 0; i < n; i++) {
-        if (i && begins_section(settings[i].key, settings[i - 1].key)) dh_str_append(out, "\n", 1);
-        help_row(&settings[i], out);
+    const dh_setting *one = name ? dh_setting_find(name) : NULL;
+    if (one) {
+        help_one(one, width, out);
+        return 1;
     }
+    for (size_t i = 0; i < n; i++) {
+        if (!is_meant(settings[i].key, name)) continue;
+        if (n_shown++ && begins_section(settings[i].key, settings[i - 1].key))
+            dh_str_append(out, "\n", 1);
+        help_row(&settings[i], width, out);
+    }
+    return n_shown;
 }

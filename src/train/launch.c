@@ -103,7 +103,7 @@ static dh_status print_facts(dh_ctx *ctx, dh_launch *l)
 {
     char backend[256];
     dh_str all = DH_STR_INIT;
-    dh_str_printf(&all, "dhelix: %s\nbackend: %s\nmachine: %zu-bit, %s\n", DH_VERSION,
+    dh_str_printf(&all, "dhelix: %s\nbackend: %s\nmachine: %zu-bit, %s\n", dh_version(),
                   dh_backend_find("cpu")->describe(backend, sizeof backend), 8 * sizeof(size_t),
                   __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "little-endian" : "big-endian");
     dh_status st = dh_job_print_common(ctx, l->job, &all);

@@ -233,7 +233,7 @@ static void add_machine(fact_list *list, const dh_job *job)
     add(list, "machine.cpu", text);
     processors(text);
     add(list, "machine.processors", text);
-    add(list, "dhelix", DH_VERSION);
+    add(list, "dhelix", dh_version());
     add(list, "backend", backend->describe(text, sizeof text));
     ranks_text(job, text);
     add(list, "ranks", text);

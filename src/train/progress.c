@@ -6,6 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A bar shorter than this says nothing. */
+enum { SHORTEST_BAR = 8 };
+
 void dh_progress_start(dh_progress *p, int64_t first, int64_t total, int64_t log_every, bool quiet)
 {
     *p = (dh_progress){.quiet = quiet,
@@ -16,55 +19,98 @@ void dh_progress_start(dh_progress *p, int64_t first, int64_t total, int64_t log
                        .first = first};
 }
 
-static void clear_line(const dh_progress *p)
+/* A terminal that became narrower has broken the line over several. */
+static void clear_line(dh_progress *p)
 {
-    if (p->bar) fputs("\r\033[K", stderr);
+    if (!p->bar) return;
+    const int columns = dh_terminal_columns(STDERR_FILENO);
+    for (int row = 1; row <= (p->drawn - 1) / columns; row++) fputs("\033[A", stderr);
+    fputs("\r\033[J", stderr);
+    p->drawn = 0;
 }
 
-static void print_bar(const dh_progress *p, int64_t step)
+/* A bar of the room that the text leaves, which is cut where it has none itself. The last column
+ * stays free: a character there wraps the line. */
+static void draw_line(dh_progress *p, int64_t done, const char *text)
 {
-    enum { WIDTH = 28 };
-    char bar[WIDTH + 1];
-    int filled = (int)(step * WIDTH / DH_MAX(p->total, 1));
-    memset(bar, '-', WIDTH);
-    memset(bar, '#', (size_t)DH_MIN(filled, WIDTH));
-    bar[WIDTH] = '\0';
-    fprintf(stderr, "[%s] ", bar);
+    enum { LONGEST = 28 };
+    char bar[LONGEST + 1];
+    clear_line(p);
+    const int room = DH_MAX(dh_terminal_columns(STDERR_FILENO) - 1, 1);
+    const int length = DH_MIN((int)strlen(text), room);
+    const int width = DH_MIN(LONGEST, room - length - 3);
+    if (width >= SHORTEST_BAR) {
+        const int64_t filled = done * width / DH_MAX(p->total, 1);
+        memset(bar, '-', (size_t)width);
+        memset(bar, '#', (size_t)DH_MIN(filled, width));
+        p->drawn = fprintf(stderr, "[%.*s] ", width, bar);
+    }
+    p->drawn += fprintf(stderr, "%.*s", length, text);
+    fflush(stderr);
 }
 
-static void print_left(const dh_progress *p, int64_t step)
+/* "  3:20 left", "  2.5 h left"; nothing before there is something to go by. */
+static void format_left(const dh_progress *p, int64_t step, dh_str *out)
 {
-    double seconds = (double)(dh_now_ns() - p->start_ns) * 1e-9;
+    char time[32];
     if (step <= p->first) return;
-    double left = seconds / (double)(step - p->first) * (double)(p->total - step);
-    fprintf(stderr, "  %d:%02d left", (int)(left / 60), (int)left % 60);
+    const double ns =
+        (double)(dh_now_ns() - p->start_ns) / (double)(step - p->first) * (double)(p->total - step);
+    if (ns < 3600e9)
+        dh_str_printf(out, "  %d:%02d left", (int)(ns / 60e9), (int)(ns / 1e9) % 60);
+    else
+        dh_str_printf(out, "  %s left", dh_format_ns(time, sizeof time, ns));
+}
+
+/* Fields of a step, of which those that say least are left out first where room is short. */
+enum { WITH_MS = 1, WITH_LR = 2, WITH_GRAD = 4, WITH_SPEED = 8, WITH_ALL = 15 };
+
+static void format_step(const dh_progress *p, const dh_progress_line *line, int with, dh_str *out)
+{
+    dh_str_clear(out);
+    dh_str_printf(out, "step %lld/%lld  loss %.4f", (long long)line->step, (long long)p->total,
+                  line->loss);
+    if (with & WITH_LR) dh_str_printf(out, "  lr %.2e", line->lr);
+    if (with & WITH_GRAD) dh_str_printf(out, "  grad %.3f", line->grad_norm);
+    if (with & WITH_SPEED) dh_str_printf(out, "  %.0f tok/s", line->tokens_per_s);
+    if (with & WITH_MS) dh_str_printf(out, "  %.1f ms", line->step_ms);
+    if (p->bar) format_left(p, line->step, out);
+}
+
+static void draw_step(dh_progress *p, const dh_progress_line *line, dh_str *text)
+{
+    static const int less[] = {WITH_ALL, WITH_ALL - WITH_MS, WITH_GRAD | WITH_SPEED, WITH_SPEED, 0};
+    const size_t room = (size_t)DH_MAX(dh_terminal_columns(STDERR_FILENO) - SHORTEST_BAR - 4, 0);
+    for (size_t i = 0; i < DH_COUNTOF(less); i++) {
+        format_step(p, line, less[i], text);
+        if (text->len <= room) break;
+    }
+    draw_line(p, line->step, text->text ? text->text : "");
 }
 
 void dh_progress_step(dh_progress *p, const dh_progress_line *line)
 {
-    bool last = line->step == p->total;
+    const bool last = line->step == p->total;
+    dh_str text = DH_STR_INIT;
     if (p->quiet) return;
     if (!p->bar && !last && line->step % p->log_every != 0 && line->step != p->first + 1) return;
-    clear_line(p);
-    if (p->bar) print_bar(p, line->step);
-    fprintf(stderr, "step %lld/%lld  loss %.4f  lr %.2e  grad %.3f  %.0f tok/s  %.1f ms",
-            (long long)line->step, (long long)p->total, line->loss, line->lr, line->grad_norm,
-            line->tokens_per_s, line->step_ms);
-    if (p->bar)
-        print_left(p, line->step);
-    else
-        fputc('\n', stderr);
-    fflush(stderr);
+    if (p->bar) {
+        draw_step(p, line, &text);
+    } else {
+        format_step(p, line, WITH_ALL, &text);
+        fprintf(stderr, "%s\n", text.text ? text.text : "");
+    }
+    dh_str_fini(&text);
 }
 
 void dh_progress_count(dh_progress *p, int64_t done, const char *what)
 {
+    dh_str text = DH_STR_INIT;
     if (p->quiet || !p->bar) return;
-    clear_line(p);
-    print_bar(p, done);
-    fprintf(stderr, "%lld/%lld %s", (long long)done, (long long)p->total, what);
-    print_left(p, done);
-    fflush(stderr);
+    dh_str_printf(&text, "%lld/%lld %s", (long long)done, (long long)p->total, what);
+    format_left(p, done, &text);
+    draw_line(p, done, text.text ? text.text : "");
+    dh_str_fini(&text);
 }
 
 void dh_progress_note(dh_progress *p, const char *fmt, ...)
@@ -80,5 +126,6 @@ void dh_progress_note(dh_progress *p, const char *fmt, ...)
 
 void dh_progress_end(dh_progress *p)
 {
-    if (!p->quiet && p->bar) fputc('\n', stderr);
+    if (!p->quiet && p->drawn > 0) fputc('\n', stderr);
+    p->drawn = 0;
 }

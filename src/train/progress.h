@@ -1,4 +1,5 @@
-/* One line a step: a bar on a terminal, plain lines elsewhere. */
+/* One line a step: on a terminal always the same one, within its width, with a bar where there is
+ * room; plain lines elsewhere. */
 #ifndef DH_TRAIN_PROGRESS_H
 #define DH_TRAIN_PROGRESS_H
 
@@ -8,6 +9,7 @@ typedef struct dh_progress {
     bool quiet, bar; /* bar: stderr is a terminal */
     int64_t total, log_every;
     int64_t start_ns, first; /* for the remaining time */
+    int drawn;               /* characters of the line that stands on the terminal */
 } dh_progress;
 
 typedef struct dh_progress_line {

@@ -84,12 +84,43 @@ static void files_replace_atomically(void **state)
     assert_false(dh_path_exists(dir));
 }
 
+static void numbers_are_written_as_people_do(void **state)
+{
+    char text[32];
+    assert_string_equal(dh_format_ns(text, sizeof text, 999.6e6), "1000 ms");
+    assert_string_equal(dh_format_ns(text, sizeof text, 119e9), "119 s");
+    assert_string_equal(dh_format_ns(text, sizeof text, 660e9), "11 min");
+    assert_string_equal(dh_format_ns(text, sizeof text, 9000e9), "2.5 h");
+    assert_string_equal(dh_format_ns(text, sizeof text, 1.11e15), "12.8 days");
+    assert_string_equal(dh_format_ns(text, sizeof text, 1e20), "1157407 days");
+    assert_string_equal(dh_format_ns(text, sizeof text, 12), "12 ns");
+    assert_string_equal(dh_format_count(text, sizeof text, 70.55e9), "70.5 B");
+    assert_string_equal(dh_format_count(text, sizeof text, 804096), "804 K");
+    assert_string_equal(dh_format_count(text, sizeof text, 65536), "65536");
+    assert_string_equal(dh_format_flop(text, sizeof text, 9.421e17), "942 PFLOP");
+    assert_string_equal(dh_format_number(text, sizeof text, 106000, 3), "106000");
+    assert_string_equal(dh_format_number(text, sizeof text, .0012345, 3), "0.00123");
+}
+
+static void words_wrap_behind_their_indent(void **state)
+{
+    dh_str out = DH_STR_INIT;
+    dh_str_wrap(&out, "one two three averyverylongword four", 2, 12);
+    assert_string_equal(out.text, "one two\n  three\n  averyverylongword\n  four\n");
+    dh_str_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_failure_wins),   cmocka_unit_test(arena_is_zeroed_and_aligned),
-        cmocka_unit_test(nearest_name),         cmocka_unit_test(numbers_are_whole_strings),
-        cmocka_unit_test(philox_known_answers), cmocka_unit_test(files_replace_atomically),
+        cmocka_unit_test(first_failure_wins),
+        cmocka_unit_test(arena_is_zeroed_and_aligned),
+        cmocka_unit_test(nearest_name),
+        cmocka_unit_test(numbers_are_whole_strings),
+        cmocka_unit_test(philox_known_answers),
+        cmocka_unit_test(files_replace_atomically),
+        cmocka_unit_test(numbers_are_written_as_people_do),
+        cmocka_unit_test(words_wrap_behind_their_indent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,8 @@
 # from the repository root, and ends with finish.
 set -u
 dhelix=$1
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} DHELIX_LOG=warn
+# Rows of tables stay in one piece for grep.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} DHELIX_LOG=warn COLUMNS=200
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/dhelix-cli-XXXXXX")
 cleanup() { rm -rf "$tmp"; }
 trap cleanup EXIT

@@ -74,7 +74,7 @@ static dh_status write_data(dh_ctx *ctx, const char *const *runs, size_t n, int6
 {
     out_open(out, '{');
     out_key(out, "version");
-    out_text(out, DH_VERSION);
+    out_text(out, dh_version());
     out_key(out, "runs");
     out_open(out, '[');
     for (size_t i = 0; i < n; i++) DH_TRY(dh_html_run(ctx, runs[i], max_ranks, out));
