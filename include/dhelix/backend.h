@@ -46,6 +46,8 @@ typedef struct dh_backend {
     const char *name, *doc;
     dh_backend_info info;
     bool (*has_kernel)(dh_op_type type);
+    /* Whether parts of its output are told of as they are there; else all of them at the end. */
+    bool (*tells_parts)(dh_op_type type);
     /* Zero-filled memory of a rank. Several programs may share it. */
     dh_status (*slab_create)(dh_ctx *ctx, uint64_t n_bytes, dh_slab **slab);
     void (*slab_destroy)(dh_slab *slab);
@@ -67,7 +69,7 @@ typedef struct dh_backend {
      * instruction that first made a non-finite value. */
     dh_status (*exec_run)(dh_ctx *ctx, dh_exec *exec, const dh_step *step);
     const dh_span *(*exec_spans)(
-        const dh_exec *exec); /* monotonic, by instruction, of the last run */
+        const dh_exec *exec); /* monotonic, of the last run, as dh_span says */
     void (*exec_destroy)(dh_exec *exec);
 
     /* Threads of this rank: number, and which of the node's ranks it is. */

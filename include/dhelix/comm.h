@@ -192,10 +192,28 @@ dh_status dh_comm_group_reserve(dh_ctx *ctx, dh_comm_group *group, int64_t n_byt
  * same where "in place" is said, else they must not overlap. Buffers are free
  * again on return. errors: DH_EINVAL arguments; DH_ECOMM; DH_ENOMEM scratch (mpi). */
 
+/* Who is told of parts of a result as they are there: from the calling thread, in order, all but
+ * the last, which is there when the call returns. */
+typedef struct dh_part_hook {
+    uint32_t n; /* parts; 0, 1: nobody is told */
+    void (*tell)(void *user, uint32_t part);
+    void *user;
+} dh_part_hook;
+static inline void dh_part_tell(const dh_part_hook *progress, uint32_t part)
+{
+    if (part + 1 < progress->n) progress->tell(progress->user, part);
+}
+
 /* recv [n * count] = the members' send [count] in group order. In place: send is
  * this rank's slice of recv. */
 dh_status dh_comm_all_gather(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                              int64_t count, dh_dtype dtype);
+/* The same in equal parts, as many from each member: this rank's slice first, then those of the
+ * members behind it, round the group. All members have as many. mpi: a message each, one after
+ * another.
+ * errors    DH_EINVAL also: parts are not as many from each, or not equal */
+dh_status dh_comm_all_gather_parts(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
+                                   int64_t count, dh_dtype dtype, const dh_part_hook *progress);
 /* The same with counts[n] elements from each member. */
 dh_status dh_comm_all_gatherv(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                               const int64_t *counts, dh_dtype dtype);
@@ -204,6 +222,10 @@ dh_status dh_comm_all_gatherv(dh_ctx *ctx, dh_comm_group *group, const void *sen
  * is that slice of send; the rest of send is unchanged. */
 dh_status dh_comm_reduce_scatter(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                                  int64_t count, dh_dtype dtype, dh_comm_reduce reduce);
+/* The same in equal parts of recv, from its first element on; the same bits. */
+dh_status dh_comm_reduce_scatter_parts(dh_ctx *ctx, dh_comm_group *group, const void *send,
+                                       void *recv, int64_t count, dh_dtype dtype,
+                                       dh_comm_reduce reduce, const dh_part_hook *progress);
 dh_status dh_comm_reduce_scatterv(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                                   const int64_t *counts, dh_dtype dtype, dh_comm_reduce reduce);
 

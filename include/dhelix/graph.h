@@ -322,6 +322,8 @@ static inline uint32_t dh_op_n_parts(const dh_op *op)
 /* The part with which [from, to) of an output of n is complete, those before it being so too; n is
  * in any unit of which a chunk has a whole number. */
 uint32_t dh_op_part_of(const dh_op *op, int64_t n, int64_t from, int64_t to);
+/* Where in an output of n a part begins; it is n / parts long. */
+int64_t dh_op_part_begin(const dh_op *op, int64_t n, uint32_t part);
 /* Share of the operator's time after which a part is complete: in proportion, but that an
  * all-gather's own rows need no wire. n_ranks: of its group, 1 of none. */
 double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part);

@@ -156,6 +156,12 @@ uint32_t dh_op_part_of(const dh_op *op, int64_t n, int64_t from, int64_t to)
     return first > last ? n_parts - 1 : last;
 }
 
+int64_t dh_op_part_begin(const dh_op *op, int64_t n, uint32_t part)
+{
+    const uint32_t n_parts = dh_op_n_parts(op);
+    return ((uint32_t)op->part0 + part) % n_parts * (n / n_parts);
+}
+
 double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part)
 {
     const uint32_t n_parts = dh_op_n_parts(op);

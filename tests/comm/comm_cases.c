@@ -186,6 +186,51 @@ static bool check_all_gather(round_of *r, bool in_place)
     return true;
 }
 
+/* ---- in parts: what is told of is there */
+
+typedef struct telling {
+    round_of *r;
+    uint32_t n, n_told, first; /* parts; told of; chunk that comes first */
+    int64_t n_part;            /* elements of one */
+    bool wrong;
+} telling;
+
+static void is_there(void *user, uint32_t part)
+{
+    telling *t = user;
+    const int64_t at_part = (t->first + part) % t->n * t->n_part;
+    t->wrong |= part != t->n_told++ ||
+                memcmp(at(t->r->b->recv, t->r, at_part), at(t->r->b->want, t->r, at_part),
+                       (size_t)t->n_part * t->r->item) != 0;
+}
+
+static bool check_told(round_of *r, const telling *t)
+{
+    CASE_CHECK(r->env, !t->wrong && t->n_told + 1 == t->n, "%u parts of %u told of, group of %d",
+               t->n_told, t->n, r->n);
+    return true;
+}
+
+/* Of each member 1 to 4 parts; the elements that are left over stay out. */
+static bool check_all_gather_parts(round_of *r)
+{
+    const uint32_t each = 1 + (uint32_t)(r->salt % 4);
+    const int64_t count = r->count / each * each;
+    telling t = {.r = r,
+                 .n = each * (uint32_t)r->n,
+                 .first = each * (uint32_t)r->me,
+                 .n_part = count / each};
+    const dh_part_hook hook = {t.n, is_there, &t};
+    if (t.n < 2) return true;
+    for (int j = 0; j < r->n; j++) fill(r->b->want, r->dtype, j * count, count, r->salt, j, 0);
+    memset(r->b->recv, 0xA5, CAP * sizeof(double));
+    fill(r->b->send, r->dtype, 0, count, r->salt, r->me, 0);
+    CASE_OK(r->env, dh_comm_all_gather_parts(&r->env->ctx, r->group, r->b->send, r->b->recv, count,
+                                             r->dtype, &hook));
+    SAME_BYTES(r, r->b->recv, r->n * count);
+    return check_told(r, &t);
+}
+
 static bool check_all_gatherv(round_of *r)
 {
     int64_t counts[MAX_RANKS], sum = uneven(r, counts), first = 0;
@@ -223,6 +268,21 @@ static bool check_reduce_scatterv(round_of *r)
     reference(r->b->want, r->dtype, DH_REDUCE_SUM, r->n, first, counts[r->me], r->salt);
     SAME_BYTES(r, r->b->recv, counts[r->me]);
     return true;
+}
+
+static bool check_reduce_scatter_parts(round_of *r)
+{
+    const uint32_t n = 2 + (uint32_t)(r->salt % 3);
+    const int64_t count = r->count / n * n;
+    telling t = {.r = r, .n = n, .n_part = count / n};
+    const dh_part_hook hook = {t.n, is_there, &t};
+    fill(r->b->send, r->dtype, 0, r->n * count, r->salt, r->me, 0);
+    reference(r->b->want, r->dtype, DH_REDUCE_SUM, r->n, r->me * count, count, r->salt);
+    memset(r->b->recv, 0xA5, CAP * sizeof(double));
+    CASE_OK(r->env, dh_comm_reduce_scatter_parts(&r->env->ctx, r->group, r->b->send, r->b->recv,
+                                                 count, r->dtype, DH_REDUCE_SUM, &hook));
+    SAME_BYTES(r, r->b->recv, count);
+    return check_told(r, &t);
 }
 
 static bool check_all_reduce(round_of *r, dh_comm_reduce reduce, bool in_place)
@@ -321,7 +381,7 @@ static bool check_broadcast(round_of *r, int root)
     return true;
 }
 
-enum { N_CHECKS = 14 };
+enum { N_CHECKS = 16 };
 
 static bool check_one(round_of *r, int which)
 {
@@ -352,6 +412,10 @@ static bool check_one(round_of *r, int which)
         return check_all_to_all_rows(r);
     case 12:
         return check_broadcast(r, (int)(r->salt % (uint64_t)r->n));
+    case 13:
+        return check_all_gather_parts(r);
+    case 14:
+        return check_reduce_scatter_parts(r);
     default:
         return check_reduce_scatter(r, DH_REDUCE_MAX, false);
     }

@@ -151,6 +151,33 @@ static bool lasts(case_env *env, const dh_comm_group *group, dh_comm_kind kind, 
     return true;
 }
 
+enum { MAX_PARTS = 2 * MAX_THREADS };
+
+static void note_time(void *user, uint32_t part)
+{
+    ((int64_t *)user)[part] = dh_now_ns();
+}
+
+/* Two parts of each member: the own ones are there at once, the others come at the wire's rate. */
+static bool parts_come_one_by_one(case_env *env, dh_comm_group *group, const void *a, void *b,
+                                  int64_t n)
+{
+    int64_t told_ns[MAX_PARTS];
+    const int n_parts = 2 * env->n_ranks;
+    const dh_part_hook hook = {(uint32_t)n_parts, note_time, told_ns};
+    const int64_t all = dh_comm_paced_ns(DH_COMM_ALL_GATHER, env->n_ranks, env->n_ranks * n, slow);
+    CASE_OK(env, dh_comm_all_gather_parts(&env->ctx, group, a, b, n, DH_U8, &hook));
+    const dh_comm_times t = dh_comm_group_times(group);
+    for (int k = 0; k + 1 < n_parts; k++) {
+        const int64_t least = all * DH_MAX(k - 1, 0) / (n_parts - 2);
+        CASE_CHECK(env, told_ns[k] - t.arrived_ns >= least && told_ns[k] <= t.ended_ns,
+                   "part %d after %lld ns, at least %lld", k,
+                   (long long)(told_ns[k] - t.arrived_ns), (long long)least);
+    }
+    CASE_CHECK(env, told_ns[0] < t.ended_ns - all / 2, "own rows wait for the wire");
+    return lasts(env, group, DH_COMM_ALL_GATHER, env->n_ranks * n);
+}
+
 static bool paced_calls(case_env *env)
 {
     enum { N = 3000 };
@@ -161,6 +188,7 @@ static bool paced_calls(case_env *env)
     int n = env->n_ranks, next = (env->rank + 1) % n, before = (env->rank + n - 1) % n;
     CASE_OK(env, dh_comm_all_gather(ctx, group, a, b, N, DH_U8));
     if (!lasts(env, group, DH_COMM_ALL_GATHER, n * N)) return false;
+    if (!parts_come_one_by_one(env, group, a, b, N)) return false;
     CASE_OK(env, dh_comm_reduce_scatter(ctx, group, a, b, N, DH_U8, DH_REDUCE_SUM));
     if (!lasts(env, group, DH_COMM_REDUCE_SCATTER, n * N)) return false;
     CASE_OK(env, dh_comm_all_reduce(ctx, group, a, b, N, DH_U8, DH_REDUCE_SUM));
@@ -654,6 +682,12 @@ static void arguments_are_checked(void **state)
     assert_fails(&ctx, dh_comm_all_gather(&ctx, g, &x, &y, -1, DH_F32), DH_EINVAL, "out of range");
     assert_fails(&ctx, dh_comm_all_gather(&ctx, g, &x, &y, INT64_MAX, DH_F32), DH_EINVAL, "range");
     assert_fails(&ctx, dh_comm_all_gather(&ctx, g, NULL, &y, 1, DH_F32), DH_EINVAL, "send buffer");
+    const dh_part_hook thirds = {.n = 3};
+    assert_fails(&ctx, dh_comm_all_gather_parts(&ctx, g, &x, &y, 1, DH_F32, &thirds), DH_EINVAL,
+                 "are not 3 equal parts");
+    assert_fails(&ctx,
+                 dh_comm_reduce_scatter_parts(&ctx, g, &x, &y, 1, DH_F32, DH_REDUCE_SUM, &thirds),
+                 DH_EINVAL, "are not 3 equal parts");
     assert_fails(&ctx, dh_comm_all_gather(&ctx, g, &x, &y, 1, DH_N_DTYPE), DH_EINVAL, "type");
     assert_fails(&ctx, dh_comm_all_reduce(&ctx, g, &x, &y, 1, DH_F32, DH_N_REDUCE), DH_EINVAL,
                  "reduction");

@@ -1,31 +1,11 @@
 /* Outputs that are complete in parts: an instruction waits for the part that has its rows and for
  * no more, storage is free only when all of an instruction is done, and every fault of such waits
  * is found and named. */
-#include "dh_test.h"
+#include "one_block.h"
 
-#include "program/emit.h"
 #include "program/ranks.h"
 
 enum { TP = 2, ROWS = 24, WIDTH = 4 };
-
-/* A program of one graph, whose ownership it takes, on a rank of a tensor-parallel pair. */
-static dh_program *emit(dh_graph *graph, int64_t rank)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_emitter *e;
-    uint32_t graph_id, block;
-    dh_program_spec spec = {.recipe = {.dtype = DH_F32, .n_micro = 1}, .rank = rank};
-    assert_ok(&ctx, dh_mesh_init(&ctx, 1, TP, 1, 1, 1, 0, 0, &spec.recipe.mesh));
-    assert_ok(&ctx, dh_emitter_create(&ctx, &spec, &e));
-    assert_ok(&ctx, dh_emit_add_graph(&ctx, e, graph, &graph_id));
-    assert_ok(&ctx, dh_emit_add_block(&ctx, e, graph_id, 0, &block));
-    assert_ok(&ctx, dh_emit_layout(&ctx, e));
-    assert_ok(&ctx, dh_emit_phases(&ctx, e, block, 0, DH_PHASES(DH_PHASE_F)));
-    dh_program *p = dh_emitter_program(e);
-    assert_ok(&ctx, dh_program_plan_memory(&ctx, p, true));
-    dh_emitter_destroy(e);
-    return p;
-}
 
 /* ---- by hand -------------------------------------------------------------------------------- */
 
@@ -60,7 +40,7 @@ static dh_program *gathering(int64_t rank, int parts, int part0)
     dh_graph *g;
     snprintf(filled, sizeof filled, text, parts, part0);
     assert_ok(&ctx, dh_graph_parse(&ctx, filled, strlen(filled), &g));
-    return emit(g, rank);
+    return one_block(g, TP, rank);
 }
 enum { GATHER = 2, FIRST = 3, SECOND, THIRD, MIDDLE, FOURTH };
 
@@ -246,7 +226,7 @@ static dh_program *draw_program(uint64_t seed)
         m.whole[m.n_whole++] = id;
     }
     for (int i = 0; i < 40; i++) (up_to(&m, 4) ? add_reader : add_writer)(&m);
-    return emit(g, m.rank);
+    return one_block(g, TP, m.rank);
 }
 
 static bool is_found(const dh_program *p)

@@ -455,12 +455,30 @@ static dh_status set_slices(dh_ctx *ctx, dh_comm_group *g, dh_comm_call *call, i
     return DH_OK;
 }
 
+/* `each` elements are cut into n parts; members that do otherwise have another shape. */
+static dh_status set_progress(dh_ctx *ctx, const dh_comm_group *g, dh_comm_call *call, int64_t each,
+                              int64_t n, const dh_part_hook *progress)
+{
+    if (!progress || progress->n < 2) return DH_OK;
+    if (n == 0 || each % n != 0)
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s on group %s: %lld elements of each of %d members are not %u equal parts",
+                       dh_comm_kind_name((dh_comm_kind)call->head.kind), g->name, (long long)each,
+                       g->n, progress->n);
+    call->progress = progress;
+    call->head.shape = dh_mix64(call->head.shape ^ progress->n);
+    return DH_OK;
+}
+
 static dh_status all_gather(dh_ctx *ctx, dh_comm_group *g, const void *send, void *recv,
-                            int64_t count, const int64_t *counts, dh_dtype dtype)
+                            int64_t count, const int64_t *counts, dh_dtype dtype,
+                            const dh_part_hook *progress)
 {
     dh_comm_call call = {
         .head = {.kind = DH_COMM_ALL_GATHER, .dtype = (int32_t)dtype}, .send = send, .recv = recv};
     DH_TRY(set_slices(ctx, g, &call, count, counts));
+    const int64_t n_parts = progress && progress->n % (uint32_t)g->n == 0 ? progress->n : 0;
+    DH_TRY(set_progress(ctx, g, &call, count, n_parts / g->n, progress));
     DH_TRY(check_buffers(ctx, g, &call, g->parts[0][g->me].n, call.head.count));
     return run(ctx, g, &call);
 }
@@ -468,13 +486,19 @@ static dh_status all_gather(dh_ctx *ctx, dh_comm_group *g, const void *send, voi
 dh_status dh_comm_all_gather(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                              int64_t count, dh_dtype dtype)
 {
-    return all_gather(ctx, group, send, recv, count, NULL, dtype);
+    return all_gather(ctx, group, send, recv, count, NULL, dtype, NULL);
+}
+
+dh_status dh_comm_all_gather_parts(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
+                                   int64_t count, dh_dtype dtype, const dh_part_hook *progress)
+{
+    return all_gather(ctx, group, send, recv, count, NULL, dtype, progress);
 }
 
 dh_status dh_comm_all_gatherv(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                               const int64_t *counts, dh_dtype dtype)
 {
-    return all_gather(ctx, group, send, recv, 0, counts, dtype);
+    return all_gather(ctx, group, send, recv, 0, counts, dtype, NULL);
 }
 
 static dh_status check_reduce(dh_ctx *ctx, const dh_comm_group *g, dh_comm_kind kind,
@@ -487,7 +511,7 @@ static dh_status check_reduce(dh_ctx *ctx, const dh_comm_group *g, dh_comm_kind 
 
 static dh_status reduce_scatter(dh_ctx *ctx, dh_comm_group *g, const void *send, void *recv,
                                 int64_t count, const int64_t *counts, dh_dtype dtype,
-                                dh_comm_reduce reduce)
+                                dh_comm_reduce reduce, const dh_part_hook *progress)
 {
     DH_TRY(check_reduce(ctx, g, DH_COMM_REDUCE_SCATTER, reduce));
     dh_comm_call call = {.head = {.kind = DH_COMM_REDUCE_SCATTER,
@@ -496,6 +520,7 @@ static dh_status reduce_scatter(dh_ctx *ctx, dh_comm_group *g, const void *send,
                          .send = send,
                          .recv = recv};
     DH_TRY(set_slices(ctx, g, &call, count, counts));
+    DH_TRY(set_progress(ctx, g, &call, count, progress ? progress->n : 0, progress));
     DH_TRY(check_buffers(ctx, g, &call, call.head.count, g->parts[0][g->me].n));
     return run(ctx, g, &call);
 }
@@ -503,13 +528,20 @@ static dh_status reduce_scatter(dh_ctx *ctx, dh_comm_group *g, const void *send,
 dh_status dh_comm_reduce_scatter(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                                  int64_t count, dh_dtype dtype, dh_comm_reduce reduce)
 {
-    return reduce_scatter(ctx, group, send, recv, count, NULL, dtype, reduce);
+    return reduce_scatter(ctx, group, send, recv, count, NULL, dtype, reduce, NULL);
+}
+
+dh_status dh_comm_reduce_scatter_parts(dh_ctx *ctx, dh_comm_group *group, const void *send,
+                                       void *recv, int64_t count, dh_dtype dtype,
+                                       dh_comm_reduce reduce, const dh_part_hook *progress)
+{
+    return reduce_scatter(ctx, group, send, recv, count, NULL, dtype, reduce, progress);
 }
 
 dh_status dh_comm_reduce_scatterv(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                                   const int64_t *counts, dh_dtype dtype, dh_comm_reduce reduce)
 {
-    return reduce_scatter(ctx, group, send, recv, 0, counts, dtype, reduce);
+    return reduce_scatter(ctx, group, send, recv, 0, counts, dtype, reduce, NULL);
 }
 
 /* Which member reduces what: nearly equal slices, cut at multiples of 64 elements

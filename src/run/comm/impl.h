@@ -34,6 +34,7 @@ typedef struct dh_comm_call {
     char *recv;
     const dh_comm_part *send_parts; /* [n] slices; all_to_all: by destination */
     const dh_comm_part *recv_parts; /* [n] the same slices; all_to_all: by source */
+    const dh_part_hook *progress;   /* of several parts, else NULL */
 } dh_comm_call;
 
 /* Bases: every kind of world embeds them as first members of its own structs. */

@@ -64,8 +64,9 @@ typedef struct local_shared {
     uint64_t ended; /* collectives through with copying */
     int n_copying;
     int64_t arrived_ns; /* of the last begun collective */
-    int64_t end_ns;     /* paced end of the same */
-    local_slot *slots;  /* [n] */
+    int64_t start_ns;   /* paced start and end of the same; 0: not paced */
+    int64_t end_ns;
+    local_slot *slots; /* [n] */
 } local_shared;
 
 typedef struct local_group {

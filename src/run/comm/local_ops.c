@@ -34,14 +34,17 @@ static bool calls_differ(const local_group *g, char *buf, size_t cap)
     return g->calls[0]->head.kind == DH_COMM_ALL_TO_ALL && all_to_all_differs(g, buf, cap);
 }
 
-static int64_t paced_end(const local_group *g, int64_t from_ns)
+static void set_pace(const local_group *g)
 {
     local_shared *s = g->shared;
     dh_comm_pace pace = s->world->base.config.pace[s->wire];
-    if (!dh_comm_pace_on(pace) || s->n == 1) return 0;
+    s->start_ns = s->end_ns = 0;
+    if (!dh_comm_pace_on(pace) || s->n == 1) return;
     int64_t ns = dh_comm_bytes_ns(dh_comm_wire_bytes(s->n, g->calls), pace) +
                  dh_comm_latency_ns((dh_comm_kind)g->calls[0]->head.kind, s->n, pace);
-    return local_wires_claim(s->world, s->wire, s->members, s->n, s->members, s->n, from_ns, ns);
+    s->end_ns =
+        local_wires_claim(s->world, s->wire, s->members, s->n, s->members, s->n, s->arrived_ns, ns);
+    s->start_ns = s->end_ns - ns;
 }
 
 static void wake_others(local_shared *s, int me)
@@ -57,7 +60,7 @@ static void begin(local_group *g)
     s->n_arrived = 0;
     s->n_copying = s->n;
     s->arrived_ns = dh_now_ns();
-    s->end_ns = paced_end(g, s->arrived_ns);
+    set_pace(g);
     s->begun++;
     wake_others(s, g->base.me);
 }
@@ -149,9 +152,38 @@ static int nth_peer(const local_group *g, int k)
     return (g->base.me + 1 + k) % g->base.n;
 }
 
+/* A part is there, of which the first n_own need no wire: told when a paced wire would have brought
+ * it. Nobody begins the group's next call, which sets other times, before this one has left. */
+static void part_done(const local_group *g, const dh_comm_call *call, uint32_t part, uint32_t n_own)
+{
+    const local_shared *s = g->shared;
+    const uint32_t n = call->progress->n;
+    if (part >= n_own && part + 1 < n)
+        local_sleep_until(s->world, s->start_ns + (s->end_ns - s->start_ns) *
+                                                      (int64_t)(part + 1 - n_own) /
+                                                      (int64_t)(n - n_own));
+    dh_part_tell(call->progress, part);
+}
+
+static void gather_parts(local_group *g, const dh_comm_call *call)
+{
+    const uint32_t n = call->progress->n, each = n / (uint32_t)g->base.n;
+    const int64_t item = item_bytes(g), n_part = call->recv_parts[0].n / each;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t chunk = ((uint32_t)g->base.me * each + k) % n;
+        copy(call->recv + chunk * n_part * item,
+             g->calls[chunk / each]->send + chunk % each * n_part * item, n_part * item);
+        part_done(g, call, k, each);
+    }
+}
+
 static void share_all_gather(local_group *g, const dh_comm_call *call)
 {
     int64_t item = item_bytes(g);
+    if (call->progress) {
+        gather_parts(g, call);
+        return;
+    }
     for (int k = 0; k < g->base.n; k++) {
         int j = nth_peer(g, k);
         dh_comm_part part = call->recv_parts[j];
@@ -162,11 +194,16 @@ static void share_all_gather(local_group *g, const dh_comm_call *call)
 static void share_reduce_scatter(local_group *g, const dh_comm_call *call)
 {
     dh_comm_part mine = call->send_parts[g->base.me];
-    if (mine.n == 0) return;
-    int64_t item = item_bytes(g);
-    for (int j = 0; j < g->base.n; j++) g->base.operands[j] = g->calls[j]->send + mine.at * item;
-    dh_comm_reduce_ordered((dh_dtype)call->head.dtype, (dh_comm_reduce)call->head.reduce,
-                           call->recv, g->base.operands, g->base.n, 0, mine.n);
+    const uint32_t n_parts = call->progress ? call->progress->n : 1;
+    const int64_t item = item_bytes(g), n_part = mine.n / n_parts;
+    for (int j = 0; mine.n > 0 && j < g->base.n; j++)
+        g->base.operands[j] = g->calls[j]->send + mine.at * item;
+    for (uint32_t k = 0; k < n_parts; k++) {
+        if (mine.n > 0)
+            dh_comm_reduce_ordered((dh_dtype)call->head.dtype, (dh_comm_reduce)call->head.reduce,
+                                   call->recv, g->base.operands, g->base.n, k * n_part, n_part);
+        if (call->progress) part_done(g, call, k, 0);
+    }
 }
 
 /* Each reduces its slice and hands it to everybody, a block at a time while the

@@ -112,11 +112,18 @@ static bool has_kernel(dh_op_type type)
     return dh_cpu_kernel_of(type) != NULL;
 }
 
+static bool tells_parts(dh_op_type type)
+{
+    return type == DH_OP_LINEAR || type == DH_OP_LINEAR_DGRAD || type == DH_OP_ALL_GATHER ||
+           type == DH_OP_REDUCE_SCATTER;
+}
+
 const dh_backend dh_backend_cpu = {
     .name = "cpu",
     .doc = "oneDNN GEMMs and OpenMP kernels, float32 or bf16 with float32 accumulation",
     .info = {"cpu", workspace_bytes},
     .has_kernel = has_kernel,
+    .tells_parts = tells_parts,
     .slab_create = slab_create,
     .slab_destroy = slab_destroy,
     .slab_write = slab_write,

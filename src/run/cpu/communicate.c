@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "run/cpu/glue.h"
+
 typedef struct transfer {
     dh_comm_group *group;
     const dh_block *block;
@@ -13,18 +15,19 @@ typedef struct transfer {
                                   * of runs of rows */
     void *const *results;
     int64_t n_offsets;
+    const dh_part_hook *progress;
 } transfer;
 
 static dh_status all_gather(dh_ctx *ctx, const transfer *t)
 {
-    return dh_comm_all_gather(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->in),
-                              t->in->dtype);
+    return dh_comm_all_gather_parts(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->in),
+                                    t->in->dtype, t->progress);
 }
 
 static dh_status reduce_scatter(dh_ctx *ctx, const transfer *t)
 {
-    return dh_comm_reduce_scatter(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->out),
-                                  t->out->dtype, DH_REDUCE_SUM);
+    return dh_comm_reduce_scatter_parts(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->out),
+                                        t->out->dtype, DH_REDUCE_SUM, t->progress);
 }
 
 static dh_status all_reduce(dh_ctx *ctx, const transfer *t)
@@ -103,18 +106,20 @@ bool dh_cpu_can_communicate(dh_op_type type)
     return calls[type] != NULL;
 }
 
-dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_graph *graph,
-                             const dh_op *op, const dh_block *block, const void *const *in,
-                             void *const *out)
+dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_block *block,
+                             const dh_cpu_call *c)
 {
+    const dh_op *op = c->op;
+    const dh_tensor *tensors = c->graph->tensors.at;
     transfer t = {.group = group,
                   .block = block,
-                  .in = op->in[0] == DH_NONE ? NULL : &graph->tensors.at[op->in[0]],
-                  .out = op->out[0] == DH_NONE ? NULL : &graph->tensors.at[op->out[0]],
-                  .send = in[0],
-                  .recv = out[0],
-                  .operands = in,
-                  .results = out,
-                  .n_offsets = op->in[1] == DH_NONE ? 0 : graph->tensors.at[op->in[1]].shape[0]};
+                  .in = op->in[0] == DH_NONE ? NULL : &tensors[op->in[0]],
+                  .out = op->out[0] == DH_NONE ? NULL : &tensors[op->out[0]],
+                  .send = c->in[0],
+                  .recv = c->out[0],
+                  .operands = c->in,
+                  .results = c->out,
+                  .n_offsets = op->in[1] == DH_NONE ? 0 : tensors[op->in[1]].shape[0],
+                  .progress = &c->progress};
     return calls[op->type](ctx, &t);
 }

@@ -3,12 +3,14 @@
  * The calling thread is the compute stream. Each communication stream that the
  * program uses has a worker that sleeps between steps and inside its calls, so that
  * communication takes no time of the computing core. "Instruction i of stream s is
- * complete" is one counter per stream: an instruction's waits compare counters.
+ * complete" is one counter per stream, which counts parts of outputs as well where an operator
+ * has several: an instruction's waits compare counters.
  *
  * Where the compute stream has to wait for a communication that nobody has begun, its
  * thread makes the call itself, in the stream's order: waking the worker, to be woken by
  * it, would cost more than a small call. So one thread at a time runs a stream, its own
- * or the calling one, and a thread is woken only for what it waits for. */
+ * or the calling one, and a thread is woken only for what it waits for. A call of which it
+ * waits for a part only is left to the worker, since there is something to compute beside it. */
 #include "run/cpu/exec.h"
 
 #include <pthread.h>
@@ -30,9 +32,9 @@ typedef struct prepared {
 
 typedef struct stream {
     dh_exec *exec;
-    uint32_t *queue; /* instruction ids */
+    uint32_t *queue; /* instruction ids, each as often as it has parts */
     uint32_t n;
-    _Atomic uint32_t done; /* of this step */
+    _Atomic uint32_t done; /* of the queue, in this step */
     /* By the stream whose thread sleeps until done has come so far; 0: it does not. */
     _Atomic uint32_t awaited[DH_N_STREAM];
     pthread_cond_t wake; /* of its own thread */
@@ -48,9 +50,9 @@ struct dh_exec {
     dh_slab *slab;
     dh_comm *comm;
     dh_comm_group *groups[DH_N_GROUPS];
-    prepared **ops;     /* [graph][op] */
-    dh_span *spans;     /* by instruction */
-    uint32_t *position; /* by instruction: index in its stream plus one */
+    prepared **ops; /* [graph][op] */
+    dh_span *spans;
+    uint32_t *position; /* by instruction: how much of its stream's queue is done when it is */
     stream streams[DH_N_STREAM];
 
     pthread_mutex_t lock; /* of taken and leaving, and around every sleep */
@@ -128,7 +130,7 @@ static bool communicates(const dh_op *op)
 static dh_status prepare_instrs(dh_ctx *ctx, dh_exec *e)
 {
     const dh_program *p = e->program;
-    e->spans = calloc(p->instrs.n + 1, sizeof *e->spans);
+    e->spans = calloc(dh_program_n_spans(p) + 1, sizeof *e->spans);
     e->position = calloc(p->instrs.n + 1, sizeof *e->position);
     e->ops = calloc(p->graphs.n + 1, sizeof *e->ops);
     bool ok = e->spans && e->position && e->ops;
@@ -136,14 +138,15 @@ static dh_status prepare_instrs(dh_ctx *ctx, dh_exec *e)
         ok = (e->ops[g] = calloc(p->graphs.at[g]->ops.n + 1, sizeof **e->ops)) != NULL;
     for (int s = 0; ok && s < DH_N_STREAM; s++) {
         e->streams[s].exec = e;
-        ok = (e->streams[s].queue = calloc(p->instrs.n + 1, sizeof(uint32_t))) != NULL;
+        ok = (e->streams[s].queue = calloc(dh_program_n_spans(p) + 1, sizeof(uint32_t))) != NULL;
     }
     if (!ok) return no_memory(ctx);
     for (uint32_t i = 0; i < p->instrs.n; i++) {
         const dh_instr *instr = &p->instrs.at[i];
         stream *s = &e->streams[instr->stream];
-        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): every stream has a queue by now
-        s->queue[s->n++] = i;
+        for (uint32_t k = 0; k < dh_instr_n_parts(p, i); k++)
+            // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): every stream has a queue by now
+            s->queue[s->n++] = i;
         e->position[i] = s->n;
         if (!communicates(dh_instr_op(p, instr))) DH_TRY(prepare_kernel(ctx, e, instr));
     }
@@ -233,25 +236,34 @@ static void wake(dh_exec *e, int s)
     pthread_cond_signal(&e->streams[s].wake);
 }
 
-static stream *stream_of(dh_exec *e, uint32_t instr)
+/* A stream, and how much of its queue must be done; none: on NULL. */
+typedef struct point {
+    stream *on;
+    uint32_t done;
+} point;
+
+static point point_of(dh_exec *e, dh_wait wait)
 {
-    return &e->streams[e->program->instrs.at[instr].stream];
+    const dh_program *p = e->program;
+    return (point){&e->streams[p->instrs.at[wait.instr].stream],
+                   e->position[wait.instr] - dh_wait_parts_left(p, wait)};
 }
 
-static bool is_done(dh_exec *e, uint32_t instr)
+static bool is_passed(point p)
 {
-    return atomic_load(&stream_of(e, instr)->done) >= e->position[instr];
+    return atomic_load(&p.on->done) >= p.done;
 }
 
-/* The first instruction that the stream's next one waits for, DH_NONE when it may run. */
-static uint32_t blocker_of(dh_exec *e, const stream *s)
+/* The first thing that the stream's next instruction waits for, none when it may run. */
+static point blocker_of(dh_exec *e, const stream *s)
 {
     const dh_program *p = e->program;
     const dh_instr *next = &p->instrs.at[s->queue[atomic_load(&s->done)]];
-    for (uint32_t w = 0; w < next->n_waits; w++)
-        if (!is_done(e, p->waits.at[next->wait0 + w].instr))
-            return p->waits.at[next->wait0 + w].instr;
-    return DH_NONE;
+    for (uint32_t w = 0; w < next->n_waits; w++) {
+        const point until = point_of(e, p->waits.at[next->wait0 + w]);
+        if (!is_passed(until)) return until;
+    }
+    return (point){NULL, 0};
 }
 
 static bool has_next(const stream *s)
@@ -264,14 +276,14 @@ static int index_of(const dh_exec *e, const stream *s)
     return (int)(s - e->streams);
 }
 
-/* Whoever completes the instruction wakes the thread of `sleeper`. False when it is complete
+/* Whoever passes the point wakes the thread of `sleeper`. False when it is passed
  * already: announced before the counter is looked at again, so that either this thread sees
  * the new count or the other one the announcement. */
-static bool announce(dh_exec *e, const stream *sleeper, uint32_t instr)
+static bool announce(const dh_exec *e, const stream *sleeper, point until)
 {
-    _Atomic uint32_t *awaited = &stream_of(e, instr)->awaited[index_of(e, sleeper)];
-    atomic_store(awaited, e->position[instr]);
-    if (!is_done(e, instr)) return true;
+    _Atomic uint32_t *awaited = &until.on->awaited[index_of(e, sleeper)];
+    atomic_store(awaited, until.done);
+    if (!is_passed(until)) return true;
     atomic_store(awaited, 0);
     return false;
 }
@@ -279,12 +291,19 @@ static bool announce(dh_exec *e, const stream *sleeper, uint32_t instr)
 /* Lets a stream's worker know when it may go on; true when it may at once. The lock is held. */
 static bool arm(dh_exec *e, stream *s)
 {
-    uint32_t blocker;
+    point blocker;
     for (int t = 0; t < DH_N_STREAM; t++) atomic_store(&e->streams[t].awaited[index_of(e, s)], 0);
     do {
         blocker = blocker_of(e, s);
-    } while (blocker != DH_NONE && !announce(e, s, blocker));
-    return blocker == DH_NONE;
+    } while (blocker.on && !announce(e, s, blocker));
+    return !blocker.on;
+}
+
+/* Whether the thread that waits for a point makes the next call there itself: not one that goes on
+ * behind the point. */
+static bool makes_call(const dh_exec *e, point until)
+{
+    return e->position[until.on->queue[atomic_load(&until.on->done)]] <= until.done;
 }
 
 /* The stream that the calling thread is about to run because it has nothing else to do: one
@@ -293,21 +312,59 @@ static const stream *next_helped(dh_exec *e)
 {
     const stream *compute = &e->streams[DH_STREAM_COMPUTE];
     if (has_next(compute)) {
-        const uint32_t blocker = blocker_of(e, compute);
-        return blocker == DH_NONE ? NULL : stream_of(e, blocker);
+        const point blocker = blocker_of(e, compute);
+        return blocker.on && makes_call(e, blocker) ? blocker.on : NULL;
     }
     for (int s = 0; s < DH_N_STREAM; s++)
         if (has_next(&e->streams[s])) return &e->streams[s];
     return NULL;
 }
 
-static void complete(dh_exec *e, stream *s)
+/* So much of a stream's queue is done. */
+static void pass(dh_exec *e, stream *s, uint32_t done)
 {
-    const uint32_t done = atomic_fetch_add(&s->done, 1) + 1;
+    atomic_store(&s->done, done);
     for (int t = 0; t < DH_N_STREAM; t++) {
         const uint32_t awaited = atomic_load(&s->awaited[t]);
         if (awaited == 0 || done < awaited) continue;
         if (index_of(e, s) != DH_STREAM_COMPUTE || next_helped(e) != &e->streams[t]) wake(e, t);
+    }
+}
+
+/* ---- parts of outputs ------------------------------------------------------------------------ */
+
+/* An instruction under way that has parts. */
+typedef struct parts_told {
+    dh_exec *exec;
+    stream *stream;
+    uint32_t instr, n; /* parts told of so far */
+} parts_told;
+
+/* Where outputs are checked, nobody reads one before it is. */
+static void tell_part(void *user, uint32_t part)
+{
+    parts_told *t = user;
+    dh_exec *e = t->exec;
+    if (e->step->check_finite) return;
+    const uint32_t n_parts = dh_instr_n_parts(e->program, t->instr);
+    e->spans[dh_program_part_span(e->program, t->instr, part)].end_ns = dh_now_ns();
+    t->n = part + 1;
+    pass(e, t->stream, e->position[t->instr] - (n_parts - t->n));
+}
+
+/* Once the instruction is done: parts not told of were there at its end. */
+static void set_part_spans(const parts_told *t)
+{
+    const dh_program *p = t->exec->program;
+    const uint32_t n_parts = dh_instr_n_parts(p, t->instr);
+    const dh_span *whole = &t->exec->spans[t->instr];
+    int64_t before = whole->met_ns;
+    for (uint32_t k = 0; k < n_parts && n_parts > 1; k++) {
+        dh_span *span = &t->exec->spans[dh_program_part_span(p, t->instr, k)];
+        if (k >= t->n) span->end_ns = whole->end_ns;
+        span->end_ns = DH_MAX(span->end_ns, before);
+        span->start_ns = span->met_ns = before;
+        before = span->end_ns;
     }
 }
 
@@ -378,14 +435,17 @@ static dh_status run_instr(dh_ctx *ctx, stream *s, uint32_t id)
     if (e->step->hook) DH_TRY(e->step->hook(ctx, e->step->hook_user));
     dh_cpu_call call;
     bind_call(s, instr, &call);
+    parts_told told = {.exec = e, .stream = s, .instr = id};
+    call.progress = (dh_part_hook){dh_op_n_parts(call.op), tell_part, &told};
     dh_span *span = &e->spans[id];
     const bool talks = communicates(call.op);
     span->start_ns = dh_now_ns();
-    dh_status st = talks ? dh_cpu_communicate(ctx, e->groups[call.op->group], call.graph, call.op,
-                                              &p->blocks.at[instr->block], call.in, call.out)
+    dh_status st = talks ? dh_cpu_communicate(ctx, e->groups[call.op->group],
+                                              &p->blocks.at[instr->block], &call)
                          : dh_cpu_kernel_of(call.op->type)->run(ctx, &call);
     span->end_ns = dh_now_ns();
     span->met_ns = talks ? met_ns(e->groups[call.op->group], span) : span->start_ns;
+    set_part_spans(&told);
     if (st == DH_OK && e->step->check_finite) return check_outputs(ctx, e, id, &call);
     char text[256];
     if (st != DH_OK) dh_ctx_while(ctx, "executing %s", dh_instr_describe(p, id, text, sizeof text));
@@ -397,10 +457,11 @@ static dh_status run_next(dh_ctx *ctx, stream *s)
 {
     dh_exec *e = s->exec;
     if (e->comm) dh_comm_enter(e->comm, index_of(e, s));
-    dh_status st = run_instr(ctx, s, s->queue[atomic_load(&s->done)]);
+    const uint32_t id = s->queue[atomic_load(&s->done)];
+    dh_status st = run_instr(ctx, s, id);
     if (e->comm) dh_comm_leave(e->comm, index_of(e, s));
     if (st == DH_OK)
-        complete(e, s);
+        pass(e, s, e->position[id]);
     else if (!atomic_exchange(&e->failed, true) && e->comm && st != DH_ECOMM)
         dh_comm_abort(e->comm, ctx->message); /* the first failure of this rank */
     return st;
@@ -452,23 +513,26 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* The calling thread until instruction `position` of stream s is complete: it runs what
- * it can of that stream itself, and leaves it to its worker. */
-static dh_status help(dh_ctx *ctx, dh_exec *e, stream *s, uint32_t position)
+/* The calling thread until a point of another stream is passed: it runs what it can of
+ * that stream itself, and leaves it to its worker. */
+static dh_status help(dh_ctx *ctx, dh_exec *e, point until)
 {
-    stream *compute = &e->streams[DH_STREAM_COMPUTE];
+    stream *compute = &e->streams[DH_STREAM_COMPUTE], *s = until.on;
     dh_status st = DH_OK;
     pthread_mutex_lock(&e->lock);
-    while (st == DH_OK && atomic_load(&s->done) < position && !atomic_load(&e->failed)) {
-        if (!s->taken && arm(e, s))
+    while (st == DH_OK && !is_passed(until) && !atomic_load(&e->failed)) {
+        const bool ready = !s->taken && arm(e, s), own = makes_call(e, until);
+        if (ready && own)
             st = take_and_run(ctx, s);
-        else if (announce(e, compute, s->queue[position - 1]))
+        else if (ready)
+            pthread_cond_signal(&s->wake);
+        if (!(ready && own) && announce(e, compute, until))
             pthread_cond_wait(&compute->wake, &e->lock);
         atomic_store(&s->awaited[DH_STREAM_COMPUTE], 0);
     }
     if (!s->taken && has_next(s) && arm(e, s)) pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&e->lock);
-    if (st == DH_OK && atomic_load(&s->done) < position)
+    if (st == DH_OK && !is_passed(until))
         return dh_fail(ctx, DH_EINTERRUPTED, "another stream of this rank failed");
     return st;
 }
@@ -477,13 +541,13 @@ static dh_status run_compute(dh_ctx *ctx, dh_exec *e)
 {
     stream *s = &e->streams[DH_STREAM_COMPUTE];
     while (has_next(s)) {
-        const uint32_t blocker = blocker_of(e, s);
+        const point blocker = blocker_of(e, s);
         if (atomic_load(&e->failed))
             return dh_fail(ctx, DH_EINTERRUPTED, "another stream of this rank failed");
-        if (blocker == DH_NONE)
-            DH_TRY(run_next(ctx, s));
+        if (blocker.on)
+            DH_TRY(help(ctx, e, blocker));
         else
-            DH_TRY(help(ctx, e, stream_of(e, blocker), e->position[blocker]));
+            DH_TRY(run_next(ctx, s));
     }
     return DH_OK;
 }
@@ -511,7 +575,7 @@ static void begin(dh_exec *e, const dh_step *step)
 static dh_status finish(dh_ctx *ctx, dh_exec *e, dh_status st)
 {
     for (int s = 0; st == DH_OK && s < DH_N_STREAM; s++)
-        if (e->streams[s].started) st = help(ctx, e, &e->streams[s], e->streams[s].n);
+        if (e->streams[s].started) st = help(ctx, e, (point){&e->streams[s], e->streams[s].n});
     pthread_mutex_lock(&e->lock);
     for (int t = 0; t < DH_N_STREAM; t++) pthread_cond_signal(&e->streams[t].wake);
     for (int s = 0; s < DH_N_STREAM; s++)

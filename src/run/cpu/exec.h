@@ -19,10 +19,9 @@ dh_status dh_cpu_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step);
 const dh_span *dh_cpu_exec_spans(const dh_exec *exec);
 
 bool dh_cpu_can_communicate(dh_op_type type);
-/* One communication operator on a group (communicate.c). in and out are addresses; tensor
- * shapes give counts. */
-dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_graph *graph,
-                             const dh_op *op, const dh_block *block, const void *const *in,
-                             void *const *out);
+/* One communication operator on a group (communicate.c): tensor shapes give counts. */
+struct dh_cpu_call;
+dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_block *block,
+                             const struct dh_cpu_call *call);
 
 #endif

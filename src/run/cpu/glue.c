@@ -163,10 +163,11 @@ static const void *widened(const dh_tensor *rows, dh_dtype dtype, const void *da
     return wide;
 }
 
+/* Of the rows of one part, where the output has several. */
 static dh_gemm_desc linear_shape(const dh_graph *g, const dh_op *op)
 {
     const dh_tensor *x = in_of(g, op, 0), *w = in_of(g, op, 1);
-    return (dh_gemm_desc){.m = x->shape[0],
+    return (dh_gemm_desc){.m = x->shape[0] / dh_op_n_parts(op),
                           .n = w->shape[0],
                           .k = w->shape[1],
                           .trans_b = true,
@@ -178,7 +179,7 @@ static dh_gemm_desc linear_shape(const dh_graph *g, const dh_op *op)
 static dh_gemm_desc dgrad_shape(const dh_graph *g, const dh_op *op)
 {
     const dh_tensor *dy = in_of(g, op, 0), *w = in_of(g, op, 1), *dx = out_of(g, op, 0);
-    return (dh_gemm_desc){.m = dy->shape[0],
+    return (dh_gemm_desc){.m = dy->shape[0] / dh_op_n_parts(op),
                           .n = w->shape[1],
                           .k = w->shape[0],
                           .in = dy->dtype,
@@ -253,21 +254,65 @@ static void release_gemm(void *state)
     dh_gemm_destroy(state);
 }
 
+/* A row of a matrix like t, but of this type. */
+static int64_t row_bytes(const dh_tensor *t, dh_dtype dtype)
+{
+    return dh_tensor_elements(t) / t->shape[0] * (int64_t)dh_dtype_bytes(dtype);
+}
+
+/* A product by rows: all of them, or part by part. */
+typedef struct row_product {
+    const char *x;
+    const void *w;
+    const float *bias;
+    char *y;
+    int64_t x_row, y_row; /* bytes */
+    void *work;
+} row_product;
+
+static dh_status run_rows(dh_ctx *ctx, const dh_cpu_call *c, const row_product *r)
+{
+    const int64_t n_rows = out_tensor(c, 0)->shape[0];
+    for (uint32_t k = 0; k < dh_op_n_parts(c->op); k++) {
+        const int64_t row = dh_op_part_begin(c->op, n_rows, k);
+        DH_TRY(dh_gemm_run(ctx, c->state, r->x + row * r->x_row, r->w, r->bias,
+                           r->y + row * r->y_row, r->work));
+        dh_part_tell(&c->progress, k);
+    }
+    return DH_OK;
+}
+
 static dh_status run_linear(dh_ctx *ctx, const dh_cpu_call *c)
 {
     char *work = c->work;
-    const void *x = widened(in_tensor(c, 0), in_tensor(c, 1)->dtype, c->in[0], &work);
-    return dh_gemm_run(ctx, c->state, x, c->in[1], c->in[2], c->out[0], work);
+    const dh_tensor *x = in_tensor(c, 0), *y = out_tensor(c, 0);
+    const dh_dtype dtype = in_tensor(c, 1)->dtype;
+    const row_product r = {.x = widened(x, dtype, c->in[0], &work),
+                           .w = c->in[1],
+                           .bias = c->in[2],
+                           .y = c->out[0],
+                           .x_row = row_bytes(x, widens(x, dtype) ? DH_F32 : x->dtype),
+                           .y_row = row_bytes(y, y->dtype),
+                           .work = work};
+    return run_rows(ctx, c, &r);
 }
 
+/* What is computed in float32 and narrowed afterwards is all told of at the end. */
 static dh_status run_dgrad(dh_ctx *ctx, const dh_cpu_call *c)
 {
-    const dh_tensor *dx = out_tensor(c, 0);
+    const dh_tensor *dy = in_tensor(c, 0), *dx = out_tensor(c, 0);
     const size_t n_wide = wide_bytes(dx, in_tensor(c, 1)->dtype);
-    if (n_wide == 0)
-        return dh_gemm_run(ctx, c->state, c->in[0], c->in[1], NULL, c->out[0], c->work);
-    DH_TRY(dh_gemm_run(ctx, c->state, c->in[0], c->in[1], NULL, c->work, (char *)c->work + n_wide));
-    dh_k_cast(dh_tensor_elements(dx), DH_F32, c->work, dx->dtype, c->out[0]);
+    const bool narrows = n_wide > 0;
+    const row_product r = {.x = c->in[0],
+                           .w = c->in[1],
+                           .y = narrows ? c->work : c->out[0],
+                           .x_row = row_bytes(dy, dy->dtype),
+                           .y_row = row_bytes(dx, narrows ? DH_F32 : dx->dtype),
+                           .work = c->work ? (char *)c->work + n_wide : NULL};
+    dh_cpu_call quiet = *c;
+    if (narrows) quiet.progress.n = 0;
+    DH_TRY(run_rows(ctx, &quiet, &r));
+    if (narrows) dh_k_cast(dh_tensor_elements(dx), DH_F32, c->work, dx->dtype, c->out[0]);
     return DH_OK;
 }
 

@@ -16,6 +16,7 @@ typedef struct dh_cpu_call {
     void *out[DH_MAX_OPERANDS];
     void *work;
     const dh_step *step;
+    dh_part_hook progress; /* of an operator with parts; a kernel may leave it all to the end */
 } dh_cpu_call;
 
 typedef struct dh_cpu_kernel {

@@ -59,9 +59,29 @@ static void copy(char *dst, const char *src, int64_t n_bytes)
 
 /* ---- collectives ------------------------------------------------------------------------ */
 
+/* One part from the next member while one of the own goes to the member before: all wires are
+ * used both ways, and all members take the same steps. */
+static dh_status gather_parts(const step *s, const dh_comm_call *call)
+{
+    const uint32_t each = call->progress->n / (uint32_t)s->n;
+    const int64_t n_part = call->recv_parts[0].n / each;
+    copy(call->recv + call->recv_parts[s->me].at * s->item, call->send, n_part * each * s->item);
+    for (uint32_t k = 0; k < each; k++) dh_part_tell(call->progress, k);
+    for (uint32_t k = each; k < call->progress->n; k++) {
+        const int ahead = to_peer(s, (int)(k / each)), behind = from_peer(s, (int)(k / each));
+        const int64_t at = k % each * n_part;
+        DH_TRY(in(s, ahead, call->recv, call->recv_parts[ahead].at + at, n_part));
+        DH_TRY(out(s, behind, call->send, at, n_part));
+        DH_TRY(wait_all(s));
+        dh_part_tell(call->progress, k);
+    }
+    return DH_OK;
+}
+
 static dh_status all_gather(const step *s, const dh_comm_call *call)
 {
     const dh_comm_part *part = call->recv_parts;
+    if (call->progress) return gather_parts(s, call);
     for (int k = 1; k < s->n; k++) {
         int to = to_peer(s, k), from = from_peer(s, k);
         DH_TRY(in(s, from, call->recv, part[from].at, part[from].n));
@@ -71,19 +91,21 @@ static dh_status all_gather(const step *s, const dh_comm_call *call)
     return wait_all(s);
 }
 
-/* Peer j gets parts[j] of send; this rank gathers all operands of its own part in
- * scratch and combines them into dst. */
-static dh_status reduce_part(const step *s, const dh_comm_call *call, const dh_comm_part *parts,
-                             char *dst)
+/* Peer j gets parts[j] of send, or of_each of it; this rank gathers all operands of its own part
+ * in scratch and combines them into dst. */
+static dh_status reduce_slice(const step *s, const dh_comm_call *call, const dh_comm_part *parts,
+                              const dh_comm_part *of_each, char *dst)
 {
     dh_comm_part mine = parts[s->me];
+    if (of_each) mine = (dh_comm_part){mine.at + of_each->at, of_each->n};
     int64_t stride = (mine.n * s->item + 63) / 64 * 64;
     dh_comm_group *g = &s->g->base;
     DH_TRY(dh_comm_scratch(s->ctx, g, (size_t)(stride * s->n)));
     for (int k = 1; k < s->n; k++) {
         int to = to_peer(s, k), from = from_peer(s, k);
+        const int64_t at = parts[to].at + (of_each ? of_each->at : 0);
         DH_TRY(in(s, from, g->scratch + stride * from, 0, mine.n));
-        DH_TRY(out(s, to, call->send, parts[to].at, parts[to].n));
+        DH_TRY(out(s, to, call->send, at, of_each ? of_each->n : parts[to].n));
     }
     DH_TRY(wait_all(s));
     if (mine.n == 0) return DH_OK;
@@ -94,9 +116,23 @@ static dh_status reduce_part(const step *s, const dh_comm_call *call, const dh_c
     return DH_OK;
 }
 
+static dh_status reduce_part(const step *s, const dh_comm_call *call, const dh_comm_part *parts,
+                             char *dst)
+{
+    return reduce_slice(s, call, parts, NULL, dst);
+}
+
 static dh_status reduce_scatter(const step *s, const dh_comm_call *call)
 {
-    return reduce_part(s, call, call->send_parts, call->recv);
+    if (!call->progress) return reduce_part(s, call, call->send_parts, call->recv);
+    const int64_t n_part = call->send_parts[0].n / call->progress->n;
+    for (uint32_t k = 0; k < call->progress->n; k++) {
+        const dh_comm_part of_each = {k * n_part, n_part};
+        DH_TRY(
+            reduce_slice(s, call, call->send_parts, &of_each, call->recv + of_each.at * s->item));
+        dh_part_tell(call->progress, k);
+    }
+    return DH_OK;
 }
 
 /* Small vectors: everybody gets everything and reduces it all, in one step. */

@@ -1,0 +1,28 @@
+/* A program of the forward of one hand-made graph, by the emitter that makes all programs. */
+#ifndef TEST_PROGRAM_ONE_BLOCK_H
+#define TEST_PROGRAM_ONE_BLOCK_H
+
+#include "dh_test.h"
+
+#include "program/emit.h"
+
+/* Takes the graph; on a rank of tensor parallelism alone, placed in memory. */
+static inline dh_program *one_block(dh_graph *graph, int64_t tp, int64_t rank)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_emitter *e;
+    uint32_t graph_id, block;
+    dh_program_spec spec = {.recipe = {.dtype = DH_F32, .n_micro = 1}, .rank = rank};
+    assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, 1, 1, 0, 0, &spec.recipe.mesh));
+    assert_ok(&ctx, dh_emitter_create(&ctx, &spec, &e));
+    assert_ok(&ctx, dh_emit_add_graph(&ctx, e, graph, &graph_id));
+    assert_ok(&ctx, dh_emit_add_block(&ctx, e, graph_id, 0, &block));
+    assert_ok(&ctx, dh_emit_layout(&ctx, e));
+    assert_ok(&ctx, dh_emit_phases(&ctx, e, block, 0, DH_PHASES(DH_PHASE_F)));
+    dh_program *p = dh_emitter_program(e);
+    assert_ok(&ctx, dh_program_plan_memory(&ctx, p, true));
+    dh_emitter_destroy(e);
+    return p;
+}
+
+#endif
