@@ -38,10 +38,10 @@ static dh_status write_summary(dh_ctx *ctx, const dh_sim *sim, const char *dir)
         planned = DH_MAX(planned, sim->ranks[k].memory.slab_bytes);
         peak = DH_MAX(peak, sim->ranks[k].memory.peak_bytes);
     }
-    json_t *object =
-        json_pack("{sb ss sI sf sI}", "simulated", 1, "costs", sim->costs, "steps", (json_int_t)1,
-                  "tokens_per_s", step_s > 0 ? (double)sim->tokens / step_s : 0.0,
-                  "slab_peak_bytes", (json_int_t)peak);
+    json_t *object = json_pack(
+        "{sb ss sI sI sf sI}", "simulated", 1, "costs", sim->costs, "nodes",
+        (json_int_t)sim->ranks[0].program->mesh.nodes, "steps", (json_int_t)1, "tokens_per_s",
+        step_s > 0 ? (double)sim->tokens / step_s : 0.0, "slab_peak_bytes", (json_int_t)peak);
     if (object && planned > 0)
         json_object_set_new(object, "slab_planned_bytes", json_integer((json_int_t)planned));
     if (object) dh_times_summarize(&sim->ranks[0].times, object);

@@ -75,11 +75,14 @@ def make_pages(dhelix, folder):
     pair = train(dhelix, folder, "two-strands", "strategy=dhelix", *mesh)
     split = train(dhelix, folder, "zb-h1", "parallel.schedule=zb-h1", *mesh)
     alone = train(dhelix, folder, "one-rank")
+    simulated = os.path.join(folder, "simulated")
+    run(dhelix, "simulate", os.path.join(folder, "job.yaml"), "--cluster", "a100", "--out", simulated, "--set", "strategy=dhelix",
+        "--set", "ranks=16", "--set", "parallel.pp=2", "--set", "train.batch=32")
     large = os.path.join(folder, "large <i>'\"")
     write_large(large, 4, 10000)
     shutil.copy("tests/data/published/dhelix_h100_pairwise_oef_matrix.csv", pair + "/oef.csv")
     pages = {}
-    for name, runs in (("two-strands", [pair]), ("split-backward", [split]), ("one-rank", [alone]), ("large", [large]),
+    for name, runs in (("two-strands", [pair]), ("split-backward", [split]), ("one-rank", [alone]), ("simulated", [simulated]), ("large", [large]),
                        ("compared", [pair, split, alone])):
         pages[name] = os.path.join(folder, name + ".html")
         run(dhelix, "report", *runs, "--out", pages[name])
@@ -145,6 +148,68 @@ def check_drag(page, name, x, y, span):
     page.mouse("mouseReleased", x + 60, y, button="left", clickCount=1)
     after = page.evaluate("document.querySelector('#timeline canvas').view.t0"), page.evaluate(span)
     check(after[0] < before[0] and abs(after[1] / before[1] - 1) < 1e-6, f"{name}: dragging moves {before} {after}")
+
+
+LABELS = """(view => {
+    const seen = [], ctx = view.canvas.getContext('2d'), fill = ctx.fillText;
+    ctx.fillText = (text, x, y) => { if (y === 9) seen.push(text); fill.call(ctx, text, x, y); };
+    view.draw();
+    delete ctx.fillText;
+    return seen;
+})(document.querySelector('#timeline canvas').view)"""
+
+
+def check_reading(page, name):
+    """Ticks of a zoomed axis differ; the explanation follows the keyboard; swatches can be seen."""
+    view = "document.querySelector('#timeline canvas').view"
+    for zoom in (1, 300, 3e5):
+        page.evaluate(f"(v => v.show(v.end * 0.7, v.end * (0.7 + 0.3 / {zoom})))({view})")
+        ticks = page.evaluate(LABELS)
+        check(len(ticks) > 1 and len(set(ticks)) == len(ticks), f"{name}: ticks at zoom {zoom} are {ticks}")
+    page.evaluate(f"{view}.show(0, {view}.end)")
+    page.evaluate("document.querySelector('#timeline canvas').focus()")
+    page.key("ArrowRight")
+    shown = page.evaluate("document.getElementById('tip').hidden ? '' : document.querySelector('#tip b').textContent")
+    check(shown and said(page, "#timeline").startswith(shown), f"{name}: the keyboard's item is explained: {shown!r}")
+    page.key("Escape")
+    check(page.evaluate("document.getElementById('tip').hidden"), f"{name}: Escape takes the explanation away")
+    unseen = page.evaluate("""[...document.querySelectorAll('.legend i')].filter(i => {
+        const s = getComputedStyle(i);
+        return s.backgroundImage === 'none' && s.backgroundColor === 'rgba(0, 0, 0, 0)' && !parseFloat(s.borderTopWidth);
+    }).map(i => i.className)""")
+    check(unseen == [], f"{name}: swatches that nobody sees: {unseen}")
+
+
+def check_facts(page, name):
+    """Header and sections say the same; curves run over what is chosen."""
+    header = page.evaluate("([...document.querySelectorAll('.facts dt')].find(d => d.textContent === 'schedule') || {nextSibling: {}}).nextSibling.textContent")
+    intro = page.evaluate("document.querySelector('#schedule > p').textContent")
+    check(not header or header in intro, f"{name}: the schedule is {header!r} above, and below: {intro!r}")
+    if name.startswith("simulated"):
+        ranks = page.evaluate("[...document.querySelectorAll('.facts dd')].map(d => d.textContent).find(t => t.includes(' on '))")
+        check(ranks == "16 on 2 nodes of cluster a100, simulated", f"{name}: ranks are {ranks!r}")
+        intro = page.evaluate("document.querySelector('#time > p').textContent")
+        check(intro.startswith("The simulated step"), f"{name}: {intro!r}")
+        return
+    for axis in ("tokens", "training time", "steps"):
+        page.evaluate(f"(s => {{ s.value = '{axis}'; s.dispatchEvent(new Event('change')); }})(document.querySelector('#training select'))")
+        titles = page.evaluate("[...document.querySelectorAll('#training h3')].map(h => h.textContent)")
+        check(titles and all(f"by {axis}" in t for t in titles), f"{name}: curves by {axis}: {titles}")
+    if page.evaluate("!!document.querySelector('#compare')"):
+        rows = page.evaluate("[...document.querySelectorAll('#compare tbody tr')].map(r => r.textContent)")
+        check(any("speed-up" in r and "times" in r for r in rows), f"{name}: no speed-up in {rows}")
+        n, m = page.evaluate("[document.querySelectorAll('#timelines canvas').length, document.querySelectorAll('#compare thead th').length - 1]")
+        check(0 < n <= m, f"{name}: {n} timelines of {m} runs")
+
+
+def check_labels(page, name):
+    """Labels of rows are whole, however narrow the page."""
+    cut = page.evaluate("""[...document.querySelectorAll('canvas')].map(c => c.view).filter(v => v && v.owner.rows).flatMap(v => {
+        const ctx = v.canvas.getContext('2d');
+        ctx.font = canvasFont();
+        return v.owner.rows.filter(r => r.label && ctx.measureText(r.label).width > v.left - 7).map(r => r.label);
+    })""")
+    check(cut == [], f"{name}: labels cut off: {cut}")
 
 
 def check_theme(page, name):
@@ -237,7 +302,12 @@ def check_page(browser, name, path, folder):
             check_keyboard(page, look)
             check_theme(page, look)
         check_tables(page, look)
+        if not dark:
+            check_labels(page, look)
         if not dark and width == 1280 and page.evaluate("!!document.querySelector('#timeline canvas')"):
+            check_reading(page, look)
+            if name != "large":
+                check_facts(page, look)
             check_timeline(page, look)
             check_detail(page, look)
             report_speed(page, name)

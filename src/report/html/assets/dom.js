@@ -23,6 +23,13 @@ function scaled(x, steps) {
 const digits = (x, n = 3) => Math.abs(x) >= 1000 ? Math.round(x).toLocaleString('en')
   : trim(x.toPrecision(n).includes('e') ? x.toExponential(n - 1) : x.toPrecision(n));
 const time = ns => ns === 0 ? '0' : scaled(ns, [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']]);
+// A tick's label: as many digits as tell it from the next one, `step` away; all up to `most` in one unit.
+const decimals = step => Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
+function timeTick(ns, step, most) {
+  const [scale, unit] = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']].find(([size]) => most >= size) || [1, 'ns'];
+  return ns === 0 ? '0' : trim((ns / scale).toFixed(decimals(step / scale))) + ' ' + unit;
+}
+const countTick = (n, step) => Number(n.toFixed(decimals(step))).toLocaleString('en', {maximumFractionDigits: 9});
 const bytes = n => scaled(n, [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB'], [1, 'B']]);
 const rate = (x, unit) => scaled(x, [[1e15, 'P' + unit], [1e12, 'T' + unit], [1e9, 'G' + unit], [1e6, 'M' + unit], [1, unit]]);
 const percent = x => (100 * x).toFixed(1) + ' %';

@@ -31,6 +31,14 @@ function timelinePart(run, rows) {
   tableBelow('Operators of the step', () => operators(t)), tableBelow('Hidden and exposed, by rank', () => byRank(t))];
 }
 
+// Of a fact of the job, what came of it: the schedule a strategy takes, the nodes of a simulated cluster.
+function factOf(run, name, said) {
+  const s = run.summary || {};
+  if (name === 'schedule' && run.plan) return run.plan.name;
+  if (name === 'ranks' && s.simulated && s.nodes) return `${run.sizes.ranks} on ${s.nodes} ${s.nodes === 1 ? 'node' : 'nodes'} of ${s.costs}, simulated`;
+  return said;
+}
+
 // Everything that belongs to one run.
 function runSections(run) {
   const rows = run.trace && timelineView(run), layer = run.layerView = run.trace && new LayerView(run);
@@ -46,20 +54,42 @@ function runSections(run) {
   ];
 }
 
-// What differs between the runs, and what came out.
+// What differs between the runs, and what came out, beside the first run's.
 function compare(runs) {
-  const fact = (r, label) => ((r.facts || []).find(f => f[0] === label) || [])[1] || '–';
+  const fact = (r, label) => { const f = (r.facts || []).find(f => f[0] === label); return f ? factOf(r, ...f) : '–'; };
   const differing = [...new Set(runs.flatMap(r => (r.facts || []).map(f => f[0])))].filter(l => new Set(runs.map(r => fact(r, l))).size > 1);
-  const number = (key, format) => runs.map(r => r.summary && r.summary[key] != null ? format(r.summary[key]) : '–');
+  const value = (r, key) => r.summary && r.summary[key] != null ? r.summary[key] : null;
+  const number = (key, format, versus) => runs.map((r, i) => value(r, key) == null ? '–' : format(value(r, key)) +
+    (i && versus && value(runs[0], key) ? ` (${versus(value(r, key), value(runs[0], key))})` : ''));
+  const signed = (x, text) => (x < 0 ? '−' : '+') + text;
+  const part = (x, first) => signed(x - first, percent(Math.abs(x / first - 1)));
+  const points = (x, first) => signed(x - first, (100 * Math.abs(x - first)).toFixed(1) + ' points');
+  const differs = (x, first) => x === first ? 'the same' : signed(x - first, Math.abs(x - first).toPrecision(2));
+  const speedUp = r => value(r, 'tokens_per_s') && value(runs[0], 'tokens_per_s') && r !== runs[0] ? (r.summary.tokens_per_s / runs[0].summary.tokens_per_s).toFixed(2) + ' times' : '–';
   return section('compare', 'Side by side', null, table(['', ...runs.map(r => r.label)], [...differing.map(l => [l, ...runs.map(r => fact(r, l))]),
-    ['tokens per second', ...number('tokens_per_s', digits)], ['step', ...runs.map(r => stepNs(r) ? time(stepNs(r)) : '–')],
-    ['communication hidden', ...number('hidden_share', percent)], ['loss', ...number('loss', x => x.toFixed(4))], ['memory planned, rank 0', ...number('slab_planned_bytes', bytes)]]));
+    ['tokens per second', ...number('tokens_per_s', digits)], [`speed-up over ${runs[0].label}`, ...runs.map(speedUp)], ['step', ...runs.map(r => stepNs(r) ? time(stepNs(r)) : '–')],
+    ['communication hidden', ...number('hidden_share', percent, points)], ['loss', ...number('loss', x => x.toFixed(4), differs)],
+    ['memory planned, rank 0', ...number('slab_planned_bytes', bytes, part)]]));
+}
+
+// The timelines of all runs, one below the other on one axis.
+function timelines(runs) {
+  const traced = runs.filter(r => r.trace), end = Math.max(...traced.map(r => r.trace.end));
+  const views = traced.map(r => timelineView(r, end));
+  for (const v of views) v.view.partners = views.filter(other => other !== v).map(other => other.view);
+  return section('timelines', 'Timelines side by side', 'The traced step of each run on one axis; they move together. Colours as below.', views.length ? views.map((v, i) => [el('h3', {}, traced[i].label), v.node]) : howToTrace(runs[0]));
+}
+
+// Over which steps the bars of "where the time went" are means.
+function meanOver(runs) {
+  const simulated = runs.filter(r => r.summary && r.summary.simulated).length;
+  return (simulated === runs.length ? 'The simulated step' : 'Mean over the steps but the first' + (simulated ? ' (where simulated, of the one step)' : '')) + ', on rank 0; the whole bar is the step.';
 }
 
 function build() {
   const toggle = themeButton(), data = readData(), {runs} = data, many = runs.length > 1, head = el('div'), box = el('div');
   const show = run => {
-    head.replaceChildren(tiles(run), el('dl', {class: 'facts'}, (run.facts || []).map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v)))));
+    head.replaceChildren(tiles(run), el('dl', {class: 'facts'}, (run.facts || []).map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, factOf(run, k, v))))));
     box.replaceChildren(...run.sections = run.sections || runSections(run));
   };
   const choice = el('select', {onchange: () => show(runs[choice.selectedIndex])}, runs.map(r => el('option', {}, r.label)));
@@ -69,9 +99,9 @@ function build() {
   document.getElementById('page').append(...[
     el('nav', {'aria-label': 'Sections'}, Object.keys(links).map(id => el('a', {href: '#' + id}, links[id]))),
     many ? compare(runs) : head, keyHelp(),
-    section('time', 'Where the time of a step went', 'Mean over the steps but the first, on rank 0; the whole bar is the step.', whereTimeWent(runs)),
+    section('time', 'Where the time of a step went', meanOver(runs), whereTimeWent(runs)),
     section('training', 'Training', null, trainingPart(runs)),
-    many && section('run', 'One run', null, el('div', {class: 'tools'}, el('label', {}, 'Run', choice)), head), box,
+    many && timelines(runs), many && section('run', 'One run', null, el('div', {class: 'tools'}, el('label', {}, 'Run', choice)), head), box,
     el('footer', {}, `Written by dhelix ${data.version} from ${runs.map(r => r.name).join(', ')}. This file is complete: it loads nothing.`)].filter(Boolean));
   show(runs[0]);
 }

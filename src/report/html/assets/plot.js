@@ -141,25 +141,58 @@ function memoryPart(run, timeline) {
 // ---- training
 
 const runColour = k => [palette.f, palette.b, palette.local, palette.cross, palette.w, palette.fg][k % 6];
-const runDash = k => [[], [6, 3], [2, 3], [8, 3, 2, 3]][(k / 6 | 0) % 4];
-const quantities = {loss: 'Loss', lr: 'Learning rate', grad_norm: 'Gradient norm', tokens_per_s: 'Tokens per second', aux_loss: 'Load-balancing loss'};
+const runDash = k => [[], [7, 5], [2, 4], [9, 3, 2, 3]][k % 4]; // where curves coincide, the lower ones show between
+const quantities = {loss: ['Loss', 'nats per token'], lr: ['Learning rate', ''], grad_norm: ['Gradient norm', ''], tokens_per_s: ['Tokens per second', ''],
+  aux_loss: ['Load-balancing loss', '']};
+// What curves may run over: where a run's rows lie on it, and how a place there reads.
+const axes = {
+  steps: {of: r => r.metrics.step, at: x => 'step ' + countTick(x, 1), format: x => countTick(x, 1), least: 1},
+  tokens: {of: r => r.sizes && r.metrics.step.map(s => s * r.sizes.tokens), at: x => countTick(x, 1) + ' tokens', format: countTick, least: 1},
+  'training time': {of: r => r.metrics.step_ms && elapsed(r.metrics), at: x => time(x) + ' of training', format: timeTick},
+};
+// Nanoseconds of training up to each row, validation and saving left out.
+function elapsed({step, step_ms, stride}) {
+  let ns = 0;
+  return step.map((s, i) => ns += (step_ms[i] || 0) * 1e6 * (i ? s - step[i - 1] : Math.min(s, stride)));
+}
+// Where a validation lies: at the row of its step, or the last before it.
+const placeOf = (r, xs, step) => xs[Math.max(lowerBound(r.metrics.step, step, true) - 1, 0)];
 
-function trainingPart(runs) {
-  const with_ = key => runs.filter(r => r.metrics && r.metrics[key] && r.metrics[key].length);
-  const plots = Object.keys(quantities).filter(key => with_(key).length).map(key => {
-    const label = (r, what) => runs.length > 1 ? r.label + what : (quantities[key] + what).toLowerCase(), loss = key.includes('loss');
-    const series = with_(key).flatMap(({metrics: m, ...r}) => [
-      {label: label(r, ''), x: m.step, y: m[key], colour: () => runColour(r.index), dash: runDash(r.index)},
-      key === 'loss' && m.val.length && {label: label(r, ', validation'), points: true, x: m.val.map(v => v[0]), y: m.val.map(v => v[1]), colour: () => runColour(r.index)}].filter(Boolean));
-    const name = quantities[key] + (series.some(s => s.points) ? ', circles: validation' : '');
+function trainingPlots(runs, axis) {
+  const with_ = key => runs.filter(r => r.metrics[key] && r.metrics[key].length);
+  return Object.keys(quantities).filter(key => with_(key).length).map(key => {
+    const [title, unit] = quantities[key], loss = key.includes('loss');
+    const label = (r, what) => runs.length > 1 ? r.label + what : (title + what).toLowerCase();
+    const series = with_(key).flatMap(r => {
+      const {metrics: m, index} = r, x = axes[axis].of(r);
+      return [{label: label(r, ''), x, y: m[key], colour: () => runColour(index), dash: runDash(index)},
+        key === 'loss' && m.val.length && {label: label(r, ', validation'), points: true, x: m.val.map(v => placeOf(r, x, v[0])), y: m.val.map(v => v[1]), colour: () => runColour(index)}].filter(Boolean);
+    });
+    const name = [title, unit && ', ' + unit, `, by ${axis}`, series.some(s => s.points) && '; circles: validation'].filter(Boolean).join('');
     return el('figure', {class: key === 'loss' && 'wide'}, el('h3', {}, name), new Plot(name, series, {low: loss ? Infinity : 0, end: 1.01 * Math.max(...series.map(s => s.x[s.x.length - 1])),
-      left: 56, at: t => 'step ' + t, format: t => Math.round(t).toLocaleString('en'), tools: false}).node);
+      left: 56, ...axes[axis], tools: false}).node);
   });
-  const notes = [...new Set(runs.filter(r => r.metrics && r.metrics.stride > 1).map(r => `${r.label}: each point is the mean of ${r.metrics.stride} steps. `)),
-    ...runs.filter(r => r.metrics && r.metrics.cut).map(r => `${r.label}: the last line is not whole; the run is under way, or was killed. `)];
-  return !plots.length ? absent('No ', code('metrics.jsonl'), ' in the run folder: training writes a line a step.') : el('div', {}, runs.length > 1 && el('ul', {class: 'legend'}, runs.map(r => {
-    const swatch = el('i');
-    repaint(() => swatch.style.background = runColour(r.index));
-    return el('li', {}, swatch, r.label);
-  })), el('div', {class: 'grid'}, plots), notes.length > 0 && el('p', {class: 'keys'}, notes));
+}
+
+// A line as a run's curve is drawn.
+function swatchOf(r) {
+  const line = document.createElementNS('http://www.w3.org/2000/svg', 'svg'), path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
+  for (const [key, value] of [['width', 28], ['height', 10], ['aria-hidden', true]]) line.setAttribute(key, value);
+  for (const [key, value] of [['d', 'M0 5H26'], ['stroke-width', 2], ['stroke-dasharray', runDash(r.index).join(' ')]]) path.setAttribute(key, value);
+  repaint(() => path.setAttribute('stroke', runColour(r.index)));
+  line.append(path);
+  return line;
+}
+
+function trainingPart(all) {
+  const runs = all.filter(r => r.metrics && r.metrics.step.length), box = el('div', {class: 'grid'});
+  if (!runs.length) return absent('No ', code('metrics.jsonl'), ' in the run folder: training writes a line a step.');
+  const possible = Object.keys(axes).filter(name => runs.every(r => axes[name].of(r)));
+  const choice = el('select', {onchange: () => show()}, possible.map(name => el('option', {}, name)));
+  const show = () => box.replaceChildren(...trainingPlots(runs, possible[choice.selectedIndex]));
+  const notes = [...runs.filter(r => r.metrics.stride > 1).map(r => `${r.label}: each point is the mean of ${r.metrics.stride} steps. `),
+    ...runs.filter(r => r.metrics.cut).map(r => `${r.label}: the last line is not whole; the run is under way, or was killed. `)];
+  show();
+  return el('div', {}, el('div', {class: 'tools'}, el('label', {}, 'By', choice)), runs.length > 1 && el('ul', {class: 'legend'}, runs.map(r => el('li', {}, swatchOf(r), ' ', r.label))),
+    box, notes.length > 0 && el('p', {class: 'keys'}, notes));
 }

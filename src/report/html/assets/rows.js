@@ -15,6 +15,13 @@ class Rows {
     this.node = this.view.node;
   }
   height() { return this.full; }
+  foot({row}) { return row.y + row.h; }
+  // Labels are never cut: on narrow pages they get what they need, and no more.
+  labelRoom() {
+    const ctx = document.createElement('canvas').getContext('2d');
+    ctx.font = canvasFont();
+    return Math.ceil(Math.max(...this.rows.map(r => r.label ? ctx.measureText(r.label).width : 0))) + 12;
+  }
   item(row, i) { return row && row.seq.n && i >= 0 ? {row, i, t0: row.seq.start[i], t1: row.seq.end[i]} : null; }
   hit(t, y, slack) {
     const row = this.rows.find(r => !r.plain && y >= r.y - 1 && y <= r.y + r.h + 1);

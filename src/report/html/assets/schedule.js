@@ -32,7 +32,7 @@ function ranActions({plan, trace}) {
 const kinds = 'FBIW', kindNames = ['forward', 'backward', 'input gradient', 'weight gradient'];
 
 // A row a rank, or two where forwards and backwards share their time.
-function scheduleView(name, actions, format) {
+function scheduleView(name, actions, say, format) {
   const rows = [];
   for (const row of [...new Set(actions.map(a => a.row))].sort((a, b) => a - b)) {
     const all = actions.filter(a => a.row === row).sort((a, b) => a.t0 - b.t0), chunks = [...new Set(all.map(a => a.stage))].sort((a, b) => a - b);
@@ -44,21 +44,21 @@ function scheduleView(name, actions, format) {
         seq: new Sequence(Float64Array.from(list, a => a.t0), Float64Array.from(list, a => Math.max(a.t0, a.t1)), Uint8Array.from(list, cls), 8),
         colours: () => [palette.f, palette.b, palette.b, palette.w].flatMap(c => [c, mix(c, palette.bg, 0.5)]), text: i => list[i].mb,
         about: i => ({title: `${list[i].kind}${list[i].mb}: ${kindNames[kinds.indexOf(list[i].kind)]} of micro-batch ${list[i].mb}`,
-          rows: [['pipeline rank', row], ['virtual stage', list[i].stage], ['starts', format(list[i].t0)], ['takes', format(list[i].t1 - list[i].t0)]]})});
+          rows: [['pipeline rank', row], ['virtual stage', list[i].stage], ['starts', say(list[i].t0)], ['takes', say(list[i].t1 - list[i].t0)]]})});
     }
   }
-  return new Rows(name, rows, {end: Math.max(...actions.map(a => a.t1)), left: 58, format});
+  return Object.assign(new Rows(name, rows, {end: Math.max(...actions.map(a => a.t1)), left: 58, format}), {say});
 }
 
 function schedulePart(run) {
-  const ways = {'As it ran': run.trace && (() => scheduleView('Pipeline schedule as it ran', ranActions(run), time)),
-    'As planned': run.plan && (() => scheduleView('Pipeline schedule as planned', plannedActions(run.plan), t => String(+t.toFixed(1))))}, box = el('div');
+  const ways = {'As it ran': run.trace && (() => scheduleView('Pipeline schedule as it ran', ranActions(run), time, timeTick)),
+    'As planned': run.plan && (() => scheduleView('Pipeline schedule as planned', plannedActions(run.plan), t => String(+t.toFixed(1)), countTick))}, box = el('div');
   const names = Object.keys(ways).filter(name => ways[name]), buttons = names.map(name => el('button', {onclick: () => show(name)}, name));
   const show = name => {
-    const view = ways[name](), {format} = view.view;
+    const view = ways[name](), {say} = view;
     buttons.forEach(b => b.setAttribute('aria-pressed', b.textContent === name));
     box.replaceChildren(view.node, tableBelow('Numbers', () => table(['action', 'pipeline rank', 'virtual stage', 'starts', 'takes'],
-      view.rows.flatMap(r => r.list).slice(0, 2000).map(a => [a.kind + a.mb, a.row, a.stage, format(a.t0), format(a.t1 - a.t0)]))));
+      view.rows.flatMap(r => r.list).slice(0, 2000).map(a => [a.kind + a.mb, a.row, a.stage, say(a.t0), say(a.t1 - a.t0)]))));
   };
   show(names[0]);
   return el('div', {}, el('div', {class: 'tools'}, buttons), legend([['c-f', 'forward'], ['c-b', 'backward, or its input gradient'], ['c-w', 'weight gradient']],

@@ -1,8 +1,8 @@
 // Where the time went, operators, and the matrix of overlap effectiveness.
 
 const parts = {compute: 'computation alone', hidden: 'communication hidden behind computation', exposed: 'communication exposed',
-  dependency: 'exposed: the next operator waits for it', contention: 'exposed: in the way of one that is waited for',
-  tail: 'exposed: nothing is left to compute', other: 'exposed: the core was late', bubble: 'waits for other stages: the bubble',
+  dependency: 'exposed: the next operator waits for it', contention: 'exposed: holds up a transfer that is waited for',
+  tail: 'exposed: nothing is left to compute', other: 'exposed: computation could run, but began late', bubble: 'waits for other stages: the bubble',
   partners: 'waits for ranks that are late', idle: 'nothing ran'};
 
 // Bars of {name, end, ms: {part: milliseconds}}, all to one scale.

@@ -8,9 +8,9 @@
 const RULER = 22;
 
 class TimeView {
-  constructor(owner, name, {end, left = 90, format = time, tools = true}) {
-    if (innerWidth < 600) left = Math.min(left, 54);
-    Object.assign(this, {owner, end, left, format, t0: 0, t1: end, item: null, hover: null, pointers: new Map(), partners: []});
+  constructor(owner, name, {end, left = 90, format = timeTick, least = 0, tools = true}) {
+    if (innerWidth < 600) left = Math.min(left, owner.labelRoom ? owner.labelRoom() : 54);
+    Object.assign(this, {owner, end, left, format, least, t0: 0, t1: end, item: null, hover: null, pointers: new Map(), partners: []});
     this.canvas = el('canvas', {tabindex: 0, role: 'application', 'aria-label': name, 'aria-roledescription': 'drawing over time'});
     this.canvas.view = this; // for who looks from the console
     this.room = el('div');
@@ -48,7 +48,7 @@ class TimeView {
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     ctx.fillStyle = palette.bg;
     ctx.fillRect(0, 0, w, h);
-    ctx.font = '11px ' + getComputedStyle(document.body).fontFamily;
+    ctx.font = canvasFont();
     ctx.textBaseline = 'middle';
     ctx.translate(0, -top);
     this.owner.draw({ctx, w, left, t0, t1, px, top, bottom: top + h, x: t => left + (t - t0) / px, item: this.item, hover: this.hover});
@@ -56,7 +56,7 @@ class TimeView {
     this.ruler(ctx, t => left + (t - t0) / px);
   }
   ruler(ctx, x) {
-    const {t0, t1, w, left} = this, step = niceStep((t1 - t0) / Math.max((w - left) / 90, 1));
+    const {t0, t1, w, left} = this, step = Math.max(niceStep((t1 - t0) / Math.max((w - left) / 90, 1)), this.least);
     ctx.fillStyle = palette.bg;
     ctx.fillRect(0, 0, w, RULER);
     ctx.textAlign = 'left';
@@ -64,7 +64,7 @@ class TimeView {
       ctx.fillStyle = palette.rule;
       ctx.fillRect(Math.round(x(t)), RULER - 7, 1, 7);
       ctx.fillStyle = palette.muted;
-      if (x(t) < w - 36) ctx.fillText(this.format(t), x(t) + 4, 9);
+      if (x(t) < w - 36) ctx.fillText(this.format(t, step, t1), x(t) + 4, 9);
     }
     ctx.fillStyle = palette.rule;
     ctx.fillRect(0, RULER - 1, w, 1);
@@ -95,6 +95,14 @@ class TimeView {
     if (item && (item.t1 < this.t0 || item.t0 > this.t1)) this.show((item.t0 + item.t1) / 2 - half, (item.t0 + item.t1) / 2 + half);
     if (this.onselect) this.onselect(item);
     this.redraw();
+  }
+
+  // What the pointer would be told there, for who goes by the keyboard.
+  explain(item) {
+    if (!item) return hideTip();
+    const box = this.canvas.getBoundingClientRect(), {t0, t1, left, w, h} = this, foot = this.owner.foot ? this.owner.foot(item) : RULER;
+    showTip(this.owner.about(item), {clientX: box.left + clamp(left + (item.t0 - t0) / (t1 - t0) * (w - left), left, w),
+      clientY: box.top + clamp(foot - this.plot.scrollTop, 0, h)});
   }
 
   // ---- pointer and keyboard
@@ -147,17 +155,25 @@ class TimeView {
     if (e.ctrlKey || e.metaKey || e.altKey) return;
     const {item, end} = this, step = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}[e.key];
     if (step && e.shiftKey) this.pan(step[0] / 4);
-    else if (step) this.select(this.owner.move(item, ...step) || item);
+    else if (step) {
+      this.select(this.owner.move(item, ...step) || item);
+      this.explain(this.item);
+    }
     else if ('+=w'.includes(e.key)) this.zoom(0.5);
     else if ('-s'.includes(e.key)) this.zoom(2);
     else if ('ad'.includes(e.key)) this.pan(e.key === 'a' ? -0.25 : 0.25);
     else if (e.key === 'Home' || e.key === '0') this.show(0, end);
     else if (e.key === 'Enter' && item) this.show(2 * item.t0 - item.t1, 2 * item.t1 - item.t0);
-    else if (e.key === 'Escape' && item) this.select(null);
+    else if (e.key === 'Escape' && item) {
+      this.select(null);
+      hideTip();
+    }
     else return;
     e.preventDefault();
   }
 }
+
+const canvasFont = () => '11px ' + getComputedStyle(document.body).fontFamily;
 
 function niceStep(x) {
   const power = 10 ** Math.floor(Math.log10(x));
