@@ -18,11 +18,12 @@ extern "C" {
 /* ---- a slot ----------------------------------------------------------------------------- */
 
 typedef struct dh_slot_op {
-    dh_cost_op at;         /* at.op NULL: reductions of a block's gradients, issued together */
-    double ns;             /* alone */
-    int stream;            /* dh_stream; -1: of reductions, issued and on their own from there */
+    dh_cost_op at;
+    double ns; /* alone */
+    dh_stream stream;
     uint32_t block;        /* place of its block in the strand */
-    bool wgrad;            /* weight gradient: nothing of its strand waits for it */
+    bool wgrad;            /* weight gradient: only reductions wait for it */
+    bool reduces;          /* gradients, behind the block's backward: in no pair of a plan */
     const uint32_t *preds; /* [n_preds] operators of the strand that it follows */
     uint32_t n_preds;
     const uint32_t *uses; /* [n_uses] tensors of the strand that it reads or writes, each once */
@@ -90,11 +91,15 @@ double dh_slot_bound(const dh_slot *slot);
 
 /* An operator on its way into a slot. */
 typedef struct dh_slot_item {
-    const dh_graph *graph; /* NULL: reductions of the block's gradients */
-    uint32_t op;           /* of the graph; DH_NONE: the reductions */
+    const dh_graph *graph; /* of its block, or of reductions (DH_BLOCK_GRADS) behind that */
+    uint32_t op;           /* of the graph */
     uint32_t block;        /* place of its block in the strand, from 0 */
-    uint32_t after_f;      /* dh_slot_op */
-    uint64_t work_bytes;   /* dh_slot_op */
+    const uint32_t
+        *after; /* [n_after] items of the strand before this one that it follows, whatever
+                 * the tensors say: gradients are in no graph that reductions share */
+    uint32_t n_after;
+    uint32_t after_f;    /* dh_slot_op */
+    uint64_t work_bytes; /* dh_slot_op */
 } dh_slot_item;
 typedef struct dh_slot_items {
     const dh_slot_item *at; /* [n] in an order that computes */

@@ -19,6 +19,14 @@ typedef struct stage {
     bool reduces_late;     /* its reductions are emitted once its last gradient is on its way */
 } stage;
 
+/* One operator of a slot. */
+typedef struct plan_item {
+    uint32_t block, op;
+    int32_t mb;
+    uint32_t place; /* its block, or that behind whose backward the reductions come */
+} plan_item;
+typedef DH_VEC(plan_item) plan_items;
+
 typedef struct plan {
     dh_emitter *emitter;
     const dh_program_spec *spec;
@@ -48,14 +56,32 @@ dh_status plan_check_schedule(dh_ctx *ctx, const dh_recipe *recipe, const dh_sch
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_kind kind,
                            dh_shard shard, int64_t cp_rank, dh_graph **graph);
 
+static inline const dh_graph *plan_graph_of(const plan *b, uint32_t block)
+{
+    const dh_program *p = dh_emitter_program(b->emitter);
+    return p->graphs.at[p->blocks.at[block].graph];
+}
+
+static inline bool plan_is_reduction(const plan *b, const plan_item *i)
+{
+    return plan_graph_of(b, i->block)->kind == DH_BLOCK_GRADS;
+}
+
 /* slots.c */
 stage *plan_stage(plan *b, int32_t id); /* NULL: another rank's */
+dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot);
+
+/* slot_orders.c */
+dh_status slot_maker_create(dh_ctx *ctx, const dh_recipe *recipe, struct slot_maker **maker);
+void slot_maker_destroy(struct slot_maker *maker);
 /* The graph of the first rank of the tensor- and context-parallel groups. Shards of the
  * vocabulary and parts of the sequence differ, but all ranks must come to the same order. */
 dh_status plan_graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph **like);
-dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot);
-dh_status slot_maker_create(dh_ctx *ctx, const dh_recipe *recipe, struct slot_maker **maker);
-void slot_maker_destroy(struct slot_maker *maker);
+bool plan_orders(const plan *b); /* false: operators are emitted as they come */
+/* An order of both strands' items; of a slot in which gradients are summed forward strand first.
+ * order: borrowed from the plan */
+dh_status plan_find_order(dh_ctx *ctx, plan *b, const plan_items lists[2],
+                          const dh_slot_pick **order);
 
 /* probe.c */
 dh_status plan_emit_probes(dh_ctx *ctx, plan *b);

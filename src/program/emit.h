@@ -25,10 +25,19 @@ dh_block *dh_emit_block(dh_emitter *e, uint32_t id);
 /* Index of persistent bytes for DH_TENSOR_RANGE; DH_NONE for an absent operand. */
 dh_status dh_emit_range(dh_ctx *ctx, dh_emitter *e, dh_operand operand, uint32_t *range);
 /* An empty bucket of blocks whose parameters will lie together (dh_flat), their matrices in
- * at most n_pieces pieces; then its blocks, which must be of one data group. `after`: the
- * block whose backward completes the gradients of all that have joined so far. */
+ * n_pieces pieces; then its blocks, which must be of one data group. `after`: the block whose
+ * backward completes the gradients of all that have joined so far. */
 dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_t *id);
 void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t after);
+/* Ranks over which the distributed optimizer shards a block's parameters; without it 1. */
+int64_t dh_emit_flat_shards(const dh_emitter *e, uint32_t block);
+/* Cuts a flat's n_matrix elements into its n_pieces equal pieces, with padding; none without
+ * matrices. */
+void dh_emit_cut_flat(dh_flat *flat, int64_t shards);
+static inline int64_t dh_flat_pad(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
 /* All blocks with parameters are in a flat: lays out the persistent buffers. */
 dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e);
 

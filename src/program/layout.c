@@ -67,11 +67,6 @@ static dh_status add_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind,
     return dh_emit_buffer(ctx, e, &b, id);
 }
 
-static int64_t pad(int64_t n, int64_t multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
-}
-
 /* Order of a block's parameters: matrices; split vectors; vectors that all ranks of a
  * tensor-parallel group have, whose gradients one collective sums; with these a router's
  * weight, which is small and float32 as they are, but decays. */
@@ -97,16 +92,21 @@ static void measure_param(uint32_t param, void *arg)
     if (layout_class(p) != m->layout_class) return;
     int64_t *n = m->layout_class == MATRICES ? &m->flat->n_matrix : &m->flat->n_vector;
     m->first[param] = *n;
-    *n = pad(*n + dh_param_elements(p), DH_FLAT_ALIGN);
+    *n = dh_flat_pad(*n + dh_param_elements(p), DH_FLAT_ALIGN);
 }
 
-/* Cuts the matrices into as few equal pieces as n_pieces, which is what it takes on the first
- * tensor-parallel rank, or fewer where padding fills the last ones. */
-static void cut_pieces(dh_flat *f, int64_t shards)
+int64_t dh_emit_flat_shards(const dh_emitter *e, uint32_t block)
+{
+    const dh_program *p = e->program;
+    const dh_group_kind group = dh_program_data_group(p, block);
+    return e->spec->recipe.zero1 ? dh_mesh_group_size(&p->mesh, group) : 1;
+}
+
+void dh_emit_cut_flat(dh_flat *f, int64_t shards)
 {
     const int64_t unit = DH_FLAT_ALIGN * shards;
-    f->n_piece = f->n_matrix ? pad((f->n_matrix + f->n_pieces - 1) / f->n_pieces, unit) : 0;
-    f->n_pieces = f->n_matrix ? (f->n_matrix + f->n_piece - 1) / f->n_piece : 0;
+    if (f->n_matrix == 0) f->n_pieces = 0;
+    f->n_piece = f->n_pieces ? dh_flat_pad((f->n_matrix + f->n_pieces - 1) / f->n_pieces, unit) : 0;
     f->n_matrix = f->n_piece * f->n_pieces;
     f->n_shard = f->n_piece / shards;
 }
@@ -117,7 +117,7 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     const dh_program *p = e->program;
     dh_flat *flat = &p->flats.at[id];
     const dh_group_kind group = dh_program_data_group(p, flat->first_block);
-    const int64_t shards = e->spec->recipe.zero1 ? dh_mesh_group_size(&p->mesh, group) : 1;
+    const int64_t shards = dh_emit_flat_shards(e, flat->first_block);
     measuring m = {.program = p, .flat = flat, .first = first};
     for (int class = 0; class < N_LAYOUT_CLASS; class ++) {
         if (class == REPLICATED_VECTORS) flat->replicated0 = flat->n_vector;
@@ -125,7 +125,7 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
         m.layout_class = class;
         dh_emit_visit_params(e, id, measure_param, &m);
     }
-    cut_pieces(flat, shards);
+    dh_emit_cut_flat(flat, shards);
     if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
 }
 

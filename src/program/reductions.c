@@ -1,4 +1,4 @@
-/* Reductions of gradients, and the optimizer.
+/* Reductions of gradients.
  *
  * Gradients travel in buckets (Li et al. 2020, arXiv 2006.15704, 3.2.1): a backward goes
  * from the last block of a stage to its first, so blocks are collected from the end until a
@@ -31,36 +31,51 @@ bool dh_reductions_last(const dh_reducer *r, uint32_t block)
     return r->tied_apart && (kind == DH_BLOCK_EMBED || kind == DH_BLOCK_HEAD);
 }
 
-/* ---- buckets -------------------------------------------------------------------------------- */
+/* ---- buckets ------------------------------------------------------------------------------- */
 
 static int64_t bucket_bytes(const dh_reducer *r)
 {
     return r->spec->recipe.bucket_bytes > 0 ? r->spec->recipe.bucket_bytes : DH_BUCKET_BYTES;
 }
 
-typedef struct weight {
-    int64_t n_bytes, matrix_bytes;
-} weight;
-
 /* Gradients of a block's own parameters, as on the first tensor-parallel rank: shards of
  * the vocabulary and position embeddings may differ, but all ranks of a stage must agree. */
+typedef struct weight {
+    int64_t n_bytes, matrix_bytes;
+    int64_t n_matrix, n_vector; /* elements as they lie in a flat */
+    int64_t n_replicated;       /* of the vectors: those that all tensor-parallel ranks have */
+} weight;
+
+static bool first_shard(const dh_reducer *r, uint32_t block, uint32_t slot, dh_param *param)
+{
+    const dh_shard first = {.tp = mesh_of(r)->tp, .ep = mesh_of(r)->ep};
+    const int layer = dh_emitter_program(r->emitter)->blocks.at[block].layer;
+    return dh_param_describe(&r->spec->recipe.model, kind_of(r, block), layer, slot, param) &&
+           dh_param_shard(param, first, param);
+}
+
+static void add_weight(const dh_param *param, weight *w)
+{
+    const int64_t n = dh_param_elements(param), padded = dh_flat_pad(n, DH_FLAT_ALIGN);
+    w->n_bytes += n * (int64_t)sizeof(float);
+    if (dh_param_is_matrix(param)) {
+        w->matrix_bytes += n * (int64_t)sizeof(float);
+        w->n_matrix += padded;
+        return;
+    }
+    w->n_vector += padded;
+    if (param->ndim > 1 || !param->sharded) w->n_replicated += padded;
+}
+
 static weight weigh(const dh_reducer *r, uint32_t id)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
-    const dh_block *block = &p->blocks.at[id];
-    const dh_shard first = {.tp = mesh_of(r)->tp, .ep = mesh_of(r)->ep};
     weight w = {0};
     for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
         dh_param param;
-        const uint32_t own = block->params[slot];
-        if (!dh_param_describe(&r->spec->recipe.model, kind_of(r, id), block->layer, slot,
-                               &param) ||
-            !dh_param_shard(&param, first, &param) ||
-            (own != DH_NONE && p->homes.at[own].block != id))
-            continue;
-        const int64_t n = dh_param_elements(&param) * (int64_t)sizeof(float);
-        w.n_bytes += n;
-        if (dh_param_is_matrix(&param)) w.matrix_bytes += n;
+        const uint32_t own = p->blocks.at[id].params[slot];
+        if (own != DH_NONE && p->homes.at[own].block != id) continue;
+        if (first_shard(r, id, slot, &param)) add_weight(&param, &w);
     }
     return w;
 }
@@ -71,6 +86,15 @@ typedef struct bucket {
     int64_t n_bytes;
 } bucket;
 
+/* As few as hold no more than a bucket each, or fewer where padding fills the last ones. */
+static int64_t n_pieces_of(const dh_reducer *r, uint32_t block, const weight *w)
+{
+    const int64_t most = bucket_bytes(r);
+    dh_flat f = {.n_matrix = w->n_matrix, .n_pieces = (w->matrix_bytes + most - 1) / most};
+    dh_emit_cut_flat(&f, dh_emit_flat_shards(r->emitter, block));
+    return f.n_piece ? (w->n_matrix + f.n_piece - 1) / f.n_piece : 1;
+}
+
 static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block, uint32_t after)
 {
     const int64_t most = bucket_bytes(r);
@@ -78,8 +102,7 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
     if (w.n_bytes == 0) return DH_OK;
     const bool alone = dh_reductions_last(r, block);
     if (b->flat == DH_NONE || alone || b->n_bytes + w.n_bytes > most) {
-        const int64_t n_pieces = DH_MAX((w.matrix_bytes + most - 1) / most, (int64_t)1);
-        DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces, &b->flat));
+        DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces_of(r, block, &w), &b->flat));
         b->n_bytes = 0;
     }
     dh_emit_join_flat(r->emitter, b->flat, block, after);
@@ -104,62 +127,55 @@ dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *c
     return DH_OK;
 }
 
-/* ---- reductions ----------------------------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------------------------- */
 
-static dh_operand part_of(dh_operand whole, int64_t first, int64_t n, size_t item)
-{
-    if (whole.buffer == DH_NONE || n == 0) return (dh_operand){.buffer = DH_NONE};
-    whole.byte0 += (uint64_t)first * item;
-    whole.n_bytes = (uint64_t)n * item;
-    return whole;
-}
-
-typedef DH_VEC(dh_grad_reduction) reduction_list;
+/* One operator on gradients: `all` summed over a group, of which the rank may keep its shard
+ * alone; or no group, and what lies at `addend` added. */
+typedef struct sum {
+    int32_t group;
+    dh_operand all, shard, addend;
+} sum;
+typedef DH_VEC(sum) sum_list;
 
 static const dh_operand none = {.buffer = DH_NONE};
 
-static dh_status add_reduction(dh_ctx *ctx, const dh_reducer *r, reduction_list *list,
-                               dh_group_kind group, dh_operand all, dh_operand shard)
+static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_group_kind group,
+                         dh_operand all, dh_operand shard)
 {
     if (all.buffer == DH_NONE || dh_mesh_group_size(mesh_of(r), group) == 1) return DH_OK;
-    dh_grad_reduction made = {.group = (int32_t)group,
-                              .n = (int64_t)(all.n_bytes / sizeof(float)),
-                              .n_shard = (int64_t)(shard.n_bytes / sizeof(float)),
-                              .addend = DH_NONE};
-    DH_TRY(dh_emit_range(ctx, r->emitter, all, &made.range));
-    DH_TRY(dh_emit_range(ctx, r->emitter, shard, &made.shard));
+    const sum made = {(int32_t)group, all, shard, none};
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
 /* What the head on this rank has of the embedding's gradient. */
-static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f,
-                              reduction_list *list)
+static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
+                              sum_list *list)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     const uint32_t tied = dh_program_state_buffer(p, DH_STATE_TIED_GRAD);
+    dh_param param;
     if (tied == DH_NONE || kind_of(r, f->first_block) != DH_BLOCK_EMBED) return DH_OK;
-    const dh_operand own = {.buffer = tied, .n_bytes = p->buffers.at[tied].n_bytes};
-    const uint32_t param = p->blocks.at[f->first_block].params[DH_SLOT_WTE];
-    dh_grad_reduction made = {
-        .group = -1, .n = (int64_t)(own.n_bytes / sizeof(float)), .shard = DH_NONE};
-    DH_TRY(dh_emit_range(ctx, r->emitter, p->homes.at[param].at[DH_BUF_GRAD], &made.range));
-    DH_TRY(dh_emit_range(ctx, r->emitter, own, &made.addend));
+    const uint32_t own = p->blocks.at[f->first_block].params[DH_SLOT_WTE];
+    sum made = {-1, p->homes.at[own].at[DH_BUF_GRAD], none, {.buffer = tied}};
+    if (first && first_shard(r, f->first_block, DH_SLOT_WTE, &param))
+        made.all.n_bytes = (uint64_t)dh_param_elements(&param) * sizeof(float);
+    made.addend.n_bytes = made.all.n_bytes;
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
 /* The other end of a tied embedding has the rest of its gradient. */
-static dh_status add_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, reduction_list *list)
+static dh_status add_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, sum_list *list)
 {
     if (!dh_reductions_last(r, f->first_block)) return DH_OK;
     const dh_program *p = dh_emitter_program(r->emitter);
     const uint32_t slot =
         kind_of(r, f->first_block) == DH_BLOCK_HEAD ? DH_SLOT_HEAD_W : DH_SLOT_WTE;
     const uint32_t param = p->blocks.at[f->first_block].params[slot];
-    return add_reduction(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none);
+    return add_sum(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none);
 }
 
 /* Sums over the ranks that saw other samples or tokens. */
-static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, reduction_list *list)
+static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, sum_list *list)
 {
     const dh_group_kind group =
         dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
@@ -167,170 +183,172 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, re
     if (!r->spec->recipe.zero1 && f->n_pieces == 1 && vector.buffer != DH_NONE) {
         dh_operand both = matrix; /* they lie side by side */
         both.n_bytes += vector.n_bytes;
-        return add_reduction(ctx, r, list, group, both, none);
+        return add_sum(ctx, r, list, group, both, none);
     }
     for (int64_t k = f->n_pieces; k-- > 0;) {
-        const dh_operand piece = part_of(matrix, k * f->n_piece, f->n_piece, sizeof(float));
-        const dh_operand shard = part_of(piece, f->shard0, f->n_shard, sizeof(float));
-        DH_TRY(add_reduction(ctx, r, list, group, piece, r->spec->recipe.zero1 ? shard : none));
+        const dh_operand piece = dh_flat_part(matrix, k * f->n_piece, f->n_piece, sizeof(float));
+        const dh_operand shard = dh_flat_part(piece, f->shard0, f->n_shard, sizeof(float));
+        DH_TRY(add_sum(ctx, r, list, group, piece, r->spec->recipe.zero1 ? shard : none));
     }
-    return add_reduction(ctx, r, list, group, vector, none);
+    return add_sum(ctx, r, list, group, vector, none);
 }
 
 /* What one rank's gradients lack: where tensor parallelism splits the tokens, other shards'
  * part of vectors that it replicates; the other end of a tied embedding, and the other
  * data-parallel (and context-parallel) ranks' samples. */
-static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, reduction_list *list)
+static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
+                           sum_list *list)
 {
-    const dh_flat f = dh_emitter_program(r->emitter)->flats.at[flat];
-    const dh_operand replicated =
-        part_of(f.vector[DH_BUF_GRAD], f.replicated0, f.n_vector - f.replicated0, sizeof(float));
-    DH_TRY(add_own_tied(ctx, r, &f, list));
-    if (!r->spec->recipe.whole_tokens)
-        DH_TRY(add_reduction(ctx, r, list, DH_GROUP_TP, replicated, none));
-    DH_TRY(add_tied(ctx, r, &f, list));
-    return add_data(ctx, r, &f, list);
+    const dh_operand replicated = dh_flat_part(f->vector[DH_BUF_GRAD], f->replicated0,
+                                               f->n_vector - f->replicated0, sizeof(float));
+    DH_TRY(add_own_tied(ctx, r, f, first, list));
+    if (!r->spec->recipe.whole_tokens) DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, replicated, none));
+    DH_TRY(add_tied(ctx, r, f, list));
+    return add_data(ctx, r, f, list);
 }
 
-static dh_status emit_list(dh_ctx *ctx, const dh_reducer *r, const reduction_list *list)
+/* ---- the first rank's ---------------------------------------------------------------------- */
+
+static dh_operand run_of(dh_operand own, int64_t first, int64_t n)
 {
-    dh_graph *g;
-    uint32_t graph, id;
-    if (list->n == 0) return DH_OK;
-    DH_TRY(dh_graph_build_reductions(ctx, list->at, list->n, &g));
-    DH_TRY(dh_emit_add_graph(ctx, r->emitter, g, &graph));
-    DH_TRY(dh_emit_add_block(ctx, r->emitter, graph, 0, &id));
-    return dh_emit_phases(ctx, r->emitter, id, -1, DH_PHASES(DH_PHASE_W));
+    if (n == 0) return none;
+    own.byte0 = (uint64_t)first * sizeof(float);
+    own.n_bytes = (uint64_t)n * sizeof(float);
+    return own;
 }
 
-dh_status dh_reductions_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t block)
+/* A flat as the first tensor-parallel rank has it, where its gradients are concerned. */
+static dh_flat first_flat(const dh_reducer *r, uint32_t id)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
-    reduction_list list = {0};
+    dh_flat f = p->flats.at[id];
+    int64_t n_replicated = 0;
+    f.n_matrix = f.n_vector = f.shard0 = 0;
+    for (uint32_t b = f.first_block; b <= f.last_block; b++) {
+        if (p->blocks.at[b].flat != id) continue;
+        const weight w = weigh(r, b);
+        f.n_matrix += w.n_matrix;
+        f.n_vector += w.n_vector;
+        n_replicated += w.n_replicated;
+    }
+    f.replicated0 = f.n_vector - n_replicated;
+    dh_emit_cut_flat(&f, dh_emit_flat_shards(r->emitter, f.first_block));
+    f.matrix[DH_BUF_GRAD] = run_of(f.matrix[DH_BUF_GRAD], 0, f.n_matrix);
+    f.vector[DH_BUF_GRAD] = run_of(f.vector[DH_BUF_GRAD], f.n_matrix, f.n_vector);
+    return f;
+}
+
+/* Elements of matrices before those of a block's slot in its flat. */
+static int64_t matrices_before(const dh_reducer *r, uint32_t block, uint32_t slot)
+{
+    const dh_program *p = dh_emitter_program(r->emitter);
+    const uint32_t flat = p->blocks.at[block].flat;
+    int64_t n = 0;
+    for (uint32_t b = p->flats.at[flat].first_block; b < block; b++)
+        if (p->blocks.at[b].flat == flat) n += weigh(r, b).n_matrix;
+    for (uint32_t k = 0; k < slot; k++) {
+        dh_param param;
+        const uint32_t own = p->blocks.at[block].params[k];
+        if (own != DH_NONE && p->homes.at[own].block != block) continue;
+        if (first_shard(r, block, k, &param) && dh_param_is_matrix(&param))
+            n += dh_flat_pad(dh_param_elements(&param), DH_FLAT_ALIGN);
+    }
+    return n;
+}
+
+dh_operand dh_reductions_place(const dh_reducer *r, uint32_t id)
+{
+    const dh_program *p = dh_emitter_program(r->emitter);
+    const uint32_t block = p->homes.at[id].block;
+    const dh_flat f = first_flat(r, p->blocks.at[block].flat);
+    dh_param param;
+    uint32_t slot = 0;
+    while (p->blocks.at[block].params[slot] != id) slot++;
+    if (!dh_param_is_matrix(&p->params.at[id]) || !first_shard(r, block, slot, &param))
+        return f.vector[DH_BUF_GRAD];
+    return run_of(f.matrix[DH_BUF_GRAD], matrices_before(r, block, slot),
+                  dh_param_elements(&param));
+}
+
+/* ---- graphs -------------------------------------------------------------------------------- */
+
+/* first: as on the first tensor-parallel rank. */
+static dh_status list_sums(dh_ctx *ctx, const dh_reducer *r, uint32_t block, bool first,
+                           sum_list *list)
+{
+    const dh_program *p = dh_emitter_program(r->emitter);
+    for (uint32_t id = 0; id < p->flats.n; id++) {
+        if (p->flats.at[id].after != block) continue;
+        const dh_flat f = first ? first_flat(r, id) : p->flats.at[id];
+        DH_TRY(list_flat(ctx, r, &f, first, list));
+    }
+    return DH_OK;
+}
+
+/* The first rank's graph is for sizes: its ranges are nobody's. */
+static dh_status name_range(dh_ctx *ctx, const dh_reducer *r, dh_operand operand, bool first,
+                            uint32_t *range)
+{
+    if (!first) return dh_emit_range(ctx, r->emitter, operand, range);
+    *range = operand.buffer == DH_NONE ? DH_NONE : 0;
+    return DH_OK;
+}
+
+static dh_status build_graph(dh_ctx *ctx, const dh_reducer *r, const sum_list *sums, bool first,
+                             dh_graph **graph)
+{
+    DH_VEC(dh_grad_reduction) list = {0};
     dh_status st = DH_OK;
-    for (uint32_t f = 0; st == DH_OK && f < p->flats.n; f++)
-        if (p->flats.at[f].after == block) st = list_flat(ctx, r, f, &list);
-    if (st == DH_OK) st = emit_list(ctx, r, &list);
+    for (size_t i = 0; st == DH_OK && i < sums->n; i++) {
+        const sum *s = &sums->at[i];
+        dh_grad_reduction made = {.group = s->group,
+                                  .n = (int64_t)(s->all.n_bytes / sizeof(float)),
+                                  .n_shard = (int64_t)(s->shard.n_bytes / sizeof(float))};
+        st = name_range(ctx, r, s->all, first, &made.range);
+        if (st == DH_OK) st = name_range(ctx, r, s->shard, first, &made.shard);
+        if (st == DH_OK) st = name_range(ctx, r, s->addend, first, &made.addend);
+        if (st == DH_OK && !dh_vec_push(&list, made)) st = no_memory(ctx);
+    }
+    if (st == DH_OK) st = dh_graph_build_reductions(ctx, list.at, list.n, graph);
     dh_vec_fini(&list);
     return st;
 }
 
-/* ---- optimizer ------------------------------------------------------------------------------ */
-
-typedef DH_VEC(dh_opt_region) region_list;
-
-static dh_status range_of(dh_ctx *ctx, const dh_reducer *r, dh_operand whole, int64_t first,
-                          int64_t n, size_t item, uint32_t *range)
+dh_status dh_reductions_add(dh_ctx *ctx, const dh_reducer *r, uint32_t block, uint32_t *id)
 {
-    return dh_emit_range(ctx, r->emitter, part_of(whole, first, n, item), range);
-}
-
-/* Elements [first, first + n) of a flat's matrices, of which moments (and masters, beside
- * copies in compute precision) lie at `kept`. */
-static dh_status place_matrix_region(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f,
-                                     int64_t first, int64_t kept, dh_opt_region *region)
-{
-    const bool wide = r->spec->recipe.dtype != DH_F32;
-    const size_t item = dh_dtype_bytes(r->spec->recipe.dtype);
-    const int64_t n = region->n;
-    DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_GRAD], first, n, sizeof(float), &region->grad));
-    DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_MASTER], wide ? kept : first, n, sizeof(float),
-                    &region->master));
-    DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_ADAM_M], kept, n, sizeof(float), &region->adam_m));
-    DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_ADAM_V], kept, n, sizeof(float), &region->adam_v));
-    return range_of(ctx, r, f->matrix[DH_BUF_COPY], first, n, item, &region->copy);
-}
-
-/* All matrices of a flat, or the rank's shard of each piece. */
-static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, bool counts,
-                                    region_list *list)
-{
-    const dh_program *p = dh_emitter_program(r->emitter);
-    const dh_flat f = p->flats.at[flat];
-    const bool wide = r->spec->recipe.dtype != DH_F32, sharded = f.n_shard < f.n_piece;
-    const bool tied_copy = r->tied_apart && kind_of(r, f.first_block) == DH_BLOCK_HEAD;
-    const int64_t n_regions = sharded ? f.n_pieces : f.n_matrix > 0;
-    for (int64_t k = 0; k < n_regions; k++) {
-        dh_opt_region region = {.flat = flat,
-                                .n = sharded ? f.n_shard : f.n_matrix,
-                                .decay = true,
-                                .counts = counts && !tied_copy,
-                                .n_gathered = f.n_piece,
-                                .group = (int32_t)dh_program_data_group(p, f.first_block),
-                                .gather = DH_NONE};
-        DH_TRY(place_matrix_region(ctx, r, &f, k * f.n_piece + f.shard0, k * f.n_shard, &region));
-        if (sharded)
-            DH_TRY(range_of(ctx, r, f.matrix[wide ? DH_BUF_COPY : DH_BUF_MASTER], k * f.n_piece,
-                            f.n_piece, wide ? dh_dtype_bytes(r->spec->recipe.dtype) : sizeof(float),
-                            &region.gather));
-        if (!dh_vec_push(list, region)) return no_memory(ctx);
-    }
-    return DH_OK;
-}
-
-static dh_status add_vector_region(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, int64_t first,
-                                   int64_t end, bool counts, region_list *list)
-{
-    const dh_flat f = dh_emitter_program(r->emitter)->flats.at[flat];
-    const int64_t n = end - first;
-    dh_opt_region region = {.flat = flat,
-                            .n = n,
-                            .decay = first >= f.decayed0,
-                            .counts = counts,
-                            .copy = DH_NONE,
-                            .gather = DH_NONE};
-    if (n == 0) return DH_OK;
-    DH_TRY(range_of(ctx, r, f.vector[DH_BUF_GRAD], first, n, sizeof(float), &region.grad));
-    DH_TRY(range_of(ctx, r, f.vector[DH_BUF_MASTER], first, n, sizeof(float), &region.master));
-    DH_TRY(range_of(ctx, r, f.vector[DH_BUF_ADAM_M], first, n, sizeof(float), &region.adam_m));
-    DH_TRY(range_of(ctx, r, f.vector[DH_BUF_ADAM_V], first, n, sizeof(float), &region.adam_v));
-    return dh_vec_push(list, region) ? DH_OK : no_memory(ctx);
-}
-
-/* Ranks over which the gradient norm is summed: those of one copy of the weights, or
- * everyone with the distributed optimizer. */
-static dh_group_kind norm_group(const dh_reducer *r)
-{
-    if (r->spec->recipe.zero1) return DH_GROUP_WORLD;
-    return mesh_of(r)->ep > 1 ? DH_GROUP_TP_EP_PP : DH_GROUP_TP_PP;
-}
-
-/* An element counts in the gradient norm on exactly one rank of that group. Ranks that
- * differ in their experts have the other weights alike. */
-static dh_status list_regions(dh_ctx *ctx, const dh_reducer *r, region_list *list)
-{
-    const dh_mesh *m = mesh_of(r);
-    const dh_program *p = dh_emitter_program(r->emitter);
-    const dh_coord c = dh_mesh_coord(m, r->spec->rank);
-    const bool zero1 = r->spec->recipe.zero1, first_tp = c.tp == 0;
-    const bool counts =
-        zero1 ? dh_mesh_group_index(m, DH_GROUP_DP_CP, r->spec->rank) == 0 : c.ep == 0;
-    for (uint32_t i = 0; i < p->flats.n; i++) {
-        const dh_flat f = p->flats.at[i];
-        const bool experts = dh_program_data_group(p, f.first_block) == DH_GROUP_EDP_CP;
-        DH_TRY(add_matrix_regions(ctx, r, i, counts || zero1 || experts, list));
-        DH_TRY(add_vector_region(ctx, r, i, 0, f.replicated0, counts, list));
-        DH_TRY(add_vector_region(ctx, r, i, f.replicated0, f.decayed0, counts && first_tp, list));
-        DH_TRY(add_vector_region(ctx, r, i, f.decayed0, f.n_vector, counts && first_tp, list));
-    }
-    return DH_OK;
-}
-
-dh_status dh_optimizer_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t *id)
-{
-    const dh_program *p = dh_emitter_program(r->emitter);
-    const dh_group_kind norm = norm_group(r);
-    region_list list = {0};
-    dh_graph *g;
+    sum_list list = {0};
+    dh_graph *g = NULL;
     uint32_t graph;
-    dh_status st = list_regions(ctx, r, &list);
-    if (st == DH_OK)
-        st = dh_graph_build_optimizer(ctx, list.at, list.n, p->dtype,
-                                      dh_mesh_group_size(mesh_of(r), norm) > 1 ? (int32_t)norm : -1,
-                                      &g);
+    *id = DH_NONE;
+    dh_status st = list_sums(ctx, r, block, false, &list);
+    if (st == DH_OK && list.n > 0) st = build_graph(ctx, r, &list, false, &g);
     dh_vec_fini(&list);
-    DH_TRY(st);
+    if (st != DH_OK || !g) return st;
     DH_TRY(dh_emit_add_graph(ctx, r->emitter, g, &graph));
-    DH_TRY(dh_emit_add_block(ctx, r->emitter, graph, 0, id));
-    return dh_emit_phases(ctx, r->emitter, *id, -1, DH_PHASES(DH_PHASE_OPT));
+    return dh_emit_add_block(ctx, r->emitter, graph, 0, id);
+}
+
+dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t block, dh_graph **graph,
+                              dh_operand **sums)
+{
+    sum_list list = {0};
+    dh_status st = list_sums(ctx, r, block, true, &list);
+    dh_operand *made = malloc((list.n + 1) * sizeof *made);
+    if (st == DH_OK && !made) st = no_memory(ctx);
+    for (size_t i = 0; st == DH_OK && i < list.n; i++) made[i] = list.at[i].all;
+    if (st == DH_OK) st = build_graph(ctx, r, &list, true, graph);
+    dh_vec_fini(&list);
+    if (st == DH_OK)
+        *sums = made;
+    else
+        free(made);
+    return st;
+}
+
+dh_status dh_reductions_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t block)
+{
+    uint32_t id;
+    DH_TRY(dh_reductions_add(ctx, r, block, &id));
+    if (id == DH_NONE) return DH_OK;
+    return dh_emit_phases(ctx, r->emitter, id, -1, DH_PHASES(DH_PHASE_W));
 }

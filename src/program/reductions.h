@@ -11,15 +11,34 @@ typedef struct dh_reducer {
     bool tied_apart; /* embedding and head are tied and lie on different stages' ranks */
 } dh_reducer;
 
+/* Elements [first, first + n) of a run of a flat; absent where that is, or n is 0. */
+static inline dh_operand dh_flat_part(dh_operand run, int64_t first, int64_t n, size_t item)
+{
+    if (run.buffer == DH_NONE || n == 0) return (dh_operand){.buffer = DH_NONE};
+    run.byte0 += (uint64_t)first * item;
+    run.n_bytes = (uint64_t)n * item;
+    return run;
+}
+
 /* Puts the blocks of a virtual stage, in forward order and with the experts before each
  * layer, into flats: neighbours together while their gradients fit recipe.bucket_bytes.
  * All ranks of the stage come to the same flats. Before dh_emit_layout. */
 dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n);
 /* Both ends of a tied embedding meet when neither has transfers left to do. */
 bool dh_reductions_last(const dh_reducer *r, uint32_t block);
-/* The reductions of what is complete once the block's last backward is emitted. */
+/* The reductions of what is complete once the block's last backward is emitted, as operators of
+ * a block of their own that belong to no micro-batch. *id DH_NONE: there are none. */
+dh_status dh_reductions_add(dh_ctx *ctx, const dh_reducer *r, uint32_t block, uint32_t *id);
+/* Their graph as the first tensor-parallel rank has it, the same operators of the same sizes on
+ * all ranks of a stage, which order a slot by it; and the gradients that each sums, as they lie
+ * there. graph and sums [graph->ops.n] are the caller's. There are some. */
+dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t block, dh_graph **graph,
+                              dh_operand **sums);
+/* Where on that rank a gradient lies: all vectors of a flat as one. */
+dh_operand dh_reductions_place(const dh_reducer *r, uint32_t param);
+/* Adds and emits them. */
 dh_status dh_reductions_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t block);
-/* Norm, clipping, update, gathering; *id is its block. */
+/* optimizer.c: *id is its block. */
 dh_status dh_optimizer_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t *id);
 
 #endif

@@ -105,8 +105,8 @@ static void set_priorities(scheduler *s, const trial *t, uint64_t *seed)
 {
     for (uint32_t i = s->n; i-- > 0;) {
         const dh_slot_op *op = slot_node(s->slot, i);
-        double longest = 0;
-        for (uint32_t k = s->succ0[i]; k < s->succ0[i + 1]; k++)
+        double longest = 0; /* of a reduction none: those behind it are urgent for nobody else */
+        for (uint32_t k = s->succ0[i]; k < s->succ0[i + 1] && !op->reduces; k++)
             longest = DH_MAX(longest, s->priority[s->succ[k]]);
         s->priority[i] = longest + op->ns * (op->stream > 0 ? t->comm_weight : 1);
     }
@@ -119,8 +119,7 @@ static void set_priorities(scheduler *s, const trial *t, uint64_t *seed)
 
 static double start_of(const scheduler *s, uint32_t node)
 {
-    const int stream = slot_node(s->slot, node)->stream;
-    return stream < 0 ? s->ready[node] : DH_MAX(s->ready[node], s->free_at[stream]);
+    return DH_MAX(s->ready[node], s->free_at[slot_node(s->slot, node)->stream]);
 }
 
 /* Transfers before computation, since they need nobody's attention once they run. */
@@ -199,7 +198,7 @@ static void issue(scheduler *s, uint32_t place, dh_slot_pick *pick)
     const dh_slot_op *op = slot_node(s->slot, node);
     const double end = start_of(s, node) + op->ns;
     s->start[node] = end - op->ns;
-    if (op->stream >= 0) s->free_at[op->stream] = end;
+    s->free_at[op->stream] = end;
     s->open[place] = s->open[--s->n_open];
     slot_memory_issue(&s->memory, node);
     if (node >= s->slot->strand[0].n) s->n_back++;

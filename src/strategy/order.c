@@ -98,10 +98,12 @@ dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, s
     return DH_OK;
 }
 
+/* Whether the strands do. Reductions alone are hidden wherever their gradients are made. */
 static bool communicates(const dh_slot *slot)
 {
     for (uint32_t i = 0; i < slot_nodes(slot); i++)
-        if (slot_node(slot, i)->stream > 0) return true;
+        if (slot_node(slot, i)->stream != DH_STREAM_COMPUTE && !slot_node(slot, i)->reduces)
+            return true;
     return false;
 }
 

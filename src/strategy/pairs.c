@@ -19,7 +19,7 @@ static part part_of(const dh_slot_strand *strand, uint32_t block)
     return p;
 }
 
-/* Operators of a plan: those that occupy a stream, numbered anew. */
+/* Operators of a plan: all but reductions, numbered anew. */
 typedef struct side {
     dh_pair_op *ops;
     int32_t *preds;
@@ -39,8 +39,8 @@ static bool side_init(side *s, const dh_slot_strand *strand, part p)
     if (!s->ops || !s->preds || !s->op || !s->number) return false;
     for (uint32_t i = 0; i < p.n; i++) {
         const dh_slot_op *from = &strand->ops[p.first + i];
-        s->number[i] = from->stream < 0 ? -1 : s->n;
-        if (from->stream < 0) continue;
+        s->number[i] = from->reduces ? -1 : s->n;
+        if (from->reduces) continue;
         dh_pair_op *op = &s->ops[s->n];
         *op = (dh_pair_op){.name = dh_op_info_of(from->at.op->type)->name,
                            .engine = dh_stream_engine(from->stream),
@@ -125,7 +125,7 @@ static uint32_t list_step(const dh_pair_plan *plan, int32_t step, const side s[2
     return k;
 }
 
-/* Reductions, which no plan knows, come last. */
+/* Reductions, which no plan knows, come last: beside whatever follows, on streams of their own. */
 static void write_order(const dh_pair_plan *plan, const side s[2], bool barriers, timed_pick *list,
                         block_order *order)
 {
@@ -181,6 +181,7 @@ static bool same_part(const dh_slot_strand *strand, part a, part b)
     if (a.n != b.n) return false;
     for (uint32_t i = 0; i < a.n; i++) {
         const dh_slot_op *x = &strand->ops[a.first + i], *y = &strand->ops[b.first + i];
+        if (x->reduces && y->reduces) continue;
         if (x->at.graph != y->at.graph || x->at.op != y->at.op || x->stream != y->stream)
             return false;
     }

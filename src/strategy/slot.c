@@ -34,6 +34,11 @@ typedef struct tracker {
 
 enum { SHARED_PLACES = (int)DH_N_INPUT + (int)DH_N_STATE };
 
+static bool reduces(const dh_slot_item *item)
+{
+    return item->graph->kind == DH_BLOCK_GRADS;
+}
+
 static bool tracker_init(tracker *t, const dh_slot_item *items, size_t n, bool forward)
 {
     *t = (tracker){.items = items, .n_items = n, .forward = forward};
@@ -42,7 +47,7 @@ static bool tracker_init(tracker *t, const dh_slot_item *items, size_t n, bool f
     t->place0 = calloc(t->n_blocks + 1, sizeof *t->place0);
     if (!t->graphs || !t->place0) return false;
     for (size_t i = 0; i < n; i++)
-        if (items[i].graph) t->graphs[items[i].block] = items[i].graph;
+        if (!reduces(&items[i])) t->graphs[items[i].block] = items[i].graph;
     for (size_t b = 0; b < t->n_blocks; b++)
         t->place0[b + 1] = t->place0[b] + (t->graphs[b] ? t->graphs[b]->tensors.n : 0);
     t->n_places = t->place0[t->n_blocks] + SHARED_PLACES;
@@ -114,16 +119,6 @@ static void touch(tracker *t, size_t first, uint32_t op, size_t block, uint32_t 
     if (!dh_vec_push(list, now)) t->failed = true;
 }
 
-/* Reductions follow the weight gradients so far: several blocks may share one transfer. */
-static void after_gradients(tracker *t, uint32_t op)
-{
-    for (uint32_t i = 0; i < op; i++) {
-        const dh_slot_item *item = &t->items[i];
-        const bool wgrad = item->op != DH_NONE && item->graph->ops.at[item->op].phase == DH_PHASE_W;
-        if (wgrad && !dh_vec_push(&t->preds, i)) t->failed = true;
-    }
-}
-
 /* What the operator reads or writes; what it only reads the first time was there before. */
 static void use(tracker *t, size_t first, size_t block, uint32_t tensor, bool writes)
 {
@@ -149,7 +144,7 @@ static void keep_for_later(tracker *t)
         const dh_graph *g = t->graphs[b];
         dh_phase last = DH_PHASE_F;
         for (size_t i = 0; i < t->n_items; i++)
-            if (t->items[i].block == b && t->items[i].op != DH_NONE)
+            if (t->items[i].block == b && !reduces(&t->items[i]))
                 last = DH_MAX(last, g->ops.at[t->items[i].op].phase);
         for (uint32_t i = 0; g && i < g->ops.n; i++)
             for (int k = 0; g->ops.at[i].phase > last && k < DH_MAX_OPERANDS; k++)
@@ -162,10 +157,8 @@ static void track(tracker *t, uint32_t i)
 {
     const dh_slot_item *item = &t->items[i];
     const size_t first = t->preds.n;
-    if (item->op == DH_NONE) {
-        after_gradients(t, i);
-        return;
-    }
+    for (uint32_t k = 0; k < item->n_after; k++) add_pred(t, first, item->after[k]);
+    if (reduces(item)) return;
     const dh_op *op = &item->graph->ops.at[item->op];
     const size_t first_use = t->uses.n;
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
@@ -183,16 +176,15 @@ static void track(tracker *t, uint32_t i)
 static dh_slot_op describe(const dh_costs *costs, const dh_mesh *mesh, int64_t rank,
                            const dh_slot_item *item)
 {
-    dh_slot_op op = {.block = item->block,
-                     .after_f = item->after_f,
-                     .work_bytes = item->work_bytes,
-                     .stream = -1};
-    if (item->op == DH_NONE) return op;
-    op.at = (dh_cost_op){item->graph, &item->graph->ops.at[item->op], mesh, rank};
-    op.ns = costs->solo(costs->self, &op.at).ns;
-    op.stream = dh_cost_stream(&op.at);
-    op.wgrad = op.at.op->phase == DH_PHASE_W;
-    return op;
+    const dh_cost_op at = {item->graph, &item->graph->ops.at[item->op], mesh, rank};
+    return (dh_slot_op){.at = at,
+                        .ns = costs->solo(costs->self, &at).ns,
+                        .stream = dh_cost_stream(&at),
+                        .block = item->block,
+                        .wgrad = at.op->phase == DH_PHASE_W && !reduces(item),
+                        .reduces = reduces(item),
+                        .work_bytes = item->work_bytes,
+                        .after_f = item->after_f};
 }
 
 static void *copy_of(dh_arena *arena, const void *from, size_t n, size_t size)
@@ -281,7 +273,7 @@ double dh_slot_bound(const dh_slot *slot)
     double busy[DH_N_ENGINE] = {0}, most = 0;
     for (uint32_t i = 0; i < slot_nodes(slot); i++) {
         const dh_slot_op *op = slot_node(slot, i);
-        if (op->stream >= 0) busy[dh_stream_engine(op->stream)] += op->ns;
+        busy[dh_stream_engine(op->stream)] += op->ns;
     }
     for (int e = 0; e < DH_N_ENGINE; e++) most = DH_MAX(most, busy[e]);
     return most;

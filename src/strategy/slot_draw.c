@@ -34,10 +34,6 @@ static const dh_slot_op *op_of(const drawing *d, uint32_t pick)
 static void put_name(const drawing *d, uint32_t pick)
 {
     const dh_cost_op *at = &op_of(d, pick)->at;
-    if (!at->op) {
-        dh_str_printf(d->out, "reductions of gradients");
-        return;
-    }
     dh_str_printf(d->out, "%s", dh_op_info_of(at->op->type)->name);
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         if (at->op->out[k] == DH_NONE) continue;
@@ -49,7 +45,7 @@ static void put_name(const drawing *d, uint32_t pick)
 static char strand_letter(const drawing *d, uint32_t pick)
 {
     if (d->order[pick].strand == 0) return 'F';
-    return op_of(d, pick)->wgrad ? 'W' : 'B';
+    return op_of(d, pick)->reduces ? 'R' : op_of(d, pick)->wgrad ? 'W' : 'B';
 }
 
 static void draw_totals(const drawing *d, const char *title)
@@ -57,8 +53,7 @@ static void draw_totals(const drawing *d, const char *title)
     const dh_slot_timing *t = &d->t;
     double busy[DH_N_ENGINE] = {0}, all = 0;
     for (uint32_t i = 0; i < d->n; i++)
-        if (op_of(d, i)->stream >= 0)
-            busy[dh_stream_engine(op_of(d, i)->stream)] += op_of(d, i)->ns;
+        busy[dh_stream_engine(op_of(d, i)->stream)] += op_of(d, i)->ns;
     const double alone = dh_slot_communication_ns(t);
     dh_str_printf(
         d->out, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us\n",
@@ -79,7 +74,7 @@ static void draw_bars(const drawing *d)
         memset(bar, ' ', BAR_CHARS);
         bar[BAR_CHARS] = 0;
         for (uint32_t i = 0; i < d->n; i++) {
-            if (op_of(d, i)->stream != s) continue;
+            if (op_of(d, i)->stream != (dh_stream)s) continue;
             const double scale = BAR_CHARS / d->t.makespan_ns;
             const int a = (int)(d->t.start_ns[i] * scale), b = (int)(d->t.end_ns[i] * scale);
             for (int x = a; x < DH_MIN(DH_MAX(b, a + 1), BAR_CHARS); x++)
@@ -93,13 +88,12 @@ static void draw_bars(const drawing *d)
 static void draw_operators(const drawing *d)
 {
     dh_str_printf(d->out,
-                  "  %10s %10s %10s  %-10s    operator (F forward, B input, W weight gradient)\n",
+                  "  %10s %10s %10s  %-10s    operator (F forward, B input, W weight gradient, R "
+                  "reduction)\n",
                   "start us", "end us", "alone us", "stream");
     for (uint32_t i = 0; i < d->n; i++) {
-        const int stream = op_of(d, i)->stream;
-        if (stream < 0) continue;
         dh_str_printf(d->out, "  %10.1f %10.1f %10.1f  %-10s  %c ", us(d->t.start_ns[i]),
-                      us(d->t.end_ns[i]), us(op_of(d, i)->ns), dh_stream_name((dh_stream)stream),
+                      us(d->t.end_ns[i]), us(op_of(d, i)->ns), dh_stream_name(op_of(d, i)->stream),
                       strand_letter(d, i));
         put_name(d, i);
         dh_str_printf(d->out, "\n");

@@ -51,12 +51,8 @@ static bool replay_init(replay *r, const dh_slot *slot, const dh_slot_pick *orde
         const dh_slot_op *op = op_at(r, i);
         phase += order[i % r->n].barrier;
         r->phase[i] = phase;
-        if (op->stream < 0)
-            r->ended[i] = true; /* issued, and on its own from there */
-        else {
-            r->queue[op->stream][r->n_queue[op->stream]++] = i;
-            r->phase_left[phase]++;
-        }
+        r->queue[op->stream][r->n_queue[op->stream]++] = i;
+        r->phase_left[phase]++;
     }
     return true;
 }
@@ -183,6 +179,14 @@ static dh_status replay_run(dh_ctx *ctx, replay *r)
     return DH_OK;
 }
 
+static double strands_end(const replay *r)
+{
+    double ns = 0;
+    for (uint32_t i = 0; i < r->n; i++)
+        if (!op_at(r, i)->reduces) ns = DH_MAX(ns, r->end[i]);
+    return ns;
+}
+
 static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                              uint32_t n_copies, dh_slot_timing *timing)
 {
@@ -192,6 +196,7 @@ static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pic
                        : dh_fail(ctx, DH_ENOMEM, "out of memory timing an order");
     if (st == DH_OK && n_copies == 1) {
         timing->makespan_ns = r.now;
+        timing->period_ns = strands_end(&r);
         timing->exposed_ns = r.exposed;
         memcpy(timing->busy_ns, r.busy, sizeof timing->busy_ns);
         if (timing->start_ns) memcpy(timing->start_ns, r.start, r.n * sizeof *r.start);
@@ -203,9 +208,18 @@ static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pic
     return st;
 }
 
+/* Behind the last backward of a step: no slot of the same kind follows. */
+static bool comes_once(const dh_slot *slot)
+{
+    for (uint32_t i = 0; i < slot_nodes(slot); i++)
+        if (slot_node(slot, i)->reduces) return true;
+    return false;
+}
+
 dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                        dh_slot_timing *timing)
 {
     DH_TRY(time_copies(ctx, slot, order, 1, timing));
-    return time_copies(ctx, slot, order, 2, timing);
+    if (!comes_once(slot)) return time_copies(ctx, slot, order, 2, timing);
+    return DH_OK;
 }

@@ -1,7 +1,9 @@
 /* One slot, asked four times: a layer's forward beside a layer's backward on two ranks of tensor
  * parallelism takes the same time by the pairing plan, the order's clock, the simulation and
  * tune's estimate, with pairs of operators that lose beside each other; and a layer the same
- * bytes by the slot's tensors, the program's lower bound, the simulation and tune's blocks. */
+ * bytes by the slot's tensors, the program's lower bound, the simulation and tune's blocks. The
+ * last backward of a step, with its reductions of gradients in pieces, by the clock and the
+ * simulation: plans and estimates have reductions behind the pairs. */
 #include "dh_test.h"
 
 #include "base/live.h"
@@ -73,7 +75,7 @@ static void fill_side(side *s, const dh_slot_strand *strand)
     assert_true(strand->n <= DH_PAIR_MAX_OPS);
     for (uint32_t i = 0; i < strand->n; i++) {
         const dh_slot_op *from = &strand->ops[i];
-        if (from->stream < 0) continue;
+        if (from->reduces) continue;
         dh_pair_op *op = &s->ops[s->n];
         *op = (dh_pair_op){.name = "op",
                            .engine = dh_stream_engine((dh_stream)from->stream),
@@ -167,7 +169,7 @@ static dh_status as_planned(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
     for (int32_t i = 0; i < plan->n_steps; i++) n += order_step(&plan->steps[i], order + n);
     for (uint8_t s = 0; s < 2; s++) /* reductions, which no plan knows */
         for (uint32_t i = 0; i < slot->strand[s].n; i++)
-            if (slot->strand[s].ops[i].stream < 0) order[n++] = (dh_slot_pick){i, s, false};
+            if (slot->strand[s].ops[i].reduces) order[n++] = (dh_slot_pick){i, s, false};
     if (is_layer_beside_layer(slot)) note(ctx, slot, plan, order);
     dh_pair_plan_destroy(plan);
     return DH_OK;
@@ -183,7 +185,7 @@ typedef struct job {
     dh_program_spec spec;
 } job;
 
-static void job_init(job *j, const char *schedule, int32_t pp, int32_t n_micro,
+static void job_init(job *j, const char *schedule, int32_t pp, int32_t dp, int32_t n_micro,
                      const dh_order_policy *policy)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -207,14 +209,15 @@ static void job_init(job *j, const char *schedule, int32_t pp, int32_t n_micro,
         .global_tokens = 64,
     };
     j->spec.recipe.ordering.options.barriers = true;
-    assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, pp, 1, 1, 0, 0, &j->spec.recipe.mesh));
+    assert_ok(&ctx, dh_mesh_init(&ctx, dp, 2, pp, 1, 1, 0, 0, &j->spec.recipe.mesh));
 }
 
 static dh_sim *simulate(const job *j)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_sim *sim;
-    assert_ok(&ctx, dh_simulate(&ctx, &j->spec.recipe, &measured, &(dh_sim_options){0}, &sim));
+    assert_ok(&ctx,
+              dh_simulate(&ctx, &j->spec.recipe, j->spec.recipe.costs, &(dh_sim_options){0}, &sim));
     return sim;
 }
 
@@ -269,7 +272,7 @@ static void a_slot_takes_the_same_time_by_all_four(void **state)
     tune_times times;
     tune_blocks *blocks;
     at_hand = (seen){0};
-    job_init(&j, "dhelix-w", 2, 8, &planned);
+    job_init(&j, "dhelix-w", 2, 1, 8, &planned);
     dh_sim *sim = simulate(&j);
     assert_true(at_hand.n_slots > 0 && at_hand.n_losing > 0);
     assert_int_equal(llround(at_hand.order_ns * 1000), at_hand.plan_ns * 1000);
@@ -286,6 +289,98 @@ static void a_slot_takes_the_same_time_by_all_four(void **state)
     dh_arena_destroy(arena);
     dh_sim_destroy(sim);
     dh_schedule_destroy(j.schedule);
+}
+
+/* ---- a backward with reductions ---------------------------------------------------------------
+ */
+
+/* Times that halve without rounding: two transfers of one link have half of it each. What
+ * surrounds the layers takes none, so that the whole slot begins at once. */
+static dh_op_time halving_alone(const void *self, const dh_cost_op *op)
+{
+    (void)self;
+    const dh_block_kind kind = op->graph->kind;
+    const uint64_t mixed = dh_mix64((uint64_t)op->op->type * 8 + op->op->phase);
+    const bool counts = kind == DH_BLOCK_LAYER || kind == DH_BLOCK_GRADS;
+    return (dh_op_time){counts ? (double)(1024 * (1 + mixed % 9)) : 0, DH_PAIR_MEASURED};
+}
+
+static dh_op_rates halving_beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    (void)self;
+    if (dh_cost_engine(a) == dh_cost_engine(b)) return (dh_op_rates){.5, .5, DH_PAIR_MEASURED};
+    return (dh_op_rates){1, 1, DH_PAIR_MEASURED};
+}
+
+static const dh_costs halving = {
+    .name = "halving", .solo = halving_alone, .beside = halving_beside};
+
+/* What the clock says of the slot that has reductions. */
+typedef struct last_backward {
+    double ns, strand_ns;
+    int n_slots, n_reductions;
+} last_backward;
+static last_backward last_seen;
+
+static dh_status by_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                         dh_slot_pick *order)
+{
+    const dh_order_policy *list;
+    dh_slot_timing timing = {0};
+    int n = 0;
+    assert_ok(ctx, dh_order_policy_find(ctx, "list", &list));
+    assert_ok(ctx, dh_slot_order(ctx, slot, list, options, order));
+    for (uint32_t i = 0; i < slot->strand[1].n; i++) n += slot->strand[1].ops[i].reduces;
+    if (n == 0) return DH_OK;
+    assert_ok(ctx, dh_slot_time(ctx, slot, order, &timing));
+    last_seen = (last_backward){timing.makespan_ns, timing.period_ns, last_seen.n_slots + 1, n};
+    return DH_OK;
+}
+
+static const dh_order_policy watched = {.name = "watched", .doc = "list's", .order = by_list};
+
+/* Of the operators that are in the slot: what of the backward, with reductions or without. */
+static double backward_ns(const dh_sim_rank *r, bool reductions, int *n_reductions)
+{
+    int64_t start = INT64_MAX, end = 0;
+    *n_reductions = 0;
+    for (size_t i = 0; i < r->program->instrs.n; i++) {
+        const dh_instr *instr = &r->program->instrs.at[i];
+        const dh_phase phase = dh_instr_op(r->program, instr)->phase;
+        const bool reduces = dh_instr_graph(r->program, instr)->kind == DH_BLOCK_GRADS;
+        *n_reductions += reduces;
+        if (phase == DH_PHASE_F || phase == DH_PHASE_OPT || (reduces && !reductions)) continue;
+        start = DH_MIN(start, r->spans[i].start_ns);
+        end = DH_MAX(end, r->spans[i].end_ns);
+    }
+    return (double)(end - start);
+}
+
+static void a_backward_with_reductions_takes_the_same_time(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        job j;
+        int n;
+        last_seen = (last_backward){0};
+        job_init(&j, "1f1b", 1, 2, 1, &watched);
+        j.spec.recipe.costs = &halving;
+        j.spec.recipe.ordering.options.barriers = false;
+        j.spec.recipe.bucket_bytes = variant & 1 ? 20000 : 0;
+        j.spec.recipe.zero1 = variant & 2;
+        j.spec.recipe.model.n_layers = 3;
+        dh_sim *sim = simulate(&j);
+        const dh_sim_rank *r = rank_of_stage(sim, 0);
+        assert_true(last_seen.n_slots > 0);
+        assert_int_equal(llround(last_seen.ns), llround(backward_ns(r, true, &n)));
+        assert_int_equal(n, last_seen.n_reductions);
+        assert_int_equal(llround(last_seen.strand_ns), llround(backward_ns(r, false, &n)));
+        assert_true(last_seen.strand_ns < last_seen.ns && n > 1);
+        print_message("%.0f ns with %d reductions, %.0f ns without\n", last_seen.ns, n,
+                      last_seen.strand_ns);
+        dh_sim_destroy(sim);
+        dh_schedule_destroy(j.schedule);
+    }
 }
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
@@ -370,7 +465,7 @@ static void a_layer_takes_the_same_bytes_by_all_four(void **state)
     tune_blocks *blocks;
     const dh_order_policy *sequential;
     assert_ok(&ctx, dh_order_policy_find(&ctx, "sequential", &sequential));
-    job_init(&j, "1f1b", 4, 1, sequential);
+    job_init(&j, "1f1b", 4, 1, 1, sequential);
     dh_arena *arena = dh_arena_create();
     assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &blocks));
     const tune_block *layer = &blocks->at[TUNE_LAYER];
@@ -396,6 +491,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slot_takes_the_same_time_by_all_four),
+        cmocka_unit_test(a_backward_with_reductions_takes_the_same_time),
         cmocka_unit_test(a_layer_takes_the_same_bytes_by_all_four),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
