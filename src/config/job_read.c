@@ -3,21 +3,19 @@
  * The document is composed by libyaml, then walked: a mapping whose dotted path
  * is a section is entered, a path that is a setting takes a scalar or a sequence
  * of scalars. No value is judged here but "is there one". */
-#include "settings.h"
-
-#include "dhelix/yaml_text.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
+
+#include "config/yaml.h"
+#include "settings.h"
 
 typedef struct reader {
     dh_ctx *ctx;
-    dh_job *job;         /* its arena takes all strings */
-    yaml_document_t doc; /* while with_document() calls `use` */
-    const char *origin;  /* file name, or "--set key=value" */
+    dh_job *job;        /* its arena takes all strings */
+    const char *origin; /* file name, or "--set key=value" */
     bool is_file;
+    dh_yaml yaml; /* while with_document() calls `use` */
     dh_assignments *list;
     size_t n_before; /* assignments in the list that came before this text */
 } reader;
@@ -25,30 +23,6 @@ typedef struct reader {
 static dh_status no_memory(dh_ctx *ctx)
 {
     return dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");
-}
-
-/* "job.yaml:3:7" (1-based), or "--set key=value". */
-/* libyaml's getter changes nothing but takes the document as if it did. */
-static yaml_node_t *node_at(const reader *r, int id)
-{
-    return yaml_document_get_node((yaml_document_t *)(uintptr_t)&r->doc, id);
-}
-
-static const char *place(const reader *r, const yaml_node_t *node, char *buf, size_t cap)
-{
-    if (r->is_file)
-        snprintf(buf, cap, "%.200s:%zu:%zu", r->origin, node->start_mark.line + 1,
-                 node->start_mark.column + 1);
-    else
-        snprintf(buf, cap, "%.200s", r->origin);
-    return buf;
-}
-
-static const char *node_kind(const yaml_node_t *node)
-{
-    return node->type == YAML_MAPPING_NODE    ? "a mapping"
-           : node->type == YAML_SEQUENCE_NODE ? "a sequence"
-                                              : "a plain value";
 }
 
 static bool is_plain(const yaml_node_t *node)
@@ -68,14 +42,8 @@ static bool is_null_word(const char *text)
 
 static dh_status scalar_text(const reader *r, const yaml_node_t *node, char **text)
 {
-    char at[256];
-    if (node->type != YAML_SCALAR_NODE)
-        return dh_fail(r->ctx, DH_EFORMAT, "%s: %s stands where a plain value is expected",
-                       place(r, node, at, sizeof at), node_kind(node));
-    const char *value = (const char *)node->data.scalar.value;
-    if (strlen(value) != node->data.scalar.length)
-        return dh_fail(r->ctx, DH_EFORMAT, "%s: the text contains a NUL byte",
-                       place(r, node, at, sizeof at));
+    const char *value;
+    DH_TRY(dh_yaml_scalar(&r->yaml, node, &value));
     char *copy = dh_arena_strdup(r->job->arena, value);
     if (!copy) return no_memory(r->ctx);
     *text = copy;
@@ -143,7 +111,8 @@ static dh_status read_items(const reader *r, const yaml_node_t *node, dh_assignm
     a->is_list = true;
     a->n = (size_t)(node->data.sequence.items.top - first);
     if (!(a->items = DH_NEW_N(r->job->arena, char *, a->n + 1))) return no_memory(r->ctx);
-    for (size_t i = 0; i < a->n; i++) DH_TRY(scalar_text(r, node_at(r, first[i]), &a->items[i]));
+    for (size_t i = 0; i < a->n; i++)
+        DH_TRY(scalar_text(r, dh_yaml_node(&r->yaml, first[i]), &a->items[i]));
     return DH_OK;
 }
 
@@ -160,7 +129,7 @@ static dh_status flow_value(const reader *r, const yaml_node_t *node, dh_str *ou
     const yaml_node_item_t *item = node->data.sequence.items.start;
     dh_str_printf(out, "[");
     for (; item < node->data.sequence.items.top; item++) {
-        DH_TRY(scalar_text(r, node_at(r, *item), &text));
+        DH_TRY(scalar_text(r, dh_yaml_node(&r->yaml, *item), &text));
         dh_str_printf(out, "%s%s", item > node->data.sequence.items.start ? ", " : "", text);
     }
     dh_str_printf(out, "]");
@@ -175,9 +144,9 @@ static dh_status flow_text(const reader *r, const yaml_node_t *node, dh_str *out
     dh_str_printf(out, "{");
     for (; pair < node->data.mapping.pairs.top; pair++) {
         char *key;
-        DH_TRY(scalar_text(r, node_at(r, pair->key), &key));
+        DH_TRY(scalar_text(r, dh_yaml_node(&r->yaml, pair->key), &key));
         dh_str_printf(out, "%s%s: ", pair > node->data.mapping.pairs.start ? ", " : "", key);
-        DH_TRY(flow_value(r, node_at(r, pair->value), out));
+        DH_TRY(flow_value(r, dh_yaml_node(&r->yaml, pair->value), out));
     }
     dh_str_printf(out, "}");
     return DH_OK;
@@ -200,7 +169,7 @@ static dh_status read_flow_text(const reader *r, const yaml_node_t *node, dh_ass
 static char *describe_place(const reader *r, const yaml_node_t *node, const dh_setting *s)
 {
     char at[256];
-    place(r, node, at, sizeof at);
+    dh_yaml_place(&r->yaml, node, at, sizeof at);
     return r->is_file ? dh_arena_printf(r->job->arena, "%s: %s", at, s->key)
                       : dh_arena_strdup(r->job->arena, at);
 }
@@ -229,115 +198,43 @@ static dh_status read_setting(reader *r, const dh_setting *s, const yaml_node_t 
 
 /* ---- mappings ------------------------------------------------------------------------------ */
 
-static dh_status unknown_key(const reader *r, const yaml_node_t *node, const char *path)
+static dh_status unknown_key(const reader *r, const char *where, const char *path)
 {
-    char at[256];
     dh_str hint = DH_STR_INIT;
     dh_setting_suggest(path, &hint);
-    dh_fail(r->ctx, DH_EINVAL, "%s: unknown setting \"%.80s\"; %s", place(r, node, at, sizeof at),
-            path, hint.text ? hint.text : "");
+    dh_fail(r->ctx, DH_EINVAL, "%s: unknown setting \"%.80s\"; %s", where, path,
+            hint.text ? hint.text : "");
     dh_str_fini(&hint);
     return DH_EINVAL;
 }
 
-static dh_status check_key_once(const reader *r, const yaml_node_t *mapping,
-                                const yaml_node_pair_t *pair, const char *key)
-{
-    char at[256], first[256];
-    const yaml_node_pair_t *p = mapping->data.mapping.pairs.start;
-    for (; p < pair; p++) {
-        const yaml_node_t *other = node_at(r, p->key);
-        if (strcmp((const char *)other->data.scalar.value, key) != 0) continue;
-        const yaml_node_t *node = node_at(r, pair->key);
-        return dh_fail(r->ctx, DH_EFORMAT, "%s: \"%.80s\" is set twice; first at %s",
-                       place(r, node, at, sizeof at), key, place(r, other, first, sizeof first));
-    }
-    return DH_OK;
-}
-
-static dh_status read_mapping(reader *r, const char *path, const yaml_node_t *mapping);
-
-/* The value of the dotted key `path`: a section's mapping or a setting's value. */
-static dh_status read_value(reader *r, const char *path, const yaml_node_t *key_node,
+/* The value of the dotted key `path`: a section's mapping or a setting's value. Sections nest at
+ * most three deep, so an alias to an outer mapping ends in an unknown key. */
+static dh_status read_value(void *self, const char *path, const yaml_node_t *key,
                             const yaml_node_t *node)
 {
+    reader *r = self;
     char at[256];
     bool section = dh_setting_is_section(path);
     const dh_setting *s = dh_setting_find(path);
-    if (section && node->type == YAML_MAPPING_NODE) return read_mapping(r, path, node);
+    if (section && node->type == YAML_MAPPING_NODE)
+        return dh_yaml_each(&r->yaml, path, node, read_value, r);
     if (section && is_empty(node)) return DH_OK; /* all its keys commented out */
     if (s) return read_setting(r, s, node);
-    if (!section) return unknown_key(r, key_node, path);
+    if (!section) return unknown_key(r, dh_yaml_place(&r->yaml, key, at, sizeof at), path);
     return dh_fail(r->ctx, DH_EFORMAT, "%s: \"%s\" is a section: it takes a mapping, not %s",
-                   place(r, node, at, sizeof at), path, node_kind(node));
-}
-
-/* Sections nest at most three deep, so an alias to an outer mapping ends in an
- * unknown key. */
-static dh_status read_mapping(reader *r, const char *path, const yaml_node_t *mapping)
-{
-    const yaml_node_pair_t *pair = mapping->data.mapping.pairs.start;
-    for (; pair < mapping->data.mapping.pairs.top; pair++) {
-        const yaml_node_t *key_node = node_at(r, pair->key);
-        char *key;
-        DH_TRY(scalar_text(r, key_node, &key));
-        DH_TRY(check_key_once(r, mapping, pair, key));
-        char *full = *path ? dh_arena_printf(r->job->arena, "%s.%s", path, key) : key;
-        if (!full) return no_memory(r->ctx);
-        DH_TRY(read_value(r, full, key_node, node_at(r, pair->value)));
-    }
-    return DH_OK;
+                   dh_yaml_place(&r->yaml, node, at, sizeof at), path, dh_yaml_kind(node));
 }
 
 /* ---- documents ------------------------------------------------------------------------------ */
-
-static dh_status yaml_failure(dh_ctx *ctx, const yaml_parser_t *parser, const char *origin,
-                              bool is_file)
-{
-    const char *problem = parser->problem ? parser->problem : "cannot be read";
-    if (parser->error == YAML_MEMORY_ERROR) return no_memory(ctx);
-    if (!is_file) return dh_fail(ctx, DH_EFORMAT, "%s: %s", origin, problem);
-    if (parser->error == YAML_READER_ERROR)
-        return dh_fail(ctx, DH_EFORMAT, "%s: byte %zu: %s", origin, parser->problem_offset,
-                       problem);
-    return dh_fail(ctx, DH_EFORMAT, "%s:%zu:%zu: %s%s%s", origin, parser->problem_mark.line + 1,
-                   parser->problem_mark.column + 1, problem, parser->context ? ", " : "",
-                   parser->context ? parser->context : "");
-}
 
 /* Run `use` on the root of the only document of the text (NULL when empty). */
 static dh_status with_document(reader *r, const char *text, size_t n_bytes, const char *path,
                                dh_status (*use)(reader *, const char *path, const yaml_node_t *))
 {
-    yaml_parser_t parser;
-    yaml_document_t rest;
-    DH_TRY(dh_yaml_check_depth(r->ctx, r->origin, text, n_bytes));
-    if (!yaml_parser_initialize(&parser)) return no_memory(r->ctx);
-    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&parser, (const unsigned char *)text, n_bytes);
-    dh_status st;
-    if (!yaml_parser_load(&parser, &r->doc)) {
-        st = yaml_failure(r->ctx, &parser, r->origin, r->is_file);
-        goto err_parser;
-    }
-    const yaml_node_t *root = yaml_document_get_root_node(&r->doc);
-    if (root) {
-        if (!yaml_parser_load(&parser, &rest)) {
-            st = yaml_failure(r->ctx, &parser, r->origin, r->is_file);
-            goto err_document;
-        }
-        bool more = yaml_document_get_root_node(&rest) != NULL;
-        yaml_document_delete(&rest);
-        if (more) {
-            st = dh_fail(r->ctx, DH_EFORMAT, "%s: holds more than one YAML document", r->origin);
-            goto err_document;
-        }
-    }
-    st = use(r, path, root);
-err_document:
-    yaml_document_delete(&r->doc);
-err_parser:
-    yaml_parser_delete(&parser);
+    DH_TRY(dh_yaml_open(r->ctx, r->origin, r->is_file, text, n_bytes, &r->yaml));
+    dh_status st = use(r, path, dh_yaml_root(&r->yaml));
+    dh_yaml_close(&r->yaml);
     return st;
 }
 
@@ -347,8 +244,8 @@ static dh_status read_root(reader *r, const char *path, const yaml_node_t *root)
     if (!root || is_empty(root)) return DH_OK;
     if (root->type != YAML_MAPPING_NODE)
         return dh_fail(r->ctx, DH_EFORMAT, "%s: a job file is a mapping of settings, not %s",
-                       place(r, root, at, sizeof at), node_kind(root));
-    return read_mapping(r, path, root);
+                       dh_yaml_place(&r->yaml, root, at, sizeof at), dh_yaml_kind(root));
+    return dh_yaml_each(&r->yaml, path, root, read_value, r);
 }
 
 dh_status dh_job_read_yaml(dh_ctx *ctx, dh_job *job, const char *text, size_t n_bytes,
@@ -378,10 +275,7 @@ static dh_status read_bare(reader *r, const char *path, const char *value)
         return dh_fail(r->ctx, DH_EINVAL,
                        "%s: \"%s\" is a section: give %s.<key>=value or %s={key: value}", r->origin,
                        path, path, path);
-    if (!s) {
-        yaml_node_t nowhere = {0};
-        return unknown_key(r, &nowhere, path);
-    }
+    if (!s) return unknown_key(r, r->origin, path);
     dh_assignment a = {.setting = s, .n = 1};
     a.where = dh_arena_strdup(r->job->arena, r->origin);
     a.items = DH_NEW_N(r->job->arena, char *, 1);

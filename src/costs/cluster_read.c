@@ -6,11 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
 
 #include "base/embedded.h"
+#include "config/yaml.h"
 #include "costs/cluster_table.h"
-#include "dhelix/yaml_text.h"
 
 enum { MAX_LIKE = 4, MAX_FILE_BYTES = 1 << 20 };
 
@@ -20,36 +19,16 @@ extern const size_t dh_cluster_files_n;
 typedef struct reader {
     dh_ctx *ctx;
     dh_cluster *cluster;
-    yaml_document_t doc;
-    const char *path;
+    dh_yaml yaml;
     int depth;  /* of `like` */
     bool *seen; /* by setting: in this file */
 } reader;
 
 static dh_status find_at_depth(dh_ctx *ctx, const char *name, int depth, dh_cluster *cluster);
 
-static yaml_node_t *node_at(reader *r, int id)
-{
-    return yaml_document_get_node(&r->doc, id);
-}
-
-/* "clusters/a40.yaml:3:7", counted from 1 */
 static const char *place(const reader *r, const yaml_node_t *node, char *buf, size_t cap)
 {
-    snprintf(buf, cap, "%.200s:%zu:%zu", r->path, node->start_mark.line + 1,
-             node->start_mark.column + 1);
-    return buf;
-}
-
-static dh_status scalar(reader *r, const yaml_node_t *node, const char *what, const char **text)
-{
-    char at[256];
-    if (node->type != YAML_SCALAR_NODE ||
-        strlen((const char *)node->data.scalar.value) != node->data.scalar.length)
-        return dh_fail(r->ctx, DH_EFORMAT, "%s: %s is a plain value, a number or a word",
-                       place(r, node, at, sizeof at), what);
-    *text = (const char *)node->data.scalar.value;
-    return DH_OK;
+    return dh_yaml_place(&r->yaml, node, buf, cap);
 }
 
 /* ---- values ------------------------------------------------------------------------------ */
@@ -99,7 +78,7 @@ static dh_status read_setting(reader *r, size_t row, const yaml_node_t *node)
         return dh_fail(r->ctx, DH_EFORMAT, "%s: %s stands twice", place(r, node, at, sizeof at),
                        s->key);
     r->seen[row] = true;
-    DH_TRY(scalar(r, node, s->key, &text));
+    DH_TRY(dh_yaml_scalar(&r->yaml, node, &text));
     if (s->kind == DH_CLUSTER_TEXT) return read_text(r, s, text);
     return s->kind == DH_CLUSTER_KERNEL ? read_kernel(r, s, node, text)
                                         : read_real(r, s, node, text);
@@ -120,7 +99,7 @@ static dh_status read_oef(reader *r, const char *path, const yaml_node_t *node)
                        "%s: oef.%.60s is not oef.A.B with classes gemm, attention, "
                        "attention_grad, memory, local, cross",
                        place(r, node, at, sizeof at), path);
-    DH_TRY(scalar(r, node, "an oef", &text));
+    DH_TRY(dh_yaml_scalar(&r->yaml, node, &text));
     if (!dh_parse_f64(text, &value) || !(value > -10 && value < 2))
         return dh_fail(r->ctx, DH_EINVAL, "%s: oef is \"%.40s\"; a number from -10 to below 2",
                        place(r, node, at, sizeof at), text);
@@ -129,8 +108,6 @@ static dh_status read_oef(reader *r, const char *path, const yaml_node_t *node)
 }
 
 /* ---- mappings ---------------------------------------------------------------------------- */
-
-static dh_status read_mapping(reader *r, const char *path, const yaml_node_t *node);
 
 static dh_status unknown_key(reader *r, const yaml_node_t *node, const char *path)
 {
@@ -155,91 +132,60 @@ static bool is_section(const char *path)
     return strcmp(path, "oef") == 0 || (strncmp(path, "oef.", 4) == 0 && !strchr(path + 4, '.'));
 }
 
-static dh_status read_value(reader *r, const char *path, const yaml_node_t *key,
+static dh_status read_value(void *self, const char *path, const yaml_node_t *key,
                             const yaml_node_t *node)
 {
+    reader *r = self;
     size_t n;
     const dh_cluster_setting *s = dh_cluster_settings(&n);
     if (strcmp(path, "like") == 0) return DH_OK; /* done before */
-    if (node->type == YAML_MAPPING_NODE && is_section(path)) return read_mapping(r, path, node);
+    if (node->type == YAML_MAPPING_NODE && is_section(path))
+        return dh_yaml_each(&r->yaml, path, node, read_value, r);
     if (strncmp(path, "oef.", 4) == 0) return read_oef(r, path + 4, node);
     for (size_t i = 0; i < n; i++)
         if (strcmp(s[i].key, path) == 0) return read_setting(r, i, node);
     return unknown_key(r, key, path);
 }
 
-static dh_status read_mapping(reader *r, const char *path, const yaml_node_t *node)
+static dh_status read_like(void *self, const char *path, const yaml_node_t *key,
+                           const yaml_node_t *node)
 {
-    for (const yaml_node_pair_t *p = node->data.mapping.pairs.start;
-         p < node->data.mapping.pairs.top; p++) {
-        const yaml_node_t *key = node_at(r, p->key);
-        const char *word;
-        char full[128];
-        DH_TRY(scalar(r, key, "the name of a setting", &word));
-        snprintf(full, sizeof full, "%s%s%s", path, *path ? "." : "", word);
-        DH_TRY(read_value(r, full, key, node_at(r, p->value)));
-    }
-    return DH_OK;
-}
-
-static dh_status read_like(reader *r, const yaml_node_t *root)
-{
+    reader *r = self;
     char at[256];
-    for (const yaml_node_pair_t *p = root->data.mapping.pairs.start;
-         p < root->data.mapping.pairs.top; p++) {
-        const yaml_node_t *key = node_at(r, p->key), *node = node_at(r, p->value);
-        const char *word, *name;
-        DH_TRY(scalar(r, key, "the name of a setting", &word));
-        if (strcmp(word, "like") != 0) continue;
-        DH_TRY(scalar(r, node, "like", &name));
-        if (r->depth >= MAX_LIKE)
-            return dh_fail(r->ctx, DH_EINVAL, "%s: more than %d clusters that are like each other",
-                           place(r, node, at, sizeof at), MAX_LIKE);
-        dh_status st = find_at_depth(r->ctx, name, r->depth + 1, r->cluster);
-        return st == DH_OK ? DH_OK
-                           : dh_ctx_while(r->ctx, "reading %s", place(r, node, at, sizeof at));
-    }
-    return DH_OK;
+    const char *name;
+    if (strcmp(path, "like") != 0) return DH_OK;
+    DH_TRY(dh_yaml_scalar(&r->yaml, node, &name));
+    if (r->depth >= MAX_LIKE)
+        return dh_fail(r->ctx, DH_EINVAL, "%s: more than %d clusters that are like each other",
+                       place(r, node, at, sizeof at), MAX_LIKE);
+    dh_status st = find_at_depth(r->ctx, name, r->depth + 1, r->cluster);
+    return st == DH_OK ? DH_OK : dh_ctx_while(r->ctx, "reading %s", place(r, node, at, sizeof at));
 }
 
 /* ---- documents --------------------------------------------------------------------------- */
 
 static dh_status read_root(reader *r)
 {
-    const yaml_node_t *root = yaml_document_get_root_node(&r->doc);
+    const yaml_node_t *root = dh_yaml_root(&r->yaml);
     if (!root || root->type != YAML_MAPPING_NODE)
         return dh_fail(r->ctx, DH_EFORMAT, "%.200s: a cluster file is a mapping of settings",
-                       r->path);
-    DH_TRY(read_like(r, root));
-    return read_mapping(r, "", root);
+                       r->yaml.origin);
+    DH_TRY(dh_yaml_each(&r->yaml, "", root, read_like, r));
+    return dh_yaml_each(&r->yaml, "", root, read_value, r);
 }
 
 static dh_status parse_into(dh_ctx *ctx, const char *text, size_t n_bytes, const char *path,
                             int depth, dh_cluster *cluster)
 {
     size_t n_settings;
-    yaml_parser_t parser;
-    DH_TRY(dh_yaml_check_depth(ctx, path, text, n_bytes));
     dh_cluster_settings(&n_settings);
-    reader r = {.ctx = ctx, .cluster = cluster, .path = path, .depth = depth};
+    reader r = {.ctx = ctx, .cluster = cluster, .depth = depth};
+    DH_TRY(dh_yaml_open(ctx, path, true, text, n_bytes, &r.yaml));
     r.seen = calloc(n_settings, sizeof *r.seen);
-    if (!r.seen || !yaml_parser_initialize(&parser)) {
-        free(r.seen);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory reading a cluster");
-    }
-    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&parser, (const unsigned char *)text, n_bytes);
-    dh_status st;
-    if (yaml_parser_load(&parser, &r.doc)) {
-        st = read_root(&r);
-        yaml_document_delete(&r.doc);
-    } else {
-        st = dh_fail(ctx, DH_EFORMAT, "%.200s:%zu:%zu: %s", path, parser.problem_mark.line + 1,
-                     parser.problem_mark.column + 1,
-                     parser.problem ? parser.problem : "cannot be read");
-    }
-    yaml_parser_delete(&parser);
+    dh_status st =
+        r.seen ? read_root(&r) : dh_fail(ctx, DH_ENOMEM, "out of memory reading a cluster");
     free(r.seen);
+    dh_yaml_close(&r.yaml);
     return st;
 }
 

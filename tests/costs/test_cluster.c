@@ -107,7 +107,7 @@ static void test_refused(void **state)
     refuse("  kernel_us: 2\n", "", DH_EINVAL, "device.kernel_us is missing");
     refuse("memory_efficiency: 0.5", "memory_efficiency: 1.5", DH_EINVAL, "0.001 to 1");
     refuse("memory_gb: 1\n", "memory_gb: [1]\n", DH_EFORMAT, "plain value");
-    refuse("memory_gb: 1\n", "memory_gb: 1\n  memory_gb: 2\n", DH_EFORMAT, "stands twice");
+    refuse("memory_gb: 1\n", "memory_gb: 1\n  memory_gb: 2\n", DH_EFORMAT, "set twice");
     refuse("blockwise", "magic", DH_EINVAL, "blockwise, scores or scores-recompute");
     refuse("gemm: -0.5", "gemm: 2", DH_EINVAL, "below 2");
     refuse("gemm: -0.5", "gem: 0.5", DH_EINVAL, "oef.gemm.gem is not oef.A.B");
