@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "costs/cluster.h"
 #include "dhelix/cluster.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "dhelix/pairing.h"
 #include "pairing_cases.h"
 
 /* Fastest of a few runs: the search has no state, so the rest is the machine. */

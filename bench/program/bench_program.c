@@ -1,5 +1,6 @@
 /* What building and verifying a program costs, by size. README.md has examples. */
 #include "dhelix/program.h"
+#include "dhelix/program_spec.h"
 
 #include <getopt.h>
 #include <inttypes.h>

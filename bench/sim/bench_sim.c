@@ -8,8 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "costs/cluster.h"
 #include "dhelix/cluster.h"
-#include "dhelix/simulate.h"
+#include "dhelix/recipe.h"
+#include "sim/simulate.h"
 
 typedef struct bench_case {
     int64_t dp;

@@ -7,6 +7,7 @@
 
 #include "dhelix/comm.h"
 #include "dhelix/program.h"
+#include "dhelix/recipe.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,16 +1,14 @@
-/* Services without domain words: arena, growable strings and arrays, files,
- * logging, assertions, time, counter-based random bits. */
+/* Services without domain words: arena, files, logging, assertions, time, counter-based random
+ * bits; growable strings and arrays come with them. */
 #ifndef DHELIX_BASE_H
 #define DHELIX_BASE_H
 
+#include "dhelix/growable.h"
 #include "dhelix/status.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The library's version, "1.2.3". */
-const char *dh_version(void);
 
 /* ---- assertions: our bugs, never user input -------------------------------- */
 
@@ -67,43 +65,6 @@ char *dh_arena_printf(dh_arena *arena, const char *fmt, ...) __attribute__((form
 
 #define DH_NEW(arena, type) ((type *)dh_arena_alloc((arena), sizeof(type)))
 #define DH_NEW_N(arena, type, n) ((type *)dh_arena_alloc_n((arena), (size_t)(n), sizeof(type)))
-
-/* ---- growable string ----------------------------------------------------------- */
-
-typedef struct dh_str {
-    char *text; /* always terminated once non-NULL */
-    size_t len, cap;
-    bool failed; /* an append ran out of memory; text is what fitted */
-} dh_str;
-
-#define DH_STR_INIT                                                                                \
-    {                                                                                              \
-        0                                                                                          \
-    }
-
-void dh_str_fini(dh_str *s);
-void dh_str_clear(dh_str *s);
-void dh_str_append(dh_str *s, const char *text, size_t n_bytes);
-void dh_str_printf(dh_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-/* ---- growable array: dh_vec_push(ctx-less, returns false when out of memory) ------ */
-
-#define DH_VEC(type)                                                                               \
-    struct {                                                                                       \
-        type *at;                                                                                  \
-        size_t n, cap;                                                                             \
-    }
-bool dh_vec_grow(void **at, size_t *cap, size_t need, size_t item_bytes);
-#define dh_vec_reserve(v, need)                                                                    \
-    ((need) <= (v)->cap || dh_vec_grow((void **)&(v)->at, &(v)->cap, (need), sizeof(*(v)->at)))
-#define dh_vec_push(v, ...)                                                                        \
-    (dh_vec_reserve((v), (v)->n + 1) ? ((v)->at[(v)->n++] = (__VA_ARGS__), true) : false)
-#define dh_vec_fini(v)                                                                             \
-    do {                                                                                           \
-        free((v)->at);                                                                             \
-        (v)->at = NULL;                                                                            \
-        (v)->n = (v)->cap = 0;                                                                     \
-    } while (0)
 
 /* ---- time -------------------------------------------------------------------------- */
 

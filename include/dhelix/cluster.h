@@ -1,85 +1,14 @@
-/* Clusters: hardware described in a file, and what operators take on it.
- *
- * A cluster file (YAML, clusters/README.md) gives the sizes of devices, nodes and links and a few
- * calibration constants, each with its source. The model behind it:
- *
- *   GEMM             output tiles over the device's processors, in whole waves; a tile takes its
- *                    arithmetic over a shared axis of K + start_k; never less than its bytes take
- *   attention        blockwise: its arithmetic at an efficiency of its own; or with the scores
- *                    in memory (before FlashAttention): batched GEMMs, softmax and dropout by bytes
- *   everything else  bytes at the memory's sustained bandwidth
- *   collectives      steps times latency plus bytes over the slowest link passed, for each
- * algorithm that fits; the fastest one counts two at a time    overlap effectiveness (OEF) by class
- * of operator; both slowed down alike
- *
- * Every device runs the same program, so a node's network is shared evenly by its devices. */
+/* Clusters: hardware described in a file (YAML, clusters/README.md). */
 #ifndef DHELIX_CLUSTER_H
 #define DHELIX_CLUSTER_H
 
-#include "dhelix/costs.h"
+#include "dhelix/status.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* X(id, name in files, doc): classes of operators whose co-execution was measured. */
-#define DH_CLUSTER_CLASS_LIST(X)                                                                   \
-    X(GEMM, "gemm", "matrix products")                                                             \
-    X(ATTENTION, "attention", "attention, forward")                                                \
-    X(ATTENTION_GRAD, "attention_grad", "attention, backward")                                     \
-    X(MEMORY, "memory", "norms, activations and others bound by memory; where absent: as gemm")    \
-    X(LOCAL, "local", "communication inside a node")                                               \
-    X(CROSS, "cross", "communication between nodes")
-
-typedef enum dh_cluster_class {
-#define X(id, name, doc) DH_CLUSTER_##id,
-    DH_CLUSTER_CLASS_LIST(X)
-#undef X
-        DH_N_CLUSTER_CLASS
-} dh_cluster_class;
-
-/* How attention is computed: software, not hardware, but it decides what the device does. */
-typedef enum dh_attention_kernel {
-    DH_ATTENTION_BLOCKWISE,       /* FlashAttention: scores never in memory */
-    DH_ATTENTION_SCORES,          /* scores and dropout mask written, kept for the backward */
-    DH_ATTENTION_SCORES_RECOMPUTE /* written, not kept: the backward makes them again (Korthikanti
-                                   * et al. 2022, section 5, "selective") */
-} dh_attention_kernel;
-
-typedef struct dh_cluster_link {
-    double bytes_per_s;         /* one direction; of a device (local), of a node (network) */
-    double efficiency;          /* of that, sustained by collectives with large messages */
-    double transfer_efficiency; /* of that, by messages from one device to another */
-    double step_ns;             /* of one step of a collective, whatever its size */
-} dh_cluster_link;
-
-typedef struct dh_cluster {
-    dh_arena *arena; /* owns the struct and its strings */
-    const char *name, *doc, *path;
-    double node_devices;  /* a whole number */
-    double node_switches; /* devices hang on this many switches or sockets, evenly; 1: all on one */
-    /* device */
-    double processors; /* multiprocessors, each working on one tile of a GEMM at a time */
-    double f32_flops_per_s, bf16_flops_per_s; /* peak, dense */
-    double memory_bytes, memory_bytes_per_s;
-    double memory_efficiency; /* of peak, sustained by operators bound by memory */
-    double kernel_ns;         /* least time of an operator */
-    /* GEMM */
-    double gemm_efficiency; /* of peak: full waves of the largest tile, long shared axis */
-    double gemm_tile_rows, gemm_tile_columns;
-    double gemm_tile_half; /* tile size (rows * columns / (rows + columns)) at half of peak */
-    double gemm_start_k;   /* what starting and ending a tile costs, in elements of K */
-    /* attention */
-    dh_attention_kernel attention;
-    double attention_efficiency, attention_grad_efficiency; /* of peak; blockwise */
-    dh_cluster_link local, network;
-    /* between switches of a node, one direction, sustained; shared by the groups that cross */
-    double between_bytes_per_s;
-    double segment_ns, event_ns;                        /* dh_costs.launch_ns, event_ns */
-    double oef[DH_N_CLUSTER_CLASS][DH_N_CLUSTER_CLASS]; /* symmetric; NaN: not given */
-} dh_cluster;
-
-/* ---- reading ----------------------------------------------------------------------------- */
+typedef struct dh_cluster dh_cluster;
 
 /* A cluster by name (those that come with the library) or by path (a name with a slash or
  * ending in .yaml).
@@ -87,83 +16,9 @@ typedef struct dh_cluster {
  * errors    DH_EMISSING with the nearest name; DH_EFORMAT, DH_EINVAL with file, line and column;
  *           DH_EIO; DH_ENOMEM */
 dh_status dh_cluster_find(dh_ctx *ctx, const char *name_or_path, dh_cluster **cluster);
-/* From text, n_bytes, need not be terminated; path: for messages, and as name. */
-dh_status dh_cluster_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *path,
-                           dh_cluster **cluster);
 void dh_cluster_destroy(dh_cluster *cluster);
 /* Name of the i-th cluster that comes with the library, in alphabetical order; NULL: no more. */
 const char *dh_cluster_name(size_t i);
-/* Settings of a cluster file with unit and meaning, for people. errors: DH_ENOMEM */
-dh_status dh_cluster_help(dh_ctx *ctx, dh_str *out);
-
-/* Mesh on the cluster's nodes: as dh_mesh_init with its devices per node, or with one node where
- * there are fewer ranks than a node has devices. */
-dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, int64_t tp,
-                          int64_t pp, int64_t cp, int64_t ep, dh_mesh *mesh);
-
-/* ---- parts of the model -------------------------------------------------------------------- */
-
-typedef struct dh_gemm_shape {
-    dh_dtype dtype;        /* of the operands */
-    int64_t rows, columns; /* of the result */
-    int64_t shared;        /* K */
-    int64_t batch;         /* products side by side */
-    double bytes;          /* operands and result */
-} dh_gemm_shape;
-double dh_cluster_gemm_ns(const dh_cluster *cluster, const dh_gemm_shape *shape);
-double dh_cluster_memory_ns(const dh_cluster *cluster, double bytes);
-
-/* X(id, name, doc): algorithms of collectives. */
-#define DH_COLLECTIVE_LIST(X)                                                                      \
-    X(RING, "ring", "n-1 steps between neighbours (twice that for all-reduce)")                    \
-    X(TREE, "tree",                                                                                \
-      "all-reduce up and down a binary tree, pipelined: few steps, all of the bytes")              \
-    X(HIERARCHICAL, "hierarchical", "inside nodes, then between them")                             \
-    X(DIRECT, "direct", "every member to every other at once")                                     \
-    X(NEIGHBOUR, "neighbour", "one message to one peer")
-
-typedef enum dh_collective {
-#define X(id, name, doc) DH_COLLECTIVE_##id,
-    DH_COLLECTIVE_LIST(X)
-#undef X
-        DH_N_COLLECTIVE
-} dh_collective;
-const char *dh_collective_name(dh_collective collective);
-
-typedef struct dh_collective_time {
-    double ns;
-    dh_collective by;
-} dh_collective_time;
-
-/* How a group lies on the hardware. */
-typedef struct dh_cluster_span {
-    int64_t size;        /* members */
-    dh_group_span nodes; /* how they lie on nodes */
-    bool spread;         /* members of one node hang on several of its switches */
-} dh_cluster_span;
-/* Time proportional to the group's size. */
-dh_cluster_span dh_cluster_span_of(const dh_cluster *cluster, const dh_mesh *mesh,
-                                   dh_group_kind group, int64_t rank);
-
-/* Time of a communication operator.
- * in        bytes: the whole vector: result of an all-gather, operand of a reduce-scatter and an
- *           all-to-all, either of an all-reduce; one message of a transfer */
-dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
-                                         dh_cluster_span span);
-
-const char *dh_cluster_class_name(dh_cluster_class cls);
-dh_cluster_class dh_cluster_class_of(const dh_cost_op *op);
-/* OEF of two classes: the file's, or that of the nearest class that it has. */
-double dh_cluster_oef(const dh_cluster *cluster, dh_cluster_class a, dh_cluster_class b);
-
-/* ---- costs ----------------------------------------------------------------------------------- */
-
-/* Costs by a cluster.
- * in        cluster: must outlive the costs
- * out       in the arena; costs->name "cluster NAME"
- * errors    DH_ENOMEM */
-dh_status dh_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster,
-                           const dh_costs **costs);
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,7 @@
 #ifndef DHELIX_GRAPH_H
 #define DHELIX_GRAPH_H
 
+#include "dhelix/base.h"
 #include "dhelix/dtype.h"
 #include "dhelix/model.h"
 

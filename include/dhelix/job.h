@@ -6,6 +6,7 @@
 #define DHELIX_JOB_H
 
 #include "dhelix/dtype.h"
+#include "dhelix/growable.h"
 #include "dhelix/model.h"
 
 #ifdef __cplusplus
@@ -35,6 +36,8 @@ typedef struct dh_link {
     double gbps;       /* gigabits per second; 0: not paced */
     double latency_us; /* per transfer */
 } dh_link;
+
+typedef struct dh_arena dh_arena; /* memory that is freed at once, with what owns it */
 
 typedef struct dh_job {
     dh_arena *arena; /* owns every string below */

@@ -3,7 +3,7 @@
 #ifndef DHELIX_MODEL_H
 #define DHELIX_MODEL_H
 
-#include "dhelix/base.h"
+#include "dhelix/status.h"
 
 #ifdef __cplusplus
 extern "C" {

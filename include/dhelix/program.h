@@ -10,7 +10,8 @@
 #ifndef DHELIX_PROGRAM_H
 #define DHELIX_PROGRAM_H
 
-#include "dhelix/recipe.h"
+#include "dhelix/graph.h"
+#include "dhelix/mesh.h"
 #include "dhelix/stream.h"
 
 #ifdef __cplusplus
@@ -223,37 +224,6 @@ static inline int64_t dh_wait_end_ns(const dh_program *p, const dh_span *spans, 
     return spans[whole ? wait.instr : dh_program_part_span(p, wait.instr, wait.part)].end_ns;
 }
 
-/* ---- building -------------------------------------------------------------------------------- */
-
-/* One program of a recipe. */
-typedef struct dh_program_spec {
-    dh_recipe recipe;
-    dh_mode mode; /* others than training: one micro-batch, whatever the recipe says */
-    int64_t rank;
-    int64_t cache_len; /* decoding: longest sequence */
-    /* Bytes at the start of the slab that another program keeps there between its
-     * executions: transient buffers lie behind them. 0: a slab of its own. */
-    uint64_t keep_bytes;
-    /* Transient buffers get lifetimes but no offsets, and slab_bytes is 0: several times
-     * faster to build; such a program can be simulated, not verified or run. */
-    bool unplaced;
-    /* Training: nothing of the micro-batches, only what surrounds them: parameters and their
-     * like, the reductions of gradients in the order of a backward, the optimizer. For
-     * estimates; such a program says what they take, and cannot be run. */
-    bool outline;
-    /* Training: behind the step every class of operators runs once more alone, and every pair
-     * of a forward and a backward class on different streams side by side, on the data of
-     * the step. Wants 2 micro-batches. */
-    bool probes;
-} dh_program_spec;
-
-/* What the graphs of its blocks are made from. errors: of the strategy's passes */
-dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_graph_spec *graphs);
-
-/* Graphs, emission in the order of the schedule, waits, memory plan. The result
- * is not yet verified. Caller frees with dh_program_destroy. */
-dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program);
-
 /* ---- verifying ------------------------------------------------------------------------------ */
 
 /* Proves, from instructions, waits and offsets alone, that the program ends
@@ -275,23 +245,6 @@ dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program);
  * errors    DH_EVERIFY; DH_EINVAL not the programs of one mesh; DH_ENOMEM
  * cost      O(instructions of all ranks) beside dh_program_verify */
 dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n);
-
-/* What a mesh's programs come to. */
-typedef struct dh_mesh_footprint {
-    size_t n_ranks, n_classes; /* one program was built for each class of like ranks */
-    uint64_t n_instrs;         /* of those */
-    uint64_t slab_bytes;       /* most of any rank */
-    uint64_t digest;           /* of those programs */
-} dh_mesh_footprint;
-
-/* Build and verify the programs of a whole mesh, one for each class of ranks that run
- * the same instructions; equivalent to dh_programs_verify on all of them.
- * in        spec: its rank is ignored
- * out       may be NULL; set only on DH_OK
- * errors    those of dh_program_build; DH_EVERIFY
- * cost      building and verifying at most 6 programs a pipeline stage and context-parallel
- *           index (12 with expert parallelism), where nodes hold groups alike; else all ranks' */
-dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint);
 
 /* Equal for programs that run the same instructions on the same bytes with the same waits. */
 uint64_t dh_program_digest(const dh_program *program);

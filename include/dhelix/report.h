@@ -11,7 +11,7 @@
 #ifndef DHELIX_REPORT_H
 #define DHELIX_REPORT_H
 
-#include "dhelix/base.h"
+#include "dhelix/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
 #ifndef DHELIX_SAMPLER_H
 #define DHELIX_SAMPLER_H
 
-#include "dhelix/base.h"
+#include "dhelix/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,6 +4,7 @@
 #define DHELIX_SESSION_H
 
 #include "dhelix/backend.h"
+#include "dhelix/program_spec.h"
 #include "dhelix/weights.h"
 
 #ifdef __cplusplus

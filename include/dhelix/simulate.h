@@ -1,123 +1,37 @@
-/* Simulation: the programs of all ranks, executed on costs instead of a machine.
+/* A job's training step, simulated: on a cluster that need not be there, or on this machine.
  *
- * The programs are those that would be trained (dh_program_build); nothing else decides
- * an order. Every rank runs its streams, each in order. An instruction of a stream starts
- * once the one before it has ended and so have all it waits for, by launch_ns and event_ns
- * later (costs.h). A communication then waits until all its partners have come, and takes
- * its solo time, the longest of its members' where these differ. While instructions run
- * on several streams of a rank, each progresses at the product of its pairwise rates beside
- * the others; a communication at the lowest such speed of its members. Speeds change when
- * an instruction begins to run or ends anywhere it matters, and between these moments
- * work is done evenly (a fluid). One that waits for partners slows nobody down.
- *
- * Time is whole nanoseconds from the beginning of the step, which finds every rank idle.
- * Same input, same result, to the bit. */
+ * What is simulated are the programs that training would run, on costs instead of a machine. Same
+ * input, same result, to the bit. */
 #ifndef DHELIX_SIMULATE_H
 #define DHELIX_SIMULATE_H
 
-#include "dhelix/costs.h"
-#include "dhelix/timeline.h"
+#include "dhelix/cluster.h"
+#include "dhelix/job.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A rank that is slower than its costs say: what runs on an engine takes `factor` times as
- * long (links: every communication the rank is part of). */
-typedef struct dh_sim_slow {
-    int64_t rank;
-    double factor[DH_N_ENGINE]; /* above 0; 0 counts as 1 */
-} dh_sim_slow;
+typedef struct dh_simulate_options {
+    const dh_cluster *cluster; /* NULL: this machine, by a profile of it or estimates */
+    const char *dir;           /* folder that gets what a run leaves in its own; NULL: none */
+    bool quiet;                /* what strategy=auto compares is not logged */
+} dh_simulate_options;
 
-/* Which ranks one stands for. Ranks of a pipeline stage that are alike do everything at the same
- * times. They are unless
- *   their nodes hold groups unlike each other: then every rank is simulated
- *   one is slow: on every axis the coordinates of slow ranks stay apart
- *   context-parallel ranks' attention costs differently
- *   the last tensor-parallel ranks have fewer rows of the vocabulary
- *   some add vectors to the gradient norm and others do not, since a vector counts once, or have
- *   position embeddings (the first tensor-, context- and data-parallel ones) */
-typedef enum dh_sim_collapse {
-    DH_SIM_AUTO, /* LIKE up to DH_SIM_MAX_LIKE ranks, beyond them STAGES */
-    DH_SIM_LIKE, /* one rank for all alike: exactly as every rank by itself */
-    /* The last difference is left out, for far fewer ranks: the first, who have more to do,
-     * stand for the others; the optimizer's part of the step is inexact by nanoseconds to
-     * microseconds. Mostly one rank a stage. */
-    DH_SIM_STAGES,
-    DH_SIM_EVERY /* every rank by itself */
-} dh_sim_collapse;
-/* TUNING: Llama 3.1 405B on 16,384 ranks takes 0.6 s by stages, several times that by ranks
- * alike (bench/sim). */
-#define DH_SIM_MAX_LIKE 512
+typedef struct dh_simulate_result {
+    int64_t n_ranks, tokens; /* that the step is of */
+    double step_s;           /* until the last rank has ended */
+    uint64_t peak_bytes;     /* of the rank that needs most */
+} dh_simulate_result;
 
-typedef struct dh_sim_options {
-    dh_sim_collapse collapse;
-    bool placed; /* buffers also get their places: slab_bytes of dh_sim_memory */
-    const dh_sim_slow *slow;
-    size_t n_slow;
-    /* Cores that all ranks share, rank r on core r * cores / ranks as the CPU backend binds them:
-     * those that compute on one at the same time divide it. 0 or as many as ranks: none shares. */
-    int64_t cores;
-} dh_sim_options;
-
-/* ---- result --------------------------------------------------------------------------- */
-
-/* Memory of a rank over the step. */
-typedef struct dh_sim_memory {
-    uint64_t persistent[DH_BUF_ACT];         /* by dh_buffer_kind */
-    uint64_t peak_bytes;                     /* persistent and transient */
-    int64_t peak_ns;                         /* when that is first reached */
-    uint64_t peak_activations, peak_scratch; /* at that time */
-    uint64_t slab_bytes;                     /* planned; 0 without options.placed */
-    const dh_memory_point *transient;        /* [n_transient] (timeline.h) */
-    size_t n_transient;
-} dh_sim_memory;
-
-/* One rank, and all those that it stands for. */
-typedef struct dh_sim_rank {
-    int64_t rank;    /* whose timeline this is: the first */
-    int64_t n_ranks; /* that it stands for, itself included */
-    int64_t stage;   /* of the pipeline */
-    const dh_program *program;
-    const dh_span *spans; /* by instruction */
-    dh_timeline times;    /* of spans */
-    double flops;         /* of GEMMs and attention in a step, recomputed ones included */
-    dh_sim_memory memory;
-} dh_sim_rank;
-
-typedef struct dh_sim {
-    dh_arena *arena;    /* owns all below but the programs, which are freed with it */
-    const char *costs;  /* their name */
-    int64_t step_ns;    /* until the last rank has ended */
-    int64_t n_ranks;    /* of the mesh */
-    dh_sim_rank *ranks; /* [n_classes], by lowest rank */
-    size_t n_classes;
-    dh_program **programs;
-    size_t n_programs;
-    uint64_t n_instrs;                    /* executed */
-    double model_flops;                   /* of a step of all ranks: dh_model_flops_per_token */
-    double hardware_flops;                /* of a step of all ranks: dh_sim_rank.flops */
-    int64_t tokens;                       /* of a step */
-    double solo_ns_by[DH_N_PAIR_SOURCES]; /* solo times of all instructions executed, by
-                                           * where they come from */
-} dh_sim;
-
-/* Simulate a training step.
- * in        recipe: its costs are those the strategy orders by. costs: what is executed
- * out       set only on DH_OK; caller frees with dh_sim_destroy
- * errors    those of dh_program_build; DH_EINVAL a slow rank that is none, a factor below 0,
- *           a cost that is negative or not finite; DH_EVERIFY the programs wait for each
- *           other for ever; DH_ENOMEM
- * cost      building the programs, and O(instructions * log(ranks simulated)) */
-dh_status dh_simulate(dh_ctx *ctx, const dh_recipe *recipe, const dh_costs *costs,
-                      const dh_sim_options *options, dh_sim **sim);
-/* The same from programs at hand, one for every rank of a mesh, in order.
- * in        programs [n]: borrowed, must outlive the result
- * out       model_flops and tokens are 0
- * errors    as dh_simulate; DH_EINVAL not the programs of one mesh */
-dh_status dh_simulate_programs(dh_ctx *ctx, const dh_program *const *programs, size_t n,
-                               const dh_costs *costs, const dh_sim_options *options, dh_sim **sim);
-void dh_sim_destroy(dh_sim *sim);
+/* Simulate one step.
+ * in        job: as loaded; ranks, mesh, strategy and schedule are its settings
+ * out       set only on DH_OK
+ * errors    of every setting that cannot be had, with what would be right; DH_EIO, DH_ENOMEM
+ * cost      grows with the job's layers, micro-batches and pipeline stages, hardly with its ranks
+ */
+dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_options *options,
+                          dh_simulate_result *result);
 
 #ifdef __cplusplus
 }

@@ -37,6 +37,9 @@ typedef enum dh_status {
         DH_N_STATUS
 } dh_status;
 
+/* The library's version, "1.2.3". */
+const char *dh_version(void);
+
 /* Name ("DH_EIO") and one-line meaning of a code; never NULL. */
 const char *dh_status_name(dh_status status);
 const char *dh_status_text(dh_status status);

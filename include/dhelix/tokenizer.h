@@ -19,7 +19,8 @@
 #ifndef DHELIX_TOKENIZER_H
 #define DHELIX_TOKENIZER_H
 
-#include "dhelix/base.h"
+#include "dhelix/growable.h"
+#include "dhelix/status.h"
 
 #ifdef __cplusplus
 extern "C" {

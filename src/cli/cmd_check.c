@@ -6,6 +6,7 @@
 #include "cli/footprint.h"
 #include "cli/passes.h"
 #include "dhelix/train.h"
+#include "train/resolve.h"
 
 typedef enum dump {
     DUMP_NONE,

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "dhelix/dataset.h"
+#include "dhelix/session.h"
 #include "train/trained.h"
 
 typedef struct eval_args {

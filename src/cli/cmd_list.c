@@ -11,11 +11,11 @@
 #include "cli/cli.h"
 #include "cli/table.h"
 #include "config/settings.h"
+#include "costs/cluster.h"
+#include "costs/system.h"
 #include "dhelix/backend.h"
-#include "dhelix/cluster.h"
 #include "dhelix/schedule.h"
 #include "dhelix/strategy.h"
-#include "dhelix/system.h"
 #include "dhelix/validate.h"
 
 /* ---- the lists: NULL when out of memory ------------------------------------------------------ */

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "dhelix/train.h"
+#include "train/resolve.h"
 
 typedef struct plan_args {
     int64_t ranks;

@@ -6,6 +6,7 @@
 #include "base/json_text.h"
 #include "cli/cli.h"
 #include "dhelix/train.h"
+#include "train/profiling.h"
 
 typedef struct profile_args {
     const char *out, *matrix;

@@ -3,6 +3,7 @@
 
 #include "cli/cli.h"
 #include "dhelix/train.h"
+#include "train/inspect.h"
 
 static const char *const resume_names[] = {[DH_RESUME_BEGINS] = "begins",
                                            [DH_RESUME_CONTINUES] = "continues",

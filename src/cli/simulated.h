@@ -4,7 +4,8 @@
 
 #include <jansson.h>
 
-#include "dhelix/train.h"
+#include "costs/cluster.h"
+#include "train/simulation.h"
 
 /* One strategy's step. */
 typedef struct dh_simulated {

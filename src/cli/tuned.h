@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "costs/cluster.h"
 #include "dhelix/job.h"
 #include "dhelix/tune.h"
 

@@ -2,6 +2,7 @@
  * divide. Every message names the setting to change and what would be right. */
 #include "dhelix/job.h"
 
+#include "dhelix/base.h"
 #include "dhelix/mesh.h"
 
 #include <stdio.h>

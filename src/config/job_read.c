@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "config/yaml.h"
+#include "dhelix/base.h"
 #include "settings.h"
 
 typedef struct reader {

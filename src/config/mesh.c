@@ -4,6 +4,7 @@
  * The embedding group uses only the first and last digit of the pipeline axis,
  * so every loop asks digit_count() and digit_at() instead of the axis size. */
 #include "dhelix/mesh.h"
+#include "dhelix/base.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* A cluster as a source of costs. */
-#include "dhelix/cluster.h"
+#include "costs/cluster.h"
 
 #include <math.h>
 #include <string.h>

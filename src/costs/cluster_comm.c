@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "dhelix/cluster.h"
+#include "costs/cluster.h"
 
 static const char *const names[DH_N_COLLECTIVE] = {
 #define X(id, name, doc) name,

@@ -2,7 +2,7 @@
 #ifndef DH_CLUSTER_OPS_H
 #define DH_CLUSTER_OPS_H
 
-#include "dhelix/cluster.h"
+#include "costs/cluster.h"
 
 /* Time alone of an operator that is not communication. */
 double dh_cluster_op_ns(const dh_cluster *cluster, const dh_cost_op *op);

@@ -2,7 +2,7 @@
 #ifndef DH_CLUSTER_TABLE_H
 #define DH_CLUSTER_TABLE_H
 
-#include "dhelix/cluster.h"
+#include "costs/cluster.h"
 
 typedef enum dh_cluster_kind {
     DH_CLUSTER_REAL,

@@ -1,5 +1,5 @@
 /* Systems, a row each, and what operators take in them. */
-#include "dhelix/system.h"
+#include "costs/system.h"
 
 #include <stdio.h>
 #include <string.h>

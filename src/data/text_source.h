@@ -3,6 +3,7 @@
 #define DH_DATA_TEXT_SOURCE_H
 
 #include "data/token_file.h"
+#include "dhelix/base.h"
 
 /* Tokens of a part of one text file. `tokens` is the cache file (cache_dir given) or
  * `memory` holds them; run points into whichever it is. */

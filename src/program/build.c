@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dhelix/program_spec.h"
 #include "program/build.h"
 
 static const dh_mesh *mesh_of(const plan *b)

@@ -2,6 +2,7 @@
 #ifndef DH_PROGRAM_BUILD_H
 #define DH_PROGRAM_BUILD_H
 
+#include "dhelix/program_spec.h"
 #include "program/emit.h"
 #include "program/reductions.h"
 

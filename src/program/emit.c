@@ -1,4 +1,5 @@
 /* Emission of blocks and instructions. See emit.h. */
+#include "dhelix/program_spec.h"
 #include "program/emitter.h"
 
 #include <stdlib.h>

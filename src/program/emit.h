@@ -7,6 +7,7 @@
 #define DH_PROGRAM_EMIT_H
 
 #include "dhelix/program.h"
+#include "dhelix/program_spec.h"
 
 typedef struct dh_emitter dh_emitter;
 

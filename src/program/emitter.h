@@ -4,6 +4,7 @@
 #ifndef DH_PROGRAM_EMITTER_H
 #define DH_PROGRAM_EMITTER_H
 
+#include "dhelix/program_spec.h"
 #include "program/emit.h"
 
 /* By stream: a moment, what is complete then (dh_emitter.moments) plus one; 0 means none. */

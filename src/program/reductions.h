@@ -3,6 +3,7 @@
 #ifndef DH_PROGRAM_REDUCTIONS_H
 #define DH_PROGRAM_REDUCTIONS_H
 
+#include "dhelix/program_spec.h"
 #include "program/emit.h"
 
 typedef struct dh_reducer {

@@ -2,6 +2,7 @@
  * behind the last backward among them. */
 #include <stdlib.h>
 
+#include "dhelix/recipe.h"
 #include "program/build.h"
 
 /* ---- actions ------------------------------------------------------------------------------- */

@@ -2,8 +2,8 @@
 #ifndef DH_SIM_SIM_H
 #define DH_SIM_SIM_H
 
-#include "dhelix/simulate.h"
 #include "program/replay.h"
+#include "sim/simulate.h"
 
 /* ---- op_costs.c: times and speeds, asked for once --------------------------------------- */
 

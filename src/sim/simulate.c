@@ -1,10 +1,11 @@
 /* A simulation from end to end: which ranks, their programs, execution, accounts. */
-#include "dhelix/simulate.h"
+#include "sim/simulate.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "dhelix/program_spec.h"
 #include "program/ranks.h"
 #include "sim/sim.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "train/recipe.h"
+#include "train/simulation.h"
 
 enum { MAX_ROWS = 32 };
 

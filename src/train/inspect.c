@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/inspect.h"
 #include "train/metrics.h"
 #include "train/run.h"
 #include "train/tensors.h"

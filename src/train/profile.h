@@ -3,6 +3,7 @@
 #define DH_TRAIN_PROFILE_H
 
 #include "dhelix/profile.h"
+#include "dhelix/session.h"
 #include "dhelix/train.h"
 
 /* ---- profile_job.c: what a job's profile is about ------------------------------------------ */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "train/profile.h"
+#include "train/profiling.h"
 #include "train/recipe.h"
 
 /* ---- places -------------------------------------------------------------------------------- */

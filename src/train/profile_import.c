@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "train/profile.h"
+#include "train/profiling.h"
 #include "train/recipe.h"
 
 /* Where an operator stands in the matrix, by the published name or its label; -1. */

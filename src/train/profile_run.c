@@ -6,6 +6,7 @@
 
 #include "train/launch.h"
 #include "train/profile.h"
+#include "train/profiling.h"
 #include "train/recipe.h"
 #include "train/run.h"
 

@@ -2,8 +2,9 @@
 #ifndef DH_TRAIN_RECIPE_H
 #define DH_TRAIN_RECIPE_H
 
-#include "dhelix/system.h"
+#include "costs/system.h"
 #include "dhelix/train.h"
+#include "train/resolve.h"
 
 /* ---- recipe.c: settings to fields ----------------------------------------------------------- */
 

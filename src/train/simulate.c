@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "train/run.h"
+#include "train/simulation.h"
 #include "train/slow.h"
 
 dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
@@ -61,4 +62,32 @@ dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim 
     DH_TRY(dh_run_write_job(ctx, job, dir));
     for (size_t k = 0; k < sim->n_classes; k++) DH_TRY(write_trace(ctx, &sim->ranks[k], dir));
     return write_summary(ctx, sim, dir);
+}
+
+/* ---- for callers ----------------------------------------------------------------------------- */
+
+static dh_simulate_result result_of(const dh_sim *sim)
+{
+    dh_simulate_result r = {
+        .n_ranks = sim->n_ranks, .tokens = sim->tokens, .step_s = (double)sim->step_ns * 1e-9};
+    for (size_t k = 0; k < sim->n_classes; k++)
+        r.peak_bytes = DH_MAX(r.peak_bytes, sim->ranks[k].memory.peak_bytes);
+    return r;
+}
+
+dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_options *options,
+                          dh_simulate_result *result)
+{
+    const dh_resolve_options how = {.cluster = options->cluster, .quiet = options->quiet};
+    const dh_train_simulation plain = {0};
+    dh_resolved *resolved;
+    dh_sim *sim = NULL;
+    DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
+    dh_status st = dh_train_simulate(ctx, resolved, &plain, &sim);
+    if (st == DH_OK && options->dir)
+        st = dh_train_write_simulated(ctx, &resolved->job, sim, options->dir);
+    if (st == DH_OK) *result = result_of(sim);
+    dh_sim_destroy(sim);
+    dh_resolved_destroy(resolved);
+    return st;
 }

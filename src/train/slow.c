@@ -3,6 +3,7 @@
  * A rank's computation, a rank's links, a node's links to others: what is slow is an engine, or
  * several, of one rank or of all of a node. */
 #include "train/slow.h"
+#include "train/simulation.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,7 @@
 #define DH_TRAIN_SLOW_H
 
 #include "dhelix/train.h"
+#include "train/simulation.h"
 
 /* how->sim, its slow ranks joined by those of slow nodes and of the job's slow.*.
  * in        mesh: of the simulation

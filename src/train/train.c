@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "train/launch.h"
+#include "train/profiling.h"
 #include "train/recipe.h"
 #include "train/run.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "train/resolve.h"
 #include "train/run.h"
 
 /* ---- set-up ------------------------------------------------------------------------------ */

@@ -3,7 +3,7 @@
 #define DH_VALIDATE_DHELIX_JOB_H
 
 #include "dhelix/cluster.h"
-#include "dhelix/simulate.h"
+#include "sim/simulate.h"
 #include "validate/table.h"
 
 typedef struct dh_paper_job {

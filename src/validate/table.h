@@ -2,7 +2,7 @@
 #ifndef DH_VALIDATE_TABLE_H
 #define DH_VALIDATE_TABLE_H
 
-#include "dhelix/cluster.h"
+#include "costs/cluster.h"
 #include "dhelix/validate.h"
 
 /* CSV: lines that begin with # are skipped, the first of the others names the columns. */

@@ -1,4 +1,5 @@
 /* Cluster files and the hardware model: what is read, and times worked by hand. */
+#include "costs/cluster.h"
 #include "dh_test.h"
 #include "dhelix/cluster.h"
 

@@ -4,6 +4,7 @@
 
 #include "dh_test.h"
 
+#include "dhelix/program_spec.h"
 #include "program/emit.h"
 
 /* Takes the graph; on a rank of tensor parallelism alone, placed in memory. */

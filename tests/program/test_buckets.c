@@ -2,6 +2,7 @@
 #include "dh_test.h"
 
 #include "dhelix/program.h"
+#include "dhelix/program_spec.h"
 
 enum { LAYERS = 4 };
 

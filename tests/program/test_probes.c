@@ -5,6 +5,7 @@
 
 #include "dhelix/profile.h"
 #include "dhelix/program.h"
+#include "dhelix/program_spec.h"
 
 typedef struct setup {
     const char *preset, *schedule;     /* NULL: 1F1B */

@@ -3,6 +3,7 @@
 #include "dh_test.h"
 
 #include "dhelix/program.h"
+#include "dhelix/program_spec.h"
 
 static size_t scratch(const dh_graph *graph, const dh_op *op)
 {

@@ -1,5 +1,6 @@
 /* Faults seeded into one rank's program of a mesh are found and named with rank and instruction;
  * reduced and full verification agree. */
+#include "dhelix/strategy.h"
 #include "meshes.h"
 
 /* ---- faults --------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
 /* Programs of whole meshes: they verify, and ranks of a class are alike. */
+#include "dhelix/program_spec.h"
 #include "meshes.h"
 
 /* Of the tiny models: all blocks together; one or a few; pieces of a block. */

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 
+#include "dhelix/program_spec.h"
 #include "dhelix/timeline.h"
 
 static size_t no_scratch(const dh_graph *graph, const dh_op *op)

@@ -2,7 +2,8 @@
  * included; schedules have the bubbles they are known for; nothing runs too early. */
 #include "dh_test.h"
 
-#include "dhelix/simulate.h"
+#include "dhelix/recipe.h"
+#include "sim/simulate.h"
 
 /* ---- jobs ----------------------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
 #include "dh_test.h"
 
 #include "dhelix/program.h"
+#include "dhelix/program_spec.h"
 #include "dhelix/strategy.h"
 
 /* ---- slots by hand --------------------------------------------------------------------------- */

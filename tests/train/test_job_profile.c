@@ -3,6 +3,7 @@
 #include "train/ranks.h"
 
 #include "train/profile.h"
+#include "train/profiling.h"
 #include "train/recipe.h"
 
 static const char rest[] =

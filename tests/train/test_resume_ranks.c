@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "train/resolve.h"
 #include "train/run.h"
 
 static const double loss_tolerance = 2e-5, weight_tolerance = 3e-4;

@@ -2,8 +2,9 @@
  * does not; reading of names; and that only ours is trained. */
 #include "dh_test.h"
 
-#include "dhelix/system.h"
+#include "costs/system.h"
 #include "dhelix/train.h"
+#include "train/simulation.h"
 
 static dh_job *parse(const char *text, const char *system)
 {

@@ -7,7 +7,7 @@
 #include "dh_test.h"
 
 #include "base/live.h"
-#include "dhelix/simulate.h"
+#include "sim/simulate.h"
 #include "tune/tuner.h"
 
 /* ---- costs as if measured: whole ns, so that nothing has to be rounded -------------------- */

@@ -4,10 +4,10 @@
  * what the backward computes again, and says so in one line. The rows are systems whose
  * measurements were published; a job names one, and may add traits to it (setting `system`).
  * Programs stay ours: a job of another system is simulated, never trained. */
-#ifndef DHELIX_SYSTEM_H
-#define DHELIX_SYSTEM_H
+#ifndef DH_COSTS_SYSTEM_H
+#define DH_COSTS_SYSTEM_H
 
-#include "dhelix/cluster.h"
+#include "costs/cluster.h"
 
 #ifdef __cplusplus
 extern "C" {

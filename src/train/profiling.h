@@ -1,0 +1,55 @@
+/* Profiles of jobs: measuring, importing, finding them. */
+#ifndef DH_TRAIN_PROFILING_H
+#define DH_TRAIN_PROFILING_H
+
+#include <signal.h>
+
+#include "dhelix/job.h"
+#include "dhelix/profile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dh_profile_options {
+    bool quiet;                        /* no progress */
+    int64_t samples;                   /* of every operator and pair; 0: 11 */
+    double seconds;                    /* after this no sample is begun, once there are 3; 0: 60 */
+    const volatile sig_atomic_t *stop; /* as in dh_train_options; then nothing is written */
+} dh_profile_options;
+
+/* Run the job's operators on its ranks and links, alone and in pairs: a model of one layer a
+ * virtual stage with the job's sizes, on the job's data. Those of every strategy are measured,
+ * whatever the job's is.
+ * out       caller frees; NULL in processes other than rank 0's
+ * errors    those of training; DH_EINTERRUPTED */
+dh_status dh_profile_measure(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options,
+                             dh_profile **profile);
+/* For the setting `profile: measure`: where what lies at the job's place does not know all
+ * operators of its strategy (of every strategy for `auto`), measure them, and store them there
+ * before any rank goes on. The job's vocabulary must be known.
+ * errors    those of dh_profile_measure and dh_profile_store */
+dh_status dh_profile_complete(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options);
+/* The job's operators with estimated times, and pairs by a matrix whose names are those of
+ * dh_op_oef_name or labels.
+ * in        name: of the matrix, for messages
+ * errors    DH_EMISSING the matrix has none of the job's pairs */
+dh_status dh_profile_import(dh_ctx *ctx, const dh_job *job, const dh_oef_matrix *matrix,
+                            const char *name, dh_profile **profile);
+
+/* Where the job's profile lies unless told otherwise: profiles/HASH.json in data.cache,
+ * $XDG_CACHE_HOME/dhelix or ~/.cache/dhelix, HASH being that of the profile's facts.
+ * errors    DH_EMISSING no such folder */
+dh_status dh_profile_place(dh_ctx *ctx, const dh_job *job, const dh_profile *profile, dh_str *path);
+/* Write, with what a file of the same facts there has beside; creates folders. */
+dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *path);
+/* The profile the job goes by, from its setting `profile`: none; auto or measure, what is at its
+ * place, if anything there is of use; or a file, which must be for this job and know its operators.
+ * out       NULL: none; caller frees
+ * errors    of a file that was named: what reading gives; DH_EINVAL with what does not match */
+dh_status dh_profile_find(dh_ctx *ctx, const dh_job *job, dh_profile **profile);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

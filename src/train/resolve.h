@@ -1,0 +1,55 @@
+/* Recipes of jobs: what a job left open is decided once, and for people, why. */
+#ifndef DH_TRAIN_RESOLVE_H
+#define DH_TRAIN_RESOLVE_H
+
+#include "dhelix/cluster.h"
+#include "dhelix/job.h"
+#include "dhelix/session.h"
+#include "dhelix/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a job left open, what that came to, and why: for people. */
+typedef struct dh_derived {
+    const char *name, *value, *why;
+} dh_derived;
+enum { DH_MAX_DERIVED = 16 };
+
+/* A job, resolved: what checking, planning, training and simulating it go by. Made once, then
+ * read only. Borrows the job's strings and the cluster; owns the rest. */
+typedef struct dh_resolved {
+    dh_job job; /* with vocabulary and strategy filled in */
+    dh_recipe recipe;
+    const dh_cluster *cluster; /* whose devices and links; NULL: this machine */
+    dh_derived derived[DH_MAX_DERIVED];
+    size_t n_derived, n_common; /* the first n_common hold for any strategy */
+    dh_schedule *schedule;      /* the recipe's */
+    dh_arena *arena;
+} dh_resolved;
+
+typedef struct dh_resolve_options {
+    const dh_cluster *cluster;     /* NULL: this machine's costs, by a profile or estimates */
+    const dh_tokenizer *tokenizer; /* decides a vocabulary left open; NULL: the job's is opened */
+    bool open;                     /* no strategy, nor what follows from it: dh_resolved_vary */
+    bool quiet;                    /* what strategy=auto compares is not logged */
+} dh_resolve_options;
+
+/* The vocabulary by the tokenizer, ranks on nodes, strategy (of `auto` the one whose simulated
+ * step is shortest), its ordering with a cache, costs by which it orders, schedule. No data is
+ * read, but for a vocabulary left open. Caller frees with dh_resolved_destroy.
+ * errors    of every setting that cannot be had */
+dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_options *options,
+                         dh_resolved **resolved);
+/* The same with another strategy. Needs `from` no longer. */
+dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strategy *strategy,
+                           dh_resolved **varied);
+void dh_resolved_destroy(dh_resolved *resolved);
+/* Rank 0's session of a run: training, and evaluation where the job has any. */
+dh_session_spec dh_train_session(const dh_job *job, const dh_recipe *recipe);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

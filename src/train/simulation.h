@@ -1,0 +1,39 @@
+/* A job's training step, simulated. */
+#ifndef DH_TRAIN_SIMULATION_H
+#define DH_TRAIN_SIMULATION_H
+
+#include "sim/simulate.h"
+#include "train/resolve.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A node whose communication with other nodes takes `factor` times as long. */
+typedef struct dh_slow_node {
+    int64_t node;
+    double factor;
+} dh_slow_node;
+
+typedef struct dh_train_simulation {
+    dh_sim_options sim; /* its slow ranks beside the job's own (slow.*) */
+    const dh_slow_node *slow_nodes;
+    size_t n_slow_nodes;
+} dh_train_simulation;
+
+/* One training step of a job, simulated: the programs that dh_train would run, on costs. On a
+ * cluster, nodes are the cluster's and kernels need no scratch.
+ * out       set only on DH_OK; caller frees with dh_sim_destroy
+ * errors    as dh_simulate; DH_EINVAL a slow node that is none */
+dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
+                            dh_sim **sim);
+
+/* What a run would leave in its folder: job.yaml, summary.json with rank 0's times, and
+ * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */
+dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
+                                   const char *dir);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
