@@ -69,6 +69,7 @@ bool dh_pass_leave(dh_pass_report *report, const char *what, const char *why);
 /* ---- rows ---------------------------------------------------------------------------------- */
 
 typedef enum dh_pass_place {
+    DH_PASS_BEFORE_MESH,      /* on the forward graph as it was built */
     DH_PASS_ON_MESH,          /* a forward graph becomes that of one rank */
     DH_PASS_BEFORE_GRADIENTS, /* on the rank's forward graph */
     DH_PASS_ON_GRADIENTS,     /* the backward is appended */

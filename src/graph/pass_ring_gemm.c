@@ -174,12 +174,10 @@ static int32_t rank_at(const pass *p, int32_t distance)
 /* A view: the rank's rows of a tensor. */
 static uint32_t rows_of(pass *p, uint32_t all, int32_t rank)
 {
-    dh_tensor t = *tensor(p, all);
-    if (t.base == DH_NONE) t.base = all;
-    t.shape[0] /= p->n;
-    t.row0 += rank * t.shape[0];
-    rewrite_name(&t, "%.13s.%d", t.name, (int)rank);
-    return rewrite_add(&p->to, &t);
+    const int64_t n = tensor(p, all)->shape[0] / p->n;
+    char name[sizeof tensor(p, all)->name];
+    snprintf(name, sizeof name, "%.13s.%d", tensor(p, all)->name, (int)rank);
+    return rewrite_rows(&p->to, all, name, rank * n, n);
 }
 
 /* A tensor for one rank's rows; the first takes the place of the whole. */

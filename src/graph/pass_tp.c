@@ -5,7 +5,8 @@
  * the two regions meet, a collective goes in: all-gather into a column-parallel
  * linear, reduce-scatter out of a row-parallel linear or the embedding, all-gather
  * of the loss statistics. The backward follows by differentiation, which turns one
- * collective into the other.
+ * collective into the other. Where the stream is made in parts (views), a rank has its share of
+ * each, and each has collectives of its own.
  *
  * Without sequence parallelism all ranks have all tokens. The sum of a row-parallel linear is
  * an all-reduce, whose gradient is the identity; what enters a column-parallel linear needs
@@ -15,6 +16,7 @@
  *
  * Source: Shoeybi et al. 2019 (arXiv 1909.08053) section 3; Korthikanti et al. 2022
  * (arXiv 2205.05198) section 4.2.2. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +27,11 @@
 typedef struct pass {
     rewrite to;
     dh_shard shard;
-    uint32_t *gathered; /* by tensor: all rows of a token-sharded one, DH_NONE */
-    int64_t vocab0;     /* first id of the rank's shard */
-    size_t n_tensors;   /* of the graph before the rewrite */
+    uint32_t *gathered;      /* by tensor: all rows of a token-sharded one, DH_NONE */
+    bool *own;               /* by tensor: it is the rank's rows already */
+    DH_VEC(uint32_t) pieces; /* views in which norms wrote what is gathered */
+    int64_t vocab0;          /* first id of the rank's shard */
+    size_t n_tensors;        /* of the graph before the rewrite */
 } pass;
 
 static bool splits(dh_axis axis)
@@ -113,6 +117,40 @@ static void push_collective(pass *p, dh_op_type type, uint32_t in, uint32_t out)
     rewrite_push_op(&p->to, type, DH_PHASE_F, DH_GROUP_TP, REWRITE_IDS(in), REWRITE_IDS(out));
 }
 
+/* Rows of the residual stream that the rank has, of `rows` of the micro-batch. */
+static int64_t rows_here(const pass *p, int64_t rows)
+{
+    return p->shard.whole_tokens ? rows : rows / p->shard.tp;
+}
+
+/* A tensor of the residual stream becomes the rank's rows. Of one in parts these are its rows of
+ * the first part, then of the second: each part can be gathered and reduced by itself. */
+static void keep_own_rows(pass *p, uint32_t id)
+{
+    if (id == DH_NONE || p->own[id]) return;
+    dh_tensor *t = tensor(p, id);
+    p->own[id] = true;
+    t->shape[0] = rows_here(p, t->shape[0]);
+    t->row0 = rows_here(p, t->row0);
+    keep_own_rows(p, t->base);
+}
+
+/* Gathers what was written in pieces piece by piece; false: it was not. */
+static bool gather_pieces(pass *p, uint32_t base, uint32_t all)
+{
+    bool any = false;
+    for (size_t i = 0; i < p->pieces.n && !p->to.failed; i++) {
+        const uint32_t piece = p->pieces.at[i];
+        const dh_tensor t = *tensor(p, piece);
+        if (t.base != base) continue;
+        const uint32_t rows = rewrite_rows(&p->to, all, t.name, t.row0, t.shape[0]);
+        keep_own_rows(p, piece);
+        push_collective(p, DH_OP_ALL_GATHER, piece, rows);
+        any = true;
+    }
+    return any;
+}
+
 /* All rows of x, gathered once however many operators want them. A view becomes a
  * view of the gathered base. */
 static uint32_t gather(pass *p, uint32_t x)
@@ -120,21 +158,16 @@ static uint32_t gather(pass *p, uint32_t x)
     if (p->shard.whole_tokens) return x;
     const uint32_t base = dh_graph_storage(p->to.graph, x);
     if (p->gathered[base] == DH_NONE) {
-        int64_t rows = tensor(p, base)->shape[0];
-        tensor(p, base)->shape[0] = rows / p->shard.tp;
-        uint32_t all = add_tensor(p, base, ".all", rows);
+        const uint32_t all = add_tensor(p, base, ".all", tensor(p, base)->shape[0]);
         p->gathered[base] = all;
-        push_collective(p, DH_OP_ALL_GATHER, base, all);
+        if (!gather_pieces(p, base, all)) {
+            keep_own_rows(p, base);
+            push_collective(p, DH_OP_ALL_GATHER, base, all);
+        }
     }
     if (base == x) return p->gathered[base];
     tensor(p, x)->base = p->gathered[base];
     return x;
-}
-
-/* Rows of the residual stream that the rank has, of `rows` of the micro-batch. */
-static int64_t rows_here(const pass *p, int64_t rows)
-{
-    return p->shard.whole_tokens ? rows : rows / p->shard.tp;
 }
 
 /* y gets the rank's rows of the sum of x. */
@@ -150,7 +183,7 @@ static void reduce(pass *p, dh_op *op)
     int64_t rows = tensor(p, y)->shape[0];
     uint32_t partial = add_tensor(p, y, ".part", rows);
     if (p->to.failed) return;
-    tensor(p, y)->shape[0] = rows_here(p, rows);
+    keep_own_rows(p, y);
     op->out[0] = partial;
     keep(p, op);
     push_sum(p, partial, y);
@@ -164,13 +197,6 @@ static void gather_result(pass *p, dh_op *op)
     op->out[0] = own;
     keep(p, op);
     push_collective(p, DH_OP_ALL_GATHER, own, y);
-}
-
-static void shrink_tokens(pass *p, uint32_t id)
-{
-    const dh_dims *d = &p->to.graph->dims;
-    if (id != DH_NONE && tensor(p, id)->shape[0] == d->batch * d->seq)
-        tensor(p, id)->shape[0] = rows_here(p, tensor(p, id)->shape[0]);
 }
 
 /* Each rank has a part of the gradient of what enters here. Where tokens are split, the gather
@@ -221,27 +247,27 @@ static void rewrite_embed(pass *p, dh_op *op)
 
 static void rewrite_norm(pass *p, dh_op *op)
 {
-    shrink_tokens(p, op->in[0]);
-    shrink_tokens(p, op->out[1]);
-    keep(p, op); /* y shrinks when it is gathered */
+    keep_own_rows(p, op->in[0]);
+    keep_own_rows(p, op->out[1]);
+    keep(p, op); /* y becomes the rank's rows when it is gathered */
+    if (tensor(p, op->out[0])->base != DH_NONE)
+        p->to.failed |= !dh_vec_push(&p->pieces, op->out[0]);
 }
 
 /* The rank's rows of a per-token input. */
 static uint32_t own_rows(pass *p, uint32_t id)
 {
     if (id == DH_NONE || p->shard.whole_tokens || p->to.failed) return id;
-    dh_tensor t = *tensor(p, id);
-    t.base = id;
-    t.shape[0] /= p->shard.tp;
-    t.row0 = p->shard.tp_rank * t.shape[0];
-    rewrite_name(&t, "%.18s.own", t.name);
-    return rewrite_add(&p->to, &t);
+    const int64_t n = tensor(p, id)->shape[0] / p->shard.tp;
+    char name[sizeof tensor(p, id)->name];
+    snprintf(name, sizeof name, "%.18s.own", tensor(p, id)->name);
+    return rewrite_rows(&p->to, id, name, p->shard.tp_rank * n, n);
 }
 
 static void rewrite_residual(pass *p, dh_op *op)
 {
-    shrink_tokens(p, op->in[0]);
-    shrink_tokens(p, op->out[0]);
+    keep_own_rows(p, op->in[0]);
+    keep_own_rows(p, op->out[0]);
     op->in[3] = own_rows(p, op->in[3]);
     op->in[4] = own_rows(p, op->in[4]);
     keep(p, op);
@@ -295,15 +321,30 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_LINEAR_WGRAD] = keep,
 };
 
+/* Piece by piece if what it is the gradient of was written so; false: it was not. */
+static bool reduce_pieces(pass *p, uint32_t x, uint32_t dx, uint32_t own)
+{
+    const int64_t times = p->shard.whole_tokens ? 1 : p->shard.tp;
+    bool any = false;
+    for (size_t i = 0; i < p->pieces.n && !p->to.failed; i++) {
+        const dh_tensor t = *tensor(p, p->pieces.at[i]);
+        if (t.base != x) continue;
+        const uint32_t all = rewrite_rows(&p->to, dx, t.name, t.row0 * times, t.shape[0] * times);
+        push_sum(p, all, rewrite_rows(&p->to, own, t.name, t.row0, t.shape[0]));
+        any = true;
+    }
+    return any;
+}
+
 /* The head's dxn holds partial sums of every rank's vocabulary: reduce them at the end. */
 static void reduce_loss_gradient(pass *p)
 {
-    uint32_t dx = p->to.graph->loss_dx;
+    dh_graph *g = p->to.graph;
+    const uint32_t dx = g->loss_dx;
     if (dx == DH_NONE || p->to.failed) return;
-    int64_t rows = tensor(p, dx)->shape[0];
-    uint32_t own = add_tensor(p, dx, ".own", rows_here(p, rows));
-    push_sum(p, dx, own);
-    p->to.graph->loss_dx = own;
+    const uint32_t own = add_tensor(p, dx, ".own", rows_here(p, tensor(p, dx)->shape[0]));
+    if (!reduce_pieces(p, g->loss_x, dx, own)) push_sum(p, dx, own);
+    g->loss_dx = own;
 }
 
 static dh_status rewrite_all(dh_ctx *ctx, pass *p)
@@ -329,13 +370,16 @@ dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard)
                        "and evaluation");
     pass p = {.to = {.graph = graph}, .shard = shard, .n_tensors = graph->tensors.n};
     p.gathered = malloc((p.n_tensors + 1) * sizeof *p.gathered);
-    p.to.failed = !p.gathered;
+    p.own = calloc(p.n_tensors + 1, sizeof *p.own);
+    p.to.failed = !p.gathered || !p.own;
     dh_status st = DH_OK;
-    if (p.gathered) {
+    if (!p.to.failed) {
         memset(p.gathered, 0xff, (p.n_tensors + 1) * sizeof *p.gathered);
         st = rewrite_all(ctx, &p);
     }
     free(p.gathered);
+    free(p.own);
+    dh_vec_fini(&p.pieces);
     return rewrite_end(ctx, &p.to, st, "splitting a graph");
 }
 

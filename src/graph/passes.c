@@ -34,6 +34,7 @@ dh_status dh_pass_find(dh_ctx *ctx, const char *name, const dh_pass **pass)
 const char *dh_pass_place_name(dh_pass_place place)
 {
     static const char *const names[DH_N_PASS_PLACE] = {
+        [DH_PASS_BEFORE_MESH] = "before the mesh",
         [DH_PASS_ON_MESH] = "on the mesh",
         [DH_PASS_BEFORE_GRADIENTS] = "before differentiation",
         [DH_PASS_ON_GRADIENTS] = "differentiation",

@@ -36,6 +36,17 @@ uint32_t rewrite_add(rewrite *r, const dh_tensor *tensor)
     return id;
 }
 
+uint32_t rewrite_rows(rewrite *r, uint32_t of, const char *name, int64_t row0, int64_t n)
+{
+    if (r->failed) return DH_NONE;
+    dh_tensor t = *rewrite_tensor(r, of);
+    t.base = dh_graph_storage(r->graph, of);
+    t.row0 += row0;
+    t.shape[0] = n;
+    rewrite_name(&t, "%s", name);
+    return rewrite_add(r, &t);
+}
+
 /* ---- operators ---------------------------------------------------------------------- */
 
 void rewrite_push(rewrite *r, const dh_op *op)

@@ -29,6 +29,8 @@ void rewrite_name(dh_tensor *tensor, const char *fmt, ...) __attribute__((format
 dh_tensor rewrite_like(const rewrite *r, uint32_t like);
 /* DH_NONE once memory ran out, as with all that follows. */
 uint32_t rewrite_add(rewrite *r, const dh_tensor *tensor);
+/* Rows [row0, row0 + n) of a tensor, which may be such a part itself. */
+uint32_t rewrite_rows(rewrite *r, uint32_t of, const char *name, int64_t row0, int64_t n);
 
 void rewrite_push(rewrite *r, const dh_op *op);
 /* An operator of n_in and n_out operands. group: of communication, -1 else. */

@@ -30,12 +30,11 @@ static uint32_t part_of(cut *c, uint32_t id, int log_n, int part)
     if (id == DH_NONE || log_n == 0 || !has_samples(rewrite_tensor(&c->to, id))) return id;
     uint32_t *view = &c->parts[id][log_n][part];
     if (*view != DH_NONE) return *view;
-    dh_tensor t = *rewrite_tensor(&c->to, id);
-    rewrite_name(&t, "%.12s.%dof%d", t.name, part, 1 << log_n);
-    t.base = id;
-    t.shape[0] >>= log_n;
-    t.row0 = part * t.shape[0];
-    return *view = rewrite_add(&c->to, &t);
+    const dh_tensor *t = rewrite_tensor(&c->to, id);
+    const int64_t n = t->shape[0] >> log_n;
+    char name[sizeof t->name];
+    snprintf(name, sizeof name, "%.12s.%dof%d", t->name, part, 1 << log_n);
+    return *view = rewrite_rows(&c->to, id, name, part * n, n);
 }
 
 static void cut_layer(dh_graph *g, uint64_t *seed)
