@@ -25,6 +25,10 @@ static const dh_strategy strategies[] = {
     {"intra-batch-bidirectional",
      "intra-batch with rings both ways at once (looped CollectiveEinsum; Wang et al., ASPLOS 2023)",
      "ring-gemm(both)", NULL, "sequential", false},
+    {"domino",
+     "one strand, the samples of a micro-batch in parts whose collectives and GEMMs take turns, "
+     "over layers too (Domino, arXiv 2409.15241)",
+     "domino", NULL, "list", false},
     {"dhelix-rings", "dhelix with the rings of intra-batch inside its pairs", "ring-gemm",
      "dhelix-w", "auto", false},
     {"round-robin", "operators of co-executed slots alternate, on the job's own schedule", "", NULL,

@@ -42,16 +42,17 @@ typedef struct mesh {
     const char *parallel, *strategy;
 } mesh;
 static const mesh one_rank = {"dp: 1", "sequential"};
+static int micro_batch = 1; /* of every mesh but the one rank */
 
-static dh_job *parse(const char *model, mesh of)
+static dh_job *parse(const char *model, mesh of, int n_samples)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_job *job;
     char text[1024];
     snprintf(text, sizeof text,
-             "%sdata: {train: none}\ntrain: {batch: 8, micro_batch: 1, seq_len: 32, threads: 1}\n"
+             "%sdata: {train: none}\ntrain: {batch: 8, micro_batch: %d, seq_len: 32, threads: 1}\n"
              "parallel: {%s}\nstrategy: %s\nprofile: none\n",
-             model, of.parallel, of.strategy);
+             model, n_samples, of.parallel, of.strategy);
     assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "job", ".", NULL, 0, &job));
     return job;
 }
@@ -94,11 +95,11 @@ typedef struct team {
     dh_comm_world *world;
 } team;
 
-static void run_team(const char *model, mesh of, team *t)
+static void run_team(const char *model, mesh of, int n_samples, team *t)
 {
     dh_ctx ctx = DH_CTX_INIT;
     pthread_t threads[MAX_RANKS];
-    *t = (team){.job = parse(model, of)};
+    *t = (team){.job = parse(model, of, n_samples)};
     t->n = (int)t->job->ranks;
     assert_in_range(t->n, 1, MAX_RANKS);
     const dh_resolve_options options = {.quiet = true};
@@ -205,11 +206,11 @@ static double compare(const team *one, const team *many, mesh of)
 static void gradients_over(const char *model, const mesh *meshes, size_t n)
 {
     team one;
-    run_team(model, one_rank, &one);
+    run_team(model, one_rank, 1, &one);
     assert_true(one.members[0].norm > 0.1);
     for (size_t i = 0; i < n; i++) {
         team many;
-        run_team(model, meshes[i], &many);
+        run_team(model, meshes[i], micro_batch, &many);
         double worst = compare(&one, &many, meshes[i]);
         for (int r = 0; r < many.n; r++)
             if (!(fabs(many.members[r].norm / one.members[0].norm - 1) <= 1e-6))
@@ -284,6 +285,29 @@ static void mixtral_gradients(void **state)
     gradients_over(model_mixtral, meshes, DH_COUNTOF(meshes));
 }
 
+/* Gradients of a weight from every part of a micro-batch. */
+static void domino_gradients(void **state)
+{
+    static const mesh halves[] = {
+        {"tp: 2", "domino"},
+        {"tp: 2, sequence: false", "domino"},
+        {"tp: 4, sequence: false, pp: 2, schedule: zb-h1", "domino"},
+        {"tp: 2, cp: 2, dp: 2, zero1: true", "domino"},
+        {"tp: 2", "domino+ring-gemm+dhelix"},
+    };
+    static const mesh quarters[] = {{"tp: 4", "domino(4)"},
+                                    {"tp: 4, sequence: false", "domino(parts=4)"}};
+    static const char *const models[] = {model_gpt2, model_llama};
+    (void)state;
+    for (size_t m = 0; m < DH_COUNTOF(models); m++) {
+        micro_batch = 2;
+        gradients_over(models[m], halves, DH_COUNTOF(halves));
+        micro_batch = 4;
+        gradients_over(models[m], quarters, DH_COUNTOF(quarters));
+    }
+    micro_batch = 1;
+}
+
 int main(void)
 {
     uint64_t seed = test_seed("gradients");
@@ -294,6 +318,7 @@ int main(void)
         cmocka_unit_test(gpt2_gradients),
         cmocka_unit_test(llama_gradients),
         cmocka_unit_test(mixtral_gradients),
+        cmocka_unit_test(domino_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
