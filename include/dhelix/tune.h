@@ -5,8 +5,9 @@
  * would refuse is refused here with the same message. The others get an estimate: operators
  * of the graphs a program would be built from, timed by the same costs and orders
  * (strategy.h), along the slots of the pipeline schedule; memory from the lifetimes in these
- * graphs and the program's own layout of what persists. The best few are then simulated
- * (simulate.h), and the simulator has the last word among them. Same input, same result. */
+ * graphs and the program's own layout of what persists. The best few and the best with each value
+ * are then simulated (simulate.h), and the simulator has the last word among them. Same input, same
+ * result. */
 #ifndef DHELIX_TUNE_H
 #define DHELIX_TUNE_H
 
@@ -76,6 +77,22 @@ typedef enum dh_tune_part {
 } dh_tune_part;
 const char *dh_tune_part_name(dh_tune_part part);
 
+/* X(id, name, doc): what a simulated step is made of, means over all ranks. */
+#define DH_TUNE_SIMULATED_LIST(X)                                                                  \
+    X(COMPUTE, "compute", "the rank computed")                                                     \
+    X(EXPOSED, "exposed communication", "it communicated and did not compute")                     \
+    X(BUBBLE, "bubble", "it waited for other stages")                                              \
+    X(PARTNERS, "late partners", "it waited for ranks of its groups")                              \
+    X(REST, "other waiting", "it had nothing left to do")
+
+typedef enum dh_tune_simulated {
+#define X(id, name, doc) DH_TUNE_SIMULATED_##id,
+    DH_TUNE_SIMULATED_LIST(X)
+#undef X
+        DH_N_TUNE_SIMULATED
+} dh_tune_simulated;
+const char *dh_tune_simulated_name(dh_tune_simulated part);
+
 /* Memory of the rank that needs most. */
 typedef struct dh_tune_memory {
     int64_t stage;
@@ -90,8 +107,9 @@ typedef struct dh_tune_row {
     double part_ns[DH_N_TUNE_PART]; /* adds up to step_ns */
     dh_tune_memory memory;          /* estimated */
     int64_t simulated_ns;           /* 0: not simulated */
-    uint64_t simulated_bytes;       /* peak */
-    const char *why;                /* why it is not the first; "" for that */
+    double simulated_part_ns[DH_N_TUNE_SIMULATED]; /* adds up to simulated_ns */
+    uint64_t simulated_bytes;                      /* peak */
+    const char *why;                               /* why it is not the first; "" for that */
 } dh_tune_row;
 
 /* The best with one value of a dimension, whatever the others. */
@@ -100,7 +118,8 @@ typedef struct dh_tune_value_row {
     int64_t value;
     int64_t n_fit, n_too_large, n_refused;
     dh_tune_row best; /* if n_fit is 0: that with the least memory; valid if n_too_large is not 0 */
-    const char *why;  /* what it costs against the winner, or why there is none */
+    const char *why;  /* what it costs against the winner, by the simulations of both or by the
+                       * estimates of both; or why there is none */
 } dh_tune_value_row;
 
 typedef struct dh_tune {
@@ -123,7 +142,8 @@ typedef struct dh_tune_options {
     const char *strategies;    /* names with commas; NULL: all */
     const char *schedules;     /* the same */
     size_t n_rows;             /* most rows of the result */
-    size_t n_simulated;        /* of the best by estimate; may be 0 */
+    size_t n_simulated;        /* of the best by estimate; where it is not 0, the best with each
+                                * value is simulated too, unless the estimate is far behind */
     bool quiet;                /* no progress */
     const volatile sig_atomic_t *stop; /* when it becomes non-zero: DH_EINTERRUPTED; may be NULL */
 } dh_tune_options;

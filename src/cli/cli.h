@@ -108,6 +108,8 @@ dh_status dh_cli_misuse(dh_ctx *ctx, dh_cli *cli, const char *fmt, ...)
 dh_status dh_cli_load_job(dh_ctx *ctx, const dh_cli *cli, const char *path, int64_t ranks,
                           dh_job **job);
 
+enum { DH_CLI_INTERRUPTED = 130 }; /* exit code */
+
 /* ---- output.c -------------------------------------------------------------------------- */
 
 /* One JSON document on stdout. Takes the reference; NULL counts as out of memory. */
@@ -115,6 +117,8 @@ dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document);
 dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes);
 /* Text of a dh_str; releases it. */
 dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text);
+/* The text as a paragraph, wrapped, all lines but the first indented; releases it. */
+void dh_cli_paragraph(dh_str *out, dh_str *text, int indent);
 /* Columns of standard output, within what can be read: help and tables keep to them. */
 int dh_cli_columns(void);
 /* From now on a file that is cut short while it is mapped ends the process with its name. */
@@ -122,5 +126,8 @@ void dh_cli_name_cut_files(void);
 /* From now on the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 sets the flag that is returned, the
  * second one ends the process. */
 const volatile sig_atomic_t *dh_cli_catch_signals(void);
+/* For commands that have nothing to save: from now on the first of these signals ends the process
+ * at once (exit code 130), below the line that progress may have drawn. */
+void dh_cli_end_at_signals(bool quiet);
 
 #endif

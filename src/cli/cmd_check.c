@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/footprint.h"
 #include "cli/passes.h"
+#include "cli/table.h"
 #include "dhelix/train.h"
 #include "train/resolve.h"
 
@@ -136,25 +137,33 @@ static void print_memory(dh_str *out, const checked *c)
     print_bytes(out, "between buffers", c->memory.padding + c->memory.unused);
     print_bytes(out, "planned peak", p->slab_bytes);
     print_bytes(out, "lower bound", p->live_bytes);
-    if (p->instrs.n > 0)
-        dh_str_printf(out, "  most is alive at %s\n",
+    if (p->instrs.n > 0) {
+        dh_str line = DH_STR_INIT;
+        dh_str_printf(&line, "most is alive at %s",
                       dh_instr_describe(p, c->memory.peak_instr, text, sizeof text));
+        dh_str_printf(out, "  ");
+        dh_cli_paragraph(out, &line, 2);
+    }
 }
 
 static void print_model(dh_str *out, const dh_job *job, const dh_recipe *recipe)
 {
     const dh_model *m = &recipe->model;
-    double params = (double)dh_model_n_params(m);
-    dh_str_printf(out,
-                  "model %s: %.0f parameters (%.4g M), %lld layers, width %lld, vocabulary %lld\n",
-                  m->name, params, params * 1e-6, (long long)m->n_layers, (long long)m->width,
-                  (long long)m->vocab);
-    dh_str_printf(
-        out, "step: %lld sequences of %lld tokens in %lld micro-batches, %s, %.4g model TFLOP\n",
-        (long long)job->global_batch, (long long)job->seq_len, (long long)recipe->n_micro,
-        dh_dtype_name(recipe->dtype),
-        dh_model_flops_per_token(m, job->seq_len) * (double)(job->global_batch * job->seq_len) *
-            1e-12);
+    char number[32];
+    dh_str text = DH_STR_INIT;
+    const double n_params = (double)dh_model_n_params(m);
+    dh_str_printf(&text, "model %s: %s parameters (%.0f), %lld layers, width %lld, vocabulary %lld",
+                  m->name, dh_format_count(number, sizeof number, n_params), n_params,
+                  (long long)m->n_layers, (long long)m->width, (long long)m->vocab);
+    dh_cli_paragraph(out, &text, 2);
+    const double flop =
+        dh_model_flops_per_token(m, job->seq_len) * (double)(job->global_batch * job->seq_len);
+    dh_str_printf(&text,
+                  "step: %lld sequences of %lld tokens in %lld micro-batches, %s, %s"
+                  "model",
+                  (long long)job->global_batch, (long long)job->seq_len, (long long)recipe->n_micro,
+                  dh_dtype_name(recipe->dtype), dh_format_flop(number, sizeof number, flop));
+    dh_cli_paragraph(out, &text, 2);
 }
 
 static void print_text(dh_str *out, const dh_resolved *job, const checks *all)
@@ -163,18 +172,23 @@ static void print_text(dh_str *out, const dh_resolved *job, const checks *all)
     print_model(out, &job->job, &job->recipe);
     for (size_t i = 0; i < all->n; i++) {
         const checked *c = &all->at[i];
-        dh_str_printf(out, "\n%s program: %zu instructions, %zu waits, %.4g TFLOP; verified\n",
+        dh_str_printf(out, "\n%s program: %zu instructions, %zu waits, %s; verified\n",
                       mode_names[c->mode], c->program->instrs.n, c->program->waits.n,
-                      c->flops * 1e-12);
+                      dh_format_flop(text, sizeof text, c->flops));
         print_memory(out, c);
     }
-    if (all->mesh.n_ranks > 0)
-        dh_str_printf(out,
-                      "\nall %zu ranks verified together: no deadlock, calls match (%zu classes of "
-                      "ranks, %llu instructions)\nmost memory of any rank in training: %s\n",
+    if (all->mesh.n_ranks > 0) {
+        dh_str line = DH_STR_INIT;
+        dh_str_printf(&line,
+                      "all %zu ranks verified together: no deadlock, calls match (%zu classes of "
+                      "ranks, %llu instructions)",
                       all->mesh.n_ranks, all->mesh.n_classes,
-                      (unsigned long long)all->mesh.n_instrs,
+                      (unsigned long long)all->mesh.n_instrs);
+        dh_str_printf(out, "\n");
+        dh_cli_paragraph(out, &line, 2);
+        dh_str_printf(out, "most memory of any rank in training: %s\n",
                       dh_format_bytes(text, sizeof text, (double)all->mesh.slab_bytes));
+    }
     dh_str_printf(out, "\nmemory of %s rank: %s, fixed before the first step\n",
                   all->mesh.n_ranks > 0 ? "this" : "the",
                   dh_format_bytes(text, sizeof text, (double)all->slab_bytes));
@@ -258,10 +272,17 @@ static dh_status print_recipe(dh_ctx *ctx, const dh_cli *cli, const dh_resolved 
 {
     if (cli->json) return dh_cli_print_json(ctx, derived_json(job));
     dh_str out = DH_STR_INIT;
+    dh_cli_table table;
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "derived", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(&table, "value", DH_CLI_COLUMN_TEXT);
+    dh_cli_table_column(&table, "why", DH_CLI_COLUMN_NOTE);
     for (size_t i = 0; i < job->n_derived; i++) {
-        const dh_derived *d = &job->derived[i];
-        dh_str_printf(&out, "%-14s %-16s %s\n", d->name, d->value, d->why);
+        dh_cli_table_cell(&table, "%s", job->derived[i].name);
+        dh_cli_table_cell(&table, "%s", job->derived[i].value);
+        dh_cli_table_cell(&table, "%s", job->derived[i].why);
     }
+    dh_cli_table_end(&table, dh_cli_columns(), &out);
     return dh_cli_print_str(ctx, &out);
 }
 

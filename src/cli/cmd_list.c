@@ -299,19 +299,21 @@ void dh_cli_list_names(dh_str *out)
 
 /* ---- printing ------------------------------------------------------------------------------- */
 
-/* The first column is never broken: it is what people look for, and copy. */
+/* The first column is never broken: it is what people look for, and copy. The last one explains. */
+static dh_cli_column_kind kind_of(json_t *value, size_t column, size_t n_columns)
+{
+    if (json_is_number(value)) return DH_CLI_COLUMN_RIGHT;
+    if (!json_is_string(value) || column == 0) return DH_CLI_COLUMN_LEFT;
+    return column + 1 == n_columns ? DH_CLI_COLUMN_NOTE : DH_CLI_COLUMN_TEXT;
+}
+
 static void add_columns(json_t *row, dh_cli_table *table)
 {
+    const size_t n_columns = json_object_size(row);
     const char *key;
     json_t *value;
     json_object_foreach(row, key, value)
-    {
-        const bool words = json_is_string(value) && table->n_columns > 0;
-        dh_cli_table_column(table, key,
-                            json_is_number(value) ? DH_CLI_COLUMN_RIGHT
-                            : words               ? DH_CLI_COLUMN_TEXT
-                                                  : DH_CLI_COLUMN_LEFT);
-    }
+        dh_cli_table_column(table, key, kind_of(value, table->n_columns, n_columns));
 }
 
 static void add_cell(json_t *value, dh_cli_table *table)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/table.h"
 #include "dhelix/train.h"
 #include "train/resolve.h"
 
@@ -105,25 +106,44 @@ static dh_status compare(dh_ctx *ctx, layer_plan *l, json_t *rows)
     return DH_OK;
 }
 
-static void print_rows(const layer_plan *l, const json_t *rows, dh_str *out)
+static double real_of(const json_t *row, const char *key)
 {
+    return json_real_value(json_object_get(row, key));
+}
+
+static void print_table(const layer_plan *l, json_t *rows, dh_str *out)
+{
+    static const char *const headings[] = {"a slot us", "speed-up", "exposed us", "hidden"};
     size_t i;
     json_t *row;
-    dh_str_printf(out,
-                  "one layer's forward beside another's backward, on rank 0; times: %s\n"
-                  "bound %.1f us (the busiest stream)\n\n%-12s %10s %9s %11s %7s\n",
-                  l->costs->name, dh_slot_bound(l->slot) / 1e3, "policy", "a slot us", "speed-up",
-                  "exposed us", "hidden");
-    json_array_foreach((json_t *)rows, i, row) dh_str_printf(
-        out, "%-12s %10.1f %8.2fx %11.1f %6.1f%%%s\n",
-        json_string_value(json_object_get(row, "policy")),
-        json_real_value(json_object_get(row, "slot_us")),
-        json_real_value(json_object_get(row, "speed_up")),
-        json_real_value(json_object_get(row, "exposed_us")),
-        100 * json_real_value(json_object_get(row, "hidden")),
-        strcmp(json_string_value(json_object_get(row, "policy")), l->ordering.policy->name) == 0
-            ? "  <- the job's"
-            : "");
+    dh_cli_table table;
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "policy", DH_CLI_COLUMN_LEFT);
+    for (size_t k = 0; k < DH_COUNTOF(headings); k++)
+        dh_cli_table_column(&table, headings[k], DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "", DH_CLI_COLUMN_LEFT);
+    json_array_foreach(rows, i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "policy"));
+        dh_cli_table_cell(&table, "%s", name);
+        dh_cli_table_cell(&table, "%.1f", real_of(row, "slot_us"));
+        dh_cli_table_cell(&table, "%.2fx", real_of(row, "speed_up"));
+        dh_cli_table_cell(&table, "%.1f", real_of(row, "exposed_us"));
+        dh_cli_table_cell(&table, "%.1f%%", 100 * real_of(row, "hidden"));
+        dh_cli_table_cell(&table, "%s",
+                          strcmp(name, l->ordering.policy->name) == 0 ? "<- the job's" : "");
+    }
+    dh_cli_table_end(&table, dh_cli_columns(), out);
+}
+
+static void print_rows(const layer_plan *l, json_t *rows, dh_str *out)
+{
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "one layer's forward beside another's backward, on rank 0; times: %s",
+                  l->costs->name);
+    dh_cli_paragraph(out, &text, 2);
+    dh_str_printf(out, "bound %.1f us (the busiest stream)\n\n", dh_slot_bound(l->slot) / 1e3);
+    print_table(l, rows, out);
 }
 
 /* ---- entry ----------------------------------------------------------------------------------- */

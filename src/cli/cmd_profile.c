@@ -1,10 +1,12 @@
 /* dhelix profile: measure a job's operators, alone and in pairs, and keep what they took. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json_text.h"
 #include "cli/cli.h"
+#include "cli/table.h"
 #include "dhelix/train.h"
 #include "train/profiling.h"
 
@@ -53,18 +55,30 @@ static const dh_cli_option options[] = {
 
 static void print_ops(dh_str *out, const dh_profile *p)
 {
-    char solo[32], spread[32], estimate[32];
-    dh_str_printf(out, "  #  %-30s %-8s %-4s %10s %10s %10s  %s\n", "operator", "stream", "in",
-                  "alone", "spread", "estimate", "source");
+    static const struct {
+        const char *heading;
+        dh_cli_column_kind kind;
+    } columns[] = {{"#", DH_CLI_COLUMN_RIGHT},        {"operator", DH_CLI_COLUMN_LEFT},
+                   {"stream", DH_CLI_COLUMN_LEFT},    {"in", DH_CLI_COLUMN_LEFT},
+                   {"alone", DH_CLI_COLUMN_RIGHT},    {"spread", DH_CLI_COLUMN_RIGHT},
+                   {"estimate", DH_CLI_COLUMN_RIGHT}, {"source", DH_CLI_COLUMN_LEFT}};
+    dh_cli_table table;
+    char text[32];
+    dh_cli_table_begin(&table);
+    for (size_t i = 0; i < DH_COUNTOF(columns); i++)
+        dh_cli_table_column(&table, columns[i].heading, columns[i].kind);
     for (size_t i = 0; i < p->ops.n; i++) {
         const dh_profile_op *op = &p->ops.at[i];
-        dh_str_printf(out, "%3zu  %-30s %-8s %s%s   %10s %10s %10s  %s\n", i + 1, op->label,
-                      dh_stream_name(op->stream), op->forward ? "f" : "-", op->backward ? "b" : "-",
-                      dh_format_ns(solo, sizeof solo, (double)op->solo_ns),
-                      dh_format_ns(spread, sizeof spread, (double)op->spread_ns),
-                      dh_format_ns(estimate, sizeof estimate, (double)op->estimate_ns),
-                      dh_pair_source_name(op->source));
+        const int64_t ns[] = {op->solo_ns, op->spread_ns, op->estimate_ns};
+        dh_cli_table_cell(&table, "%zu", i + 1);
+        dh_cli_table_cell(&table, "%s", op->label);
+        dh_cli_table_cell(&table, "%s", dh_stream_name(op->stream));
+        dh_cli_table_cell(&table, "%s%s", op->forward ? "f" : "-", op->backward ? "b" : "-");
+        for (size_t k = 0; k < DH_COUNTOF(ns); k++)
+            dh_cli_table_cell(&table, "%s", dh_format_ns(text, sizeof text, (double)ns[k]));
+        dh_cli_table_cell(&table, "%s", dh_pair_source_name(op->source));
     }
+    dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
 /* Of a pair as it stands in the table; false where nothing is known. */
@@ -78,37 +92,65 @@ static bool oef_of(const dh_profile *p, uint32_t f, uint32_t b, double *oef)
     return true;
 }
 
-static void print_cell(dh_str *out, const dh_profile *p, uint32_t f, uint32_t b, int *n_unusual)
+/* "0.93", "-1.20!" where it is unusual; what is not known says why. */
+static void add_cell(dh_cli_table *table, const dh_profile *p, uint32_t f, uint32_t b,
+                     int *n_unusual)
 {
     double oef;
-    if (oef_of(p, f, b, &oef)) {
-        *n_unusual += dh_oef_unusual(oef);
-        dh_str_printf(out, " %5.2f%s", oef, dh_oef_unusual(oef) ? "!" : " ");
-    } else {
-        dh_str_printf(out, " %5s ", p->ops.at[f].stream == p->ops.at[b].stream ? "." : "?");
+    if (!oef_of(p, f, b, &oef)) {
+        dh_cli_table_cell(table, p->ops.at[f].stream == p->ops.at[b].stream ? ". " : "? ");
+        return;
     }
+    *n_unusual += dh_oef_unusual(oef);
+    dh_cli_table_cell(table, "%.2f%s", oef, dh_oef_unusual(oef) ? "!" : " ");
 }
 
-static void print_row(dh_str *out, const dh_profile *p, uint32_t f, int *n_unusual)
+enum { LABEL_WIDTH = 24, CELL_WIDTH = 8 }; /* of the matrix; a cell with the gap before it */
+
+/* As many backward operators as fit a line, from *next on, which moves behind them. */
+static void print_part(dh_str *out, const dh_profile *p, uint32_t *next, int *n_unusual)
 {
-    dh_str_printf(out, "%3u  %-26.26s", f + 1, p->ops.at[f].label);
-    for (uint32_t b = 0; b < p->ops.n; b++)
-        if (p->ops.at[b].backward) print_cell(out, p, f, b, n_unusual);
+    char headings[DH_CLI_TABLE_COLUMNS][16];
+    uint32_t shown[DH_CLI_TABLE_COLUMNS];
+    const size_t room = (size_t)((dh_cli_columns() - 5 - LABEL_WIDTH) / CELL_WIDTH);
+    const size_t most = DH_MAX(DH_MIN(room, DH_CLI_TABLE_COLUMNS - 2), (size_t)1);
+    size_t n = 0;
+    dh_cli_table table;
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "#", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "forward", DH_CLI_COLUMN_LEFT);
+    for (; *next < p->ops.n && n < most; ++*next) {
+        if (!p->ops.at[*next].backward) continue;
+        snprintf(headings[n], sizeof headings[n], "%u ", *next + 1);
+        dh_cli_table_column(&table, headings[n], DH_CLI_COLUMN_RIGHT);
+        shown[n++] = *next;
+    }
+    for (uint32_t f = 0; f < p->ops.n; f++) {
+        if (!p->ops.at[f].forward) continue;
+        dh_cli_table_cell(&table, "%u", f + 1);
+        dh_cli_table_cell(&table, "%.*s", LABEL_WIDTH, p->ops.at[f].label);
+        for (size_t k = 0; k < n; k++) add_cell(&table, p, f, shown[k], n_unusual);
+    }
     dh_str_printf(out, "\n");
+    dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
 static void print_matrix(dh_str *out, const dh_profile *p)
 {
     int n_unusual = 0;
-    dh_str_printf(out, "\noverlap effectiveness: rows forward, columns backward, by number\n%31s",
-                  "");
-    for (uint32_t b = 0; b < p->ops.n; b++)
-        if (p->ops.at[b].backward) dh_str_printf(out, " %5u ", b + 1);
-    dh_str_printf(out, "\n");
-    for (uint32_t f = 0; f < p->ops.n; f++)
-        if (p->ops.at[f].forward) print_row(out, p, f, &n_unusual);
-    dh_str_printf(out, "1: the shorter is hidden; 0: nothing gained; below: contention; \".\": one "
-                       "stream, one after the other\n");
+    uint32_t n_left = 0;
+    for (uint32_t b = 0; b < p->ops.n; b++) n_left += p->ops.at[b].backward;
+    dh_str_printf(out, "\noverlap effectiveness: rows forward, columns backward, by number\n");
+    for (uint32_t next = 0; next < p->ops.n && n_left > 0;) {
+        print_part(out, p, &next, &n_unusual);
+        n_left = 0;
+        for (uint32_t b = next; b < p->ops.n; b++) n_left += p->ops.at[b].backward;
+    }
+    dh_str_wrap(
+        out,
+        "1: the shorter is hidden; 0: nothing gained; below: contention; \".\": one stream, "
+        "one after the other",
+        0, dh_cli_columns());
     if (n_unusual > 0)
         dh_str_printf(out, "\"!\": outside [-1, 1]; kept, but look again: %d\n", n_unusual);
 }

@@ -57,7 +57,7 @@ static const dh_cli_option options[] = {
      .value = "N",
      .min = 0,
      .max = 1000,
-     .doc = "simulate the best N by estimate, and rank these by that; 8"},
+     .doc = "simulate the best N by estimate, and rank these by that; 0: no simulation; 8"},
     {.name = "write",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, write),
@@ -240,8 +240,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                            .schedules = a->schedules,
                            .n_rows = (size_t)a->top,
                            .n_simulated = (size_t)a->verify,
-                           .quiet = cli->quiet,
-                           .stop = dh_cli_catch_signals()};
+                           .quiet = cli->quiet};
+    dh_cli_end_at_signals(cli->quiet);
     if (st == DH_OK) st = search(ctx, cli, a, &how, job);
     dh_cluster_destroy(cluster);
     dh_job_destroy(job);
@@ -258,7 +258,8 @@ const dh_command dh_command_tune = {
         "is searched over; what --set says stays as it is (--set parallel.tp=8). Every possible\n"
         "configuration is estimated, and the best are simulated as dhelix simulate does it; both\n"
         "figures are shown. Memory is of the rank that needs most. Below the ranking stands the\n"
-        "best with each single value and what it costs, which says why it was not chosen.\n",
+        "best with each single value, simulated too, and what it costs, which says why it was\n"
+        "not chosen: simulations are compared with simulations, estimates with estimates.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

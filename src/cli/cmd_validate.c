@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/table.h"
 #include "dhelix/validate.h"
 
 enum { ROWS_GROUPED, ROWS_ALL };
@@ -89,27 +90,43 @@ static line next_line(const dh_validation *v, bool all, size_t *at)
 static void print_summary(dh_str *out, const dh_validation *v)
 {
     const dh_validation_table *t = v->table;
-    dh_str_printf(out, "%s: mean error %.3g%s%s, largest %.3g", t->name, v->mean_error,
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s: mean error %.3g%s%s, largest %.3g", t->name, v->mean_error,
                   *unit_of(t) ? " " : "", unit_of(t), v->max_error);
-    print_aim(out, v, "; aim ", ": ");
-    dh_str_printf(out, "\n");
+    print_aim(&text, v, "; aim ", ": ");
+    dh_cli_paragraph(out, &text, 2);
+}
+
+static void print_table(dh_str *out, const dh_validation *v, bool all)
+{
+    static const char *const headings[] = {"predicted", "published", "error"};
+    dh_cli_table table;
+    char text[32];
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, *v->table->unit ? v->table->unit : "row", DH_CLI_COLUMN_TEXT);
+    for (size_t i = 0; i < DH_COUNTOF(headings); i++)
+        dh_cli_table_column(&table, headings[i], DH_CLI_COLUMN_RIGHT);
+    for (size_t i = 0; i < v->n_rows;) {
+        const line l = next_line(v, all, &i);
+        dh_cli_table_cell(&table, "%s", l.label);
+        dh_cli_table_cell(&table, "%s", dh_format_number(text, sizeof text, l.predicted, 5));
+        dh_cli_table_cell(&table, "%s", dh_format_number(text, sizeof text, l.published, 5));
+        dh_cli_table_cell(&table, "%.3g", l.error);
+    }
+    dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
 static void print_rows(dh_str *out, const dh_validation *v, bool all)
 {
     const dh_validation_table *t = v->table;
-    dh_str_printf(out, "%s: %s\n", t->name, t->doc);
+    dh_str title = DH_STR_INIT;
+    dh_str_printf(&title, "%s: %s", t->name, t->doc);
+    dh_cli_paragraph(out, &title, 2);
     dh_str_printf(out, "  published: ");
     dh_str_wrap(out, v->source, 13, dh_cli_columns());
     dh_str_printf(out, "  predicted: ");
     dh_str_wrap(out, t->how, 13, dh_cli_columns());
-    dh_str_printf(out, "  %-58s %12s %12s %10s\n", *t->unit ? t->unit : "row", "predicted",
-                  "published", "error");
-    for (size_t i = 0; i < v->n_rows;) {
-        const line l = next_line(v, all, &i);
-        dh_str_printf(out, "  %-58s %12.5g %12.5g %10.3g\n", l.label, l.predicted, l.published,
-                      l.error);
-    }
+    print_table(out, v, all);
     if (v->remark) {
         dh_str_printf(out, "  ");
         dh_str_wrap(out, v->remark, 2, dh_cli_columns());

@@ -10,7 +10,7 @@
 #include "base/json_text.h"
 #include "cli/cli.h"
 
-enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+enum { EXIT_USAGE = 2 };
 
 static const dh_command *const commands[] = {
     &dh_command_train,    &dh_command_check,   &dh_command_profile, &dh_command_plan,
@@ -87,7 +87,7 @@ static int exit_code(const dh_cli *cli, dh_status st)
 {
     if (st == DH_OK) return EXIT_SUCCESS;
     if (cli->usage) return EXIT_USAGE;
-    return st == DH_EINTERRUPTED ? EXIT_INTERRUPTED : EXIT_FAILURE;
+    return st == DH_EINTERRUPTED ? DH_CLI_INTERRUPTED : EXIT_FAILURE;
 }
 
 /* Descriptors 0 to 2 that were closed (`2>&-`) would be given to the first files that are opened,

@@ -296,9 +296,7 @@ static void print_notes(const char *notes, dh_str *out)
         for (size_t i = 0; i < paragraph.len; i++)
             if (paragraph.text[i] == '\n') paragraph.text[i] = ' ';
         dh_str_append(out, "\n", 1);
-        if (!paragraph.failed) dh_str_wrap(out, paragraph.text, 0, dh_cli_columns());
-        out->failed |= paragraph.failed;
-        dh_str_fini(&paragraph);
+        dh_cli_paragraph(out, &paragraph, 0);
         notes += n + (end ? 2 : 0);
     }
 }
@@ -306,8 +304,9 @@ static void print_notes(const char *notes, dh_str *out)
 void dh_cli_print_help(const dh_command *command, dh_str *out)
 {
     const dh_cli_option *option;
-    dh_str_printf(out, "dhelix %s: ", command->name);
-    dh_str_wrap(out, command->doc, 0, dh_cli_columns() - (int)strlen(command->name) - 9);
+    dh_str title = DH_STR_INIT;
+    dh_str_printf(&title, "dhelix %s: %s", command->name, command->doc);
+    dh_cli_paragraph(out, &title, 4);
     dh_str_printf(out, "\nusage: dhelix %s %s%s[options]\n\n", command->name, command->usage,
                   *command->usage ? " " : "");
     for (size_t i = 0; (option = dh_cli_option_at(command, i)) != NULL; i++)

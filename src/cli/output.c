@@ -25,6 +25,13 @@ int dh_cli_columns(void)
     return DH_MIN(DH_MAX(columns, NARROWEST), WIDEST);
 }
 
+void dh_cli_paragraph(dh_str *out, dh_str *text, int indent)
+{
+    if (text->text) dh_str_wrap(out, text->text, indent, dh_cli_columns());
+    out->failed |= text->failed;
+    dh_str_fini(text);
+}
+
 dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text)
 {
     dh_status st = text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the output")
@@ -74,19 +81,40 @@ static void *watch_signals(void *arg)
     return NULL;
 }
 
+static void *end_at_signal(void *quiet)
+{
+    sigset_t set;
+    int number;
+    stop_signals(&set);
+    if (sigwait(&set, &number) != 0) return NULL;
+    fprintf(stderr, "%sdhelix: error: interrupted\n", !quiet && isatty(STDERR_FILENO) ? "\n" : "");
+    _exit(DH_CLI_INTERRUPTED);
+}
+
 /* Signals are taken by a thread of their own and blocked in all others. A handler that
  * interrupts a computing thread is not safe here: its frame is written where that
  * thread's stack pointer stands, and generated GEMM code uses the register for other
  * things, so that a handler now and then overwrote the heap. */
-const volatile sig_atomic_t *dh_cli_catch_signals(void)
+static void watch(void *(*watcher)(void *), void *arg)
 {
     sigset_t set, before;
     pthread_t thread;
     stop_signals(&set);
-    if (pthread_sigmask(SIG_BLOCK, &set, &before) != 0) return &stop_flag;
-    if (pthread_create(&thread, NULL, watch_signals, NULL) != 0)
+    if (pthread_sigmask(SIG_BLOCK, &set, &before) != 0) return;
+    if (pthread_create(&thread, NULL, watcher, arg) != 0)
         pthread_sigmask(SIG_SETMASK, &before, NULL); /* then a signal just ends the program */
     else
         pthread_detach(thread);
+}
+
+const volatile sig_atomic_t *dh_cli_catch_signals(void)
+{
+    watch(watch_signals, NULL);
     return &stop_flag;
+}
+
+void dh_cli_end_at_signals(bool quiet)
+{
+    static char is_quiet;
+    watch(end_at_signal, quiet ? &is_quiet : NULL);
 }

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#include "cli/cli.h"
+#include "cli/table.h"
+
 /* ---- figures ------------------------------------------------------------------------------- */
 
 typedef struct figures {
@@ -71,60 +74,80 @@ static uint64_t row_bytes(const dh_sim_memory *m, size_t row)
 static void print_sources(const dh_sim *sim, dh_str *out)
 {
     double total = 0;
+    dh_str text = DH_STR_INIT;
     for (int k = 0; k < DH_N_PAIR_SOURCES; k++) total += sim->solo_ns_by[k];
-    dh_str_printf(out, "costs: %s;", sim->costs);
+    dh_str_printf(&text, "costs: %s;", sim->costs);
     const char *separator = "";
     for (int k = 0; k < DH_N_PAIR_SOURCES; k++) {
         if (sim->solo_ns_by[k] <= 0) continue;
-        dh_str_printf(out, "%s %.4g %% of the operators' time %s", separator,
+        dh_str_printf(&text, "%s %.4g %% of the operators' time %s", separator,
                       percent(sim->solo_ns_by[k], total), dh_pair_source_name((dh_pair_source)k));
         separator = ",";
     }
-    dh_str_printf(out, "\n");
+    dh_cli_paragraph(out, &text, 2);
+}
+
+/* "  name                 text", with what does not fit below the text. */
+static void print_line(const char *name, dh_str *text, dh_str *out)
+{
+    enum { COLUMN = 23 };
+    dh_str_printf(out, "  %-*s", COLUMN - 2, name);
+    dh_cli_paragraph(out, text, COLUMN);
 }
 
 static void print_rate(const char *name, double flops_per_s, double peak, const char *what,
                        dh_str *out)
 {
-    dh_str_printf(out, "  %-20s %.4g TFLOP/s a device", name, flops_per_s * 1e-12);
-    if (peak > 0) dh_str_printf(out, ", %.1f %% of %.4g", percent(flops_per_s, peak), peak * 1e-12);
-    dh_str_printf(out, " (%s)\n", what);
+    char rate[32];
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s TFLOP/s a device",
+                  dh_format_number(rate, sizeof rate, flops_per_s * 1e-12, 4));
+    if (peak > 0)
+        dh_str_printf(&text, ", %.1f %% of %.4g", percent(flops_per_s, peak), peak * 1e-12);
+    dh_str_printf(&text, " (%s)", what);
+    print_line(name, &text, out);
 }
 
 static void print_communication(const figures *f, dh_str *out)
 {
     char hidden[32], exposed[32];
-    dh_str_printf(out, "  %-20s %s hidden, %s exposed: %.1f %% hidden", "communication",
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s hidden, %s exposed: %.1f %% hidden",
                   dh_format_ns(hidden, sizeof hidden, f->hidden_ns),
                   dh_format_ns(exposed, sizeof exposed, f->exposed_ns), hidden_percent(f));
     for (int i = 0; i < DH_N_EXPOSURE; i++)
         if (f->exposed_by_ns[i] > 0)
-            dh_str_printf(out, "; %s %s", dh_exposure_name((dh_exposure)i),
+            dh_str_printf(&text, "; %s %s", dh_exposure_name((dh_exposure)i),
                           dh_format_ns(hidden, sizeof hidden, f->exposed_by_ns[i]));
-    dh_str_printf(out, "\n  %-20s %s idle, %s of it bubble (%.1f %% of the step), ", "waiting",
+    print_line("communication", &text, out);
+    dh_str_printf(&text, "%s idle, %s of it bubble (%.1f %% of the step), ",
                   dh_format_ns(hidden, sizeof hidden, f->idle_ns),
                   dh_format_ns(exposed, sizeof exposed, f->bubble_ns),
                   percent(f->bubble_ns * 1e-9, f->step_s));
-    dh_str_printf(out, "%s for partners that are late\n",
+    dh_str_printf(&text, "%s for partners that are late",
                   dh_format_ns(hidden, sizeof hidden, f->partners_ns));
+    print_line("waiting", &text, out);
 }
 
-static void print_stage(const dh_sim_rank *r, dh_str *out)
+static void add_stage(const dh_sim_rank *r, dh_cli_table *table)
 {
     const double ns[] = {(double)r->times.busy_ns[DH_ENGINE_COMPUTE], (double)r->times.exposed_ns,
                          (double)r->times.idle_ns, (double)r->times.waits_ns[DH_WAITS_STAGES],
                          (double)r->times.hidden_ns};
     char text[32];
-    dh_str_printf(out, "%5lld %7lld", (long long)r->stage, (long long)r->rank);
+    dh_cli_table_cell(table, "%lld", (long long)r->stage);
+    dh_cli_table_cell(table, "%lld", (long long)r->rank);
     for (size_t i = 0; i < DH_COUNTOF(ns); i++)
-        dh_str_printf(out, " %10s", dh_format_ns(text, sizeof text, ns[i]));
+        dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, ns[i]));
     for (size_t i = 0; i < N_MEMORY_ROWS; i++)
-        dh_str_printf(out, " %10s",
-                      dh_format_bytes(text, sizeof text, (double)row_bytes(&r->memory, i)));
-    dh_str_printf(out, " %11s",
-                  dh_format_bytes(text, sizeof text,
-                                  (double)(r->memory.peak_activations + r->memory.peak_scratch)));
-    dh_str_printf(out, " %10s\n", dh_format_bytes(text, sizeof text, (double)r->memory.peak_bytes));
+        dh_cli_table_cell(table, "%s",
+                          dh_format_bytes(text, sizeof text, (double)row_bytes(&r->memory, i)));
+    dh_cli_table_cell(
+        table, "%s",
+        dh_format_bytes(text, sizeof text,
+                        (double)(r->memory.peak_activations + r->memory.peak_scratch)));
+    dh_cli_table_cell(table, "%s",
+                      dh_format_bytes(text, sizeof text, (double)r->memory.peak_bytes));
 }
 
 /* The first rank of each stage, and those unlike it: slow ones and their partners. */
@@ -137,13 +160,35 @@ static bool is_shown(const dh_sim *sim, size_t k)
     return r == first || own > 1.01 * usual || own < .99 * usual;
 }
 
+static bool fits(const dh_simulated_list *list, const figures *f)
+{
+    return !list->cluster || (double)f->peak_bytes <= list->cluster->memory_bytes;
+}
+
 static void print_fit(const dh_simulated_list *list, const figures *f, dh_str *out)
 {
     char peak[32], room[32];
-    if (!list->cluster || (double)f->peak_bytes <= list->cluster->memory_bytes) return;
+    if (fits(list, f)) return;
     dh_str_printf(out, "does not fit: %s of %s\n",
                   dh_format_bytes(peak, sizeof peak, (double)f->peak_bytes),
                   dh_format_bytes(room, sizeof room, list->cluster->memory_bytes));
+}
+
+static void print_stages(const dh_sim *sim, dh_str *out)
+{
+    static const char *const headings[] = {"stage",     "rank",      "compute",     "exposed",
+                                           "idle",      "bubble",    "hidden",      "parameters",
+                                           "gradients", "optimizer", "activations", "peak"};
+    dh_cli_table table;
+    dh_cli_table_begin(&table);
+    for (size_t i = 0; i < DH_COUNTOF(headings); i++)
+        dh_cli_table_column(&table, headings[i], DH_CLI_COLUMN_RIGHT);
+    for (size_t k = 0; k < sim->n_classes; k++)
+        if (is_shown(sim, k)) add_stage(&sim->ranks[k], &table);
+    dh_str_printf(out, "\n");
+    dh_cli_table_end(&table, dh_cli_columns(), out);
+    dh_str_wrap(out, "compute, exposed and idle make a step; activations are those at the peak", 0,
+                dh_cli_columns());
 }
 
 static void print_one(const dh_simulated_list *list, const dh_simulated *s, dh_str *out)
@@ -152,78 +197,102 @@ static void print_one(const dh_simulated_list *list, const dh_simulated *s, dh_s
     const figures f = figures_of(sim);
     char text[32];
     print_sources(sim, out);
-    dh_str_printf(out, "\n  %-20s %s\n  %-20s %.6g\n", "step",
-                  dh_format_ns(text, sizeof text, f.step_s * 1e9), "tokens/s", f.tokens_per_s);
+    dh_str_printf(out, "\n  %-20s %s\n", "step", dh_format_ns(text, sizeof text, f.step_s * 1e9));
+    dh_str_printf(out, "  %-20s %s\n", "tokens/s",
+                  dh_format_number(text, sizeof text, f.tokens_per_s, 6));
     print_rate("model FLOPs", f.model_flops_per_s, list->peak_flops_per_s,
                "MFU: 6 a parameter and token and causal attention, nothing recomputed", out);
     print_rate("hardware FLOPs", f.hardware_flops_per_s, list->peak_flops_per_s,
                "GEMMs and attention as executed, recomputation included", out);
     print_communication(&f, out);
-    dh_str_printf(out, "\nstage    rank    compute    exposed       idle     bubble     hidden "
-                       "parameters  gradients  optimizer activations       peak\n");
-    for (size_t k = 0; k < sim->n_classes; k++)
-        if (is_shown(sim, k)) print_stage(&sim->ranks[k], out);
-    dh_str_printf(out,
-                  "compute, exposed and idle make a step; activations are those at the peak\n");
+    print_stages(sim, out);
     print_fit(list, &f, out);
 }
 
 /* ---- several side by side ------------------------------------------------------------------- */
 
-static void print_row(const dh_simulated_list *list, const dh_simulated *s, double first_s,
-                      dh_str *out)
+static void add_row(const dh_simulated_list *list, const dh_simulated *s, double first_s,
+                    dh_cli_table *table)
 {
     char text[32];
     if (!s->sim) return;
     const figures f = figures_of(s->sim);
-    dh_str_printf(out, "%-16s %10s %8.3f %12.6g %10.4g", s->strategy->name,
-                  dh_format_ns(text, sizeof text, f.step_s * 1e9), first_s / f.step_s,
-                  f.tokens_per_s, f.model_flops_per_s * 1e-12);
-    if (list->peak_flops_per_s > 0)
-        dh_str_printf(out, " %6.1f %6.1f", percent(f.model_flops_per_s, list->peak_flops_per_s),
-                      percent(f.hardware_flops_per_s, list->peak_flops_per_s));
-    dh_str_printf(out, " %10s", dh_format_ns(text, sizeof text, f.hidden_ns));
-    dh_str_printf(out, " %10s", dh_format_ns(text, sizeof text, f.exposed_ns));
-    dh_str_printf(out, " %10s", dh_format_ns(text, sizeof text, f.bubble_ns));
-    const bool fits = !list->cluster || (double)f.peak_bytes <= list->cluster->memory_bytes;
-    dh_str_printf(out, " %10s%s\n", dh_format_bytes(text, sizeof text, (double)f.peak_bytes),
-                  fits ? "" : " does not fit");
+    dh_cli_table_cell(table, "%s", s->strategy->name);
+    dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.step_s * 1e9));
+    dh_cli_table_cell(table, "%.3f", first_s / f.step_s);
+    dh_cli_table_cell(table, "%s", dh_format_number(text, sizeof text, f.tokens_per_s, 6));
+    dh_cli_table_cell(table, "%s",
+                      dh_format_number(text, sizeof text, f.model_flops_per_s * 1e-12, 4));
+    if (list->peak_flops_per_s > 0) {
+        dh_cli_table_cell(table, "%.1f", percent(f.model_flops_per_s, list->peak_flops_per_s));
+        dh_cli_table_cell(table, "%.1f", percent(f.hardware_flops_per_s, list->peak_flops_per_s));
+    }
+    dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.hidden_ns));
+    dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.exposed_ns));
+    dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.bubble_ns));
+    dh_cli_table_cell(table, "%s", dh_format_bytes(text, sizeof text, (double)f.peak_bytes));
+    dh_cli_table_cell(table, "%s", fits(list, &f) ? "" : "does not fit");
+}
+
+static void add_columns(const dh_simulated_list *list, dh_cli_table *table)
+{
+    static const char *const headings[] = {"step", "speed-up", "tokens/s", "TFLOP/s", "MFU",
+                                           "HFU",  "hidden",   "exposed",  "bubble",  "memory"};
+    dh_cli_table_column(table, "strategy", DH_CLI_COLUMN_LEFT);
+    for (size_t i = 0; i < DH_COUNTOF(headings); i++)
+        if (list->peak_flops_per_s > 0 || strcmp(headings[i] + 1, "FU") != 0)
+            dh_cli_table_column(table, headings[i], DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(table, "", DH_CLI_COLUMN_LEFT);
+}
+
+static void print_table(const dh_simulated_list *list, double first_s, dh_str *out)
+{
+    dh_cli_table table;
+    dh_cli_table_begin(&table);
+    add_columns(list, &table);
+    for (size_t i = 0; i < list->n; i++) add_row(list, &list->at[i], first_s, &table);
+    dh_str_printf(out, "\n");
+    dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
 static void print_rows(const dh_simulated_list *list, dh_str *out)
 {
     double first_s = 0;
+    dh_str text = DH_STR_INIT;
     for (size_t i = 0; i < list->n && first_s <= 0; i++) {
         if (!list->at[i].sim) continue;
         first_s = (double)list->at[i].sim->step_ns * 1e-9;
         print_sources(list->at[i].sim, out);
     }
-    dh_str_printf(out, "\n%-16s %10s %8s %12s %10s%s %10s %10s %10s %10s\n", "strategy", "step",
-                  "speed-up", "tokens/s", "TFLOP/s",
-                  list->peak_flops_per_s > 0 ? "    MFU    HFU" : "", "hidden", "exposed", "bubble",
-                  "memory");
-    for (size_t i = 0; i < list->n; i++) print_row(list, &list->at[i], first_s, out);
-    if (list->peak_flops_per_s > 0)
-        dh_str_printf(out,
+    print_table(list, first_s, out);
+    if (list->peak_flops_per_s > 0) {
+        dh_str_printf(&text,
                       "TFLOP/s: model FLOPs of a device; MFU, HFU: model and executed FLOPs in %% "
-                      "of %.4g TFLOP/s\n",
+                      "of %.4g TFLOP/s",
                       list->peak_flops_per_s * 1e-12);
-    for (size_t i = 0; i < list->n; i++)
-        if (!list->at[i].sim)
-            dh_str_printf(out, "%s: %s\n", list->at[i].strategy->name, list->at[i].reason);
+        dh_cli_paragraph(out, &text, 2);
+    }
+    for (size_t i = 0; i < list->n; i++) {
+        if (list->at[i].sim) continue;
+        dh_str_printf(&text, "%s: %s", list->at[i].strategy->name, list->at[i].reason);
+        dh_cli_paragraph(out, &text, 2);
+    }
 }
 
 static void print_job(const dh_simulated_list *list, dh_str *out)
 {
     const dh_job *j = list->job;
-    dh_str_printf(out, "%s%s%s: %lld ranks (dp %lld, tp %lld, cp %lld, pp %lld, ep %lld)\n",
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s%s%s: %lld ranks (dp %lld, tp %lld, cp %lld, pp %lld, ep %lld)",
                   j->model.name, list->cluster ? " on cluster " : " on this machine",
                   list->cluster ? list->cluster->name : "", (long long)j->ranks, (long long)j->dp,
                   (long long)j->tp, (long long)j->cp, (long long)j->pp, (long long)j->ep);
-    dh_str_printf(out, "step: %lld sequences of %lld tokens in %lld micro-batches, %s%s%s\n",
+    dh_cli_paragraph(out, &text, 2);
+    dh_str_printf(&text, "step: %lld sequences of %lld tokens in %lld micro-batches, %s%s%s",
                   (long long)j->global_batch, (long long)j->seq_len, (long long)dh_job_n_micro(j),
                   dh_dtype_name(j->dtype), list->n == 1 ? ", strategy " : "",
                   list->n == 1 ? list->at[0].strategy->name : "");
+    dh_cli_paragraph(out, &text, 2);
 }
 
 void dh_simulated_print(const dh_simulated_list *list, dh_str *out)

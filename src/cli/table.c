@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GAP = 2, NARROWEST_TEXT = 18 };
+enum { GAP = 2, NARROWEST_TEXT = 18, NARROWEST_NOTE = 40, NOTE_INDENT = 4 };
 
 /* ---- filling -------------------------------------------------------------------------------- */
 
@@ -67,13 +67,17 @@ typedef struct band {
         int natural, width;
     } columns[DH_CLI_TABLE_COLUMNS];
     size_t n;
-    int width; /* of all, with the gaps */
+    int width;       /* of all, with the gaps */
+    bool note_below; /* the last of the table stands below each row */
 } band;
 
 static int least_width(const dh_cli_table *t, size_t column, int natural)
 {
-    return t->columns[column].kind == DH_CLI_COLUMN_TEXT ? DH_MIN(natural, NARROWEST_TEXT)
-                                                         : natural;
+    static const int least[] = {
+        [DH_CLI_COLUMN_TEXT] = NARROWEST_TEXT, [DH_CLI_COLUMN_NOTE] = NARROWEST_NOTE};
+    const dh_cli_column_kind kind = t->columns[column].kind;
+    return kind == DH_CLI_COLUMN_TEXT || kind == DH_CLI_COLUMN_NOTE ? DH_MIN(natural, least[kind])
+                                                                    : natural;
 }
 
 /* False where it has no room, unless `must`. */
@@ -105,20 +109,27 @@ static void grow(band *b, int width)
     }
 }
 
+static bool has_note(const dh_cli_table *t)
+{
+    return t->n_columns > 1 && t->columns[t->n_columns - 1].kind == DH_CLI_COLUMN_NOTE;
+}
+
 /* As many columns as fit from *next on, which moves behind them; one at the least. */
 static band next_band(const dh_cli_table *t, int width, size_t *next)
 {
+    const size_t n = t->n_columns - has_note(t);
     band b = {.n = 0};
     add_column(t, &b, 0, width, true);
-    while (*next < t->n_columns && add_column(t, &b, *next, width, b.n == 1)) (*next)++;
+    while (*next < n && add_column(t, &b, *next, width, b.n == 1)) (*next)++;
+    if (*next == n && has_note(t)) b.note_below = !add_column(t, &b, (*next)++, width, false);
     grow(&b, width);
     return b;
 }
 
 /* ---- printing ------------------------------------------------------------------------------- */
 
-/* Bytes of the next line of a cell: up to the last blank within width, or cut in a word that is
- * longer than that. */
+/* Bytes of the next line of a cell: up to the last blank or hyphen within width, or cut in a word
+ * that is longer than that. */
 static size_t next_piece(const char *text, int width)
 {
     size_t at = 0, blank = 0;
@@ -128,6 +139,7 @@ static size_t next_piece(const char *text, int width)
         do {
             at++;
         } while (((unsigned char)text[at] & 0xC0) == 0x80);
+        if (text[at - 1] == '-') blank = at;
     }
     return at;
 }
@@ -158,7 +170,15 @@ static bool print_line(const dh_cli_table *t, const band *b, const char **rest, 
     return true;
 }
 
-static void print_band(const dh_cli_table *t, const band *b, dh_str *out)
+static void print_note(const dh_cli_table *t, size_t row, int width, dh_str *out)
+{
+    const char *note = t->cells.at[(row + 1) * t->n_columns - 1];
+    if (!*note) return;
+    dh_str_printf(out, "%*s", NOTE_INDENT, "");
+    dh_str_wrap(out, note, NOTE_INDENT, width);
+}
+
+static void print_band(const dh_cli_table *t, const band *b, int width, dh_str *out)
 {
     const char *rest[DH_CLI_TABLE_COLUMNS];
     for (size_t i = 0; i < b->n; i++) rest[i] = t->columns[b->columns[i].at].heading;
@@ -167,6 +187,7 @@ static void print_band(const dh_cli_table *t, const band *b, dh_str *out)
         for (size_t i = 0; i < b->n; i++)
             rest[i] = t->cells.at[row * t->n_columns + b->columns[i].at];
         while (print_line(t, b, rest, out)) continue;
+        if (b->note_below) print_note(t, row, width, out);
     }
 }
 
@@ -177,7 +198,7 @@ void dh_cli_table_end(dh_cli_table *t, int width, dh_str *out)
     for (bool first = true; !t->failed && (first || next < t->n_columns); first = false) {
         const band b = next_band(t, width, &next);
         if (!first) dh_str_append(out, "\n", 1);
-        print_band(t, &b, out);
+        print_band(t, &b, width, out);
     }
     dh_vec_fini(&t->cells);
     dh_arena_destroy(t->arena);

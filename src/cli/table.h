@@ -2,7 +2,8 @@
  *
  * Columns keep their place in every row. Where the terminal is too narrow, columns of text are
  * broken over several lines of their cells; where that is not enough, the table is printed in
- * parts below each other, each with the first column in front. */
+ * parts below each other, each with the first column in front. A note stands at the end of a row
+ * where there is room for it, and below the row where there is not. */
 #ifndef DH_CLI_TABLE_H
 #define DH_CLI_TABLE_H
 
@@ -11,7 +12,8 @@
 typedef enum dh_cli_column_kind {
     DH_CLI_COLUMN_LEFT,  /* a word, never broken */
     DH_CLI_COLUMN_RIGHT, /* a number with its unit, never broken */
-    DH_CLI_COLUMN_TEXT   /* may be broken at blanks */
+    DH_CLI_COLUMN_TEXT,  /* may be broken, at blanks and behind hyphens */
+    DH_CLI_COLUMN_NOTE   /* a sentence; the last column, if any */
 } dh_cli_column_kind;
 
 enum { DH_CLI_TABLE_COLUMNS = 24 };

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-
-enum { WIDTH = 120 };
+#include "cli/table.h"
 
 /* ---- ranked --------------------------------------------------------------------------------- */
 
@@ -20,79 +19,116 @@ static double step_ns(const dh_tune_row *row)
     return row->simulated_ns > 0 ? (double)row->simulated_ns : row->step_ns;
 }
 
+static const char *by_of(const dh_tune_row *row)
+{
+    return row->simulated_ns > 0 ? "simulated" : "estimated";
+}
+
 static double memory_of(const dh_tune_row *row)
 {
     return (double)(row->simulated_ns > 0 ? row->simulated_bytes : row->memory.peak_bytes);
 }
 
-static void print_mesh(const dh_tuned *t, const dh_tune_config *c, dh_str *out)
+static const dh_tune_dim degrees[] = {DH_TUNE_TP, DH_TUNE_CP, DH_TUNE_PP,
+                                      DH_TUNE_DP, DH_TUNE_EP, DH_TUNE_MICRO_BATCH};
+
+static void add_columns(const dh_tuned *t, dh_cli_table *table)
 {
-    static const dh_tune_dim degrees[] = {DH_TUNE_TP, DH_TUNE_CP, DH_TUNE_PP,
-                                          DH_TUNE_DP, DH_TUNE_EP, DH_TUNE_MICRO_BATCH};
+    dh_cli_table_column(table, "#", DH_CLI_COLUMN_RIGHT);
     for (size_t i = 0; i < DH_COUNTOF(degrees); i++)
         if (degrees[i] != DH_TUNE_EP || has_experts(t))
-            dh_str_printf(out, "%4lld ", (long long)c->at[degrees[i]]);
+            dh_cli_table_column(table, dh_tune_dim_name(degrees[i]), DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(table, "recompute", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(table, "schedule", DH_CLI_COLUMN_TEXT);
+    dh_cli_table_column(table, "strategy", DH_CLI_COLUMN_TEXT);
+    dh_cli_table_column(table, "estimated", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(table, "simulated", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(table, "off by", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(table, "memory", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(table, "why not", DH_CLI_COLUMN_NOTE);
 }
 
-static void print_plan(const dh_tune_config *c, dh_str *out)
+static void add_plan(const dh_tune_config *c, dh_cli_table *table)
 {
     char schedule[64], recompute[32], strategy[64];
     dh_tune_value(DH_TUNE_SCHEDULE, c->at[DH_TUNE_SCHEDULE], schedule, sizeof schedule);
     if (c->at[DH_TUNE_STAGES] > 1)
         snprintf(schedule + strlen(schedule), sizeof schedule - strlen(schedule), " x%lld",
                  (long long)c->at[DH_TUNE_STAGES]);
-    dh_str_printf(
-        out, "%-9s %-20s %-25s",
-        dh_tune_value(DH_TUNE_RECOMPUTE, c->at[DH_TUNE_RECOMPUTE], recompute, sizeof recompute),
-        schedule,
+    dh_cli_table_cell(
+        table, "%s",
+        dh_tune_value(DH_TUNE_RECOMPUTE, c->at[DH_TUNE_RECOMPUTE], recompute, sizeof recompute));
+    dh_cli_table_cell(table, "%s", schedule);
+    dh_cli_table_cell(
+        table, "%s",
         dh_tune_value(DH_TUNE_STRATEGY, c->at[DH_TUNE_STRATEGY], strategy, sizeof strategy));
 }
 
-static void print_row(const dh_tuned *t, size_t place, dh_str *out)
+static void add_row(const dh_tuned *t, size_t place, dh_cli_table *table)
 {
     const dh_tune_row *row = &t->tune->rows[place];
     char text[32];
-    dh_str_printf(out, "%3zu ", place + 1);
-    print_mesh(t, &row->config, out);
-    print_plan(&row->config, out);
-    dh_str_printf(out, " %9s", dh_format_ns(text, sizeof text, row->step_ns));
-    if (row->simulated_ns > 0)
-        dh_str_printf(out, " %9s %+5.1f%%",
-                      dh_format_ns(text, sizeof text, (double)row->simulated_ns),
-                      100 * (row->step_ns / (double)row->simulated_ns - 1));
-    else
-        dh_str_printf(out, " %9s %6s", "-", "-");
-    dh_str_printf(out, " %10s  %s\n", dh_format_bytes(text, sizeof text, memory_of(row)),
-                  place == 0 && row->fits ? "<- best" : row->why);
+    dh_cli_table_cell(table, "%zu", place + 1);
+    for (size_t i = 0; i < DH_COUNTOF(degrees); i++)
+        if (degrees[i] != DH_TUNE_EP || has_experts(t))
+            dh_cli_table_cell(table, "%lld", (long long)row->config.at[degrees[i]]);
+    add_plan(&row->config, table);
+    dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, row->step_ns));
+    if (row->simulated_ns > 0) {
+        dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, (double)row->simulated_ns));
+        dh_cli_table_cell(table, "%+.1f%%", 100 * (row->step_ns / (double)row->simulated_ns - 1));
+    } else {
+        dh_cli_table_cell(table, "-");
+        dh_cli_table_cell(table, "-");
+    }
+    dh_cli_table_cell(table, "%s", dh_format_bytes(text, sizeof text, memory_of(row)));
+    dh_cli_table_cell(table, "%s", place == 0 && row->fits ? "<- best" : row->why);
 }
 
 static void print_rows(const dh_tuned *t, dh_str *out)
 {
-    dh_str_printf(out,
-                  "\n  #   tp   cp   pp   dp %s  mb recompute %-20s %-25s %9s %9s %6s %10s  %s\n",
-                  has_experts(t) ? "  ep " : "", "schedule", "strategy", "estimate", "simulated",
-                  "off by", "memory", "why not");
-    for (size_t i = 0; i < t->tune->n_rows; i++) print_row(t, i, out);
+    dh_cli_table table;
+    dh_cli_table_begin(&table);
+    add_columns(t, &table);
+    for (size_t i = 0; i < t->tune->n_rows; i++) add_row(t, i, &table);
+    dh_str_printf(out, "\n");
+    dh_cli_table_end(&table, dh_cli_columns(), out);
+}
+
+/* "; compute 10 s, bubble 3 s (simulated)": what is no part of a rounding error. */
+static void append_parts(const dh_tune_row *row, dh_str *text)
+{
+    char ns[32];
+    const bool simulated = row->simulated_ns > 0;
+    const double *part_ns = simulated ? row->simulated_part_ns : row->part_ns;
+    const int n = simulated ? DH_N_TUNE_SIMULATED : DH_N_TUNE_PART;
+    const char *separator = ";";
+    for (int p = 0; p < n; p++) {
+        if (part_ns[p] < .005 * step_ns(row)) continue;
+        dh_str_printf(text, "%s %s %s", separator,
+                      simulated ? dh_tune_simulated_name((dh_tune_simulated)p)
+                                : dh_tune_part_name((dh_tune_part)p),
+                      dh_format_ns(ns, sizeof ns, part_ns[p]));
+        separator = ",";
+    }
+    dh_str_printf(text, " (all %s)", by_of(row));
 }
 
 static void print_best(const dh_tuned *t, dh_str *out)
 {
     const dh_tune_row *best = &t->tune->rows[0];
-    char step[32], part[32];
+    char step[32], rate[32];
+    dh_str text = DH_STR_INIT;
     const double s = step_ns(best) * 1e-9;
     const double tokens = (double)(t->job->global_batch * t->job->seq_len);
-    dh_str_printf(out, "\nbest: %s a step, %.6g tokens/s, %.4g TFLOP/s a device;",
-                  dh_format_ns(step, sizeof step, step_ns(best)), tokens / s,
+    dh_str_printf(&text, "best: %s a step, %s tokens/s, %.4g TFLOP/s a device",
+                  dh_format_ns(step, sizeof step, step_ns(best)),
+                  dh_format_number(rate, sizeof rate, tokens / s, 6),
                   dh_model_flops_per_token(&t->job->model, t->job->seq_len) * tokens / s /
                       (double)t->devices * 1e-12);
-    const char *separator = " ";
-    for (int p = 0; p < DH_N_TUNE_PART; p++) {
-        if (best->part_ns[p] < .005 * best->step_ns) continue;
-        dh_str_printf(out, "%s%s %s", separator, dh_tune_part_name((dh_tune_part)p),
-                      dh_format_ns(part, sizeof part, best->part_ns[p]));
-        separator = ", ";
-    }
-    dh_str_printf(out, " (estimated)\n");
+    append_parts(best, &text);
+    dh_str_printf(out, "\n");
+    dh_cli_paragraph(out, &text, 2);
 }
 
 /* ---- by value ------------------------------------------------------------------------------- */
@@ -105,21 +141,24 @@ static double ratio(const dh_tune_row *row, const dh_tune_row *best)
     return row->step_ns / best->step_ns;
 }
 
-static void print_value(const dh_tuned *t, const dh_tune_value_row *v, bool first, dh_str *out)
+static void add_value(const dh_tuned *t, const dh_tune_value_row *v, bool first,
+                      dh_cli_table *table)
 {
     char text[64], value[64];
     const dh_tune_row *best = t->tune->n_rows ? &t->tune->rows[0] : NULL;
     const bool chosen = best && best->config.at[v->dim] == v->value;
-    dh_str_printf(out, "%-10s %-25s", first ? dh_tune_dim_name(v->dim) : "",
-                  dh_tune_value(v->dim, v->value, value, sizeof value));
-    if (chosen)
-        dh_str_printf(out, " %9s %7s  ", dh_format_ns(text, sizeof text, step_ns(best)), "best");
-    else if (v->n_fit > 0 && best)
-        dh_str_printf(out, " %9s %+6.1f%%  ", dh_format_ns(text, sizeof text, step_ns(&v->best)),
-                      100 * (ratio(&v->best, best) - 1));
+    const dh_tune_row *shown = chosen                                 ? best
+                               : v->n_fit > 0 && v->best.fits && best ? &v->best
+                                                                      : NULL;
+    dh_cli_table_cell(table, "%s", first ? dh_tune_dim_name(v->dim) : "");
+    dh_cli_table_cell(table, "%s", dh_tune_value(v->dim, v->value, value, sizeof value));
+    dh_cli_table_cell(table, "%s", shown ? dh_format_ns(text, sizeof text, step_ns(shown)) : "-");
+    dh_cli_table_cell(table, "%s", shown ? by_of(shown) : "");
+    if (shown && !chosen)
+        dh_cli_table_cell(table, "%+.1f%%", 100 * (ratio(shown, best) - 1));
     else
-        dh_str_printf(out, " %9s %7s  ", "-", "");
-    dh_str_wrap(out, chosen ? "" : v->why, 56, WIDTH);
+        dh_cli_table_cell(table, "%s", chosen ? "best" : "");
+    dh_cli_table_cell(table, "%s", chosen ? "" : v->why);
 }
 
 /* A dimension with a single value is no choice. */
@@ -132,23 +171,35 @@ static bool is_choice(const dh_tune *t, size_t i)
 
 static void print_values(const dh_tuned *t, dh_str *out)
 {
+    static const struct {
+        const char *heading;
+        dh_cli_column_kind kind;
+    } columns[] = {{"", DH_CLI_COLUMN_LEFT},        {"value", DH_CLI_COLUMN_LEFT},
+                   {"a step", DH_CLI_COLUMN_RIGHT}, {"by", DH_CLI_COLUMN_LEFT},
+                   {"", DH_CLI_COLUMN_RIGHT},       {"why not", DH_CLI_COLUMN_NOTE}};
     const dh_tune *r = t->tune;
-    dh_str_printf(out, "\nthe best with each value, everything else free (estimated, where not "
-                       "among those simulated):\n");
+    dh_cli_table table;
+    dh_cli_table_begin(&table);
+    for (size_t i = 0; i < DH_COUNTOF(columns); i++)
+        dh_cli_table_column(&table, columns[i].heading, columns[i].kind);
     for (size_t i = 0; i < r->n_values; i++)
         if (is_choice(r, i))
-            print_value(t, &r->values[i], i == 0 || r->values[i - 1].dim != r->values[i].dim, out);
+            add_value(t, &r->values[i], i == 0 || r->values[i - 1].dim != r->values[i].dim, &table);
+    dh_str_printf(out, "\nthe best with each value, everything else free:\n");
+    dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
 void dh_tuned_print(const dh_tuned *t, dh_str *out)
 {
     const dh_tune *r = t->tune;
     char room[32];
+    dh_str text = DH_STR_INIT;
     dh_str_printf(
-        out, "%s on %lld devices of %s%s with %s each: %lld sequences of %lld tokens, %s\n",
+        &text, "%s on %lld devices of %s%s with %s each: %lld sequences of %lld tokens, %s",
         t->job->model.name, (long long)t->devices, t->cluster ? "cluster " : "this machine",
         t->cluster ? t->cluster->name : "", dh_format_bytes(room, sizeof room, t->memory_bytes),
         (long long)t->job->global_batch, (long long)t->job->seq_len, dh_dtype_name(t->job->dtype));
+    dh_cli_paragraph(out, &text, 2);
     dh_str_printf(out, "%lld configurations fit, %lld need more memory, %lld are not possible\n",
                   (long long)r->n_fit, (long long)r->n_too_large, (long long)r->n_refused);
     if (r->n_rows > 0) {
@@ -186,6 +237,15 @@ static json_t *parts_json(const dh_tune_row *row)
     return parts;
 }
 
+static json_t *simulated_parts_json(const dh_tune_row *row)
+{
+    json_t *parts = json_object();
+    for (int p = 0; parts && p < DH_N_TUNE_SIMULATED; p++)
+        json_object_set_new(parts, dh_tune_simulated_name((dh_tune_simulated)p),
+                            json_real(row->simulated_part_ns[p] * 1e-6));
+    return parts;
+}
+
 static json_t *row_json(const dh_tune_row *row)
 {
     const dh_tune_memory *m = &row->memory;
@@ -201,6 +261,7 @@ static json_t *row_json(const dh_tune_row *row)
     }
     if (row->simulated_ns > 0) {
         json_object_set_new(object, "simulated_ms", json_real((double)row->simulated_ns * 1e-6));
+        json_object_set_new(object, "simulated_parts_ms", simulated_parts_json(row));
         json_object_set_new(object, "simulated_peak_bytes",
                             json_integer((json_int_t)row->simulated_bytes));
     }

@@ -108,9 +108,9 @@ static void help_one(const dh_setting *s, int width, dh_str *out)
     enum { COLUMN = 10 };
     dh_str text = DH_STR_INIT;
     const char *dot = strchr(s->key, '.');
+    dh_str_printf(&text, "%s: ", s->key);
     describe_meaning(s, &text);
-    dh_str_printf(out, "%s: ", s->key);
-    dh_str_wrap(out, text.text ? text.text : "", 4, width);
+    dh_str_wrap(out, text.text ? text.text : "", 4, width - 4);
     dh_str_clear(&text);
     describe_values(s, &text);
     dh_str_printf(out, "\nvalues    ");

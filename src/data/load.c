@@ -132,6 +132,9 @@ static dh_status load_mapped(dh_ctx *ctx, const char *path, const dh_map *map, d
         return dh_tokenizer_from_llama2c(ctx, map->at, map->n_bytes, tok);
     if (map->n_bytes >= 4 && map->at[0] == 0x0A && map->at[2] == 0x0A)
         return dh_tokenizer_from_spm(ctx, map->at, map->n_bytes, tok);
+    if (map->n_bytes >= 4 && memcmp(map->at, "GGUF", 4) == 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "GGUF is not read; take the tokenizer.json that it was made from");
     return dh_fail(ctx, DH_EFORMAT,
                    "no tokenizer: want tokenizer.json, encoder.json, a SentencePiece .model, "
                    "llama2.c's tokenizer.bin or a chars file");

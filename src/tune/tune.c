@@ -23,6 +23,12 @@ static const char *const parts[DH_N_TUNE_PART] = {
 #undef X
 };
 
+static const char *const simulated_parts[] = {
+#define X(id, name, doc) name,
+    DH_TUNE_SIMULATED_LIST(X)
+#undef X
+};
+
 static const char *const recompute_names[] = {"none", "selective", "full"};
 
 const char *dh_tune_dim_name(dh_tune_dim dim)
@@ -45,6 +51,11 @@ dh_tune_dim dh_tune_dim_of(const char *setting)
 const char *dh_tune_part_name(dh_tune_part part)
 {
     return parts[part];
+}
+
+const char *dh_tune_simulated_name(dh_tune_simulated part)
+{
+    return simulated_parts[part];
 }
 
 const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap)

@@ -3,21 +3,23 @@
 
 #include "tune/tuner.h"
 
-static const char *seconds(char *buf, size_t cap, double ns)
-{
-    return dh_format_ns(buf, cap, ns);
-}
+/* What a step is made of, by the estimate or by a simulation. */
+typedef struct parts {
+    const double *ns, *best_ns;
+    const char *const *names;
+    int n;
+} parts;
 
-/* The part that grew most over the best one's; DH_N_TUNE_PART: none. */
-static int largest_loss(const dh_tune_row *row, const dh_tune_row *best, int except, double *ns)
+/* The part that grew most over the best one's; parts.n: none. */
+static int largest_loss(const parts *p, int except, double *ns)
 {
-    int found = DH_N_TUNE_PART;
+    int found = p->n;
     *ns = 0;
-    for (int p = 0; p < DH_N_TUNE_PART; p++) {
-        const double more = row->part_ns[p] - best->part_ns[p];
-        if (p == except || more <= *ns) continue;
+    for (int i = 0; i < p->n; i++) {
+        const double more = p->ns[i] - p->best_ns[i];
+        if (i == except || more <= *ns) continue;
         *ns = more;
-        found = p;
+        found = i;
     }
     return found;
 }
@@ -25,19 +27,39 @@ static int largest_loss(const dh_tune_row *row, const dh_tune_row *best, int exc
 /* TUNING: a second part is named where it is a quarter of the first or more. */
 #define WORTH_NAMING 0.25
 
+/* "bubble +3.17 s, compute +1 s"; empty where nothing grew. */
+static const char *describe(const parts *p, char *buf, size_t cap)
+{
+    char text[32];
+    double first_ns, second_ns;
+    const int first = largest_loss(p, p->n, &first_ns);
+    const int second = largest_loss(p, first, &second_ns);
+    *buf = '\0';
+    if (first == p->n) return buf;
+    const int n =
+        snprintf(buf, cap, "%s +%s", p->names[first], dh_format_ns(text, sizeof text, first_ns));
+    if (second < p->n && second_ns >= WORTH_NAMING * first_ns)
+        snprintf(buf + n, cap - (size_t)n, ", %s +%s", p->names[second],
+                 dh_format_ns(text, sizeof text, second_ns));
+    return buf;
+}
+
+/* Simulation beside simulation, or estimate beside estimate: never one beside the other. */
 const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tune_row *best)
 {
-    char first_text[32], second_text[32];
-    double first_ns, second_ns;
-    const int first = largest_loss(row, best, DH_N_TUNE_PART, &first_ns);
-    const int second = largest_loss(row, best, first, &second_ns);
-    if (first == DH_N_TUNE_PART) return dh_arena_strdup(arena, "as good by the estimate");
-    seconds(first_text, sizeof first_text, first_ns);
-    if (second == DH_N_TUNE_PART || second_ns < WORTH_NAMING * first_ns)
-        return dh_arena_printf(arena, "%s +%s", dh_tune_part_name((dh_tune_part)first), first_text);
-    return dh_arena_printf(arena, "%s +%s, %s +%s", dh_tune_part_name((dh_tune_part)first),
-                           first_text, dh_tune_part_name((dh_tune_part)second),
-                           seconds(second_text, sizeof second_text, second_ns));
+    const char *names[DH_MAX((int)DH_N_TUNE_PART, (int)DH_N_TUNE_SIMULATED)];
+    char text[192];
+    const bool simulated = row->simulated_ns > 0 && best->simulated_ns > 0;
+    parts p = {row->part_ns, best->part_ns, names, DH_N_TUNE_PART};
+    if (simulated)
+        p = (parts){row->simulated_part_ns, best->simulated_part_ns, names, DH_N_TUNE_SIMULATED};
+    for (int i = 0; i < p.n; i++)
+        names[i] = simulated ? dh_tune_simulated_name((dh_tune_simulated)i)
+                             : dh_tune_part_name((dh_tune_part)i);
+    if (!*describe(&p, text, sizeof text))
+        return dh_arena_strdup(arena, simulated ? "as good" : "as good by the estimate");
+    if (simulated || best->simulated_ns == 0) return dh_arena_strdup(arena, text);
+    return dh_arena_printf(arena, "by the estimates of both: %s", text);
 }
 
 const char *tune_why_too_large(dh_arena *arena, const dh_tune_memory *m, double limit)

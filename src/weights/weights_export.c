@@ -172,7 +172,9 @@ static dh_status check_target(dh_ctx *ctx, const export *x, bool replace)
     char *config = dh_arena_printf(x->arena, "%s/config.json", x->dir);
     if (!config) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
     if (!replace)
-        return dh_fail(ctx, DH_EINVAL, "%s exists already; remove it or choose another folder",
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s exists already; --replace replaces a model folder, or choose "
+                       "another",
                        x->dir);
     if (!dh_path_exists(config))
         return dh_fail(ctx, DH_EINVAL,

@@ -119,10 +119,17 @@ static bool has_suffix(const char *path, const char *suffix)
     return n > k && strcmp(path + n - k, suffix) == 0;
 }
 
+static dh_status refuse_gguf(dh_ctx *ctx, const char *path)
+{
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "%s: GGUF is not read; take the safetensors that it was made from", path);
+}
+
 static dh_status open_file(dh_ctx *ctx, dh_weights *w, const char *path)
 {
     for (size_t i = 0; i < DH_COUNTOF(kinds); i++)
         if (has_suffix(path, kinds[i].suffix)) return kinds[i].open(ctx, w, path);
+    if (has_suffix(path, ".gguf")) return refuse_gguf(ctx, path);
     return dh_fail(ctx, DH_EINVAL,
                    "%s: weights are a folder, a .safetensors file (or its .index.json) or a .bin "
                    "file of llama2.c or llm.c",
@@ -168,6 +175,10 @@ static dh_status open_folder(dh_ctx *ctx, dh_weights *w)
                            "model.safetensors.index.json; name one of them",
                            w->path, n, lone[i]);
     }
+    char *gguf;
+    size_t n_gguf;
+    DH_TRY(lone_file(ctx, w, ".gguf", &gguf, &n_gguf));
+    if (n_gguf > 0) return refuse_gguf(ctx, gguf ? gguf : w->path);
     return dh_fail(ctx, DH_EMISSING,
                    "%s has no model.safetensors, model.safetensors.index.json, *.safetensors or "
                    "*.bin",

@@ -57,7 +57,7 @@ done
 # A large model is checked without its memory, data or tokenizer.
 printf 'model: llama3-8b\ntrain: {batch: 1, seq_len: 64}\n' >"$tmp/large.yaml"
 ok "$dhelix" check "$tmp/large.yaml"
-says '8030261248 parameters'
+says '8.03 B parameters (8030261248)'
 fails 1 'not a multiple of parallel.dp = 3' "$dhelix" check "$tmp/job.yaml" --ranks 3
 
 # Every example can be run, and the schedule in a file is the one it says it is.

@@ -24,11 +24,31 @@ done
 ok "$dhelix" list clusters
 check 'columns keep their place' awk '
     NR == 1 { end = index($0, "memory_gb") + 8 }
-    NR > 1 && !NF { exit }
-    NR > 1 { if (substr($0, end, 1) !~ /[0-9]/ || substr($0, end + 1, 1) ~ /[^ ]/) { bad = 1; exit } }
+    NR > 1 && /^[a-z]/ { if (substr($0, end, 1) !~ /[0-9]/ || substr($0, end + 1, 1) ~ /[^ ]/) { bad = 1; exit } }
     END { exit bad }' "$tmp/out"
+check 'what has no room behind a row stands below it' \
+    test "$(grep -A1 '^h200 ' "$tmp/out" | grep -c '^    8 H200 ')" -eq 1
 # A table that is too wide goes on below, with the first column in front of both parts.
+ok env COLUMNS=60 "$dhelix" list clusters
 check 'every cluster stands in both parts' test "$(grep -c '^h100 ' "$tmp/out")" -eq 2
+
+# What commands say of a job.
+cat >"$tmp/llama.yaml" <<EOF
+model: llama3-8b
+train: {batch: 32, seq_len: 4096, dtype: bf16}
+parallel: {tp: 8, zero1: true}
+EOF
+fits 80 "$dhelix" check examples/tp2.yaml
+says '804 K parameters (804096)'
+says '5.08 GFLOP'
+fits 80 "$dhelix" check examples/tp2.yaml --print recipe
+fits 80 "$dhelix" plan examples/tp2.yaml --set profile=none
+fits 80 "$dhelix" simulate "$tmp/llama.yaml" --cluster h100 --ranks 8
+fits 80 "$dhelix" simulate "$tmp/llama.yaml" --cluster h100 --ranks 8 --strategies sequential,list
+fits 80 "$dhelix" tune "$tmp/llama.yaml" --cluster h100 --devices 16 --strategies sequential \
+    --schedules 1f1b --verify 1
+says 'the best with each value'
+fits 80 "$dhelix" validate zero-bubble
 
 # ---- help of settings --------------------------------------------------------------------------
 ok "$dhelix" help train.steps
@@ -114,6 +134,13 @@ terminal 90 "'$dhelix' train '$tmp/job.yaml' --fresh --set out='$tmp/run' --set 
 same "$status" 130 'a run that is ended'
 check 'lines filled 90 columns' test "$(longest)" -ge 60
 check 'and fit 50 after it was resized' test "$(drawn | tail -1 | awk '{ print length($0) }')" -lt 50
+
+# ---- a search that is interrupted ends at once, below its line of progress -----------------------
+terminal 80 "'$dhelix' tune '$tmp/llama.yaml' --cluster h100 --devices 4096 &
+    sh '$tmp/shows' configurations; kill -TERM \$!; wait \$!"
+same "$status" 130 'a search that is interrupted'
+check 'the message has a line of its own' \
+    grep -qa "^dhelix: error: interrupted" "$tmp/typescript"
 
 ok "$dhelix" --version
 check 'the version is that of the package' \

@@ -29,6 +29,22 @@ ok "$dhelix" simulate "$tmp/best.yaml" --cluster h100 --json
 same "$(json step_ms)" "$tuned" 'the job that was written'
 same "$(json ranks)" 16
 
+# A value's figure is that of a simulation, where it says so: the one of the search that has it fixed.
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 2 --json --quiet
+value=$(awk '/"value": "full"/ { found = 1 } found && /"simulated_ms"/ { print $2 + 0; exit }' \
+    "$tmp/out")
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --top 1 --json --quiet \
+    --set train.recompute=full
+close "$value" "$(json simulated_ms)" 1e-3
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 2
+says '(all simulated)'
+check 'what is estimated says so' grep -q 'estimated .*by the estimates of both' "$tmp/out"
+check 'reasons are of the same kind as the figure' \
+    test -z "$(grep 'simulated.*by the estimates' "$tmp/out")"
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0
+says '(all estimated)'
+check 'without simulation nothing says it was' test -z "$(grep ' s  *simulated' "$tmp/out")"
+
 # What the command line sets stays; more memory lets more fit.
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --json \
     --set parallel.tp=2 --set parallel.zero1=false

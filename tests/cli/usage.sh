@@ -24,6 +24,10 @@ fails 1 'no file or folder' "$dhelix" sample "$tmp/nowhere"
 fails 1 'did you mean "train.steps"?' "$dhelix" check examples/quickstart.yaml --set train.stepz=3
 fails 1 'cannot write to standard output' sh -c "'$dhelix' list settings >/dev/full"
 
+printf 'GGUF and so on, long enough to be read' >"$tmp/model.gguf"
+fails 1 'GGUF is not read' "$dhelix" sample "$tmp/model.gguf"
+fails 1 'GGUF is not read' "$dhelix" tokenize --tokenizer "$tmp/model.gguf" README.md
+
 ok "$dhelix" --version
 says 'dhelix '
 ok "$dhelix" --help
