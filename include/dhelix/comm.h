@@ -291,7 +291,7 @@ dh_status dh_comm_batch(dh_ctx *ctx, dh_comm_group *group, const dh_comm_xfer *x
  *
  * On a paced link of a local world a call ends no earlier than a ring over such
  * wires would let it:
- *     end = max(when all have arrived, when the members' wires are free) + duration
+ *     end = when all have arrived + duration
  *     duration = wire_bytes * 8 / gbps + steps * latency_us       (ns, gbps, us)
  * with steps from DH_COMM_KIND_LIST and wire_bytes = what the busiest member puts
  * on its wire, for a vector of B bytes over n ranks:
@@ -301,7 +301,8 @@ dh_status dh_comm_batch(dh_ctx *ctx, dh_comm_group *group, const dh_comm_xfer *x
  *     broadcast                    B (pipelined chain)
  *     barrier                      0
  *     send, recv                   B; latency delays the arrival but leaves the wire free
- * Each rank has one wire per link and direction; transfers on it follow one another.
+ * Each rank has one wire per link and direction. n transfers on it at a time go at 1/n of their
+ * speed each, and a call as the fullest of its members' wires lets it.
  * Waiting costs no CPU time; it sets the calling thread's timer slack to 1 us. */
 
 /* The duration for even slices, in ns; bytes: the whole vector (send [n * count] for

@@ -39,7 +39,7 @@ bool local_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadline_ns
     return pthread_cond_timedwait(cond, lock, &ts) != ETIMEDOUT;
 }
 
-void local_sleep_until(local_world *world, int64_t end_ns)
+static void sleep_until(local_world *world, int64_t end_ns)
 {
     enum { SLICE_NS = 10 * 1000 * 1000 }; /* an abort is noticed this soon */
     int64_t now = dh_now_ns();
@@ -50,21 +50,27 @@ void local_sleep_until(local_world *world, int64_t end_ns)
         dh_sleep_until_ns(DH_MIN(end_ns, now + SLICE_NS));
 }
 
-int64_t local_wires_claim(local_world *w, dh_engine wire, const int *out, int n_out, const int *in,
-                          int n_in, int64_t from_ns, int64_t ns)
+local_ticket local_wire_begin(local_world *world, local_way way, int64_t from_ns, int64_t ns,
+                              int64_t latency_ns)
 {
-    pthread_mutex_lock(&w->wire_lock);
-    int64_t start = from_ns;
-    for (int i = 0; i < n_out; i++)
-        start = DH_MAX(start, w->wires[out[i] * DH_N_ENGINE + (int)wire].out_free_ns);
-    for (int i = 0; i < n_in; i++)
-        start = DH_MAX(start, w->wires[in[i] * DH_N_ENGINE + (int)wire].in_free_ns);
-    for (int i = 0; i < n_out; i++)
-        w->wires[out[i] * DH_N_ENGINE + (int)wire].out_free_ns = start + ns;
-    for (int i = 0; i < n_in; i++)
-        w->wires[in[i] * DH_N_ENGINE + (int)wire].in_free_ns = start + ns;
-    pthread_mutex_unlock(&w->wire_lock);
-    return start + ns;
+    pthread_mutex_lock(&world->wire_lock);
+    const local_ticket made = local_wires_begin(&world->wires, way, from_ns, ns, latency_ns);
+    pthread_mutex_unlock(&world->wire_lock);
+    return made;
+}
+
+/* What begins beside it meanwhile has put the time off: it is asked for again. */
+void local_wire_wait(local_world *world, local_ticket ticket, double share, int64_t latency_ns)
+{
+    int64_t end_ns = 0;
+    if (ticket.number == 0 && ticket.end_ns == 0) return;
+    do {
+        sleep_until(world, end_ns);
+        pthread_mutex_lock(&world->wire_lock);
+        end_ns = local_wires_when(&world->wires, ticket, share, dh_now_ns());
+        pthread_mutex_unlock(&world->wire_lock);
+        if (end_ns > 0) end_ns += latency_ns;
+    } while (end_ns > dh_now_ns() && !atomic_load(&world->failed));
 }
 
 /* ---- reports: what was a rank last seen doing ------------------------------------------- */
@@ -280,7 +286,7 @@ static void local_world_destroy(dh_comm_world *world)
     pthread_mutex_destroy(&w->lock);
     free(w->base.node);
     free(w->ranks);
-    free(w->wires);
+    local_wires_fini(&w->wires);
     free(w);
 }
 
@@ -298,8 +304,8 @@ static dh_status local_world_create(dh_ctx *ctx, const dh_comm_config *config,
     bool ok = cond_init(&w->joined);
     w->base.node = calloc(n, sizeof *w->base.node);
     w->ranks = calloc(n, sizeof *w->ranks);
-    w->wires = calloc(n * DH_N_ENGINE, sizeof *w->wires);
-    if (!ok || !w->base.node || !w->ranks || !w->wires) {
+    ok = local_wires_init(&w->wires, config->ranks) && ok;
+    if (!ok || !w->base.node || !w->ranks) {
         local_world_destroy(&w->base);
         return dh_fail(ctx, DH_ENOMEM, "no memory for a world of %d ranks", config->ranks);
     }

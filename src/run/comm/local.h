@@ -6,6 +6,7 @@
 #define DHELIX_RUN_COMM_LOCAL_H
 
 #include "impl.h"
+#include "local_wires.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,8 +22,8 @@ typedef struct local_post {
     char *buf;
     bool detached;
     local_post_state state;
-    int64_t wire_end_ns; /* paced: when the wire is free again; set when detached or matched */
-    int64_t met_ns;      /* when its partner had come; 0: not yet */
+    local_ticket on_wire; /* paced: begun when detached or matched */
+    int64_t met_ns;       /* when its partner had come; 0: not yet */
 } local_post;
 
 typedef struct local_queue {
@@ -63,10 +64,9 @@ typedef struct local_shared {
     uint64_t begun; /* collectives at which all have arrived */
     uint64_t ended; /* collectives through with copying */
     int n_copying;
-    int64_t arrived_ns; /* of the last begun collective */
-    int64_t start_ns;   /* paced start and end of the same; 0: not paced */
-    int64_t end_ns;
-    local_slot *slots; /* [n] */
+    int64_t arrived_ns;   /* of the last begun collective */
+    local_ticket on_wire; /* paced: the same on the members' wires */
+    local_slot *slots;    /* [n] */
 } local_shared;
 
 typedef struct local_group {
@@ -83,11 +83,6 @@ typedef struct local_rank {
     bool attached, left;
 } local_rank;
 
-/* When a rank's wires are free, by direction. */
-typedef struct local_wire {
-    int64_t out_free_ns, in_free_ns;
-} local_wire;
-
 struct local_world {
     dh_comm_world base;
     pthread_mutex_t lock;
@@ -100,7 +95,7 @@ struct local_world {
     char message[DH_CTX_MESSAGE_BYTES];
 
     pthread_mutex_t wire_lock;
-    local_wire *wires; /* [size][DH_N_ENGINE] */
+    local_wires wires;
 };
 
 /* local.c */
@@ -115,12 +110,12 @@ dh_status local_fail_here(dh_ctx *ctx, local_group *group, const char *message);
 /* Stop it because members marked in group->missing did not come: they left the
  * world, or did nothing until the timeout. what: "all_gather #17 of group ..." */
 dh_status local_fail_missing(dh_ctx *ctx, local_group *group, const char *what, bool left);
-/* Occupy outgoing and incoming wires of these ranks for ns, once all are free and
- * not before from_ns; returns when they are free again. */
-int64_t local_wires_claim(local_world *world, dh_engine wire, const int *out, int n_out,
-                          const int *in, int n_in, int64_t from_ns, int64_t ns);
-/* Sleep until a paced transfer ends; returns early when the world fails. */
-void local_sleep_until(local_world *world, int64_t end_ns);
+/* A paced transfer that takes ns where it has its wires to itself, and is waited for until
+ * latency_ns after its end. */
+local_ticket local_wire_begin(local_world *world, local_way way, int64_t from_ns, int64_t ns,
+                              int64_t latency_ns);
+/* Sleep until latency_ns after this share of it has passed; returns early when the world fails. */
+void local_wire_wait(local_world *world, local_ticket ticket, double share, int64_t latency_ns);
 
 /* local_ops.c, local_p2p.c */
 dh_status local_collective(dh_ctx *ctx, dh_comm_group *group, const dh_comm_call *call);

@@ -34,17 +34,15 @@ static bool calls_differ(const local_group *g, char *buf, size_t cap)
     return g->calls[0]->head.kind == DH_COMM_ALL_TO_ALL && all_to_all_differs(g, buf, cap);
 }
 
-static void set_pace(const local_group *g)
+static local_ticket begin_on_wire(const local_group *g, int64_t from_ns)
 {
     local_shared *s = g->shared;
     dh_comm_pace pace = s->world->base.config.pace[s->wire];
-    s->start_ns = s->end_ns = 0;
-    if (!dh_comm_pace_on(pace) || s->n == 1) return;
+    const local_way way = {s->wire, s->members, s->members, s->n, s->n};
+    if (!dh_comm_pace_on(pace) || s->n == 1) return (local_ticket){0, 0};
     int64_t ns = dh_comm_bytes_ns(dh_comm_wire_bytes(s->n, g->calls), pace) +
                  dh_comm_latency_ns((dh_comm_kind)g->calls[0]->head.kind, s->n, pace);
-    s->end_ns =
-        local_wires_claim(s->world, s->wire, s->members, s->n, s->members, s->n, s->arrived_ns, ns);
-    s->start_ns = s->end_ns - ns;
+    return local_wire_begin(s->world, way, from_ns, ns, 0);
 }
 
 static void wake_others(local_shared *s, int me)
@@ -60,7 +58,7 @@ static void begin(local_group *g)
     s->n_arrived = 0;
     s->n_copying = s->n;
     s->arrived_ns = dh_now_ns();
-    set_pace(g);
+    s->on_wire = begin_on_wire(g, s->arrived_ns);
     s->begun++;
     wake_others(s, g->base.me);
 }
@@ -159,9 +157,7 @@ static void part_done(const local_group *g, const dh_comm_call *call, uint32_t p
     const local_shared *s = g->shared;
     const uint32_t n = call->progress->n;
     if (part >= n_own && part + 1 < n)
-        local_sleep_until(s->world, s->start_ns + (s->end_ns - s->start_ns) *
-                                                      (int64_t)(part + 1 - n_own) /
-                                                      (int64_t)(n - n_own));
+        local_wire_wait(s->world, s->on_wire, (double)(part + 1 - n_own) / (n - n_own), 0);
     dh_part_tell(call->progress, part);
 }
 
@@ -253,7 +249,7 @@ static void (*const share_table[])(local_group *, const dh_comm_call *) = {
 /* ---- leaving ---------------------------------------------------------------------------- */
 
 /* Unbounded on purpose: what is waited for are copies under way. */
-static int64_t leave(local_group *g, const dh_comm_call *call)
+static local_ticket leave(local_group *g, const dh_comm_call *call)
 {
     local_shared *s = g->shared;
     local_slot *slot = &s->slots[g->base.me];
@@ -264,12 +260,12 @@ static int64_t leave(local_group *g, const dh_comm_call *call)
         wake_others(s, g->base.me);
     }
     while (s->ended < number) local_wait(&slot->wake, &s->lock, INT64_MAX);
-    int64_t end_ns = s->end_ns;
+    const local_ticket on_wire = s->on_wire;
     g->base.times.arrived_ns = s->arrived_ns;
     slot->call = NULL;
     local_note(slot, ACT_FINISHED, &call->head);
     pthread_mutex_unlock(&s->lock);
-    return end_ns;
+    return on_wire;
 }
 
 dh_status local_collective(dh_ctx *ctx, dh_comm_group *group, const dh_comm_call *call)
@@ -277,6 +273,6 @@ dh_status local_collective(dh_ctx *ctx, dh_comm_group *group, const dh_comm_call
     local_group *g = (local_group *)group;
     DH_TRY(arrive(ctx, g, call));
     share_table[call->head.kind](g, call);
-    local_sleep_until(g->shared->world, leave(g, call));
+    local_wire_wait(g->shared->world, leave(g, call), 1, 0);
     return DH_OK;
 }

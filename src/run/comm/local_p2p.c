@@ -62,13 +62,18 @@ static int64_t post_bytes(const local_post *post)
     return post->count * (int64_t)dh_dtype_bytes(post->dtype);
 }
 
+static int64_t latency_ns(dh_comm_pace pace)
+{
+    return dh_comm_latency_ns(DH_COMM_RECV, 2, pace);
+}
+
 static void claim_wire(local_shared *s, local_post *post)
 {
     dh_comm_pace pace = s->world->base.config.pace[s->wire];
     if (!dh_comm_pace_on(pace) || post->src == post->dst) return;
-    post->wire_end_ns =
-        local_wires_claim(s->world, s->wire, &s->members[post->src], 1, &s->members[post->dst], 1,
-                          dh_now_ns(), dh_comm_bytes_ns(post_bytes(post), pace));
+    const local_way way = {s->wire, &s->members[post->src], &s->members[post->dst], 1, 1};
+    post->on_wire = local_wire_begin(s->world, way, dh_now_ns(),
+                                     dh_comm_bytes_ns(post_bytes(post), pace), latency_ns(pace));
 }
 
 /* Leave a copy of a small send behind; false when it is not small, or no memory. */
@@ -106,7 +111,7 @@ static void copy_pair(local_group *g, local_post *send, local_post *recv, local_
 {
     local_shared *s = g->shared;
     if (!send->detached) claim_wire(s, send);
-    recv->wire_end_ns = send->wire_end_ns;
+    recv->on_wire = send->on_wire;
     send->state = recv->state = POST_COPYING;
     send->met_ns = recv->met_ns = dh_now_ns();
     pthread_mutex_unlock(&s->lock);
@@ -252,18 +257,14 @@ static int64_t arrived(const local_group *g, size_t n)
     return last;
 }
 
-/* Latest end of the paced transfers: a send ends when the wire is free, a receive
- * one latency later. */
-static int64_t paced_end(const local_group *g, const dh_comm_xfer *xfers, size_t n)
+/* Until all are off the wire: a send when its last byte has gone, a receive one latency later. */
+static void wait_for_wires(const local_group *g, const dh_comm_xfer *xfers, size_t n)
 {
-    dh_comm_pace pace = g->shared->world->base.config.pace[g->shared->wire];
-    int64_t latency = dh_comm_latency_ns(DH_COMM_RECV, 2, pace), end = 0;
-    for (size_t i = 0; i < n; i++) {
-        bool is_recv = xfers[i].direction == DH_XFER_RECV;
-        int64_t wire_end = g->posts[i].wire_end_ns;
-        if (wire_end) end = DH_MAX(end, wire_end + (is_recv ? latency : 0));
-    }
-    return end;
+    local_world *world = g->shared->world;
+    const int64_t latency = latency_ns(world->base.config.pace[g->shared->wire]);
+    for (size_t i = 0; i < n; i++)
+        local_wire_wait(world, g->posts[i].on_wire, 1,
+                        xfers[i].direction == DH_XFER_RECV ? latency : 0);
 }
 
 dh_status local_transfer(dh_ctx *ctx, dh_comm_group *group, const dh_comm_head *head,
@@ -286,6 +287,6 @@ dh_status local_transfer(dh_ctx *ctx, dh_comm_group *group, const dh_comm_head *
     if (o.stopped) return local_fail_stopped(ctx, g, head);
     if (o.misfit[0]) return local_fail_here(ctx, g, o.misfit);
     if (o.left || o.late) return local_fail_missing(ctx, g, o.what, o.left);
-    local_sleep_until(s->world, paced_end(g, xfers, n));
+    wait_for_wires(g, xfers, n);
     return DH_OK;
 }
