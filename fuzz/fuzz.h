@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 /* Must return 0, free all it took, and touch data[0, size) only. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dhelix/checkpoint.h"
+#include "weights/checkpoint.h"
 
 static char folder[] = "/tmp/dhelix-fuzz-XXXXXX";
 

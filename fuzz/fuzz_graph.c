@@ -1,7 +1,7 @@
 /* Graph text: what is accepted passes the check and reads back equal. */
 #include "fuzz.h"
 
-#include "dhelix/graph.h"
+#include "graph/graph.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

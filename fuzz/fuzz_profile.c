@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "dhelix/safetensors.h"
+#include "weights/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

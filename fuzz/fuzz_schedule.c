@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

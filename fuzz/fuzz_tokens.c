@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "dhelix/dataset.h"
+#include "data/dataset.h"
 
 static const size_t type_bytes[DH_N_TOKEN_TYPES] = {
     [DH_TOKEN_U8] = 1,  [DH_TOKEN_U16] = 2, [DH_TOKEN_I16] = 2,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "dhelix/weights.h"
+#include "weights/weights.h"
 
 static char path[] = "/tmp/dhelix-fuzz-XXXXXX.bin";
 

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 /* Whether a sanitizer slows everything down. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -1,7 +1,7 @@
 /* What communication costs: time and wire bandwidth of every collective, the CPU
  * time its thread takes, and how much a computing thread on the same core slows
  * down meanwhile. Rank 0 prints; --csv also writes a file. README.md has examples. */
-#include "dhelix/comm.h"
+#include "run/comm/comm.h"
 
 #include <getopt.h>
 #include <pthread.h>

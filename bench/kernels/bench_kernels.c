@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/kernels.h"
 #include "run/cpu/simd.h"
 

@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "dhelix/pairing.h"
 #include "pairing_cases.h"
+#include "plan/pairing.h"
 
 /* Fastest of a few runs: the search has no state, so the rest is the machine. */
 #define REPEATS 3

@@ -1,6 +1,6 @@
 /* What building and verifying a program costs, by size. README.md has examples. */
-#include "dhelix/program.h"
-#include "dhelix/program_spec.h"
+#include "program/program.h"
+#include "program/program_spec.h"
 
 #include <getopt.h>
 #include <inttypes.h>

@@ -10,7 +10,7 @@
 
 #include "costs/cluster.h"
 #include "dhelix/cluster.h"
-#include "dhelix/recipe.h"
+#include "program/recipe.h"
 #include "sim/simulate.h"
 
 typedef struct bench_case {

@@ -1,6 +1,6 @@
 /* Arena: chunks of growing size, freed together. Under address sanitizer each
  * allocation is its own malloc, so overruns are seen. */
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef DH_BASE_CSV_H
 #define DH_BASE_CSV_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 typedef enum dh_csv_line {
     DH_CSV_END, /* no more lines */

@@ -1,5 +1,5 @@
 /* The table of engines. */
-#include "dhelix/engine.h"
+#include "base/engine.h"
 
 static const struct {
     const char *name;

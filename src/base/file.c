@@ -1,5 +1,5 @@
 /* Files: maps, atomic replacement, folders. Every failure names path and cause. */
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #include <dirent.h>
 #include <errno.h>

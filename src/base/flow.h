@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 /* Work that is left from rounding, in ns: a thousandth of what is ever reported. */
 #define DH_FLOW_RESIDUE_NS 1e-3

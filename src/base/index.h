@@ -10,7 +10,7 @@
 #ifndef DH_BASE_INDEX_H
 #define DH_BASE_INDEX_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 typedef struct dh_index_place {
     uint64_t hash;

@@ -10,7 +10,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 /* Once, before the first document: from now on jansson's failed allocations are remembered, by
  * thread, and what it allocates is freed by it alone. */

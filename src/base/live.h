@@ -8,7 +8,7 @@
 #ifndef DH_BASE_LIVE_H
 #define DH_BASE_LIVE_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 /* ---- a walk over an order ----------------------------------------------------------------- */
 

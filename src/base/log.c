@@ -1,5 +1,5 @@
 /* Logging to stderr, assertions, time. */
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 int dh_terminal_columns(int fd)
 {

@@ -1,5 +1,5 @@
 /* Growable strings and arrays, number parsing and printing, near-miss names. */
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #include <errno.h>
 #include <math.h>

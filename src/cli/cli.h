@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <signal.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "dhelix/job.h"
 
 /* ---- options ------------------------------------------------------------------------ */

@@ -7,9 +7,9 @@
 #include "cli/cli.h"
 #include "config/settings.h"
 #include "dhelix/cluster.h"
-#include "dhelix/schedule.h"
-#include "dhelix/strategy.h"
-#include "dhelix/validate.h"
+#include "plan/schedule.h"
+#include "strategy/strategy.h"
+#include "validate/validate.h"
 
 /* ---- words: each writes names with a blank behind each ------------------------------------- */
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
-#include "dhelix/dataset.h"
-#include "dhelix/session.h"
+#include "data/dataset.h"
+#include "train/session.h"
 #include "train/trained.h"
 
 typedef struct eval_args {

@@ -13,10 +13,10 @@
 #include "config/settings.h"
 #include "costs/cluster.h"
 #include "costs/system.h"
-#include "dhelix/backend.h"
-#include "dhelix/schedule.h"
-#include "dhelix/strategy.h"
-#include "dhelix/validate.h"
+#include "plan/schedule.h"
+#include "run/exec/backend.h"
+#include "strategy/strategy.h"
+#include "validate/validate.h"
 
 /* ---- the lists: NULL when out of memory ------------------------------------------------------ */
 

@@ -6,7 +6,7 @@
 
 #include "cli/cli.h"
 #include "dhelix/generate.h"
-#include "dhelix/session.h"
+#include "train/session.h"
 
 typedef struct sample_args {
     const char *prompt, *tokenizer;

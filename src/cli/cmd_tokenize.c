@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "dhelix/dataset.h"
+#include "data/dataset.h"
 
 typedef struct tokenize_args {
     const char *tokenizer, *output, *text_field;

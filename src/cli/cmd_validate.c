@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/table.h"
-#include "dhelix/validate.h"
+#include "validate/validate.h"
 
 enum { ROWS_GROUPED, ROWS_ALL };
 static const char *const rows_names[] = {"grouped", "all", NULL};

@@ -2,7 +2,7 @@
 #ifndef DH_CLI_FOOTPRINT_H
 #define DH_CLI_FOOTPRINT_H
 
-#include "dhelix/program.h"
+#include "program/program.h"
 
 typedef struct dh_footprint {
     uint64_t persistent[DH_BUF_ACT]; /* bytes by kind, padding included in none */

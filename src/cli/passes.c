@@ -1,6 +1,6 @@
 /* What passes did to a rank's graphs, as text: a line a pass, and under it what it left alone. */
 #include "cli/passes.h"
-#include "dhelix/program_spec.h"
+#include "program/program_spec.h"
 
 #include <stdlib.h>
 #include <string.h>

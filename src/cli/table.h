@@ -7,7 +7,7 @@
 #ifndef DH_CLI_TABLE_H
 #define DH_CLI_TABLE_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 typedef enum dh_cli_column_kind {
     DH_CLI_COLUMN_LEFT,  /* a word, never broken */

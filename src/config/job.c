@@ -1,5 +1,5 @@
 /* A job's life: defaults, file, overrides, model, checks; and the learning rate. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "settings.h"
 
 #include <limits.h>

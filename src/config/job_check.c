@@ -2,8 +2,8 @@
  * divide. Every message names the setting to change and what would be right. */
 #include "dhelix/job.h"
 
-#include "dhelix/base.h"
-#include "dhelix/mesh.h"
+#include "base/base.h"
+#include "config/mesh.h"
 
 #include <stdio.h>
 #include <stdlib.h>

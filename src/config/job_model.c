@@ -4,7 +4,7 @@
  * only where the source had that relation and the key itself is not given. */
 #include "settings.h"
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "model_names.h"
 
 #include <string.h>

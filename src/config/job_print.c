@@ -1,5 +1,5 @@
 /* The settings table for people: the effective job as YAML, and the help text. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "settings.h"
 
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/base.h"
 #include "config/yaml.h"
-#include "dhelix/base.h"
 #include "settings.h"
 
 typedef struct reader {

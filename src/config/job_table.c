@@ -2,7 +2,7 @@
  * page come from this table. */
 #include "settings.h"
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "model_names.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* One setting's value: text to dh_job field and back. A row per type in
  * type_rows; nothing else knows how a type is stored. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "settings.h"
 
 #include <math.h>

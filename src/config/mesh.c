@@ -3,8 +3,8 @@
  * A group is a mask of axes: its members share the digits of all other axes.
  * The embedding group uses only the first and last digit of the pipeline axis,
  * so every loop asks digit_count() and digit_at() instead of the axis size. */
-#include "dhelix/mesh.h"
-#include "dhelix/base.h"
+#include "config/mesh.h"
+#include "base/base.h"
 
 #include <string.h>
 

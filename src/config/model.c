@@ -5,7 +5,7 @@
  * and job_model.c (job file). */
 #include "dhelix/model.h"
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "model_names.h"
 
 #include <math.h>

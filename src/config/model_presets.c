@@ -3,7 +3,7 @@
  * Rows of the DHelix paper (arXiv 2411.15871, tables 3 to 5) are given there by
  * width, feed-forward width, layers, sequence and experts only; what a row
  * adds to that is said in its doc. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "dhelix/model.h"
 
 #include <string.h>

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 enum { MAX_DEPTH = 32 };
 

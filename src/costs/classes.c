@@ -1,5 +1,5 @@
 /* Which operators take the same time: a canonical text of all that it depends on. */
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -16,8 +16,8 @@
 #ifndef DH_COSTS_CLUSTER_H
 #define DH_COSTS_CLUSTER_H
 
+#include "costs/costs.h"
 #include "dhelix/cluster.h"
-#include "dhelix/costs.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,5 +1,5 @@
 /* Times of pairs from speeds, and back. */
-#include "dhelix/costs.h"
+#include "costs/costs.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* Estimates from FLOPs and bytes. */
-#include "dhelix/costs.h"
+#include "costs/costs.h"
 
 /* TUNING: only ratios matter for an order. One AVX-512 core makes about 250 GFLOP/s in
  * float32 and 450 in bf16 (bench/kernels), reads memory at about 10 GB/s, and copies

@@ -1,7 +1,7 @@
 /* Names of operators in matrices of overlap effectiveness that others measured: those of
  * DHelix's H100 measurements. gemm: forward; _d, _w: input and weight gradients; attn, mlp:
  * block; c, l: column- and row-parallel; fa: attention. */
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 
 static const struct {
     dh_op_type type;

@@ -1,5 +1,5 @@
 /* Profiles in memory: adding, finding, comparing, merging. */
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Costs by a profile, and by scaled estimates for what it does not know. */
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Profiles as JSON, with a checksum over the content in canonical form: a profile that was
  * changed by hand or cut short is refused, not believed. */
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 
 #include "base/json_text.h"
 

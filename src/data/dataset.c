@@ -1,5 +1,5 @@
 /* One stream of tokens over several files, and the samples drawn from it. */
-#include "dhelix/dataset.h"
+#include "data/dataset.h"
 #include "data/text_source.h"
 #include "data/tok.h"
 #include "data/token_file.h"

@@ -2,7 +2,7 @@
 #ifndef DH_DATA_SPLIT_H
 #define DH_DATA_SPLIT_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #define DH_GPT2_PATTERN                                                                            \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"

@@ -2,8 +2,8 @@
 #ifndef DH_DATA_TEXT_SOURCE_H
 #define DH_DATA_TEXT_SOURCE_H
 
+#include "base/base.h"
 #include "data/token_file.h"
-#include "dhelix/base.h"
 
 /* Tokens of a part of one text file. `tokens` is the cache file (cache_dir given) or
  * `memory` holds them; run points into whichever it is. */

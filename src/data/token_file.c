@@ -1,5 +1,5 @@
 #include "data/token_file.h"
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #include <errno.h>
 #include <stdio.h>

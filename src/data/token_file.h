@@ -2,7 +2,7 @@
 #ifndef DH_DATA_TOKEN_FILE_H
 #define DH_DATA_TOKEN_FILE_H
 
-#include "dhelix/dataset.h"
+#include "data/dataset.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read in place");
 

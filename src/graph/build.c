@@ -3,7 +3,7 @@
  * The residual stream enters as x_in and leaves as x_out; everything between is
  * written once. Shapes carry axis labels, so that a pass can partition tokens,
  * heads, FFN columns or the vocabulary without knowing the model. */
-#include "dhelix/graph.h"
+#include "graph/graph.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef DH_GRAPH_CHECK_H
 #define DH_GRAPH_CHECK_H
 
-#include "dhelix/graph.h"
+#include "graph/graph.h"
 
 typedef struct dh_graph_fault {
     uint32_t tensor, op; /* at most one of both; DH_NONE: the graph as a whole */

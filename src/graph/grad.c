@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 
 /* ---- helpers --------------------------------------------------------------------------- */
 

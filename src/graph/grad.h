@@ -2,7 +2,7 @@
 #ifndef DH_GRAPH_GRAD_H
 #define DH_GRAPH_GRAD_H
 
-#include "dhelix/graph.h"
+#include "graph/graph.h"
 
 /* Rows of a tensor that views name. */
 typedef struct tape_part {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
 
 void dh_graph_destroy(dh_graph *graph)
 {

@@ -1,6 +1,6 @@
 /* Operator table: names and operands from ops.def, and the work each type does. */
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
+#include "graph/graph.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static const struct {
 } rows[DH_N_OP_TYPE] = {
 #define DH_OP(id, name, res, in, out, inplace, attrs, doc)                                         \
     [DH_OP_##id] = {name, in, out, attrs, doc, DH_RES_##res, inplace},
-#include "dhelix/ops.def"
+#include "graph/ops.def"
 #undef DH_OP
 };
 

@@ -4,8 +4,8 @@
  * that one operator (and one transfer) serves one block or several. A range of matrices
  * is written as a [1, n] matrix, one of vectors as a vector: weight decay looks at
  * the number of axes, as it does in every published recipe. */
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
+#include "graph/graph.h"
 
 #include <stdio.h>
 #include <stdlib.h>

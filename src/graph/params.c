@@ -1,7 +1,7 @@
 /* Parameters of each block: shapes, initialisation, and where Hugging Face
  * checkpoints keep them. One row per parameter and family; a family without a
  * row has no such parameter. */
-#include "dhelix/graph.h"
+#include "graph/graph.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
  * Source: Liu et al. 2023 (arXiv 2310.01889); chunks i and 2*cp-1-i for rank i as in
  * Megatron-LM's context parallelism and zigzag ring attention. */
 #include "check.h"
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 #include "rewrite.h"
 
 /* ---- which tokens, which pairs -------------------------------------------------------- */

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 #include "rewrite.h"
 
 enum { PARTS }; /* parameters */

@@ -18,7 +18,7 @@
  * 2022 (arXiv 2211.15841). */
 #include <math.h>
 
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 #include "rewrite.h"
 
 typedef struct pass {

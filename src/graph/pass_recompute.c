@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 #include "rewrite.h"
 
 /* Of a tensor that is made in parts all that follows is said of the whole. */

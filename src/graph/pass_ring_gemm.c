@@ -30,7 +30,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 #include "rewrite.h"
 
 /* TUNING: a GEMM of 128 rows runs at the full rate of one AVX-512 core, of 64 at 0.95, 32 at

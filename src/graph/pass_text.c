@@ -2,7 +2,7 @@
  *
  * An argument is name=value, or a value alone for the parameter in its place; a flag is
  * switched on by its name alone. What is not said has its default, and is not printed. */
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -21,7 +21,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 #include "rewrite.h"
 
 typedef struct pass {

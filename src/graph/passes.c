@@ -1,5 +1,5 @@
 /* The table of passes, and the loop that makes a block's graph with them. */
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 static const dh_pass *const rows[] = {
 #define DH_PASS(id) &dh_pass_row_##id,
-#include "dhelix/passes.def"
+#include "graph/passes.def"
 #undef DH_PASS
 };
 

@@ -7,7 +7,7 @@
 #ifndef DH_GRAPH_REWRITE_H
 #define DH_GRAPH_REWRITE_H
 
-#include "dhelix/graph.h"
+#include "graph/graph.h"
 
 /* Part of a pass's own state. Tensors may be added at any time, which moves them. */
 typedef struct rewrite {

@@ -1,5 +1,5 @@
 /* The table of streams. See stream.h. */
-#include "dhelix/stream.h"
+#include "graph/stream.h"
 
 static const struct {
     const char *name;

@@ -2,7 +2,7 @@
 #ifndef DH_GRAPH_TEXT_NAMES_H
 #define DH_GRAPH_TEXT_NAMES_H
 
-#include "dhelix/graph.h"
+#include "graph/graph.h"
 
 #define DH_GRAPH_TEXT_MAGIC "dhelix.graph"
 #define DH_GRAPH_TEXT_VERSION "v2"

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
 
 enum {
     MAX_OBJECTS = 1000000,

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
 
 enum { MAX_COLUMN = 100 };
 

@@ -2,7 +2,7 @@
 #ifndef DH_PLAN_PAIR_BUILD_H
 #define DH_PLAN_PAIR_BUILD_H
 
-#include "dhelix/pairing.h"
+#include "plan/pairing.h"
 
 /* ---- fluid times (pair_fluid.c) --------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #ifndef DH_SCHEDULE_BUILD_H
 #define DH_SCHEDULE_BUILD_H
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 
 typedef struct dh_timed_action {
     int64_t time;

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 
 #define LL(x) ((long long)(x))
 

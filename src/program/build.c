@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/program_spec.h"
 #include "program/build.h"
+#include "program/program_spec.h"
 
 static const dh_mesh *mesh_of(const plan *b)
 {

@@ -2,8 +2,8 @@
 #ifndef DH_PROGRAM_BUILD_H
 #define DH_PROGRAM_BUILD_H
 
-#include "dhelix/program_spec.h"
 #include "program/emit.h"
+#include "program/program_spec.h"
 #include "program/reductions.h"
 
 /* TUNING: an instruction takes about 550 bytes while its program is built and verified, so that

@@ -33,7 +33,7 @@
  * A second check widens the operands whose place varies to all the bytes they may take:
  * every conflict of two accesses on any rank of the class is one of the widened program,
  * so if that has no race, none of them has. */
-#include "dhelix/program_spec.h"
+#include "program/program_spec.h"
 #include "program/ranks.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Emission of blocks and instructions. See emit.h. */
-#include "dhelix/program_spec.h"
 #include "program/emitter.h"
+#include "program/program_spec.h"
 
 #include <stdlib.h>
 #include <string.h>

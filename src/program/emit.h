@@ -6,8 +6,8 @@
 #ifndef DH_PROGRAM_EMIT_H
 #define DH_PROGRAM_EMIT_H
 
-#include "dhelix/program.h"
-#include "dhelix/program_spec.h"
+#include "program/program.h"
+#include "program/program_spec.h"
 
 typedef struct dh_emitter dh_emitter;
 

@@ -4,8 +4,8 @@
 #ifndef DH_PROGRAM_EMITTER_H
 #define DH_PROGRAM_EMITTER_H
 
-#include "dhelix/program_spec.h"
 #include "program/emit.h"
+#include "program/program_spec.h"
 
 /* By stream: a moment, what is complete then (dh_emitter.moments) plus one; 0 means none. */
 typedef struct dh_clock_vec {

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 #include "program/build.h"
 
 /* Where a class occurs in the step; DH_NONE: nowhere. */

@@ -1,5 +1,5 @@
 /* Program container: destruction, lookups, descriptions, listing. */
-#include "dhelix/program.h"
+#include "program/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #ifndef DH_PROGRAM_RANKS_H
 #define DH_PROGRAM_RANKS_H
 
-#include "dhelix/program.h"
-#include "dhelix/program_spec.h"
+#include "program/program.h"
+#include "program/program_spec.h"
 
 /* Ranks of one class run the same instructions on operands at the same places, but for those
  * that dh_class_verify widens, each rank's i-th partner in a group being of the same class as

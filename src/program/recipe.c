@@ -1,5 +1,5 @@
 /* Recipes: what follows from their fields. */
-#include "dhelix/recipe.h"
+#include "program/recipe.h"
 
 dh_status dh_recipe_ordering(dh_ctx *ctx, const dh_recipe *recipe, dh_ordering *ordering)
 {

@@ -6,7 +6,7 @@
  * than a bucket goes in pieces, the last parameters first: each waits for no more than the
  * gradients in it. Sums are by element in a fixed order, so buckets change no bit of them. */
 #include "program/reductions.h"
-#include "dhelix/recipe.h"
+#include "program/recipe.h"
 
 #include <stdlib.h>
 

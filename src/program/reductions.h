@@ -3,8 +3,8 @@
 #ifndef DH_PROGRAM_REDUCTIONS_H
 #define DH_PROGRAM_REDUCTIONS_H
 
-#include "dhelix/program_spec.h"
 #include "program/emit.h"
+#include "program/program_spec.h"
 
 typedef struct dh_reducer {
     dh_emitter *emitter;

@@ -7,7 +7,7 @@
 #ifndef DH_PROGRAM_REPLAY_H
 #define DH_PROGRAM_REPLAY_H
 
-#include "dhelix/program.h"
+#include "program/program.h"
 
 typedef struct dh_replay {
     const dh_program *program; /* borrowed */

@@ -2,8 +2,8 @@
  * behind the last backward among them. */
 #include <stdlib.h>
 
-#include "dhelix/recipe.h"
 #include "program/build.h"
+#include "program/recipe.h"
 
 /* ---- actions ------------------------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
 #ifndef DH_PROGRAM_SPACE_H
 #define DH_PROGRAM_SPACE_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 typedef struct dh_space dh_space;
 

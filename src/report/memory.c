@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/live.h"
-#include "dhelix/timeline.h"
+#include "report/timeline.h"
 
 static uint32_t storage_of(const dh_program *p, uint32_t buffer)
 {

@@ -8,7 +8,7 @@
  * instruction that must end before it starts, as waits and the order of the streams say. */
 #include <stdlib.h>
 
-#include "dhelix/timeline.h"
+#include "report/timeline.h"
 
 static const char *const exposure_names[DH_N_EXPOSURE] = {[DH_EXPOSED_DEPENDENCY] = "dependency",
                                                           [DH_EXPOSED_CONTENTION] = "contention",

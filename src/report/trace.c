@@ -8,8 +8,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "dhelix/timeline.h"
 #include "graph/text_names.h"
+#include "report/timeline.h"
 
 static const char *const phase_names[DH_N_PHASE] = {[DH_PHASE_F] = "forward",
                                                     [DH_PHASE_B] = "input-gradient",

@@ -1,5 +1,5 @@
 /* The backends that were built. */
-#include "dhelix/backend.h"
+#include "run/exec/backend.h"
 
 #include <string.h>
 

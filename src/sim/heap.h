@@ -2,7 +2,7 @@
 #ifndef DH_SIM_HEAP_H
 #define DH_SIM_HEAP_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 typedef struct dh_sim_event {
     int64_t at_ns;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/program_spec.h"
+#include "program/program_spec.h"
 #include "program/ranks.h"
 #include "sim/sim.h"
 

@@ -15,9 +15,9 @@
 #ifndef DH_SIM_SIMULATE_H
 #define DH_SIM_SIMULATE_H
 
-#include "dhelix/costs.h"
-#include "dhelix/recipe.h"
-#include "dhelix/timeline.h"
+#include "costs/costs.h"
+#include "program/recipe.h"
+#include "report/timeline.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,7 +3,7 @@
 #define DH_STRATEGY_SLOT_H
 
 #include "base/live.h"
-#include "dhelix/strategy.h"
+#include "strategy/strategy.h"
 
 /* Operators of both strands numbered through: those of strand 0 first. */
 static inline uint32_t slot_nodes(const dh_slot *slot)

@@ -1,5 +1,5 @@
 /* The strategies: one row each. */
-#include "dhelix/strategy.h"
+#include "strategy/strategy.h"
 
 #include <string.h>
 

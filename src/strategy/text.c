@@ -5,8 +5,8 @@
  * but for the order beside a schedule that makes pairs: it is chosen (auto). */
 #include <string.h>
 
-#include "dhelix/schedule.h"
-#include "dhelix/strategy.h"
+#include "plan/schedule.h"
+#include "strategy/strategy.h"
 
 enum { NAME_BYTES = 128 };
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/checkpoint.h"
+#include "weights/checkpoint.h"
 
 enum { MOST_TOLD = 6 }; /* differences in one message */
 

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "dhelix/backend.h"
+#include "run/exec/backend.h"
 
 typedef enum dh_fault_kind {
     DH_FAULT_NONE,

@@ -1,6 +1,6 @@
 /* Generation: read the prompt, then draw a token, show it, feed it back. */
 #include "dhelix/generate.h"
-#include "dhelix/session.h"
+#include "train/session.h"
 
 #include <stdlib.h>
 

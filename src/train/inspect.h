@@ -2,8 +2,8 @@
 #ifndef DH_TRAIN_INSPECT_H
 #define DH_TRAIN_INSPECT_H
 
-#include "dhelix/checkpoint.h"
 #include "dhelix/train.h"
+#include "weights/checkpoint.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
 #ifndef DH_TRAIN_LOCK_H
 #define DH_TRAIN_LOCK_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 /* A folder held by this process; zeroed: none. */
 typedef struct dh_folder_lock {

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 typedef struct dh_metrics {
     int fd;

@@ -2,9 +2,9 @@
 #ifndef DH_TRAIN_PROFILE_H
 #define DH_TRAIN_PROFILE_H
 
-#include "dhelix/profile.h"
-#include "dhelix/session.h"
+#include "costs/profile.h"
 #include "dhelix/train.h"
+#include "train/session.h"
 
 /* ---- profile_job.c: what a job's profile is about ------------------------------------------ */
 

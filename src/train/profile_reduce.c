@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/program.h"
+#include "program/program.h"
 #include "train/profile.h"
 
 /* One end of one probe on one rank. */

@@ -4,8 +4,8 @@
 
 #include <signal.h>
 
+#include "costs/profile.h"
 #include "dhelix/job.h"
-#include "dhelix/profile.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,7 +3,7 @@
 #ifndef DH_TRAIN_PROGRESS_H
 #define DH_TRAIN_PROGRESS_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 typedef struct dh_progress {
     bool quiet, bar; /* bar: stderr is a terminal */

@@ -2,9 +2,9 @@
 #ifndef DH_TRAIN_RANK_H
 #define DH_TRAIN_RANK_H
 
-#include "dhelix/comm.h"
-#include "dhelix/session.h"
 #include "dhelix/train.h"
+#include "run/comm/comm.h"
+#include "train/session.h"
 
 /* This rank among the ranks of the run. */
 typedef struct dh_ranks {

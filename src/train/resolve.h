@@ -4,8 +4,8 @@
 
 #include "dhelix/cluster.h"
 #include "dhelix/job.h"
-#include "dhelix/session.h"
 #include "dhelix/tokenizer.h"
+#include "train/session.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,16 +2,16 @@
 #ifndef DH_TRAIN_RUN_H
 #define DH_TRAIN_RUN_H
 
-#include "dhelix/checkpoint.h"
-#include "dhelix/dataset.h"
-#include "dhelix/timeline.h"
+#include "data/dataset.h"
 #include "dhelix/train.h"
+#include "report/timeline.h"
 #include "train/fault.h"
 #include "train/lock.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/rank.h"
 #include "train/spikes.h"
+#include "weights/checkpoint.h"
 
 typedef struct dh_run {
     const dh_job *job;       /* resolved */

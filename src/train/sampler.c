@@ -1,6 +1,6 @@
 /* Token sampling: greedy, temperature, top-k, top-p. */
 #include "dhelix/sampler.h"
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #include <math.h>
 #include <stdlib.h>

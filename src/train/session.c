@@ -1,5 +1,5 @@
 /* Sessions: programs over one slab. */
-#include "dhelix/session.h"
+#include "train/session.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/json_text.h"
-#include "dhelix/checkpoint.h"
 #include "train/run.h"
+#include "weights/checkpoint.h"
 
 /* ---- the band ------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dhelix/session.h"
+#include "train/session.h"
 
 /* Pieces that lie in one tensor follow each other. */
 static dh_status add_param(dh_ctx *ctx, const char *prefix, const dh_param *p,

@@ -3,7 +3,7 @@
 #define DH_TRAIN_TENSORS_H
 
 #include "dhelix/model.h"
-#include "dhelix/safetensors.h"
+#include "weights/safetensors.h"
 
 typedef struct dh_tensor_shape {
     char name[128]; /* Hugging Face's, behind a prefix */

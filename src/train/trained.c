@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/session.h"
+#include "train/session.h"
 #include "train/trained.h"
 
 /* TUNING: prompts are read in chunks of this many tokens; larger ones gain little,

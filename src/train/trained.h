@@ -2,9 +2,9 @@
 #ifndef DH_TRAIN_TRAINED_H
 #define DH_TRAIN_TRAINED_H
 
-#include "dhelix/checkpoint.h"
 #include "dhelix/train.h"
-#include "dhelix/weights.h"
+#include "weights/checkpoint.h"
+#include "weights/weights.h"
 
 /* In the run folder: files of the job's tokenizer, or the characters of its text. */
 #define DH_TOKENIZER_DIR "tokenizer"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/schedule.h"
-#include "dhelix/strategy.h"
+#include "plan/schedule.h"
+#include "strategy/strategy.h"
 #include "tune/tuner.h"
 
 static const struct {

@@ -3,8 +3,8 @@
 #define DH_TUNE_TUNER_H
 
 #include "base/table.h"
-#include "dhelix/session.h"
 #include "dhelix/tune.h"
+#include "train/session.h"
 
 /* ---- memo.c: times of collectives, asked for once ---------------------------------------- */
 

@@ -4,7 +4,7 @@
  * (25 billion parameters would not fit otherwise), no recomputation, blockwise attention, Llama 3's
  * vocabulary and eight key/value heads (widths are Llama 3's too), GPT-2's vocabulary padded. */
 #include "validate/dhelix_job.h"
-#include "dhelix/recipe.h"
+#include "program/recipe.h"
 
 #include <stdio.h>
 #include <string.h>

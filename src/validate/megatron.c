@@ -14,7 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 
 typedef struct walk {
     const dh_cluster *cluster;

@@ -8,7 +8,7 @@
  * rank has all tokens of what is split over them. */
 #include <string.h>
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 #include "validate/megatron.h"
 #include "validate/table.h"
 

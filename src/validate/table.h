@@ -3,7 +3,7 @@
 #define DH_VALIDATE_TABLE_H
 
 #include "costs/cluster.h"
-#include "dhelix/validate.h"
+#include "validate/validate.h"
 
 /* CSV: lines that begin with # are skipped, the first of the others names the columns. */
 typedef struct dh_published {

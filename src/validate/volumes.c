@@ -15,8 +15,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
+#include "graph/graph.h"
 #include "validate/table.h"
 
 #define GIB 1073741824.0

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 #include "validate/table.h"
 
 typedef struct measured {

@@ -2,7 +2,7 @@
 #ifndef DHELIX_CKPT_IMPL_H
 #define DHELIX_CKPT_IMPL_H
 
-#include "dhelix/checkpoint.h"
+#include "weights/checkpoint.h"
 
 #define CKPT_MANIFEST "manifest.json"
 #define CKPT_STATE "state.json"

@@ -1,6 +1,6 @@
 /* Reading safetensors: parse the header, then prove that the tensors tile the
  * data exactly, before anything is handed out. Nothing is copied but names. */
-#include "dhelix/safetensors.h"
+#include "weights/safetensors.h"
 #include "base/json_text.h"
 
 #include <jansson.h>

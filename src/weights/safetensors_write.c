@@ -2,7 +2,7 @@
  * file exists at its full size before the data comes, and any number of ranks
  * can put their parts at their offsets without talking to each other. */
 #include "base/json_text.h"
-#include "dhelix/safetensors.h"
+#include "weights/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dhelix/weights.h"
+#include "weights/weights.h"
 
 #include "base/json_text.h"
 

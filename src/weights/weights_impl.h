@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "dhelix/weights.h"
+#include "weights/weights.h"
 
 /* How the stored order differs from the one shown. */
 typedef enum layout {

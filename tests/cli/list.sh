@@ -22,7 +22,7 @@ says sequential
 ok "$dhelix" list passes
 says 'ways: forth, both'
 same "$("$dhelix" list passes --json | grep -c '"name"')" \
-    "$(grep -c '^DH_PASS(' include/dhelix/passes.def)" 'passes listed'
+    "$(grep -c '^DH_PASS(' src/graph/passes.def)" 'passes listed'
 ok "$dhelix" list clusters
 says a40
 ok "$dhelix" list settings
@@ -30,5 +30,5 @@ says train.micro_batch
 
 # Every operator has a row, and the backend that runs everything has every kernel.
 same "$("$dhelix" list ops --json | grep -c '"name"')" \
-    "$(grep -c '^DH_OP(' include/dhelix/ops.def)" 'operators listed'
+    "$(grep -c '^DH_OP(' src/graph/ops.def)" 'operators listed'
 finish

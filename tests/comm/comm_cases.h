@@ -4,7 +4,7 @@
 #define DHELIX_TESTS_COMM_CASES_H
 
 #include "dh_test.h"
-#include "dhelix/comm.h"
+#include "run/comm/comm.h"
 
 typedef struct case_env {
     dh_comm_world *world;

@@ -1,6 +1,6 @@
 #include "dh_test.h"
 
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
 
 static dh_mesh mesh_of(int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t ep, int64_t per_node)
 {

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "costs/costs.h"
 #include "dh_test.h"
-#include "dhelix/costs.h"
 
 enum { RANKS = 4, WHOLE = 1 << 20 }; /* elements of the whole vector, float32 */
 

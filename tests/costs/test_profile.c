@@ -1,7 +1,7 @@
 /* Profiles: classes of operators, the file and what it refuses, costs by it. */
 #include "dh_test.h"
 
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 
 /* ---- graphs ------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* Datasets: sources, splits, cache, orders, token files and their faults. */
 #include "dh_test.h"
 
-#include "dhelix/dataset.h"
+#include "data/dataset.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -5,7 +5,7 @@
 
 #include "dh_test.h"
 
-#include "dhelix/graph.h"
+#include "graph/graph.h"
 
 typedef struct graph_case {
     const char *preset;

@@ -2,7 +2,7 @@
  * with as much to send as before; and what it leaves alone. */
 #include "graph_cases.h"
 
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 
 enum { SAMPLES = 4 };
 

@@ -2,7 +2,7 @@
  * head is cut, and what the check finds. */
 #include "graph_cases.h"
 
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
 
 /* ---- all shapes ------------------------------------------------------------------------ */
 

@@ -2,7 +2,7 @@
  * are named with their place, and damaged text never does harm. */
 #include "graph_cases.h"
 
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
 
 static dh_str print(const dh_graph *g)
 {

@@ -2,7 +2,7 @@
  * says of the graphs that it was given. */
 #include "graph_cases.h"
 
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 
 static dh_pass_list parse(const char *text)
 {

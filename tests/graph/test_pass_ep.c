@@ -2,7 +2,7 @@
  * how many bytes, and what it refuses. That such graphs read back is tested with all others. */
 #include "graph_cases.h"
 
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
 
 enum { EP = 4, ROWS = 128, TOP_K = 2, EXPERTS = 8, WIDTH = 64 }; /* of mixtral-tiny */
 

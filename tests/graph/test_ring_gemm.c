@@ -2,7 +2,7 @@
  * that all ranks together compute what they did before. */
 #include "graph_cases.h"
 
-#include "dhelix/pass.h"
+#include "graph/pass.h"
 
 static dh_graph *parse(const char *text)
 {

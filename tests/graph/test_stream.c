@@ -1,7 +1,7 @@
 /* Which operator runs on which stream: by what it occupies, its group, and what that is for. */
 #include "dh_test.h"
 
-#include "dhelix/stream.h"
+#include "graph/stream.h"
 
 static dh_stream stream_of(dh_group_kind group, int64_t dp, int64_t tp, int64_t pp, int64_t nodes)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dhelix/pairing.h"
+#include "plan/pairing.h"
 
 typedef struct case_op {
     const char *name;

@@ -4,7 +4,7 @@
 
 #include "dh_test.h"
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 
 static inline dh_schedule *generate(const char *name, int32_t p, int32_t m, int32_t v)
 {

@@ -1,7 +1,7 @@
 #include "dh_test.h"
 
-#include "dhelix/pairing.h"
 #include "pairing_cases.h"
+#include "plan/pairing.h"
 
 #define MATRIX "tests/data/published/dhelix_h100_pairwise_oef_matrix.csv"
 

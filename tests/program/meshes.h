@@ -4,7 +4,7 @@
 
 #include "dh_test.h"
 
-#include "dhelix/program_spec.h"
+#include "program/program_spec.h"
 #include "program/ranks.h"
 
 typedef struct setup {

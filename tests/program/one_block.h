@@ -4,8 +4,8 @@
 
 #include "dh_test.h"
 
-#include "dhelix/program_spec.h"
 #include "program/emit.h"
+#include "program/program_spec.h"
 
 /* Takes the graph; on a rank of tensor parallelism alone, placed in memory. */
 static inline dh_program *one_block(dh_graph *graph, int64_t tp, int64_t rank)

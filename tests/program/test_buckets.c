@@ -1,8 +1,8 @@
 /* Gradient buckets: what shares one, how large a transfer is, when it may start. */
 #include "dh_test.h"
 
-#include "dhelix/program.h"
-#include "dhelix/program_spec.h"
+#include "program/program.h"
+#include "program/program_spec.h"
 
 enum { LAYERS = 4 };
 

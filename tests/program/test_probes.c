@@ -3,9 +3,9 @@
  * overlap is measured once, with nothing between the two. */
 #include "dh_test.h"
 
-#include "dhelix/profile.h"
-#include "dhelix/program.h"
-#include "dhelix/program_spec.h"
+#include "costs/profile.h"
+#include "program/program.h"
+#include "program/program_spec.h"
 
 typedef struct setup {
     const char *preset, *schedule;     /* NULL: 1F1B */

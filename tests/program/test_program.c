@@ -2,8 +2,8 @@
  * every seeded fault is found and named. */
 #include "dh_test.h"
 
-#include "dhelix/program.h"
-#include "dhelix/program_spec.h"
+#include "program/program.h"
+#include "program/program_spec.h"
 
 static size_t scratch(const dh_graph *graph, const dh_op *op)
 {

@@ -1,7 +1,7 @@
 /* Faults seeded into one rank's program of a mesh are found and named with rank and instruction;
  * reduced and full verification agree. */
-#include "dhelix/strategy.h"
 #include "meshes.h"
+#include "strategy/strategy.h"
 
 /* ---- faults --------------------------------------------------------------------------------- */
 

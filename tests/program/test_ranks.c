@@ -1,6 +1,6 @@
 /* Programs of whole meshes: they verify, and ranks of a class are alike. */
-#include "dhelix/program_spec.h"
 #include "meshes.h"
+#include "program/program_spec.h"
 
 /* Of the tiny models: all blocks together; one or a few; pieces of a block. */
 static const int64_t buckets[] = {0, 400000, 50000};

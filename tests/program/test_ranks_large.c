@@ -1,8 +1,8 @@
 /* Meshes of a thousand ranks: built and verified, with what it took printed. */
 #include "dh_test.h"
 
-#include "dhelix/program.h"
-#include "dhelix/program_spec.h"
+#include "program/program.h"
+#include "program/program_spec.h"
 
 static size_t scratch(const dh_graph *graph, const dh_op *op)
 {

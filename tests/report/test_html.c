@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 #include "dhelix/report.h"
 
 static char dir[256];

@@ -1,7 +1,7 @@
 /* What a run on several ranks says of its time: metrics, summary, traces. */
 #include "train/ranks.h"
 
-#include "dhelix/timeline.h"
+#include "report/timeline.h"
 
 static char dir[256];
 

@@ -1,7 +1,7 @@
 /* Timelines reckoned by hand, and random ones against counting every nanosecond. */
 #include "dh_test.h"
 
-#include "dhelix/timeline.h"
+#include "report/timeline.h"
 
 enum { MAX_INSTRS = 48, MAX_WAITS = 2, C = DH_STREAM_COMPUTE, L = DH_STREAM_LOCAL };
 enum { X = DH_STREAM_CROSS, D = DH_STREAM_CROSS_DATA, NO = -1 };

@@ -3,8 +3,8 @@
 
 #include <jansson.h>
 
-#include "dhelix/program_spec.h"
-#include "dhelix/timeline.h"
+#include "program/program_spec.h"
+#include "report/timeline.h"
 
 static size_t no_scratch(const dh_graph *graph, const dh_op *op)
 {

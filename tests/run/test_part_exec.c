@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "dhelix/backend.h"
+#include "run/exec/backend.h"
 
 enum { TP = 2, PARTS = 4, OWN = 16, ROWS = TP * OWN, PIECE = ROWS / PARTS, WIDTH = 64 };
 enum { ENTRY, GATHER, FIRST_PIECE, PRODUCT = FIRST_PIECE + PARTS, FIRST_SUM = PRODUCT + 1 };

@@ -2,7 +2,7 @@
  * included; schedules have the bubbles they are known for; nothing runs too early. */
 #include "dh_test.h"
 
-#include "dhelix/recipe.h"
+#include "program/recipe.h"
 #include "sim/simulate.h"
 
 /* ---- jobs ----------------------------------------------------------------------------------- */

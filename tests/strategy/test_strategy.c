@@ -2,9 +2,9 @@
  * gives an order that runs; the best is at least as good as the others. */
 #include "dh_test.h"
 
-#include "dhelix/program.h"
-#include "dhelix/program_spec.h"
-#include "dhelix/strategy.h"
+#include "program/program.h"
+#include "program/program_spec.h"
+#include "strategy/strategy.h"
 
 /* ---- slots by hand --------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 
 #include "dh_test.h"
 
-#include "dhelix/session.h"
+#include "train/session.h"
 
 /* A batch source that gives rows of two arrays, sample i = row i modulo n_rows. */
 typedef struct rows_source {

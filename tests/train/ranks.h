@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "dhelix/safetensors.h"
 #include "dhelix/train.h"
+#include "weights/safetensors.h"
 
 enum { RUN_MAX_STEPS = 40 };
 

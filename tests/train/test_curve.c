@@ -6,7 +6,7 @@
  * every product and its growth over 200 steps. */
 #include "fixture.h"
 
-#include "dhelix/dataset.h"
+#include "data/dataset.h"
 #include "dhelix/train.h"
 
 typedef struct point {

@@ -2,8 +2,8 @@
  * a reason or trains as one rank does. DHELIX_TEST_DRAWS says how many are to be trained. */
 #include "ranks.h"
 
-#include "dhelix/schedule.h"
-#include "dhelix/strategy.h"
+#include "plan/schedule.h"
+#include "strategy/strategy.h"
 
 static char one_out[300], out[300];
 

@@ -8,7 +8,7 @@
  * norm's squares are added exactly. */
 #include "ranks.h"
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 
 /* A run that others are to repeat bit for bit. */
 typedef struct run_base {

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "dhelix/checkpoint.h"
-#include "dhelix/safetensors.h"
 #include "faults.h"
+#include "weights/checkpoint.h"
+#include "weights/safetensors.h"
 
 enum { N_ITEMS = 600 };
 

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dhelix/checkpoint.h"
+#include "weights/checkpoint.h"
 
 /* Linked with --wrap=read: a disk that fails. */
 static bool reads_fail;

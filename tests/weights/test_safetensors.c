@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "dhelix/safetensors.h"
+#include "weights/safetensors.h"
 
 #define GPT2 "tests/data/weights/tiny-random-gpt2/model.safetensors"
 #define LLAMA "tests/data/weights/tiny-random-llama/model-fp16.safetensors"

@@ -1,6 +1,6 @@
 #include "dh_test.h"
 
-#include "dhelix/weights.h"
+#include "weights/weights.h"
 
 #define DATA "tests/data/weights/"
 #define GPT2 DATA "tiny-random-gpt2/model.safetensors"

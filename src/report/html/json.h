@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 /* Commas are put where they belong: before every value but the first of its array or
  * object. Running out of memory shows at the end, in text.failed or in dh_json_is_whole: where it

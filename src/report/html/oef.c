@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "dhelix/profile.h"
+#include "costs/profile.h"
 
 static void write_names(const char *key, const char *const *names, int32_t n, json_out *out)
 {

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "dhelix/schedule.h"
+#include "plan/schedule.h"
 #include "train/recipe.h"
 
 /* Actions as [kind, virtual stage, micro-batch]. */

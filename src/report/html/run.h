@@ -5,7 +5,7 @@
 #ifndef DH_REPORT_HTML_RUN_H
 #define DH_REPORT_HTML_RUN_H
 
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
 #include "dhelix/report.h"
 #include "report/html/json.h"
 

@@ -2,7 +2,7 @@
 #ifndef DH_REPORT_HTML_TRACE_H
 #define DH_REPORT_HTML_TRACE_H
 
-#include "dhelix/program.h"
+#include "program/program.h"
 #include "report/html/run.h"
 
 typedef struct event {

@@ -2,7 +2,7 @@
 #ifndef DHELIX_RUN_COMM_IMPL_H
 #define DHELIX_RUN_COMM_IMPL_H
 
-#include "dhelix/comm.h"
+#include "run/comm/comm.h"
 
 #define DH_COMM_NAME_BYTES 32
 #define DH_COMM_CALL_TEXT_BYTES 320

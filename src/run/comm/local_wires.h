@@ -7,8 +7,8 @@
 #ifndef DHELIX_RUN_COMM_LOCAL_WIRES_H
 #define DHELIX_RUN_COMM_LOCAL_WIRES_H
 
+#include "base/engine.h"
 #include "base/flow.h"
-#include "dhelix/engine.h"
 
 /* The outgoing wires of some ranks and the incoming ones of some. Arrays are borrowed for as long
  * as the transfer lasts. */

@@ -1,6 +1,6 @@
 /* Attention: scratch, and how heads and blocks are shared among threads. The inner
  * loops are in simd/attn.h and simd/attn_grad.h. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/split.h"
 
 #include <math.h>

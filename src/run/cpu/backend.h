@@ -2,7 +2,7 @@
 #ifndef DH_RUN_CPU_BACKEND_H
 #define DH_RUN_CPU_BACKEND_H
 
-#include "dhelix/backend.h"
+#include "run/exec/backend.h"
 
 extern const dh_backend dh_backend_cpu;
 

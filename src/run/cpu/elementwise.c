@@ -1,6 +1,6 @@
 /* Kernels that map rows or elements one to one: residual and dropout,
  * activations, rotary embedding, casts; and the optimizer. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/split.h"
 
 #include <math.h>

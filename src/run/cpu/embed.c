@@ -1,7 +1,7 @@
 /* Token and position embedding. The gradient is a scatter-add: each thread owns a
  * stripe of columns and adds all rows in order, so repeated tokens sum in the same
  * order on any number of threads. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/split.h"
 
 #include <string.h>

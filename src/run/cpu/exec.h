@@ -2,8 +2,8 @@
 #ifndef DH_RUN_CPU_EXEC_H
 #define DH_RUN_CPU_EXEC_H
 
-#include "dhelix/backend.h"
-#include "dhelix/comm.h"
+#include "run/comm/comm.h"
+#include "run/exec/backend.h"
 
 struct dh_slab {
     unsigned char *at;

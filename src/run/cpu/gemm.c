@@ -10,7 +10,7 @@
  *
  * Figures (1 core Zen 5, GFLOP/s, GPT-2-124M layers, 1024 rows): sgemm 248-257,
  * float32 matmul 214-255, bf16 matmul 426-528 (weight gradients at the low end). */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/split.h"
 
 #include <omp.h>

@@ -2,7 +2,7 @@
 #ifndef DH_RUN_CPU_GLUE_H
 #define DH_RUN_CPU_GLUE_H
 
-#include "dhelix/backend.h"
+#include "run/exec/backend.h"
 
 /* One execution of one instruction. Pointers of absent operands are NULL. */
 typedef struct dh_cpu_call {

@@ -5,7 +5,7 @@
  * cut into the largest that fit; what is left, less than TILE rows, is copied into a tile
  * filled up with zeros. Float32 takes sgemm, which needs no plan, on the whole run. Which
  * pieces are made depends on the counts alone, so equal inputs give equal bits. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/split.h"
 
 #include <omp.h>

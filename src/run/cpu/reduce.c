@@ -1,6 +1,6 @@
 /* Sums of whole arrays: a fixed number of parts, each summed in order, then the
  * parts in order; sums of squares exactly, in any order. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/split.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Chooses the table of inner loops for this machine. */
 #include "run/cpu/simd.h"
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #ifndef DH_RUN_CPU_SIMD_H
 #define DH_RUN_CPU_SIMD_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/kernels.h"
 
 #define DH_STRIPE 64 /* columns that column sums and dropout handle together */

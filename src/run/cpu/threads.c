@@ -1,6 +1,6 @@
 /* Which cores a rank's threads run on. The process's own cpuset (taskset, cgroups,
  * mpirun --bind-to) is respected: only cores in it are handed out. */
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "run/cpu/kernels.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
 #ifndef DH_RUN_CPU_SIMD_VEC_H
 #define DH_RUN_CPU_SIMD_VEC_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "dhelix/dtype.h"
 
 #if defined(__x86_64__)

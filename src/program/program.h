@@ -7,12 +7,12 @@
  * a stream), or for parts of their outputs: chunks of rows that are complete before the
  * instruction is (dh_op.parts). What wants storage that an instruction uses, to write
  * there, waits for all of it. The same program is executed by a backend and by the simulator. */
-#ifndef DHELIX_PROGRAM_H
-#define DHELIX_PROGRAM_H
+#ifndef DH_PROGRAM_PROGRAM_H
+#define DH_PROGRAM_PROGRAM_H
 
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
-#include "dhelix/stream.h"
+#include "config/mesh.h"
+#include "graph/graph.h"
+#include "graph/stream.h"
 
 #ifdef __cplusplus
 extern "C" {

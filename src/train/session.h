@@ -1,11 +1,11 @@
 /* A model in memory and the programs that run on it: one rank's slab with
  * parameters, and training, evaluation and decoding programs that share it. */
-#ifndef DHELIX_SESSION_H
-#define DHELIX_SESSION_H
+#ifndef DH_TRAIN_SESSION_H
+#define DH_TRAIN_SESSION_H
 
-#include "dhelix/backend.h"
-#include "dhelix/program_spec.h"
-#include "dhelix/weights.h"
+#include "program/program_spec.h"
+#include "run/exec/backend.h"
+#include "weights/weights.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -18,12 +18,12 @@
  *
  * Threads. A group is used by one thread at a time; different groups of one rank
  * by different threads freely. dh_comm_abort may be called from any thread. */
-#ifndef DHELIX_COMM_H
-#define DHELIX_COMM_H
+#ifndef DH_RUN_COMM_COMM_H
+#define DH_RUN_COMM_COMM_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
+#include "base/engine.h"
 #include "dhelix/dtype.h"
-#include "dhelix/engine.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,10 +2,10 @@
  *
  * One table. Work on one engine shares its rate; whatever has a rate, a wire or a colour by
  * what an operator occupies is indexed by engine. A copy engine is a further row. */
-#ifndef DHELIX_ENGINE_H
-#define DHELIX_ENGINE_H
+#ifndef DH_BASE_ENGINE_H
+#define DH_BASE_ENGINE_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #ifdef __cplusplus
 extern "C" {

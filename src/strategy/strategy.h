@@ -5,11 +5,11 @@
  * issued; what then overlaps follows from the streams: while the communication of one strand is
  * under way, the other strand computes. No order changes a bit of the results. A strategy is a list
  * of passes, a schedule and a policy; nothing else in the program knows its name. */
-#ifndef DHELIX_STRATEGY_H
-#define DHELIX_STRATEGY_H
+#ifndef DH_STRATEGY_STRATEGY_H
+#define DH_STRATEGY_STRATEGY_H
 
-#include "dhelix/costs.h"
-#include "dhelix/pass.h"
+#include "costs/costs.h"
+#include "graph/pass.h"
 
 #ifdef __cplusplus
 extern "C" {

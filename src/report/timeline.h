@@ -1,10 +1,10 @@
 /* What a step's time went into, from when every instruction of a rank ran: how much
  * communication was hidden behind computation, and why the rest was not. And the same
  * step as a file for chrome://tracing or Perfetto. */
-#ifndef DHELIX_TIMELINE_H
-#define DHELIX_TIMELINE_H
+#ifndef DH_REPORT_TIMELINE_H
+#define DH_REPORT_TIMELINE_H
 
-#include "dhelix/program.h"
+#include "program/program.h"
 
 #ifdef __cplusplus
 extern "C" {

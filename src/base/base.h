@@ -1,7 +1,7 @@
 /* Services without domain words: arena, files, logging, assertions, time, counter-based random
  * bits; growable strings and arrays come with them. */
-#ifndef DHELIX_BASE_H
-#define DHELIX_BASE_H
+#ifndef DH_BASE_BASE_H
+#define DH_BASE_BASE_H
 
 #include "dhelix/growable.h"
 #include "dhelix/status.h"

@@ -3,12 +3,12 @@
  * One table. A stream is an order of operators on one engine. Streams of one engine share its
  * rate, but the order on one of them holds up no other. Whoever counts, names or draws streams
  * follows the table; a further one is a row, and what runs on it the rule in stream.c. */
-#ifndef DHELIX_STREAM_H
-#define DHELIX_STREAM_H
+#ifndef DH_GRAPH_STREAM_H
+#define DH_GRAPH_STREAM_H
 
-#include "dhelix/engine.h"
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
+#include "base/engine.h"
+#include "config/mesh.h"
+#include "graph/graph.h"
 
 #ifdef __cplusplus
 extern "C" {

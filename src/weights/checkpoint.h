@@ -8,10 +8,10 @@
  * they were. (Under a limit on file sizes the process must ignore SIGXFSZ to get an
  * error instead of its end.) Several ranks may write files of one checkpoint; one
  * rank begins and commits it. */
-#ifndef DHELIX_CHECKPOINT_H
-#define DHELIX_CHECKPOINT_H
+#ifndef DH_WEIGHTS_CHECKPOINT_H
+#define DH_WEIGHTS_CHECKPOINT_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #ifdef __cplusplus
 extern "C" {

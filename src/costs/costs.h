@@ -3,13 +3,13 @@
  * Planner, program builder and simulator ask through one interface, whoever answers:
  * a profile measured here, a table imported from elsewhere, a cluster file's model, or
  * estimates from FLOPs and bytes. Every answer names its kind of source. */
-#ifndef DHELIX_COSTS_H
-#define DHELIX_COSTS_H
+#ifndef DH_COSTS_COSTS_H
+#define DH_COSTS_COSTS_H
 
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
-#include "dhelix/pairing.h"
-#include "dhelix/stream.h"
+#include "config/mesh.h"
+#include "graph/graph.h"
+#include "graph/stream.h"
+#include "plan/pairing.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,13 +3,13 @@
  *
  * A recipe is a plain value. What it points to is borrowed, and outlives the programs and
  * simulations made from it. A variation is a copy with some fields replaced. */
-#ifndef DHELIX_RECIPE_H
-#define DHELIX_RECIPE_H
+#ifndef DH_PROGRAM_RECIPE_H
+#define DH_PROGRAM_RECIPE_H
 
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
-#include "dhelix/schedule.h"
-#include "dhelix/strategy.h"
+#include "config/mesh.h"
+#include "graph/graph.h"
+#include "plan/schedule.h"
+#include "strategy/strategy.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,11 +4,11 @@
  * settings, as those of the mesh do, always; others where a strategy's list names them.
  * Whoever needs to know what a list of passes comes to (which ranks are alike, what is to be
  * measured, which configurations are the same) asks the rows, and none by name. */
-#ifndef DHELIX_PASS_H
-#define DHELIX_PASS_H
+#ifndef DH_GRAPH_PASS_H
+#define DH_GRAPH_PASS_H
 
-#include "dhelix/graph.h"
-#include "dhelix/mesh.h"
+#include "config/mesh.h"
+#include "graph/graph.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -123,7 +123,7 @@ struct dh_pass {
 };
 
 #define DH_PASS(id) extern const dh_pass dh_pass_row_##id;
-#include "dhelix/passes.def"
+#include "graph/passes.def"
 #undef DH_PASS
 
 const dh_pass *const *dh_passes(size_t *n);

@@ -2,12 +2,12 @@
  *
  * A backend is one row of a table; programs, planner and trainer do not know
  * which one they use. */
-#ifndef DHELIX_BACKEND_H
-#define DHELIX_BACKEND_H
+#ifndef DH_RUN_EXEC_BACKEND_H
+#define DH_RUN_EXEC_BACKEND_H
 
-#include "dhelix/comm.h"
-#include "dhelix/program.h"
-#include "dhelix/recipe.h"
+#include "program/program.h"
+#include "program/recipe.h"
+#include "run/comm/comm.h"
 
 #ifdef __cplusplus
 extern "C" {

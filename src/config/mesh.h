@@ -5,8 +5,8 @@
  * ep_index, as expert parallelism uses part of the data-parallel ranks. Nodes
  * hold consecutive ranks. Groups are computed, never stored: all functions but
  * dh_mesh_group_span take constant time and any number of ranks. Pure, any thread. */
-#ifndef DHELIX_MESH_H
-#define DHELIX_MESH_H
+#ifndef DH_CONFIG_MESH_H
+#define DH_CONFIG_MESH_H
 
 #include "dhelix/job.h"
 

@@ -1,9 +1,9 @@
 /* Building programs: from a recipe, for one rank, or for all ranks of a mesh. */
-#ifndef DHELIX_PROGRAM_SPEC_H
-#define DHELIX_PROGRAM_SPEC_H
+#ifndef DH_PROGRAM_PROGRAM_SPEC_H
+#define DH_PROGRAM_PROGRAM_SPEC_H
 
-#include "dhelix/program.h"
-#include "dhelix/recipe.h"
+#include "program/program.h"
+#include "program/recipe.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -16,10 +16,10 @@
  *
  * A model copy is one full set of virtual stages; micro-batch j runs through
  * copy_of[j] only. All schedules but the bidirectional and tick-tock ones have one. */
-#ifndef DHELIX_SCHEDULE_H
-#define DHELIX_SCHEDULE_H
+#ifndef DH_PLAN_SCHEDULE_H
+#define DH_PLAN_SCHEDULE_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #ifdef __cplusplus
 extern "C" {

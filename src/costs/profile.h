@@ -5,10 +5,10 @@
  * named by a canonical text, its key, and measured once. What holds for all of a profile
  * (machine, threads, mesh, links, versions) are its facts, a signature: a profile answers
  * only for runs that have the same. All times are in nanoseconds. */
-#ifndef DHELIX_PROFILE_H
-#define DHELIX_PROFILE_H
+#ifndef DH_COSTS_PROFILE_H
+#define DH_COSTS_PROFILE_H
 
-#include "dhelix/costs.h"
+#include "costs/costs.h"
 
 #ifdef __cplusplus
 extern "C" {

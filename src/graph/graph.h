@@ -7,10 +7,10 @@
  * the program layer only ever sees the result.
  *
  * Objects are referred to by index, so a graph prints, reads back and compares. */
-#ifndef DHELIX_GRAPH_H
-#define DHELIX_GRAPH_H
+#ifndef DH_GRAPH_GRAPH_H
+#define DH_GRAPH_GRAPH_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "dhelix/dtype.h"
 #include "dhelix/model.h"
 
@@ -24,7 +24,7 @@ extern "C" {
 
 typedef enum dh_op_type {
 #define DH_OP(id, name, res, in, out, inplace, attrs, doc) DH_OP_##id,
-#include "dhelix/ops.def"
+#include "graph/ops.def"
 #undef DH_OP
     DH_N_OP_TYPE
 } dh_op_type;

@@ -13,8 +13,8 @@
  *
  * A sample is a pure function of its index, the seed and the order: the position in the
  * data is one integer, and no mesh or worker count changes what is seen. */
-#ifndef DHELIX_DATASET_H
-#define DHELIX_DATASET_H
+#ifndef DH_DATA_DATASET_H
+#define DH_DATA_DATASET_H
 
 #include "dhelix/job.h"
 #include "dhelix/tokenizer.h"

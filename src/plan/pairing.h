@@ -18,11 +18,11 @@
  *
  * Not modelled: operators of the same strand beside each other (the paper's
  * self-overlapping operators). All times are in nanoseconds. */
-#ifndef DHELIX_PAIRING_H
-#define DHELIX_PAIRING_H
+#ifndef DH_PLAN_PAIRING_H
+#define DH_PLAN_PAIRING_H
 
-#include "dhelix/base.h"
-#include "dhelix/engine.h"
+#include "base/base.h"
+#include "base/engine.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,11 +11,11 @@
  * key rows in half-split rotary order, llm.c's linears as Conv1D [in, out], the
  * vocabulary without padding. A name is found with and without the prefixes
  * "transformer." and "model.". */
-#ifndef DHELIX_WEIGHTS_H
-#define DHELIX_WEIGHTS_H
+#ifndef DH_WEIGHTS_WEIGHTS_H
+#define DH_WEIGHTS_WEIGHTS_H
 
 #include "dhelix/model.h"
-#include "dhelix/safetensors.h"
+#include "weights/safetensors.h"
 
 #ifdef __cplusplus
 extern "C" {

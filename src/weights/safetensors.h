@@ -5,10 +5,10 @@
  * end]}, ..., "__metadata__": {text: text}}, then the data; offsets count from
  * the end of the header, row-major, little-endian. The data has no holes and no
  * overlaps. A file is validated wholly before any of it is used. */
-#ifndef DHELIX_SAFETENSORS_H
-#define DHELIX_SAFETENSORS_H
+#ifndef DH_WEIGHTS_SAFETENSORS_H
+#define DH_WEIGHTS_SAFETENSORS_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 #include "dhelix/dtype.h"
 
 #ifdef __cplusplus

@@ -3,10 +3,10 @@
  * Every table of validation/ that somebody measured has a row here: a function that predicts what
  * the table holds, from the same code that plans and simulates. Nothing is fitted here; calibration
  * constants live in cluster files, where each says which table it comes from. */
-#ifndef DHELIX_VALIDATE_H
-#define DHELIX_VALIDATE_H
+#ifndef DH_VALIDATE_VALIDATE_H
+#define DH_VALIDATE_VALIDATE_H
 
-#include "dhelix/base.h"
+#include "base/base.h"
 
 #ifdef __cplusplus
 extern "C" {
