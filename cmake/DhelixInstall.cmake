@@ -35,14 +35,11 @@ endforeach()
 # The soname changes with every minor version while the major one is 0.
 set_target_properties(dhelix_shared PROPERTIES VERSION ${PROJECT_VERSION}
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-set(exported ${CMAKE_BINARY_DIR}/dhelix.map)
-file(CONFIGURE OUTPUT ${exported} CONTENT "{ global: dh_*; local: *; };\n")
-target_link_options(dhelix_shared PRIVATE -Wl,--version-script=${exported})
 
 install(TARGETS dhelix_static dhelix_shared
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/dhelix DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
+  FILES_MATCHING PATTERN "*.h")
 
 # ---- dhelix.pc: what a program linked statically needs besides -------------------------
 set(pc_requires "")

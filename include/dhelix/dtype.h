@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "dhelix/export.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -25,10 +27,10 @@ typedef enum dh_dtype {
         DH_N_DTYPE
 } dh_dtype;
 
-const char *dh_dtype_name(dh_dtype dtype);
-size_t dh_dtype_bytes(dh_dtype dtype);
+DH_API const char *dh_dtype_name(dh_dtype dtype);
+DH_API size_t dh_dtype_bytes(dh_dtype dtype);
 /* DH_N_DTYPE when the name is unknown. */
-dh_dtype dh_dtype_parse(const char *name);
+DH_API dh_dtype dh_dtype_parse(const char *name);
 
 typedef uint16_t dh_bf16;
 
@@ -55,7 +57,7 @@ static inline dh_bf16 dh_f32_to_bf16(float f)
 #define DH_SQSUM_DIGITS 20
 
 /* IEEE binary16 to binary32, exact. */
-float dh_f16_to_f32(uint16_t half);
+DH_API float dh_f16_to_f32(uint16_t half);
 
 #ifdef __cplusplus
 }

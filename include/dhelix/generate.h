@@ -2,6 +2,7 @@
 #ifndef DHELIX_GENERATE_H
 #define DHELIX_GENERATE_H
 
+#include "dhelix/export.h"
 #include "dhelix/sampler.h"
 #include "dhelix/train.h"
 
@@ -44,8 +45,8 @@ typedef struct dh_generate_result {
  * again from position 0 and the text goes on (a token costs about twice as much).
  * in        trained: opened with decode, tokenizer not NULL
  * errors    DH_EINVAL no tokenizer, prompt too long or not encodable */
-dh_status dh_generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
-                      dh_generate_result *result);
+DH_API dh_status dh_generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
+                             dh_generate_result *result);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "dhelix/export.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -23,10 +25,10 @@ typedef struct dh_str {
         0                                                                                          \
     }
 
-void dh_str_fini(dh_str *s);
-void dh_str_clear(dh_str *s);
-void dh_str_append(dh_str *s, const char *text, size_t n_bytes);
-void dh_str_printf(dh_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+DH_API void dh_str_fini(dh_str *s);
+DH_API void dh_str_clear(dh_str *s);
+DH_API void dh_str_append(dh_str *s, const char *text, size_t n_bytes);
+DH_API void dh_str_printf(dh_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- growable array: dh_vec_push(ctx-less, returns false when out of memory) ------ */
 
@@ -35,7 +37,7 @@ void dh_str_printf(dh_str *s, const char *fmt, ...) __attribute__((format(printf
         type *at;                                                                                  \
         size_t n, cap;                                                                             \
     }
-bool dh_vec_grow(void **at, size_t *cap, size_t need, size_t item_bytes);
+DH_API bool dh_vec_grow(void **at, size_t *cap, size_t need, size_t item_bytes);
 #define dh_vec_reserve(v, need)                                                                    \
     ((need) <= (v)->cap || dh_vec_grow((void **)&(v)->at, &(v)->cap, (need), sizeof(*(v)->at)))
 #define dh_vec_push(v, ...)                                                                        \

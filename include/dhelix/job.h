@@ -6,6 +6,7 @@
 #define DHELIX_JOB_H
 
 #include "dhelix/dtype.h"
+#include "dhelix/export.h"
 #include "dhelix/growable.h"
 #include "dhelix/model.h"
 
@@ -110,8 +111,8 @@ typedef struct dh_job {
 } dh_job;
 
 /* Defaults only; the model is unset. Caller frees with dh_job_destroy. */
-dh_status dh_job_create(dh_ctx *ctx, dh_job **job);
-void dh_job_destroy(dh_job *job);
+DH_API dh_status dh_job_create(dh_ctx *ctx, dh_job **job);
+DH_API void dh_job_destroy(dh_job *job);
 /* Read a YAML job file, then apply n overrides "section.key=value", then resolve
  * the model and check ranges and combinations (dh_job_check). Errors carry file,
  * line, column, the key and, for an unknown key, the nearest valid one; those of
@@ -123,13 +124,13 @@ void dh_job_destroy(dh_job *job);
  * defaults at the working folder; in the job all but model_spec are absolute.
  * out       set only on DH_OK; caller frees with dh_job_destroy
  * errors    DH_EFORMAT syntax; DH_EINVAL value; DH_EMISSING preset; DH_EIO */
-dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *overrides,
-                      size_t n_overrides, dh_job **job);
+DH_API dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *overrides,
+                             size_t n_overrides, dh_job **job);
 /* The same from memory (tests, fuzzing); base_dir, which may be NULL, resolves the
  * file's relative paths, and other paths stay as they are. */
-dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *file_name,
-                       const char *base_dir, const char *const *overrides, size_t n_overrides,
-                       dh_job **job);
+DH_API dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *file_name,
+                              const char *base_dir, const char *const *overrides,
+                              size_t n_overrides, dh_job **job);
 /* Derive what is left to "auto" (dp, ranks, micro_batch, seq_len, nodes,
  * ranks_per_node; 0 in the struct) and check all combinations, as loading does:
  * for callers that change a loaded job (what shall be derived anew is set to 0
@@ -137,22 +138,22 @@ dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char
  * and values that would be right. Vocabulary rule: shards over tp hold
  * ceil(V / tp) rows, the last one fewer; no padding rows exist.
  * errors    DH_EINVAL; the job may then be partly derived */
-dh_status dh_job_check(dh_ctx *ctx, dh_job *job);
+DH_API dh_status dh_job_check(dh_ctx *ctx, dh_job *job);
 /* Micro-batches of one step on each data-parallel rank. */
-int64_t dh_job_n_micro(const dh_job *job);
+DH_API int64_t dh_job_n_micro(const dh_job *job);
 /* Learning rate of step s (0-based): linear warm-up lr*(s+1)/warmup, then the
  * schedule from lr down to min_lr at decay_steps, then min_lr. */
-double dh_job_lr(const dh_job *job, int64_t step);
+DH_API double dh_job_lr(const dh_job *job, int64_t step);
 /* The job as YAML with every setting and its value (caller frees). Parses back to
  * the same job; the model is spelled out, so its file is no longer needed and
  * model_spec becomes NULL. */
-dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text);
+DH_API dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text);
 /* Appends a line "section.key: value" for every setting that all ranks of a run must have
  * alike: not where a rank's own machine keeps the data and profiles, nor its threads. */
-dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out);
+DH_API dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out);
 /* Settings with type, unit, default, range and help, in lines of width columns: all (name NULL), a
  * section ("parallel" or "train.") or one ("train.steps"). Returns how many there are. */
-size_t dh_job_help(const char *name, int width, dh_str *out);
+DH_API size_t dh_job_help(const char *name, int width, dh_str *out);
 
 #ifdef __cplusplus
 }

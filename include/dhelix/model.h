@@ -3,6 +3,7 @@
 #ifndef DHELIX_MODEL_H
 #define DHELIX_MODEL_H
 
+#include "dhelix/export.h"
 #include "dhelix/status.h"
 
 #ifdef __cplusplus
@@ -49,16 +50,16 @@ typedef struct dh_model {
 } dh_model;
 
 /* Number of trainable parameters. */
-int64_t dh_model_n_params(const dh_model *model);
+DH_API int64_t dh_model_n_params(const dh_model *model);
 /* Model FLOPs of forward + backward for one token at sequence length T:
  * 6 * matmul parameters + 12 * L * H * D * T/2 for causal attention (MFU's
  * numerator, PaLM appendix B, with the causal half; the embedding lookup does
  * not count, the head does). MoE counts top_k experts. */
-double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
+DH_API double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
 
 /* Consistency of all fields; the message names the field and what would be right.
  * Sizes are bounded so that counts never overflow. errors: DH_EINVAL */
-dh_status dh_model_validate(dh_ctx *ctx, const dh_model *model);
+DH_API dh_status dh_model_validate(dh_ctx *ctx, const dh_model *model);
 
 /* Built-in presets, for `dhelix list models`. */
 typedef struct dh_model_preset {
@@ -66,9 +67,9 @@ typedef struct dh_model_preset {
     const char *doc; /* with source */
     dh_model model;
 } dh_model_preset;
-const dh_model_preset *dh_model_presets(size_t *n);
+DH_API const dh_model_preset *dh_model_presets(size_t *n);
 /* Unknown name: DH_EMISSING with the nearest one. */
-dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
+DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
 
 /* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig).
  * Fields with a meaning we do not compute (other activations, sliding windows
@@ -77,10 +78,11 @@ dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
  * "bias": false (nanoGPT's variant; not a key of transformers).
  * errors: DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO.
  * The file variant takes config.json or its folder. */
-dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes, dh_model *model);
-dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model);
+DH_API dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes,
+                                           dh_model *model);
+DH_API dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model);
 /* HF config.json text for the model (caller frees); reads back to the same model. */
-dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **text);
+DH_API dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **text);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,7 @@
 #ifndef DHELIX_REPORT_H
 #define DHELIX_REPORT_H
 
+#include "dhelix/export.h"
 #include "dhelix/status.h"
 
 #ifdef __cplusplus
@@ -30,8 +31,8 @@ typedef struct dh_report_options {
  *           does not say what it should, with its line; DH_EINVAL; DH_EIO; DH_ENOMEM; then
  *           the file at path is as it was
  * cost      time and memory proportional to the traces */
-dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
-                          const dh_report_options *options, const char *path);
+DH_API dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
+                                 const dh_report_options *options, const char *path);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 #ifndef DHELIX_SAMPLER_H
 #define DHELIX_SAMPLER_H
 
+#include "dhelix/export.h"
 #include "dhelix/status.h"
 
 #ifdef __cplusplus
@@ -22,11 +23,12 @@ typedef struct dh_sampler {
 
 /* The generator is xorshift64* (Vigna 2014), drawn once a token and only when the
  * choice is random, as llama2.c does: the same seed gives its texts. */
-dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab, double temperature,
-                          int64_t top_k, double top_p, uint64_t seed);
-void dh_sampler_fini(dh_sampler *sampler);
+DH_API dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab,
+                                 double temperature, int64_t top_k, double top_p, uint64_t seed);
+DH_API void dh_sampler_fini(dh_sampler *sampler);
 /* The next token's id. DH_EDIVERGED: a logit is NaN or infinite. */
-dh_status dh_sampler_next(dh_ctx *ctx, dh_sampler *sampler, const float *logits, int32_t *id);
+DH_API dh_status dh_sampler_next(dh_ctx *ctx, dh_sampler *sampler, const float *logits,
+                                 int32_t *id);
 
 #ifdef __cplusplus
 }

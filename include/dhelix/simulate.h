@@ -6,6 +6,7 @@
 #define DHELIX_SIMULATE_H
 
 #include "dhelix/cluster.h"
+#include "dhelix/export.h"
 #include "dhelix/job.h"
 
 #ifdef __cplusplus
@@ -30,8 +31,8 @@ typedef struct dh_simulate_result {
  * errors    of every setting that cannot be had, with what would be right; DH_EIO, DH_ENOMEM
  * cost      grows with the job's layers, micro-batches and pipeline stages, hardly with its ranks
  */
-dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_options *options,
-                          dh_simulate_result *result);
+DH_API dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_options *options,
+                                 dh_simulate_result *result);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "dhelix/export.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -38,11 +40,11 @@ typedef enum dh_status {
 } dh_status;
 
 /* The library's version, "1.2.3". */
-const char *dh_version(void);
+DH_API const char *dh_version(void);
 
 /* Name ("DH_EIO") and one-line meaning of a code; never NULL. */
-const char *dh_status_name(dh_status status);
-const char *dh_status_text(dh_status status);
+DH_API const char *dh_status_name(dh_status status);
+DH_API const char *dh_status_text(dh_status status);
 
 #define DH_CTX_MESSAGE_BYTES 2048
 
@@ -59,13 +61,13 @@ typedef struct dh_ctx {
         .status = DH_OK, .rank = -1                                                                \
     }
 
-void dh_ctx_reset(dh_ctx *ctx);
+DH_API void dh_ctx_reset(dh_ctx *ctx);
 
 /* Of a system call that failed: DH_EPERM (EACCES, EPERM), DH_ENOMEM, else DH_EIO. */
-dh_status dh_status_of_errno(int error);
+DH_API dh_status dh_status_of_errno(int error);
 
 /* Record a failure and return its code. A message already recorded is kept. */
-dh_status dh_fail(dh_ctx *ctx, dh_status status, const char *fmt, ...)
+DH_API dh_status dh_fail(dh_ctx *ctx, dh_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 #ifdef __clang_analyzer__
 /* Static analysis reads one file at a time: tell it that a failure is never DH_OK. */
@@ -74,7 +76,8 @@ dh_status dh_fail(dh_ctx *ctx, dh_status status, const char *fmt, ...)
 
 /* Put "while <text>: " in front of the recorded message; returns ctx->status,
  * so that `return dh_ctx_while(ctx, "reading %s", path);` reads well. */
-dh_status dh_ctx_while(dh_ctx *ctx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+DH_API dh_status dh_ctx_while(dh_ctx *ctx, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 #ifdef __clang_analyzer__
 #define dh_ctx_while(...) (dh_ctx_while(__VA_ARGS__), DH_EINTERNAL)
 #endif

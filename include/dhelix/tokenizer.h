@@ -19,6 +19,7 @@
 #ifndef DHELIX_TOKENIZER_H
 #define DHELIX_TOKENIZER_H
 
+#include "dhelix/export.h"
 #include "dhelix/growable.h"
 #include "dhelix/status.h"
 
@@ -39,36 +40,39 @@ typedef DH_VEC(int32_t) dh_ids; /* growable; free with dh_vec_fini */
  *   FILE           recognised by its content
  * A tokenizer_config.json beside a tokenizer.json names its BOS and EOS tokens.
  * errors    DH_EMISSING, DH_EIO, DH_EFORMAT (what and where), DH_EUNSUPPORTED, DH_ENOMEM */
-dh_status dh_tokenizer_load(dh_ctx *ctx, const char *spec, dh_tokenizer **tok);
-void dh_tokenizer_destroy(dh_tokenizer *tok); /* NULL is fine */
+DH_API dh_status dh_tokenizer_load(dh_ctx *ctx, const char *spec, dh_tokenizer **tok);
+DH_API void dh_tokenizer_destroy(dh_tokenizer *tok); /* NULL is fine */
 
 /* The same from memory; nothing is borrowed. */
-dh_status dh_tokenizer_bytes(dh_ctx *ctx, dh_tokenizer **tok);
-dh_status dh_tokenizer_from_gpt2(dh_ctx *ctx, const void *encoder_json, size_t n_encoder,
-                                 const void *vocab_bpe, size_t n_vocab_bpe, dh_tokenizer **tok);
-dh_status dh_tokenizer_from_hf(dh_ctx *ctx, const void *json, size_t n_bytes, dh_tokenizer **tok);
-dh_status dh_tokenizer_from_spm(dh_ctx *ctx, const void *model, size_t n_bytes, dh_tokenizer **tok);
-dh_status dh_tokenizer_from_llama2c(dh_ctx *ctx, const void *data, size_t n_bytes,
-                                    dh_tokenizer **tok);
-dh_status dh_tokenizer_from_chars_json(dh_ctx *ctx, const void *json, size_t n_bytes,
+DH_API dh_status dh_tokenizer_bytes(dh_ctx *ctx, dh_tokenizer **tok);
+DH_API dh_status dh_tokenizer_from_gpt2(dh_ctx *ctx, const void *encoder_json, size_t n_encoder,
+                                        const void *vocab_bpe, size_t n_vocab_bpe,
+                                        dh_tokenizer **tok);
+DH_API dh_status dh_tokenizer_from_hf(dh_ctx *ctx, const void *json, size_t n_bytes,
+                                      dh_tokenizer **tok);
+DH_API dh_status dh_tokenizer_from_spm(dh_ctx *ctx, const void *model, size_t n_bytes,
                                        dh_tokenizer **tok);
+DH_API dh_status dh_tokenizer_from_llama2c(dh_ctx *ctx, const void *data, size_t n_bytes,
+                                           dh_tokenizer **tok);
+DH_API dh_status dh_tokenizer_from_chars_json(dh_ctx *ctx, const void *json, size_t n_bytes,
+                                              dh_tokenizer **tok);
 
 /* Vocabulary = the sorted code points of a UTF-8 text. Of files: dh_dataset_chars. */
-dh_status dh_tokenizer_chars_from_text(dh_ctx *ctx, const void *text, size_t n_bytes,
-                                       dh_tokenizer **tok);
+DH_API dh_status dh_tokenizer_chars_from_text(dh_ctx *ctx, const void *text, size_t n_bytes,
+                                              dh_tokenizer **tok);
 /* Write a chars tokenizer as JSON, atomically; dh_tokenizer_load reads it. */
-dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, const char *path);
+DH_API dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, const char *path);
 
 /* ---- facts ------------------------------------------------------------------------ */
 
-const char *dh_tokenizer_kind(const dh_tokenizer *tok);   /* "bytes", "chars", "bpe", "spm" */
-int32_t dh_tokenizer_vocab_size(const dh_tokenizer *tok); /* highest id + 1 */
-int32_t dh_tokenizer_bos(const dh_tokenizer *tok);        /* -1: none */
-int32_t dh_tokenizer_eos(const dh_tokenizer *tok);        /* -1: none */
+DH_API const char *dh_tokenizer_kind(const dh_tokenizer *tok); /* "bytes", "chars", "bpe", "spm" */
+DH_API int32_t dh_tokenizer_vocab_size(const dh_tokenizer *tok); /* highest id + 1 */
+DH_API int32_t dh_tokenizer_bos(const dh_tokenizer *tok);        /* -1: none */
+DH_API int32_t dh_tokenizer_eos(const dh_tokenizer *tok);        /* -1: none */
 /* Id of a special, control or added token by its text; -1 if there is none. */
-int32_t dh_tokenizer_special(const dh_tokenizer *tok, const char *text);
+DH_API int32_t dh_tokenizer_special(const dh_tokenizer *tok, const char *text);
 /* Hash of everything that decides ids: equal fingerprints encode equally. */
-uint64_t dh_tokenizer_fingerprint(const dh_tokenizer *tok);
+DH_API uint64_t dh_tokenizer_fingerprint(const dh_tokenizer *tok);
 
 /* ---- encoding ---------------------------------------------------------------------- */
 
@@ -81,16 +85,16 @@ enum {
 /* Append the ids of text to *ids; on failure *ids holds what it held before.
  * cost      O(n log n) for any text; normal text a few ten MB/s
  * errors    DH_EINVAL not encodable (byte offset), DH_ENOMEM */
-dh_status dh_tokenizer_encode(dh_ctx *ctx, const dh_tokenizer *tok, const void *text,
-                              size_t n_bytes, unsigned flags, dh_ids *ids);
+DH_API dh_status dh_tokenizer_encode(dh_ctx *ctx, const dh_tokenizer *tok, const void *text,
+                                     size_t n_bytes, unsigned flags, dh_ids *ids);
 
 /* An encoder keeps work memory and a cache of words between calls: for many texts.
  * One thread at a time; borrows the tokenizer. */
 typedef struct dh_encoder dh_encoder;
-dh_status dh_encoder_create(dh_ctx *ctx, const dh_tokenizer *tok, dh_encoder **enc);
-void dh_encoder_destroy(dh_encoder *enc);
-dh_status dh_encoder_encode(dh_ctx *ctx, dh_encoder *enc, const void *text, size_t n_bytes,
-                            unsigned flags, dh_ids *ids);
+DH_API dh_status dh_encoder_create(dh_ctx *ctx, const dh_tokenizer *tok, dh_encoder **enc);
+DH_API void dh_encoder_destroy(dh_encoder *enc);
+DH_API dh_status dh_encoder_encode(dh_ctx *ctx, dh_encoder *enc, const void *text, size_t n_bytes,
+                                   unsigned flags, dh_ids *ids);
 
 /* ---- decoding ---------------------------------------------------------------------- */
 
@@ -99,13 +103,14 @@ enum { DH_DECODE_SKIP_SPECIAL = 1 /* control tokens leave no text */ };
 /* Append the bytes of ids to *out. SPM: the space put before the text when it was
  * encoded is taken away again.
  * errors    DH_EINVAL id outside the vocabulary (index and id), DH_ENOMEM */
-dh_status dh_tokenizer_decode(dh_ctx *ctx, const dh_tokenizer *tok, const int32_t *ids, size_t n,
-                              unsigned flags, dh_str *out);
+DH_API dh_status dh_tokenizer_decode(dh_ctx *ctx, const dh_tokenizer *tok, const int32_t *ids,
+                                     size_t n, unsigned flags, dh_str *out);
 
 /* Bytes of one token after `prev` (-1: first of the text), for decoding as tokens come:
  * SPM drops the leading space at the start and after BOS. May be part of a character.
  * Returns NULL for an invalid id; the bytes live as long as the tokenizer. */
-const char *dh_tokenizer_piece(const dh_tokenizer *tok, int32_t prev, int32_t id, size_t *n_bytes);
+DH_API const char *dh_tokenizer_piece(const dh_tokenizer *tok, int32_t prev, int32_t id,
+                                      size_t *n_bytes);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "dhelix/export.h"
 #include "dhelix/job.h"
 #include "dhelix/tokenizer.h"
 
@@ -39,15 +40,15 @@ typedef struct dh_train_result {
  * continues from the newest intact one, bit-identical to a run without the break.
  * errors    DH_EDIVERGED (step and operator named), DH_EINTERRUPTED, and whatever
  *           job, data and disk give; the last checkpoint is intact in every case */
-dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
-                   dh_train_result *result);
+DH_API dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
+                          dh_train_result *result);
 
 /* Ranks of the launcher (mpirun, srun) this process was started by; 0: none. */
-int64_t dh_launched_ranks(void);
+DH_API int64_t dh_launched_ranks(void);
 
 /* The job's tokenizer, whose ids the vocabulary must hold where it is given. "chars" reads the
  * training texts. Caller frees *tokenizer. */
-dh_status dh_train_tokenizer(dh_ctx *ctx, const dh_job *job, dh_tokenizer **tokenizer);
+DH_API dh_status dh_train_tokenizer(dh_ctx *ctx, const dh_job *job, dh_tokenizer **tokenizer);
 
 /* ---- trained models -------------------------------------------------------------------------- */
 
@@ -69,8 +70,8 @@ typedef struct dh_trained_spec {
     bool decode;
 } dh_trained_spec;
 
-dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *trained);
-void dh_trained_close(dh_trained *trained);
+DH_API dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *trained);
+DH_API void dh_trained_close(dh_trained *trained);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,7 @@
 #include <signal.h>
 
 #include "dhelix/cluster.h"
+#include "dhelix/export.h"
 #include "dhelix/job.h"
 
 #ifdef __cplusplus
@@ -41,21 +42,21 @@ typedef enum dh_tune_dim {
         DH_N_TUNE_DIM
 } dh_tune_dim;
 
-const char *dh_tune_dim_name(dh_tune_dim dim);
-const char *dh_tune_dim_setting(dh_tune_dim dim);
+DH_API const char *dh_tune_dim_name(dh_tune_dim dim);
+DH_API const char *dh_tune_dim_setting(dh_tune_dim dim);
 /* DH_N_TUNE_DIM: none has this setting. */
-dh_tune_dim dh_tune_dim_of(const char *setting);
+DH_API dh_tune_dim dh_tune_dim_of(const char *setting);
 
 /* One value of each; of schedule and strategy the row's index. */
 typedef struct dh_tune_config {
     int64_t at[DH_N_TUNE_DIM];
 } dh_tune_config;
 /* A value as the job file has it. */
-const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap);
+DH_API const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap);
 /* The job with a configuration's values, checked; strings are in the job's arena. Layers that
  * do not divide are split evenly.
  * errors: DH_EINVAL, as dh_job_check */
-dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job);
+DH_API dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job);
 
 /* X(id, name, doc): what the step of the rank that is last to finish is made of. */
 #define DH_TUNE_PART_LIST(X)                                                                       \
@@ -75,7 +76,7 @@ typedef enum dh_tune_part {
 #undef X
         DH_N_TUNE_PART
 } dh_tune_part;
-const char *dh_tune_part_name(dh_tune_part part);
+DH_API const char *dh_tune_part_name(dh_tune_part part);
 
 /* X(id, name, doc): what a simulated step is made of, means over all ranks. */
 #define DH_TUNE_SIMULATED_LIST(X)                                                                  \
@@ -91,7 +92,7 @@ typedef enum dh_tune_simulated {
 #undef X
         DH_N_TUNE_SIMULATED
 } dh_tune_simulated;
-const char *dh_tune_simulated_name(dh_tune_simulated part);
+DH_API const char *dh_tune_simulated_name(dh_tune_simulated part);
 
 /* Memory of the rank that needs most. */
 typedef struct dh_tune_memory {
@@ -156,9 +157,9 @@ typedef struct dh_tune_options {
  *           reason); DH_EMISSING a strategy or schedule of that name; DH_EINTERRUPTED;
  *           those of dh_train_simulate
  * cost      tens of microseconds a configuration of a dense model, and the simulations */
-dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
-                         dh_tune **tune);
-void dh_tune_destroy(dh_tune *tune);
+DH_API dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
+                                dh_tune **tune);
+DH_API void dh_tune_destroy(dh_tune *tune);
 
 #ifdef __cplusplus
 }

@@ -61,8 +61,6 @@ typedef struct dh_op_info {
 } dh_op_info;
 
 const dh_op_info *dh_op_info_of(dh_op_type type);
-/* DH_N_OP_TYPE when the name is unknown. */
-dh_op_type dh_op_type_parse(const char *name);
 
 /* ---- tensors ------------------------------------------------------------------------ */
 

@@ -130,13 +130,6 @@ const dh_op_info *dh_op_info_of(dh_op_type type)
     return &infos[type];
 }
 
-dh_op_type dh_op_type_parse(const char *name)
-{
-    for (int i = 0; i < DH_N_OP_TYPE; i++)
-        if (strcmp(rows[i].name, name) == 0) return (dh_op_type)i;
-    return DH_N_OP_TYPE;
-}
-
 /* ---- parts --------------------------------------------------------------------------- */
 
 static uint32_t part_of_chunk(const dh_op *op, int64_t chunk)

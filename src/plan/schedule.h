@@ -216,7 +216,6 @@ dh_status dh_schedule_read_csv(dh_ctx *ctx, const char *path, dh_schedule **sche
 /* The same notation, appended to out; every slot stands in the column of its earliest
  * step if all slots took one step. errors: DH_EINVAL deadlock; DH_ENOMEM */
 dh_status dh_schedule_print_csv(dh_ctx *ctx, const dh_schedule *schedule, dh_str *out);
-dh_status dh_schedule_write_csv(dh_ctx *ctx, const dh_schedule *schedule, const char *path);
 
 /* Text drawing for people, appended to out: a line per rank, columns as in the CSV
  * form, cells F3, B1, F5|B1; where a rank holds several virtual stages of a copy,

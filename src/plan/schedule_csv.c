@@ -347,12 +347,3 @@ dh_status dh_schedule_print_csv(dh_ctx *ctx, const dh_schedule *s, dh_str *out)
     dh_schedule_timing_fini(&steps);
     return out->failed ? dh_fail(ctx, DH_ENOMEM, "no memory to print schedule %s", s->name) : DH_OK;
 }
-
-dh_status dh_schedule_write_csv(dh_ctx *ctx, const dh_schedule *s, const char *path)
-{
-    dh_str text = DH_STR_INIT;
-    dh_status st = dh_schedule_print_csv(ctx, s, &text);
-    if (st == DH_OK) st = dh_file_write_atomic(ctx, path, text.text, text.len);
-    dh_str_fini(&text);
-    return st;
-}

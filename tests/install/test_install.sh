@@ -47,6 +47,10 @@ check() { # program
 check ./with_shared
 "${compile[@]}" -std=c11 "${cflags[@]}" "$here/consumer.c" -o with_static "${static[@]}"
 check ./with_static
+# The shared library shows what the headers declare, and nothing else.
+diff <(sed -n 's/^DH_API .*\<\(dh_[a-z0-9_]*\)(.*/\1/p' include/dhelix/*.h | sort) \
+    <(nm -D --defined-only "$lib/libdhelix.so" | sed 's/.* //' | sort) >symbols ||
+    fail "functions of the headers (<) and of libdhelix.so (>): $(cat symbols)"
 ldd with_static | grep -q libdhelix && fail "with_static still needs libdhelix.so"
 
 page=$(find "$prefix" -name dhelix.1)

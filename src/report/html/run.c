@@ -34,7 +34,7 @@ static dh_status load_json(dh_ctx *ctx, const char *path, json_t **value)
 dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *name,
                              json_t **value)
 {
-    char *path;
+    char *path = NULL;
     *value = NULL;
     DH_TRY(dh_run_folder_path(ctx, run, name, &path));
     dh_status st = dh_path_exists(path) ? load_json(ctx, path, value) : DH_OK;
@@ -44,7 +44,7 @@ dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *
 
 static dh_status load_job(dh_ctx *ctx, dh_run_folder *run)
 {
-    char *path;
+    char *path = NULL;
     DH_TRY(dh_run_folder_path(ctx, run, "job.yaml", &path));
     dh_status st = DH_OK;
     if (dh_path_exists(path)) {
