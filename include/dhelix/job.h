@@ -91,7 +91,7 @@ typedef struct dh_job {
     bool zero1;                     /* parallel.zero1: distributed optimizer */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
-    dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: as dh_comm_progress */
+    dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: how a rank waits for others */
     int64_t nodes, ranks_per_node;  /* topology.*; 0: from the launcher */
     dh_link link_local, link_cross; /* links.local, links.cross */
 
@@ -107,7 +107,7 @@ typedef struct dh_job {
     char *overlap_policy; /* overlap.policy: row of `dhelix list policies`, "auto" */
     dh_barriers overlap_barriers;
     bool overlap_local, overlap_cross, overlap_comm_comm, overlap_wgrad;
-    double overlap_memory; /* dh_order_options.memory_blocks */
+    double overlap_memory; /* overlap.memory: over one strand alone, in blocks' activations */
 } dh_job;
 
 /* Defaults only; the model is unset. Caller frees with dh_job_destroy. */

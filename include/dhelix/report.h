@@ -6,8 +6,8 @@
  *   summary.json       speed; where the time of a step went
  *   metrics.jsonl      loss, learning rate, gradient norm
  *   trace-rank*.json   timeline, co-execution of a layer, schedule as it ran, memory
- *   profile.json       overlap effectiveness of operator pairs (format: profile.h), or
- *   oef.csv            (pairing.h) */
+ *   profile.json       overlap effectiveness of operator pairs, as `dhelix profile` measures it, or
+ *   oef.csv            a matrix of it */
 #ifndef DHELIX_REPORT_H
 #define DHELIX_REPORT_H
 

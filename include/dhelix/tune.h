@@ -4,7 +4,7 @@
  * Every combination that the job could have is enumerated. What a job file or its mesh
  * would refuse is refused here with the same message. The others get an estimate: operators
  * of the graphs a program would be built from, timed by the same costs and orders
- * (strategy.h), along the slots of the pipeline schedule; memory from the lifetimes in these
+ * as it, along the slots of the pipeline schedule; memory from the lifetimes in these
  * graphs and the program's own layout of what persists. The best few and the best with each value
  * are then simulated (simulate.h), and the simulator has the last word among them. Same input, same
  * result. */
@@ -155,7 +155,7 @@ typedef struct dh_tune_options {
  *           values say what would need least
  * errors    DH_EINVAL devices or memory out of range, nothing is possible (with the first
  *           reason); DH_EMISSING a strategy or schedule of that name; DH_EINTERRUPTED;
- *           those of dh_train_simulate
+ *           those of dh_simulate_job
  * cost      tens of microseconds a configuration of a dense model, and the simulations */
 DH_API dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
                                 dh_tune **tune);
