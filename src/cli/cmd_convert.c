@@ -76,7 +76,9 @@ static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
     source s = {found->weights, list};
     dh_export_options how = {.dtype = (dh_dtype)a->dtype, .replace = a->replace};
     DH_TRY(dh_weights_export(ctx, out, &found->model, list->at, list->n, fill, &s, &how));
+    size_t n_kept = 0;
     *n_files = 0;
+    DH_TRY(dh_model_keep_files(ctx, found->path.text, out, &n_kept));
     if (found->tokenizer.len == 0) return DH_OK;
     return dh_tokenizer_copy_files(ctx, found->tokenizer.text, out, n_files);
 }
@@ -119,7 +121,8 @@ const dh_command dh_command_convert = {
     .notes =
         "IN is what `dhelix sample` takes: a run, a checkpoint, a Hugging Face folder or file, a\n"
         "llama2.c or llm.c .bin file. OUT gets config.json, safetensors and, where IN has them,\n"
-        "tokenizer files; it appears complete or not at all.\n",
+        "tokenizer files, generation_config.json, chat templates and the ids of special tokens.\n"
+        "The weights appear complete or not at all.\n",
     .min_args = 2,
     .max_args = 2,
     .options = options,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/simulated.h"
@@ -240,6 +241,22 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
     return dh_cli_print_str(ctx, &out);
 }
 
+/* What this machine could never hold is meant for another one. A bound from below: weights and
+ * moments in float32, once over all ranks. */
+static dh_status check_here(dh_ctx *ctx, const dh_job *job)
+{
+    enum { LEAST_BYTES = 12 }; /* of a parameter */
+    char need[32], room[32];
+    const double bytes = LEAST_BYTES * (double)dh_model_n_params(&job->model);
+    const double here = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
+    if (bytes <= here) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "%s cannot run on this machine: its weights and moments alone take %s of %s; "
+                   "name the hardware to simulate with --cluster (dhelix list clusters)",
+                   job->model.name, dh_format_bytes(need, sizeof need, bytes),
+                   dh_format_bytes(room, sizeof room, here));
+}
+
 static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, const dh_job *job)
 {
     slow_lists slow = {0};
@@ -250,7 +267,8 @@ static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, cons
     if (st == DH_OK) st = list_strategies(ctx, a, job, &list);
     if (st == DH_OK && list.n > 1 && a->trace)
         st = dh_cli_misuse(ctx, cli, "--trace is of one strategy; --out gives each its folder");
-    if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
+    if (st == DH_OK)
+        st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : check_here(ctx, job);
     dh_train_simulation how = {.sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
                                        .placed = a->placed || a->out || a->trace,
                                        .slow = slow.ranks.at,

@@ -295,9 +295,23 @@ static void print_job(const dh_simulated_list *list, dh_str *out)
     dh_cli_paragraph(out, &text, 2);
 }
 
+/* The usual cause of much exposed communication, where the mesh has it. */
+static void print_spanning(const dh_simulated_list *list, dh_str *out)
+{
+    const int64_t node = list->cluster ? (int64_t)list->cluster->node_devices : 0;
+    dh_str text = DH_STR_INIT;
+    if (node == 0 || list->job->tp <= node) return;
+    dh_str_printf(&text,
+                  "parallel.tp %lld spans nodes of %lld devices: what tensor parallelism exchanges "
+                  "in every layer goes over the network; tp %lld would stay inside a node",
+                  (long long)list->job->tp, (long long)node, (long long)node);
+    dh_cli_paragraph(out, &text, 2);
+}
+
 void dh_simulated_print(const dh_simulated_list *list, dh_str *out)
 {
     print_job(list, out);
+    print_spanning(list, out);
     if (list->n == 1 && list->at[0].sim)
         print_one(list, &list->at[0], out);
     else

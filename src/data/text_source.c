@@ -57,13 +57,40 @@ static size_t cut_lines(const dh_map *map, double share)
     return newline ? (size_t)(newline - map->at) + 1 : map->n_bytes;
 }
 
+/* Files that hold text, but not as it is read here: by their first bytes, or by their name where
+ * these could begin a text. */
+static const struct {
+    const char *magic, *suffix, *what;
+} packed[] = {
+    {"\x1f\x8b", ".gz", "compressed by gzip: unpack it first (gunzip)"},
+    {"\x28\xb5\x2f\xfd", ".zst", "compressed by zstd: unpack it first (unzstd)"},
+    {"BZh", ".bz2", "compressed by bzip2: unpack it first (bunzip2)"},
+    {"\xfd\x37zXZ", ".xz", "compressed by xz: unpack it first (unxz)"},
+    {"PAR1", ".parquet", "Parquet: write the texts as JSON lines (.jsonl), an object a line"},
+    {"ARROW1", ".arrow", "Arrow: write the texts as JSON lines (.jsonl), an object a line"},
+    {NULL, ".json", "one JSON document: write JSON lines (.jsonl), an object a line"},
+};
+
+static dh_status refuse_packed(dh_ctx *ctx, const char *path, const dh_map *map)
+{
+    for (size_t i = 0; i < DH_COUNTOF(packed); i++) {
+        const char *magic = packed[i].magic;
+        const size_t n = magic ? strlen(magic) : 0;
+        const bool begins = n > 0 && map->n_bytes >= n && memcmp(map->at, magic, n) == 0;
+        if (has_suffix(path, packed[i].suffix) || begins)
+            return dh_fail(ctx, DH_EUNSUPPORTED, "%s is %s", path, packed[i].what);
+    }
+    return DH_OK;
+}
+
 static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field, text_source *s)
 {
     *s = (text_source){.path = path};
     if (is_json_lines(path)) s->field = text_field && *text_field ? text_field : "text";
     DH_TRY(dh_map_open(ctx, path, &s->map));
     s->end = s->map.n_bytes;
-    return s->end ? DH_OK : dh_fail(ctx, DH_EFORMAT, "%s is empty", path);
+    if (s->end == 0) return dh_fail(ctx, DH_EFORMAT, "%s is empty", path);
+    return refuse_packed(ctx, path, &s->map);
 }
 
 static void select_part(text_source *s, dh_data_part part, double val_fraction)
@@ -116,6 +143,13 @@ static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t
     return st;
 }
 
+/* Bytes of the mark that some editors put in front of UTF-8, which is no part of the JSON. */
+static size_t byte_order_mark(const text_source *s)
+{
+    const bool has = s->begin == 0 && s->end >= 3 && memcmp(s->map.at, "\xef\xbb\xbf", 3) == 0;
+    return has ? 3 : 0;
+}
+
 /* Calls fn for each text; `at` is where in the file it lies. */
 static dh_status each_text(dh_ctx *ctx, const text_source *s, text_fn fn, void *arg)
 {
@@ -125,7 +159,7 @@ static dh_status each_text(dh_ctx *ctx, const text_source *s, text_fn fn, void *
                    ? DH_OK
                    : dh_ctx_while(ctx, "reading %s from byte %zu", s->path, s->begin);
     }
-    for (size_t at = s->begin; at < s->end;) {
+    for (size_t at = s->begin + byte_order_mark(s); at < s->end;) {
         const unsigned char *newline = memchr(s->map.at + at, '\n', s->end - at);
         size_t n = newline ? (size_t)(newline - s->map.at) - at : s->end - at;
         if (!is_blank(s->map.at + at, n)) DH_TRY(parse_line(ctx, s, at, n, fn, arg));
@@ -190,6 +224,11 @@ static dh_status encode_source(dh_ctx *ctx, const dh_dataset_spec *spec, const t
 {
     encode_job job = {.spec = spec, .source = s, .writer = writer, .ids = ids};
     DH_TRY(dh_encoder_create(ctx, spec->tokenizer, &job.enc));
+    if (s->field && dh_tokenizer_eos(spec->tokenizer) < 0)
+        dh_log(DH_LOG_INFO,
+               "%s: documents follow each other without a mark between them: the tokenizer has no "
+               "end-of-text token",
+               s->path);
     if (writer) {
         job.enc->drain = drain;
         job.enc->drain_arg = &job;

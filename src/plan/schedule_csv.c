@@ -30,9 +30,12 @@ static const struct {
     {"RECV_F", SKIP, true},
     {"SEND_B", SKIP, true},
     {"RECV_B", SKIP, true},
+    {"WAIT_SEND_F", SKIP, true},
+    {"WAIT_SEND_B", SKIP, true},
     {"UNSHARD", SKIP, false},
     {"RESHARD", SKIP, false},
     {"REDUCE_GRAD", SKIP, false},
+    {"WAIT_REDUCE_GRAD", SKIP, false},
 };
 
 typedef struct read_slot {
@@ -79,7 +82,8 @@ static const char *read_action(const char **at, dh_pipe_action *action, bool *sk
         i++;
     if (i == DH_COUNTOF(words))
         return "unknown action; known are F, B, I, W, (F;B)OVERLAP_F_B, and, skipped, SEND_F, "
-               "RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD";
+               "RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B, UNSHARD, RESHARD, REDUCE_GRAD, "
+               "WAIT_REDUCE_GRAD";
     *at += length;
     if (!read_number(at, &micro) && words[i].has_micro)
         return "an action ends with the number of its micro-batch";

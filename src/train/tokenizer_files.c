@@ -67,8 +67,8 @@ static dh_status copy_file(dh_ctx *ctx, const char *from, const char *to)
     return st;
 }
 
-static dh_status copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
-                           size_t *n_copied)
+dh_status dh_file_copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
+                            size_t *n_copied)
 {
     dh_str from = DH_STR_INIT, to = DH_STR_INIT;
     dh_status st = join(ctx, from_dir, name, &from);
@@ -103,7 +103,7 @@ static dh_status copy_companions(dh_ctx *ctx, const char *dir, const char *name,
 {
     for (size_t i = 0; i < DH_COUNTOF(companions); i++)
         if (strcmp(companions[i].name, name) == 0)
-            DH_TRY(copy_into(ctx, dir, companions[i].with, to_dir, n_copied));
+            DH_TRY(dh_file_copy_into(ctx, dir, companions[i].with, to_dir, n_copied));
     return DH_OK;
 }
 
@@ -135,6 +135,6 @@ dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_
     DH_TRY(dh_dir_create(ctx, to_dir));
     if (!dh_path_is_dir(spec)) return copy_single(ctx, spec, to_dir, n_copied);
     for (size_t i = 0; i < DH_COUNTOF(file_names); i++)
-        DH_TRY(copy_into(ctx, spec, file_names[i], to_dir, n_copied));
+        DH_TRY(dh_file_copy_into(ctx, spec, file_names[i], to_dir, n_copied));
     return DH_OK;
 }

@@ -41,5 +41,15 @@ dh_status dh_tokenizer_beside(dh_ctx *ctx, const char *weights, const char *run_
 /* Copies the files behind spec into a folder, which is created; none for "bytes". */
 dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_dir,
                                   size_t *n_copied);
+/* The file of that name, where there is one; then *n_copied grows. */
+dh_status dh_file_copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
+                            size_t *n_copied);
+
+/* ---- model_files.c --------------------------------------------------------------------------- */
+
+/* What lies beside weights (a file or folder) and is no tokenizer, into the model folder to_dir:
+ * generation_config.json, chat templates; and the ids of special tokens into its config.json. */
+dh_status dh_model_keep_files(dh_ctx *ctx, const char *weights, const char *to_dir,
+                              size_t *n_files);
 
 #endif

@@ -135,52 +135,6 @@ static dh_status estimate_one(dh_ctx *ctx, void *user, const dh_tune_config *con
 
 /* ---- simulation ----------------------------------------------------------------------------- */
 
-static dh_status resolve_row(search *s, const dh_tune_config *config, dh_resolved **job)
-{
-    const dh_resolve_options how = {.cluster = s->options->cluster, .quiet = true};
-    dh_job own = *s->t.job;
-    DH_TRY(dh_tune_apply(s->ctx, config, &own));
-    return dh_job_resolve(s->ctx, &own, &how, job);
-}
-
-/* Means over all ranks, each that was simulated counting for those that it stands for. */
-static void add_parts(const dh_sim *sim, dh_tune_row *row)
-{
-    for (size_t k = 0; k < sim->n_classes; k++) {
-        const dh_sim_rank *r = &sim->ranks[k];
-        const dh_timeline *t = &r->times;
-        const double share = (double)r->n_ranks / (double)sim->n_ranks;
-        const int64_t bubble = t->waits_ns[DH_WAITS_STAGES];
-        const int64_t partners = t->waits_ns[DH_WAITS_PARTNERS];
-        const int64_t ns[DH_N_TUNE_SIMULATED] = {
-            [DH_TUNE_SIMULATED_COMPUTE] = t->busy_ns[DH_ENGINE_COMPUTE],
-            [DH_TUNE_SIMULATED_EXPOSED] = t->exposed_ns,
-            [DH_TUNE_SIMULATED_BUBBLE] = bubble,
-            [DH_TUNE_SIMULATED_PARTNERS] = partners,
-            [DH_TUNE_SIMULATED_REST] = t->idle_ns - bubble - partners};
-        for (int p = 0; p < DH_N_TUNE_SIMULATED; p++)
-            row->simulated_part_ns[p] += share * (double)ns[p];
-        row->simulated_bytes = DH_MAX(row->simulated_bytes, r->memory.peak_bytes);
-    }
-}
-
-static dh_status simulate_row(search *s, dh_tune_row *row)
-{
-    const dh_train_simulation how = {.n_slow_nodes = 0};
-    dh_resolved *job;
-    dh_sim *sim = NULL;
-    DH_TRY(resolve_row(s, &row->config, &job));
-    dh_status st = dh_train_simulate(s->ctx, job, &how, &sim);
-    if (st == DH_OK) {
-        row->simulated_ns = sim->step_ns;
-        add_parts(sim, row);
-        row->fits = (double)row->simulated_bytes <= s->t.memory_bytes;
-    }
-    dh_sim_destroy(sim);
-    dh_resolved_destroy(job);
-    return st;
-}
-
 /* What fits before what does not, what was simulated before what was not, then by time. */
 static bool is_better(const dh_tune_row *a, const dh_tune_row *b)
 {
@@ -224,7 +178,7 @@ static dh_status simulate_best(search *s)
     while (i < s->n_best && n_fit < n) {
         dh_progress_count(&s->progress, (int64_t)n_fit, "simulated");
         DH_TRY(check_stop(s));
-        const dh_status st = simulate_row(s, &s->best[i]);
+        const dh_status st = tune_simulate(s->ctx, &s->t, &s->best[i]);
         if (st == DH_EINVAL || st == DH_EUNSUPPORTED)
             DH_TRY(drop(s, i));
         else if (st != DH_OK)
@@ -276,7 +230,7 @@ static dh_status simulate_value(search *s, size_t i)
         v->best = *known;
         return DH_OK;
     }
-    const dh_status st = simulate_row(s, &v->best);
+    const dh_status st = tune_simulate(s->ctx, &s->t, &v->best);
     if (st == DH_EINVAL || st == DH_EUNSUPPORTED) {
         dh_ctx_reset(s->ctx);
         return DH_OK;
@@ -319,10 +273,16 @@ static const char *why_too_large(const search *s, const dh_tune_row *row)
     return tune_why_too_large(s->tune->arena, &memory, s->t.memory_bytes);
 }
 
+static int64_t node_devices(const search *s)
+{
+    return s->options->cluster ? (int64_t)s->options->cluster->node_devices : 0;
+}
+
 static const char *why_row(const search *s, const dh_tune_row *row, const dh_tune_row *best)
 {
     if (row == best) return "";
-    return row->fits ? tune_why_slower(s->tune->arena, row, best) : why_too_large(s, row);
+    return row->fits ? tune_why_slower(s->tune->arena, row, best, node_devices(s))
+                     : why_too_large(s, row);
 }
 
 static const char *why_value(const search *s, const dh_tune_value_row *v)
@@ -331,7 +291,7 @@ static const char *why_value(const search *s, const dh_tune_value_row *v)
     if (v->n_fit == 0 && v->n_too_large == 0) return v->why;
     if (!v->best.fits) return why_too_large(s, &v->best);
     if (best && best->config.at[v->dim] == v->value) return "";
-    return best ? tune_why_slower(s->tune->arena, &v->best, best) : "";
+    return best ? tune_why_slower(s->tune->arena, &v->best, best, node_devices(s)) : "";
 }
 
 static dh_status finish(search *s)

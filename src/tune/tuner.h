@@ -189,6 +189,11 @@ void tune_tables_fini(tuner *t);
  * where it is not possible; DH_ENOMEM */
 dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row);
 
+/* ---- simulate.c ----------------------------------------------------------------------------- */
+
+/* The row's simulated figures, and whether it fits by them. errors: as dh_train_simulate */
+dh_status tune_simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row);
+
 /* ---- space.c: the configurations of a job --------------------------------------------------- */
 
 /* Sees every configuration; t->job and t->recipe have its mesh and micro-batch. `refused`: why it
@@ -205,8 +210,9 @@ dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, dh_job *job);
 
 /* ---- why.c: reasons ------------------------------------------------------------------------- */
 
-/* Text in the arena; NULL: out of memory. */
-const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tune_row *best);
+/* Text in the arena; NULL: out of memory. node_devices: 0 where it is not known. */
+const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tune_row *best,
+                            int64_t node_devices);
 const char *tune_why_too_large(dh_arena *arena, const dh_tune_memory *memory, double limit);
 
 #endif

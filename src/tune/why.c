@@ -44,8 +44,20 @@ static const char *describe(const parts *p, char *buf, size_t cap)
     return buf;
 }
 
+/* Is the largest loss what tensor parallelism communicates, over more nodes than the best does? */
+static const char *spanning(const parts *p, bool simulated, const dh_tune_row *row,
+                            const dh_tune_row *best, int64_t node_devices)
+{
+    double ns;
+    const int part = simulated ? (int)DH_TUNE_SIMULATED_EXPOSED : (int)DH_TUNE_PART_TP;
+    const bool more = node_devices > 0 && row->config.at[DH_TUNE_TP] > node_devices &&
+                      best->config.at[DH_TUNE_TP] <= node_devices;
+    return more && largest_loss(p, p->n, &ns) == part ? " (tp spans nodes)" : "";
+}
+
 /* Simulation beside simulation, or estimate beside estimate: never one beside the other. */
-const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tune_row *best)
+const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tune_row *best,
+                            int64_t node_devices)
 {
     const char *names[DH_MAX((int)DH_N_TUNE_PART, (int)DH_N_TUNE_SIMULATED)];
     char text[192];
@@ -58,8 +70,9 @@ const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tu
                              : dh_tune_part_name((dh_tune_part)i);
     if (!*describe(&p, text, sizeof text))
         return dh_arena_strdup(arena, simulated ? "as good" : "as good by the estimate");
-    if (simulated || best->simulated_ns == 0) return dh_arena_strdup(arena, text);
-    return dh_arena_printf(arena, "by the estimates of both: %s", text);
+    return dh_arena_printf(arena, "%s%s%s",
+                           simulated || best->simulated_ns == 0 ? "" : "by the estimates of both: ",
+                           text, spanning(&p, simulated, row, best, node_devices));
 }
 
 const char *tune_why_too_large(dh_arena *arena, const dh_tune_memory *m, double limit)

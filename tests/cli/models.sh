@@ -58,7 +58,7 @@ ok "$dhelix" eval "$tmp/hf" --data $tinystories --batches 16 --json
 same "$(json loss)" "$loss" 'loss after conversion'
 ok "$dhelix" sample "$tmp/hf" --tokenizer $llama --greedy --tokens 200
 check 'the greedy text after conversion' cmp "$tmp/out" $stories/expected_greedy_n200.txt
-fails 1 "$tmp/hf" "$dhelix" convert $stories "$tmp/hf"
+fails 1 '--replace replaces a model folder' "$dhelix" convert $stories "$tmp/hf"
 cp $llama "$tmp/hf/tokenizer.bin"
 ok "$dhelix" convert "$tmp/hf" "$tmp/hf16" --dtype bf16
 check 'the tokenizer is copied' cmp "$tmp/hf16/tokenizer.bin" $llama
@@ -76,6 +76,19 @@ for model in tiny-random-gpt2 tiny-random-llama; do
     ok "$dhelix" eval "$tmp/$model" --tokenizer bytes --data examples/data/tinyshakespeare.txt \
         --batches 2 --seq 64 --json
     same "$(json loss)" "$loss" "loss of $model after conversion"
+done
+# What Transformers needs beside the weights is kept.
+cp -r tests/data/weights/tiny-random-gpt2 "$tmp/kept"
+chmod -R u+w "$tmp/kept"
+echo '{"eos_token_id": [7, 9]}' >"$tmp/kept/generation_config.json"
+sed 's/^{/{"bos_token_id": 5, "eos_token_id": [7, 9], "pad_token_id": 3,/' \
+    tests/data/weights/tiny-random-gpt2/config.json |
+    awk 'NR > 1 && /"(bos|eos|pad)_token_id"/ { next } { print }' >"$tmp/kept/config.json"
+ok "$dhelix" convert "$tmp/kept" "$tmp/kept.out"
+check 'generation_config.json is kept' \
+    cmp "$tmp/kept/generation_config.json" "$tmp/kept.out/generation_config.json"
+for id in '"bos_token_id": 5' '"pad_token_id": 3' '"eos_token_id": \['; do
+    check "config.json keeps $id" grep -q "$id" "$tmp/kept.out/config.json"
 done
 ok "$dhelix" convert tests/data/weights/tiny-mixtral-seeded "$tmp/mixtral"
 

@@ -65,7 +65,7 @@ fails 1 'slow.nodes: node 2: there are nodes 0 to 1' "$dhelix" simulate "$tmp/jo
 fails 2 'a node and a factor above 0' "$dhelix" simulate "$tmp/job.yaml" --slow-node 1
 fails 2 'a rank and a factor above 0' "$dhelix" simulate "$tmp/job.yaml" --slow 3
 fails 2 'a rank and a factor above 0' "$dhelix" simulate "$tmp/job.yaml" --slow 3:0
-fails 1 'there are ranks 0 to 15' "$dhelix" simulate "$tmp/job.yaml" --slow 16:2
+fails 1 'there are ranks 0 to 15' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --slow 16:2
 fails 1 'h100' "$dhelix" simulate "$tmp/job.yaml" --cluster h10
 
 # Strategies side by side; those that cannot run the job say why.
@@ -79,6 +79,13 @@ same "$(grep -c '"strategy"' "$tmp/out")" "$n_strategies"
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies sequential,dhelix \
     --set parallel.layer_split=16,16
 says 'dhelix: layer split'
+# What this machine cannot hold is asked for its cluster; a mesh that spans nodes says so.
+fails 1 'name the hardware to simulate with --cluster' "$dhelix" simulate "$tmp/job.yaml" \
+    --set model=llama3.1-405b
+printf 'like: h100\nnode: {devices: 4}\n' >"$tmp/four.yaml"
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/four.yaml" --set parallel.tp=8 \
+    --set parallel.dp=1
+says 'parallel.tp 8 spans nodes of 4 devices'
 fails 1 'no strategy is called' "$dhelix" simulate "$tmp/job.yaml" --strategies dhelics
 
 # Too large for the devices.

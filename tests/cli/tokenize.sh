@@ -46,4 +46,17 @@ same "$(tr '\n' ' ' <"$tmp/out")" '15496 50256 995 50256 '
 fails 1 'tokenizer' "$dhelix" tokenize --tokenizer nonsense "$tmp/hello"
 fails 1 'nowhere' "$dhelix" tokenize --tokenizer bytes "$tmp/nowhere"
 fails 2 'leave' "$dhelix" tokenize --tokenizer bytes --decode -o x
+# What is no text as it is read here is refused by name, whatever it is called.
+printf '\037\213\010 and so on' >"$tmp/books.txt"
+fails 1 'compressed by gzip: unpack it first' "$dhelix" tokenize --tokenizer bytes "$tmp/books.txt"
+for name in books.gz books.zst books.parquet books.json; do
+    echo '{"text": "a"}' >"$tmp/$name"
+    fails 1 "$name is " "$dhelix" tokenize --tokenizer bytes "$tmp/$name"
+done
+# A byte-order mark is no part of the first line.
+printf '\357\273\277{"text": "ab"}\n{"text": "c"}\n' >"$tmp/marked.jsonl"
+ok "$dhelix" tokenize --tokenizer bytes --stdout "$tmp/marked.jsonl" --log-level info
+same "$(tr '\n' ' ' <"$tmp/out")" '97 98 99 ' 'ids behind a byte-order mark'
+check 'joined documents are noticed' grep -q 'follow each other without a mark' "$tmp/err"
+
 finish
