@@ -141,6 +141,7 @@ static void print_values(const char *before, const char *behind, dh_str *out)
         if (value_words(&settings[i], &values) && values.text)
             dh_str_printf(out, "        %s) %s%s%s ;;\n", settings[i].key, before, values.text,
                           behind);
+        out->failed |= values.failed;
         dh_str_fini(&values);
     }
 }
@@ -163,6 +164,7 @@ static void bash_option_values(const dh_command *c, dh_str *out)
         dh_str values = DH_STR_INIT;
         if (option_words(o, &values) && values.text)
             dh_str_printf(out, "        %s:--%s) words='%s' ;;\n", c->name, o->name, values.text);
+        out->failed |= values.failed;
         dh_str_fini(&values);
     }
 }
@@ -234,6 +236,7 @@ static void zsh_option(const dh_cli_option *o, dh_str *out)
     else if (o->kind != DH_CLI_FLAG)
         dh_str_printf(out, ":value:_files");
     dh_str_printf(out, "'");
+    out->failed |= values.failed;
     dh_str_fini(&values);
 }
 
@@ -247,6 +250,7 @@ static void zsh_command(const dh_command *c, dh_str *out)
         dh_str_printf(out, " \\\n            '*:name:(%s)' ;;\n", words.text);
     else
         dh_str_printf(out, " \\\n            '*:file:_files' ;;\n");
+    out->failed |= words.failed;
     dh_str_fini(&words);
 }
 

@@ -136,6 +136,32 @@ static void print_table(const layer_plan *l, json_t *rows, dh_str *out)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
+/* Why auto has not the shortest of all orders, where that is so. */
+static void explain_auto(const layer_plan *l, json_t *rows, dh_str *out)
+{
+    size_t i;
+    json_t *row;
+    double own_us = 0, best_us = 0;
+    dh_str text = DH_STR_INIT;
+    json_array_foreach(rows, i, row)
+    {
+        const double us = real_of(row, "slot_us");
+        if (i == 0 || us < best_us) best_us = us;
+        if (strcmp(json_string_value(json_object_get(row, "policy")), "auto") == 0) own_us = us;
+    }
+    if (own_us <= best_us * (1 + 1e-6)) return;
+    if (own_us <= DH_ORDER_ENOUGH * dh_slot_bound(l->slot) / 1e3)
+        dh_str_printf(
+            &text,
+            "auto stops at the first order that is within %.0f %% of the bound; a shorter "
+            "one gains %.1f %%",
+            100 * (DH_ORDER_ENOUGH - 1), 100 * (own_us / best_us - 1));
+    else
+        dh_str_printf(&text, "auto leaves out orders that keep more in memory than overlap.memory "
+                             "allows, where another does not");
+    dh_cli_paragraph(out, &text, 0);
+}
+
 static void print_rows(const layer_plan *l, json_t *rows, dh_str *out)
 {
     dh_str text = DH_STR_INIT;
@@ -144,6 +170,7 @@ static void print_rows(const layer_plan *l, json_t *rows, dh_str *out)
     dh_cli_paragraph(out, &text, 2);
     dh_str_printf(out, "bound %.1f us (the busiest stream)\n\n", dh_slot_bound(l->slot) / 1e3);
     print_table(l, rows, out);
+    explain_auto(l, rows, out);
 }
 
 /* ---- entry ----------------------------------------------------------------------------------- */

@@ -98,6 +98,7 @@ static void help_row(const dh_setting *s, int width, dh_str *out)
     dh_str_wrap(out, meaning.text ? meaning.text : "", COLUMN, width);
     dh_str_printf(out, "%*s", COLUMN, "");
     dh_str_wrap(out, values.text ? values.text : "", COLUMN, width);
+    out->failed |= values.failed || meaning.failed;
     dh_str_fini(&values);
     dh_str_fini(&meaning);
 }
@@ -115,6 +116,7 @@ static void help_one(const dh_setting *s, int width, dh_str *out)
     describe_values(s, &text);
     dh_str_printf(out, "\nvalues    ");
     dh_str_wrap(out, text.text ? text.text : "", COLUMN, width);
+    out->failed |= text.failed;
     dh_str_fini(&text);
     if (s->aliases) dh_str_printf(out, "also      %s\n", s->aliases);
     dh_str_printf(out, "to set    --set %s=VALUE, or in the job file\n", s->key);

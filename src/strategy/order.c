@@ -116,7 +116,7 @@ dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_optio
                                                             slot_order_alternate, slot_order_list,
                                                             slot_order_dp, slot_order_exact};
     if (!communicates(slot)) return slot_order_in_order(ctx, slot, options, order);
-    const double enough = 1.01 * dh_slot_bound(slot);
+    const double enough = DH_ORDER_ENOUGH * dh_slot_bound(slot);
     slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
     dh_slot_pick *made = calloc(slot_nodes(slot) + 1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");

@@ -144,6 +144,9 @@ typedef struct dh_order_policy {
     bool plans; /* pairs of segments (pairing.h): the switches concern it */
 } dh_order_policy;
 
+/* Policy auto searches no further once an order takes at most this much of the bound. */
+#define DH_ORDER_ENOUGH 1.01
+
 const dh_order_policy *dh_order_policies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_order_policy_find(dh_ctx *ctx, const char *name, const dh_order_policy **policy);

@@ -5,7 +5,6 @@
 
 #include "train/progress.h"
 #include "train/recipe.h"
-#include "train/simulation.h"
 #include "tune/tuner.h"
 
 typedef struct search {

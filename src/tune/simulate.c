@@ -1,5 +1,6 @@
 /* A configuration's step as `dhelix simulate` has it, and what it is made of. */
 #include "train/recipe.h"
+#include "train/simulation.h"
 #include "tune/tuner.h"
 
 static dh_status resolve_row(dh_ctx *ctx, const tuner *t, const dh_tune_config *config,

@@ -43,6 +43,11 @@ says '804 K parameters (804096)'
 says '5.08 GFLOP'
 fits 80 "$dhelix" check examples/tp2.yaml --print recipe
 fits 80 "$dhelix" plan examples/tp2.yaml --set profile=none
+check 'auto has the shortest order, or says why not' awk '
+    $1 == "auto" && $2 + 0 > 0 { own = $2 }
+    $2 + 0 > 0 && $3 ~ /x$/ && (!best || $2 + 0 < best) { best = $2 + 0 }
+    /^auto stops at the first order that is within 1 % of the bound/ { said = 1 }
+    END { exit !(own > 0 && (own <= best || said)) }' "$tmp/out"
 fits 80 "$dhelix" simulate "$tmp/llama.yaml" --cluster h100 --ranks 8
 fits 80 "$dhelix" simulate "$tmp/llama.yaml" --cluster h100 --ranks 8 --strategies sequential,list
 fits 80 "$dhelix" tune "$tmp/llama.yaml" --cluster h100 --devices 16 --strategies sequential \

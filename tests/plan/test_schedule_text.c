@@ -50,10 +50,11 @@ static void csv_as_pytorch_writes_it(void **state)
     dh_str_fini(&text);
 
     /* The same with transfers, sharding, blanks, carriage returns and a comment. */
-    static const char busy[] = "# compute and communication\r\n"
-                               "0UNSHARD, 0F0 ,0SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F0,,0RECV_B0,0B0,0RECV_B1,0B1,"
-                               "0RESHARD,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\r\n"
-                               " 1RECV_F0 ,\t1F0,\"1B0\",1SEND_B0,1 F 1,1B1,1SEND_B1,1WAIT_SEND_B0\r\n\r\n";
+    static const char busy[] =
+        "# compute and communication\r\n"
+        "0UNSHARD, 0F0 ,0SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F0,,0RECV_B0,0B0,0RECV_B1,0B1,"
+        "0RESHARD,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\r\n"
+        " 1RECV_F0 ,\t1F0,\"1B0\",1SEND_B0,1 F 1,1B1,1SEND_B1,1WAIT_SEND_B0\r\n\r\n";
     dh_schedule *read;
     assert_ok(&ctx, dh_schedule_parse_csv(&ctx, busy, strlen(busy), "busy.csv", &read));
     assert_same_slots(s, read);
