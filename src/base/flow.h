@@ -55,6 +55,12 @@ static inline void dh_flow_pass(dh_flow *f, double ns)
     f->left_ns -= ns * f->speed;
 }
 
+/* All flows go on for a time in which none ends. */
+static inline void dh_flows_pass(dh_flow *flows, size_t n, double ns)
+{
+    for (size_t i = 0; i < n; i++) dh_flow_pass(&flows[i], ns);
+}
+
 /* All flows go on to the next end; those that end are done.
  * in        n > 0, one that progresses (dh_flows_settle)
  * returns   the time that takes */
@@ -67,7 +73,7 @@ static inline double dh_flows_step(dh_flow *flows, size_t n)
         if (needs < span) first = i;
         span = DH_MIN(span, needs);
     }
-    for (size_t i = 0; i < n; i++) dh_flow_pass(&flows[i], span);
+    dh_flows_pass(flows, n, span);
     flows[first].left_ns = 0; /* however coarse the clock is by now */
     return span;
 }

@@ -36,14 +36,16 @@ static json_t *list_models(void)
     return rows;
 }
 
-/* Backends with a kernel for the operator, comma-separated. */
+/* Backends with a kernel for the operator, comma-separated; those that tell of parts of its output
+ * are marked. */
 static void kernel_names(dh_op_type type, dh_str *out)
 {
     size_t n;
     const dh_backend *const *backends = dh_backends(&n);
     for (size_t i = 0; i < n; i++)
         if (backends[i]->has_kernel(type))
-            dh_str_printf(out, "%s%s", out->len ? "," : "", backends[i]->name);
+            dh_str_printf(out, "%s%s%s", out->len ? "," : "", backends[i]->name,
+                          backends[i]->tells_parts(type) ? "(parts)" : "");
     if (!out->len) dh_str_printf(out, "none");
 }
 

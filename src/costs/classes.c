@@ -72,6 +72,7 @@ const char *dh_op_class_key(const dh_cost_op *op, char key[DH_OP_KEY_BYTES])
     put(&w, "%s", transfer ? "transfer" : info->name);
     for (int i = 0; i < info->n_in; i++) put_operand(&w, op->graph, &info->in[i], op->op->in[i]);
     for (int i = 0; i < info->n_out; i++) put_operand(&w, op->graph, &info->out[i], op->op->out[i]);
+    if (dh_op_n_parts(op->op) > 1) put(&w, " in %u parts", dh_op_n_parts(op->op));
     if (info->resource == DH_RES_COMM)
         put_group(&w, op);
     else

@@ -54,6 +54,13 @@ dh_pair_time dh_costs_together(const dh_costs *costs, const dh_cost_op *a, const
 /* Rates from measured completion times (the inverse; pairing.h has the formula). */
 dh_op_rates dh_rates_from_times(double solo_a_ns, double solo_b_ns, double a_ns, double b_ns,
                                 dh_pair_source source);
+/* Share of the time alone after which a part of the output is complete. */
+static inline double dh_cost_part_share(const dh_cost_op *op, uint32_t part)
+{
+    const bool talks = op->op->group >= 0;
+    const int64_t n_ranks = talks ? dh_mesh_group_size(op->mesh, (dh_group_kind)op->op->group) : 1;
+    return dh_op_part_share(op->op, n_ranks, part);
+}
 static inline dh_stream dh_cost_stream(const dh_cost_op *op)
 {
     return dh_stream_of(op->op, op->mesh, op->rank);

@@ -32,8 +32,8 @@ uint32_t dh_replay_blocker(const dh_replay *replay, uint32_t instr)
     const dh_program *p = replay->program;
     const dh_instr *i = &p->instrs.at[instr];
     for (uint32_t w = 0; w < i->n_waits; w++) {
-        const uint32_t target = p->waits.at[i->wait0 + w].instr;
-        if (!dh_replay_is_complete(replay, target)) return target;
+        const dh_wait wait = p->waits.at[i->wait0 + w];
+        if (!dh_replay_is_there(replay, wait)) return wait.instr;
     }
     return DH_NONE;
 }

@@ -1,9 +1,9 @@
 /* Replay of one program's order: where its streams stand, and what blocks them.
  *
  * Executes nothing. Instructions may be stepped in any order that the streams and
- * waits allow; whoever steps decides which, and what it checks at each. A wait for a part is one
- * for its instruction here: what has started ends by itself, so a program that ends with the one
- * ends with the other. */
+ * waits allow; whoever steps decides which, and what it checks at each. Who steps whole
+ * instructions only, as verifiers do, takes a wait for a part for one for its instruction: what
+ * has started ends by itself, so a program that ends with the one ends with the other. */
 #ifndef DH_PROGRAM_REPLAY_H
 #define DH_PROGRAM_REPLAY_H
 
@@ -13,8 +13,9 @@ typedef struct dh_replay {
     const dh_program *program; /* borrowed */
     uint32_t *queue;           /* instruction ids, stream by stream, each in order */
     size_t first[DH_N_STREAM + 1];
-    size_t at[DH_N_STREAM]; /* instructions of the stream that are complete */
-    uint32_t *position;     /* by instruction: index in its stream plus one */
+    size_t at[DH_N_STREAM];      /* instructions of the stream that are complete */
+    uint32_t parts[DH_N_STREAM]; /* parts of the next one that are */
+    uint32_t *position;          /* by instruction: index in its stream plus one */
 } dh_replay;
 
 /* Streams and waits of the program must be in range. Free with dh_replay_fini, also
@@ -34,13 +35,22 @@ static inline bool dh_replay_is_complete(const dh_replay *r, uint32_t instr)
     return r->position[instr] <= r->at[r->program->instrs.at[instr].stream];
 }
 
-/* A wait of the instruction that is not complete; DH_NONE: all are. */
+/* The part that is waited for, or all of it. */
+static inline bool dh_replay_is_there(const dh_replay *r, dh_wait wait)
+{
+    if (dh_replay_is_complete(r, wait.instr)) return true;
+    const int stream = r->program->instrs.at[wait.instr].stream;
+    return wait.part < r->parts[stream] && dh_replay_head(r, stream) == wait.instr;
+}
+
+/* An instruction that this one waits for and that is not so far; DH_NONE: all are. */
 uint32_t dh_replay_blocker(const dh_replay *replay, uint32_t instr);
 
 /* The stream's head is complete. */
 static inline void dh_replay_step(dh_replay *r, int stream)
 {
     r->at[stream]++;
+    r->parts[stream] = 0;
 }
 
 #endif

@@ -228,20 +228,25 @@ static dh_status check_stream(joint *j, uint32_t node_id, uint32_t instr, const 
         describe(j, node_id, *user, a), describe(j, node_id, instr, b), dh_group_name(c->group));
 }
 
-/* An all-gather begins with the rank's own rows, which are as many parts as everybody's. */
+/* The order in which communicators work: an all-gather begins with the rank's own rows, which are
+ * as many parts as everybody's, others with the first ones. */
 static dh_status check_parts(const joint *j, uint32_t node_id, uint32_t instr, const call *c)
 {
     const dh_op *op = op_of(j, node_id, instr);
     const int64_t size = dh_mesh_group_size(j->mesh, c->group), each = c->n_parts / size;
-    const int64_t own = dh_mesh_group_index(j->mesh, c->group, j->programs[node_id]->rank) * each;
+    const int64_t index = dh_mesh_group_index(j->mesh, c->group, j->programs[node_id]->rank);
+    const bool gathers = op->type == DH_OP_ALL_GATHER, even = !gathers || c->n_parts % size == 0;
+    const int64_t first = gathers ? index * each : 0;
     char a[TEXT];
-    if (c->n_parts == 1 || op->type != DH_OP_ALL_GATHER) return DH_OK;
-    if (each * size == c->n_parts && op->part0 == own) return DH_OK;
-    return dh_fail(
-        j->ctx, DH_EVERIFY,
-        "%s is in %u parts from part %d on; the %" PRId64
-        " members of group %s have as many each, and begin with their own, here %" PRId64,
-        describe(j, node_id, instr, a), c->n_parts, op->part0, size, dh_group_name(c->group), own);
+    if (c->n_parts == 1 || (even && op->part0 == first)) return DH_OK;
+    if (!even)
+        return dh_fail(j->ctx, DH_EVERIFY,
+                       "%s is in %u parts, which are not as many for each of the %" PRId64
+                       " members of group %s",
+                       describe(j, node_id, instr, a), c->n_parts, size, dh_group_name(c->group));
+    return dh_fail(j->ctx, DH_EVERIFY,
+                   "%s begins with part %d; the communicator does with %" PRId64,
+                   describe(j, node_id, instr, a), op->part0, first);
 }
 
 static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)

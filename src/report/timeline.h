@@ -50,7 +50,8 @@ typedef struct dh_timeline {
     int64_t waits_ns[DH_N_WAITING];
 } dh_timeline;
 
-/* in        spans: one for each instruction of the program
+/* A wait for a part counts as one for its instruction: while that runs, it is what is waited for.
+ * in        spans: one for each instruction of the program
  * out       set only on DH_OK; all 0 for an empty program
  * errors    DH_EINVAL a span ends before it starts or meets outside itself, or starts before the
  *           stream's previous one ended; an instruction waits for a later one; DH_ENOMEM
@@ -80,10 +81,12 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
  * stream, a complete event for each instruction; name: operator; cat: phase; args:
  * instruction, kind of block, output tensor, group of ranks or pipeline rank it communicates
  * with, how long it waited for partners, micro-batch, layer, flops of computation, bytes of its
- * operands; and counter events "memory": activations and scratch alive, in bytes. The object's
- * "otherData" has the rank, the bytes planned for it and those of each persistent kind. Times are
- * those of the monotonic clock in microseconds, so that files of ranks on one machine join into
- * one trace: jq -s '{traceEvents: map(.traceEvents) | add}' trace-rank*.json
+ * operands; where a part of an output is complete an instant event, and an arrow from it to each
+ * instruction that waits for it; and counter events "memory": activations and scratch alive, in
+ * bytes. The object's "otherData" has the rank, the bytes planned for it and those of each
+ * persistent kind. Times are those of the monotonic clock in microseconds, so that files of ranks
+ * on one machine join into one trace: jq -s '{traceEvents: map(.traceEvents) | add}'
+ * trace-rank*.json
  *
  * errors    DH_EIO, DH_ENOMEM; path then is as it was */
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,

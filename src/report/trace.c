@@ -2,10 +2,12 @@
  *
  * Format: "Trace Event Format" (Google, 2016), JSON object form: metadata events name
  * process and threads, complete events ("X") have start and duration in microseconds,
+ * instant events ("i") a moment, flow events ("s", "f") are the ends of an arrow,
  * counter events ("C") values that hold until the next; "otherData" is free.
  * Names come from tables and from our graph builder: letters, digits, '_', '.', nothing
  * that JSON would want escaped. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "graph/text_names.h"
@@ -111,6 +113,45 @@ static void print_event(const dh_program *p, const dh_span *span, uint32_t id, d
     dh_str_printf(out, "}");
 }
 
+static void print_mark(const dh_program *p, const char *ph, const char *more, int64_t at_ns,
+                       uint8_t stream, dh_str *out)
+{
+    dh_str_printf(out, ",\n{\"ph\": \"%s\", \"cat\": \"part\", %s, \"pid\": %lld, \"tid\": %d", ph,
+                  more, (long long)p->rank, stream);
+    print_us("ts", at_ns, out);
+    dh_str_printf(out, "}");
+}
+
+/* Where parts of an instruction's output are complete. */
+static void print_parts(const dh_program *p, const dh_span *spans, uint32_t id, dh_str *out)
+{
+    const uint32_t n_parts = dh_instr_n_parts(p, id);
+    char more[96];
+    for (uint32_t k = 0; n_parts > 1 && k < n_parts; k++) {
+        snprintf(more, sizeof more,
+                 "\"name\": \"part %u of %u\", \"s\": \"t\", \"args\": {\"instr\": %u}", k + 1,
+                 n_parts, id);
+        print_mark(p, "i", more, spans[dh_program_part_span(p, id, k)].end_ns,
+                   p->instrs.at[id].stream, out);
+    }
+}
+
+/* An arrow from a part to the instruction that waits for it. */
+static void print_arrows(const dh_program *p, const dh_span *spans, uint32_t id, dh_str *out)
+{
+    const dh_instr *i = &p->instrs.at[id];
+    char more[96];
+    for (uint32_t w = 0; w < i->n_waits; w++) {
+        const dh_wait wait = p->waits.at[i->wait0 + w];
+        if (dh_wait_parts_left(p, wait) == 0) continue;
+        snprintf(more, sizeof more, "\"name\": \"part\", \"id\": \"%lld.%u\"", (long long)p->rank,
+                 i->wait0 + w);
+        print_mark(p, "s", more, dh_wait_end_ns(p, spans, wait), p->instrs.at[wait.instr].stream,
+                   out);
+        print_mark(p, "f", more, spans[id].start_ns, i->stream, out);
+    }
+}
+
 static void print_memory(const dh_program *p, const dh_memory_point *point, dh_str *out)
 {
     dh_str_printf(out, ",\n{\"ph\": \"C\", \"name\": \"memory\", \"pid\": %lld",
@@ -128,7 +169,11 @@ dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *progra
     DH_TRY(dh_memory_over_time(ctx, program, spans, &memory, &n_points));
     dh_str text = DH_STR_INIT;
     print_header(program, &text);
-    for (uint32_t id = 0; id < program->instrs.n; id++) print_event(program, &spans[id], id, &text);
+    for (uint32_t id = 0; id < program->instrs.n; id++) {
+        print_event(program, &spans[id], id, &text);
+        print_parts(program, spans, id, &text);
+        print_arrows(program, spans, id, &text);
+    }
     for (size_t i = 0; i < n_points; i++) print_memory(program, &memory[i], &text);
     free(memory);
     dh_str_printf(&text, "\n]}\n");

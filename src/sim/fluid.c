@@ -107,6 +107,16 @@ static dh_status queue_tasks(machine *m, uint32_t node)
 
 /* ---- of a task ----------------------------------------------------------------------------- */
 
+dh_status dh_sim_expect(machine *m, uint32_t id)
+{
+    const task *t = &m->tasks[id];
+    const dh_flow until = {.left_ns = t->flow.left_ns - t->stop_ns, .speed = t->flow.speed};
+    const double wait = dh_flow_needs(&until);
+    if (isinf(wait)) return DH_OK;
+    const int64_t at = t->since_ns + (int64_t)llround(DH_MIN(wait, (double)DH_PAIR_MAX_NS));
+    return dh_sim_heap_push(&m->heap, at, id, t->version) ? DH_OK : no_memory(m);
+}
+
 static dh_status set_speed(machine *m, uint32_t id, double rate, int64_t now)
 {
     task *t = &m->tasks[id];
@@ -115,10 +125,7 @@ static dh_status set_speed(machine *m, uint32_t id, double rate, int64_t now)
     t->flow.speed = rate;
     t->since_ns = now;
     t->version++;
-    const double wait = dh_flow_needs(&t->flow);
-    if (isinf(wait)) return DH_OK;
-    const int64_t end = now + (int64_t)llround(DH_MIN(wait, (double)DH_PAIR_MAX_NS));
-    return dh_sim_heap_push(&m->heap, end, id, t->version) ? DH_OK : no_memory(m);
+    return dh_sim_expect(m, id);
 }
 
 static dh_status retime_task(machine *m, uint32_t id, int64_t now)

@@ -37,6 +37,28 @@ static dh_status add_node(machine *m, id_list *list, bool *is_in, uint32_t node)
 
 /* ---- tasks: what runs ----------------------------------------------------------------------- */
 
+/* The next part of what runs on a stream of a node is complete. */
+static void end_part(machine *m, uint32_t node, int stream, int64_t now)
+{
+    const dh_program *p = program_of(m, node);
+    const uint32_t instr = m->lanes[lane_of(node, stream)].instr;
+    uint32_t *part = &m->replay[node].parts[stream];
+    if (*part >= dh_instr_n_parts(p, instr)) return;
+    const size_t at = dh_program_part_span(p, instr, *part);
+    dh_span *spans = m->node[node].spans;
+    const int64_t before = *part ? spans[at - 1].end_ns : spans[instr].met_ns;
+    spans[at] = (dh_span){before, before, now};
+    ++*part;
+}
+
+static void end_parts(machine *m, uint32_t node, int stream, int64_t now)
+{
+    const dh_program *p = program_of(m, node);
+    const uint32_t instr = m->lanes[lane_of(node, stream)].instr;
+    const uint32_t n_parts = p->n_parts > 0 ? dh_instr_n_parts(p, instr) : 1;
+    while (n_parts > 1 && m->replay[node].parts[stream] < n_parts) end_part(m, node, stream, now);
+}
+
 static dh_status finish(machine *m, task *t, int stream, int64_t now)
 {
     t->version++;
@@ -44,6 +66,7 @@ static dh_status finish(machine *m, task *t, int stream, int64_t now)
         const uint32_t node = t->nodes[i];
         lane *l = &m->lanes[lane_of(node, stream)];
         m->node[node].spans[l->instr].end_ns = now;
+        end_parts(m, node, stream, now);
         l->state = LANE_IDLE;
         l->started = true;
         l->last_end_ns = now;
@@ -59,6 +82,34 @@ static double solo_at(const machine *m, uint32_t id)
     const dh_sim_node *n = &m->node[node_of_lane(id)];
     return n->costs->solo[dh_sim_kind(n->costs, instr_at(m, id))].ns *
            n->factor[dh_stream_engine((dh_stream)stream_of_lane(id))];
+}
+
+static void set_stop(task *t)
+{
+    const bool last = t->n_done + 1 >= dh_op_n_parts(t->at.op);
+    t->stop_ns = last ? 0 : t->work_ns * (1 - dh_cost_part_share(&t->at, t->n_done));
+}
+
+static void begin_work(const machine *m, task *t, uint32_t id, double ns)
+{
+    const dh_program *p = program_of(m, node_of_lane(id));
+    t->flow.left_ns = t->work_ns = ns;
+    t->at = (dh_cost_op){dh_instr_graph(p, instr_at(m, id)), op_at(m, id), &p->mesh, p->rank};
+    t->n_done = 0;
+    set_stop(t);
+}
+
+/* A task goes on after a part. */
+static dh_status complete_part(machine *m, uint32_t id, int64_t now)
+{
+    task *t = &m->tasks[id];
+    for (uint32_t i = 0; i < t->n; i++) {
+        end_part(m, t->nodes[i], stream_of_lane(id), now);
+        DH_TRY(add_node(m, &m->able, m->is_able, t->nodes[i]));
+    }
+    t->n_done++;
+    set_stop(t);
+    return dh_sim_expect(m, id);
 }
 
 /* All members are there. */
@@ -78,7 +129,7 @@ static dh_status launch(machine *m, const uint32_t *nodes, uint32_t n, int strea
         m->node[nodes[i]].spans[l->instr].met_ns = now;
         solo = DH_MAX(solo, solo_at(m, member));
     }
-    t->flow.left_ns = (double)llround(DH_MIN(solo, (double)DH_PAIR_MAX_NS));
+    begin_work(m, t, id, (double)llround(DH_MIN(solo, (double)DH_PAIR_MAX_NS)));
     if (t->flow.left_ns <= 0) return finish(m, t, stream, now);
     for (uint32_t i = 0; i < n; i++) DH_TRY(add_node(m, &m->shifted, m->is_shifted, nodes[i]));
     return DH_OK;
@@ -158,7 +209,7 @@ static int64_t start_of(const machine *m, uint32_t id)
     const dh_instr *i = &p->instrs.at[l->instr];
     int64_t start = l->started ? l->last_end_ns + (int64_t)llround(costs->launch_ns) : 0;
     for (uint32_t w = 0; w < i->n_waits; w++) {
-        const int64_t end = m->node[node].spans[p->waits.at[i->wait0 + w].instr].end_ns;
+        const int64_t end = dh_wait_end_ns(p, m->node[node].spans, p->waits.at[i->wait0 + w]);
         start = DH_MAX(start, end + (int64_t)llround(costs->event_ns));
     }
     return start;
@@ -191,6 +242,8 @@ static dh_status happen(machine *m, const dh_sim_event *e)
     lane *l = &m->lanes[e->lane];
     if (m->tasks[e->lane].version != e->version) return DH_OK;
     if (l->state == LANE_DUE) return arrive(m, e->lane, e->at_ns);
+    if (m->tasks[e->lane].n_done + 1 < dh_op_n_parts(m->tasks[e->lane].at.op))
+        return complete_part(m, e->lane, e->at_ns);
     return finish(m, &m->tasks[e->lane], stream_of_lane(e->lane), e->at_ns);
 }
 

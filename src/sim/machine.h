@@ -30,6 +30,11 @@ typedef struct task {
     uint32_t n, pair[2];   /* nodes of a transfer between two */
     dh_flow flow;          /* work left at since_ns; speed from then on */
     int64_t since_ns;
+    /* It stops where a part of its output is complete, and goes on at once. */
+    dh_cost_op at;
+    double work_ns;   /* all of it, at full speed */
+    double stop_ns;   /* work left at the next stop; 0: its end */
+    uint32_t n_done;  /* parts complete */
     uint32_t version; /* counts what was once announced and holds no more */
     bool fresh, queued;
 } task;
@@ -74,6 +79,8 @@ static inline uint32_t lane_of(uint32_t node, int stream)
 
 /* fluid.c: new speeds on all nodes in m->shifted, and when what runs there ends. */
 dh_status dh_sim_retime(machine *m, int64_t now);
+/* Announces when a running task stops next. */
+dh_status dh_sim_expect(machine *m, uint32_t id);
 /* Nothing progresses though something runs: the first of it goes on at full speed. */
 dh_status dh_sim_force(machine *m, int64_t now, bool *forced);
 

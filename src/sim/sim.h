@@ -90,7 +90,7 @@ typedef struct dh_sim_node {
     dh_sim_op_costs *costs; /* of its program */
     double factor[DH_N_ENGINE];
     uint32_t mate0, mates_end; /* nodes [mate0, mates_end) compute on the same core */
-    dh_span *spans;            /* [instructions] */
+    dh_span *spans;            /* [dh_program_n_spans] */
 } dh_sim_node;
 
 /* Runs all nodes' programs to the end.

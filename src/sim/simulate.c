@@ -204,7 +204,7 @@ static dh_status prepare_node(build *b, uint32_t k)
         for (int e = 0; slow->rank == r->rank && e < DH_N_ENGINE; e++)
             n->factor[e] *= slow->factor[e] > 0 ? slow->factor[e] : 1;
     }
-    r->spans = n->spans = DH_NEW_N(b->sim->arena, dh_span, r->program->instrs.n + 1);
+    r->spans = n->spans = DH_NEW_N(b->sim->arena, dh_span, dh_program_n_spans(r->program) + 1);
     if (!n->spans) return no_memory(b);
     return costs_of(b, r->program, &n->costs);
 }

@@ -45,8 +45,11 @@ static bool put(bytes *b, const void *data, size_t n)
 
 static bool put_op(bytes *b, const dh_slot_op *op)
 {
-    return PUT(b, op->at.op->type) && PUT(b, op->ns) && PUT(b, op->stream) && PUT(b, op->block) &&
-           PUT(b, op->wgrad) && PUT(b, op->reduces) && PUT(b, op->after_f) && PUT(b, op->n_preds) &&
+    const uint32_t n_parts = dh_op_n_parts(op->at.op);
+    return PUT(b, op->at.op->type) && PUT(b, n_parts) &&
+           (!op->pred_parts || put(b, op->pred_parts, op->n_preds * sizeof *op->pred_parts)) &&
+           PUT(b, op->ns) && PUT(b, op->stream) && PUT(b, op->block) && PUT(b, op->wgrad) &&
+           PUT(b, op->reduces) && PUT(b, op->after_f) && PUT(b, op->n_preds) &&
            put(b, op->preds, op->n_preds * sizeof *op->preds) && PUT(b, op->n_uses) &&
            PUT(b, op->work_bytes) && put(b, op->uses, op->n_uses * sizeof *op->uses);
 }

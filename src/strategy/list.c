@@ -31,7 +31,8 @@ typedef struct scheduler {
     uint32_t *waits; /* [n] needs not yet issued */
     uint32_t *succ0; /* [n + 1] */
     uint32_t *succ;
-    uint32_t *open; /* [n_open] all needs issued */
+    uint32_t *succ_part; /* of its output that each wants; DH_NONE: all of it */
+    uint32_t *open;      /* [n_open] all needs issued */
     uint32_t n_open;
     double free_at[DH_N_STREAM];
     slot_memory memory;
@@ -71,7 +72,9 @@ static bool scheduler_init(scheduler *s, const dh_slot *slot)
         (s->ready = calloc(n, sizeof *s->ready)) && (s->start = calloc(n, sizeof *s->start)) &&
         (s->waits = calloc(n, sizeof *s->waits)) && (s->open = calloc(n, sizeof *s->open)) &&
         (s->succ0 = calloc(n + 1, sizeof *s->succ0)) &&
-        (s->succ = calloc(n_needs + 1, sizeof *s->succ)) && slot_memory_init(&s->memory, slot) &&
+        (s->succ = calloc(n_needs + 1, sizeof *s->succ)) &&
+        (s->succ_part = calloc(n_needs + 1, sizeof *s->succ_part)) &&
+        slot_memory_init(&s->memory, slot) &&
         (s->reserve = calloc((size_t)slot->strand[1].n + 1, sizeof *s->reserve));
     if (!ok) return false;
     set_reserve(s);
@@ -81,6 +84,7 @@ static bool scheduler_init(scheduler *s, const dh_slot *slot)
     for (uint32_t i = 0; i < s->n; i++)
         for (uint32_t k = 0; k < slot_n_needs(slot, i); k++) {
             const uint32_t from = slot_need(slot, i, k);
+            s->succ_part[s->succ0[from] + s->waits[from]] = slot_need_part(slot, i, k);
             s->succ[s->succ0[from] + s->waits[from]++] = i;
         }
     return true;
@@ -95,6 +99,7 @@ static void scheduler_fini(scheduler *s)
     free(s->open);
     free(s->succ0);
     free(s->succ);
+    free(s->succ_part);
     slot_memory_fini(&s->memory);
     free(s->reserve);
 }
@@ -205,7 +210,9 @@ static void issue(scheduler *s, uint32_t place, dh_slot_pick *pick)
     *pick = slot_pick_of(s->slot, node);
     for (uint32_t k = s->succ0[node]; k < s->succ0[node + 1]; k++) {
         const uint32_t next = s->succ[k];
-        s->ready[next] = DH_MAX(s->ready[next], end);
+        const uint32_t part = s->succ_part[k];
+        const double left = part == DH_NONE ? 0 : op->ns * (1 - dh_cost_part_share(&op->at, part));
+        s->ready[next] = DH_MAX(s->ready[next], end - left);
         if (--s->waits[next] == 0) s->open[s->n_open++] = next;
     }
 }

@@ -26,6 +26,8 @@ typedef struct tracker {
     access_list *at;
     size_t n_places;
     DH_VEC(uint32_t) preds;
+    DH_VEC(uint32_t) parts;  /* of each: the part that is wanted, DH_NONE */
+    bool in_parts;           /* of any of them */
     DH_VEC(uint32_t) uses;   /* places, operator after operator */
     dh_slot_tensor *tensors; /* [n_places]; no bytes: none of the strand's own */
     bool *seen;              /* [n_places] */
@@ -66,6 +68,7 @@ static void tracker_fini(tracker *t)
     free(t->tensors);
     free(t->seen);
     dh_vec_fini(&t->preds);
+    dh_vec_fini(&t->parts);
     dh_vec_fini(&t->uses);
 }
 
@@ -94,11 +97,30 @@ static size_t place_of(const tracker *t, size_t block, uint32_t tensor)
     return t->place0[block] + root;
 }
 
-static void add_pred(tracker *t, size_t first, uint32_t pred)
+/* Of several parts of one operator the last: all of it is more than any. */
+static void add_pred(tracker *t, size_t first, uint32_t pred, uint32_t part)
 {
+    t->in_parts |= part != DH_NONE;
     for (size_t i = first; i < t->preds.n; i++)
-        if (t->preds.at[i] == pred) return;
-    if (!dh_vec_push(&t->preds, pred)) t->failed = true;
+        if (t->preds.at[i] == pred) {
+            t->parts.at[i] = DH_MAX(t->parts.at[i], part);
+            return;
+        }
+    if (!dh_vec_push(&t->preds, pred) || !dh_vec_push(&t->parts, part)) t->failed = true;
+}
+
+/* The part of what an access wrote after which another one may read it. */
+static uint32_t part_wanted(const tracker *t, const access *was, const access *now, int64_t n_rows)
+{
+    if (!was->writes || now->writes) return DH_NONE;
+    const dh_slot_item *item = &t->items[was->op];
+    const dh_op *op = &item->graph->ops.at[item->op];
+    const uint32_t n_parts = dh_op_n_parts(op);
+    if (n_parts == 1) return DH_NONE;
+    const int64_t end = DH_MIN(was->row1, n_rows);
+    const uint32_t part = dh_op_part_of(op, end - was->row0, DH_MAX(now->row0 - was->row0, 0),
+                                        DH_MIN(now->row1, end) - was->row0);
+    return part + 1 < n_parts ? part : DH_NONE;
 }
 
 static void touch(tracker *t, size_t first, uint32_t op, size_t block, uint32_t tensor, bool writes)
@@ -110,11 +132,14 @@ static void touch(tracker *t, size_t first, uint32_t op, size_t block, uint32_t 
         now.row0 = x->row0;
         now.row1 = x->row0 + x->shape[0];
     }
+    const uint32_t root = x->base == DH_NONE ? tensor : x->base;
+    const int64_t n_rows = t->graphs[block]->tensors.at[root].shape[0];
     access_list *list = &t->at[place_of(t, block, tensor)];
     for (size_t i = 0; i < list->n; i++) {
         const access *was = &list->at[i];
         const bool apart = was->row1 <= now.row0 || now.row1 <= was->row0;
-        if (!apart && was->op != op && (was->writes || writes)) add_pred(t, first, was->op);
+        if (apart || was->op == op || !(was->writes || writes)) continue;
+        add_pred(t, first, was->op, part_wanted(t, was, &now, n_rows));
     }
     if (!dh_vec_push(list, now)) t->failed = true;
 }
@@ -157,7 +182,7 @@ static void track(tracker *t, uint32_t i)
 {
     const dh_slot_item *item = &t->items[i];
     const size_t first = t->preds.n;
-    for (uint32_t k = 0; k < item->n_after; k++) add_pred(t, first, item->after[k]);
+    for (uint32_t k = 0; k < item->n_after; k++) add_pred(t, first, item->after[k], DH_NONE);
     if (reduces(item)) return;
     const dh_op *op = &item->graph->ops.at[item->op];
     const size_t first_use = t->uses.n;
@@ -208,13 +233,16 @@ static bool fill_strand(dh_arena *arena, const dh_costs *costs, const dh_mesh *m
     }
     keep_for_later(t);
     uint32_t *preds = copy_of(arena, t->preds.at, t->preds.n, sizeof *preds);
+    uint32_t *parts = copy_of(arena, t->parts.at, t->parts.n, sizeof *parts);
     uint32_t *uses = copy_of(arena, t->uses.at, t->uses.n, sizeof *uses);
     dh_slot_tensor *tensors = copy_of(arena, t->tensors, t->n_places, sizeof *tensors);
-    if (!ops || !preds || !uses || !tensors || t->failed) return false;
+    if (!ops || !preds || !parts || !uses || !tensors || t->failed) return false;
     for (size_t i = 0; i < n; i++) {
         ops[i].preds = preds;
+        if (t->in_parts) ops[i].pred_parts = parts;
         ops[i].uses = uses;
         preds += ops[i].n_preds;
+        parts += ops[i].n_preds;
         uses += ops[i].n_uses;
     }
     *strand =

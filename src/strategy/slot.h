@@ -39,6 +39,13 @@ static inline uint32_t slot_need(const dh_slot *slot, uint32_t node, uint32_t i)
     return op->preds[i] + (node < slot->strand[0].n ? 0 : slot->strand[0].n);
 }
 
+/* The part of a need's output that is wanted; DH_NONE: all of it. */
+static inline uint32_t slot_need_part(const dh_slot *slot, uint32_t node, uint32_t i)
+{
+    const dh_slot_op *op = slot_node(slot, node);
+    return op->pred_parts && i < op->n_preds ? op->pred_parts[i] : DH_NONE;
+}
+
 /* policies, in order.c, list.c and pairs.c */
 dh_status slot_order_in_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                               dh_slot_pick *order);

@@ -19,6 +19,7 @@ typedef struct replay {
     uint32_t *phase_left; /* operators of a phase not yet ended */
     uint32_t phase_now;
     bool *ended;
+    uint32_t *parts; /* of outputs that are complete, by place; NULL: no operator has several */
     double *start, *end;
     int64_t running[N_STREAMS]; /* place, -1 */
     double left[N_STREAMS];
@@ -30,6 +31,13 @@ static const dh_slot_op *op_at(const replay *r, uint32_t place)
     return slot_node(r->slot, slot_pick_node(r->slot, &r->order[place % r->n]));
 }
 
+static bool has_parts(const replay *r)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < r->n; i++) any |= dh_op_n_parts(op_at(r, i)->at.op) > 1;
+    return any;
+}
+
 static bool replay_init(replay *r, const dh_slot *slot, const dh_slot_pick *order,
                         uint32_t n_copies)
 {
@@ -39,6 +47,7 @@ static bool replay_init(replay *r, const dh_slot *slot, const dh_slot_pick *orde
               (r->phase = calloc(n, sizeof *r->phase)) &&
               (r->phase_left = calloc(n + 1, sizeof *r->phase_left)) &&
               (r->ended = calloc(n, sizeof *r->ended)) &&
+              (!has_parts(r) || (r->parts = calloc(n, sizeof *r->parts))) &&
               (r->start = calloc(n, sizeof *r->start)) && (r->end = calloc(n, sizeof *r->end));
     for (int s = 0; s < N_STREAMS; s++) {
         r->running[s] = -1;
@@ -64,6 +73,7 @@ static void replay_fini(replay *r)
     free(r->phase);
     free(r->phase_left);
     free(r->ended);
+    free(r->parts);
     free(r->start);
     free(r->end);
 }
@@ -77,6 +87,11 @@ static bool follows_forward(const replay *r, uint32_t place)
     return r->ended[(copy - 1) * r->n + r->place_of[n_f - 1]];
 }
 
+static bool is_there(const replay *r, uint32_t place, uint32_t part)
+{
+    return r->ended[place] || (r->parts && part < r->parts[place]);
+}
+
 static bool can_start(replay *r, uint32_t place, bool *other_stream)
 {
     while (r->phase_left[r->phase_now] == 0 && r->phase_now < r->phase[place]) r->phase_now++;
@@ -86,7 +101,7 @@ static bool can_start(replay *r, uint32_t place, bool *other_stream)
     *other_stream = false;
     for (uint32_t i = 0; i < slot_n_needs(r->slot, node); i++) {
         const uint32_t before = r->place_of[slot_need(r->slot, node, i)];
-        if (!r->ended[copy0 + before]) return false;
+        if (!is_there(r, copy0 + before, slot_need_part(r->slot, node, i))) return false;
         if (op_at(r, before)->stream != op_at(r, place)->stream) *other_stream = true;
     }
     return true;
@@ -139,6 +154,38 @@ static void slow_down(const replay *r, running *now)
     dh_flows_settle(now->flow, now->n);
 }
 
+/* Work left on a stream when the next part of an output there is complete, but for the last, which
+ * is with the operator; negative: there is none. */
+static double left_at_part(const replay *r, int stream)
+{
+    const uint32_t place = (uint32_t)r->running[stream];
+    const dh_slot_op *op = op_at(r, place);
+    if (r->parts[place] + 1 >= dh_op_n_parts(op->at.op)) return -1;
+    return op->ns * (1 - dh_cost_part_share(&op->at, r->parts[place]));
+}
+
+/* To the next part that is complete, if one is before anything ends; else does nothing. */
+static bool step_to_part(replay *r, running *now, double *step)
+{
+    size_t first = now->n;
+    double left_first = 0;
+    *step = INFINITY;
+    for (size_t i = 0; i < now->n; i++) *step = DH_MIN(*step, dh_flow_needs(&now->flow[i]));
+    for (size_t i = 0; i < now->n; i++) {
+        const double left = left_at_part(r, now->stream[i]);
+        const dh_flow until = {now->flow[i].left_ns - left, now->flow[i].speed};
+        if (left < 0 || dh_flow_needs(&until) >= *step) continue;
+        *step = dh_flow_needs(&until);
+        left_first = left;
+        first = i;
+    }
+    if (first == now->n) return false;
+    dh_flows_pass(now->flow, now->n, *step);
+    now->flow[first].left_ns = left_first;
+    r->parts[r->running[now->stream[first]]]++;
+    return true;
+}
+
 static void end_on(replay *r, int stream)
 {
     const uint32_t place = (uint32_t)r->running[stream];
@@ -148,14 +195,15 @@ static void end_on(replay *r, int stream)
     r->running[stream] = -1;
 }
 
-/* To the next end of an operator; false when nothing runs. */
+/* To the next end of an operator, or of a part of one; false when nothing runs. */
 static bool advance(replay *r)
 {
     running now;
     find_running(r, &now);
     if (now.n == 0) return false;
     slow_down(r, &now);
-    const double step = dh_flows_step(now.flow, now.n);
+    double step;
+    if (!r->parts || !step_to_part(r, &now, &step)) step = dh_flows_step(now.flow, now.n);
     if (r->running[0] < 0) r->exposed += step;
     r->now += step;
     for (size_t i = 0; i < now.n; i++) {

@@ -25,6 +25,9 @@ typedef struct dh_slot_op {
     bool wgrad;            /* weight gradient: only reductions wait for it */
     bool reduces;          /* gradients, behind the block's backward: in no pair of a plan */
     const uint32_t *preds; /* [n_preds] operators of the strand that it follows */
+    /* [n_preds] the part of each one's output that it wants, DH_NONE: all of it; NULL: all of all
+     */
+    const uint32_t *pred_parts;
     uint32_t n_preds;
     const uint32_t *uses; /* [n_uses] tensors of the strand that it reads or writes, each once */
     uint32_t n_uses;

@@ -13,6 +13,7 @@ done
 ok "$dhelix" list models
 says gpt2
 ok "$dhelix" list ops
+says 'cpu(parts)'
 says attention_grad
 says 'cpu'
 ok "$dhelix" list schedules

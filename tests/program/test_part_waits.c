@@ -125,22 +125,40 @@ static void faults_are_found_and_named(void **state)
     expect_fault(p, "deadlock", "instruction 2 all_gather");
 }
 
-static void expect_misfit(int parts, int part0, const char *what)
+static void expect_misfit(dh_program *zero, dh_program *one, const char *what)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    dh_program *p[TP] = {gathering(0, 4, 0), gathering(1, parts, part0)};
+    dh_program *p[TP] = {zero, one};
     const dh_status st = dh_programs_verify(&ctx, (const dh_program *const *)p, TP);
     assert_int_equal(st, what ? DH_EVERIFY : DH_OK);
     if (what && !strstr(ctx.message, what)) fail_msg("\"%s\" lacks \"%s\"", ctx.message, what);
     for (int r = 0; r < TP; r++) dh_program_destroy(p[r]);
 }
 
+static dh_program *scattering(int64_t rank, int part0)
+{
+    static const char text[] = "dhelix.graph v2 data train f32\n"
+                               "dims batch=1 seq=8 width=4\n"
+                               "%%0:x act f32[8 tokens, 4 width]\n"
+                               "%%1:y act f32[4 tokens, 4 width]\n"
+                               "F %%0 = sum()\n"
+                               "F %%1 = reduce_scatter(%%0) {group=tp, parts=2, part0=%d}\n";
+    dh_ctx ctx = DH_CTX_INIT;
+    char filled[sizeof text + 16];
+    dh_graph *g;
+    snprintf(filled, sizeof filled, text, part0);
+    assert_ok(&ctx, dh_graph_parse(&ctx, filled, strlen(filled), &g));
+    return one_block(g, TP, rank);
+}
+
 static void partners_have_the_same_parts(void **state)
 {
-    expect_misfit(4, 2, NULL);
-    expect_misfit(4, 0, "begin with their own, here 2");
-    expect_misfit(2, 1, "in 2 parts");
-    expect_misfit(0, 0, "do not fit together");
+    expect_misfit(gathering(0, 4, 0), gathering(1, 4, 2), NULL);
+    expect_misfit(gathering(0, 4, 0), gathering(1, 4, 0), "the communicator does with 2");
+    expect_misfit(gathering(0, 4, 0), gathering(1, 2, 1), "in 2 parts");
+    expect_misfit(gathering(0, 4, 0), gathering(1, 0, 0), "do not fit together");
+    expect_misfit(scattering(0, 0), scattering(1, 0), NULL);
+    expect_misfit(scattering(0, 1), scattering(1, 1), "the communicator does with 0");
 }
 
 /* ---- at random ------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /* Trace files of a real program, read back as any viewer would. */
-#include "dh_test.h"
+#include "../program/one_block.h"
 
 #include <jansson.h>
 
@@ -188,6 +188,52 @@ static void a_trace_tells_instructions_and_memory(void **state)
     assert_ok(&ctx, dh_dir_remove(&ctx, dir));
 }
 
+/* A gather in 4 parts on rank 0 of 2, of which a reader waits for the third. */
+static void parts_are_marks_and_arrows(void **state)
+{
+    static const char text[] = "dhelix.graph v2 data train f32\n"
+                               "dims batch=1 seq=8 width=4\n"
+                               "%0:x   act f32[4 tokens, 4 width]\n"
+                               "%1:all act f32[8 tokens, 4 width]\n"
+                               "%2:a2  act f32[2 tokens, 4 width] view=%1+4\n"
+                               "%3:y   act f32[2 tokens, 4 width]\n"
+                               "F %0 = sum()\n"
+                               "F %1 = all_gather(%0) {group=tp, parts=4}\n"
+                               "F %3 = copy(%2)\n";
+    const dh_span spans[] = {{0, 0, 10},   {10, 12, 50}, {40, 40, 60}, /* instructions */
+                             {12, 12, 12}, {12, 12, 13}, {13, 13, 38}, {38, 38, 50}};
+    static const struct {
+        const char *ph;
+        int64_t ts, tid;
+    } want[] = {{"i", 12, DH_STREAM_LOCAL}, {"i", 13, DH_STREAM_LOCAL}, {"i", 38, DH_STREAM_LOCAL},
+                {"i", 50, DH_STREAM_LOCAL}, {"s", 38, DH_STREAM_LOCAL}, {"f", 40, 0}};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_graph *g;
+    char dir[256], path[300];
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/trace.json", dir);
+    assert_ok(&ctx, dh_graph_parse(&ctx, text, strlen(text), &g));
+    dh_program *p = one_block(g, 2, 0);
+    assert_int_equal(dh_program_n_spans(p), DH_COUNTOF(spans));
+    assert_ok(&ctx, dh_trace_write(&ctx, path, p, spans));
+    json_t *trace = json_load_file(path, JSON_REJECT_DUPLICATES, NULL), *event;
+    assert_non_null(trace);
+    size_t at, n = 0;
+    json_array_foreach(json_object_get(trace, "traceEvents"), at, event)
+    {
+        const char *cat = json_string_value(json_object_get(event, "cat"));
+        if (!cat || strcmp(cat, "part") != 0) continue;
+        assert_true(n < DH_COUNTOF(want));
+        assert_string_equal(json_string_value(json_object_get(event, "ph")), want[n].ph);
+        assert_int_equal(ns_of(event, "ts"), want[n].ts);
+        assert_int_equal(number(event, "tid"), want[n++].tid);
+    }
+    assert_int_equal(n, DH_COUNTOF(want));
+    json_decref(trace);
+    dh_program_destroy(p);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
 static void a_folder_that_is_not_there(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -200,6 +246,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trace_tells_instructions_and_memory),
+        cmocka_unit_test(parts_are_marks_and_arrows),
         cmocka_unit_test(a_folder_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

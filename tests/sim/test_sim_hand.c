@@ -114,16 +114,19 @@ typedef struct hand_case {
         }                                                                                          \
     }
 
-static dh_sim *simulate_with(dh_ctx *ctx, const hand_case *c, const dh_sim_options *options,
-                             mock *mocks)
+static void mock_ranks(dh_ctx *ctx, const hand_case *c, mock *mocks)
 {
     dh_mesh mesh;
-    const dh_program *programs[MAX_RANKS];
     assert_ok(ctx, dh_mesh_init(ctx, 1, c->tp, c->pp, c->cp, 1, 1, 0, &mesh));
-    for (int64_t r = 0; r < mesh.ranks; r++) {
-        mock_init(&mocks[r], &mesh, r, c->rows[r], c->n[r]);
-        programs[r] = &mocks[r].program;
-    }
+    for (int64_t r = 0; r < mesh.ranks; r++) mock_init(&mocks[r], &mesh, r, c->rows[r], c->n[r]);
+}
+
+static dh_sim *simulate_mocks(dh_ctx *ctx, const hand_case *c, const dh_sim_options *options,
+                              const mock *mocks)
+{
+    const dh_program *programs[MAX_RANKS];
+    const size_t n = (size_t)mocks[0].program.mesh.ranks;
+    for (size_t r = 0; r < n; r++) programs[r] = &mocks[r].program;
     const dh_costs costs = {.name = "by hand",
                             .solo = step_time,
                             .beside = table_rates,
@@ -131,9 +134,15 @@ static dh_sim *simulate_with(dh_ctx *ctx, const hand_case *c, const dh_sim_optio
                             .event_ns = c->event_ns,
                             .self = c->rate};
     dh_sim *sim = NULL;
-    const dh_status st =
-        dh_simulate_programs(ctx, programs, (size_t)mesh.ranks, &costs, options, &sim);
+    const dh_status st = dh_simulate_programs(ctx, programs, n, &costs, options, &sim);
     return st == DH_OK ? sim : NULL;
+}
+
+static dh_sim *simulate_with(dh_ctx *ctx, const hand_case *c, const dh_sim_options *options,
+                             mock *mocks)
+{
+    mock_ranks(ctx, c, mocks);
+    return simulate_mocks(ctx, c, options, mocks);
 }
 
 /* ---- cases -------------------------------------------------------------------------------- */
@@ -335,6 +344,77 @@ static void by_hand(void **state)
     }
 }
 
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+/* By row, the same on all ranks: parts of its output, and which part of the output of the row it
+ * waits for it wants, from 1 on; 0: all of it. */
+typedef struct part_case {
+    hand_case rows;
+    int32_t parts[MAX_ROWS], wanted[MAX_ROWS];
+} part_case;
+
+static void give_parts(mock *m, const part_case *c)
+{
+    for (size_t i = 0; i < m->program.instrs.n; i++) {
+        m->ops[i].parts = c->parts[i];
+        m->instrs[i].part0 = m->program.n_parts;
+        m->program.n_parts += c->parts[i] > 1 ? (uint32_t)c->parts[i] : 0;
+        if (c->wanted[i]) m->waits[m->instrs[i].wait0].part = (uint32_t)c->wanted[i] - 1;
+    }
+}
+
+static const part_case part_cases[] = {
+    {.rows = {.what = "a gather's own parts are there at once, others as the wire brings them",
+              /* it does 5 beside the first GEMM and is at 50, where the third of 4 parts is
+               * there, at 55; 5 more beside the second, the last 45 alone */
+              .rate = {{1, 1, 1}, {.5, 1, 1}, {1, 1, 1}},
+              .tp = 2,
+              .cp = 1,
+              .pp = 1,
+              .n = {4, 4},
+              .rows = {{{GATHER, 100, NO, NO, 0, 0, 0, 110},
+                        {GEMM, 10, 0, NO, 0, 0, 0, 10},
+                        {GEMM, 10, 0, NO, 0, 55, 55, 65},
+                        {GEMM, 10, 0, NO, 0, 110, 110, 120}},
+                       {{GATHER, 100, NO, NO, 0, 0, 0, 110},
+                        {GEMM, 10, 0, NO, 0, 0, 0, 10},
+                        {GEMM, 10, 0, NO, 0, 55, 55, 65},
+                        {GEMM, 10, 0, NO, 0, 110, 110, 120}}}},
+     .parts = {4},
+     .wanted = {0, 2, 3, 0}},
+    {.rows = {.what = "parts of a product go out while others are computed; launches, events",
+              .rate = FULL,
+              .launch_ns = 3,
+              .event_ns = 7,
+              .tp = 1,
+              .cp = 1,
+              .pp = 1,
+              .n = {5},
+              .rows = {{{GEMM, 40, NO, NO, 0, 0, 0, 40},
+                        {RING, 12, 0, NO, 0, 17, 17, 29},
+                        {RING, 12, 0, NO, 0, 32, 32, 44},
+                        {RING, 12, 0, NO, 0, 47, 47, 59},
+                        {GEMM, 5, 1, NO, 0, 43, 43, 48}}}},
+     .parts = {4},
+     .wanted = {0, 1, 2, 4, 0}},
+};
+
+static void in_parts_by_hand(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(part_cases); i++) {
+        const part_case *c = &part_cases[i];
+        dh_ctx ctx = DH_CTX_INIT;
+        mock mocks[MAX_RANKS];
+        mock_ranks(&ctx, &c->rows, mocks);
+        for (int64_t r = 0; r < mocks[0].program.mesh.ranks; r++) give_parts(&mocks[r], c);
+        dh_sim *sim = simulate_mocks(&ctx, &c->rows, &(dh_sim_options){0}, mocks);
+        if (!sim) fail_msg("%s: %s", c->rows.what, ctx.message);
+        check_timeline(&c->rows, sim);
+        dh_sim_destroy(sim);
+    }
+}
+
 /* Rank 1's links take twice as long: what it is part of takes that long for all, and its own
  * computation does not. */
 static void slow_links(void **state)
@@ -421,7 +501,8 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand), cmocka_unit_test(slow_links),
-                                       cmocka_unit_test(shared_cores), cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_hand), cmocka_unit_test(in_parts_by_hand), cmocka_unit_test(slow_links),
+        cmocka_unit_test(shared_cores), cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

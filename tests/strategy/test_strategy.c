@@ -85,6 +85,31 @@ static void a_transfer_hides_behind_the_other_strand(void **state)
     assert_true(dh_slot_bound(&h.slot) == 50);
 }
 
+/* Of a gather of 10 over two ranks in 4 parts the third is there after 5. */
+static void a_reader_begins_with_its_part(void **state)
+{
+    static const uint32_t third[] = {2};
+    hand_slot h;
+    make(&h, full_speed);
+    h.ops[0].parts = 4;
+    h.f[1].pred_parts = third;
+    const dh_slot_pick order[] = {{0, 0, false}, {1, 0, false}, {0, 1, false}, {1, 1, false}};
+    dh_slot_timing t = time_order(&h.slot, order);
+    assert_true(t.start_ns[1] == 5 && t.end_ns[0] == 10 && t.end_ns[1] == 25);
+    /* before the transfer is launched nothing of it is done */
+    h.costs.launch_ns = 1;
+    h.costs.event_ns = 2;
+    t = time_order(&h.slot, order);
+    assert_true(t.start_ns[1] == 6 && t.end_ns[0] == 11 && t.end_ns[1] == 29);
+    /* at half speed beside a computation that is under way */
+    make(&h, half_speed);
+    h.ops[0].parts = 4;
+    h.f[1].pred_parts = third;
+    const dh_slot_pick behind[] = {{0, 0, false}, {0, 1, false}, {1, 0, false}, {1, 1, false}};
+    t = time_order(&h.slot, behind);
+    assert_true(t.end_ns[0] == 20 && t.end_ns[1] == 40 && t.start_ns[2] == 40);
+}
+
 static void one_after_the_other_exposes_all(void **state)
 {
     hand_slot h;
@@ -490,6 +515,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_transfer_hides_behind_the_other_strand),
+        cmocka_unit_test(a_reader_begins_with_its_part),
         cmocka_unit_test(one_after_the_other_exposes_all),
         cmocka_unit_test(barriers_alone_serialize),
         cmocka_unit_test(a_barrier_waits_for_everything),
