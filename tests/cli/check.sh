@@ -46,6 +46,9 @@ ok "$dhelix" check examples/tp2.yaml --set "$rings"
 cp "$tmp/out" "$tmp/written"
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=ring-gemm(both)+dhelix'
 check 'passes added to a row are the same' cmp "$tmp/out" "$tmp/written"
+ok "$dhelix" check examples/tp2.yaml --set 'strategy=part-wise(2)+dhelix' --print passes
+says '4 of 6 places'
+ok "$dhelix" check examples/tp2.yaml --set 'strategy=part-wise(2)+dhelix' --set parallel.sequence=false
 fails 1 'did you mean ring-gemm' "$dhelix" check "$tmp/job.yaml" --set 'strategy={passes: [ring-gem]}'
 fails 1 'stands twice' "$dhelix" check "$tmp/job.yaml" --set strategy=ring-gemm+intra-batch
 

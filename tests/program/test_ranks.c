@@ -197,6 +197,30 @@ static void ring_gemms_verify(void **state)
     }
 }
 
+/* The order of parts is another on every rank. */
+static void part_waits_verify(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_arena *arena = dh_arena_create();
+    for (size_t i = 0; i < 4; i++) {
+        setup s = {.preset = i % 2 ? "llama-tiny" : "mixtral-tiny",
+                   .schedule = i % 2 ? "zb-h1" : "dhelix-w",
+                   .tp = i < 2 ? 4 : 2,
+                   .pp = 2,
+                   .dp = 2,
+                   .n_micro = 4,
+                   .seq = 64,
+                   .dtype = DH_BF16,
+                   .recompute = (dh_recompute_kind)(i % 3)};
+        assert_ok(&ctx, dh_strategy_read(&ctx, arena,
+                                         i % 2 ? "{passes: [part-wise(1)]}" : "part-wise+dhelix",
+                                         &s.strategy));
+        verifies(&s);
+        is_alike_within_classes(&s);
+    }
+    dh_arena_destroy(arena);
+}
+
 static void context_parallelism_verifies(void **state)
 {
     static const setup setups[] = {
@@ -391,6 +415,7 @@ int main(void)
         cmocka_unit_test(strategies_verify),
         cmocka_unit_test(w_schedules_verify),
         cmocka_unit_test(ring_gemms_verify),
+        cmocka_unit_test(part_waits_verify),
         cmocka_unit_test(context_parallelism_verifies),
         cmocka_unit_test(expert_parallelism_verifies),
         cmocka_unit_test(all_schedules_verify),

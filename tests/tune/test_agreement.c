@@ -178,6 +178,48 @@ static dh_status as_planned(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
 static const dh_order_policy planned = {
     .name = "as planned", .doc = "steps of a plan", .order = as_planned};
 
+/* ---- an order with parts ----------------------------------------------------------------------
+ */
+
+/* The order's time if every wait for a part were one for all of it. */
+static double time_without_parts(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order)
+{
+    static dh_slot_op ops[2][DH_PAIR_MAX_OPS * 4];
+    dh_slot whole = *slot;
+    dh_slot_timing timing = {0};
+    for (int s = 0; s < 2; s++) {
+        assert_true(slot->strand[s].n <= DH_COUNTOF(ops[s]));
+        for (uint32_t i = 0; i < slot->strand[s].n; i++) {
+            ops[s][i] = slot->strand[s].ops[i];
+            ops[s][i].pred_parts = NULL;
+        }
+        whole.strand[s].ops = ops[s];
+    }
+    assert_ok(ctx, dh_slot_time(ctx, &whole, order, &timing));
+    return timing.makespan_ns;
+}
+
+/* Strand after strand, and nothing of the slots around it beside it. */
+static dh_status in_turn(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                         dh_slot_pick *order)
+{
+    (void)options;
+    uint32_t n = 0;
+    for (uint8_t s = 0; s < 2; s++)
+        for (uint32_t i = 0; i < slot->strand[s].n; i++, n++)
+            order[n] = (dh_slot_pick){i, s, n == 0};
+    if (!is_layer_beside_layer(slot)) return DH_OK;
+    dh_slot_timing timing = {0};
+    assert_ok(ctx, dh_slot_time(ctx, slot, order, &timing));
+    at_hand.n_slots++;
+    at_hand.order_ns = timing.makespan_ns;
+    at_hand.plan_ns = llround(time_without_parts(ctx, slot, order));
+    return DH_OK;
+}
+
+static const dh_order_policy turns = {
+    .name = "in turn", .doc = "strands in turn", .order = in_turn};
+
 /* ---- jobs: a layer a stage ------------------------------------------------------------------ */
 
 typedef struct job {
@@ -383,6 +425,39 @@ static void a_backward_with_reductions_takes_the_same_time(void **state)
     }
 }
 
+/* Rows of gathers and of products are used as they come, which is not when all of them are there.
+ */
+static void parts_are_there_at_the_same_time_by_all(void **state)
+{
+    (void)state;
+    dh_ctx ctx = DH_CTX_INIT;
+    job j;
+    tune_times times;
+    tune_blocks *blocks;
+    for (int whole_tokens = 0; whole_tokens < 2; whole_tokens++) {
+        dh_arena *arena = dh_arena_create();
+        at_hand = (seen){0};
+        job_init(&j, "dhelix-w", 2, 1, 8, &turns);
+        j.spec.recipe.whole_tokens = whole_tokens;
+        assert_ok(&ctx, dh_strategy_read(&ctx, arena, "part-wise+dhelix", &j.spec.recipe.strategy));
+        dh_sim *sim = simulate(&j);
+        assert_true(at_hand.n_slots > 0);
+        print_message("%.0f ns, %lld without parts\n", at_hand.order_ns,
+                      (long long)at_hand.plan_ns);
+        assert_true(fabs(at_hand.order_ns - (double)at_hand.plan_ns) > 1);
+        assert_true(fabs((double)simulated_ns(&j, sim, 1) - at_hand.order_ns) < 1);
+
+        assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &blocks));
+        assert_ok(&ctx,
+                  tune_times_make(&ctx, &j.spec, blocks, (tune_wants){.pairs = true}, &times));
+        assert_int_equal(llround(times.fb_one * 1000), llround(at_hand.order_ns * 1000));
+        tune_blocks_fini(blocks);
+        dh_arena_destroy(arena);
+        dh_sim_destroy(sim);
+        dh_schedule_destroy(j.schedule);
+    }
+}
+
 /* ---- bytes ---------------------------------------------------------------------------------- */
 
 /* The slot's tensors as the walk has them; of one block a tensor's number is the graph's. */
@@ -492,6 +567,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slot_takes_the_same_time_by_all_four),
         cmocka_unit_test(a_backward_with_reductions_takes_the_same_time),
+        cmocka_unit_test(parts_are_there_at_the_same_time_by_all),
         cmocka_unit_test(a_layer_takes_the_same_bytes_by_all_four),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
