@@ -175,7 +175,7 @@ static inline const dh_operand *dh_instr_operand(const dh_program *p, const dh_i
 }
 static inline uint32_t dh_instr_n_parts(const dh_program *p, uint32_t instr)
 {
-    return dh_op_n_parts(dh_instr_op(p, &p->instrs.at[instr]));
+    return p->n_parts == 0 ? 1 : dh_op_n_parts(dh_instr_op(p, &p->instrs.at[instr]));
 }
 /* By how many of its instruction's parts a wait ends early: 0, it is complete then. */
 static inline uint32_t dh_wait_parts_left(const dh_program *p, dh_wait wait)
