@@ -105,6 +105,12 @@ EOF
 ok "$dhelix" train "$tmp/tune.yaml" --set out="$tmp/tune" --quiet
 close "$(grep -m1 -oE '"loss":[^,]*' "$tmp/tune/metrics.jsonl" | cut -d: -f2)" 1.35 0.35
 
+# What a rank's GEMMs could do is given here, and measured where nothing is given.
+peak() { grep -oE '"gemm_peak_flops_per_s": *[0-9.e+]*' "$1/summary.json" | sed 's/.*: *//'; }
+close "$(peak "$tmp/tune")" 1e11 1
+ok env -u DHELIX_GEMM_PEAK "$dhelix" train "$tmp/tune.yaml" --set out="$tmp/measured" --quiet
+check 'a peak is measured' awk -v peak="$(peak "$tmp/measured")" 'BEGIN { exit !(peak > 1e8 && peak != 1e11) }'
+
 # Mistakes.
 fails 1 'data.train is not set' "$dhelix" train "$tmp/job.yaml" --set 'data.train=[]' --set data.tokenizer=bytes
 fails 1 'GPT-2' "$dhelix" train "$tmp/job.yaml" --set data.tokenizer=gpt2
