@@ -63,6 +63,8 @@ run_ctest() {
     fi
 }
 
+# Tests share the cores: threads of a loop that wait for each other sleep, where they would spin.
+export OMP_WAIT_POLICY=passive
 # The suppression files name third-party libraries only.
 export LSAN_OPTIONS="suppressions=$root/scripts/lsan.supp:print_suppressions=0"
 # Not detect_stack_use_after_return: gcc 12 misaligns 64-byte vectors on its fake stack
