@@ -158,9 +158,10 @@ static void note_time(void *user, uint32_t part)
     ((int64_t *)user)[part] = dh_now_ns();
 }
 
-/* Two parts of each member: the own ones are there at once, the others come at the wire's rate. */
+/* Two parts of each member: the own ones are there at once, the others come at the wire's rate. A
+ * rank that lost its core may be told late of its own: so *early is set where it was not. */
 static bool parts_come_one_by_one(case_env *env, dh_comm_group *group, const void *a, void *b,
-                                  int64_t n)
+                                  int64_t n, bool *early)
 {
     int64_t told_ns[MAX_PARTS];
     const int n_parts = 2 * env->n_ranks;
@@ -174,8 +175,20 @@ static bool parts_come_one_by_one(case_env *env, dh_comm_group *group, const voi
                    "part %d after %lld ns, at least %lld", k,
                    (long long)(told_ns[k] - t.arrived_ns), (long long)least);
     }
-    CASE_CHECK(env, told_ns[0] < t.ended_ns - all / 2, "own rows wait for the wire");
+    *early = *early || told_ns[0] < t.ended_ns - all / 2;
     return lasts(env, group, DH_COMM_ALL_GATHER, env->n_ranks * n);
+}
+
+/* If own rows waited for the wire, they would do so every time. */
+static bool own_parts_come_early(case_env *env, dh_comm_group *group, const void *a, void *b,
+                                 int64_t n)
+{
+    enum { TIMES = 8 };
+    bool early = false;
+    for (int i = 0; i < TIMES; i++)
+        if (!parts_come_one_by_one(env, group, a, b, n, &early)) return false;
+    CASE_CHECK(env, early, "own rows wait for the wire");
+    return true;
 }
 
 static bool paced_calls(case_env *env)
@@ -188,7 +201,7 @@ static bool paced_calls(case_env *env)
     int n = env->n_ranks, next = (env->rank + 1) % n, before = (env->rank + n - 1) % n;
     CASE_OK(env, dh_comm_all_gather(ctx, group, a, b, N, DH_U8));
     if (!lasts(env, group, DH_COMM_ALL_GATHER, n * N)) return false;
-    if (!parts_come_one_by_one(env, group, a, b, N)) return false;
+    if (!own_parts_come_early(env, group, a, b, N)) return false;
     CASE_OK(env, dh_comm_reduce_scatter(ctx, group, a, b, N, DH_U8, DH_REDUCE_SUM));
     if (!lasts(env, group, DH_COMM_REDUCE_SCATTER, n * N)) return false;
     CASE_OK(env, dh_comm_all_reduce(ctx, group, a, b, N, DH_U8, DH_REDUCE_SUM));
