@@ -16,7 +16,7 @@ class Rows {
   }
   height() { return this.full; }
   foot({row}) { return row.y + row.h; }
-  // Labels are never cut: on narrow pages they get what they need, and no more.
+  // Labels are never cut.
   labelRoom() {
     const ctx = document.createElement('canvas').getContext('2d');
     ctx.font = canvasFont();

@@ -9,7 +9,8 @@ const RULER = 22;
 
 class TimeView {
   constructor(owner, name, {end, left = 90, format = timeTick, least = 0, tools = true}) {
-    if (innerWidth < 600) left = Math.min(left, owner.labelRoom ? owner.labelRoom() : 54);
+    const narrow = innerWidth < 600;
+    left = owner.labelRoom ? Math.max(narrow ? 0 : left, owner.labelRoom()) : narrow ? Math.min(left, 54) : left;
     Object.assign(this, {owner, end, left, format, least, t0: 0, t1: end, item: null, hover: null, pointers: new Map(), partners: []});
     this.canvas = el('canvas', {tabindex: 0, role: 'application', 'aria-label': name, 'aria-roledescription': 'drawing over time'});
     this.canvas.view = this; // for who looks from the console
