@@ -18,8 +18,9 @@
 /* Of this thread's processor for all matches of one text; those in use take a three-hundredth. */
 #define CPU_NS_BASE 2000000000
 #define CPU_NS_PER_BYTE 10
-/* Matches between two looks at the clock, which is a system call. */
-enum { CLOCK_EVERY = 16 };
+/* Matches between two looks at the clock, which is a system call: more and more of them while
+ * they are quick. */
+enum { FEWEST_MATCHES = 16, MOST_MATCHES = 128, QUICK_NS = 100000 };
 
 struct dh_split_scratch {
     pcre2_match_context *context;
@@ -121,8 +122,10 @@ typedef struct split_job {
     dh_split_scratch *scratch;
     dh_word_fn fn;
     void *arg;
-    size_t n_bytes;            /* of the text */
-    int64_t n_matches, end_ns; /* asked for so far; when the thread's clock says enough */
+    size_t n_bytes;         /* of the text */
+    int64_t n_matches;      /* asked for so far */
+    int64_t look_at, every; /* how many it will be at the next look at the clock; since the last */
+    int64_t looked_ns, end_ns; /* by the thread's clock: the last look; when it is enough */
 } split_job;
 
 static int64_t thread_cpu_ns(void)
@@ -135,7 +138,13 @@ static int64_t thread_cpu_ns(void)
 /* Each match has its own limit; together they must not take for ever either. */
 static dh_status check_time(dh_ctx *ctx, split_job *job)
 {
-    if (++job->n_matches % CLOCK_EVERY != 0 || thread_cpu_ns() <= job->end_ns) return DH_OK;
+    if (++job->n_matches < job->look_at) return DH_OK;
+    const int64_t now_ns = thread_cpu_ns();
+    const bool quick = now_ns - job->looked_ns < QUICK_NS;
+    job->every = quick ? DH_MIN(2 * job->every, MOST_MATCHES) : FEWEST_MATCHES;
+    job->look_at = job->n_matches + job->every;
+    job->looked_ns = now_ns;
+    if (now_ns <= job->end_ns) return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED,
                    "the split pattern gave up on a text of %zu bytes: %lld matches took more than "
                    "%.3g s",
@@ -189,8 +198,15 @@ static dh_status split_level(dh_ctx *ctx, split_job *job, size_t level, const un
 dh_status dh_split(dh_ctx *ctx, const dh_splitter *s, dh_split_scratch *scratch,
                    const unsigned char *text, size_t n, dh_word_fn fn, void *arg)
 {
-    split_job job = {.splitter = s, .scratch = scratch, .fn = fn, .arg = arg, .n_bytes = n};
-    job.end_ns = thread_cpu_ns() + CPU_NS_BASE + CPU_NS_PER_BYTE * (int64_t)n;
+    split_job job = {.splitter = s,
+                     .scratch = scratch,
+                     .fn = fn,
+                     .arg = arg,
+                     .n_bytes = n,
+                     .look_at = FEWEST_MATCHES,
+                     .every = FEWEST_MATCHES,
+                     .looked_ns = thread_cpu_ns()};
+    job.end_ns = job.looked_ns + CPU_NS_BASE + CPU_NS_PER_BYTE * (int64_t)n;
     if (scratch) { /* a run of n spaces makes the Llama 3 pattern step back n times */
         uint64_t limit = MATCH_LIMIT_BASE + (uint64_t)MATCH_LIMIT_PER_BYTE * n;
         pcre2_set_match_limit(scratch->context, (uint32_t)DH_MIN(limit, UINT32_MAX));

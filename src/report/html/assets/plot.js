@@ -176,11 +176,8 @@ function trainingPlots(runs, axis) {
 
 // A line as a run's curve is drawn.
 function swatchOf(r) {
-  const line = document.createElementNS('http://www.w3.org/2000/svg', 'svg'), path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
-  for (const [key, value] of [['width', 28], ['height', 10], ['aria-hidden', true]]) line.setAttribute(key, value);
-  for (const [key, value] of [['d', 'M0 5H26'], ['stroke-width', 2], ['stroke-dasharray', runDash(r.index).join(' ')]]) path.setAttribute(key, value);
-  repaint(() => path.setAttribute('stroke', runColour(r.index)));
-  line.append(path);
+  const line = el('i', {class: 'line'});
+  repaint(() => line.style.borderTop = `2px ${['solid', 'dashed', 'dotted'][r.index % 4] || 'dashed'} ${runColour(r.index)}`);
   return line;
 }
 
@@ -193,6 +190,6 @@ function trainingPart(all) {
   const notes = [...runs.filter(r => r.metrics.stride > 1).map(r => `${r.label}: each point is the mean of ${r.metrics.stride} steps. `),
     ...runs.filter(r => r.metrics.cut).map(r => `${r.label}: the last line is not whole; the run is under way, or was killed. `)];
   show();
-  return el('div', {}, el('div', {class: 'tools'}, el('label', {}, 'By', choice)), runs.length > 1 && el('ul', {class: 'legend'}, runs.map(r => el('li', {}, swatchOf(r), ' ', r.label))),
+  return el('div', {}, el('div', {class: 'tools'}, el('label', {}, 'By', choice)), runs.length > 1 && el('ul', {class: 'legend'}, runs.map(r => el('li', {}, swatchOf(r), r.label))),
     box, notes.length > 0 && el('p', {class: 'keys'}, notes));
 }
