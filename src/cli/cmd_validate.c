@@ -165,13 +165,21 @@ static void markdown_summary(dh_str *out, const dh_validation *v)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
+static json_t *row_json(const dh_validation_row *r)
+{
+    json_t *row = json_pack("{ss sf sf sf}", "row", r->label, "predicted", r->predicted,
+                            "published", r->published, "error", r->error);
+    if (row && r->command) {
+        json_object_set_new(row, "command", json_string(r->command));
+        json_object_set_new(row, "step_ms", json_real(r->step_ns * 1e-6));
+    }
+    return row;
+}
+
 static json_t *rows_json(const dh_validation *v)
 {
     json_t *rows = json_array();
-    for (size_t i = 0; i < v->n_rows; i++)
-        json_array_append_new(rows, json_pack("{ss sf sf sf}", "row", v->rows[i].label, "predicted",
-                                              v->rows[i].predicted, "published",
-                                              v->rows[i].published, "error", v->rows[i].error));
+    for (size_t i = 0; i < v->n_rows; i++) json_array_append_new(rows, row_json(&v->rows[i]));
     return rows;
 }
 
@@ -196,6 +204,7 @@ static json_t *table_json(const dh_validation *v)
 typedef struct output {
     dh_cli *cli;
     const char *cluster;
+    dh_validation_steps *steps;
     bool markdown, all; /* all: rows, not groups of them */
     bool one;           /* one table: its rows */
     dh_str text;
@@ -222,7 +231,7 @@ static dh_status show_tables(dh_ctx *ctx, output *o, const dh_validation_table *
     if (o->markdown) markdown_heading(&o->text, o->one);
     for (size_t i = 0; i < n; i++) {
         dh_validation *v;
-        DH_TRY(dh_validate(ctx, &tables[i], o->cluster, &v));
+        DH_TRY(dh_validate(ctx, &tables[i], o->cluster, o->steps, &v));
         show(o, v);
         dh_validation_destroy(v);
     }
@@ -245,8 +254,11 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                 .markdown = a->markdown,
                 .all = a->rows == ROWS_ALL,
                 .one = cli->args.n > 0,
+                .steps = dh_validation_steps_create(),
                 .json = json_array()};
-    dh_status st = show_tables(ctx, &o, tables, n);
+    dh_status st = o.steps ? show_tables(ctx, &o, tables, n)
+                           : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    dh_validation_steps_destroy(o.steps);
     if (st == DH_OK && cli->json) {
         dh_str_fini(&o.text);
         return dh_cli_print_json(ctx, o.json);
@@ -263,7 +275,9 @@ const dh_command dh_command_validate = {
     .usage = "[TABLE]",
     .notes =
         "Without TABLE: all of them (dhelix list tables). Every row shows what is predicted, what\n"
-        "was published and the error; --quiet leaves only the line that sums a table up.\n",
+        "was published and the error; --quiet leaves only the line that sums a table up. Times of\n"
+        "jobs are those that dhelix simulate gives for the job files in validation/jobs: with\n"
+        "--json every row has its command.\n",
     .max_args = 1,
     .options = options,
     .n_options = DH_COUNTOF(options),

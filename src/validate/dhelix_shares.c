@@ -4,27 +4,15 @@
  * parallelism's always, context parallelism's where nothing is computed beside it. "Others" is what
  * no layer does: embedding and head, the optimizer, reductions of gradients, transfers between
  * stages, bubbles. The figure's jobs exchange keys and values, so they have context-parallel ranks:
- * taken are two, with twice the sequence of figure 11, and its degrees of the other axes.
- *
- * Megatron-LM's ways are those of dh_paper_megatron_costs. */
+ * taken are two, with twice the sequence of figure 11, and its degrees of the other axes. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "validate/dhelix_job.h"
-
-enum { CP = 2, SEQ = 16384, BATCH_TOKENS = 1 << 23 };
+#include "validate/dhelix_jobs.h"
 
 enum share { SHARE_TP, SHARE_CP, SHARE_COMPUTE, SHARE_OTHERS, N_SHARES };
 enum { TRANSFER = N_SHARES, N_KINDS }; /* of others, what is not done beside computation */
 static const char *const columns[N_SHARES] = {"tp_comm", "cp_comm", "compute", "others"};
-
-static const struct {
-    const char *model;
-    int64_t dp, tp, pp;
-} jobs[] = {
-    {"Llama-8B", 8, 4, 1}, {"Llama-25B", 4, 8, 1}, {"Llama-39B", 2, 8, 2},
-    {"GPT-6.7B", 8, 4, 1}, {"GPT-18B", 4, 8, 1},   {"GPT-30B", 2, 8, 2},
-};
 
 /* ---- shares of a rank's time ---------------------------------------------------------------- */
 
@@ -71,7 +59,7 @@ static void add_up(const edge *edges, size_t n, int64_t step_ns, double ns[N_SHA
     ns[SHARE_OTHERS] = (double)(step_ns - named);
 }
 
-static dh_status ask_shares(dh_ctx *ctx, const dh_sim *sim, double *ns)
+static dh_status shares_of(dh_ctx *ctx, const dh_sim *sim, double ns[N_SHARES])
 {
     const dh_sim_rank *r = &sim->ranks[0];
     const size_t n = r->program->instrs.n;
@@ -90,42 +78,51 @@ static dh_status ask_shares(dh_ctx *ctx, const dh_sim *sim, double *ns)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-static dh_status simulate(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster, size_t which,
-                          double shares[N_SHARES])
+/* Half of figure 11's data-parallel ranks, each two context-parallel ones. */
+static dh_status job_of(dh_ctx *ctx, dh_validation *v, const char *model, dh_shipped_job *job)
 {
-    const dh_paper_question question = {N_SHARES, ask_shares};
-    double ns[N_SHARES], sum = 0;
-    dh_paper_costs costs;
-    dh_paper_job job = {.dp = jobs[which].dp,
-                        .tp = jobs[which].tp,
-                        .pp = jobs[which].pp,
-                        .cp = CP,
-                        .seq = SEQ,
-                        .global_batch = BATCH_TOKENS / SEQ,
-                        .strategy = "sequential"};
-    DH_TRY(dh_paper_model(ctx, arena, jobs[which].model, &job.model));
-    DH_TRY(dh_paper_megatron_costs(ctx, arena, cluster, &job, true, &costs));
-    DH_TRY(dh_paper_simulate(ctx, cluster, &costs.costs, &job, &question, ns));
-    for (int s = 0; s < N_SHARES; s++) sum += ns[s];
-    for (int s = 0; s < N_SHARES; s++) shares[s] = ns[s] / sum;
+    static const struct {
+        const char *model, *dp;
+    } halves[] = {{"Llama-8B", "parallel.dp=8"},  {"Llama-25B", "parallel.dp=4"},
+                  {"Llama-39B", "parallel.dp=2"}, {"GPT-6.7B", "parallel.dp=8"},
+                  {"GPT-18B", "parallel.dp=4"},   {"GPT-30B", "parallel.dp=2"}};
+    DH_TRY(dh_paper_job(ctx, v, model, job));
+    job->set[0] = "parallel.cp=2";
+    job->set[1] = "train.seq_len=16384";
+    job->set[2] = "train.batch=512";
+    for (size_t i = 0; i < DH_COUNTOF(halves); i++)
+        if (strcmp(halves[i].model, model) == 0) job->set[3] = halves[i].dp;
     return DH_OK;
 }
 
-static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
-                         const dh_published *t, size_t row)
+static dh_status simulate(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
+                          double shares[N_SHARES], double *step_ns)
+{
+    dh_shipped_run run;
+    dh_status st = dh_shipped_simulate(ctx, v, job, &run);
+    if (st == DH_OK) {
+        st = shares_of(ctx, run.sim, shares);
+        *step_ns = (double)run.sim->step_ns;
+    }
+    dh_shipped_fini(&run);
+    return st;
+}
+
+static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)
 {
     const char *model;
-    double shares[N_SHARES] = {0};
+    dh_shipped_job job;
+    double ns[N_SHARES] = {0}, step_ns = 0;
     DH_TRY(dh_published_text(ctx, t, row, "model", &model));
-    for (size_t i = 0; i < DH_COUNTOF(jobs); i++) {
-        if (strcmp(jobs[i].model, model) != 0) continue;
-        DH_TRY(simulate(ctx, v->arena, cluster, i, shares));
-        for (int s = 0; s < N_SHARES; s++) {
-            double published;
-            DH_TRY(dh_published_real(ctx, t, row, columns[s], &published));
-            DH_TRY(dh_validation_add(ctx, v, 100 * shares[s], 100 * published, "%s %s", model,
-                                     columns[s]));
-        }
+    DH_TRY(job_of(ctx, v, model, &job));
+    if (!job.set[3]) return DH_OK; /* the MoE model, whose degrees are not published */
+    DH_TRY(simulate(ctx, v, &job, ns, &step_ns));
+    for (int s = 0; s < N_SHARES; s++) {
+        double published;
+        DH_TRY(dh_published_real(ctx, t, row, columns[s], &published));
+        DH_TRY(dh_validation_add(ctx, v, 100 * ns[s] / step_ns, 100 * published, "%s %s", model,
+                                 columns[s]));
+        DH_TRY(dh_shipped_name_row(ctx, v, &job, step_ns));
     }
     return DH_OK;
 }
@@ -133,11 +130,7 @@ static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluste
 dh_status dh_validate_dhelix_shares(dh_ctx *ctx, dh_validation *v)
 {
     dh_published t;
-    dh_cluster *a40;
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_validation_cluster(ctx, v, "a40", &a40));
-    dh_status st = DH_OK;
-    for (size_t i = 0; i < t.n_rows && st == DH_OK; i++) st = add_row(ctx, v, a40, &t, i);
-    dh_cluster_destroy(a40);
-    return st;
+    for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_row(ctx, v, &t, i));
+    return DH_OK;
 }

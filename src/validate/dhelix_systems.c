@@ -1,53 +1,25 @@
 /* DHelix (arXiv 2411.15871), figure 11: throughput of four systems on 64 A40, six models. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "validate/dhelix_job.h"
+#include "validate/dhelix_jobs.h"
 
-enum { N_SYSTEMS = 4, BATCH_TOKENS = 1 << 23 };
+enum { N_SYSTEMS = 4 };
 
-/* The figure's systems, in its order, and what stands for them. The first three are Megatron-LM
- * with its ways (dh_paper_megatron_costs); MegaScale, whose rings intra-batch has, does not
- * wait for transfers between stages (arXiv 2402.15627, 3.2). */
-static const struct {
-    const char *strategy;
-    bool megatron, waits_for_transfers;
-} systems[N_SYSTEMS] = {{"sequential", true, true},
-                        {"intra-batch", true, false},
-                        {"wavelet+", true, true},
-                        {"dhelix", false, false}};
+/* The figure's systems, in its order, as settings of the shipped jobs, which are Megatron-LM's. */
+static const char *const systems[N_SYSTEMS][2] = {{NULL},
+                                                  {"system=megascale", "strategy=intra-batch"},
+                                                  {"strategy=wavelet+"},
+                                                  {"system=dhelix", "strategy=dhelix"}};
 
-static dh_status read_job(dh_ctx *ctx, dh_arena *arena, const dh_published *t, size_t row,
-                          dh_paper_job *job)
+dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const char *model, dh_shipped_job *job)
 {
-    const char *model, *sizes;
-    int dp, tp, pp;
-    *job = (dh_paper_job){.cp = 1};
-    DH_TRY(dh_published_text(ctx, t, row, "model", &model));
-    DH_TRY(dh_published_text(ctx, t, row, "parallelism", &sizes));
-    DH_TRY(dh_published_int(ctx, t, row, "seq", &job->seq));
-    if (sscanf(sizes, "DP%d TP%d PP%d", &dp, &tp, &pp) != 3) // NOLINT(cert-err34-c): our file
-        return dh_fail(ctx, DH_EFORMAT, "%s: \"%s\" is not DPn TPn PPn", t->file, sizes);
-    job->dp = dp;
-    job->tp = tp;
-    job->pp = pp;
-    job->global_batch = BATCH_TOKENS / job->seq;
-    return dh_paper_model(ctx, arena, model, &job->model);
-}
-
-static dh_status simulate(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster,
-                          dh_paper_job *job, size_t system, double *step_ns)
-{
-    dh_paper_costs megatron;
-    const dh_costs *costs;
-    job->strategy = systems[system].strategy;
-    DH_TRY(dh_cluster_costs(ctx, arena, cluster, &costs));
-    if (systems[system].megatron) {
-        const bool waits = systems[system].waits_for_transfers;
-        DH_TRY(dh_paper_megatron_costs(ctx, arena, cluster, job, waits, &megatron));
-        costs = &megatron.costs;
-    }
-    return dh_paper_simulate(ctx, cluster, costs, job, &dh_paper_step, step_ns);
+    char *file = dh_arena_printf(v->arena, "dhelix-%s", model);
+    if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    for (char *c = file; *c; c++) *c = (char)tolower((unsigned char)*c);
+    *job = (dh_shipped_job){.file = file, .cluster = "a40"};
+    return DH_OK;
 }
 
 /* One model: TFLOP/s a device of the four systems, predicted and published. */
@@ -55,21 +27,24 @@ typedef struct bars {
     const char *model;
     double predicted[N_SYSTEMS], published[N_SYSTEMS];
     const char *names[N_SYSTEMS];
+    dh_shipped_job jobs[N_SYSTEMS];
+    double step_ns[N_SYSTEMS];
 } bars;
 
-static dh_status read_bars(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster,
-                           const dh_published *t, size_t first, bars *b)
+static dh_status read_bars(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t first,
+                           bars *b)
 {
     DH_TRY(dh_published_text(ctx, t, first, "model", &b->model));
     for (size_t s = 0; s < N_SYSTEMS; s++) {
-        dh_paper_job job;
-        double step_ns;
-        DH_TRY(read_job(ctx, arena, t, first + s, &job));
+        dh_shipped_step step;
+        dh_shipped_job *job = &b->jobs[s];
         DH_TRY(dh_published_text(ctx, t, first + s, "system", &b->names[s]));
         DH_TRY(dh_published_real(ctx, t, first + s, "tflops_per_gpu", &b->published[s]));
-        DH_TRY(simulate(ctx, arena, cluster, &job, s, &step_ns));
-        const double devices = (double)(job.dp * job.tp * job.pp);
-        b->predicted[s] = dh_paper_flops(&job) / devices / step_ns * 1e-3;
+        DH_TRY(dh_paper_job(ctx, v, b->model, job));
+        for (int k = 0; k < 2; k++) job->set[k] = systems[s][k];
+        DH_TRY(dh_shipped_step_of(ctx, v, job, &step));
+        b->step_ns[s] = step.ns;
+        b->predicted[s] = step.model_flops / step.devices / step.ns * 1e-3;
     }
     return DH_OK;
 }
@@ -79,26 +54,24 @@ typedef dh_status add_bars(dh_ctx *ctx, dh_validation *v, const bars *b);
 static dh_status each_model(dh_ctx *ctx, dh_validation *v, add_bars *add)
 {
     dh_published t;
-    dh_cluster *a40;
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_validation_cluster(ctx, v, "a40", &a40));
-    dh_status st = DH_OK;
-    for (size_t i = 0; i + N_SYSTEMS <= t.n_rows && st == DH_OK; i += N_SYSTEMS) {
+    for (size_t i = 0; i + N_SYSTEMS <= t.n_rows; i += N_SYSTEMS) {
         bars b;
-        st = read_bars(ctx, v->arena, a40, &t, i, &b);
-        if (st == DH_OK) st = add(ctx, v, &b);
+        DH_TRY(read_bars(ctx, v, &t, i, &b));
+        DH_TRY(add(ctx, v, &b));
     }
-    dh_cluster_destroy(a40);
-    return st;
+    return DH_OK;
 }
 
 /* ---- absolute ------------------------------------------------------------------------------- */
 
 static dh_status add_throughput(dh_ctx *ctx, dh_validation *v, const bars *b)
 {
-    for (size_t s = 0; s < N_SYSTEMS; s++)
+    for (size_t s = 0; s < N_SYSTEMS; s++) {
         DH_TRY(dh_validation_add(ctx, v, b->predicted[s], b->published[s], "%s %s", b->model,
                                  b->names[s]));
+        DH_TRY(dh_shipped_name_row(ctx, v, &b->jobs[s], b->step_ns[s]));
+    }
     return DH_OK;
 }
 
@@ -111,10 +84,12 @@ dh_status dh_validate_dhelix_systems(dh_ctx *ctx, dh_validation *v)
 
 static dh_status add_speedups(dh_ctx *ctx, dh_validation *v, const bars *b)
 {
-    for (size_t s = 1; s < N_SYSTEMS; s++)
+    for (size_t s = 1; s < N_SYSTEMS; s++) {
         DH_TRY(dh_validation_add(ctx, v, 100 * (b->predicted[s] / b->predicted[0] - 1),
                                  100 * (b->published[s] / b->published[0] - 1), "%s %s", b->model,
                                  b->names[s]));
+        DH_TRY(dh_shipped_name_row(ctx, v, &b->jobs[s], b->step_ns[s]));
+    }
     return DH_OK;
 }
 

@@ -1,50 +1,41 @@
 /* Korthikanti et al. 2022 (arXiv 2205.05198): iteration times (tables 3 and 5), times of a layer
  * (table 4), scaling with data parallelism (6.3), on Selene. */
+#include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "validate/megatron.h"
-#include "validate/table.h"
+#include "validate/job.h"
 
-dh_status dh_korthikanti_job(dh_ctx *ctx, const dh_published *t, size_t row, dh_megatron_job *job)
+/* Without sequence parallelism and with full recomputation; else the paper's present work. */
+static dh_status shipped_job(dh_ctx *ctx, dh_validation *v, const char *model, bool present,
+                             dh_shipped_job *job)
 {
-    int64_t gpus;
-    *job = (dh_megatron_job){.seq = 2048, .vocab = 51200, .overlapped_backward = true};
-    DH_TRY(dh_published_int(ctx, t, row, "heads", &job->heads));
-    DH_TRY(dh_published_int(ctx, t, row, "hidden", &job->hidden));
-    DH_TRY(dh_published_int(ctx, t, row, "layers", &job->layers));
-    DH_TRY(dh_published_int(ctx, t, row, "tp", &job->tp));
-    DH_TRY(dh_published_int(ctx, t, row, "pp", &job->pp));
-    DH_TRY(dh_published_int(ctx, t, row, "interleave", &job->chunks));
-    DH_TRY(dh_published_int(ctx, t, row, "gpus", &gpus));
-    DH_TRY(dh_published_int(ctx, t, row, "global_batch", &job->global_batch));
-    DH_TRY(dh_published_int(ctx, t, row, "micro_batch", &job->micro_batch));
-    job->dp = gpus / (job->tp * job->pp);
+    char *file = dh_arena_printf(v->arena, "korthikanti-%s", model);
+    if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    for (char *c = file; *c; c++) *c = (char)tolower((unsigned char)*c);
+    *job = (dh_shipped_job){.file = file, .cluster = "selene"};
+    if (present) return DH_OK;
+    job->set[0] = "train.recompute=full";
+    job->set[1] = "parallel.sequence=false";
     return DH_OK;
 }
 
-static void set_mode(dh_megatron_job *job, bool present_work)
-{
-    job->sequence_parallel = present_work;
-    job->recompute = present_work ? DH_RECOMPUTE_KIND_SELECTIVE : DH_RECOMPUTE_KIND_FULL;
-}
-
-static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_cluster *selene,
-                         const dh_published *t, size_t row)
+static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)
 {
     const char *model;
-    dh_megatron_job job;
     DH_TRY(dh_published_text(ctx, t, row, "model", &model));
-    DH_TRY(dh_korthikanti_job(ctx, t, row, &job));
     for (int present = 0; present < 2; present++) {
         double published;
-        dh_megatron_time time;
-        set_mode(&job, present);
+        dh_shipped_job job;
+        dh_shipped_step step;
+        DH_TRY(shipped_job(ctx, v, model, present, &job));
         DH_TRY(dh_published_real(
             ctx, t, row, present ? "iter_s_present_work" : "iter_s_full_recompute", &published));
-        DH_TRY(dh_megatron_time_of(ctx, selene, &job, &time));
-        DH_TRY(dh_validation_add(ctx, v, time.iteration_ns * 1e-9, published, "%s %s", model,
+        DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
+        DH_TRY(dh_validation_add(ctx, v, step.ns * 1e-9, published, "%s %s", model,
                                  present ? "sequence parallel, selective" : "full recomputation"));
+        DH_TRY(dh_shipped_name_row(ctx, v, &job, step.ns));
     }
     return DH_OK;
 }
@@ -71,133 +62,139 @@ static dh_status remark_calculon(dh_ctx *ctx, dh_validation *v)
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v)
 {
     dh_published t;
-    dh_cluster *selene;
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_validation_cluster(ctx, v, "selene", &selene));
-    dh_status st = DH_OK;
-    for (size_t i = 0; i < t.n_rows && st == DH_OK; i++) st = add_row(ctx, v, selene, &t, i);
-    dh_cluster_destroy(selene);
-    return st == DH_OK ? remark_calculon(ctx, v) : st;
+    for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_row(ctx, v, &t, i));
+    return remark_calculon(ctx, v);
 }
 
 /* ---- data parallelism -------------------------------------------------------------------- */
 
-/* The 530B model with 8 times the batch on 8 times the devices: gradients are reduced after the
- * last backward. */
-static dh_status add_scaling(dh_ctx *ctx, dh_validation *v, const dh_cluster *selene,
-                             const dh_published *t, size_t row)
+/* The 530B model with 8 times the batch on 8 times the devices. */
+static dh_status add_scaling(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)
 {
-    dh_published jobs;
-    dh_megatron_job job;
-    dh_megatron_time time;
+    dh_shipped_job job;
+    dh_shipped_step step;
     int64_t dp;
     double published;
-    const size_t row_530b = 2;
     DH_TRY(dh_published_int(ctx, t, row, "dp", &dp));
     DH_TRY(dh_published_real(ctx, t, row, "iter_s", &published));
-    DH_TRY(dh_published_read(ctx, v->arena, "korthikanti22_table3_table5_iter_time", &jobs));
-    DH_TRY(dh_korthikanti_job(ctx, &jobs, row_530b, &job));
-    set_mode(&job, true);
-    job.dp = dp;
-    job.global_batch *= dp;
-    DH_TRY(dh_megatron_time_of(ctx, selene, &job, &time));
-    return dh_validation_add(ctx, v, time.iteration_ns * 1e-9, published, "530B, dp %lld",
-                             (long long)dp);
+    DH_TRY(shipped_job(ctx, v, "530B", true, &job));
+    if (dp > 1) {
+        job.set[0] = dh_arena_printf(v->arena, "parallel.dp=%lld", (long long)dp);
+        job.set[1] = dh_arena_printf(v->arena, "train.batch=%lld", (long long)(280 * dp));
+        if (!job.set[0] || !job.set[1]) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    }
+    DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
+    DH_TRY(dh_validation_add(ctx, v, step.ns * 1e-9, published, "530B, dp %lld", (long long)dp));
+    return dh_shipped_name_row(ctx, v, &job, step.ns);
 }
 
 dh_status dh_validate_korthikanti_scaling(dh_ctx *ctx, dh_validation *v)
 {
     dh_published t;
-    dh_cluster *selene;
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_validation_cluster(ctx, v, "selene", &selene));
-    dh_status st = DH_OK;
-    for (size_t i = 0; i < t.n_rows && st == DH_OK; i++) st = add_scaling(ctx, v, selene, &t, i);
-    dh_cluster_destroy(selene);
-    return st;
+    for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_scaling(ctx, v, &t, i));
+    return DH_OK;
 }
 
 /* ---- MFU and HFU ----------------------------------------------------------------------------- */
 
-static dh_status add_utilisation(dh_ctx *ctx, dh_validation *v, const dh_cluster *selene,
-                                 const dh_published *t, size_t row)
+static dh_status add_utilisation(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)
 {
     const char *model;
-    dh_megatron_job job;
-    dh_megatron_time time;
+    dh_shipped_job job;
+    dh_shipped_step step;
     double mfu, hfu;
     DH_TRY(dh_published_text(ctx, t, row, "model", &model));
     DH_TRY(dh_published_real(ctx, t, row, "mfu_pct", &mfu));
     DH_TRY(dh_published_real(ctx, t, row, "hfu_pct", &hfu));
-    DH_TRY(dh_korthikanti_job(ctx, t, row, &job));
-    set_mode(&job, true);
-    DH_TRY(dh_megatron_time_of(ctx, selene, &job, &time));
-    const double devices = (double)(job.tp * job.pp * job.dp);
-    const double peak = devices * selene->bf16_flops_per_s * time.iteration_ns * 1e-9;
-    DH_TRY(dh_validation_add(ctx, v, 100 * dh_megatron_model_flops(&job) / peak, mfu,
+    DH_TRY(shipped_job(ctx, v, model, true, &job));
+    DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
+    const double peak = step.devices * step.peak_flops_per_s * step.ns * 1e-9;
+    DH_TRY(dh_validation_add(ctx, v, 100 * step.model_flops / peak, mfu,
                              "%s MFU: model FLOPs / (devices * 312 TFLOP/s * time)", model));
-    return dh_validation_add(ctx, v, 100 * dh_megatron_hardware_flops(&job) / peak, hfu,
-                             "%s HFU: with recomputed attention", model);
+    DH_TRY(dh_shipped_name_row(ctx, v, &job, step.ns));
+    DH_TRY(dh_validation_add(ctx, v, 100 * step.hardware_flops / peak, hfu,
+                             "%s HFU: with recomputed attention", model));
+    return dh_shipped_name_row(ctx, v, &job, step.ns);
 }
 
 dh_status dh_validate_korthikanti_utilisation(dh_ctx *ctx, dh_validation *v)
 {
     dh_published t;
-    dh_cluster *selene;
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_validation_cluster(ctx, v, "selene", &selene));
-    dh_status st = DH_OK;
-    for (size_t i = 0; i < t.n_rows && st == DH_OK; i++)
-        st = add_utilisation(ctx, v, selene, &t, i);
-    dh_cluster_destroy(selene);
-    return st;
+    for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_utilisation(ctx, v, &t, i));
+    return DH_OK;
 }
 
 /* ---- one layer ------------------------------------------------------------------------------ */
 
 static const struct experiment {
-    const char *name;
-    bool sequence_parallel;
-    dh_recompute_kind recompute;
+    const char *name, *set[2];
 } experiments[] = {
-    {"baseline_no_recompute", false, DH_RECOMPUTE_KIND_NONE},
-    {"sequence_parallel", true, DH_RECOMPUTE_KIND_NONE},
-    {"baseline_full_recompute", false, DH_RECOMPUTE_KIND_FULL},
-    {"selective_recompute", false, DH_RECOMPUTE_KIND_SELECTIVE},
-    {"selective+sequence", true, DH_RECOMPUTE_KIND_SELECTIVE},
+    {"baseline_no_recompute", {"train.recompute=none", "parallel.sequence=false"}},
+    {"sequence_parallel", {"train.recompute=none", "parallel.sequence=true"}},
+    {"baseline_full_recompute", {"train.recompute=full", "parallel.sequence=false"}},
+    {"selective_recompute", {"train.recompute=attention", "parallel.sequence=false"}},
+    {"selective+sequence", {"train.recompute=attention", "parallel.sequence=true"}},
 };
 
-static dh_status add_layer(dh_ctx *ctx, dh_validation *v, const dh_cluster *selene,
-                           const dh_published *t, size_t row)
+/* When computation of a layer's forward or backward begins. */
+static int64_t begin_of(const dh_sim_rank *r, int32_t layer, bool backward)
+{
+    const dh_program *p = r->program;
+    int64_t begin = INT64_MAX;
+    for (size_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        if (dh_instr_graph(p, instr)->kind != DH_BLOCK_LAYER ||
+            p->blocks.at[instr->block].layer != layer ||
+            (dh_instr_op(p, instr)->phase != DH_PHASE_F) != backward ||
+            dh_op_info_of(dh_instr_op(p, instr)->type)->resource != DH_RES_COMPUTE)
+            continue;
+        begin = DH_MIN(begin, r->spans[i].start_ns);
+    }
+    return begin;
+}
+
+/* The middle one of three layers: from its beginning to that of the one behind it. */
+static dh_status layer_times(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job, double *f_ms,
+                             double *b_ms, double *step_ns)
+{
+    dh_shipped_run run;
+    dh_status st = dh_shipped_simulate(ctx, v, job, &run);
+    if (st == DH_OK) {
+        const dh_sim_rank *r = &run.sim->ranks[0];
+        *f_ms = (double)(begin_of(r, 2, false) - begin_of(r, 1, false)) * 1e-6;
+        *b_ms = (double)(begin_of(r, 0, true) - begin_of(r, 1, true)) * 1e-6;
+        *step_ns = (double)run.sim->step_ns;
+    }
+    dh_shipped_fini(&run);
+    return st;
+}
+
+static dh_status add_layer(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)
 {
     const char *name;
-    double f, b, both;
+    double published[3];
     DH_TRY(dh_published_text(ctx, t, row, "experiment", &name));
-    DH_TRY(dh_published_real(ctx, t, row, "fwd_ms", &f));
-    DH_TRY(dh_published_real(ctx, t, row, "bwd_ms", &b));
-    DH_TRY(dh_published_real(ctx, t, row, "combined_ms", &both));
-    dh_megatron_job job = {.heads = 64,
-                           .hidden = 6144,
-                           .layers = 48,
-                           .seq = 2048,
-                           .vocab = 51200,
-                           .tp = 8,
-                           .pp = 1,
-                           .dp = 1,
-                           .chunks = 1,
-                           .micro_batch = 4,
-                           .global_batch = 4,
-                           .overlapped_backward = true};
+    DH_TRY(dh_published_real(ctx, t, row, "fwd_ms", &published[0]));
+    DH_TRY(dh_published_real(ctx, t, row, "bwd_ms", &published[1]));
+    DH_TRY(dh_published_real(ctx, t, row, "combined_ms", &published[2]));
     for (size_t i = 0; i < DH_COUNTOF(experiments); i++) {
-        if (strcmp(experiments[i].name, name) != 0) continue;
-        dh_megatron_time time;
-        job.sequence_parallel = experiments[i].sequence_parallel;
-        job.recompute = experiments[i].recompute;
-        DH_TRY(dh_megatron_time_of(ctx, selene, &job, &time));
-        DH_TRY(dh_validation_add(ctx, v, time.layer_f_ns * 1e-6, f, "%s forward", name));
-        DH_TRY(dh_validation_add(ctx, v, time.layer_b_ns * 1e-6, b, "%s backward", name));
-        return dh_validation_add(ctx, v, (time.layer_f_ns + time.layer_b_ns) * 1e-6, both,
-                                 "%s both", name);
+        static const char *const what[] = {"forward", "backward", "both"};
+        const struct experiment *e = &experiments[i];
+        if (strcmp(e->name, name) != 0) continue;
+        const dh_shipped_job job = {.file = "korthikanti-22b",
+                                    .cluster = "selene",
+                                    .set = {"model.n_layers=3", e->set[0], e->set[1]}};
+        double ms[3] = {0}, step_ns = 0;
+        DH_TRY(layer_times(ctx, v, &job, &ms[0], &ms[1], &step_ns));
+        ms[2] = ms[0] + ms[1];
+        for (int k = 0; k < 3; k++) {
+            DH_TRY(dh_validation_add(ctx, v, ms[k], published[k], "%s %s", name, what[k]));
+            DH_TRY(dh_shipped_name_row(ctx, v, &job, step_ns));
+        }
+        return DH_OK;
     }
     return dh_fail(ctx, DH_EMISSING, "%s: experiment %s is not known", t->file, name);
 }
@@ -205,11 +202,7 @@ static dh_status add_layer(dh_ctx *ctx, dh_validation *v, const dh_cluster *sele
 dh_status dh_validate_korthikanti_layer(dh_ctx *ctx, dh_validation *v)
 {
     dh_published t;
-    dh_cluster *selene;
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_validation_cluster(ctx, v, "selene", &selene));
-    dh_status st = DH_OK;
-    for (size_t i = 0; i < t.n_rows && st == DH_OK; i++) st = add_layer(ctx, v, selene, &t, i);
-    dh_cluster_destroy(selene);
-    return st;
+    for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_layer(ctx, v, &t, i));
+    return DH_OK;
 }

@@ -6,13 +6,87 @@
  * and for attention, unless it is recomputed, softmax, mask and dropped-out scores, 5 bytes each
  * (the paper's equation 1), which blockwise attention never has. Without sequence parallelism every
  * rank has all tokens of what is split over them. */
+#include <stdio.h>
 #include <string.h>
 
+#include "graph/graph.h"
 #include "plan/schedule.h"
-#include "validate/megatron.h"
 #include "validate/table.h"
 
 #define GIB 1073741824.0
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+typedef struct megatron_job {
+    int64_t heads, hidden, layers, seq, vocab;
+    int64_t tp, pp, dp, chunks; /* chunks: virtual stages of a rank, 1: 1F1B */
+    int64_t micro_batch, global_batch;
+    bool sequence_parallel;
+    dh_recompute_kind recompute; /* selective: of attention's scores alone */
+} megatron_job;
+
+/* A row of the jobs; how it is run is left at nothing recomputed. */
+static dh_status korthikanti_job(dh_ctx *ctx, const dh_published *t, size_t row, megatron_job *job)
+{
+    int64_t gpus;
+    *job = (megatron_job){.seq = 2048, .vocab = 51200};
+    DH_TRY(dh_published_int(ctx, t, row, "heads", &job->heads));
+    DH_TRY(dh_published_int(ctx, t, row, "hidden", &job->hidden));
+    DH_TRY(dh_published_int(ctx, t, row, "layers", &job->layers));
+    DH_TRY(dh_published_int(ctx, t, row, "tp", &job->tp));
+    DH_TRY(dh_published_int(ctx, t, row, "pp", &job->pp));
+    DH_TRY(dh_published_int(ctx, t, row, "interleave", &job->chunks));
+    DH_TRY(dh_published_int(ctx, t, row, "gpus", &gpus));
+    DH_TRY(dh_published_int(ctx, t, row, "global_batch", &job->global_batch));
+    DH_TRY(dh_published_int(ctx, t, row, "micro_batch", &job->micro_batch));
+    job->dp = gpus / (job->tp * job->pp);
+    return DH_OK;
+}
+
+static void model_of(const megatron_job *job, dh_model *model)
+{
+    *model = (dh_model){.family = DH_FAMILY_GPT2,
+                        .n_layers = job->layers,
+                        .width = job->hidden,
+                        .n_heads = job->heads,
+                        .n_kv_heads = job->heads,
+                        .head_dim = job->hidden / job->heads,
+                        .ffn_width = 4 * job->hidden,
+                        .vocab = job->vocab,
+                        .max_seq = job->seq,
+                        .tied_head = true,
+                        .bias = true,
+                        .norm = DH_NORM_LAYER,
+                        .norm_eps = 1e-5,
+                        .act = DH_ACT_GELU_TANH,
+                        .init_std = 0.02};
+    snprintf(model->name, sizeof model->name, "gpt");
+}
+
+/* Graph of a layer on tensor-parallel rank 0, forward and backward, nothing recomputed. */
+static dh_status layer_graph(dh_ctx *ctx, const megatron_job *job, dh_graph **graph)
+{
+    dh_model model;
+    model_of(job, &model);
+    const dh_build build = {.model = &model,
+                            .mode = DH_MODE_TRAIN,
+                            .dtype = DH_BF16,
+                            .batch = job->micro_batch,
+                            .seq = job->seq,
+                            .dropout = 0.1,
+                            .loss_scale = 1,
+                            .head_chunk_bytes = INT64_MAX / 4};
+    dh_graph *g;
+    DH_TRY(dh_graph_build(ctx, &build, DH_BLOCK_LAYER, &g));
+    dh_status st = dh_pass_tensor_parallel(ctx, g, (dh_shard){.tp = job->tp});
+    if (st == DH_OK) st = dh_graph_differentiate(ctx, g);
+    if (st != DH_OK) {
+        dh_graph_destroy(g);
+        return st;
+    }
+    *graph = g;
+    return DH_OK;
+}
 
 /* ---- activations of a layer ----------------------------------------------------------------- */
 
@@ -36,20 +110,20 @@ static bool is_kept(const dh_graph *g, uint32_t tensor)
 }
 
 /* Ranks that have the same rows of a tensor split over tokens: all, unless sequence-parallel. */
-static double copies(const dh_megatron_job *j, const dh_tensor *t)
+static double copies(const megatron_job *j, const dh_tensor *t)
 {
     const bool sharded =
         t->axis[0] == DH_AXIS_TOKENS && t->shape[0] * j->tp == j->micro_batch * j->seq;
     return sharded && !j->sequence_parallel ? (double)j->tp : 1;
 }
 
-static double score_bytes(const dh_megatron_job *j)
+static double score_bytes(const megatron_job *j)
 {
     return 5 * (double)(j->micro_batch * j->heads) / (double)j->tp * (double)j->seq *
            (double)j->seq;
 }
 
-static double kept_bytes(const dh_graph *g, const dh_megatron_job *j)
+static double kept_bytes(const dh_graph *g, const megatron_job *j)
 {
     const dh_tensor *x = &g->tensors.at[g->x_in];
     double sum = 0;
@@ -68,17 +142,17 @@ static double kept_bytes(const dh_graph *g, const dh_megatron_job *j)
     return sum;
 }
 
-static dh_status layer_bytes(dh_ctx *ctx, const dh_megatron_job *job, double *bytes)
+static dh_status layer_bytes(dh_ctx *ctx, const megatron_job *job, double *bytes)
 {
     dh_graph *g;
-    DH_TRY(dh_megatron_graph(ctx, job, DH_BLOCK_LAYER, &g));
+    DH_TRY(layer_graph(ctx, job, &g));
     *bytes = kept_bytes(g, job);
     dh_graph_destroy(g);
     return DH_OK;
 }
 
 /* Layers whose activations the first stage keeps at a time. */
-static dh_status layers_kept(dh_ctx *ctx, dh_arena *arena, const dh_megatron_job *j, double *layers)
+static dh_status layers_kept(dh_ctx *ctx, dh_arena *arena, const megatron_job *j, double *layers)
 {
     const dh_schedule_row *row;
     dh_schedule *schedule;
@@ -99,7 +173,7 @@ static dh_status layers_kept(dh_ctx *ctx, dh_arena *arena, const dh_megatron_job
 
 /* Master, gradient and two moments in float32, and a bf16 copy of matrices. The figure leaves
  * embeddings out. */
-static double state_bytes(const dh_graph *g, const dh_megatron_job *j)
+static double state_bytes(const dh_graph *g, const megatron_job *j)
 {
     double sum = 0;
     for (uint32_t i = 0; i < g->tensors.n; i++) {
@@ -116,15 +190,15 @@ static dh_status add_memory(dh_ctx *ctx, dh_validation *v, const dh_published *t
                             const dh_published *jobs, size_t row)
 {
     const char *model;
-    dh_megatron_job job;
+    megatron_job job;
     dh_graph *g;
     double published[3], layers = 0, bytes;
     DH_TRY(dh_published_text(ctx, t, row, "model", &model));
     DH_TRY(dh_published_real(ctx, t, row, "param_opt_grad_gib", &published[0]));
     DH_TRY(dh_published_real(ctx, t, row, "act_gib_baseline", &published[1]));
     DH_TRY(dh_published_real(ctx, t, row, "act_gib_seqsel", &published[2]));
-    DH_TRY(dh_korthikanti_job(ctx, jobs, row, &job));
-    DH_TRY(dh_megatron_graph(ctx, &job, DH_BLOCK_LAYER, &g));
+    DH_TRY(korthikanti_job(ctx, jobs, row, &job));
+    DH_TRY(layer_graph(ctx, &job, &g));
     const double state = state_bytes(g, &job);
     dh_graph_destroy(g);
     DH_TRY(layers_kept(ctx, v->arena, &job, &layers));
@@ -167,10 +241,10 @@ static dh_status add_shares(dh_ctx *ctx, dh_validation *v, const dh_published *t
                             const dh_published *jobs, size_t row)
 {
     const char *model;
-    dh_megatron_job job;
+    megatron_job job;
     double whole = 0;
     DH_TRY(dh_published_text(ctx, t, row, "model", &model));
-    DH_TRY(dh_korthikanti_job(ctx, jobs, row, &job));
+    DH_TRY(korthikanti_job(ctx, jobs, row, &job));
     for (size_t i = 0; i < DH_COUNTOF(ways); i++) {
         double bytes, published;
         job.sequence_parallel = ways[i].sequence_parallel;

@@ -35,7 +35,7 @@ static const dh_validation_table tables[] = {
     {.name = "korthikanti-iteration",
      .file = "korthikanti22_table3_table5_iter_time",
      .doc = "iteration times of 22B to 1T models on Selene (A100)",
-     .how = "operators of a layer on cluster selene, 1F1B or interleaved 1F1B, optimizer",
+     .how = "jobs korthikanti-*, system megatron-2022, simulated on cluster selene",
      .unit = "s",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 4,
@@ -52,7 +52,8 @@ static const dh_validation_table tables[] = {
     {.name = "korthikanti-layer",
      .file = "korthikanti22_table4_layer_time_22B",
      .doc = "times of a layer of the 22B model, five ways to keep or recompute",
-     .how = "operators of a layer on cluster selene, in order",
+     .how = "job korthikanti-22b with three layers, simulated on cluster selene: from the middle "
+            "one's beginning to its end",
      .unit = "ms",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 7,
@@ -60,7 +61,7 @@ static const dh_validation_table tables[] = {
     {.name = "korthikanti-scaling",
      .file = "korthikanti22_text_dp_scaling",
      .doc = "530B model on 280 and 2240 devices",
-     .how = "as korthikanti-iteration, with an all-reduce of float32 gradients at the end",
+     .how = "as korthikanti-iteration",
      .unit = "s",
      .measure = DH_VALIDATION_RELATIVE,
      .run = dh_validate_korthikanti_scaling},
@@ -86,7 +87,7 @@ static const dh_validation_table tables[] = {
     {.name = "megatron-sc21",
      .file = "megatron_sc21_table1_weak_scaling",
      .doc = "hardware TFLOP/s a device, 1.7B to 1T, full recomputation, Selene (A100)",
-     .how = "operators of a layer on cluster selene, the fastest micro-batch and virtual stages; "
+     .how = "jobs sc21-*, system megatron-2021, simulated on cluster selene; "
             "96 B s l h^2 (1 + s/6h + V/16lh) over time and devices",
      .unit = "TFLOP/s",
      .measure = DH_VALIDATION_RELATIVE,
@@ -95,8 +96,8 @@ static const dh_validation_table tables[] = {
     {.name = "dhelix-shares",
      .file = "dhelix_fig3_time_breakdown_a40_digitised",
      .doc = "what Megatron-LM's time goes into: six dense models, 64 A40",
-     .how = "programs of strategy sequential simulated on cluster a40, two context-parallel ranks, "
-            "communication exposed; the MoE model is left out, as its degrees are not published",
+     .how = "jobs dhelix-*, system megatron-core, simulated on cluster a40, two context-parallel "
+            "ranks; the MoE model is left out, as its degrees are not published",
      .unit = "%",
      .measure = DH_VALIDATION_POINTS,
      .aim = 5,
@@ -104,7 +105,8 @@ static const dh_validation_table tables[] = {
     {.name = "dhelix-throughput",
      .file = "dhelix_fig11_a40_tflops",
      .doc = "TFLOP/s a device of four systems, six models, 64 A40",
-     .how = "programs simulated on cluster a40; model FLOPs without use of causality over time and "
+     .how = "jobs dhelix-*, simulated on cluster a40; model FLOPs without use of causality over "
+            "time and "
             "devices",
      .unit = "TFLOP/s",
      .measure = DH_VALIDATION_RELATIVE,
@@ -112,8 +114,8 @@ static const dh_validation_table tables[] = {
     {.name = "dhelix-speedups",
      .file = "dhelix_fig11_a40_tflops",
      .doc = "speed-ups over Megatron-LM of intra-batch, Wavelet+ and DHelix",
-     .how = "as dhelix-throughput: strategies sequential, intra-batch, wavelet+, dhelix; aim: "
-            "also the order of systems for every model",
+     .how = "as dhelix-throughput: systems megatron-core, megascale (strategy intra-batch), "
+            "megatron-core (wavelet+), dhelix; aim: also the order of systems for every model",
      .unit = "%",
      .measure = DH_VALIDATION_POINTS,
      .aim = 6,
@@ -208,7 +210,7 @@ static void summarise(dh_validation *v)
 }
 
 dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
-                      dh_validation **validation)
+                      dh_validation_steps *steps, dh_validation **validation)
 {
     dh_published published;
     dh_arena *arena = dh_arena_create();
@@ -217,7 +219,7 @@ dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char 
         dh_arena_destroy(arena);
         return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
     }
-    *v = (dh_validation){.arena = arena, .table = table, .cluster = cluster};
+    *v = (dh_validation){.arena = arena, .table = table, .cluster = cluster, .steps = steps};
     dh_status st = dh_published_read(ctx, arena, table->file, &published);
     if (st == DH_OK) {
         v->source = published.source;

@@ -1,8 +1,9 @@
 /* Predictions beside published measurements.
  *
  * Every table of validation/ that somebody measured has a row here: a function that predicts what
- * the table holds, from the same code that plans and simulates. Nothing is fitted here; calibration
- * constants live in cluster files, where each says which table it comes from. */
+ * the table holds. Times of jobs are those of shipped job files (validation/jobs), simulated by
+ * what `dhelix simulate` calls, and every such row names the command. Nothing is fitted here;
+ * calibration constants live in cluster files, where each says which table it comes from. */
 #ifndef DH_VALIDATE_VALIDATE_H
 #define DH_VALIDATE_VALIDATE_H
 
@@ -30,7 +31,14 @@ typedef struct dh_validation_row {
     const char *group; /* rows in a line that are shown as one where not all are; NULL: by itself */
     double predicted, published; /* in the table's unit */
     double error;                /* by the table's measure */
+    const char *command;         /* that simulates the job of this row; NULL: there is none */
+    double step_ns;              /* of that job */
 } dh_validation_row;
+
+/* Simulated steps by command, so that tables of the same jobs simulate them once. */
+typedef struct dh_validation_steps dh_validation_steps;
+dh_validation_steps *dh_validation_steps_create(void); /* NULL: out of memory */
+void dh_validation_steps_destroy(dh_validation_steps *steps);
 
 typedef struct dh_validation dh_validation;
 
@@ -49,8 +57,9 @@ typedef struct dh_validation_table {
 struct dh_validation {
     dh_arena *arena; /* owns the struct and all below */
     const dh_validation_table *table;
-    const char *cluster; /* in place of the table's own; NULL */
-    const char *source;  /* first line of the table's file */
+    const char *cluster;        /* in place of the table's own; NULL */
+    dh_validation_steps *steps; /* borrowed */
+    const char *source;         /* first line of the table's file */
     dh_validation_row *rows;
     size_t n_rows;
     const char *group; /* of rows that are added */
@@ -66,10 +75,11 @@ const dh_validation_table *dh_validation_tables(size_t *n);
 /* errors    DH_EMISSING with the nearest name */
 dh_status dh_validation_find(dh_ctx *ctx, const char *name, const dh_validation_table **table);
 /* Predict one table.
- * in        cluster: name or path, in place of the table's own; NULL
+ * in        cluster: name or path, in place of the table's own; NULL. steps: what is simulated is
+ *           added
  * out       set only on DH_OK; caller frees with dh_validation_destroy */
 dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
-                      dh_validation **validation);
+                      dh_validation_steps *steps, dh_validation **validation);
 bool dh_validation_has_aim(const dh_validation_table *table);
 /* Whether the aim, which there is, is met, and every order is right. */
 bool dh_validation_meets_aim(const dh_validation *validation);

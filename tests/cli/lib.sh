@@ -23,7 +23,7 @@ fail() {
 
 # Runs a command; its output is in $tmp/out and $tmp/err, its exit code in $status.
 run() {
-    timeout 300 "$@" <"$stdin" >"$tmp/out" 2>"$tmp/err"
+    timeout "${limit:-300}" "$@" <"$stdin" >"$tmp/out" 2>"$tmp/err"
     status=$?
 }
 

@@ -1,8 +1,8 @@
 # Predictions beside published tables: text, Markdown, JSON.
 . tests/cli/lib.sh "$1"
 
-# All tables: once, since six of them simulate programs.
-ok "$dhelix" validate --markdown
+# All tables: once, since seven of them simulate programs.
+limit=580 ok "$dhelix" validate --markdown
 says '| `korthikanti-iteration` |'
 same "$(grep -c '^| `' "$tmp/out")" "$("$dhelix" list tables --json | grep -c '"name"')" \
     'a line for each table'
@@ -37,12 +37,23 @@ ok "$dhelix" validate nccl-all-reduce --json
 same "$(grep -c '"predicted"' "$tmp/out")" 1024 'all rows in JSON'
 fails 2 'rows' "$dhelix" validate nccl-all-reduce --rows some
 
+# What simulates a row gives the row's step.
+ok "$dhelix" validate korthikanti-layer --json
+command=$(sed -n 's/.*"command": "dhelix \(.*\)",*/\1/p' "$tmp/out" | head -1)
+step=$(sed -n 's/.*"step_ms": \([0-9.]*\).*/\1/p' "$tmp/out" | head -1)
+case $command in simulate\ validation/jobs/*) ;; *) fail "no command in: $command" ;; esac
+# shellcheck disable=SC2086 # the command's words
+ok "$dhelix" $command --json
+same "$(sed -n 's/.*"step_ms": \([0-9.]*\).*/\1/p' "$tmp/out")" "$step" 'the step of a row, by its command'
+ok "$dhelix" check validation/jobs/dhelix-llama-8b.yaml --print recipe
+fails 1 'is only simulated' "$dhelix" train validation/jobs/sc21-1.7b.yaml --set out="$tmp/run"
+
 # A cluster of one's own: slower links, longer iterations.
-first() { "$dhelix" validate korthikanti-iteration --json "$@" | sed -n 's/.*"predicted": \([0-9.]*\).*/\1/p' | head -1; }
+first() { "$dhelix" validate korthikanti-layer --json "$@" | sed -n 's/.*"predicted": \([0-9.]*\).*/\1/p' | head -1; }
 printf 'like: selene\nlocal: {gb_per_s: 30}\n' >"$tmp/slow.yaml"
 check 'slower links give longer iterations' awk -v a="$(first)" -v b="$(first --cluster "$tmp/slow.yaml")" \
     'BEGIN { exit !(b > 1.2 * a) }'
 printf 'like: selene\nlocal: {gb_per_s: fast}\n' >"$tmp/bad.yaml"
-fails 1 'bad.yaml:2:19: local.gb_per_s' "$dhelix" validate korthikanti-iteration --cluster "$tmp/bad.yaml"
+fails 1 'bad.yaml:2:19: local.gb_per_s' "$dhelix" validate korthikanti-layer --cluster "$tmp/bad.yaml"
 fails 1 'did you mean zero-bubble' "$dhelix" validate zero-buble
 finish

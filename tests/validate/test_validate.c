@@ -1,9 +1,7 @@
 /* Published tables: how they are read, how errors are counted, and that predictions stay as near
  * as they are said to be. */
 #include "dh_test.h"
-#include "validate/dhelix_job.h"
-#include "validate/megatron.h"
-#include "validate/table.h"
+#include "validate/job.h"
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
@@ -96,10 +94,12 @@ static void test_tables(void **state)
     dh_ctx ctx = DH_CTX_INIT;
     size_t n;
     const dh_validation_table *tables = dh_validation_tables(&n);
+    dh_validation_steps *steps = dh_validation_steps_create();
     assert_true(n >= 10);
+    assert_non_null(steps);
     for (size_t i = 0; i < n; i++) {
         dh_validation *v;
-        assert_ok(&ctx, dh_validate(&ctx, &tables[i], NULL, &v));
+        assert_ok(&ctx, dh_validate(&ctx, &tables[i], NULL, steps, &v));
         assert_true(v->n_rows >= 2);
         assert_non_null(strstr(v->source, "SOURCE"));
         double sum = 0;
@@ -113,6 +113,7 @@ static void test_tables(void **state)
             fail_msg("%s: mean error %g, aim %g", tables[i].name, v->mean_error, tables[i].aim);
         dh_validation_destroy(v);
     }
+    dh_validation_steps_destroy(steps);
 }
 
 static void test_find(void **state)
@@ -143,128 +144,101 @@ static void test_groups(void **state)
     dh_arena_destroy(v.arena);
 }
 
-/* ---- jobs of the DHelix paper --------------------------------------------------------------- */
+/* ---- shipped jobs --------------------------------------------------------------------------- */
 
-static double step_of(const dh_cluster *cluster, dh_paper_job *job, bool megatron, bool whole)
+/* What is simulated once is kept under its command, which names the job, cluster and settings. */
+static void test_steps(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
+    const dh_shipped_job job = {.file = "sc21-1.7b", .set = {"train.batch=256"}, .cluster = "a100"};
+    const dh_shipped_job none = {.file = "sc21-2b", .cluster = "a100"};
+    dh_validation v = {.arena = dh_arena_create(), .steps = dh_validation_steps_create()};
+    dh_shipped_step first, again, other;
+    (void)state;
+    assert_string_equal(dh_shipped_command(&v, &job),
+                        "dhelix simulate validation/jobs/sc21-1.7b.yaml --cluster a100 --set "
+                        "train.batch=256");
+    assert_ok(&ctx, dh_shipped_step_of(&ctx, &v, &job, &first));
+    assert_ok(&ctx, dh_shipped_step_of(&ctx, &v, &job, &again));
+    assert_true(first.ns > 0 && first.ns == again.ns && first.devices == 32);
+    v.cluster = "a40";
+    assert_ok(&ctx, dh_shipped_step_of(&ctx, &v, &job, &other));
+    assert_true(other.ns > first.ns);
+    assert_fails(&ctx, dh_shipped_step_of(&ctx, &v, &none, &other), DH_EMISSING,
+                 "no job of published tables is called sc21-2b");
+    dh_validation_steps_destroy(v.steps);
+    dh_arena_destroy(v.arena);
+}
+
+/* A file's sizes are those of its table's row. */
+static void check_sizes(const dh_published *t, size_t row, const dh_shipped_job *shipped)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_validation v = {.arena = t->arena};
+    dh_shipped_run run;
+    int64_t heads, hidden, layers, tp, pp, gpus, batch;
+    assert_ok(&ctx, dh_published_int(&ctx, t, row, "heads", &heads));
+    assert_ok(&ctx, dh_published_int(&ctx, t, row, "hidden", &hidden));
+    assert_ok(&ctx, dh_published_int(&ctx, t, row, "layers", &layers));
+    assert_ok(&ctx, dh_published_int(&ctx, t, row, "tp", &tp));
+    assert_ok(&ctx, dh_published_int(&ctx, t, row, "pp", &pp));
+    assert_ok(&ctx, dh_published_int(&ctx, t, row, "gpus", &gpus));
+    assert_ok(&ctx, dh_published_int(&ctx, t, row, "global_batch", &batch));
+    assert_ok(&ctx, dh_shipped_read(&ctx, &v, shipped, &run));
+    const dh_job *job = run.job;
+    assert_true(job->model.n_heads == heads && job->model.width == hidden);
+    assert_true(job->model.n_layers == layers && job->tp == tp && job->pp == pp);
+    assert_true(job->ranks == gpus && job->global_batch == batch);
+    assert_true(job->model.vocab == 51200 && job->seq_len == 2048);
+    dh_shipped_fini(&run);
+}
+
+static void test_sizes(void **state)
+{
+    static const char *const korthikanti[] = {"korthikanti-22b", "korthikanti-175b",
+                                              "korthikanti-530b", "korthikanti-1t"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_published t;
     dh_arena *arena = dh_arena_create();
-    dh_paper_costs ways;
-    const dh_costs *costs = &ways.costs;
-    double ns = 0;
-    job->whole = whole;
-    if (megatron)
-        assert_ok(&ctx, dh_paper_megatron_costs(&ctx, arena, cluster, job, true, &ways));
-    else
-        assert_ok(&ctx, dh_cluster_costs(&ctx, arena, cluster, &costs));
-    assert_ok(&ctx, dh_paper_simulate(&ctx, cluster, costs, job, &dh_paper_step, &ns));
+    (void)state;
+    assert_ok(&ctx, dh_published_read(&ctx, arena, "korthikanti22_table3_table5_iter_time", &t));
+    assert_int_equal(t.n_rows, DH_COUNTOF(korthikanti));
+    for (size_t i = 0; i < t.n_rows; i++)
+        check_sizes(&t, i, &(dh_shipped_job){.file = korthikanti[i], .cluster = "selene"});
+    assert_ok(&ctx, dh_published_read(&ctx, arena, "megatron_sc21_table1_weak_scaling", &t));
+    for (size_t i = 0; i < t.n_rows; i++) {
+        const char *params;
+        char file[32];
+        assert_ok(&ctx, dh_published_text(&ctx, &t, i, "params_b", &params));
+        snprintf(file, sizeof file, "sc21-%sb", params);
+        check_sizes(&t, i, &(dh_shipped_job){.file = file, .cluster = "selene"});
+    }
     dh_arena_destroy(arena);
-    return ns;
-}
-
-/* Two short steps say how long a long one takes: as the long one does by itself. */
-static void test_extrapolation(void **state)
-{
-    static const char *const strategies[] = {"sequential", "intra-batch", "wavelet+", "dhelix"};
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_arena *arena = dh_arena_create();
-    dh_cluster *a40;
-    assert_ok(&ctx, dh_cluster_find(&ctx, "a40", &a40));
-    for (size_t s = 0; s < DH_COUNTOF(strategies); s++)
-        for (int64_t pp = 1; pp <= 2; pp++) {
-            dh_paper_job job = {.dp = 1, .tp = 8, .pp = pp, .cp = 1, .seq = 2048};
-            assert_ok(&ctx, dh_paper_model(&ctx, arena, "GPT-30B", &job.model));
-            job.model.n_layers = 4 * pp;
-            job.global_batch = 36;
-            job.strategy = strategies[s];
-            const bool megatron = s < 3;
-            const double whole = step_of(a40, &job, megatron, true);
-            const double by_two = step_of(a40, &job, megatron, false);
-            if (fabs(by_two / whole - 1) > 1e-6)
-                fail_msg("%s on %d stages: %.0f ns, extrapolated %.0f", job.strategy, (int)pp,
-                         whole, by_two);
-        }
-    dh_cluster_destroy(a40);
-    dh_arena_destroy(arena);
-}
-
-/* ---- Megatron-LM jobs ----------------------------------------------------------------------- */
-
-static const dh_megatron_job small = {.heads = 16,
-                                      .hidden = 2048,
-                                      .layers = 8,
-                                      .seq = 1024,
-                                      .vocab = 51200,
-                                      .tp = 4,
-                                      .pp = 2,
-                                      .dp = 1,
-                                      .chunks = 1,
-                                      .micro_batch = 2,
-                                      .global_batch = 16};
-
-static dh_megatron_time time_of(const dh_megatron_job *job)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_cluster *cluster;
-    dh_megatron_time time = {0};
-    assert_ok(&ctx, dh_cluster_find(&ctx, "selene", &cluster));
-    assert_ok(&ctx, dh_megatron_time_of(&ctx, cluster, job, &time));
-    dh_cluster_destroy(cluster);
-    return time;
-}
-
-/* What the parts say adds up: two stages of four layers, eight micro-batches, one of them in the
- * pipe. */
-static void test_iteration(void **state)
-{
-    dh_megatron_job job = small;
-    const dh_megatron_time t = time_of(&job);
-    const double stage = 4 * (t.layer_f_ns + t.layer_b_ns) + 2 * t.transfer_ns;
-    const double last = stage + t.head_f_ns + t.head_b_ns;
-    const double rest = t.iteration_ns - t.reduce_ns - t.optimizer_ns;
-    assert_true(rest > 8 * last && rest < 8 * last + 2 * stage);
-    assert_true(t.transfer_ns > 0 && t.optimizer_ns > 0 && t.reduce_ns > 0);
-}
-
-static void test_modes(void **state)
-{
-    dh_megatron_job job = small;
-    const dh_megatron_time none = time_of(&job);
-    job.recompute = DH_RECOMPUTE_KIND_FULL;
-    const dh_megatron_time full = time_of(&job);
-    job.recompute = DH_RECOMPUTE_KIND_SELECTIVE;
-    const dh_megatron_time selective = time_of(&job);
-    job.overlapped_backward = true;
-    const dh_megatron_time overlapped = time_of(&job);
-    job.chunks = 2;
-    const dh_megatron_time interleaved = time_of(&job);
-    assert_true(fabs(full.layer_b_ns - none.layer_b_ns - none.layer_f_ns) < 1);
-    assert_true(selective.layer_b_ns > none.layer_b_ns && selective.layer_b_ns < full.layer_b_ns);
-    assert_true(overlapped.layer_b_ns < selective.layer_b_ns);
-    assert_true(interleaved.layer_f_ns == overlapped.layer_f_ns);
-    job.layers = 9;
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_cluster *cluster;
-    dh_megatron_time time;
-    assert_ok(&ctx, dh_cluster_find(&ctx, "selene", &cluster));
-    assert_fails(&ctx, dh_megatron_time_of(&ctx, cluster, &job, &time), DH_EINVAL,
-                 "9 layers do not divide into 4 stages");
-    dh_cluster_destroy(cluster);
 }
 
 /* SC21's equation 3 and appendix A of Korthikanti et al., term by term. */
 static void test_flops(void **state)
 {
-    dh_megatron_job job = small;
     const double B = 16, s = 1024, l = 8, h = 2048, V = 51200;
+    dh_job job = {.model = {.n_layers = 8,
+                            .width = 2048,
+                            .n_heads = 16,
+                            .n_kv_heads = 16,
+                            .head_dim = 128,
+                            .ffn_width = 8192,
+                            .vocab = 51200,
+                            .act = DH_ACT_GELU_TANH},
+                  .global_batch = 16,
+                  .seq_len = 1024};
+    (void)state;
     assert_true(fabs(dh_megatron_model_flops(&job) /
                          (72 * B * l * s * h * h * (1 + s / (6 * h) + V / (12 * h * l))) -
                      1) < 1e-12);
-    job.recompute = DH_RECOMPUTE_KIND_FULL;
+    job.recompute = DH_RECOMPUTE_FULL;
     assert_true(fabs(dh_megatron_hardware_flops(&job) /
                          (96 * B * s * l * h * h * (1 + s / (6 * h) + V / (16 * l * h))) -
                      1) < 1e-12);
-    job.recompute = DH_RECOMPUTE_KIND_SELECTIVE;
+    job.recompute = DH_RECOMPUTE_ATTENTION;
     assert_true(fabs(dh_megatron_hardware_flops(&job) /
                          (72 * B * l * s * h * h * (1 + s / (3 * h) + V / (12 * h * l))) -
                      1) < 1e-12);
@@ -273,12 +247,11 @@ static void test_flops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_csv),       cmocka_unit_test(test_csv_refused),
-        cmocka_unit_test(test_measures),  cmocka_unit_test(test_aims),
-        cmocka_unit_test(test_groups),    cmocka_unit_test(test_extrapolation),
-        cmocka_unit_test(test_tables),    cmocka_unit_test(test_find),
-        cmocka_unit_test(test_iteration), cmocka_unit_test(test_modes),
-        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_csv),      cmocka_unit_test(test_csv_refused),
+        cmocka_unit_test(test_measures), cmocka_unit_test(test_aims),
+        cmocka_unit_test(test_groups),   cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_tables),   cmocka_unit_test(test_find),
+        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_flops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

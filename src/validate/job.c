@@ -1,0 +1,197 @@
+/* Shipped jobs, simulated by what `dhelix simulate` calls. */
+#include "validate/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/embedded.h"
+
+extern const dh_embedded dh_shipped_files[];
+extern const size_t dh_shipped_files_n;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+}
+
+static const char *cluster_of(const dh_validation *v, const dh_shipped_job *job)
+{
+    return v->cluster ? v->cluster : job->cluster;
+}
+
+static size_t n_sets(const dh_shipped_job *job)
+{
+    size_t n = 0;
+    while (n < DH_SHIPPED_SETS && job->set[n]) n++;
+    return n;
+}
+
+const char *dh_shipped_command(const dh_validation *v, const dh_shipped_job *job)
+{
+    const char *text =
+        dh_arena_printf(v->arena, "dhelix simulate validation/jobs/%s.yaml --cluster %s", job->file,
+                        cluster_of(v, job));
+    for (size_t i = 0; text && i < n_sets(job); i++)
+        text = dh_arena_printf(v->arena, "%s --set %s", text, job->set[i]);
+    return text;
+}
+
+/* ---- simulating ----------------------------------------------------------------------------- */
+
+static dh_status parse(dh_ctx *ctx, const dh_shipped_job *job, dh_job **parsed)
+{
+    for (size_t i = 0; i < dh_shipped_files_n; i++) {
+        const dh_embedded *f = &dh_shipped_files[i];
+        if (strcmp(f->name, job->file) == 0)
+            return dh_job_parse(ctx, (const char *)f->text, f->n_bytes, f->name, NULL, job->set,
+                                n_sets(job), parsed);
+    }
+    return dh_fail(ctx, DH_EMISSING, "no job of published tables is called %s", job->file);
+}
+
+dh_status dh_shipped_read(dh_ctx *ctx, const dh_validation *v, const dh_shipped_job *job,
+                          dh_shipped_run *run)
+{
+    *run = (dh_shipped_run){.job = NULL};
+    DH_TRY(parse(ctx, job, &run->job));
+    return dh_cluster_find(ctx, cluster_of(v, job), &run->cluster);
+}
+
+dh_status dh_shipped_simulate(dh_ctx *ctx, const dh_validation *v, const dh_shipped_job *job,
+                              dh_shipped_run *run)
+{
+    DH_TRY(dh_shipped_read(ctx, v, job, run));
+    const dh_resolve_options how = {.cluster = run->cluster, .quiet = true};
+    DH_TRY(dh_job_resolve(ctx, run->job, &how, &run->resolved));
+    return dh_train_simulate(ctx, run->resolved, &(dh_train_simulation){0}, &run->sim);
+}
+
+void dh_shipped_fini(dh_shipped_run *run)
+{
+    dh_sim_destroy(run->sim);
+    dh_resolved_destroy(run->resolved);
+    dh_cluster_destroy(run->cluster);
+    dh_job_destroy(run->job);
+}
+
+/* ---- steps that are kept ----------------------------------------------------------------------
+ */
+
+typedef struct kept_step {
+    const char *command;
+    dh_shipped_step step;
+} kept_step;
+
+struct dh_validation_steps {
+    dh_arena *arena;
+    DH_VEC(kept_step) kept;
+};
+
+dh_validation_steps *dh_validation_steps_create(void)
+{
+    dh_validation_steps *steps = calloc(1, sizeof *steps);
+    if (!steps) return NULL;
+    steps->arena = dh_arena_create();
+    if (steps->arena) return steps;
+    free(steps);
+    return NULL;
+}
+
+void dh_validation_steps_destroy(dh_validation_steps *steps)
+{
+    if (!steps) return;
+    dh_vec_fini(&steps->kept);
+    dh_arena_destroy(steps->arena);
+    free(steps);
+}
+
+static const kept_step *find_kept(const dh_validation_steps *steps, const char *command)
+{
+    for (size_t i = 0; i < steps->kept.n; i++)
+        if (strcmp(steps->kept.at[i].command, command) == 0) return &steps->kept.at[i];
+    return NULL;
+}
+
+static dh_status keep(dh_ctx *ctx, dh_validation_steps *steps, const char *command,
+                      const dh_shipped_step *step)
+{
+    const kept_step kept = {dh_arena_strdup(steps->arena, command), *step};
+    return kept.command && dh_vec_push(&steps->kept, kept) ? DH_OK : no_memory(ctx);
+}
+
+static double peak_of(const dh_shipped_run *run)
+{
+    return run->job->dtype == DH_BF16 ? run->cluster->bf16_flops_per_s
+                                      : run->cluster->f32_flops_per_s;
+}
+
+dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
+                             dh_shipped_step *step)
+{
+    dh_shipped_run run;
+    const char *command = dh_shipped_command(v, job);
+    if (!command) return no_memory(ctx);
+    const kept_step *kept = find_kept(v->steps, command);
+    if (kept) {
+        *step = kept->step;
+        return DH_OK;
+    }
+    dh_status st = dh_shipped_simulate(ctx, v, job, &run);
+    if (st == DH_OK) {
+        *step = (dh_shipped_step){.ns = (double)run.sim->step_ns,
+                                  .devices = (double)run.sim->n_ranks,
+                                  .peak_flops_per_s = peak_of(&run),
+                                  .model_flops = dh_megatron_model_flops(run.job),
+                                  .hardware_flops = dh_megatron_hardware_flops(run.job)};
+        st = keep(ctx, v->steps, command, step);
+    }
+    dh_shipped_fini(&run);
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "running %s", command);
+}
+
+dh_status dh_shipped_name_row(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
+                              double step_ns)
+{
+    dh_validation_row *row = &v->rows[v->n_rows - 1];
+    row->command = dh_shipped_command(v, job);
+    row->step_ns = step_ns;
+    return row->command ? DH_OK : no_memory(ctx);
+}
+
+/* ---- FLOPs ------------------------------------------------------------------------------------
+ */
+
+/* A token's multiplications in a layer: its matrices, and scores with all tokens, made and used. */
+static double matrices(const dh_model *m)
+{
+    const double width = (double)m->width;
+    return 2 * width * (double)((m->n_heads + m->n_kv_heads) * m->head_dim) +
+           width * (double)m->ffn_width * (m->act == DH_ACT_SWIGLU ? 3 : 2);
+}
+
+static double scores(const dh_job *job)
+{
+    return 2 * (double)job->seq_len * (double)(job->model.n_heads * job->model.head_dim);
+}
+
+/* Matrices and scores so many times, the head three times. */
+static double flops_of(const dh_job *job, double matrix_times, double score_times)
+{
+    const dh_model *m = &job->model;
+    const double tokens = (double)(job->global_batch * job->seq_len);
+    const double layer = matrix_times * matrices(m) + score_times * scores(job);
+    return 2 * tokens * (layer * (double)m->n_layers + 3 * (double)(m->width * m->vocab));
+}
+
+double dh_megatron_model_flops(const dh_job *job)
+{
+    return flops_of(job, 3, 3);
+}
+
+/* A full recomputation is once more. With that of attention the paper counts scores six times
+ * (72 B L s h^2 (1 + s/3h + ...)), which is kept here since its HFU is. */
+double dh_megatron_hardware_flops(const dh_job *job)
+{
+    const double full = job->recompute == DH_RECOMPUTE_FULL;
+    return flops_of(job, 3 + full, 3 + full + 3 * (job->recompute == DH_RECOMPUTE_ATTENTION));
+}

@@ -1,0 +1,56 @@
+/* Shipped jobs (validation/jobs), simulated by what `dhelix simulate` calls. */
+#ifndef DH_VALIDATE_JOB_H
+#define DH_VALIDATE_JOB_H
+
+#include "dhelix/train.h"
+#include "validate/table.h"
+
+/* A job file with settings of its own, as the command line has them. */
+enum { DH_SHIPPED_SETS = 6 };
+typedef struct dh_shipped_job {
+    const char *file;                 /* of validation/jobs, without extension */
+    const char *set[DH_SHIPPED_SETS]; /* "key=value"; NULL: no more */
+    const char *cluster;              /* unless the validation has another */
+} dh_shipped_job;
+
+/* "dhelix simulate validation/jobs/FILE.yaml --cluster NAME --set key=value"; in the arena.
+ * NULL: out of memory */
+const char *dh_shipped_command(const dh_validation *v, const dh_shipped_job *job);
+
+/* ---- a simulation, to look into ------------------------------------------------------------- */
+
+typedef struct dh_shipped_run {
+    dh_job *job;
+    dh_cluster *cluster;
+    dh_resolved *resolved; /* NULL: only read */
+    dh_sim *sim;           /* the same */
+} dh_shipped_run;
+/* Free with dh_shipped_fini, also after a failure.
+ * errors    DH_EMISSING no such file; those of reading a job, and a cluster */
+dh_status dh_shipped_read(dh_ctx *ctx, const dh_validation *v, const dh_shipped_job *job,
+                          dh_shipped_run *run);
+/* The same, resolved and simulated. errors: those too */
+dh_status dh_shipped_simulate(dh_ctx *ctx, const dh_validation *v, const dh_shipped_job *job,
+                              dh_shipped_run *run);
+void dh_shipped_fini(dh_shipped_run *run);
+
+/* ---- its step alone -------------------------------------------------------------------------- */
+
+typedef struct dh_shipped_step {
+    double ns;
+    double devices, peak_flops_per_s; /* of one */
+    /* Of a step, all devices, as Megatron-LM counts them (Narayanan et al. SC21, equation 3;
+     * Korthikanti et al. 2022, appendix A): causality not used. Model: forward and backward;
+     * hardware: with what is computed again. */
+    double model_flops, hardware_flops;
+} dh_shipped_step;
+/* From the validation's steps where it has been simulated. */
+dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
+                             dh_shipped_step *step);
+double dh_megatron_model_flops(const dh_job *job);
+double dh_megatron_hardware_flops(const dh_job *job);
+/* The row added last is of that job. errors: DH_ENOMEM */
+dh_status dh_shipped_name_row(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
+                              double step_ns);
+
+#endif
