@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/embedded.h"
+#include "dhelix/growable.h"
 
 extern const dh_embedded dh_shipped_files[];
 extern const size_t dh_shipped_files_n;

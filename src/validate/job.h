@@ -2,7 +2,8 @@
 #ifndef DH_VALIDATE_JOB_H
 #define DH_VALIDATE_JOB_H
 
-#include "dhelix/train.h"
+#include "train/resolve.h"
+#include "train/simulation.h"
 #include "validate/table.h"
 
 /* A job file with settings of its own, as the command line has them. */

@@ -46,6 +46,8 @@ dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *validation, co
 
 dh_status dh_validate_zero_bubble(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_zero_bubble_split(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_zero_bubble_jobs(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_megascale(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti_utilisation(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti_layer(dh_ctx *ctx, dh_validation *v);

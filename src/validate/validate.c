@@ -32,6 +32,26 @@ static const dh_validation_table tables[] = {
      .unit = "",
      .measure = DH_VALIDATION_ABSOLUTE,
      .run = dh_validate_zero_bubble_split},
+    {.name = "zero-bubble-throughput",
+     .file = "zero_bubble_table4_throughput_memory",
+     .doc =
+         "sequences a second and device of 1F1B, interleaved 1F1B and ZB-1p, 1.5B to 28.3B on A100",
+     .how =
+         "jobs zero-bubble-*, system megatron-2022, simulated on cluster a100; ZB-1p is zb-h1; no "
+         "constant rests on this table",
+     .unit = "1/s",
+     .measure = DH_VALIDATION_RELATIVE,
+     .run = dh_validate_zero_bubble_jobs},
+    {.name = "megascale",
+     .file = "megascale_table2_175B_strong_scaling",
+     .doc = "iteration times of Megatron-LM, 175B on 256 to 12,288 A100",
+     .how =
+         "job megascale-175b, system megatron-2022, simulated on cluster a100; no constant rests "
+         "on this table",
+     .unit = "s",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 5,
+     .run = dh_validate_megascale},
     {.name = "korthikanti-iteration",
      .file = "korthikanti22_table3_table5_iter_time",
      .doc = "iteration times of 22B to 1T models on Selene (A100)",
