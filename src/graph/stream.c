@@ -21,14 +21,24 @@ dh_engine dh_stream_engine(dh_stream stream)
 }
 
 /* Gradients and parameters may wait for each other, and take long: on the layers' streams a
- * reduction would stand before what the next stage or the next operator waits for. With one rank
- * of data there is next to nothing of them, and a further thread would be for nothing. */
+ * reduction would stand before what the next stage or the next operator waits for. A transfer
+ * between stages waits for the other one, and would hold up the layers meanwhile. */
 static const dh_traffic traffic_of[DH_N_GROUPS] = {
     [DH_GROUP_DP] = DH_TRAFFIC_DATA,       [DH_GROUP_EDP] = DH_TRAFFIC_DATA,
     [DH_GROUP_DP_CP] = DH_TRAFFIC_DATA,    [DH_GROUP_EDP_CP] = DH_TRAFFIC_DATA,
     [DH_GROUP_TP_PP] = DH_TRAFFIC_DATA,    [DH_GROUP_EMBED] = DH_TRAFFIC_DATA,
     [DH_GROUP_TP_EP_PP] = DH_TRAFFIC_DATA, [DH_GROUP_WORLD] = DH_TRAFFIC_DATA,
+    [DH_GROUP_PP] = DH_TRAFFIC_STAGES,
 };
+
+/* Where there is next to nothing of one kind, a further stream and its thread would be for
+ * nothing: with one rank of data, or where layers do not communicate. */
+static dh_traffic traffic_on(const dh_mesh *mesh, dh_group_kind group)
+{
+    const bool apart[DH_N_TRAFFIC] = {
+        [DH_TRAFFIC_DATA] = mesh->dp > 1, [DH_TRAFFIC_STAGES] = mesh->tp * mesh->cp * mesh->ep > 1};
+    return apart[traffic_of[group]] ? traffic_of[group] : DH_TRAFFIC_LAYERS;
+}
 
 static const dh_stream stream_at[DH_N_TRAFFIC][DH_N_ENGINE] = {
 #define X(code, name, engine, traffic) [traffic][engine] = code,
@@ -41,6 +51,5 @@ dh_stream dh_stream_of(const dh_op *op, const dh_mesh *mesh, int64_t rank)
     if (dh_op_info_of(op->type)->resource != DH_RES_COMM) return DH_STREAM_COMPUTE;
     const dh_group_kind group = (dh_group_kind)op->group;
     const bool local = dh_mesh_group_is_local(mesh, group, rank);
-    const dh_traffic traffic = mesh->dp > 1 ? traffic_of[group] : DH_TRAFFIC_LAYERS;
-    return stream_at[traffic][local ? DH_ENGINE_LOCAL : DH_ENGINE_CROSS];
+    return stream_at[traffic_on(mesh, group)][local ? DH_ENGINE_LOCAL : DH_ENGINE_CROSS];
 }

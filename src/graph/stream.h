@@ -16,8 +16,9 @@ extern "C" {
 
 /* What a communication is for. What has no stream of its own goes with the layers'. */
 typedef enum dh_traffic {
-    DH_TRAFFIC_LAYERS, /* tensor, context and expert parallelism, transfers between stages */
+    DH_TRAFFIC_LAYERS, /* tensor, context and expert parallelism */
     DH_TRAFFIC_DATA,   /* data parallelism: gradients, parameters, the gradient norm */
+    DH_TRAFFIC_STAGES, /* transfers between stages of the pipeline */
     DH_N_TRAFFIC
 } dh_traffic;
 
@@ -27,7 +28,9 @@ typedef enum dh_traffic {
     X(DH_STREAM_LOCAL, "local", DH_ENGINE_LOCAL, DH_TRAFFIC_LAYERS)                                \
     X(DH_STREAM_CROSS, "cross", DH_ENGINE_CROSS, DH_TRAFFIC_LAYERS)                                \
     X(DH_STREAM_LOCAL_DATA, "local-data", DH_ENGINE_LOCAL, DH_TRAFFIC_DATA)                        \
-    X(DH_STREAM_CROSS_DATA, "cross-data", DH_ENGINE_CROSS, DH_TRAFFIC_DATA)
+    X(DH_STREAM_CROSS_DATA, "cross-data", DH_ENGINE_CROSS, DH_TRAFFIC_DATA)                        \
+    X(DH_STREAM_LOCAL_STAGES, "local-pipe", DH_ENGINE_LOCAL, DH_TRAFFIC_STAGES)                    \
+    X(DH_STREAM_CROSS_STAGES, "cross-pipe", DH_ENGINE_CROSS, DH_TRAFFIC_STAGES)
 
 typedef enum dh_stream {
 #define X(code, name, engine, traffic) code,

@@ -33,7 +33,7 @@ static void data_does_not_stand_before_layers(void **state)
         dh_group_kind group;
         dh_stream one_node, two_nodes;
     } rows[] = {{DH_GROUP_TP, DH_STREAM_LOCAL, DH_STREAM_LOCAL},
-                {DH_GROUP_PP, DH_STREAM_LOCAL, DH_STREAM_CROSS},
+                {DH_GROUP_PP, DH_STREAM_LOCAL_STAGES, DH_STREAM_CROSS_STAGES},
                 {DH_GROUP_DP_CP, DH_STREAM_LOCAL_DATA, DH_STREAM_LOCAL_DATA},
                 {DH_GROUP_TP_PP, DH_STREAM_LOCAL_DATA, DH_STREAM_CROSS_DATA},
                 {DH_GROUP_EMBED, DH_STREAM_LOCAL_DATA, DH_STREAM_CROSS_DATA},
@@ -48,8 +48,16 @@ static void one_rank_of_data_needs_no_stream_for_it(void **state)
 {
     for (int group = 0; group < DH_N_GROUPS; group++) {
         const dh_stream stream = stream_of((dh_group_kind)group, 1, 2, 2, 2);
-        assert_true(stream == DH_STREAM_LOCAL || stream == DH_STREAM_CROSS);
+        assert_int_not_equal(stream, DH_STREAM_LOCAL_DATA);
+        assert_int_not_equal(stream, DH_STREAM_CROSS_DATA);
     }
+}
+
+/* Layers of one rank send nothing that a transfer between stages could hold up. */
+static void stages_alone_need_no_stream_for_transfers(void **state)
+{
+    assert_int_equal(stream_of(DH_GROUP_PP, 2, 1, 2, 1), DH_STREAM_LOCAL);
+    assert_int_equal(stream_of(DH_GROUP_PP, 2, 1, 2, 2), DH_STREAM_CROSS);
 }
 
 static void every_stream_has_a_name_of_its_own(void **state)
@@ -66,6 +74,7 @@ int main(void)
         cmocka_unit_test(computation_has_one_stream),
         cmocka_unit_test(data_does_not_stand_before_layers),
         cmocka_unit_test(one_rank_of_data_needs_no_stream_for_it),
+        cmocka_unit_test(stages_alone_need_no_stream_for_transfers),
         cmocka_unit_test(every_stream_has_a_name_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

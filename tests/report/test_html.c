@@ -363,8 +363,8 @@ static const struct {
     {"trace-rank0.json", "{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"tid\":0,\"ts\":1}]}\n",
      "trace-rank0.json: event 0 lacks"},
     {"trace-rank0.json",
-     "{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"tid\":5,\"ts\":1,\"dur\":1}]}\n",
-     "tid is a stream, 0 to 4"},
+     "{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"tid\":7,\"ts\":1,\"dur\":1}]}\n",
+     "tid is a stream, 0 to 6"},
     {"oef.csv", "op,b0\nf0,much\n", "oef.csv"},
 };
 
