@@ -71,6 +71,8 @@ done
 ok "$dhelix" check examples/pp2.yaml --print csv
 cp "$tmp/out" "$tmp/file.csv"
 check 'the CSV file is read as it is' cmp <(grep -v '^#' examples/pp2_zb-h1.csv) "$tmp/file.csv"
+ok "$dhelix" check examples/pp2.yaml
+says 'GFLOP of the model'
 for schedule in wavelet bidirectional dualpipe; do # two copies of the model: drawn, not trained
     ok "$dhelix" check examples/pp2.yaml --set parallel.schedule=$schedule --print schedule
     says 'rank 1  '
