@@ -111,6 +111,7 @@ char *dh_json_print(const json_t *value, size_t flags)
 {
     dh_str text = DH_STR_INIT;
     if (json_dump_callback(value, append, &text, flags) == 0) return text.text;
+    was_short = was_short || text.failed;
     dh_str_fini(&text);
     return NULL;
 }

@@ -29,6 +29,7 @@ at_any_moment() { # name, what checks the disk that is found, command...
         cut_at $model 0 "$@"
         same $status 0 "exit code of $name"
         n_calls=$(sed -n 's/calls //p' "$tmp/report")
+        check "$name changes files" test "$n_calls" -gt 0
         stride=$(((n_calls + per_command - 1) / per_command))
         for ((n = 1; n <= n_calls; n += stride)); do
             $prepare

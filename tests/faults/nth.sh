@@ -54,6 +54,7 @@ each_call() { # name
         under_test $kind 0
         local n_calls stride
         n_calls=$(reported calls)
+        [ "$kind" = thread ] || check "$name makes calls of $kind" test "$n_calls" -gt 0
         stride=$(((n_calls + per_kind - 1) / per_kind))
         for ((n = 1; n <= n_calls; n += stride)); do
             $before

@@ -1,0 +1,77 @@
+/* JSON short of memory: every allocation fails once, ours and jansson's. */
+#include "dh_test.h"
+
+#include "base/json_text.h"
+
+/* Names and strings that outgrow jansson's first buffers. */
+static const char text[] =
+    "{\"a name of more than thirty-two bytes, for once\":[1,2.5,null,\"and a text as long as the "
+    "name before it, \xc3\xa4\"],\"b\":{\"c\":true}}";
+
+static int64_t calls_left = -1; /* until one fails; -1: none will */
+
+static bool strikes(void)
+{
+    return calls_left >= 0 && calls_left-- == 0;
+}
+
+void *__real_malloc(size_t n_bytes);
+void *__wrap_malloc(size_t n_bytes);
+void *__wrap_malloc(size_t n_bytes)
+{
+    return strikes() ? NULL : __real_malloc(n_bytes);
+}
+
+void *__real_realloc(void *at, size_t n_bytes);
+void *__wrap_realloc(void *at, size_t n_bytes);
+void *__wrap_realloc(void *at, size_t n_bytes)
+{
+    return strikes() ? NULL : __real_realloc(at, n_bytes);
+}
+
+/* Whether all calls were made. */
+static bool read_without(int64_t n, json_t **document)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    json_error_t error;
+    calls_left = n;
+    const dh_status st = dh_json_read(&ctx, text, strlen(text), 0, &error, document);
+    const bool struck = calls_left < 0;
+    calls_left = -1;
+    assert_int_equal(st, struck ? DH_ENOMEM : DH_OK);
+    assert_true(struck == !*document);
+    return !struck;
+}
+
+static bool print_without(int64_t n, const json_t *document)
+{
+    calls_left = n;
+    char *printed = dh_json_print(document, JSON_COMPACT);
+    const bool struck = calls_left < 0;
+    calls_left = -1;
+    assert_true(dh_json_is_whole() == !struck);
+    if (struck)
+        assert_null(printed);
+    else
+        assert_string_equal(printed, text);
+    free(printed);
+    return !struck;
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    json_t *document;
+    int64_t n_read = 0, n_printed = 0;
+    while (!read_without(n_read, &document)) n_read++;
+    while (!print_without(n_printed, document)) n_printed++;
+    json_decref(document);
+    printf("  %lld calls to read, %lld to print\n", (long long)n_read, (long long)n_printed);
+    assert_true(n_read > 10 && n_printed > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_allocation_may_fail)};
+    dh_json_watch_memory();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
