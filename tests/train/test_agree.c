@@ -170,6 +170,7 @@ static int run_process(const char *call, const char *out)
     dh_ctx ctx = DH_CTX_INIT;
     train_with(&ctx, call, out);
     printf("told: %s\n", ctx.message);
+    fflush(stdout); /* MPI_Abort, at exit, comes before the streams are flushed */
     return 0;
 }
 
