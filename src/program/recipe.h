@@ -17,10 +17,12 @@ extern "C" {
 
 #define DH_BUCKET_BYTES 25000000 /* as DistributedDataParallel of PyTorch, in MB */
 
+#define DH_NO_WORKSPACE SIZE_MAX
+
 /* What the executing backend tells the planner. */
 typedef struct dh_backend_info {
     const char *name;
-    /* Scratch bytes the operator's kernel needs. */
+    /* Scratch bytes the operator's kernel needs; DH_NO_WORKSPACE: memory was short of telling. */
     size_t (*workspace_bytes)(const dh_graph *graph, const dh_op *op);
 } dh_backend_info;
 

@@ -247,6 +247,8 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, dh_arena *arena, const plan_it
         if (backend)
             items[i].work_bytes =
                 backend->workspace_bytes(items[i].graph, &items[i].graph->ops.at[it->op]);
+        if (items[i].work_bytes == DH_NO_WORKSPACE)
+            return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
         if (s == 1) items[i].after_f = after_forward(b, it, &lists[0]);
     }
     return DH_OK;

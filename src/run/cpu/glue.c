@@ -198,13 +198,15 @@ static dh_gemm_desc wgrad_shape(const dh_graph *g, const dh_op *op, bool accumul
                           .accumulate = accumulate};
 }
 
-/* Scratch of the GEMM a description makes; its creation reports failures later. */
-static size_t gemm_workspace(const dh_gemm_desc *desc)
+/* Scratch of the GEMM a description makes, beside that for wide copies. A description that makes
+ * none has it reported when the kernel is prepared. */
+static size_t gemm_workspace(const dh_gemm_desc *desc, size_t wide)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_gemm *gemm;
-    if (dh_gemm_create(&ctx, desc, &gemm) != DH_OK) return 0;
-    size_t n_bytes = dh_gemm_workspace(gemm);
+    const dh_status st = dh_gemm_create(&ctx, desc, &gemm);
+    if (st != DH_OK) return st == DH_ENOMEM ? DH_NO_WORKSPACE : wide;
+    const size_t n_bytes = wide + dh_gemm_workspace(gemm);
     dh_gemm_destroy(gemm);
     return n_bytes;
 }
@@ -212,20 +214,21 @@ static size_t gemm_workspace(const dh_gemm_desc *desc)
 static size_t ws_linear(const dh_graph *g, const dh_op *op)
 {
     dh_gemm_desc s = linear_shape(g, op);
-    return wide_bytes(in_of(g, op, 0), s.in) + gemm_workspace(&s);
+    return gemm_workspace(&s, wide_bytes(in_of(g, op, 0), s.in));
 }
 
 static size_t ws_dgrad(const dh_graph *g, const dh_op *op)
 {
     dh_gemm_desc s = dgrad_shape(g, op);
-    return wide_bytes(out_of(g, op, 0), s.in) + gemm_workspace(&s);
+    return gemm_workspace(&s, wide_bytes(out_of(g, op, 0), s.in));
 }
 
 static size_t ws_wgrad(const dh_graph *g, const dh_op *op)
 {
     dh_gemm_desc first = wgrad_shape(g, op, false), later = wgrad_shape(g, op, true);
-    size_t a = gemm_workspace(&first), b = gemm_workspace(&later);
-    return wide_bytes(in_of(g, op, 1), first.in) + DH_MAX(a, b);
+    const size_t wide = wide_bytes(in_of(g, op, 1), first.in);
+    const size_t a = gemm_workspace(&first, wide), b = gemm_workspace(&later, wide);
+    return DH_MAX(a, b);
 }
 
 static dh_status prepare_linear(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
