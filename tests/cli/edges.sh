@@ -55,10 +55,10 @@ ok "$dhelix" train "$tmp/mixtral.yaml" --quiet --set out="$tmp/mixtral"
 
 # More micro-batches than a program has room for are refused before the memory is taken (KiB). The
 # address sanitizer reserves terabytes for itself, so there is no limit under it.
-limit=2000000
-! grep -q __asan_init "$dhelix" || limit=unlimited
+address_space=2000000
+! grep -q __asan_init "$dhelix" || address_space=unlimited
 for batch in 100000 1048576; do
-    fails 1 'micro-batches is a program of' bash -c "ulimit -v $limit; exec timeout 60 \"\$@\"" - \
+    fails 1 'micro-batches is a program of' bash -c "ulimit -v $address_space; exec timeout 60 \"\$@\"" - \
         "$dhelix" check "$tmp/job.yaml" --set train.micro_batch=1 --set train.batch=$batch
 done
 

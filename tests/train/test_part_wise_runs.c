@@ -17,7 +17,9 @@ static void parts_train_alike(void **state)
         {RUN_GPT2, "parallel.tp=2 parallel.sequence=false", "part-wise(4)+sequential", DH_F32},
         {RUN_LLAMA, "parallel.tp=2 parallel.pp=2 train.recompute=full", "part-wise(2)+dhelix",
          DH_F32},
-        {RUN_LLAMA, "parallel.tp=4 parallel.sequence=false train.dtype=bf16",
+        /* Few steps: in bf16 what differs in a last place grows on its own (tolerances.md). */
+        {RUN_LLAMA,
+         "parallel.tp=4 parallel.sequence=false train.dtype=bf16 train.steps=4 eval.every=4",
          "part-wise(2)+sequential", DH_BF16},
         {RUN_EXPERTS, "parallel.tp=2 parallel.dp=2", "part-wise(2)+sequential", DH_F32},
     };
@@ -32,7 +34,7 @@ static void parts_train_alike(void **state)
         run_curve_of(c->model, settings, out[1], &parts);
         const double d = run_distance(&plain, &parts, 0);
         printf("  %s: losses differ by %.2g, bits %s\n", settings, d,
-               run_same_bytes(out[0], out[1], 20) ? "are the same" : "differ");
+               run_same_bytes(out[0], out[1], plain.n) ? "are the same" : "differ");
         if (!(d <= run_tolerance(c->dtype))) fail_msg("%s: losses differ by %g", settings, d);
     }
 }
