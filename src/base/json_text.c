@@ -30,12 +30,14 @@ static void *watched_malloc(size_t n_bytes)
         if (current) longjmp(current->out_of_memory, 1);
         return NULL;
     }
-    b->before = b->behind = b;
+    b->before = b;
+    b->behind = b;
     if (current) {
         block *ring = &current->ring;
         b->before = ring;
         b->behind = ring->behind;
-        b->before->behind = b->behind->before = b;
+        b->before->behind = b;
+        b->behind->before = b;
     }
     return b + 1;
 }
@@ -67,7 +69,8 @@ static void empty_ring(reading *r, bool with_blocks)
 {
     for (block *b = r->ring.behind, *next; b != &r->ring; b = next) {
         next = b->behind;
-        b->before = b->behind = b;
+        b->before = b;
+        b->behind = b;
         if (with_blocks) free(b);
     }
 }

@@ -259,9 +259,11 @@ dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,
     if (!own) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a system");
     *own = (system_costs){.system = *system, .job = *job, .cluster = *cluster};
     own->cluster.attention = kernel;
-    DH_TRY(dh_cluster_costs(ctx, arena, &own->cluster, &own->plain));
-    own->costs = *own->plain;
-    own->costs.name = dh_arena_printf(arena, "%s, system %s", own->plain->name, system->name);
+    const dh_costs *plain = NULL;
+    DH_TRY(dh_cluster_costs(ctx, arena, &own->cluster, &plain));
+    own->plain = plain;
+    own->costs = *plain;
+    own->costs.name = dh_arena_printf(arena, "%s, system %s", plain->name, system->name);
     if (!own->costs.name) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a system");
     own->costs.solo = solo;
     own->costs.beside = beside;

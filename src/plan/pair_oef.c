@@ -101,7 +101,7 @@ static dh_status check_name(const reader *r, const char *kind, const char *const
 
 static dh_status read_columns(reader *r)
 {
-    char cell[MAX_CELL_CHARS + 1];
+    char cell[MAX_CELL_CHARS + 1] = "";
     bool found;
     DH_TRY(read_cell(r, cell, &found)); /* anything */
     for (;;) {
@@ -135,7 +135,7 @@ static dh_status keep_value(reader *r, const char *row, const char *column, cons
 
 static dh_status read_row(reader *r)
 {
-    char cell[MAX_CELL_CHARS + 1];
+    char cell[MAX_CELL_CHARS + 1] = "";
     bool found;
     DH_TRY(read_cell(r, cell, &found));
     DH_TRY(check_name(r, "row", r->rows.at, r->rows.n, cell));

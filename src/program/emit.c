@@ -5,11 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-dh_status dh_emit_no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
-}
-
 /* ---- life cycle ------------------------------------------------------------------------ */
 
 dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter **emitter)

@@ -39,13 +39,14 @@ static void parts_train_alike(void **state)
     }
 }
 
+#define TP2 "parallel.tp=2 strategy=part-wise(2)+sequential"
+
 /* Who runs beside whom, and a slow wire, change no bit; nor does doing it again. */
 static void timing_decides_nothing(void **state)
 {
     static const char *const settings[] = {
-        "parallel.tp=2 strategy=part-wise(2)+sequential",
-        "parallel.tp=2 strategy=part-wise(2)+sequential links.local.gbps=0.2 "
-        "links.local.latency_us=50",
+        TP2,
+        ("links.local.gbps=0.2 links.local.latency_us=50 " TP2),
         "parallel.tp=2 strategy=part-wise(2)+dhelix",
     };
     char out[DH_COUNTOF(settings)][300];
