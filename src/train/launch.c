@@ -44,8 +44,8 @@ static dh_status open_world(dh_ctx *ctx, dh_launch *l)
     dh_comm_config config = {
         .ranks = (int)job->ranks,
         .ranks_per_node = (int)l->mesh.ranks_per_node,
-        .pace = {{job->link_local.gbps, job->link_local.latency_us},
-                 {job->link_cross.gbps, job->link_cross.latency_us}},
+        .pace = {[DH_ENGINE_LOCAL] = {job->link_local.gbps, job->link_local.latency_us},
+                 [DH_ENGINE_CROSS] = {job->link_cross.gbps, job->link_cross.latency_us}},
         .timeout_ns = dh_job_patience_ns(job),
         .progress = (dh_comm_progress)job->mpi_wait,
         .hook = l->fault.kind == DH_FAULT_NONE ? NULL : dh_fault_at_call,

@@ -120,4 +120,12 @@ fails 1 'multiple of parallel.dp = 3' "$dhelix" train "$tmp/job.yaml" --ranks 3 
 fails 1 'srun --mpi=pmix' env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u PMIX_RANK SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 \
     "$dhelix" train "$tmp/job.yaml" --set out="$tmp/x"
 check 'a job that cannot run leaves no folder' test ! -e "$tmp/x"
+# Links are paced as the job says, each by its own setting: 20 calls of at least 5 ms.
+for link in local cross; do
+    nodes=$([ $link = local ] && echo 1 || echo 2)
+    ok "$dhelix" train examples/tp2.yaml --quiet --set out="$tmp/paced-$link" --set train.steps=2 --set eval.every=0 \
+        --set strategy=sequential --set topology.nodes="$nodes" --set "links.$link.latency_us=5000"
+    check "a paced $link link is waited for" awk -v key="\"${link}_ms\":" \
+        '$1 == key { ms = $2 + 0 } END { exit !(ms >= 100) }' "$tmp/paced-$link/summary.json"
+done
 finish
