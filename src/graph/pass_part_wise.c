@@ -131,15 +131,11 @@ static void find_place(pass *p, uint32_t id)
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* A view of rows of a tensor that is no view. */
 static uint32_t rows_of(pass *p, uint32_t id, int64_t row0, int64_t n_rows)
 {
-    dh_tensor t = *tensor(p, id);
-    t.base = id;
-    t.row0 = row0;
-    t.shape[0] = n_rows;
-    rewrite_name(&t, "%.13s.%lld", t.name, (long long)row0);
-    return rewrite_add(&p->to, &t);
+    char name[sizeof tensor(p, id)->name];
+    snprintf(name, sizeof name, "%.13s.%lld", tensor(p, id)->name, (long long)row0);
+    return rewrite_rows(&p->to, id, name, row0, n_rows);
 }
 
 /* An operator on other rows. */

@@ -20,6 +20,24 @@ typedef struct graph_case {
     bool whole_tokens;
 } graph_case;
 
+static inline dh_graph *parse_graph(const char *text)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_graph *g;
+    assert_ok(&ctx, dh_graph_parse(&ctx, text, strlen(text), &g));
+    return g;
+}
+
+static inline void assert_same_graph(const dh_graph *got, const dh_graph *want)
+{
+    if (dh_graph_equal(got, want)) return;
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_str a = DH_STR_INIT, b = DH_STR_INIT;
+    assert_ok(&ctx, dh_graph_print(&ctx, got, &a));
+    assert_ok(&ctx, dh_graph_print(&ctx, want, &b));
+    fail_msg("got\n%swant\n%s", a.text, b.text);
+}
+
 static inline dh_model preset(const char *name)
 {
     dh_ctx ctx = DH_CTX_INIT;

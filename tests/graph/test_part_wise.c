@@ -5,14 +5,6 @@
 #include "config/mesh.h"
 #include "graph/pass.h"
 
-static dh_graph *parse(const char *text)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_graph *g;
-    assert_ok(&ctx, dh_graph_parse(&ctx, text, strlen(text), &g));
-    return g;
-}
-
 static void rewrite(dh_graph *g, int64_t tp, int64_t rank, const char *passes,
                     dh_pass_report *report)
 {
@@ -27,16 +19,6 @@ static void rewrite(dh_graph *g, int64_t tp, int64_t rank, const char *passes,
                                .report = report};
     assert_ok(&ctx, list.at[0].pass->apply(&ctx, &work));
     assert_ok(&ctx, dh_graph_check(&ctx, g));
-}
-
-static void assert_same_graph(const dh_graph *got, const dh_graph *want)
-{
-    if (dh_graph_equal(got, want)) return;
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_str a = DH_STR_INIT, b = DH_STR_INIT;
-    assert_ok(&ctx, dh_graph_print(&ctx, got, &a));
-    assert_ok(&ctx, dh_graph_print(&ctx, want, &b));
-    fail_msg("got\n%swant\n%s", a.text, b.text);
 }
 
 /* ---- by hand -------------------------------------------------------------------------------- */
@@ -56,21 +38,21 @@ static void assert_same_graph(const dh_graph *got, const dh_graph *want)
 /* Rank 1 of 2: its own 16 rows at once, then 8 and 8 of the other's; what reads all, all. */
 static void a_gather_is_used_as_it_comes(void **state)
 {
-    dh_graph *got = parse(GATHERED "F %2 = all_gather(%0) {group=tp}\n"
-                                   "F %3 = linear(%2, %1)\n"
-                                   "F %4 = copy(%3)\n"
-                                   "W %6 = linear_wgrad(%5, %2)\n");
-    dh_graph *want = parse(GATHERED "%7:h.16   act f32[16 tokens, 6 ffn] view=%3+16\n"
-                                    "%8:all.0  act f32[8 tokens, 4 width] view=%2+0\n"
-                                    "%9:h.0    act f32[8 tokens, 6 ffn] view=%3+0\n"
-                                    "%10:all.8 act f32[8 tokens, 4 width] view=%2+8\n"
-                                    "%11:h.8   act f32[8 tokens, 6 ffn] view=%3+8\n"
-                                    "F %2 = all_gather(%0) {group=tp, parts=4, part0=2}\n"
-                                    "F %7 = linear(%0, %1)\n"
-                                    "F %9 = linear(%8, %1)\n"
-                                    "F %11 = linear(%10, %1)\n"
-                                    "F %4 = copy(%3)\n"
-                                    "W %6 = linear_wgrad(%5, %2)\n");
+    dh_graph *got = parse_graph(GATHERED "F %2 = all_gather(%0) {group=tp}\n"
+                                         "F %3 = linear(%2, %1)\n"
+                                         "F %4 = copy(%3)\n"
+                                         "W %6 = linear_wgrad(%5, %2)\n");
+    dh_graph *want = parse_graph(GATHERED "%7:h.16   act f32[16 tokens, 6 ffn] view=%3+16\n"
+                                          "%8:all.0  act f32[8 tokens, 4 width] view=%2+0\n"
+                                          "%9:h.0    act f32[8 tokens, 6 ffn] view=%3+0\n"
+                                          "%10:all.8 act f32[8 tokens, 4 width] view=%2+8\n"
+                                          "%11:h.8   act f32[8 tokens, 6 ffn] view=%3+8\n"
+                                          "F %2 = all_gather(%0) {group=tp, parts=4, part0=2}\n"
+                                          "F %7 = linear(%0, %1)\n"
+                                          "F %9 = linear(%8, %1)\n"
+                                          "F %11 = linear(%10, %1)\n"
+                                          "F %4 = copy(%3)\n"
+                                          "W %6 = linear_wgrad(%5, %2)\n");
     rewrite(got, 2, 1, "part-wise", NULL);
     assert_same_graph(got, want);
     rewrite(got, 2, 1, "part-wise", NULL); /* again: nothing more */
@@ -90,14 +72,14 @@ static void a_gather_is_used_as_it_comes(void **state)
 
 static void a_product_is_summed_as_it_is_made(void **state)
 {
-    dh_graph *got = parse(SUMMED "F %2 = linear(%0, %1)\nF %3 = all_reduce(%2) {group=tp}\n");
-    dh_graph *want = parse(SUMMED "%4:p.0 act f32[8 tokens, 4 width] view=%2+0\n"
-                                  "%5:y.0 act f32[8 tokens, 4 width] view=%3+0\n"
-                                  "%6:p.8 act f32[8 tokens, 4 width] view=%2+8\n"
-                                  "%7:y.8 act f32[8 tokens, 4 width] view=%3+8\n"
-                                  "F %2 = linear(%0, %1) {parts=2}\n"
-                                  "F %5 = all_reduce(%4) {group=tp}\n"
-                                  "F %7 = all_reduce(%6) {group=tp}\n");
+    dh_graph *got = parse_graph(SUMMED "F %2 = linear(%0, %1)\nF %3 = all_reduce(%2) {group=tp}\n");
+    dh_graph *want = parse_graph(SUMMED "%4:p.0 act f32[8 tokens, 4 width] view=%2+0\n"
+                                        "%5:y.0 act f32[8 tokens, 4 width] view=%3+0\n"
+                                        "%6:p.8 act f32[8 tokens, 4 width] view=%2+8\n"
+                                        "%7:y.8 act f32[8 tokens, 4 width] view=%3+8\n"
+                                        "F %2 = linear(%0, %1) {parts=2}\n"
+                                        "F %5 = all_reduce(%4) {group=tp}\n"
+                                        "F %7 = all_reduce(%6) {group=tp}\n");
     rewrite(got, 2, 0, "part-wise(2)", NULL);
     assert_same_graph(got, want);
     dh_graph_destroy(got);
@@ -107,7 +89,7 @@ static void a_product_is_summed_as_it_is_made(void **state)
 static void assert_left(const char *text, const char *pass, const char *why)
 {
     dh_pass_report report = {.n_places = 0};
-    dh_graph *got = parse(text), *want = parse(text);
+    dh_graph *got = parse_graph(text), *want = parse_graph(text);
     rewrite(got, 2, 0, pass, &report);
     assert_int_equal(report.n_places, 0);
     assert_int_equal(report.left.n, 1);

@@ -2,26 +2,14 @@
  * its share, and every part is gathered and reduced by itself. */
 #include "graph_cases.h"
 
-static dh_graph *parse(const char *text)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_graph *g;
-    if (dh_graph_parse(&ctx, text, strlen(text), &g) != DH_OK) fail_msg("%s", ctx.message);
-    return g;
-}
-
 static void assert_splits_to(const char *text, const char *want_text, bool whole_tokens)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    dh_graph *g = parse(text), *want = parse(want_text);
+    dh_graph *g = parse_graph(text), *want = parse_graph(want_text);
     const dh_shard shard = {.tp = 2, .tp_rank = 1, .whole_tokens = whole_tokens};
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
     assert_ok(&ctx, dh_graph_check(&ctx, g));
-    if (!dh_graph_equal(g, want)) {
-        dh_str got = DH_STR_INIT;
-        assert_ok(&ctx, dh_graph_print(&ctx, g, &got));
-        fail_msg("got\n%swant\n%s", got.text, want_text);
-    }
+    assert_same_graph(g, want);
     dh_graph_destroy(g);
     dh_graph_destroy(want);
 }
@@ -204,7 +192,7 @@ static const char masks[] = "dhelix.graph v2 layer train f32\n"
 static void positions_are_those_of_the_part(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    dh_graph *g = parse(masks);
+    dh_graph *g = parse_graph(masks);
     const dh_shard shard = {.tp = 2, .tp_rank = 1};
     (void)state;
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));

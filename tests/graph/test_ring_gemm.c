@@ -4,14 +4,6 @@
 
 #include "graph/pass.h"
 
-static dh_graph *parse(const char *text)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_graph *g;
-    assert_ok(&ctx, dh_graph_parse(&ctx, text, strlen(text), &g));
-    return g;
-}
-
 #define FORTH "ring-gemm"
 #define BOTH "ring-gemm(both)"
 static const char *const kinds[] = {"", FORTH, BOTH};
@@ -31,16 +23,6 @@ static void rewrite(dh_graph *g, int64_t tp, int64_t rank, const char *passes)
         assert_ok(&ctx, list.at[i].pass->apply(&ctx, &work));
     }
     assert_ok(&ctx, dh_graph_check(&ctx, g));
-}
-
-static void assert_same_graph(const dh_graph *got, const dh_graph *want)
-{
-    if (dh_graph_equal(got, want)) return;
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_str a = DH_STR_INIT, b = DH_STR_INIT;
-    assert_ok(&ctx, dh_graph_print(&ctx, got, &a));
-    assert_ok(&ctx, dh_graph_print(&ctx, want, &b));
-    fail_msg("got\n%swant\n%s", a.text, b.text);
 }
 
 /* ---- by hand -------------------------------------------------------------------------------- */
@@ -124,14 +106,14 @@ static dh_graph *whole_layer(int n)
     char text[4096];
     const int a = 8 * n;
     snprintf(text, sizeof text, whole, a, 8, a, a, a, 8, 8, a, a, a, a, 8);
-    return parse(text);
+    return parse_graph(text);
 }
 
 static void a_layer_becomes_this_by_hand(void **state)
 {
     char text[4096];
     snprintf(text, sizeof text, of_two, 16, 8, 16, 8, 8, 16, 16, 16);
-    dh_graph *want = parse(text);
+    dh_graph *want = parse_graph(text);
     for (int kind = 1; kind <= 2; kind++) {
         dh_graph *got = whole_layer(2);
         rewrite(got, 2, 1, kinds[kind]);
@@ -451,7 +433,7 @@ static void layers_become_rings(void **state)
 static void stays_whole(const char *text)
 {
     for (int kind = 0; kind <= 2; kind++) {
-        dh_graph *g = parse(text), *before = parse(text);
+        dh_graph *g = parse_graph(text), *before = parse_graph(text);
         rewrite(g, 2, 0, kinds[kind]);
         assert_same_graph(g, before);
         dh_graph_destroy(g);
@@ -469,11 +451,11 @@ static void stays_whole(const char *text)
 
 static void what_cannot_be_cut_stays_whole(void **state)
 {
-    dh_graph *g = parse(SMALL "F %1 = all_gather(%0) {group=tp}\nF %3 = linear(%1, %2)\n");
+    dh_graph *g = parse_graph(SMALL "F %1 = all_gather(%0) {group=tp}\nF %3 = linear(%1, %2)\n");
     check_rings(g, 2, 0, FORTH, 1); /* as it stands it can be cut */
     dh_graph_destroy(g);
-    g = parse(SMALL "F %1 = all_gather(%0) {group=cp}\nF %3 = linear(%1, %2)\n"
-                    "F %5 = reduce_scatter(%3) {group=tp}\n");
+    g = parse_graph(SMALL "F %1 = all_gather(%0) {group=cp}\nF %3 = linear(%1, %2)\n"
+                          "F %5 = reduce_scatter(%3) {group=tp}\n");
     check_rings(g, 2, 0, FORTH, 1);
     dh_graph_destroy(g);
     /* another group; too few rows; rows of half the ranks */

@@ -4,8 +4,9 @@
  * Tolerance. A GEMM of fewer rows may be another kernel, and a weight's gradient is a float32 sum
  * of the parts' sums instead of one over all rows: what two meshes differ by (ranks.h), 2e-5 in
  * float32. In bf16 activations are the same values in other GEMMs, rounded in the last place
- * otherwise now and then: 2e-3, over 4 steps. Over 20 such differences grow on their own: the
- * Llama's validation loss differs by 1.5e-2 between two builds of the plain run. */
+ * otherwise now and then: 2e-4 over 4 steps, ten times what was measured. Over 20 such differences
+ * grow on their own: the Llama's validation loss differs by 1.5e-2 between two builds of the plain
+ * run. */
 #include "ranks.h"
 
 enum { STEPS = 20, FEW_STEPS = 4 };
@@ -30,7 +31,8 @@ static void trains_alike(const char *name, const char *model, const comparison *
         assert_int_equal(plain.n, list[i].dtype == DH_F32 ? STEPS : FEW_STEPS);
         assert_false(run_same_bytes(out[0], out[1], plain.n)); /* sums were grouped otherwise */
         const double d = run_distance(&plain, &parts, 0);
-        if (!(d <= run_tolerance(list[i].dtype))) fail_msg("%s: losses differ by %g", settings, d);
+        const double allowed = list[i].dtype == DH_BF16 ? 2e-4 : run_tolerance(DH_F32);
+        if (!(d <= allowed)) fail_msg("%s: losses differ by %g", settings, d);
         worst[list[i].dtype] = fmax(worst[list[i].dtype], d);
     }
     printf("  %s: losses differ by %.2g (f32), %.2g (bf16) at most\n", name, worst[DH_F32],
