@@ -87,6 +87,8 @@ dh_status dh_file_read(dh_ctx *ctx, const char *path, size_t max_bytes, char **t
                        size_t *n_bytes);
 /* Write to PATH.tmp-<pid>, fsync, rename: the old content or the new, never half. */
 dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, size_t n_bytes);
+/* Remove the PATH.tmp-<pid> right in dir that processes left which were killed while writing. */
+void dh_dir_drop_leftovers(const char *dir);
 /* write(2) all bytes, retrying; the error names the path. */
 dh_status dh_fd_write_all(dh_ctx *ctx, int fd, const char *path, const void *data, size_t n_bytes);
 dh_status dh_dir_create(dh_ctx *ctx, const char *path); /* with parents; existing is fine */

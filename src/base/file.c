@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,28 @@ done:
     dh_str_fini(&tmp);
     free(dir);
     return st;
+}
+
+/* Whether name is that of a file which a process that is gone was writing. With the caller's own
+ * process id it was another's, as in containers one process after the other has the same. */
+static bool is_leftover(const char *name)
+{
+    static const char mark[] = ".tmp-";
+    int64_t pid;
+    const char *dash = strrchr(name, '-');
+    if (!dash || dash - name < (ptrdiff_t)sizeof mark - 2) return false;
+    if (strncmp(dash - (sizeof mark - 2), mark, sizeof mark - 1) != 0) return false;
+    if (!dh_parse_i64(dash + 1, &pid) || pid < 1 || pid > INT32_MAX) return false;
+    return pid == getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+}
+
+void dh_dir_drop_leftovers(const char *dir)
+{
+    DIR *entries = opendir(dir);
+    if (!entries) return; /* a real fault shows in whatever uses the folder next */
+    for (struct dirent *e; (e = readdir(entries));)
+        if (is_leftover(e->d_name)) unlinkat(dirfd(entries), e->d_name, 0); /* fails on folders */
+    closedir(entries);
 }
 
 dh_status dh_dir_create(dh_ctx *ctx, const char *path)

@@ -76,7 +76,10 @@ static dh_status claim_anew(dh_ctx *ctx, dh_run *run)
     const char *dir = run->job->out_dir;
     DH_TRY(check_path(ctx, run->job));
     if (run->options->fresh && dh_path_exists(dir)) DH_TRY(dh_folder_set_aside(ctx, dir));
-    return claim(ctx, run);
+    DH_TRY(claim(ctx, run));
+    dh_dir_drop_leftovers(dir); /* nobody else writes here now */
+    dh_ckpt_clean(dir);
+    return DH_OK;
 }
 
 dh_status dh_run_claim_folder(dh_ctx *ctx, dh_run *run)
