@@ -111,8 +111,9 @@ static dh_status read_prompt(dh_ctx *ctx, const sample_args *a, dh_str *text)
 /* Where the text goes: as it comes, or collected for JSON. */
 static dh_status stream(dh_ctx *ctx, void *self, const char *bytes, size_t n_bytes)
 {
-    (void)self;
+    bool *begun = self;
     DH_TRY(dh_cli_print(ctx, bytes, n_bytes));
+    *begun = *begun || n_bytes > 0;
     fflush(stdout);
     return DH_OK;
 }
@@ -158,6 +159,7 @@ static dh_status generate(dh_ctx *ctx, dh_cli *cli, const sample_args *a, const 
                           dh_trained *trained, dh_sampler *sampler)
 {
     dh_str text = DH_STR_INIT;
+    bool begun = false; /* a line that a message must not go on */
     dh_generate_spec spec = {.prompt = prompt->text,
                              .n_prompt = prompt->len,
                              .max_tokens = a->tokens,
@@ -165,10 +167,14 @@ static dh_status generate(dh_ctx *ctx, dh_cli *cli, const sample_args *a, const 
                              .slide = a->full == 0,
                              .stop = dh_cli_catch_signals(),
                              .emit = cli->json ? collect : stream,
-                             .self = &text};
+                             .self = cli->json ? (void *)&text : &begun};
     dh_generate_result result;
     dh_status st = dh_generate(ctx, trained, &spec, &result);
-    if (st == DH_OK) st = cli->json ? print_json(ctx, &text, &result) : dh_cli_print(ctx, "\n", 1);
+    if (st == DH_OK && cli->json) st = print_json(ctx, &text, &result);
+    if (!cli->json && (st == DH_OK || begun)) {
+        dh_status ended = dh_cli_print(ctx, "\n", 1);
+        if (st == DH_OK) st = ended;
+    }
     dh_str_fini(&text);
     DH_TRY(st);
     fflush(stdout);

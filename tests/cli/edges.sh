@@ -21,6 +21,7 @@ for how in '' --json; do
 done
 put 4 '\000\000\200\177' # inf
 fails 1 'there is nothing to draw from' "$dhelix" sample "$tmp/poisoned" --tokenizer bytes --prompt a --tokens 5
+same "$(wc -l <"$tmp/out")" 1 'the text that was begun ends its line before the message'
 fails 1 'non-finite' "$dhelix" eval "$tmp/poisoned" --tokenizer bytes --data "$text" --seq 32 --batches 1
 
 # A temperature next to 0 is 0: quotients that overflow are no probabilities.
