@@ -15,7 +15,7 @@ typedef struct builder {
     const dh_model *model;
     dh_graph *graph;
     bool failed; /* out of memory somewhere; checked once at the end */
-    uint32_t params[DH_MAX_SLOT], grads[DH_MAX_SLOT], inputs[DH_N_INPUT];
+    uint32_t params[DH_MAX_BLOCK_PARAMS], grads[DH_MAX_BLOCK_PARAMS], inputs[DH_N_INPUT];
 } builder;
 
 /* ---- tensors ------------------------------------------------------------------------ */
@@ -41,7 +41,7 @@ static uint32_t act_rows(builder *b, const char *name, dh_dtype dtype, int64_t r
                    .shape = {rows, cols},
                    .axis = {row_axis, axis},
                    .base = DH_NONE,
-                   .slot = DH_NONE};
+                   .which = DH_NONE};
     snprintf(t.name, sizeof t.name, "%s", name);
     return add_tensor(b, &t);
 }
@@ -79,46 +79,46 @@ static uint32_t input(builder *b, dh_input which)
                    .shape = {rows_of(b)},
                    .axis = {DH_AXIS_TOKENS},
                    .base = DH_NONE,
-                   .slot = which};
+                   .which = which};
     snprintf(t.name, sizeof t.name, "%s", inputs[which].name);
     return b->inputs[which] = add_tensor(b, &t);
 }
 
-/* The parameter in a slot, DH_NONE where the model has none. Vectors stay in
+/* One of the block's parameters, DH_NONE where the model has none. Vectors stay in
  * float32: they are small, and norms want their precision; so does a router, whose
  * choices rounding would change (Fedus et al. 2021, arXiv 2101.03961, 2.4). */
-static uint32_t param(builder *b, uint32_t slot)
+static uint32_t param(builder *b, uint32_t which)
 {
-    if (b->params[slot] != DH_NONE) return b->params[slot];
+    if (b->params[which] != DH_NONE) return b->params[which];
     dh_param p;
-    /* A tied head describes the embedding's parameter but keeps its own slot. */
-    if (!dh_param_describe(b->model, b->graph->kind, 0, slot, &p)) return DH_NONE;
+    /* A tied head describes the embedding's parameter but keeps its own number. */
+    if (!dh_param_describe(b->model, b->graph->kind, 0, which, &p)) return DH_NONE;
     dh_tensor t = {.kind = DH_TENSOR_PARAM,
                    .dtype = dh_param_is_matrix(&p) ? b->build->dtype : DH_F32,
                    .ndim = p.ndim,
                    .shape = {p.shape[0], p.shape[1], p.shape[2]},
                    .axis = {p.axis[0], p.axis[1], p.axis[2]},
                    .base = DH_NONE,
-                   .slot = slot};
+                   .which = which};
     const char *dot = strchr(p.name, '.');
     snprintf(t.name, sizeof t.name, "%.23s",
              b->graph->kind == DH_BLOCK_LAYER && dot ? dot + 1 : p.name);
-    return b->params[slot] = add_tensor(b, &t);
+    return b->params[which] = add_tensor(b, &t);
 }
 
-static uint32_t grad_of_param(builder *b, uint32_t slot)
+static uint32_t grad_of_param(builder *b, uint32_t which)
 {
-    uint32_t p = param(b, slot);
+    uint32_t p = param(b, which);
     if (p == DH_NONE || b->failed) return DH_NONE;
-    if (b->grads[slot] != DH_NONE) return b->grads[slot];
+    if (b->grads[which] != DH_NONE) return b->grads[which];
     dh_tensor t = b->graph->tensors.at[p];
     t.kind = DH_TENSOR_GRAD;
     t.dtype = DH_F32;
     snprintf(t.name, sizeof t.name, "d.%.20s", b->graph->tensors.at[p].name);
-    return b->grads[slot] = add_tensor(b, &t);
+    return b->grads[which] = add_tensor(b, &t);
 }
 
-static uint32_t state(builder *b, const char *name, dh_state slot, dh_dtype dtype, int64_t rows,
+static uint32_t state(builder *b, const char *name, dh_state which, dh_dtype dtype, int64_t rows,
                       int64_t cols)
 {
     dh_tensor t = {.kind = DH_TENSOR_STATE,
@@ -126,7 +126,7 @@ static uint32_t state(builder *b, const char *name, dh_state slot, dh_dtype dtyp
                    .ndim = cols ? 2 : 1,
                    .shape = {rows, cols},
                    .base = DH_NONE,
-                   .slot = slot};
+                   .which = which};
     snprintf(t.name, sizeof t.name, "%s", name);
     return add_tensor(b, &t);
 }
@@ -142,35 +142,35 @@ static dh_op *add_op(builder *b, dh_op_type type, const uint32_t *in, const uint
 }
 #define IN(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
 
-static uint32_t norm(builder *b, const char *name, uint32_t x, uint32_t w_slot, uint32_t b_slot)
+static uint32_t norm(builder *b, const char *name, uint32_t x, uint32_t which_w, uint32_t which_b)
 {
     uint32_t y = act(b, name, b->build->dtype, b->model->width, DH_AXIS_WIDTH);
     uint32_t stats = act(b, "stats", DH_F32, 2, DH_AXIS_NONE);
-    uint32_t bias = b->model->norm == DH_NORM_LAYER ? param(b, b_slot) : DH_NONE;
-    add_op(b, DH_OP_NORM, IN(x, param(b, w_slot), bias), IN(y, stats));
+    uint32_t bias = b->model->norm == DH_NORM_LAYER ? param(b, which_b) : DH_NONE;
+    add_op(b, DH_OP_NORM, IN(x, param(b, which_w), bias), IN(y, stats));
     return y;
 }
 
-static uint32_t linear(builder *b, const char *name, uint32_t x, uint32_t w_slot, uint32_t b_slot)
+static uint32_t linear(builder *b, const char *name, uint32_t x, uint32_t which_w, uint32_t which_b)
 {
-    uint32_t w = param(b, w_slot);
+    uint32_t w = param(b, which_w);
     if (b->failed) return DH_NONE;
     const dh_tensor *wt = &b->graph->tensors.at[w];
     uint32_t y = act(b, name, wt->dtype, wt->shape[0], wt->axis[0]);
-    uint32_t bias = b_slot == DH_NONE ? DH_NONE : param(b, b_slot);
+    uint32_t bias = which_b == DH_NONE ? DH_NONE : param(b, which_b);
     add_op(b, DH_OP_LINEAR, IN(x, w, bias), IN(y));
     return y;
 }
 
 /* x + dropout(p + bias): the bias of a row-parallel linear is added here, after
  * its reduction, once. */
-static uint32_t residual(builder *b, const char *name, uint32_t x, uint32_t p, uint32_t b_slot,
+static uint32_t residual(builder *b, const char *name, uint32_t x, uint32_t p, uint32_t which_b,
                          dh_site site)
 {
     bool drops = b->graph->dims.dropout > 0; /* never outside training */
     uint32_t y = act(b, name, b->build->dtype, b->model->width, DH_AXIS_WIDTH);
     dh_op *op = add_op(b, DH_OP_RESIDUAL,
-                       IN(x, p, param(b, b_slot), drops ? input(b, DH_IN_POS) : DH_NONE,
+                       IN(x, p, param(b, which_b), drops ? input(b, DH_IN_POS) : DH_NONE,
                           drops ? input(b, DH_IN_SAMPLE) : DH_NONE),
                        IN(y));
     op->site = (int32_t)site;
@@ -199,7 +199,7 @@ static uint32_t attention(builder *b, uint32_t qkv)
                          .shape = {b->build->batch, m->n_heads, b->build->seq},
                          .axis = {DH_AXIS_NONE, DH_AXIS_HEADS, DH_AXIS_TOKENS},
                          .base = DH_NONE,
-                         .slot = DH_NONE};
+                         .which = DH_NONE};
         add_op(b, DH_OP_ATTN, IN(qkv), IN(o, add_tensor(b, &lse)));
     }
     return o;
@@ -219,8 +219,8 @@ static uint32_t activation(builder *b, uint32_t h)
 
 static uint32_t dense_ffn(builder *b, uint32_t x)
 {
-    uint32_t h = linear(b, "h", x, DH_SLOT_FC1_W, DH_SLOT_FC1_B);
-    return linear(b, "f", activation(b, h), DH_SLOT_FC2_W, DH_NONE);
+    uint32_t h = linear(b, "h", x, DH_PARAM_FC1_W, DH_PARAM_FC1_B);
+    return linear(b, "f", activation(b, h), DH_PARAM_FC2_W, DH_NONE);
 }
 
 /* Rows of all experts together: every choice of a token, or the room all experts have. */
@@ -230,10 +230,10 @@ static int64_t routed_rows(const builder *b)
     return d->expert_capacity ? b->model->n_experts * d->expert_capacity : rows_of(b) * d->top_k;
 }
 
-static uint32_t grouped_linear(builder *b, const char *name, uint32_t x, uint32_t w_slot,
+static uint32_t grouped_linear(builder *b, const char *name, uint32_t x, uint32_t which_w,
                                uint32_t offsets)
 {
-    uint32_t w = param(b, w_slot);
+    uint32_t w = param(b, which_w);
     if (b->failed) return DH_NONE;
     const dh_tensor *wt = &b->graph->tensors.at[w];
     uint32_t y = act_rows(b, name, b->build->dtype, routed_rows(b), DH_AXIS_ROUTED, wt->shape[1],
@@ -248,7 +248,7 @@ static uint32_t experts_ffn(builder *b, uint32_t x)
 {
     const dh_model *m = b->model;
     const dh_dtype dtype = b->build->dtype;
-    uint32_t logits = linear(b, "logits", x, DH_SLOT_ROUTER_W, DH_NONE);
+    uint32_t logits = linear(b, "logits", x, DH_PARAM_ROUTER_W, DH_NONE);
     uint32_t weights = act(b, "weights", DH_F32, m->top_k, DH_AXIS_NONE);
     uint32_t probs = act(b, "probs", DH_F32, m->n_experts, DH_AXIS_EXPERTS);
     uint32_t experts = act(b, "experts", DH_I32, m->top_k, DH_AXIS_NONE);
@@ -263,8 +263,8 @@ static uint32_t experts_ffn(builder *b, uint32_t x)
     uint32_t routed =
         act_rows(b, "routed", dtype, routed_rows(b), DH_AXIS_ROUTED, m->width, DH_AXIS_WIDTH);
     add_op(b, DH_OP_MOE_PERMUTE, IN(x, slots), IN(routed));
-    uint32_t h = grouped_linear(b, "h", routed, DH_SLOT_FC1_W, offsets);
-    uint32_t y = grouped_linear(b, "y", activation(b, h), DH_SLOT_FC2_W, offsets);
+    uint32_t h = grouped_linear(b, "h", routed, DH_PARAM_FC1_W, offsets);
+    uint32_t y = grouped_linear(b, "y", activation(b, h), DH_PARAM_FC2_W, offsets);
     uint32_t f = act(b, "f", dtype, m->width, DH_AXIS_WIDTH);
     add_op(b, DH_OP_MOE_UNPERMUTE, IN(y, slots, weights), IN(f));
     return f;
@@ -284,7 +284,7 @@ static void build_embed(builder *b)
     uint32_t x = act(b, "x", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
     dh_op *op = add_op(b, DH_OP_EMBED,
                        IN(input(b, DH_IN_TOKENS), input(b, DH_IN_POS), input(b, DH_IN_SAMPLE),
-                          param(b, DH_SLOT_WTE), param(b, DH_SLOT_WPE)),
+                          param(b, DH_PARAM_WTE), param(b, DH_PARAM_WPE)),
                        IN(x));
     op->site = DH_SITE_EMBED;
     b->graph->x_out = x;
@@ -293,15 +293,15 @@ static void build_embed(builder *b)
 static void build_layer(builder *b)
 {
     uint32_t x = act(b, "x", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
-    uint32_t n1 = norm(b, "n1", x, DH_SLOT_LN1_W, DH_SLOT_LN1_B);
-    uint32_t qkv = linear(b, "qkv", n1, DH_SLOT_QKV_W, DH_SLOT_QKV_B);
+    uint32_t n1 = norm(b, "n1", x, DH_PARAM_LN1_W, DH_PARAM_LN1_B);
+    uint32_t qkv = linear(b, "qkv", n1, DH_PARAM_QKV_W, DH_PARAM_QKV_B);
     uint32_t o = attention(b, qkv);
-    uint32_t p = linear(b, "proj", o, DH_SLOT_PROJ_W, DH_NONE);
-    uint32_t x2 = residual(b, "x2", x, p, DH_SLOT_PROJ_B, DH_SITE_ATTN);
-    uint32_t n2 = norm(b, "n2", x2, DH_SLOT_LN2_W, DH_SLOT_LN2_B);
+    uint32_t p = linear(b, "proj", o, DH_PARAM_PROJ_W, DH_NONE);
+    uint32_t x2 = residual(b, "x2", x, p, DH_PARAM_PROJ_B, DH_SITE_ATTN);
+    uint32_t n2 = norm(b, "n2", x2, DH_PARAM_LN2_W, DH_PARAM_LN2_B);
     uint32_t f = b->model->n_experts ? experts_ffn(b, n2) : dense_ffn(b, n2);
     b->graph->x_in = x;
-    b->graph->x_out = residual(b, "x3", x2, f, DH_SLOT_FC2_B, DH_SITE_MLP);
+    b->graph->x_out = residual(b, "x3", x2, f, DH_PARAM_FC2_B, DH_SITE_MLP);
 }
 
 static void build_experts(builder *b)
@@ -324,7 +324,7 @@ static void build_head_chunk(builder *b, uint32_t xn, uint32_t dxn, uint32_t los
 {
     const dh_dtype dtype = b->build->dtype;
     const int64_t vocab = b->model->vocab;
-    uint32_t w = param(b, DH_SLOT_HEAD_W);
+    uint32_t w = param(b, DH_PARAM_HEAD_W);
     uint32_t x = view(b, xn, row0, n);
     uint32_t targets = view(b, input(b, DH_IN_TARGETS), row0, n);
     uint32_t logits = chunk_act(b, "logits", DH_F32, n, vocab, DH_AXIS_VOCAB);
@@ -336,18 +336,18 @@ static void build_head_chunk(builder *b, uint32_t xn, uint32_t dxn, uint32_t los
     uint32_t dlogits = chunk_act(b, "dlogits", dtype, n, vocab, DH_AXIS_VOCAB);
     add_op(b, DH_OP_LOSS_GRAD, IN(logits, targets, stats), IN(dlogits));
     add_op(b, DH_OP_LINEAR_DGRAD, IN(dlogits, w), IN(view(b, dxn, row0, n)));
-    add_op(b, DH_OP_LINEAR_WGRAD, IN(dlogits, x), IN(grad_of_param(b, DH_SLOT_HEAD_W)));
+    add_op(b, DH_OP_LINEAR_WGRAD, IN(dlogits, x), IN(grad_of_param(b, DH_PARAM_HEAD_W)));
 }
 
 static void build_head(builder *b)
 {
     uint32_t x = act(b, "x", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
-    uint32_t xn = norm(b, "xn", x, DH_SLOT_LNF_W, DH_SLOT_LNF_B);
+    uint32_t xn = norm(b, "xn", x, DH_PARAM_LNF_W, DH_PARAM_LNF_B);
     b->graph->x_in = x;
     if (b->build->mode == DH_MODE_DECODE) {
         uint32_t last = view(b, xn, rows_of(b) - 1, 1);
         uint32_t logits = chunk_act(b, "logits", DH_F32, 1, b->model->vocab, DH_AXIS_VOCAB);
-        add_op(b, DH_OP_LINEAR, IN(last, param(b, DH_SLOT_HEAD_W), DH_NONE), IN(logits));
+        add_op(b, DH_OP_LINEAR, IN(last, param(b, DH_PARAM_HEAD_W), DH_NONE), IN(logits));
         b->graph->x_out = logits;
         return;
     }

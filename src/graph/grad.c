@@ -18,17 +18,18 @@
 static uint32_t param_grad(tape *t, uint32_t param)
 {
     if (param == DH_NONE || t->failed) return DH_NONE;
-    const uint32_t slot = t->graph->tensors.at[param].slot;
+    const uint32_t which = t->graph->tensors.at[param].which;
     /* A weight that is no parameter, or a part of one, has no gradient; the check then misses the
      * operand. */
     const dh_tensor *p = &t->graph->tensors.at[param];
-    if (p->kind != DH_TENSOR_PARAM || p->base != DH_NONE || slot >= DH_MAX_SLOT) return DH_NONE;
-    if (t->param_grads[slot] != DH_NONE) return t->param_grads[slot];
+    if (p->kind != DH_TENSOR_PARAM || p->base != DH_NONE || which >= DH_MAX_BLOCK_PARAMS)
+        return DH_NONE;
+    if (t->param_grads[which] != DH_NONE) return t->param_grads[which];
     dh_tensor tensor = t->graph->tensors.at[param];
     tensor.kind = DH_TENSOR_GRAD;
     tensor.dtype = DH_F32;
     snprintf(tensor.name, sizeof tensor.name, "d.%.20s", t->graph->tensors.at[param].name);
-    return t->param_grads[slot] = tape_add(t, &tensor);
+    return t->param_grads[which] = tape_add(t, &tensor);
 }
 
 static void emit_comm(tape *t, dh_op_type type, dh_phase phase, int32_t group, uint32_t in,
@@ -169,11 +170,11 @@ static void grad_act(tape *t, const dh_op op)
     tape_contribute(t, op.in[0], dh);
 }
 
-static uint32_t state_tensor(const tape *t, dh_state slot)
+static uint32_t state_tensor(const tape *t, dh_state which)
 {
     for (uint32_t i = 0; i < t->graph->tensors.n; i++) {
         const dh_tensor *tensor = &t->graph->tensors.at[i];
-        if (tensor->kind == DH_TENSOR_STATE && tensor->slot == (uint32_t)slot) return i;
+        if (tensor->kind == DH_TENSOR_STATE && tensor->which == (uint32_t)which) return i;
     }
     return DH_NONE;
 }
@@ -293,7 +294,7 @@ static void seed(tape *t)
         t->grads[g->x_out] = g->dx_out;
     }
     for (uint32_t i = 0; i < g->tensors.n; i++) /* the head's builder made some already */
-        if (g->tensors.at[i].kind == DH_TENSOR_GRAD) t->param_grads[g->tensors.at[i].slot] = i;
+        if (g->tensors.at[i].kind == DH_TENSOR_GRAD) t->param_grads[g->tensors.at[i].which] = i;
 }
 
 static dh_status differentiate_op(dh_ctx *ctx, tape *t, uint32_t id)

@@ -18,7 +18,7 @@ typedef struct tape {
     tape_part *parts; /* by whole, row and number of rows */
     uint32_t *first;  /* [n_grads + 1] by tensor: its parts are parts[first[i]] to first[i + 1] */
     int64_t *longest; /* by tensor: rows of its longest part */
-    uint32_t param_grads[DH_MAX_SLOT];
+    uint32_t param_grads[DH_MAX_BLOCK_PARAMS];
     bool failed; /* out of memory somewhere */
 } tape;
 

@@ -102,7 +102,7 @@ uint32_t tape_like(tape *t, uint32_t like)
     tensor.kind = DH_TENSOR_ACT;
     tensor.base = DH_NONE;
     tensor.row0 = 0;
-    tensor.slot = DH_NONE;
+    tensor.which = DH_NONE;
     return tape_add(t, &tensor);
 }
 

@@ -50,23 +50,23 @@ static dh_status check_name(dh_ctx *ctx, const dh_tensor *t, uint32_t id)
                    id, sizeof t->name - 1);
 }
 
-static dh_status check_slot(dh_ctx *ctx, const dh_graph *g, uint32_t id)
+static dh_status check_which(dh_ctx *ctx, const dh_graph *g, uint32_t id)
 {
     const dh_tensor *t = &g->tensors.at[id];
-    const uint32_t n_slots[DH_N_TENSOR_KIND] = {[DH_TENSOR_INPUT] = DH_N_INPUT,
-                                                [DH_TENSOR_PARAM] = DH_MAX_SLOT,
-                                                [DH_TENSOR_GRAD] = DH_MAX_SLOT,
-                                                [DH_TENSOR_STATE] = DH_N_STATE,
-                                                [DH_TENSOR_RANGE] = DH_NONE};
-    bool fits = n_slots[t->kind] ? t->slot < n_slots[t->kind] : t->slot == DH_NONE;
+    const uint32_t n_of[DH_N_TENSOR_KIND] = {[DH_TENSOR_INPUT] = DH_N_INPUT,
+                                             [DH_TENSOR_PARAM] = DH_MAX_BLOCK_PARAMS,
+                                             [DH_TENSOR_GRAD] = DH_MAX_BLOCK_PARAMS,
+                                             [DH_TENSOR_STATE] = DH_N_STATE,
+                                             [DH_TENSOR_RANGE] = DH_NONE};
+    bool fits = n_of[t->kind] ? t->which < n_of[t->kind] : t->which == DH_NONE;
     if (fits) return DH_OK;
     if (t->kind == DH_TENSOR_ACT)
         return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s is an activation, which has no slot", id,
                        t->name);
-    if (t->slot == DH_NONE)
+    if (t->which == DH_NONE)
         return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s needs a slot", id, t->name);
     return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s has slot %u; it must be below %u", id, t->name,
-                   t->slot, n_slots[t->kind]);
+                   t->which, n_of[t->kind]);
 }
 
 static dh_status check_view(dh_ctx *ctx, const dh_graph *g, uint32_t id)
@@ -104,7 +104,7 @@ static dh_status check_tensor(dh_ctx *ctx, const dh_graph *g, uint32_t id)
         if (t->shape[i] <= 0 || __builtin_mul_overflow(n, t->shape[i], &n) || n > (int64_t)1 << 48)
             return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s: axis %d has size %lld", id, t->name, i,
                            (long long)t->shape[i]);
-    DH_TRY(check_slot(ctx, g, id));
+    DH_TRY(check_which(ctx, g, id));
     return check_view(ctx, g, id);
 }
 
@@ -280,7 +280,7 @@ dh_status dh_graph_check(dh_ctx *ctx, const dh_graph *graph)
 static bool tensors_equal(const dh_tensor *a, const dh_tensor *b)
 {
     if (strcmp(a->name, b->name) != 0 || a->kind != b->kind || a->dtype != b->dtype ||
-        a->ndim != b->ndim || a->base != b->base || a->row0 != b->row0 || a->slot != b->slot)
+        a->ndim != b->ndim || a->base != b->base || a->row0 != b->row0 || a->which != b->which)
         return false;
     for (int i = 0; i < a->ndim; i++)
         if (a->shape[i] != b->shape[i] || a->axis[i] != b->axis[i]) return false;

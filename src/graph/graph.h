@@ -66,11 +66,11 @@ const dh_op_info *dh_op_info_of(dh_op_type type);
 
 typedef enum dh_tensor_kind {
     DH_TENSOR_ACT,   /* value of one micro-batch, lives from its writer to its last reader */
-    DH_TENSOR_INPUT, /* micro-batch input shared by all blocks; slot = dh_input */
-    DH_TENSOR_PARAM, /* in compute precision; slot = index into the block's parameters */
-    DH_TENSOR_GRAD,  /* float32 gradient of the parameter in slot */
-    DH_TENSOR_STATE, /* persistent; slot = dh_state */
-    DH_TENSOR_RANGE, /* persistent bytes across parameters; slot = index the builder gave */
+    DH_TENSOR_INPUT, /* micro-batch input shared by all blocks; which = dh_input */
+    DH_TENSOR_PARAM, /* in compute precision; which = index into the block's parameters */
+    DH_TENSOR_GRAD,  /* float32 gradient of that parameter */
+    DH_TENSOR_STATE, /* persistent; which = dh_state */
+    DH_TENSOR_RANGE, /* persistent bytes across parameters; which = index the builder gave */
     DH_N_TENSOR_KIND
 } dh_tensor_kind;
 
@@ -113,7 +113,7 @@ typedef struct dh_tensor {
     dh_axis axis[3];
     uint32_t base; /* rows [row0, row0 + shape[0]) of this tensor; DH_NONE: own storage */
     int64_t row0;
-    uint32_t slot; /* meaning by kind; DH_NONE for ACT */
+    uint32_t which; /* of its kind; DH_NONE for ACT */
 } dh_tensor;
 
 /* ---- operators ----------------------------------------------------------------------- */
@@ -356,7 +356,7 @@ typedef struct dh_param {
     char name[32];      /* "layer3.qkv.w" */
     dh_block_kind kind; /* block it belongs to */
     int layer;          /* index of the block among its kind */
-    uint32_t slot;      /* index among the block's parameters */
+    uint32_t which;     /* index among the block's parameters */
     int ndim;
     int64_t shape[3]; /* [out, in]; of experts [experts, out, in] */
     dh_axis axis[3];
@@ -382,32 +382,32 @@ static inline bool dh_param_is_matrix(const dh_param *param)
 }
 
 enum {
-    DH_SLOT_WTE = 0,
-    DH_SLOT_WPE = 1,
-    DH_SLOT_LN1_W = 0,
-    DH_SLOT_LN1_B,
-    DH_SLOT_QKV_W,
-    DH_SLOT_QKV_B,
-    DH_SLOT_PROJ_W,
-    DH_SLOT_PROJ_B,
-    DH_SLOT_LN2_W,
-    DH_SLOT_LN2_B,
-    DH_SLOT_FC1_W,
-    DH_SLOT_FC1_B,
-    DH_SLOT_FC2_W,
-    DH_SLOT_FC2_B,
-    DH_SLOT_ROUTER_W,
-    DH_N_LAYER_SLOT,
-    DH_SLOT_LNF_W = 0,
-    DH_SLOT_LNF_B,
-    DH_SLOT_HEAD_W, /* tied: the embedding's wte */
-    DH_MAX_SLOT = DH_N_LAYER_SLOT
+    DH_PARAM_WTE = 0,
+    DH_PARAM_WPE = 1,
+    DH_PARAM_LN1_W = 0,
+    DH_PARAM_LN1_B,
+    DH_PARAM_QKV_W,
+    DH_PARAM_QKV_B,
+    DH_PARAM_PROJ_W,
+    DH_PARAM_PROJ_B,
+    DH_PARAM_LN2_W,
+    DH_PARAM_LN2_B,
+    DH_PARAM_FC1_W,
+    DH_PARAM_FC1_B,
+    DH_PARAM_FC2_W,
+    DH_PARAM_FC2_B,
+    DH_PARAM_ROUTER_W,
+    DH_N_LAYER_PARAMS,
+    DH_PARAM_LNF_W = 0,
+    DH_PARAM_LNF_B,
+    DH_PARAM_HEAD_W, /* tied: the embedding's wte */
+    DH_MAX_BLOCK_PARAMS = DH_N_LAYER_PARAMS
 };
 
-/* One parameter of a block; false when the model has none in that slot. A tied
- * head's HEAD_W is described as the embedding's WTE (kind EMBED, slot WTE), a layer's
+/* One parameter of a block; false when the model has none there. A tied
+ * head's HEAD_W is described as the embedding's WTE (kind EMBED, which WTE), a layer's
  * FC1_W and FC2_W, where they are those of experts, with kind EXPERTS. */
-bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t slot,
+bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t which,
                        dh_param *param);
 
 /* The rank's part of a parameter: heads, FFN columns and the vocabulary are split

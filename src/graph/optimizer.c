@@ -53,21 +53,21 @@ static uint32_t add_range(builder *b, const char *name, dh_dtype dtype, uint32_t
                    .dtype = dtype,
                    .ndim = matrix ? 2 : 1,
                    .base = DH_NONE,
-                   .slot = range};
+                   .which = range};
     t.shape[0] = matrix ? 1 : n;
     t.shape[1] = matrix ? n : 0;
     snprintf(t.name, sizeof t.name, "%s", name);
     return add(b, &t);
 }
 
-static uint32_t add_state(builder *b, const char *name, dh_state slot, int64_t rows, int64_t n)
+static uint32_t add_state(builder *b, const char *name, dh_state which, int64_t rows, int64_t n)
 {
     dh_tensor t = {.kind = DH_TENSOR_STATE,
                    .dtype = DH_F64,
                    .ndim = 2,
                    .shape = {rows, n},
                    .base = DH_NONE,
-                   .slot = slot};
+                   .which = which};
     snprintf(t.name, sizeof t.name, "%s", name);
     return add(b, &t);
 }
@@ -183,7 +183,7 @@ static uint32_t add_router(builder *b, int64_t n_experts)
                    .ndim = 2,
                    .shape = {2, n_experts},
                    .base = DH_NONE,
-                   .slot = DH_STATE_ROUTER};
+                   .which = DH_STATE_ROUTER};
     return add(b, &t);
 }
 
@@ -199,7 +199,7 @@ dh_status dh_graph_build_link(dh_ctx *ctx, bool send, int64_t rows, int64_t widt
                    .shape = {rows, width},
                    .axis = {DH_AXIS_TOKENS, DH_AXIS_WIDTH},
                    .base = DH_NONE,
-                   .slot = DH_NONE};
+                   .which = DH_NONE};
     uint32_t id = add(&b, &x);
     const dh_op_type type = send ? DH_OP_SEND : DH_OP_RECV;
     add_op(&b, type, DH_PHASE_F, DH_NONE, DH_GROUP_PP, IDS(id), IDS(id));

@@ -37,7 +37,7 @@ typedef struct piece_row {
 
 typedef struct param_row {
     dh_block_kind kind;
-    uint32_t slot;
+    uint32_t which;
     const char *name;
     size_name rows, cols; /* cols ONE: a vector */
     dh_axis row_axis, col_axis;
@@ -48,14 +48,14 @@ typedef struct param_row {
     form form;
 } param_row;
 
-#define VECTOR(kind, slot, name, rows, axis, init, when_, hf)                                      \
+#define VECTOR(kind, which, name, rows, axis, init, when_, hf)                                     \
     {                                                                                              \
-        DH_BLOCK_##kind, DH_SLOT_##slot, name, rows, ONE, DH_AXIS_##axis, DH_AXIS_NONE, init,      \
+        DH_BLOCK_##kind, DH_PARAM_##which, name, rows, ONE, DH_AXIS_##axis, DH_AXIS_NONE, init,    \
             when_, false, {{hf, rows}}, PLAIN                                                      \
     }
-#define MATRIX_IF(when_, form_, kind, slot, name, rows, cols, ra, ca, init, tr, ...)               \
+#define MATRIX_IF(when_, form_, kind, which, name, rows, cols, ra, ca, init, tr, ...)              \
     {                                                                                              \
-        DH_BLOCK_##kind, DH_SLOT_##slot, name, rows, cols, DH_AXIS_##ra, DH_AXIS_##ca, init,       \
+        DH_BLOCK_##kind, DH_PARAM_##which, name, rows, cols, DH_AXIS_##ra, DH_AXIS_##ca, init,     \
             when_, tr, {__VA_ARGS__}, form_                                                        \
     }
 #define MATRIX(...) MATRIX_IF(ALWAYS, PLAIN, __VA_ARGS__)
@@ -234,7 +234,7 @@ static void describe(const dh_model *m, const param_row *row, int layer, dh_para
     *p = (dh_param){
         .kind = row->kind,
         .layer = layer,
-        .slot = row->slot,
+        .which = row->which,
         .ndim = row->cols == ONE ? 1 : 2,
         .shape = {size_of(m, row->rows), size_of(m, row->cols)},
         .axis = {row->row_axis, row->col_axis},
@@ -255,20 +255,20 @@ static void describe(const dh_model *m, const param_row *row, int layer, dh_para
     if (row->form == STACKED) p->n_pieces *= (int)m->n_experts;
 }
 
-bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t slot,
+bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t which,
                        dh_param *param)
 {
     if ((size_t)model->family >= DH_COUNTOF(families)) return false;
-    if (kind == DH_BLOCK_HEAD && slot == DH_SLOT_HEAD_W && model->tied_head) {
+    if (kind == DH_BLOCK_HEAD && which == DH_PARAM_HEAD_W && model->tied_head) {
         kind = DH_BLOCK_EMBED;
-        slot = DH_SLOT_WTE;
+        which = DH_PARAM_WTE;
     }
-    if (kind == DH_BLOCK_LAYER && (slot == DH_SLOT_FC1_W || slot == DH_SLOT_FC2_W) &&
+    if (kind == DH_BLOCK_LAYER && (which == DH_PARAM_FC1_W || which == DH_PARAM_FC2_W) &&
         model->n_experts > 0)
         kind = DH_BLOCK_EXPERTS;
     const param_row *rows = families[model->family].rows;
     for (size_t i = 0; i < families[model->family].n; i++) {
-        if (rows[i].kind != kind || rows[i].slot != slot) continue;
+        if (rows[i].kind != kind || rows[i].which != which) continue;
         if (!is_present(model, rows[i].present)) return false;
         describe(model, &rows[i], layer, param);
         return true;
@@ -341,7 +341,7 @@ bool dh_param_shard(const dh_param *whole, dh_shard shard, dh_param *part)
     *part = *whole;
     shard_experts(part, shard);
     if (shard.tp == 1) return true;
-    if (whole->kind == DH_BLOCK_EMBED && whole->slot == DH_SLOT_WPE) return shard.tp_rank == 0;
+    if (whole->kind == DH_BLOCK_EMBED && whole->which == DH_PARAM_WPE) return shard.tp_rank == 0;
     bool rows = splits(whole->axis[row_axis(whole)]);
     bool cols = whole->ndim >= 2 && splits(whole->axis[whole->ndim - 1]);
     if (rows) shard_rows(part, shard);

@@ -24,7 +24,7 @@ dh_tensor rewrite_like(const rewrite *r, uint32_t like)
 {
     dh_tensor t = *rewrite_tensor(r, like);
     t.kind = DH_TENSOR_ACT;
-    t.slot = t.base = DH_NONE;
+    t.which = t.base = DH_NONE;
     t.row0 = 0;
     return t;
 }

@@ -350,11 +350,11 @@ static dh_status read_shape(reader *r, dh_tensor *t)
 
 static dh_status read_slot(reader *r, dh_tensor *t)
 {
-    if (t->kind == DH_TENSOR_INPUT) return read_name(r, &dh_input_names, &t->slot);
-    if (t->kind == DH_TENSOR_STATE) return read_name(r, &dh_state_names, &t->slot);
-    int64_t slot = 0;
-    DH_TRY(read_size(r, "slot", DH_NONE - 1, &slot));
-    t->slot = (uint32_t)slot;
+    if (t->kind == DH_TENSOR_INPUT) return read_name(r, &dh_input_names, &t->which);
+    if (t->kind == DH_TENSOR_STATE) return read_name(r, &dh_state_names, &t->which);
+    int64_t which = 0;
+    DH_TRY(read_size(r, "slot", DH_NONE - 1, &which));
+    t->which = (uint32_t)which;
     return DH_OK;
 }
 
@@ -367,7 +367,7 @@ static dh_status read_tensor_attributes(reader *r, dh_tensor *t)
         place where = place_of(r, r->at);
         uint32_t attribute = 0;
         DH_TRY(read_name(r, &set, &attribute));
-        if ((attribute ? t->base : t->slot) != DH_NONE)
+        if ((attribute ? t->base : t->which) != DH_NONE)
             return fail_at(r, where, "%s is given twice", names[attribute]);
         DH_TRY(expect(r, '='));
         if (attribute == 0) {
@@ -383,7 +383,7 @@ static dh_status read_tensor_attributes(reader *r, dh_tensor *t)
 
 static dh_status read_tensor(reader *r)
 {
-    dh_tensor t = {.base = DH_NONE, .slot = DH_NONE};
+    dh_tensor t = {.base = DH_NONE, .which = DH_NONE};
     uint32_t id = 0, kind = 0;
     place where;
     DH_TRY(read_label(r, &id, t.name, &where));

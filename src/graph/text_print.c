@@ -87,13 +87,13 @@ static void print_dims(dh_str *out, const dh_dims *dims)
 
 static void print_slot(dh_str *out, const dh_tensor *t)
 {
-    if (t->slot == DH_NONE) return;
+    if (t->which == DH_NONE) return;
     if (t->kind == DH_TENSOR_INPUT)
-        dh_str_printf(out, " slot=%s", dh_name_of(&dh_input_names, t->slot));
+        dh_str_printf(out, " slot=%s", dh_name_of(&dh_input_names, t->which));
     else if (t->kind == DH_TENSOR_STATE)
-        dh_str_printf(out, " slot=%s", dh_name_of(&dh_state_names, t->slot));
+        dh_str_printf(out, " slot=%s", dh_name_of(&dh_state_names, t->which));
     else
-        dh_str_printf(out, " slot=%u", t->slot);
+        dh_str_printf(out, " slot=%u", t->which);
 }
 
 static void print_tensor(dh_str *out, const dh_graph *g, uint32_t id)

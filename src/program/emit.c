@@ -107,12 +107,12 @@ dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int laye
     dh_block block = {.graph = graph, .layer = layer, .flat = DH_NONE};
     dh_block_kind kind = p->graphs.at[graph]->kind;
     if (!dh_vec_push(&e->param0, (uint32_t)p->params.n)) return dh_emit_no_memory(ctx);
-    for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
+    for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
         dh_param param;
-        block.params[slot] = DH_NONE;
-        if (dh_param_describe(&e->spec->recipe.model, kind, layer, slot, &param) &&
+        block.params[which] = DH_NONE;
+        if (dh_param_describe(&e->spec->recipe.model, kind, layer, which, &param) &&
             dh_param_shard(&param, dh_emit_shard(e), &param))
-            DH_TRY(add_param(ctx, p, kind, &param, &block.params[slot]));
+            DH_TRY(add_param(ctx, p, kind, &param, &block.params[which]));
     }
     if (!dh_vec_push(&p->blocks, block)) return dh_emit_no_memory(ctx);
     *id = (uint32_t)(p->blocks.n - 1);

@@ -243,7 +243,7 @@ static uint64_t tied_bytes(const dh_emitter *e)
     if (p->n_micro == 1 || m->tp * m->cp * m->ep * m->pp == 1) return 0;
     for (uint32_t b = 0; b < p->blocks.n; b++) {
         if (dh_emit_graph_of(e, b)->kind != DH_BLOCK_HEAD) continue;
-        const uint32_t param = p->blocks.at[b].params[DH_SLOT_HEAD_W];
+        const uint32_t param = p->blocks.at[b].params[DH_PARAM_HEAD_W];
         if (param == DH_NONE || p->homes.at[param].block == b) continue;
         return (uint64_t)dh_param_elements(&p->params.at[param]) * sizeof(float);
     }

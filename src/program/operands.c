@@ -14,21 +14,21 @@ static dh_status frame_of(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb
             return dh_emit_no_memory(ctx);
         }
     }
-    uint32_t **slot = &e->frames.at[block][mb < 0 ? e->n_frames - 1 : (size_t)mb];
-    if (!*slot) {
+    uint32_t **at = &e->frames.at[block][mb < 0 ? e->n_frames - 1 : (size_t)mb];
+    if (!*at) {
         size_t n = e->program->graphs.at[e->program->blocks.at[block].graph]->tensors.n;
-        *slot = malloc((n + 1) * sizeof **slot);
-        if (!*slot) return dh_emit_no_memory(ctx);
-        memset(*slot, 0xff, (n + 1) * sizeof **slot);
+        *at = malloc((n + 1) * sizeof **at);
+        if (!*at) return dh_emit_no_memory(ctx);
+        memset(*at, 0xff, (n + 1) * sizeof **at);
     }
-    *frame = *slot;
+    *frame = *at;
     return DH_OK;
 }
 
 static dh_status act_buffer(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t tensor,
-                            uint32_t *slot)
+                            uint32_t *at)
 {
-    if (*slot != DH_NONE) return DH_OK;
+    if (*at != DH_NONE) return DH_OK;
     const dh_graph *g = e->program->graphs.at[e->program->blocks.at[block].graph];
     dh_buffer b = {.kind = DH_BUF_ACT,
                    .n_bytes = (uint64_t)dh_tensor_bytes(&g->tensors.at[tensor]),
@@ -36,17 +36,17 @@ static dh_status act_buffer(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t 
                    .tensor = tensor,
                    .mb = mb,
                    .alias = DH_NONE};
-    return dh_emit_buffer(ctx, e, &b, slot);
+    return dh_emit_buffer(ctx, e, &b, at);
 }
 
 static dh_operand param_operand(const dh_emitter *e, const dh_block *block, const dh_tensor *t)
 {
-    uint32_t param = block->params[t->slot];
+    uint32_t param = block->params[t->which];
     DH_CHECK(param != DH_NONE, "tensor %s: block has no such parameter", t->name);
     const dh_operand *at = e->program->homes.at[param].at;
     const uint32_t tied = e->states[DH_STATE_TIED_GRAD];
     const bool head = e->program->graphs.at[block->graph]->kind == DH_BLOCK_HEAD;
-    if (t->kind == DH_TENSOR_GRAD && tied != DH_NONE && head && t->slot == DH_SLOT_HEAD_W)
+    if (t->kind == DH_TENSOR_GRAD && tied != DH_NONE && head && t->which == DH_PARAM_HEAD_W)
         return (dh_operand){.buffer = tied, .n_bytes = at[DH_BUF_GRAD].n_bytes};
     if (t->kind == DH_TENSOR_GRAD) return at[DH_BUF_GRAD];
     return at[DH_BUF_COPY].buffer != DH_NONE ? at[DH_BUF_COPY] : at[DH_BUF_MASTER];
@@ -55,9 +55,9 @@ static dh_operand param_operand(const dh_emitter *e, const dh_block *block, cons
 static dh_operand state_operand(const dh_emitter *e, const dh_block *block, int32_t mb,
                                 const dh_tensor *t)
 {
-    return (dh_operand){.buffer = t->slot == DH_STATE_KV_CACHE ? e->kv.at[block->layer]
-                                  : t->slot == DH_STATE_ROUTER ? e->routers.at[mb]
-                                                               : e->states[t->slot],
+    return (dh_operand){.buffer = t->which == DH_STATE_KV_CACHE ? e->kv.at[block->layer]
+                                  : t->which == DH_STATE_ROUTER ? e->routers.at[mb]
+                                                                : e->states[t->which],
                         .n_bytes = (uint64_t)dh_tensor_bytes(t)};
 }
 
@@ -79,15 +79,15 @@ dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block_id, int32_t
         operand->buffer = frame[storage];
         break;
     case DH_TENSOR_INPUT:
-        DH_TRY(act_buffer(ctx, e, block_id, mb, storage, &e->inputs[mb][t->slot]));
-        operand->buffer = e->inputs[mb][t->slot];
+        DH_TRY(act_buffer(ctx, e, block_id, mb, storage, &e->inputs[mb][t->which]));
+        operand->buffer = e->inputs[mb][t->which];
         break;
     case DH_TENSOR_PARAM:
     case DH_TENSOR_GRAD:
         *operand = param_operand(e, block, t);
         break;
     case DH_TENSOR_RANGE:
-        *operand = e->program->ranges.at[t->slot];
+        *operand = e->program->ranges.at[t->which];
         break;
     default:
         *operand = state_operand(e, block, mb, t);

@@ -61,12 +61,12 @@ typedef struct dh_operand {
 /* ---- instructions ---------------------------------------------------------------------- */
 
 typedef struct dh_block {
-    uint32_t graph;               /* index into dh_program.graphs */
-    int32_t layer;                /* of layer blocks, else 0 */
-    int32_t peer;                 /* of links: index of the other end in the pipeline group */
-    int32_t tag;                  /* of links: 0 forward, 1 backward */
-    uint32_t flat;                /* that its own parameters lie in, DH_NONE */
-    uint32_t params[DH_MAX_SLOT]; /* parameter index by slot, DH_NONE */
+    uint32_t graph; /* index into dh_program.graphs */
+    int32_t layer;  /* of layer blocks, else 0 */
+    int32_t peer;   /* of links: index of the other end in the pipeline group */
+    int32_t tag;    /* of links: 0 forward, 1 backward */
+    uint32_t flat;  /* that its own parameters lie in, DH_NONE */
+    uint32_t params[DH_MAX_BLOCK_PARAMS]; /* parameter index by DH_PARAM_*, DH_NONE */
 } dh_block;
 
 /* Where a parameter, its copy, gradient and moments lie. The parameters of a flat
@@ -144,7 +144,7 @@ typedef struct dh_program {
     DH_VEC(dh_param) params;     /* of this rank, without duplicates */
     DH_VEC(dh_param_home) homes; /* by parameter */
     DH_VEC(dh_flat) flats;
-    DH_VEC(dh_operand) ranges; /* what DH_TENSOR_RANGE slots name */
+    DH_VEC(dh_operand) ranges; /* what tensors of DH_TENSOR_RANGE name */
     DH_VEC(dh_buffer) buffers;
     DH_VEC(dh_operand) operands;
     DH_VEC(dh_instr) instrs;

@@ -47,11 +47,11 @@ typedef struct weight {
     int64_t n_replicated;       /* of the vectors: those that all tensor-parallel ranks have */
 } weight;
 
-static bool first_shard(const dh_reducer *r, uint32_t block, uint32_t slot, dh_param *param)
+static bool first_shard(const dh_reducer *r, uint32_t block, uint32_t which, dh_param *param)
 {
     const dh_shard first = {.tp = mesh_of(r)->tp, .ep = mesh_of(r)->ep};
     const int layer = dh_emitter_program(r->emitter)->blocks.at[block].layer;
-    return dh_param_describe(&r->spec->recipe.model, kind_of(r, block), layer, slot, param) &&
+    return dh_param_describe(&r->spec->recipe.model, kind_of(r, block), layer, which, param) &&
            dh_param_shard(param, first, param);
 }
 
@@ -72,11 +72,11 @@ static weight weigh(const dh_reducer *r, uint32_t id)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     weight w = {0};
-    for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
+    for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
         dh_param param;
-        const uint32_t own = p->blocks.at[id].params[slot];
+        const uint32_t own = p->blocks.at[id].params[which];
         if (own != DH_NONE && p->homes.at[own].block != id) continue;
-        if (first_shard(r, id, slot, &param)) add_weight(&param, &w);
+        if (first_shard(r, id, which, &param)) add_weight(&param, &w);
     }
     return w;
 }
@@ -156,9 +156,9 @@ static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f
     const uint32_t tied = dh_program_state_buffer(p, DH_STATE_TIED_GRAD);
     dh_param param;
     if (tied == DH_NONE || kind_of(r, f->first_block) != DH_BLOCK_EMBED) return DH_OK;
-    const uint32_t own = p->blocks.at[f->first_block].params[DH_SLOT_WTE];
+    const uint32_t own = p->blocks.at[f->first_block].params[DH_PARAM_WTE];
     sum made = {-1, p->homes.at[own].at[DH_BUF_GRAD], none, {.buffer = tied}};
-    if (first && first_shard(r, f->first_block, DH_SLOT_WTE, &param))
+    if (first && first_shard(r, f->first_block, DH_PARAM_WTE, &param))
         made.all.n_bytes = (uint64_t)dh_param_elements(&param) * sizeof(float);
     made.addend.n_bytes = made.all.n_bytes;
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
@@ -169,9 +169,9 @@ static dh_status add_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
 {
     if (!dh_reductions_last(r, f->first_block)) return DH_OK;
     const dh_program *p = dh_emitter_program(r->emitter);
-    const uint32_t slot =
-        kind_of(r, f->first_block) == DH_BLOCK_HEAD ? DH_SLOT_HEAD_W : DH_SLOT_WTE;
-    const uint32_t param = p->blocks.at[f->first_block].params[slot];
+    const uint32_t which =
+        kind_of(r, f->first_block) == DH_BLOCK_HEAD ? DH_PARAM_HEAD_W : DH_PARAM_WTE;
+    const uint32_t param = p->blocks.at[f->first_block].params[which];
     return add_sum(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none);
 }
 
@@ -239,15 +239,15 @@ static dh_flat first_flat(const dh_reducer *r, uint32_t id)
     return f;
 }
 
-/* Elements of matrices before those of a block's slot in its flat. */
-static int64_t matrices_before(const dh_reducer *r, uint32_t block, uint32_t slot)
+/* Elements of matrices in a flat before those of a parameter of the block. */
+static int64_t matrices_before(const dh_reducer *r, uint32_t block, uint32_t which)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     const uint32_t flat = p->blocks.at[block].flat;
     int64_t n = 0;
     for (uint32_t b = p->flats.at[flat].first_block; b < block; b++)
         if (p->blocks.at[b].flat == flat) n += weigh(r, b).n_matrix;
-    for (uint32_t k = 0; k < slot; k++) {
+    for (uint32_t k = 0; k < which; k++) {
         dh_param param;
         const uint32_t own = p->blocks.at[block].params[k];
         if (own != DH_NONE && p->homes.at[own].block != block) continue;
@@ -263,11 +263,11 @@ dh_operand dh_reductions_place(const dh_reducer *r, uint32_t id)
     const uint32_t block = p->homes.at[id].block;
     const dh_flat f = first_flat(r, p->blocks.at[block].flat);
     dh_param param;
-    uint32_t slot = 0;
-    while (p->blocks.at[block].params[slot] != id) slot++;
-    if (!dh_param_is_matrix(&p->params.at[id]) || !first_shard(r, block, slot, &param))
+    uint32_t which = 0;
+    while (p->blocks.at[block].params[which] != id) which++;
+    if (!dh_param_is_matrix(&p->params.at[id]) || !first_shard(r, block, which, &param))
         return f.vector[DH_BUF_GRAD];
-    return run_of(f.matrix[DH_BUF_GRAD], matrices_before(r, block, slot),
+    return run_of(f.matrix[DH_BUF_GRAD], matrices_before(r, block, which),
                   dh_param_elements(&param));
 }
 

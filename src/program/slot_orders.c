@@ -131,7 +131,7 @@ static bool same_gradient(const plan *b, const plan_item *x, const plan_item *y)
             if (tx == DH_NONE || ty == DH_NONE) continue;
             const dh_tensor *a = &gx->tensors.at[tx], *c = &gy->tensors.at[ty];
             if (a->kind == DH_TENSOR_GRAD && c->kind == DH_TENSOR_GRAD &&
-                bx->params[a->slot] == by->params[c->slot])
+                bx->params[a->which] == by->params[c->which])
                 return true;
         }
     return false;
@@ -182,7 +182,7 @@ static bool adds_to_sum(const plan *b, const plan_item *i, dh_operand sum)
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         const uint32_t out = g->ops.at[i->op].out[k];
         if (out == DH_NONE || g->tensors.at[out].kind != DH_TENSOR_GRAD) continue;
-        const uint32_t param = block->params[g->tensors.at[out].slot];
+        const uint32_t param = block->params[g->tensors.at[out].which];
         if (overlap(sum, b->slots->places[param])) return true;
     }
     return false;

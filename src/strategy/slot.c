@@ -86,8 +86,8 @@ static uint32_t leaving(const tracker *t, const dh_graph *g)
 static size_t place_of(const tracker *t, size_t block, uint32_t tensor)
 {
     const dh_tensor *x = &t->graphs[block]->tensors.at[tensor];
-    if (x->kind == DH_TENSOR_INPUT) return t->place0[t->n_blocks] + x->slot;
-    if (x->kind == DH_TENSOR_STATE) return t->place0[t->n_blocks] + DH_N_INPUT + x->slot;
+    if (x->kind == DH_TENSOR_INPUT) return t->place0[t->n_blocks] + x->which;
+    if (x->kind == DH_TENSOR_STATE) return t->place0[t->n_blocks] + DH_N_INPUT + x->which;
     const uint32_t root = x->base == DH_NONE ? tensor : x->base;
     if (root == entering(t, t->graphs[block]))
         for (size_t b = block; b-- > 0;) { /* blocks without such a tensor lie between: data */

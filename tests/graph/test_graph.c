@@ -436,9 +436,9 @@ static void bytes_count_operands_once(void **state)
     for (size_t i = 0; i < g->ops.n; i++) {
         const dh_op *op = &g->ops.at[i];
         double bytes = dh_op_bytes(g, op);
-        if (op->type == DH_OP_LINEAR && g->tensors.at[op->in[1]].slot == DH_SLOT_PROJ_W)
+        if (op->type == DH_OP_LINEAR && g->tensors.at[op->in[1]].which == DH_PARAM_PROJ_W)
             assert_true(bytes == 4 * (n * w + w * w + n * w));
-        if (op->type == DH_OP_LINEAR_WGRAD && g->tensors.at[op->out[0]].slot == DH_SLOT_PROJ_W)
+        if (op->type == DH_OP_LINEAR_WGRAD && g->tensors.at[op->out[0]].which == DH_PARAM_PROJ_W)
             assert_true(bytes == 4 * (n * w + n * w + 2 * w * w));
     }
     dh_graph_destroy(g);
@@ -485,7 +485,7 @@ static void check_head(int64_t rows, int64_t chunk_bytes, dh_mode mode, dh_dtype
     for (uint32_t i = 0; i < g->tensors.n; i++) {
         const dh_tensor *t = &g->tensors.at[i];
         bool cut = strcmp(t->name, "xn") == 0 || strcmp(t->name, "dxn") == 0 ||
-                   (t->kind == DH_TENSOR_INPUT && t->base == DH_NONE && t->slot == DH_IN_TARGETS);
+                   (t->kind == DH_TENSOR_INPUT && t->base == DH_NONE && t->which == DH_IN_TARGETS);
         if (cut) assert_int_equal(assert_partitioned(g, i), n_logits);
     }
     dh_graph_destroy(g);
@@ -529,7 +529,7 @@ static dh_graph *small_graph(void)
                    .ndim = 2,
                    .shape = {8, 4},
                    .base = DH_NONE,
-                   .slot = DH_NONE};
+                   .which = DH_NONE};
     for (const char *name = "xyz"; *name; name++) {
         t.name[0] = *name;
         dh_graph_add_tensor(g, &t);
@@ -654,7 +654,7 @@ static void check_finds_tensor_faults(void **state)
                             .shape = {4, 4},
                             .base = 1,
                             .row0 = 4,
-                            .slot = DH_NONE};
+                            .which = DH_NONE};
     struct fault faults[16];
     size_t n = 0;
 #define FAULT(edit, text)                                                                          \
@@ -675,9 +675,9 @@ static void check_finds_tensor_faults(void **state)
     FAULT(t->ndim = 4, "4 axes");
     FAULT(t->shape[0] = 0, "axis 0 has size 0");
     FAULT((t->shape[0] = INT64_MAX, t->base = DH_NONE), "axis 0 has size");
-    FAULT(t->slot = 3, "has no slot");
+    FAULT(t->which = 3, "has no slot");
     FAULT((t->kind = DH_TENSOR_PARAM), "needs a slot");
-    FAULT((t->kind = DH_TENSOR_STATE, t->slot = DH_N_STATE), "must be below 8");
+    FAULT((t->kind = DH_TENSOR_STATE, t->which = DH_N_STATE), "must be below 8");
     FAULT(t->name[2] = ' ', "no valid name");
 #undef FAULT
     for (size_t i = 0; i < n; i++) {

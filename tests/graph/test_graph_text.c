@@ -140,7 +140,7 @@ static void hand_written_text_is_understood(void **state)
     assert_int_equal(g->tensors.n, 9);
     assert_int_equal(g->ops.n, 6);
     const dh_tensor *w = &g->tensors.at[1], *half = &g->tensors.at[3];
-    assert_true(w->kind == DH_TENSOR_PARAM && w->slot == DH_SLOT_QKV_W && w->base == DH_NONE);
+    assert_true(w->kind == DH_TENSOR_PARAM && w->which == DH_PARAM_QKV_W && w->base == DH_NONE);
     assert_true(half->base == 2 && half->row0 == 4 && half->shape[0] == 4 && half->ndim == 2);
     assert_true(half->axis[0] == DH_AXIS_TOKENS && half->axis[1] == DH_AXIS_WIDTH);
     const dh_op *op = &g->ops.at[2];

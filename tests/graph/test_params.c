@@ -12,11 +12,11 @@ static param_list params_of(const dh_model *m)
                                           DH_BLOCK_HEAD};
     for (size_t k = 0; k < DH_COUNTOF(kinds); k++)
         for (int layer = 0; layer < (k == 1 || k == 2 ? (int)m->n_layers : 1); layer++)
-            for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++) {
+            for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
                 dh_param p;
-                if (!dh_param_describe(m, kinds[k], layer, slot, &p)) continue;
+                if (!dh_param_describe(m, kinds[k], layer, which, &p)) continue;
                 if (p.kind != kinds[k]) continue;
-                assert_int_equal(p.slot, slot);
+                assert_int_equal(p.which, which);
                 assert_int_equal(p.layer, layer);
                 assert_true(dh_vec_push(&list, p));
             }
@@ -256,12 +256,12 @@ static void tied_heads_are_the_embedding(void **state)
 {
     dh_model m = preset("gpt2");
     dh_param head, wte = param_named(&m, "wte");
-    assert_true(dh_param_describe(&m, DH_BLOCK_HEAD, 0, DH_SLOT_HEAD_W, &head));
+    assert_true(dh_param_describe(&m, DH_BLOCK_HEAD, 0, DH_PARAM_HEAD_W, &head));
     assert_string_equal(head.name, "wte");
-    assert_true(head.kind == DH_BLOCK_EMBED && head.slot == DH_SLOT_WTE);
+    assert_true(head.kind == DH_BLOCK_EMBED && head.which == DH_PARAM_WTE);
     assert_int_equal(dh_param_elements(&head), dh_param_elements(&wte));
     m.tied_head = false;
-    assert_true(dh_param_describe(&m, DH_BLOCK_HEAD, 0, DH_SLOT_HEAD_W, &head));
+    assert_true(dh_param_describe(&m, DH_BLOCK_HEAD, 0, DH_PARAM_HEAD_W, &head));
     assert_string_equal(head.name, "head.w");
 }
 
@@ -269,9 +269,9 @@ static void layers_find_their_experts(void **state)
 {
     dh_model m = preset("mixtral-tiny");
     dh_param fc1 = param_named(&m, "layer1.fc1.w"), found;
-    assert_true(dh_param_describe(&m, DH_BLOCK_LAYER, 1, DH_SLOT_FC1_W, &found));
+    assert_true(dh_param_describe(&m, DH_BLOCK_LAYER, 1, DH_PARAM_FC1_W, &found));
     assert_string_equal(found.name, fc1.name);
-    assert_true(found.kind == DH_BLOCK_EXPERTS && found.slot == DH_SLOT_FC1_W && found.ndim == 3);
+    assert_true(found.kind == DH_BLOCK_EXPERTS && found.which == DH_PARAM_FC1_W && found.ndim == 3);
     assert_true(fc1.shape[0] == 8 && fc1.shape[1] == 2 * 96 && fc1.shape[2] == 64);
     assert_true(fc1.decay && dh_param_is_matrix(&fc1) && fc1.n_pieces == 16);
     /* gate above up, expert by expert; of four ranks the third has experts 4 and 5 */

@@ -106,7 +106,7 @@ static void recomputation_refuses_what_has_other_effects(void **state)
         if (op->type != DH_OP_MOE_ORDER) continue;
         dh_tensor counts = g->tensors.at[op->out[1]];
         counts.kind = DH_TENSOR_STATE;
-        counts.slot = DH_STATE_ROUTER;
+        counts.which = DH_STATE_ROUTER;
         op->out[2] = dh_graph_add_tensor(g, &counts);
     }
     assert_fails(&ctx, dh_pass_recompute(&ctx, g, DH_RECOMPUTE_KIND_FULL), DH_EUNSUPPORTED,

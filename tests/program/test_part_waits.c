@@ -185,7 +185,7 @@ static uint32_t add_tensor(making *m, int64_t rows, uint32_t base, int64_t row0)
                    .axis = {DH_AXIS_TOKENS, DH_AXIS_WIDTH},
                    .base = base,
                    .row0 = row0,
-                   .slot = DH_NONE};
+                   .which = DH_NONE};
     snprintf(t.name, sizeof t.name, "t%zu", m->graph->tensors.n);
     const uint32_t id = dh_graph_add_tensor(m->graph, &t);
     assert_int_not_equal(id, DH_NONE);

@@ -106,12 +106,12 @@ static void fill(const layer *l, uint32_t id)
     const int64_t n = dh_tensor_elements(t);
     memset(l->at[id], 0xff, (size_t)dh_tensor_bytes(t));
     for (int64_t i = 0; t->kind == DH_TENSOR_INPUT && i < n; i++)
-        if (t->slot == DH_IN_POS)
+        if (t->which == DH_IN_POS)
             ((int32_t *)(void *)l->at[id])[i] = (int32_t)(i % SEQ);
         else
             ((int64_t *)(void *)l->at[id])[i] = 40 + i / SEQ;
     if (t->kind != DH_TENSOR_PARAM && id != l->graph->x_in && id != l->graph->dx_out) return;
-    uint64_t seed = t->kind == DH_TENSOR_PARAM ? t->slot + 1 : id == l->graph->x_in ? 98 : 99;
+    uint64_t seed = t->kind == DH_TENSOR_PARAM ? t->which + 1 : id == l->graph->x_in ? 98 : 99;
     for (int64_t i = 0; i < n; i++)
         ((float *)(void *)l->at[id])[i] =
             (float)((double)(test_rand(&seed) % 2001) / 1000.0 - 1) * 0.3f;
@@ -164,10 +164,11 @@ static void assert_near(const layer *parts, uint32_t a, const layer *whole, uint
     if (!(error <= 2e-5)) fail_msg("%s is off by %g", t->name, error);
 }
 
-static uint32_t gradient(const layer *l, uint32_t slot)
+static uint32_t gradient(const layer *l, uint32_t which)
 {
     for (uint32_t i = 0; i < l->graph->tensors.n; i++)
-        if (l->graph->tensors.at[i].kind == DH_TENSOR_GRAD && l->graph->tensors.at[i].slot == slot)
+        if (l->graph->tensors.at[i].kind == DH_TENSOR_GRAD &&
+            l->graph->tensors.at[i].which == which)
             return i;
     return DH_NONE;
 }
@@ -185,9 +186,9 @@ static void parts_compute_what_the_whole_does(void **state)
             layer parts = run_layer(&model, &seed);
             assert_near(&parts, parts.graph->x_out, &whole, whole.graph->x_out);
             assert_near(&parts, parts.graph->dx_in, &whole, whole.graph->dx_in);
-            for (uint32_t slot = 0; slot < DH_MAX_SLOT; slot++)
-                if (gradient(&whole, slot) != DH_NONE)
-                    assert_near(&parts, gradient(&parts, slot), &whole, gradient(&whole, slot));
+            for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++)
+                if (gradient(&whole, which) != DH_NONE)
+                    assert_near(&parts, gradient(&parts, which), &whole, gradient(&whole, which));
             end_layer(&parts);
         }
         end_layer(&whole);

@@ -31,7 +31,7 @@ static dh_graph *attention_graph(const shape *s, int64_t seq)
          .shape = {n, o + 2 * s->kv_heads * s->head_dim},
          .axis = {DH_AXIS_TOKENS, DH_AXIS_HEADS},
          .base = DH_NONE,
-         .slot = DH_NONE},
+         .which = DH_NONE},
         {.name = "o",
          .kind = DH_TENSOR_ACT,
          .dtype = s->dtype,
@@ -39,7 +39,7 @@ static dh_graph *attention_graph(const shape *s, int64_t seq)
          .shape = {n, o},
          .axis = {DH_AXIS_TOKENS, DH_AXIS_HEADS},
          .base = DH_NONE,
-         .slot = DH_NONE},
+         .which = DH_NONE},
         {.name = "lse",
          .kind = DH_TENSOR_ACT,
          .dtype = DH_F32,
@@ -47,7 +47,7 @@ static dh_graph *attention_graph(const shape *s, int64_t seq)
          .shape = {s->batch, s->heads, seq},
          .axis = {DH_AXIS_NONE, DH_AXIS_HEADS, DH_AXIS_TOKENS},
          .base = DH_NONE,
-         .slot = DH_NONE},
+         .which = DH_NONE},
     };
     dh_graph *g = calloc(1, sizeof *g);
     assert_non_null(g);
