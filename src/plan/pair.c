@@ -109,9 +109,9 @@ dh_status dh_pair_problem_validate(dh_ctx *ctx, const dh_pair_problem *p)
 {
     DH_TRY(check_strand(ctx, "forward", &p->f));
     DH_TRY(check_strand(ctx, "backward", &p->b));
-    if (p->step_ns < 0 || p->step_ns > DH_PAIR_MAX_NS)
-        return dh_fail(ctx, DH_EINVAL, "a step costs %lld ns; 0..%lld are possible",
-                       (long long)p->step_ns, (long long)DH_PAIR_MAX_NS);
+    if (p->round_ns < 0 || p->round_ns > DH_PAIR_MAX_NS)
+        return dh_fail(ctx, DH_EINVAL, "a round costs %lld ns; 0..%lld are possible",
+                       (long long)p->round_ns, (long long)DH_PAIR_MAX_NS);
     for (int32_t f = 0; f < p->f.n; f++)
         for (int32_t b = 0; b < p->b.n; b++) DH_TRY(check_together(ctx, p, f, b));
     return DH_OK;

@@ -27,7 +27,7 @@ typedef struct pair_run {
     int32_t n;
 } pair_run;
 
-/* Duration without step_ns, or PAIR_NEVER; ends may be NULL. */
+/* Duration without round_ns, or PAIR_NEVER; ends may be NULL. */
 int64_t pair_fluid(const pair_costs *costs, pair_run f, pair_run b, int64_t *f_end, int64_t *b_end);
 dh_status pair_rates_make(dh_ctx *ctx, dh_arena *arena, pair_costs *costs);
 
@@ -80,7 +80,7 @@ dh_status pair_dag_count_sets(dh_ctx *ctx, const pair_dag *dag, int64_t max_sets
 
 /* ---- search (pair_search.c) ------------------------------------------------------------- */
 
-/* One step, or one operator of a run of one strand. */
+/* One round, or one operator of a run of one strand. */
 typedef struct pair_move {
     int32_t n_f, n_b;
     int32_t f[DH_PAIR_MAX_SEGMENT], b[DH_PAIR_MAX_SEGMENT];
@@ -109,7 +109,7 @@ int64_t pair_solve_moves(const pair_lattice *f, const pair_lattice *b);
 
 /* ---- result (pair_result.c) ------------------------------------------------------------- */
 
-/* Steps with times from the moves of a search. */
+/* Rounds with times from the moves of a search. */
 dh_status pair_result_make(dh_ctx *ctx, const dh_pair_search *search, dh_pair_plan *plan);
 
 /* ---- policies (pair_policies.c) --------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Plans as text, after the paper's figure 10: the two strands side by side, cut into steps. */
+/* Plans as text, after the paper's figure 10: the two strands side by side, cut into rounds. */
 #include <string.h>
 
 #include "pair_build.h"
@@ -22,8 +22,8 @@ static void draw_totals(const dh_pair_problem *p, const dh_pair_plan *plan, dh_s
 {
     const dh_pair_exposure *e = &plan->exposed;
     const int64_t exposed = e->dependency_ns + e->contention_ns + e->launch_ns;
-    dh_str_printf(out, "%s: %d forward and %d backward operators in %d steps, %.1f us\n",
-                  plan->policy, p->f.n, p->b.n, plan->n_steps, us(plan->makespan_ns));
+    dh_str_printf(out, "%s: %d forward and %d backward operators in %d rounds, %.1f us\n",
+                  plan->policy, p->f.n, p->b.n, plan->n_rounds, us(plan->makespan_ns));
     dh_str_printf(out, "  one after the other %.1f us (%.1f %% saved); bound %.1f us (",
                   us(plan->sequential_ns),
                   percent(plan->sequential_ns - plan->makespan_ns, plan->sequential_ns),
@@ -75,16 +75,16 @@ static void draw_barriers(const dh_pair_plan *plan, dh_str *out)
     char bar[BAR_CHARS + 1];
     memset(bar, ' ', BAR_CHARS);
     bar[BAR_CHARS] = '\0';
-    for (int32_t k = 0; k < plan->n_steps; k++)
-        bar[DH_MIN(column_of(plan, plan->steps[k].start_ns), BAR_CHARS - 1)] = '^';
-    dh_str_printf(out, "  %-8s |%s|\n  ", "steps", bar);
+    for (int32_t k = 0; k < plan->n_rounds; k++)
+        bar[DH_MIN(column_of(plan, plan->rounds[k].start_ns), BAR_CHARS - 1)] = '^';
+    dh_str_printf(out, "  %-8s |%s|\n  ", "rounds", bar);
     for (int c = 0; c < DH_N_ENGINE; c++)
         dh_str_printf(out, "%s%c %s", c ? ", " : "", dh_engine_mark((dh_engine)c),
                       dh_engine_name((dh_engine)c));
     dh_str_printf(out, "\n");
 }
 
-/* ---- steps ------------------------------------------------------------------------------ */
+/* ---- rounds ------------------------------------------------------------------------------ */
 
 static int name_width(dh_pair_strand strand)
 {
@@ -107,9 +107,9 @@ static void draw_op(dh_pair_strand strand, const dh_pair_span *spans, const int3
                   op->name, us(ns), op->solo_ns ? (double)ns / (double)op->solo_ns : 1.0);
 }
 
-static void draw_step(const dh_pair_problem *p, const dh_pair_plan *plan, int32_t k, dh_str *out)
+static void draw_round(const dh_pair_problem *p, const dh_pair_plan *plan, int32_t k, dh_str *out)
 {
-    const dh_pair_step *s = &plan->steps[k];
+    const dh_pair_round *s = &plan->rounds[k];
     const int f_width = name_width(p->f), b_width = name_width(p->b);
     for (int32_t i = 0; i < DH_MAX(s->n_f, s->n_b); i++) {
         if (i == 0)
@@ -143,10 +143,10 @@ dh_status dh_pair_plan_draw(dh_ctx *ctx, const dh_pair_problem *p, const dh_pair
     draw_bar("forward", plan, p->f, plan->f_span, out);
     draw_bar("backward", plan, p->b, plan->b_span, out);
     draw_barriers(plan, out);
-    dh_str_printf(out, "step   start us  %-*s | %-*s  exposed: alone contention launch\n",
+    dh_str_printf(out, "round  start us  %-*s | %-*s  exposed: alone contention launch\n",
                   name_width(p->f) + 19, "  forward, us, slow-down", name_width(p->b) + 19,
                   "  backward, us, slow-down");
-    for (int32_t k = 0; k < plan->n_steps; k++) draw_step(p, plan, k, out);
+    for (int32_t k = 0; k < plan->n_rounds; k++) draw_round(p, plan, k, out);
     draw_others(plan, out);
     return out->failed ? dh_fail(ctx, DH_ENOMEM, "no memory for a drawing") : DH_OK;
 }

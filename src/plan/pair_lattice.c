@@ -1,8 +1,8 @@
-/* What of a strand may be finished at a step's end, as a lattice: nodes are downward-closed
+/* What of a strand may be finished at a round's end, as a lattice: nodes are downward-closed
  * sets of operators, an edge adds the operators of one segment.
  *
  * The set that an edge adds (a convex set) has few members and occurs on many edges, so it is
- * kept once, with all its orders: what a paired step costs depends on the two convex sets and
+ * kept once, with all its orders: what a paired round costs depends on the two convex sets and
  * the orders inside them, not on what was finished before. */
 #include <stdlib.h>
 #include <string.h>

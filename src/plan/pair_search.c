@@ -6,7 +6,7 @@
  * paper's search, all cuts at once; over all downward-closed sets it is exact over all
  * topological orders too.
  *
- * A run of one strand alone costs step_ns once, however long it is; so a state also knows the
+ * A run of one strand alone costs round_ns once, however long it is; so a state also knows the
  * cheapest way that ends in a forward run or a backward run. Nothing is pruned: finished work
  * need not be an advantage when measured co-execution slows down by more than it saves. */
 #include <stdlib.h>
@@ -22,7 +22,7 @@ typedef struct table {
     const pair_lattice *f, *b;
     size_t n_b;             /* sets of b: the length of a row */
     int64_t *cost[N_KINDS]; /* [f sets][b sets]; ANY is the least of all */
-    int64_t *paired;        /* [f segments][b segments]: with step_ns, in the best orders */
+    int64_t *paired;        /* [f segments][b segments]: with round_ns, in the best orders */
     int64_t *row;           /* [b sets]: best paired moves into the current row */
 } table;
 
@@ -66,7 +66,7 @@ static int64_t best_orders(const table *t, const pair_segment *fs, const pair_se
             if (f) *f = fr;
             if (b) *b = br;
         }
-    return best == PAIR_NEVER ? best : best + t->search->costs.problem->step_ns;
+    return best == PAIR_NEVER ? best : best + t->search->costs.problem->round_ns;
 }
 
 static void fill_paired(table *t)
@@ -107,10 +107,10 @@ static void relax_paired(table *t, int32_t x)
     }
 }
 
-/* A run goes on for the operator's time; starting one costs a step more. */
+/* A run goes on for the operator's time; starting one costs round_ns more. */
 static int64_t run_to(const table *t, state_kind kind, size_t from, int64_t solo_ns)
 {
-    const int64_t started = t->cost[ANY][from] + t->search->costs.problem->step_ns;
+    const int64_t started = t->cost[ANY][from] + t->search->costs.problem->round_ns;
     return solo_ns + DH_MIN(t->cost[kind][from], started);
 }
 
@@ -229,7 +229,7 @@ dh_status pair_push(dh_ctx *ctx, dh_pair_search *search, pair_run f, pair_run b)
     if (f.n) memcpy(move.f, f.ops, (size_t)f.n * sizeof *f.ops);
     if (b.n) memcpy(move.b, b.ops, (size_t)b.n * sizeof *b.ops);
     if (dh_vec_push(&search->moves, move)) return DH_OK;
-    return dh_fail(ctx, DH_ENOMEM, "no memory for the steps of a pairing plan");
+    return dh_fail(ctx, DH_ENOMEM, "no memory for the rounds of a pairing plan");
 }
 
 int64_t pair_solve_moves(const pair_lattice *f, const pair_lattice *b)

@@ -3,9 +3,9 @@
  *
  * Input are two operator DAGs, the time of every operator alone, and for every pair
  * (forward operator, backward operator) the completion times of both when they start
- * together. A plan is a list of steps. A step runs operators of one strand alone, or a
- * segment of each strand side by side: inside a step each strand runs its operators one
- * after the other, and the next step starts when both segments are done.
+ * together. A plan is a list of rounds. A round runs operators of one strand alone, or a
+ * segment of each strand side by side: inside a round each strand runs its operators one
+ * after the other, and the next round starts when both segments are done.
  *
  * Fluid model of a pair of segments: at each instant the two current operators progress
  * at their mutual rates (solo ns of work per ns); when one of them ends, its strand goes
@@ -48,7 +48,7 @@ const char *dh_pair_source_name(dh_pair_source source);
 #define DH_PAIR_MAX_OPS 512                     /* of a strand */
 #define DH_PAIR_MAX_EXACT_OPS 64                /* of a strand, for the exact search */
 #define DH_PAIR_MAX_NS INT64_C(100000000000000) /* of one time: 28 hours; sums stay in int64 */
-#define DH_PAIR_MAX_SEGMENT 8                   /* operators of a strand in a paired step */
+#define DH_PAIR_MAX_SEGMENT 8                   /* operators of a strand in a paired round */
 
 typedef struct dh_pair_op {
     const char *name;
@@ -75,10 +75,10 @@ typedef struct dh_pair_time {
 typedef struct dh_pair_problem {
     dh_pair_strand f, b;
     const dh_pair_time *together; /* [f.n][b.n] */
-    int64_t step_ns;              /* launch and barrier at the start of every step */
+    int64_t round_ns;             /* launch and barrier at the start of every round */
 } dh_pair_problem;
 
-/* X(field, what it allows): the paper's ablation. A paired step in which two operators
+/* X(field, what it allows): the paper's ablation. A paired round in which two operators
  * that may not overlap would run at the same instant is not offered to the search. */
 #define DH_PAIR_SWITCH_LIST(X)                                                                     \
     X(overlap_local, "node-local communication (TP) beside the other strand")                      \
@@ -90,7 +90,7 @@ typedef struct dh_pair_options {
 #define X(field, doc) bool field;
     DH_PAIR_SWITCH_LIST(X)
 #undef X
-    int32_t max_segment; /* 1..DH_PAIR_MAX_SEGMENT operators of a strand in a paired step; runs of
+    int32_t max_segment; /* 1..DH_PAIR_MAX_SEGMENT operators of a strand in a paired round; runs of
                           * one strand alone are not bounded */
     int64_t max_states;  /* exact: pairs of finished sets it may keep, 24 bytes each */
     int64_t max_moves;   /* exact: paired moves it may look at; a fluid time counts as 64 */
@@ -117,15 +117,15 @@ typedef struct dh_pair_exposure {
     int64_t dependency_ns; /* communication ran and no computation beside it was ready */
     int64_t contention_ns; /* computation ran slower than alone; negative where two computing
                             * operators gained from running together */
-    int64_t launch_ns;     /* step_ns of the steps */
+    int64_t launch_ns;     /* round_ns of the rounds */
 } dh_pair_exposure;
 
-typedef struct dh_pair_step {
+typedef struct dh_pair_round {
     const int32_t *f_ops, *b_ops; /* in order of execution; one of them may be empty */
     int32_t n_f, n_b;
-    int64_t start_ns, end_ns; /* operators start step_ns after start_ns */
+    int64_t start_ns, end_ns; /* operators start round_ns after start_ns */
     dh_pair_exposure exposed;
-} dh_pair_step;
+} dh_pair_round;
 
 /* Another policy's result for the same problem and options. */
 typedef struct dh_pair_other {
@@ -136,8 +136,8 @@ typedef struct dh_pair_other {
 typedef struct dh_pair_plan {
     dh_arena *arena; /* owns the struct and all below */
     const char *policy;
-    dh_pair_step *steps;
-    int32_t n_steps;
+    dh_pair_round *rounds;
+    int32_t n_rounds;
     dh_pair_span *f_span, *b_span; /* [f.n], [b.n]: when each operator runs */
     int64_t makespan_ns;
     int64_t work_ns[DH_N_ENGINE]; /* solo times of both strands */
@@ -146,7 +146,7 @@ typedef struct dh_pair_plan {
     int64_t bound_ns;
     int64_t sequential_ns;     /* all of one strand, then all of the other */
     int64_t communication_ns;  /* solo times of both strands */
-    dh_pair_exposure exposed;  /* sums over the steps */
+    dh_pair_exposure exposed;  /* sums over the rounds */
     int64_t n_states, n_moves; /* looked at by the search; 0 where there was none */
     /* Pairs of operators that ran at the same time, by source of their cost. */
     int32_t n_pairs[DH_N_PAIR_SOURCES];
@@ -187,19 +187,19 @@ dh_status dh_pair_plan_make(dh_ctx *ctx, const dh_pair_policy *policy,
                             dh_pair_plan **plan);
 
 /* Check that a plan runs every operator once, after its predecessors, within the options, and
- * that its times are those of the fluid model. errors: DH_EINVAL with step and operator */
+ * that its times are those of the fluid model. errors: DH_EINVAL with round and operator */
 dh_status dh_pair_plan_validate(dh_ctx *ctx, const dh_pair_problem *problem,
                                 const dh_pair_options *options, const dh_pair_plan *plan);
 
-/* Text for people, appended to out: totals, the two strands as bars over time, then step by
- * step both segments with times and slow-down, then the other policies. errors: DH_ENOMEM */
+/* Text for people, appended to out: totals, the two strands as bars over time, then round by
+ * round both segments with times and slow-down, then the other policies. errors: DH_ENOMEM */
 dh_status dh_pair_plan_draw(dh_ctx *ctx, const dh_pair_problem *problem, const dh_pair_plan *plan,
                             dh_str *out);
 
 /* ---- costs ------------------------------------------------------------------------------ */
 
 /* P(segment, segment): time from the common start until both segments are done, without
- * step_ns. One of them may be empty. Operators are not checked against the DAGs.
+ * round_ns. One of them may be empty. Operators are not checked against the DAGs.
  * out       f_end [n_f], b_end [n_b]: ends relative to the start; each may be NULL
  * returns   -1 when the options do not allow it; options NULL: DH_PAIR_OPTIONS_INIT
  * in        a validated problem */

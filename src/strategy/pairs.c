@@ -91,25 +91,25 @@ typedef struct block_order {
 typedef struct timed_pick {
     dh_slot_pick pick;
     int64_t start_ns;
-    int32_t step;
+    int32_t round;
     bool link;
 } timed_pick;
 
-/* By step, then by start; a transfer before computation that starts at the same time. */
+/* By round, then by start; a transfer before computation that starts at the same time. */
 static int by_start(const void *x, const void *y)
 {
     const timed_pick *a = x, *b = y;
-    if (a->step != b->step) return a->step - b->step;
+    if (a->round != b->round) return a->round - b->round;
     if (a->start_ns != b->start_ns) return a->start_ns < b->start_ns ? -1 : 1;
     if (a->link != b->link) return a->link ? -1 : 1;
     if (a->pick.strand != b->pick.strand) return a->pick.strand - b->pick.strand;
     return a->pick.op < b->pick.op ? -1 : 1;
 }
 
-static uint32_t list_step(const dh_pair_plan *plan, int32_t step, const side s[2],
-                          const part from[2], timed_pick *list)
+static uint32_t list_round(const dh_pair_plan *plan, int32_t round, const side s[2],
+                           const part from[2], timed_pick *list)
 {
-    const dh_pair_step *at = &plan->steps[step];
+    const dh_pair_round *at = &plan->rounds[round];
     const int32_t *ops[2] = {at->f_ops, at->b_ops}, n[2] = {at->n_f, at->n_b};
     const dh_pair_span *spans[2] = {plan->f_span, plan->b_span};
     uint32_t k = 0;
@@ -119,7 +119,7 @@ static uint32_t list_step(const dh_pair_plan *plan, int32_t step, const side s[2
             list[k++] = (timed_pick){
                 .pick = {.op = s[strand].op[op] - from[strand].first, .strand = strand},
                 .start_ns = spans[strand][op].start_ns,
-                .step = step,
+                .round = round,
                 .link = s[strand].ops[op].engine != DH_ENGINE_COMPUTE};
         }
     return k;
@@ -130,13 +130,13 @@ static void write_order(const dh_pair_plan *plan, const side s[2], bool barriers
                         block_order *order)
 {
     uint32_t n = 0;
-    for (int32_t i = 0; i < plan->n_steps; i++) {
-        n += list_step(plan, i, s, order->from, list + n);
+    for (int32_t i = 0; i < plan->n_rounds; i++) {
+        n += list_round(plan, i, s, order->from, list + n);
     }
     if (n) qsort(list, n, sizeof *list, by_start);
     for (uint32_t i = 0; i < n; i++) {
         order->picks[i] = list[i].pick;
-        order->picks[i].barrier = barriers && (i == 0 || list[i].step != list[i - 1].step);
+        order->picks[i].barrier = barriers && (i == 0 || list[i].round != list[i - 1].round);
     }
     for (uint8_t strand = 0; strand < 2; strand++)
         for (uint32_t i = 0; i < order->from[strand].n; i++)
@@ -159,7 +159,7 @@ static dh_status plan_blocks(dh_ctx *ctx, const dh_slot *slot, const dh_pair_pol
     const dh_pair_problem problem = {.f = {s[0].ops, s[0].n},
                                      .b = {s[1].ops, s[1].n},
                                      .together = together,
-                                     .step_ns = (int64_t)slot->costs->event_ns};
+                                     .round_ns = (int64_t)slot->costs->event_ns};
     dh_status st = together && list && order->picks
                        ? dh_pair_plan_make(ctx, policy, &problem, &options->pairing, &plan)
                        : dh_fail(ctx, DH_ENOMEM, "out of memory planning a pair of blocks");

@@ -125,7 +125,7 @@ dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
 
 typedef struct dh_order_options {
     dh_pair_options pairing; /* switches of the paper's ablation */
-    bool barriers;           /* between the steps of a plan, as the paper has it; else events */
+    bool barriers;           /* between the rounds of a plan, as the paper has it; else events */
     /* By how many blocks' worth of what one strand takes policies that choose among orders may
      * exceed it: forward beside backward of one layer need one to two. Where no order stays below,
      * the one that exceeds it least. */

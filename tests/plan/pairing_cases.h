@@ -157,7 +157,7 @@ static inline dh_pair_strand case_strand(const case_op *rows, size_t n, dh_pair_
 
 /* Pairs from the matrix where it has both operators, modelled otherwise; matrix may be NULL. */
 static inline dh_status case_make(dh_ctx *ctx, bool moe, const dh_oef_matrix *matrix,
-                                  int64_t step_ns, pairing_case *c)
+                                  int64_t round_ns, pairing_case *c)
 {
     memset(c, 0, sizeof *c);
     const case_op *f = moe ? moe_f : dense_f, *b = moe ? moe_b : dense_b;
@@ -165,7 +165,7 @@ static inline dh_status case_make(dh_ctx *ctx, bool moe, const dh_oef_matrix *ma
     const size_t n_b = moe ? DH_COUNTOF(moe_b) : DH_COUNTOF(dense_b);
     c->problem.f = case_strand(f, n_f, c->f, c->f_oef, c->preds[0]);
     c->problem.b = case_strand(b, n_b, c->b, c->b_oef, c->preds[1]);
-    c->problem.step_ns = step_ns;
+    c->problem.round_ns = round_ns;
     c->problem.together = c->together;
     return dh_pair_times_from_matrix(ctx, matrix, c->problem.f, c->f_oef, c->problem.b, c->b_oef,
                                      c->together);

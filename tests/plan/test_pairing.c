@@ -268,22 +268,22 @@ static void dp_is_equation_2(void **state)
      * T(2,2)=min{22+6, 16+12, 10+P(2,2)=10+12}=22 */
     dh_pair_plan *plan = make("dp", &p, &o);
     assert_int_equal(plan->makespan_ns, 22);
-    assert_int_equal(plan->n_steps, 2);
-    assert_int_equal(plan->steps[1].start_ns, 10);
+    assert_int_equal(plan->n_rounds, 2);
+    assert_int_equal(plan->rounds[1].start_ns, 10);
     assert_int_equal(plan->f_span[1].end_ns, 16);
     assert_int_equal(plan->bound_ns, 22);
     assert_int_equal(plan->sequential_ns, 36);
     dh_pair_plan_destroy(plan);
 
-    /* Steps cost 3: two pairs take 22 + 6. Without the barrier between them, f1 ends at 12 (2
-     * left at 8, at half speed beside b2), f2 at 18, b2 at 22: one step of 22 + 3. */
-    p.step_ns = 3;
+    /* Rounds cost 3: two pairs take 22 + 6. Without the barrier between them, f1 ends at 12 (2
+     * left at 8, at half speed beside b2), f2 at 18, b2 at 22: one round of 22 + 3. */
+    p.round_ns = 3;
     assert_int_equal(makespan("dp", &p, &o), 28);
     assert_int_equal(makespan("sequential", &p, &o), 42);
     o.max_segment = 2;
     plan = make("dp", &p, &o);
     assert_int_equal(plan->makespan_ns, 25);
-    assert_int_equal(plan->n_steps, 1);
+    assert_int_equal(plan->n_rounds, 1);
     assert_int_equal(plan->f_span[0].start_ns, 3);
     assert_int_equal(plan->f_span[0].end_ns, 15);
     assert_int_equal(plan->f_span[1].end_ns, 21);
@@ -301,7 +301,7 @@ static void exposure_has_causes(void **state)
     dh_pair_problem p;
     dh_pair_options o = DH_PAIR_OPTIONS_INIT;
     hand_problem(f, b, t, &p);
-    p.step_ns = 3;
+    p.round_ns = 3;
     dh_pair_plan *plan = make("sequential", &p, &o);
     assert_int_equal(plan->communication_ns, 14);
     assert_int_equal(plan->exposed.dependency_ns, 14);
@@ -309,7 +309,7 @@ static void exposure_has_causes(void **state)
     dh_pair_plan_destroy(plan);
     t[0] = (dh_pair_time){13, 9, DH_PAIR_MEASURED}; /* f1 is slowed down by 3 */
     plan = make("round-robin", &p, &o);
-    assert_int_equal(plan->steps[0].exposed.contention_ns, 3);
+    assert_int_equal(plan->rounds[0].exposed.contention_ns, 3);
     assert_int_equal(plan->exposed.contention_ns, 3);
     assert_int_equal(plan->exposed.dependency_ns, 0);
     assert_int_equal(plan->n_pairs[DH_PAIR_MEASURED], 1);
@@ -399,18 +399,18 @@ static int64_t brute_cuts(const brute *s, int32_t i, int32_t j, char last)
     if (i == p->f.n && j == p->b.n) return 0;
     int64_t best = INT64_MAX / 2;
     if (i < p->f.n) {
-        const int64_t ns = p->f.ops[s->f[i]].solo_ns + (last == 'f' ? 0 : p->step_ns);
+        const int64_t ns = p->f.ops[s->f[i]].solo_ns + (last == 'f' ? 0 : p->round_ns);
         best = DH_MIN(best, ns + brute_cuts(s, i + 1, j, 'f'));
     }
     if (j < p->b.n) {
-        const int64_t ns = p->b.ops[s->b[j]].solo_ns + (last == 'b' ? 0 : p->step_ns);
+        const int64_t ns = p->b.ops[s->b[j]].solo_ns + (last == 'b' ? 0 : p->round_ns);
         best = DH_MIN(best, ns + brute_cuts(s, i, j + 1, 'b'));
     }
     for (int32_t a = 1; a <= s->r->o.max_segment && i + a <= p->f.n; a++)
         for (int32_t c = 1; c <= s->r->o.max_segment && j + c <= p->b.n; c++) {
             const int64_t ns = dh_pair_coexecute(p, &s->r->o, s->f + i, a, s->b + j, c, NULL, NULL);
             if (ns < 0) continue;
-            best = DH_MIN(best, p->step_ns + ns + brute_cuts(s, i + a, j + c, 'p'));
+            best = DH_MIN(best, p->round_ns + ns + brute_cuts(s, i + a, j + c, 'p'));
         }
     return best;
 }
@@ -438,7 +438,7 @@ static void check_sums(const random_problem *r, const dh_pair_plan *plan)
     const dh_pair_exposure *e = &plan->exposed;
     assert_int_equal(plan->makespan_ns, plan->work_ns[DH_ENGINE_COMPUTE] + e->dependency_ns +
                                             e->contention_ns + e->launch_ns);
-    assert_int_equal(e->launch_ns, plan->n_steps * r->p.step_ns);
+    assert_int_equal(e->launch_ns, plan->n_rounds * r->p.round_ns);
 }
 
 static void exact_is_brute_force(void **state)
@@ -706,7 +706,7 @@ static void broken_problems_are_refused(void **state)
     assert_fails(&ctx, dh_pair_plan_make(&ctx, row, &p, NULL, &plan), DH_EINVAL,
                  "f2 beside b1 end after 12 and 0 ns");
     hand_problem(f, b, t, &p);
-    p.step_ns = -4;
+    p.round_ns = -4;
     assert_fails(&ctx, dh_pair_plan_make(&ctx, row, &p, NULL, &plan), DH_EINVAL, "costs -4 ns");
     hand_problem(f, b, t, &p);
     p.f.n = DH_PAIR_MAX_OPS + 1;
@@ -729,24 +729,24 @@ static void broken_plans_are_found(void **state)
     dh_pair_options o = DH_PAIR_OPTIONS_INIT;
     o.max_segment = 1;
     dh_pair_plan *plan = make("dp", &p, &o);
-    const dh_pair_step kept = plan->steps[0];
+    const dh_pair_round kept = plan->rounds[0];
     static const int32_t second[] = {1}, both[] = {0, 1};
 #define BREAK(field, value, part)                                                                  \
-    plan->steps[0].field = value;                                                                  \
+    plan->rounds[0].field = value;                                                                 \
     assert_fails(&ctx, dh_pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL, part);                \
-    plan->steps[0] = kept
-    BREAK(f_ops, second, "step 0: forward operator f2 runs before f1");
-    BREAK(end_ns, 11, "step 0: from 0 to 11 ns; 0 to 10 are predicted");
-    plan->steps[0].n_f = 2;
-    BREAK(f_ops, both, "step 0: segments of 2 and 1 operators; at most 1");
+    plan->rounds[0] = kept
+    BREAK(f_ops, second, "round 0: forward operator f2 runs before f1");
+    BREAK(end_ns, 11, "round 0: from 0 to 11 ns; 0 to 10 are predicted");
+    plan->rounds[0].n_f = 2;
+    BREAK(f_ops, both, "round 0: segments of 2 and 1 operators; at most 1");
 #undef BREAK
     plan->f_span[0].end_ns++;
     assert_fails(&ctx, dh_pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL, "f1 from 0 to 11 ns");
     plan->f_span[0].end_ns--;
-    plan->n_steps = 1;
+    plan->n_rounds = 1;
     assert_fails(&ctx, dh_pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL,
-                 "forward operator f2 is in no step");
-    plan->n_steps = 2;
+                 "forward operator f2 is in no round");
+    plan->n_rounds = 2;
     o.overlap_local = false;
     assert_fails(&ctx, dh_pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL,
                  "overlap that may not");
@@ -769,7 +769,7 @@ static void drawing(void **state)
     }
     for (int k = 0; k < 4; k++)
         t[k] = (dh_pair_time){1000 * t[k].f_ns, 1000 * t[k].b_ns, t[k].source};
-    p.step_ns = 1000;
+    p.round_ns = 1000;
     dh_pair_options o = DH_PAIR_OPTIONS_INIT;
     o.max_segment = 1;
     o.compare = true;
@@ -777,7 +777,7 @@ static void drawing(void **state)
     dh_str text = DH_STR_INIT;
     assert_ok(&ctx, dh_pair_plan_draw(&ctx, &p, plan, &text));
     static const char *const want =
-        "exact: 2 forward and 2 backward operators in 2 steps, 24.0 us\n"
+        "exact: 2 forward and 2 backward operators in 2 rounds, 24.0 us\n"
         "  one after the other 38.0 us (36.8 % saved); bound 22.0 us (compute 22.0, local 14.0, "
         "cross 0.0)\n"
         "  communication 14.0 us, exposed 2.0 us (14.3 %): nothing beside it 0.0, contention 0.0, "
@@ -786,9 +786,9 @@ static void drawing(void **state)
         "  searched 9 states, 260 moves\n"
         "  forward  |   ==============================   ------------------                  |\n"
         "  backward |   ------------------------         ====================================|\n"
-        "  steps    |^                                ^                                      |\n"
+        "  rounds   |^                                ^                                      |\n"
         "  = compute, - local, ~ cross\n"
-        "step   start us    forward, us, slow-down    |   backward, us, slow-down    exposed: "
+        "round  start us    forward, us, slow-down    |   backward, us, slow-down    exposed: "
         "alone contention launch\n"
         "   1        0.0  = f1             10.0 x1.00 | - b1              8.0 x1.00        0.0     "
         "   0.0    1.0\n"

@@ -114,25 +114,25 @@ static dh_pair_plan *plan_slot(const dh_slot *slot)
 }
 
 /* A strand alone goes on one by one in a plan, so in the order too. */
-static uint32_t order_step(const dh_pair_step *step, dh_slot_pick *order)
+static uint32_t order_round(const dh_pair_round *round, dh_slot_pick *order)
 {
     uint32_t n = 0;
-    const bool alone = step->n_f == 0 || step->n_b == 0;
-    for (int32_t i = 0; i < step->n_f; i++)
-        order[n++] = (dh_slot_pick){sides[0].op[step->f_ops[i]], 0, i == 0 || alone};
-    for (int32_t i = 0; i < step->n_b; i++)
-        order[n++] = (dh_slot_pick){sides[1].op[step->b_ops[i]], 1, alone};
+    const bool alone = round->n_f == 0 || round->n_b == 0;
+    for (int32_t i = 0; i < round->n_f; i++)
+        order[n++] = (dh_slot_pick){sides[0].op[round->f_ops[i]], 0, i == 0 || alone};
+    for (int32_t i = 0; i < round->n_b; i++)
+        order[n++] = (dh_slot_pick){sides[1].op[round->b_ops[i]], 1, alone};
     return n;
 }
 
 static int losing(const dh_slot *slot, const dh_pair_plan *plan)
 {
     int n = 0;
-    for (int32_t i = 0; i < plan->n_steps; i++) {
-        const dh_pair_step *step = &plan->steps[i];
-        if (step->n_f == 0 || step->n_b == 0) continue;
-        const dh_slot_op *f = &slot->strand[0].ops[sides[0].op[step->f_ops[0]]];
-        const dh_slot_op *b = &slot->strand[1].ops[sides[1].op[step->b_ops[0]]];
+    for (int32_t i = 0; i < plan->n_rounds; i++) {
+        const dh_pair_round *round = &plan->rounds[i];
+        if (round->n_f == 0 || round->n_b == 0) continue;
+        const dh_slot_op *f = &slot->strand[0].ops[sides[0].op[round->f_ops[0]]];
+        const dh_slot_op *b = &slot->strand[1].ops[sides[1].op[round->b_ops[0]]];
         if (f->stream == b->stream) continue;
         const dh_op_rates r = measured_beside(NULL, &f->at, &b->at);
         n += r.a < 0 || r.b < 0;
@@ -166,7 +166,7 @@ static dh_status as_planned(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
     (void)options;
     uint32_t n = 0;
     dh_pair_plan *plan = plan_slot(slot);
-    for (int32_t i = 0; i < plan->n_steps; i++) n += order_step(&plan->steps[i], order + n);
+    for (int32_t i = 0; i < plan->n_rounds; i++) n += order_round(&plan->rounds[i], order + n);
     for (uint8_t s = 0; s < 2; s++) /* reductions, which no plan knows */
         for (uint32_t i = 0; i < slot->strand[s].n; i++)
             if (slot->strand[s].ops[i].reduces) order[n++] = (dh_slot_pick){i, s, false};
