@@ -59,7 +59,7 @@ DH_API const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size
 DH_API dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job);
 
 /* X(id, name, doc): what the step of the rank that is last to finish is made of. */
-#define DH_TUNE_PART_LIST(X)                                                                       \
+#define DH_TUNE_ITEM_LIST(X)                                                                       \
     X(COMPUTE, "compute", "the model's operators")                                                 \
     X(RECOMPUTE, "recompute", "operators run again in backward")                                   \
     X(TP, "tp comm", "exposed communication of tensor parallelism")                                \
@@ -70,13 +70,13 @@ DH_API dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job
     X(OPTIMIZER, "optimizer", "gradient norm, update, gathering of weights")                       \
     X(LAUNCH, "launch", "starting operators")
 
-typedef enum dh_tune_part {
-#define X(id, name, doc) DH_TUNE_PART_##id,
-    DH_TUNE_PART_LIST(X)
+typedef enum dh_tune_item {
+#define X(id, name, doc) DH_TUNE_ITEM_##id,
+    DH_TUNE_ITEM_LIST(X)
 #undef X
-        DH_N_TUNE_PART
-} dh_tune_part;
-DH_API const char *dh_tune_part_name(dh_tune_part part);
+        DH_N_TUNE_ITEM
+} dh_tune_item;
+DH_API const char *dh_tune_item_name(dh_tune_item item);
 
 /* X(id, name, doc): what a simulated step is made of, means over all ranks. */
 #define DH_TUNE_SIMULATED_LIST(X)                                                                  \
@@ -92,7 +92,7 @@ typedef enum dh_tune_simulated {
 #undef X
         DH_N_TUNE_SIMULATED
 } dh_tune_simulated;
-DH_API const char *dh_tune_simulated_name(dh_tune_simulated part);
+DH_API const char *dh_tune_simulated_name(dh_tune_simulated item);
 
 /* Memory of the rank that needs most. */
 typedef struct dh_tune_memory {
@@ -105,10 +105,10 @@ typedef struct dh_tune_row {
     dh_tune_config config;
     bool fits;                      /* by the estimate, or the simulator where it was asked */
     double step_ns;                 /* estimated; where it does not fit: 0 */
-    double part_ns[DH_N_TUNE_PART]; /* adds up to step_ns */
+    double item_ns[DH_N_TUNE_ITEM]; /* adds up to step_ns */
     dh_tune_memory memory;          /* estimated */
     int64_t simulated_ns;           /* 0: not simulated */
-    double simulated_part_ns[DH_N_TUNE_SIMULATED]; /* adds up to simulated_ns */
+    double simulated_item_ns[DH_N_TUNE_SIMULATED]; /* adds up to simulated_ns */
     uint64_t simulated_bytes;                      /* peak */
     const char *why;                               /* why it is not the first; "" for that */
 } dh_tune_row;

@@ -96,19 +96,19 @@ static void print_rows(const dh_tuned *t, dh_str *out)
 }
 
 /* "; compute 10 s, bubble 3 s (simulated)": what is no part of a rounding error. */
-static void append_parts(const dh_tune_row *row, dh_str *text)
+static void append_items(const dh_tune_row *row, dh_str *text)
 {
     char ns[32];
     const bool simulated = row->simulated_ns > 0;
-    const double *part_ns = simulated ? row->simulated_part_ns : row->part_ns;
-    const int n = simulated ? DH_N_TUNE_SIMULATED : DH_N_TUNE_PART;
+    const double *item_ns = simulated ? row->simulated_item_ns : row->item_ns;
+    const int n = simulated ? DH_N_TUNE_SIMULATED : DH_N_TUNE_ITEM;
     const char *separator = ";";
     for (int p = 0; p < n; p++) {
-        if (part_ns[p] < .005 * step_ns(row)) continue;
+        if (item_ns[p] < .005 * step_ns(row)) continue;
         dh_str_printf(text, "%s %s %s", separator,
                       simulated ? dh_tune_simulated_name((dh_tune_simulated)p)
-                                : dh_tune_part_name((dh_tune_part)p),
-                      dh_format_ns(ns, sizeof ns, part_ns[p]));
+                                : dh_tune_item_name((dh_tune_item)p),
+                      dh_format_ns(ns, sizeof ns, item_ns[p]));
         separator = ",";
     }
     dh_str_printf(text, " (all %s)", by_of(row));
@@ -126,7 +126,7 @@ static void print_best(const dh_tuned *t, dh_str *out)
                   dh_format_number(rate, sizeof rate, tokens / s, 6),
                   dh_model_flops_per_token(&t->job->model, t->job->seq_len) * tokens / s /
                       (double)t->devices * 1e-12);
-    append_parts(best, &text);
+    append_items(best, &text);
     dh_str_printf(out, "\n");
     dh_cli_paragraph(out, &text, 2);
 }
@@ -228,22 +228,22 @@ static json_t *config_json(const dh_tune_config *c)
     return object;
 }
 
-static json_t *parts_json(const dh_tune_row *row)
+static json_t *items_json(const dh_tune_row *row)
 {
-    json_t *parts = json_object();
-    for (int p = 0; parts && p < DH_N_TUNE_PART; p++)
-        json_object_set_new(parts, dh_tune_part_name((dh_tune_part)p),
-                            json_real(row->part_ns[p] * 1e-6));
-    return parts;
+    json_t *items = json_object();
+    for (int p = 0; items && p < DH_N_TUNE_ITEM; p++)
+        json_object_set_new(items, dh_tune_item_name((dh_tune_item)p),
+                            json_real(row->item_ns[p] * 1e-6));
+    return items;
 }
 
-static json_t *simulated_parts_json(const dh_tune_row *row)
+static json_t *simulated_items_json(const dh_tune_row *row)
 {
-    json_t *parts = json_object();
-    for (int p = 0; parts && p < DH_N_TUNE_SIMULATED; p++)
-        json_object_set_new(parts, dh_tune_simulated_name((dh_tune_simulated)p),
-                            json_real(row->simulated_part_ns[p] * 1e-6));
-    return parts;
+    json_t *items = json_object();
+    for (int p = 0; items && p < DH_N_TUNE_SIMULATED; p++)
+        json_object_set_new(items, dh_tune_simulated_name((dh_tune_simulated)p),
+                            json_real(row->simulated_item_ns[p] * 1e-6));
+    return items;
 }
 
 static json_t *row_json(const dh_tune_row *row)
@@ -257,11 +257,11 @@ static json_t *row_json(const dh_tune_row *row)
     if (!object) return NULL;
     if (row->step_ns > 0) {
         json_object_set_new(object, "estimated_ms", json_real(row->step_ns * 1e-6));
-        json_object_set_new(object, "estimated_parts_ms", parts_json(row));
+        json_object_set_new(object, "estimated_parts_ms", items_json(row));
     }
     if (row->simulated_ns > 0) {
         json_object_set_new(object, "simulated_ms", json_real((double)row->simulated_ns * 1e-6));
-        json_object_set_new(object, "simulated_parts_ms", simulated_parts_json(row));
+        json_object_set_new(object, "simulated_parts_ms", simulated_items_json(row));
         json_object_set_new(object, "simulated_peak_bytes",
                             json_integer((json_int_t)row->simulated_bytes));
     }

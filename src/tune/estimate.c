@@ -1,5 +1,5 @@
-/* Step time and memory of one configuration, from pieces computed once for all that share
- * them.
+/* Step time and memory of one configuration, from what is computed once for all that share
+ * it.
  *
  * A step of many micro-batches repeats itself: beyond a few for each stage, every further
  * one adds the same. Schedules are timed for two such numbers, and the rest is a straight
@@ -43,22 +43,22 @@ static dh_status describe(estimate *e)
     return use_stand_in(ctx, &r->ordering);
 }
 
-/* ---- pieces ------------------------------------------------------------------------------- */
+/* ---- basis -------------------------------------------------------------------------------- */
 
 /* One message from stage to stage. */
 static dh_status find_transfer(estimate *e)
 {
     const dh_recipe *s = &e->spec.recipe;
     dh_graph *g;
-    e->pieces.transfer = (tune_transfer){0};
+    e->basis.transfer = (tune_transfer){0};
     if (s->mesh.pp == 1) return DH_OK;
     DH_TRY(dh_graph_build_link(e->ctx, true, dh_recipe_stream_rows(s), s->model.width, s->dtype,
                                s->model.n_experts, &g));
     for (size_t i = 0; i < g->ops.n; i++) {
         const dh_cost_op at = {g, &g->ops.at[i], &s->mesh, 0};
-        e->pieces.transfer.ns +=
+        e->basis.transfer.ns +=
             s->costs->solo(s->costs->self, &at).ns + s->costs->event_ns + s->costs->launch_ns;
-        e->pieces.transfer.shared |= e->pieces.blocks->streams >> dh_cost_stream(&at) & 1;
+        e->basis.transfer.shared |= e->basis.blocks->streams >> dh_cost_stream(&at) & 1;
     }
     dh_graph_destroy(g);
     return DH_OK;
@@ -98,8 +98,8 @@ static double left_out(const estimate *e)
 static void run_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
 {
     for (int32_t c = 0; c < table->n_classes; c++)
-        e->costs[c] = tune_slot_cost_of(&e->pieces, table, &table->classes[c]);
-    tune_timetable_run(table, e->costs, e->pieces.transfer, e->t->scratch, ends);
+        e->costs[c] = tune_slot_cost_of(&e->basis, table, &table->classes[c]);
+    tune_timetable_run(table, e->costs, e->basis.transfer, e->t->scratch, ends);
 }
 
 static void run_schedule(estimate *e)
@@ -142,7 +142,7 @@ static double exposed_reductions(const estimate *e, int32_t rank)
     if (o->n_reductions == 0) return 0;
     for (int32_t v = 0; v < s->n_stages; v++)
         if (s->rank_of[v] == rank)
-            window += tune_backward_ns(&e->pieces, &e->long_one->types[e->long_one->type_of[v]]);
+            window += tune_backward_ns(&e->basis, &e->long_one->types[e->long_one->type_of[v]]);
     for (size_t k = 0; k < o->n_reductions; k++) {
         at = DH_MAX(at, window * (double)(k + 1) / (double)o->n_reductions) + o->reduction_ns[k];
         all += o->reduction_ns[k];
@@ -150,7 +150,7 @@ static double exposed_reductions(const estimate *e, int32_t rank)
     return at - window + o->slow_down * DH_MIN(all, window);
 }
 
-static void count_parts(const estimate *e, int32_t rank, double parts[DH_N_TUNE_PART])
+static void count_items(const estimate *e, int32_t rank, double items[DH_N_TUNE_ITEM])
 {
     const double k = left_out(e);
     const tune_timetable *tables[] = {e->long_one, e->short_one};
@@ -160,9 +160,9 @@ static void count_parts(const estimate *e, int32_t rank, double parts[DH_N_TUNE_
             const tune_class *cls = &tables[i]->classes[c];
             const int32_t n = tables[i]->counts[rank * tables[i]->n_classes + c];
             if (n > 0)
-                tune_slot_parts(&e->pieces, tables[i], cls,
-                                tune_slot_cost_of(&e->pieces, tables[i], cls).ns, n * weights[i],
-                                parts);
+                tune_slot_items(&e->basis, tables[i], cls,
+                                tune_slot_cost_of(&e->basis, tables[i], cls).ns, n * weights[i],
+                                items);
         }
 }
 
@@ -179,18 +179,18 @@ static void find_step(const estimate *e, dh_tune_row *row)
         last = r;
     }
     row->step_ns = latest + optimizer;
-    memset(row->part_ns, 0, sizeof row->part_ns);
-    count_parts(e, last, row->part_ns);
-    row->part_ns[DH_TUNE_PART_DP] = exposed;
-    row->part_ns[DH_TUNE_PART_OPTIMIZER] = optimizer;
-    row->part_ns[DH_TUNE_PART_BUBBLE] = e->ends[last].end_ns - e->ends[last].busy_ns;
+    memset(row->item_ns, 0, sizeof row->item_ns);
+    count_items(e, last, row->item_ns);
+    row->item_ns[DH_TUNE_ITEM_DP] = exposed;
+    row->item_ns[DH_TUNE_ITEM_OPTIMIZER] = optimizer;
+    row->item_ns[DH_TUNE_ITEM_BUBBLE] = e->ends[last].end_ns - e->ends[last].busy_ns;
 }
 
-static dh_status find_pieces(estimate *e)
+static dh_status find_basis(estimate *e)
 {
-    e->pieces.launch_ns = e->spec.recipe.costs->launch_ns;
-    DH_TRY(tune_find_blocks(e, e->spec.recipe.recompute, &e->pieces.blocks));
-    DH_TRY(tune_find_blocks(e, DH_RECOMPUTE_KIND_NONE, &e->pieces.plain));
+    e->basis.launch_ns = e->spec.recipe.costs->launch_ns;
+    DH_TRY(tune_find_blocks(e, e->spec.recipe.recompute, &e->basis.blocks));
+    DH_TRY(tune_find_blocks(e, DH_RECOMPUTE_KIND_NONE, &e->basis.plain));
     DH_TRY(tune_find_timetables(e));
     DH_TRY(reserve(e));
     return tune_find_outlines(e);
@@ -201,8 +201,8 @@ dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row)
     static const tune_times no_times;
     estimate e = {.ctx = ctx, .t = t, .row = row, .spec = {.recipe = t->recipe}};
     DH_TRY(describe(&e));
-    DH_TRY(find_pieces(&e));
-    e.pieces.times = &no_times; /* memory first: most configurations end here */
+    DH_TRY(find_basis(&e));
+    e.basis.times = &no_times; /* memory first: most configurations end here */
     run_schedule(&e);
     row->memory = (dh_tune_memory){0};
     find_peak(&e, &row->memory);
@@ -210,7 +210,7 @@ dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row)
     row->step_ns = 0;
     if (!row->fits) return DH_OK;
     DH_TRY(find_transfer(&e));
-    DH_TRY(tune_find_times(&e, &e.pieces.times));
+    DH_TRY(tune_find_times(&e, &e.basis.times));
     run_schedule(&e);
     find_step(&e, row);
     return DH_OK;

@@ -11,7 +11,7 @@ typedef struct estimate {
     const dh_schedule_row *schedule;
     dh_program_spec spec;                       /* of any rank */
     const tune_timetable *short_one, *long_one; /* the same where nothing is left out */
-    tune_pieces pieces;
+    tune_basis basis;
     tune_slot_cost *costs; /* by class of the long one */
     tune_rank_end *ends, *short_ends;
     const tune_outline **outlines; /* by rank */

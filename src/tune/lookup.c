@@ -97,7 +97,7 @@ dh_status tune_find_timetables(estimate *e)
     return whole ? DH_OK : find_timetable(e, 2 * p, &e->short_one);
 }
 
-/* ---- pieces --------------------------------------------------------------------------------- */
+/* ---- basis ---------------------------------------------------------------------------------- */
 
 static dh_status key_of_blocks(const estimate *e, dh_recompute_kind recompute, blocks_key *key)
 {
@@ -147,7 +147,7 @@ dh_status tune_find_times(estimate *e, const tune_times **times)
     if (!*place) {
         tune_times *made = DH_NEW(e->t->arena, tune_times);
         if (!made) return tune_no_memory(e->ctx);
-        DH_TRY(tune_times_make(e->ctx, &e->spec, e->pieces.blocks, wants, made));
+        DH_TRY(tune_times_make(e->ctx, &e->spec, e->basis.blocks, wants, made));
         *place = made;
     }
     *times = *place;

@@ -13,7 +13,7 @@ static dh_status resolve_row(dh_ctx *ctx, const tuner *t, const dh_tune_config *
 }
 
 /* Means over all ranks, each that was simulated counting for those that it stands for. */
-static void add_parts(const dh_sim *sim, dh_tune_row *row)
+static void add_items(const dh_sim *sim, dh_tune_row *row)
 {
     for (size_t k = 0; k < sim->n_classes; k++) {
         const dh_sim_rank *r = &sim->ranks[k];
@@ -28,7 +28,7 @@ static void add_parts(const dh_sim *sim, dh_tune_row *row)
             [DH_TUNE_SIMULATED_PARTNERS] = partners,
             [DH_TUNE_SIMULATED_REST] = t->idle_ns - bubble - partners};
         for (int p = 0; p < DH_N_TUNE_SIMULATED; p++)
-            row->simulated_part_ns[p] += share * (double)ns[p];
+            row->simulated_item_ns[p] += share * (double)ns[p];
         row->simulated_bytes = DH_MAX(row->simulated_bytes, r->memory.peak_bytes);
     }
 }
@@ -42,7 +42,7 @@ dh_status tune_simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row)
     dh_status st = dh_train_simulate(ctx, job, &how, &sim);
     if (st == DH_OK) {
         row->simulated_ns = sim->step_ns;
-        add_parts(sim, row);
+        add_items(sim, row);
         row->fits = (double)row->simulated_bytes <= t->memory_bytes;
     }
     dh_sim_destroy(sim);

@@ -112,12 +112,12 @@ static double pair_ns(const tune_times *t, const tune_stage *f, const tune_stage
     return ns + (b->embed ? back->embed : 0) + (b->head ? back->head : 0);
 }
 
-double tune_backward_ns(const tune_pieces *p, const tune_stage *stage)
+double tune_backward_ns(const tune_basis *p, const tune_stage *stage)
 {
     return tune_chain_ns(&p->times->b, stage);
 }
 
-tune_slot_cost tune_slot_cost_of(const tune_pieces *p, const tune_timetable *t, const tune_class *c)
+tune_slot_cost tune_slot_cost_of(const tune_basis *p, const tune_timetable *t, const tune_class *c)
 {
     const tune_stage *stage = &t->types[c->type];
     const bytes b = bytes_of(p->blocks, stage, c->kind);
@@ -131,7 +131,7 @@ tune_slot_cost tune_slot_cost_of(const tune_pieces *p, const tune_timetable *t, 
                             fb.after + b.after - b.before};
 }
 
-/* ---- parts ---------------------------------------------------------------------------------- */
+/* ---- items ---------------------------------------------------------------------------------- */
 
 typedef struct work {
     double compute_ns, comm_ns[TUNE_N_COMM], n_launched;
@@ -168,11 +168,11 @@ static work work_of(const tune_blocks *b, const tune_timetable *t, const tune_cl
 
 /* What neither computes nor starts operators is communication that nothing hides, or that
  * slows down what hides it: shared out by how much of each kind there is. */
-void tune_slot_parts(const tune_pieces *p, const tune_timetable *t, const tune_class *c, double ns,
-                     double n, double parts[DH_N_TUNE_PART])
+void tune_slot_items(const tune_basis *p, const tune_timetable *t, const tune_class *c, double ns,
+                     double n, double items[DH_N_TUNE_ITEM])
 {
-    static const dh_tune_part kinds[TUNE_N_COMM] = {DH_TUNE_PART_TP, DH_TUNE_PART_CP,
-                                                    DH_TUNE_PART_EP};
+    static const dh_tune_item kinds[TUNE_N_COMM] = {DH_TUNE_ITEM_TP, DH_TUNE_ITEM_CP,
+                                                    DH_TUNE_ITEM_EP};
     const work own = work_of(p->blocks, t, c), plain = work_of(p->plain, t, c);
     const double recompute = DH_MAX(own.compute_ns - plain.compute_ns, 0);
     double comm_ns = 0, launch_ns = own.n_launched * p->launch_ns;
@@ -180,8 +180,8 @@ void tune_slot_parts(const tune_pieces *p, const tune_timetable *t, const tune_c
     const double rest = ns - own.compute_ns - launch_ns;
     if (comm_ns <= 0) launch_ns += rest;
     for (int k = 0; comm_ns > 0 && k < TUNE_N_COMM; k++)
-        parts[kinds[k]] += n * rest * own.comm_ns[k] / comm_ns;
-    parts[DH_TUNE_PART_COMPUTE] += n * (own.compute_ns - recompute);
-    parts[DH_TUNE_PART_RECOMPUTE] += n * recompute;
-    parts[DH_TUNE_PART_LAUNCH] += n * launch_ns;
+        items[kinds[k]] += n * rest * own.comm_ns[k] / comm_ns;
+    items[DH_TUNE_ITEM_COMPUTE] += n * (own.compute_ns - recompute);
+    items[DH_TUNE_ITEM_RECOMPUTE] += n * recompute;
+    items[DH_TUNE_ITEM_LAUNCH] += n * launch_ns;
 }

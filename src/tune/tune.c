@@ -17,13 +17,13 @@ static const struct {
 #undef X
 };
 
-static const char *const parts[DH_N_TUNE_PART] = {
+static const char *const items[DH_N_TUNE_ITEM] = {
 #define X(id, name, doc) name,
-    DH_TUNE_PART_LIST(X)
+    DH_TUNE_ITEM_LIST(X)
 #undef X
 };
 
-static const char *const simulated_parts[] = {
+static const char *const simulated_items[] = {
 #define X(id, name, doc) name,
     DH_TUNE_SIMULATED_LIST(X)
 #undef X
@@ -48,14 +48,14 @@ dh_tune_dim dh_tune_dim_of(const char *setting)
     return (dh_tune_dim)d;
 }
 
-const char *dh_tune_part_name(dh_tune_part part)
+const char *dh_tune_item_name(dh_tune_item item)
 {
-    return parts[part];
+    return items[item];
 }
 
-const char *dh_tune_simulated_name(dh_tune_simulated part)
+const char *dh_tune_simulated_name(dh_tune_simulated item)
 {
-    return simulated_parts[part];
+    return simulated_items[item];
 }
 
 const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap)

@@ -1,4 +1,4 @@
-/* Inside the folder: pieces an estimate is put together from. */
+/* Inside the folder: what an estimate is put together from. */
 #ifndef DH_TUNE_TUNER_H
 #define DH_TUNE_TUNER_H
 
@@ -86,7 +86,7 @@ enum { TUNE_MAX_HEAD_OPS = 128 };
 enum { TUNE_F, TUNE_B, TUNE_W, TUNE_N_PHASE }; /* forward, input gradients, weight gradients */
 enum { TUNE_COMM_TP, TUNE_COMM_CP, TUNE_COMM_EP, TUNE_N_COMM };
 
-/* A block's part of a micro-batch's memory: x_in counts here, x_out with the next block. */
+/* A block's share of a micro-batch's memory: x_in counts here, x_out with the next block. */
 typedef struct tune_lives {
     double kept, kept_w;                   /* between F and B; between I and W */
     double f_peak, b_peak, i_peak, w_peak; /* own bytes, kept ones included, while it runs */
@@ -148,20 +148,20 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
 /* ---- slots.c: what a class of slots takes --------------------------------------------------- */
 
 /* All that decides it, of one configuration. */
-typedef struct tune_pieces {
+typedef struct tune_basis {
     const tune_blocks *blocks, *plain; /* plain: without recomputation */
     const tune_times *times;
     double launch_ns;
     tune_transfer transfer;
-} tune_pieces;
+} tune_basis;
 
-tune_slot_cost tune_slot_cost_of(const tune_pieces *pieces, const tune_timetable *t,
+tune_slot_cost tune_slot_cost_of(const tune_basis *basis, const tune_timetable *t,
                                  const tune_class *c);
-/* What a slot of `ns` is made of, added to parts, `n` times. */
-void tune_slot_parts(const tune_pieces *pieces, const tune_timetable *t, const tune_class *c,
-                     double ns, double n, double parts[DH_N_TUNE_PART]);
+/* What a slot of `ns` is made of, added to items, `n` times. */
+void tune_slot_items(const tune_basis *basis, const tune_timetable *t, const tune_class *c,
+                     double ns, double n, double items[DH_N_TUNE_ITEM]);
 /* Of one backward of a stage. */
-double tune_backward_ns(const tune_pieces *pieces, const tune_stage *stage);
+double tune_backward_ns(const tune_basis *basis, const tune_stage *stage);
 
 /* ---- estimate.c ----------------------------------------------------------------------------- */
 
@@ -185,7 +185,7 @@ typedef struct tuner {
 
 void tune_tables_fini(tuner *t);
 /* A configuration of the mesh and micro-batch that the tuner has now. memory.peak_bytes says
- * whether it fits; step_ns and parts are computed if it does. errors: of schedules and programs,
+ * whether it fits; step_ns and items are computed if it does. errors: of schedules and programs,
  * where it is not possible; DH_ENOMEM */
 dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row);
 

@@ -4,14 +4,14 @@
 #include "tune/tuner.h"
 
 /* What a step is made of, by the estimate or by a simulation. */
-typedef struct parts {
+typedef struct items {
     const double *ns, *best_ns;
     const char *const *names;
     int n;
-} parts;
+} items;
 
-/* The part that grew most over the best one's; parts.n: none. */
-static int largest_loss(const parts *p, int except, double *ns)
+/* The item that grew most over the best one's; items.n: none. */
+static int largest_loss(const items *p, int except, double *ns)
 {
     int found = p->n;
     *ns = 0;
@@ -24,11 +24,11 @@ static int largest_loss(const parts *p, int except, double *ns)
     return found;
 }
 
-/* TUNING: a second part is named where it is a quarter of the first or more. */
+/* TUNING: a second item is named where it is a quarter of the first or more. */
 #define WORTH_NAMING 0.25
 
 /* "bubble +3.17 s, compute +1 s"; empty where nothing grew. */
-static const char *describe(const parts *p, char *buf, size_t cap)
+static const char *describe(const items *p, char *buf, size_t cap)
 {
     char text[32];
     double first_ns, second_ns;
@@ -45,29 +45,29 @@ static const char *describe(const parts *p, char *buf, size_t cap)
 }
 
 /* Is the largest loss what tensor parallelism communicates, over more nodes than the best does? */
-static const char *spanning(const parts *p, bool simulated, const dh_tune_row *row,
+static const char *spanning(const items *p, bool simulated, const dh_tune_row *row,
                             const dh_tune_row *best, int64_t node_devices)
 {
     double ns;
-    const int part = simulated ? (int)DH_TUNE_SIMULATED_EXPOSED : (int)DH_TUNE_PART_TP;
+    const int item = simulated ? (int)DH_TUNE_SIMULATED_EXPOSED : (int)DH_TUNE_ITEM_TP;
     const bool more = node_devices > 0 && row->config.at[DH_TUNE_TP] > node_devices &&
                       best->config.at[DH_TUNE_TP] <= node_devices;
-    return more && largest_loss(p, p->n, &ns) == part ? " (tp spans nodes)" : "";
+    return more && largest_loss(p, p->n, &ns) == item ? " (tp spans nodes)" : "";
 }
 
 /* Simulation beside simulation, or estimate beside estimate: never one beside the other. */
 const char *tune_why_slower(dh_arena *arena, const dh_tune_row *row, const dh_tune_row *best,
                             int64_t node_devices)
 {
-    const char *names[DH_MAX((int)DH_N_TUNE_PART, (int)DH_N_TUNE_SIMULATED)];
+    const char *names[DH_MAX((int)DH_N_TUNE_ITEM, (int)DH_N_TUNE_SIMULATED)];
     char text[192];
     const bool simulated = row->simulated_ns > 0 && best->simulated_ns > 0;
-    parts p = {row->part_ns, best->part_ns, names, DH_N_TUNE_PART};
+    items p = {row->item_ns, best->item_ns, names, DH_N_TUNE_ITEM};
     if (simulated)
-        p = (parts){row->simulated_part_ns, best->simulated_part_ns, names, DH_N_TUNE_SIMULATED};
+        p = (items){row->simulated_item_ns, best->simulated_item_ns, names, DH_N_TUNE_SIMULATED};
     for (int i = 0; i < p.n; i++)
         names[i] = simulated ? dh_tune_simulated_name((dh_tune_simulated)i)
-                             : dh_tune_part_name((dh_tune_part)i);
+                             : dh_tune_item_name((dh_tune_item)i);
     if (!*describe(&p, text, sizeof text))
         return dh_arena_strdup(arena, simulated ? "as good" : "as good by the estimate");
     return dh_arena_printf(arena, "%s%s%s",

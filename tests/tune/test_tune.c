@@ -128,8 +128,8 @@ static void test_experts(void **state)
     close_setup(&s);
 }
 
-/* Parts of a step add up to it, and the winner has no reason. */
-static void test_parts_add_up(void **state)
+/* Items of a step add up to it, and the winner has no reason. */
+static void test_items_add_up(void **state)
 {
     (void)state;
     setup s = open_setup(dense);
@@ -140,7 +140,7 @@ static void test_parts_add_up(void **state)
     assert_int_equal(t->n_rows, 200);
     for (size_t i = 0; i < t->n_rows; i++) {
         double sum = 0;
-        for (int p = 0; p < DH_N_TUNE_PART; p++) sum += t->rows[i].part_ns[p];
+        for (int p = 0; p < DH_N_TUNE_ITEM; p++) sum += t->rows[i].item_ns[p];
         assert_true(fabs(sum / t->rows[i].step_ns - 1) < 1e-6);
         assert_true(i == 0 || t->rows[i].step_ns >= t->rows[i - 1].step_ns);
         assert_true((strlen(t->rows[i].why) == 0) == (i == 0));
@@ -262,7 +262,7 @@ static void test_same_input_same_result(void **state)
     assert_int_equal(a->n_fit, b->n_fit);
     for (size_t i = 0; i < a->n_rows; i++) {
         assert_memory_equal(&a->rows[i].config, &b->rows[i].config, sizeof a->rows[i].config);
-        assert_memory_equal(a->rows[i].part_ns, b->rows[i].part_ns, sizeof a->rows[i].part_ns);
+        assert_memory_equal(a->rows[i].item_ns, b->rows[i].item_ns, sizeof a->rows[i].item_ns);
         assert_int_equal(a->rows[i].simulated_ns, b->rows[i].simulated_ns);
         assert_string_equal(a->rows[i].why, b->rows[i].why);
     }
@@ -276,7 +276,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_estimates_rank_like_the_simulator),
         cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_parts_add_up),
+        cmocka_unit_test(test_items_add_up),
         cmocka_unit_test(test_what_does_not_fit_says_why),
         cmocka_unit_test(test_impossible_values_say_why),
         cmocka_unit_test(test_refused_inputs),
