@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "costs/cluster.h"
+#include "costs/cluster_table.h"
 #include "dhelix/cluster.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,7 +1,7 @@
 /* What communication costs: time and wire bandwidth of every collective, the CPU
  * time its thread takes, and how much a computing thread on the same core slows
  * down meanwhile. Rank 0 prints; --csv also writes a file. README.md has examples. */
-#include "run/comm/comm.h"
+#include "run/comm/impl.h"
 
 #include <getopt.h>
 #include <pthread.h>
@@ -266,7 +266,7 @@ static dh_status run(bench *b)
     DH_TRY(dh_comm_attach(&b->ctx, b->world, b->rank, &b->comm));
     DH_TRY(dh_comm_group_create(&b->ctx, b->comm, &spec, &b->group));
     DH_TRY(dh_comm_group_reserve(&b->ctx, b->group, MAX_BYTES));
-    if (!dh_comm_world_is_paced(b->world, DH_ENGINE_CROSS)) DH_TRY(bandwidth(b));
+    if (!dh_comm_pace_on(b->world->config.pace[DH_ENGINE_CROSS])) DH_TRY(bandwidth(b));
     return b->opt->only ? DH_OK : overlap(b);
 }
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "pairing_cases.h"
-#include "plan/pairing.h"
+#include "plan/pair_build.h"
 
 /* Fastest of a few runs: the search has no state, so the rest is the machine. */
 #define REPEATS 3
@@ -36,7 +36,7 @@ static dh_status measure_case(dh_ctx *ctx, const char *name, bool moe, const dh_
 {
     static pairing_case c;
     size_t n;
-    const dh_pair_policy *rows = dh_pair_policies(&n);
+    const dh_pair_policy *rows = pair_policies(&n);
     DH_TRY(case_make(ctx, moe, matrix, 10000, &c));
     for (size_t k = 0; k < n; k++)
         for (int32_t longest = 1; longest <= 6; longest++) {
@@ -50,7 +50,7 @@ static dh_status measure_case(dh_ctx *ctx, const char *name, bool moe, const dh_
     dh_pair_options o = DH_PAIR_OPTIONS_INIT;
     o.compare = true;
     DH_TRY(dh_pair_plan_make(ctx, &rows[n - 1], &c.problem, &o, &plan));
-    dh_status st = dh_pair_plan_draw(ctx, &c.problem, plan, &text);
+    dh_status st = pair_plan_draw(ctx, &c.problem, plan, &text);
     if (st == DH_OK) fputs(text.text, stdout);
     dh_str_fini(&text);
     dh_pair_plan_destroy(plan);

@@ -152,13 +152,6 @@ bool dh_group_varies(dh_group_kind group, int axis)
     return group_rows[group].axes >> axis & 1u;
 }
 
-dh_group_kind dh_group_parse(const char *name)
-{
-    for (int g = 0; g < DH_N_GROUPS; g++)
-        if (strcmp(name, group_rows[g].name) == 0) return (dh_group_kind)g;
-    return DH_N_GROUPS;
-}
-
 /* Digits of an axis that the group's members take: all, or first and last stage. */
 static int64_t digit_count(const dh_mesh *m, dh_group_kind group, int axis)
 {
@@ -184,14 +177,6 @@ int64_t dh_mesh_group_size(const dh_mesh *m, dh_group_kind group)
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
         if (dh_group_varies(group, axis)) size *= digit_count(m, group, axis);
     return size;
-}
-
-int64_t dh_mesh_n_groups(const dh_mesh *m, dh_group_kind group)
-{
-    int64_t n = 1;
-    for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
-        if (!dh_group_varies(group, axis)) n *= axis_size(m, axis);
-    return n;
 }
 
 int64_t dh_mesh_group_id(const dh_mesh *m, dh_group_kind group, int64_t rank)

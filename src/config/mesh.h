@@ -75,16 +75,13 @@ int64_t dh_mesh_rank(const dh_mesh *mesh, dh_coord coord);
 int64_t dh_mesh_node(const dh_mesh *mesh, int64_t rank);
 
 const char *dh_group_name(dh_group_kind group);
-const char *dh_group_doc(dh_group_kind group);
+const char *dh_group_doc(dh_group_kind group); /* what it is for */
 /* Whether its members' coordinates on an axis (dh_mesh_axis) differ; DH_MESH_PP: of stages. */
 bool dh_group_varies(dh_group_kind group, int axis);
-/* DH_N_GROUPS when the name is unknown. */
-dh_group_kind dh_group_parse(const char *name);
 
 /* Members of a group of this kind (the same for all of a kind). */
 int64_t dh_mesh_group_size(const dh_mesh *mesh, dh_group_kind group);
-int64_t dh_mesh_n_groups(const dh_mesh *mesh, dh_group_kind group);
-/* Number in [0, n_groups) of the rank's group: the colour of a communicator split.
+/* Number of the rank's group among those of its kind: the colour of a communicator split.
  * Groups are numbered by their first members. */
 int64_t dh_mesh_group_id(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
 /* Position of the rank in its group, members being in rank order; -1 where the

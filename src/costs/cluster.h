@@ -80,13 +80,14 @@ struct dh_cluster {
     double oef[DH_N_CLUSTER_CLASS][DH_N_CLUSTER_CLASS]; /* symmetric; NaN: not given */
 };
 
-/* ---- reading ----------------------------------------------------------------------------- */
+/* ---- settings ---------------------------------------------------------------------------- */
 
-/* From text, n_bytes, need not be terminated; path: for messages, and as name. */
-dh_status dh_cluster_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *path,
-                           dh_cluster **cluster);
-/* Settings of a cluster file with unit and meaning, for people. errors: DH_ENOMEM */
-dh_status dh_cluster_help(dh_ctx *ctx, dh_str *out);
+/* A setting of a cluster file, for people. */
+typedef struct dh_cluster_key {
+    const char *key, *unit, *doc; /* unit "": none */
+} dh_cluster_key;
+/* The i-th; false: there are no more. */
+bool dh_cluster_key_at(size_t i, dh_cluster_key *row);
 
 /* Mesh on the cluster's nodes: as dh_mesh_init with its devices per node, or with one node where
  * there are fewer ranks than a node has devices. */

@@ -100,17 +100,19 @@ const char *dh_cluster_class_name(dh_cluster_class cls)
     return class_names[cls];
 }
 
-dh_status dh_cluster_help(dh_ctx *ctx, dh_str *out)
+bool dh_cluster_key_at(size_t i, dh_cluster_key *row)
 {
-    for (size_t i = 0; i < DH_COUNTOF(settings); i++) {
-        const dh_cluster_setting *s = &settings[i];
-        dh_str_printf(out, "%-28s %-8s %s\n", s->key, s->unit ? s->unit : "", s->doc);
-    }
-    dh_str_printf(out, "%-28s %-8s %s\n", "like", "",
-                  "cluster whose numbers count where none is given");
-    dh_str_printf(out, "%-28s %-8s %s\n", "oef.A.B", "",
-                  "overlap effectiveness of operators of classes A and B:");
-    for (int i = 0; i < DH_N_CLUSTER_CLASS; i++)
-        dh_str_printf(out, "%-28s   %s\n", "", class_names[i]);
-    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory listing settings") : DH_OK;
+    static const dh_cluster_key others[] = {
+        {"like", "", "cluster whose numbers count where none is given"},
+        {"oef.A.B", "",
+         "overlap effectiveness of operators of two classes, of"
+#define X(id, name, doc) " " name
+         DH_CLUSTER_CLASS_LIST(X)
+#undef X
+        }};
+    const size_t n = DH_COUNTOF(settings);
+    if (i >= n + DH_COUNTOF(others)) return false;
+    const dh_cluster_setting *s = i < n ? &settings[i] : NULL;
+    *row = s ? (dh_cluster_key){s->key, s->unit ? s->unit : "", s->doc} : others[i - n];
+    return true;
 }

@@ -20,6 +20,9 @@ typedef struct dh_cluster_setting {
 
 const dh_cluster_setting *dh_cluster_settings(size_t *n);
 extern const char *const dh_attention_kernel_names[]; /* by dh_attention_kernel, then NULL */
+/* cluster_read.c: from text, n_bytes, need not be terminated; path: for messages, and as name. */
+dh_status dh_cluster_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *path,
+                           dh_cluster **cluster);
 /* DH_N_CLUSTER_CLASS when the name is unknown. */
 dh_cluster_class dh_cluster_class_parse(const char *name);
 

@@ -329,7 +329,8 @@ double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part);
 
 /* Text form (src/graph/README.md), appended to out. Any graph prints, for people to
  * look at; one that passes dh_graph_check reads back equal, if its dims are finite
- * and not negative.
+ * and not negative. The program itself only prints: reading is what makes the text a whole graph,
+ * which a pass can be shown or tested by (tests/graph), and what guards the form (fuzz).
  * errors: DH_ENOMEM */
 dh_status dh_graph_print(dh_ctx *ctx, const dh_graph *graph, dh_str *out);
 /* The text need not be terminated and may hold any bytes. What is read passes

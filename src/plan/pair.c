@@ -29,7 +29,7 @@ static const dh_pair_policy policies[] = {
      pair_search_exact},
 };
 
-const dh_pair_policy *dh_pair_policies(size_t *n)
+const dh_pair_policy *pair_policies(size_t *n)
 {
     *n = DH_COUNTOF(policies);
     return policies;

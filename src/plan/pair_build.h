@@ -120,4 +120,36 @@ dh_status pair_search_dp(dh_ctx *ctx, dh_pair_search *search);
 dh_status pair_search_dp_orders(dh_ctx *ctx, dh_pair_search *search);
 dh_status pair_search_exact(dh_ctx *ctx, dh_pair_search *search);
 
+/* ---- for tests and bench/plan, which look inside ---------------------------------------- */
+
+/* The table of policies (pair.c). */
+const dh_pair_policy *pair_policies(size_t *n);
+
+/* Check that a plan runs every operator once, after its predecessors, within the options, and
+ * that its times are those of the fluid model. errors: DH_EINVAL with round and operator */
+dh_status pair_plan_validate(dh_ctx *ctx, const dh_pair_problem *problem,
+                             const dh_pair_options *options, const dh_pair_plan *plan);
+
+/* Text for people, appended to out: totals, the two strands as bars over time, then round by
+ * round both segments with times and slow-down, then the other policies. errors: DH_ENOMEM */
+dh_status pair_plan_draw(dh_ctx *ctx, const dh_pair_problem *problem, const dh_pair_plan *plan,
+                         dh_str *out);
+
+/* P(segment, segment): time from the common start until both segments are done, without
+ * round_ns. One of them may be empty. Operators are not checked against the DAGs.
+ * out       f_end [n_f], b_end [n_b]: ends relative to the start; each may be NULL
+ * returns   -1 when the options do not allow it; options NULL: DH_PAIR_OPTIONS_INIT
+ * in        a validated problem */
+int64_t pair_coexecute(const dh_pair_problem *problem, const dh_pair_options *options,
+                       const int32_t *f_ops, int32_t n_f, const int32_t *b_ops, int32_t n_b,
+                       int64_t *f_end, int64_t *b_end);
+
+/* Fill together [f.n][b.n] from a matrix.
+ * in        rows [f.n], columns [b.n]: the matrix's name for each operator; NULL entries, or
+ *           matrix NULL: the modelled value of the two engines
+ * errors    DH_EMISSING an unknown name, with the nearest one */
+dh_status pair_times_from_matrix(dh_ctx *ctx, const dh_oef_matrix *matrix, dh_pair_strand f,
+                                 const char *const *rows, dh_pair_strand b,
+                                 const char *const *columns, dh_pair_time *together);
+
 #endif

@@ -136,8 +136,8 @@ static void draw_others(const dh_pair_plan *plan, dh_str *out)
     }
 }
 
-dh_status dh_pair_plan_draw(dh_ctx *ctx, const dh_pair_problem *p, const dh_pair_plan *plan,
-                            dh_str *out)
+dh_status pair_plan_draw(dh_ctx *ctx, const dh_pair_problem *p, const dh_pair_plan *plan,
+                         dh_str *out)
 {
     draw_totals(p, plan, out);
     draw_bar("forward", plan, p->f, plan->f_span, out);

@@ -101,9 +101,9 @@ int64_t pair_fluid(const pair_costs *costs, pair_run f_run, pair_run b_run, int6
     return llround(f.at < f.run.n ? run_alone(&f, &f_now, now) : run_alone(&b, &b_now, now));
 }
 
-int64_t dh_pair_coexecute(const dh_pair_problem *problem, const dh_pair_options *options,
-                          const int32_t *f_ops, int32_t n_f, const int32_t *b_ops, int32_t n_b,
-                          int64_t *f_end, int64_t *b_end)
+int64_t pair_coexecute(const dh_pair_problem *problem, const dh_pair_options *options,
+                       const int32_t *f_ops, int32_t n_f, const int32_t *b_ops, int32_t n_b,
+                       int64_t *f_end, int64_t *b_end)
 {
     static const dh_pair_options standard = DH_PAIR_OPTIONS_INIT;
     const pair_costs costs = {problem, options ? options : &standard, NULL};

@@ -264,9 +264,9 @@ static dh_pair_time time_of(const dh_oef_matrix *m, const dh_pair_op *f, int32_t
                                  DH_PAIR_IMPORTED);
 }
 
-dh_status dh_pair_times_from_matrix(dh_ctx *ctx, const dh_oef_matrix *m, dh_pair_strand f,
-                                    const char *const *rows, dh_pair_strand b,
-                                    const char *const *columns, dh_pair_time *together)
+dh_status pair_times_from_matrix(dh_ctx *ctx, const dh_oef_matrix *m, dh_pair_strand f,
+                                 const char *const *rows, dh_pair_strand b,
+                                 const char *const *columns, dh_pair_time *together)
 {
     int32_t row[DH_PAIR_MAX_OPS], column[DH_PAIR_MAX_OPS];
     if (DH_MAX(f.n, b.n) > DH_PAIR_MAX_OPS)

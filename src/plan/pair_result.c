@@ -248,8 +248,8 @@ static dh_status check_plan(dh_ctx *ctx, dh_arena *arena, const pair_costs *cost
                    (long long)plan->makespan_ns, (long long)end);
 }
 
-dh_status dh_pair_plan_validate(dh_ctx *ctx, const dh_pair_problem *problem,
-                                const dh_pair_options *options, const dh_pair_plan *plan)
+dh_status pair_plan_validate(dh_ctx *ctx, const dh_pair_problem *problem,
+                             const dh_pair_options *options, const dh_pair_plan *plan)
 {
     static const dh_pair_options standard = DH_PAIR_OPTIONS_INIT;
     DH_TRY(dh_pair_problem_validate(ctx, problem));

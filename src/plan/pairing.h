@@ -167,8 +167,6 @@ typedef struct dh_pair_policy {
     dh_status (*search)(dh_ctx *ctx, struct dh_pair_search *search);
 } dh_pair_policy;
 
-/* All rows, in the order of `dhelix list policies`. */
-const dh_pair_policy *dh_pair_policies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_pair_policy_find(dh_ctx *ctx, const char *name, const dh_pair_policy **policy);
 
@@ -186,26 +184,7 @@ dh_status dh_pair_plan_make(dh_ctx *ctx, const dh_pair_policy *policy,
                             const dh_pair_problem *problem, const dh_pair_options *options,
                             dh_pair_plan **plan);
 
-/* Check that a plan runs every operator once, after its predecessors, within the options, and
- * that its times are those of the fluid model. errors: DH_EINVAL with round and operator */
-dh_status dh_pair_plan_validate(dh_ctx *ctx, const dh_pair_problem *problem,
-                                const dh_pair_options *options, const dh_pair_plan *plan);
-
-/* Text for people, appended to out: totals, the two strands as bars over time, then round by
- * round both segments with times and slow-down, then the other policies. errors: DH_ENOMEM */
-dh_status dh_pair_plan_draw(dh_ctx *ctx, const dh_pair_problem *problem, const dh_pair_plan *plan,
-                            dh_str *out);
-
 /* ---- costs ------------------------------------------------------------------------------ */
-
-/* P(segment, segment): time from the common start until both segments are done, without
- * round_ns. One of them may be empty. Operators are not checked against the DAGs.
- * out       f_end [n_f], b_end [n_b]: ends relative to the start; each may be NULL
- * returns   -1 when the options do not allow it; options NULL: DH_PAIR_OPTIONS_INIT
- * in        a validated problem */
-int64_t dh_pair_coexecute(const dh_pair_problem *problem, const dh_pair_options *options,
-                          const int32_t *f_ops, int32_t n_f, const int32_t *b_ops, int32_t n_b,
-                          int64_t *f_end, int64_t *b_end);
 
 /* Overlap effectiveness (the paper's equation 1): (T_i + T_j - P_ij) / min(T_i, T_j). 1: the
  * shorter is hidden; 0: nothing gained; negative: contention. Not clamped: measurements lie
@@ -241,14 +220,6 @@ void dh_oef_matrix_destroy(dh_oef_matrix *matrix);
 dh_status dh_oef_matrix_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *source,
                               dh_oef_matrix **matrix);
 dh_status dh_oef_matrix_read(dh_ctx *ctx, const char *path, dh_oef_matrix **matrix);
-
-/* Fill together [f.n][b.n] from a matrix.
- * in        rows [f.n], columns [b.n]: the matrix's name for each operator; NULL entries, or
- *           matrix NULL: the modelled value of the two engines
- * errors    DH_EMISSING an unknown name, with the nearest one */
-dh_status dh_pair_times_from_matrix(dh_ctx *ctx, const dh_oef_matrix *matrix, dh_pair_strand f,
-                                    const char *const *rows, dh_pair_strand b,
-                                    const char *const *columns, dh_pair_time *together);
 
 #ifdef __cplusplus
 }

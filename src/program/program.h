@@ -234,18 +234,6 @@ static inline int64_t dh_wait_end_ns(const dh_program *p, const dh_span *spans, 
  * errors: DH_EVERIFY. cost: O(operands * overlaps). */
 dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program);
 
-/* All ranks together: each program verifies, and a joint replay ends in which every
- * communication blocks its stream until all its partners have come, so that whatever
- * a communicator buffers, nothing can wait for ever. On every group calls match in
- * order, kind, elements, type and what they are about (micro-batch; within a stage block
- * and operator); transfers between stages in tag as well; a group is used from one
- * stream, the same on all its members. The message names both ranks and instructions,
- * or the cycle of those that wait for each other.
- * in        programs [n], that of rank i at i; n: all ranks of the mesh
- * errors    DH_EVERIFY; DH_EINVAL not the programs of one mesh; DH_ENOMEM
- * cost      O(instructions of all ranks) beside dh_program_verify */
-dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n);
-
 /* Equal for programs that run the same instructions on the same bytes with the same waits. */
 uint64_t dh_program_digest(const dh_program *program);
 

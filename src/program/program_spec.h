@@ -47,7 +47,7 @@ typedef struct dh_mesh_footprint {
 } dh_mesh_footprint;
 
 /* Build and verify the programs of a whole mesh, one for each class of ranks that run
- * the same instructions; equivalent to dh_programs_verify on all of them.
+ * the same instructions, which comes to the same as all of them (classes.c).
  * in        spec: its rank is ignored
  * out       may be NULL; set only on DH_OK
  * errors    those of dh_program_build; DH_EVERIFY

@@ -30,11 +30,24 @@ void dh_rank_classes_fini(dh_rank_classes *classes);
  * sequence parallelism lie. errors: DH_EVERIFY, DH_ENOMEM */
 dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program);
 
-/* Joint replay of programs that each verify: communication only, no data.
+/* Joint replay of programs that each verify: communication only, no data. It ends, though every
+ * communication blocks its stream until all its partners have come, so that whatever a
+ * communicator buffers, nothing can wait for ever. On every group calls match in order, kind,
+ * elements, type and what they are about (micro-batch; within a stage block and operator);
+ * transfers between stages in tag as well; a group is used from one stream, the same on all its
+ * members. The message names both ranks and instructions, or the cycle of those that wait for each
+ * other.
  * in        programs [n]; class_of NULL: programs[i] is that of rank i of n; else
  *           programs[class_of[r]] stands for rank r, class_of [mesh.ranks]
  * errors    DH_EVERIFY, DH_ENOMEM */
 dh_status dh_ranks_replay(dh_ctx *ctx, const dh_program *const *programs, size_t n,
                           const uint32_t *class_of);
+
+/* Every program verifies, and so do all together: what dh_mesh_verify shows with one program for
+ * each class of ranks.
+ * in        programs [n], that of rank i at i; n: all ranks of the mesh
+ * errors    DH_EVERIFY; DH_EINVAL not the programs of one mesh; DH_ENOMEM
+ * cost      O(instructions of all ranks) beside dh_program_verify */
+dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n);
 
 #endif

@@ -5,6 +5,14 @@
 #include "program/replay.h"
 #include "sim/simulate.h"
 
+/* ---- simulate.c: programs at hand, as dh_simulate does with those that it builds ---------- */
+
+/* in        programs [n], one for every rank of a mesh, in order: borrowed, must outlive the result
+ * out       model_flops and tokens are 0
+ * errors    as dh_simulate; DH_EINVAL not the programs of one mesh */
+dh_status dh_simulate_programs(dh_ctx *ctx, const dh_program *const *programs, size_t n,
+                               const dh_costs *costs, const dh_sim_options *options, dh_sim **sim);
+
 /* ---- op_costs.c: times and speeds, asked for once --------------------------------------- */
 
 typedef struct dh_sim_pair {

@@ -112,12 +112,6 @@ typedef struct dh_sim {
  * cost      building the programs, and O(instructions * log(ranks simulated)) */
 dh_status dh_simulate(dh_ctx *ctx, const dh_recipe *recipe, const dh_costs *costs,
                       const dh_sim_options *options, dh_sim **sim);
-/* The same from programs at hand, one for every rank of a mesh, in order.
- * in        programs [n]: borrowed, must outlive the result
- * out       model_flops and tokens are 0
- * errors    as dh_simulate; DH_EINVAL not the programs of one mesh */
-dh_status dh_simulate_programs(dh_ctx *ctx, const dh_program *const *programs, size_t n,
-                               const dh_costs *costs, const dh_sim_options *options, dh_sim **sim);
 void dh_sim_destroy(dh_sim *sim);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* Parameters in the slab against Hugging Face tensors: initialise, load, export. */
-#include "train/session.h"
+#include "train/params.h"
 
 #include <math.h>
 #include <stdio.h>

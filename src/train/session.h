@@ -58,19 +58,6 @@ dh_status dh_session_init_params(dh_ctx *ctx, dh_session *session, uint64_t seed
  * model does not have are reported as a warning. */
 dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights);
 
-/* A Hugging Face tensor of which this rank has (part of) the elements, in one parameter. */
-typedef struct dh_hf_tensor {
-    char name[80];
-    int ndim;
-    int64_t shape[2]; /* as Hugging Face stores it */
-    uint32_t param;
-} dh_hf_tensor;
-/* HF tensors of the program's parameters, in program order; caller frees *list. */
-dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **list, size_t *n);
-/* Copy the elements this rank has into data [shape], the whole tensor in HF's layout,
- * float32. kind: MASTER, GRAD, ADAM_M or ADAM_V. */
-dh_status dh_session_read_hf(dh_ctx *ctx, const dh_session *session, const dh_hf_tensor *tensor,
-                             dh_buffer_kind kind, float *data);
 /* Fill the elements this rank has of a kind (MASTER, ADAM_M, ADAM_V) from tensors PREFIX +
  * HF name; masters refresh the compute copies. Shapes must fit. */
 dh_status dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh_weights *weights,

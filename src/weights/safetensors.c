@@ -9,6 +9,10 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the data is used in place");
 
+typedef struct st_meta {
+    const char *key, *value;
+} st_meta;
+
 struct dh_safetensors {
     dh_arena *arena;
     dh_map map; /* empty when parsed from memory */
@@ -16,7 +20,7 @@ struct dh_safetensors {
     dh_st_tensor *tensors; /* in order of the data */
     const dh_st_tensor **by_name;
     size_t n_tensors;
-    dh_st_meta *meta;
+    st_meta *meta;
     size_t n_meta;
 };
 
@@ -164,7 +168,7 @@ static dh_status read_metadata(dh_ctx *ctx, dh_safetensors *st, json_t *meta)
 {
     if (!json_is_object(meta))
         return dh_fail(ctx, DH_EFORMAT, "\"__metadata__\" must be an object of strings");
-    st->meta = DH_NEW_N(st->arena, dh_st_meta, json_object_size(meta));
+    st->meta = DH_NEW_N(st->arena, st_meta, json_object_size(meta));
     if (!st->meta) return dh_fail(ctx, DH_ENOMEM, "out of memory");
     const char *key;
     json_t *value;
@@ -172,7 +176,7 @@ static dh_status read_metadata(dh_ctx *ctx, dh_safetensors *st, json_t *meta)
     {
         if (!json_is_string(value))
             return dh_fail(ctx, DH_EFORMAT, "\"__metadata__\": \"%.200s\" must be a string", key);
-        dh_st_meta *m = &st->meta[st->n_meta++];
+        st_meta *m = &st->meta[st->n_meta++];
         m->key = dh_arena_strdup(st->arena, key);
         m->value = dh_arena_strdup(st->arena, json_string_value(value));
         if (!m->key || !m->value) return dh_fail(ctx, DH_ENOMEM, "out of memory");
@@ -344,12 +348,6 @@ const dh_st_tensor *dh_st_find(const dh_safetensors *st, const char *name)
     const dh_st_tensor **hit =
         bsearch(&key_at, st->by_name, st->n_tensors, sizeof *st->by_name, compare_names);
     return hit ? *hit : NULL;
-}
-
-const dh_st_meta *dh_st_metadata(const dh_safetensors *st, size_t *n)
-{
-    *n = st->n_meta;
-    return st->meta;
 }
 
 const char *dh_st_metadata_get(const dh_safetensors *st, const char *key)

@@ -60,10 +60,6 @@ typedef struct dh_st_tensor {
     const unsigned char *data; /* row-major; may be unaligned: read with memcpy */
 } dh_st_tensor;
 
-typedef struct dh_st_meta {
-    const char *key, *value;
-} dh_st_meta;
-
 /* ---- reading ------------------------------------------------------------------- */
 
 typedef struct dh_safetensors dh_safetensors;
@@ -82,8 +78,8 @@ size_t dh_st_n_tensors(const dh_safetensors *st);
 const dh_st_tensor *dh_st_at(const dh_safetensors *st, size_t i); /* in order of the data */
 /* O(log n); NULL when absent. */
 const dh_st_tensor *dh_st_find(const dh_safetensors *st, const char *name);
-const dh_st_meta *dh_st_metadata(const dh_safetensors *st, size_t *n);
-const char *dh_st_metadata_get(const dh_safetensors *st, const char *key); /* NULL: absent */
+/* A text of the file's metadata; NULL: absent. */
+const char *dh_st_metadata_get(const dh_safetensors *st, const char *key);
 
 /* ---- writing: declare every tensor, start the file, put data in any order -------- */
 

@@ -66,13 +66,6 @@ void dh_weights_at(const dh_weights *w, size_t i, dh_weight_info *info)
     describe(&w->tensors.at[i], info);
 }
 
-bool dh_weights_find(const dh_weights *w, const char *hf_name, dh_weight_info *info)
-{
-    const weight *t = find_weight(w, hf_name);
-    if (t && info) describe(t, info);
-    return t != NULL;
-}
-
 /* ---- conversion to float32: n contiguous items, each to dst[i * step] ------------------ */
 
 static void from_f32(const unsigned char *src, int64_t n, float *dst, int64_t step)

@@ -42,8 +42,6 @@ void dh_weights_close(dh_weights *w);
 /* Tensors sorted by name. info's strings live as long as w. */
 size_t dh_weights_n(const dh_weights *w);
 void dh_weights_at(const dh_weights *w, size_t i, dh_weight_info *info);
-/* False when absent; O(log n). */
-bool dh_weights_find(const dh_weights *w, const char *hf_name, dh_weight_info *info);
 /* The tensor must exist with this shape and a type that can be read.
  * errors    DH_EMISSING with the nearest name; DH_EINVAL with both shapes; DH_EUNSUPPORTED */
 dh_status dh_weights_expect(dh_ctx *ctx, const dh_weights *w, const char *hf_name, int ndim,

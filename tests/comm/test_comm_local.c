@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "run/comm/impl.h"
+
 /* ---- running ranks as threads ----------------------------------------------------------- */
 
 enum { MAX_THREADS = 8 };
@@ -261,10 +263,7 @@ static void worlds_say_how_they_time(void **state)
     assert_string_equal(
         dh_comm_world_describe(world, text, sizeof text),
         "local: 6 ranks, local link shared memory, cross link paced at 4 Gbit/s + 50 us");
-    assert_true(dh_comm_world_is_paced(world, DH_ENGINE_CROSS));
-    assert_false(dh_comm_world_is_paced(world, DH_ENGINE_LOCAL));
-    for (int r = 0; r < 6; r++) assert_int_equal(dh_comm_world_node(world, r), r / 2);
-    assert_int_equal(dh_comm_world_node(world, 6), -1);
+    for (int r = 0; r < 6; r++) assert_int_equal(world->node[r], r / 2);
     int first, n;
     dh_comm_world_here(world, &first, &n);
     assert_true(first == 0 && n == 6 && dh_comm_world_size(world) == 6);
@@ -674,7 +673,6 @@ static void arguments_are_checked(void **state)
     assert_fails(&ctx, dh_comm_attach(&ctx, world, 2, &comm), DH_EINVAL, "rank 2");
     assert_ok(&ctx, dh_comm_attach(&ctx, world, 1, &comm));
     assert_fails(&ctx, dh_comm_attach(&ctx, world, 1, &again), DH_EINVAL, "already");
-    assert_int_equal(dh_comm_rank(comm), 1);
     assert_ok(&ctx, dh_comm_check(&ctx, comm));
 
     dh_comm_group *g;

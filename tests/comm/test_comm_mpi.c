@@ -1,6 +1,7 @@
 /* Run by the launcher, one process a rank: test_comm_mpi [cases|FAULT], a fault of the table below.
  * The fault modes end in MPI_Abort by design; what counts is what they print. */
 #include "comm_cases.h"
+#include "run/comm/impl.h"
 
 static case_env env;
 
@@ -49,8 +50,7 @@ static void the_world_knows_itself(void **state)
 {
     char text[128];
     assert_non_null(strstr(dh_comm_world_describe(env.world, text, sizeof text), "real links"));
-    for (int r = 0; r < env.n_ranks; r++) assert_int_equal(dh_comm_world_node(env.world, r), 0);
-    assert_false(dh_comm_world_is_paced(env.world, DH_ENGINE_CROSS));
+    for (int r = 0; r < env.n_ranks; r++) assert_int_equal(env.world->node[r], 0);
     assert_ok(&env.ctx, dh_comm_check(&env.ctx, env.comm));
     dh_comm_group *all = case_group(&env, "all", NULL, 0, 98, DH_ENGINE_LOCAL);
     assert_ok(&env.ctx, dh_comm_group_reserve(&env.ctx, all, 1 << 20));

@@ -1,5 +1,5 @@
 /* Cluster files and the hardware model: what is read, and times worked by hand. */
-#include "costs/cluster.h"
+#include "costs/cluster_table.h"
 #include "dh_test.h"
 #include "dhelix/cluster.h"
 
@@ -322,16 +322,6 @@ static void test_oef(void **state)
     dh_cluster_destroy(c);
 }
 
-static void test_help(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_str out = DH_STR_INIT;
-    assert_ok(&ctx, dh_cluster_help(&ctx, &out));
-    assert_non_null(strstr(out.text, "device.memory_gb_per_s"));
-    assert_non_null(strstr(out.text, "attention_grad"));
-    dh_str_fini(&out);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,7 +331,6 @@ int main(void)
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_collectives),
         cmocka_unit_test(test_costs),      cmocka_unit_test(test_attention_kernels),
         cmocka_unit_test(test_oef),        cmocka_unit_test(test_spread),
-        cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/pairing.h"
+#include "plan/pair_build.h"
 
 typedef struct case_op {
     const char *name;
@@ -167,8 +167,8 @@ static inline dh_status case_make(dh_ctx *ctx, bool moe, const dh_oef_matrix *ma
     c->problem.b = case_strand(b, n_b, c->b, c->b_oef, c->preds[1]);
     c->problem.round_ns = round_ns;
     c->problem.together = c->together;
-    return dh_pair_times_from_matrix(ctx, matrix, c->problem.f, c->f_oef, c->problem.b, c->b_oef,
-                                     c->together);
+    return pair_times_from_matrix(ctx, matrix, c->problem.f, c->f_oef, c->problem.b, c->b_oef,
+                                  c->together);
 }
 
 #endif

@@ -1,7 +1,7 @@
 #include "dh_test.h"
 
 #include "pairing_cases.h"
-#include "plan/pairing.h"
+#include "plan/pair_build.h"
 
 #define MATRIX "tests/data/published/dhelix_h100_pairwise_oef_matrix.csv"
 
@@ -25,7 +25,7 @@ static dh_pair_plan *make(const char *name, const dh_pair_problem *p, const dh_p
     dh_ctx ctx = DH_CTX_INIT;
     dh_pair_plan *plan;
     assert_ok(&ctx, dh_pair_plan_make(&ctx, policy(name), p, o, &plan));
-    assert_ok(&ctx, dh_pair_plan_validate(&ctx, p, o, plan));
+    assert_ok(&ctx, pair_plan_validate(&ctx, p, o, plan));
     return plan;
 }
 
@@ -49,7 +49,7 @@ static void a_pair_takes_what_was_measured(void **state)
     for (size_t k = 0; k < DH_COUNTOF(times); k++) {
         const dh_pair_problem p = {{f, 1}, {b, 1}, &times[k], 7};
         int64_t f_end, b_end;
-        int64_t ns = dh_pair_coexecute(&p, NULL, first_three, 1, first_three, 1, &f_end, &b_end);
+        int64_t ns = pair_coexecute(&p, NULL, first_three, 1, first_three, 1, &f_end, &b_end);
         assert_int_equal(f_end, times[k].f_ns);
         assert_int_equal(b_end, times[k].b_ns);
         assert_int_equal(ns, DH_MAX(f_end, b_end));
@@ -65,15 +65,14 @@ static void segments_go_on_at_new_rates(void **state)
     const dh_pair_problem p = {{f, 1}, {b, 2}, t, 0};
     int64_t f_end, b_end[2];
     /* b1 ends at 50, f has 60 left; b2 takes 60 more, f has 20 left and runs alone to 130 */
-    assert_int_equal(dh_pair_coexecute(&p, NULL, first_three, 1, first_three, 2, &f_end, b_end),
-                     130);
+    assert_int_equal(pair_coexecute(&p, NULL, first_three, 1, first_three, 2, &f_end, b_end), 130);
     assert_int_equal(b_end[0], 50);
     assert_int_equal(b_end[1], 110);
     assert_int_equal(f_end, 130);
     /* alone: sums */
-    assert_int_equal(dh_pair_coexecute(&p, NULL, NULL, 0, first_three, 2, NULL, b_end), 80);
+    assert_int_equal(pair_coexecute(&p, NULL, NULL, 0, first_three, 2, NULL, b_end), 80);
     assert_int_equal(b_end[0], 40);
-    assert_int_equal(dh_pair_coexecute(&p, NULL, first_three, 1, NULL, 0, NULL, NULL), 100);
+    assert_int_equal(pair_coexecute(&p, NULL, first_three, 1, NULL, 0, NULL, NULL), 100);
 }
 
 static void operators_without_time_end_at_once(void **state)
@@ -84,8 +83,7 @@ static void operators_without_time_end_at_once(void **state)
     const dh_pair_time t[] = {{0, 0, 0}, {40, 40, 0}, {0, 0, 0}};
     const dh_pair_problem p = {{f, 3}, {b, 1}, t, 0};
     int64_t f_end[3], b_end;
-    assert_int_equal(dh_pair_coexecute(&p, NULL, first_three, 3, first_three, 1, f_end, &b_end),
-                     40);
+    assert_int_equal(pair_coexecute(&p, NULL, first_three, 3, first_three, 1, f_end, &b_end), 40);
     assert_int_equal(f_end[0], 0);
     assert_int_equal(f_end[1], 40); /* both at the same instant */
     assert_int_equal(f_end[2], 40);
@@ -104,16 +102,16 @@ static void switches_forbid_by_the_timeline(void **state)
     const dh_pair_time t[] = {{50, 50, 0}, {50, 10, 0}, {20, 50, 0}, {20, 10, 0}};
     const dh_pair_problem p = {{f, 2}, {b, 2}, t, 0};
     dh_pair_options o = DH_PAIR_OPTIONS_INIT;
-    assert_int_equal(dh_pair_coexecute(&p, &o, first_three, 2, first_three, 2, NULL, NULL), 70);
+    assert_int_equal(pair_coexecute(&p, &o, first_three, 2, first_three, 2, NULL, NULL), 70);
     o.overlap_comm_comm = false; /* ag beside a2a, after 50 */
-    assert_int_equal(dh_pair_coexecute(&p, &o, first_three, 2, first_three, 2, NULL, NULL), -1);
-    assert_int_equal(dh_pair_coexecute(&p, &o, first_three, 2, first_three, 1, NULL, NULL), 70);
+    assert_int_equal(pair_coexecute(&p, &o, first_three, 2, first_three, 2, NULL, NULL), -1);
+    assert_int_equal(pair_coexecute(&p, &o, first_three, 2, first_three, 1, NULL, NULL), 70);
     o = (dh_pair_options)DH_PAIR_OPTIONS_INIT;
     o.overlap_local = false;
-    assert_int_equal(dh_pair_coexecute(&p, &o, first_three, 1, first_three, 1, NULL, NULL), -1);
-    assert_int_equal(dh_pair_coexecute(&p, &o, first_three, 1, first_three + 1, 1, NULL, NULL), 50);
+    assert_int_equal(pair_coexecute(&p, &o, first_three, 1, first_three, 1, NULL, NULL), -1);
+    assert_int_equal(pair_coexecute(&p, &o, first_three, 1, first_three + 1, 1, NULL, NULL), 50);
     o.overlap_cross = false;
-    assert_int_equal(dh_pair_coexecute(&p, &o, first_three, 1, first_three + 1, 1, NULL, NULL), -1);
+    assert_int_equal(pair_coexecute(&p, &o, first_three, 1, first_three + 1, 1, NULL, NULL), -1);
 }
 
 /* ---- OEF ------------------------------------------------------------------------------------ */
@@ -182,19 +180,19 @@ static void published_matrix_loads(void **state)
     const dh_pair_op b[] = {op("w1", DH_ENGINE_COMPUTE, 1000), op("w2", DH_ENGINE_COMPUTE, 1000)};
     const char *rows[] = {"intra_all2all"}, *columns[] = {"mlp_c_W", "attn_l_w"};
     dh_pair_time t[2];
-    assert_ok(&ctx, dh_pair_times_from_matrix(&ctx, m, (dh_pair_strand){f, 1}, rows,
-                                              (dh_pair_strand){b, 2}, columns, t));
+    assert_ok(&ctx, pair_times_from_matrix(&ctx, m, (dh_pair_strand){f, 1}, rows,
+                                           (dh_pair_strand){b, 2}, columns, t));
     assert_int_equal(t[0].f_ns, 4170);
     assert_int_equal(t[1].b_ns, 30);
     assert_int_equal(t[1].source, DH_PAIR_IMPORTED);
     columns[1] = NULL;
-    assert_ok(&ctx, dh_pair_times_from_matrix(&ctx, m, (dh_pair_strand){f, 1}, rows,
-                                              (dh_pair_strand){b, 2}, columns, t));
+    assert_ok(&ctx, pair_times_from_matrix(&ctx, m, (dh_pair_strand){f, 1}, rows,
+                                           (dh_pair_strand){b, 2}, columns, t));
     assert_int_equal(t[1].source, DH_PAIR_MODELLED);
     rows[0] = "intra_all2al";
     assert_fails(&ctx,
-                 dh_pair_times_from_matrix(&ctx, m, (dh_pair_strand){f, 1}, rows,
-                                           (dh_pair_strand){b, 2}, columns, t),
+                 pair_times_from_matrix(&ctx, m, (dh_pair_strand){f, 1}, rows,
+                                        (dh_pair_strand){b, 2}, columns, t),
                  DH_EMISSING, "did you mean \"intra_all2all\"");
     dh_oef_matrix_destroy(m);
     dh_oef_matrix_destroy(NULL);
@@ -408,7 +406,7 @@ static int64_t brute_cuts(const brute *s, int32_t i, int32_t j, char last)
     }
     for (int32_t a = 1; a <= s->r->o.max_segment && i + a <= p->f.n; a++)
         for (int32_t c = 1; c <= s->r->o.max_segment && j + c <= p->b.n; c++) {
-            const int64_t ns = dh_pair_coexecute(p, &s->r->o, s->f + i, a, s->b + j, c, NULL, NULL);
+            const int64_t ns = pair_coexecute(p, &s->r->o, s->f + i, a, s->b + j, c, NULL, NULL);
             if (ns < 0) continue;
             best = DH_MIN(best, p->round_ns + ns + brute_cuts(s, i + a, j + c, 'p'));
         }
@@ -469,8 +467,8 @@ static bool same_text(const random_problem *r, const dh_pair_plan *a, const dh_p
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_str x = DH_STR_INIT, y = DH_STR_INIT;
-    assert_ok(&ctx, dh_pair_plan_draw(&ctx, &r->p, a, &x));
-    assert_ok(&ctx, dh_pair_plan_draw(&ctx, &r->p, b, &y));
+    assert_ok(&ctx, pair_plan_draw(&ctx, &r->p, a, &x));
+    assert_ok(&ctx, pair_plan_draw(&ctx, &r->p, b, &y));
     const bool same = strcmp(x.text, y.text) == 0;
     dh_str_fini(&x);
     dh_str_fini(&y);
@@ -659,7 +657,7 @@ static void empty_strands(void **state)
     const dh_pair_problem one = {{f, 2}, {NULL, 0}, NULL, 2},
                           none = {{NULL, 0}, {NULL, 0}, NULL, 2};
     size_t n;
-    const dh_pair_policy *rows = dh_pair_policies(&n);
+    const dh_pair_policy *rows = pair_policies(&n);
     for (size_t k = 0; k < n; k++) {
         assert_int_equal(makespan(rows[k].name, &one, NULL), 13);
         assert_int_equal(makespan(rows[k].name, &none, NULL), 0);
@@ -733,7 +731,7 @@ static void broken_plans_are_found(void **state)
     static const int32_t second[] = {1}, both[] = {0, 1};
 #define BREAK(field, value, part)                                                                  \
     plan->rounds[0].field = value;                                                                 \
-    assert_fails(&ctx, dh_pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL, part);                \
+    assert_fails(&ctx, pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL, part);                   \
     plan->rounds[0] = kept
     BREAK(f_ops, second, "round 0: forward operator f2 runs before f1");
     BREAK(end_ns, 11, "round 0: from 0 to 11 ns; 0 to 10 are predicted");
@@ -741,15 +739,14 @@ static void broken_plans_are_found(void **state)
     BREAK(f_ops, both, "round 0: segments of 2 and 1 operators; at most 1");
 #undef BREAK
     plan->f_span[0].end_ns++;
-    assert_fails(&ctx, dh_pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL, "f1 from 0 to 11 ns");
+    assert_fails(&ctx, pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL, "f1 from 0 to 11 ns");
     plan->f_span[0].end_ns--;
     plan->n_rounds = 1;
-    assert_fails(&ctx, dh_pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL,
+    assert_fails(&ctx, pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL,
                  "forward operator f2 is in no round");
     plan->n_rounds = 2;
     o.overlap_local = false;
-    assert_fails(&ctx, dh_pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL,
-                 "overlap that may not");
+    assert_fails(&ctx, pair_plan_validate(&ctx, &p, &o, plan), DH_EINVAL, "overlap that may not");
     dh_pair_plan_destroy(plan);
     dh_pair_plan_destroy(NULL);
 }
@@ -775,7 +772,7 @@ static void drawing(void **state)
     o.compare = true;
     dh_pair_plan *plan = make("exact", &p, &o);
     dh_str text = DH_STR_INIT;
-    assert_ok(&ctx, dh_pair_plan_draw(&ctx, &p, plan, &text));
+    assert_ok(&ctx, pair_plan_draw(&ctx, &p, plan, &text));
     static const char *const want =
         "exact: 2 forward and 2 backward operators in 2 rounds, 24.0 us\n"
         "  one after the other 38.0 us (36.8 % saved); bound 22.0 us (compute 22.0, local 14.0, "

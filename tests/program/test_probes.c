@@ -6,6 +6,7 @@
 #include "costs/profile.h"
 #include "program/program.h"
 #include "program/program_spec.h"
+#include "program/ranks.h"
 
 typedef struct setup {
     const char *preset, *schedule;     /* NULL: 1F1B */

@@ -1,7 +1,7 @@
 /* Timelines reckoned by hand: programs of nothing but streams, waits and calls. */
 #include "dh_test.h"
 
-#include "sim/simulate.h"
+#include "sim/sim.h"
 
 enum { MAX_ROWS = 12, MAX_RANKS = 4, NO = -1 };
 

@@ -12,6 +12,8 @@
  * have nothing to do with the reference's: all tokens together are measured there. */
 #include "fixture.h"
 
+#include "train/params.h"
+
 enum { N_STEPS = 10 };
 
 typedef struct oracle {

@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "dhelix/train.h"
+#include "train/params.h"
 #include "train/resolve.h"
 
 enum { SEQ = 32, SAMPLES = 8, MAX_RANKS = 8 };

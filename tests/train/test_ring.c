@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "run/cpu/glue.h"
+#include "train/params.h"
 
 /* ---- one attention, all ranks in step --------------------------------------------------- */
 

@@ -101,11 +101,10 @@ static void stories260k_opens(void **state)
     assert_ok(&ctx, dh_model_from_config_file(&ctx, DATA "stories260K", &config));
     same_model(&model, &config);
 
-    dh_weight_info info;
-    assert_true(dh_weights_find(w, "model.layers.4.mlp.down_proj.weight", &info));
-    assert_int_equal(info.shape[0], 64);
-    assert_int_equal(info.shape[1], 172);
-    assert_false(dh_weights_find(w, "lm_head.weight", &info));
+    static const int64_t down[2] = {64, 172};
+    assert_ok(&ctx, dh_weights_expect(&ctx, w, "model.layers.4.mlp.down_proj.weight", 2, down));
+    assert_fails(&ctx, dh_weights_expect(&ctx, w, "lm_head.weight", 2, down), DH_EMISSING,
+                 "lm_head.weight");
 
     float embedding[4]; /* the words that follow the header in the file */
     static const uint32_t words[4] = {0xbe96e950, 0x3f0fd864, 0x3e33a1f7, 0x3eae5faa};

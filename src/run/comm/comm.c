@@ -113,16 +113,6 @@ void dh_comm_world_here(const dh_comm_world *world, int *first, int *n)
     *n = world->n_here;
 }
 
-int dh_comm_world_node(const dh_comm_world *world, int rank)
-{
-    return rank >= 0 && rank < world->size ? world->node[rank] : -1;
-}
-
-bool dh_comm_world_is_paced(const dh_comm_world *world, dh_engine wire)
-{
-    return dh_comm_pace_on(world->config.pace[wire]);
-}
-
 static const char *wire_text(const dh_comm_world *world, dh_engine wire, char *buf, size_t cap)
 {
     dh_comm_pace pace = world->config.pace[wire];
@@ -160,11 +150,6 @@ dh_status dh_comm_attach(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **
 void dh_comm_detach(dh_comm *comm)
 {
     if (comm) comm->world->ops->impl->detach(comm);
-}
-
-int dh_comm_rank(const dh_comm *comm)
-{
-    return comm->rank;
 }
 
 void dh_comm_abort(dh_comm *comm, const char *message)
@@ -509,9 +494,9 @@ static dh_status check_reduce(dh_ctx *ctx, const dh_comm_group *g, dh_comm_kind 
                    g->name, (int)reduce);
 }
 
-static dh_status reduce_scatter(dh_ctx *ctx, dh_comm_group *g, const void *send, void *recv,
-                                int64_t count, const int64_t *counts, dh_dtype dtype,
-                                dh_comm_reduce reduce, const dh_part_hook *progress)
+dh_status dh_comm_reduce_scatter_parts(dh_ctx *ctx, dh_comm_group *g, const void *send, void *recv,
+                                       int64_t count, dh_dtype dtype, dh_comm_reduce reduce,
+                                       const dh_part_hook *progress)
 {
     DH_TRY(check_reduce(ctx, g, DH_COMM_REDUCE_SCATTER, reduce));
     dh_comm_call call = {.head = {.kind = DH_COMM_REDUCE_SCATTER,
@@ -519,29 +504,16 @@ static dh_status reduce_scatter(dh_ctx *ctx, dh_comm_group *g, const void *send,
                                   .reduce = (int32_t)reduce},
                          .send = send,
                          .recv = recv};
-    DH_TRY(set_slices(ctx, g, &call, count, counts));
+    DH_TRY(set_slices(ctx, g, &call, count, NULL));
     DH_TRY(set_progress(ctx, g, &call, count, progress ? progress->n : 0, progress));
-    DH_TRY(check_buffers(ctx, g, &call, call.head.count, g->parts[0][g->me].n));
+    DH_TRY(check_buffers(ctx, g, &call, call.head.count, count));
     return run(ctx, g, &call);
 }
 
 dh_status dh_comm_reduce_scatter(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                                  int64_t count, dh_dtype dtype, dh_comm_reduce reduce)
 {
-    return reduce_scatter(ctx, group, send, recv, count, NULL, dtype, reduce, NULL);
-}
-
-dh_status dh_comm_reduce_scatter_parts(dh_ctx *ctx, dh_comm_group *group, const void *send,
-                                       void *recv, int64_t count, dh_dtype dtype,
-                                       dh_comm_reduce reduce, const dh_part_hook *progress)
-{
-    return reduce_scatter(ctx, group, send, recv, count, NULL, dtype, reduce, progress);
-}
-
-dh_status dh_comm_reduce_scatterv(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
-                                  const int64_t *counts, dh_dtype dtype, dh_comm_reduce reduce)
-{
-    return reduce_scatter(ctx, group, send, recv, 0, counts, dtype, reduce, NULL);
+    return dh_comm_reduce_scatter_parts(ctx, group, send, recv, count, dtype, reduce, NULL);
 }
 
 /* Which member reduces what: nearly equal slices, cut at multiples of 64 elements
@@ -604,18 +576,6 @@ dh_status dh_comm_all_to_all(dh_ctx *ctx, dh_comm_group *group, const void *send
     DH_TRY(check_sizes(ctx, group, DH_COMM_ALL_TO_ALL, count, dtype));
     for (int j = 0; j < group->n; j++)
         group->parts[0][j] = group->parts[1][j] = (dh_comm_part){count * j, count};
-    return all_to_all(ctx, group, send, recv, dtype);
-}
-
-dh_status dh_comm_all_to_allv(dh_ctx *ctx, dh_comm_group *group, const void *send,
-                              const int64_t *send_counts, const int64_t *send_displs, void *recv,
-                              const int64_t *recv_counts, const int64_t *recv_displs,
-                              dh_dtype dtype)
-{
-    for (int j = 0; j < group->n; j++) {
-        group->parts[0][j] = (dh_comm_part){send_displs[j], send_counts[j]};
-        group->parts[1][j] = (dh_comm_part){recv_displs[j], recv_counts[j]};
-    }
     return all_to_all(ctx, group, send, recv, dtype);
 }
 

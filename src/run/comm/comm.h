@@ -124,10 +124,6 @@ void dh_comm_world_destroy(dh_comm_world *world); /* with its ranks and groups; 
 int dh_comm_world_size(const dh_comm_world *world);
 /* Ranks first .. first + n - 1 live in this process, to be attached by it. */
 void dh_comm_world_here(const dh_comm_world *world, int *first, int *n);
-/* Node of a rank, from the declared topology or from MPI's shared-memory domains;
- * nodes are numbered from 0 by their first rank. */
-int dh_comm_world_node(const dh_comm_world *world, int rank);
-bool dh_comm_world_is_paced(const dh_comm_world *world, dh_engine wire);
 /* "local: 4 ranks, local link shared memory, cross link paced at 4 Gbit/s + 50 us".
  * Whatever reports times of a run says this beside them. */
 const char *dh_comm_world_describe(const dh_comm_world *world, char *buf, size_t cap);
@@ -138,7 +134,6 @@ const char *dh_comm_world_describe(const dh_comm_world *world, char *buf, size_t
  * errors    DH_EINVAL not a rank of this process, or attached before */
 dh_status dh_comm_attach(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **comm);
 void dh_comm_detach(dh_comm *comm);
-int dh_comm_rank(const dh_comm *comm);
 
 /* The longest wait of the rank's later calls, in place of the configured one; while none of
  * its calls is under way. why: how it was chosen, for messages ("20 times the slowest step"). */
@@ -182,12 +177,14 @@ typedef struct dh_comm_times {
 dh_comm_times dh_comm_group_times(const dh_comm_group *group);
 
 /* Reserve scratch so that no later call with up to n_bytes in its larger vector
- * allocates (mpi reductions need that much; local none). errors: DH_ENOMEM */
+ * allocates (mpi reductions need that much; local none). For those who measure calls, or may not
+ * allocate; else the first call that needs more allocates. errors: DH_ENOMEM */
 dh_status dh_comm_group_reserve(dh_ctx *ctx, dh_comm_group *group, int64_t n_bytes);
 
 /* ---- collectives --------------------------------------------------------------------------
  *
- * Counts are elements and may be 0; then pointers may be NULL. All members call
+ * Each has its plain form, whether a program's operators call it so or in parts, by counts or by
+ * rows. Counts are elements and may be 0; then pointers may be NULL. All members call
  * with the same counts, type and reduction, else DH_ECOMM naming both calls. send and recv are the
  * same where "in place" is said, else they must not overlap. Buffers are free
  * again on return. errors: DH_EINVAL arguments; DH_ECOMM; DH_ENOMEM scratch (mpi). */
@@ -222,12 +219,11 @@ dh_status dh_comm_all_gatherv(dh_ctx *ctx, dh_comm_group *group, const void *sen
  * is that slice of send; the rest of send is unchanged. */
 dh_status dh_comm_reduce_scatter(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                                  int64_t count, dh_dtype dtype, dh_comm_reduce reduce);
-/* The same in equal parts of recv, from its first element on; the same bits. */
+/* The same in equal parts of recv, from its first element on; the same bits. progress NULL: in
+ * one. */
 dh_status dh_comm_reduce_scatter_parts(dh_ctx *ctx, dh_comm_group *group, const void *send,
                                        void *recv, int64_t count, dh_dtype dtype,
                                        dh_comm_reduce reduce, const dh_part_hook *progress);
-dh_status dh_comm_reduce_scatterv(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
-                                  const int64_t *counts, dh_dtype dtype, dh_comm_reduce reduce);
 
 /* recv [count] = reduced send [count], the same bits on all members. In place: send == recv. */
 dh_status dh_comm_all_reduce(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
@@ -236,12 +232,6 @@ dh_status dh_comm_all_reduce(dh_ctx *ctx, dh_comm_group *group, const void *send
 /* Block j of send [n * count] goes to member j; block j of recv came from it. */
 dh_status dh_comm_all_to_all(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                              int64_t count, dh_dtype dtype);
-/* The same with counts and displacements [n], in elements. send_counts[j] here
- * equals recv_counts[this rank] at member j. */
-dh_status dh_comm_all_to_allv(dh_ctx *ctx, dh_comm_group *group, const void *send,
-                              const int64_t *send_counts, const int64_t *send_displs, void *recv,
-                              const int64_t *recv_counts, const int64_t *recv_displs,
-                              dh_dtype dtype);
 /* The same with whole rows of `width` elements: rows [send_offsets[j * runs],
  * send_offsets[(j + 1) * runs]) of send go to member j, as many rows of recv, cut by
  * recv_offsets likewise, come from it. Offsets [n * runs + 1] rise and may be data: rows by
@@ -304,10 +294,6 @@ dh_status dh_comm_batch(dh_ctx *ctx, dh_comm_group *group, const dh_comm_xfer *x
  * Each rank has one wire per link and direction. n transfers on it at a time go at 1/n of their
  * speed each, and a call as the fullest of its members' wires lets it.
  * Waiting costs no CPU time; it sets the calling thread's timer slack to 1 us. */
-
-/* The duration for even slices, in ns; bytes: the whole vector (send [n * count] for
- * all_to_all). */
-int64_t dh_comm_paced_ns(dh_comm_kind kind, int n, int64_t bytes, dh_comm_pace pace);
 
 static inline int dh_comm_log2_ceil(int n)
 {

@@ -42,7 +42,9 @@ struct dh_comm_world {
     const dh_comm_ops *ops;
     dh_comm_config config; /* defaults filled in */
     int size, first_here, n_here;
-    int *node; /* [size] */
+    /* [size] by rank, from the declared topology or from MPI's shared-memory domains; numbered from
+     * 0 by their first rank. */
+    int *node;
 };
 
 struct dh_comm {
@@ -142,6 +144,8 @@ bool dh_comm_pace_on(dh_comm_pace pace);
 /* Time `wire_bytes` take, latency aside. */
 int64_t dh_comm_bytes_ns(int64_t wire_bytes, dh_comm_pace pace);
 int64_t dh_comm_latency_ns(dh_comm_kind kind, int n, dh_comm_pace pace);
+/* Both together for even slices; bytes: the whole vector (send [n * count] for all_to_all). */
+int64_t dh_comm_paced_ns(dh_comm_kind kind, int n, int64_t bytes, dh_comm_pace pace);
 /* Bytes the busiest member puts on its wire; calls[n] of all members. */
 int64_t dh_comm_wire_bytes(int n, const dh_comm_call *const *calls);
 

@@ -1,0 +1,22 @@
+/* What a rank has of Hugging Face's tensors, element by element: for those who look inside a
+ * session. A checkpoint is written without it, a piece at a time (dh_session_store). */
+#ifndef DH_TRAIN_PARAMS_H
+#define DH_TRAIN_PARAMS_H
+
+#include "train/session.h"
+
+/* A Hugging Face tensor of which this rank has (part of) the elements, in one parameter. */
+typedef struct dh_hf_tensor {
+    char name[80];
+    int ndim;
+    int64_t shape[2]; /* as Hugging Face stores it */
+    uint32_t param;
+} dh_hf_tensor;
+/* HF tensors of the program's parameters, in program order; caller frees *list. */
+dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **list, size_t *n);
+/* Copy the elements this rank has into data [shape], the whole tensor in HF's layout,
+ * float32. kind: MASTER, GRAD, ADAM_M or ADAM_V. */
+dh_status dh_session_read_hf(dh_ctx *ctx, const dh_session *session, const dh_hf_tensor *tensor,
+                             dh_buffer_kind kind, float *data);
+
+#endif
