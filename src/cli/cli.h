@@ -84,8 +84,9 @@ const dh_command *const *dh_commands(size_t *n);
 /* DH_EMISSING, with the nearest name. */
 dh_status dh_command_find(dh_ctx *ctx, dh_cli *cli, const char *name, const dh_command **command);
 
-/* cmd_list.c: names of the lists there are, a blank behind each. */
-void dh_cli_list_names(dh_str *out);
+/* cmd_list.c: what a list has in its first column, a blank behind each. name: of
+ * one that there is; NULL: the lists there are. */
+void dh_cli_list_words(const char *name, dh_str *out);
 
 /* ---- options.c ------------------------------------------------------------------------ */
 

@@ -6,10 +6,6 @@
 
 #include "cli/cli.h"
 #include "config/settings.h"
-#include "dhelix/cluster.h"
-#include "plan/schedule.h"
-#include "strategy/strategy.h"
-#include "validate/validate.h"
 
 /* ---- words: each writes names with a blank behind each ------------------------------------- */
 
@@ -25,59 +21,16 @@ static void command_words(dh_str *out)
     for (size_t i = 0; i < n; i++) word(out, commands[i]->name);
 }
 
-static void strategy_words(dh_str *out)
-{
-    size_t n;
-    const dh_strategy *strategies = dh_strategies(&n);
-    for (size_t i = 0; i < n; i++) word(out, strategies[i].name);
-}
-
-static void schedule_words(dh_str *out)
-{
-    size_t n;
-    const dh_schedule_row *const *schedules = dh_schedule_rows(&n);
-    for (size_t i = 0; i < n; i++) word(out, schedules[i]->name);
-}
-
-static void policy_words(dh_str *out)
-{
-    size_t n;
-    const dh_order_policy *policies = dh_order_policies(&n);
-    for (size_t i = 0; i < n; i++) word(out, policies[i].name);
-}
-
-static void cluster_words(dh_str *out)
-{
-    const char *name;
-    for (size_t i = 0; (name = dh_cluster_name(i)); i++) word(out, name);
-}
-
-static void model_words(dh_str *out)
-{
-    size_t n;
-    const dh_model_preset *presets = dh_model_presets(&n);
-    for (size_t i = 0; i < n; i++) word(out, presets[i].name);
-}
-
-static void table_words(dh_str *out)
-{
-    size_t n;
-    const dh_validation_table *tables = dh_validation_tables(&n);
-    for (size_t i = 0; i < n; i++) word(out, tables[i].name);
-}
-
-static void setting_words(dh_str *out)
-{
-    size_t n;
-    const dh_setting *settings = dh_settings(&n);
-    for (size_t i = 0; i < n; i++) word(out, settings[i].key);
-}
-
 static void topic_words(dh_str *out)
 {
     command_words(out);
     word(out, "job");
-    setting_words(out);
+    dh_cli_list_words("settings", out);
+}
+
+static void list_words(dh_str *out)
+{
+    dh_cli_list_words(NULL, out);
 }
 
 static void shell_words(dh_str *out)
@@ -88,31 +41,40 @@ static void shell_words(dh_str *out)
 /* Whose values are names: options, arguments of commands, settings. */
 typedef struct names_of {
     const char *of;
+    const char *list; /* of `dhelix list`; NULL: by `words` */
     void (*words)(dh_str *out);
 } names_of;
 
-static const names_of by_option[] = {{"cluster", cluster_words},
-                                     {"strategies", strategy_words},
-                                     {"schedules", schedule_words},
-                                     {"policy", policy_words},
-                                     {NULL, NULL}};
-static const names_of by_command[] = {{"help", topic_words},
-                                      {"list", dh_cli_list_names},
-                                      {"validate", table_words},
-                                      {"completion", shell_words},
-                                      {NULL, NULL}};
-static const names_of by_setting[] = {{"strategy", strategy_words},
-                                      {"parallel.schedule", schedule_words},
-                                      {"overlap.policy", policy_words},
-                                      {"model", model_words},
-                                      {NULL, NULL}};
+static const names_of by_option[] = {{"cluster", "clusters", NULL},
+                                     {"strategies", "strategies", NULL},
+                                     {"schedules", "schedules", NULL},
+                                     {"policy", "policies", NULL},
+                                     {NULL, NULL, NULL}};
+static const names_of by_command[] = {{"help", NULL, topic_words},
+                                      {"list", NULL, list_words},
+                                      {"validate", "tables", NULL},
+                                      {"completion", NULL, shell_words},
+                                      {NULL, NULL, NULL}};
+static const names_of by_setting[] = {{"strategy", "strategies", NULL},
+                                      {"parallel.schedule", "schedules", NULL},
+                                      {"overlap.policy", "policies", NULL},
+                                      {"model", "models", NULL},
+                                      {NULL, NULL, NULL}};
+
+static void words_of(const names_of *names, dh_str *out)
+{
+    if (names->words)
+        names->words(out);
+    else
+        dh_cli_list_words(names->list, out);
+}
 
 /* False where files, or any text, may stand. */
 static bool find_words(const names_of *table, const char *of, dh_str *out)
 {
     for (; table->of; table++)
         if (strcmp(table->of, of) == 0) {
-            table->words(out);
+            words_of(table, out);
             return true;
         }
     return false;
@@ -201,7 +163,7 @@ static void print_bash(dh_str *out)
     for (size_t i = 0; i < n; i++) bash_option_values(commands[i], out);
     for (const names_of *t = by_command; t->of; t++) {
         dh_str_printf(out, "        %s:*) words='", t->of);
-        t->words(out);
+        words_of(t, out);
         dh_str_printf(out, "' ;;\n");
     }
     dh_str_printf(out, "        esac\n    fi\n"
@@ -262,7 +224,7 @@ static void print_zsh(dh_str *out)
                        "# Completes dhelix in zsh; `dhelix completion zsh` printed it.\n"
                        "_dhelix_settings()\n{\n"
                        "    local -a keys values\n    keys=(");
-    setting_words(out);
+    dh_cli_list_words("settings", out);
     dh_str_printf(out, ")\n"
                        "    if compset -P '*='; then\n"
                        "        case ${IPREFIX%%=} in\n");

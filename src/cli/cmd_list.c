@@ -14,11 +14,17 @@
 #include "costs/cluster.h"
 #include "costs/system.h"
 #include "plan/schedule.h"
+#include "run/comm/comm.h"
 #include "run/exec/backend.h"
 #include "strategy/strategy.h"
 #include "validate/validate.h"
 
 /* ---- the lists: NULL when out of memory ------------------------------------------------------ */
+
+static void add_named(json_t *rows, const char *name, const char *doc)
+{
+    json_array_append_new(rows, json_pack("{ss ss}", "name", name, "doc", doc));
+}
 
 static json_t *list_models(void)
 {
@@ -102,14 +108,29 @@ static json_t *list_kernels(void)
     return rows;
 }
 
+static json_t *list_groups(void)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < DH_N_GROUPS; i++)
+        add_named(rows, dh_group_name((dh_group_kind)i), dh_group_doc((dh_group_kind)i));
+    return rows;
+}
+
+static json_t *list_worlds(void)
+{
+    size_t n;
+    const dh_comm_ops *worlds = dh_comm_table(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++) add_named(rows, worlds[i].name, worlds[i].doc);
+    return rows;
+}
+
 static json_t *list_backends(void)
 {
     size_t n;
     const dh_backend *const *backends = dh_backends(&n);
     json_t *rows = json_array();
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(
-            rows, json_pack("{ss ss}", "name", backends[i]->name, "doc", backends[i]->doc));
+    for (size_t i = 0; i < n; i++) add_named(rows, backends[i]->name, backends[i]->doc);
     return rows;
 }
 
@@ -118,6 +139,14 @@ static json_t *schedule_row(const dh_schedule_row *r)
     return json_pack("{ss ss sb sb ss}", "name", r->name, "placement",
                      dh_placement_name(r->placement), "pairs", r->pairs, "split_backward",
                      r->split_backward, "doc", r->doc);
+}
+
+static json_t *list_placements(void)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < DH_N_PLACEMENTS; i++)
+        add_named(rows, dh_placement_name((dh_placement)i), dh_placement_doc((dh_placement)i));
+    return rows;
 }
 
 static json_t *list_schedules(void)
@@ -176,9 +205,7 @@ static json_t *list_policies(void)
     size_t n;
     const dh_order_policy *policies = dh_order_policies(&n);
     json_t *rows = json_array();
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(
-            rows, json_pack("{ss ss}", "name", policies[i].name, "doc", policies[i].doc));
+    for (size_t i = 0; i < n; i++) add_named(rows, policies[i].name, policies[i].doc);
     return rows;
 }
 
@@ -207,6 +234,16 @@ static json_t *list_clusters(void)
         json_array_append_new(rows, cluster_row(cluster));
         dh_cluster_destroy(cluster);
     }
+    return rows;
+}
+
+static json_t *list_cluster_settings(void)
+{
+    json_t *rows = json_array();
+    dh_cluster_key s;
+    for (size_t i = 0; dh_cluster_key_at(i, &s); i++)
+        json_array_append_new(rows,
+                              json_pack("{ss ss ss}", "key", s.key, "unit", s.unit, "doc", s.doc));
     return rows;
 }
 
@@ -240,8 +277,7 @@ static json_t *list_traits(void)
 {
     json_t *rows = json_array();
     for (int i = 0; i < DH_N_TRAIT; i++)
-        json_array_append_new(rows, json_pack("{ss ss}", "name", dh_trait_name((dh_trait)i), "doc",
-                                              dh_trait_doc((dh_trait)i)));
+        add_named(rows, dh_trait_name((dh_trait)i), dh_trait_doc((dh_trait)i));
     return rows;
 }
 
@@ -281,22 +317,45 @@ static const struct list {
     {"ops", "operators: what they occupy, read and write, and which backends have them", list_ops},
     {"kernels", "operators by backend", list_kernels},
     {"backends", "what programs run on", list_backends},
+    {"worlds", "how the ranks of a run communicate", list_worlds},
+    {"groups", "ranks that meet in a collective, as programs and messages name them", list_groups},
     {"schedules", "orders of micro-batches over pipeline stages, for `parallel.schedule`",
      list_schedules},
+    {"placements", "which stages a rank holds, as schedules name them", list_placements},
     {"passes", "rewrites of operator graphs, of which strategies are made", list_passes},
     {"strategies", "ways to hide communication, for the setting `strategy`", list_strategies},
     {"policies", "orders of co-executed operators, for the setting `overlap.policy`",
      list_policies},
     {"clusters", "hardware that jobs can be simulated on, for --cluster", list_clusters},
+    {"cluster-settings", "what a cluster file says (clusters/README.md)", list_cluster_settings},
     {"systems", "software that jobs can be simulated as, for the setting `system`", list_systems},
     {"traits", "what systems do differently from ours", list_traits},
     {"tables", "published measurements, for dhelix validate", list_tables},
     {"settings", "settings of a job file", list_settings},
 };
 
-void dh_cli_list_names(dh_str *out)
+static json_t *list_lists(void)
 {
-    for (size_t i = 0; i < DH_COUNTOF(lists); i++) dh_str_printf(out, "%s ", lists[i].name);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < DH_COUNTOF(lists); i++) add_named(rows, lists[i].name, lists[i].doc);
+    return rows;
+}
+
+static const struct list *list_named(const char *name)
+{
+    for (size_t i = 0; i < DH_COUNTOF(lists); i++)
+        if (strcmp(name, lists[i].name) == 0) return &lists[i];
+    return NULL;
+}
+
+void dh_cli_list_words(const char *name, dh_str *out)
+{
+    json_t *rows = name ? list_named(name)->make() : list_lists(), *row;
+    size_t i;
+    json_array_foreach(rows, i, row)
+        dh_str_printf(out, "%s ", json_string_value(json_object_iter_value(json_object_iter(row))));
+    out->failed |= !rows || !dh_json_is_whole();
+    json_decref(rows);
 }
 
 /* ---- printing ------------------------------------------------------------------------------- */
@@ -355,29 +414,17 @@ static dh_status find_list(dh_ctx *ctx, dh_cli *cli, const char *name, const str
 {
     const char *names[DH_COUNTOF(lists)];
     dh_str valid = DH_STR_INIT;
+    *list = list_named(name);
+    if (*list) return DH_OK;
     for (size_t i = 0; i < DH_COUNTOF(lists); i++) {
         names[i] = lists[i].name;
         dh_str_printf(&valid, "%s%s", i ? ", " : "", names[i]);
-        if (strcmp(name, names[i]) == 0) {
-            dh_str_fini(&valid);
-            *list = &lists[i];
-            return DH_OK;
-        }
     }
     const char *near = dh_nearest(name, names, DH_COUNTOF(names));
     dh_status st = near ? dh_cli_misuse(ctx, cli, "no list \"%s\"; did you mean %s?", name, near)
                         : dh_cli_misuse(ctx, cli, "no list \"%s\"; there are %s", name, valid.text);
     dh_str_fini(&valid);
     return st;
-}
-
-static json_t *list_lists(void)
-{
-    json_t *rows = json_array();
-    for (size_t i = 0; i < DH_COUNTOF(lists); i++)
-        json_array_append_new(rows,
-                              json_pack("{ss ss}", "name", lists[i].name, "doc", lists[i].doc));
-    return rows;
 }
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)

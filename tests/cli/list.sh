@@ -26,6 +26,15 @@ same "$("$dhelix" list passes --json | grep -c '"name"')" \
     "$(grep -c '^DH_PASS(' src/graph/passes.def)" 'passes listed'
 ok "$dhelix" list clusters
 says a40
+ok "$dhelix" list cluster-settings
+says device.memory_gb_per_s
+says attention_grad
+ok "$dhelix" list groups
+says 'gradients of dense weights'
+ok "$dhelix" list placements
+says 2p-1-g
+ok "$dhelix" list worlds
+says mpi
 ok "$dhelix" list settings
 says train.micro_batch
 
