@@ -2,6 +2,7 @@
 
 #include <setjmp.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- allocation ----------------------------------------------------------------------------- */
 
@@ -126,4 +127,27 @@ char *dh_json_text(json_t *document, size_t flags)
     if (dh_json_is_whole()) return text;
     free(text);
     return NULL;
+}
+
+/* At 15 digits what people wrote comes back as they wrote it; 17 tell any two numbers apart. */
+dh_status dh_json_text_exact(dh_ctx *ctx, json_t *document, size_t flags, char **text)
+{
+    dh_status st = DH_OK;
+    bool exact = false;
+    char *out = NULL;
+    for (size_t digits = 15; st == DH_OK && !exact && digits <= 17; digits += 2) {
+        json_t *again = NULL;
+        free(out);
+        out = dh_json_text(json_incref(document), flags | JSON_REAL_PRECISION(digits));
+        st = out ? dh_json_read(ctx, out, strlen(out), 0, NULL, &again)
+                 : dh_fail(ctx, DH_ENOMEM, "out of memory printing JSON");
+        exact = json_equal(document, again);
+        json_decref(again);
+    }
+    json_decref(document);
+    if (st == DH_OK)
+        *text = out;
+    else
+        free(out);
+    return st;
 }

@@ -500,18 +500,6 @@ static const struct config_class *writer_of(dh_family family)
     return NULL;
 }
 
-static bool reads_back(const char *text, const dh_model *model)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_model again;
-    return dh_model_from_config_json(&ctx, text, strlen(text), &again) == DH_OK &&
-           again.norm_eps == model->norm_eps && again.init_std == model->init_std &&
-           again.router_aux_coef == model->router_aux_coef &&
-           again.rope.theta == model->rope.theta && again.rope.factor == model->rope.factor &&
-           again.rope.low_freq_factor == model->rope.low_freq_factor &&
-           again.rope.high_freq_factor == model->rope.high_freq_factor;
-}
-
 dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **text)
 {
     DH_TRY(dh_model_validate(ctx, model));
@@ -523,16 +511,5 @@ dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **tex
     class->write(config, model);
     json_object_set_new(config, "tie_word_embeddings", json_boolean(model->tied_head));
     json_object_set_new(config, "initializer_range", json_real(model->init_std));
-
-    /* Short numbers (1e-05) when they read back exactly, else all 17 digits. */
-    size_t flags = JSON_INDENT(2);
-    char *out = dh_json_text(json_incref(config), flags | JSON_REAL_PRECISION(15));
-    if (out && !reads_back(out, model)) {
-        free(out);
-        out = dh_json_text(json_incref(config), flags | JSON_REAL_PRECISION(17));
-    }
-    json_decref(config);
-    if (!out) return dh_fail(ctx, DH_ENOMEM, "out of memory");
-    *text = out;
-    return DH_OK;
+    return dh_json_text_exact(ctx, config, JSON_INDENT(2), text);
 }

@@ -28,24 +28,6 @@ static dh_status read_config(dh_ctx *ctx, const char *path, json_t **config)
     return st;
 }
 
-/* Short numbers (1e-05) where they read back exactly, else all their digits. */
-static dh_status print(dh_ctx *ctx, json_t *config, char **text)
-{
-    for (int digits = 15; digits <= 17; digits += 2) {
-        json_t *again = NULL;
-        json_error_t error;
-        *text = dh_json_text(json_incref(config), JSON_INDENT(2) | JSON_REAL_PRECISION(digits));
-        if (!*text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing a model's configuration");
-        dh_status st = dh_json_read(ctx, *text, strlen(*text), 0, &error, &again);
-        const bool exact = st == DH_OK && json_equal(config, again);
-        json_decref(again);
-        if (exact || digits == 17) return DH_OK;
-        free(*text);
-        if (st != DH_OK) return st;
-    }
-    return DH_OK;
-}
-
 /* Keys of `from` into `to`, which is written back if it had not all of them. Takes both. */
 static dh_status merge(dh_ctx *ctx, json_t *from, json_t *to, const char *path)
 {
@@ -62,10 +44,8 @@ static dh_status merge(dh_ctx *ctx, json_t *from, json_t *to, const char *path)
         return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path) : DH_OK;
     }
     char *text;
-    dh_status st = print(ctx, to, &text);
-    json_decref(to);
-    DH_TRY(st);
-    st = dh_file_write_atomic(ctx, path, text, strlen(text));
+    DH_TRY(dh_json_text_exact(ctx, to, JSON_INDENT(2), &text));
+    dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
     free(text);
     return st;
 }

@@ -69,9 +69,26 @@ static void any_allocation_may_fail(void **state)
     assert_true(n_read > 10 && n_printed > 0);
 }
 
+/* Of a whole document: all numbers have the digits that one of them needs. */
+static void numbers_are_short_where_they_read_back(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char *printed;
+    assert_ok(&ctx,
+              dh_json_text_exact(&ctx, json_pack("[f, f]", 1e-5, 0.3), JSON_COMPACT, &printed));
+    assert_string_equal(printed, "[1e-05,0.3]");
+    free(printed);
+    assert_ok(&ctx, dh_json_text_exact(&ctx, json_pack("[f, f]", 0.5, 0.1 + 0.2), JSON_COMPACT,
+                                       &printed));
+    assert_string_equal(printed, "[0.5,0.30000000000000004]");
+    free(printed);
+    assert_fails(&ctx, dh_json_text_exact(&ctx, NULL, 0, &printed), DH_ENOMEM, "printing JSON");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_allocation_may_fail)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_allocation_may_fail),
+                                       cmocka_unit_test(numbers_are_short_where_they_read_back)};
     dh_json_watch_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
