@@ -1,7 +1,10 @@
 /* The job file: everything one training run needs, as one struct filled from
  * YAML, --set key=value and defaults. One table row per setting
  * (src/config/job_table.c) gives name, type, unit, default, range and help; parser,
- * `dhelix help job`, the printed job and the manual page come from that table. */
+ * `dhelix help job`, the printed job and the manual page come from that table.
+ *
+ * The struct is plain data, to be read; its fields may change between versions. Keys do not:
+ * dh_job_set and dh_job_get go by them. */
 #ifndef DHELIX_JOB_H
 #define DHELIX_JOB_H
 
@@ -131,6 +134,15 @@ DH_API dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *o
 DH_API dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *file_name,
                               const char *base_dir, const char *const *overrides,
                               size_t n_overrides, dh_job **job);
+/* One setting, by its key in the job file ("train.steps"; dh_job_help lists them), as an override
+ * of dh_job_load changes it: dh_job_set(ctx, job, "parallel.tp", "2"). Settings that depend on each
+ * other may be set in any order; dh_job_check, called after the last, sees how they go together and
+ * derives what is "auto". Relative paths start at the working folder.
+ * errors    DH_EINVAL unknown key, with the nearest one; value: then the setting is as before;
+ *           those of a model's source */
+DH_API dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const char *value);
+/* Its value as a text that dh_job_set takes, appended to out. errors: DH_EINVAL, DH_ENOMEM */
+DH_API dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *out);
 /* Derive what is left to "auto" (dp, ranks, micro_batch, seq_len, nodes,
  * ranks_per_node; 0 in the struct) and check all combinations, as loading does:
  * for callers that change a loaded job (what shall be derived anew is set to 0

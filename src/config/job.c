@@ -125,6 +125,62 @@ dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *override
     return st;
 }
 
+/* ---- by key --------------------------------------------------------------------------------- */
+
+/* A new source replaces the model, other keys change the one there is; as it was where that fails.
+ */
+static dh_status change_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list, bool source)
+{
+    const dh_model before = job->model;
+    char *spec = job->model_spec;
+    const dh_status st = source ? dh_job_resolve_model(ctx, job, list, "at hand", NULL)
+                                : dh_job_change_model(ctx, job, list);
+    if (st == DH_OK) return DH_OK;
+    job->model = before;
+    job->model_spec = spec;
+    return st;
+}
+
+static dh_status change(dh_ctx *ctx, dh_job *job, const char *key_value, dh_assignments *list)
+{
+    char cwd[PATH_MAX];
+    bool source = false, model = false;
+    DH_TRY(working_folder(ctx, cwd, sizeof cwd));
+    DH_TRY(dh_job_read_override(ctx, job, key_value, list));
+    for (size_t i = 0; i < list->n; i++) {
+        const dh_setting *s = list->at[i].setting;
+        source |= s->type == DH_SET_MODEL;
+        model |= s->type == DH_SET_MODEL || dh_setting_in_model(s);
+        if (s->type != DH_SET_MODEL && !dh_setting_in_model(s))
+            DH_TRY(dh_setting_store(ctx, job, &list->at[i], cwd));
+    }
+    return model ? change_model(ctx, job, list, source) : DH_OK;
+}
+
+dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const char *value)
+{
+    dh_assignments list = {0};
+    const char *key_value = dh_arena_printf(job->arena, "%s=%s", key, value);
+    if (!key_value) return dh_fail(ctx, DH_ENOMEM, "out of memory changing a job");
+    const dh_status st = change(ctx, job, key_value, &list);
+    dh_vec_fini(&list);
+    return st;
+}
+
+dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *out)
+{
+    const dh_setting *s = dh_setting_find(key);
+    if (s) {
+        dh_setting_text(job, s, out);
+        return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading a job") : DH_OK;
+    }
+    dh_str hint = DH_STR_INIT;
+    dh_setting_suggest(key, &hint);
+    dh_fail(ctx, DH_EINVAL, "unknown setting \"%.80s\"; %s", key, hint.text ? hint.text : "");
+    dh_str_fini(&hint);
+    return DH_EINVAL;
+}
+
 /* ---- learning rate ---------------------------------------------------------------------- */
 
 double dh_job_lr(const dh_job *job, int64_t step)

@@ -157,3 +157,10 @@ dh_status dh_job_resolve_model(dh_ctx *ctx, dh_job *job, const dh_assignments *l
         return dh_ctx_while(ctx, "checking the job %s", file_name);
     return DH_OK;
 }
+
+dh_status dh_job_change_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list)
+{
+    const dh_model before = job->model;
+    DH_TRY(apply_changes(ctx, job, list));
+    return complete(ctx, job, &before, list);
+}

@@ -418,6 +418,16 @@ void dh_setting_print(const dh_job *job, const dh_setting *s, dh_str *out)
     type_rows[s->type].print(job, s, out);
 }
 
+void dh_setting_text(const dh_job *job, const dh_setting *s, dh_str *out)
+{
+    const char *text = s->type == DH_SET_CHARS ? const_field(job, s) : NULL;
+    if (type_rows[s->type].print == print_text)
+        text = get_text(job, s);
+    else if (!text)
+        dh_setting_print(job, s, out);
+    dh_str_printf(out, "%s", text ? text : "");
+}
+
 /* ---- anchoring ------------------------------------------------------------------------------ */
 
 dh_status dh_job_anchor_paths(dh_ctx *ctx, dh_job *job, const char *dir)

@@ -77,6 +77,8 @@ dh_status dh_setting_store(dh_ctx *ctx, dh_job *job, const dh_assignment *value,
 dh_status dh_setting_store_default(dh_ctx *ctx, dh_job *job, const dh_setting *setting);
 /* The value in the job, as YAML. */
 void dh_setting_print(const dh_job *job, const dh_setting *setting, dh_str *out);
+/* The value in the job, as an override has it: texts without quotes. */
+void dh_setting_text(const dh_job *job, const dh_setting *setting, dh_str *out);
 /* base_dir/path, or path when it is absolute or base_dir is NULL or "". */
 char *dh_job_join_path(dh_job *job, const char *base_dir, const char *path);
 /* Make every relative path of the job start at dir. */
@@ -91,5 +93,7 @@ dh_status dh_job_read_override(dh_ctx *ctx, dh_job *job, const char *key_value,
 /* job_model.c: the model from its assignments. */
 dh_status dh_job_resolve_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list,
                                const char *file_name, const char *base_dir);
+/* The model that the job has, changed by the model's settings among the assignments. */
+dh_status dh_job_change_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list);
 
 #endif

@@ -469,6 +469,66 @@ static void print_parses_back(void **state)
 }
 
 /* Every setting that is printed is explained, and the other way round. */
+/* ---- by key --------------------------------------------------------------------------- */
+
+static void assert_setting(const dh_job *j, const char *key, const char *want)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_str text = DH_STR_INIT;
+    assert_ok(&ctx, dh_job_get(&ctx, j, key, &text));
+    assert_string_equal(text.text, want);
+    dh_str_fini(&text);
+}
+
+static void settings_are_set_and_got(void **state)
+{
+    static const char *const values[][2] = {
+        {"train.steps", "17"},       {"optimizer.lr", "0.001"},
+        {"parallel.zero1", "true"},  {"train.recompute", "full"},
+        {"parallel.tp", "2"},        {"ranks", "2"},
+        {"data.tokenizer", "chars"}, {"data.train", "[\"/a/b.txt\", \"/c.txt\"]"},
+        {"out", "/runs/x"},          {"parallel.layer_split", "6,6"},
+        {"model.name", "mine"},      {"strategy", "{passes: [ring-gemm], order: auto}"}};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *j = job_of("model: gpt2\nparallel: {dp: 1}\n");
+    for (size_t i = 0; i < DH_COUNTOF(values); i++) {
+        assert_ok(&ctx, dh_job_set(&ctx, j, values[i][0], values[i][1]));
+        assert_setting(j, values[i][0], values[i][1]);
+    }
+    assert_true(j->steps == 17 && j->tp == 2 && j->n_train_files == 2);
+    assert_setting(j, "train.seq_len", "1024");
+    dh_job_destroy(j);
+}
+
+static void a_model_is_changed_by_key(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *j = job_of("model: gpt2\n");
+    assert_ok(&ctx, dh_job_set(&ctx, j, "model.width", "1536"));
+    assert_int_equal(j->model.ffn_width, 4 * 1536); /* derived, as when a job is read */
+    assert_fails(&ctx, dh_job_set(&ctx, j, "model.n_heads", "7"), DH_EINVAL, "does not divide");
+    assert_int_equal(j->model.n_heads, 12);
+    assert_ok(&ctx, dh_job_set(&ctx, j, "model", "llama-tiny"));
+    assert_int_equal(j->model.family, DH_FAMILY_LLAMA);
+    assert_fails(&ctx, dh_job_set(&ctx, j, "model", "llama-tinny"), DH_EMISSING, "llama-tiny");
+    assert_setting(j, "model", "llama-tiny");
+    assert_ok(&ctx, dh_job_check(&ctx, j));
+    dh_job_destroy(j);
+}
+
+static void a_wrong_key_or_value_changes_nothing(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_str text = DH_STR_INIT;
+    dh_job *j = job_of("model: gpt2\n");
+    assert_fails(&ctx, dh_job_set(&ctx, j, "train.stepz", "1"), DH_EINVAL, "train.steps");
+    assert_fails(&ctx, dh_job_get(&ctx, j, "train.stepz", &text), DH_EINVAL, "train.steps");
+    assert_null(text.text);
+    assert_fails(&ctx, dh_job_set(&ctx, j, "train.steps", "many"), DH_EINVAL, "whole number");
+    assert_int_equal(j->steps, 1000);
+    dh_job_destroy(j);
+}
+
 static void help_lists_every_setting(void **state)
 {
     dh_str help = DH_STR_INIT;
@@ -529,6 +589,9 @@ int main(void)
         cmocka_unit_test(learning_rate_follows_the_schedule),
         cmocka_unit_test(strategies_are_written_out),
         cmocka_unit_test(print_parses_back),
+        cmocka_unit_test(settings_are_set_and_got),
+        cmocka_unit_test(a_model_is_changed_by_key),
+        cmocka_unit_test(a_wrong_key_or_value_changes_nothing),
         cmocka_unit_test(help_lists_every_setting),
         cmocka_unit_test(mutated_text_is_survived),
     };

@@ -47,6 +47,12 @@ check() { # program
 check ./with_shared
 "${compile[@]}" -std=c11 "${cflags[@]}" "$here/consumer.c" -o with_static "${static[@]}"
 check ./with_static
+# The program of the documentation is one.
+awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' "$here/../../docs/library.md" >example.c
+grep -q '^int main' example.c || fail "docs/library.md has no program"
+"${compile[@]}" -std=c11 -Wall -Wextra -Werror "${cflags[@]}" example.c -o example "${shared[@]}"
+LD_LIBRARY_PATH=$lib ./example 2>message && fail "the example ran without its job file"
+grep -q 'job.yaml' message || fail "the example said: $(cat message)"
 # The shared library shows what the headers declare, and nothing else.
 diff <(sed -n 's/^DH_API .*\<\(dh_[a-z0-9_]*\)(.*/\1/p' include/dhelix/*.h | sort) \
     <(nm -D --defined-only "$lib/libdhelix.so" | sed 's/.* //' | sort) >symbols ||
