@@ -27,7 +27,7 @@ char *dh_json_print(const json_t *value, size_t flags);
 /* Text of a document, which it takes; caller frees. NULL where the document is NULL or lacks
  * parts. */
 char *dh_json_text(json_t *document, size_t flags);
-/* The same with short numbers (1e-05) where they read back exactly, else with all their digits.
+/* The same with short numbers (0.1) where they read back exactly, else with all their digits.
  * out       *text: caller frees. errors: DH_ENOMEM */
 dh_status dh_json_text_exact(dh_ctx *ctx, json_t *document, size_t flags, char **text);
 

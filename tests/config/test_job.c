@@ -512,6 +512,8 @@ static void a_model_is_changed_by_key(void **state)
     assert_int_equal(j->model.family, DH_FAMILY_LLAMA);
     assert_fails(&ctx, dh_job_set(&ctx, j, "model", "llama-tinny"), DH_EMISSING, "llama-tiny");
     assert_setting(j, "model", "llama-tiny");
+    assert_fails(&ctx, dh_job_check(&ctx, j), DH_EINVAL, "shorten it");
+    assert_ok(&ctx, dh_job_set(&ctx, j, "train.seq_len", "64"));
     assert_ok(&ctx, dh_job_check(&ctx, j));
     dh_job_destroy(j);
 }
