@@ -15,21 +15,28 @@
 
 /* ---- helpers --------------------------------------------------------------------------- */
 
-static uint32_t param_grad(tape *t, uint32_t param)
+static uint32_t whole_param_grad(tape *t, uint32_t param)
 {
-    if (param == DH_NONE || t->failed) return DH_NONE;
-    const uint32_t which = t->graph->tensors.at[param].which;
-    /* A weight that is no parameter, or a part of one, has no gradient; the check then misses the
-     * operand. */
-    const dh_tensor *p = &t->graph->tensors.at[param];
-    if (p->kind != DH_TENSOR_PARAM || p->base != DH_NONE || which >= DH_MAX_BLOCK_PARAMS)
-        return DH_NONE;
-    if (t->param_grads[which] != DH_NONE) return t->param_grads[which];
     dh_tensor tensor = t->graph->tensors.at[param];
+    uint32_t *grad = &t->param_grads[tensor.which];
+    if (*grad != DH_NONE) return *grad;
     tensor.kind = DH_TENSOR_GRAD;
     tensor.dtype = DH_F32;
     snprintf(tensor.name, sizeof tensor.name, "d.%.20s", t->graph->tensors.at[param].name);
-    return t->param_grads[which] = tape_add(t, &tensor);
+    return *grad = tape_add(t, &tensor);
+}
+
+/* Of some rows of a parameter, those rows of its gradient. */
+static uint32_t param_grad(tape *t, uint32_t param)
+{
+    if (param == DH_NONE || t->failed) return DH_NONE;
+    const dh_tensor p = t->graph->tensors.at[param];
+    /* A weight that is no parameter has no gradient; the check then misses the operand. */
+    if (p.kind != DH_TENSOR_PARAM || p.which >= DH_MAX_BLOCK_PARAMS) return DH_NONE;
+    if (p.base == DH_NONE) return whole_param_grad(t, param);
+    if (t->grads[param] == DH_NONE)
+        t->grads[param] = tape_rows(t, whole_param_grad(t, p.base), param);
+    return t->grads[param];
 }
 
 static void emit_comm(tape *t, dh_op_type type, dh_phase phase, int32_t group, uint32_t in,
@@ -294,7 +301,8 @@ static void seed(tape *t)
         t->grads[g->x_out] = g->dx_out;
     }
     for (uint32_t i = 0; i < g->tensors.n; i++) /* the head's builder made some already */
-        if (g->tensors.at[i].kind == DH_TENSOR_GRAD) t->param_grads[g->tensors.at[i].which] = i;
+        if (g->tensors.at[i].kind == DH_TENSOR_GRAD && g->tensors.at[i].base == DH_NONE)
+            t->param_grads[g->tensors.at[i].which] = i;
 }
 
 static dh_status differentiate_op(dh_ctx *ctx, tape *t, uint32_t id)

@@ -12,8 +12,9 @@ typedef struct tape_part {
 
 typedef struct tape {
     dh_graph *graph;
-    size_t n_grads;   /* tensors of the forward */
-    uint32_t *grads;  /* by tensor of the forward: its gradient so far, or DH_NONE */
+    size_t n_grads; /* tensors of the forward */
+    /* By tensor of the forward: its gradient so far, or DH_NONE; of views of parameters too. */
+    uint32_t *grads;
     uint32_t *same;   /* by tensor: the first view of the same part; itself */
     tape_part *parts; /* by whole, row and number of rows */
     uint32_t *first;  /* [n_grads + 1] by tensor: its parts are parts[first[i]] to first[i + 1] */
@@ -28,6 +29,8 @@ void tape_fini(tape *t);
 uint32_t tape_add(tape *t, const dh_tensor *tensor);
 /* A new activation shaped like `like`, named d<like>. */
 uint32_t tape_like(tape *t, uint32_t like);
+/* A new view: of `whole`, a tensor like what `part` is rows of, the same rows. */
+uint32_t tape_rows(tape *t, uint32_t whole, uint32_t part);
 void tape_emit(tape *t, dh_op_type type, dh_phase phase, int32_t site, const uint32_t *in,
                const uint32_t *out);
 #define IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})

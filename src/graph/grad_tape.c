@@ -207,6 +207,13 @@ static dh_tensor place_in(const tape *t, uint32_t whole, uint32_t part)
     return place;
 }
 
+uint32_t tape_rows(tape *t, uint32_t whole, uint32_t part)
+{
+    if (t->failed) return DH_NONE;
+    const dh_tensor place = place_in(t, whole, part);
+    return tape_add(t, &place);
+}
+
 /* May be given another place: it has storage of its own, which no other block knows. */
 static bool is_free(const tape *t, uint32_t grad)
 {
@@ -251,8 +258,7 @@ static dh_status collect_part(dh_ctx *ctx, tape *t, uint32_t part)
     const uint32_t whole = t->graph->tensors.at[part].base;
     if (others_overlap(t, part)) DH_TRY(collect_whole(ctx, t, whole));
     if (t->failed || t->grads[whole] == DH_NONE) return DH_OK;
-    const dh_tensor place = place_in(t, t->grads[whole], part);
-    tape_contribute(t, part, tape_add(t, &place));
+    tape_contribute(t, part, tape_rows(t, t->grads[whole], part));
     return DH_OK;
 }
 

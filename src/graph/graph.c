@@ -82,7 +82,7 @@ static dh_status check_view(dh_ctx *ctx, const dh_graph *g, uint32_t id)
     const dh_tensor *base = &g->tensors.at[t->base];
     bool fits = t->row0 >= 0 && t->shape[0] <= base->shape[0] &&
                 t->row0 <= base->shape[0] - t->shape[0] && t->dtype == base->dtype &&
-                t->ndim == base->ndim;
+                t->ndim == base->ndim && t->kind == base->kind && t->which == base->which;
     for (int i = 1; i < t->ndim; i++) fits = fits && t->shape[i] == base->shape[i];
     if (!fits)
         return dh_fail(ctx, DH_EINVAL, "tensor %%%u %s does not lie inside its base %%%u %s", id,

@@ -7,12 +7,15 @@
  * no wait; the rest become waits, the fewest the order allows. */
 #include "program/emitter.h"
 
+#include <stdlib.h>
+
 static void need(dh_clock_vec *needed, const dh_clock_vec *earlier)
 {
     for (int s = 0; s < DH_N_STREAM; s++) needed->at[s] = DH_MAX(needed->at[s], earlier->at[s]);
 }
 
-/* Whether what used a buffer is recorded by parameters, not by ranges of bytes. */
+/* Whether what used a buffer is recorded by parameters: of each as a whole, unless operators use
+ * rows of it (views), and not by the ranges of those that update or reduce it. */
 static bool holds_params(const dh_buffer *b)
 {
     return b->kind <= DH_BUF_ADAM_V && b->kind != DH_BUF_STATE;
@@ -21,6 +24,11 @@ static bool holds_params(const dh_buffer *b)
 static bool overlap(const dh_operand *o, uint64_t byte0, uint64_t n_bytes)
 {
     return byte0 < o->byte0 + o->n_bytes && o->byte0 < byte0 + n_bytes;
+}
+
+static dh_access_range *next_range(dh_emitter *e, const dh_access_range *r)
+{
+    return r->next == DH_NONE ? NULL : &e->ranges.at[r->next];
 }
 
 typedef struct visiting {
@@ -35,8 +43,9 @@ static void visit_if_touched(uint32_t param, void *arg)
 {
     const visiting *v = arg;
     const dh_operand *o = v->operand, *home = &v->emitter->program->homes.at[param].at[v->kind];
-    if (home->buffer == o->buffer && overlap(o, home->byte0, home->n_bytes))
-        v->visit(&v->emitter->param_accesses[param][v->kind], v->arg);
+    if (home->buffer != o->buffer || !overlap(o, home->byte0, home->n_bytes)) return;
+    for (dh_access_range *r = &v->emitter->params[param][v->kind]; r; r = next_range(v->emitter, r))
+        if (overlap(o, r->byte0, r->n_bytes)) v->visit(&r->seen, v->arg);
 }
 
 /* The access records an operand concerns: of ranges of an activation, of parameters in
@@ -54,6 +63,43 @@ static void visit_accesses(dh_emitter *e, const dh_operand *o, void (*visit)(dh_
     }
     visiting v = {.emitter = e, .operand = o, .kind = b->kind, .visit = visit, .arg = arg};
     dh_emit_visit_params(e, b->owner, visit_if_touched, &v);
+}
+
+dh_status dh_emit_init_params(dh_ctx *ctx, dh_emitter *e)
+{
+    const dh_program *p = e->program;
+    e->params = calloc(p->params.n + 1, sizeof *e->params);
+    if (!e->params) return dh_emit_no_memory(ctx);
+    for (size_t i = 0; i < p->params.n; i++)
+        for (int kind = 0; kind <= DH_BUF_ADAM_V; kind++) {
+            const dh_operand *home = &p->homes.at[i].at[kind];
+            e->params[i][kind] =
+                (dh_access_range){.byte0 = home->byte0, .n_bytes = home->n_bytes, .next = DH_NONE};
+        }
+    return DH_OK;
+}
+
+/* The range with a byte inside becomes two with the same history. */
+static bool cut_at(dh_emitter *e, dh_access_range *first, uint64_t byte)
+{
+    dh_access_range *r = first;
+    while (r && (byte <= r->byte0 || byte >= r->byte0 + r->n_bytes)) r = next_range(e, r);
+    if (!r) return true;
+    dh_access_range rest = *r;
+    rest.byte0 = byte;
+    rest.n_bytes -= byte - r->byte0;
+    r->n_bytes = byte - r->byte0;
+    r->next = (uint32_t)e->ranges.n;
+    return dh_vec_push(&e->ranges, rest);
+}
+
+dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh_operand *rows)
+{
+    const dh_buffer *b = &e->program->buffers.at[rows->buffer];
+    if (!holds_params(b)) return DH_OK; /* a tied gradient's own sum: used as a whole */
+    dh_access_range *first = &e->params[param][b->kind];
+    const bool ok = cut_at(e, first, rows->byte0) && cut_at(e, first, rows->byte0 + rows->n_bytes);
+    return ok ? DH_OK : dh_emit_no_memory(ctx);
 }
 
 /* What uses an operand is recorded at exactly its range; of other buffers than activations

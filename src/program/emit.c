@@ -39,7 +39,7 @@ void dh_emitter_destroy(dh_emitter *emitter)
     }
     dh_vec_fini(&emitter->frames);
     free(emitter->inputs);
-    free(emitter->param_accesses);
+    free(emitter->params);
     dh_vec_fini(&emitter->ranges);
     dh_vec_fini(&emitter->range0);
     dh_vec_fini(&emitter->param0);
@@ -152,6 +152,18 @@ static dh_status add_workspace(dh_ctx *ctx, dh_emitter *e, const dh_graph *g, co
     return dh_emit_buffer(ctx, e, &b, &instr->work);
 }
 
+/* An operand, and the bytes that order its use. */
+static dh_status find_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb,
+                              uint32_t tensor, dh_operand *operand, dh_operand *scope)
+{
+    DH_TRY(dh_emit_operand(ctx, e, block, mb, tensor, operand));
+    const dh_tensor *t = tensor == DH_NONE ? NULL : &dh_emit_graph_of(e, block)->tensors.at[tensor];
+    *scope = dh_emit_scope(e, t, operand);
+    if (!t || t->base == DH_NONE) return DH_OK;
+    if (t->kind != DH_TENSOR_PARAM && t->kind != DH_TENSOR_GRAD) return DH_OK;
+    return dh_emit_cut_param(ctx, e, e->program->blocks.at[block].params[t->which], operand);
+}
+
 dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op_id)
 {
     dh_program *p = e->program;
@@ -168,9 +180,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     dh_operand operands[2 * DH_MAX_OPERANDS], scopes[2 * DH_MAX_OPERANDS];
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         uint32_t tensor = k < info->n_in ? op->in[k] : op->out[k - info->n_in];
-        DH_TRY(dh_emit_operand(ctx, e, block, mb, tensor, &operands[k]));
-        scopes[k] =
-            dh_emit_scope(e, tensor == DH_NONE ? NULL : &g->tensors.at[tensor], &operands[k]);
+        DH_TRY(find_operand(ctx, e, block, mb, tensor, &operands[k], &scopes[k]));
         if (!dh_vec_push(&p->operands, operands[k])) return dh_emit_no_memory(ctx);
     }
     for (int k = 0; k < info->n_out; k++) {

@@ -16,10 +16,11 @@ typedef struct dh_accesses {
     dh_clock_vec writes, reads; /* last on each stream */
 } dh_accesses;
 
-/* Accesses of a range of a buffer. Ranges of one buffer may overlap. */
+/* Accesses of a range of a buffer, or of a parameter's bytes of one kind. Ranges of one buffer may
+ * overlap; those of a parameter do not, and are all of it. */
 typedef struct dh_access_range {
     uint64_t byte0, n_bytes;
-    uint32_t next; /* of the same buffer, DH_NONE */
+    uint32_t next; /* of the same buffer or parameter, DH_NONE */
     dh_accesses seen;
 } dh_access_range;
 
@@ -38,8 +39,8 @@ struct dh_emitter {
 
     /* dependences.c */
     DH_VEC(dh_access_range) ranges;
-    DH_VEC(uint32_t) range0;                          /* by buffer: its first, DH_NONE */
-    dh_accesses (*param_accesses)[DH_BUF_ADAM_V + 1]; /* by parameter and kind, not by range */
+    DH_VEC(uint32_t) range0;                      /* by buffer: its first, DH_NONE */
+    dh_access_range (*params)[DH_BUF_ADAM_V + 1]; /* by parameter and kind: its first range */
     DH_VEC(dh_clock_vec) done; /* by instruction: what is known complete after it */
     /* Every part of every instruction, in order, the last one being the instruction's own end:
      * where there are no parts, instructions. */
@@ -60,6 +61,10 @@ void dh_emit_visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint
 
 /* The bytes that order an operator's access to an operand: the operand's, or more. */
 dh_operand dh_emit_scope(const dh_emitter *e, const dh_tensor *tensor, const dh_operand *operand);
+/* Of every parameter, when all have their homes: one range a kind. */
+dh_status dh_emit_init_params(dh_ctx *ctx, dh_emitter *e);
+/* From here on what uses some rows of a parameter is recorded apart from what uses others. */
+dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh_operand *rows);
 bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand);
 /* The waits of the program's next instruction, operator and stream set; records its accesses.
  * scopes: operand by operand, outputs behind the inputs. */

@@ -291,13 +291,13 @@ dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e)
     dh_program *p = e->program;
     e->n_frames = (size_t)(e->spec->recipe.n_micro + 1);
     e->inputs = malloc((e->n_frames + 1) * sizeof *e->inputs);
-    e->param_accesses = calloc(p->params.n + 1, sizeof *e->param_accesses);
     int64_t *first = calloc(p->params.n + 1, sizeof *first);
-    dh_status st = e->inputs && e->param_accesses && first ? DH_OK : dh_emit_no_memory(ctx);
+    dh_status st = e->inputs && first ? DH_OK : dh_emit_no_memory(ctx);
     if (st == DH_OK) {
         memset(e->inputs, 0xff, (e->n_frames + 1) * sizeof *e->inputs);
         st = layout_persistent(ctx, e, first);
     }
+    if (st == DH_OK) st = dh_emit_init_params(ctx, e);
     free(first);
     return st;
 }
