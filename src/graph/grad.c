@@ -177,6 +177,26 @@ static void grad_act(tape *t, const dh_op op)
     tape_contribute(t, op.in[0], dh);
 }
 
+/* Columns side by side get each its part of the gradient; parts, theirs side by side. */
+static void grad_join_columns(tape *t, const dh_op op)
+{
+    uint32_t parts[DH_MAX_OPERANDS];
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        parts[k] = op.in[k] == DH_NONE ? DH_NONE : tape_like(t, op.in[k]);
+    tape_emit(t, DH_OP_SPLIT_COLUMNS, DH_PHASE_B, -1, IDS(t->grads[op.out[0]]), parts);
+    for (int k = 0; k < DH_MAX_OPERANDS && !t->failed; k++)
+        if (op.in[k] != DH_NONE) tape_contribute(t, op.in[k], parts[k]);
+}
+
+static void grad_split_columns(tape *t, const dh_op op)
+{
+    uint32_t parts[DH_MAX_OPERANDS], dx = tape_like(t, op.in[0]);
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        parts[k] = op.out[k] == DH_NONE ? DH_NONE : t->grads[op.out[k]];
+    tape_emit(t, DH_OP_JOIN_COLUMNS, DH_PHASE_B, -1, parts, IDS(dx));
+    tape_contribute(t, op.in[0], dx);
+}
+
 static uint32_t state_tensor(const tape *t, dh_state which)
 {
     for (uint32_t i = 0; i < t->graph->tensors.n; i++) {
@@ -282,6 +302,8 @@ static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
     [DH_OP_GROUPED_LINEAR] = grad_grouped_linear,
     [DH_OP_MOE_UNPERMUTE] = grad_moe_unpermute,
     [DH_OP_RESIDUAL] = grad_residual,
+    [DH_OP_JOIN_COLUMNS] = grad_join_columns,
+    [DH_OP_SPLIT_COLUMNS] = grad_split_columns,
     [DH_OP_ALL_GATHER] = grad_all_gather,
     [DH_OP_REDUCE_SCATTER] = grad_reduce_scatter,
     [DH_OP_ALL_REDUCE] = grad_all_reduce,
@@ -310,7 +332,8 @@ static dh_status differentiate_op(dh_ctx *ctx, tape *t, uint32_t id)
     const dh_op op = tape_op(t, id);
     const uint32_t out = op.out[0];
     if (out == DH_NONE || out >= t->n_grads) return DH_OK;
-    DH_TRY(tape_collect(ctx, t, out));
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (op.out[k] < t->n_grads) DH_TRY(tape_collect(ctx, t, op.out[k]));
     if (t->failed || t->grads[out] == DH_NONE) return DH_OK;
     if (!rules[op.type])
         return dh_fail(ctx, DH_EUNSUPPORTED, "operator %s has no gradient rule",

@@ -207,6 +207,28 @@ static dh_status check_attention(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
     return DH_OK;
 }
 
+/* Parts side by side have the rows of the whole, and all of its columns. */
+static dh_status check_columns(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
+{
+    const dh_op *op = &g->ops.at[op_id];
+    const bool joins = op->type == DH_OP_JOIN_COLUMNS;
+    if (!joins && op->type != DH_OP_SPLIT_COLUMNS) return DH_OK;
+    const uint32_t *parts = joins ? op->in : op->out;
+    const dh_tensor *whole = &g->tensors.at[joins ? op->out[0] : op->in[0]];
+    bool fits = whole->ndim == 2;
+    int64_t n_columns = 0;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (parts[k] == DH_NONE) continue;
+        const dh_tensor *part = &g->tensors.at[parts[k]];
+        fits = fits && part->ndim == 2 && part->dtype == whole->dtype &&
+               part->shape[0] == whole->shape[0];
+        n_columns += part->shape[1];
+    }
+    if (fits && n_columns == whole->shape[1]) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL, "op %u %s: its parts are not the columns of %s", op_id,
+                   dh_op_info_of(op->type)->name, whole->name);
+}
+
 static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_t *rows_written)
 {
     const dh_op *op = &g->ops.at[op_id];
@@ -226,6 +248,7 @@ static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_
         if (op->out[i] != DH_NONE) DH_TRY(check_write(ctx, g, op_id, op->out[i], rows_written));
     }
     DH_TRY(check_parts(ctx, g, op_id));
+    DH_TRY(check_columns(ctx, g, op_id));
     return check_attention(ctx, g, op_id);
 }
 

@@ -1,11 +1,18 @@
-/* Domino: a micro-batch in parts that know nothing of each other, so that the collectives of one
- * are under way while another computes.
+/* Domino: a micro-batch in parts that know nothing of each other, and the weight before a sum over
+ * ranks in parts, so that the collectives of one are under way while another computes.
  *
- * The samples of a micro-batch go through the layers in parts: every operator is cut by rows,
- * attention by samples. What only a layer sees is made once a part; of what blocks hand to each
- * other, and of the inputs, a part is a view. Tensor parallelism then puts a collective behind
+ * By rows: the samples of a micro-batch go through the layers in parts: every operator is cut by
+ * rows, attention by samples. What only a layer sees is made once a part; of what blocks hand to
+ * each other, and of the inputs, a part is a view. Tensor parallelism then puts a collective behind
  * every part, and differentiation gives every part a backward of its own; of a weight the
  * gradients of the parts are added. As much is sent as before, in more and shorter calls.
+ *
+ * By columns: the last weight before such a sum, which here is rows [row0, row0 + n) of one as
+ * stored, gives as many columns of the result, which are summed by themselves while the next are
+ * computed. What follows, residual and norm, wants whole rows: the columns are put together (a
+ * copy) where the result is first read. In the backward its gradient is split, and what the
+ * columns give to their common input is added. Both ways at once, the columns of one part are
+ * behind those of another: they are put together after the other part has computed.
  *
  * Here a part goes on to where its result is summed over ranks, then the next does: what
  * overlaps follows from the operands, and in which order parts take turns, over layers too and
@@ -15,7 +22,8 @@
  * what enters it and the gradient that leaves it travel in parts as well.
  *
  * Numbers: a row's sums are those of the whole if a GEMM's do not depend on its number of rows.
- * A weight's gradient is a sum of float32 sums, one a part.
+ * A weight's gradient is a sum of float32 sums, one a part of the rows. The gradient of what
+ * columns are computed from is a sum of as many sums, each rounded to the graph's type.
  *
  * Source: Wang et al. 2024 (arXiv 2409.15241), sections 3 and 4. */
 #include <stdio.h>
@@ -26,13 +34,17 @@
 #include "graph/pass.h"
 #include "rewrite.h"
 
-enum { PARTS }; /* parameters */
-enum { MAX_PARTS = 8 };
+enum { PARTS, COLUMNS }; /* parameters */
+enum { MAX_PARTS = 8, MAX_COLUMNS = 4 };
 
 typedef struct pass {
     rewrite to;
-    int n_parts;
-    uint32_t (*parts)[MAX_PARTS]; /* by tensor of the graph before; DH_NONE until wanted */
+    int n_parts, n_columns;
+    /* By tensor of the graph before, DH_NONE until wanted: parts of rows; of a weight, of columns.
+     */
+    uint32_t (*parts)[MAX_PARTS];
+    dh_op joins[MAX_PARTS]; /* by part: puts the columns of its last sum together */
+    int n_joins;            /* not in the new order yet: those of all parts, or 0 */
     dh_pass_report *report;
 } pass;
 
@@ -53,10 +65,10 @@ static bool is_shared(const pass *p, uint32_t id)
     return false;
 }
 
-static void cut_shared(pass *p, uint32_t id)
+static void cut_shared(pass *p, uint32_t id, int n_parts)
 {
-    const int64_t n = tensor(p, id)->shape[0] / p->n_parts;
-    for (int k = 0; k < p->n_parts && !p->to.failed; k++) {
+    const int64_t n = tensor(p, id)->shape[0] / n_parts;
+    for (int k = 0; k < n_parts && !p->to.failed; k++) {
         char name[sizeof tensor(p, id)->name];
         snprintf(name, sizeof name, "%.20s.%d", tensor(p, id)->name, k);
         p->parts[id][k] = rewrite_rows(&p->to, id, name, k * n, n);
@@ -64,12 +76,12 @@ static void cut_shared(pass *p, uint32_t id)
 }
 
 /* The first part takes the place of the whole. */
-static void cut_own(pass *p, uint32_t id)
+static void cut_own(pass *p, uint32_t id, int n_parts)
 {
     const dh_tensor whole = *tensor(p, id);
-    for (int k = 0; k < p->n_parts && !p->to.failed; k++) {
+    for (int k = 0; k < n_parts && !p->to.failed; k++) {
         dh_tensor t = whole;
-        t.shape[0] /= p->n_parts;
+        t.shape[0] /= n_parts;
         rewrite_name(&t, "%.20s.%d", t.name, k);
         p->parts[id][k] = k > 0 ? rewrite_add(&p->to, &t) : id;
         if (k == 0) *tensor(p, id) = t;
@@ -79,11 +91,19 @@ static void cut_own(pass *p, uint32_t id)
 /* Rows are cut; parameters have none of a sample. */
 static uint32_t part_of(pass *p, uint32_t id, int part)
 {
-    if (id == DH_NONE || p->to.failed) return id;
+    if (id == DH_NONE || p->to.failed || p->n_parts == 1) return id;
     const dh_tensor_kind kind = tensor(p, id)->kind;
     if (kind != DH_TENSOR_ACT && kind != DH_TENSOR_INPUT) return id;
-    if (p->parts[id][0] == DH_NONE) (is_shared(p, id) ? cut_shared : cut_own)(p, id);
+    if (p->parts[id][0] == DH_NONE) (is_shared(p, id) ? cut_shared : cut_own)(p, id, p->n_parts);
     return p->parts[id][part];
+}
+
+/* A weight has a row for each column that it gives, a bias an element. */
+static uint32_t columns_of(pass *p, uint32_t param, int which)
+{
+    if (param == DH_NONE || p->to.failed) return param;
+    if (p->parts[param][0] == DH_NONE) cut_shared(p, param, p->n_columns);
+    return p->parts[param][which];
 }
 
 /* ---- operators ----------------------------------------------------------------------------- */
@@ -111,19 +131,48 @@ static bool is_summed(const pass *p, const dh_op *op)
     return axis == DH_AXIS_HEADS || axis == DH_AXIS_FFN;
 }
 
-/* Operators [begin, end), part after part. */
+/* A linear of a part, some columns after others. */
+static void push_columns(pass *p, const dh_op *op, int part)
+{
+    dh_op join = dh_op_make(DH_OP_JOIN_COLUMNS, op->phase,
+                            REWRITE_IDS(DH_NONE, DH_NONE, DH_NONE, DH_NONE), op->out);
+    for (int k = 0; k < p->n_columns && !p->to.failed; k++) {
+        dh_op some = *op;
+        dh_tensor t = rewrite_like(&p->to, op->out[0]);
+        t.shape[1] /= p->n_columns;
+        rewrite_name(&t, "%.18s.c%d", t.name, k);
+        some.in[1] = columns_of(p, op->in[1], k);
+        some.in[2] = columns_of(p, op->in[2], k);
+        some.out[0] = join.in[k] = rewrite_add(&p->to, &t);
+        rewrite_push(&p->to, &some);
+    }
+    p->joins[part] = join;
+}
+
+static void push_op(pass *p, const dh_op *whole, int part)
+{
+    dh_op op = *whole;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        op.in[k] = part_of(p, op.in[k], part);
+        op.out[k] = part_of(p, op.out[k], part);
+    }
+    if (p->n_columns > 1 && is_summed(p, &op))
+        push_columns(p, &op, part);
+    else
+        rewrite_push(&p->to, &op);
+}
+
+/* Operators [begin, end), part after part; of which only the last is summed, if any. */
 static void push_run(pass *p, size_t begin, size_t end)
 {
-    for (int part = 0; part < p->n_parts; part++)
-        for (size_t i = begin; i < end && !p->to.failed; i++) {
-            dh_op op = p->to.graph->ops.at[i];
-            for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-                op.in[k] = part_of(p, op.in[k], part);
-                op.out[k] = part_of(p, op.out[k], part);
-            }
-            rewrite_push(&p->to, &op);
-        }
-    if (p->report) p->report->n_places += end - begin;
+    const dh_op *ops = p->to.graph->ops.at;
+    const bool in_columns = p->n_columns > 1 && end > begin && is_summed(p, &ops[end - 1]);
+    for (int part = 0; part < p->n_parts; part++) {
+        if (p->n_joins > 0) rewrite_push(&p->to, &p->joins[part]);
+        for (size_t i = begin; i < end && !p->to.failed; i++) push_op(p, &ops[i], part);
+    }
+    p->n_joins = in_columns ? p->n_parts : 0;
+    if (p->report) p->report->n_places += p->n_parts > 1 ? end - begin : in_columns;
 }
 
 static dh_status rewrite_all(dh_ctx *ctx, pass *p)
@@ -151,9 +200,13 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     if (spec->mesh.tp == 1) return "there is no collective to hide (parallel.tp=1)";
     if (b->mode == DH_MODE_DECODE) return "decoding has one sequence";
     if (b->model->n_experts > 0)
-        return "experts choose among all rows of a micro-batch (model.n_experts)";
+        return "layers of experts stay whole: these choose among all rows (model.n_experts)";
+    if (args[PARTS] == 1 && args[COLUMNS] == 1)
+        return "one part of rows and of columns is all there is";
     if (b->batch % args[PARTS] != 0)
         return "sequences of a micro-batch do not divide into the parts (train.micro_batch)";
+    if (b->model->width % args[COLUMNS] != 0)
+        return "columns of a layer's result do not divide into so many parts (model.width)";
     if (!spec->whole_tokens && b->batch / args[PARTS] * b->seq % spec->mesh.tp != 0)
         return "tokens of a part do not divide by parallel.tp";
     return NULL;
@@ -164,7 +217,10 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 {
     if (w->graph->kind == DH_BLOCK_DATA || w->graph->kind == DH_BLOCK_EXPERTS) return DH_OK;
     const size_t n = w->graph->tensors.n;
-    pass p = {.to = {.graph = w->graph}, .n_parts = (int)w->args[PARTS], .report = w->report};
+    pass p = {.to = {.graph = w->graph},
+              .n_parts = (int)w->args[PARTS],
+              .n_columns = (int)w->args[COLUMNS],
+              .report = w->report};
     p.parts = malloc((n + 1) * sizeof *p.parts);
     p.to.failed = !p.parts;
     if (p.parts) memset(p.parts, 0xff, (n + 1) * sizeof *p.parts);
@@ -175,14 +231,22 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 
 const dh_pass dh_pass_row_domino = {
     .name = "domino",
-    .doc = "the samples of a micro-batch in parts: the collectives of one are under way while "
-           "another computes (Domino, arXiv 2409.15241)",
+    .doc = "the samples of a micro-batch, the columns of what is summed over ranks, or both in "
+           "parts: the collectives of one are under way while another computes (Domino, arXiv "
+           "2409.15241)",
     .place = DH_PASS_BEFORE_MESH,
     .params = {[PARTS] = {.name = "parts",
                           .doc = "parts of a micro-batch",
                           .kind = DH_PASS_INT,
                           .fallback = 2,
-                          .min = 2,
-                          .max = MAX_PARTS}},
+                          .min = 1,
+                          .max = MAX_PARTS},
+               [COLUMNS] = {.name = "columns",
+                            .doc =
+                                "parts of the columns of the last weight before a sum over ranks",
+                            .kind = DH_PASS_INT,
+                            .fallback = 1,
+                            .min = 1,
+                            .max = MAX_COLUMNS}},
     .applicable = applicable,
     .apply = apply};

@@ -273,6 +273,14 @@ static void rewrite_residual(pass *p, dh_op *op)
     keep(p, op);
 }
 
+/* Of rows that are summed column by column. */
+static void rewrite_join(pass *p, dh_op *op)
+{
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) keep_own_rows(p, op->in[k]);
+    keep_own_rows(p, op->out[0]);
+    keep(p, op);
+}
+
 /* Statistics of the vocabulary shards are gathered and merged. */
 static void rewrite_loss_stats(pass *p, dh_op *op)
 {
@@ -303,6 +311,7 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_MOE_PERMUTE] = rewrite_moe_permute,
     [DH_OP_MOE_UNPERMUTE] = reduce,
     [DH_OP_RESIDUAL] = rewrite_residual,
+    [DH_OP_JOIN_COLUMNS] = rewrite_join,
     [DH_OP_LOSS_STATS] = rewrite_loss_stats,
     [DH_OP_ROPE] = keep,
     [DH_OP_ATTN] = keep,

@@ -1,5 +1,5 @@
-/* Domino: that every block of every small model is cut, over which ranks ever, into as many parts
- * with as much to send as before; and what it leaves alone. */
+/* Domino: that every block of every small model is cut, by rows, by columns or both, over which
+ * ranks ever, with as much to send as before in as many more calls; and what it leaves alone. */
 #include "graph_cases.h"
 
 #include "graph/pass.h"
@@ -48,9 +48,21 @@ static dh_graph *make(const setting *s, const dh_model *model, const char *passe
 
 typedef struct traffic {
     int n_calls;
+    int n_cut;       /* of them those by columns, if any are: of what a row-parallel linear makes */
     int64_t n_bytes; /* that enter collectives of tensor parallelism */
     double flops;    /* of products */
 } traffic;
+
+/* The sum of what a linear made, or what brings its gradient back. */
+static bool is_of_linear(const dh_graph *g, const dh_op *comm)
+{
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const dh_op *op = &g->ops.at[i];
+        if (op->type == DH_OP_LINEAR && op->out[0] == comm->in[0]) return true;
+        if (op->type == DH_OP_LINEAR_DGRAD && op->in[0] == comm->out[0]) return true;
+    }
+    return false;
+}
 
 /* Statistics of the head's chunks are gathered with and without. */
 static traffic traffic_of(const dh_graph *g)
@@ -63,6 +75,7 @@ static traffic traffic_of(const dh_graph *g)
         if (!sends || op->group != DH_GROUP_TP) continue;
         if (g->tensors.at[op->in[0]].dtype == DH_F32) continue;
         t.n_calls++;
+        t.n_cut += is_of_linear(g, op);
         t.n_bytes += dh_tensor_bytes(&g->tensors.at[op->in[0]]);
     }
     return t;
@@ -80,15 +93,16 @@ static void assert_reads_back(const dh_graph *g)
     dh_str_fini(&text);
 }
 
-static void compare(const setting *s, int parts)
+static void compare(const setting *s, int parts, int columns)
 {
     const dh_model model = preset(s->preset);
-    char pass[32];
-    snprintf(pass, sizeof pass, "domino(parts=%d)", parts);
+    char pass[40];
+    snprintf(pass, sizeof pass, "domino(parts=%d, columns=%d)", parts, columns);
     dh_graph *plain = make(s, &model, ""), *cut = make(s, &model, pass);
     const traffic a = traffic_of(plain), b = traffic_of(cut);
     assert_true(a.n_calls > 0);
-    assert_int_equal(b.n_calls, parts * a.n_calls);
+    assert_int_equal(b.n_calls, parts * (a.n_calls + (columns - 1) * a.n_cut));
+    assert_int_equal(b.n_cut, parts * columns * a.n_cut);
     assert_int_equal(b.n_bytes, a.n_bytes);
     assert_true(a.flops == b.flops);
     assert_int_equal(plain->x_in == DH_NONE, cut->x_in == DH_NONE);
@@ -113,8 +127,9 @@ static void as_much_travels_in_more_calls(void **state)
                         if (whole && mode == DH_MODE_EVAL && kind == DH_BLOCK_HEAD) continue;
                         const setting s = {presets[m], (dh_block_kind)kind, (dh_mode)mode, 2, cp,
                                            whole};
-                        compare(&s, 2);
-                        compare(&s, 4);
+                        for (int parts = 1; parts <= SAMPLES; parts *= 2)
+                            for (int columns = 1; columns <= 4; columns *= 2)
+                                if (parts * columns > 1) compare(&s, parts, columns);
                     }
 }
 
@@ -142,6 +157,88 @@ static void another_part_computes_behind_a_sum(void **state)
     dh_graph_destroy(g);
 }
 
+static bool reads(const dh_op *op, uint32_t id)
+{
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (op->in[k] == id) return true;
+    return false;
+}
+
+typedef struct hiding {
+    int n_sums, n_hidden; /* of them those between which and their reader a linear stands */
+} hiding;
+
+static hiding hiding_of(const char *passes)
+{
+    const dh_model model = preset("llama-tiny");
+    const setting s = {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, 2, 1, true};
+    dh_graph *g = make(&s, &model, passes);
+    hiding h = {0, 0};
+    for (size_t i = 0; i < g->ops.n; i++) {
+        if (g->ops.at[i].type != DH_OP_ALL_REDUCE) continue;
+        bool hidden = false;
+        size_t reader = i + 1;
+        for (; !reads(&g->ops.at[reader], g->ops.at[i].out[0]); reader++)
+            hidden |= g->ops.at[reader].type == DH_OP_LINEAR;
+        assert_int_equal(g->ops.at[reader].type, DH_OP_JOIN_COLUMNS);
+        h.n_sums++;
+        h.n_hidden += hidden;
+    }
+    dh_graph_destroy(g);
+    return h;
+}
+
+/* Of columns alone the last ones' sum is waited for; beside another part only where the layer
+ * ends. */
+static void columns_compute_behind_a_sum(void **state)
+{
+    const hiding alone = hiding_of("domino(parts=1, columns=4)"), both = hiding_of("domino(2, 2)");
+    (void)state;
+    assert_int_equal(alone.n_sums, 8);
+    assert_int_equal(alone.n_hidden, 6);
+    assert_int_equal(both.n_sums, 8);
+    assert_int_equal(both.n_hidden, 7);
+}
+
+/* A linear with a bias, by columns: as many elements of it. */
+static void a_bias_is_cut_with_its_weight(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_graph *g = parse_graph("dhelix.graph v2 layer train f32\n"
+                              "dims batch=4 seq=2 width=4\n"
+                              "%0:x  act f32[8 tokens, 6 ffn]\n"
+                              "%1:w  param f32[4 width, 6 ffn] slot=4\n"
+                              "%2:b  param f32[4 width] slot=5\n"
+                              "%3:y  act f32[8 tokens, 4 width]\n"
+                              "ends x_in=%0 x_out=%3\n"
+                              "F %3 = linear(%0, %1, %2)\n");
+    dh_graph *want = parse_graph("dhelix.graph v2 layer train f32\n"
+                                 "dims batch=4 seq=2 width=4\n"
+                                 "%0:x    act f32[8 tokens, 6 ffn]\n"
+                                 "%1:w    param f32[4 width, 6 ffn] slot=4\n"
+                                 "%2:b    param f32[4 width] slot=5\n"
+                                 "%3:y    act f32[8 tokens, 4 width]\n"
+                                 "%4:w.0  param f32[2 width, 6 ffn] slot=4 view=%1+0\n"
+                                 "%5:w.1  param f32[2 width, 6 ffn] slot=4 view=%1+2\n"
+                                 "%6:b.0  param f32[2 width] slot=5 view=%2+0\n"
+                                 "%7:b.1  param f32[2 width] slot=5 view=%2+2\n"
+                                 "%8:y.c0 act f32[8 tokens, 2 width]\n"
+                                 "%9:y.c1 act f32[8 tokens, 2 width]\n"
+                                 "ends x_in=%0 x_out=%3\n"
+                                 "F %8 = linear(%0, %4, %6)\n"
+                                 "F %9 = linear(%0, %5, %7)\n"
+                                 "F %3 = join_columns(%8, %9)\n");
+    const dh_model model = preset("gpt2-tiny");
+    const setting s = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1, false};
+    const dh_graph_spec spec = spec_of(&s, &model, "domino(parts=1, columns=2)");
+    const dh_pass_work work = {.graph = g, .spec = &spec, .args = spec.passes.at[0].args};
+    (void)state;
+    assert_ok(&ctx, spec.passes.at[0].pass->apply(&ctx, &work));
+    assert_same_graph(g, want);
+    dh_graph_destroy(g);
+    dh_graph_destroy(want);
+}
+
 /* ---- what is left alone -------------------------------------------------------------------- */
 
 static void assert_left_alone(const setting *s, const char *passes, const char *why)
@@ -167,6 +264,11 @@ static void it_says_where_it_does_not_apply(void **state)
     assert_left_alone(&experts, "domino", "model.n_experts");
     assert_left_alone(&three, "domino(3)", "train.micro_batch");
     assert_left_alone(&wide, "domino(4)", "divide by parallel.tp");
+    assert_left_alone(&decode, "domino(1, 2)", "decoding has one sequence");
+    assert_left_alone(&experts, "domino(1, 2)", "model.n_experts");
+    assert_left_alone(&three, "domino(1)", "one part of rows and of columns");
+    assert_left_alone(&three, "domino(1, 3)", "model.width");
+    assert_left_alone(&three, "domino(2, 3)", "model.width");
 }
 
 /* An operator that it has no rule for ends the rewrite. */
@@ -191,6 +293,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_much_travels_in_more_calls),
         cmocka_unit_test(another_part_computes_behind_a_sum),
+        cmocka_unit_test(columns_compute_behind_a_sum),
+        cmocka_unit_test(a_bias_is_cut_with_its_weight),
         cmocka_unit_test(it_says_where_it_does_not_apply),
         cmocka_unit_test(unknown_operators_are_refused),
     };

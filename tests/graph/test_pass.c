@@ -48,6 +48,8 @@ static void test_refused(void **state)
         {"ring-gemm(ways=)", "it can be forth, both", DH_EINVAL},
         {"ring-gemm(parts=2)", "no parameter for \"parts\"; it has ways", DH_EINVAL},
         {"ring-gemm(both, 2)", "no parameter for \"2\"", DH_EINVAL},
+        {"domino(columns=5)", "\"5\"; it can be 1 to 4", DH_EINVAL},
+        {"domino(0)", "parts is \"0\"; it can be 1 to 8", DH_EINVAL},
         {"ring-gemm, ring-gemm(both)", "stands twice", DH_EINVAL},
         {"tensor-parallel", "follows from the job's settings", DH_EINVAL},
     };

@@ -356,6 +356,27 @@ static void adds_scales_copies(void **state)
     }
 }
 
+/* Some columns into others, of rows that are further apart; what lies beside them stays. */
+static void rows_are_copied_where_they_belong(void **state)
+{
+    uint64_t seed = test_seed("rows");
+    const int64_t n_rows = 211, n = 37, x_row = 53, y_row = 64, x0 = 9, y0 = 21;
+    EACH_DTYPE(T)
+    {
+        buf x = buf_random(T, n_rows * x_row, 1, &seed),
+            y = buf_random(T, n_rows * y_row, 1, &seed);
+        buf before = buf_copy(y);
+        dh_k_cast_rows(n_rows, n, T, at(x, x0), x_row, T, at(y, y0), y_row);
+        for (int64_t i = 0; i < n_rows * y_row; i++) {
+            const int64_t column = i % y_row - y0;
+            const bool copied = column >= 0 && column < n;
+            const double want = copied ? get(x, i / y_row * x_row + x0 + column) : get(before, i);
+            assert_true(get(y, i) == want);
+        }
+        FREE_ALL(x, y, before);
+    }
+}
+
 static void sums_in_float64(void **state)
 {
     uint64_t seed = test_seed("sums");
@@ -447,6 +468,7 @@ const struct CMUnitTest pointwise_tests[] = {
     cmocka_unit_test(gelu_matches_tanh_form),
     cmocka_unit_test(swiglu_matches_reference),
     cmocka_unit_test(residual_adds_dropped_branch),
+    cmocka_unit_test(rows_are_copied_where_they_belong),
     cmocka_unit_test(dropout_depends_on_coordinates_alone),
     cmocka_unit_test(rope_table_knows_scalings),
     cmocka_unit_test(rope_rotates_and_back),

@@ -1,9 +1,11 @@
-/* Operators on parts of the rows: a layer whose operators are cut by samples, each into as many
- * parts as a draw says, before it is differentiated, perhaps recomputed, against the layer whole.
- * Masks of dropout are the same: positions and samples decide them.
+/* Operators on parts of the rows, and of the columns: a layer whose operators are cut by samples,
+ * linears also by rows of their weights, each into as many parts as a draw says, before it is
+ * differentiated, perhaps recomputed, against the layer whole. Masks of dropout are the same:
+ * positions and samples decide them.
  *
- * Tolerance: rows of a GEMM may be summed in another order when there are fewer, and a weight's
- * gradient is a sum of parts: 2e-5 of an element plus its tensor's root mean square. */
+ * Tolerance: rows of a GEMM may be summed in another order when there are fewer, a weight's
+ * gradient is a sum of parts, and so is that of a linear's input: 2e-5 of an element plus its
+ * tensor's root mean square. */
 #include "fixture.h"
 
 #include "graph/rewrite.h"
@@ -16,6 +18,7 @@ enum { BATCH = 4, SEQ = 16, MAX_PARTS = 4 };
 typedef struct cut {
     rewrite to;
     uint32_t (*parts)[3][MAX_PARTS]; /* by tensor, log2 of how many, which: a view, DH_NONE */
+    uint64_t *seed;
 } cut;
 
 /* Rows are samples: of statistics by head, or SEQ rows each. */
@@ -25,9 +28,9 @@ static bool has_samples(const dh_tensor *t)
     return t->kind == DH_TENSOR_ACT && (t->shape[0] == BATCH * SEQ || t->ndim == 3);
 }
 
-static uint32_t part_of(cut *c, uint32_t id, int log_n, int part)
+static uint32_t rows_of(cut *c, uint32_t id, int log_n, int part)
 {
-    if (id == DH_NONE || log_n == 0 || !has_samples(rewrite_tensor(&c->to, id))) return id;
+    if (id == DH_NONE || log_n == 0) return id;
     uint32_t *view = &c->parts[id][log_n][part];
     if (*view != DH_NONE) return *view;
     const dh_tensor *t = rewrite_tensor(&c->to, id);
@@ -37,22 +40,69 @@ static uint32_t part_of(cut *c, uint32_t id, int log_n, int part)
     return *view = rewrite_rows(&c->to, id, name, part * n, n);
 }
 
+static uint32_t part_of(cut *c, uint32_t id, int log_n, int part)
+{
+    const bool cuts = id != DH_NONE && has_samples(rewrite_tensor(&c->to, id));
+    return cuts ? rows_of(c, id, log_n, part) : id;
+}
+
+static uint32_t columns_like(cut *c, uint32_t like, int n)
+{
+    dh_tensor t = rewrite_like(&c->to, like);
+    t.shape[1] /= n;
+    rewrite_name(&t, "%.12s.col%zu", t.name, c->to.graph->tensors.n);
+    return rewrite_add(&c->to, &t);
+}
+
+/* Columns side by side: at once, or apart and together again in between. */
+static void push_join(cut *c, const uint32_t *columns, int n, uint32_t y)
+{
+    uint32_t again[DH_MAX_OPERANDS];
+    memcpy(again, columns, sizeof again);
+    if (test_rand(c->seed) % 2) {
+        const uint32_t all = columns_like(c, y, 1);
+        rewrite_push_op(&c->to, DH_OP_JOIN_COLUMNS, DH_PHASE_F, -1, columns, &all);
+        for (int k = 0; k < n; k++) again[k] = columns_like(c, y, n);
+        rewrite_push_op(&c->to, DH_OP_SPLIT_COLUMNS, DH_PHASE_F, -1, &all, again);
+    }
+    rewrite_push_op(&c->to, DH_OP_JOIN_COLUMNS, DH_PHASE_F, -1, again, &y);
+}
+
+/* A linear by rows of its weight, elements of its bias. */
+static void push_linear(cut *c, const dh_op *linear, int log_n)
+{
+    const int n = 1 << log_n;
+    uint32_t columns[DH_MAX_OPERANDS];
+    memset(columns, 0xff, sizeof columns);
+    for (int k = 0; k < n; k++) {
+        dh_op op = *linear;
+        op.in[1] = rows_of(c, op.in[1], log_n, k);
+        op.in[2] = rows_of(c, op.in[2], log_n, k);
+        op.out[0] = columns[k] = columns_like(c, op.out[0], n);
+        rewrite_push(&c->to, &op);
+    }
+    push_join(c, columns, n, linear->out[0]);
+}
+
 static void cut_layer(dh_graph *g, uint64_t *seed)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    cut c = {.to = {.graph = g}};
+    cut c = {.to = {.graph = g}, .seed = seed};
     c.parts = malloc(g->tensors.n * sizeof *c.parts);
     assert_non_null(c.parts);
     memset(c.parts, 0xff, g->tensors.n * sizeof *c.parts);
     for (size_t i = 0; i < g->ops.n; i++) {
-        const int log_n = (int)(test_rand(seed) % 3);
+        const int log_n = (int)(test_rand(seed) % 3), log_columns = (int)(test_rand(seed) % 3);
         for (int part = 0; part < 1 << log_n; part++) {
             dh_op op = g->ops.at[i];
             for (int k = 0; k < DH_MAX_OPERANDS; k++) {
                 op.in[k] = part_of(&c, op.in[k], log_n, part);
                 op.out[k] = part_of(&c, op.out[k], log_n, part);
             }
-            rewrite_push(&c.to, &op);
+            if (op.type == DH_OP_LINEAR && log_columns > 0)
+                push_linear(&c, &op, log_columns);
+            else
+                rewrite_push(&c.to, &op);
         }
     }
     free(c.parts);

@@ -295,6 +295,12 @@ static void domino_gradients(void **state)
         {"tp: 4, sequence: false, pp: 2, schedule: zb-h1", "domino"},
         {"tp: 2, cp: 2, dp: 2, zero1: true", "domino"},
         {"tp: 2", "domino+ring-gemm+dhelix"},
+        {"tp: 2", "domino(parts=1, columns=2)"},
+        {"tp: 4, sequence: false", "domino(parts=1, columns=4)"},
+        {"tp: 2, sequence: false, dp: 2, zero1: true", "domino(columns=2)"},
+        {"tp: 2, cp: 2, pp: 2, schedule: zb-h1", "domino(columns=4)"},
+        {"tp: 4, pp: 2, schedule: dhelix-w", "domino(columns=2)+ring-gemm+dhelix"},
+        {"tp: 2", "domino(columns=2)+part-wise+list"},
     };
     static const mesh quarters[] = {{"tp: 4", "domino(4)"},
                                     {"tp: 4, sequence: false", "domino(parts=4)"}};

@@ -43,6 +43,11 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_cpu_call *c);
 size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op);
 dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_cpu_call *c);
 
+/* ---- columns (glue_columns.c) ------------------------------------------------------------- */
+
+dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_split_columns(dh_ctx *ctx, const dh_cpu_call *c);
+
 /* ---- mixture of experts (glue_moe.c) ----------------------------------------------------- */
 
 dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_cpu_call *c);
