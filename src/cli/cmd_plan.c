@@ -2,10 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/cargo.h"
 #include "cli/cli.h"
 #include "cli/table.h"
 #include "dhelix/train.h"
-#include "train/resolve.h"
+#include "train/simulation.h"
 
 typedef struct plan_args {
     int64_t ranks;
@@ -18,7 +19,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_FLAG,
      .offset = offsetof(plan_args, explain),
      .doc = "the paired timeline of a layer by the job's policy: every operator, what stays "
-            "exposed and why; and the pairing plans it was compared with"},
+            "exposed and why; and in which slots of a simulated step gradients and parameters "
+            "travel, beside what"},
     {.name = "policy",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, policy),
@@ -173,31 +175,96 @@ static void print_rows(const layer_plan *l, json_t *rows, dh_str *out)
     explain_auto(l, rows, out);
 }
 
+/* ---- the job's order ------------------------------------------------------------------------- */
+
+static const char *strand_of(const dh_slot_pick *pick, const dh_slot_op *op)
+{
+    return pick->strand == 0 ? "F" : op->wgrad ? "W" : "B";
+}
+
+static json_t *operator_json(const layer_plan *l, uint32_t i, const dh_slot_timing *t)
+{
+    const dh_slot_pick *pick = &l->order[i];
+    const dh_slot_op *op = &l->slot->strand[pick->strand].ops[pick->op];
+    const uint32_t out = op->at.op->out[0];
+    return json_pack("{sf sf sf ss ss ss ss}", "start_us", t->start_ns[i] / 1e3, "end_us",
+                     t->end_ns[i] / 1e3, "alone_us", op->ns / 1e3, "stream",
+                     dh_stream_name(op->stream), "strand", strand_of(pick, op), "operator",
+                     dh_op_info_of(op->at.op->type)->name, "output",
+                     out == DH_NONE ? "" : op->at.graph->tensors.at[out].name);
+}
+
+static dh_status list_operators(dh_ctx *ctx, layer_plan *l, json_t *operators)
+{
+    dh_slot_timing t = {.start_ns = DH_NEW_N(l->arena, double, l->n + 1),
+                        .end_ns = DH_NEW_N(l->arena, double, l->n + 1)};
+    bool ok = t.start_ns && t.end_ns;
+    if (ok) DH_TRY(dh_slot_time(ctx, l->slot, l->order, &t));
+    for (uint32_t i = 0; ok && i < l->n; i++)
+        ok = json_array_append_new(operators, operator_json(l, i, &t)) == 0;
+    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory explaining a layer");
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
-static dh_status explain(dh_ctx *ctx, layer_plan *l, dh_str *out)
+static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, layer_plan *l,
+                         dh_str *out)
 {
     dh_str_printf(out, "\n");
     DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
-    return dh_slot_draw(ctx, l->slot, l->order, l->ordering.policy->name, out);
+    DH_TRY(dh_slot_draw(ctx, l->slot, l->order, l->ordering.policy->name, out));
+    dh_str_printf(out, "\n");
+    return dh_cargo_print_slots(ctx, sim, job->recipe.costs, out);
 }
 
-static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, layer_plan *l)
+/* sim: NULL where nothing is to be explained. */
+static dh_status report_text(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, layer_plan *l)
 {
     dh_str out = DH_STR_INIT;
     json_t *rows = json_array();
     dh_status st = compare(ctx, l, rows);
-    if (st == DH_OK && !cli->json) print_rows(l, rows, &out);
-    if (st == DH_OK && a->explain && !cli->json) st = explain(ctx, l, &out);
-    if (st == DH_OK && cli->json) {
-        dh_str_fini(&out);
-        return dh_cli_print_json(ctx, json_pack("{ss ss sf so}", "costs", l->costs->name, "policy",
-                                                l->ordering.policy->name, "bound_us",
-                                                dh_slot_bound(l->slot) / 1e3, "policies", rows));
-    }
+    if (st == DH_OK) print_rows(l, rows, &out);
+    if (st == DH_OK && sim) st = explain(ctx, job, sim, l, &out);
     json_decref(rows);
     if (st == DH_OK) return dh_cli_print_str(ctx, &out);
     dh_str_fini(&out);
+    return st;
+}
+
+static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
+                               layer_plan *l, json_t *document)
+{
+    json_t *operators = json_array(), *traffic;
+    json_object_set_new(document, "operators", operators);
+    DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
+    DH_TRY(list_operators(ctx, l, operators));
+    DH_TRY(dh_cargo_slots_json(ctx, sim, job->recipe.costs, &traffic));
+    json_object_set_new(document, "traffic", traffic);
+    return DH_OK;
+}
+
+static dh_status report_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, layer_plan *l)
+{
+    json_t *rows = json_array();
+    json_t *document =
+        json_pack("{ss ss sf so}", "costs", l->costs->name, "policy", l->ordering.policy->name,
+                  "bound_us", dh_slot_bound(l->slot) / 1e3, "policies", rows);
+    dh_status st = document ? compare(ctx, l, rows)
+                            : dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
+    if (st == DH_OK && sim) st = add_explained(ctx, job, sim, l, document);
+    if (st == DH_OK) return dh_cli_print_json(ctx, document);
+    json_decref(document);
+    return st;
+}
+
+static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, const dh_resolved *job,
+                        layer_plan *l)
+{
+    const dh_train_simulation plain = {0};
+    dh_sim *sim = NULL;
+    if (a->explain) DH_TRY(dh_train_simulate(ctx, job, &plain, &sim));
+    const dh_status st = cli->json ? report_json(ctx, job, sim, l) : report_text(ctx, job, sim, l);
+    dh_sim_destroy(sim);
     return st;
 }
 
@@ -208,12 +275,10 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     dh_job *job;
     dh_resolved *resolved = NULL;
     layer_plan l = {0};
-    if (cli->json && a->explain)
-        return dh_cli_misuse(ctx, cli, "--explain has no JSON form: leave one of the two away");
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
     dh_status st = dh_job_resolve(ctx, job, &how, &resolved);
     if (st == DH_OK) st = open_layer(ctx, resolved, a, &l);
-    if (st == DH_OK) st = report(ctx, cli, a, &l);
+    if (st == DH_OK) st = report(ctx, cli, a, resolved, &l);
     close_layer(&l);
     dh_resolved_destroy(resolved);
     dh_job_destroy(job);

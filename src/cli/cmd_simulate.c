@@ -180,6 +180,7 @@ static dh_status simulate_one(dh_ctx *ctx, const dh_resolved *open, const dh_tra
 {
     dh_status st = dh_resolved_vary(ctx, open, one->strategy, &one->job);
     if (st == DH_OK) st = dh_train_simulate(ctx, one->job, how, &one->sim);
+    if (st == DH_OK) st = dh_cargo_means_of(ctx, one->sim, one->job->recipe.costs, &one->cargo);
     if (st == DH_OK || list->n == 1 || st == DH_ENOMEM) return st;
     snprintf(one->reason, sizeof one->reason, "%s", ctx->message);
     dh_ctx_reset(ctx);

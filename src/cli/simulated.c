@@ -205,6 +205,7 @@ static void print_one(const dh_simulated_list *list, const dh_simulated *s, dh_s
     print_rate("hardware FLOPs", f.hardware_flops_per_s, list->peak_flops_per_s,
                "GEMMs and attention as executed, recomputation included", out);
     print_communication(&f, out);
+    dh_cargo_print_means(&s->cargo, out);
     print_stages(sim, out);
     print_fit(list, &f, out);
 }
@@ -395,6 +396,7 @@ static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
     set_ms(one, "compute_ms", f.compute_ns);
     set_ms(one, "hidden_ms", f.hidden_ns);
     set_ms(one, "exposed_ms", f.exposed_ns);
+    json_object_set_new(one, "traffic", dh_cargo_means_json(&s->cargo));
     set_rates(list, &f, one);
     if (list->cluster)
         json_object_set_new(one, "fits",

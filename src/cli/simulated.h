@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "cli/cargo.h"
 #include "costs/cluster.h"
 #include "train/simulation.h"
 
@@ -12,6 +13,7 @@ typedef struct dh_simulated {
     const dh_strategy *strategy;
     dh_resolved *job; /* with it */
     dh_sim *sim;      /* NULL: it cannot run this job */
+    dh_cargo_means cargo;
     char reason[512]; /* why not */
 } dh_simulated;
 

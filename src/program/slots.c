@@ -61,7 +61,7 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
                                plan_items *list)
 {
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
-    /* They would share the wire of the transfer that the stage before waits for. */
+    /* Beside the backward they would slow down what the stage before waits for. */
     const bool last = weights && s->backward_left == 1;
     const bool late = inputs && s->send_backward != DH_NONE;
     uint32_t from = source_of(b, s, false);

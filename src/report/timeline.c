@@ -48,6 +48,7 @@ typedef struct sweep {
     uint32_t *queues;  /* [instructions], one stream behind the other */
     clock_vec *needed; /* by instruction */
     cursor streams[DH_N_STREAM];
+    dh_transfer_times *each; /* by instruction; NULL: not wanted */
 } sweep;
 
 /* ---- reading the program ------------------------------------------------------------------- */
@@ -183,6 +184,18 @@ static void charge_idle(const sweep *w, int64_t ns, dh_timeline *t)
     if (what != DH_N_WAITING) t->waits_ns[what] += ns;
 }
 
+static void charge_one(const sweep *w, int stream, dh_exposure cause, int64_t ns)
+{
+    const cursor *compute = &w->streams[DH_STREAM_COMPUTE], *c = &w->streams[stream];
+    dh_transfer_times *t = &w->each[c->queue[c->next]];
+    if (compute->state != RUNS) {
+        t->exposed_by_ns[cause] += ns;
+        return;
+    }
+    const dh_instr *computed = &w->program->instrs.at[compute->queue[compute->next]];
+    t->hidden_ns[dh_instr_op(w->program, computed)->phase] += ns;
+}
+
 static void charge(const sweep *w, int64_t ns, dh_timeline *t)
 {
     dh_exposure cause = DH_N_EXPOSURE; /* none: nothing communicates */
@@ -190,7 +203,10 @@ static void charge(const sweep *w, int64_t ns, dh_timeline *t)
     for (int s = 0; s < DH_N_STREAM; s++) {
         if (w->streams[s].state != RUNS) continue;
         busy[dh_stream_engine((dh_stream)s)] = true;
-        if (s != DH_STREAM_COMPUTE) cause = DH_MIN(cause, cause_of(w, s));
+        if (s == DH_STREAM_COMPUTE) continue;
+        const dh_exposure own = cause_of(w, s);
+        cause = DH_MIN(cause, own);
+        if (w->each) charge_one(w, s, own, ns);
     }
     for (int e = 0; e < DH_N_ENGINE; e++) t->busy_ns[e] += busy[e] ? ns : 0;
     t->span_ns += ns;
@@ -217,11 +233,12 @@ static void run(sweep *w, dh_timeline *timeline)
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
-                             dh_timeline *timeline)
+static dh_status reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                        dh_transfer_times *each, dh_timeline *timeline)
 {
     sweep w = {.program = program,
                .spans = spans,
+               .each = each,
                .queues = calloc(program->instrs.n + 1, sizeof *w.queues),
                .needed = calloc(program->instrs.n + 1, sizeof *w.needed)};
     dh_status st = w.queues && w.needed
@@ -235,6 +252,20 @@ dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_sp
     free(w.queues);
     free(w.needed);
     return st;
+}
+
+dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                             dh_timeline *timeline)
+{
+    return reduce(ctx, program, spans, NULL, timeline);
+}
+
+dh_status dh_timeline_transfers(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                                dh_transfer_times *each)
+{
+    dh_timeline all;
+    for (size_t i = 0; i < program->instrs.n; i++) each[i] = (dh_transfer_times){{0}, {0}};
+    return reduce(ctx, program, spans, each, &all);
 }
 
 void dh_timeline_add(dh_timeline *sum, const dh_timeline *one)

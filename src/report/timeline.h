@@ -58,6 +58,18 @@ typedef struct dh_timeline {
  * cost      O(instructions + waits): streams run in order, so spans come sorted; pure */
 dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
                              dh_timeline *timeline);
+/* What one communication's time, from met_ns to end_ns, went beside; its parts add up to that. */
+typedef struct dh_transfer_times {
+    int64_t hidden_ns[DH_N_PHASE]; /* by the phase of what its rank computed meanwhile */
+    int64_t exposed_by_ns[DH_N_EXPOSURE];
+} dh_transfer_times;
+
+/* Of every communication; of computations zeros.
+ * in        spans: as in dh_timeline_reduce
+ * out       each [instructions]
+ * errors    those of dh_timeline_reduce */
+dh_status dh_timeline_transfers(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                                dh_transfer_times *each);
 void dh_timeline_add(dh_timeline *sum, const dh_timeline *one);
 /* Hidden part of the time in which transfers ran; 0 where none did. */
 double dh_timeline_hidden_share(const dh_timeline *timeline);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "graph/text_names.h"
-#include "report/timeline.h"
+#include "report/cargo.h"
 
 static const char *const phase_names[DH_N_PHASE] = {[DH_PHASE_F] = "forward",
                                                     [DH_PHASE_B] = "input-gradient",
@@ -81,6 +81,9 @@ static void print_args(const dh_program *p, const dh_span *span, uint32_t id, dh
     if (dh_op_info_of(op->type)->resource == DH_RES_COMM)
         dh_str_printf(out, ", \"group\": \"%s\"", dh_group_name((dh_group_kind)op->group));
     if (span->met_ns > span->start_ns) print_us("waited_us", span->met_ns - span->start_ns, out);
+    const dh_cargo cargo = dh_instr_cargo(p, id);
+    if (cargo >= DH_CARGO_GRADIENTS && cargo < DH_N_CARGO)
+        dh_str_printf(out, ", \"carries\": \"%s\"", dh_cargo_name(cargo));
     if (graph->kind == DH_BLOCK_LINK) print_link(&p->blocks.at[instr->block], out);
     if (instr->mb >= 0) dh_str_printf(out, ", \"micro_batch\": %d", instr->mb);
     if (graph->kind == DH_BLOCK_LAYER)

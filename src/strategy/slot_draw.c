@@ -5,7 +5,7 @@
 
 #include "strategy/slot.h"
 
-enum { BAR_CHARS = 72 };
+enum { WIDTH = 80, BAR_CHARS = WIDTH - 16 };
 
 typedef struct drawing {
     const dh_slot *slot;
@@ -31,15 +31,25 @@ static const dh_slot_op *op_of(const drawing *d, uint32_t pick)
 }
 
 /* "linear -> qkv" */
-static void put_name(const drawing *d, uint32_t pick)
+static void put_name(const drawing *d, uint32_t pick, dh_str *text)
 {
     const dh_cost_op *at = &op_of(d, pick)->at;
-    dh_str_printf(d->out, "%s", dh_op_info_of(at->op->type)->name);
+    dh_str_printf(text, "%s", dh_op_info_of(at->op->type)->name);
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         if (at->op->out[k] == DH_NONE) continue;
-        dh_str_printf(d->out, " -> %s", at->graph->tensors.at[at->op->out[k]].name);
+        dh_str_printf(text, " -> %s", at->graph->tensors.at[at->op->out[k]].name);
         return;
     }
+}
+
+/* Behind what stands on the line, in as many lines as it takes; releases the text. */
+static void put_text(const drawing *d, dh_str *text, int indent)
+{
+    if (text->failed || !text->text)
+        d->out->failed = true;
+    else
+        dh_str_wrap(d->out, text->text, indent, WIDTH);
+    dh_str_fini(text);
 }
 
 static char strand_letter(const drawing *d, uint32_t pick)
@@ -55,14 +65,17 @@ static void draw_totals(const drawing *d, const char *title)
     for (uint32_t i = 0; i < d->n; i++)
         busy[dh_stream_engine(op_of(d, i)->stream)] += op_of(d, i)->ns;
     const double alone = dh_slot_communication_ns(t);
+    dh_str text = DH_STR_INIT;
     dh_str_printf(
-        d->out, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us\n",
+        &text, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us",
         title, d->slot->strand[0].n, d->slot->strand[1].n, us(t->makespan_ns), us(t->period_ns));
-    dh_str_printf(d->out, "  bound %.1f us (", us(dh_slot_bound(d->slot)));
+    put_text(d, &text, 2);
+    dh_str_printf(&text, "bound %.1f us (", us(dh_slot_bound(d->slot)));
     for (int e = 0; e < DH_N_ENGINE; all += busy[e++])
-        dh_str_printf(d->out, "%s%s %.1f", e ? ", " : "", dh_engine_name((dh_engine)e),
-                      us(busy[e]));
-    dh_str_printf(d->out, "); one after the other %.1f us\n", us(all));
+        dh_str_printf(&text, "%s%s %.1f", e ? ", " : "", dh_engine_name((dh_engine)e), us(busy[e]));
+    dh_str_printf(&text, "); one after the other %.1f us", us(all));
+    dh_str_append(d->out, "  ", 2);
+    put_text(d, &text, 2);
     dh_str_printf(d->out, "  communication runs %.1f us, exposed %.1f us: %.1f %% hidden\n",
                   us(alone), us(t->exposed_ns), percent(alone - t->exposed_ns, alone));
 }
@@ -87,16 +100,17 @@ static void draw_bars(const drawing *d)
 
 static void draw_operators(const drawing *d)
 {
-    dh_str_printf(d->out,
-                  "  %10s %10s %10s  %-10s    operator (F forward, B input, W weight gradient, R "
-                  "reduction)\n",
-                  "start us", "end us", "alone us", "stream");
+    enum { NAME_AT = 48 };
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(d->out, "  F forward, B input gradient, W weight gradient, R reduction\n");
+    dh_str_printf(d->out, "  %10s %10s %10s  %-10s  operator\n", "start us", "end us", "alone us",
+                  "stream");
     for (uint32_t i = 0; i < d->n; i++) {
-        dh_str_printf(d->out, "  %10.1f %10.1f %10.1f  %-10s  %c ", us(d->t.start_ns[i]),
-                      us(d->t.end_ns[i]), us(op_of(d, i)->ns), dh_stream_name(op_of(d, i)->stream),
-                      strand_letter(d, i));
-        put_name(d, i);
-        dh_str_printf(d->out, "\n");
+        dh_str_printf(d->out, "  %10.1f %10.1f %10.1f  %-10s  ", us(d->t.start_ns[i]),
+                      us(d->t.end_ns[i]), us(op_of(d, i)->ns), dh_stream_name(op_of(d, i)->stream));
+        dh_str_printf(&text, "%c ", strand_letter(d, i));
+        put_name(d, i, &text);
+        put_text(d, &text, NAME_AT);
     }
 }
 
@@ -132,27 +146,35 @@ static bool needs(const drawing *d, uint32_t pick, uint32_t before)
     return false;
 }
 
+/* next: of the computations, d->n where none is left. */
+static void put_why(const drawing *d, uint32_t pick, uint32_t next, dh_str *text)
+{
+    dh_str_printf(text, "of %c ", strand_letter(d, pick));
+    put_name(d, pick, text);
+    if (next == d->n) {
+        dh_str_printf(text, ": no computation is left in the slot");
+        return;
+    }
+    const bool needed = needs(d, next, pick);
+    dh_str_printf(text, ": %s %c ", needed ? "needed by" : "next is", strand_letter(d, next));
+    put_name(d, next, text);
+    if (!needed) dh_str_printf(text, ", which waits for other data");
+}
+
 static void draw_exposed(const drawing *d)
 {
     const double least = 0.002 * d->t.makespan_ns;
+    enum { TEXT_AT = 16 };
+    dh_str text = DH_STR_INIT;
     bool any = false;
     for (uint32_t i = 0; i < d->n; i++) {
         if (op_of(d, i)->stream < 1) continue;
         const double bare = uncovered(d, d->t.start_ns[i], d->t.end_ns[i]);
         if (bare < least) continue;
-        const uint32_t next = next_compute(d, d->t.end_ns[i] - bare);
-        dh_str_printf(d->out, "%s  %10.1f us of %c ", any ? "" : "  exposed:\n", us(bare),
-                      strand_letter(d, i));
-        put_name(d, i);
+        dh_str_printf(d->out, "%s  %10.1f us ", any ? "" : "  exposed:\n", us(bare));
+        put_why(d, i, next_compute(d, d->t.end_ns[i] - bare), &text);
+        put_text(d, &text, TEXT_AT);
         any = true;
-        if (next == d->n) {
-            dh_str_printf(d->out, ": no computation is left in the slot\n");
-            continue;
-        }
-        dh_str_printf(d->out, needs(d, next, i) ? ": needed by %c " : ": next is %c ",
-                      strand_letter(d, next));
-        put_name(d, next);
-        dh_str_printf(d->out, needs(d, next, i) ? "\n" : ", which waits for other data\n");
     }
     if (!any) dh_str_printf(d->out, "  exposed: nothing above 0.2 %% of the slot\n");
 }

@@ -31,6 +31,14 @@ check 'the same input gives the same bytes' cmp "$tmp/h100.json" "$tmp/out"
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --every-rank
 same "$(json step_ms)" "$step" 'every rank by itself'
 
+# What travels is counted as what it is, and lies within the communication.
+says_traffic() { sed -n "/\"traffic\"/,/^ *}$/{/\"$1\"/,/}/p}" "$tmp/out" | sed -n "s/.*\"$2\": \([0-9.e+-]*\).*/\1/p" | head -1; }
+check 'every kind of traffic that there is' grep -q '"traffic"' "$tmp/out"
+check 'gradients are reduced' awk -v n="$(says_traffic gradients bytes)" 'BEGIN { exit !(n > 0) }'
+check 'and take their time' awk -v a="$(says_traffic gradients hidden_ms)" \
+    -v b="$(says_traffic gradients exposed_ms)" -v n="$(says_traffic gradients run_ms)" \
+    'BEGIN { exit !(n > 0 && a + b > n * .999 && a + b < n * 1.001) }'
+
 # A slower device, a slow rank and a slow link take longer.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a100 --json
 check 'A100 nodes take longer' awk -v a="$(json step_ms)" -v h="$step" 'BEGIN { exit !(a > h) }'

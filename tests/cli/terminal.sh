@@ -48,6 +48,18 @@ check 'auto has the shortest order, or says why not' awk '
     $2 + 0 > 0 && $3 ~ /x$/ && (!best || $2 + 0 < best) { best = $2 + 0 }
     /^auto stops at the first order that is within 1 % of the bound/ { said = 1 }
     END { exit !(own > 0 && (own <= best || said)) }' "$tmp/out"
+fits 80 "$dhelix" plan examples/tp2.yaml --set profile=none --explain
+says 'reduction'
+fits 80 "$dhelix" plan "$tmp/llama.yaml" --explain --set profile=none --ranks 32 --set parallel.pp=2
+says 'reduce_scatter dp_cp'
+says 'all_gather dp_cp'
+says 'B15'
+check 'every stage reduces' test "$(grep -c '^ *[01]  B15  *reduce_scatter' "$tmp/out")" -eq 2
+fits 80 "$dhelix" plan examples/nanogpt_char.yaml --set profile=none --explain
+says 'gradients and parameters stay on their rank'
+ok "$dhelix" plan "$tmp/llama.yaml" --explain --set profile=none --ranks 32 --json
+check 'reductions and gathers are there as JSON' test "$(grep -c '"in": "' "$tmp/out")" -ge 4
+check 'and the operators of the slot' test "$(grep -c '"start_us"' "$tmp/out")" -gt 20
 fits 80 "$dhelix" simulate "$tmp/llama.yaml" --cluster h100 --ranks 8
 fits 80 "$dhelix" simulate "$tmp/llama.yaml" --cluster h100 --ranks 8 --strategies sequential,list
 fits 80 "$dhelix" tune "$tmp/llama.yaml" --cluster h100 --devices 16 --strategies sequential \
@@ -77,7 +89,6 @@ job=examples/quickstart.yaml
 fails 2 'unknown option --json' "$dhelix" help --json
 fails 2 'unknown option --json' "$dhelix" completion bash --json
 fails 2 '--print graph has no JSON form' "$dhelix" check $job --print graph --json
-fails 2 '--explain has no JSON form' "$dhelix" plan $job --explain --json
 fails 2 '--decode has no JSON form' "$dhelix" tokenize --tokenizer bytes --decode --json
 fails 2 'two forms' "$dhelix" validate --markdown --json
 ok "$dhelix" check $job --print recipe --json

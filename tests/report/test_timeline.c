@@ -48,6 +48,7 @@ static void mock_init(mock *m, const step_row *rows, const partners *with, size_
     for (size_t i = 0; i < n; i++) {
         dh_instr *instr = &m->instrs[i];
         instr->op = (uint32_t)i;
+        m->ops[i].phase = (dh_phase)(i % DH_N_PHASE);
         m->ops[i].group = with && with[i].stages ? DH_GROUP_PP : DH_GROUP_TP;
         instr->stream = (uint8_t)rows[i].stream;
         instr->wait0 = (uint32_t)m->program.waits.n;
@@ -304,8 +305,9 @@ static dh_waiting waiting_for(const step_row *rows, const partners *with, size_t
     return what;
 }
 
+/* each [n]: of every communication */
 static void count(const step_row *rows, const partners *with, size_t n, const order *o,
-                  dh_timeline *want)
+                  dh_timeline *want, dh_transfer_times *each)
 {
     int64_t first = INT64_MAX, last = 0;
     for (size_t i = 0; i < n; i++) {
@@ -313,17 +315,25 @@ static void count(const step_row *rows, const partners *with, size_t n, const or
         last = DH_MAX(last, rows[i].end);
     }
     *want = (dh_timeline){.span_ns = last - first};
+    memset(each, 0, n * sizeof *each);
     for (int64_t t = first; t < last; t++) {
         dh_exposure cause = DH_N_EXPOSURE;
         bool busy[DH_N_ENGINE] = {false};
+        const int computed = found_at(rows, with, n, C, t, true);
+        const bool computes = computed != NO;
         for (int s = 0; s < DH_N_STREAM; s++) {
             const int i = found_at(rows, with, n, s, t, true);
             if (i == NO) continue;
             busy[dh_stream_engine((dh_stream)s)] = true;
-            if (s != C) cause = DH_MIN(cause, cause_at(rows, n, o, i, t));
+            if (s == C) continue;
+            const dh_exposure own = cause_at(rows, n, o, i, t);
+            cause = DH_MIN(cause, own);
+            if (computes)
+                each[i].hidden_ns[computed % DH_N_PHASE]++;
+            else
+                each[i].exposed_by_ns[own]++;
         }
         for (int e = 0; e < DH_N_ENGINE; e++) want->busy_ns[e] += busy[e];
-        const bool computes = found_at(rows, with, n, C, t, true) != NO;
         const dh_waiting what = waiting_for(rows, with, n, o, t);
         if (cause == DH_N_EXPOSURE) {
             want->idle_ns += !computes;
@@ -349,12 +359,15 @@ static void random_steps_as_counted(void **state)
         order o;
         mock m;
         dh_timeline want, got;
+        dh_transfer_times each[MAX_INSTRS], wanted[MAX_INSTRS];
         draw_partners(&seed, rows, n, with);
         close_order(rows, n, &o);
-        count(rows, with, n, &o, &want);
+        count(rows, with, n, &o, &want, wanted);
         mock_init(&m, rows, with, n);
         assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got));
         assert_same(&got, &want);
+        assert_ok(&ctx, dh_timeline_transfers(&ctx, &m.program, m.spans, each));
+        assert_memory_equal(each, wanted, n * sizeof *each);
         assert_int_equal(got.span_ns, got.busy_ns[C] + got.exposed_ns + got.idle_ns);
         dh_timeline_add(&sum, &got);
     }

@@ -73,6 +73,8 @@ static void check_event(const dh_program *p, const json_t *event)
     if (op->group >= 0)
         assert_string_equal(json_string_value(json_object_get(args, "group")),
                             dh_group_name((dh_group_kind)op->group));
+    if (graph->kind == DH_BLOCK_GRADS && op->group >= 0)
+        assert_string_equal(json_string_value(json_object_get(args, "carries")), "gradients");
     if (graph->kind == DH_BLOCK_LINK)
         assert_int_equal(number(args, "peer_stage"), p->blocks.at[instr->block].peer);
 }

@@ -1,0 +1,213 @@
+/* Communications of a step, told apart by what they carry. */
+#include <stdlib.h>
+
+#include "report/cargo.h"
+
+static const char *const cargo_names[DH_N_CARGO] = {[DH_CARGO_LAYERS] = "layers",
+                                                    [DH_CARGO_STAGES] = "stages",
+                                                    [DH_CARGO_GRADIENTS] = "gradients",
+                                                    [DH_CARGO_NORM] = "norm",
+                                                    [DH_CARGO_PARAMETERS] = "parameters"};
+
+const char *dh_cargo_name(dh_cargo cargo)
+{
+    return (unsigned)cargo < DH_N_CARGO ? cargo_names[cargo] : "?";
+}
+
+dh_cargo dh_instr_cargo(const dh_program *p, uint32_t instr)
+{
+    const dh_instr *i = &p->instrs.at[instr];
+    const dh_op_type type = dh_instr_op(p, i)->type;
+    if (dh_op_info_of(type)->resource != DH_RES_COMM) return DH_N_CARGO;
+    switch (dh_instr_graph(p, i)->kind) {
+    case DH_BLOCK_LINK:
+        return DH_CARGO_STAGES;
+    case DH_BLOCK_GRADS:
+        return DH_CARGO_GRADIENTS;
+    case DH_BLOCK_OPT:
+        return type == DH_OP_ALL_GATHER ? DH_CARGO_PARAMETERS : DH_CARGO_NORM;
+    default:
+        return DH_CARGO_LAYERS;
+    }
+}
+
+/* ---- sums ---------------------------------------------------------------------------------- */
+
+int64_t dh_haul_hidden_ns(const dh_haul *haul)
+{
+    int64_t ns = 0;
+    for (int k = 0; k < DH_N_PHASE; k++) ns += haul->times.hidden_ns[k];
+    return ns;
+}
+
+int64_t dh_haul_exposed_ns(const dh_haul *haul)
+{
+    int64_t ns = 0;
+    for (int k = 0; k < DH_N_EXPOSURE; k++) ns += haul->times.exposed_by_ns[k];
+    return ns;
+}
+
+dh_exposure dh_haul_cause(const dh_haul *haul)
+{
+    int most = 0;
+    for (int k = 1; k < DH_N_EXPOSURE; k++)
+        if (haul->times.exposed_by_ns[k] > haul->times.exposed_by_ns[most]) most = k;
+    return (dh_exposure)most;
+}
+
+void dh_haul_add(dh_haul *sum, const dh_haul *one)
+{
+    sum->n += one->n;
+    sum->n_bytes += one->n_bytes;
+    sum->alone_ns += one->alone_ns;
+    sum->ns += one->ns;
+    for (int k = 0; k < DH_N_PHASE; k++) sum->times.hidden_ns[k] += one->times.hidden_ns[k];
+    for (int k = 0; k < DH_N_EXPOSURE; k++)
+        sum->times.exposed_by_ns[k] += one->times.exposed_by_ns[k];
+}
+
+/* ---- one communication --------------------------------------------------------------------- */
+
+typedef struct reader {
+    dh_ctx *ctx;
+    const dh_program *program;
+    const dh_span *spans;
+    const dh_costs *costs;
+    const dh_transfer_times *times; /* by instruction */
+    dh_cargo_list *list;
+} reader;
+
+/* The larger side: what a gather ends with, and a reduction begins with. */
+static double whole_bytes(const dh_graph *g, const dh_op *op)
+{
+    int64_t in = 0, out = 0;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (op->in[k] != DH_NONE) in += dh_tensor_bytes(&g->tensors.at[op->in[k]]);
+        if (op->out[k] != DH_NONE) out += dh_tensor_bytes(&g->tensors.at[op->out[k]]);
+    }
+    return (double)DH_MAX(in, out);
+}
+
+static dh_haul haul_of(const reader *r, uint32_t id)
+{
+    const dh_program *p = r->program;
+    const dh_instr *i = &p->instrs.at[id];
+    const dh_cost_op at = {dh_instr_graph(p, i), dh_instr_op(p, i), &p->mesh, p->rank};
+    return (dh_haul){.n = 1,
+                     .n_bytes = whole_bytes(at.graph, at.op),
+                     .alone_ns = r->costs->solo(r->costs->self, &at).ns,
+                     .ns = r->spans[id].end_ns - r->spans[id].met_ns,
+                     .times = r->times[id]};
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+static dh_cargo_row row_of(const reader *r, uint32_t id, dh_cargo cargo, int32_t mb,
+                           const dh_haul *haul)
+{
+    const dh_program *p = r->program;
+    const dh_instr *i = &p->instrs.at[id];
+    const dh_op *op = dh_instr_op(p, i);
+    const dh_buffer *buffer = &p->buffers.at[dh_instr_operand(p, i, 0)->buffer];
+    dh_cargo_row row = {.cargo = cargo,
+                        .type = op->type,
+                        .group = (dh_group_kind)op->group,
+                        .mb = cargo == DH_CARGO_GRADIENTS ? mb : -1,
+                        .first_block = DH_NONE,
+                        .last_block = DH_NONE,
+                        .start_ns = r->spans[id].start_ns,
+                        .end_ns = r->spans[id].end_ns,
+                        .haul = *haul};
+    if (buffer->kind != DH_BUF_STATE) {
+        row.first_block = p->flats.at[buffer->owner].first_block;
+        row.last_block = p->flats.at[buffer->owner].last_block;
+    }
+    return row;
+}
+
+/* Blocks of one virtual stage have neighbouring numbers, those of a layer's experts between. */
+static bool are_alike(const dh_cargo_row *a, const dh_cargo_row *b)
+{
+    enum { NEXT = 2 };
+    if (a->cargo != b->cargo || a->type != b->type || a->group != b->group || a->mb != b->mb)
+        return false;
+    if (a->first_block == DH_NONE || b->first_block == DH_NONE)
+        return a->first_block == b->first_block;
+    return a->first_block <= b->last_block + NEXT && b->first_block <= a->last_block + NEXT;
+}
+
+static dh_status add_row(const reader *r, uint32_t id, dh_cargo cargo, int32_t mb,
+                         const dh_haul *haul)
+{
+    const dh_cargo_row row = row_of(r, id, cargo, mb, haul);
+    for (size_t i = r->list->rows.n; i-- > 0;) {
+        dh_cargo_row *like = &r->list->rows.at[i];
+        if (!are_alike(like, &row)) continue;
+        like->first_block = DH_MIN(like->first_block, row.first_block);
+        like->last_block = DH_MAX(like->last_block, row.last_block);
+        like->end_ns = DH_MAX(like->end_ns, row.end_ns);
+        dh_haul_add(&like->haul, haul);
+        return DH_OK;
+    }
+    return dh_vec_push(&r->list->rows, row)
+               ? DH_OK
+               : dh_fail(r->ctx, DH_ENOMEM, "out of memory listing what travels");
+}
+
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+typedef struct started {
+    int64_t start_ns;
+    uint32_t instr;
+} started;
+
+static int by_start(const void *x, const void *y)
+{
+    const started *a = x, *b = y;
+    if (a->start_ns != b->start_ns) return a->start_ns < b->start_ns ? -1 : 1;
+    return a->instr < b->instr ? -1 : 1;
+}
+
+/* In the order of time, so that the last backward that has begun is known. */
+static dh_status read_in_order(const reader *r, const started *order)
+{
+    const dh_program *p = r->program;
+    int32_t mb = -1;
+    for (size_t k = 0; k < p->instrs.n; k++) {
+        const uint32_t id = order[k].instr;
+        const dh_phase phase = dh_instr_op(p, &p->instrs.at[id])->phase;
+        const dh_cargo cargo = dh_instr_cargo(p, id);
+        if (cargo == DH_N_CARGO) {
+            const bool backward = phase == DH_PHASE_B || phase == DH_PHASE_W;
+            if (backward && p->instrs.at[id].mb >= 0) mb = p->instrs.at[id].mb;
+            continue;
+        }
+        const dh_haul haul = haul_of(r, id);
+        dh_haul_add(&r->list->all[cargo], &haul);
+        if (cargo >= DH_CARGO_GRADIENTS) DH_TRY(add_row(r, id, cargo, mb, &haul));
+    }
+    return DH_OK;
+}
+
+dh_status dh_cargo_read(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                        const dh_costs *costs, dh_cargo_list *list)
+{
+    const size_t n = program->instrs.n;
+    dh_transfer_times *times = calloc(n + 1, sizeof *times);
+    started *order = calloc(n + 1, sizeof *order);
+    const reader r = {ctx, program, spans, costs, times, list};
+    *list = (dh_cargo_list){.rows = {0}};
+    dh_status st = times && order ? dh_timeline_transfers(ctx, program, spans, times)
+                                  : dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
+    for (uint32_t i = 0; st == DH_OK && i < n; i++) order[i] = (started){spans[i].start_ns, i};
+    if (st == DH_OK && n > 0) qsort(order, n, sizeof *order, by_start);
+    if (st == DH_OK) st = read_in_order(&r, order);
+    free(times);
+    free(order);
+    return st;
+}
+
+void dh_cargo_list_fini(dh_cargo_list *list)
+{
+    dh_vec_fini(&list->rows);
+}
