@@ -112,7 +112,8 @@ struct dh_pass {
     /* Mesh axes (1 << dh_mesh_axis) along which the graphs of ranks differ by it in more than
      * which rows and ids are theirs: each index is verified by itself (classes.c of program). */
     unsigned varies_by;
-    /* NULL, or why it leaves every graph of such a job alone. Pure. */
+    /* Says why it leaves every graph of such a job alone; NULL: it does not. Every row has one.
+     * Pure. */
     const char *(*applicable)(const dh_graph_spec *spec, const int64_t *args);
     /* Other arguments that give the same operators here, to those by which they are known; NULL:
      * different ones never do. Pure. */

@@ -2,8 +2,9 @@
  * in a new order, who reads and writes what, and an end that puts the new order in place of
  * the old one or leaves the graph to be destroyed.
  *
- * A pass knows operators by a table of rules, one a type; `rewrite_refuse` says which one
- * it does not know. Nothing is carried over unseen. */
+ * A pass that changes what tensors hold knows operators by a table of rules, one a type;
+ * `rewrite_refuse` says which one it does not know. One that looks for places in a rank's graph
+ * carries over what it does not know. */
 #ifndef DH_GRAPH_REWRITE_H
 #define DH_GRAPH_REWRITE_H
 

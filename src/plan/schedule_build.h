@@ -58,10 +58,8 @@ const char *dh_action_text(char *buf, size_t cap, dh_pipe_action action);
 const char *dh_slot_text(char *buf, size_t cap, const dh_pipe_slot *slot);
 
 /* The rows; each file ends with its own. */
-extern const dh_schedule_row dh_row_gpipe, dh_row_1f1b, dh_row_interleaved;
-extern const dh_schedule_row dh_row_dhelix_w, dh_row_bidirectional, dh_row_wavelet;
-extern const dh_schedule_row dh_row_zb_h1, dh_row_zb_h2, dh_row_zb_v, dh_row_zb_auto;
-extern const dh_schedule_row dh_row_v_half, dh_row_v_min;
-extern const dh_schedule_row dh_row_dualpipe, dh_row_dualpipev;
+#define DH_SCHEDULE(id) extern const dh_schedule_row dh_row_##id;
+#include "plan/schedules.def"
+#undef DH_SCHEDULE
 
 #endif

@@ -4,10 +4,9 @@
 #include "schedule_build.h"
 
 static const dh_schedule_row *const rows[] = {
-    &dh_row_gpipe,    &dh_row_1f1b,      &dh_row_interleaved, &dh_row_zb_h1,
-    &dh_row_zb_h2,    &dh_row_zb_v,      &dh_row_v_half,      &dh_row_v_min,
-    &dh_row_zb_auto,  &dh_row_dhelix_w,  &dh_row_wavelet,     &dh_row_bidirectional,
-    &dh_row_dualpipe, &dh_row_dualpipev,
+#define DH_SCHEDULE(id) &dh_row_##id,
+#include "plan/schedules.def"
+#undef DH_SCHEDULE
 };
 
 const dh_schedule_row *const *dh_schedule_rows(size_t *n)

@@ -6,8 +6,8 @@
 
 /* ---- simple policies ------------------------------------------------------------------------ */
 
-dh_status slot_order_in_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
-                              dh_slot_pick *order)
+static dh_status in_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                          dh_slot_pick *order)
 {
     for (uint32_t i = 0; i < slot_nodes(slot); i++) {
         order[i] = slot_pick_of(slot, i);
@@ -16,8 +16,8 @@ dh_status slot_order_in_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_o
     return DH_OK;
 }
 
-dh_status slot_order_alternate(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
-                               dh_slot_pick *order)
+static dh_status alternate(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                           dh_slot_pick *order)
 {
     const uint32_t n[2] = {slot->strand[0].n, slot->strand[1].n};
     uint32_t next[2] = {0, 0};
@@ -63,12 +63,18 @@ static dh_status repair_order(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *or
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
 }
 
+/* What a policy says; where it breaks a dependence, that has to be put right. */
+static dh_status propose(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy *policy,
+                         const dh_order_options *options, dh_slot_pick *order)
+{
+    return (policy->order ? policy->order : in_order)(ctx, slot, options, order);
+}
+
 dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy *policy,
                         const dh_order_options *options, dh_slot_pick *order)
 {
-    if (!policy->order) return slot_order_in_order(ctx, slot, options, order);
-    DH_TRY(policy->order(ctx, slot, options, order));
-    return repair_order(ctx, slot, order);
+    DH_TRY(propose(ctx, slot, policy, options, order));
+    return policy->order ? repair_order(ctx, slot, order) : DH_OK;
 }
 
 /* ---- the best of all ------------------------------------------------------------------------- */
@@ -107,22 +113,22 @@ static bool communicates(const dh_slot *slot)
     return false;
 }
 
-/* Cheap ones first; a search only while there is something to be found. */
-dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
-                          dh_slot_pick *order)
+/* The other rows as they stand: cheap ones first, a search only while there is something to be
+ * found. */
+static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                            dh_slot_pick *order)
 {
-    static dh_status (*const policies[])(dh_ctx *, const dh_slot *, const dh_order_options *,
-                                         dh_slot_pick *) = {slot_order_in_order,
-                                                            slot_order_alternate, slot_order_list,
-                                                            slot_order_dp, slot_order_exact};
-    if (!communicates(slot)) return slot_order_in_order(ctx, slot, options, order);
+    size_t n;
+    const dh_order_policy *rows = dh_order_policies(&n);
+    if (!communicates(slot)) return in_order(ctx, slot, options, order);
     const double enough = DH_ORDER_ENOUGH * dh_slot_bound(slot);
     slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
     dh_slot_pick *made = calloc(slot_nodes(slot) + 1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
     dh_status st = DH_OK;
-    for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(policies); i++) {
-        st = policies[i](ctx, slot, options, made);
+    for (size_t i = 0; st == DH_OK && i < n; i++) {
+        if (rows[i].order == order_auto) continue;
+        st = propose(ctx, slot, &rows[i], options, made);
         if (st == DH_OK) st = slot_consider(ctx, slot, made, &best);
         if (best.any && best.excess_bytes == 0 && best.period_ns <= enough) break;
     }
@@ -134,17 +140,16 @@ dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_optio
 
 static const dh_order_policy policies[] = {
     {"sequential", "one strand after the other", NULL, false},
-    {"round-robin", "operators of the two strands alternate (Wavelet+ of DHelix, 6.1)",
-     slot_order_alternate, false},
-    {"dp", "pairs of segments by equation 2 in the given order (DHelix, arXiv 2411.15871)",
-     slot_order_dp, true},
-    {"exact", "pairs of segments over all orders and cuts", slot_order_exact, true},
+    {"round-robin", "operators of the two strands alternate (Wavelet+ of DHelix, 6.1)", alternate,
+     false},
     {"list",
      "whatever can start first, the most urgent before others, over all blocks of the slot "
      "(Graham 1969; HEFT)",
      slot_order_list, false},
-    {"auto", "the policy whose order the streams finish first, by the costs", slot_order_auto,
-     false},
+    {"dp", "pairs of segments by equation 2 in the given order (DHelix, arXiv 2411.15871)",
+     slot_order_dp, true},
+    {"exact", "pairs of segments over all orders and cuts", slot_order_exact, true},
+    {"auto", "the policy whose order the streams finish first, by the costs", order_auto, false},
 };
 
 const dh_order_policy *dh_order_policies(size_t *n)

@@ -46,19 +46,13 @@ static inline uint32_t slot_need_part(const dh_slot *slot, uint32_t node, uint32
     return op->pred_parts && i < op->n_preds ? op->pred_parts[i] : DH_NONE;
 }
 
-/* policies, in order.c, list.c and pairs.c */
-dh_status slot_order_in_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
-                              dh_slot_pick *order);
-dh_status slot_order_alternate(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
-                               dh_slot_pick *order);
+/* policies, in list.c and pairs.c */
 dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                           dh_slot_pick *order);
 dh_status slot_order_dp(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                         dh_slot_pick *order);
 dh_status slot_order_exact(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                            dh_slot_pick *order);
-dh_status slot_order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
-                          dh_slot_pick *order);
 
 /* Memory of the strands' tensors while operators are issued one after another. */
 typedef struct slot_memory {
