@@ -228,18 +228,40 @@ int64_t dh_mesh_group_member(const dh_mesh *m, dh_group_kind group, int64_t rank
     return member;
 }
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* So many steps on an axis that they pass whole nodes lead to the same place of another one. Where
+ * the axis is cut into such runs, a step on any slower axis does too. */
+int64_t dh_mesh_group_pattern(const dh_mesh *m, dh_group_kind group)
+{
+    int64_t n = 1, stride = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; stride *= axis_size(m, axis++)) {
+        const int64_t run = m->ranks_per_node / common_divisor(stride, m->ranks_per_node);
+        const bool is_cut = axis_size(m, axis) % run == 0;
+        const int64_t count = digit_count(m, group, axis);
+        if (dh_group_varies(group, axis)) n *= is_cut ? DH_MIN(run, count) : count;
+        if (is_cut) break;
+    }
+    return n;
+}
+
 /* Members come in rank order, so those of one node are neighbours. */
 dh_group_span dh_mesh_group_span(const dh_mesh *m, dh_group_kind group, int64_t rank)
 {
     dh_group_span span = {0};
-    int64_t size = dh_mesh_group_size(m, group), last_node = -1, run = 0;
-    for (int64_t i = 0; i < size; i++) {
+    const int64_t n = dh_mesh_group_pattern(m, group);
+    int64_t last_node = -1, run = 0;
+    for (int64_t i = 0; i < n; i++) {
         int64_t node = dh_mesh_node(m, dh_mesh_group_member(m, group, rank, i));
         run = node == last_node ? run + 1 : 1;
         if (node != last_node) span.n_nodes++;
         span.max_per_node = DH_MAX(span.max_per_node, run);
         last_node = node;
     }
+    span.n_nodes *= dh_mesh_group_size(m, group) / n;
     return span;
 }
 

@@ -3,8 +3,8 @@
  * Ranks are numbered with tp fastest, then cp, ep, edp, pp, which is Megatron's
  * default order "tp-cp-ep-dp-pp"; data-parallel index = edp_index * ep +
  * ep_index, as expert parallelism uses part of the data-parallel ranks. Nodes
- * hold consecutive ranks. Groups are computed, never stored: all functions but
- * dh_mesh_group_span take constant time and any number of ranks. Pure, any thread. */
+ * hold consecutive ranks. Groups are computed, never stored: functions take any number of ranks,
+ * and constant time but for dh_mesh_group_span. Pure, any thread. */
 #ifndef DH_CONFIG_MESH_H
 #define DH_CONFIG_MESH_H
 
@@ -90,12 +90,16 @@ int64_t dh_mesh_group_index(const dh_mesh *mesh, dh_group_kind group, int64_t ra
 /* Rank of the i-th member, i in [0, group_size), of the rank's group. */
 int64_t dh_mesh_group_member(const dh_mesh *mesh, dh_group_kind group, int64_t rank, int64_t i);
 
+/* How many members there are, from the first, before they repeat: the next ones lie at the same
+ * places of further nodes. */
+int64_t dh_mesh_group_pattern(const dh_mesh *mesh, dh_group_kind group);
+
 /* How a rank's group lies on the nodes. */
 typedef struct dh_group_span {
     int64_t n_nodes;      /* 1: local links only */
     int64_t max_per_node; /* most members on one node */
 } dh_group_span;
-/* Time proportional to the group's size. */
+/* Time proportional to dh_mesh_group_pattern. */
 dh_group_span dh_mesh_group_span(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
 /* All members on one node. */
 bool dh_mesh_group_is_local(const dh_mesh *mesh, dh_group_kind group, int64_t rank);

@@ -128,12 +128,12 @@ static bool is_transfer(dh_op_type type)
 }
 
 /* Two members of one node on different switches. Members come in rank order. */
-static bool is_spread(const dh_cluster *c, const dh_mesh *mesh, dh_group_kind group, int64_t rank,
-                      int64_t size)
+static bool is_spread(const dh_cluster *c, const dh_mesh *mesh, dh_group_kind group, int64_t rank)
 {
+    const int64_t n = dh_mesh_group_pattern(mesh, group);
     const int64_t on_switch = (int64_t)(c->node_devices / c->node_switches);
     int64_t last_node = -1, last_switch = -1;
-    for (int64_t i = 0; i < size; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const int64_t member = dh_mesh_group_member(mesh, group, rank, i);
         const int64_t node = dh_mesh_node(mesh, member);
         const int64_t place = member % mesh->ranks_per_node / DH_MAX(on_switch, 1);
@@ -147,11 +147,10 @@ static bool is_spread(const dh_cluster *c, const dh_mesh *mesh, dh_group_kind gr
 dh_cluster_span dh_cluster_span_of(const dh_cluster *cluster, const dh_mesh *mesh,
                                    dh_group_kind group, int64_t rank)
 {
-    const int64_t size = dh_mesh_group_size(mesh, group);
-    return (dh_cluster_span){.size = size,
+    return (dh_cluster_span){.size = dh_mesh_group_size(mesh, group),
                              .nodes = dh_mesh_group_span(mesh, group, rank),
                              .spread = cluster->node_switches > 1 &&
-                                       is_spread(cluster, mesh, group, rank, size)};
+                                       is_spread(cluster, mesh, group, rank)};
 }
 
 dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
