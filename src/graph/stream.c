@@ -46,10 +46,14 @@ static const dh_stream stream_at[DH_N_TRAFFIC][DH_N_ENGINE] = {
 #undef X
 };
 
+dh_stream dh_stream_of_group(dh_group_kind group, const dh_mesh *mesh, int64_t rank)
+{
+    const bool local = dh_mesh_group_is_local(mesh, group, rank);
+    return stream_at[traffic_on(mesh, group)][local ? DH_ENGINE_LOCAL : DH_ENGINE_CROSS];
+}
+
 dh_stream dh_stream_of(const dh_op *op, const dh_mesh *mesh, int64_t rank)
 {
     if (dh_op_info_of(op->type)->resource != DH_RES_COMM) return DH_STREAM_COMPUTE;
-    const dh_group_kind group = (dh_group_kind)op->group;
-    const bool local = dh_mesh_group_is_local(mesh, group, rank);
-    return stream_at[traffic_on(mesh, group)][local ? DH_ENGINE_LOCAL : DH_ENGINE_CROSS];
+    return dh_stream_of_group((dh_group_kind)op->group, mesh, rank);
 }

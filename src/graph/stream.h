@@ -44,6 +44,8 @@ dh_engine dh_stream_engine(dh_stream stream);
 /* The stream of an operator on this rank, by what it occupies, its group and what that is for.
  * All operators of a group run on one stream, the same on all of its members. */
 dh_stream dh_stream_of(const dh_op *op, const dh_mesh *mesh, int64_t rank);
+/* That of a group's operators. */
+dh_stream dh_stream_of_group(dh_group_kind group, const dh_mesh *mesh, int64_t rank);
 
 #ifdef __cplusplus
 }

@@ -9,11 +9,6 @@
 
 #include <stdlib.h>
 
-static void need(dh_clock_vec *needed, const dh_clock_vec *earlier)
-{
-    for (int s = 0; s < DH_N_STREAM; s++) needed->at[s] = DH_MAX(needed->at[s], earlier->at[s]);
-}
-
 /* Whether what used a buffer is recorded by parameters: of each as a whole, unless operators use
  * rows of it (views), and not by the ranges of those that update or reduce it. */
 static bool holds_params(const dh_buffer *b)
@@ -151,20 +146,13 @@ static void need_read(dh_accesses *a, void *arg)
 
 static void need_writes(dh_accesses *a, void *needed)
 {
-    need(needed, &a->writes);
+    dh_clock_merge(needed, &a->writes);
 }
 
-static void need_reads(dh_accesses *a, void *needed)
+static void need_all(dh_accesses *a, void *needed)
 {
-    need(needed, &a->reads);
-}
-
-/* The bytes whose accesses an operand's order depends on: its own, but for a shard of
- * a piece of matrices all of that. Where a shard lies then does not show in the waits, so
- * that data-parallel ranks differ in nothing else, and one of padding alone waits too. */
-dh_operand dh_emit_scope(const dh_emitter *e, const dh_tensor *t, const dh_operand *o)
-{
-    return t && t->kind == DH_TENSOR_RANGE ? dh_program_piece(e->program, *o) : *o;
+    dh_clock_merge(needed, &a->writes);
+    dh_clock_merge(needed, &a->reads);
 }
 
 /* What this instruction must come after, from its operands' earlier accesses. */
@@ -175,10 +163,8 @@ static dh_clock_vec dependences(dh_emitter *e, const dh_op_info *info, const dh_
         reading r = {e, &operands[k], &needed};
         visit_accesses(e, &operands[k], need_read, &r);
     }
-    for (int k = info->n_in; k < info->n_in + info->n_out; k++) {
-        visit_accesses(e, &operands[k], need_writes, &needed);
-        visit_accesses(e, &operands[k], need_reads, &needed);
-    }
+    for (int k = info->n_in; k < info->n_in + info->n_out; k++)
+        visit_accesses(e, &operands[k], need_all, &needed);
     return needed;
 }
 
@@ -193,7 +179,7 @@ static dh_status add_waits(dh_ctx *ctx, dh_emitter *e, dh_instr *instr, const dh
         instr->n_waits++;
         dh_clock_vec done = e->done.at[wait.instr];
         done.at[s] = needed->at[s];
-        need(known, &done);
+        dh_clock_merge(known, &done);
     }
     return DH_OK;
 }
@@ -258,7 +244,7 @@ dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
                         const dh_operand *scopes, dh_instr *instr)
 {
     dh_clock_vec needed = dependences(e, info, scopes);
-    need(&needed, &e->barrier);
+    dh_clock_merge(&needed, &e->barrier);
     DH_TRY(add_waits(ctx, e, instr, &needed));
     if (!add_moments(e, instr)) return dh_emit_no_memory(ctx);
     const uint32_t end = (uint32_t)e->moments.n;

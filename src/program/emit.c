@@ -25,6 +25,8 @@ dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter
     p->result.buffer = DH_NONE;
     e->spec = spec;
     e->program = p;
+    for (int g = 0; g < DH_N_GROUPS; g++)
+        e->stream_of[g] = (uint8_t)dh_stream_of_group((dh_group_kind)g, &p->mesh, p->rank);
     memset(e->states, 0xff, sizeof e->states);
     *emitter = e;
     return DH_OK;
@@ -152,14 +154,23 @@ static dh_status add_workspace(dh_ctx *ctx, dh_emitter *e, const dh_graph *g, co
     return dh_emit_buffer(ctx, e, &b, &instr->work);
 }
 
-/* An operand, and the bytes that order its use. */
+static uint8_t stream_of(const dh_emitter *e, const dh_op *op, const dh_op_info *info)
+{
+    return info->resource == DH_RES_COMM ? e->stream_of[op->group] : (uint8_t)DH_STREAM_COMPUTE;
+}
+
+/* An operand, and the bytes that order its use: its own, but for a shard of a piece of matrices all
+ * of that. Where a shard lies then does not show in the waits, so that data-parallel ranks differ
+ * in nothing else, and one of padding alone waits too. */
 static dh_status find_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb,
                               uint32_t tensor, dh_operand *operand, dh_operand *scope)
 {
     DH_TRY(dh_emit_operand(ctx, e, block, mb, tensor, operand));
-    const dh_tensor *t = tensor == DH_NONE ? NULL : &dh_emit_graph_of(e, block)->tensors.at[tensor];
-    *scope = dh_emit_scope(e, t, operand);
-    if (!t || t->base == DH_NONE) return DH_OK;
+    *scope = *operand;
+    if (tensor == DH_NONE) return DH_OK;
+    const dh_tensor *t = &dh_emit_graph_of(e, block)->tensors.at[tensor];
+    if (t->kind == DH_TENSOR_RANGE) *scope = dh_program_piece(e->program, *operand);
+    if (t->base == DH_NONE) return DH_OK;
     if (t->kind != DH_TENSOR_PARAM && t->kind != DH_TENSOR_GRAD) return DH_OK;
     return dh_emit_cut_param(ctx, e, e->program->blocks.at[block].params[t->which], operand);
 }
@@ -174,7 +185,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     dh_instr instr = {.block = block,
                       .op = op_id,
                       .mb = mb,
-                      .stream = (uint8_t)dh_stream_of(op, &p->mesh, p->rank),
+                      .stream = stream_of(e, op, info),
                       .operand0 = (uint32_t)p->operands.n,
                       .part0 = p->n_parts};
     dh_operand operands[2 * DH_MAX_OPERANDS], scopes[2 * DH_MAX_OPERANDS];

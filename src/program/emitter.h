@@ -4,14 +4,11 @@
 #ifndef DH_PROGRAM_EMITTER_H
 #define DH_PROGRAM_EMITTER_H
 
+#include "program/clock.h"
 #include "program/emit.h"
 #include "program/program_spec.h"
 
-/* By stream: a moment, what is complete then (dh_emitter.moments) plus one; 0 means none. */
-typedef struct dh_clock_vec {
-    uint32_t at[DH_N_STREAM];
-} dh_clock_vec;
-
+/* Clocks count moments, what is complete then (dh_emitter.moments) plus one. */
 typedef struct dh_accesses {
     dh_clock_vec writes, reads; /* last on each stream */
 } dh_accesses;
@@ -27,7 +24,8 @@ typedef struct dh_access_range {
 struct dh_emitter {
     const dh_program_spec *spec;
     dh_program *program;
-    DH_VEC(uint32_t) param0; /* by block: its first own parameter; the others follow */
+    uint8_t stream_of[DH_N_GROUPS]; /* dh_stream of a group's communication */
+    DH_VEC(uint32_t) param0;        /* by block: its first own parameter; the others follow */
 
     /* operands.c */
     DH_VEC(uint32_t **) frames;     /* [block][micro-batch] -> buffer by tensor, or NULL */
@@ -59,15 +57,14 @@ dh_status dh_emit_buffer(dh_ctx *ctx, dh_emitter *e, const dh_buffer *buffer, ui
 void dh_emit_visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint32_t, void *),
                           void *arg);
 
-/* The bytes that order an operator's access to an operand: the operand's, or more. */
-dh_operand dh_emit_scope(const dh_emitter *e, const dh_tensor *tensor, const dh_operand *operand);
 /* Of every parameter, when all have their homes: one range a kind. */
 dh_status dh_emit_init_params(dh_ctx *ctx, dh_emitter *e);
 /* From here on what uses some rows of a parameter is recorded apart from what uses others. */
 dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh_operand *rows);
 bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand);
 /* The waits of the program's next instruction, operator and stream set; records its accesses.
- * scopes: operand by operand, outputs behind the inputs. */
+ * scopes: operand by operand, outputs behind the inputs, the bytes that order its accesses: the
+ * operand's, or more. */
 dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
                         const dh_operand *scopes, dh_instr *instr);
 

@@ -13,32 +13,32 @@
 #include <string.h>
 
 #include "base/live.h"
+#include "program/clock.h"
 #include "program/emit.h"
 #include "program/replay.h"
 #include "program/space.h"
 
-typedef struct clock_vec {
-    uint32_t at[DH_N_STREAM]; /* instruction ids plus one */
-} clock_vec;
-
+/* Clocks count instructions: ids plus one. */
 typedef struct life {
-    uint32_t buffer; /* root of the aliases sharing the storage */
-    uint32_t first;  /* instruction that writes first; DH_NONE: never used */
-    clock_vec last;  /* last access on each stream */
-    /* First instruction on each stream that knows all accesses to be complete, and so
-     * do all later ones there: what it or they write first may take the storage. Of streams
-     * that ask. */
-    uint32_t release[DH_N_STREAM];
+    uint32_t buffer;   /* root of the aliases sharing the storage */
+    uint32_t first;    /* instruction that writes first; DH_NONE: never used */
+    dh_clock_vec last; /* last access on each stream */
     uint64_t n_bytes, offset;
 } life;
+
+/* By stream that asks: the first instruction that knows all accesses to a storage to be complete,
+ * and so do all later ones there: what it or they write first may take the storage. */
+typedef struct release_vec {
+    uint32_t at[DH_N_STREAM];
+} release_vec;
 
 _Static_assert((int)DH_N_STREAM <= (int)DH_MAX_SPANS, "a span of storage for each stream");
 
 typedef struct planner {
     dh_program *program;
-    clock_vec *known; /* by instruction: complete on each stream when it starts */
-    life *lives;      /* by buffer */
-    uint32_t *order;  /* roots, largest first */
+    dh_clock_vec *known; /* by instruction: complete on each stream when it starts */
+    life *lives;         /* by buffer */
+    uint32_t *order;     /* roots; placed largest first */
     size_t n_order;
     /* By stream: something that needs a place is first written there. Only these ask what is
      * free; streams of gradients and parameters, which have their places, do not. */
@@ -50,21 +50,16 @@ typedef struct planner {
 
 /* ---- clocks and lifetimes --------------------------------------------------------------- */
 
-static void merge(clock_vec *into, const clock_vec *from)
-{
-    for (int s = 0; s < DH_N_STREAM; s++) into->at[s] = DH_MAX(into->at[s], from->at[s]);
-}
-
 static void compute_clocks(planner *m)
 {
     const dh_program *p = m->program;
-    clock_vec streams[DH_N_STREAM] = {{{0}}};
+    dh_clock_vec streams[DH_N_STREAM] = {{{0}}};
     for (uint32_t i = 0; i < p->instrs.n; i++) {
         const dh_instr *instr = &p->instrs.at[i];
-        clock_vec *known = &streams[instr->stream];
+        dh_clock_vec *known = &streams[instr->stream];
         for (uint32_t w = 0; w < instr->n_waits; w++) {
             const dh_wait wait = p->waits.at[instr->wait0 + w];
-            merge(known, &m->known[wait.instr]);
+            dh_clock_merge(known, &m->known[wait.instr]);
             if (dh_wait_parts_left(p, wait)) continue; /* it still reads and writes */
             uint8_t stream = p->instrs.at[wait.instr].stream;
             known->at[stream] = DH_MAX(known->at[stream], wait.instr + 1);
@@ -113,7 +108,7 @@ static bool covers_buffer(const dh_program *p, const dh_operand *o)
            o->n_bytes == p->buffers.at[o->buffer].n_bytes;
 }
 
-static bool dies_at(const life *l, uint32_t instr, const clock_vec *known)
+static bool dies_at(const life *l, uint32_t instr, const dh_clock_vec *known)
 {
     for (int s = 0; s < DH_N_STREAM; s++)
         if (l->last.at[s] > known->at[s] && l->last.at[s] != instr + 1) return false;
@@ -132,7 +127,7 @@ static void overlay(planner *m, uint32_t i)
     uint32_t root = root_of(m, in->buffer);
     life *from = &m->lives[root], *to = &m->lives[out->buffer];
     if (root == out->buffer || to->first != i || !dies_at(from, i, &m->known[i])) return;
-    merge(&from->last, &to->last);
+    dh_clock_merge(&from->last, &to->last);
     to->buffer = root;
     p->buffers.at[out->buffer].alias = in->buffer;
 }
@@ -166,6 +161,26 @@ static uint32_t release_on(const planner *m, const life *l, int stream)
     return lo < end ? m->streams.queue[lo] : (uint32_t)m->program->instrs.n;
 }
 
+static release_vec release_of(const planner *m, const life *l)
+{
+    release_vec release = {{0}};
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (m->asks[s]) release.at[s] = release_on(m, l, s);
+    return release;
+}
+
+static void list_roots(planner *m)
+{
+    const dh_program *p = m->program;
+    for (uint32_t b = 0; b < p->buffers.n; b++) {
+        const life *l = &m->lives[b];
+        if (dh_buffer_is_persistent(p->buffers.at[b].kind) || l->buffer != b) continue;
+        if (l->first == DH_NONE) continue;
+        m->order[m->n_order++] = b;
+        m->asks[first_stream(m, l)] = true;
+    }
+}
+
 /* Sorting needs the lives; qsort has no context argument in C11, so sort pairs. */
 typedef struct sort_key {
     uint64_t n_bytes;
@@ -182,15 +197,11 @@ static int by_size(const void *x, const void *y)
 
 static bool order_roots(planner *m)
 {
-    const dh_program *p = m->program;
-    sort_key *keys = malloc((p->buffers.n + 1) * sizeof *keys);
+    sort_key *keys = malloc((m->n_order + 1) * sizeof *keys);
     if (!keys) return false;
-    for (uint32_t b = 0; b < p->buffers.n; b++) {
-        const life *l = &m->lives[b];
-        if (dh_buffer_is_persistent(p->buffers.at[b].kind) || l->buffer != b) continue;
-        if (l->first == DH_NONE) continue;
-        keys[m->n_order++] = (sort_key){l->n_bytes, l->first, b};
-        m->asks[first_stream(m, l)] = true;
+    for (size_t i = 0; i < m->n_order; i++) {
+        const life *l = &m->lives[m->order[i]];
+        keys[i] = (sort_key){l->n_bytes, l->first, l->buffer};
     }
     qsort(keys, m->n_order, sizeof *keys, by_size);
     for (size_t i = 0; i < m->n_order; i++) m->order[i] = keys[i].buffer;
@@ -206,23 +217,23 @@ static uint64_t align_up(uint64_t n)
 /* Two lives conflict unless one is released where the other is first written: with a
  * the one of either's streams, a.first < b.release[a] and b.first < a.release[b]. For a
  * pair of streams that is the meeting of two intervals. */
-static uint64_t lowest_gap(const planner *m, const life *l)
+static uint64_t lowest_gap(const planner *m, const life *l, const release_vec *release)
 {
     dh_space_span spans[DH_N_STREAM];
     const int stream = first_stream(m, l);
     for (int s = 0; s < DH_N_STREAM; s++)
-        spans[s] = (dh_space_span){m->in_use[s][stream], l->first, l->release[s]};
+        spans[s] = (dh_space_span){m->in_use[s][stream], l->first, release->at[s]};
     return dh_space_lowest(spans, DH_N_STREAM, m->program->persistent_bytes, l->n_bytes);
 }
 
-static bool occupy(planner *m, const life *l)
+static bool occupy(planner *m, const life *l, const release_vec *release)
 {
     const int stream = first_stream(m, l);
     for (int s = 0; s < DH_N_STREAM; s++) {
         if (!m->asks[s]) continue;
         dh_space **space = &m->in_use[stream][s];
         if (!*space) *space = dh_space_create((uint32_t)m->program->instrs.n + 1);
-        if (!*space || !dh_space_use(*space, l->first, l->release[s], l->offset,
+        if (!*space || !dh_space_use(*space, l->first, release->at[s], l->offset,
                                      align_up(l->offset + l->n_bytes)))
             return false;
     }
@@ -233,13 +244,13 @@ static bool place(planner *m)
 {
     dh_program *p = m->program;
     p->slab_bytes = p->persistent_bytes;
+    if (!order_roots(m)) return false;
     for (size_t i = 0; i < m->n_order; i++) {
         life *l = &m->lives[m->order[i]];
-        for (int s = 0; s < DH_N_STREAM; s++)
-            if (m->asks[s]) l->release[s] = release_on(m, l, s);
-        l->offset = lowest_gap(m, l);
+        const release_vec release = release_of(m, l);
+        l->offset = lowest_gap(m, l, &release);
         p->slab_bytes = DH_MAX(p->slab_bytes, l->offset + l->n_bytes);
-        if (!occupy(m, l)) return false;
+        if (!occupy(m, l, &release)) return false;
     }
     for (uint32_t b = 0; b < p->buffers.n; b++)
         if (!dh_buffer_is_persistent(p->buffers.at[b].kind))
@@ -284,15 +295,17 @@ static void fini(planner *m)
 dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed)
 {
     planner m = {.program = program,
-                 .known = calloc(program->instrs.n + 1, sizeof(clock_vec)),
+                 .known = calloc(program->instrs.n + 1, sizeof(dh_clock_vec)),
                  .lives = calloc(program->buffers.n + 1, sizeof(life)),
                  .order = calloc(program->buffers.n + 1, sizeof(uint32_t))};
-    bool ok = m.known && m.lives && m.order && dh_replay_init(ctx, &m.streams, program) == DH_OK;
+    bool ok = m.known && m.lives && m.order;
     if (ok) {
         compute_clocks(&m);
         compute_lives(&m);
         for (uint32_t i = 0; i < program->instrs.n; i++) overlay(&m, i);
-        ok = order_roots(&m) && (!placed || place(&m)) && bound(&m);
+        list_roots(&m);
+        ok = (!placed || (dh_replay_init(ctx, &m.streams, program) == DH_OK && place(&m))) &&
+             bound(&m);
     }
     fini(&m);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a program's memory");

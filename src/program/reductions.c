@@ -152,10 +152,11 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
 static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
                               sum_list *list)
 {
+    if (kind_of(r, f->first_block) != DH_BLOCK_EMBED) return DH_OK;
     const dh_program *p = dh_emitter_program(r->emitter);
     const uint32_t tied = dh_program_state_buffer(p, DH_STATE_TIED_GRAD);
     dh_param param;
-    if (tied == DH_NONE || kind_of(r, f->first_block) != DH_BLOCK_EMBED) return DH_OK;
+    if (tied == DH_NONE) return DH_OK;
     const uint32_t own = p->blocks.at[f->first_block].params[DH_PARAM_WTE];
     sum made = {-1, p->homes.at[own].at[DH_BUF_GRAD], none, {.buffer = tied}};
     if (first && first_shard(r, f->first_block, DH_PARAM_WTE, &param))

@@ -26,14 +26,3 @@ void dh_replay_fini(dh_replay *replay)
     free(replay->position);
     *replay = (dh_replay){0};
 }
-
-uint32_t dh_replay_blocker(const dh_replay *replay, uint32_t instr)
-{
-    const dh_program *p = replay->program;
-    const dh_instr *i = &p->instrs.at[instr];
-    for (uint32_t w = 0; w < i->n_waits; w++) {
-        const dh_wait wait = p->waits.at[i->wait0 + w];
-        if (!dh_replay_is_there(replay, wait)) return wait.instr;
-    }
-    return DH_NONE;
-}

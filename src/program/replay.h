@@ -15,6 +15,7 @@ typedef struct dh_replay {
     size_t first[DH_N_STREAM + 1];
     size_t at[DH_N_STREAM];      /* instructions of the stream that are complete */
     uint32_t parts[DH_N_STREAM]; /* parts of the next one that are */
+    uint32_t met[DH_N_STREAM];   /* waits of the next one, from its first, that are over */
     uint32_t *position;          /* by instruction: index in its stream plus one */
 } dh_replay;
 
@@ -43,14 +44,23 @@ static inline bool dh_replay_is_there(const dh_replay *r, dh_wait wait)
     return wait.part < r->parts[stream] && dh_replay_head(r, stream) == wait.instr;
 }
 
-/* An instruction that this one waits for and that is not so far; DH_NONE: all are. */
-uint32_t dh_replay_blocker(const dh_replay *replay, uint32_t instr);
+/* An instruction that the stream's head waits for and that is not so far; DH_NONE: all are. */
+static inline uint32_t dh_replay_blocker(dh_replay *r, int stream)
+{
+    const dh_program *p = r->program;
+    const dh_instr *head = &p->instrs.at[dh_replay_head(r, stream)];
+    for (uint32_t *met = &r->met[stream]; *met < head->n_waits; ++*met) {
+        const dh_wait wait = p->waits.at[head->wait0 + *met];
+        if (!dh_replay_is_there(r, wait)) return wait.instr;
+    }
+    return DH_NONE;
+}
 
 /* The stream's head is complete. */
 static inline void dh_replay_step(dh_replay *r, int stream)
 {
     r->at[stream]++;
-    r->parts[stream] = 0;
+    r->parts[stream] = r->met[stream] = 0;
 }
 
 #endif

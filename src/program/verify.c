@@ -8,11 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/clock.h"
 #include "program/replay.h"
-
-typedef struct clock_vec {
-    uint32_t at[DH_N_STREAM]; /* parts completed on the stream (verifier.end) */
-} clock_vec;
 
 /* One slab segment between neighbouring boundaries. */
 typedef struct segment {
@@ -21,18 +18,24 @@ typedef struct segment {
     uint32_t reader[DH_N_STREAM]; /* last instruction on each stream that read it since */
 } segment;
 
+typedef struct seg_range {
+    size_t begin, end;
+} seg_range;
+
 typedef struct verifier {
     dh_ctx *ctx;
     const dh_program *p;
     uint64_t *bounds; /* sorted distinct offsets */
     size_t n_bounds;
+    seg_range *of_buffer; /* by buffer: all of it */
     segment *segments;
     dh_replay replay;
     /* By instruction: parts of its stream that are complete once it is. An instruction without
      * parts counts as one. */
     uint32_t *end;
-    clock_vec known[DH_N_STREAM]; /* complete for the stream's next instruction */
-    clock_vec *done;              /* by instruction: complete once it is complete */
+    /* Clocks count parts (end). */
+    dh_clock_vec known[DH_N_STREAM]; /* for the stream's next instruction */
+    dh_clock_vec *done;              /* by instruction: once it is complete */
 } verifier;
 
 static dh_operand whole(const dh_program *p, uint32_t buffer)
@@ -134,16 +137,24 @@ static int by_value(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-/* Every range that matters, in turn: operands, buffers, gradients of parameters. */
+static bool is_whole(const dh_program *p, const dh_operand *o)
+{
+    return o->buffer == DH_NONE ||
+           (o->byte0 == 0 && o->n_bytes == p->buffers.at[o->buffer].n_bytes);
+}
+
+/* Every range that matters, in turn: parts of buffers that are operands, buffers, gradients of
+ * parameters. */
 static dh_operand range_at(const dh_program *p, size_t i)
 {
-    if (i < p->operands.n) return p->operands.at[i];
+    const dh_operand none = {.buffer = DH_NONE};
+    if (i < p->operands.n) return is_whole(p, &p->operands.at[i]) ? none : p->operands.at[i];
     i -= p->operands.n;
     if (i < p->buffers.n) return whole(p, (uint32_t)i);
     return p->homes.at[i - p->buffers.n].at[DH_BUF_GRAD];
 }
 
-static bool make_segments(verifier *v)
+static bool find_bounds(verifier *v)
 {
     const dh_program *p = v->p;
     const size_t n_ranges = p->operands.n + p->buffers.n + p->homes.n;
@@ -160,33 +171,46 @@ static bool make_segments(verifier *v)
     for (size_t i = 0; i < n; i++)
         if (v->n_bounds == 0 || v->bounds[v->n_bounds - 1] != v->bounds[i])
             v->bounds[v->n_bounds++] = v->bounds[i];
+    return true;
+}
+
+/* The first bound at an offset or behind it, among those from `begin` to `end`. */
+static size_t bound_at(const verifier *v, size_t begin, size_t end, uint64_t offset)
+{
+    while (begin < end) {
+        const size_t mid = (begin + end) / 2;
+        if (v->bounds[mid] < offset)
+            begin = mid + 1;
+        else
+            end = mid;
+    }
+    return begin;
+}
+
+static bool make_segments(verifier *v)
+{
+    const dh_program *p = v->p;
+    if (!find_bounds(v)) return false;
+    v->of_buffer = malloc((p->buffers.n + 1) * sizeof *v->of_buffer);
+    for (size_t i = 0; v->of_buffer && i < p->buffers.n; i++) {
+        const dh_buffer *b = &p->buffers.at[i];
+        seg_range *r = &v->of_buffer[i];
+        r->begin = bound_at(v, 0, v->n_bounds, b->offset);
+        r->end = bound_at(v, r->begin, v->n_bounds, b->offset + b->n_bytes);
+    }
     v->segments = malloc((v->n_bounds + 1) * sizeof *v->segments);
-    if (!v->segments) return false;
+    if (!v->of_buffer || !v->segments) return false;
     memset(v->segments, 0xff, (v->n_bounds + 1) * sizeof *v->segments);
     return true;
 }
 
-static size_t segment_at(const verifier *v, uint64_t offset)
-{
-    size_t lo = 0, hi = v->n_bounds;
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (v->bounds[mid] < offset)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-typedef struct seg_range {
-    size_t begin, end;
-} seg_range;
-
 static seg_range range_of(const verifier *v, const dh_operand *o)
 {
-    uint64_t at = v->p->buffers.at[o->buffer].offset + o->byte0;
-    return (seg_range){segment_at(v, at), segment_at(v, at + o->n_bytes)};
+    const seg_range all = v->of_buffer[o->buffer];
+    if (is_whole(v->p, o)) return all;
+    const uint64_t at = v->p->buffers.at[o->buffer].offset + o->byte0;
+    const size_t begin = bound_at(v, all.begin, all.end, at);
+    return (seg_range){begin, bound_at(v, begin, all.end, at + o->n_bytes)};
 }
 
 static void set_owner(verifier *v, const dh_operand *o, uint32_t owner)
@@ -216,7 +240,7 @@ static void own_persistent(verifier *v)
 
 /* ---- accesses ------------------------------------------------------------------------------- */
 
-static bool ordered(const verifier *v, uint32_t earlier, const clock_vec *known)
+static bool ordered(const verifier *v, uint32_t earlier, const dh_clock_vec *known)
 {
     return v->end[earlier] <= known->at[v->p->instrs.at[earlier].stream];
 }
@@ -232,7 +256,7 @@ static uint32_t part_at(const verifier *v, size_t s)
 }
 
 /* What was written into the segment is there. */
-static bool is_there(const verifier *v, size_t s, const clock_vec *known)
+static bool is_there(const verifier *v, size_t s, const dh_clock_vec *known)
 {
     const uint32_t writer = v->segments[s].writer;
     if (writer == DH_NONE || ordered(v, writer, known)) return true;
@@ -269,7 +293,7 @@ static dh_status early_read(verifier *v, uint32_t instr, const dh_operand *o, si
 }
 
 static dh_status check_read(verifier *v, uint32_t instr, const dh_operand *o,
-                            const clock_vec *known)
+                            const dh_clock_vec *known)
 {
     seg_range r = range_of(v, o);
     char a[256], b[256], c[256];
@@ -294,7 +318,7 @@ static dh_status check_read(verifier *v, uint32_t instr, const dh_operand *o,
 }
 
 static dh_status check_write(verifier *v, uint32_t instr, const dh_operand *o,
-                             const clock_vec *known)
+                             const dh_clock_vec *known)
 {
     seg_range r = range_of(v, o);
     for (size_t s = r.begin; s < r.end; s++) {
@@ -313,7 +337,7 @@ static dh_status check_write(verifier *v, uint32_t instr, const dh_operand *o,
     return DH_OK;
 }
 
-static dh_status check_accesses(verifier *v, uint32_t id, const clock_vec *known)
+static dh_status check_accesses(verifier *v, uint32_t id, const dh_clock_vec *known)
 {
     const dh_program *p = v->p;
     const dh_instr *i = &p->instrs.at[id];
@@ -341,12 +365,12 @@ static dh_status run_one(verifier *v, int stream)
 {
     const uint32_t id = dh_replay_head(&v->replay, stream);
     const dh_instr *i = &v->p->instrs.at[id];
-    clock_vec *known = &v->known[stream];
+    dh_clock_vec *known = &v->known[stream];
     for (uint32_t w = 0; w < i->n_waits; w++) {
         const dh_wait wait = v->p->waits.at[i->wait0 + w];
-        clock_vec done = v->done[wait.instr];
+        dh_clock_vec done = v->done[wait.instr];
         done.at[v->p->instrs.at[wait.instr].stream] -= dh_wait_parts_left(v->p, wait);
-        for (int s = 0; s < DH_N_STREAM; s++) known->at[s] = DH_MAX(known->at[s], done.at[s]);
+        dh_clock_merge(known, &done);
     }
     DH_TRY(check_accesses(v, id, known));
     known->at[stream] = v->end[id];
@@ -363,20 +387,20 @@ static dh_status report_cycle(verifier *v)
         char a[256], b[256];
         return dh_fail(v->ctx, DH_EVERIFY, "deadlock: %s waits for ever for %s",
                        dh_instr_describe(v->p, id, a, sizeof a),
-                       dh_instr_describe(v->p, dh_replay_blocker(&v->replay, id), b, sizeof b));
+                       dh_instr_describe(v->p, dh_replay_blocker(&v->replay, s), b, sizeof b));
     }
     return DH_OK;
 }
 
 /* The ready stream whose next instruction was issued first; -1: none is ready.
  * Issue order makes a missing wait show as a race, not as its consequence. */
-static int next_stream(const verifier *v)
+static int next_stream(verifier *v)
 {
     int best = -1;
     for (int s = 0; s < DH_N_STREAM; s++) {
         uint32_t id = dh_replay_head(&v->replay, s);
         if (id == DH_NONE || (best >= 0 && id > dh_replay_head(&v->replay, best))) continue;
-        if (dh_replay_blocker(&v->replay, id) == DH_NONE) best = s;
+        if (dh_replay_blocker(&v->replay, s) == DH_NONE) best = s;
     }
     return best;
 }
@@ -401,6 +425,7 @@ dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program)
     dh_status st = verify(&v);
     dh_replay_fini(&v.replay);
     free(v.bounds);
+    free(v.of_buffer);
     free(v.segments);
     free(v.end);
     free(v.done);

@@ -372,6 +372,15 @@ static meeting *meeting_of(const joint *j, uint32_t node_id, dh_group_kind group
     return &j->meetings[(size_t)group * j->n + partner(j, node_id, group, 0)];
 }
 
+static dh_status other_call(const joint *j, const meeting *m, dh_group_kind group, uint32_t node_id,
+                            uint32_t instr)
+{
+    char where[96];
+    snprintf(where, sizeof where, "calls number %" PRId64 " on group %s", m->n_done + 1,
+             dh_group_name(group));
+    return mismatch(j, where, m->first_node, m->first_instr, node_id, instr);
+}
+
 static dh_status join_group(joint *j, uint32_t node_id, int stream, uint32_t instr)
 {
     const call mine = call_of(j, node_id, instr);
@@ -382,11 +391,7 @@ static dh_status join_group(joint *j, uint32_t node_id, int stream, uint32_t ins
         m->first_instr = instr;
     } else {
         const call first = call_of(j, m->first_node, m->first_instr);
-        char where[96];
-        snprintf(where, sizeof where, "calls number %" PRId64 " on group %s", m->n_done + 1,
-                 dh_group_name(mine.group));
-        if (!agree(&first, &mine))
-            return mismatch(j, where, m->first_node, m->first_instr, node_id, instr);
+        if (!agree(&first, &mine)) return other_call(j, m, mine.group, node_id, instr);
     }
     if (++m->n_here < m->n_members) return DH_OK;
     const int64_t size = dh_mesh_group_size(j->mesh, mine.group);
@@ -418,10 +423,10 @@ static dh_status join_peer(joint *j, uint32_t node_id, int stream, uint32_t inst
 
 /* ---- replay --------------------------------------------------------------------------------- */
 
-static bool is_ready(const node *k, int stream)
+static bool is_ready(node *k, int stream)
 {
-    const uint32_t head = dh_replay_head(&k->replay, stream);
-    return head != DH_NONE && !k->arrived[stream] && dh_replay_blocker(&k->replay, head) == DH_NONE;
+    return dh_replay_head(&k->replay, stream) != DH_NONE && !k->arrived[stream] &&
+           dh_replay_blocker(&k->replay, stream) == DH_NONE;
 }
 
 static dh_status step(joint *j, uint32_t node_id, int stream)
@@ -441,7 +446,7 @@ static dh_status step(joint *j, uint32_t node_id, int stream)
 /* Until all its streams are blocked or have ended. */
 static dh_status advance(joint *j, uint32_t node_id)
 {
-    const node *k = &j->nodes[node_id];
+    node *k = &j->nodes[node_id];
     for (bool moved = true; moved;) {
         moved = false;
         for (int s = 0; s < DH_N_STREAM; s++)
@@ -484,20 +489,17 @@ static uint32_t absent_member(const joint *j, place at, const call *c)
 /* Where what the stream waits for is held up. */
 static place blocked_by(const joint *j, place at)
 {
-    const node *k = &j->nodes[at.node];
-    const uint32_t head = dh_replay_head(&k->replay, at.stream);
-    const uint32_t wait = dh_replay_blocker(&k->replay, head);
+    dh_replay *r = &j->nodes[at.node].replay;
+    const uint32_t wait = dh_replay_blocker(r, at.stream);
     if (wait != DH_NONE) return (place){at.node, j->programs[at.node]->instrs.at[wait].stream};
-    const call c = call_of(j, at.node, head);
+    const call c = call_of(j, at.node, dh_replay_head(r, at.stream));
     return (place){absent_member(j, at, &c), at.stream};
 }
 
 static void print_link(const joint *j, place from, place to, bool again, dh_str *out)
 {
     char text[TEXT];
-    const node *k = &j->nodes[from.node];
-    const uint32_t head = dh_replay_head(&k->replay, from.stream);
-    const uint32_t wait = dh_replay_blocker(&k->replay, head);
+    const uint32_t wait = dh_replay_blocker(&j->nodes[from.node].replay, from.stream);
     const uint32_t next = dh_replay_head(&j->nodes[to.node].replay, to.stream);
     const int64_t rank = j->programs[to.node]->rank;
     if (wait != DH_NONE && wait != next)

@@ -8,6 +8,7 @@
  * instruction that must end before it starts, as waits and the order of the streams say. */
 #include <stdlib.h>
 
+#include "program/clock.h"
 #include "report/timeline.h"
 
 static const char *const exposure_names[DH_N_EXPOSURE] = {[DH_EXPOSED_DEPENDENCY] = "dependency",
@@ -28,11 +29,6 @@ const char *dh_waiting_name(dh_waiting what)
     return (unsigned)what < DH_N_WAITING ? waiting_names[what] : "?";
 }
 
-/* By stream: instruction id plus one, 0 for none. */
-typedef struct clock_vec {
-    uint32_t at[DH_N_STREAM];
-} clock_vec;
-
 typedef enum state { STANDS, WAITS, RUNS } state;
 
 /* Where a stream stands. */
@@ -40,13 +36,14 @@ typedef struct cursor {
     const uint32_t *queue; /* its instructions */
     uint32_t n, next;      /* of queue[next], or before it where it stands */
     state state;
+    int64_t at_ns; /* when it next starts, meets or ends an instruction; INT64_MAX: never again */
 } cursor;
 
 typedef struct sweep {
     const dh_program *program;
     const dh_span *spans;
-    uint32_t *queues;  /* [instructions], one stream behind the other */
-    clock_vec *needed; /* by instruction */
+    uint32_t *queues;     /* [instructions], one stream behind the other */
+    dh_clock_vec *needed; /* by instruction, of ids plus one */
     cursor streams[DH_N_STREAM];
     dh_transfer_times *each; /* by instruction; NULL: not wanted */
 } sweep;
@@ -72,15 +69,10 @@ static dh_status check_span(dh_ctx *ctx, const dh_span *spans, uint32_t id, uint
     return DH_OK;
 }
 
-static void join(clock_vec *clock, const clock_vec *other)
-{
-    for (int s = 0; s < DH_N_STREAM; s++) clock->at[s] = DH_MAX(clock->at[s], other->at[s]);
-}
-
 static void require(sweep *w, uint32_t id, uint8_t stream, uint32_t other)
 {
     w->needed[id].at[stream] = DH_MAX(w->needed[id].at[stream], other + 1);
-    join(&w->needed[id], &w->needed[other]);
+    dh_clock_merge(&w->needed[id], &w->needed[other]);
 }
 
 /* Instructions come in an order in which they could run, so one pass closes the clocks. */
@@ -102,51 +94,46 @@ static dh_status read_instr(dh_ctx *ctx, sweep *w, const dh_program *p, uint32_t
 
 static dh_status read_program(dh_ctx *ctx, sweep *w, const dh_program *p)
 {
-    uint32_t *queue = w->queues;
-    for (int s = 0; s < DH_N_STREAM; s++) {
-        cursor *c = &w->streams[s];
-        c->queue = queue;
-        for (uint32_t id = 0; id < p->instrs.n; id++)
-            if (p->instrs.at[id].stream == s) *queue++ = id;
-        c->n = (uint32_t)(queue - c->queue);
-    }
-    uint32_t last[DH_N_STREAM] = {0}; /* plus one */
+    uint32_t *end[DH_N_STREAM], *queue = w->queues; /* of what is read of a stream */
+    for (uint32_t id = 0; id < p->instrs.n; id++) w->streams[p->instrs.at[id].stream].n++;
+    for (int s = 0; s < DH_N_STREAM; queue += w->streams[s++].n)
+        w->streams[s].queue = end[s] = queue;
     for (uint32_t id = 0; id < p->instrs.n; id++) {
         const uint8_t stream = p->instrs.at[id].stream;
-        DH_TRY(read_instr(ctx, w, p, id, last[stream]));
-        last[stream] = id + 1;
+        const bool first = end[stream] == w->streams[stream].queue;
+        DH_TRY(read_instr(ctx, w, p, id, first ? 0 : end[stream][-1] + 1));
+        *end[stream]++ = id;
     }
     return DH_OK;
 }
 
 /* ---- moments --------------------------------------------------------------------------------- */
 
-/* When the stream next starts or ends an instruction; INT64_MAX: never again. */
-static int64_t next_moment(const sweep *w, const cursor *c)
+static void find_moment(const sweep *w, cursor *c)
 {
-    if (c->next == c->n) return INT64_MAX;
+    c->at_ns = INT64_MAX;
+    if (c->next == c->n) return;
     const dh_span *span = &w->spans[c->queue[c->next]];
-    const int64_t at[] = {[STANDS] = span->start_ns, [WAITS] = span->met_ns, [RUNS] = span->end_ns};
-    return at[c->state];
+    c->at_ns = c->state == STANDS  ? span->start_ns
+               : c->state == WAITS ? span->met_ns
+                                   : span->end_ns;
 }
 
 static int64_t earliest_moment(const sweep *w)
 {
     int64_t t = INT64_MAX;
-    for (int s = 0; s < DH_N_STREAM; s++) t = DH_MIN(t, next_moment(w, &w->streams[s]));
+    for (int s = 0; s < DH_N_STREAM; s++) t = DH_MIN(t, w->streams[s].at_ns);
     return t;
 }
 
 /* Starts and ends of this moment, those of instructions that took no time included. */
 static void pass_moment(sweep *w, int64_t t)
 {
-    for (int s = 0; s < DH_N_STREAM; s++) {
-        cursor *c = &w->streams[s];
-        while (next_moment(w, c) == t) {
+    for (int s = 0; s < DH_N_STREAM; s++)
+        for (cursor *c = &w->streams[s]; c->at_ns == t; find_moment(w, c)) {
             if (c->state == RUNS) c->next++;
             c->state = c->state == RUNS ? STANDS : c->state + 1;
         }
-    }
 }
 
 /* ---- charging the time between two moments --------------------------------------------------- */
@@ -223,6 +210,7 @@ static void charge(const sweep *w, int64_t ns, dh_timeline *t)
 
 static void run(sweep *w, dh_timeline *timeline)
 {
+    for (int s = 0; s < DH_N_STREAM; s++) find_moment(w, &w->streams[s]);
     for (int64_t t = earliest_moment(w); t != INT64_MAX;) {
         pass_moment(w, t);
         const int64_t next = earliest_moment(w);

@@ -55,7 +55,7 @@ static void end_parts(machine *m, uint32_t node, int stream, int64_t now)
 {
     const dh_program *p = program_of(m, node);
     const uint32_t instr = m->lanes[lane_of(node, stream)].instr;
-    const uint32_t n_parts = p->n_parts > 0 ? dh_instr_n_parts(p, instr) : 1;
+    const uint32_t n_parts = dh_instr_n_parts(p, instr);
     while (n_parts > 1 && m->replay[node].parts[stream] < n_parts) end_part(m, node, stream, now);
 }
 
@@ -84,19 +84,21 @@ static double solo_at(const machine *m, uint32_t id)
            n->factor[dh_stream_engine((dh_stream)stream_of_lane(id))];
 }
 
-static void set_stop(task *t)
+static void set_stop(const machine *m, task *t, uint32_t id)
 {
-    const bool last = t->n_done + 1 >= dh_op_n_parts(t->at.op);
-    t->stop_ns = last ? 0 : t->work_ns * (1 - dh_cost_part_share(&t->at, t->n_done));
+    const dh_program *p = program_of(m, node_of_lane(id));
+    t->stop_ns = 0;
+    if (t->n_done + 1 == t->n_parts) return;
+    const dh_cost_op at = {dh_instr_graph(p, instr_at(m, id)), op_at(m, id), &p->mesh, p->rank};
+    t->stop_ns = t->work_ns * (1 - dh_cost_part_share(&at, t->n_done));
 }
 
 static void begin_work(const machine *m, task *t, uint32_t id, double ns)
 {
-    const dh_program *p = program_of(m, node_of_lane(id));
     t->flow.left_ns = t->work_ns = ns;
-    t->at = (dh_cost_op){dh_instr_graph(p, instr_at(m, id)), op_at(m, id), &p->mesh, p->rank};
+    t->n_parts = dh_instr_n_parts(program_of(m, node_of_lane(id)), m->lanes[id].instr);
     t->n_done = 0;
-    set_stop(t);
+    set_stop(m, t, id);
 }
 
 /* A task goes on after a part. */
@@ -108,7 +110,7 @@ static dh_status complete_part(machine *m, uint32_t id, int64_t now)
         DH_TRY(add_node(m, &m->able, m->is_able, t->nodes[i]));
     }
     t->n_done++;
-    set_stop(t);
+    set_stop(m, t, id);
     return dh_sim_expect(m, id);
 }
 
@@ -217,12 +219,12 @@ static int64_t start_of(const machine *m, uint32_t id)
 
 static dh_status advance(machine *m, uint32_t node, int64_t now)
 {
-    const dh_replay *r = &m->replay[node];
+    dh_replay *r = &m->replay[node];
     for (int s = 0; s < DH_N_STREAM; s++) {
         lane *l = &m->lanes[lane_of(node, s)];
         if (l->state != LANE_IDLE) continue;
         l->instr = dh_replay_head(r, s);
-        if (l->instr == DH_NONE || dh_replay_blocker(r, l->instr) != DH_NONE) continue;
+        if (l->instr == DH_NONE || dh_replay_blocker(r, s) != DH_NONE) continue;
         const uint32_t id = lane_of(node, s);
         const int64_t start = start_of(m, id);
         if (start > now) {
@@ -242,9 +244,9 @@ static dh_status happen(machine *m, const dh_sim_event *e)
     lane *l = &m->lanes[e->lane];
     if (m->tasks[e->lane].version != e->version) return DH_OK;
     if (l->state == LANE_DUE) return arrive(m, e->lane, e->at_ns);
-    if (m->tasks[e->lane].n_done + 1 < dh_op_n_parts(m->tasks[e->lane].at.op))
-        return complete_part(m, e->lane, e->at_ns);
-    return finish(m, &m->tasks[e->lane], stream_of_lane(e->lane), e->at_ns);
+    task *t = &m->tasks[e->lane];
+    if (t->n_done + 1 < t->n_parts) return complete_part(m, e->lane, e->at_ns);
+    return finish(m, t, stream_of_lane(e->lane), e->at_ns);
 }
 
 /* Until nothing more happens at this time. */

@@ -31,11 +31,10 @@ typedef struct task {
     dh_flow flow;          /* work left at since_ns; speed from then on */
     int64_t since_ns;
     /* It stops where a part of its output is complete, and goes on at once. */
-    dh_cost_op at;
-    double work_ns;   /* all of it, at full speed */
-    double stop_ns;   /* work left at the next stop; 0: its end */
-    uint32_t n_done;  /* parts complete */
-    uint32_t version; /* counts what was once announced and holds no more */
+    double work_ns;           /* all of it, at full speed */
+    double stop_ns;           /* work left at the next stop; 0: its end */
+    uint32_t n_parts, n_done; /* of its output; those complete */
+    uint32_t version;         /* counts what was once announced and holds no more */
     bool fresh, queued;
 } task;
 
