@@ -2,6 +2,7 @@
 #include "base/live.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void dh_live_begin(dh_live *live, dh_live_storage *storages, size_t n)
 {
@@ -41,15 +42,42 @@ void dh_live_hand_on(dh_live *live, uint32_t from, uint32_t to)
     live->at[to].alive = true;
 }
 
-static int by_moment(const void *x, const void *y)
+/* Moments are sorted digit by digit, the lowest first: a step of a large model has half a million
+ * changes, and comparing them takes as long as a tenth of its simulation. */
+enum { DIGIT_BITS = 11, N_DIGITS = 1 << DIGIT_BITS };
+
+static size_t digit_of(const dh_live_point *p, int64_t first, int shift)
 {
-    const int64_t a = ((const dh_live_point *)x)->at, b = ((const dh_live_point *)y)->at;
-    return a < b ? -1 : a > b;
+    return (size_t)(((uint64_t)p->at - (uint64_t)first) >> shift) & (N_DIGITS - 1);
 }
 
-void dh_live_sort(dh_live_point *changes, size_t n)
+static void sort_by_digit(const dh_live_point *from, size_t n, int64_t first, int shift,
+                          dh_live_point *to)
 {
-    if (n) qsort(changes, n, sizeof *changes, by_moment);
+    size_t place[N_DIGITS + 1] = {0};
+    for (size_t i = 0; i < n; i++) place[digit_of(&from[i], first, shift) + 1]++;
+    for (size_t d = 0; d < N_DIGITS; d++) place[d + 1] += place[d];
+    for (size_t i = 0; i < n; i++) to[place[digit_of(&from[i], first, shift)]++] = from[i];
+}
+
+bool dh_live_sort(dh_live_point *changes, size_t n)
+{
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    for (size_t i = 0; i < n; i++) {
+        first = DH_MIN(first, changes[i].at);
+        last = DH_MAX(last, changes[i].at);
+    }
+    dh_live_point *other = malloc((n + 1) * sizeof *other), *from = changes, *to = other;
+    if (!other) return false;
+    const uint64_t span = n ? (uint64_t)last - (uint64_t)first : 0;
+    for (int shift = 0; shift < 64 && span >> shift; shift += DIGIT_BITS) {
+        sort_by_digit(from, n, first, shift, to);
+        from = to;
+        to = from == other ? changes : other;
+    }
+    if (from != changes) memcpy(changes, from, n * sizeof *changes);
+    free(other);
+    return true;
 }
 
 static bool same_bytes(const dh_live_point *a, const dh_live_point *b)

@@ -43,8 +43,8 @@ typedef struct dh_live_point {
     int64_t bytes[DH_N_LIVE_KINDS];
 } dh_live_point;
 
-/* By moment. */
-void dh_live_sort(dh_live_point *changes, size_t n);
+/* By moment; false when out of memory: nothing changed. */
+bool dh_live_sort(dh_live_point *changes, size_t n);
 /* Changes by moment become sums: those of one moment one point, those that change nothing none.
  * returns   how many points are left */
 size_t dh_live_sum(dh_live_point *points, size_t n);

@@ -52,15 +52,15 @@ static size_t find_changes(const dh_program *p, const dh_span *lives, dh_live_po
     return n;
 }
 
-static size_t make_curve(dh_live_point *changes, size_t n_changes, dh_memory_point *curve)
+static bool make_curve(dh_live_point *changes, size_t n_changes, dh_memory_point *curve, size_t *n)
 {
-    dh_live_sort(changes, n_changes);
-    const size_t n = dh_live_sum(changes, n_changes);
-    for (size_t i = 0; i < n; i++)
+    if (!dh_live_sort(changes, n_changes)) return false;
+    *n = dh_live_sum(changes, n_changes);
+    for (size_t i = 0; i < *n; i++)
         curve[i] = (dh_memory_point){.at_ns = changes[i].at,
                                      .activation_bytes = changes[i].bytes[DH_LIVE_ACTIVATIONS],
                                      .scratch_bytes = changes[i].bytes[DH_LIVE_SCRATCH]};
-    return n;
+    return true;
 }
 
 dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
@@ -70,14 +70,15 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
     dh_span *lives = calloc(n_buffers + 1, sizeof *lives);
     dh_live_point *changes = calloc(2 * n_buffers + 1, sizeof *changes);
     dh_memory_point *curve = calloc(2 * n_buffers + 1, sizeof *curve);
-    const bool ok = lives && changes && curve;
+    bool ok = lives && changes && curve;
     if (ok) {
         find_lives(program, spans, lives);
-        *n = make_curve(changes, find_changes(program, lives, changes), curve);
-        *points = curve;
-    } else {
-        free(curve);
+        ok = make_curve(changes, find_changes(program, lives, changes), curve, n);
     }
+    if (ok)
+        *points = curve;
+    else
+        free(curve);
     free(lives);
     free(changes);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory measuring a step's memory");

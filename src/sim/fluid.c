@@ -20,6 +20,7 @@ static dh_status no_memory(const machine *m)
 typedef struct running {
     size_t n;
     int stream[DH_N_STREAM];
+    uint32_t kind[DH_N_STREAM]; /* of operator */
     dh_flow flow[DH_N_STREAM];
 } running;
 
@@ -36,6 +37,7 @@ static void find_running(const machine *m, uint32_t node, running *r)
     for (int s = 0; s < DH_N_STREAM; s++) {
         if (m->lanes[lane_of(node, s)].state != LANE_RUNS) continue;
         r->stream[r->n] = s;
+        r->kind[r->n] = kind_on(m, node, s);
         r->flow[r->n++] = (dh_flow){.speed = 1};
     }
 }
@@ -44,12 +46,12 @@ static dh_status slow_down(const machine *m, uint32_t node, running *r)
 {
     dh_sim_op_costs *costs = m->node[node].costs;
     for (size_t a = 0; a < r->n; a++)
-        for (size_t b = 0; b < r->n; b++) {
-            double beside;
-            if (a == b) continue;
-            DH_TRY(dh_sim_rate_beside(m->ctx, costs, kind_on(m, node, r->stream[a]),
-                                      kind_on(m, node, r->stream[b]), &beside));
-            r->flow[a].speed = dh_flow_beside(r->flow[a].speed, beside);
+        for (size_t b = a + 1; b < r->n; b++) {
+            double beside_b, beside_a;
+            DH_TRY(
+                dh_sim_rates_beside(m->ctx, costs, r->kind[a], r->kind[b], &beside_b, &beside_a));
+            r->flow[a].speed = dh_flow_beside(r->flow[a].speed, beside_b);
+            r->flow[b].speed = dh_flow_beside(r->flow[b].speed, beside_a);
         }
     dh_flows_settle(r->flow, r->n);
     return DH_OK;

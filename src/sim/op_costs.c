@@ -107,7 +107,8 @@ static dh_status ask_pair(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t 
     return DH_OK;
 }
 
-dh_status dh_sim_rate_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b, double *rate)
+dh_status dh_sim_rates_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b,
+                              double *rate_a, double *rate_b)
 {
     const uint32_t lo = DH_MIN(a, b), hi = DH_MAX(a, b);
     dh_sim_pair *pair = place_of(c->pairs, c->n_places, lo, hi);
@@ -119,7 +120,8 @@ dh_status dh_sim_rate_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32
         DH_TRY(ask_pair(ctx, c, lo, hi, pair));
         c->n_pairs++;
     }
-    *rate = a == lo ? pair->rate_a : pair->rate_b;
+    *rate_a = a == lo ? pair->rate_a : pair->rate_b;
+    *rate_b = a == lo ? pair->rate_b : pair->rate_a;
     return DH_OK;
 }
 

@@ -41,8 +41,9 @@ static inline uint32_t dh_sim_kind(const dh_sim_op_costs *c, const dh_instr *i)
 {
     return c->first[c->program->blocks.at[i->block].graph] + i->op;
 }
-/* Speed of kind a beside kind b. errors: DH_EINVAL not finite; DH_ENOMEM */
-dh_status dh_sim_rate_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b, double *rate);
+/* Speeds of kinds a and b beside each other. errors: DH_EINVAL not finite; DH_ENOMEM */
+dh_status dh_sim_rates_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b,
+                              double *rate_a, double *rate_b);
 /* Whether another context-parallel rank's graph of the same shapes costs the same. */
 bool dh_sim_cp_costs_equal(const dh_costs *costs, const dh_mesh *mesh, const dh_graph *graph,
                            int64_t cp_a, int64_t cp_b);

@@ -69,7 +69,7 @@ static void a_curve_takes_a_moment_as_one(void **state)
                          {30, {-4, 0}}, {25, {7, 0}}, {22, {7, 0}}, {25, {-7, 0}}, {30, {-7, 0}}};
     static const dh_live_point want[] = {
         {0, {5, 0}}, {10, {5, 3}}, {20, {4, 0}}, {22, {11, 0}}, {30, {0, 0}}};
-    dh_live_sort(p, DH_COUNTOF(p));
+    assert_true(dh_live_sort(p, DH_COUNTOF(p)));
     assert_int_equal(dh_live_sum(p, DH_COUNTOF(p)), DH_COUNTOF(want));
     assert_memory_equal(p, want, sizeof want);
     const dh_live_point *most = dh_live_highest(p, DH_COUNTOF(want));
@@ -79,6 +79,25 @@ static void a_curve_takes_a_moment_as_one(void **state)
     assert_int_equal(dh_live_sum(p, 0), 0);
 }
 
+/* Moments that differ in any of their digits, below zero too. */
+static void changes_come_by_moment(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    static dh_live_point p[N];
+    int64_t bytes = 0;
+    uint64_t seed = 1;
+    assert_true(dh_live_sort(p, 0));
+    for (int bits = 0; bits < 64; bits++) {
+        for (int i = 0; i < N; i++)
+            p[i] = (dh_live_point){(int64_t)(seed = dh_mix64(seed)) >> bits, {i, 0}};
+        assert_true(dh_live_sort(p, N));
+        for (int i = 1; i < N; i++) assert_true(p[i - 1].at <= p[i].at);
+        for (int i = 0; i < N; i++) bytes += p[i].bytes[0];
+        assert_int_equal(bytes, (bits + 1) * N * (N - 1) / 2);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -86,6 +105,7 @@ int main(void)
         cmocka_unit_test(an_input_that_dies_hands_its_storage_on),
         cmocka_unit_test(storage_that_is_wanted_is_not_handed_on),
         cmocka_unit_test(a_curve_takes_a_moment_as_one),
+        cmocka_unit_test(changes_come_by_moment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
