@@ -147,12 +147,12 @@ static bool too_early(const scheduler *s, uint32_t node)
     return slot_node(s->slot, node)->block > done + s->lead;
 }
 
-/* Whether the node takes memory beyond the limit, that of the forward with what the backward
- * beside it still needs. */
-static bool too_large(const scheduler *s, uint32_t node)
+/* Whether the bytes held while the node runs are beyond the limit, in the forward with what the
+ * backward beside it still needs. */
+static bool too_large(const scheduler *s, uint32_t node, uint64_t n_bytes)
 {
     const uint64_t reserve = node < s->slot->strand[0].n ? s->reserve[s->n_back] : 0;
-    return slot_memory_with(&s->memory, node) + reserve > s->limit_bytes;
+    return n_bytes + reserve > s->limit_bytes;
 }
 
 /* Moves those that memory and the backward's progress allow to the front of `open` and returns
@@ -163,8 +163,9 @@ static uint32_t allowed(scheduler *s)
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_open; i++) {
         const uint32_t node = s->open[i];
-        least = DH_MIN(least, slot_memory_with(&s->memory, node));
-        if (too_early(s, node) || too_large(s, node)) continue;
+        const uint64_t n_bytes = slot_memory_with(&s->memory, node);
+        least = DH_MIN(least, n_bytes);
+        if (too_early(s, node) || too_large(s, node, n_bytes)) continue;
         s->open[i] = s->open[n];
         s->open[n++] = node;
     }
@@ -182,13 +183,17 @@ static uint32_t allowed(scheduler *s)
 static uint32_t choose(const scheduler *s, uint32_t n, double patience)
 {
     uint32_t first = 0;
+    double earliest = start_of(s, s->open[0]);
     for (uint32_t i = 1; i < n; i++) {
-        const double a = start_of(s, s->open[i]), b = start_of(s, s->open[first]);
-        if (a < b || (a == b && more_urgent(s, s->open[i], s->open[first]))) first = i;
+        const double start = start_of(s, s->open[i]);
+        if (start > earliest) continue;
+        if (start == earliest && !more_urgent(s, s->open[i], s->open[first])) continue;
+        first = i;
+        earliest = start;
     }
     uint32_t best = first;
     const dh_slot_op *op = slot_node(s->slot, s->open[first]);
-    const double until = start_of(s, s->open[first]) + patience * op->ns;
+    const double until = earliest + patience * op->ns;
     for (uint32_t i = 0; i < n && patience > 0; i++) {
         const uint32_t node = s->open[i];
         if (slot_node(s->slot, node)->stream != op->stream || start_of(s, node) > until) continue;

@@ -13,10 +13,12 @@ typedef struct replay {
     const dh_slot *slot;
     const dh_slot_pick *order;
     uint32_t n, n_copies;
-    uint32_t *queue[N_STREAMS], n_queue[N_STREAMS], head[N_STREAMS]; /* places in the order */
-    uint32_t *place_of;                                              /* [n] by node */
-    uint32_t *phase;      /* [n * copies]: barriers before a place */
-    uint32_t *phase_left; /* operators of a phase not yet ended */
+    const dh_slot_op **ops;                    /* [n * copies] by place in the order */
+    uint32_t *queue;                           /* places, stream by stream */
+    uint32_t head[N_STREAMS], tail[N_STREAMS]; /* of a stream in the queue: next, behind last */
+    uint32_t *place_of;                        /* [n] by node */
+    uint32_t *phase;                           /* [n * copies]: barriers before a place */
+    uint32_t *phase_left;                      /* operators of a phase not yet ended */
     uint32_t phase_now;
     bool *ended;
     uint32_t *parts; /* of outputs that are complete, by place; NULL: no operator has several */
@@ -26,16 +28,35 @@ typedef struct replay {
     double now, exposed, busy[N_STREAMS];
 } replay;
 
-static const dh_slot_op *op_at(const replay *r, uint32_t place)
-{
-    return slot_node(r->slot, slot_pick_node(r->slot, &r->order[place % r->n]));
-}
-
-static bool has_parts(const replay *r)
+static bool has_parts(const dh_slot *slot)
 {
     bool any = false;
-    for (uint32_t i = 0; i < r->n; i++) any |= dh_op_n_parts(op_at(r, i)->at.op) > 1;
+    for (uint32_t i = 0; i < slot_nodes(slot); i++)
+        any |= dh_op_n_parts(slot_node(slot, i)->at.op) > 1;
     return any;
+}
+
+static void list_ops(replay *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        const uint32_t node = slot_pick_node(r->slot, &r->order[i]);
+        r->place_of[node] = i;
+        for (uint32_t k = 0; k < r->n_copies; k++) r->ops[k * r->n + i] = slot_node(r->slot, node);
+    }
+}
+
+static void fill_queues(replay *r)
+{
+    uint32_t n_queued[N_STREAMS] = {0}, phase = 0, first = 0;
+    const uint32_t n = r->n * r->n_copies;
+    for (uint32_t i = 0; i < n; i++) n_queued[r->ops[i]->stream]++;
+    for (int s = 0; s < N_STREAMS; first += n_queued[s++]) r->head[s] = r->tail[s] = first;
+    for (uint32_t i = 0; i < n; i++) {
+        phase += r->order[i % r->n].barrier;
+        r->phase[i] = phase;
+        r->phase_left[phase]++;
+        r->queue[r->tail[r->ops[i]->stream]++] = i;
+    }
 }
 
 static bool replay_init(replay *r, const dh_slot *slot, const dh_slot_pick *order,
@@ -43,32 +64,25 @@ static bool replay_init(replay *r, const dh_slot *slot, const dh_slot_pick *orde
 {
     *r = (replay){.slot = slot, .order = order, .n = slot_nodes(slot), .n_copies = n_copies};
     const size_t n = (size_t)r->n * n_copies + 1;
-    bool ok = (r->place_of = calloc(n, sizeof *r->place_of)) &&
-              (r->phase = calloc(n, sizeof *r->phase)) &&
-              (r->phase_left = calloc(n + 1, sizeof *r->phase_left)) &&
-              (r->ended = calloc(n, sizeof *r->ended)) &&
-              (!has_parts(r) || (r->parts = calloc(n, sizeof *r->parts))) &&
-              (r->start = calloc(n, sizeof *r->start)) && (r->end = calloc(n, sizeof *r->end));
-    for (int s = 0; s < N_STREAMS; s++) {
-        r->running[s] = -1;
-        ok = ok && (r->queue[s] = calloc(n, sizeof *r->queue[s]));
-    }
+    const bool ok =
+        (r->ops = calloc(n, sizeof *r->ops)) && (r->queue = calloc(n, sizeof *r->queue)) &&
+        (r->place_of = calloc(n, sizeof *r->place_of)) &&
+        (r->phase = calloc(n, sizeof *r->phase)) &&
+        (r->phase_left = calloc(n + 1, sizeof *r->phase_left)) &&
+        (r->ended = calloc(n, sizeof *r->ended)) &&
+        (!has_parts(slot) || (r->parts = calloc(n, sizeof *r->parts))) &&
+        (r->start = calloc(n, sizeof *r->start)) && (r->end = calloc(n, sizeof *r->end));
     if (!ok) return false;
-    uint32_t phase = 0;
-    for (uint32_t i = 0; i < r->n; i++) r->place_of[slot_pick_node(slot, &order[i])] = i;
-    for (uint32_t i = 0; i + 1 < n; i++) {
-        const dh_slot_op *op = op_at(r, i);
-        phase += order[i % r->n].barrier;
-        r->phase[i] = phase;
-        r->queue[op->stream][r->n_queue[op->stream]++] = i;
-        r->phase_left[phase]++;
-    }
+    for (int s = 0; s < N_STREAMS; s++) r->running[s] = -1;
+    list_ops(r);
+    fill_queues(r);
     return true;
 }
 
 static void replay_fini(replay *r)
 {
-    for (int s = 0; s < N_STREAMS; s++) free(r->queue[s]);
+    free(r->ops);
+    free(r->queue);
     free(r->place_of);
     free(r->phase);
     free(r->phase_left);
@@ -97,12 +111,12 @@ static bool can_start(replay *r, uint32_t place, bool *other_stream)
     while (r->phase_left[r->phase_now] == 0 && r->phase_now < r->phase[place]) r->phase_now++;
     if (r->phase[place] > r->phase_now || !follows_forward(r, place)) return false;
     const uint32_t copy0 = place / r->n * r->n;
-    const uint32_t node = slot_pick_node(r->slot, &r->order[place % r->n]);
+    const uint32_t node = slot_pick_node(r->slot, &r->order[place - copy0]);
     *other_stream = false;
     for (uint32_t i = 0; i < slot_n_needs(r->slot, node); i++) {
         const uint32_t before = r->place_of[slot_need(r->slot, node, i)];
         if (!is_there(r, copy0 + before, slot_need_part(r->slot, node, i))) return false;
-        if (op_at(r, before)->stream != op_at(r, place)->stream) *other_stream = true;
+        if (r->ops[before]->stream != r->ops[place]->stream) *other_stream = true;
     }
     return true;
 }
@@ -112,13 +126,13 @@ static void start_what_can(replay *r)
     const dh_costs *c = r->slot->costs;
     for (int s = 0; s < N_STREAMS; s++) {
         bool waits;
-        if (r->running[s] >= 0 || r->head[s] == r->n_queue[s]) continue;
-        const uint32_t place = r->queue[s][r->head[s]];
+        if (r->running[s] >= 0 || r->head[s] == r->tail[s]) continue;
+        const uint32_t place = r->queue[r->head[s]];
         if (!can_start(r, place, &waits)) continue;
         r->head[s]++;
         r->running[s] = place;
         r->start[place] = r->now;
-        r->left[s] = op_at(r, place)->ns + c->launch_ns + (waits ? c->event_ns : 0);
+        r->left[s] = r->ops[place]->ns + c->launch_ns + (waits ? c->event_ns : 0);
     }
 }
 
@@ -146,8 +160,7 @@ static void slow_down(const replay *r, running *now)
         for (size_t b = a + 1; b < now->n; b++) {
             const uint32_t place_a = (uint32_t)r->running[now->stream[a]];
             const uint32_t place_b = (uint32_t)r->running[now->stream[b]];
-            const dh_op_rates both =
-                c->beside(c->self, &op_at(r, place_a)->at, &op_at(r, place_b)->at);
+            const dh_op_rates both = c->beside(c->self, &r->ops[place_a]->at, &r->ops[place_b]->at);
             now->flow[a].speed = dh_flow_beside(now->flow[a].speed, both.a);
             now->flow[b].speed = dh_flow_beside(now->flow[b].speed, both.b);
         }
@@ -159,7 +172,7 @@ static void slow_down(const replay *r, running *now)
 static double left_at_part(const replay *r, int stream)
 {
     const uint32_t place = (uint32_t)r->running[stream];
-    const dh_slot_op *op = op_at(r, place);
+    const dh_slot_op *op = r->ops[place];
     if (r->parts[place] + 1 >= dh_op_n_parts(op->at.op)) return -1;
     return op->ns * (1 - dh_cost_part_share(&op->at, r->parts[place]));
 }
@@ -218,12 +231,13 @@ static dh_status replay_run(dh_ctx *ctx, replay *r)
 {
     do start_what_can(r);
     while (advance(r));
-    for (int s = 0; s < N_STREAMS; s++)
-        if (r->head[s] < r->n_queue[s])
-            return dh_fail(
-                ctx, DH_EINVAL, "this order of a slot cannot run: operator %u of %s waits for ever",
-                r->order[r->queue[s][r->head[s]] % r->n].op,
-                r->order[r->queue[s][r->head[s]] % r->n].strand ? "the backward" : "the forward");
+    for (int s = 0; s < N_STREAMS; s++) {
+        if (r->head[s] == r->tail[s]) continue;
+        const dh_slot_pick *pick = &r->order[r->queue[r->head[s]] % r->n];
+        return dh_fail(ctx, DH_EINVAL,
+                       "this order of a slot cannot run: operator %u of %s waits for ever",
+                       pick->op, pick->strand ? "the backward" : "the forward");
+    }
     return DH_OK;
 }
 
@@ -231,7 +245,7 @@ static double strands_end(const replay *r)
 {
     double ns = 0;
     for (uint32_t i = 0; i < r->n; i++)
-        if (!op_at(r, i)->reduces) ns = DH_MAX(ns, r->end[i]);
+        if (!r->ops[i]->reduces) ns = DH_MAX(ns, r->end[i]);
     return ns;
 }
 
