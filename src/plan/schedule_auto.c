@@ -36,7 +36,10 @@ typedef struct play {
     int32_t *cap; /* [rank]: micro-batches between F and I */
     /* State of one play. */
     int64_t *f_ready, *i_ready; /* [rank][micro]; INT64_MAX: not known yet */
-    int64_t *free_at, *wake;    /* [rank] */
+    int64_t *free_at;           /* [rank] */
+    int64_t *wake;              /* [rank], and one that never does */
+    int32_t *earliest;          /* [2 leaves]: a tournament of the ranks, g at leaf leaves + g */
+    int32_t leaves;             /* a power of two */
     int64_t *first;             /* [rank]: start of the first action */
     int32_t *n_f, *n_i, *n_w;   /* [rank]: started */
     uint8_t *kind;              /* [rank][3 m]: the list made */
@@ -59,6 +62,37 @@ static const dh_stage_cost *cost_of(const play *s, int32_t g)
     return s->costs->stage ? &s->costs->stage[g] : &s->costs->every;
 }
 
+static int32_t leaves_for(int32_t p)
+{
+    int32_t n = 2;
+    while (n < p) n *= 2;
+    return n;
+}
+
+/* The rank that wakes first, of several the lowest. */
+static int32_t earlier(const play *s, int32_t node)
+{
+    const int32_t a = s->earliest[2 * node], b = s->earliest[2 * node + 1];
+    return s->wake[b] < s->wake[a] ? b : a;
+}
+
+static void set_wake(play *s, int32_t g, int64_t at)
+{
+    s->wake[g] = at;
+    for (int32_t node = (s->leaves + g) / 2; node > 0; node /= 2) {
+        const int32_t before = s->earliest[node], now = earlier(s, node);
+        s->earliest[node] = now;
+        if (now == before && now != g) break;
+    }
+}
+
+static void reset_wakes(play *s)
+{
+    for (int32_t g = 0; g <= s->p; g++) s->wake[g] = g == 0 ? 0 : INT64_MAX;
+    for (int32_t i = 0; i < s->leaves; i++) s->earliest[s->leaves + i] = DH_MIN(i, s->p);
+    for (int32_t node = s->leaves; node-- > 1;) s->earliest[node] = earlier(s, node);
+}
+
 static void reset(play *s)
 {
     const size_t cells = (size_t)s->p * (size_t)s->m;
@@ -66,8 +100,8 @@ static void reset(play *s)
     for (int32_t g = 0; g < s->p; g++) {
         s->free_at[g] = s->first[g] = 0;
         s->n_f[g] = s->n_i[g] = s->n_w[g] = 0;
-        s->wake[g] = g == 0 ? 0 : INT64_MAX;
     }
+    reset_wakes(s);
     memset(s->f_ready, 0, (size_t)s->m * sizeof *s->f_ready);
 }
 
@@ -75,7 +109,8 @@ static void reset(play *s)
 static void announce(play *s, int64_t *ready, int32_t g, int32_t j, int64_t at)
 {
     ready[(int64_t)g * s->m + j] = at;
-    s->wake[g] = DH_MIN(s->wake[g], DH_MAX(at, s->free_at[g]));
+    const int64_t wake = DH_MAX(at, s->free_at[g]);
+    if (wake < s->wake[g]) set_wake(s, g, wake);
 }
 
 static void start(play *s, int32_t g, dh_pipe_kind kind)
@@ -86,7 +121,7 @@ static void start(play *s, int32_t g, dh_pipe_kind kind)
     if (n == 0) s->first[g] = now;
     s->kind[3 * (int64_t)g * s->m + n] = (uint8_t)kind;
     s->free_at[g] = now + (kind == DH_PIPE_F ? c->f_ns : kind == DH_PIPE_I ? c->i_ns : c->w_ns);
-    s->wake[g] = s->free_at[g];
+    set_wake(s, g, s->free_at[g]);
     const int64_t arrival = s->free_at[g] + s->costs->p2p_ns;
     if (kind == DH_PIPE_F) {
         int32_t j = s->n_f[g]++;
@@ -123,20 +158,14 @@ static void decide(play *s, int32_t g)
                              1000 * (next - now) >= s->gap * cost_of(s, g)->w_ns)) {
         start(s, g, DH_PIPE_W);
     } else {
-        s->wake[g] = next;
+        set_wake(s, g, next);
     }
 }
 
 static score run_play(play *s)
 {
     reset(s);
-    for (;;) {
-        int32_t g = 0;
-        for (int32_t k = 1; k < s->p; k++)
-            if (s->wake[k] < s->wake[g]) g = k;
-        if (s->wake[g] == INT64_MAX) break;
-        decide(s, g);
-    }
+    for (int32_t g; s->wake[g = s->earliest[1]] != INT64_MAX;) decide(s, g);
     score sum = {0};
     for (int32_t g = 0; g < s->p; g++) {
         sum.span = DH_MAX(sum.span, s->free_at[g] - s->first[g]);
@@ -288,6 +317,7 @@ static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
     const int32_t p = spec->n_ranks, m = spec->n_micro;
     const int32_t limit = spec->max_activations ? spec->max_activations : p;
     const size_t cells = (size_t)p * (size_t)m;
+    const int32_t leaves = leaves_for(p);
     play s = {
         .p = p,
         .m = m,
@@ -299,15 +329,17 @@ static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
         .f_ready = DH_NEW_N(arena, int64_t, cells),
         .i_ready = DH_NEW_N(arena, int64_t, cells),
         .free_at = DH_NEW_N(arena, int64_t, p),
-        .wake = DH_NEW_N(arena, int64_t, p),
+        .wake = DH_NEW_N(arena, int64_t, p + 1),
+        .earliest = DH_NEW_N(arena, int32_t, 2 * leaves),
+        .leaves = leaves,
         .first = DH_NEW_N(arena, int64_t, p),
         .n_f = DH_NEW_N(arena, int32_t, p),
         .n_i = DH_NEW_N(arena, int32_t, p),
         .n_w = DH_NEW_N(arena, int32_t, p),
         .kind = DH_NEW_N(arena, uint8_t, 3 * cells),
     };
-    bool has_memory = s.cap && s.f_ready && s.i_ready && s.free_at && s.wake && s.first && s.n_f &&
-                      s.n_i && s.n_w && s.kind;
+    bool has_memory = s.cap && s.f_ready && s.i_ready && s.free_at && s.wake && s.earliest &&
+                      s.first && s.n_f && s.n_i && s.n_w && s.kind;
     dh_schedule *found = NULL;
     dh_status st = has_memory ? search(ctx, &s, row, spec, &found)
                               : dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
