@@ -49,6 +49,10 @@ check 'passes added to a row are the same' cmp "$tmp/out" "$tmp/written"
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=part-wise(2)+dhelix' --print passes
 says '4 of 6 places'
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=part-wise(2)+dhelix' --set parallel.sequence=false
+ok "$dhelix" check examples/tp2.yaml --set 'strategy=domino(parts=1, columns=2)' --print passes
+says '14 operators, 10 before; 2 of 2 places'
+ok "$dhelix" check examples/tp2.yaml --set 'strategy=domino(columns=3)' --print passes
+says 'do not divide into so many parts (model.width)'
 fails 1 'did you mean ring-gemm' "$dhelix" check "$tmp/job.yaml" --set 'strategy={passes: [ring-gem]}'
 fails 1 'stands twice' "$dhelix" check "$tmp/job.yaml" --set strategy=ring-gemm+intra-batch
 

@@ -641,6 +641,32 @@ static void check_finds_attention_of_other_rows(void **state)
         }
 }
 
+/* Of 4 columns a whole has two and two, of as many rows. */
+static void check_finds_columns_of_other_sizes(void **state)
+{
+    static const char text[] = "dhelix.graph v2 layer eval f32\n"
+                               "%0:x act f32[8 tokens, 4 width]\n"
+                               "%1:a act f32[8 tokens, 2 width]\n"
+                               "%2:b act f32[8 tokens, 2 width]\n"
+                               "%3:y act f32[8 tokens, 4 width]\n"
+                               "ends x_in=%0 x_out=%3\n"
+                               "F %1, %2 = split_columns(%0)\n"
+                               "F %3 = join_columns(%1, %2)\n";
+    static const char *const faults[] = {"op 0 split_columns: its parts are not the columns of x",
+                                         "op 1 join_columns: its parts are not the columns of y"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_graph_destroy(parse_graph(text));
+    for (uint32_t id = 0; id < 4; id++) {
+        dh_graph *g = parse_graph(text);
+        g->tensors.at[id].shape[1]++;
+        expect_fault(g, faults[id == 3]);
+    }
+    dh_graph *g = parse_graph(text);
+    g->tensors.at[0].shape[0] = g->tensors.at[1].shape[0] = g->tensors.at[2].shape[0] = 4;
+    assert_fails(&ctx, dh_graph_check(&ctx, g), DH_EINVAL, faults[1]);
+    dh_graph_destroy(g);
+}
+
 static void check_finds_tensor_faults(void **state)
 {
     struct fault {
@@ -655,7 +681,7 @@ static void check_finds_tensor_faults(void **state)
                             .base = 1,
                             .row0 = 4,
                             .which = DH_NONE};
-    struct fault faults[16];
+    struct fault faults[17];
     size_t n = 0;
 #define FAULT(edit, text)                                                                          \
     do {                                                                                           \
@@ -678,6 +704,7 @@ static void check_finds_tensor_faults(void **state)
     FAULT(t->which = 3, "has no slot");
     FAULT((t->kind = DH_TENSOR_PARAM), "needs a slot");
     FAULT((t->kind = DH_TENSOR_STATE, t->which = DH_N_STATE), "must be below 8");
+    FAULT((t->kind = DH_TENSOR_PARAM, t->which = 0), "does not lie inside its base");
     FAULT(t->name[2] = ' ', "no valid name");
 #undef FAULT
     for (size_t i = 0; i < n; i++) {
@@ -741,6 +768,7 @@ int main(void)
         cmocka_unit_test(check_finds_order_faults),
         cmocka_unit_test(check_finds_operand_faults),
         cmocka_unit_test(check_finds_attention_of_other_rows),
+        cmocka_unit_test(check_finds_columns_of_other_sizes),
         cmocka_unit_test(check_finds_tensor_faults),
         cmocka_unit_test(equality_sees_every_part),
     };
