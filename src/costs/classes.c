@@ -59,7 +59,8 @@ static void put_dims(writer *w, const dh_graph *g, const dh_op *op)
     if (d->batch == 0) return;
     put(w, "; B=%" PRId64 " T=%" PRId64 " H=%" PRId64 " K=%" PRId64 " D=%" PRId64 " %s %s",
         d->batch, d->seq, d->n_heads, d->n_kv_heads, d->head_dim, norms[d->norm], acts[d->act]);
-    if (d->top_k) put(w, " top=%" PRId64 " capacity=%" PRId64, d->top_k, d->expert_capacity);
+    if (d->top_k) put(w, " top=%" PRId64, d->top_k);
+    if (op->type == DH_OP_MOE_ORDER) put(w, " capacity=%" PRId64, op->capacity);
     if (d->dropout > 0 && op->site >= 0) put(w, " dropout");
     if (ring) put(w, op->step == 0 ? " causal" : " half");
 }

@@ -108,7 +108,8 @@ dh_status dh_profile_merge(dh_ctx *ctx, dh_profile *into, const dh_profile *from
 
 /* ---- files ------------------------------------------------------------------------------- */
 
-/* JSON with a checksum over its content, whatever its white space and order of keys:
+/* JSON with a checksum over its content, whatever its white space and order of keys (keys of
+ * operators as they once were are read too):
  *   {"profile": {"format": "dhelix-profile", "version": 1, "unit": "ns",
  *     "signature": {NAME: VALUE, ...}, "launch": N, "event": N,
  *     "operators": [{"key", "label", "stream", "strands", "source", "solo", "spread",

@@ -155,7 +155,34 @@ static dh_status malformed(dh_ctx *ctx, const dh_profile *p, const char *what, s
     return dh_fail(ctx, DH_EFORMAT, "%s: entry %zu of \"%s\" is malformed", p->name, i, what);
 }
 
-static dh_status read_op(dh_ctx *ctx, dh_profile *p, json_t *entry, size_t i)
+/* Keys once had the capacity of experts with every operator of their model. It matters where rows
+ * are put in order; of the others it is left out, and the first of those that are then alike
+ * counts. False: the key has none. */
+static bool leave_capacity_out(char *key)
+{
+    static const char word[] = " capacity=", order[] = "moe_order ";
+    char *at = strstr(key, word);
+    if (!at || strncmp(key, order, sizeof order - 1) == 0) return false;
+    const char *rest = at + sizeof word - 1;
+    rest += strspn(rest, "0123456789");
+    memmove(at, rest, strlen(rest) + 1);
+    return true;
+}
+
+/* *id: its place in the profile. */
+static dh_status add_op(dh_ctx *ctx, dh_profile *p, dh_profile_op *op, uint32_t *id)
+{
+    char *key = dh_arena_strdup(p->arena, op->key);
+    if (!key) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory reading a profile", p->name);
+    const bool former = leave_capacity_out(key);
+    op->key = key;
+    *id = dh_profile_find_op(p, key);
+    if (*id == DH_NONE) return dh_profile_add_op(ctx, p, op, id);
+    if (former) return DH_OK;
+    return dh_fail(ctx, DH_EFORMAT, "%s: operator \"%.200s\" twice", p->name, key);
+}
+
+static dh_status read_op(dh_ctx *ctx, dh_profile *p, json_t *entry, size_t i, uint32_t *id)
 {
     dh_profile_op op = {0};
     int64_t number;
@@ -166,13 +193,12 @@ static dh_status read_op(dh_ctx *ctx, dh_profile *p, json_t *entry, size_t i)
     if (ok) op.member = (type)number;
     OP_NUMBERS(X)
 #undef X
-    if (!ok) return malformed(ctx, p, "operators", i);
-    if (dh_profile_find_op(p, op.key) != DH_NONE)
-        return dh_fail(ctx, DH_EFORMAT, "%s: operator \"%.200s\" twice", p->name, op.key);
-    return dh_profile_add_op(ctx, p, &op, NULL);
+    return ok ? add_op(ctx, p, &op, id) : malformed(ctx, p, "operators", i);
 }
 
-static dh_status read_pair(dh_ctx *ctx, dh_profile *p, json_t *entry, size_t i)
+/* ids [n]: places in the profile of the file's operators. */
+static dh_status read_pair(dh_ctx *ctx, dh_profile *p, json_t *entry, size_t i, const uint32_t *ids,
+                           size_t n)
 {
     dh_profile_pair pair = {0};
     int64_t number;
@@ -183,7 +209,13 @@ static dh_status read_pair(dh_ctx *ctx, dh_profile *p, json_t *entry, size_t i)
     PAIR_NUMBERS(X)
 #undef X
     if (!ok) return malformed(ctx, p, "pairs", i);
-    if (dh_profile_find_pair(p, pair.a, pair.b) != DH_NONE)
+    if (pair.a < n && pair.b < n) {
+        pair.a = ids[pair.a];
+        pair.b = ids[pair.b];
+    }
+    const bool known = dh_profile_find_pair(p, pair.a, pair.b) != DH_NONE;
+    if (known && p->ops.n < n) return DH_OK; /* of operators that are alike by now */
+    if (known)
         return dh_fail(ctx, DH_EFORMAT, "%s: pair of operators %u and %u twice", p->name, pair.a,
                        pair.b);
     return dh_profile_add_pair(ctx, p, &pair);
@@ -214,10 +246,12 @@ static dh_status read_entries(dh_ctx *ctx, dh_profile *p, json_t *content)
                        "%s lacks \"signature\", \"operators\", \"pairs\", \"launch\" or \"event\"",
                        p->name);
     DH_TRY(read_facts(ctx, p, facts));
-    for (size_t i = 0; i < json_array_size(ops); i++)
-        DH_TRY(read_op(ctx, p, json_array_get(ops, i), i));
+    const size_t n = json_array_size(ops);
+    uint32_t *ids = DH_NEW_N(p->arena, uint32_t, n + 1);
+    if (!ids) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory reading a profile", p->name);
+    for (size_t i = 0; i < n; i++) DH_TRY(read_op(ctx, p, json_array_get(ops, i), i, &ids[i]));
     for (size_t i = 0; i < json_array_size(pairs); i++)
-        DH_TRY(read_pair(ctx, p, json_array_get(pairs, i), i));
+        DH_TRY(read_pair(ctx, p, json_array_get(pairs, i), i, ids, n));
     return DH_OK;
 }
 

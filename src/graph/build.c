@@ -223,11 +223,27 @@ static uint32_t dense_ffn(builder *b, uint32_t x)
     return linear(b, "f", activation(b, h), DH_PARAM_FC2_W, DH_NONE);
 }
 
+/* Capacity of an expert: its even share of the choices times a factor, rounded up. */
+static int64_t expert_capacity(const dh_build *build)
+{
+    const dh_model *m = build->model;
+    if (!m->n_experts || build->moe_capacity <= 0 || build->mode == DH_MODE_DECODE) return 0;
+    const int64_t rows = build->batch * build->seq;
+    const double share = (double)(rows * m->top_k) / (double)m->n_experts;
+    return DH_MIN((int64_t)ceil(DH_MIN(build->moe_capacity * share, (double)rows)), rows);
+}
+
 /* Rows of all experts together: every choice of a token, or the room all experts have. */
 static int64_t routed_rows(const builder *b)
 {
-    const dh_dims *d = &b->graph->dims;
-    return d->expert_capacity ? b->model->n_experts * d->expert_capacity : rows_of(b) * d->top_k;
+    const int64_t capacity = expert_capacity(b->build);
+    return capacity ? b->model->n_experts * capacity : rows_of(b) * b->model->top_k;
+}
+
+/* Rows of all layers in the load-balancing loss of a micro-batch. */
+static int64_t router_rows(const builder *b)
+{
+    return b->model->n_layers * rows_of(b);
 }
 
 static uint32_t grouped_linear(builder *b, const char *name, uint32_t x, uint32_t which_w,
@@ -252,14 +268,15 @@ static uint32_t experts_ffn(builder *b, uint32_t x)
     uint32_t weights = act(b, "weights", DH_F32, m->top_k, DH_AXIS_NONE);
     uint32_t probs = act(b, "probs", DH_F32, m->n_experts, DH_AXIS_EXPERTS);
     uint32_t experts = act(b, "experts", DH_I32, m->top_k, DH_AXIS_NONE);
-    add_op(b, DH_OP_ROUTER, IN(logits), IN(weights, probs, experts));
+    add_op(b, DH_OP_ROUTER, IN(logits), IN(weights, probs, experts))->rows = router_rows(b);
     if (b->build->mode == DH_MODE_TRAIN)
         add_op(b, DH_OP_ROUTER_SUMS, IN(probs, experts),
                IN(state(b, "router", DH_STATE_ROUTER, DH_F64, 2, m->n_experts)));
     uint32_t slots = act(b, "slots", DH_I32, m->top_k, DH_AXIS_NONE);
     uint32_t offsets =
         act_rows(b, "offsets", DH_I64, m->n_experts + 1, DH_AXIS_NONE, 0, DH_AXIS_NONE);
-    add_op(b, DH_OP_MOE_ORDER, IN(experts), IN(slots, offsets, DH_NONE));
+    add_op(b, DH_OP_MOE_ORDER, IN(experts), IN(slots, offsets, DH_NONE))->capacity =
+        expert_capacity(b->build);
     uint32_t routed =
         act_rows(b, "routed", dtype, routed_rows(b), DH_AXIS_ROUTED, m->width, DH_AXIS_WIDTH);
     add_op(b, DH_OP_MOE_PERMUTE, IN(x, slots), IN(routed));
@@ -367,20 +384,11 @@ static void build_head(builder *b)
     if (b->build->mode == DH_MODE_TRAIN && b->model->n_experts) /* all layers have routed */
         add_op(b, DH_OP_ROUTER_AUX,
                IN(state(b, "router", DH_STATE_ROUTER, DH_F64, 2, b->model->n_experts)),
-               IN(state(b, "aux", DH_STATE_AUX, DH_F64, 2, 0)));
+               IN(state(b, "aux", DH_STATE_AUX, DH_F64, 2, 0)))
+            ->rows = router_rows(b);
 }
 
 /* ---- entry -------------------------------------------------------------------------------- */
-
-/* Capacity of an expert: its even share of the choices times a factor, rounded up. */
-static int64_t expert_capacity(const dh_build *build)
-{
-    const dh_model *m = build->model;
-    if (!m->n_experts || build->moe_capacity <= 0 || build->mode == DH_MODE_DECODE) return 0;
-    const int64_t rows = build->batch * build->seq;
-    const double share = (double)(rows * m->top_k) / (double)m->n_experts;
-    return DH_MIN((int64_t)ceil(DH_MIN(build->moe_capacity * share, (double)rows)), rows);
-}
 
 static dh_dims dims_of(const dh_build *build)
 {
@@ -403,8 +411,6 @@ static dh_dims dims_of(const dh_build *build)
         .dropout = build->mode == DH_MODE_TRAIN ? build->dropout : 0.0,
         .loss_scale = build->loss_scale,
         .top_k = m->top_k,
-        .expert_capacity = expert_capacity(build),
-        .router_rows = m->n_experts ? m->n_layers * rows : 0,
         /* The balancing loss of a micro-batch counts as its tokens do in the batch. */
         .aux_scale = m->router_aux_coef * build->loss_scale * (double)rows,
     };

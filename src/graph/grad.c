@@ -206,6 +206,12 @@ static uint32_t state_tensor(const tape *t, dh_state which)
     return DH_NONE;
 }
 
+/* The operator last emitted knows of as many rows. */
+static void keep_rows(tape *t, const dh_op *op)
+{
+    if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].rows = op->rows;
+}
+
 /* The gradient comes by the weights alone: which experts are chosen has none. */
 static void grad_router(tape *t, const dh_op op)
 {
@@ -214,6 +220,7 @@ static void grad_router(tape *t, const dh_op op)
         t, DH_OP_ROUTER_GRAD, DH_PHASE_B, -1,
         IDS(t->grads[op.out[0]], op.out[1], op.out[2], op.out[0], state_tensor(t, DH_STATE_ROUTER)),
         IDS(dlogits));
+    keep_rows(t, &op);
     tape_contribute(t, op.in[0], summed(t, &op, dlogits));
 }
 
@@ -230,8 +237,10 @@ static void grad_grouped_linear(tape *t, const dh_op op)
     uint32_t x = op.in[0], w = op.in[1], offsets = op.in[2], dy = t->grads[op.out[0]];
     uint32_t dx = tape_like(t, x);
     tape_emit(t, DH_OP_GROUPED_DGRAD, DH_PHASE_B, -1, IDS(dy, w, offsets), IDS(dx));
+    keep_rows(t, &op);
     tape_contribute(t, x, dx);
     tape_emit(t, DH_OP_GROUPED_WGRAD, DH_PHASE_W, -1, IDS(dy, x, offsets), IDS(param_grad(t, w)));
+    keep_rows(t, &op);
 }
 
 static void grad_moe_unpermute(tape *t, const dh_op op)
@@ -286,6 +295,7 @@ static void grad_all_to_all_rows(tape *t, const dh_op op)
     tape_emit(t, DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_B, -1,
               IDS(t->grads[op.out[0]], op.in[2], op.in[1]), IDS(dx));
     if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].group = op.group;
+    keep_rows(t, &op);
     tape_contribute(t, op.in[0], dx);
 }
 

@@ -316,12 +316,11 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
            a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
            a->head_dim == b->head_dim && a->ffn_width == b->ffn_width && a->vocab == b->vocab &&
            a->max_seq == b->max_seq && a->cp == b->cp && a->cp_rank == b->cp_rank &&
-           a->top_k == b->top_k && a->expert_capacity == b->expert_capacity &&
-           a->expert_rows == b->expert_rows && a->router_rows == b->router_rows &&
-           a->aux_scale == b->aux_scale && a->norm == b->norm && a->norm_eps == b->norm_eps &&
-           a->act == b->act && a->dropout == b->dropout && a->loss_scale == b->loss_scale &&
-           a->rope.theta == b->rope.theta && a->rope.scaling == b->rope.scaling &&
-           a->rope.factor == b->rope.factor && a->rope.low_freq_factor == b->rope.low_freq_factor &&
+           a->top_k == b->top_k && a->aux_scale == b->aux_scale && a->norm == b->norm &&
+           a->norm_eps == b->norm_eps && a->act == b->act && a->dropout == b->dropout &&
+           a->loss_scale == b->loss_scale && a->rope.theta == b->rope.theta &&
+           a->rope.scaling == b->rope.scaling && a->rope.factor == b->rope.factor &&
+           a->rope.low_freq_factor == b->rope.low_freq_factor &&
            a->rope.high_freq_factor == b->rope.high_freq_factor &&
            a->rope.original_max_seq == b->rope.original_max_seq;
 }

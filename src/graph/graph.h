@@ -48,6 +48,9 @@ typedef enum dh_op_attr {
     DH_ATTR_VOCAB0,
     DH_ATTR_PARTS,
     DH_ATTR_PART0,
+    DH_ATTR_CAPACITY,
+    DH_ATTR_ROOM,
+    DH_ATTR_ROWS,
     DH_N_OP_ATTR
 } dh_op_attr;
 
@@ -135,13 +138,14 @@ typedef struct dh_op {
     uint32_t in[DH_MAX_OPERANDS], out[DH_MAX_OPERANDS]; /* tensor ids, DH_NONE if absent */
     /* Attributes: those of its type's row; others, and those not set, have the value in brackets.
      */
-    int32_t site;   /* dh_site [-1] */
-    int32_t group;  /* dh_group_kind [-1] */
-    uint32_t flat;  /* [DH_NONE] */
-    int32_t step;   /* [0] */
-    int64_t vocab0; /* [0] */
-    int32_t parts;  /* [0]: complete as a whole, as with 1 */
-    int32_t part0;  /* [0] */
+    int32_t site;                 /* dh_site [-1] */
+    int32_t group;                /* dh_group_kind [-1] */
+    uint32_t flat;                /* [DH_NONE] */
+    int32_t step;                 /* [0] */
+    int64_t vocab0;               /* [0] */
+    int32_t parts;                /* [0]: complete as a whole, as with 1 */
+    int32_t part0;                /* [0] */
+    int64_t capacity, room, rows; /* [0] */
 } dh_op;
 
 typedef enum dh_block_kind {
@@ -172,11 +176,8 @@ typedef struct dh_dims {
     double loss_scale; /* 1 / tokens of the global batch */
     int64_t cp;        /* ranks that share every sample, cp * seq tokens long; 0: one */
     int64_t cp_rank;
-    int64_t top_k;           /* experts of a token */
-    int64_t expert_capacity; /* rows of each expert; choices beyond are dropped. 0: none are */
-    int64_t expert_rows;     /* dropless over ep ranks: room for what comes here; 0: no exchange */
-    int64_t router_rows;     /* rows of all layers in the load-balancing loss of a micro-batch */
-    double aux_scale;        /* factor of that loss's gradient */
+    int64_t top_k;    /* experts of a token */
+    double aux_scale; /* factor of the gradient of the load-balancing loss */
 } dh_dims;
 
 /* Which part of every sharded parameter and activation a rank has. */

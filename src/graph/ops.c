@@ -54,6 +54,9 @@ static const struct {
     [DH_ATTR_VOCAB0] = {"vocab0", 0, (int64_t)1 << 48},
     [DH_ATTR_PARTS] = {"parts", 0, DH_MAX_PARTS + 1},
     [DH_ATTR_PART0] = {"part0", 0, DH_MAX_PARTS},
+    [DH_ATTR_CAPACITY] = {"capacity", 0, (int64_t)1 << 48},
+    [DH_ATTR_ROOM] = {"room", 0, (int64_t)1 << 48},
+    [DH_ATTR_ROWS] = {"rows", 0, (int64_t)1 << 48},
 };
 
 const char *dh_op_attr_name(dh_op_attr attr)
@@ -74,9 +77,10 @@ int64_t dh_op_attr_end(dh_op_attr attr)
 int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr)
 {
     const int64_t values[DH_N_OP_ATTR] = {
-        [DH_ATTR_SITE] = op->site,  [DH_ATTR_GROUP] = op->group,   [DH_ATTR_FLAT] = op->flat,
-        [DH_ATTR_STEP] = op->step,  [DH_ATTR_VOCAB0] = op->vocab0, [DH_ATTR_PARTS] = op->parts,
-        [DH_ATTR_PART0] = op->part0};
+        [DH_ATTR_SITE] = op->site,   [DH_ATTR_GROUP] = op->group,       [DH_ATTR_FLAT] = op->flat,
+        [DH_ATTR_STEP] = op->step,   [DH_ATTR_VOCAB0] = op->vocab0,     [DH_ATTR_PARTS] = op->parts,
+        [DH_ATTR_PART0] = op->part0, [DH_ATTR_CAPACITY] = op->capacity, [DH_ATTR_ROOM] = op->room,
+        [DH_ATTR_ROWS] = op->rows};
     return values[attr];
 }
 
@@ -89,6 +93,9 @@ void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value)
     if (attr == DH_ATTR_VOCAB0) op->vocab0 = value;
     if (attr == DH_ATTR_PARTS) op->parts = (int32_t)value;
     if (attr == DH_ATTR_PART0) op->part0 = (int32_t)value;
+    if (attr == DH_ATTR_CAPACITY) op->capacity = value;
+    if (attr == DH_ATTR_ROOM) op->room = value;
+    if (attr == DH_ATTR_ROWS) op->rows = value;
 }
 
 /* "site vocab0" -> bits. */
@@ -195,24 +202,22 @@ static double linear_wgrad_flops(const dh_graph *g, const dh_op *op)
     return 2.0 * (double)dy->shape[0] * (double)dy->shape[1] * (double)x->shape[1];
 }
 
-/* Choices of all tokens, or all the rows that experts with a fixed capacity have. */
-static double routed_rows(const dh_graph *g, const dh_tensor *x)
+/* Rows that experts work on, or that travel to them. */
+static double routed_rows(const dh_op *op, const dh_tensor *x)
 {
-    const dh_dims *d = &g->dims;
-    const int64_t chosen = d->batch * d->seq * d->top_k;
-    return (double)(d->expert_capacity ? x->shape[0] : DH_MIN(x->shape[0], chosen));
+    return (double)(op->rows ? DH_MIN(x->shape[0], op->rows) : x->shape[0]);
 }
 
 static double grouped_flops(const dh_graph *g, const dh_op *op)
 {
     const dh_tensor *x = operand(g, op->in[0]), *w = operand(g, op->in[1]);
-    return 2.0 * routed_rows(g, x) * (double)w->shape[1] * (double)w->shape[2];
+    return 2.0 * routed_rows(op, x) * (double)w->shape[1] * (double)w->shape[2];
 }
 
 static double grouped_wgrad_flops(const dh_graph *g, const dh_op *op)
 {
     const dh_tensor *dy = operand(g, op->in[0]), *x = operand(g, op->in[1]);
-    return 2.0 * routed_rows(g, x) * (double)dy->shape[1] * (double)x->shape[1];
+    return 2.0 * routed_rows(op, x) * (double)dy->shape[1] * (double)x->shape[1];
 }
 
 /* Log-sum-exps [B,H,T] of an attention operator that has any. */
@@ -323,7 +328,7 @@ static double exchange_bytes(const dh_graph *g, const dh_op *op)
 {
     const dh_tensor *x = operand(g, op->in[0]), *y = operand(g, op->out[0]);
     const double row = (double)dh_tensor_bytes(x) / (double)x->shape[0];
-    return (routed_rows(g, x) + routed_rows(g, y)) * row;
+    return (routed_rows(op, x) + routed_rows(op, y)) * row;
 }
 
 double dh_op_bytes(const dh_graph *graph, const dh_op *op)

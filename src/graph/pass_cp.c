@@ -95,12 +95,20 @@ static void rewrite_attn(rewrite *r, const dh_op *attn)
     }
 }
 
+/* The load-balancing loss is of all ranks' tokens. */
+static void rewrite_router(rewrite *r, const dh_op *op)
+{
+    dh_op all = *op;
+    all.rows *= r->graph->dims.cp;
+    rewrite_push(r, &all);
+}
+
 /* What the ranks' tokens chose is summed before anyone uses it. */
 static void rewrite_router_aux(rewrite *r, const dh_op *op)
 {
     const uint32_t *sums = REWRITE_IDS(op->in[0]);
     rewrite_push_op(r, DH_OP_ALL_REDUCE, DH_PHASE_F, DH_GROUP_CP, sums, sums);
-    rewrite_push(r, op);
+    rewrite_router(r, op);
 }
 
 /* By operator: those that work token by token stay as they are. */
@@ -109,7 +117,7 @@ static void (*const rules[DH_N_OP_TYPE])(rewrite *, const dh_op *) = {
     [DH_OP_LOAD] = rewrite_push,          [DH_OP_EMBED] = rewrite_push,
     [DH_OP_NORM] = rewrite_push,          [DH_OP_LINEAR] = rewrite_push,
     [DH_OP_ROPE] = rewrite_push,          [DH_OP_RESIDUAL] = rewrite_push,
-    [DH_OP_ACT] = rewrite_push,           [DH_OP_ROUTER] = rewrite_push,
+    [DH_OP_ACT] = rewrite_push,           [DH_OP_ROUTER] = rewrite_router,
     [DH_OP_ROUTER_SUMS] = rewrite_push,   [DH_OP_MOE_ORDER] = rewrite_push,
     [DH_OP_MOE_PERMUTE] = rewrite_push,   [DH_OP_GROUPED_LINEAR] = rewrite_push,
     [DH_OP_MOE_UNPERMUTE] = rewrite_push, [DH_OP_LOSS_STATS] = rewrite_push,
@@ -128,7 +136,6 @@ static dh_status split_dims(dh_ctx *ctx, dh_dims *d, int64_t cp, int64_t cp_rank
     d->cp = cp;
     d->cp_rank = cp_rank;
     d->max_seq = d->seq * cp;
-    d->router_rows *= cp;
     d->aux_scale *= (double)cp;
     return DH_OK;
 }

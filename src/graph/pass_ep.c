@@ -7,8 +7,8 @@
  * in order again. Results go back the way the rows came. The backward follows by
  * differentiation: an exchange is its own gradient, the other way round.
  *
- * How many rows come is data. Dropless: counts are exchanged first, buffers have room for
- * dims.expert_rows, and moe_offsets ends the run where more come. With a capacity every
+ * How many rows come is data. Dropless: counts are exchanged first, buffers have room for a
+ * given number, and moe_offsets ends the run where more come. With a capacity every
  * rank sends each expert as many rows, and the exchange is of equal blocks.
  *
  * Goes after tensor parallelism, whose ranks exchange alike, each the rows for its share
@@ -18,13 +18,16 @@
  * 2022 (arXiv 2211.15841). */
 #include <math.h>
 
+#include "check.h"
 #include "graph/pass.h"
 #include "rewrite.h"
 
 typedef struct pass {
     rewrite to;
     dh_shard shard;
+    bool capped;            /* experts have a capacity */
     int64_t own_rows;       /* rows that the rank's tokens make in the order by expert */
+    int64_t share, room;    /* dropless: that come here if all ranks get as many; may come here */
     uint32_t sent, arrived; /* offsets of runs: before and after the exchange */
 } pass;
 
@@ -44,16 +47,17 @@ static bool is_experts_weight(const dh_tensor *t)
  * ranks, each in as many of the experts here as it may choose. */
 static dh_status choose_room(dh_ctx *ctx, pass *p, int64_t experts_here, double room)
 {
-    dh_dims *d = &p->to.graph->dims;
+    const dh_dims *d = &p->to.graph->dims;
     const int64_t tokens = d->batch * d->seq, share = tokens * d->top_k;
     const int64_t most = p->shard.ep * tokens * DH_MIN(d->top_k, experts_here);
-    if (d->expert_capacity) return DH_OK;
+    if (p->capped) return DH_OK;
     if (!(room >= 1))
         return dh_fail(ctx, DH_EINVAL,
                        "moe.capacity=%g leaves no room for an even share of the rows, which "
                        "moe.mode dropless with parallel.ep=%lld needs: 1 at least, 2 is usual",
                        room, (long long)p->shard.ep);
-    d->expert_rows = DH_MIN((int64_t)ceil(DH_MIN(room * (double)share, (double)most)), most);
+    p->share = share;
+    p->room = DH_MIN((int64_t)ceil(DH_MIN(room * (double)share, (double)most)), most);
     return DH_OK;
 }
 
@@ -73,11 +77,10 @@ static dh_status split_tensors(dh_ctx *ctx, pass *p, double room)
         return dh_fail(ctx, DH_EINVAL, "parallel.ep=%lld, but the layer has no experts",
                        (long long)p->shard.ep);
     DH_TRY(choose_room(ctx, p, experts_here, room));
-    const int64_t rows = p->to.graph->dims.expert_rows;
     for (uint32_t i = 0; i < p->to.graph->tensors.n; i++) {
         if (tensor(p, i)->axis[0] != DH_AXIS_ROUTED) continue;
         p->own_rows = tensor(p, i)->shape[0];
-        if (rows) tensor(p, i)->shape[0] = rows;
+        if (!p->capped) tensor(p, i)->shape[0] = p->room;
     }
     return DH_OK;
 }
@@ -100,10 +103,15 @@ static void push_exchange(pass *p, dh_op_type type, const uint32_t *in, uint32_t
 
 static void exchange(pass *p, uint32_t x, uint32_t from, uint32_t to, uint32_t y)
 {
-    if (p->to.graph->dims.expert_capacity)
+    if (p->capped) {
         push_exchange(p, DH_OP_ALL_TO_ALL, REWRITE_IDS(x), y);
-    else
-        push_exchange(p, DH_OP_ALL_TO_ALL_ROWS, REWRITE_IDS(x, from, to), y);
+        return;
+    }
+    dh_op op =
+        dh_op_make(DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_F, REWRITE_IDS(x, from, to), REWRITE_IDS(y));
+    op.group = DH_GROUP_EP;
+    op.rows = p->share;
+    rewrite_push(&p->to, &op);
 }
 
 /* Run s of the rows that arrive is as long as its sender says. With a capacity all runs
@@ -112,7 +120,7 @@ static void rewrite_order(pass *p, dh_op *op)
 {
     const uint32_t offsets = op->out[1];
     p->sent = p->arrived = offsets;
-    if (p->to.graph->dims.expert_capacity) {
+    if (p->capped) {
         rewrite_push(&p->to, op);
         return;
     }
@@ -122,8 +130,10 @@ static void rewrite_order(pass *p, dh_op *op)
     p->arrived = add_tensor(p, offsets, "arrived", n_runs + 1);
     rewrite_push(&p->to, op);
     push_exchange(p, DH_OP_ALL_TO_ALL, REWRITE_IDS(op->out[2]), arriving);
-    rewrite_push_op(&p->to, DH_OP_MOE_OFFSETS, DH_PHASE_F, -1, REWRITE_IDS(arriving),
-                    REWRITE_IDS(p->arrived));
+    dh_op arrive =
+        dh_op_make(DH_OP_MOE_OFFSETS, DH_PHASE_F, REWRITE_IDS(arriving), REWRITE_IDS(p->arrived));
+    arrive.room = p->room;
+    rewrite_push(&p->to, &arrive);
 }
 
 /* What followed the permutation now takes what arrived. */
@@ -138,6 +148,7 @@ static void rewrite_permute(pass *p, dh_op *op)
 static void rewrite_grouped(pass *p, dh_op *op)
 {
     op->in[2] = p->arrived;
+    op->rows = p->share;
     rewrite_push(&p->to, op);
 }
 
@@ -180,6 +191,8 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
 
 static dh_status rewrite_all(dh_ctx *ctx, pass *p, double room)
 {
+    for (size_t i = 0; i < p->to.graph->ops.n; i++)
+        p->capped |= p->to.graph->ops.at[i].capacity > 0;
     DH_TRY(split_tensors(ctx, p, room));
     const dh_graph *g = p->to.graph;
     for (size_t i = 0; i < g->ops.n && !p->to.failed; i++) {

@@ -33,7 +33,7 @@ typedef struct dh_dims_field {
     const dh_name_set *names; /* of DH_FIELD_NAME */
 } dh_dims_field;
 
-enum { DH_N_DIMS_FIELD = 27 };
+enum { DH_N_DIMS_FIELD = 24 };
 extern const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD];
 
 /* The six tensors by which a block joins its neighbours. */

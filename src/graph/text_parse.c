@@ -27,6 +27,8 @@ enum {
     MAX_NAME = sizeof(((dh_tensor *)0)->name)
 };
 
+#define MAX_ROWS (((int64_t)1 << 48) - 1)
+
 typedef struct place {
     uint32_t line, column;
 } place;
@@ -38,12 +40,16 @@ typedef struct late_ref {
     char name[MAX_NAME];
 } late_ref;
 
+/* Dimensions that operators' attributes have taken the place of: texts written before have them. */
+typedef enum former_dim { EXPERT_CAPACITY, EXPERT_ROWS, ROUTER_ROWS, N_FORMER_DIM } former_dim;
+
 typedef struct reader {
     dh_ctx *ctx;
     const char *at, *end, *line_start;
     uint32_t line;
     dh_graph *graph;
     uint32_t dims_seen; /* bit i: field i was given */
+    int64_t former[N_FORMER_DIM];
     DH_VEC(late_ref) late;
     DH_VEC(uint32_t) tensor_lines;
     DH_VEC(uint32_t) op_lines;
@@ -296,9 +302,12 @@ static dh_status read_field(reader *r, const dh_dims_field *field)
 
 static dh_status read_dims(reader *r)
 {
-    const char *names[DH_N_DIMS_FIELD];
-    for (size_t i = 0; i < DH_N_DIMS_FIELD; i++) names[i] = dh_dims_fields[i].name;
-    const dh_name_set set = {"dimension", names, DH_N_DIMS_FIELD};
+    enum { N = DH_N_DIMS_FIELD };
+    const char *names[N + N_FORMER_DIM] = {[N + EXPERT_CAPACITY] = "expert_capacity",
+                                           [N + EXPERT_ROWS] = "expert_rows",
+                                           [N + ROUTER_ROWS] = "router_rows"};
+    for (size_t i = 0; i < N; i++) names[i] = dh_dims_fields[i].name;
+    const dh_name_set set = {"dimension", names, N + N_FORMER_DIM};
     while (!at_line_end(r)) {
         place where = place_of(r, r->at);
         uint32_t field = 0;
@@ -306,7 +315,10 @@ static dh_status read_dims(reader *r)
         if (r->dims_seen >> field & 1) return fail_at(r, where, "%s is given twice", names[field]);
         r->dims_seen |= 1u << field;
         DH_TRY(expect(r, '='));
-        DH_TRY(read_field(r, &dh_dims_fields[field]));
+        if (field < N)
+            DH_TRY(read_field(r, &dh_dims_fields[field]));
+        else
+            DH_TRY(read_size(r, names[field], MAX_ROWS, &r->former[field - N]));
     }
     return DH_OK;
 }
@@ -531,6 +543,32 @@ static dh_status read_statement(reader *r)
     return statement == DH_N_PHASE ? read_dims(r) : read_ends(r);
 }
 
+/* Of numbers that are not negative. */
+static int64_t rows_of(int64_t a, int64_t b)
+{
+    return b > 0 && a > MAX_ROWS / b ? MAX_ROWS : a * b;
+}
+
+/* What the text says of the whole graph, as attributes of the operators that need it. */
+static void place_former_dims(reader *r)
+{
+    const dh_dims *d = &r->graph->dims;
+    for (size_t i = 0; i < r->graph->ops.n; i++) {
+        dh_op *op = &r->graph->ops.at[i];
+        const unsigned attrs = dh_op_info_of(op->type)->attrs;
+        const bool routes = op->type == DH_OP_ROUTER || op->type == DH_OP_ROUTER_AUX ||
+                            op->type == DH_OP_ROUTER_GRAD;
+        if (attrs >> DH_ATTR_CAPACITY & 1 && !op->capacity)
+            op->capacity = r->former[EXPERT_CAPACITY];
+        if (attrs >> DH_ATTR_ROOM & 1 && !op->room) op->room = r->former[EXPERT_ROWS];
+        if (!(attrs >> DH_ATTR_ROWS & 1) || op->rows) continue;
+        if (routes)
+            op->rows = r->former[ROUTER_ROWS];
+        else if (r->former[EXPERT_ROWS])
+            op->rows = rows_of(rows_of(d->batch, d->seq), d->top_k);
+    }
+}
+
 static void next_line(reader *r)
 {
     while (r->at < r->end && *r->at != '\n') r->at++;
@@ -549,6 +587,7 @@ static dh_status read_text(reader *r)
         if (!at_line_end(r)) return expected(r, "the end of the line");
     }
     if (!header) return expected(r, DH_GRAPH_TEXT_MAGIC " " DH_GRAPH_TEXT_VERSION);
+    place_former_dims(r);
     return check_late_refs(r);
 }
 

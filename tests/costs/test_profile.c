@@ -267,6 +267,43 @@ static dh_profile *small_profile(const char *mesh)
     return p;
 }
 
+/* Files from when keys had the capacity of experts everywhere: found where it does not matter. */
+static void former_keys_are_found(void **state)
+{
+    static const char *const keys[] = {
+        "norm x=f32[8,4]; B=2 top=2 capacity=0", "norm x=f32[8,4]; B=2 top=2 capacity=160 dropout",
+        "norm x=f32[8,4]; B=2 top=2 capacity=160",
+        "moe_order experts=i32[8,2]; B=2 top=2 capacity=160", "linear x=f32[8,4]; B=2"};
+    static const char *const now[] = {
+        "norm x=f32[8,4]; B=2 top=2", "norm x=f32[8,4]; B=2 top=2 dropout",
+        "moe_order experts=i32[8,2]; B=2 top=2 capacity=160", "linear x=f32[8,4]; B=2"};
+    const dh_profile_pair pairs[] = {{.a = 0, .b = 4, .a_ns = 11, .b_ns = 15},
+                                     {.a = 2, .b = 4, .a_ns = 13, .b_ns = 15},
+                                     {.a = 3, .b = 2, .a_ns = 14, .b_ns = 13}};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_profile *p, *again;
+    assert_ok(&ctx, dh_profile_create(&ctx, "former.json", &p));
+    for (size_t i = 0; i < DH_COUNTOF(keys); i++) {
+        const dh_profile_op op = {.key = keys[i], .label = "op", .solo_ns = 1 + (int64_t)i};
+        assert_ok(&ctx, dh_profile_add_op(&ctx, p, &op, NULL));
+    }
+    for (size_t i = 0; i < DH_COUNTOF(pairs); i++)
+        assert_ok(&ctx, dh_profile_add_pair(&ctx, p, &pairs[i]));
+    char *text = text_of(p);
+    assert_ok(&ctx, dh_profile_parse(&ctx, text, strlen(text), "former.json", &again));
+    assert_int_equal(again->ops.n, DH_COUNTOF(now));
+    for (uint32_t k = 0; k < DH_COUNTOF(now); k++)
+        assert_int_equal(dh_profile_find_op(again, now[k]), k);
+    assert_int_equal(again->ops.at[0].solo_ns, 1);
+    assert_int_equal(again->pairs.n, 2);
+    assert_int_equal(again->pairs.at[dh_profile_find_pair(again, 0, 3)].a_ns, 11);
+    assert_int_equal(again->pairs.at[dh_profile_find_pair(again, 2, 0)].a_ns, 14);
+    free(text);
+    dh_profile_destroy(p);
+    dh_profile_destroy(again);
+    (void)state;
+}
+
 /* Whatever digit or letter of the content is changed; wherever it is cut. */
 static void changed_files_are_refused(void **state)
 {
@@ -467,6 +504,7 @@ int main(void)
         cmocka_unit_test(changed_files_are_refused),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(other_facts_are_named),
+        cmocka_unit_test(former_keys_are_found),
         cmocka_unit_test(merging_keeps_both),
         cmocka_unit_test(costs_are_measured_or_scaled),
         cmocka_unit_test(without_a_measurement_estimates_stand),

@@ -153,6 +153,36 @@ static void hand_written_text_is_understood(void **state)
     dh_graph_destroy(g);
 }
 
+/* What were dimensions of the graph are attributes of the operators that need them. */
+static void former_dims_are_understood(void **state)
+{
+    static const char text[] =
+        "dhelix.graph v2 layer train f32\n"
+        "dims batch=2 seq=4 top_k=2 expert_capacity=3 expert_rows=24 router_rows=48\n"
+        "%0:experts act i32[8 tokens, 2]\n%1:slots act i32[8 tokens, 2]\n"
+        "%2:offsets act i64[5]\n%3:counts act i64[4]\n%4:arrived act i64[5]\n"
+        "%5:x act f32[24 routed, 4 width]\n%6:w param f32[4 experts, 6 ffn, 4 width] slot=8\n"
+        "%7:y act f32[24 routed, 6 ffn]\n"
+        "%8:sums state f64[2, 4] slot=router\n%9:aux state f64[2] slot=aux\n"
+        "F %0 = recv()\nF %5 = recv()\n"
+        "F %1, %2, %3 = moe_order(%0)\nF %4 = moe_offsets(%3)\n"
+        "F %7 = grouped_linear(%5, %6, %4)\nF %9 = router_aux(%8)\n";
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_graph *g;
+    assert_ok(&ctx, dh_graph_parse(&ctx, text, sizeof text - 1, &g));
+    const dh_op *ops = g->ops.at;
+    assert_true(ops[2].capacity == 3 && ops[2].room == 0 && ops[2].rows == 0);
+    assert_true(ops[3].room == 24 && ops[3].capacity == 0);
+    assert_int_equal(ops[4].rows, 2 * 4 * 2);
+    assert_int_equal(ops[5].rows, 48);
+    dh_str printed = print(g);
+    assert_null(strstr(printed.text, "router_rows"));
+    assert_non_null(strstr(printed.text, "moe_order(%0:experts) {capacity=3}"));
+    dh_str_fini(&printed);
+    assert_reads_back(g);
+    dh_graph_destroy(g);
+}
+
 static void printed_text_looks_as_documented(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -408,6 +438,7 @@ int main(void)
         cmocka_unit_test(the_optimizer_reads_back),
         cmocka_unit_test(numbers_read_back_exactly),
         cmocka_unit_test(hand_written_text_is_understood),
+        cmocka_unit_test(former_dims_are_understood),
         cmocka_unit_test(printed_text_looks_as_documented),
         cmocka_unit_test(broken_graphs_print),
         cmocka_unit_test(faults_are_named_with_their_place),

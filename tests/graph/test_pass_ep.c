@@ -89,7 +89,7 @@ static void rows_go_there_and_back(void **state)
 static void capacity_makes_equal_blocks(void **state)
 {
     dh_graph *g = split(1.25, EP, 2);
-    assert_int_equal(g->dims.expert_rows, 0);
+    assert_int_equal(nth(g, DH_OP_GROUPED_LINEAR, 0)->rows, 0);
     assert_int_equal(count(g, DH_OP_ALL_TO_ALL, DH_PHASE_F), 2);
     assert_int_equal(count(g, DH_OP_ALL_TO_ALL, DH_PHASE_B), 2);
     assert_int_equal(count(g, DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_F), 0);
@@ -127,7 +127,9 @@ static void room_is_what_may_come_at_most(void **state)
                  {2, 9, 512}, {4, 3, 768},   {4, 1e30, 1024}, {8, 9, 1024}};
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         dh_graph *g = split(0, cases[i].ep, cases[i].room);
-        assert_int_equal(g->dims.expert_rows, cases[i].rows);
+        assert_int_equal(nth(g, DH_OP_MOE_OFFSETS, 0)->room, cases[i].rows);
+        assert_int_equal(nth(g, DH_OP_GROUPED_LINEAR, 0)->rows, 256);
+        assert_int_equal(nth(g, DH_OP_GROUPED_WGRAD, 0)->rows, 256);
         assert_int_equal(out(g, nth(g, DH_OP_GROUPED_LINEAR, 0))->shape[0], cases[i].rows);
         dh_graph_destroy(g);
     }

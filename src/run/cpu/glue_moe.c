@@ -47,7 +47,7 @@ dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_cpu_call *c)
     const int64_t E = in_tensor(c, 0)->shape[1];
     const double *sums = c->in[0];
     double *aux = c->out[0];
-    const double loss = dh_k_router_aux(E, c->graph->dims.router_rows, sums, sums + E);
+    const double loss = dh_k_router_aux(E, c->op->rows, sums, sums + E);
     const bool adds = c->accumulate & 1;
     aux[0] = adds ? aux[0] + loss : loss;
     aux[1] = adds ? aux[1] + 1 : 1;
@@ -57,10 +57,9 @@ dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_cpu_call *c)
 dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_cpu_call *c)
 {
     const dh_tensor *probs = in_tensor(c, 1), *weights = in_tensor(c, 3);
-    const dh_dims *d = &c->graph->dims;
     dh_k_router_bwd(out_tensor(c, 0)->dtype, probs->shape[0], probs->shape[1], weights->shape[1],
-                    c->in[1], c->in[2], c->in[3], c->in[0], c->in[4], d->router_rows, d->aux_scale,
-                    c->out[0]);
+                    c->in[1], c->in[2], c->in[3], c->in[0], c->in[4], c->op->rows,
+                    c->graph->dims.aux_scale, c->out[0]);
     return DH_OK;
 }
 
@@ -71,8 +70,8 @@ dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_cpu_call *c)
     const dh_tensor *experts = in_tensor(c, 0);
     const int64_t E = out_tensor(c, 1)->shape[0] - 1;
     int64_t *offsets = c->out[1], *counts = c->out[2];
-    dh_k_moe_order(experts->shape[0], E, experts->shape[1], c->in[0],
-                   c->graph->dims.expert_capacity, offsets, c->out[0]);
+    dh_k_moe_order(experts->shape[0], E, experts->shape[1], c->in[0], c->op->capacity, offsets,
+                   c->out[0]);
     for (int64_t e = 0; counts && e < E; e++) counts[e] = offsets[e + 1] - offsets[e];
     return DH_OK;
 }
@@ -84,12 +83,12 @@ dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_cpu_call *c)
     const int64_t n_runs = in_tensor(c, 0)->shape[0];
     const int64_t *offsets = c->out[0];
     dh_k_moe_offsets(n_runs, c->in[0], c->out[0]);
-    if (offsets[n_runs] <= d->expert_rows) return DH_OK;
+    if (offsets[n_runs] <= c->op->room) return DH_OK;
     const double share = (double)offsets[n_runs] / (double)(d->batch * d->seq * d->top_k);
     return dh_fail(ctx, DH_EINVAL,
                    "%lld rows come to this rank's experts, which have room for %lld: raise "
                    "moe.capacity to %.2f, or give experts a fixed share by moe.mode capacity",
-                   (long long)offsets[n_runs], (long long)d->expert_rows, ceil(share * 100) / 100);
+                   (long long)offsets[n_runs], (long long)c->op->room, ceil(share * 100) / 100);
 }
 
 dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_cpu_call *c)
