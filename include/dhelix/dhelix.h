@@ -29,4 +29,7 @@
 #include "dhelix/sampler.h"
 #include "dhelix/train.h"
 
+/* what the commands say with --json */
+#include "dhelix/describe.h"
+
 #endif

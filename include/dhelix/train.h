@@ -17,6 +17,12 @@ typedef struct dh_train_options {
     bool fresh; /* set an existing run folder aside instead of resuming it */
     /* When it becomes non-zero: finish the step, checkpoint, return DH_EINTERRUPTED. */
     const volatile sig_atomic_t *stop;
+    /* May be NULL. After each step gets its line of metrics.jsonl, a JSON object, without the end
+     * of the line; the text is gone with the call. Called where rank 0 is, by the thread that
+     * trains it: not the caller's where threads are ranks. While it runs that rank does nothing
+     * else, and the others soon wait for it. */
+    void (*on_step)(void *self, const char *line, size_t n_bytes);
+    void *self;
 } dh_train_options;
 
 enum { DH_RUN_PATH_BYTES = 4096 }; /* of any path below a run folder, as the system takes them */
@@ -72,6 +78,8 @@ typedef struct dh_trained_spec {
 
 DH_API dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *trained);
 DH_API void dh_trained_close(dh_trained *trained);
+/* Token ids that the model knows. */
+DH_API int64_t dh_trained_vocab(const dh_trained *trained);
 
 #ifdef __cplusplus
 }

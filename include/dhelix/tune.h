@@ -149,6 +149,13 @@ typedef struct dh_tune_options {
     const volatile sig_atomic_t *stop; /* when it becomes non-zero: DH_EINTERRUPTED; may be NULL */
 } dh_tune_options;
 
+/* A job file as a search takes it: what the file says of mesh, micro-batch, schedule and strategy
+ * is set aside, and what overrides ("parallel.tp=8") say of that stays as it is.
+ * out       set only on DH_OK: the job, which the caller frees, and dh_tune_options.fixed
+ * errors    as dh_job_load */
+DH_API dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrides,
+                              size_t n_overrides, dh_job **job, unsigned *fixed);
+
 /* Search.
  * in        job: its model, batch, sequence length, precision and all that is not searched over
  * out       set only on DH_OK; caller frees with dh_tune_destroy. n_rows 0: nothing fits, and

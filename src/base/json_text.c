@@ -151,3 +151,12 @@ dh_status dh_json_text_exact(dh_ctx *ctx, json_t *document, size_t flags, char *
         free(out);
     return st;
 }
+
+dh_status dh_json_append(dh_ctx *ctx, json_t *document, dh_str *out)
+{
+    char *text = dh_json_text(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
+    if (text) dh_str_append(out, text, strlen(text));
+    const bool failed = !text || out->failed;
+    free(text);
+    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing JSON") : DH_OK;
+}

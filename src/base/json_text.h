@@ -30,5 +30,8 @@ char *dh_json_text(json_t *document, size_t flags);
 /* The same with short numbers (0.1) where they read back exactly, else with all their digits.
  * out       *text: caller frees. errors: DH_ENOMEM */
 dh_status dh_json_text_exact(dh_ctx *ctx, json_t *document, size_t flags, char **text);
+/* Append a document, which it takes, as results are printed; NULL counts as out of memory.
+ * errors: DH_ENOMEM */
+dh_status dh_json_append(dh_ctx *ctx, json_t *document, dh_str *out);
 
 #endif

@@ -3,11 +3,10 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/footprint.h"
 #include "cli/passes.h"
 #include "cli/table.h"
-#include "dhelix/train.h"
-#include "train/resolve.h"
+#include "describe/checked.h"
+#include "describe/memory.h"
 
 typedef enum dump {
     DUMP_NONE,
@@ -51,72 +50,7 @@ static const dh_cli_option options[] = {
      .doc = "whose programs to show; 0 by default"},
 };
 
-/* ---- programs --------------------------------------------------------------------------- */
-
-static const char *const mode_names[] = {
-    [DH_MODE_TRAIN] = "train", [DH_MODE_EVAL] = "eval", [DH_MODE_DECODE] = "decode"};
-
-typedef struct checked {
-    dh_mode mode;
-    dh_program *program;
-    dh_footprint memory;
-    double flops; /* of one execution */
-} checked;
-
-typedef struct checks {
-    checked at[2]; /* training, evaluation */
-    size_t n;
-    uint64_t slab_bytes;
-    dh_mesh_footprint mesh; /* n_ranks 0: one rank */
-} checks;
-
-static double program_flops(const dh_program *p)
-{
-    double flops = 0;
-    for (size_t i = 0; i < p->instrs.n; i++)
-        flops += dh_op_flops(dh_instr_graph(p, &p->instrs.at[i]), dh_instr_op(p, &p->instrs.at[i]));
-    return flops;
-}
-
-static dh_status add_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode mode, checks *all)
-{
-    checked *c = &all->at[all->n];
-    c->mode = mode;
-    uint64_t keep = all->n > 0 ? all->at[0].program->persistent_bytes : 0;
-    dh_status st = dh_session_program(ctx, spec, mode, keep, &c->program);
-    if (st != DH_OK) return dh_ctx_while(ctx, "checking the %s program", mode_names[mode]);
-    all->n++;
-    all->slab_bytes = DH_MAX(all->slab_bytes, c->program->slab_bytes);
-    c->flops = program_flops(c->program);
-    return dh_footprint_of(ctx, c->program, &c->memory);
-}
-
-static dh_status add_programs(dh_ctx *ctx, const dh_session_spec *spec, checks *all)
-{
-    if (spec->train) DH_TRY(add_program(ctx, spec, DH_MODE_TRAIN, all));
-    if (spec->eval) DH_TRY(add_program(ctx, spec, DH_MODE_EVAL, all));
-    return DH_OK;
-}
-
 /* ---- as text ------------------------------------------------------------------------------ */
-
-/* Lines of the memory table: persistent kinds summed up to what people ask for. */
-static const struct {
-    const char *name, *key; /* in text, in JSON */
-    dh_buffer_kind first, last;
-} memory_rows[] = {{"parameters", "parameters", DH_BUF_MASTER, DH_BUF_COPY},
-                   {"gradients", "gradients", DH_BUF_GRAD, DH_BUF_GRAD},
-                   {"optimizer", "optimizer", DH_BUF_ADAM_M, DH_BUF_ADAM_V},
-                   {"key/value cache", "kv_cache", DH_BUF_KV, DH_BUF_KV},
-                   {"sums", "sums", DH_BUF_STATE, DH_BUF_STATE}};
-
-static uint64_t row_bytes(const dh_footprint *f, size_t row)
-{
-    uint64_t sum = 0;
-    for (int k = (int)memory_rows[row].first; k <= (int)memory_rows[row].last; k++)
-        sum += f->persistent[k];
-    return sum;
-}
 
 static void print_bytes(dh_str *out, const char *name, uint64_t n_bytes)
 {
@@ -124,13 +58,13 @@ static void print_bytes(dh_str *out, const char *name, uint64_t n_bytes)
     dh_str_printf(out, "  %-18s %12s\n", name, dh_format_bytes(text, sizeof text, (double)n_bytes));
 }
 
-static void print_memory(dh_str *out, const checked *c)
+static void print_memory(dh_str *out, const dh_checked_program *c)
 {
     const dh_program *p = c->program;
     char text[256];
-    for (size_t i = 0; i < DH_COUNTOF(memory_rows); i++)
-        if (row_bytes(&c->memory, i) > 0)
-            print_bytes(out, memory_rows[i].name, row_bytes(&c->memory, i));
+    for (size_t i = 0; i < DH_N_MEMORY_ROWS; i++)
+        if (dh_memory_row_bytes(c->memory.persistent, i) > 0)
+            print_bytes(out, dh_memory_rows[i].name, dh_memory_row_bytes(c->memory.persistent, i));
     if (c->memory.kept > 0) print_bytes(out, "kept for training", c->memory.kept);
     print_bytes(out, "activations", c->memory.activations);
     print_bytes(out, "scratch", c->memory.scratch);
@@ -165,14 +99,14 @@ static void print_model(dh_str *out, const dh_job *job, const dh_recipe *recipe)
     dh_cli_paragraph(out, &text, 2);
 }
 
-static void print_text(dh_str *out, const dh_resolved *job, const checks *all)
+static void print_text(dh_str *out, const dh_resolved *job, const dh_checked *all)
 {
     char text[32];
     print_model(out, &job->job, &job->recipe);
     for (size_t i = 0; i < all->n; i++) {
-        const checked *c = &all->at[i];
+        const dh_checked_program *c = &all->at[i];
         dh_str_printf(out, "\n%s program: %zu instructions, %zu waits, %s; verified\n",
-                      mode_names[c->mode], c->program->instrs.n, c->program->waits.n,
+                      dh_checked_mode(c->mode), c->program->instrs.n, c->program->waits.n,
                       dh_format_flop(text, sizeof text, c->flops));
         print_memory(out, c);
     }
@@ -193,58 +127,6 @@ static void print_text(dh_str *out, const dh_resolved *job, const checks *all)
                   dh_format_bytes(text, sizeof text, (double)all->slab_bytes));
 }
 
-/* ---- as JSON -------------------------------------------------------------------------------- */
-
-static json_t *memory_json(const checked *c)
-{
-    json_t *memory = json_object();
-    for (size_t i = 0; i < DH_COUNTOF(memory_rows); i++)
-        json_object_set_new(memory, memory_rows[i].key,
-                            json_integer((json_int_t)row_bytes(&c->memory, i)));
-    json_object_set_new(memory, "kept_for_training", json_integer((json_int_t)c->memory.kept));
-    json_object_set_new(memory, "activations", json_integer((json_int_t)c->memory.activations));
-    json_object_set_new(memory, "scratch", json_integer((json_int_t)c->memory.scratch));
-    json_object_set_new(memory, "between_buffers",
-                        json_integer((json_int_t)(c->memory.padding + c->memory.unused)));
-    return memory;
-}
-
-static json_t *program_json(const checked *c)
-{
-    const dh_program *p = c->program;
-    return json_pack("{ss sI sI sf sI sI so}", "mode", mode_names[c->mode], "instructions",
-                     (json_int_t)p->instrs.n, "waits", (json_int_t)p->waits.n, "flops", c->flops,
-                     "planned_bytes", (json_int_t)p->slab_bytes, "lower_bound_bytes",
-                     (json_int_t)p->live_bytes, "memory_bytes", memory_json(c));
-}
-
-static json_t *derived_json(const dh_resolved *job)
-{
-    json_t *lines = json_array();
-    for (size_t i = 0; i < job->n_derived; i++) {
-        const dh_derived *d = &job->derived[i];
-        json_array_append_new(
-            lines, json_pack("{ss ss ss}", "name", d->name, "value", d->value, "why", d->why));
-    }
-    return lines;
-}
-
-static dh_status print_json(dh_ctx *ctx, const dh_resolved *job, const checks *all)
-{
-    json_t *programs = json_array();
-    for (size_t i = 0; i < all->n; i++) json_array_append_new(programs, program_json(&all->at[i]));
-    const dh_recipe *r = &job->recipe;
-    const dh_model *m = &r->model;
-    return dh_cli_print_json(
-        ctx,
-        json_pack("{ss sI sI sI sI sf sI so so}", "model", m->name, "parameters",
-                  (json_int_t)dh_model_n_params(m), "vocab", (json_int_t)m->vocab,
-                  "tokens_per_step", (json_int_t)r->global_tokens, "micro_batches",
-                  (json_int_t)r->n_micro, "model_flops_per_step",
-                  dh_model_flops_per_token(m, r->seq) * (double)r->global_tokens, "planned_bytes",
-                  (json_int_t)all->slab_bytes, "programs", programs, "derived", derived_json(job)));
-}
-
 /* ---- as listings ---------------------------------------------------------------------------- */
 
 static dh_status dump_program(dh_ctx *ctx, const dh_program *p, int what, dh_str *out)
@@ -254,7 +136,7 @@ static dh_status dump_program(dh_ctx *ctx, const dh_program *p, int what, dh_str
     return DH_OK;
 }
 
-static dh_status print_dump(dh_ctx *ctx, const checks *all, int what)
+static dh_status print_dump(dh_ctx *ctx, const dh_checked *all, int what)
 {
     dh_str out = DH_STR_INIT;
     dh_status st = DH_OK;
@@ -269,7 +151,7 @@ static dh_status print_dump(dh_ctx *ctx, const checks *all, int what)
 
 static dh_status print_recipe(dh_ctx *ctx, const dh_cli *cli, const dh_resolved *job)
 {
-    if (cli->json) return dh_cli_print_json(ctx, derived_json(job));
+    if (cli->json) return dh_cli_print_json(ctx, dh_derived_json(job));
     dh_str out = DH_STR_INIT;
     dh_cli_table table;
     dh_cli_table_begin(&table);
@@ -318,10 +200,10 @@ static dh_status print_passes(dh_ctx *ctx, const dh_resolved *job)
 }
 
 static dh_status report(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_resolved *job,
-                        const checks *all)
+                        const dh_checked *all)
 {
     if (a->print != DUMP_NONE) return print_dump(ctx, all, a->print);
-    if (cli->json) return print_json(ctx, job, all);
+    if (cli->json) return dh_cli_print_json(ctx, dh_checked_json(job, all));
     dh_str out = DH_STR_INIT;
     print_text(&out, job, all);
     return dh_cli_print_str(ctx, &out);
@@ -335,13 +217,10 @@ static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, cons
         return print_schedule(ctx, &job->recipe, a->print);
     if (a->print == DUMP_RECIPE) return print_recipe(ctx, cli, job);
     if (a->print == DUMP_PASSES) return print_passes(ctx, job);
-    checks all = {.n = 0};
-    dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
-    spec.rank = a->rank;
-    dh_status st = add_programs(ctx, &spec, &all);
-    if (st == DH_OK && job->job.ranks > 1) st = dh_session_verify_mesh(ctx, &spec, &all.mesh);
+    dh_checked all;
+    dh_status st = dh_checked_make(ctx, job, a->rank, &all);
     if (st == DH_OK) st = report(ctx, cli, a, job, &all);
-    for (size_t i = 0; i < all.n; i++) dh_program_destroy(all.at[i].program);
+    dh_checked_fini(&all);
     return st;
 }
 

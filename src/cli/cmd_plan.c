@@ -5,7 +5,7 @@
 #include "cli/cargo.h"
 #include "cli/cli.h"
 #include "cli/table.h"
-#include "dhelix/train.h"
+#include "describe/layer.h"
 #include "train/simulation.h"
 
 typedef struct plan_args {
@@ -35,85 +35,14 @@ static const dh_cli_option options[] = {
      .doc = "ranks of the run; the same as --set ranks=N"},
 };
 
-/* Forward of one layer beside the backward of another, on rank 0. */
-typedef struct layer_plan {
-    dh_arena *arena;
-    dh_program *program; /* owns the graph */
-    dh_ordering ordering;
-    const dh_costs *costs;
-    dh_slot *slot;
-    uint32_t n;
-    dh_slot_pick *order; /* [n] */
-} layer_plan;
-
-static const dh_graph *layer_graph(const dh_program *program)
-{
-    for (size_t i = 0; i < program->graphs.n; i++)
-        if (program->graphs.at[i]->kind == DH_BLOCK_LAYER) return program->graphs.at[i];
-    return NULL;
-}
-
-static dh_status open_layer(dh_ctx *ctx, const dh_resolved *job, const plan_args *a, layer_plan *l)
-{
-    const dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
-    l->ordering = job->recipe.ordering;
-    l->costs = job->recipe.costs;
-    if (a->policy) DH_TRY(dh_order_policy_find(ctx, a->policy, &l->ordering.policy));
-    DH_TRY(dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program));
-    const dh_graph *g = layer_graph(l->program);
-    l->arena = dh_arena_create();
-    if (!l->arena || !g) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
-    DH_TRY(dh_slot_of_graphs(ctx, l->arena, l->costs, &l->program->mesh, 0, g, g, &l->slot));
-    l->n = l->slot->strand[0].n + l->slot->strand[1].n;
-    l->order = DH_NEW_N(l->arena, dh_slot_pick, l->n + 1);
-    return l->order ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
-}
-
-static void close_layer(layer_plan *l)
-{
-    dh_program_destroy(l->program);
-    dh_arena_destroy(l->arena);
-}
-
 /* ---- policies side by side ------------------------------------------------------------------ */
-
-static dh_status time_policy(dh_ctx *ctx, layer_plan *l, const dh_order_policy *policy,
-                             dh_slot_timing *t)
-{
-    *t = (dh_slot_timing){0};
-    DH_TRY(dh_slot_order(ctx, l->slot, policy, &l->ordering.options, l->order));
-    return dh_slot_time(ctx, l->slot, l->order, t);
-}
-
-static json_t *policy_row(const dh_order_policy *policy, const dh_slot_timing *t, double first_ns)
-{
-    const double comm = dh_slot_communication_ns(t);
-    return json_pack("{ss sf sf sf sf}", "policy", policy->name, "slot_us", t->period_ns / 1e3,
-                     "speed_up", first_ns / t->period_ns, "exposed_us", t->exposed_ns / 1e3,
-                     "hidden", comm > 0 ? 1 - t->exposed_ns / comm : 0.0);
-}
-
-static dh_status compare(dh_ctx *ctx, layer_plan *l, json_t *rows)
-{
-    size_t n;
-    double first_ns = 0;
-    const dh_order_policy *policies = dh_order_policies(&n);
-    for (size_t i = 0; i < n; i++) {
-        dh_slot_timing t;
-        DH_TRY(time_policy(ctx, l, &policies[i], &t));
-        if (i == 0) first_ns = t.period_ns;
-        if (json_array_append_new(rows, policy_row(&policies[i], &t, first_ns)) != 0)
-            return dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
-    }
-    return DH_OK;
-}
 
 static double real_of(const json_t *row, const char *key)
 {
     return json_real_value(json_object_get(row, key));
 }
 
-static void print_table(const layer_plan *l, json_t *rows, dh_str *out)
+static void print_table(const dh_layer_plan *l, json_t *rows, dh_str *out)
 {
     static const char *const headings[] = {"a slot us", "speed-up", "exposed us", "hidden"};
     size_t i;
@@ -139,7 +68,7 @@ static void print_table(const layer_plan *l, json_t *rows, dh_str *out)
 }
 
 /* Why auto has not the shortest of all orders, where that is so. */
-static void explain_auto(const layer_plan *l, json_t *rows, dh_str *out)
+static void explain_auto(const dh_layer_plan *l, json_t *rows, dh_str *out)
 {
     size_t i;
     json_t *row;
@@ -164,7 +93,7 @@ static void explain_auto(const layer_plan *l, json_t *rows, dh_str *out)
     dh_cli_paragraph(out, &text, 0);
 }
 
-static void print_rows(const layer_plan *l, json_t *rows, dh_str *out)
+static void print_rows(const dh_layer_plan *l, json_t *rows, dh_str *out)
 {
     dh_str text = DH_STR_INIT;
     dh_str_printf(&text, "one layer's forward beside another's backward, on rank 0; times: %s",
@@ -175,39 +104,9 @@ static void print_rows(const layer_plan *l, json_t *rows, dh_str *out)
     explain_auto(l, rows, out);
 }
 
-/* ---- the job's order ------------------------------------------------------------------------- */
-
-static const char *strand_of(const dh_slot_pick *pick, const dh_slot_op *op)
-{
-    return pick->strand == 0 ? "F" : op->wgrad ? "W" : "B";
-}
-
-static json_t *operator_json(const layer_plan *l, uint32_t i, const dh_slot_timing *t)
-{
-    const dh_slot_pick *pick = &l->order[i];
-    const dh_slot_op *op = &l->slot->strand[pick->strand].ops[pick->op];
-    const uint32_t out = op->at.op->out[0];
-    return json_pack("{sf sf sf ss ss ss ss}", "start_us", t->start_ns[i] / 1e3, "end_us",
-                     t->end_ns[i] / 1e3, "alone_us", op->ns / 1e3, "stream",
-                     dh_stream_name(op->stream), "strand", strand_of(pick, op), "operator",
-                     dh_op_info_of(op->at.op->type)->name, "output",
-                     out == DH_NONE ? "" : op->at.graph->tensors.at[out].name);
-}
-
-static dh_status list_operators(dh_ctx *ctx, layer_plan *l, json_t *operators)
-{
-    dh_slot_timing t = {.start_ns = DH_NEW_N(l->arena, double, l->n + 1),
-                        .end_ns = DH_NEW_N(l->arena, double, l->n + 1)};
-    bool ok = t.start_ns && t.end_ns;
-    if (ok) DH_TRY(dh_slot_time(ctx, l->slot, l->order, &t));
-    for (uint32_t i = 0; ok && i < l->n; i++)
-        ok = json_array_append_new(operators, operator_json(l, i, &t)) == 0;
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory explaining a layer");
-}
-
 /* ---- entry ----------------------------------------------------------------------------------- */
 
-static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, layer_plan *l,
+static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, dh_layer_plan *l,
                          dh_str *out)
 {
     dh_str_printf(out, "\n");
@@ -218,11 +117,12 @@ static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
 }
 
 /* sim: NULL where nothing is to be explained. */
-static dh_status report_text(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, layer_plan *l)
+static dh_status report_text(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
+                             dh_layer_plan *l)
 {
     dh_str out = DH_STR_INIT;
     json_t *rows = json_array();
-    dh_status st = compare(ctx, l, rows);
+    dh_status st = dh_layer_plan_compare(ctx, l, rows);
     if (st == DH_OK) print_rows(l, rows, &out);
     if (st == DH_OK && sim) st = explain(ctx, job, sim, l, &out);
     json_decref(rows);
@@ -231,34 +131,16 @@ static dh_status report_text(dh_ctx *ctx, const dh_resolved *job, const dh_sim *
     return st;
 }
 
-static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
-                               layer_plan *l, json_t *document)
+static dh_status report_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
+                             dh_layer_plan *l)
 {
-    json_t *operators = json_array(), *traffic;
-    json_object_set_new(document, "operators", operators);
-    DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
-    DH_TRY(list_operators(ctx, l, operators));
-    DH_TRY(dh_cargo_slots_json(ctx, sim, job->recipe.costs, &traffic));
-    json_object_set_new(document, "traffic", traffic);
-    return DH_OK;
-}
-
-static dh_status report_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, layer_plan *l)
-{
-    json_t *rows = json_array();
-    json_t *document =
-        json_pack("{ss ss sf so}", "costs", l->costs->name, "policy", l->ordering.policy->name,
-                  "bound_us", dh_slot_bound(l->slot) / 1e3, "policies", rows);
-    dh_status st = document ? compare(ctx, l, rows)
-                            : dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
-    if (st == DH_OK && sim) st = add_explained(ctx, job, sim, l, document);
-    if (st == DH_OK) return dh_cli_print_json(ctx, document);
-    json_decref(document);
-    return st;
+    json_t *document;
+    DH_TRY(dh_layer_plan_json(ctx, job, sim, l, &document));
+    return dh_cli_print_json(ctx, document);
 }
 
 static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, const dh_resolved *job,
-                        layer_plan *l)
+                        dh_layer_plan *l)
 {
     const dh_train_simulation plain = {0};
     dh_sim *sim = NULL;
@@ -274,12 +156,12 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     const dh_resolve_options how = {.quiet = true};
     dh_job *job;
     dh_resolved *resolved = NULL;
-    layer_plan l = {0};
+    dh_layer_plan l = {0};
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
     dh_status st = dh_job_resolve(ctx, job, &how, &resolved);
-    if (st == DH_OK) st = open_layer(ctx, resolved, a, &l);
+    if (st == DH_OK) st = dh_layer_plan_open(ctx, resolved, a->policy, &l);
     if (st == DH_OK) st = report(ctx, cli, a, resolved, &l);
-    close_layer(&l);
+    dh_layer_plan_close(&l);
     dh_resolved_destroy(resolved);
     dh_job_destroy(job);
     return st;

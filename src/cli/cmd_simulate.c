@@ -2,11 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/simulated.h"
-#include "dhelix/train.h"
 
 typedef struct simulate_args {
     const char *cluster, *strategies, *trace, *out;
@@ -129,133 +127,26 @@ static dh_status list_slow(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, slo
     return DH_OK;
 }
 
-/* ---- strategies ----------------------------------------------------------------------------- */
-
-static dh_status add_strategy(dh_ctx *ctx, const dh_job *job, const char *name, size_t n_name,
-                              dh_simulated_list *list)
-{
-    const dh_strategy *strategy;
-    const char *text = dh_arena_printf(job->arena, "%.*s", (int)n_name, name);
-    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies");
-    DH_TRY(dh_strategy_read(ctx, job->arena, text, &strategy));
-    list->at[list->n++] = (dh_simulated){.strategy = strategy};
-    return DH_OK;
-}
-
-/* Up to the next comma outside brackets. */
-static size_t name_length(const char *names)
-{
-    size_t n = 0;
-    for (int depth = 0; names[n] && (depth > 0 || names[n] != ','); n++)
-        depth += (strchr("({[", names[n]) != NULL) - (strchr(")}]", names[n]) != NULL);
-    return n;
-}
-
-static dh_status list_strategies(dh_ctx *ctx, const simulate_args *a, const dh_job *job,
-                                 dh_simulated_list *list)
-{
-    size_t n_all, n_named = 1;
-    const dh_strategy *all = dh_strategies(&n_all);
-    const char *names = a->strategies ? a->strategies : job->strategy;
-    if (strcmp(names, "auto") == 0) names = "all";
-    for (const char *c = names; *c; c++) n_named += *c == ',';
-    list->at = calloc(DH_MAX(n_all, n_named), sizeof *list->at);
-    if (!list->at) return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies");
-    if (strcmp(names, "all") == 0) {
-        for (size_t i = 0; i < n_all; i++)
-            list->at[list->n++] = (dh_simulated){.strategy = &all[i]};
-        return DH_OK;
-    }
-    for (;;) {
-        const size_t n = name_length(names);
-        DH_TRY(add_strategy(ctx, job, names, n, list));
-        if (!names[n]) return DH_OK;
-        names += n + 1;
-    }
-}
-
-/* What one strategy cannot do is said in its row, unless it is the only one. */
-static dh_status simulate_one(dh_ctx *ctx, const dh_resolved *open, const dh_train_simulation *how,
-                              const dh_simulated_list *list, dh_simulated *one)
-{
-    dh_status st = dh_resolved_vary(ctx, open, one->strategy, &one->job);
-    if (st == DH_OK) st = dh_train_simulate(ctx, one->job, how, &one->sim);
-    if (st == DH_OK) st = dh_cargo_means_of(ctx, one->sim, one->job->recipe.costs, &one->cargo);
-    if (st == DH_OK || list->n == 1 || st == DH_ENOMEM) return st;
-    snprintf(one->reason, sizeof one->reason, "%s", ctx->message);
-    dh_ctx_reset(ctx);
-    return DH_OK;
-}
-
-/* ---- files ---------------------------------------------------------------------------------- */
-
-static dh_status write_folder(dh_ctx *ctx, const simulate_args *a, const dh_simulated_list *list,
-                              const dh_simulated *one)
-{
-    dh_str dir = DH_STR_INIT;
-    dh_str_printf(&dir, list->n > 1 ? "%s/%s" : "%s", a->out, one->strategy->name);
-    dh_status st = dir.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a run folder")
-                              : dh_train_write_simulated(ctx, &one->job->job, one->sim, dir.text);
-    dh_str_fini(&dir);
-    return st;
-}
-
-static dh_status write_files(dh_ctx *ctx, const simulate_args *a, const dh_simulated_list *list)
-{
-    for (size_t i = 0; i < list->n; i++) {
-        const dh_simulated *one = &list->at[i];
-        if (!one->sim) continue;
-        if (a->out) DH_TRY(write_folder(ctx, a, list, one));
-        if (a->trace)
-            DH_TRY(dh_trace_write(ctx, a->trace, one->sim->ranks[0].program,
-                                  one->sim->ranks[0].spans));
-    }
-    return DH_OK;
-}
-
 /* ---- the command ---------------------------------------------------------------------------- */
 
-static double peak_of(const simulate_args *a, const dh_job *job, const dh_cluster *cluster)
+static dh_status write_traces(dh_ctx *ctx, const char *path, const dh_simulated_list *list)
 {
-    if (a->peak_tflops > 0) return a->peak_tflops * 1e12;
-    if (!cluster) return 0;
-    return job->dtype == DH_F32 ? cluster->f32_flops_per_s : cluster->bf16_flops_per_s;
-}
-
-static dh_status simulate_all(dh_ctx *ctx, const dh_resolved *open, const dh_train_simulation *how,
-                              dh_simulated_list *list)
-{
-    dh_status st = DH_OK;
-    list->job = &open->job;
-    for (size_t i = 0; st == DH_OK && i < list->n; i++)
-        st = simulate_one(ctx, open, how, list, &list->at[i]);
-    return st;
+    for (size_t i = 0; i < list->n; i++) {
+        const dh_sim *sim = list->at[i].sim;
+        if (sim) DH_TRY(dh_trace_write(ctx, path, sim->ranks[0].program, sim->ranks[0].spans));
+    }
+    return DH_OK;
 }
 
 static dh_status report(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
                         const dh_simulated_list *list)
 {
-    DH_TRY(write_files(ctx, a, list));
+    if (a->out) DH_TRY(dh_simulated_write(ctx, list, a->out));
+    if (a->trace) DH_TRY(write_traces(ctx, a->trace, list));
     if (cli->json) return dh_cli_print_json(ctx, dh_simulated_json(list));
     dh_str out = DH_STR_INIT;
     dh_simulated_print(list, &out);
     return dh_cli_print_str(ctx, &out);
-}
-
-/* What this machine could never hold is meant for another one. A bound from below: weights and
- * moments in float32, once over all ranks. */
-static dh_status check_here(dh_ctx *ctx, const dh_job *job)
-{
-    enum { LEAST_BYTES = 12 }; /* of a parameter */
-    char need[32], room[32];
-    const double bytes = LEAST_BYTES * (double)dh_model_n_params(&job->model);
-    const double here = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
-    if (bytes <= here) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL,
-                   "%s cannot run on this machine: its weights and moments alone take %s of %s; "
-                   "name the hardware to simulate with --cluster (dhelix list clusters)",
-                   job->model.name, dh_format_bytes(need, sizeof need, bytes),
-                   dh_format_bytes(room, sizeof room, here));
 }
 
 static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, const dh_job *job)
@@ -263,31 +154,23 @@ static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, cons
     slow_lists slow = {0};
     dh_cluster *cluster = NULL;
     dh_simulated_list list = {.n = 0};
-    dh_resolved *open = NULL;
     dh_status st = list_slow(ctx, cli, a, &slow);
-    if (st == DH_OK) st = list_strategies(ctx, a, job, &list);
+    if (st == DH_OK) st = dh_simulated_open(ctx, job, a->strategies, &list);
     if (st == DH_OK && list.n > 1 && a->trace)
         st = dh_cli_misuse(ctx, cli, "--trace is of one strategy; --out gives each its folder");
-    if (st == DH_OK)
-        st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : check_here(ctx, job);
-    dh_train_simulation how = {.sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
-                                       .placed = a->placed || a->out || a->trace,
-                                       .slow = slow.ranks.at,
-                                       .n_slow = slow.ranks.n},
-                               .slow_nodes = slow.nodes.at,
-                               .n_slow_nodes = slow.nodes.n};
-    const dh_resolve_options any = {.cluster = cluster, .open = true};
-    list.cluster = cluster;
-    list.peak_flops_per_s = peak_of(a, job, cluster);
-    if (st == DH_OK) st = dh_job_resolve(ctx, job, &any, &open);
-    if (st == DH_OK) st = simulate_all(ctx, open, &how, &list);
+    if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
+    const dh_simulated_how how = {
+        .cluster = cluster,
+        .peak_flops_per_s = a->peak_tflops * 1e12,
+        .simulation = {.sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
+                               .placed = a->placed || a->out || a->trace,
+                               .slow = slow.ranks.at,
+                               .n_slow = slow.ranks.n},
+                       .slow_nodes = slow.nodes.at,
+                       .n_slow_nodes = slow.nodes.n}};
+    if (st == DH_OK) st = dh_simulated_run(ctx, job, &how, &list);
     if (st == DH_OK) st = report(ctx, cli, a, &list);
-    for (size_t i = 0; i < list.n; i++) {
-        dh_sim_destroy(list.at[i].sim);
-        dh_resolved_destroy(list.at[i].job);
-    }
-    free(list.at);
-    dh_resolved_destroy(open);
+    dh_simulated_fini(&list);
     dh_cluster_destroy(cluster);
     dh_vec_fini(&slow.ranks);
     dh_vec_fini(&slow.nodes);

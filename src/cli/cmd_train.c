@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "describe/trained.h"
 #include "dhelix/train.h"
 
 typedef struct train_args {
@@ -27,27 +28,6 @@ static const dh_cli_option options[] = {
      .doc = "ranks of the run; the same as --set ranks=N"},
 };
 
-/* A run that was complete already does no step, and has no loss of its own. */
-static bool trained(const dh_train_result *r)
-{
-    return r->steps > r->resumed_at;
-}
-
-static dh_status print_json(dh_ctx *ctx, const dh_job *job, const dh_train_result *r)
-{
-    json_t *object =
-        json_pack("{ss sI sI sf sI sI ss}", "out", job->out_dir, "steps", (json_int_t)r->steps,
-                  "resumed_at", (json_int_t)r->resumed_at, "tokens_per_s", r->tokens_per_s,
-                  "slab_planned_bytes", (json_int_t)r->slab_planned, "slab_peak_bytes",
-                  (json_int_t)r->slab_peak, "checkpoint", r->checkpoint);
-    if (object && trained(r)) json_object_set_new(object, "loss", json_real(r->loss));
-    if (object && isfinite(r->val_loss))
-        json_object_set_new(object, "val_loss", json_real(r->val_loss));
-    if (object && isfinite(r->hidden_share))
-        json_object_set_new(object, "hidden_share", json_real(r->hidden_share));
-    return dh_cli_print_json(ctx, object);
-}
-
 /* Planned and used memory are the same number, unless something is wrong. */
 static void print_memory(dh_str *out, const dh_train_result *r)
 {
@@ -68,13 +48,13 @@ static dh_status print_result(dh_ctx *ctx, const dh_job *job, const dh_train_res
     dh_str_printf(&out, "steps       %lld", (long long)r->steps);
     if (r->resumed_at > 0) dh_str_printf(&out, ", continued from %lld", (long long)r->resumed_at);
     dh_str_printf(&out, "\n");
-    if (trained(r)) dh_str_printf(&out, "loss        %.4f\n", r->loss);
+    if (dh_trained_any(r)) dh_str_printf(&out, "loss        %.4f\n", r->loss);
     if (isfinite(r->val_loss)) dh_str_printf(&out, "validation  %.4f\n", r->val_loss);
     if (r->tokens_per_s > 0) dh_str_printf(&out, "speed       %.0f tokens/s\n", r->tokens_per_s);
     if (isfinite(r->hidden_share))
         dh_str_printf(&out, "transfers   %.0f %% hidden; the rest is %.1f %% of a step\n",
                       1e2 * r->hidden_share, 1e2 * r->exposed_share);
-    if (trained(r)) print_memory(&out, r);
+    if (dh_trained_any(r)) print_memory(&out, r);
     dh_str_printf(&out, "metrics     %s/metrics.jsonl\n", job->out_dir);
     if (*r->checkpoint) dh_str_printf(&out, "checkpoint  %s\n", r->checkpoint);
     dh_str_printf(&out, "drawing     dhelix report %s\n", job->out_dir);
@@ -91,7 +71,7 @@ static dh_status train(dh_ctx *ctx, dh_cli *cli, const train_args *a, dh_job *jo
     dh_train_result result;
     DH_TRY(dh_train(ctx, job, &how, &result));
     if (!result.primary) return DH_OK;
-    if (cli->json) return print_json(ctx, job, &result);
+    if (cli->json) return dh_cli_print_json(ctx, dh_trained_json(job, &result));
     return cli->quiet ? DH_OK : print_result(ctx, job, &result);
 }
 

@@ -5,7 +5,6 @@
 
 #include "cli/cli.h"
 #include "cli/tuned.h"
-#include "dhelix/train.h"
 
 typedef struct tune_args {
     const char *cluster, *memory, *strategies, *schedules, *write;
@@ -66,66 +65,6 @@ static const dh_cli_option options[] = {
 };
 
 /* ---- the job -------------------------------------------------------------------------------- */
-
-/* What a file says of its mesh is searched over; what --set says stays. */
-static const char *const reset[] = {"ranks=auto",
-                                    "parallel.dp=auto",
-                                    "parallel.tp=1",
-                                    "parallel.cp=1",
-                                    "parallel.pp=1",
-                                    "parallel.ep=1",
-                                    "parallel.virtual_stages=1",
-                                    "parallel.layer_split=",
-                                    "parallel.schedule=1f1b",
-                                    "train.micro_batch=auto",
-                                    "strategy=sequential",
-                                    "topology.nodes=auto",
-                                    "topology.ranks_per_node=auto"};
-
-static unsigned fixed_by(const dh_cli *cli)
-{
-    unsigned fixed = 0;
-    char key[64];
-    for (size_t i = 0; i < cli->set.n; i++) {
-        const char *text = cli->set.at[i];
-        const size_t n = strcspn(text, "=");
-        snprintf(key, sizeof key, "%.*s", (int)n, text);
-        const dh_tune_dim dim = dh_tune_dim_of(key);
-        if (dim == DH_N_TUNE_DIM || !text[n]) continue;
-        fixed &= ~(1u << dim); /* a later one wins */
-        if (strcmp(text + n + 1, "auto") != 0) fixed |= 1u << dim;
-    }
-    return fixed;
-}
-
-/* Expert parallelism uses data-parallel ranks, which the search has yet to find. */
-static const char *room_for_experts(const dh_cli *cli, char *buf, size_t cap)
-{
-    static const char key[] = "parallel.ep=";
-    const char *found = NULL;
-    for (size_t i = 0; i < cli->set.n; i++)
-        if (strncmp(cli->set.at[i], key, sizeof key - 1) == 0) found = cli->set.at[i];
-    if (!found) return NULL;
-    snprintf(buf, cap, "parallel.dp=%s", found + sizeof key - 1);
-    return buf;
-}
-
-static dh_status load_job(dh_ctx *ctx, const dh_cli *cli, dh_job **job)
-{
-    const size_t n_reset = DH_COUNTOF(reset);
-    char dp[64];
-    const char *experts = room_for_experts(cli, dp, sizeof dp);
-    const char **overrides = calloc(n_reset + cli->set.n + 1, sizeof *overrides);
-    if (!overrides) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
-    size_t n = n_reset;
-    memcpy(overrides, reset, sizeof reset);
-    if (experts) overrides[n++] = experts;
-    for (size_t i = 0; i < cli->set.n; i++)
-        if (strcmp(cli->set.at[i], "strategy=auto") != 0) overrides[n++] = cli->set.at[i];
-    dh_status st = dh_job_load(ctx, cli->args.at[0], overrides, n, job);
-    free(overrides);
-    return st;
-}
 
 /* Ranks that the file itself asks for, where the command line does not say how many. */
 static dh_status find_devices(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, int64_t *devices)
@@ -209,11 +148,7 @@ static dh_status search(dh_ctx *ctx, const dh_cli *cli, const tune_args *a,
 {
     dh_tune *tune;
     DH_TRY(dh_tune_search(ctx, job, how, &tune));
-    const dh_tuned tuned = {.job = job,
-                            .cluster = how->cluster,
-                            .devices = how->devices,
-                            .memory_bytes = tune->memory_bytes,
-                            .tune = tune};
+    const dh_tuned tuned = dh_tuned_of(job, how, tune);
     say_rate(cli, tune);
     dh_status st = report(ctx, cli, &tuned);
     if (st == DH_OK && a->write) st = write_best(ctx, a->write, &tuned, job);
@@ -227,15 +162,16 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     dh_cluster *cluster = NULL;
     dh_job *job;
     int64_t devices;
+    unsigned fixed;
     double memory_bytes;
     DH_TRY(read_memory(ctx, cli, a->memory, &memory_bytes));
     DH_TRY(find_devices(ctx, cli, a, &devices));
-    DH_TRY(load_job(ctx, cli, &job));
+    DH_TRY(dh_tune_load(ctx, cli->args.at[0], cli->set.at, cli->set.n, &job, &fixed));
     dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
     dh_tune_options how = {.cluster = cluster,
                            .devices = devices,
                            .memory_bytes = memory_bytes,
-                           .fixed = fixed_by(cli),
+                           .fixed = fixed,
                            .strategies = a->strategies,
                            .schedules = a->schedules,
                            .n_rows = (size_t)a->top,

@@ -42,12 +42,12 @@ dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text)
 
 dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document)
 {
-    char *text = dh_json_text(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
-    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing JSON");
-    dh_status st = dh_cli_print(ctx, text, strlen(text));
-    if (st == DH_OK) st = dh_cli_print(ctx, "\n", 1);
-    free(text);
-    return st;
+    dh_str text = DH_STR_INIT;
+    dh_status st = dh_json_append(ctx, document, &text);
+    if (st != DH_OK) dh_str_fini(&text);
+    DH_TRY(st);
+    dh_str_append(&text, "\n", 1);
+    return dh_cli_print_str(ctx, &text);
 }
 
 /* Set by a signal, read by the loop that is to end: the only state that is shared. */

@@ -1,72 +1,16 @@
-/* Every figure is of one training step. Times of several ranks are means over all ranks of the
- * mesh, each rank that was simulated counting for those that it stands for. */
+/* Simulated steps as text. */
 #include "cli/simulated.h"
 
 #include <string.h>
 
+#include "cli/cargo.h"
 #include "cli/cli.h"
 #include "cli/table.h"
-
-/* ---- figures ------------------------------------------------------------------------------- */
-
-typedef struct figures {
-    double step_s, tokens_per_s;
-    double model_flops_per_s, hardware_flops_per_s;               /* of a device */
-    double compute_ns, hidden_ns, exposed_ns, idle_ns, bubble_ns; /* of a rank, on average */
-    double exposed_by_ns[DH_N_EXPOSURE];
-    double partners_ns;  /* of idle_ns, as bubble_ns is */
-    uint64_t peak_bytes; /* most of any rank */
-} figures;
-
-static figures figures_of(const dh_sim *sim)
-{
-    figures f = {.step_s = (double)sim->step_ns * 1e-9};
-    for (size_t k = 0; k < sim->n_classes; k++) {
-        const dh_sim_rank *r = &sim->ranks[k];
-        const double share = (double)r->n_ranks / (double)sim->n_ranks;
-        f.compute_ns += share * (double)r->times.busy_ns[DH_ENGINE_COMPUTE];
-        f.hidden_ns += share * (double)r->times.hidden_ns;
-        f.exposed_ns += share * (double)r->times.exposed_ns;
-        f.idle_ns += share * (double)r->times.idle_ns;
-        f.bubble_ns += share * (double)r->times.waits_ns[DH_WAITS_STAGES];
-        f.partners_ns += share * (double)r->times.waits_ns[DH_WAITS_PARTNERS];
-        for (int i = 0; i < DH_N_EXPOSURE; i++)
-            f.exposed_by_ns[i] += share * (double)r->times.exposed_by_ns[i];
-        f.peak_bytes = DH_MAX(f.peak_bytes, r->memory.peak_bytes);
-    }
-    const double device_s = f.step_s * (double)sim->n_ranks;
-    if (device_s <= 0) return f;
-    f.tokens_per_s = (double)sim->tokens / f.step_s;
-    f.model_flops_per_s = sim->model_flops / device_s;
-    f.hardware_flops_per_s = sim->hardware_flops / device_s;
-    return f;
-}
+#include "describe/memory.h"
 
 static double percent(double part, double whole)
 {
     return whole > 0 ? 100 * part / whole : 0;
-}
-
-static double hidden_percent(const figures *f)
-{
-    return percent(f->hidden_ns, f->hidden_ns + f->exposed_ns);
-}
-
-/* Memory as people ask for it: parameters with their copies in compute precision. */
-static const struct {
-    const char *key;
-    dh_buffer_kind first, last;
-} memory_rows[] = {{"parameters", DH_BUF_MASTER, DH_BUF_COPY},
-                   {"gradients", DH_BUF_GRAD, DH_BUF_GRAD},
-                   {"optimizer", DH_BUF_ADAM_M, DH_BUF_ADAM_V}};
-enum { N_MEMORY_ROWS = DH_COUNTOF(memory_rows) };
-
-static uint64_t row_bytes(const dh_sim_memory *m, size_t row)
-{
-    uint64_t sum = 0;
-    for (int k = (int)memory_rows[row].first; k <= (int)memory_rows[row].last; k++)
-        sum += m->persistent[k];
-    return sum;
 }
 
 /* ---- one strategy as text ------------------------------------------------------------------- */
@@ -108,13 +52,13 @@ static void print_rate(const char *name, double flops_per_s, double peak, const 
     print_line(name, &text, out);
 }
 
-static void print_communication(const figures *f, dh_str *out)
+static void print_communication(const dh_simulated_figures *f, dh_str *out)
 {
     char hidden[32], exposed[32];
     dh_str text = DH_STR_INIT;
     dh_str_printf(&text, "%s hidden, %s exposed: %.1f %% hidden",
                   dh_format_ns(hidden, sizeof hidden, f->hidden_ns),
-                  dh_format_ns(exposed, sizeof exposed, f->exposed_ns), hidden_percent(f));
+                  dh_format_ns(exposed, sizeof exposed, f->exposed_ns), f->hidden_percent);
     for (int i = 0; i < DH_N_EXPOSURE; i++)
         if (f->exposed_by_ns[i] > 0)
             dh_str_printf(&text, "; %s %s", dh_exposure_name((dh_exposure)i),
@@ -139,9 +83,10 @@ static void add_stage(const dh_sim_rank *r, dh_cli_table *table)
     dh_cli_table_cell(table, "%lld", (long long)r->rank);
     for (size_t i = 0; i < DH_COUNTOF(ns); i++)
         dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, ns[i]));
-    for (size_t i = 0; i < N_MEMORY_ROWS; i++)
+    for (size_t i = 0; i < DH_N_MODEL_ROWS; i++)
         dh_cli_table_cell(table, "%s",
-                          dh_format_bytes(text, sizeof text, (double)row_bytes(&r->memory, i)));
+                          dh_format_bytes(text, sizeof text,
+                                          (double)dh_memory_row_bytes(r->memory.persistent, i)));
     dh_cli_table_cell(
         table, "%s",
         dh_format_bytes(text, sizeof text,
@@ -160,12 +105,12 @@ static bool is_shown(const dh_sim *sim, size_t k)
     return r == first || own > 1.01 * usual || own < .99 * usual;
 }
 
-static bool fits(const dh_simulated_list *list, const figures *f)
+static bool fits(const dh_simulated_list *list, const dh_simulated_figures *f)
 {
     return !list->cluster || (double)f->peak_bytes <= list->cluster->memory_bytes;
 }
 
-static void print_fit(const dh_simulated_list *list, const figures *f, dh_str *out)
+static void print_fit(const dh_simulated_list *list, const dh_simulated_figures *f, dh_str *out)
 {
     char peak[32], room[32];
     if (fits(list, f)) return;
@@ -194,7 +139,7 @@ static void print_stages(const dh_sim *sim, dh_str *out)
 static void print_one(const dh_simulated_list *list, const dh_simulated *s, dh_str *out)
 {
     const dh_sim *sim = s->sim;
-    const figures f = figures_of(sim);
+    const dh_simulated_figures f = dh_simulated_figures_of(sim);
     char text[32];
     print_sources(sim, out);
     dh_str_printf(out, "\n  %-20s %s\n", "step", dh_format_ns(text, sizeof text, f.step_s * 1e9));
@@ -217,7 +162,7 @@ static void add_row(const dh_simulated_list *list, const dh_simulated *s, double
 {
     char text[32];
     if (!s->sim) return;
-    const figures f = figures_of(s->sim);
+    const dh_simulated_figures f = dh_simulated_figures_of(s->sim);
     dh_cli_table_cell(table, "%s", s->strategy->name);
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.step_s * 1e9));
     dh_cli_table_cell(table, "%.3f", first_s / f.step_s);
@@ -317,108 +262,4 @@ void dh_simulated_print(const dh_simulated_list *list, dh_str *out)
         print_one(list, &list->at[0], out);
     else
         print_rows(list, out);
-}
-
-/* ---- as JSON -------------------------------------------------------------------------------- */
-
-static void set_ms(json_t *object, const char *key, double ns)
-{
-    json_object_set_new(object, key, json_real(ns * 1e-6));
-}
-
-static json_t *stage_json(const dh_sim_rank *r)
-{
-    const dh_sim_memory *m = &r->memory;
-    json_t *memory = json_object();
-    for (size_t i = 0; memory && i < N_MEMORY_ROWS; i++)
-        json_object_set_new(memory, memory_rows[i].key, json_integer((json_int_t)row_bytes(m, i)));
-    json_t *stage =
-        json_pack("{sI sI sI so sI sI sf sI}", "stage", (json_int_t)r->stage, "rank",
-                  (json_int_t)r->rank, "ranks", (json_int_t)r->n_ranks, "memory_bytes", memory,
-                  "peak_activation_bytes", (json_int_t)(m->peak_activations + m->peak_scratch),
-                  "peak_bytes", (json_int_t)m->peak_bytes, "peak_ms", (double)m->peak_ns * 1e-6,
-                  "instructions", (json_int_t)r->program->instrs.n);
-    if (!stage) return NULL;
-    if (m->slab_bytes > 0)
-        json_object_set_new(stage, "planned_bytes", json_integer((json_int_t)m->slab_bytes));
-    set_ms(stage, "compute_ms", (double)r->times.busy_ns[DH_ENGINE_COMPUTE]);
-    set_ms(stage, "local_ms", (double)r->times.busy_ns[DH_ENGINE_LOCAL]);
-    set_ms(stage, "cross_ms", (double)r->times.busy_ns[DH_ENGINE_CROSS]);
-    set_ms(stage, "hidden_ms", (double)r->times.hidden_ns);
-    set_ms(stage, "exposed_ms", (double)r->times.exposed_ns);
-    set_ms(stage, "idle_ms", (double)r->times.idle_ns);
-    set_ms(stage, "bubble_ms", (double)r->times.waits_ns[DH_WAITS_STAGES]);
-    set_ms(stage, "partners_ms", (double)r->times.waits_ns[DH_WAITS_PARTNERS]);
-    return stage;
-}
-
-static json_t *causes_json(const figures *f)
-{
-    json_t *causes = json_object();
-    for (int i = 0; causes && i < DH_N_EXPOSURE; i++)
-        set_ms(causes, dh_exposure_name((dh_exposure)i), f->exposed_by_ns[i]);
-    return causes;
-}
-
-static json_t *sources_json(const dh_sim *sim)
-{
-    json_t *sources = json_object();
-    for (int k = 0; sources && k < DH_N_PAIR_SOURCES; k++)
-        set_ms(sources, dh_pair_source_name((dh_pair_source)k), sim->solo_ns_by[k]);
-    return sources;
-}
-
-static void set_rates(const dh_simulated_list *list, const figures *f, json_t *object)
-{
-    json_object_set_new(object, "model_tflops_per_device", json_real(f->model_flops_per_s * 1e-12));
-    json_object_set_new(object, "hardware_tflops_per_device",
-                        json_real(f->hardware_flops_per_s * 1e-12));
-    if (list->peak_flops_per_s <= 0) return;
-    json_object_set_new(object, "mfu", json_real(f->model_flops_per_s / list->peak_flops_per_s));
-    json_object_set_new(object, "hardware_utilisation",
-                        json_real(f->hardware_flops_per_s / list->peak_flops_per_s));
-}
-
-static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
-{
-    if (!s->sim) return json_pack("{ss ss}", "strategy", s->strategy->name, "reason", s->reason);
-    const figures f = figures_of(s->sim);
-    json_t *stages = json_array();
-    for (size_t k = 0; stages && k < s->sim->n_classes; k++)
-        json_array_append_new(stages, stage_json(&s->sim->ranks[k]));
-    json_t *one = json_pack(
-        "{ss sf sf sf sf sf so sf sI so so}", "strategy", s->strategy->name, "step_ms",
-        f.step_s * 1e3, "tokens_per_s", f.tokens_per_s, "hidden_share", hidden_percent(&f) / 100,
-        "bubble_ms", f.bubble_ns * 1e-6, "partners_ms", f.partners_ns * 1e-6, "exposed_by_ms",
-        causes_json(&f), "idle_ms", f.idle_ns * 1e-6, "peak_bytes", (json_int_t)f.peak_bytes,
-        "solo_ms_by_source", sources_json(s->sim), "stages", stages);
-    if (!one) return NULL;
-    set_ms(one, "compute_ms", f.compute_ns);
-    set_ms(one, "hidden_ms", f.hidden_ns);
-    set_ms(one, "exposed_ms", f.exposed_ns);
-    json_object_set_new(one, "traffic", dh_cargo_means_json(&s->cargo));
-    set_rates(list, &f, one);
-    if (list->cluster)
-        json_object_set_new(one, "fits",
-                            json_boolean((double)f.peak_bytes <= list->cluster->memory_bytes));
-    return one;
-}
-
-json_t *dh_simulated_json(const dh_simulated_list *list)
-{
-    const dh_job *j = list->job;
-    json_t *strategies = json_array();
-    for (size_t i = 0; strategies && i < list->n; i++)
-        json_array_append_new(strategies, one_json(list, &list->at[i]));
-    json_t *document =
-        json_pack("{ss sI sI sI sI so}", "model", j->model.name, "ranks", (json_int_t)j->ranks,
-                  "tokens_per_step", (json_int_t)(j->global_batch * j->seq_len), "micro_batches",
-                  (json_int_t)dh_job_n_micro(j), "parameters",
-                  (json_int_t)dh_model_n_params(&j->model), "strategies", strategies);
-    if (!document) return NULL;
-    if (list->cluster) json_object_set_new(document, "cluster", json_string(list->cluster->name));
-    if (list->peak_flops_per_s > 0)
-        json_object_set_new(document, "peak_tflops_per_device",
-                            json_real(list->peak_flops_per_s * 1e-12));
-    return document;
 }

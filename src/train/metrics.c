@@ -149,13 +149,12 @@ dh_status dh_metrics_open(dh_ctx *ctx, const char *dir, int64_t last_step, dh_me
 dh_status dh_metrics_write(dh_ctx *ctx, dh_metrics *m, json_t *object)
 {
     char *text = dh_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    dh_str line = DH_STR_INIT;
-    if (text) append_line(&line, text, strlen(text));
-    dh_status st = text && !line.failed ? dh_fd_write_all(ctx, m->fd, m->path, line.text, line.len)
-                                        : dh_fail(ctx, DH_ENOMEM, "out of memory writing metrics");
+    dh_str_clear(&m->line);
+    if (text) append_line(&m->line, text, strlen(text));
+    const bool whole = text && !m->line.failed;
     free(text);
-    dh_str_fini(&line);
-    return st;
+    if (!whole) return dh_fail(ctx, DH_ENOMEM, "out of memory writing metrics");
+    return dh_fd_write_all(ctx, m->fd, m->path, m->line.text, m->line.len);
 }
 
 dh_status dh_metrics_sync(dh_ctx *ctx, const dh_metrics *m)
@@ -167,6 +166,7 @@ void dh_metrics_close(dh_metrics *m)
 {
     if (m->path) close(m->fd);
     free(m->path);
+    dh_str_fini(&m->line);
     *m = (dh_metrics){0};
 }
 

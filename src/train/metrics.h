@@ -8,7 +8,8 @@
 
 typedef struct dh_metrics {
     int fd;
-    char *path; /* NULL: not open */
+    char *path;  /* NULL: not open */
+    dh_str line; /* the last one written, with its end */
 } dh_metrics;
 
 /* Opens DIR/metrics.jsonl for appending. Lines of steps after last_step, which a run wrote that

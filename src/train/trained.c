@@ -161,3 +161,8 @@ void dh_trained_close(dh_trained *trained)
     dh_tokenizer_destroy(trained->tokenizer);
     *trained = (dh_trained){0};
 }
+
+int64_t dh_trained_vocab(const dh_trained *trained)
+{
+    return trained->session->spec.recipe.model.vocab;
+}

@@ -145,7 +145,10 @@ static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double se
     if (object && job->model.n_experts)
         json_object_set_new(object, "aux_loss", json_real(run->aux_loss));
     if (object) dh_run_report_times(run, object);
-    return dh_metrics_write(ctx, &run->metrics, object);
+    DH_TRY(dh_metrics_write(ctx, &run->metrics, object));
+    const dh_train_options *o = run->options;
+    if (o->on_step) o->on_step(o->self, run->metrics.line.text, run->metrics.line.len - 1);
+    return DH_OK;
 }
 
 /* What all ranks know after a step: the loss, and whether someone was asked to stop. */

@@ -1,5 +1,5 @@
 /* Replays lifetimes in issue order; the parts always add up to the slab. */
-#include "cli/footprint.h"
+#include "describe/footprint.h"
 
 #include <stdlib.h>
 

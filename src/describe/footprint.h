@@ -1,6 +1,6 @@
 /* Where a program's memory goes. */
-#ifndef DH_CLI_FOOTPRINT_H
-#define DH_CLI_FOOTPRINT_H
+#ifndef DH_DESCRIBE_FOOTPRINT_H
+#define DH_DESCRIBE_FOOTPRINT_H
 
 #include "program/program.h"
 

@@ -1,0 +1,55 @@
+/* What the program's commands say with --json, as text: for callers that want documents rather than
+ * structs, such as bindings. The keys are those of `dhelix check --json` and so on.
+ *
+ * Every function appends one JSON object to *json, only on DH_OK. Beside the errors of each:
+ * DH_ENOMEM. */
+#ifndef DHELIX_DESCRIBE_H
+#define DHELIX_DESCRIBE_H
+
+#include "dhelix/cluster.h"
+#include "dhelix/export.h"
+#include "dhelix/growable.h"
+#include "dhelix/job.h"
+#include "dhelix/train.h"
+#include "dhelix/tune.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A rank's programs, built and verified without running them, those of all ranks together: sizes,
+ * memory by what it is for, and what the job left open.
+ * errors    DH_EVERIFY; DH_EINVAL a rank that the job has not, and of every setting that cannot be
+ *           had */
+DH_API dh_status dh_describe_check(dh_ctx *ctx, const dh_job *job, int64_t rank, dh_str *json);
+
+/* One layer's forward beside another's backward, by every order policy.
+ * in        policy: the one in question; NULL: the job's. explain: also its operators in order with
+ *           their times, and where gradients and parameters travel in a simulated step */
+DH_API dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job, const char *policy, bool explain,
+                                  dh_str *json);
+
+typedef struct dh_describe_simulate_options {
+    const dh_cluster *cluster; /* NULL: this machine, by a profile of it or estimates */
+    const char *strategies;    /* names with commas, or "all"; NULL: the job's */
+    const char *dir;           /* gets what a run leaves, of several a folder each; NULL: none */
+    double peak_flops_per_s;   /* of a device, for utilisation; 0: the cluster's */
+} dh_describe_simulate_options;
+
+/* One training step by each strategy (simulate.h). Why a strategy cannot run the job stands in its
+ * place, unless it is the only one: then that is the error. */
+DH_API dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
+                                      const dh_describe_simulate_options *options, dh_str *json);
+
+/* A search's ranking, and the best with each value (tune.h). */
+DH_API dh_status dh_describe_tune(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
+                                  dh_str *json);
+
+/* What training came to. */
+DH_API dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,
+                                   dh_str *json);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,36 @@
+/* A job's programs, built, verified and measured without running them. */
+#ifndef DH_DESCRIBE_CHECKED_H
+#define DH_DESCRIBE_CHECKED_H
+
+#include <jansson.h>
+
+#include "describe/footprint.h"
+#include "train/resolve.h"
+
+typedef struct dh_checked_program {
+    dh_mode mode;
+    dh_program *program;
+    dh_footprint memory;
+    double flops; /* of one execution */
+} dh_checked_program;
+
+typedef struct dh_checked {
+    dh_checked_program at[2]; /* training, evaluation */
+    size_t n;
+    uint64_t slab_bytes;
+    dh_mesh_footprint mesh; /* n_ranks 0: one rank */
+} dh_checked;
+
+const char *dh_checked_mode(dh_mode mode);
+
+/* The programs of a rank; of several ranks, all are verified together.
+ * out       caller frees with dh_checked_fini, also after a failure */
+dh_status dh_checked_make(dh_ctx *ctx, const dh_resolved *job, int64_t rank, dh_checked *checked);
+void dh_checked_fini(dh_checked *checked);
+
+/* NULL: out of memory */
+json_t *dh_checked_json(const dh_resolved *job, const dh_checked *checked);
+/* What the job left open. */
+json_t *dh_derived_json(const dh_resolved *job);
+
+#endif

@@ -1,0 +1,77 @@
+/* The commands' JSON for callers: each makes the same document by the same functions. */
+#include "dhelix/describe.h"
+
+#include "base/json_text.h"
+#include "describe/checked.h"
+#include "describe/layer.h"
+#include "describe/simulated.h"
+#include "describe/trained.h"
+#include "describe/tuned.h"
+
+dh_status dh_describe_check(dh_ctx *ctx, const dh_job *job, int64_t rank, dh_str *json)
+{
+    const dh_resolve_options how = {.quiet = true};
+    dh_resolved *resolved;
+    dh_checked checked;
+    if (rank < 0 || rank >= job->ranks)
+        return dh_fail(ctx, DH_EINVAL, "rank %lld: the job has ranks 0 to %lld", (long long)rank,
+                       (long long)job->ranks - 1);
+    DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
+    dh_status st = dh_checked_make(ctx, resolved, rank, &checked);
+    if (st == DH_OK) st = dh_json_append(ctx, dh_checked_json(resolved, &checked), json);
+    dh_checked_fini(&checked);
+    dh_resolved_destroy(resolved);
+    return st;
+}
+
+dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job, const char *policy, bool explain,
+                           dh_str *json)
+{
+    const dh_resolve_options how = {.quiet = true};
+    const dh_train_simulation plain = {0};
+    dh_resolved *resolved;
+    dh_sim *sim = NULL;
+    json_t *document;
+    dh_layer_plan layer;
+    DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
+    dh_status st = dh_layer_plan_open(ctx, resolved, policy, &layer);
+    if (st == DH_OK && explain) st = dh_train_simulate(ctx, resolved, &plain, &sim);
+    if (st == DH_OK) st = dh_layer_plan_json(ctx, resolved, sim, &layer, &document);
+    if (st == DH_OK) st = dh_json_append(ctx, document, json);
+    dh_sim_destroy(sim);
+    dh_layer_plan_close(&layer);
+    dh_resolved_destroy(resolved);
+    return st;
+}
+
+dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
+                               const dh_describe_simulate_options *options, dh_str *json)
+{
+    const dh_simulated_how how = {.cluster = options->cluster,
+                                  .peak_flops_per_s = options->peak_flops_per_s,
+                                  .simulation = {.sim = {.placed = options->dir != NULL}}};
+    dh_simulated_list list;
+    dh_status st = dh_simulated_open(ctx, job, options->strategies, &list);
+    if (st == DH_OK) st = dh_simulated_run(ctx, job, &how, &list);
+    if (st == DH_OK && options->dir) st = dh_simulated_write(ctx, &list, options->dir);
+    if (st == DH_OK) st = dh_json_append(ctx, dh_simulated_json(&list), json);
+    dh_simulated_fini(&list);
+    return st;
+}
+
+dh_status dh_describe_tune(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
+                           dh_str *json)
+{
+    dh_tune *tune;
+    DH_TRY(dh_tune_search(ctx, job, options, &tune));
+    const dh_tuned tuned = dh_tuned_of(job, options, tune);
+    dh_status st = dh_json_append(ctx, dh_tuned_json(&tuned), json);
+    dh_tune_destroy(tune);
+    return st;
+}
+
+dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,
+                            dh_str *json)
+{
+    return dh_json_append(ctx, dh_trained_json(job, result), json);
+}

@@ -1,0 +1,127 @@
+/* The slot and its order are those that a program of the job would have. */
+#include "describe/layer.h"
+
+#include "describe/cargo.h"
+
+static const dh_graph *layer_graph(const dh_program *program)
+{
+    for (size_t i = 0; i < program->graphs.n; i++)
+        if (program->graphs.at[i]->kind == DH_BLOCK_LAYER) return program->graphs.at[i];
+    return NULL;
+}
+
+dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *policy,
+                             dh_layer_plan *l)
+{
+    const dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
+    *l = (dh_layer_plan){.ordering = job->recipe.ordering, .costs = job->recipe.costs};
+    if (policy) DH_TRY(dh_order_policy_find(ctx, policy, &l->ordering.policy));
+    DH_TRY(dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program));
+    const dh_graph *g = layer_graph(l->program);
+    l->arena = dh_arena_create();
+    if (!l->arena || !g) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
+    DH_TRY(dh_slot_of_graphs(ctx, l->arena, l->costs, &l->program->mesh, 0, g, g, &l->slot));
+    l->n = l->slot->strand[0].n + l->slot->strand[1].n;
+    l->order = DH_NEW_N(l->arena, dh_slot_pick, l->n + 1);
+    return l->order ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
+}
+
+void dh_layer_plan_close(dh_layer_plan *l)
+{
+    dh_program_destroy(l->program);
+    dh_arena_destroy(l->arena);
+}
+
+/* ---- policies side by side ------------------------------------------------------------------ */
+
+static dh_status time_policy(dh_ctx *ctx, dh_layer_plan *l, const dh_order_policy *policy,
+                             dh_slot_timing *t)
+{
+    *t = (dh_slot_timing){0};
+    DH_TRY(dh_slot_order(ctx, l->slot, policy, &l->ordering.options, l->order));
+    return dh_slot_time(ctx, l->slot, l->order, t);
+}
+
+static json_t *policy_row(const dh_order_policy *policy, const dh_slot_timing *t, double first_ns)
+{
+    const double comm = dh_slot_communication_ns(t);
+    return json_pack("{ss sf sf sf sf}", "policy", policy->name, "slot_us", t->period_ns / 1e3,
+                     "speed_up", first_ns / t->period_ns, "exposed_us", t->exposed_ns / 1e3,
+                     "hidden", comm > 0 ? 1 - t->exposed_ns / comm : 0.0);
+}
+
+dh_status dh_layer_plan_compare(dh_ctx *ctx, dh_layer_plan *l, json_t *rows)
+{
+    size_t n;
+    double first_ns = 0;
+    const dh_order_policy *policies = dh_order_policies(&n);
+    for (size_t i = 0; i < n; i++) {
+        dh_slot_timing t;
+        DH_TRY(time_policy(ctx, l, &policies[i], &t));
+        if (i == 0) first_ns = t.period_ns;
+        if (json_array_append_new(rows, policy_row(&policies[i], &t, first_ns)) != 0)
+            return dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
+    }
+    return DH_OK;
+}
+
+/* ---- the job's order ------------------------------------------------------------------------- */
+
+static const char *strand_of(const dh_slot_pick *pick, const dh_slot_op *op)
+{
+    return pick->strand == 0 ? "F" : op->wgrad ? "W" : "B";
+}
+
+static json_t *operator_json(const dh_layer_plan *l, uint32_t i, const dh_slot_timing *t)
+{
+    const dh_slot_pick *pick = &l->order[i];
+    const dh_slot_op *op = &l->slot->strand[pick->strand].ops[pick->op];
+    const uint32_t out = op->at.op->out[0];
+    return json_pack("{sf sf sf ss ss ss ss}", "start_us", t->start_ns[i] / 1e3, "end_us",
+                     t->end_ns[i] / 1e3, "alone_us", op->ns / 1e3, "stream",
+                     dh_stream_name(op->stream), "strand", strand_of(pick, op), "operator",
+                     dh_op_info_of(op->at.op->type)->name, "output",
+                     out == DH_NONE ? "" : op->at.graph->tensors.at[out].name);
+}
+
+static dh_status list_operators(dh_ctx *ctx, dh_layer_plan *l, json_t *operators)
+{
+    dh_slot_timing t = {.start_ns = DH_NEW_N(l->arena, double, l->n + 1),
+                        .end_ns = DH_NEW_N(l->arena, double, l->n + 1)};
+    bool ok = t.start_ns && t.end_ns;
+    if (ok) DH_TRY(dh_slot_time(ctx, l->slot, l->order, &t));
+    for (uint32_t i = 0; ok && i < l->n; i++)
+        ok = json_array_append_new(operators, operator_json(l, i, &t)) == 0;
+    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory explaining a layer");
+}
+
+/* ---- as JSON -------------------------------------------------------------------------------- */
+
+static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
+                               dh_layer_plan *l, json_t *document)
+{
+    json_t *operators = json_array(), *traffic;
+    json_object_set_new(document, "operators", operators);
+    DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
+    DH_TRY(list_operators(ctx, l, operators));
+    DH_TRY(dh_cargo_slots_json(ctx, sim, job->recipe.costs, &traffic));
+    json_object_set_new(document, "traffic", traffic);
+    return DH_OK;
+}
+
+dh_status dh_layer_plan_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
+                             dh_layer_plan *l, json_t **made)
+{
+    json_t *rows = json_array();
+    json_t *document =
+        json_pack("{ss ss sf so}", "costs", l->costs->name, "policy", l->ordering.policy->name,
+                  "bound_us", dh_slot_bound(l->slot) / 1e3, "policies", rows);
+    dh_status st = document ? dh_layer_plan_compare(ctx, l, rows)
+                            : dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
+    if (st == DH_OK && sim) st = add_explained(ctx, job, sim, l, document);
+    if (st == DH_OK)
+        *made = document;
+    else
+        json_decref(document);
+    return st;
+}

@@ -1,0 +1,33 @@
+/* Forward of one layer beside the backward of another, on rank 0: what every policy makes of it. */
+#ifndef DH_DESCRIBE_LAYER_H
+#define DH_DESCRIBE_LAYER_H
+
+#include <jansson.h>
+
+#include "sim/simulate.h"
+#include "train/resolve.h"
+
+typedef struct dh_layer_plan {
+    dh_arena *arena;
+    dh_program *program; /* owns the graph */
+    dh_ordering ordering;
+    const dh_costs *costs;
+    dh_slot *slot;
+    uint32_t n;
+    dh_slot_pick *order; /* [n] */
+} dh_layer_plan;
+
+/* in        policy: instead of the job's; NULL: the job's
+ * out       borrows the job; caller closes it, also after a failure */
+dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *policy,
+                             dh_layer_plan *l);
+void dh_layer_plan_close(dh_layer_plan *l);
+/* A row for each policy, appended: name, a slot's time, exposed and hidden communication. */
+dh_status dh_layer_plan_compare(dh_ctx *ctx, dh_layer_plan *l, json_t *rows);
+/* The document; with a simulated step (else NULL) also the operators in the policy's order, and in
+ * which slots gradients and parameters travel.
+ * out       *made: caller releases; set only on DH_OK */
+dh_status dh_layer_plan_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
+                             dh_layer_plan *l, json_t **made);
+
+#endif

@@ -1,0 +1,108 @@
+/* Ranked configurations, then what each single choice would come to, as JSON. */
+#include "describe/tuned.h"
+
+static json_t *value_json(dh_tune_dim dim, int64_t value)
+{
+    char text[64];
+    if (dim == DH_TUNE_SCHEDULE || dim == DH_TUNE_STRATEGY || dim == DH_TUNE_RECOMPUTE)
+        return json_string(dh_tune_value(dim, value, text, sizeof text));
+    return json_integer((json_int_t)value);
+}
+
+static json_t *config_json(const dh_tune_config *c)
+{
+    json_t *object = json_object();
+    for (int d = 0; object && d < DH_N_TUNE_DIM; d++)
+        json_object_set_new(object, dh_tune_dim_setting((dh_tune_dim)d),
+                            value_json((dh_tune_dim)d, c->at[d]));
+    return object;
+}
+
+static json_t *items_json(const dh_tune_row *row)
+{
+    json_t *items = json_object();
+    for (int p = 0; items && p < DH_N_TUNE_ITEM; p++)
+        json_object_set_new(items, dh_tune_item_name((dh_tune_item)p),
+                            json_real(row->item_ns[p] * 1e-6));
+    return items;
+}
+
+static json_t *simulated_items_json(const dh_tune_row *row)
+{
+    json_t *items = json_object();
+    for (int p = 0; items && p < DH_N_TUNE_SIMULATED; p++)
+        json_object_set_new(items, dh_tune_simulated_name((dh_tune_simulated)p),
+                            json_real(row->simulated_item_ns[p] * 1e-6));
+    return items;
+}
+
+static json_t *row_json(const dh_tune_row *row)
+{
+    const dh_tune_memory *m = &row->memory;
+    json_t *object = json_pack(
+        "{so sb s{sI sI sI sI sI sI}}", "settings", config_json(&row->config), "fits", row->fits,
+        "estimated_bytes", "stage", (json_int_t)m->stage, "parameters", (json_int_t)m->parameters,
+        "gradients", (json_int_t)m->gradients, "optimizer", (json_int_t)m->optimizer, "activations",
+        (json_int_t)m->activations, "peak", (json_int_t)m->peak_bytes);
+    if (!object) return NULL;
+    if (row->step_ns > 0) {
+        json_object_set_new(object, "estimated_ms", json_real(row->step_ns * 1e-6));
+        json_object_set_new(object, "estimated_parts_ms", items_json(row));
+    }
+    if (row->simulated_ns > 0) {
+        json_object_set_new(object, "simulated_ms", json_real((double)row->simulated_ns * 1e-6));
+        json_object_set_new(object, "simulated_parts_ms", simulated_items_json(row));
+        json_object_set_new(object, "simulated_peak_bytes",
+                            json_integer((json_int_t)row->simulated_bytes));
+    }
+    return object;
+}
+
+static json_t *ranked_json(const dh_tune *t)
+{
+    json_t *rows = json_array();
+    for (size_t i = 0; rows && i < t->n_rows; i++) {
+        json_t *row = row_json(&t->rows[i]);
+        if (row) json_object_set_new(row, "why", json_string(t->rows[i].why));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+static json_t *values_json(const dh_tune *t)
+{
+    json_t *rows = json_array();
+    for (size_t i = 0; rows && i < t->n_values; i++) {
+        const dh_tune_value_row *v = &t->values[i];
+        json_t *row = json_pack("{ss so sI sI sI ss}", "setting", dh_tune_dim_setting(v->dim),
+                                "value", value_json(v->dim, v->value), "fit", (json_int_t)v->n_fit,
+                                "too_large", (json_int_t)v->n_too_large, "refused",
+                                (json_int_t)v->n_refused, "why", v->why);
+        if (row && v->n_fit + v->n_too_large > 0)
+            json_object_set_new(row, v->n_fit ? "best" : "smallest", row_json(&v->best));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+dh_tuned dh_tuned_of(const dh_job *job, const dh_tune_options *how, const dh_tune *tune)
+{
+    return (dh_tuned){.job = job,
+                      .cluster = how->cluster,
+                      .devices = how->devices > 0 ? how->devices : job->ranks,
+                      .memory_bytes = tune->memory_bytes,
+                      .tune = tune};
+}
+
+json_t *dh_tuned_json(const dh_tuned *t)
+{
+    const dh_tune *r = t->tune;
+    json_t *document =
+        json_pack("{ss ss sI sf sI sI sI so so}", "model", t->job->model.name, "costs", r->costs,
+                  "devices", (json_int_t)t->devices, "memory_bytes", t->memory_bytes, "fit",
+                  (json_int_t)r->n_fit, "too_large", (json_int_t)r->n_too_large, "refused",
+                  (json_int_t)r->n_refused, "ranked", ranked_json(r), "by_value", values_json(r));
+    if (document && t->cluster)
+        json_object_set_new(document, "cluster", json_string(t->cluster->name));
+    return document;
+}

@@ -1,0 +1,68 @@
+/* The job of a search: what the search decides is set aside, what overrides say of it stays. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "dhelix/tune.h"
+
+static const char *const reset[] = {"ranks=auto",
+                                    "parallel.dp=auto",
+                                    "parallel.tp=1",
+                                    "parallel.cp=1",
+                                    "parallel.pp=1",
+                                    "parallel.ep=1",
+                                    "parallel.virtual_stages=1",
+                                    "parallel.layer_split=",
+                                    "parallel.schedule=1f1b",
+                                    "train.micro_batch=auto",
+                                    "strategy=sequential",
+                                    "topology.nodes=auto",
+                                    "topology.ranks_per_node=auto"};
+
+static unsigned fixed_by(const char *const *overrides, size_t n)
+{
+    unsigned fixed = 0;
+    char key[64];
+    for (size_t i = 0; i < n; i++) {
+        const char *text = overrides[i];
+        const size_t length = strcspn(text, "=");
+        snprintf(key, sizeof key, "%.*s", (int)length, text);
+        const dh_tune_dim dim = dh_tune_dim_of(key);
+        if (dim == DH_N_TUNE_DIM || !text[length]) continue;
+        fixed &= ~(1u << dim); /* a later one wins */
+        if (strcmp(text + length + 1, "auto") != 0) fixed |= 1u << dim;
+    }
+    return fixed;
+}
+
+/* Expert parallelism uses data-parallel ranks, which the search has yet to find. */
+static const char *room_for_experts(const char *const *overrides, size_t n, char *buf, size_t cap)
+{
+    static const char key[] = "parallel.ep=";
+    const char *found = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(overrides[i], key, sizeof key - 1) == 0) found = overrides[i];
+    if (!found) return NULL;
+    snprintf(buf, cap, "parallel.dp=%s", found + sizeof key - 1);
+    return buf;
+}
+
+dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrides,
+                       size_t n_overrides, dh_job **job, unsigned *fixed)
+{
+    const size_t n_reset = DH_COUNTOF(reset);
+    char dp[64];
+    const char *experts = room_for_experts(overrides, n_overrides, dp, sizeof dp);
+    const char **all = calloc(n_reset + n_overrides + 1, sizeof *all);
+    if (!all) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a job for a search");
+    size_t n = n_reset;
+    memcpy(all, reset, sizeof reset);
+    if (experts) all[n++] = experts;
+    for (size_t i = 0; i < n_overrides; i++)
+        if (strcmp(overrides[i], "strategy=auto") != 0) all[n++] = overrides[i];
+    const dh_status st = dh_job_load(ctx, path, all, n, job);
+    free(all);
+    if (st == DH_OK) *fixed = fixed_by(overrides, n_overrides);
+    return st;
+}
