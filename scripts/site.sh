@@ -22,6 +22,7 @@ nav:
   - Hiding communication: docs/hiding.md
   - Validation: docs/validation.md
   - Library: docs/library.md
+  - Python: docs/python.md
   - "Other projects' words": docs/words.md
   - Architecture: docs/architecture.md
   - Glossary: docs/glossary.md

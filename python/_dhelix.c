@@ -1,0 +1,347 @@
+/* The module _dhelix: the public C API as functions of Python, results as JSON text that the
+ * package dhelix turns into dicts. By the limited API alone, so that one file serves Python 3.9 and
+ * later. */
+#include "call.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+static const char job_name[] = "dhelix.job";
+
+static void destroy_job(PyObject *capsule)
+{
+    dh_job_destroy(PyCapsule_GetPointer(capsule, job_name));
+}
+
+/* For PyArg_ParseTuple's O&. */
+static int to_job(PyObject *capsule, void *job)
+{
+    void *at = PyCapsule_GetPointer(capsule, job_name);
+    if (at) *(dh_job **)job = at;
+    return at != NULL;
+}
+
+/* Texts of a list of str, borrowed from it. */
+typedef struct texts {
+    const char **at;
+    size_t n;
+} texts;
+
+static void drop_texts(texts *t)
+{
+    PyMem_Free(t->at);
+}
+
+static bool take_texts(PyObject *list, texts *t)
+{
+    const Py_ssize_t length = PyList_Size(list);
+    if (length < 0) return false;
+    t->at = PyMem_Calloc((size_t)length + 1, sizeof *t->at);
+    if (!t->at) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (PyArg_Parse(PyList_GetItem(list, i), "s", &t->at[t->n++])) continue;
+        drop_texts(t);
+        return false;
+    }
+    return true;
+}
+
+typedef struct load_args {
+    const char *path;
+    texts overrides;
+    dh_job *job;
+} load_args;
+
+static dh_status load_work(dh_ctx *ctx, call *c)
+{
+    load_args *a = c->args;
+    return dh_job_load(ctx, a->path, a->overrides.at, a->overrides.n, &a->job);
+}
+
+static PyObject *load(PyObject *module, PyObject *args)
+{
+    PyObject *list;
+    load_args a = {.job = NULL};
+    call c = {.work = load_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "sO", &a.path, &list)) return NULL;
+    if (!take_texts(list, &a.overrides)) return NULL;
+    PyObject *done = run(&c);
+    PyObject *capsule = done ? PyCapsule_New(a.job, job_name, destroy_job) : NULL;
+    if (!capsule) dh_job_destroy(a.job); /* also of a call that was interrupted behind it */
+    Py_XDECREF(done);
+    drop_texts(&a.overrides);
+    return capsule;
+}
+
+static dh_status print_work(dh_ctx *ctx, call *c)
+{
+    char *text;
+    DH_TRY(dh_job_print(ctx, c->args, &text));
+    dh_str_append(&c->out, text, strlen(text));
+    free(text);
+    return c->out.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory printing the job") : DH_OK;
+}
+
+static PyObject *print(PyObject *module, PyObject *args)
+{
+    dh_job *job;
+    if (!PyArg_ParseTuple(args, "O&", to_job, &job)) return NULL;
+    call c = {.work = print_work, .args = job};
+    return run(&c);
+}
+
+/* ---- planning ------------------------------------------------------------------------------- */
+
+typedef struct check_args {
+    dh_job *job;
+    long long rank;
+} check_args;
+
+static dh_status check_work(dh_ctx *ctx, call *c)
+{
+    const check_args *a = c->args;
+    return dh_describe_check(ctx, a->job, a->rank, &c->out);
+}
+
+static PyObject *check(PyObject *module, PyObject *args)
+{
+    check_args a;
+    call c = {.work = check_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "O&L", to_job, &a.job, &a.rank)) return NULL;
+    return run(&c);
+}
+
+typedef struct plan_args {
+    dh_job *job;
+    const char *policy;
+} plan_args;
+
+static dh_status plan_work(dh_ctx *ctx, call *c)
+{
+    const plan_args *a = c->args;
+    return dh_describe_plan(ctx, a->job, a->policy, &c->out);
+}
+
+static PyObject *plan(PyObject *module, PyObject *args)
+{
+    plan_args a;
+    call c = {.work = plan_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "O&z", to_job, &a.job, &a.policy)) return NULL;
+    return run(&c);
+}
+
+typedef struct simulate_args {
+    dh_job *job;
+    const char *cluster;
+    dh_describe_simulate_options how;
+} simulate_args;
+
+static dh_status simulate_work(dh_ctx *ctx, call *c)
+{
+    simulate_args *a = c->args;
+    dh_cluster *cluster = NULL;
+    if (a->cluster) DH_TRY(dh_cluster_find(ctx, a->cluster, &cluster));
+    a->how.cluster = cluster;
+    dh_status st = dh_describe_simulate(ctx, a->job, &a->how, &c->out);
+    dh_cluster_destroy(cluster);
+    return st;
+}
+
+static PyObject *simulate(PyObject *module, PyObject *args)
+{
+    simulate_args a = {.job = NULL};
+    call c = {.work = simulate_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "O&zzzd", to_job, &a.job, &a.cluster, &a.how.strategies, &a.how.dir,
+                          &a.how.peak_flops_per_s))
+        return NULL;
+    return run(&c);
+}
+
+typedef struct tune_args {
+    const char *path, *cluster;
+    texts overrides;
+    dh_tune_options how;
+} tune_args;
+
+static dh_status tune_work(dh_ctx *ctx, call *c)
+{
+    tune_args *a = c->args;
+    dh_cluster *cluster = NULL;
+    dh_job *job;
+    DH_TRY(dh_tune_load(ctx, a->path, a->overrides.at, a->overrides.n, &job, &a->how.fixed));
+    dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
+    a->how.cluster = cluster;
+    if (st == DH_OK) st = dh_describe_tune(ctx, job, &a->how, &c->out);
+    dh_cluster_destroy(cluster);
+    dh_job_destroy(job);
+    return st;
+}
+
+static PyObject *tune(PyObject *module, PyObject *args)
+{
+    PyObject *list;
+    tune_args a = {.how = {.quiet = true}};
+    call c = {.work = tune_work, .args = &a};
+    long long devices;
+    Py_ssize_t n_rows, n_simulated;
+    a.how.stop = &c.stop;
+    if (!PyArg_ParseTuple(args, "sOzLdzznn", &a.path, &list, &a.cluster, &devices,
+                          &a.how.memory_bytes, &a.how.strategies, &a.how.schedules, &n_rows,
+                          &n_simulated))
+        return NULL;
+    a.how.devices = devices;
+    a.how.n_rows = (size_t)n_rows;
+    a.how.n_simulated = (size_t)n_simulated;
+    if (!take_texts(list, &a.overrides)) return NULL;
+    PyObject *text = run(&c);
+    drop_texts(&a.overrides);
+    return text;
+}
+
+/* ---- training and sampling ------------------------------------------------------------------ */
+
+typedef struct train_args {
+    dh_job *job;
+    dh_train_options how;
+    PyObject *on_step; /* borrowed */
+} train_args;
+
+/* In the thread that trains rank 0. After an exception no more steps are told of. */
+static void tell_step(void *self, const char *line, size_t n_bytes)
+{
+    call *c = self;
+    const train_args *a = c->args;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    if (!c->raised.type) {
+        PyObject *answer = PyObject_CallFunction(a->on_step, "s#", line, (Py_ssize_t)n_bytes);
+        if (!answer) set_aside(c);
+        Py_XDECREF(answer);
+    }
+    PyGILState_Release(state);
+}
+
+static dh_status train_work(dh_ctx *ctx, call *c)
+{
+    const train_args *a = c->args;
+    dh_train_result result;
+    DH_TRY(dh_train(ctx, a->job, &a->how, &result));
+    return result.primary ? dh_describe_train(ctx, a->job, &result, &c->out) : DH_OK;
+}
+
+static PyObject *train(PyObject *module, PyObject *args)
+{
+    int progress, fresh;
+    train_args a = {.job = NULL};
+    call c = {.work = train_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "O&ppO", to_job, &a.job, &progress, &fresh, &a.on_step))
+        return NULL;
+    a.how = (dh_train_options){.quiet = !progress,
+                               .fresh = fresh != 0,
+                               .stop = &c.stop,
+                               .on_step = a.on_step == Py_None ? NULL : tell_step,
+                               .self = &c};
+    return run(&c);
+}
+
+typedef struct sample_args {
+    const char *path;
+    Py_ssize_t n_prompt;
+    long long tokens, top_k, seed;
+    double temperature, top_p;
+    dh_generate_spec how;
+} sample_args;
+
+static dh_status collect(dh_ctx *ctx, void *self, const char *bytes, size_t n_bytes)
+{
+    dh_str *out = self;
+    dh_str_append(out, bytes, n_bytes);
+    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory collecting the text") : DH_OK;
+}
+
+static dh_status sample_from(dh_ctx *ctx, sample_args *a, const dh_trained *trained)
+{
+    dh_sampler sampler;
+    dh_generate_result result;
+    DH_TRY(dh_sampler_init(ctx, &sampler, dh_trained_vocab(trained), a->temperature, a->top_k,
+                           a->top_p, (uint64_t)a->seed));
+    a->how.sampler = &sampler;
+    const dh_status st = dh_generate(ctx, trained, &a->how, &result);
+    dh_sampler_fini(&sampler);
+    return st;
+}
+
+static dh_status sample_work(dh_ctx *ctx, call *c)
+{
+    sample_args *a = c->args;
+    const dh_trained_spec spec = {.path = a->path, .dtype = DH_F32, .decode = true};
+    dh_trained trained;
+    DH_TRY(dh_trained_open(ctx, &spec, &trained));
+    const dh_status st = sample_from(ctx, a, &trained);
+    dh_trained_close(&trained);
+    return st;
+}
+
+static PyObject *sample(PyObject *module, PyObject *args)
+{
+    sample_args a = {.how = {.slide = true, .emit = collect}};
+    call c = {.work = sample_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "ss#LdLdL", &a.path, &a.how.prompt, &a.n_prompt, &a.tokens,
+                          &a.temperature, &a.top_k, &a.top_p, &a.seed))
+        return NULL;
+    a.how.n_prompt = (size_t)a.n_prompt;
+    a.how.max_tokens = a.tokens;
+    a.how.stop = &c.stop;
+    a.how.self = &c.out;
+    return run(&c);
+}
+
+/* ---- the module ----------------------------------------------------------------------------- */
+
+static PyObject *clusters(PyObject *module, PyObject *args)
+{
+    PyObject *names = PyList_New(0);
+    for (size_t i = 0; names && dh_cluster_name(i); i++) {
+        PyObject *name = PyUnicode_FromString(dh_cluster_name(i));
+        if (!name || PyList_Append(names, name) != 0) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyObject *version(PyObject *module, PyObject *args)
+{
+    return PyUnicode_FromString(dh_version());
+}
+
+static PyMethodDef methods[] = {
+    {"load", load, METH_VARARGS, "load(path, overrides) -> job"},
+    {"print", print, METH_VARARGS, "print(job) -> YAML"},
+    {"check", check, METH_VARARGS, "check(job, rank) -> JSON"},
+    {"plan", plan, METH_VARARGS, "plan(job, policy) -> JSON"},
+    {"simulate", simulate, METH_VARARGS,
+     "simulate(job, cluster, strategies, dir, peak_flops_per_s) -> JSON"},
+    {"tune", tune, METH_VARARGS,
+     "tune(path, overrides, cluster, devices, memory_bytes, strategies, schedules, rows, "
+     "simulated) -> JSON"},
+    {"train", train, METH_VARARGS, "train(job, progress, fresh, on_step) -> JSON"},
+    {"sample", sample, METH_VARARGS,
+     "sample(path, prompt, tokens, temperature, top_k, top_p, seed) -> text"},
+    {"clusters", clusters, METH_NOARGS, "clusters() -> names"},
+    {"version", version, METH_NOARGS, "version() -> text"},
+    {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_dhelix",
+                                        .m_doc = "The C library; use the package dhelix.",
+                                        .m_size = 0, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__dhelix(void); /* of no header: the interpreter looks it up by name */
+
+PyMODINIT_FUNC PyInit__dhelix(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,56 @@
+"""dhelix trains language models on many ranks, hides communication, and says beforehand what it takes.
+
+    job = dhelix.Job("job.yaml", train={"steps": 20}, out="run")
+    job.simulate(cluster="a100", strategy="dhelix")
+    job.train(on_step=lambda m: print(m["step"], m["loss"]))
+
+Results are dicts with the keys of the command line's ``--json``. What the library refuses or fails at
+is an :class:`Error`. Other threads of Python run while the library works. Ctrl-C ends training after
+its step with a checkpoint, a search at once, and is then raised as ``KeyboardInterrupt``.
+"""
+
+from ._dhelix import clusters as _clusters
+from ._dhelix import version as _version
+from .errors import (
+    CommunicationFailed,
+    Diverged,
+    Error,
+    FileError,
+    InternalError,
+    Interrupted,
+    InvalidInput,
+    MalformedFile,
+    NotFound,
+    OutOfMemory,
+    Unsupported,
+    VerificationFailed,
+)
+from .job import Job
+from .runs import metrics, sample
+
+__version__: str = _version()
+
+
+def clusters() -> "list[str]":
+    """Names of the clusters that come with the library, for ``cluster=``."""
+    return _clusters()
+
+
+__all__ = [
+    "CommunicationFailed",
+    "Diverged",
+    "Error",
+    "FileError",
+    "InternalError",
+    "Interrupted",
+    "InvalidInput",
+    "Job",
+    "MalformedFile",
+    "NotFound",
+    "OutOfMemory",
+    "Unsupported",
+    "VerificationFailed",
+    "clusters",
+    "metrics",
+    "sample",
+]

@@ -1,0 +1,168 @@
+"""A job: what to train, and on which ranks."""
+
+import json
+import os
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+
+from . import _dhelix
+from ._settings import overrides_of, read_settings
+
+Path = Union[str, "os.PathLike[str]"]
+Names = Union[str, Sequence[str]]
+
+
+def _joined(names: Optional[Names]) -> Optional[str]:
+    return names if names is None or isinstance(names, str) else ",".join(names)
+
+
+def _path(path: Optional[Path]) -> Optional[str]:
+    return None if path is None else os.fspath(path)
+
+
+class Job(Mapping[str, Any]):
+    """A job file with changes, read and checked.
+
+    Sections are keyword arguments, or dotted names in ``overrides``:
+
+        Job("job.yaml", train={"steps": 20}, out="run")
+        Job("job.yaml", {"train.steps": 20, "out": "run"})
+
+    As a mapping it has every setting with its value, what the file leaves open included:
+    ``job["train.steps"]``, ``dict(job)``. It does not change; :meth:`replace` makes another.
+    """
+
+    def __init__(
+        self, path: Path, overrides: Optional[Mapping[str, Any]] = None, **settings: Any
+    ) -> None:
+        """Read and check a job file.
+
+        Raises :class:`~dhelix.InvalidInput`, :class:`~dhelix.MalformedFile`, :class:`~dhelix.NotFound`
+        and :class:`~dhelix.FileError`, with file, line and the nearest name that there is.
+        """
+        self._load(os.path.abspath(os.fspath(path)), [], overrides, settings)
+
+    def replace(self, overrides: Optional[Mapping[str, Any]] = None, **settings: Any) -> "Job":
+        """The same file with these changes behind those that this job has."""
+        job = type(self).__new__(type(self))
+        job._load(self._path, self._overrides, overrides, settings)
+        return job
+
+    def _load(
+        self,
+        path: str,
+        before: List[str],
+        overrides: Optional[Mapping[str, Any]],
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._path = path
+        self._overrides = before + overrides_of(overrides or {}) + overrides_of(settings)
+        self._job = _dhelix.load(self._path, self._overrides)
+        self._settings = read_settings(_dhelix.print(self._job))
+
+    def __getitem__(self, setting: str) -> Any:
+        return self._settings[setting]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._settings)
+
+    def __len__(self) -> int:
+        return len(self._settings)
+
+    def __repr__(self) -> str:
+        return f"Job({', '.join([repr(self._path)] + self._overrides)})"
+
+    def yaml(self) -> str:
+        """The job as a complete job file."""
+        return _dhelix.print(self._job)
+
+    def check(self, rank: int = 0) -> Dict[str, Any]:
+        """Build and verify the programs, those of all ranks together, without running them.
+
+        The result has ``parameters``, ``tokens_per_step``, ``planned_bytes`` of the rank's memory,
+        ``programs`` with what each needs memory for, and ``derived``: what the job leaves open, what that
+        came to, and why.
+        """
+        return json.loads(_dhelix.check(self._job, rank))
+
+    def plan(self, policy: Optional[str] = None) -> Dict[str, Any]:
+        """One layer's forward beside another's backward, by every order policy.
+
+        ``policies`` has a row each: ``slot_us``, ``speed_up`` over one after the other, ``exposed_us`` of
+        communication and the share ``hidden``; ``bound_us`` is the busiest stream's time.
+        """
+        return json.loads(_dhelix.plan(self._job, policy))
+
+    def simulate(
+        self,
+        cluster: Optional[Path] = None,
+        strategy: Optional[Names] = None,
+        *,
+        out: Optional[Path] = None,
+        peak_tflops: float = 0,
+    ) -> Dict[str, Any]:
+        """One training step on a cluster, a name of :func:`dhelix.clusters` or a file; without, on this machine.
+
+        ``strategy`` is a name, several, or ``"all"``; without, the job's. ``strategies`` of the result has
+        one entry each: ``step_ms``, ``tokens_per_s``, ``hidden_share``, ``exposed_ms``, ``peak_bytes`` and
+        more, or the ``reason`` why it cannot run this job. ``out`` is a folder for what a run would leave.
+        """
+        text = _dhelix.simulate(
+            self._job, _path(cluster), _joined(strategy), _path(out), peak_tflops * 1e12
+        )
+        return json.loads(text)
+
+    def tune(
+        self,
+        cluster: Optional[Path] = None,
+        devices: int = 0,
+        *,
+        fixed: Optional[Mapping[str, Any]] = None,
+        memory_bytes: float = 0,
+        strategies: Optional[Names] = None,
+        schedules: Optional[Names] = None,
+        top: int = 10,
+        simulated: int = 8,
+    ) -> Dict[str, Any]:
+        """Search the fastest mesh, micro-batch, recomputation, schedule and strategy on these devices.
+
+        What the job file says of these is searched over; what the job's changes and ``fixed``
+        (``{"parallel.tp": 8}``) say stays. ``devices`` and ``memory_bytes`` of one are the job's ranks and
+        the cluster's where they are not given. ``ranked`` of the result has the best ``top``: ``settings``
+        to give to :meth:`replace`, ``estimated_ms``, and ``simulated_ms`` of those that were simulated, the
+        best ``simulated`` by estimate; ``by_value`` the best with each value, and why it loses.
+        """
+        if top < 1 or simulated < 0:
+            raise ValueError(f"top={top}, simulated={simulated}: at least one row, and none or more simulated")
+        text = _dhelix.tune(
+            self._path,
+            self._overrides + overrides_of(fixed or {}),
+            _path(cluster),
+            devices or self["ranks"],
+            memory_bytes,
+            _joined(strategies),
+            _joined(schedules),
+            top,
+            simulated,
+        )
+        return json.loads(text)
+
+    def train(
+        self,
+        on_step: Optional[Callable[[Dict[str, Any]], Any]] = None,
+        *,
+        progress: bool = False,
+        fresh: bool = False,
+    ) -> Dict[str, Any]:
+        """Train from the first step to the last, or on from the run folder's newest checkpoint.
+
+        ``on_step`` gets each step's line of ``metrics.jsonl`` as a dict, in the thread that trains rank 0.
+        What it raises ends the training with a checkpoint and is raised here, as Ctrl-C is. ``progress``
+        writes lines to standard error; ``fresh`` sets an existing run folder aside.
+
+        The result has ``steps``, ``loss``, ``val_loss`` where there was a validation, ``tokens_per_s``,
+        ``checkpoint``, ``out`` and more. Under ``mpirun`` only rank 0's process has one, the others an
+        empty dict. Raises :class:`~dhelix.Diverged` and what job, data and disk give; the last checkpoint
+        is intact in every case.
+        """
+        tell = None if on_step is None else lambda line: on_step(json.loads(line))
+        return json.loads(_dhelix.train(self._job, progress, fresh, tell) or "{}")

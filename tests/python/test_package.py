@@ -1,0 +1,249 @@
+"""The Python package, installed: test_package.py REPOSITORY, in an empty folder, with DHELIX the program."""
+
+import inspect
+import json
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import typing
+import unittest
+
+import dhelix
+
+ROOT = pathlib.Path(sys.argv.pop(1))
+SMALL = """
+model: {family: gpt2, n_layers: 2, width: 32, n_heads: 4, max_seq: 32}
+data: {train: TEXT, tokenizer: chars, val_fraction: 0.01}
+train: {steps: 6, batch: 4, seq_len: 32, threads: 1}
+eval: {every: 3, batches: 1}
+""".replace("TEXT", str(ROOT / "examples/data/tinyshakespeare.txt"))
+
+
+def program(*arguments):
+    """What the command line says with --json."""
+    words = [os.environ["DHELIX"], *map(str, arguments), "--json", "--quiet"]
+    return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+
+
+class Test(unittest.TestCase):
+    def setUp(self):
+        self.path = pathlib.Path(f"{self.id()}.yaml")
+        self.path.write_text(SMALL, encoding="utf-8")
+        self.out = f"{self.id()}.run"
+
+    def small(self, **settings):
+        return dhelix.Job(self.path, out=self.out, **settings)
+
+
+class Jobs(Test):
+    def test_settings(self):
+        job = dhelix.Job(
+            self.path,
+            {"train.steps": 7, "eval.every": 0, "parallel": {"sequence": False}},
+            train={"seed": 3, "dtype": "bf16"},
+            optimizer={"lr": 1e-3},
+            data={"val": [ROOT / "README.md", "b \"c\".txt"]},
+            strategy={"passes": ["ring-gemm"], "schedule": "1f1b", "order": "list"},
+        )
+        want = {"train.steps": 7, "eval.every": 0, "parallel.sequence": False, "train.seed": 3}
+        want.update({"train.dtype": "bf16", "optimizer.lr": 1e-3, "train.batch": 4, "model.n_layers": 2})
+        self.assertEqual({name: job[name] for name in want}, want)
+        self.assertEqual(job["data.val"], [str(ROOT / "README.md"), os.path.abspath('b "c".txt')])
+        self.assertIn("ring-gemm", job["strategy"])
+        self.assertEqual(list(job), list(dict(job)))
+        self.assertIn(str(self.path), repr(job))
+        self.assertIn("train.steps=7", repr(job))
+        self.assertNotIn("train.stesp", job)
+        with self.assertRaises(TypeError):
+            job["train.steps"] = 8
+
+    def test_replace(self):
+        job = self.small(train={"steps": 8})
+        other = job.replace({"train.batch": 8}, train={"steps": 9})
+        self.assertEqual((job["train.steps"], job["train.batch"]), (8, 4))
+        self.assertEqual((other["train.steps"], other["train.batch"]), (9, 8))
+        self.assertEqual(other["out"], job["out"])
+
+    def test_yaml_reads_back(self):
+        job = self.small(train={"seed": 5})
+        pathlib.Path("copy.yaml").write_text(job.yaml(), encoding="utf-8")
+        self.assertEqual(dhelix.Job("copy.yaml"), job)
+
+    def test_errors(self):
+        with self.assertRaisesRegex(dhelix.InvalidInput, "--set train.stesp=5.*train.steps") as caught:
+            self.small(train={"stesp": 5})
+        self.assertIsInstance(caught.exception, ValueError)
+        self.assertEqual(caught.exception.status, "DH_EINVAL")
+        self.assertEqual(caught.exception.message, str(caught.exception))
+        copy = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((type(copy), str(copy)), (dhelix.InvalidInput, str(caught.exception)))
+        with self.assertRaisesRegex(dhelix.FileError, "nowhere.yaml") as caught:
+            dhelix.Job("nowhere.yaml")
+        self.assertIsInstance(caught.exception, OSError)
+        self.assertEqual(caught.exception.status, "DH_EIO")
+        with self.assertRaisesRegex(dhelix.NotFound, "h100"):
+            self.small().simulate(cluster="h1000")
+        pathlib.Path("bad.yaml").write_text("train: {steps: 5", encoding="utf-8")
+        with self.assertRaisesRegex(dhelix.MalformedFile, "bad.yaml"):
+            dhelix.Job("bad.yaml")
+        with self.assertRaisesRegex(TypeError, "train.steps"):
+            self.small(train={"steps": None})
+        with self.assertRaisesRegex(dhelix.InvalidInput, "ranks 0 to 0"):
+            self.small().check(rank=1)
+
+
+class Planning(Test):
+    """Against the program, which prints the same documents."""
+
+    def test_check(self):
+        job = self.small(parallel={"tp": 2})
+        said = program("check", self.path, "--set", "parallel.tp=2", "--set", f"out={self.out}")
+        self.assertEqual(job.check(), said)
+        self.assertEqual(job.check(rank=1)["parameters"], said["parameters"])
+
+    def test_plan(self):
+        example = ROOT / "examples/tp2.yaml"
+        self.assertEqual(dhelix.Job(example).plan("list"), program("plan", example, "--policy", "list"))
+
+    def test_simulate(self):
+        example = ROOT / "examples/tp2pp2.yaml"
+        names = ["sequential", "dhelix"]
+        said = program("simulate", example, "--cluster", "a100", "--strategies", ",".join(names))
+        job = dhelix.Job(example)
+        self.assertEqual(job.simulate("a100", names), said)
+        self.assertEqual([row["strategy"] for row in said["strategies"]], names)
+        cluster = ROOT / "clusters/a100.yaml"
+        job.simulate(cluster, "sequential", out="simulated")
+        self.assertTrue(json.loads(pathlib.Path("simulated/summary.json").read_text())["simulated"])
+
+    def test_tune(self):
+        example = ROOT / "examples/tp2.yaml"
+        words = ["--cluster", "a100", "--devices", 4, "--strategies", "sequential", "--schedules", "1f1b"]
+        words += ["--verify", 2, "--top", 3, "--set", "parallel.tp=2"]
+        job = dhelix.Job(example)
+        found = job.tune(
+            "a100", 4, fixed={"parallel.tp": 2}, strategies="sequential", schedules=["1f1b"], simulated=2, top=3
+        )
+        self.assertEqual(found, program("tune", example, *words))
+        self.assertEqual([row["settings"]["parallel.tp"] for row in found["ranked"]], [2, 2, 2])
+        best = job.replace({"ranks": "auto", **found["ranked"][0]["settings"]})
+        self.assertEqual(best["ranks"], 4)
+
+    def test_interrupted_search_ends_at_once(self):
+        job = dhelix.Job(ROOT / "examples/llama3_70b.yaml")
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt) as caught:
+            job.tune("a100", 128)  # half a minute
+        self.assertIsInstance(caught.exception.__context__, dhelix.Interrupted)
+
+
+class Training(Test):
+    def test_steps(self):
+        for ranks in 1, 2:
+            with self.subTest(ranks=ranks):
+                heard = []
+                job = self.small(parallel={"tp": ranks})
+                result = job.train(on_step=heard.append, fresh=True)
+                lines = dhelix.metrics(self.out)
+                self.assertEqual(heard, [line for line in lines if "loss" in line])
+                self.assertEqual([line["step"] for line in heard], [1, 2, 3, 4, 5, 6])
+                self.assertEqual([line["step"] for line in lines if "val_loss" in line], [3, 6])
+                self.assertEqual((result["steps"], result["resumed_at"]), (6, 0))
+                self.assertAlmostEqual(result["loss"], heard[-1]["loss"], places=6)
+                self.assertTrue(os.path.isdir(result["checkpoint"]))
+
+    def test_broken_off(self):
+        def by_exception(step):
+            raise LookupError("enough")
+
+        def by_signal(step):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)  # until it is seen, which takes 20 ms
+
+        job = self.small()
+        job.train()
+        losses = [line["loss"] for line in dhelix.metrics(self.out) if "loss" in line]
+        for end, error in (by_exception, LookupError), (by_signal, KeyboardInterrupt):
+            with self.subTest(error=error):
+                calls = []
+
+                def on_step(m):
+                    calls.append(m["step"])
+                    if m["step"] == 2:
+                        end(m)
+
+                with self.assertRaises(error) as caught:
+                    job.train(on_step=on_step, fresh=True)
+                self.assertRegex(str(caught.exception.__context__), "after step 3 of 6; the checkpoint is ")
+                self.assertEqual(calls, [1, 2])  # step 3 was under way, or about to be
+                self.assertEqual(job.train()["resumed_at"], 3)
+                again = [line["loss"] for line in dhelix.metrics(self.out) if "loss" in line]
+                self.assertEqual(again, losses)
+
+    def test_diverged(self):
+        with self.assertRaisesRegex(dhelix.Diverged, "step"):
+            self.small(optimizer={"lr": 1000, "grad_clip": 0}, train={"steps": 100}).train()
+
+    def test_other_threads_run(self):
+        counted = [0]
+        done = threading.Event()
+
+        def count():
+            while not done.wait(0.001):
+                counted[0] += 1
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        try:
+            before = counted[0]
+            dhelix.Job(ROOT / "examples/llama3_70b.yaml").simulate("a100")
+            during = counted[0] - before
+        finally:
+            done.set()
+            thread.join()
+        self.assertGreater(during, 10)
+
+    def test_sample_and_metrics(self):
+        self.small().train()
+        text = dhelix.sample(self.out, "ROMEO:", 20, seed=4)
+        self.assertTrue(text.startswith("ROMEO:"))
+        self.assertEqual(len(text), len("ROMEO:") + 20)
+        self.assertEqual(text, dhelix.sample(self.out, "ROMEO:", 20, seed=4))
+        self.assertNotEqual(text, dhelix.sample(self.out, "ROMEO:", 20, seed=5))
+        lines = dhelix.metrics(self.out)
+        with open(os.path.join(self.out, "metrics.jsonl"), "a", encoding="utf-8") as file:
+            file.write('{"step": 7, "lo')
+        self.assertEqual(dhelix.metrics(pathlib.Path(self.out)), lines)
+        with self.assertRaises(dhelix.Error):
+            dhelix.sample("nowhere", "a", 1)
+
+
+class Package(unittest.TestCase):
+    def test_is_documented_and_typed(self):
+        functions = [dhelix.metrics, dhelix.sample, dhelix.clusters, dhelix.Job.__init__]
+        functions += [f for name, f in vars(dhelix.Job).items() if name[0] != "_"]
+        self.assertGreater(len(functions), 9)
+        for function in functions:
+            hints = typing.get_type_hints(function)
+            self.assertIn("return", hints, function)
+            for name in inspect.signature(function).parameters:
+                self.assertTrue(name == "self" or name in hints, (function, name))
+            self.assertTrue(inspect.getdoc(function), function)
+        for name in dhelix.__all__:
+            self.assertTrue(inspect.getdoc(getattr(dhelix, name)), name)
+        self.assertTrue((pathlib.Path(dhelix.__file__).parent / "py.typed").exists())
+
+    def test_version_and_clusters(self):
+        said = subprocess.run([os.environ["DHELIX"], "--version"], check=True, stdout=subprocess.PIPE).stdout
+        self.assertEqual(said.decode().split()[1], dhelix.__version__)
+        self.assertIn("a100", dhelix.clusters())
+
+
+if __name__ == "__main__":
+    unittest.main()
