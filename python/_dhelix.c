@@ -119,19 +119,20 @@ static PyObject *check(PyObject *module, PyObject *args)
 typedef struct plan_args {
     dh_job *job;
     const char *policy;
+    int explain;
 } plan_args;
 
 static dh_status plan_work(dh_ctx *ctx, call *c)
 {
     const plan_args *a = c->args;
-    return dh_describe_plan(ctx, a->job, a->policy, &c->out);
+    return dh_describe_plan(ctx, a->job, a->policy, a->explain != 0, &c->out);
 }
 
 static PyObject *plan(PyObject *module, PyObject *args)
 {
     plan_args a;
     call c = {.work = plan_work, .args = &a};
-    if (!PyArg_ParseTuple(args, "O&z", to_job, &a.job, &a.policy)) return NULL;
+    if (!PyArg_ParseTuple(args, "O&zp", to_job, &a.job, &a.policy, &a.explain)) return NULL;
     return run(&c);
 }
 
@@ -322,7 +323,7 @@ static PyMethodDef methods[] = {
     {"load", load, METH_VARARGS, "load(path, overrides) -> job"},
     {"print", print, METH_VARARGS, "print(job) -> YAML"},
     {"check", check, METH_VARARGS, "check(job, rank) -> JSON"},
-    {"plan", plan, METH_VARARGS, "plan(job, policy) -> JSON"},
+    {"plan", plan, METH_VARARGS, "plan(job, policy, explain) -> JSON"},
     {"simulate", simulate, METH_VARARGS,
      "simulate(job, cluster, strategies, dir, peak_flops_per_s) -> JSON"},
     {"tune", tune, METH_VARARGS,

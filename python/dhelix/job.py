@@ -84,13 +84,15 @@ class Job(Mapping[str, Any]):
         """
         return json.loads(_dhelix.check(self._job, rank))
 
-    def plan(self, policy: Optional[str] = None) -> Dict[str, Any]:
+    def plan(self, policy: Optional[str] = None, *, explain: bool = False) -> Dict[str, Any]:
         """One layer's forward beside another's backward, by every order policy.
 
         ``policies`` has a row each: ``slot_us``, ``speed_up`` over one after the other, ``exposed_us`` of
-        communication and the share ``hidden``; ``bound_us`` is the busiest stream's time.
+        communication and the share ``hidden``; ``bound_us`` is the busiest stream's time. With ``explain``,
+        ``operators`` has the order of the policy (the job's where none is given) with times and streams, and
+        ``traffic`` in which slots of a simulated step gradients and parameters travel.
         """
-        return json.loads(_dhelix.plan(self._job, policy))
+        return json.loads(_dhelix.plan(self._job, policy, explain))
 
     def simulate(
         self,

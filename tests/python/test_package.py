@@ -108,7 +108,10 @@ class Planning(Test):
 
     def test_plan(self):
         example = ROOT / "examples/tp2.yaml"
-        self.assertEqual(dhelix.Job(example).plan("list"), program("plan", example, "--policy", "list"))
+        for words, explain in ([], False), (["--explain"], True):
+            said = program("plan", example, "--policy", "list", *words)
+            self.assertEqual(dhelix.Job(example).plan("list", explain=explain), said)
+        self.assertIn("operators", said)
 
     def test_simulate(self):
         example = ROOT / "examples/tp2pp2.yaml"
