@@ -97,8 +97,11 @@ static double left_out(const estimate *e)
 
 static void run_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
 {
-    for (int32_t c = 0; c < table->n_classes; c++)
+    for (int32_t c = 0; c < table->n_classes; c++) {
         e->costs[c] = tune_slot_cost_of(&e->basis, table, &table->classes[c]);
+        e->costs[c].delay_ns = tune_reductions_delay(e, table, &table->classes[c], e->costs[c].ns);
+        e->costs[c].ns += e->costs[c].delay_ns;
+    }
     tune_timetable_run(table, e->costs, e->basis.transfer, e->t->scratch, ends);
 }
 
@@ -131,25 +134,6 @@ static void find_peak(const estimate *e, dh_tune_memory *memory)
     }
 }
 
-/* What reductions add to the last backward: they slow it down while they run beside it, and
- * some are still under way when it has ended. The k-th of K can begin when as much of that
- * backward is done. */
-static double exposed_reductions(const estimate *e, int32_t rank)
-{
-    const tune_outline *o = e->outlines[rank];
-    const dh_schedule *s = e->long_one->schedule;
-    double window = 0, at = 0, all = 0;
-    if (o->n_reductions == 0) return 0;
-    for (int32_t v = 0; v < s->n_stages; v++)
-        if (s->rank_of[v] == rank)
-            window += tune_backward_ns(&e->basis, &e->long_one->types[e->long_one->type_of[v]]);
-    for (size_t k = 0; k < o->n_reductions; k++) {
-        at = DH_MAX(at, window * (double)(k + 1) / (double)o->n_reductions) + o->reduction_ns[k];
-        all += o->reduction_ns[k];
-    }
-    return at - window + o->slow_down * DH_MIN(all, window);
-}
-
 static void count_items(const estimate *e, int32_t rank, double items[DH_N_TUNE_ITEM])
 {
     const double k = left_out(e);
@@ -158,11 +142,11 @@ static void count_items(const estimate *e, int32_t rank, double items[DH_N_TUNE_
     for (int i = 0; i < (k > 0 ? 2 : 1); i++)
         for (int32_t c = 0; c < tables[i]->n_classes; c++) {
             const tune_class *cls = &tables[i]->classes[c];
-            const int32_t n = tables[i]->counts[rank * tables[i]->n_classes + c];
-            if (n > 0)
-                tune_slot_items(&e->basis, tables[i], cls,
-                                tune_slot_cost_of(&e->basis, tables[i], cls).ns, n * weights[i],
-                                items);
+            const double n = weights[i] * tables[i]->counts[rank * tables[i]->n_classes + c];
+            if (n == 0) continue;
+            const double ns = tune_slot_cost_of(&e->basis, tables[i], cls).ns;
+            tune_slot_items(&e->basis, tables[i], cls, ns, n, items);
+            items[DH_TUNE_ITEM_DP] += n * tune_reductions_delay(e, tables[i], cls, ns);
         }
 }
 
@@ -171,7 +155,7 @@ static void find_step(const estimate *e, dh_tune_row *row)
     double latest = 0, exposed = 0, optimizer = 0;
     int32_t last = 0;
     for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
-        const double behind = exposed_reductions(e, r);
+        const double behind = tune_reductions_behind(e, r);
         optimizer = DH_MAX(optimizer, e->outlines[r]->optimizer_ns);
         if (e->ends[r].end_ns + behind <= latest) continue;
         latest = e->ends[r].end_ns + behind;
@@ -181,7 +165,7 @@ static void find_step(const estimate *e, dh_tune_row *row)
     row->step_ns = latest + optimizer;
     memset(row->item_ns, 0, sizeof row->item_ns);
     count_items(e, last, row->item_ns);
-    row->item_ns[DH_TUNE_ITEM_DP] = exposed;
+    row->item_ns[DH_TUNE_ITEM_DP] += exposed;
     row->item_ns[DH_TUNE_ITEM_OPTIMIZER] = optimizer;
     row->item_ns[DH_TUNE_ITEM_BUBBLE] = e->ends[last].end_ns - e->ends[last].busy_ns;
 }

@@ -28,4 +28,10 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
 dh_status tune_find_times(estimate *e, const tune_times **times);
 dh_status tune_find_outlines(estimate *e);
 
+/* reductions.c: what reductions of gradients add to a slot of the class, of `ns` without them */
+double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
+                             double ns);
+/* And behind the rank's last slot, the long timetable having been run last. */
+double tune_reductions_behind(const estimate *e, int32_t rank);
+
 #endif

@@ -123,12 +123,12 @@ tune_slot_cost tune_slot_cost_of(const tune_basis *p, const tune_timetable *t, c
     const bytes b = bytes_of(p->blocks, stage, c->kind);
     if (c->f < 0)
         return (tune_slot_cost){single_ns(p->times, stage, c->kind), b.peak - b.before,
-                                b.after - b.before};
+                                b.after - b.before, 0};
     const tune_stage *f = &t->types[c->f];
     const bytes fb = bytes_of(p->blocks, f, DH_PIPE_F);
     return (tune_slot_cost){pair_ns(p->times, f, stage, c->kind),
                             pair_peak(p->blocks, f, stage, &fb, &b) - b.before,
-                            fb.after + b.after - b.before};
+                            fb.after + b.after - b.before, 0};
 }
 
 /* ---- items ---------------------------------------------------------------------------------- */

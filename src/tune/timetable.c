@@ -54,18 +54,26 @@ static void find_like(tune_timetable *t)
 
 /* ---- classes of slots ------------------------------------------------------------------------ */
 
-static tune_class class_of(const tune_timetable *t, const dh_pipe_slot *slot)
+static tune_class class_of(const tune_timetable *t, const dh_pipe_slot *slot, bool last)
 {
     const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
     return (tune_class){.kind = (int32_t)a->kind,
                         .f = slot->n_actions == 2 ? t->type_of[slot->action[0].stage] : -1,
-                        .type = t->type_of[a->stage]};
+                        .type = t->type_of[a->stage],
+                        .last = last};
 }
 
-/* known [kinds][1 + types][types]: class plus one. */
+/* Classes that there can be. */
+static size_t most_classes(const tune_timetable *t)
+{
+    return (size_t)DH_N_PIPE_KINDS * (size_t)((t->n_types + 1) * t->n_types) * 2;
+}
+
+/* known [kinds][1 + types][types][2]: class plus one. */
 static int32_t number_class(tune_timetable *t, int32_t *known, tune_class c)
 {
-    int32_t *number = &known[(c.kind * (t->n_types + 1) + c.f + 1) * t->n_types + c.type];
+    const int32_t types = (c.kind * (t->n_types + 1) + c.f + 1) * t->n_types + c.type;
+    int32_t *number = &known[2 * types + c.last];
     if (*number == 0) {
         t->classes[t->n_classes] = c;
         *number = ++t->n_classes;
@@ -90,6 +98,7 @@ typedef struct ordering {
     int32_t *place;                 /* by slot of the schedule */
     int32_t *arrival_f, *arrival_b; /* [stage][micro]: transfer that brings its input; -1 */
     int32_t *known;
+    int32_t *left; /* [stage]: micro-batches whose weight gradients are to come */
 } ordering;
 
 static int by_time(const void *x, const void *y)
@@ -154,12 +163,22 @@ static dh_status list_events(dh_ctx *ctx, const dh_schedule *s, ordering *o)
     return DH_OK;
 }
 
+/* Whether the slot makes the last gradients of its stage, and reductions run beside it: they do not
+ * where another stage waits for its result. */
+static bool completes(tune_timetable *t, ordering *o, const dh_pipe_slot *slot, int32_t i)
+{
+    const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
+    if (a->kind != DH_PIPE_B && a->kind != DH_PIPE_W) return false;
+    t->last[a->stage] = i;
+    return --o->left[a->stage] == 0 && goes_to(t->schedule, a) < 0;
+}
+
 static void fill_slot(tune_timetable *t, ordering *o, int32_t i)
 {
     const dh_schedule *s = t->schedule;
     const dh_pipe_slot *slot = &s->slots[o->events[i].slot];
     tune_slot *own = &t->slots[i];
-    own->cls = number_class(t, o->known, class_of(t, slot));
+    own->cls = number_class(t, o->known, class_of(t, slot, completes(t, o, slot, i)));
     o->place[o->events[i].slot] = i;
     for (int32_t k = 0; k < slot->n_actions; k++) {
         const dh_pipe_action *a = &slot->action[k];
@@ -189,13 +208,14 @@ static dh_status order_and_fill(dh_ctx *ctx, tune_timetable *t)
 {
     const dh_schedule *s = t->schedule;
     const size_t n_cells = (size_t)s->n_stages * (size_t)s->n_micro + 1;
-    const size_t n_known = (size_t)DH_N_PIPE_KINDS * (size_t)((t->n_types + 1) * t->n_types) + 1;
     ordering o = {.events = malloc(((size_t)t->n_slots + 1) * sizeof *o.events),
                   .place = calloc((size_t)t->n_slots + 1, sizeof *o.place),
                   .arrival_f = calloc(n_cells, sizeof *o.arrival_f),
                   .arrival_b = calloc(n_cells, sizeof *o.arrival_b),
-                  .known = calloc(n_known, sizeof *o.known)};
-    const bool ok = o.events && o.place && o.arrival_f && o.arrival_b && o.known;
+                  .known = calloc(most_classes(t) + 1, sizeof *o.known),
+                  .left = malloc(((size_t)s->n_stages + 1) * sizeof *o.left)};
+    const bool ok = o.events && o.place && o.arrival_f && o.arrival_b && o.known && o.left;
+    for (int32_t v = 0; ok && v < s->n_stages; v++) o.left[v] = s->n_micro;
     dh_status st = ok ? list_events(ctx, s, &o) : no_memory(ctx);
     if (st == DH_OK) fill(t, &o);
     free(o.events);
@@ -203,6 +223,7 @@ static dh_status order_and_fill(dh_ctx *ctx, tune_timetable *t)
     free(o.arrival_f);
     free(o.arrival_b);
     free(o.known);
+    free(o.left);
     return st;
 }
 
@@ -227,13 +248,13 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
                           .type_of = DH_NEW_N(arena, int32_t, schedule->n_stages),
                           .slots = DH_NEW_N(arena, tune_slot, n_slots + 1),
                           .like = DH_NEW_N(arena, int32_t, schedule->n_ranks),
+                          .last = DH_NEW_N(arena, int32_t, schedule->n_stages),
                           .n_slots = n_slots,
                           .n_ranks = schedule->n_ranks};
-    if (!t->types || !t->type_of || !t->slots || !t->like) return no_memory(ctx);
+    if (!t->types || !t->type_of || !t->slots || !t->like || !t->last) return no_memory(ctx);
     find_types(t, layers);
     find_like(t);
-    t->classes = DH_NEW_N(arena, tune_class,
-                          (size_t)DH_N_PIPE_KINDS * (size_t)((t->n_types + 1) * t->n_types));
+    t->classes = DH_NEW_N(arena, tune_class, most_classes(t));
     if (!t->classes) return no_memory(ctx);
     DH_TRY(order_and_fill(ctx, t));
     *table = t;

@@ -30,6 +30,7 @@ typedef struct tune_stage {
 typedef struct tune_class {
     int32_t kind;    /* dh_pipe_kind; of the backward in a pair */
     int32_t f, type; /* type of the forward's stage in a pair, -1: none; of the stage */
+    int32_t last;    /* reductions of the stage's gradients run beside it */
 } tune_class;
 
 /* A slot, or a transfer to a stage of another rank. Needs on a slot's own rank are met by
@@ -48,6 +49,7 @@ typedef struct tune_timetable {
     tune_slot *slots; /* and transfers, in the order all ranks share (build.c of program) */
     int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
+    int32_t *last;    /* [n_stages]: slot behind which the stage's gradients are complete */
     int32_t n_types, n_classes, n_slots, n_ranks;
 } tune_timetable;
 
@@ -56,6 +58,7 @@ typedef struct tune_slot_cost {
     double ns;
     double peak_bytes;  /* while it runs, over what was there before it */
     double delta_bytes; /* that it leaves behind */
+    double delay_ns;    /* of ns: what reductions of gradients beside it add */
 } tune_slot_cost;
 
 /* A rank at the end of all its slots. */
@@ -136,8 +139,8 @@ double tune_chain_ns(const tune_chain *chain, const tune_stage *stage);
 typedef struct tune_outline {
     uint64_t parameters, gradients, optimizer, persistent;
     size_t n_reductions;
-    double *reduction_ns; /* [n_reductions] in the order of the backward */
-    double slow_down;     /* of a GEMM beside a reduction: what it takes longer, as a share */
+    double *reduction_ns;                   /* [n_reductions] in the order of the backward */
+    double backward_speed, reduction_speed; /* of the two beside each other */
     double optimizer_ns;
 } tune_outline;
 

@@ -2,7 +2,7 @@
  * dh_schedule_validate, and many micro-batches continue a straight line. */
 #include "dh_test.h"
 
-#include "tune/tuner.h"
+#include "tune/estimate.h"
 
 static const dh_stage_cost unit = {
     .f_ns = 1000, .i_ns = 1100, .w_ns = 900, .b_ns = 2000, .fb_ns = 2500, .fi_ns = 1700};
@@ -32,9 +32,9 @@ static tune_slot_cost cost_of(const tune_class *c)
                                         [DH_PIPE_I] = (double)unit.i_ns,
                                         [DH_PIPE_W] = (double)unit.w_ns};
     const double delta[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = 1, [DH_PIPE_B] = -1, [DH_PIPE_W] = -1};
-    if (c->f < 0) return (tune_slot_cost){ns[c->kind], c->kind == DH_PIPE_F, delta[c->kind]};
+    if (c->f < 0) return (tune_slot_cost){ns[c->kind], c->kind == DH_PIPE_F, delta[c->kind], 0};
     const double both = (double)(c->kind == DH_PIPE_I ? unit.fi_ns : unit.fb_ns);
-    return (tune_slot_cost){both, 1, 1 + delta[c->kind]};
+    return (tune_slot_cost){both, 1, 1 + delta[c->kind], 0};
 }
 
 static timed time_schedule(dh_schedule *schedule)
@@ -156,11 +156,52 @@ static void test_transfers_by_hand(void **state)
     release(&t);
 }
 
+/* Two stages of a backward of 100 each, behind which 40 and 100 are to be reduced; beside each
+ * other both go at half speed. The second stage's result is waited for: it reduces behind its
+ * backward. The first one's goes on for 50, then 80 beside the first reduction, and 10 more: 140.
+ */
+static void reductions_slow_down_a_backward(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_schedule_row *row;
+    assert_ok(&ctx, dh_schedule_find(&ctx, "1f1b", &row));
+    timed t = time_schedule(schedule_of(row, 2, 4));
+    double reductions[] = {40, 100}, ends[64] = {0};
+    tune_slot_cost costs[64] = {{0}};
+    tune_outline outline = {
+        .n_reductions = 2, .reduction_ns = reductions, .backward_speed = .5, .reduction_speed = .5};
+    const tune_outline *outlines[] = {&outline, &outline};
+    const tune_times times = {.f.one = 50, .b.one = 100};
+    tuner at_hand = {.scratch = ends};
+    const estimate e = {.t = &at_hand,
+                        .long_one = t.table,
+                        .basis.times = &times,
+                        .costs = costs,
+                        .outlines = outlines};
+    int n_slowed = 0;
+    for (int32_t c = 0; c < t.table->n_classes; c++) {
+        const tune_class *cls = &t.table->classes[c];
+        const double ns = cls->kind == DH_PIPE_F ? 50 : 100;
+        costs[c] =
+            (tune_slot_cost){.ns = ns, .delay_ns = tune_reductions_delay(&e, t.table, cls, ns)};
+        assert_true(fabs(costs[c].delay_ns - (cls->last ? 40 : 0)) < 1e-9);
+        costs[c].ns += costs[c].delay_ns;
+        n_slowed += cls->last;
+    }
+    assert_int_equal(n_slowed, 1);
+    assert_true(t.table->n_slots <= 64);
+    tune_timetable_run(t.table, costs, (tune_transfer){0}, ends, t.ends);
+    assert_true(fabs(tune_reductions_behind(&e, 0) - 100) < 1e-9);
+    assert_true(fabs(tune_reductions_behind(&e, 1) - 140) < 1e-9);
+    release(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_timetables_time_as_schedules_do),
         cmocka_unit_test(test_many_micro_batches_continue_a_straight_line),
+        cmocka_unit_test(reductions_slow_down_a_backward),
         cmocka_unit_test(test_transfers_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

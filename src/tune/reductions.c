@@ -1,0 +1,121 @@
+/* Reductions of gradients beside the slots in which their gradients become complete.
+ *
+ * They become ready one after another while the last backward of a stage goes on, and take turns
+ * on their stream. Backward and reductions are two flows of the clock that all go by
+ * (base/flow.h): each slows the other down, and what is not reduced when the rank has done all
+ * its slots stays behind them. */
+#include "base/flow.h"
+#include "tune/estimate.h"
+
+/* ---- beside a slot ------------------------------------------------------------------------ */
+
+/* Work of a rank's slots beside what is left of reductions: the time it takes. */
+static double run_beside(const tune_outline *o, double work_ns, double *left_ns)
+{
+    dh_flow flows[2] = {{work_ns, o->backward_speed}, {*left_ns, o->reduction_speed}};
+    dh_flows_settle(flows, 2);
+    double ns = 0;
+    while (!dh_flow_is_done(&flows[0]) && !dh_flow_is_done(&flows[1]))
+        ns += dh_flow_pair_step(&flows[0], &flows[1]);
+    *left_ns = dh_flow_is_done(&flows[1]) ? 0 : flows[1].left_ns;
+    return ns + flows[0].left_ns;
+}
+
+/* Reductions [first, end) become ready evenly over a slot of work_ns: the time the slot takes. */
+static double reduce_beside(const tune_outline *o, size_t first, size_t end, double work_ns,
+                            double *left_ns)
+{
+    double ns = 0;
+    if (first == end) return run_beside(o, work_ns, left_ns);
+    for (size_t k = first; k < end; k++) {
+        ns += run_beside(o, work_ns / (double)(end - first), left_ns);
+        *left_ns += o->reduction_ns[k];
+    }
+    return ns;
+}
+
+/* They begin when the slot's result is on its way to another stage. */
+static void reduce_behind(const tune_outline *o, size_t first, size_t end, double work_ns,
+                          double *left_ns)
+{
+    run_beside(o, work_ns, left_ns);
+    for (size_t k = first; k < end; k++) *left_ns += o->reduction_ns[k];
+}
+
+/* ---- of a rank's stages --------------------------------------------------------------------- */
+
+/* A rank's reductions are its stages', the last stage's first, by how long their backwards take. */
+typedef struct sharing {
+    const estimate *e;
+    const tune_timetable *t;
+    const tune_outline *o;
+    int32_t rank;
+    double all_ns, done_ns; /* of backwards: of all stages, of those that had their share */
+} sharing;
+
+static double backward_of(const sharing *s, int32_t stage)
+{
+    if (s->t->schedule->rank_of[stage] != s->rank) return 0;
+    return tune_backward_ns(&s->e->basis, &s->t->types[s->t->type_of[stage]]);
+}
+
+static sharing share_of_rank(const estimate *e, const tune_timetable *t, int32_t rank)
+{
+    sharing s = {.e = e, .t = t, .o = e->outlines[rank], .rank = rank};
+    for (int32_t v = 0; v < t->schedule->n_stages; v++) s.all_ns += backward_of(&s, v);
+    return s;
+}
+
+static size_t shared_out(const sharing *s)
+{
+    return s->all_ns > 0 ? (size_t)((double)s->o->n_reductions * s->done_ns / s->all_ns + .5) : 0;
+}
+
+/* Reductions [*first, *end) are the stage's; those of later stages have been taken. */
+static void take_share(sharing *s, int32_t stage, size_t *first, size_t *end)
+{
+    *first = shared_out(s);
+    s->done_ns += backward_of(s, stage);
+    *end = shared_out(s);
+}
+
+/* ---- entries -------------------------------------------------------------------------------- */
+
+double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
+                             double ns)
+{
+    int32_t stage = 0;
+    size_t first = 0, end = 0;
+    double left_ns = 0;
+    if (!c->last || ns <= 0) return 0;
+    while (t->type_of[stage] != c->type) stage++;
+    sharing s = share_of_rank(e, t, t->schedule->rank_of[stage]);
+    if (s.o->n_reductions == 0) return 0;
+    for (int32_t v = t->schedule->n_stages; v-- > stage;)
+        if (t->schedule->rank_of[v] == s.rank) take_share(&s, v, &first, &end);
+    return reduce_beside(s.o, first, end, ns, &left_ns) - ns;
+}
+
+/* A backward goes from the last stage to the first; between two of a rank it does other slots. */
+double tune_reductions_behind(const estimate *e, int32_t rank)
+{
+    const tune_timetable *t = e->long_one;
+    double left_ns = 0, before_ns = -1;
+    if (e->outlines[rank]->n_reductions == 0) return 0;
+    sharing s = share_of_rank(e, t, rank);
+    for (int32_t v = t->schedule->n_stages; v-- > 0;) {
+        size_t first, end;
+        if (t->schedule->rank_of[v] != rank) continue;
+        const int32_t cls = t->slots[t->last[v]].cls;
+        const tune_slot_cost *cost = &e->costs[cls];
+        const double end_ns = e->t->scratch[t->last[v]], begin_ns = end_ns - cost->ns;
+        if (before_ns >= 0) run_beside(s.o, DH_MAX(begin_ns - before_ns, 0.0), &left_ns);
+        take_share(&s, v, &first, &end);
+        if (t->classes[cls].last)
+            reduce_beside(s.o, first, end, cost->ns - cost->delay_ns, &left_ns);
+        else
+            reduce_behind(s.o, first, end, cost->ns, &left_ns);
+        before_ns = end_ns;
+    }
+    return left_ns;
+}
