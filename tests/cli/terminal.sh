@@ -51,8 +51,8 @@ check 'auto has the shortest order, or says why not' awk '
 fits 80 "$dhelix" plan examples/tp2.yaml --set profile=none --explain
 says 'reduction'
 fits 80 "$dhelix" plan "$tmp/llama.yaml" --explain --set profile=none --ranks 32 --set parallel.pp=2
-says 'reduce_scatter dp_cp'
-says 'all_gather dp_cp'
+says 'reduce_scatter dp-cp'
+says 'all_gather dp-cp'
 says 'B15'
 check 'every stage reduces' test "$(grep -c '^ *[01]  B15  *reduce_scatter' "$tmp/out")" -eq 2
 fits 80 "$dhelix" plan examples/nanogpt_char.yaml --set profile=none --explain
