@@ -73,9 +73,32 @@ typedef struct reader {
     const dh_program *program;
     const dh_span *spans;
     const dh_costs *costs;
-    const dh_transfer_times *times; /* by instruction */
+    dh_transfer_times *times; /* by instruction */
+    size_t *first;            /* by graph: its operator 0 in alone_ns */
+    double *alone_ns;         /* of communications: asked for once by all blocks of a graph */
     dh_cargo_list *list;
 } reader;
+
+static bool communicates(const dh_op *op)
+{
+    return dh_op_info_of(op->type)->resource == DH_RES_COMM;
+}
+
+static bool ask_alone(reader *r)
+{
+    const dh_program *p = r->program;
+    size_t n = 0;
+    for (size_t g = 0; g < p->graphs.n; n += p->graphs.at[g++]->ops.n) r->first[g] = n;
+    r->alone_ns = calloc(n + 1, sizeof *r->alone_ns);
+    for (size_t g = 0; r->alone_ns && g < p->graphs.n; g++)
+        for (size_t i = 0; i < p->graphs.at[g]->ops.n; i++) {
+            const dh_graph *graph = p->graphs.at[g];
+            const dh_cost_op at = {graph, &graph->ops.at[i], &p->mesh, p->rank};
+            if (communicates(at.op))
+                r->alone_ns[r->first[g] + i] = r->costs->solo(r->costs->self, &at).ns;
+        }
+    return r->alone_ns != NULL;
+}
 
 /* The larger side: what a gather ends with, and a reduction begins with. */
 static double whole_bytes(const dh_graph *g, const dh_op *op)
@@ -92,10 +115,9 @@ static dh_haul haul_of(const reader *r, uint32_t id)
 {
     const dh_program *p = r->program;
     const dh_instr *i = &p->instrs.at[id];
-    const dh_cost_op at = {dh_instr_graph(p, i), dh_instr_op(p, i), &p->mesh, p->rank};
     return (dh_haul){.n = 1,
-                     .n_bytes = whole_bytes(at.graph, at.op),
-                     .alone_ns = r->costs->solo(r->costs->self, &at).ns,
+                     .n_bytes = whole_bytes(dh_instr_graph(p, i), dh_instr_op(p, i)),
+                     .alone_ns = r->alone_ns[r->first[p->blocks.at[i->block].graph] + i->op],
                      .ns = r->spans[id].end_ns - r->spans[id].met_ns,
                      .times = r->times[id]};
 }
@@ -168,23 +190,40 @@ static int by_start(const void *x, const void *y)
     return a->instr < b->instr ? -1 : 1;
 }
 
-/* In the order of time, so that the last backward that has begun is known. */
-static dh_status read_in_order(const reader *r, const started *order)
+/* What carries gradients or parameters, in the order of time; the rest is summed up. */
+static size_t read_each(const reader *r, started *order)
+{
+    size_t n = 0;
+    for (uint32_t id = 0; id < r->program->instrs.n; id++) {
+        const dh_cargo cargo = dh_instr_cargo(r->program, id);
+        if (cargo == DH_N_CARGO) continue;
+        const dh_haul haul = haul_of(r, id);
+        dh_haul_add(&r->list->all[cargo], &haul);
+        if (cargo >= DH_CARGO_GRADIENTS) order[n++] = (started){r->spans[id].start_ns, id};
+    }
+    if (n > 0) qsort(order, n, sizeof *order, by_start);
+    return n;
+}
+
+/* Computation runs in the order of its instructions, so that the last backward that has begun is
+ * found on the way. */
+static dh_status list_rows(const reader *r, const started *order, size_t n)
 {
     const dh_program *p = r->program;
     int32_t mb = -1;
-    for (size_t k = 0; k < p->instrs.n; k++) {
-        const uint32_t id = order[k].instr;
-        const dh_phase phase = dh_instr_op(p, &p->instrs.at[id])->phase;
-        const dh_cargo cargo = dh_instr_cargo(p, id);
-        if (cargo == DH_N_CARGO) {
-            const bool backward = phase == DH_PHASE_B || phase == DH_PHASE_W;
-            if (backward && p->instrs.at[id].mb >= 0) mb = p->instrs.at[id].mb;
-            continue;
+    uint32_t next = 0;
+    for (size_t k = 0; k < n; k++) {
+        for (; next < p->instrs.n; next++) {
+            const started begun = {r->spans[next].start_ns, next};
+            const dh_op *op = dh_instr_op(p, &p->instrs.at[next]);
+            if (communicates(op)) continue;
+            if (by_start(&begun, &order[k]) > 0) break;
+            const bool backward = op->phase == DH_PHASE_B || op->phase == DH_PHASE_W;
+            if (backward && p->instrs.at[next].mb >= 0) mb = p->instrs.at[next].mb;
         }
+        const uint32_t id = order[k].instr;
         const dh_haul haul = haul_of(r, id);
-        dh_haul_add(&r->list->all[cargo], &haul);
-        if (cargo >= DH_CARGO_GRADIENTS) DH_TRY(add_row(r, id, cargo, mb, &haul));
+        DH_TRY(add_row(r, id, dh_instr_cargo(p, id), mb, &haul));
     }
     return DH_OK;
 }
@@ -192,18 +231,19 @@ static dh_status read_in_order(const reader *r, const started *order)
 dh_status dh_cargo_read(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
                         const dh_costs *costs, dh_cargo_list *list)
 {
-    const size_t n = program->instrs.n;
-    dh_transfer_times *times = calloc(n + 1, sizeof *times);
-    started *order = calloc(n + 1, sizeof *order);
-    const reader r = {ctx, program, spans, costs, times, list};
+    reader r = {.ctx = ctx, .program = program, .spans = spans, .costs = costs, .list = list};
+    started *order = calloc(program->instrs.n + 1, sizeof *order);
+    r.times = calloc(program->instrs.n + 1, sizeof *r.times);
+    r.first = calloc(program->graphs.n + 1, sizeof *r.first);
     *list = (dh_cargo_list){.rows = {0}};
-    dh_status st = times && order ? dh_timeline_transfers(ctx, program, spans, times)
-                                  : dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
-    for (uint32_t i = 0; st == DH_OK && i < n; i++) order[i] = (started){spans[i].start_ns, i};
-    if (st == DH_OK && n > 0) qsort(order, n, sizeof *order, by_start);
-    if (st == DH_OK) st = read_in_order(&r, order);
-    free(times);
+    dh_status st = r.times && order && r.first && ask_alone(&r)
+                       ? dh_timeline_transfers(ctx, program, spans, r.times)
+                       : dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
+    if (st == DH_OK) st = list_rows(&r, order, read_each(&r, order));
     free(order);
+    free(r.times);
+    free(r.first);
+    free(r.alone_ns);
     return st;
 }
 
