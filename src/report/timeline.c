@@ -126,14 +126,20 @@ static int64_t earliest_moment(const sweep *w)
     return t;
 }
 
-/* Starts and ends of this moment, those of instructions that took no time included. */
-static void pass_moment(sweep *w, int64_t t)
+/* Starts and ends of this moment, those of instructions that took no time included.
+ * returns   the next moment */
+static int64_t pass_moment(sweep *w, int64_t t)
 {
-    for (int s = 0; s < DH_N_STREAM; s++)
-        for (cursor *c = &w->streams[s]; c->at_ns == t; find_moment(w, c)) {
+    int64_t next = INT64_MAX;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        cursor *c = &w->streams[s];
+        for (; c->at_ns == t; find_moment(w, c)) {
             if (c->state == RUNS) c->next++;
             c->state = c->state == RUNS ? STANDS : c->state + 1;
         }
+        next = DH_MIN(next, c->at_ns);
+    }
+    return next;
 }
 
 /* ---- charging the time between two moments --------------------------------------------------- */
@@ -212,8 +218,7 @@ static void run(sweep *w, dh_timeline *timeline)
 {
     for (int s = 0; s < DH_N_STREAM; s++) find_moment(w, &w->streams[s]);
     for (int64_t t = earliest_moment(w); t != INT64_MAX;) {
-        pass_moment(w, t);
-        const int64_t next = earliest_moment(w);
+        const int64_t next = pass_moment(w, t);
         if (next != INT64_MAX) charge(w, next - t, timeline);
         t = next;
     }
