@@ -91,7 +91,7 @@ dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, 
 void dh_dir_drop_leftovers(const char *dir);
 /* write(2) all bytes, retrying; the error names the path. */
 dh_status dh_fd_write_all(dh_ctx *ctx, int fd, const char *path, const void *data, size_t n_bytes);
-dh_status dh_dir_create(dh_ctx *ctx, const char *path); /* with parents; existing is fine */
+dh_status dh_dir_create(dh_ctx *ctx, const char *path); /* with parents, synced; existing is fine */
 dh_status dh_dir_remove(dh_ctx *ctx, const char *path); /* recursive; missing is fine */
 dh_status dh_dir_sync(dh_ctx *ctx, const char *path);   /* fsync the folder itself */
 bool dh_path_exists(const char *path);

@@ -139,6 +139,21 @@ void dh_dir_drop_leftovers(const char *dir)
     closedir(entries);
 }
 
+/* Synced in the folder it lies in, or a cut of power could take it with all that is synced in it.
+ */
+static dh_status create_one(dh_ctx *ctx, const char *path)
+{
+    if (mkdir(path, 0755) != 0) {
+        if (errno == EEXIST && dh_path_is_dir(path)) return DH_OK;
+        return dh_fail(ctx, DH_EIO, "cannot create folder %s: %s", path, strerror(errno));
+    }
+    char *parent = parent_of(path);
+    if (!parent) return dh_fail(ctx, DH_ENOMEM, "out of memory creating %s", path);
+    const dh_status st = dh_dir_sync(ctx, parent);
+    free(parent);
+    return st;
+}
+
 dh_status dh_dir_create(dh_ctx *ctx, const char *path)
 {
     char *copy = strdup(path);
@@ -148,8 +163,7 @@ dh_status dh_dir_create(dh_ctx *ctx, const char *path)
         if (*p != '/' && *p != '\0') continue;
         char kept = *p;
         *p = '\0';
-        if (mkdir(copy, 0755) != 0 && (errno != EEXIST || !dh_path_is_dir(copy)))
-            st = dh_fail(ctx, DH_EIO, "cannot create folder %s: %s", copy, strerror(errno));
+        st = create_one(ctx, copy);
         *p = kept;
         if (kept == '\0') break;
     }

@@ -184,7 +184,8 @@ static dh_status create_parent(dh_ctx *ctx, const char *path)
     return st;
 }
 
-/* What a file of the same facts knows already is kept, but for what is known anew. */
+/* What a file of the same facts knows already is kept, but for what is known anew. One that cannot
+ * be read for other reasons than what is in it is not replaced. */
 dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *path)
 {
     dh_ctx old = DH_CTX_INIT;
@@ -193,8 +194,13 @@ dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *p
     if (dh_path_exists(path) && dh_profile_read(&old, path, &kept) == DH_OK)
         dh_profile_merge(&old, kept, profile);
     const bool merged = kept && old.status == DH_OK;
-    if (old.status != DH_OK) dh_log(DH_LOG_WARN, "%s is replaced: %s", path, old.message);
-    dh_status st = dh_profile_write(ctx, merged ? kept : profile, path);
+    dh_status st;
+    if (old.status == DH_ENOMEM || old.status == DH_EIO) {
+        st = dh_fail(ctx, old.status, "%s", old.message);
+    } else {
+        if (old.status != DH_OK) dh_log(DH_LOG_WARN, "%s is replaced: %s", path, old.message);
+        st = dh_profile_write(ctx, merged ? kept : profile, path);
+    }
     dh_profile_destroy(kept);
     return st;
 }

@@ -21,13 +21,6 @@ struct dh_ckpt_writer {
 
 /* ---- begin ------------------------------------------------------------------------------ */
 
-static dh_status create_parent(dh_ctx *ctx, const char *run_dir, const char *parent)
-{
-    if (dh_path_is_dir(parent)) return DH_OK;
-    DH_TRY(dh_dir_create(ctx, parent));
-    return dh_dir_sync(ctx, run_dir);
-}
-
 static dh_status create_locked(dh_ctx *ctx, dh_ckpt_writer *c)
 {
     if (mkdir(c->tmp, 0755) != 0)
@@ -48,7 +41,7 @@ static dh_status begin(dh_ctx *ctx, dh_ckpt_writer *c, const char *run_dir, int6
     char *tmp = dh_arena_printf(c->arena, "%s/.tmp-step-%06lld-%ld", c->parent, (long long)step,
                                 (long)getpid());
     if (!c->final || !tmp) return dh_fail(ctx, DH_ENOMEM, "out of memory");
-    DH_TRY(create_parent(ctx, run_dir, c->parent));
+    DH_TRY(dh_dir_create(ctx, c->parent));
     ckpt_clean_folder(c->parent);
     if (dh_path_exists(tmp)) return dh_fail(ctx, DH_EINVAL, "%s is being written already", tmp);
     c->tmp = tmp;

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "run/comm/impl.h"
+#include "run/comm/local.h"
 
 /* ---- running ranks as threads ----------------------------------------------------------- */
 
@@ -155,42 +156,52 @@ static bool lasts(case_env *env, const dh_comm_group *group, dh_comm_kind kind, 
 
 enum { MAX_PARTS = 2 * MAX_THREADS };
 
-static void note_time(void *user, uint32_t part)
+/* Every wait for a paced wire passes through the test: how often this rank has waited. */
+static _Thread_local int n_wire_waits;
+void __real_local_wire_wait(local_world *world, local_ticket ticket, double share,
+                            int64_t latency_ns);
+void __wrap_local_wire_wait(local_world *world, local_ticket ticket, double share,
+                            int64_t latency_ns);
+
+void __wrap_local_wire_wait(local_world *world, local_ticket ticket, double share,
+                            int64_t latency_ns)
 {
-    ((int64_t *)user)[part] = dh_now_ns();
+    n_wire_waits++;
+    __real_local_wire_wait(world, ticket, share, latency_ns);
 }
 
-/* Two parts of each member: the own ones are there at once, the others come at the wire's rate. A
- * rank that lost its core may be told late of its own: so *early is set where it was not. */
-static bool parts_come_one_by_one(case_env *env, dh_comm_group *group, const void *a, void *b,
-                                  int64_t n, bool *early)
+typedef struct told {
+    int64_t ns;
+    int n_waits; /* of this rank for the wire until then */
+} told;
+
+static void note_part(void *user, uint32_t part)
 {
-    int64_t told_ns[MAX_PARTS];
-    const int n_parts = 2 * env->n_ranks;
-    const dh_part_hook hook = {(uint32_t)n_parts, note_time, told_ns};
+    ((told *)user)[part] = (told){dh_now_ns(), n_wire_waits};
+}
+
+/* Two parts of each member: the own ones are told before the wire is waited for, the others after
+ * one more wait each and at the wire's rate; for the last the call itself waits. */
+static bool parts_come_one_by_one(case_env *env, dh_comm_group *group, const void *a, void *b,
+                                  int64_t n)
+{
+    enum { N_OWN = 2 };
+    told parts[MAX_PARTS];
+    const int n_parts = N_OWN * env->n_ranks, before = n_wire_waits;
+    const dh_part_hook hook = {(uint32_t)n_parts, note_part, parts};
     const int64_t all = dh_comm_paced_ns(DH_COMM_ALL_GATHER, env->n_ranks, env->n_ranks * n, slow);
     CASE_OK(env, dh_comm_all_gather_parts(&env->ctx, group, a, b, n, DH_U8, &hook));
     const dh_comm_times t = dh_comm_group_times(group);
     for (int k = 0; k + 1 < n_parts; k++) {
-        const int64_t least = all * DH_MAX(k - 1, 0) / (n_parts - 2);
-        CASE_CHECK(env, told_ns[k] - t.arrived_ns >= least && told_ns[k] <= t.ended_ns,
-                   "part %d after %lld ns, at least %lld", k,
-                   (long long)(told_ns[k] - t.arrived_ns), (long long)least);
+        const int n_foreign = DH_MAX(k + 1 - N_OWN, 0);
+        const int64_t least = all * n_foreign / (n_parts - N_OWN), ns = parts[k].ns - t.arrived_ns;
+        CASE_CHECK(env, parts[k].n_waits - before == n_foreign,
+                   "part %d after %d waits for the wire, not %d", k, parts[k].n_waits - before,
+                   n_foreign);
+        CASE_CHECK(env, ns >= least && parts[k].ns <= t.ended_ns,
+                   "part %d after %lld ns, at least %lld", k, (long long)ns, (long long)least);
     }
-    *early = *early || told_ns[0] < t.ended_ns - all / 2;
     return lasts(env, group, DH_COMM_ALL_GATHER, env->n_ranks * n);
-}
-
-/* If own rows waited for the wire, they would do so every time. */
-static bool own_parts_come_early(case_env *env, dh_comm_group *group, const void *a, void *b,
-                                 int64_t n)
-{
-    enum { TIMES = 8 };
-    bool early = false;
-    for (int i = 0; i < TIMES; i++)
-        if (!parts_come_one_by_one(env, group, a, b, n, &early)) return false;
-    CASE_CHECK(env, early, "own rows wait for the wire");
-    return true;
 }
 
 static bool paced_calls(case_env *env)
@@ -203,7 +214,7 @@ static bool paced_calls(case_env *env)
     int n = env->n_ranks, next = (env->rank + 1) % n, before = (env->rank + n - 1) % n;
     CASE_OK(env, dh_comm_all_gather(ctx, group, a, b, N, DH_U8));
     if (!lasts(env, group, DH_COMM_ALL_GATHER, n * N)) return false;
-    if (!own_parts_come_early(env, group, a, b, N)) return false;
+    if (!parts_come_one_by_one(env, group, a, b, N)) return false;
     CASE_OK(env, dh_comm_reduce_scatter(ctx, group, a, b, N, DH_U8, DH_REDUCE_SUM));
     if (!lasts(env, group, DH_COMM_REDUCE_SCATTER, n * N)) return false;
     CASE_OK(env, dh_comm_all_reduce(ctx, group, a, b, N, DH_U8, DH_REDUCE_SUM));
@@ -380,7 +391,13 @@ static void a_dropped_call_is_noticed(void **state)
     assert_stopped(&t[0], "do not fit together", "rank 1 all_reduce #3 (1 f32 sum)");
 }
 
-/* Rank 0 waits for rank 1, which a little later begins to wait for rank 2. */
+static int64_t ms(int64_t n)
+{
+    return n * 1000000;
+}
+
+/* Rank 0 waits for rank 1, which a little later begins to wait for rank 2, and longer than rank 0.
+ */
 static bool waits_in_a_chain(case_env *env)
 {
     static const int pairs[2][2] = {{0, 1}, {1, 2}};
@@ -389,9 +406,12 @@ static bool waits_in_a_chain(case_env *env)
     for (int p = 0; p < 2; p++)
         if (env->rank == pairs[p][0] || env->rank == pairs[p][1])
             groups[p] = case_group(env, p ? "second" : "first", pairs[p], 2, p, DH_ENGINE_LOCAL);
-    if (env->rank == 0) dh_comm_all_reduce(&env->ctx, groups[0], &x, &y, 1, DH_F32, DH_REDUCE_SUM);
+    if (env->rank == 0) {
+        dh_comm_set_timeout(env->comm, ms(1000), "");
+        dh_comm_all_reduce(&env->ctx, groups[0], &x, &y, 1, DH_F32, DH_REDUCE_SUM);
+    }
     if (env->rank == 1) {
-        dh_sleep_until_ns(dh_now_ns() + 100 * 1000000);
+        dh_sleep_until_ns(dh_now_ns() + ms(100));
         if (*(int *)env->arg)
             dh_comm_recv(&env->ctx, groups[1], &y, 1, DH_F32, 1, 0);
         else
@@ -403,20 +423,14 @@ static bool waits_in_a_chain(case_env *env)
 static void a_chain_is_followed_to_its_end(void **state)
 {
     rank_thread t[MAX_THREADS];
-    const dh_comm_config config = {.timeout_ns = 1000 * (int64_t)1000000};
     for (int transfer = 0; transfer < 2; transfer++) {
-        run_world(&config, 3, waits_in_a_chain, 0, &transfer, t);
+        run_world(NULL, 3, waits_in_a_chain, 0, &transfer, t);
         assert_stopped(&t[0],
                        transfer ? "did not come: rank 1 (waiting in recv #1 of group second"
                                 : "did not come: rank 1 (waiting in all_reduce #1 of group "
                                   "second",
                        ", for want of rank 2 (no call yet)");
     }
-}
-
-static int64_t ms(int64_t n)
-{
-    return n * 1000000;
 }
 
 /* The last rank does nothing; every other waits for the next, all from the same time on. */
@@ -437,11 +451,24 @@ static bool waits_for_the_next(case_env *env)
     CASE_OK(env, dh_comm_barrier(&env->ctx, all));
     dh_comm_set_timeout(env->comm, ms(300), "");
     if (env->rank == last) return true;
+    ((int64_t *)env->arg)[env->rank] = dh_now_ns();
     if (env->rank % 2)
         dh_comm_exchange(&env->ctx, next, x, 1, y[env->rank], 1, N, DH_F32, 0);
     else
         dh_comm_recv(&env->ctx, next, y[env->rank], N, DH_F32, 1, 0);
     return true;
+}
+
+/* Whether all began to wait long before the first gave up: whoever was kept from its core would be
+ * named, and rightly. */
+static bool began_together(const int64_t *began_ns, int n)
+{
+    int64_t first = began_ns[0], last = began_ns[0];
+    for (int r = 1; r < n; r++) {
+        first = DH_MIN(first, began_ns[r]);
+        last = DH_MAX(last, began_ns[r]);
+    }
+    return last - first < ms(150);
 }
 
 /* Who gives up first is chance; all of them give up at about the same time. */
@@ -452,7 +479,9 @@ static void the_end_of_a_chain_is_named_by_whoever_gives_up(void **state)
         snprintf(culprit, sizeof culprit, " rank %d (last finished barrier #1", n - 1);
         for (int round = 0; round < 6; round++) {
             rank_thread t[MAX_THREADS];
-            run_world(NULL, n, waits_for_the_next, 0, NULL, t);
+            int64_t began_ns[MAX_THREADS];
+            do run_world(NULL, n, waits_for_the_next, 0, began_ns, t);
+            while (!began_together(began_ns, n - 1));
             for (int r = 0; r < n - 1; r++) assert_stopped(&t[r], "did not come: rank", culprit);
         }
     }

@@ -98,10 +98,16 @@ static void abort_after_a_call(dh_comm_group *g, float *x)
     dh_comm_all_gather(&env.ctx, g, x, (float[64]){0}, 1, DH_F32);
 }
 
+/* Does nothing until the others' failure ends it. */
+static void be_silent(void)
+{
+    dh_sleep_until_ns(dh_now_ns() + INT64_C(60000000000));
+}
+
 static void one_is_silent(dh_comm_group *g, float *x)
 {
     dh_comm_set_timeout(env.comm, 500000000, "");
-    if (env.rank == 1) usleep(6000000); /* longer than it is asked */
+    if (env.rank == 1) be_silent();
     dh_comm_recv(&env.ctx, g, x, 1, DH_F32, 1 - env.rank, 0);
 }
 
@@ -114,7 +120,7 @@ static void one_waits_for_the_next(dh_comm_group *g, float *x)
         middle = case_group(&env, "middle", pair, 2, 1, DH_ENGINE_LOCAL);
     if (env.rank == 0) dh_comm_set_timeout(env.comm, 1000000000, "");
     if (env.rank == 1) dh_comm_all_reduce(&env.ctx, middle, x, x, 1, DH_F32, DH_REDUCE_SUM);
-    if (env.rank == 3) usleep(8000000); /* longer than it is asked */
+    if (env.rank == 3) be_silent();
     dh_comm_recv(&env.ctx, g, x, 1, DH_F32, (env.rank + 1) % 4, 0);
 }
 

@@ -1,119 +1,99 @@
-/* Preloaded into a program under test: the power goes before its n-th call that changes a file,
- * and what the program did not sync is lost.
+/* Preloaded into a program under test: what would be found if the power went before its n-th call
+ * that changes a file, and what the program had not synced were lost. For every n of one run.
  *
- *   DH_CUT=MODEL:N        N counts from 1; 0 only counts
  *   DH_CUT_ROOT=FOLDER    the folder on the disk that loses; what is in it at the start is safe
- *   DH_CUT_STATE=FOLDER   empty, outside of it: the disk as it would be found
- *   DH_CUT_OUT=FOLDER     where the folder is put together again as the next start finds it
- *   DH_CUT_REPORT=FILE    at a normal end: "calls K"
+ *   DH_CUT_STATE=FOLDER   empty, outside of it: what has been synced
+ *   DH_CUT_OUT=FOLDER     N.late and N.early in it: the folder as the next start finds it
+ *   DH_CUT_REPORT=FILE    at the end: "calls K"
  *
  * Two models, as a file system may do either. late: names, too, are as they were when their folder
  * was synced. early: names are as they are, but what is in a file is as it was when that was
- * synced, which is nothing for a file that never was. After a cut the exit code is 77. */
-#include <dirent.h>
+ * synced, which is nothing for a file that never was. The process number is one that no process
+ * has: what is found is that of a process that is gone. */
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "callers.h"
+#include "tree.h"
 
-enum { CUT_EXIT_CODE = 77, PATH_BYTES = 4096 };
+enum { NO_PROCESS = 1999999999, KEY_BYTES = 64 };
 
-static const char *root, *state, *result;
-static bool late;
-static int64_t nth;
-static _Atomic int64_t n_calls;
-static _Atomic bool off = true;      /* before the start and after the end */
-static _Thread_local bool own_calls; /* while the library itself works; other ranks go on */
+static const char *root, *state, *found;
+static int64_t n_calls;
+static bool on; /* between the start and the end */
+
+/* Changes are made one at a time, so that ranks do not change what is being looked at; taken
+ * again where the library itself works. */
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 /* The function behind ours, looked up at the first call. */
 #define NEXT(name)                                                                                 \
     static __typeof__(&name) real;                                                                 \
     if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
-static void give_up(const char *what, const char *path)
+pid_t getpid(void)
 {
-    fprintf(stderr, "cut: cannot %s %s: %s\n", what, path, strerror(errno));
-    _exit(99);
+    return NO_PROCESS;
 }
 
-/* ---- what is on the disk -------------------------------------------------------------------- */
+/* ---- what has been synced ------------------------------------------------------------------- */
 
-/* An inode number may come again with another file; its birth tells them apart. */
-static void key_of(const char *path, char key[64], bool *is_dir)
+/* The file in the state that stands for a file or folder. An inode number may come again with
+ * another file; its birth tells them apart. */
+static void key_of(const char *path, char key[KEY_BYTES])
 {
     struct statx x;
     if (statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &x) != 0)
-        give_up("examine", path);
-    snprintf(key, 64, "%llu-%llu-%u", (unsigned long long)x.stx_ino,
+        tree_give_up("examine", path);
+    snprintf(key, KEY_BYTES, "%llu-%llu-%u", (unsigned long long)x.stx_ino,
              (unsigned long long)x.stx_btime.tv_sec, x.stx_btime.tv_nsec);
-    *is_dir = S_ISDIR(x.stx_mode);
 }
 
-static void copy_file(const char *from, const char *to)
+static void state_path(const char *key, char path[TREE_PATH_BYTES])
 {
-    char part[1 << 14];
-    size_t n;
-    FILE *in = fopen(from, "r"), *out = fopen(to, "w");
-    if (!in || !out) give_up("copy to", to);
-    while ((n = fread(part, 1, sizeof part, in)) > 0)
-        if (fwrite(part, 1, n, out) != n) give_up("copy to", to);
-    fclose(in);
-    if (fclose(out) != 0) give_up("copy to", to);
+    snprintf(path, TREE_PATH_BYTES, "%s/%s", state, key);
 }
 
 static void sync_file(const char *path)
 {
-    char key[64], to[PATH_BYTES];
-    bool is_dir;
-    key_of(path, key, &is_dir);
-    snprintf(to, sizeof to, "%s/%s", state, key);
-    copy_file(path, to);
+    char key[KEY_BYTES], to[TREE_PATH_BYTES];
+    key_of(path, key);
+    state_path(key, to);
+    tree_copy_file(path, to);
 }
 
 /* The names in a folder, and what they stand for. */
 static void sync_folder(const char *path)
 {
-    char key[64], to[PATH_BYTES], at[PATH_BYTES];
+    char key[KEY_BYTES], to[TREE_PATH_BYTES], at[TREE_PATH_BYTES];
     bool is_dir;
-    key_of(path, key, &is_dir);
-    snprintf(to, sizeof to, "%s/%s", state, key);
+    key_of(path, key);
+    state_path(key, to);
     FILE *out = fopen(to, "w");
-    DIR *dir = opendir(path);
-    if (!out || !dir) give_up("sync", path);
-    for (struct dirent *e; (e = readdir(dir));) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        snprintf(at, sizeof at, "%s/%s", path, e->d_name);
-        key_of(at, key, &is_dir);
-        fprintf(out, "%c %s %s\n", is_dir ? 'd' : 'f', key, e->d_name);
+    if (!out) tree_give_up("sync", path);
+    DIR *dir = tree_open(path);
+    while (tree_next(dir, path, at, &is_dir)) {
+        key_of(at, key);
+        fprintf(out, "%c %s %s\n", is_dir ? 'd' : 'f', key, strrchr(at, '/') + 1);
     }
     closedir(dir);
-    fclose(out);
+    if (fclose(out) != 0) tree_give_up("sync", path);
 }
 
-/* A folder's names, and those of folders in it; with contents, files as well. */
-static void sync_tree(const char *path, bool contents)
+static void sync_tree(const char *path)
 {
-    char key[64], at[PATH_BYTES];
+    char at[TREE_PATH_BYTES];
     bool is_dir;
     sync_folder(path);
-    DIR *dir = opendir(path);
-    for (struct dirent *e; (e = readdir(dir));) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        snprintf(at, sizeof at, "%s/%s", path, e->d_name);
-        key_of(at, key, &is_dir);
+    DIR *dir = tree_open(path);
+    while (tree_next(dir, path, at, &is_dir)) {
         if (is_dir)
-            sync_tree(at, contents);
-        else if (contents)
+            sync_tree(at);
+        else
             sync_file(at);
     }
     closedir(dir);
@@ -121,67 +101,82 @@ static void sync_tree(const char *path, bool contents)
 
 /* ---- as the next start finds it ------------------------------------------------------------- */
 
-static void restore_file(const char *key, const char *to)
+static void find_file(const char *key, const char *to)
 {
-    char from[PATH_BYTES];
-    snprintf(from, sizeof from, "%s/%s", state, key);
+    char from[TREE_PATH_BYTES];
+    state_path(key, from);
     if (access(from, F_OK) == 0) {
-        copy_file(from, to);
+        tree_copy_file(from, to);
         return;
     }
     FILE *empty = fopen(to, "w");
-    if (!empty) give_up("create", to);
+    if (!empty) tree_give_up("create", to);
     fclose(empty);
 }
 
-static void restore_folder(const char *key, const char *to)
+static void find_late(const char *key, const char *to)
 {
-    char line[PATH_BYTES], from[PATH_BYTES], at[PATH_BYTES], child[64], name[256], type;
-    snprintf(from, sizeof from, "%s/%s", state, key);
-    if (mkdir(to, 0755) != 0) give_up("create", to);
+    char line[TREE_PATH_BYTES], from[TREE_PATH_BYTES], at[TREE_PATH_BYTES];
+    char child[KEY_BYTES], name[256], type;
+    state_path(key, from);
+    tree_make(to);
     FILE *in = fopen(from, "r");
     while (in && fgets(line, sizeof line, in)) {
-        if (sscanf(line, "%c %63s %255[^\n]", &type, child, name) != 3) give_up("read", from);
+        if (sscanf(line, "%c %63s %255[^\n]", &type, child, name) != 3) tree_give_up("read", from);
         snprintf(at, sizeof at, "%s/%s", to, name);
         if (type == 'd')
-            restore_folder(child, at);
+            find_late(child, at);
         else
-            restore_file(child, at);
+            find_file(child, at);
     }
     if (in) fclose(in);
 }
 
-static void cut(void)
+static void find_early(const char *path, const char *to)
 {
-    char key[64];
+    char at[TREE_PATH_BYTES], there[TREE_PATH_BYTES], key[KEY_BYTES];
     bool is_dir;
-    if (!late) sync_tree(root, false);
-    key_of(root, key, &is_dir);
-    restore_folder(key, result);
-    _exit(CUT_EXIT_CODE);
+    tree_make(to);
+    DIR *dir = tree_open(path);
+    while (tree_next(dir, path, at, &is_dir)) {
+        snprintf(there, sizeof there, "%s%s", to, at + strlen(path));
+        key_of(at, key);
+        if (is_dir)
+            find_early(at, there);
+        else
+            find_file(key, there);
+    }
+    closedir(dir);
+}
+
+static void cut(int64_t n)
+{
+    char key[KEY_BYTES], to[TREE_PATH_BYTES];
+    key_of(root, key);
+    snprintf(to, sizeof to, "%s/%lld.late", found, (long long)n);
+    find_late(key, to);
+    snprintf(to, sizeof to, "%s/%lld.early", found, (long long)n);
+    find_early(root, to);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------ */
 
 __attribute__((constructor)) static void begin(void)
 {
-    const char *text = getenv("DH_CUT");
     root = getenv("DH_CUT_ROOT");
     state = getenv("DH_CUT_STATE");
-    result = getenv("DH_CUT_OUT");
-    if (!text || !root || !state || !result) return;
+    found = getenv("DH_CUT_OUT");
+    if (!root || !state || !found) return;
     unsetenv("LD_PRELOAD");
     callers_find();
-    late = strncmp(text, "late:", 5) == 0;
-    nth = strtoll(strchr(text, ':') + 1, NULL, 10);
-    sync_tree(root, true);
-    off = false;
+    sync_tree(root);
+    on = true;
 }
 
 __attribute__((destructor)) static void end(void)
 {
     const char *path = getenv("DH_CUT_REPORT");
-    off = true;
+    on = false;
     FILE *f = path ? fopen(path, "w") : NULL;
     if (!f) return;
     fprintf(f, "calls %lld\n", (long long)n_calls);
@@ -190,10 +185,7 @@ __attribute__((destructor)) static void end(void)
 
 static void changes(const void *caller)
 {
-    if (off || own_calls || !callers_range_of(caller)) return;
-    if (atomic_fetch_add(&n_calls, 1) + 1 != nth) return;
-    off = true;
-    cut();
+    if (on && callers_range_of(caller)) cut(++n_calls);
 }
 
 /* name(parameters), called with arguments. */
@@ -201,8 +193,11 @@ static void changes(const void *caller)
     type name parameters                                                                           \
     {                                                                                              \
         NEXT(name);                                                                                \
+        pthread_mutex_lock(&lock);                                                                 \
         changes(__builtin_return_address(0));                                                      \
-        return real arguments;                                                                     \
+        type result = real arguments;                                                              \
+        pthread_mutex_unlock(&lock);                                                               \
+        return result;                                                                             \
     }
 
 PASS(ssize_t, pwrite, (int fd, const void *from, size_t n, off_t at), (fd, from, n, at))
@@ -221,8 +216,12 @@ PASS(int, fflush, (FILE * f), (f))
 ssize_t write(int fd, const void *from, size_t n)
 {
     NEXT(write);
-    if (fd > 2) changes(__builtin_return_address(0));
-    return real(fd, from, n);
+    if (fd <= 2) return real(fd, from, n);
+    pthread_mutex_lock(&lock);
+    changes(__builtin_return_address(0));
+    const ssize_t result = real(fd, from, n);
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 int open(const char *path, int flags, ...)
@@ -232,22 +231,24 @@ int open(const char *path, int flags, ...)
     va_start(args, flags);
     const mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
     va_end(args);
+    pthread_mutex_lock(&lock);
     if (flags & O_CREAT) changes(__builtin_return_address(0));
-    return real(path, flags, mode);
+    const int fd = real(path, flags, mode);
+    pthread_mutex_unlock(&lock);
+    return fd;
 }
 
 /* Outside the root nothing is lost, so that nothing has to be kept. */
 static void note_sync(int fd)
 {
-    char link[64], path[PATH_BYTES], key[64];
-    bool is_dir;
+    char link[64], path[TREE_PATH_BYTES];
+    struct stat info;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     const ssize_t n = readlink(link, path, sizeof path - 1);
-    if (n < 0) give_up("name", link);
+    if (n < 0) tree_give_up("name", link);
     path[n] = '\0';
-    if (strncmp(path, root, strlen(root)) != 0 || access(path, F_OK) != 0) return;
-    key_of(path, key, &is_dir);
-    if (is_dir)
+    if (strncmp(path, root, strlen(root)) != 0 || stat(path, &info) != 0) return;
+    if (S_ISDIR(info.st_mode))
         sync_folder(path);
     else
         sync_file(path);
@@ -256,11 +257,10 @@ static void note_sync(int fd)
 int fsync(int fd)
 {
     NEXT(fsync);
+    pthread_mutex_lock(&lock);
     changes(__builtin_return_address(0));
     const int rc = real(fd);
-    if (rc != 0 || off || own_calls || !root) return rc;
-    own_calls = true;
-    note_sync(fd);
-    own_calls = false;
+    if (rc == 0 && on) note_sync(fd);
+    pthread_mutex_unlock(&lock);
     return rc;
 }

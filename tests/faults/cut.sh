@@ -1,7 +1,8 @@
 # The power goes at any moment, and what was not synced is lost: what is found afterwards is whole,
 # and a run goes on to where it would have ended.
 #   bash tests/faults/cut.sh DHELIX CUT_LIBRARY [--full]
-# Without --full about 8 moments of every command.
+# Without --full, names as they are at about 8 moments of every command. A command runs once: its
+# disk is copied as it would be found at every moment.
 library=$2
 full=${3:-}
 . tests/cli/lib.sh "$1"
@@ -10,40 +11,38 @@ per_command=8
 export OMP_NUM_THREADS=1
 disk=$tmp/disk found=$tmp/found
 
-# A command that works on $disk, cut before its n-th change; $found is the disk afterwards.
-cut_at() { # model, n, command...
-    local model=$1 n=$2
-    shift 2
-    rm -rf "$tmp/state" "$found" "$tmp/report"
-    mkdir "$tmp/state"
-    timeout -s KILL 60 env DH_CUT="$model:$n" DH_CUT_ROOT="$disk" DH_CUT_STATE="$tmp/state" DH_CUT_OUT="$found" \
-        DH_CUT_REPORT="$tmp/report" LD_PRELOAD="$library" "$@" <"$stdin" >"$tmp/out" 2>"$tmp/err"
-    status=$?
+# A command that works on $disk; what would be found if the power went lies in $tmp/cuts.
+run_and_cut() { # command...
+    rm -rf "$disk" "$tmp/state" "$tmp/cuts"
+    mkdir "$disk" "$tmp/state" "$tmp/cuts"
+    env DH_CUT_ROOT="$disk" DH_CUT_STATE="$tmp/state" DH_CUT_OUT="$tmp/cuts" DH_CUT_REPORT="$tmp/report" \
+        LD_PRELOAD="$library" "$@" <"$stdin" >"$tmp/out" 2>"$tmp/err"
+    same $? 0 "exit code of $1 $2"
 }
 
-at_any_moment() { # name, what checks the disk that is found, command...
-    local name=$1 judge=$2 n_calls stride
+# Disks that are alike are judged once.
+at_any_moment() { # name, what judges the disk that is found, command...
+    local name=$1 judge=$2 n_calls stride model n content
     shift 2
+    run_and_cut "$@"
+    n_calls=$(sed -n 's/calls //p' "$tmp/report")
+    check "$name changes files" test "$n_calls" -gt 0
     for model in late early; do
-        $prepare
-        cut_at $model 0 "$@"
-        same $status 0 "exit code of $name"
-        n_calls=$(sed -n 's/calls //p' "$tmp/report")
-        check "$name changes files" test "$n_calls" -gt 0
-        stride=$(((n_calls + per_command - 1) / per_command))
+        local -A seen=()
+        stride=1
+        if [ $model = early ]; then stride=$(((n_calls + per_command - 1) / per_command)); fi
         for ((n = 1; n <= n_calls; n += stride)); do
-            $prepare
-            cut_at $model $n "$@"
-            same $status 77 "$name is cut at change $n"
+            content=$(tar -C "$tmp/cuts/$n.$model" --sort=name --mtime=@0 -cf - . | cksum)
+            [ -z "${seen[$content]:-}" ] || continue
+            seen[$content]=1
+            rm -rf "$found"
+            mv "$tmp/cuts/$n.$model" "$found"
             moment="$name, change $n, $model names"
             $judge
         done
-        echo "$name, $model names: $n_calls changes, cut at every ${stride}th"
+        echo "$name, $model names: $n_calls changes, cut at every ${stride}th: ${#seen[@]} different disks"
     done
 }
-
-empty_disk() { rm -rf "$disk" && mkdir "$disk"; }
-prepare=empty_disk
 
 # ---- files that are there whole or not at all ----
 
@@ -67,11 +66,24 @@ at_any_moment tokenize whole_or_nothing "$dhelix" tokenize --tokenizer bytes "$t
 rm "$tmp/made"
 ok "$dhelix" convert "$tmp/whole" "$tmp/made"
 at_any_moment convert whole_or_nothing "$dhelix" convert "$tmp/whole" "$disk/made"
+rm -r "$tmp/made"
+ok "$dhelix" report "$tmp/whole" -o "$tmp/made"
+at_any_moment report whole_or_nothing "$dhelix" report "$tmp/whole" -o "$disk/made"
 
 # ---- runs that go on ----
 
 last() { cksum <"$1/checkpoints/step-000006/model.safetensors"; }
+# Of complete checkpoints the newest, found by listing: late cuts never take one away again.
+newest=
+never_less() {
+    local now
+    now=$(ls "$found/run/checkpoints" 2>"$tmp/err" | tail -1)
+    n_checks=$((n_checks + 1))
+    [[ ! $now < $newest ]] || fail "$moment: the newest checkpoint is $now, after $newest"
+    newest=$now
+}
 goes_on() {
+    if [ "$model" = late ]; then never_less; fi
     ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$found/run" "${mesh[@]}"
     same "$(last "$found/run")" "$weights" "weights: $moment"
     same "$(curve "$found/run" | cksum)" "$losses" "metrics: $moment"
@@ -82,6 +94,8 @@ for mesh in '' --set=parallel.dp=2; do
     ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/whole" "${mesh[@]}"
     weights=$(last "$tmp/whole")
     losses=$(curve "$tmp/whole" | cksum)
+    newest=
     at_any_moment train goes_on "$dhelix" train "$tmp/job.yaml" --quiet --set out="$disk/run" "${mesh[@]}"
+    same "$newest" step-000006 'the newest checkpoint found with late names, at last'
 done
 finish

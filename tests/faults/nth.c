@@ -1,13 +1,24 @@
 /* Preloaded into a program under test: the n-th call that the program makes of a kind fails.
  *
- *   DH_NTH=KIND:N         kind alloc, file or thread; N counts from 1, N+ is the N-th and all after
- *                         it, 0 only counts
- *   DH_NTH_REPORT=FILE    at the end: calls made, the call that failed, allocations never freed
+ *   DH_NTH=KIND:N          kind alloc, file or thread; N counts from 1; 0 only counts
+ *   DH_NTH=KIND:path:P     the first call made from the functions that P stands for
+ *   DH_NTH=KIND:each       every call, each in a copy of the process, which is made at the call and
+ *                          runs to its end while the program waits
+ *   DH_NTH=KIND:paths:K    the same for the first call of every K-th chain of functions that makes
+ *                          one
+ *   DH_NTH_DISK=FOLDER     with copies: all that is written lies in it, standard output and error,
+ *                          too; every copy has a copy of it under the same name
+ *   DH_NTH_ASK=FIFO        with copies: "N EXIT", or "path:P EXIT", when the one in which this call
+ *   DH_NTH_ANSWER=FIFO     failed has ended; goes on when a byte is read here; EXIT is "threads"
+ *                          for a call made beside other threads, which no copy has: none was made
+ *   DH_NTH_REPORT=FILE     at the end: calls made, the call that failed, allocations never freed
  *
- * callers.h says whose calls count. What the program prints on standard error always arrives. */
+ * callers.h says whose calls count. What the program prints on standard error always arrives. Its
+ * process number is one that no process has: what it leaves is that of a process that is gone. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -22,6 +33,7 @@
 #include <unistd.h>
 
 #include "callers.h"
+#include "copies.h"
 
 /* ---- which call ---------------------------------------------------------------------------- */
 
@@ -29,25 +41,79 @@ typedef enum kind { ALLOC, FILES, THREAD, N_KINDS } kind;
 static const char *const kind_names[N_KINDS] = {"alloc", "file", "thread"};
 
 static kind armed = N_KINDS;
-static int64_t nth;
-static bool all_after;
+static enum { ONE, ONE_PATH, EACH, EACH_PATH, NO_MORE } which;
+static int64_t nth, stride;
+static uint64_t wanted_path;
 static _Atomic int64_t n_calls;
 static const char *struck_name, *struck_in;
 static uintptr_t struck_at;
+
+static atomic_flag busy = ATOMIC_FLAG_INIT;
+
+static void lock(void)
+{
+    while (atomic_flag_test_and_set(&busy)) continue;
+}
+
+/* The functions that are being executed, wherever they lie in memory this time; never 0. */
+static uint64_t path_here(void)
+{
+    enum { DEEPEST = 64 };
+    void *at[DEEPEST];
+    uint64_t path = 1;
+    const int n = backtrace(at, DEEPEST);
+    for (int i = 0; i < n; i++) {
+        const callers_range *r = callers_range_of(at[i]);
+        if (r) path = (path ^ ((uintptr_t)at[i] - r->base)) * 0x100000001B3u;
+    }
+    return path ? path : 1;
+}
+
+/* Whether it was never here before, and so many others were. */
+static bool is_new(uint64_t path, int64_t every)
+{
+    enum { MOST = 1 << 15 };
+    static uint64_t paths[MOST];
+    static int64_t n_paths;
+    lock();
+    size_t i = path % MOST;
+    while (paths[i] && paths[i] != path) i = (i + 1) % MOST;
+    const bool new = !paths[i];
+    paths[i] = path;
+    const bool chosen = new &&n_paths % every == 0;
+    n_paths += new;
+    if (n_paths == MOST) tree_give_up("tell apart", "so many calls");
+    atomic_flag_clear(&busy);
+    return chosen;
+}
+
+/* Whether call n is one that is to fail in this process. */
+static bool is_chosen(int64_t n)
+{
+    char call[32];
+    if (which == NO_MORE || (which == ONE && n != nth)) return false;
+    if (which == ONE) return true;
+    const uint64_t path = which == EACH ? 0 : path_here();
+    if (which == ONE_PATH) return path == wanted_path && is_new(path, 1);
+    if (which == EACH_PATH && !is_new(path, stride)) return false;
+    if (which == EACH)
+        snprintf(call, sizeof call, "%lld", (long long)n);
+    else
+        snprintf(call, sizeof call, "path:%016llx", (unsigned long long)path);
+    if (!copies_make(call)) return false;
+    which = NO_MORE;
+    return true;
+}
 
 /* Whether this call is to fail; sets errno. */
 static bool strikes(kind k, const char *name, const void *caller, int error)
 {
     if (armed != k) return false;
     const callers_range *r = callers_range_of(caller);
-    if (!r) return false;
-    const int64_t n = atomic_fetch_add(&n_calls, 1) + 1;
-    if (nth == 0 || n < nth || (n > nth && !all_after)) return false;
-    if (n == nth) {
-        struck_name = name;
-        struck_in = r->name;
-        struck_at = (uintptr_t)caller - r->base;
-    }
+    if (!r || !is_chosen(atomic_fetch_add(&n_calls, 1) + 1)) return false;
+    struck_name = name;
+    struck_in = r->name;
+    struck_at = (uintptr_t)caller - r->base;
     errno = error;
     return true;
 }
@@ -56,22 +122,17 @@ static bool strikes(kind k, const char *name, const void *caller, int error)
 
 /* ---- what is never freed ------------------------------------------------------------------- */
 
-enum { N_SLOTS = 1 << 20 };
+enum { SLOT_BITS = 17, N_SLOTS = 1 << SLOT_BITS };
 
 static struct {
     void *at;
     const void *caller;
 } * live; /* open addressing; mapped, so that noting takes no memory */
-static atomic_flag busy = ATOMIC_FLAG_INIT;
+static int n_live;
 
 static size_t slot_of(const void *at)
 {
-    return ((uintptr_t)at >> 4) * 0x9E3779B97F4A7C15u >> 44;
-}
-
-static void lock(void)
-{
-    while (atomic_flag_test_and_set(&busy)) continue;
+    return ((uintptr_t)at >> 4) * 0x9E3779B97F4A7C15u >> (64 - SLOT_BITS);
 }
 
 static void *note(void *at, const void *caller)
@@ -79,6 +140,7 @@ static void *note(void *at, const void *caller)
     if (!at || !live || !callers_range_of(caller)) return at;
     lock();
     size_t i = slot_of(at);
+    if (++n_live == N_SLOTS) tree_give_up("note", "so many allocations");
     while (live[i].at) i = (i + 1) % N_SLOTS;
     live[i].at = at;
     live[i].caller = caller;
@@ -96,6 +158,7 @@ static void close_gap(size_t gap)
         gap = i;
     }
     live[gap].at = NULL;
+    n_live--;
 }
 
 static void forget(const void *at)
@@ -110,23 +173,35 @@ static void forget(const void *at)
 
 /* ---- beginning and end --------------------------------------------------------------------- */
 
+/* text: what follows the kind */
+static void choose(const char *text)
+{
+    if (strcmp(text, "each") == 0)
+        which = EACH;
+    else if (strncmp(text, "paths:", 6) == 0)
+        which = EACH_PATH;
+    else if (strncmp(text, "path:", 5) == 0)
+        which = ONE_PATH;
+    if (which == ONE) nth = strtoll(text, NULL, 10);
+    if (which == EACH_PATH) stride = strtoll(text + 6, NULL, 10);
+    if (which == ONE_PATH) wanted_path = strtoull(text + 5, NULL, 16);
+    if (which == EACH || which == EACH_PATH) copies_begin();
+}
+
 __attribute__((constructor)) static void begin(void)
 {
     const char *text = getenv("DH_NTH");
-    if (!text) return;
+    const char *colon = text ? strchr(text, ':') : NULL;
+    if (!colon) return;
     unsetenv("LD_PRELOAD"); /* children are not under test */
     callers_find();
+    path_here(); /* the first takes memory */
     void *table = mmap(NULL, N_SLOTS * sizeof *live, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (table != MAP_FAILED) live = table;
-    const char *colon = strchr(text, ':');
-    for (int k = 0; colon && k < N_KINDS; k++) {
-        if (strncmp(text, kind_names[k], (size_t)(colon - text)) != 0) continue;
-        char *end;
-        nth = strtoll(colon + 1, &end, 10);
-        all_after = *end == '+';
-        armed = (kind)k;
-    }
+    choose(colon + 1);
+    for (int k = 0; k < N_KINDS; k++)
+        if (strncmp(text, kind_names[k], (size_t)(colon - text)) == 0) armed = (kind)k;
 }
 
 /* libyaml 0.2.5 loses what it has of a mapping when a stack of its own cannot grow. */
@@ -137,14 +212,17 @@ static bool is_lost_by_libyaml(const callers_range *by)
 
 static void report_live(FILE *f)
 {
-    int64_t n_live = 0;
-    for (size_t i = 0; live && i < N_SLOTS; i++) {
-        const callers_range *by = live[i].at ? callers_range_of(live[i].caller) : NULL;
-        if (!by || is_lost_by_libyaml(by)) continue;
-        fprintf(f, "at 0x%zx\n", (size_t)((uintptr_t)live[i].caller - by->base));
-        n_live++;
+    int n_seen = 0, n_lost = 0;
+    for (size_t i = 0; n_seen < n_live; i++) {
+        if (!live[i].at) continue;
+        const callers_range *by = callers_range_of(live[i].caller);
+        n_seen++;
+        if (by && !is_lost_by_libyaml(by)) {
+            fprintf(f, "at 0x%zx\n", (size_t)((uintptr_t)live[i].caller - by->base));
+            n_lost++;
+        }
     }
-    fprintf(f, "live %lld\n", (long long)n_live);
+    fprintf(f, "live %d\n", n_lost);
 }
 
 __attribute__((destructor)) static void end(void)
@@ -223,11 +301,6 @@ void free(void *at)
 }
 
 /* ---- files and threads --------------------------------------------------------------------- */
-
-/* The function behind ours, looked up at the first call. */
-#define NEXT(name)                                                                                 \
-    static __typeof__(&name) real;                                                                 \
-    if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
 /* name(parameters), called with arguments: fails with error, else passes on. */
 #define PASS(type, name, parameters, arguments, error, failure)                                    \

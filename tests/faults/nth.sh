@@ -1,68 +1,129 @@
 # Every command with its n-th allocation, file call or thread failing: it says so in one line and
 # fails, or does its work all the same; nothing is lost, nothing stays allocated.
-#   bash tests/faults/nth.sh DHELIX NTH_LIBRARY [--full | COMMAND]
-# Without --full about 12 calls of each kind fail, spread evenly over all of them.
+#   bash tests/faults/nth.sh DHELIX NTH_LIBRARY [--paths | --full] [COMMAND]
+# With --full every call fails; with --paths, of the calls that the same chain of functions makes,
+# the first; without, that of every 16th chain.
+#
+# A command runs once for each kind: at every call that is to fail a copy of the process is made, in
+# which it fails. A call made beside other threads, which no copy has, takes a run of its own.
 library=$2
 . tests/cli/lib.sh "$1"
-only=${3:-}
-per_kind=12
-[ "$only" != --full ] || { per_kind=1000000; only=; }
+shift 2
+calls=paths:16
+case ${1:-} in
+--paths) calls=paths:1 && shift ;;
+--full) calls=each && shift ;;
+esac
+only=${1:-}
 export OMP_NUM_THREADS=1
+mkfifo "$tmp/ask" "$tmp/answer"
 
-# The command under test, and what it leaves that must be the same whenever it reports success.
+# The command under test, which writes to $disk alone, and what it leaves that must be the same
+# whenever it reports success.
+disk=$tmp/disk
 words=()
-result=     # prints it
-before=true # puts things back as they were
+result=true # prints it
+put=true    # puts there what it finds
 kinds='alloc file thread'
-after=true  # looks at what a call that failed has left
+after=true # looks at what a call that failed has left
 
-under_test() { # kind, n
-    rm -f "$tmp/report"
-    timeout -s KILL 60 env DH_NTH="$1:$2" DH_NTH_REPORT="$tmp/report" LD_PRELOAD="$library" "${words[@]}" \
-        <"$stdin" >"$tmp/out" 2>"$tmp/err"
+under_test() { # DH_NTH, words before the command...
+    local what=$1
+    shift
+    rm -rf "$disk" "$tmp/report"
+    mkdir "$disk"
+    $put
+    "$@" env DH_NTH="$what" DH_NTH_REPORT="$tmp/report" DH_NTH_DISK="$disk" DH_NTH_ASK="$tmp/ask" \
+        DH_NTH_ANSWER="$tmp/answer" LD_PRELOAD="$library" "${words[@]}" <"$stdin" >"$disk/out" 2>"$disk/err"
+}
+
+run_once() { # kind, call
+    under_test "$1:$2" timeout -s KILL 60
     status=$?
 }
 
+# Into $answer, without another process: this is asked very often.
 reported() { # word
-    sed -n "s/^$1 //p" "$tmp/report" 2>/dev/null
+    local word rest
+    answer=
+    [ -e "$tmp/report" ] || return
+    while read -r word rest; do [ "$word" != "$1" ] || answer+="$rest "; done <"$tmp/report"
+    answer=${answer% }
 }
 
 digest() { # of what the command leaves
     $result | cksum
 }
 
-judge() { # kind, n
+count_errors() { # into $n_errors
+    local line
+    n_errors=0
+    while read -r line || [ -n "$line" ]; do
+        [[ $line != 'dhelix: error: '* ]] || n_errors=$((n_errors + 1))
+    done <"$disk/err"
+}
+
+blame() { # what
+    reported struck
+    cp "$disk/out" "$disk/err" "$tmp"
+    fail "$name, $kind $n ($answer): $1"
+}
+
+judge() { # exit code
     n_checks=$((n_checks + 1))
-    local what="$name, $1 $2 ($(reported struck))"
-    case $status in
-    0) [ "$(digest)" = "$wanted" ] || fail "$what: success, and another result" ;;
-    1) [ "$(grep -c '^dhelix: error: ' "$tmp/err")" -eq 1 ] || fail "$what: no error line, or several" ;;
-    *) fail "$what: exit code $status" ;;
+    n_failing=$((n_failing + 1))
+    case $1 in
+    0) [ "$(digest)" = "$wanted" ] || blame 'success, and another result' ;;
+    1)
+        count_errors
+        [ "$n_errors" -eq 1 ] || blame 'no error line, or several'
+        ;;
+    *) blame "exit code $1" ;;
     esac
-    [ "$(reported live)" = 0 ] || fail "$what: $(reported live) allocations left, of $(reported at | head -3 | tr '\n' ' ')"
+    reported live
+    if [ "$answer" != 0 ]; then
+        local live=$answer
+        reported at
+        blame "${live:-unknown} allocations left, of $answer"
+    fi
+    $after
+}
+
+# Calls made beside other threads go to $beside.
+fail_in_copies() {
+    local how
+    beside=()
+    under_test "$kind:$calls" &
+    exec 8<"$tmp/ask" 9>"$tmp/answer"
+    while read -r n how <&8; do
+        if [ "$how" = threads ]; then beside+=("$n"); else judge "$how"; fi
+        echo >&9
+    done
+    exec 8<&- 9>&-
+    wait $!
+    same $? 0 "exit code of $name, whose copies fail"
 }
 
 each_call() { # name
+    [ -z "$only" ] || [ "$only" = "$1" ] || return 0
     name=$1
-    [ -z "$only" ] || [ "$only" = "$name" ] || return
-    $before
-    under_test alloc 0
+    declare -gA seen=() # disks that were looked at
+    run_once alloc 0
     same "$status" 0 "exit code of $name"
     wanted=$(digest)
     for kind in $kinds; do
-        $before
-        under_test $kind 0
-        local n_calls stride
-        n_calls=$(reported calls)
+        local n_calls n_red=$n_failed beside
+        n_failing=0
+        run_once "$kind" 0
+        reported calls
+        n_calls=$answer
         [ "$kind" = thread ] || check "$name makes calls of $kind" test "$n_calls" -gt 0
-        stride=$(((n_calls + per_kind - 1) / per_kind))
-        for ((n = 1; n <= n_calls; n += stride)); do
-            $before
-            under_test $kind $n
-            judge $kind $n
-            $after
+        fail_in_copies
+        for n in "${beside[@]}"; do
+            run_once "$kind" "$n"
+            judge "$status"
         done
-        echo "$name: $n_calls calls of $kind, every ${stride}th failed"
+        echo "$name: $n_calls calls of $kind, $n_failing failed, ${#beside[@]} of them beside threads; $((n_failed - n_red)) red"
     done
 }
 
@@ -80,13 +141,17 @@ profile: none
 EOF
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/whole" --set trace.step=2
 weights=$(cksum <"$tmp/whole/checkpoints/step-000004/model.safetensors")
-output() { cat "$tmp/out"; }
 
 # ---- commands that only print ----
 
+output() { cat "$disk/out"; }
 result=output
 words=("$dhelix" list models)
 each_call list
+words=("$dhelix" help train)
+each_call help
+words=("$dhelix" completion bash)
+each_call completion
 words=("$dhelix" check "$tmp/job.yaml" --set parallel.pp=1 --json)
 each_call check
 words=("$dhelix" simulate "$tmp/job.yaml" --set parallel.dp=2 --json)
@@ -99,43 +164,66 @@ words=("$dhelix" eval "$tmp/whole" --data "$tmp/text" --batches 1 --json)
 each_call eval
 words=("$dhelix" sample "$tmp/whole" --tokens 4 --greedy)
 each_call sample
+words=("$dhelix" verify "$tmp/whole")
+each_call verify
 
 # ---- commands that write ----
 
-written() { cat "$tmp/made"* 2>/dev/null; }
-before() { rm -rf "$tmp"/made*; }
-before=before
-result=written
-words=("$dhelix" tokenize --tokenizer bytes "$tmp/text" -o "$tmp/made")
+made() { (cd "$disk" && find . -path './made*' -type f | sort | xargs -r cksum); }
+result=made
+words=("$dhelix" tokenize --tokenizer bytes "$tmp/text" -o "$disk/made")
 each_call tokenize
-words=("$dhelix" convert "$tmp/whole" "$tmp/made")
-each_call convert
-words=("$dhelix" report "$tmp/whole" -o "$tmp/made")
+words=("$dhelix" convert "$tmp/whole" "$disk/made")
+calls=each each_call convert # some few of its calls once gave other digits
+words=("$dhelix" report "$tmp/whole" -o "$disk/made")
 each_call report
+# What a profile knew stays, or is there with what is new. No file call fails: where /proc/cpuinfo
+# cannot be read the machine is another, whose profile replaces this one, with a warning.
+matrix=tests/data/published/dhelix_h100_pairwise_oef_matrix.csv
+words=("$dhelix" profile "$tmp/job.yaml" --import $matrix --out "$disk/made.json")
+ok "$dhelix" profile "$tmp/job.yaml" --import $matrix --out "$tmp/old.json"
+put_profile() { cp "$tmp/old.json" "$disk/made.json"; }
+is_whole() { cmp -s "$disk/made.json" "$tmp/old.json" || [ "$(digest)" = "$wanted" ] || blame 'what was known is lost'; }
+put=put_profile
+after=is_whole
+kinds='alloc thread'
+calls=paths:1 each_call import
+kinds='alloc file thread'
+put=true
+after=true
 result=true
-words=("$dhelix" profile "$tmp/job.yaml" --samples 3 --out "$tmp/made")
+words=("$dhelix" profile "$tmp/job.yaml" --samples 3 --out "$disk/made")
 each_call profile
-printed_keys() { grep -o '"[a-z_0-9]*":' "$tmp/out" | sort | uniq -c; } # times differ
+printed_keys() { grep -o '"[a-z_0-9]*":' "$disk/out" | sort | uniq -c; } # times differ
 result=printed_keys
 words+=(--json)
 each_call profile_json
 
 # ---- training: what failed goes on, and ends where the whole run ended ----
 
-last_weights() { cat "$tmp/run/checkpoints/step-000004/model.safetensors"; }
-fresh_run() { rm -rf "$tmp/run"; }
+last_weights() { cat "$disk/run/checkpoints/step-000004/model.safetensors"; }
+# Runs that find the same end alike: each disk is gone on with once.
 goes_on() {
-    ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/run" "${mesh[@]}"
+    local state
+    state=$(tar -C "$disk" --sort=name --mtime=@0 -cf - run 2>"$tmp/err" | cksum)
+    [ -z "${seen[$state]:-}" ] || return 0
+    seen[$state]=1
+    ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$disk/run" "${mesh[@]}"
     same "$(last_weights | cksum)" "$wanted" "weights after $name, $kind $n"
-    check "nothing half-written after $name, $kind $n" test -z "$(find "$tmp/run" -name '*.tmp-*' -o -name '.tmp-*')"
+    check "nothing half-written after $name, $kind $n" test -z "$(find "$disk/run" -name '*.tmp-*' -o -name '.tmp-*')"
 }
-before=fresh_run
 after=goes_on
 result=last_weights
 mesh=()
-words=("$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/run")
+words=("$dhelix" train "$tmp/job.yaml" --quiet --set out="$disk/run")
 each_call train
 [ -n "$only" ] || same "$wanted" "$weights" 'weights of the whole run'
+half_run() { cp -r "$tmp/half" "$disk/run"; }
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/half" --set train.steps=2
+put=half_run
+each_call resume
+[ -n "$only" ] || same "$wanted" "$weights" 'weights of the run that went on'
+put=true
 mesh=(--set parallel.dp=2)
 words+=("${mesh[@]}")
 each_call ranks
