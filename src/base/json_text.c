@@ -111,6 +111,14 @@ static int append(const char *part, size_t n_bytes, void *text)
     return out->failed ? -1 : 0;
 }
 
+json_t *dh_json_of_text(dh_str *text)
+{
+    was_short = was_short || text->failed;
+    json_t *value = text->failed ? NULL : json_string(text->text ? text->text : "");
+    dh_str_fini(text);
+    return value;
+}
+
 char *dh_json_print(const json_t *value, size_t flags)
 {
     dh_str text = DH_STR_INIT;

@@ -63,13 +63,6 @@ static void operand_names(const dh_operand_info *operands, int n, dh_str *out)
                       operands[i].update ? "&" : "");
 }
 
-static json_t *text_json(dh_str *text)
-{
-    json_t *value = text->failed ? NULL : json_string(text->text ? text->text : "");
-    dh_str_fini(text);
-    return value;
-}
-
 static const char *const resource_names[] = {
     [DH_RES_HOST] = "host", [DH_RES_COMPUTE] = "compute", [DH_RES_COMM] = "link"};
 
@@ -81,8 +74,8 @@ static json_t *op_row(dh_op_type type)
     operand_names(info->out, info->n_out, &out);
     kernel_names(type, &kernels);
     return json_pack("{ss ss so so so ss}", "name", info->name, "resource",
-                     resource_names[info->resource], "kernels", text_json(&kernels), "in",
-                     text_json(&in), "out", text_json(&out), "doc", info->doc);
+                     resource_names[info->resource], "kernels", dh_json_of_text(&kernels), "in",
+                     dh_json_of_text(&in), "out", dh_json_of_text(&out), "doc", info->doc);
 }
 
 static json_t *list_ops(void)
@@ -167,7 +160,7 @@ static json_t *params_json(const dh_pass *pass)
         dh_pass_param_describe(&pass->params[k], &text);
     }
     if (!text.len) dh_str_printf(&text, "-");
-    return text_json(&text);
+    return dh_json_of_text(&text);
 }
 
 static json_t *list_passes(void)
@@ -259,7 +252,7 @@ static json_t *system_doc(const dh_system *system)
         before = ", ";
     }
     if (*system->source) dh_str_printf(&text, " (%s)", system->source);
-    return text_json(&text);
+    return dh_json_of_text(&text);
 }
 
 static json_t *list_systems(void)
@@ -297,7 +290,7 @@ static json_t *setting_row(const dh_setting *s)
     dh_str valid = DH_STR_INIT;
     dh_setting_describe(s, &valid);
     return json_pack("{ss ss so ss}", "key", s->key, "default", s->fallback ? s->fallback : "",
-                     "values", text_json(&valid), "doc", s->help);
+                     "values", dh_json_of_text(&valid), "doc", s->help);
 }
 
 static json_t *list_settings(void)

@@ -62,10 +62,11 @@ static dh_status check_depth(dh_ctx *ctx, const char *origin, const char *text, 
 
 /* ---- documents ------------------------------------------------------------------------------ */
 
+/* libyaml names every problem but a lack of memory, which is not always its error either. */
 static dh_status parser_failure(const dh_yaml *y, const yaml_parser_t *parser)
 {
-    const char *problem = parser->problem ? parser->problem : "cannot be read";
-    if (parser->error == YAML_MEMORY_ERROR) return no_memory(y->ctx, y->origin);
+    const char *problem = parser->problem;
+    if (parser->error == YAML_MEMORY_ERROR || !problem) return no_memory(y->ctx, y->origin);
     if (!y->is_file) return dh_fail(y->ctx, DH_EFORMAT, "%.200s: %s", y->origin, problem);
     if (parser->error == YAML_READER_ERROR)
         return dh_fail(y->ctx, DH_EFORMAT, "%.200s: byte %zu: %s", y->origin,

@@ -1,6 +1,7 @@
 /* Sums over the mesh, and one by one on the first rank of every stage. */
 #include "describe/cargo.h"
 
+#include "base/json_text.h"
 #include "graph/text_names.h"
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -102,9 +103,7 @@ static json_t *text_json(put_text *put, const dh_program *p, const dh_cargo_row 
 {
     dh_str text = DH_STR_INIT;
     put(p, row, &text);
-    json_t *made = text.failed ? NULL : json_string(text.text ? text.text : "");
-    dh_str_fini(&text);
-    return made;
+    return dh_json_of_text(&text);
 }
 
 static void put_slot_of(const dh_program *p, const dh_cargo_row *row, dh_str *out)
