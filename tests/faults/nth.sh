@@ -15,7 +15,7 @@ case ${1:-} in
 --full) calls=each closely=each && shift ;;
 esac
 only=${1:-}
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 # the limit holds where the program asks for more
 mkfifo "$tmp/ask" "$tmp/answer"
 
 # The command under test, which writes to $disk alone, and what it leaves that must be the same
