@@ -332,6 +332,7 @@ static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     if (object) dh_run_summarize_times(run, object);
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/summary.json", run->job->out_dir);
+    if (path.failed) json_decref(object);
     dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the summary")
                                : dh_json_write(ctx, path.text, object);
     dh_str_fini(&path);

@@ -216,7 +216,7 @@ after=goes_on
 result=last_weights
 mesh=()
 words=("$dhelix" train "$tmp/job.yaml" --quiet --set out="$disk/run")
-each_call train
+calls=$closely each_call train
 [ -n "$only" ] || same "$wanted" "$weights" 'weights of the whole run'
 half_run() { cp -r "$tmp/half" "$disk/run"; }
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/half" --set train.steps=2
