@@ -239,7 +239,7 @@ int64_t dh_mesh_group_pattern(const dh_mesh *m, dh_group_kind group)
 {
     int64_t n = 1, stride = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; stride *= axis_size(m, axis++)) {
-        const int64_t run = m->ranks_per_node / common_divisor(stride, m->ranks_per_node);
+        const int64_t run = m->ranks_per_node / common_divisor(m->ranks_per_node, stride);
         const bool is_cut = axis_size(m, axis) % run == 0;
         const int64_t count = digit_count(m, group, axis);
         if (dh_group_varies(group, axis)) n *= is_cut ? DH_MIN(run, count) : count;

@@ -72,8 +72,8 @@ static int32_t leaves_for(int32_t p)
 /* The rank that wakes first, of several the lowest. */
 static int32_t earlier(const play *s, int32_t node)
 {
-    const int32_t a = s->earliest[2 * node], b = s->earliest[2 * node + 1];
-    return s->wake[b] < s->wake[a] ? b : a;
+    const int32_t *two = &s->earliest[2 * (size_t)node];
+    return s->wake[two[1]] < s->wake[two[0]] ? two[1] : two[0];
 }
 
 static void set_wake(play *s, int32_t g, int64_t at)

@@ -191,7 +191,7 @@ static bool make_segments(verifier *v)
 {
     const dh_program *p = v->p;
     if (!find_bounds(v)) return false;
-    v->of_buffer = malloc((p->buffers.n + 1) * sizeof *v->of_buffer);
+    v->of_buffer = calloc(p->buffers.n + 1, sizeof *v->of_buffer);
     for (size_t i = 0; v->of_buffer && i < p->buffers.n; i++) {
         const dh_buffer *b = &p->buffers.at[i];
         seg_range *r = &v->of_buffer[i];

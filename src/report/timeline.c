@@ -100,8 +100,8 @@ static dh_status read_program(dh_ctx *ctx, sweep *w, const dh_program *p)
         w->streams[s].queue = end[s] = queue;
     for (uint32_t id = 0; id < p->instrs.n; id++) {
         const uint8_t stream = p->instrs.at[id].stream;
-        const bool first = end[stream] == w->streams[stream].queue;
-        DH_TRY(read_instr(ctx, w, p, id, first ? 0 : end[stream][-1] + 1));
+        const uint32_t *read = end[stream];
+        DH_TRY(read_instr(ctx, w, p, id, read == w->streams[stream].queue ? 0 : read[-1] + 1));
         *end[stream]++ = id;
     }
     return DH_OK;
