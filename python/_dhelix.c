@@ -118,21 +118,29 @@ static PyObject *check(PyObject *module, PyObject *args)
 
 typedef struct plan_args {
     dh_job *job;
-    const char *policy;
-    int explain;
+    const char *cluster;
+    dh_describe_plan_options how;
 } plan_args;
 
 static dh_status plan_work(dh_ctx *ctx, call *c)
 {
-    const plan_args *a = c->args;
-    return dh_describe_plan(ctx, a->job, a->policy, a->explain != 0, &c->out);
+    plan_args *a = c->args;
+    dh_cluster *cluster = NULL;
+    if (a->cluster) DH_TRY(dh_cluster_find(ctx, a->cluster, &cluster));
+    a->how.cluster = cluster;
+    const dh_status st = dh_describe_plan(ctx, a->job, &a->how, &c->out);
+    dh_cluster_destroy(cluster);
+    return st;
 }
 
 static PyObject *plan(PyObject *module, PyObject *args)
 {
-    plan_args a;
+    plan_args a = {.job = NULL};
     call c = {.work = plan_work, .args = &a};
-    if (!PyArg_ParseTuple(args, "O&zp", to_job, &a.job, &a.policy, &a.explain)) return NULL;
+    int explain;
+    if (!PyArg_ParseTuple(args, "O&zzp", to_job, &a.job, &a.cluster, &a.how.policy, &explain))
+        return NULL;
+    a.how.explain = explain != 0;
     return run(&c);
 }
 
@@ -157,10 +165,72 @@ static PyObject *simulate(PyObject *module, PyObject *args)
 {
     simulate_args a = {.job = NULL};
     call c = {.work = simulate_work, .args = &a};
-    if (!PyArg_ParseTuple(args, "O&zzzd", to_job, &a.job, &a.cluster, &a.how.strategies, &a.how.dir,
-                          &a.how.peak_flops_per_s))
+    if (!PyArg_ParseTuple(args, "O&zzzzd", to_job, &a.job, &a.cluster, &a.how.strategies,
+                          &a.how.schedules, &a.how.dir, &a.how.peak_flops_per_s))
         return NULL;
     return run(&c);
+}
+
+typedef struct table_args {
+    const char *path, *cluster;
+    texts overrides, settings;
+    dh_describe_table_options how;
+} table_args;
+
+static dh_status table_work(dh_ctx *ctx, call *c)
+{
+    table_args *a = c->args;
+    dh_cluster *cluster = NULL;
+    if (a->cluster) DH_TRY(dh_cluster_find(ctx, a->cluster, &cluster));
+    a->how.cluster = cluster;
+    a->how.settings = a->settings.at;
+    a->how.n_settings = a->settings.n;
+    dh_status st =
+        dh_describe_table(ctx, a->path, a->overrides.at, a->overrides.n, &a->how, &c->out);
+    dh_cluster_destroy(cluster);
+    return st;
+}
+
+static PyObject *table(PyObject *module, PyObject *args)
+{
+    PyObject *overrides, *settings, *text = NULL;
+    table_args a = {.path = NULL};
+    call c = {.work = table_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "sOOzzd", &a.path, &overrides, &settings, &a.cluster, &a.how.dir,
+                          &a.how.peak_flops_per_s))
+        return NULL;
+    if (!take_texts(overrides, &a.overrides)) return NULL;
+    if (take_texts(settings, &a.settings)) {
+        text = run(&c);
+        drop_texts(&a.settings);
+    }
+    drop_texts(&a.overrides);
+    return text;
+}
+
+typedef struct calibrate_args {
+    texts files;
+    dh_describe_calibrate_options how;
+} calibrate_args;
+
+static dh_status calibrate_work(dh_ctx *ctx, call *c)
+{
+    const calibrate_args *a = c->args;
+    return dh_describe_calibrate(ctx, a->files.at, a->files.n, &a->how, &c->out);
+}
+
+static PyObject *calibrate(PyObject *module, PyObject *args)
+{
+    PyObject *list;
+    calibrate_args a = {.how = {.like = NULL}};
+    call c = {.work = calibrate_work, .args = &a};
+    long long devices;
+    if (!PyArg_ParseTuple(args, "OszL", &list, &a.how.like, &a.how.out, &devices)) return NULL;
+    a.how.devices = devices;
+    if (!take_texts(list, &a.files)) return NULL;
+    PyObject *text = run(&c);
+    drop_texts(&a.files);
+    return text;
 }
 
 typedef struct tune_args {
@@ -323,12 +393,15 @@ static PyMethodDef methods[] = {
     {"load", load, METH_VARARGS, "load(path, overrides) -> job"},
     {"print", print, METH_VARARGS, "print(job) -> YAML"},
     {"check", check, METH_VARARGS, "check(job, rank) -> JSON"},
-    {"plan", plan, METH_VARARGS, "plan(job, policy, explain) -> JSON"},
+    {"plan", plan, METH_VARARGS, "plan(job, cluster, policy, explain) -> JSON"},
     {"simulate", simulate, METH_VARARGS,
-     "simulate(job, cluster, strategies, dir, peak_flops_per_s) -> JSON"},
+     "simulate(job, cluster, strategies, schedules, dir, peak_flops_per_s) -> JSON"},
+    {"table", table, METH_VARARGS,
+     "table(path, overrides, settings, cluster, dir, peak_flops_per_s) -> JSON"},
     {"tune", tune, METH_VARARGS,
      "tune(path, overrides, cluster, devices, memory_bytes, strategies, schedules, rows, "
      "simulated) -> JSON"},
+    {"calibrate", calibrate, METH_VARARGS, "calibrate(files, like, out, devices) -> JSON"},
     {"train", train, METH_VARARGS, "train(job, progress, fresh, on_step) -> JSON"},
     {"sample", sample, METH_VARARGS,
      "sample(path, prompt, tokens, temperature, top_k, top_p, seed) -> text"},

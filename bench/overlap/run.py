@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -94,8 +95,9 @@ def dhelix(args, command, words):
     return done.stdout
 
 
-def train(args, mesh, gbps, settings):
-    """One run: its losses, median step and where a step's time went, in ms."""
+def train(args, mesh, gbps, settings, keep=None):
+    """One run: its losses, median step and where a step's time went, in ms. What its experts got
+    goes to the folder `keep`, where one is given."""
     with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as name:
         folder = Path(name)
         out = folder / "out"
@@ -103,6 +105,8 @@ def train(args, mesh, gbps, settings):
         dhelix(args, "train", [*words_of(args, mesh, gbps, [*settings, f"out={out}"], job), "--quiet"])
         lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+        if keep and (out / "experts.json").exists():
+            shutil.copy(out / "experts.json", keep)
     steps = [s for s in map(json.loads, lines) if "step_ms" in s]
     timed = steps[1:]
     times, n = summary["times"], len(timed)
@@ -139,10 +143,10 @@ def profile(args, mesh, gbps):
         dhelix(args, "profile", [*words_of(args, mesh, gbps, [], job), "--quiet"])
 
 
-def pace_for(args, mesh, share):
+def pace_for(args, mesh, share, keep):
     """Link speed at which communication takes `share` of a step that hides nothing: wire time is
     measured on a slow link, where hardly anything else is in it, and scales with the speed."""
-    free = train(args, mesh, 0, ["strategy=sequential"])
+    free = train(args, mesh, 0, ["strategy=sequential"], keep)
     slow = 1.0
     probe = train(args, mesh, slow, ["strategy=sequential"])
     wire = probe["local_ms"] + probe["cross_ms"]
@@ -150,9 +154,18 @@ def pace_for(args, mesh, share):
 
 
 def measure(args, mesh, share, rows):
-    """Every row's strategy in turns; the best round of each."""
-    gbps = pace_for(args, mesh, share / 100)
-    profile(args, mesh, gbps)
+    """Every row's strategy in turns; the best round of each. Orders and predictions go by the load
+    of experts that the first run recorded."""
+    with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as recorded:
+        gbps = pace_for(args, mesh, share / 100, recorded)
+        if os.listdir(recorded):
+            rows = [(name, [*settings, f"moe.recorded={recorded}"]) for name, settings in rows]
+        profile(args, mesh, gbps)
+        yield from take_turns(args, mesh, share, gbps, rows)
+
+
+def take_turns(args, mesh, share, gbps, rows):
+    """The rows on links of one pace."""
     best = {}
     for _ in range(args.rounds):
         for name, settings in rows:
@@ -195,7 +208,8 @@ def main():
     parser.add_argument("--dhelix", type=Path, default=ROOT / "build/release/src/cli/dhelix")
     parser.add_argument("--meshes", default=" ".join(MESHES))
     parser.add_argument("--shares", default="30 45 55", help="communication in %% of an unhidden step")
-    parser.add_argument("--strategies", default="sequential intra-batch domino wavelet+ dhelix-paper dhelix dhelix-rings unhidden",
+    parser.add_argument("--strategies", default="sequential intra-batch domino wavelet+ dualpipe combined-1f1b stp dhelix-paper dhelix "
+                                "dhelix-rings unhidden",
                         help="rows of `dhelix list strategies`, or unhidden: one operator at a time; "
                              "the first is what others are compared with")
     parser.add_argument("--ablation", action="store_true", help="the paper's switches instead of strategies")

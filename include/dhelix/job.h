@@ -91,6 +91,7 @@ typedef struct dh_job {
     char *schedule;                 /* parallel.schedule: row name or a CSV file */
     char *layer_split;              /* parallel.layer_split: "3,4,4,3" or empty for even */
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
+    int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
     bool zero1;                     /* parallel.zero1: distributed optimizer */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
@@ -103,7 +104,10 @@ typedef struct dh_job {
 
     dh_moe_mode moe_mode; /* moe.mode */
     double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
+    double moe_load;      /* moe.load: of the busiest expert over its even share, in predictions */
+    char *moe_recorded;   /* moe.recorded: run folder with what experts got; empty: moe_load */
 
+    char *device;         /* device: a row of `dhelix list devices`, "auto" */
     char *profile;        /* profile: auto | none | path; measured times of operators */
     char *system;         /* system: a row of `dhelix list systems`, and traits (system.h) */
     char *strategy;       /* strategy: a row, a sum or a mapping (src/strategy/text.c) */

@@ -10,7 +10,16 @@
 extern "C" {
 #endif
 
-typedef enum dh_family { DH_FAMILY_GPT2, DH_FAMILY_LLAMA, DH_FAMILY_MIXTRAL } dh_family;
+/* Architectures: a row each in src/config/model.c, which says what the family alone decides. */
+typedef enum dh_family {
+    DH_FAMILY_GPT2,
+    DH_FAMILY_LLAMA, /* SmolLM too */
+    DH_FAMILY_MIXTRAL,
+    DH_FAMILY_MISTRAL,
+    DH_FAMILY_QWEN2, /* Qwen 2 and 2.5 */
+    DH_FAMILY_PHI3,
+    DH_FAMILY_QWEN3
+} dh_family;
 typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
 typedef enum dh_act_kind { DH_ACT_GELU_TANH, DH_ACT_SWIGLU } dh_act_kind;
 typedef enum dh_rope_scaling {
@@ -37,12 +46,15 @@ typedef struct dh_model {
     int64_t ffn_width;  /* F; per expert for Mixtral */
     int64_t vocab;      /* V; 0 only in a job whose tokenizer still has to decide it */
     int64_t max_seq;    /* longest sequence; rows of wpe for GPT-2 */
+    int64_t window;     /* tokens that one sees, itself the last of them; 0: all before it */
     bool tied_head;     /* head shares the token embedding */
     bool bias;          /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
+    bool qkv_bias;      /* Qwen 2: biases of queries, keys and values alone */
+    bool qk_norm;       /* Qwen 3: RMSNorm of every head of queries and keys */
     dh_norm_kind norm;
     double norm_eps;
     dh_act_kind act;
-    dh_rope rope;      /* Llama families */
+    dh_rope rope;      /* all families but GPT-2 */
     int64_t n_experts; /* 0: dense */
     int64_t top_k;
     double router_aux_coef; /* HF router_aux_loss_coef */
@@ -56,6 +68,10 @@ DH_API int64_t dh_model_n_params(const dh_model *model);
  * numerator, PaLM appendix B, with the causal half; the embedding lookup does
  * not count, the head does). MoE counts top_k experts. */
 DH_API double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
+
+/* Longest sequence that is computed: max_seq, or the window, beyond which tokens would have to be
+ * hidden. */
+DH_API int64_t dh_model_longest(const dh_model *model);
 
 /* Consistency of all fields; the message names the field and what would be right.
  * Sizes are bounded so that counts never overflow. errors: DH_EINVAL */
@@ -71,10 +87,11 @@ DH_API const dh_model_preset *dh_model_presets(size_t *n);
 /* Unknown name: DH_EMISSING with the nearest one. */
 DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
 
-/* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig).
- * Fields with a meaning we do not compute (other activations, sliding windows
- * that bite, unknown rope scaling) are refused by name; harmless unknown ones are
- * ignored; absent ones have transformers' defaults. A GPT-2 file may say
+/* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
+ * Qwen3Config, Phi3Config).
+ * Fields with a meaning we do not compute (other activations, unknown rope scaling) are refused
+ * by name; a window is kept, and sequences longer than it are refused where they are asked for;
+ * harmless unknown ones are ignored; absent ones have transformers' defaults. A GPT-2 file may say
  * "bias": false (nanoGPT's variant; not a key of transformers).
  * errors: DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO.
  * The file variant takes config.json or its folder. */

@@ -7,7 +7,8 @@
  *   metrics.jsonl      loss, learning rate, gradient norm
  *   trace-rank*.json   timeline, co-execution of a layer, schedule as it ran, memory
  *   profile.json       overlap effectiveness of operator pairs, as `dhelix profile` measures it, or
- *   oef.csv            a matrix of it */
+ *   oef.csv            a matrix of it
+ *   table.json         steps simulated with every value of one or two settings */
 #ifndef DHELIX_REPORT_H
 #define DHELIX_REPORT_H
 

@@ -42,8 +42,9 @@ typedef struct dh_train_result {
 } dh_train_result;
 
 /* Train. The run folder job->out_dir gets job.yaml, metrics.jsonl (one object a step),
- * summary.json, tokenizer files and checkpoints/. With a checkpoint there, training
- * continues from the newest intact one, bit-identical to a run without the break.
+ * summary.json, tokenizer files and checkpoints/; of a model with experts experts.json too. With a
+ * checkpoint there, training continues from the newest intact one, bit-identical to a run without
+ * the break.
  * errors    DH_EDIVERGED (step and operator named), DH_EINTERRUPTED, and whatever
  *           job, data and disk give; the last checkpoint is intact in every case */
 DH_API dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,

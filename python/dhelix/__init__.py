@@ -9,7 +9,6 @@ is an :class:`Error`. Other threads of Python run while the library works. Ctrl-
 its step with a checkpoint, a search at once, and is then raised as ``KeyboardInterrupt``.
 """
 
-from ._dhelix import clusters as _clusters
 from ._dhelix import version as _version
 from .errors import (
     CommunicationFailed,
@@ -26,14 +25,10 @@ from .errors import (
     VerificationFailed,
 )
 from .job import Job
+from .machines import calibrate, clusters
 from .runs import metrics, sample
 
 __version__: str = _version()
-
-
-def clusters() -> "list[str]":
-    """Names of the clusters that come with the library, for ``cluster=``."""
-    return _clusters()
 
 
 __all__ = [
@@ -50,6 +45,7 @@ __all__ = [
     "OutOfMemory",
     "Unsupported",
     "VerificationFailed",
+    "calibrate",
     "clusters",
     "metrics",
     "sample",

@@ -84,32 +84,59 @@ class Job(Mapping[str, Any]):
         """
         return json.loads(_dhelix.check(self._job, rank))
 
-    def plan(self, policy: Optional[str] = None, *, explain: bool = False) -> Dict[str, Any]:
-        """One layer's forward beside another's backward, by every order policy.
+    def plan(
+        self, policy: Optional[str] = None, *, cluster: Optional[Path] = None, explain: bool = False
+    ) -> Dict[str, Any]:
+        """One layer's forward beside another's backward, by every order policy, in a cluster's times or this machine's.
 
         ``policies`` has a row each: ``slot_us``, ``speed_up`` over one after the other, ``exposed_us`` of
         communication and the share ``hidden``; ``bound_us`` is the busiest stream's time. With ``explain``,
         ``operators`` has the order of the policy (the job's where none is given) with times and streams, and
         ``traffic`` in which slots of a simulated step gradients and parameters travel.
         """
-        return json.loads(_dhelix.plan(self._job, policy, explain))
+        return json.loads(_dhelix.plan(self._job, _path(cluster), policy, explain))
 
     def simulate(
         self,
         cluster: Optional[Path] = None,
         strategy: Optional[Names] = None,
+        schedule: Optional[Names] = None,
         *,
         out: Optional[Path] = None,
         peak_tflops: float = 0,
     ) -> Dict[str, Any]:
         """One training step on a cluster, a name of :func:`dhelix.clusters` or a file; without, on this machine.
 
-        ``strategy`` is a name, several, or ``"all"``; without, the job's. ``strategies`` of the result has
-        one entry each: ``step_ms``, ``tokens_per_s``, ``hidden_share``, ``exposed_ms``, ``peak_bytes`` and
+        ``strategy`` and ``schedule`` are a name, several, or ``"all"``; without, the job's. ``strategies`` of the
+        result has one entry for each of them with each: ``step_ms``, ``tokens_per_s``, ``hidden_share``, ``exposed_ms``, ``peak_bytes`` and
         more, or the ``reason`` why it cannot run this job. ``out`` is a folder for what a run would leave.
         """
         text = _dhelix.simulate(
-            self._job, _path(cluster), _joined(strategy), _path(out), peak_tflops * 1e12
+            self._job, _path(cluster), _joined(strategy), _joined(schedule), _path(out), peak_tflops * 1e12
+        )
+        return json.loads(text)
+
+    def table(
+        self,
+        settings: Mapping[str, Sequence[Any]],
+        cluster: Optional[Path] = None,
+        *,
+        out: Optional[Path] = None,
+        peak_tflops: float = 0,
+    ) -> Dict[str, Any]:
+        """One training step with every value of one or two settings, on a cluster or on this machine.
+
+        ``settings`` are names with the values to try: ``{"parallel.tp": [1, 2, 4], "strategy": ["dhelix"]}``.
+        ``cells`` of the result has one entry for each of them with each, in their order: its ``values``, then
+        ``step_ms``, ``tokens_per_s``, ``hidden_share``, ``peak_bytes``, ``fits`` and more, or the ``reason``
+        why the job cannot have them. ``out`` is a folder for ``table.json`` and ``table.csv``.
+        """
+        lists = []
+        for key, values in settings.items():
+            texts = [text.partition("=")[2] for value in values for text in overrides_of({key: value})]
+            lists.append(f"{key}={','.join(texts)}")
+        text = _dhelix.table(
+            self._path, self._overrides, lists, _path(cluster), _path(out), peak_tflops * 1e12
         )
         return json.loads(text)
 

@@ -73,8 +73,8 @@ struct dh_command {
 
 extern const dh_command dh_command_train, dh_command_check, dh_command_sample, dh_command_eval,
     dh_command_tokenize, dh_command_convert, dh_command_profile, dh_command_plan,
-    dh_command_simulate, dh_command_tune, dh_command_validate, dh_command_report, dh_command_verify,
-    dh_command_list, dh_command_help, dh_command_completion;
+    dh_command_simulate, dh_command_tune, dh_command_validate, dh_command_calibrate,
+    dh_command_report, dh_command_verify, dh_command_list, dh_command_help, dh_command_completion;
 
 /* Names end with NULL; for DH_CLI_ENUM options of compute types. */
 extern const char *const dh_cli_dtype_names[];
@@ -108,6 +108,15 @@ dh_status dh_cli_misuse(dh_ctx *ctx, dh_cli *cli, const char *fmt, ...)
  * Caller frees with dh_job_destroy. */
 dh_status dh_cli_load_job(dh_ctx *ctx, const dh_cli *cli, const char *path, int64_t ranks,
                           dh_job **job);
+/* What it is loaded with. Stays where it is; caller frees with dh_cli_overrides_fini. */
+typedef struct dh_cli_overrides {
+    const char **at; /* [n]: those of --set, then the number of ranks */
+    size_t n;
+    char ranks[40];
+} dh_cli_overrides;
+dh_status dh_cli_overrides_init(dh_ctx *ctx, const dh_cli *cli, int64_t ranks,
+                                dh_cli_overrides *overrides);
+void dh_cli_overrides_fini(dh_cli_overrides *overrides);
 
 enum { DH_CLI_INTERRUPTED = 130 }; /* exit code */
 

@@ -71,6 +71,7 @@ static void print_memory(dh_str *out, const dh_checked_program *c)
     print_bytes(out, "between buffers", c->memory.padding + c->memory.unused);
     print_bytes(out, "planned peak", p->slab_bytes);
     print_bytes(out, "lower bound", p->live_bytes);
+    if (c->system.peak_bytes > 0) print_bytes(out, "as system", c->system.peak_bytes);
     if (p->instrs.n > 0) {
         dh_str line = DH_STR_INIT;
         dh_str_printf(&line, "most is alive at %s",
@@ -253,9 +254,11 @@ const dh_command dh_command_check = {
     .name = "check",
     .doc = "build and verify a job's programs, and say what they need, without running them",
     .usage = "JOB",
-    .notes = "The verifier proves that the programs end, that no two unordered instructions touch\n"
-             "the same bytes with a write, and that nothing lies outside the memory planned.\n"
-             "Activations and scratch are those alive at the moment that needs most.\n",
+    .notes =
+        "The verifier proves that the programs end, that no two unordered instructions touch\n"
+        "the same bytes with a write, and that nothing lies outside the memory planned.\n"
+        "Activations and scratch are those alive at the moment that needs most. As system: the\n"
+        "most alive where the system that the job names keeps what its traits say as well.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

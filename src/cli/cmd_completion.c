@@ -45,11 +45,10 @@ typedef struct names_of {
     void (*words)(dh_str *out);
 } names_of;
 
-static const names_of by_option[] = {{"cluster", "clusters", NULL},
-                                     {"strategies", "strategies", NULL},
-                                     {"schedules", "schedules", NULL},
-                                     {"policy", "policies", NULL},
-                                     {NULL, NULL, NULL}};
+static const names_of by_option[] = {
+    {"cluster", "clusters", NULL},      {"like", "clusters", NULL},
+    {"strategies", "strategies", NULL}, {"schedules", "schedules", NULL},
+    {"policy", "policies", NULL},       {NULL, NULL, NULL}};
 static const names_of by_command[] = {{"help", NULL, topic_words},
                                       {"list", NULL, list_words},
                                       {"validate", "tables", NULL},

@@ -15,7 +15,7 @@
 #include "costs/system.h"
 #include "plan/schedule.h"
 #include "run/comm/comm.h"
-#include "run/exec/backend.h"
+#include "run/exec/exec.h"
 #include "strategy/strategy.h"
 #include "validate/validate.h"
 
@@ -42,16 +42,21 @@ static json_t *list_models(void)
     return rows;
 }
 
-/* Backends with a kernel for the operator, comma-separated; those that tell of parts of its output
- * are marked. */
+static bool runs(const dh_device *device, dh_op_type type)
+{
+    return dh_op_info_of(type)->resource != DH_RES_COMPUTE || device->has_kernel(type);
+}
+
+/* Devices with a kernel for the operator, comma-separated; those that tell of parts of its output
+ * are marked. Loading and communication are the executor's, on all of them. */
 static void kernel_names(dh_op_type type, dh_str *out)
 {
     size_t n;
-    const dh_backend *const *backends = dh_backends(&n);
+    const dh_device *const *devices = dh_devices(&n);
     for (size_t i = 0; i < n; i++)
-        if (backends[i]->has_kernel(type))
-            dh_str_printf(out, "%s%s%s", out->len ? "," : "", backends[i]->name,
-                          backends[i]->tells_parts(type) ? "(parts)" : "");
+        if (runs(devices[i], type))
+            dh_str_printf(out, "%s%s%s", out->len ? "," : "", devices[i]->name,
+                          devices[i]->tells_parts(type) ? "(parts)" : "");
     if (!out->len) dh_str_printf(out, "none");
 }
 
@@ -85,17 +90,17 @@ static json_t *list_ops(void)
     return rows;
 }
 
-/* A column a backend: a missing kernel is a visible gap. */
+/* A column a device: a missing kernel is a visible gap. */
 static json_t *list_kernels(void)
 {
     size_t n;
-    const dh_backend *const *backends = dh_backends(&n);
+    const dh_device *const *devices = dh_devices(&n);
     json_t *rows = json_array();
     for (int i = 0; i < DH_N_OP_TYPE; i++) {
         json_t *row = json_pack("{ss}", "operator", dh_op_info_of((dh_op_type)i)->name);
         for (size_t b = 0; row && b < n; b++)
-            json_object_set_new(row, backends[b]->name,
-                                json_boolean(backends[b]->has_kernel((dh_op_type)i)));
+            json_object_set_new(row, devices[b]->name,
+                                json_boolean(runs(devices[b], (dh_op_type)i)));
         json_array_append_new(rows, row);
     }
     return rows;
@@ -118,12 +123,12 @@ static json_t *list_worlds(void)
     return rows;
 }
 
-static json_t *list_backends(void)
+static json_t *list_devices(void)
 {
     size_t n;
-    const dh_backend *const *backends = dh_backends(&n);
+    const dh_device *const *devices = dh_devices(&n);
     json_t *rows = json_array();
-    for (size_t i = 0; i < n; i++) add_named(rows, backends[i]->name, backends[i]->doc);
+    for (size_t i = 0; i < n; i++) add_named(rows, devices[i]->name, devices[i]->doc);
     return rows;
 }
 
@@ -307,9 +312,9 @@ static const struct list {
     json_t *(*make)(void);
 } lists[] = {
     {"models", "built-in models, for the setting `model`", list_models},
-    {"ops", "operators: what they occupy, read and write, and which backends have them", list_ops},
-    {"kernels", "operators by backend", list_kernels},
-    {"backends", "what programs run on", list_backends},
+    {"ops", "operators: what they occupy, read and write, and which devices have them", list_ops},
+    {"kernels", "operators by device", list_kernels},
+    {"devices", "what programs run on", list_devices},
     {"worlds", "how the ranks of a run communicate", list_worlds},
     {"groups", "ranks that meet in a collective, as programs and messages name them", list_groups},
     {"schedules", "orders of micro-batches over pipeline stages, for `parallel.schedule`",

@@ -11,10 +11,16 @@
 typedef struct plan_args {
     int64_t ranks;
     bool explain;
-    const char *policy;
+    const char *policy, *cluster;
 } plan_args;
 
 static const dh_cli_option options[] = {
+    {.name = "cluster",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(plan_args, cluster),
+     .value = "NAME|FILE",
+     .doc = "times of this hardware: a name of dhelix list clusters or a file; without it, this "
+            "machine's"},
     {.name = "explain",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(plan_args, explain),
@@ -153,16 +159,19 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, cons
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const plan_args *a = args;
-    const dh_resolve_options how = {.quiet = true};
+    dh_cluster *cluster = NULL;
     dh_job *job;
     dh_resolved *resolved = NULL;
     dh_layer_plan l = {0};
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
-    dh_status st = dh_job_resolve(ctx, job, &how, &resolved);
+    dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
+    const dh_resolve_options how = {.cluster = cluster, .quiet = true};
+    if (st == DH_OK) st = dh_job_resolve(ctx, job, &how, &resolved);
     if (st == DH_OK) st = dh_layer_plan_open(ctx, resolved, a->policy, &l);
     if (st == DH_OK) st = report(ctx, cli, a, resolved, &l);
     dh_layer_plan_close(&l);
     dh_resolved_destroy(resolved);
+    dh_cluster_destroy(cluster);
     dh_job_destroy(job);
     return st;
 }
@@ -171,8 +180,8 @@ const dh_command dh_command_plan = {
     .name = "plan",
     .doc = "what would run beside what, by every policy, and what would stay exposed",
     .usage = "JOB",
-    .notes = "Times are a profile's where one fits the job (`dhelix profile`), else estimates. A "
-             "slot is\n"
+    .notes = "Times are the cluster's that is named; else a profile's where one fits the job\n"
+             "(`dhelix profile`), else estimates. A slot is\n"
              "the time one more pair of layers adds; speed-up is over one strand after the other.",
     .job = true,
     .min_args = 1,

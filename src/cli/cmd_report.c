@@ -90,8 +90,10 @@ const dh_command dh_command_report = {
         "and\n"
         "memory where the run was traced (`--set trace.step=N`), losses from metrics.jsonl, where "
         "the\n"
-        "time went from summary.json, and pairs of operators from profile.json or oef.csv; what is "
-        "absent says how "
+        "time went from summary.json, pairs of operators from profile.json or oef.csv, and a table "
+        "of\n"
+        "simulated steps from table.json (`dhelix simulate --table --out`); what is absent says "
+        "how "
         "to\n"
         "get it. Several runs are compared.\n",
     .min_args = 1,

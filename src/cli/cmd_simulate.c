@@ -4,15 +4,23 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/grid.h"
 #include "cli/simulated.h"
 
 typedef struct simulate_args {
-    const char *cluster, *strategies, *trace, *out;
-    dh_cli_list slow, slow_links, slow_nodes;
+    const char *cluster, *strategies, *schedules, *trace, *out;
+    dh_cli_list slow, slow_links, slow_nodes, table;
     int64_t ranks;
     double peak_tflops;
-    bool every_rank, placed;
+    int show; /* dh_grid_figure */
+    bool every_rank, placed, csv;
 } simulate_args;
+
+static const char *const figure_names[] = {
+#define X(id, name, key, form, doc) name,
+    DH_GRID_FIGURE_LIST(X)
+#undef X
+        NULL};
 
 static const dh_cli_option options[] = {
     {.name = "cluster",
@@ -26,6 +34,27 @@ static const dh_cli_option options[] = {
      .offset = offsetof(simulate_args, strategies),
      .value = "all|A,B",
      .doc = "compare these strategies, or all, instead of showing the job's"},
+    {.name = "schedules",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(simulate_args, schedules),
+     .value = "all|A,B",
+     .doc = "compare these pipeline schedules (dhelix list schedules), with every strategy asked "
+            "for; those that do not apply say why"},
+    {.name = "table",
+     .kind = DH_CLI_TAIL,
+     .offset = offsetof(simulate_args, table),
+     .value = "KEY=V1,V2 [KEY=W1,W2]",
+     .doc = "a step with every value of one or two settings: of two a matrix. With --out the "
+            "folder gets table.json and table.csv, which dhelix report draws"},
+    {.name = "show",
+     .kind = DH_CLI_ENUM,
+     .offset = offsetof(simulate_args, show),
+     .names = figure_names,
+     .doc = "what the matrix of --table shows (default: step); JSON and CSV have all"},
+    {.name = "csv",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(simulate_args, csv),
+     .doc = "the table of --table as CSV on standard output"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(simulate_args, ranks),
@@ -149,41 +178,88 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
     return dh_cli_print_str(ctx, &out);
 }
 
-static dh_status simulate(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, const dh_job *job)
+/* How to simulate; borrows cluster and lists. */
+static dh_simulated_how how_of(const simulate_args *a, const dh_cluster *cluster,
+                               const slow_lists *slow)
 {
-    slow_lists slow = {0};
-    dh_cluster *cluster = NULL;
-    dh_simulated_list list = {.n = 0};
-    dh_status st = list_slow(ctx, cli, a, &slow);
-    if (st == DH_OK) st = dh_simulated_open(ctx, job, a->strategies, &list);
-    if (st == DH_OK && list.n > 1 && a->trace)
-        st = dh_cli_misuse(ctx, cli, "--trace is of one strategy; --out gives each its folder");
-    if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
-    const dh_simulated_how how = {
+    return (dh_simulated_how){
         .cluster = cluster,
         .peak_flops_per_s = a->peak_tflops * 1e12,
         .simulation = {.sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
                                .placed = a->placed || a->out || a->trace,
-                               .slow = slow.ranks.at,
-                               .n_slow = slow.ranks.n},
-                       .slow_nodes = slow.nodes.at,
-                       .n_slow_nodes = slow.nodes.n}};
-    if (st == DH_OK) st = dh_simulated_run(ctx, job, &how, &list);
+                               .slow = slow->ranks.at,
+                               .n_slow = slow->ranks.n},
+                       .slow_nodes = slow->nodes.at,
+                       .n_slow_nodes = slow->nodes.n}};
+}
+
+static dh_status simulate_rows(dh_ctx *ctx, dh_cli *cli, const simulate_args *a,
+                               const dh_simulated_how *how)
+{
+    dh_job *job;
+    dh_simulated_list list = {.n = 0};
+    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
+    dh_status st = dh_simulated_open(ctx, job, a->strategies, a->schedules, &list);
+    if (st == DH_OK && list.n > 1 && a->trace)
+        st = dh_cli_misuse(ctx, cli,
+                           "--trace is of one strategy and schedule; --out gives each its folder");
+    if (st == DH_OK) st = dh_simulated_run(ctx, job, how, &list);
     if (st == DH_OK) st = report(ctx, cli, a, &list);
     dh_simulated_fini(&list);
-    dh_cluster_destroy(cluster);
-    dh_vec_fini(&slow.ranks);
-    dh_vec_fini(&slow.nodes);
+    dh_job_destroy(job);
+    return st;
+}
+
+static dh_status report_table(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
+                              const dh_grid *grid)
+{
+    dh_str out = DH_STR_INIT;
+    dh_status st = DH_OK;
+    if (a->out) DH_TRY(dh_grid_write(ctx, grid, a->out));
+    if (cli->json) return dh_cli_print_json(ctx, dh_grid_json(grid));
+    if (a->csv)
+        dh_grid_csv(grid, &out);
+    else
+        st = dh_grid_print(ctx, grid, (dh_grid_figure)a->show, &out);
+    if (st == DH_OK) return dh_cli_print_str(ctx, &out);
+    dh_str_fini(&out);
+    return st;
+}
+
+static dh_status simulate_table(dh_ctx *ctx, dh_cli *cli, const simulate_args *a,
+                                const dh_simulated_how *how)
+{
+    dh_cli_overrides overrides;
+    dh_grid grid = {.n = 0};
+    if (a->strategies || a->schedules || a->trace)
+        return dh_cli_misuse(ctx, cli,
+                             "--table has no --strategies, --schedules or --trace: name strategy "
+                             "or parallel.schedule as one of its settings");
+    DH_TRY(dh_cli_overrides_init(ctx, cli, a->ranks, &overrides));
+    dh_status st = dh_grid_open(ctx, a->table.at, a->table.n, &grid);
+    if (st == DH_EINVAL) cli->usage = true;
+    if (st == DH_OK) st = dh_grid_run(ctx, cli->args.at[0], overrides.at, overrides.n, how, &grid);
+    if (st == DH_OK) st = report_table(ctx, cli, a, &grid);
+    dh_grid_fini(&grid);
+    dh_cli_overrides_fini(&overrides);
     return st;
 }
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const simulate_args *a = args;
-    dh_job *job;
-    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
-    dh_status st = simulate(ctx, cli, a, job);
-    dh_job_destroy(job);
+    slow_lists slow = {0};
+    dh_cluster *cluster = NULL;
+    if (a->csv && (a->table.n == 0 || cli->json))
+        return dh_cli_misuse(ctx, cli, "--csv is a form of --table, beside --json");
+    dh_status st = list_slow(ctx, cli, a, &slow);
+    if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
+    const dh_simulated_how how = how_of(a, cluster, &slow);
+    if (st == DH_OK)
+        st = a->table.n > 0 ? simulate_table(ctx, cli, a, &how) : simulate_rows(ctx, cli, a, &how);
+    dh_cluster_destroy(cluster);
+    dh_vec_fini(&slow.ranks);
+    dh_vec_fini(&slow.nodes);
     return st;
 }
 
@@ -196,7 +272,9 @@ const dh_command dh_command_simulate = {
         "the cluster. Times of a step are means over all ranks; a stage's are those of its first\n"
         "rank, and of those that differ from it by more than 1 %. Hidden: communication beside\n"
         "which its rank computed. Exposed: beside which it did not. Bubble: the rank stood still,\n"
-        "waiting for other stages. Slow ranks and links can also stand in the job file (slow.*).\n",
+        "waiting for other stages. As system: memory as the system that the job names would need "
+        "it.\n"
+        "Slow ranks and links can also stand in the job file (slow.*).\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

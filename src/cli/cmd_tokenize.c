@@ -1,4 +1,4 @@
-/* dhelix tokenize: text to a token file or a list of ids, and back. */
+/* dhelix tokenize: text to a token file or a list of ids, and back; a tokenizer from texts. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,10 +6,12 @@
 
 #include "cli/cli.h"
 #include "data/dataset.h"
+#include "data/train_bpe.h"
 
 typedef struct tokenize_args {
     const char *tokenizer, *output, *text_field;
     bool to_stdout, decode;
+    int64_t train_bpe; /* tokens wanted; 0: none is learned */
 } tokenize_args;
 
 #define AT(field) .offset = offsetof(tokenize_args, field)
@@ -25,13 +27,22 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      AT(output),
      .value = "FILE",
-     .doc = "llm.c token file to write; with --tokenizer chars, FILE.chars.json beside it"},
+     .doc = "llm.c token file to write; with --tokenizer chars, FILE.chars.json beside it; with "
+            "--train-bpe the folder"},
     {.name = "stdout", .kind = DH_CLI_FLAG, AT(to_stdout), .doc = "print the ids, one a line"},
     {.name = "decode",
      .kind = DH_CLI_FLAG,
      AT(decode),
      .doc = "the other way: inputs are token files, or ids as text on standard input; prints the "
             "text"},
+    {.name = "train-bpe",
+     .kind = DH_CLI_INT,
+     AT(train_bpe),
+     .min = DH_BPE_SMALLEST,
+     .max = DH_VOCAB_MAX,
+     .value = "SIZE",
+     .doc = "learn a byte-level BPE tokenizer of so many tokens from the inputs; --output FOLDER "
+            "gets tokenizer.json and tokenizer_config.json"},
     {.name = "text-field",
      .kind = DH_CLI_TEXT,
      AT(text_field),
@@ -209,6 +220,49 @@ static dh_status decode(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
     return st;
 }
 
+/* ---- learning ------------------------------------------------------------------------------- */
+
+static dh_status report_learned(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
+                                const dh_learned_bpe *learned, double seconds)
+{
+    const size_t n = learned->vocab.pieces.n;
+    if (cli->json)
+        return dh_cli_print_json(ctx, json_pack("{sI sI sI sf ss}", "vocab", (json_int_t)n,
+                                                "merges", (json_int_t)learned->merges.n, "words",
+                                                (json_int_t)learned->n_words, "seconds", seconds,
+                                                "output", a->output));
+    if (cli->quiet) return DH_OK;
+    fprintf(stderr, "dhelix: %zu tokens from %zu different words, %.3g s -> %s\n", n,
+            learned->n_words, seconds, a->output);
+    if ((int64_t)n < a->train_bpe)
+        fprintf(stderr, "dhelix: the texts have no more pairs that are there twice\n");
+    return DH_OK;
+}
+
+static dh_status learn(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a)
+{
+    const int64_t start = dh_now_ns();
+    dh_learned_bpe learned;
+    DH_TRY(dh_bpe_learn(ctx, cli->args.at, cli->args.n, a->text_field, a->train_bpe, &learned));
+    dh_status st = dh_learned_bpe_save(ctx, &learned, a->output);
+    if (st == DH_OK)
+        st = report_learned(ctx, cli, a, &learned, (double)(dh_now_ns() - start) * 1e-9);
+    dh_learned_bpe_fini(&learned);
+    return st;
+}
+
+static dh_status check_learning(dh_ctx *ctx, dh_cli *cli, const tokenize_args *a)
+{
+    if (a->tokenizer || a->decode || a->to_stdout)
+        return dh_cli_misuse(ctx, cli, "--train-bpe makes a tokenizer: leave --%s away",
+                             a->tokenizer ? "tokenizer"
+                             : a->decode  ? "decode"
+                                          : "stdout");
+    if (!a->output) return dh_cli_misuse(ctx, cli, "--train-bpe needs --output FOLDER");
+    if (from_stdin(cli)) return dh_cli_misuse(ctx, cli, "--train-bpe reads files: name them");
+    return DH_OK;
+}
+
 /* ---- the command ---------------------------------------------------------------------------- */
 
 /* On stderr where stdout carries the ids or the text. */
@@ -248,6 +302,10 @@ static dh_status work(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a, dh
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const tokenize_args *a = args;
+    if (a->train_bpe) {
+        DH_TRY(check_learning(ctx, cli, a));
+        return learn(ctx, cli, a);
+    }
     if (!a->tokenizer) return dh_cli_misuse(ctx, cli, "--tokenizer SPEC is missing");
     if (a->decode && (a->output || a->to_stdout))
         return dh_cli_misuse(ctx, cli, "--decode prints text; leave --output and --stdout away");
@@ -264,12 +322,14 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 
 const dh_command dh_command_tokenize = {
     .name = "tokenize",
-    .doc = "turn text into token files, or ids back into text",
+    .doc = "turn text into token files, ids back into text, or learn a tokenizer",
     .usage = "[INPUT...]",
-    .notes = "Inputs are text files, JSON lines (*.jsonl: each document is followed by the\n"
-             "tokenizer's EOS) or token files; none, or -, is standard input. With neither\n"
-             "--output nor --stdout the tokens are only counted. Token files are llm.c's:\n"
-             "uint16, or uint32 for a vocabulary above 65,536.\n",
+    .notes =
+        "Inputs are text files, JSON lines (*.jsonl: each document is followed by the\n"
+        "tokenizer's EOS) or token files; none, or -, is standard input. With neither\n"
+        "--output nor --stdout the tokens are only counted. Token files are llm.c's:\n"
+        "uint16, or uint32 for a vocabulary above 65,536. --train-bpe learns from files alone:\n"
+        "the vocabulary and merges are those of Hugging Face's trainer (min_frequency 2).\n",
     .max_args = SIZE_MAX,
     .options = options,
     .n_options = DH_COUNTOF(options),

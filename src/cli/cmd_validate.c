@@ -10,7 +10,7 @@ enum { ROWS_GROUPED, ROWS_ALL };
 static const char *const rows_names[] = {"grouped", "all", NULL};
 
 typedef struct validate_args {
-    bool markdown;
+    bool markdown, fit;
     int rows;
     const char *cluster;
 } validate_args;
@@ -21,10 +21,15 @@ static const dh_cli_option options[] = {
      .offset = offsetof(validate_args, cluster),
      .value = "NAME",
      .doc = "cluster, or path of a cluster file, in place of the table's own: for calibrating"},
+    {.name = "fit",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(validate_args, fit),
+     .doc = "fit the constants of cluster files that rest on TABLE again, to all its rows and "
+            "without a third of them, and say how far these are then predicted; slow"},
     {.name = "markdown",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(validate_args, markdown),
-     .doc = "a table in Markdown: of TABLE its rows, otherwise a line for every table"},
+     .doc = "a table in Markdown: of one TABLE its rows, of several a line each"},
     {.name = "rows",
      .kind = DH_CLI_ENUM,
      .offset = offsetof(validate_args, rows),
@@ -116,6 +121,17 @@ static void print_table(dh_str *out, const dh_validation *v, bool all)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
+static void print_rests(dh_str *out, const dh_validation_table *t)
+{
+    dh_str text = DH_STR_INIT;
+    if (!t->rests[0]) return;
+    dh_str_printf(&text, "  fitted here: of cluster %s ", t->rests_cluster);
+    for (size_t i = 0; i < DH_VALIDATION_CONSTANTS && t->rests[i]; i++)
+        dh_str_printf(&text, "%s%s", i ? ", " : "", t->rests[i]);
+    dh_str_printf(&text, " (--fit)");
+    dh_cli_paragraph(out, &text, 15);
+}
+
 static void print_rows(dh_str *out, const dh_validation *v, bool all)
 {
     const dh_validation_table *t = v->table;
@@ -126,11 +142,67 @@ static void print_rows(dh_str *out, const dh_validation *v, bool all)
     dh_str_wrap(out, v->source, 13, dh_cli_columns());
     dh_str_printf(out, "  predicted: ");
     dh_str_wrap(out, t->how, 13, dh_cli_columns());
+    print_rests(out, t);
     print_table(out, v, all);
     if (v->remark) {
         dh_str_printf(out, "  ");
         dh_str_wrap(out, v->remark, 2, dh_cli_columns());
     }
+}
+
+/* ---- constants ------------------------------------------------------------------------------ */
+
+static void print_constants(dh_str *out, const dh_validation_fit *fit)
+{
+    static const char *const headings[] = {"shipped", "all rows", "without a third"};
+    dh_cli_table table;
+    char text[32];
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "constant", DH_CLI_COLUMN_LEFT);
+    for (size_t i = 0; i < DH_COUNTOF(headings); i++)
+        dh_cli_table_column(&table, headings[i], DH_CLI_COLUMN_RIGHT);
+    for (size_t i = 0; i < fit->n_constants; i++) {
+        const dh_validation_constant *c = &fit->constants[i];
+        const double values[] = {c->shipped, c->fitted, c->part_fitted};
+        dh_cli_table_cell(&table, "%s", c->key);
+        for (size_t k = 0; k < DH_COUNTOF(values); k++)
+            dh_cli_table_cell(&table, "%s", dh_format_number(text, sizeof text, values[k], 4));
+    }
+    dh_cli_table_end(&table, dh_cli_columns(), out);
+}
+
+static void print_fit(dh_str *out, const dh_validation_table *t, const dh_validation_fit *fit)
+{
+    const char *unit = unit_of(t), *gap = *unit ? " " : "";
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s: mean errors of %zu rows, and of %zu of them left out", t->name,
+                  fit->n_rows, fit->n_left_out);
+    dh_cli_paragraph(out, &text, 2);
+    print_constants(out, fit);
+    dh_str_printf(&text, "shipped constants: %.3g%s%s, rows left out %.3g", fit->shipped, gap, unit,
+                  fit->shipped_left_out);
+    dh_cli_paragraph(out, &text, 2);
+    dh_str_printf(&text, "fitted to all rows: %.3g%s%s", fit->fitted, gap, unit);
+    dh_cli_paragraph(out, &text, 2);
+    dh_str_printf(&text, "fitted to the other %zu rows: %.3g%s%s there, %.3g in the rows left out",
+                  fit->n_rows - fit->n_left_out, fit->part, gap, unit, fit->part_left_out);
+    dh_cli_paragraph(out, &text, 2);
+}
+
+static json_t *fit_json(const dh_validation_table *t, const dh_validation_fit *fit)
+{
+    json_t *constants = json_array();
+    for (size_t i = 0; i < fit->n_constants; i++) {
+        const dh_validation_constant *c = &fit->constants[i];
+        json_array_append_new(constants,
+                              json_pack("{ss sf sf sf}", "constant", c->key, "shipped", c->shipped,
+                                        "fitted", c->fitted, "part_fitted", c->part_fitted));
+    }
+    return json_pack("{ss ss sI sI sf sf sf sf sf so}", "table", t->name, "error_unit", unit_of(t),
+                     "rows", (json_int_t)fit->n_rows, "left_out", (json_int_t)fit->n_left_out,
+                     "shipped_error", fit->shipped, "shipped_left_out_error", fit->shipped_left_out,
+                     "fitted_error", fit->fitted, "part_error", fit->part, "part_left_out_error",
+                     fit->part_left_out, "constants", constants);
 }
 
 /* ---- Markdown ------------------------------------------------------------------------------ */
@@ -226,38 +298,61 @@ static void show(output *o, const dh_validation *v)
     }
 }
 
-static dh_status show_tables(dh_ctx *ctx, output *o, const dh_validation_table *tables, size_t n)
+static dh_status show_table(dh_ctx *ctx, output *o, const dh_validation_table *table)
 {
-    if (o->markdown) markdown_heading(&o->text, o->one);
-    for (size_t i = 0; i < n; i++) {
-        dh_validation *v;
-        DH_TRY(dh_validate(ctx, &tables[i], o->cluster, o->steps, &v));
-        show(o, v);
-        dh_validation_destroy(v);
-    }
+    dh_validation *v;
+    DH_TRY(dh_validate(ctx, table, o->cluster, o->steps, &v));
+    show(o, v);
+    dh_validation_destroy(v);
     return DH_OK;
+}
+
+/* Those named, or all. A name that is wrong is said before anything is simulated. */
+static dh_status show_tables(dh_ctx *ctx, output *o)
+{
+    const dh_cli_list *names = &o->cli->args;
+    const dh_validation_table *named;
+    size_t n_all;
+    const dh_validation_table *all = dh_validation_tables(&n_all);
+    for (size_t i = 0; i < names->n; i++) DH_TRY(dh_validation_find(ctx, names->at[i], &named));
+    if (o->markdown) markdown_heading(&o->text, o->one);
+    for (size_t i = 0; i < names->n; i++) {
+        DH_TRY(dh_validation_find(ctx, names->at[i], &named));
+        DH_TRY(show_table(ctx, o, named));
+    }
+    for (size_t i = 0; names->n == 0 && i < n_all; i++) DH_TRY(show_table(ctx, o, &all[i]));
+    return DH_OK;
+}
+
+static dh_status run_fit(dh_ctx *ctx, dh_cli *cli, const char *name, const char *cluster)
+{
+    const dh_validation_table *table;
+    dh_validation_fit fit;
+    dh_str text = DH_STR_INIT;
+    DH_TRY(dh_validation_find(ctx, name, &table));
+    DH_TRY(dh_validation_fit_table(ctx, table, cluster, &fit));
+    if (cli->json) return dh_cli_print_json(ctx, fit_json(table, &fit));
+    print_fit(&text, table, &fit);
+    return dh_cli_print_str(ctx, &text);
 }
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const validate_args *a = args;
-    size_t n;
-    const dh_validation_table *tables = dh_validation_tables(&n);
     if (cli->json && a->markdown)
         return dh_cli_misuse(ctx, cli, "--json and --markdown are two forms: leave one away");
-    if (cli->args.n > 0) {
-        DH_TRY(dh_validation_find(ctx, cli->args.at[0], &tables));
-        n = 1;
-    }
+    if (a->fit && (cli->args.n != 1 || a->markdown))
+        return dh_cli_misuse(ctx, cli, "--fit is of one TABLE, as text or --json");
+    if (a->fit) return run_fit(ctx, cli, cli->args.at[0], a->cluster);
     output o = {.cli = cli,
                 .cluster = a->cluster,
                 .markdown = a->markdown,
                 .all = a->rows == ROWS_ALL,
-                .one = cli->args.n > 0,
+                .one = cli->args.n == 1,
                 .steps = dh_validation_steps_create(),
                 .json = json_array()};
-    dh_status st = o.steps ? show_tables(ctx, &o, tables, n)
-                           : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    dh_status st =
+        o.steps ? show_tables(ctx, &o) : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
     dh_validation_steps_destroy(o.steps);
     if (st == DH_OK && cli->json) {
         dh_str_fini(&o.text);
@@ -272,13 +367,13 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 const dh_command dh_command_validate = {
     .name = "validate",
     .doc = "predictions of the planner and simulator beside published measurements",
-    .usage = "[TABLE]",
+    .usage = "[TABLE...]",
     .notes =
         "Without TABLE: all of them (dhelix list tables). Every row shows what is predicted, what\n"
         "was published and the error; --quiet leaves only the line that sums a table up. Times of\n"
         "jobs are those that dhelix simulate gives for the job files in validation/jobs: with\n"
         "--json every row has its command.\n",
-    .max_args = 1,
+    .max_args = SIZE_MAX,
     .options = options,
     .n_options = DH_COUNTOF(options),
     .args_bytes = sizeof(validate_args),

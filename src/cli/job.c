@@ -5,17 +5,29 @@
 
 #include "cli/cli.h"
 
+dh_status dh_cli_overrides_init(dh_ctx *ctx, const dh_cli *cli, int64_t ranks,
+                                dh_cli_overrides *overrides)
+{
+    const size_t n = cli->set.n;
+    *overrides = (dh_cli_overrides){.at = calloc(n + 1, sizeof *overrides->at), .n = n};
+    if (!overrides->at) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    if (n > 0) memcpy(overrides->at, cli->set.at, n * sizeof *overrides->at);
+    snprintf(overrides->ranks, sizeof overrides->ranks, "ranks=%lld", (long long)ranks);
+    if (ranks > 0) overrides->at[overrides->n++] = overrides->ranks;
+    return DH_OK;
+}
+
+void dh_cli_overrides_fini(dh_cli_overrides *overrides)
+{
+    free(overrides->at);
+}
+
 dh_status dh_cli_load_job(dh_ctx *ctx, const dh_cli *cli, const char *path, int64_t ranks,
                           dh_job **job)
 {
-    const char **overrides = calloc(cli->set.n + 1, sizeof *overrides);
-    if (!overrides) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
-    size_t n = cli->set.n;
-    if (n > 0) memcpy(overrides, cli->set.at, n * sizeof *overrides);
-    char text[40];
-    snprintf(text, sizeof text, "ranks=%lld", (long long)ranks);
-    if (ranks > 0) overrides[n++] = text;
-    dh_status st = dh_job_load(ctx, path, overrides, n, job);
-    free(overrides);
+    dh_cli_overrides overrides;
+    DH_TRY(dh_cli_overrides_init(ctx, cli, ranks, &overrides));
+    dh_status st = dh_job_load(ctx, path, overrides.at, overrides.n, job);
+    dh_cli_overrides_fini(&overrides);
     return st;
 }

@@ -73,6 +73,12 @@ static void print_communication(const dh_simulated_figures *f, dh_str *out)
     print_line("waiting", &text, out);
 }
 
+static void add_bytes(uint64_t n_bytes, dh_cli_table *table)
+{
+    char text[32];
+    dh_cli_table_cell(table, "%s", dh_format_bytes(text, sizeof text, (double)n_bytes));
+}
+
 static void add_stage(const dh_sim_rank *r, dh_cli_table *table)
 {
     const double ns[] = {(double)r->times.busy_ns[DH_ENGINE_COMPUTE], (double)r->times.exposed_ns,
@@ -84,15 +90,9 @@ static void add_stage(const dh_sim_rank *r, dh_cli_table *table)
     for (size_t i = 0; i < DH_COUNTOF(ns); i++)
         dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, ns[i]));
     for (size_t i = 0; i < DH_N_MODEL_ROWS; i++)
-        dh_cli_table_cell(table, "%s",
-                          dh_format_bytes(text, sizeof text,
-                                          (double)dh_memory_row_bytes(r->memory.persistent, i)));
-    dh_cli_table_cell(
-        table, "%s",
-        dh_format_bytes(text, sizeof text,
-                        (double)(r->memory.peak_activations + r->memory.peak_scratch)));
-    dh_cli_table_cell(table, "%s",
-                      dh_format_bytes(text, sizeof text, (double)r->memory.peak_bytes));
+        add_bytes(dh_memory_row_bytes(r->memory.persistent, i), table);
+    add_bytes(r->memory.peak_activations + r->memory.peak_scratch, table);
+    add_bytes(r->memory.peak_bytes, table);
 }
 
 /* The first rank of each stage, and those unlike it: slow ones and their partners. */
@@ -119,8 +119,31 @@ static void print_fit(const dh_simulated_list *list, const dh_simulated_figures 
                   dh_format_bytes(room, sizeof room, list->cluster->memory_bytes));
 }
 
-static void print_stages(const dh_sim *sim, dh_str *out)
+/* Why stages with as many layers do not take as long each, where cores are the reason. */
+static void print_sharing(const dh_sim *sim, dh_str *out)
 {
+    dh_str text = DH_STR_INIT;
+    if (sim->cores == 0) return;
+    dh_str_printf(&text,
+                  "%lld ranks share %lld core%s: while others of its core compute a rank takes "
+                  "longer, so stages with as many layers differ by how often that is so",
+                  (long long)sim->n_ranks, (long long)sim->cores, sim->cores == 1 ? "" : "s");
+    dh_cli_paragraph(out, &text, 0);
+}
+
+static void print_system(const dh_simulated_list *list, dh_str *out)
+{
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text,
+                  "as system: the peak as %s would have it, which keeps what its traits say beside "
+                  "our tensors (dhelix list traits)",
+                  list->job->system);
+    dh_cli_paragraph(out, &text, 0);
+}
+
+static void print_stages(const dh_simulated_list *list, const dh_simulated *s, dh_str *out)
+{
+    const dh_sim *sim = s->sim;
     static const char *const headings[] = {"stage",     "rank",      "compute",     "exposed",
                                            "idle",      "bubble",    "hidden",      "parameters",
                                            "gradients", "optimizer", "activations", "peak"};
@@ -128,12 +151,18 @@ static void print_stages(const dh_sim *sim, dh_str *out)
     dh_cli_table_begin(&table);
     for (size_t i = 0; i < DH_COUNTOF(headings); i++)
         dh_cli_table_column(&table, headings[i], DH_CLI_COLUMN_RIGHT);
-    for (size_t k = 0; k < sim->n_classes; k++)
-        if (is_shown(sim, k)) add_stage(&sim->ranks[k], &table);
+    if (s->system) dh_cli_table_column(&table, "as system", DH_CLI_COLUMN_RIGHT);
+    for (size_t k = 0; k < sim->n_classes; k++) {
+        if (!is_shown(sim, k)) continue;
+        add_stage(&sim->ranks[k], &table);
+        if (s->system) add_bytes(s->system[k].peak_bytes, &table);
+    }
     dh_str_printf(out, "\n");
     dh_cli_table_end(&table, dh_cli_columns(), out);
     dh_str_wrap(out, "compute, exposed and idle make a step; activations are those at the peak", 0,
                 dh_cli_columns());
+    if (s->system) print_system(list, out);
+    print_sharing(sim, out);
 }
 
 static void print_one(const dh_simulated_list *list, const dh_simulated *s, dh_str *out)
@@ -151,11 +180,28 @@ static void print_one(const dh_simulated_list *list, const dh_simulated *s, dh_s
                "GEMMs and attention as executed, recomputation included", out);
     print_communication(&f, out);
     dh_cargo_print_means(&s->cargo, out);
-    print_stages(sim, out);
+    print_stages(list, s, out);
     print_fit(list, &f, out);
 }
 
 /* ---- several side by side ------------------------------------------------------------------- */
+
+static bool has_system(const dh_simulated_list *list)
+{
+    bool has = false;
+    for (size_t i = 0; i < list->n; i++) has |= list->at[i].system != NULL;
+    return has;
+}
+
+static bool two_names(const dh_simulated_list *list)
+{
+    return list->n_schedules > 0 && list->n_strategies > 1;
+}
+
+static const char *row_name(const dh_simulated_list *list, const dh_simulated *s)
+{
+    return list->n_schedules > 0 ? s->schedule : s->strategy->name;
+}
 
 static void add_row(const dh_simulated_list *list, const dh_simulated *s, double first_s,
                     dh_cli_table *table)
@@ -163,7 +209,8 @@ static void add_row(const dh_simulated_list *list, const dh_simulated *s, double
     char text[32];
     if (!s->sim) return;
     const dh_simulated_figures f = dh_simulated_figures_of(s->sim);
-    dh_cli_table_cell(table, "%s", s->strategy->name);
+    dh_cli_table_cell(table, "%s", row_name(list, s));
+    if (two_names(list)) dh_cli_table_cell(table, "%s", s->strategy->name);
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.step_s * 1e9));
     dh_cli_table_cell(table, "%.3f", first_s / f.step_s);
     dh_cli_table_cell(table, "%s", dh_format_number(text, sizeof text, f.tokens_per_s, 6));
@@ -176,7 +223,8 @@ static void add_row(const dh_simulated_list *list, const dh_simulated *s, double
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.hidden_ns));
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.exposed_ns));
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.bubble_ns));
-    dh_cli_table_cell(table, "%s", dh_format_bytes(text, sizeof text, (double)f.peak_bytes));
+    add_bytes(f.peak_bytes, table);
+    if (has_system(list)) add_bytes(dh_simulated_system_bytes(s), table);
     dh_cli_table_cell(table, "%s", fits(list, &f) ? "" : "does not fit");
 }
 
@@ -184,10 +232,12 @@ static void add_columns(const dh_simulated_list *list, dh_cli_table *table)
 {
     static const char *const headings[] = {"step", "speed-up", "tokens/s", "TFLOP/s", "MFU",
                                            "HFU",  "hidden",   "exposed",  "bubble",  "memory"};
-    dh_cli_table_column(table, "strategy", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(table, list->n_schedules > 0 ? "schedule" : "strategy", DH_CLI_COLUMN_LEFT);
+    if (two_names(list)) dh_cli_table_column(table, "strategy", DH_CLI_COLUMN_LEFT);
     for (size_t i = 0; i < DH_COUNTOF(headings); i++)
         if (list->peak_flops_per_s > 0 || strcmp(headings[i] + 1, "FU") != 0)
             dh_cli_table_column(table, headings[i], DH_CLI_COLUMN_RIGHT);
+    if (has_system(list)) dh_cli_table_column(table, "as system", DH_CLI_COLUMN_RIGHT);
     dh_cli_table_column(table, "", DH_CLI_COLUMN_LEFT);
 }
 
@@ -218,9 +268,12 @@ static void print_rows(const dh_simulated_list *list, dh_str *out)
                       list->peak_flops_per_s * 1e-12);
         dh_cli_paragraph(out, &text, 2);
     }
+    if (has_system(list)) print_system(list, out);
     for (size_t i = 0; i < list->n; i++) {
         if (list->at[i].sim) continue;
-        dh_str_printf(&text, "%s: %s", list->at[i].strategy->name, list->at[i].reason);
+        dh_str_printf(&text, "%s%s%s: %s", row_name(list, &list->at[i]),
+                      two_names(list) ? " with " : "",
+                      two_names(list) ? list->at[i].strategy->name : "", list->at[i].reason);
         dh_cli_paragraph(out, &text, 2);
     }
 }
@@ -236,8 +289,8 @@ static void print_job(const dh_simulated_list *list, dh_str *out)
     dh_cli_paragraph(out, &text, 2);
     dh_str_printf(&text, "step: %lld sequences of %lld tokens in %lld micro-batches, %s%s%s",
                   (long long)j->global_batch, (long long)j->seq_len, (long long)dh_job_n_micro(j),
-                  dh_dtype_name(j->dtype), list->n == 1 ? ", strategy " : "",
-                  list->n == 1 ? list->at[0].strategy->name : "");
+                  dh_dtype_name(j->dtype), list->n_strategies == 1 ? ", strategy " : "",
+                  list->n_strategies == 1 ? list->at[0].strategy->name : "");
     dh_cli_paragraph(out, &text, 2);
 }
 

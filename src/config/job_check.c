@@ -75,12 +75,17 @@ static dh_status bad_seq(dh_ctx *ctx, const dh_job *job, int64_t unit, const cha
 
 static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
 {
-    if (!job->seq_len) job->seq_len = DH_MIN(job->model.max_seq, SEQ_LEN_AUTO_MAX);
+    if (!job->seq_len) job->seq_len = DH_MIN(dh_model_longest(&job->model), SEQ_LEN_AUTO_MAX);
     if (job->seq_len > job->model.max_seq)
         return dh_fail(ctx, DH_EINVAL,
                        "train.seq_len %lld is longer than model.max_seq %lld: shorten it or raise "
                        "model.max_seq",
                        LL(job->seq_len), LL(job->model.max_seq));
+    if (job->seq_len > dh_model_longest(&job->model))
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "train.seq_len %lld is longer than model.window %lld: attention that hides "
+                       "what lies further back is not computed; shorten it",
+                       LL(job->seq_len), LL(job->model.window));
     /* Causal work is balanced by giving each rank one early and one late piece. */
     bool split = job->sequence_parallel && job->tp > 1;
     if (job->cp > 1 && job->seq_len % (2 * job->cp))
@@ -200,8 +205,31 @@ static dh_status check_slowness(dh_ctx *ctx, const dh_job *job)
                       *job->slow_links || *job->slow_nodes, job->slow_link_factor);
 }
 
+/* Whole experts on tensor-parallel ranks, which send the rows of their own tokens. */
+static dh_status check_expert_tp(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->expert_tp == 0 || job->expert_tp == job->tp || !job->model.n_experts) return DH_OK;
+    if (job->expert_tp != 1)
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "parallel.expert_tp %lld is neither 1 nor parallel.tp %lld: an expert lies on "
+            "one rank, or in columns on all that share a layer",
+            LL(job->expert_tp), LL(job->tp));
+    if (!job->sequence_parallel)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.expert_tp=1 needs parallel.sequence: without it every "
+                       "tensor-parallel rank has all rows, and no share to send");
+    if (job->model.n_experts % (job->ep * job->tp))
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.ep %lld * parallel.tp %lld does not divide model.n_experts %lld, "
+                       "which parallel.expert_tp=1 spreads over them",
+                       LL(job->ep), LL(job->tp), LL(job->model.n_experts));
+    return DH_OK;
+}
+
 static dh_status check_experts(dh_ctx *ctx, const dh_job *job)
 {
+    DH_TRY(check_expert_tp(ctx, job));
     if (job->ep == 1) return DH_OK;
     if (!job->model.n_experts)
         return dh_fail(ctx, DH_EINVAL,

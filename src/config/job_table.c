@@ -28,7 +28,10 @@ _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_B
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
 _Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "order");
 _Static_assert(DH_MOE_DROPLESS == 0 && DH_MOE_CAPACITY == 1, "order");
-_Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2, "order");
+_Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2 &&
+                   DH_FAMILY_MISTRAL == 3 && DH_FAMILY_QWEN2 == 4 && DH_FAMILY_PHI3 == 5 &&
+                   DH_FAMILY_QWEN3 == 6,
+               "order");
 
 #define AT(field) .offset = offsetof(dh_job, field)
 #define MANY 9007199254740992.0 /* 2^53: no limit in practice, and exact in a double */
@@ -63,7 +66,10 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
         .fallback = "", __VA_ARGS__                                                                \
     }
 
-#define FOR_ROPE .families = DH_FOR_LLAMA | DH_FOR_MIXTRAL
+#define FOR_ROPE                                                                                   \
+    .families =                                                                                    \
+        DH_FOR_LLAMA | DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3
+#define FOR_WINDOW .families = DH_FOR_MISTRAL | DH_FOR_PHI3
 #define FOR_EXPERTS .families = DH_FOR_MIXTRAL
 #define FOR_GPT2 .families = DH_FOR_GPT2
 
@@ -77,6 +83,8 @@ static const dh_setting settings[] = {
          .help = "how communication is hidden: a row of `dhelix list strategies`; passes added to one, "
                  "ring-gemm(both)+dhelix; or {passes: [ring-gemm], schedule: dhelix-w, order: auto}; "
                  "auto: the row whose simulated step is shortest"),
+    TEXT("device", device, DH_SET_STRING, "auto",
+         .help = "what executes programs: a row of `dhelix list devices`; auto: that of DHELIX_DEVICE, else cpu"),
     TEXT("system", system, DH_SET_STRING, "dhelix",
          .help = "whose software is simulated: a row of `dhelix list systems`, and traits that it has beside, "
                  "as megatron-core+scores; what is trained is ours, dhelix"),
@@ -121,6 +129,8 @@ static const dh_setting settings[] = {
         .aliases = "vocab_size", .help = "vocabulary V"),
     INT("model.max_seq", model.max_seq, NULL, 1, DH_MODEL_MAX_SEQ,
         .aliases = "max_position_embeddings n_positions", .unit = "tokens", .help = "longest sequence"),
+    INT("model.window", model.window, NULL, 0, DH_MODEL_MAX_SEQ, FOR_WINDOW, .aliases = "sliding_window",
+        .unit = "tokens", .zero = "none", .help = "tokens that one sees; sequences may be as long"),
     BOOL("model.tied_head", model.tied_head, NULL, .aliases = "tie_word_embeddings",
          .help = "the head shares the token embedding"),
     BOOL("model.bias", model.bias, NULL, FOR_GPT2, .help = "biases in linears and LayerNorm"),
@@ -209,6 +219,9 @@ static const dh_setting settings[] = {
          .help = "a row of `dhelix list schedules`, or a schedule in a CSV file"),
     TEXT("parallel.layer_split", layer_split, DH_SET_INTS, "",
          .help = "layers of each chunk in model order, as 3,4,4,3; empty: even"),
+    INT("parallel.expert_tp", expert_tp, "auto", 0, DEGREE_MAX, .automatic = "tp", FOR_EXPERTS,
+        .help = "tensor-parallel ranks that share an expert: all, each with some of its columns and every row; or 1: "
+                "experts are spread over tp ranks too, which send their own share of rows"),
     BOOL("parallel.sequence", sequence_parallel, "true", .help = "tp splits the tokens between the linears too; false: every rank has them all"),
     BOOL("parallel.zero1", zero1, "false", .help = "optimizer state shared out over dp"),
     FLOAT("parallel.bucket_mb", bucket_mb, "25", 0.001, 1e6, .unit = "MB", 
@@ -237,6 +250,11 @@ static const dh_setting settings[] = {
 
     ENUM("moe.mode", moe_mode, "dropless", moe_names, .help = "buffers sized by need up to a bound, or fixed with dropped tokens"),
     FLOAT("moe.capacity", moe_capacity, "2", 0.01, 1e6, .help = "buffer of an expert over its even share (dropless: the bound)"),
+    FLOAT("moe.load", moe_load, "1", 1, 1e6,
+          .help = "for predictions and orders: rows of the busiest expert over an even share, which is what routers "
+                  "are trained towards; the rank that gets most of them sets the pace of its layer"),
+    TEXT("moe.recorded", moe_recorded, DH_SET_PATH, "", .own = true,
+         .help = "run folder whose recorded load of experts (experts.json) counts instead; empty: moe.load"),
 };
 /* clang-format on */
 

@@ -97,11 +97,20 @@ dh_status dh_mesh_init(dh_ctx *ctx, int64_t dp, int64_t tp, int64_t pp, int64_t 
 
 dh_status dh_mesh_from_job(dh_ctx *ctx, const dh_job *job, dh_mesh *mesh)
 {
-    return dh_mesh_init(ctx, job->dp, job->tp, job->pp, job->cp, job->ep, job->nodes,
-                        job->ranks_per_node, mesh);
+    DH_TRY(dh_mesh_init(ctx, job->dp, job->tp, job->pp, job->cp, job->ep, job->nodes,
+                        job->ranks_per_node, mesh));
+    mesh->whole_experts = job->model.n_experts > 0 && job->tp > 1 && job->expert_tp == 1;
+    return DH_OK;
 }
 
 /* ---- coordinates ---------------------------------------------------------------------- */
+
+bool dh_mesh_equal(const dh_mesh *a, const dh_mesh *b)
+{
+    return a->dp == b->dp && a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->ep == b->ep &&
+           a->nodes == b->nodes && a->ranks_per_node == b->ranks_per_node &&
+           a->whole_experts == b->whole_experts;
+}
 
 static int64_t axis_size(const dh_mesh *m, int axis)
 {

@@ -32,6 +32,8 @@ typedef enum dh_mesh_axis {
     X(DH_GROUP_DP, "dp", 4 | 8, "data parallel")                                                   \
     X(DH_GROUP_PP, "pp", 16, "pipeline stages")                                                    \
     X(DH_GROUP_EP, "ep", 4, "exchange of tokens between experts")                                  \
+    X(DH_GROUP_TP_EP, "tp-ep", 1 | 4,                                                              \
+      "the same where tensor-parallel ranks have experts of their own")                            \
     X(DH_GROUP_EDP, "edp", 8, "copies of one expert")                                              \
     X(DH_GROUP_TP_CP, "tp-cp", 1 | 2, "one sequence")                                              \
     X(DH_GROUP_DP_CP, "dp-cp", 2 | 4 | 8, "gradients of dense weights")                            \
@@ -53,6 +55,8 @@ typedef struct dh_mesh {
     int64_t edp;                /* dp / ep */
     int64_t ranks;              /* dp * tp * pp * cp */
     int64_t nodes, ranks_per_node;
+    /* A layer's experts are spread over tp ranks too, whole, and not cut into columns there. */
+    bool whole_experts;
 } dh_mesh;
 
 typedef struct dh_coord {
@@ -66,6 +70,13 @@ typedef struct dh_coord {
  * errors    DH_EINVAL; the message names the job's setting to change */
 dh_status dh_mesh_init(dh_ctx *ctx, int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t ep,
                        int64_t nodes, int64_t ranks_per_node, dh_mesh *mesh);
+/* The same sizes, nodes and spread of experts (dh_mesh has padding: not for memcmp). */
+bool dh_mesh_equal(const dh_mesh *a, const dh_mesh *b);
+/* Ranks that a layer's experts are spread over, among which rows of tokens are exchanged. */
+static inline dh_group_kind dh_mesh_expert_group(const dh_mesh *mesh)
+{
+    return mesh->whole_experts ? DH_GROUP_TP_EP : DH_GROUP_EP;
+}
 /* The mesh of a loaded job. */
 dh_status dh_mesh_from_job(dh_ctx *ctx, const dh_job *job, dh_mesh *mesh);
 

@@ -13,19 +13,28 @@
 
 /* ---- names and families -------------------------------------------------------- */
 
-const char *const dh_family_names[DH_N_FAMILIES + 1] = {"gpt2", "llama", "mixtral", NULL};
+const char *const dh_family_names[DH_N_FAMILIES + 1] = {"gpt2",  "llama", "mixtral", "mistral",
+                                                        "qwen2", "phi3",  "qwen3",   NULL};
 const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
                                                                    NULL};
 
 /* What the family alone decides. */
+#define LLAMA_LIKE .norm = DH_NORM_RMS, .act = DH_ACT_SWIGLU, .rope = true
 static const struct family_row {
     dh_norm_kind norm;
     dh_act_kind act;
     bool rope, biases, experts; /* has rotary positions; may have biases; has experts */
+    bool qkv_bias;              /* has biases of queries, keys and values alone */
+    bool qk_norm;               /* norms heads of queries and keys */
+    bool window;                /* may have a window */
 } family_rows[DH_N_FAMILIES] = {
-    [DH_FAMILY_GPT2] = {DH_NORM_LAYER, DH_ACT_GELU_TANH, false, true, false},
-    [DH_FAMILY_LLAMA] = {DH_NORM_RMS, DH_ACT_SWIGLU, true, false, false},
-    [DH_FAMILY_MIXTRAL] = {DH_NORM_RMS, DH_ACT_SWIGLU, true, false, true},
+    [DH_FAMILY_GPT2] = {.norm = DH_NORM_LAYER, .act = DH_ACT_GELU_TANH, .biases = true},
+    [DH_FAMILY_LLAMA] = {LLAMA_LIKE},
+    [DH_FAMILY_MIXTRAL] = {LLAMA_LIKE, .experts = true},
+    [DH_FAMILY_MISTRAL] = {LLAMA_LIKE, .window = true},
+    [DH_FAMILY_QWEN2] = {LLAMA_LIKE, .qkv_bias = true},
+    [DH_FAMILY_PHI3] = {LLAMA_LIKE, .window = true},
+    [DH_FAMILY_QWEN3] = {LLAMA_LIKE, .qk_norm = true},
 };
 
 /* ---- validation ------------------------------------------------------------------ */
@@ -88,8 +97,8 @@ static dh_status check_heads(dh_ctx *ctx, const dh_model *m)
 static dh_status check_family(dh_ctx *ctx, const dh_model *m)
 {
     if ((unsigned)m->family >= DH_N_FAMILIES)
-        return dh_fail(ctx, DH_EINVAL, "model family %d is unknown; known: gpt2, llama, mixtral",
-                       (int)m->family);
+        return dh_fail(ctx, DH_EINVAL, "model family %d is unknown; there are %d", (int)m->family,
+                       DH_N_FAMILIES);
     const struct family_row *row = &family_rows[m->family];
     const char *name = dh_family_names[m->family];
     if (m->norm != row->norm || m->act != row->act)
@@ -97,6 +106,16 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
                        name);
     if (m->bias && !row->biases)
         return dh_fail(ctx, DH_EINVAL, "model bias is true; the %s family has no biases", name);
+    if (m->qkv_bias != row->qkv_bias)
+        return dh_fail(ctx, DH_EINVAL, "model qkv_bias is %s; the %s family has %s",
+                       m->qkv_bias ? "true" : "false", name, row->qkv_bias ? "these" : "none");
+    if (m->qk_norm != row->qk_norm)
+        return dh_fail(ctx, DH_EINVAL, "model qk_norm is %s; the %s family has %s norms of heads",
+                       m->qk_norm ? "true" : "false", name, row->qk_norm ? "these" : "no");
+    if (m->window < 0 || m->window > (row->window ? DH_MODEL_MAX_SEQ : 0))
+        return dh_fail(ctx, DH_EINVAL, "model window is %lld; %s", (long long)m->window,
+                       row->window ? "it must be 0 (none) or a number of tokens"
+                                   : "the family has none (0)");
     if (row->experts && (m->n_experts < 1 || m->n_experts > DH_MODEL_MAX_EXPERTS))
         return dh_fail(ctx, DH_EINVAL,
                        "model n_experts is %lld; the %s family needs between 1 and %d",
@@ -167,6 +186,8 @@ void dh_model_init(dh_model *m, dh_family family)
                     .norm = family_rows[family].norm,
                     .act = family_rows[family].act,
                     .bias = family_rows[family].biases,
+                    .qkv_bias = family_rows[family].qkv_bias,
+                    .qk_norm = family_rows[family].qk_norm,
                     .tied_head = family == DH_FAMILY_GPT2,
                     .norm_eps = 1e-5,
                     .init_std = 0.02};
@@ -190,22 +211,28 @@ static int64_t ffn_matmul_params(const dh_model *m)
 
 static int64_t layer_bias_params(const dh_model *m)
 {
-    if (!m->bias) return 0;
+    int64_t qkv = m->head_dim * (m->n_heads + 2 * m->n_kv_heads);
+    if (!m->bias) return m->qkv_bias ? qkv : 0;
     int64_t norms = 2 * m->width;
-    int64_t attention = m->head_dim * (m->n_heads + 2 * m->n_kv_heads) + m->width;
-    return norms + attention + m->ffn_width + m->width;
+    return norms + qkv + m->width + m->ffn_width + m->width;
 }
 
 int64_t dh_model_n_params(const dh_model *m)
 {
     int64_t n_ffns = m->n_experts ? m->n_experts : 1;
     int64_t router = m->n_experts * m->width;
-    int64_t layer = 2 * m->width + attention_matmul_params(m) + router +
-                    n_ffns * ffn_matmul_params(m) + layer_bias_params(m);
+    int64_t norms = 2 * m->width + (m->qk_norm ? 2 * m->head_dim : 0);
+    int64_t layer = norms + attention_matmul_params(m) + router + n_ffns * ffn_matmul_params(m) +
+                    layer_bias_params(m);
     int64_t positions = m->family == DH_FAMILY_GPT2 ? m->max_seq * m->width : 0;
     int64_t last_norm = m->bias ? 2 * m->width : m->width;
     int64_t embeddings = m->vocab * m->width * (m->tied_head ? 1 : 2);
     return embeddings + positions + m->n_layers * layer + last_norm;
+}
+
+int64_t dh_model_longest(const dh_model *m)
+{
+    return m->window ? DH_MIN(m->window, m->max_seq) : m->max_seq;
 }
 
 double dh_model_flops_per_token(const dh_model *m, int64_t seq_len)

@@ -6,7 +6,7 @@
  * what the model computes. Other keys do not matter and are ignored. */
 #include "dhelix/model.h"
 
-#include "base/json_text.h"
+#include "config_values.h"
 #include "model_names.h"
 
 #include <math.h>
@@ -16,181 +16,27 @@
 
 #define CONFIG_MAX_BYTES (1u << 20)
 
-/* ---- one value ------------------------------------------------------------------- */
-
-static const char *json_kind(const json_t *v)
-{
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "a boolean";
-    case JSON_NULL:
-        return "null";
-    default:
-        return "a number";
-    }
-}
-
-/* The value of a key, NULL when absent or null. */
-static const json_t *present(const json_t *object, const char *key)
-{
-    const json_t *v = json_object_get(object, key);
-    return v && !json_is_null(v) ? v : NULL;
-}
-
-static dh_status read_int(dh_ctx *ctx, const json_t *object, const char *key, int64_t fallback,
-                          int64_t *out)
-{
-    const json_t *v = present(object, key);
-    *out = fallback;
-    if (!v) return DH_OK;
-    if (json_is_integer(v)) {
-        *out = json_integer_value(v);
-    } else if (json_is_real(v)) {
-        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %g; it must be a whole number", key,
-                       json_real_value(v));
-    } else {
-        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be a whole number", key,
-                       json_kind(v));
-    }
-    if (*out < 0)
-        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %lld; it must not be negative", key,
-                       (long long)*out);
-    return DH_OK;
-}
-
-static dh_status read_real(dh_ctx *ctx, const json_t *object, const char *key, double fallback,
-                           double *out)
-{
-    const json_t *v = present(object, key);
-    *out = fallback;
-    if (!v) return DH_OK;
-    if (!json_is_number(v))
-        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be a number", key, json_kind(v));
-    *out = json_number_value(v);
-    return DH_OK;
-}
-
-static dh_status read_bool(dh_ctx *ctx, const json_t *object, const char *key, bool fallback,
-                           bool *out)
-{
-    const json_t *v = present(object, key);
-    *out = fallback;
-    if (!v) return DH_OK;
-    if (!json_is_boolean(v))
-        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be true or false", key,
-                       json_kind(v));
-    *out = json_is_true(v);
-    return DH_OK;
-}
-
-static dh_status read_text(dh_ctx *ctx, const json_t *object, const char *key, const char *fallback,
-                           const char **out)
-{
-    const json_t *v = present(object, key);
-    *out = fallback;
-    if (!v) return DH_OK;
-    if (!json_is_string(v))
-        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be a string", key, json_kind(v));
-    *out = json_string_value(v);
-    return DH_OK;
-}
-
-/* ---- rows of a config class ---------------------------------------------------------- */
-
-typedef struct int_row {
-    const char *key;
-    size_t offset;
-    int64_t fallback; /* transformers' default */
-} int_row;
-
-/* A switch whose other settings we do not compute. */
-typedef struct must_row {
-    const char *key;
-    const char *want; /* JSON text; also the default */
-    const char *why;
-} must_row;
-
-static dh_status read_ints(dh_ctx *ctx, const json_t *config, const int_row *rows, size_t n,
-                           dh_model *m)
-{
-    for (size_t i = 0; i < n; i++) {
-        int64_t value;
-        DH_TRY(read_int(ctx, config, rows[i].key, rows[i].fallback, &value));
-        memcpy((char *)m + rows[i].offset, &value, sizeof value);
-    }
-    return DH_OK;
-}
-
-/* The value as short JSON text, for messages. */
-static void value_text(const json_t *v, char *buf, size_t cap)
-{
-    char *text = dh_json_print(v, JSON_ENCODE_ANY | JSON_COMPACT);
-    snprintf(buf, cap, "%.80s", text ? text : "?");
-    free(text);
-}
-
-static bool same_value(const json_t *a, const json_t *b)
-{
-    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
-    return json_equal(a, b);
-}
-
-static dh_status check_musts(dh_ctx *ctx, const json_t *config, const must_row *rows, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = present(config, rows[i].key);
-        if (!v) continue;
-        json_t *want;
-        DH_TRY(dh_json_read(ctx, rows[i].want, strlen(rows[i].want), JSON_DECODE_ANY, NULL, &want));
-        bool same = same_value(v, want);
-        json_decref(want);
-        if (same) continue;
-        char text[96];
-        value_text(v, text, sizeof text);
-        return dh_fail(ctx, DH_EUNSUPPORTED, "\"%s\" is %s; only %s is supported (%s)", rows[i].key,
-                       text, rows[i].want, rows[i].why);
-    }
-    return DH_OK;
-}
-
-static dh_status check_activation(dh_ctx *ctx, const json_t *config, const char *key,
-                                  const char *const *known, size_t n)
-{
-    const char *act;
-    DH_TRY(read_text(ctx, config, key, known[0], &act));
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(act, known[i]) == 0) return DH_OK;
-    return dh_fail(ctx, DH_EUNSUPPORTED, "\"%s\" is \"%s\"; supported here: %s%s%s", key, act,
-                   known[0], n > 1 ? ", " : "", n > 1 ? known[1] : "");
-}
-
 /* ---- GPT-2 --------------------------------------------------------------------------- */
 
 static dh_status read_gpt2(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
-    static const int_row ints[] = {
+    static const dh_config_size ints[] = {
         {"n_layer", offsetof(dh_model, n_layers), 12},
         {"n_embd", offsetof(dh_model, width), 768},
         {"n_head", offsetof(dh_model, n_heads), 12},
         {"n_positions", offsetof(dh_model, max_seq), 1024},
         {"vocab_size", offsetof(dh_model, vocab), 50257},
     };
-    static const must_row musts[] = {
+    static const dh_config_must musts[] = {
         {"scale_attn_weights", "true", "attention scores are divided by sqrt(head_dim)"},
         {"scale_attn_by_inverse_layer_idx", "false", "layers are scaled alike"},
         {"add_cross_attention", "false", "decoder only"},
     };
     static const char *const gelu_tanh[] = {"gelu_new", "gelu_pytorch_tanh"};
-    DH_TRY(read_ints(ctx, config, ints, DH_COUNTOF(ints), m));
-    DH_TRY(check_musts(ctx, config, musts, DH_COUNTOF(musts)));
-    DH_TRY(check_activation(ctx, config, "activation_function", gelu_tanh, DH_COUNTOF(gelu_tanh)));
+    DH_TRY(dh_config_ints(ctx, config, ints, DH_COUNTOF(ints), m));
+    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(
+        dh_config_activation(ctx, config, "activation_function", gelu_tanh, DH_COUNTOF(gelu_tanh)));
     if (m->n_heads < 1 || m->width % m->n_heads)
         return dh_fail(ctx, DH_EINVAL,
                        "\"n_head\" %lld does not divide \"n_embd\" %lld into heads of equal width",
@@ -198,12 +44,12 @@ static dh_status read_gpt2(dh_ctx *ctx, const json_t *config, dh_model *m)
     m->n_kv_heads = m->n_heads;
     m->head_dim = m->width / m->n_heads;
     if (m->width <= INT64_MAX / 4) m->ffn_width = 4 * m->width; /* else refused by range */
-    DH_TRY(read_int(ctx, config, "n_inner", m->ffn_width, &m->ffn_width));
-    DH_TRY(read_real(ctx, config, "layer_norm_epsilon", 1e-5, &m->norm_eps));
-    DH_TRY(read_bool(ctx, config, "tie_word_embeddings", true, &m->tied_head));
+    DH_TRY(dh_config_int(ctx, config, "n_inner", m->ffn_width, &m->ffn_width));
+    DH_TRY(dh_config_real(ctx, config, "layer_norm_epsilon", 1e-5, &m->norm_eps));
+    DH_TRY(dh_config_bool(ctx, config, "tie_word_embeddings", true, &m->tied_head));
     /* Not a key of GPT2Config: nanoGPT's bias-free variant. Loaders that do not
      * know it start the missing biases at zero, which is the same model. */
-    return read_bool(ctx, config, "bias", true, &m->bias);
+    return dh_config_bool(ctx, config, "bias", true, &m->bias);
 }
 
 static void write_gpt2(json_t *config, const dh_model *m)
@@ -224,8 +70,8 @@ static void write_gpt2(json_t *config, const dh_model *m)
 static dh_status read_rope_kind(dh_ctx *ctx, const json_t *rope, const char *where, dh_rope *out)
 {
     const char *kind;
-    DH_TRY(read_text(ctx, rope, "type", "default", &kind));
-    DH_TRY(read_text(ctx, rope, "rope_type", kind, &kind)); /* the newer spelling wins */
+    DH_TRY(dh_config_text(ctx, rope, "type", "default", &kind));
+    DH_TRY(dh_config_text(ctx, rope, "rope_type", kind, &kind)); /* the newer spelling wins */
     if (strcmp(kind, "default") == 0) return DH_OK;
     for (int i = 1; dh_rope_scaling_names[i]; i++)
         if (strcmp(kind, dh_rope_scaling_names[i]) == 0) out->scaling = (dh_rope_scaling)i;
@@ -233,30 +79,31 @@ static dh_status read_rope_kind(dh_ctx *ctx, const json_t *rope, const char *whe
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "\"%s\" has type \"%s\"; supported are default, linear and llama3", where,
                        kind);
-    DH_TRY(read_real(ctx, rope, "factor", 0, &out->factor));
+    DH_TRY(dh_config_real(ctx, rope, "factor", 0, &out->factor));
     if (out->scaling != DH_ROPE_SCALING_LLAMA3) return DH_OK;
-    DH_TRY(read_real(ctx, rope, "low_freq_factor", 0, &out->low_freq_factor));
-    DH_TRY(read_real(ctx, rope, "high_freq_factor", 0, &out->high_freq_factor));
-    return read_int(ctx, rope, "original_max_position_embeddings", 0, &out->original_max_seq);
+    DH_TRY(dh_config_real(ctx, rope, "low_freq_factor", 0, &out->low_freq_factor));
+    DH_TRY(dh_config_real(ctx, rope, "high_freq_factor", 0, &out->high_freq_factor));
+    return dh_config_int(ctx, rope, "original_max_position_embeddings", 0, &out->original_max_seq);
 }
 
 /* Three generations: rope_theta and rope_scaling {"type"}, {"rope_type"}, and
  * one object rope_parameters that holds the theta too. */
 static dh_status read_rope(dh_ctx *ctx, const json_t *config, double default_theta, dh_rope *out)
 {
-    static const must_row musts[] = {{"partial_rotary_factor", "1", "all channels are rotated"}};
+    static const dh_config_must musts[] = {
+        {"partial_rotary_factor", "1", "all channels are rotated"}};
     static const char *const objects[] = {"rope_scaling", "rope_parameters"};
     *out = (dh_rope){0};
-    DH_TRY(check_musts(ctx, config, musts, DH_COUNTOF(musts)));
-    DH_TRY(read_real(ctx, config, "rope_theta", default_theta, &out->theta));
+    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(dh_config_real(ctx, config, "rope_theta", default_theta, &out->theta));
     for (size_t i = 0; i < DH_COUNTOF(objects); i++) {
-        const json_t *rope = present(config, objects[i]);
+        const json_t *rope = dh_config_get(config, objects[i]);
         if (!rope) continue;
         if (!json_is_object(rope))
             return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be an object", objects[i],
-                           json_kind(rope));
-        DH_TRY(check_musts(ctx, rope, musts, DH_COUNTOF(musts)));
-        DH_TRY(read_real(ctx, rope, "rope_theta", out->theta, &out->theta));
+                           dh_config_kind(rope));
+        DH_TRY(dh_config_musts(ctx, rope, musts, DH_COUNTOF(musts)));
+        DH_TRY(dh_config_real(ctx, rope, "rope_theta", out->theta, &out->theta));
         *out = (dh_rope){.theta = out->theta};
         DH_TRY(read_rope_kind(ctx, rope, objects[i], out));
     }
@@ -284,12 +131,27 @@ static void write_rope(json_t *config, const dh_rope *r)
 typedef struct llama_defaults {
     int64_t layers, width, heads, kv_heads /* 0: heads */, ffn, vocab, max_seq;
     double eps, theta;
+    int64_t head_dim; /* 0: width / heads */
 } llama_defaults;
+
+static dh_status read_head_dim(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
+                               dh_model *m)
+{
+    DH_TRY(dh_config_int(ctx, config, "head_dim", d->head_dim, &m->head_dim));
+    if (dh_config_get(config, "head_dim") || d->head_dim) return DH_OK;
+    if (m->n_heads < 1 || m->width % m->n_heads)
+        return dh_fail(ctx, DH_EINVAL,
+                       "\"num_attention_heads\" %lld does not divide \"hidden_size\" %lld and "
+                       "\"head_dim\" is not given",
+                       (long long)m->n_heads, (long long)m->width);
+    m->head_dim = m->width / m->n_heads;
+    return DH_OK;
+}
 
 static dh_status read_llama_like(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
                                  dh_model *m)
 {
-    const int_row ints[] = {
+    const dh_config_size ints[] = {
         {"num_hidden_layers", offsetof(dh_model, n_layers), d->layers},
         {"hidden_size", offsetof(dh_model, width), d->width},
         {"num_attention_heads", offsetof(dh_model, n_heads), d->heads},
@@ -297,35 +159,79 @@ static dh_status read_llama_like(dh_ctx *ctx, const json_t *config, const llama_
         {"vocab_size", offsetof(dh_model, vocab), d->vocab},
         {"max_position_embeddings", offsetof(dh_model, max_seq), d->max_seq},
     };
-    static const must_row musts[] = {
+    static const dh_config_must musts[] = {
         {"attention_bias", "false", "no biases in this family"},
         {"mlp_bias", "false", "no biases in this family"},
     };
     static const char *const silu[] = {"silu"};
-    DH_TRY(read_ints(ctx, config, ints, DH_COUNTOF(ints), m));
-    DH_TRY(check_musts(ctx, config, musts, DH_COUNTOF(musts)));
-    DH_TRY(check_activation(ctx, config, "hidden_act", silu, DH_COUNTOF(silu)));
-    DH_TRY(read_int(ctx, config, "num_key_value_heads", d->kv_heads ? d->kv_heads : m->n_heads,
-                    &m->n_kv_heads));
-    DH_TRY(read_int(ctx, config, "head_dim", 0, &m->head_dim));
-    if (!present(config, "head_dim")) {
-        if (m->n_heads < 1 || m->width % m->n_heads)
-            return dh_fail(ctx, DH_EINVAL,
-                           "\"num_attention_heads\" %lld does not divide \"hidden_size\" %lld and "
-                           "\"head_dim\" is not given",
-                           (long long)m->n_heads, (long long)m->width);
-        m->head_dim = m->width / m->n_heads;
-    }
-    DH_TRY(read_real(ctx, config, "rms_norm_eps", d->eps, &m->norm_eps));
-    DH_TRY(read_bool(ctx, config, "tie_word_embeddings", false, &m->tied_head));
+    DH_TRY(dh_config_ints(ctx, config, ints, DH_COUNTOF(ints), m));
+    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(dh_config_activation(ctx, config, "hidden_act", silu, DH_COUNTOF(silu)));
+    DH_TRY(dh_config_int(ctx, config, "num_key_value_heads", d->kv_heads ? d->kv_heads : m->n_heads,
+                         &m->n_kv_heads));
+    DH_TRY(read_head_dim(ctx, config, d, m));
+    DH_TRY(dh_config_real(ctx, config, "rms_norm_eps", d->eps, &m->norm_eps));
+    DH_TRY(dh_config_bool(ctx, config, "tie_word_embeddings", false, &m->tied_head));
     return read_rope(ctx, config, d->theta, &m->rope);
+}
+
+static dh_status read_llama(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 0, 11008, 32000, 2048, 1e-6, 1e4, 0};
+    return read_llama_like(ctx, config, &defaults, m);
+}
+
+/* The same computation as Llama unless the window bites. */
+/* Kept where it is shorter than the longest sequence. An absent one is the class's, null is none.
+ */
+static dh_status read_window(dh_ctx *ctx, const json_t *config, int64_t absent, dh_model *m)
+{
+    int64_t window;
+    if (json_object_get(config, "sliding_window")) absent = 0;
+    DH_TRY(dh_config_int(ctx, config, "sliding_window", absent, &window));
+    m->window = window < m->max_seq ? window : 0;
+    return DH_OK;
+}
+
+static dh_status read_mistral(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 8, 14336, 32000, 131072, 1e-6, 1e4, 0};
+    DH_TRY(read_llama_like(ctx, config, &defaults, m));
+    return read_window(ctx, config, 4096, m);
+}
+
+static dh_status read_qwen(dh_ctx *ctx, const json_t *config, const llama_defaults *d, dh_model *m)
+{
+    static const dh_config_must musts[] = {
+        {"use_sliding_window", "false", "every token sees all before it"}};
+    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    return read_llama_like(ctx, config, d, m);
+}
+
+static dh_status read_qwen2(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 32, 22016, 151936, 32768, 1e-6, 1e4, 0};
+    return read_qwen(ctx, config, &defaults, m);
+}
+
+static dh_status read_qwen3(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 32, 22016, 151936, 32768, 1e-6, 1e4, 128};
+    return read_qwen(ctx, config, &defaults, m);
+}
+
+static dh_status read_phi3(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 3072, 32, 0, 8192, 32064, 4096, 1e-5, 1e4, 0};
+    DH_TRY(read_llama_like(ctx, config, &defaults, m));
+    return read_window(ctx, config, 0, m);
 }
 
 /* A window at least as long as the longest sequence never hides a token. */
 static dh_status check_window(dh_ctx *ctx, const json_t *config, const dh_model *m)
 {
     int64_t window;
-    DH_TRY(read_int(ctx, config, "sliding_window", m->max_seq, &window));
+    DH_TRY(dh_config_int(ctx, config, "sliding_window", m->max_seq, &window));
     if (window >= m->max_seq) return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED,
                    "\"sliding_window\" is %lld, shorter than \"max_position_embeddings\" %lld; "
@@ -334,30 +240,17 @@ static dh_status check_window(dh_ctx *ctx, const json_t *config, const dh_model 
                    (long long)window, (long long)m->max_seq);
 }
 
-static dh_status read_llama(dh_ctx *ctx, const json_t *config, dh_model *m)
-{
-    static const llama_defaults defaults = {32, 4096, 32, 0, 11008, 32000, 2048, 1e-6, 1e4};
-    return read_llama_like(ctx, config, &defaults, m);
-}
-
-/* The same computation as Llama unless the window bites. */
-static dh_status read_mistral(dh_ctx *ctx, const json_t *config, dh_model *m)
-{
-    static const llama_defaults defaults = {32, 4096, 32, 8, 14336, 32000, 131072, 1e-6, 1e4};
-    DH_TRY(read_llama_like(ctx, config, &defaults, m));
-    return check_window(ctx, config, m);
-}
-
 static dh_status read_mixtral(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
-    static const llama_defaults defaults = {32, 4096, 32, 8, 14336, 32000, 131072, 1e-5, 1e6};
-    static const must_row musts[] = {{"router_jitter_noise", "0", "routing is not randomized"}};
+    static const llama_defaults defaults = {32, 4096, 32, 8, 14336, 32000, 131072, 1e-5, 1e6, 0};
+    static const dh_config_must musts[] = {
+        {"router_jitter_noise", "0", "routing is not randomized"}};
     DH_TRY(read_llama_like(ctx, config, &defaults, m));
     DH_TRY(check_window(ctx, config, m));
-    DH_TRY(check_musts(ctx, config, musts, DH_COUNTOF(musts)));
-    DH_TRY(read_int(ctx, config, "num_local_experts", 8, &m->n_experts));
-    DH_TRY(read_int(ctx, config, "num_experts_per_tok", 2, &m->top_k));
-    return read_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
+    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(dh_config_int(ctx, config, "num_local_experts", 8, &m->n_experts));
+    DH_TRY(dh_config_int(ctx, config, "num_experts_per_tok", 2, &m->top_k));
+    return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
 }
 
 static dh_status read_phimoe(dh_ctx *ctx, const json_t *config, dh_model *m)
@@ -380,17 +273,25 @@ static void write_llama(json_t *config, const dh_model *m)
     json_object_set_new(config, "max_position_embeddings", json_integer(m->max_seq));
     json_object_set_new(config, "hidden_act", json_string("silu"));
     json_object_set_new(config, "rms_norm_eps", json_real(m->norm_eps));
-    json_object_set_new(config, "attention_bias", json_false());
+    if (m->family == DH_FAMILY_LLAMA || m->family == DH_FAMILY_MIXTRAL)
+        json_object_set_new(config, "attention_bias", json_false());
     write_rope(config, &m->rope);
+}
+
+/* Classes whose absent or null window has a meaning of its own. */
+static void write_windowed(json_t *config, const dh_model *m)
+{
+    write_llama(config, m);
+    json_object_set_new(config, "sliding_window",
+                        m->window ? json_integer(m->window) : json_null());
 }
 
 static void write_mixtral(json_t *config, const dh_model *m)
 {
-    write_llama(config, m);
+    write_windowed(config, m);
     json_object_set_new(config, "num_local_experts", json_integer(m->n_experts));
     json_object_set_new(config, "num_experts_per_tok", json_integer(m->top_k));
     json_object_set_new(config, "router_aux_loss_coef", json_real(m->router_aux_coef));
-    json_object_set_new(config, "sliding_window", json_null());
 }
 
 /* ---- config classes ------------------------------------------------------------------------ */
@@ -404,15 +305,29 @@ static const struct config_class {
     {"gpt2", "GPT2LMHeadModel", DH_FAMILY_GPT2, read_gpt2, write_gpt2},
     {"llama", "LlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama},
     {"mixtral", "MixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral},
-    {"mistral", "MistralForCausalLM", DH_FAMILY_LLAMA, read_mistral, NULL},
+    {"mistral", "MistralForCausalLM", DH_FAMILY_MISTRAL, read_mistral, write_windowed},
+    {"qwen2", "Qwen2ForCausalLM", DH_FAMILY_QWEN2, read_qwen2, write_llama},
+    {"qwen3", "Qwen3ForCausalLM", DH_FAMILY_QWEN3, read_qwen3, write_llama},
+    {"phi3", "Phi3ForCausalLM", DH_FAMILY_PHI3, read_phi3, write_windowed},
     {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_MIXTRAL, read_phimoe, NULL},
 };
+
+/* Names of the classes that are computed. */
+static const char *supported(char *list, size_t cap)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < DH_COUNTOF(classes) && n < cap; i++)
+        if (classes[i].write)
+            n += (size_t)snprintf(list + n, cap - n, "%s%s", i ? ", " : "", classes[i].model_type);
+    return list;
+}
 
 /* By model_type; older files have only architectures. */
 static dh_status find_class(dh_ctx *ctx, const json_t *config, const struct config_class **found)
 {
     const char *type;
-    DH_TRY(read_text(ctx, config, "model_type", NULL, &type));
+    char list[256];
+    DH_TRY(dh_config_text(ctx, config, "model_type", NULL, &type));
     const json_t *first = json_array_get(json_object_get(config, "architectures"), 0);
     const char *architecture = json_string_value(first);
     for (size_t i = 0; i < DH_COUNTOF(classes); i++)
@@ -422,11 +337,11 @@ static dh_status find_class(dh_ctx *ctx, const json_t *config, const struct conf
             return DH_OK;
         }
     if (!type && !architecture)
-        return dh_fail(ctx, DH_EFORMAT,
-                       "\"model_type\" is missing; it must be gpt2, llama, mistral or mixtral");
-    return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "\"%s\" is \"%s\"; supported are gpt2, llama, mistral and mixtral",
-                   type ? "model_type" : "architectures", type ? type : architecture);
+        return dh_fail(ctx, DH_EFORMAT, "\"model_type\" is missing; it must be one of %s",
+                       supported(list, sizeof list));
+    return dh_fail(ctx, DH_EUNSUPPORTED, "\"%s\" is \"%s\"; supported are %s",
+                   type ? "model_type" : "architectures", type ? type : architecture,
+                   supported(list, sizeof list));
 }
 
 /* Keeps the last part of a long "organisation/name". */
@@ -443,15 +358,15 @@ static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
 {
     if (!json_is_object(config))
         return dh_fail(ctx, DH_EFORMAT, "the file holds %s; a model configuration is an object",
-                       json_kind(config));
+                       dh_config_kind(config));
     const struct config_class *class = NULL;
     DH_TRY(find_class(ctx, config, &class));
     dh_model m;
     dh_model_init(&m, class->family);
     DH_TRY(class->read(ctx, config, &m));
-    DH_TRY(read_real(ctx, config, "initializer_range", 0.02, &m.init_std));
+    DH_TRY(dh_config_real(ctx, config, "initializer_range", 0.02, &m.init_std));
     const char *name;
-    DH_TRY(read_text(ctx, config, "_name_or_path", "", &name));
+    DH_TRY(dh_config_text(ctx, config, "_name_or_path", "", &name));
     set_name(&m, *name ? name : class->model_type);
     DH_TRY(dh_model_validate(ctx, &m));
     *model = m;

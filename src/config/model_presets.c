@@ -14,12 +14,19 @@
     .max_seq = (t), .tied_head = true, .norm = DH_NORM_LAYER, .norm_eps = 1e-5,                    \
     .act = DH_ACT_GELU_TANH, .init_std = 0.02
 
-#define ROTARY(layers, c, heads, kv, f, v, t)                                                      \
-    .n_layers = (layers), .width = (c), .n_heads = (heads), .n_kv_heads = (kv),                    \
-    .head_dim = (c) / (heads), .ffn_width = (f), .vocab = (v), .max_seq = (t),                     \
-    .norm = DH_NORM_RMS, .norm_eps = 1e-5, .act = DH_ACT_SWIGLU, .init_std = 0.02
+#define ROTARY(...) ROTARY_EPS(1e-5, __VA_ARGS__)
+#define ROTARY_EPS(eps, layers, c, heads, ...)                                                     \
+    ROTARY_HEADS(eps, layers, c, heads, (c) / (heads), __VA_ARGS__)
+#define ROTARY_HEADS(eps, layers, c, heads, d, kv, f, v, t)                                        \
+    .n_layers = (layers), .width = (c), .n_heads = (heads), .n_kv_heads = (kv), .head_dim = (d),   \
+    .ffn_width = (f), .vocab = (v), .max_seq = (t), .norm = DH_NORM_RMS, .norm_eps = (eps),        \
+    .act = DH_ACT_SWIGLU, .init_std = 0.02
 
 #define LLAMA(...) .family = DH_FAMILY_LLAMA, ROTARY(__VA_ARGS__)
+#define QWEN2(...) .family = DH_FAMILY_QWEN2, .qkv_bias = true, ROTARY_EPS(1e-6, __VA_ARGS__)
+#define QWEN3(layers, c, heads, kv, d, ...)                                                        \
+    .family = DH_FAMILY_QWEN3, .qk_norm = true,                                                    \
+    ROTARY_HEADS(1e-6, layers, c, heads, d, kv, __VA_ARGS__)
 #define MIXTRAL(e, k, aux, ...)                                                                    \
     .family = DH_FAMILY_MIXTRAL, .n_experts = (e), .top_k = (k), .router_aux_coef = (aux),         \
     ROTARY(__VA_ARGS__)
@@ -65,6 +72,45 @@ static const dh_model_preset presets[] = {
      {.name = "mixtral-8x7b",
       MIXTRAL(8, 2, 0.02, 32, 4096, 32, 8, 14336, 32000, 32768),
       .rope = {.theta = 1e6}}},
+
+    {"smollm2-135m",
+     "SmolLM2 135M (HF HuggingFaceTB/SmolLM2-135M, of the Llama family)",
+     {.name = "smollm2-135m",
+      LLAMA(30, 576, 9, 3, 1536, 49152, 8192),
+      .tied_head = true,
+      .rope = {.theta = 1e5}}},
+    {"mistral-7b",
+     "Mistral 7B (HF mistralai/Mistral-7B-v0.3: no window)",
+     {.name = "mistral-7b",
+      .family = DH_FAMILY_MISTRAL,
+      ROTARY(32, 4096, 32, 8, 14336, 32768, 32768),
+      .rope = {.theta = 1e6}}},
+    {"qwen2.5-0.5b",
+     "Qwen2.5 0.5B (HF Qwen/Qwen2.5-0.5B)",
+     {.name = "qwen2.5-0.5b",
+      QWEN2(24, 896, 14, 2, 4864, 151936, 32768),
+      .tied_head = true,
+      .rope = {.theta = 1e6}}},
+    {"qwen2.5-7b",
+     "Qwen2.5 7B (HF Qwen/Qwen2.5-7B)",
+     {.name = "qwen2.5-7b", QWEN2(28, 3584, 28, 4, 18944, 152064, 131072), .rope = {.theta = 1e6}}},
+    {"qwen3-0.6b",
+     "Qwen3 0.6B (HF Qwen/Qwen3-0.6B)",
+     {.name = "qwen3-0.6b",
+      QWEN3(28, 1024, 16, 8, 128, 3072, 151936, 40960),
+      .tied_head = true,
+      .rope = {.theta = 1e6}}},
+    {"qwen3-8b",
+     "Qwen3 8B (HF Qwen/Qwen3-8B)",
+     {.name = "qwen3-8b",
+      QWEN3(36, 4096, 32, 8, 128, 12288, 151936, 40960),
+      .rope = {.theta = 1e6}}},
+    {"phi3-mini",
+     "Phi-3 mini, 3.8B (HF microsoft/Phi-3-mini-4k-instruct, as far as its window of 2047 tokens)",
+     {.name = "phi3-mini",
+      .family = DH_FAMILY_PHI3,
+      ROTARY(32, 3072, 32, 32, 8192, 32064, 2047),
+      .rope = {.theta = 1e4}}},
 
     {"dhelix-llama-8b",
      DHELIX "table 3: Llama-8B, the shape of Llama 3 8B, sequences to 16384",

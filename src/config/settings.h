@@ -25,7 +25,11 @@ typedef enum dh_setting_type {
 enum {
     DH_FOR_GPT2 = 1 << DH_FAMILY_GPT2,
     DH_FOR_LLAMA = 1 << DH_FAMILY_LLAMA,
-    DH_FOR_MIXTRAL = 1 << DH_FAMILY_MIXTRAL
+    DH_FOR_MIXTRAL = 1 << DH_FAMILY_MIXTRAL,
+    DH_FOR_MISTRAL = 1 << DH_FAMILY_MISTRAL,
+    DH_FOR_QWEN2 = 1 << DH_FAMILY_QWEN2,
+    DH_FOR_PHI3 = 1 << DH_FAMILY_PHI3,
+    DH_FOR_QWEN3 = 1 << DH_FAMILY_QWEN3
 };
 
 typedef struct dh_setting {

@@ -52,6 +52,10 @@ typedef struct dh_cluster_link {
     double efficiency;          /* of that, sustained by collectives with large messages */
     double transfer_efficiency; /* of that, by messages from one device to another */
     double step_ns;             /* of one step of a collective, whatever its size */
+    double tree; /* of efficiency's rate, by all-reduces up and down trees of nodes */
+    /* The same where switches of a node add what its devices send. Of a node: share of bytes_per_s
+     * by an all-reduce of all its devices. 0: they do not. */
+    double in_switch;
 } dh_cluster_link;
 
 struct dh_cluster {
@@ -89,6 +93,15 @@ typedef struct dh_cluster_key {
 /* The i-th; false: there are no more. */
 bool dh_cluster_key_at(size_t i, dh_cluster_key *row);
 
+/* A number by its key, in the file's unit, and the range that it may have.
+ * errors    DH_EMISSING no number is called so; DH_EINVAL out of range */
+typedef struct dh_cluster_number {
+    double value, min, max;
+} dh_cluster_number;
+dh_status dh_cluster_get(dh_ctx *ctx, const dh_cluster *cluster, const char *key,
+                         dh_cluster_number *number);
+dh_status dh_cluster_set(dh_ctx *ctx, dh_cluster *cluster, const char *key, double value);
+
 /* Mesh on the cluster's nodes: as dh_mesh_init with its devices per node, or with one node where
  * there are fewer ranks than a node has devices. */
 dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, int64_t tp,
@@ -112,6 +125,8 @@ double dh_cluster_memory_ns(const dh_cluster *cluster, double bytes);
     X(TREE, "tree",                                                                                \
       "all-reduce up and down a binary tree, pipelined: few steps, all of the bytes")              \
     X(HIERARCHICAL, "hierarchical", "inside nodes, then between them")                             \
+    X(IN_SWITCH, "in-switch",                                                                      \
+      "all-reduce that a node's switches add up, then a tree of nodes (NCCL's NVLS)")              \
     X(DIRECT, "direct", "every member to every other at once")                                     \
     X(NEIGHBOUR, "neighbour", "one message to one peer")
 

@@ -28,6 +28,8 @@ typedef struct wires {
     double n, nodes, per_node; /* members; nodes; members on a node */
     double local, network; /* bytes per ns: of a member on its node, of its share of the network */
     double local_step, network_step;
+    double tree;            /* between nodes, of a vector that goes up and down */
+    double switches, trees; /* the same of a node's switches, and of trees with them; 0: none */
 } wires;
 
 /* Of a member on its node. Groups of one kind communicate at the same time: those of a node
@@ -45,24 +47,35 @@ static wires wires_of(const dh_cluster *c, dh_cluster_span span, bool transfer)
 {
     const double network_share = transfer ? c->network.transfer_efficiency : c->network.efficiency;
     const double network = c->network.bytes_per_s * network_share / c->node_devices;
+    const double per_node = (double)span.nodes.max_per_node;
+    const bool whole = per_node >= c->node_devices; /* switches add for all of a node alone */
     return (wires){.n = (double)span.size,
                    .nodes = (double)span.nodes.n_nodes,
-                   .per_node = (double)span.nodes.max_per_node,
+                   .per_node = per_node,
                    .local = local_rate(c, span, transfer) * 1e-9,
                    .network = network * 1e-9,
                    .local_step = c->local.step_ns,
-                   .network_step = c->network.step_ns};
+                   .network_step = c->network.step_ns,
+                   .tree = network * per_node * c->network.tree * 1e-9,
+                   .switches = whole ? c->local.bytes_per_s * c->local.in_switch * 1e-9 : 0,
+                   .trees = whole ? network * per_node * c->network.in_switch * 1e-9 : 0};
 }
 
-/* Rate at which bytes go round a ring over all members. */
+/* Rate at which bytes go round a ring over all members. NCCL opens a ring for each adapter, whose
+ * hop out of the node another member makes each time: of per_node hops a member makes all but one
+ * inside. */
 static double ring_rate(const wires *w)
 {
-    return w->nodes <= 1 ? w->local : DH_MIN(w->local, w->network * w->per_node);
+    if (w->nodes <= 1) return w->local;
+    const double inside = w->per_node > 1 ? w->local * w->per_node / (w->per_node - 1) : INFINITY;
+    return DH_MIN(inside, w->network * w->per_node);
 }
 
+/* The mean of a ring's hops, of which one a node leaves it. */
 static double ring_step(const wires *w)
 {
-    return w->nodes <= 1 ? w->local_step : w->network_step;
+    if (w->nodes <= 1) return w->local_step;
+    return w->local_step + (w->network_step - w->local_step) * w->nodes / w->n;
 }
 
 /* Times a ring's bytes and steps are passed: twice for an all-reduce. */
@@ -84,13 +97,32 @@ static double ring_ns(const wires *w, dh_op_type type, double bytes)
     return rounds_of(type) * (steps * ring_step(w) + bytes * steps / w->n / ring_rate(w));
 }
 
+/* Up and down a tree of nodes, the members of each in a chain. */
+static double tree_steps(const wires *w)
+{
+    return 2 * (ceil(log2(w->nodes)) * w->network_step + (w->per_node - 1) * w->local_step);
+}
+
 /* Every byte goes up and down once; two trees use both directions of the links. Between nodes
  * only, as NCCL does it. */
 static double tree_ns(const wires *w, dh_op_type type, double bytes)
 {
     if (type != DH_OP_ALL_REDUCE || w->nodes <= 1) return INFINITY;
-    const double depth = ceil(log2(w->n));
-    return 2 * depth * ring_step(w) + 2 * bytes / ring_rate(w);
+    return tree_steps(w) + bytes / DH_MIN(w->tree, w->local);
+}
+
+/* Inside a node its switches add what the devices send and give all the sum; between nodes such
+ * sums go up and down a tree. Two nodes are a tree without an inner node, which would have two
+ * children and a parent on its adapters. */
+static double in_switch_ns(const wires *w, dh_op_type type, double bytes)
+{
+    if (type != DH_OP_ALL_REDUCE || w->switches <= 0) return INFINITY;
+    const double inside = (w->per_node - 1) * w->local_step;
+    if (w->nodes <= 1) return inside + bytes / w->switches;
+    if (w->trees <= 0) return INFINITY;
+    const double pair = w->nodes <= 2 ? 5.0 / 3 : 1;
+    return inside + 2 * ceil(log2(w->nodes)) * w->network_step +
+           bytes / DH_MIN(w->trees * pair, w->switches);
 }
 
 /* Members of a node work on the vector together; then those with the same part of it. */
@@ -118,7 +150,8 @@ static double direct_ns(const wires *w, dh_op_type type, double bytes)
  * on a node, one of m messages leaves it and has the network of all m. */
 static double neighbour_ns(const wires *w, double bytes)
 {
-    return ring_step(w) + bytes / ring_rate(w);
+    if (w->nodes <= 1) return w->local_step + bytes / w->local;
+    return w->network_step + bytes / DH_MIN(w->local, w->network * w->per_node);
 }
 
 static bool is_transfer(dh_op_type type)
@@ -164,6 +197,7 @@ dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type t
         [DH_COLLECTIVE_RING] = ring_ns(&w, type, bytes),
         [DH_COLLECTIVE_TREE] = tree_ns(&w, type, bytes),
         [DH_COLLECTIVE_HIERARCHICAL] = hierarchical_ns(&w, type, bytes),
+        [DH_COLLECTIVE_IN_SWITCH] = in_switch_ns(&w, type, bytes),
         [DH_COLLECTIVE_DIRECT] = direct_ns(&w, type, bytes),
         [DH_COLLECTIVE_NEIGHBOUR] = INFINITY,
     };

@@ -189,12 +189,14 @@ static dh_status parse_into(dh_ctx *ctx, const char *text, size_t n_bytes, const
     return st;
 }
 
-static dh_status check_complete(dh_ctx *ctx, const dh_cluster *cluster, const char *path)
+/* What no file gives: an optional setting's value, or a fault. */
+static dh_status complete(dh_ctx *ctx, dh_cluster *cluster, const char *path)
 {
     size_t n;
     const dh_cluster_setting *s = dh_cluster_settings(&n);
     for (size_t i = 0; i < n; i++) {
-        const char *at = (const char *)cluster + s[i].offset;
+        char *at = (char *)cluster + s[i].offset;
+        if (s[i].optional && isnan(*(double *)at)) *(double *)at = s[i].absent * s[i].factor;
         if (s[i].kind == DH_CLUSTER_REAL && isnan(*(const double *)at))
             return dh_fail(ctx, DH_EINVAL, "%.200s: %s is missing: %s", path, s[i].key, s[i].doc);
     }
@@ -275,7 +277,7 @@ static dh_status create(dh_ctx *ctx, const char *path, dh_cluster **cluster)
 
 static dh_status finish(dh_ctx *ctx, dh_status st, dh_cluster *c, dh_cluster **cluster)
 {
-    if (st == DH_OK) st = check_complete(ctx, c, c->path);
+    if (st == DH_OK) st = complete(ctx, c, c->path);
     if (st != DH_OK) {
         dh_cluster_destroy(c);
         return st;

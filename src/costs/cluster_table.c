@@ -14,6 +14,13 @@
         .unit = unit_, .factor = factor_, .min = lo, .max = hi, .doc = help                        \
     }
 
+#define OPTIONAL(path, member, unit_, factor_, lo, hi, absent_, help)                              \
+    {                                                                                              \
+        .key = path, .kind = DH_CLUSTER_REAL, .offset = offsetof(dh_cluster, member),              \
+        .unit = unit_, .factor = factor_, .min = lo, .max = hi, .doc = help, .optional = true,     \
+        .absent = absent_                                                                          \
+    }
+
 static const dh_cluster_setting settings[] = {
     {.key = "doc",
      .kind = DH_CLUSTER_TEXT,
@@ -59,6 +66,9 @@ static const dh_cluster_setting settings[] = {
          "between switches of a node, one direction, sustained; shared by groups that cross"),
     REAL("local.transfer_efficiency", local.transfer_efficiency, "", 1, 1e-3, 1,
          "share of it, messages from one device to one other"),
+    OPTIONAL(
+        "local.in_switch", local.in_switch, "", 1, 0, 1, 0,
+        "share of it by all-reduces that the node's switches add up; 0 or absent: they do not"),
     REAL("local.step_us", local.step_ns, "us", MICRO, 0, 1e6, "a step of a collective"),
     REAL("network.gb_per_s", network.bytes_per_s, "GB/s", GIGA, 1e-6, 1e6,
          "network of a node, one direction, shared by its devices"),
@@ -66,6 +76,10 @@ static const dh_cluster_setting settings[] = {
          "share of it, collectives with large messages"),
     REAL("network.transfer_efficiency", network.transfer_efficiency, "", 1, 1e-3, 1,
          "share of it, messages from one device to one other"),
+    OPTIONAL("network.tree", network.tree, "", 1, 1e-3, 1, 0.5,
+             "share of what collectives sustain by all-reduces in trees; absent: 0.5"),
+    OPTIONAL("network.in_switch", network.in_switch, "", 1, 0, 1, 0,
+             "the same of trees between nodes whose switches add up; 0 or absent: none"),
     REAL("network.step_us", network.step_ns, "us", MICRO, 0, 1e6,
          "a step of a collective between nodes"),
     REAL("launch.segment_us", segment_ns, "us", MICRO, 0, 1e6,
@@ -78,6 +92,39 @@ const dh_cluster_setting *dh_cluster_settings(size_t *n)
 {
     *n = DH_COUNTOF(settings);
     return settings;
+}
+
+static const dh_cluster_setting *number_of(const char *key)
+{
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
+        if (settings[i].kind == DH_CLUSTER_REAL && strcmp(settings[i].key, key) == 0)
+            return &settings[i];
+    return NULL;
+}
+
+static dh_status no_number(dh_ctx *ctx, const char *key)
+{
+    return dh_fail(ctx, DH_EMISSING, "no number of clusters is called %s", key);
+}
+
+dh_status dh_cluster_get(dh_ctx *ctx, const dh_cluster *cluster, const char *key,
+                         dh_cluster_number *number)
+{
+    const dh_cluster_setting *s = number_of(key);
+    if (!s) return no_number(ctx, key);
+    const double value = *(const double *)((const char *)cluster + s->offset);
+    *number = (dh_cluster_number){value / s->factor, s->min, s->max};
+    return DH_OK;
+}
+
+dh_status dh_cluster_set(dh_ctx *ctx, dh_cluster *cluster, const char *key, double value)
+{
+    const dh_cluster_setting *s = number_of(key);
+    if (!s) return no_number(ctx, key);
+    if (!(value >= s->min && value <= s->max))
+        return dh_fail(ctx, DH_EINVAL, "%s is %g; %g to %g is right", key, value, s->min, s->max);
+    *(double *)((char *)cluster + s->offset) = value * s->factor;
+    return DH_OK;
 }
 
 const char *const dh_attention_kernel_names[] = {"blockwise", "scores", "scores-recompute", NULL};

@@ -16,6 +16,8 @@ typedef struct dh_cluster_setting {
     size_t offset; /* in dh_cluster */
     const char *unit, *doc;
     double factor, min, max; /* REAL: to the struct's unit; range in the file's */
+    bool optional;
+    double absent; /* in the file's unit, where no file gives it */
 } dh_cluster_setting;
 
 const dh_cluster_setting *dh_cluster_settings(size_t *n);

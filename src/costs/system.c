@@ -30,8 +30,10 @@ const char *dh_trait_doc(dh_trait trait)
 #define HAS(trait) (1U << DH_TRAIT_##trait)
 #define MEGATRON_V1                                                                                \
     (HAS(SCORES) | HAS(WHOLE_FORWARD) | HAS(WHOLE_LOGITS) | HAS(WAITING_TRANSFERS) |               \
-     HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER))
-#define MEGATRON_CORE (HAS(GRADIENTS_APART) | HAS(REPEATED_KV) | HAS(HALF_KV_GRADIENTS))
+     HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER) | HAS(HOST_WAITS) |         \
+     HAS(MASKS))
+#define MEGATRON_CORE                                                                              \
+    (HAS(GRADIENTS_APART) | HAS(REPEATED_KV) | HAS(HALF_KV_GRADIENTS) | HAS(MASKS))
 
 static const dh_system systems[] = {
     {.name = "dhelix", .doc = "ours", .source = ""},
@@ -41,7 +43,8 @@ static const dh_system systems[] = {
      .traits = MEGATRON_V1 | HAS(GRADIENTS_APART)},
     {.name = "megatron-2022",
      .doc = "Megatron-LM with sequence parallelism and selective recomputation",
-     .source = "Korthikanti et al. 2022 (arXiv 2205.05198), 4.2.2, 5, 6.3",
+     .source =
+         "Korthikanti et al. 2022 (arXiv 2205.05198), 4.2.2, 5, 6.3; its p2p_communication.py",
      .traits = MEGATRON_V1},
     {.name = "megatron-core",
      .doc = "Megatron-LM with FlashAttention and context parallelism, as DHelix's paper ran it",
@@ -51,8 +54,12 @@ static const dh_system systems[] = {
     {.name = "megascale",
      .doc = "megatron-core with transfers beside computation; its rings are a strategy "
             "(intra-batch)",
-     .source = "MegaScale (arXiv 2402.15627), 3.2",
-     .traits = MEGATRON_CORE},
+     .source = "MegaScale (arXiv 2402.15627), 3.2; ZeRO-2: 2.1",
+     .traits = MEGATRON_CORE | HAS(SHARDED_GRADIENTS)},
+    {.name = "torchtitan",
+     .doc = "PyTorch's torchtitan with compiled layers; eager: torchtitan+eager",
+     .source = "torchtitan (arXiv 2410.06511), 2.2, and its models/llama3",
+     .traits = HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS)},
 };
 
 const dh_system *dh_systems(size_t *n)
@@ -171,12 +178,59 @@ static double split_transfer_ns(const system_costs *c, const dh_cost_op *op)
            dh_cluster_collective(&c->cluster, DH_OP_ALL_GATHER, bytes, inside).ns;
 }
 
+/* Megatron-LM synchronises with the device after a batch of messages (p2p_communication.py), so
+ * that the device has nothing to do until the host has taken the next micro-batch's arguments
+ * together and issued its first operators: about 15 of them. TUNING: assumed: 10 us each, what an
+ * operator costs a host that issues them one by one. */
+#define HOST_RESUME_NS 150e3
+
 /* Beside AdamW itself: gradients unscaled (8 bytes a parameter) and set to zero (4), and the copy's
  * own pass over the master weights (4, of which dh_op_bytes has 2, as it counts the copy twice). */
 static double optimizer_passes_ns(const system_costs *c, const dh_cost_op *op)
 {
     const double bytes = 8 + 4 + 2;
     return dh_cluster_memory_ns(&c->cluster, bytes * (double)dh_tensor_elements(moved_by(op)));
+}
+
+/* Of a layer's products in their order (q, k, v, o, gate, up, down) torchtitan keeps the first and
+ * makes every second again: of those that are packed here, k of q, k and v, and one of gate and up.
+ * Only where there is a gate are there seven. */
+static double share_again(const dh_dims *d, uint32_t which)
+{
+    const bool gated = d->act == DH_ACT_SWIGLU;
+    const double kv = (double)d->n_kv_heads, q = (double)d->n_heads;
+    if (which == DH_PARAM_QKV_W) return kv / (q + 2 * kv);
+    if (which == DH_PARAM_FC1_W) return gated ? 0.5 : 0;
+    return which == DH_PARAM_PROJ_W || (which == DH_PARAM_FC2_W && !gated);
+}
+
+/* A product is made again in front of the gradient of its input: its own time, which is that of as
+ * many FLOPs, beside that. */
+static double second_product_factor(const dh_cost_op *op)
+{
+    const dh_graph *g = op->graph;
+    if (op->op->type != DH_OP_LINEAR_DGRAD || g->kind != DH_BLOCK_LAYER) return 1;
+    return 1 + share_again(&g->dims, g->tensors.at[op->op->in[1]].which);
+}
+
+/* Cast (2 read, 4 written), log-softmax and its gradient (4 + 4 each), cast back (4 + 2), of which
+ * the loss's own operators have 2; theirs are passes over the half-precision logits. */
+static double float_loss_ns(const system_costs *c, const dh_cost_op *op)
+{
+    const double bytes = 26;
+    const double logits = (double)dh_tensor_elements(&op->graph->tensors.at[op->op->in[0]]);
+    return dh_cluster_memory_ns(&c->cluster, bytes * logits);
+}
+
+/* Bytes moved by eager operators over those of one that does all at once. RMSNorm: to float32,
+ * square, mean, scale, back, weight: 30 of 4; rotation as complex numbers in float32: 20 of 4; SiLU
+ * and product: 10 of 6. */
+static double eager_factor(const dh_op *op)
+{
+    static const double factors[DH_N_OP_TYPE] = {
+        [DH_OP_NORM] = 30.0 / 4,      [DH_OP_NORM_DGRAD] = 30.0 / 4, [DH_OP_ROPE] = 20.0 / 4,
+        [DH_OP_ROPE_GRAD] = 20.0 / 4, [DH_OP_ACT] = 10.0 / 6,        [DH_OP_ACT_GRAD] = 10.0 / 6};
+    return factors[op->type] > 0 ? factors[op->type] : 1;
 }
 
 static dh_op_time solo(const void *self, const dh_cost_op *op)
@@ -187,6 +241,13 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
     if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&
         dh_system_has(&c->system, DH_TRAIT_SPLIT_TRANSFERS))
         t.ns = split_transfer_ns(c, op);
+    if (c->job.selective && dh_system_has(&c->system, DH_TRAIT_SECOND_PRODUCTS))
+        t.ns *= second_product_factor(op);
+    if (op->op->type == DH_OP_LOSS_GRAD && dh_system_has(&c->system, DH_TRAIT_FLOAT_LOSS))
+        t.ns += float_loss_ns(c, op);
+    if (dh_system_has(&c->system, DH_TRAIT_EAGER)) t.ns *= eager_factor(op->op);
+    if (op->op->type == DH_OP_RECV && dh_system_has(&c->system, DH_TRAIT_HOST_WAITS))
+        t.ns += HOST_RESUME_NS;
     if (op->op->type == DH_OP_ADAMW && dh_system_has(&c->system, DH_TRAIT_UNFUSED_OPTIMIZER))
         t.ns += optimizer_passes_ns(c, op);
     return t;

@@ -37,7 +37,21 @@ extern "C" {
       "gradients are reduced over data-parallel ranks when a rank has nothing else to do")         \
     X(UNFUSED_OPTIMIZER, "unfused-optimizer",                                                      \
       "gradients are unscaled and set to zero by passes of their own, 12 bytes a parameter, and "  \
-      "the half-precision copy is made by another one, 4 bytes")
+      "the half-precision copy is made by another one, 4 bytes")                                   \
+    X(HOST_WAITS, "host-waits",                                                                    \
+      "the host waits for what a rank receives from another stage before it issues what follows, " \
+      "which starts 150 us later")                                                                 \
+    X(SECOND_PRODUCTS, "second-products",                                                          \
+      "train.recompute=selective makes every second product of a layer again as well")             \
+    X(FLOAT_LOSS, "float-loss",                                                                    \
+      "logits become float32, and the loss and its gradient go over them in passes, 26 bytes a "   \
+      "logit more")                                                                                \
+    X(EAGER, "eager",                                                                              \
+      "norms, rotations and activations are a pass for every arithmetic operator, in float32")     \
+    X(MASKS, "masks", "the forward keeps a byte for each element that dropout was applied to")     \
+    X(SHARDED_GRADIENTS, "sharded-gradients",                                                      \
+      "data-parallel ranks keep a shard of the gradients each, and one bucket whole (ZeRO-2)")     \
+    X(HALF_GRADIENTS, "half-gradients", "gradients are kept in half precision")
 
 typedef enum dh_trait {
 #define X(id, name, doc) DH_TRAIT_##id,
@@ -70,6 +84,7 @@ dh_status dh_system_read(dh_ctx *ctx, const char *text, dh_system *system);
 typedef struct dh_system_job {
     bool whole_tokens; /* no sequence parallelism */
     bool scores_again; /* the backward makes attention's scores again */
+    bool selective;    /* train.recompute=selective */
 } dh_system_job;
 
 /* Costs of a cluster as that system has them.

@@ -12,8 +12,8 @@ void dh_pairs_fini(dh_pair_table *t)
     dh_index_fini(&t->index);
 }
 
-/* Both ids, mixed (Fibonacci hashing): equal for no other pair. */
-static uint64_t pair_hash(uint32_t left, uint32_t right)
+/* Both ids, mixed (Fibonacci hashing). */
+uint64_t dh_pair_hash(uint32_t left, uint32_t right)
 {
     const uint64_t mixed = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
     return mixed ^ mixed >> 32;
@@ -23,7 +23,7 @@ dh_status dh_pairs_add(dh_ctx *ctx, dh_pair_table *t, uint32_t left, uint32_t ri
                        uint32_t id)
 {
     size_t at = 0;
-    const uint64_t hash = pair_hash(left, right);
+    const uint64_t hash = dh_pair_hash(left, right);
     const dh_pair pair = {left, right, rank, id};
     if (dh_index_first(&t->index, hash, &at) != DH_NONE) return DH_OK;
     if (!dh_vec_reserve(&t->pairs, t->pairs.n + 1) ||
@@ -37,7 +37,7 @@ const dh_pair *dh_pairs_find(const dh_pair_table *t, uint32_t left, uint32_t rig
 {
     size_t at = 0;
     if (left == DH_NO_ID || right == DH_NO_ID) return NULL;
-    const uint32_t i = dh_index_first(&t->index, pair_hash(left, right), &at);
+    const uint32_t i = dh_index_first(&t->index, dh_pair_hash(left, right), &at);
     return i == DH_NONE ? NULL : &t->pairs.at[i];
 }
 

@@ -106,8 +106,6 @@ static void select_part(text_source *s, dh_data_part part, double val_fraction)
 
 /* ---- the texts of a source ----------------------------------------------------------------- */
 
-typedef dh_status (*text_fn)(dh_ctx *ctx, void *arg, const char *text, size_t n, size_t at);
-
 /* Number of the line that begins at `at`, counted only for messages. */
 static size_t line_number(const text_source *s, size_t at)
 {
@@ -123,7 +121,7 @@ static bool is_blank(const unsigned char *line, size_t n)
     return true;
 }
 
-static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t n, text_fn fn,
+static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t n, dh_text_fn fn,
                             void *arg)
 {
     json_error_t error;
@@ -151,7 +149,7 @@ static size_t byte_order_mark(const text_source *s)
 }
 
 /* Calls fn for each text; `at` is where in the file it lies. */
-static dh_status each_text(dh_ctx *ctx, const text_source *s, text_fn fn, void *arg)
+static dh_status each_text(dh_ctx *ctx, const text_source *s, dh_text_fn fn, void *arg)
 {
     if (!s->field) {
         const char *text = (const char *)s->map.at + s->begin;
@@ -173,13 +171,19 @@ static dh_status mark_text(dh_ctx *ctx, void *arg, const char *text, size_t n, s
     return dh_chars_mark(ctx, (const unsigned char *)text, n, arg);
 }
 
-dh_status dh_text_mark_chars(dh_ctx *ctx, const char *path, const char *text_field, uint8_t *seen)
+dh_status dh_text_each(dh_ctx *ctx, const char *path, const char *text_field, dh_text_fn fn,
+                       void *arg)
 {
     text_source s;
     dh_status st = open_source(ctx, path, text_field, &s);
-    if (st == DH_OK) st = each_text(ctx, &s, mark_text, seen);
+    if (st == DH_OK) st = each_text(ctx, &s, fn, arg);
     dh_map_close(&s.map);
     return st;
+}
+
+dh_status dh_text_mark_chars(dh_ctx *ctx, const char *path, const char *text_field, uint8_t *seen)
+{
+    return dh_text_each(ctx, path, text_field, mark_text, seen);
 }
 
 /* ---- encoding ------------------------------------------------------------------------------- */

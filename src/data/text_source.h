@@ -15,6 +15,11 @@ typedef struct dh_text_tokens {
 
 dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char *path,
                            dh_text_tokens *out);
+/* Calls fn for each text of a file: all of it, or the field of each JSON line; `at` is where in the
+ * file it lies. */
+typedef dh_status (*dh_text_fn)(dh_ctx *ctx, void *arg, const char *text, size_t n, size_t at);
+dh_status dh_text_each(dh_ctx *ctx, const char *path, const char *text_field, dh_text_fn fn,
+                       void *arg);
 /* Mark the characters of a file's texts in a code set (see dh_chars_mark). */
 dh_status dh_text_mark_chars(dh_ctx *ctx, const char *path, const char *text_field, uint8_t *seen);
 

@@ -81,6 +81,15 @@ dh_status dh_tokenizer_add_special(dh_ctx *ctx, dh_tokenizer *tok, uint32_t id, 
 dh_status dh_encoder_push(dh_ctx *ctx, dh_encoder *enc, uint32_t id);
 dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n);
 
+/* Words of a byte-level BPE: `fn` for those of valid UTF-8, `broken` for runs of bytes that are
+ * none. */
+dh_status dh_bpe_each_word(dh_ctx *ctx, const dh_splitter *splitter, dh_split_scratch *scratch,
+                           const unsigned char *text, size_t n, dh_word_fn fn, dh_word_fn broken,
+                           void *arg);
+
+/* The byte whose character is the place-th of the alphabet, and bytes as the files spell them. */
+unsigned char dh_bytelevel_byte(unsigned place);
+void dh_bytelevel_encode(const unsigned char *bytes, size_t n, dh_str *out);
 /* Byte-level alphabet: token text as written in the files -> the bytes it stands for.
  * false: a character outside the alphabet. out holds at least n bytes. */
 bool dh_bytelevel_decode(const char *text, size_t n, unsigned char *out, size_t *n_out);

@@ -23,6 +23,28 @@ static int byte_of_char(uint32_t code)
     return -1;
 }
 
+unsigned char dh_bytelevel_byte(unsigned place)
+{
+    for (unsigned byte = 0; byte < 256; byte++) /* the printable ones first */
+        if (is_printable(byte) && place-- == 0) return (unsigned char)byte;
+    const int rest = byte_of_char(0x100 + place);
+    return (unsigned char)rest;
+}
+
+void dh_bytelevel_encode(const unsigned char *bytes, size_t n, dh_str *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t code = bytes[i];
+        if (!is_printable(code)) {
+            code = 0x100;
+            for (unsigned byte = 0; byte < bytes[i]; byte++) code += !is_printable(byte);
+        }
+        unsigned char text[4];
+        const size_t len = dh_utf8_encode(code, text);
+        dh_str_append(out, (const char *)text, len);
+    }
+}
+
 bool dh_bytelevel_decode(const char *text, size_t n, unsigned char *out, size_t *n_out)
 {
     const unsigned char *p = (const unsigned char *)text;
@@ -112,6 +134,26 @@ static size_t run_length(const unsigned char *text, size_t n, bool valid)
     return at;
 }
 
+dh_status dh_bpe_each_word(dh_ctx *ctx, const dh_splitter *splitter, dh_split_scratch *scratch,
+                           const unsigned char *text, size_t n, dh_word_fn fn, dh_word_fn broken,
+                           void *arg)
+{
+    for (size_t at = 0; at < n;) {
+        size_t valid = run_length(text + at, n - at, true);
+        DH_TRY(dh_split(ctx, splitter, scratch, text + at, valid, fn, arg));
+        at += valid;
+        size_t invalid = run_length(text + at, n - at, false);
+        if (invalid > 0) DH_TRY(broken(ctx, arg, text + at, invalid));
+        at += invalid;
+    }
+    return DH_OK;
+}
+
+static dh_status encode_broken(dh_ctx *ctx, void *arg, const unsigned char *bytes, size_t n)
+{
+    return dh_encoder_word(ctx, arg, bytes, n);
+}
+
 static dh_status encode_bpe(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text, size_t n,
                             bool first)
 {
@@ -123,15 +165,8 @@ static dh_status encode_bpe(dh_ctx *ctx, dh_encoder *enc, const unsigned char *t
         text = (const unsigned char *)enc->norm.text;
         n++;
     }
-    for (size_t at = 0; at < n;) {
-        size_t valid = run_length(text + at, n - at, true);
-        DH_TRY(dh_split(ctx, &enc->tok->splitter, enc->split, text + at, valid, encode_word, enc));
-        at += valid;
-        size_t invalid = run_length(text + at, n - at, false);
-        DH_TRY(dh_encoder_word(ctx, enc, text + at, invalid));
-        at += invalid;
-    }
-    return DH_OK;
+    return dh_bpe_each_word(ctx, &enc->tok->splitter, enc->split, text, n, encode_word,
+                            encode_broken, enc);
 }
 
 const dh_tok_kind dh_tok_bpe = {"bpe", encode_bpe, byte_symbols};

@@ -3,6 +3,7 @@
 #include "describe/checked.h"
 
 #include "describe/memory.h"
+#include "train/recipe.h"
 
 /* ---- programs --------------------------------------------------------------------------- */
 
@@ -35,12 +36,24 @@ static dh_status add_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode m
     return dh_footprint_of(ctx, c->program, &c->memory);
 }
 
+static dh_status measure_system(dh_ctx *ctx, const dh_job *job, dh_checked_program *c)
+{
+    dh_system system;
+    dh_system_job said;
+    DH_TRY(dh_job_system(ctx, job, &system, &said));
+    if (system.traits == 0) return DH_OK;
+    return dh_system_memory_of(ctx, &system, &said, c->program, NULL, &c->system);
+}
+
 dh_status dh_checked_make(dh_ctx *ctx, const dh_resolved *job, int64_t rank, dh_checked *checked)
 {
     dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
     spec.rank = rank;
     *checked = (dh_checked){.n = 0};
-    if (spec.train) DH_TRY(add_program(ctx, &spec, DH_MODE_TRAIN, checked));
+    if (spec.train) {
+        DH_TRY(add_program(ctx, &spec, DH_MODE_TRAIN, checked));
+        DH_TRY(measure_system(ctx, &job->job, &checked->at[0]));
+    }
     if (spec.eval) DH_TRY(add_program(ctx, &spec, DH_MODE_EVAL, checked));
     return job->job.ranks > 1 ? dh_session_verify_mesh(ctx, &spec, &checked->mesh) : DH_OK;
 }
@@ -70,10 +83,15 @@ static json_t *memory_json(const dh_checked_program *c)
 static json_t *program_json(const dh_checked_program *c)
 {
     const dh_program *p = c->program;
-    return json_pack("{ss sI sI sf sI sI so}", "mode", dh_checked_mode(c->mode), "instructions",
-                     (json_int_t)p->instrs.n, "waits", (json_int_t)p->waits.n, "flops", c->flops,
-                     "planned_bytes", (json_int_t)p->slab_bytes, "lower_bound_bytes",
-                     (json_int_t)p->live_bytes, "memory_bytes", memory_json(c));
+    json_t *program =
+        json_pack("{ss sI sI sf sI sI so}", "mode", dh_checked_mode(c->mode), "instructions",
+                  (json_int_t)p->instrs.n, "waits", (json_int_t)p->waits.n, "flops", c->flops,
+                  "planned_bytes", (json_int_t)p->slab_bytes, "lower_bound_bytes",
+                  (json_int_t)p->live_bytes, "memory_bytes", memory_json(c));
+    if (program && c->system.peak_bytes > 0)
+        json_object_set_new(program, "system_peak_bytes",
+                            json_integer((json_int_t)c->system.peak_bytes));
+    return program;
 }
 
 json_t *dh_derived_json(const dh_resolved *job)

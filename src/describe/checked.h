@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "describe/footprint.h"
+#include "report/system_memory.h"
 #include "train/resolve.h"
 
 typedef struct dh_checked_program {
@@ -12,6 +13,9 @@ typedef struct dh_checked_program {
     dh_program *program;
     dh_footprint memory;
     double flops; /* of one execution */
+    /* Training as the job's system would need it, in the order of issue; peak_bytes 0: that is
+     * ours. */
+    dh_system_memory system;
 } dh_checked_program;
 
 typedef struct dh_checked {

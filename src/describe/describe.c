@@ -2,7 +2,9 @@
 #include "dhelix/describe.h"
 
 #include "base/json_text.h"
+#include "describe/calibrated.h"
 #include "describe/checked.h"
+#include "describe/grid.h"
 #include "describe/layer.h"
 #include "describe/simulated.h"
 #include "describe/trained.h"
@@ -24,18 +26,18 @@ dh_status dh_describe_check(dh_ctx *ctx, const dh_job *job, int64_t rank, dh_str
     return st;
 }
 
-dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job, const char *policy, bool explain,
+dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job, const dh_describe_plan_options *options,
                            dh_str *json)
 {
-    const dh_resolve_options how = {.quiet = true};
+    const dh_resolve_options how = {.cluster = options->cluster, .quiet = true};
     const dh_train_simulation plain = {0};
     dh_resolved *resolved;
     dh_sim *sim = NULL;
     json_t *document;
     dh_layer_plan layer;
     DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
-    dh_status st = dh_layer_plan_open(ctx, resolved, policy, &layer);
-    if (st == DH_OK && explain) st = dh_train_simulate(ctx, resolved, &plain, &sim);
+    dh_status st = dh_layer_plan_open(ctx, resolved, options->policy, &layer);
+    if (st == DH_OK && options->explain) st = dh_train_simulate(ctx, resolved, &plain, &sim);
     if (st == DH_OK) st = dh_layer_plan_json(ctx, resolved, sim, &layer, &document);
     if (st == DH_OK) st = dh_json_append(ctx, document, json);
     dh_sim_destroy(sim);
@@ -51,11 +53,26 @@ dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
                                   .peak_flops_per_s = options->peak_flops_per_s,
                                   .simulation = {.sim = {.placed = options->dir != NULL}}};
     dh_simulated_list list;
-    dh_status st = dh_simulated_open(ctx, job, options->strategies, &list);
+    dh_status st = dh_simulated_open(ctx, job, options->strategies, options->schedules, &list);
     if (st == DH_OK) st = dh_simulated_run(ctx, job, &how, &list);
     if (st == DH_OK && options->dir) st = dh_simulated_write(ctx, &list, options->dir);
     if (st == DH_OK) st = dh_json_append(ctx, dh_simulated_json(&list), json);
     dh_simulated_fini(&list);
+    return st;
+}
+
+dh_status dh_describe_table(dh_ctx *ctx, const char *path, const char *const *overrides,
+                            size_t n_overrides, const dh_describe_table_options *options,
+                            dh_str *json)
+{
+    const dh_simulated_how how = {.cluster = options->cluster,
+                                  .peak_flops_per_s = options->peak_flops_per_s};
+    dh_grid grid;
+    dh_status st = dh_grid_open(ctx, options->settings, options->n_settings, &grid);
+    if (st == DH_OK) st = dh_grid_run(ctx, path, overrides, n_overrides, &how, &grid);
+    if (st == DH_OK && options->dir) st = dh_grid_write(ctx, &grid, options->dir);
+    if (st == DH_OK) st = dh_json_append(ctx, dh_grid_json(&grid), json);
+    dh_grid_fini(&grid);
     return st;
 }
 
@@ -67,6 +84,16 @@ dh_status dh_describe_tune(dh_ctx *ctx, const dh_job *job, const dh_tune_options
     const dh_tuned tuned = dh_tuned_of(job, options, tune);
     dh_status st = dh_json_append(ctx, dh_tuned_json(&tuned), json);
     dh_tune_destroy(tune);
+    return st;
+}
+
+dh_status dh_describe_calibrate(dh_ctx *ctx, const char *const *files, size_t n_files,
+                                const dh_describe_calibrate_options *options, dh_str *json)
+{
+    dh_calibrated calibrated;
+    dh_status st = dh_calibrated_make(ctx, files, n_files, options, &calibrated);
+    if (st == DH_OK) st = dh_json_append(ctx, dh_calibrated_json(&calibrated, options), json);
+    dh_calibrated_fini(&calibrated);
     return st;
 }
 

@@ -1,53 +1,114 @@
-/* Simulating a job with several strategies: what they have in common is resolved once. */
+/* Simulating a job with several strategies and schedules: what they have in common is resolved
+ * once.
+ */
 #include "describe/simulated.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* ---- strategies ----------------------------------------------------------------------------- */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
-static dh_status add_strategy(dh_ctx *ctx, const char *name, size_t n_name, dh_simulated_list *list)
-{
-    const dh_strategy *strategy;
-    const char *text = dh_arena_printf(list->arena, "%.*s", (int)n_name, name);
-    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies");
-    DH_TRY(dh_strategy_read(ctx, list->arena, text, &strategy));
-    list->at[list->n++] = (dh_simulated){.strategy = strategy};
-    return DH_OK;
-}
-
-/* Up to the next comma outside brackets. */
-static size_t name_length(const char *names)
+size_t dh_simulated_word(const char *texts)
 {
     size_t n = 0;
-    for (int depth = 0; names[n] && (depth > 0 || names[n] != ','); n++)
-        depth += (strchr("({[", names[n]) != NULL) - (strchr(")}]", names[n]) != NULL);
+    for (int depth = 0; texts[n] && (depth > 0 || texts[n] != ','); n++)
+        depth += (strchr("({[", texts[n]) != NULL) - (strchr(")}]", texts[n]) != NULL);
     return n;
 }
 
-dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategies,
-                            dh_simulated_list *list)
+static size_t count_words(const char *texts)
 {
-    size_t n_all, n_named = 1;
-    const dh_strategy *all = dh_strategies(&n_all);
-    const char *names = strategies ? strategies : job->strategy;
-    if (strcmp(names, "auto") == 0) names = "all";
-    for (const char *c = names; *c; c++) n_named += *c == ',';
-    *list = (dh_simulated_list){.arena = dh_arena_create()};
-    if (list->arena) list->at = DH_NEW_N(list->arena, dh_simulated, DH_MAX(n_all, n_named));
-    if (!list->at) return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies");
-    if (strcmp(names, "all") == 0) {
-        for (size_t i = 0; i < n_all; i++)
-            list->at[list->n++] = (dh_simulated){.strategy = &all[i]};
-        return DH_OK;
-    }
+    size_t n = 1;
+    for (const char *c = texts; *c; c++) n += *c == ',';
+    return n;
+}
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies and schedules");
+}
+
+/* Strategies of the list, or schedules: what stands in a row before the two are crossed. */
+typedef struct choices {
+    const dh_strategy **strategy;
+    char **schedule;
+    size_t n;
+} choices;
+
+static dh_status read_strategy(dh_ctx *ctx, dh_arena *arena, char *name, choices *c)
+{
+    return dh_strategy_read(ctx, arena, name, &c->strategy[c->n++]);
+}
+
+static dh_status read_schedule(dh_ctx *ctx, dh_arena *arena, char *name, choices *c)
+{
+    const dh_schedule_row *row;
+    (void)arena;
+    c->schedule[c->n++] = name;
+    return dh_schedule_find(ctx, name, &row);
+}
+
+static dh_status read_each(dh_ctx *ctx, dh_arena *arena, const char *names, choices *c,
+                           dh_status (*read)(dh_ctx *, dh_arena *, char *, choices *))
+{
     for (;;) {
-        const size_t n = name_length(names);
-        DH_TRY(add_strategy(ctx, names, n, list));
+        const size_t n = dh_simulated_word(names);
+        char *name = dh_arena_printf(arena, "%.*s", (int)n, names);
+        if (!name) return no_memory(ctx);
+        DH_TRY(read(ctx, arena, name, c));
         if (!names[n]) return DH_OK;
         names += n + 1;
     }
+}
+
+static dh_status choose_strategies(dh_ctx *ctx, const dh_job *job, const char *names,
+                                   dh_arena *arena, choices *c)
+{
+    size_t n_all;
+    const dh_strategy *all = dh_strategies(&n_all);
+    if (!names) names = job->strategy;
+    const bool every = strcmp(names, "all") == 0 || strcmp(names, "auto") == 0;
+    c->strategy = DH_NEW_N(arena, const dh_strategy *, every ? n_all : count_words(names));
+    if (!c->strategy) return no_memory(ctx);
+    if (!every) return read_each(ctx, arena, names, c, read_strategy);
+    for (size_t i = 0; i < n_all; i++) c->strategy[c->n++] = &all[i];
+    return DH_OK;
+}
+
+static dh_status choose_schedules(dh_ctx *ctx, const char *names, dh_arena *arena, choices *c)
+{
+    size_t n_all;
+    const dh_schedule_row *const *all = dh_schedule_rows(&n_all);
+    if (!names) return DH_OK;
+    const bool every = strcmp(names, "all") == 0;
+    c->schedule = DH_NEW_N(arena, char *, every ? n_all : count_words(names));
+    if (!c->schedule) return no_memory(ctx);
+    if (!every) return read_each(ctx, arena, names, c, read_schedule);
+    for (size_t i = 0; i < n_all; i++)
+        if (!(c->schedule[c->n++] = dh_arena_strdup(arena, all[i]->name))) return no_memory(ctx);
+    return DH_OK;
+}
+
+dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategies,
+                            const char *schedules, dh_simulated_list *list)
+{
+    choices strategy = {.n = 0}, schedule = {.n = 0};
+    *list = (dh_simulated_list){.arena = dh_arena_create()};
+    if (!list->arena) return no_memory(ctx);
+    DH_TRY(choose_strategies(ctx, job, strategies, list->arena, &strategy));
+    DH_TRY(choose_schedules(ctx, schedules, list->arena, &schedule));
+    list->n_strategies = strategy.n;
+    list->n_schedules = schedule.n;
+    const size_t n_schedules = DH_MAX(schedule.n, (size_t)1);
+    list->at = DH_NEW_N(list->arena, dh_simulated, strategy.n * n_schedules);
+    if (!list->at) return no_memory(ctx);
+    for (size_t i = 0; i < n_schedules; i++)
+        for (size_t k = 0; k < strategy.n; k++)
+            list->at[list->n++] =
+                (dh_simulated){.strategy = strategy.strategy[k],
+                               .schedule = schedule.n > 0 ? schedule.schedule[i] : NULL};
+    return DH_OK;
 }
 
 void dh_simulated_fini(dh_simulated_list *list)
@@ -65,13 +126,13 @@ void dh_simulated_fini(dh_simulated_list *list)
 
 /* What this machine could never hold is meant for another one. A bound from below: weights and
  * moments in float32, once over all ranks. */
-static dh_status check_here(dh_ctx *ctx, const dh_job *job)
+dh_status dh_simulated_check_here(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster)
 {
     enum { LEAST_BYTES = 12 }; /* of a parameter */
     char need[32], room[32];
     const double bytes = LEAST_BYTES * (double)dh_model_n_params(&job->model);
     const double here = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
-    if (bytes <= here) return DH_OK;
+    if (cluster || bytes <= here) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
                    "%s cannot run on this machine: its weights and moments alone take %s of %s; "
                    "name the hardware to simulate with --cluster (dhelix list clusters)",
@@ -79,19 +140,48 @@ static dh_status check_here(dh_ctx *ctx, const dh_job *job)
                    dh_format_bytes(room, sizeof room, here));
 }
 
-static double peak_of(const dh_simulated_how *how, const dh_job *job)
+double dh_simulated_peak(const dh_simulated_how *how, const dh_job *job)
 {
     if (how->peak_flops_per_s > 0) return how->peak_flops_per_s;
     if (!how->cluster) return 0;
     return job->dtype == DH_F32 ? how->cluster->f32_flops_per_s : how->cluster->bf16_flops_per_s;
 }
 
+/* The job with the row's schedule. Borrows all but the struct. */
+static dh_status use_schedule(dh_ctx *ctx, const dh_simulated *one, dh_resolved *open)
+{
+    const dh_schedule_row *row;
+    if (!one->schedule) return DH_OK;
+    DH_TRY(dh_schedule_find(ctx, one->schedule, &row));
+    open->job.schedule = one->schedule;
+    if (row->n_chunks > 0) open->job.vpp = row->n_chunks;
+    if (row->n_chunks == 0) open->job.vpp = DH_MAX(open->job.vpp, (int64_t)2);
+    return dh_job_check(ctx, &open->job);
+}
+
+/* A row is of the schedule that it names. */
+static dh_status check_schedule(dh_ctx *ctx, const dh_simulated *one)
+{
+    const char *taken = one->job->schedule ? one->job->schedule->name : "1f1b";
+    if (!one->schedule || strcmp(taken, one->schedule) == 0) return DH_OK;
+    if (one->job->job.pp == 1)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "parallel.pp is 1: one stage has one order, which stands as 1f1b");
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "it has no forwards beside backwards, which strategy %s orders: %s has them",
+                   one->strategy->name, taken);
+}
+
 static dh_status simulate_one(dh_ctx *ctx, const dh_simulated_list *list,
                               const dh_train_simulation *how, dh_simulated *one)
 {
-    dh_status st = dh_resolved_vary(ctx, list->open, one->strategy, &one->job);
+    dh_resolved open = *list->open;
+    dh_status st = use_schedule(ctx, one, &open);
+    if (st == DH_OK) st = dh_resolved_vary(ctx, &open, one->strategy, &one->job);
+    if (st == DH_OK) st = check_schedule(ctx, one);
     if (st == DH_OK) st = dh_train_simulate(ctx, one->job, how, &one->sim);
     if (st == DH_OK) st = dh_cargo_means_of(ctx, one->sim, one->job->recipe.costs, &one->cargo);
+    if (st == DH_OK) st = dh_train_system_memory(ctx, &one->job->job, one->sim, &one->system);
     if (st == DH_OK || list->n == 1 || st == DH_ENOMEM) return st;
     snprintf(one->reason, sizeof one->reason, "%s", ctx->message);
     dh_ctx_reset(ctx);
@@ -102,9 +192,9 @@ dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_ho
                            dh_simulated_list *list)
 {
     const dh_resolve_options any = {.cluster = how->cluster, .open = true};
-    if (!how->cluster) DH_TRY(check_here(ctx, job));
+    DH_TRY(dh_simulated_check_here(ctx, job, how->cluster));
     list->cluster = how->cluster;
-    list->peak_flops_per_s = peak_of(how, job);
+    list->peak_flops_per_s = dh_simulated_peak(how, job);
     DH_TRY(dh_job_resolve(ctx, job, &any, &list->open));
     list->job = &list->open->job;
     for (size_t i = 0; i < list->n; i++)
@@ -118,7 +208,9 @@ static dh_status write_folder(dh_ctx *ctx, const dh_simulated_list *list, const 
                               const char *out)
 {
     dh_str dir = DH_STR_INIT;
-    dh_str_printf(&dir, list->n > 1 ? "%s/%s" : "%s", out, one->strategy->name);
+    dh_str_printf(&dir, "%s", out);
+    if (list->n_schedules > 1) dh_str_printf(&dir, "/%s", one->schedule);
+    if (list->n_strategies > 1) dh_str_printf(&dir, "/%s", one->strategy->name);
     dh_status st = dir.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a run folder")
                               : dh_train_write_simulated(ctx, &one->job->job, one->sim, dir.text);
     dh_str_fini(&dir);

@@ -1,4 +1,4 @@
-/* One training step of a job, simulated with one strategy or with several. */
+/* One training step of a job, simulated with one strategy and schedule or with several. */
 #ifndef DH_DESCRIBE_SIMULATED_H
 #define DH_DESCRIBE_SIMULATED_H
 
@@ -8,23 +8,26 @@
 #include "describe/cargo.h"
 #include "train/simulation.h"
 
-/* One strategy's step. */
+/* The step of a strategy with a schedule. */
 typedef struct dh_simulated {
     const dh_strategy *strategy;
-    dh_resolved *job; /* with it */
-    dh_sim *sim;      /* NULL: it cannot run this job */
+    char *schedule;   /* asked for; NULL: the job's, or what the strategy brings */
+    dh_resolved *job; /* with both */
+    dh_sim *sim;      /* NULL: they cannot run this job */
     dh_cargo_means cargo;
-    char reason[512]; /* why not */
+    dh_system_memory *system; /* [sim->n_classes] by the job's system; NULL: that is ours */
+    char reason[512];         /* why not */
 } dh_simulated;
 
 typedef struct dh_simulated_list {
     const dh_job *job;         /* its vocabulary known, its strategy as it was given */
     const dh_cluster *cluster; /* NULL: this machine */
     double peak_flops_per_s;   /* of a device; 0: not known */
-    dh_simulated *at;          /* [n] */
+    dh_simulated *at;          /* [n]: for each schedule, every strategy */
     size_t n;
-    dh_resolved *open; /* owns the job */
-    dh_arena *arena;   /* owns the list and strategies that have no row */
+    size_t n_strategies, n_schedules; /* n_schedules 0: none asked for */
+    dh_resolved *open;                /* owns the job */
+    dh_arena *arena;                  /* owns the list and strategies that have no row */
 } dh_simulated_list;
 
 typedef struct dh_simulated_how {
@@ -33,16 +36,18 @@ typedef struct dh_simulated_how {
     dh_train_simulation simulation;
 } dh_simulated_how;
 
-/* Strategies by their names with commas between them, "all", or (NULL) the job's.
+/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's.
  * out       caller frees with dh_simulated_fini, also after a failure */
 dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategies,
-                            dh_simulated_list *list);
-/* Simulate each. What one strategy cannot do is its reason, unless it is the only one. */
+                            const char *schedules, dh_simulated_list *list);
+/* Simulate each; a schedule has as many virtual stages a rank as it fixes, or as the job says where
+ * it takes any number from 2 on. What one row cannot do is its reason, unless it is the only one.
+ */
 dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_how *how,
                            dh_simulated_list *list);
 void dh_simulated_fini(dh_simulated_list *list);
 
-/* What a run would leave in its folder; of several strategies, each in a folder of its name. */
+/* What a run would leave in its folder; of several rows, each in a folder of its name. */
 dh_status dh_simulated_write(dh_ctx *ctx, const dh_simulated_list *list, const char *dir);
 
 /* Every figure is of one training step. Times of several ranks are means over all ranks of the
@@ -58,6 +63,16 @@ typedef struct dh_simulated_figures {
 } dh_simulated_figures;
 
 dh_simulated_figures dh_simulated_figures_of(const dh_sim *sim);
+
+/* Most of any rank, as the job's system would need it; 0: the system is ours. */
+uint64_t dh_simulated_system_bytes(const dh_simulated *one);
+
+/* Without a cluster: DH_EINVAL where this machine could never hold the job. */
+dh_status dh_simulated_check_here(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster);
+/* Of a device, in the job's type; 0: not known. */
+double dh_simulated_peak(const dh_simulated_how *how, const dh_job *job);
+/* Length of the first of texts with commas between them; commas in brackets are part of one. */
+size_t dh_simulated_word(const char *texts);
 
 /* NULL: out of memory */
 json_t *dh_simulated_json(const dh_simulated_list *list);

@@ -30,6 +30,14 @@ dh_simulated_figures dh_simulated_figures_of(const dh_sim *sim)
     return f;
 }
 
+uint64_t dh_simulated_system_bytes(const dh_simulated *one)
+{
+    uint64_t most = 0;
+    for (size_t k = 0; one->system && k < one->sim->n_classes; k++)
+        most = DH_MAX(most, one->system[k].peak_bytes);
+    return most;
+}
+
 /* ---- as JSON -------------------------------------------------------------------------------- */
 
 static void set_ms(json_t *object, const char *key, double ns)
@@ -64,6 +72,14 @@ static json_t *stage_json(const dh_sim_rank *r)
     return stage;
 }
 
+static json_t *system_json(const dh_system_memory *m)
+{
+    return json_pack("{sI sI sI sI sf}", "states_bytes", (json_int_t)m->states_bytes,
+                     "layer_states_bytes", (json_int_t)m->layer_states_bytes, "layers_kept_bytes",
+                     (json_int_t)m->layers_kept_bytes, "peak_bytes", (json_int_t)m->peak_bytes,
+                     "peak_ms", (double)m->peak_ns * 1e-6);
+}
+
 static json_t *causes_json(const dh_simulated_figures *f)
 {
     json_t *causes = json_object();
@@ -91,13 +107,16 @@ static void set_rates(const dh_simulated_list *list, const dh_simulated_figures 
                         json_real(f->hardware_flops_per_s / list->peak_flops_per_s));
 }
 
-static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
+static json_t *figures_json(const dh_simulated_list *list, const dh_simulated *s)
 {
-    if (!s->sim) return json_pack("{ss ss}", "strategy", s->strategy->name, "reason", s->reason);
     const dh_simulated_figures f = dh_simulated_figures_of(s->sim);
     json_t *stages = json_array();
-    for (size_t k = 0; stages && k < s->sim->n_classes; k++)
-        json_array_append_new(stages, stage_json(&s->sim->ranks[k]));
+    for (size_t k = 0; stages && k < s->sim->n_classes; k++) {
+        json_t *stage = stage_json(&s->sim->ranks[k]);
+        if (stage && s->system)
+            json_object_set_new(stage, "system_memory", system_json(&s->system[k]));
+        json_array_append_new(stages, stage);
+    }
     json_t *one = json_pack("{ss sf sf sf sf sf so sf sI so so}", "strategy", s->strategy->name,
                             "step_ms", f.step_s * 1e3, "tokens_per_s", f.tokens_per_s,
                             "hidden_share", f.hidden_percent / 100, "bubble_ms", f.bubble_ns * 1e-6,
@@ -110,9 +129,23 @@ static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
     set_ms(one, "exposed_ms", f.exposed_ns);
     json_object_set_new(one, "traffic", dh_cargo_means_json(&s->cargo));
     set_rates(list, &f, one);
+    if (s->system)
+        json_object_set_new(one, "system_peak_bytes",
+                            json_integer((json_int_t)dh_simulated_system_bytes(s)));
     if (list->cluster)
         json_object_set_new(one, "fits",
                             json_boolean((double)f.peak_bytes <= list->cluster->memory_bytes));
+    return one;
+}
+
+static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
+{
+    json_t *one = s->sim ? figures_json(list, s)
+                         : json_pack("{ss ss}", "strategy", s->strategy->name, "reason", s->reason);
+    if (!one || !s->schedule) return one;
+    json_object_set_new(one, "schedule", json_string(s->schedule));
+    if (s->sim)
+        json_object_set_new(one, "virtual_stages", json_integer((json_int_t)s->job->job.vpp));
     return one;
 }
 
@@ -129,6 +162,7 @@ json_t *dh_simulated_json(const dh_simulated_list *list)
                   (json_int_t)dh_model_n_params(&j->model), "strategies", strategies);
     if (!document) return NULL;
     if (list->cluster) json_object_set_new(document, "cluster", json_string(list->cluster->name));
+    json_object_set_new(document, "system", json_string(j->system));
     if (list->peak_flops_per_s > 0)
         json_object_set_new(document, "peak_tflops_per_device",
                             json_real(list->peak_flops_per_s * 1e-12));

@@ -1,4 +1,4 @@
-/* Forward graphs of the blocks of GPT-2, Llama and Mixtral models.
+/* Forward graphs of the blocks of all families of models.
  *
  * The residual stream enters as x_in and leaves as x_out; everything between is
  * written once. Shapes carry axis labels, so that a pass can partition tokens,
@@ -181,6 +181,15 @@ static uint32_t attention(builder *b, uint32_t qkv)
 {
     const dh_model *m = b->model;
     int64_t qkv_cols = (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+    if (m->qk_norm) {
+        uint32_t normed = act(b, "qkv.norm", b->build->dtype, qkv_cols, DH_AXIS_HEADS);
+        uint32_t stats =
+            act(b, "qkv.stats", DH_F32, 2 * (m->n_heads + m->n_kv_heads), DH_AXIS_HEADS);
+        add_op(b, DH_OP_HEAD_NORM,
+               IN(qkv, param(b, DH_PARAM_Q_NORM_W), param(b, DH_PARAM_K_NORM_W)),
+               IN(normed, stats));
+        qkv = normed;
+    }
     if (m->family != DH_FAMILY_GPT2) {
         uint32_t rotated = act(b, "qkv.rot", b->build->dtype, qkv_cols, DH_AXIS_HEADS);
         add_op(b, DH_OP_ROPE, IN(qkv, input(b, DH_IN_POS)), IN(rotated));

@@ -94,6 +94,16 @@ static void grad_norm(tape *t, const dh_op op)
               IDS(param_grad(t, w), param_grad(t, op.in[2])));
 }
 
+static void grad_head_norm(tape *t, const dh_op op)
+{
+    uint32_t x = op.in[0], stats = op.out[1], dy = t->grads[op.out[0]], dx = tape_like(t, x);
+    tape_emit(t, DH_OP_HEAD_NORM_DGRAD, DH_PHASE_B, -1, IDS(dy, x, op.in[1], op.in[2], stats),
+              IDS(dx));
+    tape_contribute(t, x, dx);
+    tape_emit(t, DH_OP_HEAD_NORM_WGRAD, DH_PHASE_W, -1, IDS(dy, x, stats),
+              IDS(param_grad(t, op.in[1]), param_grad(t, op.in[2])));
+}
+
 static void grad_rope(tape *t, const dh_op op)
 {
     uint32_t dx = tape_like(t, op.in[0]);
@@ -303,6 +313,7 @@ static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
     [DH_OP_EMBED] = grad_embed,
     [DH_OP_NORM] = grad_norm,
     [DH_OP_LINEAR] = grad_linear,
+    [DH_OP_HEAD_NORM] = grad_head_norm,
     [DH_OP_ROPE] = grad_rope,
     [DH_OP_ATTN] = grad_attn,
     [DH_OP_RING_ATTN] = grad_ring_attn,

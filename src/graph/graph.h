@@ -185,7 +185,19 @@ typedef struct dh_shard {
     int64_t tp, tp_rank;
     int64_t ep, ep_rank; /* of experts; ep 0: one rank has all */
     bool whole_tokens;   /* between the linears every tp rank has all tokens, not its part */
+    bool whole_experts;  /* experts are spread over tp ranks too, and not cut into columns */
 } dh_shard;
+
+/* Ranks that a layer's experts are spread over, in the order of dh_mesh_expert_group, and the place
+ * among them. */
+static inline int64_t dh_shard_expert_ranks(const dh_shard *shard)
+{
+    return DH_MAX(shard->ep, 1) * (shard->whole_experts ? shard->tp : 1);
+}
+static inline int64_t dh_shard_expert_rank(const dh_shard *shard)
+{
+    return shard->whole_experts ? shard->ep_rank * shard->tp + shard->tp_rank : shard->ep_rank;
+}
 #define DH_SHARD_WHOLE ((dh_shard){.tp = 1})
 
 typedef struct dh_graph {
@@ -310,6 +322,9 @@ double dh_op_flops(const dh_graph *graph, const dh_op *op);
 double dh_op_bytes(const dh_graph *graph, const dh_op *op);
 /* GEMMs and attention: what "FLOPs" of a model or a device count. */
 bool dh_op_multiplies(dh_op_type type);
+/* Whether it works on rows of experts, or carries them, and has room for more than an even share.
+ */
+bool dh_op_follows_load(const dh_op *op);
 
 /* ---- completion in parts ---------------------------------------------------------------- */
 
@@ -366,6 +381,8 @@ typedef struct dh_param {
     double init_value;
     bool decay;      /* weight decay applies (matrices and embeddings) */
     bool sharded;    /* by tensor parallelism: every rank of the group has other elements */
+    bool by_heads;   /* all heads share it: under tensor parallelism each rank's gradient is that of
+                      * its own heads */
     bool wide;       /* used in float32 whatever the run's type: it lies among the vectors */
     int n_pieces;    /* dh_param_piece_at */
     int64_t expert0; /* of experts: the first one here */
@@ -399,6 +416,8 @@ enum {
     DH_PARAM_FC2_W,
     DH_PARAM_FC2_B,
     DH_PARAM_ROUTER_W,
+    DH_PARAM_Q_NORM_W,
+    DH_PARAM_K_NORM_W,
     DH_N_LAYER_PARAMS,
     DH_PARAM_LNF_W = 0,
     DH_PARAM_LNF_B,

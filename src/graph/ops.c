@@ -202,6 +202,15 @@ static double linear_wgrad_flops(const dh_graph *g, const dh_op *op)
     return 2.0 * (double)dy->shape[0] * (double)dy->shape[1] * (double)x->shape[1];
 }
 
+bool dh_op_follows_load(const dh_op *op)
+{
+    static const bool rows_are_experts[DH_N_OP_TYPE] = {[DH_OP_GROUPED_LINEAR] = true,
+                                                        [DH_OP_GROUPED_DGRAD] = true,
+                                                        [DH_OP_GROUPED_WGRAD] = true,
+                                                        [DH_OP_ALL_TO_ALL_ROWS] = true};
+    return rows_are_experts[op->type] && op->rows > 0;
+}
+
 /* Rows that experts work on, or that travel to them. */
 static double routed_rows(const dh_op *op, const dh_tensor *x)
 {

@@ -1,6 +1,6 @@
 /* Parameters of each block: shapes, initialisation, and where Hugging Face
- * checkpoints keep them. One row per parameter and family; a family without a
- * row has no such parameter. */
+ * checkpoints keep them. One row per parameter and family, or of the family it
+ * resembles; a family without a row has no such parameter. */
 #include "graph/graph.h"
 
 #include <math.h>
@@ -18,16 +18,26 @@ typedef enum size_name {
     KV_ROWS,
     FFN,
     FFN_PACKED, /* 2F for SwiGLU: gate then up */
+    HEAD,       /* D: one head */
     EXPERTS
 } size_name;
 
 typedef enum init_rule { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } init_rule;
-typedef enum when { ALWAYS, IF_BIAS, IF_UNTIED, IF_DENSE, IF_EXPERTS } when;
+typedef enum when {
+    ALWAYS,
+    IF_BIAS,
+    IF_QKV_BIAS,
+    IF_QK_NORM,
+    IF_UNTIED,
+    IF_DENSE,
+    IF_EXPERTS
+} when;
 
 typedef enum form {
     PLAIN,
     STACKED, /* one for each expert */
-    WIDE     /* used in float32 */
+    WIDE,    /* used in float32 */
+    BY_HEADS /* all heads share it */
 } form;
 
 typedef struct piece_row {
@@ -58,6 +68,12 @@ typedef struct param_row {
         DH_BLOCK_##kind, DH_PARAM_##which, name, rows, cols, DH_AXIS_##ra, DH_AXIS_##ca, init,     \
             when_, tr, {__VA_ARGS__}, form_                                                        \
     }
+/* A vector that all heads share. */
+#define HEAD_VECTOR(which, name, init, when_, hf)                                                  \
+    MATRIX_IF(when_, BY_HEADS, LAYER, which, name, HEAD, ONE, NONE, NONE, init, false, {hf, HEAD})
+/* A vector in pieces. */
+#define PIECES(kind, which, name, rows, axis, init, when_, ...)                                    \
+    MATRIX_IF(when_, PLAIN, kind, which, name, rows, ONE, axis, NONE, init, false, __VA_ARGS__)
 #define MATRIX(...) MATRIX_IF(ALWAYS, PLAIN, __VA_ARGS__)
 
 static const param_row gpt2_rows[] = {
@@ -87,7 +103,7 @@ static const param_row gpt2_rows[] = {
               false, {"lm_head.weight", VOCAB}),
 };
 
-/* Llama, and Mixtral: the same but for the feed-forward part. */
+/* Llama, and those that keep its names: other feed-forward parts, biases. */
 static const param_row llama_rows[] = {
     MATRIX(EMBED, WTE, "wte", VOCAB, WIDTH, VOCAB, WIDTH, INIT_NORMAL, false,
            {"model.embed_tokens.weight", VOCAB}),
@@ -97,6 +113,14 @@ static const param_row llama_rows[] = {
            {"model.layers.%d.self_attn.q_proj.weight", Q_ROWS},
            {"model.layers.%d.self_attn.k_proj.weight", KV_ROWS},
            {"model.layers.%d.self_attn.v_proj.weight", KV_ROWS}),
+    PIECES(LAYER, QKV_B, "qkv.b", QKV, HEADS, INIT_ZERO, IF_QKV_BIAS,
+           {"model.layers.%d.self_attn.q_proj.bias", Q_ROWS},
+           {"model.layers.%d.self_attn.k_proj.bias", KV_ROWS},
+           {"model.layers.%d.self_attn.v_proj.bias", KV_ROWS}),
+    HEAD_VECTOR(Q_NORM_W, "q_norm.w", INIT_ONE, IF_QK_NORM,
+                "model.layers.%d.self_attn.q_norm.weight"),
+    HEAD_VECTOR(K_NORM_W, "k_norm.w", INIT_ONE, IF_QK_NORM,
+                "model.layers.%d.self_attn.k_norm.weight"),
     MATRIX(LAYER, PROJ_W, "proj.w", WIDTH, Q_ROWS, WIDTH, HEADS, INIT_RESIDUAL, false,
            {"model.layers.%d.self_attn.o_proj.weight", WIDTH}),
     VECTOR(LAYER, LN2_W, "ln2.w", WIDTH, WIDTH, INIT_ONE, ALWAYS,
@@ -118,13 +142,31 @@ static const param_row llama_rows[] = {
               false, {"lm_head.weight", VOCAB}),
 };
 
-static const struct {
+/* Phi-3 where it differs from Llama: what is multiplied together is kept together. */
+static const param_row phi3_rows[] = {
+    MATRIX(LAYER, QKV_W, "qkv.w", QKV, WIDTH, HEADS, WIDTH, INIT_NORMAL, false,
+           {"model.layers.%d.self_attn.qkv_proj.weight", QKV}),
+    MATRIX(LAYER, FC1_W, "fc1.w", FFN_PACKED, WIDTH, FFN, WIDTH, INIT_NORMAL, false,
+           {"model.layers.%d.mlp.gate_up_proj.weight", FFN_PACKED}),
+};
+
+/* Rows of a family's own go before those of the family it resembles. */
+typedef struct table {
     const param_row *rows;
     size_t n;
-} families[] = {
-    [DH_FAMILY_GPT2] = {gpt2_rows, DH_COUNTOF(gpt2_rows)},
-    [DH_FAMILY_LLAMA] = {llama_rows, DH_COUNTOF(llama_rows)},
-    [DH_FAMILY_MIXTRAL] = {llama_rows, DH_COUNTOF(llama_rows)},
+} table;
+#define TABLE(rows)                                                                                \
+    {                                                                                              \
+        (rows), DH_COUNTOF(rows)                                                                   \
+    }
+static const table families[][2] = {
+    [DH_FAMILY_GPT2] = {TABLE(gpt2_rows)},
+    [DH_FAMILY_LLAMA] = {TABLE(llama_rows)},
+    [DH_FAMILY_MIXTRAL] = {TABLE(llama_rows)},
+    [DH_FAMILY_MISTRAL] = {TABLE(llama_rows)},
+    [DH_FAMILY_QWEN2] = {TABLE(llama_rows)},
+    [DH_FAMILY_PHI3] = {TABLE(phi3_rows), TABLE(llama_rows)},
+    [DH_FAMILY_QWEN3] = {TABLE(llama_rows)},
 };
 
 static int64_t size_of(const dh_model *m, size_name name)
@@ -148,6 +190,8 @@ static int64_t size_of(const dh_model *m, size_name name)
         return m->ffn_width;
     case FFN_PACKED:
         return 2 * m->ffn_width;
+    case HEAD:
+        return m->head_dim;
     case EXPERTS:
         return m->n_experts;
     }
@@ -157,6 +201,7 @@ static int64_t size_of(const dh_model *m, size_name name)
 static bool is_present(const dh_model *m, when present)
 {
     return present == ALWAYS || (present == IF_BIAS && m->bias) ||
+           (present == IF_QKV_BIAS && m->qkv_bias) || (present == IF_QK_NORM && m->qk_norm) ||
            (present == IF_UNTIED && !m->tied_head) || (present == IF_DENSE && !m->n_experts) ||
            (present == IF_EXPERTS && m->n_experts);
 }
@@ -202,20 +247,19 @@ static void add_piece(const param_row *row, const char *hf_name, int layer, int6
     snprintf(piece->hf_name, sizeof piece->hf_name, hf_name, layer);
 }
 
-/* A fused q|k|v tensor is three pieces, so that each part can be split by heads. */
+/* A fused q|k|v tensor is three pieces, gate|up two, so that each part can be split. */
 static void describe_pieces(const dh_model *m, const param_row *row, int layer, dh_param *p)
 {
     for (int i = 0; i < (int)DH_COUNTOF(row->pieces) && row->pieces[i].hf_name; i++) {
         const char *name = row->pieces[i].hf_name;
         int64_t rows = size_of(m, row->pieces[i].rows);
-        if (row->pieces[i].rows != QKV) {
-            add_piece(row, name, layer, 0, rows, rows, p);
-            continue;
-        }
-        int64_t q = size_of(m, Q_ROWS), kv = size_of(m, KV_ROWS);
-        add_piece(row, name, layer, 0, q, rows, p);
-        add_piece(row, name, layer, q, kv, rows, p);
-        add_piece(row, name, layer, q + kv, kv, rows, p);
+        static const size_name qkv[] = {Q_ROWS, KV_ROWS, KV_ROWS}, gate_up[] = {FFN, FFN};
+        const size_name kind = row->pieces[i].rows;
+        const size_name *parts = kind == QKV ? qkv : kind == FFN_PACKED ? gate_up : &kind;
+        const int n_parts = kind == QKV ? 3 : kind == FFN_PACKED ? 2 : 1;
+        int64_t at = 0;
+        for (int k = 0; k < n_parts; at += size_of(m, parts[k++]))
+            add_piece(row, name, layer, at, size_of(m, parts[k]), rows, p);
     }
 }
 
@@ -240,6 +284,7 @@ static void describe(const dh_model *m, const param_row *row, int layer, dh_para
         .axis = {row->row_axis, row->col_axis},
         .init_value = row->init == INIT_ONE ? 1.0 : 0.0,
         .decay = row->cols != ONE,
+        .by_heads = row->form == BY_HEADS,
         .wide = row->form == WIDE,
     };
     /* GPT-2 (Radford et al. 2019, 2.3): residual projections start smaller by the
@@ -255,6 +300,16 @@ static void describe(const dh_model *m, const param_row *row, int layer, dh_para
     if (row->form == STACKED) p->n_pieces *= (int)m->n_experts;
 }
 
+static const param_row *find_row(const dh_model *m, dh_block_kind kind, uint32_t which)
+{
+    for (size_t t = 0; t < DH_COUNTOF(families[0]); t++) {
+        const table *list = &families[m->family][t];
+        for (size_t i = 0; i < list->n; i++)
+            if (list->rows[i].kind == kind && list->rows[i].which == which) return &list->rows[i];
+    }
+    return NULL;
+}
+
 bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t which,
                        dh_param *param)
 {
@@ -266,14 +321,10 @@ bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uin
     if (kind == DH_BLOCK_LAYER && (which == DH_PARAM_FC1_W || which == DH_PARAM_FC2_W) &&
         model->n_experts > 0)
         kind = DH_BLOCK_EXPERTS;
-    const param_row *rows = families[model->family].rows;
-    for (size_t i = 0; i < families[model->family].n; i++) {
-        if (rows[i].kind != kind || rows[i].which != which) continue;
-        if (!is_present(model, rows[i].present)) return false;
-        describe(model, &rows[i], layer, param);
-        return true;
-    }
-    return false;
+    const param_row *row = find_row(model, kind, which);
+    if (!row || !is_present(model, row->present)) return false;
+    describe(model, row, layer, param);
+    return true;
 }
 
 /* ---- shards -------------------------------------------------------------------------- */
@@ -330,10 +381,11 @@ static void shard_cols(dh_param *p, dh_shard shard)
 
 static void shard_experts(dh_param *p, dh_shard shard)
 {
-    if (p->ndim != 3 || shard.ep <= 1) return;
-    p->shape[0] /= shard.ep;
-    p->n_pieces /= (int)shard.ep;
-    p->expert0 = shard.ep_rank * p->shape[0];
+    const int64_t n_ranks = dh_shard_expert_ranks(&shard);
+    if (p->ndim != 3 || n_ranks <= 1) return;
+    p->shape[0] /= n_ranks;
+    p->n_pieces /= (int)n_ranks;
+    p->expert0 = dh_shard_expert_rank(&shard) * p->shape[0];
 }
 
 bool dh_param_shard(const dh_param *whole, dh_shard shard, dh_param *part)
@@ -341,6 +393,8 @@ bool dh_param_shard(const dh_param *whole, dh_shard shard, dh_param *part)
     *part = *whole;
     shard_experts(part, shard);
     if (shard.tp == 1) return true;
+    part->sharded = whole->ndim == 3 && shard.whole_experts;
+    if (part->sharded) return true;
     if (whole->kind == DH_BLOCK_EMBED && whole->which == DH_PARAM_WPE) return shard.tp_rank == 0;
     bool rows = splits(whole->axis[row_axis(whole)]);
     bool cols = whole->ndim >= 2 && splits(whole->axis[whole->ndim - 1]);

@@ -12,7 +12,8 @@
  * rank sends each expert as many rows, and the exchange is of equal blocks.
  *
  * Goes after tensor parallelism, whose ranks exchange alike, each the rows for its share
- * of the experts' columns.
+ * of the experts' columns; or, where they have experts of their own, take part in the exchange
+ * with the rows of their own tokens.
  *
  * Source: Lepikhin et al. 2020 (arXiv 2006.16668) section 3.2; dropless as in Gale et al.
  * 2022 (arXiv 2211.15841). */
@@ -24,7 +25,9 @@
 
 typedef struct pass {
     rewrite to;
-    dh_shard shard;
+    int64_t n_ranks;        /* that the experts are spread over, */
+    dh_group_kind group;    /* which these are */
+    int64_t tokens;         /* that the rank routes */
     bool capped;            /* experts have a capacity */
     int64_t own_rows;       /* rows that the rank's tokens make in the order by expert */
     int64_t share, room;    /* dropless: that come here if all ranks get as many; may come here */
@@ -34,6 +37,11 @@ typedef struct pass {
 static dh_tensor *tensor(pass *p, uint32_t id)
 {
     return rewrite_tensor(&p->to, id);
+}
+
+static const char *degree_of(const pass *p)
+{
+    return p->group == DH_GROUP_EP ? "parallel.ep" : "parallel.ep * tp";
 }
 
 /* ---- sizes -------------------------------------------------------------------------------- */
@@ -48,14 +56,14 @@ static bool is_experts_weight(const dh_tensor *t)
 static dh_status choose_room(dh_ctx *ctx, pass *p, int64_t experts_here, double room)
 {
     const dh_dims *d = &p->to.graph->dims;
-    const int64_t tokens = d->batch * d->seq, share = tokens * d->top_k;
-    const int64_t most = p->shard.ep * tokens * DH_MIN(d->top_k, experts_here);
+    const int64_t share = p->tokens * d->top_k;
+    const int64_t most = p->n_ranks * p->tokens * DH_MIN(d->top_k, experts_here);
     if (p->capped) return DH_OK;
     if (!(room >= 1))
         return dh_fail(ctx, DH_EINVAL,
                        "moe.capacity=%g leaves no room for an even share of the rows, which "
-                       "moe.mode dropless with parallel.ep=%lld needs: 1 at least, 2 is usual",
-                       room, (long long)p->shard.ep);
+                       "moe.mode dropless with %s=%lld needs: 1 at least, 2 is usual",
+                       room, degree_of(p), (long long)p->n_ranks);
     p->share = share;
     p->room = DH_MIN((int64_t)ceil(DH_MIN(room * (double)share, (double)most)), most);
     return DH_OK;
@@ -67,15 +75,15 @@ static dh_status split_tensors(dh_ctx *ctx, pass *p, double room)
     for (uint32_t i = 0; i < p->to.graph->tensors.n; i++) {
         dh_tensor *t = tensor(p, i);
         if (!is_experts_weight(t)) continue;
-        if (t->shape[0] % p->shard.ep)
-            return dh_fail(ctx, DH_EINVAL, "%s: %lld experts do not divide by parallel.ep=%lld",
-                           t->name, (long long)t->shape[0], (long long)p->shard.ep);
-        experts_here = t->shape[0] /= p->shard.ep;
+        if (t->shape[0] % p->n_ranks)
+            return dh_fail(ctx, DH_EINVAL, "%s: %lld experts do not divide by %s=%lld", t->name,
+                           (long long)t->shape[0], degree_of(p), (long long)p->n_ranks);
+        experts_here = t->shape[0] /= p->n_ranks;
         n_split++;
     }
     if (n_split == 0)
-        return dh_fail(ctx, DH_EINVAL, "parallel.ep=%lld, but the layer has no experts",
-                       (long long)p->shard.ep);
+        return dh_fail(ctx, DH_EINVAL, "%s=%lld, but the layer has no experts", degree_of(p),
+                       (long long)p->n_ranks);
     DH_TRY(choose_room(ctx, p, experts_here, room));
     for (uint32_t i = 0; i < p->to.graph->tensors.n; i++) {
         if (tensor(p, i)->axis[0] != DH_AXIS_ROUTED) continue;
@@ -98,7 +106,7 @@ static uint32_t add_tensor(pass *p, uint32_t like, const char *name, int64_t row
 
 static void push_exchange(pass *p, dh_op_type type, const uint32_t *in, uint32_t out)
 {
-    rewrite_push_op(&p->to, type, DH_PHASE_F, DH_GROUP_EP, in, REWRITE_IDS(out));
+    rewrite_push_op(&p->to, type, DH_PHASE_F, (int32_t)p->group, in, REWRITE_IDS(out));
 }
 
 static void exchange(pass *p, uint32_t x, uint32_t from, uint32_t to, uint32_t y)
@@ -109,7 +117,7 @@ static void exchange(pass *p, uint32_t x, uint32_t from, uint32_t to, uint32_t y
     }
     dh_op op =
         dh_op_make(DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_F, REWRITE_IDS(x, from, to), REWRITE_IDS(y));
-    op.group = DH_GROUP_EP;
+    op.group = (int32_t)p->group;
     op.rows = p->share;
     rewrite_push(&p->to, &op);
 }
@@ -133,6 +141,7 @@ static void rewrite_order(pass *p, dh_op *op)
     dh_op arrive =
         dh_op_make(DH_OP_MOE_OFFSETS, DH_PHASE_F, REWRITE_IDS(arriving), REWRITE_IDS(p->arrived));
     arrive.room = p->room;
+    arrive.rows = p->share;
     rewrite_push(&p->to, &arrive);
 }
 
@@ -173,6 +182,7 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_MOE_UNPERMUTE] = rewrite_unpermute,
     [DH_OP_NORM] = keep,
     [DH_OP_LINEAR] = keep,
+    [DH_OP_HEAD_NORM] = keep,
     [DH_OP_ROPE] = keep,
     [DH_OP_ATTN] = keep,
     [DH_OP_KV_PACK] = keep,
@@ -205,11 +215,18 @@ static dh_status rewrite_all(dh_ctx *ctx, pass *p, double room)
 
 dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, double room)
 {
-    if (shard.ep <= 1 || graph->kind != DH_BLOCK_LAYER) return DH_OK;
+    const int64_t n_ranks = dh_shard_expert_ranks(&shard);
+    if (n_ranks <= 1 || graph->kind != DH_BLOCK_LAYER) return DH_OK;
     if (graph->dx_in != DH_NONE || graph->mode == DH_MODE_DECODE)
         return dh_fail(ctx, DH_EINVAL,
                        "expert parallelism rewrites forward graphs of training and evaluation");
-    pass p = {.to = {.graph = graph}, .shard = shard, .sent = DH_NONE, .arrived = DH_NONE};
+    const int64_t tokens = graph->dims.batch * graph->dims.seq;
+    pass p = {.to = {.graph = graph},
+              .n_ranks = n_ranks,
+              .group = shard.whole_experts ? DH_GROUP_TP_EP : DH_GROUP_EP,
+              .tokens = shard.whole_experts ? tokens / shard.tp : tokens,
+              .sent = DH_NONE,
+              .arrived = DH_NONE};
     return rewrite_end(ctx, &p.to, rewrite_all(ctx, &p, room), "splitting a graph");
 }
 
@@ -218,7 +235,9 @@ dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, 
 static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
     (void)args;
-    return spec->mesh.ep > 1 ? NULL : "every expert is on every rank (parallel.ep=1)";
+    const dh_mesh *m = &spec->mesh;
+    if (m->ep > 1 || m->whole_experts) return NULL;
+    return "every expert is on every rank (parallel.ep=1)";
 }
 
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)

@@ -14,6 +14,11 @@
  * differentiation sums over it. All that lies between is computed by every rank alike, its
  * gradients too.
  *
+ * Experts are cut into columns like any other FFN, and every rank has all rows that go to them. Or
+ * they are spread over the ranks (shard.whole_experts; pass_ep.c): then a rank routes the rows of
+ * its own tokens, and what counts over all of them, the sums of the load-balancing loss, is
+ * gathered.
+ *
  * Source: Shoeybi et al. 2019 (arXiv 1909.08053) section 3; Korthikanti et al. 2022
  * (arXiv 2205.05198) section 4.2.2. */
 #include <stdio.h>
@@ -63,10 +68,35 @@ static dh_status split_axis(dh_ctx *ctx, pass *p, dh_tensor *t, int axis)
     return DH_OK;
 }
 
+/* Rows of each expert that a rank's tokens may have, where `capacity` are those of all. */
+static int64_t own_capacity(const pass *p, int64_t capacity)
+{
+    return (capacity + p->shard.tp - 1) / p->shard.tp;
+}
+
+static int64_t capacity_of(const dh_graph *g)
+{
+    for (size_t i = 0; i < g->ops.n; i++)
+        if (g->ops.at[i].capacity > 0) return g->ops.at[i].capacity;
+    return 0;
+}
+
+/* Of experts that are spread, and of the rows of the rank's own tokens for them. */
+static bool keep_columns(pass *p, dh_tensor *t, int64_t capacity)
+{
+    if (!p->shard.whole_experts) return false;
+    if (t->axis[0] == DH_AXIS_ROUTED)
+        t->shape[0] = capacity ? t->shape[0] / capacity * own_capacity(p, capacity)
+                               : t->shape[0] / p->shard.tp;
+    return t->axis[0] == DH_AXIS_ROUTED || (t->axis[0] == DH_AXIS_EXPERTS && t->ndim == 3);
+}
+
 static dh_status split_tensors(dh_ctx *ctx, pass *p)
 {
+    const int64_t capacity = capacity_of(p->to.graph);
     for (uint32_t i = 0; i < p->n_tensors; i++) {
         dh_tensor *t = tensor(p, i);
+        if (keep_columns(p, t, capacity)) continue;
         for (int a = 0; a < t->ndim; a++)
             if (splits(t->axis[a])) DH_TRY(split_axis(ctx, p, t, a));
     }
@@ -90,8 +120,9 @@ static dh_status split_dims(dh_ctx *ctx, pass *p)
                        (long long)(d->batch * d->seq), (long long)tp);
     d->n_heads /= tp;
     d->n_kv_heads /= tp;
-    d->ffn_width /= tp;
-    d->aux_scale /= (double)tp; /* every rank's share is added up with the logits' gradient */
+    if (!p->shard.whole_experts) d->ffn_width /= tp;
+    /* Every rank's share is added up with the logits' gradient; or is that of its own rows. */
+    if (!p->shard.whole_experts) d->aux_scale /= (double)tp;
     dh_vocab_shard(d->vocab, p->shard, &p->vocab0, &d->vocab);
     return DH_OK;
 }
@@ -158,7 +189,8 @@ static uint32_t gather(pass *p, uint32_t x)
     if (p->shard.whole_tokens) return x;
     const uint32_t base = dh_graph_storage(p->to.graph, x);
     if (p->gathered[base] == DH_NONE) {
-        const uint32_t all = add_tensor(p, base, ".all", tensor(p, base)->shape[0]);
+        const int64_t times = p->own[base] ? p->shard.tp : 1;
+        const uint32_t all = add_tensor(p, base, ".all", tensor(p, base)->shape[0] * times);
         p->gathered[base] = all;
         if (!gather_pieces(p, base, all)) {
             keep_own_rows(p, base);
@@ -187,6 +219,22 @@ static void reduce(pass *p, dh_op *op)
     op->out[0] = partial;
     keep(p, op);
     push_sum(p, partial, y);
+}
+
+/* Of operands, those with rows of tokens get the rank's. */
+static void keep_own_tokens(pass *p, const uint32_t *ids)
+{
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (ids[k] != DH_NONE && tensor(p, ids[k])->axis[0] == DH_AXIS_TOKENS)
+            keep_own_rows(p, ids[k]);
+}
+
+/* An operator that works on the rank's tokens alone. */
+static void keep_own(pass *p, dh_op *op)
+{
+    keep_own_tokens(p, op->in);
+    keep_own_tokens(p, op->out);
+    keep(p, op);
 }
 
 /* A linear whose weight all ranks have works on the rank's rows; all get its result. */
@@ -220,6 +268,8 @@ static void rewrite_linear(pass *p, dh_op *op)
         reduce(p, op);
     else if (column || p->shard.whole_tokens)
         keep(p, op);
+    else if (p->shard.whole_experts)
+        keep_own(p, op);
     else
         gather_result(p, op);
 }
@@ -236,6 +286,19 @@ static void rewrite_moe_permute(pass *p, dh_op *op)
     op->in[0] = gather(p, op->in[0]);
     sum_gradient(p, op);
     keep(p, op);
+}
+
+/* Every rank has the sums of all tokens, since every one takes gradients of its rows by them. */
+static void gather_router_sums(pass *p, dh_op *op)
+{
+    for (int k = 0; k < 2; k++) op->in[k] = gather(p, op->in[k]);
+    keep(p, op);
+}
+
+static void order_own_rows(pass *p, dh_op *op)
+{
+    op->capacity = own_capacity(p, op->capacity);
+    keep_own(p, op);
 }
 
 static void rewrite_embed(pass *p, dh_op *op)
@@ -313,6 +376,7 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_RESIDUAL] = rewrite_residual,
     [DH_OP_JOIN_COLUMNS] = rewrite_join,
     [DH_OP_LOSS_STATS] = rewrite_loss_stats,
+    [DH_OP_HEAD_NORM] = keep,
     [DH_OP_ROPE] = keep,
     [DH_OP_ATTN] = keep,
     [DH_OP_KV_PACK] = keep,
@@ -329,6 +393,19 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_LINEAR_DGRAD] = keep,
     [DH_OP_LINEAR_WGRAD] = keep,
 };
+
+/* Where experts are spread over the ranks: instead of those. */
+static void (*const rules_of_own_rows[DH_N_OP_TYPE])(pass *, dh_op *) = {
+    [DH_OP_ROUTER] = keep_own,          [DH_OP_ROUTER_SUMS] = gather_router_sums,
+    [DH_OP_MOE_ORDER] = order_own_rows, [DH_OP_MOE_PERMUTE] = keep_own,
+    [DH_OP_MOE_UNPERMUTE] = keep_own,
+};
+
+static void rewrite_op(pass *p, dh_op *op)
+{
+    const bool own = p->shard.whole_experts && rules_of_own_rows[op->type];
+    (own ? rules_of_own_rows : rules)[op->type](p, op);
+}
 
 /* Piece by piece if what it is the gradient of was written so; false: it was not. */
 static bool reduce_pieces(pass *p, uint32_t x, uint32_t dx, uint32_t own)
@@ -364,7 +441,7 @@ static dh_status rewrite_all(dh_ctx *ctx, pass *p)
     for (size_t i = 0; i < g->ops.n && !p->to.failed; i++) {
         dh_op op = g->ops.at[i];
         if (!rules[op.type]) return rewrite_refuse(ctx, "tensor parallelism", &op);
-        rules[op.type](p, &op);
+        rewrite_op(p, &op);
     }
     reduce_loss_gradient(p);
     return DH_OK;

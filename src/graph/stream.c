@@ -4,8 +4,9 @@
 static const struct {
     const char *name;
     dh_engine engine;
+    dh_traffic traffic;
 } streams[DH_N_STREAM] = {
-#define X(code, name, engine, traffic) [code] = {name, engine},
+#define X(code, name, engine, traffic) [code] = {name, engine, traffic},
     DH_STREAM_LIST(X)
 #undef X
 };
@@ -18,6 +19,11 @@ const char *dh_stream_name(dh_stream stream)
 dh_engine dh_stream_engine(dh_stream stream)
 {
     return streams[stream].engine;
+}
+
+dh_traffic dh_stream_traffic(dh_stream stream)
+{
+    return streams[stream].traffic;
 }
 
 /* Gradients and parameters may wait for each other, and take long: on the layers' streams a

@@ -41,6 +41,7 @@ typedef enum dh_stream {
 
 const char *dh_stream_name(dh_stream stream); /* "?": no stream */
 dh_engine dh_stream_engine(dh_stream stream);
+dh_traffic dh_stream_traffic(dh_stream stream);
 /* The stream of an operator on this rank, by what it occupies, its group and what that is for.
  * All operators of a group run on one stream, the same on all of its members. */
 dh_stream dh_stream_of(const dh_op *op, const dh_mesh *mesh, int64_t rank);

@@ -169,9 +169,15 @@ void dh_build_next(dh_builder *b, dh_pipe_kind kind, int32_t stage, int32_t micr
 void dh_build_next_pair(dh_builder *b, int32_t f_stage, int32_t f_micro, int32_t b_stage,
                         int32_t b_micro)
 {
-    int64_t time = next_time(b, f_stage, f_micro);
-    dh_build_at(b, time, DH_PIPE_F, f_stage, f_micro);
-    dh_build_at(b, time, DH_PIPE_B, b_stage, b_micro);
+    dh_build_next_two(b, (dh_pipe_action){DH_PIPE_F, f_stage, f_micro},
+                      (dh_pipe_action){DH_PIPE_B, b_stage, b_micro});
+}
+
+void dh_build_next_two(dh_builder *b, dh_pipe_action first, dh_pipe_action second)
+{
+    const int64_t time = next_time(b, first.stage, first.micro);
+    dh_build_at(b, time, first.kind, first.stage, first.micro);
+    dh_build_at(b, time, second.kind, second.stage, second.micro);
 }
 
 static int by_time(const void *left, const void *right)
@@ -191,8 +197,10 @@ static void sort_by_time(dh_timed_actions *list)
 }
 
 /* Slots of one rank from its sorted actions. */
-static dh_status emit_rank(dh_ctx *ctx, dh_schedule *s, int32_t rank, const dh_timed_actions *list)
+static dh_status emit_rank(dh_ctx *ctx, const dh_builder *b, int32_t rank)
 {
+    dh_schedule *s = b->schedule;
+    const dh_timed_actions *list = &b->ranks[rank];
     int32_t n = s->first_slot[rank];
     for (size_t i = 0; i < list->n; n++) {
         dh_pipe_slot *slot = &s->slots[n];
@@ -201,8 +209,9 @@ static dh_status emit_rank(dh_ctx *ctx, dh_schedule *s, int32_t rank, const dh_t
         if (i == list->n || list->at[i].time != time) continue;
         slot->action[1] = list->at[i++].action;
         slot->n_actions = 2;
-        bool is_pair = slot->action[0].kind == DH_PIPE_F &&
-                       (slot->action[1].kind == DH_PIPE_B || slot->action[1].kind == DH_PIPE_I);
+        const dh_pipe_kind first = slot->action[0].kind, second = slot->action[1].kind;
+        const bool is_pair = dh_pipe_may_pair(first, second) &&
+                             (b->any_pair || second == DH_PIPE_B || second == DH_PIPE_I);
         if (!is_pair || (i < list->n && list->at[i].time == time)) {
             char text[64];
             return dh_fail(ctx, DH_EINTERNAL, "schedule %s: rank %d does too much at once: %s",
@@ -223,7 +232,7 @@ static dh_status emit_all(dh_ctx *ctx, dh_builder *b)
         return dh_fail(ctx, DH_ENOMEM, "no memory for schedule %s", s->name);
     for (int32_t g = 0; g < s->n_ranks; g++) {
         sort_by_time(&b->ranks[g]);
-        DH_TRY(emit_rank(ctx, s, g, &b->ranks[g]));
+        DH_TRY(emit_rank(ctx, b, g));
     }
     return DH_OK;
 }

@@ -2,7 +2,7 @@
  *
  * A schedule says for every pipeline rank which slots it executes, in order. A
  * slot holds one action (forward, backward, or one half of a split backward) or
- * a co-executed pair: a forward and the backward of another micro-batch. An
+ * a co-executed pair: mostly a forward and the backward of another micro-batch. An
  * action names a virtual stage (its position along the model's depth, 0 first)
  * and a micro-batch (0 first). Idle time is not data: it follows from the
  * dependencies and shows in drawings and CSV files only.
@@ -49,7 +49,7 @@ typedef struct dh_pipe_action {
 } dh_pipe_action;
 
 typedef struct dh_pipe_slot {
-    int32_t n_actions; /* 1; or 2: action[0] is an F, action[1] a B or I run beside it */
+    int32_t n_actions; /* 1; or 2 run side by side: an F and any other, or an I and a W */
     dh_pipe_action action[2];
 } dh_pipe_slot;
 
@@ -82,9 +82,10 @@ static inline int32_t dh_schedule_rank(const dh_schedule *s, int32_t stage, int3
 typedef struct dh_stage_cost {
     int64_t f_ns;
     int64_t i_ns, w_ns;
-    int64_t b_ns;  /* combined backward; 0: i_ns + w_ns */
-    int64_t fb_ns; /* this stage's F co-executed with a B; 0: one after the other */
-    int64_t fi_ns; /* this stage's F co-executed with an I; 0: one after the other */
+    int64_t b_ns;     /* combined backward; 0: i_ns + w_ns */
+    int64_t fb_ns;    /* this stage's F co-executed with a B; 0: one after the other */
+    int64_t fi_ns;    /* this stage's F co-executed with an I; 0: one after the other */
+    int64_t other_ns; /* this stage's F or I in any other pair; 0: one after the other */
 } dh_stage_cost;
 
 typedef struct dh_schedule_costs {
@@ -177,12 +178,18 @@ typedef struct dh_schedule_row {
     int32_t n_chunks;    /* fixed number of chunks; 0: as many as the spec says, 2 by default */
     bool pairs;          /* has co-executed slots: of use only with a pairing planner */
     bool split_backward; /* has I and W */
+    int32_t settles;     /* times p: micro-batches from which on each adds the same; 0: 2 */
     /* DH_EUNSUPPORTED with the reason and what would be right; n_chunks is resolved
      * and sizes are in range when called. NULL: every p and m. */
     dh_status (*applicable)(dh_ctx *ctx, const dh_schedule_spec *spec);
     dh_status (*generate)(dh_ctx *ctx, const struct dh_schedule_row *row,
                           const dh_schedule_spec *spec, dh_schedule **schedule);
 } dh_schedule_row;
+
+static inline int32_t dh_schedule_settles(const dh_schedule_row *row)
+{
+    return row->settles ? row->settles : 2;
+}
 
 /* All rows, in the order of `dhelix list schedules`. */
 const dh_schedule_row *const *dh_schedule_rows(size_t *n);
@@ -201,15 +208,14 @@ dh_status dh_schedule_generate(dh_ctx *ctx, const dh_schedule_row *row,
 
 /* PyTorch's pipeline-schedule CSV (torch.distributed.pipelining): a line per rank,
  * a cell per step: 0F3, 7B3, 7I0, 7W0, (0F7;7B3)OVERLAP_F_B, or empty. Numbers are
- * virtual stage and micro-batch. Communication and sharding cells (SEND_F, RECV_F,
- * SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) are skipped: transfers follow from
- * the placement. Lines that begin with # are skipped. The placement is read off who
- * executes what; micro-batches with different routes are different model copies. The
- * schedule is validated.
- * in        text: n_bytes, need not be terminated; source: for messages and as name
- * out       set only on DH_OK; caller frees with dh_schedule_destroy
- * errors    DH_EFORMAT with row and column (both from 1); DH_EINVAL what
- *           dh_schedule_validate refuses; DH_EIO; DH_ENOMEM */
+ * virtual stage and micro-batch. Pairs that PyTorch has not are written like those it has.
+ * Communication and sharding cells (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD)
+ * are skipped: transfers follow from the placement. Lines that begin with # are skipped. The
+ * placement is read off who executes what; micro-batches with different routes are different model
+ * copies. The schedule is validated. in        text: n_bytes, need not be terminated; source: for
+ * messages and as name out       set only on DH_OK; caller frees with dh_schedule_destroy errors
+ * DH_EFORMAT with row and column (both from 1); DH_EINVAL what dh_schedule_validate refuses;
+ * DH_EIO; DH_ENOMEM */
 dh_status dh_schedule_parse_csv(dh_ctx *ctx, const char *text, size_t n_bytes, const char *source,
                                 dh_schedule **schedule);
 dh_status dh_schedule_read_csv(dh_ctx *ctx, const char *path, dh_schedule **schedule);

@@ -15,7 +15,8 @@ typedef DH_VEC(dh_timed_action) dh_timed_actions;
 typedef struct dh_builder {
     dh_schedule *schedule;   /* sizes, placement and copies; slots come at the end */
     dh_timed_actions *ranks; /* [n_ranks] */
-    bool out_of_memory;      /* an append failed; reported by dh_builder_finish */
+    bool any_pair;      /* not only an F with a B or I: what meets at a time, meets on purpose */
+    bool out_of_memory; /* an append failed; reported by dh_builder_finish */
 } dh_builder;
 
 /* Allocates an empty schedule with the given placement; all micro-batches run through copy
@@ -28,8 +29,15 @@ void dh_build_next(dh_builder *b, dh_pipe_kind kind, int32_t stage, int32_t micr
 /* Forward and backward together in the rank's next slot. */
 void dh_build_next_pair(dh_builder *b, int32_t f_stage, int32_t f_micro, int32_t b_stage,
                         int32_t b_micro);
-/* Order each rank by time; an F and a B or I at the same time become a pair. Always
- * releases the builder.
+/* Two actions of one rank in its next slot. */
+void dh_build_next_two(dh_builder *b, dh_pipe_action first, dh_pipe_action second);
+/* Whether two actions may share a slot, in this order. */
+static inline bool dh_pipe_may_pair(dh_pipe_kind first, dh_pipe_kind second)
+{
+    return first == DH_PIPE_F || (first == DH_PIPE_I && second == DH_PIPE_W);
+}
+/* Order each rank by time; an F and a B or I at the same time become a pair, others where the
+ * builder takes any. Always releases the builder.
  * out       set only on DH_OK
  * errors    DH_ENOMEM; DH_EINTERNAL two other actions at one time */
 dh_status dh_builder_finish(dh_ctx *ctx, dh_builder *b, dh_schedule **schedule);

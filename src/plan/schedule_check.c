@@ -259,11 +259,11 @@ static dh_status check_slot(dh_ctx *ctx, const dh_schedule *s, int32_t rank, int
                              dh_action_text(text, sizeof text, a), home);
     }
     const dh_pipe_kind *first = &slot->action[0].kind, *second = &slot->action[1].kind;
-    if (slot->n_actions == 2 &&
-        (*first != DH_PIPE_F || (*second != DH_PIPE_B && *second != DH_PIPE_I)))
-        return fail_slot(ctx, s, rank, n,
-                         "%c beside %c; a co-executed pair is an F, then a B or an I",
-                         dh_pipe_kind_letter(*first), dh_pipe_kind_letter(*second));
+    if (slot->n_actions == 2 && !dh_pipe_may_pair(*first, *second))
+        return fail_slot(
+            ctx, s, rank, n,
+            "%c beside %c; a co-executed pair is an F, then any other, or an I, then a W",
+            dh_pipe_kind_letter(*first), dh_pipe_kind_letter(*second));
     return DH_OK;
 }
 

@@ -102,14 +102,13 @@ static const char *read_pair(const char *at, dh_pipe_slot *slot)
         if (wrong || skip) return wrong ? wrong : "communication inside a co-executed pair";
     }
     if (strcmp(at, ")OVERLAP_F_B") != 0) return "a co-executed pair ends with )OVERLAP_F_B";
-    if (slot->action[1].kind == DH_PIPE_F) { /* either order means the same */
-        dh_pipe_action f = slot->action[1];
+    if (!dh_pipe_may_pair(slot->action[0].kind, slot->action[1].kind)) {
+        dh_pipe_action f = slot->action[1]; /* either order means the same */
         slot->action[1] = slot->action[0];
         slot->action[0] = f;
     }
-    if (slot->action[0].kind != DH_PIPE_F ||
-        (slot->action[1].kind != DH_PIPE_B && slot->action[1].kind != DH_PIPE_I))
-        return "a co-executed pair is one forward and one backward";
+    if (!dh_pipe_may_pair(slot->action[0].kind, slot->action[1].kind))
+        return "a co-executed pair is a forward and any other, or an I and a W";
     slot->n_actions = 2;
     return NULL;
 }

@@ -9,7 +9,7 @@
 #include "schedule_build.h"
 
 const dh_schedule_costs dh_one_step_each = {
-    .every = {.f_ns = 1, .i_ns = 1, .w_ns = 1, .b_ns = 1, .fb_ns = 1, .fi_ns = 1},
+    .every = {.f_ns = 1, .i_ns = 1, .w_ns = 1, .b_ns = 1, .fb_ns = 1, .fi_ns = 1, .other_ns = 1},
 };
 
 typedef struct clock_state {
@@ -47,7 +47,8 @@ static int64_t slot_ns(const dh_schedule *s, const dh_schedule_costs *costs,
     const dh_pipe_action *a = slot->action;
     if (slot->n_actions == 1) return action_ns(costs, a[0]);
     const dh_stage_cost *c = cost_of(costs, a[0].stage);
-    int64_t together = a[1].kind == DH_PIPE_I ? c->fi_ns
+    int64_t together = a[1].kind == DH_PIPE_I   ? c->fi_ns
+                       : a[1].kind != DH_PIPE_B ? c->other_ns
                        : costs->fb_pair_ns
                            ? costs->fb_pair_ns[(int64_t)a[0].stage * s->n_stages + a[1].stage]
                            : c->fb_ns;
@@ -75,6 +76,7 @@ static dh_status check_costs(dh_ctx *ctx, const dh_schedule *s, const dh_schedul
         DH_TRY(check_duration(ctx, "B", v, c->b_ns, limit));
         DH_TRY(check_duration(ctx, "F beside B", v, c->fb_ns, limit));
         DH_TRY(check_duration(ctx, "F beside I", v, c->fi_ns, limit));
+        DH_TRY(check_duration(ctx, "another pair", v, c->other_ns, limit));
     }
     for (int64_t i = 0; costs->fb_pair_ns && i < (int64_t)s->n_stages * s->n_stages; i++)
         DH_TRY(check_duration(ctx, "F beside B", (int32_t)(i / s->n_stages), costs->fb_pair_ns[i],

@@ -1,6 +1,6 @@
 /* Building the program of one rank: which blocks it holds, then their operators in
  * the order of the pipeline schedule, transfers between stages, reductions of
- * gradients where a block's last backward is done, and the optimizer.
+ * gradients in the slots that complete these, and the optimizer.
  *
  * Order and deadlock. A rank's streams run in order and a transfer occupies the
  * streams of both ends, so all ranks must agree on one order of everything that
@@ -168,6 +168,7 @@ typedef struct event {
     uint32_t link; /* transfers: the link block */
     uint32_t from; /* of sends: the block that made the data */
     const dh_pipe_slot *slot;
+    double to_end; /* of slots: time from its end to that of the step, in lengths of the slot */
 } event;
 typedef DH_VEC(event) event_list;
 
@@ -213,10 +214,13 @@ static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
     dh_schedule_timing timing;
     DH_TRY(dh_schedule_time(ctx, s, &unit, &timing));
     dh_status st = DH_OK;
+    int64_t last = 0;
+    for (int32_t i = 0; i < s->first_slot[s->n_ranks]; i++) last = DH_MAX(last, timing.end_ns[i]);
     for (int32_t r = 0; r < s->n_ranks; r++)
         for (int32_t i = s->first_slot[r]; st == DH_OK && i < s->first_slot[r + 1]; i++) {
             const dh_pipe_slot *slot = &s->slots[i];
             event e = {.time = timing.start_ns[i], .rank = 1, .slot = slot, .link = DH_NONE};
+            e.to_end = (double)(last - timing.end_ns[i]) / (double)(timing.end_ns[i] - e.time);
             if (r == b->pipe_rank && !dh_vec_push(events, e)) st = plan_no_memory(ctx);
             for (int32_t k = 0; st == DH_OK && k < slot->n_actions; k++)
                 if (train || slot->action[k].kind == DH_PIPE_F)
@@ -227,31 +231,22 @@ static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
     return st;
 }
 
-/* Those that need not wait for all stages, in the order of a backward. */
-static dh_status emit_stage_reductions(dh_ctx *ctx, plan *b, const stage *s)
-{
-    for (size_t i = s->n_chain; i-- > 0;)
-        if (!dh_reductions_last(&b->reducer, s->chain[i]))
-            DH_TRY(dh_reductions_emit(ctx, &b->reducer, s->chain[i]));
-    return DH_OK;
-}
-
 static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
 {
-    if (e->slot) return plan_emit_slot(ctx, b, e->slot);
+    if (e->slot) return plan_emit_slot(ctx, b, e->slot, e->to_end);
     if (e->from != DH_NONE)
         DH_TRY(dh_emit_bind(ctx, b->emitter, e->from, e->link, e->micro, e->forward));
     DH_TRY(dh_emit_phases(ctx, b->emitter, e->link, e->micro, DH_PHASES(DH_PHASE_F)));
-    stage *s = e->from != DH_NONE && !e->forward ? plan_stage(b, e->stage) : NULL;
-    if (!s || !s->reduces_late) return DH_OK;
-    s->reduces_late = false;
-    return emit_stage_reductions(ctx, b, s);
+    return e->from != DH_NONE && !e->forward ? plan_emit_held(ctx, b) : DH_OK;
 }
 
 /* The reductions of the last micro-batch's backward, and nothing else. */
 static dh_status emit_reductions(dh_ctx *ctx, plan *b)
 {
-    for (size_t i = b->n_stages; i-- > 0;) DH_TRY(emit_stage_reductions(ctx, b, &b->stages[i]));
+    for (size_t i = b->n_stages; i-- > 0;)
+        for (size_t k = b->stages[i].n_chain; k-- > 0;)
+            if (!dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
+                DH_TRY(dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]));
     return DH_OK;
 }
 
@@ -419,6 +414,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     free(b.stages);
     free(b.layers);
     free(b.loaded);
+    dh_vec_fini(&b.held);
     slot_maker_destroy(b.slots);
     dh_schedule_destroy(made);
     if (st == DH_OK)

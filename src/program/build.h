@@ -17,7 +17,6 @@ typedef struct stage {
     size_t n_chain;
     uint32_t recv_forward, send_forward, recv_backward, send_backward; /* links, DH_NONE */
     int64_t backward_left; /* backwards (or weight gradients) of the step not yet emitted */
-    bool reduces_late;     /* its reductions are emitted once its last gradient is on its way */
 } stage;
 
 /* One operator of a slot. */
@@ -41,6 +40,7 @@ typedef struct plan {
     uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
     uint32_t send_graph[2], recv_graph[2]; /* without and with sums of routers */
     unsigned char *loaded;                 /* by micro-batch */
+    plan_items held; /* reductions that wait until what their slot made is on its way */
     struct slot_maker *slots;
 } plan;
 
@@ -68,9 +68,19 @@ static inline bool plan_is_reduction(const plan *b, const plan_item *i)
     return plan_graph_of(b, i->block)->kind == DH_BLOCK_GRADS;
 }
 
+static inline bool plan_has_reductions(const plan *b, const plan_items lists[2])
+{
+    for (size_t i = 0; i < lists[1].n; i++)
+        if (plan_is_reduction(b, &lists[1].at[i])) return true;
+    return false;
+}
+
 /* slots.c */
 stage *plan_stage(plan *b, int32_t id); /* NULL: another rank's */
-dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot);
+/* to_end: from its end to that of the step, in lengths of the slot */
+dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end);
+/* The reductions behind the slot: once what it made for another rank is sent. */
+dh_status plan_emit_held(dh_ctx *ctx, plan *b);
 
 /* slot_orders.c */
 dh_status slot_maker_create(dh_ctx *ctx, const dh_recipe *recipe, struct slot_maker **maker);
@@ -79,9 +89,8 @@ void slot_maker_destroy(struct slot_maker *maker);
  * vocabulary and parts of the sequence differ, but all ranks must come to the same order. */
 dh_status plan_graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph **like);
 bool plan_orders(const plan *b); /* false: operators are emitted as they come */
-/* An order of both strands' items; of a slot in which gradients are summed forward strand first.
- * order: borrowed from the plan */
-dh_status plan_find_order(dh_ctx *ctx, plan *b, const plan_items lists[2],
+/* An order of both strands' items. rest: what follows the slot. order: borrowed from the plan */
+dh_status plan_find_order(dh_ctx *ctx, plan *b, const plan_items lists[2], const dh_slot_rest *rest,
                           const dh_slot_pick **order);
 
 /* probe.c */

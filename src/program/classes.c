@@ -7,8 +7,8 @@
  *   tp  the first index has the position embeddings and counts replicated vectors in
  *       the gradient norm; the last may have fewer rows of the vocabulary (where others
  *       have none at all, the last has none either, and its program cannot be built);
- *       those between differ only in which rows of the micro-batch's inputs and which
- *       ids are theirs
+ *       those between differ only in which rows of the micro-batch's inputs, which
+ *       ids and, where experts are spread over them, which experts are theirs
  *   ep  the first index counts in the gradient norm what all of them have alike; the
  *       others differ only in which experts are theirs
  *   edp the first index of either kind counts vectors in the gradient norm; the others differ

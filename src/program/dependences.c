@@ -245,6 +245,8 @@ dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
 {
     dh_clock_vec needed = dependences(e, info, scopes);
     dh_clock_merge(&needed, &e->barrier);
+    if (e->after_mark) dh_clock_merge(&needed, &e->mark);
+    e->after_mark = false;
     DH_TRY(add_waits(ctx, e, instr, &needed));
     if (!add_moments(e, instr)) return dh_emit_no_memory(ctx);
     const uint32_t end = (uint32_t)e->moments.n;
@@ -253,7 +255,25 @@ dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
     return dh_vec_push(&e->done, e->known[instr->stream]) ? DH_OK : dh_emit_no_memory(ctx);
 }
 
+/* The ends of all that has been emitted. */
+static dh_clock_vec emitted(const dh_emitter *e)
+{
+    dh_clock_vec all;
+    for (int s = 0; s < DH_N_STREAM; s++) all.at[s] = e->known[s].at[s];
+    return all;
+}
+
 void dh_emit_barrier(dh_emitter *e)
 {
-    for (int s = 0; s < DH_N_STREAM; s++) e->barrier.at[s] = e->known[s].at[s];
+    e->barrier = emitted(e);
+}
+
+void dh_emit_mark(dh_emitter *e)
+{
+    e->mark = emitted(e);
+}
+
+void dh_emit_after_mark(dh_emitter *e)
+{
+    e->after_mark = true;
 }

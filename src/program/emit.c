@@ -61,7 +61,11 @@ dh_shard dh_emit_shard(const dh_emitter *emitter)
 {
     const dh_program *p = emitter->program;
     const dh_coord c = dh_mesh_coord(&p->mesh, p->rank);
-    return (dh_shard){.tp = p->mesh.tp, .tp_rank = c.tp, .ep = p->mesh.ep, .ep_rank = c.ep};
+    return (dh_shard){.tp = p->mesh.tp,
+                      .tp_rank = c.tp,
+                      .ep = p->mesh.ep,
+                      .ep_rank = c.ep,
+                      .whole_experts = p->mesh.whole_experts};
 }
 
 const dh_graph *dh_emit_graph_of(const dh_emitter *e, uint32_t block)

@@ -55,6 +55,9 @@ dh_status dh_emit_phases(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb,
 dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op);
 /* Whatever is emitted from here on, on any stream, starts after all emitted so far. */
 void dh_emit_barrier(dh_emitter *e);
+/* The next instruction starts after all that was emitted before the last mark. */
+void dh_emit_mark(dh_emitter *e);
+void dh_emit_after_mark(dh_emitter *e);
 /* The residual stream (forward) or its gradient that leaves `from` enters `to`; either
  * may be a link. `from` need not have been emitted. */
 dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,

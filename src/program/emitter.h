@@ -45,6 +45,8 @@ struct dh_emitter {
     DH_VEC(dh_wait) moments;
     dh_clock_vec known[DH_N_STREAM];
     dh_clock_vec barrier; /* what every further instruction comes after */
+    dh_clock_vec mark;    /* the ends of all emitted before it */
+    bool after_mark;      /* the next instruction comes after it */
 };
 
 static inline dh_status dh_emit_no_memory(dh_ctx *ctx)

@@ -68,14 +68,17 @@ static dh_status add_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind,
 }
 
 /* Order of a block's parameters: matrices; split vectors; vectors that all ranks of a
- * tensor-parallel group have, whose gradients one collective sums; with these a router's
+ * tensor-parallel group have, whose gradients one collective sums, first those of which each
+ * rank has its heads' part even where it has all tokens; with these a router's
  * weight, which is small and float32 as they are, but decays. */
-enum { MATRICES, SPLIT_VECTORS, REPLICATED_VECTORS, ROUTERS, N_LAYOUT_CLASS };
+enum { MATRICES, SPLIT_VECTORS, HEAD_VECTORS, REPLICATED_VECTORS, ROUTERS, N_LAYOUT_CLASS };
 
 static int layout_class(const dh_param *param)
 {
     if (dh_param_is_matrix(param)) return MATRICES;
-    return param->ndim > 1 ? ROUTERS : param->sharded ? SPLIT_VECTORS : REPLICATED_VECTORS;
+    if (param->ndim > 1) return ROUTERS;
+    if (param->by_heads) return HEAD_VECTORS;
+    return param->sharded ? SPLIT_VECTORS : REPLICATED_VECTORS;
 }
 
 typedef struct measuring {
@@ -120,7 +123,8 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     const int64_t shards = dh_emit_flat_shards(e, flat->first_block);
     measuring m = {.program = p, .flat = flat, .first = first};
     for (int class = 0; class < N_LAYOUT_CLASS; class ++) {
-        if (class == REPLICATED_VECTORS) flat->replicated0 = flat->n_vector;
+        if (class == HEAD_VECTORS) flat->replicated0 = flat->n_vector;
+        if (class == REPLICATED_VECTORS) flat->n_by_heads = flat->n_vector - flat->replicated0;
         if (class == ROUTERS) flat->decayed0 = flat->n_vector;
         m.layout_class = class;
         dh_emit_visit_params(e, id, measure_param, &m);
@@ -223,11 +227,14 @@ static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
     return DH_OK;
 }
 
-/* A sum for every region of the optimizer: pieces, and classes of vectors. */
+/* A sum for every region of the optimizer: pieces, or all matrices at once, and of the vectors
+ * those that are split, those that all ranks have, and routers. */
 static uint64_t sqsum_bytes(const dh_program *p)
 {
+    enum { MATRIX_REGION = 1, VECTOR_REGIONS = 3 };
     uint64_t n = 0;
-    for (size_t f = 0; f < p->flats.n; f++) n += (uint64_t)p->flats.at[f].n_pieces + N_LAYOUT_CLASS;
+    for (size_t f = 0; f < p->flats.n; f++)
+        n += (uint64_t)p->flats.at[f].n_pieces + MATRIX_REGION + VECTOR_REGIONS;
     return n * DH_SQSUM_DIGITS * sizeof(double);
 }
 

@@ -89,6 +89,7 @@ typedef struct dh_flat {
     int64_t n_matrix, n_vector;           /* elements, padding included */
     int64_t n_pieces, n_piece;            /* of the matrices: how many, elements of each */
     int64_t replicated0;                  /* first vector element that all tp ranks have */
+    int64_t n_by_heads;                   /* of these the first: gradients are of own heads */
     int64_t decayed0;                     /* first vector element that weight decay concerns */
     int64_t shard0, n_shard;              /* of a piece; whole: 0, n_piece */
     dh_operand matrix[DH_BUF_ADAM_V + 1]; /* by kind: all that is there of the matrices */

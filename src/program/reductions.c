@@ -45,11 +45,13 @@ typedef struct weight {
     int64_t n_bytes, matrix_bytes;
     int64_t n_matrix, n_vector; /* elements as they lie in a flat */
     int64_t n_replicated;       /* of the vectors: those that all tensor-parallel ranks have */
+    int64_t n_by_heads;         /* of these: gradients are of own heads */
 } weight;
 
 static bool first_shard(const dh_reducer *r, uint32_t block, uint32_t which, dh_param *param)
 {
-    const dh_shard first = {.tp = mesh_of(r)->tp, .ep = mesh_of(r)->ep};
+    const dh_mesh *m = mesh_of(r);
+    const dh_shard first = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts};
     const int layer = dh_emitter_program(r->emitter)->blocks.at[block].layer;
     return dh_param_describe(&r->spec->recipe.model, kind_of(r, block), layer, which, param) &&
            dh_param_shard(param, first, param);
@@ -66,6 +68,7 @@ static void add_weight(const dh_param *param, weight *w)
     }
     w->n_vector += padded;
     if (param->ndim > 1 || !param->sharded) w->n_replicated += padded;
+    if (param->by_heads) w->n_by_heads += padded;
 }
 
 static weight weigh(const dh_reducer *r, uint32_t id)
@@ -195,16 +198,18 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
     return add_sum(ctx, r, list, group, vector, none);
 }
 
-/* What one rank's gradients lack: where tensor parallelism splits the tokens, other shards'
- * part of vectors that it replicates; the other end of a tied embedding, and the other
- * data-parallel (and context-parallel) ranks' samples. */
+/* What one rank's gradients lack: other shards' part of vectors that tensor parallelism
+ * replicates, all of them where it splits the tokens, else those shared by heads; the other end of
+ * a tied embedding, and the other data-parallel (and context-parallel) ranks' samples. */
 static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
                            sum_list *list)
 {
-    const dh_operand replicated = dh_flat_part(f->vector[DH_BUF_GRAD], f->replicated0,
-                                               f->n_vector - f->replicated0, sizeof(float));
+    const int64_t n_parts =
+        r->spec->recipe.whole_tokens ? f->n_by_heads : f->n_vector - f->replicated0;
+    const dh_operand in_parts =
+        dh_flat_part(f->vector[DH_BUF_GRAD], f->replicated0, n_parts, sizeof(float));
     DH_TRY(add_own_tied(ctx, r, f, first, list));
-    if (!r->spec->recipe.whole_tokens) DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, replicated, none));
+    DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, in_parts, none));
     DH_TRY(add_tied(ctx, r, f, list));
     return add_data(ctx, r, f, list);
 }
@@ -225,13 +230,14 @@ static dh_flat first_flat(const dh_reducer *r, uint32_t id)
     const dh_program *p = dh_emitter_program(r->emitter);
     dh_flat f = p->flats.at[id];
     int64_t n_replicated = 0;
-    f.n_matrix = f.n_vector = f.shard0 = 0;
+    f.n_matrix = f.n_vector = f.n_by_heads = f.shard0 = 0;
     for (uint32_t b = f.first_block; b <= f.last_block; b++) {
         if (p->blocks.at[b].flat != id) continue;
         const weight w = weigh(r, b);
         f.n_matrix += w.n_matrix;
         f.n_vector += w.n_vector;
         n_replicated += w.n_replicated;
+        f.n_by_heads += w.n_by_heads;
     }
     f.replicated0 = f.n_vector - n_replicated;
     dh_emit_cut_flat(&f, dh_emit_flat_shards(r->emitter, f.first_block));

@@ -80,7 +80,7 @@ dh_status plan_graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph *
 {
     const dh_graph *own = dh_emitter_program(b->emitter)->graphs.at[graph];
     const dh_shard here = dh_emit_shard(b->emitter);
-    const dh_shard first = {.tp = here.tp, .ep = here.ep};
+    const dh_shard first = {.tp = here.tp, .ep = here.ep, .whole_experts = here.whole_experts};
     like_graph *kept;
     DH_TRY(keep_like(ctx, b->slots, graph, &kept));
     if (!kept->graph) DH_TRY(plan_build_graph(ctx, b->spec, own->kind, first, 0, &kept->graph));
@@ -240,7 +240,7 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, dh_arena *arena, const plan_it
     uint32_t block = 0;
     for (size_t i = 0; i < lists[s].n; i++) {
         const plan_item *it = &lists[s].at[i];
-        if (i > 0 && it->place != it[-1].place) block++;
+        if (i > 0 && it->place != it[-1].place && !plan_is_reduction(b, it)) block++;
         items[i] = (dh_slot_item){.op = it->op, .block = block};
         DH_TRY(like_of(ctx, b, it, &items[i].graph));
         DH_TRY(find_followed(ctx, b, arena, lists[s].at, i, &items[i]));
@@ -257,7 +257,7 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, dh_arena *arena, const plan_it
 /* ---- orders -------------------------------------------------------------------------------- */
 
 static dh_status make_order(dh_ctx *ctx, plan *b, const plan_items lists[2],
-                            const dh_slot_pick **order)
+                            const dh_slot_rest *rest, const dh_slot_pick **order)
 {
     dh_arena *arena = dh_arena_create();
     dh_slot_items strands[2];
@@ -271,6 +271,10 @@ static dh_status make_order(dh_ctx *ctx, plan *b, const plan_items lists[2],
     if (st == DH_OK)
         st = dh_slot_build(ctx, arena, b->slots->costs, &b->spec->recipe.mesh, b->spec->rank,
                            strands, &slot);
+    if (st == DH_OK && plan_has_reductions(b, lists)) {
+        slot->rest = *rest;
+        slot->rest.by_rule = !b->slots->nodes_alike; /* costs differ: see follows */
+    }
     if (st == DH_OK)
         st = dh_order_cache_get(ctx, b->slots->ordering.cache, slot, b->slots->ordering.policy,
                                 &b->slots->ordering.options, order);
@@ -278,7 +282,7 @@ static dh_status make_order(dh_ctx *ctx, plan *b, const plan_items lists[2],
     return st;
 }
 
-dh_status plan_find_order(dh_ctx *ctx, plan *b, const plan_items lists[2],
+dh_status plan_find_order(dh_ctx *ctx, plan *b, const plan_items lists[2], const dh_slot_rest *rest,
                           const dh_slot_pick **order)
 {
     size_t n_key;
@@ -292,7 +296,7 @@ dh_status plan_find_order(dh_ctx *ctx, plan *b, const plan_items lists[2],
     }
     const dh_slot_pick *made;
     const size_t n = lists[0].n + lists[1].n;
-    dh_status st = make_order(ctx, b, lists, &made);
+    dh_status st = make_order(ctx, b, lists, rest, &made);
     known_order add = {key, n_key, st == DH_OK ? malloc((n + 1) * sizeof *made) : NULL};
     if (st == DH_OK && add.order) memcpy(add.order, made, n * sizeof *made);
     if (st == DH_OK && (!add.order || !dh_vec_push(&b->slots->known, add)))

@@ -39,6 +39,7 @@ static dh_status list_phases(dh_ctx *ctx, plan *b, uint32_t block, int32_t mb, u
 static dh_status list_reductions(dh_ctx *ctx, plan *b, uint32_t block, plan_items *list)
 {
     uint32_t id;
+    if (dh_reductions_last(&b->reducer, block)) return DH_OK;
     DH_TRY(dh_reductions_add(ctx, &b->reducer, block, &id));
     for (uint32_t i = 0; id != DH_NONE && i < plan_graph_of(b, id)->ops.n; i++)
         if (!dh_vec_push(list, (plan_item){id, i, -1, block})) return plan_no_memory(ctx);
@@ -61,19 +62,18 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
                                plan_items *list)
 {
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
-    /* Beside the backward they would slow down what the stage before waits for. */
     const bool last = weights && s->backward_left == 1;
-    const bool late = inputs && s->send_backward != DH_NONE;
+    const bool sends = inputs && s->send_backward != DH_NONE;
     uint32_t from = source_of(b, s, false);
     for (size_t i = s->n_chain; i-- > 0; from = s->chain[i]) {
         if (from != DH_NONE && inputs)
             DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, false));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, phases, list));
-        if (last && !late && !dh_reductions_last(&b->reducer, s->chain[i]))
-            DH_TRY(list_reductions(ctx, b, s->chain[i], list));
+        if (last && !sends) DH_TRY(list_reductions(ctx, b, s->chain[i], list));
     }
+    for (size_t i = s->n_chain; last && sends && i-- > 0;) /* placed when these are ordered */
+        DH_TRY(list_reductions(ctx, b, s->chain[i], list));
     if (weights) s->backward_left--;
-    s->reduces_late = last && late;
     return DH_OK;
 }
 
@@ -106,29 +106,66 @@ static dh_status emit_in_order(dh_ctx *ctx, plan *b, const plan_items lists[2])
     return DH_OK;
 }
 
-static dh_status emit_ordered(dh_ctx *ctx, plan *b, const plan_items lists[2])
+/* by_rule is for whoever knows the nodes. */
+static dh_slot_rest rest_of(plan *b, const dh_pipe_slot *slot, double to_end)
+{
+    const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
+    const bool sends = a->kind == DH_PIPE_B && plan_stage(b, a->stage)->send_backward != DH_NONE;
+    dh_slot_rest rest = {.room = sends ? to_end : 0};
+    for (size_t i = 0; i < b->n_stages; i++) rest.n_later += b->stages[i].backward_left > 0;
+    return rest;
+}
+
+static dh_status emit_ordered(dh_ctx *ctx, plan *b, const plan_items lists[2],
+                              const dh_slot_rest *rest)
 {
     const dh_slot_pick *order = NULL;
-    DH_TRY(plan_find_order(ctx, b, lists, &order));
+    DH_TRY(plan_find_order(ctx, b, lists, rest, &order));
     for (size_t i = 0; i < lists[0].n + lists[1].n; i++) {
+        const plan_item *item = &lists[order[i].strand].at[order[i].op];
         if (order[i].barrier) dh_emit_barrier(b->emitter);
-        DH_TRY(emit_item(ctx, b, &lists[order[i].strand].at[order[i].op]));
+        if (!order[i].behind)
+            DH_TRY(emit_item(ctx, b, item));
+        else if (!dh_vec_push(&b->held, *item))
+            return plan_no_memory(ctx);
     }
     return DH_OK;
 }
 
-dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot)
+/* On the layers' streams waiting would hold up the next slot. */
+static bool may_wait(const plan *b, const plan_item *i)
+{
+    const dh_op *op = &plan_graph_of(b, i->block)->ops.at[i->op];
+    const dh_stream stream = dh_stream_of(op, &b->spec->recipe.mesh, b->spec->rank);
+    return dh_stream_traffic(stream) == DH_TRAFFIC_DATA;
+}
+
+dh_status plan_emit_held(dh_ctx *ctx, plan *b)
+{
+    if (b->held.n > 0) dh_emit_mark(b->emitter);
+    for (size_t i = 0; i < b->held.n; i++) {
+        if (may_wait(b, &b->held.at[i])) dh_emit_after_mark(b->emitter);
+        DH_TRY(emit_item(ctx, b, &b->held.at[i]));
+    }
+    b->held.n = 0;
+    return DH_OK;
+}
+
+dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end)
 {
     plan_items lists[2] = {{0}, {0}};
     dh_status st = DH_OK;
     for (int32_t k = 0; st == DH_OK && k < slot->n_actions; k++) {
         const dh_pipe_action *a = &slot->action[k];
-        const int strand = a->kind == DH_PIPE_F ? 0 : 1;
+        const int strand = slot->n_actions == 2 ? k : a->kind == DH_PIPE_F ? 0 : 1;
         if (b->spec->mode == DH_MODE_TRAIN || a->kind == DH_PIPE_F)
             st = list_action(ctx, b, a, &lists[strand]);
     }
-    const bool ordered = b->spec->mode == DH_MODE_TRAIN && plan_orders(b);
-    if (st == DH_OK) st = ordered ? emit_ordered(ctx, b, lists) : emit_in_order(ctx, b, lists);
+    const dh_slot_rest rest = rest_of(b, slot, to_end);
+    const bool ordered = b->spec->mode == DH_MODE_TRAIN &&
+                         (plan_orders(b) || (rest.room > 0 && plan_has_reductions(b, lists)));
+    if (st == DH_OK)
+        st = ordered ? emit_ordered(ctx, b, lists, &rest) : emit_in_order(ctx, b, lists);
     dh_vec_fini(&lists[0]);
     dh_vec_fini(&lists[1]);
     return st;

@@ -15,7 +15,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "program/replay.h"
 
@@ -609,7 +608,7 @@ dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, siz
     for (size_t i = 0; i < n; i++) {
         const dh_program *p = programs[i];
         if (p->rank != (int64_t)i || p->mesh.ranks != (int64_t)n ||
-            memcmp(&p->mesh, &programs[0]->mesh, sizeof p->mesh) != 0)
+            !dh_mesh_equal(&p->mesh, &programs[0]->mesh))
             return dh_fail(ctx, DH_EINVAL,
                            "program %zu of %zu is that of rank %" PRId64 " of %" PRId64
                            "; all ranks of one mesh are wanted, in order",

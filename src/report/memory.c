@@ -4,12 +4,15 @@
  * of the last one, whatever streams they are on. Buffers that overlay each other count
  * once. Every buffer makes two changes; sorted by time, their running sums are the
  * curve. */
+#include "report/lives.h"
+
 #include <stdlib.h>
 
-#include "base/live.h"
 #include "report/timeline.h"
 
-static uint32_t storage_of(const dh_program *p, uint32_t buffer)
+/* ---- lives ---------------------------------------------------------------------------------- */
+
+uint32_t dh_lives_storage(const dh_program *p, uint32_t buffer)
 {
     while (p->buffers.at[buffer].alias != DH_NONE) buffer = p->buffers.at[buffer].alias;
     return buffer;
@@ -18,13 +21,12 @@ static uint32_t storage_of(const dh_program *p, uint32_t buffer)
 static void touch(const dh_program *p, dh_span *lives, uint32_t buffer, const dh_span *span)
 {
     if (buffer == DH_NONE) return;
-    dh_span *life = &lives[storage_of(p, buffer)];
+    dh_span *life = &lives[dh_lives_storage(p, buffer)];
     life->start_ns = DH_MIN(life->start_ns, span->start_ns);
     life->end_ns = DH_MAX(life->end_ns, span->end_ns);
 }
 
-/* lives [buffers]; of a buffer that nothing touches the start lies behind the end. */
-static void find_lives(const dh_program *p, const dh_span *spans, dh_span *lives)
+void dh_lives_find(const dh_program *p, const dh_span *spans, dh_span *lives)
 {
     for (size_t b = 0; b < p->buffers.n; b++)
         lives[b] = (dh_span){.start_ns = INT64_MAX, .end_ns = INT64_MIN};
@@ -37,12 +39,14 @@ static void find_lives(const dh_program *p, const dh_span *spans, dh_span *lives
     }
 }
 
-static size_t find_changes(const dh_program *p, const dh_span *lives, dh_live_point *changes)
+size_t dh_lives_changes(const dh_program *p, const dh_span *lives, const bool *of,
+                        dh_live_point *changes)
 {
     size_t n = 0;
     for (size_t b = 0; b < p->buffers.n; b++) {
         const dh_buffer *buffer = &p->buffers.at[b];
         if (dh_buffer_is_persistent(buffer->kind) || lives[b].start_ns >= lives[b].end_ns) continue;
+        if (of && !of[b]) continue;
         const int kind = buffer->kind == DH_BUF_WORK ? DH_LIVE_SCRATCH : DH_LIVE_ACTIVATIONS;
         changes[n] = (dh_live_point){.at = lives[b].start_ns};
         changes[n++].bytes[kind] = (int64_t)buffer->n_bytes;
@@ -51,6 +55,8 @@ static size_t find_changes(const dh_program *p, const dh_span *lives, dh_live_po
     }
     return n;
 }
+
+/* ---- the curve ------------------------------------------------------------------------------ */
 
 static bool make_curve(dh_live_point *changes, size_t n_changes, dh_memory_point *curve, size_t *n)
 {
@@ -72,8 +78,8 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
     dh_memory_point *curve = calloc(2 * n_buffers + 1, sizeof *curve);
     bool ok = lives && changes && curve;
     if (ok) {
-        find_lives(program, spans, lives);
-        ok = make_curve(changes, find_changes(program, lives, changes), curve, n);
+        dh_lives_find(program, spans, lives);
+        ok = make_curve(changes, dh_lives_changes(program, lives, NULL, changes), curve, n);
     }
     if (ok)
         *points = curve;

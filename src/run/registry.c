@@ -1,21 +1,43 @@
-/* The backends that were built. */
-#include "run/exec/backend.h"
+/* The devices that were built. */
+#include "run/exec/device.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "run/cpu/backend.h"
+#include "run/cpu/device.h"
+#include "run/staged/device.h"
 
-static const dh_backend *const backends[] = {&dh_backend_cpu};
+static const dh_device *const devices[] = {&dh_device_cpu, &dh_device_staged};
 
-const dh_backend *const *dh_backends(size_t *n)
+const dh_device *const *dh_devices(size_t *n)
 {
-    *n = DH_COUNTOF(backends);
-    return backends;
+    *n = DH_COUNTOF(devices);
+    return devices;
 }
 
-const dh_backend *dh_backend_find(const char *name)
+static const char *resolved(const char *name)
 {
-    for (size_t i = 0; i < DH_COUNTOF(backends); i++)
-        if (strcmp(backends[i]->name, name) == 0) return backends[i];
+    const char *chosen = getenv("DHELIX_DEVICE");
+    if (strcmp(name, "auto") != 0) return name;
+    return chosen && *chosen ? chosen : devices[0]->name;
+}
+
+const dh_device *dh_device_find(const char *name)
+{
+    for (size_t i = 0; i < DH_COUNTOF(devices); i++)
+        if (strcmp(devices[i]->name, resolved(name)) == 0) return devices[i];
     return NULL;
+}
+
+dh_status dh_device_get(dh_ctx *ctx, const char *name, const dh_device **device)
+{
+    *device = dh_device_find(name);
+    if (*device) return DH_OK;
+    dh_str names = DH_STR_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(devices); i++)
+        dh_str_printf(&names, "%s%s", i ? ", " : "", devices[i]->name);
+    const dh_status st = dh_fail(ctx, DH_EMISSING, "no device is called \"%s\"; there are %s",
+                                 resolved(name), names.text ? names.text : "others");
+    dh_str_fini(&names);
+    return st;
 }

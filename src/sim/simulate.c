@@ -263,6 +263,7 @@ static dh_status simulate(build *b)
     b->sim->arena = dh_arena_create();
     if (!b->sim->arena) return no_memory(b);
     b->sim->n_ranks = b->mesh.ranks;
+    b->sim->cores = shares_cores(b) ? b->options->cores : 0;
     b->sim->costs = dh_arena_strdup(b->sim->arena, b->costs->name);
     if (!b->sim->costs) return no_memory(b);
     DH_TRY(check_slow(b));

@@ -91,6 +91,7 @@ typedef struct dh_sim {
     const char *costs;  /* their name */
     int64_t step_ns;    /* until the last rank has ended */
     int64_t n_ranks;    /* of the mesh */
+    int64_t cores;      /* that these share; 0: each has its own */
     dh_sim_rank *ranks; /* [n_classes], by lowest rank */
     size_t n_classes;
     dh_program **programs;

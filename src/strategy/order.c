@@ -38,14 +38,14 @@ typedef struct repair {
 } repair;
 
 /* What a node needs first; a policy's order has most of it there already. */
-static void issue(repair *r, uint32_t node, bool barrier)
+static void issue(repair *r, dh_slot_pick pick)
 {
+    const uint32_t node = slot_pick_node(r->slot, &pick);
     if (r->issued[node]) return;
     r->issued[node] = true;
     for (uint32_t i = 0; i < slot_n_needs(r->slot, node); i++)
-        issue(r, slot_need(r->slot, node, i), false);
-    r->order[r->n] = slot_pick_of(r->slot, node);
-    r->order[r->n++].barrier = barrier;
+        issue(r, slot_pick_of(r->slot, slot_need(r->slot, node, i)));
+    r->order[r->n++] = pick;
 }
 
 static dh_status repair_order(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order)
@@ -56,8 +56,7 @@ static dh_status repair_order(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *or
     r.issued = calloc((size_t)n + 1, sizeof *r.issued);
     const bool ok = given && r.issued;
     if (ok) memcpy(given, order, n * sizeof *given);
-    for (uint32_t i = 0; ok && i < n; i++)
-        issue(&r, slot_pick_node(slot, &given[i]), given[i].barrier);
+    for (uint32_t i = 0; ok && i < n; i++) issue(&r, given[i]);
     free(given);
     free(r.issued);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
@@ -73,8 +72,12 @@ static dh_status propose(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy
 dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy *policy,
                         const dh_order_options *options, dh_slot_pick *order)
 {
-    DH_TRY(propose(ctx, slot, policy, options, order));
-    return policy->order ? repair_order(ctx, slot, order) : DH_OK;
+    const dh_slot strands = slot_without_reductions(slot);
+    const bool wait = slot->rest.room > 0 && slot_nodes(&strands) < slot_nodes(slot);
+    const dh_slot *ordered = wait ? &strands : slot;
+    DH_TRY(propose(ctx, ordered, policy, options, order));
+    if (policy->order) DH_TRY(repair_order(ctx, ordered, order));
+    return wait ? slot_place_reductions(ctx, slot, order) : DH_OK;
 }
 
 /* ---- the best of all ------------------------------------------------------------------------- */
@@ -113,8 +116,8 @@ static bool communicates(const dh_slot *slot)
     return false;
 }
 
-/* The other rows as they stand: cheap ones first, a search only while there is something to be
- * found. */
+/* The other rows as they stand but for fixed ones: cheap ones first, a search only while there is
+ * something to be found. */
 static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                             dh_slot_pick *order)
 {
@@ -127,7 +130,7 @@ static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < n; i++) {
-        if (rows[i].order == order_auto) continue;
+        if (rows[i].order == order_auto || rows[i].fixed) continue;
         st = propose(ctx, slot, &rows[i], options, made);
         if (st == DH_OK) st = slot_consider(ctx, slot, made, &best);
         if (best.any && best.excess_bytes == 0 && best.period_ns <= enough) break;
@@ -139,17 +142,30 @@ static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
 /* ---- the table ------------------------------------------------------------------------------ */
 
 static const dh_order_policy policies[] = {
-    {"sequential", "one strand after the other", NULL, false},
+    {"sequential", "one strand after the other", NULL, false, false},
     {"round-robin", "operators of the two strands alternate (Wavelet+ of DHelix, 6.1)", alternate,
-     false},
+     false, false},
     {"list",
      "whatever can start first, the most urgent before others, over all blocks of the slot "
      "(Graham 1969; HEFT)",
-     slot_order_list, false},
+     slot_order_list, false, false},
     {"dp", "pairs of segments by equation 2 in the given order (DHelix, arXiv 2411.15871)",
-     slot_order_dp, true},
-    {"exact", "pairs of segments over all orders and cuts", slot_order_exact, true},
-    {"auto", "the policy whose order the streams finish first, by the costs", order_auto, false},
+     slot_order_dp, true, false},
+    {"exact", "pairs of segments over all orders and cuts", slot_order_exact, true, false},
+    {"auto", "the policy whose order the streams finish first, by the costs", order_auto, false,
+     false},
+    {"dualpipe",
+     "attention, dispatch, MLP, combine beside combine, MLP and its W, dispatch, attention and its "
+     "W (DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
+     slot_order_dualpipe, false, true},
+    {"combined-1f1b",
+     "five nodes a layer on two streams, the last W left to cover the transfer to the next stage "
+     "(Megatron-Core)",
+     slot_order_combined, false, true},
+    {"stp",
+     "units, attention or MLP, of a forward and of an unsplit backward take turns (STP, arXiv "
+     "2510.27257)",
+     slot_order_stp, false, true},
 };
 
 const dh_order_policy *dh_order_policies(size_t *n)

@@ -41,9 +41,14 @@ static bool reduces(const dh_slot_item *item)
     return item->graph->kind == DH_BLOCK_GRADS;
 }
 
-static bool tracker_init(tracker *t, const dh_slot_item *items, size_t n, bool forward)
+static bool is_forward(const dh_slot_item *items, size_t n)
 {
-    *t = (tracker){.items = items, .n_items = n, .forward = forward};
+    return n > 0 && items->graph->ops.at[items->op].phase == DH_PHASE_F;
+}
+
+static bool tracker_init(tracker *t, const dh_slot_item *items, size_t n)
+{
+    *t = (tracker){.items = items, .n_items = n, .forward = is_forward(items, n)};
     for (size_t i = 0; i < n; i++) t->n_blocks = DH_MAX(t->n_blocks, (size_t)items[i].block + 1);
     t->graphs = calloc(t->n_blocks + 1, sizeof *t->graphs);
     t->place0 = calloc(t->n_blocks + 1, sizeof *t->place0);
@@ -258,7 +263,7 @@ dh_status dh_slot_build(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs, con
     if (ok) *s = (dh_slot){.costs = costs};
     for (int k = 0; ok && k < 2; k++) {
         tracker t;
-        ok = tracker_init(&t, strands[k].at, strands[k].n, k == 0) &&
+        ok = tracker_init(&t, strands[k].at, strands[k].n) &&
              fill_strand(arena, costs, mesh, rank, &t, &s->strand[k]);
         tracker_fini(&t);
     }

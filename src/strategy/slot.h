@@ -46,13 +46,24 @@ static inline uint32_t slot_need_part(const dh_slot *slot, uint32_t node, uint32
     return op->pred_parts && i < op->n_preds ? op->pred_parts[i] : DH_NONE;
 }
 
-/* policies, in list.c and pairs.c */
+/* policies, in list.c, pairs.c and braid.c */
 dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                           dh_slot_pick *order);
 dh_status slot_order_dp(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                         dh_slot_pick *order);
 dh_status slot_order_exact(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                            dh_slot_pick *order);
+dh_status slot_order_dualpipe(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                              dh_slot_pick *order);
+dh_status slot_order_combined(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                              dh_slot_pick *order);
+dh_status slot_order_stp(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                         dh_slot_pick *order);
+
+/* place.c: of a slot whose result another rank waits for. Reductions come last in its strand. */
+dh_slot slot_without_reductions(const dh_slot *slot);
+/* order [nodes of slot]: of the strands in, with reductions where they delay the step least out */
+dh_status slot_place_reductions(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order);
 
 /* Memory of the strands' tensors while operators are issued one after another. */
 typedef struct slot_memory {

@@ -20,6 +20,7 @@ typedef struct replay {
     uint32_t *phase;                           /* [n * copies]: barriers before a place */
     uint32_t *phase_left;                      /* operators of a phase not yet ended */
     uint32_t phase_now;
+    uint32_t n_strands_left; /* operators of the strands not yet ended */
     bool *ended;
     uint32_t *parts; /* of outputs that are complete, by place; NULL: no operator has several */
     double *start, *end;
@@ -55,6 +56,7 @@ static void fill_queues(replay *r)
         phase += r->order[i % r->n].barrier;
         r->phase[i] = phase;
         r->phase_left[phase]++;
+        r->n_strands_left += !r->ops[i]->reduces;
         r->queue[r->tail[r->ops[i]->stream]++] = i;
     }
 }
@@ -110,6 +112,7 @@ static bool can_start(replay *r, uint32_t place, bool *other_stream)
 {
     while (r->phase_left[r->phase_now] == 0 && r->phase_now < r->phase[place]) r->phase_now++;
     if (r->phase[place] > r->phase_now || !follows_forward(r, place)) return false;
+    if (r->order[place % r->n].behind && r->n_strands_left > 0) return false;
     const uint32_t copy0 = place / r->n * r->n;
     const uint32_t node = slot_pick_node(r->slot, &r->order[place - copy0]);
     *other_stream = false;
@@ -205,6 +208,7 @@ static void end_on(replay *r, int stream)
     r->end[place] = r->now;
     r->ended[place] = true;
     r->phase_left[r->phase[place]]--;
+    r->n_strands_left -= !r->ops[place]->reduces;
     r->running[stream] = -1;
 }
 
@@ -241,12 +245,19 @@ static dh_status replay_run(dh_ctx *ctx, replay *r)
     return DH_OK;
 }
 
-static double strands_end(const replay *r)
+/* When the strands have ended, and by how much reductions then delay the step: with those of later
+ * slots behind them, where the step does not end with reductions as long as these anyway. */
+static double end_of_strands(const replay *r)
 {
-    double ns = 0;
-    for (uint32_t i = 0; i < r->n; i++)
-        if (!r->ops[i]->reduces) ns = DH_MAX(ns, r->end[i]);
-    return ns;
+    const dh_slot_rest *rest = &r->slot->rest;
+    double strands_ns = 0, reductions_ns = 0;
+    for (uint32_t i = 0; i < r->n; i++) {
+        if (!r->ops[i]->reduces) strands_ns = DH_MAX(strands_ns, r->end[i]);
+        if (r->ops[i]->reduces) reductions_ns += r->ops[i]->ns;
+    }
+    if (rest->room <= 0) return strands_ns;
+    const double rest_ns = rest->room * strands_ns + DH_MAX(reductions_ns - strands_ns, 0);
+    return DH_MAX(strands_ns, r->now + rest->n_later * reductions_ns - rest_ns);
 }
 
 static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
@@ -258,7 +269,7 @@ static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pic
                        : dh_fail(ctx, DH_ENOMEM, "out of memory timing an order");
     if (st == DH_OK && n_copies == 1) {
         timing->makespan_ns = r.now;
-        timing->period_ns = strands_end(&r);
+        timing->period_ns = end_of_strands(&r);
         timing->exposed_ns = r.exposed;
         memcpy(timing->busy_ns, r.busy, sizeof timing->busy_ns);
         if (timing->start_ns) memcpy(timing->start_ns, r.start, r.n * sizeof *r.start);

@@ -29,6 +29,20 @@ static const dh_strategy strategies[] = {
      "one strand, the samples of a micro-batch in parts whose collectives and GEMMs take turns, "
      "over layers too (Domino, arXiv 2409.15241)",
      "domino", NULL, "list", false},
+    {"dualpipe",
+     "two strands on a V-shaped placement, attention, dispatch, MLP and combine of one beside the "
+     "other's in a fixed plan (DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
+     "", "dualpipev", "dualpipe", false},
+    {"combined-1f1b",
+     "1F1B with two strands in a slot, attention and MLP of one beside the other's in a fixed "
+     "order "
+     "(Megatron-Core, combined_1f1b)",
+     "", "combined-1f1b", "combined-1f1b", false},
+    {"stp",
+     "two strands on a V-shaped placement, attention and MLP of a forward and of an unsplit "
+     "backward "
+     "take turns (STP, arXiv 2510.27257)",
+     "", "stp", "stp", false},
     {"dhelix-rings", "dhelix with the rings of intra-batch inside its pairs", "ring-gemm",
      "dhelix-w", "auto", false},
     {"round-robin", "operators of co-executed slots alternate, on the job's own schedule", "", NULL,

@@ -50,24 +50,38 @@ typedef struct dh_slot_strand {
     uint32_t n_tensors;
 } dh_slot_strand;
 
+/* What a step does behind a slot with reductions. Where another rank waits for what its strands
+ * make, they are urgent, and reductions have until the end of the step. */
+typedef struct dh_slot_rest {
+    double room;      /* time to that end, in times of the slot; 0: no other rank waits */
+    uint32_t n_later; /* slots of the rank to come with as many reductions, on the same streams */
+    bool by_rule;     /* ranks of the stage may judge differently: where there is room, all
+                       * reductions are put behind the slot */
+} dh_slot_rest;
+
 /* Operators of a slot: strand 0 the forward of one micro-batch, strand 1 the backward of
- * another; either may be empty. */
+ * another; either may be empty. Where a schedule pairs other actions (schedule.h), strand 0 is the
+ * first of them. */
 typedef struct dh_slot {
     dh_slot_strand strand[2];
     const dh_costs *costs;
+    dh_slot_rest rest;
 } dh_slot;
 
-/* Next operator to issue. With barrier it starts after all issued before it have ended. */
+/* Next operator to issue. With barrier it starts after all issued before it have ended. A
+ * reduction behind the slot starts after all of both strands have ended, and is issued after
+ * them. */
 typedef struct dh_slot_pick {
     uint32_t op;
     uint8_t strand;
-    bool barrier;
+    bool barrier, behind;
 } dh_slot_pick;
 
 /* When each pick of an order would run. */
 typedef struct dh_slot_timing {
     double makespan_ns;
-    double period_ns; /* what one more slot of the same kind behind it adds */
+    double period_ns; /* what one more slot of the same kind behind it adds; with reductions: when
+                       * its strands have ended, and what reductions delay the step beyond that */
     double busy_ns[DH_N_STREAM];
     double exposed_ns;         /* communication beside which nothing was computed */
     double *start_ns, *end_ns; /* [n picks], or NULL: not wanted */
@@ -140,11 +154,13 @@ typedef struct dh_order_policy {
     const char *name;
     const char *doc; /* one line, with its source */
     /* order [operators of both strands]; what a policy gives is put right where it would
-     * break a dependence. NULL: as they come, strand after strand; with barriers one operator
-     * at a time. */
+     * break a dependence. Where another rank waits for the slot it orders the strands, and
+     * reductions are placed when that is done. NULL: as they come, strand after strand; with
+     * barriers one operator at a time. */
     dh_status (*order)(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                        dh_slot_pick *order);
     bool plans; /* pairs of segments (pairing.h): the switches concern it */
+    bool fixed; /* looks at no cost, for comparison alone: policy auto leaves it out */
 } dh_order_policy;
 
 /* Policy auto searches no further once an order takes at most this much of the bound. */

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "run/exec/backend.h"
+#include "run/exec/exec.h"
 
 typedef enum dh_fault_kind {
     DH_FAULT_NONE,

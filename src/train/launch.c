@@ -104,7 +104,8 @@ static dh_status print_facts(dh_ctx *ctx, dh_launch *l)
     char backend[256];
     dh_str all = DH_STR_INIT;
     dh_str_printf(&all, "dhelix: %s\nbackend: %s\nmachine: %zu-bit, %s\n", dh_version(),
-                  dh_backend_find("cpu")->describe(backend, sizeof backend), 8 * sizeof(size_t),
+                  dh_device_find(l->job->device)->describe(backend, sizeof backend),
+                  8 * sizeof(size_t),
                   __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "little-endian" : "big-endian");
     dh_status st = dh_job_print_common(ctx, l->job, &all);
     if (l->facts.text) dh_str_append(&all, l->facts.text, strlen(l->facts.text));
@@ -138,6 +139,8 @@ static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
     DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_WORLD, DH_N_STREAM, &r->control));
     if (may_differ(l)) DH_TRY(dh_ranks_alike(ctx, r, l->facts.text));
     DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data.dense));
+    DH_TRY(create_group(ctx, r, &l->mesh, dh_mesh_expert_group(&l->mesh), DH_N_STREAM + 3,
+                        &r->experts));
     r->data.experts = r->data.dense;
     if (l->mesh.ep == 1) return DH_OK;
     return create_group(ctx, r, &l->mesh, DH_GROUP_EDP_CP, DH_N_STREAM + 2, &r->data.experts);

@@ -40,8 +40,8 @@ static dh_status slab_io(dh_ctx *ctx, const dh_session *s, bool write, uint64_t 
 {
     const uint64_t n_bytes = (uint64_t)n * sizeof(float);
     if (n == 0) return DH_OK;
-    return write ? s->spec.backend->slab_write(ctx, s->slab, at, data, n_bytes)
-                 : s->spec.backend->slab_read(ctx, s->slab, at, data, n_bytes);
+    return write ? s->spec.device->slab_write(ctx, s->slab, at, data, n_bytes)
+                 : s->spec.device->slab_read(ctx, s->slab, at, data, n_bytes);
 }
 
 /* data holds elements [first, first + n) of the parameter; only those this rank has
@@ -144,10 +144,10 @@ static dh_status write_copy(dh_ctx *ctx, dh_session *s, uint32_t param, int64_t 
     dh_bf16 *copy = malloc((size_t)n * sizeof *copy + 1);
     if (!copy) return no_memory(ctx);
     for (int64_t i = 0; i < n; i++) copy[i] = dh_f32_to_bf16(data[i]);
-    dh_status st = s->spec.backend->slab_write(ctx, s->slab,
-                                               p->buffers.at[home->buffer].offset + home->byte0 +
-                                                   (uint64_t)first * sizeof *copy,
-                                               copy, (uint64_t)n * sizeof *copy);
+    dh_status st = s->spec.device->slab_write(ctx, s->slab,
+                                              p->buffers.at[home->buffer].offset + home->byte0 +
+                                                  (uint64_t)first * sizeof *copy,
+                                              copy, (uint64_t)n * sizeof *copy);
     free(copy);
     return st;
 }
@@ -313,8 +313,8 @@ static dh_status gather_matrices(dh_ctx *ctx, const dh_session *s, dh_comm_group
     dh_status st = DH_OK;
     for (int64_t k = 0; st == DH_OK && k < flat->n_pieces; k++) {
         float *piece = *all + k * flat->n_piece, *shard = piece + flat->shard0;
-        st = s->spec.backend->slab_read(ctx, s->slab, at + (uint64_t)k * shard_bytes, shard,
-                                        shard_bytes);
+        st = s->spec.device->slab_read(ctx, s->slab, at + (uint64_t)k * shard_bytes, shard,
+                                       shard_bytes);
         if (st == DH_OK)
             st = dh_comm_all_gather(ctx, data_group, shard, piece, flat->n_shard, DH_F32);
     }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/load.h"
 #include "train/profile.h"
 #include "train/profiling.h"
 #include "train/recipe.h"
@@ -164,10 +165,9 @@ dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh
     DH_TRY(dh_job_estimates(ctx, arena, job, &estimates));
     *costs = estimates;
     DH_TRY(dh_profile_find(ctx, job, &profile));
-    if (!profile) return DH_OK;
-    dh_status st = dh_profile_costs(ctx, arena, profile, estimates, costs);
+    dh_status st = profile ? dh_profile_costs(ctx, arena, profile, estimates, costs) : DH_OK;
     dh_profile_destroy(profile);
-    return st;
+    return st == DH_OK ? dh_job_load_costs(ctx, arena, job, *costs, costs) : st;
 }
 
 /* ---- storing ------------------------------------------------------------------------------- */

@@ -227,14 +227,14 @@ static void add_number(fact_list *list, const char *name, int64_t value)
 
 static void add_machine(fact_list *list, const dh_job *job)
 {
-    const dh_backend *backend = dh_backend_find("cpu");
+    const dh_device *device = dh_device_find(job->device);
     char text[TEXT_BYTES];
     cpu_name(text);
     add(list, "machine.cpu", text);
     processors(text);
     add(list, "machine.processors", text);
     add(list, "dhelix", dh_version());
-    add(list, "backend", backend->describe(text, sizeof text));
+    add(list, "backend", device->describe(text, sizeof text));
     ranks_text(job, text);
     add(list, "ranks", text);
     link_text(&job->link_local, text);

@@ -88,7 +88,6 @@ static verdict judge(const rank_work *w, int64_t start_ns)
 static dh_status sample(dh_ctx *ctx, rank_work *w)
 {
     const dh_job *job = w->m->shared.job;
-    const dh_backend *backend = w->session->spec.backend;
     const int64_t start_ns = dh_now_ns();
     /* A learning rate of 0: the weights stay what they are. */
     const dh_step step = {.first_sample =
@@ -100,11 +99,12 @@ static dh_status sample(dh_ctx *ctx, rank_work *w)
                           .beta2 = job->beta2,
                           .eps = job->eps,
                           .grad_clip = job->grad_clip,
+                          .even_experts = true,
                           .source = dh_run_source(w->m->shared.train_data)};
-    DH_TRY(backend->exec_run(ctx, w->session->train_exec, &step));
+    DH_TRY(dh_exec_run(ctx, w->session->train_exec, &step));
     for (unsigned char said = GO_ON; said == GO_ON;) {
-        DH_TRY(backend->exec_run(ctx, w->session->train_exec, &step));
-        take(w, backend->exec_spans(w->session->train_exec));
+        DH_TRY(dh_exec_run(ctx, w->session->train_exec, &step));
+        take(w, dh_exec_spans(w->session->train_exec));
         dh_progress_count(&w->progress, (int64_t)w->n, "samples of every operator and pair");
         said = (unsigned char)judge(w, start_ns);
         DH_TRY(dh_ranks_broadcast(ctx, w->ranks, &said, sizeof said));
@@ -158,8 +158,7 @@ static dh_status reduce(dh_ctx *ctx, const rank_work *w, const int64_t *counts, 
                            (long long)r, (long long)counts[r], 2 * programs[r]->probes.n * w->n);
     }
     DH_TRY(dh_profile_reduce(ctx, samples, (size_t)w->ranks->n, w->n, w->m->profile));
-    return dh_profile_overheads(ctx, w->session->train,
-                                w->session->spec.backend->exec_spans(w->session->train_exec),
+    return dh_profile_overheads(ctx, w->session->train, dh_exec_spans(w->session->train_exec),
                                 w->m->profile);
 }
 
@@ -232,8 +231,8 @@ static dh_status measure_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *pl
     DH_TRY(dh_ranks_sum(ctx, &place->ranks, &wanted, 1));
     if (wanted == 0) return DH_OK;
     w.cap = m->options->samples > 0 ? (size_t)m->options->samples : SAMPLES;
-    DH_TRY(m->probes[0].spec.backend->bind_rank(ctx, place->local_rank, place->n_local_ranks,
-                                                launch->job->threads, &n_threads));
+    DH_TRY(m->probes[0].spec.device->bind_rank(ctx, place->local_rank, place->n_local_ranks,
+                                               launch->job->threads, &n_threads));
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < m->n_probes; i++) {
         w.probe = &m->probes[i];

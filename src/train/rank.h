@@ -11,6 +11,7 @@ typedef struct dh_ranks {
     int64_t rank, n;
     dh_comm *comm;          /* NULL when alone, and so are the groups */
     dh_comm_group *control; /* all ranks: agreement, losses, paths */
+    dh_comm_group *experts; /* those that share a layer's experts; NULL: each has all */
     dh_data_groups data;    /* for checkpoints */
 } dh_ranks;
 

@@ -3,15 +3,12 @@
 
 #include <string.h>
 
+#include "train/load.h"
+
 _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &&
                    (int)DH_RECOMPUTE_FULL == (int)DH_RECOMPUTE_KIND_FULL &&
                    (int)DH_RECOMPUTE_ATTENTION == (int)DH_RECOMPUTE_KIND_ATTENTION,
                "the job's setting names the pass's kinds");
-
-static const dh_backend *backend_of_jobs(void)
-{
-    return dh_backend_find("cpu");
-}
 
 /* ---- sizes -------------------------------------------------------------------------------- */
 
@@ -28,8 +25,10 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
 {
     dh_mesh mesh;
     dh_system system;
+    const dh_device *device;
     DH_TRY(dh_system_read(ctx, job->system, &system));
     DH_TRY(dh_mesh_from_job(ctx, job, &mesh));
+    DH_TRY(dh_device_get(ctx, job->device, &device));
     *recipe = (dh_recipe){
         .model = job->model,
         .dtype = job->dtype,
@@ -46,33 +45,43 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .whole_tokens = !job->sequence_parallel,
         .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
         .recompute = (dh_recompute_kind)job->recompute,
-        .backend = &backend_of_jobs()->info,
+        .backend = &device->info,
     };
     use_system(&system, recipe);
     return DH_OK;
+}
+
+dh_status dh_job_system(dh_ctx *ctx, const dh_job *job, dh_system *system, dh_system_job *said)
+{
+    *said = (dh_system_job){.whole_tokens = !job->sequence_parallel,
+                            .scores_again = job->recompute == DH_RECOMPUTE_ATTENTION,
+                            .selective = job->recompute == DH_RECOMPUTE_SELECTIVE};
+    return dh_system_read(ctx, job->system, system);
 }
 
 dh_status dh_job_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job,
                                const dh_cluster *cluster, const dh_costs **costs)
 {
     dh_system system;
-    const dh_system_job said = {.whole_tokens = !job->sequence_parallel,
-                                .scores_again = job->recompute == DH_RECOMPUTE_ATTENTION};
-    DH_TRY(dh_system_read(ctx, job->system, &system));
-    return dh_system_costs(ctx, arena, &system, &said, cluster, costs);
+    dh_system_job said;
+    DH_TRY(dh_job_system(ctx, job, &system, &said));
+    DH_TRY(dh_system_costs(ctx, arena, &system, &said, cluster, costs));
+    return dh_job_load_costs(ctx, arena, job, *costs, costs);
 }
 
 dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *recipe)
 {
     const dh_mesh m = recipe->mesh;
     recipe->backend = NULL;
-    return dh_cluster_mesh(ctx, cluster, m.dp, m.tp, m.pp, m.cp, m.ep, &recipe->mesh);
+    DH_TRY(dh_cluster_mesh(ctx, cluster, m.dp, m.tp, m.pp, m.cp, m.ep, &recipe->mesh));
+    recipe->mesh.whole_experts = m.whole_experts;
+    return DH_OK;
 }
 
 dh_session_spec dh_train_session(const dh_job *job, const dh_recipe *recipe)
 {
     return (dh_session_spec){.recipe = *recipe,
-                             .backend = backend_of_jobs(),
+                             .device = dh_device_find(job->device),
                              .train = true,
                              .eval = job->eval_every > 0};
 }

@@ -12,6 +12,9 @@
  * vocabulary must be known. Takes no memory and no time: `tune` asks thousands of times.
  * errors    those of dh_mesh_from_job */
 dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe);
+/* The job's system, and what of the job decides what that takes.
+ * errors    DH_EMISSING the system */
+dh_status dh_job_system(dh_ctx *ctx, const dh_job *job, dh_system *system, dh_system_job *said);
 /* What operators take on a cluster in the job's system. In the arena.
  * errors    DH_EMISSING the system */
 dh_status dh_job_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job,

@@ -6,6 +6,7 @@
 #include "dhelix/train.h"
 #include "report/timeline.h"
 #include "train/fault.h"
+#include "train/load.h"
 #include "train/lock.h"
 #include "train/metrics.h"
 #include "train/progress.h"
@@ -44,6 +45,8 @@ typedef struct dh_run {
     double flops_per_token;
     double loss, grad_norm, val_loss;
     double aux_loss;                    /* of routers, where the model has any */
+    dh_load_record *load;               /* of experts, likewise; NULL: there are none */
+    double expert_load, rank_load;      /* in the last step: of the busiest over an even share */
     char checkpoint[DH_RUN_PATH_BYTES]; /* newest */
 } dh_run;
 

@@ -14,7 +14,7 @@ dh_program_spec dh_session_program_spec(const dh_session_spec *s, dh_mode mode)
                          .rank = s->rank,
                          .cache_len = s->cache_len,
                          .probes = s->probes && mode == DH_MODE_TRAIN};
-    p.recipe.backend = &s->backend->info;
+    p.recipe.backend = &s->device->info;
     return p;
 }
 
@@ -76,6 +76,15 @@ static dh_status build_programs(dh_ctx *ctx, dh_session *session)
     return DH_OK;
 }
 
+/* Room for a token's logits on the host. */
+static dh_status make_logits(dh_ctx *ctx, dh_session *session)
+{
+    if (!session->decode) return DH_OK;
+    session->logits = malloc(session->decode->result.n_bytes);
+    if (!session->logits) return dh_fail(ctx, DH_ENOMEM, "out of memory for logits");
+    return DH_OK;
+}
+
 static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
 {
     const struct {
@@ -85,12 +94,12 @@ static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
                     {session->eval, &session->eval_exec},
                     {session->decode, &session->decode_exec},
                     {session->prefill, &session->prefill_exec}};
-    const dh_backend *backend = session->spec.backend;
-    DH_TRY(backend->slab_create(ctx, session->slab_bytes, &session->slab));
+    const dh_device *device = session->spec.device;
+    DH_TRY(device->slab_create(ctx, session->slab_bytes, &session->slab));
     for (size_t i = 0; i < DH_COUNTOF(programs); i++)
         if (programs[i].program)
-            DH_TRY(backend->exec_create(ctx, programs[i].program, session->slab, session->spec.comm,
-                                        programs[i].exec));
+            DH_TRY(dh_exec_create(ctx, device, programs[i].program, session->slab,
+                                  session->spec.comm, programs[i].exec));
     return DH_OK;
 }
 
@@ -101,6 +110,7 @@ dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session
     if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory creating a session");
     s->spec = *spec;
     dh_status st = build_programs(ctx, s);
+    if (st == DH_OK) st = make_logits(ctx, s);
     if (st == DH_OK) st = prepare_programs(ctx, s);
     if (st != DH_OK) {
         dh_session_destroy(s);
@@ -113,16 +123,16 @@ dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session
 void dh_session_destroy(dh_session *session)
 {
     if (!session) return;
-    const dh_backend *backend = session->spec.backend;
-    backend->exec_destroy(session->train_exec);
-    backend->exec_destroy(session->eval_exec);
-    backend->exec_destroy(session->decode_exec);
-    backend->exec_destroy(session->prefill_exec);
-    backend->slab_destroy(session->slab);
+    dh_exec_destroy(session->train_exec);
+    dh_exec_destroy(session->eval_exec);
+    dh_exec_destroy(session->decode_exec);
+    dh_exec_destroy(session->prefill_exec);
+    session->spec.device->slab_destroy(session->slab);
     dh_program_destroy(session->train);
     dh_program_destroy(session->eval);
     dh_program_destroy(session->decode);
     dh_program_destroy(session->prefill);
+    free(session->logits);
     free(session);
 }
 
@@ -138,8 +148,8 @@ static dh_status read_state(dh_ctx *ctx, const dh_session *session, dh_state sta
 {
     const dh_program *p = dh_session_layout(session);
     uint32_t buffer = dh_program_state_buffer(p, state);
-    return session->spec.backend->slab_read(ctx, session->slab, p->buffers.at[buffer].offset, pair,
-                                            2 * sizeof *pair);
+    return session->spec.device->slab_read(ctx, session->slab, p->buffers.at[buffer].offset, pair,
+                                           2 * sizeof *pair);
 }
 
 dh_status dh_session_loss(dh_ctx *ctx, const dh_session *session, double *sum, double *rows)
@@ -171,7 +181,7 @@ dh_status dh_session_eval_batch(dh_ctx *ctx, dh_session *session, const dh_batch
                                 int64_t first, double *sum, double *rows)
 {
     dh_step step = {.first_sample = first, .source = *source};
-    DH_TRY(session->spec.backend->exec_run(ctx, session->eval_exec, &step));
+    DH_TRY(dh_exec_run(ctx, session->eval_exec, &step));
     return dh_session_loss(ctx, session, sum, rows);
 }
 
@@ -181,7 +191,7 @@ static dh_status blame(dh_ctx *ctx, dh_session *session, const dh_batch_source *
                        int64_t first, double loss)
 {
     dh_step step = {.first_sample = first, .source = *source, .check_finite = true};
-    dh_status st = session->spec.backend->exec_run(ctx, session->eval_exec, &step);
+    dh_status st = dh_exec_run(ctx, session->eval_exec, &step);
     if (st == DH_OK)
         st = dh_fail(ctx, DH_EDIVERGED, "the loss is %g, yet every operator's output is finite",
                      loss);
@@ -210,10 +220,12 @@ static dh_status decode_chunk(dh_ctx *ctx, dh_session *session, const dh_program
                               const float **logits)
 {
     dh_step step = {.tokens = tokens, .pos0 = pos};
-    DH_TRY(session->spec.backend->exec_run(ctx, exec, &step));
-    *logits = (const float *)session->spec.backend->slab_address(
-        session->slab, program->buffers.at[program->result.buffer].offset + program->result.byte0);
-    return DH_OK;
+    DH_TRY(dh_exec_run(ctx, exec, &step));
+    *logits = session->logits;
+    return session->spec.device->slab_read(ctx, session->slab,
+                                           program->buffers.at[program->result.buffer].offset +
+                                               program->result.byte0,
+                                           session->logits, program->result.n_bytes);
 }
 
 dh_status dh_session_decode(dh_ctx *ctx, dh_session *session, const int32_t *tokens, int64_t n,

@@ -4,7 +4,7 @@
 #define DH_TRAIN_SESSION_H
 
 #include "program/program_spec.h"
-#include "run/exec/backend.h"
+#include "run/exec/exec.h"
 #include "weights/weights.h"
 
 #ifdef __cplusplus
@@ -12,9 +12,9 @@ extern "C" {
 #endif
 
 typedef struct dh_session_spec {
-    dh_recipe recipe;          /* its backend is left to the session */
-    const dh_backend *backend; /* that executes */
-    dh_comm *comm;             /* of this rank; NULL: one rank */
+    dh_recipe recipe;        /* its backend is left to the session */
+    const dh_device *device; /* that executes */
+    dh_comm *comm;           /* of this rank; NULL: one rank */
     int64_t rank;
     bool train, eval, decode; /* programs wanted */
     bool probes;              /* behind the training step (program.h) */
@@ -28,6 +28,7 @@ typedef struct dh_session {
     dh_exec *train_exec, *eval_exec, *decode_exec, *prefill_exec;
     dh_slab *slab;
     uint64_t slab_bytes; /* largest of the programs */
+    float *logits;       /* decode: those of the last run, on the host */
 } dh_session;
 
 /* Builds, verifies and prepares every program wanted, in one slab of the largest

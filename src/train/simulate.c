@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/recipe.h"
 #include "train/run.h"
 #include "train/simulation.h"
 #include "train/slow.h"
@@ -17,6 +18,24 @@ dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_
     const bool threads = !job->cluster && job->job.nodes <= 1 && dh_launched_ranks() == 0;
     if (threads) options.cores = dh_own_processors();
     return dh_simulate(ctx, &job->recipe, job->recipe.costs, &options, sim);
+}
+
+dh_status dh_train_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
+                                 dh_system_memory **memory)
+{
+    dh_system system;
+    dh_system_job said;
+    *memory = NULL;
+    DH_TRY(dh_job_system(ctx, job, &system, &said));
+    if (system.traits == 0) return DH_OK;
+    dh_system_memory *each = DH_NEW_N(sim->arena, dh_system_memory, sim->n_classes);
+    if (!each) return dh_fail(ctx, DH_ENOMEM, "out of memory measuring a system's memory");
+    for (size_t k = 0; k < sim->n_classes; k++) {
+        const dh_sim_rank *r = &sim->ranks[k];
+        DH_TRY(dh_system_memory_of(ctx, &system, &said, r->program, r->spans, &each[k]));
+    }
+    *memory = each;
+    return DH_OK;
 }
 
 /* ---- a run folder ---------------------------------------------------------------------------- */

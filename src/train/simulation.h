@@ -2,6 +2,7 @@
 #ifndef DH_TRAIN_SIMULATION_H
 #define DH_TRAIN_SIMULATION_H
 
+#include "report/system_memory.h"
 #include "sim/simulate.h"
 #include "train/resolve.h"
 
@@ -27,6 +28,12 @@ typedef struct dh_train_simulation {
  * errors    as dh_simulate; DH_EINVAL a slow node that is none */
 dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
                             dh_sim **sim);
+
+/* What the job's system would need of memory.
+ * out       memory [sim->n_classes], in the simulation's arena; NULL: the system is ours
+ * errors    DH_ENOMEM */
+dh_status dh_train_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
+                                 dh_system_memory **memory);
 
 /* What a run would leave in its folder: job.yaml, summary.json with rank 0's times, and
  * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */

@@ -3,7 +3,7 @@
 
 static const dh_span *spans_of(const dh_run *run)
 {
-    return run->session->spec.backend->exec_spans(run->session->train_exec);
+    return dh_exec_spans(run->session->train_exec);
 }
 
 static dh_status write_trace(dh_ctx *ctx, const dh_run *run)

@@ -115,21 +115,25 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
                            dh_session **session)
 {
     const dh_model *model = &found->model;
-    dh_session_spec wanted = {.backend = dh_backend_find("cpu"),
+    const int64_t longest = dh_model_longest(model);
+    const dh_device *device;
+    DH_TRY(dh_device_get(ctx, "auto", &device));
+    dh_session_spec wanted = {.device = device,
                               .recipe = {.model = *model,
                                          .dtype = spec->dtype,
                                          .micro_batch = spec->micro_batch,
                                          .seq = spec->seq},
                               .eval = spec->seq > 0,
                               .decode = spec->decode,
-                              .cache_len = model->max_seq,
-                              .prefill_chunk = DH_MIN(PREFILL_CHUNK, model->max_seq)};
-    if (spec->seq > model->max_seq)
+                              .cache_len = longest,
+                              .prefill_chunk = DH_MIN(PREFILL_CHUNK, longest)};
+    if (spec->seq > longest)
         return dh_fail(ctx, DH_EINVAL,
-                       "a sequence of %lld tokens is longer than the model's longest, %lld",
-                       (long long)spec->seq, (long long)model->max_seq);
+                       "a sequence of %lld tokens is longer than the model's longest, %lld%s",
+                       (long long)spec->seq, (long long)longest,
+                       longest < model->max_seq ? " (its window)" : "");
     int n_threads;
-    DH_TRY(wanted.backend->bind_rank(ctx, 0, 1, spec->threads, &n_threads));
+    DH_TRY(wanted.device->bind_rank(ctx, 0, 1, spec->threads, &n_threads));
     dh_session *s;
     DH_TRY(dh_session_create(ctx, &wanted, &s));
     dh_status st = dh_session_load_params(ctx, s, found->weights);

@@ -36,8 +36,8 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     spec.comm = run->ranks.comm;
     spec.rank = run->ranks.rank;
     run->n_micro = spec.recipe.n_micro;
-    DH_TRY(spec.backend->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
-                                   &run->n_threads));
+    DH_TRY(spec.device->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
+                                  &run->n_threads));
     return dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session));
 }
 
@@ -50,6 +50,8 @@ static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     run->op_ns = calloc(DH_N_OP_TYPE, sizeof *run->op_ns);
     if (!run->step_tokens_per_s || !run->op_ns)
         return dh_fail(ctx, DH_ENOMEM, "out of memory for step times");
+    if (job->model.n_experts)
+        DH_TRY(dh_load_record_create(ctx, &job->model, run->n_micro, &run->load));
     DH_TRY(dh_run_claim_folder(ctx, run));
     bool resumed;
     DH_TRY(dh_run_resume(ctx, run, &resumed));
@@ -64,6 +66,7 @@ static void tear_down(dh_run *run)
     dh_session_destroy(run->session);
     free(run->step_tokens_per_s);
     free(run->op_ns);
+    dh_load_record_destroy(run->load);
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */
@@ -105,7 +108,7 @@ static dh_status diagnose(dh_ctx *ctx, dh_run *run, const dh_step *step)
 {
     dh_step again = *step;
     again.check_finite = true;
-    dh_status st = run->session->spec.backend->exec_run(ctx, run->session->train_exec, &again);
+    dh_status st = dh_exec_run(ctx, run->session->train_exec, &again);
     if (st == DH_OK)
         st = dh_fail(ctx, DH_EDIVERGED,
                      "loss is %g and gradient norm %g, yet every operator's "
@@ -120,10 +123,22 @@ static dh_status diagnose(dh_ctx *ctx, dh_run *run, const dh_step *step)
 static void add_operator_times(dh_run *run)
 {
     const dh_program *p = run->session->train;
-    const dh_span *spans = run->session->spec.backend->exec_spans(run->session->train_exec);
+    const dh_span *spans = dh_exec_spans(run->session->train_exec);
     for (size_t i = 0; i < p->instrs.n; i++)
         run->op_ns[dh_instr_op(p, &p->instrs.at[i])->type] +=
             (double)(spans[i].end_ns - spans[i].start_ns);
+}
+
+static int64_t n_expert_ranks(const dh_run *run)
+{
+    return dh_mesh_group_size(&run->mesh, dh_mesh_expert_group(&run->mesh));
+}
+
+static void report_experts(const dh_run *run, json_t *line)
+{
+    json_object_set_new(line, "aux_loss", json_real(run->aux_loss));
+    json_object_set_new(line, "expert_load", json_real(run->expert_load));
+    if (n_expert_ranks(run) > 1) json_object_set_new(line, "rank_load", json_real(run->rank_load));
 }
 
 static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double seconds)
@@ -142,13 +157,19 @@ static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double se
                   (json_int_t)run->session->slab_bytes);
     if (object && run->gemm_peak > 0)
         json_object_set_new(object, "peak_fraction", json_real(model_flops_per_s / run->gemm_peak));
-    if (object && job->model.n_experts)
-        json_object_set_new(object, "aux_loss", json_real(run->aux_loss));
+    if (object && job->model.n_experts) report_experts(run, object);
     if (object) dh_run_report_times(run, object);
     DH_TRY(dh_metrics_write(ctx, &run->metrics, object));
     const dh_train_options *o = run->options;
     if (o->on_step) o->on_step(o->self, run->metrics.line.text, run->metrics.line.len - 1);
     return DH_OK;
+}
+
+static dh_status record_load(dh_ctx *ctx, dh_run *run)
+{
+    DH_TRY(dh_exec_choices(ctx, run->session->train_exec, dh_load_record_choices, run->load));
+    return dh_load_record_end_step(ctx, &run->ranks, n_expert_ranks(run), run->load,
+                                   &run->expert_load, &run->rank_load);
 }
 
 /* What all ranks know after a step: the loss, and whether someone was asked to stop. */
@@ -164,6 +185,7 @@ static dh_status share_step(dh_ctx *ctx, dh_run *run)
     run->loss = values[1] > 0 ? values[0] / values[1] : 0;
     run->aux_loss = values[3] / values[4];
     run->stopping = values[2] > 0;
+    if (run->load) DH_TRY(record_load(ctx, run));
     return dh_session_grad_norm(ctx, run->session, &run->grad_norm);
 }
 
@@ -173,7 +195,7 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     dh_step step = step_of(run);
     int64_t start = dh_now_ns();
     dh_run_begin_step(run);
-    DH_TRY(run->session->spec.backend->exec_run(ctx, run->session->train_exec, &step));
+    DH_TRY(dh_exec_run(ctx, run->session->train_exec, &step));
     DH_TRY(share_step(ctx, run));
     dh_run_end_step(run, dh_now_ns() - start);
     double seconds = (double)(dh_now_ns() - start) * 1e-9;
@@ -261,6 +283,7 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
     }
     dh_progress_end(&run->progress);
     if (run->step > saved) DH_TRY(dh_run_save(ctx, run));
+    if (run->load) DH_TRY(dh_load_record_gather(ctx, &run->ranks, run->load));
     if (run->step < job->steps)
         return dh_fail(ctx, DH_EINTERRUPTED,
                        "stopped after step %lld of %lld; the checkpoint is "
@@ -309,13 +332,12 @@ static void summarize_communication(const dh_run *run, dh_train_result *result)
 
 static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
 {
-    const dh_backend *backend = run->session->spec.backend;
     result->primary = true;
     result->steps = run->step;
     result->loss = run->loss;
     result->val_loss = run->val_loss;
     result->slab_planned = run->session->slab_bytes;
-    result->slab_peak = backend->slab_peak(run->session->slab);
+    result->slab_peak = run->session->slab->peak;
     result->tokens_per_s = median_tokens_per_s(run);
     summarize_communication(run, result);
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", run->checkpoint);
@@ -336,7 +358,8 @@ static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the summary")
                                : dh_json_write(ctx, path.text, object);
     dh_str_fini(&path);
-    return st;
+    if (st != DH_OK || !run->load || run->load->n_steps == 0) return st;
+    return dh_load_record_write(ctx, run->load, run->job->out_dir);
 }
 
 dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result)
@@ -351,7 +374,7 @@ dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result)
             s ? s->rank_of[s->n_stages - 1] == (int32_t)c.pp : c.pp == run->mesh.pp - 1;
         if (run->ranks.rank == 0) /* the others wait: their cores are like this rank's */
             run->gemm_peak =
-                run->session->spec.backend->gemm_peak(run->job->dtype) * (double)run->ranks.n;
+                run->session->spec.device->gemm_peak(run->job->dtype) * (double)run->ranks.n;
         st = loop(ctx, run);
     }
     if (run->session && run->ranks.rank == 0 && (st == DH_OK || st == DH_EINTERRUPTED)) {

@@ -200,7 +200,9 @@ static dh_status measure_lives(dh_ctx *ctx, const dh_program_spec *spec, tune_bl
 
 static int comm_kind(int32_t group)
 {
-    return group == DH_GROUP_CP ? TUNE_COMM_CP : group == DH_GROUP_EP ? TUNE_COMM_EP : TUNE_COMM_TP;
+    return group == DH_GROUP_CP                              ? TUNE_COMM_CP
+           : group == DH_GROUP_EP || group == DH_GROUP_TP_EP ? TUNE_COMM_EP
+                                                             : TUNE_COMM_TP;
 }
 
 static void add_times(const dh_program_spec *spec, tune_block *b)
@@ -239,7 +241,8 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
 {
     static const dh_block_kind kinds[TUNE_N_BLOCK] = {DH_BLOCK_EMBED, DH_BLOCK_LAYER,
                                                       DH_BLOCK_HEAD};
-    const dh_shard first = {.tp = spec->recipe.mesh.tp, .ep = spec->recipe.mesh.ep};
+    const dh_mesh *m = &spec->recipe.mesh;
+    const dh_shard first = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts};
     tune_blocks *made = DH_NEW(arena, tune_blocks);
     if (!made) return no_memory(ctx);
     dh_status st = DH_OK;

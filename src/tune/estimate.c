@@ -45,6 +45,14 @@ static dh_status describe(estimate *e)
 
 /* ---- basis -------------------------------------------------------------------------------- */
 
+/* What computation loses beside a transfer. One that does not progress beside it waits instead. */
+static double lost_ns(const estimate *e, const dh_cost_op *transfer, double ns)
+{
+    const tune_speeds speeds = tune_speeds_beside(
+        e->spec.recipe.costs, e->basis.blocks->at[TUNE_LAYER].graph, true, transfer);
+    return speeds.comm > 0 ? ns / speeds.comm * (1 - speeds.own) : 0;
+}
+
 /* One message from stage to stage. */
 static dh_status find_transfer(estimate *e)
 {
@@ -54,12 +62,15 @@ static dh_status find_transfer(estimate *e)
     if (s->mesh.pp == 1) return DH_OK;
     DH_TRY(dh_graph_build_link(e->ctx, true, dh_recipe_stream_rows(s), s->model.width, s->dtype,
                                s->model.n_experts, &g));
+    tune_transfer *t = &e->basis.transfer;
     for (size_t i = 0; i < g->ops.n; i++) {
         const dh_cost_op at = {g, &g->ops.at[i], &s->mesh, 0};
-        e->basis.transfer.ns +=
-            s->costs->solo(s->costs->self, &at).ns + s->costs->event_ns + s->costs->launch_ns;
-        e->basis.transfer.shared |= e->basis.blocks->streams >> dh_cost_stream(&at) & 1;
+        const double ns = s->costs->solo(s->costs->self, &at).ns;
+        t->slows += lost_ns(e, &at, ns);
+        t->ns += ns + s->costs->event_ns + s->costs->launch_ns;
+        t->shared |= e->basis.blocks->streams >> dh_cost_stream(&at) & 1;
     }
+    if (t->ns > 0) t->slows /= t->ns;
     dh_graph_destroy(g);
     return DH_OK;
 }

@@ -82,8 +82,8 @@ static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetab
     return DH_OK;
 }
 
-/* TUNING: the straight line through 2p and 4p micro-batches is off by less than 1 % for every
- * row of the table (tests/tune). */
+/* TUNING: the straight line through as many micro-batches as a row settles with, 2p mostly, and
+ * twice as many is off by less than 1 % for every row of the table (tests/tune). */
 dh_status tune_find_timetables(estimate *e)
 {
     const int64_t p = DH_MAX(e->spec.recipe.mesh.pp, (int64_t)2);
@@ -91,10 +91,11 @@ dh_status tune_find_timetables(estimate *e)
                                    .n_micro = (int32_t)e->spec.recipe.n_micro,
                                    .n_chunks = (int32_t)e->row->config.at[DH_TUNE_STAGES]};
     DH_TRY(dh_schedule_applicable(e->ctx, e->schedule, &spec));
-    const bool whole = e->spec.recipe.n_micro <= 4 * p;
-    DH_TRY(find_timetable(e, whole ? e->spec.recipe.n_micro : 4 * p, &e->long_one));
+    const int64_t settled = p * dh_schedule_settles(e->schedule);
+    const bool whole = e->spec.recipe.n_micro <= 2 * settled;
+    DH_TRY(find_timetable(e, whole ? e->spec.recipe.n_micro : 2 * settled, &e->long_one));
     e->short_one = e->long_one;
-    return whole ? DH_OK : find_timetable(e, 2 * p, &e->short_one);
+    return whole ? DH_OK : find_timetable(e, settled, &e->short_one);
 }
 
 /* ---- basis ---------------------------------------------------------------------------------- */

@@ -22,6 +22,8 @@ static void sum_persistent(const dh_program *p, tune_outline *o)
 typedef struct replayed {
     double stream_ns[DH_N_STREAM]; /* end of the last instruction */
     double *end_ns;                /* by instruction; reductions are done at 0 */
+    double *reduction_ns;          /* [n_reductions] */
+    size_t n_reductions;
 } replayed;
 
 static double run_instr(const dh_program *p, const dh_costs *costs, uint32_t id, double ns,
@@ -46,7 +48,7 @@ static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, t
             const double end = run_instr(p, costs, id, ns, r);
             o->optimizer_ns = DH_MAX(o->optimizer_ns, end);
         } else {
-            o->reduction_ns[o->n_reductions++] = ns + costs->launch_ns;
+            r->reduction_ns[r->n_reductions++] = ns + costs->launch_ns;
         }
     }
     return DH_OK;
@@ -54,17 +56,15 @@ static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, t
 
 /* TUNING: hundreds of pieces one by one take 4 % of a search; in groups of neighbours the steps of
  * Llama 3 70B on 128 A100 are the same within .2 %. */
-static void group_reductions(tune_outline *o)
+static dh_status group_reductions(dh_ctx *ctx, dh_arena *arena, const replayed *r, tune_outline *o)
 {
     enum { MOST = 64 };
-    const size_t n = o->n_reductions, in_one = (n + MOST - 1) / MOST;
-    o->n_reductions = 0;
-    for (size_t i = 0; i < n; i++) {
-        double *group = &o->reduction_ns[i / in_one];
-        const double ns = o->reduction_ns[i];
-        *group = i % in_one == 0 ? ns : *group + ns;
-        o->n_reductions = i / in_one + 1;
-    }
+    const size_t n = r->n_reductions, in_one = DH_MAX((n + MOST - 1) / MOST, (size_t)1);
+    o->n_reductions = (n + in_one - 1) / in_one;
+    o->reduction_ns = DH_NEW_N(arena, double, o->n_reductions + 1);
+    if (!o->reduction_ns) return no_memory(ctx);
+    for (size_t i = 0; i < n; i++) o->reduction_ns[i / in_one] += r->reduction_ns[i];
+    return DH_OK;
 }
 
 static const dh_graph *layer_of(const dh_program *p)
@@ -81,24 +81,24 @@ static double stretch(double rate)
     return rate > 0 ? DH_MAX(1 / rate, 1.0) : 2 - rate;
 }
 
-/* How a layer's backward and a reduction slow each other down, on average over its operators. */
-static void find_speeds(const dh_program *p, const dh_costs *costs, const dh_cost_op *reduction,
-                        tune_outline *o)
+/* forward: of all operators; else of those of the backward. */
+tune_speeds tune_speeds_beside(const dh_costs *costs, const dh_graph *layer, bool forward,
+                               const dh_cost_op *comm)
 {
-    double alone = 0, beside = 0, reduced = 0;
-    dh_cost_op at = {.graph = layer_of(p), .mesh = &p->mesh, .rank = p->rank};
-    for (size_t i = 0; at.graph && i < at.graph->ops.n; i++) {
-        at.op = &at.graph->ops.at[i];
-        if (at.op->phase == DH_PHASE_F || dh_cost_stream(&at) != DH_STREAM_COMPUTE) continue;
-        const dh_op_rates rates = costs->beside(costs->self, &at, reduction);
+    double alone = 0, beside = 0, communicated = 0;
+    dh_cost_op at = {.graph = layer, .mesh = comm->mesh, .rank = comm->rank};
+    for (size_t i = 0; layer && i < layer->ops.n; i++) {
+        at.op = &layer->ops.at[i];
+        if ((at.op->phase == DH_PHASE_F && !forward) || dh_cost_stream(&at) != DH_STREAM_COMPUTE)
+            continue;
+        const dh_op_rates rates = costs->beside(costs->self, &at, comm);
         const double ns = costs->solo(costs->self, &at).ns;
         alone += ns;
         beside += ns * stretch(rates.a);
-        reduced += ns * stretch(rates.a) * DH_MAX(rates.b, 0.0);
+        communicated += ns * stretch(rates.a) * DH_MAX(rates.b, 0.0);
     }
-    if (alone <= 0) return;
-    o->backward_speed = alone / beside;
-    o->reduction_speed = reduced / beside;
+    if (alone <= 0) return (tune_speeds){1, 1};
+    return (tune_speeds){alone / beside, communicated / beside};
 }
 
 static void find_slow_down(const dh_program *p, const dh_costs *costs, tune_outline *o)
@@ -108,7 +108,9 @@ static void find_slow_down(const dh_program *p, const dh_costs *costs, tune_outl
         const dh_instr *i = &p->instrs.at[id];
         const dh_cost_op at = {dh_instr_graph(p, i), dh_instr_op(p, i), &p->mesh, p->rank};
         if (at.op->phase == DH_PHASE_OPT || i->stream == DH_STREAM_COMPUTE) continue;
-        find_speeds(p, costs, &at, o);
+        const tune_speeds speeds = tune_speeds_beside(costs, layer_of(p), false, &at);
+        o->backward_speed = speeds.own;
+        o->reduction_speed = speeds.comm;
         return;
     }
 }
@@ -121,17 +123,18 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     own.outline = own.unplaced = true;
     DH_TRY(dh_program_build(ctx, &own, &p));
     tune_outline *o = DH_NEW(arena, tune_outline);
-    replayed r = {.end_ns = calloc(p->instrs.n + 1, sizeof *r.end_ns)};
-    if (o) o->reduction_ns = DH_NEW_N(arena, double, p->instrs.n + 1);
+    replayed r = {.end_ns = calloc(p->instrs.n + 1, sizeof *r.end_ns),
+                  .reduction_ns = calloc(p->instrs.n + 1, sizeof *r.reduction_ns)};
     dh_status st =
-        o && o->reduction_ns && r.end_ns ? walk(p, spec->recipe.costs, &r, o) : no_memory(ctx);
+        o && r.end_ns && r.reduction_ns ? walk(p, spec->recipe.costs, &r, o) : no_memory(ctx);
+    if (st == DH_OK) st = group_reductions(ctx, arena, &r, o);
     if (st == DH_OK) {
         sum_persistent(p, o);
-        group_reductions(o);
         find_slow_down(p, spec->recipe.costs, o);
         *outline = o;
     }
     free(r.end_ns);
+    free(r.reduction_ns);
     dh_program_destroy(p);
     return st;
 }

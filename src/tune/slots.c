@@ -99,9 +99,11 @@ static double single_ns(const tune_times *t, const tune_stage *s, int32_t kind)
     return tune_chain_ns(chains[kind], s);
 }
 
-/* Layer beside layer; what is left of either alone. */
+/* Layer beside layer; what is left of either alone. Rare pairs are taken as one after the other. */
 static double pair_ns(const tune_times *t, const tune_stage *f, const tune_stage *b, int32_t kind)
 {
+    if (kind == DH_PIPE_F || kind == DH_PIPE_W)
+        return single_ns(t, f, DH_PIPE_F) + single_ns(t, b, kind);
     const tune_chain *back = kind == DH_PIPE_I ? &t->i : &t->b;
     const double one = kind == DH_PIPE_I ? t->fi_one : t->fb_one;
     const double more = kind == DH_PIPE_I ? t->fi_more : t->fb_more;

@@ -57,6 +57,8 @@ static void find_like(tune_timetable *t)
 static tune_class class_of(const tune_timetable *t, const dh_pipe_slot *slot, bool last)
 {
     const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
+    if (slot->n_actions == 2 && slot->action[0].kind == DH_PIPE_I) /* both of the same stage */
+        return (tune_class){.kind = DH_PIPE_B, .f = -1, .type = t->type_of[a->stage], .last = last};
     return (tune_class){.kind = (int32_t)a->kind,
                         .f = slot->n_actions == 2 ? t->type_of[slot->action[0].stage] : -1,
                         .type = t->type_of[a->stage],
@@ -269,17 +271,27 @@ static double run_transfer(const tune_slot *x, tune_transfer transfer, const dou
     tune_rank_end *from = &ranks[x->rank], *to = &ranks[x->peer];
     const double start = DH_MAX(end[x->need[0]], DH_MAX(from->link_ns, to->link_ns));
     from->link_ns = to->link_ns = start + transfer.ns;
+    from->beside_ns += transfer.ns;
+    to->beside_ns += transfer.ns;
     return start + transfer.ns;
 }
 
-static double run_slot(const tune_slot *slot, const tune_slot_cost *cost, bool shared,
+/* By how much longer a slot takes beside transfers, but for those that fit before it begins. */
+static double slowed_ns(tune_rank_end *r, tune_transfer transfer, double start)
+{
+    const double ns = DH_MAX(r->beside_ns - (start - r->end_ns), 0.0);
+    r->beside_ns = 0;
+    return transfer.shared ? 0 : ns * transfer.slows;
+}
+
+static double run_slot(const tune_slot *slot, const tune_slot_cost *cost, tune_transfer transfer,
                        const double *end, tune_rank_end *r)
 {
-    double start = shared ? DH_MAX(r->end_ns, r->link_ns) : r->end_ns;
+    double start = transfer.shared ? DH_MAX(r->end_ns, r->link_ns) : r->end_ns;
     for (int k = 0; k < 2; k++)
         if (slot->need[k] >= 0) start = DH_MAX(start, end[slot->need[k]]);
-    r->end_ns = start + cost->ns;
-    if (shared) r->link_ns = r->end_ns;
+    r->end_ns = start + cost->ns + slowed_ns(r, transfer, start);
+    if (transfer.shared) r->link_ns = r->end_ns;
     r->busy_ns += cost->ns;
     r->peak_bytes = DH_MAX(r->peak_bytes, r->bytes + cost->peak_bytes);
     r->bytes += cost->delta_bytes;
@@ -293,6 +305,6 @@ void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
     for (int32_t i = 0; i < t->n_slots; i++) {
         const tune_slot *x = &t->slots[i];
         end[i] = x->peer >= 0 ? run_transfer(x, transfer, end, ranks)
-                              : run_slot(x, &costs[x->cls], transfer.shared, end, &ranks[x->rank]);
+                              : run_slot(x, &costs[x->cls], transfer, end, &ranks[x->rank]);
     }
 }

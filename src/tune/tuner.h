@@ -28,7 +28,7 @@ typedef struct tune_stage {
 
 /* What a slot does, by the types of its stages: F, B, I or W of one, or a pair. */
 typedef struct tune_class {
-    int32_t kind;    /* dh_pipe_kind; of the backward in a pair */
+    int32_t kind;    /* dh_pipe_kind; of what is beside the forward in a pair */
     int32_t f, type; /* type of the forward's stage in a pair, -1: none; of the stage */
     int32_t last;    /* reductions of the stage's gradients run beside it */
 } tune_class;
@@ -65,15 +65,24 @@ typedef struct tune_slot_cost {
 typedef struct tune_rank_end {
     double end_ns, busy_ns;
     double link_ns;           /* end of the last transfer it had a part in */
+    double beside_ns;         /* transfers since its last slot, which run beside the next one */
     double bytes, peak_bytes; /* of activations */
 } tune_rank_end;
 
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
                               const int64_t *layers, tune_timetable **table);
+/* How a layer's operators and a communication slow each other down, on average over the layer. */
+typedef struct tune_speeds {
+    double own, comm; /* 1: as alone */
+} tune_speeds;
+tune_speeds tune_speeds_beside(const dh_costs *costs, const dh_graph *layer, bool forward,
+                               const dh_cost_op *comm);
+
 /* A transfer between stages. */
 typedef struct tune_transfer {
     double ns;
-    bool shared; /* slots communicate on the same stream: these wait for it, and it for them */
+    double slows; /* by how much of ns computation beside it takes longer, on either end */
+    bool shared;  /* slots communicate on the same stream: these wait for it, and it for them */
 } tune_transfer;
 
 /* in: costs [n_classes]. out: ranks [n_ranks]; scratch [n_slots] */

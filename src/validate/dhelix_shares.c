@@ -117,6 +117,7 @@ static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, s
     DH_TRY(job_of(ctx, v, model, &job));
     if (!job.set[3]) return DH_OK; /* the MoE model, whose degrees are not published */
     DH_TRY(simulate(ctx, v, &job, ns, &step_ns));
+    dh_validation_begin_block(v);
     for (int s = 0; s < N_SHARES; s++) {
         double published;
         DH_TRY(dh_published_real(ctx, t, row, columns[s], &published));

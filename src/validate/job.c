@@ -55,7 +55,7 @@ dh_status dh_shipped_read(dh_ctx *ctx, const dh_validation *v, const dh_shipped_
 {
     *run = (dh_shipped_run){.job = NULL};
     DH_TRY(parse(ctx, job, &run->job));
-    return dh_cluster_find(ctx, cluster_of(v, job), &run->cluster);
+    return dh_validation_cluster(ctx, v, job->cluster, &run->cluster);
 }
 
 dh_status dh_shipped_simulate(dh_ctx *ctx, const dh_validation *v, const dh_shipped_job *job,
@@ -126,6 +126,16 @@ static double peak_of(const dh_shipped_run *run)
                                       : run->cluster->f32_flops_per_s;
 }
 
+static dh_status measure_memory(dh_ctx *ctx, const dh_shipped_run *run, dh_shipped_step *step)
+{
+    dh_system_memory *each;
+    DH_TRY(dh_train_system_memory(ctx, run->job, run->sim, &each));
+    for (size_t k = 0; each && k < run->sim->n_classes; k++)
+        step->memory_bytes = DH_MAX(step->memory_bytes, (double)each[k].peak_bytes);
+    if (each) step->first_stage = each[0];
+    return DH_OK;
+}
+
 dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
                              dh_shipped_step *step)
 {
@@ -144,8 +154,9 @@ dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job
                                   .peak_flops_per_s = peak_of(&run),
                                   .model_flops = dh_megatron_model_flops(run.job),
                                   .hardware_flops = dh_megatron_hardware_flops(run.job)};
-        st = keep(ctx, v->steps, command, step);
+        st = measure_memory(ctx, &run, step);
     }
+    if (st == DH_OK) st = keep(ctx, v->steps, command, step);
     dh_shipped_fini(&run);
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "running %s", command);
 }

@@ -7,7 +7,7 @@
 #include "validate/table.h"
 
 /* A job file with settings of its own, as the command line has them. */
-enum { DH_SHIPPED_SETS = 6 };
+enum { DH_SHIPPED_SETS = 8 };
 typedef struct dh_shipped_job {
     const char *file;                 /* of validation/jobs, without extension */
     const char *set[DH_SHIPPED_SETS]; /* "key=value"; NULL: no more */
@@ -44,6 +44,9 @@ typedef struct dh_shipped_step {
      * Korthikanti et al. 2022, appendix A): causality not used. Model: forward and backward;
      * hardware: with what is computed again. */
     double model_flops, hardware_flops;
+    /* As the job's system would need it (system_memory.h); zeros: the system is ours. */
+    dh_system_memory first_stage; /* of rank 0 */
+    double memory_bytes;          /* most of any rank */
 } dh_shipped_step;
 /* From the validation's steps where it has been simulated. */
 dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,

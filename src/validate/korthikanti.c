@@ -5,16 +5,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "validate/job.h"
+#include "validate/korthikanti_jobs.h"
 
-/* Without sequence parallelism and with full recomputation; else the paper's present work. */
-static dh_status shipped_job(dh_ctx *ctx, dh_validation *v, const char *model, bool present,
-                             dh_shipped_job *job)
+dh_status dh_korthikanti_job(dh_ctx *ctx, dh_validation *v, const char *model, dh_shipped_job *job)
 {
     char *file = dh_arena_printf(v->arena, "korthikanti-%s", model);
     if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
     for (char *c = file; *c; c++) *c = (char)tolower((unsigned char)*c);
     *job = (dh_shipped_job){.file = file, .cluster = "selene"};
+    return DH_OK;
+}
+
+/* Without sequence parallelism and with full recomputation; else the paper's present work. */
+static dh_status shipped_job(dh_ctx *ctx, dh_validation *v, const char *model, bool present,
+                             dh_shipped_job *job)
+{
+    DH_TRY(dh_korthikanti_job(ctx, v, model, job));
     if (present) return DH_OK;
     job->set[0] = "train.recompute=full";
     job->set[1] = "parallel.sequence=false";
@@ -188,6 +194,7 @@ static dh_status add_layer(dh_ctx *ctx, dh_validation *v, const dh_published *t,
                                     .cluster = "selene",
                                     .set = {"model.n_layers=3", e->set[0], e->set[1]}};
         double ms[3] = {0}, step_ns = 0;
+        dh_validation_begin_block(v);
         DH_TRY(layer_times(ctx, v, &job, &ms[0], &ms[1], &step_ns));
         ms[2] = ms[0] + ms[1];
         for (int k = 0; k < 3; k++) {

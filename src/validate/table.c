@@ -149,6 +149,7 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *v, double predicted, dou
     }
     dh_validation_row *row = &v->rows[v->n_rows];
     *row = (dh_validation_row){.label = dh_arena_strdup(v->arena, label),
+                               .block = v->block > 0 ? v->block : (int)v->n_rows,
                                .group = v->group,
                                .predicted = predicted,
                                .published = published,
@@ -156,6 +157,11 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *v, double predicted, dou
     if (!row->label) return no_memory(ctx);
     v->n_rows++;
     return DH_OK;
+}
+
+void dh_validation_begin_block(dh_validation *v)
+{
+    v->block++;
 }
 
 dh_status dh_validation_group(dh_ctx *ctx, dh_validation *v, const char *fmt, ...)
@@ -166,6 +172,7 @@ dh_status dh_validation_group(dh_ctx *ctx, dh_validation *v, const char *fmt, ..
     vsnprintf(label, sizeof label, fmt, args);
     va_end(args);
     if (v->group && strcmp(v->group, label) == 0) return DH_OK;
+    dh_validation_begin_block(v);
     v->group = dh_arena_strdup(v->arena, label);
     return v->group ? DH_OK : no_memory(ctx);
 }

@@ -38,6 +38,20 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *validation, double predi
 dh_status dh_validation_group(dh_ctx *ctx, dh_validation *validation, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Rows added from here on are of another measurement than those before. Rows that no block was
+ * begun for are each by themselves. */
+void dh_validation_begin_block(dh_validation *validation);
+
+/* A number that a cluster has instead of its file's. */
+typedef struct dh_cluster_change {
+    const char *key;
+    double value;
+} dh_cluster_change;
+/* dh_validate with changes to every cluster. */
+dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
+                              dh_validation_steps *steps, const dh_cluster_change *changes,
+                              size_t n_changes, dh_validation **validation);
+
 /* The cluster of a table, or the one asked for in its place. */
 dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *validation, const char *name,
                                 dh_cluster **cluster);
@@ -47,6 +61,8 @@ dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *validation, co
 dh_status dh_validate_zero_bubble(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_zero_bubble_split(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_zero_bubble_jobs(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_zero_bubble_memory(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_torchtitan(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_megascale(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti_utilisation(dh_ctx *ctx, dh_validation *v);
@@ -62,6 +78,7 @@ dh_status dh_validate_oef(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_hardware(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_contention(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_volumes(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_nccl_constants(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_nccl(dh_ctx *ctx, dh_validation *v);
 
 #endif

@@ -41,7 +41,17 @@ static const dh_validation_table tables[] = {
          "constant rests on this table",
      .unit = "1/s",
      .measure = DH_VALIDATION_RELATIVE,
+     .aim = 6,
      .run = dh_validate_zero_bubble_jobs},
+    {.name = "zero-bubble-memory",
+     .file = "zero_bubble_table4_throughput_memory",
+     .doc = "most memory of a device in the same jobs",
+     .how = "the same simulations: memory as system megatron-2022 would need it, of the stage that "
+            "needs most",
+     .unit = "GiB",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 6,
+     .run = dh_validate_zero_bubble_memory},
     {.name = "megascale",
      .file = "megascale_table2_175B_strong_scaling",
      .doc = "iteration times of Megatron-LM, 175B on 256 to 12,288 A100",
@@ -52,6 +62,17 @@ static const dh_validation_table tables[] = {
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 5,
      .run = dh_validate_megascale},
+    {.name = "torchtitan",
+     .file = "torchtitan_llama3_h100",
+     .doc = "tokens a second and device of Llama 3 8B and 70B in bf16, 8 to 256 H100 of 500 W",
+     .how = "jobs torchtitan-*, system torchtitan, simulated on cluster h100-500w; asyncTP is "
+            "strategy intra-batch; rows in float8 are left out",
+     .unit = "1/s",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 10,
+     .rests = {"gemm.efficiency"},
+     .rests_cluster = "h100-500w",
+     .run = dh_validate_torchtitan},
     {.name = "korthikanti-iteration",
      .file = "korthikanti22_table3_table5_iter_time",
      .doc = "iteration times of 22B to 1T models on Selene (A100)",
@@ -59,6 +80,8 @@ static const dh_validation_table tables[] = {
      .unit = "s",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 4,
+     .rests = {"gemm.efficiency", "gemm.tile_half", "gemm.start_k"},
+     .rests_cluster = "a100",
      .run = dh_validate_korthikanti},
     {.name = "korthikanti-utilisation",
      .file = "korthikanti22_table3_table5_iter_time",
@@ -77,6 +100,8 @@ static const dh_validation_table tables[] = {
      .unit = "ms",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 7,
+     .rests = {"gemm.efficiency", "device.memory_efficiency"},
+     .rests_cluster = "a100",
      .run = dh_validate_korthikanti_layer},
     {.name = "korthikanti-scaling",
      .file = "korthikanti22_text_dp_scaling",
@@ -88,10 +113,8 @@ static const dh_validation_table tables[] = {
     {.name = "korthikanti-memory",
      .file = "korthikanti22_fig1_memory_gib",
      .doc = "parameters, optimizer, gradients and activations of the first stage",
-     .how =
-         "our parameters in bf16 training; tensors of our layer's graph that the backward reads, "
-         "plus what Megatron-LM keeps and we make again (dropout masks, scores), times the "
-         "activations that the schedule keeps",
+     .how = "jobs korthikanti-*, simulated on cluster selene: states of layers, and what their "
+            "forwards keep as system megatron-2022 has it, on the first stage",
      .unit = "GiB",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 3,
@@ -99,7 +122,7 @@ static const dh_validation_table tables[] = {
     {.name = "korthikanti-activations",
      .file = "korthikanti22_fig7_act_relative_pct",
      .doc = "activations of a layer in percent of those of tensor parallelism alone",
-     .how = "as korthikanti-memory",
+     .how = "the same jobs with two layers on one stage",
      .unit = "%",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 3,
@@ -121,6 +144,8 @@ static const dh_validation_table tables[] = {
      .unit = "%",
      .measure = DH_VALIDATION_POINTS,
      .aim = 5,
+     .rests = {"gemm.efficiency", "local.efficiency", "local.between_gb_per_s"},
+     .rests_cluster = "a40",
      .run = dh_validate_dhelix_shares},
     {.name = "dhelix-throughput",
      .file = "dhelix_fig11_a40_tflops",
@@ -130,6 +155,8 @@ static const dh_validation_table tables[] = {
             "devices",
      .unit = "TFLOP/s",
      .measure = DH_VALIDATION_RELATIVE,
+     .rests = {"local.transfer_efficiency"},
+     .rests_cluster = "a40",
      .run = dh_validate_dhelix_systems},
     {.name = "dhelix-speedups",
      .file = "dhelix_fig11_a40_tflops",
@@ -173,12 +200,24 @@ static const dh_validation_table tables[] = {
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 0.1,
      .run = dh_validate_hardware},
+    {.name = "nccl-h100",
+     .file = "h100_nccl_constants",
+     .doc = "collectives of 16 MiB to 1 GiB inside a node and over up to 16 nodes of 8 H100",
+     .how = "cluster h100: the fastest algorithm, which the row names",
+     .unit = "us",
+     .measure = DH_VALIDATION_RELATIVE,
+     .rests = {"local.efficiency", "local.in_switch", "local.step_us", "network.efficiency",
+               "network.in_switch", "network.step_us"},
+     .rests_cluster = "h100",
+     .run = dh_validate_nccl_constants},
     {.name = "nccl-all-reduce",
      .file = "vtrain_nccl_allreduce_a100_8gpu",
      .doc = "all-reduce of 1 MiB to 1 GiB inside a node of 8 A100",
      .how = "ring and tree on cluster a100, the faster one",
      .unit = "us",
      .measure = DH_VALIDATION_RELATIVE,
+     .rests = {"local.efficiency", "local.step_us"},
+     .rests_cluster = "a100",
      .run = dh_validate_nccl},
 };
 
@@ -206,7 +245,16 @@ dh_status dh_validation_find(dh_ctx *ctx, const char *name, const dh_validation_
 dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *v, const char *name,
                                 dh_cluster **cluster)
 {
-    return dh_cluster_find(ctx, v->cluster ? v->cluster : name, cluster);
+    dh_cluster *c;
+    DH_TRY(dh_cluster_find(ctx, v->cluster ? v->cluster : name, &c));
+    for (size_t i = 0; i < v->n_changes; i++) {
+        const dh_status st = dh_cluster_set(ctx, c, v->changes[i].key, v->changes[i].value);
+        if (st == DH_OK) continue;
+        dh_cluster_destroy(c);
+        return st;
+    }
+    *cluster = c;
+    return DH_OK;
 }
 
 bool dh_validation_has_aim(const dh_validation_table *table)
@@ -229,8 +277,9 @@ static void summarise(dh_validation *v)
     }
 }
 
-dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
-                      dh_validation_steps *steps, dh_validation **validation)
+dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
+                              dh_validation_steps *steps, const dh_cluster_change *changes,
+                              size_t n_changes, dh_validation **validation)
 {
     dh_published published;
     dh_arena *arena = dh_arena_create();
@@ -239,7 +288,12 @@ dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char 
         dh_arena_destroy(arena);
         return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
     }
-    *v = (dh_validation){.arena = arena, .table = table, .cluster = cluster, .steps = steps};
+    *v = (dh_validation){.arena = arena,
+                         .table = table,
+                         .cluster = cluster,
+                         .steps = steps,
+                         .changes = changes,
+                         .n_changes = n_changes};
     dh_status st = dh_published_read(ctx, arena, table->file, &published);
     if (st == DH_OK) {
         v->source = published.source;
@@ -252,6 +306,12 @@ dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char 
     summarise(v);
     *validation = v;
     return DH_OK;
+}
+
+dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
+                      dh_validation_steps *steps, dh_validation **validation)
+{
+    return dh_validate_changed(ctx, table, cluster, steps, NULL, 0, validation);
 }
 
 void dh_validation_destroy(dh_validation *validation)

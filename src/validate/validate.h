@@ -28,6 +28,7 @@ const char *dh_validation_measure_name(dh_validation_measure measure);
 
 typedef struct dh_validation_row {
     const char *label;
+    int block;         /* rows of one measurement, or of one job or group of ranks */
     const char *group; /* rows in a line that are shown as one where not all are; NULL: by itself */
     double predicted, published; /* in the table's unit */
     double error;                /* by the table's measure */
@@ -42,6 +43,8 @@ void dh_validation_steps_destroy(dh_validation_steps *steps);
 
 typedef struct dh_validation dh_validation;
 
+enum { DH_VALIDATION_CONSTANTS = 6 };
+
 typedef struct dh_validation_table {
     const char *name;
     const char *file; /* of validation/, without extension */
@@ -51,6 +54,10 @@ typedef struct dh_validation_table {
     dh_validation_measure measure;
     double aim; /* for the mean error; 0: none is set */
     bool exact; /* the aim is no error in any row */
+    /* Settings of cluster files that rest on this table, and the cluster whose they are; NULL: no
+     * more. */
+    const char *rests[DH_VALIDATION_CONSTANTS];
+    const char *rests_cluster;
     dh_status (*run)(dh_ctx *ctx, dh_validation *validation);
 } dh_validation_table;
 
@@ -62,7 +69,10 @@ struct dh_validation {
     const char *source;         /* first line of the table's file */
     dh_validation_row *rows;
     size_t n_rows;
-    const char *group; /* of rows that are added */
+    const char *group;                       /* of rows that are added */
+    int block;                               /* the same */
+    const struct dh_cluster_change *changes; /* [n_changes] to every cluster; borrowed */
+    size_t n_changes;
     double mean_error, max_error;
     /* Groups of rows whose order was published (which system is faster than which), and of these
      * the ones predicted in that order; 0: no such groups. */
@@ -84,6 +94,29 @@ bool dh_validation_has_aim(const dh_validation_table *table);
 /* Whether the aim, which there is, is met, and every order is right. */
 bool dh_validation_meets_aim(const dh_validation *validation);
 void dh_validation_destroy(dh_validation *validation);
+
+/* ---- constants ------------------------------------------------------------------------------- */
+
+typedef struct dh_validation_constant {
+    const char *key;
+    double shipped, fitted, part_fitted; /* to all rows; without those left out */
+} dh_validation_constant;
+
+/* The constants that rest on a table, fitted again (least squares of relative errors, from the
+ * shipped values on), to all rows and without a third of them: of the blocks of rows, as they
+ * stand, the second of every three. Errors are means by the table's measure. */
+typedef struct dh_validation_fit {
+    dh_validation_constant constants[DH_VALIDATION_CONSTANTS];
+    size_t n_constants, n_rows, n_left_out;
+    double shipped, shipped_left_out; /* by the shipped constants: all rows; those left out */
+    double fitted;                    /* by the constants fitted to all rows */
+    double part, part_left_out;       /* by those of the rest: of the rest; of the rows left out */
+} dh_validation_fit;
+
+/* in        cluster: as in dh_validate
+ * errors    DH_EINVAL no constant rests on the table; those of dh_validate and dh_fit */
+dh_status dh_validation_fit_table(dh_ctx *ctx, const dh_validation_table *table,
+                                  const char *cluster, dh_validation_fit *fit);
 
 #ifdef __cplusplus
 }

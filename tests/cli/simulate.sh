@@ -96,6 +96,57 @@ ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/four.yaml" --set parallel.
 says 'parallel.tp 8 spans nodes of 4 devices'
 fails 1 'no strategy is called' "$dhelix" simulate "$tmp/job.yaml" --strategies dhelics
 
+# Every schedule in one table: each the step of the job with it, or the reason why not.
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules all --json --set train.batch=16
+same "$(grep -c '"schedule":' "$tmp/out")" "$("$dhelix" list schedules --json | grep -c '"name"')"
+says 'which cannot be trained'
+zb=$(sed -n '/"schedule": "zb-v"/,$d; s/.*"step_ms": \([0-9.]*\).*/\1/p' "$tmp/out" | tail -1)
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --set parallel.schedule=zb-v \
+    --set parallel.virtual_stages=2 --set train.batch=16
+same "$(json step_ms)" "$zb" 'zb-v of all and by itself'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1b,dhelix-w --strategies sequential,dhelix
+says '1f1b with dhelix: it has no forwards beside backwards'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1b,gpipe --set parallel.pp=1
+says 'gpipe: parallel.pp is 1'
+fails 1 'did you mean "1f1b"' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1
+
+# One or two settings as a matrix; what a cell cannot have is its reason. 80 columns are enough.
+COLUMNS=80 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set parallel.dp=null --ranks 16 \
+    --table parallel.tp=4,3,8 train.micro_batch=1,2 --out "$tmp/table"
+says '(1) '
+says 'a multiple of parallel.tp 3'
+check 'no line is longer than 80 columns' awk 'length > 80 { exit 1 }' "$tmp/out"
+same "$(grep -c '"values": ' "$tmp/table/table.json")" 8 'two settings and six cells'
+same "$(wc -l <"$tmp/table/table.csv")" 7 'a line a cell'
+cell=$(sed -n 's/^4,1,sequential,16,\([0-9.]*\),.*/\1/p' "$tmp/table/table.csv")
+close "$cell" "$step" 0.001
+says "shortest step that fits"
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --table parallel.tp=4,2 --csv
+says 'parallel.tp,taken_strategy,taken_ranks,step_ms,'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --show memory \
+    --table strategy=sequential,dhelix train.recompute=none,full
+says 'memory'
+says 'GiB'
+ok "$dhelix" report "$tmp/table" --quiet
+check 'the table is on the page' grep -q '"table":{"model":"llama3-8b"' "$tmp/table/report.html"
+fails 1 'unknown setting "parallel.tq"' "$dhelix" simulate "$tmp/job.yaml" --table parallel.tq=1,2
+fails 1 'no cell of the table can be simulated' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 \
+    --table parallel.tp=3,5
+for bad in parallel.tp parallel.tp= parallel.tp=1,,2 '=1'; do
+    fails 2 'KEY=V1,V2 is wanted' "$dhelix" simulate "$tmp/job.yaml" --table "$bad"
+done
+fails 2 'stands twice' "$dhelix" simulate "$tmp/job.yaml" --table parallel.tp=1 parallel.tp=2
+fails 2 'one or two settings' "$dhelix" simulate "$tmp/job.yaml" --table a=1 b=2 c=3
+fails 2 '--csv is a form of --table' "$dhelix" simulate "$tmp/job.yaml" --csv
+fails 2 '--table has no --strategies' "$dhelix" simulate "$tmp/job.yaml" --strategies all --table a=1
+
+# A plan of a cluster's device, and another of a slower one.
+ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --json
+bound=$(json bound_us)
+says '"costs": "cluster h100"'
+ok "$dhelix" plan "$tmp/job.yaml" --cluster a100 --json
+check 'A100 takes longer' awk -v a="$(json bound_us)" -v h="$bound" 'BEGIN { exit !(a > h) }'
+
 # Too large for the devices.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a40 --set parallel.tp=1 --set parallel.dp=8 \
     --set parallel.zero1=false
@@ -111,6 +162,22 @@ check 'the trace' cmp "$tmp/trace.json" "$tmp/run/trace-rank0.json"
 fails 2 '--trace is of one strategy' "$dhelix" simulate "$tmp/job.yaml" --strategies all \
     --trace "$tmp/t.json"
 
+# A cluster from measurements: steps of it, and what is wrong with a file.
+{
+    echo m,n,k,dtype,tflops
+    for m in 1024 2048 4096 8192; do echo "$m,4096,4096,bf16,500"; echo "$m,4096,1024,bf16,400"; done
+} >"$tmp/gemm.csv"
+COLUMNS=80 ok "$dhelix" calibrate "$tmp/gemm.csv" --like h100 --out "$tmp/mine.yaml"
+says 'gemm.efficiency'
+says 'no measurement of it: kept'
+check 'no line is longer than 80 columns' awk 'length > 80 { exit 1 }' "$tmp/out"
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/mine.yaml" --json
+check 'slower GEMMs, a slower step' awk -v a="$(json step_ms)" -v h="$step" 'BEGIN { exit !(a > h) }'
+fails 2 '--like NAME is missing' "$dhelix" calibrate "$tmp/gemm.csv"
+fails 1 'did you mean' "$dhelix" calibrate "$tmp/gemm.csv" --like h10
+echo 1,2 >>"$tmp/gemm.csv"
+fails 1 'gemm.csv:10: 2 cells' "$dhelix" calibrate "$tmp/gemm.csv" --like h100
+
 # This machine: the planned memory is that of the run itself; the vocabulary is the tokenizer's.
 tiny_job "$tmp/tiny.yaml"
 ok "$dhelix" simulate "$tmp/tiny.yaml" --ranks 2 --placed --json
@@ -118,4 +185,6 @@ planned=$(json planned_bytes)
 says '"model": "tiny"'
 ok "$dhelix" check "$tmp/tiny.yaml" --ranks 2 --json
 same "$(json planned_bytes)" "$planned" 'planned by check and by simulate'
+OMP_NUM_THREADS=1 ok taskset -c 0 "$dhelix" simulate "$tmp/tiny.yaml" --ranks 2
+says '2 ranks share 1 core'
 finish

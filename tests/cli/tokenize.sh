@@ -59,4 +59,19 @@ ok "$dhelix" tokenize --tokenizer bytes --stdout "$tmp/marked.jsonl" --log-level
 same "$(tr '\n' ' ' <"$tmp/out")" '97 98 99 ' 'ids behind a byte-order mark'
 check 'joined documents are noticed' grep -q 'follow each other without a mark' "$tmp/err"
 
+# A tokenizer of one's own: learned, found by its folder, ids of its end of text behind documents.
+printf '{"text": "low lower lowest low"}\n{"text": "low"}\n' >"$tmp/own.jsonl"
+ok "$dhelix" tokenize --train-bpe 400 "$text" "$tmp/own.jsonl" -o "$tmp/own" --json
+same "$(json vocab)" 400
+ok "$dhelix" tokenize --tokenizer "$tmp/own" "$text" -o "$tmp/own.bin" --json
+check 'it is shorter than bytes' test "$(json tokens)" -lt 800000
+ok "$dhelix" tokenize --tokenizer "$tmp/own" --decode "$tmp/own.bin"
+check 'decoding gives the text back' cmp "$tmp/out" "$text"
+ok "$dhelix" tokenize --tokenizer "$tmp/own" --stdout "$tmp/own.jsonl"
+same "$(grep -c '^0$' "$tmp/out")" 2 'ends of texts'
+fails 1 'exists already' "$dhelix" tokenize --train-bpe 400 "$text" -o "$tmp/own"
+fails 2 '--tokenizer' "$dhelix" tokenize --train-bpe 400 --tokenizer bytes "$text" -o "$tmp/own2"
+fails 2 '--output' "$dhelix" tokenize --train-bpe 400 "$text"
+fails 2 'from 257' "$dhelix" tokenize --train-bpe 100 "$text" -o "$tmp/own2"
+
 finish

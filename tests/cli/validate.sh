@@ -1,11 +1,13 @@
 # Predictions beside published tables: text, Markdown, JSON.
 . tests/cli/lib.sh "$1"
 
-# All tables: once, since seven of them simulate programs.
-limit=580 ok "$dhelix" validate --markdown
-says '| `korthikanti-iteration` |'
-same "$(grep -c '^| `' "$tmp/out")" "$("$dhelix" list tables --json | grep -c '"name"')" \
-    'a line for each table'
+# Several tables, a line each. All of them are in tests/validate: most of a minute, since eight
+# simulate programs.
+ok "$dhelix" validate korthikanti-layer zero-bubble nccl-all-reduce --markdown
+says '| `korthikanti-layer` |'
+same "$(grep -c '^| `' "$tmp/out")" 3 'a line for each table'
+ok "$dhelix" validate korthikanti-layer zero-bubble --quiet
+same "$(grep -o '^[a-z-]*:' "$tmp/out" | tr -d '\n')" 'korthikanti-layer:zero-bubble:' 'the order asked for'
 
 ok "$dhelix" validate zero-bubble --quiet
 says 'zero-bubble: mean error'
@@ -24,6 +26,15 @@ ok "$dhelix" validate korthikanti-iteration
 says 'Calculon on the same jobs: mean error 3.65 %'
 ok "$dhelix" validate dhelix-volumes
 says 'aim exact: met'
+
+# Constants, fitted again.
+ok "$dhelix" validate nccl-h100 --fit
+says 'network.in_switch'
+says 'in the rows left out'
+ok "$dhelix" validate nccl-h100 --fit --json
+same "$(grep -c '"part_fitted"' "$tmp/out")" 6 'constants in JSON'
+fails 2 'of one TABLE' "$dhelix" validate --fit
+fails 1 'no constant' "$dhelix" validate megascale --fit
 
 # A long table: rows that belong together in a line, all of them on request and in JSON.
 ok "$dhelix" validate nccl-all-reduce
@@ -56,4 +67,5 @@ check 'slower links give longer iterations' awk -v a="$(first)" -v b="$(first --
 printf 'like: selene\nlocal: {gb_per_s: fast}\n' >"$tmp/bad.yaml"
 fails 1 'bad.yaml:2:19: local.gb_per_s' "$dhelix" validate korthikanti-layer --cluster "$tmp/bad.yaml"
 fails 1 'did you mean zero-bubble' "$dhelix" validate zero-buble
+fails 1 'did you mean zero-bubble' "$dhelix" validate korthikanti-layer zero-buble
 finish

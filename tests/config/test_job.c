@@ -341,6 +341,24 @@ static void combinations_name_the_number_to_change(void **state)
                  DH_EINVAL, "n_kv_heads 2: parallel.tp 2");
 }
 
+/* What a window would hide is refused where it is asked for, and not asked for by itself. */
+static void windows_bound_sequences(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *j = job_of("model: {preset: mistral-7b, window: 512}\n");
+    assert_int_equal(j->seq_len, 512);
+    dh_job_destroy(j);
+    j = job_of("model: {preset: mistral-7b, sliding_window: 4096}\ntrain: {seq_len: 4096}\n");
+    dh_job_destroy(j);
+    j = NULL;
+    assert_fails(&ctx,
+                 parse(&ctx, "model: {preset: mistral-7b, window: 512}\ntrain: {seq_len: 1024}\n",
+                       NULL, 0, &j),
+                 DH_EUNSUPPORTED, "model.window 512");
+    assert_fails(&ctx, parse(&ctx, "model: {preset: llama-tiny, window: 8}\n", NULL, 0, &j),
+                 DH_EINVAL, "does not apply to the llama family");
+}
+
 static void degrees_are_derived_from_ranks(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -587,6 +605,7 @@ int main(void)
         cmocka_unit_test(errors_say_where_and_what_is_right),
         cmocka_unit_test(override_errors_begin_with_the_override),
         cmocka_unit_test(combinations_name_the_number_to_change),
+        cmocka_unit_test(windows_bound_sequences),
         cmocka_unit_test(degrees_are_derived_from_ranks),
         cmocka_unit_test(learning_rate_follows_the_schedule),
         cmocka_unit_test(strategies_are_written_out),

@@ -72,6 +72,7 @@ static void context_and_expert_groups(void **state)
     assert_groups(&m, DH_GROUP_DP, "0,2,4,6;1,3,5,7");
     assert_groups(&m, DH_GROUP_EP, "0,2;1,3;4,6;5,7");
     assert_groups(&m, DH_GROUP_EDP, "0,4;1,5;2,6;3,7");
+    assert_groups(&m, DH_GROUP_TP_EP, "0,1,2,3;4,5,6,7");
     assert_groups(&m, DH_GROUP_TP_EP_PP, "0,1,2,3;4,5,6,7");
     assert_int_equal(dh_mesh_coord(&m, 6).dp, 3);
     assert_int_equal(dh_mesh_coord(&m, 6).ep, 1);

@@ -28,8 +28,11 @@ static void assert_same_model(const dh_model *a, const dh_model *b)
     assert_int_equal(a->ffn_width, b->ffn_width);
     assert_int_equal(a->vocab, b->vocab);
     assert_int_equal(a->max_seq, b->max_seq);
+    assert_int_equal(a->window, b->window);
     assert_int_equal(a->tied_head, b->tied_head);
     assert_int_equal(a->bias, b->bias);
+    assert_int_equal(a->qkv_bias, b->qkv_bias);
+    assert_int_equal(a->qk_norm, b->qk_norm);
     assert_int_equal(a->norm, b->norm);
     assert_true(a->norm_eps == b->norm_eps);
     assert_int_equal(a->act, b->act);
@@ -68,6 +71,9 @@ static void parameter_counts_are_the_published_ones(void **state)
         {"gpt2-xl", 1557611200},     {"llama2-7b", 6738415616},       {"llama3-8b", 8030261248},
         {"llama3-70b", 70553706496}, {"llama3.1-405b", 405853388800}, {"mixtral-8x7b", 46702792704},
         {"stories260K", 260032}, /* the README's 260K */
+        {"smollm2-135m", 134515008}, {"mistral-7b", 7248023552},      {"qwen2.5-0.5b", 494032768},
+        {"qwen2.5-7b", 7615616512},  {"phi3-mini", 3821079552},       {"qwen3-0.6b", 596049920},
+        {"qwen3-8b", 8190735360},
     };
     for (size_t i = 0; i < DH_COUNTOF(known); i++) {
         dh_model m = preset(known[i].name);
@@ -167,6 +173,38 @@ static void reads_hugging_face_files(void **state)
     assert_true(m.rope.theta == 1e6);
 }
 
+/* A window is kept as far as it hides anything, through config.json and back. */
+static void windows_are_kept(void **state)
+{
+    static const struct {
+        const char *json;
+        int64_t window, longest;
+    } cases[] = {
+        {"{\"model_type\": \"mistral\"}", 4096, 4096}, /* transformers' default */
+        {"{\"model_type\": \"mistral\", \"sliding_window\": null}", 0, 131072},
+        {"{\"model_type\": \"mistral\", \"sliding_window\": 8192, \"max_position_embeddings\": "
+         "8192}",
+         0, 8192},
+        {"{\"model_type\": \"phi3\", \"sliding_window\": 2047}", 2047, 2047},
+        {"{\"model_type\": \"phi3\"}", 0, 4096},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_model m, again;
+        char *text;
+        assert_ok(&ctx, from_json(&ctx, cases[i].json, &m));
+        assert_int_equal(m.window, cases[i].window);
+        assert_int_equal(dh_model_longest(&m), cases[i].longest);
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_same_model(&m, &again);
+        free(text);
+    }
+    dh_model m = preset("llama-tiny");
+    m.window = 8;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "window is 8");
+}
+
 static void reads_every_spelling_of_rope_scaling(void **state)
 {
     static const char *const llama3[] = {
@@ -221,12 +259,14 @@ static void refuses_what_it_does_not_compute(void **state)
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"mixtral\", \"sliding_window\": 4096}", "sliding_window",
          DH_EUNSUPPORTED},
-        {"{\"model_type\": \"mistral\", \"sliding_window\": 4096}", "sliding_window",
-         DH_EUNSUPPORTED},
         {"{\"model_type\": \"mixtral\", \"router_jitter_noise\": 0.1}", "router_jitter_noise",
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"phimoe\"}", "sparsemixer", DH_EUNSUPPORTED},
-        {"{\"model_type\": \"bert\"}", "\"bert\"", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"qwen2\", \"use_sliding_window\": true}", "use_sliding_window",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\"}}", "longrope",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"bert\"}", "qwen2, qwen3, phi3", DH_EUNSUPPORTED},
         {"{}", "model_type", DH_EFORMAT},
         {"[1]", "an array", DH_EFORMAT},
         {"{\"model_type\": \"gpt2\",", "line 1", DH_EFORMAT},
@@ -280,6 +320,9 @@ static void validation_names_the_field(void **state)
     m.bias = true;
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "no biases");
     m = preset("llama-tiny");
+    m.qkv_bias = true;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "qkv_bias is true");
+    m = preset("llama-tiny");
     m.n_experts = 4;
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "dense");
     m = preset("mixtral-tiny");
@@ -325,6 +368,7 @@ int main(void)
         cmocka_unit_test(unknown_preset_names_the_nearest),
         cmocka_unit_test(every_preset_survives_config_json),
         cmocka_unit_test(reads_hugging_face_files),
+        cmocka_unit_test(windows_are_kept),
         cmocka_unit_test(reads_every_spelling_of_rope_scaling),
         cmocka_unit_test(refuses_what_it_does_not_compute),
         cmocka_unit_test(validation_names_the_field),

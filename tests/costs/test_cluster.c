@@ -202,6 +202,34 @@ static void test_collectives(void **state)
     dh_cluster_destroy(c);
 }
 
+/* Hops of a ring inside nodes are the others': four nodes of four have 4 of 16 hops between nodes.
+ * A fast network leaves 4/3 of a member's own link, as three of its four hops are inside. Trees go
+ * by their share, of two nodes 5/3 of it where switches add; these add only for all of a node. */
+static void test_in_switch(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    (void)state;
+    assert_near(c->network.tree, 0.5);
+    assert_true(c->local.in_switch == 0 && c->network.in_switch == 0);
+    c->network.step_ns = 4e3;
+    check_collective(c, DH_OP_REDUCE_SCATTER, 1e9, 16, 4, 4, DH_COLLECTIVE_RING,
+                     15 * 3.25e3 + 1e9 * 15 / 16 / 40);
+    c->network.bytes_per_s = 8e12;
+    check_collective(c, DH_OP_REDUCE_SCATTER, 1e9, 16, 4, 4, DH_COLLECTIVE_RING,
+                     15 * 3.25e3 + 1e9 * 15 / 16 / (100 * 4.0 / 3));
+    c->network.bytes_per_s = 80e9;
+    c->local.in_switch = 0.6;   /* 120 GB/s */
+    c->network.in_switch = 0.9; /* of 40 GB/s */
+    check_collective(c, DH_OP_ALL_REDUCE, 1e9, 4, 1, 4, DH_COLLECTIVE_IN_SWITCH, 9e3 + 1e9 / 120);
+    check_collective(c, DH_OP_ALL_REDUCE, 1e9, 2, 1, 2, DH_COLLECTIVE_RING, 6e3 + 1e9 / 100);
+    check_collective(c, DH_OP_ALL_REDUCE, 1e9, 16, 4, 4, DH_COLLECTIVE_IN_SWITCH,
+                     9e3 + 4 * 4e3 + 1e9 / 36);
+    check_collective(c, DH_OP_ALL_REDUCE, 1e9, 8, 2, 4, DH_COLLECTIVE_IN_SWITCH,
+                     9e3 + 2 * 4e3 + 1e9 / 60);
+    dh_cluster_destroy(c);
+}
+
 /* Switches of two devices each: a pair side by side stays on one, others do not. */
 static void test_spread(void **state)
 {
@@ -325,12 +353,19 @@ static void test_oef(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shipped),    cmocka_unit_test(test_like),
-        cmocka_unit_test(test_path),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_gemm_waves), cmocka_unit_test(test_gemm_picks_tiles),
-        cmocka_unit_test(test_memory),     cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_costs),      cmocka_unit_test(test_attention_kernels),
-        cmocka_unit_test(test_oef),        cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_like),
+        cmocka_unit_test(test_path),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_gemm_waves),
+        cmocka_unit_test(test_gemm_picks_tiles),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_in_switch),
+        cmocka_unit_test(test_costs),
+        cmocka_unit_test(test_attention_kernels),
+        cmocka_unit_test(test_oef),
+        cmocka_unit_test(test_spread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

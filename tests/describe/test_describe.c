@@ -66,8 +66,9 @@ static void test_plan(void **state)
     dh_ctx ctx = DH_CTX_INIT;
     dh_str text = DH_STR_INIT;
     dh_job *job = job_of(mesh_job, NULL, 0);
-    assert_fails(&ctx, dh_describe_plan(&ctx, job, "lisst", false, &text), DH_EMISSING, "list");
-    assert_ok(&ctx, dh_describe_plan(&ctx, job, NULL, true, &text));
+    const dh_describe_plan_options unknown = {.policy = "lisst"}, explained = {.explain = true};
+    assert_fails(&ctx, dh_describe_plan(&ctx, job, &unknown, &text), DH_EMISSING, "list");
+    assert_ok(&ctx, dh_describe_plan(&ctx, job, &explained, &text));
     json_t *said = read_document(&text), *row;
     assert_string_equal(json_string_value(json_object_get(said, "policy")), "list");
     const double bound_us = json_real_value(json_object_get(said, "bound_us"));
@@ -118,6 +119,47 @@ static void test_simulate(void **state)
         dh_job_destroy(job);
     }
     json_decref(said);
+    dh_cluster_destroy(cluster);
+}
+
+/* A table's cells are the steps of the job with their values, or why it cannot have them; commas in
+ * brackets are part of a value. */
+static void test_table(void **state)
+{
+    static const char *const settings[] = {"parallel.layer_split=[2,2],[1,1,2]",
+                                           "train.micro_batch=1,2"};
+    static const char *const common[] = {"strategy=sequential"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_str text = DH_STR_INIT;
+    char dir[200], path[256];
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/job.yaml", dir);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, mesh_job, strlen(mesh_job)));
+    dh_cluster *cluster;
+    assert_ok(&ctx, dh_cluster_find(&ctx, "a100", &cluster));
+    dh_describe_table_options how = {.cluster = cluster, .settings = settings, .n_settings = 2};
+    assert_ok(&ctx, dh_describe_table(&ctx, path, common, 1, &how, &text));
+    json_t *said = read_document(&text);
+    const json_t *cells = json_object_get(said, "cells");
+    assert_int_equal(json_array_size(cells), 4);
+    for (size_t i = 0; i < 2; i++) {
+        char setting[64];
+        const char *overrides[] = {common[0], "parallel.layer_split=[2,2]", setting};
+        dh_simulate_result result;
+        const dh_simulate_options one = {.cluster = cluster, .quiet = true};
+        snprintf(setting, sizeof setting, "train.micro_batch=%zu", i + 1);
+        dh_job *job = job_of(mesh_job, overrides, 3);
+        assert_ok(&ctx, dh_simulate_job(&ctx, job, &one, &result));
+        const double ms = json_real_value(json_object_get(json_array_get(cells, i), "step_ms"));
+        assert_true(fabs(ms - result.step_s * 1e3) < 1e-9 * ms);
+        const json_t *reason = json_object_get(json_array_get(cells, i + 2), "reason");
+        assert_non_null(strstr(json_string_value(reason), "layer_split has 3 entries"));
+        dh_job_destroy(job);
+    }
+    json_decref(said);
+    how.n_settings = 0;
+    assert_fails(&ctx, dh_describe_table(&ctx, path, common, 1, &how, &text), DH_EINVAL,
+                 "one or two");
     dh_cluster_destroy(cluster);
 }
 
@@ -243,8 +285,8 @@ static void test_train(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_check), cmocka_unit_test(test_plan),
-                                       cmocka_unit_test(test_simulate), cmocka_unit_test(test_tune),
-                                       cmocka_unit_test(test_train)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_check), cmocka_unit_test(test_plan), cmocka_unit_test(test_simulate),
+        cmocka_unit_test(test_table), cmocka_unit_test(test_tune), cmocka_unit_test(test_train)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

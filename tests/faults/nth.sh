@@ -156,6 +156,14 @@ words=("$dhelix" check "$tmp/job.yaml" --set parallel.pp=1 --json)
 each_call check
 words=("$dhelix" simulate "$tmp/job.yaml" --set parallel.dp=2 --json)
 each_call simulate
+words=("$dhelix" simulate "$tmp/job.yaml" --cluster a40 --table parallel.dp=2,3 train.micro_batch=1,2 --csv)
+each_call table
+{
+    echo m,n,k,dtype,tflops
+    for k in 512 1024 2048 4096; do echo "1024,1024,$k,bf16,100"; echo "4096,1024,$k,bf16,120"; done
+} >"$tmp/gemm.csv"
+words=("$dhelix" calibrate "$tmp/gemm.csv" --like a40)
+each_call calibrate
 words=("$dhelix" tune "$tmp/job.yaml" --cluster a40 --set ranks=2 --json)
 each_call tune
 words=("$dhelix" plan "$tmp/job.yaml")

@@ -148,7 +148,7 @@ static void hand_written_text_is_understood(void **state)
     assert_true(op->in[0] == 0 && op->in[1] == 2 && op->in[2] == DH_NONE && op->in[3] == 7);
     assert_true(op->in[4] == DH_NONE && op->out[0] == 6 && op->out[1] == DH_NONE);
     assert_true(op->site == DH_SITE_MLP && op->group == -1 && op->flat == DH_NONE);
-    assert_true(op[1].site == -1 && op[1].group == 8 && op[1].flat == 3);
+    assert_true(op[1].site == -1 && op[1].group == DH_GROUP_DP_CP && op[1].flat == 3);
     assert_reads_back(g);
     dh_graph_destroy(g);
 }

@@ -99,6 +99,23 @@ static void names_are_those_of_hugging_face(void **state)
     static const char *const mixtral[] = {"model.embed_tokens.weight", MIXTRAL_LAYER("0"),
                                           MIXTRAL_LAYER("1"), "model.norm.weight",
                                           "lm_head.weight"};
+#define QWEN2_LAYER(i)                                                                             \
+    LLAMA_LAYER(i), "model.layers." i ".self_attn.q_proj.bias",                                    \
+        "model.layers." i ".self_attn.k_proj.bias", "model.layers." i ".self_attn.v_proj.bias"
+    static const char *const qwen2[] = {"model.embed_tokens.weight", QWEN2_LAYER("0"),
+                                        QWEN2_LAYER("1"), "model.norm.weight", "lm_head.weight"};
+#define QWEN3_LAYER(i)                                                                             \
+    LLAMA_LAYER(i), "model.layers." i ".self_attn.q_norm.weight",                                  \
+        "model.layers." i ".self_attn.k_norm.weight"
+    static const char *const qwen3[] = {"model.embed_tokens.weight", QWEN3_LAYER("0"),
+                                        QWEN3_LAYER("1"), "model.norm.weight", "lm_head.weight"};
+#define PHI3_LAYER(i)                                                                              \
+    "model.layers." i ".input_layernorm.weight", "model.layers." i ".self_attn.qkv_proj.weight",   \
+        "model.layers." i ".self_attn.o_proj.weight",                                              \
+        "model.layers." i ".post_attention_layernorm.weight",                                      \
+        "model.layers." i ".mlp.gate_up_proj.weight", "model.layers." i ".mlp.down_proj.weight"
+    static const char *const phi3[] = {"model.embed_tokens.weight", PHI3_LAYER("0"),
+                                       PHI3_LAYER("1"), "model.norm.weight", "lm_head.weight"};
     dh_model m = preset("gpt2");
     m.n_layers = 2;
     assert_hf_tensors(&m, gpt2, DH_COUNTOF(gpt2));
@@ -112,6 +129,15 @@ static void names_are_those_of_hugging_face(void **state)
     m.n_layers = 2;
     m.n_experts = 3;
     assert_hf_tensors(&m, mixtral, DH_COUNTOF(mixtral));
+    m = preset("qwen2.5-7b");
+    m.n_layers = 2;
+    assert_hf_tensors(&m, qwen2, DH_COUNTOF(qwen2));
+    m = preset("qwen3-8b");
+    m.n_layers = 2;
+    assert_hf_tensors(&m, qwen3, DH_COUNTOF(qwen3));
+    m = preset("phi3-mini");
+    m.n_layers = 2;
+    assert_hf_tensors(&m, phi3, DH_COUNTOF(phi3));
 }
 
 /* ---- pieces --------------------------------------------------------------------------------- */
@@ -179,15 +205,19 @@ static void assert_all_held(tally *t, int times, const char *name)
 
 /* Sharded parameters: each element on one rank. Others: on every rank, or on one
  * where only one has the parameter. */
-static void assert_shards(const dh_param *whole, int64_t tp, int64_t ep)
+static void assert_shards(const dh_param *whole, int64_t tp, int64_t ep, bool whole_experts)
 {
     tally t = {.n = 0};
     int n_parts = 0;
     bool sharded = false;
     for (int64_t rank = 0; rank < tp * ep; rank++) {
         dh_param part;
-        if (!dh_param_shard(whole, (dh_shard){tp, rank % tp, ep, rank / tp, false}, &part))
-            continue;
+        const dh_shard shard = {.tp = tp,
+                                .tp_rank = rank % tp,
+                                .ep = ep,
+                                .ep_rank = rank / tp,
+                                .whole_experts = whole_experts};
+        if (!dh_param_shard(whole, shard, &part)) continue;
         assert_rows_covered(&part);
         for (int k = 0; k < part.n_pieces; k++) {
             const dh_param_piece piece = dh_param_piece_at(&part, k);
@@ -213,8 +243,10 @@ static void pieces_hold_every_element_once(void **state)
             if (list.at[k].layer > 1) continue;
             assert_rows_covered(&list.at[k]);
             for (int64_t tp = 1; tp <= 2 && m.n_kv_heads % tp == 0; tp++)
-                for (int64_t ep = 1; ep <= (m.n_experts ? 4 : 1); ep *= 2)
-                    assert_shards(&list.at[k], tp, ep);
+                for (int64_t ep = 1; ep <= (m.n_experts ? 4 : 1); ep *= 2) {
+                    assert_shards(&list.at[k], tp, ep, false);
+                    assert_shards(&list.at[k], tp, ep, true);
+                }
         }
         dh_vec_fini(&list);
     }

@@ -85,6 +85,56 @@ static void rows_go_there_and_back(void **state)
     dh_graph_destroy(g);
 }
 
+/* A layer of tp 2, ep 2, in which tp ranks have experts of their own or columns of each. */
+static dh_graph *split_twice(double capacity, bool whole_experts)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_shard shard = {.tp = 2, .tp_rank = 1, .ep = 2, .whole_experts = whole_experts};
+    dh_graph *g = build(DH_MODE_TRAIN, capacity);
+    assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
+    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 2));
+    assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
+    assert_ok(&ctx, dh_graph_check(&ctx, g));
+    return g;
+}
+
+/* Half of the rows travel, to four ranks; experts are whole, their work is the same; nothing of a
+ * layer's width is gathered or reduced for them. */
+static void tensor_parallel_ranks_send_their_share(void **state)
+{
+    dh_graph *columns = split_twice(0, false), *whole = split_twice(0, true);
+    for (int i = 0; i < 4; i++) {
+        const dh_op *op = nth(whole, DH_OP_ALL_TO_ALL_ROWS, i);
+        const dh_op *all = nth(columns, DH_OP_ALL_TO_ALL_ROWS, i);
+        assert_true(op->group == DH_GROUP_TP_EP && all->group == DH_GROUP_EP);
+        assert_int_equal((i % 2 ? out(whole, op) : in(whole, op, 0))->shape[0], ROWS * TOP_K / 2);
+        assert_true(dh_op_bytes(whole, op) * 2 == dh_op_bytes(columns, all));
+    }
+    for (int i = 0; i < 2; i++) {
+        const dh_tensor *w = in(whole, nth(whole, DH_OP_GROUPED_LINEAR, i), 1);
+        const dh_tensor *part = in(columns, nth(columns, DH_OP_GROUPED_LINEAR, i), 1);
+        assert_true(w->shape[0] == EXPERTS / 4 && part->shape[0] == EXPERTS / 2);
+        assert_int_equal(w->shape[1] * w->shape[2], 2 * part->shape[1] * part->shape[2]);
+        assert_true(dh_op_flops(whole, nth(whole, DH_OP_GROUPED_LINEAR, i)) ==
+                    dh_op_flops(columns, nth(columns, DH_OP_GROUPED_LINEAR, i)));
+    }
+    assert_int_equal(count(columns, DH_OP_REDUCE_SCATTER, DH_PHASE_F), 2);
+    assert_int_equal(count(whole, DH_OP_REDUCE_SCATTER, DH_PHASE_F), 1); /* of attention */
+    assert_int_equal(in(whole, nth(whole, DH_OP_ROUTER_SUMS, 0), 1)->shape[0], ROWS);
+    assert_int_equal(in(whole, nth(whole, DH_OP_MOE_ORDER, 0), 0)->shape[0], ROWS / 2);
+    dh_graph_destroy(columns);
+    dh_graph_destroy(whole);
+}
+
+/* 40 rows of an expert for all tokens, 20 for those of a rank. */
+static void ranks_share_a_capacity(void **state)
+{
+    dh_graph *g = split_twice(1.25, true);
+    assert_int_equal(nth(g, DH_OP_MOE_ORDER, 0)->capacity, 20);
+    assert_int_equal(in(g, nth(g, DH_OP_ALL_TO_ALL, 0), 0)->shape[0], EXPERTS * 20);
+    dh_graph_destroy(g);
+}
+
 /* Every rank sends each expert as many rows: 40 of 1.25 even shares. */
 static void capacity_makes_equal_blocks(void **state)
 {
@@ -185,6 +235,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_go_there_and_back),
+        cmocka_unit_test(tensor_parallel_ranks_send_their_share),
+        cmocka_unit_test(ranks_share_a_capacity),
         cmocka_unit_test(capacity_makes_equal_blocks),
         cmocka_unit_test(one_rank_of_experts_changes_nothing),
         cmocka_unit_test(room_is_what_may_come_at_most),

@@ -65,6 +65,24 @@ static void router_chooses_and_differentiates(void **state)
     }
 }
 
+/* As many rows for every expert, a row's experts different. */
+static void dealt_choices_are_even(void **state)
+{
+    int32_t experts[N * 3];
+    int64_t n[E] = {0};
+    dh_k_router_deal(N, E, 3, experts);
+    for (int64_t i = 0; i < N * 3; i++) {
+        n[experts[i]]++;
+        assert_true(i % 3 == 0 || experts[i] != experts[i - 1]);
+        assert_true(i % 3 != 2 || experts[i] != experts[i - 2]);
+    }
+    for (int e = 0; e < E; e++) assert_in_range(n[e], N * 3 / E, N * 3 / E + 1);
+    int64_t counts[E];
+    memset(counts, 0xff, sizeof counts);
+    dh_k_moe_count(N * 3, E, experts, counts);
+    assert_memory_equal(counts, n, sizeof n);
+}
+
 static void runs_follow_one_another(void **state)
 {
     const int64_t counts[] = {3, 0, 5, 1}, want[] = {0, 3, 3, 8, 9};
@@ -229,6 +247,7 @@ static void runs_of_rows_meet_their_experts(void **state)
 
 const struct CMUnitTest moe_tests[] = {
     cmocka_unit_test(router_chooses_and_differentiates),
+    cmocka_unit_test(dealt_choices_are_even),
     cmocka_unit_test(order_is_by_expert_then_row),
     cmocka_unit_test(runs_follow_one_another),
     cmocka_unit_test(rows_move_there_and_back),

@@ -138,6 +138,102 @@ static void norm_backward(void **state)
     }
 }
 
+/* Heads of packed rows one after another, n of them from head first on, and back. */
+static buf heads_out_of(buf packed, dh_heads h, int64_t first, int64_t n)
+{
+    buf heads = buf_new(packed.dtype, h.N * n * h.D);
+    const int64_t row = (h.H + 2 * h.KV) * h.D;
+    for (int64_t i = 0; i < h.N * n * h.D; i++)
+        set(heads, i, get(packed, i / (n * h.D) * row + first * h.D + i % (n * h.D)));
+    return heads;
+}
+
+static void free_all(const buf *all, size_t n)
+{
+    for (size_t i = 0; i < n; i++) buf_free(all[i]);
+}
+
+/* Packed rows and what the kernels made of them; [0] of queries, [1] of keys. */
+typedef struct packed_norm {
+    dh_dtype T;
+    dh_heads h;
+    buf qkv, dy, y, dqkv, stats, w[2], dw[2], want_dw[2];
+} packed_norm;
+
+/* Queries, then keys, are rows of an RMSNorm of their own. */
+static void check_kind(const packed_norm *p, int k)
+{
+    const int64_t first = k ? p->h.H : 0, count = k ? p->h.KV : p->h.H;
+    const int64_t rows = p->h.N * count, D = p->h.D;
+    buf x = heads_out_of(p->qkv, p->h, first, count), dy = heads_out_of(p->dy, p->h, first, count);
+    buf y = heads_out_of(p->y, p->h, first, count), dx = heads_out_of(p->dqkv, p->h, first, count);
+    buf want_y = buf_new(p->T, rows * D), want_dx = buf_new(p->T, rows * D);
+    buf stats = buf_new(DH_F32, 2 * rows);
+    dh_k_norm_fwd(DH_NORM_RMS, p->T, rows, D, x.raw, f32(p->w[k]), NULL, (float)EPS, want_y.raw,
+                  f32(stats));
+    dh_k_norm_dgrad(DH_NORM_RMS, p->T, rows, D, dy.raw, x.raw, f32(p->w[k]), f32(stats), NULL,
+                    want_dx.raw);
+    dh_k_norm_wgrad(DH_NORM_RMS, p->T, rows, D, dy.raw, x.raw, f32(stats), f32(p->want_dw[k]), NULL,
+                    k == 1);
+    assert_true(buf_same(y, want_y) && buf_same(dx, want_dx));
+    double *sums = widen(p->want_dw[k]);
+    check_close("weights of heads", p->dw[k], sums, 1e-5);
+    free(sums);
+    const buf all[] = {x, dy, y, dx, want_y, want_dx, stats};
+    free_all(all, DH_COUNTOF(all));
+}
+
+static void check_values(const packed_norm *p)
+{
+    const int64_t first = p->h.H + p->h.KV;
+    const buf v = heads_out_of(p->qkv, p->h, first, p->h.KV);
+    const buf dv = heads_out_of(p->dy, p->h, first, p->h.KV);
+    const buf v_out = heads_out_of(p->y, p->h, first, p->h.KV);
+    const buf dv_out = heads_out_of(p->dqkv, p->h, first, p->h.KV);
+    assert_true(buf_same(v, v_out) && buf_same(dv, dv_out));
+    const buf all[] = {v, dv, v_out, dv_out};
+    free_all(all, DH_COUNTOF(all));
+}
+
+static void check_heads(dh_dtype T, dh_heads h, uint64_t *seed)
+{
+    const int64_t size = h.N * (h.H + 2 * h.KV) * h.D;
+    packed_norm p = {T, h, .qkv = buf_random(T, size, 2, seed), .dy = buf_random(T, size, 1, seed)};
+    p.y = buf_new(T, size);
+    p.dqkv = buf_new(T, size);
+    p.stats = buf_new(DH_F32, 2 * h.N * (h.H + h.KV));
+    for (int k = 0; k < 2; k++) {
+        p.w[k] = buf_random(DH_F32, h.D, 1, seed);
+        p.dw[k] = buf_random(DH_F32, h.D, 1, seed);
+        p.want_dw[k] = buf_copy(p.dw[k]);
+    }
+    void *ws = scratch_new(dh_k_head_norm_wgrad_workspace(h));
+    dh_k_head_norm_fwd(T, h, p.qkv.raw, f32(p.w[0]), f32(p.w[1]), (float)EPS, p.y.raw,
+                       f32(p.stats));
+    dh_k_head_norm_dgrad(T, h, p.dy.raw, p.qkv.raw, f32(p.w[0]), f32(p.w[1]), f32(p.stats),
+                         p.dqkv.raw);
+    omp_set_num_threads(3);
+    dh_k_head_norm_wgrad(T, h, p.dy.raw, p.qkv.raw, f32(p.stats), f32(p.dw[0]), f32(p.dw[1]), 2,
+                         ws);
+    omp_set_num_threads(2);
+    check_kind(&p, 0);
+    check_kind(&p, 1);
+    check_values(&p);
+    scratch_free(ws, dh_k_head_norm_wgrad_workspace(h));
+    const buf all[] = {p.qkv,  p.dy,    p.y,     p.dqkv,       p.stats,     p.w[0],
+                       p.w[1], p.dw[0], p.dw[1], p.want_dw[0], p.want_dw[1]};
+    free_all(all, DH_COUNTOF(all));
+}
+
+static void heads_are_normed_one_by_one(void **state)
+{
+    uint64_t seed = test_seed("norms of heads");
+    static const dh_heads shapes_of_heads[] = {{1, 1, 1, 8}, {70, 4, 2, 16}, {9, 3, 1, 100}};
+    EACH_DTYPE(T)
+    for (size_t i = 0; i < DH_COUNTOF(shapes_of_heads); i++)
+        check_heads(T, shapes_of_heads[i], &seed);
+}
+
 static void bias_gradient_sums_columns(void **state)
 {
     uint64_t seed = test_seed("bias gradient");
@@ -162,6 +258,7 @@ static void bias_gradient_sums_columns(void **state)
 const struct CMUnitTest norm_tests[] = {
     cmocka_unit_test(norm_forward),
     cmocka_unit_test(norm_backward),
+    cmocka_unit_test(heads_are_normed_one_by_one),
     cmocka_unit_test(bias_gradient_sums_columns),
 };
 const size_t n_norm_tests = DH_COUNTOF(norm_tests);

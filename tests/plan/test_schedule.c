@@ -78,6 +78,9 @@ static void draws_as_published(void **state)
         {"bidirectional", 2, 4, 0,
          "rank 0    F0 F1 F2|B1 F3|B0 B3 B2\n"
          "rank 1    F1 F0 F3|B0 F2|B1 B2 B3\n"},
+        {"combined-1f1b", 2, 4, 1,
+         "rank 0    F0 F1 F2    F3|B0 B1    B2 B3\n"
+         "rank 1    .  F0 F1|B0 F2|B1 F3|B2 B3\n"},
         {"wavelet", 1, 4, 0, "rank 0    F0 F1|B0 F2|B1 F3|B2 B3\n"},
     };
     dh_ctx ctx = DH_CTX_INIT;
@@ -109,6 +112,16 @@ static bound bound_1f1b(int32_t p, int32_t m, int32_t g)
 static bound bound_interleaved(int32_t p, int32_t m, int32_t g)
 {
     return (bound){2 * (p - 1 - g) + p + 1, 2 * (p - 1 - g) + p + 1};
+}
+static bound bound_combined(int32_t p, int32_t m, int32_t g)
+{
+    const int32_t n = DH_MIN(2 * m, 2 * (p - 1 - g) + p + 1);
+    return (bound){n, n + (n < 2 * m)};
+}
+/* Those beyond 3p wait for their weight gradient alone. */
+static bound bound_stp(int32_t p, int32_t m, int32_t g)
+{
+    return (bound){3 * p + g, 3 * p + g + 1};
 }
 static bound bound_p(int32_t p, int32_t m, int32_t g)
 {
@@ -171,6 +184,8 @@ static const struct {
     {"bidirectional", bound_bidirectional},
     {"dualpipe", bound_dualpipe},
     {"dualpipev", bound_dualpipev},
+    {"combined-1f1b", bound_combined},
+    {"stp", bound_stp},
 };
 
 /* Row properties that planners rely on. */
@@ -210,7 +225,8 @@ static void check_micro_batch_order(const dh_schedule *s)
 
 static bool is_accepted(const char *row, int32_t p, int32_t m)
 {
-    if (strcmp(row, "interleaved-1f1b") == 0) return m % p == 0;
+    if (strcmp(row, "interleaved-1f1b") == 0 || strcmp(row, "combined-1f1b") == 0)
+        return m % p == 0;
     if (strcmp(row, "dualpipe") == 0) return p % 2 == 0;
     return true;
 }

@@ -111,7 +111,7 @@ static void csv_refuses_with_place(void **state)
         {"0F99999999999999999999\n", DH_EFORMAT, "row 1, column 1"},
         {"0F0,(0F1;0B0)\n", DH_EFORMAT, "OVERLAP_F_B"},
         {"0F0,(0F1,0B0)OVERLAP_F_B\n", DH_EFORMAT, "column 2"},
-        {"0F0,(0F1;0F0)OVERLAP_F_B\n", DH_EFORMAT, "one forward and one backward"},
+        {"0F0,(0B0;0B1)OVERLAP_F_B\n", DH_EFORMAT, "a forward and any other"},
         {"0F0,(0F1;0SEND_B0)OVERLAP_F_B\n", DH_EFORMAT, "communication inside"},
         {"0F0,0B0\n0F1,0B1\n1F0\n", DH_EINVAL, "only 5 actions"},
         {"0F0\n0B0\n", DH_EINVAL,

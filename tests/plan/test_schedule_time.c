@@ -265,13 +265,61 @@ static void zb_auto_keeps_memory_limit(void **state)
         }
 }
 
+/* Time of rank g's slots beyond what it computes. */
+static int64_t exposed_of(const dh_schedule_timing *t, int32_t g, int64_t computes)
+{
+    return t->busy_ns[g] - computes;
+}
+
+/* STP's table (arXiv 2510.27257): a forward or an input gradient alone exposes the all-reduces of
+ * its chunk; those of a whole backward run beside its weight gradients, those of two actions in one
+ * slot beside each other. Bubbles: from the last rank, where the pipeline turns. */
+static void stp_closed_forms(void **state)
+{
+    enum { MAX = 12 };
+    const int64_t one = 900, ar = 130;
+    const dh_stage_cost cost = {.f_ns = one + ar,
+                                .i_ns = one + ar,
+                                .w_ns = one,
+                                .b_ns = 2 * one,
+                                .fb_ns = 3 * one,
+                                .fi_ns = 2 * one,
+                                .other_ns = 2 * one};
+    for (int32_t p = 1; p <= MAX; p++)
+        for (int32_t m = 3 * p - 1; m <= 5 * p; m += p) {
+            const int64_t computes = 6 * m * one;
+            dh_schedule *s = generate("stp", p, m, 0);
+            dh_schedule_use use[MAX];
+            dh_ctx ctx = DH_CTX_INIT;
+            assert_ok(&ctx, dh_schedule_validate(&ctx, s, use));
+            const dh_schedule_costs costs = {.every = cost};
+            dh_schedule_timing t = time_with(s, &costs);
+            for (int32_t g = 0; g < p; g++) {
+                assert_int_equal(exposed_of(&t, g, computes), (2 * p + 1 - g % 2) * ar);
+                assert_true(use[g].peak_settled - use[g].peak_wgrad <= 3 * p);
+            }
+            assert_int_equal(use[0].peak_settled, 3 * p);
+            assert_int_equal(t.makespan_ns - t.busy_ns[p - 1], (p - 1) * (one + ar + one - one));
+            dh_schedule_timing_fini(&t);
+            dh_schedule_destroy(s);
+            t = time_row("zb-v", p, m, 0, cost);
+            assert_int_equal(exposed_of(&t, 0, computes), 4 * m * ar);
+            dh_schedule_timing_fini(&t);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubbles_match_formulas), cmocka_unit_test(w_bubble_matches_formula),
-        cmocka_unit_test(zero_bubble_formulas),   cmocka_unit_test(v_blocks_beat_1f1b),
-        cmocka_unit_test(dualpipe_formula),       cmocka_unit_test(timing_by_hand),
-        cmocka_unit_test(published_bubble_rates), cmocka_unit_test(zb_auto_keeps_memory_limit),
+        cmocka_unit_test(bubbles_match_formulas),
+        cmocka_unit_test(stp_closed_forms),
+        cmocka_unit_test(w_bubble_matches_formula),
+        cmocka_unit_test(zero_bubble_formulas),
+        cmocka_unit_test(v_blocks_beat_1f1b),
+        cmocka_unit_test(dualpipe_formula),
+        cmocka_unit_test(timing_by_hand),
+        cmocka_unit_test(published_bubble_rates),
+        cmocka_unit_test(zb_auto_keeps_memory_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@ typedef struct setup {
     int64_t bucket;              /* bytes of gradients; 0: the default, which holds these models */
     int64_t ep;                  /* 0: 1 */
     dh_moe_mode moe;
+    bool whole_experts; /* spread over tp ranks too */
 } setup;
 
 typedef struct mesh_programs {
@@ -84,6 +85,7 @@ static inline mesh_programs *prepare(const setup *s)
                                 .mode = DH_MODE_TRAIN};
     assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, DH_MAX(s->cp, 1), DH_MAX(s->ep, 1), 0,
                                  s->per_node, &m->spec.recipe.mesh));
+    m->spec.recipe.mesh.whole_experts = s->whole_experts;
     if (!s->strategy) return m;
     assert_ok(&ctx, dh_strategy_ordering(&ctx, s->strategy, &m->ordering));
     m->ordering.cache = dh_order_cache_create();

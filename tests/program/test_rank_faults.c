@@ -132,21 +132,22 @@ static uint32_t random_call(const dh_program *p, uint64_t *seed)
 }
 
 static const setup fault_setups[] = {
-    {"gpt2-tiny", "1f1b", 1, 4, 1, 0, 8, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0},
-    {"llama-tiny", "1f1b", 2, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0},
-    {"gpt2-tiny", "zb-h1", 2, 4, 1, 2, 8, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0},
-    {"llama-tiny", "interleaved-1f1b", 1, 2, 4, 1, 4, 16, DH_F32, true, 1, 0, NULL, 0, 0, 0},
-    {"gpt2-tiny", "dhelix-w", 2, 2, 2, 4, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0},
-    {"mixtral-tiny", "1f1b", 1, 1, 4, 0, 2, 16, DH_F32, true, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS},
+    {"gpt2-tiny", "1f1b", 1, 4, 1, 0, 8, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0, false},
+    {"llama-tiny", "1f1b", 2, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0, false},
+    {"gpt2-tiny", "zb-h1", 2, 4, 1, 2, 8, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0, false},
+    {"llama-tiny", "interleaved-1f1b", 1, 2, 4, 1, 4, 16, DH_F32, true, 1, 0, NULL, 0, 0, 0, false},
+    {"gpt2-tiny", "dhelix-w", 2, 2, 2, 4, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0, false},
+    {"mixtral-tiny", "1f1b", 1, 1, 4, 0, 2, 16, DH_F32, true, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS,
+     false},
     {"mixtral-tiny", "dhelix-w", 2, 2, 2, 4, 4, 16, DH_F32, false, 1, 0, NULL, 50000, 2,
-     DH_MOE_CAPACITY},
+     DH_MOE_CAPACITY, false},
 };
 
 static setup ring_setup(void)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    setup s = {"llama-tiny", "1f1b", 4, 1, 1,    0, 2, 32,
-               DH_F32,       false,  1, 0, NULL, 0, 1, DH_MOE_DROPLESS};
+    setup s = {"llama-tiny",    "1f1b", 4, 1, 1, 0, 2, 32, DH_F32, false, 1, 0, NULL, 0, 1,
+               DH_MOE_DROPLESS, false};
     assert_ok(&ctx, dh_strategy_find(&ctx, "intra-batch-bidirectional", &s.strategy));
     return s;
 }
@@ -218,10 +219,11 @@ static void reduced_agrees_with_full(void **state)
 {
     uint64_t seed = test_seed("reduced_agrees_with_full");
     const setup setups[] = {
-        {"llama-tiny", "1f1b", 4, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0},
-        {"gpt2-tiny", "zb-h1", 1, 2, 3, 0, 4, 16, DH_F32, true, 1, 0, NULL, 0, 0, 0},
-        {"gpt2-tiny", "interleaved-1f1b", 2, 2, 3, 2, 4, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0},
-        {"mixtral-tiny", "1f1b", 1, 1, 8, 0, 2, 16, DH_F32, true, 1, 0, NULL, 50000, 4, 0},
+        {"llama-tiny", "1f1b", 4, 2, 2, 0, 4, 16, DH_BF16, true, 1, 0, NULL, 50000, 0, 0, false},
+        {"gpt2-tiny", "zb-h1", 1, 2, 3, 0, 4, 16, DH_F32, true, 1, 0, NULL, 0, 0, 0, false},
+        {"gpt2-tiny", "interleaved-1f1b", 2, 2, 3, 2, 4, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0,
+         false},
+        {"mixtral-tiny", "1f1b", 1, 1, 8, 0, 2, 16, DH_F32, true, 1, 0, NULL, 50000, 4, 0, false},
     };
     size_t n_failed = 0, n_passed = 0;
     for (size_t n = 0; n < DH_COUNTOF(setups); n++)
@@ -345,10 +347,10 @@ static void experts_exchange_alike(void **state)
 
 static void messages_name_both_ends(void **state)
 {
-    const setup pipe = {"llama-tiny", "1f1b", 1, 3, 1,    0, 3, 16,
-                        DH_F32,       false,  1, 0, NULL, 0, 0, 0};
-    const setup tensor = {"llama-tiny", "1f1b", 2, 1, 2,    0,      1, 16,
-                          DH_F32,       false,  1, 0, NULL, 150000, 0, 0};
+    const setup pipe = {"llama-tiny", "1f1b", 1, 3,    1, 0, 3, 16,   DH_F32,
+                        false,        1,      0, NULL, 0, 0, 0, false};
+    const setup tensor = {"llama-tiny", "1f1b", 2, 1,    2,      0, 1, 16,   DH_F32,
+                          false,        1,      0, NULL, 150000, 0, 0, false};
     EXPECT(&pipe, 1, DH_OP_SEND, change_tag, "two ends of a transfer", "rank 1) is send",
            "with tag 1", "rank 2) is recv", "with tag 0", "micro-batch 0");
     EXPECT(&pipe, 0, DH_OP_SEND, halve_size, "rank 0) is send of 1024 f32",
@@ -367,7 +369,8 @@ static void messages_name_both_ends(void **state)
 static void deadlock_shows_the_cycle(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0};
+    const setup s = {"llama-tiny", "1f1b", 1, 2,    1, 0, 2, 16,   DH_F32,
+                     false,        1,      0, NULL, 0, 0, 0, false};
     mesh_programs *m = build(&s);
     assert_true(send_first(m->at[0], 0));
     const dh_program *const *programs = (const dh_program *const *)m->at;
@@ -383,7 +386,8 @@ static void deadlock_shows_the_cycle(void **state)
 static void other_meshes_are_refused(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const setup s = {"llama-tiny", "1f1b", 1, 2, 1, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0, 0, 0};
+    const setup s = {"llama-tiny", "1f1b", 1, 2,    1, 0, 2, 16,   DH_F32,
+                     false,        1,      0, NULL, 0, 0, 0, false};
     mesh_programs *m = build(&s);
     const dh_program *programs[] = {m->at[1], m->at[0]};
     assert_fails(&ctx, dh_programs_verify(&ctx, programs, 2), DH_EINVAL, "in order");

@@ -32,14 +32,18 @@ static const char *const schedules[] = {"1f1b",    "gpipe",    "interleaved-1f1b
                                         "zb-h2",   "zb-v",     "v-half",           "v-min",
                                         "zb-auto", "dhelix-w", "dualpipev"};
 
-static void verifies(const setup *s)
+static void assert_verifies(const setup *s, const mesh_programs *m)
 {
     dh_ctx ctx = DH_CTX_INIT;
+    if (verify(&ctx, m) == DH_OK && dh_mesh_verify(&ctx, &m->spec, NULL) == DH_OK) return;
+    print_setup(s);
+    fail_msg("%s", ctx.message);
+}
+
+static void verifies(const setup *s)
+{
     mesh_programs *m = build(s);
-    if (verify(&ctx, m) != DH_OK || dh_mesh_verify(&ctx, &m->spec, NULL) != DH_OK) {
-        print_setup(s);
-        fail_msg("%s", ctx.message);
-    }
+    assert_verifies(s, m);
     destroy(m);
 }
 
@@ -143,14 +147,27 @@ static void assert_alike(const dh_program *a, const dh_program *b)
     }
 }
 
-static void is_alike_within_classes(const setup *s)
+static void assert_alike_within_classes(const mesh_programs *m)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    mesh_programs *m = build(s);
     dh_rank_classes c;
     assert_ok(&ctx, dh_rank_classes_find(&ctx, &m->spec, &c));
     for (size_t r = 0; r < m->n; r++) assert_alike(m->at[c.first[c.of[r]]], m->at[r]);
     dh_rank_classes_fini(&c);
+}
+
+static void is_alike_within_classes(const setup *s)
+{
+    mesh_programs *m = build(s);
+    assert_alike_within_classes(m);
+    destroy(m);
+}
+
+static void verifies_and_is_alike(const setup *s)
+{
+    mesh_programs *m = build(s);
+    assert_verifies(s, m);
+    assert_alike_within_classes(m);
     destroy(m);
 }
 
@@ -192,8 +209,7 @@ static void ring_gemms_verify(void **state)
                    .cp = 1 + i / 2 % 2,
                    .recompute = (dh_recompute_kind)(i % 3)};
         assert_ok(&ctx, dh_strategy_find(&ctx, names[i % 2], &s.strategy));
-        verifies(&s);
-        is_alike_within_classes(&s);
+        verifies_and_is_alike(&s);
     }
 }
 
@@ -215,8 +231,7 @@ static void part_waits_verify(void **state)
         assert_ok(&ctx, dh_strategy_read(&ctx, arena,
                                          i % 2 ? "{passes: [part-wise(1)]}" : "part-wise+dhelix",
                                          &s.strategy));
-        verifies(&s);
-        is_alike_within_classes(&s);
+        verifies_and_is_alike(&s);
     }
     dh_arena_destroy(arena);
 }
@@ -224,11 +239,12 @@ static void part_waits_verify(void **state)
 static void context_parallelism_verifies(void **state)
 {
     static const setup setups[] = {
-        {"llama-tiny", "1f1b", 1, 1, 1, 0, 2, 16, DH_F32, false, 2, 0, NULL, 0, 0, 0},
-        {"llama-tiny", "1f1b", 2, 2, 1, 0, 4, 16, DH_BF16, true, 2, 0, NULL, 50000, 0, 0},
-        {"gpt2-tiny", "zb-h1", 1, 2, 2, 2, 4, 16, DH_F32, true, 2, 0, NULL, 50000, 0, 0},
-        {"gpt2-tiny", "dhelix-w", 1, 2, 1, 1, 4, 32, DH_F32, false, 4, 0, NULL, 0, 0, 0},
-        {"llama-tiny", "dhelix-w", 4, 1, 3, 12, 2, 16, DH_BF16, true, 2, 0, NULL, 50000, 0, 0},
+        {"llama-tiny", "1f1b", 1, 1, 1, 0, 2, 16, DH_F32, false, 2, 0, NULL, 0, 0, 0, false},
+        {"llama-tiny", "1f1b", 2, 2, 1, 0, 4, 16, DH_BF16, true, 2, 0, NULL, 50000, 0, 0, false},
+        {"gpt2-tiny", "zb-h1", 1, 2, 2, 2, 4, 16, DH_F32, true, 2, 0, NULL, 50000, 0, 0, false},
+        {"gpt2-tiny", "dhelix-w", 1, 2, 1, 1, 4, 32, DH_F32, false, 4, 0, NULL, 0, 0, 0, false},
+        {"llama-tiny", "dhelix-w", 4, 1, 3, 12, 2, 16, DH_BF16, true, 2, 0, NULL, 50000, 0, 0,
+         false},
     };
     for (size_t i = 0; i < DH_COUNTOF(setups); i++) {
         setup s = setups[i];
@@ -237,8 +253,7 @@ static void context_parallelism_verifies(void **state)
         const dh_strategy *rows = dh_strategies(&n);
         for (size_t k = 0; k < n; k++) {
             s.strategy = &rows[k];
-            verifies(&s);
-            is_alike_within_classes(&s);
+            verifies_and_is_alike(&s);
         }
         s.recompute = DH_RECOMPUTE_KIND_FULL;
         verifies(&s);
@@ -246,15 +261,22 @@ static void context_parallelism_verifies(void **state)
 }
 
 static const setup expert_setups[] = {
-    {"mixtral-tiny", "1f1b", 1, 1, 2, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS},
-    {"mixtral-tiny", "1f1b", 2, 1, 4, 0, 2, 16, DH_BF16, true, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS},
-    {"mixtral-tiny", "1f1b", 1, 2, 4, 2, 4, 16, DH_F32, false, 1, 0, NULL, 0, 4, DH_MOE_CAPACITY},
+    {"mixtral-tiny", "1f1b", 1, 1, 2, 0, 2, 16, DH_F32, false, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS,
+     false},
+    {"mixtral-tiny", "1f1b", 2, 1, 4, 0, 2, 16, DH_BF16, true, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS,
+     false},
+    {"mixtral-tiny", "1f1b", 1, 2, 4, 2, 4, 16, DH_F32, false, 1, 0, NULL, 0, 4, DH_MOE_CAPACITY,
+     false},
     {"mixtral-tiny", "zb-h1", 1, 2, 6, 3, 4, 16, DH_F32, true, 1, 0, NULL, 50000, 2,
-     DH_MOE_DROPLESS},
+     DH_MOE_DROPLESS, false},
     {"mixtral-tiny", "dhelix-w", 2, 2, 2, 2, 4, 16, DH_BF16, true, 2, 0, NULL, 400000, 2,
-     DH_MOE_DROPLESS},
+     DH_MOE_DROPLESS, false},
     {"mixtral-tiny", "dhelix-w", 1, 2, 4, 0, 4, 16, DH_BF16, true, 2, 0, NULL, 0, 2,
-     DH_MOE_CAPACITY},
+     DH_MOE_CAPACITY, false},
+    {"mixtral-tiny", "1f1b", 2, 1, 4, 0, 2, 16, DH_BF16, true, 1, 0, NULL, 0, 2, DH_MOE_DROPLESS,
+     true},
+    {"mixtral-tiny", "dhelix-w", 2, 2, 2, 2, 4, 16, DH_F32, true, 2, 0, NULL, 0, 2, DH_MOE_CAPACITY,
+     true},
 };
 
 /* All strategies on one of them, as finding pairs takes its time; cheap ones on all. */
@@ -264,18 +286,17 @@ static void expert_parallelism_verifies(void **state)
     const dh_strategy *rows = dh_strategies(&n);
     for (size_t i = 0; i < DH_COUNTOF(expert_setups); i++) {
         setup s = expert_setups[i];
-        verifies(&s);
-        is_alike_within_classes(&s);
+        verifies_and_is_alike(&s);
         for (int kind = DH_RECOMPUTE_KIND_SELECTIVE; kind <= DH_RECOMPUTE_KIND_FULL; kind++) {
             s.recompute = (dh_recompute_kind)kind;
             verifies(&s);
         }
     }
-    setup s = {"mixtral-tiny", "dhelix-w", 1, 2, 2, 0, 4, 16, DH_F32, true, 1, 0, NULL, 0, 2, 0};
+    setup s = {"mixtral-tiny", "dhelix-w", 1, 2,    2, 0, 4, 16,   DH_F32,
+               true,           1,          0, NULL, 0, 2, 0, false};
     for (size_t k = 0; k < n; k++) {
         s.strategy = &rows[k];
-        verifies(&s);
-        is_alike_within_classes(&s);
+        verifies_and_is_alike(&s);
     }
 }
 
@@ -290,8 +311,8 @@ static void strategies_agree_on_uneven_shards(void **state)
     uint64_t seed = test_seed("strategies_agree_on_uneven_shards");
     size_t n;
     const dh_strategy *rows = dh_strategies(&n);
-    const setup s = {"llama-tiny", "dhelix-w", 4, 2, 1,    0, 4, 16,
-                     DH_F32,       false,      1, 0, NULL, 0, 0, 0};
+    const setup s = {"llama-tiny", "dhelix-w", 4, 2,    1, 0, 4, 16,   DH_F32,
+                     false,        1,          0, NULL, 0, 0, 0, false};
     mesh_programs *m = prepare(&s);
     m->spec.recipe.model.vocab = 13;
     for (int turn = 0; turn < 40; turn++)

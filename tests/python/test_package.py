@@ -112,6 +112,7 @@ class Planning(Test):
             said = program("plan", example, "--policy", "list", *words)
             self.assertEqual(dhelix.Job(example).plan("list", explain=explain), said)
         self.assertIn("operators", said)
+        self.assertEqual(dhelix.Job(example).plan(cluster="a100"), program("plan", example, "--cluster", "a100"))
 
     def test_simulate(self):
         example = ROOT / "examples/tp2pp2.yaml"
@@ -123,6 +124,29 @@ class Planning(Test):
         cluster = ROOT / "clusters/a100.yaml"
         job.simulate(cluster, "sequential", out="simulated")
         self.assertTrue(json.loads(pathlib.Path("simulated/summary.json").read_text())["simulated"])
+
+        said = program("simulate", example, "--cluster", "a100", "--schedules", "1f1b,zb-v")
+        self.assertEqual(job.simulate("a100", schedule=["1f1b", "zb-v"]), said)
+
+    def test_table(self):
+        example = ROOT / "examples/tp2pp2.yaml"
+        said = program("simulate", example, "--cluster", "a100", "--table", "parallel.tp=1,3", "train.dtype=f32,bf16")
+        values = {"parallel.tp": [1, 3], "train.dtype": ["f32", "bf16"]}
+        self.assertEqual(dhelix.Job(example).table(values, "a100", out="table"), said)
+        self.assertEqual([len(cell["values"]) for cell in said["cells"]], [2] * 4)
+        self.assertIn("does not divide", said["cells"][2]["reason"])
+        self.assertTrue(pathlib.Path("table/table.csv").exists())
+
+    def test_calibrate(self):
+        rows = [f"{m},4096,{k},bf16,{2e-6 * m * 4096 * k / 700}" for m in (1024, 2048, 4096) for k in (1024, 4096)]
+        pathlib.Path("gemm.csv").write_text("\n".join(["m,n,k,dtype,time_us", *rows]), encoding="utf-8")
+        said = dhelix.calibrate(["gemm.csv"], "h100", "mine.yaml")
+        self.assertEqual(said, program("calibrate", "gemm.csv", "--like", "h100", "--out", "mine.yaml"))
+        self.assertEqual(said["measurements"], 6)
+        dhelix.Job(ROOT / "examples/tp2.yaml").simulate("mine.yaml")
+        with self.assertRaisesRegex(dhelix.MalformedFile, "gemm.csv:8: 1 cells"):
+            pathlib.Path("gemm.csv").write_text("\n".join(["m,n,k,dtype,time_us", *rows, "7"]), encoding="utf-8")
+            dhelix.calibrate(["gemm.csv"], "h100")
 
     def test_tune(self):
         example = ROOT / "examples/tp2.yaml"

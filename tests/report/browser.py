@@ -78,11 +78,14 @@ def make_pages(dhelix, folder):
     simulated = os.path.join(folder, "simulated")
     run(dhelix, "simulate", os.path.join(folder, "job.yaml"), "--cluster", "a100", "--out", simulated, "--set", "strategy=dhelix",
         "--set", "ranks=16", "--set", "parallel.pp=2", "--set", "train.batch=32")
+    table = os.path.join(folder, "table")
+    run(dhelix, "simulate", os.path.join(folder, "job.yaml"), "--cluster", "a100", "--out", table, "--table",
+        "parallel.tp=1,2,3", "parallel.pp=1,2")
     large = os.path.join(folder, "large <i>'\"")
     write_large(large, 4, 10000)
     shutil.copy("tests/data/published/dhelix_h100_pairwise_oef_matrix.csv", pair + "/oef.csv")
     pages = {}
-    for name, runs in (("two-strands", [pair]), ("split-backward", [split]), ("one-rank", [alone]), ("simulated", [simulated]), ("large", [large]),
+    for name, runs in (("two-strands", [pair]), ("split-backward", [split]), ("one-rank", [alone]), ("simulated", [simulated]), ("table", [table]), ("large", [large]),
                        ("compared", [pair, split, alone])):
         pages[name] = os.path.join(folder, name + ".html")
         run(dhelix, "report", *runs, "--out", pages[name])

@@ -246,6 +246,20 @@ static void a_matrix_is_shown(void **state)
     json_decref(data);
 }
 
+static void a_table_is_shown(void **state)
+{
+    put("table", "table.json",
+        "{\"model\": \"m\", \"settings\": [{\"key\": \"parallel.tp\", \"values\": [\"1\", "
+        "\"3\"]}], "
+        "\"cells\": [{\"values\": [\"1\"], \"step_ms\": 12.5, \"fits\": true}, "
+        "{\"values\": [\"3\"], \"reason\": \"3 does not divide <8>\"}]}");
+    json_t *data = report("table");
+    assert_true(json_number_value(at(data, "runs.0.table.cells.0.step_ms")) == 12.5);
+    assert_string_equal(json_string_value(at(data, "runs.0.table.cells.1.reason")),
+                        "3 does not divide <8>");
+    json_decref(data);
+}
+
 /* The published definition, (T_i + T_j - P) / min(T_i, T_j), with P when both have ended. */
 static void a_profile_becomes_a_matrix(void **state)
 {
@@ -366,6 +380,11 @@ static const struct {
      "{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"tid\":7,\"ts\":1,\"dur\":1}]}\n",
      "tid is a stream, 0 to 6"},
     {"oef.csv", "op,b0\nf0,much\n", "oef.csv"},
+    {"table.json", "{\"settings\": [{\"key\": \"a\", \"values\": [\"1\"]}], \"cells\": []}\n",
+     "table.json: one or two settings"},
+    {"table.json", "{\"settings\": [], \"cells\": []}\n", "table.json: one or two settings"},
+    {"table.json", "{\"settings\": [{\"key\": \"a\", \"values\": [\"1\"]}], \"cells\": [{}]}\n",
+     "table.json: one or two settings"},
 };
 
 static void broken_files_are_named(void **state)
@@ -423,6 +442,7 @@ int main(void)
         cmocka_unit_test(ranks_are_picked_evenly),
         cmocka_unit_test(long_runs_are_thinned),
         cmocka_unit_test(a_matrix_is_shown),
+        cmocka_unit_test(a_table_is_shown),
         cmocka_unit_test(a_profile_becomes_a_matrix),
         cmocka_unit_test(names_cannot_end_the_data),
         cmocka_unit_test(a_name_that_is_not_utf8),

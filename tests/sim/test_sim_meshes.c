@@ -470,9 +470,73 @@ static void counts_flops(void **state)
     assert_true(fabs(ratio[1] - ratio[0] - extra) < 1e-9);
 }
 
+/* ---- STP ------------------------------------------------------------------------------------ */
+
+enum { COMPUTE_NS = 100, SUM_NS = 30 };
+
+/* Layers whose computations all take longer than an all-reduce; nothing else takes any time. */
+static dh_op_time even_time(const void *self, const dh_cost_op *op)
+{
+    (void)self;
+    double ns = 0;
+    if (op->graph->kind == DH_BLOCK_LAYER)
+        ns = op->op->type == DH_OP_ALL_REDUCE ? SUM_NS : COMPUTE_NS;
+    return (dh_op_time){ns, DH_PAIR_MODELLED};
+}
+
+static dh_op_rates no_slowing(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    (void)self, (void)a, (void)b;
+    return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
+}
+
+/* Time of the rank's all-reduces in which nothing is computed. */
+static int64_t exposed_sums(const dh_sim_rank *r)
+{
+    const dh_program *p = r->program;
+    int64_t exposed = 0;
+    for (size_t i = 0; i < p->instrs.n; i++) {
+        if (p->instrs.at[i].stream == DH_STREAM_COMPUTE) continue;
+        const dh_span *sum = &r->spans[i];
+        exposed += sum->end_ns - sum->met_ns;
+        for (size_t k = 0; k < p->instrs.n; k++) {
+            if (p->instrs.at[k].stream != DH_STREAM_COMPUTE) continue;
+            const int64_t from = DH_MAX(r->spans[k].start_ns, sum->met_ns);
+            exposed -= DH_MAX(DH_MIN(r->spans[k].end_ns, sum->end_ns) - from, 0);
+        }
+    }
+    return exposed;
+}
+
+/* What is exposed of the all-reduces are those of forwards that have no slot in common with
+ * anything: STP's closed form (2p + 1) T_AR, T_AR those of a chunk; one chunk fewer on odd ranks.
+ */
+static void stp_exposes_what_its_closed_form_says(void **state)
+{
+    static const dh_costs even = {.name = "even", .solo = even_time, .beside = no_slowing};
+    for (int64_t pp = 1; pp <= 4; pp++) {
+        const setup s = {"gpt2-tiny", "stp", "stp", 2, 1, pp, 1, 0, 3 * pp, 0, false, 0, 0};
+        dh_ctx ctx = DH_CTX_INIT;
+        job j;
+        dh_sim *sim;
+        job_init(&j, &s);
+        j.recipe.whole_tokens = true;
+        j.recipe.model.n_layers = 2 * j.schedule->n_stages;
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &even, &(dh_sim_options){0}, &sim));
+        const int64_t sums_of_a_chunk = 2 * 2 * SUM_NS;
+        for (size_t k = 0; k < sim->n_classes; k++) {
+            const dh_sim_rank *r = &sim->ranks[k];
+            assert_int_equal(exposed_sums(r), (2 * pp + 1 - r->stage % 2) * sums_of_a_chunk);
+        }
+        dh_sim_destroy(sim);
+        job_fini(&j);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_for_many),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(stp_exposes_what_its_closed_form_says),
+                                       cmocka_unit_test(one_for_many),
                                        cmocka_unit_test(one_a_stage),
                                        cmocka_unit_test(costs_that_differ_keep_ranks_apart),
                                        cmocka_unit_test(nodes_unlike),

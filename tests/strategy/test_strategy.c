@@ -30,7 +30,8 @@ enum { COMPUTE, LOCAL, CROSS };
  * transfer of 5 of its result. */
 typedef struct hand_slot {
     dh_op ops[4];
-    dh_slot_op f[2], b[2];
+    dh_slot_op f[2], b[2], last[4];
+    dh_graph graph;
     dh_mesh mesh;
     dh_costs costs;
     dh_slot slot;
@@ -51,8 +52,9 @@ static void make(hand_slot *h,
                             .group = DH_GROUP_TP,
                             .step = ns[i]};
         dh_slot_op *op = i < 2 ? &h->f[i] : &h->b[i - 2];
-        *op = (dh_slot_op){
-            .at = {.op = &h->ops[i], .mesh = &h->mesh}, .ns = ns[i], .stream = stream[i]};
+        *op = (dh_slot_op){.at = {.graph = &h->graph, .op = &h->ops[i], .mesh = &h->mesh},
+                           .ns = ns[i],
+                           .stream = stream[i]};
         if (i % 2) {
             op->preds = first;
             op->n_preds = 1;
@@ -76,7 +78,8 @@ static void a_transfer_hides_behind_the_other_strand(void **state)
 {
     hand_slot h;
     make(&h, full_speed);
-    const dh_slot_pick order[] = {{0, 0, false}, {0, 1, false}, {1, 0, false}, {1, 1, false}};
+    const dh_slot_pick order[] = {
+        {0, 0, false, false}, {0, 1, false, false}, {1, 0, false, false}, {1, 1, false, false}};
     const dh_slot_timing t = time_order(&h.slot, order);
     /* 0-10 F transfer; 0-30 B computes; 30-50 F computes; 30-35 B transfer */
     assert_true(t.makespan_ns == 50 && t.exposed_ns == 0);
@@ -93,7 +96,8 @@ static void a_reader_begins_with_its_part(void **state)
     make(&h, full_speed);
     h.ops[0].parts = 4;
     h.f[1].pred_parts = third;
-    const dh_slot_pick order[] = {{0, 0, false}, {1, 0, false}, {0, 1, false}, {1, 1, false}};
+    const dh_slot_pick order[] = {
+        {0, 0, false, false}, {1, 0, false, false}, {0, 1, false, false}, {1, 1, false, false}};
     dh_slot_timing t = time_order(&h.slot, order);
     assert_true(t.start_ns[1] == 5 && t.end_ns[0] == 10 && t.end_ns[1] == 25);
     /* before the transfer is launched nothing of it is done */
@@ -105,7 +109,8 @@ static void a_reader_begins_with_its_part(void **state)
     make(&h, half_speed);
     h.ops[0].parts = 4;
     h.f[1].pred_parts = third;
-    const dh_slot_pick behind[] = {{0, 0, false}, {0, 1, false}, {1, 0, false}, {1, 1, false}};
+    const dh_slot_pick behind[] = {
+        {0, 0, false, false}, {0, 1, false, false}, {1, 0, false, false}, {1, 1, false, false}};
     t = time_order(&h.slot, behind);
     assert_true(t.end_ns[0] == 20 && t.end_ns[1] == 40 && t.start_ns[2] == 40);
 }
@@ -114,7 +119,8 @@ static void one_after_the_other_exposes_all(void **state)
 {
     hand_slot h;
     make(&h, full_speed);
-    const dh_slot_pick order[] = {{0, 0, false}, {1, 0, false}, {0, 1, false}, {1, 1, false}};
+    const dh_slot_pick order[] = {
+        {0, 0, false, false}, {1, 0, false, false}, {0, 1, false, false}, {1, 1, false, false}};
     const dh_slot_timing t = time_order(&h.slot, order);
     /* 0-10, 10-30, 30-60, 60-65; the next slot's forward transfer hides under nothing but
      * its own wait: 60-65 is on the same stream */
@@ -142,7 +148,8 @@ static void a_barrier_waits_for_everything(void **state)
 {
     hand_slot h;
     make(&h, full_speed);
-    const dh_slot_pick order[] = {{0, 0, false}, {0, 1, false}, {1, 0, true}, {1, 1, true}};
+    const dh_slot_pick order[] = {
+        {0, 0, false, false}, {0, 1, false, false}, {1, 0, true, false}, {1, 1, true, false}};
     const dh_slot_timing t = time_order(&h.slot, order);
     assert_true(t.start_ns[2] == 30 && t.start_ns[3] == 50 && t.makespan_ns == 55);
 }
@@ -151,7 +158,8 @@ static void operators_beside_each_other_slow_down(void **state)
 {
     hand_slot h;
     make(&h, half_speed);
-    const dh_slot_pick order[] = {{0, 0, false}, {0, 1, false}, {1, 0, false}, {1, 1, false}};
+    const dh_slot_pick order[] = {
+        {0, 0, false, false}, {0, 1, false, false}, {1, 0, false, false}, {1, 1, false, false}};
     const dh_slot_timing t = time_order(&h.slot, order);
     /* 0-20 both at half speed: transfer done, 20 of 30 computed left; 20-40; then 5 and 20
      * together at half speed: 40-50, and 15 left: 50-65 */
@@ -172,7 +180,8 @@ static dh_op_rates neither_progresses(const void *self, const dh_cost_op *a, con
 static void what_an_operator_loses_is_made_good_afterwards(void **state)
 {
     hand_slot h;
-    const dh_slot_pick order[] = {{0, 0, false}, {0, 1, false}, {1, 0, false}, {1, 1, false}};
+    const dh_slot_pick order[] = {
+        {0, 0, false, false}, {0, 1, false, false}, {1, 0, false, false}, {1, 1, false, false}};
     make(&h, computing_loses);
     dh_slot_timing t = time_order(&h.slot, order);
     /* 0-10 the forward's transfer, the backward loses 5: 10-45; 45-50 its transfer, the
@@ -192,9 +201,12 @@ static void memory_counts_what_is_alive(void **state)
     static const dh_slot_tensor f[] = {{10, false, true}, {4, false, false}};
     static const dh_slot_tensor b[] = {{8, true, false}, {3, true, false}};
     static const uint32_t both[] = {0, 1};
-    static const dh_slot_pick f_first[] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {1, 1, 0}};
-    static const dh_slot_pick b_first[] = {{0, 1, 0}, {1, 1, 0}, {0, 0, 0}, {1, 0, 0}};
-    static const dh_slot_pick mixed[] = {{0, 1, 0}, {0, 0, 0}, {1, 0, 0}, {1, 1, 0}};
+    static const dh_slot_pick f_first[] = {
+        {0, 0, false, false}, {1, 0, false, false}, {0, 1, false, false}, {1, 1, false, false}};
+    static const dh_slot_pick b_first[] = {
+        {0, 1, false, false}, {1, 1, false, false}, {0, 0, false, false}, {1, 0, false, false}};
+    static const dh_slot_pick mixed[] = {
+        {0, 1, false, false}, {0, 0, false, false}, {1, 0, false, false}, {1, 1, false, false}};
     hand_slot h;
     make(&h, full_speed);
     for (int i = 0; i < 2; i++) {
@@ -235,7 +247,8 @@ static void an_order_that_waits_for_ever_is_refused(void **state)
     dh_ctx ctx = DH_CTX_INIT;
     hand_slot h;
     make(&h, full_speed);
-    const dh_slot_pick order[] = {{1, 0, false}, {0, 0, true}, {0, 1, false}, {1, 1, false}};
+    const dh_slot_pick order[] = {
+        {1, 0, false, false}, {0, 0, true, false}, {0, 1, false, false}, {1, 1, false, false}};
     dh_slot_timing t = {0};
     assert_fails(&ctx, dh_slot_time(&ctx, &h.slot, order, &t), DH_EINVAL, "waits for ever");
 }
@@ -257,6 +270,59 @@ static void orders_are_put_right(void **state)
         const dh_slot_timing t = time_order(&h.slot, order);
         assert_true(t.makespan_ns == 65);
     }
+}
+
+/* Two computations of 30 one after the other, each followed by a reduction of 20. */
+static void make_reductions(hand_slot *h, double room, bool slow)
+{
+    static const uint32_t needs[] = {0, 1};
+    make(h, slow ? half_speed : full_speed);
+    for (uint32_t i = 0; i < 4; i++) {
+        h->ops[i].step = i < 2 ? 30 : 20;
+        h->last[i] = (dh_slot_op){.at = {.graph = &h->graph, .op = &h->ops[i], .mesh = &h->mesh},
+                                  .ns = h->ops[i].step,
+                                  .stream = i < 2 ? DH_STREAM_COMPUTE : DH_STREAM_LOCAL_DATA,
+                                  .reduces = i >= 2,
+                                  .preds = &needs[i / 3],
+                                  .n_preds = i > 0};
+    }
+    h->slot.strand[0].n = 0;
+    h->slot.strand[1] = (dh_slot_strand){.ops = h->last, .n = 4, .n_blocks = 1};
+    h->slot.rest.room = room;
+}
+
+/* Beside a computation a reduction costs it half its speed, or nothing; behind it time at the end
+ * of the step, of which there may be enough. Where ranks could judge differently only the rule
+ * counts. */
+static void reductions_go_where_the_step_has_room(void **state)
+{
+    static const struct {
+        double room;
+        bool slow, by_rule;
+        double start[2], period;
+    } rows[] = {{5, true, false, {60, 80}, 60},
+                {5, false, false, {30, 60}, 60},
+                {.1, false, false, {30, 60}, 74},
+                {.1, false, true, {60, 80}, 94},
+                {0, true, false, {30, 80}, 80}};
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_order_options options = DH_ORDER_OPTIONS_INIT;
+    size_t n;
+    const dh_order_policy *policies = dh_order_policies(&n);
+    for (size_t k = 0; k < DH_COUNTOF(rows); k++)
+        for (size_t i = 0; i < n; i++) {
+            hand_slot h;
+            dh_slot_pick order[4];
+            double start[2];
+            make_reductions(&h, rows[k].room, rows[k].slow);
+            h.slot.rest.by_rule = rows[k].by_rule;
+            assert_ok(&ctx, dh_slot_order(&ctx, &h.slot, &policies[i], &options, order));
+            const dh_slot_timing t = time_order(&h.slot, order);
+            for (int p = 0; p < 4; p++)
+                if (order[p].op >= 2) start[order[p].op - 2] = t.start_ns[p];
+            assert_true(start[0] == rows[k].start[0] && start[1] == rows[k].start[1]);
+            assert_true(fabs(t.period_ns - rows[k].period) < 1e-9);
+        }
 }
 
 /* ---- real layers ---------------------------------------------------------------------------- */
@@ -381,6 +447,90 @@ static void policies_order_real_layers(void **state)
                 check_layer(p->graphs.at[k], &p->mesh, &seed, 2);
         dh_program_destroy(p);
     }
+}
+
+/* ---- published orders ----------------------------------------------------------------------- */
+
+/* Names of what is issued on the compute stream, or on the others, as far as `names` has them. */
+static void issued(const dh_slot *slot, const dh_slot_pick *order, bool computing,
+                   const char *names, char *text, size_t cap)
+{
+    size_t len = 0;
+    for (uint32_t i = 0; i < slot->strand[0].n + slot->strand[1].n; i++) {
+        const dh_slot_op *op = &slot->strand[order[i].strand].ops[order[i].op];
+        if ((op->stream == DH_STREAM_COMPUTE) != computing) continue;
+        char word[64];
+        snprintf(word, sizeof word, "%s%s ", order[i].barrier ? "/" : "",
+                 op->at.graph->tensors.at[op->at.op->out[0]].name);
+        const char *bare = word + order[i].barrier;
+        const char *at = strstr(names, bare);
+        if (!at || (at != names && at[-1] != ' ')) continue;
+        len += (size_t)snprintf(text + len, cap - len, "%s", word);
+    }
+    text[len] = 0;
+}
+
+/* What the authors draw of a layer of experts: GEMMs and exchanges in their order, a stroke before
+ * what begins a round. */
+static void check_fixed_orders(const dh_slot *slot, dh_slot_pick *order)
+{
+    static const char gemms[] = "qkv proj logits h y dg drouted d.fc2.w d.fc1.w dn2 do dn1 "
+                                "d.router.w d.proj.w d.qkv.w ";
+    static const char exchanges[] = "routed y.own dy drouted.own ";
+    static const struct {
+        const char *policy, *computed, *sent;
+        bool barriers;
+    } cases[] = {
+        {"combined-1f1b",
+         "qkv proj logits dg drouted d.fc2.w d.fc1.w h y dn2 dn2 dn2 do dn1 d.router.w d.proj.w "
+         "d.qkv.w ",
+         "dy routed drouted.own y.own ", false},
+        {"dualpipe",
+         "qkv proj logits dg drouted d.fc2.w d.fc1.w h y dn2 dn2 dn2 do dn1 d.router.w d.proj.w "
+         "d.qkv.w ",
+         "dy /routed /drouted.own /y.own ", true},
+        {"stp",
+         "qkv proj logits dg d.fc2.w drouted d.fc1.w h y dn2 dn2 dn2 d.router.w do d.proj.w dn1 "
+         "d.qkv.w ",
+         "dy routed drouted.own y.own ", false},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        const dh_order_policy *policy;
+        dh_order_options options = DH_ORDER_OPTIONS_INIT;
+        options.barriers = cases[i].barriers;
+        char text[512];
+        assert_ok(&ctx, dh_order_policy_find(&ctx, cases[i].policy, &policy));
+        assert_ok(&ctx, dh_slot_order(&ctx, slot, policy, &options, order));
+        issued(slot, order, true, gemms, text, sizeof text);
+        assert_string_equal(text, cases[i].computed);
+        issued(slot, order, false, exchanges, text, sizeof text);
+        assert_string_equal(text, cases[i].sent);
+    }
+}
+
+static void fixed_orders_are_the_published_ones(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_program_spec spec = {
+        .recipe = {.micro_batch = 1, .seq = 32, .n_micro = 1, .moe_capacity = 2}};
+    assert_ok(&ctx, dh_model_from_preset(&ctx, "mixtral-tiny", &spec.recipe.model));
+    if (spec.recipe.model.vocab == 0) spec.recipe.model.vocab = 65;
+    assert_ok(&ctx, dh_mesh_init(&ctx, 2, 1, 1, 1, 2, 0, 0, &spec.recipe.mesh));
+    dh_program *p;
+    assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
+    const dh_graph *layer = NULL;
+    for (size_t k = 0; k < p->graphs.n; k++)
+        if (p->graphs.at[k]->kind == DH_BLOCK_LAYER) layer = p->graphs.at[k];
+    const drawn d = {1, 0};
+    const dh_costs costs = {
+        .name = "drawn", .solo = drawn_solo, .beside = drawn_beside, .self = &d};
+    dh_arena *arena = dh_arena_create();
+    dh_slot *slot;
+    assert_ok(&ctx, dh_slot_of_graphs(&ctx, arena, &costs, &p->mesh, 0, layer, layer, &slot));
+    check_fixed_orders(slot, DH_NEW_N(arena, dh_slot_pick, slot->strand[0].n + slot->strand[1].n));
+    dh_arena_destroy(arena);
+    dh_program_destroy(p);
 }
 
 /* ---- the cache ------------------------------------------------------------------------------ */
@@ -524,7 +674,9 @@ int main(void)
         cmocka_unit_test(memory_counts_what_is_alive),
         cmocka_unit_test(an_order_that_waits_for_ever_is_refused),
         cmocka_unit_test(orders_are_put_right),
+        cmocka_unit_test(reductions_go_where_the_step_has_room),
         cmocka_unit_test(policies_order_real_layers),
+        cmocka_unit_test(fixed_orders_are_the_published_ones),
         cmocka_unit_test(orders_are_remembered),
         cmocka_unit_test(names_are_found),
         cmocka_unit_test(test_read),

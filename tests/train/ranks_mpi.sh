@@ -42,7 +42,7 @@ one_of() { # values...
 random_mesh() {
     case $((RANDOM % 4)) in
         0) echo "2 dp=2 zero1=$(one_of true false) bucket_mb=$(one_of 25 0.005)" ;;
-        1) echo "4 dp=2 pp=2 schedule=$(one_of gpipe 1f1b zb-h1 zb-v v-half)" ;;
+        1) echo "4 dp=2 pp=2 schedule=$(one_of gpipe 1f1b zb-h1 zb-v v-half combined-1f1b stp)" ;;
         2) echo "4 tp=2 cp=2" ;;
         3) echo "4 $(one_of dp tp cp)=2 pp=2 bucket_mb=$(one_of 25 0.005)" ;;
     esac

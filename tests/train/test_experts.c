@@ -53,6 +53,9 @@ static const char *const meshes[] = {
     "parallel.dp=4 parallel.ep=4",
     "parallel.dp=4 parallel.ep=2 parallel.zero1=true",
     "parallel.dp=2 parallel.ep=2 parallel.tp=2",
+    "parallel.tp=2 parallel.expert_tp=1",
+    ("parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1 parallel.zero1=true "
+     "train.recompute=full strategy=dhelix"),
     "parallel.dp=2 parallel.ep=2 parallel.cp=2 parallel.zero1=true",
     "parallel.dp=2 parallel.ep=2 parallel.pp=2 train.recompute=selective",
     "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=zb-v parallel.zero1=true",
@@ -86,6 +89,57 @@ static void a_mixtral_trains_alike_on_every_mesh(void **state)
     remove_run(one_out);
     printf("  %zu meshes, losses differ by %.2g, auxiliary losses by %.2g at most\n",
            DH_COUNTOF(meshes), worst, worst_aux);
+}
+
+/* Shares of a layer's choices that each of 4 experts had, [4 layers][4], and what ranks that share
+ * them would get, [4 layers] by the number of ranks. */
+static void read_experts(const char *out, double mean[16], double load[4][5])
+{
+    static const char *const ranks[] = {NULL, "1", "2", NULL, "4"};
+    char path[400];
+    snprintf(path, sizeof path, "%s/experts.json", out);
+    json_t *root = json_load_file(path, 0, NULL), *layers = json_object_get(root, "layers");
+    assert_int_equal(json_array_size(layers), 4);
+    for (size_t i = 0; i < 16; i++) {
+        json_t *layer = json_array_get(layers, i / 4);
+        mean[i] = json_number_value(json_array_get(json_object_get(layer, "mean"), i % 4));
+        const double most =
+            json_number_value(json_array_get(json_object_get(layer, "most"), i % 4));
+        assert_true(most >= mean[i] && most <= 0.5);
+        if (ranks[i % 4 + 1])
+            load[i / 4][i % 4 + 1] = json_number_value(
+                json_object_get(json_object_get(layer, "load"), ranks[i % 4 + 1]));
+    }
+    json_decref(root);
+}
+
+/* The same tokens choose the same experts on every mesh, whichever ranks count them; what meets in
+ * an exchange are more tokens where experts are spread, whose load is no more uneven. */
+static void every_mesh_records_what_experts_get(void **state)
+{
+    static const char *const where[] = {"parallel.dp=2 parallel.ep=2 train.steps=2",
+                                        "parallel.pp=2 parallel.tp=2 train.steps=2"};
+    double one[16], many[16], one_load[4][5] = {{0}}, load[4][5] = {{0}};
+    char out[300];
+    run_curve curve;
+    run_folder(out, sizeof out, "load");
+    run_curve_of(RUN_MIXTRAL, "ranks=1 train.steps=2", out, &curve);
+    read_experts(out, one, one_load);
+    remove_run(out);
+    for (size_t i = 0; i < DH_COUNTOF(where); i++) {
+        run_curve_of(RUN_MIXTRAL, where[i], out, &curve);
+        read_experts(out, many, load);
+        for (int k = 0; k < 16; k++)
+            if (fabs(one[k] - many[k]) > 1e-3)
+                fail_msg("%s: expert %d of layer %d gets %g of the choices, on one rank %g",
+                         where[i], k % 4, k / 4, many[k], one[k]);
+        for (int layer = 0; layer < 4; layer++) {
+            assert_true(fabs(load[layer][1] - 1) < 1e-8 && load[layer][2] > 1.001);
+            assert_true(load[layer][4] >= load[layer][2]);
+            assert_true(load[layer][4] <= one_load[layer][4] * (i == 0 ? 1 : 1.001));
+        }
+        remove_run(out);
+    }
 }
 
 /* A pair of runs: losses, norms and weights differ by at most so much; 0: in no bit. */
@@ -158,6 +212,8 @@ static void a_run_goes_on_with_experts_elsewhere(void **state)
         {"ranks=1", "parallel.dp=2 parallel.ep=2 parallel.zero1=true"},
         {"parallel.dp=4 parallel.ep=2 parallel.zero1=true", "parallel.dp=4 parallel.ep=4"},
         {"parallel.dp=4 parallel.ep=4", "parallel.dp=2 parallel.ep=2 parallel.tp=2"},
+        {"parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1 parallel.zero1=true",
+         "parallel.tp=2 parallel.dp=2"},
         {"parallel.dp=2 parallel.ep=2 parallel.cp=2 parallel.zero1=true",
          "parallel.pp=2 parallel.tp=2"},
     };
@@ -203,6 +259,10 @@ static void impossible_expert_meshes_are_refused(void **state)
         {"parallel.dp=3 parallel.ep=3 train.batch=6", "parallel.ep 3 does not divide"},
         {"parallel.dp=2 parallel.ep=4", "parallel.ep"},
         {"parallel.dp=2 parallel.ep=2 moe.capacity=0.9", "moe.capacity=0.9 leaves no room"},
+        {"parallel.tp=4 parallel.expert_tp=2", "parallel.expert_tp 2 is neither 1 nor"},
+        {"parallel.tp=2 parallel.expert_tp=1 parallel.sequence=false", "needs parallel.sequence"},
+        {"parallel.dp=4 parallel.ep=4 parallel.tp=2 parallel.expert_tp=1",
+         "parallel.ep 4 * parallel.tp 2 does not divide"},
     };
     char out[300];
     run_folder(out, sizeof out, "refused");
@@ -220,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mixtral_trains_alike_on_every_mesh),
+        cmocka_unit_test(every_mesh_records_what_experts_get),
         cmocka_unit_test(expert_parallelism_keeps_micro_batches_apart),
         cmocka_unit_test(orders_and_shards_of_experts_change_no_bit),
         cmocka_unit_test(a_run_goes_on_with_experts_elsewhere),

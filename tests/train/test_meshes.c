@@ -40,9 +40,25 @@ static const char *const meshes[] = {
     "parallel.dp=2 parallel.tp=2 parallel.cp=2 parallel.zero1=true",
 };
 
+/* For families that differ from Llama by a few operators or tensors. */
+static const char *const few_meshes[] = {
+    "parallel.tp=2 parallel.sequence=false train.recompute=full",
+    "parallel.tp=2 parallel.cp=2",
+    "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero1=true",
+    "parallel.tp=4 parallel.pp=2 parallel.schedule=dhelix-w strategy=dhelix",
+};
+
+typedef struct mesh_list {
+    const char *const *at;
+    size_t n;
+} mesh_list;
+static const mesh_list all = {meshes, DH_COUNTOF(meshes)};
+static const mesh_list few = {few_meshes, DH_COUNTOF(few_meshes)};
+
 /* Under a sanitizer, which looks at what threads and kernels do and not at sums, a family
  * takes every third mesh: turn, turn + 3, ... */
-static void meshes_train_as_one_rank(const char *name, const char *model, size_t turn)
+static void meshes_train_as_one_rank(const char *name, const char *model, mesh_list list,
+                                     size_t turn)
 {
     const size_t first = TEST_SANITIZED ? turn : 0, stride = TEST_SANITIZED ? 3 : 1;
     int n_meshes = 0;
@@ -54,11 +70,11 @@ static void meshes_train_as_one_rank(const char *name, const char *model, size_t
     run_curve_of(model, "ranks=1", one_out, &one);
     assert_int_equal(one.n, 20);
     assert_true(one.loss[19] < one.loss[0] - 0.5 && isfinite(one.val[9]) && isfinite(one.val[19]));
-    for (size_t i = first; i < DH_COUNTOF(meshes); i += stride, n_meshes++) {
-        run_curve_of(model, meshes[i], out, &many);
+    for (size_t i = first; i < list.n; i += stride, n_meshes++) {
+        run_curve_of(model, list.at[i], out, &many);
         double d = run_distance(&one, &many, 0);
         if (!(d <= run_tolerance(DH_F32)))
-            fail_msg("%s, %s: losses differ by %g", name, meshes[i], d);
+            fail_msg("%s, %s: losses differ by %g", name, list.at[i], d);
         worst = fmax(worst, d);
         run_remove(out);
     }
@@ -68,18 +84,28 @@ static void meshes_train_as_one_rank(const char *name, const char *model, size_t
 
 static void a_gpt2_trains_alike_on_every_mesh(void **state)
 {
-    meshes_train_as_one_rank("gpt2", RUN_GPT2, 0);
+    meshes_train_as_one_rank("gpt2", RUN_GPT2, all, 0);
 }
 
 static void a_llama_trains_alike_on_every_mesh(void **state)
 {
-    meshes_train_as_one_rank("llama", RUN_LLAMA, 1);
+    meshes_train_as_one_rank("llama", RUN_LLAMA, all, 1);
 }
 
 /* Near a tie between experts a last bit may choose another one; not in these runs. */
 static void a_mixtral_trains_alike_on_every_mesh(void **state)
 {
-    meshes_train_as_one_rank("mixtral", RUN_EXPERTS, 2);
+    meshes_train_as_one_rank("mixtral", RUN_EXPERTS, all, 2);
+}
+
+#define SIZES                                                                                      \
+    "n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8, ffn_width: 88, vocab: 65, "   \
+    "max_seq: 32}\n"
+static void other_families_train_alike_on_meshes(void **state)
+{
+    meshes_train_as_one_rank("qwen2", "model: {family: qwen2, tied_head: true, " SIZES, few, 0);
+    meshes_train_as_one_rank("qwen3", "model: {family: qwen3, " SIZES, few, 2);
+    meshes_train_as_one_rank("phi3", "model: {family: phi3, " SIZES, few, 1);
 }
 
 /* Position and sample decide a mask, wherever a row lies. */
@@ -146,6 +172,7 @@ int main(void)
         cmocka_unit_test(a_gpt2_trains_alike_on_every_mesh),
         cmocka_unit_test(a_llama_trains_alike_on_every_mesh),
         cmocka_unit_test(a_mixtral_trains_alike_on_every_mesh),
+        cmocka_unit_test(other_families_train_alike_on_meshes),
         cmocka_unit_test(dropout_masks_are_those_of_one_rank),
         cmocka_unit_test(impossible_meshes_are_refused),
     };

@@ -62,7 +62,7 @@ static dh_session *session_of(const oracle *o, dh_dtype dtype, int64_t n_micro, 
                                        .n_micro = n_micro,
                                        .recompute = recompute,
                                        .global_tokens = o->batch * o->seq},
-                            .backend = dh_backend_find("cpu"),
+                            .device = dh_device_find("auto"),
                             .train = !decode,
                             .eval = !decode,
                             .decode = decode,
@@ -86,7 +86,7 @@ static void run_step(const oracle *o, dh_session *s, int64_t step, double lr)
                       .eps = 1e-8,
                       .weight_decay = 0.1,
                       .source = {rows_load, (void *)(uintptr_t)&o->rows}};
-    assert_ok(&ctx, s->spec.backend->exec_run(&ctx, s->train_exec, &values));
+    assert_ok(&ctx, dh_exec_run(&ctx, s->train_exec, &values));
 }
 
 static double mean_loss(const dh_session *s)
@@ -259,9 +259,9 @@ static void check_recompute(const oracle *o, dh_dtype dtype)
             if (g->buffer == DH_NONE) continue;
             if (!kept) kept = calloc((size_t)dh_model_n_params(&o->model) * 2, sizeof *kept);
             float *now = malloc(g->n_bytes);
-            assert_ok(&ctx, s->spec.backend->slab_read(&ctx, s->slab,
-                                                       p->buffers.at[g->buffer].offset + g->byte0,
-                                                       now, g->n_bytes));
+            assert_ok(&ctx, s->spec.device->slab_read(&ctx, s->slab,
+                                                      p->buffers.at[g->buffer].offset + g->byte0,
+                                                      now, g->n_bytes));
             if (kind == DH_RECOMPUTE_KIND_NONE) memcpy(kept + at, now, g->n_bytes);
             assert_memory_equal(kept + at, now, g->n_bytes);
             at += (uint32_t)(g->n_bytes / sizeof *now);
@@ -274,9 +274,9 @@ static void check_recompute(const oracle *o, dh_dtype dtype)
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
-static void gpt2_matches(void **state)
+static void check_tiny(const char *reference, const char *weights)
 {
-    oracle o = oracle_open("gpt2_tiny", "tests/data/weights/tiny-random-gpt2", false);
+    oracle o = oracle_open(reference, weights, false);
     check_gradients(&o, DH_F32, 1, 2e-6, 2e-5);
     check_gradients(&o, DH_F32, 2, 2e-6, 2e-5);
     check_gradients(&o, DH_BF16, 1, 1e-2, 0.5);
@@ -286,6 +286,11 @@ static void gpt2_matches(void **state)
     check_recompute(&o, DH_F32);
     check_recompute(&o, DH_BF16);
     oracle_close(&o);
+}
+
+static void gpt2_matches(void **state)
+{
+    check_tiny("gpt2_tiny", "tests/data/weights/tiny-random-gpt2");
 }
 
 static void llama_matches(void **state)
@@ -308,7 +313,7 @@ static void check_router_logits(const oracle *o)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_session *s = session_of(o, DH_F32, 1, false);
-    const dh_backend *backend = s->spec.backend;
+    const dh_device *device = s->spec.device;
     const int64_t n = o->batch * o->seq * o->model.n_experts;
     float *got = malloc((size_t)n * sizeof *got);
     int n_routers = 0;
@@ -317,15 +322,15 @@ static void check_router_logits(const oracle *o)
         dh_program cut = *s->train;
         dh_exec *exec;
         cut.instrs.n = i + 1;
-        assert_ok(&ctx, backend->exec_create(&ctx, &cut, s->slab, NULL, &exec));
+        assert_ok(&ctx, dh_exec_create(&ctx, device, &cut, s->slab, NULL, &exec));
         const dh_step step = {.source = {rows_load, (void *)(uintptr_t)&o->rows}};
-        assert_ok(&ctx, backend->exec_run(&ctx, exec, &step));
+        assert_ok(&ctx, dh_exec_run(&ctx, exec, &step));
         const dh_operand *logits = dh_instr_operand(&cut, &cut.instrs.at[i], 0);
         assert_int_equal(logits->n_bytes, (size_t)n * sizeof *got);
-        assert_ok(&ctx, backend->slab_read(&ctx, s->slab,
-                                           cut.buffers.at[logits->buffer].offset + logits->byte0,
-                                           got, logits->n_bytes));
-        backend->exec_destroy(exec);
+        assert_ok(&ctx, device->slab_read(&ctx, s->slab,
+                                          cut.buffers.at[logits->buffer].offset + logits->byte0,
+                                          got, logits->n_bytes));
+        dh_exec_destroy(exec);
         char name[32];
         snprintf(name, sizeof name, "router_logits.%d", n_routers++);
         float *want = st_floats(o->file, name, n);
@@ -364,6 +369,18 @@ static void mixtral_matches(void **state)
     check_recompute(&o, DH_F32);
     check_recompute(&o, DH_BF16);
     oracle_close(&o);
+}
+
+/* Small seeded models computed by Hugging Face's own classes (make_transformers.py). */
+static void families_match(void **state)
+{
+    static const char *const families[] = {"mistral", "qwen2", "qwen3", "phi3"};
+    for (size_t i = 0; i < DH_COUNTOF(families); i++) {
+        char weights[64], reference[32];
+        snprintf(weights, sizeof weights, "tests/data/weights/tiny-%s", families[i]);
+        snprintf(reference, sizeof reference, "%s_tiny", families[i]);
+        check_tiny(reference, weights);
+    }
 }
 
 /* fp16 weights with a vocabulary of 32,000: logits and the published greedy text. */
@@ -405,9 +422,8 @@ static void fp16_llama_matches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_matches),
-        cmocka_unit_test(llama_matches),
-        cmocka_unit_test(mixtral_matches),
+        cmocka_unit_test(gpt2_matches),       cmocka_unit_test(llama_matches),
+        cmocka_unit_test(mixtral_matches),    cmocka_unit_test(families_match),
         cmocka_unit_test(fp16_llama_matches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,8 +129,8 @@ static void run_op(layer *l, const dh_op *op)
 {
     dh_ctx ctx = DH_CTX_INIT;
     const dh_cpu_kernel *kernel = dh_cpu_kernel_of(op->type);
-    const dh_step step = {.seed = 7, .step = 3};
-    dh_cpu_call call = {.graph = l->graph, .op = op, .layer = 1, .step = &step};
+    const dh_scalars scalars = {.seed = 7, .step = 3};
+    dh_call call = {.graph = l->graph, .op = op, .layer = 1, .scalars = &scalars};
     void *state = NULL;
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         call.in[k] = address(l, op->in[k]);
@@ -143,7 +143,7 @@ static void run_op(layer *l, const dh_op *op)
         call.work = aligned_alloc(64, (kernel->workspace(l->graph, op) | 63) + 1);
     if (kernel->prepare)
         assert_ok(&ctx, kernel->prepare(&ctx, l->graph, op, call.accumulate, &state));
-    call.state = state;
+    call.kernel = state;
     assert_ok(&ctx, kernel->run(&ctx, &call));
     if (kernel->release) kernel->release(state);
     free(call.work);

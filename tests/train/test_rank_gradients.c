@@ -38,6 +38,10 @@ static const char model_mixtral[] =
     "        ffn_width: 40, n_experts: 8, top_k: 2, router_aux_coef: 0.05, vocab: 65,\n"
     "        max_seq: 32, tied_head: false}\n";
 
+static const char model_qwen3[] =
+    "model: {family: qwen3, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 16,\n"
+    "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: true}\n";
+
 /* A mesh, and what hides its communication. */
 typedef struct mesh {
     const char *parallel, *strategy;
@@ -65,7 +69,7 @@ static dh_status step_member(dh_ctx *ctx, member *m)
     dh_session_spec spec = dh_train_session(job, &m->resolved->recipe);
     int n_threads;
     spec.rank = m->rank;
-    DH_TRY(spec.backend->bind_rank(ctx, m->rank, (int)job->ranks, 1, &n_threads));
+    DH_TRY(spec.device->bind_rank(ctx, m->rank, (int)job->ranks, 1, &n_threads));
     if (m->world) DH_TRY(dh_comm_attach(ctx, m->world, m->rank, &spec.comm));
     DH_TRY(dh_session_create(ctx, &spec, &m->session));
     DH_TRY(dh_session_init_params(ctx, m->session, 11));
@@ -77,7 +81,7 @@ static dh_status step_member(dh_ctx *ctx, member *m)
                     .beta2 = 0.95,
                     .eps = 1e-8,
                     .source = {rows_load, &rows}};
-    DH_TRY(spec.backend->exec_run(ctx, m->session->train_exec, &step));
+    DH_TRY(dh_exec_run(ctx, m->session->train_exec, &step));
     return dh_session_grad_norm(ctx, m->session, &m->norm);
 }
 
@@ -263,6 +267,24 @@ static void llama_gradients(void **state)
     gradients_of(model_llama);
 }
 
+/* Weights that all heads share: a rank has its own heads' part of their gradients, with all tokens
+ * or some. */
+static void qwen3_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"tp: 2", "sequential"},
+        {"dp: 2, zero1: true", "sequential"},
+        {"tp: 2, pp: 2, cp: 2", "intra-batch"},
+        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+    };
+    static const mesh halves[] = {{"tp: 2, sequence: false, pp: 2, schedule: zb-h1", "domino"}};
+    gradients_over(model_qwen3, meshes, DH_COUNTOF(meshes));
+    micro_batch = 2;
+    gradients_over(model_qwen3, halves, DH_COUNTOF(halves));
+    micro_batch = 1;
+}
+
 /* A rank of an expert's copies sums what it got from others' tokens. */
 static void mixtral_gradients(void **state)
 {
@@ -282,6 +304,11 @@ static void mixtral_gradients(void **state)
         {"dp: 2, ep: 2, tp: 2, sequence: false", "sequential"},
         {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
         {"dp: 2, ep: 2, tp: 2, pp: 2, schedule: v-min", "sequential"},
+        {"tp: 2, expert_tp: 1", "sequential"},
+        {"dp: 2, ep: 2, tp: 2, expert_tp: 1, zero1: true", "dhelix"},
+        {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "ring-gemm+part-wise+list"},
+        {"tp: 2, pp: 2, expert_tp: 1, schedule: zb-h1", "intra-batch"},
+        {"tp: 2, expert_tp: 1", "domino+dhelix"},
     };
     gradients_over(model_mixtral, meshes, DH_COUNTOF(meshes));
 }
@@ -322,9 +349,8 @@ int main(void)
     for (int i = 0; i < SAMPLES * SEQ; i++)
         targets[i] = i % SEQ < SEQ - 1 ? tokens[i + 1] : (int32_t)(test_rand(&seed) % 65);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_gradients),
-        cmocka_unit_test(llama_gradients),
-        cmocka_unit_test(mixtral_gradients),
+        cmocka_unit_test(gpt2_gradients),   cmocka_unit_test(llama_gradients),
+        cmocka_unit_test(qwen3_gradients),  cmocka_unit_test(mixtral_gradients),
         cmocka_unit_test(domino_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,7 +199,7 @@ static dh_status load_and_save(dh_ctx *ctx, copier *c)
     dh_session_spec spec = dh_run_session(run);
     spec.comm = run->ranks.comm;
     spec.rank = run->ranks.rank;
-    DH_TRY(spec.backend->bind_rank(ctx, (int)run->ranks.rank, (int)run->ranks.n, 1, &n_threads));
+    DH_TRY(spec.device->bind_rank(ctx, (int)run->ranks.rank, (int)run->ranks.n, 1, &n_threads));
     DH_TRY(dh_session_create(ctx, &spec, &run->session));
     DH_TRY(dh_run_resume(ctx, run, &resumed));
     if (!resumed) return dh_fail(ctx, DH_EMISSING, "no checkpoint was found");

@@ -103,8 +103,8 @@ static void run_kernel(ring_rank *r, const dh_op *op)
 {
     dh_ctx ctx = DH_CTX_INIT;
     const dh_cpu_kernel *kernel = dh_cpu_kernel_of(op->type);
-    const dh_step step = {0};
-    dh_cpu_call call = {.graph = r->graph, .op = op, .step = &step};
+    const dh_scalars scalars = {0};
+    dh_call call = {.graph = r->graph, .op = op, .scalars = &scalars};
     void *state = NULL;
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         call.in[k] = op->in[k] == DH_NONE ? NULL : r->at[op->in[k]];
@@ -113,7 +113,7 @@ static void run_kernel(ring_rank *r, const dh_op *op)
     if (kernel->workspace)
         call.work = aligned_alloc(64, (kernel->workspace(r->graph, op) | 63) + 1);
     if (kernel->prepare) assert_ok(&ctx, kernel->prepare(&ctx, r->graph, op, 0, &state));
-    call.state = state;
+    call.kernel = state;
     assert_ok(&ctx, kernel->run(&ctx, &call));
     if (kernel->release) kernel->release(state);
     free(call.work);
@@ -313,14 +313,14 @@ static dh_status train_member(dh_ctx *ctx, member *m)
                                        .global_tokens = SAMPLES * SEQ,
                                        .dropout = c->dropout,
                                        .recompute = c->recompute},
-                            .backend = dh_backend_find("cpu"),
+                            .device = dh_device_find("auto"),
                             .rank = m->rank,
                             .train = true,
                             .eval = true};
     DH_TRY(dh_model_from_preset(ctx, c->preset, &spec.recipe.model));
     if (spec.recipe.model.vocab == 0) spec.recipe.model.vocab = 65;
     int n_threads;
-    DH_TRY(spec.backend->bind_rank(ctx, m->rank, (int)m->mesh.ranks, 1, &n_threads));
+    DH_TRY(spec.device->bind_rank(ctx, m->rank, (int)m->mesh.ranks, 1, &n_threads));
     if (m->world) DH_TRY(dh_comm_attach(ctx, m->world, m->rank, &spec.comm));
     DH_TRY(dh_session_create(ctx, &spec, &m->session));
     DH_TRY(dh_session_init_params(ctx, m->session, 11));
@@ -334,7 +334,7 @@ static dh_status train_member(dh_ctx *ctx, member *m)
                     .weight_decay = 0.1,
                     .source = {rows_load, &rows}};
     for (step.step = 0; step.step < m->n_steps; step.step++) {
-        DH_TRY(spec.backend->exec_run(ctx, m->session->train_exec, &step));
+        DH_TRY(dh_exec_run(ctx, m->session->train_exec, &step));
         DH_TRY(dh_session_loss(ctx, m->session, &m->loss[step.step], &m->rows[step.step]));
     }
     DH_TRY(dh_session_grad_norm(ctx, m->session, &m->norm));

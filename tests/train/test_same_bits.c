@@ -74,6 +74,10 @@ static const char *const ways[] = {
     "strategy=dhelix overlap.barriers=full",
     "parallel.schedule=dhelix-w strategy=round-robin",
     "parallel.schedule=dhelix-w strategy=list",
+    "strategy=dualpipe",
+    "strategy=combined-1f1b",
+    "strategy=stp",
+    "strategy=stp overlap.policy=dualpipe overlap.barriers=full",
 };
 
 typedef struct mesh {

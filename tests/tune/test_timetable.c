@@ -4,8 +4,14 @@
 
 #include "tune/estimate.h"
 
-static const dh_stage_cost unit = {
-    .f_ns = 1000, .i_ns = 1100, .w_ns = 900, .b_ns = 2000, .fb_ns = 2500, .fi_ns = 1700};
+/* An input and a weight gradient side by side count as a whole backward. */
+static const dh_stage_cost unit = {.f_ns = 1000,
+                                   .i_ns = 1100,
+                                   .w_ns = 900,
+                                   .b_ns = 2000,
+                                   .fb_ns = 2500,
+                                   .fi_ns = 1700,
+                                   .other_ns = 2000};
 
 typedef struct timed {
     dh_arena *arena;
@@ -33,8 +39,10 @@ static tune_slot_cost cost_of(const tune_class *c)
                                         [DH_PIPE_W] = (double)unit.w_ns};
     const double delta[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = 1, [DH_PIPE_B] = -1, [DH_PIPE_W] = -1};
     if (c->f < 0) return (tune_slot_cost){ns[c->kind], c->kind == DH_PIPE_F, delta[c->kind], 0};
-    const double both = (double)(c->kind == DH_PIPE_I ? unit.fi_ns : unit.fb_ns);
-    return (tune_slot_cost){both, 1, 1 + delta[c->kind], 0};
+    const int64_t both = c->kind == DH_PIPE_I   ? unit.fi_ns
+                         : c->kind == DH_PIPE_B ? unit.fb_ns
+                                                : unit.other_ns;
+    return (tune_slot_cost){(double)both, 1 + (c->kind == DH_PIPE_F), 1 + delta[c->kind], 0};
 }
 
 static timed time_schedule(dh_schedule *schedule)
@@ -110,19 +118,20 @@ static void test_timetables_time_as_schedules_do(void **state)
 
 static void continues_straight(const dh_schedule_row *row, int32_t p)
 {
-    timed two = time_schedule(schedule_of(row, p, 2 * p));
-    timed four = time_schedule(schedule_of(row, p, 4 * p));
-    timed many = time_schedule(schedule_of(row, p, 32 * p));
+    const int32_t settled = p * dh_schedule_settles(row);
+    timed once = time_schedule(schedule_of(row, p, settled));
+    timed twice = time_schedule(schedule_of(row, p, 2 * settled));
+    timed many = time_schedule(schedule_of(row, p, 16 * settled));
     for (int32_t r = 0; r < p; r++) {
-        const double end = four.ends[r].end_ns + 14 * (four.ends[r].end_ns - two.ends[r].end_ns);
+        const double end = twice.ends[r].end_ns + 14 * (twice.ends[r].end_ns - once.ends[r].end_ns);
         const double off = end / many.ends[r].end_ns - 1;
         if (fabs(off) > .01) fail_msg("%s: rank %d ends %+.4f off", row->name, r, off);
         const double peak =
-            four.ends[r].peak_bytes + 14 * (four.ends[r].peak_bytes - two.ends[r].peak_bytes);
+            twice.ends[r].peak_bytes + 14 * (twice.ends[r].peak_bytes - once.ends[r].peak_bytes);
         assert_true(peak == many.ends[r].peak_bytes);
     }
-    release(&two);
-    release(&four);
+    release(&once);
+    release(&twice);
     release(&many);
 }
 
@@ -148,11 +157,37 @@ static void test_transfers_by_hand(void **state)
     tune_slot_cost costs[8];
     for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
     for (int shared = 0; shared < 2; shared++) {
-        tune_timetable_run(t.table, costs, (tune_transfer){50, shared}, scratch, t.ends);
+        tune_timetable_run(t.table, costs, (tune_transfer){.ns = 50, .shared = shared}, scratch,
+                           t.ends);
         assert_true(t.ends[1].end_ns == 1000 + 50 + 1000 + 2000);
         assert_true(t.ends[0].end_ns == 1000 + 50 + 1000 + 2000 + 50 + 2000);
         assert_true(t.ends[0].busy_ns == 3000);
     }
+    release(&t);
+}
+
+/* Two stages and two micro-batches: a transfer of 50 slows what is computed beside it down by 25.
+ * The first stage's second forward is beside the first one's transfer; the second stage's first
+ * backward and second forward are beside one each; what waits for longer than a transfer takes
+ * loses nothing. */
+static void test_transfers_slow_down(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_schedule_row *row;
+    const int64_t layers[] = {1, 1};
+    double scratch[16];
+    assert_ok(&ctx, dh_schedule_find(&ctx, "1f1b", &row));
+    dh_schedule *s = schedule_of(row, 2, 2);
+    timed t = {.arena = dh_arena_create(), .schedule = s};
+    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, s, layers, &t.table));
+    assert_int_equal(t.table->n_slots, 12);
+    tune_slot_cost costs[8];
+    for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
+    const tune_transfer transfer = {.ns = 50, .slows = 0.5};
+    tune_timetable_run(t.table, costs, transfer, scratch, t.ends);
+    assert_true(t.ends[1].end_ns == 1050 + 1000 + 2025 + 1025 + 2000);
+    assert_true(t.ends[0].end_ns == t.ends[1].end_ns + 50 + 2000);
+    assert_true(t.ends[0].busy_ns == 6000);
     release(&t);
 }
 
@@ -203,6 +238,7 @@ int main(void)
         cmocka_unit_test(test_many_micro_batches_continue_a_straight_line),
         cmocka_unit_test(reductions_slow_down_a_backward),
         cmocka_unit_test(test_transfers_by_hand),
+        cmocka_unit_test(test_transfers_slow_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

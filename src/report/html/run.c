@@ -79,13 +79,14 @@ static dh_status write_parts(dh_ctx *ctx, dh_run_folder *run, json_out *out)
     DH_TRY(dh_html_metrics(ctx, run, out));
     DH_TRY(dh_html_trace(ctx, run, out));
     DH_TRY(dh_html_oef(ctx, run, out));
+    DH_TRY(dh_html_table(ctx, run, out));
     if (run->n_parts > 0) return DH_OK;
-    return dh_fail(
-        ctx, DH_EMISSING,
-        "%s is not a run folder: it has no job.yaml, summary.json, metrics.jsonl, "
-        "trace-rank0.json, profile.json or oef.csv; a run folder is what `dhelix train` writes to "
-        "the job's `out`",
-        run->path);
+    return dh_fail(ctx, DH_EMISSING,
+                   "%s is not a run folder: it has no job.yaml, summary.json, metrics.jsonl, "
+                   "trace-rank0.json, profile.json, oef.csv or table.json; a run folder is what "
+                   "`dhelix train` writes to "
+                   "the job's `out`",
+                   run->path);
 }
 
 dh_status dh_html_run(dh_ctx *ctx, const char *path, int64_t max_ranks, json_out *out)

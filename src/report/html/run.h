@@ -32,6 +32,8 @@ dh_status dh_html_plan(dh_ctx *ctx, dh_run_folder *run, json_out *out);
 dh_status dh_html_metrics(dh_ctx *ctx, dh_run_folder *run, json_out *out);
 /* trace.c: "trace": instructions of all ranks, memory over time. */
 dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out);
+/* table.c: "table": steps simulated with every value of one or two settings. */
+dh_status dh_html_table(dh_ctx *ctx, dh_run_folder *run, json_out *out);
 /* oef.c: "oef": overlap effectiveness of operator pairs. */
 dh_status dh_html_oef(dh_ctx *ctx, dh_run_folder *run, json_out *out);
 

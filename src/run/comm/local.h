@@ -40,6 +40,8 @@ typedef struct local_slot {
     bool joined, left;
     local_queue sends_in;    /* towards this member */
     local_queue recvs;       /* posted by this member */
+    size_t n_open;           /* of the transfer under way, what is not done */
+    bool gives_up;           /* it waits only for what is being copied */
     local_activity activity; /* what it was last seen doing, for reports */
     dh_comm_head head;
     int64_t since_ns;

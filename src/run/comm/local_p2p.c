@@ -1,7 +1,8 @@
 /* Point to point in the local world. Sends towards a member and that member's
  * receives stand in two queues; whoever comes second finds the first, takes it
  * out, and copies straight from buffer to buffer. Small sends that come first
- * leave a copy behind and go on. Posting never waits, so a batch cannot deadlock. */
+ * leave a copy behind and go on. Posting never waits, so a batch cannot deadlock. A member
+ * that waits is woken once, when the last of its transfers is done. */
 #include "local.h"
 
 #include <stdio.h>
@@ -89,7 +90,6 @@ static bool detach_send(local_shared *s, local_post *post)
     copy->detached = true;
     claim_wire(s, copy);
     enqueue(queue_of(s, copy, true), copy);
-    post->state = POST_DONE;
     return true;
 }
 
@@ -106,10 +106,29 @@ static bool posts_differ(const local_group *g, const local_post *send, const loc
     return true;
 }
 
+/* True when its owner has nothing left to wait for. */
+static bool finish(local_post *post, local_slot *owner)
+{
+    post->state = POST_DONE;
+    owner->n_open--;
+    return owner->n_open == 0 || owner->gives_up;
+}
+
+/* The lock is given back meanwhile: a thread that wakes at once would only meet it, and sleep
+ * again. */
+static void wake(local_shared *s, local_slot *slot)
+{
+    pthread_mutex_unlock(&s->lock);
+    pthread_cond_signal(&slot->wake);
+    pthread_mutex_lock(&s->lock);
+}
+
 /* Both are out of the queues; the lock is held, but not during the copy. */
 static void copy_pair(local_group *g, local_post *send, local_post *recv, local_post *partner)
 {
     local_shared *s = g->shared;
+    local_slot *me = &s->slots[g->base.me];
+    local_slot *other = &s->slots[partner == send ? send->src : recv->dst];
     if (!send->detached) claim_wire(s, send);
     recv->on_wire = send->on_wire;
     send->state = recv->state = POST_COPYING;
@@ -117,12 +136,11 @@ static void copy_pair(local_group *g, local_post *send, local_post *recv, local_
     pthread_mutex_unlock(&s->lock);
     if (send->count > 0) memmove(recv->buf, send->buf, (size_t)post_bytes(send));
     pthread_mutex_lock(&s->lock);
-    send->state = recv->state = POST_DONE;
-    int waiting = partner == send ? send->src : recv->dst;
+    finish(partner == send ? recv : send, me);
     if (partner->detached)
         free(partner);
-    else if (waiting != g->base.me)
-        pthread_cond_signal(&s->slots[waiting].wake);
+    else if (finish(partner, other) && other != me)
+        wake(s, other);
 }
 
 /* False when the partner's transfer does not fit; text says why. */
@@ -132,7 +150,10 @@ static bool post(local_group *g, local_post *p, bool is_send, char *text, size_t
     local_post *partner = find_partner(s, p, is_send);
     if (!partner) {
         p->state = POST_POSTED;
-        if (!is_send || !detach_send(s, p)) enqueue(queue_of(s, p, is_send), p);
+        if (is_send && detach_send(s, p))
+            finish(p, &s->slots[g->base.me]);
+        else
+            enqueue(queue_of(s, p, is_send), p);
         return true;
     }
     local_post *send = is_send ? p : partner, *recv = is_send ? partner : p;
@@ -230,7 +251,10 @@ static void post_and_wait(local_group *g, const dh_comm_head *head, const dh_com
                           size_t n, outcome *o)
 {
     local_shared *s = g->shared;
+    local_slot *me = &s->slots[g->base.me];
     int64_t deadline = local_deadline(&g->base);
+    me->n_open = n;
+    me->gives_up = false;
     for (size_t i = 0; i < n && !o->misfit[0] && !s->broken; i++)
         post(g, &g->posts[i], xfers[i].direction == DH_XFER_SEND, o->misfit, sizeof o->misfit);
     for (;;) {
@@ -239,12 +263,13 @@ static void post_and_wait(local_group *g, const dh_comm_head *head, const dh_com
         if (!o->late) o->left = absent_peers(g, xfers, n);
         if (copying == 0 && posted == 0) o->left = o->late = false; /* came after all */
         if (copying == 0 && (posted == 0 || has_failed(o))) break;
+        me->gives_up = has_failed(o);
         int64_t until = has_failed(o) ? INT64_MAX : deadline;
-        if (!local_wait(&s->slots[g->base.me].wake, &s->lock, until)) o->late = true;
+        if (!local_wait(&me->wake, &s->lock, until)) o->late = true;
     }
     if (has_failed(o)) {
         describe_wait(g, head, xfers, n, o->what, sizeof o->what);
-        s->slots[g->base.me].gave_up = g->missing; /* others may ask before this rank has told */
+        me->gave_up = g->missing; /* others may ask before this rank has told */
         withdraw(g, xfers, n);
     }
 }

@@ -18,74 +18,29 @@ static const dh_tensor *out_of(const dh_graph *g, const dh_op *op, int k)
     return &g->tensors.at[op->out[k]];
 }
 
-static const dh_tensor *in_tensor(const dh_cpu_call *c, int k)
+static const dh_tensor *in_tensor(const dh_call *c, int k)
 {
     return in_of(c->graph, c->op, k);
 }
 
-static const dh_tensor *out_tensor(const dh_cpu_call *c, int k)
+static const dh_tensor *out_tensor(const dh_call *c, int k)
 {
     return out_of(c->graph, c->op, k);
 }
 
-static dh_dropout dropout_of(const dh_cpu_call *c, int pos, int sample)
+static dh_dropout dropout_of(const dh_call *c, int pos, int sample)
 {
     return (dh_dropout){.prob = (float)c->graph->dims.dropout,
-                        .seed = c->step->seed,
-                        .step = (uint64_t)c->step->step,
+                        .seed = c->scalars->seed,
+                        .step = (uint64_t)c->scalars->step,
                         .site = (uint32_t)(c->layer * DH_N_SITE + DH_MAX(c->op->site, 0)),
                         .row_pos = c->in[pos],
                         .row_sample = c->in[sample]};
 }
 
-/* ---- data ------------------------------------------------------------------------------------ */
-
-static dh_status run_load_new_tokens(const dh_cpu_call *c)
-{
-    int32_t *tokens = c->out[0], *targets = c->out[1], *pos = c->out[2];
-    int64_t *sample = c->out[3];
-    int64_t n = out_tensor(c, 0)->shape[0];
-    for (int64_t i = 0; i < n; i++) {
-        tokens[i] = c->step->tokens[i];
-        targets[i] = -1;
-        pos[i] = (int32_t)(c->step->pos0 + i);
-        sample[i] = 0;
-    }
-    return DH_OK;
-}
-
-/* A sequence's T+1 tokens give T inputs and T targets, one apart; the rank has some of
- * them where context parallelism splits the sequence. */
-static dh_status run_load(dh_ctx *ctx, const dh_cpu_call *c)
-{
-    if (c->step->tokens) return run_load_new_tokens(c);
-    const dh_dims *d = &c->graph->dims;
-    int32_t *tokens = c->out[0], *targets = c->out[1], *pos = c->out[2];
-    int64_t *sample = c->out[3];
-    const int64_t whole = d->seq * DH_MAX(d->cp, 1),
-                  n_samples = out_tensor(c, 0)->shape[0] / d->seq;
-    int32_t *row = malloc((size_t)(whole + 1) * sizeof *row);
-    if (!row) return dh_fail(ctx, DH_ENOMEM, "out of memory loading a sequence");
-    dh_status st = DH_OK;
-    for (int64_t b = 0; st == DH_OK && b < n_samples; b++) {
-        int64_t id = c->step->first_sample + c->mb * c->step->sample_stride + b, at = b * d->seq;
-        st = c->step->source.load(ctx, c->step->source.self, id, whole, row);
-        if (st != DH_OK) break;
-        for (int64_t t = 0; t < d->seq; t++) {
-            const int64_t p = dh_cp_position(d, d->cp_rank, t);
-            tokens[at + t] = row[p];
-            targets[at + t] = row[p + 1];
-            pos[at + t] = (int32_t)p;
-            sample[at + t] = id;
-        }
-    }
-    free(row);
-    return st;
-}
-
 /* ---- embedding ------------------------------------------------------------------------------ */
 
-static dh_status run_embed(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_embed(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = out_tensor(c, 0), *wte = in_tensor(c, 3);
     const int64_t v0 = c->op->vocab0;
@@ -95,7 +50,7 @@ static dh_status run_embed(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_status run_embed_grad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_embed_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *dx = in_tensor(c, 0), *dwte = out_tensor(c, 0);
     const int64_t v0 = c->op->vocab0;
@@ -112,7 +67,7 @@ static dh_status run_embed_grad(dh_ctx *ctx, const dh_cpu_call *c)
 
 /* ---- norm ----------------------------------------------------------------------------------- */
 
-static dh_status run_norm(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_norm(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 0);
     dh_k_norm_fwd(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1],
@@ -120,7 +75,7 @@ static dh_status run_norm(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_status run_norm_dgrad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_norm_dgrad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 1);
     dh_k_norm_dgrad(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1],
@@ -128,7 +83,7 @@ static dh_status run_norm_dgrad(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_status run_norm_wgrad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_norm_wgrad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 1);
     dh_k_norm_wgrad(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1],
@@ -273,19 +228,19 @@ typedef struct row_product {
     void *work;
 } row_product;
 
-static dh_status run_rows(dh_ctx *ctx, const dh_cpu_call *c, const row_product *r)
+static dh_status run_rows(dh_ctx *ctx, const dh_call *c, const row_product *r)
 {
     const int64_t n_rows = out_tensor(c, 0)->shape[0];
     for (uint32_t k = 0; k < dh_op_n_parts(c->op); k++) {
         const int64_t row = dh_op_part_begin(c->op, n_rows, k);
-        DH_TRY(dh_gemm_run(ctx, c->state, r->x + row * r->x_row, r->w, r->bias,
+        DH_TRY(dh_gemm_run(ctx, c->kernel, r->x + row * r->x_row, r->w, r->bias,
                            r->y + row * r->y_row, r->work));
         dh_part_tell(&c->progress, k);
     }
     return DH_OK;
 }
 
-static dh_status run_linear(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_linear(dh_ctx *ctx, const dh_call *c)
 {
     char *work = c->work;
     const dh_tensor *x = in_tensor(c, 0), *y = out_tensor(c, 0);
@@ -301,7 +256,7 @@ static dh_status run_linear(dh_ctx *ctx, const dh_cpu_call *c)
 }
 
 /* What is computed in float32 and narrowed afterwards is all told of at the end. */
-static dh_status run_dgrad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_dgrad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *dy = in_tensor(c, 0), *dx = out_tensor(c, 0);
     const size_t n_wide = wide_bytes(dx, in_tensor(c, 1)->dtype);
@@ -312,21 +267,21 @@ static dh_status run_dgrad(dh_ctx *ctx, const dh_cpu_call *c)
                            .x_row = row_bytes(dy, dy->dtype),
                            .y_row = row_bytes(dx, narrows ? DH_F32 : dx->dtype),
                            .work = c->work ? (char *)c->work + n_wide : NULL};
-    dh_cpu_call quiet = *c;
+    dh_call quiet = *c;
     if (narrows) quiet.progress.n = 0;
     DH_TRY(run_rows(ctx, &quiet, &r));
     if (narrows) dh_k_cast(dh_tensor_elements(dx), DH_F32, c->work, dx->dtype, c->out[0]);
     return DH_OK;
 }
 
-static dh_status run_wgrad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_wgrad(dh_ctx *ctx, const dh_call *c)
 {
     char *work = c->work;
     const void *x = widened(in_tensor(c, 1), in_tensor(c, 0)->dtype, c->in[1], &work);
-    return dh_gemm_run(ctx, c->state, c->in[0], x, NULL, c->out[0], work);
+    return dh_gemm_run(ctx, c->kernel, c->in[0], x, NULL, c->out[0], work);
 }
 
-static dh_status run_bias_grad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_bias_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *dy = in_tensor(c, 0);
     dh_k_bias_grad(dy->dtype, dy->shape[0], dy->shape[1], c->in[0], c->out[0], c->accumulate & 1);
@@ -347,21 +302,21 @@ static dh_status prepare_rope(dh_ctx *ctx, const dh_graph *g, const dh_op *op, u
     return DH_OK;
 }
 
-static void rope(const dh_cpu_call *c, bool inverse)
+static void rope(const dh_call *c, bool inverse)
 {
     const dh_tensor *qkv = in_tensor(c, 0);
     const dh_attn_sizes s = dh_op_attn_sizes(c->graph, c->op);
     dh_k_rope(qkv->dtype, qkv->shape[0], s.seq, s.n_heads, s.n_kv_heads, c->graph->dims.head_dim,
-              c->in[0], c->state, c->in[1], inverse, c->out[0]);
+              c->in[0], c->kernel, c->in[1], inverse, c->out[0]);
 }
 
-static dh_status run_rope(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_rope(dh_ctx *ctx, const dh_call *c)
 {
     rope(c, false);
     return DH_OK;
 }
 
-static dh_status run_rope_grad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_rope_grad(dh_ctx *ctx, const dh_call *c)
 {
     rope(c, true);
     return DH_OK;
@@ -390,7 +345,7 @@ static size_t ws_attn(const dh_graph *g, const dh_op *op)
     return dh_k_attn_fwd_workspace(&s);
 }
 
-static dh_status run_attn(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_attn(dh_ctx *ctx, const dh_call *c)
 {
     dh_attn_shape s = attn_shape(c->graph, c->op);
     const char *q = c->in[0];
@@ -404,7 +359,7 @@ static size_t ws_attn_grad(const dh_graph *g, const dh_op *op)
     return dh_k_attn_bwd_workspace(&s);
 }
 
-static dh_status run_attn_grad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_attn_grad(dh_ctx *ctx, const dh_call *c)
 {
     dh_attn_shape s = attn_shape(c->graph, c->op);
     const size_t k = key_bytes(&s), v = value_bytes(&s);
@@ -436,7 +391,7 @@ static size_t ws_attn_cached(const dh_graph *g, const dh_op *op)
     return cached_lse_bytes(&s) + dh_k_attn_fwd_workspace(&s);
 }
 
-static dh_status run_attn_cached(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_attn_cached(dh_ctx *ctx, const dh_call *c)
 {
     const int32_t *pos = c->in[1];
     const int64_t n_new = in_tensor(c, 0)->shape[0];
@@ -454,7 +409,7 @@ static dh_status run_attn_cached(dh_ctx *ctx, const dh_cpu_call *c)
 
 /* ---- pointwise ------------------------------------------------------------------------------ */
 
-static dh_status run_residual(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_residual(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 0);
     dh_dropout drop = dropout_of(c, 3, 4);
@@ -463,7 +418,7 @@ static dh_status run_residual(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_status run_dropout_grad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_dropout_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *dy = in_tensor(c, 0);
     dh_dropout drop = dropout_of(c, 1, 2);
@@ -471,7 +426,7 @@ static dh_status run_dropout_grad(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_status run_act(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_act(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *g = out_tensor(c, 0);
     if (c->graph->dims.act == DH_ACT_SWIGLU)
@@ -481,7 +436,7 @@ static dh_status run_act(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_status run_act_grad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_act_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *dg = in_tensor(c, 0);
     if (c->graph->dims.act == DH_ACT_SWIGLU)
@@ -491,14 +446,14 @@ static dh_status run_act_grad(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_status run_add(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_add(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *y = out_tensor(c, 0);
     dh_k_add(y->dtype, dh_tensor_elements(y), c->in[0], c->in[1], c->out[0]);
     return DH_OK;
 }
 
-static dh_status run_copy(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_copy(dh_ctx *ctx, const dh_call *c)
 {
     dh_k_copy((size_t)dh_tensor_bytes(out_tensor(c, 0)), c->in[0], c->out[0]);
     return DH_OK;
@@ -506,7 +461,7 @@ static dh_status run_copy(dh_ctx *ctx, const dh_cpu_call *c)
 
 /* ---- loss ---------------------------------------------------------------------------------- */
 
-static dh_status run_loss_stats(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_loss_stats(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0);
     const int64_t v0 = c->op->vocab0;
@@ -515,7 +470,7 @@ static dh_status run_loss_stats(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-static dh_status run_loss_merge(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_loss_merge(dh_ctx *ctx, const dh_call *c)
 {
     int64_t n = out_tensor(c, 0)->shape[0];
     dh_k_ce_merge(in_tensor(c, 0)->shape[0] / n, n, c->in[0], c->out[0]);
@@ -527,7 +482,7 @@ static size_t ws_loss(const dh_graph *g, const dh_op *op)
     return (size_t)in_of(g, op, 0)->shape[0] * sizeof(float);
 }
 
-static dh_status run_loss(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_loss(dh_ctx *ctx, const dh_call *c)
 {
     const int64_t n = in_tensor(c, 0)->shape[0];
     const int32_t *targets = c->in[1];
@@ -547,7 +502,7 @@ static size_t ws_loss_grad(const dh_graph *g, const dh_op *op)
     return narrows ? (size_t)dh_tensor_bytes(logits) : 0;
 }
 
-static dh_status run_loss_grad(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_loss_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0), *dlogits = out_tensor(c, 0);
     const int64_t v0 = c->op->vocab0;
@@ -561,34 +516,34 @@ static dh_status run_loss_grad(dh_ctx *ctx, const dh_cpu_call *c)
 
 /* ---- optimizer ----------------------------------------------------------------------------- */
 
-static dh_status run_sqsum(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_sqsum(dh_ctx *ctx, const dh_call *c)
 {
     dh_k_sqsum(dh_tensor_elements(in_tensor(c, 0)), c->in[0], c->out[0]);
     return DH_OK;
 }
 
-static dh_status run_sum(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_sum(dh_ctx *ctx, const dh_call *c)
 {
     dh_k_exact_sum(c->in[0] ? in_tensor(c, 0)->shape[0] : 0, c->in[0], c->out[0]);
     return DH_OK;
 }
 
-static dh_status run_clip(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_clip(dh_ctx *ctx, const dh_call *c)
 {
     double *norm = c->out[0];
     norm[0] = sqrt(dh_k_exact_value(c->in[0]));
     /* torch.nn.utils.clip_grad_norm_'s factor, its 1e-6 included. */
-    norm[1] = c->step->grad_clip > 0 ? fmin(1.0, c->step->grad_clip / (norm[0] + 1e-6)) : 1.0;
+    norm[1] = c->scalars->grad_clip > 0 ? fmin(1.0, c->scalars->grad_clip / (norm[0] + 1e-6)) : 1.0;
     return DH_OK;
 }
 
 /* A norm that is not finite leaves weights and moments as they were, so that the
  * step can be examined and training can go on from intact state. */
-static dh_status run_adamw(dh_ctx *ctx, const dh_cpu_call *c)
+static dh_status run_adamw(dh_ctx *ctx, const dh_call *c)
 {
     const double *norm = c->in[1];
     if (!isfinite(norm[0])) return DH_OK;
-    const dh_step *s = c->step;
+    const dh_scalars *s = c->scalars;
     const dh_tensor *p = out_tensor(c, 0);
     const dh_adamw a = {.lr = s->lr,
                         .beta1 = s->beta1,

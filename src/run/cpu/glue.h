@@ -2,22 +2,7 @@
 #ifndef DH_RUN_CPU_GLUE_H
 #define DH_RUN_CPU_GLUE_H
 
-#include "run/exec/backend.h"
-
-/* One execution of one instruction. Pointers of absent operands are NULL. */
-typedef struct dh_cpu_call {
-    const dh_graph *graph;
-    const dh_op *op;
-    const void *state; /* what prepare made, or NULL */
-    int layer;
-    int32_t mb;
-    unsigned accumulate; /* bit i: output i is added to */
-    const void *in[DH_MAX_OPERANDS];
-    void *out[DH_MAX_OPERANDS];
-    void *work;
-    const dh_step *step;
-    dh_part_hook progress; /* of an operator with parts; a kernel may leave it all to the end */
-} dh_cpu_call;
+#include "run/exec/device.h"
 
 typedef struct dh_cpu_kernel {
     /* Scratch bytes; NULL: none. */
@@ -26,43 +11,50 @@ typedef struct dh_cpu_kernel {
     dh_status (*prepare)(dh_ctx *ctx, const dh_graph *graph, const dh_op *op, unsigned accumulate,
                          void **state);
     void (*release)(void *state);
-    dh_status (*run)(dh_ctx *ctx, const dh_cpu_call *call);
+    dh_status (*run)(dh_ctx *ctx, const dh_call *call);
 } dh_cpu_kernel;
 
-/* NULL when the CPU backend has no kernel for the type. */
+/* NULL when the cpu device has no kernel for the type. */
 const dh_cpu_kernel *dh_cpu_kernel_of(dh_op_type type);
 
 /* ---- ring attention (glue_cp.c): functions of rows in kernels.def ---------------------- */
 
-dh_status dh_cpu_run_kv_pack(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_qkv_join(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_kv_pack(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_qkv_join(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_prepare_ring(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
                               void **state);
 size_t dh_cpu_ws_ring_attn(const dh_graph *g, const dh_op *op);
-dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c);
 size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op);
-dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c);
+
+/* ---- norms of heads (glue_heads.c) -------------------------------------------------------- */
+
+dh_status dh_cpu_run_head_norm(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_head_norm_dgrad(dh_ctx *ctx, const dh_call *c);
+size_t dh_cpu_ws_head_norm_wgrad(const dh_graph *g, const dh_op *op);
+dh_status dh_cpu_run_head_norm_wgrad(dh_ctx *ctx, const dh_call *c);
 
 /* ---- columns (glue_columns.c) ------------------------------------------------------------- */
 
-dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_split_columns(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_split_columns(dh_ctx *ctx, const dh_call *c);
 
 /* ---- mixture of experts (glue_moe.c) ----------------------------------------------------- */
 
-dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_moe_unpermute(dh_ctx *ctx, const dh_cpu_call *c);
-dh_status dh_cpu_run_moe_unpermute_grad(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_moe_unpermute(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_moe_unpermute_grad(dh_ctx *ctx, const dh_call *c);
 size_t dh_cpu_ws_grouped(const dh_graph *g, const dh_op *op);
 dh_status dh_cpu_prepare_grouped(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
                                  unsigned accumulate, void **state);
 void dh_cpu_release_grouped(void *state);
-dh_status dh_cpu_run_grouped(dh_ctx *ctx, const dh_cpu_call *c);
+dh_status dh_cpu_run_grouped(dh_ctx *ctx, const dh_call *c);
 
 #endif

@@ -2,12 +2,12 @@
 #include "run/cpu/glue.h"
 #include "run/cpu/kernels.h"
 
-static const dh_tensor *tensor_of(const dh_cpu_call *c, uint32_t id)
+static const dh_tensor *tensor_of(const dh_call *c, uint32_t id)
 {
     return &c->graph->tensors.at[id];
 }
 
-dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *y = tensor_of(c, c->op->out[0]);
     char *at = c->out[0];
@@ -20,7 +20,7 @@ dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-dh_status dh_cpu_run_split_columns(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_split_columns(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = tensor_of(c, c->op->in[0]);
     const char *at = c->in[0];

@@ -27,7 +27,7 @@ static void *out_at(void *x, dh_dtype dtype, int64_t i)
     return (char *)x + (size_t)i * dh_dtype_bytes(dtype);
 }
 
-dh_status dh_cpu_run_kv_pack(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_kv_pack(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *qkv = tensor_of(c->graph, c->op->in[0]);
     const dh_tensor *kv = tensor_of(c->graph, c->op->out[0]);
@@ -37,7 +37,7 @@ dh_status dh_cpu_run_kv_pack(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-dh_status dh_cpu_run_qkv_join(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_qkv_join(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *qkv = tensor_of(c->graph, c->op->out[0]);
     const int64_t q = tensor_of(c->graph, c->op->in[0])->shape[1];
@@ -152,7 +152,7 @@ size_t dh_cpu_ws_ring_attn(const dh_graph *g, const dh_op *op)
 }
 
 /* o and lse hold the parts before; this one is computed beside them and merged. */
-static void join_part(const dh_cpu_call *c, const ring *r, float *o, float *lse, char *work)
+static void join_part(const dh_call *c, const ring *r, float *o, float *lse, char *work)
 {
     float *o_part = take(&work, r->o_floats), *lse_part = take(&work, r->lse_floats);
     float *lse_own = take(&work, r->lse_floats);
@@ -163,9 +163,9 @@ static void join_part(const dh_cpu_call *c, const ring *r, float *o, float *lse,
     scatter_lse(r, lse_own, lse);
 }
 
-dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c)
 {
-    ring r = ring_of(c->graph, c->op, c->state);
+    ring r = ring_of(c->graph, c->op, c->kernel);
     r.s.o_dtype = DH_F32;
     const bool narrow = narrows(c->graph, c->op);
     char *work = c->work;
@@ -191,9 +191,9 @@ size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op)
 
 /* o and lse are those of all keys. dq adds to the parts before; what the rank's queries
  * give to keys they do not see is 0. */
-dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c)
 {
-    const ring r = ring_of(c->graph, c->op, c->state);
+    const ring r = ring_of(c->graph, c->op, c->kernel);
     const dh_attn_shape *s = &r.s;
     const bool adds = c->in[5] != NULL;
     char *work = c->work;

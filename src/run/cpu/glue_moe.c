@@ -11,28 +11,30 @@ static const dh_tensor *tensor_of(const dh_graph *g, uint32_t id)
     return &g->tensors.at[id];
 }
 
-static const dh_tensor *in_tensor(const dh_cpu_call *c, int k)
+static const dh_tensor *in_tensor(const dh_call *c, int k)
 {
     return tensor_of(c->graph, c->op->in[k]);
 }
 
-static const dh_tensor *out_tensor(const dh_cpu_call *c, int k)
+static const dh_tensor *out_tensor(const dh_call *c, int k)
 {
     return tensor_of(c->graph, c->op->out[k]);
 }
 
 /* ---- router -------------------------------------------------------------------------------- */
 
-dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0), *weights = out_tensor(c, 0);
     dh_k_router_fwd(logits->dtype, logits->shape[0], logits->shape[1], weights->shape[1], c->in[0],
                     c->out[1], c->out[2], c->out[0]);
+    if (c->scalars->even_experts)
+        dh_k_router_deal(logits->shape[0], logits->shape[1], weights->shape[1], c->out[2]);
     return DH_OK;
 }
 
 /* Counts, then sums of probabilities. */
-dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *probs = in_tensor(c, 0), *experts = in_tensor(c, 1);
     const int64_t E = probs->shape[1];
@@ -42,7 +44,7 @@ dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_call *c)
 {
     const int64_t E = in_tensor(c, 0)->shape[1];
     const double *sums = c->in[0];
@@ -54,7 +56,7 @@ dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *probs = in_tensor(c, 1), *weights = in_tensor(c, 3);
     dh_k_router_bwd(out_tensor(c, 0)->dtype, probs->shape[0], probs->shape[1], weights->shape[1],
@@ -65,7 +67,7 @@ dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_cpu_call *c)
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
-dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *experts = in_tensor(c, 0);
     const int64_t E = out_tensor(c, 1)->shape[0] - 1;
@@ -73,25 +75,25 @@ dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_cpu_call *c)
     dh_k_moe_order(experts->shape[0], E, experts->shape[1], c->in[0], c->op->capacity, offsets,
                    c->out[0]);
     for (int64_t e = 0; counts && e < E; e++) counts[e] = offsets[e + 1] - offsets[e];
+    if (c->choices) dh_k_moe_count(dh_tensor_elements(experts), E, c->in[0], c->choices);
     return DH_OK;
 }
 
 /* The one place that learns how many rows come, before any does. */
-dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_call *c)
 {
-    const dh_dims *d = &c->graph->dims;
     const int64_t n_runs = in_tensor(c, 0)->shape[0];
     const int64_t *offsets = c->out[0];
     dh_k_moe_offsets(n_runs, c->in[0], c->out[0]);
     if (offsets[n_runs] <= c->op->room) return DH_OK;
-    const double share = (double)offsets[n_runs] / (double)(d->batch * d->seq * d->top_k);
+    const double share = (double)offsets[n_runs] / (double)c->op->rows;
     return dh_fail(ctx, DH_EINVAL,
                    "%lld rows come to this rank's experts, which have room for %lld: raise "
                    "moe.capacity to %.2f, or give experts a fixed share by moe.mode capacity",
                    (long long)offsets[n_runs], (long long)c->op->room, ceil(share * 100) / 100);
 }
 
-dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 0);
     dh_k_moe_permute(x->dtype, x->shape[0], x->shape[1], in_tensor(c, 1)->shape[1], c->in[0],
@@ -99,7 +101,7 @@ dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-dh_status dh_cpu_run_moe_unpermute(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_moe_unpermute(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = out_tensor(c, 0);
     dh_k_moe_unpermute(x->dtype, x->shape[0], x->shape[1], in_tensor(c, 1)->shape[1], c->in[0],
@@ -107,7 +109,7 @@ dh_status dh_cpu_run_moe_unpermute(dh_ctx *ctx, const dh_cpu_call *c)
     return DH_OK;
 }
 
-dh_status dh_cpu_run_moe_unpermute_grad(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_moe_unpermute_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *dx = in_tensor(c, 0);
     dh_k_moe_unpermute_bwd(dx->dtype, dx->shape[0], dx->shape[1], in_tensor(c, 2)->shape[1],
@@ -158,8 +160,8 @@ void dh_cpu_release_grouped(void *state)
     dh_grouped_destroy(state);
 }
 
-dh_status dh_cpu_run_grouped(dh_ctx *ctx, const dh_cpu_call *c)
+dh_status dh_cpu_run_grouped(dh_ctx *ctx, const dh_call *c)
 {
-    return dh_grouped_run(ctx, c->state, in_tensor(c, 2)->shape[0] - 1, c->in[2], c->in[0],
+    return dh_grouped_run(ctx, c->kernel, in_tensor(c, 2)->shape[0] - 1, c->in[2], c->in[0],
                           c->in[1], c->out[0], c->work);
 }

@@ -1,4 +1,4 @@
-/* Compute kernels of the CPU backend: plain functions on raw pointers.
+/* Compute kernels of the cpu device: plain functions on raw pointers.
  *
  * Conventions
  *   dtype     DH_F32 or DH_BF16 of activations and weights (`void *`); sums and
@@ -68,6 +68,21 @@ void dh_k_norm_dgrad(dh_norm_kind kind, dh_dtype dtype, int64_t N, int64_t C, co
 /* dw [C] and db [C] (may be NULL). */
 void dh_k_norm_wgrad(dh_norm_kind kind, dh_dtype dtype, int64_t N, int64_t C, const void *dy,
                      const void *x, const float *stats, float *dw, float *db, bool accumulate);
+
+/* Packed rows [N,(H+2KV)D]: every head of q and k is normed as RMSNorm does a row, v is copied.
+ * stats [N,H+KV,2]. */
+typedef struct dh_heads {
+    int64_t N, H, KV, D;
+} dh_heads;
+void dh_k_head_norm_fwd(dh_dtype dtype, dh_heads h, const void *qkv, const float *w_q,
+                        const float *w_k, float eps, void *out, float *stats);
+void dh_k_head_norm_dgrad(dh_dtype dtype, dh_heads h, const void *dy, const void *qkv,
+                          const float *w_q, const float *w_k, const float *stats, void *dqkv);
+/* dw_q [D], dw_k [D]; bit 0 and 1 of accumulate: added to. */
+size_t dh_k_head_norm_wgrad_workspace(dh_heads h);
+void dh_k_head_norm_wgrad(dh_dtype dtype, dh_heads h, const void *dy, const void *qkv,
+                          const float *stats, float *dw_q, float *dw_k, unsigned accumulate,
+                          void *ws);
 
 /* ---- dropout, residual, bias ----------------------------------------------------------- */
 
@@ -216,6 +231,9 @@ void dh_k_adamw(const dh_adamw *opt, int64_t n, const float *g, float *p, float 
  * index) in falling order in experts [N,top_k], weights [N,top_k] renormalised to sum 1. */
 void dh_k_router_fwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const void *logits,
                      float *probs, int32_t *experts, float *weights);
+/* The choices of N rows instead, dealt in turn: row n has top_k different experts, and every expert
+ * as many rows as any other, or one fewer. */
+void dh_k_router_deal(int64_t N, int64_t E, int64_t top_k, int32_t *experts);
 /* dlogits from dweights [N,top_k] and, added, from aux_coef times the balancing loss
  * over `rows` rows with these counts (dh_k_router_aux). */
 void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
@@ -233,6 +251,8 @@ double dh_k_router_aux(int64_t E, int64_t rows, const double *counts, const doub
  * capacity > 0: each expert owns `capacity` slots, and choices beyond get slot -1. */
 void dh_k_moe_order(int64_t N, int64_t E, int64_t top_k, const int32_t *experts, int64_t capacity,
                     int64_t *offsets, int32_t *slot_of);
+/* counts [E] of n choices. */
+void dh_k_moe_count(int64_t n, int64_t E, const int32_t *experts, int64_t *counts);
 /* offsets [n_runs + 1] of runs that follow one another, from their lengths. */
 void dh_k_moe_offsets(int64_t n_runs, const int64_t *counts, int64_t *offsets);
 /* y [n_slots,C]: y[slot_of[n*top_k+j]] = x[n]; slots that no choice has are zeros. */

@@ -47,6 +47,11 @@ void dh_k_router_fwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const 
     }
 }
 
+void dh_k_router_deal(int64_t N, int64_t E, int64_t top_k, int32_t *experts)
+{
+    for (int64_t i = 0; i < N * top_k; i++) experts[i] = (int32_t)(i % E);
+}
+
 /* Gradient of one row's probability of expert e. With w_j = p_j / s, s the sum over
  * the chosen: dL/dp_j = (dw_j - sum_i dw_i w_i) / s. */
 static double prob_gradient(int64_t top_k, int64_t e, const int32_t *experts, const float *dweights,
@@ -120,6 +125,12 @@ void dh_k_moe_order(int64_t N, int64_t E, int64_t top_k, const int32_t *experts,
     }
     for (int64_t e = E; e > 0; e--) offsets[e] = capacity > 0 ? e * capacity : offsets[e - 1];
     offsets[0] = 0;
+}
+
+void dh_k_moe_count(int64_t n, int64_t E, const int32_t *experts, int64_t *counts)
+{
+    for (int64_t e = 0; e < E; e++) counts[e] = 0;
+    for (int64_t i = 0; i < n; i++) counts[experts[i]]++;
 }
 
 void dh_k_moe_offsets(int64_t n_runs, const int64_t *counts, int64_t *offsets)

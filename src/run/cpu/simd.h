@@ -37,6 +37,11 @@ typedef struct dh_attn_job {
     float *packed; /* fwd: K^T and V of every (sample, key head); bwd: one part per slot */
 } dh_attn_job;
 
+/* From row to row: elements of dy and x, floats of stats. */
+typedef struct dh_row_steps {
+    int64_t x, stats;
+} dh_row_steps;
+
 typedef struct dh_simd {
     const char *name;
     int width; /* floats in a vector */
@@ -54,9 +59,10 @@ typedef struct dh_simd {
                      const float *b, float eps, void *y, float stats[2]);
     void (*norm_dgrad)(dh_norm_kind kind, dh_dtype dtype, int64_t C, const void *dy, const void *x,
                        const float *w, const float stats[2], const void *dres, void *dx);
-    /* Up to DH_STRIPE columns from c0 on, all rows. stats NULL: dw stays untouched. */
-    void (*col_sums)(dh_dtype dtype, int64_t N, int64_t C, int64_t c0, const void *dy,
-                     const void *x, const float *stats, float *dw, float *db, bool accumulate);
+    /* Up to DH_STRIPE columns from c0 on of C, all rows. stats NULL: dw stays untouched. */
+    void (*col_sums)(dh_dtype dtype, dh_row_steps step, int64_t N, int64_t C, int64_t c0,
+                     const void *dy, const void *x, const float *stats, float *dw, float *db,
+                     bool accumulate);
 
     /* Columns [c0, c0+n) of a row; c0 a multiple of DH_STRIPE. x, bias and drop may be
      * NULL. */

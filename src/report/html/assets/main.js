@@ -39,8 +39,12 @@ function factOf(run, name, said) {
   return said;
 }
 
+const tableSection = run => section('table', 'Table', `A training step of ${run.table.model} on ${run.table.cluster ? 'cluster ' + run.table.cluster : 'this machine'}, simulated with each value: strong is best. *: needs more memory than a device has; –: refused, the reason below.`, tablePart(run.table));
+const isTable = run => run.table && !run.facts && !run.summary; // and nothing else
+
 // Everything that belongs to one run.
 function runSections(run) {
+  if (isTable(run)) return [tableSection(run)];
   const rows = run.trace && timelineView(run), layer = run.layerView = run.trace && new LayerView(run);
   return [
     section('timeline', 'Timeline', 'Every instruction of every rank, by stream. A stream runs its instructions in order; what stands above each other ran at once.', rows ? timelinePart(run, rows) : howToTrace(run)),
@@ -51,6 +55,7 @@ function runSections(run) {
     section('memory', 'Memory over the step', 'Bytes of a rank’s slab in use: what stays, and above it activations and scratch as they lived in the traced step. Moves with the timeline.', rows ? memoryPart(run, rows.view) : howToTrace(run)),
     section('oef', 'Overlap effectiveness', 'How much of the shorter of two operators disappears when they run together: 1 all of it, 0 nothing, below 0 both lose. Rows: forward; columns: backward.',
       run.oef ? heatMap(run.oef) : absent('No profile in the run folder: ', code('profile.json'), ', or an ', code('oef.csv'), ' with forward operators as rows and backward operators as columns, is drawn here.')),
+    ...run.table ? [tableSection(run)] : [],
   ];
 }
 
@@ -93,15 +98,15 @@ function build() {
     box.replaceChildren(...run.sections = run.sections || runSections(run));
   };
   const choice = el('select', {onchange: () => show(runs[choice.selectedIndex])}, runs.map(r => el('option', {}, r.label)));
-  const links = {time: 'Time', training: 'Training', timeline: 'Timeline', layer: 'Layer', schedule: 'Schedule', memory: 'Memory', oef: 'Overlap'};
+  const plain = runs.every(isTable), some = runs.some(r => r.table), shown = {time: 'Time', training: 'Training', timeline: 'Timeline', layer: 'Layer', schedule: 'Schedule', memory: 'Memory', oef: 'Overlap'};
+  const links = plain ? {table: 'Table'} : some ? {...shown, table: 'Table'} : shown;
   document.title = runs.map(r => r.label).join(', ') + ' · dhelix report';
   document.getElementById('top').append(el('div', {class: 'bar'}, el('div', {}, el('p', {class: 'kicker'}, 'dhelix report'), el('h1', {}, many ? `${runs.length} runs` : runs[0].name)), toggle));
   document.getElementById('page').append(...[
     el('nav', {'aria-label': 'Sections'}, Object.keys(links).map(id => el('a', {href: '#' + id}, links[id]))),
-    many ? compare(runs) : head, keyHelp(),
-    section('time', 'Where the time of a step went', meanOver(runs), whereTimeWent(runs)),
-    section('training', 'Training', null, trainingPart(runs)),
-    many && timelines(runs), many && section('run', 'One run', null, el('div', {class: 'tools'}, el('label', {}, 'Run', choice)), head), box,
+    ...plain ? [!many && head] : [many ? compare(runs) : head, keyHelp(),
+      section('time', 'Where the time of a step went', meanOver(runs), whereTimeWent(runs)),
+      section('training', 'Training', null, trainingPart(runs)), many && timelines(runs)], many && section('run', 'One run', null, el('div', {class: 'tools'}, el('label', {}, 'Run', choice)), head), box,
     el('footer', {}, `Written by dhelix ${data.version} from ${runs.map(r => r.name).join(', ')}. This file is complete: it loads nothing.`)].filter(Boolean));
   show(runs[0]);
 }

@@ -64,3 +64,33 @@ function heatMap({rows, columns, at}) {
     el('thead', {}, el('tr', {}, el('th'), columns.map(name => el('th', {scope: 'col'}, name)))),
     el('tbody', {}, rows.map((name, i) => el('tr', {}, el('th', {scope: 'row'}, name), columns.map((_, k) => cell(at[i * columns.length + k])))))));
 }
+
+// Figures of a table of simulated steps: [name, key, how a value reads, whether less is better].
+const figures = [['step', 'step_ms', v => time(v * 1e6), true], ['tokens a second', 'tokens_per_s', v => digits(v, 5), false], ['model TFLOP/s of a device', 'model_tflops_per_device', v => digits(v, 4), false],
+  ['share of peak', 'mfu', percent, false], ['communication hidden', 'hidden_share', percent, false], ['exposed', 'exposed_ms', v => time(v * 1e6), true], ['bubble', 'bubble_ms', v => time(v * 1e6), true],
+  ['memory', 'peak_bytes', bytes, true]];
+
+// Strong: the best; pale: the worst; empty: refused, the reason as its title.
+function stepMatrix({settings, cells}, [, key, say, less]) {
+  const [rows, columns] = settings, inner = columns ? columns.values : [''], known = cells.map(c => c[key]).filter(v => v != null), low = Math.min(...known), high = Math.max(...known);
+  const cell = c => {
+    const v = c[key], td = el('td', {title: c.reason || (c.fits ? null : 'needs more memory than a device has')}, v == null ? '–' : say(v) + (c.fits ? '' : ' *'));
+    if (v != null) repaint(() => {
+      const part = high > low ? (less ? high - v : v - low) / (high - low) : 1;
+      td.style.background = mix(palette.f, palette.bg, 0.75 * part);
+      td.style.color = part > 0.7 ? inkOn(palette.f) : palette.fg;
+    });
+    return td;
+  };
+  return el('div', {class: 'scroll steps', tabindex: 0, role: 'group', 'aria-label': 'simulated steps'}, el('table', {},
+    el('thead', {}, el('tr', {}, el('th', {}, columns ? `${rows.key} ↓ ${columns.key} →` : rows.key), inner.map(name => el('th', {scope: 'col'}, name)))),
+    el('tbody', {}, rows.values.map((name, i) => el('tr', {}, el('th', {scope: 'row'}, name), inner.map((_, k) => cell(cells[i * inner.length + k])))))));
+}
+
+function tablePart(t) {
+  const box = el('div'), there = figures.filter(f => t.cells.some(c => c[f[1]] != null)), show = () => box.replaceChildren(stepMatrix(t, there[choice.selectedIndex]));
+  const choice = el('select', {onchange: show}, there.map(f => el('option', {}, f[0])));
+  show();
+  return [el('div', {class: 'tools'}, el('label', {}, 'Figure', choice)), box, tableBelow('Numbers and reasons', () => table([...t.settings.map(s => s.key), ...there.map(f => f[0]), ''],
+    t.cells.map(c => [...c.values, ...there.map(f => c[f[1]] == null ? '–' : f[2](c[f[1]])), c.reason || (c.fits ? '' : 'does not fit')])))];
+}

@@ -81,28 +81,30 @@ static void norm_dgrad(dh_norm_kind kind, dh_dtype dtype, int64_t C, const void 
 
 /* Adds rows [r0, r1) of W columns in registers: the inner of two levels of summing,
  * so that rounding grows with the root of N rather than with N. */
-INLINE void sum_rows(bool bf16, bool weight, int64_t r0, int64_t r1, int64_t C, int64_t c,
+INLINE void sum_rows(bool bf16, bool weight, dh_row_steps step, int64_t r0, int64_t r1, int64_t c,
                      int64_t n, const void *dy, const void *x, const float *stats, vf *dw, vf *db)
 {
     for (int64_t r = r0; r < r1; r++) {
-        vf d = load(bf16, dy, r * C + c, n);
+        vf d = load(bf16, dy, r * step.x + c, n);
+        const float *s = stats + r * step.stats;
         *db += d;
-        if (weight) *dw += d * ((load(bf16, x, r * C + c, n) - stats[2 * r]) * stats[2 * r + 1]);
+        if (weight) *dw += d * ((load(bf16, x, r * step.x + c, n) - s[0]) * s[1]);
     }
 }
 
 enum { SUM_ROWS = 64 };
 
-INLINE void col_sums_of(bool bf16, bool weight, int64_t N, int64_t C, int64_t c0, const void *dy,
-                        const void *x, const float *stats, float *dw, float *db, bool accumulate)
+INLINE void col_sums_of(bool bf16, bool weight, dh_row_steps step, int64_t N, int64_t C, int64_t c0,
+                        const void *dy, const void *x, const float *stats, float *dw, float *db,
+                        bool accumulate)
 {
     const int64_t c1 = DH_MIN(c0 + DH_STRIPE, C);
     float sums_w[DH_STRIPE] = {0}, sums_b[DH_STRIPE] = {0};
     for (int64_t r = 0; r < N; r += SUM_ROWS) {
         for (int64_t c = c0; c < c1; c += W) {
             vf part_w = {0}, part_b = {0};
-            sum_rows(bf16, weight, r, DH_MIN(r + SUM_ROWS, N), C, c, c1 - c, dy, x, stats, &part_w,
-                     &part_b);
+            sum_rows(bf16, weight, step, r, DH_MIN(r + SUM_ROWS, N), c, c1 - c, dy, x, stats,
+                     &part_w, &part_b);
             store_f32(sums_w + c - c0, W, load_f32(sums_w + c - c0, W) + part_w);
             store_f32(sums_b + c - c0, W, load_f32(sums_b + c - c0, W) + part_b);
         }
@@ -113,13 +115,14 @@ INLINE void col_sums_of(bool bf16, bool weight, int64_t N, int64_t C, int64_t c0
     }
 }
 
-static void col_sums(dh_dtype dtype, int64_t N, int64_t C, int64_t c0, const void *dy,
-                     const void *x, const float *stats, float *dw, float *db, bool accumulate)
+static void col_sums(dh_dtype dtype, dh_row_steps step, int64_t N, int64_t C, int64_t c0,
+                     const void *dy, const void *x, const float *stats, float *dw, float *db,
+                     bool accumulate)
 {
     if (stats)
-        BY_DTYPE(dtype, col_sums_of, true, N, C, c0, dy, x, stats, dw, db, accumulate);
+        BY_DTYPE(dtype, col_sums_of, true, step, N, C, c0, dy, x, stats, dw, db, accumulate);
     else
-        BY_DTYPE(dtype, col_sums_of, false, N, C, c0, dy, x, stats, dw, db, accumulate);
+        BY_DTYPE(dtype, col_sums_of, false, step, N, C, c0, dy, x, stats, dw, db, accumulate);
 }
 
 #endif

@@ -1,9 +1,12 @@
-/* Communication operators: counts and types out of the graph, one call each. */
-#include "run/cpu/exec.h"
-
+/* Communication operators on streams: counts and types out of the graph, one call each.
+ *
+ * A communicator's calls block, and read and write memory of the host. So the command is a function
+ * of the host, which the device runs where it may sleep; where the slab is no memory of the host,
+ * the operands go through some that is. A communicator that issues on streams itself will put its
+ * own work there instead. */
 #include <string.h>
 
-#include "run/cpu/glue.h"
+#include "run/exec/internal.h"
 
 typedef struct transfer {
     dh_comm_group *group;
@@ -101,13 +104,8 @@ static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
     [DH_OP_RECV] = recv,
 };
 
-bool dh_cpu_can_communicate(dh_op_type type)
-{
-    return calls[type] != NULL;
-}
-
-dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_block *block,
-                             const dh_cpu_call *c)
+static dh_status make_call(dh_ctx *ctx, dh_comm_group *group, const dh_block *block,
+                           const dh_call *c)
 {
     const dh_op *op = c->op;
     const dh_tensor *tensors = c->graph->tensors.at;
@@ -122,4 +120,98 @@ dh_status dh_cpu_communicate(dh_ctx *ctx, dh_comm_group *group, const dh_block *
                   .n_offsets = op->in[1] == DH_NONE ? 0 : tensors[op->in[1]].shape[0],
                   .progress = &c->progress};
     return calls[op->type](ctx, &t);
+}
+
+/* ---- commands ------------------------------------------------------------------------------- */
+
+/* What the command's function is given. */
+typedef struct job {
+    dh_exec *exec;
+    uint32_t instr;
+    bool in_transit;
+    dh_call here; /* the call between the copies, on memory of the host */
+} job;
+
+static dh_status run_job(dh_ctx *ctx, void *user, const dh_call *call)
+{
+    const job *j = user;
+    const dh_exec *e = j->exec;
+    dh_comm_group *group = e->groups[call->op->group];
+    const dh_block *block = &e->program->blocks.at[e->program->instrs.at[j->instr].block];
+    const dh_status st = make_call(ctx, group, block, j->in_transit ? &j->here : call);
+    e->met_ns[j->instr] = dh_comm_group_times(group).arrived_ns;
+    return st;
+}
+
+static size_t aligned(uint64_t n_bytes)
+{
+    return (size_t)((n_bytes + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN);
+}
+
+/* Bytes of operand k, inputs first; 0: absent. */
+static uint64_t operand_bytes(const dh_exec *e, uint32_t instr, int k)
+{
+    const dh_operand *o = dh_instr_operand(e->program, &e->program->instrs.at[instr], k);
+    return o->buffer == DH_NONE ? 0 : o->n_bytes;
+}
+
+/* Operands side by side in the stream's transit memory: fetched before the call, and copied back
+ * behind it. Its parts are all there then. */
+static dh_status go_through_transit(dh_ctx *ctx, const dh_exec *e, job *j,
+                                    dh_stream_command *command)
+{
+    const dh_call *c = command->call;
+    const dh_op_info *info = dh_op_info_of(c->op->type);
+    char *transit = e->transit[command->stream];
+    dh_copy *fetches = DH_NEW_N(e->arena, dh_copy, DH_MAX_OPERANDS),
+            *copies = DH_NEW_N(e->arena, dh_copy, DH_MAX_OPERANDS);
+    if (!fetches || !copies) return dh_exec_no_memory(ctx);
+    j->in_transit = true;
+    j->here = *c;
+    command->fetches = fetches;
+    command->copies = copies;
+    for (int k = 0; k < info->n_in; k++) {
+        if (!c->in[k]) continue;
+        const uint64_t n_bytes = operand_bytes(e, command->id, k);
+        fetches[command->n_fetches++] = (dh_copy){transit, c->in[k], n_bytes};
+        j->here.in[k] = transit;
+        transit += aligned(n_bytes);
+    }
+    for (int k = 0; k < info->n_out; k++) {
+        if (!c->out[k]) continue;
+        const uint64_t n_bytes = operand_bytes(e, command->id, info->n_in + k);
+        copies[command->n_copies++] = (dh_copy){c->out[k], transit, n_bytes};
+        j->here.out[k] = transit;
+        transit += aligned(n_bytes);
+    }
+    return DH_OK;
+}
+
+dh_status dh_exec_add_transfer(dh_ctx *ctx, dh_exec *e, dh_stream_command *command)
+{
+    job *j = DH_NEW(e->arena, job);
+    if (!j) return dh_exec_no_memory(ctx);
+    j->exec = e;
+    j->instr = command->id;
+    command->host = run_job;
+    command->host_user = j;
+    return e->device->slab_is_host ? DH_OK : go_through_transit(ctx, e, j, command);
+}
+
+dh_status dh_exec_add_transit(dh_ctx *ctx, dh_exec *e)
+{
+    const dh_program *p = e->program;
+    size_t n_bytes[DH_N_STREAM] = {0};
+    if (e->device->slab_is_host) return DH_OK;
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        const dh_op_info *info = dh_op_info_of(dh_instr_op(p, &p->instrs.at[i])->type);
+        size_t sum = 0, *most = &n_bytes[p->instrs.at[i].stream];
+        if (info->resource != DH_RES_COMM) continue;
+        for (int k = 0; k < info->n_in + info->n_out; k++) sum += aligned(operand_bytes(e, i, k));
+        *most = DH_MAX(*most, sum);
+    }
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (n_bytes[s] && !(e->transit[s] = dh_arena_alloc(e->arena, n_bytes[s])))
+            return dh_exec_no_memory(ctx);
+    return DH_OK;
 }

@@ -1,5 +1,5 @@
-/* CPU backend: the slab, and its row of functions; exec.c has the loop that executes programs. */
-#include "run/cpu/backend.h"
+/* The cpu device: its memory, what its streams do with a command, and its row of functions. */
+#include "run/cpu/device.h"
 
 #include <errno.h>
 #include <math.h>
@@ -10,18 +10,23 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "run/cpu/exec.h"
 #include "run/cpu/glue.h"
 #include "run/cpu/kernels.h"
+#include "run/exec/host_streams.h"
+
+typedef struct cpu_slab {
+    dh_slab base;
+    size_t mapped; /* bytes mapped, with the guard page behind the slab */
+} cpu_slab;
 
 /* ---- slab ------------------------------------------------------------------------------ */
 
 static dh_status slab_create(dh_ctx *ctx, uint64_t n_bytes, dh_slab **slab)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    dh_slab *s = calloc(1, sizeof *s);
+    cpu_slab *s = calloc(1, sizeof *s);
     if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory for a slab");
-    s->n_bytes = n_bytes;
+    s->base.n_bytes = n_bytes;
     size_t usable = (size_t)(n_bytes + page - 1) / page * page;
     s->mapped = usable + page;
     void *at = mmap(NULL, s->mapped, PROT_READ | PROT_WRITE,
@@ -32,32 +37,25 @@ static dh_status slab_create(dh_ctx *ctx, uint64_t n_bytes, dh_slab **slab)
         return dh_fail(ctx, DH_ENOMEM, "cannot reserve a slab of %s: %s",
                        dh_format_bytes(text, sizeof text, (double)n_bytes), strerror(errno));
     }
-    s->at = at;
-    mprotect(s->at + usable, page, PROT_NONE); /* a kernel that overruns stops here */
-    madvise(s->at, usable, MADV_HUGEPAGE);     /* a hint: GEMM operands are large */
-    *slab = s;
+    s->base.at = at;
+    mprotect(s->base.at + usable, page, PROT_NONE); /* a kernel that overruns stops here */
+    madvise(s->base.at, usable, MADV_HUGEPAGE);     /* a hint: GEMM operands are large */
+    *slab = &s->base;
     return DH_OK;
 }
 
 static void slab_destroy(dh_slab *slab)
 {
-    if (!slab) return;
-    munmap(slab->at, slab->mapped);
-    free(slab);
-}
-
-static dh_status slab_range(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, uint64_t n_bytes)
-{
-    if (offset <= slab->n_bytes && n_bytes <= slab->n_bytes - offset) return DH_OK;
-    return dh_fail(ctx, DH_EINTERNAL, "bytes [%llu, %llu) lie outside the slab of %llu",
-                   (unsigned long long)offset, (unsigned long long)(offset + n_bytes),
-                   (unsigned long long)slab->n_bytes);
+    cpu_slab *s = (cpu_slab *)slab;
+    if (!s) return;
+    munmap(s->base.at, s->mapped);
+    free(s);
 }
 
 static dh_status slab_write(dh_ctx *ctx, dh_slab *slab, uint64_t offset, const void *data,
                             uint64_t n_bytes)
 {
-    DH_TRY(slab_range(ctx, slab, offset, n_bytes));
+    DH_TRY(dh_slab_check(ctx, slab, offset, n_bytes));
     memcpy(slab->at + offset, data, n_bytes);
     return DH_OK;
 }
@@ -65,19 +63,47 @@ static dh_status slab_write(dh_ctx *ctx, dh_slab *slab, uint64_t offset, const v
 static dh_status slab_read(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, void *data,
                            uint64_t n_bytes)
 {
-    DH_TRY(slab_range(ctx, slab, offset, n_bytes));
+    DH_TRY(dh_slab_check(ctx, slab, offset, n_bytes));
     memcpy(data, slab->at + offset, n_bytes);
     return DH_OK;
 }
 
-static const void *slab_address(dh_slab *slab, uint64_t offset)
+/* ---- commands ------------------------------------------------------------------------------- */
+
+static dh_status kernel_prepare(dh_ctx *ctx, const dh_graph *graph, const dh_op *op,
+                                unsigned accumulate, void **kernel)
 {
-    return slab->at + offset;
+    const dh_cpu_kernel *row = dh_cpu_kernel_of(op->type);
+    return row->prepare ? row->prepare(ctx, graph, op, accumulate, kernel) : DH_OK;
 }
 
-static uint64_t slab_peak(const dh_slab *slab)
+static void kernel_release(dh_op_type type, void *kernel)
 {
-    return slab->peak;
+    const dh_cpu_kernel *row = dh_cpu_kernel_of(type);
+    if (row->release) row->release(kernel);
+}
+
+static dh_status work(dh_ctx *ctx, const dh_streams *streams, const dh_stream_command *c)
+{
+    if (!c->host) return dh_cpu_kernel_of(c->call->op->type)->run(ctx, c->call);
+    /* Nothing is fetched: functions of the host read the slab where it is. */
+    DH_TRY(c->host(ctx, c->host_user, c->call));
+    for (uint32_t i = 0; i < c->n_copies; i++)
+        memcpy(c->copies[i].to, c->copies[i].from, c->copies[i].n_bytes);
+    return DH_OK;
+}
+
+static dh_status streams_create(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
+                                const dh_streams_spec *spec, dh_streams **streams)
+{
+    return dh_host_streams_create(ctx, slab, values, spec, work, streams);
+}
+
+static dh_status first_nonfinite(dh_ctx *ctx, const dh_streams *streams, dh_dtype dtype, int64_t n,
+                                 const void *at, int64_t *first)
+{
+    *first = dh_k_first_nonfinite(dtype, n, at);
+    return DH_OK;
 }
 
 /* ---- table row ---------------------------------------------------------------------------- */
@@ -128,7 +154,7 @@ static bool tells_parts(dh_op_type type)
            type == DH_OP_REDUCE_SCATTER;
 }
 
-const dh_backend dh_backend_cpu = {
+const dh_device dh_device_cpu = {
     .name = "cpu",
     .doc = "oneDNN GEMMs and OpenMP kernels, float32 or bf16 with float32 accumulation",
     .info = {"cpu", workspace_bytes},
@@ -138,12 +164,16 @@ const dh_backend dh_backend_cpu = {
     .slab_destroy = slab_destroy,
     .slab_write = slab_write,
     .slab_read = slab_read,
-    .slab_address = slab_address,
-    .slab_peak = slab_peak,
-    .exec_create = dh_cpu_exec_create,
-    .exec_run = dh_cpu_exec_run,
-    .exec_spans = dh_cpu_exec_spans,
-    .exec_destroy = dh_cpu_exec_destroy,
+    .slab_is_host = true,
+    .kernel_prepare = kernel_prepare,
+    .kernel_release = kernel_release,
+    .streams_create = streams_create,
+    .streams_destroy = dh_host_streams_destroy,
+    .issue = dh_host_streams_issue,
+    .run = dh_host_streams_run,
+    .began_ns = dh_host_streams_began_ns,
+    .event_ns = dh_host_streams_event_ns,
+    .first_nonfinite = first_nonfinite,
     .bind_rank = dh_k_bind_rank,
     .describe = dh_k_describe,
     .gemm_peak = gemm_peak,

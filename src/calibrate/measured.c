@@ -1,0 +1,175 @@
+/* Rows of measurements, whatever file they come from. */
+#include "calibrate/measured.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { MAX_FILE_BYTES = 1 << 30, NOTE_BYTES = 512 };
+
+/* TUNING: messages of training steps are megabytes; below, latencies differ between collectives in
+ * ways that one constant for all cannot have. Small rows count as much as it takes to fix that one.
+ */
+#define LARGE_BYTES 1048576.0
+#define SMALL_WEIGHT 0.05
+
+static const char *const texts[DH_N_MEASURED] = {
+#define X(id, text) text,
+    DH_MEASURED_LIST(X)
+#undef X
+};
+
+const char *dh_measured_text(dh_measured_kind kind)
+{
+    return texts[kind];
+}
+
+dh_status dh_measured_init(dh_ctx *ctx, int64_t node_devices, dh_measured *measured)
+{
+    *measured = (dh_measured){.arena = dh_arena_create(), .node_devices = node_devices};
+    return measured->arena ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading measurements");
+}
+
+void dh_measured_fini(dh_measured *measured)
+{
+    dh_vec_fini(&measured->rows);
+    dh_vec_fini(&measured->notes);
+    dh_arena_destroy(measured->arena);
+}
+
+dh_status measured_no_memory(const measured_file *file)
+{
+    return dh_fail(file->ctx, DH_ENOMEM, "out of memory reading %s", file->path);
+}
+
+dh_status measured_note(const measured_file *file, const char *fmt, ...)
+{
+    char text[NOTE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    const char *note = dh_arena_printf(file->m->arena, "%s: %s", file->path, text);
+    return note && dh_vec_push(&file->m->notes, note) ? DH_OK : measured_no_memory(file);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+static bool is_transfer(dh_op_type type)
+{
+    return type == DH_OP_RING_EXCHANGE || type == DH_OP_SEND;
+}
+
+static const char *group_of(const measured_file *file, dh_op_type type, int64_t ranks,
+                            int64_t nodes, bool large)
+{
+    return dh_arena_printf(file->m->arena, "%s, %lld ranks on %lld node%s, %s 1 MiB",
+                           dh_op_info_of(type)->name, (long long)ranks, (long long)nodes,
+                           nodes == 1 ? "" : "s", large ? "from" : "below");
+}
+
+dh_status measured_add_collective(const measured_file *file, int32_t line, dh_op_type type,
+                                  int64_t ranks, int64_t nodes, double bytes, double ns)
+{
+    static const dh_measured_kind kinds[2][2] = {
+        {DH_MEASURED_LOCAL, DH_MEASURED_LOCAL_TRANSFER},
+        {DH_MEASURED_NETWORK, DH_MEASURED_NETWORK_TRANSFER}};
+    const bool large = bytes >= LARGE_BYTES;
+    const dh_measured_row row = {
+        .kind = kinds[nodes > 1][is_transfer(type)],
+        .group = group_of(file, type, ranks, nodes, large),
+        .weight = large ? 1 : SMALL_WEIGHT,
+        .file = file->path,
+        .line = line,
+        .ns = ns,
+        .type = type,
+        .span = {.size = ranks, .nodes = {.n_nodes = nodes, .max_per_node = ranks / nodes}},
+        .bytes = bytes};
+    return row.group && dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+}
+
+dh_status measured_add_gemm(const measured_file *file, int32_t line, dh_dtype dtype, int64_t m,
+                            int64_t n, int64_t k, int64_t batch, double ns)
+{
+    const double elements = (double)m * (double)k + (double)k * (double)n + (double)m * (double)n;
+    const dh_measured_row row = {
+        .kind = DH_MEASURED_GEMM,
+        .group = dtype == DH_F32 ? "gemm f32" : "gemm bf16",
+        .weight = 1,
+        .file = file->path,
+        .line = line,
+        .ns = ns,
+        .gemm = {.dtype = dtype,
+                 .rows = m,
+                 .columns = n,
+                 .shared = k,
+                 .batch = batch,
+                 .bytes = elements * (double)batch * (double)dh_dtype_bytes(dtype)}};
+    return dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+}
+
+bool measured_dtype(const char *name, dh_dtype *dtype)
+{
+    static const char *const halves[] = {"bf16", "bfloat16", "fp16", "f16", "half", "float16"};
+    static const char *const floats[] = {"f32", "fp32", "float32", "float"};
+    const char *colon = strrchr(name, ':'); /* c10::Half */
+    if (colon) name = colon + 1;
+    for (size_t i = 0; i < DH_COUNTOF(halves); i++)
+        if (strcasecmp(name, halves[i]) == 0) {
+            *dtype = DH_BF16;
+            return true;
+        }
+    for (size_t i = 0; i < DH_COUNTOF(floats); i++)
+        if (strcasecmp(name, floats[i]) == 0) {
+            *dtype = DH_F32;
+            return true;
+        }
+    return false;
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static dh_status check_text(const measured_file *f)
+{
+    const unsigned char *at = (const unsigned char *)f->text;
+    if (f->n_bytes >= 2 && at[0] == 0x1F && at[1] == 0x8B)
+        return dh_fail(f->ctx, DH_EFORMAT, "%s: compressed with gzip; gunzip it first", f->path);
+    if (memchr(f->text, '\0', f->n_bytes))
+        return dh_fail(f->ctx, DH_EFORMAT,
+                       "%s: not a text; output of nccl-tests, a CSV of GEMMs or a Kineto trace "
+                       "(JSON) is wanted",
+                       f->path);
+    return DH_OK;
+}
+
+static dh_status read_text(const measured_file *f)
+{
+    const size_t before = f->m->rows.n + f->m->notes.n;
+    const char first = f->text[strspn(f->text, " \t\r\n")];
+    DH_TRY(check_text(f));
+    if (first == '{' || first == '[')
+        DH_TRY(measured_read_kineto(f));
+    else if (strstr(f->text, "algbw"))
+        DH_TRY(measured_read_nccl(f));
+    else
+        DH_TRY(measured_read_gemms(f));
+    if (f->m->rows.n + f->m->notes.n > before) return DH_OK;
+    return dh_fail(f->ctx, DH_EFORMAT,
+                   "%s: no measurement in it that a constant could rest on: collectives, or GEMMs "
+                   "with their sizes",
+                   f->path);
+}
+
+dh_status dh_measured_read(dh_ctx *ctx, const char *path, dh_measured *measured)
+{
+    char *text;
+    measured_file f = {.ctx = ctx, .m = measured, .path = dh_arena_strdup(measured->arena, path)};
+    if (!f.path) return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+    DH_TRY(dh_file_read(ctx, path, MAX_FILE_BYTES, &text, &f.n_bytes));
+    f.text = text;
+    const dh_status st = read_text(&f);
+    free(text);
+    return st;
+}

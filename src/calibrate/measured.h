@@ -1,0 +1,79 @@
+/* Measurements of a cluster: rows that its costs can be held against. */
+#ifndef DH_CALIBRATE_MEASURED_H
+#define DH_CALIBRATE_MEASURED_H
+
+#include "costs/cluster.h"
+
+/* X(id, text): what a row tells about. */
+#define DH_MEASURED_LIST(X)                                                                        \
+    X(LOCAL, "collectives inside a node")                                                          \
+    X(LOCAL_TRANSFER, "transfers inside a node")                                                   \
+    X(NETWORK, "collectives between nodes")                                                        \
+    X(NETWORK_TRANSFER, "transfers between nodes")                                                 \
+    X(GEMM, "GEMMs")
+
+typedef enum dh_measured_kind {
+#define X(id, text) DH_MEASURED_##id,
+    DH_MEASURED_LIST(X)
+#undef X
+        DH_N_MEASURED
+} dh_measured_kind;
+const char *dh_measured_text(dh_measured_kind kind);
+
+typedef struct dh_measured_row {
+    dh_measured_kind kind;
+    const char *group; /* "all_reduce, 8 ranks on 1 node, from 1 MiB": rows that differ by size */
+    double weight;     /* in the fit */
+    const char *file;
+    int32_t line; /* 0: of several places of a trace */
+    double ns;
+    dh_op_type type; /* of a collective, with its span and its bytes as cluster.h counts them */
+    dh_cluster_span span;
+    double bytes;
+    dh_gemm_shape gemm;
+    bool held; /* left out of the fit */
+} dh_measured_row;
+
+typedef struct dh_measured {
+    dh_arena *arena; /* owns strings */
+    DH_VEC(dh_measured_row) rows;
+    DH_VEC(const char *) notes; /* what a file lacks, for people */
+    int64_t node_devices;       /* how ranks lie on nodes where a file does not say */
+} dh_measured;
+
+dh_status dh_measured_init(dh_ctx *ctx, int64_t node_devices, dh_measured *measured);
+void dh_measured_fini(dh_measured *measured);
+/* Add what a file says; its form is found by its contents.
+ * errors    DH_EFORMAT with file, line and what would be right; DH_EIO; DH_ENOMEM */
+dh_status dh_measured_read(dh_ctx *ctx, const char *path, dh_measured *measured);
+
+/* ---- inside the folder: readers ---------------------------------------------------------- */
+
+/* A file while it is read. */
+typedef struct measured_file {
+    dh_ctx *ctx;
+    dh_measured *m;
+    const char *path; /* in the arena */
+    const char *text; /* terminated */
+    size_t n_bytes;
+} measured_file;
+
+dh_status measured_read_nccl(const measured_file *file);
+dh_status measured_read_gemms(const measured_file *file);
+dh_status measured_read_kineto(const measured_file *file);
+
+dh_status measured_no_memory(const measured_file *file);
+dh_status measured_note(const measured_file *file, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Add a row of `ranks` ranks, evenly on `nodes` nodes whose other devices do the same meanwhile.
+ * type RING_EXCHANGE: all send to the next. */
+dh_status measured_add_collective(const measured_file *file, int32_t line, dh_op_type type,
+                                  int64_t ranks, int64_t nodes, double bytes, double ns);
+/* m x k times k x n, `batch` of them. */
+dh_status measured_add_gemm(const measured_file *file, int32_t line, dh_dtype dtype, int64_t m,
+                            int64_t n, int64_t k, int64_t batch, double ns);
+/* By any of the names that files have for it ("fp16", "c10::BFloat16"); false: neither float32 nor
+ * a half. */
+bool measured_dtype(const char *name, dh_dtype *dtype);
+
+#endif

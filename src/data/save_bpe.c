@@ -1,0 +1,113 @@
+/* A learned tokenizer as Hugging Face's files: tokenizer.json, and tokenizer_config.json, by which
+ * Transformers knows the end of a text. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json_text.h"
+#include "data/tok.h"
+#include "data/train_bpe.h"
+
+/* The token in the characters that stand for bytes; the end of a text as it is. */
+static json_t *spelled(const dh_vocab *v, uint32_t id)
+{
+    dh_str text = DH_STR_INIT;
+    const dh_piece *piece = &v->pieces.at[id];
+    if (piece->kind == DH_PIECE_NORMAL)
+        dh_bytelevel_encode(dh_vocab_bytes(v, id), piece->len, &text);
+    else
+        dh_str_append(&text, (const char *)dh_vocab_bytes(v, id), piece->len);
+    json_t *string = text.failed ? NULL : json_stringn(text.text, text.len);
+    dh_str_fini(&text);
+    return string;
+}
+
+/* NULL: out of memory, also of those below. */
+static json_t *vocabulary(const dh_vocab *v)
+{
+    json_t *all = json_object();
+    bool failed = !all;
+    for (uint32_t id = 0; id < v->pieces.n && !failed; id++) {
+        json_t *token = spelled(v, id);
+        failed =
+            !token || json_object_set_new(all, json_string_value(token), json_integer(id)) != 0;
+        json_decref(token);
+    }
+    if (!failed) return all;
+    json_decref(all);
+    return NULL;
+}
+
+static json_t *merges(const dh_learned_bpe *b)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; all && i < b->merges.n; i++) {
+        const dh_learned_merge m = b->merges.at[i];
+        if (m.left == DH_NONE) continue; /* came again later */
+        json_t *two = json_pack("[o,o]", spelled(&b->vocab, m.left), spelled(&b->vocab, m.right));
+        if (two && json_array_append_new(all, two) == 0) continue;
+        json_decref(all);
+        all = NULL;
+    }
+    return all;
+}
+
+static json_t *whole(const dh_learned_bpe *b)
+{
+    json_t *end =
+        json_pack("[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}]", "id", 0, "content", DH_BPE_END_OF_TEXT,
+                  "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+    json_t *bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                              "trim_offsets", 1, "use_regex", 1);
+    json_t *model = json_pack(
+        "{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token",
+        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
+        "ignore_merges", 0, "vocab", vocabulary(&b->vocab), "merges", merges(b));
+    return json_pack("{s:s, s:n, s:n, s:o, s:n, s:O, s:n, s:o, s:o}", "version", "1.0",
+                     "truncation", "padding", "added_tokens", end, "normalizer", "pre_tokenizer",
+                     bytes, "post_processor", "decoder", bytes, "model", model);
+}
+
+static dh_status write_json(dh_ctx *ctx, const char *dir, const char *name, json_t *root)
+{
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/%s", dir, name);
+    char *text = NULL;
+    dh_status st = DH_OK;
+    if (path.failed || !root) {
+        json_decref(root);
+        st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s/%s", dir, name);
+    } else {
+        st = dh_json_text_exact(ctx, root, JSON_INDENT(2), &text);
+    }
+    if (st == DH_OK) st = dh_file_write_atomic(ctx, path.text, text, strlen(text));
+    free(text);
+    dh_str_fini(&path);
+    return st;
+}
+
+static dh_status check_free(dh_ctx *ctx, const char *dir)
+{
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/tokenizer.json", dir);
+    dh_status st = DH_OK;
+    if (path.failed)
+        st = dh_fail(ctx, DH_ENOMEM, "out of memory for a path in %s", dir);
+    else if (dh_path_exists(path.text))
+        st = dh_fail(ctx, DH_EINVAL, "%s exists already; remove it or choose another folder",
+                     path.text);
+    dh_str_fini(&path);
+    return st;
+}
+
+dh_status dh_learned_bpe_save(dh_ctx *ctx, const dh_learned_bpe *learned, const char *dir)
+{
+    DH_TRY(check_free(ctx, dir));
+    DH_TRY(dh_dir_create(ctx, dir));
+    DH_TRY(
+        write_json(ctx, dir, "tokenizer_config.json",
+                   json_pack("{s:s, s:s, s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
+                             "bos_token", DH_BPE_END_OF_TEXT, "eos_token", DH_BPE_END_OF_TEXT,
+                             "clean_up_tokenization_spaces", 0)));
+    return write_json(ctx, dir, "tokenizer.json", whole(learned));
+}

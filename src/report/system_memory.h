@@ -1,0 +1,35 @@
+/* What a step takes of a device's memory where another system runs it.
+ *
+ * The program is ours: its tensors, their order and the time each is needed. Beside them a system
+ * keeps what its traits say (dh_trait): scores of attention, masks of dropout; and it has gradients
+ * in its own way. Fragmentation and what libraries take are not in it. */
+#ifndef DH_REPORT_SYSTEM_MEMORY_H
+#define DH_REPORT_SYSTEM_MEMORY_H
+
+#include "costs/system.h"
+#include "program/program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dh_system_memory {
+    uint64_t states_bytes;       /* parameters, copies, gradients, moments, running sums */
+    uint64_t layer_states_bytes; /* of them those of layers: embedding and head left out */
+    uint64_t layers_kept_bytes;  /* most that layers' forwards keep for their backwards at a time */
+    uint64_t peak_bytes;         /* states and all else that is alive at the worst moment */
+    int64_t peak_ns;
+} dh_system_memory;
+
+/* in        spans: one for each instruction of a training program; NULL: in the order of issue,
+ *           of which peak_ns is then a place
+ * errors    DH_ENOMEM
+ * cost      O(operands + (instructions + buffers) log) */
+dh_status dh_system_memory_of(dh_ctx *ctx, const dh_system *system, const dh_system_job *job,
+                              const dh_program *program, const dh_span *spans,
+                              dh_system_memory *memory);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,175 @@
+/* Devices: memory, streams and kernels that programs run on.
+ *
+ * A device is one row of a table; programs, planner and trainer do not know which one they use, and
+ * the executor (exec.h) knows it by this table alone.
+ *
+ * A program becomes commands on streams when it is made ready, one an instruction, and a step runs
+ * all of them. Commands are bound to addresses once and stay as they are from step to step, so that
+ * a device may prepare them as a whole (a CUDA graph); what does change lies in memory that they
+ * read (dh_scalars). A stream runs its commands in order and after the events that they wait for;
+ * nobody but the one who called run waits on the host. */
+#ifndef DH_RUN_EXEC_DEVICE_H
+#define DH_RUN_EXEC_DEVICE_H
+
+#include "program/program.h"
+#include "program/recipe.h"
+#include "run/comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* A rank's memory; devices embed it as the first member of their own. */
+typedef struct dh_slab {
+    unsigned char *at; /* on the device: the host may compute with this address, not follow it */
+    uint64_t n_bytes;
+    uint64_t peak; /* end of the highest byte that any run has used so far */
+} dh_slab;
+
+/* Values that change from one step to the next and that kernels read, in the device's memory. */
+typedef struct dh_scalars {
+    int64_t step;  /* optimizer steps done before this one */
+    uint64_t seed; /* of dropout */
+    double lr, beta1, beta2, eps, weight_decay;
+    double grad_clip;     /* 0: off */
+    int32_t even_experts; /* tokens are dealt to experts in turn, whatever their router says */
+} dh_scalars;
+
+/* ---- commands ------------------------------------------------------------------------------- */
+
+/* An instruction bound to memory, all of it on the device. Pointers of absent operands are NULL. */
+typedef struct dh_call {
+    const dh_graph *graph;
+    const dh_op *op;
+    const void *kernel; /* what kernel_prepare made, or NULL */
+    int layer;
+    int32_t mb;
+    unsigned accumulate; /* bit i: output i is added to */
+    const void *in[DH_MAX_OPERANDS];
+    void *out[DH_MAX_OPERANDS];
+    void *work;
+    const dh_scalars *scalars;
+    int64_t *choices;      /* moe_order: how many rows chose each expert, [E], is left here */
+    dh_part_hook progress; /* the device's; who does the work may leave it all to the end */
+} dh_call;
+
+/* From the device to the host, or the other way. */
+typedef struct dh_copy {
+    void *to;
+    const void *from;
+    size_t n_bytes;
+} dh_copy;
+
+/* One instruction on its stream: a kernel, or a function of the host between copies of what it
+ * reads and of what it leaves. Events are numbers below dh_streams_spec.n_events, each of one
+ * command. Commands come in an order in which whatever completes an event comes before those that
+ * wait for it. */
+typedef struct dh_stream_command {
+    uint32_t id;           /* below dh_streams_spec.n_commands */
+    uint32_t stream;       /* dh_stream */
+    const uint32_t *waits; /* [n_waits] events; borrowed */
+    uint32_t n_waits;
+    uint32_t event0, n_parts; /* event event0 + k: part k is complete; the last: all of it is */
+    dh_call *call;            /* borrowed; the device sets its progress */
+    /* NULL: the operator's kernel is launched. Else called once the waits are over, on a thread
+     * that may sleep and that holds up no other stream. */
+    dh_status (*host)(dh_ctx *ctx, void *user, const dh_call *call);
+    void *host_user;
+    const dh_copy *fetches, *copies; /* before it, to the host; behind it, from there; borrowed */
+    uint32_t n_fetches, n_copies;
+} dh_stream_command;
+
+/* Who follows what streams do, told on the threads that do it. */
+typedef struct dh_watch {
+    void *user;
+    /* A stream begins to work on a command, or has ended it; by devices that can tell. */
+    void (*working)(void *user, uint32_t stream, bool works);
+    /* Around each command of a run in single steps, its results being there; else not called. */
+    dh_status (*before)(dh_ctx *ctx, void *user, uint32_t id);
+    dh_status (*after)(dh_ctx *ctx, void *user, uint32_t id);
+    /* A command failed, for the reason in ctx. */
+    void (*explain)(dh_ctx *ctx, void *user, uint32_t id);
+    /* The first failure of a run. */
+    void (*failed)(void *user, dh_status status, const char *message);
+} dh_watch;
+
+typedef struct dh_streams_spec {
+    uint32_t n_commands, n_events;
+    int log_rank; /* of messages of their threads; -1: none */
+    dh_watch watch;
+} dh_streams_spec;
+
+/* Those of one program, by dh_stream; devices embed it as the first member of their own. */
+typedef struct dh_streams {
+    dh_streams_spec spec;
+    dh_slab *slab, *values; /* values: scalars and choices; all addresses lie in one of them */
+} dh_streams;
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+typedef struct dh_device {
+    const char *name, *doc;
+    dh_backend_info info;
+    bool (*has_kernel)(dh_op_type type);
+    /* Whether parts of its output are told of as they are there; else all of them at the end. */
+    bool (*tells_parts)(dh_op_type type);
+
+    /* Zero-filled memory of a rank. Several programs may share it. */
+    dh_status (*slab_create)(dh_ctx *ctx, uint64_t n_bytes, dh_slab **slab);
+    void (*slab_destroy)(dh_slab *slab);
+    /* Copies from and to the host between runs; they return when they are done. errors:
+     * DH_EINTERNAL outside the slab */
+    dh_status (*slab_write)(dh_ctx *ctx, dh_slab *slab, uint64_t offset, const void *data,
+                            uint64_t n_bytes);
+    dh_status (*slab_read)(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, void *data,
+                           uint64_t n_bytes);
+    bool slab_is_host; /* addresses on the device may be followed on the host */
+
+    /* Made once per operator and accumulate mask (GEMM primitives, tables); *kernel stays NULL
+     * where there is nothing to make. */
+    dh_status (*kernel_prepare)(dh_ctx *ctx, const dh_graph *graph, const dh_op *op,
+                                unsigned accumulate, void **kernel);
+    void (*kernel_release)(dh_op_type type, void *kernel);
+
+    /* The spec is copied, slabs are borrowed. */
+    dh_status (*streams_create)(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
+                                const dh_streams_spec *spec, dh_streams **streams);
+    void (*streams_destroy)(dh_streams *streams); /* NULL is fine; no run is under way */
+    /* Puts a command behind those of its stream; the command itself is copied. */
+    dh_status (*issue)(dh_ctx *ctx, dh_streams *streams, const dh_stream_command *command);
+    /* All commands once; returns when all are complete, or after the first failure, once nothing is
+     * under way any more. Allocates nothing. */
+    dh_status (*run)(dh_ctx *ctx, dh_streams *streams, bool single_steps);
+    /* Of the last run, on dh_now_ns's clock. */
+    int64_t (*began_ns)(const dh_streams *streams, uint32_t id);
+    int64_t (*event_ns)(const dh_streams *streams, uint32_t event);
+    /* Index of the first value that is not finite among n at an address of the device, or -1; from
+     * a watch's after. */
+    dh_status (*first_nonfinite)(dh_ctx *ctx, const dh_streams *streams, dh_dtype dtype, int64_t n,
+                                 const void *at, int64_t *first);
+
+    /* Threads of this rank: number, and which of the node's ranks it is. */
+    dh_status (*bind_rank)(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t threads,
+                           int *n_threads);
+    /* What its times depend on beside the machine: versions of libraries, instruction set. */
+    const char *(*describe)(char *buf, size_t cap);
+    /* Best GEMM rate seen in a short trial, FLOP/s, for "fraction of peak". */
+    double (*gemm_peak)(dh_dtype dtype);
+} dh_device;
+
+/* Whether [offset, offset + n_bytes) lies in the slab. errors: DH_EINTERNAL */
+dh_status dh_slab_check(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, uint64_t n_bytes);
+
+const dh_device *const *dh_devices(size_t *n);
+/* "auto" is the one that DHELIX_DEVICE names, or else the first. NULL when there is none of that
+ * name. */
+const dh_device *dh_device_find(const char *name);
+/* The same. errors: DH_EMISSING says which there are */
+dh_status dh_device_get(dh_ctx *ctx, const char *name, const dh_device **device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

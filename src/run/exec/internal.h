@@ -1,0 +1,48 @@
+/* Inside of the executor: what its files share. */
+#ifndef DH_RUN_EXEC_INTERNAL_H
+#define DH_RUN_EXEC_INTERNAL_H
+
+#include "run/exec/exec.h"
+
+/* Prepared kernels of an operator: one for overwriting, one for accumulating. */
+typedef struct dh_prepared {
+    void *kernel[2];
+    bool made[2];
+} dh_prepared;
+
+struct dh_exec {
+    const dh_device *device;
+    const dh_program *program;
+    dh_slab *slab, *values; /* values: a dh_scalars, then the choices of every moe_order */
+    uint64_t n_choices;
+    int64_t *counts; /* the choices on the host */
+    dh_comm *comm;
+    dh_comm_group *groups[DH_N_GROUPS];
+    dh_arena *arena;   /* of everything below but streams */
+    dh_prepared **ops; /* [graph][op] */
+    dh_call *calls;    /* by instruction */
+    int64_t *met_ns;   /* by instruction: when a call's partners had come; 0: it cannot be known */
+    uint32_t *waits;   /* events, as dh_program.waits */
+    char *transit[DH_N_STREAM]; /* what transfers of a stream go through; NULL: nothing */
+    dh_span *spans;
+    bool spans_known; /* they are those of the last run */
+    uint64_t peak;    /* end of the highest byte its commands use */
+    dh_streams *streams;
+    const dh_step *step; /* of the run under way, or the last */
+};
+
+/* Makes the command of a communication instruction: one blocking call on its group (communicate.c).
+ * Transit memory is there once all have been made. errors: DH_ENOMEM */
+dh_status dh_exec_add_transfer(dh_ctx *ctx, dh_exec *exec, dh_stream_command *command);
+dh_status dh_exec_add_transit(dh_ctx *ctx, dh_exec *exec);
+
+/* Makes the command of a LOAD: the batch is put together on the host, then copied (load.c).
+ * errors: DH_ENOMEM */
+dh_status dh_exec_add_load(dh_ctx *ctx, dh_exec *exec, dh_stream_command *command);
+
+static inline dh_status dh_exec_no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory preparing a program");
+}
+
+#endif

@@ -1,0 +1,318 @@
+/* Measurements of a cluster that is known, written as nccl-tests, sweeps and profilers write them:
+ * the fit finds the constants again, and the file that comes out is that cluster. And files that
+ * are not what they should be. */
+#include "dh_test.h"
+
+#include <math.h>
+
+#include "base/json_text.h"
+#include "describe/calibrated.h"
+
+enum { NOISE_PERMILLE = 20 };
+static const uint64_t seed = 20240611;
+
+/* The known cluster: an H100 but for these. */
+typedef struct truth {
+    dh_cluster *cluster;
+    uint64_t drawn;
+} truth;
+
+static truth make_truth(dh_ctx *ctx)
+{
+    truth t = {.drawn = seed};
+    assert_ok(ctx, dh_cluster_find(ctx, "h100", &t.cluster));
+    t.cluster->local.efficiency = 0.62;
+    t.cluster->local.step_ns = 3200;
+    t.cluster->local.transfer_efficiency = 0.7;
+    t.cluster->network.efficiency = 0.71;
+    t.cluster->network.step_ns = 14000;
+    t.cluster->network.transfer_efficiency = 0.6;
+    t.cluster->gemm_efficiency = 0.66;
+    t.cluster->kernel_ns = 4500;
+    return t;
+}
+
+/* A measured time: 2 % around the true one. */
+static double noisy(truth *t, double ns)
+{
+    t->drawn = dh_mix64(t->drawn);
+    return ns * (1 + ((double)(t->drawn % 2001) / 1000 - 1) * NOISE_PERMILLE / 1000);
+}
+
+static double collective_ns(truth *t, dh_op_type type, int64_t ranks, int64_t nodes, double bytes)
+{
+    const dh_cluster_span span = {.size = ranks,
+                                  .nodes = {.n_nodes = nodes, .max_per_node = ranks / nodes}};
+    return noisy(t, dh_cluster_collective(t->cluster, type, bytes, span).ns);
+}
+
+static const char *path_of(const char *dir, const char *name)
+{
+    static char paths[8][320];
+    static int n;
+    n = (n + 1) % 8;
+    snprintf(paths[n], sizeof paths[n], "%s/%s", dir, name);
+    return paths[n];
+}
+
+static const char *put(const char *dir, const char *name, const char *text)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const char *path = path_of(dir, name);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, text, strlen(text)));
+    return path;
+}
+
+static const char *put_str(const char *dir, const char *name, dh_str *text)
+{
+    const char *path = put(dir, name, text->text);
+    dh_str_fini(text);
+    return path;
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+/* groups: communicators that are timed beside each other, each with a rank on every node. */
+static const char *put_nccl(truth *t, const char *dir, const char *name, dh_op_type type,
+                            int64_t ranks, int64_t nodes, bool groups)
+{
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824\n#\n");
+    for (int64_t r = 0; r < ranks; r++)
+        dh_str_printf(&text,
+                      "#  Rank %2d Group %2d Pid %d on  node%d device %2d [0x1b] NVIDIA H100\n",
+                      (int)r, groups ? (int)(r % (ranks / nodes)) : 0, 4000 + (int)r,
+                      (int)(r / (ranks / nodes)), (int)(r % (ranks / nodes)));
+    dh_str_printf(
+        &text, "#\n#       size         count      type   redop    root     time   algbw   busbw "
+               "#wrong     time   algbw   busbw #wrong\n"
+               "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n");
+    const int64_t members = groups ? nodes : ranks;
+    for (double bytes = 1024; bytes <= 1e9; bytes *= 2) {
+        const double us = collective_ns(t, type, members, nodes, bytes) / 1e3;
+        dh_str_printf(&text,
+                      "%12.0f %13.0f     float     sum      -1  %10.3f  1.0  1.0      0  N/A "
+                      " N/A  N/A   N/A\n",
+                      bytes, bytes / 4, us);
+    }
+    dh_str_printf(&text, "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 41.7\n");
+    return put_str(dir, name, &text);
+}
+
+static double gemm_ns(truth *t, int64_t m, int64_t n, int64_t k)
+{
+    const double bytes = 2 * (double)(m * k + k * n + m * n);
+    const dh_gemm_shape shape = {
+        .dtype = DH_BF16, .rows = m, .columns = n, .shared = k, .batch = 1, .bytes = bytes};
+    return noisy(t, dh_cluster_gemm_ns(t->cluster, &shape));
+}
+
+static const char *put_gemms(truth *t, const char *dir, const char *name, bool rate)
+{
+    dh_str text = DH_STR_INIT;
+    int i = 0;
+    dh_str_printf(&text, "# cuBLAS, median of 50\nm,n,k,dtype,%s\n", rate ? "TFLOPS" : "time_us");
+    for (int64_t m = 64; m <= 16384; m *= 2)
+        for (int64_t n = 128; n <= 8192; n *= 4) {
+            const int64_t k = 512 << i++ % 5;
+            const double ns = gemm_ns(t, m, n, k);
+            dh_str_printf(&text, "%d,%d,%d,bf16,%.6g\n", (int)m, (int)n, (int)k,
+                          rate ? 2.0 * (double)(m * n * k) / ns / 1e3 : ns / 1e3);
+        }
+    return put_str(dir, name, &text);
+}
+
+/* Rank 0 or 1 of two that gather: the one that comes first waits. Kernels stand before the
+ * operators that start them, as they may in a trace. */
+static const char *put_trace(truth *t, const char *dir, const char *name, int rank)
+{
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "{\"traceEvents\": [\n");
+    for (int i = 0; i < 30; i++) {
+        const double bytes = 65536 * pow(1.4, i);
+        const double us = collective_ns(t, DH_OP_ALL_GATHER, 8, 1, floor(bytes / 2) * 2) / 1e3;
+        dh_str_printf(
+            &text,
+            "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllGather_RING_LL\","
+            "\"dur\":%.4f,\"args\":{\"Collective name\":\"_allgather_base\",\"dtype\":"
+            "\"BFloat16\",\"In msg nelems\":1,\"Out msg nelems\":%.0f,\"Group size\":8,"
+            "\"Process Group Ranks\":\"[0, 1, 2, 3, 4, 5, 6, 7]\"}},\n",
+            i % 2 == rank ? us : us * 9, floor(bytes / 2));
+    }
+    for (int i = 0; i < 40; i++) {
+        const int64_t m = 256 << i % 6, n = 1024 << i % 4;
+        dh_str_printf(
+            &text,
+            "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"sm90_gemm\",\"dur\":%.4f,\"args\":{"
+            "\"External id\":%d}},\n"
+            "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::addmm\",\"dur\":20,\"args\":{"
+            "\"External id\":%d,\"Input Dims\":[[%d],[%d,4096],[4096,%d]],\"Input type\":["
+            "\"c10::BFloat16\",\"c10::BFloat16\",\"c10::BFloat16\"]}},\n",
+            gemm_ns(t, m, n, 4096) / 1e3, i + 7, i + 7, (int)n, (int)m, (int)n);
+    }
+    dh_str_printf(&text,
+                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"dur\":1,\"args\":{}}"
+                  "]}\n");
+    return put_str(dir, name, &text);
+}
+
+/* ---- what comes out ------------------------------------------------------------------------- */
+
+static const dh_fit_constant *constant_of(const dh_calibrated *c, const char *key)
+{
+    for (size_t i = 0; i < c->fit.n_constants; i++)
+        if (strcmp(c->fit.constants[i].key, key) == 0) return &c->fit.constants[i];
+    fail_msg("no constant %s", key);
+    return NULL;
+}
+
+static void assert_found(const dh_calibrated *c, const char *key, double want, double tolerance)
+{
+    const dh_fit_constant *k = constant_of(c, key);
+    assert_true(k->fitted && !k->at_bound);
+    if (fabs(k->value / want - 1) > tolerance)
+        fail_msg("seed %llu: %s is %g, not %g", (unsigned long long)seed, key, k->value, want);
+    assert_true(k->held.n > 0 && k->held.n * 2 <= k->used.n + 6);
+    if (k->used.mean > 0.03 || k->held.mean > 0.03)
+        fail_msg("%s: errors %g and %g", key, k->used.mean, k->held.mean);
+}
+
+/* Tolerances: 2 % noise a row over tens of rows, of which small messages fix the steps. */
+static void test_constants_are_found(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    dh_cluster *written;
+    test_tmpdir(dir, sizeof dir);
+    truth t = make_truth(&ctx);
+    const char *files[] = {
+        put_nccl(&t, dir, "all_gather_1x8.txt", DH_OP_ALL_GATHER, 8, 1, false),
+        put_nccl(&t, dir, "reduce_scatter_1x8.txt", DH_OP_REDUCE_SCATTER, 8, 1, false),
+        put_nccl(&t, dir, "sendrecv_1x2.txt", DH_OP_RING_EXCHANGE, 2, 1, false),
+        put_nccl(&t, dir, "all_gather_2x8.txt", DH_OP_ALL_GATHER, 16, 2, false),
+        put_nccl(&t, dir, "all_reduce_2x8.txt", DH_OP_ALL_REDUCE, 16, 2, false),
+        put_nccl(&t, dir, "sendrecv_pairs.txt", DH_OP_RING_EXCHANGE, 16, 2, true),
+        put_gemms(&t, dir, "gemm.csv", false)};
+    const dh_describe_calibrate_options how = {.like = "h100", .out = path_of(dir, "mine.yaml")};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, files, DH_COUNTOF(files), &how, &c));
+    assert_found(&c, "local.efficiency", 0.62, 0.02);
+    assert_found(&c, "local.step_us", 3.2, 0.05);
+    assert_found(&c, "local.transfer_efficiency", 0.7, 0.02);
+    assert_found(&c, "network.efficiency", 0.71, 0.02);
+    assert_found(&c, "network.step_us", 14, 0.05);
+    assert_found(&c, "network.transfer_efficiency", 0.6, 0.02);
+    assert_found(&c, "gemm.efficiency", 0.66, 0.02);
+    assert_found(&c, "device.kernel_us", 4.5, 0.05);
+    assert_ok(&ctx, dh_cluster_find(&ctx, how.out, &written));
+    assert_true(fabs(written->network.step_ns / c.fit.cluster.network.step_ns - 1) < 1e-5);
+    assert_true(fabs(written->gemm_efficiency / c.fit.cluster.gemm_efficiency - 1) < 1e-5);
+    assert_true(written->memory_bytes == t.cluster->memory_bytes);
+    dh_cluster_destroy(written);
+    dh_calibrated_fini(&c);
+    dh_cluster_destroy(t.cluster);
+}
+
+/* Of two ranks' traces the shorter occurrence; a rate is a time; what has no row stays. */
+static void test_traces(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    test_tmpdir(dir, sizeof dir);
+    truth t = make_truth(&ctx);
+    const char *files[] = {put_trace(&t, dir, "rank0.json", 0), put_trace(&t, dir, "rank1.json", 1),
+                           put_gemms(&t, dir, "gemm.csv", true)};
+    const dh_describe_calibrate_options how = {.like = "h100"};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, files, DH_COUNTOF(files), &how, &c));
+    assert_found(&c, "local.efficiency", 0.62, 0.02);
+    assert_found(&c, "gemm.efficiency", 0.66, 0.02);
+    assert_false(constant_of(&c, "network.efficiency")->fitted);
+    assert_true(constant_of(&c, "network.efficiency")->value ==
+                constant_of(&c, "network.efficiency")->base);
+    assert_int_equal(c.measured.notes.n, 2);
+    assert_non_null(strstr(c.measured.notes.at[0], "record_shapes"));
+    json_t *said = dh_calibrated_json(&c, &how);
+    assert_int_equal(json_array_size(json_object_get(said, "constants")), c.fit.n_constants);
+    assert_int_equal(json_array_size(json_object_get(said, "groups")), c.fit.n_groups);
+    json_decref(said);
+    dh_calibrated_fini(&c);
+    dh_cluster_destroy(t.cluster);
+}
+
+#define RANKS "# nThread 1\n# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 1\n"
+#define HEAD "# size count type redop root time algbw busbw #wrong\n"
+
+static const struct {
+    const char *name, *text, *says;
+} broken[] = {
+    {"all_gather.txt", HEAD "1024 256 float none -1 10 1 1 0\n", ":2: 0 ranks before this row"},
+    {"all_gather.txt", RANKS "# algbw\n1024 256 float none -1 10 1 1 0\n",
+     ":5: a row before its heading"},
+    {"all_gather.txt", RANKS HEAD "1024 256 float none -1 fast 1 1 0\n",
+     ":5: a size in bytes as word 1 and a time in us above 0 as word 6"},
+    {"all_gather.txt", RANKS HEAD "1024 256 float none -1 10 1 1 3\n", ":5: 3 wrong values"},
+    {"all_gather.txt", RANKS "# Rank 2 Pid 3 on b device 0\n" HEAD "64 1 f n -1 10 1 1 0\n",
+     ":6: 3 ranks lie unevenly on 2 nodes"},
+    {"out.txt", RANKS HEAD "1024 256 float none -1 10 1 1 0\n",
+     ":5: which collective was measured is not said"},
+    {"all_gather.txt", "# Rank 0 Pid 1\n" HEAD,
+     ":1: \"# Rank N Pid P on HOST device D\" is wanted"},
+    {"all_gather.txt", RANKS HEAD, "no measurement in it"},
+    {"g.csv", "m,n,k,dtype\n", ":1: no column time_us or tflops"},
+    {"g.csv", "m,n,k,dtype,time_us\n1,2,3,bf16\n", ":2: 4 cells"},
+    {"g.csv", "m,n,k,dtype,time_us\n\n1,-2,3,bf16,4\n", ":3: n \"-2\": a whole number"},
+    {"g.csv", "m,n,k,dtype,time_us\n1,2,3,fp8,4\n", ":2: dtype \"fp8\": bf16, fp16 or f32"},
+    {"g.csv", "m,n,k,dtype,tflops\n1,2,3,bf16,0\n", ":2: \"0\": a rate above 0"},
+    {"t.json", "{\"traceEvents\": [\n{]}", "t.json:2:"},
+    {"t.json", "{\"events\": []}", "no array traceEvents"},
+    {"t.json", "{\"traceEvents\": []}", "no measurement in it"},
+    {"t.json", "\x1F\x8B\x08", "gunzip it first"},
+};
+
+static void test_broken_files(void **state)
+{
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    for (size_t i = 0; i < DH_COUNTOF(broken); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_calibrated c;
+        const char *path = put(dir, broken[i].name, broken[i].text);
+        const dh_describe_calibrate_options how = {.like = "h100"};
+        assert_fails(&ctx, dh_calibrated_make(&ctx, &path, 1, &how, &c), DH_EFORMAT,
+                     broken[i].says);
+        dh_calibrated_fini(&c);
+    }
+}
+
+/* What a node's network gives to some of its devices is not what it gives to all. */
+static void test_rows_left_out(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    test_tmpdir(dir, sizeof dir);
+    truth t = make_truth(&ctx);
+    const char *few = put_nccl(&t, dir, "all_gather_2x4.txt", DH_OP_ALL_GATHER, 8, 2, false);
+    dh_describe_calibrate_options how = {.like = "h100"};
+    assert_fails(&ctx, dh_calibrated_make(&ctx, &few, 1, &how, &c), DH_EINVAL, "--devices N");
+    dh_calibrated_fini(&c);
+    const char *ring = put_nccl(&t, dir, "sendrecv_2x8.txt", DH_OP_RING_EXCHANGE, 16, 2, false);
+    dh_ctx_reset(&ctx);
+    assert_fails(&ctx, dh_calibrated_make(&ctx, &ring, 1, &how, &c), DH_EINVAL, "NCCL_TESTS_SPLIT");
+    dh_calibrated_fini(&c);
+    dh_ctx_reset(&ctx);
+    how.devices = 4;
+    assert_ok(&ctx, dh_calibrated_make(&ctx, &few, 1, &how, &c));
+    assert_true(c.fit.cluster.node_devices == 4);
+    dh_calibrated_fini(&c);
+    dh_cluster_destroy(t.cluster);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_constants_are_found), cmocka_unit_test(test_traces),
+        cmocka_unit_test(test_broken_files), cmocka_unit_test(test_rows_left_out)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
