@@ -144,6 +144,25 @@ static PyObject *plan(PyObject *module, PyObject *args)
     return run(&c);
 }
 
+static dh_status order_work(dh_ctx *ctx, call *c)
+{
+    plan_args *a = c->args;
+    dh_cluster *cluster = NULL;
+    if (a->cluster) DH_TRY(dh_cluster_find(ctx, a->cluster, &cluster));
+    a->how.cluster = cluster;
+    const dh_status st = dh_describe_order(ctx, a->job, &a->how, &c->out);
+    dh_cluster_destroy(cluster);
+    return st;
+}
+
+static PyObject *order(PyObject *module, PyObject *args)
+{
+    plan_args a = {.job = NULL};
+    call c = {.work = order_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "O&zz", to_job, &a.job, &a.cluster, &a.how.policy)) return NULL;
+    return run(&c);
+}
+
 typedef struct simulate_args {
     dh_job *job;
     const char *cluster;
@@ -393,6 +412,7 @@ static PyMethodDef methods[] = {
     {"load", load, METH_VARARGS, "load(path, overrides) -> job"},
     {"print", print, METH_VARARGS, "print(job) -> YAML"},
     {"check", check, METH_VARARGS, "check(job, rank) -> JSON"},
+    {"order", order, METH_VARARGS, "order(job, cluster, policy) -> JSON"},
     {"plan", plan, METH_VARARGS, "plan(job, cluster, policy, explain) -> JSON"},
     {"simulate", simulate, METH_VARARGS,
      "simulate(job, cluster, strategies, schedules, dir, peak_flops_per_s) -> JSON"},

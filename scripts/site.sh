@@ -19,6 +19,7 @@ nav:
   - dhelix: README.md
   - Training: docs/training.md
   - Planning: docs/planning.md
+  - Exported orders: docs/plan-export.md
   - Hiding communication: docs/hiding.md
   - Validation: docs/validation.md
   - Library: docs/library.md

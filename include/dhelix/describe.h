@@ -34,6 +34,12 @@ typedef struct dh_describe_plan_options {
 DH_API dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job,
                                   const dh_describe_plan_options *options, dh_str *json);
 
+/* The order of one policy for other programs to follow: operators by module path, call and
+ * occurrence, their times, what runs beside what, and why what is exposed is (docs/plan-export.md).
+ * options->explain is not read. */
+DH_API dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job,
+                                   const dh_describe_plan_options *options, dh_str *json);
+
 typedef struct dh_describe_simulate_options {
     const dh_cluster *cluster; /* NULL: this machine, by a profile of it or estimates */
     const char *strategies;    /* names with commas, or "all"; NULL: the job's */

@@ -96,6 +96,15 @@ class Job(Mapping[str, Any]):
         """
         return json.loads(_dhelix.plan(self._job, _path(cluster), policy, explain))
 
+    def order(self, policy: Optional[str] = None, *, cluster: Optional[Path] = None) -> Dict[str, Any]:
+        """The order of one policy (the job's where none is given) for other programs to follow.
+
+        ``operators`` in order, each with the ``modules`` it belongs to, the ``targets`` that graphs of PyTorch
+        have for it, its ``occurrence`` and times; ``pairs`` that run side by side; ``exposed`` communication and
+        why. What ``dhelix plan --export json`` prints; docs/plan-export.md describes it.
+        """
+        return json.loads(_dhelix.order(self._job, _path(cluster), policy))
+
     def simulate(
         self,
         cluster: Optional[Path] = None,

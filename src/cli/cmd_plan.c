@@ -6,12 +6,13 @@
 #include "cli/cli.h"
 #include "cli/table.h"
 #include "describe/layer.h"
+#include "describe/order.h"
 #include "train/simulation.h"
 
 typedef struct plan_args {
     int64_t ranks;
     bool explain;
-    const char *policy, *cluster;
+    const char *policy, *cluster, *export;
 } plan_args;
 
 static const dh_cli_option options[] = {
@@ -27,11 +28,17 @@ static const dh_cli_option options[] = {
      .doc = "the paired timeline of a layer by the job's policy: every operator, what stays "
             "exposed and why; and in which slots of a simulated step gradients and parameters "
             "travel, beside what"},
+    {.name = "export",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(plan_args, export),
+     .value = "json",
+     .doc = "the policy's order for other programs to follow: operators by module path, their "
+            "times, pairs and reasons, as docs/plan-export.md describes"},
     {.name = "policy",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, policy),
      .value = "NAME",
-     .doc = "explain this policy's order instead (`dhelix list policies`)"},
+     .doc = "explain or export this policy's order instead (`dhelix list policies`)"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(plan_args, ranks),
@@ -145,11 +152,19 @@ static dh_status report_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *
     return dh_cli_print_json(ctx, document);
 }
 
+static dh_status export_order(dh_ctx *ctx, const dh_resolved *job, dh_layer_plan *l)
+{
+    json_t *document;
+    DH_TRY(dh_order_json(ctx, job, l, &document));
+    return dh_cli_print_json(ctx, document);
+}
+
 static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, const dh_resolved *job,
                         dh_layer_plan *l)
 {
     const dh_train_simulation plain = {0};
     dh_sim *sim = NULL;
+    if (a->export) return export_order(ctx, job, l);
     if (a->explain) DH_TRY(dh_train_simulate(ctx, job, &plain, &sim));
     const dh_status st = cli->json ? report_json(ctx, job, sim, l) : report_text(ctx, job, sim, l);
     dh_sim_destroy(sim);
@@ -163,6 +178,12 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     dh_job *job;
     dh_resolved *resolved = NULL;
     dh_layer_plan l = {0};
+    if (a->export && strcmp(a->export, "json") != 0)
+        return dh_cli_misuse(ctx, cli, "--export %s: orders are exported as json", a->export);
+    if (a->export && a->explain)
+        return dh_cli_misuse(ctx, cli,
+                             "--export says all that --explain does of the order: one of "
+                             "them");
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
     dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
     const dh_resolve_options how = {.cluster = cluster, .quiet = true};

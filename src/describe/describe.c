@@ -6,6 +6,7 @@
 #include "describe/checked.h"
 #include "describe/grid.h"
 #include "describe/layer.h"
+#include "describe/order.h"
 #include "describe/simulated.h"
 #include "describe/trained.h"
 #include "describe/tuned.h"
@@ -41,6 +42,22 @@ dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job, const dh_describe_pla
     if (st == DH_OK) st = dh_layer_plan_json(ctx, resolved, sim, &layer, &document);
     if (st == DH_OK) st = dh_json_append(ctx, document, json);
     dh_sim_destroy(sim);
+    dh_layer_plan_close(&layer);
+    dh_resolved_destroy(resolved);
+    return st;
+}
+
+dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job, const dh_describe_plan_options *options,
+                            dh_str *json)
+{
+    const dh_resolve_options how = {.cluster = options->cluster, .quiet = true};
+    dh_resolved *resolved;
+    json_t *document;
+    dh_layer_plan layer;
+    DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
+    dh_status st = dh_layer_plan_open(ctx, resolved, options->policy, &layer);
+    if (st == DH_OK) st = dh_order_json(ctx, resolved, &layer, &document);
+    if (st == DH_OK) st = dh_json_append(ctx, document, json);
     dh_layer_plan_close(&layer);
     dh_resolved_destroy(resolved);
     return st;

@@ -114,51 +114,17 @@ static void draw_operators(const drawing *d)
     }
 }
 
-/* The next pick on the compute stream that starts at or after a time; n: none. */
-static uint32_t next_compute(const drawing *d, double ns)
-{
-    uint32_t best = d->n;
-    for (uint32_t i = 0; i < d->n; i++)
-        if (op_of(d, i)->stream == 0 && d->t.start_ns[i] >= ns - 1e-3 &&
-            (best == d->n || d->t.start_ns[i] < d->t.start_ns[best]))
-            best = i;
-    return best;
-}
-
-/* Time of [from, to) in which nothing is computed. */
-static double uncovered(const drawing *d, double from, double to)
-{
-    double left = to - from;
-    for (uint32_t i = 0; i < d->n; i++) {
-        if (op_of(d, i)->stream != 0) continue;
-        const double a = DH_MAX(from, d->t.start_ns[i]), b = DH_MIN(to, d->t.end_ns[i]);
-        if (b > a) left -= b - a;
-    }
-    return left;
-}
-
-static bool needs(const drawing *d, uint32_t pick, uint32_t before)
-{
-    const uint32_t node = slot_pick_node(d->slot, &d->order[pick]);
-    const uint32_t wanted = slot_pick_node(d->slot, &d->order[before]);
-    for (uint32_t i = 0; i < slot_n_needs(d->slot, node); i++)
-        if (slot_need(d->slot, node, i) == wanted) return true;
-    return false;
-}
-
-/* next: of the computations, d->n where none is left. */
-static void put_why(const drawing *d, uint32_t pick, uint32_t next, dh_str *text)
+static void put_why(const drawing *d, uint32_t pick, const dh_slot_exposure *e, dh_str *text)
 {
     dh_str_printf(text, "of %c ", strand_letter(d, pick));
     put_name(d, pick, text);
-    if (next == d->n) {
+    if (e->next == DH_NONE) {
         dh_str_printf(text, ": no computation is left in the slot");
         return;
     }
-    const bool needed = needs(d, next, pick);
-    dh_str_printf(text, ": %s %c ", needed ? "needed by" : "next is", strand_letter(d, next));
-    put_name(d, next, text);
-    if (!needed) dh_str_printf(text, ", which waits for other data");
+    dh_str_printf(text, ": %s %c ", e->needed ? "needed by" : "next is", strand_letter(d, e->next));
+    put_name(d, e->next, text);
+    if (!e->needed) dh_str_printf(text, ", which waits for other data");
 }
 
 static void draw_exposed(const drawing *d)
@@ -166,13 +132,12 @@ static void draw_exposed(const drawing *d)
     const double least = 0.002 * d->t.makespan_ns;
     enum { TEXT_AT = 16 };
     dh_str text = DH_STR_INIT;
+    dh_slot_exposure e;
     bool any = false;
     for (uint32_t i = 0; i < d->n; i++) {
-        if (op_of(d, i)->stream < 1) continue;
-        const double bare = uncovered(d, d->t.start_ns[i], d->t.end_ns[i]);
-        if (bare < least) continue;
-        dh_str_printf(d->out, "%s  %10.1f us ", any ? "" : "  exposed:\n", us(bare));
-        put_why(d, i, next_compute(d, d->t.end_ns[i] - bare), &text);
+        if (!dh_slot_exposed(d->slot, d->order, &d->t, i, &e) || e.ns < least) continue;
+        dh_str_printf(d->out, "%s  %10.1f us ", any ? "" : "  exposed:\n", us(e.ns));
+        put_why(d, i, &e, &text);
         put_text(d, &text, TEXT_AT);
         any = true;
     }

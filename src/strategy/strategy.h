@@ -95,6 +95,16 @@ double dh_slot_communication_ns(const dh_slot_timing *timing);
  * errors    DH_ENOMEM; DH_EINVAL an order that cannot run */
 dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                        dh_slot_timing *timing);
+/* Communication that had no computation beside it for some time, and the computation after it. */
+typedef struct dh_slot_exposure {
+    double ns;
+    uint32_t next; /* pick; DH_NONE: no computation is left in the slot */
+    bool needed;   /* by next; else next waits for other data */
+} dh_slot_exposure;
+/* Whether a pick of an order communicates and is exposed.
+ * in        timing: of that order, with start_ns and end_ns */
+bool dh_slot_exposed(const dh_slot *slot, const dh_slot_pick *order, const dh_slot_timing *timing,
+                     uint32_t pick, dh_slot_exposure *exposure);
 /* Most bytes of the strands' tensors alive at once in an order, and in the backward followed by
  * the forward: what one strand alone takes. */
 uint64_t dh_slot_peak(const dh_slot *slot, const dh_slot_pick *order);

@@ -114,6 +114,12 @@ class Planning(Test):
         self.assertIn("operators", said)
         self.assertEqual(dhelix.Job(example).plan(cluster="a100"), program("plan", example, "--cluster", "a100"))
 
+    def test_order(self):
+        example = ROOT / "examples/tp2.yaml"
+        said = program("plan", example, "--policy", "list", "--cluster", "a100", "--export", "json")
+        self.assertEqual(dhelix.Job(example).order("list", cluster="a100"), said)
+        self.assertEqual(said["format"], "dhelix.order")
+
     def test_simulate(self):
         example = ROOT / "examples/tp2pp2.yaml"
         names = ["sequential", "dhelix"]

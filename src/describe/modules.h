@@ -1,0 +1,21 @@
+/* The modules of a model to which operators of a layer belong, by their paths in a checkpoint. */
+#ifndef DH_DESCRIBE_MODULES_H
+#define DH_DESCRIBE_MODULES_H
+
+#include <jansson.h>
+
+#include "graph/graph.h"
+
+/* Path of a layer, its number as {layer}: "h.{layer}", "model.layers.{layer}". */
+void dh_modules_layer(const dh_model *model, char path[80]);
+/* Paths below the layer's of the modules whose parameters an operator uses: "attn.c_attn"; several
+ * where they are one operand here; {expert} for an expert's number. Communication has those of what
+ * it feeds (a gather) or comes from (a sum). Other operators without parameters have the part of
+ * the layer they are in ("self_attn", "mlp"), or none: the layer itself.
+ * returns an array of strings, the caller's; NULL: out of memory */
+json_t *dh_modules_of(const dh_model *model, const dh_graph *layer, const dh_op *op);
+/* What graphs of PyTorch call operators of a type ("aten.mm"): names without overload, an array,
+ * the caller's; empty where several of their operators make one. NULL: out of memory */
+json_t *dh_modules_targets(dh_op_type type);
+
+#endif
