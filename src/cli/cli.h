@@ -62,6 +62,7 @@ struct dh_command {
     const char *usage; /* positionals, for help and errors: "JOB" */
     const char *notes; /* below the options in help; NULL: none */
     bool job;          /* takes a job file and --set */
+    bool set;          /* takes --set, but no job file */
     bool text_only;    /* has no --json */
     size_t min_args, max_args;
     const dh_cli_option *options;
@@ -74,7 +75,8 @@ struct dh_command {
 extern const dh_command dh_command_train, dh_command_check, dh_command_sample, dh_command_eval,
     dh_command_tokenize, dh_command_convert, dh_command_profile, dh_command_plan,
     dh_command_simulate, dh_command_tune, dh_command_validate, dh_command_calibrate,
-    dh_command_report, dh_command_verify, dh_command_list, dh_command_help, dh_command_completion;
+    dh_command_report, dh_command_verify, dh_command_run_graph, dh_command_list, dh_command_help,
+    dh_command_completion;
 
 /* Names end with NULL; for DH_CLI_ENUM options of compute types. */
 extern const char *const dh_cli_dtype_names[];

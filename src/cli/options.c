@@ -56,7 +56,7 @@ static bool option_at(dh_cli *cli, void *args, size_t i, target *t)
         return true;
     }
     i -= c->n_options;
-    if (c->job && i-- == 0) {
+    if ((c->job || c->set) && i-- == 0) {
         *t = (target){&set_option, cli};
         return true;
     }

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "config/mesh.h"
+#include "config/settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 
 /* ---- ranks and topology --------------------------------------------------------------- */
 
-static dh_status derive_ranks(dh_ctx *ctx, dh_job *job)
+dh_status dh_job_derive_ranks(dh_ctx *ctx, dh_job *job)
 {
     dh_mesh m;
     /* Also bounds the product, whatever dp is. */
@@ -263,7 +264,7 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
 
 dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
 {
-    DH_TRY(derive_ranks(ctx, job));
+    DH_TRY(dh_job_derive_ranks(ctx, job));
     DH_TRY(check_tensor_parallel(ctx, job));
     DH_TRY(check_pipeline(ctx, job));
     DH_TRY(check_experts(ctx, job));

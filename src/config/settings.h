@@ -100,4 +100,8 @@ dh_status dh_job_resolve_model(dh_ctx *ctx, dh_job *job, const dh_assignments *l
 /* The model that the job has, changed by the model's settings among the assignments. */
 dh_status dh_job_change_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list);
 
+/* The part of dh_job_check that is about ranks alone: degrees, ranks, nodes, whatever the model.
+ * errors: DH_EINVAL */
+dh_status dh_job_derive_ranks(dh_ctx *ctx, dh_job *job);
+
 #endif

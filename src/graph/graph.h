@@ -157,6 +157,7 @@ typedef enum dh_block_kind {
     DH_BLOCK_GRADS,   /* reductions of a block's gradients over ranks */
     DH_BLOCK_LINK,    /* one end of a transfer between pipeline stages */
     DH_BLOCK_EXPERTS, /* parameters of a layer's experts; no operators */
+    DH_BLOCK_PROGRAM, /* of no model: a program of its own */
     DH_N_BLOCK_KIND
 } dh_block_kind;
 
@@ -345,8 +346,8 @@ double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part);
 
 /* Text form (src/graph/README.md), appended to out. Any graph prints, for people to
  * look at; one that passes dh_graph_check reads back equal, if its dims are finite
- * and not negative. The program itself only prints: reading is what makes the text a whole graph,
- * which a pass can be shown or tested by (tests/graph), and what guards the form (fuzz).
+ * and not negative. `dhelix check` prints the graphs of jobs; what is read is programs that are
+ * written by hand (`dhelix run-graph`), and what a pass is shown or tested by (tests/graph).
  * errors: DH_ENOMEM */
 dh_status dh_graph_print(dh_ctx *ctx, const dh_graph *graph, dh_str *out);
 /* The text need not be terminated and may hold any bytes. What is read passes
@@ -354,6 +355,14 @@ dh_status dh_graph_print(dh_ctx *ctx, const dh_graph *graph, dh_str *out);
  * errors: DH_EFORMAT with line and column, what was expected, and the nearest name for
  * an unknown one; DH_EINVAL of the check, with the line; DH_ENOMEM */
 dh_status dh_graph_parse(dh_ctx *ctx, const char *text, size_t n_bytes, dh_graph **graph);
+/* On which lines tensors and operators stand, from 1; for messages about what was read. */
+typedef struct dh_graph_lines {
+    DH_VEC(uint32_t) tensors, ops;
+} dh_graph_lines;
+void dh_graph_lines_fini(dh_graph_lines *lines);
+/* dh_graph_parse; the caller frees lines, also on failure. */
+dh_status dh_graph_parse_lines(dh_ctx *ctx, const char *text, size_t n_bytes, dh_graph **graph,
+                               dh_graph_lines *lines);
 bool dh_graph_equal(const dh_graph *a, const dh_graph *b);
 
 /* ---- parameters ----------------------------------------------------------------------------- */

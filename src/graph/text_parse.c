@@ -51,8 +51,7 @@ typedef struct reader {
     uint32_t dims_seen; /* bit i: field i was given */
     int64_t former[N_FORMER_DIM];
     DH_VEC(late_ref) late;
-    DH_VEC(uint32_t) tensor_lines;
-    DH_VEC(uint32_t) op_lines;
+    dh_graph_lines *lines;
 } reader;
 
 /* ---- faults --------------------------------------------------------------------------- */
@@ -408,7 +407,7 @@ static dh_status read_tensor(reader *r)
     DH_TRY(read_shape(r, &t));
     DH_TRY(read_tensor_attributes(r, &t));
     bool kept =
-        dh_vec_push(&r->tensor_lines, r->line) && dh_graph_add_tensor(r->graph, &t) != DH_NONE;
+        dh_vec_push(&r->lines->tensors, r->line) && dh_graph_add_tensor(r->graph, &t) != DH_NONE;
     return kept ? DH_OK : out_of_memory(r);
 }
 
@@ -523,7 +522,7 @@ static dh_status read_op(reader *r, dh_phase phase)
 
     if (r->graph->ops.n >= MAX_OBJECTS)
         return fail_at(r, where, "a graph has at most %d operators", MAX_OBJECTS);
-    if (!dh_vec_push(&r->graph->ops, op) || !dh_vec_push(&r->op_lines, r->line))
+    if (!dh_vec_push(&r->graph->ops, op) || !dh_vec_push(&r->lines->ops, r->line))
         return out_of_memory(r);
     return DH_OK;
 }
@@ -598,14 +597,30 @@ static dh_status check_graph(reader *r)
     dh_status st = dh_graph_check_at(r->ctx, r->graph, &fault);
     if (st == DH_OK) return st;
     if (fault.tensor != DH_NONE)
-        return dh_ctx_while(r->ctx, "reading line %u", r->tensor_lines.at[fault.tensor]);
+        return dh_ctx_while(r->ctx, "reading line %u", r->lines->tensors.at[fault.tensor]);
     if (fault.op != DH_NONE)
-        return dh_ctx_while(r->ctx, "reading line %u", r->op_lines.at[fault.op]);
+        return dh_ctx_while(r->ctx, "reading line %u", r->lines->ops.at[fault.op]);
     return st;
+}
+
+void dh_graph_lines_fini(dh_graph_lines *lines)
+{
+    dh_vec_fini(&lines->tensors);
+    dh_vec_fini(&lines->ops);
 }
 
 dh_status dh_graph_parse(dh_ctx *ctx, const char *text, size_t n_bytes, dh_graph **graph)
 {
+    dh_graph_lines lines;
+    const dh_status st = dh_graph_parse_lines(ctx, text, n_bytes, graph, &lines);
+    dh_graph_lines_fini(&lines);
+    return st;
+}
+
+dh_status dh_graph_parse_lines(dh_ctx *ctx, const char *text, size_t n_bytes, dh_graph **graph,
+                               dh_graph_lines *lines)
+{
+    *lines = (dh_graph_lines){{0}, {0}};
     dh_graph *g = calloc(1, sizeof *g);
     if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a graph");
     for (size_t i = 0; i < DH_N_END_FIELD; i++) *dh_graph_end(g, i) = DH_NONE;
@@ -615,12 +630,11 @@ dh_status dh_graph_parse(dh_ctx *ctx, const char *text, size_t n_bytes, dh_graph
                 .end = start + n_bytes,
                 .line_start = start,
                 .line = 1,
+                .lines = lines,
                 .graph = g};
     dh_status st = read_text(&r);
     if (st == DH_OK) st = check_graph(&r);
     dh_vec_fini(&r.late);
-    dh_vec_fini(&r.tensor_lines);
-    dh_vec_fini(&r.op_lines);
     if (st != DH_OK) {
         dh_graph_destroy(g);
         return st;

@@ -55,6 +55,9 @@ static inline dh_status dh_emit_no_memory(dh_ctx *ctx)
 }
 const dh_graph *dh_emit_graph_of(const dh_emitter *e, uint32_t block);
 dh_status dh_emit_buffer(dh_ctx *ctx, dh_emitter *e, const dh_buffer *buffer, uint32_t *id);
+/* The next bytes of those that are kept. */
+dh_status dh_emit_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, uint32_t owner,
+                             uint64_t n_bytes, uint32_t *id);
 /* Calls visit for each parameter of a flat, in the order of blocks. */
 void dh_emit_visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint32_t, void *),
                           void *arg);

@@ -52,8 +52,8 @@ static uint64_t align_up(uint64_t n)
     return (n + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN;
 }
 
-static dh_status add_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, uint32_t owner,
-                                uint64_t n_bytes, uint32_t *id)
+dh_status dh_emit_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, uint32_t owner,
+                             uint64_t n_bytes, uint32_t *id)
 {
     dh_program *p = e->program;
     dh_buffer b = {.kind = kind,
@@ -187,7 +187,7 @@ static dh_status layout_flat(dh_ctx *ctx, dh_emitter *e, uint32_t id, dh_buffer_
     const uint64_t vector_bytes = (uint64_t)l.n_vector * l.item;
     if (matrix_bytes + vector_bytes == 0) return DH_OK;
     uint32_t buffer;
-    DH_TRY(add_persistent(ctx, e, kind, id, matrix_bytes + vector_bytes, &buffer));
+    DH_TRY(dh_emit_persistent(ctx, e, kind, id, matrix_bytes + vector_bytes, &buffer));
     if (matrix_bytes) flat->matrix[kind] = (dh_operand){buffer, 0, matrix_bytes};
     if (vector_bytes) flat->vector[kind] = (dh_operand){buffer, matrix_bytes, vector_bytes};
     dh_emit_visit_params(e, id, place_param, &l);
@@ -209,7 +209,7 @@ static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
                        dh_dtype_bytes(e->program->dtype);
     for (int64_t layer = 0; layer < m->n_layers; layer++) {
         uint32_t id;
-        DH_TRY(add_persistent(ctx, e, DH_BUF_KV, (uint32_t)layer, n_bytes, &id));
+        DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_KV, (uint32_t)layer, n_bytes, &id));
         if (!dh_vec_push(&e->kv, id)) return dh_emit_no_memory(ctx);
     }
     return DH_OK;
@@ -220,7 +220,7 @@ static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
     const uint64_t n_bytes = (uint64_t)(2 * e->spec->recipe.model.n_experts) * sizeof(double);
     for (int64_t mb = 0; mb < e->spec->recipe.n_micro && n_bytes > 0; mb++) {
         uint32_t id;
-        DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, DH_STATE_ROUTER, n_bytes, &id));
+        DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_STATE, DH_STATE_ROUTER, n_bytes, &id));
         e->program->buffers.at[id].mb = (int32_t)mb;
         if (!dh_vec_push(&e->routers, id)) return dh_emit_no_memory(ctx);
     }
@@ -261,8 +261,8 @@ static dh_status layout_tied(dh_ctx *ctx, dh_emitter *e)
 {
     const uint64_t n_bytes = tied_bytes(e);
     if (n_bytes == 0) return DH_OK;
-    return add_persistent(ctx, e, DH_BUF_STATE, DH_STATE_TIED_GRAD, n_bytes,
-                          &e->states[DH_STATE_TIED_GRAD]);
+    return dh_emit_persistent(ctx, e, DH_BUF_STATE, DH_STATE_TIED_GRAD, n_bytes,
+                              &e->states[DH_STATE_TIED_GRAD]);
 }
 
 static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
@@ -276,8 +276,8 @@ static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
                   {DH_STATE_SQTOTAL, DH_SQSUM_DIGITS * sizeof(double)},
                   {DH_STATE_SQSUM, sqsum_bytes(e->program)}};
     for (size_t i = 0; i < DH_COUNTOF(states); i++)
-        DH_TRY(add_persistent(ctx, e, DH_BUF_STATE, states[i].state, states[i].n_bytes,
-                              &e->states[states[i].state]));
+        DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_STATE, states[i].state, states[i].n_bytes,
+                                  &e->states[states[i].state]));
     return DH_OK;
 }
 

@@ -8,7 +8,8 @@
 static const char *const kind_names[DH_N_BUFFER_KIND] = {
     [DH_BUF_MASTER] = "master", [DH_BUF_COPY] = "copy",     [DH_BUF_STATE] = "state",
     [DH_BUF_GRAD] = "grad",     [DH_BUF_ADAM_M] = "adam.m", [DH_BUF_ADAM_V] = "adam.v",
-    [DH_BUF_KV] = "kv",         [DH_BUF_ACT] = "act",       [DH_BUF_WORK] = "work"};
+    [DH_BUF_KV] = "kv",         [DH_BUF_IN] = "in",         [DH_BUF_OUT] = "out",
+    [DH_BUF_ACT] = "act",       [DH_BUF_WORK] = "work"};
 static const char *const state_names[DH_N_STATE] = {
     [DH_STATE_LOSS] = "loss",
     [DH_STATE_SQSUM] = "sqsum",
@@ -110,7 +111,8 @@ static void describe_place(const dh_program *p, uint32_t block, int32_t mb, dh_s
         [DH_BLOCK_EMBED] = "embedding", [DH_BLOCK_LAYER] = "layer",
         [DH_BLOCK_HEAD] = "head",       [DH_BLOCK_DATA] = "data",
         [DH_BLOCK_OPT] = "optimizer",   [DH_BLOCK_GRADS] = "gradients",
-        [DH_BLOCK_LINK] = "link",       [DH_BLOCK_EXPERTS] = "experts of layer"};
+        [DH_BLOCK_LINK] = "link",       [DH_BLOCK_EXPERTS] = "experts of layer",
+        [DH_BLOCK_PROGRAM] = "program"};
     dh_block_kind kind = p->graphs.at[b->graph]->kind;
     dh_str_printf(out, "%s", kinds[kind]);
     if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS) dh_str_printf(out, " %d", b->layer);
@@ -137,7 +139,7 @@ const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char 
 {
     const dh_buffer *b = &program->buffers.at[buffer];
     dh_str s = DH_STR_INIT;
-    if (b->kind == DH_BUF_ACT) {
+    if (b->kind == DH_BUF_ACT || b->kind == DH_BUF_IN || b->kind == DH_BUF_OUT) {
         const dh_graph *g = program->graphs.at[program->blocks.at[b->owner].graph];
         dh_str_printf(&s, "%s (", g->tensors.at[b->tensor].name);
         describe_place(program, b->owner, b->mb, &s);

@@ -30,6 +30,8 @@ typedef enum dh_buffer_kind {
     DH_BUF_ADAM_M,
     DH_BUF_ADAM_V,
     DH_BUF_KV,   /* KV caches of decoding */
+    DH_BUF_IN,   /* of a program of its own (standalone.h): what it is given, and may update */
+    DH_BUF_OUT,  /* what it leaves */
     DH_BUF_ACT,  /* transient from here on */
     DH_BUF_WORK, /* scratch of one instruction */
     DH_N_BUFFER_KIND
@@ -45,9 +47,9 @@ static inline bool dh_buffer_is_persistent(dh_buffer_kind kind)
 typedef struct dh_buffer {
     dh_buffer_kind kind;
     uint64_t offset, n_bytes; /* in the slab */
-    uint32_t owner;           /* parameters: flat; ACT: block; STATE: dh_state; KV: layer;
+    uint32_t owner;           /* parameters: flat; ACT, IN, OUT: block; STATE: dh_state; KV: layer;
                                * WORK: instruction */
-    uint32_t tensor;          /* ACT: tensor of the block's graph; else DH_NONE */
+    uint32_t tensor;          /* ACT, IN, OUT: tensor of the block's graph; else DH_NONE */
     int32_t mb;               /* ACT and DH_STATE_ROUTER: micro-batch; else -1 */
     uint32_t alias;           /* overlays this buffer in place; DH_NONE */
 } dh_buffer;

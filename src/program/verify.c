@@ -224,8 +224,8 @@ static void set_owner(verifier *v, const dh_operand *o, uint32_t owner)
  * between gradients is never written: it holds the zeros of a new slab. */
 static void own_persistent(verifier *v)
 {
-    static const dh_buffer_kind filled[] = {DH_BUF_MASTER, DH_BUF_COPY,   DH_BUF_GRAD,
-                                            DH_BUF_ADAM_M, DH_BUF_ADAM_V, DH_BUF_KV};
+    static const dh_buffer_kind filled[] = {DH_BUF_MASTER, DH_BUF_COPY, DH_BUF_GRAD, DH_BUF_ADAM_M,
+                                            DH_BUF_ADAM_V, DH_BUF_KV,   DH_BUF_IN};
     for (uint32_t b = 0; b < v->p->buffers.n; b++)
         for (size_t k = 0; k < DH_COUNTOF(filled); k++) {
             if (v->p->buffers.at[b].kind != filled[k]) continue;

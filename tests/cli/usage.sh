@@ -32,7 +32,7 @@ ok "$dhelix" --version
 says 'dhelix '
 ok "$dhelix" --help
 cp "$tmp/out" "$tmp/overview"
-for command in $(sed -n 's/^  \([a-z]*\) .*/\1/p' "$tmp/overview"); do
+for command in $(sed -n 's/^  \([a-z-]*\) .*/\1/p' "$tmp/overview"); do
     ok "$dhelix" "$command" --help
     says "usage: dhelix $command"
     says '--help'

@@ -1,0 +1,273 @@
+/* dhelix run-graph: a program written in the graph's text form, run on real ranks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/table.h"
+#include "config/settings.h"
+#include "train/graph_run.h"
+
+typedef struct run_graph_args {
+    const char *inputs, *out, *expect;
+    dh_cli_list keep;
+    int64_t ranks;
+    double tolerance;
+} run_graph_args;
+
+#define AT(field) .offset = offsetof(run_graph_args, field)
+
+static const dh_cli_option options[] = {
+    {.name = "inputs",
+     .kind = DH_CLI_TEXT,
+     AT(inputs),
+     .value = "FILE",
+     .doc = "safetensors file with what the program is given"},
+    {.name = "out",
+     .kind = DH_CLI_TEXT,
+     AT(out),
+     .value = "FILE",
+     .doc = "safetensors file for what it leaves: NAME where all ranks left the same, else "
+            "NAME@RANK"},
+    {.name = "expect",
+     .kind = DH_CLI_TEXT,
+     AT(expect),
+     .value = "FILE",
+     .doc = "safetensors file that outputs are compared with; a difference above the tolerance "
+            "fails"},
+    {.name = "tolerance",
+     .kind = DH_CLI_REAL,
+     AT(tolerance),
+     .value = "X",
+     .max = DH_CLI_ANY,
+     .doc = "largest difference from what is expected (default: 0, the same bits)"},
+    {.name = "keep",
+     .kind = DH_CLI_LIST,
+     AT(keep),
+     .value = "NAME",
+     .doc = "leave this value too, which operators read; may be repeated"},
+    {.name = "ranks",
+     .kind = DH_CLI_INT,
+     AT(ranks),
+     .value = "N",
+     .min = 1,
+     .max = 4096,
+     .doc = "ranks; without settings of parallel.* the same as --set parallel.tp=N"},
+};
+
+/* ---- ranks --------------------------------------------------------------------------------- */
+
+static dh_status set(dh_ctx *ctx, dh_job *job, const char *assignment, bool *arranged)
+{
+    char key[80];
+    const char *equals = strchr(assignment, '=');
+    if (!equals || (size_t)(equals - assignment) >= sizeof key)
+        return dh_fail(ctx, DH_EINVAL, "--set %s: KEY=VALUE is wanted", assignment);
+    memcpy(key, assignment, (size_t)(equals - assignment));
+    key[equals - assignment] = '\0';
+    *arranged |= strncmp(key, "parallel.", strlen("parallel.")) == 0;
+    if (dh_job_set(ctx, job, key, equals + 1) == DH_OK) return DH_OK;
+    return dh_ctx_while(ctx, "reading --set %s", assignment);
+}
+
+/* A job of which only ranks, links and constants are used: there is no model. */
+static dh_status make_job(dh_ctx *ctx, const dh_cli *cli, int64_t ranks, dh_job **job)
+{
+    char text[32];
+    bool arranged = false;
+    dh_status st = DH_OK;
+    DH_TRY(dh_job_create(ctx, job));
+    for (size_t i = 0; st == DH_OK && i < cli->set.n; i++)
+        st = set(ctx, *job, cli->set.at[i], &arranged);
+    snprintf(text, sizeof text, "%lld", (long long)ranks);
+    if (st == DH_OK && ranks > 0)
+        st = dh_job_set(ctx, *job, arranged ? "ranks" : "parallel.tp", text);
+    if (st == DH_OK) st = dh_job_derive_ranks(ctx, *job);
+    if (st != DH_OK) dh_job_destroy(*job);
+    return st;
+}
+
+/* ---- what came of it ----------------------------------------------------------------------- */
+
+typedef struct compared {
+    double difference;
+    int64_t n; /* ranks compared; 0: the file has no such tensor */
+} compared;
+
+static dh_status compare(dh_ctx *ctx, const run_graph_args *a, const dh_graph_run *run,
+                         const dh_safetensors *expected, compared *list, bool *fits)
+{
+    int64_t n = 0;
+    *fits = true;
+    for (size_t i = 0; i < run->ios.n; i++) {
+        if (!run->ios.at[i].out) continue;
+        DH_TRY(dh_graph_run_compare(ctx, run, i, expected, &list[i].difference, &list[i].n));
+        *fits = *fits && list[i].difference <= a->tolerance;
+        n += list[i].n;
+    }
+    return n > 0 ? DH_OK
+                 : dh_fail(ctx, DH_EMISSING, "%s has none of the program's outputs", a->expect);
+}
+
+static const dh_tensor *tensor_of(const dh_graph_run *run, size_t io)
+{
+    return &run->text->graph->tensors.at[run->ios.at[io].tensor];
+}
+
+static void shape_of(const dh_tensor *t, char *buf, size_t cap)
+{
+    dh_shape_text(buf, cap, t->ndim, t->shape);
+}
+
+static void add_row(dh_cli_table *table, const dh_graph_run *run, size_t i, const compared *c)
+{
+    char shape[96];
+    const dh_tensor *t = tensor_of(run, i);
+    shape_of(t, shape, sizeof shape);
+    dh_cli_table_cell(table, "%s", t->name);
+    dh_cli_table_cell(table, "%s %s", dh_dtype_name(t->dtype), shape);
+    dh_cli_table_cell(table, "%s",
+                      run->mesh.ranks == 1        ? "one rank"
+                      : dh_graph_run_same(run, i) ? "the same on all"
+                                                  : "by rank");
+    if (!c)
+        dh_cli_table_cell(table, "%s", "");
+    else if (c->n == 0)
+        dh_cli_table_cell(table, "not in the file");
+    else if (c->difference == 0)
+        dh_cli_table_cell(table, "same values");
+    else
+        dh_cli_table_cell(table, "off by %.3g at most", c->difference);
+}
+
+static dh_status print_text(dh_ctx *ctx, const dh_graph_run *run, const compared *list)
+{
+    dh_str out = DH_STR_INIT;
+    dh_cli_table table;
+    const dh_program *p = run->programs[0];
+    dh_str_printf(&out, "%s: %zu operators on %lld ranks, verified; %.3f ms, %llu bytes a rank\n",
+                  run->text->file, p->instrs.n, (long long)run->mesh.ranks,
+                  (double)run->step_ns * 1e-6, (unsigned long long)p->slab_bytes);
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "output", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(&table, "of each rank", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(&table, "ranks", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(&table, list ? "beside what is expected" : "", DH_CLI_COLUMN_TEXT);
+    for (size_t i = 0; i < run->ios.n; i++)
+        if (run->ios.at[i].out) add_row(&table, run, i, list ? &list[i] : NULL);
+    dh_cli_table_end(&table, dh_cli_columns(), &out);
+    return dh_cli_print_str(ctx, &out);
+}
+
+static json_t *output_json(const dh_graph_run *run, size_t i, const compared *c)
+{
+    const dh_tensor *t = tensor_of(run, i);
+    json_t *shape = json_array();
+    for (int a = 0; a < t->ndim; a++) json_array_append_new(shape, json_integer(t->shape[a]));
+    json_t *o = json_pack("{s:s, s:s, s:o, s:b}", "name", t->name, "dtype", dh_dtype_name(t->dtype),
+                          "shape", shape, "same_on_all_ranks", dh_graph_run_same(run, i));
+    if (o && c && c->n > 0) json_object_set_new(o, "difference", json_real(c->difference));
+    return o;
+}
+
+static dh_status print_json(dh_ctx *ctx, const dh_graph_run *run, const compared *list)
+{
+    json_t *outputs = json_array();
+    for (size_t i = 0; i < run->ios.n; i++)
+        if (run->ios.at[i].out)
+            json_array_append_new(outputs, output_json(run, i, list ? &list[i] : NULL));
+    return dh_cli_print_json(
+        ctx, json_pack("{s:s, s:I, s:I, s:f, s:I, s:o}", "file", run->text->file, "ranks",
+                       (json_int_t)run->mesh.ranks, "operators",
+                       (json_int_t)run->programs[0]->instrs.n, "ms", (double)run->step_ns * 1e-6,
+                       "slab_bytes", (json_int_t)run->programs[0]->slab_bytes, "outputs", outputs));
+}
+
+static dh_status tell(dh_ctx *ctx, const dh_cli *cli, const dh_graph_run *run, const compared *list)
+{
+    return cli->json ? print_json(ctx, run, list) : print_text(ctx, run, list);
+}
+
+static dh_status finish(dh_ctx *ctx, const dh_cli *cli, const run_graph_args *a,
+                        const dh_graph_run *run, const dh_safetensors *expected)
+{
+    bool fits = true;
+    compared *list = calloc(run->ios.n + 1, sizeof *list);
+    if (!list) return dh_fail(ctx, DH_ENOMEM, "out of memory comparing");
+    dh_status st = a->out ? dh_graph_run_write(ctx, run, a->out) : DH_OK;
+    if (st == DH_OK && expected) st = compare(ctx, a, run, expected, list, &fits);
+    if (st == DH_OK) st = tell(ctx, cli, run, expected ? list : NULL);
+    for (size_t i = 0; st == DH_OK && !fits && i < run->ios.n; i++)
+        if (run->ios.at[i].out && list[i].difference > a->tolerance)
+            st = dh_fail(ctx, DH_EINVAL, "output %s is off by %.3g from %s; --tolerance is %.3g",
+                         tensor_of(run, i)->name, list[i].difference, a->expect, a->tolerance);
+    free(list);
+    return st;
+}
+
+/* ---- the command --------------------------------------------------------------------------- */
+
+static dh_status open_file(dh_ctx *ctx, const char *path, dh_safetensors **file)
+{
+    *file = NULL;
+    return path ? dh_st_open(ctx, path, file) : DH_OK;
+}
+
+static dh_status run_text(dh_ctx *ctx, const dh_cli *cli, const run_graph_args *a,
+                          const dh_job *job, const dh_graph_text *text)
+{
+    dh_graph_run run = {.job = job};
+    dh_safetensors *given = NULL, *expected = NULL;
+    const dh_graph_run_options how = {
+        .keep = a->keep.at, .n_keep = a->keep.n, .quiet = cli->quiet || cli->json};
+    dh_status st = dh_graph_run_prepare(ctx, job, text, &how, &run);
+    if (st == DH_OK) st = open_file(ctx, a->inputs, &given);
+    if (st == DH_OK) st = open_file(ctx, a->expect, &expected);
+    if (st == DH_OK) st = dh_graph_run_give(ctx, &run, given, a->inputs);
+    if (st == DH_OK) st = dh_graph_run_start(ctx, &run);
+    if (st == DH_OK && run.here) st = finish(ctx, cli, a, &run, expected);
+    dh_st_close(given);
+    dh_st_close(expected);
+    dh_graph_run_fini(&run);
+    return st;
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const run_graph_args *a = args;
+    dh_graph_text text;
+    dh_job *job;
+    DH_TRY(make_job(ctx, cli, a->ranks, &job));
+    dh_status st = dh_graph_text_read(ctx, cli->args.at[0], &text);
+    if (st == DH_OK) st = run_text(ctx, cli, a, job, &text);
+    dh_graph_text_fini(&text);
+    dh_job_destroy(job);
+    return st;
+}
+
+const dh_command dh_command_run_graph = {
+    .name = "run-graph",
+    .doc = "run a program of computation and collectives, written as graph text, on ranks",
+    .usage = "FILE",
+    .notes =
+        "FILE is a graph in the text form that `dhelix check JOB --print graph` shows; `dhelix\n"
+        "list ops` has the operators. Every rank runs it once, from top to bottom; a collective\n"
+        "names its group ({group=tp}). The program is verified like any: no deadlock, no race.\n"
+        "\n"
+        "It is given what it reads before it has written it: tensors of kind param, input, state\n"
+        "and range, and the ends x_in and dx_out. It leaves what it writes of param, grad, state\n"
+        "and range, the other ends, and activations that nothing reads.\n"
+        "\n"
+        "In the file of inputs NAME is the tensor of that name for all ranks: with its shape, or\n"
+        "with one axis as many times as long as a group (the world, tp, dp, cp, pp) has ranks,\n"
+        "each of which then has its part. NAME@RANK is one rank's own, and goes first.\n"
+        "\n"
+        "Of --set only the ranks (parallel.*, topology.*), links.*, device, train.seed (dropout),\n"
+        "train.threads and optimizer.* (adamw, clip) count. Under mpirun each process is a rank.\n",
+    .set = true,
+    .min_args = 1,
+    .max_args = 1,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(run_graph_args),
+    .run = run};

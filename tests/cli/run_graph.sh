@@ -1,0 +1,56 @@
+# Programs written by hand on real ranks.
+. tests/cli/lib.sh "$1"
+programs=examples/programs
+given="--inputs $programs/mlp_tp.safetensors"
+
+ok "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --out "$tmp/two.safetensors"
+says 'the same on all'
+says '5 operators on 2 ranks, verified'
+check 'outputs are written' test -s "$tmp/two.safetensors"
+ok "$dhelix" run-graph $programs/mlp_tp.graph --set parallel.tp=2 $given --json \
+    --expect "$tmp/two.safetensors"
+same "$(json difference)" 0.0 'a run and its repetition'
+same "$(json ranks)" 2
+ok "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --set links.local.gbps=0.1 \
+    --set device=staged --expect "$tmp/two.safetensors"
+says 'same values'
+
+# A value that passes, left as well: it is by rank.
+ok "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --keep part
+says 'by rank'
+fails 1 'off by' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given \
+    --set train.seed=99 --expect "$tmp/two.safetensors"
+ok "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --set train.seed=99 \
+    --expect "$tmp/two.safetensors" --tolerance 100
+
+# What is wrong is named by line and operand.
+edit() { # sed script
+    sed "$1" $programs/mlp_tp.graph >"$tmp/edited.graph"
+}
+wrong() { # sed script, message
+    edit "$1"
+    fails 1 "$2" "$dhelix" run-graph "$tmp/edited.graph" --ranks 2 $given
+}
+wrong 's/8 ffn, 6 width/8 ffn, 5 width/' 'linear: operand w is w1 f32[8, 5]; it must be f32 [O, 6]'
+grep -q 'edited.graph, line 22' "$tmp/err" || fail 'the line of an operand that does not fit'
+wrong 's/{group=tp}//' 'all_reduce names no group'
+wrong 's/{group=tp}/{group=dp}/' 'goes over group dp, which has one rank here'
+wrong 's/ {site=mlp}//' 'needs a site'
+wrong 's/%2:w2 *range/%2:w3 range/' "called 'w3', not 'w2'"
+wrong 's/linear(%0:x/linaer(%0:x/' "did you mean 'linear'?"
+wrong 's/f32\[8 ffn, 6 width\]/bf16[8 ffn, 6 width]/' 'operand w is w1 bf16'
+wrong 's/slot=1$/slot=0/' 'have the same slot'
+fails 1 'w1 (line 12' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 4 $given
+fails 1 'no file given' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2
+fails 1 'which has one rank here' "$dhelix" run-graph $programs/mlp_tp.graph $given
+fails 1 'no operator writes' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --keep x
+fails 1 'KEY=VALUE is wanted' "$dhelix" run-graph $programs/mlp_tp.graph --set tp $given
+fails 1 'nowhere.graph' "$dhelix" run-graph "$tmp/nowhere.graph"
+
+# The graph of a job's layer, as check prints it, is a program too.
+tiny_job "$tmp/job.yaml"
+ok "$dhelix" check "$tmp/job.yaml" --print graph
+awk '/^dhelix.graph/ { layer = $3 == "layer" && !seen; seen = seen || layer } layer' "$tmp/out" \
+    >"$tmp/layer.graph"
+fails 1 'reading input' "$dhelix" run-graph "$tmp/layer.graph" $given
+finish
