@@ -17,7 +17,8 @@ add_library(dh_flags INTERFACE)
 target_compile_definitions(dh_flags INTERFACE _GNU_SOURCE DH_VERSION="${PROJECT_VERSION}")
 target_include_directories(dh_flags INTERFACE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(dh_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
-  -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wno-unused-parameter)
+  -Wvla -Wpointer-arith -Wno-unused-parameter
+  $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes>)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   # Messages are cut to their buffers on purpose; the warning depends on -O and -fsanitize.
   target_compile_options(dh_flags INTERFACE -Wno-format-truncation)

@@ -9,6 +9,14 @@
 
 static const dh_device *const devices[] = {&dh_device_cpu, &dh_device_staged};
 
+/* Devices that are begun. */
+static const struct {
+    const char *name, *missing;
+} unfinished[] = {
+    {"cuda", "its memory, streams and matrix products are missing (kernels are compiled and tested "
+             "on the host, never run on a GPU)"},
+};
+
 const dh_device *const *dh_devices(size_t *n)
 {
     *n = DH_COUNTOF(devices);
@@ -33,6 +41,10 @@ dh_status dh_device_get(dh_ctx *ctx, const char *name, const dh_device **device)
 {
     *device = dh_device_find(name);
     if (*device) return DH_OK;
+    for (size_t i = 0; i < DH_COUNTOF(unfinished); i++)
+        if (strcmp(unfinished[i].name, resolved(name)) == 0)
+            return dh_fail(ctx, DH_EMISSING, "device \"%s\" is not complete: %s; use \"%s\"",
+                           unfinished[i].name, unfinished[i].missing, devices[0]->name);
     dh_str names = DH_STR_INIT;
     for (size_t i = 0; i < DH_COUNTOF(devices); i++)
         dh_str_printf(&names, "%s%s", i ? ", " : "", devices[i]->name);

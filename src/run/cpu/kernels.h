@@ -25,6 +25,10 @@
 #include "dhelix/dtype.h"
 #include "dhelix/model.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* ---- GEMM ------------------------------------------------------------------------------ */
 
 /* C[m,n] = op(A)[m,k] op(B)[k,n] + bias[n], or C += op(A) op(B).
@@ -311,4 +315,7 @@ const char *dh_k_describe(char *buf, size_t cap);
 /* Best GEMM rate of a few 2048-cubed products, FLOP/s; 0 on failure. threads 0: as set. */
 double dh_k_gemm_peak(dh_dtype dtype, int threads);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

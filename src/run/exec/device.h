@@ -14,6 +14,7 @@
 #include "program/program.h"
 #include "program/recipe.h"
 #include "run/comm/comm.h"
+#include "run/exec/scalars.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,15 +28,6 @@ typedef struct dh_slab {
     uint64_t n_bytes;
     uint64_t peak; /* end of the highest byte that any run has used so far */
 } dh_slab;
-
-/* Values that change from one step to the next and that kernels read, in the device's memory. */
-typedef struct dh_scalars {
-    int64_t step;  /* optimizer steps done before this one */
-    uint64_t seed; /* of dropout */
-    double lr, beta1, beta2, eps, weight_decay;
-    double grad_clip;     /* 0: off */
-    int32_t even_experts; /* tokens are dealt to experts in turn, whatever their router says */
-} dh_scalars;
 
 /* ---- commands ------------------------------------------------------------------------------- */
 

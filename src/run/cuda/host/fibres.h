@@ -1,0 +1,122 @@
+/* CUDA kernels on the host, for tests: a block's threads are fibres, a grid's blocks run one after
+ * another on the calling thread.
+ *
+ * A fibre runs until it waits for its warp or its block, or ends. Between two such points the order
+ * of a block's fibres is drawn anew each time, so that a missing barrier shows in results; a
+ * barrier that some threads do not reach ends the process and says so. Shared memory holds NaN
+ * patterns when a block begins. What this cannot show: what warps do to each other's memory at the
+ * same time, and how fast anything is.
+ *
+ * DHELIX_FIBRE_SEED=n gives other orders. C++; included by kernels/device.cuh alone. */
+#ifndef DH_RUN_CUDA_HOST_FIBRES_H
+#define DH_RUN_CUDA_HOST_FIBRES_H
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+struct dh_host_index {
+    unsigned x, y, z;
+};
+
+/* Of the fibre that runs. */
+extern thread_local dh_host_index threadIdx, blockIdx, blockDim, gridDim;
+
+/* Calls body(user) as every thread of n_blocks blocks of n_threads, a multiple of 32. */
+void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(const void *),
+                        const void *user);
+/* The same memory for every thread of a block that asks for as much in the same order. At most
+ * 48 KiB a block together, which is what a kernel may declare on a GPU. */
+void *dh_host_shared(size_t n_bytes);
+void dh_host_sync_block();
+void dh_host_sync_warp();
+/* Eight bytes of each lane of the running warp, written before, after it has been synchronised. */
+uint64_t dh_host_exchange(uint64_t mine, unsigned from_lane);
+/* Orders of the runs that follow; 0: as the environment says. */
+void dh_host_set_seed(uint64_t seed);
+
+/* ---- words of CUDA ---------------------------------------------------------------------- */
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __restrict__ __restrict
+#define __launch_bounds__(n)
+#define DH_SHARED(type, name, dims)                                                                \
+    typedef type name##_shared dims;                                                               \
+    name##_shared &name = *static_cast<name##_shared *>(dh_host_shared(sizeof(name##_shared)))
+
+static inline void __syncthreads()
+{
+    dh_host_sync_block();
+}
+
+static inline void __syncwarp()
+{
+    dh_host_sync_warp();
+}
+
+/* All of these take all lanes of a warp. */
+template <class T> static inline T dh_host_from_lane(T x, unsigned lane)
+{
+    static_assert(sizeof(T) <= 8, "a shuffle moves eight bytes at most");
+    uint64_t bits = 0;
+    memcpy(&bits, &x, sizeof x);
+    bits = dh_host_exchange(bits, lane);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+template <class T> static inline T __shfl_xor_sync(unsigned, T x, unsigned mask)
+{
+    return dh_host_from_lane(x, (threadIdx.x ^ mask) % 32);
+}
+
+template <class T> static inline T __shfl_sync(unsigned, T x, unsigned lane)
+{
+    return dh_host_from_lane(x, lane % 32);
+}
+
+static inline unsigned __ballot_sync(unsigned, bool yes)
+{
+    unsigned all = 0;
+    for (unsigned lane = 0; lane < 32; lane++)
+        all |= (unsigned)dh_host_from_lane(yes, lane) << lane;
+    return all;
+}
+
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+
+static inline float __uint_as_float(unsigned x)
+{
+    float f;
+    memcpy(&f, &x, sizeof f);
+    return f;
+}
+
+static inline unsigned __float_as_uint(float x)
+{
+    unsigned u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline long long __double_as_longlong(double x)
+{
+    long long l;
+    memcpy(&l, &x, sizeof l);
+    return l;
+}
+
+static inline unsigned long long atomicMin(unsigned long long *at, unsigned long long x)
+{
+    const unsigned long long before = *at;
+    if (x < before) *at = x;
+    return before;
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* Compute kernels for CUDA: launches on a stream. Their arithmetic, shapes and layouts are those of
+ * run/cpu/kernels.h, function by function; said here is what differs.
+ *
+ * Conventions
+ *   memory    every address is the device's, tables and results of one value included
+ *   stream    a call puts kernels on it and returns; nothing is allocated, copied or waited for
+ *   aliasing  as there, "in place" included
+ *   bits      a repeated call gives the same; not those of the cpu, but for dropout's masks, casts,
+ *             copies, the choice and order of experts, and counts
+ *   scratch   functions with a `ws` name their workspace function, in bytes; 256-byte aligned
+ *   errors    a launch that CUDA refuses is found by who owns the stream (cudaGetLastError)
+ * The source in kernels/ is also compiled for the host, where a call returns when all is done and
+ * the stream is not looked at: tests/cuda. */
+#ifndef DH_RUN_CUDA_KERNELS_H
+#define DH_RUN_CUDA_KERNELS_H
+
+#include "run/cpu/kernels.h"
+#include "run/exec/scalars.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st *dh_cuda_stream; /* cudaStream_t */
+
+/* ---- norms ----------------------------------------------------------------------------------- */
+
+void dh_cuda_norm_fwd(dh_cuda_stream stream, dh_norm_kind kind, dh_dtype dtype, int64_t N,
+                      int64_t C, const void *x, const float *w, const float *b, float eps, void *y,
+                      float *stats);
+void dh_cuda_norm_dgrad(dh_cuda_stream stream, dh_norm_kind kind, dh_dtype dtype, int64_t N,
+                        int64_t C, const void *dy, const void *x, const float *w,
+                        const float *stats, const void *dres, void *dx);
+/* Scratch of norm_wgrad and bias_grad. */
+size_t dh_cuda_columns_workspace(int64_t N, int64_t C);
+void dh_cuda_norm_wgrad(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C, const void *dy,
+                        const void *x, const float *stats, float *dw, float *db, bool accumulate,
+                        void *ws);
+void dh_cuda_bias_grad(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C, const void *dy,
+                       float *db, bool accumulate, void *ws);
+void dh_cuda_head_norm_fwd(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *qkv,
+                           const float *w_q, const float *w_k, float eps, void *out, float *stats);
+void dh_cuda_head_norm_dgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *dy,
+                             const void *qkv, const float *w_q, const float *w_k,
+                             const float *stats, void *dqkv);
+size_t dh_cuda_head_norm_wgrad_workspace(dh_heads h);
+void dh_cuda_head_norm_wgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *dy,
+                             const void *qkv, const float *stats, float *dw_q, float *dw_k,
+                             unsigned accumulate, void *ws);
+
+/* ---- dropout, residual ------------------------------------------------------------------------
+ */
+
+/* Seed and step are read on the device, since they change under a captured graph. */
+typedef struct dh_cuda_dropout {
+    float prob;
+    uint32_t site;
+    const dh_scalars *scalars;
+    const int64_t *row_sample;
+    const int32_t *row_pos;
+} dh_cuda_dropout;
+
+void dh_cuda_residual(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C, const void *x,
+                      const void *p, const float *bias, const dh_cuda_dropout *drop, void *out);
+void dh_cuda_dropout_grad(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C,
+                          const void *dout, const dh_cuda_dropout *drop, void *dp);
+
+/* ---- activations, rotary position embedding -----------------------------------------------------
+ */
+
+void dh_cuda_gelu_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *h, void *g);
+void dh_cuda_gelu_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *dg,
+                      const void *h, void *dh);
+void dh_cuda_swiglu_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t F, const void *h,
+                        void *g);
+void dh_cuda_swiglu_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t F, const void *dg,
+                        const void *h, void *dh);
+void dh_cuda_rope(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t T, int64_t H,
+                  int64_t KV, int64_t D, const void *qkv, const float *table,
+                  const int32_t *row_pos, bool inverse, void *out);
+
+/* ---- embedding --------------------------------------------------------------------------------
+ */
+
+void dh_cuda_embed_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C,
+                       const int32_t *tokens, const int32_t *row_pos, const void *wte, int64_t v0,
+                       int64_t v1, const void *wpe, const dh_cuda_dropout *drop, void *x);
+size_t dh_cuda_embed_bwd_workspace(int64_t N);
+void dh_cuda_embed_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C, const void *dx,
+                       const int32_t *tokens, const int32_t *row_pos, const dh_cuda_dropout *drop,
+                       int64_t v0, int64_t v1, int64_t n_pos, float *dwte, float *dwpe,
+                       bool accumulate, void *ws);
+
+/* ---- cross-entropy ----------------------------------------------------------------------------
+ */
+
+void dh_cuda_ce_stats(dh_cuda_stream stream, dh_dtype dtype, int64_t n, int64_t v0, int64_t v1,
+                      const void *logits, const int32_t *targets, float *stats);
+void dh_cuda_ce_merge(dh_cuda_stream stream, int64_t tp, int64_t n, const float *parts,
+                      float *stats);
+void dh_cuda_ce_loss(dh_cuda_stream stream, int64_t n, const float *stats, const int32_t *targets,
+                     float *loss);
+/* total [2] = sum of the rows' losses, rows that count; overwritten or added to. */
+void dh_cuda_ce_total(dh_cuda_stream stream, int64_t n, const float *loss, const int32_t *targets,
+                      bool accumulate, double *total);
+/* dlogits of a type of their own. In place where the types are the same. */
+void dh_cuda_ce_grad(dh_cuda_stream stream, dh_dtype dtype, dh_dtype out_dtype, int64_t n,
+                     int64_t v0, int64_t v1, const void *logits, const int32_t *targets,
+                     const float *stats, float scale, void *dlogits);
+
+/* ---- whole arrays ------------------------------------------------------------------------------
+ */
+
+void dh_cuda_sum(dh_cuda_stream stream, int64_t n, const float *x, double *sum);
+size_t dh_cuda_sqsum_workspace(int64_t n);
+void dh_cuda_sqsum(dh_cuda_stream stream, int64_t n, const float *x, double *digits, void *ws);
+void dh_cuda_exact_sum(dh_cuda_stream stream, int64_t n, const double *rows, double *digits);
+/* norm [2] = root of an exact sum, factor that clips gradients to scalars.grad_clip. */
+void dh_cuda_clip(dh_cuda_stream stream, const double *digits, const dh_scalars *scalars,
+                  double *norm);
+void dh_cuda_first_nonfinite(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *x,
+                             int64_t *first);
+void dh_cuda_cast(dh_cuda_stream stream, int64_t n, dh_dtype from, const void *x, dh_dtype to,
+                  void *y);
+void dh_cuda_cast_rows(dh_cuda_stream stream, int64_t rows, int64_t n, dh_dtype from, const void *x,
+                       int64_t x_row, dh_dtype to, void *y, int64_t y_row);
+void dh_cuda_add(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *a, const void *b,
+                 void *y);
+void dh_cuda_scale(dh_cuda_stream stream, dh_dtype dtype, int64_t n, float factor, const void *x,
+                   void *y);
+void dh_cuda_copy(dh_cuda_stream stream, size_t n_bytes, const void *x, void *y);
+void dh_cuda_zero(dh_cuda_stream stream, size_t n_bytes, void *y);
+
+/* ---- optimizer
+ * ----------------------------------------------------------------------------------- */
+
+/* Step, learning rate and so on from scalars, whose weight decay counts where `decays`; norm [2] is
+ * dh_cuda_clip's: where it is not finite nothing changes. */
+void dh_cuda_adamw(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
+                   bool decays, int64_t n, const float *g, float *p, float *m, float *v,
+                   dh_bf16 *copy);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

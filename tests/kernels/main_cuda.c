@@ -1,0 +1,13 @@
+#include "kernel_test.h"
+
+#define RUN(group) _cmocka_run_group_tests(#group, group##_tests, n_##group##_tests, NULL, NULL)
+
+extern const struct CMUnitTest cuda_tests[];
+extern const size_t n_cuda_tests;
+
+/* Products of matrices are cuBLASLt's, which the host has not. */
+int main(void)
+{
+    cmocka_set_skip_filter("binding_respects_the_cpuset"); /* of the cpu alone */
+    return RUN(norm) + RUN(pointwise) + RUN(loss) + RUN(optim) + RUN(cuda) > 0;
+}

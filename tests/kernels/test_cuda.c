@@ -1,0 +1,190 @@
+/* What only the kernels for CUDA have, and what their run on the host can find. Compiled without
+ * cuda_calls.h's names: dh_k_f is the cpu's. */
+#include "kernel_test.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda_faults.h"
+#include "run/cuda/kernels.h"
+
+/* ---- fibres: what a mistake in a kernel comes to --------------------------------------------- */
+
+/* Of 100 orders of a block's threads, how many show that a barrier is missing. */
+static void a_missing_barrier_changes_results(void **state)
+{
+    int wrong = 0, wrong_with_barrier = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        cuda_fault_seed(seed);
+        wrong += !cuda_fault_reversed(false);
+        cuda_fault_seed(seed);
+        wrong_with_barrier += !cuda_fault_reversed(true);
+    }
+    assert_int_equal(wrong, 100);
+    assert_int_equal(wrong_with_barrier, 0);
+}
+
+/* How a child that calls f ends. */
+static int signal_of(void (*f)(void))
+{
+    int status;
+    fflush(stdout);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        close(STDERR_FILENO);
+        f();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void barriers_that_not_all_reach_end_the_process(void **state)
+{
+    assert_int_equal(signal_of(cuda_fault_left_block), SIGABRT);
+    assert_int_equal(signal_of(cuda_fault_left_warp), SIGABRT);
+    assert_int_equal(signal_of(cuda_fault_shared), SIGABRT);
+    assert_int_equal(signal_of(cuda_fault_none), 0);
+}
+
+/* ---- the same bits as the cpu, where that is promised ------------------------------------------
+ */
+
+static void masks_are_those_of_the_cpu(void **state)
+{
+    enum { N = 7, C = 200 };
+    uint64_t seed = test_seed("masks");
+    int64_t sample[N];
+    int32_t pos[N];
+    for (int n = 0; n < N; n++) {
+        sample[n] = (int64_t)test_rand(&seed);
+        pos[n] = (int32_t)(test_rand(&seed) % 4096);
+    }
+    EACH_DTYPE(T)
+    {
+        const dh_dropout drop = {0.3f, 11, 5, 9, sample, pos};
+        const dh_scalars scalars = {.step = 5, .seed = 11};
+        const dh_cuda_dropout same = {0.3f, 9, &scalars, sample, pos};
+        buf x = buf_random(T, N * C, 1, &seed), a = buf_new(T, N * C), b = buf_new(T, N * C);
+        dh_k_dropout_grad(T, N, C, x.raw, &drop, a.raw);
+        dh_cuda_dropout_grad(NULL, T, N, C, x.raw, &same, b.raw);
+        assert_true(buf_same(a, b));
+        buf_free(x);
+        buf_free(a);
+        buf_free(b);
+    }
+}
+
+/* ---- the step's scalars -------------------------------------------------------------------------
+ */
+
+/* In digits as an all-reduce leaves them: above 2^32. */
+static void gradients_are_clipped_to_their_norm(void **state)
+{
+    uint64_t seed = test_seed("clip");
+    enum { n = 5000 };
+    buf x = buf_random(DH_F32, n, 3, &seed);
+    double digits[DH_SQSUM_DIGITS], norm[2], square = 0;
+    for (int64_t i = 0; i < n; i++) square += get(x, i) * get(x, i);
+    dh_k_sqsum(n, f32(x), digits);
+    for (int i = 0; i < DH_SQSUM_DIGITS; i++) digits[i] *= 3;
+    dh_scalars s = {.grad_clip = 1};
+    dh_cuda_clip(NULL, digits, &s, norm);
+    check_value("norm", norm[0], sqrt(3 * square), 1e-12);
+    check_value("factor", norm[1], 1 / (sqrt(3 * square) + 1e-6), 1e-12);
+    s.grad_clip = 1e9;
+    dh_cuda_clip(NULL, digits, &s, norm);
+    assert_true(norm[1] == 1);
+    s.grad_clip = 0;
+    dh_cuda_clip(NULL, digits, &s, norm);
+    assert_true(norm[1] == 1);
+    digits[0] = INFINITY;
+    dh_cuda_clip(NULL, digits, &s, norm);
+    assert_true(isinf(norm[0]));
+    digits[0] = NAN;
+    dh_cuda_clip(NULL, digits, &s, norm);
+    assert_true(isnan(norm[0]));
+    buf_free(x);
+}
+
+static void a_norm_that_is_not_finite_changes_nothing(void **state)
+{
+    uint64_t seed = test_seed("adamw stop");
+    enum { n = 1000 };
+    const dh_scalars s = {.lr = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const double norms[][2] = {{INFINITY, 0}, {NAN, 1}, {1, 1}};
+    for (size_t k = 0; k < DH_COUNTOF(norms); k++) {
+        buf p = buf_random(DH_F32, n, 1, &seed), g = buf_random(DH_F32, n, 1, &seed);
+        buf m = buf_new(DH_F32, n), v = buf_new(DH_F32, n), before = buf_copy(p);
+        dh_cuda_adamw(NULL, &s, norms[k], true, n, f32(g), f32(p), f32(m), f32(v), NULL);
+        assert_true(buf_same(p, before) == (k < 2));
+        buf all[] = {p, g, m, v, before};
+        for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
+    }
+}
+
+/* Without decay (vectors) the first step moves by lr against the gradient's sign. */
+static void vectors_do_not_decay(void **state)
+{
+    const dh_scalars s = {.lr = 0.5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 1};
+    const double norm[2] = {1, 1};
+    float g = 2, p = 8, m = 0, v = 0;
+    dh_cuda_adamw(NULL, &s, norm, false, 1, &g, &p, &m, &v, NULL);
+    check_value("p", p, 7.5, 1e-6);
+    g = 2, p = 8, m = 0, v = 0;
+    dh_cuda_adamw(NULL, &s, norm, true, 1, &g, &p, &m, &v, NULL);
+    check_value("p", p, 3.5, 1e-6);
+}
+
+static void losses_are_summed_with_their_rows(void **state)
+{
+    uint64_t seed = test_seed("loss total");
+    enum { n = 3001 };
+    buf loss = buf_random(DH_F32, n, 1, &seed);
+    int32_t targets[n];
+    double sum = 0, rows = 0, total[2] = {-7, -7};
+    for (int i = 0; i < n; i++) {
+        targets[i] = i % 3 == 1 ? -1 : i;
+        sum += get(loss, i);
+        rows += i % 3 != 1;
+    }
+    dh_cuda_ce_total(NULL, n, f32(loss), targets, false, total);
+    check_value("losses", total[0], sum, 1e-12);
+    assert_true(total[1] == rows);
+    dh_cuda_ce_total(NULL, n, f32(loss), targets, true, total);
+    check_value("losses", total[0], 2 * sum, 1e-12);
+    assert_true(total[1] == 2 * rows);
+    buf_free(loss);
+}
+
+/* Logits of float32 whose gradient goes into bf16 products. */
+static void gradients_of_logits_are_narrowed(void **state)
+{
+    uint64_t seed = test_seed("narrow");
+    enum { n = 5, V = 131 };
+    int32_t targets[n] = {3, -1, 130, 0, 64};
+    buf logits = buf_random(DH_F32, n * V, 5, &seed), wide = buf_new(DH_F32, n * V);
+    buf stats = buf_new(DH_F32, 3 * n), got = buf_new(DH_BF16, n * V);
+    dh_cuda_ce_stats(NULL, DH_F32, n, 0, V, logits.raw, targets, f32(stats));
+    dh_cuda_ce_grad(NULL, DH_F32, DH_F32, n, 0, V, logits.raw, targets, f32(stats), 0.5f, wide.raw);
+    dh_cuda_ce_grad(NULL, DH_F32, DH_BF16, n, 0, V, logits.raw, targets, f32(stats), 0.5f, got.raw);
+    for (int64_t i = 0; i < n * V; i++)
+        assert_int_equal(((dh_bf16 *)(void *)got.raw)[i], dh_f32_to_bf16(f32(wide)[i]));
+    buf all[] = {logits, wide, stats, got};
+    for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
+}
+
+const struct CMUnitTest cuda_tests[] = {
+    cmocka_unit_test(a_missing_barrier_changes_results),
+    cmocka_unit_test(barriers_that_not_all_reach_end_the_process),
+    cmocka_unit_test(masks_are_those_of_the_cpu),
+    cmocka_unit_test(gradients_are_clipped_to_their_norm),
+    cmocka_unit_test(a_norm_that_is_not_finite_changes_nothing),
+    cmocka_unit_test(vectors_do_not_decay),
+    cmocka_unit_test(losses_are_summed_with_their_rows),
+    cmocka_unit_test(gradients_of_logits_are_narrowed),
+};
+const size_t n_cuda_tests = DH_COUNTOF(cuda_tests);
