@@ -9,7 +9,7 @@
 #include "train/graph_run.h"
 
 typedef struct run_graph_args {
-    const char *inputs, *out, *expect;
+    const char *inputs, *out, *expect, *passes;
     dh_cli_list keep;
     int64_t ranks;
     double tolerance;
@@ -41,6 +41,11 @@ static const dh_cli_option options[] = {
      .value = "X",
      .max = DH_CLI_ANY,
      .doc = "largest difference from what is expected (default: 0, the same bits)"},
+    {.name = "passes",
+     .kind = DH_CLI_TEXT,
+     AT(passes),
+     .value = "LIST",
+     .doc = "rewrite the program first: \"split, reorder\" (`dhelix list passes`)"},
     {.name = "keep",
      .kind = DH_CLI_LIST,
      AT(keep),
@@ -218,9 +223,10 @@ static dh_status run_text(dh_ctx *ctx, const dh_cli *cli, const run_graph_args *
 {
     dh_graph_run run = {.job = job};
     dh_safetensors *given = NULL, *expected = NULL;
-    const dh_graph_run_options how = {
+    dh_graph_run_options how = {
         .keep = a->keep.at, .n_keep = a->keep.n, .quiet = cli->quiet || cli->json};
-    dh_status st = dh_graph_run_prepare(ctx, job, text, &how, &run);
+    dh_status st = dh_pass_list_parse(ctx, a->passes ? a->passes : "", &how.passes);
+    if (st == DH_OK) st = dh_graph_run_prepare(ctx, job, text, &how, &run);
     if (st == DH_OK) st = open_file(ctx, a->inputs, &given);
     if (st == DH_OK) st = open_file(ctx, a->expect, &expected);
     if (st == DH_OK) st = dh_graph_run_give(ctx, &run, given, a->inputs);

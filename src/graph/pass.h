@@ -32,7 +32,7 @@ typedef struct dh_pass_list {
 
 /* What the graphs of a job are made from: all that a pass may go by. */
 typedef struct dh_graph_spec {
-    dh_build build;
+    dh_build build; /* its model NULL: of a program of its own, written by hand */
     dh_mesh mesh;
     dh_recompute_kind recompute;
     bool whole_tokens;   /* tensor parallelism without sequence parallelism (dh_shard) */
@@ -44,6 +44,7 @@ typedef struct dh_graph_spec {
 typedef struct dh_graph_rank {
     dh_shard shard;
     int64_t cp_rank;
+    int64_t rank; /* of a program of its own (dh_graph_spec.build.model NULL); else not looked at */
 } dh_graph_rank;
 
 /* ---- what a pass says it did --------------------------------------------------------------- */
@@ -112,6 +113,7 @@ struct dh_pass {
     /* Mesh axes (1 << dh_mesh_axis) along which the graphs of ranks differ by it in more than
      * which rows and ids are theirs: each index is verified by itself (classes.c of program). */
     unsigned varies_by;
+    bool slices_stream; /* tokens between blocks are each tp rank's part behind it, if it applies */
     /* Says why it leaves every graph of such a job alone; NULL: it does not. Every row has one.
      * Pure. */
     const char *(*applicable)(const dh_graph_spec *spec, const int64_t *args);
@@ -149,6 +151,9 @@ dh_status dh_pass_list_check(dh_ctx *ctx, const dh_pass_list *list);
  * the same. */
 dh_pass_list dh_pass_list_reduced(const dh_graph_spec *spec, const dh_pass_list *list);
 bool dh_pass_list_equal(const dh_pass_list *a, const dh_pass_list *b);
+/* Whether every tp rank has all tokens between blocks: without sequence parallelism, and without a
+ * pass that comes to the same (dh_pass.slices_stream). */
+bool dh_graph_whole_tokens(const dh_graph_spec *spec);
 /* Mesh axes along which the graphs of such a job differ (dh_pass.varies_by). */
 unsigned dh_graph_varies_by(const dh_graph_spec *spec);
 

@@ -124,6 +124,16 @@ static use_order order_of(const dh_graph_spec *spec)
     return order;
 }
 
+bool dh_graph_whole_tokens(const dh_graph_spec *spec)
+{
+    bool whole = spec->whole_tokens;
+    for (int64_t i = 0; whole && i < spec->passes.n; i++) {
+        const dh_pass_use *use = &spec->passes.at[i];
+        whole = !use->pass->slices_stream || use->pass->applicable(spec, use->args);
+    }
+    return whole;
+}
+
 unsigned dh_graph_varies_by(const dh_graph_spec *spec)
 {
     const use_order order = order_of(spec);

@@ -24,24 +24,10 @@ static const dh_mesh *mesh_of(const plan *b)
 
 dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_graph_spec *graphs)
 {
-    const dh_recipe *r = &spec->recipe;
-    *graphs = (dh_graph_spec){
-        .build = {.model = &r->model,
-                  .mode = spec->mode,
-                  .dtype = r->dtype,
-                  .batch = r->micro_batch,
-                  .seq = r->seq / r->mesh.cp,
-                  .cache_len = spec->cache_len,
-                  .dropout = r->dropout,
-                  .loss_scale = r->global_tokens > 0 ? 1.0 / (double)r->global_tokens : 1.0,
-                  .head_chunk_bytes =
-                      r->head_chunk_bytes ? r->head_chunk_bytes : DH_HEAD_CHUNK_BYTES,
-                  .moe_capacity = r->moe_mode == DH_MOE_CAPACITY ? r->moe_capacity : 0},
-        .mesh = r->mesh,
-        .recompute = r->recompute,
-        .whole_tokens = r->whole_tokens,
-        .moe_room = r->moe_capacity};
-    return dh_strategy_passes(ctx, r->strategy, &graphs->passes);
+    DH_TRY(dh_recipe_graphs(ctx, &spec->recipe, graphs));
+    graphs->build.mode = spec->mode;
+    graphs->build.cache_len = spec->cache_len;
+    return DH_OK;
 }
 
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind kind,
@@ -66,8 +52,10 @@ static dh_status add_link_graph(dh_ctx *ctx, plan *b, bool send, bool routers, u
 {
     if (*graph != DH_NONE) return DH_OK;
     const dh_recipe *r = &b->spec->recipe;
+    int64_t rows;
     dh_graph *g;
-    DH_TRY(dh_graph_build_link(ctx, send, dh_recipe_stream_rows(r), r->model.width, r->dtype,
+    DH_TRY(dh_recipe_stream_rows(ctx, r, &rows));
+    DH_TRY(dh_graph_build_link(ctx, send, rows, r->model.width, r->dtype,
                                routers ? r->model.n_experts : 0, &g));
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }

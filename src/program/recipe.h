@@ -52,12 +52,12 @@ typedef struct dh_recipe {
     const dh_backend_info *backend; /* NULL: kernels need no scratch */
 } dh_recipe;
 
+/* What graphs are made from, in training. errors: of the strategy's passes */
+dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *recipe, dh_graph_spec *graphs);
+/* Whether every tp rank has all tokens between blocks (dh_graph_whole_tokens). */
+dh_status dh_recipe_has_whole_tokens(dh_ctx *ctx, const dh_recipe *recipe, bool *whole);
 /* Rows of the residual stream between two blocks of a rank, which is what stages send. */
-static inline int64_t dh_recipe_stream_rows(const dh_recipe *recipe)
-{
-    const int64_t rows = recipe->micro_batch * (recipe->seq / recipe->mesh.cp);
-    return recipe->whole_tokens ? rows : rows / recipe->mesh.tp;
-}
+dh_status dh_recipe_stream_rows(dh_ctx *ctx, const dh_recipe *recipe, int64_t *rows);
 
 /* The ordering that slots get: its policy that of the strategy where none is given.
  * errors    DH_EMISSING */

@@ -204,8 +204,9 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
 static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
                            sum_list *list)
 {
-    const int64_t n_parts =
-        r->spec->recipe.whole_tokens ? f->n_by_heads : f->n_vector - f->replicated0;
+    bool whole;
+    DH_TRY(dh_recipe_has_whole_tokens(ctx, &r->spec->recipe, &whole));
+    const int64_t n_parts = whole ? f->n_by_heads : f->n_vector - f->replicated0;
     const dh_operand in_parts =
         dh_flat_part(f->vector[DH_BUF_GRAD], f->replicated0, n_parts, sizeof(float));
     DH_TRY(add_own_tied(ctx, r, f, first, list));

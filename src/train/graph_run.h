@@ -35,6 +35,7 @@ typedef struct dh_graph_run_options {
 
 typedef struct dh_graph_run {
     const dh_job *job;
+    bool rewritten; /* by passes */
     const dh_device *device;
     dh_mesh mesh;
     const dh_graph_text *text;
@@ -60,7 +61,8 @@ void dh_graph_run_fini(dh_graph_run *run);
 /* Whether the file has all that the program is given: NAME for all ranks, as a whole that has the
  * operand's shape (each rank has all of it) or one axis as many times as long as a group has
  * members (each has its part, in the order of the group); or NAME@RANK for one rank. Borrows the
- * file. given may be NULL where nothing is wanted.
+ * file. given may be NULL where nothing is wanted. Passes take an input for the same on all ranks
+ * unless one of its axes is one that ranks split: one that is not must be given whole.
  * errors    DH_EMISSING, DH_EINVAL with tensor, line, both shapes */
 dh_status dh_graph_run_give(dh_ctx *ctx, dh_graph_run *run, const dh_safetensors *given,
                             const char *name);

@@ -89,6 +89,20 @@ static dh_status other_shape(dh_ctx *ctx, const dh_tensor *t, const dh_st_tensor
                    dh_shape_text(b, sizeof b, t->ndim, t->shape));
 }
 
+/* Passes know what ranks have apart by an axis that is split (pass_reorder.c). */
+static dh_status check_same(dh_ctx *ctx, const dh_tensor *t)
+{
+    static const dh_axis split[] = {DH_AXIS_HEADS, DH_AXIS_FFN, DH_AXIS_VOCAB, DH_AXIS_EXPERTS,
+                                    DH_AXIS_ROUTED};
+    for (int a = 0; a < t->ndim; a++)
+        for (size_t i = 0; i < DH_COUNTOF(split); i++)
+            if (t->axis[a] == split[i]) return DH_OK;
+    return dh_fail(
+        ctx, DH_EINVAL,
+        "it is given by rank, and passes take it for the same on all: name the axis that "
+        "ranks split (heads, ffn, vocab, experts or routed)");
+}
+
 static dh_status find_cut(dh_ctx *ctx, const dh_graph_run *run, const dh_tensor *t, int64_t rank,
                           cut *out)
 {
@@ -103,6 +117,7 @@ static dh_status find_cut(dh_ctx *ctx, const dh_graph_run *run, const dh_tensor 
     out->axis = cut_axis(t, from, &out->n);
     if (from->dtype != dh_st_dtype_of(t->dtype) || out->axis == -2 || (own && out->axis >= 0))
         return other_shape(ctx, t, from);
+    if (run->rewritten && (own || out->axis >= 0)) DH_TRY(check_same(ctx, t));
     if (out->axis < 0) return DH_OK;
     dh_group_kind group = DH_GROUP_WORLD;
     bool found;

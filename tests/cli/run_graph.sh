@@ -23,6 +23,20 @@ fails 1 'off by' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given \
 ok "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --set train.seed=99 \
     --expect "$tmp/two.safetensors" --tolerance 100
 
+# Rewritten, the same bits: CoCoNet's split and reorder.
+for passes in split 'split, reorder'; do
+    ok "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --passes "$passes" \
+        --expect "$tmp/two.safetensors"
+    says 'same values'
+done
+says '6 operators on 2 ranks'
+fails 1 'makes no sum any more' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given \
+    --passes 'split, reorder' --keep sum
+sed 's/8 ffn, 6 width/8, 6 width/' $programs/mlp_tp.graph >"$tmp/unnamed.graph"
+fails 1 'passes take it for the same on all' "$dhelix" run-graph "$tmp/unnamed.graph" --ranks 2 \
+    $given --passes 'split, reorder'
+fails 1 'no pass is called' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --passes x
+
 # What is wrong is named by line and operand.
 edit() { # sed script
     sed "$1" $programs/mlp_tp.graph >"$tmp/edited.graph"
