@@ -33,6 +33,8 @@ def spans(args, strategy):
                        check=True, stdout=subprocess.DEVNULL)
         events = json.loads(trace.read_text())["traceEvents"]
     events = [e for e in events if e["ph"] == "X" and e["dur"] > 0 and e["args"].get("block") == "layer"]
+    for e in events:
+        e["name"], e["cat"] = e["args"]["operator"], e["args"]["phase"]
     events.sort(key=lambda e: e["ts"])
     return events
 

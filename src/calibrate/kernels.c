@@ -101,46 +101,90 @@ bool kernels_add_call(kernels *k, const json_t *args, const char *name, double n
     return true;
 }
 
-/* ---- GEMMs ---------------------------------------------------------------------------------- */
+/* ---- operators ------------------------------------------------------------------------------ */
 
-static int64_t size_at(const json_t *dims, size_t matrix, size_t axis)
+static int64_t size_at(const json_t *dims, size_t operand, size_t axis)
 {
-    return json_integer_value(json_array_get(json_array_get(dims, matrix), axis));
+    return json_integer_value(json_array_get(json_array_get(dims, operand), axis));
 }
 
-/* Operands of the product among the operator's inputs: addmm has what is added before them. */
-static const struct {
+struct names_row;
+typedef bool read_sizes(const struct names_row *row, const json_t *dims, int64_t *size);
+
+/* The first operand of those that count, among the operator's inputs: addmm has what is added
+ * before them, a gradient what it is the gradient of. */
+typedef struct names_row {
     const char *name;
+    dh_kernel_kind kind;
+    read_sizes *read;
     size_t first;
-    bool batched;
-} products[] = {{"aten::mm", 0, false},
-                {"aten::addmm", 1, false},
-                {"aten::bmm", 0, true},
-                {"aten::baddbmm", 1, true}};
+    bool batched;    /* GEMM: the first axis is a batch */
+    bool heads_last; /* attention: [batch, tokens, heads, channels], else heads before tokens */
+} names_row;
 
-static bool read_shape(const json_t *args, size_t first, size_t batched, dh_gemm_shape *s)
+static bool read_gemm(const names_row *row, const json_t *dims, int64_t *size)
 {
-    const json_t *dims = json_object_get(args, "Input Dims");
-    const json_t *types = json_object_get(args, "Input type");
-    const char *type = json_string_value(json_array_get(types, first));
-    s->rows = size_at(dims, first, batched);
-    s->shared = size_at(dims, first, batched + 1);
-    s->columns = size_at(dims, first + 1, batched + 1);
-    s->batch = batched ? size_at(dims, first, 0) : 1;
-    return type && measured_dtype(type, &s->dtype) && s->rows > 0 && s->columns > 0 &&
-           s->shared > 0 && s->batch > 0;
+    size[0] = size_at(dims, row->first, row->batched);
+    size[1] = size_at(dims, row->first + 1, row->batched + 1u);
+    size[2] = size_at(dims, row->first, row->batched + 1u);
+    size[3] = row->batched ? size_at(dims, row->first, 0) : 1;
+    return size[0] > 0 && size[1] > 0 && size[2] > 0 && size[3] > 0;
 }
 
-bool kernels_add_gemm(kernels *k, const json_t *args, const char *name)
+static bool read_attention(const names_row *row, const json_t *dims, int64_t *size)
 {
+    const size_t heads = row->heads_last ? 2 : 1, tokens = row->heads_last ? 1 : 2;
+    size[0] = size_at(dims, row->first, 0);
+    size[1] = size_at(dims, row->first, heads);
+    size[2] = size_at(dims, row->first + 1, heads);
+    size[3] = size_at(dims, row->first, tokens);
+    size[4] = size_at(dims, row->first, 3);
+    return size[0] > 0 && size[1] > 0 && size[2] > 0 && size[3] > 0 && size[4] > 0;
+}
+
+static bool read_norm(const names_row *row, const json_t *dims, int64_t *size)
+{
+    const size_t n = json_array_size(json_array_get(dims, row->first));
+    size[0] = n > 0;
+    for (size_t i = 0; i + 1 < n; i++) size[0] *= size_at(dims, row->first, i);
+    size[1] = n > 0 ? size_at(dims, row->first, n - 1) : 0;
+    return size[0] > 0 && size[1] > 0;
+}
+
+static const names_row operators[] = {
+    {"aten::mm", DH_KERNEL_GEMM, read_gemm, 0, false, false},
+    {"aten::addmm", DH_KERNEL_GEMM, read_gemm, 1, false, false},
+    {"aten::bmm", DH_KERNEL_GEMM, read_gemm, 0, true, false},
+    {"aten::baddbmm", DH_KERNEL_GEMM, read_gemm, 1, true, false},
+    {"aten::_flash_attention_forward", DH_KERNEL_ATTN, read_attention, 0, false, true},
+    {"aten::_efficient_attention_forward", DH_KERNEL_ATTN, read_attention, 0, false, true},
+    {"aten::_scaled_dot_product_cudnn_attention", DH_KERNEL_ATTN, read_attention, 0, false, false},
+    {"aten::_flash_attention_backward", DH_KERNEL_ATTN_GRAD, read_attention, 1, false, true},
+    {"aten::_efficient_attention_backward", DH_KERNEL_ATTN_GRAD, read_attention, 1, false, true},
+    {"aten::_scaled_dot_product_cudnn_attention_backward", DH_KERNEL_ATTN_GRAD, read_attention, 1,
+     false, false},
+    {"aten::native_layer_norm", DH_KERNEL_NORM, read_norm, 0, false, false},
+    {"aten::_fused_rms_norm", DH_KERNEL_NORM, read_norm, 0, false, false},
+};
+
+static const names_row *row_of(const char *name)
+{
+    for (size_t i = 0; i < DH_COUNTOF(operators); i++)
+        if (strcmp(name, operators[i].name) == 0) return &operators[i];
+    return NULL;
+}
+
+bool kernels_add_op(kernels *k, const json_t *args, const char *name)
+{
+    const names_row *row = row_of(name);
     const json_t *id = json_object_get(args, "External id");
-    kernel_gemm gemm = {.id = json_integer_value(id)};
-    for (size_t i = 0; i < DH_COUNTOF(products); i++) {
-        if (strcmp(name, products[i].name) != 0) continue;
-        if (json_is_integer(id) &&
-            read_shape(args, products[i].first, products[i].batched, &gemm.shape))
-            return dh_vec_push(&k->gemms, gemm);
-        k->n_unsized++;
-    }
+    if (!row) return true;
+    kernel_op op = {.id = json_integer_value(id), .is = {.kind = row->kind}};
+    const char *type =
+        json_string_value(json_array_get(json_object_get(args, "Input type"), row->first));
+    if (json_is_integer(id) && type && measured_dtype(type, &op.is.dtype) &&
+        row->read(row, json_object_get(args, "Input Dims"), op.is.size))
+        return dh_vec_push(&k->ops, op);
+    k->n_unsized += row->kind == DH_KERNEL_GEMM;
     return true;
 }

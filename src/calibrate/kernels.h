@@ -1,4 +1,4 @@
-/* What a trace has of collectives and GEMMs, put together over its events. */
+/* What a trace has of collectives, GEMMs, attention and norms, put together over its events. */
 #ifndef DH_CALIBRATE_KERNELS_H
 #define DH_CALIBRATE_KERNELS_H
 
@@ -13,16 +13,15 @@ typedef struct kernel_call {
     double bytes, ns;
 } kernel_call;
 
-/* A GEMM operator of the host, and what its kernels took. */
-typedef struct kernel_gemm {
+/* An operator of the host, and what its kernels took. */
+typedef struct kernel_op {
     int64_t id; /* by which kernels name it */
-    dh_gemm_shape shape;
-    double ns;
-} kernel_gemm;
+    dh_measured_kernel is;
+} kernel_op;
 
 typedef struct kernels {
     DH_VEC(kernel_call) calls;
-    DH_VEC(kernel_gemm) gemms;
+    DH_VEC(kernel_op) ops;
     int64_t n_unsized; /* GEMM operators without their sizes */
     int64_t n_unnamed; /* collectives without name, size or group */
 } kernels;
@@ -30,6 +29,6 @@ typedef struct kernels {
 /* Both return false where memory is short. */
 bool kernels_add_call(kernels *k, const json_t *args, const char *name, double ns,
                       int64_t node_devices);
-bool kernels_add_gemm(kernels *k, const json_t *args, const char *name);
+bool kernels_add_op(kernels *k, const json_t *args, const char *name);
 
 #endif

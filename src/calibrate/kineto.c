@@ -1,8 +1,8 @@
 /* PyTorch's profiler traces (Kineto, Chrome trace JSON), one a rank.
  *
  * Events of category "kernel" are the device's. NCCL's say which collective they are, on how many
- * ranks, and how many elements; those of GEMMs are found by the host's operators that started them
- * ("External id"), whose operands have sizes. */
+ * ranks, and how many elements; those of GEMMs, attention and norms are found by the host's
+ * operators that started them ("External id"), whose operands have sizes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static bool is_nccl(const char *name)
 
 /* ---- events --------------------------------------------------------------------------------- */
 
-/* Collectives, and the operators of GEMMs: kernels may stand before the operators that start them.
+/* Collectives, and operators with sizes: kernels may stand before the operators that start them.
  */
 static dh_status collect(const measured_file *f, const json_t *events, kernels *k)
 {
@@ -35,7 +35,7 @@ static dh_status collect(const measured_file *f, const json_t *events, kernels *
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
         bool ok = true;
         if (strcmp(category, "cpu_op") == 0)
-            ok = kernels_add_gemm(k, args, name);
+            ok = kernels_add_op(k, args, name);
         else if (strcmp(category, "kernel") == 0 && is_nccl(name) && ns > 0)
             ok = kernels_add_call(k, args, name, ns, f->m->node_devices);
         if (!ok) return measured_no_memory(f);
@@ -45,29 +45,29 @@ static dh_status collect(const measured_file *f, const json_t *events, kernels *
 
 static int by_id(const void *x, const void *y)
 {
-    const kernel_gemm *a = x, *b = y;
+    const kernel_op *a = x, *b = y;
     return (a->id > b->id) - (a->id < b->id);
 }
 
 static void add_time(kernels *k, int64_t id, double ns)
 {
-    size_t low = 0, high = k->gemms.n;
+    size_t low = 0, high = k->ops.n;
     while (low < high) {
         const size_t middle = (low + high) / 2;
-        if (k->gemms.at[middle].id < id)
+        if (k->ops.at[middle].id < id)
             low = middle + 1;
         else
             high = middle;
     }
-    if (low < k->gemms.n && k->gemms.at[low].id == id) k->gemms.at[low].ns += ns;
+    if (low < k->ops.n && k->ops.at[low].id == id) k->ops.at[low].is.ns += ns;
 }
 
-static void time_gemms(const json_t *events, kernels *k)
+static void time_ops(const json_t *events, kernels *k)
 {
     size_t i;
     json_t *event;
-    if (k->gemms.n == 0) return;
-    qsort(k->gemms.at, k->gemms.n, sizeof *k->gemms.at, by_id);
+    if (k->ops.n == 0) return;
+    qsort(k->ops.at, k->ops.n, sizeof *k->ops.at, by_id);
     json_array_foreach(events, i, event)
     {
         const json_t *id = json_object_get(json_object_get(event, "args"), "External id");
@@ -81,39 +81,37 @@ static void time_gemms(const json_t *events, kernels *k)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-static int by_shape(const void *x, const void *y)
+static int by_sizes(const void *x, const void *y)
 {
-    const kernel_gemm *a = x, *b = y;
-    const int64_t sizes[][2] = {{(int64_t)a->shape.dtype, (int64_t)b->shape.dtype},
-                                {a->shape.rows, b->shape.rows},
-                                {a->shape.columns, b->shape.columns},
-                                {a->shape.shared, b->shape.shared},
-                                {a->shape.batch, b->shape.batch}};
-    for (size_t i = 0; i < DH_COUNTOF(sizes); i++)
-        if (sizes[i][0] != sizes[i][1]) return sizes[i][0] < sizes[i][1] ? -1 : 1;
+    const dh_measured_kernel *a = &((const kernel_op *)x)->is, *b = &((const kernel_op *)y)->is;
+    if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
+    if (a->dtype != b->dtype) return a->dtype < b->dtype ? -1 : 1;
+    for (size_t i = 0; i < DH_KERNEL_SIZES; i++)
+        if (a->size[i] != b->size[i]) return a->size[i] < b->size[i] ? -1 : 1;
     return 0;
 }
 
-static int by_shape_and_time(const void *x, const void *y)
+static int by_sizes_and_time(const void *x, const void *y)
 {
-    const kernel_gemm *a = x, *b = y;
-    const int shape = by_shape(x, y);
-    return shape != 0 ? shape : (a->ns > b->ns) - (a->ns < b->ns);
+    const kernel_op *a = x, *b = y;
+    const int sizes = by_sizes(x, y);
+    return sizes != 0 ? sizes : (a->is.ns > b->is.ns) - (a->is.ns < b->is.ns);
 }
 
-/* The median of each shape; operators whose kernels are not in the trace have no time. */
-static dh_status add_gemms(const measured_file *f, kernels *k)
+/* The median of each kind and sizes; operators whose kernels are not in the trace have no time. */
+static dh_status add_ops(const measured_file *f, kernels *k)
 {
     size_t n = 0;
-    for (size_t i = 0; i < k->gemms.n; i++)
-        if (k->gemms.at[i].ns > 0) k->gemms.at[n++] = k->gemms.at[i];
-    if (n > 0) qsort(k->gemms.at, n, sizeof *k->gemms.at, by_shape_and_time);
+    for (size_t i = 0; i < k->ops.n; i++)
+        if (k->ops.at[i].is.ns > 0) k->ops.at[n++] = k->ops.at[i];
+    if (n > 0) qsort(k->ops.at, n, sizeof *k->ops.at, by_sizes_and_time);
     for (size_t i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && by_shape(&k->gemms.at[i], &k->gemms.at[end]) == 0;) end++;
-        const kernel_gemm *median = &k->gemms.at[i + (end - i) / 2];
-        const dh_gemm_shape *s = &median->shape;
-        DH_TRY(measured_add_gemm(f, 0, s->dtype, s->rows, s->columns, s->shared, s->batch,
-                                 median->ns));
+        for (end = i + 1; end < n && by_sizes(&k->ops.at[i], &k->ops.at[end]) == 0;) end++;
+        const dh_measured_kernel *median = &k->ops.at[i + (end - i) / 2].is;
+        const int64_t *s = median->size;
+        if (!dh_vec_push(&f->m->kernels, *median)) return measured_no_memory(f);
+        if (median->kind == DH_KERNEL_GEMM)
+            DH_TRY(measured_add_gemm(f, 0, median->dtype, s[0], s[1], s[2], s[3], median->ns));
     }
     return DH_OK;
 }
@@ -171,13 +169,13 @@ static dh_status read_events(const measured_file *f, const json_t *trace)
                        f->path);
     dh_status st = collect(f, events, &k);
     if (st == DH_OK) {
-        time_gemms(events, &k);
-        st = add_gemms(f, &k);
+        time_ops(events, &k);
+        st = add_ops(f, &k);
     }
     if (st == DH_OK) st = add_calls(f, &k);
     if (st == DH_OK) st = say_lacking(f, &k);
     dh_vec_fini(&k.calls);
-    dh_vec_fini(&k.gemms);
+    dh_vec_fini(&k.ops);
     return st;
 }
 

@@ -35,6 +35,7 @@ dh_status dh_measured_init(dh_ctx *ctx, int64_t node_devices, dh_measured *measu
 void dh_measured_fini(dh_measured *measured)
 {
     dh_vec_fini(&measured->rows);
+    dh_vec_fini(&measured->kernels);
     dh_vec_fini(&measured->notes);
     dh_arena_destroy(measured->arena);
 }

@@ -34,11 +34,30 @@ typedef struct dh_measured_row {
     bool held; /* left out of the fit */
 } dh_measured_row;
 
+/* What a kernel of the device computed. */
+typedef enum dh_kernel_kind {
+    DH_KERNEL_GEMM,      /* rows, columns, shared, batch */
+    DH_KERNEL_ATTN,      /* batch, heads, heads of keys, tokens, channels of a head */
+    DH_KERNEL_ATTN_GRAD, /* the same */
+    DH_KERNEL_NORM       /* rows, width */
+} dh_kernel_kind;
+
+enum { DH_KERNEL_SIZES = 5 };
+
+/* Median of the kernels of one kind and these sizes in a trace. */
+typedef struct dh_measured_kernel {
+    dh_kernel_kind kind;
+    dh_dtype dtype;
+    int64_t size[DH_KERNEL_SIZES]; /* as the kind says; 0: none */
+    double ns;
+} dh_measured_kernel;
+
 typedef struct dh_measured {
     dh_arena *arena; /* owns strings */
     DH_VEC(dh_measured_row) rows;
-    DH_VEC(const char *) notes; /* what a file lacks, for people */
-    int64_t node_devices;       /* how ranks lie on nodes where a file does not say */
+    DH_VEC(dh_measured_kernel) kernels; /* of traces; GEMMs are rows too */
+    DH_VEC(const char *) notes;         /* what a file lacks, for people */
+    int64_t node_devices;               /* how ranks lie on nodes where a file does not say */
 } dh_measured;
 
 dh_status dh_measured_init(dh_ctx *ctx, int64_t node_devices, dh_measured *measured);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/json_text.h"
+#include "calibrate/traced.h"
 #include "cli/cli.h"
 #include "cli/table.h"
 #include "dhelix/train.h"
@@ -14,6 +15,7 @@ typedef struct profile_args {
     const char *out, *matrix;
     int64_t samples, ranks;
     double seconds;
+    dh_cli_list traces;
 } profile_args;
 
 static const dh_cli_option options[] = {
@@ -42,6 +44,12 @@ static const dh_cli_option options[] = {
      .offset = offsetof(profile_args, matrix),
      .value = "CSV",
      .doc = "measure nothing: overlap effectiveness from a matrix, rows forward, columns backward"},
+    {.name = "from-trace",
+     .kind = DH_CLI_TAIL,
+     .offset = offsetof(profile_args, traces),
+     .value = "FILE...",
+     .doc = "measure nothing: times from PyTorch profiler (Kineto) traces of the same model, one "
+            "or more ranks, or from our own; what has no match is listed"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(profile_args, ranks),
@@ -155,7 +163,26 @@ static void print_matrix(dh_str *out, const dh_profile *p)
         dh_str_printf(out, "\"!\": outside [-1, 1]; kept, but look again: %d\n", n_unusual);
 }
 
-static dh_status print_text(dh_ctx *ctx, const dh_profile *p, const char *path, double seconds)
+static void print_list(dh_str *out, const char *title, const char *const *at, size_t n)
+{
+    if (n > 0) dh_str_printf(out, "\n%s\n", title);
+    for (size_t i = 0; i < n; i++) {
+        dh_str_printf(out, "  ");
+        dh_str_wrap(out, at[i], 4, dh_cli_columns());
+    }
+}
+
+static void print_unmatched(dh_str *out, const dh_traced *t)
+{
+    print_list(out, "operators of the job that no trace has; estimated:", t->operators.at,
+               t->operators.n);
+    print_list(out, "in the traces, but nothing of the job:", t->measurements.at,
+               t->measurements.n);
+}
+
+/* traced: NULL where nothing was matched with traces */
+static dh_status print_text(dh_ctx *ctx, const dh_profile *p, const dh_traced *traced,
+                            const char *path, double seconds)
 {
     char launch[32], event[32];
     dh_str out = DH_STR_INIT;
@@ -167,13 +194,22 @@ static dh_status print_text(dh_ctx *ctx, const dh_profile *p, const char *path, 
         dh_str_printf(&out, "between instructions %s, after another stream %s\n",
                       dh_format_ns(launch, sizeof launch, (double)p->launch_ns),
                       dh_format_ns(event, sizeof event, (double)p->event_ns));
+    if (traced) print_unmatched(&out, traced);
     dh_str_printf(&out, "profile  %s\n", path);
     return dh_cli_print_str(ctx, &out);
 }
 
 /* ---- as JSON -------------------------------------------------------------------------------- */
 
-static dh_status print_json(dh_ctx *ctx, const dh_profile *p, const char *path, double seconds)
+static json_t *text_list(const char *const *at, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_string(at[i]));
+    return list;
+}
+
+static dh_status print_json(dh_ctx *ctx, const dh_profile *p, const dh_traced *traced,
+                            const char *path, double seconds)
 {
     dh_str text = DH_STR_INIT;
     DH_TRY(dh_profile_print(ctx, p, &text));
@@ -181,8 +217,14 @@ static dh_status print_json(dh_ctx *ctx, const dh_profile *p, const char *path, 
     dh_status st = dh_json_read(ctx, text.text, text.len, 0, NULL, &content);
     dh_str_fini(&text);
     DH_TRY(st);
-    return dh_cli_print_json(
-        ctx, json_pack("{ss sf so}", "file", path, "seconds", seconds, "content", content));
+    json_t *document =
+        json_pack("{ss sf so}", "file", path, "seconds", seconds, "content", content);
+    if (document && traced)
+        json_object_set_new(
+            document, "unmatched",
+            json_pack("{so so}", "operators", text_list(traced->operators.at, traced->operators.n),
+                      "measurements", text_list(traced->measurements.at, traced->measurements.n)));
+    return dh_cli_print_json(ctx, document);
 }
 
 /* ---- the command ---------------------------------------------------------------------------- */
@@ -208,35 +250,57 @@ static dh_status make(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, dh_
 }
 
 static dh_status store(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, const dh_job *job,
-                       const dh_profile *profile, double seconds)
+                       const dh_profile *profile, const dh_traced *traced, double seconds)
 {
     dh_str path = DH_STR_INIT;
     if (a->out) dh_str_printf(&path, "%s", a->out);
     dh_status st = a->out ? DH_OK : dh_profile_place(ctx, job, profile, &path);
     if (st == DH_OK && path.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
     if (st == DH_OK) st = dh_profile_store(ctx, profile, path.text);
-    if (st == DH_OK && cli->json) st = print_json(ctx, profile, path.text, seconds);
-    if (st == DH_OK && !cli->json && !cli->quiet) st = print_text(ctx, profile, path.text, seconds);
+    if (st == DH_OK && cli->json) st = print_json(ctx, profile, traced, path.text, seconds);
+    if (st == DH_OK && !cli->json && !cli->quiet)
+        st = print_text(ctx, profile, traced, path.text, seconds);
     dh_str_fini(&path);
+    return st;
+}
+
+static dh_status make_and_store(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, dh_job *job)
+{
+    const int64_t start_ns = dh_now_ns();
+    dh_profile *profile = NULL;
+    dh_status st = make(ctx, cli, a, job, &profile);
+    if (st == DH_OK && profile) /* one process of several has it */
+        st = store(ctx, cli, a, job, profile, NULL, (double)(dh_now_ns() - start_ns) * 1e-9);
+    dh_profile_destroy(profile);
+    return st;
+}
+
+static dh_status read_traces(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, dh_job *job)
+{
+    const int64_t start_ns = dh_now_ns();
+    dh_traced traced;
+    dh_status st = dh_profile_from_traces(ctx, job, a->traces.at, a->traces.n, &traced);
+    if (st == DH_OK)
+        st = store(ctx, cli, a, job, traced.profile, &traced,
+                   (double)(dh_now_ns() - start_ns) * 1e-9);
+    dh_traced_fini(&traced);
     return st;
 }
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const profile_args *a = args;
-    const int64_t start_ns = dh_now_ns();
+    const bool measures = !a->matrix && a->traces.n == 0;
     dh_job *job;
-    dh_profile *profile = NULL;
-    if (a->matrix && (a->samples || a->seconds > 0))
-        return dh_cli_misuse(ctx, cli,
-                             "--import measures nothing: leave --samples and --seconds "
-                             "away");
+    if (a->matrix && a->traces.n > 0)
+        return dh_cli_misuse(ctx, cli, "--import and --from-trace: one of them");
+    if (!measures && (a->samples || a->seconds > 0))
+        return dh_cli_misuse(ctx, cli, "%s measures nothing: leave --samples and --seconds away",
+                             a->matrix ? "--import" : "--from-trace");
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks ? a->ranks : dh_launched_ranks(),
                            &job));
-    dh_status st = make(ctx, cli, a, job, &profile);
-    if (st == DH_OK && profile) /* one process of several has it */
-        st = store(ctx, cli, a, job, profile, (double)(dh_now_ns() - start_ns) * 1e-9);
-    dh_profile_destroy(profile);
+    const dh_status st =
+        a->traces.n > 0 ? read_traces(ctx, cli, a, job) : make_and_store(ctx, cli, a, job);
     dh_job_destroy(job);
     return st;
 }

@@ -5,9 +5,10 @@
 
 #include "cli/cli.h"
 #include "dhelix/report.h"
+#include "report/timeline.h"
 
 typedef struct report_args {
-    const char *out;
+    const char *out, *traces;
     int64_t ranks;
 } report_args;
 
@@ -25,6 +26,12 @@ static const dh_cli_option options[] = {
      .min = 1,
      .max = 1 << 20,
      .doc = "show the traces of at most N ranks of a run, spread evenly (default: 64)"},
+    {.name = "traces",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(report_args, traces),
+     .value = "FILE.json",
+     .doc = "no page: the traces of a run's ranks in one file, for Perfetto and for tools around "
+            "PyTorch's profiler"},
 };
 
 /* A folder's name without the slashes at its end. */
@@ -65,8 +72,20 @@ static dh_status write_report(dh_ctx *ctx, const dh_cli *cli, const report_args 
     return st;
 }
 
+static dh_status join_traces(dh_ctx *ctx, dh_cli *cli, const report_args *a)
+{
+    if (cli->args.n > 1 || a->out || a->ranks)
+        return dh_cli_misuse(ctx, cli,
+                             "--traces joins the traces of one run: without --out, "
+                             "--ranks and other runs");
+    DH_TRY(dh_trace_join(ctx, cli->args.at[0], a->traces));
+    return say(ctx, cli, a->traces);
+}
+
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
+    const report_args *a = args;
+    if (a->traces) return join_traces(ctx, cli, a);
     const char *runs[DH_REPORT_MAX_RUNS];
     dh_arena *names = dh_arena_create();
     dh_status st = names ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory writing a report");

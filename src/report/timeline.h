@@ -90,19 +90,27 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
                               dh_memory_point **points, size_t *n);
 
 /* The step in Chrome's trace event format (JSON object form): process = rank, thread =
- * stream, a complete event for each instruction; name: operator; cat: phase; args:
- * instruction, kind of block, output tensor, group of ranks or pipeline rank it communicates
- * with, how long it waited for partners, micro-batch, layer, flops of computation, bytes of its
- * operands; where a part of an output is complete an instant event, and an arrow from it to each
- * instruction that waits for it; and counter events "memory": activations and scratch alive, in
- * bytes. The object's "otherData" has the rank, the bytes planned for it and those of each
- * persistent kind. Times are those of the monotonic clock in microseconds, so that files of ranks
- * on one machine join into one trace: jq -s '{traceEvents: map(.traceEvents) | add}'
- * trace-rank*.json
+ * stream, a complete event of category "kernel" for each instruction; name: operator, of
+ * communication behind "ncclDevKernel_"; args: operator, phase, instruction, kind of block, output
+ * tensor, group of ranks or pipeline rank it communicates with, how long it waited for partners,
+ * micro-batch, layer, flops of computation, bytes of its operands; where a part of an output is
+ * complete an instant event, and an arrow from it to each instruction that waits for it; half an
+ * arrow for each message between stages, whose other half is in the other rank's file; and counter
+ * events "memory": activations and scratch alive, in bytes. The object's "otherData" has the rank,
+ * the bytes planned for it and those of each persistent kind. Times are those of the monotonic
+ * clock in microseconds, so that files of ranks on one machine join into one trace (dh_trace_join).
+ *
+ * Beside these what PyTorch's profile-guided estimator, Holistic Trace Analysis and
+ * `dhelix profile --from-trace` read, as Kineto writes it: "stream", "External id", of collectives
+ * "Collective name", "Process Group Name", "Group size", "In msg nelems", ..., the groups as
+ * "distributedInfo", and operators of the host ("cpu_op") with "Input Dims".
  *
  * errors    DH_EIO, DH_ENOMEM; path then is as it was */
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,
                          const dh_span *spans);
+/* All trace-rank*.json of a run folder as one file; what stands beside the events is the first
+ * rank's. errors: DH_EMISSING none; DH_EFORMAT; DH_EIO; DH_ENOMEM */
+dh_status dh_trace_join(dh_ctx *ctx, const char *dir, const char *path);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@
 
 #include "graph/text_names.h"
 #include "report/cargo.h"
+#include "report/trace_keys.h"
 
 static const char *const phase_names[DH_N_PHASE] = {[DH_PHASE_F] = "forward",
                                                     [DH_PHASE_B] = "input-gradient",
@@ -40,6 +41,7 @@ static void print_header(const dh_program *p, dh_str *out)
     const long long rank = (long long)p->rank;
     dh_str_printf(out, "{\"displayTimeUnit\": \"ns\", ");
     print_footprint(p, out);
+    trace_print_distributed(p, out);
     dh_str_printf(out, "\"traceEvents\": [\n");
     dh_str_printf(out,
                   "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %lld, "
@@ -47,13 +49,13 @@ static void print_header(const dh_program *p, dh_str *out)
                   "{\"ph\": \"M\", \"name\": \"process_sort_index\", \"pid\": %lld, "
                   "\"args\": {\"sort_index\": %lld}}",
                   rank, rank, rank, rank);
-    for (int s = 0; s < DH_N_STREAM; s++)
+    for (int s = 0; s <= TRACE_HOST; s++)
         dh_str_printf(out,
                       ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %lld, \"tid\": %d, "
                       "\"args\": {\"name\": \"%s\"}},\n"
                       "{\"ph\": \"M\", \"name\": \"thread_sort_index\", \"pid\": %lld, "
                       "\"tid\": %d, \"args\": {\"sort_index\": %d}}",
-                      rank, s, dh_stream_name((dh_stream)s), rank, s, s);
+                      rank, s, s == TRACE_HOST ? "host" : dh_stream_name((dh_stream)s), rank, s, s);
 }
 
 /* Nanoseconds as microseconds, exactly. */
@@ -69,12 +71,22 @@ static void print_link(const dh_block *link, dh_str *out)
                   link->tag ? "gradients" : "activations");
 }
 
-static void print_args(const dh_program *p, const dh_span *span, uint32_t id, dh_str *out)
+/* A transfer of gradients is part of the backward, whatever its graph calls it. */
+static const char *phase_name(const dh_program *p, const dh_instr *instr)
+{
+    const bool gradients =
+        dh_instr_graph(p, instr)->kind == DH_BLOCK_LINK && p->blocks.at[instr->block].tag != 0;
+    return phase_names[gradients ? DH_PHASE_B : dh_instr_op(p, instr)->phase];
+}
+
+static void print_args(const dh_program *p, const dh_span *span, uint32_t id, trace_calls *calls,
+                       dh_str *out)
 {
     const dh_instr *instr = &p->instrs.at[id];
     const dh_graph *graph = dh_instr_graph(p, instr);
     const dh_op *op = dh_instr_op(p, instr);
     dh_str_printf(out, ", \"args\": {\"instr\": %u", id);
+    dh_str_printf(out, ", \"phase\": \"%s\"", phase_name(p, instr));
     dh_str_printf(out, ", \"block\": \"%s\"", dh_name_of(&dh_block_kind_names, graph->kind));
     if (op->out[0] != DH_NONE)
         dh_str_printf(out, ", \"out\": \"%s\"", graph->tensors.at[op->out[0]].name);
@@ -90,29 +102,23 @@ static void print_args(const dh_program *p, const dh_span *span, uint32_t id, dh
         dh_str_printf(out, ", \"layer\": %d", p->blocks.at[instr->block].layer);
     const double flops = dh_op_flops(graph, op);
     if (flops > 0) dh_str_printf(out, ", \"flops\": %.0f", flops);
-    dh_str_printf(out, ", \"bytes\": %.0f}", dh_op_bytes(graph, op));
+    dh_str_printf(out, ", \"bytes\": %.0f", dh_op_bytes(graph, op));
+    trace_print_keys(p, id, calls, out);
+    dh_str_printf(out, "}");
 }
 
-/* A transfer of gradients is part of the backward, whatever its graph calls it. */
-static const char *phase_name(const dh_program *p, const dh_instr *instr)
-{
-    const bool gradients =
-        dh_instr_graph(p, instr)->kind == DH_BLOCK_LINK && p->blocks.at[instr->block].tag != 0;
-    return phase_names[gradients ? DH_PHASE_B : dh_instr_op(p, instr)->phase];
-}
-
-static void print_event(const dh_program *p, const dh_span *span, uint32_t id, dh_str *out)
+static void print_event(const dh_program *p, const dh_span *span, uint32_t id, trace_calls *calls,
+                        dh_str *out)
 {
     const dh_instr *instr = &p->instrs.at[id];
     const dh_op *op = dh_instr_op(p, instr);
-    dh_str_printf(out,
-                  ",\n{\"ph\": \"X\", \"name\": \"%s\", \"cat\": \"%s\", \"pid\": %lld, "
-                  "\"tid\": %d",
-                  dh_op_info_of(op->type)->name, phase_name(p, instr), (long long)p->rank,
+    dh_str_printf(out, ",\n{\"ph\": \"X\", \"name\": \"");
+    trace_print_name(op, out);
+    dh_str_printf(out, "\", \"cat\": \"kernel\", \"pid\": %lld, \"tid\": %d", (long long)p->rank,
                   instr->stream);
     print_us("ts", span->start_ns, out);
     print_us("dur", span->end_ns - span->start_ns, out);
-    print_args(p, span, id, out);
+    print_args(p, span, id, calls, out);
     dh_str_printf(out, "}");
 }
 
@@ -164,21 +170,31 @@ static void print_memory(const dh_program *p, const dh_memory_point *point, dh_s
                   (long long)point->activation_bytes, (long long)point->scratch_bytes);
 }
 
+static void print_trace(const dh_program *p, const dh_span *spans, trace_calls *calls, dh_str *out)
+{
+    print_header(p, out);
+    for (uint32_t id = 0; id < p->instrs.n; id++) {
+        print_event(p, &spans[id], id, calls, out);
+        trace_print_host(p, &spans[id], id, out);
+        trace_print_message(p, &spans[id], id, calls, out);
+        print_parts(p, spans, id, out);
+        print_arrows(p, spans, id, out);
+    }
+}
+
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,
                          const dh_span *spans)
 {
     dh_memory_point *memory;
     size_t n_points;
-    DH_TRY(dh_memory_over_time(ctx, program, spans, &memory, &n_points));
+    trace_calls calls;
     dh_str text = DH_STR_INIT;
-    print_header(program, &text);
-    for (uint32_t id = 0; id < program->instrs.n; id++) {
-        print_event(program, &spans[id], id, &text);
-        print_parts(program, spans, id, &text);
-        print_arrows(program, spans, id, &text);
-    }
-    for (size_t i = 0; i < n_points; i++) print_memory(program, &memory[i], &text);
+    DH_TRY(dh_memory_over_time(ctx, program, spans, &memory, &n_points));
+    text.failed = !trace_calls_init(&calls, program);
+    if (!text.failed) print_trace(program, spans, &calls, &text);
+    for (size_t i = 0; !text.failed && i < n_points; i++) print_memory(program, &memory[i], &text);
     free(memory);
+    trace_calls_fini(&calls);
     dh_str_printf(&text, "\n]}\n");
     dh_status st = text.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path)
                                : dh_file_write_atomic(ctx, path, text.text, text.len);

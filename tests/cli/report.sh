@@ -14,6 +14,18 @@ ok "$dhelix" report "$tmp/run" "$tmp/run" --out "$tmp/two.html" --json
 same "$(json runs)" 2
 same "$(json out)" "$tmp/two.html"
 
+# Traces of all ranks in one file, which are as good as measurements for a profile.
+ok "$dhelix" report "$tmp/run" --traces "$tmp/all.json" --json
+same "$(json out)" "$tmp/all.json"
+check 'both ranks are in it' sh -c "grep -q '\"pid\":0' '$tmp/all.json' && grep -q '\"pid\":1' '$tmp/all.json'"
+ok "$dhelix" profile "$tmp/job.yaml" --ranks 2 --from-trace "$tmp/all.json" --out "$tmp/traced.json"
+says 'imported'
+says 'residual x2: PyTorch has no one operator'
+ok "$dhelix" simulate "$tmp/job.yaml" --ranks 2 --set profile="$tmp/traced.json" --set strategy=sequential
+fails 2 'of one run' "$dhelix" report "$tmp/run" "$tmp/run" --traces "$tmp/all.json"
+fails 1 'trace.step=N' "$dhelix" report tests/cli --traces "$tmp/none.json"
+fails 2 'one of them' "$dhelix" profile "$tmp/job.yaml" --import a.csv --from-trace b.json
+
 fails 2 'an argument is missing' "$dhelix" report
 fails 1 'is not a folder' "$dhelix" report "$tmp/nowhere"
 fails 1 'is not a run folder' "$dhelix" report tests/cli

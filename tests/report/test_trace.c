@@ -14,7 +14,7 @@ static const dh_backend_info backend = {"test", no_scratch};
 
 /* The second stage of two, split over two tensor-parallel ranks and copied once, a node for each
  * stage: all streams are used. */
-static dh_program *build(void)
+static dh_program *build_rank(int64_t rank)
 {
     dh_ctx ctx = DH_CTX_INIT;
     static dh_model model;
@@ -22,11 +22,16 @@ static dh_program *build(void)
     dh_program_spec spec = {
         .recipe = {.model = model, .micro_batch = 1, .seq = 16, .n_micro = 2, .backend = &backend},
         .mode = DH_MODE_TRAIN,
-        .rank = 4};
+        .rank = rank};
     dh_program *p;
     assert_ok(&ctx, dh_mesh_init(&ctx, 2, 2, 2, 1, 1, 2, 0, &spec.recipe.mesh));
     assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
     return p;
+}
+
+static dh_program *build(void)
+{
+    return build_rank(4);
 }
 
 /* One instruction after another, each a little longer than the one before. */
@@ -48,6 +53,43 @@ static int64_t ns_of(const json_t *event, const char *key)
     return llround(json_number_value(json_object_get(event, key)) * 1000);
 }
 
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+/* What Holistic Trace Analysis and PyTorch's estimator go by. */
+static void check_keys(const dh_program *p, uint32_t id, const json_t *event)
+{
+    const json_t *args = json_object_get(event, "args");
+    const dh_instr *instr = &p->instrs.at[id];
+    const dh_op *op = dh_instr_op(p, instr);
+    const bool talks = dh_op_info_of(op->type)->resource == DH_RES_COMM && op->group >= 0;
+    assert_string_equal(text_of(event, "cat"), "kernel");
+    assert_int_equal(number(args, "stream"), instr->stream);
+    assert_int_equal(number(args, "External id"), id + 1);
+    assert_int_equal(strncmp(text_of(event, "name"), "ncclDevKernel_", 14) == 0, talks);
+    assert_int_equal(json_object_get(args, "Collective name") != NULL, talks);
+    if (!talks) return;
+    const dh_group_kind group = (dh_group_kind)op->group;
+    char name[48], members[128] = "[";
+    snprintf(name, sizeof name, "%s.%lld", dh_group_name(group),
+             (long long)dh_mesh_group_id(&p->mesh, group, p->rank));
+    assert_string_equal(text_of(args, "Process Group Name"), name);
+    assert_int_equal(number(args, "Group size"), dh_mesh_group_size(&p->mesh, group));
+    for (int64_t i = 0; i < dh_mesh_group_size(&p->mesh, group); i++)
+        snprintf(members + strlen(members), sizeof members - strlen(members), "%s%lld",
+                 i ? ", " : "", (long long)dh_mesh_group_member(&p->mesh, group, p->rank, i));
+    snprintf(members + strlen(members), sizeof members - strlen(members), "]");
+    assert_string_equal(text_of(args, "Process Group Ranks"), members);
+    assert_true(number(args, "In msg nelems") > 0 && number(args, "Out msg nelems") > 0);
+    if (op->type == DH_OP_ALL_GATHER)
+        assert_int_equal(number(args, "Out msg nelems"),
+                         number(args, "In msg nelems") * number(args, "Group size"));
+    assert_true(*text_of(args, "dtype"));
+}
+
 static void check_event(const dh_program *p, const json_t *event)
 {
     const json_t *args = json_object_get(event, "args");
@@ -59,8 +101,9 @@ static void check_event(const dh_program *p, const json_t *event)
     const dh_span span = span_of(id);
     assert_int_equal(number(event, "pid"), 4);
     assert_int_equal(number(event, "tid"), instr->stream);
-    assert_string_equal(json_string_value(json_object_get(event, "name")),
+    assert_string_equal(json_string_value(json_object_get(args, "operator")),
                         dh_op_info_of(op->type)->name);
+    check_keys(p, id, event);
     assert_int_equal(ns_of(event, "ts"), span.start_ns);
     assert_int_equal(ns_of(event, "dur"), span.end_ns - span.start_ns);
     assert_int_equal(ns_of(args, "waited_us"), span.met_ns - span.start_ns);
@@ -136,8 +179,8 @@ static void check_memory(const dh_program *p, const json_t *trace)
     assert_true(most > 0 && (uint64_t)most + p->persistent_bytes <= p->slab_bytes);
 }
 
-/* Categories of the phases that the program has. */
-static void check_categories(const json_t *events)
+/* Events of the phases that the program has. */
+static void check_phases(const json_t *events)
 {
     static const char *const want[] = {"forward", "input-gradient", "weight-gradient", "optimizer"};
     for (size_t i = 0; i < DH_COUNTOF(want); i++) {
@@ -145,10 +188,11 @@ static void check_categories(const json_t *events)
         json_t *event;
         json_array_foreach(events, at, event)
         {
-            const char *cat = json_string_value(json_object_get(event, "cat"));
-            n += cat && strcmp(cat, want[i]) == 0;
+            const char *phase =
+                json_string_value(json_object_get(json_object_get(event, "args"), "phase"));
+            n += phase && strcmp(phase, want[i]) == 0;
         }
-        if (n == 0) fail_msg("no event of category %s", want[i]);
+        if (n == 0) fail_msg("no event of phase %s", want[i]);
     }
 }
 
@@ -186,15 +230,15 @@ static void a_trace_tells_instructions_and_memory(void **state)
     {
         const char *ph = json_string_value(json_object_get(event, "ph"));
         n_names += strcmp(ph, "M") == 0;
-        if (strcmp(ph, "X") != 0) continue;
+        if (strcmp(ph, "X") != 0 || strcmp(text_of(event, "cat"), "cpu_op") == 0) continue;
         check_event(p, event);
         n_stream[number(event, "tid")]++;
         n_events++;
     }
     assert_int_equal(n_events, p->instrs.n);
-    assert_int_equal(n_names, 2 + 2 * DH_N_STREAM);
+    assert_int_equal(n_names, 2 + 2 * (DH_N_STREAM + 1));
     assert_streams(p, n_stream);
-    check_categories(events);
+    check_phases(events);
     check_memory(p, trace);
 
     json_decref(trace);
@@ -249,6 +293,59 @@ static void parts_are_marks_and_arrows(void **state)
     assert_ok(&ctx, dh_dir_remove(&ctx, dir));
 }
 
+static size_t count_ends(const json_t *events, const char *ph, const char *id)
+{
+    size_t i, n = 0;
+    const json_t *event;
+    json_array_foreach(events, i, event) n += strcmp(text_of(event, "cat"), "message") == 0 &&
+                                              strcmp(text_of(event, "ph"), ph) == 0 &&
+                                              (!id || strcmp(text_of(event, "id"), id) == 0);
+    return n;
+}
+
+/* Of both stages in one file: every message leaves once and arrives once. */
+static void files_of_ranks_join(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[256], path[300];
+    test_tmpdir(dir, sizeof dir);
+    const int64_t ranks[] = {4, 0};
+    size_t n_events = 0, i;
+    for (size_t k = 0; k < DH_COUNTOF(ranks); k++) {
+        dh_program *p = build_rank(ranks[k]);
+        dh_span *spans = malloc(p->instrs.n * sizeof *spans);
+        for (uint32_t id = 0; id < p->instrs.n; id++) spans[id] = span_of(id);
+        snprintf(path, sizeof path, "%s/trace-rank%lld.json", dir, (long long)ranks[k]);
+        assert_ok(&ctx, dh_trace_write(&ctx, path, p, spans));
+        json_t *one = json_load_file(path, 0, NULL);
+        n_events += json_array_size(json_object_get(one, "traceEvents"));
+        json_decref(one);
+        free(spans);
+        dh_program_destroy(p);
+    }
+    snprintf(path, sizeof path, "%s/all.json", dir);
+    assert_ok(&ctx, dh_trace_join(&ctx, dir, path));
+    json_t *joined = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    const json_t *events = json_object_get(joined, "traceEvents"), *event;
+    const json_t *info = json_object_get(joined, "distributedInfo");
+    assert_int_equal(json_array_size(events), n_events);
+    assert_int_equal(number(info, "rank"), 0); /* the first in order of ranks */
+    assert_int_equal(number(info, "world_size"), 8);
+    assert_int_equal(json_array_size(json_object_get(info, "pg_config")), number(info, "pg_count"));
+    assert_int_equal(count_ends(events, "s", NULL), 4); /* 2 micro-batches there and back */
+    assert_int_equal(count_ends(events, "f", NULL), 4);
+    json_array_foreach(events, i, event)
+    {
+        if (strcmp(text_of(event, "cat"), "message") != 0) continue;
+        assert_int_equal(count_ends(events, "s", text_of(event, "id")), 1);
+        assert_int_equal(count_ends(events, "f", text_of(event, "id")), 1);
+    }
+    json_decref(joined);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+    assert_fails(&ctx, dh_trace_join(&ctx, dir, path), DH_EIO, "cannot open");
+    assert_fails(&ctx, dh_trace_join(&ctx, "tests", path), DH_EMISSING, "trace.step=N");
+}
+
 static void a_folder_that_is_not_there(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -262,6 +359,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trace_tells_instructions_and_memory),
         cmocka_unit_test(parts_are_marks_and_arrows),
+        cmocka_unit_test(files_of_ranks_join),
         cmocka_unit_test(a_folder_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,8 +25,10 @@ static const json_t *arg(const json_t *e, const char *key)
 static json_t *kind_row(const json_t *e)
 {
     json_t *row = json_array();
-    json_array_append(row, json_object_get(e, "name"));
-    const json_t *phase = json_object_get(e, "cat");
+    const json_t *operator= arg(e, "operator"), *phase = arg(e, "phase");
+    if (!json_is_string(operator)) operator= json_object_get(e, "name");
+    if (!phase) phase = json_object_get(e, "cat"); /* as traces were before */
+    json_array_append(row, (json_t *)operator);
     json_array_append(row, phase ? (json_t *)phase : json_null());
     static const char *const keys[] = {"block", "out", "group", "peer_stage", "flops", "bytes"};
     for (size_t i = 0; i < DH_COUNTOF(keys); i++) {
@@ -124,7 +126,7 @@ static dh_status read_events(dh_ctx *ctx, traces *t, traced_rank *r, const json_
         return dh_fail(ctx, DH_EFORMAT, "%s: no array traceEvents", t->file);
     json_array_foreach(events, index, e)
     {
-        if (is(e, "ph", "X")) DH_TRY(read_span(ctx, t, r, e, index));
+        if (is(e, "ph", "X") && !is(e, "cat", "cpu_op")) DH_TRY(read_span(ctx, t, r, e, index));
         if (is(e, "ph", "C") && is(e, "name", "memory")) DH_TRY(read_counter(ctx, t, r, e, index));
     }
     if (r->events.n == 0) return dh_fail(ctx, DH_EFORMAT, "%s: no instruction", t->file);

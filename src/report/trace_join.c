@@ -1,0 +1,110 @@
+/* The traces of a run's ranks as one file. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/json_text.h"
+#include "report/timeline.h"
+
+enum { MAX_BYTES = 1 << 30 };
+
+typedef DH_VEC(int64_t) ranks;
+
+static int ascending(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* "trace-rank12.json" */
+static bool rank_of_name(const char *name, int64_t *rank)
+{
+    static const char prefix[] = "trace-rank", suffix[] = ".json";
+    char number[24];
+    const size_t n = strlen(name), around = strlen(prefix) + strlen(suffix);
+    if (n <= around || n - around >= sizeof number || strncmp(name, prefix, strlen(prefix)) != 0 ||
+        strcmp(name + n - strlen(suffix), suffix) != 0)
+        return false;
+    memcpy(number, name + strlen(prefix), n - around);
+    number[n - around] = '\0';
+    return dh_parse_i64(number, rank) && *rank >= 0;
+}
+
+static dh_status list_ranks(dh_ctx *ctx, const char *dir, ranks *list)
+{
+    DIR *d = opendir(dir);
+    if (!d)
+        return dh_fail(ctx, dh_status_of_errno(errno), "cannot open %s: %s", dir, strerror(errno));
+    bool ok = true;
+    int64_t rank;
+    for (const struct dirent *e; ok && (e = readdir(d));)
+        if (rank_of_name(e->d_name, &rank)) ok = dh_vec_push(list, rank);
+    closedir(d);
+    if (!ok) return dh_fail(ctx, DH_ENOMEM, "out of memory listing %s", dir);
+    if (list->n == 0)
+        return dh_fail(ctx, DH_EMISSING,
+                       "%s has no trace-rank*.json: run with --set trace.step=N, or simulate with "
+                       "--out",
+                       dir);
+    qsort(list->at, list->n, sizeof *list->at, ascending);
+    return DH_OK;
+}
+
+static dh_status read_trace(dh_ctx *ctx, const char *dir, int64_t rank, json_t **trace)
+{
+    char path[4096], *text;
+    size_t n;
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/trace-rank%lld.json", dir, (long long)rank);
+    DH_TRY(dh_file_read(ctx, path, MAX_BYTES, &text, &n));
+    const dh_status st = dh_json_read(ctx, text, n, 0, &error, trace);
+    free(text);
+    DH_TRY(st);
+    if (!*trace)
+        return dh_fail(ctx, DH_EFORMAT, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+    if (json_is_array(json_object_get(*trace, "traceEvents"))) return DH_OK;
+    json_decref(*trace);
+    return dh_fail(ctx, DH_EFORMAT, "%s: no array traceEvents", path);
+}
+
+/* Events of a rank behind those of the ranks before; what is beside them is the first rank's. */
+static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, json_t **joined)
+{
+    json_t *trace;
+    DH_TRY(read_trace(ctx, dir, rank, &trace));
+    if (!*joined) {
+        *joined = trace;
+        return DH_OK;
+    }
+    const int failed = json_array_extend(json_object_get(*joined, "traceEvents"),
+                                         json_object_get(trace, "traceEvents"));
+    json_decref(trace);
+    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory joining traces") : DH_OK;
+}
+
+static dh_status join(dh_ctx *ctx, const char *dir, const ranks *list, const char *path)
+{
+    json_t *joined = NULL;
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < list->n; i++) st = append(ctx, dir, list->at[i], &joined);
+    char *text = st == DH_OK ? dh_json_text(joined, JSON_COMPACT) : NULL;
+    json_decref(joined);
+    DH_TRY(st);
+    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory joining traces");
+    st = dh_file_write_atomic(ctx, path, text, strlen(text));
+    free(text);
+    return st;
+}
+
+dh_status dh_trace_join(dh_ctx *ctx, const char *dir, const char *path)
+{
+    ranks list = {.n = 0};
+    dh_status st = list_ranks(ctx, dir, &list);
+    if (st == DH_OK) st = join(ctx, dir, &list, path);
+    dh_vec_fini(&list);
+    return st;
+}
