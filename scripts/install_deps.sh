@@ -19,6 +19,7 @@ packages=(
     libpcre2-dev                    # byte-level BPE
     libhwloc-dev                    # topology
     libxxhash-dev                   # checksums
+    zlib1g-dev libzstd-dev          # compressed texts
     libcmocka-dev                   # tests
 )
 dev_packages=(

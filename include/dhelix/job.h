@@ -53,6 +53,7 @@ typedef struct dh_job {
 
     char **train_files, **val_files; /* data.train, data.val */
     size_t n_train_files, n_val_files;
+    char *data_weights;  /* data.weights: "7,2,1", as many as train_files, or empty: one stream */
     char *tokenizer;     /* data.tokenizer: bytes | chars | gpt2 | path */
     char *text_field;    /* data.text_field of JSON lines */
     char *data_cache;    /* data.cache: folder for tokenized text */

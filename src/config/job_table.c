@@ -155,7 +155,10 @@ static const dh_setting settings[] = {
     FLOAT("model.dropout", dropout, "0", 0, 0.999999, .aliases = "resid_pdrop",
           .help = "probability of dropping: embedding, attention output, residual"),
 
-    PATHS("data.train", train_files, n_train_files, .own = true, .help = "training texts or token files"),
+    PATHS("data.train", train_files, n_train_files, .own = true,
+          .help = "training texts or token files, folders of them, or patterns (data/*.jsonl.gz)"),
+    TEXT("data.weights", data_weights, DH_SET_INTS, "",
+         .help = "shares of the samples, one an entry of data.train: 7,2,1; empty: the entries are one stream"),
     PATHS("data.val", val_files, n_val_files, .own = true, .help = "validation texts or token files"),
     TEXT("data.tokenizer", tokenizer, DH_SET_NAME_OR_PATH, "bytes", .own = true,
          .help = "bytes, chars, gpt2, or the path of a tokenizer file or folder"),

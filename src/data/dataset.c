@@ -1,5 +1,6 @@
 /* One stream of tokens over several files, and the samples drawn from it. */
 #include "data/dataset.h"
+#include "data/expand.h"
 #include "data/text_source.h"
 #include "data/tok.h"
 #include "data/token_file.h"
@@ -21,7 +22,22 @@ typedef struct segment {
     size_t file;
 } segment;
 
+/* A stretch of the stream with an order of its own: all of it, or what one entry named. */
+typedef struct source {
+    char *name;
+    int64_t first, n_tokens;
+    int64_t share; /* of the samples in a period */
+    uint64_t seed;
+} source;
+
+/* Whose turn it is at a place of the period, and how many turns it had in it. */
+typedef struct turn {
+    int32_t source, n_before;
+} turn;
+
 struct dh_dataset {
+    DH_VEC(source) sources; /* at least one */
+    DH_VEC(turn) period;    /* of more than one */
     DH_VEC(data_file) files;
     DH_VEC(segment) segments; /* ascending `first`, none empty */
     int64_t n_tokens, bound;  /* bound: ids must be below */
@@ -44,6 +60,9 @@ void dh_dataset_close(dh_dataset *ds)
         dh_map_close(&f->text.tokens);
         dh_vec_fini(&f->text.memory);
     }
+    for (size_t i = 0; i < ds->sources.n; i++) free(ds->sources.at[i].name);
+    dh_vec_fini(&ds->sources);
+    dh_vec_fini(&ds->period);
     dh_vec_fini(&ds->files);
     dh_vec_fini(&ds->segments);
     free(ds);
@@ -202,9 +221,82 @@ static int64_t bound_of(const dh_dataset_spec *spec)
     return bound > 0 && bound < INT32_MAX ? bound : (int64_t)INT32_MAX + 1;
 }
 
+/* ---- entries -------------------------------------------------------------------------------- */
+
+static dh_status check_shares(dh_ctx *ctx, const dh_dataset_spec *spec)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; spec->shares && i < spec->n_files; i++) {
+        const int64_t share = spec->shares[i];
+        if (share < 1 || share > DH_DATASET_SHARES - sum)
+            return dh_fail(ctx, DH_EINVAL,
+                           "%s has a weight of %lld: weights are 1 or more, and together at most "
+                           "%d",
+                           spec->files[i], (long long)share, DH_DATASET_SHARES);
+        sum += share;
+    }
+    return DH_OK;
+}
+
+static dh_status add_source(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, size_t i)
+{
+    source s = {.first = ds->n_tokens,
+                .share = spec->shares ? spec->shares[i] : 1,
+                .seed = i == 0 ? ds->seed : dh_mix64(ds->seed ^ dh_mix64(i)),
+                .name = strdup(spec->files[i])};
+    if (s.name && dh_vec_push(&ds->sources, s)) return DH_OK;
+    free(s.name);
+    return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", spec->files[i]);
+}
+
+static dh_status add_entry(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, size_t i)
+{
+    dh_path_list list = {{0}};
+    dh_status st = DH_OK;
+    if (i == 0 || spec->shares) st = add_source(ctx, ds, spec, i);
+    if (st == DH_OK) st = dh_data_expand(ctx, spec->files[i], &list);
+    for (size_t k = 0; st == DH_OK && k < list.paths.n; k++)
+        st = add_file(ctx, ds, spec, list.paths.at[k]);
+    dh_path_list_fini(&list);
+    source *s = ds->sources.n ? &ds->sources.at[ds->sources.n - 1] : NULL;
+    if (s) s->n_tokens = ds->n_tokens - s->first;
+    return st;
+}
+
+/* The entry that is furthest behind its share is next (the first of equals), which spreads turns
+ * evenly. */
+static dh_status make_period(dh_ctx *ctx, dh_dataset *ds)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < ds->sources.n; i++) n += ds->sources.at[i].share;
+    int32_t *had = calloc(ds->sources.n + 1, sizeof *had);
+    bool ok = had != NULL;
+    for (int64_t at = 0; ok && at < n; at++) {
+        int32_t best = 0;
+        int64_t most = INT64_MIN;
+        for (size_t i = 0; i < ds->sources.n; i++) {
+            const int64_t behind = ds->sources.at[i].share * (at + 1) - had[i] * n;
+            if (behind <= most) continue;
+            most = behind;
+            best = (int32_t)i;
+        }
+        const turn next = {best, had[best]++};
+        ok = dh_vec_push(&ds->period, next);
+    }
+    free(had);
+    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for a mixture of data");
+}
+
+static dh_status open_entries(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec)
+{
+    for (size_t i = 0; i < spec->n_files; i++) DH_TRY(add_entry(ctx, ds, spec, i));
+    return ds->sources.n > 1 ? make_period(ctx, ds) : DH_OK;
+}
+
 dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset **ds)
 {
     DH_TRY(check_spec(ctx, spec));
+    DH_TRY(check_shares(ctx, spec));
     dh_dataset *made = calloc(1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for a dataset");
     made->part = spec->val_fraction > 0 ? spec->part : DH_PART_ALL;
@@ -212,13 +304,21 @@ dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset *
     made->order = spec->order;
     made->seed = spec->seed;
     made->bound = bound_of(spec);
-    dh_status st = DH_OK;
-    for (size_t i = 0; st == DH_OK && i < spec->n_files; i++)
-        st = add_file(ctx, made, spec, spec->files[i]);
+    const dh_status st = open_entries(ctx, made, spec);
     if (st == DH_OK)
         *ds = made;
     else
         dh_dataset_close(made);
+    return st;
+}
+
+static dh_status mark_chars(dh_ctx *ctx, const char *name, const char *text_field, uint8_t *seen)
+{
+    dh_path_list list = {{0}};
+    dh_status st = dh_data_expand(ctx, name, &list);
+    for (size_t k = 0; st == DH_OK && k < list.paths.n; k++)
+        st = dh_text_mark_chars(ctx, list.paths.at[k], text_field, seen);
+    dh_path_list_fini(&list);
     return st;
 }
 
@@ -229,7 +329,7 @@ dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files
     if (!seen) return dh_fail(ctx, DH_ENOMEM, "out of memory for the set of characters");
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < n_files; i++)
-        st = dh_text_mark_chars(ctx, files[i], text_field, seen);
+        st = mark_chars(ctx, files[i], text_field, seen);
     if (st == DH_OK) st = dh_chars_build(ctx, seen, tok);
     free(seen);
     return st;
@@ -285,18 +385,29 @@ uint64_t dh_dataset_hash(const dh_dataset *ds)
     return hash;
 }
 
+static int64_t windows_of(const source *s, int64_t seq_len)
+{
+    return seq_len > 0 && s->n_tokens > seq_len ? (s->n_tokens - 1) / seq_len : 0;
+}
+
 int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len)
 {
-    return seq_len > 0 && ds->n_tokens > seq_len ? (ds->n_tokens - 1) / seq_len : 0;
+    int64_t n = 0;
+    for (size_t i = 0; i < ds->sources.n; i++) n += windows_of(&ds->sources.at[i], seq_len);
+    return n;
 }
 
 dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len)
 {
-    if (dh_dataset_windows(ds, seq_len) > 0) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL,
-                   "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld",
-                   ds->files.at[0].name, ds->files.n > 1 ? " and others" : "",
-                   (long long)ds->n_tokens, (long long)seq_len, (long long)seq_len + 1);
+    for (size_t i = 0; i < ds->sources.n; i++) {
+        const source *s = &ds->sources.at[i];
+        if (windows_of(s, seq_len) == 0)
+            return dh_fail(ctx, DH_EINVAL,
+                           "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld",
+                           s->name, ds->sources.n == 1 && ds->files.n > 1 ? " and others" : "",
+                           (long long)s->n_tokens, (long long)seq_len, (long long)seq_len + 1);
+    }
+    return DH_OK;
 }
 
 dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n,
@@ -345,33 +456,34 @@ static uint64_t permute(uint64_t key, uint64_t n, uint64_t x)
     return x;
 }
 
-static int64_t shuffled(const dh_dataset *ds, int64_t i, int64_t seq_len)
+/* Offsets of a source's i-th sample in it. */
+static int64_t shuffled(const source *s, int64_t i, int64_t seq_len)
 {
-    uint64_t windows = (uint64_t)dh_dataset_windows(ds, seq_len);
+    uint64_t windows = (uint64_t)windows_of(s, seq_len);
     DH_CHECK(windows > 0, "dh_dataset_check comes first");
     uint64_t epoch = (uint64_t)i / windows;
-    uint64_t key = dh_mix64(ds->seed ^ dh_mix64(epoch + 1));
+    uint64_t key = dh_mix64(s->seed ^ dh_mix64(epoch + 1));
     return (int64_t)permute(key, windows, (uint64_t)i % windows) * seq_len;
 }
 
-static int64_t sequential(const dh_dataset *ds, int64_t i, int64_t seq_len)
+static int64_t sequential(const source *s, int64_t i, int64_t seq_len)
 {
-    int64_t windows = dh_dataset_windows(ds, seq_len);
+    int64_t windows = windows_of(s, seq_len);
     DH_CHECK(windows > 0, "dh_dataset_check comes first");
     return i % windows * seq_len;
 }
 
-static int64_t random_offset(const dh_dataset *ds, int64_t i, int64_t seq_len)
+static int64_t random_offset(const source *s, int64_t i, int64_t seq_len)
 {
-    uint64_t mixed = dh_mix64(ds->seed);
+    uint64_t mixed = dh_mix64(s->seed);
     dh_philox_key key = {{(uint32_t)mixed, (uint32_t)(mixed >> 32)}};
     uint32_t out[4];
     dh_philox4x32(key, (uint32_t[4]){(uint32_t)i, (uint32_t)((uint64_t)i >> 32), 0, 0}, out);
-    uint64_t bits = (uint64_t)out[1] << 32 | out[0], range = (uint64_t)(ds->n_tokens - seq_len);
+    uint64_t bits = (uint64_t)out[1] << 32 | out[0], range = (uint64_t)(s->n_tokens - seq_len);
     return (int64_t)((__extension__(unsigned __int128) bits * range) >> 64);
 }
 
-static int64_t (*const order_offsets[])(const dh_dataset *ds, int64_t i,
+static int64_t (*const order_offsets[])(const source *s, int64_t i,
                                         int64_t seq_len) = {[DH_ORDER_SHUFFLE] = shuffled,
                                                             [DH_ORDER_SEQUENTIAL] = sequential,
                                                             [DH_ORDER_RANDOM] = random_offset};
@@ -379,7 +491,15 @@ static int64_t (*const order_offsets[])(const dh_dataset *ds, int64_t i,
 int64_t dh_dataset_offset(const dh_dataset *ds, int64_t sample_index, int64_t seq_len)
 {
     DH_CHECK(sample_index >= 0 && dh_dataset_windows(ds, seq_len) > 0);
-    return order_offsets[ds->order](ds, sample_index, seq_len);
+    const source *s = &ds->sources.at[0];
+    int64_t own = sample_index;
+    if (ds->period.n > 0) {
+        const int64_t n = (int64_t)ds->period.n;
+        const turn *t = &ds->period.at[sample_index % n];
+        s = &ds->sources.at[t->source];
+        own = sample_index / n * s->share + t->n_before;
+    }
+    return s->first + order_offsets[ds->order](s, own, seq_len);
 }
 
 dh_status dh_dataset_sample(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,

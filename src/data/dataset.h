@@ -1,6 +1,7 @@
 /* Datasets: files -> one stream of tokens -> training samples.
  *
- * Sources, recognised by content and name; several files follow one another:
+ * Sources, recognised by content and name; several files follow one another, or take turns by
+ * shares; a folder's files and those of a pattern in the order of their names:
  *   text          UTF-8, one document, tokenized
  *   JSON lines    *.jsonl, *.ndjson: one object a line with a text field; every document is
  *                 followed by the tokenizer's EOS, if it has one
@@ -8,6 +9,7 @@
  *                 or magic 20240801, version 7, count, then uint32 (Llama 3)
  *   Megatron      X.bin + X.idx ("MMIDIDX\0\0", version 1), named by either or by X
  *   *.u16         uint16, nothing else
+ * Texts and JSON lines may be compressed by gzip or zstd (a.jsonl.gz).
  * All integers little endian. Files are mapped, not read; text is tokenized once into a
  * cache file, which is used again while source, tokenizer and split are the same.
  *
@@ -30,9 +32,14 @@ typedef struct dh_dataset dh_dataset;
  * that begins at or after that share of the bytes; token files after that many tokens. */
 typedef enum dh_data_part { DH_PART_ALL, DH_PART_TRAIN, DH_PART_VAL } dh_data_part;
 
+#define DH_DATASET_SHARES 65536
+
 typedef struct dh_dataset_spec {
-    const char *const *files;
+    const char *const *files; /* or folders, or patterns */
     size_t n_files;
+    /* Samples of each entry of `files` in so many samples of all (shares[0] + shares[1] + ...), 1
+     * or more; NULL: the entries are one stream. At most DH_DATASET_SHARES together. */
+    const int64_t *shares;
     const dh_tokenizer *tokenizer; /* for text and JSON lines; may be NULL otherwise */
     const char *text_field;        /* of JSON lines; NULL: "text" */
     const char *cache_dir;         /* created when missing; NULL or "": tokens stay in memory */
@@ -58,7 +65,8 @@ int64_t dh_dataset_tokens(const dh_dataset *ds);
 /* A hash of the tokens: of all of them up to 2^24, else of as many in 1,024 stretches from the
  * first to the last. Streams of equal length and hash are taken to be the same. */
 uint64_t dh_dataset_hash(const dh_dataset *ds);
-/* Non-overlapping windows of seq_len + 1 tokens, neighbours sharing one: (tokens - 1) / T. */
+/* Non-overlapping windows of seq_len + 1 tokens, neighbours sharing one: (tokens - 1) / T; with
+ * shares, those of the entries together. */
 int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len);
 /* DH_EINVAL when there is not even one window, naming what there is. */
 dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len);
@@ -68,6 +76,9 @@ dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len);
  *               (Feistel network with cycle walking: no memory)
  *   sequential  window i mod W, that is tokens [i*T, i*T + T]
  *   random      offset uniform over all n - T, drawn by seed and i (Philox)
+ * With shares, sample i is of the entry whose turn it is: of any run of samples from a multiple of
+ * the shares' sum on, each entry has its share to within one sample, and its own samples come in
+ * its own order, begun anew when it ends.
  * tokens     out, seq_len + 1 ids
  * errors     DH_EINVAL no window; DH_EFORMAT an id outside the vocabulary (file,
  *            position in it, id, vocabulary)

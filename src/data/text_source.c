@@ -5,6 +5,7 @@
 #include "data/text_source.h"
 #include "base/json_text.h"
 #include "data/tok.h"
+#include "data/unpack.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -27,9 +28,16 @@ static bool has_suffix(const char *path, const char *suffix)
     return n >= m && strcmp(path + n - m, suffix) == 0;
 }
 
+/* Also behind what says that it is compressed: "a.jsonl.gz" */
+static bool has_inner_suffix(const char *path, const char *suffix)
+{
+    const size_t n = dh_unpacked_name(path), m = strlen(suffix);
+    return n >= m && strncmp(path + n - m, suffix, m) == 0;
+}
+
 static bool is_json_lines(const char *path)
 {
-    return has_suffix(path, ".jsonl") || has_suffix(path, ".ndjson");
+    return has_inner_suffix(path, ".jsonl") || has_inner_suffix(path, ".ndjson");
 }
 
 static bool starts_char(unsigned char byte)
@@ -62,12 +70,14 @@ static size_t cut_lines(const dh_map *map, double share)
 static const struct {
     const char *magic, *suffix, *what;
 } packed[] = {
-    {"\x1f\x8b", ".gz", "compressed by gzip: unpack it first (gunzip)"},
-    {"\x28\xb5\x2f\xfd", ".zst", "compressed by zstd: unpack it first (unzstd)"},
+    {"\x1f\x8b", NULL, "compressed twice: unpack it once"},
+    {"\x28\xb5\x2f\xfd", NULL, "compressed twice: unpack it once"},
     {"BZh", ".bz2", "compressed by bzip2: unpack it first (bunzip2)"},
     {"\xfd\x37zXZ", ".xz", "compressed by xz: unpack it first (unxz)"},
     {"PAR1", ".parquet", "Parquet: write the texts as JSON lines (.jsonl), an object a line"},
     {"ARROW1", ".arrow", "Arrow: write the texts as JSON lines (.jsonl), an object a line"},
+    {NULL, ".bin.gz", "compressed tokens, which are read in place: unpack them first (gunzip)"},
+    {NULL, ".bin.zst", "compressed tokens, which are read in place: unpack them first (unzstd)"},
     {NULL, ".json", "one JSON document: write JSON lines (.jsonl), an object a line"},
 };
 
@@ -77,8 +87,9 @@ static dh_status refuse_packed(dh_ctx *ctx, const char *path, const dh_map *map)
         const char *magic = packed[i].magic;
         const size_t n = magic ? strlen(magic) : 0;
         const bool begins = n > 0 && map->n_bytes >= n && memcmp(map->at, magic, n) == 0;
-        if (has_suffix(path, packed[i].suffix) || begins)
-            return dh_fail(ctx, DH_EUNSUPPORTED, "%s is %s", path, packed[i].what);
+        const char *suffix = packed[i].suffix;
+        const bool named = suffix && (has_suffix(path, suffix) || has_inner_suffix(path, suffix));
+        if (named || begins) return dh_fail(ctx, DH_EUNSUPPORTED, "%s is %s", path, packed[i].what);
     }
     return DH_OK;
 }
@@ -88,6 +99,7 @@ static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_fie
     *s = (text_source){.path = path};
     if (is_json_lines(path)) s->field = text_field && *text_field ? text_field : "text";
     DH_TRY(dh_map_open(ctx, path, &s->map));
+    DH_TRY(dh_unpack(ctx, path, &s->map));
     s->end = s->map.n_bytes;
     if (s->end == 0) return dh_fail(ctx, DH_EFORMAT, "%s is empty", path);
     return refuse_packed(ctx, path, &s->map);

@@ -126,13 +126,37 @@ static bool splits(const dh_job *job)
     return job->n_val_files == 0 && job->val_fraction > 0;
 }
 
+/* "7,2,1" as numbers, in the job's arena; NULL: none are set. */
+static dh_status read_shares(dh_ctx *ctx, const dh_job *job, const int64_t **shares)
+{
+    *shares = NULL;
+    if (!*job->data_weights) return DH_OK;
+    int64_t *list = DH_NEW_N(job->arena, int64_t, job->n_train_files + 1);
+    size_t n = 0;
+    if (!list) return dh_fail(ctx, DH_ENOMEM, "out of memory for data.weights");
+    for (char *at = job->data_weights; *at; at += *at == ',', n++) {
+        const int64_t share = strtoll(at, &at, 10);
+        if (n < job->n_train_files) list[n] = share;
+    }
+    if (n != job->n_train_files)
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "data.weights has %zu entries (%s), data.train %zu: one weight for each file, "
+            "folder or pattern would be right",
+            n, job->data_weights, job->n_train_files);
+    *shares = list;
+    return DH_OK;
+}
+
 dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
 {
     dh_dataset_spec spec = dataset_spec(run);
+    DH_TRY(read_shares(ctx, run->job, &spec.shares));
     if (spec.n_files == 0)
         return dh_fail(ctx, DH_EINVAL, "data.train is not set: name the files to train on");
     if (splits(run->job)) spec.part = DH_PART_TRAIN;
-    DH_TRY(dh_dataset_open(ctx, &spec, &run->train_data));
+    const dh_status st = dh_dataset_open(ctx, &spec, &run->train_data);
+    if (st != DH_OK) return dh_ctx_while(ctx, "opening data.train");
     run->data_hash = dh_dataset_hash(run->train_data);
     return dh_dataset_check(ctx, run->train_data, run->job->seq_len);
 }

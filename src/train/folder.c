@@ -9,10 +9,23 @@
 
 /* ---- job.yaml -------------------------------------------------------------------------------- */
 
-/* The path from the root if it exists, else as it is (a table's row, "bytes"). */
+/* "/home/me/data/" and a pattern's rest; NULL: out of memory, or no such folder. */
+static char *pattern_from_root(const char *path)
+{
+    char *cwd = *path == '/' ? NULL : realpath(".", NULL);
+    dh_str out = DH_STR_INIT;
+    if (cwd) dh_str_printf(&out, "%s/%s", cwd, path);
+    free(cwd);
+    if (!out.failed) return out.text;
+    dh_str_fini(&out);
+    return NULL;
+}
+
+/* The path from the root if it exists or is a pattern, else as it is (a table's row, "bytes"). */
 static char *from_root(dh_arena *arena, char *path)
 {
     char *absolute = path && *path ? realpath(path, NULL) : NULL;
+    if (!absolute && path && strpbrk(path, "*?[")) absolute = pattern_from_root(path);
     char *kept = absolute ? dh_arena_strdup(arena, absolute) : path;
     free(absolute);
     return kept;

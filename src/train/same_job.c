@@ -15,6 +15,7 @@ static const char *const lasting[] = {"model.family",
                                       "model.head_dim",
                                       "model.ffn_width",
                                       "model.vocab",
+                                      "model.max_seq",
                                       "model.tied_head",
                                       "model.bias",
                                       "model.norm_eps",
@@ -29,6 +30,7 @@ static const char *const lasting[] = {"model.family",
                                       "model.router_aux_coef",
                                       "model.dropout",
                                       "data.order",
+                                      "data.weights",
                                       "train.seed",
                                       "train.seq_len",
                                       "train.batch",
@@ -139,7 +141,7 @@ dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
     dh_str what = DH_STR_INIT;
     DH_TRY(dh_run_describe(ctx, run, &is));
     if (strcmp(was->tokenizer_fingerprint, is.tokenizer_fingerprint) != 0)
-        dh_str_printf(&what, "another tokenizer");
+        dh_str_printf(&what, "another tokenizer (data.tokenizer is %s)", run->job->tokenizer);
     else
         tell_differences(was, &is, &what);
     if (!what.len && strcmp(was->job_fingerprint, is.job_fingerprint) != 0)

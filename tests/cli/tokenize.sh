@@ -48,8 +48,8 @@ fails 1 'nowhere' "$dhelix" tokenize --tokenizer bytes "$tmp/nowhere"
 fails 2 'leave' "$dhelix" tokenize --tokenizer bytes --decode -o x
 # What is no text as it is read here is refused by name, whatever it is called.
 printf '\037\213\010 and so on' >"$tmp/books.txt"
-fails 1 'compressed by gzip: unpack it first' "$dhelix" tokenize --tokenizer bytes "$tmp/books.txt"
-for name in books.gz books.zst books.parquet books.json; do
+fails 1 'of the gzip file' "$dhelix" tokenize --tokenizer bytes "$tmp/books.txt"
+for name in books.gz books.zst books.parquet books.json books.json.gz; do
     echo '{"text": "a"}' >"$tmp/$name"
     fails 1 "$name is " "$dhelix" tokenize --tokenizer bytes "$tmp/$name"
 done

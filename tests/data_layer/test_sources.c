@@ -1,0 +1,310 @@
+/* What a job's data may be: compressed texts, folders, patterns, mixtures by shares. */
+#include "dh_test.h"
+
+#include <sys/stat.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "data/dataset.h"
+
+typedef struct fixture {
+    char dir[256], path[320];
+    dh_tokenizer *bytes;
+} fixture;
+
+static int set_up(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    fixture *f = calloc(1, sizeof *f);
+    test_tmpdir(f->dir, sizeof f->dir);
+    assert_ok(&ctx, dh_tokenizer_bytes(&ctx, &f->bytes));
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    fixture *f = *state;
+    assert_ok(&ctx, dh_dir_remove(&ctx, f->dir));
+    dh_tokenizer_destroy(f->bytes);
+    free(f);
+    return 0;
+}
+
+/* Path of NAME in the test's folder, valid until the next call. */
+static const char *in_dir(fixture *f, const char *name)
+{
+    snprintf(f->path, sizeof f->path, "%s/%s", f->dir, name);
+    return f->path;
+}
+
+static const char *put(fixture *f, const char *name, const void *data, size_t n)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, in_dir(f, name), data, n));
+    return f->path;
+}
+
+static dh_dataset_spec spec_of(const fixture *f, const char *const *files, size_t n)
+{
+    return (dh_dataset_spec){
+        .files = files, .n_files = n, .tokenizer = f->bytes, .order = DH_ORDER_SEQUENTIAL};
+}
+
+/* The stream of one name, as bytes. */
+static void assert_text(fixture *f, const char *path, const char *want, size_t n)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_dataset_spec spec = spec_of(f, &path, 1);
+    dh_dataset *ds;
+    assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+    assert_int_equal(dh_dataset_tokens(ds), n);
+    int32_t *ids = calloc(n + 1, sizeof *ids);
+    assert_ok(&ctx, dh_dataset_read(&ctx, ds, 0, (int64_t)n, ids));
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] != (unsigned char)want[i]) fail_msg("%s: token %zu is %d", path, i, ids[i]);
+    free(ids);
+    dh_dataset_close(ds);
+}
+
+static void assert_refused(fixture *f, const char *path, dh_status status, const char *says)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_dataset_spec spec = spec_of(f, &path, 1);
+    dh_dataset *ds;
+    assert_fails(&ctx, dh_dataset_open(&ctx, &spec, &ds), status, says);
+}
+
+/* ---- compressed texts ----------------------------------------------------------------------- */
+
+typedef struct bytes {
+    unsigned char *at;
+    size_t n;
+} bytes;
+
+static void gzip_more(bytes *b, const char *text, size_t n)
+{
+    z_stream z = {.next_in = (unsigned char *)(uintptr_t)text, .avail_in = (uInt)n};
+    assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    const size_t room = deflateBound(&z, (uLong)n) + 64;
+    b->at = realloc(b->at, b->n + room);
+    z.next_out = b->at + b->n;
+    z.avail_out = (uInt)room;
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    b->n += room - z.avail_out;
+    deflateEnd(&z);
+}
+
+static void zstd_more(bytes *b, const char *text, size_t n)
+{
+    const size_t room = ZSTD_compressBound(n);
+    b->at = realloc(b->at, b->n + room);
+    ZSTD_CCtx *z = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(z, ZSTD_c_checksumFlag, 1); /* as the program zstd does */
+    const size_t made = ZSTD_compress2(z, b->at + b->n, room, text, n);
+    assert_false(ZSTD_isError(made));
+    ZSTD_freeCCtx(z);
+    b->n += made;
+}
+
+/* Text that does not compress to nothing, longer than any buffer on its way. */
+static char *long_text(size_t n)
+{
+    char *text = malloc(n + 1);
+    uint64_t x = 1;
+    for (size_t i = 0; i < n; i++) {
+        x = dh_mix64(x + i);
+        text[i] = (char)(i % 61 == 60 ? '\n' : 'a' + (char)(x % 23));
+    }
+    return text;
+}
+
+static void compressed_texts(void **state)
+{
+    enum { N = 1500000, CUT = 700001 };
+    static const struct {
+        const char *suffix;
+        void (*more)(bytes *, const char *, size_t);
+    } formats[] = {{".gz", gzip_more}, {".zst", zstd_more}};
+    fixture *f = *state;
+    char *text = long_text(N), name[32];
+    for (size_t i = 0; i < DH_COUNTOF(formats); i++) {
+        bytes b = {NULL, 0};
+        formats[i].more(&b, text, CUT);
+        formats[i].more(&b, text + CUT, N - CUT); /* a second member or frame */
+        snprintf(name, sizeof name, "long.txt%s", formats[i].suffix);
+        assert_text(f, put(f, name, b.at, b.n), text, N);
+        assert_text(f, put(f, "by_its_bytes.txt", b.at, b.n), text, N);
+        for (size_t cut = 5; cut < b.n; cut += b.n / 7)
+            assert_refused(f, put(f, name, b.at, cut), DH_EFORMAT, "ends in the middle");
+        b.at[b.n / 2] ^= 0x55;
+        b.at[b.n / 2 + 1] ^= 0x55;
+        assert_refused(f, put(f, name, b.at, b.n), DH_EFORMAT, name);
+        bytes lines = {NULL, 0}, twice = {NULL, 0};
+        static const char json[] = "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n";
+        formats[i].more(&lines, json, sizeof json - 1);
+        snprintf(name, sizeof name, "docs.jsonl%s", formats[i].suffix);
+        assert_text(f, put(f, name, lines.at, lines.n), "abc", 3);
+        formats[i].more(&twice, (const char *)lines.at, lines.n);
+        assert_refused(f, put(f, name, twice.at, twice.n), DH_EUNSUPPORTED, "twice");
+        snprintf(name, sizeof name, "plain%s", formats[i].suffix);
+        assert_refused(f, put(f, name, "text", 4), DH_EFORMAT, "not compressed as its name says");
+        snprintf(name, sizeof name, "tokens.bin%s", formats[i].suffix);
+        assert_refused(f, put(f, name, lines.at, lines.n), DH_EUNSUPPORTED, "compressed tokens");
+        free(b.at);
+        free(lines.at);
+        free(twice.at);
+    }
+    free(text);
+}
+
+/* ---- folders and patterns ------------------------------------------------------------------- */
+
+static void folders_and_patterns(void **state)
+{
+    fixture *f = *state;
+    char path[400];
+    put(f, "b.txt", "BB", 2);
+    put(f, "a.txt", "A", 1);
+    put(f, "c.text", "C", 1);
+    put(f, ".hidden", "no", 2);
+    put(f, "odd[1].txt", "O", 1);
+    assert_int_equal(mkdir(in_dir(f, "empty"), 0700), 0);
+    assert_text(f, f->dir, "ABBCO", 5);
+    snprintf(path, sizeof path, "%s/", f->dir);
+    assert_text(f, path, "ABBCO", 5);
+    assert_text(f, in_dir(f, "[ab].txt"), "ABB", 3);
+    assert_text(f, in_dir(f, "*.t?xt"), "C", 1);
+    assert_text(f, in_dir(f, "odd[1].txt"), "O", 1); /* its own name comes first */
+    assert_refused(f, in_dir(f, "*.none"), DH_EMISSING, "no file matches");
+    assert_refused(f, in_dir(f, "empty"), DH_EMISSING, "has no file");
+    assert_refused(f, in_dir(f, "nowhere/*.txt"), DH_EMISSING, "nowhere");
+}
+
+/* ---- mixtures ------------------------------------------------------------------------------- */
+
+enum { T = 4, N_TEXTS = 3 };
+
+/* Three files of one letter each, of other lengths. */
+static void put_letters(fixture *f, char paths[N_TEXTS][320], const size_t *lengths)
+{
+    char text[4096];
+    for (int i = 0; i < N_TEXTS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%c.txt", 'x' + i);
+        memset(text, 'x' + i, lengths[i]);
+        snprintf(paths[i], 320, "%s", put(f, name, text, lengths[i]));
+    }
+}
+
+static int source_of(const dh_dataset *ds, int64_t sample)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    int32_t tokens[T + 1];
+    assert_ok(&ctx, dh_dataset_sample(&ctx, ds, sample, T, tokens));
+    for (int i = 1; i <= T; i++) assert_int_equal(tokens[i], tokens[0]); /* never across files */
+    return tokens[0] - 'x';
+}
+
+static void shares_are_kept(void **state)
+{
+    static const size_t lengths[N_TEXTS] = {1001, 90, 333};
+    static const int64_t shares[][N_TEXTS] = {{7, 2, 1}, {1, 1, 1}, {1, 50, 3}, {10000, 1, 5}};
+    fixture *f = *state;
+    dh_ctx ctx = DH_CTX_INIT;
+    char paths[N_TEXTS][320];
+    put_letters(f, paths, lengths);
+    const char *files[N_TEXTS] = {paths[0], paths[1], paths[2]};
+    for (size_t c = 0; c < DH_COUNTOF(shares); c++)
+        for (int order = DH_ORDER_SHUFFLE; order <= DH_ORDER_RANDOM; order++) {
+            dh_dataset_spec spec = spec_of(f, files, N_TEXTS);
+            dh_dataset *ds;
+            spec.shares = shares[c];
+            spec.order = (dh_data_order)order;
+            const int64_t sum = shares[c][0] + shares[c][1] + shares[c][2];
+            assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+            int64_t n[N_TEXTS] = {0};
+            for (int64_t i = 0; i < 2 * sum; i++) {
+                n[source_of(ds, i)]++;
+                for (int k = 0; k < N_TEXTS; k++) {
+                    const double due = (double)(i + 1) * (double)shares[c][k] / (double)sum;
+                    if (fabs((double)n[k] - due) > N_TEXTS - 1)
+                        fail_msg("after %lld samples %lld of %d, not %g", (long long)i + 1,
+                                 (long long)n[k], k, due);
+                }
+            }
+            for (int k = 0; k < N_TEXTS; k++) assert_int_equal(n[k], 2 * shares[c][k]);
+            dh_dataset_close(ds);
+        }
+}
+
+/* A source's samples come in the order that it would have alone, all windows once an epoch. */
+static void sources_keep_their_order(void **state)
+{
+    fixture *f = *state;
+    dh_ctx ctx = DH_CTX_INIT;
+    char a[320], b[320], text[41];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = (char)i;
+    snprintf(a, sizeof a, "%s", put(f, "a.txt", text, 41)); /* 10 windows */
+    snprintf(b, sizeof b, "%s", put(f, "b.txt", "zzzzzzzzz", 9));
+    const char *files[] = {a, b};
+    static const int64_t shares[] = {2, 1};
+    for (int order = DH_ORDER_SHUFFLE; order <= DH_ORDER_RANDOM; order++) {
+        dh_dataset_spec alone = spec_of(f, files, 1), mixed = spec_of(f, files, 2);
+        dh_dataset *one, *both, *again;
+        alone.order = mixed.order = (dh_data_order)order;
+        alone.seed = mixed.seed = 5;
+        mixed.shares = shares;
+        assert_ok(&ctx, dh_dataset_open(&ctx, &alone, &one));
+        assert_ok(&ctx, dh_dataset_open(&ctx, &mixed, &both));
+        assert_ok(&ctx, dh_dataset_open(&ctx, &mixed, &again));
+        assert_int_equal(dh_dataset_windows(both, T), 12);
+        assert_true(dh_dataset_hash(both) == dh_dataset_hash(again));
+        for (int64_t i = 0, own = 0; i < 90; i++) {
+            int32_t got[T + 1], want[T + 1], late[T + 1];
+            assert_ok(&ctx, dh_dataset_sample(&ctx, both, i, T, got));
+            assert_ok(&ctx, dh_dataset_sample(&ctx, again, i, T, late)); /* from anywhere */
+            assert_memory_equal(got, late, sizeof got);
+            if (got[0] == 'z') continue;
+            assert_ok(&ctx, dh_dataset_sample(&ctx, one, own++, T, want));
+            assert_memory_equal(got, want, sizeof got);
+        }
+        dh_dataset_close(one);
+        dh_dataset_close(both);
+        dh_dataset_close(again);
+    }
+}
+
+static void wrong_shares(void **state)
+{
+    static const size_t lengths[N_TEXTS] = {100, 4, 100};
+    static const int64_t none[] = {1, 0, 1}, many[] = {40000, 40000, 1}, right[] = {1, 1, 1};
+    fixture *f = *state;
+    dh_ctx ctx = DH_CTX_INIT;
+    char paths[N_TEXTS][320];
+    put_letters(f, paths, lengths);
+    const char *files[N_TEXTS] = {paths[0], paths[1], paths[2]};
+    dh_dataset_spec spec = spec_of(f, files, N_TEXTS);
+    dh_dataset *ds;
+    spec.shares = none;
+    assert_fails(&ctx, dh_dataset_open(&ctx, &spec, &ds), DH_EINVAL, "y.txt has a weight of 0");
+    spec.shares = many;
+    assert_fails(&ctx, dh_dataset_open(&ctx, &spec, &ds), DH_EINVAL, "65536");
+    spec.shares = right;
+    assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+    assert_fails(&ctx, dh_dataset_check(&ctx, ds, T), DH_EINVAL, "y.txt: 4 tokens");
+    dh_dataset_close(ds);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(compressed_texts, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(folders_and_patterns, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(shares_are_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(sources_keep_their_order, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(wrong_shares, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
