@@ -84,6 +84,7 @@ typedef struct dh_job {
     double spike_deviations;
 
     int64_t log_every;
+    bool tensorboard;   /* metrics.tensorboard */
     int64_t trace_step; /* trace.step: the step that is written as a trace; 0: none */
 
     int64_t dp, tp, pp, cp, ep;     /* parallel.*; product dp*tp*pp*cp = ranks; ep divides dp */

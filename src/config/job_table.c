@@ -199,6 +199,8 @@ static const dh_setting settings[] = {
     INT("eval.every", eval_every, "100", 0, MANY, .unit = "steps", .zero = "never", .help = "validation loss"),
     INT("eval.batches", eval_batches, "20", 0, MANY, .zero = "all windows", .help = "global batches per validation"),
 
+    BOOL("metrics.tensorboard", tensorboard, "false",
+         .help = "also write metrics as TensorBoard's event files, to tensorboard/ of the run folder"),
     INT("trace.step", trace_step, "0", 0, MANY, .unit = "step", .zero = "none",
         .help = "step whose timeline goes to trace-rank*.json of the run folder, for Perfetto; too late: the last"),
 

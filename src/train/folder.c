@@ -108,11 +108,19 @@ void dh_run_release_folder(dh_run *run)
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
+dh_status dh_run_open_metrics(dh_ctx *ctx, dh_run *run)
+{
+    const char *dir = run->job->out_dir;
+    DH_TRY(dh_metrics_open(ctx, dir, run->step, &run->metrics));
+    return run->job->tensorboard ? dh_tensorboard_open(ctx, dir, run->step, &run->metrics.events)
+                                 : DH_OK;
+}
+
 static dh_status open_outputs(dh_ctx *ctx, dh_run *run)
 {
     DH_TRY(dh_run_write_job(ctx, run->job, run->job->out_dir));
     DH_TRY(dh_run_save_tokenizer(ctx, run)); /* a run that could not be continued keeps its own */
-    return dh_metrics_open(ctx, run->job->out_dir, run->step, &run->metrics);
+    return dh_run_open_metrics(ctx, run);
 }
 
 dh_status dh_run_open_outputs(dh_ctx *ctx, dh_run *run)

@@ -148,13 +148,16 @@ dh_status dh_metrics_open(dh_ctx *ctx, const char *dir, int64_t last_step, dh_me
 
 dh_status dh_metrics_write(dh_ctx *ctx, dh_metrics *m, json_t *object)
 {
+    const dh_status told =
+        m->events.path && object ? dh_tensorboard_write(ctx, &m->events, object) : DH_OK;
     char *text = dh_json_text(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
     dh_str_clear(&m->line);
     if (text) append_line(&m->line, text, strlen(text));
     const bool whole = text && !m->line.failed;
     free(text);
     if (!whole) return dh_fail(ctx, DH_ENOMEM, "out of memory writing metrics");
-    return dh_fd_write_all(ctx, m->fd, m->path, m->line.text, m->line.len);
+    DH_TRY(dh_fd_write_all(ctx, m->fd, m->path, m->line.text, m->line.len));
+    return told;
 }
 
 dh_status dh_metrics_sync(dh_ctx *ctx, const dh_metrics *m)
@@ -166,6 +169,7 @@ void dh_metrics_close(dh_metrics *m)
 {
     if (m->path) close(m->fd);
     free(m->path);
+    dh_tensorboard_close(&m->events);
     dh_str_fini(&m->line);
     *m = (dh_metrics){0};
 }

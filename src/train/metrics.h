@@ -5,11 +5,13 @@
 #include <jansson.h>
 
 #include "base/base.h"
+#include "train/tensorboard.h"
 
 typedef struct dh_metrics {
     int fd;
-    char *path;  /* NULL: not open */
-    dh_str line; /* the last one written, with its end */
+    char *path;            /* NULL: not open */
+    dh_str line;           /* the last one written, with its end */
+    dh_tensorboard events; /* gets every line too, where it is open; closed with the metrics */
 } dh_metrics;
 
 /* Opens DIR/metrics.jsonl for appending. Lines of steps after last_step, which a run wrote that

@@ -103,6 +103,8 @@ dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir);
 dh_status dh_run_claim_folder(dh_ctx *ctx, dh_run *run);
 /* After resuming: job.yaml, tokenizer, metrics; refuses where no checkpoint could be written. */
 dh_status dh_run_open_outputs(dh_ctx *ctx, dh_run *run);
+/* metrics.jsonl and, where the job wants them, TensorBoard's events, from the run's step on. */
+dh_status dh_run_open_metrics(dh_ctx *ctx, dh_run *run);
 /* Before a checkpoint: sync the metrics; a folder that is gone is made again. On rank 0. */
 dh_status dh_run_keep_folder(dh_ctx *ctx, dh_run *run);
 void dh_run_release_folder(dh_run *run);

@@ -158,7 +158,7 @@ static dh_status forget_undone(dh_ctx *ctx, dh_run *run, int64_t n_undone, const
     run->n_measured -= DH_MIN(run->n_measured, (size_t)n_undone);
     if (run->ranks.rank != 0) return DH_OK;
     dh_metrics_close(&run->metrics);
-    DH_TRY(dh_metrics_open(ctx, run->job->out_dir, run->step, &run->metrics));
+    DH_TRY(dh_run_open_metrics(ctx, run));
     json_t *line =
         json_pack("{s:I, s:I, s:I, s:s}", "step", (json_int_t)run->step, "went_back",
                   (json_int_t)run->spikes.n_back, "left_out_samples", (json_int_t)run->left_out,

@@ -25,7 +25,9 @@ ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/whole" --set train.steps=10 "
 ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/parts" --set train.steps=5 "${mixed[@]}" --set data.weights=3,1
 fails 1 'was written with data.weights "3,1", this job has "1,1"' \
     "$dhelix" train "$tmp/job.yaml" --set out="$tmp/parts" --set train.steps=10 "${mixed[@]}" --set data.weights=1,1
-ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/parts" --set train.steps=10 "${mixed[@]}" --set data.weights=3,1
+ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/parts" --set train.steps=10 "${mixed[@]}" --set data.weights=3,1 \
+    --set metrics.tensorboard=true
+check 'metrics for TensorBoard' grep -aq 'grad_norm' "$tmp"/parts/tensorboard/events.out.tfevents.*
 check 'the same bits after a stop' cmp "$(weights "$tmp/whole" 000010)" "$(weights "$tmp/parts" 000010)"
 check 'weights matter' sh -c "! cmp -s '$(weights "$tmp/whole" 000010)' '$(weights "$tmp/files" 000004)'"
 (cd "$tmp" && "$dhelix" train "$tmp/whole/job.yaml" --set train.steps=11 --quiet) >"$tmp/out" 2>"$tmp/err"
