@@ -86,6 +86,25 @@ static inline void cuda_dropout_grad(dh_dtype dtype, int64_t N, int64_t C, const
 #define dh_k_swiglu_bwd(...) dh_cuda_swiglu_bwd(NULL, __VA_ARGS__)
 #define dh_k_rope(...) dh_cuda_rope(NULL, __VA_ARGS__)
 
+/* ---- attention --------------------------------------------------------------------------------
+ */
+
+static inline size_t cuda_attn_fwd_workspace(const dh_attn_shape *s)
+{
+    return 0;
+}
+#define dh_k_attn_fwd_workspace cuda_attn_fwd_workspace
+
+static inline void cuda_attn_fwd(const dh_attn_shape *s, const void *q, const void *k,
+                                 const void *v, void *o, float *lse, void *ws)
+{
+    dh_cuda_attn_fwd(NULL, s, q, k, v, o, lse);
+}
+#define dh_k_attn_fwd cuda_attn_fwd
+#define dh_k_attn_merge(...) dh_cuda_attn_merge(NULL, __VA_ARGS__)
+#define dh_k_attn_bwd_workspace dh_cuda_attn_bwd_workspace
+#define dh_k_attn_bwd(...) dh_cuda_attn_bwd(NULL, __VA_ARGS__)
+
 /* ---- embedding --------------------------------------------------------------------------------
  */
 
@@ -165,5 +184,48 @@ static inline void cuda_adamw(const dh_adamw *opt, int64_t n, const float *g, fl
     dh_cuda_adamw(NULL, &scalars, norm, true, n, g, p, m, v, copy);
 }
 #define dh_k_adamw cuda_adamw
+
+/* ---- mixture of experts
+ * --------------------------------------------------------------------------- */
+
+#define dh_k_router_fwd(...) dh_cuda_router_fwd(NULL, __VA_ARGS__)
+#define dh_k_router_deal(N, E, top_k, experts) dh_cuda_router_deal(NULL, N, E, top_k, NULL, experts)
+#define dh_k_router_bwd(...) dh_cuda_router_bwd(NULL, __VA_ARGS__)
+#define dh_k_router_sums(...) dh_cuda_router_sums(NULL, __VA_ARGS__)
+#define dh_k_moe_order(...) dh_cuda_moe_order(NULL, __VA_ARGS__)
+#define dh_k_moe_count(...) dh_cuda_moe_count(NULL, __VA_ARGS__)
+#define dh_k_moe_offsets(...) dh_cuda_moe_offsets(NULL, __VA_ARGS__)
+#define dh_k_moe_permute(...) dh_cuda_moe_permute(NULL, __VA_ARGS__)
+#define dh_k_moe_unpermute(...) dh_cuda_moe_unpermute(NULL, __VA_ARGS__)
+#define dh_k_moe_unpermute_bwd(...) dh_cuda_moe_unpermute_bwd(NULL, __VA_ARGS__)
+
+/* CUDA's needs no plan: one is its description. */
+static inline dh_status cuda_grouped_create(dh_ctx *ctx, const dh_grouped_desc *desc,
+                                            dh_grouped **grouped)
+{
+    dh_grouped_desc *copy = malloc(sizeof *copy);
+    assert_non_null(copy);
+    *copy = *desc;
+    *grouped = (dh_grouped *)(void *)copy;
+    return DH_OK;
+}
+
+static inline dh_status cuda_grouped_run(dh_ctx *ctx, const dh_grouped *grouped, int64_t n_runs,
+                                         const int64_t *offsets, const void *a, const void *b,
+                                         void *c, void *ws)
+{
+    const void *desc = grouped;
+    dh_cuda_grouped(NULL, desc, n_runs, offsets, a, b, c);
+    return DH_OK;
+}
+
+static inline size_t cuda_grouped_workspace(const dh_grouped *grouped)
+{
+    return 0;
+}
+#define dh_grouped_create cuda_grouped_create
+#define dh_grouped_run cuda_grouped_run
+#define dh_grouped_workspace cuda_grouped_workspace
+#define dh_grouped_destroy free
 
 #endif

@@ -5,9 +5,12 @@
 extern const struct CMUnitTest cuda_tests[];
 extern const size_t n_cuda_tests;
 
-/* Products of matrices are cuBLASLt's, which the host has not. */
-int main(void)
+/* Attention alone with any argument, all the others without: two tests of a few seconds. Products
+ * of matrices are cuBLASLt's, which the host has not. */
+int main(int argc, char **argv)
 {
+    (void)argv;
+    if (argc > 1) return RUN(attn) > 0;
     cmocka_set_skip_filter("binding_respects_the_cpuset"); /* of the cpu alone */
-    return RUN(norm) + RUN(pointwise) + RUN(loss) + RUN(optim) + RUN(cuda) > 0;
+    return RUN(norm) + RUN(pointwise) + RUN(loss) + RUN(optim) + RUN(moe) + RUN(cuda) > 0;
 }

@@ -177,6 +177,51 @@ static void gradients_of_logits_are_narrowed(void **state)
     for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
 }
 
+/* ---- experts
+ * ---------------------------------------------------------------------------------------- */
+
+/* More choices than a block numbers at once, some experts without any. */
+static void choices_are_ordered_as_on_the_cpu(void **state)
+{
+    enum { N = 700, E = 11, K = 3 };
+    static const int64_t capacities[] = {0, 100, 300};
+    uint64_t seed = test_seed("order");
+    int32_t experts[N * K], want[N * K], got[N * K];
+    int64_t want_offsets[E + 1], got_offsets[E + 1];
+    for (int i = 0; i < N * K; i++) experts[i] = (int32_t)(test_rand(&seed) % (E - 2)) + 1;
+    for (size_t k = 0; k < DH_COUNTOF(capacities); k++) {
+        dh_k_moe_order(N, E, K, experts, capacities[k], want_offsets, want);
+        dh_cuda_moe_order(NULL, N, E, K, experts, capacities[k], got_offsets, got);
+        assert_memory_equal(got, want, sizeof want);
+        assert_memory_equal(got_offsets, want_offsets, sizeof want_offsets);
+    }
+}
+
+static void balancing_losses_add_up(void **state)
+{
+    const double counts[3] = {5, 0, 7}, prob_sums[3] = {1.5, 2, 2.5};
+    const double want = dh_k_router_aux(3, 6, counts, prob_sums);
+    double aux[2] = {-1, -1};
+    dh_cuda_router_aux(NULL, 3, 6, counts, prob_sums, false, aux);
+    check_value("loss", aux[0], want, 1e-14);
+    assert_true(aux[1] == 1);
+    dh_cuda_router_aux(NULL, 3, 6, counts, prob_sums, true, aux);
+    check_value("loss", aux[0], 2 * want, 1e-14);
+    assert_true(aux[1] == 2);
+}
+
+/* Only where the step's scalars say so. */
+static void choices_are_dealt_when_told(void **state)
+{
+    int32_t experts[8] = {9, 9, 9, 9, 9, 9, 9, 9};
+    dh_scalars s = {.even_experts = 0};
+    dh_cuda_router_deal(NULL, 4, 3, 2, &s, experts);
+    assert_int_equal(experts[0], 9);
+    s.even_experts = 1;
+    dh_cuda_router_deal(NULL, 4, 3, 2, &s, experts);
+    for (int i = 0; i < 8; i++) assert_int_equal(experts[i], i % 3);
+}
+
 const struct CMUnitTest cuda_tests[] = {
     cmocka_unit_test(a_missing_barrier_changes_results),
     cmocka_unit_test(barriers_that_not_all_reach_end_the_process),
@@ -186,5 +231,8 @@ const struct CMUnitTest cuda_tests[] = {
     cmocka_unit_test(vectors_do_not_decay),
     cmocka_unit_test(losses_are_summed_with_their_rows),
     cmocka_unit_test(gradients_of_logits_are_narrowed),
+    cmocka_unit_test(choices_are_ordered_as_on_the_cpu),
+    cmocka_unit_test(balancing_losses_add_up),
+    cmocka_unit_test(choices_are_dealt_when_told),
 };
 const size_t n_cuda_tests = DH_COUNTOF(cuda_tests);

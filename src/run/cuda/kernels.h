@@ -6,7 +6,7 @@
  *   stream    a call puts kernels on it and returns; nothing is allocated, copied or waited for
  *   aliasing  as there, "in place" included
  *   bits      a repeated call gives the same; not those of the cpu, but for dropout's masks, casts,
- *             copies, the choice and order of experts, and counts
+ *             copies, the order of rows by expert, and counts
  *   scratch   functions with a `ws` name their workspace function, in bytes; 256-byte aligned
  *   errors    a launch that CUDA refuses is found by who owns the stream (cudaGetLastError)
  * The source in kernels/ is also compiled for the host, where a call returns when all is done and
@@ -79,6 +79,19 @@ void dh_cuda_rope(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t T, i
                   int64_t KV, int64_t D, const void *qkv, const float *table,
                   const int32_t *row_pos, bool inverse, void *out);
 
+/* ---- attention --------------------------------------------------------------------------------
+ */
+
+/* Positions of the shape lie on the device too. Forward needs no scratch. */
+void dh_cuda_attn_fwd(dh_cuda_stream stream, const dh_attn_shape *s, const void *q, const void *k,
+                      const void *v, void *o, float *lse);
+void dh_cuda_attn_merge(dh_cuda_stream stream, const dh_attn_shape *s, void *o, float *lse,
+                        const void *o_part, const float *lse_part);
+size_t dh_cuda_attn_bwd_workspace(const dh_attn_shape *s);
+void dh_cuda_attn_bwd(dh_cuda_stream stream, const dh_attn_shape *s, const void *dout,
+                      const void *o, const float *lse, const void *q, const void *k, const void *v,
+                      void *dq, void *dk, void *dv, bool accumulate, void *ws);
+
 /* ---- embedding --------------------------------------------------------------------------------
  */
 
@@ -139,6 +152,43 @@ void dh_cuda_zero(dh_cuda_stream stream, size_t n_bytes, void *y);
 void dh_cuda_adamw(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
                    bool decays, int64_t n, const float *g, float *p, float *m, float *v,
                    dh_bf16 *copy);
+
+/* ---- mixture of experts
+ * ---------------------------------------------------------------------------- */
+
+void dh_cuda_router_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E, int64_t top_k,
+                        const void *logits, float *probs, int32_t *experts, float *weights);
+/* Where scalars say so (even_experts); NULL: always. */
+void dh_cuda_router_deal(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                         const dh_scalars *scalars, int32_t *experts);
+void dh_cuda_router_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E, int64_t top_k,
+                        const float *probs, const int32_t *experts, const float *weights,
+                        const float *dweights, const double *counts, int64_t rows, double aux_coef,
+                        void *dlogits);
+void dh_cuda_router_sums(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                         const float *probs, const int32_t *experts, double *counts,
+                         double *prob_sums);
+/* aux [2] = balancing loss, 1; overwritten or added to. */
+void dh_cuda_router_aux(dh_cuda_stream stream, int64_t E, int64_t rows, const double *counts,
+                        const double *prob_sums, bool accumulate, double *aux);
+void dh_cuda_moe_order(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                       const int32_t *experts, int64_t capacity, int64_t *offsets,
+                       int32_t *slot_of);
+void dh_cuda_moe_count(dh_cuda_stream stream, int64_t n, int64_t E, const int32_t *experts,
+                       int64_t *counts);
+void dh_cuda_moe_offsets(dh_cuda_stream stream, int64_t n_runs, const int64_t *counts,
+                         int64_t *offsets);
+void dh_cuda_moe_permute(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C, int64_t top_k,
+                         const void *x, const int32_t *slot_of, int64_t n_slots, void *y);
+void dh_cuda_moe_unpermute(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C,
+                           int64_t top_k, const void *y, const int32_t *slot_of,
+                           const float *weights, void *x);
+void dh_cuda_moe_unpermute_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C,
+                               int64_t top_k, const void *dx, const void *y, const int32_t *slot_of,
+                               const float *weights, int64_t n_slots, void *dy, float *dweights);
+/* dh_grouped_run's products; offsets lie on the device. No scratch. */
+void dh_cuda_grouped(dh_cuda_stream stream, const dh_grouped_desc *desc, int64_t n_runs,
+                     const int64_t *offsets, const void *a, const void *b, void *c);
 
 #ifdef __cplusplus
 }

@@ -12,8 +12,10 @@
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #define DH_SHARED(type, name, dims) __shared__ type name dims
+#define UNROLL _Pragma("unroll")
 #else
 #include "run/cuda/host/fibres.h"
+#define UNROLL
 #endif
 
 #include <cmath>
