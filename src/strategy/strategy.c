@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+const char dh_passes_searched[] = "";
+
 static const dh_strategy strategies[] = {
     {"sequential", "one strand: forwards and backwards never share a slot's time (Megatron-LM)", "",
      NULL, "sequential", false},
@@ -49,6 +51,10 @@ static const dh_strategy strategies[] = {
      "round-robin", false},
     {"list", "list scheduling of co-executed slots, on the job's own schedule (Graham 1969)", "",
      NULL, "list", false},
+    {"coconet",
+     "one strand, layers rewritten by the sequence of split, reorder and part-wise that a search "
+     "finds shortest (CoCoNet, arXiv 2105.05720)",
+     dh_passes_searched, NULL, "sequential", false},
 };
 
 const dh_strategy *dh_strategies(size_t *n)

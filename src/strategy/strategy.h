@@ -213,6 +213,14 @@ typedef struct dh_strategy {
     bool barriers;
 } dh_strategy;
 
+/* Passes of a row that searches: for each job they are found among sequences of rewrites
+ * (rewrites.h), until then there are none. */
+extern const char dh_passes_searched[];
+static inline bool dh_strategy_searches(const dh_strategy *strategy)
+{
+    return strategy->passes == dh_passes_searched;
+}
+
 /* The first is the one that everything is compared with. */
 const dh_strategy *dh_strategies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */

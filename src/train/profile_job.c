@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "strategy/rewrites.h"
 #include "train/rank.h"
 #include "train/recipe.h"
 
@@ -40,15 +41,33 @@ static dh_status own_strategy(dh_ctx *ctx, const dh_job *job, const dh_strategy 
     return is_auto(job) ? DH_OK : dh_strategy_read(ctx, job->arena, job->strategy, strategy);
 }
 
+static dh_status add_passes(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_pass_list *passes,
+                            dh_probe_lists *lists)
+{
+    const dh_pass_list reduced = dh_pass_list_reduced(graphs, passes);
+    for (size_t i = 0; i < lists->n; i++)
+        if (dh_pass_list_equal(&lists->at[i], &reduced)) return DH_OK;
+    return dh_vec_push(lists, reduced) ? DH_OK : no_memory(ctx);
+}
+
 static dh_status add_list(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *strategy,
                           dh_probe_lists *lists)
 {
     dh_pass_list passes;
     DH_TRY(dh_strategy_passes(ctx, strategy, &passes));
-    passes = dh_pass_list_reduced(graphs, &passes);
-    for (size_t i = 0; i < lists->n; i++)
-        if (dh_pass_list_equal(&lists->at[i], &passes)) return DH_OK;
-    return dh_vec_push(lists, passes) ? DH_OK : no_memory(ctx);
+    return add_passes(ctx, graphs, &passes, lists);
+}
+
+/* All that the strategy may come to. */
+static dh_status add_strategy(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *strategy,
+                              dh_probe_lists *lists)
+{
+    dh_rewrites all;
+    DH_TRY(add_list(ctx, graphs, strategy, lists));
+    if (!dh_strategy_searches(strategy)) return DH_OK;
+    DH_TRY(dh_rewrites_list(ctx, graphs, &all));
+    for (size_t i = 0; i < all.n; i++) DH_TRY(add_passes(ctx, graphs, &all.at[i].passes, lists));
+    return DH_OK;
 }
 
 dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe_lists *lists)
@@ -63,8 +82,8 @@ dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe
     DH_TRY(dh_recipe_of_job(ctx, job, &spec.recipe));
     dh_status st = dh_program_graph_spec(ctx, &spec, &graphs);
     for (size_t i = 0; st == DH_OK && (all || is_auto(job)) && i < n; i++)
-        st = add_list(ctx, &graphs, &rows[i], lists);
-    if (st == DH_OK) st = add_list(ctx, &graphs, own, lists);
+        st = add_strategy(ctx, &graphs, &rows[i], lists);
+    if (st == DH_OK) st = add_strategy(ctx, &graphs, own, lists);
     if (st != DH_OK) dh_vec_fini(lists);
     return st;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "strategy/rewrites.h"
 #include "train/recipe.h"
 
 enum { TEXT_BYTES = 512 };
@@ -142,12 +143,34 @@ static dh_status find_costs(dh_ctx *ctx, dh_resolved *r)
                             r->cluster ? "" : r->job.profile);
 }
 
+/* The passes of a strategy that searches for them. */
+static dh_status find_rewrites(dh_ctx *ctx, dh_resolved *r)
+{
+    dh_graph_spec graphs;
+    dh_rewrites *found = DH_NEW(r->arena, dh_rewrites);
+    dh_str best = DH_STR_INIT;
+    const dh_strategy *row = r->recipe.strategy;
+    if (!found) return no_memory(ctx);
+    DH_TRY(dh_recipe_graphs(ctx, &r->recipe, &graphs));
+    DH_TRY(dh_rewrites_find(ctx, &graphs, r->recipe.costs, found));
+    DH_TRY(dh_rewrites_strategy(ctx, r->arena, row, found, &r->recipe.strategy));
+    dh_rewrites_print(&found->at[found->best].passes, &best);
+    r->rewrites = found;
+    const dh_status st = dh_resolved_note(
+        ctx, r, "rewrites", best.text ? best.text : "",
+        "of %zu sequences the shortest layer, %.1f us forward and backward; %.1f us without",
+        found->n, found->at[found->best].layer_ns * 1e-3, found->at[0].layer_ns * 1e-3);
+    dh_str_fini(&best);
+    return st;
+}
+
 static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
 {
     r->job.strategy = dh_arena_strdup(r->arena, strategy->name);
     if (!r->job.strategy) return no_memory(ctx);
     DH_TRY(find_ordering(ctx, r, strategy));
     DH_TRY(find_costs(ctx, r));
+    if (dh_strategy_searches(strategy)) DH_TRY(find_rewrites(ctx, r));
     return find_schedule(ctx, r);
 }
 

@@ -5,6 +5,7 @@
 #include "dhelix/cluster.h"
 #include "dhelix/job.h"
 #include "dhelix/tokenizer.h"
+#include "strategy/rewrites.h"
 #include "train/session.h"
 
 #ifdef __cplusplus
@@ -24,8 +25,9 @@ typedef struct dh_resolved {
     dh_recipe recipe;
     const dh_cluster *cluster; /* whose devices and links; NULL: this machine */
     dh_derived derived[DH_MAX_DERIVED];
-    size_t n_derived, n_common; /* the first n_common hold for any strategy */
-    dh_schedule *schedule;      /* the recipe's */
+    size_t n_derived, n_common;  /* the first n_common hold for any strategy */
+    dh_schedule *schedule;       /* the recipe's */
+    const dh_rewrites *rewrites; /* that a strategy which searches tried; else NULL */
     dh_arena *arena;
 } dh_resolved;
 

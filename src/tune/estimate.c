@@ -39,7 +39,9 @@ static dh_status describe(estimate *e)
     if (r->mesh.pp == 1 && e->schedule->n_chunks != 2)
         DH_TRY(dh_schedule_find(ctx, "1f1b", &e->schedule));
     r->recompute = (dh_recompute_kind)at[DH_TUNE_RECOMPUTE];
-    DH_TRY(dh_recipe_use(ctx, t->job, &dh_strategies(&n)[at[DH_TUNE_STRATEGY]], r));
+    const dh_strategy *strategy = &dh_strategies(&n)[at[DH_TUNE_STRATEGY]];
+    DH_TRY(dh_recipe_use(ctx, t->job, strategy, r));
+    if (dh_strategy_searches(strategy)) DH_TRY(tune_find_rewrites(e, strategy, &r->strategy));
     return use_stand_in(ctx, &r->ordering);
 }
 

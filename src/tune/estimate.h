@@ -27,6 +27,9 @@ dh_status tune_find_timetables(estimate *e);
 dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks);
 dh_status tune_find_times(estimate *e, const tune_times **times);
 dh_status tune_find_outlines(estimate *e);
+/* The row of a strategy that searches, with the passes that are best for the mesh and micro-batch;
+ * the recipe has that row. */
+dh_status tune_find_rewrites(estimate *e, const dh_strategy *row, const dh_strategy **strategy);
 
 /* reductions.c: what reductions of gradients add to a slot of the class, of `ns` without them */
 double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,

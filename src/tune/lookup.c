@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "program/build.h"
+#include "strategy/rewrites.h"
 #include "tune/estimate.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
@@ -25,7 +26,7 @@ typedef struct times_key {
 
 typedef struct outline_key {
     uint64_t costs;
-    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart;
+    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, whole_tokens;
 } outline_key;
 
 void tune_tables_fini(tuner *t)
@@ -34,6 +35,7 @@ void tune_tables_fini(tuner *t)
     dh_table_fini(&t->blocks);
     dh_table_fini(&t->times);
     dh_table_fini(&t->outlines);
+    dh_table_fini(&t->rewrites);
     dh_table_fini(&t->memo.times);
     for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
     for (size_t i = 0; i < t->all_timetables.n; i++)
@@ -155,6 +157,25 @@ dh_status tune_find_times(estimate *e, const tune_times **times)
     return DH_OK;
 }
 
+dh_status tune_find_rewrites(estimate *e, const dh_strategy *row, const dh_strategy **strategy)
+{
+    blocks_key key;
+    dh_graph_spec graphs;
+    dh_rewrites found;
+    DH_TRY(key_of_blocks(e, e->spec.recipe.recompute, &key));
+    void **at = dh_table_at(&e->t->rewrites, e->t->arena, &key, sizeof key);
+    if (!at) return tune_no_memory(e->ctx);
+    if (!*at) {
+        const dh_strategy *made;
+        DH_TRY(dh_program_graph_spec(e->ctx, &e->spec, &graphs));
+        DH_TRY(dh_rewrites_find(e->ctx, &graphs, e->spec.recipe.costs, &found));
+        DH_TRY(dh_rewrites_strategy(e->ctx, e->t->arena, row, &found, &made));
+        *at = (void *)(uintptr_t)made;
+    }
+    *strategy = *at;
+    return DH_OK;
+}
+
 /* What a rank holds, over all its virtual stages. */
 static tune_stage holding_of(const tune_timetable *t, int32_t rank)
 {
@@ -179,7 +200,8 @@ static dh_status make_outline(estimate *e, int64_t rank, tune_outline **outline)
     dh_program_spec spec = e->spec;
     spec.recipe.schedule = e->long_one->schedule;
     spec.recipe.n_micro = spec.recipe.schedule->n_micro;
-    spec.recipe.strategy = NULL; /* neither this nor the micro-batch makes a difference here */
+    DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &spec.recipe.whole_tokens));
+    spec.recipe.strategy = NULL; /* else neither this nor the micro-batch makes a difference here */
     spec.recipe.micro_batch = 1;
     spec.rank = dh_mesh_rank(&e->spec.recipe.mesh, (dh_coord){.pp = rank});
     return tune_outline_make(e->ctx, e->t->arena, &spec, outline);
@@ -191,6 +213,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
 {
     const dh_mesh *m = &e->spec.recipe.mesh;
     const tune_stage holds = holding_of(e->long_one, rank);
+    bool whole_tokens;
+    DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &whole_tokens));
     const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
                              .tp = m->tp,
                              .cp = m->cp,
@@ -200,7 +224,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .n_layers = holds.n_layers,
                              .embed = holds.embed,
                              .head = holds.head,
-                             .apart = ends_apart(e->long_one)};
+                             .apart = ends_apart(e->long_one),
+                             .whole_tokens = whole_tokens};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made;
     if (!place) return tune_no_memory(e->ctx);

@@ -239,6 +239,7 @@ static dh_status repeats(const walk *w, const dh_strategy *rows, size_t index, b
     dh_pass_list own, other;
     *repeated = false;
     DH_TRY(graphs_so_far(w, &graphs));
+    if (dh_strategy_searches(&rows[index]) && graphs.mesh.tp > 1) return DH_OK;
     DH_TRY(dh_strategy_passes(w->ctx, &rows[index], &own));
     own = dh_pass_list_reduced(&graphs, &own);
     for (size_t i = 0; i < index && !*repeated; i++) {

@@ -187,7 +187,7 @@ typedef struct tuner {
     bool *strategy_wanted, *schedule_wanted; /* by row */
     double memory_bytes;
     dh_arena *arena; /* of everything below */
-    dh_table timetables, blocks, times, outlines;
+    dh_table timetables, blocks, times, outlines, rewrites;
     tune_memo memo;
     DH_VEC(tune_blocks *) all_blocks;
     DH_VEC(tune_timetable *) all_timetables;

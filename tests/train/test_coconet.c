@@ -42,9 +42,28 @@ static void bits_are_those_of(void **state)
     }
 }
 
+/* Whatever the search finds on a link that is slow or fast, the losses are those of the mesh. */
+static void what_is_found_trains(void **state)
+{
+    static const char *const settings[] = {"parallel.tp=2", "parallel.tp=2 parallel.sequence=false",
+                                           "parallel.tp=4 parallel.sequence=false "
+                                           "links.local.gbps=0.5"};
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++) {
+        char with[300], out[2][300];
+        run_curve curve[2];
+        run_folder(out[0], sizeof out[0], "plain");
+        run_folder(out[1], sizeof out[1], "found");
+        snprintf(with, sizeof with, "%s strategy=coconet", settings[i]);
+        run_curve_of(RUN_LLAMA, settings[i], out[0], &curve[0]);
+        run_curve_of(RUN_LLAMA, with, out[1], &curve[1]);
+        assert_true(run_distance(&curve[0], &curve[1], 0) <= run_tolerance(DH_F32));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_found_trains),
         cmocka_unit_test(bits_are_those_of),
     };
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);

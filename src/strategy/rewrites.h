@@ -1,0 +1,47 @@
+/* Which rewrites of a layer make it shortest: CoCoNet's autotuner.
+ *
+ * A sequence is a list of passes: split, then reorder (keeping what it gathers or gathering again),
+ * then part-wise by so many parts; each may be left out. All that are legal for a job, and
+ * different from each other there, are tried on its layer: forward, then backward, in their order
+ * on the clock by which orders are planned (dh_slot_time). The shortest wins, of equals the one
+ * with fewest rewrites.
+ *
+ * Source: Jangda et al., ASPLOS 2022 (arXiv 2105.05720), section 5. */
+#ifndef DH_STRATEGY_REWRITES_H
+#define DH_STRATEGY_REWRITES_H
+
+#include "strategy/strategy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DH_MAX_REWRITES = 32 };
+
+typedef struct dh_rewrites_tried {
+    dh_pass_list passes; /* reduced: what would change nothing is left out */
+    double layer_ns;     /* of a micro-batch's forward and backward in one layer */
+} dh_rewrites_tried;
+
+typedef struct dh_rewrites {
+    dh_rewrites_tried at[DH_MAX_REWRITES]; /* the first: no rewrite at all */
+    size_t n, best;
+} dh_rewrites;
+
+/* Every sequence that a job may have, each once. errors: of the passes' rows */
+dh_status dh_rewrites_list(dh_ctx *ctx, const dh_graph_spec *graphs, dh_rewrites *rewrites);
+/* And what they take. graphs: its passes are not looked at. Deterministic.
+ * errors    DH_ENOMEM; of a layer that cannot be built
+ * cost      a layer's graph and its two timings a sequence */
+dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
+                           dh_rewrites *rewrites);
+/* The row with the passes of the best sequence; in the arena. */
+dh_status dh_rewrites_strategy(dh_ctx *ctx, dh_arena *arena, const dh_strategy *row,
+                               const dh_rewrites *rewrites, const dh_strategy **strategy);
+/* "split, reorder"; "no rewrite" of none */
+void dh_rewrites_print(const dh_pass_list *passes, dh_str *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
