@@ -94,7 +94,8 @@ typedef struct dh_job {
     char *layer_split;              /* parallel.layer_split: "3,4,4,3" or empty for even */
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
     int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
-    bool zero1;                     /* parallel.zero1: distributed optimizer */
+    int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
+    bool zero1;                     /* parallel.zero1: another spelling of zero: 1 */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
     dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: how a rank waits for others */

@@ -264,6 +264,7 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
 
 dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
 {
+    if (job->zero1 && job->zero == 0) job->zero = 1;
     DH_TRY(dh_job_derive_ranks(ctx, job));
     DH_TRY(check_tensor_parallel(ctx, job));
     DH_TRY(check_pipeline(ctx, job));

@@ -471,16 +471,20 @@ typedef struct dh_opt_region {
 dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, size_t n,
                                    dh_dtype dtype, int32_t norm_group, dh_graph **graph);
 
-/* One collective on gradients, in place: range `range` of n elements. With `shard` a
- * range index, the rank keeps only its shard of the sum (reduce-scatter). With `addend` a
- * range index, no collective: the rank adds what it has there. */
+/* One operator on gradients, in place: range `range` of n elements.
+ *   all_reduce      summed over the group
+ *   reduce_scatter  the rank keeps only its shard of the sum, n_shard elements at `shard`
+ *   add             no collective: the rank adds what it has at `addend`
+ *   clear           zeros, where there is a range
+ *   release         it is needed no more */
 typedef struct dh_grad_reduction {
+    dh_op_type type;
     int32_t group;
     uint32_t range;
     int64_t n;
-    uint32_t shard; /* DH_NONE: all-reduce */
+    uint32_t shard;
     int64_t n_shard;
-    uint32_t addend; /* DH_NONE: a collective */
+    uint32_t addend;
 } dh_grad_reduction;
 dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,
                                     dh_graph **graph);

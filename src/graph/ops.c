@@ -329,6 +329,7 @@ bool dh_op_multiplies(dh_op_type type)
 double dh_op_flops(const dh_graph *graph, const dh_op *op)
 {
     if (products[op->type]) return products[op->type](graph, op);
+    if (op->type == DH_OP_RELEASE) return 0;
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? elementwise_flops(graph, op) : 0.0;
 }
 
@@ -340,10 +341,17 @@ static double exchange_bytes(const dh_graph *g, const dh_op *op)
     return (routed_rows(op, x) + routed_rows(op, y)) * row;
 }
 
+/* What is released is not touched. */
+static double no_bytes(const dh_graph *g, const dh_op *op)
+{
+    return 0;
+}
+
 double dh_op_bytes(const dh_graph *graph, const dh_op *op)
 {
     static double (*const bytes[DH_N_OP_TYPE])(const dh_graph *, const dh_op *) = {
         [DH_OP_ALL_TO_ALL_ROWS] = exchange_bytes,
+        [DH_OP_RELEASE] = no_bytes,
     };
     if (bytes[op->type]) return bytes[op->type](graph, op);
     const dh_op_info *info = dh_op_info_of(op->type);

@@ -158,16 +158,11 @@ dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, 
     DH_TRY(start(ctx, &b, DH_BLOCK_GRADS, DH_F32));
     for (size_t i = 0; i < n; i++) {
         const dh_grad_reduction *r = &list[i];
-        uint32_t all = add_range(&b, "g", DH_F32, r->range, r->n, false);
-        if (r->addend != DH_NONE) {
-            uint32_t addend = add_range(&b, "g.tied", DH_F32, r->addend, r->n, false);
-            add_op(&b, DH_OP_ADD, DH_PHASE_W, DH_NONE, -1, IDS(all, addend), IDS(all));
-            continue;
-        }
-        uint32_t out =
-            r->shard == DH_NONE ? all : add_range(&b, "g.own", DH_F32, r->shard, r->n_shard, false);
-        add_op(&b, r->shard == DH_NONE ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER, DH_PHASE_W,
-               DH_NONE, r->group, IDS(all), IDS(out));
+        const uint32_t all = add_range(&b, "g", DH_F32, r->range, r->n, false);
+        const uint32_t addend = add_range(&b, "g.tied", DH_F32, r->addend, r->n, false);
+        const uint32_t own = add_range(&b, "g.own", DH_F32, r->shard, r->n_shard, false);
+        add_op(&b, r->type, DH_PHASE_W, DH_NONE, r->group, IDS(all, addend),
+               IDS(own == DH_NONE ? all : own));
     }
     return finish(ctx, &b, graph);
 }

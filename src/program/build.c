@@ -141,7 +141,8 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
         s->id = v;
         s->backward_left = b->spec->recipe.n_micro;
         DH_TRY(add_chain(ctx, b, s, first_layer));
-        DH_TRY(dh_reductions_plan(ctx, &b->reducer, s->chain, s->n_chain));
+        const bool frees = s->send_backward == DH_NONE && !b->spec->probes;
+        DH_TRY(dh_reductions_plan(ctx, &b->reducer, s->chain, s->n_chain, frees));
     }
     return DH_OK;
 }

@@ -82,7 +82,7 @@ size_t dh_rank_key(const dh_recipe *recipe, int64_t rank)
 {
     const dh_coord c = dh_mesh_coord(&recipe->mesh, rank);
     const size_t stage = (size_t)(c.pp * recipe->mesh.cp + c.cp);
-    const size_t data = (c.ep > 0 ? 2 : 0) + (recipe->zero1 && c.edp > 0);
+    const size_t data = (c.ep > 0 ? 2 : 0) + (recipe->zero > 0 && c.edp > 0);
     return (stage * N_TP_PLACES + place_of(c.tp, recipe->mesh.tp)) * N_DP_PLACES + data;
 }
 

@@ -16,6 +16,12 @@ static bool holds_params(const dh_buffer *b)
     return b->kind <= DH_BUF_ADAM_V && b->kind != DH_BUF_STATE;
 }
 
+/* Of the other buffers, whether uses are recorded by the bytes they concern. */
+static bool by_ranges(const dh_buffer *b)
+{
+    return !dh_buffer_is_persistent(b->kind) && b->kind != DH_BUF_WORK;
+}
+
 static bool overlap(const dh_operand *o, uint64_t byte0, uint64_t n_bytes)
 {
     return byte0 < o->byte0 + o->n_bytes && o->byte0 < byte0 + n_bytes;
@@ -97,14 +103,14 @@ dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh
     return ok ? DH_OK : dh_emit_no_memory(ctx);
 }
 
-/* What uses an operand is recorded at exactly its range; of other buffers than activations
- * at one range for all. */
+/* What uses an operand of a transient buffer is recorded at exactly its range; of other buffers at
+ * one range for all. */
 static dh_status find_range(dh_ctx *ctx, dh_emitter *e, const dh_operand *operand,
                             dh_accesses **seen)
 {
     const dh_buffer *b = &e->program->buffers.at[operand->buffer];
     const dh_operand all = {.buffer = operand->buffer, .n_bytes = b->n_bytes};
-    const dh_operand *o = b->kind == DH_BUF_ACT ? operand : &all;
+    const dh_operand *o = by_ranges(b) ? operand : &all;
     uint32_t *first = &e->range0.at[o->buffer];
     for (uint32_t i = *first; i != DH_NONE; i = e->ranges.at[i].next) {
         dh_access_range *r = &e->ranges.at[i];

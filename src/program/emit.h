@@ -30,6 +30,8 @@ dh_status dh_emit_range(dh_ctx *ctx, dh_emitter *e, dh_operand operand, uint32_t
  * backward completes the gradients of all that have joined so far. */
 dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_t *id);
 void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t after);
+/* Sets dh_flat.frees. */
+void dh_emit_flat_frees(dh_emitter *e, uint32_t flat, uint32_t frees);
 /* Ranks over which the distributed optimizer shards a block's parameters; without it 1. */
 int64_t dh_emit_flat_shards(const dh_emitter *e, uint32_t block);
 /* Cuts a flat's n_matrix elements into its n_pieces equal pieces, with padding; none without

@@ -18,7 +18,11 @@ static param_range params_of(const dh_emitter *e, uint32_t block)
 
 dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_t *id)
 {
-    dh_flat flat = {.first_block = DH_NONE, .after = DH_NONE, .n_pieces = n_pieces};
+    dh_flat flat = {.first_block = DH_NONE,
+                    .after = DH_NONE,
+                    .n_pieces = n_pieces,
+                    .reduced = {.buffer = DH_NONE},
+                    .frees = DH_NONE};
     memset(flat.matrix, 0xff, sizeof flat.matrix);
     memset(flat.vector, 0xff, sizeof flat.vector);
     if (!dh_vec_push(&e->program->flats, flat)) return dh_emit_no_memory(ctx);
@@ -33,6 +37,11 @@ void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t af
     f->last_block = f->first_block == DH_NONE ? block : DH_MAX(f->last_block, block);
     f->first_block = DH_MIN(f->first_block, block);
     f->after = after;
+}
+
+void dh_emit_flat_frees(dh_emitter *e, uint32_t flat, uint32_t frees)
+{
+    e->program->flats.at[flat].frees = frees;
 }
 
 void dh_emit_visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint32_t, void *),
@@ -102,7 +111,7 @@ int64_t dh_emit_flat_shards(const dh_emitter *e, uint32_t block)
 {
     const dh_program *p = e->program;
     const dh_group_kind group = dh_program_data_group(p, block);
-    return e->spec->recipe.zero1 ? dh_mesh_group_size(&p->mesh, group) : 1;
+    return e->spec->recipe.zero > 0 ? dh_mesh_group_size(&p->mesh, group) : 1;
 }
 
 void dh_emit_cut_flat(dh_flat *f, int64_t shards)
@@ -133,7 +142,13 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
 }
 
-/* Matrix elements a buffer of this kind holds. */
+/* Whether whole gradients of its matrices last only until they are reduced. */
+static bool reduces_early(const dh_emitter *e, const dh_flat *flat)
+{
+    return e->spec->recipe.zero >= 2 && flat->n_shard < flat->n_piece;
+}
+
+/* Matrix elements a persistent buffer of this kind holds. */
 static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buffer_kind kind)
 {
     const bool wide = e->program->dtype != DH_F32;
@@ -144,7 +159,7 @@ static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buff
     case DH_BUF_MASTER:
         return wide ? kept : flat->n_matrix;
     case DH_BUF_GRAD:
-        return flat->n_matrix;
+        return reduces_early(e, flat) ? 0 : flat->n_matrix;
     default:
         return kept;
     }
@@ -164,6 +179,7 @@ static void place_param(uint32_t param, void *arg)
     const placing *l = arg;
     dh_program *p = l->program;
     const bool matrix = dh_param_is_matrix(&p->params.at[param]);
+    p->homes.at[param].first = l->first[param];
     if (matrix ? l->n_matrix < l->flat->n_matrix : l->n_vector == 0) return; /* a shard, or none */
     const dh_operand *run = matrix ? &l->flat->matrix[l->kind] : &l->flat->vector[l->kind];
     p->homes.at[param].at[l->kind] =
@@ -191,6 +207,38 @@ static dh_status layout_flat(dh_ctx *ctx, dh_emitter *e, uint32_t id, dh_buffer_
     if (matrix_bytes) flat->matrix[kind] = (dh_operand){buffer, 0, matrix_bytes};
     if (vector_bytes) flat->vector[kind] = (dh_operand){buffer, matrix_bytes, vector_bytes};
     dh_emit_visit_params(e, id, place_param, &l);
+    return DH_OK;
+}
+
+/* The whole gradients of a flat's matrices, and the shards they are reduced to. */
+static dh_status layout_early(dh_ctx *ctx, dh_emitter *e, uint32_t id, const int64_t *first)
+{
+    dh_program *p = e->program;
+    const dh_flat f = p->flats.at[id];
+    dh_buffer b = {.owner = id, .tensor = DH_NONE, .mb = -1, .alias = DH_NONE};
+    uint32_t whole, shards;
+    b.kind = DH_BUF_UNREDUCED;
+    b.n_bytes = (uint64_t)f.n_matrix * sizeof(float);
+    DH_TRY(dh_emit_buffer(ctx, e, &b, &whole));
+    p->flats.at[id].matrix[DH_BUF_GRAD] = (dh_operand){whole, 0, b.n_bytes};
+    b.kind = DH_BUF_REDUCED;
+    b.n_bytes = (uint64_t)(f.n_shard * f.n_pieces) * sizeof(float);
+    DH_TRY(dh_emit_buffer(ctx, e, &b, &shards));
+    p->flats.at[id].reduced = (dh_operand){shards, 0, b.n_bytes};
+    placing l = {.program = p,
+                 .flat = &p->flats.at[id],
+                 .kind = DH_BUF_GRAD,
+                 .n_matrix = f.n_matrix,
+                 .item = sizeof(float),
+                 .first = first};
+    dh_emit_visit_params(e, id, place_param, &l);
+    return DH_OK;
+}
+
+static dh_status layout_all_early(dh_ctx *ctx, dh_emitter *e, const int64_t *first)
+{
+    for (uint32_t f = 0; f < e->program->flats.n; f++)
+        if (reduces_early(e, &e->program->flats.at[f])) DH_TRY(layout_early(ctx, e, f, first));
     return DH_OK;
 }
 
@@ -290,6 +338,7 @@ static dh_status layout_persistent(dh_ctx *ctx, dh_emitter *e, int64_t *first)
     if (trains) DH_TRY(layout_routers(ctx, e));
     if (trains) DH_TRY(layout_tied(ctx, e));
     if (trains) DH_TRY(layout_params(ctx, e, first, DH_BUF_GRAD, DH_BUF_ADAM_V));
+    if (trains) DH_TRY(layout_all_early(ctx, e, first));
     return e->program->mode == DH_MODE_DECODE ? layout_kv(ctx, e) : DH_OK;
 }
 

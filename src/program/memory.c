@@ -89,9 +89,10 @@ static void compute_lives(planner *m)
             touch(m, dh_instr_operand(p, instr, k)->buffer, i);
         touch(m, instr->work, i);
     }
-    /* The result outlives the last instruction. */
-    if (p->result.buffer != DH_NONE)
-        for (int s = 0; s < DH_N_STREAM; s++) m->lives[p->result.buffer].last.at[s] = UINT32_MAX;
+    /* The result outlives the last instruction, and gradients can be looked at after a step. */
+    for (uint32_t b = 0; b < p->buffers.n; b++)
+        if (b == p->result.buffer || p->buffers.at[b].kind == DH_BUF_REDUCED)
+            for (int s = 0; s < DH_N_STREAM; s++) m->lives[b].last.at[s] = UINT32_MAX;
 }
 
 /* ---- in place ------------------------------------------------------------------------------- */

@@ -35,7 +35,9 @@ static dh_status place_matrix_region(dh_ctx *ctx, const dh_reducer *r, const dh_
     const bool wide = r->spec->recipe.dtype != DH_F32;
     const size_t item = dh_dtype_bytes(r->spec->recipe.dtype);
     const int64_t n = region->n;
-    DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_GRAD], first, n, sizeof(float), &region->grad));
+    const bool early = f->reduced.buffer != DH_NONE;
+    DH_TRY(range_of(ctx, r, early ? f->reduced : f->matrix[DH_BUF_GRAD], early ? kept : first, n,
+                    sizeof(float), &region->grad));
     DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_MASTER], wide ? kept : first, n, sizeof(float),
                     &region->master));
     DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_ADAM_M], kept, n, sizeof(float), &region->adam_m));
@@ -93,7 +95,7 @@ static dh_status add_vector_region(dh_ctx *ctx, const dh_reducer *r, uint32_t fl
  * everyone with the distributed optimizer. */
 static dh_group_kind norm_group(const dh_reducer *r)
 {
-    if (r->spec->recipe.zero1) return DH_GROUP_WORLD;
+    if (r->spec->recipe.zero > 0) return DH_GROUP_WORLD;
     return mesh_of(r)->ep > 1 ? DH_GROUP_TP_EP_PP : DH_GROUP_TP_PP;
 }
 
@@ -104,13 +106,13 @@ static dh_status list_regions(dh_ctx *ctx, const dh_reducer *r, region_list *lis
     const dh_mesh *m = mesh_of(r);
     const dh_program *p = dh_emitter_program(r->emitter);
     const dh_coord c = dh_mesh_coord(m, r->spec->rank);
-    const bool zero1 = r->spec->recipe.zero1, first_tp = c.tp == 0;
+    const bool sharded = r->spec->recipe.zero > 0, first_tp = c.tp == 0;
     const bool counts =
-        zero1 ? dh_mesh_group_index(m, DH_GROUP_DP_CP, r->spec->rank) == 0 : c.ep == 0;
+        sharded ? dh_mesh_group_index(m, DH_GROUP_DP_CP, r->spec->rank) == 0 : c.ep == 0;
     for (uint32_t i = 0; i < p->flats.n; i++) {
         const dh_flat f = p->flats.at[i];
         const bool experts = dh_program_data_group(p, f.first_block) == DH_GROUP_EDP_CP;
-        DH_TRY(add_matrix_regions(ctx, r, i, counts || zero1 || experts, list));
+        DH_TRY(add_matrix_regions(ctx, r, i, counts || sharded || experts, list));
         DH_TRY(add_vector_region(ctx, r, i, 0, f.replicated0, counts, list));
         DH_TRY(add_vector_region(ctx, r, i, f.replicated0, f.decayed0, counts && first_tp, list));
         DH_TRY(add_vector_region(ctx, r, i, f.decayed0, f.n_vector, counts && first_tp, list));

@@ -5,11 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const kind_names[DH_N_BUFFER_KIND] = {
-    [DH_BUF_MASTER] = "master", [DH_BUF_COPY] = "copy",     [DH_BUF_STATE] = "state",
-    [DH_BUF_GRAD] = "grad",     [DH_BUF_ADAM_M] = "adam.m", [DH_BUF_ADAM_V] = "adam.v",
-    [DH_BUF_KV] = "kv",         [DH_BUF_IN] = "in",         [DH_BUF_OUT] = "out",
-    [DH_BUF_ACT] = "act",       [DH_BUF_WORK] = "work"};
+static const char *const kind_names[DH_N_BUFFER_KIND] = {[DH_BUF_MASTER] = "master",
+                                                         [DH_BUF_COPY] = "copy",
+                                                         [DH_BUF_STATE] = "state",
+                                                         [DH_BUF_GRAD] = "grad",
+                                                         [DH_BUF_ADAM_M] = "adam.m",
+                                                         [DH_BUF_ADAM_V] = "adam.v",
+                                                         [DH_BUF_KV] = "kv",
+                                                         [DH_BUF_IN] = "in",
+                                                         [DH_BUF_OUT] = "out",
+                                                         [DH_BUF_ACT] = "act",
+                                                         [DH_BUF_WORK] = "work",
+                                                         [DH_BUF_UNREDUCED] = "unreduced gradients",
+                                                         [DH_BUF_REDUCED] = "reduced gradients"};
 static const char *const state_names[DH_N_STATE] = {
     [DH_STATE_LOSS] = "loss",
     [DH_STATE_SQSUM] = "sqsum",

@@ -29,11 +29,13 @@ typedef enum dh_buffer_kind {
     DH_BUF_GRAD,
     DH_BUF_ADAM_M,
     DH_BUF_ADAM_V,
-    DH_BUF_KV,   /* KV caches of decoding */
-    DH_BUF_IN,   /* of a program of its own (standalone.h): what it is given, and may update */
-    DH_BUF_OUT,  /* what it leaves */
-    DH_BUF_ACT,  /* transient from here on */
-    DH_BUF_WORK, /* scratch of one instruction */
+    DH_BUF_KV,        /* KV caches of decoding */
+    DH_BUF_IN,        /* of a program of its own (standalone.h): what it is given, and may update */
+    DH_BUF_OUT,       /* what it leaves */
+    DH_BUF_ACT,       /* transient from here on */
+    DH_BUF_UNREDUCED, /* a flat's matrix gradients, until they are reduced to shards */
+    DH_BUF_REDUCED,   /* the rank's shards of them, from there to the end of the step */
+    DH_BUF_WORK,      /* scratch of one instruction */
     DH_N_BUFFER_KIND
 } dh_buffer_kind;
 const char *dh_buffer_kind_name(dh_buffer_kind kind);
@@ -47,8 +49,8 @@ static inline bool dh_buffer_is_persistent(dh_buffer_kind kind)
 typedef struct dh_buffer {
     dh_buffer_kind kind;
     uint64_t offset, n_bytes; /* in the slab */
-    uint32_t owner;           /* parameters: flat; ACT, IN, OUT: block; STATE: dh_state; KV: layer;
-                               * WORK: instruction */
+    uint32_t owner;           /* parameters, gradients: flat; ACT, IN, OUT: block; STATE: dh_state;
+                               * KV: layer; WORK: instruction */
     uint32_t tensor;          /* ACT, IN, OUT: tensor of the block's graph; else DH_NONE */
     int32_t mb;               /* ACT and DH_STATE_ROUTER: micro-batch; else -1 */
     uint32_t alias;           /* overlays this buffer in place; DH_NONE */
@@ -75,6 +77,7 @@ typedef struct dh_block {
  * lie side by side in one buffer per kind, so that one transfer moves them all. */
 typedef struct dh_param_home {
     uint32_t block;                   /* that owns it: the embedding for a tied head */
+    int64_t first;                    /* its first element in its flat's matrices, or vectors */
     dh_operand at[DH_BUF_ADAM_V + 1]; /* by dh_buffer_kind; buffer DH_NONE where absent */
 } dh_param_home;
 
@@ -82,9 +85,11 @@ typedef struct dh_param_home {
  * together, as two runs of elements, each parameter aligned to DH_FLAT_ALIGN elements:
  * matrices, then vectors (those split over tensor parallelism before those all ranks have;
  * last the routers' weights). Matrices are cut into equal pieces, one transfer each; padding
- * at the end makes them equal. Gradients are always whole. With the distributed optimizer
+ * at the end makes them equal. With the distributed optimizer
  * the rank updates one shard of every piece, elements [shard0, shard0 + n_shard) of it, and has
- * moments (and, in bf16 training, masters) of these shards only, one after the other. */
+ * moments (and, in bf16 training, masters) of these shards only, one after the other. From ZeRO-2
+ * on the gradients of matrices do not persist: whole ones are transient (DH_BUF_UNREDUCED, which
+ * matrix[DH_BUF_GRAD] then is) and are reduced to shards, which the optimizer reads. */
 typedef struct dh_flat {
     uint32_t first_block, last_block;     /* those of its blocks with the lowest, highest number */
     uint32_t after;                       /* block whose last backward completes the gradients */
@@ -96,6 +101,8 @@ typedef struct dh_flat {
     int64_t shard0, n_shard;              /* of a piece; whole: 0, n_piece */
     dh_operand matrix[DH_BUF_ADAM_V + 1]; /* by kind: all that is there of the matrices */
     dh_operand vector[DH_BUF_ADAM_V + 1];
+    dh_operand reduced; /* shards of the gradients of matrices; absent: matrix has the sums */
+    uint32_t frees; /* flat whose unreduced gradients go when this one's are complete, DH_NONE */
 } dh_flat;
 #define DH_FLAT_ALIGN 32
 

@@ -44,7 +44,8 @@ typedef struct dh_recipe {
     double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
 
     const char *layer_split; /* NULL: even */
-    bool zero1;              /* distributed optimizer */
+    int64_t zero;            /* sharded over data-parallel ranks: from 1 on moments and masters (the
+                              * distributed optimizer), from 2 on gradients */
     int64_t bucket_bytes;    /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
     bool whole_tokens;              /* tensor parallelism without sequence parallelism (dh_shard) */

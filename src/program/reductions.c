@@ -50,11 +50,7 @@ typedef struct weight {
 
 static bool first_shard(const dh_reducer *r, uint32_t block, uint32_t which, dh_param *param)
 {
-    const dh_mesh *m = mesh_of(r);
-    const dh_shard first = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts};
-    const int layer = dh_emitter_program(r->emitter)->blocks.at[block].layer;
-    return dh_param_describe(&r->spec->recipe.model, kind_of(r, block), layer, which, param) &&
-           dh_param_shard(param, first, param);
+    return dh_reductions_shard(r, block, which, 0, param);
 }
 
 static void add_weight(const dh_param *param, weight *w)
@@ -88,6 +84,7 @@ static weight weigh(const dh_reducer *r, uint32_t id)
 typedef struct bucket {
     uint32_t flat; /* DH_NONE: none */
     int64_t n_bytes;
+    bool frees;
 } bucket;
 
 /* As few as hold no more than a bucket each, or fewer where padding fills the last ones. */
@@ -106,7 +103,9 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
     if (w.n_bytes == 0) return DH_OK;
     const bool alone = dh_reductions_last(r, block);
     if (b->flat == DH_NONE || alone || b->n_bytes + w.n_bytes > most) {
+        const uint32_t before = b->flat;
         DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces_of(r, block, &w), &b->flat));
+        if (b->frees && !alone) dh_emit_flat_frees(r->emitter, b->flat, before);
         b->n_bytes = 0;
     }
     dh_emit_join_flat(r->emitter, b->flat, block, after);
@@ -121,9 +120,10 @@ static bool has_experts(const dh_reducer *r, uint32_t block)
     return r->spec->recipe.model.n_experts > 0 && kind_of(r, block) == DH_BLOCK_LAYER;
 }
 
-dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n)
+dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n,
+                             bool frees)
 {
-    bucket blocks = {.flat = DH_NONE}, experts = {.flat = DH_NONE};
+    bucket blocks = {.flat = DH_NONE, .frees = frees}, experts = blocks;
     for (size_t i = n; i-- > 0;) {
         if (has_experts(r, chain[i])) DH_TRY(put(ctx, r, &experts, chain[i] - 1, chain[i]));
         DH_TRY(put(ctx, r, &blocks, chain[i], chain[i]));
@@ -133,11 +133,12 @@ dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *c
 
 /* ---- reductions ---------------------------------------------------------------------------- */
 
-/* One operator on gradients: `all` summed over a group, of which the rank may keep its shard
- * alone; or no group, and what lies at `addend` added. */
+/* One operator on gradients (dh_grad_reduction), on `range`. It follows what makes `all`: the same,
+ * or more. */
 typedef struct sum {
+    dh_op_type type;
     int32_t group;
-    dh_operand all, shard, addend;
+    dh_operand all, range, shard, addend;
 } sum;
 typedef DH_VEC(sum) sum_list;
 
@@ -147,7 +148,8 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
                          dh_operand all, dh_operand shard)
 {
     if (all.buffer == DH_NONE || dh_mesh_group_size(mesh_of(r), group) == 1) return DH_OK;
-    const sum made = {(int32_t)group, all, shard, none};
+    const dh_op_type type = shard.buffer == DH_NONE ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER;
+    const sum made = {type, (int32_t)group, all, all, shard, none};
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
@@ -161,10 +163,11 @@ static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f
     dh_param param;
     if (tied == DH_NONE) return DH_OK;
     const uint32_t own = p->blocks.at[f->first_block].params[DH_PARAM_WTE];
-    sum made = {-1, p->homes.at[own].at[DH_BUF_GRAD], none, {.buffer = tied}};
+    sum made = {DH_OP_ADD, -1, p->homes.at[own].at[DH_BUF_GRAD], none, none, {.buffer = tied}};
     if (first && first_shard(r, f->first_block, DH_PARAM_WTE, &param))
         made.all.n_bytes = (uint64_t)dh_param_elements(&param) * sizeof(float);
     made.addend.n_bytes = made.all.n_bytes;
+    made.range = made.all;
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
@@ -179,21 +182,64 @@ static dh_status add_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
     return add_sum(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none);
 }
 
+/* ---- gradients that do not persist ---------------------------------------------------------- */
+
+/* Storage that others had before has no zeros between the gradients: clears the gaps, as many on
+ * every tensor-parallel rank as the one with most of them has. */
+static dh_status add_clears(dh_ctx *ctx, const dh_reducer *r, uint32_t id, const dh_flat *f,
+                            bool first, sum_list *list)
+{
+    const int64_t own = dh_mesh_coord(mesh_of(r), r->spec->rank).tp;
+    dh_gaps gaps = {0};
+    size_t n;
+    dh_status st = dh_reductions_gaps(ctx, r, id, first ? 0 : own, &gaps, &n);
+    for (size_t i = 0; st == DH_OK && i < n; i++) {
+        const dh_operand all = f->matrix[DH_BUF_GRAD];
+        const dh_gap g = i < gaps.n ? gaps.at[i] : (dh_gap){0, 0};
+        const sum made = {DH_OP_CLEAR, -1,
+                          all,         dh_flat_part(all, g.begin, g.end - g.begin, sizeof(float)),
+                          none,        none};
+        if (!dh_vec_push(list, made)) st = no_memory(ctx);
+    }
+    dh_vec_fini(&gaps);
+    return st;
+}
+
+static dh_flat first_flat(const dh_reducer *r, uint32_t id);
+
+/* The storage of the gradients that were reduced before: whoever comes behind has waited for that.
+ */
+static dh_status add_release(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
+                             sum_list *list)
+{
+    if (id == DH_NONE) return DH_OK;
+    const dh_flat f = first ? first_flat(r, id) : dh_emitter_program(r->emitter)->flats.at[id];
+    const dh_operand all = f.matrix[DH_BUF_GRAD];
+    const sum made = {DH_OP_RELEASE, -1, all, all, none, none};
+    if (f.reduced.buffer == DH_NONE) return DH_OK;
+    return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
+}
+
+/* ---- sums over ranks ------------------------------------------------------------------------ */
+
 /* Sums over the ranks that saw other samples or tokens. */
 static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, sum_list *list)
 {
     const dh_group_kind group =
         dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
     const dh_operand matrix = f->matrix[DH_BUF_GRAD], vector = f->vector[DH_BUF_GRAD];
-    if (!r->spec->recipe.zero1 && f->n_pieces == 1 && vector.buffer != DH_NONE) {
+    if (r->spec->recipe.zero == 0 && f->n_pieces == 1 && vector.buffer != DH_NONE) {
         dh_operand both = matrix; /* they lie side by side */
         both.n_bytes += vector.n_bytes;
         return add_sum(ctx, r, list, group, both, none);
     }
     for (int64_t k = f->n_pieces; k-- > 0;) {
         const dh_operand piece = dh_flat_part(matrix, k * f->n_piece, f->n_piece, sizeof(float));
-        const dh_operand shard = dh_flat_part(piece, f->shard0, f->n_shard, sizeof(float));
-        DH_TRY(add_sum(ctx, r, list, group, piece, r->spec->recipe.zero1 ? shard : none));
+        const bool early = f->reduced.buffer != DH_NONE;
+        const dh_operand shard =
+            early ? dh_flat_part(f->reduced, k * f->n_shard, f->n_shard, sizeof(float))
+                  : dh_flat_part(piece, f->shard0, f->n_shard, sizeof(float));
+        DH_TRY(add_sum(ctx, r, list, group, piece, r->spec->recipe.zero > 0 ? shard : none));
     }
     return add_sum(ctx, r, list, group, vector, none);
 }
@@ -201,17 +247,21 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
 /* What one rank's gradients lack: other shards' part of vectors that tensor parallelism
  * replicates, all of them where it splits the tokens, else those shared by heads; the other end of
  * a tied embedding, and the other data-parallel (and context-parallel) ranks' samples. */
-static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
+static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
                            sum_list *list)
 {
+    const dh_flat own = dh_emitter_program(r->emitter)->flats.at[id];
+    const dh_flat flat = first ? first_flat(r, id) : own, *f = &flat;
     bool whole;
     DH_TRY(dh_recipe_has_whole_tokens(ctx, &r->spec->recipe, &whole));
     const int64_t n_parts = whole ? f->n_by_heads : f->n_vector - f->replicated0;
     const dh_operand in_parts =
         dh_flat_part(f->vector[DH_BUF_GRAD], f->replicated0, n_parts, sizeof(float));
+    DH_TRY(add_release(ctx, r, f->frees, first, list));
     DH_TRY(add_own_tied(ctx, r, f, first, list));
     DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, in_parts, none));
     DH_TRY(add_tied(ctx, r, f, list));
+    if (f->reduced.buffer != DH_NONE) DH_TRY(add_clears(ctx, r, id, f, first, list));
     return add_data(ctx, r, f, list);
 }
 
@@ -288,8 +338,7 @@ static dh_status list_sums(dh_ctx *ctx, const dh_reducer *r, uint32_t block, boo
     const dh_program *p = dh_emitter_program(r->emitter);
     for (uint32_t id = 0; id < p->flats.n; id++) {
         if (p->flats.at[id].after != block) continue;
-        const dh_flat f = first ? first_flat(r, id) : p->flats.at[id];
-        DH_TRY(list_flat(ctx, r, &f, first, list));
+        DH_TRY(list_flat(ctx, r, id, first, list));
     }
     return DH_OK;
 }
@@ -310,10 +359,11 @@ static dh_status build_graph(dh_ctx *ctx, const dh_reducer *r, const sum_list *s
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < sums->n; i++) {
         const sum *s = &sums->at[i];
-        dh_grad_reduction made = {.group = s->group,
-                                  .n = (int64_t)(s->all.n_bytes / sizeof(float)),
+        dh_grad_reduction made = {.type = s->type,
+                                  .group = s->group,
+                                  .n = (int64_t)(s->range.n_bytes / sizeof(float)),
                                   .n_shard = (int64_t)(s->shard.n_bytes / sizeof(float))};
-        st = name_range(ctx, r, s->all, first, &made.range);
+        st = name_range(ctx, r, s->range, first, &made.range);
         if (st == DH_OK) st = name_range(ctx, r, s->shard, first, &made.shard);
         if (st == DH_OK) st = name_range(ctx, r, s->addend, first, &made.addend);
         if (st == DH_OK && !dh_vec_push(&list, made)) st = no_memory(ctx);

@@ -23,8 +23,11 @@ static inline dh_operand dh_flat_part(dh_operand run, int64_t first, int64_t n, 
 
 /* Puts the blocks of a virtual stage, in forward order and with the experts before each
  * layer, into flats: neighbours together while their gradients fit recipe.bucket_bytes.
- * All ranks of the stage come to the same flats. Before dh_emit_layout. */
-dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n);
+ * All ranks of the stage come to the same flats. frees: reductions go on while the backward does,
+ * and a bucket's whole gradients, where they do not persist, go when the next one's are there.
+ * Before dh_emit_layout. */
+dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n,
+                             bool frees);
 /* Both ends of a tied embedding meet when neither has transfers left to do. */
 bool dh_reductions_last(const dh_reducer *r, uint32_t block);
 /* The reductions of what is complete once the block's last backward is emitted, as operators of
@@ -39,6 +42,18 @@ dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t block, 
 dh_operand dh_reductions_place(const dh_reducer *r, uint32_t param);
 /* Adds and emits them. */
 dh_status dh_reductions_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t block);
+/* gaps.c: a block's parameter as a tensor-parallel rank has it; false: it has none of it. */
+bool dh_reductions_shard(const dh_reducer *r, uint32_t block, uint32_t which, int64_t tp_rank,
+                         dh_param *param);
+/* Elements [begin, end) of a flat's matrices that are no parameter's. */
+typedef struct dh_gap {
+    int64_t begin, end;
+} dh_gap;
+typedef DH_VEC(dh_gap) dh_gaps;
+/* Those of a flat as a tensor-parallel rank has it, and how many the rank with most of them has.
+ * gaps is the caller's, also on failure. */
+dh_status dh_reductions_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, int64_t tp_rank,
+                             dh_gaps *gaps, size_t *n_most);
 /* optimizer.c: *id is its block. */
 dh_status dh_optimizer_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t *id);
 

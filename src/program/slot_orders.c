@@ -206,10 +206,32 @@ static bool follows(const plan *b, const plan_item *reduction, const plan_item *
     return !b->slots->nodes_alike && stream_of(b, reduction) == stream_of(b, before);
 }
 
+static bool releases(const plan *b, const plan_item *i)
+{
+    return plan_graph_of(b, i->block)->ops.at[i->op].type == DH_OP_RELEASE;
+}
+
+/* What makes gradients follows the release before it: they may lie where those lay. */
+static dh_status find_release(dh_ctx *ctx, const plan *b, dh_arena *arena, const plan_item *list,
+                              size_t i, dh_slot_item *to)
+{
+    if (!adds_to_gradient(b, &list[i])) return DH_OK;
+    for (size_t k = i; k-- > 0;) {
+        if (!releases(b, &list[k])) continue;
+        uint32_t *after = DH_NEW(arena, uint32_t);
+        if (!after) return plan_no_memory(ctx);
+        *after = (uint32_t)k;
+        to->after = after;
+        to->n_after = 1;
+        break;
+    }
+    return DH_OK;
+}
+
 static dh_status find_followed(dh_ctx *ctx, const plan *b, dh_arena *arena, const plan_item *list,
                                size_t i, dh_slot_item *to)
 {
-    if (!plan_is_reduction(b, &list[i])) return DH_OK;
+    if (!plan_is_reduction(b, &list[i])) return find_release(ctx, b, arena, list, i, to);
     DH_TRY(find_places(ctx, b));
     uint32_t *after = DH_NEW_N(arena, uint32_t, i + 1);
     if (!after) return plan_no_memory(ctx);

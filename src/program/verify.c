@@ -354,7 +354,9 @@ static dh_status check_accesses(verifier *v, uint32_t id, const dh_clock_vec *kn
     }
     for (int k = 0; k < info->n_out; k++) {
         const dh_operand *o = dh_instr_operand(p, i, info->n_in + k);
-        if (o->buffer != DH_NONE) DH_TRY(check_write(v, id, o, known));
+        if (o->buffer == DH_NONE) continue;
+        DH_TRY(check_write(v, id, o, known));
+        if (dh_instr_op(p, i)->type == DH_OP_RELEASE) set_owner(v, o, DH_NONE);
     }
     return DH_OK;
 }

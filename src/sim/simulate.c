@@ -153,11 +153,11 @@ static dh_status choose_ranks(build *b)
     if (b->given || b->options->collapse == DH_SIM_EVERY || !dh_mesh_nodes_alike(m) ||
         shares_cores(b))
         return split_ranks(b, none, true);
-    const bool exact = is_exact(b), zero1 = b->recipe->zero1;
+    const bool exact = is_exact(b), sharded = b->recipe->zero > 0;
     dh_sim_split splits[DH_N_MESH_AXES] = {[DH_MESH_TP] = {n_full_shards(b), exact},
-                                           [DH_MESH_CP] = {m->cp, exact && zero1},
+                                           [DH_MESH_CP] = {m->cp, exact && sharded},
                                            [DH_MESH_EP] = {m->ep, exact},
-                                           [DH_MESH_EDP] = {m->edp, exact && zero1}};
+                                           [DH_MESH_EDP] = {m->edp, exact && sharded}};
     DH_TRY(split_ranks(b, splits, false));
     if (cp_alike(b)) return DH_OK;
     splits[DH_MESH_CP].n_alike = 0;

@@ -20,15 +20,16 @@ static void param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind,
 {
     const dh_operand *home = &p->homes.at[param].at[kind];
     const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
-    const dh_operand *shards = &flat->matrix[kind];
-    /* Elements count from the start of the flat's matrices, as gradients lie. */
-    const int64_t origin = (int64_t)(p->homes.at[param].at[DH_BUF_GRAD].byte0 / sizeof(float));
+    const bool reduced = kind == DH_BUF_GRAD && flat->reduced.buffer != DH_NONE;
+    const dh_operand *shards = reduced ? &flat->reduced : &flat->matrix[kind];
+    /* Elements count from the start of the flat's matrices. */
+    const int64_t origin = p->homes.at[param].first;
     const int64_t shard0 = k * flat->n_piece + flat->shard0;
     const int64_t begin = DH_MAX(origin + *first, shard0);
     const int64_t end = DH_MIN(origin + *first + *n, shard0 + flat->n_shard);
     *n = DH_MAX(end - begin, 0);
     *first = begin - origin;
-    if (home->buffer != DH_NONE)
+    if (home->buffer != DH_NONE && !reduced)
         *at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)*first * sizeof(float);
     else
         *at = p->buffers.at[shards->buffer].offset + shards->byte0 +
@@ -327,7 +328,7 @@ static dh_status store_param(dh_ctx *ctx, const dh_session *s, dh_st_writer *wri
 {
     const dh_program *p = dh_session_layout(s);
     const dh_param *info = &p->params.at[param];
-    const int64_t origin = (int64_t)(p->homes.at[param].at[DH_BUF_GRAD].byte0 / sizeof(float));
+    const int64_t origin = p->homes.at[param].first;
     const int64_t n = dh_param_elements(info);
     float *own = malloc((size_t)n * sizeof *own + 1);
     if (!own) return no_memory(ctx);

@@ -41,7 +41,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .moe_mode = job->moe_mode,
         .moe_capacity = job->moe_capacity,
         .layer_split = job->layer_split,
-        .zero1 = job->zero1,
+        .zero = job->zero,
         .whole_tokens = !job->sequence_parallel,
         .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
         .recompute = (dh_recompute_kind)job->recompute,

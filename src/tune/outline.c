@@ -8,6 +8,24 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory outlining a rank");
 }
 
+/* Gradients that do not persist: the shards, and whole ones. Where they go as the backward does,
+ * those of two buckets; else all. */
+static uint64_t transient_gradients(const dh_program *p)
+{
+    uint64_t whole = 0, shards = 0, first = 0, second = 0;
+    bool go = false;
+    for (size_t i = 0; i < p->buffers.n; i++) {
+        const dh_buffer *b = &p->buffers.at[i];
+        if (b->kind == DH_BUF_REDUCED) shards += b->n_bytes;
+        if (b->kind != DH_BUF_UNREDUCED) continue;
+        whole += b->n_bytes;
+        second = DH_MAX(second, DH_MIN(first, b->n_bytes));
+        first = DH_MAX(first, b->n_bytes);
+    }
+    for (size_t f = 0; f < p->flats.n; f++) go |= p->flats.at[f].frees != DH_NONE;
+    return shards + (go && p->n_micro == 1 ? first + second : whole);
+}
+
 static void sum_persistent(const dh_program *p, tune_outline *o)
 {
     for (size_t i = 0; i < p->buffers.n; i++) {
@@ -16,7 +34,9 @@ static void sum_persistent(const dh_program *p, tune_outline *o)
         if (b->kind == DH_BUF_GRAD) o->gradients += b->n_bytes;
         if (b->kind == DH_BUF_ADAM_M || b->kind == DH_BUF_ADAM_V) o->optimizer += b->n_bytes;
     }
-    o->persistent = p->persistent_bytes;
+    const uint64_t transient = transient_gradients(p);
+    o->gradients += transient;
+    o->persistent = p->persistent_bytes + transient;
 }
 
 typedef struct replayed {

@@ -502,7 +502,7 @@ static void settings_are_set_and_got(void **state)
 {
     static const char *const values[][2] = {
         {"train.steps", "17"},       {"optimizer.lr", "0.001"},
-        {"parallel.zero1", "true"},  {"train.recompute", "full"},
+        {"parallel.zero", "2"},      {"parallel.zero1", "true"},  {"train.recompute", "full"},
         {"parallel.tp", "2"},        {"ranks", "2"},
         {"data.tokenizer", "chars"}, {"data.train", "[\"/a/b.txt\", \"/c.txt\"]"},
         {"out", "/runs/x"},          {"parallel.layer_split", "6,6"},

@@ -12,7 +12,7 @@ typedef struct setup {
     int64_t tp, pp, dp, per_node; /* per_node 0: one node */
     int64_t n_micro, seq;
     dh_dtype dtype;
-    bool zero1;
+    int64_t zero;
     int64_t cp; /* 0: 1 */
     dh_recompute_kind recompute;
     const dh_strategy *strategy; /* NULL: sequential */
@@ -72,7 +72,7 @@ static inline mesh_programs *prepare(const setup *s)
                                            .schedule = m->schedule,
                                            .strategy = s->strategy,
                                            .recompute = s->recompute,
-                                           .zero1 = s->zero1,
+                                           .zero = s->zero,
                                            .bucket_bytes = s->bucket,
                                            .micro_batch = 2,
                                            .seq = s->seq,
@@ -130,7 +130,7 @@ static inline void print_setup(const setup *s)
                   s->preset, s->schedule, s->strategy ? s->strategy->name : "sequential",
                   (long long)s->tp, (long long)s->pp, (long long)s->dp, (long long)s->cp,
                   (long long)s->ep, (long long)s->per_node, dh_dtype_name(s->dtype),
-                  s->zero1 ? ", zero1" : "", (int)s->recompute, (int)s->moe);
+                  s->zero ? ", zero" : "", (int)s->recompute, (int)s->moe);
 }
 
 #endif

@@ -56,7 +56,7 @@ static void all_schedules_verify(void **state)
                        .seq = 16,
                        .per_node = variant & 2 ? 1 : 0,
                        .dtype = variant & 1 ? DH_BF16 : DH_F32,
-                       .zero1 = (variant & 1) ^ (variant >> 1),
+                       .zero = ((variant & 1) ^ (variant >> 1)) * (1 + (int64_t)i % 2),
                        .bucket = buckets[(i + (size_t)variant) % DH_COUNTOF(buckets)]};
             for_its_meshes(s, verifies, i + (size_t)variant);
         }
@@ -76,7 +76,7 @@ static void strategies_verify(void **state)
                            .schedule = paired[k],
                            .seq = 16,
                            .per_node = variant,
-                           .zero1 = variant,
+                           .zero = variant,
                            .strategy = &rows[i]};
                 /* Finding pairs takes its time: the four turns of a row share the meshes. */
                 for_some_meshes(s, verifies, (i + k + (size_t)variant) % 3, 3);
@@ -179,7 +179,7 @@ static void classes_are_alike(void **state)
                    .seq = 16,
                    .per_node = variant & 1 ? 2 : 0,
                    .dtype = variant & 1 ? DH_BF16 : DH_F32,
-                   .zero1 = variant & 2,
+                   .zero = variant & 2 ? 1 + (variant >> 2) : 0,
                    .bucket = buckets[variant & 4 ? 2 : 1]};
         if (s.per_node == 0) for_its_meshes(s, is_alike_within_classes, (size_t)variant);
         s.tp = 4;
@@ -205,7 +205,7 @@ static void ring_gemms_verify(void **state)
                    .n_micro = 4,
                    .seq = 64,
                    .dtype = DH_BF16,
-                   .zero1 = i % 2,
+                   .zero = i % 2,
                    .cp = 1 + i / 2 % 2,
                    .recompute = (dh_recompute_kind)(i % 3)};
         assert_ok(&ctx, dh_strategy_find(&ctx, names[i % 2], &s.strategy));
@@ -357,7 +357,7 @@ static void classes_are_few(void **state)
                .seq = 16,
                .per_node = 8};
     assert_int_equal(count_classes(&s), 2 * 3);
-    s.zero1 = true;
+    s.zero = 1;
     assert_int_equal(count_classes(&s), 2 * 3 * 2);
     dh_ctx ctx = DH_CTX_INIT;
     s.tp = 8;
@@ -378,7 +378,7 @@ static void classes_are_few(void **state)
                 .n_micro = 4,
                 .seq = 16};
     assert_int_equal(count_classes(&s), 2 * 2 * 2);
-    s.zero1 = true;
+    s.zero = 1;
     assert_int_equal(count_classes(&s), 2 * 2 * 2 * 2);
     s.dp = 4; /* one copy of the experts */
     assert_int_equal(count_classes(&s), 2 * 2 * 2);
@@ -394,7 +394,7 @@ static void uneven_nodes_verify(void **state)
                      .n_micro = 4,
                      .seq = 16,
                      .per_node = 3,
-                     .zero1 = true};
+                     .zero = 1};
     verifies(&s);
 }
 
@@ -410,7 +410,7 @@ static void shards_of_padding_verify(void **state)
                      .n_micro = 1,
                      .seq = 8,
                      .dtype = DH_BF16,
-                     .zero1 = true};
+                     .zero = 1};
     mesh_programs *m = prepare(&s);
     dh_model *model = &m->spec.recipe.model;
     model->width = model->head_dim = model->ffn_width = 8;

@@ -22,7 +22,7 @@ static dh_program *build(bool zero1, int64_t bucket_bytes)
                                        .micro_batch = 1,
                                        .seq = 16,
                                        .n_micro = N_MICRO,
-                                       .zero1 = zero1,
+                                       .zero = zero1,
                                        .bucket_bytes = bucket_bytes,
                                        .backend = &backend},
                             .mode = DH_MODE_TRAIN,

@@ -46,7 +46,7 @@ static void job_init(job *j, const setup *s)
         .dtype = DH_BF16,
         .schedule = j->schedule,
         .recompute = s->recompute,
-        .zero1 = s->zero1,
+        .zero = s->zero1,
         .micro_batch = 1,
         .seq = 32 * s->cp,
         .n_micro = s->n_micro,

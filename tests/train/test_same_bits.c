@@ -157,7 +157,30 @@ static void schedules_change_no_bit(void **state)
 /* One and two virtual stages, sharded and whole optimizers: the same sums. */
 static void sharding_changes_no_bit(void **state)
 {
-    expect_same_run(RUN_LLAMA, "parallel.dp=4", "parallel.zero1=true");
+    static const struct {
+        const char *model, *settings;
+        const char *more[3];
+    } runs[] = {
+        {RUN_LLAMA, "parallel.dp=4", {"parallel.zero1=true", "parallel.zero=2"}},
+        {RUN_GPT2,
+         "parallel.dp=2 parallel.tp=2 train.dtype=bf16 optimizer.grad_clip=0.1",
+         {"parallel.zero=1", "parallel.zero=2"}},
+        {RUN_GPT2, "parallel.dp=2 parallel.pp=2 train.micro_batch=2", {"parallel.zero=2"}},
+        {RUN_LLAMA,
+         "parallel.dp=2 parallel.cp=2 strategy=dhelix train.micro_batch=1",
+         {"parallel.zero=2"}},
+        {RUN_EXPERTS, "parallel.dp=4 parallel.ep=2", {"parallel.zero=2"}},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        run_base base;
+        char more[100];
+        begin_base(&base, runs[i].model, runs[i].settings);
+        for (size_t k = 0; k < DH_COUNTOF(runs[i].more) && runs[i].more[k]; k++) {
+            snprintf(more, sizeof more, "%s parallel.bucket_mb=0.02", runs[i].more[k]);
+            expect_base(&base, more);
+        }
+        run_remove(base.out);
+    }
     expect_same_run(RUN_GPT2, "parallel.tp=2 parallel.dp=2 optimizer.grad_clip=0.1",
                     "parallel.pp=2");
 }

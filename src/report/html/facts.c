@@ -46,12 +46,13 @@ static void mesh_facts(const dh_job *job, json_out *out)
                 {"expert", job->ep}};
     fact(out, "ranks", "%lld on %lld %s", (long long)job->ranks, (long long)job->nodes,
          job->nodes == 1 ? "node" : "nodes");
+    static const char *const zero[] = {"", ", ZeRO-1", ", ZeRO-2", ", ZeRO-3"};
     dh_str mesh = DH_STR_INIT;
     for (size_t i = 0; i < DH_COUNTOF(axes); i++)
         if (axes[i].size > 1)
             dh_str_printf(&mesh, "%s%s %lld", mesh.len ? " \xc3\x97 " : "", axes[i].name,
                           (long long)axes[i].size);
-    if (mesh.len) fact(out, "mesh", "%s%s", mesh.text, job->zero1 ? ", ZeRO-1" : "");
+    if (mesh.len) fact(out, "mesh", "%s%s", mesh.text, zero[job->zero]);
     dh_str_fini(&mesh);
 }
 

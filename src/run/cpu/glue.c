@@ -453,6 +453,18 @@ static dh_status run_add(dh_ctx *ctx, const dh_call *c)
     return DH_OK;
 }
 
+static dh_status run_clear(dh_ctx *ctx, const dh_call *c)
+{
+    if (c->out[0]) dh_k_zero((size_t)dh_tensor_bytes(out_tensor(c, 0)), c->out[0]);
+    return DH_OK;
+}
+
+/* That it comes after what used the storage is all there is to it. */
+static dh_status run_release(dh_ctx *ctx, const dh_call *c)
+{
+    return DH_OK;
+}
+
 static dh_status run_copy(dh_ctx *ctx, const dh_call *c)
 {
     dh_k_copy((size_t)dh_tensor_bytes(out_tensor(c, 0)), c->in[0], c->out[0]);
