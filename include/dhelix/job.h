@@ -95,6 +95,7 @@ typedef struct dh_job {
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
     int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
     int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
+    int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */
     bool zero1;                     /* parallel.zero1: another spelling of zero: 1 */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */

@@ -228,8 +228,10 @@ static const dh_setting settings[] = {
         .help = "tensor-parallel ranks that share an expert: all, each with some of its columns and every row; or 1: "
                 "experts are spread over tp ranks too, which send their own share of rows"),
     BOOL("parallel.sequence", sequence_parallel, "true", .help = "tp splits the tokens between the linears too; false: every rank has them all"),
-    INT("parallel.zero", zero, "0", 0, 2,
-        .help = "shared out over dp (and cp): 1 optimizer state; 2 gradients too, reduced to shards as they come"),
+    INT("parallel.zero", zero, "0", 0, 3,
+        .help = "shared out over dp (and cp): 1 optimizer state; 2 gradients too, reduced to shards as they come; 3 parameters too, gathered block by block"),
+    INT("parallel.prefetch", prefetch, "1", 0, DH_MODEL_MAX_LAYERS, .unit = "blocks",
+        .help = "zero 3: how many blocks ahead parameters are gathered, forward and backward"),
     BOOL("parallel.zero1", zero1, "false", .help = "the same as zero: 1"),
     FLOAT("parallel.bucket_mb", bucket_mb, "25", 0.001, 1e6, .unit = "MB", 
           .help = "gradients reduced by one transfer: of neighbouring blocks together, of a larger block in pieces"),

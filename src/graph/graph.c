@@ -245,7 +245,8 @@ static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_
     }
     for (int i = 0; i < info->n_out; i++) {
         DH_TRY(check_operand(ctx, g, op_id, op->out[i], &info->out[i]));
-        if (op->out[i] != DH_NONE) DH_TRY(check_write(ctx, g, op_id, op->out[i], rows_written));
+        if (op->out[i] != DH_NONE && op->type != DH_OP_RELEASE)
+            DH_TRY(check_write(ctx, g, op_id, op->out[i], rows_written));
     }
     DH_TRY(check_parts(ctx, g, op_id));
     DH_TRY(check_columns(ctx, g, op_id));

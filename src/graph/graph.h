@@ -158,6 +158,7 @@ typedef enum dh_block_kind {
     DH_BLOCK_LINK,    /* one end of a transfer between pipeline stages */
     DH_BLOCK_EXPERTS, /* parameters of a layer's experts; no operators */
     DH_BLOCK_PROGRAM, /* of no model: a program of its own */
+    DH_BLOCK_GATHER,  /* matrices of a bucket made whole for one use, and released */
     DH_N_BLOCK_KIND
 } dh_block_kind;
 
@@ -488,6 +489,18 @@ typedef struct dh_grad_reduction {
 } dh_grad_reduction;
 dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,
                                     dh_graph **graph);
+
+/* A bucket's matrices made whole: n_pieces all-gathers of the rank's shards (ranges) into the
+ * pieces of one tensor, x_out; then its release. The phase is that of what reads them: DH_PHASE_F
+ * or DH_PHASE_B. */
+typedef struct dh_gather {
+    const uint32_t *shards; /* [n_pieces] range indices */
+    int64_t n_pieces, n_piece, n_shard;
+    int32_t group;
+    dh_dtype dtype;
+    dh_phase phase;
+} dh_gather;
+dh_status dh_graph_build_gather(dh_ctx *ctx, const dh_gather *gather, dh_graph **graph);
 
 /* A send of x_in or a receive of x_out between pipeline stages: rows x width. With
  * n_experts also of DH_STATE_ROUTER: sums so far go forward, the whole sums back. */

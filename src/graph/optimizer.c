@@ -167,6 +167,31 @@ dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, 
     return finish(ctx, &b, graph);
 }
 
+/* ---- parameters made whole ------------------------------------------------------------------- */
+
+dh_status dh_graph_build_gather(dh_ctx *ctx, const dh_gather *gather, dh_graph **graph)
+{
+    builder b = {0};
+    DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, gather->dtype));
+    const dh_tensor whole = {.name = "whole",
+                             .kind = DH_TENSOR_ACT,
+                             .dtype = gather->dtype,
+                             .ndim = 2,
+                             .shape = {gather->n_pieces, gather->n_piece},
+                             .base = DH_NONE,
+                             .which = DH_NONE};
+    const uint32_t id = add(&b, &whole);
+    for (int64_t k = 0; k < gather->n_pieces; k++) {
+        const uint32_t shard =
+            add_range(&b, "own", gather->dtype, gather->shards[k], gather->n_shard, false);
+        const uint32_t piece = gather->n_pieces == 1 ? id : view_of(&b, id, k);
+        add_op(&b, DH_OP_ALL_GATHER, gather->phase, DH_NONE, gather->group, IDS(shard), IDS(piece));
+    }
+    add_op(&b, DH_OP_RELEASE, gather->phase, DH_NONE, -1, IDS(DH_NONE), IDS(id));
+    b.graph->x_out = id;
+    return finish(ctx, &b, graph);
+}
+
 /* ---- links ---------------------------------------------------------------------------------- */
 
 /* What the micro-batch's routers have chosen so far travels with it. */

@@ -5,11 +5,10 @@
     static const char *const set##_list[] = {__VA_ARGS__};                                         \
     const dh_name_set set = {what_, set##_list, DH_COUNTOF(set##_list)}
 
-NAMES(
-    dh_block_kind_names,
-    "block kind", [DH_BLOCK_EMBED] = "embed", [DH_BLOCK_LAYER] = "layer", [DH_BLOCK_HEAD] = "head",
-    [DH_BLOCK_DATA] = "data", [DH_BLOCK_OPT] = "optimizer", [DH_BLOCK_GRADS] = "gradients",
-    [DH_BLOCK_LINK] = "link", [DH_BLOCK_EXPERTS] = "experts", [DH_BLOCK_PROGRAM] = "program");
+NAMES(dh_block_kind_names, "block kind", [DH_BLOCK_EMBED] = "embed", [DH_BLOCK_LAYER] = "layer",
+      [DH_BLOCK_HEAD] = "head", [DH_BLOCK_DATA] = "data", [DH_BLOCK_OPT] = "optimizer",
+      [DH_BLOCK_GRADS] = "gradients", [DH_BLOCK_LINK] = "link", [DH_BLOCK_EXPERTS] = "experts",
+      [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "gather");
 NAMES(dh_mode_names,
       "mode", [DH_MODE_TRAIN] = "train", [DH_MODE_EVAL] = "eval", [DH_MODE_DECODE] = "decode");
 NAMES(dh_tensor_kind_names, "tensor kind", [DH_TENSOR_ACT] = "act", [DH_TENSOR_INPUT] = "input",

@@ -302,6 +302,7 @@ static dh_status build(dh_ctx *ctx, plan *b)
     b->reducer = reducer_of(b);
     DH_TRY(add_stages(ctx, b));
     DH_TRY(dh_emit_layout(ctx, b->emitter));
+    for (size_t i = 0; i < b->n_stages; i++) DH_TRY(plan_add_gathers(ctx, b, &b->stages[i]));
     DH_TRY(emit_step(ctx, b));
     if (b->spec->mode == DH_MODE_TRAIN) DH_TRY(dh_optimizer_emit(ctx, &b->reducer, &b->optimizer));
     if (b->spec->mode == DH_MODE_TRAIN && b->spec->probes) DH_TRY(plan_emit_probes(ctx, b));
@@ -392,6 +393,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     memset(b.recv_graph, 0xff, sizeof b.recv_graph);
     dh_status st = plan_check_schedule(ctx, r, r->schedule);
     if (st == DH_OK) st = slot_maker_create(ctx, r, &b.slots);
+    if (st == DH_OK) st = plan_check_gathers(ctx, &b);
     if (st == DH_OK) st = dh_emitter_create(ctx, &whole, &b.emitter);
     dh_program *p = NULL;
     if (st == DH_OK) {
@@ -404,6 +406,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     free(b.layers);
     free(b.loaded);
     dh_vec_fini(&b.held);
+    dh_vec_fini(&b.releases);
     slot_maker_destroy(b.slots);
     dh_schedule_destroy(made);
     if (st == DH_OK)

@@ -40,7 +40,9 @@ typedef struct plan {
     uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
     uint32_t send_graph[2], recv_graph[2]; /* without and with sums of routers */
     unsigned char *loaded;                 /* by micro-batch */
-    plan_items held; /* reductions that wait until what their slot made is on its way */
+    DH_VEC(uint32_t) releases; /* of gathered parameters: the last of each use's, in order */
+    size_t n_gathers;          /* uses whose gathers have been emitted */
+    plan_items held;           /* reductions that wait until what their slot made is on its way */
     struct slot_maker *slots;
 } plan;
 
@@ -81,6 +83,27 @@ stage *plan_stage(plan *b, int32_t id); /* NULL: another rank's */
 dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end);
 /* The reductions behind the slot: once what it made for another rank is sent. */
 dh_status plan_emit_held(dh_ctx *ctx, plan *b);
+
+/* gathers.c: parameters that are stored as shards */
+/* errors: DH_EUNSUPPORTED, of strategies that order a slot's operators */
+dh_status plan_check_gathers(dh_ctx *ctx, const plan *b);
+/* The blocks that make the parameters of a chain's blocks whole. After dh_emit_layout. */
+dh_status plan_add_gathers(dh_ctx *ctx, plan *b, const stage *s);
+/* A walk over the blocks that a slot uses one after another, forward or backward: before the
+ * operators of the i-th the gathers of those up to prefetch behind it that are not under way, after
+ * them the release of its own. */
+typedef struct plan_walk {
+    const stage *s;
+    int32_t mb;
+    bool backward;
+    size_t next; /* the first block whose gathers are not listed */
+} plan_walk;
+dh_status plan_list_gathers(dh_ctx *ctx, plan *b, plan_walk *walk, size_t i, plan_items *list);
+dh_status plan_list_release(dh_ctx *ctx, plan *b, const plan_walk *walk, size_t i,
+                            plan_items *list);
+/* Before an item is emitted, and after. */
+void plan_before_item(plan *b, const plan_item *item);
+dh_status plan_after_item(dh_ctx *ctx, plan *b, const plan_item *item);
 
 /* slot_orders.c */
 dh_status slot_maker_create(dh_ctx *ctx, const dh_recipe *recipe, struct slot_maker **maker);

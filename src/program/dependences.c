@@ -16,10 +16,26 @@ static bool holds_params(const dh_buffer *b)
     return b->kind <= DH_BUF_ADAM_V && b->kind != DH_BUF_STATE;
 }
 
-/* Of the other buffers, whether uses are recorded by the bytes they concern. */
-static bool by_ranges(const dh_buffer *b)
+/* Whether the bytes are shards of parameters that are whole nowhere on the rank. */
+static bool in_shards(const dh_emitter *e, const dh_operand *o)
 {
-    return !dh_buffer_is_persistent(b->kind) && b->kind != DH_BUF_WORK;
+    const dh_buffer *b = &e->program->buffers.at[o->buffer];
+    if (e->spec->recipe.zero < 3 || (b->kind != DH_BUF_MASTER && b->kind != DH_BUF_COPY))
+        return false;
+    const dh_flat *f = &e->program->flats.at[b->owner];
+    return f->n_shard < f->n_piece && o->byte0 + o->n_bytes <= f->matrix[b->kind].n_bytes;
+}
+
+static bool by_params(const dh_emitter *e, const dh_operand *o)
+{
+    return holds_params(&e->program->buffers.at[o->buffer]) && !in_shards(e, o);
+}
+
+/* Of the other operands, whether uses are recorded by the bytes they concern. */
+static bool by_ranges(const dh_emitter *e, const dh_operand *o)
+{
+    const dh_buffer *b = &e->program->buffers.at[o->buffer];
+    return (!dh_buffer_is_persistent(b->kind) && b->kind != DH_BUF_WORK) || in_shards(e, o);
 }
 
 static bool overlap(const dh_operand *o, uint64_t byte0, uint64_t n_bytes)
@@ -56,7 +72,7 @@ static void visit_accesses(dh_emitter *e, const dh_operand *o, void (*visit)(dh_
 {
     if (o->buffer == DH_NONE) return;
     const dh_buffer *b = &e->program->buffers.at[o->buffer];
-    if (!holds_params(b)) {
+    if (!by_params(e, o)) {
         for (uint32_t i = e->range0.at[o->buffer]; i != DH_NONE; i = e->ranges.at[i].next)
             if (overlap(o, e->ranges.at[i].byte0, e->ranges.at[i].n_bytes))
                 visit(&e->ranges.at[i].seen, arg);
@@ -110,7 +126,7 @@ static dh_status find_range(dh_ctx *ctx, dh_emitter *e, const dh_operand *operan
 {
     const dh_buffer *b = &e->program->buffers.at[operand->buffer];
     const dh_operand all = {.buffer = operand->buffer, .n_bytes = b->n_bytes};
-    const dh_operand *o = by_ranges(b) ? operand : &all;
+    const dh_operand *o = by_ranges(e, operand) ? operand : &all;
     uint32_t *first = &e->range0.at[o->buffer];
     for (uint32_t i = *first; i != DH_NONE; i = e->ranges.at[i].next) {
         dh_access_range *r = &e->ranges.at[i];
@@ -227,7 +243,7 @@ static dh_status record_accesses(dh_ctx *ctx, dh_emitter *e, const dh_op_info *i
         void (*mark)(dh_accesses *, void *) = k < info->n_in ? mark_read : mark_written;
         dh_accesses *seen = NULL;
         if (o->buffer == DH_NONE) continue;
-        if (holds_params(&e->program->buffers.at[o->buffer])) {
+        if (by_params(e, o)) {
             visit_accesses(e, o, mark, &at);
             continue;
         }
@@ -253,11 +269,14 @@ dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
     dh_clock_merge(&needed, &e->barrier);
     if (e->after_mark) dh_clock_merge(&needed, &e->mark);
     e->after_mark = false;
+    dh_clock_merge(&needed, &e->after);
+    e->after = (dh_clock_vec){{0}};
     DH_TRY(add_waits(ctx, e, instr, &needed));
     if (!add_moments(e, instr)) return dh_emit_no_memory(ctx);
     const uint32_t end = (uint32_t)e->moments.n;
     DH_TRY(record_accesses(ctx, e, info, scopes, instr->stream, end));
     e->known[instr->stream].at[instr->stream] = end;
+    if (!dh_vec_push(&e->ends, end)) return dh_emit_no_memory(ctx);
     return dh_vec_push(&e->done, e->known[instr->stream]) ? DH_OK : dh_emit_no_memory(ctx);
 }
 
@@ -277,6 +296,14 @@ void dh_emit_barrier(dh_emitter *e)
 void dh_emit_mark(dh_emitter *e)
 {
     e->mark = emitted(e);
+}
+
+void dh_emit_after(dh_emitter *e, uint32_t instr)
+{
+    const dh_clock_vec none = {{0}};
+    const int stream = e->program->instrs.at[instr].stream;
+    e->after = none;
+    e->after.at[stream] = e->ends.at[instr];
 }
 
 void dh_emit_after_mark(dh_emitter *e)

@@ -46,6 +46,8 @@ void dh_emitter_destroy(dh_emitter *emitter)
     dh_vec_fini(&emitter->range0);
     dh_vec_fini(&emitter->param0);
     dh_vec_fini(&emitter->done);
+    dh_vec_fini(&emitter->ends);
+    dh_vec_fini(&emitter->gathers);
     dh_vec_fini(&emitter->moments);
     dh_vec_fini(&emitter->kv);
     dh_vec_fini(&emitter->routers);
@@ -186,6 +188,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     const dh_op *op = &g->ops.at[op_id];
     const dh_op_info *info = dh_op_info_of(op->type);
     uint32_t id = (uint32_t)p->instrs.n;
+    e->backward = op->phase != DH_PHASE_F;
     dh_instr instr = {.block = block,
                       .op = op_id,
                       .mb = mb,

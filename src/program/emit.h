@@ -60,6 +60,8 @@ void dh_emit_barrier(dh_emitter *e);
 /* The next instruction starts after all that was emitted before the last mark. */
 void dh_emit_mark(dh_emitter *e);
 void dh_emit_after_mark(dh_emitter *e);
+/* The next instruction starts when this one is complete, whatever it uses. */
+void dh_emit_after(dh_emitter *e, uint32_t instr);
 /* The residual stream (forward) or its gradient that leaves `from` enters `to`; either
  * may be a link. `from` need not have been emitted. */
 dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,

@@ -21,6 +21,13 @@ typedef struct dh_access_range {
     dh_accesses seen;
 } dh_access_range;
 
+/* The blocks (DH_BLOCK_GATHER) that make a block's matrices whole: its own, those of its experts or
+ * a tied embedding's. By use: forward, backward. DH_NONE: not needed. */
+enum { DH_MAX_GATHERS = 2 };
+typedef struct dh_block_gathers {
+    uint32_t flat[DH_MAX_GATHERS], at[2][DH_MAX_GATHERS];
+} dh_block_gathers;
+
 struct dh_emitter {
     const dh_program_spec *spec;
     dh_program *program;
@@ -44,9 +51,15 @@ struct dh_emitter {
      * where there are no parts, instructions. */
     DH_VEC(dh_wait) moments;
     dh_clock_vec known[DH_N_STREAM];
-    dh_clock_vec barrier; /* what every further instruction comes after */
-    dh_clock_vec mark;    /* the ends of all emitted before it */
-    bool after_mark;      /* the next instruction comes after it */
+    dh_clock_vec barrier;  /* what every further instruction comes after */
+    dh_clock_vec mark;     /* the ends of all emitted before it */
+    bool after_mark;       /* the next instruction comes after it */
+    dh_clock_vec after;    /* what the next instruction comes after besides */
+    DH_VEC(uint32_t) ends; /* by instruction: the moment it is complete */
+
+    /* gathers.c: where a block's matrices are whole, while it uses them */
+    DH_VEC(dh_block_gathers) gathers; /* by block */
+    bool backward;                    /* the operator that is emitted is of a backward */
 };
 
 static inline dh_status dh_emit_no_memory(dh_ctx *ctx)

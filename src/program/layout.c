@@ -148,6 +148,12 @@ static bool reduces_early(const dh_emitter *e, const dh_flat *flat)
     return e->spec->recipe.zero >= 2 && flat->n_shard < flat->n_piece;
 }
 
+/* Whether of its matrices the rank keeps shards alone. */
+static bool keeps_shards(const dh_emitter *e, const dh_flat *flat)
+{
+    return e->spec->recipe.zero >= 3 && flat->n_shard < flat->n_piece;
+}
+
 /* Matrix elements a persistent buffer of this kind holds. */
 static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buffer_kind kind)
 {
@@ -155,9 +161,9 @@ static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buff
     const int64_t kept = flat->n_shard * flat->n_pieces;
     switch (kind) {
     case DH_BUF_COPY:
-        return wide ? flat->n_matrix : 0;
+        return !wide ? 0 : keeps_shards(e, flat) ? kept : flat->n_matrix;
     case DH_BUF_MASTER:
-        return wide ? kept : flat->n_matrix;
+        return wide || keeps_shards(e, flat) ? kept : flat->n_matrix;
     case DH_BUF_GRAD:
         return reduces_early(e, flat) ? 0 : flat->n_matrix;
     default:

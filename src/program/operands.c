@@ -39,6 +39,35 @@ static dh_status act_buffer(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t 
     return dh_emit_buffer(ctx, e, &b, at);
 }
 
+/* The block that makes a flat's matrices whole for this use of a block. */
+static uint32_t gather_of(const dh_emitter *e, uint32_t block, uint32_t flat)
+{
+    if (block >= e->gathers.n) return DH_NONE;
+    const dh_block_gathers *g = &e->gathers.at[block];
+    for (int k = 0; k < DH_MAX_GATHERS; k++)
+        if (g->flat[k] == flat) return g->at[e->backward][k];
+    return DH_NONE;
+}
+
+/* A matrix that is stored as a shard: where it was gathered for this use. */
+static dh_status gathered_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb,
+                                  uint32_t param, dh_operand *operand)
+{
+    const dh_program *p = e->program;
+    const dh_param_home *home = &p->homes.at[param];
+    const uint32_t gather = gather_of(e, block, p->blocks.at[home->block].flat);
+    uint32_t *frame;
+    DH_CHECK(gather != DH_NONE, "parameter %s is not gathered for block %u",
+             p->params.at[param].name, block);
+    const dh_graph *g = dh_emit_graph_of(e, gather);
+    DH_TRY(frame_of(ctx, e, gather, mb, &frame));
+    DH_TRY(act_buffer(ctx, e, gather, mb, g->x_out, &frame[g->x_out]));
+    const uint64_t item = dh_dtype_bytes(g->dtype);
+    *operand = (dh_operand){frame[g->x_out], (uint64_t)home->first * item,
+                            (uint64_t)dh_param_elements(&p->params.at[param]) * item};
+    return DH_OK;
+}
+
 static dh_operand param_operand(const dh_emitter *e, const dh_block *block, const dh_tensor *t)
 {
     uint32_t param = block->params[t->which];
@@ -85,6 +114,8 @@ dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block_id, int32_t
     case DH_TENSOR_PARAM:
     case DH_TENSOR_GRAD:
         *operand = param_operand(e, block, t);
+        if (t->kind == DH_TENSOR_PARAM && operand->buffer == DH_NONE)
+            DH_TRY(gathered_operand(ctx, e, block_id, mb, block->params[t->which], operand));
         break;
     case DH_TENSOR_RANGE:
         *operand = e->program->ranges.at[t->which];

@@ -38,11 +38,12 @@ static dh_status place_matrix_region(dh_ctx *ctx, const dh_reducer *r, const dh_
     const bool early = f->reduced.buffer != DH_NONE;
     DH_TRY(range_of(ctx, r, early ? f->reduced : f->matrix[DH_BUF_GRAD], early ? kept : first, n,
                     sizeof(float), &region->grad));
-    DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_MASTER], wide ? kept : first, n, sizeof(float),
-                    &region->master));
+    const bool shards = r->spec->recipe.zero >= 3 && f->n_shard < f->n_piece;
+    DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_MASTER], wide || shards ? kept : first, n,
+                    sizeof(float), &region->master));
     DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_ADAM_M], kept, n, sizeof(float), &region->adam_m));
     DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_ADAM_V], kept, n, sizeof(float), &region->adam_v));
-    return range_of(ctx, r, f->matrix[DH_BUF_COPY], first, n, item, &region->copy);
+    return range_of(ctx, r, f->matrix[DH_BUF_COPY], shards ? kept : first, n, item, &region->copy);
 }
 
 /* All matrices of a flat, or the rank's shard of each piece. */
@@ -63,7 +64,7 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
                                 .group = (int32_t)dh_program_data_group(p, f.first_block),
                                 .gather = DH_NONE};
         DH_TRY(place_matrix_region(ctx, r, &f, k * f.n_piece + f.shard0, k * f.n_shard, &region));
-        if (sharded)
+        if (sharded && r->spec->recipe.zero < 3)
             DH_TRY(range_of(ctx, r, f.matrix[wide ? DH_BUF_COPY : DH_BUF_MASTER], k * f.n_piece,
                             f.n_piece, wide ? dh_dtype_bytes(r->spec->recipe.dtype) : sizeof(float),
                             &region.gather));

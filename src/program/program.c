@@ -120,10 +120,11 @@ static void describe_place(const dh_program *p, uint32_t block, int32_t mb, dh_s
         [DH_BLOCK_HEAD] = "head",       [DH_BLOCK_DATA] = "data",
         [DH_BLOCK_OPT] = "optimizer",   [DH_BLOCK_GRADS] = "gradients",
         [DH_BLOCK_LINK] = "link",       [DH_BLOCK_EXPERTS] = "experts of layer",
-        [DH_BLOCK_PROGRAM] = "program"};
+        [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "parameters of block"};
     dh_block_kind kind = p->graphs.at[b->graph]->kind;
     dh_str_printf(out, "%s", kinds[kind]);
-    if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS) dh_str_printf(out, " %d", b->layer);
+    if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_GATHER)
+        dh_str_printf(out, " %d", b->layer);
     if (mb >= 0) dh_str_printf(out, ", micro-batch %d", mb);
 }
 

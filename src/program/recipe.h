@@ -45,7 +45,9 @@ typedef struct dh_recipe {
 
     const char *layer_split; /* NULL: even */
     int64_t zero;            /* sharded over data-parallel ranks: from 1 on moments and masters (the
-                              * distributed optimizer), from 2 on gradients */
+                              * distributed optimizer), from 2 on gradients, from 3 on
+                              * parameters */
+    int64_t prefetch;        /* of ZeRO-3: blocks ahead whose parameters are gathered */
     int64_t bucket_bytes;    /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
     bool whole_tokens;              /* tensor parallelism without sequence parallelism (dh_shard) */

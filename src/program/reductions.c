@@ -102,7 +102,8 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
     const weight w = weigh(r, block);
     if (w.n_bytes == 0) return DH_OK;
     const bool alone = dh_reductions_last(r, block);
-    if (b->flat == DH_NONE || alone || b->n_bytes + w.n_bytes > most) {
+    const bool each = r->spec->recipe.zero >= 3; /* what is gathered together is used together */
+    if (b->flat == DH_NONE || alone || each || b->n_bytes + w.n_bytes > most) {
         const uint32_t before = b->flat;
         DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces_of(r, block, &w), &b->flat));
         if (b->frees && !alone) dh_emit_flat_frees(r->emitter, b->flat, before);

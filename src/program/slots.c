@@ -51,9 +51,12 @@ static dh_status list_forward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, plan_i
     if (!b->loaded[mb]) DH_TRY(list_phases(ctx, b, b->data, mb, DH_PHASES(DH_PHASE_F), list));
     b->loaded[mb] = 1;
     uint32_t from = source_of(b, s, true);
+    plan_walk walk = {.s = s, .mb = mb};
     for (size_t i = 0; i < s->n_chain; from = s->chain[i++]) {
         if (from != DH_NONE) DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, true));
+        DH_TRY(plan_list_gathers(ctx, b, &walk, i, list));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, DH_PHASES(DH_PHASE_F), list));
+        DH_TRY(plan_list_release(ctx, b, &walk, i, list));
     }
     return DH_OK;
 }
@@ -65,10 +68,14 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
     const bool last = weights && s->backward_left == 1;
     const bool sends = inputs && s->send_backward != DH_NONE;
     uint32_t from = source_of(b, s, false);
+    plan_walk walk = {.s = s, .mb = mb, .backward = true};
     for (size_t i = s->n_chain; i-- > 0; from = s->chain[i]) {
         if (from != DH_NONE && inputs)
             DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, false));
+        const size_t at = s->n_chain - 1 - i;
+        if (inputs) DH_TRY(plan_list_gathers(ctx, b, &walk, at, list));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, phases, list));
+        if (inputs) DH_TRY(plan_list_release(ctx, b, &walk, at, list));
         if (last && !sends) DH_TRY(list_reductions(ctx, b, s->chain[i], list));
     }
     for (size_t i = s->n_chain; last && sends && i-- > 0;) /* placed when these are ordered */
@@ -96,13 +103,22 @@ static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, plan
 
 static dh_status emit_item(dh_ctx *ctx, plan *b, const plan_item *i)
 {
-    return dh_emit_op(ctx, b->emitter, i->block, i->mb, i->op);
+    plan_before_item(b, i);
+    DH_TRY(dh_emit_op(ctx, b->emitter, i->block, i->mb, i->op));
+    return plan_after_item(ctx, b, i);
 }
 
-static dh_status emit_in_order(dh_ctx *ctx, plan *b, const plan_items lists[2])
+/* later: reductions wait until what the slot made is on its way. */
+static dh_status emit_in_order(dh_ctx *ctx, plan *b, const plan_items lists[2], bool later)
 {
     for (int s = 0; s < 2; s++)
-        for (size_t i = 0; i < lists[s].n; i++) DH_TRY(emit_item(ctx, b, &lists[s].at[i]));
+        for (size_t i = 0; i < lists[s].n; i++) {
+            const plan_item *item = &lists[s].at[i];
+            if (!later || !plan_is_reduction(b, item))
+                DH_TRY(emit_item(ctx, b, item));
+            else if (!dh_vec_push(&b->held, *item))
+                return plan_no_memory(ctx);
+        }
     return DH_OK;
 }
 
@@ -162,10 +178,11 @@ dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double 
             st = list_action(ctx, b, a, &lists[strand]);
     }
     const dh_slot_rest rest = rest_of(b, slot, to_end);
-    const bool ordered = b->spec->mode == DH_MODE_TRAIN &&
+    const bool ordered = b->spec->mode == DH_MODE_TRAIN && b->spec->recipe.zero < 3 &&
                          (plan_orders(b) || (rest.room > 0 && plan_has_reductions(b, lists)));
     if (st == DH_OK)
-        st = ordered ? emit_ordered(ctx, b, lists, &rest) : emit_in_order(ctx, b, lists);
+        st = ordered ? emit_ordered(ctx, b, lists, &rest)
+                     : emit_in_order(ctx, b, lists, rest.room > 0);
     dh_vec_fini(&lists[0]);
     dh_vec_fini(&lists[1]);
     return st;

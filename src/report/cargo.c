@@ -24,6 +24,8 @@ dh_cargo dh_instr_cargo(const dh_program *p, uint32_t instr)
         return DH_CARGO_STAGES;
     case DH_BLOCK_GRADS:
         return DH_CARGO_GRADIENTS;
+    case DH_BLOCK_GATHER:
+        return DH_CARGO_PARAMETERS;
     case DH_BLOCK_OPT:
         return type == DH_OP_ALL_GATHER ? DH_CARGO_PARAMETERS : DH_CARGO_NORM;
     default:

@@ -18,6 +18,7 @@ static dh_status no_memory(dh_ctx *ctx)
 static void param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind, int64_t k,
                        int64_t *first, int64_t *n, uint64_t *at)
 {
+    const uint64_t item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float);
     const dh_operand *home = &p->homes.at[param].at[kind];
     const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
     const bool reduced = kind == DH_BUF_GRAD && flat->reduced.buffer != DH_NONE;
@@ -30,10 +31,10 @@ static void param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind,
     *n = DH_MAX(end - begin, 0);
     *first = begin - origin;
     if (home->buffer != DH_NONE && !reduced)
-        *at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)*first * sizeof(float);
+        *at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)*first * item;
     else
         *at = p->buffers.at[shards->buffer].offset + shards->byte0 +
-              (uint64_t)(k * flat->n_shard + begin - shard0) * sizeof(float);
+              (uint64_t)(k * flat->n_shard + begin - shard0) * item;
 }
 
 static dh_status slab_io(dh_ctx *ctx, const dh_session *s, bool write, uint64_t at, int64_t n,
@@ -141,14 +142,25 @@ static dh_status write_copy(dh_ctx *ctx, dh_session *s, uint32_t param, int64_t 
 {
     const dh_program *p = dh_session_layout(s);
     const dh_operand *home = &p->homes.at[param].at[DH_BUF_COPY];
-    if (home->buffer == DH_NONE) return DH_OK;
+    const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
+    const bool shards = home->buffer == DH_NONE && flat->matrix[DH_BUF_COPY].buffer != DH_NONE &&
+                        dh_param_is_matrix(&p->params.at[param]);
+    if (home->buffer == DH_NONE && !shards) return DH_OK;
     dh_bf16 *copy = malloc((size_t)n * sizeof *copy + 1);
     if (!copy) return no_memory(ctx);
     for (int64_t i = 0; i < n; i++) copy[i] = dh_f32_to_bf16(data[i]);
-    dh_status st = s->spec.device->slab_write(ctx, s->slab,
-                                              p->buffers.at[home->buffer].offset + home->byte0 +
-                                                  (uint64_t)first * sizeof *copy,
-                                              copy, (uint64_t)n * sizeof *copy);
+    dh_status st = DH_OK;
+    for (int64_t k = 0; st == DH_OK && k < (shards ? flat->n_pieces : 1); k++) {
+        int64_t begin = first, n_here = n;
+        uint64_t at = 0;
+        if (shards)
+            param_part(p, param, DH_BUF_COPY, k, &begin, &n_here, &at);
+        else
+            at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)first * sizeof *copy;
+        if (n_here > 0)
+            st = s->spec.device->slab_write(ctx, s->slab, at, copy + (begin - first),
+                                            (uint64_t)n_here * sizeof *copy);
+    }
     free(copy);
     return st;
 }

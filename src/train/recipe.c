@@ -42,6 +42,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .moe_capacity = job->moe_capacity,
         .layer_split = job->layer_split,
         .zero = job->zero,
+        .prefetch = job->prefetch,
         .whole_tokens = !job->sequence_parallel,
         .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
         .recompute = (dh_recompute_kind)job->recompute,

@@ -397,6 +397,11 @@ static dh_status run(search *s)
 dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
                          dh_tune **tune)
 {
+    if (job->zero >= 3)
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "parallel.zero=3 is simulated, but not estimated, which a search needs: give "
+            "parallel.zero 0, 1 or 2, and dhelix simulate what is found with 3");
     dh_job own = *job;
     dh_tune_options given = *options;
     if (given.devices == 0) given.devices = job->ranks;

@@ -500,13 +500,19 @@ static void assert_setting(const dh_job *j, const char *key, const char *want)
 
 static void settings_are_set_and_got(void **state)
 {
-    static const char *const values[][2] = {
-        {"train.steps", "17"},       {"optimizer.lr", "0.001"},
-        {"parallel.zero", "2"},      {"parallel.zero1", "true"},  {"train.recompute", "full"},
-        {"parallel.tp", "2"},        {"ranks", "2"},
-        {"data.tokenizer", "chars"}, {"data.train", "[\"/a/b.txt\", \"/c.txt\"]"},
-        {"out", "/runs/x"},          {"parallel.layer_split", "6,6"},
-        {"model.name", "mine"},      {"strategy", "{passes: [ring-gemm], order: auto}"}};
+    static const char *const values[][2] = {{"train.steps", "17"},
+                                            {"optimizer.lr", "0.001"},
+                                            {"parallel.zero", "2"},
+                                            {"parallel.zero1", "true"},
+                                            {"train.recompute", "full"},
+                                            {"parallel.tp", "2"},
+                                            {"ranks", "2"},
+                                            {"data.tokenizer", "chars"},
+                                            {"data.train", "[\"/a/b.txt\", \"/c.txt\"]"},
+                                            {"out", "/runs/x"},
+                                            {"parallel.layer_split", "6,6"},
+                                            {"model.name", "mine"},
+                                            {"strategy", "{passes: [ring-gemm], order: auto}"}};
     dh_ctx ctx = DH_CTX_INIT;
     dh_job *j = job_of("model: gpt2\nparallel: {dp: 1}\n");
     for (size_t i = 0; i < DH_COUNTOF(values); i++) {

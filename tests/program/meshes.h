@@ -94,10 +94,9 @@ static inline mesh_programs *prepare(const setup *s)
     return m;
 }
 
-static inline mesh_programs *build(const setup *s)
+static inline mesh_programs *build_all(mesh_programs *m)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    mesh_programs *m = prepare(s);
     m->n = (size_t)m->spec.recipe.mesh.ranks;
     m->at = calloc(m->n, sizeof *m->at);
     assert_non_null(m->at);
@@ -107,6 +106,11 @@ static inline mesh_programs *build(const setup *s)
         assert_ok(&ctx, dh_program_build(&ctx, &spec, &m->at[r]));
     }
     return m;
+}
+
+static inline mesh_programs *build(const setup *s)
+{
+    return build_all(prepare(s));
 }
 
 static inline void destroy(mesh_programs *m)

@@ -93,6 +93,33 @@ static void the_same_mesh_goes_on_bit_for_bit(void **state)
     }
 }
 
+/* What one degree of ZeRO wrote another continues, as if there had been one. */
+static void zero_degrees_go_on_bit_for_bit(void **state)
+{
+    static const struct {
+        const char *mesh, *first, *then;
+    } cases[] = {
+        {"parallel.dp=2 parallel.tp=2 train.dtype=bf16", "parallel.zero=3", "parallel.zero=0"},
+        {"parallel.dp=4", "parallel.zero=1", "parallel.zero=3"},
+        {"parallel.dp=2 parallel.pp=2", "parallel.zero=3", "parallel.zero=2"},
+    };
+    char out_a[300], out_b[300];
+    run_folder(out_a, sizeof out_a, "whole");
+    run_folder(out_b, sizeof out_b, "parts");
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        run_curve whole, parts;
+        char first[200], then[200];
+        snprintf(first, sizeof first, "%s %s", cases[i].mesh, cases[i].first);
+        snprintf(then, sizeof then, "%s %s", cases[i].mesh, cases[i].then);
+        run_curve_of(RUN_GPT2, cases[i].mesh, out_a, &whole);
+        train_in_two_parts(RUN_GPT2, first, then, out_b, &parts);
+        if (run_distance(&whole, &parts, 0) != 0 || !run_same_bytes(out_a, out_b, 20))
+            fail_msg("%s, then %s: another run", first, then);
+        remove_run(out_a);
+        remove_run(out_b);
+    }
+}
+
 /* ---- what is in the files ------------------------------------------------------------------- */
 
 /* Largest difference of a checkpoint file's tensors, over element plus root mean square. */
@@ -321,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_goes_on_over_another_mesh),
         cmocka_unit_test(the_same_mesh_goes_on_bit_for_bit),
+        cmocka_unit_test(zero_degrees_go_on_bit_for_bit),
         cmocka_unit_test(every_mesh_writes_the_same_tensors),
         cmocka_unit_test(loading_and_saving_keeps_every_byte),
         cmocka_unit_test(another_job_is_refused_by_all_ranks),

@@ -159,17 +159,22 @@ static void sharding_changes_no_bit(void **state)
 {
     static const struct {
         const char *model, *settings;
-        const char *more[3];
+        const char *more[4];
     } runs[] = {
-        {RUN_LLAMA, "parallel.dp=4", {"parallel.zero1=true", "parallel.zero=2"}},
+        {RUN_LLAMA, "parallel.dp=4", {"parallel.zero1=true", "parallel.zero=2", "parallel.zero=3"}},
         {RUN_GPT2,
          "parallel.dp=2 parallel.tp=2 train.dtype=bf16 optimizer.grad_clip=0.1",
-         {"parallel.zero=1", "parallel.zero=2"}},
+         {"parallel.zero=1", "parallel.zero=2", "parallel.zero=3 parallel.prefetch=2"}},
         {RUN_GPT2, "parallel.dp=2 parallel.pp=2 train.micro_batch=2", {"parallel.zero=2"}},
         {RUN_LLAMA,
          "parallel.dp=2 parallel.cp=2 strategy=dhelix train.micro_batch=1",
          {"parallel.zero=2"}},
-        {RUN_EXPERTS, "parallel.dp=4 parallel.ep=2", {"parallel.zero=2"}},
+        {RUN_GPT2,
+         "parallel.dp=2 parallel.pp=2 train.micro_batch=2 train.recompute=selective",
+         {"parallel.zero=3 parallel.prefetch=0"}},
+        {RUN_LLAMA, "parallel.cp=2 parallel.dp=2 parallel.tp=2", {"parallel.zero=3"}},
+        {RUN_LLAMA, "parallel.dp=2 parallel.tp=2 strategy=intra-batch", {"parallel.zero=3"}},
+        {RUN_EXPERTS, "parallel.dp=4 parallel.ep=2", {"parallel.zero=2", "parallel.zero=3"}},
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
         run_base base;
