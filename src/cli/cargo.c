@@ -130,7 +130,8 @@ dh_status dh_cargo_print_slots(dh_ctx *ctx, const dh_sim *sim, const dh_costs *c
     if (any) {
         dh_str_wrap(out,
                     "gradients and parameters between ranks, on the first rank of each stage, in a "
-                    "simulated step (in: B backward of a micro-batch, O optimizer; beside: F "
+                    "simulated step (in: B backward of a micro-batch, O optimizer; parameters: "
+                    "also for a forward F or backward B; beside: F "
                     "forward, B input gradients, W weight gradients, O optimizer)",
                     0, dh_cli_columns());
         dh_str_printf(out, "\n%s", body.text ? body.text : "");

@@ -39,10 +39,8 @@ void dh_cargo_put_blocks(const dh_program *p, const dh_cargo_row *row, dh_str *o
 
 void dh_cargo_put_slot(const dh_cargo_row *row, dh_str *out)
 {
-    if (row->mb >= 0)
-        dh_str_printf(out, "%s%d", dh_cargo_phase(DH_PHASE_B), row->mb);
-    else
-        dh_str_printf(out, "%s", dh_cargo_phase(DH_PHASE_OPT));
+    dh_str_printf(out, "%s", dh_cargo_phase(row->phase));
+    if (row->mb >= 0) dh_str_printf(out, "%d", row->mb);
 }
 
 /* Ranks are by number, and so the stages'. */

@@ -136,12 +136,20 @@ static dh_cargo_row row_of(const reader *r, uint32_t id, dh_cargo cargo, int32_t
     dh_cargo_row row = {.cargo = cargo,
                         .type = op->type,
                         .group = (dh_group_kind)op->group,
-                        .mb = cargo == DH_CARGO_GRADIENTS ? mb : -1,
+                        .phase = DH_PHASE_OPT,
+                        .mb = -1,
                         .first_block = DH_NONE,
                         .last_block = DH_NONE,
                         .start_ns = r->spans[id].start_ns,
                         .end_ns = r->spans[id].end_ns,
                         .haul = *haul};
+    if (dh_instr_graph(p, i)->kind == DH_BLOCK_GATHER) {
+        row.phase = op->phase;
+        row.mb = i->mb;
+    } else if (cargo == DH_CARGO_GRADIENTS && mb >= 0) {
+        row.phase = DH_PHASE_B;
+        row.mb = mb;
+    }
     if (buffer->kind != DH_BUF_STATE) {
         row.first_block = p->flats.at[buffer->owner].first_block;
         row.last_block = p->flats.at[buffer->owner].last_block;
@@ -153,7 +161,8 @@ static dh_cargo_row row_of(const reader *r, uint32_t id, dh_cargo cargo, int32_t
 static bool are_alike(const dh_cargo_row *a, const dh_cargo_row *b)
 {
     enum { NEXT = 2 };
-    if (a->cargo != b->cargo || a->type != b->type || a->group != b->group || a->mb != b->mb)
+    if (a->cargo != b->cargo || a->type != b->type || a->group != b->group || a->mb != b->mb ||
+        a->phase != b->phase)
         return false;
     if (a->first_block == DH_NONE || b->first_block == DH_NONE)
         return a->first_block == b->first_block;

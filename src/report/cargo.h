@@ -42,7 +42,8 @@ typedef struct dh_cargo_row {
     dh_cargo cargo;
     dh_op_type type;
     dh_group_kind group;
-    int32_t mb;                       /* whose backward they run in; -1: in the optimizer */
+    dh_phase phase;                   /* DH_PHASE_OPT, or in (parameters: for) whose */
+    int32_t mb;                       /* ... forward or backward */
     uint32_t first_block, last_block; /* whose parameters; DH_NONE: of all */
     int64_t start_ns, end_ns;
     dh_haul haul;
