@@ -4,6 +4,7 @@
  * the tokens were made from; one that differs in anything is made anew. */
 #include "data/text_source.h"
 #include "base/json_text.h"
+#include "data/json_mend.h"
 #include "data/tok.h"
 #include "data/unpack.h"
 
@@ -133,12 +134,32 @@ static bool is_blank(const unsigned char *line, size_t n)
     return true;
 }
 
+/* As it is; where that is refused, without what no text depends on (json_mend.h). *row: NULL with
+ * the error of the line as it is */
+static dh_status read_row(dh_ctx *ctx, const char *line, size_t n, json_error_t *error,
+                          json_t **row, size_t *n_mended)
+{
+    dh_str mended = DH_STR_INIT;
+    json_error_t other;
+    size_t n_halves;
+    DH_TRY(dh_json_read(ctx, line, n, JSON_ALLOW_NUL, error, row));
+    if (*row) return DH_OK;
+    dh_json_mend(line, n, &mended, &n_halves);
+    dh_status st =
+        mended.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading a line of JSON") : DH_OK;
+    if (st == DH_OK && mended.text)
+        st = dh_json_read(ctx, mended.text, mended.len, JSON_ALLOW_NUL, &other, row);
+    *n_mended += *row && n_halves > 0;
+    dh_str_fini(&mended);
+    return st;
+}
+
 static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t n, dh_text_fn fn,
-                            void *arg)
+                            void *arg, size_t *n_mended)
 {
     json_error_t error;
     json_t *row;
-    DH_TRY(dh_json_read(ctx, (const char *)s->map.at + at, n, JSON_ALLOW_NUL, &error, &row));
+    DH_TRY(read_row(ctx, (const char *)s->map.at + at, n, &error, &row, n_mended));
     const json_t *text = json_object_get(row, s->field);
     dh_status st;
     if (!row)
@@ -169,12 +190,16 @@ static dh_status each_text(dh_ctx *ctx, const text_source *s, dh_text_fn fn, voi
                    ? DH_OK
                    : dh_ctx_while(ctx, "reading %s from byte %zu", s->path, s->begin);
     }
+    size_t n_mended = 0;
     for (size_t at = s->begin + byte_order_mark(s); at < s->end;) {
         const unsigned char *newline = memchr(s->map.at + at, '\n', s->end - at);
         size_t n = newline ? (size_t)(newline - s->map.at) - at : s->end - at;
-        if (!is_blank(s->map.at + at, n)) DH_TRY(parse_line(ctx, s, at, n, fn, arg));
+        if (!is_blank(s->map.at + at, n)) DH_TRY(parse_line(ctx, s, at, n, fn, arg, &n_mended));
         at += n + 1;
     }
+    if (n_mended > 0)
+        dh_log(DH_LOG_WARN, "%s: half of a surrogate pair, read as U+FFFD, in %zu of the lines",
+               s->path, n_mended);
     return DH_OK;
 }
 

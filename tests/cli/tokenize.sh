@@ -59,6 +59,16 @@ ok "$dhelix" tokenize --tokenizer bytes --stdout "$tmp/marked.jsonl" --log-level
 same "$(tr '\n' ' ' <"$tmp/out")" '97 98 99 ' 'ids behind a byte-order mark'
 check 'joined documents are noticed' grep -q 'follow each other without a mark' "$tmp/err"
 
+# Beside a text may stand what strict JSON has not; half of a surrogate pair is told.
+printf '%s\n' '{"id": 99999999999999999999, "text": "ab", "x": [NaN, -Infinity, 1e999]}' '{"text": "a\ud83d \ud83d\ude00 \"\\"}' >"$tmp/loose.jsonl"
+ok "$dhelix" tokenize --tokenizer bytes --stdout "$tmp/loose.jsonl"
+same "$(tr '\n' ' ' <"$tmp/out")" '97 98 97 239 191 189 32 240 159 152 128 32 34 92 ' 'texts beside odd numbers'
+check 'halves are counted' grep -q 'half of a surrogate pair, read as U+FFFD, in 1 of' "$tmp/err"
+for line in '{"text": "a", "x": 01}' '{"text": "a", "x": nan}' '{"text": "a"' '{"text": "a", "x": 1.}' '{"text": NaN}'; do
+    echo "$line" >"$tmp/wrong.jsonl"
+    fails 1 'line 1' "$dhelix" tokenize --tokenizer bytes --stdout "$tmp/wrong.jsonl"
+done
+
 # A tokenizer of one's own: learned, found by its folder, ids of its end of text behind documents.
 printf '{"text": "low lower lowest low"}\n{"text": "low"}\n' >"$tmp/own.jsonl"
 ok "$dhelix" tokenize --train-bpe 400 "$text" "$tmp/own.jsonl" -o "$tmp/own" --json
