@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 
 #include "cli/cli.h"
+#include "cli/serve.h"
 #include "dhelix/report.h"
 #include "report/timeline.h"
 
 typedef struct report_args {
     const char *out, *traces;
-    int64_t ranks;
+    int64_t ranks, port;
+    bool serve;
 } report_args;
 
 static const dh_cli_option options[] = {
@@ -26,6 +28,18 @@ static const dh_cli_option options[] = {
      .min = 1,
      .max = 1 << 20,
      .doc = "show the traces of at most N ranks of a run, spread evenly (default: 64)"},
+    {.name = "serve",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(report_args, serve),
+     .doc = "no file: the page at an address of this machine alone, drawn anew while the run goes "
+            "on"},
+    {.name = "port",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(report_args, port),
+     .value = "N",
+     .min = 1,
+     .max = 65535,
+     .doc = "with --serve: the port (default: any that is free)"},
     {.name = "traces",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(report_args, traces),
@@ -82,9 +96,24 @@ static dh_status join_traces(dh_ctx *ctx, dh_cli *cli, const report_args *a)
     return say(ctx, cli, a->traces);
 }
 
+static dh_status serve(dh_ctx *ctx, dh_cli *cli, const report_args *a)
+{
+    if (cli->args.n > 1 || a->out || a->traces || cli->json)
+        return dh_cli_misuse(ctx, cli,
+                             "--serve shows one run: without --out, --traces, --json and "
+                             "other runs");
+    const dh_serving serving = {.run = cli->args.at[0],
+                                .port = a->port,
+                                .quiet = cli->quiet,
+                                .how = {.max_ranks = a->ranks}};
+    return dh_cli_serve(ctx, &serving);
+}
+
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const report_args *a = args;
+    if (a->port && !a->serve) return dh_cli_misuse(ctx, cli, "--port is for --serve");
+    if (a->serve) return serve(ctx, cli, a);
     if (a->traces) return join_traces(ctx, cli, a);
     const char *runs[DH_REPORT_MAX_RUNS];
     dh_arena *names = dh_arena_create();

@@ -26,6 +26,33 @@ fails 2 'of one run' "$dhelix" report "$tmp/run" "$tmp/run" --traces "$tmp/all.j
 fails 1 'trace.step=N' "$dhelix" report tests/cli --traces "$tmp/none.json"
 fails 2 'one of them' "$dhelix" profile "$tmp/job.yaml" --import a.csv --from-trace b.json
 
+# A live page, for this machine alone; what the run writes meanwhile is on it.
+"$dhelix" report "$tmp/run" --serve --quiet >"$tmp/address" 2>"$tmp/err" &
+server=$!
+for _ in $(seq 100); do [ -s "$tmp/address" ] && break; sleep 0.1; done
+port=$(sed -n 's|^http://127.0.0.1:\([0-9]*\)/$|\1|p' "$tmp/address")
+get() { # path, host
+    exec 3<>"/dev/tcp/127.0.0.1/$port" || return 1
+    printf 'GET %s HTTP/1.1\r\nHost: %s\r\n\r\n' "$1" "${2:-localhost:$port}" >&3
+    cat <&3
+    exec 3<&- 3>&-
+}
+get / >"$tmp/out" && says '/version'
+get /page >"$tmp/out" && says '"rank":1,'
+before=$(get /version | tail -1)
+same "$(get /version | tail -1)" "$before" 'nothing has changed'
+printf '{"step":11,"loss":1.2345}\n' >>"$tmp/run/metrics.jsonl"
+check 'a change is told' test "$(get /version | tail -1)" != "$before"
+get "/page?$before" >"$tmp/out" && says '1.2345'
+get /page example.org >"$tmp/out" && says '403 Forbidden'
+get /etc/passwd >"$tmp/out" && says '404 Not Found'
+fails 1 'cannot serve on port' "$dhelix" report "$tmp/run" --serve --port "$port"
+kill -INT "$server"
+wait "$server"
+same "$?" 0 'a signal ends it'
+fails 2 'is for --serve' "$dhelix" report "$tmp/run" --port 80
+fails 1 'is not a folder' "$dhelix" report "$tmp/nowhere" --serve
+
 fails 2 'an argument is missing' "$dhelix" report
 fails 1 'is not a folder' "$dhelix" report "$tmp/nowhere"
 fails 1 'is not a run folder' "$dhelix" report tests/cli
