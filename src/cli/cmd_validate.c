@@ -304,6 +304,9 @@ static dh_status show_table(dh_ctx *ctx, output *o, const dh_validation_table *t
     DH_TRY(dh_validate(ctx, table, o->cluster, o->steps, &v));
     show(o, v);
     dh_validation_destroy(v);
+    if (o->cli->json) return DH_OK;
+    DH_TRY(dh_cli_print_str(ctx, &o->text)); /* all of them take a minute: as they are done */
+    fflush(stdout);
     return DH_OK;
 }
 
@@ -359,7 +362,6 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
         return dh_cli_print_json(ctx, o.json);
     }
     json_decref(o.json);
-    if (st == DH_OK) return dh_cli_print_str(ctx, &o.text);
     dh_str_fini(&o.text);
     return st;
 }
