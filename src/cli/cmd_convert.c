@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "graph/graph.h"
 #include "train/trained.h"
 
 typedef struct convert_args {
@@ -53,11 +54,54 @@ static dh_status collect(dh_ctx *ctx, const dh_found *found, tensors *list)
     return DH_OK;
 }
 
+/* ---- biases that Transformers wants --------------------------------------------------------- */
+
+/* A GPT-2 without biases is one of nanoGPT's; GPT2Model has them always, and takes zeros for the
+ * same model. What else is missing stays missing. */
+static bool wants_biases(const dh_model *model)
+{
+    return model->family == DH_FAMILY_GPT2 && !model->bias;
+}
+
+static bool has(const tensors *list, const char *name)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (strcmp(list->at[i].name, name) == 0) return true;
+    return false;
+}
+
+static dh_status add_bias(dh_ctx *ctx, dh_arena *names, const dh_param *p, tensors *list)
+{
+    const dh_param_piece piece = dh_param_piece_at(p, 0);
+    dh_export_tensor t = {.name = dh_arena_strdup(names, piece.hf_name), .ndim = piece.hf_ndim};
+    memcpy(t.shape, piece.hf_shape, sizeof piece.hf_shape);
+    if (t.name && has(list, t.name)) return DH_OK;
+    return t.name && dh_vec_push(list, t)
+               ? DH_OK
+               : dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+}
+
+static dh_status add_biases(dh_ctx *ctx, dh_arena *names, const dh_model *model, tensors *list)
+{
+    dh_model biased = *model;
+    dh_param p, without;
+    biased.bias = true;
+    for (int layer = 0; layer <= model->n_layers; layer++) {
+        const dh_block_kind kind = layer < model->n_layers ? DH_BLOCK_LAYER : DH_BLOCK_HEAD;
+        for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++)
+            if (dh_param_describe(&biased, kind, layer, which, &p) &&
+                !dh_param_describe(model, kind, layer, which, &without))
+                DH_TRY(add_bias(ctx, names, &p, list));
+    }
+    return DH_OK;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 typedef struct source {
     const dh_weights *weights;
     const tensors *list;
+    size_t n_stored; /* the first; zeros behind them */
 } source;
 
 static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64_t n_rows,
@@ -66,14 +110,19 @@ static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64
     const source *s = user;
     const dh_export_tensor *t = &s->list->at[index];
     int64_t n_cols = t->ndim > 0 ? t->shape[t->ndim - 1] : 1;
+    if (index >= s->n_stored) {
+        memset(dst, 0, (size_t)(n_rows * n_cols) * sizeof *dst);
+        return DH_OK;
+    }
     return dh_weights_read(ctx, s->weights, t->name, row0, n_rows, 0, n_cols, false, dst, n_cols);
 }
 
 static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
-                        const dh_found *found, const tensors *list, size_t *n_files)
+                        const dh_found *found, const tensors *list, size_t n_stored,
+                        size_t *n_files)
 {
     const char *out = cli->args.at[1];
-    source s = {found->weights, list};
+    source s = {found->weights, list, n_stored};
     dh_export_options how = {.dtype = (dh_dtype)a->dtype, .replace = a->replace};
     DH_TRY(dh_weights_export(ctx, out, &found->model, list->at, list->n, fill, &s, &how));
     size_t n_kept = 0;
@@ -106,10 +155,15 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     DH_TRY(dh_found_open(ctx, cli->args.at[0], &found));
     tensors list = {0};
     size_t n_files = 0;
-    dh_status st = collect(ctx, &found, &list);
-    if (st == DH_OK) st = export(ctx, cli, args, &found, &list, &n_files);
+    dh_arena *names = dh_arena_create();
+    dh_status st = names ? collect(ctx, &found, &list)
+                         : dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+    const size_t n_stored = list.n;
+    if (st == DH_OK && wants_biases(&found.model)) st = add_biases(ctx, names, &found.model, &list);
+    if (st == DH_OK) st = export(ctx, cli, args, &found, &list, n_stored, &n_files);
     if (st == DH_OK) st = print(ctx, cli, &found, &list, n_files);
     dh_vec_fini(&list);
+    dh_arena_destroy(names);
     dh_found_close(&found);
     return st;
 }

@@ -276,14 +276,36 @@ dh_status dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh_weight
     return set_params(ctx, session, kind, make_loaded, &from);
 }
 
+/* What exports of GPT-2 without biases have for Transformers, which knows no such model. */
+static bool is_zero_bias(const dh_weights *weights, const dh_model *model, const char *name)
+{
+    enum { MOST = 1 << 16 };
+    const size_t n = strlen(name);
+    dh_weight_info info = {.name = NULL};
+    dh_ctx ctx = DH_CTX_INIT;
+    if (model->bias || n < 5 || strcmp(name + n - 5, ".bias") != 0) return false;
+    for (size_t i = 0; i < dh_weights_n(weights); i++) {
+        dh_weights_at(weights, i, &info);
+        if (strcmp(info.name, name) == 0) break;
+    }
+    if (info.ndim != 1 || info.shape[0] < 1 || info.shape[0] > MOST) return false;
+    float *values = malloc((size_t)info.shape[0] * sizeof *values);
+    bool zero = values && dh_weights_read(&ctx, weights, name, 0, 1, 0, info.shape[0], false,
+                                          values, info.shape[0]) == DH_OK;
+    for (int64_t i = 0; zero && i < info.shape[0]; i++) zero = values[i] == 0;
+    free(values);
+    return zero;
+}
+
 dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights)
 {
     DH_TRY(dh_session_load_kind(ctx, session, weights, "", DH_BUF_MASTER));
     size_t at = 0;
     for (const char *name;
          session->spec.recipe.mesh.ranks <= 1 && (name = dh_weights_next_unread(weights, &at));)
-        dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
-               session->spec.recipe.model.name);
+        if (!is_zero_bias(weights, &session->spec.recipe.model, name))
+            dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
+                   session->spec.recipe.model.name);
     return DH_OK;
 }
 

@@ -101,4 +101,18 @@ fails 1 'longer than the model' "$dhelix" eval $stories --data $tinystories --se
 fails 1 'outside' "$dhelix" eval $stories --data tests/data/corpora/tinyshakespeare/tiny_shakespeare_val.bin
 head -c 1000 $stories/stories260K.bin >"$tmp/cut.bin"
 fails 1 'cut.bin' "$dhelix" sample "$tmp/cut.bin" --tokenizer $llama
+# A GPT-2 without biases: Transformers, which has them always, gets zeros, and reading it back gives
+# the same model without a word.
+tiny_job "$tmp/plain.yaml"
+ok "$dhelix" train "$tmp/plain.yaml" --set model.bias=false --set train.steps=2 --set eval.every=0 --set out="$tmp/plain" --quiet
+ok "$dhelix" convert "$tmp/plain" "$tmp/plain_hf" --json
+same "$(json tensors)" 28 'weights, and 6 biases a layer and one behind them'
+for model in "$tmp/plain" "$tmp/plain_hf"; do
+    ok "$dhelix" eval "$model" --data examples/data/tinyshakespeare.txt --batches 2 --json
+    json loss >>"$tmp/plain_losses"
+    check "$model: no warning" test ! -s "$tmp/err"
+done
+same "$(sort -u "$tmp/plain_losses" | wc -l)" 1 'the same loss'
+ok "$dhelix" convert "$tmp/plain_hf" "$tmp/plain_again" --json
+same "$(json tensors)" 28 'none twice'
 finish
