@@ -91,9 +91,11 @@ static dh_status join(dh_ctx *ctx, const char *dir, const ranks *list, const cha
     json_t *joined = NULL;
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < list->n; i++) st = append(ctx, dir, list->at[i], &joined);
-    char *text = st == DH_OK ? dh_json_text(joined, JSON_COMPACT) : NULL;
-    json_decref(joined);
-    DH_TRY(st);
+    if (st != DH_OK) {
+        json_decref(joined);
+        return st;
+    }
+    char *text = dh_json_text(joined, JSON_COMPACT); /* takes the document */
     if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory joining traces");
     st = dh_file_write_atomic(ctx, path, text, strlen(text));
     free(text);
