@@ -107,6 +107,12 @@ typedef enum dh_axis {
     DH_N_AXIS
 } dh_axis;
 
+/* Whether ranks may each have a part of it, as parameters and what they make are split. */
+static inline bool dh_axis_is_split(dh_axis axis)
+{
+    return axis >= DH_AXIS_HEADS && axis <= DH_AXIS_ROUTED;
+}
+
 typedef struct dh_tensor {
     char name[24];
     dh_tensor_kind kind;

@@ -69,6 +69,7 @@ typedef struct mover {
     const dh_pass_work *work;
     bool alone; /* a program of its own: what it is given and leaves stays whole */
     DH_VEC(known) at;
+    known none; /* where there is no memory for one more */
 } mover;
 
 static const dh_tensor *tensor(const mover *m, uint32_t id)
@@ -79,28 +80,21 @@ static const dh_tensor *tensor(const mover *m, uint32_t id)
 /* Tensors that were added since are known too. */
 static known *of(mover *m, uint32_t id)
 {
-    static known none;
     while (m->at.n < m->to.graph->tensors.n) {
         const known fresh = {.own = DH_NONE, .group = -1, .again = DH_NONE, .whole = true};
         if (!dh_vec_push(&m->at, fresh)) {
             m->to.failed = true;
-            none = fresh;
-            return &none;
+            m->none = fresh;
+            return &m->none;
         }
     }
     return &m->at.at[id];
 }
 
-static bool is_split_axis(dh_axis axis)
-{
-    return axis == DH_AXIS_HEADS || axis == DH_AXIS_FFN || axis == DH_AXIS_VOCAB ||
-           axis == DH_AXIS_EXPERTS || axis == DH_AXIS_ROUTED;
-}
-
 static uint32_t same_at_first(const dh_tensor *t)
 {
     for (int a = 0; a < t->ndim; a++)
-        if (is_split_axis(t->axis[a])) return 0;
+        if (dh_axis_is_split(t->axis[a])) return 0;
     return UINT32_MAX;
 }
 

@@ -92,11 +92,8 @@ static dh_status other_shape(dh_ctx *ctx, const dh_tensor *t, const dh_st_tensor
 /* Passes know what ranks have apart by an axis that is split (pass_reorder.c). */
 static dh_status check_same(dh_ctx *ctx, const dh_tensor *t)
 {
-    static const dh_axis split[] = {DH_AXIS_HEADS, DH_AXIS_FFN, DH_AXIS_VOCAB, DH_AXIS_EXPERTS,
-                                    DH_AXIS_ROUTED};
     for (int a = 0; a < t->ndim; a++)
-        for (size_t i = 0; i < DH_COUNTOF(split); i++)
-            if (t->axis[a] == split[i]) return DH_OK;
+        if (dh_axis_is_split(t->axis[a])) return DH_OK;
     return dh_fail(
         ctx, DH_EINVAL,
         "it is given by rank, and passes take it for the same on all: name the axis that "

@@ -45,9 +45,9 @@ static void bits_are_those_of(void **state)
 /* Whatever the search finds on a link that is slow or fast, the losses are those of the mesh. */
 static void what_is_found_trains(void **state)
 {
-    static const char *const settings[] = {"parallel.tp=2", "parallel.tp=2 parallel.sequence=false",
-                                           "parallel.tp=4 parallel.sequence=false "
-                                           "links.local.gbps=0.5"};
+    static const char *const settings[] = {
+        "parallel.tp=2", "parallel.tp=2 parallel.sequence=false",
+        "parallel.tp=4 parallel.sequence=false links.local.gbps=0.5"};
     for (size_t i = 0; i < DH_COUNTOF(settings); i++) {
         char with[300], out[2][300];
         run_curve curve[2];
