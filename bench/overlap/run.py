@@ -208,7 +208,7 @@ def main():
     parser.add_argument("--dhelix", type=Path, default=ROOT / "build/release/src/cli/dhelix")
     parser.add_argument("--meshes", default=" ".join(MESHES))
     parser.add_argument("--shares", default="30 45 55", help="communication in %% of an unhidden step")
-    parser.add_argument("--strategies", default="sequential intra-batch domino wavelet+ dualpipe combined-1f1b stp dhelix-paper dhelix "
+    parser.add_argument("--strategies", default="sequential intra-batch flux domino wavelet+ dualpipe combined-1f1b stp dhelix-paper dhelix "
                                 "dhelix-rings unhidden",
                         help="rows of `dhelix list strategies`, or unhidden: one operator at a time; "
                              "the first is what others are compared with")

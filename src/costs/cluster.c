@@ -55,9 +55,9 @@ static double communication_ns(const dh_cluster *c, const dh_cost_op *op)
     if (op->op->type == DH_OP_ALL_TO_ALL_ROWS) bytes = dh_op_bytes(op->graph, op->op) / 2;
     /* What goes either way leaves by the same wires. */
     if (op->op->type == DH_OP_RING_EXCHANGE_BOTH) bytes *= 2;
-    return dh_cluster_collective(c, op->op->type, bytes,
-                                 dh_cluster_span_of(c, op->mesh, group, op->rank))
-        .ns;
+    dh_cluster_span span = dh_cluster_span_of(c, op->mesh, group, op->rank);
+    span.distance = op->op->by;
+    return dh_cluster_collective(c, op->op->type, bytes, span).ns;
 }
 
 static dh_op_time solo(const void *self, const dh_cost_op *op)

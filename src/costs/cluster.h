@@ -148,6 +148,7 @@ typedef struct dh_cluster_span {
     int64_t size;        /* members */
     dh_group_span nodes; /* how they lie on nodes */
     bool spread;         /* members of one node hang on several of its switches */
+    double distance;     /* places in the group between the ends of a transfer; 0: neighbours */
 } dh_cluster_span;
 /* Time proportional to the group's size. */
 dh_cluster_span dh_cluster_span_of(const dh_cluster *cluster, const dh_mesh *mesh,

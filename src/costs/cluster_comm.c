@@ -147,17 +147,19 @@ static double direct_ns(const wires *w, dh_op_type type, double bytes)
 }
 
 /* One message. Where the group spans nodes some member's peer is on another one: with m members
- * on a node, one of m messages leaves it and has the network of all m. */
-static double neighbour_ns(const wires *w, double bytes)
+ * on a node, as many of the m messages leave it as members lie between the two ends, one between
+ * neighbours, and have the network of all m. */
+static double neighbour_ns(const wires *w, double bytes, double distance)
 {
     if (w->nodes <= 1) return w->local_step + bytes / w->local;
-    return w->network_step + bytes / DH_MIN(w->local, w->network * w->per_node);
+    const double leaving = DH_MIN(DH_MAX(DH_MIN(distance, w->n - distance), 1), w->per_node);
+    return w->network_step + bytes / DH_MIN(w->local, w->network * w->per_node / leaving);
 }
 
 static bool is_transfer(dh_op_type type)
 {
-    return type == DH_OP_RING_EXCHANGE || type == DH_OP_RING_EXCHANGE_BOTH || type == DH_OP_SEND ||
-           type == DH_OP_RECV;
+    return type == DH_OP_RING_EXCHANGE || type == DH_OP_RING_EXCHANGE_BOTH || type == DH_OP_SHIFT ||
+           type == DH_OP_SEND || type == DH_OP_RECV;
 }
 
 /* Two members of one node on different switches. Members come in rank order. */
@@ -192,7 +194,8 @@ dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type t
     const wires w = wires_of(cluster, span, is_transfer(type));
     if (span.size <= 1) return (dh_collective_time){0, DH_COLLECTIVE_NEIGHBOUR};
     if (is_transfer(type))
-        return (dh_collective_time){neighbour_ns(&w, bytes), DH_COLLECTIVE_NEIGHBOUR};
+        return (dh_collective_time){neighbour_ns(&w, bytes, span.distance),
+                                    DH_COLLECTIVE_NEIGHBOUR};
     const double ns[DH_N_COLLECTIVE] = {
         [DH_COLLECTIVE_RING] = ring_ns(&w, type, bytes),
         [DH_COLLECTIVE_TREE] = tree_ns(&w, type, bytes),

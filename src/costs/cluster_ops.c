@@ -55,10 +55,23 @@ static const dh_tensor *tensor(const dh_cost_op *op, uint32_t id)
     return &op->graph->tensors.at[id];
 }
 
+/* Some rows of a product that one kernel makes: their share of its time. The kernel reads the
+ * weight once. */
+static double tile_ns(const dh_cluster *c, const dh_cost_op *op, dh_gemm_shape tile)
+{
+    const double share = (double)tile.rows / (double)op->op->tile_of;
+    const double weight = (double)dh_tensor_bytes(tensor(op, op->op->in[1]));
+    dh_gemm_shape whole = tile;
+    whole.rows = op->op->tile_of;
+    whole.bytes = weight + (tile.bytes - weight) / share;
+    return dh_cluster_gemm_ns(c, &whole) * share;
+}
+
 static double linear_ns(const dh_cluster *c, const dh_cost_op *op, dh_gemm_shape shape)
 {
     shape.dtype = tensor(op, op->op->in[0])->dtype;
     shape.bytes = dh_op_bytes(op->graph, op->op);
+    if (op->op->tile_of > shape.rows) return tile_ns(c, op, shape);
     return dh_cluster_gemm_ns(c, &shape);
 }
 

@@ -16,7 +16,7 @@ static double rate(double given, double otherwise)
     return given > 0 ? given : otherwise;
 }
 
-/* To neighbours: what comes is as much as what goes, all of it at once. */
+/* To one other member: what comes is as much as what goes, all of it at once. */
 static double exchange_ns(const dh_cost_op *op, double speed, double latency)
 {
     double bytes = 0;
@@ -39,7 +39,8 @@ static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, dh_e
 {
     const double speed = rate(model->link_bytes_per_s[link], defaults.link_bytes_per_s[link]);
     const double latency = rate(model->link_latency_ns[link], defaults.link_latency_ns[link]);
-    if (op->op->type == DH_OP_RING_EXCHANGE || op->op->type == DH_OP_RING_EXCHANGE_BOTH)
+    if (op->op->type == DH_OP_RING_EXCHANGE || op->op->type == DH_OP_RING_EXCHANGE_BOTH ||
+        op->op->type == DH_OP_SHIFT)
         return exchange_ns(op, speed, latency);
     const double n = (double)dh_mesh_group_size(op->mesh, (dh_group_kind)op->op->group);
     const double bytes = dh_op_bytes(op->graph, op->op) * sent_share(op->op->type, n);

@@ -229,6 +229,29 @@ static dh_status check_columns(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
                    dh_op_info_of(op->type)->name, whole->name);
 }
 
+/* Shares of as many rows each; own is one. */
+static dh_status check_shares(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
+{
+    enum { BEFORE, OWN, BEHIND };
+    const dh_op *op = &g->ops.at[op_id];
+    if (op->type != DH_OP_SUM_SHARES) return DH_OK;
+    const dh_tensor *y = &g->tensors.at[op->out[0]];
+    const int64_t each = dh_tensor_elements(y);
+    int64_t n_shares = 0;
+    bool fits = true;
+    for (int k = BEFORE; k <= BEHIND; k++) {
+        if (op->in[k] == DH_NONE) continue;
+        const dh_tensor *x = &g->tensors.at[op->in[k]];
+        const int64_t n = dh_tensor_elements(x);
+        fits = fits && x->dtype == y->dtype && n % each == 0 && (k != OWN || n == each);
+        n_shares += n / each;
+    }
+    if (fits && n_shares <= DH_MAX_PARTS) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "op %u %s: its operands are not %s's size, or whole shares of it", op_id,
+                   dh_op_info_of(op->type)->name, y->name);
+}
+
 static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_t *rows_written)
 {
     const dh_op *op = &g->ops.at[op_id];
@@ -250,6 +273,7 @@ static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_
     }
     DH_TRY(check_parts(ctx, g, op_id));
     DH_TRY(check_columns(ctx, g, op_id));
+    DH_TRY(check_shares(ctx, g, op_id));
     return check_attention(ctx, g, op_id);
 }
 

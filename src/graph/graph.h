@@ -51,6 +51,8 @@ typedef enum dh_op_attr {
     DH_ATTR_CAPACITY,
     DH_ATTR_ROOM,
     DH_ATTR_ROWS,
+    DH_ATTR_BY,
+    DH_ATTR_TILE_OF,
     DH_N_OP_ATTR
 } dh_op_attr;
 
@@ -152,6 +154,8 @@ typedef struct dh_op {
     int32_t parts;                /* [0]: complete as a whole, as with 1 */
     int32_t part0;                /* [0] */
     int64_t capacity, room, rows; /* [0] */
+    int32_t by;                   /* [0] */
+    int64_t tile_of;              /* [0] */
 } dh_op;
 
 typedef enum dh_block_kind {

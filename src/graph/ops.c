@@ -57,6 +57,8 @@ static const struct {
     [DH_ATTR_CAPACITY] = {"capacity", 0, (int64_t)1 << 48},
     [DH_ATTR_ROOM] = {"room", 0, (int64_t)1 << 48},
     [DH_ATTR_ROWS] = {"rows", 0, (int64_t)1 << 48},
+    [DH_ATTR_BY] = {"by", 0, INT32_MAX},
+    [DH_ATTR_TILE_OF] = {"tile_of", 0, (int64_t)1 << 48},
 };
 
 const char *dh_op_attr_name(dh_op_attr attr)
@@ -77,10 +79,12 @@ int64_t dh_op_attr_end(dh_op_attr attr)
 int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr)
 {
     const int64_t values[DH_N_OP_ATTR] = {
-        [DH_ATTR_SITE] = op->site,   [DH_ATTR_GROUP] = op->group,       [DH_ATTR_FLAT] = op->flat,
-        [DH_ATTR_STEP] = op->step,   [DH_ATTR_VOCAB0] = op->vocab0,     [DH_ATTR_PARTS] = op->parts,
-        [DH_ATTR_PART0] = op->part0, [DH_ATTR_CAPACITY] = op->capacity, [DH_ATTR_ROOM] = op->room,
-        [DH_ATTR_ROWS] = op->rows};
+        [DH_ATTR_SITE] = op->site,     [DH_ATTR_GROUP] = op->group,
+        [DH_ATTR_FLAT] = op->flat,     [DH_ATTR_STEP] = op->step,
+        [DH_ATTR_VOCAB0] = op->vocab0, [DH_ATTR_PARTS] = op->parts,
+        [DH_ATTR_PART0] = op->part0,   [DH_ATTR_CAPACITY] = op->capacity,
+        [DH_ATTR_ROOM] = op->room,     [DH_ATTR_ROWS] = op->rows,
+        [DH_ATTR_BY] = op->by,         [DH_ATTR_TILE_OF] = op->tile_of};
     return values[attr];
 }
 
@@ -96,6 +100,8 @@ void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value)
     if (attr == DH_ATTR_CAPACITY) op->capacity = value;
     if (attr == DH_ATTR_ROOM) op->room = value;
     if (attr == DH_ATTR_ROWS) op->rows = value;
+    if (attr == DH_ATTR_BY) op->by = (int32_t)value;
+    if (attr == DH_ATTR_TILE_OF) op->tile_of = value;
 }
 
 /* "site vocab0" -> bits. */

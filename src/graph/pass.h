@@ -90,6 +90,9 @@ typedef struct dh_pass_param {
     dh_pass_param_kind kind;
     int64_t fallback, min, max; /* min, max: of an integer */
     const char *const *words;   /* of a choice, which is stored as the word's index; ends in NULL */
+    /* Of an integer: among which costs may choose where the argument is "auto", stored as 0, which
+     * is in no range; ends in 0. NULL: it is to be said. (dh_recipe_settle) */
+    const int64_t *choices;
 } dh_pass_param;
 
 /* What its value can be: "forth, both". */
@@ -154,6 +157,9 @@ bool dh_pass_list_equal(const dh_pass_list *a, const dh_pass_list *b);
 /* Whether every tp rank has all tokens between blocks: without sequence parallelism, and without a
  * pass that comes to the same (dh_pass.slices_stream). */
 bool dh_graph_whole_tokens(const dh_graph_spec *spec);
+/* The first argument that costs are to choose, in the list, and its choices; false: all are said.
+ */
+bool dh_pass_list_open(dh_pass_list *list, int64_t **arg, const int64_t **choices);
 /* Mesh axes along which the graphs of such a job differ (dh_pass.varies_by). */
 unsigned dh_graph_varies_by(const dh_graph_spec *spec);
 

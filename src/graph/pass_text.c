@@ -1,7 +1,8 @@
 /* Lists of passes as text: "split(parts=2), ring-gemm(both)".
  *
  * An argument is name=value, or a value alone for the parameter in its place; a flag is
- * switched on by its name alone. What is not said has its default, and is not printed. */
+ * switched on by its name alone. What is not said has its default, and is not printed. "auto" is
+ * what costs choose, where a parameter has choices. */
 #include "graph/pass.h"
 
 #include <stdlib.h>
@@ -51,7 +52,8 @@ static size_t n_params(const dh_pass *pass)
 void dh_pass_param_describe(const dh_pass_param *p, dh_str *out)
 {
     if (p->kind == DH_PASS_INT)
-        dh_str_printf(out, "%lld to %lld", (long long)p->min, (long long)p->max);
+        dh_str_printf(out, "%s%lld to %lld", p->choices ? "auto, " : "", (long long)p->min,
+                      (long long)p->max);
     else if (p->kind == DH_PASS_FLAG)
         dh_str_printf(out, "true, false");
     for (size_t i = 0; p->kind == DH_PASS_WORD && p->words[i]; i++)
@@ -80,6 +82,10 @@ static bool parse_int(span s, int64_t *value)
 
 static bool parse_value(const dh_pass_param *p, span s, int64_t *value)
 {
+    if (p->choices && is_word(s, "auto")) {
+        *value = 0;
+        return true;
+    }
     if (p->kind == DH_PASS_INT) return parse_int(s, value) && *value >= p->min && *value <= p->max;
     if (p->kind == DH_PASS_FLAG) {
         *value = is_word(s, "true");
@@ -161,7 +167,9 @@ dh_status dh_pass_list_parse(dh_ctx *ctx, const char *text, dh_pass_list *list)
 
 static void print_arg(const dh_pass_param *p, int64_t value, dh_str *out)
 {
-    if (p->kind == DH_PASS_INT)
+    if (p->choices && value == 0)
+        dh_str_printf(out, "%s=auto", p->name);
+    else if (p->kind == DH_PASS_INT)
         dh_str_printf(out, "%s=%lld", p->name, (long long)value);
     else if (p->kind == DH_PASS_WORD)
         dh_str_printf(out, "%s=%s", p->name, p->words[value]);

@@ -50,6 +50,7 @@ static dh_status check_args(dh_ctx *ctx, const dh_pass_use *use)
 {
     for (int k = 0; k < DH_MAX_PASS_PARAMS && use->pass->params[k].name; k++) {
         const dh_pass_param *p = &use->pass->params[k];
+        if (p->choices && use->args[k] == 0) continue;
         if (p->kind == DH_PASS_INT && (use->args[k] < p->min || use->args[k] > p->max))
             return dh_fail(ctx, DH_EINVAL, "pass %s: %s=%lld is not between %lld and %lld",
                            use->pass->name, p->name, (long long)use->args[k], (long long)p->min,
@@ -100,6 +101,18 @@ bool dh_pass_list_equal(const dh_pass_list *a, const dh_pass_list *b)
         equal = a->at[i].pass == b->at[i].pass &&
                 memcmp(a->at[i].args, b->at[i].args, sizeof a->at[i].args) == 0;
     return equal;
+}
+
+bool dh_pass_list_open(dh_pass_list *list, int64_t **arg, const int64_t **choices)
+{
+    for (int64_t i = 0; i < list->n; i++)
+        for (int k = 0; k < DH_MAX_PASS_PARAMS; k++) {
+            if (!list->at[i].pass->params[k].choices || list->at[i].args[k] != 0) continue;
+            *arg = &list->at[i].args[k];
+            *choices = list->at[i].pass->params[k].choices;
+            return true;
+        }
+    return false;
 }
 
 /* ---- what a job's graphs pass through ------------------------------------------------------ */

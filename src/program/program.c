@@ -248,6 +248,7 @@ static uint64_t mix_op(uint64_t d, const dh_graph *g, const dh_op *op)
     const dh_op_info *info = dh_op_info_of(op->type);
     d = mix(d, (uint64_t)op->type << 32 | (uint32_t)op->group);
     if (op->parts > 1) d = mix(d, (uint64_t)op->parts << 32 | (uint32_t)op->part0);
+    if (op->by > 0) d = mix(d, (uint64_t)op->by);
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         const uint32_t id = k < info->n_in ? op->in[k] : op->out[k - info->n_in];
         if (id == DH_NONE) continue;

@@ -34,6 +34,12 @@ typedef struct dh_program_spec {
 /* What the graphs of its blocks are made from. errors: of the strategy's passes */
 dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_graph_spec *graphs);
 
+/* Arguments of the strategy's passes that are left to costs ("auto"), chosen by the recipe's: its
+ * strategy is then one in the arena that has them said. Without any it stays as it is.
+ * out       why: what each choice takes; NULL: nothing was left open. In the arena
+ * errors    those of graphs and orders; DH_ENOMEM */
+dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why);
+
 /* Graphs, emission in the order of the schedule, waits, memory plan. The result
  * is not yet verified. Caller frees with dh_program_destroy. */
 dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program);

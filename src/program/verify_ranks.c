@@ -34,6 +34,7 @@ static const call_row call_rows[DH_N_OP_TYPE] = {
     [DH_OP_RING_EXCHANGE] = {ONE, ONE, false, 0}, /* a ring of such transfers needs all at once */
     [DH_OP_ALL_TO_ALL_ROWS] = {ROOM, ONE, false, 0},
     [DH_OP_RING_EXCHANGE_BOTH] = {ONE, ONE, false, 1},
+    [DH_OP_SHIFT] = {ONE, ONE, false, 0},
     [DH_OP_SEND] = {ONE, NONE, true, 0},
     [DH_OP_RECV] = {NONE, ONE, true, 0},
 };
@@ -47,6 +48,7 @@ typedef struct call {
     int64_t room;      /* elements of an input of its own size, else 0 */
     int64_t n_runs;    /* of rows that offsets cut, else 0 */
     uint32_t n_parts;  /* that the output comes in */
+    int32_t by;        /* places that a shift goes on, else 0 */
     int32_t peer, tag; /* between two; else -1 */
     int32_t mb;
     int64_t stage;             /* of the caller in the pipeline */
@@ -120,6 +122,7 @@ static call call_of(const joint *j, uint32_t node_id, uint32_t instr)
               .dtype = t->dtype,
               .n = dh_tensor_elements(t),
               .n_parts = dh_op_n_parts(op),
+              .by = op->by,
               .peer = -1,
               .tag = -1,
               .mb = i->mb,
@@ -248,6 +251,18 @@ static dh_status check_parts(const joint *j, uint32_t node_id, uint32_t instr, c
                    describe(j, node_id, instr, a), op->part0, first);
 }
 
+/* To itself a rank sends nothing, and whoever went round the group would be another member. */
+static dh_status check_shift(const joint *j, uint32_t node_id, uint32_t instr, const call *c)
+{
+    const int64_t size = dh_mesh_group_size(j->mesh, c->group);
+    char a[TEXT];
+    if (c->type != DH_OP_SHIFT || (c->by > 0 && c->by < size)) return DH_OK;
+    return dh_fail(j->ctx, DH_EVERIFY,
+                   "%s goes on by %d places; among the %" PRId64 " members of group %s it can be 1 "
+                   "to %" PRId64,
+                   describe(j, node_id, instr, a), c->by, size, dh_group_name(c->group), size - 1);
+}
+
 static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)
 {
     const dh_op *op = op_of(j, node_id, instr);
@@ -267,6 +282,7 @@ static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)
                        describe(j, node_id, instr, a), c.n, dh_dtype_name(c.dtype),
                        dh_mesh_group_size(j->mesh, c.group), dh_group_name(c.group));
     DH_TRY(check_parts(j, node_id, instr, &c));
+    DH_TRY(check_shift(j, node_id, instr, &c));
     return check_stream(j, node_id, instr, &c);
 }
 
@@ -304,7 +320,7 @@ static dh_status check_calls(joint *j)
 static bool agree(const call *a, const call *b)
 {
     if (a->n != b->n || a->room != b->room || a->n_runs != b->n_runs || a->dtype != b->dtype ||
-        a->tag != b->tag || a->mb != b->mb || a->n_parts != b->n_parts)
+        a->tag != b->tag || a->mb != b->mb || a->n_parts != b->n_parts || a->by != b->by)
         return false;
     if (call_rows[a->type].between_two) return call_rows[b->type].between_two;
     if (a->type != b->type) return false;

@@ -27,6 +27,12 @@ static const dh_strategy strategies[] = {
     {"intra-batch-bidirectional",
      "intra-batch with rings both ways at once (looped CollectiveEinsum; Wang et al., ASPLOS 2023)",
      "ring-gemm(both)", NULL, "sequential", false},
+    {"flux",
+     "one strand, GEMMs that wait for the rows of an all-gather chunk by chunk, their own first, "
+     "and "
+     "whose rows leave for the rank that sums them as they are made; chunks chosen by costs (Flux, "
+     "arXiv 2406.06858)",
+     "part-wise(auto, scatter, fused)", NULL, "sequential", false},
     {"domino",
      "one strand, the samples of a micro-batch in parts whose collectives and GEMMs take turns, "
      "over layers too (Domino, arXiv 2409.15241)",

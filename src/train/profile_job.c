@@ -41,13 +41,32 @@ static dh_status own_strategy(dh_ctx *ctx, const dh_job *job, const dh_strategy 
     return is_auto(job) ? DH_OK : dh_strategy_read(ctx, job->arena, job->strategy, strategy);
 }
 
-static dh_status add_passes(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_pass_list *passes,
-                            dh_probe_lists *lists)
+static dh_status add_once(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_pass_list *list,
+                          dh_probe_lists *lists)
 {
-    const dh_pass_list reduced = dh_pass_list_reduced(graphs, passes);
+    const dh_pass_list passes = dh_pass_list_reduced(graphs, list);
     for (size_t i = 0; i < lists->n; i++)
-        if (dh_pass_list_equal(&lists->at[i], &reduced)) return DH_OK;
-    return dh_vec_push(lists, reduced) ? DH_OK : no_memory(ctx);
+        if (dh_pass_list_equal(&lists->at[i], &passes)) return DH_OK;
+    return dh_vec_push(lists, passes) ? DH_OK : no_memory(ctx);
+}
+
+/* With every choice of what costs are to choose: that takes all of their operators. */
+static dh_status add_choices(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_pass_list *list,
+                             dh_probe_lists *lists)
+{
+    dh_pass_list said = dh_pass_list_reduced(graphs, list);
+    int64_t *arg;
+    const int64_t *choices;
+    if (!dh_pass_list_open(&said, &arg, &choices)) return add_once(ctx, graphs, &said, lists);
+    for (; *choices; choices++) {
+        dh_pass_list one = said;
+        int64_t *arg_of_one;
+        const int64_t *same;
+        dh_pass_list_open(&one, &arg_of_one, &same);
+        *arg_of_one = *choices;
+        DH_TRY(add_choices(ctx, graphs, &one, lists)); // NOLINT(misc-no-recursion): 16 deep
+    }
+    return DH_OK;
 }
 
 static dh_status add_list(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *strategy,
@@ -55,7 +74,7 @@ static dh_status add_list(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_str
 {
     dh_pass_list passes;
     DH_TRY(dh_strategy_passes(ctx, strategy, &passes));
-    return add_passes(ctx, graphs, &passes, lists);
+    return add_choices(ctx, graphs, &passes, lists);
 }
 
 /* All that the strategy may come to. */
@@ -66,7 +85,7 @@ static dh_status add_strategy(dh_ctx *ctx, const dh_graph_spec *graphs, const dh
     DH_TRY(add_list(ctx, graphs, strategy, lists));
     if (!dh_strategy_searches(strategy)) return DH_OK;
     DH_TRY(dh_rewrites_list(ctx, graphs, &all));
-    for (size_t i = 0; i < all.n; i++) DH_TRY(add_passes(ctx, graphs, &all.at[i].passes, lists));
+    for (size_t i = 0; i < all.n; i++) DH_TRY(add_once(ctx, graphs, &all.at[i].passes, lists));
     return DH_OK;
 }
 

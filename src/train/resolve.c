@@ -164,6 +164,14 @@ static dh_status find_rewrites(dh_ctx *ctx, dh_resolved *r)
     return st;
 }
 
+/* What the strategy's passes leave to costs. */
+static dh_status settle_passes(dh_ctx *ctx, dh_resolved *r)
+{
+    const char *why;
+    DH_TRY(dh_recipe_settle(ctx, r->arena, &r->recipe, &why));
+    return why ? add_note(ctx, r, "passes", r->recipe.strategy->passes, why) : DH_OK;
+}
+
 static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
 {
     r->job.strategy = dh_arena_strdup(r->arena, strategy->name);
@@ -171,6 +179,7 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     DH_TRY(find_ordering(ctx, r, strategy));
     DH_TRY(find_costs(ctx, r));
     if (dh_strategy_searches(strategy)) DH_TRY(find_rewrites(ctx, r));
+    DH_TRY(settle_passes(ctx, r));
     return find_schedule(ctx, r);
 }
 

@@ -42,7 +42,8 @@ static dh_status describe(estimate *e)
     const dh_strategy *strategy = &dh_strategies(&n)[at[DH_TUNE_STRATEGY]];
     DH_TRY(dh_recipe_use(ctx, t->job, strategy, r));
     if (dh_strategy_searches(strategy)) DH_TRY(tune_find_rewrites(e, strategy, &r->strategy));
-    return use_stand_in(ctx, &r->ordering);
+    DH_TRY(use_stand_in(ctx, &r->ordering));
+    return tune_settle(e);
 }
 
 /* ---- basis -------------------------------------------------------------------------------- */

@@ -23,6 +23,8 @@ static inline dh_status tune_no_memory(dh_ctx *ctx)
 }
 
 /* lookup.c: what configurations share, made when it is first asked for */
+/* What the strategy's passes leave to costs, said in the recipe's strategy. */
+dh_status tune_settle(estimate *e);
 dh_status tune_find_timetables(estimate *e);
 dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks);
 dh_status tune_find_times(estimate *e, const tune_times **times);

@@ -32,6 +32,7 @@ typedef struct outline_key {
 void tune_tables_fini(tuner *t)
 {
     dh_table_fini(&t->timetables);
+    dh_table_fini(&t->settled);
     dh_table_fini(&t->blocks);
     dh_table_fini(&t->times);
     dh_table_fini(&t->outlines);
@@ -43,6 +44,34 @@ void tune_tables_fini(tuner *t)
     dh_vec_fini(&t->all_blocks);
     dh_vec_fini(&t->all_timetables);
     free(t->scratch);
+}
+
+/* ---- strategies ----------------------------------------------------------------------------- */
+
+typedef struct settled_key {
+    uint64_t costs, strategy;
+    int64_t tp, cp, ep, micro_batch, recompute;
+} settled_key;
+
+dh_status tune_settle(estimate *e)
+{
+    dh_recipe *r = &e->spec.recipe;
+    const settled_key key = {.costs = (uint64_t)(uintptr_t)r->costs,
+                             .strategy = (uint64_t)(uintptr_t)r->strategy,
+                             .tp = r->mesh.tp,
+                             .cp = r->mesh.cp,
+                             .ep = r->mesh.ep,
+                             .micro_batch = r->micro_batch,
+                             .recompute = r->recompute};
+    void **place = dh_table_at(&e->t->settled, e->t->arena, &key, sizeof key);
+    if (!place) return tune_no_memory(e->ctx);
+    if (!*place) {
+        const char *why;
+        DH_TRY(dh_recipe_settle(e->ctx, e->t->arena, r, &why));
+        *place = (void *)(uintptr_t)r->strategy;
+    }
+    r->strategy = *place;
+    return DH_OK;
 }
 
 /* ---- schedules ------------------------------------------------------------------------------ */

@@ -4,7 +4,7 @@
 
 typedef struct memo_key {
     int64_t tp, cp, ep, dp, pp, rank;
-    int64_t type, group, in_bytes, out_bytes;
+    int64_t type, group, by, in_bytes, out_bytes;
 } memo_key;
 
 static int64_t bytes_of(const dh_cost_op *op, uint32_t tensor)
@@ -32,6 +32,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
                           op->rank,
                           op->op->type,
                           op->op->group,
+                          op->op->by,
                           bytes_of(op, op->op->in[0]),
                           bytes_of(op, op->op->out[0])};
     void **place = dh_table_at(&memo->times, memo->arena, &key, sizeof key);

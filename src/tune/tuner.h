@@ -188,6 +188,7 @@ typedef struct tuner {
     double memory_bytes;
     dh_arena *arena; /* of everything below */
     dh_table timetables, blocks, times, outlines, rewrites;
+    dh_table settled; /* strategies whose passes leave something to costs, with that said */
     tune_memo memo;
     DH_VEC(tune_blocks *) all_blocks;
     DH_VEC(tune_timetable *) all_timetables;

@@ -165,7 +165,7 @@ static void test_memory(void **state)
 static void check_collective(const dh_cluster *c, dh_op_type type, double bytes, int64_t size,
                              int64_t nodes, int64_t per_node, dh_collective by, double ns)
 {
-    const dh_cluster_span span = {size, {nodes, per_node}, false};
+    const dh_cluster_span span = {.size = size, .nodes = {nodes, per_node}};
     const dh_collective_time t = dh_cluster_collective(c, type, bytes, span);
     if (t.by != by || fabs(t.ns - ns) > 1e-6 * ns)
         fail_msg("%s of %g bytes over %lld on %lld nodes: %s %g ns, want %s %g ns",
@@ -198,7 +198,16 @@ static void test_collectives(void **state)
     check_collective(c, DH_OP_ALL_TO_ALL_ROWS, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 4e6);
     check_collective(c, DH_OP_SEND, 1e6, 2, 2, 1, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .05e6);
     check_collective(c, DH_OP_RING_EXCHANGE, 1e6, 4, 2, 2, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .025e6);
+    check_collective(c, DH_OP_SHIFT, 1e6, 4, 1, 4, DH_COLLECTIVE_NEIGHBOUR, 3e3 + .01e6);
     check_collective(c, DH_OP_ALL_REDUCE, 1e9, 1, 1, 1, DH_COLLECTIVE_NEIGHBOUR, 0);
+    /* over two nodes of two: to the next one of two messages leaves a node, to the one behind it
+     * both do, and share the network */
+    dh_cluster_span span = {.size = 4, .nodes = {2, 2}, .distance = 1};
+    assert_near(dh_cluster_collective(c, DH_OP_SHIFT, 1e6, span).ns, 10e3 + .025e6);
+    span.distance = 2;
+    assert_near(dh_cluster_collective(c, DH_OP_SHIFT, 1e6, span).ns, 10e3 + .05e6);
+    span.distance = 3;
+    assert_near(dh_cluster_collective(c, DH_OP_SHIFT, 1e6, span).ns, 10e3 + .025e6);
     dh_cluster_destroy(c);
 }
 
@@ -241,7 +250,7 @@ static void test_spread(void **state)
     assert_true(dh_cluster_span_of(c, &mesh, DH_GROUP_CP, 0).spread);
     assert_true(dh_cluster_span_of(c, &mesh, DH_GROUP_TP_CP, 0).spread);
     /* Two pairs, each over both switches, share the link between these: 25 GB/s each, not 100. */
-    dh_cluster_span span = {2, {1, 2}, false};
+    dh_cluster_span span = {.size = 2, .nodes = {1, 2}};
     const double ns = dh_cluster_collective(c, DH_OP_ALL_GATHER, 100e6, span).ns;
     span.spread = true;
     assert_near(dh_cluster_collective(c, DH_OP_ALL_GATHER, 100e6, span).ns - 3e3, 4 * (ns - 3e3));
@@ -294,8 +303,9 @@ static void test_costs(void **state)
         n_attention += cls == DH_CLUSTER_ATTENTION || cls == DH_CLUSTER_ATTENTION_GRAD;
         /* 1024 tokens of 1024 in bf16, over two nodes of four */
         if (op.op->type == DH_OP_ALL_GATHER)
-            assert_near(ns, dh_cluster_collective(c, DH_OP_ALL_GATHER, 2 << 20,
-                                                  (dh_cluster_span){8, {2, 4}, true})
+            assert_near(ns, dh_cluster_collective(
+                                c, DH_OP_ALL_GATHER, 2 << 20,
+                                (dh_cluster_span){.size = 8, .nodes = {2, 4}, .spread = true})
                                 .ns);
         if (op.op->type == DH_OP_ATTN) assert_near(ns, dh_op_flops(g, op.op) / 0.5e12 * 1e9);
     }

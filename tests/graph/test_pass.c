@@ -33,6 +33,8 @@ static void test_text(void **state)
     assert_prints("ring-gemm(forth)", "ring-gemm");
     assert_prints("ring-gemm(both)", "ring-gemm(ways=both)");
     assert_prints("ring-gemm( ways = both )", "ring-gemm(ways=both)");
+    assert_prints("part-wise(auto, scatter)", "part-wise(parts=auto, scatter)");
+    assert_prints("part-wise(fused, parts=2)", "part-wise(fused)");
 }
 
 static void test_refused(void **state)
@@ -48,6 +50,8 @@ static void test_refused(void **state)
         {"ring-gemm(ways=)", "it can be forth, both", DH_EINVAL},
         {"ring-gemm(parts=2)", "no parameter for \"parts\"; it has ways", DH_EINVAL},
         {"ring-gemm(both, 2)", "no parameter for \"2\"", DH_EINVAL},
+        {"part-wise(0)", "parts is \"0\"; it can be auto, 1 to 16", DH_EINVAL},
+        {"domino(auto)", "parts is \"auto\"; it can be 1 to 8", DH_EINVAL},
         {"domino(columns=5)", "\"5\"; it can be 1 to 4", DH_EINVAL},
         {"domino(0)", "parts is \"0\"; it can be 1 to 8", DH_EINVAL},
         {"ring-gemm, ring-gemm(both)", "stands twice", DH_EINVAL},

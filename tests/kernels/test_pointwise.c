@@ -356,6 +356,34 @@ static void adds_scales_copies(void **state)
     }
 }
 
+/* In the order given, rounded once: as one addition after another in float32 has it. */
+static void sums_are_in_order(void **state)
+{
+    enum { N_SUMMED = 5 };
+    uint64_t seed = test_seed("sum_ordered");
+    const int64_t n = 33333;
+    EACH_DTYPE(T)
+    {
+        buf x[N_SUMMED], y = buf_new(T, n);
+        const void *raw[N_SUMMED];
+        for (int k = 0; k < N_SUMMED; k++) {
+            x[k] = buf_random(T, n, 1, &seed);
+            raw[k] = x[k].raw;
+        }
+        for (int n_x = 1; n_x <= N_SUMMED; n_x++) {
+            dh_k_sum_ordered(T, n, n_x, raw, y.raw);
+            for (int64_t i = 0; i < n; i++) {
+                float sum = (float)get(x[0], i);
+                for (int k = 1; k < n_x; k++) sum += (float)get(x[k], i);
+                if (T == DH_BF16) sum = dh_bf16_to_f32(dh_f32_to_bf16(sum));
+                assert_true((float)get(y, i) == sum);
+            }
+        }
+        for (int k = 0; k < N_SUMMED; k++) buf_free(x[k]);
+        buf_free(y);
+    }
+}
+
 /* Some columns into others, of rows that are further apart; what lies beside them stays. */
 static void rows_are_copied_where_they_belong(void **state)
 {
@@ -475,6 +503,7 @@ const struct CMUnitTest pointwise_tests[] = {
     cmocka_unit_test(embedding_looks_up_and_scatters),
     cmocka_unit_test(casts_round_to_nearest_even),
     cmocka_unit_test(adds_scales_copies),
+    cmocka_unit_test(sums_are_in_order),
     cmocka_unit_test(sums_in_float64),
     cmocka_unit_test(squares_are_summed_exactly),
     cmocka_unit_test(square_sums_of_extremes),

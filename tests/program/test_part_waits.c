@@ -161,6 +161,66 @@ static void partners_have_the_same_parts(void **state)
     expect_misfit(scattering(0, 1), scattering(1, 1), "the communicator does with 0");
 }
 
+/* ---- rows that leave ------------------------------------------------------------------------ */
+
+enum { N_SHIFTING = 3 };
+
+/* A product in two parts, the last one first, of which the first that is made leaves. */
+static dh_program *shifting(int64_t rank, int by)
+{
+    static const char text[] = "dhelix.graph v2 data train f32\n"
+                               "dims batch=1 seq=8 width=4\n"
+                               "%%0:x    act f32[8 tokens, 4 width]\n"
+                               "%%1:w    act f32[4 width, 4 width]\n"
+                               "%%2:p    act f32[8 tokens, 4 width]\n"
+                               "%%3:p.4  act f32[4 tokens, 4 width] view=%%2+4\n"
+                               "%%4:came act f32[4 tokens, 4 width]\n"
+                               "F %%0 = sum()\n"
+                               "F %%1 = sum()\n"
+                               "F %%2 = linear(%%0, %%1) {parts=2, part0=1}\n"
+                               "F %%4 = shift(%%3) {group=tp, by=%d}\n";
+    dh_ctx ctx = DH_CTX_INIT;
+    char filled[sizeof text + 16];
+    dh_graph *g;
+    snprintf(filled, sizeof filled, text, by);
+    assert_ok(&ctx, dh_graph_parse(&ctx, filled, strlen(filled), &g));
+    return one_block(g, N_SHIFTING, rank);
+}
+enum { PRODUCT = 2, SHIFT = 3 };
+
+static void expect_shifts(const int by[N_SHIFTING], const char *what)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_program *p[N_SHIFTING];
+    for (int r = 0; r < N_SHIFTING; r++) p[r] = shifting(r, by[r]);
+    const dh_status st = dh_programs_verify(&ctx, (const dh_program *const *)p, N_SHIFTING);
+    assert_int_equal(st, what ? DH_EVERIFY : DH_OK);
+    if (what && !strstr(ctx.message, what)) fail_msg("\"%s\" lacks \"%s\"", ctx.message, what);
+    for (int r = 0; r < N_SHIFTING; r++) dh_program_destroy(p[r]);
+}
+
+static void rows_leave_when_they_are_made(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_program *p = shifting(0, 1);
+    assert_ok(&ctx, dh_program_verify(&ctx, p));
+    assert_waits(p, SHIFT, (const dh_wait[]){{PRODUCT, 0}}, 1);
+    dh_program_destroy(p);
+
+    p = shifting(0, 1);
+    p->instrs.at[SHIFT].n_waits = 0;
+    expect_fault(p, "instruction 3 shift", "a wait for part 0 of instruction 2 is missing");
+    p = shifting(0, 1); /* made in another order than who sends was told */
+    p->graphs.at[0]->ops.at[PRODUCT].part0 = 0;
+    expect_fault(p, "instruction 3 shift", "a wait for part 1 of instruction 2 is missing");
+
+    expect_shifts((const int[]){1, 1, 1}, NULL);
+    expect_shifts((const int[]){2, 2, 2}, NULL);
+    expect_shifts((const int[]){1, 1, 2}, "do not fit together");
+    expect_shifts((const int[]){3, 3, 3}, "goes on by 3 places");
+    expect_shifts((const int[]){0, 0, 0}, "it can be 1 to 2");
+}
+
 /* ---- at random ------------------------------------------------------------------------------ */
 
 typedef struct making {
@@ -300,6 +360,7 @@ int main(void)
         cmocka_unit_test(a_reader_waits_for_its_part),
         cmocka_unit_test(faults_are_found_and_named),
         cmocka_unit_test(partners_have_the_same_parts),
+        cmocka_unit_test(rows_leave_when_they_are_made),
         cmocka_unit_test(every_wait_is_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

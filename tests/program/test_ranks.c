@@ -218,19 +218,19 @@ static void part_waits_verify(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_arena *arena = dh_arena_create();
-    for (size_t i = 0; i < 4; i++) {
+    static const char *const strategies[] = {"part-wise+dhelix", "{passes: [part-wise(1)]}",
+                                             "part-wise(scatter)+dhelix", "flux"};
+    for (size_t i = 0; i < 8; i++) {
         setup s = {.preset = i % 2 ? "llama-tiny" : "mixtral-tiny",
                    .schedule = i % 2 ? "zb-h1" : "dhelix-w",
-                   .tp = i < 2 ? 4 : 2,
+                   .tp = i % 4 < 2 ? 4 : 2,
                    .pp = 2,
                    .dp = 2,
                    .n_micro = 4,
                    .seq = 64,
                    .dtype = DH_BF16,
                    .recompute = (dh_recompute_kind)(i % 3)};
-        assert_ok(&ctx, dh_strategy_read(&ctx, arena,
-                                         i % 2 ? "{passes: [part-wise(1)]}" : "part-wise+dhelix",
-                                         &s.strategy));
+        assert_ok(&ctx, dh_strategy_read(&ctx, arena, strategies[i / 4 * 2 + i % 2], &s.strategy));
         verifies_and_is_alike(&s);
     }
     dh_arena_destroy(arena);

@@ -50,7 +50,7 @@ random_mesh() {
 
 # Reductions add in group order in either world. All meshes are in meshes_mpi.sh.
 meshes=('4 dp=2 tp=2 zero1=true' '4 tp=2 pp=2 schedule=dhelix-w' '2 tp=2 strategy=intra-batch'
-    '2 tp=2 strategy=part-wise(2)+dhelix' '2 tp=2 sequence=false strategy=part-wise(4)+sequential'
+    '2 tp=2 strategy=part-wise(2,scatter)+dhelix' '4 tp=4 strategy=flux model.n_heads=4' '2 tp=2 sequence=false strategy=part-wise(4)+sequential'
     '4 tp=4 strategy=intra-batch-bidirectional model.n_heads=4' "$(random_mesh)")
 for mesh in "${meshes[@]}"; do
     read -r ranks settings <<<"$mesh"

@@ -22,6 +22,12 @@ static void parts_train_alike(void **state)
          "parallel.tp=4 parallel.sequence=false train.dtype=bf16 train.steps=4 eval.every=4",
          "part-wise(2)+sequential", DH_BF16},
         {RUN_EXPERTS, "parallel.tp=2 parallel.dp=2", "part-wise(2)+sequential", DH_F32},
+        {RUN_GPT2, "parallel.tp=2", "part-wise(2,scatter)+sequential", DH_F32},
+        {RUN_GPT2, "parallel.tp=4 model.dropout=0.1", "flux", DH_F32},
+        {RUN_LLAMA, "parallel.tp=2 parallel.pp=2 train.recompute=full", "part-wise(scatter)+dhelix",
+         DH_F32},
+        {RUN_LLAMA, "parallel.tp=4 train.dtype=bf16 train.steps=4 eval.every=4",
+         "part-wise(1,scatter)+sequential", DH_BF16},
     };
     for (size_t i = 0; i < DH_COUNTOF(list); i++) {
         const comparison *c = &list[i];
@@ -39,7 +45,7 @@ static void parts_train_alike(void **state)
     }
 }
 
-#define TP2 "parallel.tp=2 strategy=part-wise(2)+sequential"
+#define TP2 "parallel.tp=2 strategy=part-wise(2,scatter)+sequential"
 
 /* Who runs beside whom, and a slow wire, change no bit; nor does doing it again. */
 static void timing_decides_nothing(void **state)
@@ -47,7 +53,7 @@ static void timing_decides_nothing(void **state)
     static const char *const settings[] = {
         TP2,
         ("links.local.gbps=0.2 links.local.latency_us=50 " TP2),
-        "parallel.tp=2 strategy=part-wise(2)+dhelix",
+        "parallel.tp=2 strategy=part-wise(2,scatter)+dhelix",
     };
     char out[DH_COUNTOF(settings)][300];
     run_curve curve[DH_COUNTOF(settings)];

@@ -253,6 +253,8 @@ static void gradients_of(const char *model)
         {"tp: 4", "intra-batch-bidirectional"},
         {"tp: 2, pp: 2, schedule: zb-h1", "intra-batch"},
         {"tp: 2, cp: 2", "intra-batch"},
+        {"tp: 4", "flux"},
+        {"tp: 2, cp: 2, pp: 2, schedule: zb-h1", "part-wise(2, scatter)+list"},
     };
     gradients_over(model, meshes, DH_COUNTOF(meshes));
 }

@@ -445,12 +445,14 @@ static void parts_are_there_at_the_same_time_by_all(void **state)
     job j;
     tune_times times;
     tune_blocks *blocks;
-    for (int whole_tokens = 0; whole_tokens < 2; whole_tokens++) {
+    static const char *const strategies[] = {"part-wise+dhelix", "part-wise+dhelix",
+                                             "part-wise(scatter)+dhelix"};
+    for (size_t i = 0; i < DH_COUNTOF(strategies); i++) {
         dh_arena *arena = dh_arena_create();
         at_hand = (seen){0};
         job_init(&j, "dhelix-w", 2, 1, 8, &turns);
-        j.spec.recipe.whole_tokens = whole_tokens;
-        assert_ok(&ctx, dh_strategy_read(&ctx, arena, "part-wise+dhelix", &j.spec.recipe.strategy));
+        j.spec.recipe.whole_tokens = i == 1;
+        assert_ok(&ctx, dh_strategy_read(&ctx, arena, strategies[i], &j.spec.recipe.strategy));
         dh_sim *sim = simulate(&j);
         assert_true(at_hand.n_slots > 0);
         print_message("%.0f ns, %lld without parts\n", at_hand.order_ns,

@@ -155,6 +155,25 @@ void dh_k_add(dh_dtype dtype, int64_t n, const void *a, const void *b, void *y)
                   at(dtype, y, i));
 }
 
+static void sum_range(dh_dtype dtype, int64_t at0, int64_t n, int n_x, const void *const *x,
+                      void *y)
+{
+    const dh_simd *simd = dh_simd_get();
+    float sum[RANGE], next[RANGE];
+    simd->cast(n, dtype, const_at(dtype, x[0], at0), DH_F32, sum);
+    for (int j = 1; j < n_x; j++) {
+        simd->cast(n, dtype, const_at(dtype, x[j], at0), DH_F32, next);
+        simd->add(DH_F32, n, sum, next, sum);
+    }
+    simd->cast(n, DH_F32, sum, dtype, at(dtype, y, at0));
+}
+
+void dh_k_sum_ordered(dh_dtype dtype, int64_t n, int n_x, const void *const *x, void *y)
+{
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MIN)
+    for (int64_t i = 0; i < n; i += RANGE) sum_range(dtype, i, DH_MIN(RANGE, n - i), n_x, x, y);
+}
+
 void dh_k_scale(dh_dtype dtype, int64_t n, float factor, const void *x, void *y)
 {
     const dh_simd *simd = dh_simd_get();

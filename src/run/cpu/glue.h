@@ -35,6 +35,10 @@ dh_status dh_cpu_run_head_norm_dgrad(dh_ctx *ctx, const dh_call *c);
 size_t dh_cpu_ws_head_norm_wgrad(const dh_graph *g, const dh_op *op);
 dh_status dh_cpu_run_head_norm_wgrad(dh_ctx *ctx, const dh_call *c);
 
+/* ---- shares of a sum over ranks (glue_shares.c) ------------------------------------------- */
+
+dh_status dh_cpu_run_sum_shares(dh_ctx *ctx, const dh_call *c);
+
 /* ---- columns (glue_columns.c) ------------------------------------------------------------- */
 
 dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_call *c);

@@ -18,6 +18,7 @@ typedef struct transfer {
                                   * of runs of rows */
     void *const *results;
     int64_t n_offsets;
+    int by; /* places that a shift goes on */
     const dh_part_hook *progress;
 } transfer;
 
@@ -76,6 +77,13 @@ static dh_status ring_exchange(dh_ctx *ctx, const transfer *t)
                             dh_tensor_elements(t->in), t->in->dtype, 0);
 }
 
+static dh_status shift(dh_ctx *ctx, const transfer *t)
+{
+    const int n = dh_comm_group_size(t->group), me = dh_comm_group_index(t->group);
+    return dh_comm_exchange(ctx, t->group, t->send, (me + t->by) % n, t->recv, (me + n - t->by) % n,
+                            dh_tensor_elements(t->in), t->in->dtype, 0);
+}
+
 static dh_status ring_exchange_both(dh_ctx *ctx, const transfer *t)
 {
     const int n = dh_comm_group_size(t->group), me = dh_comm_group_index(t->group);
@@ -100,6 +108,7 @@ static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
     [DH_OP_ALL_TO_ALL_ROWS] = all_to_all_rows,
     [DH_OP_RING_EXCHANGE] = ring_exchange,
     [DH_OP_RING_EXCHANGE_BOTH] = ring_exchange_both,
+    [DH_OP_SHIFT] = shift,
     [DH_OP_SEND] = send,
     [DH_OP_RECV] = recv,
 };
@@ -118,6 +127,7 @@ static dh_status make_call(dh_ctx *ctx, dh_comm_group *group, const dh_block *bl
                   .operands = c->in,
                   .results = c->out,
                   .n_offsets = op->in[1] == DH_NONE ? 0 : tensors[op->in[1]].shape[0],
+                  .by = op->by,
                   .progress = &c->progress};
     return calls[op->type](ctx, &t);
 }

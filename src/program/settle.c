@@ -1,0 +1,119 @@
+/* Arguments of passes that costs choose ("auto"): how many parts, of what.
+ *
+ * A choice is judged by one layer's forward and backward in the strategy's own order, run against
+ * the clock that orders are judged by (dh_slot_time): what one more layer adds to a step. Where
+ * cutting loses, as with messages too small for their latency, the choice is the one that cuts
+ * least. Ranks have the same costs, and look at the same graph, the first rank's: they agree. */
+#include <stdlib.h>
+
+#include "program/program_spec.h"
+
+typedef struct settling {
+    const dh_recipe *recipe;
+    dh_graph_spec graphs; /* with the passes so far */
+    dh_ordering ordering;
+    dh_str why;
+} settling;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory choosing arguments of passes");
+}
+
+static dh_status time_slot(dh_ctx *ctx, const settling *s, const dh_slot *slot, double *ns)
+{
+    dh_slot_timing timing = {.start_ns = NULL};
+    dh_slot_pick *order = calloc((size_t)slot->strand[0].n + slot->strand[1].n + 1, sizeof *order);
+    if (!order) return no_memory(ctx);
+    dh_status st = dh_slot_order(ctx, slot, s->ordering.policy, &s->ordering.options, order);
+    if (st == DH_OK) st = dh_slot_time(ctx, slot, order, &timing);
+    *ns = timing.period_ns;
+    free(order);
+    return st;
+}
+
+static dh_status time_layer(dh_ctx *ctx, const settling *s, const dh_graph *layer, double *ns)
+{
+    const dh_costs *costs = s->recipe->costs ? s->recipe->costs : &dh_costs_default;
+    dh_arena *arena = dh_arena_create();
+    dh_slot *slot;
+    if (!arena) return no_memory(ctx);
+    dh_status st = dh_slot_of_graphs(ctx, arena, costs, &s->graphs.mesh, 0, layer, layer, &slot);
+    if (st == DH_OK) st = time_slot(ctx, s, slot, ns);
+    dh_arena_destroy(arena);
+    return st;
+}
+
+/* Of a layer with the passes as they are. */
+static dh_status time_choice(dh_ctx *ctx, const settling *s, double *ns)
+{
+    const dh_mesh *m = &s->graphs.mesh;
+    const dh_graph_rank first = {
+        .shard = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts}};
+    dh_graph *layer;
+    DH_TRY(dh_graph_make(ctx, &s->graphs, DH_BLOCK_LAYER, first, NULL, &layer));
+    dh_status st = time_layer(ctx, s, layer, ns);
+    dh_graph_destroy(layer);
+    return st;
+}
+
+static dh_status choose(dh_ctx *ctx, settling *s, int64_t *arg, const int64_t *choices)
+{
+    double least = 0;
+    int64_t best = 0;
+    for (int i = 0; choices[i]; i++) {
+        double ns = 0;
+        *arg = choices[i];
+        DH_TRY(time_choice(ctx, s, &ns));
+        dh_str_printf(&s->why, "%s%lld: %.4g us", i ? ", " : "; ", (long long)*arg, ns * 1e-3);
+        if (best && ns >= least) continue;
+        best = *arg;
+        least = ns;
+    }
+    *arg = best;
+    return DH_OK;
+}
+
+static dh_status choose_all(dh_ctx *ctx, settling *s)
+{
+    int64_t *arg;
+    const int64_t *choices;
+    while (dh_pass_list_open(&s->graphs.passes, &arg, &choices))
+        DH_TRY(choose(ctx, s, arg, choices));
+    return DH_OK;
+}
+
+/* The strategy with what was chosen, under its name. */
+static dh_status use(dh_ctx *ctx, dh_arena *arena, const settling *s, dh_recipe *recipe,
+                     const char **why)
+{
+    dh_str text = DH_STR_INIT;
+    dh_strategy *own = DH_NEW(arena, dh_strategy);
+    dh_pass_list_print(&s->graphs.passes, &text);
+    char *passes = text.failed ? NULL : dh_arena_strdup(arena, text.text ? text.text : "");
+    dh_str_fini(&text);
+    *why = s->why.failed ? NULL : dh_arena_strdup(arena, s->why.text);
+    if (!own || !passes || !*why) return no_memory(ctx);
+    *own = *recipe->strategy;
+    own->passes = passes;
+    recipe->strategy = own;
+    return DH_OK;
+}
+
+dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why)
+{
+    const dh_program_spec spec = {.mode = DH_MODE_TRAIN, .recipe = *recipe};
+    settling s = {.recipe = recipe, .why = DH_STR_INIT};
+    int64_t *arg;
+    const int64_t *choices;
+    *why = NULL;
+    DH_TRY(dh_program_graph_spec(ctx, &spec, &s.graphs));
+    s.graphs.passes = dh_pass_list_reduced(&s.graphs, &s.graphs.passes);
+    if (!recipe->strategy || !dh_pass_list_open(&s.graphs.passes, &arg, &choices)) return DH_OK;
+    DH_TRY(dh_recipe_ordering(ctx, recipe, &s.ordering));
+    dh_str_printf(&s.why, "a layer's forward and backward by these costs");
+    dh_status st = choose_all(ctx, &s);
+    if (st == DH_OK) st = use(ctx, arena, &s, recipe, why);
+    dh_str_fini(&s.why);
+    return st;
+}

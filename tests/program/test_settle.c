@@ -1,0 +1,114 @@
+/* What costs choose for a strategy: the chunks that a layer is shortest with, for ranks alike. */
+#include "meshes.h"
+
+#include <math.h>
+
+static const dh_strategy *read_strategy(dh_arena *arena, const char *text)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_strategy *strategy;
+    assert_ok(&ctx, dh_strategy_read(&ctx, arena, text, &strategy));
+    return strategy;
+}
+
+static setup small(const dh_strategy *strategy)
+{
+    return (setup){.preset = "llama-tiny",
+                   .schedule = "1f1b",
+                   .tp = 2,
+                   .pp = 1,
+                   .dp = 1,
+                   .n_micro = 2,
+                   .seq = 64,
+                   .strategy = strategy};
+}
+
+/* As the strategy has its passes after it was settled by these costs. */
+static void assert_settles(const char *text, const dh_cost_model *model, int64_t tp,
+                           const char *want, bool says_why)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_arena *arena = dh_arena_create();
+    const char *why;
+    setup s = small(read_strategy(arena, text));
+    s.tp = tp;
+    mesh_programs *m = prepare(&s);
+    dh_recipe *r = &m->spec.recipe;
+    r->costs = dh_costs_estimated(arena, model);
+    assert_non_null(r->costs);
+    assert_ok(&ctx, dh_recipe_settle(&ctx, arena, r, &why));
+    assert_string_equal(r->strategy->passes, want);
+    assert_int_equal(why != NULL, says_why);
+    if (why) print_message("%s: %s\n", r->strategy->passes, why);
+    assert_string_equal(r->strategy->name, s.strategy->name);
+    destroy(m);
+    dh_arena_destroy(arena);
+}
+
+#define LINK(bytes_per_s, ns)                                                                      \
+    {                                                                                              \
+        .link_bytes_per_s = {[DH_ENGINE_LOCAL] = bytes_per_s}, .link_latency_ns = {                \
+            [DH_ENGINE_LOCAL] = ns                                                                 \
+        }                                                                                          \
+    }
+
+static void chunks_follow_the_wire(void **state)
+{
+    static const dh_cost_model slow_to_start = LINK(1e9, 1e6), slow = LINK(1e8, 1);
+    assert_settles("flux", &slow_to_start, 2, "part-wise(parts=1, scatter, fused)", true);
+    assert_settles("flux", &slow, 2, "part-wise(parts=4, scatter, fused)", true);
+    assert_settles("part-wise(auto, scatter)+dhelix", &slow_to_start, 2,
+                   "part-wise(parts=1, scatter)", true);
+}
+
+static void what_is_said_stays(void **state)
+{
+    static const dh_cost_model any = LINK(1e9, 1e3);
+    assert_settles("part-wise(2, scatter)+sequential", &any, 2, "part-wise(scatter)", false);
+    assert_settles("sequential", &any, 2, "", false);
+    /* nothing is gathered over one rank */
+    assert_settles("flux", &any, 1, "part-wise(auto, scatter, fused)", false);
+}
+
+/* The choice is the shortest of those that are said. */
+static void the_choice_is_the_shortest(void **state)
+{
+    static const dh_cost_model models[] = {LINK(1e9, 1e6), LINK(1e8, 1), LINK(1e9, 1e3),
+                                           LINK(1e9, 1e4), LINK(1e10, 1e3)};
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(models); i++) {
+        dh_arena *arena = dh_arena_create();
+        setup s = small(read_strategy(arena, "flux"));
+        mesh_programs *m = prepare(&s);
+        const char *why;
+        m->spec.recipe.costs = dh_costs_estimated(arena, &models[i]);
+        assert_ok(&ctx, dh_recipe_settle(&ctx, arena, &m->spec.recipe, &why));
+        double least = INFINITY;
+        int best = 0;
+        for (const char *at = strchr(why, ';'); at; at = strchr(at + 1, ',')) {
+            int parts;
+            double us;
+            assert_int_equal(sscanf(at + 1, " %d: %lf us", &parts, &us), 2);
+            if (us >= least) continue;
+            least = us;
+            best = parts;
+        }
+        char want[32];
+        snprintf(want, sizeof want, "parts=%d", best);
+        if (best == 2) snprintf(want, sizeof want, "(scatter"); /* the default is not printed */
+        if (!strstr(m->spec.recipe.strategy->passes, want))
+            fail_msg("%s is not the shortest: %s", m->spec.recipe.strategy->passes, why);
+        destroy(m);
+        dh_arena_destroy(arena);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_follow_the_wire),
+        cmocka_unit_test(what_is_said_stays),
+        cmocka_unit_test(the_choice_is_the_shortest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
