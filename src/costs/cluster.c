@@ -57,19 +57,38 @@ static double communication_ns(const dh_cluster *c, const dh_cost_op *op)
     if (op->op->type == DH_OP_RING_EXCHANGE_BOTH) bytes *= 2;
     dh_cluster_span span = dh_cluster_span_of(c, op->mesh, group, op->rank);
     span.distance = op->op->by;
-    return dh_cluster_collective(c, op->op->type, bytes, span).ns;
+    const double ns = dh_cluster_collective(c, op->op->type, bytes, span).ns;
+    if (op->op->type != DH_OP_SCATTER_STEP) return ns;
+    return ns - (span.nodes.n_nodes > 1 ? c->network.step_ns : c->local.step_ns) + c->trigger_ns;
 }
 
 static dh_op_time solo(const void *self, const dh_cost_op *op)
 {
+    if (op->op->type == DH_OP_NEAR_SUM) return (dh_op_time){0, DH_PAIR_MODELLED};
     const bool communicates = dh_op_info_of(op->op->type)->resource == DH_RES_COMM;
     const double ns = communicates ? communication_ns(self, op) : dh_cluster_op_ns(self, op);
     return (dh_op_time){ns, DH_PAIR_MODELLED};
 }
 
+/* A step's copies and additions in memory meet the accesses of what computes in the memory
+ * controller, whose arbitration decides who waits. */
+static dh_op_rates beside_step(const dh_cluster *c, bool first)
+{
+    return first ? (dh_op_rates){c->trigger_transfer, c->trigger_compute, DH_PAIR_MODELLED}
+                 : (dh_op_rates){c->trigger_compute, c->trigger_transfer, DH_PAIR_MODELLED};
+}
+
+static bool is_step_beside(const dh_cost_op *step, const dh_cost_op *other)
+{
+    return step->op->type == DH_OP_SCATTER_STEP &&
+           dh_op_info_of(other->op->type)->resource == DH_RES_COMPUTE;
+}
+
 /* From OEF alone: both slowed down alike, by 2 - OEF, while they run together (pairing.h). */
 static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
 {
+    if (is_step_beside(a, b)) return beside_step(self, true);
+    if (is_step_beside(b, a)) return beside_step(self, false);
     const double oef = dh_cluster_oef(self, dh_cluster_class_of(a), dh_cluster_class_of(b));
     const double rate = 1 / (2 - oef);
     return (dh_op_rates){rate, rate, DH_PAIR_MODELLED};

@@ -80,6 +80,9 @@ struct dh_cluster {
     dh_cluster_link local, network;
     /* between switches of a node, one direction, sustained; shared by the groups that cross */
     double between_bytes_per_s;
+    /* Steps of a reduce-scatter that a GEMM's writes trigger (pass track-trigger): what one takes
+     * to begin, and at what speeds it and computation run beside each other. */
+    double trigger_ns, trigger_compute, trigger_transfer;
     double segment_ns, event_ns;                        /* dh_costs.launch_ns, event_ns */
     double oef[DH_N_CLUSTER_CLASS][DH_N_CLUSTER_CLASS]; /* symmetric; NaN: not given */
 };

@@ -159,7 +159,7 @@ static double neighbour_ns(const wires *w, double bytes, double distance)
 static bool is_transfer(dh_op_type type)
 {
     return type == DH_OP_RING_EXCHANGE || type == DH_OP_RING_EXCHANGE_BOTH || type == DH_OP_SHIFT ||
-           type == DH_OP_SEND || type == DH_OP_RECV;
+           type == DH_OP_SCATTER_STEP || type == DH_OP_SEND || type == DH_OP_RECV;
 }
 
 /* Two members of one node on different switches. Members come in rank order. */

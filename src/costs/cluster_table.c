@@ -82,6 +82,14 @@ static const dh_cluster_setting settings[] = {
              "the same of trees between nodes whose switches add up; 0 or absent: none"),
     REAL("network.step_us", network.step_ns, "us", MICRO, 0, 1e6,
          "a step of a collective between nodes"),
+    OPTIONAL(
+        "trigger.step_us", trigger_ns, "us", MICRO, 0, 1e6, 1,
+        "what a transfer takes to begin that a GEMM's writes trigger (strategy t3); absent: 1"),
+    OPTIONAL("trigger.compute", trigger_compute, "", 1, 1e-3, 1, 0.95,
+             "speed of computation beside such a transfer, whose accesses memory serves after its "
+             "own; absent: 0.95"),
+    OPTIONAL("trigger.transfer", trigger_transfer, "", 1, 1e-3, 1, 1,
+             "speed of such a transfer beside computation; absent: 1"),
     REAL("launch.segment_us", segment_ns, "us", MICRO, 0, 1e6,
          "from the end of an operator to the next of its stream"),
     REAL("launch.event_us", event_ns, "us", MICRO, 0, 1e6,

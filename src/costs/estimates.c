@@ -40,7 +40,7 @@ static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, dh_e
     const double speed = rate(model->link_bytes_per_s[link], defaults.link_bytes_per_s[link]);
     const double latency = rate(model->link_latency_ns[link], defaults.link_latency_ns[link]);
     if (op->op->type == DH_OP_RING_EXCHANGE || op->op->type == DH_OP_RING_EXCHANGE_BOTH ||
-        op->op->type == DH_OP_SHIFT)
+        op->op->type == DH_OP_SHIFT || op->op->type == DH_OP_SCATTER_STEP)
         return exchange_ns(op, speed, latency);
     const double n = (double)dh_mesh_group_size(op->mesh, (dh_group_kind)op->op->group);
     const double bytes = dh_op_bytes(op->graph, op->op) * sent_share(op->op->type, n);
@@ -53,6 +53,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
     const dh_engine engine = dh_cost_engine(op);
     if (dh_engine_is_link(engine))
         return (dh_op_time){transfer_ns(model, op, engine), DH_PAIR_MODELLED};
+    if (op->op->type == DH_OP_NEAR_SUM) return (dh_op_time){0, DH_PAIR_MODELLED};
     const double flops =
         dh_op_flops(op->graph, op->op) / rate(model->flops_per_s, defaults.flops_per_s);
     const double memory =

@@ -117,6 +117,8 @@ struct dh_pass {
      * which rows and ids are theirs: each index is verified by itself (classes.c of program). */
     unsigned varies_by;
     bool slices_stream; /* tokens between blocks are each tp rank's part behind it, if it applies */
+    /* Why what it makes runs on no device, and is simulated only; NULL: it runs. */
+    const char *simulated;
     /* Says why it leaves every graph of such a job alone; NULL: it does not. Every row has one.
      * Pure. */
     const char *(*applicable)(const dh_graph_spec *spec, const int64_t *args);

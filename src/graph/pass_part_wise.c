@@ -53,7 +53,7 @@ typedef struct pass {
     bool scatters, fused;
     uint32_t *gather_of; /* by operator: of a GEMM that is cut, the gather; else DH_NONE */
     bool *is_cut;        /* by operator: an all-reduce or a reduce-scatter that is */
-    DH_VEC(dh_op) sums;  /* of shares, that nobody has read so far */
+    rewrite_late sums;   /* of shares, that nobody has read so far */
     size_t n_places;
     dh_pass_report *report;
 } pass;
@@ -69,13 +69,6 @@ static const dh_tensor *tensor(const pass *p, uint32_t id)
 }
 
 /* ---- what can be cut ----------------------------------------------------------------------- */
-
-/* Row n of the output comes from row n of the first input, and from a weight. */
-static bool is_row_gemm(const pass *p, const dh_op *op)
-{
-    return (op->type == DH_OP_LINEAR || op->type == DH_OP_LINEAR_DGRAD) &&
-           tensor(p, op->in[0])->shape[0] == tensor(p, op->out[0])->shape[0];
-}
 
 /* An activation of its own that nobody uses in parts. */
 static bool is_plain(const pass *p, uint32_t id)
@@ -98,7 +91,8 @@ static const char *match_gather(const pass *p, uint32_t id, uint32_t *gemm)
     if (!is_plain(p, all)) return "it is used in parts";
     if (*gemm == DH_NONE) return "nothing reads it";
     const dh_op *op = op_at(p, *gemm);
-    if (!is_row_gemm(p, op) || op->in[0] != all) return "what reads it first is no GEMM by rows";
+    if (!rewrite_is_row_gemm(&p->to, op) || op->in[0] != all)
+        return "what reads it first is no GEMM by rows";
     if (op->phase != op_at(p, id)->phase) return "its GEMM belongs to another phase";
     if (!is_plain(p, op->out[0])) return "its GEMM's output is used in parts";
     if ((int64_t)p->parts * p->n > DH_MAX_PARTS) return "it would have too many parts";
@@ -110,7 +104,7 @@ static const char *match_product(const pass *p, uint32_t id, uint32_t *gemm)
     const uint32_t all = op_at(p, id)->in[0];
     *gemm = rewrite_first_use(&p->uses, all, 0, id, true);
     if (!is_plain(p, all) || !is_plain(p, op_at(p, id)->out[0])) return "it is used in parts";
-    if (*gemm == DH_NONE || !is_row_gemm(p, op_at(p, *gemm)))
+    if (*gemm == DH_NONE || !rewrite_is_row_gemm(&p->to, op_at(p, *gemm)))
         return "it comes from no GEMM by rows";
     if (op_at(p, *gemm)->phase != op_at(p, id)->phase) return "its GEMM belongs to another phase";
     return NULL;
@@ -266,7 +260,7 @@ static void keep_sum(pass *p, const dh_op *scatter, uint32_t came)
     const uint32_t behind = n_behind > 0 ? rows_of(p, came, n_before, n_behind) : DH_NONE;
     const dh_op sum = dh_op_make(DH_OP_SUM_SHARES, scatter->phase, REWRITE_IDS(before, own, behind),
                                  REWRITE_IDS(scatter->out[0]));
-    p->to.failed |= !dh_vec_push(&p->sums, sum);
+    rewrite_keep_late(&p->to, &p->sums, &sum);
 }
 
 static void cut_scatter(pass *p, uint32_t id)
@@ -278,30 +272,6 @@ static void cut_scatter(pass *p, uint32_t id)
     const uint32_t came = rewrite_add(&p->to, &t);
     for (int32_t by = 1; by < p->n && !p->to.failed; by++) send_rows(p, &scatter, by, came);
     if (!p->to.failed) keep_sum(p, &scatter, came);
-}
-
-/* ---- sums, as late as may be ----------------------------------------------------------------- */
-
-static bool reads(const pass *p, const dh_op *op, uint32_t id)
-{
-    for (int k = 0; k < DH_MAX_OPERANDS; k++)
-        if (op->in[k] != DH_NONE && dh_graph_storage(p->to.graph, op->in[k]) == id) return true;
-    return false;
-}
-
-/* Sums that `next` reads, or that would stand behind their phase; next NULL: all. */
-static void push_sums(pass *p, const dh_op *next)
-{
-    size_t n_left = 0;
-    for (size_t i = 0; i < p->sums.n; i++) {
-        const dh_op sum = p->sums.at[i];
-        const bool forth = next && (next->phase == DH_PHASE_F) == (sum.phase == DH_PHASE_F);
-        if (forth && !reads(p, next, dh_graph_storage(p->to.graph, sum.out[0])))
-            p->sums.at[n_left++] = sum;
-        else
-            rewrite_push(&p->to, &sum);
-    }
-    p->sums.n = n_left;
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */
@@ -316,7 +286,7 @@ static void rewrite_all(pass *p)
     memset(p->gather_of, 0xff, (n + 1) * sizeof *p->gather_of);
     for (uint32_t i = 0; i < n && !p->to.failed; i++) find_place(p, i);
     for (uint32_t i = 0; i < n && !p->to.failed; i++) {
-        push_sums(p, op_at(p, i));
+        rewrite_push_late(&p->to, &p->sums, op_at(p, i));
         if (p->gather_of[i] != DH_NONE)
             cut_gathered(p, i);
         else if (p->is_cut[i])
@@ -324,7 +294,7 @@ static void rewrite_all(pass *p)
         else
             rewrite_push(&p->to, op_at(p, i));
     }
-    push_sums(p, NULL);
+    rewrite_push_late(&p->to, &p->sums, NULL);
 }
 
 static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
@@ -348,7 +318,7 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
     rewrite_uses_fini(&p.uses);
     free(p.gather_of);
     free(p.is_cut);
-    dh_vec_fini(&p.sums);
+    rewrite_late_fini(&p.sums);
     return rewrite_end(ctx, &p.to, DH_OK, "cutting GEMMs by parts of what they read");
 }
 

@@ -75,13 +75,6 @@ static dh_tensor *tensor(const pass *p, uint32_t id)
 
 /* ---- what can be cut ----------------------------------------------------------------------- */
 
-/* Row n of the output comes from row n of the first input, and from a weight. */
-static bool is_row_gemm(const pass *p, const dh_op *op)
-{
-    return (op->type == DH_OP_LINEAR || op->type == DH_OP_LINEAR_DGRAD) &&
-           tensor(p, op->in[0])->shape[0] == tensor(p, op->out[0])->shape[0];
-}
-
 /* An activation of which there are no views, and which no other block knows. */
 static bool is_plain(const pass *p, uint32_t id)
 {
@@ -114,7 +107,8 @@ static const char *match_gather(const pass *p, uint32_t id, ring *match)
     if (!is_plain(p, all)) return "it is used in parts";
     if (gemm == DH_NONE) return "nothing reads it";
     const dh_op *op = op_at(p, gemm);
-    if (!is_row_gemm(p, op) || op->in[0] != all) return "what reads it first is no GEMM by rows";
+    if (!rewrite_is_row_gemm(&p->to, op) || op->in[0] != all)
+        return "what reads it first is no GEMM by rows";
     if (op->phase != op_at(p, id)->phase) return "its GEMM belongs to another phase";
     if (tensor(p, op->out[0])->base != DH_NONE) return "its GEMM writes a part of something";
     match->gemm = gemm;
@@ -129,7 +123,8 @@ static const char *match_scatter(const pass *p, uint32_t id, ring *match)
     const uint32_t all = op_at(p, id)->in[0], end = (uint32_t)p->to.graph->ops.n;
     const uint32_t gemm = first_user(p, 0, id, all, true);
     if (!is_plain(p, all)) return "it is used in parts";
-    if (gemm == DH_NONE || !is_row_gemm(p, op_at(p, gemm))) return "it comes from no GEMM by rows";
+    if (gemm == DH_NONE || !rewrite_is_row_gemm(&p->to, op_at(p, gemm)))
+        return "it comes from no GEMM by rows";
     if (op_at(p, gemm)->phase != op_at(p, id)->phase) return "its GEMM belongs to another phase";
     if (p->ring_of[gemm] != DH_NONE) return "its GEMM is in a ring already";
     if (first_user(p, gemm + 1, id, all, false) != DH_NONE ||

@@ -62,6 +62,46 @@ void rewrite_push_op(rewrite *r, dh_op_type type, dh_phase phase, int32_t group,
     rewrite_push(r, &op);
 }
 
+bool rewrite_is_row_gemm(const rewrite *r, const dh_op *op)
+{
+    return (op->type == DH_OP_LINEAR || op->type == DH_OP_LINEAR_DGRAD) &&
+           rewrite_tensor(r, op->in[0])->shape[0] == rewrite_tensor(r, op->out[0])->shape[0];
+}
+
+/* ---- late operators ------------------------------------------------------------------ */
+
+void rewrite_keep_late(rewrite *r, rewrite_late *late, const dh_op *op)
+{
+    r->failed |= !dh_vec_push(&late->ops, *op);
+}
+
+void rewrite_late_fini(rewrite_late *late)
+{
+    dh_vec_fini(&late->ops);
+}
+
+static bool reads(const rewrite *r, const dh_op *op, uint32_t id)
+{
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (op->in[k] != DH_NONE && dh_graph_storage(r->graph, op->in[k]) == id) return true;
+    return false;
+}
+
+void rewrite_push_late(rewrite *r, rewrite_late *late, const dh_op *next)
+{
+    size_t n_left = 0;
+    for (size_t i = 0; i < late->ops.n; i++) {
+        const dh_op op = late->ops.at[i];
+        const bool waits = next && (next->phase == DH_PHASE_F) == (op.phase == DH_PHASE_F) &&
+                           !reads(r, next, dh_graph_storage(r->graph, op.out[0]));
+        if (waits)
+            late->ops.at[n_left++] = op;
+        else
+            rewrite_push(r, &op);
+    }
+    late->ops.n = n_left;
+}
+
 dh_status rewrite_refuse(dh_ctx *ctx, const char *pass, const dh_op *op)
 {
     return dh_fail(ctx, DH_EUNSUPPORTED,

@@ -38,6 +38,19 @@ void rewrite_push(rewrite *r, const dh_op *op);
 void rewrite_push_op(rewrite *r, dh_op_type type, dh_phase phase, int32_t group, const uint32_t *in,
                      const uint32_t *out);
 
+/* Row n of the output comes from row n of the first input, and from a weight. */
+bool rewrite_is_row_gemm(const rewrite *r, const dh_op *op);
+
+/* Operators that join what was sent: each stands before the first operator that reads its output,
+ * so that what needs it not goes on meanwhile, and inside its forward or backward. */
+typedef struct rewrite_late {
+    DH_VEC(dh_op) ops;
+} rewrite_late;
+void rewrite_keep_late(rewrite *r, rewrite_late *late, const dh_op *op);
+/* Pushes those that have to stand before `next`; NULL: all. */
+void rewrite_push_late(rewrite *r, rewrite_late *late, const dh_op *next);
+void rewrite_late_fini(rewrite_late *late);
+
 /* errors: DH_EUNSUPPORTED always: `pass` has no rule for the operator. */
 dh_status rewrite_refuse(dh_ctx *ctx, const char *pass, const dh_op *op);
 /* The new order takes the place of the old one if all went well. Returns st, or

@@ -35,6 +35,7 @@ static const call_row call_rows[DH_N_OP_TYPE] = {
     [DH_OP_ALL_TO_ALL_ROWS] = {ROOM, ONE, false, 0},
     [DH_OP_RING_EXCHANGE_BOTH] = {ONE, ONE, false, 1},
     [DH_OP_SHIFT] = {ONE, ONE, false, 0},
+    [DH_OP_SCATTER_STEP] = {ONE, ONE, false, 0},
     [DH_OP_SEND] = {ONE, NONE, true, 0},
     [DH_OP_RECV] = {NONE, ONE, true, 0},
 };
@@ -256,7 +257,8 @@ static dh_status check_shift(const joint *j, uint32_t node_id, uint32_t instr, c
 {
     const int64_t size = dh_mesh_group_size(j->mesh, c->group);
     char a[TEXT];
-    if (c->type != DH_OP_SHIFT || (c->by > 0 && c->by < size)) return DH_OK;
+    const bool shifts = c->type == DH_OP_SHIFT || c->type == DH_OP_SCATTER_STEP;
+    if (!shifts || (c->by > 0 && c->by < size)) return DH_OK;
     return dh_fail(j->ctx, DH_EVERIFY,
                    "%s goes on by %d places; among the %" PRId64 " members of group %s it can be 1 "
                    "to %" PRId64,

@@ -33,6 +33,10 @@ static const dh_strategy strategies[] = {
      "whose rows leave for the rank that sums them as they are made; chunks chosen by costs (Flux, "
      "arXiv 2406.06858)",
      "part-wise(auto, scatter, fused)", NULL, "sequential", false},
+    {"t3",
+     "simulated only: one strand, steps of a reduce-scatter that hardware triggers as it sees the "
+     "rows of the GEMM before it, added in memory (T3, arXiv 2401.16677)",
+     "track-trigger", NULL, "sequential", false},
     {"domino",
      "one strand, the samples of a micro-batch in parts whose collectives and GEMMs take turns, "
      "over layers too (Domino, arXiv 2409.15241)",
@@ -93,6 +97,20 @@ dh_status dh_strategy_passes(dh_ctx *ctx, const dh_strategy *strategy, dh_pass_l
     strategy = own_or_first(strategy);
     dh_status st = dh_pass_list_parse(ctx, strategy->passes, passes);
     return st == DH_OK ? st : dh_ctx_while(ctx, "reading strategy %s", strategy->name);
+}
+
+dh_status dh_strategy_runs(dh_ctx *ctx, const dh_strategy *strategy)
+{
+    dh_pass_list list;
+    DH_TRY(dh_strategy_passes(ctx, strategy, &list));
+    for (int64_t i = 0; i < list.n; i++)
+        if (list.at[i].pass->simulated)
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "strategy %s is simulated only: %s, which pass %s stands for; `dhelix "
+                           "simulate JOB --cluster NAME` has its times",
+                           own_or_first(strategy)->name, list.at[i].pass->simulated,
+                           list.at[i].pass->name);
+    return DH_OK;
 }
 
 dh_status dh_strategy_ordering(dh_ctx *ctx, const dh_strategy *strategy, dh_ordering *ordering)

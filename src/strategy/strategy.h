@@ -233,6 +233,9 @@ dh_status dh_strategy_read(dh_ctx *ctx, dh_arena *arena, const char *text,
                            const dh_strategy **strategy);
 /* What a strategy does to graphs; NULL: the first row. errors: those of dh_pass_list_parse */
 dh_status dh_strategy_passes(dh_ctx *ctx, const dh_strategy *strategy, dh_pass_list *passes);
+/* Whether devices can run it.
+ * errors    DH_EUNSUPPORTED a pass of it makes what is simulated only, and why */
+dh_status dh_strategy_runs(dh_ctx *ctx, const dh_strategy *strategy);
 /* A strategy's own ordering, everything may overlap, no cache; NULL: the first row. */
 dh_status dh_strategy_ordering(dh_ctx *ctx, const dh_strategy *strategy, dh_ordering *ordering);
 

@@ -33,7 +33,8 @@ static dh_status simulate_variation(dh_ctx *ctx, const dh_resolved *job, candida
 static dh_status simulate_row(dh_ctx *ctx, const dh_resolved *open, candidate *c)
 {
     dh_resolved *job = NULL;
-    dh_status st = dh_resolved_vary(ctx, open, c->strategy, &job);
+    dh_status st = dh_strategy_runs(ctx, c->strategy);
+    if (st == DH_OK) st = dh_resolved_vary(ctx, open, c->strategy, &job);
     if (st == DH_OK) st = simulate_variation(ctx, job, c);
     if (st == DH_OK) {
         c->job = job;

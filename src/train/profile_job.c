@@ -89,6 +89,15 @@ static dh_status add_strategy(dh_ctx *ctx, const dh_graph_spec *graphs, const dh
     return DH_OK;
 }
 
+/* What is simulated only has nothing to measure. */
+static dh_status add_row(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *row,
+                         dh_probe_lists *lists)
+{
+    dh_ctx attempt = DH_CTX_INIT;
+    const dh_status st = dh_strategy_runs(&attempt, row);
+    return st == DH_EUNSUPPORTED ? DH_OK : add_strategy(ctx, graphs, row, lists);
+}
+
 dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe_lists *lists)
 {
     const dh_strategy *own;
@@ -98,10 +107,11 @@ dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe
     const dh_strategy *rows = dh_strategies(&n);
     *lists = (dh_probe_lists){0};
     DH_TRY(own_strategy(ctx, job, &own));
+    if (all) DH_TRY(dh_strategy_runs(ctx, own));
     DH_TRY(dh_recipe_of_job(ctx, job, &spec.recipe));
     dh_status st = dh_program_graph_spec(ctx, &spec, &graphs);
     for (size_t i = 0; st == DH_OK && (all || is_auto(job)) && i < n; i++)
-        st = add_strategy(ctx, &graphs, &rows[i], lists);
+        st = add_row(ctx, &graphs, &rows[i], lists);
     if (st == DH_OK) st = add_strategy(ctx, &graphs, own, lists);
     if (st != DH_OK) dh_vec_fini(lists);
     return st;

@@ -43,6 +43,7 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     DH_TRY(complete_profile(ctx, t));
     const dh_resolve_options how = {.tokenizer = run->tokenizer, .quiet = run->options->quiet};
     DH_TRY(dh_job_resolve(ctx, t->job, &how, &t->resolved));
+    DH_TRY(dh_strategy_runs(ctx, t->resolved->recipe.strategy));
     run->job = &t->resolved->job;
     run->recipe = &t->resolved->recipe;
     DH_TRY(dh_run_open_data(ctx, run));

@@ -67,6 +67,13 @@ static bool is_wanted(const tuner *t, dh_tune_dim dim, const char *list, const c
     return !list || is_listed(list, name);
 }
 
+/* What is simulated only is searched where it is named. */
+static bool is_offered(const tuner *t, const char *named, const dh_strategy *row)
+{
+    dh_ctx attempt = DH_CTX_INIT;
+    return named || is_fixed(t, DH_TUNE_STRATEGY) || dh_strategy_runs(&attempt, row) == DH_OK;
+}
+
 dh_status tune_select(dh_ctx *ctx, tuner *t)
 {
     size_t n_strategies, n_schedules;
@@ -80,6 +87,7 @@ dh_status tune_select(dh_ctx *ctx, tuner *t)
     const bool ok = t->strategy_wanted && t->schedule_wanted;
     for (size_t i = 0; ok && i < n_strategies; i++)
         t->strategy_wanted[i] =
+            is_offered(t, named, &strategies[i]) &&
             is_wanted(t, DH_TUNE_STRATEGY, named, strategies[i].name, (int64_t)i);
     for (size_t i = 0; ok && i < n_schedules; i++)
         t->schedule_wanted[i] =

@@ -49,6 +49,16 @@ check 'passes added to a row are the same' cmp "$tmp/out" "$tmp/written"
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=part-wise(2)+dhelix' --print passes
 says '4 of 6 places'
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=part-wise(2)+dhelix' --set parallel.sequence=false
+ok "$dhelix" check examples/tp2.yaml --set strategy=flux --print passes
+says '8 of 10 places'
+says 'it comes from no GEMM by rows'
+ok "$dhelix" check examples/tp2.yaml --set strategy=flux --print recipe
+says "a layer's forward and backward"
+ok "$dhelix" check examples/tp2.yaml --set strategy=t3 --print passes
+says '4 of 4 places'
+ok "$dhelix" simulate examples/tp2.yaml --cluster a100 --strategies sequential,flux,t3
+fails 1 'simulated only: no device here tracks' "$dhelix" train examples/tp2.yaml --set strategy=t3 --set "out=$tmp/t3"
+fails 1 'simulated only: no device here tracks' "$dhelix" profile examples/tp2.yaml --set strategy=t3 --out "$tmp/t3.profile"
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=domino(parts=1, columns=2)' --print passes
 says '14 operators, 10 before; 2 of 2 places'
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=domino(columns=3)' --print passes

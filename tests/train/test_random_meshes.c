@@ -90,6 +90,8 @@ static void draw_mesh(uint64_t *seed, int64_t layers, random_run *r)
     const int64_t chunks = row->n_chunks ? row->n_chunks : DRAW(seed, 1, 2, 2);
     const int64_t vpp = pp > 1 ? chunks : 1;
     const dh_strategy *strategy = &strategies[row->pairs ? test_rand(seed) % n_strategies : 0];
+    dh_ctx ctx = DH_CTX_INIT;
+    if (dh_strategy_runs(&ctx, strategy) != DH_OK) strategy = strategies; /* simulated only */
     int at = snprintf(
         r->mesh, sizeof r->mesh,
         "parallel.dp=%d parallel.tp=%d parallel.pp=%d parallel.cp=%d parallel.zero1=%s "
