@@ -137,6 +137,9 @@ void dh_cuda_cast(dh_cuda_stream stream, int64_t n, dh_dtype from, const void *x
                   void *y);
 void dh_cuda_cast_rows(dh_cuda_stream stream, int64_t rows, int64_t n, dh_dtype from, const void *x,
                        int64_t x_row, dh_dtype to, void *y, int64_t y_row);
+/* y[at[r]] = x[r]: rows of n elements, x_row apart in x, side by side in y. */
+void dh_cuda_put_rows(dh_cuda_stream stream, dh_dtype dtype, int64_t rows, int64_t n, const void *x,
+                      int64_t x_row, const int32_t *at, void *y);
 void dh_cuda_add(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *a, const void *b,
                  void *y);
 void dh_cuda_scale(dh_cuda_stream stream, dh_dtype dtype, int64_t n, float factor, const void *x,
@@ -176,6 +179,9 @@ void dh_cuda_moe_order(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_
                        int32_t *slot_of);
 void dh_cuda_moe_count(dh_cuda_stream stream, int64_t n, int64_t E, const int32_t *experts,
                        int64_t *counts);
+/* lengths [n_runs] of runs between offsets [n_runs + 1]. */
+void dh_cuda_moe_lengths(dh_cuda_stream stream, int64_t n_runs, const int64_t *offsets,
+                         int64_t *lengths);
 void dh_cuda_moe_offsets(dh_cuda_stream stream, int64_t n_runs, const int64_t *counts,
                          int64_t *offsets);
 void dh_cuda_moe_permute(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C, int64_t top_k,

@@ -213,6 +213,18 @@ void dh_cuda_moe_count(dh_cuda_stream stream, int64_t n, int64_t E, const int32_
     launch(moe_count, E, FLAT_THREADS, stream, n, experts, counts);
 }
 
+__global__ void moe_lengths(int64_t n_runs, const int64_t *offsets, int64_t *lengths)
+{
+    for (int64_t s = first_of_grid(); s < n_runs; s += grid_step())
+        lengths[s] = offsets[s + 1] - offsets[s];
+}
+
+void dh_cuda_moe_lengths(dh_cuda_stream stream, int64_t n_runs, const int64_t *offsets,
+                         int64_t *lengths)
+{
+    launch(moe_lengths, flat_blocks(n_runs), FLAT_THREADS, stream, n_runs, offsets, lengths);
+}
+
 __global__ void moe_offsets(int64_t n_runs, const int64_t *counts, int64_t *offsets)
 {
     if (threadIdx.x != 0) return;

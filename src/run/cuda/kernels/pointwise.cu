@@ -268,6 +268,24 @@ void dh_cuda_cast(dh_cuda_stream stream, int64_t n, dh_dtype from, const void *x
     dh_cuda_cast_rows(stream, 1, n, from, x, n, to, y, n);
 }
 
+template <class T>
+__global__ void put_rows(int64_t n_items, int64_t n, const T *x, int64_t x_row, const int32_t *at,
+                         T *y)
+{
+    for (int64_t i = first_of_grid(); i < n_items; i += grid_step())
+        y[at[i / n] * n + i % n] = x[i / n * x_row + i % n];
+}
+
+void dh_cuda_put_rows(dh_cuda_stream stream, dh_dtype dtype, int64_t rows, int64_t n, const void *x,
+                      int64_t x_row, const int32_t *at, void *y)
+{
+    by_type(dtype, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        launch(put_rows<T>, flat_blocks(rows * n), FLAT_THREADS, stream, rows * n, n, (const T *)x,
+               x_row, at, (T *)y);
+    });
+}
+
 template <class T, int V> __global__ void add(int64_t n, const T *a, const T *b, T *y)
 {
     float u[V], v[V];

@@ -1,0 +1,387 @@
+/* From graph operators to kernels for CUDA: shapes out of the graph, pointers out of the call, as
+ * run/cpu/glue.c does. Nothing that lies on the device is looked at here: a call may be captured in
+ * a graph. Attention is in glue_attn.c. */
+#include "run/cuda/glue.h"
+
+static const dh_tensor *in_of(const dh_graph *g, const dh_op *op, int k)
+{
+    return &g->tensors.at[op->in[k]];
+}
+
+static const dh_tensor *in_tensor(const dh_call *c, int k)
+{
+    return in_of(c->graph, c->op, k);
+}
+
+static const dh_tensor *out_tensor(const dh_call *c, int k)
+{
+    return &c->graph->tensors.at[c->op->out[k]];
+}
+
+static bool adds(const dh_call *c, int k)
+{
+    return c->accumulate >> k & 1;
+}
+
+static dh_cuda_dropout dropout_of(const dh_call *c, int pos, int sample)
+{
+    return (dh_cuda_dropout){.prob = (float)c->graph->dims.dropout,
+                             .site = (uint32_t)(c->layer * DH_N_SITE + DH_MAX(c->op->site, 0)),
+                             .scalars = c->scalars,
+                             .row_sample = c->in[sample],
+                             .row_pos = c->in[pos]};
+}
+
+/* ---- embedding ------------------------------------------------------------------------------ */
+
+static void run_embed(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = out_tensor(c, 0), *wte = in_tensor(c, 3);
+    const int64_t v0 = c->op->vocab0;
+    const dh_cuda_dropout drop = dropout_of(c, 1, 2);
+    dh_cuda_embed_fwd(stream, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1], c->in[3], v0,
+                      v0 + wte->shape[0], c->in[4], &drop, c->out[0]);
+}
+
+static size_t ws_embed_grad(const dh_graph *g, const dh_op *op)
+{
+    return dh_cuda_embed_bwd_workspace(in_of(g, op, 0)->shape[0]);
+}
+
+static void run_embed_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *dx = in_tensor(c, 0), *dwte = out_tensor(c, 0);
+    const int64_t v0 = c->op->vocab0, n_pos = c->out[1] ? out_tensor(c, 1)->shape[0] : 0;
+    const dh_cuda_dropout drop = dropout_of(c, 2, 3);
+    /* A tied head has written dwte already; then dwpe alone starts here. */
+    if (c->out[1] && adds(c, 0) && !adds(c, 1))
+        dh_cuda_zero(stream, (size_t)dh_tensor_bytes(out_tensor(c, 1)), c->out[1]);
+    dh_cuda_embed_bwd(stream, dx->dtype, dx->shape[0], dx->shape[1], c->in[0], c->in[1], c->in[2],
+                      &drop, v0, v0 + dwte->shape[0], n_pos, c->out[0], c->out[1], adds(c, 0),
+                      c->work);
+}
+
+/* ---- norms ------------------------------------------------------------------------------------
+ */
+
+static void run_norm(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    dh_cuda_norm_fwd(stream, c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0],
+                     c->in[1], c->in[2], (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
+}
+
+static void run_norm_dgrad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 1);
+    dh_cuda_norm_dgrad(stream, c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0],
+                       c->in[1], c->in[2], c->in[3], c->in[4], c->out[0]);
+}
+
+/* Of what sums the rows of its first operand. */
+static size_t ws_columns(const dh_graph *g, const dh_op *op)
+{
+    const dh_tensor *dy = in_of(g, op, 0);
+    return dh_cuda_columns_workspace(dy->shape[0], dy->shape[1]);
+}
+
+static void run_norm_wgrad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 1);
+    dh_cuda_norm_wgrad(stream, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1], c->in[2],
+                       c->out[0], c->out[1], adds(c, 0), c->work);
+}
+
+static void run_bias_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *dy = in_tensor(c, 0);
+    dh_cuda_bias_grad(stream, dy->dtype, dy->shape[0], dy->shape[1], c->in[0], c->out[0],
+                      adds(c, 0), c->work);
+}
+
+static dh_heads heads_of(const dh_graph *g, const dh_op *op)
+{
+    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
+    return (dh_heads){
+        .N = in_of(g, op, 0)->shape[0], .H = s.n_heads, .KV = s.n_kv_heads, .D = g->dims.head_dim};
+}
+
+static void run_head_norm(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_head_norm_fwd(stream, c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1],
+                          c->in[2], (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
+}
+
+static void run_head_norm_dgrad(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_head_norm_dgrad(stream, c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1],
+                            c->in[2], c->in[3], c->in[4], c->out[0]);
+}
+
+static size_t ws_head_norm_wgrad(const dh_graph *g, const dh_op *op)
+{
+    return dh_cuda_head_norm_wgrad_workspace(heads_of(g, op));
+}
+
+static void run_head_norm_wgrad(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_head_norm_wgrad(stream, c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1],
+                            c->in[2], c->out[0], c->out[1], c->accumulate, c->work);
+}
+
+/* ---- pointwise, columns ------------------------------------------------------------------------
+ */
+
+static void run_residual(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    const dh_cuda_dropout drop = dropout_of(c, 3, 4);
+    dh_cuda_residual(stream, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1], c->in[2],
+                     &drop, c->out[0]);
+}
+
+static void run_dropout_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *dy = in_tensor(c, 0);
+    const dh_cuda_dropout drop = dropout_of(c, 1, 2);
+    dh_cuda_dropout_grad(stream, dy->dtype, dy->shape[0], dy->shape[1], c->in[0], &drop, c->out[0]);
+}
+
+static void run_act(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *g = out_tensor(c, 0);
+    if (c->graph->dims.act == DH_ACT_SWIGLU)
+        dh_cuda_swiglu_fwd(stream, g->dtype, g->shape[0], g->shape[1], c->in[0], c->out[0]);
+    else
+        dh_cuda_gelu_fwd(stream, g->dtype, dh_tensor_elements(g), c->in[0], c->out[0]);
+}
+
+static void run_act_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *dg = in_tensor(c, 0);
+    if (c->graph->dims.act == DH_ACT_SWIGLU)
+        dh_cuda_swiglu_bwd(stream, dg->dtype, dg->shape[0], dg->shape[1], c->in[0], c->in[1],
+                           c->out[0]);
+    else
+        dh_cuda_gelu_bwd(stream, dg->dtype, dh_tensor_elements(dg), c->in[0], c->in[1], c->out[0]);
+}
+
+static void run_add(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *y = out_tensor(c, 0);
+    dh_cuda_add(stream, y->dtype, dh_tensor_elements(y), c->in[0], c->in[1], c->out[0]);
+}
+
+static void run_copy(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_copy(stream, (size_t)dh_tensor_bytes(out_tensor(c, 0)), c->in[0], c->out[0]);
+}
+
+static void run_clear(dh_cuda_stream stream, const dh_call *c)
+{
+    if (c->out[0]) dh_cuda_zero(stream, (size_t)dh_tensor_bytes(out_tensor(c, 0)), c->out[0]);
+}
+
+/* A point in the stream's order, and nothing to compute. */
+static void run_release(dh_cuda_stream stream, const dh_call *c)
+{
+    (void)stream;
+    (void)c;
+}
+
+static void run_join_columns(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *y = out_tensor(c, 0);
+    char *at = c->out[0];
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (c->op->in[k] == DH_NONE) continue;
+        const int64_t n = in_tensor(c, k)->shape[1];
+        dh_cuda_cast_rows(stream, y->shape[0], n, y->dtype, c->in[k], n, y->dtype, at, y->shape[1]);
+        at += (size_t)n * dh_dtype_bytes(y->dtype);
+    }
+}
+
+static void run_split_columns(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    const char *at = c->in[0];
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (c->op->out[k] == DH_NONE) continue;
+        const int64_t n = out_tensor(c, k)->shape[1];
+        dh_cuda_cast_rows(stream, x->shape[0], n, x->dtype, at, x->shape[1], x->dtype, c->out[k],
+                          n);
+        at += (size_t)n * dh_dtype_bytes(x->dtype);
+    }
+}
+
+/* ---- loss ---------------------------------------------------------------------------------- */
+
+static void run_loss_stats(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *logits = in_tensor(c, 0);
+    const int64_t v0 = c->op->vocab0;
+    dh_cuda_ce_stats(stream, logits->dtype, logits->shape[0], v0, v0 + logits->shape[1], c->in[0],
+                     c->in[1], c->out[0]);
+}
+
+static void run_loss_merge(dh_cuda_stream stream, const dh_call *c)
+{
+    const int64_t n = out_tensor(c, 0)->shape[0];
+    dh_cuda_ce_merge(stream, in_tensor(c, 0)->shape[0] / n, n, c->in[0], c->out[0]);
+}
+
+static size_t ws_loss(const dh_graph *g, const dh_op *op)
+{
+    return (size_t)in_of(g, op, 0)->shape[0] * sizeof(float);
+}
+
+static void run_loss(dh_cuda_stream stream, const dh_call *c)
+{
+    const int64_t n = in_tensor(c, 0)->shape[0];
+    dh_cuda_ce_loss(stream, n, c->in[0], c->in[1], c->work);
+    dh_cuda_ce_total(stream, n, c->work, c->in[1], adds(c, 0), c->out[0]);
+}
+
+static void run_loss_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *logits = in_tensor(c, 0);
+    const int64_t v0 = c->op->vocab0;
+    dh_cuda_ce_grad(stream, logits->dtype, out_tensor(c, 0)->dtype, logits->shape[0], v0,
+                    v0 + logits->shape[1], c->in[0], c->in[1], c->in[2],
+                    (float)c->graph->dims.loss_scale, c->out[0]);
+}
+
+/* ---- mixture of experts -------------------------------------------------------------------- */
+
+static void run_router(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *logits = in_tensor(c, 0), *weights = out_tensor(c, 0);
+    const int64_t N = logits->shape[0], E = logits->shape[1], top_k = weights->shape[1];
+    dh_cuda_router_fwd(stream, logits->dtype, N, E, top_k, c->in[0], c->out[1], c->out[2],
+                       c->out[0]);
+    dh_cuda_router_deal(stream, N, E, top_k, c->scalars, c->out[2]);
+}
+
+/* Counts, then sums of probabilities. */
+static void run_router_sums(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *probs = in_tensor(c, 0);
+    const int64_t E = probs->shape[1];
+    double *sums = c->out[0];
+    if (!adds(c, 0)) dh_cuda_zero(stream, (size_t)(2 * E) * sizeof *sums, sums);
+    dh_cuda_router_sums(stream, probs->shape[0], E, in_tensor(c, 1)->shape[1], c->in[0], c->in[1],
+                        sums, sums + E);
+}
+
+static void run_router_aux(dh_cuda_stream stream, const dh_call *c)
+{
+    const int64_t E = in_tensor(c, 0)->shape[1];
+    const double *sums = c->in[0];
+    dh_cuda_router_aux(stream, E, c->op->rows, sums, sums + E, adds(c, 0), c->out[0]);
+}
+
+static void run_router_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *probs = in_tensor(c, 1), *weights = in_tensor(c, 3);
+    dh_cuda_router_bwd(stream, out_tensor(c, 0)->dtype, probs->shape[0], probs->shape[1],
+                       weights->shape[1], c->in[1], c->in[2], c->in[3], c->in[0], c->in[4],
+                       c->op->rows, c->graph->dims.aux_scale, c->out[0]);
+}
+
+/* Rows of each expert are the choices that have a slot: without capacity all, with it that many,
+ * as offsets say. */
+static void run_moe_order(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *experts = in_tensor(c, 0);
+    const int64_t E = out_tensor(c, 1)->shape[0] - 1, top_k = experts->shape[1];
+    dh_cuda_moe_order(stream, experts->shape[0], E, top_k, c->in[0], c->op->capacity, c->out[1],
+                      c->out[0]);
+    if (c->out[2]) dh_cuda_moe_lengths(stream, E, c->out[1], c->out[2]);
+    if (c->choices) dh_cuda_moe_count(stream, dh_tensor_elements(experts), E, c->in[0], c->choices);
+}
+
+static void run_moe_permute(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    dh_cuda_moe_permute(stream, x->dtype, x->shape[0], x->shape[1], in_tensor(c, 1)->shape[1],
+                        c->in[0], c->in[1], out_tensor(c, 0)->shape[0], c->out[0]);
+}
+
+static void run_moe_unpermute(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = out_tensor(c, 0);
+    dh_cuda_moe_unpermute(stream, x->dtype, x->shape[0], x->shape[1], in_tensor(c, 1)->shape[1],
+                          c->in[0], c->in[1], c->in[2], c->out[0]);
+}
+
+static void run_moe_unpermute_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *dx = in_tensor(c, 0);
+    dh_cuda_moe_unpermute_bwd(stream, dx->dtype, dx->shape[0], dx->shape[1],
+                              in_tensor(c, 2)->shape[1], c->in[0], c->in[1], c->in[2], c->in[3],
+                              out_tensor(c, 0)->shape[0], c->out[0], c->out[1]);
+}
+
+static dh_grouped_kind grouped_kind(dh_op_type type)
+{
+    if (type == DH_OP_GROUPED_WGRAD) return DH_GROUPED_WGRAD;
+    return type == DH_OP_GROUPED_DGRAD ? DH_GROUPED_DGRAD : DH_GROUPED_FORWARD;
+}
+
+static void run_grouped(dh_cuda_stream stream, const dh_call *c)
+{
+    const bool wgrad = c->op->type == DH_OP_GROUPED_WGRAD;
+    const dh_tensor *w = wgrad ? out_tensor(c, 0) : in_tensor(c, 1), *rows = in_tensor(c, 0);
+    const dh_grouped_desc d = {.kind = grouped_kind(c->op->type),
+                               .dtype = rows->dtype,
+                               .E = w->shape[0],
+                               .O = w->shape[1],
+                               .I = w->shape[2],
+                               .rows = rows->shape[0],
+                               .accumulate = adds(c, 0)};
+    dh_cuda_grouped(stream, &d, in_tensor(c, 2)->shape[0] - 1, c->in[2], c->in[0], c->in[1],
+                    c->out[0]);
+}
+
+/* ---- optimizer ----------------------------------------------------------------------------- */
+
+static size_t ws_sqsum(const dh_graph *g, const dh_op *op)
+{
+    return dh_cuda_sqsum_workspace(dh_tensor_elements(in_of(g, op, 0)));
+}
+
+static void run_sqsum(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_sqsum(stream, dh_tensor_elements(in_tensor(c, 0)), c->in[0], c->out[0], c->work);
+}
+
+static void run_sum(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_exact_sum(stream, c->in[0] ? in_tensor(c, 0)->shape[0] : 0, c->in[0], c->out[0]);
+}
+
+static void run_clip(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_clip(stream, c->in[0], c->scalars, c->out[0]);
+}
+
+static void run_adamw(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *p = out_tensor(c, 0);
+    dh_cuda_adamw(stream, c->scalars, c->in[1], p->ndim == 2, dh_tensor_elements(p), c->in[0],
+                  c->out[0], c->out[1], c->out[2], c->out[3]);
+}
+
+/* ---- table --------------------------------------------------------------------------------- */
+
+static const dh_cuda_kernel kernels[DH_N_OP_TYPE] = {
+#define DH_KERNEL(op, workspace, image_bytes, image_write, run)                                    \
+    [DH_OP_##op] = {workspace, image_bytes, image_write, run},
+#include "run/cuda/kernels.def"
+#undef DH_KERNEL
+};
+
+const dh_cuda_kernel *dh_cuda_kernel_of(dh_op_type type)
+{
+    return (unsigned)type < DH_N_OP_TYPE && kernels[type].run ? &kernels[type] : NULL;
+}

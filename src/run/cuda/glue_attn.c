@@ -1,0 +1,303 @@
+/* Rotary embedding, attention, cached and ring attention: shapes out of the graph, pointers out of
+ * the call; as run/cpu/glue.c and glue_cp.c, whose arithmetic this is. */
+#include "run/cuda/glue.h"
+
+static const dh_tensor *tensor_of(const dh_graph *g, uint32_t id)
+{
+    return &g->tensors.at[id];
+}
+
+static const void *in_at(const void *x, dh_dtype dtype, int64_t i)
+{
+    return (const char *)x + (size_t)i * dh_dtype_bytes(dtype);
+}
+
+static void *out_at(void *x, dh_dtype dtype, int64_t i)
+{
+    return (char *)x + (size_t)i * dh_dtype_bytes(dtype);
+}
+
+/* ---- rotary embedding -------------------------------------------------------------------------
+ */
+
+/* Angles for every position the program can see. */
+size_t dh_cuda_image_rope(const dh_graph *g, const dh_op *op)
+{
+    return (size_t)(g->dims.max_seq * g->dims.head_dim) * sizeof(float);
+}
+
+void dh_cuda_write_rope(const dh_graph *g, const dh_op *op, void *image)
+{
+    dh_k_rope_table(&g->dims.rope, g->dims.max_seq, g->dims.head_dim, image);
+}
+
+static void rope(dh_cuda_stream stream, const dh_call *c, bool inverse)
+{
+    const dh_tensor *qkv = tensor_of(c->graph, c->op->in[0]);
+    const dh_attn_sizes s = dh_op_attn_sizes(c->graph, c->op);
+    dh_cuda_rope(stream, qkv->dtype, qkv->shape[0], s.seq, s.n_heads, s.n_kv_heads,
+                 c->graph->dims.head_dim, c->in[0], c->kernel, c->in[1], inverse, c->out[0]);
+}
+
+void dh_cuda_run_rope(dh_cuda_stream stream, const dh_call *c)
+{
+    rope(stream, c, false);
+}
+
+void dh_cuda_run_rope_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    rope(stream, c, true);
+}
+
+/* ---- attention ----------------------------------------------------------------------------------
+ */
+
+static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
+{
+    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
+    return dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
+}
+
+/* Elements into a packed row where keys, and values, begin. */
+static int64_t key_at(const dh_attn_shape *s)
+{
+    return s->H * s->D;
+}
+
+static int64_t value_at(const dh_attn_shape *s)
+{
+    return (s->H + s->KV) * s->D;
+}
+
+void dh_cuda_run_attn(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_attn_shape s = attn_shape(c->graph, c->op);
+    dh_cuda_attn_fwd(stream, &s, c->in[0], in_at(c->in[0], s.dtype, key_at(&s)),
+                     in_at(c->in[0], s.dtype, value_at(&s)), c->out[0], c->out[1]);
+}
+
+size_t dh_cuda_ws_attn_grad(const dh_graph *g, const dh_op *op)
+{
+    const dh_attn_shape s = attn_shape(g, op);
+    return dh_cuda_attn_bwd_workspace(&s);
+}
+
+void dh_cuda_run_attn_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_attn_shape s = attn_shape(c->graph, c->op);
+    const int64_t k = key_at(&s), v = value_at(&s);
+    dh_cuda_attn_bwd(stream, &s, c->in[0], c->in[2], c->in[3], c->in[1],
+                     in_at(c->in[1], s.dtype, k), in_at(c->in[1], s.dtype, v), c->out[0],
+                     out_at(c->out[0], s.dtype, k), out_at(c->out[0], s.dtype, v), false, c->work);
+}
+
+/* How far the cache is filled only the device knows: all of it is in the shape, and rows behind the
+ * last new one are seen by no query. */
+static dh_attn_shape cached_shape(const dh_graph *g, const dh_op *op)
+{
+    dh_attn_shape s = attn_shape(g, op);
+    s.Tk = g->dims.max_seq;
+    s.kv_row = 2 * s.KV * s.D;
+    s.kv_batch = s.Tk * s.kv_row;
+    return s;
+}
+
+/* Log-sum-exps, which nobody reads. */
+size_t dh_cuda_ws_attn_cached(const dh_graph *g, const dh_op *op)
+{
+    const dh_attn_shape s = cached_shape(g, op);
+    return (size_t)(s.B * s.H * s.Tq) * sizeof(float);
+}
+
+void dh_cuda_run_attn_cached(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_attn_shape s = cached_shape(c->graph, c->op);
+    const int64_t n_new = tensor_of(c->graph, c->op->in[0])->shape[0];
+    void *cache = c->out[1];
+    dh_cuda_put_rows(stream, s.dtype, n_new, s.kv_row, in_at(c->in[0], s.dtype, key_at(&s)),
+                     key_at(&s) + s.kv_row, c->in[1], cache);
+    s.q_pos = c->in[1];
+    dh_cuda_attn_fwd(stream, &s, c->in[0], cache, in_at(cache, s.dtype, s.kv_row / 2), c->out[0],
+                     c->work);
+}
+
+/* ---- ring attention: blocks --------------------------------------------------------------------
+ */
+
+void dh_cuda_run_kv_pack(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *qkv = tensor_of(c->graph, c->op->in[0]);
+    const dh_tensor *kv = tensor_of(c->graph, c->op->out[0]);
+    const int64_t row = qkv->shape[1], n = kv->shape[1];
+    dh_cuda_cast_rows(stream, kv->shape[0], n, qkv->dtype, in_at(c->in[0], qkv->dtype, row - n),
+                      row, kv->dtype, c->out[0], n);
+}
+
+void dh_cuda_run_qkv_join(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *qkv = tensor_of(c->graph, c->op->out[0]);
+    const int64_t q = tensor_of(c->graph, c->op->in[0])->shape[1];
+    const int64_t kv = tensor_of(c->graph, c->op->in[1])->shape[1], n = qkv->shape[0];
+    dh_cuda_cast_rows(stream, n, q, DH_F32, c->in[0], q, qkv->dtype, c->out[0], q + kv);
+    dh_cuda_cast_rows(stream, n, kv, DH_F32, c->in[1], kv, qkv->dtype,
+                      out_at(c->out[0], qkv->dtype, q), q + kv);
+}
+
+/* ---- ring attention: parts ----------------------------------------------------------------------
+ */
+
+/* Positions of the queries, then of the keys, that a part joins. */
+size_t dh_cuda_image_ring(const dh_graph *g, const dh_op *op)
+{
+    const dh_ring_part part = dh_ring_part_of(&g->dims, op->step);
+    return (size_t)(part.n_q + part.n_k) * sizeof(int32_t);
+}
+
+void dh_cuda_write_ring(const dh_graph *g, const dh_op *op, void *image)
+{
+    const dh_dims *d = &g->dims;
+    const dh_ring_part part = dh_ring_part_of(d, op->step);
+    int32_t *pos = image;
+    for (int64_t t = 0; t < part.n_q; t++)
+        pos[t] = (int32_t)dh_cp_position(d, d->cp_rank, part.q0 + t);
+    for (int64_t t = 0; t < part.n_k; t++)
+        pos[part.n_q + t] = (int32_t)dh_cp_position(d, part.from, t);
+}
+
+/* A part, and the sizes of what it works on. */
+typedef struct ring {
+    dh_ring_part part;
+    dh_attn_shape s;
+    int64_t seq, o_floats, lse_floats; /* tokens of a sample; of all samples: o and dq, lse */
+} ring;
+
+/* q lies in packed rows, keys and values in the block's; o and gradients in float32 rows of their
+ * own. pos: on the device; NULL: for sizes only. */
+static ring ring_of(const dh_graph *g, const dh_op *op, const int32_t *pos)
+{
+    const dh_attn_sizes z = dh_op_attn_sizes(g, op);
+    ring r = {.part = dh_ring_part_of(&g->dims, op->step), .seq = z.seq};
+    dh_attn_shape *s = &r.s;
+    *s = attn_shape(g, op);
+    s->Tq = r.part.n_q;
+    s->Tk = r.part.n_k;
+    s->kv_row = s->dkv_row = 2 * s->KV * s->D;
+    s->kv_batch = s->dkv_batch = z.seq * s->kv_row;
+    s->dq_row = s->H * s->D;
+    s->dq_batch = z.seq * s->dq_row;
+    s->g_dtype = DH_F32;
+    s->q_pos = pos;
+    s->k_pos = pos ? pos + r.part.n_q : NULL;
+    r.o_floats = z.batch * s->dq_batch;
+    r.lse_floats = z.batch * z.seq * s->H;
+    return r;
+}
+
+static size_t padded(int64_t n_floats)
+{
+    return ((size_t)n_floats * sizeof(float) + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN *
+           DH_BUFFER_ALIGN;
+}
+
+static float *take(char **work, int64_t n_floats)
+{
+    float *taken = (float *)(void *)*work;
+    *work += padded(n_floats);
+    return taken;
+}
+
+/* Statistics of the part's queries out of all [B,H,T] into [B,H,n_q], and back. */
+static void gather_lse(dh_cuda_stream stream, const ring *r, const float *all, float *some)
+{
+    dh_cuda_cast_rows(stream, r->s.B * r->s.H, r->part.n_q, DH_F32, all + r->part.q0, r->seq,
+                      DH_F32, some, r->part.n_q);
+}
+
+static void scatter_lse(dh_cuda_stream stream, const ring *r, const float *some, float *all)
+{
+    dh_cuda_cast_rows(stream, r->s.B * r->s.H, r->part.n_q, DH_F32, some, r->part.n_q, DH_F32,
+                      all + r->part.q0, r->seq);
+}
+
+/* Queries from q0 of every sample: addresses move, strides stay. */
+static const void *queries_at(const ring *r, const void *x, dh_dtype dtype, int64_t row)
+{
+    return in_at(x, dtype, r->part.q0 * row);
+}
+
+static const void *values_at(const ring *r, const void *kv)
+{
+    return in_at(kv, r->s.dtype, r->s.kv_row / 2);
+}
+
+static bool narrows(const dh_graph *g, const dh_op *op)
+{
+    return tensor_of(g, op->out[0])->dtype != DH_F32;
+}
+
+size_t dh_cuda_ws_ring_attn(const dh_graph *g, const dh_op *op)
+{
+    const ring r = ring_of(g, op, NULL);
+    size_t n = 0;
+    if (op->step > 0) n += padded(r.o_floats) + 2 * padded(r.lse_floats);
+    if (narrows(g, op)) n += padded(r.o_floats);
+    return n;
+}
+
+/* o and lse hold the parts before; this one is computed beside them and merged. */
+static void join_part(dh_cuda_stream stream, const dh_call *c, const ring *r, float *o, float *lse,
+                      char *work)
+{
+    float *o_part = take(&work, r->o_floats), *lse_part = take(&work, r->lse_floats);
+    float *lse_own = take(&work, r->lse_floats);
+    dh_cuda_attn_fwd(stream, &r->s, queries_at(r, c->in[0], r->s.dtype, r->s.q_row), c->in[1],
+                     values_at(r, c->in[1]), o_part, lse_part);
+    gather_lse(stream, r, lse, lse_own);
+    dh_cuda_attn_merge(stream, &r->s, o + r->part.q0 * r->s.o_row, lse_own, o_part, lse_part);
+    scatter_lse(stream, r, lse_own, lse);
+}
+
+void dh_cuda_run_ring_attn(dh_cuda_stream stream, const dh_call *c)
+{
+    ring r = ring_of(c->graph, c->op, c->kernel);
+    r.s.o_dtype = DH_F32;
+    const bool narrow = narrows(c->graph, c->op);
+    char *work = c->work;
+    float *o = narrow ? take(&work, r.o_floats) : c->out[0], *lse = c->out[1];
+    if (c->in[2]) {
+        if (c->in[2] != o) dh_cuda_copy(stream, (size_t)r.o_floats * sizeof *o, c->in[2], o);
+        if (c->in[3] != lse)
+            dh_cuda_copy(stream, (size_t)r.lse_floats * sizeof *lse, c->in[3], lse);
+        join_part(stream, c, &r, o, lse, work);
+    } else {
+        dh_cuda_attn_fwd(stream, &r.s, c->in[0], c->in[1], values_at(&r, c->in[1]), o, lse);
+    }
+    if (narrow) dh_cuda_cast(stream, r.o_floats, DH_F32, o, c->graph->dtype, c->out[0]);
+}
+
+size_t dh_cuda_ws_ring_attn_grad(const dh_graph *g, const dh_op *op)
+{
+    const ring r = ring_of(g, op, NULL);
+    return padded(r.lse_floats) + dh_cuda_attn_bwd_workspace(&r.s);
+}
+
+/* o and lse are those of all keys. dq adds to the parts before; what the rank's queries give to
+ * keys they do not see is 0. */
+void dh_cuda_run_ring_attn_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const ring r = ring_of(c->graph, c->op, c->kernel);
+    const dh_attn_shape *s = &r.s;
+    const bool adds = c->in[5] != NULL;
+    char *work = c->work;
+    float *lse = take(&work, r.lse_floats), *dq = c->out[0], *dkv = c->out[1];
+    gather_lse(stream, &r, c->in[3], lse);
+    if (adds) {
+        if (c->in[5] != dq) dh_cuda_copy(stream, (size_t)r.o_floats * sizeof *dq, c->in[5], dq);
+        dh_cuda_zero(stream, (size_t)(s->B * s->dkv_batch) * sizeof *dkv, dkv);
+    }
+    dh_cuda_attn_bwd(stream, s, queries_at(&r, c->in[0], s->dtype, s->o_row),
+                     queries_at(&r, c->in[2], s->o_dtype, s->o_row), lse,
+                     queries_at(&r, c->in[1], s->dtype, s->q_row), c->in[4],
+                     values_at(&r, c->in[4]), dq + r.part.q0 * s->dq_row, dkv, dkv + s->dkv_row / 2,
+                     adds, work);
+}

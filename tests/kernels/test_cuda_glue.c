@@ -1,0 +1,338 @@
+/* Every operator that has kernels for CUDA, as graphs have it: what those make of its operands (on
+ * the host, as fibres) beside what the cpu device's make of the same ones. Blocks of small models,
+ * forward and backward, whole and split; operands come from the operators before. */
+#include "graph/graph_cases.h"
+#include "run/cpu/glue.h"
+#include "run/cuda/glue.h"
+
+#define EACH_DTYPE(T) for (dh_dtype T = DH_F32; T <= DH_BF16; T = (dh_dtype)(T + 1))
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+/* A buffer for each tensor that has storage of its own. */
+typedef struct values {
+    const dh_graph *g;
+    unsigned char *at[1024];
+} values;
+
+static uint64_t seed;
+static bool covered[DH_N_OP_TYPE];
+
+static unsigned char *address(const values *v, uint32_t id)
+{
+    const dh_tensor *t = &v->g->tensors.at[id];
+    if (t->base == DH_NONE) return v->at[id];
+    return address(v, t->base) + t->row0 * dh_tensor_bytes(t) / t->shape[0];
+}
+
+static double element(dh_dtype dtype, const void *x, int64_t i)
+{
+    if (dtype == DH_F32) return ((const float *)x)[i];
+    if (dtype == DH_BF16) return dh_bf16_to_f32(((const dh_bf16 *)x)[i]);
+    if (dtype == DH_F64) return ((const double *)x)[i];
+    return dtype == DH_I32 ? ((const int32_t *)x)[i] : (double)((const int64_t *)x)[i];
+}
+
+static void set_element(dh_dtype dtype, void *x, int64_t i, double value)
+{
+    if (dtype == DH_F32) ((float *)x)[i] = (float)value;
+    if (dtype == DH_BF16) ((dh_bf16 *)x)[i] = dh_f32_to_bf16((float)value);
+    if (dtype == DH_F64) ((double *)x)[i] = value;
+    if (dtype == DH_I32) ((int32_t *)x)[i] = (int32_t)value;
+    if (dtype == DH_I64) ((int64_t *)x)[i] = (int64_t)value;
+}
+
+/* Numbers that any integer operand may have: positions, tokens and samples below 16; of counts and
+ * places zero. */
+static void fill(const dh_graph *g, const dh_tensor *t, void *x)
+{
+    const bool is_index = strcmp(t->name, "tokens") == 0 || strcmp(t->name, "targets") == 0 ||
+                          strcmp(t->name, "sample") == 0;
+    for (int64_t i = 0; i < dh_tensor_elements(t); i++) {
+        double value = test_randf(&seed);
+        if (g->kind == DH_BLOCK_OPT) value = fabs(value); /* moments of squares */
+        if (t->dtype == DH_F64) value = floor(fabs(value) * 1000);
+        if (t->dtype == DH_I32 || t->dtype == DH_I64)
+            value = strcmp(t->name, "pos") == 0 ? (double)(i % 16)
+                    : is_index                  ? (double)(test_rand(&seed) % 16)
+                                                : 0;
+        set_element(t->dtype, x, i, value);
+    }
+}
+
+static void *room_for(int64_t n_bytes)
+{
+    void *at = aligned_alloc(64, ((size_t)n_bytes + 127) / 64 * 64);
+    assert_non_null(at);
+    return at;
+}
+
+/* ---- an operator on both ------------------------------------------------------------------------
+ */
+
+static double tolerance_for(dh_dtype dtype)
+{
+    return dtype == DH_BF16 ? 1.6e-2 : dtype == DH_F32 ? 1e-4 : 1e-6;
+}
+
+/* Exact sums are one value; the squares of a run are added in an order of each device's own. */
+static bool is_exact_sum(const dh_op *op)
+{
+    return op->type == DH_OP_SQSUM || op->type == DH_OP_SUM;
+}
+
+static void compare(const dh_op *op, const dh_tensor *t, const void *got, const void *want)
+{
+    if (is_exact_sum(op)) {
+        const double a = dh_k_exact_value(got), b = dh_k_exact_value(want);
+        if (!(fabs(a - b) <= 1e-12 * b)) fail_msg("exact sum %.17g, on the cpu %.17g", a, b);
+        return;
+    }
+    for (int64_t i = 0; i < dh_tensor_elements(t); i++) {
+        const double a = element(t->dtype, got, i), b = element(t->dtype, want, i);
+        if (a != b && !(fabs(a - b) <= tolerance_for(t->dtype) * fmax(1, fabs(b))))
+            fail_msg("%s: %s [%lld] of %s is %.9g, on the cpu %.9g", dh_op_info_of(op->type)->name,
+                     t->name, (long long)i, dh_dtype_name(t->dtype), a, b);
+    }
+}
+
+static void run_cpu(const dh_call *call, unsigned accumulate)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_cpu_kernel *row = dh_cpu_kernel_of(call->op->type);
+    void *prepared = NULL;
+    dh_call c = *call;
+    if (row->prepare) assert_ok(&ctx, row->prepare(&ctx, c.graph, c.op, accumulate, &prepared));
+    c.kernel = prepared;
+    const size_t n_work = row->workspace ? row->workspace(c.graph, c.op) : 0;
+    c.work = n_work ? room_for((int64_t)n_work) : NULL;
+    assert_ok(&ctx, row->run(&ctx, &c));
+    free(c.work);
+    if (row->release) row->release(prepared);
+}
+
+static void run_cuda(const dh_call *call)
+{
+    const dh_cuda_kernel *row = dh_cuda_kernel_of(call->op->type);
+    dh_call c = *call;
+    void *image = NULL;
+    if (row->image_bytes) {
+        image = room_for((int64_t)row->image_bytes(c.graph, c.op));
+        row->image_write(c.graph, c.op, image);
+    }
+    c.kernel = image;
+    const size_t n_work = row->workspace ? row->workspace(c.graph, c.op) : 0;
+    c.work = n_work ? room_for((int64_t)n_work) : NULL;
+    row->run(NULL, &c);
+    free(c.work);
+    free(image);
+}
+
+static void run_both(const values *v, const dh_op *op, unsigned accumulate)
+{
+    const dh_scalars scalars = {.step = 3,
+                                .seed = 7,
+                                .lr = 1e-2,
+                                .beta1 = 0.9,
+                                .beta2 = 0.95,
+                                .eps = 1e-8,
+                                .weight_decay = 0.1,
+                                .grad_clip = 1};
+    dh_call cpu = {.graph = v->g, .op = op, .layer = 1, .accumulate = accumulate};
+    cpu.scalars = &scalars;
+    dh_call cuda = cpu;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (op->in[k] != DH_NONE) cpu.in[k] = cuda.in[k] = address(v, op->in[k]);
+        if (op->out[k] == DH_NONE) continue;
+        const int64_t n_bytes = dh_tensor_bytes(&v->g->tensors.at[op->out[k]]);
+        cpu.out[k] = address(v, op->out[k]);
+        cuda.out[k] = room_for(n_bytes);
+        memcpy(cuda.out[k], cpu.out[k], (size_t)n_bytes);
+    }
+    run_cuda(&cuda);
+    run_cpu(&cpu, accumulate);
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (op->out[k] == DH_NONE) continue;
+        compare(op, &v->g->tensors.at[op->out[k]], cuda.out[k], cpu.out[k]);
+        free(cuda.out[k]);
+    }
+    covered[op->type] = true;
+}
+
+/* Which outputs of an operator may be added to. */
+static unsigned additions(dh_op_type type)
+{
+    unsigned mask = 0;
+    const dh_op_info *info = dh_op_info_of(type);
+    for (int k = 0; k < info->n_out; k++) mask |= (unsigned)info->out[k].accumulate << k;
+    return mask;
+}
+
+/* What comes from other ranks is what this one has, as often as there is room. */
+static void exchange(const values *v, const dh_op *op)
+{
+    if (op->in[0] == DH_NONE || op->out[0] == DH_NONE) return;
+    const dh_tensor *x = &v->g->tensors.at[op->in[0]], *y = &v->g->tensors.at[op->out[0]];
+    const unsigned char *from = address(v, op->in[0]);
+    unsigned char *to = address(v, op->out[0]);
+    for (int64_t i = 0; i < dh_tensor_bytes(y); i++) to[i] = from[i % dh_tensor_bytes(x)];
+}
+
+/* What products of dense matrices would make stays as it was drawn. */
+static void run_op(const values *v, const dh_op *op)
+{
+    if (dh_op_info_of(op->type)->resource == DH_RES_COMM) {
+        exchange(v, op);
+    } else if (dh_cuda_kernel_of(op->type)) {
+        run_both(v, op, 0);
+        if (additions(op->type)) run_both(v, op, additions(op->type));
+    } else if (op->type == DH_OP_MOE_OFFSETS) {
+        dh_call call = {.graph = v->g, .op = op};
+        for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+            if (op->in[k] != DH_NONE) call.in[k] = address(v, op->in[k]);
+            if (op->out[k] != DH_NONE) call.out[k] = address(v, op->out[k]);
+        }
+        run_cpu(&call, 0);
+    }
+}
+
+static void run_graph(const dh_graph *g)
+{
+    values v = {.g = g};
+    assert_true(g->tensors.n <= DH_COUNTOF(v.at));
+    for (uint32_t i = 0; i < g->tensors.n; i++) {
+        const dh_tensor *t = &g->tensors.at[i];
+        if (t->base != DH_NONE) continue;
+        v.at[i] = room_for(dh_tensor_bytes(t));
+        fill(g, t, v.at[i]);
+    }
+    for (uint32_t i = 0; i < g->ops.n; i++) run_op(&v, &g->ops.at[i]);
+    for (uint32_t i = 0; i < g->tensors.n; i++) free(v.at[i]);
+}
+
+/* ---- graphs -----------------------------------------------------------------------------------
+ */
+
+typedef struct layout {
+    int64_t tp, cp, ep;
+} layout;
+
+static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, dh_dtype dtype,
+                      layout l)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const graph_case c = {.kind = kind, .mode = mode, .dtype = dtype, .dropout = 0.1, .cp = l.cp};
+    dh_build build = build_of(&c, model);
+    if (mode == DH_MODE_TRAIN) build.seq = 32 / l.cp;
+    const dh_shard shard = {.tp = l.tp, .tp_rank = l.tp - 1, .ep = l.ep, .ep_rank = l.ep - 1};
+    dh_graph *g;
+    assert_ok(&ctx, dh_graph_build(&ctx, &build, kind, &g));
+    assert_ok(&ctx, dh_pass_context_parallel(&ctx, g, l.cp, l.cp - 1));
+    assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
+    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 2));
+    if (mode == DH_MODE_TRAIN) assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
+    run_graph(g);
+    dh_graph_destroy(g);
+}
+
+/* Gradients of a step, their norm, the update. */
+static void run_optimizer(dh_dtype dtype)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_opt_region regions[] = {{.n = 4096,
+                                      .decay = true,
+                                      .counts = true,
+                                      .master = 1,
+                                      .adam_m = 2,
+                                      .adam_v = 3,
+                                      .copy = dtype == DH_BF16 ? 4 : DH_NONE,
+                                      .gather = DH_NONE},
+                                     {.n = 97,
+                                      .counts = true,
+                                      .grad = 6,
+                                      .master = 7,
+                                      .adam_m = 8,
+                                      .adam_v = 9,
+                                      .copy = DH_NONE,
+                                      .gather = DH_NONE}};
+    dh_graph *g;
+    assert_ok(&ctx, dh_graph_build_optimizer(&ctx, regions, 2, dtype, -1, &g));
+    run_graph(g);
+    dh_graph_destroy(g);
+}
+
+static void run_model(const char *name, bool qk_norm)
+{
+    static const layout layouts[] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}};
+    dh_model model = preset(name);
+    model.qk_norm = qk_norm;
+    EACH_DTYPE(dtype)
+    for (int kind = DH_BLOCK_EMBED; kind <= DH_BLOCK_HEAD; kind++) {
+        run_block(&model, (dh_block_kind)kind, DH_MODE_DECODE, dtype, layouts[0]);
+        for (size_t i = 0; i < (model.n_experts ? 4 : 3); i++)
+            run_block(&model, (dh_block_kind)kind, DH_MODE_TRAIN, dtype, layouts[i]);
+    }
+}
+
+/* What no block above has. */
+static void run_columns(dh_dtype dtype)
+{
+    char text[512];
+    snprintf(text, sizeof text,
+             "dhelix.graph v2 layer eval %s\n"
+             "%%0:x act %s[8 tokens, 5 width]\n"
+             "%%1:a act %s[8 tokens, 2 width]\n"
+             "%%2:b act %s[8 tokens, 3 width]\n"
+             "%%3:y act %s[8 tokens, 5 width]\n"
+             "%%4:z act %s[8 tokens, 5 width]\n"
+             "%%5:c act f32[8 tokens, 5 width]\n"
+             "%%6:r act f32[8 tokens, 5 width]\n"
+             "ends x_in=%%0 x_out=%%4\n"
+             "F %%1, %%2 = split_columns(%%0)\n"
+             "F %%3 = join_columns(%%2, %%1)\n"
+             "F %%4 = copy(%%3)\n"
+             "F %%5 = clear()\n"
+             "F %%6 = release()\n",
+             dh_dtype_name(dtype), dh_dtype_name(dtype), dh_dtype_name(dtype), dh_dtype_name(dtype),
+             dh_dtype_name(dtype), dh_dtype_name(dtype));
+    dh_graph *g = parse_graph(text);
+    run_graph(g);
+    dh_graph_destroy(g);
+}
+
+static void operators_compute_as_on_the_cpu(void **state)
+{
+    seed = test_seed("glue");
+    run_model("gpt2-tiny", false);
+    run_model("llama-tiny", true);
+    run_model("mixtral-tiny", false);
+    EACH_DTYPE(dtype)
+    {
+        run_optimizer(dtype);
+        run_columns(dtype);
+    }
+    for (int type = 0; type < DH_N_OP_TYPE; type++)
+        if (dh_cuda_kernel_of((dh_op_type)type) && !covered[type])
+            fail_msg("%s was in none of the graphs", dh_op_info_of((dh_op_type)type)->name);
+}
+
+/* Dense products are the device's own; the bound of moe_offsets has to be told to the host. */
+static void the_table_lacks_four_operators(void **state)
+{
+    for (int type = 0; type < DH_N_OP_TYPE; type++) {
+        const bool lacks =
+            dh_cpu_kernel_of((dh_op_type)type) && !dh_cuda_kernel_of((dh_op_type)type);
+        const bool dense = type == DH_OP_LINEAR || type == DH_OP_LINEAR_DGRAD ||
+                           type == DH_OP_LINEAR_WGRAD || type == DH_OP_MOE_OFFSETS;
+        assert_int_equal(lacks, dense);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(operators_compute_as_on_the_cpu),
+        cmocka_unit_test(the_table_lacks_four_operators),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) > 0;
+}
