@@ -36,6 +36,14 @@ typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 typedef enum dh_spike_action { DH_SPIKE_OFF, DH_SPIKE_STOP, DH_SPIKE_BACK } dh_spike_action;
 enum { DH_SPIKE_MAX_WINDOW = 1024 };
 
+/* Work of a virtual stage on one micro-batch. */
+typedef enum dh_stage_work {
+    DH_STAGE_FORWARD,
+    DH_STAGE_INPUT,
+    DH_STAGE_WEIGHT,
+    DH_N_STAGE_WORK
+} dh_stage_work;
+
 typedef struct dh_link {
     double gbps;       /* gigabits per second; 0: not paced */
     double latency_us; /* per transfer */
@@ -91,7 +99,9 @@ typedef struct dh_job {
     int64_t ranks;                  /* ranks; --ranks and the launcher set it by an override */
     int64_t vpp;                    /* parallel.virtual_stages */
     char *schedule;                 /* parallel.schedule: row name or a CSV file */
-    char *layer_split;              /* parallel.layer_split: "3,4,4,3" or empty for even */
+    char *layer_split;              /* parallel.layer_split: "3,4,4,3", "-1,*" or empty for even */
+    int64_t max_activations;        /* parallel.max_activations, of zb-auto; 0: pp */
+    double wgrad_share;             /* parallel.wgrad_share, of zb-auto; 0: the model's */
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
     int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
     int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
@@ -110,6 +120,9 @@ typedef struct dh_job {
     double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
     double moe_load;      /* moe.load: of the busiest expert over its even share, in predictions */
     char *moe_recorded;   /* moe.recorded: run folder with what experts got; empty: moe_load */
+
+    char *stage_ms[DH_N_STAGE_WORK]; /* stages.*: "1.5,2", all or none; not empty: no model */
+    double stage_transfer_ms;
 
     char *device;         /* device: a row of `dhelix list devices`, "auto" */
     char *profile;        /* profile: auto | none | path; measured times of operators */
@@ -159,6 +172,8 @@ DH_API dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_
  * ceil(V / tp) rows, the last one fewer; no padding rows exist.
  * errors    DH_EINVAL; the job may then be partly derived */
 DH_API dh_status dh_job_check(dh_ctx *ctx, dh_job *job);
+/* Whether it has times of stages instead of a model. */
+DH_API bool dh_job_has_stage_times(const dh_job *job);
 /* Micro-batches of one step on each data-parallel rank. */
 DH_API int64_t dh_job_n_micro(const dh_job *job);
 /* Learning rate of step s (0-based): linear warm-up lr*(s+1)/warmup, then the

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/grid.h"
 #include "cli/simulated.h"
+#include "cli/stage_times.h"
 
 typedef struct simulate_args {
     const char *cluster, *strategies, *schedules, *trace, *out;
@@ -193,12 +194,44 @@ static dh_simulated_how how_of(const simulate_args *a, const dh_cluster *cluster
                        .n_slow_nodes = slow->nodes.n}};
 }
 
+/* Options that are of a model's programs. */
+static dh_status check_timed(dh_ctx *ctx, dh_cli *cli, const simulate_args *a)
+{
+    if (!a->cluster && !a->strategies && !a->schedules && !a->trace && !a->out && !a->placed &&
+        !a->every_rank && a->slow.n + a->slow_links.n + a->slow_nodes.n == 0)
+        return DH_OK;
+    return dh_cli_misuse(ctx, cli,
+                         "the job has stages.forward_ms, times instead of a model: no option but "
+                         "--set, --ranks and --json applies");
+}
+
+static dh_status simulate_timed(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, const dh_job *job)
+{
+    dh_stage_times times;
+    dh_str out = DH_STR_INIT;
+    DH_TRY(check_timed(ctx, cli, a));
+    dh_status st = dh_stage_times_find(ctx, job, &times);
+    if (st == DH_OK && cli->json) {
+        st = dh_cli_print_json(ctx, dh_stage_times_json(&times));
+    } else if (st == DH_OK) {
+        dh_stage_times_print(&times, &out);
+        st = dh_cli_print_str(ctx, &out);
+    }
+    dh_stage_times_fini(&times);
+    return st;
+}
+
 static dh_status simulate_rows(dh_ctx *ctx, dh_cli *cli, const simulate_args *a,
                                const dh_simulated_how *how)
 {
     dh_job *job;
     dh_simulated_list list = {.n = 0};
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
+    if (dh_job_has_stage_times(job)) {
+        const dh_status timed = simulate_timed(ctx, cli, a, job);
+        dh_job_destroy(job);
+        return timed;
+    }
     dh_status st = dh_simulated_open(ctx, job, a->strategies, a->schedules, &list);
     if (st == DH_OK && list.n > 1 && a->trace)
         st = dh_cli_misuse(ctx, cli,
@@ -274,7 +307,9 @@ const dh_command dh_command_simulate = {
         "which its rank computed. Exposed: beside which it did not. Bubble: the rank stood still,\n"
         "waiting for other stages. As system: memory as the system that the job names would need "
         "it.\n"
-        "Slow ranks and links can also stand in the job file (slow.*).\n",
+        "Slow ranks and links can also stand in the job file (slow.*).\n"
+        "A job may have times of stages instead of a model (stages.*): then its schedule is run\n"
+        "against the clock, and what it leaves idle is shown.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define LL(x) ((long long)(x))
 #define SEQ_LEN_AUTO_MAX 1024 /* GPT-2's and nanoGPT's; longer ones are asked for */
@@ -141,9 +142,16 @@ static void even_split(int64_t layers, int64_t chunks, char *buf, size_t cap)
                                 LL(layers / chunks + (i < layers % chunks)));
 }
 
+/* Folded schedules have two chunks a rank whatever virtual_stages says. */
+static bool has_chunks(const dh_job *job, int64_t count)
+{
+    return count == job->pp * job->vpp || (job->vpp == 1 && count == 2 * job->pp);
+}
+
 static dh_status check_layer_split(dh_ctx *ctx, const dh_job *job, int64_t chunks)
 {
     int64_t count = 0, sum = 0;
+    if (strpbrk(job->layer_split, "*-")) return DH_OK; /* dh_layer_split sees, by the schedule */
     for (const char *p = job->layer_split; *p; count++) {
         char *end;
         int64_t layers = strtoll(p, &end, 10);
@@ -155,7 +163,7 @@ static dh_status check_layer_split(dh_ctx *ctx, const dh_job *job, int64_t chunk
         sum += layers;
         p = *end ? end + 1 : end;
     }
-    if (count != chunks)
+    if (!has_chunks(job, count))
         return dh_fail(ctx, DH_EINVAL,
                        "parallel.layer_split has %lld entries; parallel.pp %lld * virtual_stages "
                        "%lld needs %lld",
@@ -181,7 +189,7 @@ static dh_status check_pipeline(dh_ctx *ctx, const dh_job *job)
     even_split(layers, chunks, split, sizeof split);
     return dh_fail(ctx, DH_EINVAL,
                    "model.n_layers %lld does not divide into parallel.pp %lld * virtual_stages "
-                   "%lld: give parallel.layer_split, such as %s",
+                   "%lld: give parallel.layer_split, such as %s, or * for as even as can be",
                    LL(layers), LL(job->pp), LL(job->vpp), split);
 }
 
@@ -260,12 +268,39 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
     return DH_OK;
 }
 
+/* ---- times instead of a model --------------------------------------------------------------- */
+
+bool dh_job_has_stage_times(const dh_job *job)
+{
+    for (int i = 0; i < DH_N_STAGE_WORK; i++)
+        if (job->stage_ms[i] && *job->stage_ms[i]) return true;
+    return false;
+}
+
+/* What would cut a model that is not there. */
+static dh_status check_stage_times(dh_ctx *ctx, dh_job *job)
+{
+    static const char *const keys[] = {"forward_ms", "input_ms", "weight_ms"};
+    for (int i = 0; i < DH_N_STAGE_WORK; i++)
+        if (!*job->stage_ms[i])
+            return dh_fail(ctx, DH_EINVAL,
+                           "stages.%s is missing: forward_ms, input_ms and weight_ms are given "
+                           "together",
+                           keys[i]);
+    if (job->tp > 1 || job->cp > 1 || job->ep > 1 || *job->layer_split)
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.tp, cp, ep and layer_split cut a model, and stages.forward_ms is "
+                       "instead of one: leave them out");
+    return derive_batch(ctx, job);
+}
+
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
 {
     if (job->zero1 && job->zero == 0) job->zero = 1;
     DH_TRY(dh_job_derive_ranks(ctx, job));
+    if (dh_job_has_stage_times(job)) return check_stage_times(ctx, job);
     DH_TRY(check_tensor_parallel(ctx, job));
     DH_TRY(check_pipeline(ctx, job));
     DH_TRY(check_experts(ctx, job));

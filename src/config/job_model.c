@@ -143,10 +143,25 @@ static dh_status complete(dh_ctx *ctx, dh_job *job, const dh_model *source,
     return validate_open(ctx, &job->model);
 }
 
+/* Times of stages are all that is known of the model then. */
+static dh_status check_no_model(dh_ctx *ctx, const dh_assignments *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        const dh_assignment *a = &list->at[i];
+        if (a->setting->type == DH_SET_MODEL || dh_setting_in_model(a->setting))
+            return dh_fail(ctx, DH_EINVAL,
+                           "%s: the job has stages.forward_ms, times instead of a model: give one "
+                           "of the two",
+                           a->where);
+    }
+    return DH_OK;
+}
+
 dh_status dh_job_resolve_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list,
                                const char *file_name, const char *base_dir)
 {
     const dh_assignment *source = model_source(list);
+    if (dh_job_has_stage_times(job)) return check_no_model(ctx, list);
     if (source)
         DH_TRY(load_source(ctx, job, source, base_dir));
     else if (start_from_family(ctx, job, list) != DH_OK)

@@ -27,6 +27,7 @@ static int open_sections(const char *key, const char *before, dh_str *out)
 static bool is_printed(const dh_job *job, const dh_setting *s)
 {
     if (s->type == DH_SET_MODEL) return false; /* the model is spelled out */
+    if (dh_job_has_stage_times(job) && dh_setting_in_model(s)) return false;
     return !s->families || s->families >> job->model.family & 1u;
 }
 

@@ -222,8 +222,14 @@ static const dh_setting settings[] = {
     INT("parallel.virtual_stages", vpp, "1", 1, DH_MODEL_MAX_LAYERS, .help = "model chunks of a stage"),
     TEXT("parallel.schedule", schedule, DH_SET_NAME_OR_PATH, "1f1b",
          .help = "a row of `dhelix list schedules`, or a schedule in a CSV file"),
-    TEXT("parallel.layer_split", layer_split, DH_SET_INTS, "",
-         .help = "layers of each chunk in model order, as 3,4,4,3; empty: even"),
+    TEXT("parallel.layer_split", layer_split, DH_SET_SPLIT, "",
+         .help = "layers of each chunk in model order, as 3,4,4,3; -1: one fewer than an even share; "
+                 "*: as even as can be, of all that are not listed; empty: even"),
+    INT("parallel.max_activations", max_activations, "auto", 0, DEGREE_MAX, .automatic = "pp",
+        .unit = "micro-batches",
+        .help = "schedule zb-auto: activations that a stage keeps at most; 2 * pp hides its bubble"),
+    FLOAT("parallel.wgrad_share", wgrad_share, "auto", 0.001, 1, .automatic = "that of the model's layers",
+        .help = "schedule zb-auto: share of an activation still held between input and weight gradients"),
     INT("parallel.expert_tp", expert_tp, "auto", 0, DEGREE_MAX, .automatic = "tp", FOR_EXPERTS,
         .help = "tensor-parallel ranks that share an expert: all, each with some of its columns and every row; or 1: "
                 "experts are spread over tp ranks too, which send their own share of rows"),
@@ -264,6 +270,16 @@ static const dh_setting settings[] = {
                   "are trained towards; the rank that gets most of them sets the pace of its layer"),
     TEXT("moe.recorded", moe_recorded, DH_SET_PATH, "", .own = true,
          .help = "run folder whose recorded load of experts (experts.json) counts instead; empty: moe.load"),
+
+    TEXT("stages.forward_ms", stage_ms[DH_STAGE_FORWARD], DH_SET_REALS, "",
+         .help = "times instead of a model, for simulate alone: a forward of a virtual stage, in ms; one "
+                 "for all, or one for each"),
+    TEXT("stages.input_ms", stage_ms[DH_STAGE_INPUT], DH_SET_REALS, "",
+         .help = "its backward as far as other stages wait for it: gradients of inputs"),
+    TEXT("stages.weight_ms", stage_ms[DH_STAGE_WEIGHT], DH_SET_REALS, "",
+         .help = "the rest of its backward: gradients of weights"),
+    FLOAT("stages.transfer_ms", stage_transfer_ms, "0", 0, 1e9, .unit = "ms",
+          .help = "from the end of a stage's work until another rank has its result"),
 };
 /* clang-format on */
 

@@ -37,6 +37,8 @@ static const char *const type_texts[DH_N_SETTING_TYPES] = {
     [DH_SET_CHARS] = "text",
     [DH_SET_FLOW] = "text or mapping",
     [DH_SET_INTS] = "whole numbers",
+    [DH_SET_SPLIT] = "whole numbers, or * once for all that are not listed",
+    [DH_SET_REALS] = "numbers above 0",
     [DH_SET_PATH] = "path",
     [DH_SET_PATHS] = "path or list",
     [DH_SET_NAME_OR_PATH] = "name or path",
@@ -57,8 +59,8 @@ void dh_setting_describe(const dh_setting *s, dh_str *out)
     if (s->unit) dh_str_printf(out, ", %s", s->unit);
 }
 
-/* "where: 'text' is not right; it must be ..." */
-static dh_status reject(dh_ctx *ctx, const dh_assignment *v, const char *text, const char *extra)
+dh_status dh_setting_reject(dh_ctx *ctx, const dh_assignment *v, const char *text,
+                            const char *extra)
 {
     dh_str want = DH_STR_INIT;
     dh_setting_describe(v->setting, &want);
@@ -91,14 +93,14 @@ static bool plain_number(const char *text, const char *allowed, char *out, size_
     return n > 0;
 }
 
-static bool parse_real(const char *text, double *value)
+bool dh_setting_real(const char *text, double *value)
 {
     char number[64];
     return plain_number(text, "+-.eE", number, sizeof number) && dh_parse_f64(number, value) &&
            isfinite(*value);
 }
 
-static bool parse_whole(const char *text, int64_t *value)
+bool dh_setting_whole(const char *text, int64_t *value)
 {
     char number[64];
     return plain_number(text, "+-", number, sizeof number) && dh_parse_i64(number, value);
@@ -113,15 +115,15 @@ static dh_status store_int(dh_ctx *ctx, dh_job *job, const dh_assignment *v, con
 {
     const dh_setting *s = v->setting;
     int64_t value = 0;
-    if (!is_auto(v) && !parse_whole(v->items[0], &value)) {
+    if (!is_auto(v) && !dh_setting_whole(v->items[0], &value)) {
         double real;
         char hint[64] = "";
-        if (parse_real(v->items[0], &real) && real == floor(real) && fabs(real) < 1e15)
+        if (dh_setting_real(v->items[0], &real) && real == floor(real) && fabs(real) < 1e15)
             snprintf(hint, sizeof hint, " (write %.0f)", real);
-        return reject(ctx, v, v->items[0], hint);
+        return dh_setting_reject(ctx, v, v->items[0], hint);
     }
     if (!is_auto(v) && ((double)value < s->min || (double)value > s->max))
-        return reject(ctx, v, v->items[0], "");
+        return dh_setting_reject(ctx, v, v->items[0], "");
     memcpy(field(job, s), &value, sizeof value);
     return DH_OK;
 }
@@ -130,8 +132,8 @@ static dh_status store_float(dh_ctx *ctx, dh_job *job, const dh_assignment *v, c
 {
     const dh_setting *s = v->setting;
     double value = 0;
-    if (!is_auto(v) && (!parse_real(v->items[0], &value) || value < s->min || value > s->max))
-        return reject(ctx, v, v->items[0], "");
+    if (!is_auto(v) && (!dh_setting_real(v->items[0], &value) || value < s->min || value > s->max))
+        return dh_setting_reject(ctx, v, v->items[0], "");
     memcpy(field(job, s), &value, sizeof value);
     return DH_OK;
 }
@@ -177,7 +179,7 @@ static dh_status store_bool(dh_ctx *ctx, dh_job *job, const dh_assignment *v, co
             memcpy(field(job, v->setting), &words[i].value, sizeof words[i].value);
             return DH_OK;
         }
-    return reject(ctx, v, v->items[0], "");
+    return dh_setting_reject(ctx, v, v->items[0], "");
 }
 
 static void print_bool(const dh_job *job, const dh_setting *s, dh_str *out)
@@ -199,7 +201,7 @@ static dh_status store_enum(dh_ctx *ctx, dh_job *job, const dh_assignment *v, co
     char hint[80] = "";
     const char *near = dh_nearest(v->items[0], s->names, n);
     if (near) snprintf(hint, sizeof hint, "; did you mean %s?", near);
-    return reject(ctx, v, v->items[0], hint);
+    return dh_setting_reject(ctx, v, v->items[0], hint);
 }
 
 static void print_enum(const dh_job *job, const dh_setting *s, dh_str *out)
@@ -295,7 +297,7 @@ static bool looks_like_path(const char *text)
 static dh_status store_name_or_path(dh_ctx *ctx, dh_job *job, const dh_assignment *v,
                                     const char *base_dir)
 {
-    if (!*v->items[0]) return reject(ctx, v, "", "");
+    if (!*v->items[0]) return dh_setting_reject(ctx, v, "", "");
     return looks_like_path(v->items[0]) ? store_path(ctx, job, v, base_dir)
                                         : store_text(ctx, job, v, base_dir);
 }
@@ -341,38 +343,6 @@ static void print_paths(const dh_job *job, const dh_setting *s, dh_str *out)
     dh_str_printf(out, "]");
 }
 
-/* A sequence [3, 4], or the text "3,4", normalized to the latter. */
-static dh_status store_ints(dh_ctx *ctx, dh_job *job, const dh_assignment *v, const char *base_dir)
-{
-    dh_str text = DH_STR_INIT;
-    dh_status st = DH_OK;
-    for (size_t i = 0; i < v->n; i++) dh_str_printf(&text, "%s%s", i ? "," : "", v->items[i]);
-    dh_str list = DH_STR_INIT;
-    dh_str_printf(&list, "%s", "");
-    for (const char *p = text.text; st == DH_OK && p && *p;) {
-        size_t len = strcspn(p, ",");
-        char number[32];
-        int64_t value;
-        snprintf(number, sizeof number, "%.*s", (int)DH_MIN(len, sizeof number - 1),
-                 p + strspn(p, " "));
-        number[strcspn(number, ", ")] = '\0';
-        if (!parse_whole(number, &value) || value < 0) {
-            st = reject(ctx, v, text.text, ", as 3,4,4,3");
-            break;
-        }
-        dh_str_printf(&list, "%s%lld", list.len ? "," : "", (long long)value);
-        p += len;
-        if (*p) p++;
-    }
-    char *copy =
-        st == DH_OK && !list.failed && list.text ? dh_arena_strdup(job->arena, list.text) : NULL;
-    if (st == DH_OK && !copy) st = no_memory(ctx);
-    if (st == DH_OK) set_text(job, v->setting, copy);
-    dh_str_fini(&text);
-    dh_str_fini(&list);
-    return st;
-}
-
 /* ---- dispatch ------------------------------------------------------------------------------- */
 
 static const struct type_row {
@@ -387,7 +357,9 @@ static const struct type_row {
     [DH_SET_STRING] = {false, store_text, print_text},
     [DH_SET_FLOW] = {false, store_text, print_text},
     [DH_SET_CHARS] = {false, store_chars, print_chars},
-    [DH_SET_INTS] = {true, store_ints, print_text},
+    [DH_SET_INTS] = {true, dh_setting_store_numbers, print_text},
+    [DH_SET_SPLIT] = {true, dh_setting_store_numbers, print_text},
+    [DH_SET_REALS] = {true, dh_setting_store_numbers, print_text},
     [DH_SET_PATH] = {false, store_path, print_text},
     [DH_SET_PATHS] = {true, store_paths, print_paths},
     [DH_SET_NAME_OR_PATH] = {false, store_name_or_path, print_text},
@@ -397,7 +369,7 @@ static const struct type_row {
 dh_status dh_setting_store(dh_ctx *ctx, dh_job *job, const dh_assignment *v, const char *base_dir)
 {
     const struct type_row *row = &type_rows[v->setting->type];
-    if (v->is_list && !row->list) return reject(ctx, v, "[...]", ", not a list");
+    if (v->is_list && !row->list) return dh_setting_reject(ctx, v, "[...]", ", not a list");
     if (v->n > LIST_MAX)
         return dh_fail(ctx, DH_EINVAL, "%s: %zu entries; at most %d are allowed", v->where, v->n,
                        LIST_MAX);

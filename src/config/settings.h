@@ -14,6 +14,8 @@ typedef enum dh_setting_type {
     DH_SET_FLOW,         /* char *: text, or a mapping, kept as its text {key: value, ...} */
     DH_SET_CHARS,        /* char[64] */
     DH_SET_INTS,         /* list of whole numbers, kept as the text "3,4,4,3" */
+    DH_SET_SPLIT,        /* the same, with entries of dh_layer_split: "-1,*,-1" */
+    DH_SET_REALS,        /* list of positive numbers, kept as the text "1.5,2" */
     DH_SET_PATH,         /* char *, NULL when not given */
     DH_SET_PATHS,        /* char ** and its count */
     DH_SET_NAME_OR_PATH, /* char *; a path when it has a slash or a dot */
@@ -78,6 +80,15 @@ typedef DH_VEC(dh_assignment) dh_assignments;
  * (NULL: left alone). errors: DH_EINVAL, beginning with `where`. */
 dh_status dh_setting_store(dh_ctx *ctx, dh_job *job, const dh_assignment *value,
                            const char *base_dir);
+/* Numbers as settings have them: no inf, nan, hexadecimal or blanks; false: the text is none. */
+bool dh_setting_real(const char *text, double *value);
+bool dh_setting_whole(const char *text, int64_t *value);
+/* "where: 'text' is not right; it must be ..." */
+dh_status dh_setting_reject(dh_ctx *ctx, const dh_assignment *value, const char *text,
+                            const char *extra);
+/* job_lists.c: INTS, SPLIT and REALS. */
+dh_status dh_setting_store_numbers(dh_ctx *ctx, dh_job *job, const dh_assignment *value,
+                                   const char *base_dir);
 dh_status dh_setting_store_default(dh_ctx *ctx, dh_job *job, const dh_setting *setting);
 /* The value in the job, as YAML. */
 void dh_setting_print(const dh_job *job, const dh_setting *setting, dh_str *out);

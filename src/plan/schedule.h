@@ -58,14 +58,25 @@ typedef struct dh_pipe_slot {
 #define DH_SCHEDULE_MAX_MICRO (1 << 20)
 #define DH_SCHEDULE_MAX_CELLS (1 << 26) /* n_stages * n_micro */
 
+/* Durations of one virtual stage and micro-batch, in ns. */
+typedef struct dh_stage_cost {
+    int64_t f_ns;
+    int64_t i_ns, w_ns;
+    int64_t b_ns;     /* combined backward; 0: i_ns + w_ns */
+    int64_t fb_ns;    /* this stage's F co-executed with a B; 0: one after the other */
+    int64_t fi_ns;    /* this stage's F co-executed with an I; 0: one after the other */
+    int64_t other_ns; /* this stage's F or I in any other pair; 0: one after the other */
+} dh_stage_cost;
+
 typedef struct dh_schedule {
     dh_arena *arena;  /* owns the struct and all below */
     const char *name; /* row name, or where it was read from */
     int32_t n_ranks, n_stages, n_micro, n_copies;
-    int32_t *rank_of;    /* [n_copies][n_stages]: pipeline rank of a virtual stage */
-    int32_t *copy_of;    /* [n_micro]: model copy a micro-batch runs through */
-    int32_t *first_slot; /* [n_ranks + 1]: rank g owns slots [first_slot[g], first_slot[g+1]) */
-    dh_pipe_slot *slots; /* of all ranks, rank by rank */
+    int32_t *rank_of;       /* [n_copies][n_stages]: pipeline rank of a virtual stage */
+    int32_t *copy_of;       /* [n_micro]: model copy a micro-batch runs through */
+    int32_t *first_slot;    /* [n_ranks + 1]: rank g owns slots [first_slot[g], first_slot[g+1]) */
+    dh_pipe_slot *slots;    /* of all ranks, rank by rank */
+    dh_stage_cost *planned; /* [n_stages]: by which it was placed; NULL: by construction */
 } dh_schedule;
 
 void dh_schedule_destroy(dh_schedule *schedule);
@@ -77,16 +88,6 @@ static inline int32_t dh_schedule_rank(const dh_schedule *s, int32_t stage, int3
 }
 
 /* ---- durations and timing ---------------------------------------------------------- */
-
-/* Durations of one virtual stage and micro-batch, in ns. */
-typedef struct dh_stage_cost {
-    int64_t f_ns;
-    int64_t i_ns, w_ns;
-    int64_t b_ns;     /* combined backward; 0: i_ns + w_ns */
-    int64_t fb_ns;    /* this stage's F co-executed with a B; 0: one after the other */
-    int64_t fi_ns;    /* this stage's F co-executed with an I; 0: one after the other */
-    int64_t other_ns; /* this stage's F or I in any other pair; 0: one after the other */
-} dh_stage_cost;
 
 typedef struct dh_schedule_costs {
     dh_stage_cost every;        /* where stage is NULL */
@@ -116,6 +117,10 @@ typedef struct dh_schedule_timing {
 dh_status dh_schedule_time(dh_ctx *ctx, const dh_schedule *schedule, const dh_schedule_costs *costs,
                            dh_schedule_timing *timing);
 void dh_schedule_timing_fini(dh_schedule_timing *timing);
+/* By the times that the schedule was placed by; else a unit each for F, I and W. All ranks put
+ * slots and transfers in one order by this. As dh_schedule_time. */
+dh_status dh_schedule_time_order(dh_ctx *ctx, const dh_schedule *schedule,
+                                 dh_schedule_timing *timing);
 
 /* ---- validation ---------------------------------------------------------------------- */
 
@@ -169,6 +174,7 @@ typedef struct dh_schedule_spec {
     int32_t max_activations;        /* of a rank at any time; 0: p, as 1F1B needs */
     int32_t wgrad_permille; /* share of an activation that is still held between its I and its W;
                              * 0: 1000, all of it (Zero Bubble, table 1: M_W of M_B) */
+    bool meet; /* ranks meet between steps: the makespan counts, not the longest span */
 } dh_schedule_spec;
 
 typedef struct dh_schedule_row {
@@ -178,6 +184,7 @@ typedef struct dh_schedule_row {
     int32_t n_chunks;    /* fixed number of chunks; 0: as many as the spec says, 2 by default */
     bool pairs;          /* has co-executed slots: of use only with a pairing planner */
     bool split_backward; /* has I and W */
+    bool planned;        /* placed by the spec's costs and limits */
     int32_t settles;     /* times p: micro-batches from which on each adds the same; 0: 2 */
     /* DH_EUNSUPPORTED with the reason and what would be right; n_chunks is resolved
      * and sizes are in range when called. NULL: every p and m. */

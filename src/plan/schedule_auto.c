@@ -7,7 +7,8 @@
  * full. The caps and the least gap decide everything, so they are searched: caps that fall
  * linearly along the ranks first, then one rank's cap at a time. The hand-made schedules
  * that fit the memory are candidates too. The best is the one whose longest rank span is
- * shortest (a step's period under the paper's section 4), then the shortest makespan.
+ * shortest (a step's period under the paper's section 4), then the shortest makespan; the other
+ * way round where ranks meet between steps, as to clip gradients.
  *
  * Not the paper's integer linear program: no proof of optimality. */
 #include <stdlib.h>
@@ -32,6 +33,7 @@ typedef struct play {
     int64_t max_held; /* activations of a rank, in thousandths */
     int64_t wgrad;    /* what is left of one after its I, in thousandths */
     const dh_schedule_costs *costs;
+    bool meet;    /* as the spec has it */
     int32_t gap;  /* thousandths of W */
     int32_t *cap; /* [rank]: micro-batches between F and I */
     /* State of one play. */
@@ -50,9 +52,12 @@ typedef struct score {
     int64_t span, makespan;
 } score;
 
-static bool is_better(score a, score b)
+/* By makespan first where ranks meet between steps. */
+static bool is_better(score a, score b, bool meet)
 {
-    return a.span < b.span || (a.span == b.span && a.makespan < b.makespan);
+    const int64_t first[2] = {meet ? a.makespan : a.span, meet ? b.makespan : b.span};
+    const int64_t then[2] = {meet ? a.span : a.makespan, meet ? b.span : b.makespan};
+    return first[0] < first[1] || (first[0] == first[1] && then[0] < then[1]);
 }
 
 /* ---- one play ------------------------------------------------------------------------------- */
@@ -185,7 +190,7 @@ typedef struct best {
 static bool try_play(play *s, best *b)
 {
     score got = run_play(s);
-    if (!is_better(got, b->score)) return false;
+    if (!is_better(got, b->score, s->meet)) return false;
     b->score = got;
     b->gap = s->gap;
     memcpy(b->cap, s->cap, (size_t)s->p * sizeof *s->cap);
@@ -266,7 +271,7 @@ static dh_status replace_if_better(dh_ctx *ctx, const dh_schedule_row *row,
     if (st != DH_OK) goto err_other;
     DH_TRY_GOTO(dh_schedule_time(ctx, other, costs, &theirs), err_mine);
     bool better = is_better((score){theirs.longest_span_ns, theirs.makespan_ns},
-                            (score){mine.longest_span_ns, mine.makespan_ns});
+                            (score){mine.longest_span_ns, mine.makespan_ns}, spec->meet);
     dh_schedule_timing_fini(&theirs);
     if (better) {
         dh_schedule *swap = *schedule;
@@ -307,6 +312,19 @@ static dh_status zb_auto_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
     return DH_OK;
 }
 
+/* What it was placed by, kept with it; none takes no time at all. */
+static dh_status keep_costs(dh_ctx *ctx, const dh_schedule_costs *costs, dh_schedule *s)
+{
+    s->planned = DH_NEW_N(s->arena, dh_stage_cost, s->n_stages);
+    if (!s->planned) return dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
+    for (int32_t v = 0; v < s->n_stages; v++) {
+        const dh_stage_cost *c = costs->stage ? &costs->stage[v] : &costs->every;
+        s->planned[v] = (dh_stage_cost){
+            .f_ns = DH_MAX(c->f_ns, 1), .i_ns = DH_MAX(c->i_ns, 1), .w_ns = DH_MAX(c->w_ns, 1)};
+    }
+    return DH_OK;
+}
+
 static const dh_schedule_costs even_costs = {.every = {.f_ns = 1000, .i_ns = 1000, .w_ns = 1000}};
 
 static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule_spec *spec,
@@ -324,6 +342,7 @@ static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
         .max_live = DH_MIN(m, limit),
         .max_held = 1000 * (int64_t)limit,
         .wgrad = spec->wgrad_permille ? spec->wgrad_permille : 1000,
+        .meet = spec->meet,
         .costs = spec->costs ? spec->costs : &even_costs,
         .cap = DH_NEW_N(arena, int32_t, p),
         .f_ready = DH_NEW_N(arena, int64_t, cells),
@@ -344,6 +363,7 @@ static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
     dh_status st = has_memory ? search(ctx, &s, row, spec, &found)
                               : dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
     if (st == DH_OK) st = consider_handmade(ctx, spec, limit, s.costs, &found);
+    if (st == DH_OK && spec->costs) st = keep_costs(ctx, spec->costs, found);
     dh_arena_destroy(arena);
     if (st != DH_OK) {
         dh_schedule_destroy(found);
@@ -361,6 +381,7 @@ const dh_schedule_row dh_row_zb_auto = {
     .placement = DH_PLACE_LINEAR,
     .n_chunks = 1,
     .split_backward = true,
+    .planned = true,
     .applicable = zb_auto_applicable,
     .generate = zb_auto,
 };

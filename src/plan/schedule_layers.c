@@ -67,8 +67,11 @@ static dh_status read_spec(dh_ctx *ctx, const char *spec, int32_t n_stages, shar
         spec += n + (spec[n] == ',');
     }
     if (has_star ? n_entries - 1 > n_stages : n_entries != n_stages)
-        return dh_fail(ctx, DH_EINVAL, "layer split: %d entries for %d virtual stages",
-                       n_entries - has_star, n_stages);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "layer split: %d entries for %d virtual stages; * stands for all that are not "
+            "listed, as even as can be",
+            n_entries - has_star, n_stages);
     return DH_OK;
 }
 

@@ -187,3 +187,11 @@ dh_status dh_schedule_time(dh_ctx *ctx, const dh_schedule *s, const dh_schedule_
     *timing = t;
     return DH_OK;
 }
+
+dh_status dh_schedule_time_order(dh_ctx *ctx, const dh_schedule *s, dh_schedule_timing *timing)
+{
+    const dh_schedule_costs costs = {
+        .every = {.f_ns = 1000, .i_ns = 1000, .w_ns = 1000, .b_ns = 2000, .fb_ns = 3000},
+        .stage = s->planned};
+    return dh_schedule_time(ctx, s, &costs, timing);
+}

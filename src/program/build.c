@@ -198,10 +198,8 @@ static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
 {
     const dh_schedule *s = b->schedule;
     const bool train = b->spec->mode == DH_MODE_TRAIN;
-    const dh_schedule_costs unit = {
-        .every = {.f_ns = 1000, .i_ns = 1000, .w_ns = 1000, .b_ns = 2000, .fb_ns = 3000}};
     dh_schedule_timing timing;
-    DH_TRY(dh_schedule_time(ctx, s, &unit, &timing));
+    DH_TRY(dh_schedule_time_order(ctx, s, &timing));
     dh_status st = DH_OK;
     int64_t last = 0;
     for (int32_t i = 0; i < s->first_slot[s->n_ranks]; i++) last = DH_MAX(last, timing.end_ns[i]);

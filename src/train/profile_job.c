@@ -18,9 +18,9 @@ static dh_status smallest_schedule(dh_ctx *ctx, const dh_job *job, const dh_stra
     const int64_t most = DH_MAX(dh_job_n_micro(job), 2);
     for (int64_t n = 2; n < most; n++) {
         dh_ctx attempt = DH_CTX_INIT;
-        if (dh_job_schedule(&attempt, job, strategy, n, schedule) == DH_OK) return DH_OK;
+        if (dh_job_schedule(&attempt, job, strategy, NULL, n, schedule) == DH_OK) return DH_OK;
     }
-    return dh_job_schedule(ctx, job, strategy, most, schedule);
+    return dh_job_schedule(ctx, job, strategy, NULL, most, schedule);
 }
 
 static dh_status no_memory(dh_ctx *ctx)

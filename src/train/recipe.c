@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "program/stage_costs.h"
 #include "train/load.h"
 
 _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &&
@@ -123,24 +124,70 @@ dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strat
 
 /* ---- schedule ------------------------------------------------------------------------------- */
 
-static bool is_file(const char *name)
+bool dh_job_schedule_file(const dh_job *job)
 {
-    size_t n = strlen(name);
-    return n > 4 && strcmp(name + n - 4, ".csv") == 0;
+    const size_t n = strlen(job->schedule);
+    return n > 4 && strcmp(job->schedule + n - 4, ".csv") == 0;
+}
+
+/* A row, of what the job says for it; planned: it goes by what its stages take. */
+static dh_status check_planned(dh_ctx *ctx, const dh_job *job, const dh_schedule_row *row)
+{
+    if (row->planned || (job->max_activations == 0 && job->wgrad_share == 0)) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "parallel.%s is for schedules that are placed by times, and %s has its order by "
+                   "construction: leave it out, or take parallel.schedule=zb-auto",
+                   job->max_activations ? "max_activations" : "wgrad_share", row->name);
+}
+
+static dh_schedule_spec spec_of(const dh_job *job, int64_t n_micro)
+{
+    return (dh_schedule_spec){.n_ranks = (int32_t)job->pp,
+                              .n_micro = (int32_t)n_micro,
+                              .n_chunks = (int32_t)job->vpp,
+                              .max_activations = (int32_t)job->max_activations,
+                              .wgrad_permille = (int32_t)(job->wgrad_share * 1000 + .5)};
+}
+
+dh_status dh_job_schedule_row(dh_ctx *ctx, const dh_job *job, int64_t n_micro,
+                              const dh_schedule_row **row, dh_schedule_spec *spec)
+{
+    DH_TRY(dh_schedule_find(ctx, job->schedule, row));
+    DH_TRY(check_planned(ctx, job, *row));
+    *spec = spec_of(job, n_micro);
+    return DH_OK;
+}
+
+static dh_status generate(dh_ctx *ctx, dh_arena *arena, const dh_job *job,
+                          const dh_schedule_row *row, const dh_recipe *recipe, int64_t n_micro,
+                          dh_schedule **schedule)
+{
+    dh_stage_costs stages;
+    dh_schedule_spec spec = spec_of(job, n_micro);
+    spec.meet = true; /* every rank's optimizer waits for the norm of all gradients */
+    if (row->planned && recipe && recipe->costs) {
+        DH_TRY(dh_stage_costs_find(ctx, arena, recipe, spec.n_ranks, &stages));
+        spec.costs = &stages.costs;
+        if (spec.wgrad_permille == 0) spec.wgrad_permille = stages.wgrad_permille;
+    }
+    return dh_schedule_generate(ctx, row, &spec, schedule);
 }
 
 dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
-                          int64_t n_micro, dh_schedule **schedule)
+                          const dh_recipe *recipe, int64_t n_micro, dh_schedule **schedule)
 {
     const dh_schedule_row *row;
     *schedule = NULL;
-    if (is_file(job->schedule)) return dh_schedule_read_csv(ctx, job->schedule, schedule);
+    if (dh_job_schedule_file(job)) return dh_schedule_read_csv(ctx, job->schedule, schedule);
     DH_TRY(dh_schedule_find(ctx, job->schedule, &row));
     /* A strategy of two strands brings the schedule that pairs them, unless the job
      * names one that does. */
     if (strategy->schedule && !row->pairs) DH_TRY(dh_schedule_find(ctx, strategy->schedule, &row));
+    DH_TRY(check_planned(ctx, job, row));
     if (job->pp == 1 && row->n_chunks != 2) return DH_OK; /* one stage has one order */
-    const dh_schedule_spec spec = {
-        .n_ranks = (int32_t)job->pp, .n_micro = (int32_t)n_micro, .n_chunks = (int32_t)job->vpp};
-    return dh_schedule_generate(ctx, row, &spec, schedule);
+    dh_arena *arena = dh_arena_create();
+    if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a schedule");
+    const dh_status st = generate(ctx, arena, job, row, recipe, n_micro, schedule);
+    dh_arena_destroy(arena);
+    return st;
 }

@@ -25,10 +25,19 @@ dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *rec
  * errors    DH_EMISSING a policy; DH_EINVAL switches that it cannot obey */
 dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
                         dh_recipe *recipe);
+/* Whether parallel.schedule is a CSV file. */
+bool dh_job_schedule_file(const dh_job *job);
+/* Else its row, and what the job says for it.
+ * out       spec: without costs
+ * errors    DH_EMISSING; DH_EUNSUPPORTED what the row has no use for */
+dh_status dh_job_schedule_row(dh_ctx *ctx, const dh_job *job, int64_t n_micro,
+                              const dh_schedule_row **row, dh_schedule_spec *spec);
 /* The pipeline schedule of n_micro micro-batches: a CSV file, a row of the table, or that of the
- * strategy. *schedule NULL: 1F1B of one stage. Caller frees. */
+ * strategy. *schedule NULL: 1F1B of one stage. Caller frees.
+ * in        recipe: by whose costs a row is placed that goes by times; NULL: F, I and W take the
+ * same time, and all of an activation is held until its W */
 dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
-                          int64_t n_micro, dh_schedule **schedule);
+                          const dh_recipe *recipe, int64_t n_micro, dh_schedule **schedule);
 
 /* ---- data.c --------------------------------------------------------------------------------- */
 /* A vocabulary that the job leaves to its tokenizer. NULL: that is opened for it. */

@@ -118,7 +118,7 @@ static dh_status find_ordering(dh_ctx *ctx, dh_resolved *r, const dh_strategy *s
 static dh_status find_schedule(dh_ctx *ctx, dh_resolved *r)
 {
     const dh_strategy *strategy = r->recipe.strategy;
-    DH_TRY(dh_job_schedule(ctx, &r->job, strategy, r->recipe.n_micro, &r->schedule));
+    DH_TRY(dh_job_schedule(ctx, &r->job, strategy, &r->recipe, r->recipe.n_micro, &r->schedule));
     r->recipe.schedule = r->schedule;
     if (!r->schedule)
         return dh_resolved_note(ctx, r, "schedule", "1f1b", "one stage has one order");
@@ -221,9 +221,18 @@ static dh_status resolve_strategy(dh_ctx *ctx, const dh_resolved *open, bool qui
     return dh_resolved_vary(ctx, open, strategy, resolved);
 }
 
+static dh_status check_model(dh_ctx *ctx, const dh_job *job)
+{
+    if (!dh_job_has_stage_times(job)) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "stages.forward_ms gives times instead of a model: only `dhelix simulate` takes "
+                   "that; give model for anything else");
+}
+
 dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_options *options,
                          dh_resolved **resolved)
 {
+    DH_TRY(check_model(ctx, job));
     dh_resolved *open = create(ctx, job, options->cluster), *whole = NULL;
     if (!open) return ctx->status;
     dh_status st = find_vocab(ctx, open, options->tokenizer);

@@ -6,19 +6,20 @@
 #include "base/base.h"
 #include "dhelix/tune.h"
 
-static const char *const reset[] = {"ranks=auto",
-                                    "parallel.dp=auto",
-                                    "parallel.tp=1",
-                                    "parallel.cp=1",
-                                    "parallel.pp=1",
-                                    "parallel.ep=1",
-                                    "parallel.virtual_stages=1",
-                                    "parallel.layer_split=",
-                                    "parallel.schedule=1f1b",
-                                    "train.micro_batch=auto",
-                                    "strategy=sequential",
-                                    "topology.nodes=auto",
-                                    "topology.ranks_per_node=auto"};
+static const char *const reset[] = {
+    "ranks=auto",
+    "parallel.dp=auto",
+    "parallel.tp=1",
+    "parallel.cp=1",
+    "parallel.pp=1",
+    "parallel.ep=1",
+    "parallel.virtual_stages=1",
+    "parallel.layer_split=*", /* no search is refused for layers that do not divide */
+    "parallel.schedule=1f1b",
+    "train.micro_batch=auto",
+    "strategy=sequential",
+    "topology.nodes=auto",
+    "topology.ranks_per_node=auto"};
 
 static unsigned fixed_by(const char *const *overrides, size_t n)
 {

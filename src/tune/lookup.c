@@ -1,4 +1,5 @@
 /* What configurations share, by what it depends on: schedules, graphs, their times, outlines. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +9,14 @@
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
+/* What a row goes by that is placed by times; zeros of others. */
+typedef struct planned_key {
+    int64_t f_ns, i_ns, w_ns, wgrad_permille;
+} planned_key;
+
 typedef struct timetable_key {
     int64_t row, n_ranks, n_micro, n_chunks;
+    planned_key planned;
 } timetable_key;
 
 typedef struct blocks_key {
@@ -76,12 +83,48 @@ dh_status tune_settle(estimate *e)
 
 /* ---- schedules ------------------------------------------------------------------------------ */
 
+/* TUNING: times in steps of a fiftieth of a forward, so that many configurations share a schedule;
+ * its order, not its times, comes of them. */
+enum { TIME_STEPS = 50 };
+
+static int64_t coarse(double ns, double forward_ns)
+{
+    return forward_ns > 0 ? llround(ns / forward_ns * TIME_STEPS) : 0;
+}
+
+/* As dh_job_schedule has it, of a layer's times: those of all stages are alike enough. */
+static planned_key plan_by(const estimate *e)
+{
+    const tune_block *b = &e->basis.blocks->at[TUNE_LAYER];
+    const dh_job *job = e->t->job;
+    double ns[TUNE_N_PHASE];
+    if (!e->schedule->planned) return (planned_key){0};
+    for (int p = 0; p < TUNE_N_PHASE; p++) {
+        ns[p] = b->compute_ns[p];
+        for (int c = 0; c < TUNE_N_COMM; c++) ns[p] += b->comm_ns[p][c];
+    }
+    const double share =
+        job->wgrad_share > 0 ? job->wgrad_share : dh_block_lives_wgrad_share(&b->lives);
+    return (planned_key){.f_ns = TIME_STEPS,
+                         .i_ns = coarse(ns[TUNE_B], ns[TUNE_F]),
+                         .w_ns = coarse(ns[TUNE_W], ns[TUNE_F]),
+                         .wgrad_permille =
+                             DH_MAX(llround(share * TIME_STEPS) * 1000 / TIME_STEPS, 1)};
+}
+
 static dh_status make_timetable(estimate *e, const timetable_key *key, tune_timetable **table)
 {
     dh_ctx *ctx = e->ctx;
+    const planned_key *by = &key->planned;
+    const dh_schedule_costs costs = {
+        .every = {.f_ns = by->f_ns, .i_ns = by->i_ns, .w_ns = by->w_ns}};
     const dh_schedule_spec spec = {.n_ranks = (int32_t)key->n_ranks,
                                    .n_micro = (int32_t)key->n_micro,
-                                   .n_chunks = (int32_t)key->n_chunks};
+                                   .n_chunks = (int32_t)key->n_chunks,
+                                   .costs = e->schedule->planned ? &costs : NULL,
+                                   .max_activations = (int32_t)e->t->job->max_activations,
+                                   .wgrad_permille = (int32_t)by->wgrad_permille,
+                                   .meet = true};
     dh_schedule *schedule;
     DH_TRY(dh_schedule_generate(ctx, e->schedule, &spec, &schedule));
     dh_recipe r = e->spec.recipe;
@@ -101,7 +144,7 @@ static dh_status make_timetable(estimate *e, const timetable_key *key, tune_time
 static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetable **table)
 {
     const timetable_key key = {e->row->config.at[DH_TUNE_SCHEDULE], e->spec.recipe.mesh.pp, n_micro,
-                               e->row->config.at[DH_TUNE_STAGES]};
+                               e->row->config.at[DH_TUNE_STAGES], plan_by(e)};
     void **place = dh_table_at(&e->t->timetables, e->t->arena, &key, sizeof key);
     tune_timetable *made = NULL;
     if (!place) return tune_no_memory(e->ctx);

@@ -18,6 +18,7 @@ typedef struct search {
     dh_progress progress;
     int64_t n_all, n_done;
     const char *first_refusal;
+    char no_split[1]; /* empty: as each schedule can */
 } search;
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -361,7 +362,7 @@ static dh_status prepare(search *s, dh_job *job)
     const dh_tune_options *o = s->options;
     s->t.options = o;
     s->t.job = job;
-    s->t.own_split = job->layer_split;
+    s->t.own_split = strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;
     s->tune->memory_bytes = s->t.memory_bytes = memory_of_device(o);
     s->n_kept = DH_MAX(DH_MAX(o->n_rows, o->n_simulated), (size_t)1);
     s->best = calloc(s->n_kept + 1, sizeof *s->best);

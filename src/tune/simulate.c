@@ -8,6 +8,7 @@ static dh_status resolve_row(dh_ctx *ctx, const tuner *t, const dh_tune_config *
 {
     const dh_resolve_options how = {.cluster = t->options->cluster, .quiet = true};
     dh_job own = *t->job;
+    own.layer_split = t->own_split; /* not that of the mesh that was visited last */
     DH_TRY(dh_tune_apply(ctx, config, &own));
     return dh_job_resolve(ctx, &own, &how, job);
 }

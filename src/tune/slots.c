@@ -3,18 +3,18 @@
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-typedef double tune_lives_of(const tune_lives *lives);
+typedef double dh_block_lives_of(const dh_block_lives *lives);
 
-static double kept(const tune_lives *l)
+static double kept(const dh_block_lives *l)
 {
     return l->kept;
 }
-static double kept_w(const tune_lives *l)
+static double kept_w(const dh_block_lives *l)
 {
     return l->kept_w;
 }
 
-static double sum_blocks(const tune_blocks *b, const tune_stage *s, tune_lives_of *of)
+static double sum_blocks(const tune_blocks *b, const tune_stage *s, dh_block_lives_of *of)
 {
     return (double)s->n_layers * of(&b->at[TUNE_LAYER].lives) +
            (s->embed ? of(&b->at[TUNE_EMBED].lives) : 0) +
@@ -23,11 +23,11 @@ static double sum_blocks(const tune_blocks *b, const tune_stage *s, tune_lives_o
 
 /* Most bytes of a stage while a strand goes over its blocks: those it has been over (forward)
  * or has yet to go over (backward) with what is kept, one with its peak. */
-static double strand_peak(const tune_blocks *b, const tune_stage *s, tune_lives_of *others,
-                          tune_lives_of *peak)
+static double strand_peak(const tune_blocks *b, const tune_stage *s, dh_block_lives_of *others,
+                          dh_block_lives_of *peak)
 {
-    const tune_lives *embed = &b->at[TUNE_EMBED].lives, *layer = &b->at[TUNE_LAYER].lives;
-    const tune_lives *head = &b->at[TUNE_HEAD].lives;
+    const dh_block_lives *embed = &b->at[TUNE_EMBED].lives, *layer = &b->at[TUNE_LAYER].lives;
+    const dh_block_lives *head = &b->at[TUNE_HEAD].lives;
     const double n = (double)s->n_layers, below = s->embed ? others(embed) : 0;
     double most = s->embed ? peak(embed) : 0;
     if (n > 0) most = DH_MAX(most, below + (n - 1) * others(layer) + peak(layer));
@@ -35,19 +35,19 @@ static double strand_peak(const tune_blocks *b, const tune_stage *s, tune_lives_
     return most;
 }
 
-static double f_peak(const tune_lives *l)
+static double f_peak(const dh_block_lives *l)
 {
     return l->f_peak;
 }
-static double b_peak(const tune_lives *l)
+static double b_peak(const dh_block_lives *l)
 {
     return l->b_peak;
 }
-static double i_peak(const tune_lives *l)
+static double i_peak(const dh_block_lives *l)
 {
     return l->i_peak;
 }
-static double w_peak(const tune_lives *l)
+static double w_peak(const dh_block_lives *l)
 {
     return l->w_peak;
 }
@@ -82,7 +82,7 @@ static bytes bytes_of(const tune_blocks *b, const tune_stage *s, int32_t kind)
 static double pair_peak(const tune_blocks *b, const tune_stage *f, const tune_stage *back,
                         const bytes *fb, const bytes *bb)
 {
-    const tune_lives *layer = &b->at[TUNE_LAYER].lives;
+    const dh_block_lives *layer = &b->at[TUNE_LAYER].lives;
     const double steady = DH_MAX(fb->after, bb->before) - layer->kept + layer->f_peak +
                           (bb->after > 0 ? layer->i_peak : layer->b_peak);
     const double start = bb->peak + (f->embed ? b->at[TUNE_EMBED].lives.f_peak : layer->f_peak);

@@ -125,6 +125,8 @@ static dh_status find_recipe(walk *w)
     const dh_cluster *cluster = t->options->cluster;
     DH_TRY(dh_recipe_of_job(w->ctx, t->job, &t->recipe));
     t->recipe.costs = t->costs;
+    if (!*t->own_split)
+        t->recipe.layer_split = NULL; /* the job's is of schedules without folding */
     return cluster ? dh_recipe_place(w->ctx, cluster, &t->recipe) : DH_OK;
 }
 
@@ -144,7 +146,7 @@ static dh_status check(walk *w, bool *possible)
     job->ranks = w->t->options->devices;
     job->nodes = job->ranks_per_node = 0;
     job->layer_split = w->t->own_split;
-    dh_status st = tune_split_layers(w->ctx, w->t->arena, job);
+    dh_status st = tune_split_layers(w->ctx, w->t->arena, job->pp * job->vpp, job);
     if (st == DH_OK) st = dh_job_check(w->ctx, job);
     if (st == DH_OK) st = find_recipe(w);
     *possible = st == DH_OK;
@@ -156,14 +158,15 @@ static dh_status visit_one(walk *w)
     return w->visit(w->ctx, w->user, &w->config, NULL);
 }
 
-/* Divisors above 1 of a stage's layers. */
+/* Divisors above 1 of a stage's layers; where stages are uneven anyway, all numbers that leave none
+ * of their parts empty. */
 static dh_status each_stages(walk *w)
 {
     const int64_t n_layers = w->t->job->model.n_layers, pp = w->config.at[DH_TUNE_PP];
-    const int64_t layers = n_layers % pp ? 0 : n_layers / pp;
-    for (int64_t n = 2; n <= layers; n++) {
+    const bool even = n_layers % pp == 0;
+    for (int64_t n = 2; n <= n_layers / pp; n++) {
         bool possible;
-        if (layers % n || !is_allowed(w, DH_TUNE_STAGES, n)) continue;
+        if ((even && n_layers / pp % n) || !is_allowed(w, DH_TUNE_STAGES, n)) continue;
         w->config.at[DH_TUNE_STAGES] = n;
         DH_TRY(check(w, &possible));
         if (possible) DH_TRY(visit_one(w));

@@ -153,10 +153,8 @@ static void list_slot(const dh_schedule *s, const dh_schedule_timing *timing, in
 /* The clock by which programs put transfers between slots (list_events of build.c). */
 static dh_status list_events(dh_ctx *ctx, const dh_schedule *s, ordering *o)
 {
-    const dh_schedule_costs unit = {
-        .every = {.f_ns = 1000, .i_ns = 1000, .w_ns = 1000, .b_ns = 2000, .fb_ns = 3000}};
     dh_schedule_timing timing;
-    DH_TRY(dh_schedule_time(ctx, s, &unit, &timing));
+    DH_TRY(dh_schedule_time_order(ctx, s, &timing));
     for (int32_t r = 0; r < s->n_ranks; r++)
         for (int32_t i = s->first_slot[r]; i < s->first_slot[r + 1]; i++)
             list_slot(s, &timing, r, i, o);

@@ -83,11 +83,12 @@ static dh_status print_split(dh_ctx *ctx, int64_t n_layers, int32_t n_chunks, dh
     return out->failed ? DH_ENOMEM : st;
 }
 
-dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, dh_job *job)
+dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, int64_t n_chunks, dh_job *job)
 {
-    const int64_t n_layers = job->model.n_layers, n_chunks = job->pp * job->vpp;
+    const int64_t n_layers = job->model.n_layers;
+    const bool none = !*job->layer_split || strcmp(job->layer_split, "*") == 0;
     dh_str text = DH_STR_INIT;
-    if (*job->layer_split || n_layers % n_chunks == 0 || n_chunks > n_layers) return DH_OK;
+    if (!none || n_layers % (job->pp * job->vpp) == 0 || n_chunks > n_layers) return DH_OK;
     dh_status st = print_split(ctx, n_layers, (int32_t)n_chunks, &text);
     if (st == DH_OK && !(job->layer_split = dh_arena_strdup(arena, text.text))) st = DH_ENOMEM;
     dh_str_fini(&text);
@@ -112,6 +113,9 @@ dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
     job->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)[at[DH_TUNE_STRATEGY]].name);
     if (!job->schedule || !job->strategy)
         return dh_fail(ctx, DH_ENOMEM, "out of memory applying a configuration");
-    DH_TRY(tune_split_layers(ctx, job->arena, job));
+    const dh_schedule_row *row = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
+    const int64_t n_chunks = row->n_chunks == 2 ? 2 * job->pp : job->pp * job->vpp;
+    if (!row->planned) job->max_activations = 0, job->wgrad_share = 0; /* of others */
+    DH_TRY(tune_split_layers(ctx, job->arena, n_chunks, job));
     return dh_job_check(ctx, job);
 }

@@ -4,6 +4,7 @@
 
 #include "base/table.h"
 #include "dhelix/tune.h"
+#include "program/block_lives.h"
 #include "train/session.h"
 
 /* ---- memo.c: times of collectives, asked for once ---------------------------------------- */
@@ -98,15 +99,9 @@ enum { TUNE_MAX_HEAD_OPS = 128 };
 enum { TUNE_F, TUNE_B, TUNE_W, TUNE_N_PHASE }; /* forward, input gradients, weight gradients */
 enum { TUNE_COMM_TP, TUNE_COMM_CP, TUNE_COMM_EP, TUNE_N_COMM };
 
-/* A block's share of a micro-batch's memory: x_in counts here, x_out with the next block. */
-typedef struct tune_lives {
-    double kept, kept_w;                   /* between F and B; between I and W */
-    double f_peak, b_peak, i_peak, w_peak; /* own bytes, kept ones included, while it runs */
-} tune_lives;
-
 typedef struct tune_block {
     dh_graph *graph;
-    tune_lives lives;
+    dh_block_lives lives;
     double compute_ns[TUNE_N_PHASE], comm_ns[TUNE_N_PHASE][TUNE_N_COMM];
     uint32_t n_launched[TUNE_N_PHASE]; /* operators of the compute stream */
 } tune_block;
@@ -217,9 +212,9 @@ dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user);
 /* Rows of --strategies and --schedules. errors: DH_EMISSING */
 dh_status tune_select(dh_ctx *ctx, tuner *t);
 
-/* tune.c: an even parallel.layer_split, in the arena, where the job has none and its layers do
- * not divide. */
-dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, dh_job *job);
+/* tune.c: an even parallel.layer_split of that many chunks, in the arena, where the job has none
+ * and its layers do not divide. */
+dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, int64_t n_chunks, dh_job *job);
 
 /* ---- why.c: reasons ------------------------------------------------------------------------- */
 

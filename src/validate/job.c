@@ -15,9 +15,10 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
 }
 
+/* NULL: none, its times are its own. */
 static const char *cluster_of(const dh_validation *v, const dh_shipped_job *job)
 {
-    return v->cluster ? v->cluster : job->cluster;
+    return v->cluster && job->cluster ? v->cluster : job->cluster;
 }
 
 static size_t n_sets(const dh_shipped_job *job)
@@ -29,9 +30,10 @@ static size_t n_sets(const dh_shipped_job *job)
 
 const char *dh_shipped_command(const dh_validation *v, const dh_shipped_job *job)
 {
+    const char *cluster = cluster_of(v, job);
     const char *text =
-        dh_arena_printf(v->arena, "dhelix simulate validation/jobs/%s.yaml --cluster %s", job->file,
-                        cluster_of(v, job));
+        dh_arena_printf(v->arena, "dhelix simulate validation/jobs/%s.yaml%s%s", job->file,
+                        cluster ? " --cluster " : "", cluster ? cluster : "");
     for (size_t i = 0; text && i < n_sets(job); i++)
         text = dh_arena_printf(v->arena, "%s --set %s", text, job->set[i]);
     return text;
@@ -55,6 +57,7 @@ dh_status dh_shipped_read(dh_ctx *ctx, const dh_validation *v, const dh_shipped_
 {
     *run = (dh_shipped_run){.job = NULL};
     DH_TRY(parse(ctx, job, &run->job));
+    if (!job->cluster) return DH_OK;
     return dh_validation_cluster(ctx, v, job->cluster, &run->cluster);
 }
 

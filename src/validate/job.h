@@ -11,7 +11,7 @@ enum { DH_SHIPPED_SETS = 8 };
 typedef struct dh_shipped_job {
     const char *file;                 /* of validation/jobs, without extension */
     const char *set[DH_SHIPPED_SETS]; /* "key=value"; NULL: no more */
-    const char *cluster;              /* unless the validation has another */
+    const char *cluster; /* unless the validation has another; NULL: its times are its own */
 } dh_shipped_job;
 
 /* "dhelix simulate validation/jobs/FILE.yaml --cluster NAME --set key=value"; in the arena.

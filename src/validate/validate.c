@@ -19,8 +19,9 @@ static const dh_validation_table tables[] = {
     {.name = "zero-bubble",
      .file = "zero_bubble_bubble_rates",
      .doc = "bubble rates of 1F1B and interleaved 1F1B",
-     .how =
-         "the schedule's clock with the stage times of the same row; (cost - m (F + B + W)) / cost",
+     .how = "jobs zero-bubble-times-*, with the stage times of the same row instead of a model; "
+            "(cost - m "
+            "(F + B + W)) / cost",
      .unit = "",
      .measure = DH_VALIDATION_ABSOLUTE,
      .aim = 0.005,
@@ -28,9 +29,12 @@ static const dh_validation_table tables[] = {
     {.name = "zero-bubble-split",
      .file = "zero_bubble_bubble_rates",
      .doc = "bubble rates of ZB-H1, ZB-H2 and the automatic schedules",
-     .how = "as zero-bubble; ZB-1p and ZB-2p are zb-auto with p and 2p activations",
+     .how = "as zero-bubble; ZB-1p and ZB-2p are zb-auto with p and 2p activations, of which table "
+            "1's "
+            "share waits for W",
      .unit = "",
      .measure = DH_VALIDATION_ABSOLUTE,
+     .aim = 0.005,
      .run = dh_validate_zero_bubble_split},
     {.name = "zero-bubble-throughput",
      .file = "zero_bubble_table4_throughput_memory",

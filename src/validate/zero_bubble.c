@@ -1,36 +1,46 @@
 /* Zero Bubble (arXiv 2401.10241), tables 5 and 9: bubble rates of schedules, from the times of a
- * stage that its authors measured: nothing but the schedules and their clock is tested.
+ * stage that its authors measured, as jobs that have those times instead of a model: nothing but
+ * the schedules and their clock is tested.
  *
- * Bubble rate = (cost - m (TF + TB + TW)) / cost, where cost is the longest time from a stage's
- * first to its last slot; the optimizer step of ZB schedules needs no common barrier. The
- * interleaved schedule has one layer a chunk (section 5.1): chunks = (layers + 2) / stages, as the
- * first and last stage have one layer fewer. */
-#include <math.h>
+ * The interleaved schedule has one layer a chunk (section 5.1): chunks = (layers + 2) / stages, as
+ * the first and last stage have one layer fewer. Of an activation 32 b s h of b s (34 h + 5 a s)
+ * wait for W (table 1). */
+#include <ctype.h>
 #include <string.h>
 
-#include "plan/schedule.h"
-#include "validate/table.h"
+#include "train/stage_times.h"
+#include "validate/job.h"
 
 typedef struct measured {
     const char *model;
     int64_t p, m;
     double f_ms, b_ms, w_ms, comm_ms;
-    int32_t n_chunks; /* of the interleaved schedule */
+    int64_t n_chunks;  /* of the interleaved schedule */
+    double held_share; /* of an activation between its I and its W */
 } measured;
 
-static dh_status chunks_of(dh_ctx *ctx, dh_arena *arena, measured *x)
+static dh_status read_shape(dh_ctx *ctx, const dh_published *t, size_t row, measured *x)
+{
+    int64_t layers, heads, hidden, seq;
+    DH_TRY(dh_published_int(ctx, t, row, "layers", &layers));
+    DH_TRY(dh_published_int(ctx, t, row, "heads", &heads));
+    DH_TRY(dh_published_int(ctx, t, row, "hidden", &hidden));
+    DH_TRY(dh_published_int(ctx, t, row, "seq", &seq));
+    x->n_chunks = (layers + 2) / x->p;
+    x->held_share = 32.0 * (double)hidden / (34.0 * (double)hidden + 5.0 * (double)(heads * seq));
+    return DH_OK;
+}
+
+static dh_status find_shape(dh_ctx *ctx, dh_arena *arena, measured *x)
 {
     dh_published configs;
     DH_TRY(dh_published_read(ctx, arena, "zero_bubble_table3_configs", &configs));
     for (size_t i = 0; i < configs.n_rows; i++) {
         const char *model;
-        int64_t layers;
         DH_TRY(dh_published_text(ctx, &configs, i, "model", &model));
-        DH_TRY(dh_published_int(ctx, &configs, i, "layers", &layers));
-        if (strcmp(model, x->model) == 0) x->n_chunks = (int32_t)((layers + 2) / x->p);
+        if (strcmp(model, x->model) == 0) return read_shape(ctx, &configs, i, x);
     }
-    return x->n_chunks > 0 ? DH_OK
-                           : dh_fail(ctx, DH_EMISSING, "no configuration of model %s", x->model);
+    return dh_fail(ctx, DH_EMISSING, "no configuration of model %s", x->model);
 }
 
 static dh_status read_row(dh_ctx *ctx, const dh_published *t, size_t row, measured *x)
@@ -43,44 +53,66 @@ static dh_status read_row(dh_ctx *ctx, const dh_published *t, size_t row, measur
     DH_TRY(dh_published_real(ctx, t, row, "TB_ms", &x->b_ms));
     DH_TRY(dh_published_real(ctx, t, row, "TW_ms", &x->w_ms));
     DH_TRY(dh_published_real(ctx, t, row, "Tcomm_ms", &x->comm_ms));
-    return chunks_of(ctx, t->arena, x);
-}
-
-static int64_t ns(double ms)
-{
-    return (int64_t)llround(ms * 1e6);
+    return find_shape(ctx, t->arena, x);
 }
 
 /* A schedule of the published column, with the activations it may keep. */
 typedef struct column {
     const char *name, *schedule;
     bool chunks;       /* as many virtual stages a rank as chunks */
-    int32_t max_times; /* activations: p times this; 0: the schedule's own */
+    int64_t max_times; /* activations: p times this; 0: the schedule's own */
 } column;
 
-static dh_status bubble_of(dh_ctx *ctx, const measured *x, const column *col, double *rate)
+static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *key,
+                         double value)
 {
-    const dh_schedule_row *row;
-    dh_schedule *schedule;
-    dh_schedule_timing timing;
-    const int32_t n = col->chunks ? x->n_chunks : 1;
-    const dh_schedule_costs costs = {
-        .every = {.f_ns = ns(x->f_ms / n), .i_ns = ns(x->b_ms / n), .w_ns = ns(x->w_ms / n)},
-        .p2p_ns = ns(x->comm_ms)};
-    const dh_schedule_spec spec = {.n_ranks = (int32_t)x->p,
-                                   .n_micro = (int32_t)x->m,
-                                   .n_chunks = n,
-                                   .costs = &costs,
-                                   .max_activations = col->max_times * (int32_t)x->p};
-    DH_TRY(dh_schedule_find(ctx, col->schedule, &row));
-    DH_TRY(dh_schedule_generate(ctx, row, &spec, &schedule));
-    dh_status st = dh_schedule_time(ctx, schedule, &costs, &timing);
-    dh_schedule_destroy(schedule);
-    DH_TRY(st);
-    const double cost = (double)(row->split_backward ? timing.longest_span_ns : timing.makespan_ns);
-    *rate = 1 - (double)x->m * (x->f_ms + x->b_ms + x->w_ms) * 1e6 / cost;
-    dh_schedule_timing_fini(&timing);
-    return DH_OK;
+    size_t n = 0;
+    while (job->set[n]) n++;
+    DH_CHECK(n < DH_SHIPPED_SETS, "%s is one setting too many", key);
+    job->set[n] = dh_arena_printf(v->arena, "%s=%.12g", key, value);
+    return job->set[n] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+}
+
+static dh_status job_of(dh_ctx *ctx, dh_validation *v, const measured *x, const column *col,
+                        dh_shipped_job *job)
+{
+    const double n = col->chunks ? (double)x->n_chunks : 1;
+    char *file = dh_arena_printf(v->arena, "zero-bubble-times-%s", x->model);
+    char *schedule = dh_arena_printf(v->arena, "parallel.schedule=%s", col->schedule);
+    if (!file || !schedule) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    for (char *c = file; *c; c++) *c = (char)tolower((unsigned char)*c);
+    *job = (dh_shipped_job){.file = file, .set = {schedule}};
+    DH_TRY(add_set(ctx, v, job, "stages.forward_ms", x->f_ms / n));
+    DH_TRY(add_set(ctx, v, job, "stages.input_ms", x->b_ms / n));
+    DH_TRY(add_set(ctx, v, job, "stages.weight_ms", x->w_ms / n));
+    DH_TRY(add_set(ctx, v, job, "stages.transfer_ms", x->comm_ms));
+    DH_TRY(add_set(ctx, v, job, "train.batch", (double)x->m));
+    if (col->chunks) DH_TRY(add_set(ctx, v, job, "parallel.virtual_stages", n));
+    if (col->max_times == 0) return DH_OK;
+    DH_TRY(add_set(ctx, v, job, "parallel.max_activations", (double)(col->max_times * x->p)));
+    return add_set(ctx, v, job, "parallel.wgrad_share", x->held_share);
+}
+
+static dh_status add_cell(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row,
+                          const measured *x, const column *col)
+{
+    double published;
+    dh_shipped_job job;
+    dh_shipped_run run;
+    dh_stage_times times;
+    DH_TRY(dh_published_real(ctx, t, row, col->name, &published));
+    DH_TRY(job_of(ctx, v, x, col, &job));
+    dh_status st = dh_shipped_read(ctx, v, &job, &run);
+    if (st == DH_OK) {
+        st = dh_stage_times_find(ctx, run.job, &times);
+        if (st == DH_OK)
+            st = dh_validation_add(ctx, v, times.bubble, published, "%s p=%lld m=%lld %s", x->model,
+                                   (long long)x->p, (long long)x->m, col->name);
+        if (st == DH_OK) st = dh_shipped_name_row(ctx, v, &job, (double)times.step_ns);
+        dh_stage_times_fini(&times);
+    }
+    dh_shipped_fini(&run);
+    return st;
 }
 
 static dh_status run(dh_ctx *ctx, dh_validation *v, const column *columns, size_t n)
@@ -90,13 +122,7 @@ static dh_status run(dh_ctx *ctx, dh_validation *v, const column *columns, size_
     for (size_t i = 0; i < t.n_rows; i++) {
         measured x;
         DH_TRY(read_row(ctx, &t, i, &x));
-        for (size_t c = 0; c < n; c++) {
-            double published, predicted;
-            DH_TRY(dh_published_real(ctx, &t, i, columns[c].name, &published));
-            DH_TRY(bubble_of(ctx, &x, &columns[c], &predicted));
-            DH_TRY(dh_validation_add(ctx, v, predicted, published, "%s p=%lld m=%lld %s", x.model,
-                                     (long long)x.p, (long long)x.m, columns[c].name));
-        }
+        for (size_t c = 0; c < n; c++) DH_TRY(add_cell(ctx, v, &t, i, &x, &columns[c]));
     }
     return DH_OK;
 }

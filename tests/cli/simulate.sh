@@ -96,6 +96,52 @@ ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/four.yaml" --set parallel.
 says 'parallel.tp 8 spans nodes of 4 devices'
 fails 1 'no strategy is called' "$dhelix" simulate "$tmp/job.yaml" --strategies dhelics
 
+# Layers that do not divide, as even as each schedule can; a split of a folded schedule's own.
+fails 1 'or * for as even as can be' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 \
+    --set model.n_layers=27
+for schedule in 1f1b zb-v zb-auto; do
+    ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set model.n_layers=27 \
+        --set 'parallel.layer_split=*' --set parallel.schedule=$schedule --set train.batch=16
+done
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set model.n_layers=27 \
+    --set parallel.layer_split=6,7,7,7 --set parallel.schedule=zb-v --set train.batch=16
+fails 1 '4 entries for 2 virtual stages' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 \
+    --set model.n_layers=27 --set parallel.layer_split=6,7,7,7 --set train.batch=16
+
+# zb-auto is placed by the job's own times: no slower than what was made by hand, and with more
+# activations faster.
+zb() { # settings: the step
+    ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --set parallel.tp=1 \
+        --set parallel.pp=4 --set parallel.dp=1 --set train.batch=16 --set train.micro_batch=1 "$@"
+    json step_ms
+}
+h1=$(zb --set parallel.schedule=zb-h1)
+auto=$(zb --set parallel.schedule=zb-auto)
+more=$(zb --set parallel.schedule=zb-auto --set parallel.max_activations=8)
+check "zb-auto $auto, zb-h1 $h1" awk "BEGIN { exit !($auto <= $h1 * 1.002) }"
+check "zb-auto $auto, with 8 activations $more" awk "BEGIN { exit !($more < $auto) }"
+fails 1 'parallel.max_activations is for schedules' "$dhelix" simulate "$tmp/job.yaml" \
+    --cluster h100 --set parallel.max_activations=4
+
+# Times of stages instead of a model: 1F1B of 4 stages and 8 micro-batches stands still for 3 of 11.
+cat >"$tmp/stages.yaml" <<EOF
+stages: {forward_ms: 1, input_ms: 1, weight_ms: 1}
+train: {batch: 8, micro_batch: 1}
+parallel: {pp: 4}
+EOF
+ok "$dhelix" simulate "$tmp/stages.yaml" --json
+same "$(json step_ms)" 33.0
+close "$(json bubble)" 0.272727 1e-5
+ok "$dhelix" simulate "$tmp/stages.yaml" --set stages.forward_ms=1,2,1,1
+says 'bubble'
+fails 1 '3 times; the schedule has 4 virtual stages' "$dhelix" simulate "$tmp/stages.yaml" \
+    --set stages.forward_ms=1,2,1
+fails 1 'orders operators' "$dhelix" simulate "$tmp/stages.yaml" --set strategy=dhelix
+fails 2 'times instead of a model' "$dhelix" simulate "$tmp/stages.yaml" --cluster h100
+for command in train check plan; do
+    fails 1 'only `dhelix simulate`' "$dhelix" "$command" "$tmp/stages.yaml"
+done
+
 # Every schedule in one table: each the step of the job with it, or the reason why not.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules all --json --set train.batch=16
 same "$(grep -c '"schedule":' "$tmp/out")" "$("$dhelix" list schedules --json | grep -c '"name"')"

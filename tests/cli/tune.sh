@@ -17,6 +17,16 @@ says 'the best with each value'
 says 'parallel.tp 16 does not divide model.n_kv_heads 8'
 check 'configurations a second are said' grep -q 'configurations in .* a second' "$tmp/err"
 
+# Layers that do not divide are split as each schedule can, folded ones too, and what is written
+# says how.
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 --set model.n_layers=27 \
+    --set parallel.pp=4 --set parallel.tp=4 --set train.micro_batch=1 --strategies sequential \
+    --schedules zb-v,interleaved-1f1b --verify 2 --json --quiet --write "$tmp/uneven.yaml"
+check 'no split is refused' test "$(grep -c 'layer_split\|layer split' "$tmp/out")" = 0
+tuned=$(json simulated_ms)
+ok "$dhelix" simulate "$tmp/uneven.yaml" --cluster h100 --json
+same "$(json step_ms)" "$tuned" 'the uneven job that was written'
+
 # The same input gives the same bytes; the simulated step is that of simulate.
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --json --quiet \
     --write "$tmp/best.yaml"

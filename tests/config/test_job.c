@@ -308,6 +308,12 @@ static void combinations_name_the_number_to_change(void **state)
         {"parallel: {tp: 4, cp: 2}\ntrain: {seq_len: 1020, batch: 1}", "1008 would be"},
         {"parallel: {pp: 5}\ntrain: {batch: 5}", "3,3,2,2,2"},
         {"parallel: {pp: 5, layer_split: [4, 2, 2, 2, 2]}", NULL},
+        {"parallel: {pp: 5}\ntrain: {batch: 5}", "or * for as even as can be"},
+        {"parallel: {pp: 5, layer_split: \"*\"}", NULL},
+        {"parallel: {pp: 5, layer_split: [-1, \"*\", -1]}", NULL},
+        {"parallel: {pp: 2, layer_split: [3, 3, 3, 3]}", NULL}, /* of a folded schedule */
+        {"parallel: {pp: 2, virtual_stages: 3, layer_split: [3, 3, 3, 3]}", "has 4 entries"},
+        {"stages: {forward_ms: 1, input_ms: 1, weight_ms: 1}", "times instead of a model"},
         {"parallel: {pp: 8, virtual_stages: 2}", "only 12 layers"},
         {"parallel: {pp: 2, layer_split: [6, 5]}", "adds up to 11"},
         {"parallel: {pp: 2, layer_split: [6, 3, 3]}", "has 3 entries"},
@@ -339,6 +345,42 @@ static void combinations_name_the_number_to_change(void **state)
                  DH_EINVAL, "parallel.ep 2 would");
     assert_fails(&ctx, parse(&ctx, "model: llama-tiny\nparallel: {tp: 4}\n", NULL, 0, &j),
                  DH_EINVAL, "n_kv_heads 2: parallel.tp 2");
+}
+
+/* Times of stages stand for a model, and come back as they were. */
+static void stage_times_need_no_model(void **state)
+{
+    static const struct {
+        const char *text, *message; /* NULL: it is right */
+    } cases[] = {
+        {"stages: {forward_ms: 1, input_ms: [1, 2.5], weight_ms: 3}\nparallel: {pp: 2}", NULL},
+        {"stages: {forward_ms: 1, input_ms: 1}", "stages.weight_ms is missing"},
+        {"stages: {forward_ms: 0, input_ms: 1, weight_ms: 1}", "numbers above 0"},
+        {"stages: {forward_ms: -1, input_ms: 1, weight_ms: 1}", "numbers above 0"},
+        {"stages: {forward_ms: [1, x], input_ms: 1, weight_ms: 1}", "numbers above 0"},
+        {"stages: {forward_ms: 1, input_ms: 1, weight_ms: 1}\nparallel: {tp: 2}", "cut a model"},
+        {"stages: {forward_ms: 1, input_ms: 1, weight_ms: 1}\nmodel: {n_layers: 2}",
+         "give one of the two"},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_job *j = NULL, *again;
+        char *text;
+        dh_status st = parse(&ctx, cases[i].text, NULL, 0, &j);
+        if (cases[i].message ? st != DH_EINVAL || !strstr(ctx.message, cases[i].message)
+                             : st != DH_OK)
+            fail_msg("%s: %s", cases[i].text, ctx.message);
+        dh_ctx_reset(&ctx);
+        if (cases[i].message) continue;
+        assert_true(dh_job_has_stage_times(j));
+        assert_ok(&ctx, dh_job_print(&ctx, j, &text));
+        assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "again", NULL, NULL, 0, &again));
+        assert_string_equal(again->stage_ms[DH_STAGE_INPUT], "1,2.5");
+        assert_int_equal(again->pp, 2);
+        free(text);
+        dh_job_destroy(again);
+        dh_job_destroy(j);
+    }
 }
 
 /* What a window would hide is refused where it is asked for, and not asked for by itself. */
@@ -611,6 +653,7 @@ int main(void)
         cmocka_unit_test(errors_say_where_and_what_is_right),
         cmocka_unit_test(override_errors_begin_with_the_override),
         cmocka_unit_test(combinations_name_the_number_to_change),
+        cmocka_unit_test(stage_times_need_no_model),
         cmocka_unit_test(windows_bound_sequences),
         cmocka_unit_test(degrees_are_derived_from_ranks),
         cmocka_unit_test(learning_rate_follows_the_schedule),

@@ -74,7 +74,7 @@ static dh_status schedule_of(dh_ctx *ctx, const dh_job *job, dh_schedule **sched
 {
     const dh_strategy *strategy;
     DH_TRY(dh_strategy_read(ctx, job->arena, job->strategy, &strategy));
-    DH_TRY(dh_job_schedule(ctx, job, strategy, dh_job_n_micro(job), schedule));
+    DH_TRY(dh_job_schedule(ctx, job, strategy, NULL, dh_job_n_micro(job), schedule));
     if (*schedule) return DH_OK;
     const dh_schedule_row *row;
     const dh_schedule_spec one = {.n_ranks = 1, .n_micro = (int32_t)dh_job_n_micro(job)};

@@ -1,0 +1,60 @@
+/* Settings that are lists of numbers, kept as text. */
+#include "base/base.h"
+#include "settings.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* An entry as it is kept; false: it is none of its list. */
+static bool keep_entry(const dh_setting *s, const char *entry, dh_str *list)
+{
+    int64_t value;
+    double real;
+    const char *comma = list->len ? "," : "";
+    if (s->type == DH_SET_REALS) {
+        if (!dh_setting_real(entry, &real) || !(real > 0)) return false;
+        dh_str_printf(list, "%s%s", comma, entry);
+        return true;
+    }
+    if (s->type == DH_SET_SPLIT && strcmp(entry, "*") == 0) {
+        dh_str_printf(list, "%s*", comma);
+        return true;
+    }
+    if (!dh_setting_whole(entry, &value) || (value < 0 && s->type != DH_SET_SPLIT)) return false;
+    dh_str_printf(list, "%s%lld", comma, (long long)value);
+    return true;
+}
+
+static dh_status keep_entries(dh_ctx *ctx, const dh_assignment *v, const char *text, dh_str *list)
+{
+    for (const char *p = text; *p;) {
+        const size_t len = strcspn(p, ",");
+        char entry[32];
+        snprintf(entry, sizeof entry, "%.*s", (int)DH_MIN(len, sizeof entry - 1),
+                 p + strspn(p, " "));
+        entry[strcspn(entry, ", ")] = '\0';
+        if (!keep_entry(v->setting, entry, list))
+            return dh_setting_reject(
+                ctx, v, text, v->setting->type == DH_SET_REALS ? ", as 1.5,2" : ", as 3,4,4,3");
+        p += len;
+        if (*p) p++;
+    }
+    return DH_OK;
+}
+
+/* A sequence [3, 4], or the text "3,4", normalized to the latter. */
+dh_status dh_setting_store_numbers(dh_ctx *ctx, dh_job *job, const dh_assignment *v,
+                                   const char *base_dir)
+{
+    dh_str text = DH_STR_INIT, list = DH_STR_INIT;
+    for (size_t i = 0; i < v->n; i++) dh_str_printf(&text, "%s%s", i ? "," : "", v->items[i]);
+    dh_str_printf(&list, "%s", "");
+    dh_status st = text.text ? keep_entries(ctx, v, text.text, &list) : DH_OK;
+    char *copy =
+        st == DH_OK && !list.failed && list.text ? dh_arena_strdup(job->arena, list.text) : NULL;
+    if (st == DH_OK && !copy) st = dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");
+    if (st == DH_OK) memcpy((char *)job + v->setting->offset, &copy, sizeof copy);
+    dh_str_fini(&text);
+    dh_str_fini(&list);
+    return st;
+}
