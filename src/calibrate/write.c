@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "calibrate/fit.h"
+#include "calibrate/calibration.h"
 
 /* Bytes of the section's name: "local" of "local.step_us". */
 static size_t section_of(const char *key)
@@ -15,7 +15,7 @@ static bool same_section(const char *a, const char *b)
     return section_of(a) == section_of(b) && strncmp(a, b, section_of(a)) == 0;
 }
 
-static void print_source(const dh_fit_constant *c, dh_str *out)
+static void print_source(const dh_calibration_constant *c, dh_str *out)
 {
     dh_str_printf(out, "  # %zu rows, %.1f %% off", c->used.n, 100 * c->used.mean);
     if (c->held.n > 0)
@@ -25,14 +25,14 @@ static void print_source(const dh_fit_constant *c, dh_str *out)
 }
 
 /* All fitted constants of the i-th one's section, where it is the first of them. */
-static void print_section(const dh_fit *f, size_t i, dh_str *out)
+static void print_section(const dh_calibration *f, size_t i, dh_str *out)
 {
     const char *key = f->constants[i].key;
     for (size_t k = 0; k < i; k++)
         if (f->constants[k].fitted && same_section(f->constants[k].key, key)) return;
     dh_str_printf(out, "\n%.*s:\n", (int)section_of(key), key);
     for (size_t k = i; k < f->n_constants; k++) {
-        const dh_fit_constant *c = &f->constants[k];
+        const dh_calibration_constant *c = &f->constants[k];
         if (!c->fitted || !same_section(c->key, key)) continue;
         dh_str_printf(out, "  %s: %.6g", c->key + section_of(key) + 1, c->value);
         print_source(c, out);
@@ -40,7 +40,7 @@ static void print_section(const dh_fit *f, size_t i, dh_str *out)
 }
 
 /* Files in the order in which they were given are not kept: rows are sorted. By name, then. */
-static void print_files(const dh_fit *f, dh_str *out)
+static void print_files(const dh_calibration *f, dh_str *out)
 {
     const dh_measured_row *rows = f->measured->rows.at;
     for (size_t i = 0; i < f->measured->rows.n; i++) {
@@ -54,7 +54,7 @@ static void print_files(const dh_fit *f, dh_str *out)
     }
 }
 
-dh_status dh_fit_print(dh_ctx *ctx, const dh_fit *f, const char *like, dh_str *out)
+dh_status dh_calibration_print(dh_ctx *ctx, const dh_calibration *f, const char *like, dh_str *out)
 {
     dh_str_printf(out,
                   "# Fitted by dhelix calibrate; what is not here is as in %s. Every third row of "

@@ -36,7 +36,7 @@ static const dh_cli_option options[] = {
 
 /* ---- as text -------------------------------------------------------------------------------- */
 
-static void add_error(const dh_fit_error *e, dh_cli_table *table)
+static void add_error(const dh_calibration_error *e, dh_cli_table *table)
 {
     if (e->n > 0)
         dh_cli_table_cell(table, "%.1f%%", 100 * e->mean);
@@ -44,7 +44,7 @@ static void add_error(const dh_fit_error *e, dh_cli_table *table)
         dh_cli_table_cell(table, "-");
 }
 
-static void print_constants(const dh_fit *f, dh_str *out)
+static void print_constants(const dh_calibration *f, dh_str *out)
 {
     static const char *const headings[] = {"was", "is", "unit"};
     dh_cli_table table;
@@ -54,7 +54,7 @@ static void print_constants(const dh_fit *f, dh_str *out)
         dh_cli_table_column(&table, headings[i], i < 2 ? DH_CLI_COLUMN_RIGHT : DH_CLI_COLUMN_LEFT);
     dh_cli_table_column(&table, "", DH_CLI_COLUMN_TEXT);
     for (size_t i = 0; i < f->n_constants; i++) {
-        const dh_fit_constant *c = &f->constants[i];
+        const dh_calibration_constant *c = &f->constants[i];
         dh_cli_table_cell(&table, "%s", c->key);
         dh_cli_table_cell(&table, "%.4g", c->base);
         dh_cli_table_cell(&table, "%.4g", c->value);
@@ -67,7 +67,7 @@ static void print_constants(const dh_fit *f, dh_str *out)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
-static void add_worst(const dh_fit_group *g, dh_cli_table *table)
+static void add_worst(const dh_calibration_group *g, dh_cli_table *table)
 {
     const char *slash = strrchr(g->worst->file, '/');
     const char *file = slash ? slash + 1 : g->worst->file;
@@ -78,7 +78,7 @@ static void add_worst(const dh_fit_group *g, dh_cli_table *table)
         dh_cli_table_cell(table, "%s", file);
 }
 
-static void print_groups(const dh_fit *f, dh_str *out)
+static void print_groups(const dh_calibration *f, dh_str *out)
 {
     static const char *const headings[] = {"rows", "error", "left out", "error", "before", "worst"};
     dh_cli_table table;
@@ -88,7 +88,7 @@ static void print_groups(const dh_fit *f, dh_str *out)
         dh_cli_table_column(&table, headings[i], DH_CLI_COLUMN_RIGHT);
     dh_cli_table_column(&table, "at", DH_CLI_COLUMN_LEFT);
     for (size_t i = 0; i < f->n_groups; i++) {
-        const dh_fit_group *g = &f->groups[i];
+        const dh_calibration_group *g = &f->groups[i];
         dh_cli_table_cell(&table, "%s", g->name);
         dh_cli_table_cell(&table, "%zu", g->used.n);
         add_error(&g->used, &table);

@@ -28,8 +28,9 @@ typedef struct wires {
     double n, nodes, per_node; /* members; nodes; members on a node */
     double local, network; /* bytes per ns: of a member on its node, of its share of the network */
     double local_step, network_step;
-    double tree;            /* between nodes, of a vector that goes up and down */
-    double switches, trees; /* the same of a node's switches, and of trees with them; 0: none */
+    double in_switch, direct; /* latencies inside a node */
+    double tree;              /* between nodes, of a vector that goes up and down */
+    double switches, trees;   /* the same of a node's switches, and of trees with them; 0: none */
 } wires;
 
 /* Of a member on its node. Groups of one kind communicate at the same time: those of a node
@@ -56,6 +57,9 @@ static wires wires_of(const dh_cluster *c, dh_cluster_span span, bool transfer)
                    .network = network * 1e-9,
                    .local_step = c->local.step_ns,
                    .network_step = c->network.step_ns,
+                   .in_switch = c->local.in_switch_ns > 0 ? c->local.in_switch_ns
+                                                          : (per_node - 1) * c->local.step_ns,
+                   .direct = c->local.direct_ns > 0 ? c->local.direct_ns : c->local.step_ns,
                    .tree = network * per_node * c->network.tree * 1e-9,
                    .switches = whole ? c->local.bytes_per_s * c->local.in_switch * 1e-9 : 0,
                    .trees = whole ? network * per_node * c->network.in_switch * 1e-9 : 0};
@@ -117,7 +121,7 @@ static double tree_ns(const wires *w, dh_op_type type, double bytes)
 static double in_switch_ns(const wires *w, dh_op_type type, double bytes)
 {
     if (type != DH_OP_ALL_REDUCE || w->switches <= 0) return INFINITY;
-    const double inside = (w->per_node - 1) * w->local_step;
+    const double inside = w->in_switch;
     if (w->nodes <= 1) return inside + bytes / w->switches;
     if (w->trees <= 0) return INFINITY;
     const double pair = w->nodes <= 2 ? 5.0 / 3 : 1;
@@ -141,7 +145,7 @@ static double direct_ns(const wires *w, dh_op_type type, double bytes)
 {
     if (!is_personal(type)) return INFINITY;
     const double part = bytes / w->n, far = w->n - w->per_node;
-    const double near_ns = w->local_step + part * (w->per_node - 1) / w->local;
+    const double near_ns = w->direct + part * (w->per_node - 1) / w->local;
     const double far_ns = far > 0 ? w->network_step + part * far / w->network : 0;
     return DH_MAX(near_ns, far_ns);
 }

@@ -22,7 +22,7 @@ static dh_status write_file(dh_ctx *ctx, const dh_calibrated *c,
     const char *like;
     dh_str text = DH_STR_INIT;
     DH_TRY(name_base(ctx, options->like, c->fit.arena, &like));
-    dh_status st = dh_fit_print(ctx, &c->fit, like, &text);
+    dh_status st = dh_calibration_print(ctx, &c->fit, like, &text);
     if (st == DH_OK) st = dh_file_write_atomic(ctx, options->out, text.text, text.len);
     dh_str_fini(&text);
     return st;
@@ -39,20 +39,21 @@ dh_status dh_calibrated_make(dh_ctx *ctx, const char *const *files, size_t n_fil
         options->devices > 0 ? options->devices : (int64_t)c->base->node_devices;
     DH_TRY(dh_measured_init(ctx, devices, &c->measured));
     for (size_t i = 0; i < n_files; i++) DH_TRY(dh_measured_read(ctx, files[i], &c->measured));
-    DH_TRY(dh_fit_make(ctx, c->base, &c->measured, options->devices, &c->fit));
+    DH_TRY(dh_calibration_make(ctx, c->base, &c->measured, options->devices, &c->fit));
     return options->out ? write_file(ctx, c, options) : DH_OK;
 }
 
 void dh_calibrated_fini(dh_calibrated *c)
 {
-    dh_fit_fini(&c->fit);
+    dh_calibration_fini(&c->fit);
     dh_measured_fini(&c->measured);
     dh_cluster_destroy(c->base);
 }
 
 /* ---- as JSON -------------------------------------------------------------------------------- */
 
-static void set_errors(json_t *object, const dh_fit_error *used, const dh_fit_error *held)
+static void set_errors(json_t *object, const dh_calibration_error *used,
+                       const dh_calibration_error *held)
 {
     json_object_set_new(object, "rows", json_integer((json_int_t)used->n));
     json_object_set_new(object, "error", json_real(used->mean));
@@ -60,7 +61,7 @@ static void set_errors(json_t *object, const dh_fit_error *used, const dh_fit_er
     if (held->n > 0) json_object_set_new(object, "held_error", json_real(held->mean));
 }
 
-static json_t *constant_json(const dh_fit_constant *c)
+static json_t *constant_json(const dh_calibration_constant *c)
 {
     json_t *object = json_pack("{ss ss sf sf sb sb ss}", "key", c->key, "unit", c->unit, "base",
                                c->base, "value", c->value, "fitted", (int)c->fitted, "at_bound",
@@ -69,7 +70,7 @@ static json_t *constant_json(const dh_fit_constant *c)
     return object;
 }
 
-static json_t *group_json(const dh_fit_group *g)
+static json_t *group_json(const dh_calibration_group *g)
 {
     json_t *worst = json_pack("{ss sI sf}", "file", g->worst->file, "line",
                               (json_int_t)g->worst->line, "error", g->worst_error);

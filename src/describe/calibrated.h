@@ -4,13 +4,13 @@
 
 #include <jansson.h>
 
-#include "calibrate/fit.h"
+#include "calibrate/calibration.h"
 #include "dhelix/describe.h"
 
 typedef struct dh_calibrated {
     dh_cluster *base;
     dh_measured measured;
-    dh_fit fit;
+    dh_calibration fit;
 } dh_calibrated;
 
 /* Read the measurements, fit, and write the cluster file where one is asked for.

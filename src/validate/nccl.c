@@ -52,11 +52,5 @@ static dh_status add_rows(dh_ctx *ctx, dh_validation *v, const dh_cluster *clust
 
 dh_status dh_validate_nccl(dh_ctx *ctx, dh_validation *v)
 {
-    dh_published t;
-    dh_cluster *a100;
-    DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_validation_cluster(ctx, v, "a100", &a100));
-    dh_status st = add_rows(ctx, v, a100, &t);
-    dh_cluster_destroy(a100);
-    return st;
+    return dh_validation_on_cluster(ctx, v, "a100", add_rows);
 }

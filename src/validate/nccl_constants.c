@@ -109,11 +109,5 @@ static dh_status add_rows(dh_ctx *ctx, dh_validation *v, const dh_cluster *clust
 
 dh_status dh_validate_nccl_constants(dh_ctx *ctx, dh_validation *v)
 {
-    dh_published t;
-    dh_cluster *h100;
-    DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_validation_cluster(ctx, v, "h100", &h100));
-    dh_status st = add_rows(ctx, v, h100, &t);
-    dh_cluster_destroy(h100);
-    return st;
+    return dh_validation_on_cluster(ctx, v, "h100", add_rows);
 }

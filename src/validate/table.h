@@ -56,6 +56,12 @@ dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, con
 dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *validation, const char *name,
                                 dh_cluster **cluster);
 
+/* Rows of the table's file, of what that cluster takes. */
+typedef dh_status dh_validation_add_rows(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
+                                         const dh_published *table);
+dh_status dh_validation_on_cluster(dh_ctx *ctx, dh_validation *validation, const char *name,
+                                   dh_validation_add_rows *add_rows);
+
 /* ---- tables: one function each ------------------------------------------------------------ */
 
 dh_status dh_validate_zero_bubble(dh_ctx *ctx, dh_validation *v);

@@ -261,6 +261,18 @@ dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *v, const char 
     return DH_OK;
 }
 
+dh_status dh_validation_on_cluster(dh_ctx *ctx, dh_validation *v, const char *name,
+                                   dh_validation_add_rows *add_rows)
+{
+    dh_published t;
+    dh_cluster *cluster;
+    DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
+    DH_TRY(dh_validation_cluster(ctx, v, name, &cluster));
+    const dh_status st = add_rows(ctx, v, cluster, &t);
+    dh_cluster_destroy(cluster);
+    return st;
+}
+
 bool dh_validation_has_aim(const dh_validation_table *table)
 {
     return table->exact || table->aim > 0;

@@ -23,6 +23,9 @@ static truth make_truth(dh_ctx *ctx)
     assert_ok(ctx, dh_cluster_find(ctx, "h100", &t.cluster));
     t.cluster->local.efficiency = 0.62;
     t.cluster->local.step_ns = 3200;
+    t.cluster->local.in_switch = 0.5;
+    t.cluster->local.in_switch_ns = 36000;
+    t.cluster->local.direct_ns = 50000;
     t.cluster->local.transfer_efficiency = 0.7;
     t.cluster->network.efficiency = 0.71;
     t.cluster->network.step_ns = 14000;
@@ -48,9 +51,9 @@ static double collective_ns(truth *t, dh_op_type type, int64_t ranks, int64_t no
 
 static const char *path_of(const char *dir, const char *name)
 {
-    static char paths[8][320];
+    static char paths[16][320];
     static int n;
-    n = (n + 1) % 8;
+    n = (n + 1) % 16;
     snprintf(paths[n], sizeof paths[n], "%s/%s", dir, name);
     return paths[n];
 }
@@ -158,7 +161,7 @@ static const char *put_trace(truth *t, const char *dir, const char *name, int ra
 
 /* ---- what comes out ------------------------------------------------------------------------- */
 
-static const dh_fit_constant *constant_of(const dh_calibrated *c, const char *key)
+static const dh_calibration_constant *constant_of(const dh_calibrated *c, const char *key)
 {
     for (size_t i = 0; i < c->fit.n_constants; i++)
         if (strcmp(c->fit.constants[i].key, key) == 0) return &c->fit.constants[i];
@@ -168,8 +171,9 @@ static const dh_fit_constant *constant_of(const dh_calibrated *c, const char *ke
 
 static void assert_found(const dh_calibrated *c, const char *key, double want, double tolerance)
 {
-    const dh_fit_constant *k = constant_of(c, key);
-    assert_true(k->fitted && !k->at_bound);
+    const dh_calibration_constant *k = constant_of(c, key);
+    if (!k->fitted || k->at_bound)
+        fail_msg("%s: %s, %g%s", key, k->why, k->value, k->at_bound ? ", at its bound" : "");
     if (fabs(k->value / want - 1) > tolerance)
         fail_msg("seed %llu: %s is %g, not %g", (unsigned long long)seed, key, k->value, want);
     assert_true(k->held.n > 0 && k->held.n * 2 <= k->used.n + 6);
@@ -189,6 +193,8 @@ static void test_constants_are_found(void **state)
     const char *files[] = {
         put_nccl(&t, dir, "all_gather_1x8.txt", DH_OP_ALL_GATHER, 8, 1, false),
         put_nccl(&t, dir, "reduce_scatter_1x8.txt", DH_OP_REDUCE_SCATTER, 8, 1, false),
+        put_nccl(&t, dir, "all_reduce_1x8.txt", DH_OP_ALL_REDUCE, 8, 1, false),
+        put_nccl(&t, dir, "alltoall_1x8.txt", DH_OP_ALL_TO_ALL, 8, 1, false),
         put_nccl(&t, dir, "sendrecv_1x2.txt", DH_OP_RING_EXCHANGE, 2, 1, false),
         put_nccl(&t, dir, "all_gather_2x8.txt", DH_OP_ALL_GATHER, 16, 2, false),
         put_nccl(&t, dir, "all_reduce_2x8.txt", DH_OP_ALL_REDUCE, 16, 2, false),
@@ -198,6 +204,9 @@ static void test_constants_are_found(void **state)
     assert_ok(&ctx, dh_calibrated_make(&ctx, files, DH_COUNTOF(files), &how, &c));
     assert_found(&c, "local.efficiency", 0.62, 0.02);
     assert_found(&c, "local.step_us", 3.2, 0.05);
+    assert_found(&c, "local.in_switch", 0.5, 0.02);
+    assert_found(&c, "local.in_switch_us", 36, 0.05);
+    assert_found(&c, "local.direct_us", 50, 0.05);
     assert_found(&c, "local.transfer_efficiency", 0.7, 0.02);
     assert_found(&c, "network.efficiency", 0.71, 0.02);
     assert_found(&c, "network.step_us", 14, 0.05);

@@ -1,0 +1,436 @@
+/* Two thirds of the rows decide, the last third says how far the result carries.
+ *
+ * The misfit is the sum of squared logarithms of predicted over measured time, of constants by
+ * their logarithms, so that each is searched in its own measure (costs/fit.h). */
+#include "calibrate/calibration.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "costs/cluster_table.h"
+#include "costs/fit.h"
+
+#define KIND(id) (1u << DH_MEASURED_##id)
+
+/* Which rows of its kinds tell about a constant: those of one collective only; else all. */
+typedef enum row_type { ANY_ROW, ALL_REDUCES, PERSONAL } row_type;
+
+/* In order: what is fitted before is known to those behind. Of one stage the first are kept where
+ * there are few rows. `least` keeps what may be 0 searchable by factors, in the struct's unit.
+ * `needs`: what is 0 where a cluster lacks such hardware. */
+static const struct {
+    const char *key;
+    unsigned stage, rows; /* rows: kinds that tell about it */
+    double least;
+    row_type type;
+    const char *needs;
+} constants[] = {
+    {"local.efficiency", 0, KIND(LOCAL), 0.01, ANY_ROW, NULL},
+    {"local.step_us", 0, KIND(LOCAL), 1, ANY_ROW, NULL},
+    {"local.in_switch", 0, KIND(LOCAL), 0.001, ALL_REDUCES, "local.in_switch"},
+    {"local.in_switch_us", 0, KIND(LOCAL), 1, ALL_REDUCES, "local.in_switch"},
+    {"local.direct_us", 0, KIND(LOCAL), 1, PERSONAL, NULL},
+    {"local.transfer_efficiency", 1, KIND(LOCAL_TRANSFER), 0.01, ANY_ROW, NULL},
+    {"network.efficiency", 2, KIND(NETWORK), 0.001, ANY_ROW, NULL},
+    {"network.step_us", 2, KIND(NETWORK), 1, ANY_ROW, NULL},
+    {"network.in_switch", 2, KIND(NETWORK), 0.001, ALL_REDUCES, "network.in_switch"},
+    {"network.tree", 2, KIND(NETWORK), 0.001, ALL_REDUCES, NULL},
+    {"network.transfer_efficiency", 3, KIND(NETWORK_TRANSFER), 0.001, ANY_ROW, NULL},
+    {"gemm.efficiency", 4, KIND(GEMM), 0.01, ANY_ROW, NULL},
+    {"device.kernel_us", 4, KIND(GEMM), 1, ANY_ROW, NULL},
+    {"gemm.start_k", 4, KIND(GEMM), 0.1, ANY_ROW, NULL},
+    {"gemm.tile_half", 4, KIND(GEMM), 0.1, ANY_ROW, NULL},
+};
+enum { N_CONSTANTS = DH_COUNTOF(constants), N_STAGES = 5 };
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory fitting a cluster");
+}
+
+/* ---- predictions ---------------------------------------------------------------------------- */
+
+static double predict(const dh_cluster *c, const dh_measured_row *row)
+{
+    if (row->kind == DH_MEASURED_GEMM) return dh_cluster_gemm_ns(c, &row->gemm);
+    return dh_cluster_collective(c, row->type, row->bytes, row->span).ns;
+}
+
+static bool is_personal(dh_op_type type)
+{
+    return type == DH_OP_ALL_TO_ALL || type == DH_OP_ALL_TO_ALL_ROWS;
+}
+
+/* Whether the row tells about the constant. */
+static bool tells(const dh_measured_row *row, size_t constant)
+{
+    if (!(constants[constant].rows >> row->kind & 1)) return false;
+    switch (constants[constant].type) {
+    case ALL_REDUCES:
+        return row->type == DH_OP_ALL_REDUCE;
+    case PERSONAL:
+        return is_personal(row->type);
+    default:
+        return true;
+    }
+}
+
+/* How members lie on switches, by the rule of meshes. */
+static dh_status place_rows(dh_ctx *ctx, const dh_cluster *c, const dh_measured *m)
+{
+    for (size_t i = 0; i < m->rows.n; i++) {
+        dh_measured_row *row = &m->rows.at[i];
+        dh_mesh mesh;
+        if (row->kind == DH_MEASURED_GEMM) continue;
+        DH_TRY(dh_mesh_init(ctx, row->span.size, 1, 1, 1, 1, row->span.nodes.n_nodes,
+                            row->span.nodes.max_per_node, &mesh));
+        row->span = dh_cluster_span_of(c, &mesh, DH_GROUP_DP, 0);
+    }
+    return DH_OK;
+}
+
+/* ---- constants ------------------------------------------------------------------------------ */
+
+static const dh_cluster_setting *setting_of(const char *key)
+{
+    size_t n, i = 0;
+    const dh_cluster_setting *settings = dh_cluster_settings(&n);
+    while (i < n && strcmp(settings[i].key, key) != 0) i++;
+    DH_CHECK(i < n, "constant %s is no setting", key);
+    return &settings[i];
+}
+
+static double *place_of(dh_cluster *c, size_t constant)
+{
+    return (double *)((char *)c + setting_of(constants[constant].key)->offset);
+}
+
+static double value_of(const dh_cluster *c, size_t constant)
+{
+    return *(const double *)((const char *)c + setting_of(constants[constant].key)->offset);
+}
+
+static double most_of(size_t constant)
+{
+    const dh_cluster_setting *s = setting_of(constants[constant].key);
+    return s->max * s->factor;
+}
+
+static size_t count_rows(const dh_calibration *f, size_t constant, bool held)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        const dh_measured_row *row = &f->measured->rows.at[i];
+        n += row->held == held && tells(row, constant);
+    }
+    return n;
+}
+
+/* Rows for each constant of a stage, so that noise in one of them does not decide it. */
+enum { ROWS_FOR_ONE = 3 };
+
+static bool is_lacking(const dh_calibration *f, size_t constant)
+{
+    const char *needs = constants[constant].needs;
+    return needs && *(const double *)((const char *)f->base + setting_of(needs)->offset) <= 0;
+}
+
+/* Whether there are rows enough for it beside those of its stage that come before it. */
+static bool is_wanted(const dh_calibration *f, size_t constant)
+{
+    size_t before = 1;
+    for (size_t i = 0; i < constant; i++)
+        before +=
+            constants[i].stage == constants[constant].stage &&
+            (constants[constant].type == ANY_ROW || constants[i].type == constants[constant].type);
+    return count_rows(f, constant, false) >= before * ROWS_FOR_ONE;
+}
+
+/* ---- search --------------------------------------------------------------------------------- */
+
+/* Where rows leave it open which of two constants differs from the base, both do, and by little: of
+ * products that all have one shared axis nobody can tell efficiency from start. */
+#define TO_BASE 0.001
+
+/* A stage's constants that are fitted, and the rows that count for them. */
+typedef struct stage_fit {
+    dh_calibration *f;
+    size_t constants[DH_FIT_MAX_CONSTANTS], n;
+    size_t *rows, n_rows; /* of measured->rows */
+} stage_fit;
+
+/* Where the search of a constant begins, and what pulls it: the base's value, or what stands for
+ * one that the base does not have. */
+static double start_of(const dh_calibration *f, size_t constant)
+{
+    const dh_cluster_link *local = &f->base->local;
+    const double base = value_of(f->base, constant);
+    if (base > 0) return DH_MAX(base, constants[constant].least);
+    if (strcmp(constants[constant].key, "local.in_switch_us") == 0)
+        return DH_MAX((f->cluster.node_devices - 1) * local->step_ns, constants[constant].least);
+    if (strcmp(constants[constant].key, "local.direct_us") == 0)
+        return DH_MAX(local->step_ns, constants[constant].least);
+    return constants[constant].least;
+}
+
+static dh_status residuals(dh_ctx *ctx, void *self, const double *x, double *r)
+{
+    const stage_fit *s = self;
+    dh_cluster c = s->f->cluster;
+    (void)ctx;
+    for (size_t k = 0; k < s->n; k++) *place_of(&c, s->constants[k]) = exp(x[k]);
+    for (size_t i = 0; i < s->n_rows; i++) {
+        const dh_measured_row *row = &s->f->measured->rows.at[s->rows[i]];
+        r[i] = sqrt(row->weight) * log(predict(&c, row) / row->ns);
+    }
+    for (size_t k = 0; k < s->n; k++)
+        r[s->n_rows + k] = sqrt(TO_BASE) * (x[k] - log(start_of(s->f, s->constants[k])));
+    return DH_OK;
+}
+
+static bool tells_of_any(const dh_measured_row *row, const stage_fit *s)
+{
+    bool any = false;
+    for (size_t k = 0; k < s->n; k++) any |= tells(row, s->constants[k]);
+    return any;
+}
+
+static void list_stage(dh_calibration *f, unsigned stage, stage_fit *s)
+{
+    for (size_t i = 0; i < N_CONSTANTS; i++)
+        if (constants[i].stage == stage && f->constants[i].fitted) s->constants[s->n++] = i;
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        const dh_measured_row *row = &f->measured->rows.at[i];
+        if (!row->held && tells_of_any(row, s)) s->rows[s->n_rows++] = i;
+    }
+}
+
+/* What is searched of a stage, with its bounds. */
+typedef struct search {
+    dh_fit_problem problem;
+    double x[DH_FIT_MAX_CONSTANTS], min[DH_FIT_MAX_CONSTANTS], max[DH_FIT_MAX_CONSTANTS];
+    double rms;
+} search;
+
+static dh_status search_from(dh_ctx *ctx, search *s, const double *from, bool *better)
+{
+    double x[DH_FIT_MAX_CONSTANTS], rms;
+    memcpy(x, from, sizeof x);
+    DH_TRY(dh_fit(ctx, &s->problem, x, &rms));
+    *better = rms < s->rms * (1 - 1e-6);
+    if (!*better) return DH_OK;
+    memcpy(s->x, x, sizeof x);
+    s->rms = rms;
+    return DH_OK;
+}
+
+/* A constant of which no row tells where the search stands, as another link is slower there, may
+ * have a value that they tell of: so each is tried at half and at twice of what was found. */
+static dh_status search_around(dh_ctx *ctx, search *s, bool *improved)
+{
+    *improved = false;
+    for (size_t k = 0; k < s->problem.n_constants; k++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            double from[DH_FIT_MAX_CONSTANTS];
+            bool better;
+            memcpy(from, s->x, sizeof from);
+            from[k] = DH_MIN(DH_MAX(from[k] + sign * log(2), s->min[k]), s->max[k]);
+            DH_TRY(search_from(ctx, s, from, &better));
+            *improved |= better;
+        }
+    return DH_OK;
+}
+
+static dh_status fit_stage(dh_ctx *ctx, dh_calibration *f, unsigned stage)
+{
+    enum { STEPS = 60, ROUNDS = 4 };
+    bool improved = true;
+    stage_fit s = {.f = f, .rows = DH_NEW_N(f->arena, size_t, f->measured->rows.n + 1)};
+    search at = {.rms = INFINITY};
+    if (!s.rows) return no_memory(ctx);
+    list_stage(f, stage, &s);
+    if (s.n == 0) return DH_OK;
+    for (size_t k = 0; k < s.n; k++) {
+        at.min[k] = log(constants[s.constants[k]].least);
+        at.max[k] = log(most_of(s.constants[k]));
+        at.x[k] = DH_MIN(DH_MAX(log(value_of(&f->cluster, s.constants[k])), at.min[k]), at.max[k]);
+    }
+    at.problem = (dh_fit_problem){.n_constants = s.n,
+                                  .n_residuals = s.n_rows + s.n,
+                                  .min = at.min,
+                                  .max = at.max,
+                                  .predict = residuals,
+                                  .self = &s,
+                                  .max_steps = STEPS};
+    DH_TRY(search_from(ctx, &at, at.x, &improved));
+    for (int i = 0; i < ROUNDS && improved; i++) DH_TRY(search_around(ctx, &at, &improved));
+    for (size_t k = 0; k < s.n; k++) *place_of(&f->cluster, s.constants[k]) = exp(at.x[k]);
+    return DH_OK;
+}
+
+/* Whether a tenth more or less of it shows in any row. */
+static bool is_determined(const dh_calibration *f, size_t constant)
+{
+    dh_cluster less = f->cluster, more = f->cluster;
+    *place_of(&less, constant) *= 0.9;
+    *place_of(&more, constant) *= 1.1;
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        const dh_measured_row *row = &f->measured->rows.at[i];
+        if (row->held || !tells(row, constant)) continue;
+        if (fabs(predict(&more, row) / predict(&less, row) - 1) > 1e-3) return true;
+    }
+    return false;
+}
+
+/* Back to the base's value where the rows say nothing of it. */
+static void drop_free(dh_calibration *f)
+{
+    for (size_t i = 0; i < N_CONSTANTS; i++) {
+        if (!f->constants[i].fitted || is_determined(f, i)) continue;
+        f->constants[i].fitted = false;
+        f->constants[i].why = "no row depends on it";
+        *place_of(&f->cluster, i) = f->constants[i].base * setting_of(constants[i].key)->factor;
+    }
+}
+
+/* ---- rows left out -------------------------------------------------------------------------- */
+
+static double size_of(const dh_measured_row *row)
+{
+    const dh_gemm_shape *g = &row->gemm;
+    if (row->kind != DH_MEASURED_GEMM) return row->bytes;
+    return (double)g->rows * (double)g->columns * (double)g->shared * (double)g->batch;
+}
+
+static int by_group_and_size(const void *x, const void *y)
+{
+    const dh_measured_row *a = x, *b = y;
+    const int group = strcmp(a->group, b->group);
+    if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
+    if (group != 0) return group;
+    if (size_of(a) != size_of(b)) return size_of(a) < size_of(b) ? -1 : 1;
+    return (a->ns > b->ns) - (a->ns < b->ns);
+}
+
+/* Every third of a group by size, so that what is left out lies between what is used. */
+static void hold_rows(dh_measured *m)
+{
+    size_t nth = 0;
+    qsort(m->rows.at, m->rows.n, sizeof *m->rows.at, by_group_and_size);
+    for (size_t i = 0; i < m->rows.n; i++) {
+        const bool begins = i == 0 || strcmp(m->rows.at[i].group, m->rows.at[i - 1].group) != 0;
+        nth = begins ? 0 : nth + 1;
+        m->rows.at[i].held = nth % 3 == 1;
+    }
+}
+
+/* ---- errors --------------------------------------------------------------------------------- */
+
+static void add_error(double off, dh_calibration_error *e)
+{
+    e->mean = (e->mean * (double)e->n + fabs(off)) / (double)(e->n + 1);
+    e->n++;
+}
+
+static void judge_constants(dh_calibration *f)
+{
+    for (size_t i = 0; i < N_CONSTANTS; i++) {
+        dh_calibration_constant *c = &f->constants[i];
+        const dh_cluster_setting *s = setting_of(c->key);
+        c->value = value_of(&f->cluster, i) / s->factor;
+        c->at_bound =
+            c->fitted && (c->value >= s->max || value_of(&f->cluster, i) <= constants[i].least);
+        for (size_t k = 0; k < f->measured->rows.n; k++) {
+            const dh_measured_row *row = &f->measured->rows.at[k];
+            if (!tells(row, i)) continue;
+            add_error(predict(&f->cluster, row) / row->ns - 1, row->held ? &c->held : &c->used);
+        }
+    }
+}
+
+static void judge_groups(dh_calibration *f)
+{
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        const dh_measured_row *row = &f->measured->rows.at[i];
+        const double off = predict(&f->cluster, row) / row->ns - 1;
+        if (i == 0 || strcmp(row->group, row[-1].group) != 0)
+            f->groups[f->n_groups++] = (dh_calibration_group){.name = row->group, .worst = row};
+        dh_calibration_group *g = &f->groups[f->n_groups - 1];
+        add_error(off, row->held ? &g->held : &g->used);
+        add_error(predict(f->base, row) / row->ns - 1, &g->base);
+        if (fabs(off) < fabs(g->worst_error)) continue;
+        g->worst = row;
+        g->worst_error = off;
+    }
+}
+
+/* ---- entry ---------------------------------------------------------------------------------- */
+
+static dh_status check_any(dh_ctx *ctx, const dh_measured *m)
+{
+    if (m->rows.n > 0) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL, "no measurement that a constant could rest on%s%s",
+                   m->notes.n > 0 ? "; " : "", m->notes.n > 0 ? m->notes.at[0] : "");
+}
+
+static dh_status check_devices(dh_ctx *ctx, dh_calibration *f, int64_t devices)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < f->measured->rows.n; i++)
+        if (f->measured->rows.at[i].kind != DH_MEASURED_GEMM)
+            most = DH_MAX(most, f->measured->rows.at[i].span.nodes.max_per_node);
+    if (devices > 0 && most > devices)
+        return dh_fail(ctx, DH_EINVAL,
+                       "--devices %lld: a measurement has %lld ranks on a node; as many at the "
+                       "least are wanted",
+                       (long long)devices, (long long)most);
+    if (devices > 0) f->cluster.node_devices = (double)devices;
+    f->cluster.node_devices = DH_MAX(f->cluster.node_devices, (double)most);
+    return DH_OK;
+}
+
+static void choose_constants(dh_calibration *f)
+{
+    for (size_t i = 0; i < N_CONSTANTS; i++) {
+        const dh_cluster_setting *s = setting_of(constants[i].key);
+        double *at = place_of(&f->cluster, i);
+        dh_calibration_constant *c = &f->constants[i];
+        *c = (dh_calibration_constant){.key = s->key,
+                                       .unit = s->unit,
+                                       .base = *at / s->factor,
+                                       .fitted = is_wanted(f, i) && !is_lacking(f, i)};
+        c->why = c->fitted                      ? "fitted"
+                 : is_lacking(f, i)             ? "the cluster has no such hardware"
+                 : count_rows(f, i, false) == 0 ? "no measurement of it"
+                                                : "too few rows for it";
+        if (c->fitted) *at = start_of(f, i);
+    }
+}
+
+dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *measured,
+                              int64_t devices, dh_calibration *fit)
+{
+    *fit = (dh_calibration){
+        .arena = dh_arena_create(), .cluster = *base, .base = base, .measured = measured};
+    if (!fit->arena) return no_memory(ctx);
+    fit->n_constants = N_CONSTANTS;
+    fit->constants = DH_NEW_N(fit->arena, dh_calibration_constant, N_CONSTANTS);
+    fit->groups = DH_NEW_N(fit->arena, dh_calibration_group, measured->rows.n + 1);
+    if (!fit->constants || !fit->groups) return no_memory(ctx);
+    DH_TRY(check_any(ctx, measured));
+    DH_TRY(check_devices(ctx, fit, devices));
+    DH_TRY(place_rows(ctx, &fit->cluster, measured));
+    hold_rows(measured);
+    choose_constants(fit);
+    for (unsigned stage = 0; stage < N_STAGES; stage++) DH_TRY(fit_stage(ctx, fit, stage));
+    drop_free(fit);
+    judge_constants(fit);
+    judge_groups(fit);
+    return DH_OK;
+}
+
+void dh_calibration_fini(dh_calibration *fit)
+{
+    dh_arena_destroy(fit->arena);
+}
