@@ -121,17 +121,21 @@ tune_speeds tune_speeds_beside(const dh_costs *costs, const dh_graph *layer, boo
     return (tune_speeds){alone / beside, communicated / beside};
 }
 
+/* By the longest of them: those of norms over tensor-parallel ranks stand before. */
 static void find_slow_down(const dh_program *p, const dh_costs *costs, tune_outline *o)
 {
+    double longest_ns = -1;
     o->backward_speed = o->reduction_speed = 1;
     for (uint32_t id = 0; id < p->instrs.n; id++) {
         const dh_instr *i = &p->instrs.at[id];
         const dh_cost_op at = {dh_instr_graph(p, i), dh_instr_op(p, i), &p->mesh, p->rank};
         if (at.op->phase == DH_PHASE_OPT || i->stream == DH_STREAM_COMPUTE) continue;
+        const double ns = costs->solo(costs->self, &at).ns;
+        if (ns <= longest_ns) continue;
         const tune_speeds speeds = tune_speeds_beside(costs, layer_of(p), false, &at);
         o->backward_speed = speeds.own;
         o->reduction_speed = speeds.comm;
-        return;
+        longest_ns = ns;
     }
 }
 
