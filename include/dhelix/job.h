@@ -107,7 +107,7 @@ typedef struct dh_job {
     int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
     int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */
     bool zero1;                     /* parallel.zero1: another spelling of zero: 1 */
-    double bucket_mb;               /* parallel.bucket_mb: gradient bucket size */
+    double bucket_mb;               /* parallel.bucket_mb: gradient bucket size; 0: auto */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
     dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: how a rank waits for others */
     int64_t nodes, ranks_per_node;  /* topology.*; 0: from the launcher */

@@ -79,6 +79,47 @@ static bool keeps(const dh_system *system, const keeping *k)
     return dh_system_has(system, k->scores ? DH_TRAIT_SCORES : DH_TRAIT_MASKS);
 }
 
+/* The keeping that an operator makes or uses; NULL: none. */
+static const keeping *keeping_of(const dh_system *system, const dh_graph *g, const dh_op *op)
+{
+    for (size_t i = 0; i < DH_COUNTOF(keepings); i++) {
+        const keeping *k = &keepings[i];
+        if (op->type != k->forward && op->type != k->backward) continue;
+        if (keeps(system, k) && (k->scores || g->dims.dropout > 0)) return k;
+    }
+    return NULL;
+}
+
+/* Whether the backward makes what this forward operator keeps again. */
+static bool is_made_again(const dh_graph *g, const dh_op *op)
+{
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const dh_op *other = &g->ops.at[i];
+        if (other->type == op->type && other->phase != DH_PHASE_F && other->step == op->step &&
+            other->site == op->site)
+            return true;
+    }
+    return false;
+}
+
+dh_system_block dh_system_block_of(const dh_system *system, const dh_system_job *job,
+                                   const dh_graph *g)
+{
+    dh_system_block sum = {0};
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const dh_op *op = &g->ops.at[i];
+        const keeping *k = keeping_of(system, g, op);
+        use u = {.backward = k && op->type == k->backward};
+        if (!k) continue;
+        (k->scores ? size_scores : size_mask)(g, op, &u);
+        const bool kept = op->type == k->forward && op->phase == DH_PHASE_F &&
+                          !(k->scores && job->scores_again) && !is_made_again(g, op);
+        if (kept) sum.kept_bytes += (double)u.kept_bytes;
+        sum.work_bytes = DH_MAX(sum.work_bytes, (double)(u.work_bytes + (kept ? 0 : u.kept_bytes)));
+    }
+    return sum;
+}
+
 /* false: the instruction keeps nothing and uses nothing kept. */
 static bool use_of(const dh_system *system, const dh_program *p, uint32_t instr, use *u)
 {

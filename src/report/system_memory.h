@@ -21,6 +21,14 @@ typedef struct dh_system_memory {
     int64_t peak_ns;
 } dh_system_memory;
 
+/* What a system keeps of a block beside our tensors, from the block's graph alone. */
+typedef struct dh_system_block {
+    double kept_bytes; /* between its forward and its backward */
+    double work_bytes; /* most beside that while an operator runs */
+} dh_system_block;
+dh_system_block dh_system_block_of(const dh_system *system, const dh_system_job *job,
+                                   const dh_graph *graph);
+
 /* in        spans: one for each instruction of a training program; NULL: in the order of issue,
  *           of which peak_ns is then a place
  * errors    DH_ENOMEM

@@ -17,9 +17,23 @@ _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &
 static void use_system(const dh_system *system, dh_recipe *recipe)
 {
     if (dh_system_has(system, DH_TRAIT_WHOLE_LOGITS)) recipe->head_chunk_bytes = INT64_MAX / 4;
-    if (dh_system_has(system, DH_TRAIT_WHOLE_FORWARD) &&
-        recipe->recompute == DH_RECOMPUTE_KIND_FULL)
-        recipe->recompute = DH_RECOMPUTE_KIND_FORWARD;
+    recipe->recompute = dh_recipe_recompute(system, recipe->recompute);
+}
+
+dh_recompute_kind dh_recipe_recompute(const dh_system *system, dh_recompute_kind recompute)
+{
+    const bool whole = dh_system_has(system, DH_TRAIT_WHOLE_FORWARD);
+    return whole && recompute == DH_RECOMPUTE_KIND_FULL ? DH_RECOMPUTE_KIND_FORWARD : recompute;
+}
+
+/* The more ranks reduce together, the more steps a ring has, and the smaller is what a rank sends
+ * in each: so buckets grow with the group, by Megatron-Core's million gradients a rank; small
+ * groups have PyTorch's size. */
+static int64_t bucket_bytes(const dh_job *job)
+{
+    const int64_t bytes_per_rank = 4000000;
+    if (job->bucket_mb > 0) return (int64_t)(job->bucket_mb * 1e6);
+    return DH_MAX((int64_t)DH_BUCKET_BYTES, job->dp * job->cp * bytes_per_rank);
 }
 
 dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
@@ -45,7 +59,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .zero = job->zero,
         .prefetch = job->prefetch,
         .whole_tokens = !job->sequence_parallel,
-        .bucket_bytes = (int64_t)(job->bucket_mb * 1e6),
+        .bucket_bytes = bucket_bytes(job),
         .recompute = (dh_recompute_kind)job->recompute,
         .backend = &device->info,
     };

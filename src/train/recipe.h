@@ -12,6 +12,8 @@
  * vocabulary must be known. Takes no memory and no time: `tune` asks thousands of times.
  * errors    those of dh_mesh_from_job */
 dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe);
+/* The recomputation that a system makes of a job's. */
+dh_recompute_kind dh_recipe_recompute(const dh_system *system, dh_recompute_kind recompute);
 /* The job's system, and what of the job decides what that takes.
  * errors    DH_EMISSING the system */
 dh_status dh_job_system(dh_ctx *ctx, const dh_job *job, dh_system *system, dh_system_job *said);

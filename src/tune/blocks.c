@@ -7,6 +7,18 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory describing a block");
 }
 
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* What a system keeps is there from the forward to the backward that uses it. */
+static void add_system(const tune_system *system, tune_block *b)
+{
+    const dh_system_block more = dh_system_block_of(&system->row, &system->said, b->graph);
+    b->lives.kept += more.kept_bytes;
+    b->lives.f_peak += more.kept_bytes + more.work_bytes;
+    b->lives.b_peak += more.kept_bytes + more.work_bytes;
+    b->lives.i_peak += more.kept_bytes + more.work_bytes;
+}
+
 /* ---- times ---------------------------------------------------------------------------------- */
 
 static int comm_kind(int32_t group)
@@ -48,7 +60,7 @@ static unsigned streams_of(const dh_program_spec *spec, const dh_graph *g)
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
-                           tune_blocks **blocks)
+                           const tune_system *system, tune_blocks **blocks)
 {
     static const dh_block_kind kinds[TUNE_N_BLOCK] = {DH_BLOCK_EMBED, DH_BLOCK_LAYER,
                                                       DH_BLOCK_HEAD};
@@ -61,7 +73,10 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
         tune_block *b = &made->at[i];
         st = plan_build_graph(ctx, spec, kinds[i], first, 0, &b->graph);
         if (st == DH_OK) st = dh_block_lives_find(ctx, b->graph, spec->recipe.backend, &b->lives);
-        if (st == DH_OK) add_times(spec, b);
+        if (st == DH_OK) {
+            add_system(system, b);
+            add_times(spec, b);
+        }
     }
     if (st != DH_OK) {
         tune_blocks_fini(made);

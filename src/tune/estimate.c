@@ -33,12 +33,15 @@ static dh_status describe(estimate *e)
     const tuner *t = e->t;
     const int64_t *at = e->row->config.at;
     dh_recipe *r = &e->spec.recipe;
+    tune_system system;
     size_t n;
     e->schedule = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
     /* as dh_job_schedule has it */
     if (r->mesh.pp == 1 && e->schedule->n_chunks != 2)
         DH_TRY(dh_schedule_find(ctx, "1f1b", &e->schedule));
-    r->recompute = (dh_recompute_kind)at[DH_TUNE_RECOMPUTE];
+    DH_TRY(tune_system_of(ctx, t, at[DH_TUNE_RECOMPUTE], &system));
+    r->recompute = dh_recipe_recompute(&system.row, (dh_recompute_kind)at[DH_TUNE_RECOMPUTE]);
+    if (t->costs_by[at[DH_TUNE_RECOMPUTE]]) r->costs = t->costs_by[at[DH_TUNE_RECOMPUTE]];
     const dh_strategy *strategy = &dh_strategies(&n)[at[DH_TUNE_STRATEGY]];
     DH_TRY(dh_recipe_use(ctx, t->job, strategy, r));
     if (dh_strategy_searches(strategy)) DH_TRY(tune_find_rewrites(e, strategy, &r->strategy));

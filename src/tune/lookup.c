@@ -44,7 +44,7 @@ void tune_tables_fini(tuner *t)
     dh_table_fini(&t->times);
     dh_table_fini(&t->outlines);
     dh_table_fini(&t->rewrites);
-    dh_table_fini(&t->memo.times);
+    for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[i].times);
     for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
     for (size_t i = 0; i < t->all_timetables.n; i++)
         dh_schedule_destroy((dh_schedule *)t->all_timetables.at[i]->schedule);
@@ -199,7 +199,9 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
         tune_blocks *made;
-        DH_TRY(tune_blocks_make(e->ctx, e->t->arena, &spec, &made));
+        tune_system system;
+        DH_TRY(tune_system_of(e->ctx, e->t, recompute, &system));
+        DH_TRY(tune_blocks_make(e->ctx, e->t->arena, &spec, &system, &made));
         *place = made;
         if (!dh_vec_push(&e->t->all_blocks, made)) {
             tune_blocks_fini(made);

@@ -356,6 +356,21 @@ static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tun
     return DH_OK;
 }
 
+/* Of each recomputation, since a system's operators may take another time with it. */
+static dh_status find_costs(dh_ctx *ctx, tuner *t, const dh_job *job, const dh_cluster *cluster)
+{
+    for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) {
+        dh_job *with = DH_NEW(t->arena, dh_job);
+        if (!with) return no_memory(ctx);
+        *with = *job;
+        with->recompute = (dh_recompute)i;
+        DH_TRY(dh_job_cluster_costs(ctx, t->arena, with, cluster, &t->costs_by[i]));
+        t->costs_by[i] = tune_memo_init(&t->memo[i], t->arena, t->costs_by[i]);
+    }
+    t->costs = t->costs_by[job->recompute];
+    return DH_OK;
+}
+
 static dh_status prepare(search *s, dh_job *job)
 {
     dh_ctx *ctx = s->ctx;
@@ -370,10 +385,7 @@ static dh_status prepare(search *s, dh_job *job)
     if (!s->best || !s->t.arena) return no_memory(ctx);
     DH_TRY(dh_job_vocab(ctx, job, NULL, &job->model.vocab));
     DH_TRY(dh_model_validate(ctx, &job->model));
-    if (o->cluster) {
-        DH_TRY(dh_job_cluster_costs(ctx, s->t.arena, job, o->cluster, &s->t.costs));
-        s->t.costs = tune_memo_init(&s->t.memo, s->t.arena, s->t.costs);
-    }
+    if (o->cluster) DH_TRY(find_costs(ctx, &s->t, job, o->cluster));
     DH_TRY(find_own(ctx, job, o->fixed, &s->t.own));
     return tune_select(ctx, &s->t);
 }

@@ -34,6 +34,19 @@ static void add_items(const dh_sim *sim, dh_tune_row *row)
     }
 }
 
+/* Where the system is another, what that would need counts. */
+static dh_status add_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
+                                   dh_tune_row *row)
+{
+    dh_system_memory *each;
+    uint64_t most = 0;
+    DH_TRY(dh_train_system_memory(ctx, job, sim, &each));
+    if (!each) return DH_OK;
+    for (size_t k = 0; k < sim->n_classes; k++) most = DH_MAX(most, each[k].peak_bytes);
+    row->simulated_bytes = most;
+    return DH_OK;
+}
+
 dh_status tune_simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row)
 {
     const dh_train_simulation how = {.n_slow_nodes = 0};
@@ -44,6 +57,7 @@ dh_status tune_simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row)
     if (st == DH_OK) {
         row->simulated_ns = sim->step_ns;
         add_items(sim, row);
+        st = add_system_memory(ctx, &job->job, sim, row);
         row->fits = (double)row->simulated_bytes <= t->memory_bytes;
     }
     dh_sim_destroy(sim);

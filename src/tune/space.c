@@ -277,10 +277,15 @@ static dh_status each_strategy(walk *w)
     return DH_OK;
 }
 
+/* Making attention's scores again is a choice where the system would keep them. */
 static dh_status each_recompute(walk *w)
 {
-    for (int64_t r = DH_RECOMPUTE_NONE; r <= DH_RECOMPUTE_FULL; r++) {
+    tune_system system;
+    DH_TRY(tune_system_of(w->ctx, w->t, DH_RECOMPUTE_NONE, &system));
+    const bool scores = dh_system_has(&system.row, DH_TRAIT_SCORES);
+    for (int64_t r = DH_RECOMPUTE_NONE; r <= DH_RECOMPUTE_ATTENTION; r++) {
         if (!is_allowed(w, DH_TUNE_RECOMPUTE, r)) continue;
+        if (r == DH_RECOMPUTE_ATTENTION && !scores && !is_fixed(w->t, DH_TUNE_RECOMPUTE)) continue;
         w->config.at[DH_TUNE_RECOMPUTE] = r;
         DH_TRY(each_strategy(w));
     }

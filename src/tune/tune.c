@@ -7,6 +7,7 @@
 
 #include "plan/schedule.h"
 #include "strategy/strategy.h"
+#include "train/recipe.h"
 #include "tune/tuner.h"
 
 static const struct {
@@ -29,7 +30,7 @@ static const char *const simulated_items[] = {
 #undef X
 };
 
-static const char *const recompute_names[] = {"none", "selective", "full"};
+static const char *const recompute_names[] = {"none", "selective", "full", "attention"};
 
 const char *dh_tune_dim_name(dh_tune_dim dim)
 {
@@ -93,6 +94,13 @@ dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, int64_t n_chunks, dh_j
     if (st == DH_OK && !(job->layer_split = dh_arena_strdup(arena, text.text))) st = DH_ENOMEM;
     dh_str_fini(&text);
     return st == DH_ENOMEM ? dh_fail(ctx, st, "out of memory splitting layers") : st;
+}
+
+dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system)
+{
+    dh_job job = *t->job;
+    job.recompute = (dh_recompute)recompute;
+    return dh_job_system(ctx, &job, &system->row, &system->said);
 }
 
 dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)

@@ -5,7 +5,10 @@
 #include "base/table.h"
 #include "dhelix/tune.h"
 #include "program/block_lives.h"
+#include "report/system_memory.h"
 #include "train/session.h"
+
+enum { DH_N_TUNE_RECOMPUTE = DH_RECOMPUTE_ATTENTION + 1 };
 
 /* ---- memo.c: times of collectives, asked for once ---------------------------------------- */
 
@@ -111,9 +114,16 @@ typedef struct tune_blocks {
     unsigned streams; /* bit 1 << dh_stream: those that a layer communicates on */
 } tune_blocks;
 
+/* Whose software it is, and what a recomputation says to it. */
+typedef struct tune_system {
+    dh_system row;
+    dh_system_job said;
+} tune_system;
+
 /* Graphs by the spec, costs by its costs. Graphs are freed with tune_blocks_fini. */
+/* system: what it keeps counts too. */
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
-                           tune_blocks **blocks);
+                           const tune_system *system, tune_blocks **blocks);
 void tune_blocks_fini(tune_blocks *blocks);
 
 /* ---- chains.c: blocks one behind the other on their streams --------------------------------- */
@@ -177,20 +187,24 @@ typedef struct tuner {
     dh_recipe recipe; /* of that; recomputation, strategy and schedule are each configuration's */
     const dh_tune_options *options;
     const dh_costs *costs; /* of the cluster; else of the mesh at hand */
-    dh_tune_config own;    /* the job's values, for those that are fixed */
+    /* The same by recomputation, which a system's operators depend on; NULL: one for all. */
+    const dh_costs *costs_by[DH_N_TUNE_RECOMPUTE];
+    dh_tune_config own; /* the job's values, for those that are fixed */
     char *own_split;
     bool *strategy_wanted, *schedule_wanted; /* by row */
     double memory_bytes;
     dh_arena *arena; /* of everything below */
     dh_table timetables, blocks, times, outlines, rewrites;
     dh_table settled; /* strategies whose passes leave something to costs, with that said */
-    tune_memo memo;
+    tune_memo memo[DH_N_TUNE_RECOMPUTE];
     DH_VEC(tune_blocks *) all_blocks;
     DH_VEC(tune_timetable *) all_timetables;
     double *scratch;
     size_t n_scratch;
 } tuner;
 
+/* The job's system with a recomputation. errors: DH_EMISSING */
+dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system);
 void tune_tables_fini(tuner *t);
 /* A configuration of the mesh and micro-batch that the tuner has now. memory.peak_bytes says
  * whether it fits; step_ns and items are computed if it does. errors: of schedules and programs,

@@ -142,6 +142,17 @@ for command in train check plan; do
     fails 1 'only `dhelix simulate`' "$dhelix" "$command" "$tmp/stages.yaml"
 done
 
+# Gradients' buckets grow with the ranks that reduce them, 4 MB for each, and are faster for it.
+bucket() { # settings: the step
+    ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --set parallel.tp=8 \
+        --set parallel.pp=1 --set parallel.dp=64 --set train.batch=64 --set train.micro_batch=1 "$@"
+    json step_ms
+}
+auto=$(bucket)
+same "$(bucket --set parallel.bucket_mb=256)" "$auto" 'buckets of 64 ranks'
+small=$(bucket --set parallel.bucket_mb=25)
+check "buckets $auto, of 25 MB $small" awk "BEGIN { exit !($auto < $small) }"
+
 # Every schedule in one table: each the step of the job with it, or the reason why not.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules all --json --set train.batch=16
 same "$(grep -c '"schedule":' "$tmp/out")" "$("$dhelix" list schedules --json | grep -c '"name"')"

@@ -27,6 +27,24 @@ tuned=$(json simulated_ms)
 ok "$dhelix" simulate "$tmp/uneven.yaml" --cluster h100 --json
 same "$(json step_ms)" "$tuned" 'the uneven job that was written'
 
+# What a system keeps counts against the memory, and making it again is a choice then.
+peak() { # settings: most bytes of a rank
+    ok "$dhelix" tune "$tmp/job.yaml" --cluster a100 --devices 8 --set parallel.tp=8 \
+        --set train.micro_batch=1 $one --verify 1 --top 1 --json --quiet "$@"
+    json simulated_peak_bytes
+}
+ours=$(peak --set train.recompute=none)
+kept=$(peak --set train.recompute=none --set system=megatron-2022)
+again=$(peak --set train.recompute=attention --set system=megatron-2022)
+check "scores kept $kept, made again $again, ours $ours" \
+    awk "BEGIN { exit !($kept > $ours + 4e9 && $again < $kept - 3e9) }"
+estimated=$(json peak)
+check "made again: estimated $estimated, simulated $again" \
+    awk "BEGIN { exit !($estimated > .9 * $again && $estimated < 1.1 * $again) }"
+ok "$dhelix" tune "$tmp/job.yaml" --cluster a100 --devices 8 --set parallel.tp=8 \
+    --set train.micro_batch=1 $one --verify 0 --top 4 --set system=megatron-2022
+says 'attention'
+
 # The same input gives the same bytes; the simulated step is that of simulate.
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --json --quiet \
     --write "$tmp/best.yaml"
