@@ -120,8 +120,8 @@ typedef struct tune_system {
     dh_system_job said;
 } tune_system;
 
-/* Graphs by the spec, costs by its costs. Graphs are freed with tune_blocks_fini. */
-/* system: what it keeps counts too. */
+/* Graphs by the spec, costs by its costs; what the system keeps counts too. Graphs are freed with
+ * tune_blocks_fini. */
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                            const tune_system *system, tune_blocks **blocks);
 void tune_blocks_fini(tune_blocks *blocks);

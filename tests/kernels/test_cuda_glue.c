@@ -274,6 +274,31 @@ static void run_model(const char *name, bool qk_norm)
     }
 }
 
+static void run_shares(dh_dtype dtype)
+{
+    static const int widths[] = {5, 16}; /* by elements; 16 bytes at once */
+    for (size_t i = 0; i < DH_COUNTOF(widths); i++) {
+        const char *type = dh_dtype_name(dtype);
+        char text[512];
+        const int w = widths[i];
+        snprintf(text, sizeof text,
+                 "dhelix.graph v2 layer eval %s\n"
+                 "%%0:x act %s[6 tokens, %d width]\n"
+                 "%%1:own act %s[3 tokens, %d width] view=%%0+3\n"
+                 "%%2:behind act %s[3 tokens, %d width]\n"
+                 "%%3:y act %s[3 tokens, %d width]\n"
+                 "%%4:z act %s[3 tokens, %d width]\n"
+                 "ends x_in=%%0 x_out=%%4\n"
+                 "F %%2 = copy(%%1)\n"
+                 "F %%3 = sum_shares(%%0, %%1, %%2)\n"
+                 "F %%4 = sum_shares(-, %%3, %%2)\n",
+                 type, type, w, type, w, type, w, type, w, type, w);
+        dh_graph *g = parse_graph(text);
+        run_graph(g);
+        dh_graph_destroy(g);
+    }
+}
+
 /* What no block above has. */
 static void run_columns(dh_dtype dtype)
 {
@@ -310,6 +335,7 @@ static void operators_compute_as_on_the_cpu(void **state)
     {
         run_optimizer(dtype);
         run_columns(dtype);
+        run_shares(dtype);
     }
     for (int type = 0; type < DH_N_OP_TYPE; type++)
         if (dh_cuda_kernel_of((dh_op_type)type) && !covered[type])

@@ -13,6 +13,8 @@
 /* ---- costs as if measured: whole ns, in parts too, so that nothing has to be rounded ------- */
 
 /* By name: the same whatever other operators there are. */
+static const tune_system no_system; /* our own program alone */
+
 static uint64_t op_number(const dh_cost_op *op)
 {
     uint64_t number = 0;
@@ -333,7 +335,7 @@ static void a_slot_takes_the_same_time_by_all_four(void **state)
 
     const int before = at_hand.n_slots;
     dh_arena *arena = dh_arena_create();
-    assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &blocks));
+    assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, &blocks));
     assert_ok(&ctx, tune_times_make(&ctx, &j.spec, blocks, (tune_wants){.pairs = true}, &times));
     assert_true(at_hand.n_slots > before);
     assert_int_equal(llround(times.fb_one * 1000), at_hand.plan_ns * 1000);
@@ -460,7 +462,7 @@ static void parts_are_there_at_the_same_time_by_all(void **state)
         assert_true(fabs(at_hand.order_ns - (double)at_hand.plan_ns) > 1);
         assert_true(n_slots_of_time(&j, sim, 1, at_hand.order_ns) > 1);
 
-        assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &blocks));
+        assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, &blocks));
         assert_ok(&ctx,
                   tune_times_make(&ctx, &j.spec, blocks, (tune_wants){.pairs = true}, &times));
         assert_int_equal(llround(times.fb_one * 1000), llround(at_hand.order_ns * 1000));
@@ -555,7 +557,7 @@ static void a_layer_takes_the_same_bytes_by_all_four(void **state)
     assert_ok(&ctx, dh_order_policy_find(&ctx, "sequential", &sequential));
     job_init(&j, "1f1b", 4, 1, 1, sequential);
     dh_arena *arena = dh_arena_create();
-    assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &blocks));
+    assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, &blocks));
     const tune_block *layer = &blocks->at[TUNE_LAYER];
     const uint64_t f_bytes = slot_bytes(&j, layer->graph, NULL);
     const uint64_t b_bytes = slot_bytes(&j, NULL, layer->graph);

@@ -172,6 +172,20 @@ static void run_add(dh_cuda_stream stream, const dh_call *c)
     dh_cuda_add(stream, y->dtype, dh_tensor_elements(y), c->in[0], c->in[1], c->out[0]);
 }
 
+static void run_sum_shares(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *y = out_tensor(c, 0);
+    const int64_t n = dh_tensor_elements(y);
+    const void *x[3] = {0};
+    int64_t n_shares[3] = {0};
+    for (int k = 0; k < 3; k++) {
+        if (c->op->in[k] == DH_NONE) continue;
+        x[k] = c->in[k];
+        n_shares[k] = dh_tensor_elements(in_tensor(c, k)) / n;
+    }
+    dh_cuda_sum_shares(stream, y->dtype, n, x, n_shares, c->out[0]);
+}
+
 static void run_copy(dh_cuda_stream stream, const dh_call *c)
 {
     dh_cuda_copy(stream, (size_t)dh_tensor_bytes(out_tensor(c, 0)), c->in[0], c->out[0]);

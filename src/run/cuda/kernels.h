@@ -142,6 +142,9 @@ void dh_cuda_put_rows(dh_cuda_stream stream, dh_dtype dtype, int64_t rows, int64
                       int64_t x_row, const int32_t *at, void *y);
 void dh_cuda_add(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *a, const void *b,
                  void *y);
+/* y [n] = three lists of n_shares[k] arrays of n, one behind another, added in that order. */
+void dh_cuda_sum_shares(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *const x[3],
+                        const int64_t n_shares[3], void *y);
 void dh_cuda_scale(dh_cuda_stream stream, dh_dtype dtype, int64_t n, float factor, const void *x,
                    void *y);
 void dh_cuda_copy(dh_cuda_stream stream, size_t n_bytes, const void *x, void *y);

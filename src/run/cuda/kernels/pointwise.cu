@@ -307,6 +307,41 @@ void dh_cuda_add(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *a
     });
 }
 
+struct share_lists {
+    const void *x[3];
+    int64_t n[3];
+};
+
+template <class T, int V> __global__ void sum_shares(int64_t n, share_lists from, T *y)
+{
+    float sum[V] = {0}, v[V];
+    for (int64_t i = first_of_grid() * V; i < n; i += grid_step() * V) {
+        bool first = true;
+        for (int k = 0; k < 3; k++)
+            for (int64_t s = 0; s < from.n[k]; s++) {
+                load<T, V>((const T *)from.x[k] + s * n + i, v);
+                for (int e = 0; e < V; e++) sum[e] = first ? v[e] : sum[e] + v[e];
+                first = false;
+            }
+        store<T, V>(sum, y + i);
+    }
+}
+
+void dh_cuda_sum_shares(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *const x[3],
+                        const int64_t n_shares[3], void *y)
+{
+    share_lists from;
+    for (int k = 0; k < 3; k++) {
+        from.x[k] = x[k];
+        from.n[k] = n_shares[k];
+    }
+    by_type(dtype, are_aligned(x[0], x[1], x[2], y), n, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        launch(sum_shares<T, t.width>, flat_blocks(n / t.width), FLAT_THREADS, stream, n, from,
+               (T *)y);
+    });
+}
+
 template <class T, int V> __global__ void scale(int64_t n, float factor, const T *x, T *y)
 {
     float v[V];
