@@ -61,20 +61,35 @@ static void the_optimizer_reads_back(void **state)
                                       .copy = DH_NONE,
                                       .gather = DH_NONE}};
     const dh_grad_reduction sums[] = {
-        {.group = DH_GROUP_TP, .range = 0, .n = 32, .shard = DH_NONE, .addend = DH_NONE},
-        {.group = DH_GROUP_DP_CP,
+        {.type = DH_OP_ALL_REDUCE,
+         .group = DH_GROUP_TP,
+         .range = 0,
+         .n = 32,
+         .shard = DH_NONE,
+         .addend = DH_NONE},
+        {.type = DH_OP_REDUCE_SCATTER,
+         .group = DH_GROUP_DP_CP,
          .range = 1,
          .n = 64,
          .shard = 2,
          .n_shard = 32,
          .addend = DH_NONE},
-        {.group = -1, .range = 0, .n = 32, .shard = DH_NONE, .addend = 3}};
-    dh_graph *graphs[4];
+        {.type = DH_OP_ADD, .group = -1, .range = 0, .n = 32, .shard = DH_NONE, .addend = 3}};
+    const uint32_t shards[] = {4, 5};
+    const dh_gather gather = {.shards = shards,
+                              .n_pieces = 2,
+                              .n_piece = 64,
+                              .n_shard = 32,
+                              .group = DH_GROUP_DP_CP,
+                              .dtype = DH_BF16,
+                              .phase = DH_PHASE_B};
+    dh_graph *graphs[5];
     assert_ok(&ctx,
               dh_graph_build_optimizer(&ctx, regions, 2, DH_BF16, DH_GROUP_WORLD, &graphs[0]));
     assert_ok(&ctx, dh_graph_build_reductions(&ctx, sums, DH_COUNTOF(sums), &graphs[1]));
     assert_ok(&ctx, dh_graph_build_link(&ctx, true, 64, 32, DH_F32, 0, &graphs[2]));
     assert_ok(&ctx, dh_graph_build_link(&ctx, false, 64, 32, DH_F32, 8, &graphs[3]));
+    assert_ok(&ctx, dh_graph_build_gather(&ctx, &gather, &graphs[4]));
     for (size_t i = 0; i < DH_COUNTOF(graphs); i++) {
         assert_ok(&ctx, dh_graph_check(&ctx, graphs[i]));
         assert_reads_back(graphs[i]);
