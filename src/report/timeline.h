@@ -108,6 +108,13 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
  * errors    DH_EIO, DH_ENOMEM; path then is as it was */
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,
                          const dh_span *spans);
+
+/* Ranks whose trace-rank<N>.json lie in a folder, ascending; there may be none. The caller frees
+ * the list, on errors too.
+ * errors    of opening and reading the folder; DH_ENOMEM */
+typedef DH_VEC(int64_t) dh_trace_ranks;
+dh_status dh_trace_list(dh_ctx *ctx, const char *dir, dh_trace_ranks *ranks);
+
 /* All trace-rank*.json of a run folder as one file; what stands beside the events is the first
  * rank's. errors: DH_EMISSING none; DH_EFORMAT; DH_EIO; DH_ENOMEM */
 dh_status dh_trace_join(dh_ctx *ctx, const char *dir, const char *path);

@@ -1,6 +1,4 @@
 /* The traces of a run's ranks as one file. */
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,46 +10,14 @@
 
 enum { MAX_BYTES = 1 << 30 };
 
-typedef DH_VEC(int64_t) ranks;
-
-static int ascending(const void *x, const void *y)
+static dh_status list_ranks(dh_ctx *ctx, const char *dir, dh_trace_ranks *list)
 {
-    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-    return (a > b) - (a < b);
-}
-
-/* "trace-rank12.json" */
-static bool rank_of_name(const char *name, int64_t *rank)
-{
-    static const char prefix[] = "trace-rank", suffix[] = ".json";
-    char number[24];
-    const size_t n = strlen(name), around = strlen(prefix) + strlen(suffix);
-    if (n <= around || n - around >= sizeof number || strncmp(name, prefix, strlen(prefix)) != 0 ||
-        strcmp(name + n - strlen(suffix), suffix) != 0)
-        return false;
-    memcpy(number, name + strlen(prefix), n - around);
-    number[n - around] = '\0';
-    return dh_parse_i64(number, rank) && *rank >= 0;
-}
-
-static dh_status list_ranks(dh_ctx *ctx, const char *dir, ranks *list)
-{
-    DIR *d = opendir(dir);
-    if (!d)
-        return dh_fail(ctx, dh_status_of_errno(errno), "cannot open %s: %s", dir, strerror(errno));
-    bool ok = true;
-    int64_t rank;
-    for (const struct dirent *e; ok && (e = readdir(d));)
-        if (rank_of_name(e->d_name, &rank)) ok = dh_vec_push(list, rank);
-    closedir(d);
-    if (!ok) return dh_fail(ctx, DH_ENOMEM, "out of memory listing %s", dir);
-    if (list->n == 0)
-        return dh_fail(ctx, DH_EMISSING,
-                       "%s has no trace-rank*.json: run with --set trace.step=N, or simulate with "
-                       "--out",
-                       dir);
-    qsort(list->at, list->n, sizeof *list->at, ascending);
-    return DH_OK;
+    DH_TRY(dh_trace_list(ctx, dir, list));
+    if (list->n > 0) return DH_OK;
+    return dh_fail(ctx, DH_EMISSING,
+                   "%s has no trace-rank*.json: run with --set trace.step=N, or simulate with "
+                   "--out",
+                   dir);
 }
 
 static dh_status read_trace(dh_ctx *ctx, const char *dir, int64_t rank, json_t **trace)
@@ -86,7 +52,7 @@ static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, json_t **joi
     return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory joining traces") : DH_OK;
 }
 
-static dh_status join(dh_ctx *ctx, const char *dir, const ranks *list, const char *path)
+static dh_status join(dh_ctx *ctx, const char *dir, const dh_trace_ranks *list, const char *path)
 {
     json_t *joined = NULL;
     dh_status st = DH_OK;
@@ -104,7 +70,7 @@ static dh_status join(dh_ctx *ctx, const char *dir, const ranks *list, const cha
 
 dh_status dh_trace_join(dh_ctx *ctx, const char *dir, const char *path)
 {
-    ranks list = {.n = 0};
+    dh_trace_ranks list = {.n = 0};
     dh_status st = list_ranks(ctx, dir, &list);
     if (st == DH_OK) st = join(ctx, dir, &list, path);
     dh_vec_fini(&list);

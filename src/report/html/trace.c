@@ -2,8 +2,6 @@
 #include "report/html/trace.h"
 #include "base/json_text.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,45 +151,7 @@ static dh_status read_file(dh_ctx *ctx, const dh_run_folder *run, traces *t, int
     return st;
 }
 
-/* ---- which files, and one clock ------------------------------------------------------------- */
-
-static int ascending(const void *x, const void *y)
-{
-    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-    return a < b ? -1 : a > b;
-}
-
-/* "trace-rank12.json" */
-static bool rank_of_name(const char *name, int64_t *rank)
-{
-    static const char prefix[] = "trace-rank", suffix[] = ".json";
-    char number[24];
-    const size_t n = strlen(name), around = strlen(prefix) + strlen(suffix);
-    if (n <= around || n - around >= sizeof number || strncmp(name, prefix, strlen(prefix)) != 0 ||
-        strcmp(name + n - strlen(suffix), suffix) != 0)
-        return false;
-    memcpy(number, name + strlen(prefix), n - around);
-    number[n - around] = '\0';
-    return dh_parse_i64(number, rank) && *rank >= 0;
-}
-
-static dh_status list_files(dh_ctx *ctx, const dh_run_folder *run, traces *t)
-{
-    DIR *dir = opendir(run->path);
-    if (!dir) return dh_fail(ctx, DH_EIO, "cannot open %s: %s", run->path, strerror(errno));
-    bool ok = true;
-    errno = 0;
-    for (const struct dirent *entry; ok && (entry = readdir(dir)); errno = 0) {
-        int64_t rank;
-        if (rank_of_name(entry->d_name, &rank)) ok = dh_vec_push(&t->files, rank);
-    }
-    const int fault = ok ? errno : ENOMEM; /* readdir's, which ends as the last entry does */
-    closedir(dir);
-    if (t->files.n) qsort(t->files.at, t->files.n, sizeof *t->files.at, ascending);
-    if (fault == 0) return DH_OK;
-    return dh_fail(ctx, dh_status_of_errno(fault), "cannot list %s: %s", run->path,
-                   strerror(fault));
-}
+/* ---- one clock ------------------------------------------------------------------------------ */
 
 /* Ranks of several machines may have several clocks: then no rank's step overlaps that of
  * the first one, and each begins at 0. */
@@ -229,7 +189,7 @@ static void free_traces(traces *t)
 dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out)
 {
     traces t = {.kinds = json_object()};
-    dh_status st = t.kinds ? list_files(ctx, run, &t) : no_memory(ctx);
+    dh_status st = t.kinds ? dh_trace_list(ctx, run->path, &t.files) : no_memory(ctx);
     const size_t n = DH_MIN(t.files.n, (size_t)run->max_ranks);
     for (size_t i = 0; st == DH_OK && i < n; i++) /* where not all are shown: evenly spread */
         st = read_file(ctx, run, &t, t.files.at[i * t.files.n / n]);

@@ -4,6 +4,7 @@
 
 #include "program/program.h"
 #include "report/html/run.h"
+#include "report/timeline.h"
 
 typedef struct event {
     int64_t start_ns, dur_ns, waited_ns; /* the last: of dur_ns, until its partners had come */
@@ -23,8 +24,8 @@ typedef struct traced_rank {
 } traced_rank;
 
 typedef struct traces {
-    char file[48];         /* the one being read */
-    DH_VEC(int64_t) files; /* ranks that have one, ascending */
+    char file[48];        /* the one being read */
+    dh_trace_ranks files; /* ranks that have one, ascending */
     DH_VEC(traced_rank) ranks;
     json_t *kinds; /* object: the row's text -> its number */
     bool one_clock;
