@@ -4,7 +4,8 @@
 #   ./test.sh            release tests; the shorter ones again under address+undefined and thread
 #                        sanitizers
 #   ./test.sh --quick    release tests only
-#   ./test.sh --ci       also those labelled "long" under sanitizers, and fuzzing, 10 s a target
+#   ./test.sh --ci       also those labelled "deep", all cases of every suite, those labelled "long"
+#                        under sanitizers, and fuzzing, 10 s a target
 #   ./test.sh --full     also the tests labelled "full", fresh seeds, 5 minutes of fuzzing a target
 #   ./test.sh --no-install   do not install missing packages
 #
@@ -27,9 +28,13 @@ for arg in "$@"; do
 done
 fuzz_seconds=10
 fuzz_seed=1 # as in the tests: red for a change only
-skip_labels='^full$'
-skip_sanitized='^(full|long)$'
-if $ci; then skip_sanitized=$skip_labels; fi
+skip_labels='^(full|deep)$'
+skip_sanitized='^(full|deep|long)$'
+if $ci; then
+    skip_labels='^full$'
+    skip_sanitized=$skip_labels
+fi
+if $ci || $full; then export DHELIX_TEST_DEEP=1; fi
 if $full; then
     fuzz_seconds=300
     skip_labels='^$'

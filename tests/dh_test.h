@@ -5,6 +5,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,6 +23,14 @@ enum { TEST_SANITIZED = 1 };
 #else
 enum { TEST_SANITIZED = 0 };
 #endif
+
+/* Whether a suite leaves out cases that are much like others of its own. Every one of them runs
+ * with DHELIX_TEST_DEEP, which ./test.sh sets with --ci and --full, in builds without a sanitizer.
+ */
+static inline bool test_is_thin(void)
+{
+    return TEST_SANITIZED || !getenv("DHELIX_TEST_DEEP");
+}
 
 /* A call must succeed; its message is shown when it does not. */
 #define assert_ok(ctx, call)                                                                       \

@@ -2,7 +2,7 @@
 # fails, or does its work all the same; nothing is lost, nothing stays allocated.
 #   bash tests/faults/nth.sh DHELIX NTH_LIBRARY [--paths | --full] [COMMAND]
 # With --full every call fails; with --paths, of the calls that the same chain of functions makes,
-# the first; without, that of every 16th chain.
+# the first; without, that of every 16th chain, and of every 64th without DHELIX_TEST_DEEP.
 #
 # A command runs once for each kind: at every call that is to fail a copy of the process is made, in
 # which it fails. A call made beside other threads, which no copy has, takes a run of its own.
@@ -10,6 +10,7 @@ library=$2
 . tests/cli/lib.sh "$1"
 shift 2
 calls=paths:16 closely=paths:1 # closely: where faults were found
+[ -n "${DHELIX_TEST_DEEP:-}" ] || calls=paths:64 closely=paths:4
 case ${1:-} in
 --paths) calls=paths:1 && shift ;;
 --full) calls=each closely=each && shift ;;

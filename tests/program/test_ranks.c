@@ -22,10 +22,10 @@ static void for_some_meshes(setup s, void (*visit)(const setup *), size_t first,
     }
 }
 
-/* All meshes; under sanitizers, which are after stray accesses, a third of them by turns. */
+/* All meshes; of thin runs a third of them by turns. */
 static void for_its_meshes(setup s, void (*visit)(const setup *), size_t turn)
 {
-    for_some_meshes(s, visit, TEST_SANITIZED ? turn % 3 : 0, TEST_SANITIZED ? 3 : 1);
+    for_some_meshes(s, visit, test_is_thin() ? turn % 3 : 0, test_is_thin() ? 3 : 1);
 }
 
 static const char *const schedules[] = {"1f1b",    "gpipe",    "interleaved-1f1b", "zb-h1",
@@ -72,6 +72,7 @@ static void strategies_verify(void **state)
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < DH_COUNTOF(paired); k++)
             for (int variant = 0; variant < 2; variant++) {
+                if (test_is_thin() && (i + k + (size_t)variant) % 2) continue;
                 setup s = {.preset = variant ? "llama-tiny" : "gpt2-char",
                            .schedule = paired[k],
                            .seq = 16,
@@ -220,7 +221,7 @@ static void part_waits_verify(void **state)
     dh_arena *arena = dh_arena_create();
     static const char *const strategies[] = {"part-wise+dhelix", "{passes: [part-wise(1)]}",
                                              "part-wise(scatter)+dhelix", "flux"};
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 8; i += test_is_thin() && i % 3 ? 2 : 1) {
         setup s = {.preset = i % 2 ? "llama-tiny" : "mixtral-tiny",
                    .schedule = i % 2 ? "zb-h1" : "dhelix-w",
                    .tp = i % 4 < 2 ? 4 : 2,
@@ -251,7 +252,7 @@ static void context_parallelism_verifies(void **state)
         verifies(&s);
         size_t n;
         const dh_strategy *rows = dh_strategies(&n);
-        for (size_t k = 0; k < n; k++) {
+        for (size_t k = test_is_thin() ? i % 3 : 0; k < n; k += test_is_thin() ? 3 : 1) {
             s.strategy = &rows[k];
             verifies_and_is_alike(&s);
         }
@@ -294,7 +295,7 @@ static void expert_parallelism_verifies(void **state)
     }
     setup s = {"mixtral-tiny", "dhelix-w", 1, 2,    2, 0, 4, 16,   DH_F32,
                true,           1,          0, NULL, 0, 2, 0, false};
-    for (size_t k = 0; k < n; k++) {
+    for (size_t k = 0; k < n; k += test_is_thin() ? 2 : 1) {
         s.strategy = &rows[k];
         verifies_and_is_alike(&s);
     }
@@ -315,7 +316,7 @@ static void strategies_agree_on_uneven_shards(void **state)
                      false,        1,          0, NULL, 0, 0, 0, false};
     mesh_programs *m = prepare(&s);
     m->spec.recipe.model.vocab = 13;
-    for (int turn = 0; turn < 40; turn++)
+    for (int turn = 0; turn < (test_is_thin() ? 5 : 40); turn++)
         for (size_t i = 0; i < n; i++) {
             dh_ctx ctx = DH_CTX_INIT;
             if (i > 0 && strcmp(rows[i].policy, rows[0].policy) == 0) continue; /* no order */

@@ -110,11 +110,10 @@ static double compare_rings(const run_base *base)
     return d;
 }
 
-/* Sanitizers look for races and stray accesses, which a third of the ways has, each mesh other
- * ones. */
+/* Of thin runs a third of the ways, each mesh other ones. */
 static void strategies_change_no_bit(void **state)
 {
-    const size_t stride = TEST_SANITIZED ? 3 : 1;
+    const size_t stride = test_is_thin() ? 3 : 1;
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
         char settings[200];
         run_base base;
@@ -138,7 +137,7 @@ static void schedules_change_no_bit(void **state)
     run_base base;
     const dh_schedule_row *const *rows = dh_schedule_rows(&n);
     begin_base(&base, RUN_GPT2, "parallel.pp=2 parallel.dp=2");
-    for (size_t i = 0; i < n; i += TEST_SANITIZED ? 3 : 1) {
+    for (size_t i = 0; i < n; i += test_is_thin() ? 3 : 1) {
         const dh_placement at = rows[i]->placement;
         char schedule[100];
         if (at == DH_PLACE_BIDIRECTIONAL || at == DH_PLACE_PARALLEL)
@@ -149,7 +148,7 @@ static void schedules_change_no_bit(void **state)
         n_checked++;
     }
     run_remove(base.out);
-    assert_true(n_checked >= (TEST_SANITIZED ? 3 : 10));
+    assert_true(n_checked >= (test_is_thin() ? 3 : 10));
 }
 
 /* ---- sums over ranks ------------------------------------------------------------------------ */
