@@ -276,7 +276,19 @@ dh_group_span dh_mesh_group_span(const dh_mesh *m, dh_group_kind group, int64_t 
 
 bool dh_mesh_group_is_local(const dh_mesh *m, dh_group_kind group, int64_t rank)
 {
-    int64_t first = dh_mesh_group_member(m, group, rank, 0);
-    int64_t last = dh_mesh_group_member(m, group, rank, dh_mesh_group_size(m, group) - 1);
+    int64_t first = 0, last = 0, stride = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; axis++) {
+        const int64_t size = axis_size(m, axis);
+        if (size == 1) continue;
+        int64_t low = rank % size, high = low;
+        if (dh_group_varies(group, axis)) {
+            low = digit_at(m, group, axis, 0);
+            high = digit_at(m, group, axis, digit_count(m, group, axis) - 1);
+        }
+        first += low * stride;
+        last += high * stride;
+        stride *= size;
+        rank /= size;
+    }
     return dh_mesh_node(m, first) == dh_mesh_node(m, last);
 }

@@ -134,6 +134,9 @@ struct dh_pass {
 #include "graph/passes.def"
 #undef DH_PASS
 
+/* Whether recomputation rewrites blocks of the kind: others are alike whatever is recomputed. */
+bool dh_pass_recomputes(dh_block_kind kind);
+
 const dh_pass *const *dh_passes(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_pass_find(dh_ctx *ctx, const char *name, const dh_pass **pass);

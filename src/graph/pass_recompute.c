@@ -170,10 +170,15 @@ static dh_status rewrite_ops(dh_ctx *ctx, pass *p)
     return DH_OK;
 }
 
+bool dh_pass_recomputes(dh_block_kind kind)
+{
+    return kind == DH_BLOCK_LAYER;
+}
+
 dh_status dh_pass_recompute(dh_ctx *ctx, dh_graph *graph, dh_recompute_kind kind)
 {
     if (kind == DH_RECOMPUTE_KIND_NONE || kind == DH_RECOMPUTE_KIND_ATTENTION) return DH_OK;
-    if (graph->kind != DH_BLOCK_LAYER) return DH_OK;
+    if (!dh_pass_recomputes(graph->kind)) return DH_OK;
     if (graph->dx_out == DH_NONE)
         return dh_fail(ctx, DH_EINVAL, "recomputation rewrites a graph that has its backward");
     const size_t n = graph->tensors.n;

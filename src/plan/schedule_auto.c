@@ -39,18 +39,26 @@ typedef struct play {
     /* State of one play. */
     int64_t *f_ready, *i_ready; /* [rank][micro]; INT64_MAX: not known yet */
     int64_t *free_at;           /* [rank] */
-    int64_t *wake;              /* [rank], and one that never does */
-    int32_t *earliest;          /* [2 leaves]: a tournament of the ranks, g at leaf leaves + g */
+    int64_t *wake;              /* [2 leaves]: a tournament, the earlier of two above them; rank g
+                                 * at leaf leaves + g, and leaves without one never wake */
     int32_t leaves;             /* a power of two */
     int64_t *first;             /* [rank]: start of the first action */
     int32_t *n_f, *n_i, *n_w;   /* [rank]: started */
+    int64_t *left;              /* [rank]: how long what is yet to be started takes */
     uint8_t *kind;              /* [rank][3 m]: the list made */
     int64_t n_played;           /* actions, over all plays */
+    /* What the last play asked of its caps and gap: others that answer alike make the same play. */
+    int32_t *most;         /* [rank]: micro-batches between F and I when a forward was due */
+    int32_t *last_cap;     /* [rank] */
+    int64_t taken, passed; /* gaps up to which, and above which, a W was as it was */
+    bool compares;         /* there was a play */
 } play;
 
 typedef struct score {
     int64_t span, makespan;
 } score;
+
+static const score no_score = {INT64_MAX, INT64_MAX};
 
 /* By makespan first where ranks meet between steps. */
 static bool is_better(score a, score b, bool meet)
@@ -74,28 +82,34 @@ static int32_t leaves_for(int32_t p)
     return n;
 }
 
-/* The rank that wakes first, of several the lowest. */
-static int32_t earlier(const play *s, int32_t node)
+static int64_t wake_of(const play *s, int32_t g)
 {
-    const int32_t *two = &s->earliest[2 * (size_t)node];
-    return s->wake[two[1]] < s->wake[two[0]] ? two[1] : two[0];
+    return s->wake[s->leaves + g];
 }
 
 static void set_wake(play *s, int32_t g, int64_t at)
 {
-    s->wake[g] = at;
-    for (int32_t node = (s->leaves + g) / 2; node > 0; node /= 2) {
-        const int32_t before = s->earliest[node], now = earlier(s, node);
-        s->earliest[node] = now;
-        if (now == before && now != g) break;
+    int64_t *wake = s->wake;
+    wake[s->leaves + g] = at;
+    for (size_t node = (size_t)(s->leaves + g) / 2; node > 0; node /= 2) {
+        const int64_t now = DH_MIN(wake[2 * node], wake[2 * node + 1]);
+        if (wake[node] == now) break;
+        wake[node] = now;
     }
 }
 
 static void reset_wakes(play *s)
 {
-    for (int32_t g = 0; g <= s->p; g++) s->wake[g] = g == 0 ? 0 : INT64_MAX;
-    for (int32_t i = 0; i < s->leaves; i++) s->earliest[s->leaves + i] = DH_MIN(i, s->p);
-    for (int32_t node = s->leaves; node-- > 1;) s->earliest[node] = earlier(s, node);
+    for (int32_t i = 0; i < 2 * s->leaves; i++) s->wake[i] = INT64_MAX;
+    set_wake(s, 0, 0);
+}
+
+/* The rank that wakes first, of several the lowest. */
+static int32_t find_earliest(const play *s)
+{
+    size_t node = 1;
+    while (node < (size_t)s->leaves) node = 2 * node + (s->wake[2 * node + 1] < s->wake[2 * node]);
+    return (int32_t)node - s->leaves;
 }
 
 static void reset(play *s)
@@ -103,9 +117,16 @@ static void reset(play *s)
     const size_t cells = (size_t)s->p * (size_t)s->m;
     for (size_t i = 0; i < cells; i++) s->f_ready[i] = s->i_ready[i] = INT64_MAX;
     for (int32_t g = 0; g < s->p; g++) {
+        const dh_stage_cost *c = cost_of(s, g);
         s->free_at[g] = s->first[g] = 0;
         s->n_f[g] = s->n_i[g] = s->n_w[g] = 0;
+        s->left[g] = s->m * (c->f_ns + c->i_ns + c->w_ns);
+        s->most[g] = -1;
+        s->last_cap[g] = s->cap[g];
     }
+    s->taken = INT64_MAX;
+    s->passed = -1;
+    s->compares = true;
     reset_wakes(s);
     memset(s->f_ready, 0, (size_t)s->m * sizeof *s->f_ready);
 }
@@ -115,17 +136,19 @@ static void announce(play *s, int64_t *ready, int32_t g, int32_t j, int64_t at)
 {
     ready[(int64_t)g * s->m + j] = at;
     const int64_t wake = DH_MAX(at, s->free_at[g]);
-    if (wake < s->wake[g]) set_wake(s, g, wake);
+    if (wake < wake_of(s, g)) set_wake(s, g, wake);
 }
 
 static void start(play *s, int32_t g, dh_pipe_kind kind)
 {
     const dh_stage_cost *c = cost_of(s, g);
-    const int64_t now = s->wake[g];
+    const int64_t now = wake_of(s, g);
     int32_t n = s->n_f[g] + s->n_i[g] + s->n_w[g];
     if (n == 0) s->first[g] = now;
     s->kind[3 * (int64_t)g * s->m + n] = (uint8_t)kind;
-    s->free_at[g] = now + (kind == DH_PIPE_F ? c->f_ns : kind == DH_PIPE_I ? c->i_ns : c->w_ns);
+    const int64_t ns = kind == DH_PIPE_F ? c->f_ns : kind == DH_PIPE_I ? c->i_ns : c->w_ns;
+    s->free_at[g] = now + ns;
+    s->left[g] -= ns;
     set_wake(s, g, s->free_at[g]);
     const int64_t arrival = s->free_at[g] + s->costs->p2p_ns;
     if (kind == DH_PIPE_F) {
@@ -143,14 +166,25 @@ static void start(play *s, int32_t g, dh_pipe_kind kind)
     s->n_played++;
 }
 
+/* Whether the time until the next input is long enough for a W. */
+static bool is_gap(play *s, int64_t ns, int64_t w_ns)
+{
+    const int64_t most = w_ns > 0 ? 1000 * ns / w_ns : INT64_MAX;
+    const bool is = s->gap <= most;
+    if (is) s->taken = DH_MIN(s->taken, most);
+    if (!is) s->passed = DH_MAX(s->passed, most);
+    return is;
+}
+
 /* What a free rank does now: start something, or set the time to look again. */
 static void decide(play *s, int32_t g)
 {
-    const int64_t now = s->wake[g], *f_ready = s->f_ready + (int64_t)g * s->m,
+    const int64_t now = wake_of(s, g), *f_ready = s->f_ready + (int64_t)g * s->m,
                   *i_ready = s->i_ready + (int64_t)g * s->m;
     const int32_t n_f = s->n_f[g], n_i = s->n_i[g], n_w = s->n_w[g];
     const int64_t held = 1000 * (int64_t)(n_f - n_i) + s->wgrad * (n_i - n_w);
     const bool full = held + 1000 > s->max_held;
+    if (n_f < s->m) s->most[g] = DH_MAX(s->most[g], n_f - n_i);
     const bool may_f = n_f < s->m && n_f - n_i < s->cap[g];
     const int64_t next_f = may_f && !full ? f_ready[n_f] : INT64_MAX;
     const int64_t next_i = n_i < n_f ? i_ready[n_i] : INT64_MAX;
@@ -160,17 +194,32 @@ static void decide(play *s, int32_t g)
     } else if (next_i <= now) {
         start(s, g, DH_PIPE_I);
     } else if (n_w < n_i && (next == INT64_MAX || (full && may_f && f_ready[n_f] <= now) ||
-                             1000 * (next - now) >= s->gap * cost_of(s, g)->w_ns)) {
+                             is_gap(s, next - now, cost_of(s, g)->w_ns))) {
         start(s, g, DH_PIPE_W);
     } else {
         set_wake(s, g, next);
     }
 }
 
-static score run_play(play *s)
+/* Whether the rank's end, which all it has yet to do follows, is behind the best. */
+static bool is_late(const play *s, int32_t g, score best)
 {
+    const int64_t end = s->free_at[g] + s->left[g];
+    return s->meet ? end > best.makespan : end - s->first[g] > best.span;
+}
+
+/* best: a play that will be worse is left, with no_score. */
+static score run_play(play *s, score best)
+{
+    const int64_t n_before = s->n_played;
     reset(s);
-    for (int32_t g; s->wake[g = s->earliest[1]] != INT64_MAX;) decide(s, g);
+    while (s->wake[1] != INT64_MAX) {
+        const int32_t g = find_earliest(s);
+        decide(s, g);
+        if (!is_late(s, g, best)) continue;
+        s->n_played = n_before + 3 * (int64_t)s->p * s->m; /* as if played to the end */
+        return no_score;
+    }
     score sum = {0};
     for (int32_t g = 0; g < s->p; g++) {
         sum.span = DH_MAX(sum.span, s->free_at[g] - s->first[g]);
@@ -187,9 +236,24 @@ typedef struct best {
     int32_t *cap; /* [rank] */
 } best;
 
+/* Whether the last play asked nothing that its caps and gap answered in another way. One that was
+ * left would be left again. */
+static bool is_repetition(const play *s)
+{
+    if (!s->compares || s->gap > s->taken || s->gap <= s->passed) return false;
+    for (int32_t g = 0; g < s->p; g++)
+        if (s->cap[g] != s->last_cap[g] && s->most[g] >= DH_MIN(s->cap[g], s->last_cap[g]))
+            return false;
+    return true;
+}
+
 static bool try_play(play *s, best *b)
 {
-    score got = run_play(s);
+    if (is_repetition(s)) {
+        s->n_played += 3 * (int64_t)s->p * s->m;
+        return false;
+    }
+    score got = run_play(s, b->score);
     if (!is_better(got, b->score, s->meet)) return false;
     b->score = got;
     b->gap = s->gap;
@@ -248,12 +312,12 @@ static dh_status search(dh_ctx *ctx, play *s, const dh_schedule_row *row,
 {
     int32_t *cap = calloc((size_t)s->p, sizeof *cap);
     if (!cap) return dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
-    best b = {.score = {INT64_MAX, INT64_MAX}, .cap = cap};
+    best b = {.score = no_score, .cap = cap};
     search_linear(s, &b);
     search_single(s, &b);
     memcpy(s->cap, b.cap, (size_t)s->p * sizeof *s->cap);
     s->gap = b.gap;
-    run_play(s); /* once more, for its lists */
+    run_play(s, no_score); /* once more, for its lists */
     free(cap);
     return list_play(ctx, s, row, spec, schedule);
 }
@@ -348,17 +412,19 @@ static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
         .f_ready = DH_NEW_N(arena, int64_t, cells),
         .i_ready = DH_NEW_N(arena, int64_t, cells),
         .free_at = DH_NEW_N(arena, int64_t, p),
-        .wake = DH_NEW_N(arena, int64_t, p + 1),
-        .earliest = DH_NEW_N(arena, int32_t, 2 * leaves),
+        .wake = DH_NEW_N(arena, int64_t, 2 * leaves),
         .leaves = leaves,
         .first = DH_NEW_N(arena, int64_t, p),
         .n_f = DH_NEW_N(arena, int32_t, p),
         .n_i = DH_NEW_N(arena, int32_t, p),
         .n_w = DH_NEW_N(arena, int32_t, p),
+        .left = DH_NEW_N(arena, int64_t, p),
+        .most = DH_NEW_N(arena, int32_t, p),
+        .last_cap = DH_NEW_N(arena, int32_t, p),
         .kind = DH_NEW_N(arena, uint8_t, 3 * cells),
     };
-    bool has_memory = s.cap && s.f_ready && s.i_ready && s.free_at && s.wake && s.earliest &&
-                      s.first && s.n_f && s.n_i && s.n_w && s.kind;
+    bool has_memory = s.cap && s.f_ready && s.i_ready && s.free_at && s.wake && s.first && s.n_f &&
+                      s.n_i && s.n_w && s.left && s.most && s.last_cap && s.kind;
     dh_schedule *found = NULL;
     dh_status st = has_memory ? search(ctx, &s, row, spec, &found)
                               : dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");

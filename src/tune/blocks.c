@@ -60,7 +60,8 @@ static unsigned streams_of(const dh_program_spec *spec, const dh_graph *g)
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
-                           const tune_system *system, tune_blocks **blocks)
+                           const tune_system *system, const tune_blocks *plain,
+                           tune_blocks **blocks)
 {
     static const dh_block_kind kinds[TUNE_N_BLOCK] = {DH_BLOCK_EMBED, DH_BLOCK_LAYER,
                                                       DH_BLOCK_HEAD};
@@ -71,11 +72,20 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
     dh_status st = DH_OK;
     for (int i = 0; st == DH_OK && i < TUNE_N_BLOCK; i++) {
         tune_block *b = &made->at[i];
+        if (plain && !dh_pass_recomputes(kinds[i])) {
+            *b = plain->at[i];
+            b->borrowed = true;
+            continue;
+        }
         st = plan_build_graph(ctx, spec, kinds[i], first, 0, &b->graph);
         if (st == DH_OK) st = dh_block_lives_find(ctx, b->graph, spec->recipe.backend, &b->lives);
         if (st == DH_OK) {
             add_system(system, b);
             add_times(spec, b);
+        }
+        if (st == DH_OK && i == TUNE_HEAD && b->graph->ops.n > TUNE_MAX_HEAD_OPS) {
+            dh_graph_destroy(b->graph); /* nobody looks at it again, and it is thousands */
+            b->graph = NULL;
         }
     }
     if (st != DH_OK) {
@@ -90,7 +100,7 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
 void tune_blocks_fini(tune_blocks *blocks)
 {
     for (int i = 0; i < TUNE_N_BLOCK; i++) {
-        dh_graph_destroy(blocks->at[i].graph);
+        if (!blocks->at[i].borrowed) dh_graph_destroy(blocks->at[i].graph);
         blocks->at[i].graph = NULL;
     }
 }

@@ -102,7 +102,7 @@ static dh_status one_strand(const timer *t, unsigned phases, tune_chain *made)
 {
     const chain list[] = {layer, layers, with_embed, with_head};
     double ns[DH_COUNTOF(list)];
-    const bool whole = t->blocks->at[TUNE_HEAD].graph->ops.n <= TUNE_MAX_HEAD_OPS;
+    const bool whole = t->blocks->at[TUNE_HEAD].graph != NULL;
     for (size_t i = 0; i < DH_COUNTOF(list) - !whole; i++)
         DH_TRY(phases ? chains_ns(t, none, list[i], phases, &ns[i])
                       : chains_ns(t, list[i], none, 0, &ns[i]));
@@ -124,17 +124,25 @@ static dh_status two_strands(const timer *t, unsigned phases, double *one, doubl
 dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_blocks *blocks,
                           tune_wants wants, tune_times *times)
 {
+    tune_wants *known = &times->known;
     const timer t = {ctx, spec, blocks, spec->recipe.ordering};
     const unsigned inputs = 1u << DH_PHASE_B, weights = 1u << DH_PHASE_W;
-    DH_TRY(one_strand(&t, 0, &times->f));
-    DH_TRY(one_strand(&t, inputs | weights, &times->b));
-    if (wants.split) {
+    if (!known->whole) {
+        DH_TRY(one_strand(&t, 0, &times->f));
+        DH_TRY(one_strand(&t, inputs | weights, &times->b));
+    }
+    if (wants.split && !known->split) {
         DH_TRY(one_strand(&t, inputs, &times->i));
         DH_TRY(one_strand(&t, weights, &times->w));
     }
-    if (wants.pairs) DH_TRY(two_strands(&t, inputs | weights, &times->fb_one, &times->fb_more));
-    if (wants.pairs && wants.split)
+    if (wants.pairs && !known->pairs)
+        DH_TRY(two_strands(&t, inputs | weights, &times->fb_one, &times->fb_more));
+    if (wants.split_pairs && !known->split_pairs)
         DH_TRY(two_strands(&t, inputs, &times->fi_one, &times->fi_more));
+    *known = (tune_wants){.whole = true,
+                          .split = known->split || wants.split,
+                          .pairs = known->pairs || wants.pairs,
+                          .split_pairs = known->split_pairs || wants.split_pairs};
     return DH_OK;
 }
 

@@ -28,7 +28,7 @@ typedef struct blocks_key {
 typedef struct times_key {
     blocks_key blocks;
     uint64_t policy;
-    int64_t barriers, wants;
+    int64_t barriers;
 } times_key;
 
 typedef struct outline_key {
@@ -199,9 +199,16 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
         tune_blocks *made;
+        const tune_blocks *plain = NULL;
         tune_system system;
         DH_TRY(tune_system_of(e->ctx, e->t, recompute, &system));
-        DH_TRY(tune_blocks_make(e->ctx, e->t->arena, &spec, &system, &made));
+        if (recompute != DH_RECOMPUTE_KIND_NONE &&
+            system.row.traits == 0) { /* may move the table */
+            DH_TRY(tune_find_blocks(e, DH_RECOMPUTE_KIND_NONE, &plain));
+            place = dh_table_at(&e->t->blocks, e->t->arena, &key, sizeof key);
+            if (!place) return tune_no_memory(e->ctx);
+        }
+        DH_TRY(tune_blocks_make(e->ctx, e->t->arena, &spec, &system, plain, &made));
         *place = made;
         if (!dh_vec_push(&e->t->all_blocks, made)) {
             tune_blocks_fini(made);
@@ -214,21 +221,17 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
 
 dh_status tune_find_times(estimate *e, const tune_times **times)
 {
-    const tune_wants wants = {e->schedule->split_backward, e->schedule->pairs};
+    const bool split = e->schedule->split_backward, pairs = e->schedule->pairs;
+    const tune_wants wants = {true, split, pairs, split && pairs};
     times_key key = {.policy = (uint64_t)(uintptr_t)e->spec.recipe.ordering.policy,
-                     .barriers = e->spec.recipe.ordering.options.barriers,
-                     .wants = wants.split | wants.pairs << 1};
+                     .barriers = e->spec.recipe.ordering.options.barriers};
     DH_TRY(key_of_blocks(e, e->spec.recipe.recompute, &key.blocks));
     void **place = dh_table_at(&e->t->times, e->t->arena, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
-    if (!*place) {
-        tune_times *made = DH_NEW(e->t->arena, tune_times);
-        if (!made) return tune_no_memory(e->ctx);
-        DH_TRY(tune_times_make(e->ctx, &e->spec, e->basis.blocks, wants, made));
-        *place = made;
-    }
+    if (!*place) *place = DH_NEW(e->t->arena, tune_times);
+    if (!*place) return tune_no_memory(e->ctx);
     *times = *place;
-    return DH_OK;
+    return tune_times_make(e->ctx, &e->spec, e->basis.blocks, wants, *place);
 }
 
 dh_status tune_find_rewrites(estimate *e, const dh_strategy *row, const dh_strategy **strategy)

@@ -103,7 +103,8 @@ enum { TUNE_F, TUNE_B, TUNE_W, TUNE_N_PHASE }; /* forward, input gradients, weig
 enum { TUNE_COMM_TP, TUNE_COMM_CP, TUNE_COMM_EP, TUNE_N_COMM };
 
 typedef struct tune_block {
-    dh_graph *graph;
+    dh_graph *graph; /* NULL: a head of more than TUNE_MAX_HEAD_OPS */
+    bool borrowed;   /* it is another one's */
     dh_block_lives lives;
     double compute_ns[TUNE_N_PHASE], comm_ns[TUNE_N_PHASE][TUNE_N_COMM];
     uint32_t n_launched[TUNE_N_PHASE]; /* operators of the compute stream */
@@ -120,10 +121,12 @@ typedef struct tune_system {
     dh_system_job said;
 } tune_system;
 
-/* Graphs by the spec, costs by its costs; what the system keeps counts too. Graphs are freed with
- * tune_blocks_fini. */
+/* Graphs by the spec, costs by its costs; what the system keeps counts too. plain: the same without
+ * recomputation, which outlives it, where nothing but the graphs of layers goes by that; else NULL.
+ * Graphs are freed with tune_blocks_fini. */
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
-                           const tune_system *system, tune_blocks **blocks);
+                           const tune_system *system, const tune_blocks *plain,
+                           tune_blocks **blocks);
 void tune_blocks_fini(tune_blocks *blocks);
 
 /* ---- chains.c: blocks one behind the other on their streams --------------------------------- */
@@ -134,16 +137,18 @@ typedef struct tune_chain {
     double embed, head; /* what these add */
 } tune_chain;
 
+/* Which of them: forwards and whole backwards, split ones, and either beside forwards. */
+typedef struct tune_wants {
+    bool whole, split, pairs, split_pairs;
+} tune_wants;
+
 typedef struct tune_times {
     tune_chain f, b, i, w;
     double fb_one, fb_more, fi_one, fi_more; /* layers' forwards beside layers' backwards */
+    tune_wants known;
 } tune_times;
 
-/* What of it is wanted. */
-typedef struct tune_wants {
-    bool split, pairs;
-} tune_wants;
-
+/* Adds what is wanted and not known. */
 dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_blocks *blocks,
                           tune_wants wants, tune_times *times);
 double tune_chain_ns(const tune_chain *chain, const tune_stage *stage);

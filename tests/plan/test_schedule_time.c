@@ -308,9 +308,59 @@ static void stp_closed_forms(void **state)
         }
 }
 
+/* ---- the search of zb-auto ---------------------------------------------------------------------
+ */
+
+static uint64_t slots_digest(const dh_schedule *s)
+{
+    uint64_t h = (uint64_t)s->n_ranks;
+    for (int32_t i = 0; i < s->first_slot[s->n_ranks]; i++) {
+        const dh_pipe_action *a = &s->slots[i].action[0];
+        h = dh_mix64(h ^ ((uint64_t)a->kind << 60 | (uint64_t)a->stage << 30 | (uint64_t)a->micro));
+    }
+    return h;
+}
+
+/* Plays are left out that an earlier one stands for, and left early that cannot be the best: what
+ * is found is what playing all of them to the end finds, taken down from a search that did. */
+static void zb_auto_finds_what_playing_all_finds(void **state)
+{
+    enum { N = 300, MAX_P = 12 };
+    uint64_t rand = 41, digest = 0;
+    dh_ctx ctx = DH_CTX_INIT;
+    for (int i = 0; i < N; i++) {
+        dh_stage_cost stages[MAX_P];
+        const int32_t p = 1 + (int32_t)(test_rand(&rand) % MAX_P);
+        for (int32_t g = 0; g < MAX_P; g++)
+            stages[g] = (dh_stage_cost){.f_ns = 1 + (int64_t)(test_rand(&rand) % 60),
+                                        .i_ns = (int64_t)(test_rand(&rand) % 90),
+                                        .w_ns = (int64_t)(test_rand(&rand) % 60)};
+        const bool apart = test_rand(&rand) % 2;
+        const dh_schedule_costs costs = {
+            .every = stages[0], .stage = apart ? stages : NULL, .p2p_ns = i % 3 == 0 ? 7 : 0};
+        const dh_schedule_spec spec = {
+            .n_ranks = p,
+            .n_micro = 1 + (int32_t)(test_rand(&rand) % (3 * (uint64_t)p + 2)),
+            .n_chunks = 1,
+            .costs = &costs,
+            .max_activations = (int32_t)(test_rand(&rand) % (2 * (uint64_t)p + 1)),
+            .wgrad_permille = (int32_t)(test_rand(&rand) % 1000),
+            .meet = i % 2};
+        const dh_schedule_row *row;
+        dh_schedule *s;
+        assert_ok(&ctx, dh_schedule_find(&ctx, "zb-auto", &row));
+        assert_ok(&ctx, dh_schedule_generate(&ctx, row, &spec, &s));
+        digest = dh_mix64(digest ^ slots_digest(s));
+        dh_schedule_destroy(s);
+    }
+    if (digest != UINT64_C(0xb473c6e4cbd7d6d4))
+        fail_msg("digest %016llx", (unsigned long long)digest);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(zb_auto_finds_what_playing_all_finds),
         cmocka_unit_test(bubbles_match_formulas),
         cmocka_unit_test(stp_closed_forms),
         cmocka_unit_test(w_bubble_matches_formula),

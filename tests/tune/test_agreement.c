@@ -324,7 +324,7 @@ static void a_slot_takes_the_same_time_by_all_four(void **state)
     (void)state;
     dh_ctx ctx = DH_CTX_INIT;
     job j;
-    tune_times times;
+    tune_times times = {.known = {0}};
     tune_blocks *blocks;
     at_hand = (seen){0};
     job_init(&j, "dhelix-w", 2, 1, 8, &planned);
@@ -335,7 +335,7 @@ static void a_slot_takes_the_same_time_by_all_four(void **state)
 
     const int before = at_hand.n_slots;
     dh_arena *arena = dh_arena_create();
-    assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, &blocks));
+    assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, NULL, &blocks));
     assert_ok(&ctx, tune_times_make(&ctx, &j.spec, blocks, (tune_wants){.pairs = true}, &times));
     assert_true(at_hand.n_slots > before);
     assert_int_equal(llround(times.fb_one * 1000), at_hand.plan_ns * 1000);
@@ -445,7 +445,7 @@ static void parts_are_there_at_the_same_time_by_all(void **state)
     (void)state;
     dh_ctx ctx = DH_CTX_INIT;
     job j;
-    tune_times times;
+    tune_times times = {.known = {0}};
     tune_blocks *blocks;
     static const char *const strategies[] = {"part-wise+dhelix", "part-wise+dhelix",
                                              "part-wise(scatter)+dhelix"};
@@ -462,7 +462,8 @@ static void parts_are_there_at_the_same_time_by_all(void **state)
         assert_true(fabs(at_hand.order_ns - (double)at_hand.plan_ns) > 1);
         assert_true(n_slots_of_time(&j, sim, 1, at_hand.order_ns) > 1);
 
-        assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, &blocks));
+        times.known = (tune_wants){0};
+        assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, NULL, &blocks));
         assert_ok(&ctx,
                   tune_times_make(&ctx, &j.spec, blocks, (tune_wants){.pairs = true}, &times));
         assert_int_equal(llround(times.fb_one * 1000), llround(at_hand.order_ns * 1000));
@@ -557,7 +558,7 @@ static void a_layer_takes_the_same_bytes_by_all_four(void **state)
     assert_ok(&ctx, dh_order_policy_find(&ctx, "sequential", &sequential));
     job_init(&j, "1f1b", 4, 1, 1, sequential);
     dh_arena *arena = dh_arena_create();
-    assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, &blocks));
+    assert_ok(&ctx, tune_blocks_make(&ctx, arena, &j.spec, &no_system, NULL, &blocks));
     const tune_block *layer = &blocks->at[TUNE_LAYER];
     const uint64_t f_bytes = slot_bytes(&j, layer->graph, NULL);
     const uint64_t b_bytes = slot_bytes(&j, NULL, layer->graph);
