@@ -161,23 +161,41 @@ bool dh_group_varies(dh_group_kind group, int axis)
     return group_rows[group].axes >> axis & 1u;
 }
 
-/* Digits of an axis that the group's members take: all, or first and last stage. */
+/* Whether members take two digits of the axis alone: the lower one, and its mirror image. */
+static bool takes_two(dh_group_kind group, int axis)
+{
+    return axis == DH_MESH_PP && (group == DH_GROUP_EMBED || dh_group_joins_copies(group));
+}
+
+/* Digits of an axis that the group's members take: all, or two stages. */
 static int64_t digit_count(const dh_mesh *m, dh_group_kind group, int axis)
 {
     int64_t size = axis_size(m, axis);
-    return group == DH_GROUP_EMBED ? DH_MIN(size, 2) : size;
+    return takes_two(group, axis) ? DH_MIN(size, 2) : size;
 }
 
-static int64_t digit_at(const dh_mesh *m, dh_group_kind group, int axis, int64_t i)
+/* The lower of the two digits that the members of the group with this digit take. */
+static int64_t lower_digit(const dh_mesh *m, dh_group_kind group, int axis, int64_t digit)
 {
-    return group == DH_GROUP_EMBED && i ? axis_size(m, axis) - 1 : i;
+    return dh_group_joins_copies(group) ? DH_MIN(digit, axis_size(m, axis) - 1 - digit) : 0;
+}
+
+/* own: the digit of any of its members. */
+static int64_t digit_at(const dh_mesh *m, dh_group_kind group, int axis, int64_t own, int64_t i)
+{
+    if (!takes_two(group, axis)) return i;
+    const int64_t lower = lower_digit(m, group, axis, own);
+    return i ? axis_size(m, axis) - 1 - lower : lower;
 }
 
 /* Inverse of digit_at; -1 when no member has the digit. */
 static int64_t digit_index(const dh_mesh *m, dh_group_kind group, int axis, int64_t digit)
 {
-    if (group != DH_GROUP_EMBED || digit == 0) return digit;
-    return digit == axis_size(m, axis) - 1 ? 1 : -1;
+    const int64_t size = axis_size(m, axis);
+    if (!takes_two(group, axis) || size == 1) return digit;
+    const int64_t lower = lower_digit(m, group, axis, digit), upper = size - 1 - lower;
+    if (lower == upper) return -1;
+    return digit == lower ? 0 : digit == upper ? 1 : -1;
 }
 
 int64_t dh_mesh_group_size(const dh_mesh *m, dh_group_kind group)
@@ -196,6 +214,8 @@ int64_t dh_mesh_group_id(const dh_mesh *m, dh_group_kind group, int64_t rank)
         if (!dh_group_varies(group, axis)) {
             id += rank % size * place;
             place *= size;
+        } else if (takes_two(group, axis)) { /* the slowest axis: further groups come behind */
+            id += lower_digit(m, group, axis, rank % size) * place;
         }
         rank /= size;
     }
@@ -227,7 +247,7 @@ int64_t dh_mesh_group_member(const dh_mesh *m, dh_group_kind group, int64_t rank
         int64_t size = axis_size(m, axis), digit = rank % size;
         if (dh_group_varies(group, axis)) {
             int64_t count = digit_count(m, group, axis);
-            digit = digit_at(m, group, axis, i % count);
+            digit = digit_at(m, group, axis, digit, i % count);
             i /= count;
         }
         member += digit * stride;

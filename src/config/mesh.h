@@ -41,7 +41,11 @@ typedef enum dh_mesh_axis {
     X(DH_GROUP_TP_PP, "tp-pp", 1 | 16, "one copy of the dense weights: gradient norm")             \
     X(DH_GROUP_TP_EP_PP, "tp-ep-pp", 1 | 4 | 16, "one copy of all weights, experts included")      \
     X(DH_GROUP_EMBED, "embed", 16, "first and last stage: gradients of a tied embedding")          \
-    X(DH_GROUP_WORLD, "world", 31, "all ranks")
+    X(DH_GROUP_WORLD, "world", 31, "all ranks")                                                    \
+    X(DH_GROUP_DP_CP_COPIES, "dp-cp-copies", 2 | 4 | 8 | 16,                                       \
+      "gradients of dense weights that a stage and its mirror image hold")                         \
+    X(DH_GROUP_EDP_CP_COPIES, "edp-cp-copies", 2 | 8 | 16,                                         \
+      "gradients of expert weights that a stage and its mirror image hold")
 
 typedef enum dh_group_kind {
 #define X(code, name, axes, doc) code,
@@ -89,6 +93,12 @@ const char *dh_group_name(dh_group_kind group);
 const char *dh_group_doc(dh_group_kind group); /* what it is for */
 /* Whether its members' coordinates on an axis (dh_mesh_axis) differ; DH_MESH_PP: of stages. */
 bool dh_group_varies(dh_group_kind group, int axis);
+/* Whether of the stages its members are on two, g and pp-1-g, which hold the same layers where
+ * two copies of the model lie in opposite directions. The middle one of an odd number has none. */
+static inline bool dh_group_joins_copies(dh_group_kind group)
+{
+    return group == DH_GROUP_DP_CP_COPIES || group == DH_GROUP_EDP_CP_COPIES;
+}
 
 /* Members of a group of this kind (the same for all of a kind). */
 int64_t dh_mesh_group_size(const dh_mesh *mesh, dh_group_kind group);
@@ -96,7 +106,7 @@ int64_t dh_mesh_group_size(const dh_mesh *mesh, dh_group_kind group);
  * Groups are numbered by their first members. */
 int64_t dh_mesh_group_id(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
 /* Position of the rank in its group, members being in rank order; -1 where the
- * rank has none (the inner stages of DH_GROUP_EMBED). */
+ * rank has none (the inner stages of DH_GROUP_EMBED, the middle one of a group of copies). */
 int64_t dh_mesh_group_index(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
 /* Rank of the i-th member, i in [0, group_size), of the rank's group. */
 int64_t dh_mesh_group_member(const dh_mesh *mesh, dh_group_kind group, int64_t rank, int64_t i);

@@ -265,11 +265,10 @@ static bool is_across_gradients(const dh_op *a, const dh_op *b)
 
 static bool reduces_gradients(const dh_op *op)
 {
-    static const bool is_of_data[DH_N_GROUPS] = {[DH_GROUP_DP] = true,
-                                                 [DH_GROUP_EDP] = true,
-                                                 [DH_GROUP_DP_CP] = true,
-                                                 [DH_GROUP_EDP_CP] = true,
-                                                 [DH_GROUP_EMBED] = true};
+    static const bool is_of_data[DH_N_GROUPS] = {
+        [DH_GROUP_DP] = true,     [DH_GROUP_EDP] = true,          [DH_GROUP_DP_CP] = true,
+        [DH_GROUP_EDP_CP] = true, [DH_GROUP_DP_CP_COPIES] = true, [DH_GROUP_EDP_CP_COPIES] = true,
+        [DH_GROUP_EMBED] = true};
     return communicates(op) && is_of_data[op->group];
 }
 

@@ -30,19 +30,22 @@ dh_traffic dh_stream_traffic(dh_stream stream)
  * reduction would stand before what the next stage or the next operator waits for. A transfer
  * between stages waits for the other one, and would hold up the layers meanwhile. */
 static const dh_traffic traffic_of[DH_N_GROUPS] = {
-    [DH_GROUP_DP] = DH_TRAFFIC_DATA,       [DH_GROUP_EDP] = DH_TRAFFIC_DATA,
-    [DH_GROUP_DP_CP] = DH_TRAFFIC_DATA,    [DH_GROUP_EDP_CP] = DH_TRAFFIC_DATA,
-    [DH_GROUP_TP_PP] = DH_TRAFFIC_DATA,    [DH_GROUP_EMBED] = DH_TRAFFIC_DATA,
-    [DH_GROUP_TP_EP_PP] = DH_TRAFFIC_DATA, [DH_GROUP_WORLD] = DH_TRAFFIC_DATA,
+    [DH_GROUP_DP] = DH_TRAFFIC_DATA,           [DH_GROUP_EDP] = DH_TRAFFIC_DATA,
+    [DH_GROUP_DP_CP] = DH_TRAFFIC_DATA,        [DH_GROUP_EDP_CP] = DH_TRAFFIC_DATA,
+    [DH_GROUP_TP_PP] = DH_TRAFFIC_DATA,        [DH_GROUP_EMBED] = DH_TRAFFIC_DATA,
+    [DH_GROUP_TP_EP_PP] = DH_TRAFFIC_DATA,     [DH_GROUP_WORLD] = DH_TRAFFIC_DATA,
+    [DH_GROUP_DP_CP_COPIES] = DH_TRAFFIC_DATA, [DH_GROUP_EDP_CP_COPIES] = DH_TRAFFIC_DATA,
     [DH_GROUP_PP] = DH_TRAFFIC_STAGES,
 };
 
 /* Where there is next to nothing of one kind, a further stream and its thread would be for
- * nothing: with one rank of data, or where layers do not communicate. */
+ * nothing: with one rank of data, or where layers do not communicate. Copies of the model are ranks
+ * of data too, and come to the sum at different times, between the slots of different stages. */
 static dh_traffic traffic_on(const dh_mesh *mesh, dh_group_kind group)
 {
-    const bool apart[DH_N_TRAFFIC] = {
-        [DH_TRAFFIC_DATA] = mesh->dp > 1, [DH_TRAFFIC_STAGES] = mesh->tp * mesh->cp * mesh->ep > 1};
+    const bool apart[DH_N_TRAFFIC] = {[DH_TRAFFIC_DATA] =
+                                          mesh->dp > 1 || dh_group_joins_copies(group),
+                                      [DH_TRAFFIC_STAGES] = mesh->tp * mesh->cp * mesh->ep > 1};
     return apart[traffic_of[group]] ? traffic_of[group] : DH_TRAFFIC_LAYERS;
 }
 

@@ -90,6 +90,19 @@ err:
     return dh_fail(ctx, DH_ENOMEM, "no memory for schedule %s", name);
 }
 
+dh_schedule_copies dh_schedule_copies_of(const dh_schedule *s)
+{
+    const int32_t *first = s->rank_of, *second = s->rank_of + s->n_stages;
+    bool together = true, mirrored = true;
+    if (s->n_copies == 1) return DH_COPIES_ONE;
+    for (int32_t v = 0; v < s->n_stages; v++) {
+        together &= second[v] == first[v];
+        mirrored &= second[v] == s->n_ranks - 1 - first[v];
+    }
+    if (s->n_copies > 2) return DH_COPIES_OTHER;
+    return together ? DH_COPIES_TOGETHER : mirrored ? DH_COPIES_MIRRORED : DH_COPIES_OTHER;
+}
+
 /* ---- placements --------------------------------------------------------------------------- */
 
 static int32_t n_stages_of(dh_placement placement, const dh_schedule_spec *spec)

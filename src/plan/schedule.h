@@ -81,6 +81,15 @@ typedef struct dh_schedule {
 
 void dh_schedule_destroy(dh_schedule *schedule);
 
+/* How a schedule's copies of the model lie on the ranks. */
+typedef enum dh_schedule_copies {
+    DH_COPIES_ONE,
+    DH_COPIES_TOGETHER, /* two: every rank has the same stages of both */
+    DH_COPIES_MIRRORED, /* two: rank g has of one what rank p-1-g has of the other */
+    DH_COPIES_OTHER
+} dh_schedule_copies;
+dh_schedule_copies dh_schedule_copies_of(const dh_schedule *schedule);
+
 /* Rank that executes the actions of (stage, micro). */
 static inline int32_t dh_schedule_rank(const dh_schedule *s, int32_t stage, int32_t micro)
 {

@@ -70,14 +70,14 @@ static bool carries_routers(const plan *b, int32_t from, int32_t to)
     return b->spec->mode == DH_MODE_TRAIN && b->spec->recipe.model.n_experts > 0 && n_layers > 0;
 }
 
-static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, int32_t from,
+static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, const stage *from,
                           int32_t other_stage, uint32_t *link)
 {
     *link = DH_NONE;
     if (other_stage < 0 || other_stage >= b->schedule->n_stages) return DH_OK;
-    int32_t peer = b->schedule->rank_of[other_stage];
+    int32_t peer = b->schedule->rank_of[from->copy * b->schedule->n_stages + other_stage];
     if (peer == b->pipe_rank) return DH_OK;
-    const bool routers = carries_routers(b, from, other_stage);
+    const bool routers = carries_routers(b, from->id, other_stage);
     uint32_t *graph = send ? &b->send_graph[routers] : &b->recv_graph[routers];
     DH_TRY(add_link_graph(ctx, b, send, routers, graph));
     DH_TRY(dh_emit_add_block(ctx, b->emitter, *graph, 0, link));
@@ -115,17 +115,43 @@ static dh_status add_chain(dh_ctx *ctx, plan *b, stage *s, int64_t first_layer)
         DH_TRY(add_graph(ctx, b, DH_BLOCK_HEAD, &b->head_graph));
         DH_TRY(dh_emit_add_block(ctx, b->emitter, b->head_graph, 0, &s->chain[s->n_chain++]));
     }
-    DH_TRY(add_link(ctx, b, false, true, s->id, s->id - 1, &s->recv_forward));
-    DH_TRY(add_link(ctx, b, true, true, s->id, s->id + 1, &s->send_forward));
-    DH_TRY(add_link(ctx, b, false, false, s->id, s->id + 1, &s->recv_backward));
-    return add_link(ctx, b, true, false, s->id, s->id - 1, &s->send_backward);
+    DH_TRY(add_link(ctx, b, false, true, s, s->id - 1, &s->recv_forward));
+    DH_TRY(add_link(ctx, b, true, true, s, s->id + 1, &s->send_forward));
+    DH_TRY(add_link(ctx, b, false, false, s, s->id + 1, &s->recv_backward));
+    return add_link(ctx, b, true, false, s, s->id - 1, &s->send_backward);
+}
+
+/* Micro-batches of a step that run through a copy of the model. */
+static int64_t count_micro(const plan *b, int32_t copy)
+{
+    int64_t n = 0;
+    if (!plan_has_copies(b)) return b->spec->recipe.n_micro;
+    for (int32_t j = 0; j < b->schedule->n_micro; j++) n += b->schedule->copy_of[j] == copy;
+    return n;
+}
+
+static dh_status add_stage(dh_ctx *ctx, plan *b, int32_t copy, int32_t id, int64_t first_layer)
+{
+    stage *s = &b->stages[b->n_stages];
+    *s = (stage){.id = id,
+                 .copy = copy,
+                 .again = copy > 0 && plan_stage(b, 0, id),
+                 .backward_left = count_micro(b, copy)};
+    b->n_stages++;
+    dh_emit_again(b->emitter, s->again);
+    DH_TRY(add_chain(ctx, b, s, first_layer));
+    /* Between copies a slot would wait for gradients that the other one has not made yet. */
+    const bool frees = s->send_backward == DH_NONE && !b->spec->probes && !plan_has_copies(b);
+    DH_TRY(dh_reductions_plan(ctx, &b->reducer, s->chain, s->n_chain, frees));
+    dh_emit_again(b->emitter, false);
+    return DH_OK;
 }
 
 static dh_status add_stages(dh_ctx *ctx, plan *b)
 {
     const dh_schedule *sch = b->schedule;
     b->layers = calloc((size_t)sch->n_stages + 1, sizeof *b->layers);
-    b->stages = calloc((size_t)sch->n_stages + 1, sizeof *b->stages);
+    b->stages = calloc((size_t)(sch->n_copies * sch->n_stages) + 1, sizeof *b->stages);
     b->loaded = calloc((size_t)b->spec->recipe.n_micro + 1, 1);
     if (!b->layers || !b->stages || !b->loaded) return plan_no_memory(ctx);
     DH_TRY(dh_layer_split(ctx, b->spec->recipe.model.n_layers, sch->n_stages,
@@ -135,15 +161,11 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
     DH_TRY(add_graph(ctx, b, DH_BLOCK_DATA, &data));
     DH_TRY(dh_emit_add_block(ctx, b->emitter, data, 0, &b->data));
     int64_t first_layer = 0;
-    for (int32_t v = 0; v < sch->n_stages; first_layer += b->layers[v++]) {
-        if (sch->rank_of[v] != b->pipe_rank) continue;
-        stage *s = &b->stages[b->n_stages++];
-        s->id = v;
-        s->backward_left = b->spec->recipe.n_micro;
-        DH_TRY(add_chain(ctx, b, s, first_layer));
-        const bool frees = s->send_backward == DH_NONE && !b->spec->probes;
-        DH_TRY(dh_reductions_plan(ctx, &b->reducer, s->chain, s->n_chain, frees));
-    }
+    for (int32_t v = 0; v < sch->n_stages; first_layer += b->layers[v++])
+        for (int32_t copy = 0; copy < sch->n_copies; copy++)
+            if (sch->rank_of[copy * sch->n_stages + v] == b->pipe_rank)
+                DH_TRY(add_stage(ctx, b, copy, v, first_layer));
+    dh_emit_match_copies(b->emitter);
     return DH_OK;
 }
 
@@ -178,7 +200,8 @@ static dh_status add_transfer(dh_ctx *ctx, plan *b, const dh_pipe_action *a, int
     if (a->kind == DH_PIPE_W) return DH_OK;
     const bool forward = a->kind == DH_PIPE_F;
     const int32_t to = forward ? a->stage + 1 : a->stage - 1;
-    const stage *sender = plan_stage(b, a->stage), *receiver = plan_stage(b, to);
+    const int32_t copy = b->schedule->copy_of[a->micro];
+    const stage *sender = plan_stage(b, copy, a->stage), *receiver = plan_stage(b, copy, to);
     event e = {.time = end, .stage = a->stage, .micro = a->micro, .forward = forward};
     e.link = DH_NONE;
     e.from = DH_NONE;
@@ -213,6 +236,7 @@ static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
                 if (train || slot->action[k].kind == DH_PIPE_F)
                     st = add_transfer(ctx, b, &slot->action[k], timing.end_ns[i], events);
         }
+    if (st == DH_OK && train && plan_has_copies(b)) st = plan_order_turns(ctx, b, &timing);
     dh_schedule_timing_fini(&timing);
     if (st == DH_OK && events->n) qsort(events->at, events->n, sizeof *events->at, by_time);
     return st;
@@ -232,7 +256,7 @@ static dh_status emit_reductions(dh_ctx *ctx, plan *b)
 {
     for (size_t i = b->n_stages; i-- > 0;)
         for (size_t k = b->stages[i].n_chain; k-- > 0;)
-            if (!dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
+            if (!b->stages[i].again && !dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
                 DH_TRY(dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]));
     return DH_OK;
 }
@@ -269,7 +293,7 @@ static dh_status emit_step(dh_ctx *ctx, plan *b)
 {
     dh_status st = b->spec->outline ? emit_reductions(ctx, b) : emit_events(ctx, b);
     for (size_t i = 0; st == DH_OK && b->spec->mode == DH_MODE_TRAIN && i < b->n_stages; i++)
-        for (size_t k = 0; st == DH_OK && k < b->stages[i].n_chain; k++)
+        for (size_t k = 0; st == DH_OK && !b->stages[i].again && k < b->stages[i].n_chain; k++)
             if (dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
                 st = dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]);
     return st;
@@ -280,7 +304,7 @@ static dh_status emit_step(dh_ctx *ctx, plan *b)
 static dh_status name_result(dh_ctx *ctx, plan *b)
 {
     dh_program *p = dh_emitter_program(b->emitter);
-    const stage *last = &b->stages[b->n_stages - 1];
+    const stage *last = plan_stage(b, 0, b->schedule->n_stages - 1);
     uint32_t head = last->chain[last->n_chain - 1];
     return dh_emit_operand(ctx, b->emitter, head, 0, p->graphs.at[p->blocks.at[head].graph]->x_out,
                            &p->result);
@@ -288,11 +312,13 @@ static dh_status name_result(dh_ctx *ctx, plan *b)
 
 static dh_reducer reducer_of(const plan *b)
 {
-    const int32_t first = b->schedule->rank_of[0];
-    const int32_t last = b->schedule->rank_of[b->schedule->n_stages - 1];
+    const dh_schedule *s = b->schedule;
+    bool apart = s->rank_of[0] != s->rank_of[s->n_stages - 1];
+    /* Where copies lie in opposite directions either end has the other end of the other copy. */
+    if (dh_schedule_copies_of(s) == DH_COPIES_MIRRORED) apart = false;
     return (dh_reducer){.emitter = b->emitter,
                         .spec = b->spec,
-                        .tied_apart = b->spec->recipe.model.tied_head && first != last};
+                        .tied_apart = b->spec->recipe.model.tied_head && apart};
 }
 
 static dh_status build(dh_ctx *ctx, plan *b)
@@ -310,7 +336,7 @@ static dh_status build(dh_ctx *ctx, plan *b)
     return dh_program_plan_memory(ctx, p, !b->spec->unplaced);
 }
 
-dh_status plan_check_schedule(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s)
+static dh_status check_sizes(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s)
 {
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): given or made by now
     if (s->n_ranks != recipe->mesh.pp || s->n_micro != recipe->n_micro)
@@ -318,12 +344,13 @@ dh_status plan_check_schedule(dh_ctx *ctx, const dh_recipe *recipe, const dh_sch
                        "schedule %s is for %d stages and %d micro-batches; the job has "
                        "parallel.pp=%" PRId64 " and %" PRId64 " micro-batches a step",
                        s->name, s->n_ranks, s->n_micro, recipe->mesh.pp, recipe->n_micro);
-    if (s->n_copies != 1)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "schedule %s keeps %d copies of the model, which cannot be trained; it can "
-                       "be drawn and timed",
-                       s->name, s->n_copies);
     return DH_OK;
+}
+
+dh_status plan_check_schedule(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s)
+{
+    DH_TRY(check_sizes(ctx, recipe, s));
+    return plan_check_copies(ctx, recipe, s);
 }
 
 static dh_status default_schedule(dh_ctx *ctx, const dh_recipe *recipe, dh_schedule **schedule)
@@ -336,10 +363,11 @@ static dh_status default_schedule(dh_ctx *ctx, const dh_recipe *recipe, dh_sched
 }
 
 /* Evaluation keeps the placement of training, since parameters lie where that put
- * them, and runs forwards alone. */
+ * them, and runs forwards alone, through the first copy of the model. */
 static dh_status forward_only(dh_ctx *ctx, const dh_schedule *like, int32_t n_micro,
                               dh_schedule **schedule)
 {
+    const size_t n_places = (size_t)like->n_copies * (size_t)like->n_stages;
     dh_arena *arena = dh_arena_create();
     dh_schedule *s = arena ? DH_NEW(arena, dh_schedule) : NULL;
     if (s) {
@@ -349,13 +377,13 @@ static dh_status forward_only(dh_ctx *ctx, const dh_schedule *like, int32_t n_mi
         s->copy_of = DH_NEW_N(arena, int32_t, n_micro);
         s->first_slot = DH_NEW_N(arena, int32_t, like->n_ranks + 1);
         s->slots = DH_NEW_N(arena, dh_pipe_slot, like->n_stages * n_micro);
-        s->rank_of = DH_NEW_N(arena, int32_t, like->n_stages);
+        s->rank_of = DH_NEW_N(arena, int32_t, n_places);
     }
     if (!s || !s->copy_of || !s->first_slot || !s->slots || !s->rank_of) {
         dh_arena_destroy(arena);
         return plan_no_memory(ctx);
     }
-    memcpy(s->rank_of, like->rank_of, (size_t)like->n_stages * sizeof *s->rank_of);
+    memcpy(s->rank_of, like->rank_of, n_places * sizeof *s->rank_of);
     int32_t n = 0;
     for (int32_t r = 0; r < s->n_ranks; r++) {
         s->first_slot[r] = n;
@@ -389,7 +417,8 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = DH_NONE;
     memset(b.send_graph, 0xff, sizeof b.send_graph);
     memset(b.recv_graph, 0xff, sizeof b.recv_graph);
-    dh_status st = plan_check_schedule(ctx, r, r->schedule);
+    dh_status st = whole.mode == DH_MODE_TRAIN ? plan_check_schedule(ctx, r, r->schedule)
+                                               : check_sizes(ctx, r, r->schedule);
     if (st == DH_OK) st = slot_maker_create(ctx, r, &b.slots);
     if (st == DH_OK) st = plan_check_gathers(ctx, &b);
     if (st == DH_OK) st = dh_emitter_create(ctx, &whole, &b.emitter);
@@ -403,6 +432,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     free(b.stages);
     free(b.layers);
     free(b.loaded);
+    free(b.turns);
     dh_vec_fini(&b.held);
     dh_vec_fini(&b.releases);
     slot_maker_destroy(b.slots);

@@ -12,7 +12,8 @@
 
 /* One virtual stage held by this rank. */
 typedef struct stage {
-    int32_t id;
+    int32_t id, copy;
+    bool again;      /* of a second copy of the model, where the rank has the same of the first */
     uint32_t *chain; /* blocks in forward order: [embedding] layers [head] */
     size_t n_chain;
     uint32_t recv_forward, send_forward, recv_backward, send_backward; /* links, DH_NONE */
@@ -35,6 +36,8 @@ typedef struct plan {
     int64_t *layers; /* [n_stages]: layers of each virtual stage */
     stage *stages;   /* of this rank, by depth */
     size_t n_stages;
+    int32_t *turns; /* [n_stages]: with copies, own virtual stages as their gradients are summed */
+    size_t n_turns, next_turn;
     uint32_t data, optimizer;
     dh_reducer reducer;
     uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
@@ -78,11 +81,29 @@ static inline bool plan_has_reductions(const plan *b, const plan_items lists[2])
 }
 
 /* slots.c */
-stage *plan_stage(plan *b, int32_t id); /* NULL: another rank's */
+stage *plan_stage(plan *b, int32_t copy, int32_t id); /* NULL: another rank's */
+/* Of the copy that the action's micro-batch runs through. */
+static inline stage *plan_stage_of(plan *b, const dh_pipe_action *a)
+{
+    return plan_stage(b, b->schedule->copy_of[a->micro], a->stage);
+}
 /* to_end: from its end to that of the step, in lengths of the slot */
 dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end);
+dh_status plan_emit_item(dh_ctx *ctx, plan *b, const plan_item *item);
 /* The reductions behind the slot: once what it made for another rank is sent. */
 dh_status plan_emit_held(dh_ctx *ctx, plan *b);
+
+/* copies.c: two copies of the model */
+/* errors: DH_EUNSUPPORTED, of those that cannot be trained */
+dh_status plan_check_copies(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s);
+static inline bool plan_has_copies(const plan *b)
+{
+    return b->schedule->n_copies > 1;
+}
+/* Fills turns. timing: of the schedule */
+dh_status plan_order_turns(dh_ctx *ctx, plan *b, const dh_schedule_timing *timing);
+/* The reductions of stages whose turn has come, as the slot's; held: with those that wait. */
+dh_status plan_emit_turns(dh_ctx *ctx, plan *b, bool held);
 
 /* gathers.c: parameters that are stored as shards */
 /* errors: DH_EUNSUPPORTED, of strategies that order a slot's operators */

@@ -288,9 +288,14 @@ static dh_clock_vec emitted(const dh_emitter *e)
     return all;
 }
 
+/* Sums over copies of the model wait for slots of other stages, which may wait for what comes
+ * behind the barrier. */
 void dh_emit_barrier(dh_emitter *e)
 {
+    const dh_clock_vec before = e->barrier;
     e->barrier = emitted(e);
+    for (int s = 0; e->program->mirrored && s < DH_N_STREAM; s++)
+        if (dh_stream_traffic((dh_stream)s) == DH_TRAFFIC_DATA) e->barrier.at[s] = before.at[s];
 }
 
 void dh_emit_mark(dh_emitter *e)

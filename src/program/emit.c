@@ -22,6 +22,8 @@ dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter
     p->mesh = spec->recipe.mesh;
     p->rank = spec->rank;
     p->n_micro = spec->recipe.n_micro;
+    p->mirrored =
+        spec->recipe.schedule && dh_schedule_copies_of(spec->recipe.schedule) == DH_COPIES_MIRRORED;
     p->result.buffer = DH_NONE;
     e->spec = spec;
     e->program = p;
@@ -95,11 +97,22 @@ dh_status dh_emit_add_graph(dh_ctx *ctx, dh_emitter *e, dh_graph *graph, uint32_
     return dh_graph_check(ctx, graph);
 }
 
+/* A parameter of another block, of the same copy of the model. */
+static uint32_t find_param(const dh_program *p, const char *name, bool again)
+{
+    for (uint32_t i = 0; i < p->params.n; i++)
+        if (p->homes.at[i].block < p->blocks.n &&
+            p->blocks.at[p->homes.at[i].block].again == again &&
+            strcmp(p->params.at[i].name, name) == 0)
+            return i;
+    return DH_NONE;
+}
+
 /* A tied head finds the embedding's, if that is here, a layer its experts'. */
 static dh_status add_param(dh_ctx *ctx, dh_program *p, dh_block_kind kind, const dh_param *param,
-                           uint32_t *id)
+                           bool again, uint32_t *id)
 {
-    *id = param->kind == kind ? DH_NONE : dh_program_param(p, param->name);
+    *id = param->kind == kind ? DH_NONE : find_param(p, param->name, again);
     if (*id != DH_NONE) return DH_OK;
     dh_param_home home = {.block = (uint32_t)p->blocks.n};
     memset(home.at, 0xff, sizeof home.at);
@@ -112,7 +125,7 @@ static dh_status add_param(dh_ctx *ctx, dh_program *p, dh_block_kind kind, const
 dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int layer, uint32_t *id)
 {
     dh_program *p = e->program;
-    dh_block block = {.graph = graph, .layer = layer, .flat = DH_NONE};
+    dh_block block = {.graph = graph, .layer = layer, .flat = DH_NONE, .again = e->again};
     dh_block_kind kind = p->graphs.at[graph]->kind;
     if (!dh_vec_push(&e->param0, (uint32_t)p->params.n)) return dh_emit_no_memory(ctx);
     for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
@@ -120,11 +133,16 @@ dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int laye
         block.params[which] = DH_NONE;
         if (dh_param_describe(&e->spec->recipe.model, kind, layer, which, &param) &&
             dh_param_shard(&param, dh_emit_shard(e), &param))
-            DH_TRY(add_param(ctx, p, kind, &param, &block.params[which]));
+            DH_TRY(add_param(ctx, p, kind, &param, e->again, &block.params[which]));
     }
     if (!dh_vec_push(&p->blocks, block)) return dh_emit_no_memory(ctx);
     *id = (uint32_t)(p->blocks.n - 1);
     return DH_OK;
+}
+
+void dh_emit_again(dh_emitter *e, bool again)
+{
+    e->again = again;
 }
 
 dh_block *dh_emit_block(dh_emitter *e, uint32_t id)

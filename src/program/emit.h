@@ -23,6 +23,9 @@ dh_status dh_emit_add_graph(dh_ctx *ctx, dh_emitter *e, dh_graph *graph, uint32_
 /* Block instance; its parameters are added to the program's table, tied ones once. */
 dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int layer, uint32_t *id);
 dh_block *dh_emit_block(dh_emitter *e, uint32_t id);
+/* Whether blocks that are added from here on are of a second copy of the model, beside the same
+ * ones of the first: their parameters are apart from those. */
+void dh_emit_again(dh_emitter *e, bool again);
 /* Index of persistent bytes for DH_TENSOR_RANGE; DH_NONE for an absent operand. */
 dh_status dh_emit_range(dh_ctx *ctx, dh_emitter *e, dh_operand operand, uint32_t *range);
 /* An empty bucket of blocks whose parameters will lie together (dh_flat), their matrices in
@@ -32,6 +35,8 @@ dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_
 void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t after);
 /* Sets dh_flat.frees. */
 void dh_emit_flat_frees(dh_emitter *e, uint32_t flat, uint32_t frees);
+/* Sets dh_flat.first_copy of all flats of second copies. */
+void dh_emit_match_copies(dh_emitter *e);
 /* Ranks over which the distributed optimizer shards a block's parameters; without it 1. */
 int64_t dh_emit_flat_shards(const dh_emitter *e, uint32_t block);
 /* Cuts a flat's n_matrix elements into its n_pieces equal pieces, with padding; none without
@@ -55,7 +60,8 @@ static inline unsigned dh_phases_(const dh_phase *list)
 /* The operators of one block and micro-batch that are in the phases, in order. */
 dh_status dh_emit_phases(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, unsigned phases);
 dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op);
-/* Whatever is emitted from here on, on any stream, starts after all emitted so far. */
+/* Whatever is emitted from here on, on any stream, starts after all emitted so far, but for sums
+ * over two copies of the model. */
 void dh_emit_barrier(dh_emitter *e);
 /* The next instruction starts after all that was emitted before the last mark. */
 void dh_emit_mark(dh_emitter *e);

@@ -33,6 +33,7 @@ struct dh_emitter {
     dh_program *program;
     uint8_t stream_of[DH_N_GROUPS]; /* dh_stream of a group's communication */
     DH_VEC(uint32_t) param0;        /* by block: its first own parameter; the others follow */
+    bool again;                     /* blocks that are added are of a second copy */
 
     /* operands.c */
     DH_VEC(uint32_t **) frames;     /* [block][micro-batch] -> buffer by tensor, or NULL */

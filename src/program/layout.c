@@ -22,7 +22,8 @@ dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_
                     .after = DH_NONE,
                     .n_pieces = n_pieces,
                     .reduced = {.buffer = DH_NONE},
-                    .frees = DH_NONE};
+                    .frees = DH_NONE,
+                    .first_copy = DH_NONE};
     memset(flat.matrix, 0xff, sizeof flat.matrix);
     memset(flat.vector, 0xff, sizeof flat.vector);
     if (!dh_vec_push(&e->program->flats, flat)) return dh_emit_no_memory(ctx);
@@ -42,6 +43,25 @@ void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t af
 void dh_emit_flat_frees(dh_emitter *e, uint32_t flat, uint32_t frees)
 {
     e->program->flats.at[flat].frees = frees;
+}
+
+/* Blocks of both copies share their graphs, and the first ones come before the second. */
+static uint32_t first_block_like(const dh_program *p, uint32_t again)
+{
+    uint32_t b = 0;
+    while (p->blocks.at[b].again || p->blocks.at[b].graph != p->blocks.at[again].graph ||
+           p->blocks.at[b].layer != p->blocks.at[again].layer)
+        b++;
+    return b;
+}
+
+void dh_emit_match_copies(dh_emitter *e)
+{
+    dh_program *p = e->program;
+    for (uint32_t f = 0; f < p->flats.n; f++)
+        if (p->blocks.at[p->flats.at[f].first_block].again)
+            p->flats.at[f].first_copy =
+                p->blocks.at[first_block_like(p, p->flats.at[f].first_block)].flat;
 }
 
 void dh_emit_visit_params(const dh_emitter *e, uint32_t flat, void (*visit)(uint32_t, void *),

@@ -46,12 +46,23 @@ static dh_status place_matrix_region(dh_ctx *ctx, const dh_reducer *r, const dh_
     return range_of(ctx, r, f->matrix[DH_BUF_COPY], shards ? kept : first, n, item, &region->copy);
 }
 
+/* A flat as the optimizer reads it: a second copy of the model steps by the sum of both copies'
+ * gradients, with moments of its own, as data-parallel ranks do, so that it stays equal. */
+static dh_flat flat_of(const dh_program *p, uint32_t flat)
+{
+    dh_flat f = p->flats.at[flat];
+    if (f.first_copy == DH_NONE) return f;
+    f.matrix[DH_BUF_GRAD] = p->flats.at[f.first_copy].matrix[DH_BUF_GRAD];
+    f.vector[DH_BUF_GRAD] = p->flats.at[f.first_copy].vector[DH_BUF_GRAD];
+    return f;
+}
+
 /* All matrices of a flat, or the rank's shard of each piece. */
 static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, bool counts,
                                     region_list *list)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
-    const dh_flat f = p->flats.at[flat];
+    const dh_flat f = flat_of(p, flat);
     const bool wide = r->spec->recipe.dtype != DH_F32, sharded = f.n_shard < f.n_piece;
     const bool tied_copy = r->tied_apart && kind_of(r, f.first_block) == DH_BLOCK_HEAD;
     const int64_t n_regions = sharded ? f.n_pieces : f.n_matrix > 0;
@@ -76,7 +87,7 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
 static dh_status add_vector_region(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, int64_t first,
                                    int64_t end, bool counts, region_list *list)
 {
-    const dh_flat f = dh_emitter_program(r->emitter)->flats.at[flat];
+    const dh_flat f = flat_of(dh_emitter_program(r->emitter), flat);
     const int64_t n = end - first;
     dh_opt_region region = {.flat = flat,
                             .n = n,
@@ -100,20 +111,23 @@ static dh_group_kind norm_group(const dh_reducer *r)
     return mesh_of(r)->ep > 1 ? DH_GROUP_TP_EP_PP : DH_GROUP_TP_PP;
 }
 
-/* An element counts in the gradient norm on exactly one rank of that group. Ranks that
- * differ in their experts have the other weights alike. */
+/* An element counts in the gradient norm on exactly one rank of that group, in the first copy of
+ * the model there. Ranks that differ in their experts have the other weights alike; so have the
+ * ranks of two stages with copies in opposite directions. */
 static dh_status list_regions(dh_ctx *ctx, const dh_reducer *r, region_list *list)
 {
     const dh_mesh *m = mesh_of(r);
     const dh_program *p = dh_emitter_program(r->emitter);
     const dh_coord c = dh_mesh_coord(m, r->spec->rank);
     const bool sharded = r->spec->recipe.zero > 0, first_tp = c.tp == 0;
-    const bool counts =
+    const bool lower = !dh_program_joins_copies(p) || 2 * c.pp < m->pp - 1;
+    const bool first =
         sharded ? dh_mesh_group_index(m, DH_GROUP_DP_CP, r->spec->rank) == 0 : c.ep == 0;
     for (uint32_t i = 0; i < p->flats.n; i++) {
         const dh_flat f = p->flats.at[i];
-        const bool experts = dh_program_data_group(p, f.first_block) == DH_GROUP_EDP_CP;
-        DH_TRY(add_matrix_regions(ctx, r, i, counts || sharded || experts, list));
+        const bool again = f.first_copy != DH_NONE, counts = first && lower && !again;
+        const bool experts = lower && dh_program_is_experts(p, f.first_block);
+        DH_TRY(add_matrix_regions(ctx, r, i, counts || (!again && (sharded || experts)), list));
         DH_TRY(add_vector_region(ctx, r, i, 0, f.replicated0, counts, list));
         DH_TRY(add_vector_region(ctx, r, i, f.replicated0, f.decayed0, counts && first_tp, list));
         DH_TRY(add_vector_region(ctx, r, i, f.decayed0, f.n_vector, counts && first_tp, list));

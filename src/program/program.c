@@ -72,8 +72,16 @@ uint32_t dh_program_state_buffer(const dh_program *program, dh_state state)
 
 dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block)
 {
-    const dh_graph *g = program->graphs.at[program->blocks.at[block].graph];
-    return g->kind == DH_BLOCK_EXPERTS ? DH_GROUP_EDP_CP : DH_GROUP_DP_CP;
+    const bool experts = dh_program_is_experts(program, block);
+    if (dh_program_joins_copies(program))
+        return experts ? DH_GROUP_EDP_CP_COPIES : DH_GROUP_DP_CP_COPIES;
+    return experts ? DH_GROUP_EDP_CP : DH_GROUP_DP_CP;
+}
+
+/* The middle one of an odd number of stages has both copies' layers itself. */
+bool dh_program_joins_copies(const dh_program *p)
+{
+    return p->mirrored && 2 * dh_mesh_coord(&p->mesh, p->rank).pp != p->mesh.pp - 1;
 }
 
 static bool contains(const dh_operand *whole, const dh_operand *part)

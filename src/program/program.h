@@ -70,6 +70,7 @@ typedef struct dh_block {
     int32_t peer;   /* of links: index of the other end in the pipeline group */
     int32_t tag;    /* of links: 0 forward, 1 backward */
     uint32_t flat;  /* that its own parameters lie in, DH_NONE */
+    bool again;     /* of a second copy of the model, where the rank has the same of the first */
     uint32_t params[DH_MAX_BLOCK_PARAMS]; /* parameter index by DH_PARAM_*, DH_NONE */
 } dh_block;
 
@@ -103,6 +104,8 @@ typedef struct dh_flat {
     dh_operand vector[DH_BUF_ADAM_V + 1];
     dh_operand reduced; /* shards of the gradients of matrices; absent: matrix has the sums */
     uint32_t frees; /* flat whose unreduced gradients go when this one's are complete, DH_NONE */
+    uint32_t first_copy; /* flat of the same parameters in the rank's first copy of the model, which
+                          * sums the gradients of both; DH_NONE: it is the first */
 } dh_flat;
 #define DH_FLAT_ALIGN 32
 
@@ -149,6 +152,7 @@ typedef struct dh_program {
     dh_mesh mesh;
     int64_t rank;              /* whose program this is */
     int64_t n_micro;           /* micro-batches a step on this rank */
+    bool mirrored;             /* two copies of the model, in opposite directions of the pipeline */
     DH_VEC(dh_graph *) graphs; /* owned */
     DH_VEC(dh_block) blocks;
     DH_VEC(dh_param) params;     /* of this rank, without duplicates */
@@ -206,8 +210,15 @@ uint32_t dh_program_state_buffer(const dh_program *program, dh_state state);
  * shard, or a part; o itself where it lies elsewhere or is at the same place on all ranks. */
 dh_operand dh_program_piece(const dh_program *program, dh_operand o);
 /* Ranks that hold the same elements of a block's parameters and see other samples, or
- * other tokens of them: they sum gradients, and the distributed optimizer shards over them. */
+ * other tokens of them: they sum gradients, and the distributed optimizer shards over them. Those
+ * of the other copy of the model are among them where it lies on another stage's ranks. */
 dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block);
+/* Whether they are. */
+bool dh_program_joins_copies(const dh_program *program);
+static inline bool dh_program_is_experts(const dh_program *p, uint32_t block)
+{
+    return p->graphs.at[p->blocks.at[block].graph]->kind == DH_BLOCK_EXPERTS;
+}
 
 /* When an instruction ran, in nanoseconds of any clock. A communication begins when its rank
  * reaches it, and moves data once all its partners have come: from met_ns on. Of computation, and

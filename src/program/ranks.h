@@ -43,6 +43,10 @@ dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program);
 dh_status dh_ranks_replay(dh_ctx *ctx, const dh_program *const *programs, size_t n,
                           const uint32_t *class_of);
 
+/* Every gradient that a program's optimizer reads is the sum over all ranks that have the same
+ * parameters, and over the rank's own copies of the model (verify_sums.c). As dh_program_verify. */
+dh_status dh_sums_verify(dh_ctx *ctx, const dh_program *program);
+
 /* Every program verifies, and so do all together: what dh_mesh_verify shows with one program for
  * each class of ranks.
  * in        programs [n], that of rank i at i; n: all ranks of the mesh

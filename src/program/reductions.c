@@ -154,6 +154,30 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
+/* Matrices and vectors of a flat's gradients, which lie side by side. */
+static dh_operand all_gradients(const dh_flat *f)
+{
+    const dh_operand matrix = f->matrix[DH_BUF_GRAD], vector = f->vector[DH_BUF_GRAD];
+    dh_operand both = matrix;
+    if (matrix.buffer == DH_NONE || vector.buffer == DH_NONE)
+        return matrix.buffer == DH_NONE ? vector : matrix;
+    both.n_bytes += vector.n_bytes;
+    return both;
+}
+
+/* What the same layers of a second copy of the model on this rank have. */
+static dh_status add_own_copies(dh_ctx *ctx, const dh_reducer *r, uint32_t id, sum_list *list)
+{
+    const dh_program *p = dh_emitter_program(r->emitter);
+    for (uint32_t i = 0; i < p->flats.n; i++) {
+        if (p->flats.at[i].first_copy != id) continue;
+        const dh_operand all = all_gradients(&p->flats.at[id]);
+        const sum made = {DH_OP_ADD, -1, all, all, none, all_gradients(&p->flats.at[i])};
+        if (!dh_vec_push(list, made)) return no_memory(ctx);
+    }
+    return DH_OK;
+}
+
 /* What the head on this rank has of the embedding's gradient. */
 static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
                               sum_list *list)
@@ -229,11 +253,8 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
     const dh_group_kind group =
         dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
     const dh_operand matrix = f->matrix[DH_BUF_GRAD], vector = f->vector[DH_BUF_GRAD];
-    if (r->spec->recipe.zero == 0 && f->n_pieces == 1 && vector.buffer != DH_NONE) {
-        dh_operand both = matrix; /* they lie side by side */
-        both.n_bytes += vector.n_bytes;
-        return add_sum(ctx, r, list, group, both, none);
-    }
+    if (r->spec->recipe.zero == 0 && f->n_pieces == 1)
+        return add_sum(ctx, r, list, group, all_gradients(f), none);
     for (int64_t k = f->n_pieces; k-- > 0;) {
         const dh_operand piece = dh_flat_part(matrix, k * f->n_piece, f->n_piece, sizeof(float));
         const bool early = f->reduced.buffer != DH_NONE;
@@ -259,6 +280,7 @@ static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool f
     const dh_operand in_parts =
         dh_flat_part(f->vector[DH_BUF_GRAD], f->replicated0, n_parts, sizeof(float));
     DH_TRY(add_release(ctx, r, f->frees, first, list));
+    DH_TRY(add_own_copies(ctx, r, id, list));
     DH_TRY(add_own_tied(ctx, r, f, first, list));
     DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, in_parts, none));
     DH_TRY(add_tied(ctx, r, f, list));

@@ -7,10 +7,10 @@
 
 /* ---- actions ------------------------------------------------------------------------------- */
 
-stage *plan_stage(plan *b, int32_t id)
+stage *plan_stage(plan *b, int32_t copy, int32_t id)
 {
     for (size_t i = 0; i < b->n_stages; i++)
-        if (b->stages[i].id == id) return &b->stages[i];
+        if (b->stages[i].id == id && b->stages[i].copy == copy) return &b->stages[i];
     return NULL;
 }
 
@@ -19,7 +19,7 @@ static uint32_t source_of(plan *b, const stage *s, bool forward)
 {
     uint32_t link = forward ? s->recv_forward : s->recv_backward;
     if (link != DH_NONE) return link;
-    const stage *other = plan_stage(b, forward ? s->id - 1 : s->id + 1);
+    const stage *other = plan_stage(b, s->copy, forward ? s->id - 1 : s->id + 1);
     if (!other) return DH_NONE;
     return forward ? other->chain[other->n_chain - 1] : other->chain[0];
 }
@@ -65,7 +65,7 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
                                plan_items *list)
 {
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
-    const bool last = weights && s->backward_left == 1;
+    const bool last = weights && s->backward_left == 1 && !plan_has_copies(b);
     const bool sends = inputs && s->send_backward != DH_NONE;
     uint32_t from = source_of(b, s, false);
     plan_walk walk = {.s = s, .mb = mb, .backward = true};
@@ -92,7 +92,7 @@ static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, plan
                                 [DH_PIPE_B] = {false, true, true},
                                 [DH_PIPE_I] = {false, true, false},
                                 [DH_PIPE_W] = {false, false, true}};
-    stage *s = plan_stage(b, a->stage);
+    stage *s = plan_stage_of(b, a);
     unsigned phases = (kinds[a->kind].inputs ? DH_PHASES(DH_PHASE_B) : 0) |
                       (kinds[a->kind].weights ? DH_PHASES(DH_PHASE_W) : 0);
     return kinds[a->kind].forward ? list_forward(ctx, b, s, a->micro, list)
@@ -101,7 +101,7 @@ static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, plan
 
 /* ---- emission -------------------------------------------------------------------------------- */
 
-static dh_status emit_item(dh_ctx *ctx, plan *b, const plan_item *i)
+dh_status plan_emit_item(dh_ctx *ctx, plan *b, const plan_item *i)
 {
     plan_before_item(b, i);
     DH_TRY(dh_emit_op(ctx, b->emitter, i->block, i->mb, i->op));
@@ -115,7 +115,7 @@ static dh_status emit_in_order(dh_ctx *ctx, plan *b, const plan_items lists[2], 
         for (size_t i = 0; i < lists[s].n; i++) {
             const plan_item *item = &lists[s].at[i];
             if (!later || !plan_is_reduction(b, item))
-                DH_TRY(emit_item(ctx, b, item));
+                DH_TRY(plan_emit_item(ctx, b, item));
             else if (!dh_vec_push(&b->held, *item))
                 return plan_no_memory(ctx);
         }
@@ -126,7 +126,7 @@ static dh_status emit_in_order(dh_ctx *ctx, plan *b, const plan_items lists[2], 
 static dh_slot_rest rest_of(plan *b, const dh_pipe_slot *slot, double to_end)
 {
     const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
-    const bool sends = a->kind == DH_PIPE_B && plan_stage(b, a->stage)->send_backward != DH_NONE;
+    const bool sends = a->kind == DH_PIPE_B && plan_stage_of(b, a)->send_backward != DH_NONE;
     dh_slot_rest rest = {.room = sends ? to_end : 0};
     for (size_t i = 0; i < b->n_stages; i++) rest.n_later += b->stages[i].backward_left > 0;
     return rest;
@@ -141,7 +141,7 @@ static dh_status emit_ordered(dh_ctx *ctx, plan *b, const plan_items lists[2],
         const plan_item *item = &lists[order[i].strand].at[order[i].op];
         if (order[i].barrier) dh_emit_barrier(b->emitter);
         if (!order[i].behind)
-            DH_TRY(emit_item(ctx, b, item));
+            DH_TRY(plan_emit_item(ctx, b, item));
         else if (!dh_vec_push(&b->held, *item))
             return plan_no_memory(ctx);
     }
@@ -161,7 +161,7 @@ dh_status plan_emit_held(dh_ctx *ctx, plan *b)
     if (b->held.n > 0) dh_emit_mark(b->emitter);
     for (size_t i = 0; i < b->held.n; i++) {
         if (may_wait(b, &b->held.at[i])) dh_emit_after_mark(b->emitter);
-        DH_TRY(emit_item(ctx, b, &b->held.at[i]));
+        DH_TRY(plan_emit_item(ctx, b, &b->held.at[i]));
     }
     b->held.n = 0;
     return DH_OK;
@@ -183,6 +183,7 @@ dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double 
     if (st == DH_OK)
         st = ordered ? emit_ordered(ctx, b, lists, &rest)
                      : emit_in_order(ctx, b, lists, rest.room > 0);
+    if (st == DH_OK && b->spec->mode == DH_MODE_TRAIN) st = plan_emit_turns(ctx, b, rest.room > 0);
     dh_vec_fini(&lists[0]);
     dh_vec_fini(&lists[1]);
     return st;

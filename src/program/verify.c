@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "program/clock.h"
+#include "program/ranks.h"
 #include "program/replay.h"
 
 /* One slab segment between neighbouring boundaries. */
@@ -418,7 +419,8 @@ static dh_status verify(verifier *v)
     if (!ok || !v->done) return dh_fail(v->ctx, DH_ENOMEM, "out of memory verifying a program");
     own_persistent(v);
     for (int s; (s = next_stream(v)) >= 0;) DH_TRY(run_one(v, s));
-    return report_cycle(v);
+    DH_TRY(report_cycle(v));
+    return dh_sums_verify(v->ctx, p);
 }
 
 dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program)

@@ -109,25 +109,40 @@ int64_t dh_sim_node_n_ranks(const dh_sim_nodes *nodes, uint32_t node)
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
+/* Whether members are on two stages alone: the first and the last, or one and its mirror image.
+ * Every stage is a class of its own. */
+static bool takes_two(dh_group_kind group, int axis)
+{
+    return axis == DH_MESH_PP && (group == DH_GROUP_EMBED || dh_group_joins_copies(group));
+}
+
+/* The first class of coordinates that members have on an axis where one of them has this one. */
+static uint32_t first_digit(const dh_sim_axis *a, dh_group_kind group, int axis, uint32_t digit)
+{
+    if (axis != DH_MESH_PP || !dh_group_joins_copies(group)) return 0;
+    return DH_MIN(digit, a->n - 1 - digit);
+}
+
 uint32_t dh_sim_group_first(const dh_sim_nodes *nodes, dh_group_kind group, uint32_t node)
 {
     digits d = digits_of(nodes, node);
     for (int k = 0; k < DH_N_MESH_AXES; k++)
-        if (dh_group_varies(group, k)) d.at[k] = 0;
+        if (dh_group_varies(group, k)) d.at[k] = first_digit(&nodes->axis[k], group, k, d.at[k]);
     return node_of(nodes, &d);
 }
 
 /* The next class of coordinates that members have on an axis; n: no more. */
-static uint32_t next_digit(const dh_sim_axis *a, dh_group_kind group, uint32_t digit)
+static uint32_t next_digit(const dh_sim_axis *a, dh_group_kind group, int axis, uint32_t digit)
 {
-    if (group != DH_GROUP_EMBED || a->n == 1) return digit + 1;
-    return digit == 0 ? a->n - 1 : a->n; /* first and last stage */
+    if (!takes_two(group, axis)) return digit + 1;
+    const uint32_t mirrored = a->n - 1 - digit; /* of the first of the two stages the other */
+    return first_digit(a, group, axis, digit) == digit && mirrored > digit ? mirrored : a->n;
 }
 
 static uint32_t digit_count(const dh_sim_axis *a, dh_group_kind group, int axis)
 {
     if (!dh_group_varies(group, axis)) return 1;
-    return group == DH_GROUP_EMBED ? DH_MIN(a->n, 2) : a->n;
+    return takes_two(group, axis) ? DH_MIN(a->n, 2) : a->n;
 }
 
 dh_status dh_sim_group_members(dh_ctx *ctx, dh_arena *arena, const dh_sim_nodes *nodes,
@@ -143,9 +158,10 @@ dh_status dh_sim_group_members(dh_ctx *ctx, dh_arena *arena, const dh_sim_nodes 
         members->node[members->n++] = node_of(nodes, &d);
         for (k = 0; k < DH_N_MESH_AXES; k++) {
             if (!dh_group_varies(group, k)) continue;
-            d.at[k] = next_digit(&nodes->axis[k], group, d.at[k]);
+            const uint32_t own = d.at[k];
+            d.at[k] = next_digit(&nodes->axis[k], group, k, own);
             if (d.at[k] < nodes->axis[k].n) break;
-            d.at[k] = 0;
+            d.at[k] = first_digit(&nodes->axis[k], group, k, own);
         }
     }
     return DH_OK;

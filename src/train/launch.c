@@ -60,25 +60,6 @@ static dh_status open_world(dh_ctx *ctx, dh_launch *l)
     return DH_OK;
 }
 
-static dh_status create_group(dh_ctx *ctx, dh_ranks *r, const dh_mesh *mesh, dh_group_kind kind,
-                              int stream, dh_comm_group **group)
-{
-    const int n = (int)dh_mesh_group_size(mesh, kind);
-    *group = NULL;
-    if (n == 1) return DH_OK;
-    int *members = malloc((size_t)n * sizeof *members);
-    if (!members) return dh_fail(ctx, DH_ENOMEM, "out of memory listing ranks");
-    for (int i = 0; i < n; i++) members[i] = (int)dh_mesh_group_member(mesh, kind, r->rank, i);
-    dh_comm_group_spec spec = {.name = stream == DH_N_STREAM ? "control" : dh_group_name(kind),
-                               .members = members,
-                               .n = n,
-                               .stream = stream,
-                               .wire = DH_ENGINE_LOCAL};
-    dh_status st = dh_comm_group_create(ctx, r->comm, &spec, group);
-    free(members);
-    return st;
-}
-
 /* Processes read their jobs by themselves, each on its machine; threads share one. */
 static bool may_differ(const dh_launch *l)
 {
@@ -136,14 +117,14 @@ static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
     if (rank == l->fault.rank) l->fault.comm = r->comm;
     if (l->job->timeout_s == 0)
         dh_comm_set_timeout(r->comm, dh_job_patience_ns(l->job), dh_patience_reason);
-    DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_WORLD, DH_N_STREAM, &r->control));
+    DH_TRY(dh_ranks_group(ctx, r, &l->mesh, DH_GROUP_WORLD, DH_N_STREAM, &r->control));
     if (may_differ(l)) DH_TRY(dh_ranks_alike(ctx, r, l->facts.text));
-    DH_TRY(create_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data.dense));
-    DH_TRY(create_group(ctx, r, &l->mesh, dh_mesh_expert_group(&l->mesh), DH_N_STREAM + 3,
-                        &r->experts));
+    DH_TRY(dh_ranks_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data.dense));
+    DH_TRY(dh_ranks_group(ctx, r, &l->mesh, dh_mesh_expert_group(&l->mesh), DH_N_STREAM + 3,
+                          &r->experts));
     r->data.experts = r->data.dense;
     if (l->mesh.ep == 1) return DH_OK;
-    return create_group(ctx, r, &l->mesh, DH_GROUP_EDP_CP, DH_N_STREAM + 2, &r->data.experts);
+    return dh_ranks_group(ctx, r, &l->mesh, DH_GROUP_EDP_CP, DH_N_STREAM + 2, &r->data.experts);
 }
 
 /* ---- ranks ---------------------------------------------------------------------------------- */

@@ -80,6 +80,7 @@ dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **l
     size_t at = 0;
     for (uint32_t i = 0; i < program->params.n; i++) {
         const dh_param *p = &program->params.at[i];
+        if (program->blocks.at[program->homes.at[i].block].again) continue;
         for (int k = 0; k < p->n_pieces; k++) {
             const dh_param_piece piece = dh_param_piece_at(p, k);
             /* Pieces of one HF tensor stand next to each other in one parameter. */
@@ -395,7 +396,8 @@ dh_status dh_session_store(dh_ctx *ctx, const dh_session *session, dh_data_group
     const dh_program *p = dh_session_layout(session);
     for (uint32_t f = 0; f < p->flats.n; f++) {
         const dh_flat *flat = &p->flats.at[f];
-        const bool experts = dh_program_data_group(p, flat->first_block) == DH_GROUP_EDP_CP;
+        if (flat->first_copy != DH_NONE) continue; /* equal to it */
+        const bool experts = dh_program_is_experts(p, flat->first_block);
         dh_comm_group *group = experts ? groups.experts : groups.dense;
         const bool first = !group || dh_comm_group_index(group) == 0;
         float *matrices;

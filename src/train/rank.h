@@ -25,6 +25,14 @@ dh_status dh_ranks_broadcast(dh_ctx *ctx, const dh_ranks *ranks, void *data, siz
 /* Sums of n values over all ranks, in place, the same bits everywhere. */
 dh_status dh_ranks_sum(dh_ctx *ctx, const dh_ranks *ranks, double *values, int64_t n);
 
+/* A group of the mesh beside the program's; stream: DH_N_STREAM and beyond, one a group, so that
+ * nothing it carries can meet what the program sends. NULL: the rank is alone in it. */
+dh_status dh_ranks_group(dh_ctx *ctx, const dh_ranks *ranks, const dh_mesh *mesh,
+                         dh_group_kind kind, int stream, dh_comm_group **group);
+/* Widens the data groups to the ranks of a second copy of the model, where the training program
+ * has one on another stage. */
+dh_status dh_ranks_join_copies(dh_ctx *ctx, dh_ranks *ranks, const dh_program *program);
+
 /* ---- alike.c: what they were given ---------------------------------------------------------- */
 /* Whether all ranks have the same facts, lines "name: value". errors: DH_EINVAL, the same on
  * all ranks, naming the ranks that are not like the most, and what they have otherwise */

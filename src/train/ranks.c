@@ -1,6 +1,41 @@
 /* Agreement between ranks outside the program: statuses, paths, losses. */
 #include "train/rank.h"
 
+#include <stdlib.h>
+
+#include "graph/stream.h"
+
+dh_status dh_ranks_group(dh_ctx *ctx, const dh_ranks *r, const dh_mesh *mesh, dh_group_kind kind,
+                         int stream, dh_comm_group **group)
+{
+    const int n = (int)dh_mesh_group_size(mesh, kind);
+    *group = NULL;
+    if (n == 1) return DH_OK;
+    int *members = malloc((size_t)n * sizeof *members);
+    if (!members) return dh_fail(ctx, DH_ENOMEM, "out of memory listing ranks");
+    for (int i = 0; i < n; i++) members[i] = (int)dh_mesh_group_member(mesh, kind, r->rank, i);
+    dh_comm_group_spec spec = {.name = stream == DH_N_STREAM ? "control" : dh_group_name(kind),
+                               .members = members,
+                               .n = n,
+                               .stream = stream,
+                               .wire = DH_ENGINE_LOCAL};
+    dh_status st = dh_comm_group_create(ctx, r->comm, &spec, group);
+    free(members);
+    return st;
+}
+
+/* Copies of the model on other stages' ranks are data-parallel ranks to each other. */
+dh_status dh_ranks_join_copies(dh_ctx *ctx, dh_ranks *r, const dh_program *p)
+{
+    if (!dh_program_joins_copies(p)) return DH_OK;
+    DH_TRY(
+        dh_ranks_group(ctx, r, &p->mesh, DH_GROUP_DP_CP_COPIES, DH_N_STREAM + 4, &r->data.dense));
+    r->data.experts = r->data.dense;
+    if (p->mesh.ep == 1) return DH_OK;
+    return dh_ranks_group(ctx, r, &p->mesh, DH_GROUP_EDP_CP_COPIES, DH_N_STREAM + 5,
+                          &r->data.experts);
+}
+
 /* A rank that failed takes no part: it may have left a collective of another group out, where its
  * partners would wait for it, and the others for these. */
 dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st)

@@ -20,7 +20,6 @@ typedef struct dh_run {
     dh_mesh mesh;
     dh_ranks ranks;
     int local_rank, n_local_ranks; /* among those that share its cores */
-    bool holds_head;               /* the last virtual stage is on this rank's stage */
     bool stopping;                 /* some rank was asked to stop */
     const dh_train_options *options;
     dh_fault *fault;                   /* of tests: at an instruction of this rank; NULL */

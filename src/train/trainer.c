@@ -38,7 +38,8 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     run->n_micro = spec.recipe.n_micro;
     DH_TRY(spec.device->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                   &run->n_threads));
-    return dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session));
+    DH_TRY(dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session)));
+    return dh_ranks_join_copies(ctx, &run->ranks, run->session->train);
 }
 
 static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
@@ -93,12 +94,29 @@ static dh_step step_of(const dh_run *run)
                      .hook_user = run->fault};
 }
 
-/* Every token's loss is counted by one rank: on the last stage, the first of its
- * tensor-parallel group. */
-static bool counts_loss(const dh_run *run)
+/* Whether the last virtual stage of a copy of the model is on this rank's stage. */
+static bool holds_head(const dh_run *run, int32_t copy)
 {
-    dh_coord c = dh_mesh_coord(&run->mesh, run->ranks.rank);
-    return c.tp == 0 && run->holds_head;
+    const dh_schedule *s = run->recipe->schedule;
+    const int64_t pp = dh_mesh_coord(&run->mesh, run->ranks.rank).pp;
+    return s ? s->rank_of[(copy + 1) * s->n_stages - 1] == (int32_t)pp : pp == run->mesh.pp - 1;
+}
+
+/* Every token's loss is counted by one rank: on the last stage, the first of its
+ * tensor-parallel group. Evaluation goes through the first copy of the model, training through
+ * all: *n_micro of a step's micro-batches are those of this rank. */
+static bool counts_loss(const dh_run *run, bool training, int64_t *n_micro)
+{
+    const dh_schedule *s = run->recipe->schedule;
+    bool holds = holds_head(run, 0);
+    *n_micro = 1; /* as many on all ranks that count */
+    for (int32_t copy = 0; training && s && s->n_copies > 1 && copy < s->n_copies; copy++) {
+        if (copy == 0) *n_micro = 0;
+        for (int32_t j = 0; holds_head(run, copy) && j < s->n_micro; j++)
+            *n_micro += s->copy_of[j] == copy;
+        holds |= holds_head(run, copy);
+    }
+    return holds && dh_mesh_coord(&run->mesh, run->ranks.rank).tp == 0;
 }
 
 /* The optimizer leaves weights alone when the gradient norm is not finite, so the
@@ -176,10 +194,12 @@ static dh_status record_load(dh_ctx *ctx, dh_run *run)
 static dh_status share_step(dh_ctx *ctx, dh_run *run)
 {
     double values[5] = {0, 0, run->options->stop && *run->options->stop ? 1 : 0, 0, 0};
-    if (counts_loss(run)) {
+    int64_t n_micro;
+    if (counts_loss(run, true, &n_micro)) {
         DH_TRY(dh_session_loss(ctx, run->session, &values[0], &values[1]));
         DH_TRY(dh_session_aux_loss(ctx, run->session, &values[3]));
-        values[4] = 1;
+        values[3] *= (double)n_micro;
+        values[4] = (double)n_micro;
     }
     DH_TRY(dh_ranks_sum(ctx, &run->ranks, values, 5));
     run->loss = values[1] > 0 ? values[0] / values[1] : 0;
@@ -235,10 +255,11 @@ static dh_status validate(dh_ctx *ctx, dh_run *run)
     double sums[2] = {0, 0};
     for (int64_t first = 0; first < n_batches; first += job->dp) {
         double sum, rows;
+        int64_t n_micro;
         const int64_t i = DH_MIN(first + dp_rank, n_batches - 1);
         DH_TRY(
             dh_session_eval_batch(ctx, run->session, &source, i * job->micro_batch, &sum, &rows));
-        if (!counts_loss(run) || first + dp_rank >= n_batches) continue;
+        if (!counts_loss(run, false, &n_micro) || first + dp_rank >= n_batches) continue;
         sums[0] += sum;
         sums[1] += rows;
     }
@@ -368,10 +389,6 @@ dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     *result = (dh_train_result){.val_loss = NAN, .hidden_share = NAN};
     dh_status st = set_up(ctx, run, result);
     if (st == DH_OK) {
-        const dh_schedule *s = run->recipe->schedule;
-        dh_coord c = dh_mesh_coord(&run->mesh, run->ranks.rank);
-        run->holds_head =
-            s ? s->rank_of[s->n_stages - 1] == (int32_t)c.pp : c.pp == run->mesh.pp - 1;
         if (run->ranks.rank == 0) /* the others wait: their cores are like this rank's */
             run->gemm_peak =
                 run->session->spec.device->gemm_peak(run->job->dtype) * (double)run->ranks.n;

@@ -33,7 +33,7 @@ typedef struct times_key {
 
 typedef struct outline_key {
     uint64_t costs;
-    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, whole_tokens;
+    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens;
 } outline_key;
 
 void tune_tables_fini(tuner *t)
@@ -253,17 +253,25 @@ dh_status tune_find_rewrites(estimate *e, const dh_strategy *row, const dh_strat
     return DH_OK;
 }
 
-/* What a rank holds, over all its virtual stages. */
+/* What a rank holds, over all its virtual stages, of all copies of the model. */
 static tune_stage holding_of(const tune_timetable *t, int32_t rank)
 {
+    const dh_schedule *s = t->schedule;
     tune_stage all = {0};
-    for (int32_t v = 0; v < t->schedule->n_stages; v++) {
-        if (t->schedule->rank_of[v] != rank) continue;
-        all.n_layers += t->types[t->type_of[v]].n_layers;
-        all.embed |= t->types[t->type_of[v]].embed;
-        all.head |= t->types[t->type_of[v]].head;
+    for (int32_t v = 0; v < s->n_copies * s->n_stages; v++) {
+        const tune_stage *one = &t->types[t->type_of[v % s->n_stages]];
+        if (s->rank_of[v] != rank) continue;
+        all.n_layers += one->n_layers;
+        all.embed |= one->embed;
+        all.head |= one->head;
     }
     return all;
+}
+
+/* With copies in opposite directions the middle stage's rank has both of its layers itself. */
+static bool is_middle(const tune_timetable *t, int32_t rank)
+{
+    return dh_schedule_copies_of(t->schedule) == DH_COPIES_MIRRORED && 2 * rank == t->n_ranks - 1;
 }
 
 /* Embedding and head on different ranks, which matters where they are tied. */
@@ -302,6 +310,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .embed = holds.embed,
                              .head = holds.head,
                              .apart = ends_apart(e->long_one),
+                             .copies = dh_schedule_copies_of(e->long_one->schedule),
+                             .middle = is_middle(e->long_one, rank),
                              .whole_tokens = whole_tokens};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made;
@@ -318,7 +328,7 @@ dh_status tune_find_outlines(estimate *e)
 {
     const int32_t *like = e->long_one->like;
     for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
-        if (like[r] < r)
+        if (like[r] < r && !is_middle(e->long_one, r))
             e->outlines[r] = e->outlines[like[r]];
         else
             DH_TRY(find_outline(e, r, &e->outlines[r]));

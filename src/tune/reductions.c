@@ -53,9 +53,17 @@ typedef struct sharing {
     double all_ns, done_ns; /* of backwards: of all stages, of those that had their share */
 } sharing;
 
+static bool holds(const sharing *s, int32_t stage)
+{
+    const dh_schedule *sch = s->t->schedule;
+    for (int32_t copy = 0; copy < sch->n_copies; copy++)
+        if (sch->rank_of[copy * sch->n_stages + stage] == s->rank) return true;
+    return false;
+}
+
 static double backward_of(const sharing *s, int32_t stage)
 {
-    if (s->t->schedule->rank_of[stage] != s->rank) return 0;
+    if (!holds(s, stage)) return 0;
     return tune_backward_ns(&s->e->basis, &s->t->types[s->t->type_of[stage]]);
 }
 
@@ -96,6 +104,49 @@ double tune_reductions_delay(const estimate *e, const tune_timetable *t, const t
     return reduce_beside(s.o, first, end, ns, &left_ns) - ns;
 }
 
+/* When a stage's gradients are complete, in all copies of the model. */
+static double complete_ns(const estimate *e, int32_t stage)
+{
+    const tune_timetable *t = e->long_one;
+    double ns = 0;
+    for (int32_t copy = 0; copy < t->schedule->n_copies; copy++)
+        ns = DH_MAX(ns, e->t->scratch[t->last[copy * t->schedule->n_stages + stage]]);
+    return ns;
+}
+
+/* The next of the rank's stages by when their gradients are complete, and of those that are at once
+ * the last stage; -1: none is behind `after`. */
+static int32_t next_complete(const sharing *s, int32_t after)
+{
+    int32_t next = -1;
+    for (int32_t v = s->t->schedule->n_stages; v-- > 0;) {
+        if (!holds(s, v) || v == after) continue;
+        const double ns = complete_ns(s->e, v), from = after < 0 ? -1 : complete_ns(s->e, after);
+        if (ns < from || (ns == from && v > after)) continue;
+        if (next < 0 || ns < complete_ns(s->e, next)) next = v;
+    }
+    return next;
+}
+
+/* With two copies of the model sums begin when both have the gradients, which may be behind the
+ * rank's own slots. */
+static double reductions_of_copies(sharing *s)
+{
+    const dh_schedule *sch = s->t->schedule;
+    double left_ns = 0, before_ns = -1, own_ns = 0;
+    for (int32_t v = 0; v < sch->n_copies * sch->n_stages; v++)
+        if (sch->rank_of[v] == s->rank) own_ns = DH_MAX(own_ns, s->e->t->scratch[s->t->last[v]]);
+    for (int32_t v = next_complete(s, -1); v >= 0; v = next_complete(s, v)) {
+        const double ns = complete_ns(s->e, v);
+        size_t first, end;
+        if (before_ns >= 0) run_beside(s->o, ns - before_ns, &left_ns);
+        take_share(s, v, &first, &end);
+        for (size_t k = first; k < end; k++) left_ns += s->o->reduction_ns[k];
+        before_ns = ns;
+    }
+    return DH_MAX(before_ns, own_ns) - own_ns + left_ns;
+}
+
 /* A backward goes from the last stage to the first; between two of a rank it does other slots. */
 double tune_reductions_behind(const estimate *e, int32_t rank)
 {
@@ -103,6 +154,7 @@ double tune_reductions_behind(const estimate *e, int32_t rank)
     double left_ns = 0, before_ns = -1;
     if (e->outlines[rank]->n_reductions == 0) return 0;
     sharing s = share_of_rank(e, t, rank);
+    if (t->schedule->n_copies > 1) return reductions_of_copies(&s);
     for (int32_t v = t->schedule->n_stages; v-- > 0;) {
         size_t first, end;
         if (t->schedule->rank_of[v] != rank) continue;

@@ -35,12 +35,13 @@ static void find_types(tune_timetable *t, const int64_t *layers)
 static bool same_ranks(const tune_timetable *t, int32_t a, int32_t b)
 {
     const dh_schedule *s = t->schedule;
+    const int32_t n = s->n_copies * s->n_stages;
     int32_t v = 0, u = 0;
     for (;; v++, u++) {
-        while (v < s->n_stages && s->rank_of[v] != a) v++;
-        while (u < s->n_stages && s->rank_of[u] != b) u++;
-        if (v == s->n_stages || u == s->n_stages) return v == s->n_stages && u == s->n_stages;
-        if (t->type_of[v] != t->type_of[u]) return false;
+        while (v < n && s->rank_of[v] != a) v++;
+        while (u < n && s->rank_of[u] != b) u++;
+        if (v == n || u == n) return v == n && u == n;
+        if (t->type_of[v % s->n_stages] != t->type_of[u % s->n_stages]) return false;
     }
 }
 
@@ -100,7 +101,7 @@ typedef struct ordering {
     int32_t *place;                 /* by slot of the schedule */
     int32_t *arrival_f, *arrival_b; /* [stage][micro]: transfer that brings its input; -1 */
     int32_t *known;
-    int32_t *left; /* [stage]: micro-batches whose weight gradients are to come */
+    int32_t *left; /* [copy][stage]: micro-batches whose weight gradients are to come */
 } ordering;
 
 static int by_time(const void *x, const void *y)
@@ -164,13 +165,15 @@ static dh_status list_events(dh_ctx *ctx, const dh_schedule *s, ordering *o)
 }
 
 /* Whether the slot makes the last gradients of its stage, and reductions run beside it: they do not
- * where another stage waits for its result. */
+ * where another stage waits for its result, or another copy of the model has to complete them. */
 static bool completes(tune_timetable *t, ordering *o, const dh_pipe_slot *slot, int32_t i)
 {
+    const dh_schedule *s = t->schedule;
     const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
+    const int32_t at = s->copy_of[a->micro] * s->n_stages + a->stage;
     if (a->kind != DH_PIPE_B && a->kind != DH_PIPE_W) return false;
-    t->last[a->stage] = i;
-    return --o->left[a->stage] == 0 && goes_to(t->schedule, a) < 0;
+    t->last[at] = i;
+    return --o->left[at] == 0 && s->n_copies == 1 && goes_to(s, a) < 0;
 }
 
 static void fill_slot(tune_timetable *t, ordering *o, int32_t i)
@@ -208,14 +211,15 @@ static dh_status order_and_fill(dh_ctx *ctx, tune_timetable *t)
 {
     const dh_schedule *s = t->schedule;
     const size_t n_cells = (size_t)s->n_stages * (size_t)s->n_micro + 1;
+    const int32_t n_chunks = s->n_copies * s->n_stages;
     ordering o = {.events = malloc(((size_t)t->n_slots + 1) * sizeof *o.events),
                   .place = calloc((size_t)t->n_slots + 1, sizeof *o.place),
                   .arrival_f = calloc(n_cells, sizeof *o.arrival_f),
                   .arrival_b = calloc(n_cells, sizeof *o.arrival_b),
                   .known = calloc(most_classes(t) + 1, sizeof *o.known),
-                  .left = malloc(((size_t)s->n_stages + 1) * sizeof *o.left)};
+                  .left = malloc(((size_t)n_chunks + 1) * sizeof *o.left)};
     const bool ok = o.events && o.place && o.arrival_f && o.arrival_b && o.known && o.left;
-    for (int32_t v = 0; ok && v < s->n_stages; v++) o.left[v] = s->n_micro;
+    for (int32_t v = 0; ok && v < n_chunks; v++) o.left[v] = s->n_micro;
     dh_status st = ok ? list_events(ctx, s, &o) : no_memory(ctx);
     if (st == DH_OK) fill(t, &o);
     free(o.events);
@@ -248,7 +252,7 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
                           .type_of = DH_NEW_N(arena, int32_t, schedule->n_stages),
                           .slots = DH_NEW_N(arena, tune_slot, n_slots + 1),
                           .like = DH_NEW_N(arena, int32_t, schedule->n_ranks),
-                          .last = DH_NEW_N(arena, int32_t, schedule->n_stages),
+                          .last = DH_NEW_N(arena, int32_t, schedule->n_copies * schedule->n_stages),
                           .n_slots = n_slots,
                           .n_ranks = schedule->n_ranks};
     if (!t->types || !t->type_of || !t->slots || !t->like || !t->last) return no_memory(ctx);

@@ -53,7 +53,7 @@ typedef struct tune_timetable {
     tune_slot *slots; /* and transfers, in the order all ranks share (build.c of program) */
     int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
-    int32_t *last;    /* [n_stages]: slot behind which the stage's gradients are complete */
+    int32_t *last; /* [n_copies][n_stages]: slot behind which the stage's gradients are complete */
     int32_t n_types, n_classes, n_slots, n_ranks;
 } tune_timetable;
 

@@ -10,14 +10,15 @@ static dh_mesh mesh_of(int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t e
     return m;
 }
 
-/* Groups of a kind: one for each place on the axes along which its members are alike. */
+/* Groups of a kind: one for each place on the axes along which its members are alike, and for each
+ * pair of stages that are each other's mirror image. */
 static int64_t n_groups(const dh_mesh *m, dh_group_kind kind)
 {
     const int64_t sizes[DH_N_MESH_AXES] = {m->tp, m->cp, m->ep, m->edp, m->pp};
     int64_t n = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
         if (!dh_group_varies(kind, axis)) n *= sizes[axis];
-    return n;
+    return dh_group_joins_copies(kind) && m->pp > 1 ? n * (m->pp / 2) : n;
 }
 
 /* "0,2;1,3": all groups of a kind, by id. */
@@ -48,6 +49,11 @@ static void sixteen_ranks_as_in_megatron(void **state)
     assert_groups(&m, DH_GROUP_PP, "0,4,8,12;1,5,9,13;2,6,10,14;3,7,11,15");
     assert_groups(&m, DH_GROUP_TP_PP, "0,1,4,5,8,9,12,13;2,3,6,7,10,11,14,15");
     assert_groups(&m, DH_GROUP_EMBED, "0,12;1,13;2,14;3,15");
+    assert_groups(&m, DH_GROUP_DP_CP_COPIES, "0,2,12,14;1,3,13,15;4,6,8,10;5,7,9,11");
+    assert_groups(&m, DH_GROUP_EDP_CP_COPIES, "0,2,12,14;1,3,13,15;4,6,8,10;5,7,9,11");
+    dh_mesh odd = mesh_of(1, 1, 3, 1, 1, 0);
+    assert_groups(&odd, DH_GROUP_DP_CP_COPIES, "0,2");
+    assert_int_equal(dh_mesh_group_index(&odd, DH_GROUP_DP_CP_COPIES, 1), -1);
     assert_int_equal(m.nodes, 2);
     for (int64_t rank = 0; rank < 16; rank++) {
         assert_true(dh_mesh_group_is_local(&m, DH_GROUP_TP, rank));
@@ -95,12 +101,13 @@ static void check_partition(const dh_mesh *m, dh_group_kind kind)
     int64_t size = dh_mesh_group_size(m, kind), n_members = 0, next_id = 0;
     for (int64_t rank = 0; rank < m->ranks; rank++) {
         int64_t id = dh_mesh_group_id(m, kind, rank);
-        assert_in_range(id, 0, n_groups(m, kind) - 1);
         int64_t index = dh_mesh_group_index(m, kind, rank);
         if (index < 0) {
-            assert_true(kind == DH_GROUP_EMBED);
+            const bool middle = 2 * dh_mesh_coord(m, rank).pp == m->pp - 1;
+            assert_true(kind == DH_GROUP_EMBED || (dh_group_joins_copies(kind) && middle));
             continue;
         }
+        assert_in_range(id, 0, n_groups(m, kind) - 1);
         n_members++;
         if (index == 0) assert_int_equal(id, next_id++); /* numbered by first members */
         assert_int_equal(dh_mesh_group_member(m, kind, rank, index), rank);

@@ -206,18 +206,20 @@ static void check_flags(const dh_schedule_row *row, const dh_schedule *s)
 }
 
 /* Gradients of a weight are added in the order in which its micro-batches go back, and the
- * head's with the forward: increasing on every stage, so that no schedule changes a bit. Rows
- * with two copies of the model cannot be trained. */
+ * head's with the forward: increasing on every stage of a copy of the model, so that no schedule
+ * with as many copies changes a bit. */
 static void check_micro_batch_order(const dh_schedule *s)
 {
     enum { FORWARD, WEIGHTS };
-    int32_t next[2 * MAX_P][2] = {{0}};
-    if (s->n_copies != 1) return;
+    int32_t next[2][2 * MAX_P][2] = {{{0}}};
     for (int32_t n = 0; n < s->first_slot[s->n_ranks]; n++)
         for (int32_t i = 0; i < s->slots[n].n_actions; i++) {
             const dh_pipe_action *a = &s->slots[n].action[i];
+            const int32_t copy = s->copy_of[a->micro];
             if (a->kind == DH_PIPE_I) continue;
-            if (a->micro != next[a->stage][a->kind == DH_PIPE_F ? FORWARD : WEIGHTS]++)
+            int32_t *turn = &next[copy][a->stage][a->kind == DH_PIPE_F ? FORWARD : WEIGHTS];
+            while (*turn < s->n_micro && s->copy_of[*turn] != copy) ++*turn;
+            if (a->micro != (*turn)++)
                 fail_msg("%s p %d m %d: stage %d: %c%d out of turn", s->name, s->n_ranks,
                          s->n_micro, a->stage, dh_pipe_kind_letter(a->kind), a->micro);
         }

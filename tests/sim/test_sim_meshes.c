@@ -172,6 +172,9 @@ static const setup meshes[] = {
     {"mixtral-tiny", "1f1b", NULL, 2, 1, 2, 4, 4, 2, 0, false, DH_RECOMPUTE_KIND_NONE, 2},
     {"mixtral-tiny", "dhelix-w", "list", 1, 2, 2, 4, 2, 4, 0, true, DH_RECOMPUTE_KIND_NONE, 4},
     {"mixtral-tiny", "1f1b", NULL, 1, 1, 1, 4, 2, 2, 0, true, DH_RECOMPUTE_KIND_NONE, 2},
+    {"llama-tiny", "wavelet", "list", 2, 1, 2, 2, 2, 6, 0, true, DH_RECOMPUTE_KIND_SELECTIVE, 0},
+    {"llama-tiny", "bidirectional", "list", 2, 1, 3, 2, 4, 6, 0, false, DH_RECOMPUTE_KIND_NONE, 0},
+    {"mixtral-tiny", "dualpipe", "dualpipe", 1, 1, 4, 2, 2, 7, 0, true, DH_RECOMPUTE_KIND_NONE, 2},
 };
 
 /* First ranks stand apart from the others, the last with fewer rows of the vocabulary too. */

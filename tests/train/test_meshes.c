@@ -146,7 +146,12 @@ static void impossible_meshes_are_refused(void **state)
         {"parallel.ep=2 parallel.dp=2", "the model has no experts"},
         {"parallel.pp=2 parallel.schedule=1f2b", "no schedule \"1f2b\""},
         {"parallel.pp=2 strategy=none", "no strategy is called none"},
-        {"parallel.pp=2 parallel.schedule=dualpipe", "copies of the model"},
+        {"parallel.pp=2 parallel.schedule=dualpipe train.micro_batch=8", "none runs through one"},
+        {"parallel.pp=2 parallel.schedule=dualpipe parallel.zero=3", "at different times"},
+        {"parallel.pp=2 parallel.schedule=wavelet parallel.zero=2", "parallel.zero=1, or dualpipe"},
+        {"parallel.pp=3 parallel.schedule=bidirectional parallel.zero=2"
+         " parallel.layer_split=1,2,1",
+         "both copies of a stage on one rank"},
         {"parallel.pp=2 parallel.schedule=zb-v parallel.virtual_stages=1"
          " parallel.layer_split=3,1",
          "2 entries for 4 virtual stages"},

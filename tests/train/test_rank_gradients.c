@@ -4,28 +4,12 @@
  * Tolerance: float32 sums of the same products in another grouping. Errors are taken
  * over the element plus its tensor's root mean square; a few hundred terms of relative
  * error 6e-8 each measure up to 3e-6 here; allowed: 2e-5. */
-#include "fixture.h"
+#include "team.h"
 
-#include <pthread.h>
-
-#include "dhelix/train.h"
-#include "train/params.h"
-#include "train/resolve.h"
-
-enum { SEQ = 32, SAMPLES = 8, MAX_RANKS = 8 };
+enum { SEQ = 32, SAMPLES = 8 };
 static const double tolerance = 2e-5;
 
 static int32_t tokens[SAMPLES * SEQ], targets[SAMPLES * SEQ];
-
-/* One rank of a job: a session after one step that left the weights alone. */
-typedef struct member {
-    const dh_resolved *resolved;
-    dh_comm_world *world;
-    int rank;
-    dh_session *session;
-    double norm;
-    dh_ctx ctx;
-} member;
 
 static const char model_gpt2[] =
     "model: {family: gpt2, n_layers: 4, width: 32, n_heads: 4, vocab: 65, max_seq: 32}\n";
@@ -49,85 +33,25 @@ typedef struct mesh {
 static const mesh one_rank = {"dp: 1", "sequential"};
 static int micro_batch = 1; /* of every mesh but the one rank */
 
-static dh_job *parse(const char *model, mesh of, int n_samples)
+/* One step that leaves the weights alone. */
+static dh_status step_member(dh_ctx *ctx, member *m)
 {
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_job *job;
+    rows_source rows = {tokens, targets, SAMPLES};
+    DH_TRY(member_begin(ctx, m));
+    dh_step step = member_step(m, 0);
+    step.source = (dh_batch_source){rows_load, &rows};
+    DH_TRY(dh_exec_run(ctx, m->session->train_exec, &step));
+    return dh_session_grad_norm(ctx, m->session, &m->norm);
+}
+
+static void run_team(const char *model, mesh of, int n_samples, team *t)
+{
     char text[1024];
     snprintf(text, sizeof text,
              "%sdata: {train: none}\ntrain: {batch: 8, micro_batch: %d, seq_len: 32, threads: 1}\n"
              "parallel: {%s}\nstrategy: %s\nprofile: none\n",
              model, n_samples, of.parallel, of.strategy);
-    assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "job", ".", NULL, 0, &job));
-    return job;
-}
-
-static dh_status step_member(dh_ctx *ctx, member *m)
-{
-    const dh_job *job = &m->resolved->job;
-    rows_source rows = {tokens, targets, SAMPLES};
-    dh_session_spec spec = dh_train_session(job, &m->resolved->recipe);
-    int n_threads;
-    spec.rank = m->rank;
-    DH_TRY(spec.device->bind_rank(ctx, m->rank, (int)job->ranks, 1, &n_threads));
-    if (m->world) DH_TRY(dh_comm_attach(ctx, m->world, m->rank, &spec.comm));
-    DH_TRY(dh_session_create(ctx, &spec, &m->session));
-    DH_TRY(dh_session_init_params(ctx, m->session, 11));
-    const int64_t dp = dh_mesh_coord(&spec.recipe.mesh, m->rank).dp;
-    dh_step step = {.first_sample = dp * job->micro_batch,
-                    .sample_stride = job->dp * job->micro_batch,
-                    .seed = 5,
-                    .beta1 = 0.9,
-                    .beta2 = 0.95,
-                    .eps = 1e-8,
-                    .source = {rows_load, &rows}};
-    DH_TRY(dh_exec_run(ctx, m->session->train_exec, &step));
-    return dh_session_grad_norm(ctx, m->session, &m->norm);
-}
-
-static void *member_main(void *arg)
-{
-    member *m = arg;
-    step_member(&m->ctx, m);
-    return NULL;
-}
-
-typedef struct team {
-    member members[MAX_RANKS];
-    int n;
-    dh_job *job;
-    dh_resolved *resolved;
-    dh_comm_world *world;
-} team;
-
-static void run_team(const char *model, mesh of, int n_samples, team *t)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    pthread_t threads[MAX_RANKS];
-    *t = (team){.job = parse(model, of, n_samples)};
-    t->n = (int)t->job->ranks;
-    assert_in_range(t->n, 1, MAX_RANKS);
-    const dh_resolve_options options = {.quiet = true};
-    assert_ok(&ctx, dh_job_resolve(&ctx, t->job, &options, &t->resolved));
-    const dh_comm_config config = {.ranks = t->n};
-    if (t->n > 1) assert_ok(&ctx, dh_comm_world_create(&ctx, "local", &config, &t->world));
-    for (int r = 0; r < t->n; r++) {
-        t->members[r] =
-            (member){.resolved = t->resolved, .world = t->world, .rank = r, .ctx = DH_CTX_INIT};
-        assert_int_equal(pthread_create(&threads[r], NULL, member_main, &t->members[r]), 0);
-    }
-    for (int r = 0; r < t->n; r++) pthread_join(threads[r], NULL);
-    for (int r = 0; r < t->n; r++)
-        if (t->members[r].ctx.status != DH_OK)
-            fail_msg("%s: rank %d: %s", of.parallel, r, t->members[r].ctx.message);
-}
-
-static void end_team(team *t)
-{
-    for (int r = 0; r < t->n; r++) dh_session_destroy(t->members[r].session);
-    dh_comm_world_destroy(t->world);
-    dh_resolved_destroy(t->resolved);
-    dh_job_destroy(t->job);
+    team_run(text, step_member, NULL, t);
 }
 
 /* ---- assembling ---------------------------------------------------------------------------- */
@@ -222,9 +146,9 @@ static void gradients_over(const char *model, const mesh *meshes, size_t n)
                 fail_msg("%s: norm %.9g on rank %d, %.9g on one", meshes[i].parallel,
                          many.members[r].norm, r, one.members[0].norm);
         printf("  {%s}, %s: %.2g\n", meshes[i].parallel, meshes[i].strategy, worst);
-        end_team(&many);
+        team_end(&many);
     }
-    end_team(&one);
+    team_end(&one);
 }
 
 static void gradients_of(const char *model)
@@ -240,6 +164,10 @@ static void gradients_of(const char *model)
         {"pp: 2, schedule: zb-v", "sequential"},
         {"pp: 2, schedule: interleaved-1f1b, virtual_stages: 2", "sequential"},
         {"pp: 2, schedule: dhelix-w", "sequential"},
+        {"pp: 2, schedule: wavelet", "sequential"},
+        {"pp: 2, schedule: bidirectional, tp: 2", "dhelix"},
+        {"pp: 4, schedule: dualpipe, tp: 2", "dualpipe"},
+        {"dp: 2, pp: 2, schedule: dualpipe, zero: 2", "sequential"},
         {"dp: 2, tp: 2", "sequential"},
         {"dp: 2, cp: 2, zero1: true", "sequential"},
         {"tp: 2, pp: 2, layer_split: \"3,1\"", "sequential"},
@@ -301,6 +229,8 @@ static void mixtral_gradients(void **state)
         {"dp: 2, ep: 2, cp: 2", "sequential"},
         {"dp: 4, ep: 4, pp: 2, zero1: true, schedule: zb-h1", "sequential"},
         {"dp: 2, ep: 2, pp: 2, schedule: dhelix-w", "sequential"},
+        {"dp: 2, ep: 2, pp: 2, schedule: dualpipe, zero: 1", "dualpipe"},
+        {"dp: 2, ep: 2, pp: 2, schedule: wavelet", "wavelet+"},
         {"tp: 2, sequence: false", "sequential"},
         {"tp: 4, sequence: false, cp: 2", "sequential"},
         {"dp: 2, ep: 2, tp: 2, sequence: false", "sequential"},

@@ -70,20 +70,16 @@ static void release(timed *t)
 
 typedef void check_row(const dh_schedule_row *row, int32_t p);
 
-static void each_trainable_row(check_row *check)
+static void each_row(check_row *check)
 {
     size_t n;
     const dh_schedule_row *const *rows = dh_schedule_rows(&n);
     int n_checked = 0;
     for (size_t i = 0; i < n; i++) {
-        dh_schedule *s = schedule_of(rows[i], 4, 16);
-        const bool trainable = s->n_copies == 1;
-        dh_schedule_destroy(s);
-        if (!trainable) continue;
         check(rows[i], 4);
         n_checked++;
     }
-    assert_true(n_checked >= 10);
+    assert_true(n_checked >= 16);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */
@@ -113,7 +109,7 @@ static void same_as_schedule_time(const dh_schedule_row *row, int32_t p)
 static void test_timetables_time_as_schedules_do(void **state)
 {
     (void)state;
-    each_trainable_row(same_as_schedule_time);
+    each_row(same_as_schedule_time);
 }
 
 static void continues_straight(const dh_schedule_row *row, int32_t p)
@@ -138,7 +134,7 @@ static void continues_straight(const dh_schedule_row *row, int32_t p)
 static void test_many_micro_batches_continue_a_straight_line(void **state)
 {
     (void)state;
-    each_trainable_row(continues_straight);
+    each_row(continues_straight);
 }
 
 /* Two stages and one micro-batch, by hand: F, transfer, F B, transfer, B. */
