@@ -18,9 +18,15 @@ typedef enum dh_family {
     DH_FAMILY_MISTRAL,
     DH_FAMILY_QWEN2, /* Qwen 2 and 2.5 */
     DH_FAMILY_PHI3,
-    DH_FAMILY_QWEN3
+    DH_FAMILY_QWEN3,
+    DH_FAMILY_OLMO2,
+    DH_FAMILY_SMOLLM3,
+    DH_FAMILY_QWEN3_MOE
 } dh_family;
 typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
+/* Where a layer's two parts have their norms: before each, or on the result of each, before it is
+ * added to the residual stream. */
+typedef enum dh_norm_place { DH_NORMS_BEFORE, DH_NORMS_AFTER } dh_norm_place;
 typedef enum dh_act_kind { DH_ACT_GELU_TANH, DH_ACT_SWIGLU } dh_act_kind;
 typedef enum dh_rope_scaling {
     DH_ROPE_SCALING_NONE,
@@ -43,7 +49,7 @@ typedef struct dh_model {
     int64_t n_heads;    /* H */
     int64_t n_kv_heads; /* divides n_heads */
     int64_t head_dim;   /* D; HF default width / n_heads */
-    int64_t ffn_width;  /* F; per expert for Mixtral */
+    int64_t ffn_width;  /* F; per expert where there are any */
     int64_t vocab;      /* V; 0 only in a job whose tokenizer still has to decide it */
     int64_t max_seq;    /* longest sequence; rows of wpe for GPT-2 */
     int64_t window;     /* tokens that one sees, itself the last of them; 0: all before it */
@@ -51,12 +57,17 @@ typedef struct dh_model {
     bool bias;          /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
     bool qkv_bias;      /* Qwen 2: biases of queries, keys and values alone */
     bool qk_norm;       /* Qwen 3: RMSNorm of every head of queries and keys */
+    bool qk_norm_all;   /* OLMo 2: RMSNorm of all heads of queries together, and of keys */
     dh_norm_kind norm;
+    dh_norm_place norm_place;
     double norm_eps;
     dh_act_kind act;
     dh_rope rope;      /* all families but GPT-2 */
+    int64_t nth;       /* SmolLM 3: every n-th layer has rope_nth instead; 0: none */
+    dh_rope rope_nth;  /* theta 0: no positions */
     int64_t n_experts; /* 0: dense */
     int64_t top_k;
+    bool topk_plain; /* weights of a token's experts are not made to sum to 1: HF norm_topk_prob */
     double router_aux_coef; /* HF router_aux_loss_coef */
     double init_std;        /* HF initializer_range */
 } dh_model;
@@ -88,7 +99,7 @@ DH_API const dh_model_preset *dh_model_presets(size_t *n);
 DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
 
 /* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
- * Qwen3Config, Phi3Config).
+ * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config).
  * Fields with a meaning we do not compute (other activations, unknown rope scaling) are refused
  * by name; a window is kept, and sequences longer than it are refused where they are asked for;
  * harmless unknown ones are ignored; absent ones have transformers' defaults. A GPT-2 file may say

@@ -83,6 +83,10 @@ static dh_status start_from_family(dh_ctx *ctx, dh_job *job, const dh_assignment
         job->model.n_experts = 8; /* Mixtral 8x7B's */
         job->model.top_k = 2;
     }
+    if (job->model.family == DH_FAMILY_QWEN3_MOE) {
+        job->model.n_experts = 128; /* Qwen3 30B A3B's */
+        job->model.top_k = 8;
+    }
     return DH_OK;
 }
 

@@ -30,7 +30,8 @@ _Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "o
 _Static_assert(DH_MOE_DROPLESS == 0 && DH_MOE_CAPACITY == 1, "order");
 _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2 &&
                    DH_FAMILY_MISTRAL == 3 && DH_FAMILY_QWEN2 == 4 && DH_FAMILY_PHI3 == 5 &&
-                   DH_FAMILY_QWEN3 == 6,
+                   DH_FAMILY_QWEN3 == 6 && DH_FAMILY_OLMO2 == 7 && DH_FAMILY_SMOLLM3 == 8 &&
+                   DH_FAMILY_QWEN3_MOE == 9,
                "order");
 
 #define AT(field) .offset = offsetof(dh_job, field)
@@ -66,11 +67,9 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
         .fallback = "", __VA_ARGS__                                                                \
     }
 
-#define FOR_ROPE                                                                                   \
-    .families =                                                                                    \
-        DH_FOR_LLAMA | DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3
+#define FOR_ROPE .families = ~(unsigned)DH_FOR_GPT2
 #define FOR_WINDOW .families = DH_FOR_MISTRAL | DH_FOR_PHI3
-#define FOR_EXPERTS .families = DH_FOR_MIXTRAL
+#define FOR_EXPERTS .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE
 #define FOR_GPT2 .families = DH_FOR_GPT2
 
 /* clang-format off */
@@ -146,10 +145,15 @@ static const dh_setting settings[] = {
     FLOAT("model.rope_high_freq_factor", model.rope.high_freq_factor, NULL, 0, 1e9, FOR_ROPE, .help = "llama3"),
     INT("model.rope_original_max_seq", model.rope.original_max_seq, NULL, 0, DH_MODEL_MAX_SEQ, FOR_ROPE,
         .unit = "tokens", .help = "llama3: length of the first training"),
+    INT("model.nope_every", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3,
+        .aliases = "no_rope_layer_interval", .unit = "layers", .zero = "none",
+        .help = "of so many layers the last has no rotary positions"),
     INT("model.n_experts", model.n_experts, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
         .aliases = "num_local_experts num_experts", .help = "experts of a layer"),
     INT("model.top_k", model.top_k, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
         .aliases = "num_experts_per_tok", .help = "experts a token is sent to"),
+    BOOL("model.topk_plain", model.topk_plain, NULL, .families = DH_FOR_QWEN3_MOE,
+         .help = "a token's experts count by their probabilities as they are, which then do not sum to 1 (norm_topk_prob: false)"),
     FLOAT("model.router_aux_coef", model.router_aux_coef, NULL, 0, 1e6, FOR_EXPERTS,
           .aliases = "router_aux_loss_coef", .help = "weight of the load-balancing loss"),
     FLOAT("model.dropout", dropout, "0", 0, 0.999999, .aliases = "resid_pdrop",

@@ -13,8 +13,9 @@
 
 /* ---- names and families -------------------------------------------------------- */
 
-const char *const dh_family_names[DH_N_FAMILIES + 1] = {"gpt2",  "llama", "mixtral", "mistral",
-                                                        "qwen2", "phi3",  "qwen3",   NULL};
+const char *const dh_family_names[DH_N_FAMILIES + 1] = {
+    "gpt2",  "llama", "mixtral", "mistral",   "qwen2", "phi3",
+    "qwen3", "olmo2", "smollm3", "qwen3_moe", NULL};
 const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
                                                                    NULL};
 
@@ -26,7 +27,11 @@ static const struct family_row {
     bool rope, biases, experts; /* has rotary positions; may have biases; has experts */
     bool qkv_bias;              /* has biases of queries, keys and values alone */
     bool qk_norm;               /* norms heads of queries and keys */
+    bool qk_norm_all;           /* norms all heads of queries, and of keys, together */
     bool window;                /* may have a window */
+    bool nth;                   /* may have layers without positions */
+    bool topk_plain;            /* may leave the weights of a token's experts as they are */
+    dh_norm_place norm_place;
 } family_rows[DH_N_FAMILIES] = {
     [DH_FAMILY_GPT2] = {.norm = DH_NORM_LAYER, .act = DH_ACT_GELU_TANH, .biases = true},
     [DH_FAMILY_LLAMA] = {LLAMA_LIKE},
@@ -35,6 +40,9 @@ static const struct family_row {
     [DH_FAMILY_QWEN2] = {LLAMA_LIKE, .qkv_bias = true},
     [DH_FAMILY_PHI3] = {LLAMA_LIKE, .window = true},
     [DH_FAMILY_QWEN3] = {LLAMA_LIKE, .qk_norm = true},
+    [DH_FAMILY_OLMO2] = {LLAMA_LIKE, .qk_norm_all = true, .norm_place = DH_NORMS_AFTER},
+    [DH_FAMILY_SMOLLM3] = {LLAMA_LIKE, .nth = true},
+    [DH_FAMILY_QWEN3_MOE] = {LLAMA_LIKE, .qk_norm = true, .experts = true, .topk_plain = true},
 };
 
 /* ---- validation ------------------------------------------------------------------ */
@@ -101,7 +109,7 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
                        DH_N_FAMILIES);
     const struct family_row *row = &family_rows[m->family];
     const char *name = dh_family_names[m->family];
-    if (m->norm != row->norm || m->act != row->act)
+    if (m->norm != row->norm || m->act != row->act || m->norm_place != row->norm_place)
         return dh_fail(ctx, DH_EINVAL, "model norm or activation is not that of the %s family",
                        name);
     if (m->bias && !row->biases)
@@ -112,6 +120,19 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
     if (m->qk_norm != row->qk_norm)
         return dh_fail(ctx, DH_EINVAL, "model qk_norm is %s; the %s family has %s norms of heads",
                        m->qk_norm ? "true" : "false", name, row->qk_norm ? "these" : "no");
+    if (m->qk_norm_all != row->qk_norm_all)
+        return dh_fail(ctx, DH_EINVAL, "model qk_norm_all is %s; the %s family has %s norms",
+                       m->qk_norm_all ? "true" : "false", name,
+                       row->qk_norm_all ? "these" : "no such");
+    if (m->nth < 0 || m->nth > (row->nth ? DH_MODEL_MAX_LAYERS : 0) || m->nth == 1)
+        return dh_fail(ctx, DH_EINVAL, "model nth is %lld; %s", (long long)m->nth,
+                       row->nth ? "it must be 0 (no such layers), or from 2 to the layers there are"
+                                : "layers of the family are alike (0)");
+    if (m->topk_plain && !row->topk_plain)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model topk_plain is true; weights of a token's experts sum to 1 in the %s "
+                       "family",
+                       name);
     if (m->window < 0 || m->window > (row->window ? DH_MODEL_MAX_SEQ : 0))
         return dh_fail(ctx, DH_EINVAL, "model window is %lld; %s", (long long)m->window,
                        row->window ? "it must be 0 (none) or a number of tokens"
@@ -123,7 +144,7 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
     if (!row->experts && (m->n_experts || m->top_k))
         return dh_fail(ctx, DH_EINVAL,
                        "model n_experts %lld, top_k %lld: the %s family is dense (0 both); the "
-                       "mixtral family has experts",
+                       "mixtral and qwen3_moe families have experts",
                        (long long)m->n_experts, (long long)m->top_k, name);
     if (row->experts && (m->top_k < 1 || m->top_k > m->n_experts))
         return dh_fail(ctx, DH_EINVAL,
@@ -132,10 +153,8 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
     return DH_OK;
 }
 
-static dh_status check_rope(dh_ctx *ctx, const dh_model *m)
+static dh_status check_rope(dh_ctx *ctx, const dh_rope *r)
 {
-    const dh_rope *r = &m->rope;
-    if (!family_rows[m->family].rope) return DH_OK;
     if (!isfinite(r->theta) || r->theta <= 0)
         return dh_fail(ctx, DH_EINVAL, "model rope theta is %g; it must be positive", r->theta);
     if ((unsigned)r->scaling >= DH_N_ROPE_SCALINGS)
@@ -176,7 +195,8 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
     DH_TRY(check_family(ctx, m));
     DH_TRY(check_sizes(ctx, m));
     DH_TRY(check_heads(ctx, m));
-    DH_TRY(check_rope(ctx, m));
+    if (family_rows[m->family].rope) DH_TRY(check_rope(ctx, &m->rope));
+    if (m->nth && m->rope_nth.theta != 0) DH_TRY(check_rope(ctx, &m->rope_nth));
     return check_reals(ctx, m);
 }
 
@@ -188,11 +208,14 @@ void dh_model_init(dh_model *m, dh_family family)
                     .bias = family_rows[family].biases,
                     .qkv_bias = family_rows[family].qkv_bias,
                     .qk_norm = family_rows[family].qk_norm,
+                    .qk_norm_all = family_rows[family].qk_norm_all,
+                    .norm_place = family_rows[family].norm_place,
                     .tied_head = family == DH_FAMILY_GPT2,
                     .norm_eps = 1e-5,
                     .init_std = 0.02};
     if (family_rows[family].rope) m->rope.theta = 10000;
     if (family_rows[family].experts) m->router_aux_coef = 0.001;
+    if (family_rows[family].nth) m->nth = 4; /* transformers' default */
 }
 
 /* ---- sizes --------------------------------------------------------------------------- */
@@ -221,7 +244,8 @@ int64_t dh_model_n_params(const dh_model *m)
 {
     int64_t n_ffns = m->n_experts ? m->n_experts : 1;
     int64_t router = m->n_experts * m->width;
-    int64_t norms = 2 * m->width + (m->qk_norm ? 2 * m->head_dim : 0);
+    int64_t norms = 2 * m->width + (m->qk_norm ? 2 * m->head_dim : 0) +
+                    (m->qk_norm_all ? (m->n_heads + m->n_kv_heads) * m->head_dim : 0);
     int64_t layer = norms + attention_matmul_params(m) + router + n_ffns * ffn_matmul_params(m) +
                     layer_bias_params(m);
     int64_t positions = m->family == DH_FAMILY_GPT2 ? m->max_seq * m->width : 0;

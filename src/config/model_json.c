@@ -6,7 +6,7 @@
  * what the model computes. Other keys do not matter and are ignored. */
 #include "dhelix/model.h"
 
-#include "config_values.h"
+#include "model_classes.h"
 #include "model_names.h"
 
 #include <math.h>
@@ -128,12 +128,6 @@ static void write_rope(json_t *config, const dh_rope *r)
 
 /* ---- Llama and Mixtral -------------------------------------------------------------------- */
 
-typedef struct llama_defaults {
-    int64_t layers, width, heads, kv_heads /* 0: heads */, ffn, vocab, max_seq;
-    double eps, theta;
-    int64_t head_dim; /* 0: width / heads */
-} llama_defaults;
-
 static dh_status read_head_dim(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
                                dh_model *m)
 {
@@ -240,6 +234,12 @@ static dh_status check_window(dh_ctx *ctx, const json_t *config, const dh_model 
                    (long long)window, (long long)m->max_seq);
 }
 
+dh_status dh_config_read_relative(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
+                                  dh_model *m)
+{
+    return read_qwen(ctx, config, d, m);
+}
+
 static dh_status read_mixtral(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     static const llama_defaults defaults = {32, 4096, 32, 8, 14336, 32000, 131072, 1e-5, 1e6, 0};
@@ -278,6 +278,11 @@ static void write_llama(json_t *config, const dh_model *m)
     write_rope(config, &m->rope);
 }
 
+void dh_config_write_relative(json_t *config, const dh_model *m)
+{
+    write_llama(config, m);
+}
+
 /* Classes whose absent or null window has a meaning of its own. */
 static void write_windowed(json_t *config, const dh_model *m)
 {
@@ -309,6 +314,11 @@ static const struct config_class {
     {"qwen2", "Qwen2ForCausalLM", DH_FAMILY_QWEN2, read_qwen2, write_llama},
     {"qwen3", "Qwen3ForCausalLM", DH_FAMILY_QWEN3, read_qwen3, write_llama},
     {"phi3", "Phi3ForCausalLM", DH_FAMILY_PHI3, read_phi3, write_windowed},
+    {"olmo2", "Olmo2ForCausalLM", DH_FAMILY_OLMO2, dh_config_read_olmo2, dh_config_write_relative},
+    {"smollm3", "SmolLM3ForCausalLM", DH_FAMILY_SMOLLM3, dh_config_read_smollm3,
+     dh_config_write_smollm3},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", DH_FAMILY_QWEN3_MOE, dh_config_read_qwen3_moe,
+     dh_config_write_qwen3_moe},
     {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_MIXTRAL, read_phimoe, NULL},
 };
 

@@ -27,6 +27,12 @@
 #define QWEN3(layers, c, heads, kv, d, ...)                                                        \
     .family = DH_FAMILY_QWEN3, .qk_norm = true,                                                    \
     ROTARY_HEADS(1e-6, layers, c, heads, d, kv, __VA_ARGS__)
+#define OLMO2(...)                                                                                 \
+    .family = DH_FAMILY_OLMO2, .qk_norm_all = true, .norm_place = DH_NORMS_AFTER,                  \
+    ROTARY_EPS(1e-6, __VA_ARGS__)
+#define QWEN3_MOE(e, k, layers, c, heads, kv, d, ...)                                              \
+    .family = DH_FAMILY_QWEN3_MOE, .qk_norm = true, .n_experts = (e), .top_k = (k),                \
+    .router_aux_coef = 0.001, ROTARY_HEADS(1e-6, layers, c, heads, d, kv, __VA_ARGS__)
 #define MIXTRAL(e, k, aux, ...)                                                                    \
     .family = DH_FAMILY_MIXTRAL, .n_experts = (e), .top_k = (k), .router_aux_coef = (aux),         \
     ROTARY(__VA_ARGS__)
@@ -105,6 +111,22 @@ static const dh_model_preset presets[] = {
      {.name = "qwen3-8b",
       QWEN3(36, 4096, 32, 8, 128, 12288, 151936, 40960),
       .rope = {.theta = 1e6}}},
+    {"qwen3-30b-a3b",
+     "Qwen3 30B A3B, 128 experts, top-8 (HF Qwen/Qwen3-30B-A3B)",
+     {.name = "qwen3-30b-a3b",
+      QWEN3_MOE(128, 8, 48, 2048, 32, 4, 128, 768, 151936, 40960),
+      .rope = {.theta = 1e6}}},
+    {"olmo2-7b",
+     "OLMo 2 7B (HF allenai/OLMo-2-1124-7B)",
+     {.name = "olmo2-7b", OLMO2(32, 4096, 32, 32, 11008, 100352, 4096), .rope = {.theta = 5e5}}},
+    {"smollm3-3b",
+     "SmolLM3 3B (HF HuggingFaceTB/SmolLM3-3B: every fourth layer without positions)",
+     {.name = "smollm3-3b",
+      .family = DH_FAMILY_SMOLLM3,
+      .nth = 4,
+      ROTARY_EPS(1e-6, 36, 2048, 16, 4, 11008, 128256, 65536),
+      .tied_head = true,
+      .rope = {.theta = 5e6}}},
     {"phi3-mini",
      "Phi-3 mini, 3.8B (HF microsoft/Phi-3-mini-4k-instruct, as far as its window of 2047 tokens)",
      {.name = "phi3-mini",

@@ -161,6 +161,8 @@ static const row rows[DH_N_OP_TYPE] = {
     [DH_OP_NORM] = {LAYER, {"aten.native_layer_norm", "aten._fused_rms_norm"}},
     [DH_OP_LINEAR] = {LAYER, {"aten.mm", "aten.addmm"}},
     [DH_OP_HEAD_NORM] = {ATTENTION, {"aten._fused_rms_norm"}},
+    [DH_OP_QK_SQUARES] = {ATTENTION, {"aten._fused_rms_norm"}},
+    [DH_OP_QK_NORM] = {ATTENTION, {"aten._fused_rms_norm"}},
     [DH_OP_ROPE] = {ATTENTION, {NULL}},
     [DH_OP_ATTN] = {ATTENTION, {FLASH, CUDNN, EFFICIENT}},
     [DH_OP_KV_PACK] = {ATTENTION, {NULL}},
@@ -183,6 +185,9 @@ static const row rows[DH_N_OP_TYPE] = {
                           {"aten.native_layer_norm_backward", "aten._fused_rms_norm_backward"}},
     [DH_OP_HEAD_NORM_DGRAD] = {ATTENTION, {"aten._fused_rms_norm_backward"}},
     [DH_OP_HEAD_NORM_WGRAD] = {ATTENTION, {"aten._fused_rms_norm_backward"}},
+    [DH_OP_QK_NORM_DOTS] = {ATTENTION, {"aten._fused_rms_norm_backward"}},
+    [DH_OP_QK_NORM_DGRAD] = {ATTENTION, {"aten._fused_rms_norm_backward"}},
+    [DH_OP_QK_NORM_WGRAD] = {ATTENTION, {"aten._fused_rms_norm_backward"}},
     [DH_OP_ROPE_GRAD] = {ATTENTION, {NULL}},
     [DH_OP_ATTN_GRAD] = {ATTENTION, {FLASH "_backward", CUDNN "_backward", EFFICIENT "_backward"}},
     [DH_OP_RING_ATTN_GRAD] = {ATTENTION,
@@ -211,7 +216,9 @@ static bool add_home(const dh_model *model, dh_op_type type, json_t *list)
 {
     char path[PATH];
     dh_param p;
-    if (!dh_param_describe(model, DH_BLOCK_LAYER, 0, rows[type].home, &p)) return true;
+    if (!dh_param_describe(model, DH_BLOCK_LAYER, 0, rows[type].home, &p) &&
+        !dh_param_describe(model, DH_BLOCK_LAYER, 0, DH_PARAM_LN1_POST_W, &p))
+        return true;
     module_path(&p, 0, path);
     cut_last_word(path);
     for (int k = 0; k < 2 && p.ndim == 3; k++) cut_last_word(path); /* experts.{expert} */

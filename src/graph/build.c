@@ -177,10 +177,22 @@ static uint32_t residual(builder *b, const char *name, uint32_t x, uint32_t p, u
     return y;
 }
 
+/* What is squared is summed by an operator of its own: ranks may each have some of the heads. */
+static uint32_t norm_all_heads(builder *b, uint32_t qkv, int64_t qkv_cols)
+{
+    uint32_t sums = act(b, "qkv.sq", DH_F32, 4, DH_AXIS_NONE);
+    uint32_t normed = act(b, "qkv.norm", b->build->dtype, qkv_cols, DH_AXIS_HEADS);
+    add_op(b, DH_OP_QK_SQUARES, IN(qkv), IN(sums));
+    add_op(b, DH_OP_QK_NORM,
+           IN(sums, qkv, param(b, DH_PARAM_Q_NORM_W), param(b, DH_PARAM_K_NORM_W)), IN(normed));
+    return normed;
+}
+
 static uint32_t attention(builder *b, uint32_t qkv)
 {
     const dh_model *m = b->model;
     int64_t qkv_cols = (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+    if (m->qk_norm_all) qkv = norm_all_heads(b, qkv, qkv_cols);
     if (m->qk_norm) {
         uint32_t normed = act(b, "qkv.norm", b->build->dtype, qkv_cols, DH_AXIS_HEADS);
         uint32_t stats =
@@ -316,16 +328,30 @@ static void build_embed(builder *b)
     b->graph->x_out = x;
 }
 
+/* Where the model has none of these, what comes is what goes. */
+static uint32_t norm_before(builder *b, const char *name, uint32_t x, uint32_t which_w,
+                            uint32_t which_b)
+{
+    return b->model->norm_place == DH_NORMS_AFTER ? x : norm(b, name, x, which_w, which_b);
+}
+
+static uint32_t norm_after(builder *b, const char *name, uint32_t y, uint32_t which_w)
+{
+    return b->model->norm_place == DH_NORMS_BEFORE ? y : norm(b, name, y, which_w, DH_NONE);
+}
+
 static void build_layer(builder *b)
 {
     uint32_t x = act(b, "x", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
-    uint32_t n1 = norm(b, "n1", x, DH_PARAM_LN1_W, DH_PARAM_LN1_B);
+    uint32_t n1 = norm_before(b, "n1", x, DH_PARAM_LN1_W, DH_PARAM_LN1_B);
     uint32_t qkv = linear(b, "qkv", n1, DH_PARAM_QKV_W, DH_PARAM_QKV_B);
     uint32_t o = attention(b, qkv);
     uint32_t p = linear(b, "proj", o, DH_PARAM_PROJ_W, DH_NONE);
+    p = norm_after(b, "proj.norm", p, DH_PARAM_LN1_POST_W);
     uint32_t x2 = residual(b, "x2", x, p, DH_PARAM_PROJ_B, DH_SITE_ATTN);
-    uint32_t n2 = norm(b, "n2", x2, DH_PARAM_LN2_W, DH_PARAM_LN2_B);
+    uint32_t n2 = norm_before(b, "n2", x2, DH_PARAM_LN2_W, DH_PARAM_LN2_B);
     uint32_t f = b->model->n_experts ? experts_ffn(b, n2) : dense_ffn(b, n2);
+    f = norm_after(b, "f.norm", f, DH_PARAM_LN2_POST_W);
     b->graph->x_in = x;
     b->graph->x_out = residual(b, "x3", x2, f, DH_PARAM_FC2_B, DH_SITE_MLP);
 }
@@ -417,9 +443,12 @@ static dh_dims dims_of(const dh_build *build)
         .norm_eps = m->norm_eps,
         .act = m->act,
         .rope = m->rope,
+        .nth = m->nth,
+        .rope_nth = m->rope_nth,
         .dropout = build->mode == DH_MODE_TRAIN ? build->dropout : 0.0,
         .loss_scale = build->loss_scale,
         .top_k = m->top_k,
+        .topk_plain = m->topk_plain,
         /* The balancing loss of a micro-batch counts as its tokens do in the batch. */
         .aux_scale = m->router_aux_coef * build->loss_scale * (double)rows,
     };

@@ -104,6 +104,19 @@ static void grad_head_norm(tape *t, const dh_op op)
               IDS(param_grad(t, op.in[1]), param_grad(t, op.in[2])));
 }
 
+/* Of the rank's heads; the dots that all share are summed over the ranks that have the others. */
+static void grad_qk_norm(tape *t, const dh_op op)
+{
+    const uint32_t sums = op.in[0], x = op.in[1], w_q = op.in[2], w_k = op.in[3];
+    const uint32_t dy = t->grads[op.out[0]], dots = tape_like(t, sums), dx = tape_like(t, x);
+    tape_emit(t, DH_OP_QK_NORM_DOTS, DH_PHASE_B, -1, IDS(dy, x, w_q, w_k), IDS(dots));
+    tape_emit(t, DH_OP_QK_NORM_DGRAD, DH_PHASE_B, -1,
+              IDS(dy, x, sums, w_q, w_k, summed(t, &op, dots)), IDS(dx));
+    tape_contribute(t, x, dx);
+    tape_emit(t, DH_OP_QK_NORM_WGRAD, DH_PHASE_W, -1, IDS(dy, x, sums),
+              IDS(param_grad(t, w_q), param_grad(t, w_k)));
+}
+
 static void grad_rope(tape *t, const dh_op op)
 {
     uint32_t dx = tape_like(t, op.in[0]);
@@ -314,6 +327,7 @@ static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
     [DH_OP_NORM] = grad_norm,
     [DH_OP_LINEAR] = grad_linear,
     [DH_OP_HEAD_NORM] = grad_head_norm,
+    [DH_OP_QK_NORM] = grad_qk_norm,
     [DH_OP_ROPE] = grad_rope,
     [DH_OP_ATTN] = grad_attn,
     [DH_OP_RING_ATTN] = grad_ring_attn,

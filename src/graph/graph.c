@@ -335,6 +335,13 @@ static bool tensors_equal(const dh_tensor *a, const dh_tensor *b)
     return true;
 }
 
+static bool ropes_equal(const dh_rope *a, const dh_rope *b)
+{
+    return a->theta == b->theta && a->scaling == b->scaling && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_max_seq == b->original_max_seq;
+}
+
 static bool dims_equal(const dh_dims *a, const dh_dims *b)
 {
     return a->batch == b->batch && a->seq == b->seq && a->width == b->width &&
@@ -343,11 +350,8 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
            a->max_seq == b->max_seq && a->cp == b->cp && a->cp_rank == b->cp_rank &&
            a->top_k == b->top_k && a->aux_scale == b->aux_scale && a->norm == b->norm &&
            a->norm_eps == b->norm_eps && a->act == b->act && a->dropout == b->dropout &&
-           a->loss_scale == b->loss_scale && a->rope.theta == b->rope.theta &&
-           a->rope.scaling == b->rope.scaling && a->rope.factor == b->rope.factor &&
-           a->rope.low_freq_factor == b->rope.low_freq_factor &&
-           a->rope.high_freq_factor == b->rope.high_freq_factor &&
-           a->rope.original_max_seq == b->rope.original_max_seq;
+           a->loss_scale == b->loss_scale && a->topk_plain == b->topk_plain && a->nth == b->nth &&
+           ropes_equal(&a->rope, &b->rope) && ropes_equal(&a->rope_nth, &b->rope_nth);
 }
 
 static bool attributes_equal(const dh_op *a, const dh_op *b)

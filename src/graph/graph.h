@@ -184,12 +184,16 @@ typedef struct dh_dims {
     double norm_eps;
     dh_act_kind act;
     dh_rope rope;
+    int64_t nth; /* every n-th layer has rope_nth instead; 0: none */
+    dh_rope rope_nth;
     double dropout;
     double loss_scale; /* 1 / tokens of the global batch */
     int64_t cp;        /* ranks that share every sample, cp * seq tokens long; 0: one */
     int64_t cp_rank;
-    int64_t top_k;    /* experts of a token */
-    double aux_scale; /* factor of the gradient of the load-balancing loss */
+    int64_t top_k;      /* experts of a token */
+    int64_t topk_plain; /* 1: these weigh as much as their probabilities, which are not made to sum
+                         * to 1 */
+    double aux_scale;   /* factor of the gradient of the load-balancing loss */
 } dh_dims;
 
 /* Which part of every sharded parameter and activation a rank has. */
@@ -328,6 +332,10 @@ dh_attn_sizes dh_op_attn_sizes(const dh_graph *graph, const dh_op *op);
 int64_t dh_tensor_elements(const dh_tensor *tensor);
 int64_t dh_tensor_bytes(const dh_tensor *tensor);
 
+/* What an operator does in this graph that most models do not ask of it, and kernels may not know:
+ * "layers without positions"; NULL: nothing. */
+const char *dh_op_variant(const dh_graph *graph, const dh_op *op);
+
 /* Work of an operator: floating-point operations (multiply and add count as two),
  * and bytes of operands read and written once. */
 double dh_op_flops(const dh_graph *graph, const dh_op *op);
@@ -438,6 +446,8 @@ enum {
     DH_PARAM_ROUTER_W,
     DH_PARAM_Q_NORM_W,
     DH_PARAM_K_NORM_W,
+    DH_PARAM_LN1_POST_W, /* norms of what is added to the residual stream */
+    DH_PARAM_LN2_POST_W,
     DH_N_LAYER_PARAMS,
     DH_PARAM_LNF_W = 0,
     DH_PARAM_LNF_B,

@@ -176,6 +176,18 @@ double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part)
     return part < own ? 0 : (double)(part + 1 - own) / (double)(n_parts - own);
 }
 
+/* ---- variants ------------------------------------------------------------------------ */
+
+const char *dh_op_variant(const dh_graph *graph, const dh_op *op)
+{
+    const dh_dims *d = &graph->dims;
+    const bool rotates = op->type == DH_OP_ROPE || op->type == DH_OP_ROPE_GRAD;
+    const bool routes = op->type == DH_OP_ROUTER || op->type == DH_OP_ROUTER_GRAD;
+    if (rotates && d->nth) return "layers of other positions";
+    if (routes && d->topk_plain) return "weights of experts that do not sum to 1";
+    return NULL;
+}
+
 /* ---- work ---------------------------------------------------------------------------- */
 
 int64_t dh_tensor_elements(const dh_tensor *tensor)

@@ -28,6 +28,7 @@ typedef enum when {
     IF_BIAS,
     IF_QKV_BIAS,
     IF_QK_NORM,
+    IF_NORMS_BEFORE,
     IF_UNTIED,
     IF_DENSE,
     IF_EXPERTS
@@ -107,7 +108,7 @@ static const param_row gpt2_rows[] = {
 static const param_row llama_rows[] = {
     MATRIX(EMBED, WTE, "wte", VOCAB, WIDTH, VOCAB, WIDTH, INIT_NORMAL, false,
            {"model.embed_tokens.weight", VOCAB}),
-    VECTOR(LAYER, LN1_W, "ln1.w", WIDTH, WIDTH, INIT_ONE, ALWAYS,
+    VECTOR(LAYER, LN1_W, "ln1.w", WIDTH, WIDTH, INIT_ONE, IF_NORMS_BEFORE,
            "model.layers.%d.input_layernorm.weight"),
     MATRIX(LAYER, QKV_W, "qkv.w", QKV, WIDTH, HEADS, WIDTH, INIT_NORMAL, false,
            {"model.layers.%d.self_attn.q_proj.weight", Q_ROWS},
@@ -123,7 +124,7 @@ static const param_row llama_rows[] = {
                 "model.layers.%d.self_attn.k_norm.weight"),
     MATRIX(LAYER, PROJ_W, "proj.w", WIDTH, Q_ROWS, WIDTH, HEADS, INIT_RESIDUAL, false,
            {"model.layers.%d.self_attn.o_proj.weight", WIDTH}),
-    VECTOR(LAYER, LN2_W, "ln2.w", WIDTH, WIDTH, INIT_ONE, ALWAYS,
+    VECTOR(LAYER, LN2_W, "ln2.w", WIDTH, WIDTH, INIT_ONE, IF_NORMS_BEFORE,
            "model.layers.%d.post_attention_layernorm.weight"),
     MATRIX_IF(IF_DENSE, PLAIN, LAYER, FC1_W, "fc1.w", FFN_PACKED, WIDTH, FFN, WIDTH, INIT_NORMAL,
               false, {"model.layers.%d.mlp.gate_proj.weight", FFN},
@@ -150,6 +151,29 @@ static const param_row phi3_rows[] = {
            {"model.layers.%d.mlp.gate_up_proj.weight", FFN_PACKED}),
 };
 
+/* OLMo 2: norms of what the parts of a layer give, and of whole rows of queries and keys. */
+static const param_row olmo2_rows[] = {
+    VECTOR(LAYER, LN1_POST_W, "ln1_post.w", WIDTH, WIDTH, INIT_ONE, ALWAYS,
+           "model.layers.%d.post_attention_layernorm.weight"),
+    VECTOR(LAYER, LN2_POST_W, "ln2_post.w", WIDTH, WIDTH, INIT_ONE, ALWAYS,
+           "model.layers.%d.post_feedforward_layernorm.weight"),
+    VECTOR(LAYER, Q_NORM_W, "q_norm.w", Q_ROWS, HEADS, INIT_ONE, ALWAYS,
+           "model.layers.%d.self_attn.q_norm.weight"),
+    VECTOR(LAYER, K_NORM_W, "k_norm.w", KV_ROWS, HEADS, INIT_ONE, ALWAYS,
+           "model.layers.%d.self_attn.k_norm.weight"),
+};
+
+/* Qwen 3's experts, by the names of a dense layer's parts. */
+static const param_row qwen3_moe_rows[] = {
+    MATRIX_IF(ALWAYS, WIDE, LAYER, ROUTER_W, "router.w", EXPERTS, WIDTH, EXPERTS, WIDTH,
+              INIT_NORMAL, false, {"model.layers.%d.mlp.gate.weight", EXPERTS}),
+    MATRIX_IF(ALWAYS, STACKED, EXPERTS, FC1_W, "fc1.w", FFN_PACKED, WIDTH, FFN, WIDTH, INIT_NORMAL,
+              false, {"model.layers.%d.mlp.experts.%%d.gate_proj.weight", FFN},
+              {"model.layers.%d.mlp.experts.%%d.up_proj.weight", FFN}),
+    MATRIX_IF(ALWAYS, STACKED, EXPERTS, FC2_W, "fc2.w", WIDTH, FFN, WIDTH, FFN, INIT_RESIDUAL,
+              false, {"model.layers.%d.mlp.experts.%%d.down_proj.weight", WIDTH}),
+};
+
 /* Rows of a family's own go before those of the family it resembles. */
 typedef struct table {
     const param_row *rows;
@@ -167,6 +191,9 @@ static const table families[][2] = {
     [DH_FAMILY_QWEN2] = {TABLE(llama_rows)},
     [DH_FAMILY_PHI3] = {TABLE(phi3_rows), TABLE(llama_rows)},
     [DH_FAMILY_QWEN3] = {TABLE(llama_rows)},
+    [DH_FAMILY_OLMO2] = {TABLE(olmo2_rows), TABLE(llama_rows)},
+    [DH_FAMILY_SMOLLM3] = {TABLE(llama_rows)},
+    [DH_FAMILY_QWEN3_MOE] = {TABLE(qwen3_moe_rows), TABLE(llama_rows)},
 };
 
 static int64_t size_of(const dh_model *m, size_name name)
@@ -202,6 +229,7 @@ static bool is_present(const dh_model *m, when present)
 {
     return present == ALWAYS || (present == IF_BIAS && m->bias) ||
            (present == IF_QKV_BIAS && m->qkv_bias) || (present == IF_QK_NORM && m->qk_norm) ||
+           (present == IF_NORMS_BEFORE && m->norm_place == DH_NORMS_BEFORE) ||
            (present == IF_UNTIED && !m->tied_head) || (present == IF_DENSE && !m->n_experts) ||
            (present == IF_EXPERTS && m->n_experts);
 }

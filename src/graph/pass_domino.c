@@ -111,19 +111,11 @@ static uint32_t columns_of(pass *p, uint32_t param, int which)
 /* By type: what is cut by samples, what of the head stays as it is. */
 typedef enum rule { UNKNOWN, CUT, STAYS } rule;
 static const rule rules[DH_N_OP_TYPE] = {
-    [DH_OP_EMBED] = CUT,
-    [DH_OP_NORM] = CUT,
-    [DH_OP_LINEAR] = CUT,
-    [DH_OP_ROPE] = CUT,
-    [DH_OP_ATTN] = CUT,
-    [DH_OP_RESIDUAL] = CUT,
-    [DH_OP_ACT] = CUT,
-    [DH_OP_LOSS_STATS] = STAYS,
-    [DH_OP_LOSS] = STAYS,
-    [DH_OP_HEAD_NORM] = CUT,
-    [DH_OP_LOSS_GRAD] = STAYS,
-    [DH_OP_LINEAR_DGRAD] = STAYS,
-    [DH_OP_LINEAR_WGRAD] = STAYS,
+    [DH_OP_EMBED] = CUT,       [DH_OP_NORM] = CUT,           [DH_OP_LINEAR] = CUT,
+    [DH_OP_ROPE] = CUT,        [DH_OP_ATTN] = CUT,           [DH_OP_RESIDUAL] = CUT,
+    [DH_OP_ACT] = CUT,         [DH_OP_LOSS_STATS] = STAYS,   [DH_OP_LOSS] = STAYS,
+    [DH_OP_HEAD_NORM] = CUT,   [DH_OP_QK_SQUARES] = CUT,     [DH_OP_QK_NORM] = CUT,
+    [DH_OP_LOSS_GRAD] = STAYS, [DH_OP_LINEAR_DGRAD] = STAYS, [DH_OP_LINEAR_WGRAD] = STAYS,
 };
 
 static rule rule_of(const pass *p, const dh_op *op)
@@ -210,6 +202,9 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     if (b->mode == DH_MODE_DECODE) return "decoding has one sequence";
     if (b->model->n_experts > 0)
         return "layers of experts stay whole: these choose among all rows (model.n_experts)";
+    if (b->model->norm_place == DH_NORMS_AFTER)
+        return "linears read the residual stream itself, which is gathered whole (norms behind a "
+               "layer's parts)";
     if (args[PARTS] == 1 && args[COLUMNS] == 1)
         return "one part of rows and of columns is all there is";
     if (b->batch % args[PARTS] != 0)

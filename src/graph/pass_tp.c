@@ -301,6 +301,22 @@ static void order_own_rows(pass *p, dh_op *op)
     keep_own(p, op);
 }
 
+/* Each rank sums over its own heads. */
+static void sum_heads(pass *p, dh_op *op)
+{
+    const uint32_t sums = op->out[0];
+    op->out[0] = add_tensor(p, sums, ".part", tensor(p, sums)->shape[0]);
+    keep(p, op);
+    push_collective(p, DH_OP_ALL_REDUCE, op->out[0], sums);
+}
+
+/* What goes back into the sums is of its own heads, too. */
+static void rewrite_qk_norm(pass *p, dh_op *op)
+{
+    op->group = DH_GROUP_TP;
+    keep(p, op);
+}
+
 static void rewrite_embed(pass *p, dh_op *op)
 {
     op->vocab0 = p->vocab0;
@@ -330,6 +346,7 @@ static uint32_t own_rows(pass *p, uint32_t id)
 static void rewrite_residual(pass *p, dh_op *op)
 {
     keep_own_rows(p, op->in[0]);
+    keep_own_rows(p, op->in[1]); /* a sum, or the norm of one */
     keep_own_rows(p, op->out[0]);
     op->in[3] = own_rows(p, op->in[3]);
     op->in[4] = own_rows(p, op->in[4]);
@@ -377,6 +394,8 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_JOIN_COLUMNS] = rewrite_join,
     [DH_OP_LOSS_STATS] = rewrite_loss_stats,
     [DH_OP_HEAD_NORM] = keep,
+    [DH_OP_QK_SQUARES] = sum_heads,
+    [DH_OP_QK_NORM] = rewrite_qk_norm,
     [DH_OP_ROPE] = keep,
     [DH_OP_ATTN] = keep,
     [DH_OP_KV_PACK] = keep,

@@ -66,6 +66,7 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(cp),
     I64(cp_rank),
     I64(top_k),
+    I64(topk_plain),
     F64("aux_scale", aux_scale),
     NAME("norm", norm, &norm_names),
     F64("norm_eps", norm_eps),
@@ -78,6 +79,13 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     F64("rope_low_freq_factor", rope.low_freq_factor),
     F64("rope_high_freq_factor", rope.high_freq_factor),
     {"rope_original_max_seq", DH_FIELD_I64, offsetof(dh_dims, rope.original_max_seq), NULL},
+    I64(nth),
+    F64("nth_theta", rope_nth.theta),
+    {"nth_scaling", DH_FIELD_MAY_NAME, offsetof(dh_dims, rope_nth.scaling), &scaling_names},
+    F64("nth_factor", rope_nth.factor),
+    F64("nth_low_freq_factor", rope_nth.low_freq_factor),
+    F64("nth_high_freq_factor", rope_nth.high_freq_factor),
+    {"nth_original_max_seq", DH_FIELD_I64, offsetof(dh_dims, rope_nth.original_max_seq), NULL},
 };
 _Static_assert(sizeof(dh_norm_kind) == sizeof(unsigned) &&
                    sizeof(dh_act_kind) == sizeof(unsigned) &&

@@ -23,17 +23,23 @@ static inline const char *dh_name_of(const dh_name_set *set, size_t value)
     return value < set->n ? set->names[value] : "?";
 }
 
-typedef enum dh_field_type { DH_FIELD_I64, DH_FIELD_F64, DH_FIELD_NAME } dh_field_type;
+typedef enum dh_field_type {
+    DH_FIELD_I64,
+    DH_FIELD_F64,
+    DH_FIELD_NAME,
+    DH_FIELD_MAY_NAME
+} dh_field_type;
 
-/* A field of dh_dims. Numbers that are 0 are left out of the text. */
+/* A field of dh_dims. Numbers that are 0 are left out of the text, and the first name of
+ * DH_FIELD_MAY_NAME. */
 typedef struct dh_dims_field {
     const char *name;
     dh_field_type type;
     size_t offset;
-    const dh_name_set *names; /* of DH_FIELD_NAME */
+    const dh_name_set *names; /* of both kinds of names */
 } dh_dims_field;
 
-enum { DH_N_DIMS_FIELD = 24 };
+enum { DH_N_DIMS_FIELD = 32 };
 extern const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD];
 
 /* The six tensors by which a block joins its neighbours. */

@@ -48,7 +48,7 @@ typedef struct reader {
     const char *at, *end, *line_start;
     uint32_t line;
     dh_graph *graph;
-    uint32_t dims_seen; /* bit i: field i was given */
+    uint64_t dims_seen; /* bit i: field i was given */
     int64_t former[N_FORMER_DIM];
     DH_VEC(late_ref) late;
     dh_graph_lines *lines;
@@ -292,6 +292,7 @@ static dh_status read_field(reader *r, const dh_dims_field *field)
         memcpy(at, &f, sizeof f);
         break;
     case DH_FIELD_NAME:
+    case DH_FIELD_MAY_NAME:
         DH_TRY(read_name(r, field->names, &name));
         memcpy(at, &name, sizeof name);
         break;
@@ -312,7 +313,7 @@ static dh_status read_dims(reader *r)
         uint32_t field = 0;
         DH_TRY(read_name(r, &set, &field));
         if (r->dims_seen >> field & 1) return fail_at(r, where, "%s is given twice", names[field]);
-        r->dims_seen |= 1u << field;
+        r->dims_seen |= UINT64_C(1) << field;
         DH_TRY(expect(r, '='));
         if (field < N)
             DH_TRY(read_field(r, &dh_dims_fields[field]));

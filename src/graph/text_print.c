@@ -56,8 +56,9 @@ static void print_field(dh_str *out, const dh_dims *dims, const dh_dims_field *f
         print_f64(out, f);
         break;
     case DH_FIELD_NAME:
+    case DH_FIELD_MAY_NAME:
         memcpy(&name, at, sizeof name);
-        if (name || dims->batch)
+        if (name || (dims->batch && field->type == DH_FIELD_NAME))
             dh_str_printf(out, " %s=%s", field->name, dh_name_of(field->names, name));
         break;
     }

@@ -68,7 +68,8 @@ ok "$dhelix" sample "$tmp/hf16" --tokens 5
 ok "$dhelix" eval "$tmp/hf16" --data $tinystories --batches 4 --dtype bf16 --micro-batch 2
 
 # Other families, other files.
-for model in tiny-random-gpt2 tiny-random-llama tiny-mistral tiny-qwen2 tiny-qwen3 tiny-phi3; do
+for model in tiny-random-gpt2 tiny-random-llama tiny-mistral tiny-qwen2 tiny-qwen3 tiny-phi3 \
+    tiny-olmo2 tiny-smollm3 tiny-qwen3_moe; do
     ok "$dhelix" convert tests/data/weights/$model "$tmp/$model"
     ok "$dhelix" eval tests/data/weights/$model --tokenizer bytes \
         --data examples/data/tinyshakespeare.txt --batches 2 --seq 64 --json
@@ -76,9 +77,9 @@ for model in tiny-random-gpt2 tiny-random-llama tiny-mistral tiny-qwen2 tiny-qwe
     ok "$dhelix" eval "$tmp/$model" --tokenizer bytes --data examples/data/tinyshakespeare.txt \
         --batches 2 --seq 64 --json
     same "$(json loss)" "$loss" "loss of $model after conversion"
-    check "$model stays of its class" diff <(grep -o '"model_type": "[a-z0-9]*"' \
+    check "$model stays of its class" diff <(grep -o '"model_type": "[a-z0-9_]*"' \
         tests/data/weights/$model/config.json) \
-        <(grep -o '"model_type": "[a-z0-9]*"' "$tmp/$model/config.json")
+        <(grep -o '"model_type": "[a-z0-9_]*"' "$tmp/$model/config.json")
 done
 # What Transformers needs beside the weights is kept.
 cp -r tests/data/weights/tiny-random-gpt2 "$tmp/kept"

@@ -73,7 +73,8 @@ static void parameter_counts_are_the_published_ones(void **state)
         {"stories260K", 260032}, /* the README's 260K */
         {"smollm2-135m", 134515008}, {"mistral-7b", 7248023552},      {"qwen2.5-0.5b", 494032768},
         {"qwen2.5-7b", 7615616512},  {"phi3-mini", 3821079552},       {"qwen3-0.6b", 596049920},
-        {"qwen3-8b", 8190735360},
+        {"qwen3-8b", 8190735360},    {"qwen3-30b-a3b", 30532122624},  {"olmo2-7b", 7298617344},
+        {"smollm3-3b", 3075098624},
     };
     for (size_t i = 0; i < DH_COUNTOF(known); i++) {
         dh_model m = preset(known[i].name);
@@ -205,6 +206,40 @@ static void windows_are_kept(void **state)
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "window is 8");
 }
 
+/* Patterns of layers without positions, and what a token's experts weigh. */
+static void layers_and_routers_of_their_own_are_kept(void **state)
+{
+    static const struct {
+        const char *json;
+        int64_t nth;
+        bool plain;
+    } cases[] = {
+        {"{\"model_type\": \"smollm3\"}", 4, false},
+        {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 2}", 4, false},
+        {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 4, \"no_rope_layers\": [1, 0, 1, "
+         "0]}",
+         2, false},
+        {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 4, \"no_rope_layers\": [1, 1, 1, "
+         "1]}",
+         0, false},
+        {"{\"model_type\": \"qwen3_moe\"}", 0, true},
+        {"{\"model_type\": \"qwen3_moe\", \"norm_topk_prob\": true, \"mlp_only_layers\": []}", 0,
+         false},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_model m, again;
+        char *text;
+        assert_ok(&ctx, from_json(&ctx, cases[i].json, &m));
+        assert_int_equal(m.nth, cases[i].nth);
+        assert_true(m.topk_plain == cases[i].plain);
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_same_model(&m, &again);
+        free(text);
+    }
+}
+
 static void reads_every_spelling_of_rope_scaling(void **state)
 {
     static const char *const llama3[] = {
@@ -266,6 +301,15 @@ static void refuses_what_it_does_not_compute(void **state)
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\"}}", "longrope",
          DH_EUNSUPPORTED},
+        {"{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 2}", "decoder_sparse_step",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [3]}", "mlp_only_layers",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 4, \"no_rope_layers\": [1, 0, 0, "
+         "1]}",
+         "other patterns", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 4, \"no_rope_layers\": [1, 1]}",
+         "each of 4 layers", DH_EUNSUPPORTED},
         {"{\"model_type\": \"bert\"}", "qwen2, qwen3, phi3", DH_EUNSUPPORTED},
         {"{}", "model_type", DH_EFORMAT},
         {"[1]", "an array", DH_EFORMAT},
@@ -329,8 +373,8 @@ static void validation_names_the_field(void **state)
     m.rope.theta = NAN;
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "theta");
     m = preset("mixtral-tiny");
-    m.family = (dh_family)9;
-    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "family 9");
+    m.family = (dh_family)99;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "family 99");
 }
 
 static void reads_files_and_folders(void **state)
@@ -369,6 +413,7 @@ int main(void)
         cmocka_unit_test(every_preset_survives_config_json),
         cmocka_unit_test(reads_hugging_face_files),
         cmocka_unit_test(windows_are_kept),
+        cmocka_unit_test(layers_and_routers_of_their_own_are_kept),
         cmocka_unit_test(reads_every_spelling_of_rope_scaling),
         cmocka_unit_test(refuses_what_it_does_not_compute),
         cmocka_unit_test(validation_names_the_field),

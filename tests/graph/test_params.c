@@ -116,6 +116,36 @@ static void names_are_those_of_hugging_face(void **state)
         "model.layers." i ".mlp.gate_up_proj.weight", "model.layers." i ".mlp.down_proj.weight"
     static const char *const phi3[] = {"model.embed_tokens.weight", PHI3_LAYER("0"),
                                        PHI3_LAYER("1"), "model.norm.weight", "lm_head.weight"};
+#define OLMO2_LAYER(i)                                                                             \
+    "model.layers." i ".self_attn.q_proj.weight", "model.layers." i ".self_attn.k_proj.weight",    \
+        "model.layers." i ".self_attn.v_proj.weight",                                              \
+        "model.layers." i ".self_attn.o_proj.weight",                                              \
+        "model.layers." i ".self_attn.q_norm.weight",                                              \
+        "model.layers." i ".self_attn.k_norm.weight",                                              \
+        "model.layers." i ".post_attention_layernorm.weight",                                      \
+        "model.layers." i ".post_feedforward_layernorm.weight",                                    \
+        "model.layers." i ".mlp.gate_proj.weight", "model.layers." i ".mlp.up_proj.weight",        \
+        "model.layers." i ".mlp.down_proj.weight"
+    static const char *const olmo2[] = {"model.embed_tokens.weight", OLMO2_LAYER("0"),
+                                        OLMO2_LAYER("1"), "model.norm.weight", "lm_head.weight"};
+#define QWEN3_EXPERT(e)                                                                            \
+    "model.layers.0.mlp.experts." e ".gate_proj.weight",                                           \
+        "model.layers.0.mlp.experts." e ".up_proj.weight",                                         \
+        "model.layers.0.mlp.experts." e ".down_proj.weight"
+    static const char *const qwen3_moe[] = {"model.embed_tokens.weight",
+                                            "model.layers.0.input_layernorm.weight",
+                                            "model.layers.0.self_attn.q_proj.weight",
+                                            "model.layers.0.self_attn.k_proj.weight",
+                                            "model.layers.0.self_attn.v_proj.weight",
+                                            "model.layers.0.self_attn.q_norm.weight",
+                                            "model.layers.0.self_attn.k_norm.weight",
+                                            "model.layers.0.self_attn.o_proj.weight",
+                                            "model.layers.0.post_attention_layernorm.weight",
+                                            "model.layers.0.mlp.gate.weight",
+                                            QWEN3_EXPERT("0"),
+                                            QWEN3_EXPERT("1"),
+                                            "model.norm.weight",
+                                            "lm_head.weight"};
     dh_model m = preset("gpt2");
     m.n_layers = 2;
     assert_hf_tensors(&m, gpt2, DH_COUNTOF(gpt2));
@@ -138,6 +168,16 @@ static void names_are_those_of_hugging_face(void **state)
     m = preset("phi3-mini");
     m.n_layers = 2;
     assert_hf_tensors(&m, phi3, DH_COUNTOF(phi3));
+    m = preset("olmo2-7b");
+    m.n_layers = 2;
+    assert_hf_tensors(&m, olmo2, DH_COUNTOF(olmo2));
+    m = preset("smollm3-3b");
+    m.n_layers = 2;
+    assert_hf_tensors(&m, llama, DH_COUNTOF(llama) - 1);
+    m = preset("qwen3-30b-a3b");
+    m.n_layers = 1;
+    m.n_experts = 2;
+    assert_hf_tensors(&m, qwen3_moe, DH_COUNTOF(qwen3_moe));
 }
 
 /* ---- pieces --------------------------------------------------------------------------------- */

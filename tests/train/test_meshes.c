@@ -105,6 +105,7 @@ static void other_families_train_alike_on_meshes(void **state)
 {
     meshes_train_as_one_rank("qwen2", "model: {family: qwen2, tied_head: true, " SIZES, few, 0);
     meshes_train_as_one_rank("qwen3", "model: {family: qwen3, " SIZES, few, 2);
+    meshes_train_as_one_rank("olmo2", "model: {family: olmo2, " SIZES, few, 1);
     meshes_train_as_one_rank("phi3", "model: {family: phi3, " SIZES, few, 1);
 }
 

@@ -356,9 +356,9 @@ static void check_aux_loss(const oracle *o)
 }
 
 /* Every gradient is that of the total, cross-entropy + 0.02 * auxiliary loss. */
-static void mixtral_matches(void **state)
+static void check_routed(const char *reference, const char *weights)
 {
-    oracle o = oracle_open("mixtral_tiny", "tests/data/weights/tiny-mixtral-seeded", false);
+    oracle o = oracle_open(reference, weights, false);
     check_router_logits(&o);
     check_aux_loss(&o);
     check_gradients(&o, DH_F32, 1, 2e-6, 2e-5);
@@ -371,10 +371,22 @@ static void mixtral_matches(void **state)
     oracle_close(&o);
 }
 
+static void mixtral_matches(void **state)
+{
+    check_routed("mixtral_tiny", "tests/data/weights/tiny-mixtral-seeded");
+}
+
+/* Weights of a token's experts as they are, and made to sum to 1. */
+static void qwen3_moe_matches(void **state)
+{
+    check_routed("qwen3_moe_tiny", "tests/data/weights/tiny-qwen3_moe");
+    check_routed("qwen3_moe_normed_tiny", "tests/data/weights/tiny-qwen3_moe_normed");
+}
+
 /* Small seeded models computed by Hugging Face's own classes (make_transformers.py). */
 static void families_match(void **state)
 {
-    static const char *const families[] = {"mistral", "qwen2", "qwen3", "phi3"};
+    static const char *const families[] = {"mistral", "qwen2", "qwen3", "phi3", "olmo2", "smollm3"};
     for (size_t i = 0; i < DH_COUNTOF(families); i++) {
         char weights[64], reference[32];
         snprintf(weights, sizeof weights, "tests/data/weights/tiny-%s", families[i]);
@@ -422,9 +434,9 @@ static void fp16_llama_matches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_matches),       cmocka_unit_test(llama_matches),
-        cmocka_unit_test(mixtral_matches),    cmocka_unit_test(families_match),
-        cmocka_unit_test(fp16_llama_matches),
+        cmocka_unit_test(gpt2_matches),    cmocka_unit_test(llama_matches),
+        cmocka_unit_test(mixtral_matches), cmocka_unit_test(qwen3_moe_matches),
+        cmocka_unit_test(families_match),  cmocka_unit_test(fp16_llama_matches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,17 @@ static const char model_qwen3[] =
     "model: {family: qwen3, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 16,\n"
     "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: true}\n";
 
+static const char model_olmo2[] =
+    "model: {family: olmo2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 88, vocab: 65, max_seq: 32}\n";
+static const char model_smollm3[] =
+    "model: {family: smollm3, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 88, nope_every: 2, vocab: 65, max_seq: 32, tied_head: true}\n";
+static const char model_qwen3_moe[] =
+    "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 40, n_experts: 8, top_k: 2, topk_plain: true, router_aux_coef: 0.05,\n"
+    "        vocab: 65, max_seq: 32}\n";
+
 /* A mesh, and what hides its communication. */
 typedef struct mesh {
     const char *parallel, *strategy;
@@ -215,6 +226,38 @@ static void qwen3_gradients(void **state)
     micro_batch = 1;
 }
 
+/* Norms over all heads, of which ranks have some, and behind a layer's parts. */
+static void olmo2_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"tp: 4", "sequential"},
+        {"tp: 2, pp: 2, cp: 2", "intra-batch"},
+        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+        {"tp: 2, sequence: false", "split+reorder+list"},
+        {"tp: 4", "flux"},
+    };
+    gradients_over(model_olmo2, meshes, DH_COUNTOF(meshes));
+}
+
+/* Layers without positions are the same ones on every stage. */
+static void smollm3_gradients(void **state)
+{
+    static const mesh meshes[] = {{"tp: 2, pp: 2, cp: 2", "sequential"},
+                                  {"pp: 2, schedule: zb-v", "sequential"}};
+    gradients_over(model_smollm3, meshes, DH_COUNTOF(meshes));
+}
+
+static void qwen3_moe_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+        {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "sequential"},
+        {"tp: 4, sequence: false, pp: 2, schedule: zb-h1", "sequential"},
+    };
+    gradients_over(model_qwen3_moe, meshes, DH_COUNTOF(meshes));
+}
+
 /* A rank of an expert's copies sums what it got from others' tokens. */
 static void mixtral_gradients(void **state)
 {
@@ -281,9 +324,10 @@ int main(void)
     for (int i = 0; i < SAMPLES * SEQ; i++)
         targets[i] = i % SEQ < SEQ - 1 ? tokens[i + 1] : (int32_t)(test_rand(&seed) % 65);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_gradients),   cmocka_unit_test(llama_gradients),
-        cmocka_unit_test(qwen3_gradients),  cmocka_unit_test(mixtral_gradients),
-        cmocka_unit_test(domino_gradients),
+        cmocka_unit_test(gpt2_gradients),      cmocka_unit_test(llama_gradients),
+        cmocka_unit_test(qwen3_gradients),     cmocka_unit_test(mixtral_gradients),
+        cmocka_unit_test(olmo2_gradients),     cmocka_unit_test(smollm3_gradients),
+        cmocka_unit_test(qwen3_moe_gradients), cmocka_unit_test(domino_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

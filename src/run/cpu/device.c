@@ -159,6 +159,7 @@ const dh_device dh_device_cpu = {
     .doc = "oneDNN GEMMs and OpenMP kernels, float32 or bf16 with float32 accumulation",
     .info = {"cpu", workspace_bytes},
     .has_kernel = has_kernel,
+    .knows_variants = true,
     .tells_parts = tells_parts,
     .slab_create = slab_create,
     .slab_destroy = slab_destroy,

@@ -100,7 +100,8 @@ void dh_k_rope_table(const dh_rope *rope, int64_t max_pos, int64_t D, float *tab
 {
     const int64_t half = D / 2;
     for (int64_t i = 0; i < half; i++) {
-        double frequency = pow(rope->theta, -2.0 * (double)i / (double)D);
+        /* theta 0: nothing is turned. */
+        double frequency = rope->theta > 0 ? pow(rope->theta, -2.0 * (double)i / (double)D) : 0;
         if (rope->scaling == DH_ROPE_SCALING_LLAMA3) frequency = llama3_frequency(rope, frequency);
         if (rope->scaling == DH_ROPE_SCALING_LINEAR) frequency /= rope->factor;
         for (int64_t pos = 0; pos < max_pos; pos++) {

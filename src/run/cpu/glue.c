@@ -290,38 +290,6 @@ static dh_status run_bias_grad(dh_ctx *ctx, const dh_call *c)
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-/* Angles for every position the program can see; made once, read by all layers. */
-static dh_status prepare_rope(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
-                              void **state)
-{
-    const dh_dims *d = &g->dims;
-    float *table = malloc((size_t)(d->max_seq * d->head_dim) * sizeof *table);
-    if (!table) return dh_fail(ctx, DH_ENOMEM, "out of memory for rotation angles");
-    dh_k_rope_table(&d->rope, d->max_seq, d->head_dim, table);
-    *state = table;
-    return DH_OK;
-}
-
-static void rope(const dh_call *c, bool inverse)
-{
-    const dh_tensor *qkv = in_tensor(c, 0);
-    const dh_attn_sizes s = dh_op_attn_sizes(c->graph, c->op);
-    dh_k_rope(qkv->dtype, qkv->shape[0], s.seq, s.n_heads, s.n_kv_heads, c->graph->dims.head_dim,
-              c->in[0], c->kernel, c->in[1], inverse, c->out[0]);
-}
-
-static dh_status run_rope(dh_ctx *ctx, const dh_call *c)
-{
-    rope(c, false);
-    return DH_OK;
-}
-
-static dh_status run_rope_grad(dh_ctx *ctx, const dh_call *c)
-{
-    rope(c, true);
-    return DH_OK;
-}
-
 static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
 {
     const dh_attn_sizes s = dh_op_attn_sizes(g, op);

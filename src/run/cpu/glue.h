@@ -28,12 +28,23 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c);
 size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op);
 dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c);
 
-/* ---- norms of heads (glue_heads.c) -------------------------------------------------------- */
+/* ---- norms and rotations of heads (glue_heads.c)
+ * -------------------------------------------------------- */
 
 dh_status dh_cpu_run_head_norm(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_head_norm_dgrad(dh_ctx *ctx, const dh_call *c);
 size_t dh_cpu_ws_head_norm_wgrad(const dh_graph *g, const dh_op *op);
 dh_status dh_cpu_run_head_norm_wgrad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_qk_squares(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_qk_norm(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_qk_norm_dots(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_qk_norm_dgrad(dh_ctx *ctx, const dh_call *c);
+size_t dh_cpu_ws_qk_norm_wgrad(const dh_graph *g, const dh_op *op);
+dh_status dh_cpu_run_qk_norm_wgrad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_prepare_rope(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
+                              void **state);
+dh_status dh_cpu_run_rope(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_rope_grad(dh_ctx *ctx, const dh_call *c);
 
 /* ---- shares of a sum over ranks (glue_shares.c) ------------------------------------------- */
 

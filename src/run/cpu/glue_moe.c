@@ -28,6 +28,9 @@ dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c)
     const dh_tensor *logits = in_tensor(c, 0), *weights = out_tensor(c, 0);
     dh_k_router_fwd(logits->dtype, logits->shape[0], logits->shape[1], weights->shape[1], c->in[0],
                     c->out[1], c->out[2], c->out[0]);
+    if (c->graph->dims.topk_plain)
+        dh_k_router_plain(logits->shape[0], logits->shape[1], weights->shape[1], c->out[1],
+                          c->out[2], c->out[0]);
     if (c->scalars->even_experts)
         dh_k_router_deal(logits->shape[0], logits->shape[1], weights->shape[1], c->out[2]);
     return DH_OK;
@@ -59,9 +62,15 @@ dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_call *c)
 dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *probs = in_tensor(c, 1), *weights = in_tensor(c, 3);
-    dh_k_router_bwd(out_tensor(c, 0)->dtype, probs->shape[0], probs->shape[1], weights->shape[1],
-                    c->in[1], c->in[2], c->in[3], c->in[0], c->in[4], c->op->rows,
-                    c->graph->dims.aux_scale, c->out[0]);
+    const dh_dtype dtype = out_tensor(c, 0)->dtype;
+    if (c->graph->dims.topk_plain) {
+        dh_k_router_plain_bwd(dtype, probs->shape[0], probs->shape[1], weights->shape[1], c->in[1],
+                              c->in[2], c->in[0], c->in[4], c->op->rows, c->graph->dims.aux_scale,
+                              c->out[0]);
+        return DH_OK;
+    }
+    dh_k_router_bwd(dtype, probs->shape[0], probs->shape[1], weights->shape[1], c->in[1], c->in[2],
+                    c->in[3], c->in[0], c->in[4], c->op->rows, c->graph->dims.aux_scale, c->out[0]);
     return DH_OK;
 }
 

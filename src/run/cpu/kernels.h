@@ -88,6 +88,24 @@ void dh_k_head_norm_wgrad(dh_dtype dtype, dh_heads h, const void *dy, const void
                           const float *stats, float *dw_q, float *dw_k, unsigned accumulate,
                           void *ws);
 
+/* The same rows: all heads of q are normed together, all heads of k too, by w_q [HD] and w_k [KD];
+ * v is copied. A rank may have some of the heads. sums [N,4] = squares of q, how many they are,
+ * those of k, how many: to be added over the ranks before they are used. */
+void dh_k_qk_squares(dh_dtype dtype, dh_heads h, const void *qkv, float *sums);
+void dh_k_qk_norm_fwd(dh_dtype dtype, dh_heads h, const void *qkv, const float *sums,
+                      const float *w_q, const float *w_k, float eps, void *out);
+/* dots [N,4] = sums of w dy x over q (first) and k (third), 0 else; to be added over the ranks. */
+void dh_k_qk_norm_dots(dh_dtype dtype, dh_heads h, const void *dy, const void *qkv,
+                       const float *w_q, const float *w_k, float *dots);
+void dh_k_qk_norm_dgrad(dh_dtype dtype, dh_heads h, const void *dy, const void *qkv,
+                        const float *sums, const float *w_q, const float *w_k, const float *dots,
+                        float eps, void *dqkv);
+/* dw_q [HD], dw_k [KD]; bit 0 and 1 of accumulate: added to. */
+size_t dh_k_qk_norm_wgrad_workspace(dh_heads h);
+void dh_k_qk_norm_wgrad(dh_dtype dtype, dh_heads h, const void *dy, const void *qkv,
+                        const float *sums, float eps, float *dw_q, float *dw_k, unsigned accumulate,
+                        void *ws);
+
 /* ---- dropout, residual, bias ----------------------------------------------------------- */
 
 /* Bits are a function of (seed, step, site, sample, position, column) alone, so
@@ -122,7 +140,7 @@ void dh_k_swiglu_bwd(dh_dtype dtype, int64_t N, int64_t F, const void *dg, const
 /* ---- rotary position embedding --------------------------------------------------------- */
 
 /* table [max_pos, 2, D/2] = cos, then sin, of pos * frequency, computed in float64;
- * frequency i = theta^(-2i/D), scaled as HF "linear" or "llama3" say. */
+ * frequency i = theta^(-2i/D), scaled as HF "linear" or "llama3" say; 0 of theta 0. */
 void dh_k_rope_table(const dh_rope *rope, int64_t max_pos, int64_t D, float *table);
 /* Rotates the q and k parts of packed rows [N,(H+2KV)D] by row_pos [N] (NULL: n mod
  * T); halves (i, i + D/2) form a pair (HF). v is copied. inverse rotates back
@@ -237,6 +255,9 @@ void dh_k_adamw(const dh_adamw *opt, int64_t n, const float *g, float *p, float 
  * index) in falling order in experts [N,top_k], weights [N,top_k] renormalised to sum 1. */
 void dh_k_router_fwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const void *logits,
                      float *probs, int32_t *experts, float *weights);
+/* Instead of those, weights that are the chosen probabilities as they are. */
+void dh_k_router_plain(int64_t N, int64_t E, int64_t top_k, const float *probs,
+                       const int32_t *experts, float *weights);
 /* The choices of N rows instead, dealt in turn: row n has top_k different experts, and every expert
  * as many rows as any other, or one fewer. */
 void dh_k_router_deal(int64_t N, int64_t E, int64_t top_k, int32_t *experts);
@@ -245,6 +266,10 @@ void dh_k_router_deal(int64_t N, int64_t E, int64_t top_k, int32_t *experts);
 void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
                      const int32_t *experts, const float *weights, const float *dweights,
                      const double *counts, int64_t rows, double aux_coef, void *dlogits);
+/* Of the plain weights. */
+void dh_k_router_plain_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
+                           const int32_t *experts, const float *dweights, const double *counts,
+                           int64_t rows, double aux_coef, void *dlogits);
 /* Adds to counts [E] the choices and to prob_sums [E] the column sums of probs. Counts are
  * float64 so that one reduction over ranks serves both. */
 void dh_k_router_sums(int64_t N, int64_t E, int64_t top_k, const float *probs,

@@ -47,6 +47,12 @@ void dh_k_router_fwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const 
     }
 }
 
+void dh_k_router_plain(int64_t N, int64_t E, int64_t top_k, const float *probs,
+                       const int32_t *experts, float *weights)
+{
+    for (int64_t i = 0; i < N * top_k; i++) weights[i] = probs[i / top_k * E + experts[i]];
+}
+
 void dh_k_router_deal(int64_t N, int64_t E, int64_t top_k, int32_t *experts)
 {
     for (int64_t i = 0; i < N * top_k; i++) experts[i] = (int32_t)(i % E);
@@ -91,6 +97,32 @@ void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const 
     for (int64_t n = 0; n < N; n++)
         router_bwd_row(dtype, E, top_k, probs + n * E, experts + n * top_k, weights + n * top_k,
                        dweights + n * top_k, counts, aux_factor, at(dtype, dlogits, n * E));
+}
+
+/* dL/dp_j = dw_j: as above with sum 1 and mean 0. */
+static void plain_bwd_row(dh_dtype dtype, int64_t E, int64_t top_k, const float *probs,
+                          const int32_t *experts, const float *dweights, const double *counts,
+                          double aux_factor, void *dlogits)
+{
+    double dot = 0;
+    for (int64_t e = 0; e < E; e++)
+        dot += probs[e] * prob_gradient(top_k, e, experts, dweights, 0, 1, aux_factor * counts[e]);
+    for (int64_t e = 0; e < E; e++)
+        set_element(dtype, dlogits, e,
+                    (float)(probs[e] * (prob_gradient(top_k, e, experts, dweights, 0, 1,
+                                                      aux_factor * counts[e]) -
+                                        dot)));
+}
+
+void dh_k_router_plain_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
+                           const int32_t *experts, const float *dweights, const double *counts,
+                           int64_t rows, double aux_coef, void *dlogits)
+{
+    const double aux_factor = aux_coef * (double)E / ((double)rows * (double)rows);
+#pragma omp parallel for schedule(static) if (N * E >= PARALLEL_MIN)
+    for (int64_t n = 0; n < N; n++)
+        plain_bwd_row(dtype, E, top_k, probs + n * E, experts + n * top_k, dweights + n * top_k,
+                      counts, aux_factor, at(dtype, dlogits, n * E));
 }
 
 void dh_k_router_sums(int64_t N, int64_t E, int64_t top_k, const float *probs,

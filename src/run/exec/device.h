@@ -105,6 +105,9 @@ typedef struct dh_device {
     const char *name, *doc;
     dh_backend_info info;
     bool (*has_kernel)(dh_op_type type);
+    /* Its kernels also compute what few models ask for (dh_op_variant); false: they know the rest
+     * alone, and such a program is refused. */
+    bool knows_variants;
     /* Whether parts of its output are told of as they are there; else all of them at the end. */
     bool (*tells_parts)(dh_op_type type);
 

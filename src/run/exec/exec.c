@@ -17,6 +17,10 @@ static dh_status prepare_kernel(dh_ctx *ctx, dh_exec *e, const dh_instr *instr)
 {
     const dh_program *p = e->program;
     const dh_op *op = dh_instr_op(p, instr);
+    const char *variant = dh_op_variant(dh_instr_graph(p, instr), op);
+    if (variant && !e->device->knows_variants)
+        return dh_fail(ctx, DH_EUNSUPPORTED, "the %s device has no kernel for operator %s with %s",
+                       e->device->name, dh_op_info_of(op->type)->name, variant);
     if (!e->device->has_kernel(op->type))
         return dh_fail(ctx, DH_EUNSUPPORTED, "the %s device has no kernel for operator %s",
                        e->device->name, dh_op_info_of(op->type)->name);

@@ -122,6 +122,7 @@ const dh_device dh_device_staged = {
     .doc = "the cpu's kernels in memory the host cannot reach, on late streams: for tests",
     .info = {"staged", workspace_bytes},
     .has_kernel = has_kernel,
+    .knows_variants = true,
     .tells_parts = tells_parts,
     .slab_create = slab_create,
     .slab_destroy = slab_destroy,

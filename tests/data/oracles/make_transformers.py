@@ -28,19 +28,46 @@ MODELS = {
     "phi3": dict(),
     "qwen3": dict(head_dim=16),
     "mistral": dict(sliding_window=None, head_dim=12),
+    "olmo2": dict(),
+    "smollm3": dict(no_rope_layer_interval=2),
+    "qwen3_moe": dict(head_dim=16, moe_intermediate_size=24, num_experts=6, num_experts_per_tok=2,
+                      norm_topk_prob=False, router_aux_loss_coef=0.02,
+                      experts_implementation="eager"),
+    "qwen3_moe_normed": dict(head_dim=12, moe_intermediate_size=24, num_experts=6,
+                             num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.02,
+                             experts_implementation="eager"),
 }
+CLASSES = {"qwen3_moe_normed": "qwen3_moe"}
 N_STEPS, BATCH, SEQ = 10, 2, 24
 
 
 def build(name):
     """Weights are rounded to float32 first: these are what both sides begin with."""
-    config = transformers.AutoConfig.for_model(name, **(SIZES | MODELS[name]))
+    config = transformers.AutoConfig.for_model(CLASSES.get(name, name), **(SIZES | MODELS[name]))
     model = transformers.AutoModelForCausalLM.from_config(config).double()
     draw = torch.Generator().manual_seed(20261123)
     for key, p in model.named_parameters():
         values = 0.08 * torch.randn(p.shape, generator=draw, dtype=torch.float64)
         p.data = torch.from_numpy((values + ("norm" in key)).numpy().astype(F32)).double()
     return config, model
+
+
+def stored(tensors):
+    """As checkpoints have them: a matrix an expert, gate and up apart."""
+    out = {}
+    for key, t in tensors.items():
+        base, _, last = key.rpartition(".")
+        if last not in ("gate_up_proj", "down_proj") or not base.endswith(".experts"):
+            out[key] = t
+            continue
+        for e in range(t.shape[0]):
+            if last == "down_proj":
+                out[f"{base}.{e}.down_proj.weight"] = t[e]
+            else:
+                half = t.shape[1] // 2
+                out[f"{base}.{e}.gate_proj.weight"] = t[e, :half]
+                out[f"{base}.{e}.up_proj.weight"] = t[e, half:]
+    return out
 
 
 def save(path, tensors, **metadata):
@@ -56,16 +83,21 @@ def save(path, tensors, **metadata):
 
 def reference(model, tokens, targets):
     names = dict(model.named_parameters())
+    routed = hasattr(model.config, "router_aux_loss_coef")
 
     def loss():
-        logits = model(input_ids=tokens).logits
-        return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        out = model(input_ids=tokens, **(dict(output_router_logits=True) if routed else {}))
+        ce = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), targets.flatten())
+        return out, ce, ce + model.config.router_aux_loss_coef * out.aux_loss if routed else ce
 
-    logits, ce = loss()
-    ce.backward()
-    out = {"tokens": tokens.int(), "targets": targets.int(), "logits": logits,
+    first, ce, total = loss()
+    total.backward()
+    out = {"tokens": tokens.int(), "targets": targets.int(), "logits": first.logits,
            "loss_ce": ce.reshape(1)}
-    out |= {f"grad.{k}": p.grad for k, p in names.items()}
+    if routed:
+        out["aux_loss"] = torch.from_numpy(first.aux_loss.detach().reshape(1).numpy().astype(F32))
+        out |= {f"router_logits.{i}": t for i, t in enumerate(first.router_logits)}
+    out |= stored({f"grad.{k}": p.grad for k, p in names.items()})
     out["grad_norm"] = torch.tensor([math.sqrt(sum((p.grad**2).sum().item() for p in names.values()))],
                                     dtype=torch.float64)
     groups = [{"params": [p for p in names.values() if p.ndim >= 2], "weight_decay": 0.1},
@@ -74,13 +106,13 @@ def reference(model, tokens, targets):
     losses = []
     for _ in range(N_STEPS):
         optimizer.zero_grad()
-        _, ce = loss()
-        ce.backward()
+        _, ce, total = loss()
+        total.backward()
         optimizer.step()
-        losses.append([ce.item()] * 2)
-    losses.append([loss()[1].item()] * 2)
+        losses.append([ce.item(), total.item()])
+    losses.append([each.item() for each in loss()[1:]])
     out["adamw_losses"] = torch.tensor(losses, dtype=torch.float64)
-    return out | {f"after.{k}": p for k, p in names.items()}
+    return out | stored({f"after.{k}": p for k, p in names.items()})
 
 
 def make(name):
@@ -88,7 +120,7 @@ def make(name):
     folder = DATA / "weights" / f"tiny-{name}"
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
-    save(folder / "model.safetensors", dict(model.named_parameters()), format="pt")
+    save(folder / "model.safetensors", stored(dict(model.named_parameters())), format="pt")
     draw = torch.Generator().manual_seed(7)
     ids = torch.randint(SIZES["vocab_size"], (BATCH, SEQ + 1), generator=draw)
     out = reference(model, ids[:, :-1], ids[:, 1:])

@@ -1,0 +1,27 @@
+/* Shared inside src/config: what classes of config.json with layers of their own read into a model,
+ * and write of one, on top of the keys that they share with Llama. The table of classes is
+ * model_json.c's. */
+#ifndef DH_CONFIG_MODEL_CLASSES_H
+#define DH_CONFIG_MODEL_CLASSES_H
+
+#include "config_values.h"
+
+/* Of transformers' class, for keys that are absent or null. */
+typedef struct llama_defaults {
+    int64_t layers, width, heads, kv_heads /* 0: heads */, ffn, vocab, max_seq;
+    double eps, theta;
+    int64_t head_dim; /* 0: width / heads */
+} llama_defaults;
+
+/* The keys that relatives of Llama share; a window is refused if use_sliding_window says so. */
+dh_status dh_config_read_relative(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
+                                  dh_model *m);
+void dh_config_write_relative(json_t *config, const dh_model *m);
+
+dh_status dh_config_read_olmo2(dh_ctx *ctx, const json_t *config, dh_model *m);
+dh_status dh_config_read_smollm3(dh_ctx *ctx, const json_t *config, dh_model *m);
+dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *m);
+void dh_config_write_smollm3(json_t *config, const dh_model *m);
+void dh_config_write_qwen3_moe(json_t *config, const dh_model *m);
+
+#endif

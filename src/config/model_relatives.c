@@ -1,0 +1,81 @@
+/* Config classes that share Llama's keys and have layers of their own: OLMo 2, SmolLM 3, Qwen 3
+ * with experts. */
+#include "model_classes.h"
+
+dh_status dh_config_read_olmo2(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 0, 11008, 50304, 2048, 1e-5, 1e4, 0};
+    return dh_config_read_relative(ctx, config, &defaults, m);
+}
+
+/* ---- layers of two kinds --------------------------------------------------------------------- */
+
+/* A list has an entry a layer: 0 for the n-th ones, 1 for others. */
+static dh_status read_nope_layers(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    const json_t *list = dh_config_get(config, "no_rope_layers");
+    if (!list) return DH_OK;
+    const int64_t n = (int64_t)json_array_size(list);
+    m->nth = m->nth > n ? m->nth : 0; /* none of so few layers */
+    for (int64_t i = 0; i < n && !m->nth; i++)
+        if (json_integer_value(json_array_get(list, (size_t)i)) == 0) m->nth = i + 1;
+    bool fits = json_is_array(list) && n == m->n_layers;
+    for (int64_t i = 0; i < n && fits; i++)
+        fits = json_integer_value(json_array_get(list, (size_t)i)) ==
+               (m->nth && (i + 1) % m->nth == 0 ? 0 : 1);
+    if (fits) return DH_OK;
+    return dh_fail(
+        ctx, DH_EUNSUPPORTED,
+        "\"no_rope_layers\" must have a number for each of %lld layers, 0 for every n-th "
+        "and 1 for the others; other patterns are not supported",
+        (long long)m->n_layers);
+}
+
+dh_status dh_config_read_smollm3(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {36, 2048, 16, 4, 11008, 128256, 32768, 1e-6, 2e6, 0};
+    DH_TRY(dh_config_read_relative(ctx, config, &defaults, m));
+    DH_TRY(dh_config_bool(ctx, config, "tie_word_embeddings", true, &m->tied_head));
+    DH_TRY(dh_config_int(ctx, config, "no_rope_layer_interval", 4, &m->nth));
+    return read_nope_layers(ctx, config, m);
+}
+
+void dh_config_write_smollm3(json_t *config, const dh_model *m)
+{
+    json_t *list = json_array();
+    dh_config_write_relative(config, m);
+    json_object_set_new(config, "no_rope_layer_interval", json_integer(m->nth));
+    for (int64_t i = 0; i < m->n_layers; i++)
+        json_array_append_new(list, json_integer(m->nth && (i + 1) % m->nth == 0 ? 0 : 1));
+    json_object_set_new(config, "no_rope_layers", list);
+}
+
+/* ---- Qwen 3 with experts --------------------------------------------------------------------- */
+
+dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {24, 2048, 32, 4, 6144, 151936, 32768, 1e-6, 1e4, 0};
+    static const dh_config_must musts[] = {{"decoder_sparse_step", "1", "every layer has experts"},
+                                           {"mlp_only_layers", "[]", "every layer has experts"}};
+    bool normed;
+    DH_TRY(dh_config_read_relative(ctx, config, &defaults, m));
+    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(dh_config_int(ctx, config, "moe_intermediate_size", 768, &m->ffn_width));
+    DH_TRY(dh_config_int(ctx, config, "num_local_experts", 128, &m->n_experts)); /* newer files */
+    DH_TRY(dh_config_int(ctx, config, "num_experts", m->n_experts, &m->n_experts));
+    DH_TRY(dh_config_int(ctx, config, "num_experts_per_tok", 8, &m->top_k));
+    DH_TRY(dh_config_bool(ctx, config, "norm_topk_prob", false, &normed));
+    m->topk_plain = !normed;
+    return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
+}
+
+void dh_config_write_qwen3_moe(json_t *config, const dh_model *m)
+{
+    dh_config_write_relative(config, m);
+    json_object_del(config, "intermediate_size"); /* of layers without experts */
+    json_object_set_new(config, "moe_intermediate_size", json_integer(m->ffn_width));
+    json_object_set_new(config, "num_experts", json_integer(m->n_experts));
+    json_object_set_new(config, "num_experts_per_tok", json_integer(m->top_k));
+    json_object_set_new(config, "norm_topk_prob", json_boolean(!m->topk_plain));
+    json_object_set_new(config, "router_aux_loss_coef", json_real(m->router_aux_coef));
+}
