@@ -45,19 +45,21 @@ typedef struct dh_model {
     char name[64];
     dh_family family;
     int64_t n_layers;
-    int64_t width;      /* C, hidden size */
-    int64_t n_heads;    /* H */
-    int64_t n_kv_heads; /* divides n_heads */
-    int64_t head_dim;   /* D; HF default width / n_heads */
-    int64_t ffn_width;  /* F; per expert where there are any */
-    int64_t vocab;      /* V; 0 only in a job whose tokenizer still has to decide it */
-    int64_t max_seq;    /* longest sequence; rows of wpe for GPT-2 */
-    int64_t window;     /* tokens that one sees, itself the last of them; 0: all before it */
-    bool tied_head;     /* head shares the token embedding */
-    bool bias;          /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
-    bool qkv_bias;      /* Qwen 2: biases of queries, keys and values alone */
-    bool qk_norm;       /* Qwen 3: RMSNorm of every head of queries and keys */
-    bool qk_norm_all;   /* OLMo 2: RMSNorm of all heads of queries together, and of keys */
+    int64_t width;        /* C, hidden size */
+    int64_t n_heads;      /* H */
+    int64_t n_kv_heads;   /* divides n_heads */
+    int64_t head_dim;     /* D; HF default width / n_heads */
+    int64_t ffn_width;    /* F; per expert where there are any */
+    int64_t vocab;        /* V; 0 only in a job whose tokenizer still has to decide it */
+    int64_t max_seq;      /* longest sequence; rows of wpe for GPT-2 */
+    int64_t window;       /* tokens that one sees, itself the last of them; 0: all before it */
+    int64_t window_from;  /* layers in front that see all nevertheless */
+    int64_t window_every; /* every so manieth layer sees all, too (6: the 6th, the 12th); 0: none */
+    bool tied_head;       /* head shares the token embedding */
+    bool bias;            /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
+    bool qkv_bias;        /* Qwen 2: biases of queries, keys and values alone */
+    bool qk_norm;         /* Qwen 3: RMSNorm of every head of queries and keys */
+    bool qk_norm_all;     /* OLMo 2: RMSNorm of all heads of queries together, and of keys */
     dh_norm_kind norm;
     dh_norm_place norm_place;
     double norm_eps;
@@ -75,14 +77,13 @@ typedef struct dh_model {
 /* Number of trainable parameters. */
 DH_API int64_t dh_model_n_params(const dh_model *model);
 /* Model FLOPs of forward + backward for one token at sequence length T:
- * 6 * matmul parameters + 12 * L * H * D * T/2 for causal attention (MFU's
- * numerator, PaLM appendix B, with the causal half; the embedding lookup does
+ * 6 * matmul parameters + 12 * L * H * D * T/2 for causal attention, fewer than T/2 in layers with
+ * a window (MFU's numerator, PaLM appendix B, with the causal half; the embedding lookup does
  * not count, the head does). MoE counts top_k experts. */
 DH_API double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
 
-/* Longest sequence that is computed: max_seq, or the window, beyond which tokens would have to be
- * hidden. */
-DH_API int64_t dh_model_longest(const dh_model *model);
+/* Tokens that one sees in layer 0 <= layer < n_layers; 0: all before it. */
+DH_API int64_t dh_model_window(const dh_model *model, int64_t layer);
 
 /* Consistency of all fields; the message names the field and what would be right.
  * Sizes are bounded so that counts never overflow. errors: DH_EINVAL */
@@ -101,7 +102,7 @@ DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *m
 /* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
  * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config).
  * Fields with a meaning we do not compute (other activations, unknown rope scaling) are refused
- * by name; a window is kept, and sequences longer than it are refused where they are asked for;
+ * by name; a window is kept where it is shorter than the longest sequence;
  * harmless unknown ones are ignored; absent ones have transformers' defaults. A GPT-2 file may say
  * "bias": false (nanoGPT's variant; not a key of transformers).
  * errors: DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO.

@@ -142,7 +142,7 @@ static dh_status evaluate_with(dh_ctx *ctx, const eval_args *a, const dh_found *
 static dh_status evaluate(dh_ctx *ctx, const eval_args *a, const dh_found *found,
                           dh_trained_spec *spec, result *r)
 {
-    spec->seq = a->seq > 0 ? a->seq : DH_MIN(dh_model_longest(&found->model), LONGEST_DEFAULT);
+    spec->seq = a->seq > 0 ? a->seq : DH_MIN(found->model.max_seq, LONGEST_DEFAULT);
     dh_tokenizer *tok;
     DH_TRY(dh_found_tokenizer(ctx, found, spec, &tok));
     dh_status st = evaluate_with(ctx, a, found, tok, spec, r);

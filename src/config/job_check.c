@@ -77,17 +77,12 @@ static dh_status bad_seq(dh_ctx *ctx, const dh_job *job, int64_t unit, const cha
 
 static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
 {
-    if (!job->seq_len) job->seq_len = DH_MIN(dh_model_longest(&job->model), SEQ_LEN_AUTO_MAX);
+    if (!job->seq_len) job->seq_len = DH_MIN(job->model.max_seq, SEQ_LEN_AUTO_MAX);
     if (job->seq_len > job->model.max_seq)
         return dh_fail(ctx, DH_EINVAL,
                        "train.seq_len %lld is longer than model.max_seq %lld: shorten it or raise "
                        "model.max_seq",
                        LL(job->seq_len), LL(job->model.max_seq));
-    if (job->seq_len > dh_model_longest(&job->model))
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "train.seq_len %lld is longer than model.window %lld: attention that hides "
-                       "what lies further back is not computed; shorten it",
-                       LL(job->seq_len), LL(job->model.window));
     /* Causal work is balanced by giving each rank one early and one late piece. */
     bool split = job->sequence_parallel && job->tp > 1;
     if (job->cp > 1 && job->seq_len % (2 * job->cp))

@@ -68,7 +68,9 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
     }
 
 #define FOR_ROPE .families = ~(unsigned)DH_FOR_GPT2
-#define FOR_WINDOW .families = DH_FOR_MISTRAL | DH_FOR_PHI3
+#define FOR_WINDOW                                                                                 \
+    .families = DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3
+#define FOR_WINDOW_LAYERS .families = DH_FOR_QWEN2 | DH_FOR_QWEN3
 #define FOR_EXPERTS .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE
 #define FOR_GPT2 .families = DH_FOR_GPT2
 
@@ -129,7 +131,11 @@ static const dh_setting settings[] = {
     INT("model.max_seq", model.max_seq, NULL, 1, DH_MODEL_MAX_SEQ,
         .aliases = "max_position_embeddings n_positions", .unit = "tokens", .help = "longest sequence"),
     INT("model.window", model.window, NULL, 0, DH_MODEL_MAX_SEQ, FOR_WINDOW, .aliases = "sliding_window",
-        .unit = "tokens", .zero = "none", .help = "tokens that one sees; sequences may be as long"),
+        .unit = "tokens", .zero = "none", .help = "tokens that one sees, itself the last of them: sliding-window attention"),
+    INT("model.window_from", model.window_from, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_WINDOW_LAYERS, .aliases = "max_window_layers",
+        .unit = "layers", .help = "first layers, which see all nevertheless"),
+    INT("model.window_every", model.window_every, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_WINDOW_LAYERS,
+        .zero = "none", .help = "every so manieth layer sees all, too: 6, the 6th, 12th and so on"),
     BOOL("model.tied_head", model.tied_head, NULL, .aliases = "tie_word_embeddings",
          .help = "the head shares the token embedding"),
     BOOL("model.bias", model.bias, NULL, FOR_GPT2, .help = "biases in linears and LayerNorm"),

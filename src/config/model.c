@@ -29,17 +29,18 @@ static const struct family_row {
     bool qk_norm;               /* norms heads of queries and keys */
     bool qk_norm_all;           /* norms all heads of queries, and of keys, together */
     bool window;                /* may have a window */
+    bool window_layers;         /* of some of its layers alone */
     bool nth;                   /* may have layers without positions */
     bool topk_plain;            /* may leave the weights of a token's experts as they are */
     dh_norm_place norm_place;
 } family_rows[DH_N_FAMILIES] = {
     [DH_FAMILY_GPT2] = {.norm = DH_NORM_LAYER, .act = DH_ACT_GELU_TANH, .biases = true},
     [DH_FAMILY_LLAMA] = {LLAMA_LIKE},
-    [DH_FAMILY_MIXTRAL] = {LLAMA_LIKE, .experts = true},
+    [DH_FAMILY_MIXTRAL] = {LLAMA_LIKE, .experts = true, .window = true},
     [DH_FAMILY_MISTRAL] = {LLAMA_LIKE, .window = true},
-    [DH_FAMILY_QWEN2] = {LLAMA_LIKE, .qkv_bias = true},
+    [DH_FAMILY_QWEN2] = {LLAMA_LIKE, .qkv_bias = true, .window = true, .window_layers = true},
     [DH_FAMILY_PHI3] = {LLAMA_LIKE, .window = true},
-    [DH_FAMILY_QWEN3] = {LLAMA_LIKE, .qk_norm = true},
+    [DH_FAMILY_QWEN3] = {LLAMA_LIKE, .qk_norm = true, .window = true, .window_layers = true},
     [DH_FAMILY_OLMO2] = {LLAMA_LIKE, .qk_norm_all = true, .norm_place = DH_NORMS_AFTER},
     [DH_FAMILY_SMOLLM3] = {LLAMA_LIKE, .nth = true},
     [DH_FAMILY_QWEN3_MOE] = {LLAMA_LIKE, .qk_norm = true, .experts = true, .topk_plain = true},
@@ -102,6 +103,29 @@ static dh_status check_heads(dh_ctx *ctx, const dh_model *m)
     return DH_OK;
 }
 
+static dh_status check_window(dh_ctx *ctx, const dh_model *m)
+{
+    const struct family_row *row = &family_rows[m->family];
+    const bool some = m->window_from != 0 || m->window_every != 0;
+    if (m->window < 0 || m->window > (row->window ? DH_MODEL_MAX_SEQ : 0))
+        return dh_fail(ctx, DH_EINVAL, "model window is %lld; %s", (long long)m->window,
+                       row->window ? "it must be 0 (none) or a number of tokens"
+                                   : "the family has none (0)");
+    if (some && (m->window == 0 || !row->window_layers))
+        return dh_fail(ctx, DH_EINVAL, "model window_from %lld, window_every %lld: %s",
+                       (long long)m->window_from, (long long)m->window_every,
+                       m->window ? "all layers of the family have the window (0 both)"
+                                 : "there is no window (0 both)");
+    if (m->window_from < 0 || m->window_from > m->n_layers)
+        return dh_fail(ctx, DH_EINVAL, "model window_from is %lld; it must lie between 0 and %lld",
+                       (long long)m->window_from, (long long)m->n_layers);
+    if (m->window_every < 0 || m->window_every == 1 || m->window_every > m->n_layers)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model window_every is %lld; it must be 0 (none), or lie between 2 and %lld",
+                       (long long)m->window_every, (long long)m->n_layers);
+    return DH_OK;
+}
+
 static dh_status check_family(dh_ctx *ctx, const dh_model *m)
 {
     if ((unsigned)m->family >= DH_N_FAMILIES)
@@ -133,10 +157,6 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
                        "model topk_plain is true; weights of a token's experts sum to 1 in the %s "
                        "family",
                        name);
-    if (m->window < 0 || m->window > (row->window ? DH_MODEL_MAX_SEQ : 0))
-        return dh_fail(ctx, DH_EINVAL, "model window is %lld; %s", (long long)m->window,
-                       row->window ? "it must be 0 (none) or a number of tokens"
-                                   : "the family has none (0)");
     if (row->experts && (m->n_experts < 1 || m->n_experts > DH_MODEL_MAX_EXPERTS))
         return dh_fail(ctx, DH_EINVAL,
                        "model n_experts is %lld; the %s family needs between 1 and %d",
@@ -194,6 +214,7 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
 {
     DH_TRY(check_family(ctx, m));
     DH_TRY(check_sizes(ctx, m));
+    DH_TRY(check_window(ctx, m));
     DH_TRY(check_heads(ctx, m));
     if (family_rows[m->family].rope) DH_TRY(check_rope(ctx, &m->rope));
     if (m->nth && m->rope_nth.theta != 0) DH_TRY(check_rope(ctx, &m->rope_nth));
@@ -254,9 +275,23 @@ int64_t dh_model_n_params(const dh_model *m)
     return embeddings + positions + m->n_layers * layer + last_norm;
 }
 
-int64_t dh_model_longest(const dh_model *m)
+int64_t dh_model_window(const dh_model *m, int64_t layer)
 {
-    return m->window ? DH_MIN(m->window, m->max_seq) : m->max_seq;
+    const bool whole = m->window_every > 0 && (layer + 1) % m->window_every == 0;
+    return layer >= m->window_from && !whole ? m->window : 0;
+}
+
+/* Tokens that one of T sees, on average, summed over layers: T / 2, or of a window all but for the
+ * sequence's first ones. */
+static double tokens_seen(const dh_model *m, double seq_len)
+{
+    double n = 0;
+    for (int64_t layer = 0; m->window > 0 && layer < m->n_layers; layer++) {
+        const double window = (double)dh_model_window(m, layer);
+        if (window > 0 && window < seq_len)
+            n += window - window * window / (2 * seq_len) - seq_len / 2;
+    }
+    return (double)m->n_layers * seq_len / 2 + n;
 }
 
 double dh_model_flops_per_token(const dh_model *m, int64_t seq_len)
@@ -265,6 +300,6 @@ double dh_model_flops_per_token(const dh_model *m, int64_t seq_len)
     int64_t layer =
         attention_matmul_params(m) + m->n_experts * m->width + used_ffns * ffn_matmul_params(m);
     double matmul = (double)(m->n_layers * layer + m->vocab * m->width);
-    double attention = (double)(m->n_layers * m->n_heads * m->head_dim) * (double)seq_len / 2;
+    double attention = (double)(m->n_heads * m->head_dim) * tokens_seen(m, (double)seq_len);
     return 6 * matmul + 12 * attention;
 }

@@ -175,15 +175,54 @@ static dh_status read_llama(dh_ctx *ctx, const json_t *config, dh_model *m)
     return read_llama_like(ctx, config, &defaults, m);
 }
 
-/* The same computation as Llama unless the window bites. */
-/* Kept where it is shorter than the longest sequence. An absent one is the class's, null is none.
- */
+/* ---- windows ------------------------------------------------------------------------------- */
+
+/* Kept where it is shorter than the longest sequence, and a layer has it. An absent one is the
+ * class's, null is none. */
 static dh_status read_window(dh_ctx *ctx, const json_t *config, int64_t absent, dh_model *m)
 {
     int64_t window;
     if (json_object_get(config, "sliding_window")) absent = 0;
     DH_TRY(dh_config_int(ctx, config, "sliding_window", absent, &window));
-    m->window = window < m->max_seq ? window : 0;
+    m->window = window < m->max_seq && m->window_from < m->n_layers ? window : 0;
+    if (m->window == 0) m->window_from = m->window_every = 0;
+    return DH_OK;
+}
+
+/* Which layers have the window, one by one: those behind the first ones, or all but every so
+ * manieth. */
+static dh_status read_layer_types(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    const json_t *types = dh_config_get(config, "layer_types");
+    if (!types) return DH_OK;
+    if (!json_is_array(types) || (int64_t)json_array_size(types) != m->n_layers)
+        return dh_fail(ctx, DH_EFORMAT, "\"layer_types\" must have a name for each of %lld layers",
+                       (long long)m->n_layers);
+    bool behind = true, every = true;
+    int64_t first_window = m->n_layers, first_whole = m->n_layers;
+    for (int64_t i = m->n_layers - 1; i >= 0; i--) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        const bool window = type && strcmp(type, "sliding_attention") == 0;
+        if (!window && (!type || strcmp(type, "full_attention") != 0))
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "\"layer_types\" has \"%s\"; supported are full_attention and "
+                           "sliding_attention",
+                           type ? type : dh_config_kind(json_array_get(types, (size_t)i)));
+        *(window ? &first_window : &first_whole) = i;
+    }
+    for (int64_t i = 0; i < m->n_layers; i++) {
+        const bool window =
+            strcmp(json_string_value(json_array_get(types, (size_t)i)), "sliding_attention") == 0;
+        behind = behind && window == (i >= first_window);
+        every = every && window == ((i + 1) % (first_whole + 1) != 0);
+    }
+    if (!behind && !every)
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "\"layer_types\" mixes layers otherwise than the first of one kind, or every "
+            "so manieth");
+    m->window_from = behind ? first_window : 0;
+    m->window_every = behind ? 0 : first_whole + 1;
     return DH_OK;
 }
 
@@ -194,12 +233,19 @@ static dh_status read_mistral(dh_ctx *ctx, const json_t *config, dh_model *m)
     return read_window(ctx, config, 4096, m);
 }
 
+/* The first max_window_layers see all, unless layer_types says which do. */
 static dh_status read_qwen(dh_ctx *ctx, const json_t *config, const llama_defaults *d, dh_model *m)
 {
-    static const dh_config_must musts[] = {
-        {"use_sliding_window", "false", "every token sees all before it"}};
-    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
-    return read_llama_like(ctx, config, d, m);
+    bool windowed;
+    DH_TRY(read_llama_like(ctx, config, d, m));
+    DH_TRY(dh_config_bool(ctx, config, "use_sliding_window", false, &windowed));
+    if (!windowed) return DH_OK;
+    DH_TRY(dh_config_int(ctx, config, "max_window_layers", 28, &m->window_from));
+    if (m->window_from < 0)
+        return dh_fail(ctx, DH_EINVAL, "\"max_window_layers\" is %lld; it must not be negative",
+                       (long long)m->window_from);
+    DH_TRY(read_layer_types(ctx, config, m));
+    return read_window(ctx, config, 4096, m);
 }
 
 static dh_status read_qwen2(dh_ctx *ctx, const json_t *config, dh_model *m)
@@ -221,23 +267,14 @@ static dh_status read_phi3(dh_ctx *ctx, const json_t *config, dh_model *m)
     return read_window(ctx, config, 0, m);
 }
 
-/* A window at least as long as the longest sequence never hides a token. */
-static dh_status check_window(dh_ctx *ctx, const json_t *config, const dh_model *m)
-{
-    int64_t window;
-    DH_TRY(dh_config_int(ctx, config, "sliding_window", m->max_seq, &window));
-    if (window >= m->max_seq) return DH_OK;
-    return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "\"sliding_window\" is %lld, shorter than \"max_position_embeddings\" %lld; "
-                   "sliding-window attention is not supported (null, or a model of at most the "
-                   "window's length, is)",
-                   (long long)window, (long long)m->max_seq);
-}
-
+/* These have no windows here: Transformers gives one to every layer of Qwen 3 with experts. */
 dh_status dh_config_read_relative(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
                                   dh_model *m)
 {
-    return read_qwen(ctx, config, d, m);
+    static const dh_config_must musts[] = {
+        {"use_sliding_window", "false", "every token sees all before it"}};
+    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    return read_llama_like(ctx, config, d, m);
 }
 
 static dh_status read_mixtral(dh_ctx *ctx, const json_t *config, dh_model *m)
@@ -246,7 +283,7 @@ static dh_status read_mixtral(dh_ctx *ctx, const json_t *config, dh_model *m)
     static const dh_config_must musts[] = {
         {"router_jitter_noise", "0", "routing is not randomized"}};
     DH_TRY(read_llama_like(ctx, config, &defaults, m));
-    DH_TRY(check_window(ctx, config, m));
+    DH_TRY(read_window(ctx, config, 0, m));
     DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
     DH_TRY(dh_config_int(ctx, config, "num_local_experts", 8, &m->n_experts));
     DH_TRY(dh_config_int(ctx, config, "num_experts_per_tok", 2, &m->top_k));
@@ -291,6 +328,20 @@ static void write_windowed(json_t *config, const dh_model *m)
                         m->window ? json_integer(m->window) : json_null());
 }
 
+static void write_qwen(json_t *config, const dh_model *m)
+{
+    write_llama(config, m);
+    if (m->window == 0) return;
+    json_t *types = json_array();
+    for (int64_t i = 0; i < m->n_layers; i++)
+        json_array_append_new(
+            types, json_string(dh_model_window(m, i) ? "sliding_attention" : "full_attention"));
+    json_object_set_new(config, "use_sliding_window", json_true());
+    json_object_set_new(config, "sliding_window", json_integer(m->window));
+    json_object_set_new(config, "max_window_layers", json_integer(m->window_from));
+    json_object_set_new(config, "layer_types", types);
+}
+
 static void write_mixtral(json_t *config, const dh_model *m)
 {
     write_windowed(config, m);
@@ -311,8 +362,8 @@ static const struct config_class {
     {"llama", "LlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama},
     {"mixtral", "MixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral},
     {"mistral", "MistralForCausalLM", DH_FAMILY_MISTRAL, read_mistral, write_windowed},
-    {"qwen2", "Qwen2ForCausalLM", DH_FAMILY_QWEN2, read_qwen2, write_llama},
-    {"qwen3", "Qwen3ForCausalLM", DH_FAMILY_QWEN3, read_qwen3, write_llama},
+    {"qwen2", "Qwen2ForCausalLM", DH_FAMILY_QWEN2, read_qwen2, write_qwen},
+    {"qwen3", "Qwen3ForCausalLM", DH_FAMILY_QWEN3, read_qwen3, write_qwen},
     {"phi3", "Phi3ForCausalLM", DH_FAMILY_PHI3, read_phi3, write_windowed},
     {"olmo2", "Olmo2ForCausalLM", DH_FAMILY_OLMO2, dh_config_read_olmo2, dh_config_write_relative},
     {"smollm3", "SmolLM3ForCausalLM", DH_FAMILY_SMOLLM3, dh_config_read_smollm3,

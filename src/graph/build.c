@@ -221,7 +221,8 @@ static uint32_t attention(builder *b, uint32_t qkv)
                          .axis = {DH_AXIS_NONE, DH_AXIS_HEADS, DH_AXIS_TOKENS},
                          .base = DH_NONE,
                          .which = DH_NONE};
-        add_op(b, DH_OP_ATTN, IN(qkv), IN(o, add_tensor(b, &lse)));
+        add_op(b, DH_OP_ATTN, IN(qkv, b->build->documents ? input(b, DH_IN_POS) : DH_NONE),
+               IN(o, add_tensor(b, &lse)));
     }
     return o;
 }
@@ -429,7 +430,7 @@ static dh_dims dims_of(const dh_build *build)
 {
     const dh_model *m = build->model;
     const int64_t rows = build->batch * build->seq;
-    return (dh_dims){
+    dh_dims d = {
         .batch = build->batch,
         .seq = build->seq,
         .width = m->width,
@@ -452,6 +453,12 @@ static dh_dims dims_of(const dh_build *build)
         /* The balancing loss of a micro-batch counts as its tokens do in the batch. */
         .aux_scale = m->router_aux_coef * build->loss_scale * (double)rows,
     };
+    if (m->window == 0) return d;
+    d.window = m->window;
+    d.window_from = m->window_from;
+    d.window_every = m->window_every;
+    d.layers = m->n_layers;
+    return d;
 }
 
 dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind, dh_graph **graph)

@@ -128,7 +128,7 @@ static void grad_attn(tape *t, const dh_op op)
 {
     uint32_t dqkv = tape_like(t, op.in[0]);
     tape_emit(t, DH_OP_ATTN_GRAD, DH_PHASE_B, -1,
-              IDS(t->grads[op.out[0]], op.in[0], op.out[0], op.out[1]), IDS(dqkv));
+              IDS(t->grads[op.out[0]], op.in[0], op.out[0], op.out[1], op.in[1]), IDS(dqkv));
     tape_contribute(t, op.in[0], dqkv);
 }
 
@@ -167,8 +167,8 @@ static void grad_ring_attn(tape *t, const dh_op op)
         if (s < last) next = ring_exchange(t, kv, "kv.b", s + 1);
         uint32_t dq_before = dq, own = ring_tensor(t, kv, "dkv", s, DH_F32);
         dq = ring_tensor(t, o, "dq", s, DH_F32);
-        tape_emit(t, DH_OP_RING_ATTN_GRAD, DH_PHASE_B, -1, IDS(dout, qkv, o, lse, kv, dq_before),
-                  IDS(dq, own));
+        tape_emit(t, DH_OP_RING_ATTN_GRAD, DH_PHASE_B, -1,
+                  IDS(dout, qkv, o, lse, kv, dq_before, op.in[4]), IDS(dq, own));
         if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].step = s;
         sum = own;
         if (s == 0) continue;

@@ -184,12 +184,12 @@ static dh_status check_attention(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
     const dh_op *op = &g->ops.at[op_id];
     static const struct {
         dh_op_type type;
-        int rows, lse; /* inputs, outputs from DH_MAX_OPERANDS on */
-        bool ring;     /* of whole sequences of the rank */
-    } kinds[] = {{DH_OP_ATTN, 0, DH_MAX_OPERANDS + 1, false},
-                 {DH_OP_ATTN_GRAD, 1, 3, false},
-                 {DH_OP_RING_ATTN, 0, DH_MAX_OPERANDS + 1, true},
-                 {DH_OP_RING_ATTN_GRAD, 1, 3, true}};
+        int rows, lse, pos; /* inputs, outputs from DH_MAX_OPERANDS on */
+        bool ring;          /* of whole sequences of the rank */
+    } kinds[] = {{DH_OP_ATTN, 0, DH_MAX_OPERANDS + 1, 1, false},
+                 {DH_OP_ATTN_GRAD, 1, 3, 4, false},
+                 {DH_OP_RING_ATTN, 0, DH_MAX_OPERANDS + 1, 4, true},
+                 {DH_OP_RING_ATTN_GRAD, 1, 3, 6, true}};
     for (size_t i = 0; i < DH_COUNTOF(kinds); i++) {
         if (op->type != kinds[i].type) continue;
         const uint32_t lse_id = kinds[i].lse < DH_MAX_OPERANDS
@@ -200,9 +200,14 @@ static dh_status check_attention(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
         const bool fits = lse->ndim == 3 && rows->ndim == 2 && g->dims.head_dim > 0 &&
                           rows->shape[0] % lse->shape[2] == 0 &&
                           rows->shape[0] / lse->shape[2] == lse->shape[0];
-        if (fits && (!kinds[i].ring || lse->shape[2] == g->dims.seq)) continue;
-        return dh_fail(ctx, DH_EINVAL, "op %u %s: %s has not the rows of the samples in %s", op_id,
-                       dh_op_info_of(op->type)->name, rows->name, lse->name);
+        if (!fits || (kinds[i].ring && lse->shape[2] != g->dims.seq))
+            return dh_fail(ctx, DH_EINVAL, "op %u %s: %s has not the rows of the samples in %s",
+                           op_id, dh_op_info_of(op->type)->name, rows->name, lse->name);
+        if (op->in[kinds[i].pos] == DH_NONE) continue;
+        const dh_tensor *pos = &g->tensors.at[op->in[kinds[i].pos]];
+        if (pos->dtype == DH_I32 && pos->ndim == 1 && pos->shape[0] == rows->shape[0]) continue;
+        return dh_fail(ctx, DH_EINVAL, "op %u %s: %s is no position for each row of %s", op_id,
+                       dh_op_info_of(op->type)->name, pos->name, rows->name);
     }
     return DH_OK;
 }
@@ -348,10 +353,12 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
            a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
            a->head_dim == b->head_dim && a->ffn_width == b->ffn_width && a->vocab == b->vocab &&
            a->max_seq == b->max_seq && a->cp == b->cp && a->cp_rank == b->cp_rank &&
-           a->top_k == b->top_k && a->aux_scale == b->aux_scale && a->norm == b->norm &&
+           a->top_k == b->top_k && a->topk_plain == b->topk_plain && a->window == b->window &&
+           a->window_from == b->window_from && a->window_every == b->window_every &&
+           a->layers == b->layers && a->aux_scale == b->aux_scale && a->norm == b->norm &&
            a->norm_eps == b->norm_eps && a->act == b->act && a->dropout == b->dropout &&
-           a->loss_scale == b->loss_scale && a->topk_plain == b->topk_plain && a->nth == b->nth &&
-           ropes_equal(&a->rope, &b->rope) && ropes_equal(&a->rope_nth, &b->rope_nth);
+           a->loss_scale == b->loss_scale && a->nth == b->nth && ropes_equal(&a->rope, &b->rope) &&
+           ropes_equal(&a->rope_nth, &b->rope_nth);
 }
 
 static bool attributes_equal(const dh_op *a, const dh_op *b)

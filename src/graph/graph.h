@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define DH_MAX_OPERANDS 6
+#define DH_MAX_OPERANDS 7
 
 /* ---- operator types -------------------------------------------------------------- */
 
@@ -194,6 +194,8 @@ typedef struct dh_dims {
     int64_t topk_plain; /* 1: these weigh as much as their probabilities, which are not made to sum
                          * to 1 */
     double aux_scale;   /* factor of the gradient of the load-balancing loss */
+    /* Attention to the last tokens alone (dh_model_window): how many, which of how many layers. */
+    int64_t window, window_from, window_every, layers; /* 0 all: none has a window */
 } dh_dims;
 
 /* Which part of every sharded parameter and activation a rank has. */
@@ -240,6 +242,8 @@ typedef struct dh_build {
     double loss_scale;
     int64_t head_chunk_bytes; /* logits are made in row chunks of at most this many bytes */
     double moe_capacity;      /* rows of an expert over its even share; 0: as many as come */
+    bool documents; /* samples are rows of documents that do not see each other: positions begin
+                     * anew with each */
 } dh_build;
 
 /* TUNING: chunks of 512 rows and more keep bf16 weight gradients of a 50,257-word head
@@ -281,6 +285,9 @@ dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int
  * in which more come fails with DH_EINVAL in moe_offsets.
  * errors: DH_EINVAL where experts do not divide, or for a room below 1 */
 dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, double room);
+
+/* Tokens that a query of this layer sees, itself the last of them; 0: all before it. */
+int64_t dh_dims_window(const dh_dims *dims, int64_t layer);
 
 /* Position in its sample of the t-th of the rank's tokens. */
 int64_t dh_cp_position(const dh_dims *dims, int64_t cp_rank, int64_t t);
@@ -340,6 +347,8 @@ const char *dh_op_variant(const dh_graph *graph, const dh_op *op);
  * and bytes of operands read and written once. */
 double dh_op_flops(const dh_graph *graph, const dh_op *op);
 double dh_op_bytes(const dh_graph *graph, const dh_op *op);
+/* Whether it joins queries with keys. */
+bool dh_op_attends(dh_op_type type);
 /* GEMMs and attention: what "FLOPs" of a model or a device count. */
 bool dh_op_multiplies(dh_op_type type);
 /* Whether it works on rows of experts, or carries them, and has room for more than an even share.

@@ -275,12 +275,53 @@ dh_attn_sizes dh_op_attn_sizes(const dh_graph *graph, const dh_op *op)
                            .n_kv_heads = n_kv};
 }
 
-/* Two GEMMs of T x T x D per head, half of it under the causal mask. */
+bool dh_op_attends(dh_op_type type)
+{
+    return type == DH_OP_ATTN || type == DH_OP_ATTN_GRAD || type == DH_OP_ATTN_CACHED ||
+           type == DH_OP_RING_ATTN || type == DH_OP_RING_ATTN_GRAD;
+}
+
+static bool has_window(const dh_dims *d, int64_t layer)
+{
+    return d->window > 0 && layer >= d->window_from &&
+           (d->window_every == 0 || (layer + 1) % d->window_every != 0);
+}
+
+int64_t dh_dims_window(const dh_dims *dims, int64_t layer)
+{
+    return has_window(dims, layer) ? dims->window : 0;
+}
+
+/* One graph serves all layers: what it works on is the mean over those with a window and those
+ * without. */
+static double mean_over_layers(const dh_dims *d, double in_window, double all)
+{
+    const int64_t from = DH_MIN(d->window_from, d->layers), every = d->window_every;
+    const int64_t whole = from + (every > 0 ? d->layers / every - from / every : 0);
+    const double share = (double)(d->layers - whole) / (double)d->layers;
+    return share * in_window + (1 - share) * all;
+}
+
+static bool is_windowed(const dh_dims *d)
+{
+    return d->window > 0 && d->layers > 0;
+}
+
+/* Query-key pairs of a sample under the causal mask, times two. */
+static double causal_pairs_twice(const dh_dims *d, int64_t seq)
+{
+    const double all = (double)seq * (double)(seq + 1);
+    if (!is_windowed(d) || d->window >= seq) return all;
+    const double w = (double)d->window;
+    return mean_over_layers(d, w * (w + 1) + 2 * w * ((double)seq - w), all);
+}
+
+/* Two GEMMs of T x T x D per head, as far as the mask lets them. */
 static double attn_flops(const dh_graph *g, const dh_op *op)
 {
     const dh_attn_sizes s = dh_op_attn_sizes(g, op);
     double heads = (double)operand(g, op->out[0])->shape[1];
-    return 2.0 * (double)s.batch * (double)s.seq * (double)(s.seq + 1) * heads;
+    return 2.0 * (double)s.batch * causal_pairs_twice(&g->dims, s.seq) * heads;
 }
 
 /* Five GEMMs instead of two: scores again, dV, dP, dQ, dK. */
@@ -288,7 +329,35 @@ static double attn_grad_flops(const dh_graph *g, const dh_op *op)
 {
     const dh_attn_sizes s = dh_op_attn_sizes(g, op);
     double heads = (double)operand(g, op->in[0])->shape[1];
-    return 5.0 * (double)s.batch * (double)s.seq * (double)(s.seq + 1) * heads;
+    return 5.0 * (double)s.batch * causal_pairs_twice(&g->dims, s.seq) * heads;
+}
+
+/* Sum of n - |e| over e from 1 - n to x: pairs of two chunks of n by their distance. */
+static double pairs_up_to(double n, double x)
+{
+    x = DH_MIN(DH_MAX(x, -n), n - 1);
+    return x <= 0 ? (n + x) * (n + x + 1) / 2 : n * n - (n - x - 1) * (n - x) / 2;
+}
+
+/* Pairs of n queries from position q and n keys from position k that are less than a window apart,
+ * the key not behind. */
+static double chunk_pairs(int64_t n, int64_t q, int64_t k, int64_t window)
+{
+    const double apart = (double)(q - k);
+    return pairs_up_to((double)n, (double)(window - 1) - apart) -
+           pairs_up_to((double)n, -1 - apart);
+}
+
+/* The rank's queries and the keys of a ring part, chunk by chunk. */
+static double ring_window_pairs(const dh_dims *d, dh_ring_part part)
+{
+    const int64_t half = d->seq / 2;
+    double pairs = 0;
+    for (int64_t q = part.q0; q < part.q0 + part.n_q; q += half)
+        for (int64_t k = 0; k < part.n_k; k += half)
+            pairs += chunk_pairs(half, dh_cp_position(d, d->cp_rank, q),
+                                 dh_cp_position(d, part.from, k), d->window);
+    return pairs;
 }
 
 /* Query-key pairs of a ring part, all samples. */
@@ -297,6 +366,8 @@ static double ring_pairs(const dh_graph *g, const dh_op *op)
     const dh_ring_part part = dh_ring_part_of(&g->dims, op->step);
     double pairs = (double)part.n_q * (double)part.n_k;
     if (op->step == 0) pairs = (pairs + (double)part.n_q) / 2;
+    if (is_windowed(&g->dims))
+        pairs = mean_over_layers(&g->dims, ring_window_pairs(&g->dims, part), pairs);
     return (double)dh_op_attn_sizes(g, op).batch * pairs;
 }
 
@@ -312,8 +383,11 @@ static double ring_attn_grad_flops(const dh_graph *g, const dh_op *op)
 
 static double attn_cached_flops(const dh_graph *g, const dh_op *op)
 {
+    const dh_dims *d = &g->dims;
     const dh_tensor *o = operand(g, op->out[0]);
-    return 4.0 * (double)dh_tensor_elements(o) * (double)g->dims.max_seq;
+    const double all = (double)d->max_seq, last = (double)DH_MIN(d->window, d->max_seq);
+    return 4.0 * (double)dh_tensor_elements(o) *
+           (is_windowed(d) ? mean_over_layers(d, last, all) : all);
 }
 
 /* Elementwise and reducing operators: a nominal count per element of the first

@@ -79,9 +79,9 @@ static void rewrite_attn(rewrite *r, const dh_op *attn)
     const int32_t last = (int32_t)r->graph->dims.cp - 1;
     const dh_tensor o = *rewrite_tensor(r, attn->out[0]), lse = *rewrite_tensor(r, attn->out[1]);
     uint32_t kv = pack_block(r, attn->in[0]), next = DH_NONE;
-    dh_op part =
-        dh_op_make(DH_OP_RING_ATTN, DH_PHASE_F, REWRITE_IDS(attn->in[0], DH_NONE, DH_NONE, DH_NONE),
-                   REWRITE_IDS(DH_NONE, DH_NONE));
+    dh_op part = dh_op_make(DH_OP_RING_ATTN, DH_PHASE_F,
+                            REWRITE_IDS(attn->in[0], DH_NONE, DH_NONE, DH_NONE, attn->in[1]),
+                            REWRITE_IDS(DH_NONE, DH_NONE));
     for (int32_t s = 0; s <= last && !r->failed; s++, kv = next) {
         uint32_t done = part.out[1]; /* of the part before */
         if (s < last) next = exchange(r, kv, s + 1, done);

@@ -69,6 +69,8 @@ static dh_status check_heads(dh_ctx *ctx, const dh_graph *g, uint32_t op)
         return d->head_dim % 2 == 0 && d->max_seq > 0
                    ? DH_OK
                    : refuse(ctx, g, op, "dims need an even head_dim and max_seq");
+    if (o->in[grad ? 4 : 1] != DH_NONE)
+        return refuse(ctx, g, op, "documents of a row (operand pos) come from a job's data alone");
     const dh_tensor *o_rows = &g->tensors.at[grad ? o->in[0] : o->out[0]];
     const dh_tensor *lse = &g->tensors.at[grad ? o->in[3] : o->out[1]];
     if (o_rows->shape[1] == d->n_heads * d->head_dim && lse->shape[1] == d->n_heads &&
@@ -86,7 +88,7 @@ static const shape_row rows[DH_N_OP_TYPE] = {
     [DH_OP_NORM] = {"t[N C] f[C] f[C]", "t[N C] f[N 2]", NULL},
     [DH_OP_LINEAR] = {"t[N I] p[O I] f[O]", "p[N O]", NULL},
     [DH_OP_ROPE] = {"t[N P] i[N]", "t[N P]", check_heads},
-    [DH_OP_ATTN] = {"t[N P]", "t[N H] f[B K T]", check_heads},
+    [DH_OP_ATTN] = {"t[N P] i[N]", "t[N H] f[B K T]", check_heads},
     [DH_OP_RESIDUAL] = {"t[N C] t[N C] f[C] i[N] l[N]", "t[N C]", check_mask},
     [DH_OP_ACT] = {"t[N aF]", "t[N F]", NULL},
     [DH_OP_LOSS_STATS] = {"o[N V] i[N]", "f[N 3]", NULL},
@@ -98,7 +100,7 @@ static const shape_row rows[DH_N_OP_TYPE] = {
     [DH_OP_NORM_DGRAD] = {"t[N C] t[N C] f[C] f[N 2] t[N C]", "t[N C]", NULL},
     [DH_OP_NORM_WGRAD] = {"t[N C] t[N C] f[N 2]", "f[C] f[C]", NULL},
     [DH_OP_ROPE_GRAD] = {"t[N P] i[N]", "t[N P]", check_heads},
-    [DH_OP_ATTN_GRAD] = {"t[N H] t[N P] t[N H] f[B K T]", "t[N P]", check_heads},
+    [DH_OP_ATTN_GRAD] = {"t[N H] t[N P] t[N H] f[B K T] i[N]", "t[N P]", check_heads},
     [DH_OP_DROPOUT_GRAD] = {"t[N C] i[N] l[N]", "t[N C]", check_mask},
     [DH_OP_ACT_GRAD] = {"t[N F] t[N aF]", "t[N aF]", NULL},
     [DH_OP_EMBED_GRAD] = {"t[N C] i[N] i[N] l[N]", "f[V C] f[M C]", check_mask},

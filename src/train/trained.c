@@ -115,7 +115,7 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
                            dh_session **session)
 {
     const dh_model *model = &found->model;
-    const int64_t longest = dh_model_longest(model);
+    const int64_t longest = model->max_seq;
     const dh_device *device;
     DH_TRY(dh_device_get(ctx, "auto", &device));
     dh_session_spec wanted = {.device = device,
@@ -129,9 +129,8 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
                               .prefill_chunk = DH_MIN(PREFILL_CHUNK, longest)};
     if (spec->seq > longest)
         return dh_fail(ctx, DH_EINVAL,
-                       "a sequence of %lld tokens is longer than the model's longest, %lld%s",
-                       (long long)spec->seq, (long long)longest,
-                       longest < model->max_seq ? " (its window)" : "");
+                       "a sequence of %lld tokens is longer than the model's longest, %lld",
+                       (long long)spec->seq, (long long)longest);
     int n_threads;
     DH_TRY(wanted.device->bind_rank(ctx, 0, 1, spec->threads, &n_threads));
     dh_session *s;

@@ -383,20 +383,20 @@ static void stage_times_need_no_model(void **state)
     }
 }
 
-/* What a window would hide is refused where it is asked for, and not asked for by itself. */
-static void windows_bound_sequences(void **state)
+/* Sequences may be longer than what a token sees of them. */
+static void windows_are_shorter_than_sequences(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    dh_job *j = job_of("model: {preset: mistral-7b, window: 512}\n");
-    assert_int_equal(j->seq_len, 512);
+    dh_job *j = job_of("model: {preset: mistral-7b, sliding_window: 512}\n");
+    assert_int_equal(j->seq_len, 1024);
+    assert_int_equal(j->model.window, 512);
     dh_job_destroy(j);
-    j = job_of("model: {preset: mistral-7b, sliding_window: 4096}\ntrain: {seq_len: 4096}\n");
+    j = job_of("model: {preset: qwen3-8b, window: 512, max_window_layers: 4}\n");
+    assert_int_equal(j->model.window_from, 4);
     dh_job_destroy(j);
     j = NULL;
-    assert_fails(&ctx,
-                 parse(&ctx, "model: {preset: mistral-7b, window: 512}\ntrain: {seq_len: 1024}\n",
-                       NULL, 0, &j),
-                 DH_EUNSUPPORTED, "model.window 512");
+    assert_fails(&ctx, parse(&ctx, "model: {preset: mistral-7b, window_from: 1}\n", NULL, 0, &j),
+                 DH_EINVAL, "does not apply to the mistral family");
     assert_fails(&ctx, parse(&ctx, "model: {preset: llama-tiny, window: 8}\n", NULL, 0, &j),
                  DH_EINVAL, "does not apply to the llama family");
 }
@@ -654,7 +654,7 @@ int main(void)
         cmocka_unit_test(override_errors_begin_with_the_override),
         cmocka_unit_test(combinations_name_the_number_to_change),
         cmocka_unit_test(stage_times_need_no_model),
-        cmocka_unit_test(windows_bound_sequences),
+        cmocka_unit_test(windows_are_shorter_than_sequences),
         cmocka_unit_test(degrees_are_derived_from_ranks),
         cmocka_unit_test(learning_rate_follows_the_schedule),
         cmocka_unit_test(strategies_are_written_out),

@@ -29,6 +29,8 @@ static void assert_same_model(const dh_model *a, const dh_model *b)
     assert_int_equal(a->vocab, b->vocab);
     assert_int_equal(a->max_seq, b->max_seq);
     assert_int_equal(a->window, b->window);
+    assert_int_equal(a->window_from, b->window_from);
+    assert_int_equal(a->window_every, b->window_every);
     assert_int_equal(a->tied_head, b->tied_head);
     assert_int_equal(a->bias, b->bias);
     assert_int_equal(a->qkv_bias, b->qkv_bias);
@@ -179,15 +181,47 @@ static void windows_are_kept(void **state)
 {
     static const struct {
         const char *json;
-        int64_t window, longest;
+        int64_t window, from, every;
     } cases[] = {
-        {"{\"model_type\": \"mistral\"}", 4096, 4096}, /* transformers' default */
-        {"{\"model_type\": \"mistral\", \"sliding_window\": null}", 0, 131072},
+        {"{\"model_type\": \"mistral\"}", 4096, 0, 0}, /* transformers' default */
+        {"{\"model_type\": \"mistral\", \"sliding_window\": null}", 0, 0, 0},
         {"{\"model_type\": \"mistral\", \"sliding_window\": 8192, \"max_position_embeddings\": "
          "8192}",
-         0, 8192},
-        {"{\"model_type\": \"phi3\", \"sliding_window\": 2047}", 2047, 2047},
-        {"{\"model_type\": \"phi3\"}", 0, 4096},
+         0, 0, 0},
+        {"{\"model_type\": \"mixtral\", \"sliding_window\": 4096}", 4096, 0, 0},
+        {"{\"model_type\": \"phi3\", \"sliding_window\": 2047}", 2047, 0, 0},
+        {"{\"model_type\": \"phi3\"}", 0, 0, 0},
+        {"{\"model_type\": \"qwen2\", \"sliding_window\": 512}", 0, 0, 0},
+        {"{\"model_type\": \"qwen2\", \"use_sliding_window\": true}", 4096, 28, 0},
+        {"{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 7, "
+         "\"max_window_layers\": 32}",
+         0, 0, 0},
+        {"{\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"sliding_window\": 7, "
+         "\"max_window_layers\": 3}",
+         7, 3, 0},
+        {"{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 7, "
+         "\"num_hidden_layers\": 4, \"layer_types\": [\"sliding_attention\", \"full_attention\", "
+         "\"sliding_attention\", \"full_attention\"]}",
+         7, 0, 2},
+        {"{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 7, "
+         "\"num_hidden_layers\": 3, \"layer_types\": [\"full_attention\", \"sliding_attention\", "
+         "\"sliding_attention\"]}",
+         7, 1, 0},
+        {"{\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"sliding_window\": 7, "
+         "\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"full_attention\"]}",
+         0, 0, 0},
+    };
+    static const struct {
+        const char *types, *message;
+        dh_status status;
+    } refused[] = {
+        {"[\"full_attention\", \"sliding_attention\", \"full_attention\", \"full_attention\"]",
+         "mixes layers", DH_EUNSUPPORTED},
+        {"[\"full_attention\", \"sliding_attention\"]", "each of 4 layers", DH_EFORMAT},
+        {"[\"chunked_attention\", \"full_attention\", \"full_attention\", \"full_attention\"]",
+         "chunked_attention", DH_EUNSUPPORTED},
+        {"[1, \"full_attention\", \"full_attention\", \"full_attention\"]", "layer_types",
+         DH_EUNSUPPORTED},
     };
     dh_ctx ctx = DH_CTX_INIT;
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
@@ -195,15 +229,43 @@ static void windows_are_kept(void **state)
         char *text;
         assert_ok(&ctx, from_json(&ctx, cases[i].json, &m));
         assert_int_equal(m.window, cases[i].window);
-        assert_int_equal(dh_model_longest(&m), cases[i].longest);
+        assert_int_equal(m.window_from, cases[i].from);
+        assert_int_equal(m.window_every, cases[i].every);
         assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
         assert_ok(&ctx, from_json(&ctx, text, &again));
         assert_same_model(&m, &again);
         free(text);
     }
+    for (size_t i = 0; i < DH_COUNTOF(refused); i++) {
+        char text[512];
+        dh_model m;
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, "
+                 "\"num_hidden_layers\": 4, \"layer_types\": %s}",
+                 refused[i].types);
+        assert_fails(&ctx, from_json(&ctx, text, &m), refused[i].status, refused[i].message);
+    }
     dh_model m = preset("llama-tiny");
     m.window = 8;
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "window is 8");
+    m = preset("mistral-7b");
+    m.window = 8;
+    assert_ok(&ctx, dh_model_validate(&ctx, &m));
+    m.window_every = 2;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "all layers of the family");
+    m = preset("qwen3-8b");
+    m.window_every = 2;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "there is no window");
+    m.window = 8;
+    assert_ok(&ctx, dh_model_validate(&ctx, &m));
+    assert_true(dh_model_window(&m, 0) == 8 && dh_model_window(&m, 1) == 0);
+    m.window_every = 1;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "window_every is 1");
+    m.window_every = 0;
+    m.window_from = 37;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "window_from is 37");
+    m.window_from = 2;
+    assert_true(dh_model_window(&m, 1) == 0 && dh_model_window(&m, 2) == 8);
 }
 
 /* Patterns of layers without positions, and what a token's experts weigh. */
@@ -292,13 +354,9 @@ static void refuses_what_it_does_not_compute(void **state)
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"llama\", \"partial_rotary_factor\": 0.5}", "partial_rotary_factor",
          DH_EUNSUPPORTED},
-        {"{\"model_type\": \"mixtral\", \"sliding_window\": 4096}", "sliding_window",
-         DH_EUNSUPPORTED},
         {"{\"model_type\": \"mixtral\", \"router_jitter_noise\": 0.1}", "router_jitter_noise",
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"phimoe\"}", "sparsemixer", DH_EUNSUPPORTED},
-        {"{\"model_type\": \"qwen2\", \"use_sliding_window\": true}", "use_sliding_window",
-         DH_EUNSUPPORTED},
         {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\"}}", "longrope",
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 2}", "decoder_sparse_step",

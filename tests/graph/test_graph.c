@@ -344,6 +344,50 @@ static void ring_parts_cover_the_mask(void **state)
             }
 }
 
+/* Pairs that a query sees of a window, counted one by one: of the whole, and of each part of a
+ * ring. Layers with the window and those without make a mean. */
+static void flops_of_windows_count_what_is_seen(void **state)
+{
+    static const struct {
+        int64_t window, from, every, layers;
+        double share;
+    } cases[] = {{3, 0, 0, 4, 1},   {5, 1, 0, 4, 0.75}, {11, 0, 2, 4, 0.5},
+                 {9, 2, 3, 8, 0.5}, {40, 0, 0, 2, 1},   {4, 4, 0, 4, 0}};
+    enum { SEQ = 24 };
+    dh_model model = preset("llama-tiny");
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++)
+        for (int64_t cp = 1; cp <= 4; cp += cp == 1 ? 1 : 2) {
+            dh_ctx ctx = DH_CTX_INIT;
+            graph_case c = CASE("llama-tiny", DH_BLOCK_LAYER, 0, 1);
+            dh_build build = build_of(&c, &model);
+            double flops = 0, pairs = 0;
+            model.window = cases[i].window;
+            model.window_from = cases[i].from;
+            model.window_every = cases[i].every;
+            model.n_layers = cases[i].layers;
+            build.batch = 1;
+            build.seq = SEQ / cp;
+            for (int64_t r = 0; r < cp; r++) {
+                dh_graph *g;
+                assert_ok(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_LAYER, &g));
+                assert_ok(&ctx, dh_pass_context_parallel(&ctx, g, cp, r));
+                assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
+                const double forward = flops_of(g, cp > 1 ? DH_OP_RING_ATTN : DH_OP_ATTN);
+                assert_true(flops_of(g, cp > 1 ? DH_OP_RING_ATTN_GRAD : DH_OP_ATTN_GRAD) ==
+                            2.5 * forward);
+                flops += forward;
+                dh_graph_destroy(g);
+            }
+            for (int64_t q = 0; q < SEQ; q++)
+                for (int64_t k = 0; k <= q; k++)
+                    pairs += q - k < cases[i].window ? 1 : 1 - cases[i].share;
+            const double want = 4 * pairs * (double)(model.n_heads * model.head_dim);
+            if (!(fabs(flops / want - 1) <= 1e-12))
+                fail_msg("window %lld, cp %lld: %.17g, by hand %.17g", (long long)model.window,
+                         (long long)cp, flops, want);
+        }
+}
+
 /* All ranks do the same work, together that of one rank. */
 static void ring_attention_shares_the_work(void **state)
 {
@@ -643,6 +687,26 @@ static void check_finds_attention_of_other_rows(void **state)
         }
 }
 
+/* Every row of a packed row has a position. */
+static void check_finds_positions_of_other_rows(void **state)
+{
+    dh_model model = preset("gpt2-tiny");
+    for (int64_t cp = 1; cp <= 2; cp++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_graph *g;
+        graph_case c = CASE("gpt2-tiny", DH_BLOCK_LAYER, 0, 1);
+        dh_build build = build_of(&c, &model);
+        build.documents = true;
+        assert_ok(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_LAYER, &g));
+        assert_ok(&ctx, dh_pass_context_parallel(&ctx, g, cp, 0));
+        assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
+        assert_ok(&ctx, dh_graph_check(&ctx, g));
+        for (size_t i = 0; i < g->tensors.n; i++)
+            if (g->tensors.at[i].kind == DH_TENSOR_INPUT) g->tensors.at[i].shape[0]--;
+        expect_fault(g, "no position for each row");
+    }
+}
+
 /* Of 4 columns a whole has two and two, of as many rows. */
 static void check_finds_columns_of_other_sizes(void **state)
 {
@@ -764,6 +828,8 @@ int main(void)
         cmocka_unit_test(context_ranks_share_all_positions),
         cmocka_unit_test(ring_parts_cover_the_mask),
         cmocka_unit_test(ring_attention_shares_the_work),
+        cmocka_unit_test(flops_of_windows_count_what_is_seen),
+        cmocka_unit_test(check_finds_positions_of_other_rows),
         cmocka_unit_test(whole_tokens_take_all_reduces),
         cmocka_unit_test(context_parallelism_refuses),
         cmocka_unit_test(bytes_count_operands_once),

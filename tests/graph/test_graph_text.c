@@ -325,7 +325,7 @@ static void faults_are_named_with_their_place(void **state)
          "line 10, column 11: linear lacks input 2, w"},
         {"linear(%0:x, %1:w)", "linear(%0:x, -)", DH_EFORMAT, "linear lacks input 2, w"},
         {"linear(%3,%1,-)", "linear(%3,%1,-,%1)", DH_EFORMAT, "linear has 3 inputs, not 4"},
-        {"linear(%3,%1,-)", "linear(%3,%1,-,-,-,-,-)", DH_EFORMAT, "more than 6 operands"},
+        {"linear(%3,%1,-)", "linear(%3,%1,-,-,-,-,-,-)", DH_EFORMAT, "more than 7 operands"},
         {"linear(%3,%1,-)", "linear(%3,%1,-", DH_EFORMAT, "expected ')', found the end of the"},
         {"F  %2:y = linear", "F  linear", DH_EFORMAT, "linear lacks output 1, y"},
         {"F  %2:y = linear", "F  %2:y linear", DH_EFORMAT, "expected '=', found 'linear'"},

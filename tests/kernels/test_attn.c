@@ -2,23 +2,38 @@
 
 typedef struct attn_case {
     int64_t B, T, H, KV, D;
+    int64_t window, longest; /* longest: documents of 1 to so many tokens; 0: samples are whole */
 } attn_case;
 
 static const attn_case cases[] = {
-    {1, 1, 1, 1, 8},    {2, 3, 2, 1, 10},   {1, 5, 4, 2, 64},    {2, 63, 2, 2, 16},
-    {1, 64, 2, 1, 32},  {1, 65, 4, 2, 80},  {1, 150, 3, 1, 128}, {1, 200, 2, 2, 64},
-    {1, 3, 1, 1, 1024}, {1, 70, 2, 1, 258}, {1, 66, 1, 1, 1024},
+    {1, 1, 1, 1, 8, 0, 0},     {2, 3, 2, 1, 10, 0, 0},    {1, 5, 4, 2, 64, 0, 0},
+    {2, 63, 2, 2, 16, 0, 0},   {1, 64, 2, 1, 32, 0, 0},   {1, 65, 4, 2, 80, 0, 0},
+    {1, 150, 3, 1, 128, 0, 0}, {1, 200, 2, 2, 64, 0, 0},  {1, 3, 1, 1, 1024, 0, 0},
+    {1, 70, 2, 1, 258, 0, 0},  {1, 66, 1, 1, 1024, 0, 0},
+};
+
+/* Windows and documents that end inside, at the edges of, and behind blocks of 16 and 64 keys. */
+static const attn_case masks[] = {
+    {1, 3, 2, 1, 16, 1, 0},     {1, 150, 2, 1, 16, 1, 0},    {1, 150, 2, 1, 32, 16, 0},
+    {2, 200, 2, 2, 24, 64, 0},  {1, 260, 2, 1, 16, 65, 0},   {1, 330, 1, 1, 16, 150, 0},
+    {1, 70, 2, 1, 16, 70, 0},   {1, 70, 2, 1, 16, 500, 0},   {3, 4, 2, 1, 16, 0, 3},
+    {2, 150, 2, 1, 16, 0, 9},   {3, 130, 2, 2, 24, 0, 40},   {2, 300, 2, 1, 16, 0, 140},
+    {2, 200, 2, 1, 16, 20, 90}, {1, 300, 1, 1, 32, 70, 300}, {1, 70, 2, 1, 258, 30, 50},
 };
 
 /* Everything in float64, [B,Tq,H,D] and [B,Tk,KV,D] dense. */
 typedef struct ref {
     int64_t B, Tq, Tk, H, KV, D;
     const int32_t *q_pos, *k_pos;
+    int64_t window;
+    const int32_t *doc; /* [B,T]: which document a position belongs to; NULL: one */
 } ref;
 
-static bool sees(const ref *r, int64_t t, int64_t u)
+static bool sees(const ref *r, int64_t b, int64_t t, int64_t u)
 {
-    return (r->k_pos ? r->k_pos[u] : u) <= (r->q_pos ? r->q_pos[t] : t);
+    const int64_t key = r->k_pos ? r->k_pos[u] : u, query = r->q_pos ? r->q_pos[t] : t;
+    if (r->doc && r->doc[b * r->Tk + key] != r->doc[b * r->Tk + query]) return false;
+    return key <= query && (r->window == 0 || query - key < r->window);
 }
 
 static double ref_score(const ref *r, const double *q, const double *k)
@@ -36,7 +51,8 @@ static double ref_row(const ref *r, const double *q, const double *k, int64_t b,
     const double *qr = q + ((b * r->Tq + t) * r->H + h) * D;
     double max = -INFINITY, sum = 0;
     for (int64_t u = 0; u < r->Tk; u++) {
-        p[u] = sees(r, t, u) ? ref_score(r, qr, k + ((b * r->Tk + u) * r->KV + kv) * D) : -INFINITY;
+        p[u] =
+            sees(r, b, t, u) ? ref_score(r, qr, k + ((b * r->Tk + u) * r->KV + kv) * D) : -INFINITY;
         max = fmax(max, p[u]);
     }
     for (int64_t u = 0; u < r->Tk; u++) {
@@ -117,11 +133,35 @@ static void run_backward(const dh_attn_shape *s, buf dout, buf o, buf lse, buf q
     scratch_free(ws, size);
 }
 
+/* Documents of drawn lengths in every sample: their numbers, and each token's place in its own. */
+static void draw_documents(const attn_case *c, uint64_t *seed, int32_t *doc, int32_t *place)
+{
+    for (int64_t b = 0; b < c->B; b++) {
+        int64_t begin = 0, end = 0;
+        for (int64_t t = 0; t < c->T; t++) {
+            if (t == end) {
+                begin = t;
+                end += 1 + (int64_t)(test_rand(seed) % (uint64_t)c->longest);
+            }
+            doc[b * c->T + t] = (int32_t)begin;
+            place[b * c->T + t] = (int32_t)(t - begin);
+        }
+    }
+}
+
 static void check_case(const attn_case *c, dh_dtype T, uint64_t *seed)
 {
     const int64_t rows = c->B * c->T, q_width = c->H * c->D, kv_width = c->KV * c->D;
     const int64_t stride = q_width + 2 * kv_width;
-    const dh_attn_shape s = dh_attn_packed(T, c->B, c->T, c->H, c->KV, c->D);
+    dh_attn_shape s = dh_attn_packed(T, c->B, c->T, c->H, c->KV, c->D);
+    int32_t *doc = malloc((size_t)rows * sizeof *doc),
+            *place = malloc((size_t)rows * sizeof *place);
+    s.window = c->window;
+    if (c->longest) {
+        draw_documents(c, seed, doc, place);
+        s.q_doc = place;
+        s.q_doc_batch = c->T;
+    }
     buf qkv = buf_random(T, rows * stride, 1.5f, seed), o = buf_new(T, rows * q_width);
     buf lse = buf_new(DH_F32, c->B * c->H * c->T), dout = buf_random(T, rows * q_width, 1, seed);
     buf dqkv = buf_new(T, rows * stride);
@@ -133,7 +173,8 @@ static void check_case(const attn_case *c, dh_dtype T, uint64_t *seed)
     double *v = dense(qkv, rows, stride, q_width + kv_width, kv_width);
     double *do64 = widen(dout), *want_o = zeros(rows * q_width);
     double *want_lse = zeros(c->B * c->H * c->T);
-    const ref r = {c->B, c->T, c->T, c->H, c->KV, c->D, NULL, NULL};
+    const ref r = {c->B, c->T, c->T, c->H,      c->KV,
+                   c->D, NULL, NULL, c->window, c->longest ? doc : NULL};
     ref_forward(&r, q, k, v, want_o, want_lse);
     check_close("o", o, want_o, tolerance_of(T));
     check_close("lse", lse, want_lse, 1e-5);
@@ -162,6 +203,8 @@ static void check_case(const attn_case *c, dh_dtype T, uint64_t *seed)
     assert_true(buf_same(o, o2) && buf_same(lse, lse2) && buf_same(dqkv, dqkv2));
     double *doubles[] = {q, k, v, do64, want_o, want_lse};
     for (size_t i = 0; i < DH_COUNTOF(doubles); i++) free(doubles[i]);
+    free(doc);
+    free(place);
     buf all[] = {qkv, o, lse, dout, dqkv, o2, lse2, dqkv2};
     for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
 }
@@ -171,6 +214,13 @@ static void attention_matches_reference(void **state)
     uint64_t seed = test_seed("attention");
     EACH_DTYPE(T)
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) check_case(&cases[i], T, &seed);
+}
+
+static void masks_match_reference(void **state)
+{
+    uint64_t seed = test_seed("attention masks");
+    EACH_DTYPE(T)
+    for (size_t i = 0; i < DH_COUNTOF(masks); i++) check_case(&masks[i], T, &seed);
 }
 
 /* Context parallelism: every other stretch of 16 keys, q at its own positions;
@@ -297,6 +347,7 @@ static void cached_decoding_equals_one_pass(void **state)
 
 const struct CMUnitTest attn_tests[] = {
     cmocka_unit_test(attention_matches_reference),
+    cmocka_unit_test(masks_match_reference),
     cmocka_unit_test(key_sets_merge_to_the_whole),
     cmocka_unit_test(cached_decoding_equals_one_pass),
 };

@@ -217,6 +217,8 @@ typedef struct layout {
     int64_t tp, cp, ep;
 } layout;
 
+static bool documents; /* of the graphs that are made next: rows of documents of 16 tokens */
+
 static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, dh_dtype dtype,
                       layout l)
 {
@@ -224,6 +226,7 @@ static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, d
     const graph_case c = {.kind = kind, .mode = mode, .dtype = dtype, .dropout = 0.1, .cp = l.cp};
     dh_build build = build_of(&c, model);
     if (mode == DH_MODE_TRAIN) build.seq = 32 / l.cp;
+    build.documents = documents;
     const dh_shard shard = {.tp = l.tp, .tp_rank = l.tp - 1, .ep = l.ep, .ep_rank = l.ep - 1};
     dh_graph *g;
     assert_ok(&ctx, dh_graph_build(&ctx, &build, kind, &g));
@@ -261,11 +264,12 @@ static void run_optimizer(dh_dtype dtype)
     dh_graph_destroy(g);
 }
 
-static void run_model(const char *name, bool qk_norm)
+static void run_model(const char *name, bool qk_norm, int64_t window)
 {
     static const layout layouts[] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}};
     dh_model model = preset(name);
     model.qk_norm = qk_norm;
+    model.window = window;
     EACH_DTYPE(dtype)
     for (int kind = DH_BLOCK_EMBED; kind <= DH_BLOCK_HEAD; kind++) {
         run_block(&model, (dh_block_kind)kind, DH_MODE_DECODE, dtype, layouts[0]);
@@ -328,9 +332,13 @@ static void run_columns(dh_dtype dtype)
 static void operators_compute_as_on_the_cpu(void **state)
 {
     seed = test_seed("glue");
-    run_model("gpt2-tiny", false);
-    run_model("llama-tiny", true);
-    run_model("mixtral-tiny", false);
+    run_model("gpt2-tiny", false, 0);
+    run_model("llama-tiny", true, 0);
+    run_model("mixtral-tiny", false, 0);
+    run_model("llama-tiny", false, 5);
+    documents = true;
+    run_model("llama-tiny", false, 0);
+    documents = false;
     EACH_DTYPE(dtype)
     {
         run_optimizer(dtype);

@@ -36,6 +36,10 @@ static const char model_qwen3_moe[] =
     "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
     "        ffn_width: 40, n_experts: 8, top_k: 2, topk_plain: true, router_aux_coef: 0.05,\n"
     "        vocab: 65, max_seq: 32}\n";
+/* The first layer sees all, the others 9 tokens: less than what a rank of 2 has of a sequence. */
+static const char model_window[] =
+    "model: {family: qwen2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: false, window: 9, window_from: 1}\n";
 
 /* A mesh, and what hides its communication. */
 typedef struct mesh {
@@ -258,6 +262,21 @@ static void qwen3_moe_gradients(void **state)
     gradients_over(model_qwen3_moe, meshes, DH_COUNTOF(meshes));
 }
 
+static void window_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"cp: 2", "sequential"},
+        {"cp: 4", "sequential"},
+        {"tp: 2, pp: 2, cp: 2", "intra-batch"},
+        {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+    };
+    static const mesh halves[] = {{"tp: 2, pp: 2, schedule: zb-h1", "domino"}};
+    gradients_over(model_window, meshes, DH_COUNTOF(meshes));
+    micro_batch = 2;
+    gradients_over(model_window, halves, DH_COUNTOF(halves));
+    micro_batch = 1;
+}
+
 /* A rank of an expert's copies sums what it got from others' tokens. */
 static void mixtral_gradients(void **state)
 {
@@ -328,6 +347,7 @@ int main(void)
         cmocka_unit_test(qwen3_gradients),     cmocka_unit_test(mixtral_gradients),
         cmocka_unit_test(olmo2_gradients),     cmocka_unit_test(smollm3_gradients),
         cmocka_unit_test(qwen3_moe_gradients), cmocka_unit_test(domino_gradients),
+        cmocka_unit_test(window_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,11 @@
 typedef struct shape {
     int64_t batch, seq, heads, kv_heads, head_dim; /* seq: whole */
     dh_dtype dtype;
+    int64_t window;
+    int documents; /* a sample has so many, of drawn lengths; 0: it is one */
 } shape;
+
+enum { QKV, O, LSE, POS }; /* its tensors */
 
 /* A graph that is attention alone: x_in = packed qkv, x_out = o. */
 static dh_graph *attention_graph(const shape *s, int64_t seq)
@@ -49,6 +53,14 @@ static dh_graph *attention_graph(const shape *s, int64_t seq)
          .axis = {DH_AXIS_NONE, DH_AXIS_HEADS, DH_AXIS_TOKENS},
          .base = DH_NONE,
          .which = DH_NONE},
+        {.name = "pos",
+         .kind = DH_TENSOR_INPUT,
+         .dtype = DH_I32,
+         .ndim = 1,
+         .shape = {n},
+         .axis = {DH_AXIS_TOKENS},
+         .base = DH_NONE,
+         .which = DH_IN_POS},
     };
     dh_graph *g = calloc(1, sizeof *g);
     assert_non_null(g);
@@ -61,9 +73,12 @@ static dh_graph *attention_graph(const shape *s, int64_t seq)
                         .n_heads = s->heads,
                         .n_kv_heads = s->kv_heads,
                         .head_dim = s->head_dim,
-                        .max_seq = seq};
+                        .max_seq = seq,
+                        .window = s->window,
+                        .layers = 1};
     for (size_t i = 0; i < DH_COUNTOF(tensors); i++) dh_graph_add_tensor(g, &tensors[i]);
-    dh_graph_add_op(g, DH_OP_ATTN, DH_PHASE_F, (const uint32_t[]){0}, (const uint32_t[]){1, 2});
+    dh_graph_add_op(g, DH_OP_ATTN, DH_PHASE_F, (const uint32_t[]){0, s->documents ? POS : DH_NONE},
+                    (const uint32_t[]){1, 2});
     g->x_in = 0;
     g->x_out = 1;
     g->dx_out = g->dx_in = g->loss_x = g->loss_dx = DH_NONE;
@@ -227,17 +242,31 @@ static void fill(uint64_t *seed, const dh_tensor *t, void *at, double size)
     }
 }
 
+/* Positions of drawn documents. */
+static void draw_documents(uint64_t *seed, const shape *s, int32_t *pos)
+{
+    for (int64_t b = 0; b < s->batch; b++) {
+        bool begins[4096] = {true};
+        assert_true(s->seq <= 4096);
+        for (int i = 1; i < s->documents; i++) begins[test_rand(seed) % (uint64_t)s->seq] = true;
+        for (int64_t t = 0; t < s->seq; t++)
+            pos[b * s->seq + t] = begins[t] ? 0 : pos[b * s->seq + t - 1] + 1;
+    }
+}
+
 static void check_ring(uint64_t *seed, const shape *s, int64_t cp, double q_size)
 {
     ring_rank whole = rank_create(s, 1, 0), ranks[4];
     const uint32_t qkv = 0, dout = whole.graph->dx_out, dqkv = whole.graph->dx_in;
     fill(seed, &whole.graph->tensors.at[qkv], whole.at[qkv], q_size);
     fill(seed, &whole.graph->tensors.at[dout], whole.at[dout], 1);
+    if (s->documents) draw_documents(seed, s, whole.at[POS]);
     run_ring(&whole, 1);
     for (int64_t r = 0; r < cp; r++) {
         ranks[r] = rank_create(s, cp, r);
         take_rows(&whole, qkv, &ranks[r], qkv);
         take_rows(&whole, dout, &ranks[r], ranks[r].graph->dx_out);
+        if (s->documents) take_rows(&whole, POS, &ranks[r], POS);
     }
     run_ring(ranks, cp);
     errors o = {0}, grad = {0};
@@ -249,11 +278,12 @@ static void check_ring(uint64_t *seed, const shape *s, int64_t cp, double q_size
         rank_destroy(&ranks[r]);
     }
     rank_destroy(&whole);
-    printf("  cp %lld B%lld T%lld H%lld/%lld D%lld %s: o %.2g (worst %.2g), lse %.2g, "
-           "gradients %.2g (worst %.2g)\n",
+    printf("  cp %lld B%lld T%lld H%lld/%lld D%lld %s, window %lld, %d documents: o %.2g (worst "
+           "%.2g), lse %.2g, gradients %.2g (worst %.2g)\n",
            (long long)cp, (long long)s->batch, (long long)s->seq, (long long)s->heads,
-           (long long)s->kv_heads, (long long)s->head_dim, dh_dtype_name(s->dtype), mean_error(&o),
-           o.worst, lse, mean_error(&grad), grad.worst);
+           (long long)s->kv_heads, (long long)s->head_dim, dh_dtype_name(s->dtype),
+           (long long)s->window, s->documents, mean_error(&o), o.worst, lse, mean_error(&grad),
+           grad.worst);
     const bool wide = s->dtype == DH_F32;
     assert_true(mean_error(&o) <= (wide ? 1e-6 : 1e-3));
     assert_true(mean_error(&grad) <= (wide ? 2e-6 : 1e-3));
@@ -265,8 +295,12 @@ static void rings_are_one_attention(void **state)
 {
     uint64_t seed = test_seed("rings_are_one_attention");
     static const shape shapes[] = {
-        {2, 96, 4, 4, 16, DH_F32}, {2, 192, 4, 2, 16, DH_F32},  {1, 480, 2, 1, 64, DH_F32},
-        {3, 24, 6, 2, 8, DH_F32},  {2, 192, 4, 1, 32, DH_BF16},
+        {2, 96, 4, 4, 16, DH_F32, 0, 0},    {2, 192, 4, 2, 16, DH_F32, 0, 0},
+        {1, 480, 2, 1, 64, DH_F32, 0, 0},   {3, 24, 6, 2, 8, DH_F32, 0, 0},
+        {2, 192, 4, 1, 32, DH_BF16, 0, 0},  {2, 192, 2, 1, 16, DH_F32, 10, 0},
+        {2, 192, 2, 1, 16, DH_F32, 100, 0}, {2, 24, 2, 1, 8, DH_F32, 1, 0},
+        {3, 192, 2, 1, 16, DH_F32, 0, 5},   {2, 480, 2, 1, 16, DH_F32, 0, 40},
+        {2, 192, 2, 1, 16, DH_BF16, 30, 4}, {2, 480, 2, 1, 16, DH_F32, 130, 3},
     };
     for (size_t i = 0; i < DH_COUNTOF(shapes); i++)
         for (int64_t cp = 2; cp <= 4; cp++) check_ring(&seed, &shapes[i], cp, i % 2 ? 4 : 1);

@@ -296,6 +296,17 @@ static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
     return dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
 }
 
+/* That, and what a call's queries see: the layer's window, documents by positions that begin anew.
+ */
+static dh_attn_shape attn_of(const dh_call *c, const int32_t *pos)
+{
+    dh_attn_shape s = attn_shape(c->graph, c->op);
+    s.window = dh_dims_window(&c->graph->dims, c->layer);
+    s.q_doc = pos;
+    s.q_doc_batch = s.Tq;
+    return s;
+}
+
 /* Bytes into a packed row where keys and values begin. */
 static size_t key_bytes(const dh_attn_shape *s)
 {
@@ -315,7 +326,7 @@ static size_t ws_attn(const dh_graph *g, const dh_op *op)
 
 static dh_status run_attn(dh_ctx *ctx, const dh_call *c)
 {
-    dh_attn_shape s = attn_shape(c->graph, c->op);
+    dh_attn_shape s = attn_of(c, c->in[1]);
     const char *q = c->in[0];
     dh_k_attn_fwd(&s, q, q + key_bytes(&s), q + value_bytes(&s), c->out[0], c->out[1], c->work);
     return DH_OK;
@@ -329,7 +340,7 @@ static size_t ws_attn_grad(const dh_graph *g, const dh_op *op)
 
 static dh_status run_attn_grad(dh_ctx *ctx, const dh_call *c)
 {
-    dh_attn_shape s = attn_shape(c->graph, c->op);
+    dh_attn_shape s = attn_of(c, c->in[4]);
     const size_t k = key_bytes(&s), v = value_bytes(&s);
     const char *q = c->in[1];
     char *dq = c->out[0];
@@ -370,6 +381,7 @@ static dh_status run_attn_cached(dh_ctx *ctx, const dh_call *c)
         memcpy(cache + (size_t)pos[t] * row_bytes,
                (const char *)c->in[0] + (size_t)t * (keys + row_bytes) + keys, row_bytes);
     s.q_pos = pos;
+    s.window = dh_dims_window(&c->graph->dims, c->layer);
     dh_k_attn_fwd(&s, c->in[0], cache, cache + row_bytes / 2, c->out[0], c->work,
                   (char *)c->work + cached_lse_bytes(&s));
     return DH_OK;

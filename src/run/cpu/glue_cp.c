@@ -96,6 +96,26 @@ static ring ring_of(const dh_graph *g, const dh_op *op, const int32_t *pos)
     return r;
 }
 
+/* What a call's queries see: the layer's window, documents by positions that begin anew. */
+static ring ring_of_call(const dh_call *c, const int32_t *docs)
+{
+    ring r = ring_of(c->graph, c->op, c->kernel);
+    r.s.window = dh_dims_window(&c->graph->dims, c->layer);
+    r.s.q_doc = docs ? docs + r.part.q0 : NULL;
+    r.s.q_doc_batch = r.seq;
+    return r;
+}
+
+/* Whether any query of the part sees any of its keys: the first one, as far as it reaches back.
+ * Keys of other ranks lie before all queries that the part has. */
+static bool meets(const ring *r)
+{
+    const int64_t last_key = r->s.k_pos[r->s.Tk - 1];
+    bool any = false;
+    for (int64_t b = 0; b < r->s.B && !any; b++) any = dh_attn_first_seen(&r->s, b, 0) <= last_key;
+    return any;
+}
+
 static size_t padded(int64_t n_floats)
 {
     return ((size_t)n_floats * sizeof(float) + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN *
@@ -165,7 +185,7 @@ static void join_part(const dh_call *c, const ring *r, float *o, float *lse, cha
 
 dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c)
 {
-    ring r = ring_of(c->graph, c->op, c->kernel);
+    ring r = ring_of_call(c, c->in[4]);
     r.s.o_dtype = DH_F32;
     const bool narrow = narrows(c->graph, c->op);
     char *work = c->work;
@@ -173,7 +193,7 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c)
     if (c->in[2]) {
         if (c->in[2] != o) dh_k_copy((size_t)r.o_floats * sizeof *o, c->in[2], o);
         dh_k_copy((size_t)r.lse_floats * sizeof *lse, c->in[3], lse);
-        join_part(c, &r, o, lse, work);
+        if (meets(&r)) join_part(c, &r, o, lse, work);
     } else {
         dh_k_attn_fwd(&r.s, c->in[0], c->in[1], values_at(&r, c->in[1]), o, lse, work);
     }
@@ -193,7 +213,7 @@ size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op)
  * give to keys they do not see is 0. */
 dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c)
 {
-    const ring r = ring_of(c->graph, c->op, c->kernel);
+    const ring r = ring_of_call(c, c->in[6]);
     const dh_attn_shape *s = &r.s;
     const bool adds = c->in[5] != NULL;
     char *work = c->work;
@@ -202,6 +222,7 @@ dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c)
     if (adds) {
         if (c->in[5] != dq) dh_k_copy((size_t)r.o_floats * sizeof *dq, c->in[5], dq);
         dh_k_zero((size_t)(s->B * s->dkv_batch) * sizeof *dkv, dkv);
+        if (!meets(&r)) return DH_OK;
     }
     dh_k_attn_bwd(s, queries_at(&r, c->in[0], s->dtype, s->o_row),
                   queries_at(&r, c->in[2], s->o_dtype, s->o_row), lse,

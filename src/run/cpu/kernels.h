@@ -153,7 +153,8 @@ void dh_k_rope(dh_dtype dtype, int64_t N, int64_t T, int64_t H, int64_t KV, int6
 
 /* Query and key sets of B samples. Element (b, t, h, d) of q lies at
  * b*q_batch + t*q_row + h*D + d; k and v (KV heads), o alike. Query head h uses key
- * head h / (H/KV). A key is seen when its position <= the query's. D <= 256. */
+ * head h / (H/KV). A key is seen when its position is the query's or one of those
+ * before it: as many as the window has, and none of another document. */
 typedef struct dh_attn_shape {
     dh_dtype dtype;   /* q, k, v, do */
     dh_dtype o_dtype; /* o; DH_F32 for partial results that are merged */
@@ -165,7 +166,21 @@ typedef struct dh_attn_shape {
     float scale;                  /* of q.k; 0: 1/sqrt(D) */
     int slots;                    /* most threads in the backward pass, whose scratch grows
                                    * with them; 0: 8 */
+    int64_t window;               /* keys that a query sees, its own the last of them; 0: all */
+    /* Query t of sample b is number q_doc[b*q_doc_batch + t] of its document, from 0: from query
+     * to query one more than before, or 0 again. NULL: a sample is one document. */
+    const int32_t *q_doc;
+    int64_t q_doc_batch;
 } dh_attn_shape;
+
+/* The lowest position that query t of sample b sees; it does not fall from query to query. */
+static inline int64_t dh_attn_first_seen(const dh_attn_shape *s, int64_t b, int64_t t)
+{
+    const int64_t pos = s->q_pos ? s->q_pos[t] : t;
+    const int64_t back = s->window > 0 ? s->window - 1 : pos;
+    const int64_t in_doc = s->q_doc ? s->q_doc[b * s->q_doc_batch + t] : back;
+    return pos - (in_doc < back ? in_doc : back);
+}
 
 /* Packed self attention: q, k, v in rows [B*T,(H+2KV)D], o [B*T,HD]; gradients alike. */
 dh_attn_shape dh_attn_packed(dh_dtype dtype, int64_t B, int64_t T, int64_t H, int64_t KV,

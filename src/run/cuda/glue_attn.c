@@ -58,6 +58,17 @@ static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
     return dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
 }
 
+/* That, and what a call's queries see: the layer's window, documents by positions that begin anew.
+ */
+static dh_attn_shape attn_of(const dh_call *c, const int32_t *pos)
+{
+    dh_attn_shape s = attn_shape(c->graph, c->op);
+    s.window = dh_dims_window(&c->graph->dims, c->layer);
+    s.q_doc = pos;
+    s.q_doc_batch = s.Tq;
+    return s;
+}
+
 /* Elements into a packed row where keys, and values, begin. */
 static int64_t key_at(const dh_attn_shape *s)
 {
@@ -71,7 +82,7 @@ static int64_t value_at(const dh_attn_shape *s)
 
 void dh_cuda_run_attn(dh_cuda_stream stream, const dh_call *c)
 {
-    const dh_attn_shape s = attn_shape(c->graph, c->op);
+    const dh_attn_shape s = attn_of(c, c->in[1]);
     dh_cuda_attn_fwd(stream, &s, c->in[0], in_at(c->in[0], s.dtype, key_at(&s)),
                      in_at(c->in[0], s.dtype, value_at(&s)), c->out[0], c->out[1]);
 }
@@ -84,7 +95,7 @@ size_t dh_cuda_ws_attn_grad(const dh_graph *g, const dh_op *op)
 
 void dh_cuda_run_attn_grad(dh_cuda_stream stream, const dh_call *c)
 {
-    const dh_attn_shape s = attn_shape(c->graph, c->op);
+    const dh_attn_shape s = attn_of(c, c->in[4]);
     const int64_t k = key_at(&s), v = value_at(&s);
     dh_cuda_attn_bwd(stream, &s, c->in[0], c->in[2], c->in[3], c->in[1],
                      in_at(c->in[1], s.dtype, k), in_at(c->in[1], s.dtype, v), c->out[0],
@@ -117,6 +128,7 @@ void dh_cuda_run_attn_cached(dh_cuda_stream stream, const dh_call *c)
     dh_cuda_put_rows(stream, s.dtype, n_new, s.kv_row, in_at(c->in[0], s.dtype, key_at(&s)),
                      key_at(&s) + s.kv_row, c->in[1], cache);
     s.q_pos = c->in[1];
+    s.window = dh_dims_window(&c->graph->dims, c->layer);
     dh_cuda_attn_fwd(stream, &s, c->in[0], cache, in_at(cache, s.dtype, s.kv_row / 2), c->out[0],
                      c->work);
 }
@@ -193,6 +205,16 @@ static ring ring_of(const dh_graph *g, const dh_op *op, const int32_t *pos)
     return r;
 }
 
+/* What a call's queries see: the layer's window, documents by positions that begin anew. */
+static ring ring_of_call(const dh_call *c, const int32_t *docs)
+{
+    ring r = ring_of(c->graph, c->op, c->kernel);
+    r.s.window = dh_dims_window(&c->graph->dims, c->layer);
+    r.s.q_doc = docs ? docs + r.part.q0 : NULL;
+    r.s.q_doc_batch = r.seq;
+    return r;
+}
+
 static size_t padded(int64_t n_floats)
 {
     return ((size_t)n_floats * sizeof(float) + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN *
@@ -259,7 +281,7 @@ static void join_part(dh_cuda_stream stream, const dh_call *c, const ring *r, fl
 
 void dh_cuda_run_ring_attn(dh_cuda_stream stream, const dh_call *c)
 {
-    ring r = ring_of(c->graph, c->op, c->kernel);
+    ring r = ring_of_call(c, c->in[4]);
     r.s.o_dtype = DH_F32;
     const bool narrow = narrows(c->graph, c->op);
     char *work = c->work;
@@ -285,7 +307,7 @@ size_t dh_cuda_ws_ring_attn_grad(const dh_graph *g, const dh_op *op)
  * keys they do not see is 0. */
 void dh_cuda_run_ring_attn_grad(dh_cuda_stream stream, const dh_call *c)
 {
-    const ring r = ring_of(c->graph, c->op, c->kernel);
+    const ring r = ring_of_call(c, c->in[6]);
     const dh_attn_shape *s = &r.s;
     const bool adds = c->in[5] != NULL;
     char *work = c->work;

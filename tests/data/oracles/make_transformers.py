@@ -36,6 +36,10 @@ MODELS = {
     "qwen3_moe_normed": dict(head_dim=12, moe_intermediate_size=24, num_experts=6,
                              num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.02,
                              experts_implementation="eager"),
+    # With a window that hides most of a sequence; in Qwen 2 from the second layer on.
+    "mistral-window": dict(sliding_window=7, head_dim=12),
+    "qwen2-window": dict(tie_word_embeddings=True, use_sliding_window=True, sliding_window=7,
+                         max_window_layers=1),
 }
 CLASSES = {"qwen3_moe_normed": "qwen3_moe"}
 N_STEPS, BATCH, SEQ = 10, 2, 24
@@ -43,7 +47,8 @@ N_STEPS, BATCH, SEQ = 10, 2, 24
 
 def build(name):
     """Weights are rounded to float32 first: these are what both sides begin with."""
-    config = transformers.AutoConfig.for_model(CLASSES.get(name, name), **(SIZES | MODELS[name]))
+    kind = CLASSES.get(name, name.split("-")[0])
+    config = transformers.AutoConfig.for_model(kind, **(SIZES | MODELS[name]))
     model = transformers.AutoModelForCausalLM.from_config(config).double()
     draw = torch.Generator().manual_seed(20261123)
     for key, p in model.named_parameters():

@@ -42,11 +42,24 @@ INLINE int64_t visible(const dh_attn_shape *s, int64_t t, int64_t k0, int64_t n)
     return n;
 }
 
+/* How many of the n keys from k0 on lie too far back for query t, or in another document:
+ * the first ones, and as many or more for the next query. */
+INLINE int64_t hidden(const dh_attn_shape *s, int64_t b, int64_t t, int64_t k0, int64_t n)
+{
+    if (s->window == 0 && !s->q_doc) return 0;
+    const int64_t first = dh_attn_first_seen(s, b, t);
+    if (!s->k_pos) return DH_MIN(DH_MAX(first - k0, 0), n);
+    int64_t h = 0;
+    while (h < n && s->k_pos[k0 + h] < first) h++;
+    return h;
+}
+
 /* Queries of a block that are handled together: all when they see all n keys, else
  * groups of 16, so that keys which a whole group cannot see cost nothing. */
-INLINE int64_t group_of(const dh_attn_shape *s, int64_t t, int64_t k0, int64_t n)
+INLINE int64_t group_of(const dh_attn_shape *s, int64_t b, int64_t t, int64_t rows, int64_t k0,
+                        int64_t n)
 {
-    return visible(s, t, k0, n) == n ? BLOCK : 16;
+    return visible(s, t, k0, n) == n && hidden(s, b, t + rows - 1, k0, n) == 0 ? BLOCK : 16;
 }
 
 INLINE int64_t round_up(int64_t n, int64_t to)
@@ -133,37 +146,48 @@ typedef struct running {
     float max, sum;
 } running;
 
-INLINE float prefix_max(const float *x, int64_t n)
+/* Keys of a block: [from, to) are seen, of [begin, end) there are scores; begin and end are whole
+ * vectors. */
+typedef struct key_run {
+    int64_t begin, from, to, end;
+} key_run;
+
+INLINE float run_max(const float *x, key_run k)
 {
     vf top = splat(-__builtin_inff());
-    for (int64_t i = 0; i < n; i += W) {
+    for (int64_t i = k.from / W * W; i < k.to; i += W) {
         vf v = load_f32(x + i, W);
-        if (n - i < W) v = vec_select(first_lanes(n - i), v, splat(-__builtin_inff()));
+        if (k.to - i < W) v = vec_select(first_lanes(k.to - i), v, splat(-__builtin_inff()));
+        if (k.from > i) v = vec_select(first_lanes(k.from - i), splat(-__builtin_inff()), v);
         top = vec_max(top, v);
     }
     return lane_max(top);
 }
 
-/* p[0..n) = exp(p - max), zeros up to n_all; returns their sum. */
-INLINE float exp_prefix(float *p, int64_t n, int64_t n_all, float max)
+/* p = exp(p - max) where seen, 0 elsewhere; returns their sum. */
+INLINE float exp_run(float *p, key_run k, float max)
 {
     vf total = {0};
-    for (int64_t i = 0; i < n; i += W) {
+    const int64_t first = k.from / W * W;
+    for (int64_t i = k.begin; i < DH_MIN(first, k.end); i += W) store_f32(p + i, W, (vf){0});
+    for (int64_t i = first; i < k.to; i += W) {
         vf e = vec_exp(load_f32(p + i, W) - max);
-        if (n - i < W) e = (vf)((vi)e & first_lanes(n - i));
+        if (k.to - i < W) e = (vf)((vi)e & first_lanes(k.to - i));
+        if (k.from > i) e = (vf)((vi)e & ~first_lanes(k.from - i));
         store_f32(p + i, W, e);
         total += e;
     }
-    for (int64_t i = round_up(n, W); i < n_all; i += W) store_f32(p + i, W, (vf){0});
+    for (int64_t i = DH_MAX(round_up(k.to, W), first); i < k.end; i += W)
+        store_f32(p + i, W, (vf){0});
     return lane_sum(total);
 }
 
-/* Scores p of one query against n visible of n_all keys become probabilities up to
- * the common factor; what was summed into o before is rescaled to the new maximum. */
-INLINE void softmax_row(running *r, float *p, int64_t n, int64_t n_all, float *o, int64_t dp)
+/* Scores p of one query become probabilities up to the common factor; what was summed into o before
+ * is rescaled to the new maximum. */
+INLINE void softmax_row(running *r, float *p, key_run k, float *o, int64_t dp)
 {
-    if (n > 0) {
-        const float max = prefix_max(p, n);
+    if (k.from < k.to) {
+        const float max = run_max(p, k);
         if (max > r->max) {
             const float shrink = __builtin_expf(r->max - max);
             for (int64_t i = 0; i < dp; i += W) store_f32(o + i, W, load_f32(o + i, W) * shrink);
@@ -171,7 +195,7 @@ INLINE void softmax_row(running *r, float *p, int64_t n, int64_t n_all, float *o
             r->max = max;
         }
     }
-    r->sum += exp_prefix(p, n, n_all, r->max);
+    r->sum += exp_run(p, k, r->max);
 }
 
 /* o row / sum -> output, log-sum-exp. */
@@ -192,7 +216,7 @@ INLINE void finish_row(const dh_attn_job *j, int64_t b, int64_t head, int64_t t,
 typedef struct fwd_block {
     float *q, *o, *p; /* [rows][dp], [rows][dp], [rows][BLOCK] */
     running *state;
-    int64_t q0, rows;
+    int64_t b, q0, rows; /* b: sample */
 } fwd_block;
 
 /* Adds keys [k0, k0 + keys), of which kt [D][BLOCK] and v [keys][dp] are packed. */
@@ -200,17 +224,22 @@ static void attend_block(const dh_attn_job *j, const fwd_block *f, int64_t k0, i
                          const float *kt, const float *v)
 {
     const dh_attn_shape *s = &j->s;
-    const int64_t dp = j->dp, group = group_of(s, f->q0, k0, keys);
+    const int64_t dp = j->dp, group = group_of(s, f->b, f->q0, f->rows, k0, keys);
     for (int64_t r0 = 0; r0 < f->rows; r0 += group) {
         const int64_t rows = DH_MIN(group, f->rows - r0);
-        const int64_t seen = visible(s, f->q0 + r0 + rows - 1, k0, keys), n = round_up(seen, W);
-        if (seen == 0) continue;
+        const int64_t seen = visible(s, f->q0 + r0 + rows - 1, k0, keys);
+        const int64_t none = hidden(s, f->b, f->q0 + r0, k0, keys);
+        if (seen <= none) continue;
+        const int64_t c0 = none / W * W, n = round_up(seen, W) - c0;
         float *p = f->p + r0 * BLOCK, *o = f->o + r0 * dp;
-        block_gemm((operand){f->q + r0 * dp, dp, 1, kt, BLOCK, p, BLOCK, s->D, false}, rows, n);
-        for (int64_t r = 0; r < rows; r++)
-            softmax_row(&f->state[r0 + r], p + r * BLOCK, visible(s, f->q0 + r0 + r, k0, keys), n,
-                        o + r * dp, dp);
-        block_gemm((operand){p, BLOCK, 1, v, dp, o, dp, seen, true}, rows, dp);
+        block_gemm((operand){f->q + r0 * dp, dp, 1, kt + c0, BLOCK, p + c0, BLOCK, s->D, false},
+                   rows, n);
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t t = f->q0 + r0 + r;
+            const key_run run = {c0, hidden(s, f->b, t, k0, keys), visible(s, t, k0, keys), c0 + n};
+            softmax_row(&f->state[r0 + r], p + r * BLOCK, run, o + r * dp, dp);
+        }
+        block_gemm((operand){p + c0, BLOCK, 1, v + c0 * dp, dp, o, dp, seen - c0, true}, rows, dp);
     }
 }
 
@@ -228,10 +257,11 @@ static void fwd_queries(const dh_attn_job *j, int64_t b, int64_t head, int64_t q
     memset(o, 0, (size_t)(rows * dp) * sizeof *o);
     for (int64_t r = 0; r < rows; r++) state[r] = (running){-__builtin_inff(), 0};
 
-    const fwd_block f = {q, o, p, state, q0, rows};
+    const fwd_block f = {q, o, p, state, b, q0, rows};
     for (int64_t k0 = 0; k0 < s->Tk; k0 += BLOCK) {
         const int64_t keys = DH_MIN(BLOCK, s->Tk - k0);
         if (visible(s, q0 + rows - 1, k0, keys) == 0) break;
+        if (hidden(s, b, q0, k0, keys) == keys) continue;
         attend_block(j, &f, k0, keys, kt + k0 * s->D, v + k0 * dp);
     }
     for (int64_t r = 0; r < rows; r++) finish_row(j, b, head, q0 + r, state[r], o + r * dp);
@@ -274,7 +304,7 @@ INLINE void few_block(const dh_attn_job *j, bool bf16, const float *q, const voi
         p[r] = lane_sum(dot);
     }
     for (int64_t r = keys; r < round_up(keys, W); r++) p[r] = 0;
-    softmax_row(state, p, keys, round_up(keys, W), o, j->dp);
+    softmax_row(state, p, (key_run){0, 0, keys, round_up(keys, W)}, o, j->dp);
     for (int64_t i = 0; i < D; i += W) {
         vf sum = load_f32(o + i, W);
         for (int64_t r = 0; r < keys; r++) sum += load(bf16, v, r * stride + i, D - i) * p[r];
@@ -293,9 +323,11 @@ static void attn_few(const dh_attn_job *j, int64_t b, int64_t head)
                   s->q_row, j->scale, q);
         memset(o, 0, (size_t)j->dp * sizeof *o);
         for (int64_t k0 = 0; k0 < s->Tk; k0 += BLOCK) {
-            const int64_t keys = visible(s, t, k0, DH_MIN(BLOCK, s->Tk - k0));
-            if (keys == 0) break;
-            const int64_t offset = kv_offset(s, b, kv_head, k0);
+            const int64_t seen = visible(s, t, k0, DH_MIN(BLOCK, s->Tk - k0));
+            if (seen == 0) break;
+            const int64_t none = hidden(s, b, t, k0, seen), keys = seen - none;
+            if (keys <= 0) continue;
+            const int64_t offset = kv_offset(s, b, kv_head, k0 + none);
             const void *k = element_at(s->dtype, j->k, offset);
             const void *v = element_at(s->dtype, j->v, offset);
             if (s->dtype == DH_BF16)

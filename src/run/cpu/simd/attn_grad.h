@@ -15,12 +15,14 @@ typedef struct grad_arrays {
     float *k, *dk, *dv;   /* [Tk][dp] */
     float *q, *dout, *dq; /* [Tq][dp] */
     float *delta;         /* [Tq] */
+    int64_t b;            /* of which sample */
 } grad_arrays;
 
-static grad_arrays cut_slot(const dh_attn_job *j, float *slot)
+static grad_arrays cut_slot(const dh_attn_job *j, int64_t b, float *slot)
 {
     const int64_t keys = j->n_blocks * BLOCK, queries = round_up(j->s.Tq, BLOCK), dp = j->dp;
     grad_arrays a;
+    a.b = b;
     a.kt = slot;
     a.vt = a.kt + packed_kt(j);
     a.k = a.vt + packed_kt(j);
@@ -33,11 +35,11 @@ static grad_arrays cut_slot(const dh_attn_job *j, float *slot)
     return a;
 }
 
-static void pack_keys(const dh_attn_job *j, const grad_arrays *a, int64_t b, int64_t kv_head)
+static void pack_keys(const dh_attn_job *j, const grad_arrays *a, int64_t kv_head)
 {
     const dh_attn_shape *s = &j->s;
     for (int64_t k0 = 0; k0 < s->Tk; k0 += BLOCK) {
-        const int64_t rows = DH_MIN(BLOCK, s->Tk - k0), offset = kv_offset(s, b, kv_head, k0);
+        const int64_t rows = DH_MIN(BLOCK, s->Tk - k0), offset = kv_offset(s, a->b, kv_head, k0);
         float *k = a->k + k0 * j->dp, *v = a->dv + k0 * j->dp; /* dv is not in use yet */
         pack_rows(s->dtype, rows, s->D, j->dp, element_at(s->dtype, j->k, offset), s->kv_row, 1, k);
         pack_rows(s->dtype, rows, s->D, j->dp, element_at(s->dtype, j->v, offset), s->kv_row, 1, v);
@@ -48,9 +50,10 @@ static void pack_keys(const dh_attn_job *j, const grad_arrays *a, int64_t b, int
     memset(a->dv, 0, (size_t)(s->Tk * j->dp) * sizeof *a->dv);
 }
 
-static void pack_queries(const dh_attn_job *j, const grad_arrays *a, int64_t b, int64_t head)
+static void pack_queries(const dh_attn_job *j, const grad_arrays *a, int64_t head)
 {
     const dh_attn_shape *s = &j->s;
+    const int64_t b = a->b;
     pack_rows(s->dtype, s->Tq, s->D, j->dp, element_at(s->dtype, j->q, q_offset(s, b, head, 0)),
               s->q_row, j->scale, a->q);
     const int64_t o0 = o_offset(s, b, head, 0);
@@ -73,25 +76,28 @@ INLINE void score_gradients(const float *p, float *dp_row, int64_t n_all, float 
         store_f32(dp_row + i, W, load_f32(p + i, W) * (load_f32(dp_row + i, W) - delta));
 }
 
-/* Queries [q0, q0+rows) against the first `seen` keys from k0, all that any of them
- * sees. A row that sees no key at all has lse -inf and p = 0. */
+/* Queries [q0, q0+rows) against keys [c0, seen) from k0, in which are all that any of them
+ * sees; c0: whole vectors. A row that sees no key at all has lse -inf and p = 0. */
 static void grad_group(const dh_attn_job *j, const grad_arrays *a, const float *lse, int64_t q0,
-                       int64_t rows, int64_t k0, int64_t seen)
+                       int64_t rows, int64_t k0, int64_t c0, int64_t seen)
 {
     const dh_attn_shape *s = &j->s;
-    const int64_t dp = j->dp, D = s->D, n = round_up(seen, W);
+    const int64_t dp = j->dp, D = s->D, n = round_up(seen, W) - c0, keys = seen - c0;
+    const int64_t k1 = k0 + c0, t1 = k0 * D + c0; /* in rows, in transposed blocks */
     _Alignas(64) float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
     const float *q = a->q + q0 * dp, *dout = a->dout + q0 * dp;
-    block_gemm((operand){q, dp, 1, a->kt + k0 * D, BLOCK, p, BLOCK, D, false}, rows, n);
-    block_gemm((operand){dout, dp, 1, a->vt + k0 * D, BLOCK, ds, BLOCK, D, false}, rows, n);
+    block_gemm((operand){q, dp, 1, a->kt + t1, BLOCK, p + c0, BLOCK, D, false}, rows, n);
+    block_gemm((operand){dout, dp, 1, a->vt + t1, BLOCK, ds + c0, BLOCK, D, false}, rows, n);
     for (int64_t r = 0; r < rows; r++) {
-        exp_prefix(p + r * BLOCK, visible(s, q0 + r, k0, seen), n, lse[q0 + r]);
-        score_gradients(p + r * BLOCK, ds + r * BLOCK, n, a->delta[q0 + r]);
+        const key_run run = {c0, hidden(s, a->b, q0 + r, k0, seen), visible(s, q0 + r, k0, seen),
+                             c0 + n};
+        exp_run(p + r * BLOCK, run, lse[q0 + r]);
+        score_gradients(p + r * BLOCK + c0, ds + r * BLOCK + c0, n, a->delta[q0 + r]);
     }
-    block_gemm((operand){p, 1, BLOCK, dout, dp, a->dv + k0 * dp, dp, rows, true}, seen, dp);
-    block_gemm((operand){ds, 1, BLOCK, q, dp, a->dk + k0 * dp, dp, rows, true}, seen, dp);
-    block_gemm((operand){ds, BLOCK, 1, a->k + k0 * dp, dp, a->dq + q0 * dp, dp, seen, true}, rows,
-               dp);
+    block_gemm((operand){p + c0, 1, BLOCK, dout, dp, a->dv + k1 * dp, dp, rows, true}, keys, dp);
+    block_gemm((operand){ds + c0, 1, BLOCK, q, dp, a->dk + k1 * dp, dp, rows, true}, keys, dp);
+    block_gemm((operand){ds + c0, BLOCK, 1, a->k + k1 * dp, dp, a->dq + q0 * dp, dp, keys, true},
+               rows, dp);
 }
 
 static void grad_head(const dh_attn_job *j, const grad_arrays *a, const float *lse)
@@ -100,11 +106,14 @@ static void grad_head(const dh_attn_job *j, const grad_arrays *a, const float *l
     for (int64_t k0 = 0; k0 < s->Tk; k0 += BLOCK) {
         const int64_t keys = DH_MIN(BLOCK, s->Tk - k0);
         for (int64_t q0 = 0; q0 < s->Tq; q0 += BLOCK) {
-            const int64_t end = DH_MIN(q0 + BLOCK, s->Tq), group = group_of(s, q0, k0, keys);
+            const int64_t end = DH_MIN(q0 + BLOCK, s->Tq);
+            const int64_t group = group_of(s, a->b, q0, end - q0, k0, keys);
+            if (hidden(s, a->b, q0, k0, keys) == keys) break;
             for (int64_t t = q0; t < end; t += group) {
                 const int64_t rows = DH_MIN(group, end - t);
                 const int64_t seen = visible(s, t + rows - 1, k0, keys);
-                if (seen > 0) grad_group(j, a, lse, t, rows, k0, seen);
+                const int64_t none = hidden(s, a->b, t, k0, keys);
+                if (seen > none) grad_group(j, a, lse, t, rows, k0, none / W * W, seen);
             }
         }
     }
@@ -131,11 +140,11 @@ static void unpack_rows(const dh_attn_job *j, int64_t rows, const float *src, fl
 static void attn_bwd(const dh_attn_job *j, int64_t b, int64_t kv_head, float *slot)
 {
     const dh_attn_shape *s = &j->s;
-    const grad_arrays a = cut_slot(j, slot);
+    const grad_arrays a = cut_slot(j, b, slot);
     const int64_t group = s->H / s->KV;
-    pack_keys(j, &a, b, kv_head);
+    pack_keys(j, &a, kv_head);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        pack_queries(j, &a, b, head);
+        pack_queries(j, &a, head);
         grad_head(j, &a, j->lse + (b * s->H + head) * s->Tq);
         unpack_rows(j, s->Tq, a.dq, j->scale, j->dq, b * s->dq_batch + head * s->D, s->dq_row);
     }

@@ -146,9 +146,28 @@ DEVICE int64_t keys_seen(const dh_attn_shape &s, int64_t t_end, int64_t k0)
     return n > 0 ? n : 0;
 }
 
-DEVICE bool sees(const dh_attn_shape &s, int64_t t, int64_t u)
+/* The lowest position that a query sees; it does not fall from query to query (dh_attn_first_seen).
+ */
+DEVICE int64_t first_seen(const dh_attn_shape &s, int64_t b, int64_t t)
 {
-    return u < s.Tk && key_position(s, u) <= query_position(s, t);
+    const int64_t pos = query_position(s, t);
+    if (t >= s.Tq) return pos;
+    const int64_t back = s.window > 0 ? s.window - 1 : pos;
+    const int64_t in_doc = s.q_doc ? (int64_t)s.q_doc[b * s.q_doc_batch + t] : back;
+    return pos - (in_doc < back ? in_doc : back);
+}
+
+/* Whether the n keys from k0 on lie too far back for query t and those behind it. */
+DEVICE bool all_hidden(const dh_attn_shape &s, int64_t b, int64_t t, int64_t k0, int64_t n)
+{
+    if (s.window == 0 && !s.q_doc) return false;
+    return key_position(s, k0 + n - 1) < first_seen(s, b, t);
+}
+
+/* first: of the query. */
+DEVICE bool sees(const dh_attn_shape &s, int64_t t, int64_t first, int64_t u)
+{
+    return u < s.Tk && key_position(s, u) <= query_position(s, t) && key_position(s, u) >= first;
 }
 
 /* ---- places ------------------------------------------------------------------------------------
@@ -264,11 +283,13 @@ __global__ void __launch_bounds__(SIDE *SIDE)
     for (int64_t k0 = 0; k0 < s.Tk; k0 += BLOCK) {
         const int64_t n = keys_seen(s, p.row0 + BLOCK, k0);
         if (n == 0) break;
+        if (all_hidden(s, p.b, p.row0, k0, n)) continue;
         scores_of w;
         make_scores(q_rows, keys(s, k, p.b, kv_head, k0, n), s.D, t, w);
         for (int i = 0; i < PER; i++) {
+            const int64_t row = p.row0 + row_of(i), first = first_seen(s, p.b, row);
             for (int j = 0; j < PER; j++)
-                if (!sees(s, p.row0 + row_of(i), k0 + column_of(j))) w[i][j] = -INFINITY;
+                if (!sees(s, row, first, k0 + column_of(j))) w[i][j] = -INFINITY;
             const float kept = soften(w[i], &rows[i]);
             for (int c = 0; c < SLICES; c++)
                 for (int j = 0; j < COLUMNS; j++) sums.at[c][i][j] *= kept;
@@ -396,8 +417,9 @@ DEVICE void score_gradients(const dh_attn_shape &s, const attn_inputs<T> &in, in
     make_scores(outputs(s, in.dout, b, head, t0), keys(s, in.v, b, kv_head, u0, n), s.D, t, dw);
     for (int i = 0; i < PER; i++) {
         const int64_t row = t0 + row_of(i), stat = stat_at(s, b, head, row);
+        const int64_t first = first_seen(s, b, row);
         for (int j = 0; j < PER; j++) {
-            const bool counts = sees(s, row, u0 + column_of(j));
+            const bool counts = sees(s, row, first, u0 + column_of(j));
             w[i][j] = counts ? expf(w[i][j] - in.lse[stat]) : 0.0f;
             dw[i][j] = counts ? w[i][j] * (dw[i][j] - in.delta[stat]) : 0.0f;
         }
@@ -420,6 +442,7 @@ __global__ void __launch_bounds__(SIDE *SIDE)
         for (int64_t t0 = 0; t0 < s.Tq; t0 += BLOCK) {
             const int64_t n = keys_seen(s, t0 + BLOCK, p.row0);
             if (n == 0) continue;
+            if (all_hidden(s, p.b, t0, p.row0, n)) break;
             scores_of w, dw;
             score_gradients(s, in, p.b, head, t0, p.row0, n, t, w, dw);
             write_scores(w, t);
@@ -447,6 +470,7 @@ __global__ void __launch_bounds__(SIDE *SIDE)
     for (int64_t u0 = 0; u0 < s.Tk; u0 += BLOCK) {
         const int64_t n = keys_seen(s, p.row0 + BLOCK, u0);
         if (n == 0) break;
+        if (all_hidden(s, p.b, p.row0, u0, n)) continue;
         scores_of w, dw;
         score_gradients(s, in, p.b, p.head, p.row0, u0, n, t, w, dw);
         write_scores(dw, t);
