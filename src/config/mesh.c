@@ -300,10 +300,11 @@ bool dh_mesh_group_is_local(const dh_mesh *m, dh_group_kind group, int64_t rank)
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++) {
         const int64_t size = axis_size(m, axis);
         if (size == 1) continue;
-        int64_t low = rank % size, high = low;
+        const int64_t own = rank % size;
+        int64_t low = own, high = own;
         if (dh_group_varies(group, axis)) {
-            low = digit_at(m, group, axis, 0);
-            high = digit_at(m, group, axis, digit_count(m, group, axis) - 1);
+            low = digit_at(m, group, axis, own, 0);
+            high = digit_at(m, group, axis, own, digit_count(m, group, axis) - 1);
         }
         first += low * stride;
         last += high * stride;
