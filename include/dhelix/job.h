@@ -33,6 +33,7 @@ typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLO
 typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 
+typedef enum dh_elastic_action { DH_ELASTIC_STOP, DH_ELASTIC_CONTINUE } dh_elastic_action;
 typedef enum dh_spike_action { DH_SPIKE_OFF, DH_SPIKE_STOP, DH_SPIKE_BACK } dh_spike_action;
 enum { DH_SPIKE_MAX_WINDOW = 1024 };
 
@@ -85,11 +86,15 @@ typedef struct dh_job {
 
     int64_t eval_every, eval_batches;          /* eval.*; 0: never / all windows */
     int64_t checkpoint_every, checkpoint_keep; /* checkpoint.*; every 0: only at the end */
-    char *out_dir;                             /* out: run folder */
+    bool checkpoint_async; /* checkpoint.async: written while training goes on */
+    char *out_dir;         /* out: run folder */
 
     dh_spike_action spike_action; /* spike.*: what a step does that leaves the recent band */
     int64_t spike_window, spike_most;
     double spike_deviations;
+
+    dh_elastic_action elastic_action; /* elastic.*: what a run does that has lost ranks */
+    int64_t elastic_min_ranks;
 
     int64_t log_every;
     bool tensorboard;   /* metrics.tensorboard */

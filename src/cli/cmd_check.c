@@ -126,6 +126,9 @@ static void print_text(dh_str *out, const dh_resolved *job, const dh_checked *al
     dh_str_printf(out, "\nmemory of %s rank: %s, fixed before the first step\n",
                   all->mesh.n_ranks > 0 ? "this" : "the",
                   dh_format_bytes(text, sizeof text, (double)all->slab_bytes));
+    if (all->copy_bytes > 0)
+        dh_str_printf(out, "beside it on the host: %s, a copy for checkpoints (checkpoint.async)\n",
+                      dh_format_bytes(text, sizeof text, (double)all->copy_bytes));
 }
 
 /* ---- as listings ---------------------------------------------------------------------------- */

@@ -253,6 +253,11 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
     if (job->spike_action == DH_SPIKE_BACK && job->checkpoint_every == 0)
         return dh_fail(ctx, DH_EINVAL,
                        "spike.action=back has no checkpoints to go back to: give checkpoint.every");
+    if (job->elastic_min_ranks > job->ranks && job->elastic_action == DH_ELASTIC_CONTINUE)
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "elastic.min_ranks %lld: the run begins with %lld ranks, and has no more later",
+            LL(job->elastic_min_ranks), LL(job->ranks));
     if (job->min_lr > job->lr)
         return dh_fail(ctx, DH_EINVAL, "optimizer.min_lr %g is above optimizer.lr %g", job->min_lr,
                        job->lr);

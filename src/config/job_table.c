@@ -15,6 +15,7 @@ static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
 static const char *const spike_names[] = {"off", "stop", "back", NULL};
+static const char *const elastic_names[] = {"stop", "continue", NULL};
 static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
@@ -27,6 +28,7 @@ _Static_assert(DH_LR_COSINE == 0 && DH_LR_LINEAR == 1 && DH_LR_CONSTANT == 2, "o
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
 _Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "order");
+_Static_assert(DH_ELASTIC_STOP == 0 && DH_ELASTIC_CONTINUE == 1, "order");
 _Static_assert(DH_MOE_DROPLESS == 0 && DH_MOE_CAPACITY == 1, "order");
 _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2 &&
                    DH_FAMILY_MISTRAL == 3 && DH_FAMILY_QWEN2 == 4 && DH_FAMILY_PHI3 == 5 &&
@@ -215,6 +217,10 @@ static const dh_setting settings[] = {
         .help = "step whose timeline goes to trace-rank*.json of the run folder, for Perfetto; too late: the last"),
 
     INT("checkpoint.every", checkpoint_every, "0", 0, MANY, .unit = "steps", .zero = "only at the end", .help = "save weights and optimizer state"),
+    BOOL("checkpoint.async", checkpoint_async, "false",
+         .help = "a rank stops for a copy of its share of them alone, which a thread writes while it trains; the copy "
+                 "takes 12 bytes a weight, shared out over the data-parallel ranks (`dhelix check` has it): where "
+                 "that is to spare, say true"),
     INT("checkpoint.keep", checkpoint_keep, "2", 0, MANY, .zero = "all", .help = "newest checkpoints kept"),
 
     ENUM("spike.action", spike_action, "off", spike_names,
@@ -223,6 +229,11 @@ static const dh_setting settings[] = {
     FLOAT("spike.deviations", spike_deviations, "8", 0.1, 1e6,
           .help = "the band ends so many mean deviations above the median of those steps"),
     INT("spike.most", spike_most, "10", 0, MANY, .help = "times a run goes back before it stops"),
+
+    ENUM("elastic.action", elastic_action, "stop", elastic_names,
+         .help = "when a rank is lost: end with a message that names it, or go on from the newest checkpoint over fewer "
+                 "data-parallel ranks, the batch being the same; MPI processes end with exit code 75, to be started again"),
+    INT("elastic.min_ranks", elastic_min_ranks, "1", 1, DEGREE_MAX, .help = "with fewer left the run ends"),
 
     INT("parallel.dp", dp, "auto", 0, DEGREE_MAX, .automatic = "ranks/(tp*pp*cp)", .help = "data parallel"),
     INT("parallel.tp", tp, "1", 1, DEGREE_MAX, .help = "tensor parallel"),

@@ -4,6 +4,7 @@
 
 #include "describe/memory.h"
 #include "train/recipe.h"
+#include "train/saving.h"
 
 /* ---- programs --------------------------------------------------------------------------- */
 
@@ -53,6 +54,8 @@ dh_status dh_checked_make(dh_ctx *ctx, const dh_resolved *job, int64_t rank, dh_
     if (spec.train) {
         DH_TRY(add_program(ctx, &spec, DH_MODE_TRAIN, checked));
         DH_TRY(measure_system(ctx, &job->job, &checked->at[0]));
+        if (job->job.checkpoint_async)
+            DH_TRY(dh_saver_bytes(ctx, checked->at[0].program, &checked->copy_bytes));
     }
     if (spec.eval) DH_TRY(add_program(ctx, &spec, DH_MODE_EVAL, checked));
     return job->job.ranks > 1 ? dh_session_verify_mesh(ctx, &spec, &checked->mesh) : DH_OK;
@@ -112,11 +115,15 @@ json_t *dh_checked_json(const dh_resolved *job, const dh_checked *checked)
         json_array_append_new(programs, program_json(&checked->at[i]));
     const dh_recipe *r = &job->recipe;
     const dh_model *m = &r->model;
-    return json_pack("{ss sI sI sI sI sf sI so so}", "model", m->name, "parameters",
-                     (json_int_t)dh_model_n_params(m), "vocab", (json_int_t)m->vocab,
-                     "tokens_per_step", (json_int_t)r->global_tokens, "micro_batches",
-                     (json_int_t)r->n_micro, "model_flops_per_step",
-                     dh_model_flops_per_token(m, r->seq) * (double)r->global_tokens,
-                     "planned_bytes", (json_int_t)checked->slab_bytes, "programs", programs,
-                     "derived", dh_derived_json(job));
+    json_t *object = json_pack("{ss sI sI sI sI sf sI so so}", "model", m->name, "parameters",
+                               (json_int_t)dh_model_n_params(m), "vocab", (json_int_t)m->vocab,
+                               "tokens_per_step", (json_int_t)r->global_tokens, "micro_batches",
+                               (json_int_t)r->n_micro, "model_flops_per_step",
+                               dh_model_flops_per_token(m, r->seq) * (double)r->global_tokens,
+                               "planned_bytes", (json_int_t)checked->slab_bytes, "programs",
+                               programs, "derived", dh_derived_json(job));
+    if (object && checked->copy_bytes > 0)
+        json_object_set_new(object, "checkpoint_copy_bytes",
+                            json_integer((json_int_t)checked->copy_bytes));
+    return object;
 }

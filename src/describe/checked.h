@@ -22,6 +22,7 @@ typedef struct dh_checked {
     dh_checked_program at[2]; /* training, evaluation */
     size_t n;
     uint64_t slab_bytes;
+    uint64_t copy_bytes; /* on the host, of checkpoints written beside training; 0: they are not */
     dh_mesh_footprint mesh; /* n_ranks 0: one rank */
 } dh_checked;
 

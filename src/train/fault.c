@@ -3,6 +3,7 @@
 #include "train/fault.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -12,6 +13,7 @@ static const struct {
     bool calls_only;
 } faults[] = {{"kill", DH_FAULT_KILL, 2, false},
               {"hang", DH_FAULT_HANG, 2, false},
+              {"leave", DH_FAULT_LEAVE, 2, false},
               {"delay", DH_FAULT_DELAY, 3, false},
               {"drop", DH_FAULT_DROP, 2, true}};
 
@@ -36,10 +38,8 @@ static int read_numbers(const char *text, int64_t numbers[3], bool *at_instr)
     return *text ? -1 : n;
 }
 
-dh_status dh_fault_parse(dh_ctx *ctx, const char *text, dh_fault *fault)
+static dh_status parse_one(dh_ctx *ctx, const char *text, dh_fault *fault)
 {
-    *fault = (dh_fault){.kind = DH_FAULT_NONE};
-    if (!text || !*text) return DH_OK;
     const size_t length = strcspn(text, ":");
     for (size_t i = 0; i < DH_COUNTOF(faults); i++) {
         int64_t numbers[3] = {0};
@@ -57,10 +57,23 @@ dh_status dh_fault_parse(dh_ctx *ctx, const char *text, dh_fault *fault)
         return DH_OK;
     }
     return dh_fail(ctx, DH_EINVAL,
-                   "DHELIX_FAULT \"%.80s\": kill:RANK:AT, hang:RANK:AT, delay:RANK:AT:MS and "
-                   "drop:RANK:CALL are possible, where AT is CALL, the number of a communication "
-                   "call, or iINSTRUCTION",
+                   "DHELIX_FAULT \"%.80s\": kill:RANK:AT, hang:RANK:AT, leave:RANK:AT, "
+                   "delay:RANK:AT:MS and drop:RANK:CALL are possible, where AT is CALL, the number "
+                   "of a communication call, or iINSTRUCTION",
                    text);
+}
+
+dh_status dh_fault_parse(dh_ctx *ctx, const char *text, int n_before, dh_fault *fault)
+{
+    char one[100];
+    *fault = (dh_fault){.kind = DH_FAULT_NONE};
+    for (; text && n_before > 0; n_before--) {
+        text = strchr(text, ',');
+        if (text) text++;
+    }
+    if (!text || !*text) return DH_OK;
+    snprintf(one, sizeof one, "%.*s", (int)DH_MIN(strcspn(text, ","), sizeof one - 1), text);
+    return parse_one(ctx, one, fault);
 }
 
 /* Until then, or until another rank has given up waiting. */
@@ -73,6 +86,8 @@ static void sleep_until(int64_t end_ns, dh_comm *comm)
 
 static void act(const dh_fault *fault)
 {
+    if (fault->kind == DH_FAULT_LEAVE && fault->comm) dh_comm_detach(fault->comm);
+    if (fault->kind == DH_FAULT_LEAVE) sleep_until(INT64_MAX, fault->comm);
     if (fault->kind == DH_FAULT_KILL) raise(SIGKILL);
     if (fault->kind == DH_FAULT_HANG) sleep_until(INT64_MAX, fault->comm);
     if (fault->kind == DH_FAULT_DELAY)

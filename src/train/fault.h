@@ -10,6 +10,7 @@ typedef enum dh_fault_kind {
     DH_FAULT_NONE,
     DH_FAULT_KILL,  /* the rank's process gets SIGKILL, with all ranks that live in it */
     DH_FAULT_HANG,  /* the rank does nothing more until the run has failed without it */
+    DH_FAULT_LEAVE, /* the rank's thread does nothing more, and the others know it at once */
     DH_FAULT_DELAY, /* the rank comes late by delay_ms, unless the run has failed without it */
     DH_FAULT_DROP   /* the rank goes on as if it had made the call */
 } dh_fault_kind;
@@ -24,10 +25,12 @@ typedef struct dh_fault {
     dh_comm *comm;            /* of the rank, once it is attached */
 } dh_fault;
 
-/* From "kill:RANK:AT", "hang:RANK:AT", "delay:RANK:AT:MS" or "drop:RANK:CALL", where AT is
- * a call's number, or an instruction's after an i: "kill:1:i250". NULL or "" is no fault.
+/* From "kill:RANK:AT", "hang:RANK:AT", "leave:RANK:AT", "delay:RANK:AT:MS" or "drop:RANK:CALL",
+ * where AT is a call's number, or an instruction's after an i: "kill:1:i250". NULL or "" is no
+ * fault. Of several, with commas between, each is of one start of a run that goes on without ranks
+ * it has lost: that of start n_before, from 0.
  * errors: DH_EINVAL names what is wrong */
-dh_status dh_fault_parse(dh_ctx *ctx, const char *text, dh_fault *fault);
+dh_status dh_fault_parse(dh_ctx *ctx, const char *text, int n_before, dh_fault *fault);
 /* A dh_comm_hook and a dh_instr_hook; user is a dh_fault that outlives the world. The
  * second is for the steps of the fault's rank only. */
 dh_comm_action dh_fault_at_call(void *user, int rank, int64_t seq, dh_comm_kind kind);

@@ -132,7 +132,7 @@ dh_status dh_run_open_outputs(dh_ctx *ctx, dh_run *run)
 
 dh_status dh_run_keep_folder(dh_ctx *ctx, dh_run *run)
 {
-    if (dh_folder_is_held(&run->lock)) return dh_metrics_sync(ctx, &run->metrics);
+    if (dh_folder_is_held(&run->lock)) return DH_OK;
     dh_log(DH_LOG_WARN,
            "the run folder %s was removed or replaced by step %lld; it is made again, without what "
            "was in it",

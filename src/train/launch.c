@@ -40,7 +40,7 @@ static dh_status open_world(dh_ctx *ctx, dh_launch *l)
     const dh_job *job = l->job;
     const bool mpi = dh_launched_ranks() > 0;
     if (job->ranks == 1) return DH_OK;
-    DH_TRY(dh_fault_parse(ctx, getenv("DHELIX_FAULT"), &l->fault));
+    DH_TRY(dh_fault_parse(ctx, getenv("DHELIX_FAULT"), l->n_before, &l->fault));
     dh_comm_config config = {
         .ranks = (int)job->ranks,
         .ranks_per_node = (int)l->mesh.ranks_per_node,
@@ -61,7 +61,7 @@ static dh_status open_world(dh_ctx *ctx, dh_launch *l)
 }
 
 /* Processes read their jobs by themselves, each on its machine; threads share one. */
-static bool may_differ(const dh_launch *l)
+bool dh_launch_apart(const dh_launch *l)
 {
     int first, n;
     if (!l->world) return false;
@@ -100,7 +100,7 @@ static dh_status print_facts(dh_ctx *ctx, dh_launch *l)
 static dh_status collect_facts(dh_ctx *ctx, dh_launch *l)
 {
     int first, n;
-    if (!may_differ(l)) return DH_OK;
+    if (!dh_launch_apart(l)) return DH_OK;
     dh_status st = print_facts(ctx, l);
     dh_comm_world_here(l->world, &first, &n);
     if (st != DH_OK) stop_others(ctx, l, first);
@@ -118,13 +118,9 @@ static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
     if (l->job->timeout_s == 0)
         dh_comm_set_timeout(r->comm, dh_job_patience_ns(l->job), dh_patience_reason);
     DH_TRY(dh_ranks_group(ctx, r, &l->mesh, DH_GROUP_WORLD, DH_N_STREAM, &r->control));
-    if (may_differ(l)) DH_TRY(dh_ranks_alike(ctx, r, l->facts.text));
-    DH_TRY(dh_ranks_group(ctx, r, &l->mesh, DH_GROUP_DP_CP, DH_N_STREAM + 1, &r->data.dense));
-    DH_TRY(dh_ranks_group(ctx, r, &l->mesh, dh_mesh_expert_group(&l->mesh), DH_N_STREAM + 3,
-                          &r->experts));
-    r->data.experts = r->data.dense;
-    if (l->mesh.ep == 1) return DH_OK;
-    return dh_ranks_group(ctx, r, &l->mesh, DH_GROUP_EDP_CP, DH_N_STREAM + 2, &r->data.experts);
+    if (dh_launch_apart(l)) DH_TRY(dh_ranks_alike(ctx, r, l->facts.text));
+    return dh_ranks_group(ctx, r, &l->mesh, dh_mesh_expert_group(&l->mesh), DH_N_STREAM + 1,
+                          &r->experts);
 }
 
 /* ---- ranks ---------------------------------------------------------------------------------- */
@@ -248,6 +244,8 @@ dh_status dh_launch_run(dh_ctx *ctx, dh_launch *l)
     if (st == DH_OK) st = collect_facts(ctx, l);
     if (st == DH_OK) st = run_ranks(ctx, l);
     dh_str_fini(&l->facts);
+    for (int r = 0; l->world && r < dh_comm_world_size(l->world); r++)
+        l->n_lost += dh_comm_world_lost(l->world, r);
     dh_comm_world_destroy(l->world);
     l->world = NULL;
     pthread_mutex_destroy(&l->lock);

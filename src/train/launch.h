@@ -18,6 +18,7 @@ struct dh_launch {
     const dh_job *job;
     dh_mesh mesh;
     bool quiet;
+    int n_before; /* starts of the same run, each with ranks that were lost */
     /* What every rank does, on a thread of its own where a process has several. Its failure
      * ends all ranks; the first that is not the echo of another's is reported. */
     dh_status (*work)(dh_ctx *ctx, dh_launch *launch, const dh_place *place);
@@ -30,6 +31,7 @@ struct dh_launch {
     dh_fault fault;       /* of tests, from DHELIX_FAULT */
     pthread_mutex_t lock;
     dh_ctx failure;
+    int64_t n_lost; /* in the end: ranks for want of which the run failed */
 };
 
 /* The job's mesh; its number of ranks against the launcher's. */
@@ -37,5 +39,8 @@ dh_status dh_launch_prepare(dh_ctx *ctx, const dh_job *job, bool quiet, dh_launc
 /* Start the ranks of this process and wait for them. Ranks in several processes are compared
  * before they do anything (dh_ranks_alike). Takes launch->facts. */
 dh_status dh_launch_run(dh_ctx *ctx, dh_launch *launch);
+/* Whether other processes have ranks too, which read their jobs by themselves, each on its machine;
+ * threads share one. Once it runs. */
+bool dh_launch_apart(const dh_launch *launch);
 
 #endif

@@ -1,4 +1,4 @@
-/* Parameters in the slab against Hugging Face tensors: initialise, load, export. */
+/* Parameters in the slab against Hugging Face tensors: initialise, load, read. */
 #include "train/params.h"
 
 #include <math.h>
@@ -12,11 +12,9 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory handling parameters");
 }
 
-/* Elements [first, first + n) of a parameter: those that lie in piece k of its flat and
- * that this rank has of a kind, all or a shard. *at is where the first of them lies in the
- * slab. Of a sharded gradient only the shard is summed over all ranks. */
-static void param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind, int64_t k,
-                       int64_t *first, int64_t *n, uint64_t *at)
+/* Of a sharded gradient only the shard is summed over all ranks. */
+void dh_param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind, int64_t k,
+                   int64_t *first, int64_t *n, uint64_t *at)
 {
     const uint64_t item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float);
     const dh_operand *home = &p->homes.at[param].at[kind];
@@ -63,7 +61,7 @@ static dh_status param_io(dh_ctx *ctx, const dh_session *s, uint32_t param, dh_b
     }
     for (int64_t k = 0; k < flat->n_pieces; k++) {
         int64_t begin = first, n_here = n;
-        param_part(p, param, kind, k, &begin, &n_here, &at);
+        dh_param_part(p, param, kind, k, &begin, &n_here, &at);
         DH_TRY(slab_io(ctx, s, write, at, n_here, data + (begin - first)));
     }
     return DH_OK;
@@ -155,7 +153,7 @@ static dh_status write_copy(dh_ctx *ctx, dh_session *s, uint32_t param, int64_t 
         int64_t begin = first, n_here = n;
         uint64_t at = 0;
         if (shards)
-            param_part(p, param, DH_BUF_COPY, k, &begin, &n_here, &at);
+            dh_param_part(p, param, DH_BUF_COPY, k, &begin, &n_here, &at);
         else
             at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)first * sizeof *copy;
         if (n_here > 0)
@@ -307,106 +305,5 @@ dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *w
         if (!is_zero_bias(weights, &session->spec.recipe.model, name))
             dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
                    session->spec.recipe.model.name);
-    return DH_OK;
-}
-
-/* ---- storing -------------------------------------------------------------------------------- */
-
-static dh_status store_piece(dh_ctx *ctx, dh_st_writer *writer, const char *prefix,
-                             const dh_param_piece *p, const float *own)
-{
-    char name[128];
-    snprintf(name, sizeof name, "%s%s", prefix, p->hf_name);
-    if (p->hf_ndim == 1)
-        return dh_st_writer_put_f32(ctx, writer, name, 0, 1, p->hf_row, p->n_rows, own, p->n_rows);
-    if (!p->transpose)
-        return dh_st_writer_put_f32(ctx, writer, name, p->hf_row, p->n_rows, p->hf_col, p->n_cols,
-                                    own, p->n_cols);
-    float *turned = malloc((size_t)(p->n_rows * p->n_cols) * sizeof *turned);
-    if (!turned) return no_memory(ctx);
-    for (int64_t r = 0; r < p->n_rows; r++)
-        for (int64_t c = 0; c < p->n_cols; c++) turned[c * p->n_rows + r] = own[r * p->n_cols + c];
-    dh_status st = dh_st_writer_put_f32(ctx, writer, name, p->hf_col, p->n_cols, p->hf_row,
-                                        p->n_rows, turned, p->n_rows);
-    free(turned);
-    return st;
-}
-
-/* All elements of a flat's matrices of one kind, gathered from the data-parallel ranks
- * when they are sharded; NULL where this rank has them whole. */
-static dh_status gather_matrices(dh_ctx *ctx, const dh_session *s, dh_comm_group *data_group,
-                                 const dh_flat *flat, dh_buffer_kind kind, float **all)
-{
-    const dh_program *p = dh_session_layout(s);
-    const dh_operand *have = &flat->matrix[kind];
-    const uint64_t shard_bytes = (uint64_t)flat->n_shard * sizeof(float);
-    *all = NULL;
-    if (have->buffer == DH_NONE || have->n_bytes >= (uint64_t)flat->n_matrix * sizeof(float))
-        return DH_OK;
-    const uint64_t at = p->buffers.at[have->buffer].offset + have->byte0;
-    *all = malloc((size_t)flat->n_matrix * sizeof **all);
-    if (!*all) return no_memory(ctx);
-    dh_status st = DH_OK;
-    for (int64_t k = 0; st == DH_OK && k < flat->n_pieces; k++) {
-        float *piece = *all + k * flat->n_piece, *shard = piece + flat->shard0;
-        st = s->spec.device->slab_read(ctx, s->slab, at + (uint64_t)k * shard_bytes, shard,
-                                       shard_bytes);
-        if (st == DH_OK)
-            st = dh_comm_all_gather(ctx, data_group, shard, piece, flat->n_shard, DH_F32);
-    }
-    return st;
-}
-
-static dh_status store_param(dh_ctx *ctx, const dh_session *s, dh_st_writer *writer,
-                             const char *prefix, uint32_t param, dh_buffer_kind kind,
-                             const float *matrices)
-{
-    const dh_program *p = dh_session_layout(s);
-    const dh_param *info = &p->params.at[param];
-    const int64_t origin = p->homes.at[param].first;
-    const int64_t n = dh_param_elements(info);
-    float *own = malloc((size_t)n * sizeof *own + 1);
-    if (!own) return no_memory(ctx);
-    dh_status st = DH_OK;
-    if (matrices && dh_param_is_matrix(info))
-        memcpy(own, matrices + origin, (size_t)n * sizeof *own);
-    else
-        st = param_io(ctx, s, param, kind, false, 0, n, own);
-    for (int k = 0; st == DH_OK && k < info->n_pieces; k++) {
-        const dh_param_piece piece = dh_param_piece_at(info, k);
-        st = store_piece(ctx, writer, prefix, &piece, own + piece.row * piece.n_cols);
-    }
-    free(own);
-    return st;
-}
-
-/* A replicated vector is written by tensor-parallel rank 0, a tied copy not at all. */
-static bool writes(const dh_session *s, uint32_t param)
-{
-    const dh_program *p = dh_session_layout(s);
-    const dh_param *info = &p->params.at[param];
-    dh_block_kind kind = p->graphs.at[p->blocks.at[p->homes.at[param].block].graph]->kind;
-    if (info->kind == DH_BLOCK_EMBED && kind == DH_BLOCK_HEAD) return false;
-    return info->sharded || p->mesh.ranks <= 1 || dh_mesh_coord(&p->mesh, p->rank).tp == 0;
-}
-
-dh_status dh_session_store(dh_ctx *ctx, const dh_session *session, dh_data_groups groups,
-                           dh_st_writer *writer, const char *prefix, dh_buffer_kind kind)
-{
-    const dh_program *p = dh_session_layout(session);
-    for (uint32_t f = 0; f < p->flats.n; f++) {
-        const dh_flat *flat = &p->flats.at[f];
-        if (flat->first_copy != DH_NONE) continue; /* equal to it */
-        const bool experts = dh_program_is_experts(p, flat->first_block);
-        dh_comm_group *group = experts ? groups.experts : groups.dense;
-        const bool first = !group || dh_comm_group_index(group) == 0;
-        float *matrices;
-        dh_status st = gather_matrices(ctx, session, group, flat, kind, &matrices);
-        for (uint32_t i = 0; st == DH_OK && first && i < p->params.n; i++)
-            if (p->blocks.at[p->homes.at[i].block].flat == f && writes(session, i))
-                st = store_param(ctx, session, writer, prefix, i, kind, matrices);
-        free(matrices);
-        DH_TRY(st);
-    }
     return DH_OK;
 }

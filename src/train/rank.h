@@ -12,7 +12,6 @@ typedef struct dh_ranks {
     dh_comm *comm;          /* NULL when alone, and so are the groups */
     dh_comm_group *control; /* all ranks: agreement, losses, paths */
     dh_comm_group *experts; /* those that share a layer's experts; NULL: each has all */
-    dh_data_groups data;    /* for checkpoints */
 } dh_ranks;
 
 /* ---- ranks.c: what ranks tell each other beside the program ------------------------------- */
@@ -29,9 +28,6 @@ dh_status dh_ranks_sum(dh_ctx *ctx, const dh_ranks *ranks, double *values, int64
  * nothing it carries can meet what the program sends. NULL: the rank is alone in it. */
 dh_status dh_ranks_group(dh_ctx *ctx, const dh_ranks *ranks, const dh_mesh *mesh,
                          dh_group_kind kind, int stream, dh_comm_group **group);
-/* Widens the data groups to the ranks of a second copy of the model, where the training program
- * has one on another stage. */
-dh_status dh_ranks_join_copies(dh_ctx *ctx, dh_ranks *ranks, const dh_program *program);
 
 /* ---- alike.c: what they were given ---------------------------------------------------------- */
 /* Whether all ranks have the same facts, lines "name: value". errors: DH_EINVAL, the same on

@@ -24,18 +24,6 @@ dh_status dh_ranks_group(dh_ctx *ctx, const dh_ranks *r, const dh_mesh *mesh, dh
     return st;
 }
 
-/* Copies of the model on other stages' ranks are data-parallel ranks to each other. */
-dh_status dh_ranks_join_copies(dh_ctx *ctx, dh_ranks *r, const dh_program *p)
-{
-    if (!dh_program_joins_copies(p)) return DH_OK;
-    DH_TRY(
-        dh_ranks_group(ctx, r, &p->mesh, DH_GROUP_DP_CP_COPIES, DH_N_STREAM + 4, &r->data.dense));
-    r->data.experts = r->data.dense;
-    if (p->mesh.ep == 1) return DH_OK;
-    return dh_ranks_group(ctx, r, &p->mesh, DH_GROUP_EDP_CP_COPIES, DH_N_STREAM + 5,
-                          &r->data.experts);
-}
-
 /* A rank that failed takes no part: it may have left a collective of another group out, where its
  * partners would wait for it, and the others for these. */
 dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st)

@@ -11,10 +11,11 @@
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/rank.h"
+#include "train/saving.h"
 #include "train/spikes.h"
 #include "weights/checkpoint.h"
 
-typedef struct dh_run {
+struct dh_run {
     const dh_job *job;       /* resolved */
     const dh_recipe *recipe; /* borrowed from the process */
     dh_mesh mesh;
@@ -46,8 +47,9 @@ typedef struct dh_run {
     double aux_loss;                    /* of routers, where the model has any */
     dh_load_record *load;               /* of experts, likewise; NULL: there are none */
     double expert_load, rank_load;      /* in the last step: of the busiest over an even share */
-    char checkpoint[DH_RUN_PATH_BYTES]; /* newest */
-} dh_run;
+    char checkpoint[DH_RUN_PATH_BYTES]; /* newest, complete or under way */
+    dh_saver saver;
+};
 
 /* ---- data.c: tokenizer and datasets of a job -------------------------------------------- */
 dh_status dh_run_open_tokenizer(dh_ctx *ctx, dh_run *run);
@@ -58,8 +60,7 @@ dh_batch_source dh_run_source(dh_dataset *dataset);
 /* Into the run folder, so that a sample needs nothing else. */
 dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
 
-/* ---- snapshot.c: checkpoints ----------------------------------------------------------------- */
-dh_status dh_run_save(dh_ctx *ctx, dh_run *run);
+/* ---- snapshot.c: checkpoints (writing them: saving.h) ---------------------------------------- */
 /* Whether a checkpoint could be written now, found out by taking its space and giving it
  * back. On rank 0. errors: DH_EIO, DH_EPERM */
 dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run);
@@ -104,7 +105,7 @@ dh_status dh_run_claim_folder(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_outputs(dh_ctx *ctx, dh_run *run);
 /* metrics.jsonl and, where the job wants them, TensorBoard's events, from the run's step on. */
 dh_status dh_run_open_metrics(dh_ctx *ctx, dh_run *run);
-/* Before a checkpoint: sync the metrics; a folder that is gone is made again. On rank 0. */
+/* Before a checkpoint: a folder that is gone is made again. On rank 0. */
 dh_status dh_run_keep_folder(dh_ctx *ctx, dh_run *run);
 void dh_run_release_folder(dh_run *run);
 

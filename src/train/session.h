@@ -63,16 +63,6 @@ dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *w
  * HF name; masters refresh the compute copies. Shapes must fit. */
 dh_status dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh_weights *weights,
                                const char *prefix, dh_buffer_kind kind);
-/* Ranks that hold the same elements as this one; NULL: it is alone. */
-typedef struct dh_data_groups {
-    dh_comm_group *dense;   /* DH_GROUP_DP_CP */
-    dh_comm_group *experts; /* DH_GROUP_EDP_CP; without expert parallelism the same as dense */
-} dh_data_groups;
-/* Put this rank's part of every PREFIX + HF name tensor into a file all ranks write
- * (declared and started by the caller). Of ranks that have the same elements one
- * writes. Collective over the groups when the distributed optimizer shards the kind. */
-dh_status dh_session_store(dh_ctx *ctx, const dh_session *session, dh_data_groups groups,
-                           dh_st_writer *writer, const char *prefix, dh_buffer_kind kind);
 
 /* ---- running --------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "train/run.h"
+#include "train/saving.h"
 #include "train/tensors.h"
 
 typedef struct section {
@@ -20,6 +21,7 @@ typedef struct section {
 static const section sections[] = {{"model.safetensors", "", DH_BUF_MASTER},
                                    {"optimizer.safetensors", "exp_avg.", DH_BUF_ADAM_M},
                                    {"optimizer.safetensors", "exp_avg_sq.", DH_BUF_ADAM_V}};
+static const char *const files[DH_SAVE_FILES] = {"model.safetensors", "optimizer.safetensors"};
 static const char SPIKES[] = "spikes.json"; /* the bands of recent losses, where they are watched */
 enum { MAX_SPIKES_BYTES = 1 << 20 };
 
@@ -38,112 +40,109 @@ static dh_status declare_model(dh_ctx *ctx, dh_st_writer *writer, const char *pr
     return st;
 }
 
-static dh_status write_tensors(dh_ctx *ctx, const dh_run *run, dh_st_writer *writer,
-                               const char *path, const char *file)
+static dh_status declare_file(dh_ctx *ctx, const dh_run *run, dh_st_writer *writer,
+                              const char *file)
 {
-    const bool alone = run->ranks.n == 1;
     DH_TRY(dh_st_writer_metadata(ctx, writer, "format", "pt"));
     for (size_t s = 0; s < DH_COUNTOF(sections); s++)
         if (strcmp(sections[s].file, file) == 0)
             DH_TRY(declare_model(ctx, writer, sections[s].prefix, &run->job->model));
-    dh_status st = DH_OK;
-    if (run->ranks.rank == 0)
-        st = dh_st_writer_start(ctx, writer, path, alone ? DH_ST_CREATE : DH_ST_CREATE_SHARED);
-    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
-    if (run->ranks.rank != 0) st = dh_st_writer_start(ctx, writer, path, DH_ST_JOIN);
-    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
-    for (size_t s = 0; s < DH_COUNTOF(sections); s++)
-        if (strcmp(sections[s].file, file) == 0)
-            DH_TRY(dh_session_store(ctx, run->session, run->ranks.data, writer, sections[s].prefix,
-                                    sections[s].kind));
-    return dh_st_writer_finish(ctx, writer);
-}
-
-/* All ranks write their parts of one file; rank 0 seals it when all are done. */
-static dh_status save_file(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt, const char *folder,
-                           const char *file)
-{
-    dh_st_writer *writer = NULL;
-    dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/%s", folder, file);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory saving %s", file)
-                               : dh_st_writer_create(ctx, &writer);
-    if (st == DH_OK) st = write_tensors(ctx, run, writer, path.text, file);
-    dh_st_writer_destroy(writer);
-    dh_str_fini(&path);
-    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
-    if (!ckpt) return DH_OK;
-    dh_ckpt_file sealed;
-    DH_TRY(dh_ckpt_seal_file(ctx, folder, file, &sealed));
-    return dh_ckpt_add_file(ctx, ckpt, &sealed);
-}
-
-static dh_status save_config(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
-{
-    char *config;
-    DH_TRY(dh_model_to_config_json(ctx, &run->job->model, &config));
-    dh_status st = dh_ckpt_put_file(ctx, ckpt, "config.json", config, strlen(config));
-    free(config);
-    return st;
-}
-
-static dh_status save_spikes(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
-{
-    char *text;
-    DH_TRY(dh_spikes_print(ctx, &run->spikes, run->job->spike_window, &text));
-    dh_status st = dh_ckpt_put_file(ctx, ckpt, SPIKES, text, strlen(text));
-    free(text);
-    return st;
-}
-
-static dh_status commit(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
-{
-    DH_TRY(save_config(ctx, run, ckpt));
-    if (run->job->spike_action != DH_SPIKE_OFF) DH_TRY(save_spikes(ctx, run, ckpt));
-    dh_ckpt_state state = {.step = run->step,
-                           .next_sample = run->left_out + run->step * run->job->global_batch,
-                           .seed = run->job->seed,
-                           .version = DH_VERSION};
-    DH_TRY(dh_run_describe(ctx, run, &state));
-    DH_TRY(dh_ckpt_put_state(ctx, ckpt, &state));
-    return dh_ckpt_commit(ctx, ckpt, run->job->checkpoint_keep);
-}
-
-/* ckpt is NULL on all ranks but 0. */
-static dh_status save_all(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt, const char *folder)
-{
-    dh_status st = save_file(ctx, run, ckpt, folder, "model.safetensors");
-    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
-    st = save_file(ctx, run, ckpt, folder, "optimizer.safetensors");
-    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
-    return dh_ranks_agree(ctx, &run->ranks, ckpt ? commit(ctx, run, ckpt) : DH_OK);
-}
-
-static dh_status save(dh_ctx *ctx, dh_run *run)
-{
-    char folder[DH_RUN_PATH_BYTES] = "";
-    dh_ckpt_writer *ckpt = NULL;
-    dh_status st = DH_OK;
-    if (run->ranks.rank == 0) {
-        st = dh_run_keep_folder(ctx, run);
-        if (st == DH_OK) st = dh_ckpt_begin(ctx, run->job->out_dir, run->step, &ckpt);
-        if (st == DH_OK) snprintf(folder, sizeof folder, "%s", dh_ckpt_folder(ckpt));
-    }
-    st = dh_ranks_agree(ctx, &run->ranks, st);
-    if (st == DH_OK) st = dh_ranks_broadcast(ctx, &run->ranks, folder, sizeof folder);
-    if (st == DH_OK) st = save_all(ctx, run, ckpt, folder);
-    dh_ckpt_destroy(ckpt);
-    return st;
-}
-
-dh_status dh_run_save(dh_ctx *ctx, dh_run *run)
-{
-    dh_status st = save(ctx, run);
-    if (st != DH_OK)
-        return dh_ctx_while(ctx, "saving the checkpoint of step %lld", (long long)run->step);
-    snprintf(run->checkpoint, sizeof run->checkpoint, "%s/checkpoints/step-%06lld",
-             run->job->out_dir, (long long)run->step);
     return DH_OK;
+}
+
+static dh_status open_file(dh_ctx *ctx, const dh_run *run, const dh_save *save, const char *file,
+                           dh_st_writer *writer)
+{
+    const dh_st_mode mode = run->ranks.n == 1      ? DH_ST_CREATE
+                            : run->ranks.rank == 0 ? DH_ST_CREATE_SHARED
+                                                   : DH_ST_JOIN;
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/%s", save->folder, file);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory saving %s", file)
+                               : declare_file(ctx, run, writer, file);
+    if (st == DH_OK) st = dh_st_writer_start(ctx, writer, path.text, mode);
+    dh_str_fini(&path);
+    return st;
+}
+
+dh_status dh_save_open(dh_ctx *ctx, const dh_run *run, dh_save *save)
+{
+    for (size_t i = 0; i < DH_SAVE_FILES; i++) {
+        DH_TRY(dh_st_writer_create(ctx, &save->files[i]));
+        DH_TRY(open_file(ctx, run, save, files[i], save->files[i]));
+    }
+    return DH_OK;
+}
+
+dh_status dh_save_put(dh_ctx *ctx, const dh_run *run, dh_save *save, const dh_share *share,
+                      const float *copy)
+{
+    for (size_t i = 0; i < DH_SAVE_FILES; i++) {
+        for (size_t s = 0; s < DH_COUNTOF(sections); s++)
+            if (strcmp(sections[s].file, files[i]) == 0)
+                DH_TRY(dh_share_store(ctx, run->session, share, copy, save->files[i],
+                                      sections[s].prefix, sections[s].kind));
+        DH_TRY(dh_st_writer_finish(ctx, save->files[i]));
+    }
+    return DH_OK;
+}
+
+/* What the checkpoint says of a run that goes on meanwhile. */
+static dh_status describe(dh_ctx *ctx, const dh_run *run, dh_save *save)
+{
+    save->state = (dh_ckpt_state){.step = run->step,
+                                  .next_sample = run->left_out + run->step * run->job->global_batch,
+                                  .seed = run->job->seed,
+                                  .version = DH_VERSION};
+    DH_TRY(dh_run_describe(ctx, run, &save->state));
+    DH_TRY(dh_model_to_config_json(ctx, &run->job->model, &save->config));
+    if (run->job->spike_action == DH_SPIKE_OFF) return DH_OK;
+    return dh_spikes_print(ctx, &run->spikes, run->job->spike_window, &save->spikes);
+}
+
+static dh_status begin(dh_ctx *ctx, dh_run *run, dh_save *save)
+{
+    DH_TRY(dh_run_keep_folder(ctx, run));
+    DH_TRY(describe(ctx, run, save));
+    DH_TRY(dh_ckpt_begin(ctx, run->job->out_dir, run->step, &save->ckpt));
+    snprintf(save->folder, sizeof save->folder, "%s", dh_ckpt_folder(save->ckpt));
+    return DH_OK;
+}
+
+dh_status dh_save_begin(dh_ctx *ctx, dh_run *run, dh_save *save)
+{
+    *save = (dh_save){.step = run->step};
+    dh_status st = run->ranks.rank == 0 ? begin(ctx, run, save) : DH_OK;
+    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
+    return dh_ranks_broadcast(ctx, &run->ranks, save->folder, sizeof save->folder);
+}
+
+static dh_status put_text(dh_ctx *ctx, dh_ckpt_writer *ckpt, const char *file, const char *text)
+{
+    return text ? dh_ckpt_put_file(ctx, ckpt, file, text, strlen(text)) : DH_OK;
+}
+
+dh_status dh_save_seal(dh_ctx *ctx, const dh_run *run, dh_save *save)
+{
+    DH_TRY(dh_metrics_sync(ctx, &run->metrics));
+    for (size_t i = 0; i < DH_SAVE_FILES; i++) {
+        dh_ckpt_file sealed;
+        DH_TRY(dh_ckpt_seal_file(ctx, save->folder, files[i], &sealed));
+        DH_TRY(dh_ckpt_add_file(ctx, save->ckpt, &sealed));
+    }
+    DH_TRY(put_text(ctx, save->ckpt, "config.json", save->config));
+    DH_TRY(put_text(ctx, save->ckpt, SPIKES, save->spikes));
+    DH_TRY(dh_ckpt_put_state(ctx, save->ckpt, &save->state));
+    return dh_ckpt_commit(ctx, save->ckpt, run->job->checkpoint_keep);
+}
+
+void dh_save_end(dh_save *save)
+{
+    for (size_t i = 0; i < DH_SAVE_FILES; i++) dh_st_writer_destroy(save->files[i]);
+    dh_ckpt_destroy(save->ckpt);
+    free(save->config);
+    free(save->spikes);
+    *save = (dh_save){.step = 0};
 }
 
 /* Moments take twice the weights' bytes; the other files are small. */

@@ -198,6 +198,7 @@ dh_status dh_run_judge_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     }
     if (job->spike_action == DH_SPIKE_STOP && !isfinite(s.value)) return DH_OK; /* diagnosed */
     describe(run, &s, what, sizeof what);
+    DH_TRY(dh_run_finish_saving(ctx, run)); /* which may be what is set aside, or gone back to */
     DH_TRY(set_suspect_aside(ctx, run, &s));
     if (job->spike_action == DH_SPIKE_STOP) return stop(ctx, run, what, "the run stops as asked");
     if (run->spikes.n_back >= job->spike_most)

@@ -1,6 +1,7 @@
 /* Training a job: what its ranks share, prepared before they start. */
 #include <string.h>
 
+#include "train/elastic.h"
 #include "train/launch.h"
 #include "train/profiling.h"
 #include "train/recipe.h"
@@ -11,6 +12,7 @@ typedef struct training {
     dh_run shared;     /* job, recipe, tokenizer, datasets */
     dh_resolved *resolved;
     dh_mesh_footprint programs; /* of all ranks */
+    dh_save_board board;
     dh_train_result result;
 } training;
 
@@ -86,6 +88,8 @@ static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *plac
     run.ranks = place->ranks;
     run.local_rank = place->local_rank;
     run.n_local_ranks = place->n_local_ranks;
+    run.saver.board = &t->board;
+    run.saver.apart = dh_launch_apart(launch);
     if (launch->fault.at_instr && place->ranks.rank == launch->fault.rank)
         run.fault = &launch->fault;
     if (run.ranks.rank == 0 && run.ranks.n > 1 && !launch->quiet)
@@ -107,23 +111,59 @@ static dh_status check_system(dh_ctx *ctx, const dh_job *job)
                    job->system);
 }
 
-dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
-                   dh_train_result *result)
+/* One start of the run; n_lost: ranks for want of which it failed. */
+static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
+                            int n_before, dh_train_result *result, int64_t *n_lost)
 {
-    DH_TRY(check_system(ctx, job));
     training t = {.job = job, .shared = {.job = job, .options = options}};
     dh_launch launch;
+    dh_save_board_init(&t.board);
     dh_status st = dh_launch_prepare(ctx, job, options->quiet, &launch);
     launch.work = train_rank;
     launch.user = &t;
+    launch.n_before = n_before;
     if (st == DH_OK) st = prepare(ctx, &t);
     launch.job = t.shared.job; /* what was derived is compared too */
     if (st == DH_OK && dh_launched_ranks() > 0) add_facts(&t, &launch.facts);
     if (st == DH_OK) st = dh_launch_run(ctx, &launch);
     *result = t.result;
+    *n_lost = launch.n_lost;
     dh_dataset_close(t.shared.train_data);
     dh_dataset_close(t.shared.val_data);
     dh_tokenizer_destroy(t.shared.tokenizer);
     dh_resolved_destroy(t.resolved);
+    dh_save_board_fini(&t.board);
+    return st;
+}
+
+/* Whether the run, which ended for want of ranks, goes on without them; ctx then is as new. */
+static bool goes_on(dh_ctx *ctx, const dh_job *job, int64_t n_lost, dh_job *left)
+{
+    dh_ctx why = DH_CTX_INIT;
+    if (ctx->status != DH_ECOMM || n_lost == 0 || job->elastic_action != DH_ELASTIC_CONTINUE)
+        return false;
+    if (dh_job_shrink(&why, job, job->ranks - n_lost, left) != DH_OK) {
+        dh_log(DH_LOG_WARN, "the run does not go on: %s", why.message);
+        return false;
+    }
+    dh_log(DH_LOG_WARN, "%s; the run goes on over %lld of %lld ranks (parallel.dp=%lld)",
+           ctx->message, (long long)left->ranks, (long long)job->ranks, (long long)left->dp);
+    dh_ctx_reset(ctx);
+    return true;
+}
+
+dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
+                   dh_train_result *result)
+{
+    int64_t n_lost;
+    dh_job now = *job, left;
+    dh_train_options how = *options;
+    DH_TRY(check_system(ctx, job));
+    dh_status st = train_over(ctx, &now, &how, 0, result, &n_lost);
+    for (int n_before = 1; goes_on(ctx, &now, n_lost, &left); n_before++) {
+        now = left;
+        how.fresh = false; /* what it has begun anew goes on */
+        st = train_over(ctx, &now, &how, n_before, result, &n_lost);
+    }
     return st;
 }

@@ -38,14 +38,14 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     run->n_micro = spec.recipe.n_micro;
     DH_TRY(spec.device->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                   &run->n_threads));
-    DH_TRY(dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session)));
-    return dh_ranks_join_copies(ctx, &run->ranks, run->session->train);
+    return dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session));
 }
 
 static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
 {
     const dh_job *job = run->job;
     DH_TRY(create_session(ctx, run));
+    DH_TRY(dh_saver_open(ctx, run));
     run->flops_per_token = dh_model_flops_per_token(&job->model, job->seq_len);
     run->step_tokens_per_s = calloc((size_t)job->steps + 1, sizeof *run->step_tokens_per_s);
     run->op_ns = calloc(DH_N_OP_TYPE, sizeof *run->op_ns);
@@ -63,6 +63,7 @@ static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
 
 static void tear_down(dh_run *run)
 {
+    dh_saver_close(run);
     dh_run_release_folder(run);
     dh_session_destroy(run->session);
     free(run->step_tokens_per_s);
@@ -193,15 +194,17 @@ static dh_status record_load(dh_ctx *ctx, dh_run *run)
 /* What all ranks know after a step: the loss, and whether someone was asked to stop. */
 static dh_status share_step(dh_ctx *ctx, dh_run *run)
 {
-    double values[5] = {0, 0, run->options->stop && *run->options->stop ? 1 : 0, 0, 0};
+    double values[7] = {0, 0, run->options->stop && *run->options->stop ? 1 : 0};
     int64_t n_micro;
+    dh_saver_tell(run, &values[5]);
     if (counts_loss(run, true, &n_micro)) {
         DH_TRY(dh_session_loss(ctx, run->session, &values[0], &values[1]));
         DH_TRY(dh_session_aux_loss(ctx, run->session, &values[3]));
         values[3] *= (double)n_micro;
         values[4] = (double)n_micro;
     }
-    DH_TRY(dh_ranks_sum(ctx, &run->ranks, values, 5));
+    DH_TRY(dh_ranks_sum(ctx, &run->ranks, values, DH_COUNTOF(values)));
+    dh_saver_hear(run, &values[5]);
     run->loss = values[1] > 0 ? values[0] / values[1] : 0;
     run->aux_loss = values[3] / values[4];
     run->stopping = values[2] > 0;
@@ -291,6 +294,7 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
     while (run->step < job->steps && !run->stopping) {
         bool went_back;
         DH_TRY(train_step(ctx, run, &went_back));
+        DH_TRY(dh_saver_check(ctx, run));
         if (went_back) {
             saved = run->step;
             continue;
@@ -304,6 +308,7 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
     }
     dh_progress_end(&run->progress);
     if (run->step > saved) DH_TRY(dh_run_save(ctx, run));
+    DH_TRY(dh_run_finish_saving(ctx, run));
     if (run->load) DH_TRY(dh_load_record_gather(ctx, &run->ranks, run->load));
     if (run->step < job->steps)
         return dh_fail(ctx, DH_EINTERRUPTED,
@@ -373,6 +378,10 @@ static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     if (object && run->gemm_peak > 0)
         json_object_set_new(object, "gemm_peak_flops_per_s", json_real(run->gemm_peak));
     if (object) dh_run_summarize_times(run, object);
+    if (object && run->saver.n_saves > 0)
+        json_object_set_new(
+            object, "checkpoint_stall_ms",
+            json_real((double)run->saver.stall_ns * 1e-6 / (double)run->saver.n_saves));
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/summary.json", run->job->out_dir);
     if (path.failed) json_decref(object);

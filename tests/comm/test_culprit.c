@@ -30,7 +30,7 @@ static void waits(int rank, int for_rank)
 static void expect(const char *want)
 {
     dh_str out = DH_STR_INIT;
-    dh_comm_print_culprits(states, N, 0, missing, &out);
+    dh_comm_print_culprits(states, N, 0, missing, NULL, &out);
     assert_string_equal(out.text, want);
     dh_str_fini(&out);
 }

@@ -88,8 +88,10 @@ goes_on() {
     same "$(last "$found/run")" "$weights" "weights: $moment"
     same "$(curve "$found/run" | cksum)" "$losses" "metrics: $moment"
 }
-for mesh in '' --set=parallel.dp=2; do
-    mesh=(${mesh/=/ })
+for mesh in '' parallel.dp=2 checkpoint.async=true 'parallel.dp=2 checkpoint.async=true'; do
+    set --
+    for word in $mesh; do set -- "$@" --set "$word"; done
+    mesh=("$@")
     rm -rf "$tmp/whole"
     ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/whole" "${mesh[@]}"
     weights=$(last "$tmp/whole")

@@ -233,6 +233,10 @@ put=half_run
 each_call resume
 [ -n "$only" ] || same "$wanted" "$weights" 'weights of the run that went on'
 put=true
+writer=(--set checkpoint.async=true --set checkpoint.every=3)
+words+=("${writer[@]}")
+each_call saving
+words=("${words[@]:0:${#words[@]}-${#writer[@]}}")
 mesh=(--set parallel.dp=2)
 words+=("${mesh[@]}")
 each_call ranks

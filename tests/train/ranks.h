@@ -71,6 +71,10 @@ typedef struct run_curve {
     double last; /* of run_curve_of: the last loss, with all its bits */
 } run_curve;
 
+/* Follows the steps of the runs below, where it is set. */
+static void (*watch_steps)(void *self, const char *line, size_t n_bytes);
+static void *watching;
+
 /* Train a job: a model, what `settings` ("parallel.dp=2 train.dtype=bf16") changes, 20
  * steps of 8 sequences of Shakespeare, into folder out; one step when asked to stop. */
 static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char *settings,
@@ -98,7 +102,8 @@ static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char
     dh_train_result own;
     DH_TRY(dh_job_parse(ctx, text, strlen(text), "ranks.yaml", ".", overrides, n, &job));
     volatile sig_atomic_t stopped = stop;
-    dh_train_options options = {.quiet = true, .stop = &stopped};
+    dh_train_options options = {
+        .quiet = true, .stop = &stopped, .on_step = watch_steps, .self = watching};
     dh_status st = dh_train(ctx, job, &options, result ? result : &own);
     dh_job_destroy(job);
     return st;

@@ -49,15 +49,15 @@ dh_status __wrap_dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh
     return __real_dh_session_load_kind(ctx, session, weights, prefix, kind);
 }
 
-dh_status __real_dh_session_store(dh_ctx *ctx, const dh_session *session, dh_data_groups groups,
-                                  dh_st_writer *writer, const char *prefix, dh_buffer_kind kind);
-dh_status __wrap_dh_session_store(dh_ctx *ctx, const dh_session *session, dh_data_groups groups,
-                                  dh_st_writer *writer, const char *prefix, dh_buffer_kind kind);
-dh_status __wrap_dh_session_store(dh_ctx *ctx, const dh_session *session, dh_data_groups groups,
-                                  dh_st_writer *writer, const char *prefix, dh_buffer_kind kind)
+dh_status __real_dh_save_put(dh_ctx *ctx, const dh_run *run, dh_save *save, const dh_share *share,
+                             const float *copy);
+dh_status __wrap_dh_save_put(dh_ctx *ctx, const dh_run *run, dh_save *save, const dh_share *share,
+                             const float *copy);
+dh_status __wrap_dh_save_put(dh_ctx *ctx, const dh_run *run, dh_save *save, const dh_share *share,
+                             const float *copy)
 {
-    if (kind != DH_BUF_MASTER && fails(ctx, "store", session->spec.rank)) return ctx->status;
-    return __real_dh_session_store(ctx, session, groups, writer, prefix, kind);
+    if (fails(ctx, "store", run->ranks.rank)) return ctx->status;
+    return __real_dh_save_put(ctx, run, save, share, copy);
 }
 
 /* ---- runs -------------------------------------------------------------------------------------
@@ -65,7 +65,6 @@ dh_status __wrap_dh_session_store(dh_ctx *ctx, const dh_session *session, dh_dat
 
 static const char *const calls[] = {"create", "init", "store", "load"};
 
-/* With ZeRO-1 ranks gather moments, but not weights, from each other to store them. */
 static dh_status train(dh_ctx *ctx, const char *out, int n_steps)
 {
     char settings[200];

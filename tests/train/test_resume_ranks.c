@@ -220,8 +220,6 @@ static dh_status load_and_save(dh_ctx *ctx, copier *c)
     if (c->world) {
         DH_TRY(dh_comm_attach(ctx, c->world, (int)run->ranks.rank, &run->ranks.comm));
         DH_TRY(create_group(ctx, c, DH_GROUP_WORLD, DH_N_STREAM, &run->ranks.control));
-        DH_TRY(create_group(ctx, c, DH_GROUP_DP_CP, DH_N_STREAM + 1, &run->ranks.data.dense));
-        DH_TRY(create_group(ctx, c, DH_GROUP_EDP_CP, DH_N_STREAM + 2, &run->ranks.data.experts));
     }
     dh_session_spec spec = dh_run_session(run);
     spec.comm = run->ranks.comm;

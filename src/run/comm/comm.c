@@ -124,6 +124,11 @@ static const char *wire_text(const dh_comm_world *world, dh_engine wire, char *b
     return buf;
 }
 
+bool dh_comm_world_lost(const dh_comm_world *world, int rank)
+{
+    return world->lost && world->lost[rank];
+}
+
 const char *dh_comm_world_describe(const dh_comm_world *world, char *buf, size_t cap)
 {
     char local[64], cross[64];

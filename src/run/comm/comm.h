@@ -128,6 +128,11 @@ void dh_comm_world_here(const dh_comm_world *world, int *first, int *n);
  * Whatever reports times of a run says this beside them. */
 const char *dh_comm_world_describe(const dh_comm_world *world, char *buf, size_t cap);
 
+/* Whether a rank is one for want of which the world has failed: it left, or did nothing until the
+ * others had waited too long, and waited for nobody itself. Known where its ranks are threads, once
+ * all have been detached; false else, and where the world failed for another reason. */
+bool dh_comm_world_lost(const dh_comm_world *world, int rank);
+
 /* The handle of one rank, each rank once, from its own thread; lives as long as
  * the world. Detaching says that this rank calls no more: whoever waits for it
  * fails at once instead of after the timeout.

@@ -77,7 +77,7 @@ static void print_culprits(const search *s, dh_str *out)
 }
 
 void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, const bool *missing,
-                            dh_str *out)
+                            bool *lost, dh_str *out)
 {
     search s = {.states = states, .n = n, .teller = teller};
     s.order = calloc((size_t)n, sizeof *s.order);
@@ -85,6 +85,9 @@ void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, cons
     if (s.order && s.by) {
         search_all(&s, missing);
         print_culprits(&s, out);
+        for (int r = 0; lost && r < n; r++) lost[r] = false;
+        for (int i = 0; lost && i < s.n_found; i++)
+            lost[s.order[i]] = states[s.order[i]].n_awaited == 0;
     }
     free(s.order);
     free(s.by);

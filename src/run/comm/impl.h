@@ -45,6 +45,7 @@ struct dh_comm_world {
     /* [size] by rank, from the declared topology or from MPI's shared-memory domains; numbered from
      * 0 by their first rank. */
     int *node;
+    bool *lost; /* [size] or NULL: dh_comm_world_lost */
 };
 
 struct dh_comm {
@@ -131,9 +132,10 @@ void dh_comm_state_await(dh_comm_state *state, int rank);
 bool dh_comm_state_end(dh_comm_state *state, uint32_t running);
 
 /* Append the chains from the missing ranks [n] to those that wait for nobody.
- * states [n]; teller: the rank that has waited. cost O(n * awaited) */
+ * states [n]; teller: the rank that has waited. cost O(n * awaited)
+ * out       lost [n]: those that wait for nobody; NULL is fine */
 void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, const bool *missing,
-                            dh_str *out);
+                            bool *lost, dh_str *out);
 
 /* dst[i] = src[0][i] (+) src[1][i] (+) ... in this order, for i in [at, at + count).
  * dst may be one of src; otherwise they do not overlap. */

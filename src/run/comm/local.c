@@ -154,7 +154,10 @@ static void find_state(const local_world *w, int rank, dh_comm_state *state)
         add_call(s, me, state, &last_ns, last, sizeof last);
         pthread_mutex_unlock(&s->lock);
     }
-    if (dh_comm_state_end(state, r->base.running)) return;
+    if (r->left)
+        dh_comm_state_begin(state); /* whatever it was waiting for when it left */
+    else if (dh_comm_state_end(state, r->base.running))
+        return;
     if (last_ns)
         snprintf(state->text, sizeof state->text, "last finished %s, %.1f s ago", last,
                  (double)(dh_now_ns() - last_ns) * 1e-9);
@@ -162,16 +165,21 @@ static void find_state(const local_world *w, int rank, dh_comm_state *state)
         snprintf(state->text, sizeof state->text, "never attached");
 }
 
-/* Whoever holds up the missing members of a group, and these the caller; world.lock is held. */
-static void describe_missing(const local_world *w, const local_group *g, dh_str *out)
+/* Whoever holds up the missing members of a group, and these the caller; world.lock is held.
+ * left: it is members that have left, whoever else is not there yet. */
+static void describe_missing(const local_world *w, const local_group *g, bool left, dh_str *out)
 {
     const size_t n = (size_t)w->base.size;
     dh_comm_state *states = calloc(n, sizeof *states);
     bool *missing = calloc(n, sizeof *missing);
-    for (int i = 0; missing && i < g->base.n; i++) missing[g->base.members[i]] = g->missing[i];
+    for (int i = 0; missing && i < g->base.n; i++) {
+        const int rank = g->base.members[i];
+        missing[rank] = g->missing[i] && (!left || w->ranks[rank].left);
+    }
     for (int r = 0; states && r < w->base.size; r++) find_state(w, r, &states[r]);
     if (states && missing)
-        dh_comm_print_culprits(states, w->base.size, g->base.comm->rank, missing, out);
+        dh_comm_print_culprits(states, w->base.size, g->base.comm->rank, missing, w->base.lost,
+                               out);
     free(states);
     free(missing);
 }
@@ -227,7 +235,7 @@ dh_status local_fail_missing(dh_ctx *ctx, local_group *g, const char *what, bool
         dh_comm_print_waited(g->base.comm, what, &s);
     dh_str_printf(&s, left ? ": gone without a call there:" : "; did not come:");
     pthread_mutex_lock(&w->lock);
-    describe_missing(w, g, &s);
+    describe_missing(w, g, left, &s);
     pthread_mutex_unlock(&w->lock);
     dh_status st = local_fail_here(ctx, g, s.text ? s.text : "a call waited too long");
     dh_str_fini(&s);
@@ -285,6 +293,7 @@ static void local_world_destroy(dh_comm_world *world)
     pthread_cond_destroy(&w->joined);
     pthread_mutex_destroy(&w->lock);
     free(w->base.node);
+    free(w->base.lost);
     free(w->ranks);
     local_wires_fini(&w->wires);
     free(w);
@@ -303,9 +312,10 @@ static dh_status local_world_create(dh_ctx *ctx, const dh_comm_config *config,
     pthread_mutex_init(&w->wire_lock, NULL);
     bool ok = cond_init(&w->joined);
     w->base.node = calloc(n, sizeof *w->base.node);
+    w->base.lost = calloc(n, sizeof *w->base.lost);
     w->ranks = calloc(n, sizeof *w->ranks);
     ok = local_wires_init(&w->wires, config->ranks) && ok;
-    if (!ok || !w->base.node || !w->ranks) {
+    if (!ok || !w->base.node || !w->base.lost || !w->ranks) {
         local_world_destroy(&w->base);
         return dh_fail(ctx, DH_ENOMEM, "no memory for a world of %d ranks", config->ranks);
     }

@@ -1,0 +1,203 @@
+/* Runs that go on without ranks they have lost: what they then compute is what a run over the
+ * smaller mesh computes from the same checkpoint, bit for bit; and when they end instead.
+ *
+ * That nothing hangs is checked by the test's time limit. */
+#include "ranks.h"
+
+#include "train/elastic.h"
+
+#define ELASTIC " elastic.action=continue checkpoint.every=5 checkpoint.keep=0 parallel.timeout_s=5"
+
+static char out[300], by_hand[300];
+
+static dh_status faulty_run(dh_ctx *ctx, const char *settings, const char *fault,
+                            dh_train_result *result)
+{
+    dh_ctx_reset(ctx);
+    run_remove(out);
+    setenv("DHELIX_FAULT", fault, 1);
+    dh_status st = run_job(ctx, RUN_GPT2, settings, out, result);
+    unsetenv("DHELIX_FAULT");
+    return st;
+}
+
+/* The same in several runs: over each mesh up to the checkpoint at which it was left, from there on
+ * over the next. */
+static double made_by_hand(const char *const *meshes, const int64_t *until, size_t n)
+{
+    run_curve curve;
+    char settings[300];
+    run_remove(by_hand);
+    for (size_t i = 0; i < n; i++) {
+        if (until[i] == 0) continue;
+        snprintf(settings, sizeof settings,
+                 "%s checkpoint.every=5 checkpoint.keep=0 train.steps=%d optimizer.decay_steps=20",
+                 meshes[i], (int)until[i]);
+        run_curve_of(RUN_GPT2, settings, by_hand, &curve);
+    }
+    return curve.last;
+}
+
+static void expect_same_run(double last_loss, double by_hand_loss)
+{
+    run_curve a, b;
+    assert_true(last_loss == by_hand_loss);
+    run_read_curve(out, &a);
+    run_read_curve(by_hand, &b);
+    assert_true(run_distance(&a, &b, 0) == 0);
+    assert_true(run_same_bytes(out, by_hand, 20));
+    run_remove(out);
+}
+
+static const struct {
+    const char *before, *after, *more, *fault;
+} cases[] = {
+    {"parallel.dp=4", "parallel.dp=2", "", "leave:3:50"},
+    {"parallel.dp=4 parallel.zero=2", "parallel.dp=2", "checkpoint.async=true", "leave:0:70"},
+    {"parallel.dp=3 train.batch=6", "parallel.dp=2 train.batch=6", "", "hang:1:i2500"},
+    {"parallel.dp=2 parallel.tp=2", "parallel.tp=2", "", "hang:2:1200"},
+    {"parallel.dp=2 parallel.pp=2 parallel.zero=1", "parallel.pp=2", "checkpoint.async=true",
+     "leave:1:i2000"},
+    {"parallel.dp=2 topology.nodes=2", "ranks=1", "", "leave:1:5"},
+};
+
+static void it_goes_on_over_the_smaller_mesh(void **state)
+{
+    int n_resumed = 0;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        char settings[300];
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_train_result result;
+        snprintf(settings, sizeof settings, "%s %s" ELASTIC, cases[i].before, cases[i].more);
+        if (faulty_run(&ctx, settings, cases[i].fault, &result) != DH_OK)
+            fail_msg("%s, %s: %s", settings, cases[i].fault, ctx.message);
+        printf("  %s, %s: from step %d\n", cases[i].before, cases[i].fault, (int)result.resumed_at);
+        assert_int_equal(result.steps, 20);
+        n_resumed += result.resumed_at > 0;
+        const char *const meshes[] = {cases[i].before, cases[i].after};
+        const int64_t until[] = {result.resumed_at, 20};
+        expect_same_run(result.loss, made_by_hand(meshes, until, 2));
+    }
+    assert_true(n_resumed >= 5); /* the last one has no checkpoint yet, and begins anew */
+}
+
+static void ranks_may_be_lost_one_after_another(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_train_result result;
+    char settings[300];
+    snprintf(settings, sizeof settings, "parallel.dp=4%s", ELASTIC);
+    dh_status st = faulty_run(&ctx, settings, "leave:2:i300,hang:0:i4000", &result);
+    if (st != DH_OK) fail_msg("%s", ctx.message);
+    printf("  the last time from step %d\n", (int)result.resumed_at);
+    assert_int_equal(result.steps, 20);
+    assert_true(result.resumed_at > 0);
+    /* The first was lost before there was a checkpoint. */
+    const char *const meshes[] = {"parallel.dp=2", "ranks=1"};
+    const int64_t until[] = {result.resumed_at, 20};
+    expect_same_run(result.loss, made_by_hand(meshes, until, 2));
+}
+
+/* ---- when they end ----------------------------------------------------------------------------
+ */
+
+static void it_ends_where_it_is_told_to(void **state)
+{
+    static const struct {
+        const char *settings, *fault;
+        dh_status status;
+    } ends[] = {
+        {"parallel.dp=4 parallel.timeout_s=5", "leave:3:50", DH_ECOMM}, /* elastic.action=stop */
+        {"parallel.dp=4 elastic.min_ranks=3" ELASTIC, "leave:3:50", DH_ECOMM},
+        {"parallel.dp=2 parallel.tp=2 elastic.min_ranks=3" ELASTIC, "hang:3:150", DH_ECOMM},
+        {"parallel.tp=2 parallel.pp=2" ELASTIC, "leave:3:50", DH_ECOMM}, /* has what nobody has */
+        {"parallel.dp=2 optimizer.lr=1000 optimizer.grad_clip=0 optimizer.warmup=0" ELASTIC, "",
+         DH_EDIVERGED}, /* nobody is lost */
+    };
+    for (size_t i = 0; i < DH_COUNTOF(ends); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_status st = faulty_run(&ctx, ends[i].settings, ends[i].fault, NULL);
+        printf("  %s\n", ctx.message);
+        assert_int_equal(st, ends[i].status);
+        if (st == DH_ECOMM) assert_non_null(strstr(ctx.message, "rank 3 (last finished "));
+        run_remove(out);
+    }
+}
+
+/* ---- what is left -----------------------------------------------------------------------------
+ */
+
+static void a_mesh_shrinks_along_dp(void **state)
+{
+    static const struct {
+        const char *settings;
+        int64_t n_left, dp, ranks, nodes, n_micro; /* dp 0: there is none */
+    } want[] = {
+        {"parallel.dp=4", 3, 2, 2, 1, 4}, /* 8 sequences do not divide by 3 */
+        {"parallel.dp=4 train.batch=12", 3, 3, 3, 1, 4},
+        {"parallel.dp=4 train.batch=12", 2, 2, 2, 1, 6},
+        {"parallel.dp=4 train.micro_batch=2", 3, 2, 2, 1, 2},
+        {"parallel.dp=4 topology.ranks_per_node=2", 3, 2, 2, 1, 4},
+        {"parallel.dp=8 topology.ranks_per_node=2 train.micro_batch=1", 7, 4, 4, 2, 2},
+        {"parallel.dp=2 parallel.tp=2 topology.nodes=2", 3, 1, 2, 1, 8},
+        {"parallel.dp=2 parallel.tp=2", 1, 0, 0, 0, 0},
+        {"parallel.dp=4 elastic.min_ranks=3", 3, 0, 0, 0, 0},
+        {"parallel.tp=2", 1, 0, 0, 0, 0},
+        {"parallel.dp=1", 0, 0, 0, 0, 0},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(want); i++) {
+        const char *overrides[8];
+        char words[200], *at = NULL;
+        size_t n = 0;
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_job *job, left;
+        static const char text[] = RUN_GPT2
+            "train: {batch: 8, micro_batch: 1, seq_len: 32}\nelastic: {action: continue}\n";
+        snprintf(words, sizeof words, "%s", want[i].settings);
+        for (char *w = strtok_r(words, " ", &at); w; w = strtok_r(NULL, " ", &at))
+            overrides[n++] = w;
+        assert_ok(&ctx,
+                  dh_job_parse(&ctx, text, strlen(text), "job.yaml", ".", overrides, n, &job));
+        dh_status st = dh_job_shrink(&ctx, job, want[i].n_left, &left);
+        printf("  %s, %d left: %s\n", want[i].settings, (int)want[i].n_left,
+               st == DH_OK ? "" : ctx.message);
+        assert_int_equal(st, want[i].dp ? DH_OK : DH_EINVAL);
+        if (st == DH_OK) {
+            assert_int_equal(left.dp, want[i].dp);
+            assert_int_equal(left.ranks, want[i].ranks);
+            assert_int_equal(left.nodes, want[i].nodes);
+            assert_int_equal(dh_job_n_micro(&left), want[i].n_micro);
+            assert_int_equal(left.micro_batch, job->micro_batch);
+        }
+        dh_job_destroy(job);
+    }
+}
+
+static void no_more_ranks_than_there_are(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_fails(
+        &ctx,
+        faulty_run(&ctx, "parallel.dp=2 elastic.action=continue elastic.min_ranks=3", "", NULL),
+        DH_EINVAL, "elastic.min_ranks 3: the run begins with 2 ranks");
+}
+
+static int prepare(void **state)
+{
+    test_tmpdir(run_dir, sizeof run_dir);
+    run_folder(out, sizeof out, "run");
+    run_folder(by_hand, sizeof by_hand, "by-hand");
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_mesh_shrinks_along_dp),
+        cmocka_unit_test(it_goes_on_over_the_smaller_mesh),
+        cmocka_unit_test(ranks_may_be_lost_one_after_another),
+        cmocka_unit_test(it_ends_where_it_is_told_to),
+        cmocka_unit_test(no_more_ranks_than_there_are),
+    };
+    return cmocka_run_group_tests(tests, prepare, run_drop_dir);
+}
