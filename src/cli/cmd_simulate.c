@@ -5,15 +5,17 @@
 
 #include "cli/cli.h"
 #include "cli/grid.h"
+#include "cli/resharded.h"
 #include "cli/simulated.h"
 #include "cli/stage_times.h"
 
 typedef struct simulate_args {
     const char *cluster, *strategies, *schedules, *trace, *out;
-    dh_cli_list slow, slow_links, slow_nodes, table;
+    dh_cli_list slow, slow_links, slow_nodes, table, reshard_to;
     int64_t ranks;
-    double peak_tflops;
-    int show; /* dh_grid_figure */
+    double peak_tflops, chunk_mb;
+    int show;    /* dh_grid_figure */
+    int reshard; /* dh_resharded_names */
     bool every_rank, placed, csv;
 } simulate_args;
 
@@ -56,6 +58,26 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_FLAG,
      .offset = offsetof(simulate_args, csv),
      .doc = "the table of --table as CSV on standard output"},
+    {.name = "reshard-to",
+     .kind = DH_CLI_TAIL,
+     .offset = offsetof(simulate_args, reshard_to),
+     .value = "KEY=VALUE [KEY=VALUE]",
+     .doc = "instead of a step: what it takes to bring the job's parameters to the layout that it "
+            "has with these settings, on the same ranks; by every rule of who sends what"},
+    {.name = "reshard",
+     .kind = DH_CLI_ENUM,
+     .offset = offsetof(simulate_args, reshard),
+     .names = dh_resharded_names,
+     .doc = "what goes to the other layout: what forward and backward read (default), summed "
+            "gradients, or all that lasts (masters, copies, moments)"},
+    {.name = "reshard-chunk",
+     .kind = DH_CLI_REAL,
+     .offset = offsetof(simulate_args, chunk_mb),
+     .value = "MB",
+     .min = 1e-3,
+     .max = 1e6,
+     .doc = "most that a rank sends or takes at once; without it, everything (one message to each "
+            "other rank)"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(simulate_args, ranks),
@@ -278,6 +300,66 @@ static dh_status simulate_table(dh_ctx *ctx, dh_cli *cli, const simulate_args *a
     return st;
 }
 
+/* ---- reshards -------------------------------------------------------------------------------- */
+
+/* The job with --set, and with further settings behind them. */
+static dh_status resolve_with(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
+                              const dh_cli_list *more, const dh_cluster *cluster, dh_job **job,
+                              dh_resolved **resolved)
+{
+    dh_cli_overrides overrides;
+    const dh_resolve_options how = {.cluster = cluster, .quiet = true};
+    dh_cli both = *cli;
+    both.set = (dh_cli_list){calloc(cli->set.n + more->n + 1, sizeof *both.set.at), 0};
+    if (!both.set.at) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    for (size_t i = 0; i < cli->set.n; i++) both.set.at[both.set.n++] = cli->set.at[i];
+    for (size_t i = 0; i < more->n; i++) both.set.at[both.set.n++] = more->at[i];
+    dh_status st = dh_cli_overrides_init(ctx, &both, a->ranks, &overrides);
+    if (st == DH_OK) {
+        st = dh_job_load(ctx, cli->args.at[0], overrides.at, overrides.n, job);
+        if (st == DH_OK) st = dh_job_resolve(ctx, *job, &how, resolved);
+        dh_cli_overrides_fini(&overrides);
+    }
+    free(both.set.at);
+    return st;
+}
+
+static dh_status report_reshard(dh_ctx *ctx, const dh_cli *cli, const dh_resharded *r)
+{
+    dh_str out = DH_STR_INIT;
+    if (cli->json) return dh_cli_print_json(ctx, dh_resharded_json(r));
+    dh_resharded_print(r, &out);
+    return dh_cli_print_str(ctx, &out);
+}
+
+static dh_status simulate_reshard(dh_ctx *ctx, dh_cli *cli, const simulate_args *a,
+                                  const dh_cluster *cluster)
+{
+    const dh_cli_list none = {0};
+    dh_job *jobs[2] = {NULL};
+    dh_resolved *sides[2] = {NULL};
+    dh_resharded r;
+    if (a->strategies || a->schedules || a->table.n > 0 || a->trace || a->out || a->placed ||
+        a->every_rank || a->peak_tflops > 0 || a->slow.n + a->slow_links.n + a->slow_nodes.n > 0)
+        return dh_cli_misuse(ctx, cli,
+                             "--reshard-to is of no step: of the other options --cluster, --ranks, "
+                             "--set and --json apply");
+    dh_status st = resolve_with(ctx, cli, a, &none, cluster, &jobs[0], &sides[0]);
+    if (st == DH_OK) {
+        st = resolve_with(ctx, cli, a, &a->reshard_to, cluster, &jobs[1], &sides[1]);
+        if (st != DH_OK) dh_ctx_while(ctx, "reading the job with --reshard-to");
+    }
+    if (st == DH_OK)
+        st = dh_resharded_make(ctx, sides[0], sides[1], a->reshard, (int64_t)(a->chunk_mb * 1e6),
+                               &r);
+    if (st == DH_OK) st = report_reshard(ctx, cli, &r);
+    for (int k = 0; k < 2; k++) {
+        dh_resolved_destroy(sides[k]);
+        dh_job_destroy(jobs[k]);
+    }
+    return st;
+}
+
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const simulate_args *a = args;
@@ -285,10 +367,14 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     dh_cluster *cluster = NULL;
     if (a->csv && (a->table.n == 0 || cli->json))
         return dh_cli_misuse(ctx, cli, "--csv is a form of --table, beside --json");
+    if (a->reshard_to.n == 0 && (a->reshard || a->chunk_mb > 0))
+        return dh_cli_misuse(ctx, cli, "--reshard and --reshard-chunk say more of --reshard-to");
     dh_status st = list_slow(ctx, cli, a, &slow);
     if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
     const dh_simulated_how how = how_of(a, cluster, &slow);
-    if (st == DH_OK)
+    if (st == DH_OK && a->reshard_to.n > 0)
+        st = simulate_reshard(ctx, cli, a, cluster);
+    else if (st == DH_OK)
         st = a->table.n > 0 ? simulate_table(ctx, cli, a, &how) : simulate_rows(ctx, cli, a, &how);
     dh_cluster_destroy(cluster);
     dh_vec_fini(&slow.ranks);

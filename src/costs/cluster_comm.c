@@ -160,10 +160,19 @@ static double neighbour_ns(const wires *w, double bytes, double distance)
     return w->network_step + bytes / DH_MIN(w->local, w->network * w->per_node / leaving);
 }
 
+/* To several members at once: all of them on the node, or all on others (a group that spans nodes
+ * carries what leaves them). */
+static double messages_ns(const wires *w, double bytes)
+{
+    if (bytes <= 0) return 0;
+    return w->nodes <= 1 ? w->direct + bytes / w->local : w->network_step + bytes / w->network;
+}
+
 static bool is_transfer(dh_op_type type)
 {
     return type == DH_OP_RING_EXCHANGE || type == DH_OP_RING_EXCHANGE_BOTH || type == DH_OP_SHIFT ||
-           type == DH_OP_SCATTER_STEP || type == DH_OP_SEND || type == DH_OP_RECV;
+           type == DH_OP_SCATTER_STEP || type == DH_OP_SEND || type == DH_OP_RECV ||
+           type == DH_OP_MESSAGES;
 }
 
 /* Two members of one node on different switches. Members come in rank order. */
@@ -197,6 +206,8 @@ dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type t
 {
     const wires w = wires_of(cluster, span, is_transfer(type));
     if (span.size <= 1) return (dh_collective_time){0, DH_COLLECTIVE_NEIGHBOUR};
+    if (type == DH_OP_MESSAGES)
+        return (dh_collective_time){messages_ns(&w, bytes), DH_COLLECTIVE_DIRECT};
     if (is_transfer(type))
         return (dh_collective_time){neighbour_ns(&w, bytes, span.distance),
                                     DH_COLLECTIVE_NEIGHBOUR};

@@ -26,6 +26,17 @@ static double exchange_ns(const dh_cost_op *op, double speed, double latency)
     return latency + bytes / speed * 1e9;
 }
 
+/* To many at once: what goes and what comes have a wire each. */
+static double messages_ns(const dh_cost_op *op, double speed, double latency)
+{
+    double bytes = 0;
+    const uint32_t ends[] = {op->op->in[0], op->op->out[0]};
+    for (int k = 0; k < 2; k++)
+        if (ends[k] != DH_NONE)
+            bytes = DH_MAX(bytes, (double)dh_tensor_bytes(&op->graph->tensors.at[ends[k]]));
+    return bytes > 0 ? latency + bytes / speed * 1e9 : 0;
+}
+
 /* Bytes that a member sends, in shares of both operands': of a whole vector V it gathers or
  * scatters V (n-1)/n, having V and V/n; exchanges as much, having V twice; and all-reduces twice
  * that. */
@@ -42,6 +53,7 @@ static double transfer_ns(const dh_cost_model *model, const dh_cost_op *op, dh_e
     if (op->op->type == DH_OP_RING_EXCHANGE || op->op->type == DH_OP_RING_EXCHANGE_BOTH ||
         op->op->type == DH_OP_SHIFT || op->op->type == DH_OP_SCATTER_STEP)
         return exchange_ns(op, speed, latency);
+    if (op->op->type == DH_OP_MESSAGES) return messages_ns(op, speed, latency);
     const double n = (double)dh_mesh_group_size(op->mesh, (dh_group_kind)op->op->group);
     const double bytes = dh_op_bytes(op->graph, op->op) * sent_share(op->op->type, n);
     return latency * (n - 1) + bytes / speed * 1e9;

@@ -44,6 +44,7 @@ static const struct {
     {DH_OP_RING_EXCHANGE, "intra_p2p", "inter_p2p"},
     {DH_OP_SHIFT, "intra_p2p", "inter_p2p"},
     {DH_OP_SCATTER_STEP, "intra_p2p", "inter_p2p"},
+    {DH_OP_MESSAGES, "intra_p2p", "inter_p2p"},
     {DH_OP_SEND, "intra_p2p", "inter_p2p"},
     {DH_OP_RECV, "intra_p2p", "inter_p2p"},
 };

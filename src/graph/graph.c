@@ -234,6 +234,28 @@ static dh_status check_columns(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
                    dh_op_info_of(op->type)->name, whole->name);
 }
 
+/* Columns that are moved lie inside both, whose rows are as many; the side that is not a matrix
+ * holds nothing else. */
+static dh_status check_moved(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
+{
+    const dh_op *op = &g->ops.at[op_id];
+    const bool takes = op->type == DH_OP_TAKE_COLUMNS;
+    if (!takes && op->type != DH_OP_PUT_COLUMNS) return DH_OK;
+    const dh_tensor *x = &g->tensors.at[op->in[0]], *y = &g->tensors.at[op->out[0]];
+    const int64_t n_rows = (takes ? x : y)->shape[0];
+    const int64_t in_x = dh_tensor_elements(x) / n_rows, in_y = dh_tensor_elements(y) / n_rows;
+    const bool whole_rows =
+        dh_tensor_elements(x) % n_rows == 0 && dh_tensor_elements(y) % n_rows == 0;
+    const bool exact = takes ? in_y == op->columns : x->ndim > 1 || in_x == op->columns;
+    const bool adds = op->adds == 0 || x->dtype == DH_F32;
+    if (whole_rows && exact && adds && x->dtype == y->dtype && op->columns > 0 &&
+        op->columns <= in_x && op->from <= in_x - op->columns && op->columns <= in_y &&
+        op->to <= in_y - op->columns)
+        return DH_OK;
+    return dh_fail(ctx, DH_EINVAL, "op %u %s: its columns do not lie inside %s and %s", op_id,
+                   dh_op_info_of(op->type)->name, x->name, y->name);
+}
+
 /* Shares of as many rows each; own is one. */
 static dh_status check_shares(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
 {
@@ -278,6 +300,7 @@ static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_
     }
     DH_TRY(check_parts(ctx, g, op_id));
     DH_TRY(check_columns(ctx, g, op_id));
+    DH_TRY(check_moved(ctx, g, op_id));
     DH_TRY(check_shares(ctx, g, op_id));
     return check_attention(ctx, g, op_id);
 }

@@ -53,6 +53,10 @@ typedef enum dh_op_attr {
     DH_ATTR_ROWS,
     DH_ATTR_BY,
     DH_ATTR_TILE_OF,
+    DH_ATTR_FROM,
+    DH_ATTR_TO,
+    DH_ATTR_COLUMNS,
+    DH_ATTR_ADDS,
     DH_N_OP_ATTR
 } dh_op_attr;
 
@@ -156,6 +160,8 @@ typedef struct dh_op {
     int64_t capacity, room, rows; /* [0] */
     int32_t by;                   /* [0] */
     int64_t tile_of;              /* [0] */
+    int64_t from, to, columns;    /* [0] */
+    int32_t adds;                 /* [0] */
 } dh_op;
 
 typedef enum dh_block_kind {
@@ -169,6 +175,7 @@ typedef enum dh_block_kind {
     DH_BLOCK_EXPERTS, /* parameters of a layer's experts; no operators */
     DH_BLOCK_PROGRAM, /* of no model: a program of its own */
     DH_BLOCK_GATHER,  /* matrices of a bucket made whole for one use, and released */
+    DH_BLOCK_RESHARD, /* parameters on their way to another layout */
     DH_N_BLOCK_KIND
 } dh_block_kind;
 

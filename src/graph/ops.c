@@ -59,6 +59,10 @@ static const struct {
     [DH_ATTR_ROWS] = {"rows", 0, (int64_t)1 << 48},
     [DH_ATTR_BY] = {"by", 0, INT32_MAX},
     [DH_ATTR_TILE_OF] = {"tile_of", 0, (int64_t)1 << 48},
+    [DH_ATTR_FROM] = {"from", 0, (int64_t)1 << 48},
+    [DH_ATTR_TO] = {"to", 0, (int64_t)1 << 48},
+    [DH_ATTR_COLUMNS] = {"columns", 0, (int64_t)1 << 48},
+    [DH_ATTR_ADDS] = {"adds", 0, 2},
 };
 
 const char *dh_op_attr_name(dh_op_attr attr)
@@ -79,12 +83,14 @@ int64_t dh_op_attr_end(dh_op_attr attr)
 int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr)
 {
     const int64_t values[DH_N_OP_ATTR] = {
-        [DH_ATTR_SITE] = op->site,     [DH_ATTR_GROUP] = op->group,
-        [DH_ATTR_FLAT] = op->flat,     [DH_ATTR_STEP] = op->step,
-        [DH_ATTR_VOCAB0] = op->vocab0, [DH_ATTR_PARTS] = op->parts,
-        [DH_ATTR_PART0] = op->part0,   [DH_ATTR_CAPACITY] = op->capacity,
-        [DH_ATTR_ROOM] = op->room,     [DH_ATTR_ROWS] = op->rows,
-        [DH_ATTR_BY] = op->by,         [DH_ATTR_TILE_OF] = op->tile_of};
+        [DH_ATTR_SITE] = op->site,       [DH_ATTR_GROUP] = op->group,
+        [DH_ATTR_FLAT] = op->flat,       [DH_ATTR_STEP] = op->step,
+        [DH_ATTR_VOCAB0] = op->vocab0,   [DH_ATTR_PARTS] = op->parts,
+        [DH_ATTR_PART0] = op->part0,     [DH_ATTR_CAPACITY] = op->capacity,
+        [DH_ATTR_ROOM] = op->room,       [DH_ATTR_ROWS] = op->rows,
+        [DH_ATTR_BY] = op->by,           [DH_ATTR_TILE_OF] = op->tile_of,
+        [DH_ATTR_FROM] = op->from,       [DH_ATTR_TO] = op->to,
+        [DH_ATTR_COLUMNS] = op->columns, [DH_ATTR_ADDS] = op->adds};
     return values[attr];
 }
 
@@ -102,6 +108,10 @@ void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value)
     if (attr == DH_ATTR_ROWS) op->rows = value;
     if (attr == DH_ATTR_BY) op->by = (int32_t)value;
     if (attr == DH_ATTR_TILE_OF) op->tile_of = value;
+    if (attr == DH_ATTR_FROM) op->from = value;
+    if (attr == DH_ATTR_TO) op->to = value;
+    if (attr == DH_ATTR_COLUMNS) op->columns = value;
+    if (attr == DH_ATTR_ADDS) op->adds = (int32_t)value;
 }
 
 /* "site vocab0" -> bits. */
@@ -421,7 +431,9 @@ bool dh_op_multiplies(dh_op_type type)
 double dh_op_flops(const dh_graph *graph, const dh_op *op)
 {
     if (products[op->type]) return products[op->type](graph, op);
-    if (op->type == DH_OP_RELEASE) return 0;
+    if (op->type == DH_OP_RELEASE || op->type == DH_OP_TAKE_COLUMNS ||
+        op->type == DH_OP_PUT_COLUMNS)
+        return 0;
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? elementwise_flops(graph, op) : 0.0;
 }
 
@@ -431,6 +443,15 @@ static double exchange_bytes(const dh_graph *g, const dh_op *op)
     const dh_tensor *x = operand(g, op->in[0]), *y = operand(g, op->out[0]);
     const double row = (double)dh_tensor_bytes(x) / (double)x->shape[0];
     return (routed_rows(op, x) + routed_rows(op, y)) * row;
+}
+
+/* What is moved is read and written; what is added to is read as well. */
+static double moved_bytes(const dh_graph *g, const dh_op *op)
+{
+    const bool takes = op->type == DH_OP_TAKE_COLUMNS;
+    const dh_tensor *moved = operand(g, takes ? op->in[0] : op->out[0]);
+    return (op->adds ? 3.0 : 2.0) * (double)moved->shape[0] * (double)op->columns *
+           (double)dh_dtype_bytes(moved->dtype);
 }
 
 /* What is released is not touched. */
@@ -443,6 +464,8 @@ double dh_op_bytes(const dh_graph *graph, const dh_op *op)
 {
     static double (*const bytes[DH_N_OP_TYPE])(const dh_graph *, const dh_op *) = {
         [DH_OP_ALL_TO_ALL_ROWS] = exchange_bytes,
+        [DH_OP_TAKE_COLUMNS] = moved_bytes,
+        [DH_OP_PUT_COLUMNS] = moved_bytes,
         [DH_OP_RELEASE] = no_bytes,
     };
     if (bytes[op->type]) return bytes[op->type](graph, op);

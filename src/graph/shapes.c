@@ -118,6 +118,8 @@ static const shape_row rows[DH_N_OP_TYPE] = {
     [DH_OP_RING_EXCHANGE_BOTH] = {"*[~] *[~]", "*[~] *[~]", NULL},
     [DH_OP_JOIN_COLUMNS] = {"*[N A] *[N D] *[N E] *[N H]", "*[N W]", NULL},
     [DH_OP_SPLIT_COLUMNS] = {"*[N W]", "*[N A] *[N D] *[N E] *[N H]", NULL},
+    [DH_OP_TAKE_COLUMNS] = {"*[N W]", "*[A]", NULL},
+    [DH_OP_PUT_COLUMNS] = {"*[A]", "*[N W]", NULL},
 };
 
 _Static_assert(DH_SQSUM_DIGITS == 20, "rows of sqsum, sum and clip");

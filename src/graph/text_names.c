@@ -8,7 +8,7 @@
 NAMES(dh_block_kind_names, "block kind", [DH_BLOCK_EMBED] = "embed", [DH_BLOCK_LAYER] = "layer",
       [DH_BLOCK_HEAD] = "head", [DH_BLOCK_DATA] = "data", [DH_BLOCK_OPT] = "optimizer",
       [DH_BLOCK_GRADS] = "gradients", [DH_BLOCK_LINK] = "link", [DH_BLOCK_EXPERTS] = "experts",
-      [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "gather");
+      [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "gather", [DH_BLOCK_RESHARD] = "reshard");
 NAMES(dh_mode_names,
       "mode", [DH_MODE_TRAIN] = "train", [DH_MODE_EVAL] = "eval", [DH_MODE_DECODE] = "decode");
 NAMES(dh_tensor_kind_names, "tensor kind", [DH_TENSOR_ACT] = "act", [DH_TENSOR_INPUT] = "input",

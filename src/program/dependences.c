@@ -305,10 +305,8 @@ void dh_emit_mark(dh_emitter *e)
 
 void dh_emit_after(dh_emitter *e, uint32_t instr)
 {
-    const dh_clock_vec none = {{0}};
-    const int stream = e->program->instrs.at[instr].stream;
-    e->after = none;
-    e->after.at[stream] = e->ends.at[instr];
+    uint32_t *at = &e->after.at[e->program->instrs.at[instr].stream];
+    *at = DH_MAX(*at, e->ends.at[instr]);
 }
 
 void dh_emit_after_mark(dh_emitter *e)

@@ -66,7 +66,8 @@ void dh_emit_barrier(dh_emitter *e);
 /* The next instruction starts after all that was emitted before the last mark. */
 void dh_emit_mark(dh_emitter *e);
 void dh_emit_after_mark(dh_emitter *e);
-/* The next instruction starts when this one is complete, whatever it uses. */
+/* The next instruction starts when this one is complete, whatever it uses, and those that were
+ * named since the last instruction. */
 void dh_emit_after(dh_emitter *e, uint32_t instr);
 /* The residual stream (forward) or its gradient that leaves `from` enters `to`; either
  * may be a link. `from` need not have been emitted. */

@@ -47,6 +47,7 @@ void dh_program_destroy(dh_program *program)
     dh_vec_fini(&program->operands);
     dh_vec_fini(&program->instrs);
     dh_vec_fini(&program->waits);
+    dh_vec_fini(&program->lengths);
     dh_vec_fini(&program->probe_classes);
     dh_vec_fini(&program->probes);
     dh_arena_destroy(program->arena);
@@ -82,6 +83,27 @@ dh_group_kind dh_program_data_group(const dh_program *program, uint32_t block)
 bool dh_program_joins_copies(const dh_program *p)
 {
     return p->mirrored && 2 * dh_mesh_coord(&p->mesh, p->rank).pp != p->mesh.pp - 1;
+}
+
+dh_operand dh_program_param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind,
+                                 int64_t k, int64_t *first, int64_t *n)
+{
+    const uint64_t item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float);
+    const dh_operand *home = &p->homes.at[param].at[kind];
+    const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
+    const bool reduced = kind == DH_BUF_GRAD && flat->reduced.buffer != DH_NONE;
+    const dh_operand *shards = reduced ? &flat->reduced : &flat->matrix[kind];
+    /* Elements count from the start of the flat's matrices. */
+    const int64_t origin = p->homes.at[param].first;
+    const int64_t shard0 = k * flat->n_piece + flat->shard0;
+    const int64_t begin = DH_MAX(origin + *first, shard0);
+    const int64_t end = DH_MIN(origin + *first + *n, shard0 + flat->n_shard);
+    *n = DH_MAX(end - begin, 0);
+    *first = begin - origin;
+    const bool whole = home->buffer != DH_NONE && !reduced;
+    const int64_t at = whole ? *first : k * flat->n_shard + begin - shard0;
+    const dh_operand *run = whole ? home : shards;
+    return (dh_operand){run->buffer, run->byte0 + (uint64_t)at * item, (uint64_t)*n * item};
 }
 
 static bool contains(const dh_operand *whole, const dh_operand *part)
@@ -128,7 +150,8 @@ static void describe_place(const dh_program *p, uint32_t block, int32_t mb, dh_s
         [DH_BLOCK_HEAD] = "head",       [DH_BLOCK_DATA] = "data",
         [DH_BLOCK_OPT] = "optimizer",   [DH_BLOCK_GRADS] = "gradients",
         [DH_BLOCK_LINK] = "link",       [DH_BLOCK_EXPERTS] = "experts of layer",
-        [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "parameters of block"};
+        [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "parameters of block",
+        [DH_BLOCK_RESHARD] = "reshard"};
     dh_block_kind kind = p->graphs.at[b->graph]->kind;
     dh_str_printf(out, "%s", kinds[kind]);
     if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_GATHER)
@@ -257,6 +280,8 @@ static uint64_t mix_op(uint64_t d, const dh_graph *g, const dh_op *op)
     d = mix(d, (uint64_t)op->type << 32 | (uint32_t)op->group);
     if (op->parts > 1) d = mix(d, (uint64_t)op->parts << 32 | (uint32_t)op->part0);
     if (op->by > 0) d = mix(d, (uint64_t)op->by);
+    if (op->columns > 0)
+        d = mix(mix(mix(d, (uint64_t)op->from), (uint64_t)op->to), (uint64_t)op->columns);
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         const uint32_t id = k < info->n_in ? op->in[k] : op->out[k - info->n_in];
         if (id == DH_NONE) continue;

@@ -65,12 +65,14 @@ typedef struct dh_operand {
 /* ---- instructions ---------------------------------------------------------------------- */
 
 typedef struct dh_block {
-    uint32_t graph; /* index into dh_program.graphs */
-    int32_t layer;  /* of layer blocks, else 0 */
-    int32_t peer;   /* of links: index of the other end in the pipeline group */
-    int32_t tag;    /* of links: 0 forward, 1 backward */
-    uint32_t flat;  /* that its own parameters lie in, DH_NONE */
-    bool again;     /* of a second copy of the model, where the rank has the same of the first */
+    uint32_t graph;    /* index into dh_program.graphs */
+    int32_t layer;     /* of layer blocks, else 0 */
+    int32_t peer;      /* of links: index of the other end in the pipeline group */
+    int32_t tag;       /* of links: 0 forward, 1 backward */
+    uint32_t lengths0; /* of messages: into dh_program.lengths, those to the group's members and
+                        * behind them those from them, in elements */
+    uint32_t flat;     /* that its own parameters lie in, DH_NONE */
+    bool again;        /* of a second copy of the model, where the rank has the same of the first */
     uint32_t params[DH_MAX_BLOCK_PARAMS]; /* parameter index by DH_PARAM_*, DH_NONE */
 } dh_block;
 
@@ -163,6 +165,7 @@ typedef struct dh_program {
     DH_VEC(dh_operand) operands;
     DH_VEC(dh_instr) instrs;
     DH_VEC(dh_wait) waits;
+    DH_VEC(int64_t) lengths;              /* of messages, dh_block.lengths0 */
     uint32_t n_parts;                     /* of instructions that have several */
     DH_VEC(dh_probe_class) probe_classes; /* none without spec.probes */
     DH_VEC(dh_probe) probes;
@@ -209,6 +212,11 @@ uint32_t dh_program_state_buffer(const dh_program *program, dh_state state);
 /* The piece of a flat's matrices in which operand o of a persistent buffer is this rank's
  * shard, or a part; o itself where it lies elsewhere or is at the same place on all ranks. */
 dh_operand dh_program_piece(const dh_program *program, dh_operand o);
+/* Elements [*first, *first + *n) of a matrix become those of them that lie in piece k of its flat
+ * and that this rank has of a kind, all or a shard; where the first of them lies: the operand's
+ * byte0. Of a sharded gradient only the shard is summed over all ranks. */
+dh_operand dh_program_param_part(const dh_program *program, uint32_t param, dh_buffer_kind kind,
+                                 int64_t k, int64_t *first, int64_t *n);
 /* Ranks that hold the same elements of a block's parameters and see other samples, or
  * other tokens of them: they sum gradients, and the distributed optimizer shards over them. Those
  * of the other copy of the model are among them where it lies on another stage's ranks. */

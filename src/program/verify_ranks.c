@@ -19,8 +19,9 @@
 #include "program/replay.h"
 
 /* Elements of either operand: none, the number that members agree on, as many for every
- * member, or room for what only running tells, the same for all. */
-typedef enum extent { NONE, ONE, ALL, ROOM } extent;
+ * member, room for what only running tells, the same for all, or what the rank's messages come to.
+ */
+typedef enum extent { NONE, ONE, ALL, ROOM, LENGTHS } extent;
 typedef struct call_row {
     extent in, out;
     bool between_two;
@@ -36,6 +37,7 @@ static const call_row call_rows[DH_N_OP_TYPE] = {
     [DH_OP_RING_EXCHANGE_BOTH] = {ONE, ONE, false, 1},
     [DH_OP_SHIFT] = {ONE, ONE, false, 0},
     [DH_OP_SCATTER_STEP] = {ONE, ONE, false, 0},
+    [DH_OP_MESSAGES] = {LENGTHS, LENGTHS, false, 0},
     [DH_OP_SEND] = {ONE, NONE, true, 0},
     [DH_OP_RECV] = {NONE, ONE, true, 0},
 };
@@ -110,6 +112,46 @@ static bool communicates(const dh_op *op)
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
+static bool is_messages(const dh_op *op)
+{
+    return call_rows[op->type].in == LENGTHS;
+}
+
+/* Of messages: elements to the group's member (or from it). */
+static int64_t length_of(const joint *j, uint32_t node_id, uint32_t instr, bool from,
+                         int64_t member)
+{
+    const dh_program *p = j->programs[node_id];
+    const int64_t n = dh_mesh_group_size(j->mesh, (dh_group_kind)op_of(j, node_id, instr)->group);
+    return p->lengths
+        .at[p->blocks.at[p->instrs.at[instr].block].lengths0 + (from ? n : 0) + member];
+}
+
+static int64_t total_of(const joint *j, uint32_t node_id, uint32_t instr, bool from)
+{
+    const int64_t n = dh_mesh_group_size(j->mesh, (dh_group_kind)op_of(j, node_id, instr)->group);
+    int64_t total = 0;
+    for (int64_t i = 0; i < n; i++) total += length_of(j, node_id, instr, from, i);
+    return total;
+}
+
+/* What messages are about is their block: there are as many operators in it as the rank has. */
+static call messages_of(const joint *j, uint32_t node_id, uint32_t instr)
+{
+    const dh_program *p = j->programs[node_id];
+    const dh_instr *i = &p->instrs.at[instr];
+    const dh_op *op = dh_instr_op(p, i);
+    return (call){.type = op->type,
+                  .group = (dh_group_kind)op->group,
+                  .dtype = dh_instr_graph(p, i)->dtype,
+                  .n_parts = 1,
+                  .peer = -1,
+                  .tag = -1,
+                  .mb = i->mb,
+                  .block = i->block,
+                  .param = op->flat};
+}
+
 static call call_of(const joint *j, uint32_t node_id, uint32_t instr)
 {
     const dh_program *p = j->programs[node_id];
@@ -117,6 +159,7 @@ static call call_of(const joint *j, uint32_t node_id, uint32_t instr)
     const dh_graph *g = dh_instr_graph(p, i);
     const dh_op *op = dh_instr_op(p, i);
     const call_row *row = &call_rows[op->type];
+    if (is_messages(op)) return messages_of(j, node_id, instr);
     const dh_tensor *t = &g->tensors.at[row->out == ONE ? op->out[0] : op->in[0]];
     call c = {.type = op->type,
               .group = (dh_group_kind)op->group,
@@ -153,10 +196,12 @@ static bool operand_fits(const joint *j, uint32_t node_id, uint32_t instr, const
     const extent want = out ? call_rows[op->type].out : call_rows[op->type].in;
     if (want == NONE) return true;
     const uint32_t id = out ? op->out[k] : op->in[k];
+    const int64_t total = want == LENGTHS ? total_of(j, node_id, instr, out) : 0;
+    if (want == LENGTHS && total == 0) return id == DH_NONE;
     if (id == DH_NONE) return false;
     const dh_tensor *t = &dh_instr_graph(p, i)->tensors.at[id];
     const int64_t members = want == ALL ? dh_mesh_group_size(j->mesh, c->group) : 1;
-    const int64_t n = want == ROOM ? c->room : c->n * members;
+    const int64_t n = want == LENGTHS ? total : want == ROOM ? c->room : c->n * members;
     const dh_operand *o = dh_instr_operand(p, i, k + (out ? dh_op_info_of(op->type)->n_in : 0));
     return t->dtype == c->dtype && dh_tensor_elements(t) == n &&
            o->n_bytes == (uint64_t)dh_tensor_bytes(t);
@@ -265,6 +310,27 @@ static dh_status check_shift(const joint *j, uint32_t node_id, uint32_t instr, c
                    describe(j, node_id, instr, a), c->by, size, dh_group_name(c->group), size - 1);
 }
 
+/* Lengths that there are, none below 0, and nothing to the rank itself. */
+static dh_status check_lengths(const joint *j, uint32_t node_id, uint32_t instr)
+{
+    const dh_program *p = j->programs[node_id];
+    const dh_op *op = op_of(j, node_id, instr);
+    const dh_group_kind group = (dh_group_kind)op->group;
+    const int64_t size = dh_mesh_group_size(j->mesh, group);
+    const int64_t own = dh_mesh_group_index(j->mesh, group, p->rank);
+    const uint32_t at = p->blocks.at[p->instrs.at[instr].block].lengths0;
+    char a[TEXT];
+    if (!is_messages(op)) return DH_OK;
+    bool fits = at + 2 * (size_t)size <= p->lengths.n;
+    for (int64_t i = 0; fits && i < 2 * size; i++)
+        fits = p->lengths.at[at + i] >= 0 && (i % size != own || p->lengths.at[at + i] == 0);
+    if (fits) return DH_OK;
+    return dh_fail(j->ctx, DH_EVERIFY,
+                   "%s has no lengths of messages to and from the %" PRId64
+                   " members of group %s, or one to itself",
+                   describe(j, node_id, instr, a), size, dh_group_name(group));
+}
+
 static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)
 {
     const dh_op *op = op_of(j, node_id, instr);
@@ -273,10 +339,17 @@ static dh_status check_call(joint *j, uint32_t node_id, uint32_t instr)
     DH_CHECK(row->in != NONE || row->out != NONE, "%s has no row in call_rows",
              dh_op_info_of(op->type)->name);
     DH_TRY(check_group(j, node_id, instr));
-    if (op->in[0] == DH_NONE && op->out[0] == DH_NONE)
+    DH_TRY(check_lengths(j, node_id, instr));
+    if (!is_messages(op) && op->in[0] == DH_NONE && op->out[0] == DH_NONE)
         return dh_fail(j->ctx, DH_EVERIFY, "%s has no operand", describe(j, node_id, instr, a));
     const call c = call_of(j, node_id, instr);
     if (row->between_two) DH_TRY(check_peer(j, node_id, instr, &c));
+    if (is_messages(op) && !operands_fit(j, node_id, instr, &c))
+        return dh_fail(j->ctx, DH_EVERIFY,
+                       "%s: its operands are not the %" PRId64 " elements that it sends and the "
+                       "%" PRId64 " that come",
+                       describe(j, node_id, instr, a), total_of(j, node_id, instr, false),
+                       total_of(j, node_id, instr, true));
     if (!operands_fit(j, node_id, instr, &c) || !offsets_fit(j, node_id, instr, &c))
         return dh_fail(j->ctx, DH_EVERIFY,
                        "%s: its operands do not fit a call on %" PRId64 " elements of %s and the "
@@ -398,6 +471,29 @@ static dh_status other_call(const joint *j, const meeting *m, dh_group_kind grou
     return mismatch(j, where, m->first_node, m->first_instr, node_id, instr);
 }
 
+/* What a member sends is what the other one takes; all are at the head of their stream. */
+static dh_status check_messages(const joint *j, uint32_t node_id, int stream, const call *c)
+{
+    const int64_t size = dh_mesh_group_size(j->mesh, c->group);
+    char ta[TEXT], tb[TEXT];
+    for (int64_t a = 0; a < size; a++)
+        for (int64_t b = 0; b < size; b++) {
+            const uint32_t from = partner(j, node_id, c->group, a);
+            const uint32_t to = partner(j, node_id, c->group, b);
+            const uint32_t sends = dh_replay_head(&j->nodes[from].replay, stream);
+            const uint32_t takes = dh_replay_head(&j->nodes[to].replay, stream);
+            const int64_t sent = length_of(j, from, sends, false, b);
+            const int64_t taken = length_of(j, to, takes, true, a);
+            if (sent != taken)
+                return dh_fail(j->ctx, DH_EVERIFY,
+                               "messages on group %s do not fit together: %s sends rank %" PRId64
+                               " %" PRId64 " elements, %s takes %" PRId64,
+                               dh_group_name(c->group), describe(j, from, sends, ta),
+                               j->programs[to]->rank, sent, describe(j, to, takes, tb), taken);
+        }
+    return DH_OK;
+}
+
 static dh_status join_group(joint *j, uint32_t node_id, int stream, uint32_t instr)
 {
     const call mine = call_of(j, node_id, instr);
@@ -412,6 +508,7 @@ static dh_status join_group(joint *j, uint32_t node_id, int stream, uint32_t ins
     }
     if (++m->n_here < m->n_members) return DH_OK;
     const int64_t size = dh_mesh_group_size(j->mesh, mine.group);
+    if (call_rows[mine.type].in == LENGTHS) DH_TRY(check_messages(j, node_id, stream, &mine));
     for (int64_t i = 0; i < size; i++) {
         uint32_t member = partner(j, node_id, mine.group, i);
         if (j->nodes[member].arrived[stream]) complete(j, member, stream);

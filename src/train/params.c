@@ -12,27 +12,12 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory handling parameters");
 }
 
-/* Of a sharded gradient only the shard is summed over all ranks. */
+/* Where in the slab the part begins. */
 void dh_param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind, int64_t k,
                    int64_t *first, int64_t *n, uint64_t *at)
 {
-    const uint64_t item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float);
-    const dh_operand *home = &p->homes.at[param].at[kind];
-    const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
-    const bool reduced = kind == DH_BUF_GRAD && flat->reduced.buffer != DH_NONE;
-    const dh_operand *shards = reduced ? &flat->reduced : &flat->matrix[kind];
-    /* Elements count from the start of the flat's matrices. */
-    const int64_t origin = p->homes.at[param].first;
-    const int64_t shard0 = k * flat->n_piece + flat->shard0;
-    const int64_t begin = DH_MAX(origin + *first, shard0);
-    const int64_t end = DH_MIN(origin + *first + *n, shard0 + flat->n_shard);
-    *n = DH_MAX(end - begin, 0);
-    *first = begin - origin;
-    if (home->buffer != DH_NONE && !reduced)
-        *at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)*first * item;
-    else
-        *at = p->buffers.at[shards->buffer].offset + shards->byte0 +
-              (uint64_t)(k * flat->n_shard + begin - shard0) * item;
+    const dh_operand part = dh_program_param_part(p, param, kind, k, first, n);
+    *at = p->buffers.at[part.buffer].offset + part.byte0;
 }
 
 static dh_status slab_io(dh_ctx *ctx, const dh_session *s, bool write, uint64_t at, int64_t n,

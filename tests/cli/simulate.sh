@@ -239,6 +239,33 @@ fails 1 'did you mean' "$dhelix" calibrate "$tmp/gemm.csv" --like h10
 echo 1,2 >>"$tmp/gemm.csv"
 fails 1 'gemm.csv:10: 2 cells' "$dhelix" calibrate "$tmp/gemm.csv" --like h100
 
+# To another layout: what moves, by every rule, and what that takes.
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --reshard-to parallel.tp=8 parallel.dp=1
+says 'params (bf16) of 16 ranks, 8 a node'
+says 'stay on their ranks'
+says 'first '
+says 'least '
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --reshard-to parallel.tp=8 parallel.dp=1 --json
+cp "$tmp/out" "$tmp/reshard.json"
+moved=$(json local_bytes)
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --reshard-to parallel.tp=8 parallel.dp=1
+check 'the same input gives the same bytes' cmp "$tmp/reshard.json" "$tmp/out"
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --reshard states --json \
+    --reshard-to parallel.tp=8 parallel.dp=1
+check 'masters and moments are more' awk -v a="$(json local_bytes)" -v p="$moved" \
+    'BEGIN { exit !(a > 2 * p && p > 0) }'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --reshard-chunk 50 --json \
+    --reshard-to parallel.tp=8 parallel.dp=1
+check 'in several chunks' awk -v n="$(json chunks)" 'BEGIN { exit !(n > 1) }'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --reshard-to train.steps=7
+same "$(json local_bytes)" 0 'nothing moves to the same layout'
+fails 1 'with --reshard-to: ' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 \
+    --reshard-to parallel.tp=3
+fails 1 'over the same ranks' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 \
+    --reshard-to parallel.dp=8
+fails 2 'is of no step' "$dhelix" simulate "$tmp/job.yaml" --placed --reshard-to parallel.dp=1
+fails 2 'say more of --reshard-to' "$dhelix" simulate "$tmp/job.yaml" --reshard grads
+
 # This machine: the planned memory is that of the run itself; the vocabulary is the tokenizer's.
 tiny_job "$tmp/tiny.yaml"
 ok "$dhelix" simulate "$tmp/tiny.yaml" --ranks 2 --placed --json

@@ -199,6 +199,10 @@ static void test_collectives(void **state)
     check_collective(c, DH_OP_SEND, 1e6, 2, 2, 1, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .05e6);
     check_collective(c, DH_OP_RING_EXCHANGE, 1e6, 4, 2, 2, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .025e6);
     check_collective(c, DH_OP_SHIFT, 1e6, 4, 1, 4, DH_COLLECTIVE_NEIGHBOUR, 3e3 + .01e6);
+    /* the fuller way of a member: on its node at 100, between nodes its own 20 of the network */
+    check_collective(c, DH_OP_MESSAGES, 10e6, 4, 1, 4, DH_COLLECTIVE_DIRECT, 3e3 + .1e6);
+    check_collective(c, DH_OP_MESSAGES, 10e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + .5e6);
+    check_collective(c, DH_OP_MESSAGES, 0, 8, 2, 4, DH_COLLECTIVE_DIRECT, 0);
     check_collective(c, DH_OP_ALL_REDUCE, 1e9, 1, 1, 1, DH_COLLECTIVE_NEIGHBOUR, 0);
     /* over two nodes of two: to the next one of two messages leaves a node, to the one behind it
      * both do, and share the network */

@@ -733,6 +733,32 @@ static void check_finds_columns_of_other_sizes(void **state)
     dh_graph_destroy(g);
 }
 
+/* Columns that are moved lie inside what they leave and where they go. */
+static void check_finds_columns_that_leave(void **state)
+{
+    static const char text[] = "dhelix.graph v2 reshard eval f32\n"
+                               "%0:x range f32[8, 4] slot=0\n"
+                               "%1:m act f32[16]\n"
+                               "%2:y range f32[8, 5] slot=1\n"
+                               "F %1 = take_columns(%0) {from=2, columns=2}\n"
+                               "F %2 = put_columns(%1) {to=3, columns=2, adds=1}\n";
+    static const struct {
+        uint32_t op;
+        dh_op_attr attr;
+        int64_t value;
+    } faults[] = {{0, DH_ATTR_FROM, 3}, {0, DH_ATTR_COLUMNS, 1}, {0, DH_ATTR_COLUMNS, 0},
+                  {1, DH_ATTR_TO, 4},   {1, DH_ATTR_COLUMNS, 1}, {1, DH_ATTR_FROM, 1}};
+    dh_graph_destroy(parse_graph(text));
+    for (size_t i = 0; i < DH_COUNTOF(faults); i++) {
+        dh_graph *g = parse_graph(text);
+        dh_op_attr_set(&g->ops.at[faults[i].op], faults[i].attr, faults[i].value);
+        expect_fault(g, "its columns do not lie inside");
+    }
+    dh_graph *g = parse_graph(text);
+    for (uint32_t id = 0; id < 3; id++) g->tensors.at[id].dtype = DH_BF16;
+    expect_fault(g, "op 1 put_columns"); /* only float32 is added */
+}
+
 static void check_finds_tensor_faults(void **state)
 {
     struct fault {
@@ -839,6 +865,7 @@ int main(void)
         cmocka_unit_test(check_finds_operand_faults),
         cmocka_unit_test(check_finds_attention_of_other_rows),
         cmocka_unit_test(check_finds_columns_of_other_sizes),
+        cmocka_unit_test(check_finds_columns_that_leave),
         cmocka_unit_test(check_finds_tensor_faults),
         cmocka_unit_test(equality_sees_every_part),
     };

@@ -329,6 +329,25 @@ static void run_columns(dh_dtype dtype)
     dh_graph_destroy(g);
 }
 
+/* Columns on their way to another layout: gradients are added, which are float32. */
+static void run_moved(dh_dtype dtype)
+{
+    const char *type = dh_dtype_name(dtype);
+    char text[512];
+    snprintf(text, sizeof text,
+             "dhelix.graph v2 reshard train %s\n"
+             "%%0:x range %s[6, 5] slot=0\n"
+             "%%1:y range %s[6, 7] slot=1\n"
+             "%%2:m act %s[18]\n"
+             "F %%2 = take_columns(%%0) {from=2, columns=3}\n"
+             "F %%1 = put_columns(%%2) {to=1, columns=3, adds=%d}\n"
+             "F %%1 = put_columns(%%0) {from=1, to=5, columns=2}\n",
+             type, type, type, type, dtype == DH_F32);
+    dh_graph *g = parse_graph(text);
+    run_graph(g);
+    dh_graph_destroy(g);
+}
+
 static void operators_compute_as_on_the_cpu(void **state)
 {
     seed = test_seed("glue");
@@ -343,6 +362,7 @@ static void operators_compute_as_on_the_cpu(void **state)
     {
         run_optimizer(dtype);
         run_columns(dtype);
+        run_moved(dtype);
         run_shares(dtype);
     }
     for (int type = 0; type < DH_N_OP_TYPE; type++)

@@ -156,6 +156,14 @@ void dh_k_add(dh_dtype dtype, int64_t n, const void *a, const void *b, void *y)
                   at(dtype, y, i));
 }
 
+void dh_k_add_rows(int64_t rows, int64_t n, const float *x, int64_t x_row, float *y, int64_t y_row)
+{
+    const dh_simd *simd = dh_simd_get();
+#pragma omp parallel for schedule(static) if (rows * n >= PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++)
+        simd->add(DH_F32, n, y + r * y_row, x + r * x_row, y + r * y_row);
+}
+
 static void sum_range(dh_dtype dtype, int64_t at0, int64_t n, int n_x, const void *const *x,
                       void *y)
 {

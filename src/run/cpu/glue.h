@@ -54,6 +54,8 @@ dh_status dh_cpu_run_sum_shares(dh_ctx *ctx, const dh_call *c);
 
 dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_split_columns(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_take_columns(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_put_columns(dh_ctx *ctx, const dh_call *c);
 
 /* ---- mixture of experts (glue_moe.c) ----------------------------------------------------- */
 

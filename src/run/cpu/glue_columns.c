@@ -32,3 +32,28 @@ dh_status dh_cpu_run_split_columns(dh_ctx *ctx, const dh_call *c)
     }
     return DH_OK;
 }
+
+dh_status dh_cpu_run_take_columns(dh_ctx *ctx, const dh_call *c)
+{
+    const dh_tensor *x = tensor_of(c, c->op->in[0]);
+    const int64_t row = dh_tensor_elements(x) / x->shape[0], n = c->op->columns;
+    const char *at = (const char *)c->in[0] + (size_t)c->op->from * dh_dtype_bytes(x->dtype);
+    dh_k_cast_rows(x->shape[0], n, x->dtype, at, row, x->dtype, c->out[0], n);
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_put_columns(dh_ctx *ctx, const dh_call *c)
+{
+    const dh_tensor *x = tensor_of(c, c->op->in[0]), *y = tensor_of(c, c->op->out[0]);
+    const int64_t n_rows = y->shape[0], n = c->op->columns;
+    const int64_t from_row = dh_tensor_elements(x) / n_rows, row = dh_tensor_elements(y) / n_rows;
+    const size_t item = dh_dtype_bytes(x->dtype);
+    const char *from = (const char *)c->in[0] + (size_t)c->op->from * item;
+    char *to = (char *)c->out[0] + (size_t)c->op->to * item;
+    if (c->op->adds)
+        dh_k_add_rows(n_rows, n, (const float *)(const void *)from, from_row, (float *)(void *)to,
+                      row);
+    else
+        dh_k_cast_rows(n_rows, n, x->dtype, from, from_row, x->dtype, to, row);
+    return DH_OK;
+}

@@ -244,6 +244,8 @@ void dh_k_cast(int64_t n, dh_dtype from, const void *x, dh_dtype to, void *y);
 /* Rows of n elements, x_row and y_row elements apart. */
 void dh_k_cast_rows(int64_t rows, int64_t n, dh_dtype from, const void *x, int64_t x_row,
                     dh_dtype to, void *y, int64_t y_row);
+/* y [rows,n] += x, float32; rows x_row and y_row elements apart. */
+void dh_k_add_rows(int64_t rows, int64_t n, const float *x, int64_t x_row, float *y, int64_t y_row);
 void dh_k_add(dh_dtype dtype, int64_t n, const void *a, const void *b, void *y); /* in place */
 /* y = x[0] + x[1] + ... in this order, n_x of them, accumulated in float32; y is none of them. */
 void dh_k_sum_ordered(dh_dtype dtype, int64_t n, int n_x, const void *const *x, void *y);

@@ -228,6 +228,29 @@ static void run_split_columns(dh_cuda_stream stream, const dh_call *c)
     }
 }
 
+static void run_take_columns(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    const int64_t row = dh_tensor_elements(x) / x->shape[0], n = c->op->columns;
+    const char *at = (const char *)c->in[0] + (size_t)c->op->from * dh_dtype_bytes(x->dtype);
+    dh_cuda_cast_rows(stream, x->shape[0], n, x->dtype, at, row, x->dtype, c->out[0], n);
+}
+
+static void run_put_columns(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0), *y = out_tensor(c, 0);
+    const int64_t n_rows = y->shape[0], n = c->op->columns;
+    const int64_t from_row = dh_tensor_elements(x) / n_rows, row = dh_tensor_elements(y) / n_rows;
+    const size_t item = dh_dtype_bytes(x->dtype);
+    const char *from = (const char *)c->in[0] + (size_t)c->op->from * item;
+    char *to = (char *)c->out[0] + (size_t)c->op->to * item;
+    if (c->op->adds)
+        dh_cuda_add_rows(stream, n_rows, n, (const float *)(const void *)from, from_row,
+                         (float *)(void *)to, row);
+    else
+        dh_cuda_cast_rows(stream, n_rows, n, x->dtype, from, from_row, x->dtype, to, row);
+}
+
 /* ---- loss ---------------------------------------------------------------------------------- */
 
 static void run_loss_stats(dh_cuda_stream stream, const dh_call *c)

@@ -140,6 +140,9 @@ void dh_cuda_cast_rows(dh_cuda_stream stream, int64_t rows, int64_t n, dh_dtype 
 /* y[at[r]] = x[r]: rows of n elements, x_row apart in x, side by side in y. */
 void dh_cuda_put_rows(dh_cuda_stream stream, dh_dtype dtype, int64_t rows, int64_t n, const void *x,
                       int64_t x_row, const int32_t *at, void *y);
+/* y [rows,n] += x, float32; rows x_row and y_row elements apart. */
+void dh_cuda_add_rows(dh_cuda_stream stream, int64_t rows, int64_t n, const float *x, int64_t x_row,
+                      float *y, int64_t y_row);
 void dh_cuda_add(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *a, const void *b,
                  void *y);
 /* y [n] = three lists of n_shares[k] arrays of n, one behind another, added in that order. */

@@ -18,7 +18,9 @@ typedef struct transfer {
                                   * of runs of rows */
     void *const *results;
     int64_t n_offsets;
-    int by; /* places that a shift goes on */
+    int by;                 /* places that a shift goes on */
+    const int64_t *lengths; /* of messages: to the members, from the members */
+    dh_comm_xfer *xfers;    /* room for them */
     const dh_part_hook *progress;
 } transfer;
 
@@ -70,6 +72,24 @@ static dh_status recv(dh_ctx *ctx, const transfer *t)
                         t->block->peer, t->block->tag);
 }
 
+/* All at once: those that go each way share the wire, and no order of them can be wrong. */
+static dh_status messages(dh_ctx *ctx, const transfer *t)
+{
+    const int n = dh_comm_group_size(t->group);
+    const dh_dtype dtype = t->in ? t->in->dtype : t->out ? t->out->dtype : DH_F32;
+    const size_t item = dh_dtype_bytes(dtype);
+    char *at[2] = {(char *)(uintptr_t)t->send, t->recv};
+    size_t n_xfers = 0;
+    for (int i = 0; i < 2 * n; i++) {
+        const int64_t count = t->lengths[i];
+        if (count == 0) continue;
+        const dh_comm_direction way = i < n ? DH_XFER_SEND : DH_XFER_RECV;
+        t->xfers[n_xfers++] = (dh_comm_xfer){way, i % n, 0, dtype, count, at[i / n]};
+        at[i / n] += (size_t)count * item;
+    }
+    return dh_comm_batch(ctx, t->group, t->xfers, n_xfers);
+}
+
 static dh_status ring_exchange(dh_ctx *ctx, const transfer *t)
 {
     const int n = dh_comm_group_size(t->group), me = dh_comm_group_index(t->group);
@@ -109,11 +129,21 @@ static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
     [DH_OP_RING_EXCHANGE] = ring_exchange,
     [DH_OP_RING_EXCHANGE_BOTH] = ring_exchange_both,
     [DH_OP_SHIFT] = shift,
+    [DH_OP_MESSAGES] = messages,
     [DH_OP_SEND] = send,
     [DH_OP_RECV] = recv,
 };
 
-static dh_status make_call(dh_ctx *ctx, dh_comm_group *group, const dh_block *block,
+/* What the command's function is given. */
+typedef struct job {
+    dh_exec *exec;
+    uint32_t instr;
+    bool in_transit;
+    dh_call here;        /* the call between the copies, on memory of the host */
+    dh_comm_xfer *xfers; /* of messages */
+} job;
+
+static dh_status make_call(dh_ctx *ctx, const job *j, dh_comm_group *group, const dh_block *block,
                            const dh_call *c)
 {
     const dh_op *op = c->op;
@@ -128,19 +158,13 @@ static dh_status make_call(dh_ctx *ctx, dh_comm_group *group, const dh_block *bl
                   .results = c->out,
                   .n_offsets = op->in[1] == DH_NONE ? 0 : tensors[op->in[1]].shape[0],
                   .by = op->by,
+                  .lengths = j->xfers ? &j->exec->program->lengths.at[block->lengths0] : NULL,
+                  .xfers = j->xfers,
                   .progress = &c->progress};
     return calls[op->type](ctx, &t);
 }
 
 /* ---- commands ------------------------------------------------------------------------------- */
-
-/* What the command's function is given. */
-typedef struct job {
-    dh_exec *exec;
-    uint32_t instr;
-    bool in_transit;
-    dh_call here; /* the call between the copies, on memory of the host */
-} job;
 
 static dh_status run_job(dh_ctx *ctx, void *user, const dh_call *call)
 {
@@ -148,7 +172,7 @@ static dh_status run_job(dh_ctx *ctx, void *user, const dh_call *call)
     const dh_exec *e = j->exec;
     dh_comm_group *group = e->groups[call->op->group];
     const dh_block *block = &e->program->blocks.at[e->program->instrs.at[j->instr].block];
-    const dh_status st = make_call(ctx, group, block, j->in_transit ? &j->here : call);
+    const dh_status st = make_call(ctx, j, group, block, j->in_transit ? &j->here : call);
     e->met_ns[j->instr] = dh_comm_group_times(group).arrived_ns;
     return st;
 }
@@ -203,6 +227,12 @@ dh_status dh_exec_add_transfer(dh_ctx *ctx, dh_exec *e, dh_stream_command *comma
     if (!j) return dh_exec_no_memory(ctx);
     j->exec = e;
     j->instr = command->id;
+    const dh_op *op = command->call->op;
+    if (op->type == DH_OP_MESSAGES) {
+        const int64_t n = dh_mesh_group_size(&e->program->mesh, (dh_group_kind)op->group);
+        j->xfers = DH_NEW_N(e->arena, dh_comm_xfer, 2 * n);
+        if (!j->xfers) return dh_exec_no_memory(ctx);
+    }
     command->host = run_job;
     command->host_user = j;
     return e->device->slab_is_host ? DH_OK : go_through_transit(ctx, e, j, command);

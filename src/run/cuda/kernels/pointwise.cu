@@ -286,6 +286,20 @@ void dh_cuda_put_rows(dh_cuda_stream stream, dh_dtype dtype, int64_t rows, int64
     });
 }
 
+__global__ void add_rows(int64_t n_items, int64_t n, const float *x, int64_t x_row, float *y,
+                         int64_t y_row)
+{
+    for (int64_t i = first_of_grid(); i < n_items; i += grid_step())
+        y[i / n * y_row + i % n] += x[i / n * x_row + i % n];
+}
+
+void dh_cuda_add_rows(dh_cuda_stream stream, int64_t rows, int64_t n, const float *x, int64_t x_row,
+                      float *y, int64_t y_row)
+{
+    if (rows * n == 0) return;
+    launch(add_rows, flat_blocks(rows * n), FLAT_THREADS, stream, rows * n, n, x, x_row, y, y_row);
+}
+
 template <class T, int V> __global__ void add(int64_t n, const T *a, const T *b, T *y)
 {
     float u[V], v[V];
