@@ -1,9 +1,10 @@
-# Kernels for CUDA: with nvcc they are compiled for GPUs; with a C++ compiler they are compiled for
-# the host too, for their tests (src/run/cuda/README.md).
+# The cuda device: with nvcc it is compiled for GPUs; with a C++ compiler it is compiled for the host
+# too, for its tests (src/run/cuda/README.md).
 
 # ---- GPUs ----------------------------------------------------------------------------------
-# AUTO: target cuda_kernels is there where nvcc is. ON: part of all, and an error without nvcc.
-set(DH_CUDA AUTO CACHE STRING "kernels compiled for GPUs: AUTO, ON or OFF")
+# AUTO: target cuda_kernels is there where nvcc is, and compiles what can be compiled. ON: the program
+# has the device, and it is an error when something is missing.
+set(DH_CUDA AUTO CACHE STRING "device cuda: AUTO (compiled by target cuda_kernels), ON (in the program) or OFF")
 set(DH_CUDA_ARCHITECTURES "80;90" CACHE STRING "compute capabilities to compile for; code of the last for later ones")
 if(NOT DH_CUDA STREQUAL "OFF")
   find_program(DH_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
@@ -30,11 +31,37 @@ if(DH_NVCC AND NOT DH_CUDA STREQUAL "OFF")
       DEPENDS ${source} DEPFILE ${object}.d COMMENT "Compiling ${name}.cu for GPUs" VERBATIM)
     list(APPEND cuda_objects ${object})
   endforeach()
-  set(cuda_all "")
-  if(DH_CUDA STREQUAL "ON")
-    set(cuda_all ALL)
+  add_custom_target(cuda_kernels DEPENDS ${cuda_objects})
+
+  # The rest, in C; and the host's runtime against CUDA's declarations, which it has to match.
+  get_filename_component(cuda_root ${DH_NVCC} REALPATH)
+  get_filename_component(cuda_root ${cuda_root} DIRECTORY)
+  get_filename_component(cuda_root ${cuda_root} DIRECTORY)
+  find_path(DH_CUDA_INCLUDE cublasLt.h HINTS ${cuda_root}/include /usr/local/cuda/include NO_DEFAULT_PATH)
+  if(DH_CUDA_INCLUDE)
+    file(GLOB cuda_device CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/run/cuda/*.c)
+    file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/run/cuda/host/*.c)
+    add_library(cuda_device OBJECT EXCLUDE_FROM_ALL ${cuda_device})
+    add_library(cuda_host_declared OBJECT EXCLUDE_FROM_ALL ${cuda_host})
+    foreach(target cuda_device cuda_host_declared)
+      target_include_directories(${target} SYSTEM PRIVATE ${DH_CUDA_INCLUDE})
+      target_link_libraries(${target} PRIVATE dh_flags)
+    endforeach()
+    add_dependencies(cuda_kernels cuda_device cuda_host_declared)
+  else()
+    message(STATUS "no cublasLt.h beside nvcc: of device cuda the kernels alone are compiled")
   endif()
-  add_custom_target(cuda_kernels ${cuda_all} DEPENDS ${cuda_objects})
+
+  if(DH_CUDA STREQUAL "ON")
+    find_library(DH_CUDART cudart_static HINTS ${cuda_root}/lib ${cuda_root}/lib64 REQUIRED)
+    find_library(DH_CUBLASLT cublasLt HINTS ${cuda_root}/lib ${cuda_root}/lib64 REQUIRED)
+    if(NOT DH_CUDA_INCLUDE)
+      message(FATAL_ERROR "DH_CUDA is ON and there is no cublasLt.h: give -DDH_CUDA_INCLUDE=<folder>")
+    endif()
+    add_library(dh_cuda STATIC $<TARGET_OBJECTS:cuda_device> ${cuda_objects})
+    set_target_properties(dh_cuda PROPERTIES LINKER_LANGUAGE C)
+    target_link_libraries(dh_cuda PUBLIC dh_cpu ${DH_CUDART} ${DH_CUBLASLT} Threads::Threads dl rt stdc++)
+  endif()
 endif()
 
 # ---- the host ------------------------------------------------------------------------------
@@ -58,9 +85,17 @@ if(CMAKE_CXX_COMPILER)
   enable_language(CXX)
 endif()
 
-# dh_cuda_on_host(<target> <sources>): kernels as a library for the host, and what runs them.
+# dh_cuda_on_host(<target> <sources>): kernels as a library for the host, and what runs them, on
+# streams of <target>_runtime: CUDA's calls and cuBLASLt's, for the host.
 function(dh_cuda_on_host name)
+  file(GLOB runtime CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/run/cuda/host/*.c)
+  add_library(${name}_runtime STATIC ${runtime})
+  target_include_directories(${name}_runtime SYSTEM PUBLIC ${CMAKE_SOURCE_DIR}/src/run/cuda/host/include)
+  target_link_libraries(${name}_runtime PUBLIC dh_flags dh_base Threads::Threads)
   add_library(${name} STATIC ${ARGN} ${CMAKE_SOURCE_DIR}/src/run/cuda/host/fibres.cc)
+  target_include_directories(${name} PUBLIC
+    $<TARGET_PROPERTY:${name}_runtime,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_link_libraries(${name} PUBLIC $<LINK_ONLY:${name}_runtime>)
   set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(${name} PRIVATE _GNU_SOURCE)

@@ -9,6 +9,9 @@
 
 #include "base/json_text.h"
 #include "cli/cli.h"
+#ifdef DH_HAVE_CUDA
+#include "run/cuda/device.h"
+#endif
 
 enum { EXIT_USAGE = 2 };
 
@@ -101,6 +104,14 @@ static bool occupy_standard_streams(void)
     return true;
 }
 
+/* What not every build has. */
+static void add_devices(void)
+{
+#ifdef DH_HAVE_CUDA
+    DH_CHECK(dh_device_add(&dh_device_cuda), "there are too many devices");
+#endif
+}
+
 int main(int argc, char **argv)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -108,6 +119,7 @@ int main(int argc, char **argv)
     if (!occupy_standard_streams()) return EXIT_FAILURE; /* and nowhere to say why */
     dh_cli_name_cut_files();
     dh_json_watch_memory();
+    add_devices();
     dh_status st = dispatch(&ctx, &cli, argc, argv);
     if (fflush(stdout) != 0 && st == DH_OK)
         st = dh_fail(&ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));

@@ -64,7 +64,7 @@ says '14 operators, 10 before; 2 of 2 places'
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=domino(columns=3)' --print passes
 says 'do not divide into so many parts (model.width)'
 fails 1 'did you mean ring-gemm' "$dhelix" check "$tmp/job.yaml" --set 'strategy={passes: [ring-gem]}'
-fails 1 'device "cuda" is not complete' "$dhelix" check "$tmp/job.yaml" --set device=cuda
+fails 1 'device "cuda" is not in this build' "$dhelix" check "$tmp/job.yaml" --set device=cuda
 fails 1 'stands twice' "$dhelix" check "$tmp/job.yaml" --set strategy=ring-gemm+intra-batch
 
 # Sizes that leave padding between parameters.

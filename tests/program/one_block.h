@@ -8,15 +8,16 @@
 #include "program/program_spec.h"
 
 /* Takes the graph; on a rank of tensor parallelism alone, placed in memory. A layer has the model's
- * parameters. */
-static inline dh_program *one_block_of(const dh_model *model, dh_graph *graph, int64_t tp,
-                                       int64_t rank)
+ * parameters. Without a backend, kernels have no scratch. */
+static inline dh_program *one_block_with(const dh_model *model, const dh_backend_info *backend,
+                                         dh_graph *graph, int64_t tp, int64_t rank)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_emitter *e;
     uint32_t graph_id, block, flat;
-    dh_program_spec spec = {.recipe = {.model = *model, .dtype = DH_F32, .n_micro = 1},
-                            .rank = rank};
+    dh_program_spec spec = {
+        .recipe = {.model = *model, .dtype = DH_F32, .n_micro = 1, .backend = backend},
+        .rank = rank};
     assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, 1, 1, 0, 0, &spec.recipe.mesh));
     assert_ok(&ctx, dh_emitter_create(&ctx, &spec, &e));
     assert_ok(&ctx, dh_emit_add_graph(&ctx, e, graph, &graph_id));
@@ -31,6 +32,12 @@ static inline dh_program *one_block_of(const dh_model *model, dh_graph *graph, i
     assert_ok(&ctx, dh_program_plan_memory(&ctx, p, true));
     dh_emitter_destroy(e);
     return p;
+}
+
+static inline dh_program *one_block_of(const dh_model *model, dh_graph *graph, int64_t tp,
+                                       int64_t rank)
+{
+    return one_block_with(model, NULL, graph, tp, rank);
 }
 
 static inline dh_program *one_block(dh_graph *graph, int64_t tp, int64_t rank)

@@ -2,7 +2,7 @@
  * for, somebody begins before the instruction is done, and the numbers are those of the same
  * program without parts, on every device. Operands are small integers, so that every sum is exact.
  *
- * The staged device is to find what others let pass: a wait that is missing, an address that the
+ * The staged device, and CUDA's streams on the host, are to find what others let pass: a wait that is missing, an address that the
  * host follows. */
 #include "../program/one_block.h"
 
@@ -12,6 +12,10 @@
 #include <unistd.h>
 
 #include "run/exec/exec.h"
+#ifdef TEST_CUDA /* the same over CUDA's runtime on the host */
+#include "run/cuda/device.h"
+#include "run/cuda/host/host.h"
+#endif
 
 enum { TP = 2, PARTS = 4, OWN = 16, ROWS = TP * OWN, PIECE = ROWS / PARTS, WIDTH = 64 };
 enum { ENTRY, GATHER, FIRST_PIECE, PRODUCT = FIRST_PIECE + PARTS, FIRST_SUM = PRODUCT + 1 };
@@ -145,10 +149,11 @@ static void run_with(rank_run runs[TP], const char *device, int parts, double gb
     dh_comm_world *world;
     assert_ok(&ctx, dh_comm_world_create(&ctx, "local", &config, &world));
     for (int r = 0; r < TP; r++) {
-        dh_program *p = one_block(make_graph(r, parts), TP, r);
+        const dh_device *on = dh_device_find(device);
+        const dh_model none = {.n_layers = 0};
+        dh_program *p = one_block_with(&none, &on->info, make_graph(r, parts), TP, r);
         if (without && without->rank == r) drop_wait(p, *without);
-        runs[r] =
-            (rank_run){.device = dh_device_find(device), .world = world, .rank = r, .program = p};
+        runs[r] = (rank_run){.device = on, .world = world, .rank = r, .program = p};
         runs[r].spans = calloc(dh_program_n_spans(p), sizeof *runs[r].spans);
         assert_non_null(runs[r].spans);
         assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &runs[r]), 0);
@@ -249,7 +254,15 @@ static void somebody_begins_early(void **state)
     free_runs(runs);
 }
 
-/* ---- what the staged device finds ----------------------------------------------------------- */
+/* ---- what late devices find ------------------------------------------------------------------- */
+
+#ifdef TEST_CUDA
+static const char late_device[] = "cuda";
+enum { N_KINDS = 2, N_SEEDS = 4 }; /* those of four that do nothing early: host/runtime.c */
+#else
+static const char late_device[] = "staged";
+enum { N_KINDS = 1, N_SEEDS = 1 };
+#endif
 
 /* All waits of a program, one after another. */
 static missing nth_wait(const dh_program *p, uint32_t n)
@@ -266,28 +279,47 @@ static bool same_numbers(const rank_run *a, const rank_run *b)
     return true;
 }
 
+static void seed_delays(int seed)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", seed);
+    setenv("DHELIX_STAGED_SEED", text, 1);
+#ifdef TEST_CUDA
+    dh_host_seed_streams((uint64_t)seed);
+#endif
+}
+
+/* Whether a run, or one of two that go through delays of either kind, has other numbers. */
+static bool finds(missing m, int seed, const rank_run right[TP])
+{
+    static rank_run runs[TP];
+    bool found = false;
+    for (int k = 0; k < N_KINDS && !found; k++) {
+        seed_delays(N_SEEDS * seed + k);
+        run_with(runs, late_device, PARTS, 0, &m);
+        found = !same_numbers(&runs[0], &right[0]) || !same_numbers(&runs[1], &right[1]);
+        free_runs(runs);
+    }
+    return found;
+}
+
 /* One wait a run, each of them several times, on either rank. */
 static void a_missing_wait_is_always_found(void **state)
 {
     enum { RUNS = 100 };
-    static rank_run right[TP], runs[TP];
+    static rank_run right[TP];
     int n_found = 0;
     run_ranks(right, PARTS, 0);
     for (int seed = 1; seed <= RUNS; seed++) {
-        char text[16];
         missing m = nth_wait(right[0].program, (uint32_t)seed);
         m.rank = seed % TP;
-        snprintf(text, sizeof text, "%d", seed);
-        setenv("DHELIX_STAGED_SEED", text, 1);
-        run_with(runs, "staged", PARTS, 0, &m);
-        const bool found = !same_numbers(&runs[0], &right[0]) || !same_numbers(&runs[1], &right[1]);
+        const bool found = finds(m, seed, right);
         if (!found) {
             char name[200];
             print_message("seed %d: not found: wait %u of %s\n", seed, m.wait,
                           dh_instr_describe(right[0].program, m.of, name, sizeof name));
         }
         n_found += found;
-        free_runs(runs);
     }
     print_message("%d runs, a wait less each, other numbers in %d\n", RUNS, n_found);
     assert_int_equal(n_found, RUNS);
@@ -298,7 +330,7 @@ static void a_missing_wait_is_always_found(void **state)
 static void the_host_cannot_follow_an_address(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const dh_device *device = dh_device_find("staged");
+    const dh_device *device = dh_device_find(late_device);
     dh_slab *slab;
     assert_ok(&ctx, device->slab_create(&ctx, 4096, &slab));
     const pid_t child = fork();
@@ -320,6 +352,9 @@ int main(void)
         cmocka_unit_test(a_missing_wait_is_always_found),
         cmocka_unit_test(the_host_cannot_follow_an_address),
     };
+#ifdef TEST_CUDA
+    if (!dh_device_add(&dh_device_cuda)) return 1;
+#endif
     setenv("DHELIX_STAGED_SEED", "1", 1); /* printed where it matters, by the tests */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,18 +88,23 @@ dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_call *c)
     return DH_OK;
 }
 
+dh_status dh_cpu_check_room(dh_ctx *ctx, const dh_op *op, int64_t n_rows)
+{
+    if (n_rows <= op->room) return DH_OK;
+    const double share = (double)n_rows / (double)op->rows;
+    return dh_fail(ctx, DH_EINVAL,
+                   "%lld rows come to this rank's experts, which have room for %lld: raise "
+                   "moe.capacity to %.2f, or give experts a fixed share by moe.mode capacity",
+                   (long long)n_rows, (long long)op->room, ceil(share * 100) / 100);
+}
+
 /* The one place that learns how many rows come, before any does. */
 dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_call *c)
 {
     const int64_t n_runs = in_tensor(c, 0)->shape[0];
     const int64_t *offsets = c->out[0];
     dh_k_moe_offsets(n_runs, c->in[0], c->out[0]);
-    if (offsets[n_runs] <= c->op->room) return DH_OK;
-    const double share = (double)offsets[n_runs] / (double)c->op->rows;
-    return dh_fail(ctx, DH_EINVAL,
-                   "%lld rows come to this rank's experts, which have room for %lld: raise "
-                   "moe.capacity to %.2f, or give experts a fixed share by moe.mode capacity",
-                   (long long)offsets[n_runs], (long long)c->op->room, ceil(share * 100) / 100);
+    return dh_cpu_check_room(ctx, c->op, offsets[n_runs]);
 }
 
 dh_status dh_cpu_run_moe_permute(dh_ctx *ctx, const dh_call *c)

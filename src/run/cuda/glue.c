@@ -1,7 +1,9 @@
 /* From graph operators to kernels for CUDA: shapes out of the graph, pointers out of the call, as
- * run/cpu/glue.c does. Nothing that lies on the device is looked at here: a call may be captured in
- * a graph. Attention is in glue_attn.c. */
+ * run/cpu/glue.c does. Nothing that lies on the device is looked at here. Attention is in
+ * glue_attn.c, products of dense matrices in products.c. */
 #include "run/cuda/glue.h"
+
+#include "run/cpu/glue.h"
 
 static const dh_tensor *in_of(const dh_graph *g, const dh_op *op, int k)
 {
@@ -337,6 +339,17 @@ static void run_moe_order(dh_cuda_stream stream, const dh_call *c)
     if (c->choices) dh_cuda_moe_count(stream, dh_tensor_elements(experts), E, c->in[0], c->choices);
 }
 
+static void run_moe_offsets(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_moe_offsets(stream, in_tensor(c, 0)->shape[0], c->in[0], c->out[0]);
+}
+
+/* How many rows come: more than there is room for nobody may go on with. */
+static const int64_t *rows_that_come(const dh_call *c)
+{
+    return (const int64_t *)c->out[0] + in_tensor(c, 0)->shape[0];
+}
+
 static void run_moe_permute(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 0);
@@ -414,11 +427,21 @@ static void run_adamw(dh_cuda_stream stream, const dh_call *c)
 static const dh_cuda_kernel kernels[DH_N_OP_TYPE] = {
 #define DH_KERNEL(op, workspace, image_bytes, image_write, run)                                    \
     [DH_OP_##op] = {workspace, image_bytes, image_write, run},
+#define DH_PRODUCT(op)                                                                             \
+    [DH_OP_##op] = {.workspace = dh_cuda_ws_product,                                               \
+                    .prepare = dh_cuda_prepare_product,                                            \
+                    .release = dh_cuda_release_product,                                            \
+                    .product = dh_cuda_run_product},
+#define DH_CHECKED(op, run_it, found, check_it)                                                    \
+    [DH_OP_##op] = {.run = run_it, .found_at = found, .check = check_it},
 #include "run/cuda/kernels.def"
 #undef DH_KERNEL
+#undef DH_PRODUCT
+#undef DH_CHECKED
 };
 
 const dh_cuda_kernel *dh_cuda_kernel_of(dh_op_type type)
 {
-    return (unsigned)type < DH_N_OP_TYPE && kernels[type].run ? &kernels[type] : NULL;
+    if ((unsigned)type >= DH_N_OP_TYPE) return NULL;
+    return kernels[type].run || kernels[type].product ? &kernels[type] : NULL;
 }

@@ -13,13 +13,29 @@ typedef struct dh_cuda_kernel {
      */
     size_t (*image_bytes)(const dh_graph *graph, const dh_op *op);
     void (*image_write)(const dh_graph *graph, const dh_op *op, void *image);
-    /* call->kernel is the image, on the device. */
+    /* call->kernel is the image, on the device. NULL: product is there. */
     void (*run)(dh_cuda_stream stream, const dh_call *call);
+    /* Products of dense matrices, planned once; call->kernel is the plan. */
+    dh_status (*prepare)(dh_ctx *ctx, const dh_graph *graph, const dh_op *op, unsigned accumulate,
+                         void **plan);
+    void (*release)(void *plan);
+    dh_status (*product)(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *call);
+    /* Whether what the kernel found may be gone on with: a value at an address of the device, which
+     * the host waits for. NULL: nothing has to be looked at. */
+    const int64_t *(*found_at)(const dh_call *call);
+    dh_status (*check)(dh_ctx *ctx, const dh_op *op, int64_t found);
 } dh_cuda_kernel;
 
-/* NULL when there is none for the type: products of dense matrices, which are the device's own, and
- * moe_offsets, whose bound has to be told to the host. */
+/* NULL when there is none for the type. */
 const dh_cuda_kernel *dh_cuda_kernel_of(dh_op_type type);
+
+/* ---- products of dense matrices (products.c) ---------------------------------------------- */
+
+size_t dh_cuda_ws_product(const dh_graph *g, const dh_op *op);
+dh_status dh_cuda_prepare_product(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
+                                  unsigned accumulate, void **state);
+void dh_cuda_release_product(void *state);
+dh_status dh_cuda_run_product(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c);
 
 /* ---- attention (glue_attn.c): functions of rows in kernels.def ---------------------------- */
 

@@ -172,7 +172,9 @@ static dh_status run_job(dh_ctx *ctx, void *user, const dh_call *call)
     const dh_exec *e = j->exec;
     dh_comm_group *group = e->groups[call->op->group];
     const dh_block *block = &e->program->blocks.at[e->program->instrs.at[j->instr].block];
-    const dh_status st = make_call(ctx, j, group, block, j->in_transit ? &j->here : call);
+    dh_call here = j->in_transit ? j->here : *call;
+    here.progress = call->progress;
+    const dh_status st = make_call(ctx, j, group, block, &here);
     e->met_ns[j->instr] = dh_comm_group_times(group).arrived_ns;
     return st;
 }
@@ -190,7 +192,7 @@ static uint64_t operand_bytes(const dh_exec *e, uint32_t instr, int k)
 }
 
 /* Operands side by side in the stream's transit memory: fetched before the call, and copied back
- * behind it. Its parts are all there then. */
+ * behind it, the first output first; a device that is told of its parts may copy them one by one. */
 static dh_status go_through_transit(dh_ctx *ctx, const dh_exec *e, job *j,
                                     dh_stream_command *command)
 {
@@ -251,7 +253,7 @@ dh_status dh_exec_add_transit(dh_ctx *ctx, dh_exec *e)
         *most = DH_MAX(*most, sum);
     }
     for (int s = 0; s < DH_N_STREAM; s++)
-        if (n_bytes[s] && !(e->transit[s] = dh_arena_alloc(e->arena, n_bytes[s])))
+        if (n_bytes[s] && !(e->transit[s] = dh_exec_host_memory(e, n_bytes[s])))
             return dh_exec_no_memory(ctx);
     return DH_OK;
 }

@@ -69,7 +69,8 @@ typedef struct dh_stream_command {
      * that may sleep and that holds up no other stream. */
     dh_status (*host)(dh_ctx *ctx, void *user, const dh_call *call);
     void *host_user;
-    const dh_copy *fetches, *copies; /* before it, to the host; behind it, from there; borrowed */
+    /* Before it, to the host; behind it, from there, the first output's first; borrowed. */
+    const dh_copy *fetches, *copies;
     uint32_t n_fetches, n_copies;
 } dh_stream_command;
 
@@ -121,6 +122,10 @@ typedef struct dh_device {
     dh_status (*slab_read)(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, void *data,
                            uint64_t n_bytes);
     bool slab_is_host; /* addresses on the device may be followed on the host */
+    /* Optional: memory of the host that commands' copies want (pinned); without it any will do.
+     * NULL: there is none. */
+    void *(*host_alloc)(size_t n_bytes);
+    void (*host_free)(void *at);
 
     /* Made once per operator and accumulate mask (GEMM primitives, tables); *kernel stays NULL
      * where there is nothing to make. */
@@ -158,6 +163,9 @@ typedef struct dh_device {
 dh_status dh_slab_check(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, uint64_t n_bytes);
 
 const dh_device *const *dh_devices(size_t *n);
+/* Adds one that not every build has, behind the others; before any is looked for. False: there are
+ * too many. */
+bool dh_device_add(const dh_device *device);
 /* "auto" is the one that DHELIX_DEVICE names, or else the first. NULL when there is none of that
  * name. */
 const dh_device *dh_device_find(const char *name);

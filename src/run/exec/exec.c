@@ -336,10 +336,23 @@ dh_status dh_exec_create(dh_ctx *ctx, const dh_device *device, const dh_program 
     return DH_OK;
 }
 
+void *dh_exec_host_memory(dh_exec *e, size_t n_bytes)
+{
+    if (!e->device->host_alloc) return dh_arena_alloc(e->arena, n_bytes);
+    void *at = e->device->host_alloc(n_bytes);
+    if (at && !dh_vec_push(&e->pinned, at)) {
+        e->device->host_free(at);
+        return NULL;
+    }
+    return at;
+}
+
 void dh_exec_destroy(dh_exec *exec)
 {
     if (!exec) return;
     exec->device->streams_destroy(exec->streams);
+    for (size_t i = 0; i < exec->pinned.n; i++) exec->device->host_free(exec->pinned.at[i]);
+    dh_vec_fini(&exec->pinned);
     release_kernels(exec);
     exec->device->slab_destroy(exec->values);
     dh_arena_destroy(exec->arena);

@@ -24,12 +24,17 @@ struct dh_exec {
     int64_t *met_ns;   /* by instruction: when a call's partners had come; 0: it cannot be known */
     uint32_t *waits;   /* events, as dh_program.waits */
     char *transit[DH_N_STREAM]; /* what transfers of a stream go through; NULL: nothing */
+    DH_VEC(void *) pinned;      /* what the device's host_alloc gave */
     dh_span *spans;
     bool spans_known; /* they are those of the last run */
     uint64_t peak;    /* end of the highest byte its commands use */
     dh_streams *streams;
     const dh_step *step; /* of the run under way, or the last */
 };
+
+/* Memory of the host that copies of commands come from and go to; as long as the program is ready.
+ * NULL: there is none. */
+void *dh_exec_host_memory(dh_exec *exec, size_t n_bytes);
 
 /* Makes the command of a communication instruction: one blocking call on its group (communicate.c).
  * Transit memory is there once all have been made. errors: DH_ENOMEM */

@@ -73,14 +73,13 @@ dh_status dh_exec_add_load(dh_ctx *ctx, dh_exec *e, dh_stream_command *command)
     dh_copy *copies = DH_NEW_N(e->arena, dh_copy, N_OUTPUTS);
     if (!l || !copies) return dh_exec_no_memory(ctx);
     l->exec = e;
-    l->row = DH_NEW_N(e->arena, int32_t, whole_sequence(&c->graph->dims) + 1);
-    l->tokens = DH_NEW_N(e->arena, int32_t, n);
-    l->targets = DH_NEW_N(e->arena, int32_t, n);
-    l->positions = DH_NEW_N(e->arena, int32_t, n);
-    l->samples = DH_NEW_N(e->arena, int64_t, n);
-    if (!l->row || !l->tokens || !l->targets || !l->positions || !l->samples)
-        return dh_exec_no_memory(ctx);
     const size_t n_bytes = (size_t)n * sizeof(int32_t);
+    l->row = DH_NEW_N(e->arena, int32_t, whole_sequence(&c->graph->dims) + 1);
+    l->samples = dh_exec_host_memory(e, (size_t)n * sizeof(int64_t) + 3 * n_bytes);
+    if (!l->row || !l->samples) return dh_exec_no_memory(ctx);
+    l->tokens = (int32_t *)(l->samples + n);
+    l->targets = l->tokens + n;
+    l->positions = l->targets + n;
     copies[TOKENS] = (dh_copy){c->out[TOKENS], l->tokens, n_bytes};
     copies[TARGETS] = (dh_copy){c->out[TARGETS], l->targets, n_bytes};
     copies[POSITIONS] = (dh_copy){c->out[POSITIONS], l->positions, n_bytes};

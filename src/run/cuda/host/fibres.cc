@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/base.h"
+#include "run/cuda/host/host.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define ADDRESS_SANITIZER 1
@@ -302,4 +303,37 @@ void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(cons
         blockIdx = {i, 0, 0};
         run_block();
     }
+}
+
+/* ---- launches --------------------------------------------------------------------------------- */
+
+namespace {
+
+enum { MOST_CLOSURE = 512 };
+
+struct grid {
+    unsigned n_blocks, n_threads;
+    void (*body)(const void *);
+    alignas(16) unsigned char user[MOST_CLOSURE];
+};
+
+void run_grid(const void *user)
+{
+    const grid *g = static_cast<const grid *>(user);
+    dh_host_run_blocks(g->n_blocks, g->n_threads, g->body, g->user);
+}
+
+} // namespace
+
+void dh_host_launch(struct CUstream_st *stream, unsigned n_blocks, unsigned n_threads,
+                    void (*body)(const void *), const void *user, size_t n_bytes)
+{
+    grid g = {n_blocks, n_threads, body, {0}};
+    if (!stream) {
+        dh_host_run_blocks(n_blocks, n_threads, body, user);
+        return;
+    }
+    DH_CHECK(n_bytes <= sizeof g.user, "a kernel's arguments take %zu bytes", n_bytes);
+    memcpy(g.user, user, n_bytes);
+    if (n_blocks > 0) (void)dh_host_enqueue(stream, run_grid, &g, sizeof g);
 }

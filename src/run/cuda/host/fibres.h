@@ -1,5 +1,5 @@
 /* CUDA kernels on the host, for tests: a block's threads are fibres, a grid's blocks run one after
- * another on the calling thread.
+ * another on the thread of their stream (runtime.c), or the calling one where there is no stream.
  *
  * A fibre runs until it waits for its warp or its block, or ends. Between two such points the order
  * of a block's fibres is drawn anew each time, so that a missing barrier shows in results; a
@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <cuda_runtime_api.h>
 
 struct dh_host_index {
     unsigned x, y, z;
@@ -25,6 +26,10 @@ extern thread_local dh_host_index threadIdx, blockIdx, blockDim, gridDim;
 /* Calls body(user) as every thread of n_blocks blocks of n_threads, a multiple of 32. */
 void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(const void *),
                         const void *user);
+/* The same on a stream, once what lies before it there is done; NULL: now, on the calling thread.
+ * n_bytes of user are copied. errors: cudaGetLastError */
+void dh_host_launch(struct CUstream_st *stream, unsigned n_blocks, unsigned n_threads,
+                    void (*body)(const void *), const void *user, size_t n_bytes);
 /* The same memory for every thread of a block that asks for as much in the same order. At most
  * 48 KiB a block together, which is what a kernel may declare on a GPU. */
 void *dh_host_shared(size_t n_bytes);

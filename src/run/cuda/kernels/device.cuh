@@ -45,12 +45,12 @@ template <class F> static void dh_host_call(const void *f)
 }
 
 template <class... P, class... A>
-static void launch(void (*kernel)(P...), int64_t n_blocks, int64_t n_threads, dh_cuda_stream,
+static void launch(void (*kernel)(P...), int64_t n_blocks, int64_t n_threads, dh_cuda_stream stream,
                    A... args)
 {
     auto thread = [=] { kernel(static_cast<P>(args)...); };
-    dh_host_run_blocks((unsigned)n_blocks, (unsigned)n_threads, dh_host_call<decltype(thread)>,
-                       &thread);
+    dh_host_launch(stream, (unsigned)n_blocks, (unsigned)n_threads,
+                   dh_host_call<decltype(thread)>, &thread, sizeof thread);
 }
 #endif
 

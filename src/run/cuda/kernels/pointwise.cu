@@ -378,20 +378,12 @@ void dh_cuda_scale(dh_cuda_stream stream, dh_dtype dtype, int64_t n, float facto
 
 void dh_cuda_copy(dh_cuda_stream stream, size_t n_bytes, const void *x, void *y)
 {
-#ifdef __CUDACC__
     cudaMemcpyAsync(y, x, n_bytes, cudaMemcpyDeviceToDevice, stream);
-#else
-    memcpy(y, x, n_bytes);
-#endif
 }
 
 void dh_cuda_zero(dh_cuda_stream stream, size_t n_bytes, void *y)
 {
-#ifdef __CUDACC__
     cudaMemsetAsync(y, 0, n_bytes, stream);
-#else
-    memset(y, 0, n_bytes);
-#endif
 }
 
 /* ---- AdamW

@@ -1,0 +1,237 @@
+/* Products through cuBLASLt, which sees matrices by columns.
+ *
+ * What lies in memory by rows as [r,c] with a stride is, by columns, its transpose: c x r with that
+ * stride as leading dimension. So C = op(A) op(B) is asked for as C' = op(B)' op(A)': B comes
+ * first, and is transposed where it is stored [n,k]. A bias goes along the rows of C', which is
+ * what cuBLASLt's epilogue adds; it wants C's type.
+ *
+ * The algorithm is chosen when a product is planned and stays, so that a repeated call has the same
+ * bits. */
+#include "run/cuda/gemm.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "run/cuda/runtime.h"
+
+enum { MOST_DEVICES = 64, OPERAND_ALIGN = 16, WORKSPACE_ALIGN = 256 };
+
+struct dh_cuda_gemm {
+    dh_gemm_desc d; /* leading dimensions filled in */
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c; /* of our A, B, C */
+    cublasLtMatmulAlgo_t algo;
+};
+
+/* ---- one handle a device ---------------------------------------------------------------------- */
+
+static dh_status handle_of_device(dh_ctx *ctx, cublasLtHandle_t *handle)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static cublasLtHandle_t handles[MOST_DEVICES];
+    int device;
+    CUDA_TRY(cudaGetDevice(&device));
+    if (device >= MOST_DEVICES)
+        return dh_fail(ctx, DH_EUNSUPPORTED, "more than %d GPUs on a machine", MOST_DEVICES);
+    pthread_mutex_lock(&lock);
+    dh_status st = DH_OK;
+    if (!handles[device])
+        st = dh_cublas_check(ctx, cublasLtCreate(&handles[device]), "cublasLtCreate");
+    *handle = handles[device];
+    pthread_mutex_unlock(&lock);
+    return st;
+}
+
+/* ---- scratch ---------------------------------------------------------------------------------- */
+
+static size_t aligned(size_t n_bytes)
+{
+    return (n_bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+}
+
+static size_t bias_bytes(const dh_gemm_desc *d)
+{
+    return d->bias ? aligned((size_t)d->n * dh_dtype_bytes(d->out)) : 0;
+}
+
+/* TUNING: a guess until one has run: NVIDIA advises 32 MiB for Hopper; a product that is cut along
+ * k into eight needs no more than eight results. */
+static size_t library_bytes(const dh_gemm_desc *d)
+{
+    const size_t most = (size_t)32 << 20, result = (size_t)d->m * (size_t)d->n * sizeof(float);
+    return DH_MIN(most, aligned(8 * result));
+}
+
+size_t dh_cuda_gemm_workspace(const dh_gemm_desc *desc)
+{
+    return WORKSPACE_ALIGN + bias_bytes(desc) + library_bytes(desc);
+}
+
+/* ---- planning --------------------------------------------------------------------------------- */
+
+static dh_status check(dh_ctx *ctx, dh_gemm_desc *d)
+{
+    const int64_t a_cols = d->trans_a ? d->m : d->k, b_cols = d->trans_b ? d->k : d->n;
+    const bool narrows = d->in == DH_F32 && d->out == DH_BF16;
+    if (d->m < 1 || d->n < 1 || d->k < 1 || (d->bias && d->accumulate) || narrows)
+        return dh_fail(ctx, DH_EINVAL, "no product of %lld x %lld x %lld, %s to %s%s%s",
+                       (long long)d->m, (long long)d->n, (long long)d->k, dh_dtype_name(d->in),
+                       dh_dtype_name(d->out), d->bias ? ", with a bias" : "",
+                       d->accumulate ? ", added to what is there" : "");
+    if (!d->lda) d->lda = a_cols;
+    if (!d->ldb) d->ldb = b_cols;
+    if (!d->ldc) d->ldc = d->n;
+    return DH_OK;
+}
+
+static cudaDataType type_of(dh_dtype dtype)
+{
+    return dtype == DH_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* A matrix of rows x cols by rows. */
+static dh_status describe(dh_ctx *ctx, dh_dtype dtype, int64_t rows, int64_t cols, int64_t ld,
+                          cublasLtMatrixLayout_t *layout)
+{
+    CUBLAS_TRY(
+        cublasLtMatrixLayoutCreate(layout, type_of(dtype), (uint64_t)cols, (uint64_t)rows, ld));
+    return DH_OK;
+}
+
+static dh_status describe_operands(dh_ctx *ctx, dh_cuda_gemm *g)
+{
+    const dh_gemm_desc *d = &g->d;
+    const bool ta = d->trans_a, tb = d->trans_b;
+    DH_TRY(describe(ctx, d->in, ta ? d->k : d->m, ta ? d->m : d->k, d->lda, &g->a));
+    DH_TRY(describe(ctx, d->in, tb ? d->n : d->k, tb ? d->k : d->n, d->ldb, &g->b));
+    return describe(ctx, d->out, d->m, d->n, d->ldc, &g->c);
+}
+
+static dh_status describe_product(dh_ctx *ctx, dh_cuda_gemm *g)
+{
+    const int32_t first = g->d.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                  second = g->d.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+                  bias_type = type_of(g->d.out);
+    const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cublasLtMatmulDesc_t *p = &g->product;
+    CUBLAS_TRY(cublasLtMatmulDescCreate(p, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    CUBLAS_TRY(
+        cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    CUBLAS_TRY(
+        cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    if (!g->d.bias) return DH_OK;
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                              sizeof epilogue));
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                                              sizeof bias_type));
+    return DH_OK;
+}
+
+/* Views begin at any row. */
+static uint32_t alignment_of(dh_dtype dtype, int64_t ld)
+{
+    const uint64_t row = (uint64_t)ld * dh_dtype_bytes(dtype);
+    return (uint32_t)DH_MIN((uint64_t)OPERAND_ALIGN, row & -row);
+}
+
+static dh_status prefer(dh_ctx *ctx, const dh_gemm_desc *d, cublasLtMatmulPreference_t pref)
+{
+    const uint64_t room = library_bytes(d);
+    const uint32_t a = alignment_of(d->in, d->lda), b = alignment_of(d->in, d->ldb),
+                   c = alignment_of(d->out, d->ldc);
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        uint32_t bytes;
+    } alignments[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b}, /* B comes first */
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a},
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c},
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c}};
+    for (size_t i = 0; i < DH_COUNTOF(alignments); i++)
+        CUBLAS_TRY(cublasLtMatmulPreferenceSetAttribute(pref, alignments[i].attribute,
+                                                        &alignments[i].bytes, sizeof(uint32_t)));
+    CUBLAS_TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                    &room, sizeof room));
+    return DH_OK;
+}
+
+static dh_status choose(dh_ctx *ctx, dh_cuda_gemm *g, cublasLtMatmulPreference_t pref)
+{
+    cublasLtMatmulHeuristicResult_t found = {.workspaceSize = 0};
+    int n = 0;
+    DH_TRY(prefer(ctx, &g->d, pref));
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        g->handle, g->product, g->b, g->a, g->c, g->c, pref, 1, &found, &n);
+    if (status != CUBLAS_STATUS_SUCCESS || n < 1)
+        return dh_fail(ctx, DH_EUNSUPPORTED, "cuBLASLt has no way to a product of %lld x %lld x "
+                                             "%lld, %s to %s: %s",
+                       (long long)g->d.m, (long long)g->d.n, (long long)g->d.k,
+                       dh_dtype_name(g->d.in), dh_dtype_name(g->d.out),
+                       cublasLtGetStatusName(status));
+    g->algo = found.algo;
+    return DH_OK;
+}
+
+static dh_status plan(dh_ctx *ctx, dh_cuda_gemm *g)
+{
+    cublasLtMatmulPreference_t pref;
+    DH_TRY(check(ctx, &g->d));
+    DH_TRY(handle_of_device(ctx, &g->handle));
+    DH_TRY(describe_operands(ctx, g));
+    DH_TRY(describe_product(ctx, g));
+    CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&pref));
+    const dh_status st = choose(ctx, g, pref);
+    cublasLtMatmulPreferenceDestroy(pref);
+    return st;
+}
+
+dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gemm **gemm)
+{
+    dh_cuda_gemm *g = calloc(1, sizeof *g);
+    if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory for the plan of a product");
+    g->d = *desc;
+    const dh_status st = plan(ctx, g);
+    if (st != DH_OK) {
+        dh_cuda_gemm_destroy(g);
+        return st;
+    }
+    *gemm = g;
+    return DH_OK;
+}
+
+void dh_cuda_gemm_destroy(dh_cuda_gemm *gemm)
+{
+    if (!gemm) return;
+    if (gemm->product) cublasLtMatmulDescDestroy(gemm->product);
+    if (gemm->a) cublasLtMatrixLayoutDestroy(gemm->a);
+    if (gemm->b) cublasLtMatrixLayoutDestroy(gemm->b);
+    if (gemm->c) cublasLtMatrixLayoutDestroy(gemm->c);
+    free(gemm);
+}
+
+/* ---- launching -------------------------------------------------------------------------------- */
+
+/* In C's type, at an address that any algorithm can read from. */
+static dh_status set_bias(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *g,
+                          const float *bias, void *scratch)
+{
+    const bool fits = g->d.out == DH_F32 && (uintptr_t)bias % OPERAND_ALIGN == 0;
+    const void *at = fits ? (const void *)bias : scratch;
+    if (!fits) dh_cuda_cast(stream, g->d.n, DH_F32, bias, g->d.out, scratch);
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(g->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                              (const void *)&at, sizeof at));
+    return DH_OK;
+}
+
+dh_status dh_cuda_gemm_run(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *g, const void *a,
+                           const void *b, const float *bias, void *c, void *ws)
+{
+    const float alpha = 1, beta = g->d.accumulate ? 1 : 0;
+    char *scratch = ws;
+    scratch += aligned((uintptr_t)ws) - (uintptr_t)ws;
+    if (g->d.bias) DH_TRY(set_bias(ctx, stream, g, bias, scratch));
+    scratch += bias_bytes(&g->d);
+    CUBLAS_TRY(cublasLtMatmul(g->handle, g->product, &alpha, b, g->b, a, g->a, &beta, c, g->c, c,
+                              g->c, &g->algo, scratch, library_bytes(&g->d), stream));
+    return DH_OK;
+}

@@ -1,0 +1,21 @@
+/* One product of dense matrices through cuBLASLt: planned once, launched on streams. */
+#ifndef DH_RUN_CUDA_GEMM_H
+#define DH_RUN_CUDA_GEMM_H
+
+#include "run/cuda/kernels.h"
+
+typedef struct dh_cuda_gemm dh_cuda_gemm;
+
+/* As dh_gemm_desc says (run/cpu/kernels.h), but without row_invariant: matrices by rows. On the
+ * calling thread's device. Addresses of a, b and c will be multiples of 16 bytes, or of as many as
+ * divide the length of their rows. Launches of one object must not overlap in time on the host.
+ * errors: DH_EINVAL sizes or types; DH_EUNSUPPORTED cuBLASLt knows no way; DH_EINTERNAL, DH_ENOMEM
+ * from it */
+dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gemm **gemm);
+void dh_cuda_gemm_destroy(dh_cuda_gemm *gemm);
+/* Bytes of scratch that any such product is given, at any address; known without a device. */
+size_t dh_cuda_gemm_workspace(const dh_gemm_desc *desc);
+dh_status dh_cuda_gemm_run(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *gemm,
+                           const void *a, const void *b, const float *bias, void *c, void *ws);
+
+#endif

@@ -1,0 +1,51 @@
+/* The CUDA runtime that runs on the host, beyond what CUDA itself has: how kernels and cuBLASLt put
+ * work on its streams, and what tests ask of it. C and C++. */
+#ifndef DH_RUN_CUDA_HOST_HOST_H
+#define DH_RUN_CUDA_HOST_HOST_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- work ----------------------------------------------------------------------------------- */
+
+/* Puts run(user) behind the stream's other work; n_bytes of user are copied. errors: the calling
+ * thread's device is not the stream's */
+cudaError_t dh_host_enqueue(cudaStream_t stream, void (*run)(const void *user), const void *user,
+                            size_t n_bytes);
+/* Whether [at, at + n_bytes) is memory of the calling thread's device. */
+bool dh_host_on_device(const void *at, size_t n_bytes);
+
+/* ---- for tests ------------------------------------------------------------------------------ */
+
+/* Which work runs before anybody waits for it, and pauses; 1 unless told. */
+void dh_host_seed_streams(uint64_t seed);
+/* The n-th kernel from now on, counted from 1, fails where it runs; 0: none. */
+void dh_host_fail_kernel(int64_t n);
+/* The n-th call from now on that makes memory, a stream or an event fails; 0: none. */
+void dh_host_fail_allocation(int64_t n);
+/* Allocations, streams and events that are there. */
+int64_t dh_host_n_objects(void);
+
+
+/* Arguments of the last cublasLtMatmul that was accepted: matrices by columns. */
+typedef struct dh_host_product {
+    bool trans_a, trans_b, bias;
+    struct dh_host_matrix {
+        int type; /* cudaDataType */
+        uint64_t rows, cols;
+        int64_t ld;
+    } a, b, c, d;
+    float beta;
+    uint64_t workspace_bytes;
+} dh_host_product;
+dh_host_product dh_host_last_product(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
