@@ -6,7 +6,7 @@
 
 #include "train/elastic.h"
 
-#define ELASTIC " elastic.action=continue checkpoint.every=5 checkpoint.keep=0 parallel.timeout_s=5"
+#define ELASTIC " elastic.action=continue checkpoint.every=5 checkpoint.keep=0 eval.every=5 parallel.timeout_s=5"
 
 static char out[300], by_hand[300];
 
@@ -31,7 +31,8 @@ static double made_by_hand(const char *const *meshes, const int64_t *until, size
     for (size_t i = 0; i < n; i++) {
         if (until[i] == 0) continue;
         snprintf(settings, sizeof settings,
-                 "%s checkpoint.every=5 checkpoint.keep=0 train.steps=%d optimizer.decay_steps=20",
+                 "%s checkpoint.every=5 checkpoint.keep=0 eval.every=5 train.steps=%d "
+                 "optimizer.decay_steps=20",
                  meshes[i], (int)until[i]);
         run_curve_of(RUN_GPT2, settings, by_hand, &curve);
     }
@@ -55,7 +56,7 @@ static const struct {
     {"parallel.dp=4", "parallel.dp=2", "", "leave:3:50"},
     {"parallel.dp=4 parallel.zero=2", "parallel.dp=2", "checkpoint.async=true", "leave:0:70"},
     {"parallel.dp=3 train.batch=6", "parallel.dp=2 train.batch=6", "", "hang:1:i2500"},
-    {"parallel.dp=2 parallel.tp=2", "parallel.tp=2", "", "hang:2:1200"},
+    {"parallel.dp=2 parallel.tp=2", "parallel.tp=2", "", "hang:2:2600"},
     {"parallel.dp=2 parallel.pp=2 parallel.zero=1", "parallel.pp=2", "checkpoint.async=true",
      "leave:1:i2000"},
     {"parallel.dp=2 topology.nodes=2", "ranks=1", "", "leave:1:5"},
