@@ -21,13 +21,16 @@ typedef enum dh_family {
     DH_FAMILY_QWEN3,
     DH_FAMILY_OLMO2,
     DH_FAMILY_SMOLLM3,
-    DH_FAMILY_QWEN3_MOE
+    DH_FAMILY_QWEN3_MOE,
+    DH_FAMILY_GEMMA2,
+    DH_FAMILY_GEMMA3 /* its text model */
 } dh_family;
 typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
 /* Where a layer's two parts have their norms: before each, or on the result of each, before it is
- * added to the residual stream. */
-typedef enum dh_norm_place { DH_NORMS_BEFORE, DH_NORMS_AFTER } dh_norm_place;
-typedef enum dh_act_kind { DH_ACT_GELU_TANH, DH_ACT_SWIGLU } dh_act_kind;
+ * added to the residual stream, or both. */
+typedef enum dh_norm_place { DH_NORMS_BEFORE, DH_NORMS_AFTER, DH_NORMS_AROUND } dh_norm_place;
+/* All but the first are gated: gate and value are columns of one product. */
+typedef enum dh_act_kind { DH_ACT_GELU_TANH, DH_ACT_SWIGLU, DH_ACT_GEGLU } dh_act_kind;
 typedef enum dh_rope_scaling {
     DH_ROPE_SCALING_NONE,
     DH_ROPE_SCALING_LINEAR,
@@ -62,10 +65,14 @@ typedef struct dh_model {
     bool qk_norm_all;     /* OLMo 2: RMSNorm of all heads of queries together, and of keys */
     dh_norm_kind norm;
     dh_norm_place norm_place;
+    bool norm_plus_one;   /* Gemma: norms multiply by 1 + weight */
+    bool embed_scaled;    /* Gemma: embeddings are multiplied by the root of width */
+    double query_scalar;  /* scores are divided by its root; 0: head_dim */
+    double logit_softcap; /* c: logits are c tanh(logits / c); 0: as they are */
     double norm_eps;
     dh_act_kind act;
     dh_rope rope;      /* all families but GPT-2 */
-    int64_t nth;       /* SmolLM 3: every n-th layer has rope_nth instead; 0: none */
+    int64_t nth;       /* SmolLM 3, Gemma 3: every n-th layer has rope_nth instead; 0: none */
     dh_rope rope_nth;  /* theta 0: no positions */
     int64_t n_experts; /* 0: dense */
     int64_t top_k;
@@ -100,7 +107,8 @@ DH_API const dh_model_preset *dh_model_presets(size_t *n);
 DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
 
 /* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
- * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config).
+ * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config, Gemma2Config,
+ * Gemma3TextConfig).
  * Fields with a meaning we do not compute (other activations, unknown rope scaling) are refused
  * by name; a window is kept where it is shorter than the longest sequence;
  * harmless unknown ones are ignored; absent ones have transformers' defaults. A GPT-2 file may say

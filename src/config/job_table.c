@@ -33,7 +33,7 @@ _Static_assert(DH_MOE_DROPLESS == 0 && DH_MOE_CAPACITY == 1, "order");
 _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2 &&
                    DH_FAMILY_MISTRAL == 3 && DH_FAMILY_QWEN2 == 4 && DH_FAMILY_PHI3 == 5 &&
                    DH_FAMILY_QWEN3 == 6 && DH_FAMILY_OLMO2 == 7 && DH_FAMILY_SMOLLM3 == 8 &&
-                   DH_FAMILY_QWEN3_MOE == 9,
+                   DH_FAMILY_QWEN3_MOE == 9 && DH_FAMILY_GEMMA2 == 10 && DH_FAMILY_GEMMA3 == 11,
                "order");
 
 #define AT(field) .offset = offsetof(dh_job, field)
@@ -71,8 +71,10 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
 
 #define FOR_ROPE .families = ~(unsigned)DH_FOR_GPT2
 #define FOR_WINDOW                                                                                 \
-    .families = DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3
-#define FOR_WINDOW_LAYERS .families = DH_FOR_QWEN2 | DH_FOR_QWEN3
+    .families = DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3 |      \
+                DH_FOR_GEMMA2 | DH_FOR_GEMMA3
+#define FOR_WINDOW_LAYERS .families = DH_FOR_QWEN2 | DH_FOR_QWEN3 | DH_FOR_GEMMA2 | DH_FOR_GEMMA3
+#define FOR_GEMMA .families = DH_FOR_GEMMA2 | DH_FOR_GEMMA3
 #define FOR_EXPERTS .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE
 #define FOR_GPT2 .families = DH_FOR_GPT2
 
@@ -153,9 +155,19 @@ static const dh_setting settings[] = {
     FLOAT("model.rope_high_freq_factor", model.rope.high_freq_factor, NULL, 0, 1e9, FOR_ROPE, .help = "llama3"),
     INT("model.rope_original_max_seq", model.rope.original_max_seq, NULL, 0, DH_MODEL_MAX_SEQ, FOR_ROPE,
         .unit = "tokens", .help = "llama3: length of the first training"),
-    INT("model.nope_every", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3,
-        .aliases = "no_rope_layer_interval", .unit = "layers", .zero = "none",
-        .help = "of so many layers the last has no rotary positions"),
+    INT("model.nth", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3 | DH_FOR_GEMMA3,
+        .aliases = "no_rope_layer_interval sliding_window_pattern", .unit = "layers", .zero = "none",
+        .help = "of so many layers the last has other rotary positions (gemma3_text), or none (smollm3)"),
+    FLOAT("model.nth_rope_theta", model.rope_nth.theta, NULL, 0, 1e15, .families = DH_FOR_GEMMA3,
+          .help = "base of rotary positions there"),
+    ENUM("model.nth_rope_scaling", model.rope_nth.scaling, NULL, dh_rope_scaling_names, .families = DH_FOR_GEMMA3,
+         .help = "stretching of rotary positions there"),
+    FLOAT("model.nth_rope_factor", model.rope_nth.factor, NULL, 0, 1e9, .families = DH_FOR_GEMMA3,
+          .help = "by how much (linear)"),
+    FLOAT("model.query_scalar", model.query_scalar, NULL, 0, 1e9, FOR_GEMMA, .aliases = "query_pre_attn_scalar",
+          .zero = "head_dim", .help = "scores of attention are divided by its root"),
+    FLOAT("model.logit_softcap", model.logit_softcap, NULL, 0, 1e9, FOR_GEMMA, .aliases = "final_logit_softcapping",
+          .zero = "none", .help = "logits stay between this and its negative: c tanh(logits / c)"),
     INT("model.n_experts", model.n_experts, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
         .aliases = "num_local_experts num_experts", .help = "experts of a layer"),
     INT("model.top_k", model.top_k, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,

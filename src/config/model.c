@@ -14,13 +14,16 @@
 /* ---- names and families -------------------------------------------------------- */
 
 const char *const dh_family_names[DH_N_FAMILIES + 1] = {
-    "gpt2",  "llama", "mixtral", "mistral",   "qwen2", "phi3",
-    "qwen3", "olmo2", "smollm3", "qwen3_moe", NULL};
+    "gpt2",  "llama",   "mixtral",   "mistral", "qwen2",       "phi3", "qwen3",
+    "olmo2", "smollm3", "qwen3_moe", "gemma2",  "gemma3_text", NULL};
 const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
                                                                    NULL};
 
 /* What the family alone decides. */
 #define LLAMA_LIKE .norm = DH_NORM_RMS, .act = DH_ACT_SWIGLU, .rope = true
+#define GEMMA                                                                                      \
+    .norm = DH_NORM_RMS, .act = DH_ACT_GEGLU, .rope = true, .window = true, .window_layers = true, \
+    .gemma = true, .norm_place = DH_NORMS_AROUND
 static const struct family_row {
     dh_norm_kind norm;
     dh_act_kind act;
@@ -32,6 +35,7 @@ static const struct family_row {
     bool window_layers;         /* of some of its layers alone */
     bool nth;                   /* may have layers without positions */
     bool topk_plain;            /* may leave the weights of a token's experts as they are */
+    bool gemma;                 /* norms by 1 + weight, embeddings scaled, softcaps, query scalar */
     dh_norm_place norm_place;
 } family_rows[DH_N_FAMILIES] = {
     [DH_FAMILY_GPT2] = {.norm = DH_NORM_LAYER, .act = DH_ACT_GELU_TANH, .biases = true},
@@ -44,6 +48,8 @@ static const struct family_row {
     [DH_FAMILY_OLMO2] = {LLAMA_LIKE, .qk_norm_all = true, .norm_place = DH_NORMS_AFTER},
     [DH_FAMILY_SMOLLM3] = {LLAMA_LIKE, .nth = true},
     [DH_FAMILY_QWEN3_MOE] = {LLAMA_LIKE, .qk_norm = true, .experts = true, .topk_plain = true},
+    [DH_FAMILY_GEMMA2] = {GEMMA},
+    [DH_FAMILY_GEMMA3] = {GEMMA, .qk_norm = true, .nth = true},
 };
 
 /* ---- validation ------------------------------------------------------------------ */
@@ -123,6 +129,31 @@ static dh_status check_window(dh_ctx *ctx, const dh_model *m)
         return dh_fail(ctx, DH_EINVAL,
                        "model window_every is %lld; it must be 0 (none), or lie between 2 and %lld",
                        (long long)m->window_every, (long long)m->n_layers);
+    const int64_t nth = m->family == DH_FAMILY_GEMMA2 ? 2 : m->nth;
+    const int64_t every = nth <= m->n_layers ? nth : 0; /* none of fewer layers sees all */
+    if (row->gemma && m->window && (m->window_from || m->window_every != every))
+        return dh_fail(ctx, DH_EINVAL,
+                       "model window_from %lld, window_every %lld: in the %s family every %lld-th "
+                       "layer sees all (window_from 0, window_every %lld)",
+                       (long long)m->window_from, (long long)m->window_every,
+                       dh_family_names[m->family], (long long)every, (long long)every);
+    return DH_OK;
+}
+
+static dh_status check_gemma(dh_ctx *ctx, const dh_model *m)
+{
+    const bool gemma = family_rows[m->family].gemma;
+    if (m->norm_plus_one != gemma || m->embed_scaled != gemma)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model norm_plus_one or embed_scaled is not that of the %s family",
+                       dh_family_names[m->family]);
+    if (!isfinite(m->query_scalar) || m->query_scalar < 0 || (m->query_scalar > 0 && !gemma))
+        return dh_fail(ctx, DH_EINVAL, "model query_scalar is %g; it must be %s", m->query_scalar,
+                       gemma ? "0 (head_dim) or above"
+                             : "0: scores are divided by the root of head_dim");
+    if (!isfinite(m->logit_softcap) || m->logit_softcap < 0 || (m->logit_softcap > 0 && !gemma))
+        return dh_fail(ctx, DH_EINVAL, "model logit_softcap is %g; it must be %s", m->logit_softcap,
+                       gemma ? "0 (none) or above" : "0: the family has none");
     return DH_OK;
 }
 
@@ -213,6 +244,7 @@ static dh_status check_reals(dh_ctx *ctx, const dh_model *m)
 dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
 {
     DH_TRY(check_family(ctx, m));
+    DH_TRY(check_gemma(ctx, m));
     DH_TRY(check_sizes(ctx, m));
     DH_TRY(check_window(ctx, m));
     DH_TRY(check_heads(ctx, m));
@@ -231,12 +263,19 @@ void dh_model_init(dh_model *m, dh_family family)
                     .qk_norm = family_rows[family].qk_norm,
                     .qk_norm_all = family_rows[family].qk_norm_all,
                     .norm_place = family_rows[family].norm_place,
-                    .tied_head = family == DH_FAMILY_GPT2,
+                    .norm_plus_one = family_rows[family].gemma,
+                    .embed_scaled = family_rows[family].gemma,
+                    .tied_head = family == DH_FAMILY_GPT2 || family_rows[family].gemma,
                     .norm_eps = 1e-5,
                     .init_std = 0.02};
     if (family_rows[family].rope) m->rope.theta = 10000;
     if (family_rows[family].experts) m->router_aux_coef = 0.001;
-    if (family_rows[family].nth) m->nth = 4; /* transformers' default */
+    if (family == DH_FAMILY_SMOLLM3) m->nth = 4; /* transformers' defaults */
+    if (family == DH_FAMILY_GEMMA3) {
+        m->nth = 6;
+        m->rope_nth.theta = 1e6;
+    }
+    if (family == DH_FAMILY_GEMMA2) m->logit_softcap = 30;
 }
 
 /* ---- sizes --------------------------------------------------------------------------- */
@@ -247,10 +286,10 @@ static int64_t attention_matmul_params(const dh_model *m)
     return 2 * m->width * m->head_dim * (m->n_heads + m->n_kv_heads);
 }
 
-/* One feed-forward block: two matrices with GELU, three with SwiGLU. */
+/* One feed-forward block: two matrices with GELU, three where it is gated. */
 static int64_t ffn_matmul_params(const dh_model *m)
 {
-    return (m->act == DH_ACT_SWIGLU ? 3 : 2) * m->width * m->ffn_width;
+    return (m->act == DH_ACT_GELU_TANH ? 2 : 3) * m->width * m->ffn_width;
 }
 
 static int64_t layer_bias_params(const dh_model *m)
@@ -265,7 +304,8 @@ int64_t dh_model_n_params(const dh_model *m)
 {
     int64_t n_ffns = m->n_experts ? m->n_experts : 1;
     int64_t router = m->n_experts * m->width;
-    int64_t norms = 2 * m->width + (m->qk_norm ? 2 * m->head_dim : 0) +
+    int64_t norms = (m->norm_place == DH_NORMS_AROUND ? 4 : 2) * m->width +
+                    (m->qk_norm ? 2 * m->head_dim : 0) +
                     (m->qk_norm_all ? (m->n_heads + m->n_kv_heads) * m->head_dim : 0);
     int64_t layer = norms + attention_matmul_params(m) + router + n_ffns * ffn_matmul_params(m) +
                     layer_bias_params(m);

@@ -17,10 +17,18 @@ typedef struct llama_defaults {
 dh_status dh_config_read_relative(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
                                   dh_model *m);
 void dh_config_write_relative(json_t *config, const dh_model *m);
+/* Rotary positions in any of transformers' spellings, of an object that holds them. */
+dh_status dh_config_read_rope(dh_ctx *ctx, const json_t *config, double default_theta,
+                              dh_rope *out);
+void dh_config_write_rope(json_t *config, const dh_rope *r);
 
 dh_status dh_config_read_olmo2(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_smollm3(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *m);
+dh_status dh_config_read_gemma2(dh_ctx *ctx, const json_t *config, dh_model *m);
+dh_status dh_config_read_gemma3(dh_ctx *ctx, const json_t *config, dh_model *m);
+void dh_config_write_gemma2(json_t *config, const dh_model *m);
+void dh_config_write_gemma3(json_t *config, const dh_model *m);
 void dh_config_write_smollm3(json_t *config, const dh_model *m);
 void dh_config_write_qwen3_moe(json_t *config, const dh_model *m);
 

@@ -126,6 +126,16 @@ static void write_rope(json_t *config, const dh_rope *r)
     json_object_set_new(config, "rope_scaling", rope);
 }
 
+dh_status dh_config_read_rope(dh_ctx *ctx, const json_t *config, double default_theta, dh_rope *out)
+{
+    return read_rope(ctx, config, default_theta, out);
+}
+
+void dh_config_write_rope(json_t *config, const dh_rope *r)
+{
+    write_rope(config, r);
+}
+
 /* ---- Llama and Mixtral -------------------------------------------------------------------- */
 
 static dh_status read_head_dim(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
@@ -370,6 +380,10 @@ static const struct config_class {
      dh_config_write_smollm3},
     {"qwen3_moe", "Qwen3MoeForCausalLM", DH_FAMILY_QWEN3_MOE, dh_config_read_qwen3_moe,
      dh_config_write_qwen3_moe},
+    {"gemma2", "Gemma2ForCausalLM", DH_FAMILY_GEMMA2, dh_config_read_gemma2,
+     dh_config_write_gemma2},
+    {"gemma3_text", "Gemma3ForCausalLM", DH_FAMILY_GEMMA3, dh_config_read_gemma3,
+     dh_config_write_gemma3},
     {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_MIXTRAL, read_phimoe, NULL},
 };
 

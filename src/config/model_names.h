@@ -5,7 +5,7 @@
 
 #include "dhelix/model.h"
 
-enum { DH_N_FAMILIES = 10, DH_N_ROPE_SCALINGS = 3 };
+enum { DH_N_FAMILIES = 12, DH_N_ROPE_SCALINGS = 3 };
 extern const char *const dh_family_names[DH_N_FAMILIES + 1];
 extern const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1];
 

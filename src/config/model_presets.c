@@ -33,6 +33,12 @@
 #define QWEN3_MOE(e, k, layers, c, heads, kv, d, ...)                                              \
     .family = DH_FAMILY_QWEN3_MOE, .qk_norm = true, .n_experts = (e), .top_k = (k),                \
     .router_aux_coef = 0.001, ROTARY_HEADS(1e-6, layers, c, heads, d, kv, __VA_ARGS__)
+#define GEMMA3(layers, c, heads, kv, d, f, v, t)                                                   \
+    .family = DH_FAMILY_GEMMA3, .n_layers = (layers), .width = (c), .n_heads = (heads),            \
+    .n_kv_heads = (kv), .head_dim = (d), .ffn_width = (f), .vocab = (v), .max_seq = (t),           \
+    .norm = DH_NORM_RMS, .norm_eps = 1e-6, .act = DH_ACT_GEGLU, .init_std = 0.02,                  \
+    .tied_head = true, .qk_norm = true, .norm_place = DH_NORMS_AROUND, .norm_plus_one = true,      \
+    .embed_scaled = true, .nth = 6
 #define MIXTRAL(e, k, aux, ...)                                                                    \
     .family = DH_FAMILY_MIXTRAL, .n_experts = (e), .top_k = (k), .router_aux_coef = (aux),         \
     ROTARY(__VA_ARGS__)
@@ -127,6 +133,15 @@ static const dh_model_preset presets[] = {
       ROTARY_EPS(1e-6, 36, 2048, 16, 4, 11008, 128256, 65536),
       .tied_head = true,
       .rope = {.theta = 5e6}}},
+    {"gemma3-1b",
+     "Gemma 3 1B (HF google/gemma-3-1b-pt)",
+     {.name = "gemma3-1b",
+      GEMMA3(26, 1152, 4, 1, 256, 6912, 262144, 32768),
+      .window = 512,
+      .window_every = 6,
+      .query_scalar = 256,
+      .rope = {.theta = 1e4},
+      .rope_nth = {.theta = 1e6}}},
     {"phi3-mini",
      "Phi-3 mini, 3.8B (HF microsoft/Phi-3-mini-4k-instruct, as far as its window of 2047 tokens)",
      {.name = "phi3-mini",

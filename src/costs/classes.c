@@ -55,7 +55,8 @@ static void put_group(writer *w, const dh_cost_op *op)
 static void put_dims(writer *w, const dh_graph *g, const dh_op *op)
 {
     static const char *const norms[] = {[DH_NORM_LAYER] = "layernorm", [DH_NORM_RMS] = "rmsnorm"};
-    static const char *const acts[] = {[DH_ACT_GELU_TANH] = "gelu", [DH_ACT_SWIGLU] = "swiglu"};
+    static const char *const acts[] = {
+        [DH_ACT_GELU_TANH] = "gelu", [DH_ACT_SWIGLU] = "swiglu", [DH_ACT_GEGLU] = "geglu"};
     const dh_dims *d = &g->dims;
     const bool ring = op->type == DH_OP_RING_ATTN || op->type == DH_OP_RING_ATTN_GRAD;
     if (d->batch == 0) return;

@@ -197,7 +197,7 @@ static double optimizer_passes_ns(const system_costs *c, const dh_cost_op *op)
  * Only where there is a gate are there seven. */
 static double share_again(const dh_dims *d, uint32_t which)
 {
-    const bool gated = d->act == DH_ACT_SWIGLU;
+    const bool gated = d->act != DH_ACT_GELU_TANH;
     const double kv = (double)d->n_kv_heads, q = (double)d->n_heads;
     if (which == DH_PARAM_QKV_W) return kv / (q + 2 * kv);
     if (which == DH_PARAM_FC1_W) return gated ? 0.5 : 0;

@@ -327,6 +327,10 @@ static void build_embed(builder *b)
                        IN(x));
     op->site = DH_SITE_EMBED;
     b->graph->x_out = x;
+    if (!b->model->embed_scaled) return;
+    uint32_t scaled = act(b, "x.scaled", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
+    add_op(b, DH_OP_SCALE, IN(x), IN(scaled));
+    b->graph->x_out = scaled;
 }
 
 /* Where the model has none of these, what comes is what goes. */
@@ -370,6 +374,17 @@ static uint32_t chunk_act(builder *b, const char *name, dh_dtype dtype, int64_t 
     return id;
 }
 
+/* Logits of rows of x as the loss, or whoever samples, is to see them. */
+static uint32_t make_logits(builder *b, uint32_t x, int64_t n)
+{
+    uint32_t logits = chunk_act(b, "logits", DH_F32, n, b->model->vocab, DH_AXIS_VOCAB);
+    add_op(b, DH_OP_LINEAR, IN(x, param(b, DH_PARAM_HEAD_W), DH_NONE), IN(logits));
+    if (b->model->logit_softcap <= 0) return logits;
+    uint32_t capped = chunk_act(b, "logits.cap", DH_F32, n, b->model->vocab, DH_AXIS_VOCAB);
+    add_op(b, DH_OP_SOFTCAP, IN(logits), IN(capped));
+    return capped;
+}
+
 /* One row chunk of the head: logits, loss, and in train mode the loss gradient
  * with both products of the linear's backward, so that the logits die here. */
 static void build_head_chunk(builder *b, uint32_t xn, uint32_t dxn, uint32_t loss, int64_t row0,
@@ -380,14 +395,18 @@ static void build_head_chunk(builder *b, uint32_t xn, uint32_t dxn, uint32_t los
     uint32_t w = param(b, DH_PARAM_HEAD_W);
     uint32_t x = view(b, xn, row0, n);
     uint32_t targets = view(b, input(b, DH_IN_TARGETS), row0, n);
-    uint32_t logits = chunk_act(b, "logits", DH_F32, n, vocab, DH_AXIS_VOCAB);
+    uint32_t logits = make_logits(b, x, n);
     uint32_t stats = chunk_act(b, "ce", DH_F32, n, 3, DH_AXIS_NONE);
-    add_op(b, DH_OP_LINEAR, IN(x, w, DH_NONE), IN(logits));
     add_op(b, DH_OP_LOSS_STATS, IN(logits, targets), IN(stats));
     add_op(b, DH_OP_LOSS, IN(stats, targets), IN(loss));
     if (b->build->mode != DH_MODE_TRAIN) return;
     uint32_t dlogits = chunk_act(b, "dlogits", dtype, n, vocab, DH_AXIS_VOCAB);
     add_op(b, DH_OP_LOSS_GRAD, IN(logits, targets, stats), IN(dlogits));
+    if (b->model->logit_softcap > 0) {
+        const uint32_t dcapped = dlogits;
+        dlogits = chunk_act(b, "dlogits.cap", dtype, n, vocab, DH_AXIS_VOCAB);
+        add_op(b, DH_OP_SOFTCAP_GRAD, IN(dcapped, logits), IN(dlogits));
+    }
     add_op(b, DH_OP_LINEAR_DGRAD, IN(dlogits, w), IN(view(b, dxn, row0, n)));
     add_op(b, DH_OP_LINEAR_WGRAD, IN(dlogits, x), IN(grad_of_param(b, DH_PARAM_HEAD_W)));
 }
@@ -399,9 +418,7 @@ static void build_head(builder *b)
     b->graph->x_in = x;
     if (b->build->mode == DH_MODE_DECODE) {
         uint32_t last = view(b, xn, rows_of(b) - 1, 1);
-        uint32_t logits = chunk_act(b, "logits", DH_F32, 1, b->model->vocab, DH_AXIS_VOCAB);
-        add_op(b, DH_OP_LINEAR, IN(last, param(b, DH_PARAM_HEAD_W), DH_NONE), IN(logits));
-        b->graph->x_out = logits;
+        b->graph->x_out = make_logits(b, last, 1);
         return;
     }
     uint32_t loss = state(b, "loss", DH_STATE_LOSS, DH_F64, 2, 0);
@@ -442,7 +459,11 @@ static dh_dims dims_of(const dh_build *build)
         .max_seq = build->mode == DH_MODE_DECODE ? build->cache_len : build->seq,
         .norm = m->norm,
         .norm_eps = m->norm_eps,
+        .norm_plus_one = m->norm_plus_one,
         .act = m->act,
+        .embed_scale = m->embed_scaled ? sqrt((double)m->width) : 0,
+        .attn_scale = m->query_scalar > 0 ? 1 / sqrt(m->query_scalar) : 0,
+        .logit_softcap = m->logit_softcap,
         .rope = m->rope,
         .nth = m->nth,
         .rope_nth = m->rope_nth,

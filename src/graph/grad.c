@@ -117,6 +117,13 @@ static void grad_qk_norm(tape *t, const dh_op op)
               IDS(param_grad(t, w_q), param_grad(t, w_k)));
 }
 
+static void grad_scale(tape *t, const dh_op op)
+{
+    uint32_t dx = tape_like(t, op.in[0]);
+    tape_emit(t, DH_OP_SCALE, DH_PHASE_B, -1, IDS(t->grads[op.out[0]]), IDS(dx));
+    tape_contribute(t, op.in[0], dx);
+}
+
 static void grad_rope(tape *t, const dh_op op)
 {
     uint32_t dx = tape_like(t, op.in[0]);
@@ -325,6 +332,7 @@ static void grad_all_to_all_rows(tape *t, const dh_op op)
 static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
     [DH_OP_EMBED] = grad_embed,
     [DH_OP_NORM] = grad_norm,
+    [DH_OP_SCALE] = grad_scale,
     [DH_OP_LINEAR] = grad_linear,
     [DH_OP_HEAD_NORM] = grad_head_norm,
     [DH_OP_QK_NORM] = grad_qk_norm,

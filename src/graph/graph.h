@@ -189,7 +189,11 @@ typedef struct dh_dims {
     int64_t max_seq; /* positions are below this: T, or the KV cache length in decode mode */
     dh_norm_kind norm;
     double norm_eps;
+    int64_t norm_plus_one; /* 1: norms multiply by 1 + weight */
     dh_act_kind act;
+    double embed_scale;   /* factor of embeddings; 0: none */
+    double attn_scale;    /* factor of scores; 0: 1 / sqrt(head_dim) */
+    double logit_softcap; /* 0: none */
     dh_rope rope;
     int64_t nth; /* every n-th layer has rope_nth instead; 0: none */
     dh_rope rope_nth;

@@ -188,11 +188,28 @@ double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part)
 
 /* ---- variants ------------------------------------------------------------------------ */
 
+static bool is_norm(dh_op_type type)
+{
+    return type == DH_OP_NORM || type == DH_OP_NORM_DGRAD || type == DH_OP_HEAD_NORM ||
+           type == DH_OP_HEAD_NORM_DGRAD;
+}
+
+static bool attends_to(dh_op_type type)
+{
+    return type == DH_OP_ATTN || type == DH_OP_ATTN_GRAD || type == DH_OP_ATTN_CACHED ||
+           type == DH_OP_RING_ATTN || type == DH_OP_RING_ATTN_GRAD;
+}
+
 const char *dh_op_variant(const dh_graph *graph, const dh_op *op)
 {
     const dh_dims *d = &graph->dims;
     const bool rotates = op->type == DH_OP_ROPE || op->type == DH_OP_ROPE_GRAD;
     const bool routes = op->type == DH_OP_ROUTER || op->type == DH_OP_ROUTER_GRAD;
+    if (attends_to(op->type) && d->attn_scale != 0)
+        return "scores divided by another root than head_dim's";
+    if ((op->type == DH_OP_ACT || op->type == DH_OP_ACT_GRAD) && d->act == DH_ACT_GEGLU)
+        return "GEGLU";
+    if (d->norm_plus_one && is_norm(op->type)) return "norms by 1 + weight";
     if (rotates && d->nth) return "layers of other positions";
     if (routes && d->topk_plain) return "weights of experts that do not sum to 1";
     return NULL;

@@ -17,7 +17,7 @@ typedef enum size_name {
     Q_ROWS, /* H*D: also the attention output's width */
     KV_ROWS,
     FFN,
-    FFN_PACKED, /* 2F for SwiGLU: gate then up */
+    FFN_PACKED, /* 2F where it is gated: gate then up */
     HEAD,       /* D: one head */
     EXPERTS
 } size_name;
@@ -163,6 +163,23 @@ static const param_row olmo2_rows[] = {
            "model.layers.%d.self_attn.k_norm.weight"),
 };
 
+/* Gemma's four norms of a layer, whose weights count from 1; Gemma 3's of heads. */
+static const param_row gemma_rows[] = {
+    VECTOR(LAYER, LN1_W, "ln1.w", WIDTH, WIDTH, INIT_ZERO, ALWAYS,
+           "model.layers.%d.input_layernorm.weight"),
+    VECTOR(LAYER, LN1_POST_W, "ln1_post.w", WIDTH, WIDTH, INIT_ZERO, ALWAYS,
+           "model.layers.%d.post_attention_layernorm.weight"),
+    VECTOR(LAYER, LN2_W, "ln2.w", WIDTH, WIDTH, INIT_ZERO, ALWAYS,
+           "model.layers.%d.pre_feedforward_layernorm.weight"),
+    VECTOR(LAYER, LN2_POST_W, "ln2_post.w", WIDTH, WIDTH, INIT_ZERO, ALWAYS,
+           "model.layers.%d.post_feedforward_layernorm.weight"),
+    HEAD_VECTOR(Q_NORM_W, "q_norm.w", INIT_ZERO, IF_QK_NORM,
+                "model.layers.%d.self_attn.q_norm.weight"),
+    HEAD_VECTOR(K_NORM_W, "k_norm.w", INIT_ZERO, IF_QK_NORM,
+                "model.layers.%d.self_attn.k_norm.weight"),
+    VECTOR(HEAD, LNF_W, "lnf.w", WIDTH, WIDTH, INIT_ZERO, ALWAYS, "model.norm.weight"),
+};
+
 /* Qwen 3's experts, by the names of a dense layer's parts. */
 static const param_row qwen3_moe_rows[] = {
     MATRIX_IF(ALWAYS, WIDE, LAYER, ROUTER_W, "router.w", EXPERTS, WIDTH, EXPERTS, WIDTH,
@@ -193,6 +210,8 @@ static const table families[][2] = {
     [DH_FAMILY_QWEN3] = {TABLE(llama_rows)},
     [DH_FAMILY_OLMO2] = {TABLE(olmo2_rows), TABLE(llama_rows)},
     [DH_FAMILY_SMOLLM3] = {TABLE(llama_rows)},
+    [DH_FAMILY_GEMMA2] = {TABLE(gemma_rows), TABLE(llama_rows)},
+    [DH_FAMILY_GEMMA3] = {TABLE(gemma_rows), TABLE(llama_rows)},
     [DH_FAMILY_QWEN3_MOE] = {TABLE(qwen3_moe_rows), TABLE(llama_rows)},
 };
 

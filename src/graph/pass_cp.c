@@ -124,7 +124,9 @@ static void (*const rules[DH_N_OP_TYPE])(rewrite *, const dh_op *) = {
     [DH_OP_LOSS] = rewrite_push,          [DH_OP_LOSS_GRAD] = rewrite_push,
     [DH_OP_LINEAR_DGRAD] = rewrite_push,  [DH_OP_LINEAR_WGRAD] = rewrite_push,
     [DH_OP_JOIN_COLUMNS] = rewrite_push,  [DH_OP_HEAD_NORM] = rewrite_push,
-    [DH_OP_QK_SQUARES] = rewrite_push,    [DH_OP_QK_NORM] = rewrite_push,
+    [DH_OP_SCALE] = rewrite_push,         [DH_OP_SOFTCAP] = rewrite_push,
+    [DH_OP_SOFTCAP_GRAD] = rewrite_push,  [DH_OP_QK_SQUARES] = rewrite_push,
+    [DH_OP_QK_NORM] = rewrite_push,
 };
 
 static dh_status split_dims(dh_ctx *ctx, dh_dims *d, int64_t cp, int64_t cp_rank)

@@ -111,7 +111,8 @@ static uint32_t columns_of(pass *p, uint32_t param, int which)
 /* By type: what is cut by samples, what of the head stays as it is. */
 typedef enum rule { UNKNOWN, CUT, STAYS } rule;
 static const rule rules[DH_N_OP_TYPE] = {
-    [DH_OP_EMBED] = CUT,       [DH_OP_NORM] = CUT,           [DH_OP_LINEAR] = CUT,
+    [DH_OP_EMBED] = CUT,       [DH_OP_NORM] = CUT,           [DH_OP_SCALE] = CUT,
+    [DH_OP_SOFTCAP] = STAYS,   [DH_OP_SOFTCAP_GRAD] = STAYS, [DH_OP_LINEAR] = CUT,
     [DH_OP_ROPE] = CUT,        [DH_OP_ATTN] = CUT,           [DH_OP_RESIDUAL] = CUT,
     [DH_OP_ACT] = CUT,         [DH_OP_LOSS_STATS] = STAYS,   [DH_OP_LOSS] = STAYS,
     [DH_OP_HEAD_NORM] = CUT,   [DH_OP_QK_SQUARES] = CUT,     [DH_OP_QK_NORM] = CUT,

@@ -41,6 +41,7 @@ typedef struct row_op {
 static const row_op row_ops[DH_N_OP_TYPE] = {
     [DH_OP_RESIDUAL] = {1 | 2 | 8 | 16, 1, false},
     [DH_OP_NORM] = {1, 1 | 2, false},
+    [DH_OP_SCALE] = {1, 1, false},
     [DH_OP_ACT] = {1, 1, false},
     [DH_OP_ADD] = {1 | 2, 1, false},
     [DH_OP_COPY] = {1, 1, false},

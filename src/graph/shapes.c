@@ -6,7 +6,7 @@
  *   type   t  f32 or bf16, the same for all t of the operator      f f32   d f64   i i32   l i64
  *          p  t or f32                                             o f32 or bf16   * any, one
  *   axes   [N C]    one letter an axis; a letter is one size wherever it stands
- *          [N aF]   factors before it: a: 2 with swiglu, else 1; g: members of the group
+ *          [N aF]   factors before it: a: 2 with swiglu or geglu, else 1; g: members of the group
  *          [N 3]    a number
  *          [~]      any axes, the same wherever it stands; [g~] with as many times the rows
  *
@@ -91,6 +91,9 @@ static const shape_row rows[DH_N_OP_TYPE] = {
     [DH_OP_ATTN] = {"t[N P] i[N]", "t[N H] f[B K T]", check_heads},
     [DH_OP_RESIDUAL] = {"t[N C] t[N C] f[C] i[N] l[N]", "t[N C]", check_mask},
     [DH_OP_ACT] = {"t[N aF]", "t[N F]", NULL},
+    [DH_OP_SCALE] = {"t[N C]", "t[N C]", NULL},
+    [DH_OP_SOFTCAP] = {"f[N V]", "f[N V]", NULL},
+    [DH_OP_SOFTCAP_GRAD] = {"t[N V] f[N V]", "t[N V]", NULL},
     [DH_OP_LOSS_STATS] = {"o[N V] i[N]", "f[N 3]", NULL},
     [DH_OP_LOSS] = {"f[N 3] i[N]", "d[2]", NULL},
     [DH_OP_LOSS_GRAD] = {"t[N V] i[N] f[N 3]", "o[N V]", NULL},
@@ -327,7 +330,7 @@ dh_status dh_op_check_shapes(dh_ctx *ctx, const dh_graph *graph, uint32_t op, in
                        "step has",
                        op, info->name);
     sizes s = {.group = n_members,
-               .act = graph->dims.act == DH_ACT_SWIGLU ? 2 : 1,
+               .act = graph->dims.act == DH_ACT_GELU_TANH ? 1 : 2,
                .t = DH_N_DTYPE,
                .any = DH_N_DTYPE};
     DH_TRY(check_side(ctx, graph, op, false, &s));

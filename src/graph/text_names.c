@@ -36,7 +36,8 @@ _Static_assert(DH_COUNTOF(dh_phase_names_list) == DH_N_PHASE, "phases");
 _Static_assert(DH_COUNTOF(dh_site_names_list) == DH_N_SITE, "sites");
 
 NAMES(norm_names, "norm", [DH_NORM_LAYER] = "layer", [DH_NORM_RMS] = "rms");
-NAMES(act_names, "activation", [DH_ACT_GELU_TANH] = "gelu_tanh", [DH_ACT_SWIGLU] = "swiglu");
+NAMES(act_names, "activation", [DH_ACT_GELU_TANH] = "gelu_tanh", [DH_ACT_SWIGLU] = "swiglu",
+      [DH_ACT_GEGLU] = "geglu");
 NAMES(scaling_names, "RoPE scaling", [DH_ROPE_SCALING_NONE] = "none",
       [DH_ROPE_SCALING_LINEAR] = "linear", [DH_ROPE_SCALING_LLAMA3] = "llama3");
 
@@ -83,6 +84,10 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     F64("rope_low_freq_factor", rope.low_freq_factor),
     F64("rope_high_freq_factor", rope.high_freq_factor),
     {"rope_original_max_seq", DH_FIELD_I64, offsetof(dh_dims, rope.original_max_seq), NULL},
+    I64(norm_plus_one),
+    F64("embed_scale", embed_scale),
+    F64("attn_scale", attn_scale),
+    F64("logit_softcap", logit_softcap),
     I64(nth),
     F64("nth_theta", rope_nth.theta),
     {"nth_scaling", DH_FIELD_MAY_NAME, offsetof(dh_dims, rope_nth.scaling), &scaling_names},

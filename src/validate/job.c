@@ -181,7 +181,7 @@ static double matrices(const dh_model *m)
 {
     const double width = (double)m->width;
     return 2 * width * (double)((m->n_heads + m->n_kv_heads) * m->head_dim) +
-           width * (double)m->ffn_width * (m->act == DH_ACT_SWIGLU ? 3 : 2);
+           width * (double)m->ffn_width * (m->act == DH_ACT_GELU_TANH ? 2 : 3);
 }
 
 static double scores(const dh_job *job)

@@ -69,7 +69,7 @@ ok "$dhelix" eval "$tmp/hf16" --data $tinystories --batches 4 --dtype bf16 --mic
 
 # Other families, other files.
 for model in tiny-random-gpt2 tiny-random-llama tiny-mistral tiny-qwen2 tiny-qwen3 tiny-phi3 \
-    tiny-olmo2 tiny-smollm3 tiny-qwen3_moe; do
+    tiny-olmo2 tiny-smollm3 tiny-qwen3_moe tiny-gemma2 tiny-gemma3; do
     ok "$dhelix" convert tests/data/weights/$model "$tmp/$model"
     ok "$dhelix" eval tests/data/weights/$model --tokenizer bytes \
         --data examples/data/tinyshakespeare.txt --batches 2 --seq 64 --json

@@ -76,7 +76,7 @@ static void parameter_counts_are_the_published_ones(void **state)
         {"smollm2-135m", 134515008}, {"mistral-7b", 7248023552},      {"qwen2.5-0.5b", 494032768},
         {"qwen2.5-7b", 7615616512},  {"phi3-mini", 3821079552},       {"qwen3-0.6b", 596049920},
         {"qwen3-8b", 8190735360},    {"qwen3-30b-a3b", 30532122624},  {"olmo2-7b", 7298617344},
-        {"smollm3-3b", 3075098624},
+        {"smollm3-3b", 3075098624},  {"gemma3-1b", 999885952},
     };
     for (size_t i = 0; i < DH_COUNTOF(known); i++) {
         dh_model m = preset(known[i].name);
@@ -268,6 +268,46 @@ static void windows_are_kept(void **state)
     assert_true(dh_model_window(&m, 1) == 0 && dh_model_window(&m, 2) == 8);
 }
 
+/* Two kinds of layers and of rotary positions, in the old spelling and the new one; caps. */
+static void gemma_is_kept(void **state)
+{
+    static const struct {
+        const char *json;
+        int64_t nth;
+        double theta, theta_nth, factor_nth, softcap, scalar;
+    } cases[] = {
+        {"{\"model_type\": \"gemma3_text\"}", 6, 1e4, 1e6, 0, 0, 256},
+        {"{\"model_type\": \"gemma3_text\", \"rope_theta\": 5e5, \"rope_local_base_freq\": 2e4,"
+         "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}, \"query_pre_attn_scalar\": "
+         "168,"
+         "\"sliding_window_pattern\": 3}",
+         3, 2e4, 5e5, 8, 0, 168},
+        {"{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 2, \"layer_types\":"
+         "[\"sliding_attention\", \"full_attention\"], \"rope_parameters\": {\"full_attention\":"
+         "{\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 3e5}, \"sliding_attention\":"
+         "{\"rope_type\": \"default\", \"rope_theta\": 7e3}}}",
+         2, 7e3, 3e5, 2, 0, 256},
+        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null}", 0, 1e4, 0, 0, 30, 256},
+        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null,"
+         "\"final_logit_softcapping\": null, \"query_pre_attn_scalar\": 144}",
+         0, 1e4, 0, 0, 0, 144},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_model m, again;
+        char *text;
+        assert_ok(&ctx, from_json(&ctx, cases[i].json, &m));
+        assert_int_equal(m.nth, cases[i].nth);
+        assert_true(m.rope.theta == cases[i].theta && m.rope_nth.theta == cases[i].theta_nth);
+        assert_true(m.rope_nth.factor == cases[i].factor_nth && m.rope.factor == 0);
+        assert_true(m.logit_softcap == cases[i].softcap && m.query_scalar == cases[i].scalar);
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_same_model(&m, &again);
+        free(text);
+    }
+}
+
 /* Patterns of layers without positions, and what a token's experts weigh. */
 static void layers_and_routers_of_their_own_are_kept(void **state)
 {
@@ -358,6 +398,16 @@ static void refuses_what_it_does_not_compute(void **state)
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"phimoe\"}", "sparsemixer", DH_EUNSUPPORTED},
         {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\"}}", "longrope",
+         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"gemma2\"}", "absent, which means 50", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": 50.0}",
+         "\"attn_logit_softcapping\" is given", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null, \"num_hidden_layers\": 2, "
+         "\"layer_types\": [\"full_attention\", \"full_attention\"]}",
+         "layer_types", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"gemma3_text\", \"use_bidirectional_attention\": true}",
+         "use_bidirectional_attention", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"gemma3_text\", \"hidden_activation\": \"gelu\"}", "gelu",
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 2}", "decoder_sparse_step",
          DH_EUNSUPPORTED},
@@ -472,6 +522,7 @@ int main(void)
         cmocka_unit_test(reads_hugging_face_files),
         cmocka_unit_test(windows_are_kept),
         cmocka_unit_test(layers_and_routers_of_their_own_are_kept),
+        cmocka_unit_test(gemma_is_kept),
         cmocka_unit_test(reads_every_spelling_of_rope_scaling),
         cmocka_unit_test(refuses_what_it_does_not_compute),
         cmocka_unit_test(validation_names_the_field),

@@ -386,8 +386,9 @@ static void qwen3_moe_matches(void **state)
 /* Small seeded models computed by Hugging Face's own classes (make_transformers.py). */
 static void families_match(void **state)
 {
-    static const char *const families[] = {"mistral", "qwen2",   "qwen3",          "phi3",
-                                           "olmo2",   "smollm3", "mistral-window", "qwen2-window"};
+    static const char *const families[] = {"mistral",        "qwen2",       "qwen3",  "phi3",
+                                           "olmo2",          "smollm3",     "gemma2", "gemma3",
+                                           "mistral-window", "qwen2-window"};
     for (size_t i = 0; i < DH_COUNTOF(families); i++) {
         char weights[64], reference[32];
         snprintf(weights, sizeof weights, "tests/data/weights/tiny-%s", families[i]);

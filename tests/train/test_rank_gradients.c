@@ -31,7 +31,7 @@ static const char model_olmo2[] =
     "        ffn_width: 88, vocab: 65, max_seq: 32}\n";
 static const char model_smollm3[] =
     "model: {family: smollm3, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
-    "        ffn_width: 88, nope_every: 2, vocab: 65, max_seq: 32, tied_head: true}\n";
+    "        ffn_width: 88, nth: 2, vocab: 65, max_seq: 32, tied_head: true}\n";
 static const char model_qwen3_moe[] =
     "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
     "        ffn_width: 40, n_experts: 8, top_k: 2, topk_plain: true, router_aux_coef: 0.05,\n"
@@ -40,6 +40,13 @@ static const char model_qwen3_moe[] =
 static const char model_window[] =
     "model: {family: qwen2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
     "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: false, window: 9, window_from: 1}\n";
+
+static const char model_gemma2[] =
+    "model: {family: gemma2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 88, query_scalar: 20, logit_softcap: 0.2, vocab: 65, max_seq: 32}\n";
+static const char model_gemma3[] =
+    "model: {family: gemma3_text, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 88, nth: 2, vocab: 65, max_seq: 32, tied_head: false}\n";
 
 /* A mesh, and what hides its communication. */
 typedef struct mesh {
@@ -252,6 +259,26 @@ static void smollm3_gradients(void **state)
     gradients_over(model_smollm3, meshes, DH_COUNTOF(meshes));
 }
 
+/* Capped logits of shards of a vocabulary, embeddings that are scaled behind their sum, norms on
+ * both sides of a layer's parts. */
+static void gemma_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"tp: 2, pp: 2, cp: 2", "intra-batch"},
+        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 2, sequence: false", "split+reorder+list"},
+    };
+    static const mesh halves[] = {{"tp: 2, pp: 2, schedule: zb-h1", "domino"},
+                                  {"tp: 2", "domino(columns=2)"}};
+    static const char *const models[] = {model_gemma2, model_gemma3};
+    for (size_t m = 0; m < DH_COUNTOF(models); m++) {
+        gradients_over(models[m], meshes, DH_COUNTOF(meshes));
+        micro_batch = 2;
+        gradients_over(models[m], halves, DH_COUNTOF(halves));
+        micro_batch = 1;
+    }
+}
+
 static void qwen3_moe_gradients(void **state)
 {
     static const mesh meshes[] = {
@@ -346,8 +373,8 @@ int main(void)
         cmocka_unit_test(gpt2_gradients),      cmocka_unit_test(llama_gradients),
         cmocka_unit_test(qwen3_gradients),     cmocka_unit_test(mixtral_gradients),
         cmocka_unit_test(olmo2_gradients),     cmocka_unit_test(smollm3_gradients),
-        cmocka_unit_test(qwen3_moe_gradients), cmocka_unit_test(domino_gradients),
-        cmocka_unit_test(window_gradients),
+        cmocka_unit_test(qwen3_moe_gradients), cmocka_unit_test(gemma_gradients),
+        cmocka_unit_test(domino_gradients),    cmocka_unit_test(window_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,6 +79,36 @@ void dh_k_swiglu_bwd(dh_dtype dtype, int64_t N, int64_t F, const void *dg, const
                          at(dtype, dh, 2 * n * F));
 }
 
+void dh_k_geglu_fwd(dh_dtype dtype, int64_t N, int64_t F, const void *h, void *g)
+{
+    const dh_simd *simd = dh_simd_get();
+#pragma omp parallel for schedule(static) if (N * F >= PARALLEL_MIN)
+    for (int64_t n = 0; n < N; n++)
+        simd->geglu_fwd(dtype, F, const_at(dtype, h, 2 * n * F), at(dtype, g, n * F));
+}
+
+void dh_k_geglu_bwd(dh_dtype dtype, int64_t N, int64_t F, const void *dg, const void *h, void *dh)
+{
+    const dh_simd *simd = dh_simd_get();
+#pragma omp parallel for schedule(static) if (N * F >= PARALLEL_MIN)
+    for (int64_t n = 0; n < N; n++)
+        simd->geglu_bwd(dtype, F, const_at(dtype, dg, n * F), const_at(dtype, h, 2 * n * F),
+                        at(dtype, dh, 2 * n * F));
+}
+
+void dh_k_softcap_fwd(int64_t n, float c, const float *x, float *y)
+{
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MIN)
+    for (int64_t i = 0; i < n; i++) y[i] = c * tanhf(x[i] / c);
+}
+
+void dh_k_softcap_bwd(dh_dtype dtype, int64_t n, float c, const void *dy, const float *y, void *dx)
+{
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MIN)
+    for (int64_t i = 0; i < n; i++)
+        set_element(dtype, dx, i, element(dtype, dy, i) * (1.0f - y[i] / c * (y[i] / c)));
+}
+
 /* ---- rotary position embedding --------------------------------------------------------- */
 
 #define PI 3.14159265358979323846

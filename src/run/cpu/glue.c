@@ -70,16 +70,20 @@ static dh_status run_embed_grad(dh_ctx *ctx, const dh_call *c)
 static dh_status run_norm(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 0);
-    dh_k_norm_fwd(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1],
-                  c->in[2], (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
+    float *work = c->work;
+    const float *w = dh_cpu_norm_weights(c, c->in[1], x->shape[1], &work);
+    dh_k_norm_fwd(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], w, c->in[2],
+                  (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
     return DH_OK;
 }
 
 static dh_status run_norm_dgrad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 1);
-    dh_k_norm_dgrad(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1],
-                    c->in[2], c->in[3], c->in[4], c->out[0]);
+    float *work = c->work;
+    const float *w = dh_cpu_norm_weights(c, c->in[2], x->shape[1], &work);
+    dh_k_norm_dgrad(c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], c->in[1], w,
+                    c->in[3], c->in[4], c->out[0]);
     return DH_OK;
 }
 
@@ -293,7 +297,10 @@ static dh_status run_bias_grad(dh_ctx *ctx, const dh_call *c)
 static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
 {
     const dh_attn_sizes s = dh_op_attn_sizes(g, op);
-    return dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
+    dh_attn_shape shape =
+        dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
+    shape.scale = (float)g->dims.attn_scale;
+    return shape;
 }
 
 /* That, and what a call's queries see: the layer's window, documents by positions that begin anew.
@@ -411,6 +418,8 @@ static dh_status run_act(dh_ctx *ctx, const dh_call *c)
     const dh_tensor *g = out_tensor(c, 0);
     if (c->graph->dims.act == DH_ACT_SWIGLU)
         dh_k_swiglu_fwd(g->dtype, g->shape[0], g->shape[1], c->in[0], c->out[0]);
+    else if (c->graph->dims.act == DH_ACT_GEGLU)
+        dh_k_geglu_fwd(g->dtype, g->shape[0], g->shape[1], c->in[0], c->out[0]);
     else
         dh_k_gelu_fwd(g->dtype, dh_tensor_elements(g), c->in[0], c->out[0]);
     return DH_OK;
@@ -421,6 +430,8 @@ static dh_status run_act_grad(dh_ctx *ctx, const dh_call *c)
     const dh_tensor *dg = in_tensor(c, 0);
     if (c->graph->dims.act == DH_ACT_SWIGLU)
         dh_k_swiglu_bwd(dg->dtype, dg->shape[0], dg->shape[1], c->in[0], c->in[1], c->out[0]);
+    else if (c->graph->dims.act == DH_ACT_GEGLU)
+        dh_k_geglu_bwd(dg->dtype, dg->shape[0], dg->shape[1], c->in[0], c->in[1], c->out[0]);
     else
         dh_k_gelu_bwd(dg->dtype, dh_tensor_elements(dg), c->in[0], c->in[1], c->out[0]);
     return DH_OK;

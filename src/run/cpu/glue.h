@@ -28,6 +28,17 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c);
 size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op);
 dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c);
 
+/* ---- what Gemma has (glue_gemma.c) ------------------------------------------------------- */
+
+/* Weights of a norm as it multiplies by them: w, or 1 + w in scratch of as many floats, which are
+ * passed on. */
+const float *dh_cpu_norm_weights(const dh_call *c, const float *w, int64_t n, float **work);
+size_t dh_cpu_ws_norm(const dh_graph *g, const dh_op *op);
+size_t dh_cpu_ws_head_norm(const dh_graph *g, const dh_op *op);
+dh_status dh_cpu_run_scale(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_softcap(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_softcap_grad(dh_ctx *ctx, const dh_call *c);
+
 /* ---- norms and rotations of heads (glue_heads.c)
  * -------------------------------------------------------- */
 

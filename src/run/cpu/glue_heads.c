@@ -15,15 +15,23 @@ static dh_heads heads_of(const dh_graph *g, const dh_op *op)
 
 dh_status dh_cpu_run_head_norm(dh_ctx *ctx, const dh_call *c)
 {
-    dh_k_head_norm_fwd(c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1], c->in[2],
+    const int64_t D = c->graph->dims.head_dim;
+    float *work = c->work;
+    const float *w_q = dh_cpu_norm_weights(c, c->in[1], D, &work);
+    const float *w_k = dh_cpu_norm_weights(c, c->in[2], D, &work);
+    dh_k_head_norm_fwd(c->graph->dtype, heads_of(c->graph, c->op), c->in[0], w_q, w_k,
                        (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
     return DH_OK;
 }
 
 dh_status dh_cpu_run_head_norm_dgrad(dh_ctx *ctx, const dh_call *c)
 {
-    dh_k_head_norm_dgrad(c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1], c->in[2],
-                         c->in[3], c->in[4], c->out[0]);
+    const int64_t D = c->graph->dims.head_dim;
+    float *work = c->work;
+    const float *w_q = dh_cpu_norm_weights(c, c->in[2], D, &work);
+    const float *w_k = dh_cpu_norm_weights(c, c->in[3], D, &work);
+    dh_k_head_norm_dgrad(c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1], w_q, w_k,
+                         c->in[4], c->out[0]);
     return DH_OK;
 }
 

@@ -137,6 +137,14 @@ void dh_k_gelu_bwd(dh_dtype dtype, int64_t n, const void *dg, const void *h, voi
 void dh_k_swiglu_fwd(dh_dtype dtype, int64_t N, int64_t F, const void *h, void *g);
 void dh_k_swiglu_bwd(dh_dtype dtype, int64_t N, int64_t F, const void *dg, const void *h, void *dh);
 
+/* g = gelu(gate) up, GELU with tanh. */
+void dh_k_geglu_fwd(dh_dtype dtype, int64_t N, int64_t F, const void *h, void *g);
+void dh_k_geglu_bwd(dh_dtype dtype, int64_t N, int64_t F, const void *dg, const void *h, void *dh);
+
+/* y = c tanh(x / c) of n logits; gradient dx = dy (1 - (y / c)^2), of dtype. In place both. */
+void dh_k_softcap_fwd(int64_t n, float c, const float *x, float *y);
+void dh_k_softcap_bwd(dh_dtype dtype, int64_t n, float c, const void *dy, const float *y, void *dx);
+
 /* ---- rotary position embedding --------------------------------------------------------- */
 
 /* table [max_pos, 2, D/2] = cos, then sin, of pos * frequency, computed in float64;

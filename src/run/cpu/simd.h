@@ -76,6 +76,8 @@ typedef struct dh_simd {
     void (*gelu_bwd)(dh_dtype dtype, int64_t n, const void *dg, const void *h, void *dh);
     void (*swiglu_fwd)(dh_dtype dtype, int64_t F, const void *h, void *g);
     void (*swiglu_bwd)(dh_dtype dtype, int64_t F, const void *dg, const void *h, void *dh);
+    void (*geglu_fwd)(dh_dtype dtype, int64_t F, const void *h, void *g);
+    void (*geglu_bwd)(dh_dtype dtype, int64_t F, const void *dg, const void *h, void *dh);
     /* n_heads heads of one row; cs [2,D/2] = cos, sin; sign -1 rotates back. */
     void (*rope)(dh_dtype dtype, int64_t n_heads, int64_t D, const void *x, const float *cs,
                  float sign, void *y);

@@ -40,8 +40,12 @@ MODELS = {
     "mistral-window": dict(sliding_window=7, head_dim=12),
     "qwen2-window": dict(tie_word_embeddings=True, use_sliding_window=True, sliding_window=7,
                          max_window_layers=1),
+    "gemma2": dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=64,
+                   attn_logit_softcapping=None, final_logit_softcapping=1.5),
+    "gemma3": dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=64, tie_word_embeddings=False,
+                   layer_types=["sliding_attention", "full_attention"]),
 }
-CLASSES = {"qwen3_moe_normed": "qwen3_moe"}
+CLASSES = {"qwen3_moe_normed": "qwen3_moe", "gemma3": "gemma3_text"}
 N_STEPS, BATCH, SEQ = 10, 2, 24
 
 
@@ -53,7 +57,8 @@ def build(name):
     draw = torch.Generator().manual_seed(20261123)
     for key, p in model.named_parameters():
         values = 0.08 * torch.randn(p.shape, generator=draw, dtype=torch.float64)
-        p.data = torch.from_numpy((values + ("norm" in key)).numpy().astype(F32)).double()
+        one = "norm" in key and not name.startswith("gemma")  # whose norms add it themselves
+        p.data = torch.from_numpy((values + one).numpy().astype(F32)).double()
     return config, model
 
 

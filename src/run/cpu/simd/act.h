@@ -1,4 +1,4 @@
-/* GELU, SwiGLU, rotary embedding. */
+/* GELU, SwiGLU, GEGLU, rotary embedding. */
 #ifndef DH_RUN_CPU_SIMD_ACT_H
 #define DH_RUN_CPU_SIMD_ACT_H
 
@@ -79,6 +79,37 @@ INLINE void swiglu_bwd_of(bool bf16, int64_t F, const void *dg, const void *h, v
 static void swiglu_bwd(dh_dtype dtype, int64_t F, const void *dg, const void *h, void *dh)
 {
     BY_DTYPE(dtype, swiglu_bwd_of, F, dg, h, dh);
+}
+
+INLINE void geglu_fwd_of(bool bf16, int64_t F, const void *h, void *g)
+{
+    for (int64_t i = 0; i < F; i += W) {
+        vf gate = load(bf16, h, i, F - i), up = load(bf16, h, F + i, F - i);
+        vf z = hold(gate), rest;
+        store(bf16, g, i, F - i, gate * sigmoid(z * (GELU_A + GELU_B * z * z), &rest) * up);
+    }
+}
+
+static void geglu_fwd(dh_dtype dtype, int64_t F, const void *h, void *g)
+{
+    BY_DTYPE(dtype, geglu_fwd_of, F, h, g);
+}
+
+INLINE void geglu_bwd_of(bool bf16, int64_t F, const void *dg, const void *h, void *dh)
+{
+    for (int64_t i = 0; i < F; i += W) {
+        vf gate = load(bf16, h, i, F - i), up = load(bf16, h, F + i, F - i), rest;
+        vf d = load(bf16, dg, i, F - i), z = hold(gate);
+        vf s = sigmoid(z * (GELU_A + GELU_B * z * z), &rest);
+        vf slope = s * (1.0f + rest * (z * (GELU_A + 3 * GELU_B * z * z)));
+        store(bf16, dh, i, F - i, d * up * slope);
+        store(bf16, dh, F + i, F - i, d * gate * s);
+    }
+}
+
+static void geglu_bwd(dh_dtype dtype, int64_t F, const void *dg, const void *h, void *dh)
+{
+    BY_DTYPE(dtype, geglu_bwd_of, F, dg, h, dh);
 }
 
 INLINE void rope_of(bool bf16, int64_t n_heads, int64_t D, const void *x, const float *cs,

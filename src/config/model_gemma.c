@@ -1,0 +1,185 @@
+/* Config classes of Gemma 2 and of Gemma 3's text model.
+ *
+ * Attention whose scores are capped is refused. */
+#include "model_classes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct gemma_defaults {
+    int64_t vocab, max_seq, every; /* every: of so many layers the last has no window */
+    double theta, softcap;
+} gemma_defaults;
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static const char *type_of(int64_t layer, int64_t every)
+{
+    return (layer + 1) % every == 0 ? "full_attention" : "sliding_attention";
+}
+
+/* Of so many layers the last has no window: which number that is, by the list. */
+static dh_status read_types(dh_ctx *ctx, const json_t *config, const dh_model *m, int64_t *every)
+{
+    const json_t *list = dh_config_get(config, "layer_types");
+    if (!list) return DH_OK;
+    const int64_t n = (int64_t)json_array_size(list);
+    int64_t first = 0;
+    while (first < n) {
+        const char *type = json_string_value(json_array_get(list, (size_t)first));
+        if (type && strcmp(type, "full_attention") == 0) break;
+        first++;
+    }
+    if (first < n || *every <= n) *every = first + 1; /* else there are fewer layers than that */
+    bool fits = json_is_array(list) && n == m->n_layers && *every > 1;
+    for (int64_t i = 0; i < n && fits; i++) {
+        const char *type = json_string_value(json_array_get(list, (size_t)i));
+        fits = type && strcmp(type, type_of(i, *every)) == 0;
+    }
+    if (fits) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "\"layer_types\" must have a name for each of %lld layers, full_attention for "
+                   "every n-th (from 2 on) and sliding_attention for the others",
+                   (long long)m->n_layers);
+}
+
+static void write_types(json_t *config, const dh_model *m, int64_t every)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < m->n_layers; i++)
+        json_array_append_new(list, json_string(type_of(i, every)));
+    json_object_set_new(config, "layer_types", list);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+/* An absent cap of scores is the class's, null is none. */
+static dh_status check_score_cap(dh_ctx *ctx, const json_t *config, const gemma_defaults *d)
+{
+    const bool absent = !json_object_get(config, "attn_logit_softcapping");
+    if (!dh_config_get(config, "attn_logit_softcapping") && !(absent && d->softcap > 0))
+        return DH_OK;
+    return dh_fail(
+        ctx, DH_EUNSUPPORTED,
+        "\"attn_logit_softcapping\" is %s; scores of attention are not capped here: only "
+        "null is supported",
+        absent ? "absent, which means 50" : "given");
+}
+
+static dh_status read_gemma(dh_ctx *ctx, const json_t *config, const gemma_defaults *d, dh_model *m)
+{
+    const dh_config_size ints[] = {
+        {"num_hidden_layers", offsetof(dh_model, n_layers), 26},
+        {"hidden_size", offsetof(dh_model, width), 2304},
+        {"num_attention_heads", offsetof(dh_model, n_heads), 8},
+        {"num_key_value_heads", offsetof(dh_model, n_kv_heads), 4},
+        {"head_dim", offsetof(dh_model, head_dim), 256},
+        {"intermediate_size", offsetof(dh_model, ffn_width), 9216},
+        {"vocab_size", offsetof(dh_model, vocab), d->vocab},
+        {"max_position_embeddings", offsetof(dh_model, max_seq), d->max_seq},
+    };
+    static const dh_config_must musts[] = {
+        {"attention_bias", "false", "no biases in this family"},
+        {"use_bidirectional_attention", "false", "tokens see those before them"},
+    };
+    static const char *const gelu_tanh[] = {"gelu_pytorch_tanh"};
+    DH_TRY(dh_config_ints(ctx, config, ints, DH_COUNTOF(ints), m));
+    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(check_score_cap(ctx, config, d));
+    DH_TRY(dh_config_activation(ctx, config, "hidden_activation", gelu_tanh, 1));
+    DH_TRY(dh_config_real(ctx, config, "rms_norm_eps", 1e-6, &m->norm_eps));
+    DH_TRY(dh_config_bool(ctx, config, "tie_word_embeddings", true, &m->tied_head));
+    DH_TRY(dh_config_real(ctx, config, "query_pre_attn_scalar", 256, &m->query_scalar));
+    const bool none = json_is_null(json_object_get(config, "final_logit_softcapping"));
+    DH_TRY(dh_config_real(ctx, config, "final_logit_softcapping", none ? 0 : d->softcap,
+                          &m->logit_softcap));
+    int64_t window;
+    DH_TRY(dh_config_int(ctx, config, "sliding_window", 4096, &window));
+    m->window = window < m->max_seq ? window : 0;
+    return DH_OK;
+}
+
+/* Every so manieth layer sees all; of fewer layers none does. */
+static void set_pattern(dh_model *m, int64_t every)
+{
+    m->window_every = m->window && every <= m->n_layers ? every : 0;
+}
+
+static void write_gemma(json_t *config, const dh_model *m)
+{
+    dh_config_write_relative(config, m);
+    json_object_del(config, "hidden_act");
+    json_object_set_new(config, "hidden_activation", json_string("gelu_pytorch_tanh"));
+    json_object_set_new(config, "query_pre_attn_scalar",
+                        m->query_scalar > 0 ? json_real(m->query_scalar)
+                                            : json_integer(m->head_dim));
+    json_object_set_new(config, "final_logit_softcapping",
+                        m->logit_softcap > 0 ? json_real(m->logit_softcap) : json_null());
+    json_object_set_new(config, "attn_logit_softcapping", json_null());
+    json_object_set_new(config, "sliding_window", json_integer(m->window ? m->window : m->max_seq));
+}
+
+/* ---- Gemma 2 --------------------------------------------------------------------------------- */
+
+dh_status dh_config_read_gemma2(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const gemma_defaults defaults = {256000, 8192, 2, 1e4, 30};
+    int64_t every = defaults.every;
+    DH_TRY(read_gemma(ctx, config, &defaults, m));
+    DH_TRY(read_types(ctx, config, m, &every));
+    if (every != defaults.every)
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "\"layer_types\" of Gemma 2 must have full_attention for every second layer");
+    set_pattern(m, every);
+    return dh_config_read_rope(ctx, config, defaults.theta, &m->rope);
+}
+
+void dh_config_write_gemma2(json_t *config, const dh_model *m)
+{
+    write_gemma(config, m);
+    write_types(config, m, 2);
+}
+
+/* ---- Gemma 3 --------------------------------------------------------------------------------- */
+
+/* Newer files have an object for each type of layer in one. */
+static dh_status read_ropes(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const char *const types[2] = {"sliding_attention", "full_attention"};
+    const json_t *both = dh_config_get(config, "rope_parameters");
+    if (!both || !dh_config_get(both, types[0])) {
+        DH_TRY(dh_config_read_rope(ctx, config, 1e6, &m->rope_nth));
+        m->rope = (dh_rope){0};
+        return dh_config_real(ctx, config, "rope_local_base_freq", 1e4, &m->rope.theta);
+    }
+    for (int i = 0; i < 2; i++) {
+        json_t *one = json_pack("{s:O?}", "rope_parameters", dh_config_get(both, types[i]));
+        if (!one) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+        const dh_status st =
+            dh_config_read_rope(ctx, one, i ? 1e6 : 1e4, i ? &m->rope_nth : &m->rope);
+        json_decref(one);
+        DH_TRY(st);
+    }
+    return DH_OK;
+}
+
+dh_status dh_config_read_gemma3(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const gemma_defaults defaults = {262208, 131072, 6, 1e6, 0};
+    DH_TRY(read_gemma(ctx, config, &defaults, m));
+    DH_TRY(dh_config_int(ctx, config, "sliding_window_pattern", defaults.every, &m->nth));
+    DH_TRY(read_types(ctx, config, m, &m->nth));
+    set_pattern(m, m->nth);
+    return read_ropes(ctx, config, m);
+}
+
+void dh_config_write_gemma3(json_t *config, const dh_model *m)
+{
+    write_gemma(config, m);
+    dh_config_write_rope(config, &m->rope_nth); /* over that of the other layers */
+    if (m->rope_nth.scaling == DH_ROPE_SCALING_NONE) json_object_del(config, "rope_scaling");
+    json_object_set_new(config, "rope_local_base_freq", json_real(m->rope.theta));
+    json_object_set_new(config, "sliding_window_pattern", json_integer(m->nth));
+    write_types(config, m, m->nth);
+}
