@@ -23,6 +23,11 @@ typedef enum dh_data_order {
     DH_ORDER_SEQUENTIAL, /* sample i = tokens [i*T, i*T + T] */
     DH_ORDER_RANDOM      /* seeded random offsets, as nanoGPT draws them */
 } dh_data_order;
+typedef enum dh_packing {
+    DH_PACKING_NONE,
+    DH_PACKING_PACK, /* whole documents in rows of T, that do not see each other */
+    DH_PACKING_GROUP /* documents by length, a mesh for each group; refused so far */
+} dh_packing;
 typedef enum dh_recompute {
     DH_RECOMPUTE_NONE,
     DH_RECOMPUTE_SELECTIVE,
@@ -68,6 +73,7 @@ typedef struct dh_job {
     char *data_cache;    /* data.cache: folder for tokenized text */
     double val_fraction; /* data.val_fraction: tail of train used when val is not given */
     dh_data_order order; /* data.order */
+    dh_packing packing;  /* data.packing */
 
     int64_t steps;        /* train.steps */
     int64_t global_batch; /* train.batch: sequences per optimizer step, over all ranks */

@@ -94,6 +94,21 @@ static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
     return DH_OK;
 }
 
+static dh_status check_packing(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->packing == DH_PACKING_GROUP)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "data.packing group, documents grouped by length with a mesh for each "
+                       "group, is not trained: none or pack would be");
+    if (job->packing == DH_PACKING_PACK && job->model.n_experts > 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "data.packing pack with experts (model.n_experts %lld): the padding of a "
+                       "row would take their rows and count in the load-balancing loss; none would "
+                       "be right",
+                       LL(job->model.n_experts));
+    return DH_OK;
+}
+
 /* ---- model over ranks ------------------------------------------------------------------------ */
 
 /* Largest divisor of n that is at most limit. */
@@ -307,6 +322,7 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
     DH_TRY(check_slowness(ctx, job));
     DH_TRY(derive_batch(ctx, job));
     DH_TRY(derive_seq_len(ctx, job));
+    DH_TRY(check_packing(ctx, job));
     return check_schedule(ctx, job);
 }
 

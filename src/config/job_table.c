@@ -9,6 +9,7 @@
 #include <string.h>
 
 static const char *const order_names[] = {"shuffle", "sequential", "random", NULL};
+static const char *const packing_names[] = {"none", "pack", "group", NULL};
 static const char *const dtype_names[] = {"f32", "bf16", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", "attention", NULL};
 static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
@@ -20,6 +21,7 @@ static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
 _Static_assert(DH_ORDER_SHUFFLE == 0 && DH_ORDER_SEQUENTIAL == 1 && DH_ORDER_RANDOM == 2, "order");
+_Static_assert(DH_PACKING_NONE == 0 && DH_PACKING_PACK == 1 && DH_PACKING_GROUP == 2, "order");
 _Static_assert(DH_F32 == 0 && DH_BF16 == 1, "order");
 _Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOMPUTE_FULL == 2 &&
                    DH_RECOMPUTE_ATTENTION == 3,
@@ -191,6 +193,9 @@ static const dh_setting settings[] = {
     FLOAT("data.val_fraction", val_fraction, "0.1", 0, 0.9, .help = "tail of data.train used where data.val is not given"),
     ENUM("data.order", order, "shuffle", order_names,
          .help = "windows of an epoch in seeded order, in file order, or at random offsets"),
+    ENUM("data.packing", packing, "none", packing_names,
+         .help = "none: sequences are windows of the tokens; pack: whole documents side by side in sequences, which do not "
+                 "see each other, padded at the end; group: documents by length (refused so far)"),
 
     INT("train.steps", steps, "1000", 1, MANY, .aliases = "max_steps max_iters", .help = "optimizer steps"),
     INT("train.batch", global_batch, "8", 1, 1 << 30, .aliases = "batch_size global_batch global_batch_size",

@@ -209,7 +209,7 @@ static dh_status read_layer_types(dh_ctx *ctx, const json_t *config, dh_model *m
         return dh_fail(ctx, DH_EFORMAT, "\"layer_types\" must have a name for each of %lld layers",
                        (long long)m->n_layers);
     bool behind = true, every = true;
-    int64_t first_window = m->n_layers, first_whole = m->n_layers;
+    int64_t first[] = {m->n_layers, m->n_layers}; /* that sees all, that has the window */
     for (int64_t i = m->n_layers - 1; i >= 0; i--) {
         const char *type = json_string_value(json_array_get(types, (size_t)i));
         const bool window = type && strcmp(type, "sliding_attention") == 0;
@@ -218,21 +218,21 @@ static dh_status read_layer_types(dh_ctx *ctx, const json_t *config, dh_model *m
                            "\"layer_types\" has \"%s\"; supported are full_attention and "
                            "sliding_attention",
                            type ? type : dh_config_kind(json_array_get(types, (size_t)i)));
-        *(window ? &first_window : &first_whole) = i;
+        first[window] = i;
     }
     for (int64_t i = 0; i < m->n_layers; i++) {
         const bool window =
             strcmp(json_string_value(json_array_get(types, (size_t)i)), "sliding_attention") == 0;
-        behind = behind && window == (i >= first_window);
-        every = every && window == ((i + 1) % (first_whole + 1) != 0);
+        behind = behind && window == (i >= first[true]);
+        every = every && window == ((i + 1) % (first[false] + 1) != 0);
     }
     if (!behind && !every)
         return dh_fail(
             ctx, DH_EUNSUPPORTED,
             "\"layer_types\" mixes layers otherwise than the first of one kind, or every "
             "so manieth");
-    m->window_from = behind ? first_window : 0;
-    m->window_every = behind ? 0 : first_whole + 1;
+    m->window_from = behind ? first[true] : 0;
+    m->window_every = behind ? 0 : first[false] + 1;
     return DH_OK;
 }
 

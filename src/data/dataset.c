@@ -1,51 +1,12 @@
 /* One stream of tokens over several files, and the samples drawn from it. */
-#include "data/dataset.h"
+#include "data/dataset_parts.h"
 #include "data/expand.h"
-#include "data/text_source.h"
+#include "data/permute.h"
 #include "data/tok.h"
-#include "data/token_file.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-typedef struct data_file {
-    char *name;
-    dh_map map, index;   /* token file; Megatron's index (only while opening) */
-    dh_text_tokens text; /* of a text file */
-} data_file;
-
-typedef struct segment {
-    dh_token_run run;
-    int64_t first;   /* offset in the stream */
-    int64_t in_file; /* offset of its first token in its file */
-    size_t file;
-} segment;
-
-/* A stretch of the stream with an order of its own: all of it, or what one entry named. */
-typedef struct source {
-    char *name;
-    int64_t first, n_tokens;
-    int64_t share; /* of the samples in a period */
-    uint64_t seed;
-} source;
-
-/* Whose turn it is at a place of the period, and how many turns it had in it. */
-typedef struct turn {
-    int32_t source, n_before;
-} turn;
-
-struct dh_dataset {
-    DH_VEC(source) sources; /* at least one */
-    DH_VEC(turn) period;    /* of more than one */
-    DH_VEC(data_file) files;
-    DH_VEC(segment) segments; /* ascending `first`, none empty */
-    int64_t n_tokens, bound;  /* bound: ids must be below */
-    dh_data_part part;
-    double val_fraction;
-    dh_data_order order;
-    uint64_t seed;
-};
 
 /* ---- opening --------------------------------------------------------------------------- */
 
@@ -53,14 +14,17 @@ void dh_dataset_close(dh_dataset *ds)
 {
     if (!ds) return;
     for (size_t i = 0; i < ds->files.n; i++) {
-        data_file *f = &ds->files.at[i];
+        dh_data_file *f = &ds->files.at[i];
         free(f->name);
         dh_map_close(&f->map);
         dh_map_close(&f->index);
         dh_map_close(&f->text.tokens);
         dh_vec_fini(&f->text.memory);
     }
-    for (size_t i = 0; i < ds->sources.n; i++) free(ds->sources.at[i].name);
+    for (size_t i = 0; i < ds->sources.n; i++) {
+        free(ds->sources.at[i].name);
+        dh_pack_fini(&ds->sources.at[i].pack);
+    }
     dh_vec_fini(&ds->sources);
     dh_vec_fini(&ds->period);
     dh_vec_fini(&ds->files);
@@ -71,7 +35,7 @@ void dh_dataset_close(dh_dataset *ds)
 static dh_status add_segment(dh_ctx *ctx, dh_dataset *ds, dh_token_run run, int64_t in_file)
 {
     if (run.n == 0) return DH_OK;
-    segment s = {run, ds->n_tokens, in_file, ds->files.n - 1};
+    dh_segment s = {run, ds->n_tokens, in_file, ds->files.n - 1};
     if (!dh_vec_push(&ds->segments, s))
         return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu stretches of tokens",
                        ds->segments.n + 1);
@@ -119,7 +83,7 @@ static char *sibling(const char *path, const char *suffix)
     return NULL;
 }
 
-static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, data_file *f)
+static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
 {
     char *idx = sibling(f->name, ".idx"), *bin = sibling(f->name, ".bin");
     dh_token_runs runs = {0};
@@ -138,14 +102,14 @@ static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, data_file *f)
     return st;
 }
 
-static dh_status add_llmc(dh_ctx *ctx, dh_dataset *ds, data_file *f)
+static dh_status add_llmc(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
 {
     dh_token_run run;
     DH_TRY(dh_tokens_parse_llmc(ctx, f->map.at, f->map.n_bytes, &run));
     return add_part(ctx, ds, &run, 1);
 }
 
-static dh_status add_u16(dh_ctx *ctx, dh_dataset *ds, data_file *f)
+static dh_status add_u16(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
 {
     if (f->map.n_bytes % 2 != 0)
         return dh_fail(ctx, DH_EFORMAT, "%zu bytes are not a number of uint16 tokens",
@@ -154,7 +118,7 @@ static dh_status add_u16(dh_ctx *ctx, dh_dataset *ds, data_file *f)
     return add_part(ctx, ds, &run, 1);
 }
 
-static dh_status add_text(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, data_file *f)
+static dh_status add_text(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, dh_data_file *f)
 {
     DH_TRY(dh_text_tokenize(ctx, spec, f->name, &f->text));
     return add_segment(ctx, ds, f->text.run, 0);
@@ -168,7 +132,7 @@ static bool has_index(const char *path)
     return there;
 }
 
-static dh_status add_mapped(dh_ctx *ctx, dh_dataset *ds, data_file *f)
+static dh_status add_mapped(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
 {
     if (f->map.n_bytes == 0) return dh_fail(ctx, DH_EFORMAT, "the file is empty");
     if (dh_is_llmc(f->map.at, f->map.n_bytes)) return add_llmc(ctx, ds, f);
@@ -182,10 +146,10 @@ static dh_status add_mapped(dh_ctx *ctx, dh_dataset *ds, data_file *f)
 static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec,
                           const char *path)
 {
-    data_file empty = {0};
+    dh_data_file empty = {0};
     if (!dh_vec_push(&ds->files, empty))
         return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu files", ds->files.n + 1);
-    data_file *f = &ds->files.at[ds->files.n - 1];
+    dh_data_file *f = &ds->files.at[ds->files.n - 1];
     if (!(f->name = strdup(path))) return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", path);
     bool by_prefix = has_suffix(path, ".idx") || (!dh_path_exists(path) && has_index(path));
     dh_status st;
@@ -240,10 +204,10 @@ static dh_status check_shares(dh_ctx *ctx, const dh_dataset_spec *spec)
 
 static dh_status add_source(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, size_t i)
 {
-    source s = {.first = ds->n_tokens,
-                .share = spec->shares ? spec->shares[i] : 1,
-                .seed = i == 0 ? ds->seed : dh_mix64(ds->seed ^ dh_mix64(i)),
-                .name = strdup(spec->files[i])};
+    dh_source s = {.first = ds->n_tokens,
+                   .share = spec->shares ? spec->shares[i] : 1,
+                   .seed = i == 0 ? ds->seed : dh_mix64(ds->seed ^ dh_mix64(i)),
+                   .name = strdup(spec->files[i])};
     if (s.name && dh_vec_push(&ds->sources, s)) return DH_OK;
     free(s.name);
     return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", spec->files[i]);
@@ -258,7 +222,7 @@ static dh_status add_entry(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *s
     for (size_t k = 0; st == DH_OK && k < list.paths.n; k++)
         st = add_file(ctx, ds, spec, list.paths.at[k]);
     dh_path_list_fini(&list);
-    source *s = ds->sources.n ? &ds->sources.at[ds->sources.n - 1] : NULL;
+    dh_source *s = ds->sources.n ? &ds->sources.at[ds->sources.n - 1] : NULL;
     if (s) s->n_tokens = ds->n_tokens - s->first;
     return st;
 }
@@ -280,7 +244,7 @@ static dh_status make_period(dh_ctx *ctx, dh_dataset *ds)
             most = behind;
             best = (int32_t)i;
         }
-        const turn next = {best, had[best]++};
+        const dh_turn next = {best, had[best]++};
         ok = dh_vec_push(&ds->period, next);
     }
     free(had);
@@ -366,7 +330,7 @@ static uint64_t hash_tokens(const dh_dataset *ds, int64_t first, int64_t n, uint
     memset(ids, 0, sizeof ids);
     int64_t done = 0, bad;
     for (size_t i = segment_of(ds, first); done < n; i++) {
-        const segment *s = &ds->segments.at[i];
+        const dh_segment *s = &ds->segments.at[i];
         const int64_t from = first + done - s->first, part = DH_MIN(n - done, s->run.n - from);
         dh_token_widen(&s->run, from, (size_t)part, INT32_MAX, ids + done, &bad);
         done += part;
@@ -385,8 +349,9 @@ uint64_t dh_dataset_hash(const dh_dataset *ds)
     return hash;
 }
 
-static int64_t windows_of(const source *s, int64_t seq_len)
+static int64_t windows_of(const dh_source *s, int64_t seq_len)
 {
+    if (s->pack.row.n > 0) return dh_pack_rows(&s->pack);
     return seq_len > 0 && s->n_tokens > seq_len ? (s->n_tokens - 1) / seq_len : 0;
 }
 
@@ -400,7 +365,7 @@ int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len)
 dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len)
 {
     for (size_t i = 0; i < ds->sources.n; i++) {
-        const source *s = &ds->sources.at[i];
+        const dh_source *s = &ds->sources.at[i];
         if (windows_of(s, seq_len) == 0)
             return dh_fail(ctx, DH_EINVAL,
                            "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld",
@@ -418,7 +383,7 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
                        (long long)n, (long long)ds->n_tokens);
     if (n == 0) return DH_OK;
     for (size_t i = segment_of(ds, first); n > 0; i++) {
-        const segment *s = &ds->segments.at[i];
+        const dh_segment *s = &ds->segments.at[i];
         int64_t from = first - s->first, part = DH_MIN(n, s->run.n - from), bad = 0;
         size_t good = dh_token_widen(&s->run, from, (size_t)part, ds->bound, tokens, &bad);
         if (good < (size_t)part)
@@ -435,71 +400,66 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
 
 /* ---- samples ------------------------------------------------------------------------------- */
 
-/* A permutation of [0, n): a Feistel network on the next even number of bits, applied
- * again while it leaves the range (fewer than 4 times on average, as it covers at most
- * 4 n values). Bijective for any round function. */
-static uint64_t permute(uint64_t key, uint64_t n, uint64_t x)
-{
-    enum { ROUNDS = 6 };
-    unsigned half = 1;
-    while (half < 32 && (uint64_t)1 << 2 * half < n) half++;
-    uint64_t mask = ((uint64_t)1 << half) - 1;
-    do {
-        uint64_t left = x >> half, right = x & mask;
-        for (uint64_t round = 0; round < ROUNDS; round++) {
-            uint64_t mixed = left ^ (dh_mix64(key ^ dh_mix64(right << 8 | round)) & mask);
-            left = right;
-            right = mixed;
-        }
-        x = left << half | right;
-    } while (x >= n);
-    return x;
-}
+/* Places of a source's i-th sample in it. */
 
-/* Offsets of a source's i-th sample in it. */
-static int64_t shuffled(const source *s, int64_t i, int64_t seq_len)
+static int64_t place_of(const dh_source *s, int64_t window, int64_t seq_len)
+{
+    return s->pack.row.n > 0 ? window : window * seq_len;
+}
+static int64_t shuffled(const dh_source *s, int64_t i, int64_t seq_len)
 {
     uint64_t windows = (uint64_t)windows_of(s, seq_len);
     DH_CHECK(windows > 0, "dh_dataset_check comes first");
     uint64_t epoch = (uint64_t)i / windows;
     uint64_t key = dh_mix64(s->seed ^ dh_mix64(epoch + 1));
-    return (int64_t)permute(key, windows, (uint64_t)i % windows) * seq_len;
+    return place_of(s, (int64_t)dh_permute(key, windows, (uint64_t)i % windows), seq_len);
 }
 
-static int64_t sequential(const source *s, int64_t i, int64_t seq_len)
+static int64_t sequential(const dh_source *s, int64_t i, int64_t seq_len)
 {
     int64_t windows = windows_of(s, seq_len);
     DH_CHECK(windows > 0, "dh_dataset_check comes first");
-    return i % windows * seq_len;
+    return place_of(s, i % windows, seq_len);
 }
 
-static int64_t random_offset(const source *s, int64_t i, int64_t seq_len)
+static int64_t random_offset(const dh_source *s, int64_t i, int64_t seq_len)
 {
     uint64_t mixed = dh_mix64(s->seed);
     dh_philox_key key = {{(uint32_t)mixed, (uint32_t)(mixed >> 32)}};
     uint32_t out[4];
     dh_philox4x32(key, (uint32_t[4]){(uint32_t)i, (uint32_t)((uint64_t)i >> 32), 0, 0}, out);
-    uint64_t bits = (uint64_t)out[1] << 32 | out[0], range = (uint64_t)(s->n_tokens - seq_len);
+    const int64_t n_places = s->pack.row.n > 0 ? dh_pack_rows(&s->pack) : s->n_tokens - seq_len;
+    uint64_t bits = (uint64_t)out[1] << 32 | out[0], range = (uint64_t)n_places;
     return (int64_t)((__extension__(unsigned __int128) bits * range) >> 64);
 }
 
-static int64_t (*const order_offsets[])(const source *s, int64_t i,
-                                        int64_t seq_len) = {[DH_ORDER_SHUFFLE] = shuffled,
-                                                            [DH_ORDER_SEQUENTIAL] = sequential,
-                                                            [DH_ORDER_RANDOM] = random_offset};
+static int64_t (*const order_places[])(const dh_source *s, int64_t i,
+                                       int64_t seq_len) = {[DH_ORDER_SHUFFLE] = shuffled,
+                                                           [DH_ORDER_SEQUENTIAL] = sequential,
+                                                           [DH_ORDER_RANDOM] = random_offset};
 
-int64_t dh_dataset_offset(const dh_dataset *ds, int64_t sample_index, int64_t seq_len)
+const dh_source *dh_dataset_place(const dh_dataset *ds, int64_t sample_index, int64_t seq_len,
+                                  int64_t *place)
 {
     DH_CHECK(sample_index >= 0 && dh_dataset_windows(ds, seq_len) > 0);
-    const source *s = &ds->sources.at[0];
+    const dh_source *s = &ds->sources.at[0];
     int64_t own = sample_index;
     if (ds->period.n > 0) {
         const int64_t n = (int64_t)ds->period.n;
-        const turn *t = &ds->period.at[sample_index % n];
+        const dh_turn *t = &ds->period.at[sample_index % n];
         s = &ds->sources.at[t->source];
         own = sample_index / n * s->share + t->n_before;
     }
-    return s->first + order_offsets[ds->order](s, own, seq_len);
+    *place = order_places[ds->order](s, own, seq_len);
+    return s;
+}
+
+int64_t dh_dataset_offset(const dh_dataset *ds, int64_t sample_index, int64_t seq_len)
+{
+    int64_t place;
+    DH_CHECK(ds->row_len == 0, "packed rows have no place in the stream");
+    const dh_source *s = dh_dataset_place(ds, sample_index, seq_len, &place);
+    return s->first + place;
 }
 
 dh_status dh_dataset_sample(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,

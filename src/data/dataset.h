@@ -91,6 +91,33 @@ int64_t dh_dataset_offset(const dh_dataset *ds, int64_t sample_index, int64_t se
 dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n,
                           int32_t *tokens);
 
+/* ---- packed documents ------------------------------------------------------------------ */
+
+/* From here on samples are rows of whole documents instead of windows: windows counts rows, and
+ * every order is one of rows. Documents end with the token eos and with their file; one that is
+ * longer than a row is cut, one of a single token left out. Which documents share a row follows
+ * from the data, the seed and the order (src/data/pack.h), and is the same in all epochs.
+ * eos       -1: there is no such token, and then only files of plain text are documents
+ * errors    DH_EINVAL where documents end is not known; DH_EFORMAT an id outside the vocabulary;
+ *           DH_ENOMEM */
+dh_status dh_dataset_pack(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, int32_t eos);
+bool dh_dataset_is_packed(const dh_dataset *ds);
+
+/* A row, token by token: [row_len] each. */
+typedef struct dh_dataset_row {
+    int32_t *tokens, *targets; /* targets -1 where there is none: padding */
+    int32_t *positions;        /* in the document; of padding 0 */
+    int64_t *documents;        /* a number of its own; of padding 0 */
+} dh_dataset_row;
+
+/* Row of sample i >= 0 of packed documents. errors and threads: those of dh_dataset_sample */
+dh_status dh_dataset_packed_row(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
+                                const dh_dataset_row *row);
+/* Lengths of its documents, in tokens that have a target. */
+typedef void (*dh_take_length)(void *user, int64_t n);
+void dh_dataset_lengths(const dh_dataset *ds, int64_t sample_index, dh_take_length take,
+                        void *user);
+
 /* The chars tokenizer of all texts of these files (text or JSON lines). */
 dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files,
                            const char *text_field, dh_tokenizer **tok);

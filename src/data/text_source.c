@@ -427,6 +427,7 @@ dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char 
     *out = (dh_text_tokens){0};
     dh_status st = open_source(ctx, path, spec->text_field, &s);
     if (st == DH_OK) {
+        out->is_lines = s.field != NULL;
         select_part(&s, spec->part, spec->val_fraction);
         if (spec->cache_dir && *spec->cache_dir) {
             st = through_cache(ctx, spec, &s, out);

@@ -11,6 +11,7 @@ typedef struct dh_text_tokens {
     dh_map tokens;
     dh_ids memory;
     dh_token_run run;
+    bool is_lines; /* JSON lines */
 } dh_text_tokens;
 
 dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char *path,

@@ -13,7 +13,8 @@ dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *r, dh_graph_spec *graph
                   .loss_scale = r->global_tokens > 0 ? 1.0 / (double)r->global_tokens : 1.0,
                   .head_chunk_bytes =
                       r->head_chunk_bytes ? r->head_chunk_bytes : DH_HEAD_CHUNK_BYTES,
-                  .moe_capacity = r->moe_mode == DH_MOE_CAPACITY ? r->moe_capacity : 0},
+                  .moe_capacity = r->moe_mode == DH_MOE_CAPACITY ? r->moe_capacity : 0,
+                  .documents = r->documents},
         .mesh = r->mesh,
         .recompute = r->recompute,
         .whole_tokens = r->whole_tokens,

@@ -40,6 +40,7 @@ typedef struct dh_recipe {
     int64_t n_micro;          /* micro-batches of a training step */
     int64_t global_tokens;    /* of a training step over all ranks: the loss's divisor; 0: 1 */
     double dropout;
+    bool documents; /* sequences are rows of documents that do not see each other */
     dh_moe_mode moe_mode;
     double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
 

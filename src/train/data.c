@@ -148,6 +148,17 @@ static dh_status read_shares(dh_ctx *ctx, const dh_job *job, const int64_t **sha
     return DH_OK;
 }
 
+/* As the job wants its sequences: windows of the stream, or rows of documents. */
+static dh_status open_rows(dh_ctx *ctx, const dh_run *run, const dh_dataset_spec *spec,
+                           dh_dataset **ds)
+{
+    const dh_job *job = run->job;
+    DH_TRY(dh_dataset_open(ctx, spec, ds));
+    if (job->packing != DH_PACKING_PACK) return DH_OK;
+    const int32_t eos = run->tokenizer ? dh_tokenizer_eos(run->tokenizer) : -1;
+    return dh_dataset_pack(ctx, *ds, job->seq_len, eos);
+}
+
 dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
 {
     dh_dataset_spec spec = dataset_spec(run);
@@ -155,7 +166,7 @@ dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
     if (spec.n_files == 0)
         return dh_fail(ctx, DH_EINVAL, "data.train is not set: name the files to train on");
     if (splits(run->job)) spec.part = DH_PART_TRAIN;
-    const dh_status st = dh_dataset_open(ctx, &spec, &run->train_data);
+    const dh_status st = open_rows(ctx, run, &spec, &run->train_data);
     if (st != DH_OK) return dh_ctx_while(ctx, "opening data.train");
     run->data_hash = dh_dataset_hash(run->train_data);
     return dh_dataset_check(ctx, run->train_data, run->job->seq_len);
@@ -172,11 +183,11 @@ static dh_status open_val(dh_ctx *ctx, dh_run *run)
         spec.files = (const char *const *)job->val_files;
         spec.n_files = job->n_val_files;
     }
-    DH_TRY(dh_dataset_open(ctx, &spec, &run->val_data));
+    DH_TRY(open_rows(ctx, run, &spec, &run->val_data));
     int64_t windows = dh_dataset_windows(run->val_data, job->seq_len);
     if (windows >= job->micro_batch) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
-                   "there are %lld tokens for validation, %lld windows of %lld; a micro-batch "
+                   "there are %lld tokens for validation, %lld sequences of %lld; a micro-batch "
                    "needs %lld: give more data (data.val, data.val_fraction) or set eval.every=0",
                    (long long)dh_dataset_tokens(run->val_data), (long long)windows,
                    (long long)job->seq_len, (long long)job->micro_batch);
@@ -196,9 +207,47 @@ static dh_status load_sample(dh_ctx *ctx, void *self, int64_t sample, int64_t se
     return dh_dataset_sample(ctx, self, sample, seq_len, tokens);
 }
 
+static dh_status load_row(dh_ctx *ctx, void *self, int64_t sample, int64_t seq_len,
+                          const dh_batch_row *row)
+{
+    const dh_dataset_row r = {row->tokens, row->targets, row->positions, row->samples};
+    return dh_dataset_packed_row(ctx, self, sample, &r);
+}
+
 dh_batch_source dh_run_source(dh_dataset *dataset)
 {
-    return (dh_batch_source){.load = load_sample, .self = dataset};
+    return (dh_batch_source){.load = load_sample,
+                             .self = dataset,
+                             .load_row = dh_dataset_is_packed(dataset) ? load_row : NULL};
+}
+
+/* ---- what a step works on ------------------------------------------------------------------ */
+
+typedef struct summing {
+    const dh_model *model;
+    dh_step_work work;
+} summing;
+
+static void add_document(void *user, int64_t n)
+{
+    summing *s = user;
+    s->work.tokens += n;
+    s->work.documents++;
+    s->work.flops += dh_model_flops_per_token(s->model, n) * (double)n;
+}
+
+dh_step_work dh_run_step_work(const dh_run *run)
+{
+    const dh_job *job = run->job;
+    const int64_t n = job->global_batch * job->seq_len;
+    summing s = {.model = &job->model};
+    if (!dh_dataset_is_packed(run->train_data))
+        return (dh_step_work){.tokens = n, .flops = run->flops_per_token * (double)n};
+    const int64_t first = run->left_out + run->step * job->global_batch;
+    for (int64_t i = 0; i < job->global_batch; i++)
+        dh_dataset_lengths(run->train_data, first + i, add_document, &s);
+    s.work.padding = n - s.work.tokens;
+    return s.work;
 }
 
 /* ---- the run folder ----------------------------------------------------------------------- */

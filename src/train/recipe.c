@@ -53,6 +53,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .n_micro = dh_job_n_micro(job),
         .global_tokens = job->global_batch * job->seq_len,
         .dropout = job->dropout,
+        .documents = job->packing == DH_PACKING_PACK,
         .moe_mode = job->moe_mode,
         .moe_capacity = job->moe_capacity,
         .layer_split = job->layer_split,

@@ -15,6 +15,14 @@
 #include "train/spikes.h"
 #include "weights/checkpoint.h"
 
+/* What all ranks do together in a step. */
+typedef struct dh_step_work {
+    int64_t tokens; /* with a target */
+    int64_t documents,
+        padding;  /* of packed documents: how many, tokens without target behind them */
+    double flops; /* of the model */
+} dh_step_work;
+
 struct dh_run {
     const dh_job *job;       /* resolved */
     const dh_recipe *recipe; /* borrowed from the process */
@@ -43,6 +51,8 @@ struct dh_run {
     double *op_ns;                  /* by operator type, summed over the steps measured */
     dh_timeline times, total_times; /* of the last step; of all but the first. Rank 0 of several */
     double flops_per_token;
+    dh_step_work work;                              /* of the step at hand */
+    int64_t all_documents, all_padding, all_tokens; /* of the steps of this run */
     double loss, grad_norm, val_loss;
     double aux_loss;                    /* of routers, where the model has any */
     dh_load_record *load;               /* of experts, likewise; NULL: there are none */
@@ -57,6 +67,8 @@ dh_status dh_run_open_tokenizer(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run);
 dh_batch_source dh_run_source(dh_dataset *dataset);
+/* Of the step that comes next. */
+dh_step_work dh_run_step_work(const dh_run *run);
 /* Into the run folder, so that a sample needs nothing else. */
 dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
 

@@ -33,6 +33,7 @@ static const char *const lasting[] = {"model.family",
                                       "model.router_aux_coef",
                                       "model.dropout",
                                       "data.order",
+                                      "data.packing",
                                       "data.weights",
                                       "train.seed",
                                       "train.seq_len",
@@ -60,6 +61,9 @@ static void fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
                      m->tied_head, m->bias, (int)m->norm, m->norm_eps, (int)m->act, m->rope.theta,
                      j->dropout, j->seed, (int)j->order, j->seq_len, j->global_batch,
                      dh_dataset_tokens(run->train_data), j->beta1, j->beta2, j->eps);
+    /* What was there before it reads as it did. */
+    if (j->packing != DH_PACKING_NONE)
+        n += snprintf(line + n, sizeof line - (size_t)n, " packing %d", (int)j->packing);
     dh_ckpt_fingerprint(line, (size_t)n, text);
 }
 

@@ -90,6 +90,7 @@ static dh_step step_of(const dh_run *run)
                      .eps = job->eps,
                      .weight_decay = job->weight_decay,
                      .grad_clip = job->grad_clip,
+                     .loss_rows = run->work.documents > 0 ? (double)run->work.tokens : 0,
                      .source = dh_run_source(run->train_data),
                      .hook = run->fault ? dh_fault_at_instr : NULL,
                      .hook_user = run->fault};
@@ -160,12 +161,24 @@ static void report_experts(const dh_run *run, json_t *line)
     if (n_expert_ranks(run) > 1) json_object_set_new(line, "rank_load", json_real(run->rank_load));
 }
 
+/* Padding as a share of all tokens that were computed. */
+static double padding_share(int64_t tokens, int64_t padding)
+{
+    return (double)padding / (double)(tokens + padding);
+}
+
+static void report_documents(const dh_step_work *work, json_t *line)
+{
+    json_object_set_new(line, "documents", json_integer(work->documents));
+    json_object_set_new(line, "padding", json_real(padding_share(work->tokens, work->padding)));
+}
+
 static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double seconds)
 {
     if (run->ranks.rank != 0) return DH_OK;
     const dh_job *job = run->job;
-    double tokens = (double)(job->global_batch * job->seq_len);
-    double model_flops_per_s = run->flops_per_token * tokens / seconds;
+    double tokens = (double)run->work.tokens;
+    double model_flops_per_s = run->work.flops / seconds;
     dh_progress_line line = {run->step,      run->loss,        step->lr,
                              run->grad_norm, tokens / seconds, seconds * 1e3};
     dh_progress_step(&run->progress, &line);
@@ -176,6 +189,7 @@ static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double se
                   (json_int_t)run->session->slab_bytes);
     if (object && run->gemm_peak > 0)
         json_object_set_new(object, "peak_fraction", json_real(model_flops_per_s / run->gemm_peak));
+    if (object && run->work.documents > 0) report_documents(&run->work, object);
     if (object && job->model.n_experts) report_experts(run, object);
     if (object) dh_run_report_times(run, object);
     DH_TRY(dh_metrics_write(ctx, &run->metrics, object));
@@ -214,7 +228,7 @@ static dh_status share_step(dh_ctx *ctx, dh_run *run)
 
 static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
 {
-    const dh_job *job = run->job;
+    run->work = dh_run_step_work(run);
     dh_step step = step_of(run);
     int64_t start = dh_now_ns();
     dh_run_begin_step(run);
@@ -227,8 +241,10 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     if (!isfinite(run->loss) || !isfinite(run->grad_norm)) return diagnose(ctx, run, &step);
     run->step++;
     if (run->n_measured > 0) add_operator_times(run); /* the first step warms caches up */
-    run->step_tokens_per_s[run->n_measured++] =
-        (double)(job->global_batch * job->seq_len) / seconds;
+    run->step_tokens_per_s[run->n_measured++] = (double)run->work.tokens / seconds;
+    run->all_tokens += run->work.tokens;
+    run->all_documents += run->work.documents;
+    run->all_padding += run->work.padding;
     DH_TRY(dh_run_time_step(ctx, run));
     return report(ctx, run, &step, seconds);
 }
@@ -377,6 +393,11 @@ static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
         json_object_set_new(object, "val_loss", json_real(run->val_loss));
     if (object && run->gemm_peak > 0)
         json_object_set_new(object, "gemm_peak_flops_per_s", json_real(run->gemm_peak));
+    if (object && run->all_documents > 0) {
+        json_object_set_new(object, "documents", json_integer(run->all_documents));
+        json_object_set_new(object, "padding",
+                            json_real(padding_share(run->all_tokens, run->all_padding)));
+    }
     if (object) dh_run_summarize_times(run, object);
     if (object && run->saver.n_saves > 0)
         json_object_set_new(

@@ -136,7 +136,7 @@ static inline void cuda_embed_bwd(dh_dtype dtype, int64_t N, int64_t C, const vo
 #define dh_k_ce_stats(...) dh_cuda_ce_stats(NULL, __VA_ARGS__)
 #define dh_k_ce_merge(...) dh_cuda_ce_merge(NULL, __VA_ARGS__)
 #define dh_k_ce_loss(...) dh_cuda_ce_loss(NULL, __VA_ARGS__)
-#define dh_k_ce_grad(dtype, ...) dh_cuda_ce_grad(NULL, dtype, dtype, __VA_ARGS__)
+#define dh_k_ce_grad(dtype, ...) dh_cuda_ce_grad(NULL, dtype, dtype, NULL, __VA_ARGS__)
 
 /* ---- whole arrays, optimizer --------------------------------------------------------------------
  */

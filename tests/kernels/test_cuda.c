@@ -169,8 +169,10 @@ static void gradients_of_logits_are_narrowed(void **state)
     buf logits = buf_random(DH_F32, n * V, 5, &seed), wide = buf_new(DH_F32, n * V);
     buf stats = buf_new(DH_F32, 3 * n), got = buf_new(DH_BF16, n * V);
     dh_cuda_ce_stats(NULL, DH_F32, n, 0, V, logits.raw, targets, f32(stats));
-    dh_cuda_ce_grad(NULL, DH_F32, DH_F32, n, 0, V, logits.raw, targets, f32(stats), 0.5f, wide.raw);
-    dh_cuda_ce_grad(NULL, DH_F32, DH_BF16, n, 0, V, logits.raw, targets, f32(stats), 0.5f, got.raw);
+    dh_cuda_ce_grad(NULL, DH_F32, DH_F32, NULL, n, 0, V, logits.raw, targets, f32(stats), 0.5f,
+                    wide.raw);
+    dh_cuda_ce_grad(NULL, DH_F32, DH_BF16, NULL, n, 0, V, logits.raw, targets, f32(stats), 0.5f,
+                    got.raw);
     for (int64_t i = 0; i < n * V; i++)
         assert_int_equal(((dh_bf16 *)(void *)got.raw)[i], dh_f32_to_bf16(f32(wide)[i]));
     buf all[] = {logits, wide, stats, got};

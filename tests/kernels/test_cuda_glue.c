@@ -195,7 +195,8 @@ static void run_both(const values *v, const dh_op *op, unsigned accumulate)
                                 .beta2 = 0.95,
                                 .eps = 1e-8,
                                 .weight_decay = 0.1,
-                                .grad_clip = 1};
+                                .grad_clip = 1,
+                                .loss_rows = 40};
     dh_call cpu = {.graph = v->g, .op = op, .layer = 1, .accumulate = accumulate};
     cpu.scalars = &scalars;
     dh_call cuda = cpu;

@@ -85,7 +85,7 @@ static void run_step(const oracle *o, dh_session *s, int64_t step, double lr)
                       .beta2 = 0.95,
                       .eps = 1e-8,
                       .weight_decay = 0.1,
-                      .source = {rows_load, (void *)(uintptr_t)&o->rows}};
+                      .source = {.load = rows_load, .self = (void *)(uintptr_t)&o->rows}};
     assert_ok(&ctx, dh_exec_run(&ctx, s->train_exec, &values));
 }
 
@@ -323,7 +323,7 @@ static void check_router_logits(const oracle *o)
         dh_exec *exec;
         cut.instrs.n = i + 1;
         assert_ok(&ctx, dh_exec_create(&ctx, device, &cut, s->slab, NULL, &exec));
-        const dh_step step = {.source = {rows_load, (void *)(uintptr_t)&o->rows}};
+        const dh_step step = {.source = {.load = rows_load, .self = (void *)(uintptr_t)&o->rows}};
         assert_ok(&ctx, dh_exec_run(&ctx, exec, &step));
         const dh_operand *logits = dh_instr_operand(&cut, &cut.instrs.at[i], 0);
         assert_int_equal(logits->n_bytes, (size_t)n * sizeof *got);

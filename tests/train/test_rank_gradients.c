@@ -54,6 +54,28 @@ typedef struct mesh {
 } mesh;
 static const mesh one_rank = {"dp: 1", "sequential"};
 static int micro_batch = 1; /* of every mesh but the one rank */
+static bool packed;         /* samples are rows of documents */
+
+/* Documents of 5 to 11 tokens, another length in every sample; behind the last there is padding. */
+static dh_status load_documents(dh_ctx *ctx, void *self, int64_t sample, int64_t seq,
+                                const dh_batch_row *row)
+{
+    const int64_t at = sample % SAMPLES, length = 5 + at % 7, end = SEQ / length * length;
+    for (int64_t t = 0; t < seq; t++) {
+        row->tokens[t] = tokens[at * SEQ + t];
+        row->targets[t] = t < end ? targets[at * SEQ + t] : -1;
+        row->positions[t] = t < end ? (int32_t)(t % length) : 0;
+        row->samples[t] = at * SEQ + t / length;
+    }
+    return DH_OK;
+}
+
+static double n_targets(void)
+{
+    int64_t n = 0;
+    for (int64_t at = 0; at < SAMPLES; at++) n += SEQ / (5 + at % 7) * (5 + at % 7);
+    return (double)n;
+}
 
 /* One step that leaves the weights alone. */
 static dh_status step_member(dh_ctx *ctx, member *m)
@@ -61,7 +83,9 @@ static dh_status step_member(dh_ctx *ctx, member *m)
     rows_source rows = {tokens, targets, SAMPLES};
     DH_TRY(member_begin(ctx, m));
     dh_step step = member_step(m, 0);
-    step.source = (dh_batch_source){rows_load, &rows};
+    step.source = (dh_batch_source){
+        .load = rows_load, .self = &rows, .load_row = packed ? load_documents : NULL};
+    if (packed) step.loss_rows = n_targets();
     DH_TRY(dh_exec_run(ctx, m->session->train_exec, &step));
     return dh_session_grad_norm(ctx, m->session, &m->norm);
 }
@@ -70,9 +94,10 @@ static void run_team(const char *model, mesh of, int n_samples, team *t)
 {
     char text[1024];
     snprintf(text, sizeof text,
-             "%sdata: {train: none}\ntrain: {batch: 8, micro_batch: %d, seq_len: 32, threads: 1}\n"
+             "%sdata: {train: none, packing: %s}\ntrain: {batch: 8, micro_batch: %d, seq_len: 32, "
+             "threads: 1}\n"
              "parallel: {%s}\nstrategy: %s\nprofile: none\n",
-             model, n_samples, of.parallel, of.strategy);
+             model, packed ? "pack" : "none", n_samples, of.parallel, of.strategy);
     team_run(text, step_member, NULL, t);
 }
 
@@ -304,6 +329,29 @@ static void window_gradients(void **state)
     micro_batch = 1;
 }
 
+/* Padding and the ends of documents lie on other ranks than what they belong to. */
+static void packed_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"dp: 2, zero1: true", "sequential"},
+        {"tp: 2", "intra-batch"},
+        {"cp: 2", "sequential"},
+        {"cp: 4", "sequential"},
+        {"tp: 2, pp: 2, cp: 2", "intra-batch"},
+        {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+    };
+    static const mesh halves[] = {{"tp: 2, pp: 2, schedule: zb-h1", "domino"}};
+    static const char *const models[] = {model_gpt2, model_window};
+    packed = true;
+    for (size_t m = 0; m < DH_COUNTOF(models); m++) {
+        gradients_over(models[m], meshes, DH_COUNTOF(meshes));
+        micro_batch = 2;
+        gradients_over(models[m], halves, DH_COUNTOF(halves));
+        micro_batch = 1;
+    }
+    packed = false;
+}
+
 /* A rank of an expert's copies sums what it got from others' tokens. */
 static void mixtral_gradients(void **state)
 {
@@ -375,6 +423,7 @@ int main(void)
         cmocka_unit_test(olmo2_gradients),     cmocka_unit_test(smollm3_gradients),
         cmocka_unit_test(qwen3_moe_gradients), cmocka_unit_test(gemma_gradients),
         cmocka_unit_test(domino_gradients),    cmocka_unit_test(window_gradients),
+        cmocka_unit_test(packed_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

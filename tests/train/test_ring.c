@@ -366,7 +366,7 @@ static dh_status train_member(dh_ctx *ctx, member *m)
                     .beta2 = 0.95,
                     .eps = 1e-5, /* far above the rounding of gradients: Adam amplifies it else */
                     .weight_decay = 0.1,
-                    .source = {rows_load, &rows}};
+                    .source = {.load = rows_load, .self = &rows}};
     for (step.step = 0; step.step < m->n_steps; step.step++) {
         DH_TRY(dh_exec_run(ctx, m->session->train_exec, &step));
         DH_TRY(dh_session_loss(ctx, m->session, &m->loss[step.step], &m->rows[step.step]));

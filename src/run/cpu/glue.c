@@ -509,9 +509,11 @@ static dh_status run_loss_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0), *dlogits = out_tensor(c, 0);
     const int64_t v0 = c->op->vocab0;
+    const double n_rows = c->scalars->loss_rows;
+    const double scale = n_rows > 0 ? 1 / n_rows : c->graph->dims.loss_scale;
     void *wide = c->work ? c->work : c->out[0];
     dh_k_ce_grad(logits->dtype, logits->shape[0], v0, v0 + logits->shape[1], c->in[0], c->in[1],
-                 c->in[2], (float)c->graph->dims.loss_scale, wide);
+                 c->in[2], (float)scale, wide);
     if (c->work)
         dh_k_cast(dh_tensor_elements(logits), logits->dtype, wide, dlogits->dtype, c->out[0]);
     return DH_OK;

@@ -285,8 +285,8 @@ static void run_loss_grad(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0);
     const int64_t v0 = c->op->vocab0;
-    dh_cuda_ce_grad(stream, logits->dtype, out_tensor(c, 0)->dtype, logits->shape[0], v0,
-                    v0 + logits->shape[1], c->in[0], c->in[1], c->in[2],
+    dh_cuda_ce_grad(stream, logits->dtype, out_tensor(c, 0)->dtype, c->scalars, logits->shape[0],
+                    v0, v0 + logits->shape[1], c->in[0], c->in[1], c->in[2],
                     (float)c->graph->dims.loss_scale, c->out[0]);
 }
 

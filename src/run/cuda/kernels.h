@@ -116,10 +116,12 @@ void dh_cuda_ce_loss(dh_cuda_stream stream, int64_t n, const float *stats, const
 /* total [2] = sum of the rows' losses, rows that count; overwritten or added to. */
 void dh_cuda_ce_total(dh_cuda_stream stream, int64_t n, const float *loss, const int32_t *targets,
                       bool accumulate, double *total);
-/* dlogits of a type of their own. In place where the types are the same. */
-void dh_cuda_ce_grad(dh_cuda_stream stream, dh_dtype dtype, dh_dtype out_dtype, int64_t n,
-                     int64_t v0, int64_t v1, const void *logits, const int32_t *targets,
-                     const float *stats, float scale, void *dlogits);
+/* dlogits of a type of their own. In place where the types are the same. scalars, on the device,
+ * may name another divisor of the loss than scale; NULL: none does. */
+void dh_cuda_ce_grad(dh_cuda_stream stream, dh_dtype dtype, dh_dtype out_dtype,
+                     const dh_scalars *scalars, int64_t n, int64_t v0, int64_t v1,
+                     const void *logits, const int32_t *targets, const float *stats, float scale,
+                     void *dlogits);
 
 /* ---- whole arrays ------------------------------------------------------------------------------
  */

@@ -8,12 +8,24 @@
 extern "C" {
 #endif
 
+struct dh_batch_row;
+
 /* Where LOAD instructions get their data: row `sample` of the data order, seq_len
  * + 1 tokens. Called from a thread of the stream; a failure stops the step. */
 typedef struct dh_batch_source {
     dh_status (*load)(dh_ctx *ctx, void *self, int64_t sample, int64_t seq_len, int32_t *tokens);
     void *self;
+    /* Of rows of documents, for programs of such (dh_build.documents): instead of load. */
+    dh_status (*load_row)(dh_ctx *ctx, void *self, int64_t sample, int64_t seq_len,
+                          const struct dh_batch_row *row);
 } dh_batch_source;
+
+/* A row token by token: [seq_len] each. */
+typedef struct dh_batch_row {
+    int32_t *tokens, *targets; /* targets -1: none */
+    int32_t *positions;        /* in the document */
+    int64_t *samples;          /* what dropout takes for the sample: the document */
+} dh_batch_row;
 
 /* Called before every instruction, on its stream's thread; for tests and fault injection.
  * It may sleep or end the process; anything but DH_OK fails the instruction. */
@@ -27,6 +39,7 @@ typedef struct dh_step {
     uint64_t seed;         /* of dropout */
     double lr, beta1, beta2, eps, weight_decay;
     double grad_clip; /* 0: off */
+    double loss_rows; /* targets of all ranks, by which the loss is divided; 0: as the graph says */
     dh_batch_source source;
     const int32_t *tokens; /* decode: the new tokens, instead of a source */
     int64_t pos0;          /* decode: position of tokens[0] */

@@ -8,7 +8,8 @@ enum { TOKENS, TARGETS, POSITIONS, SAMPLES, N_OUTPUTS };
 
 typedef struct load {
     const dh_exec *exec;
-    int32_t *row; /* a sequence and the token behind it */
+    int32_t *row;       /* a sequence and the token behind it */
+    dh_batch_row whole; /* the same of documents, apart */
     int32_t *tokens, *targets, *positions;
     int64_t *samples;
 } load;
@@ -42,6 +43,17 @@ static void take_row(const load *l, const dh_dims *d, int64_t sample, int64_t at
     }
 }
 
+static void take_document_row(const load *l, const dh_dims *d, int64_t at)
+{
+    for (int64_t t = 0; t < d->seq; t++) {
+        const int64_t p = dh_cp_position(d, d->cp_rank, t);
+        l->tokens[at + t] = l->whole.tokens[p];
+        l->targets[at + t] = l->whole.targets[p];
+        l->positions[at + t] = l->whole.positions[p];
+        l->samples[at + t] = l->whole.samples[p];
+    }
+}
+
 static int64_t whole_sequence(const dh_dims *d)
 {
     return d->seq * DH_MAX(d->cp, 1);
@@ -59,7 +71,13 @@ static dh_status fill(dh_ctx *ctx, void *user, const dh_call *c)
     }
     for (int64_t b = 0; b < n / d->seq; b++) {
         const int64_t sample = step->first_sample + c->mb * step->sample_stride + b;
-        DH_TRY(step->source.load(ctx, step->source.self, sample, whole_sequence(d), l->row));
+        const dh_batch_source *from = &step->source;
+        if (from->load_row) {
+            DH_TRY(from->load_row(ctx, from->self, sample, whole_sequence(d), &l->whole));
+            take_document_row(l, d, b * d->seq);
+            continue;
+        }
+        DH_TRY(from->load(ctx, from->self, sample, whole_sequence(d), l->row));
         take_row(l, d, sample, b * d->seq);
     }
     return DH_OK;
@@ -73,10 +91,18 @@ dh_status dh_exec_add_load(dh_ctx *ctx, dh_exec *e, dh_stream_command *command)
     dh_copy *copies = DH_NEW_N(e->arena, dh_copy, N_OUTPUTS);
     if (!l || !copies) return dh_exec_no_memory(ctx);
     l->exec = e;
+    const int64_t n_whole = whole_sequence(&c->graph->dims);
+    l->row = DH_NEW_N(e->arena, int32_t, n_whole + 1);
+    l->whole = (dh_batch_row){.tokens = DH_NEW_N(e->arena, int32_t, n_whole),
+                              .targets = DH_NEW_N(e->arena, int32_t, n_whole),
+                              .positions = DH_NEW_N(e->arena, int32_t, n_whole),
+                              .samples = DH_NEW_N(e->arena, int64_t, n_whole)};
+    if (!l->whole.tokens || !l->whole.targets || !l->whole.positions || !l->whole.samples ||
+        !l->row)
+        return dh_exec_no_memory(ctx);
     const size_t n_bytes = (size_t)n * sizeof(int32_t);
-    l->row = DH_NEW_N(e->arena, int32_t, whole_sequence(&c->graph->dims) + 1);
     l->samples = dh_exec_host_memory(e, (size_t)n * sizeof(int64_t) + 3 * n_bytes);
-    if (!l->row || !l->samples) return dh_exec_no_memory(ctx);
+    if (!l->samples) return dh_exec_no_memory(ctx);
     l->tokens = (int32_t *)(l->samples + n);
     l->targets = l->tokens + n;
     l->positions = l->targets + n;

@@ -10,6 +10,7 @@ typedef struct dh_scalars {
     uint64_t seed; /* of dropout */
     double lr, beta1, beta2, eps, weight_decay;
     double grad_clip;     /* 0: off */
+    double loss_rows;     /* the loss's divisor, 0: the graph's */
     int32_t even_experts; /* tokens are dealt to experts in turn, whatever their router says */
 } dh_scalars;
 

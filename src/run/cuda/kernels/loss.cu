@@ -156,9 +156,10 @@ void dh_cuda_ce_total(dh_cuda_stream stream, int64_t n, const float *loss, const
 
 /* (softmax - onehot) scale; the target's minus one is formed before rounding. */
 template <class T, class G>
-__global__ void ce_grad(int64_t n_columns, int64_t v0, const T *logits, const int32_t *targets,
-                        const float *stats, float scale, G *dlogits)
+__global__ void ce_grad(const dh_scalars *scalars, int64_t n_columns, int64_t v0, const T *logits,
+                        const int32_t *targets, const float *stats, float scale, G *dlogits)
 {
+    if (scalars && scalars->loss_rows > 0) scale = (float)(1 / scalars->loss_rows);
     const int64_t r = blockIdx.x, target = targets[r] - v0;
     const float max = stats[3 * r], sum = stats[3 * r + 1], factor = scale / sum;
     const bool counts = targets[r] >= 0;
@@ -169,15 +170,15 @@ __global__ void ce_grad(int64_t n_columns, int64_t v0, const T *logits, const in
     }
 }
 
-void dh_cuda_ce_grad(dh_cuda_stream stream, dh_dtype dtype, dh_dtype out_dtype, int64_t n,
-                     int64_t v0, int64_t v1, const void *logits, const int32_t *targets,
+void dh_cuda_ce_grad(dh_cuda_stream stream, dh_dtype dtype, dh_dtype out_dtype,
+                     const dh_scalars *scalars, int64_t n, int64_t v0, int64_t v1, const void *logits, const int32_t *targets,
                      const float *stats, float scale, void *dlogits)
 {
     by_type(dtype, [&](auto t) {
         by_type(out_dtype, [&](auto g) {
             typedef typename decltype(t)::type T;
             typedef typename decltype(g)::type G;
-            launch(ce_grad<T, G>, n, CE_THREADS, stream, v1 - v0, v0, (const T *)logits, targets,
+            launch(ce_grad<T, G>, n, CE_THREADS, stream, scalars, v1 - v0, v0, (const T *)logits, targets,
                    stats, scale, (G *)dlogits);
         });
     });

@@ -1,0 +1,53 @@
+/* What a dataset consists of: for the files that read it. */
+#ifndef DH_DATA_DATASET_PARTS_H
+#define DH_DATA_DATASET_PARTS_H
+
+#include "data/pack.h"
+#include "data/text_source.h"
+
+typedef struct dh_data_file {
+    char *name;
+    dh_map map, index;   /* token file; Megatron's index (only while opening) */
+    dh_text_tokens text; /* of a text file */
+} dh_data_file;
+
+typedef struct dh_segment {
+    dh_token_run run;
+    int64_t first;   /* offset in the stream */
+    int64_t in_file; /* offset of its first token in its file */
+    size_t file;
+} dh_segment;
+
+/* A stretch of the stream with an order of its own: all of it, or what one entry named. */
+typedef struct dh_source {
+    char *name;
+    int64_t first, n_tokens;
+    int64_t share; /* of the samples in a period */
+    uint64_t seed;
+    dh_pack pack; /* of packed documents */
+} dh_source;
+
+/* Whose turn it is at a place of the period, and how many turns it had in it. */
+typedef struct dh_turn {
+    int32_t source, n_before;
+} dh_turn;
+
+struct dh_dataset {
+    DH_VEC(dh_source) sources; /* at least one */
+    DH_VEC(dh_turn) period;    /* of more than one */
+    DH_VEC(dh_data_file) files;
+    DH_VEC(dh_segment) segments; /* ascending `first`, none empty */
+    int64_t n_tokens, bound;     /* bound: ids must be below */
+    dh_data_part part;
+    double val_fraction;
+    dh_data_order order;
+    uint64_t seed;
+    int64_t row_len; /* of packed rows; 0: samples are windows of the stream */
+};
+
+/* Where sample i is: the source whose turn it is, and a place in it: tokens from its first one, or
+ * the row of packed documents. */
+const dh_source *dh_dataset_place(const dh_dataset *ds, int64_t sample_index, int64_t seq_len,
+                                  int64_t *place);
+
+#endif

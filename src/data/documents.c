@@ -1,0 +1,150 @@
+/* Samples as rows of whole documents: where documents end, and a row's tokens. */
+#include "data/dataset_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- where documents end --------------------------------------------------------------------- */
+
+/* A file of plain text is a document; of others only a token can tell. */
+static dh_status check_ends(dh_ctx *ctx, const dh_dataset *ds)
+{
+    for (size_t i = 0; i < ds->files.n; i++) {
+        const dh_data_file *f = &ds->files.at[i];
+        if (f->text.run.at && !f->text.is_lines) continue;
+        return dh_fail(ctx, DH_EINVAL,
+                       "where documents end in %s is not known: data.packing=pack takes a "
+                       "data.tokenizer that has an end-of-text token, or files of plain text, each "
+                       "of which is a document",
+                       f->name);
+    }
+    return DH_OK;
+}
+
+enum { STRETCH = 1 << 16 };
+
+/* A stretch of the stream; *begin: where the document begins that is not at its end yet. */
+static dh_status add_ended(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n, int32_t eos,
+                           int32_t *ids, int64_t *begin, dh_docs *pieces)
+{
+    DH_TRY(dh_dataset_read(ctx, ds, first, n, ids));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t end = first + i + 1;
+        if (ids[i] != eos) continue;
+        DH_TRY(dh_docs_add(ctx, pieces, *begin, end - *begin, ds->row_len));
+        *begin = end;
+    }
+    return DH_OK;
+}
+
+static dh_status add_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_segment *s, int32_t eos,
+                               int32_t *ids, dh_docs *pieces)
+{
+    const int64_t end = s->first + s->run.n;
+    int64_t begin = s->first;
+    for (int64_t at = begin; eos >= 0 && at < end; at += STRETCH)
+        DH_TRY(add_ended(ctx, ds, at, DH_MIN(end - at, STRETCH), eos, ids, &begin, pieces));
+    return dh_docs_add(ctx, pieces, begin, end - begin, ds->row_len);
+}
+
+static dh_status find_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_source *of, int32_t eos,
+                                dh_docs *pieces)
+{
+    int32_t *ids = malloc(STRETCH * sizeof *ids);
+    dh_status st = ids ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory looking for documents");
+    for (size_t i = 0; st == DH_OK && i < ds->segments.n; i++) {
+        const dh_segment *s = &ds->segments.at[i];
+        if (s->first >= of->first && s->first < of->first + of->n_tokens)
+            st = add_documents(ctx, ds, s, eos, ids, pieces);
+    }
+    free(ids);
+    return st;
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+static dh_status pack_source(dh_ctx *ctx, const dh_dataset *ds, int32_t eos, dh_source *s)
+{
+    dh_docs pieces = {0};
+    const uint64_t seed = dh_mix64(~s->seed); /* apart from those of epochs */
+    const dh_status st = find_documents(ctx, ds, s, eos, &pieces);
+    if (st == DH_OK)
+        return dh_pack_make(ctx, &pieces, ds->row_len,
+                            ds->order == DH_ORDER_SEQUENTIAL ? NULL : &seed, &s->pack);
+    dh_vec_fini(&pieces);
+    return st;
+}
+
+dh_status dh_dataset_pack(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, int32_t eos)
+{
+    DH_CHECK(ds->row_len == 0 && row_len > 0);
+    if (eos < 0) DH_TRY(check_ends(ctx, ds));
+    ds->row_len = row_len;
+    for (size_t i = 0; i < ds->sources.n; i++) {
+        dh_source *s = &ds->sources.at[i];
+        DH_TRY(pack_source(ctx, ds, eos, s));
+        if (dh_pack_rows(&s->pack) == 0)
+            return dh_fail(ctx, DH_EINVAL, "%s has no document of two tokens or more", s->name);
+    }
+    return DH_OK;
+}
+
+bool dh_dataset_is_packed(const dh_dataset *ds)
+{
+    return ds->row_len > 0;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+typedef struct row_pieces {
+    const dh_doc *at;
+    int64_t n;
+} row_pieces;
+
+static row_pieces pieces_of(const dh_dataset *ds, int64_t sample_index)
+{
+    int64_t row;
+    DH_CHECK(ds->row_len > 0, "dh_dataset_pack comes first");
+    const dh_pack *pack = &dh_dataset_place(ds, sample_index, ds->row_len, &row)->pack;
+    const int64_t first = pack->row.at[row];
+    return (row_pieces){pack->pieces.at + first, pack->row.at[row + 1] - first};
+}
+
+static dh_status put_piece(dh_ctx *ctx, const dh_dataset *ds, dh_doc p, int64_t at,
+                           const dh_dataset_row *row)
+{
+    DH_TRY(dh_dataset_read(ctx, ds, p.first, p.n, row->tokens + at));
+    DH_TRY(dh_dataset_read(ctx, ds, p.first + 1, p.n, row->targets + at));
+    for (int32_t i = 0; i < p.n; i++) {
+        row->positions[at + i] = i;
+        row->documents[at + i] = p.first;
+    }
+    return DH_OK;
+}
+
+/* Each a document of its own, which nothing sees and nobody is told the next token of. */
+static void put_padding(int64_t at, const dh_dataset_row *row)
+{
+    row->tokens[at] = row->positions[at] = 0;
+    row->targets[at] = -1;
+    row->documents[at] = 0;
+}
+
+dh_status dh_dataset_packed_row(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
+                                const dh_dataset_row *row)
+{
+    if (sample_index < 0)
+        return dh_fail(ctx, DH_EINVAL, "sample index %lld is negative", (long long)sample_index);
+    const row_pieces pieces = pieces_of(ds, sample_index);
+    int64_t at = 0;
+    for (int64_t i = 0; i < pieces.n; at += pieces.at[i++].n)
+        DH_TRY(put_piece(ctx, ds, pieces.at[i], at, row));
+    for (; at < ds->row_len; at++) put_padding(at, row);
+    return DH_OK;
+}
+
+void dh_dataset_lengths(const dh_dataset *ds, int64_t sample_index, dh_take_length take, void *user)
+{
+    const row_pieces pieces = pieces_of(ds, sample_index);
+    for (int64_t i = 0; i < pieces.n; i++) take(user, pieces.at[i].n);
+}
