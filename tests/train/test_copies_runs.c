@@ -172,7 +172,7 @@ static dh_status train_member(dh_ctx *ctx, member *m)
         step.lr = 1e-2;
         step.weight_decay = 0.1;
         step.grad_clip = 0.5;
-        step.source = (dh_batch_source){rows_load, &rows};
+        step.source = (dh_batch_source){.load = rows_load, .self = &rows};
         DH_TRY(dh_exec_run(ctx, m->session->train_exec, &step));
     }
     return DH_OK;

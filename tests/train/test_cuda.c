@@ -67,8 +67,8 @@ static void a_run_goes_on_on_the_other_device(void **state)
         dh_train_result result;
         snprintf(settings, sizeof settings, "train.steps=2 eval.every=1 device=%s", orders[i][0]);
         train(3, settings, "parts", parts, &other);
-        snprintf(settings, sizeof settings, SMALL "%s eval.every=1 device=%s",
-                 jobs[3].settings, orders[i][1]);
+        snprintf(settings, sizeof settings, SMALL "%s eval.every=1 device=%s", jobs[3].settings,
+                 orders[i][1]);
         assert_ok(&ctx, run_job(&ctx, jobs[3].model, settings, parts, &result));
         assert_int_equal(result.resumed_at, 2);
         run_read_curve(parts, &other);

@@ -6,7 +6,9 @@
 
 #include "train/elastic.h"
 
-#define ELASTIC " elastic.action=continue checkpoint.every=5 checkpoint.keep=0 eval.every=5 parallel.timeout_s=5"
+#define ELASTIC                                                                                    \
+    " elastic.action=continue checkpoint.every=5 checkpoint.keep=0 eval.every=5 "                  \
+    "parallel.timeout_s=5"
 
 static char out[300], by_hand[300];
 
