@@ -281,7 +281,8 @@ int64_t dh_mesh_group_pattern(const dh_mesh *m, dh_group_kind group)
 dh_group_span dh_mesh_group_span(const dh_mesh *m, dh_group_kind group, int64_t rank)
 {
     dh_group_span span = {0};
-    const int64_t n = dh_mesh_group_pattern(m, group);
+    int64_t n = dh_mesh_group_pattern(m, group);
+    if (n < 1) n = 1;
     int64_t last_node = -1, run = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t node = dh_mesh_node(m, dh_mesh_group_member(m, group, rank, i));

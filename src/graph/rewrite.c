@@ -51,7 +51,6 @@ uint32_t rewrite_rows(rewrite *r, uint32_t of, const char *name, int64_t row0, i
 
 void rewrite_push(rewrite *r, const dh_op *op)
 {
-    if (!r->ops.at) r->failed |= !dh_vec_reserve(&r->ops, r->graph->ops.n + r->graph->ops.n / 4);
     r->failed |= !dh_vec_push(&r->ops, *op);
 }
 

@@ -172,11 +172,13 @@ dh_status dh_saver_bytes(dh_ctx *ctx, const dh_program *program, uint64_t *n_byt
 /* What the system could give without moving anything to disk; 0: not known. */
 static double memory_available(void)
 {
+    static const char name[] = "MemAvailable:";
     char line[128];
     unsigned long long kib = 0;
     FILE *f = fopen("/proc/meminfo", "r");
     while (f && kib == 0 && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) != 1) kib = 0;
+        if (strncmp(line, name, sizeof name - 1) == 0)
+            kib = strtoull(line + sizeof name - 1, NULL, 10);
     if (f) fclose(f);
     return (double)kib * 1024;
 }

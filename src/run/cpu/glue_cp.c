@@ -111,7 +111,8 @@ static ring ring_of_call(const dh_call *c, const int32_t *docs)
  * Keys of other ranks lie before all queries that the part has. */
 static bool meets(const ring *r)
 {
-    const int64_t last_key = r->s.k_pos[r->s.Tk - 1];
+    const int32_t *k_pos = r->s.k_pos; /* NULL: keys lie where they stand */
+    const int64_t last_key = k_pos ? k_pos[r->s.Tk - 1] : r->s.Tk - 1;
     bool any = false;
     for (int64_t b = 0; b < r->s.B && !any; b++) any = dh_attn_first_seen(&r->s, b, 0) <= last_key;
     return any;

@@ -19,7 +19,7 @@ static int64_t row_columns(const dh_heads *h)
     return (h->H + 2 * h->KV) * h->D;
 }
 
-static float rstd_of(const float *sums, int which, float eps)
+static float rstd_of(const float *sums, int64_t which, float eps)
 {
     return 1.0f / sqrtf(sums[2 * which] / sums[2 * which + 1] + eps);
 }
@@ -60,7 +60,7 @@ void dh_k_qk_norm_fwd(dh_dtype dtype, dh_heads h, const void *qkv, const float *
     const size_t v_bytes = (size_t)n_k * dh_dtype_bytes(dtype);
 #pragma omp parallel for schedule(static) if (h.N * row >= PARALLEL_MIN)
     for (int64_t n = 0; n < h.N; n++) {
-        for (int k = 0; k < 2; k++)
+        for (int64_t k = 0; k < 2; k++)
             scale_columns(simd, dtype, &sides[k], const_at(dtype, qkv, n * row + sides[k].at),
                           rstd_of(sums + 4 * n, k, eps), at(dtype, out, n * row + sides[k].at));
         memcpy(at(dtype, out, n * row + n_q + n_k), const_at(dtype, qkv, n * row + n_q + n_k),
@@ -91,7 +91,7 @@ void dh_k_qk_norm_dots(dh_dtype dtype, dh_heads h, const void *dy, const void *q
     const side sides[2] = {{0, n_q, w_q}, {n_q, n_k, w_k}};
 #pragma omp parallel for schedule(static) if (h.N * row >= PARALLEL_MIN)
     for (int64_t n = 0; n < h.N; n++)
-        for (int k = 0; k < 2; k++) {
+        for (int64_t k = 0; k < 2; k++) {
             const int64_t c = n * row + sides[k].at;
             dots[4 * n + 2 * k] = weighted_dot(simd, dtype, &sides[k], const_at(dtype, dy, c),
                                                const_at(dtype, qkv, c));
@@ -125,7 +125,7 @@ void dh_k_qk_norm_dgrad(dh_dtype dtype, dh_heads h, const void *dy, const void *
 #pragma omp parallel for schedule(static) if (h.N * row >= PARALLEL_MIN)
     for (int64_t n = 0; n < h.N; n++) {
         const float *s = sums + 4 * n, *d = dots + 4 * n;
-        for (int k = 0; k < 2; k++) {
+        for (int64_t k = 0; k < 2; k++) {
             const int64_t c = n * row + sides[k].at;
             gradient_columns(simd, dtype, &sides[k], const_at(dtype, dy, c),
                              const_at(dtype, qkv, c), rstd_of(s, k, eps), d[2 * k] / s[2 * k + 1],
@@ -152,7 +152,7 @@ void dh_k_qk_norm_wgrad(dh_dtype dtype, dh_heads h, const void *dy, const void *
     const int64_t stripes = first + div_up(columns[1], DH_STRIPE);
     float *stats = ws;
     for (int64_t n = 0; n < h.N; n++)
-        for (int k = 0; k < 2; k++) {
+        for (int64_t k = 0; k < 2; k++) {
             stats[4 * n + 2 * k] = 0;
             stats[4 * n + 2 * k + 1] = rstd_of(sums + 4 * n, k, eps);
         }

@@ -425,8 +425,9 @@ static void run_adamw(dh_cuda_stream stream, const dh_call *c)
 /* ---- table --------------------------------------------------------------------------------- */
 
 static const dh_cuda_kernel kernels[DH_N_OP_TYPE] = {
-#define DH_KERNEL(op, workspace, image_bytes, image_write, run)                                    \
-    [DH_OP_##op] = {workspace, image_bytes, image_write, run},
+#define DH_KERNEL(op, workspace_of, bytes, write, run_it)                                          \
+    [DH_OP_##op] = {                                                                               \
+        .workspace = workspace_of, .image_bytes = bytes, .image_write = write, .run = run_it},
 #define DH_PRODUCT(op)                                                                             \
     [DH_OP_##op] = {.workspace = dh_cuda_ws_product,                                               \
                     .prepare = dh_cuda_prepare_product,                                            \

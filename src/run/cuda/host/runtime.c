@@ -350,9 +350,12 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *pStream, unsigned int flags)
         *pStream = s;
     }
     pthread_mutex_unlock(&lock);
-    if (!refused) return cudaSuccess;
-    free(s);
-    return failed(cudaErrorMemoryAllocation);
+    if (refused) {
+        free(s);
+        return failed(cudaErrorMemoryAllocation);
+    }
+    /* cppcheck-suppress memleak ; it is in the list of streams */
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
