@@ -13,10 +13,9 @@
  *       others differ only in which experts are theirs
  *   edp the first index of either kind counts vectors in the gradient norm; the others differ
  *       only in where in a piece of matrices their shard lies
- * Where two copies of the model lie in opposite directions, members of a group are on two stages, of
- * which either is the other's mirror image: which one, and so where a shard lies, follows from the
- * stage.
- * So all ranks of one stage and cp index, of the first, a middle or the last tp index,
+ * Where two copies of the model lie in opposite directions, members of a group are on two stages,
+ * of which either is the other's mirror image: which one, and so where a shard lies, follows from
+ * the stage. So all ranks of one stage and cp index, of the first, a middle or the last tp index,
  * and of the first or a later ep and edp index run the same instructions with the same waits,
  * sizes, peers and offsets, but for the place of those rows and shards inside their
  * buffers. (A backend's scratch follows from shapes alone, and these are equal.)

@@ -13,7 +13,7 @@ typedef struct gemm_case {
 
 /* Forward, gradient of the input, gradient of the weights; one way that nobody takes. */
 static const gemm_case cases[] = {
-    {5, 7, 3, false, true, false, true, 0},   {24, 40, 16, false, true, false, true, 8},
+    {5, 7, 3, false, true, false, true, 0},      {24, 40, 16, false, true, false, true, 8},
     {24, 40, 16, false, false, false, false, 0}, {9, 13, 17, false, false, false, false, 4},
     {24, 40, 16, true, false, true, false, 0},   {11, 6, 19, true, false, false, false, 3},
     {12, 20, 28, true, true, false, false, 0},   {1, 33, 8, false, true, false, true, 0},
@@ -95,9 +95,18 @@ static void run_case(const gemm_case *c, dh_dtype in, dh_dtype out, uint64_t *se
             const double before = c->accumulate ? want[i * ldc + j] : 0;
             want[i * ldc + j] = before + (c->bias ? get(bias, j) : 0) + product_of(c, a, b, i, j);
         }
-    const dh_gemm_desc desc = {c->m,     c->n,      c->k,   c->trans_a, c->trans_b,
-                               a_row(c), b_row(c),  ldc,    in,         out,
-                               .accumulate = c->accumulate, .bias = c->bias};
+    const dh_gemm_desc desc = {c->m,
+                               c->n,
+                               c->k,
+                               c->trans_a,
+                               c->trans_b,
+                               a_row(c),
+                               b_row(c),
+                               ldc,
+                               in,
+                               out,
+                               .accumulate = c->accumulate,
+                               .bias = c->bias};
     run_product(&desc, a, b, bias, y);
     /* A bias in bf16 is rounded once more than one in float32. */
     check_close("gemm", y, want, out == DH_BF16 ? 9e-3 : 1e-5);

@@ -2,8 +2,8 @@
  * for, somebody begins before the instruction is done, and the numbers are those of the same
  * program without parts, on every device. Operands are small integers, so that every sum is exact.
  *
- * The staged device, and CUDA's streams on the host, are to find what others let pass: a wait that is missing, an address that the
- * host follows. */
+ * The staged device, and CUDA's streams on the host, are to find what others let pass: a wait that
+ * is missing, an address that the host follows. */
 #include "../program/one_block.h"
 
 #include <pthread.h>
@@ -254,7 +254,8 @@ static void somebody_begins_early(void **state)
     free_runs(runs);
 }
 
-/* ---- what late devices find ------------------------------------------------------------------- */
+/* ---- what late devices find -------------------------------------------------------------------
+ */
 
 #ifdef TEST_CUDA
 static const char late_device[] = "cuda";

@@ -11,7 +11,8 @@
 #include "run/cuda/cuda.h"
 #include "run/cuda/gemm.h"
 
-/* ---- prepared kernels ------------------------------------------------------------------------- */
+/* ---- prepared kernels -------------------------------------------------------------------------
+ */
 
 static dh_status upload_image(dh_ctx *ctx, const dh_cuda_kernel *row, const dh_graph *graph,
                               const dh_op *op, void **kernel)
@@ -57,7 +58,8 @@ static bool tells_parts(dh_op_type type)
            type == DH_OP_REDUCE_SCATTER;
 }
 
-/* ---- memory of the host ----------------------------------------------------------------------- */
+/* ---- memory of the host -----------------------------------------------------------------------
+ */
 
 static void *host_alloc(size_t n_bytes)
 {
@@ -72,15 +74,15 @@ static void host_free(void *at)
     cudaFreeHost(at);
 }
 
-/* ---- the machine ------------------------------------------------------------------------------ */
+/* ---- the machine ------------------------------------------------------------------------------
+ */
 
 static const char *describe(char *buf, size_t cap)
 {
     int version = 0, gpu = 0;
     struct cudaDeviceProp gpu_is = {.name = "no GPU"};
     cudaRuntimeGetVersion(&version);
-    if (cudaGetDevice(&gpu) != cudaSuccess ||
-        cudaGetDeviceProperties(&gpu_is, gpu) != cudaSuccess)
+    if (cudaGetDevice(&gpu) != cudaSuccess || cudaGetDeviceProperties(&gpu_is, gpu) != cudaSuccess)
         (void)cudaGetLastError();
     snprintf(buf, cap, "CUDA %d.%d, cuBLASLt %zu, %s", version / 1000, version % 1000 / 10,
              cublasLtGetVersion(), gpu_is.name);
@@ -107,7 +109,8 @@ static dh_status bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64
     return dh_k_bind_rank(ctx, local_rank, n_local_ranks, threads, n_threads);
 }
 
-/* ---- what products can do --------------------------------------------------------------------- */
+/* ---- what products can do ---------------------------------------------------------------------
+ */
 
 enum { PEAK_RUNS = 4 };
 
@@ -171,7 +174,8 @@ static double gemm_peak(dh_dtype dtype)
     return st == DH_OK && ms > 0 ? 2.0 * pow(SIZE, 3) / (double)ms * 1e3 : 0;
 }
 
-/* ---- table row -------------------------------------------------------------------------------- */
+/* ---- table row --------------------------------------------------------------------------------
+ */
 
 const dh_device dh_device_cuda = {
     .name = "cuda",

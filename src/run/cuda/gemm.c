@@ -24,7 +24,8 @@ struct dh_cuda_gemm {
     cublasLtMatmulAlgo_t algo;
 };
 
-/* ---- one handle a device ---------------------------------------------------------------------- */
+/* ---- one handle a device ----------------------------------------------------------------------
+ */
 
 static dh_status handle_of_device(dh_ctx *ctx, cublasLtHandle_t *handle)
 {
@@ -43,7 +44,8 @@ static dh_status handle_of_device(dh_ctx *ctx, cublasLtHandle_t *handle)
     return st;
 }
 
-/* ---- scratch ---------------------------------------------------------------------------------- */
+/* ---- scratch ----------------------------------------------------------------------------------
+ */
 
 static size_t aligned(size_t n_bytes)
 {
@@ -68,7 +70,8 @@ size_t dh_cuda_gemm_workspace(const dh_gemm_desc *desc)
     return WORKSPACE_ALIGN + bias_bytes(desc) + library_bytes(desc);
 }
 
-/* ---- planning --------------------------------------------------------------------------------- */
+/* ---- planning ---------------------------------------------------------------------------------
+ */
 
 static dh_status check(dh_ctx *ctx, dh_gemm_desc *d)
 {
@@ -111,8 +114,7 @@ static dh_status describe_operands(dh_ctx *ctx, dh_cuda_gemm *g)
 static dh_status describe_product(dh_ctx *ctx, dh_cuda_gemm *g)
 {
     const int32_t first = g->d.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                  second = g->d.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-                  bias_type = type_of(g->d.out);
+                  second = g->d.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, bias_type = type_of(g->d.out);
     const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     cublasLtMatmulDesc_t *p = &g->product;
     CUBLAS_TRY(cublasLtMatmulDescCreate(p, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -160,11 +162,12 @@ static dh_status choose(dh_ctx *ctx, dh_cuda_gemm *g, cublasLtMatmulPreference_t
     cublasLtMatmulHeuristicResult_t found = {.workspaceSize = 0};
     int n = 0;
     DH_TRY(prefer(ctx, &g->d, pref));
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        g->handle, g->product, g->b, g->a, g->c, g->c, pref, 1, &found, &n);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(g->handle, g->product, g->b, g->a,
+                                                                 g->c, g->c, pref, 1, &found, &n);
     if (status != CUBLAS_STATUS_SUCCESS || n < 1)
-        return dh_fail(ctx, DH_EUNSUPPORTED, "cuBLASLt has no way to a product of %lld x %lld x "
-                                             "%lld, %s to %s: %s",
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "cuBLASLt has no way to a product of %lld x %lld x "
+                       "%lld, %s to %s: %s",
                        (long long)g->d.m, (long long)g->d.n, (long long)g->d.k,
                        dh_dtype_name(g->d.in), dh_dtype_name(g->d.out),
                        cublasLtGetStatusName(status));
@@ -209,7 +212,8 @@ void dh_cuda_gemm_destroy(dh_cuda_gemm *gemm)
     free(gemm);
 }
 
-/* ---- launching -------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------
+ */
 
 /* In C's type, at an address that any algorithm can read from. */
 static dh_status set_bias(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *g,

@@ -7,7 +7,8 @@
 
 #include "run/cuda/cuda.h"
 
-/* ---- calls that fail -------------------------------------------------------------------------- */
+/* ---- calls that fail --------------------------------------------------------------------------
+ */
 
 dh_status dh_cuda_check(dh_ctx *ctx, cudaError_t error, const char *call)
 {
@@ -116,7 +117,8 @@ static dh_status copy_down(dh_ctx *ctx, const bounce *b, unsigned char *to,
     return DH_OK;
 }
 
-/* ---- slabs ------------------------------------------------------------------------------------ */
+/* ---- slabs ------------------------------------------------------------------------------------
+ */
 
 void cuda_slab_destroy(dh_slab *slab)
 {
@@ -174,7 +176,8 @@ dh_status cuda_slab_read(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, void
     return copy_down(ctx, s->bounce, data, slab->at + offset, n_bytes);
 }
 
-/* ---- what kernels read beside operands -------------------------------------------------------- */
+/* ---- what kernels read beside operands --------------------------------------------------------
+ */
 
 dh_status dh_cuda_upload(dh_ctx *ctx, const void *data, size_t n_bytes, void **at)
 {

@@ -1,4 +1,5 @@
-/* Streams of the cuda device: one of CUDA's each, and a thread of the host that puts commands on it.
+/* Streams of the cuda device: one of CUDA's each, and a thread of the host that puts commands on
+ * it.
  *
  * Commands wait for each other on the GPU (cudaStreamWaitEvent), so that the threads run ahead of
  * it. A wait for an event that nobody has recorded yet would be none for CUDA; so the thread waits
@@ -56,7 +57,8 @@ struct cuda_streams {
     const lane *failed; /* the first */
 };
 
-/* ---- events ----------------------------------------------------------------------------------- */
+/* ---- events -----------------------------------------------------------------------------------
+ */
 
 static dh_status record(dh_ctx *ctx, const lane *l, event *e)
 {
@@ -98,8 +100,8 @@ static dh_status copy_part(dh_ctx *ctx, const lane *l, const dh_stream_command *
         if (i > 0 && part + 1 < c->n_parts) break;
         if (i == 0 && c->n_parts > 1) {
             const dh_tensor *y = &c->call->graph->tensors.at[c->call->op->out[0]];
-            from = n / (size_t)y->shape[0] *
-                   (size_t)dh_op_part_begin(c->call->op, y->shape[0], part);
+            from =
+                n / (size_t)y->shape[0] * (size_t)dh_op_part_begin(c->call->op, y->shape[0], part);
             n /= c->n_parts;
         }
         CUDA_TRY(cudaMemcpyAsync((char *)copy->to + from, (const char *)copy->from + from, n,
@@ -130,7 +132,8 @@ static dh_status tell_rest(dh_ctx *ctx, lane *l, entry *e)
     return DH_OK;
 }
 
-/* ---- a command -------------------------------------------------------------------------------- */
+/* ---- a command --------------------------------------------------------------------------------
+ */
 
 static dh_status synchronize(dh_ctx *ctx, const lane *l)
 {
@@ -185,8 +188,7 @@ static dh_status do_command(dh_ctx *ctx, lane *l, entry *e, bool *gone)
     const cuda_streams *s = l->all;
     const dh_watch *watch = &s->base.spec.watch;
     const dh_stream_command *c = &e->command;
-    for (uint32_t w = 0; w < c->n_waits && !*gone; w++)
-        DH_TRY(wait_for(ctx, l, c->waits[w], gone));
+    for (uint32_t w = 0; w < c->n_waits && !*gone; w++) DH_TRY(wait_for(ctx, l, c->waits[w], gone));
     if (*gone) return DH_OK;
     if (s->single_steps) {
         DH_TRY(synchronize(ctx, l));
@@ -199,7 +201,8 @@ static dh_status do_command(dh_ctx *ctx, lane *l, entry *e, bool *gone)
     return watch->after(ctx, watch->user, c->id);
 }
 
-/* ---- a stream's commands ---------------------------------------------------------------------- */
+/* ---- a stream's commands ----------------------------------------------------------------------
+ */
 
 static void fail(lane *l, dh_status st)
 {
@@ -266,7 +269,8 @@ static void *lane_main(void *arg)
     return NULL;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------ */
+/* ---- a run ------------------------------------------------------------------------------------
+ */
 
 static dh_status set_zero(dh_ctx *ctx, cuda_streams *s)
 {
@@ -312,7 +316,8 @@ dh_status cuda_run(dh_ctx *ctx, dh_streams *streams, bool single_steps)
     return dh_fail(ctx, s->failed->ctx.status, "%s", s->failed->ctx.message);
 }
 
-/* ---- times ------------------------------------------------------------------------------------ */
+/* ---- times ------------------------------------------------------------------------------------
+ */
 
 static int64_t time_of(const cuda_streams *s, cudaEvent_t at)
 {
@@ -334,7 +339,8 @@ int64_t cuda_event_ns(const dh_streams *streams, uint32_t id)
     return time_of(s, s->events[id].at);
 }
 
-/* ---- values that are not finite --------------------------------------------------------------- */
+/* ---- values that are not finite ---------------------------------------------------------------
+ */
 
 /* On the stream whose thread this is: the only one of that ctx. */
 dh_status cuda_first_nonfinite(dh_ctx *ctx, const dh_streams *streams, dh_dtype dtype, int64_t n,
@@ -351,7 +357,8 @@ dh_status cuda_first_nonfinite(dh_ctx *ctx, const dh_streams *streams, dh_dtype 
     return DH_OK;
 }
 
-/* ---- making them ------------------------------------------------------------------------------ */
+/* ---- making them ------------------------------------------------------------------------------
+ */
 
 static dh_status no_memory(dh_ctx *ctx)
 {

@@ -192,7 +192,8 @@ static uint64_t operand_bytes(const dh_exec *e, uint32_t instr, int k)
 }
 
 /* Operands side by side in the stream's transit memory: fetched before the call, and copied back
- * behind it, the first output first; a device that is told of its parts may copy them one by one. */
+ * behind it, the first output first; a device that is told of its parts may copy them one by one.
+ */
 static dh_status go_through_transit(dh_ctx *ctx, const dh_exec *e, job *j,
                                     dh_stream_command *command)
 {

@@ -181,8 +181,7 @@ static void print_culprits(mpi_group *g, const dh_comm_head *head, const dh_comm
     for (int i = 0; i < g->base.n; i++) missing[g->base.members[i]] = awaited[i];
     dh_comm_print_waited(g->base.comm, dh_comm_call_text(&g->base, head, where, sizeof where), out);
     dh_str_printf(out, "; did not come:");
-    dh_comm_print_culprits(states, world_of(g)->base.size, g->base.comm->rank, missing, NULL,
-                           out);
+    dh_comm_print_culprits(states, world_of(g)->base.size, g->base.comm->rank, missing, NULL, out);
 }
 
 bool mpi_ask_culprit(mpi_group *g, const dh_comm_head *head, dh_str *out)

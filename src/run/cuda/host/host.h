@@ -31,7 +31,6 @@ void dh_host_fail_allocation(int64_t n);
 /* Allocations, streams and events that are there. */
 int64_t dh_host_n_objects(void);
 
-
 /* Arguments of the last cublasLtMatmul that was accepted: matrices by columns. */
 typedef struct dh_host_product {
     bool trans_a, trans_b, bias;

@@ -51,7 +51,8 @@ static preference *preference_of(cublasLtMatmulPreference_t pref)
     return (preference *)(void *)pref;
 }
 
-/* ---- descriptions ----------------------------------------------------------------------------- */
+/* ---- descriptions -----------------------------------------------------------------------------
+ */
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *lightHandle)
 {
@@ -225,7 +226,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- the product ------------------------------------------------------------------------------ */
+/* ---- the product ------------------------------------------------------------------------------
+ */
 
 typedef struct product {
     matmul m;
@@ -293,12 +295,10 @@ static bool operands_are_there(const product *p, const choice *chosen)
            is_there(&p->b, p->at_b, chosen->alignment[1]) &&
            is_there(&p->c, p->at_c, chosen->alignment[2]) &&
            is_there(&p->d, p->at_d, chosen->alignment[3]) &&
-           (!has_bias ||
-            (dh_host_on_device(p->m.bias, p->d.rows * element_bytes(p->d.type)) &&
-             (uintptr_t)p->m.bias % 16 == 0)) &&
-           (chosen->workspace_bytes == 0 ||
-            ((uintptr_t)p->workspace % WORKSPACE_ALIGN == 0 &&
-             dh_host_on_device(p->workspace, p->workspace_bytes)));
+           (!has_bias || (dh_host_on_device(p->m.bias, p->d.rows * element_bytes(p->d.type)) &&
+                          (uintptr_t)p->m.bias % 16 == 0)) &&
+           (chosen->workspace_bytes == 0 || ((uintptr_t)p->workspace % WORKSPACE_ALIGN == 0 &&
+                                             dh_host_on_device(p->workspace, p->workspace_bytes)));
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -334,10 +334,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
                               cublasLtMatrixLayout_t Ddesc, const cublasLtMatmulAlgo_t *algo,
                               void *workspace, size_t workspaceSize, cudaStream_t stream)
 {
-    const product p = {*matmul_of(computeDesc), *matrix_of(Adesc), *matrix_of(Bdesc),
-                       *matrix_of(Cdesc),       *matrix_of(Ddesc), A,
-                       B,                       C,                 D,
-                       workspace,               workspaceSize,     *(const float *)alpha,
+    const product p = {*matmul_of(computeDesc),
+                       *matrix_of(Adesc),
+                       *matrix_of(Bdesc),
+                       *matrix_of(Cdesc),
+                       *matrix_of(Ddesc),
+                       A,
+                       B,
+                       C,
+                       D,
+                       workspace,
+                       workspaceSize,
+                       *(const float *)alpha,
                        *(const float *)beta};
     choice chosen;
     const cublasStatus_t st = check(&p.m, &p.a, &p.b, &p.c, &p.d);

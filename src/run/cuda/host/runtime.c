@@ -1,11 +1,11 @@
 /* The CUDA runtime on the host, for tests: two devices, whose streams are threads.
  *
  * A stream's work runs in order and as late as it may: when somebody waits for it, on the host or
- * on a stream that is waited for itself. Copies from the device come at once; those to it, where the
- * seed is odd, after whatever can run beside them. So whoever should wait for an event and does not
- * finds what was there before: with an odd seed who reads what is copied there, with an even one
- * who copies what a kernel makes. Some kernels take a pause first, and with two seeds of four some
- * run at once, so that what is written too early may show too.
+ * on a stream that is waited for itself. Copies from the device come at once; those to it, where
+ * the seed is odd, after whatever can run beside them. So whoever should wait for an event and does
+ * not finds what was there before: with an odd seed who reads what is copied there, with an even
+ * one who copies what a kernel makes. Some kernels take a pause first, and with two seeds of four
+ * some run at once, so that what is written too early may show too.
  *
  * Memory of the device lies in one range that is closed to everybody unless work of some stream is
  * running. New memory holds NaN patterns. Handles that are of another device, memory that is none,

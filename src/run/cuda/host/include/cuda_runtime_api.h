@@ -1,6 +1,7 @@
 /* The calls of the CUDA runtime that the device makes, for tests without a GPU: streams are threads
- * of the host (../runtime.c). Where CUDA's own headers are, everything that includes this is compiled
- * with those as well, so that a declaration that differs is an error (cmake/DhelixCuda.cmake). */
+ * of the host (../runtime.c). Where CUDA's own headers are, everything that includes this is
+ * compiled with those as well, so that a declaration that differs is an error
+ * (cmake/DhelixCuda.cmake). */
 #ifndef DH_RUN_CUDA_HOST_CUDA_RUNTIME_API_H
 #define DH_RUN_CUDA_HOST_CUDA_RUNTIME_API_H
 
