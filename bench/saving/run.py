@@ -82,13 +82,13 @@ def main():
         if not stalls:
             print(f"{mode:12} {steps:8.0f}")
             continue
-        extra = []
+        extra = []  # of checkpoints that a whole interval follows
         for times, _ in rows[mode]:
             for first in range(a.every + 1, a.steps + 1 - a.every, a.every):
                 extra.append(sum(times[step] - steps for step in range(first, first + a.every - 2)))
         stall = statistics.median(stalls)
-        print(f"{mode:12} {steps:8.0f} {stall:8.0f} {min(stalls):8.0f} {stall / steps:10.1%} "
-              f"{statistics.median(extra):+13.0f}")
+        beside = f"{statistics.median(extra):+13.0f}" if extra else f"{'-':>13}"
+        print(f"{mode:12} {steps:8.0f} {stall:8.0f} {min(stalls):8.0f} {stall / steps:10.1%} {beside}")
     shutil.rmtree(a.out, ignore_errors=True)
 
 

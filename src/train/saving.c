@@ -383,11 +383,11 @@ static dh_status save_parts(dh_ctx *ctx, dh_run *run, dh_save *save, const dh_sh
 
 static dh_status save_between(dh_ctx *ctx, dh_run *run)
 {
-    dh_share share;
+    dh_share share = {0};
     dh_save save = {.step = 0};
     dh_status st = dh_share_find(ctx, dh_session_layout(run->session), &share);
-    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
-    st = dh_save_begin(ctx, run, &save);
+    st = dh_ranks_agree(ctx, &run->ranks, st);
+    if (st == DH_OK) st = dh_save_begin(ctx, run, &save);
     if (st == DH_OK) st = save_parts(ctx, run, &save, &share);
     dh_save_end(&save);
     dh_vec_fini(&share);

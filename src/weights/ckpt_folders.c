@@ -70,11 +70,24 @@ static int64_t pid_of_name(const char *name)
     return pid > 0 && pid <= INT32_MAX ? pid : 0;
 }
 
+/* Ended, and not yet waited for by whoever started it, which in containers may take its time: such
+ * a one holds nothing, and still has its id. */
+static bool is_zombie(int64_t pid)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    FILE *f = fopen(path, "r");
+    const bool known = f && fgets(line, sizeof line, f);
+    if (f) fclose(f);
+    const char *name_end = known ? strrchr(line, ')') : NULL;
+    return name_end && strncmp(name_end, ") Z", 3) == 0;
+}
+
 /* A writer holds a lock on its folder, which goes with it. The id alone would not
  * do: in containers one process after the other has the same. */
 static bool is_abandoned(const char *path, int64_t pid)
 {
-    bool may_live = kill((pid_t)pid, 0) == 0 || errno != ESRCH;
+    bool may_live = (kill((pid_t)pid, 0) == 0 || errno != ESRCH) && !is_zombie(pid);
     if (may_live && pid != getpid()) return false;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return false;

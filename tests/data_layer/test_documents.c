@@ -92,7 +92,7 @@ static void check_pack(const dh_docs *docs, const dh_pack *pack, int64_t row_len
     }
     assert_int_equal(pack->n_targets, n_targets);
     dh_doc *sorted = malloc(docs->n * sizeof *sorted);
-    memcpy(sorted, pack->pieces.at, docs->n * sizeof *sorted);
+    if (docs->n) memcpy(sorted, pack->pieces.at, docs->n * sizeof *sorted);
     qsort(sorted, docs->n, sizeof *sorted, by_first);
     for (size_t i = 0; i < docs->n; i++)
         assert_true(sorted[i].first == docs->at[i].first && sorted[i].n == docs->at[i].n);

@@ -476,7 +476,8 @@ static void living_writers_are_left_alone(void **state)
     assert_ok(&ctx, dh_dir_remove(&ctx, run));
 }
 
-/* Leftovers of a process that is gone, and of one that had the id we have now. */
+/* Leftovers of a process that is gone, of one that nobody has waited for, and of one that had the
+ * id we have now. */
 static void leftovers_are_removed(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -486,8 +487,12 @@ static void leftovers_are_removed(void **state)
     pid_t gone = fork();
     if (gone == 0) _exit(0);
     waitpid(gone, NULL, 0);
-    long pids[] = {(long)gone, (long)getpid(), 1};
-    for (size_t i = 0; i < 3; i++) {
+    siginfo_t ended;
+    pid_t zombie = fork();
+    if (zombie == 0) _exit(0);
+    assert_int_equal(waitid(P_PID, (id_t)zombie, &ended, WEXITED | WNOWAIT), 0);
+    long pids[] = {(long)gone, (long)getpid(), (long)zombie, 1};
+    for (size_t i = 0; i < DH_COUNTOF(pids); i++) {
         snprintf(path, sizeof path, "%s/checkpoints/.tmp-step-000003-%ld", run, pids[i]);
         assert_ok(&ctx, dh_dir_create(&ctx, path));
         snprintf(path + strlen(path), sizeof path - strlen(path), "/half");
@@ -498,6 +503,7 @@ static void leftovers_are_removed(void **state)
     dh_ckpt_clean(run);
     assert_int_equal(count(run, ".tmp-step"), getpid() == 1 ? 0 : 1); /* process 1 lives */
     assert_int_equal(count(run, ".tmp-notes"), 1);
+    waitpid(zombie, NULL, 0);
     assert_ok(&ctx, dh_dir_remove(&ctx, run));
 }
 
