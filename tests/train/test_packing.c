@@ -73,9 +73,11 @@ static dh_session *step_of(const char *model, int64_t seq, bool packed)
              model, packed ? ROWS : 1, (long long)seq);
     assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "job", ".", NULL, 0, &job));
     dh_session_spec spec = {.train = true, .device = dh_device_find("auto")};
+    dh_session *s;
+    int n_threads;
+    assert_ok(&ctx, spec.device->bind_rank(&ctx, 0, 1, 1, &n_threads));
     assert_ok(&ctx, dh_recipe_of_job(&ctx, job, &spec.recipe));
     spec.recipe.documents = packed;
-    dh_session *s;
     assert_ok(&ctx, dh_session_create(&ctx, &spec, &s));
     assert_ok(&ctx, dh_session_init_params(&ctx, s, 11));
     const dh_step step = {.sample_stride = 1,
