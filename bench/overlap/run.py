@@ -40,7 +40,9 @@ MESHES = {
     "cp2": (DENSE, 16, ["parallel.cp=2"], "local"),
     "ep2": (EXPERTS, 16, ["parallel.dp=2", "parallel.ep=2", "model.router_aux_coef=0"], "local"),
     "tp2pp2": (DENSE, 16, ["parallel.tp=2", "parallel.pp=2"], "local"),
+    "dp2x2": (DENSE, 4, ["parallel.dp=4", "topology.nodes=2"], "cross"),
 }
+DEFAULT_MESHES = "tp2 cp2 ep2 tp2pp2"
 # The switches of the paper's section 6.4, one more in each row; all with the paper's barriers.
 ABLATION = [
     ("nothing", "overlap.local=false overlap.cross=false overlap.comm_comm=false overlap.wgrad=false"),
@@ -54,6 +56,10 @@ ROWS = {"unhidden": "strategy=sequential overlap.barriers=full"}
 FIELDS = ["mesh", "share", "gbps", "strategy", "tokens_per_s", "speedup", "step_ms", "hidden",
           "dependency_ms", "contention_ms", "tail_ms", "other_ms", "bubble_ms", "partners_ms", "idle_ms", "slab_mb",
           "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "predicted_hidden", "loss_error"]
+
+
+class Failure(Exception):
+    """A command that failed, with what it said."""
 
 
 def ranks_a_core(mesh):
@@ -86,12 +92,12 @@ def write_job(args, mesh, folder):
 
 
 def dhelix(args, command, words):
-    """Standard output of one command; its failure ends the benchmark."""
+    """Standard output of one command, or Failure."""
     env = dict(os.environ, OMP_NUM_THREADS="1", DHELIX_LOG="warn")
     done = subprocess.run([str(args.dhelix), command, *words], env=env, check=False,
                           capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"overlap: dhelix {command} {' '.join(words)}: {done.stderr.strip()}")
+        raise Failure(f"dhelix {command} {' '.join(words)}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -177,7 +183,7 @@ def take_turns(args, mesh, share, gbps, rows):
         run = best[name]
         error = max(abs(a - b) / abs(b) for a, b in zip(run["losses"], first["losses"]))
         if error > TOLERANCE:
-            sys.exit(f"overlap: {mesh}: losses of {name} differ from {rows[0][0]}'s by {error:.2g}")
+            raise Failure(f"{mesh}: losses of {name} differ from {rows[0][0]}'s by {error:.2g}")
         wire = (1 - share / 100) ** -1 * share / 100 * first["compute_ms"]
         predicted, hidden = predict(args, mesh, gbps, settings)
         yield {**{k: v for k, v in run.items() if k in FIELDS}, "mesh": mesh, "share": share,
@@ -206,7 +212,7 @@ def print_row(row, head):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--dhelix", type=Path, default=ROOT / "build/release/src/cli/dhelix")
-    parser.add_argument("--meshes", default=" ".join(MESHES))
+    parser.add_argument("--meshes", default=DEFAULT_MESHES, help=f"of {' '.join(MESHES)}")
     parser.add_argument("--shares", default="30 45 55", help="communication in %% of an unhidden step")
     parser.add_argument("--strategies", default="sequential intra-batch flux domino wavelet+ dualpipe combined-1f1b stp dhelix-paper dhelix "
                                 "dhelix-rings unhidden",
@@ -245,4 +251,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Failure as failure:
+        sys.exit(f"overlap: {failure}")

@@ -10,9 +10,21 @@
 extern "C" {
 #endif
 
+/* Whether a prompt begins with the tokenizer's BOS. */
+typedef enum dh_generate_bos {
+    DH_BOS_AS_TRAINED, /* where it has one of its own, but for runs, whose data had none */
+    DH_BOS_ALWAYS,
+    DH_BOS_NEVER
+} dh_generate_bos;
+
 typedef struct dh_generate_spec {
     const char *prompt; /* bytes, not terminated; NULL with n_prompt 0 */
     size_t n_prompt;
+    dh_generate_bos bos;
+    /* The prompt is a message that the text answers, by this template of conversations ("auto": the
+     * tokenizer's); the text is then the answer alone. NULL: it is text to go on with. */
+    const char *chat;
+    const char *system;  /* of a conversation: a message in front of it; NULL: none */
     int64_t max_tokens;  /* new tokens, without those of the prompt */
     bool slide;          /* a full context forgets its older half instead of ending the text */
     dh_sampler *sampler; /* over the model's vocabulary; its state moves on */
@@ -38,13 +50,14 @@ typedef struct dh_generate_result {
 } dh_generate_result;
 
 /* Continue a prompt. A tokenizer with a BOS token of its own (SentencePiece, Llama 3)
- * starts the text with it, as those models were trained; an empty prompt starts with
- * BOS, else EOS, else a newline, which is not part of the text.
- * The model sees at most cache_len tokens. A longer prompt is refused. When prompt and
+ * starts the text with it, as those models were trained, but for runs of ours, whose documents
+ * begin with none; an empty prompt starts with BOS, else EOS, else a newline, which is not part of
+ * the text. The model sees at most cache_len tokens. A longer prompt is refused. When prompt and
  * text have filled it, the text ends there, or, with slide, the newer half is read
  * again from position 0 and the text goes on (a token costs about twice as much).
  * in        trained: opened with decode, tokenizer not NULL
- * errors    DH_EINVAL no tokenizer, prompt too long or not encodable */
+ * errors    DH_EINVAL no tokenizer, prompt too long or not encodable; DH_EMISSING, DH_EUNSUPPORTED
+ * of the template */
 DH_API dh_status dh_generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
                              dh_generate_result *result);
 

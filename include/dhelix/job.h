@@ -23,10 +23,14 @@ typedef enum dh_data_order {
     DH_ORDER_SEQUENTIAL, /* sample i = tokens [i*T, i*T + T] */
     DH_ORDER_RANDOM      /* seeded random offsets, as nanoGPT draws them */
 } dh_data_order;
+typedef enum dh_data_format {
+    DH_FORMAT_TEXT,
+    DH_FORMAT_CHAT /* conversations, of which the answers are learnt */
+} dh_data_format;
 typedef enum dh_packing {
     DH_PACKING_NONE,
     DH_PACKING_PACK, /* whole documents in rows of T, that do not see each other */
-    DH_PACKING_GROUP /* documents by length, a mesh for each group; refused so far */
+    DH_PACKING_GROUP /* the same rows' documents by length, with a mesh for each group */
 } dh_packing;
 typedef enum dh_recompute {
     DH_RECOMPUTE_NONE,
@@ -34,8 +38,17 @@ typedef enum dh_recompute {
     DH_RECOMPUTE_FULL,
     DH_RECOMPUTE_ATTENTION /* scores alone, of systems that would keep them */
 } dh_recompute;
+/* When ranks that share out the optimizer send each other the parameters they updated. */
+typedef enum dh_param_gather { DH_GATHER_OPTIMIZER, DH_GATHER_FORWARD } dh_param_gather;
+/* What becomes of gathered parameters between a block's forward and its backward. */
+typedef enum dh_reshard_after {
+    DH_RESHARD_TRUE,
+    DH_RESHARD_FALSE,
+    DH_RESHARD_NODE
+} dh_reshard_after;
 typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
 typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
+typedef enum dh_cp_linear { DH_CP_LINEAR_LASP2, DH_CP_LINEAR_LASP1 } dh_cp_linear;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 
 typedef enum dh_elastic_action { DH_ELASTIC_STOP, DH_ELASTIC_CONTINUE } dh_elastic_action;
@@ -67,13 +80,16 @@ typedef struct dh_job {
 
     char **train_files, **val_files; /* data.train, data.val */
     size_t n_train_files, n_val_files;
-    char *data_weights;  /* data.weights: "7,2,1", as many as train_files, or empty: one stream */
-    char *tokenizer;     /* data.tokenizer: bytes | chars | gpt2 | path */
-    char *text_field;    /* data.text_field of JSON lines */
-    char *data_cache;    /* data.cache: folder for tokenized text */
-    double val_fraction; /* data.val_fraction: tail of train used when val is not given */
-    dh_data_order order; /* data.order */
-    dh_packing packing;  /* data.packing */
+    char *data_weights;    /* data.weights: "7,2,1", as many as train_files, or empty: one stream */
+    char *tokenizer;       /* data.tokenizer: bytes | chars | gpt2 | path */
+    char *text_field;      /* data.text_field of JSON lines */
+    char *data_cache;      /* data.cache: folder for tokenized text */
+    double val_fraction;   /* data.val_fraction: tail of train used when val is not given */
+    dh_data_order order;   /* data.order */
+    dh_packing packing;    /* data.packing */
+    dh_data_format format; /* data.format */
+    char *chat_template;   /* data.chat_template: a name, or auto */
+    char *switch_groups;   /* switch.groups: "1024 dp=4; 8192 cp=2 tp=2", or empty */
 
     int64_t steps;        /* train.steps */
     int64_t global_batch; /* train.batch: sequences per optimizer step, over all ranks */
@@ -84,11 +100,13 @@ typedef struct dh_job {
     int64_t threads;      /* train.threads: OpenMP threads per rank; 0: cores / ranks */
     dh_recompute recompute; /* train.recompute */
     char *init_from;        /* train.init_from: checkpoint, safetensors folder or file */
+    char *lora_init_from;   /* lora.init_from: adapters; the others of lora.* are model.lora */
 
     double lr, min_lr; /* optimizer.* */
     dh_lr_schedule lr_schedule;
     int64_t warmup_steps, decay_steps;                 /* decay_steps 0: steps */
     double beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: off */
+    bool post_validation; /* optimizer.post_validation: stages step before the norm is known */
 
     int64_t eval_every, eval_batches;          /* eval.*; 0: never / all windows */
     int64_t checkpoint_every, checkpoint_keep; /* checkpoint.*; every 0: only at the end */
@@ -114,9 +132,12 @@ typedef struct dh_job {
     int64_t max_activations;        /* parallel.max_activations, of zb-auto; 0: pp */
     double wgrad_share;             /* parallel.wgrad_share, of zb-auto; 0: the model's */
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
+    dh_cp_linear cp_linear;         /* parallel.cp_linear: how states of linear attention travel */
     int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
     int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
     int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */
+    dh_reshard_after reshard;       /* parallel.reshard_after_forward, with zero 3 */
+    dh_param_gather gather;         /* parallel.gather: when parameters are, with zero 1 and 2 */
     bool zero1;                     /* parallel.zero1: another spelling of zero: 1 */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size; 0: auto */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
@@ -187,6 +208,8 @@ DH_API dh_status dh_job_check(dh_ctx *ctx, dh_job *job);
 DH_API bool dh_job_has_stage_times(const dh_job *job);
 /* Micro-batches of one step on each data-parallel rank. */
 DH_API int64_t dh_job_n_micro(const dh_job *job);
+/* Whether its sequences are rows of documents, or of conversations, and not windows of a stream. */
+DH_API bool dh_job_has_rows(const dh_job *job);
 /* Learning rate of step s (0-based): linear warm-up lr*(s+1)/warmup, then the
  * schedule from lr down to min_lr at decay_steps, then min_lr. */
 DH_API double dh_job_lr(const dh_job *job, int64_t step);

@@ -23,7 +23,8 @@ typedef enum dh_family {
     DH_FAMILY_SMOLLM3,
     DH_FAMILY_QWEN3_MOE,
     DH_FAMILY_GEMMA2,
-    DH_FAMILY_GEMMA3 /* its text model */
+    DH_FAMILY_GEMMA3, /* its text model */
+    DH_FAMILY_DEEPSEEK3
 } dh_family;
 typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
 /* Where a layer's two parts have their norms: before each, or on the result of each, before it is
@@ -31,18 +32,39 @@ typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
 typedef enum dh_norm_place { DH_NORMS_BEFORE, DH_NORMS_AFTER, DH_NORMS_AROUND } dh_norm_place;
 /* All but the first are gated: gate and value are columns of one product. */
 typedef enum dh_act_kind { DH_ACT_GELU_TANH, DH_ACT_SWIGLU, DH_ACT_GEGLU } dh_act_kind;
+/* How tokens see those before them: softmax of scores, or sums of k v^T (linear attention). */
+typedef enum dh_attention_kind { DH_ATTENTION_SOFTMAX, DH_ATTENTION_LINEAR } dh_attention_kind;
+/* Of queries and keys of linear attention, channel by channel: 1 + elu(x) (Katharopoulos et al.
+ * 2020, arXiv 2006.16236), x, or silu(x). */
+typedef enum dh_feature_map { DH_FEATURE_ELU, DH_FEATURE_IDENTITY, DH_FEATURE_SILU } dh_feature_map;
 typedef enum dh_rope_scaling {
     DH_ROPE_SCALING_NONE,
     DH_ROPE_SCALING_LINEAR,
-    DH_ROPE_SCALING_LLAMA3
+    DH_ROPE_SCALING_LLAMA3,
+    DH_ROPE_SCALING_YARN /* Peng et al. 2023, arXiv 2309.00071 */
 } dh_rope_scaling;
 
 typedef struct dh_rope {
     double theta;
     dh_rope_scaling scaling;
-    double factor, low_freq_factor, high_freq_factor; /* llama3; linear uses factor */
-    int64_t original_max_seq;                         /* llama3 */
+    double factor, low_freq_factor, high_freq_factor; /* llama3; linear and yarn use factor */
+    int64_t original_max_seq;                         /* llama3, yarn */
+    /* yarn: channels that turn more often than beta_fast in original_max_seq tokens stay, those
+     * that do less often than beta_slow are stretched. Weights of the logarithm of the factor in
+     * the rotations' magnitude, and in the scores' (HF mscale, mscale_all_dim); 0 both: magnitude
+     * 1 + 0.1 ln factor. */
+    double beta_fast, beta_slow, mscale, mscale_all;
 } dh_rope;
+
+/* Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) on linears of the layers: such a
+ * linear gives x W^T + b + scale (x A^T) B^T, where A [rank, in] and B [out, rank] are trained, and
+ * nothing else of the model is. rank 0: there are none, and all is trained. */
+typedef struct dh_lora {
+    int64_t rank;
+    double alpha;     /* scale is alpha / rank; 0: 2 * rank, which is scale 2 */
+    char targets[64]; /* which linears, by the last part of Hugging Face's name: "q_proj,v_proj";
+                       * "" or "all-linear": all of a layer, but for experts and their router */
+} dh_lora;
 
 typedef struct dh_model {
     char name[64];
@@ -63,6 +85,8 @@ typedef struct dh_model {
     bool qkv_bias;        /* Qwen 2: biases of queries, keys and values alone */
     bool qk_norm;         /* Qwen 3: RMSNorm of every head of queries and keys */
     bool qk_norm_all;     /* OLMo 2: RMSNorm of all heads of queries together, and of keys */
+    dh_attention_kind attention; /* of all layers; linear: in the llama and mixtral families */
+    dh_feature_map feature_map;
     dh_norm_kind norm;
     dh_norm_place norm_place;
     bool norm_plus_one;   /* Gemma: norms multiply by 1 + weight */
@@ -78,15 +102,37 @@ typedef struct dh_model {
     int64_t top_k;
     bool topk_plain; /* weights of a token's experts are not made to sum to 1: HF norm_topk_prob */
     double router_aux_coef; /* HF router_aux_loss_coef */
-    double init_std;        /* HF initializer_range */
+    /* DeepSeek V3; 0 in other families. Latent attention: queries come from q_lora channels (0:
+     * straight from width), keys and values from kv_lora; of a head's head_dim channels of queries
+     * and keys the last rope_dim have rotary positions, and all heads' keys have these in common;
+     * a head's values have v_dim <= head_dim channels. */
+    int64_t q_lora, kv_lora, rope_dim, v_dim;
+    bool rope_pairs;     /* neighbours are rotated, not halves: HF rope_interleave */
+    int64_t n_shared;    /* experts that every token goes to, as one of n_shared * ffn_width */
+    int64_t n_groups;    /* of experts, for routing by sigmoids with a bias (HF n_group) */
+    int64_t top_groups;  /* groups that a token's experts are of (HF topk_group) */
+    double router_scale; /* of a token's weights (HF routed_scaling_factor) */
+    double init_std;     /* HF initializer_range */
+    dh_lora lora;        /* of the run, not of config.json */
 } dh_model;
 
-/* Number of trainable parameters. */
+/* Number of parameters, without adapters. */
 DH_API int64_t dh_model_n_params(const dh_model *model);
+/* Of those that are trained: all, or with adapters these alone. */
+DH_API int64_t dh_model_n_trained(const dh_model *model);
+/* Whether the linear whose name ends in `module` ("q_proj") has an adapter. */
+DH_API bool dh_model_adapts(const dh_model *model, const char *module);
+/* Names of the linears that a layer of the model may have adapters of, each once; NULL behind the
+ * last. */
+DH_API const char *dh_model_linear(const dh_model *model, size_t i);
+/* Factor of what adapters give; 0: there are none. */
+DH_API double dh_model_lora_scale(const dh_model *model);
 /* Model FLOPs of forward + backward for one token at sequence length T:
  * 6 * matmul parameters + 12 * L * H * D * T/2 for causal attention, fewer than T/2 in layers with
  * a window (MFU's numerator, PaLM appendix B, with the causal half; the embedding lookup does
- * not count, the head does). MoE counts top_k experts. */
+ * not count, the head does). Linear attention: 6 * L * (H + K) * D^2 instead, whatever T. MoE
+ * counts top_k experts. Of weights that are not trained 4 instead of 6: they have no gradient of
+ * their own. */
 DH_API double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
 
 /* Tokens that one sees in layer 0 <= layer < n_layers; 0: all before it. */
@@ -108,9 +154,10 @@ DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *m
 
 /* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
  * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config, Gemma2Config,
- * Gemma3TextConfig).
- * Fields with a meaning we do not compute (other activations, unknown rope scaling) are refused
- * by name; a window is kept where it is shorter than the longest sequence;
+ * Gemma3TextConfig, DeepseekV3Config), and of our own for models with linear attention, which
+ * transformers has no class for: model_type linear_llama or linear_mixtral, keys as Llama's and
+ * Mixtral's, feature_map. Fields with a meaning we do not compute (other activations, unknown rope
+ * scaling) are refused by name; a window is kept where it is shorter than the longest sequence;
  * harmless unknown ones are ignored; absent ones have transformers' defaults. A GPT-2 file may say
  * "bias": false (nanoGPT's variant; not a key of transformers).
  * errors: DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO.

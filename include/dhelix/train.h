@@ -66,10 +66,14 @@ typedef struct dh_session dh_session; /* a model in memory and the programs that
 typedef struct dh_trained {
     dh_session *session;
     dh_tokenizer *tokenizer; /* NULL when none was found and none was given */
+    const struct dh_chat
+        *chat;   /* the tokenizer's template of conversations; NULL: none that is known */
+    bool of_run; /* from a run, none of whose documents began with BOS */
 } dh_trained;
 
 typedef struct dh_trained_spec {
     const char *path;
+    const char *base;      /* of adapters: the weights they belong to; NULL: those they name */
     const char *tokenizer; /* NULL: the one beside the weights */
     dh_dtype dtype;
     int64_t threads;          /* 0: all cores */

@@ -33,7 +33,9 @@ extern "C" {
     X(SCHEDULE, "schedule", "parallel.schedule", "pipeline schedule")                              \
     X(STAGES, "vs", "parallel.virtual_stages",                                                     \
       "virtual stages of a rank, where the schedule asks")                                         \
-    X(STRATEGY, "strategy", "strategy", "how communication is hidden")
+    X(STRATEGY, "strategy", "strategy", "how communication is hidden")                             \
+    X(ZERO, "zero", "parallel.zero", "what data-parallel ranks share out")                         \
+    X(BUCKET, "bucket", "parallel.bucket_mb", "most gradients of one transfer, in MB; 0: auto")
 
 typedef enum dh_tune_dim {
 #define X(id, column, setting, doc) DH_TUNE_##id,
@@ -65,7 +67,7 @@ DH_API dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job
     X(TP, "tp comm", "exposed communication of tensor parallelism")                                \
     X(CP, "cp comm", "exposed communication of context parallelism")                               \
     X(EP, "ep comm", "exposed communication of expert parallelism")                                \
-    X(DP, "dp comm", "reductions of gradients behind the last backward")                           \
+    X(DP, "dp comm", "exposed reductions of gradients and gathers of parameters")                  \
     X(BUBBLE, "bubble", "waiting for other stages, transfers included")                            \
     X(OPTIMIZER, "optimizer", "gradient norm, update, gathering of weights")                       \
     X(LAUNCH, "launch", "starting operators")
@@ -142,6 +144,8 @@ typedef struct dh_tune_options {
     unsigned fixed;            /* bit 1 << dh_tune_dim: the job's value stays */
     const char *strategies;    /* names with commas; NULL: all */
     const char *schedules;     /* the same */
+    const char *zeros;         /* degrees with commas, or all; NULL: the job's own */
+    const char *buckets;       /* sizes in MB with commas, auto among them; NULL: the job's own */
     size_t n_rows;             /* most rows of the result */
     size_t n_simulated;        /* of the best by estimate; where it is not 0, the best with each
                                 * value is simulated too, unless the estimate is far behind */

@@ -158,13 +158,16 @@ class Job(Mapping[str, Any]):
         memory_bytes: float = 0,
         strategies: Optional[Names] = None,
         schedules: Optional[Names] = None,
+        zero: Optional[Sequence[int]] = None,
+        buckets: Optional[Sequence[int]] = None,
         top: int = 10,
         simulated: int = 8,
     ) -> Dict[str, Any]:
         """Search the fastest mesh, micro-batch, recomputation, schedule and strategy on these devices.
 
         What the job file says of these is searched over; what the job's changes and ``fixed``
-        (``{"parallel.tp": 8}``) say stays. ``devices`` and ``memory_bytes`` of one are the job's ranks and
+        (``{"parallel.tp": 8}``) say stays. ``zero`` and ``buckets`` are degrees of ``parallel.zero`` and sizes of
+        ``parallel.bucket_mb`` (0: auto) to search as well. ``devices`` and ``memory_bytes`` of one are the job's ranks and
         the cluster's where they are not given. ``ranked`` of the result has the best ``top``: ``settings``
         to give to :meth:`replace`, ``estimated_ms``, and ``simulated_ms`` of those that were simulated, the
         best ``simulated`` by estimate; ``by_value`` the best with each value, and why it loses.
@@ -179,6 +182,8 @@ class Job(Mapping[str, Any]):
             memory_bytes,
             _joined(strategies),
             _joined(schedules),
+            _joined([str(degree) for degree in zero]) if zero else None,
+            _joined([str(mb) for mb in buckets]) if buckets else None,
             top,
             simulated,
         )

@@ -68,9 +68,11 @@ static void print_memory(dh_str *out, const dh_checked_program *c)
     if (c->memory.kept > 0) print_bytes(out, "kept for training", c->memory.kept);
     print_bytes(out, "activations", c->memory.activations);
     print_bytes(out, "scratch", c->memory.scratch);
+    if (dh_program_kept_bytes(p) > 0) print_bytes(out, "kept by steps", dh_program_kept_bytes(p));
     print_bytes(out, "between buffers", c->memory.padding + c->memory.unused);
     print_bytes(out, "planned peak", p->slab_bytes);
     print_bytes(out, "lower bound", p->live_bytes);
+    if (dh_program_kept_bytes(p) > 0) print_bytes(out, "kept by steps", dh_program_kept_bytes(p));
     if (c->system.peak_bytes > 0) print_bytes(out, "as system", c->system.peak_bytes);
     if (p->instrs.n > 0) {
         dh_str line = DH_STR_INIT;
@@ -261,7 +263,11 @@ const dh_command dh_command_check = {
         "The verifier proves that the programs end, that no two unordered instructions touch\n"
         "the same bytes with a write, and that nothing lies outside the memory planned.\n"
         "Activations and scratch are those alive at the moment that needs most. As system: the\n"
-        "most alive where the system that the job names keeps what its traits say as well.\n",
+        "most alive where the system that the job names keeps what its traits say as well. Kept "
+        "by\n"
+        "steps: weights and moments that steps ahead of the gradient norm overwrite\n"
+        "(optimizer.post_validation), at the end of the step, where activations were: it adds to\n"
+        "the peak only what it has more than these.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -7,6 +7,7 @@
 #include "train/trained.h"
 
 typedef struct convert_args {
+    const char *base;
     int dtype;
     bool replace;
 } convert_args;
@@ -17,6 +18,11 @@ static const dh_cli_option options[] = {
      .offset = offsetof(convert_args, dtype),
      .names = dh_cli_dtype_names,
      .doc = "of the weights written (default: f32)"},
+    {.name = "base",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(convert_args, base),
+     .value = "PATH",
+     .doc = "where IN has adapters: the weights they belong to (default: those they name)"},
     {.name = "replace",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(convert_args, replace),
@@ -32,6 +38,7 @@ static bool is_weight(const dh_model *model, const dh_weight_info *info)
     static const char *const buffers[] = {".attn.bias", ".attn.masked_bias",
                                           ".rotary_emb.inv_freq"};
     size_t n = strlen(info->name);
+    if (dh_adapter_has(info->name)) return false; /* merged into the others */
     for (size_t i = 0; i < DH_COUNTOF(buffers); i++)
         if (n >= strlen(buffers[i]) && strcmp(info->name + n - strlen(buffers[i]), buffers[i]) == 0)
             return false;
@@ -100,6 +107,7 @@ static dh_status add_biases(dh_ctx *ctx, dh_arena *names, const dh_model *model,
 
 typedef struct source {
     const dh_weights *weights;
+    const dh_model *model;
     const tensors *list;
     size_t n_stored; /* the first; zeros behind them */
 } source;
@@ -114,7 +122,9 @@ static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64
         memset(dst, 0, (size_t)(n_rows * n_cols) * sizeof *dst);
         return DH_OK;
     }
-    return dh_weights_read(ctx, s->weights, t->name, row0, n_rows, 0, n_cols, false, dst, n_cols);
+    DH_TRY(dh_weights_read(ctx, s->weights, t->name, row0, n_rows, 0, n_cols, false, dst, n_cols));
+    if (s->model->lora.rank == 0 || t->ndim != 2) return DH_OK;
+    return dh_adapter_merge(ctx, s->weights, s->model, t->name, row0, n_rows, n_cols, dst);
 }
 
 static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
@@ -122,12 +132,13 @@ static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
                         size_t *n_files)
 {
     const char *out = cli->args.at[1];
-    source s = {found->weights, list, n_stored};
+    source s = {found->weights, &found->model, list, n_stored};
     dh_export_options how = {.dtype = (dh_dtype)a->dtype, .replace = a->replace};
     DH_TRY(dh_weights_export(ctx, out, &found->model, list->at, list->n, fill, &s, &how));
     size_t n_kept = 0;
     *n_files = 0;
-    DH_TRY(dh_model_keep_files(ctx, found->path.text, out, &n_kept));
+    DH_TRY(dh_model_keep_files(ctx, found->base.len ? found->base.text : found->path.text, out,
+                               &n_kept));
     if (found->tokenizer.len == 0) return DH_OK;
     return dh_tokenizer_copy_files(ctx, found->tokenizer.text, out, n_files);
 }
@@ -152,7 +163,7 @@ static dh_status print(dh_ctx *ctx, const dh_cli *cli, const dh_found *found, co
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     dh_found found;
-    DH_TRY(dh_found_open(ctx, cli->args.at[0], &found));
+    DH_TRY(dh_found_open(ctx, cli->args.at[0], ((const convert_args *)args)->base, &found));
     tensors list = {0};
     size_t n_files = 0;
     dh_arena *names = dh_arena_create();
@@ -174,7 +185,9 @@ const dh_command dh_command_convert = {
     .usage = "IN OUT",
     .notes =
         "IN is what `dhelix sample` takes: a run, a checkpoint, a Hugging Face folder or file, a\n"
-        "llama2.c or llm.c .bin file. OUT gets config.json, safetensors and, where IN has them,\n"
+        "llama2.c or llm.c .bin file; adapters, a run's or a folder of PEFT's, are merged into "
+        "the\n"
+        "weights they belong to. OUT gets config.json, safetensors and, where IN has them,\n"
         "tokenizer files, generation_config.json, chat templates and the ids of special tokens.\n"
         "The weights appear complete or not at all.\n",
     .min_args = 2,

@@ -9,7 +9,7 @@
 
 typedef struct eval_args {
     dh_cli_list data;
-    const char *tokenizer, *text_field;
+    const char *tokenizer, *text_field, *base;
     int64_t seq, batches, micro_batch, threads;
     int dtype;
 } eval_args;
@@ -53,6 +53,11 @@ static const dh_cli_option options[] = {
      .min = 1,
      .max = 1 << 20,
      .doc = "sequences computed together (default: 1)"},
+    {.name = "base",
+     .kind = DH_CLI_TEXT,
+     AT(base),
+     .value = "PATH",
+     .doc = "where PATH has adapters: the weights they belong to (default: those they name)"},
     {.name = "dtype",
      .kind = DH_CLI_ENUM,
      AT(dtype),
@@ -193,7 +198,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                             .dtype = (dh_dtype)a->dtype,
                             .threads = a->threads};
     dh_found found;
-    DH_TRY(dh_found_open(ctx, spec.path, &found));
+    DH_TRY(dh_found_open(ctx, spec.path, a->base, &found));
     result r = {0};
     dh_status st = evaluate(ctx, a, &found, &spec, &r);
     dh_found_close(&found);

@@ -121,17 +121,23 @@ static void print_rows(const dh_layer_plan *l, json_t *rows, dh_str *out)
 static void print_rewrites(const dh_rewrites *r, dh_str *out)
 {
     dh_cli_table table;
+    char bytes[32];
     dh_str_printf(out, "\n");
     dh_cli_table_begin(&table);
     dh_cli_table_column(&table, "rewrites of a layer", DH_CLI_COLUMN_TEXT);
     dh_cli_table_column(&table, "forward and backward us", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "keeps", DH_CLI_COLUMN_RIGHT);
     dh_cli_table_column(&table, "", DH_CLI_COLUMN_LEFT);
     for (size_t i = 0; i < r->n; i++) {
         dh_str name = DH_STR_INIT;
         dh_rewrites_print(&r->at[i].passes, &name);
         dh_cli_table_cell(&table, "%s", name.text ? name.text : "");
         dh_cli_table_cell(&table, "%.1f", r->at[i].layer_ns * 1e-3);
-        dh_cli_table_cell(&table, "%s", i == r->best ? "<- the job's" : "");
+        dh_cli_table_cell(&table, "%s", dh_format_bytes(bytes, sizeof bytes, r->at[i].kept_bytes));
+        dh_cli_table_cell(&table, "%s",
+                          i == r->best     ? "<- the job's"
+                          : !r->at[i].fits ? "does not fit"
+                                           : "");
         dh_str_fini(&name);
     }
     dh_cli_table_end(&table, dh_cli_columns(), out);

@@ -9,15 +9,19 @@
 #include "train/session.h"
 
 typedef struct sample_args {
-    const char *prompt, *tokenizer;
+    const char *prompt, *tokenizer, *base, *template, *system;
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p;
     bool greedy;
-    int dtype, full; /* full: index of full_names */
+    bool chat;
+    int dtype, full, bos; /* full, bos: index of names below */
 } sample_args;
 
 /* What a full context does. */
 static const char *const full_names[] = {"slide", "stop", NULL};
+
+static const char *const bos_names[] = {"auto", "always", "never", NULL};
+_Static_assert(DH_BOS_AS_TRAINED == 0 && DH_BOS_ALWAYS == 1 && DH_BOS_NEVER == 2, "order");
 
 #define AT(field) .offset = offsetof(sample_args, field)
 
@@ -65,11 +69,36 @@ static const dh_cli_option options[] = {
      .names = full_names,
      .doc = "when the model's context is full, forget its older half, or end the text "
             "(default: slide)"},
+    {.name = "bos",
+     .kind = DH_CLI_ENUM,
+     AT(bos),
+     .names = bos_names,
+     .doc = "whether the prompt begins with the tokenizer's BOS token; auto: but for runs, whose "
+            "data had none (default: auto)"},
+    {.name = "chat",
+     .kind = DH_CLI_FLAG,
+     AT(chat),
+     .doc = "the prompt is a message, the text its answer, by a template of conversations"},
+    {.name = "chat-template",
+     .kind = DH_CLI_TEXT,
+     AT(template),
+     .value = "NAME",
+     .doc = "chatml, llama3, gemma, mistral, phi3 or plain (default: the tokenizer's)"},
+    {.name = "system",
+     .kind = DH_CLI_TEXT,
+     AT(system),
+     .value = "TEXT",
+     .doc = "a system message in front of it (default: none)"},
     {.name = "tokenizer",
      .kind = DH_CLI_TEXT,
      AT(tokenizer),
      .value = "SPEC",
      .doc = "bytes, or the path of a tokenizer (default: the one beside the weights)"},
+    {.name = "base",
+     .kind = DH_CLI_TEXT,
+     AT(base),
+     .value = "PATH",
+     .doc = "where PATH has adapters: the weights they belong to (default: those they name)"},
     {.name = "dtype",
      .kind = DH_CLI_ENUM,
      AT(dtype),
@@ -162,6 +191,9 @@ static dh_status generate(dh_ctx *ctx, dh_cli *cli, const sample_args *a, const 
     bool begun = false; /* a line that a message must not go on */
     dh_generate_spec spec = {.prompt = prompt->text,
                              .n_prompt = prompt->len,
+                             .bos = (dh_generate_bos)a->bos,
+                             .chat = a->chat ? (a->template ? a->template : "auto") : NULL,
+                             .system = a->system,
                              .max_tokens = a->tokens,
                              .sampler = sampler,
                              .slide = a->full == 0,
@@ -187,6 +219,7 @@ static dh_status generate(dh_ctx *ctx, dh_cli *cli, const sample_args *a, const 
 static dh_status sample_with(dh_ctx *ctx, dh_cli *cli, const sample_args *a, const dh_str *prompt)
 {
     dh_trained_spec spec = {.path = cli->args.at[0],
+                            .base = a->base,
                             .tokenizer = a->tokenizer,
                             .dtype = (dh_dtype)a->dtype,
                             .threads = a->threads,
@@ -221,7 +254,8 @@ const dh_command dh_command_sample = {
     .usage = "PATH",
     .notes =
         "PATH is a run folder (its newest checkpoint), a checkpoint, a Hugging Face folder or\n"
-        "safetensors file, or a llama2.c or llm.c .bin file. The prompt is part of the text.\n"
+        "safetensors file, a llama2.c or llm.c .bin file, or a folder of adapters. The prompt is "
+        "part of the text.\n"
         "A text ends at the model's end-of-text token, after --tokens new tokens, or when\n"
         "the model's context is full.\n",
     .min_args = 1,

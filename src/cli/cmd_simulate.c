@@ -8,9 +8,10 @@
 #include "cli/resharded.h"
 #include "cli/simulated.h"
 #include "cli/stage_times.h"
+#include "cli/switched.h"
 
 typedef struct simulate_args {
-    const char *cluster, *strategies, *schedules, *trace, *out;
+    const char *cluster, *strategies, *schedules, *trace, *out, *lengths;
     dh_cli_list slow, slow_links, slow_nodes, table, reshard_to;
     int64_t ranks;
     double peak_tflops, chunk_mb;
@@ -78,6 +79,12 @@ static const dh_cli_option options[] = {
      .max = 1e6,
      .doc = "most that a rank sends or takes at once; without it, everything (one message to each "
             "other rank)"},
+    {.name = "lengths",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(simulate_args, lengths),
+     .value = "FILE",
+     .doc = "of a job with data.packing group: numbers of tokens of documents, one a line, instead "
+            "of those of its data"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(simulate_args, ranks),
@@ -179,7 +186,7 @@ static dh_status list_slow(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, slo
     return DH_OK;
 }
 
-/* ---- the command ---------------------------------------------------------------------------- */
+/* ---- results -------------------------------------------------------------------------------- */
 
 static dh_status write_traces(dh_ctx *ctx, const char *path, const dh_simulated_list *list)
 {
@@ -216,12 +223,49 @@ static dh_simulated_how how_of(const simulate_args *a, const dh_cluster *cluster
                        .n_slow_nodes = slow->nodes.n}};
 }
 
+static bool is_plain(const simulate_args *a)
+{
+    return !a->strategies && !a->schedules && !a->trace && !a->out && !a->placed &&
+           !a->every_rank && a->slow.n + a->slow_links.n + a->slow_nodes.n == 0;
+}
+
+/* ---- documents by length --------------------------------------------------------------------- */
+
+static dh_status report_switched(dh_ctx *ctx, const dh_cli *cli, const dh_switched *s,
+                                 const dh_resolved *job)
+{
+    dh_str out = DH_STR_INIT;
+    if (cli->json) return dh_cli_print_json(ctx, dh_switched_json(s, job));
+    dh_switched_print(s, job, &out);
+    return dh_cli_print_str(ctx, &out);
+}
+
+static dh_status simulate_switched(dh_ctx *ctx, dh_cli *cli, const simulate_args *a,
+                                   const dh_simulated_how *how, const dh_job *job)
+{
+    const dh_resolve_options open = {.cluster = how->cluster, .quiet = true};
+    dh_resolved *resolved;
+    dh_dataset *ds = NULL;
+    dh_switched switched;
+    if (!is_plain(a) || a->peak_tflops > 0)
+        return dh_cli_misuse(ctx, cli,
+                             "the job has data.packing group, a step of several programs: of the "
+                             "options --cluster, --ranks, --lengths, --set and --json apply");
+    DH_TRY(dh_job_resolve(ctx, job, &open, &resolved));
+    dh_status st = dh_switched_documents(ctx, resolved, a->lengths, &ds);
+    if (st == DH_OK) st = dh_switched_simulate(ctx, resolved, ds, &switched);
+    if (st == DH_OK) st = report_switched(ctx, cli, &switched, resolved);
+    dh_dataset_close(ds);
+    dh_resolved_destroy(resolved);
+    return st;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
 /* Options that are of a model's programs. */
 static dh_status check_timed(dh_ctx *ctx, dh_cli *cli, const simulate_args *a)
 {
-    if (!a->cluster && !a->strategies && !a->schedules && !a->trace && !a->out && !a->placed &&
-        !a->every_rank && a->slow.n + a->slow_links.n + a->slow_nodes.n == 0)
-        return DH_OK;
+    if (!a->cluster && is_plain(a)) return DH_OK;
     return dh_cli_misuse(ctx, cli,
                          "the job has stages.forward_ms, times instead of a model: no option but "
                          "--set, --ranks and --json applies");
@@ -249,10 +293,16 @@ static dh_status simulate_rows(dh_ctx *ctx, dh_cli *cli, const simulate_args *a,
     dh_job *job;
     dh_simulated_list list = {.n = 0};
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
-    if (dh_job_has_stage_times(job)) {
-        const dh_status timed = simulate_timed(ctx, cli, a, job);
+    const bool timed = dh_job_has_stage_times(job), grouped = job->packing == DH_PACKING_GROUP;
+    if (timed || grouped) {
+        const dh_status done =
+            timed ? simulate_timed(ctx, cli, a, job) : simulate_switched(ctx, cli, a, how, job);
         dh_job_destroy(job);
-        return timed;
+        return done;
+    }
+    if (a->lengths) {
+        dh_job_destroy(job);
+        return dh_cli_misuse(ctx, cli, "--lengths is of a job with data.packing group");
     }
     dh_status st = dh_simulated_open(ctx, job, a->strategies, a->schedules, &list);
     if (st == DH_OK && list.n > 1 && a->trace)

@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/switched.h"
 #include "cli/tuned.h"
 
 typedef struct tune_args {
-    const char *cluster, *memory, *strategies, *schedules, *write;
+    const char *cluster, *memory, *strategies, *schedules, *zeros, *buckets, *write, *lengths;
     int64_t devices, top, verify;
 } tune_args;
 
@@ -43,6 +44,16 @@ static const dh_cli_option options[] = {
      .value = "all|A,B",
      .doc = "search among these (dhelix list schedules); a strategy of two strands brings its "
             "own"},
+    {.name = "zero",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, zeros),
+     .value = "all|0,1,..",
+     .doc = "search these degrees of parallel.zero too; the job's where it is not given"},
+    {.name = "buckets",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, buckets),
+     .value = "MB,MB",
+     .doc = "and these sizes of parallel.bucket_mb, auto among them"},
     {.name = "top",
      .kind = DH_CLI_INT,
      .offset = offsetof(tune_args, top),
@@ -57,6 +68,13 @@ static const dh_cli_option options[] = {
      .min = 0,
      .max = 1000,
      .doc = "simulate the best N by estimate, and rank these by that; 0: no simulation; 8"},
+    {.name = "lengths",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, lengths),
+     .value = "FILE|data",
+     .doc =
+         "instead: groups of documents by length and a mesh for each (data.packing: group), by a "
+         "file of their numbers of tokens, one a line, or by the job's data"},
     {.name = "write",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, write),
@@ -156,6 +174,69 @@ static dh_status search(dh_ctx *ctx, const dh_cli *cli, const tune_args *a,
     return st;
 }
 
+/* ---- by length ------------------------------------------------------------------------------ */
+
+static dh_status write_plan(dh_ctx *ctx, const char *path, const dh_length_plan *best)
+{
+    char *text;
+    dh_str out = DH_STR_INIT;
+    if (!best->fits) return dh_fail(ctx, DH_EINVAL, "--write %s: no plan fits", path);
+    DH_TRY(dh_job_print(ctx, best->job, &text));
+    dh_str_printf(&out, "# dhelix tune --lengths: %.0f tokens/s simulated\n%s",
+                  best->switched.tokens / (best->switched.step_ns * 1e-9), text);
+    free(text);
+    const dh_status st = out.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a job file")
+                                    : dh_file_write_atomic(ctx, path, out.text, out.len);
+    dh_str_fini(&out);
+    return st;
+}
+
+static dh_status report_plans(dh_ctx *ctx, const dh_cli *cli, const dh_length_plans *plans)
+{
+    dh_str out = DH_STR_INIT;
+    if (cli->json) return dh_cli_print_json(ctx, dh_length_plans_json(plans));
+    dh_length_plans_print(plans, &out);
+    return dh_cli_print_str(ctx, &out);
+}
+
+static dh_status search_lengths(dh_ctx *ctx, dh_cli *cli, const tune_args *a,
+                                const dh_tune_options *how, dh_job *job)
+{
+    dh_length_plans plans;
+    const dh_length_options lengths = {.cluster = how->cluster,
+                                       .memory_bytes = dh_tune_device_bytes(how),
+                                       .lengths =
+                                           strcmp(a->lengths, "data") == 0 ? NULL : a->lengths};
+    if (a->strategies || a->schedules)
+        return dh_cli_misuse(ctx, cli,
+                             "--lengths searches meshes alone: the strategy and the schedule are "
+                             "the job's");
+    job->ranks = how->devices;
+    job->dp = job->micro_batch = job->nodes = job->ranks_per_node = 0;
+    DH_TRY(dh_job_check(ctx, job));
+    dh_status st = dh_tune_lengths(ctx, job, &lengths, &plans);
+    if (st == DH_OK) st = report_plans(ctx, cli, &plans);
+    if (st == DH_OK && a->write) st = write_plan(ctx, a->write, &plans.plans[0]);
+    dh_length_plans_fini(&plans);
+    return st;
+}
+
+/* The job as a search takes it; that by length decides about packing itself. */
+static dh_status load_job(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, dh_job **job,
+                          unsigned *fixed)
+{
+    const size_t n = cli->set.n;
+    if (!a->lengths) return dh_tune_load(ctx, cli->args.at[0], cli->set.at, n, job, fixed);
+    const char **all = calloc(n + 2, sizeof *all);
+    if (!all) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    for (size_t i = 0; i < n; i++) all[i] = cli->set.at[i];
+    all[n] = "data.packing=pack";
+    all[n + 1] = "switch.groups=";
+    const dh_status st = dh_tune_load(ctx, cli->args.at[0], all, n + 2, job, fixed);
+    free(all);
+    return st;
+}
+
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const tune_args *a = args;
@@ -166,7 +247,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     double memory_bytes;
     DH_TRY(read_memory(ctx, cli, a->memory, &memory_bytes));
     DH_TRY(find_devices(ctx, cli, a, &devices));
-    DH_TRY(dh_tune_load(ctx, cli->args.at[0], cli->set.at, cli->set.n, &job, &fixed));
+    DH_TRY(load_job(ctx, cli, a, &job, &fixed));
     dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
     dh_tune_options how = {.cluster = cluster,
                            .devices = devices,
@@ -174,11 +255,14 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                            .fixed = fixed,
                            .strategies = a->strategies,
                            .schedules = a->schedules,
+                           .zeros = a->zeros,
+                           .buckets = a->buckets,
                            .n_rows = (size_t)a->top,
                            .n_simulated = (size_t)a->verify,
                            .quiet = cli->quiet};
     dh_cli_end_at_signals(cli->quiet);
-    if (st == DH_OK) st = search(ctx, cli, a, &how, job);
+    if (st == DH_OK)
+        st = a->lengths ? search_lengths(ctx, cli, a, &how, job) : search(ctx, cli, a, &how, job);
     dh_cluster_destroy(cluster);
     dh_job_destroy(job);
     return st;
@@ -191,11 +275,16 @@ const dh_command dh_command_tune = {
     .notes =
         "All that the job file says of its mesh, micro-batch, recomputation, schedule and "
         "strategy\n"
-        "is searched over; what --set says stays as it is (--set parallel.tp=8). Every possible\n"
+        "is searched over; what --set says stays as it is (--set parallel.tp=8). Degrees of ZeRO\n"
+        "and sizes of gradient buckets are the job's, or those of --zero and --buckets. Every "
+        "possible\n"
         "configuration is estimated, and the best are simulated as dhelix simulate does it; both\n"
         "figures are shown. Memory is of the rank that needs most. Below the ranking stands the\n"
         "best with each single value, simulated too, and what it costs, which says why it was\n"
-        "not chosen: simulations are compared with simulations, estimates with estimates.\n",
+        "not chosen: simulations are compared with simulations, estimates with estimates.\n"
+        "With --lengths: for each number of groups the best lengths and meshes, simulated with\n"
+        "what switching takes, and whether it pays. Strategy, schedule and recomputation are the\n"
+        "job's.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

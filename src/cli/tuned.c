@@ -32,12 +32,25 @@ static double memory_of(const dh_tune_row *row)
 static const dh_tune_dim degrees[] = {DH_TUNE_TP, DH_TUNE_CP, DH_TUNE_PP,
                                       DH_TUNE_DP, DH_TUNE_EP, DH_TUNE_MICRO_BATCH};
 
+/* What is searched over only where it is asked for. */
+static const dh_tune_dim sharing[] = {DH_TUNE_ZERO, DH_TUNE_BUCKET};
+
+static bool is_searched(const dh_tuned *t, dh_tune_dim dim)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->tune->n_values; i++) n += t->tune->values[i].dim == dim;
+    return n > 1;
+}
+
 static void add_columns(const dh_tuned *t, dh_cli_table *table)
 {
     dh_cli_table_column(table, "#", DH_CLI_COLUMN_RIGHT);
     for (size_t i = 0; i < DH_COUNTOF(degrees); i++)
         if (degrees[i] != DH_TUNE_EP || has_experts(t))
             dh_cli_table_column(table, dh_tune_dim_name(degrees[i]), DH_CLI_COLUMN_RIGHT);
+    for (size_t i = 0; i < DH_COUNTOF(sharing); i++)
+        if (is_searched(t, sharing[i]))
+            dh_cli_table_column(table, dh_tune_dim_name(sharing[i]), DH_CLI_COLUMN_RIGHT);
     dh_cli_table_column(table, "recompute", DH_CLI_COLUMN_LEFT);
     dh_cli_table_column(table, "schedule", DH_CLI_COLUMN_TEXT);
     dh_cli_table_column(table, "strategy", DH_CLI_COLUMN_TEXT);
@@ -72,6 +85,11 @@ static void add_row(const dh_tuned *t, size_t place, dh_cli_table *table)
     for (size_t i = 0; i < DH_COUNTOF(degrees); i++)
         if (degrees[i] != DH_TUNE_EP || has_experts(t))
             dh_cli_table_cell(table, "%lld", (long long)row->config.at[degrees[i]]);
+    for (size_t i = 0; i < DH_COUNTOF(sharing); i++)
+        if (is_searched(t, sharing[i]))
+            dh_cli_table_cell(
+                table, "%s",
+                dh_tune_value(sharing[i], row->config.at[sharing[i]], text, sizeof text));
     add_plan(&row->config, table);
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, row->step_ns));
     if (row->simulated_ns > 0) {

@@ -3,6 +3,7 @@
 #include "dhelix/job.h"
 
 #include "base/base.h"
+#include "config/groups.h"
 #include "config/mesh.h"
 #include "config/settings.h"
 
@@ -85,8 +86,10 @@ static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
                        LL(job->seq_len), LL(job->model.max_seq));
     /* Causal work is balanced by giving each rank one early and one late piece. */
     bool split = job->sequence_parallel && job->tp > 1;
-    if (job->cp > 1 && job->seq_len % (2 * job->cp))
-        return bad_seq(ctx, job, 2 * job->cp, "2 * parallel.cp");
+    const bool linear = job->model.attention == DH_ATTENTION_LINEAR; /* balanced as it is */
+    if (job->cp > 1 && job->seq_len % ((linear ? 1 : 2) * job->cp))
+        return linear ? bad_seq(ctx, job, job->cp, "parallel.cp")
+                      : bad_seq(ctx, job, 2 * job->cp, "2 * parallel.cp");
     if (split && job->seq_len / job->cp % job->tp)
         return bad_seq(ctx, job, job->cp > 1 ? job->cp * job->tp * 2 : job->tp,
                        job->cp > 1 ? "2 * parallel.cp * tp (sequence parallel)"
@@ -94,18 +97,44 @@ static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
     return DH_OK;
 }
 
+static dh_status check_linear(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->cp_linear == DH_CP_LINEAR_LASP2 || job->model.attention == DH_ATTENTION_LINEAR)
+        return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "parallel.cp_linear is lasp1, but model.attention is softmax, which has no "
+                   "states to hand on: leave it out, or give model.attention=linear");
+}
+
 static dh_status check_packing(dh_ctx *ctx, const dh_job *job)
 {
-    if (job->packing == DH_PACKING_GROUP)
+    const dh_packing packing = job->packing;
+    const bool chat = job->format == DH_FORMAT_CHAT;
+    if (dh_job_has_rows(job) && job->model.attention == DH_ATTENTION_LINEAR)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "data.packing group, documents grouped by length with a mesh for each "
-                       "group, is not trained: none or pack would be");
-    if (job->packing == DH_PACKING_PACK && job->model.n_experts > 0)
+                       "%s with model.attention linear: its sums run over all of a sequence, and "
+                       "documents side by side would see each other; %s would be right",
+                       packing != DH_PACKING_NONE ? "data.packing" : "data.format chat",
+                       packing != DH_PACKING_NONE ? "none" : "text");
+    if (chat && job->model.n_experts > 0)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "data.packing pack with experts (model.n_experts %lld): the padding of a "
+                       "data.format chat with experts (model.n_experts %lld): the padding behind a "
+                       "conversation would take their rows and count in the load-balancing loss",
+                       LL(job->model.n_experts));
+    if (packing == DH_PACKING_GROUP && chat)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "data.packing group with data.format chat: conversations are not grouped by "
+                       "length; pack or none would be right");
+    if (packing == DH_PACKING_GROUP && job->model.lora.rank > 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "data.packing group with adapters (lora.rank): weights that are not trained "
+                       "do not move between meshes; pack or none would be right");
+    if (packing != DH_PACKING_NONE && job->model.n_experts > 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "data.packing %s with experts (model.n_experts %lld): the padding of a "
                        "row would take their rows and count in the load-balancing loss; none would "
                        "be right",
-                       LL(job->model.n_experts));
+                       packing == DH_PACKING_PACK ? "pack" : "group", LL(job->model.n_experts));
     return DH_OK;
 }
 
@@ -119,20 +148,46 @@ static int64_t divisor_at_most(int64_t n, int64_t limit)
     return d;
 }
 
+/* A rank has key and value heads of its own, or one that a run of ranks has. */
+static dh_status check_key_heads(dh_ctx *ctx, const dh_job *job)
+{
+    const dh_model *m = &job->model;
+    const bool repeats = m->n_kv_heads < job->tp;
+    if (m->n_kv_heads % job->tp && (!repeats || job->tp % m->n_kv_heads))
+        return dh_fail(ctx, DH_EINVAL,
+                       "parallel.tp %lld does not divide model.n_kv_heads %lld, nor is it a "
+                       "multiple of it: parallel.tp %lld would be right",
+                       LL(job->tp), LL(m->n_kv_heads), LL(divisor_at_most(m->n_kv_heads, job->tp)));
+    if (repeats && m->qk_norm_all)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "parallel.tp %lld with model.n_kv_heads %lld: norms of all keys together, "
+                       "which this family has, would count heads that several ranks have several "
+                       "times; parallel.tp %lld would be right",
+                       LL(job->tp), LL(m->n_kv_heads), LL(divisor_at_most(m->n_kv_heads, job->tp)));
+    if (repeats && m->lora.rank > 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "parallel.tp %lld with model.n_kv_heads %lld: adapters (lora.rank %lld) of "
+                       "keys and values that several ranks have are not supported; parallel.tp "
+                       "%lld would be right",
+                       LL(job->tp), LL(m->n_kv_heads), LL(m->lora.rank),
+                       LL(divisor_at_most(m->n_kv_heads, job->tp)));
+    return DH_OK;
+}
+
 static dh_status check_tensor_parallel(dh_ctx *ctx, const dh_job *job)
 {
     const dh_model *m = &job->model;
     const struct {
         const char *name;
         int64_t size;
-    } sizes[] = {
-        {"n_heads", m->n_heads}, {"n_kv_heads", m->n_kv_heads}, {"ffn_width", m->ffn_width}};
+    } sizes[] = {{"n_heads", m->n_heads}, {"ffn_width", m->ffn_width}};
     for (size_t i = 0; i < DH_COUNTOF(sizes); i++)
         if (sizes[i].size % job->tp)
             return dh_fail(ctx, DH_EINVAL,
                            "parallel.tp %lld does not divide model.%s %lld: parallel.tp %lld would",
                            LL(job->tp), sizes[i].name, LL(sizes[i].size),
                            LL(divisor_at_most(sizes[i].size, job->tp)));
+    DH_TRY(check_key_heads(ctx, job));
     int64_t shard = (m->vocab + job->tp - 1) / job->tp;
     if (m->vocab && (job->tp - 1) * shard >= m->vocab)
         return dh_fail(ctx, DH_EINVAL,
@@ -265,6 +320,10 @@ static dh_status check_experts(dh_ctx *ctx, const dh_job *job)
 
 static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
 {
+    if (job->post_validation && job->pp == 1)
+        return dh_fail(ctx, DH_EINVAL,
+                       "optimizer.post_validation is for pipelines, whose stages complete their "
+                       "gradients at different times: with parallel.pp 1 leave it out");
     if (job->spike_action == DH_SPIKE_BACK && job->checkpoint_every == 0)
         return dh_fail(ctx, DH_EINVAL,
                        "spike.action=back has no checkpoints to go back to: give checkpoint.every");
@@ -309,6 +368,19 @@ static dh_status check_stage_times(dh_ctx *ctx, dh_job *job)
     return derive_batch(ctx, job);
 }
 
+/* What adapters leave whole on every rank is what is large. */
+static dh_status check_lora(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->model.lora.rank == 0 && job->lora_init_from && *job->lora_init_from)
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "lora.init_from is given, but lora.rank is 0: give the rank of its adapters");
+    if (job->model.lora.rank == 0 || job->zero < 3) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "parallel.zero=3 shares out parameters that are trained, and with lora.rank the "
+                   "others, which are not, stay whole on every rank: take zero 1 or 2, tp or pp");
+}
+
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
@@ -320,10 +392,18 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
     DH_TRY(check_pipeline(ctx, job));
     DH_TRY(check_experts(ctx, job));
     DH_TRY(check_slowness(ctx, job));
+    DH_TRY(check_lora(ctx, job));
     DH_TRY(derive_batch(ctx, job));
     DH_TRY(derive_seq_len(ctx, job));
     DH_TRY(check_packing(ctx, job));
-    return check_schedule(ctx, job);
+    DH_TRY(check_linear(ctx, job));
+    DH_TRY(check_schedule(ctx, job));
+    return dh_job_check_groups(ctx, job);
+}
+
+bool dh_job_has_rows(const dh_job *job)
+{
+    return job->packing != DH_PACKING_NONE || job->format == DH_FORMAT_CHAT;
 }
 
 int64_t dh_job_n_micro(const dh_job *job)

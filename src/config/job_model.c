@@ -87,6 +87,18 @@ static dh_status start_from_family(dh_ctx *ctx, dh_job *job, const dh_assignment
         job->model.n_experts = 128; /* Qwen3 30B A3B's */
         job->model.top_k = 8;
     }
+    if (job->model.family == DH_FAMILY_DEEPSEEK3) {
+        job->model.n_experts = 256; /* DeepSeek V3's */
+        job->model.top_k = 8;
+        job->model.n_groups = 8;
+        job->model.top_groups = 4;
+        job->model.router_scale = 2.5;
+        job->model.q_lora = 1536;
+        job->model.kv_lora = 512;
+        job->model.head_dim = 192;
+        job->model.rope_dim = 64;
+        job->model.v_dim = 128;
+    }
     return DH_OK;
 }
 
@@ -119,6 +131,7 @@ static dh_status derive(dh_ctx *ctx, dh_model *m, const dh_model *source,
     if (!given(list, "model.ffn_width") && m->family == DH_FAMILY_GPT2 &&
         source->ffn_width == 4 * source->width)
         m->ffn_width = 4 * m->width;
+    if (m->kv_lora) return DH_OK; /* heads are as wide as they are, whatever the width */
     if (given(list, "model.head_dim") || source->head_dim * source->n_heads != source->width)
         return DH_OK;
     if (m->width % m->n_heads)

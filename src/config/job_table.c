@@ -9,33 +9,44 @@
 #include <string.h>
 
 static const char *const order_names[] = {"shuffle", "sequential", "random", NULL};
+static const char *const format_names[] = {"text", "chat", NULL};
 static const char *const packing_names[] = {"none", "pack", "group", NULL};
 static const char *const dtype_names[] = {"f32", "bf16", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", "attention", NULL};
 static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
+static const char *const reshard_names[] = {"true", "false", "node", NULL};
+static const char *const gather_names[] = {"optimizer", "forward", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
 static const char *const spike_names[] = {"off", "stop", "back", NULL};
 static const char *const elastic_names[] = {"stop", "continue", NULL};
+static const char *const cp_linear_names[] = {"lasp2", "lasp1", NULL};
 static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
 _Static_assert(DH_ORDER_SHUFFLE == 0 && DH_ORDER_SEQUENTIAL == 1 && DH_ORDER_RANDOM == 2, "order");
 _Static_assert(DH_PACKING_NONE == 0 && DH_PACKING_PACK == 1 && DH_PACKING_GROUP == 2, "order");
+_Static_assert(DH_FORMAT_TEXT == 0 && DH_FORMAT_CHAT == 1, "order");
 _Static_assert(DH_F32 == 0 && DH_BF16 == 1, "order");
 _Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOMPUTE_FULL == 2 &&
                    DH_RECOMPUTE_ATTENTION == 3,
                "order");
 _Static_assert(DH_LR_COSINE == 0 && DH_LR_LINEAR == 1 && DH_LR_CONSTANT == 2, "order");
+_Static_assert(DH_RESHARD_TRUE == 0 && DH_RESHARD_FALSE == 1 && DH_RESHARD_NODE == 2, "order");
+_Static_assert(DH_GATHER_OPTIMIZER == 0 && DH_GATHER_FORWARD == 1, "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
 _Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "order");
 _Static_assert(DH_ELASTIC_STOP == 0 && DH_ELASTIC_CONTINUE == 1, "order");
+_Static_assert(DH_ATTENTION_SOFTMAX == 0 && DH_ATTENTION_LINEAR == 1, "order");
+_Static_assert(DH_FEATURE_ELU == 0 && DH_FEATURE_IDENTITY == 1 && DH_FEATURE_SILU == 2, "order");
+_Static_assert(DH_CP_LINEAR_LASP2 == 0 && DH_CP_LINEAR_LASP1 == 1, "order");
 _Static_assert(DH_MOE_DROPLESS == 0 && DH_MOE_CAPACITY == 1, "order");
 _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL == 2 &&
                    DH_FAMILY_MISTRAL == 3 && DH_FAMILY_QWEN2 == 4 && DH_FAMILY_PHI3 == 5 &&
                    DH_FAMILY_QWEN3 == 6 && DH_FAMILY_OLMO2 == 7 && DH_FAMILY_SMOLLM3 == 8 &&
-                   DH_FAMILY_QWEN3_MOE == 9 && DH_FAMILY_GEMMA2 == 10 && DH_FAMILY_GEMMA3 == 11,
+                   DH_FAMILY_QWEN3_MOE == 9 && DH_FAMILY_GEMMA2 == 10 && DH_FAMILY_GEMMA3 == 11 &&
+                   DH_FAMILY_DEEPSEEK3 == 12,
                "order");
 
 #define AT(field) .offset = offsetof(dh_job, field)
@@ -77,7 +88,9 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
                 DH_FOR_GEMMA2 | DH_FOR_GEMMA3
 #define FOR_WINDOW_LAYERS .families = DH_FOR_QWEN2 | DH_FOR_QWEN3 | DH_FOR_GEMMA2 | DH_FOR_GEMMA3
 #define FOR_GEMMA .families = DH_FOR_GEMMA2 | DH_FOR_GEMMA3
-#define FOR_EXPERTS .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE
+#define FOR_EXPERTS .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3
+#define FOR_DEEPSEEK .families = DH_FOR_DEEPSEEK3
+#define FOR_LINEAR .families = DH_FOR_LLAMA | DH_FOR_MIXTRAL
 #define FOR_GPT2 .families = DH_FOR_GPT2
 
 /* clang-format off */
@@ -142,6 +155,10 @@ static const dh_setting settings[] = {
         .unit = "layers", .help = "first layers, which see all nevertheless"),
     INT("model.window_every", model.window_every, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_WINDOW_LAYERS,
         .zero = "none", .help = "every so manieth layer sees all, too: 6, the 6th, 12th and so on"),
+    ENUM("model.attention", model.attention, NULL, dh_attention_kind_names, FOR_LINEAR,
+         .help = "softmax of scores, or linear: sums of k v^T, of one size whatever the length, and a norm of every head"),
+    ENUM("model.feature_map", model.feature_map, NULL, dh_feature_map_names, FOR_LINEAR,
+         .help = "linear attention: of queries and keys, channel by channel; elu: 1 + elu(x)"),
     BOOL("model.tied_head", model.tied_head, NULL, .aliases = "tie_word_embeddings",
          .help = "the head shares the token embedding"),
     BOOL("model.bias", model.bias, NULL, FOR_GPT2, .help = "biases in linears and LayerNorm"),
@@ -152,11 +169,17 @@ static const dh_setting settings[] = {
     FLOAT("model.rope_theta", model.rope.theta, NULL, 0, 1e15, FOR_ROPE, .help = "base of rotary positions"),
     ENUM("model.rope_scaling", model.rope.scaling, NULL, dh_rope_scaling_names, FOR_ROPE,
          .help = "stretching of rotary positions"),
-    FLOAT("model.rope_factor", model.rope.factor, NULL, 0, 1e9, FOR_ROPE, .help = "by how much (linear, llama3)"),
+    FLOAT("model.rope_factor", model.rope.factor, NULL, 0, 1e9, FOR_ROPE, .help = "by how much (linear, llama3, yarn)"),
     FLOAT("model.rope_low_freq_factor", model.rope.low_freq_factor, NULL, 0, 1e9, FOR_ROPE, .help = "llama3"),
     FLOAT("model.rope_high_freq_factor", model.rope.high_freq_factor, NULL, 0, 1e9, FOR_ROPE, .help = "llama3"),
     INT("model.rope_original_max_seq", model.rope.original_max_seq, NULL, 0, DH_MODEL_MAX_SEQ, FOR_ROPE,
-        .unit = "tokens", .help = "llama3: length of the first training"),
+        .unit = "tokens", .help = "llama3, yarn: length of the first training"),
+    FLOAT("model.rope_beta_fast", model.rope.beta_fast, NULL, 0, 1e9, FOR_ROPE, .help = "yarn: turns above which channels stay"),
+    FLOAT("model.rope_beta_slow", model.rope.beta_slow, NULL, 0, 1e9, FOR_ROPE, .help = "yarn: turns below which channels are stretched"),
+    FLOAT("model.rope_mscale", model.rope.mscale, NULL, 0, 1e9, FOR_ROPE, .aliases = "mscale",
+          .help = "yarn: weight of ln(factor) in the magnitude of rotations"),
+    FLOAT("model.rope_mscale_all", model.rope.mscale_all, NULL, 0, 1e9, FOR_ROPE, .aliases = "mscale_all_dim",
+          .help = "yarn: weight of ln(factor) that is divided out of it again; deepseek_v3 scales scores by it"),
     INT("model.nth", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3 | DH_FOR_GEMMA3,
         .aliases = "no_rope_layer_interval sliding_window_pattern", .unit = "layers", .zero = "none",
         .help = "of so many layers the last has other rotary positions (gemma3_text), or none (smollm3)"),
@@ -174,10 +197,28 @@ static const dh_setting settings[] = {
         .aliases = "num_local_experts num_experts", .help = "experts of a layer"),
     INT("model.top_k", model.top_k, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
         .aliases = "num_experts_per_tok", .help = "experts a token is sent to"),
-    BOOL("model.topk_plain", model.topk_plain, NULL, .families = DH_FOR_QWEN3_MOE,
+    BOOL("model.topk_plain", model.topk_plain, NULL, .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3,
          .help = "a token's experts count by their probabilities as they are, which then do not sum to 1 (norm_topk_prob: false)"),
     FLOAT("model.router_aux_coef", model.router_aux_coef, NULL, 0, 1e6, FOR_EXPERTS,
           .aliases = "router_aux_loss_coef", .help = "weight of the load-balancing loss"),
+    INT("model.q_lora", model.q_lora, NULL, 0, DH_MODEL_MAX_WIDTH, FOR_DEEPSEEK, .aliases = "q_lora_rank",
+        .zero = "none", .help = "channels that queries are made of: latent attention"),
+    INT("model.kv_lora", model.kv_lora, NULL, 1, DH_MODEL_MAX_WIDTH, FOR_DEEPSEEK, .aliases = "kv_lora_rank",
+        .help = "channels that keys and values are made of"),
+    INT("model.rope_dim", model.rope_dim, NULL, 2, DH_MODEL_MAX_HEAD_DIM, FOR_DEEPSEEK, .aliases = "qk_rope_head_dim",
+        .help = "last channels of a head, which alone have rotary positions"),
+    INT("model.v_dim", model.v_dim, NULL, 1, DH_MODEL_MAX_HEAD_DIM, FOR_DEEPSEEK, .aliases = "v_head_dim",
+        .help = "channels of a head's values, at most head_dim"),
+    BOOL("model.rope_pairs", model.rope_pairs, NULL, FOR_DEEPSEEK, .aliases = "rope_interleave",
+         .help = "rotary positions turn neighbours, not halves"),
+    INT("model.n_shared", model.n_shared, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_DEEPSEEK, .aliases = "n_shared_experts",
+        .help = "experts that every token goes to"),
+    INT("model.n_groups", model.n_groups, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_DEEPSEEK, .aliases = "n_group",
+        .help = "groups of experts that a router chooses from first"),
+    INT("model.top_groups", model.top_groups, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_DEEPSEEK, .aliases = "topk_group",
+        .help = "groups that a token's experts are of"),
+    FLOAT("model.router_scale", model.router_scale, NULL, 0, 1e6, FOR_DEEPSEEK, .aliases = "routed_scaling_factor",
+          .help = "factor of the weights of a token's experts"),
     FLOAT("model.dropout", dropout, "0", 0, 0.999999, .aliases = "resid_pdrop",
           .help = "probability of dropping: embedding, attention output, residual"),
 
@@ -195,7 +236,20 @@ static const dh_setting settings[] = {
          .help = "windows of an epoch in seeded order, in file order, or at random offsets"),
     ENUM("data.packing", packing, "none", packing_names,
          .help = "none: sequences are windows of the tokens; pack: whole documents side by side in sequences, which do not "
-                 "see each other, padded at the end; group: documents by length (refused so far)"),
+                 "see each other, padded at the end; group: the documents of the same sequences by length, with a mesh for each "
+                 "of switch.groups"),
+    ENUM("data.format", format, "text", format_names,
+         .help = "text: every token is learnt; chat: JSON lines are conversations (messages, conversations, or prompt and "
+                 "completion), of which the answers alone are; one a sequence, or by packing pack several"),
+    TEXT("data.chat_template", chat_template, DH_SET_STRING, "auto",
+         .help = "marks around the messages of a conversation: chatml, llama3, gemma, mistral, phi3 or plain; auto: those of "
+                 "the tokenizer's chat_template, where it is one of these"),
+
+    TEXT("switch.groups", switch_groups, DH_SET_ENTRIES, "",
+         .help = "with data.packing group: the most tokens a document of a group has, rising to train.seq_len, and the mesh "
+                 "that trains it, as [1024 dp=4, 8192 cp=2 tp=2]: dp, tp, pp, cp, schedule, virtual_stages, layer_split, "
+                 "zero, sequence, bucket_mb, strategy, recompute, micro_batch, and micro_batches of one pass of its "
+                 "program; parallel.* is where weights and optimizer live"),
 
     INT("train.steps", steps, "1000", 1, MANY, .aliases = "max_steps max_iters", .help = "optimizer steps"),
     INT("train.batch", global_batch, "8", 1, 1 << 30, .aliases = "batch_size global_batch global_batch_size",
@@ -211,6 +265,16 @@ static const dh_setting settings[] = {
     TEXT("train.init_from", init_from, DH_SET_PATH, "", .help = "checkpoint, or safetensors file or folder; empty: new weights"),
     INT("train.log_every", log_every, "1", 0, MANY, .unit = "steps", .zero = "never", .help = "progress line on the terminal"),
 
+    INT("lora.rank", model.lora.rank, "0", 0, 4096, .zero = "all weights are trained",
+        .help = "low-rank adapters beside linears of train.init_from's model, which alone are trained"),
+    FLOAT("lora.alpha", model.lora.alpha, "auto", 0, 1e6, .aliases = "lora_alpha", .automatic = "2 * rank",
+          .help = "what adapters give is multiplied by alpha / rank"),
+    TEXT("lora.targets", model.lora.targets, DH_SET_NAMES, "all-linear", .aliases = "target_modules",
+         .help = "linears that have one, as q_proj,v_proj: the last part of Hugging Face's names; all-linear: all of "
+                 "a layer but experts and routers"),
+    TEXT("lora.init_from", lora_init_from, DH_SET_PATH, "",
+         .help = "adapters to go on from: a folder of PEFT's, or a checkpoint of such a run; empty: new ones"),
+
     FLOAT("optimizer.lr", lr, "6e-4", 0, 1e3, .aliases = "learning_rate max_lr",
           .help = "highest learning rate (default: GPT-3 small's)"),
     FLOAT("optimizer.min_lr", min_lr, "0", 0, 1e3, .help = "learning rate at the end of the schedule"),
@@ -224,6 +288,10 @@ static const dh_setting settings[] = {
     FLOAT("optimizer.eps", eps, "1e-8", 0, 1, .help = "AdamW: added to the root of the square"),
     FLOAT("optimizer.weight_decay", weight_decay, "0.1", 0, 10, .help = "of matrices; vectors are not decayed (0.1: GPT-3, Llama)"),
     FLOAT("optimizer.grad_clip", grad_clip, "1", 0, 1e9, .zero = "off", .help = "largest norm of all gradients together"),
+    BOOL("optimizer.post_validation", post_validation, "false", .aliases = "enable_optimizer_post_validation",
+         .help = "pipelines: a stage steps before the norm of all gradients is known, keeps what it overwrites (12 bytes a "
+                 "weight that it updates, where activations were), and steps again where clipping or a value that is not "
+                 "finite says so; the same bits"),
 
     INT("eval.every", eval_every, "100", 0, MANY, .unit = "steps", .zero = "never", .help = "validation loss"),
     INT("eval.batches", eval_batches, "20", 0, MANY, .zero = "all windows", .help = "global batches per validation"),
@@ -253,9 +321,12 @@ static const dh_setting settings[] = {
     INT("elastic.min_ranks", elastic_min_ranks, "1", 1, DEGREE_MAX, .help = "with fewer left the run ends"),
 
     INT("parallel.dp", dp, "auto", 0, DEGREE_MAX, .automatic = "ranks/(tp*pp*cp)", .help = "data parallel"),
-    INT("parallel.tp", tp, "1", 1, DEGREE_MAX, .help = "tensor parallel"),
+    INT("parallel.tp", tp, "1", 1, DEGREE_MAX, .help = "tensor parallel; more ranks than model.n_kv_heads share heads of keys and values"),
     INT("parallel.pp", pp, "1", 1, DEGREE_MAX, .help = "pipeline stages"),
     INT("parallel.cp", cp, "1", 1, DEGREE_MAX, .help = "context parallel"),
+    ENUM("parallel.cp_linear", cp_linear, "lasp2", cp_linear_names,
+         .help = "context parallelism of linear attention: lasp2, one all-gather of states in each direction; lasp1, states "
+                 "handed on from rank to rank, cp - 1 times"),
     INT("parallel.ep", ep, "1", 1, DEGREE_MAX, .help = "expert parallel, inside dp"),
     INT("parallel.virtual_stages", vpp, "1", 1, DH_MODEL_MAX_LAYERS, .help = "model chunks of a stage"),
     TEXT("parallel.schedule", schedule, DH_SET_NAME_OR_PATH, "1f1b",
@@ -276,6 +347,11 @@ static const dh_setting settings[] = {
         .help = "shared out over dp (and cp): 1 optimizer state; 2 gradients too, reduced to shards as they come; 3 parameters too, gathered block by block"),
     INT("parallel.prefetch", prefetch, "1", 0, DH_MODEL_MAX_LAYERS, .unit = "blocks",
         .help = "zero 3: how many blocks ahead parameters are gathered, forward and backward"),
+    ENUM("parallel.reshard_after_forward", reshard, "true", reshard_names,
+         .help = "zero 3: gathered parameters are released behind a block's forward (true), stay whole until its backward (false), "
+                 "or stay as shards over a node's ranks, which gather them among themselves (node)"),
+    ENUM("parallel.gather", gather, "optimizer", gather_names,
+         .help = "zero 1 and 2: parameters are gathered behind the optimizer, or beside the next step's first forwards, each bucket before what reads it"),
     BOOL("parallel.zero1", zero1, "false", .help = "the same as zero: 1"),
     FLOAT("parallel.bucket_mb", bucket_mb, "auto", 0.001, 1e6, .unit = "MB",
           .automatic = "4 for each rank that reduces together, at least 25",

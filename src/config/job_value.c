@@ -35,10 +35,12 @@ static const char *const type_texts[DH_N_SETTING_TYPES] = {
     [DH_SET_ENUM] = "one of",
     [DH_SET_STRING] = "text",
     [DH_SET_CHARS] = "text",
+    [DH_SET_NAMES] = "names, or a list of them",
     [DH_SET_FLOW] = "text or mapping",
     [DH_SET_INTS] = "whole numbers",
     [DH_SET_SPLIT] = "whole numbers, or * once for all that are not listed",
     [DH_SET_REALS] = "numbers above 0",
+    [DH_SET_ENTRIES] = "text or list",
     [DH_SET_PATH] = "path",
     [DH_SET_PATHS] = "path or list",
     [DH_SET_NAME_OR_PATH] = "name or path",
@@ -251,6 +253,19 @@ static dh_status store_text(dh_ctx *ctx, dh_job *job, const dh_assignment *v, co
     return DH_OK;
 }
 
+static dh_status store_entries(dh_ctx *ctx, dh_job *job, const dh_assignment *v,
+                               const char *base_dir)
+{
+    dh_str all = DH_STR_INIT;
+    dh_str_printf(&all, "%s", "");
+    for (size_t i = 0; i < v->n; i++) dh_str_printf(&all, "%s%s", i ? "; " : "", v->items[i]);
+    char *copy = all.failed ? NULL : dh_arena_strdup(job->arena, all.text);
+    dh_str_fini(&all);
+    if (!copy) return no_memory(ctx);
+    set_text(job, v->setting, copy);
+    return DH_OK;
+}
+
 static void print_text(const dh_job *job, const dh_setting *s, dh_str *out)
 {
     const char *text = get_text(job, s);
@@ -266,6 +281,20 @@ static dh_status store_chars(dh_ctx *ctx, dh_job *job, const dh_assignment *v, c
     memset(field(job, v->setting), 0, NAME_BYTES);
     memcpy(field(job, v->setting), v->items[0], n);
     return DH_OK;
+}
+
+/* A sequence [a, b], or the text "a,b". */
+static dh_status store_names(dh_ctx *ctx, dh_job *job, const dh_assignment *v, const char *base_dir)
+{
+    dh_str text = DH_STR_INIT;
+    for (size_t i = 0; i < v->n; i++) dh_str_printf(&text, "%s%s", i ? "," : "", v->items[i]);
+    dh_str_printf(&text, "%s", "");
+    char *all = text.failed || !text.text ? "" : text.text;
+    dh_assignment one = *v;
+    one.items = &all;
+    dh_status st = text.failed ? no_memory(ctx) : store_chars(ctx, job, &one, base_dir);
+    dh_str_fini(&text);
+    return st;
 }
 
 static void print_chars(const dh_job *job, const dh_setting *s, dh_str *out)
@@ -357,9 +386,11 @@ static const struct type_row {
     [DH_SET_STRING] = {false, store_text, print_text},
     [DH_SET_FLOW] = {false, store_text, print_text},
     [DH_SET_CHARS] = {false, store_chars, print_chars},
+    [DH_SET_NAMES] = {true, store_names, print_chars},
     [DH_SET_INTS] = {true, dh_setting_store_numbers, print_text},
     [DH_SET_SPLIT] = {true, dh_setting_store_numbers, print_text},
     [DH_SET_REALS] = {true, dh_setting_store_numbers, print_text},
+    [DH_SET_ENTRIES] = {true, store_entries, print_text},
     [DH_SET_PATH] = {false, store_path, print_text},
     [DH_SET_PATHS] = {true, store_paths, print_paths},
     [DH_SET_NAME_OR_PATH] = {false, store_name_or_path, print_text},
@@ -392,7 +423,8 @@ void dh_setting_print(const dh_job *job, const dh_setting *s, dh_str *out)
 
 void dh_setting_text(const dh_job *job, const dh_setting *s, dh_str *out)
 {
-    const char *text = s->type == DH_SET_CHARS ? const_field(job, s) : NULL;
+    const char *text =
+        s->type == DH_SET_CHARS || s->type == DH_SET_NAMES ? const_field(job, s) : NULL;
     if (type_rows[s->type].print == print_text)
         text = get_text(job, s);
     else if (!text)

@@ -1,8 +1,13 @@
 /* Mesh arithmetic: a rank is a number in mixed radix over the axes of dh_mesh_axis.
  *
  * A group is a mask of axes: its members share the digits of all other axes.
- * The embedding group uses only the first and last digit of the pipeline axis,
- * so every loop asks digit_count() and digit_at() instead of the axis size. */
+ * The embedding group uses only the first and last digit of the pipeline axis, and a stage of a
+ * group some of an axis that nodes cut, so every loop asks digit_count() and digit_at() instead of
+ * the axis size.
+ *
+ * Stages. Nodes that are equal runs of one axis split each of its digits in two: the place in the
+ * run, and which run. Faster axes are all place, slower ones all run. Members of a local group
+ * differ in the places of their axes, those of a cross group in the runs. */
 #include "config/mesh.h"
 #include "base/base.h"
 
@@ -100,7 +105,14 @@ dh_status dh_mesh_from_job(dh_ctx *ctx, const dh_job *job, dh_mesh *mesh)
     DH_TRY(dh_mesh_init(ctx, job->dp, job->tp, job->pp, job->cp, job->ep, job->nodes,
                         job->ranks_per_node, mesh));
     mesh->whole_experts = job->model.n_experts > 0 && job->tp > 1 && job->expert_tp == 1;
+    mesh->kv_ranks = dh_mesh_kv_ranks(&job->model, job->tp);
     return DH_OK;
+}
+
+/* In a row, with the same key and value head. */
+static int64_t kv_ranks(const dh_mesh *m)
+{
+    return DH_MAX(m->kv_ranks, 1);
 }
 
 /* ---- coordinates ---------------------------------------------------------------------- */
@@ -109,7 +121,7 @@ bool dh_mesh_equal(const dh_mesh *a, const dh_mesh *b)
 {
     return a->dp == b->dp && a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->ep == b->ep &&
            a->nodes == b->nodes && a->ranks_per_node == b->ranks_per_node &&
-           a->whole_experts == b->whole_experts;
+           a->whole_experts == b->whole_experts && kv_ranks(a) == kv_ranks(b);
 }
 
 static int64_t axis_size(const dh_mesh *m, int axis)
@@ -161,20 +173,105 @@ bool dh_group_varies(dh_group_kind group, int axis)
     return group_rows[group].axes >> axis & 1u;
 }
 
+typedef struct stage_row {
+    dh_group_kind whole, local, cross;
+} stage_row;
+
+static const stage_row stage_rows[] = {
+#define X(whole, local, cross) {whole, local, cross},
+    DH_GROUP_STAGE_LIST(X)
+#undef X
+};
+
+static const dh_group_stage spread_of[DH_N_GROUPS] = {
+#define X(whole, local, cross) [local] = DH_STAGE_LOCAL, [cross] = DH_STAGE_CROSS,
+    DH_GROUP_STAGE_LIST(X)
+#undef X
+        [DH_GROUP_KV] = DH_STAGE_LOCAL,
+};
+
+dh_group_stage dh_group_spread(dh_group_kind group)
+{
+    return spread_of[group];
+}
+
+dh_group_kind dh_group_whole(dh_group_kind group)
+{
+    for (size_t i = 0; i < DH_COUNTOF(stage_rows); i++)
+        if (stage_rows[i].local == group || stage_rows[i].cross == group)
+            return stage_rows[i].whole;
+    return group;
+}
+
+bool dh_mesh_cuts_one_axis(const dh_mesh *m)
+{
+    int64_t stride = 1;
+    for (int axis = 0; axis < DH_N_MESH_AXES; stride *= axis_size(m, axis++))
+        if (m->ranks_per_node % stride == 0 && stride * axis_size(m, axis) % m->ranks_per_node == 0)
+            return true;
+    return false;
+}
+
+/* From the fastest axis on, as long as all faster ones lie whole on a node. */
+int64_t dh_mesh_run_on_node(const dh_mesh *m, int axis)
+{
+    int64_t stride = 1;
+    for (int k = 0; k < axis; k++) stride *= axis_size(m, k);
+    const int64_t size = axis_size(m, axis), left = m->ranks_per_node / stride;
+    if (m->ranks_per_node % stride) return 1;
+    if (left % size == 0) return size;
+    return size % left == 0 ? left : 1;
+}
+
+const char *dh_mesh_group_stages(const dh_mesh *m, dh_group_kind group, dh_group_stages *stages)
+{
+    const stage_row *row = NULL;
+    for (size_t i = 0; i < DH_COUNTOF(stage_rows); i++)
+        if (stage_rows[i].whole == group) row = &stage_rows[i];
+    if (!row) return "groups of its kind have no stages";
+    if (!dh_mesh_cuts_one_axis(m)) return "nodes cut groups into unequal parts";
+    if (dh_mesh_group_is_local(m, group, 0)) return "its group is on one node";
+    const dh_group_stages made = {.local = row->local,
+                                  .cross = row->cross,
+                                  .per_node = dh_mesh_group_size(m, row->local),
+                                  .n_nodes = dh_mesh_group_size(m, row->cross)};
+    if (made.per_node < 2) return "every rank of its group is on a node of its own";
+    *stages = made;
+    return NULL;
+}
+
 /* Whether members take two digits of the axis alone: the lower one, and its mirror image. */
 static bool takes_two(dh_group_kind group, int axis)
 {
     return axis == DH_MESH_PP && (group == DH_GROUP_EMBED || dh_group_joins_copies(group));
 }
 
-/* Digits of an axis that the group's members take: all, or two stages. */
-static int64_t digit_count(const dh_mesh *m, dh_group_kind group, int axis)
+int64_t dh_mesh_group_run(const dh_mesh *m, dh_group_kind group, int axis)
 {
-    int64_t size = axis_size(m, axis);
-    return takes_two(group, axis) ? DH_MIN(size, 2) : size;
+    return group == DH_GROUP_KV ? kv_ranks(m) : dh_mesh_run_on_node(m, axis);
 }
 
-/* The lower of the two digits that the members of the group with this digit take. */
+/* Digits of an axis that the group's members take: all, a run of them, one of each run, or two of
+ * the pipeline. */
+static int64_t digit_count(const dh_mesh *m, dh_group_kind group, int axis)
+{
+    const int64_t size = axis_size(m, axis);
+    if (takes_two(group, axis)) return DH_MIN(size, 2);
+    if (dh_group_spread(group) == DH_STAGE_WHOLE) return size;
+    const int64_t run = dh_mesh_group_run(m, group, axis);
+    return dh_group_spread(group) == DH_STAGE_LOCAL ? run : size / run;
+}
+
+/* Of a digit the part that all members of a stage have in common, as a number below
+ * size / digit_count. */
+static int64_t common_digit(const dh_mesh *m, dh_group_kind group, int axis, int64_t digit)
+{
+    if (dh_group_spread(group) == DH_STAGE_WHOLE) return 0;
+    const int64_t run = dh_mesh_group_run(m, group, axis);
+    return dh_group_spread(group) == DH_STAGE_LOCAL ? digit / run : digit % run;
+}
+
+/* The lowest of the digits that the members of the group with this digit take. */
 static int64_t lower_digit(const dh_mesh *m, dh_group_kind group, int axis, int64_t digit)
 {
     return dh_group_joins_copies(group) ? DH_MIN(digit, axis_size(m, axis) - 1 - digit) : 0;
@@ -183,6 +280,10 @@ static int64_t lower_digit(const dh_mesh *m, dh_group_kind group, int axis, int6
 /* own: the digit of any of its members. */
 static int64_t digit_at(const dh_mesh *m, dh_group_kind group, int axis, int64_t own, int64_t i)
 {
+    if (dh_group_spread(group) != DH_STAGE_WHOLE) {
+        const int64_t run = dh_mesh_group_run(m, group, axis);
+        return dh_group_spread(group) == DH_STAGE_LOCAL ? own / run * run + i : i * run + own % run;
+    }
     if (!takes_two(group, axis)) return i;
     const int64_t lower = lower_digit(m, group, axis, own);
     return i ? axis_size(m, axis) - 1 - lower : lower;
@@ -192,6 +293,10 @@ static int64_t digit_at(const dh_mesh *m, dh_group_kind group, int axis, int64_t
 static int64_t digit_index(const dh_mesh *m, dh_group_kind group, int axis, int64_t digit)
 {
     const int64_t size = axis_size(m, axis);
+    if (dh_group_spread(group) != DH_STAGE_WHOLE) {
+        const int64_t run = dh_mesh_group_run(m, group, axis);
+        return dh_group_spread(group) == DH_STAGE_LOCAL ? digit % run : digit / run;
+    }
     if (!takes_two(group, axis) || size == 1) return digit;
     const int64_t lower = lower_digit(m, group, axis, digit), upper = size - 1 - lower;
     if (lower == upper) return -1;
@@ -216,6 +321,9 @@ int64_t dh_mesh_group_id(const dh_mesh *m, dh_group_kind group, int64_t rank)
             place *= size;
         } else if (takes_two(group, axis)) { /* the slowest axis: further groups come behind */
             id += lower_digit(m, group, axis, rank % size) * place;
+        } else {
+            id += common_digit(m, group, axis, rank % size) * place;
+            place *= size / digit_count(m, group, axis);
         }
         rank /= size;
     }
@@ -263,15 +371,19 @@ static int64_t common_divisor(int64_t a, int64_t b)
 }
 
 /* So many steps on an axis that they pass whole nodes lead to the same place of another one. Where
- * the axis is cut into such runs, a step on any slower axis does too. */
+ * the axis is cut into such runs, a step on any slower axis does too. Members of a cross group are
+ * at the same place to begin with. */
 int64_t dh_mesh_group_pattern(const dh_mesh *m, dh_group_kind group)
 {
+    if (dh_group_spread(group) == DH_STAGE_CROSS && dh_mesh_cuts_one_axis(m)) return 1;
     int64_t n = 1, stride = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; stride *= axis_size(m, axis++)) {
         const int64_t run = m->ranks_per_node / common_divisor(m->ranks_per_node, stride);
         const bool is_cut = axis_size(m, axis) % run == 0;
         const int64_t count = digit_count(m, group, axis);
-        if (dh_group_varies(group, axis)) n *= is_cut ? DH_MIN(run, count) : count;
+        const bool repeats =
+            is_cut && (dh_group_spread(group) != DH_STAGE_LOCAL || count % run == 0);
+        if (dh_group_varies(group, axis)) n *= repeats ? DH_MIN(run, count) : count;
         if (is_cut) break;
     }
     return n;

@@ -40,12 +40,27 @@ typedef enum dh_mesh_axis {
     X(DH_GROUP_EDP_CP, "edp-cp", 2 | 8, "gradients of expert weights")                             \
     X(DH_GROUP_TP_PP, "tp-pp", 1 | 16, "one copy of the dense weights: gradient norm")             \
     X(DH_GROUP_TP_EP_PP, "tp-ep-pp", 1 | 4 | 16, "one copy of all weights, experts included")      \
+    X(DH_GROUP_STAGE, "stage", 1 | 2 | 4 | 8,                                                      \
+      "all ranks of a stage: its part of the gradient norm")                                       \
     X(DH_GROUP_EMBED, "embed", 16, "first and last stage: gradients of a tied embedding")          \
     X(DH_GROUP_WORLD, "world", 31, "all ranks")                                                    \
     X(DH_GROUP_DP_CP_COPIES, "dp-cp-copies", 2 | 4 | 8 | 16,                                       \
       "gradients of dense weights that a stage and its mirror image hold")                         \
     X(DH_GROUP_EDP_CP_COPIES, "edp-cp-copies", 2 | 8 | 16,                                         \
-      "gradients of expert weights that a stage and its mirror image hold")
+      "gradients of expert weights that a stage and its mirror image hold")                        \
+    X(DH_GROUP_TP_NODE, "tp-node", 1, "of tp, those on one node")                                  \
+    X(DH_GROUP_TP_CROSS, "tp-cross", 1, "of tp, those at one place of every node")                 \
+    X(DH_GROUP_EP_NODE, "ep-node", 4, "of ep, those on one node")                                  \
+    X(DH_GROUP_EP_CROSS, "ep-cross", 4, "of ep, those at one place of every node")                 \
+    X(DH_GROUP_TP_EP_NODE, "tp-ep-node", 1 | 4, "of tp-ep, those on one node")                     \
+    X(DH_GROUP_TP_EP_CROSS, "tp-ep-cross", 1 | 4, "of tp-ep, those at one place of every node")    \
+    X(DH_GROUP_DP_CP_NODE, "dp-cp-node", 2 | 4 | 8, "of dp-cp, those on one node")                 \
+    X(DH_GROUP_DP_CP_CROSS, "dp-cp-cross", 2 | 4 | 8,                                              \
+      "of dp-cp, those at one place of every node")                                                \
+    X(DH_GROUP_EDP_CP_NODE, "edp-cp-node", 2 | 8, "of edp-cp, those on one node")                  \
+    X(DH_GROUP_EDP_CP_CROSS, "edp-cp-cross", 2 | 8, "of edp-cp, those at one place of every node") \
+    X(DH_GROUP_KV, "kv", 1,                                                                        \
+      "gradients of key and value heads that tensor-parallel ranks have alike")
 
 typedef enum dh_group_kind {
 #define X(code, name, axes, doc) code,
@@ -54,6 +69,15 @@ typedef enum dh_group_kind {
         DH_N_GROUPS
 } dh_group_kind;
 
+/* The two stages of a group that spans nodes: whole group, its members on one node, those at the
+ * same place of every node. */
+#define DH_GROUP_STAGE_LIST(X)                                                                     \
+    X(DH_GROUP_TP, DH_GROUP_TP_NODE, DH_GROUP_TP_CROSS)                                            \
+    X(DH_GROUP_EP, DH_GROUP_EP_NODE, DH_GROUP_EP_CROSS)                                            \
+    X(DH_GROUP_TP_EP, DH_GROUP_TP_EP_NODE, DH_GROUP_TP_EP_CROSS)                                   \
+    X(DH_GROUP_DP_CP, DH_GROUP_DP_CP_NODE, DH_GROUP_DP_CP_CROSS)                                   \
+    X(DH_GROUP_EDP_CP, DH_GROUP_EDP_CP_NODE, DH_GROUP_EDP_CP_CROSS)
+
 typedef struct dh_mesh {
     int64_t dp, tp, pp, cp, ep; /* ep divides dp */
     int64_t edp;                /* dp / ep */
@@ -61,7 +85,16 @@ typedef struct dh_mesh {
     int64_t nodes, ranks_per_node;
     /* A layer's experts are spread over tp ranks too, whole, and not cut into columns there. */
     bool whole_experts;
+    /* So many tensor-parallel ranks in a row have the same head of keys and values; 0 is 1. */
+    int64_t kv_ranks;
 } dh_mesh;
+
+/* dh_mesh.kv_ranks where tp ranks have a model: each has a head of keys and values whole, and where
+ * there are fewer heads than ranks, runs of ranks have the same one. */
+static inline int64_t dh_mesh_kv_ranks(const dh_model *model, int64_t tp)
+{
+    return model->n_kv_heads > 0 && model->n_kv_heads < tp ? tp / model->n_kv_heads : 1;
+}
 
 typedef struct dh_coord {
     int64_t tp, cp, dp, pp; /* dp = edp * mesh.ep + ep */
@@ -99,6 +132,35 @@ static inline bool dh_group_joins_copies(dh_group_kind group)
 {
     return group == DH_GROUP_DP_CP_COPIES || group == DH_GROUP_EDP_CP_COPIES;
 }
+
+/* ---- a group on one node, and across nodes ---- */
+
+typedef struct dh_group_stages {
+    dh_group_kind local, cross;
+    int64_t per_node, n_nodes; /* members of either: their product is the group's size */
+} dh_group_stages;
+/* Whether a group can work in two stages: it is of DH_GROUP_STAGE_LIST, and lies on two or more
+ * nodes with the same number of members, at least two, on each. Its i-th member is the
+ * (i mod per_node)-th of its local group and the (i / per_node)-th of its cross group.
+ * out       stages: set where it can
+ * returns   NULL, or why not */
+const char *dh_mesh_group_stages(const dh_mesh *mesh, dh_group_kind group, dh_group_stages *stages);
+typedef enum dh_group_stage { DH_STAGE_WHOLE, DH_STAGE_LOCAL, DH_STAGE_CROSS } dh_group_stage;
+/* The group that a kind is a stage of; whole groups are their own. */
+dh_group_kind dh_group_whole(dh_group_kind group);
+/* Whether nodes are equal runs of one axis, with all faster axes whole inside each. */
+bool dh_mesh_cuts_one_axis(const dh_mesh *mesh);
+/* How many neighbouring coordinates of an axis lie on a node: all, or as many as divide it; 1 where
+ * a node ends elsewhere. */
+int64_t dh_mesh_run_on_node(const dh_mesh *mesh, int axis);
+
+/* How members lie on an axis along which they differ: all of it (DH_STAGE_WHOLE), a run of
+ * neighbours (DH_STAGE_LOCAL: those on a node, or with the same key and value head) or one of each
+ * run (DH_STAGE_CROSS); and how long a run is. */
+dh_group_stage dh_group_spread(dh_group_kind group);
+int64_t dh_mesh_group_run(const dh_mesh *mesh, dh_group_kind group, int axis);
+
+/* ---- members ---- */
 
 /* Members of a group of this kind (the same for all of a kind). */
 int64_t dh_mesh_group_size(const dh_mesh *mesh, dh_group_kind group);

@@ -14,10 +14,13 @@
 /* ---- names and families -------------------------------------------------------- */
 
 const char *const dh_family_names[DH_N_FAMILIES + 1] = {
-    "gpt2",  "llama",   "mixtral",   "mistral", "qwen2",       "phi3", "qwen3",
-    "olmo2", "smollm3", "qwen3_moe", "gemma2",  "gemma3_text", NULL};
+    "gpt2",  "llama",   "mixtral",   "mistral", "qwen2",       "phi3",        "qwen3",
+    "olmo2", "smollm3", "qwen3_moe", "gemma2",  "gemma3_text", "deepseek_v3", NULL};
 const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
-                                                                   NULL};
+                                                                   "yarn", NULL};
+
+const char *const dh_attention_kind_names[DH_N_ATTENTION_KINDS + 1] = {"softmax", "linear", NULL};
+const char *const dh_feature_map_names[DH_N_FEATURE_MAPS + 1] = {"elu", "identity", "silu", NULL};
 
 /* What the family alone decides. */
 #define LLAMA_LIKE .norm = DH_NORM_RMS, .act = DH_ACT_SWIGLU, .rope = true
@@ -35,12 +38,14 @@ static const struct family_row {
     bool window_layers;         /* of some of its layers alone */
     bool nth;                   /* may have layers without positions */
     bool topk_plain;            /* may leave the weights of a token's experts as they are */
+    bool linear;                /* may have linear attention */
     bool gemma;                 /* norms by 1 + weight, embeddings scaled, softcaps, query scalar */
+    bool latent;                /* latent attention, shared experts, routing by sigmoids */
     dh_norm_place norm_place;
 } family_rows[DH_N_FAMILIES] = {
     [DH_FAMILY_GPT2] = {.norm = DH_NORM_LAYER, .act = DH_ACT_GELU_TANH, .biases = true},
-    [DH_FAMILY_LLAMA] = {LLAMA_LIKE},
-    [DH_FAMILY_MIXTRAL] = {LLAMA_LIKE, .experts = true, .window = true},
+    [DH_FAMILY_LLAMA] = {LLAMA_LIKE, .linear = true},
+    [DH_FAMILY_MIXTRAL] = {LLAMA_LIKE, .experts = true, .window = true, .linear = true},
     [DH_FAMILY_MISTRAL] = {LLAMA_LIKE, .window = true},
     [DH_FAMILY_QWEN2] = {LLAMA_LIKE, .qkv_bias = true, .window = true, .window_layers = true},
     [DH_FAMILY_PHI3] = {LLAMA_LIKE, .window = true},
@@ -50,6 +55,7 @@ static const struct family_row {
     [DH_FAMILY_QWEN3_MOE] = {LLAMA_LIKE, .qk_norm = true, .experts = true, .topk_plain = true},
     [DH_FAMILY_GEMMA2] = {GEMMA},
     [DH_FAMILY_GEMMA3] = {GEMMA, .qk_norm = true, .nth = true},
+    [DH_FAMILY_DEEPSEEK3] = {LLAMA_LIKE, .experts = true, .topk_plain = true, .latent = true},
 };
 
 /* ---- validation ------------------------------------------------------------------ */
@@ -140,6 +146,32 @@ static dh_status check_window(dh_ctx *ctx, const dh_model *m)
     return DH_OK;
 }
 
+static dh_status check_attention(dh_ctx *ctx, const dh_model *m)
+{
+    if ((unsigned)m->attention >= DH_N_ATTENTION_KINDS ||
+        (unsigned)m->feature_map >= DH_N_FEATURE_MAPS)
+        return dh_fail(ctx, DH_EINVAL, "model attention %d or feature_map %d is unknown",
+                       (int)m->attention, (int)m->feature_map);
+    if (m->attention == DH_ATTENTION_SOFTMAX)
+        return m->feature_map == 0
+                   ? DH_OK
+                   : dh_fail(ctx, DH_EINVAL,
+                             "model feature_map is %s, and attention softmax, which has none: give "
+                             "model.attention=linear",
+                             dh_feature_map_names[m->feature_map]);
+    if (!family_rows[m->family].linear)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model attention is linear; the %s family has softmax alone, llama and "
+                       "mixtral may have it",
+                       dh_family_names[m->family]);
+    if (m->window)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model window is %lld, and attention linear, whose sums take in all tokens "
+                       "before one: give model.window=0",
+                       (long long)m->window);
+    return DH_OK;
+}
+
 static dh_status check_gemma(dh_ctx *ctx, const dh_model *m)
 {
     const bool gemma = family_rows[m->family].gemma;
@@ -195,12 +227,32 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
     if (!row->experts && (m->n_experts || m->top_k))
         return dh_fail(ctx, DH_EINVAL,
                        "model n_experts %lld, top_k %lld: the %s family is dense (0 both); the "
-                       "mixtral and qwen3_moe families have experts",
+                       "mixtral, qwen3_moe and deepseek_v3 families have experts",
                        (long long)m->n_experts, (long long)m->top_k, name);
     if (row->experts && (m->top_k < 1 || m->top_k > m->n_experts))
         return dh_fail(ctx, DH_EINVAL,
                        "model top_k is %lld; it must lie between 1 and n_experts %lld",
                        (long long)m->top_k, (long long)m->n_experts);
+    return DH_OK;
+}
+
+static dh_status check_yarn(dh_ctx *ctx, const dh_rope *r)
+{
+    if (!isfinite(r->beta_fast) || !isfinite(r->beta_slow) || r->beta_slow <= 0 ||
+        r->beta_fast <= r->beta_slow)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model rope beta_slow %g and beta_fast %g: yarn scaling needs 0 < slow < "
+                       "fast",
+                       r->beta_slow, r->beta_fast);
+    if (!isfinite(r->mscale) || !isfinite(r->mscale_all) || r->mscale < 0 || r->mscale_all < 0)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model rope mscale %g and mscale_all %g must not be negative", r->mscale,
+                       r->mscale_all);
+    if (r->original_max_seq < 1 || r->theta <= 1)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model rope original_max_seq is %lld, theta %g; yarn scaling needs the "
+                       "length the model was first trained at, and a theta above 1",
+                       (long long)r->original_max_seq, r->theta);
     return DH_OK;
 }
 
@@ -212,6 +264,7 @@ static dh_status check_rope(dh_ctx *ctx, const dh_rope *r)
         return dh_fail(ctx, DH_EINVAL, "model rope scaling %d is unknown", (int)r->scaling);
     if (r->scaling != DH_ROPE_SCALING_NONE && (!isfinite(r->factor) || r->factor < 1))
         return dh_fail(ctx, DH_EINVAL, "model rope factor is %g; it must be at least 1", r->factor);
+    if (r->scaling == DH_ROPE_SCALING_YARN) return check_yarn(ctx, r);
     if (r->scaling != DH_ROPE_SCALING_LLAMA3) return DH_OK;
     if (!isfinite(r->low_freq_factor) || r->low_freq_factor <= 0 ||
         !isfinite(r->high_freq_factor) || r->high_freq_factor <= r->low_freq_factor)
@@ -247,10 +300,17 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
     DH_TRY(check_gemma(ctx, m));
     DH_TRY(check_sizes(ctx, m));
     DH_TRY(check_window(ctx, m));
+    DH_TRY(check_attention(ctx, m));
     DH_TRY(check_heads(ctx, m));
     if (family_rows[m->family].rope) DH_TRY(check_rope(ctx, &m->rope));
     if (m->nth && m->rope_nth.theta != 0) DH_TRY(check_rope(ctx, &m->rope_nth));
-    return check_reals(ctx, m);
+    if (m->rope_nth.scaling == DH_ROPE_SCALING_YARN)
+        return dh_fail(ctx, DH_EINVAL,
+                       "model nth_rope_scaling: every n-th layer's may not be yarn");
+    DH_TRY((family_rows[m->family].latent ? dh_model_check_deepseek3
+                                          : dh_model_check_no_deepseek3)(ctx, m));
+    DH_TRY(check_reals(ctx, m));
+    return dh_model_check_lora(ctx, m);
 }
 
 void dh_model_init(dh_model *m, dh_family family)
@@ -269,7 +329,13 @@ void dh_model_init(dh_model *m, dh_family family)
                     .norm_eps = 1e-5,
                     .init_std = 0.02};
     if (family_rows[family].rope) m->rope.theta = 10000;
-    if (family_rows[family].experts) m->router_aux_coef = 0.001;
+    if (family_rows[family].experts && !family_rows[family].latent) m->router_aux_coef = 0.001;
+    if (family_rows[family].latent) {
+        m->norm_eps = 1e-6;
+        m->rope_pairs = true;
+        m->n_shared = m->n_groups = m->top_groups = 1;
+        m->router_scale = 1;
+    }
     if (family == DH_FAMILY_SMOLLM3) m->nth = 4; /* transformers' defaults */
     if (family == DH_FAMILY_GEMMA3) {
         m->nth = 6;
@@ -283,6 +349,7 @@ void dh_model_init(dh_model *m, dh_family family)
 /* Weights a token is multiplied with in the attention of one layer: Q, K, V, output. */
 static int64_t attention_matmul_params(const dh_model *m)
 {
+    if (m->kv_lora) return dh_model_latent_params(m);
     return 2 * m->width * m->head_dim * (m->n_heads + m->n_kv_heads);
 }
 
@@ -302,11 +369,11 @@ static int64_t layer_bias_params(const dh_model *m)
 
 int64_t dh_model_n_params(const dh_model *m)
 {
-    int64_t n_ffns = m->n_experts ? m->n_experts : 1;
-    int64_t router = m->n_experts * m->width;
-    int64_t norms = (m->norm_place == DH_NORMS_AROUND ? 4 : 2) * m->width +
-                    (m->qk_norm ? 2 * m->head_dim : 0) +
-                    (m->qk_norm_all ? (m->n_heads + m->n_kv_heads) * m->head_dim : 0);
+    int64_t n_ffns = m->n_experts ? m->n_experts + m->n_shared : 1;
+    int64_t router = m->n_experts * (m->width + (m->n_groups > 0 ? 1 : 0)); /* and its bias */
+    int64_t norms =
+        (m->norm_place == DH_NORMS_AROUND ? 4 : 2) * m->width + (m->qk_norm ? 2 * m->head_dim : 0) +
+        (m->qk_norm_all ? (m->n_heads + m->n_kv_heads) * m->head_dim : 0) + m->q_lora + m->kv_lora;
     int64_t layer = norms + attention_matmul_params(m) + router + n_ffns * ffn_matmul_params(m) +
                     layer_bias_params(m);
     int64_t positions = m->family == DH_FAMILY_GPT2 ? m->max_seq * m->width : 0;
@@ -336,10 +403,17 @@ static double tokens_seen(const dh_model *m, double seq_len)
 
 double dh_model_flops_per_token(const dh_model *m, int64_t seq_len)
 {
-    int64_t used_ffns = m->n_experts ? m->top_k : 1;
+    int64_t used_ffns = m->n_experts ? m->top_k + m->n_shared : 1;
     int64_t layer =
         attention_matmul_params(m) + m->n_experts * m->width + used_ffns * ffn_matmul_params(m);
     double matmul = (double)(m->n_layers * layer + m->vocab * m->width);
-    double attention = (double)(m->n_heads * m->head_dim) * tokens_seen(m, (double)seq_len);
+    if (m->attention == DH_ATTENTION_LINEAR) /* k v^T, and q times the sum of them */
+        return 6 * (matmul + (double)(m->n_layers * (m->n_heads + m->n_kv_heads)) *
+                                 (double)(m->head_dim * m->head_dim));
+    /* Two products of T x T x D a head; the second's D is that of values. */
+    const int64_t v_dim = m->v_dim ? m->v_dim : m->head_dim;
+    double attention =
+        (double)(m->n_heads * (m->head_dim + v_dim)) / 2 * tokens_seen(m, (double)seq_len);
+    if (m->lora.rank > 0) return 4 * matmul + 6 * (double)dh_model_n_trained(m) + 12 * attention;
     return 6 * matmul + 12 * attention;
 }

@@ -22,6 +22,10 @@ dh_status dh_config_read_rope(dh_ctx *ctx, const json_t *config, double default_
                               dh_rope *out);
 void dh_config_write_rope(json_t *config, const dh_rope *r);
 
+/* What yarn has beside its factor, out of the object that holds it and into it. */
+dh_status dh_config_read_yarn(dh_ctx *ctx, const json_t *rope, dh_rope *out);
+void dh_config_write_yarn(json_t *rope, const dh_rope *r);
+
 dh_status dh_config_read_olmo2(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_smollm3(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *m);
@@ -31,5 +35,7 @@ void dh_config_write_gemma2(json_t *config, const dh_model *m);
 void dh_config_write_gemma3(json_t *config, const dh_model *m);
 void dh_config_write_smollm3(json_t *config, const dh_model *m);
 void dh_config_write_qwen3_moe(json_t *config, const dh_model *m);
+dh_status dh_config_read_deepseek3(dh_ctx *ctx, const json_t *config, dh_model *m);
+void dh_config_write_deepseek3(json_t *config, const dh_model *m);
 
 #endif

@@ -77,9 +77,10 @@ static dh_status read_rope_kind(dh_ctx *ctx, const json_t *rope, const char *whe
         if (strcmp(kind, dh_rope_scaling_names[i]) == 0) out->scaling = (dh_rope_scaling)i;
     if (out->scaling == DH_ROPE_SCALING_NONE)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "\"%s\" has type \"%s\"; supported are default, linear and llama3", where,
-                       kind);
+                       "\"%s\" has type \"%s\"; supported are default, linear, llama3 and yarn",
+                       where, kind);
     DH_TRY(dh_config_real(ctx, rope, "factor", 0, &out->factor));
+    if (out->scaling == DH_ROPE_SCALING_YARN) return dh_config_read_yarn(ctx, rope, out);
     if (out->scaling != DH_ROPE_SCALING_LLAMA3) return DH_OK;
     DH_TRY(dh_config_real(ctx, rope, "low_freq_factor", 0, &out->low_freq_factor));
     DH_TRY(dh_config_real(ctx, rope, "high_freq_factor", 0, &out->high_freq_factor));
@@ -123,6 +124,7 @@ static void write_rope(json_t *config, const dh_rope *r)
         json_object_set_new(rope, "original_max_position_embeddings",
                             json_integer(r->original_max_seq));
     }
+    if (r->scaling == DH_ROPE_SCALING_YARN) dh_config_write_yarn(rope, r);
     json_object_set_new(config, "rope_scaling", rope);
 }
 
@@ -367,24 +369,31 @@ static const struct config_class {
     dh_family family;
     dh_status (*read)(dh_ctx *ctx, const json_t *config, dh_model *m);
     void (*write)(json_t *config, const dh_model *m); /* NULL: read only */
+    bool linear; /* linear attention: of our own, transformers has no such class and refuses it */
 } classes[] = {
-    {"gpt2", "GPT2LMHeadModel", DH_FAMILY_GPT2, read_gpt2, write_gpt2},
-    {"llama", "LlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama},
-    {"mixtral", "MixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral},
-    {"mistral", "MistralForCausalLM", DH_FAMILY_MISTRAL, read_mistral, write_windowed},
-    {"qwen2", "Qwen2ForCausalLM", DH_FAMILY_QWEN2, read_qwen2, write_qwen},
-    {"qwen3", "Qwen3ForCausalLM", DH_FAMILY_QWEN3, read_qwen3, write_qwen},
-    {"phi3", "Phi3ForCausalLM", DH_FAMILY_PHI3, read_phi3, write_windowed},
-    {"olmo2", "Olmo2ForCausalLM", DH_FAMILY_OLMO2, dh_config_read_olmo2, dh_config_write_relative},
+    {"gpt2", "GPT2LMHeadModel", DH_FAMILY_GPT2, read_gpt2, write_gpt2, false},
+    {"llama", "LlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama, false},
+    {"mixtral", "MixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral, false},
+    {"mistral", "MistralForCausalLM", DH_FAMILY_MISTRAL, read_mistral, write_windowed, false},
+    {"qwen2", "Qwen2ForCausalLM", DH_FAMILY_QWEN2, read_qwen2, write_qwen, false},
+    {"qwen3", "Qwen3ForCausalLM", DH_FAMILY_QWEN3, read_qwen3, write_qwen, false},
+    {"phi3", "Phi3ForCausalLM", DH_FAMILY_PHI3, read_phi3, write_windowed, false},
+    {"olmo2", "Olmo2ForCausalLM", DH_FAMILY_OLMO2, dh_config_read_olmo2, dh_config_write_relative,
+     false},
     {"smollm3", "SmolLM3ForCausalLM", DH_FAMILY_SMOLLM3, dh_config_read_smollm3,
-     dh_config_write_smollm3},
+     dh_config_write_smollm3, false},
     {"qwen3_moe", "Qwen3MoeForCausalLM", DH_FAMILY_QWEN3_MOE, dh_config_read_qwen3_moe,
-     dh_config_write_qwen3_moe},
-    {"gemma2", "Gemma2ForCausalLM", DH_FAMILY_GEMMA2, dh_config_read_gemma2,
-     dh_config_write_gemma2},
+     dh_config_write_qwen3_moe, false},
+    {"gemma2", "Gemma2ForCausalLM", DH_FAMILY_GEMMA2, dh_config_read_gemma2, dh_config_write_gemma2,
+     false},
     {"gemma3_text", "Gemma3ForCausalLM", DH_FAMILY_GEMMA3, dh_config_read_gemma3,
-     dh_config_write_gemma3},
-    {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_MIXTRAL, read_phimoe, NULL},
+     dh_config_write_gemma3, false},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", DH_FAMILY_DEEPSEEK3, dh_config_read_deepseek3,
+     dh_config_write_deepseek3, false},
+    {"linear_llama", "LinearLlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama, true},
+    {"linear_mixtral", "LinearMixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral,
+     true},
+    {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_MIXTRAL, read_phimoe, NULL, false},
 };
 
 /* Names of the classes that are computed. */
@@ -429,6 +438,20 @@ static void set_name(dh_model *m, const char *name)
     snprintf(m->name, sizeof m->name, "%s", name);
 }
 
+static dh_status read_linear(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    const char *map;
+    int i = 0;
+    DH_TRY(dh_config_text(ctx, config, "feature_map", dh_feature_map_names[0], &map));
+    while (i < DH_N_FEATURE_MAPS && strcmp(map, dh_feature_map_names[i]) != 0) i++;
+    if (i == DH_N_FEATURE_MAPS)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "\"feature_map\" is \"%s\"; supported are elu, identity and silu", map);
+    m->attention = DH_ATTENTION_LINEAR;
+    m->feature_map = (dh_feature_map)i;
+    return DH_OK;
+}
+
 static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
 {
     if (!json_is_object(config))
@@ -439,6 +462,7 @@ static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
     dh_model m;
     dh_model_init(&m, class->family);
     DH_TRY(class->read(ctx, config, &m));
+    if (class->linear) DH_TRY(read_linear(ctx, config, &m));
     DH_TRY(dh_config_real(ctx, config, "initializer_range", 0.02, &m.init_std));
     const char *name;
     DH_TRY(dh_config_text(ctx, config, "_name_or_path", "", &name));
@@ -483,22 +507,27 @@ dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *mod
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-static const struct config_class *writer_of(dh_family family)
+static const struct config_class *writer_of(const dh_model *m)
 {
+    const bool linear = m->attention == DH_ATTENTION_LINEAR;
     for (size_t i = 0; i < DH_COUNTOF(classes); i++)
-        if (classes[i].family == family && classes[i].write) return &classes[i];
+        if (classes[i].family == m->family && classes[i].linear == linear && classes[i].write)
+            return &classes[i];
     return NULL;
 }
 
 dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **text)
 {
     DH_TRY(dh_model_validate(ctx, model));
-    const struct config_class *class = writer_of(model->family);
+    const struct config_class *class = writer_of(model);
     json_t *config = json_object();
     if (*model->name) json_object_set_new(config, "_name_or_path", json_string(model->name));
     json_object_set_new(config, "architectures", json_pack("[s]", class->architecture));
     json_object_set_new(config, "model_type", json_string(class->model_type));
     class->write(config, model);
+    if (class->linear)
+        json_object_set_new(config, "feature_map",
+                            json_string(dh_feature_map_names[model->feature_map]));
     json_object_set_new(config, "tie_word_embeddings", json_boolean(model->tied_head));
     json_object_set_new(config, "initializer_range", json_real(model->init_std));
     return dh_json_text_exact(ctx, config, JSON_INDENT(2), text);

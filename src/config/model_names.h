@@ -5,9 +5,16 @@
 
 #include "dhelix/model.h"
 
-enum { DH_N_FAMILIES = 12, DH_N_ROPE_SCALINGS = 3 };
+enum {
+    DH_N_FAMILIES = 13,
+    DH_N_ROPE_SCALINGS = 4,
+    DH_N_ATTENTION_KINDS = 2,
+    DH_N_FEATURE_MAPS = 3
+};
 extern const char *const dh_family_names[DH_N_FAMILIES + 1];
 extern const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1];
+extern const char *const dh_attention_kind_names[DH_N_ATTENTION_KINDS + 1];
+extern const char *const dh_feature_map_names[DH_N_FEATURE_MAPS + 1];
 
 /* Upper limits of sizes: they keep every product below 2^62, the largest term of
  * the parameter count being layers * experts * 3 * width * ffn < 2^(12+10+1.6+18+20). */
@@ -19,8 +26,17 @@ extern const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1];
 #define DH_MODEL_MAX_VOCAB (1 << 24)
 #define DH_MODEL_MAX_SEQ (1 << 27)
 #define DH_MODEL_MAX_EXPERTS (1 << 10)
+#define DH_MODEL_MAX_LORA_RANK (1 << 12)
+
+/* Fields that DeepSeek V3 alone has: what they must be there, and 0 elsewhere. errors: DH_EINVAL */
+dh_status dh_model_check_deepseek3(dh_ctx *ctx, const dh_model *m);
+dh_status dh_model_check_no_deepseek3(dh_ctx *ctx, const dh_model *m);
+/* Weights a token is multiplied with in latent attention of one layer. */
+int64_t dh_model_latent_params(const dh_model *m);
 
 /* Everything the family decides, sizes 0. */
 void dh_model_init(dh_model *model, dh_family family);
+/* model_lora.c: whether its adapters can be there. errors: DH_EINVAL, names what the family has */
+dh_status dh_model_check_lora(dh_ctx *ctx, const dh_model *model);
 
 #endif

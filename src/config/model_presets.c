@@ -43,6 +43,11 @@
     .family = DH_FAMILY_MIXTRAL, .n_experts = (e), .top_k = (k), .router_aux_coef = (aux),         \
     ROTARY(__VA_ARGS__)
 
+#define DEEPSEEK3(e, k, groups, top, layers, c, heads, d, f, v, t)                                 \
+    .family = DH_FAMILY_DEEPSEEK3, .n_experts = (e), .top_k = (k), .n_groups = (groups),           \
+    .top_groups = (top), .n_shared = 1, .rope_pairs = true, .router_scale = 2.5,                   \
+    ROTARY_HEADS(1e-6, layers, c, heads, d, heads, f, v, t)
+
 #define DHELIX "DHelix paper "
 #define AS_LLAMA3                                                                                  \
     "; assumed: Llama 3's heads of 128 and 8 KV heads, vocab 32000 (gives the paper's size)"
@@ -78,7 +83,12 @@ static const dh_model_preset presets[] = {
      "Llama 3.1 405B (HF meta-llama/Llama-3.1-405B: 8 KV heads, llama3 RoPE)",
      {.name = "llama3.1-405b",
       LLAMA(126, 16384, 128, 8, 53248, 128256, 131072),
-      .rope = {5e5, DH_ROPE_SCALING_LLAMA3, 8, 1, 4, 8192}}},
+      .rope = {.theta = 5e5,
+               .scaling = DH_ROPE_SCALING_LLAMA3,
+               .factor = 8,
+               .low_freq_factor = 1,
+               .high_freq_factor = 4,
+               .original_max_seq = 8192}}},
     {"mixtral-8x7b",
      "Mixtral 8x7B, 46.7B (HF mistralai/Mixtral-8x7B-v0.1)",
      {.name = "mixtral-8x7b",
@@ -194,6 +204,24 @@ static const dh_model_preset presets[] = {
       MIXTRAL(16, 2, 0.001, 32, 4096, 32, 8, 6400, 32064, 4096),
       .rope = {.theta = 1e4}}},
 
+    {"deepseek-v3",
+     "DeepSeek V3, 671B (HF deepseek-ai/DeepSeek-V3); its first three layers, dense ones of width "
+     "18432, have experts here like the others, of which 9 of width 2048 work for a token: the "
+     "same work, 33B more parameters; no modules for further tokens",
+     {.name = "deepseek-v3",
+      DEEPSEEK3(256, 8, 8, 4, 61, 7168, 128, 192, 2048, 129280, 163840),
+      .q_lora = 1536,
+      .kv_lora = 512,
+      .rope_dim = 64,
+      .v_dim = 128,
+      .rope = {.theta = 1e4,
+               .scaling = DH_ROPE_SCALING_YARN,
+               .factor = 40,
+               .original_max_seq = 4096,
+               .beta_fast = 32,
+               .beta_slow = 1,
+               .mscale = 1,
+               .mscale_all = 1}}},
     {"gpt2-tiny",
      "a small GPT-2 for tests: 2 layers, width 64",
      {.name = "gpt2-tiny", GPT2(2, 64, 4, 512, 128), .bias = true}},
@@ -214,6 +242,15 @@ static const dh_model_preset presets[] = {
      "a small Mixtral for tests: 2 layers, width 64, 8 experts, top-2",
      {.name = "mixtral-tiny",
       MIXTRAL(8, 2, 0.02, 2, 64, 8, 4, 96, 512, 512),
+      .rope = {.theta = 1e4}}},
+    {"deepseek-tiny",
+     "a small DeepSeek V3 for tests: 2 layers, width 64, 8 experts in 4 groups, top-2",
+     {.name = "deepseek-tiny",
+      DEEPSEEK3(8, 2, 4, 2, 2, 64, 8, 24, 48, 512, 512),
+      .q_lora = 32,
+      .kv_lora = 16,
+      .rope_dim = 8,
+      .v_dim = 16,
       .rope = {.theta = 1e4}}},
 };
 // NOLINTEND(bugprone-implicit-widening-of-multiplication-result)

@@ -13,9 +13,11 @@ typedef enum dh_setting_type {
     DH_SET_STRING,       /* char *, "" when not given */
     DH_SET_FLOW,         /* char *: text, or a mapping, kept as its text {key: value, ...} */
     DH_SET_CHARS,        /* char[64] */
+    DH_SET_NAMES,        /* list of names, kept as the text "a,b" in char[64] */
     DH_SET_INTS,         /* list of whole numbers, kept as the text "3,4,4,3" */
     DH_SET_SPLIT,        /* the same, with entries of dh_layer_split: "-1,*,-1" */
     DH_SET_REALS,        /* list of positive numbers, kept as the text "1.5,2" */
+    DH_SET_ENTRIES,      /* char *: texts, kept as one with "; " between */
     DH_SET_PATH,         /* char *, NULL when not given */
     DH_SET_PATHS,        /* char ** and its count */
     DH_SET_NAME_OR_PATH, /* char *; a path when it has a slash or a dot */
@@ -35,7 +37,8 @@ enum {
     DH_FOR_SMOLLM3 = 1 << DH_FAMILY_SMOLLM3,
     DH_FOR_QWEN3_MOE = 1 << DH_FAMILY_QWEN3_MOE,
     DH_FOR_GEMMA2 = 1 << DH_FAMILY_GEMMA2,
-    DH_FOR_GEMMA3 = 1 << DH_FAMILY_GEMMA3
+    DH_FOR_GEMMA3 = 1 << DH_FAMILY_GEMMA3,
+    DH_FOR_DEEPSEEK3 = 1 << DH_FAMILY_DEEPSEEK3
 };
 
 typedef struct dh_setting {

@@ -197,6 +197,17 @@ static double attention_grad(const dh_cluster *c, const dh_cost_op *op)
                : scores_ns(c, op, true);
 }
 
+/* Chunks of tokens at a time, never their scores in memory: at the rates of such kernels. */
+static double linear_attention(const dh_cluster *c, const dh_cost_op *op)
+{
+    return blockwise_ns(c, op, c->attention_efficiency);
+}
+
+static double linear_attention_grad(const dh_cluster *c, const dh_cost_op *op)
+{
+    return blockwise_ns(c, op, c->attention_grad_efficiency);
+}
+
 /* ---- others ------------------------------------------------------------------------------- */
 
 /* Rows of the table that tokens name are read and written, not all of it. */
@@ -230,6 +241,12 @@ static op_ns *const models[DH_N_OP_TYPE] = {
     [DH_OP_RING_ATTN] = attention,
     [DH_OP_ATTN_GRAD] = attention_grad,
     [DH_OP_RING_ATTN_GRAD] = attention_grad,
+    [DH_OP_LINEAR_ATTN] = linear_attention,
+    [DH_OP_LINEAR_STATE] = linear_attention,
+    [DH_OP_LINEAR_JOIN] = linear_attention,
+    [DH_OP_LINEAR_ATTN_GRAD] = linear_attention_grad,
+    [DH_OP_LINEAR_STATE_GRAD] = linear_attention_grad,
+    [DH_OP_LINEAR_JOIN_GRAD] = linear_attention_grad,
     [DH_OP_EMBED] = embed,
     [DH_OP_EMBED_GRAD] = embed_grad,
 };
@@ -247,6 +264,13 @@ static const dh_cluster_class classes[DH_N_OP_TYPE] = {
     [DH_OP_ATTN_CACHED] = DH_CLUSTER_ATTENTION,
     [DH_OP_ATTN_GRAD] = DH_CLUSTER_ATTENTION_GRAD,
     [DH_OP_RING_ATTN_GRAD] = DH_CLUSTER_ATTENTION_GRAD,
+    [DH_OP_LINEAR_ATTN] = DH_CLUSTER_ATTENTION,
+    [DH_OP_LINEAR_STATE] = DH_CLUSTER_ATTENTION,
+    [DH_OP_LINEAR_JOIN] = DH_CLUSTER_ATTENTION,
+    [DH_OP_LINEAR_CACHED] = DH_CLUSTER_ATTENTION,
+    [DH_OP_LINEAR_ATTN_GRAD] = DH_CLUSTER_ATTENTION_GRAD,
+    [DH_OP_LINEAR_STATE_GRAD] = DH_CLUSTER_ATTENTION_GRAD,
+    [DH_OP_LINEAR_JOIN_GRAD] = DH_CLUSTER_ATTENTION_GRAD,
 };
 
 dh_cluster_class dh_cluster_class_of(const dh_cost_op *op)

@@ -51,7 +51,10 @@ extern "C" {
     X(MASKS, "masks", "the forward keeps a byte for each element that dropout was applied to")     \
     X(SHARDED_GRADIENTS, "sharded-gradients",                                                      \
       "data-parallel ranks keep a shard of the gradients each, and one bucket whole (ZeRO-2)")     \
-    X(HALF_GRADIENTS, "half-gradients", "gradients are kept in half precision")
+    X(HALF_GRADIENTS, "half-gradients", "gradients are kept in half precision")                    \
+    X(FIRST_FLASH, "first-flash",                                                                  \
+      "attention as FlashAttention had it, before its second version: forward 0.73, backward 0.6 " \
+      "of the speed")
 
 typedef enum dh_trait {
 #define X(id, name, doc) DH_TRAIT_##id,

@@ -151,6 +151,12 @@ static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *sp
         return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu files", ds->files.n + 1);
     dh_data_file *f = &ds->files.at[ds->files.n - 1];
     if (!(f->name = strdup(path))) return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", path);
+    if (spec->chat && !dh_text_is_lines(path))
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "%s: conversations (data.format=chat) are read from JSON lines, .jsonl or .ndjson, "
+            "compressed or not",
+            path);
     bool by_prefix = has_suffix(path, ".idx") || (!dh_path_exists(path) && has_index(path));
     dh_status st;
     if (by_prefix) {
@@ -267,7 +273,8 @@ dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset *
     made->val_fraction = spec->val_fraction;
     made->order = spec->order;
     made->seed = spec->seed;
-    made->bound = bound_of(spec);
+    made->chats = spec->chat != NULL;
+    made->bound = made->chats ? (int64_t)INT32_MAX + 1 : bound_of(spec);
     const dh_status st = open_entries(ctx, made, spec);
     if (st == DH_OK)
         *ds = made;

@@ -42,7 +42,10 @@ typedef struct dh_dataset_spec {
     const int64_t *shares;
     const dh_tokenizer *tokenizer; /* for text and JSON lines; may be NULL otherwise */
     const char *text_field;        /* of JSON lines; NULL: "text" */
-    const char *cache_dir;         /* created when missing; NULL or "": tokens stay in memory */
+    /* JSON lines are conversations, by this template (chat.h); NULL: texts. Samples are then rows
+     * (dh_dataset_pack comes next), in which answers alone have targets. */
+    const struct dh_chat *chat;
+    const char *cache_dir; /* created when missing; NULL or "": tokens stay in memory */
     dh_data_part part;
     double val_fraction; /* [0, 1); part VAL needs more than 0 */
     int64_t vocab_size;  /* ids must be below it; 0: the tokenizer's size, or no bound */
@@ -101,11 +104,14 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
  * errors    DH_EINVAL where documents end is not known; DH_EFORMAT an id outside the vocabulary;
  *           DH_ENOMEM */
 dh_status dh_dataset_pack(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, int32_t eos);
+/* Conversations in rows: whole ones side by side, or alone one a row. What is longer than a row is
+ * cut; parts without an answer are left out. errors: those of dh_dataset_pack */
+dh_status dh_dataset_pack_chats(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, bool alone);
 bool dh_dataset_is_packed(const dh_dataset *ds);
 
 /* A row, token by token: [row_len] each. */
 typedef struct dh_dataset_row {
-    int32_t *tokens, *targets; /* targets -1 where there is none: padding */
+    int32_t *tokens, *targets; /* targets -1 where there is none: padding, what is not learnt */
     int32_t *positions;        /* in the document; of padding 0 */
     int64_t *documents;        /* a number of its own; of padding 0 */
 } dh_dataset_row;
@@ -113,10 +119,11 @@ typedef struct dh_dataset_row {
 /* Row of sample i >= 0 of packed documents. errors and threads: those of dh_dataset_sample */
 dh_status dh_dataset_packed_row(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                                 const dh_dataset_row *row);
-/* Lengths of its documents, in tokens that have a target. */
-typedef void (*dh_take_length)(void *user, int64_t n);
-void dh_dataset_lengths(const dh_dataset *ds, int64_t sample_index, dh_take_length take,
-                        void *user);
+/* Lengths of its documents in tokens that have another behind them, and how many of these are
+ * targets: but for conversations all. errors: of reading conversations, those of dh_dataset_read */
+typedef void (*dh_take_length)(void *user, int64_t n, int64_t n_targets);
+dh_status dh_dataset_lengths(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
+                             dh_take_length take, void *user);
 
 /* The chars tokenizer of all texts of these files (text or JSON lines). */
 dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files,

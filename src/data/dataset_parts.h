@@ -42,6 +42,7 @@ struct dh_dataset {
     double val_fraction;
     dh_data_order order;
     uint64_t seed;
+    bool chats;      /* ids carry the marks of conversations (chat.h) */
     int64_t row_len; /* of packed rows; 0: samples are windows of the stream */
 };
 
@@ -49,5 +50,14 @@ struct dh_dataset {
  * the row of packed documents. */
 const dh_source *dh_dataset_place(const dh_dataset *ds, int64_t sample_index, int64_t seq_len,
                                   int64_t *place);
+
+/* documents.c: the documents of a row of a packed dataset, and any as a row of that length. */
+typedef struct dh_row_pieces {
+    const dh_doc *at;
+    int64_t n;
+} dh_row_pieces;
+dh_row_pieces dh_dataset_pieces(const dh_dataset *ds, int64_t sample_index);
+dh_status dh_dataset_put_pieces(dh_ctx *ctx, const dh_dataset *ds, dh_row_pieces pieces,
+                                int64_t row_len, const dh_dataset_row *row);
 
 #endif

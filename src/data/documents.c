@@ -1,4 +1,5 @@
 /* Samples as rows of whole documents: where documents end, and a row's tokens. */
+#include "data/chat.h"
 #include "data/dataset_parts.h"
 
 #include <stdlib.h>
@@ -61,6 +62,73 @@ static dh_status find_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_sour
     return st;
 }
 
+/* ---- conversations --------------------------------------------------------------------------- */
+
+/* How many of n tokens are learnt. */
+static int64_t count_learnt(const int32_t *ids, int64_t n)
+{
+    int64_t n_learnt = 0;
+    for (int64_t i = 0; i < n; i++) n_learnt += !(ids[i] & DH_TOKEN_UNLEARNT);
+    return n_learnt;
+}
+
+/* A conversation in parts that fit a row, those of which something is learnt. */
+static dh_status add_chat(dh_ctx *ctx, const dh_dataset *ds, int64_t first, const int32_t *ids,
+                          int64_t n, dh_docs *pieces)
+{
+    for (int64_t at = 0; at < n - 1; at += ds->row_len) {
+        const dh_doc p = {first + at, (int32_t)DH_MIN(ds->row_len, n - 1 - at)};
+        if (count_learnt(ids + at + 1, p.n) > 0 && !dh_vec_push(pieces, p))
+            return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu conversations", pieces->n + 1);
+    }
+    return DH_OK;
+}
+
+/* The stream is read in stretches; a conversation that one ends in is kept until its last token. */
+static dh_status find_chats(dh_ctx *ctx, const dh_dataset *ds, const dh_source *of, dh_docs *pieces)
+{
+    dh_ids open = {0};
+    int32_t *ids = malloc(STRETCH * sizeof *ids);
+    dh_status st = ids ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory looking for conversations");
+    const int64_t end = of->first + of->n_tokens;
+    for (int64_t at = of->first; st == DH_OK && at < end; at += STRETCH) {
+        const int64_t n = DH_MIN(end - at, STRETCH);
+        st = dh_dataset_read(ctx, ds, at, n, ids);
+        for (int64_t i = 0; st == DH_OK && i < n; i++) {
+            if (!dh_vec_push(&open, ids[i]))
+                st = dh_fail(ctx, DH_ENOMEM, "out of memory looking for conversations");
+            if (st != DH_OK || !(ids[i] & DH_TOKEN_LAST)) continue;
+            st = add_chat(ctx, ds, at + i + 1 - (int64_t)open.n, open.at, (int64_t)open.n, pieces);
+            open.n = 0;
+        }
+    }
+    free(ids);
+    dh_vec_fini(&open);
+    return st;
+}
+
+dh_status dh_dataset_pack_chats(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, bool alone)
+{
+    DH_CHECK(ds->row_len == 0 && row_len > 0 && ds->chats);
+    ds->row_len = row_len;
+    for (size_t i = 0; i < ds->sources.n; i++) {
+        dh_source *s = &ds->sources.at[i];
+        dh_docs pieces = {0};
+        const uint64_t seed = dh_mix64(~s->seed);
+        dh_status st = find_chats(ctx, ds, s, &pieces);
+        if (st != DH_OK) {
+            dh_vec_fini(&pieces);
+            return st;
+        }
+        DH_TRY(alone ? dh_pack_alone(ctx, &pieces, &s->pack)
+                     : dh_pack_make(ctx, &pieces, row_len,
+                                    ds->order == DH_ORDER_SEQUENTIAL ? NULL : &seed, &s->pack));
+        if (dh_pack_rows(&s->pack) == 0)
+            return dh_fail(ctx, DH_EINVAL, "%s has no conversation with an answer", s->name);
+    }
+    return DH_OK;
+}
+
 /* ---- packing --------------------------------------------------------------------------------- */
 
 static dh_status pack_source(dh_ctx *ctx, const dh_dataset *ds, int32_t eos, dh_source *s)
@@ -96,18 +164,13 @@ bool dh_dataset_is_packed(const dh_dataset *ds)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-typedef struct row_pieces {
-    const dh_doc *at;
-    int64_t n;
-} row_pieces;
-
-static row_pieces pieces_of(const dh_dataset *ds, int64_t sample_index)
+dh_row_pieces dh_dataset_pieces(const dh_dataset *ds, int64_t sample_index)
 {
     int64_t row;
     DH_CHECK(ds->row_len > 0, "dh_dataset_pack comes first");
     const dh_pack *pack = &dh_dataset_place(ds, sample_index, ds->row_len, &row)->pack;
     const int64_t first = pack->row.at[row];
-    return (row_pieces){pack->pieces.at + first, pack->row.at[row + 1] - first};
+    return (dh_row_pieces){pack->pieces.at + first, pack->row.at[row + 1] - first};
 }
 
 static dh_status put_piece(dh_ctx *ctx, const dh_dataset *ds, dh_doc p, int64_t at,
@@ -118,6 +181,11 @@ static dh_status put_piece(dh_ctx *ctx, const dh_dataset *ds, dh_doc p, int64_t 
     for (int32_t i = 0; i < p.n; i++) {
         row->positions[at + i] = i;
         row->documents[at + i] = p.first;
+    }
+    for (int32_t i = 0; ds->chats && i < p.n; i++) {
+        int32_t *target = &row->targets[at + i];
+        row->tokens[at + i] &= DH_TOKEN_ID;
+        *target = *target & DH_TOKEN_UNLEARNT ? -1 : *target & DH_TOKEN_ID;
     }
     return DH_OK;
 }
@@ -130,21 +198,45 @@ static void put_padding(int64_t at, const dh_dataset_row *row)
     row->documents[at] = 0;
 }
 
+dh_status dh_dataset_put_pieces(dh_ctx *ctx, const dh_dataset *ds, dh_row_pieces pieces,
+                                int64_t row_len, const dh_dataset_row *row)
+{
+    int64_t at = 0;
+    for (int64_t i = 0; i < pieces.n; at += pieces.at[i++].n)
+        DH_TRY(put_piece(ctx, ds, pieces.at[i], at, row));
+    for (; at < row_len; at++) put_padding(at, row);
+    return DH_OK;
+}
+
 dh_status dh_dataset_packed_row(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                                 const dh_dataset_row *row)
 {
     if (sample_index < 0)
         return dh_fail(ctx, DH_EINVAL, "sample index %lld is negative", (long long)sample_index);
-    const row_pieces pieces = pieces_of(ds, sample_index);
-    int64_t at = 0;
-    for (int64_t i = 0; i < pieces.n; at += pieces.at[i++].n)
-        DH_TRY(put_piece(ctx, ds, pieces.at[i], at, row));
-    for (; at < ds->row_len; at++) put_padding(at, row);
+    return dh_dataset_put_pieces(ctx, ds, dh_dataset_pieces(ds, sample_index), ds->row_len, row);
+}
+
+/* Of a conversation's part those that are learnt. */
+static dh_status count_targets(dh_ctx *ctx, const dh_dataset *ds, dh_doc p, int64_t *n)
+{
+    int32_t ids[1024];
+    *n = ds->chats ? 0 : p.n;
+    for (int64_t at = 0; ds->chats && at < p.n; at += (int64_t)DH_COUNTOF(ids)) {
+        const int64_t here = DH_MIN(p.n - at, (int64_t)DH_COUNTOF(ids));
+        DH_TRY(dh_dataset_read(ctx, ds, p.first + 1 + at, here, ids));
+        *n += count_learnt(ids, here);
+    }
     return DH_OK;
 }
 
-void dh_dataset_lengths(const dh_dataset *ds, int64_t sample_index, dh_take_length take, void *user)
+dh_status dh_dataset_lengths(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
+                             dh_take_length take, void *user)
 {
-    const row_pieces pieces = pieces_of(ds, sample_index);
-    for (int64_t i = 0; i < pieces.n; i++) take(user, pieces.at[i].n);
+    const dh_row_pieces pieces = dh_dataset_pieces(ds, sample_index);
+    for (int64_t i = 0; i < pieces.n; i++) {
+        int64_t n_targets;
+        DH_TRY(count_targets(ctx, ds, pieces.at[i], &n_targets));
+        take(user, pieces.at[i].n, n_targets);
+    }
+    return DH_OK;
 }

@@ -179,6 +179,25 @@ dh_status dh_pack_make(dh_ctx *ctx, dh_docs *pieces, int64_t row_len, const uint
     return dh_fail(ctx, DH_ENOMEM, "out of memory packing %zu documents", n);
 }
 
+dh_status dh_pack_alone(dh_ctx *ctx, dh_docs *pieces, dh_pack *pack)
+{
+    dh_pack made = {.n_targets = 0};
+    bool ok = true;
+    for (size_t i = 0; ok && i <= pieces->n; i++) {
+        const int64_t at = (int64_t)i;
+        ok = dh_vec_push(&made.row, at) &&
+             (i == pieces->n || dh_vec_push(&made.pieces, pieces->at[i]));
+        made.n_targets += i < pieces->n ? pieces->at[i].n : 0;
+    }
+    dh_vec_fini(pieces);
+    if (ok) {
+        *pack = made;
+        return DH_OK;
+    }
+    dh_pack_fini(&made);
+    return dh_fail(ctx, DH_ENOMEM, "out of memory for rows of conversations");
+}
+
 void dh_pack_fini(dh_pack *pack)
 {
     dh_vec_fini(&pack->pieces);

@@ -4,6 +4,7 @@
  * the tokens were made from; one that differs in anything is made anew. */
 #include "data/text_source.h"
 #include "base/json_text.h"
+#include "data/chat.h"
 #include "data/json_mend.h"
 #include "data/tok.h"
 #include "data/unpack.h"
@@ -17,6 +18,7 @@
 
 typedef struct text_source {
     const char *path, *field; /* field: NULL for plain text */
+    bool chats;               /* rows are conversations; whoever takes them is given the row */
     dh_map map;
     size_t begin, end; /* the part wanted */
 } text_source;
@@ -36,7 +38,7 @@ static bool has_inner_suffix(const char *path, const char *suffix)
     return n >= m && strncmp(path + n - m, suffix, m) == 0;
 }
 
-static bool is_json_lines(const char *path)
+bool dh_text_is_lines(const char *path)
 {
     return has_inner_suffix(path, ".jsonl") || has_inner_suffix(path, ".ndjson");
 }
@@ -98,7 +100,7 @@ static dh_status refuse_packed(dh_ctx *ctx, const char *path, const dh_map *map)
 static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field, text_source *s)
 {
     *s = (text_source){.path = path};
-    if (is_json_lines(path)) s->field = text_field && *text_field ? text_field : "text";
+    if (dh_text_is_lines(path)) s->field = text_field && *text_field ? text_field : "text";
     DH_TRY(dh_map_open(ctx, path, &s->map));
     DH_TRY(dh_unpack(ctx, path, &s->map));
     s->end = s->map.n_bytes;
@@ -134,6 +136,9 @@ static bool is_blank(const unsigned char *line, size_t n)
     return true;
 }
 
+/* Of a row: its text, or where rows are conversations the row. */
+typedef dh_status (*row_fn)(dh_ctx *ctx, void *arg, const json_t *row, size_t at);
+
 /* As it is; where that is refused, without what no text depends on (json_mend.h). *row: NULL with
  * the error of the line as it is */
 static dh_status read_row(dh_ctx *ctx, const char *line, size_t n, json_error_t *error,
@@ -161,14 +166,17 @@ static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t
     json_t *row;
     DH_TRY(read_row(ctx, (const char *)s->map.at + at, n, &error, &row, n_mended));
     const json_t *text = json_object_get(row, s->field);
+    const row_fn *whole = s->chats ? arg : NULL; /* the first member of who takes them */
     dh_status st;
     if (!row)
         st = dh_fail(ctx, DH_EFORMAT, "%s, line %zu, column %d: %s", s->path, line_number(s, at),
                      error.column, error.text);
-    else if (!json_is_string(text))
+    else if (!whole && !json_is_string(text))
         st = dh_fail(ctx, DH_EFORMAT, "%s, line %zu: %s \"%s\"", s->path, line_number(s, at),
                      text ? "not a text in field" : "no field", s->field);
-    else if ((st = fn(ctx, arg, json_string_value(text), json_string_length(text), at)) != DH_OK)
+    else if ((st = whole ? (*whole)(ctx, arg, row, at)
+                         : fn(ctx, arg, json_string_value(text), json_string_length(text), at)) !=
+             DH_OK)
         dh_ctx_while(ctx, "reading %s, line %zu", s->path, line_number(s, at));
     json_decref(row);
     return st;
@@ -226,6 +234,7 @@ dh_status dh_text_mark_chars(dh_ctx *ctx, const char *path, const char *text_fie
 /* ---- encoding ------------------------------------------------------------------------------- */
 
 typedef struct encode_job {
+    row_fn encode_row; /* of conversations */
     const dh_dataset_spec *spec;
     const text_source *source;
     dh_encoder *enc;
@@ -241,6 +250,8 @@ static void report(const encode_job *job, size_t done_bytes)
     if (job->spec->progress)
         job->spec->progress(job->spec->progress_arg, s->path, DH_MIN(done, total), total);
 }
+
+enum { CHAT_DRAIN = 1 << 16 };
 
 static dh_status drain(dh_ctx *ctx, void *arg, dh_ids *ids, size_t done_bytes)
 {
@@ -259,18 +270,34 @@ static dh_status encode_one(dh_ctx *ctx, void *arg, const char *text, size_t n, 
     return dh_encoder_encode(ctx, job->enc, text, n, flags, job->ids);
 }
 
+static dh_status encode_chat(dh_ctx *ctx, void *arg, const json_t *row, size_t at)
+{
+    encode_job *job = arg;
+    dh_chat_messages list = {0};
+    job->at = at;
+    dh_status st = dh_chat_read(ctx, row, &list);
+    if (st == DH_OK)
+        st = dh_chat_encode(ctx, job->spec->chat, job->spec->tokenizer, job->enc, &list, false,
+                            job->ids);
+    dh_vec_fini(&list);
+    if (st == DH_OK && job->writer && job->ids->n >= CHAT_DRAIN) st = drain(ctx, job, job->ids, 0);
+    return st;
+}
+
 /* Encode the part: into the writer, or into ids where there is none. */
 static dh_status encode_source(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
                                dh_token_writer *writer, dh_ids *ids)
 {
-    encode_job job = {.spec = spec, .source = s, .writer = writer, .ids = ids};
+    encode_job job = {
+        .encode_row = encode_chat, .spec = spec, .source = s, .writer = writer, .ids = ids};
+    if (spec->chat) DH_TRY(dh_chat_check(ctx, spec->chat, spec->tokenizer));
     DH_TRY(dh_encoder_create(ctx, spec->tokenizer, &job.enc));
-    if (s->field && dh_tokenizer_eos(spec->tokenizer) < 0)
+    if (s->field && !s->chats && dh_tokenizer_eos(spec->tokenizer) < 0)
         dh_log(DH_LOG_INFO,
                "%s: documents follow each other without a mark between them: the tokenizer has no "
                "end-of-text token",
                s->path);
-    if (writer) {
+    if (writer && !s->chats) { /* a conversation's tokens are told apart first */
         job.enc->drain = drain;
         job.enc->drain_arg = &job;
     }
@@ -297,10 +324,14 @@ typedef struct cache_header {
     uint64_t header_hash; /* of all fields before */
 } cache_header;
 
+enum { CHATS = 1 }; /* bump when templates change */
+
 static const char cache_magic[8] = {'D', 'H', 'T', 'O', 'K', 'E', 'N', 'S'};
 
-static dh_token_type cache_type(const dh_tokenizer *tok)
+static dh_token_type cache_type(const dh_dataset_spec *spec)
 {
+    const dh_tokenizer *tok = spec->tokenizer;
+    if (spec->chat) return DH_TOKEN_U32;
     return dh_tokenizer_vocab_size(tok) <= 65536 ? DH_TOKEN_U16 : DH_TOKEN_U32;
 }
 
@@ -317,9 +348,11 @@ static dh_status expected_header(dh_ctx *ctx, const dh_dataset_spec *spec, const
     if (stat(s->path, &info) != 0) return dh_fail(ctx, DH_EIO, "cannot stat %s", s->path);
     *h = (cache_header){.version = 1};
     memcpy(h->magic, cache_magic, sizeof cache_magic);
-    h->width = dh_token_bytes(cache_type(spec->tokenizer));
+    h->width = dh_token_bytes(cache_type(spec));
     h->fingerprint = dh_tokenizer_fingerprint(spec->tokenizer);
     h->recipe = s->field ? XXH3_64bits(s->field, strlen(s->field)) : 0;
+    if (spec->chat)
+        h->recipe = XXH3_64bits_withSeed(spec->chat->name, strlen(spec->chat->name), CHATS);
     h->source_bytes = s->map.n_bytes;
     h->begin = s->begin;
     h->end = s->end;
@@ -372,7 +405,7 @@ static dh_status cache_write(dh_ctx *ctx, const dh_dataset_spec *spec, const tex
 {
     dh_token_writer *w;
     DH_TRY(dh_dir_create(ctx, spec->cache_dir));
-    DH_TRY(dh_token_writer_open(ctx, path, sizeof *h, cache_type(spec->tokenizer), &w));
+    DH_TRY(dh_token_writer_open(ctx, path, sizeof *h, cache_type(spec), &w));
     dh_ids ids = {0};
     dh_status st = encode_source(ctx, spec, s, w, &ids);
     if (st == DH_OK) st = dh_token_writer_flush(ctx, w);
@@ -428,6 +461,7 @@ dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char 
     dh_status st = open_source(ctx, path, spec->text_field, &s);
     if (st == DH_OK) {
         out->is_lines = s.field != NULL;
+        s.chats = spec->chat != NULL;
         select_part(&s, spec->part, spec->val_fraction);
         if (spec->cache_dir && *spec->cache_dir) {
             st = through_cache(ctx, spec, &s, out);

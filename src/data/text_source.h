@@ -14,6 +14,8 @@ typedef struct dh_text_tokens {
     bool is_lines; /* JSON lines */
 } dh_text_tokens;
 
+/* Whether a file's name says that it holds JSON lines, compressed or not. */
+bool dh_text_is_lines(const char *path);
 dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char *path,
                            dh_text_tokens *out);
 /* Calls fn for each text of a file: all of it, or the field of each JSON line; `at` is where in the

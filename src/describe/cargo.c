@@ -18,7 +18,8 @@ static void put_block(const dh_program *p, uint32_t id, dh_str *out)
     const dh_block *b = &p->blocks.at[id];
     const dh_block_kind kind = p->graphs.at[b->graph]->kind;
     dh_str_printf(out, "%s", dh_name_of(&dh_block_kind_names, kind));
-    if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS) dh_str_printf(out, " %d", b->layer);
+    if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_ADAPTERS)
+        dh_str_printf(out, " %d", b->layer);
 }
 
 void dh_cargo_put_blocks(const dh_program *p, const dh_cargo_row *row, dh_str *out)
@@ -55,6 +56,8 @@ static void add_mean(dh_cargo_mean *mean, const dh_haul *haul, double share)
 {
     mean->n += share * haul->n;
     mean->n_bytes += share * haul->n_bytes;
+    mean->local_bytes += share * haul->sent_bytes[DH_ENGINE_LOCAL];
+    mean->cross_bytes += share * haul->sent_bytes[DH_ENGINE_CROSS];
     mean->alone_ns += share * haul->alone_ns;
     mean->ns += share * (double)haul->ns;
     mean->hidden_ns += share * (double)dh_haul_hidden_ns(haul);
@@ -85,9 +88,10 @@ json_t *dh_cargo_means_json(const dh_cargo_means *means)
         const dh_cargo_mean *m = &means->of[c];
         if (m->n <= 0) continue;
         json_object_set_new(all, dh_cargo_name((dh_cargo)c),
-                            json_pack("{sf sf sf sf sf sf}", "calls", m->n, "bytes", m->n_bytes,
-                                      "alone_ms", m->alone_ns * 1e-6, "run_ms", m->ns * 1e-6,
-                                      "hidden_ms", m->hidden_ns * 1e-6, "exposed_ms",
+                            json_pack("{sf sf sf sf sf sf sf sf}", "calls", m->n, "bytes",
+                                      m->n_bytes, "local_bytes", m->local_bytes, "cross_bytes",
+                                      m->cross_bytes, "alone_ms", m->alone_ns * 1e-6, "run_ms",
+                                      m->ns * 1e-6, "hidden_ms", m->hidden_ns * 1e-6, "exposed_ms",
                                       m->exposed_ns * 1e-6));
     }
     return all;

@@ -9,7 +9,7 @@
 
 /* Of a rank, on average over all of the mesh. */
 typedef struct dh_cargo_mean {
-    double n, n_bytes, alone_ns, ns, hidden_ns, exposed_ns;
+    double n, n_bytes, local_bytes, cross_bytes, alone_ns, ns, hidden_ns, exposed_ns;
 } dh_cargo_mean;
 typedef struct dh_cargo_means {
     dh_cargo_mean of[DH_N_CARGO];

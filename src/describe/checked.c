@@ -5,6 +5,7 @@
 #include "describe/memory.h"
 #include "train/recipe.h"
 #include "train/saving.h"
+#include "train/switch.h"
 
 /* ---- programs --------------------------------------------------------------------------- */
 
@@ -37,6 +38,15 @@ static dh_status add_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode m
     return dh_footprint_of(ctx, c->program, &c->memory);
 }
 
+/* The programs of groups of documents, which share the slab. */
+static dh_status add_groups(dh_ctx *ctx, const dh_session_spec *spec, dh_checked *all)
+{
+    dh_switch *s;
+    DH_TRY(dh_switch_create(ctx, spec, all->at[0].program, &all->slab_bytes, &s));
+    dh_switch_destroy(s);
+    return DH_OK;
+}
+
 static dh_status measure_system(dh_ctx *ctx, const dh_job *job, dh_checked_program *c)
 {
     dh_system system;
@@ -50,6 +60,8 @@ dh_status dh_checked_make(dh_ctx *ctx, const dh_resolved *job, int64_t rank, dh_
 {
     dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
     spec.rank = rank;
+    spec.groups = job->group_recipes;
+    spec.n_groups = job->n_groups;
     *checked = (dh_checked){.n = 0};
     if (spec.train) {
         DH_TRY(add_program(ctx, &spec, DH_MODE_TRAIN, checked));
@@ -57,6 +69,7 @@ dh_status dh_checked_make(dh_ctx *ctx, const dh_resolved *job, int64_t rank, dh_
         if (job->job.checkpoint_async)
             DH_TRY(dh_saver_bytes(ctx, checked->at[0].program, &checked->copy_bytes));
     }
+    if (spec.n_groups > 0) DH_TRY(add_groups(ctx, &spec, checked));
     if (spec.eval) DH_TRY(add_program(ctx, &spec, DH_MODE_EVAL, checked));
     return job->job.ranks > 1 ? dh_session_verify_mesh(ctx, &spec, &checked->mesh) : DH_OK;
 }
@@ -91,6 +104,9 @@ static json_t *program_json(const dh_checked_program *c)
                   (json_int_t)p->instrs.n, "waits", (json_int_t)p->waits.n, "flops", c->flops,
                   "planned_bytes", (json_int_t)p->slab_bytes, "lower_bound_bytes",
                   (json_int_t)p->live_bytes, "memory_bytes", memory_json(c));
+    if (program && dh_program_kept_bytes(p) > 0)
+        json_object_set_new(program, "kept_by_steps_bytes",
+                            json_integer((json_int_t)dh_program_kept_bytes(p)));
     if (program && c->system.peak_bytes > 0)
         json_object_set_new(program, "system_peak_bytes",
                             json_integer((json_int_t)c->system.peak_bytes));

@@ -148,6 +148,7 @@ typedef struct row {
 } row;
 
 #define ATTENTION DH_PARAM_QKV_W
+#define LATENT DH_PARAM_KV_A_W
 #define FFN DH_PARAM_FC1_W
 #define EXPERTS DH_PARAM_ROUTER_W
 #define LAYER DH_PARAM_LN1_W /* a norm's parent: the layer itself */
@@ -164,9 +165,21 @@ static const row rows[DH_N_OP_TYPE] = {
     [DH_OP_QK_SQUARES] = {ATTENTION, {"aten._fused_rms_norm"}},
     [DH_OP_QK_NORM] = {ATTENTION, {"aten._fused_rms_norm"}},
     [DH_OP_ROPE] = {ATTENTION, {NULL}},
+    [DH_OP_LATENT_PACK] = {LATENT, {"aten.cat"}},
+    [DH_OP_LATENT_CUT] = {LATENT, {NULL}},
+    [DH_OP_LATENT_PACK_GRAD] = {LATENT, {NULL}},
+    [DH_OP_LATENT_CUT_GRAD] = {LATENT, {NULL}},
+    [DH_OP_STAY] = {EXPERTS, {NULL}},
     [DH_OP_ATTN] = {ATTENTION, {FLASH, CUDNN, EFFICIENT}},
     [DH_OP_KV_PACK] = {ATTENTION, {NULL}},
     [DH_OP_RING_ATTN] = {ATTENTION, {FLASH, CUDNN, EFFICIENT}},
+    [DH_OP_FEATURE_MAP] = {ATTENTION, {NULL}},
+    [DH_OP_LINEAR_ATTN] = {ATTENTION, {NULL}},
+    [DH_OP_LINEAR_STATE] = {ATTENTION, {NULL}},
+    [DH_OP_LINEAR_BEFORE] = {ATTENTION, {NULL}},
+    [DH_OP_LINEAR_PASS] = {ATTENTION, {NULL}},
+    [DH_OP_LINEAR_JOIN] = {ATTENTION, {NULL}},
+    [DH_OP_HEAD_RMS] = {ATTENTION, {"aten._fused_rms_norm"}},
     [DH_OP_ROUTER] = {EXPERTS, {"aten._softmax", "aten.topk"}},
     [DH_OP_ROUTER_SUMS] = {EXPERTS, {NULL}},
     [DH_OP_MOE_ORDER] = {EXPERTS, {"aten.sort"}},
@@ -193,6 +206,11 @@ static const row rows[DH_N_OP_TYPE] = {
     [DH_OP_RING_ATTN_GRAD] = {ATTENTION,
                               {FLASH "_backward", CUDNN "_backward", EFFICIENT "_backward"}},
     [DH_OP_QKV_JOIN] = {ATTENTION, {NULL}},
+    [DH_OP_FEATURE_MAP_GRAD] = {ATTENTION, {NULL}},
+    [DH_OP_LINEAR_ATTN_GRAD] = {ATTENTION, {NULL}},
+    [DH_OP_LINEAR_STATE_GRAD] = {ATTENTION, {NULL}},
+    [DH_OP_LINEAR_JOIN_GRAD] = {ATTENTION, {NULL}},
+    [DH_OP_HEAD_RMS_GRAD] = {ATTENTION, {"aten._fused_rms_norm_backward"}},
     [DH_OP_ROUTER_GRAD] = {EXPERTS, {NULL}},
     [DH_OP_GROUPED_DGRAD] = {EXPERTS, {"aten._grouped_mm"}},
     [DH_OP_GROUPED_WGRAD] = {EXPERTS, {"aten._grouped_mm"}},
@@ -208,6 +226,8 @@ static const row rows[DH_N_OP_TYPE] = {
     [DH_OP_ALL_TO_ALL_ROWS] = {EXPERTS, {C10D "all_to_all_single"}},
     [DH_OP_RING_EXCHANGE] = {ATTENTION, {NULL}},
     [DH_OP_RING_EXCHANGE_BOTH] = {ATTENTION, {NULL}},
+    [DH_OP_ADAPT] = {LAYER, {"aten.add"}},
+    [DH_OP_ADAPT_GRAD] = {LAYER, {"aten.mul"}},
     [DH_OP_JOIN_COLUMNS] = {LAYER, {"aten.cat"}},
     [DH_OP_SPLIT_COLUMNS] = {LAYER, {"aten.split"}},
 };

@@ -100,7 +100,8 @@ dh_status dh_resharded_make(dh_ctx *ctx, const dh_resolved *from, const dh_resol
                             int64_t chunk_bytes, dh_resharded *resharded)
 {
     static const unsigned moves[] = {DH_RESHARD_PARAMS, DH_RESHARD_GRADS, DH_RESHARD_STATES};
-    const dh_layout sides[] = {{&from->recipe, 0}, {&to->recipe, DH_LAYOUT_BEHIND}};
+    const dh_layout sides[] = {{.recipe = &from->recipe},
+                               {.recipe = &to->recipe, .base = DH_LAYOUT_BEHIND}};
     const dh_mesh *m = &from->recipe.mesh;
     const dh_costs *costs = from->recipe.costs;
     dh_mesh nodes;

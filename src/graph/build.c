@@ -3,6 +3,7 @@
  * The residual stream enters as x_in and leaves as x_out; everything between is
  * written once. Shapes carry axis labels, so that a pass can partition tokens,
  * heads, FFN columns or the vocabulary without knowing the model. */
+#include "config/yarn.h"
 #include "graph/graph.h"
 
 #include <math.h>
@@ -151,6 +152,44 @@ static uint32_t norm(builder *b, const char *name, uint32_t x, uint32_t which_w,
     return y;
 }
 
+/* What the adapters of a linear add to its result y. Linears of the checkpoint that are one product
+ * here have each its own: A of all of them is one product, too, whose columns each B takes in turn.
+ */
+static uint32_t adapt(builder *b, const char *name, uint32_t x, uint32_t y, uint32_t which_w)
+{
+    const uint32_t which_a = dh_param_lora_a(which_w);
+    uint32_t parts[DH_MAX_OPERANDS], places[DH_MAX_OPERANDS], n = 0;
+    char text[sizeof b->graph->tensors.at->name];
+    const uint32_t a = which_a == DH_NONE ? DH_NONE : param(b, which_a);
+    if (a == DH_NONE || b->failed) return y;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) parts[k] = DH_NONE;
+    for (uint32_t k = 0; k < DH_LORA_LINEARS; k++)
+        if (param(b, which_a + 1 + k) != DH_NONE) places[n++] = k;
+    const int64_t rank = b->model->lora.rank;
+    const dh_dtype dtype = b->build->dtype;
+    snprintf(text, sizeof text, "%s.down", name);
+    const uint32_t down = act(b, text, dtype, n * rank, DH_AXIS_NONE);
+    add_op(b, DH_OP_LINEAR, IN(x, a, DH_NONE), IN(down));
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(text, sizeof text, "%s.down%u", name, i);
+        parts[i] = n == 1 ? down : act(b, text, dtype, rank, DH_AXIS_NONE);
+    }
+    if (n > 1) add_op(b, DH_OP_SPLIT_COLUMNS, IN(down), parts);
+    for (uint32_t i = 0; i < n && !b->failed; i++) {
+        const uint32_t w = param(b, which_a + 1 + places[i]);
+        const dh_tensor wt = b->graph->tensors.at[w], yt = b->graph->tensors.at[y];
+        snprintf(text, sizeof text, "%s.up%u", name, i);
+        const uint32_t up = act(b, text, dtype, wt.shape[0], wt.axis[0]);
+        add_op(b, DH_OP_LINEAR, IN(parts[i], w, DH_NONE), IN(up));
+        snprintf(text, sizeof text, "%s.lora%u", name, i);
+        const uint32_t adapted = act(b, text, yt.dtype, yt.shape[1], yt.axis[1]);
+        add_op(b, DH_OP_ADAPT, IN(up, y), IN(adapted))->to =
+            dh_param_lora_column(b->model, which_w, (int)places[i]);
+        y = adapted;
+    }
+    return y;
+}
+
 static uint32_t linear(builder *b, const char *name, uint32_t x, uint32_t which_w, uint32_t which_b)
 {
     uint32_t w = param(b, which_w);
@@ -159,7 +198,7 @@ static uint32_t linear(builder *b, const char *name, uint32_t x, uint32_t which_
     uint32_t y = act(b, name, wt->dtype, wt->shape[0], wt->axis[0]);
     uint32_t bias = which_b == DH_NONE ? DH_NONE : param(b, which_b);
     add_op(b, DH_OP_LINEAR, IN(x, w, bias), IN(y));
-    return y;
+    return adapt(b, name, x, y, which_w);
 }
 
 /* x + dropout(p + bias): the bias of a row-parallel linear is added here, after
@@ -188,6 +227,55 @@ static uint32_t norm_all_heads(builder *b, uint32_t qkv, int64_t qkv_cols)
     return normed;
 }
 
+static uint32_t softmax_attention(builder *b, uint32_t qkv)
+{
+    const dh_model *m = b->model;
+    const uint32_t o = act(b, "o", b->build->dtype, m->n_heads * m->head_dim, DH_AXIS_HEADS);
+    if (b->build->mode == DH_MODE_DECODE) {
+        uint32_t cache = state(b, "kv", DH_STATE_KV_CACHE, b->build->dtype, b->build->cache_len,
+                               2 * m->n_kv_heads * m->head_dim);
+        add_op(b, DH_OP_ATTN_CACHED, IN(qkv, input(b, DH_IN_POS)), IN(o, cache));
+        return o;
+    }
+    const dh_tensor lse = {.name = "lse",
+                           .kind = DH_TENSOR_ACT,
+                           .dtype = DH_F32,
+                           .ndim = 3,
+                           .shape = {b->build->batch, m->n_heads, b->build->seq},
+                           .axis = {DH_AXIS_NONE, DH_AXIS_HEADS, DH_AXIS_TOKENS},
+                           .base = DH_NONE,
+                           .which = DH_NONE};
+    add_op(b, DH_OP_ATTN, IN(qkv, b->build->documents ? input(b, DH_IN_POS) : DH_NONE),
+           IN(o, add_tensor(b, &lse)));
+    return o;
+}
+
+/* What has no softmax to keep it in bounds grows with the sequence: a norm of every head follows
+ * (Sun et al. 2024, arXiv 2404.02882, 2.1; Qin et al. 2022, arXiv 2210.10340). */
+static uint32_t linear_attention(builder *b, uint32_t qkv)
+{
+    const dh_model *m = b->model;
+    const int64_t o_cols = m->n_heads * m->head_dim;
+    if (m->feature_map != DH_FEATURE_IDENTITY) {
+        const uint32_t mapped = act(b, "qkv.map", b->build->dtype,
+                                    o_cols + 2 * m->n_kv_heads * m->head_dim, DH_AXIS_HEADS);
+        add_op(b, DH_OP_FEATURE_MAP, IN(qkv), IN(mapped));
+        qkv = mapped;
+    }
+    const uint32_t o = act(b, "o", b->build->dtype, o_cols, DH_AXIS_HEADS);
+    if (b->build->mode == DH_MODE_DECODE) {
+        const uint32_t sums =
+            state(b, "state", DH_STATE_KV_CACHE, DH_F32, m->n_kv_heads * m->head_dim, m->head_dim);
+        add_op(b, DH_OP_LINEAR_CACHED, IN(qkv, input(b, DH_IN_POS)), IN(o, sums));
+    } else {
+        add_op(b, DH_OP_LINEAR_ATTN, IN(qkv), IN(o));
+    }
+    const uint32_t normed = act(b, "o.norm", b->build->dtype, o_cols, DH_AXIS_HEADS);
+    const uint32_t stats = act(b, "o.stats", DH_F32, 2 * m->n_heads, DH_AXIS_HEADS);
+    add_op(b, DH_OP_HEAD_RMS, IN(o), IN(normed, stats));
+    return normed;
+}
+
 static uint32_t attention(builder *b, uint32_t qkv)
 {
     const dh_model *m = b->model;
@@ -207,34 +295,65 @@ static uint32_t attention(builder *b, uint32_t qkv)
         add_op(b, DH_OP_ROPE, IN(qkv, input(b, DH_IN_POS)), IN(rotated));
         qkv = rotated;
     }
-    uint32_t o = act(b, "o", b->build->dtype, m->n_heads * m->head_dim, DH_AXIS_HEADS);
-    if (b->build->mode == DH_MODE_DECODE) {
-        uint32_t cache = state(b, "kv", DH_STATE_KV_CACHE, b->build->dtype, b->build->cache_len,
-                               2 * m->n_kv_heads * m->head_dim);
-        add_op(b, DH_OP_ATTN_CACHED, IN(qkv, input(b, DH_IN_POS)), IN(o, cache));
-    } else {
-        dh_tensor lse = {.name = "lse",
-                         .kind = DH_TENSOR_ACT,
-                         .dtype = DH_F32,
-                         .ndim = 3,
-                         .shape = {b->build->batch, m->n_heads, b->build->seq},
-                         .axis = {DH_AXIS_NONE, DH_AXIS_HEADS, DH_AXIS_TOKENS},
-                         .base = DH_NONE,
-                         .which = DH_NONE};
-        add_op(b, DH_OP_ATTN, IN(qkv, b->build->documents ? input(b, DH_IN_POS) : DH_NONE),
-               IN(o, add_tensor(b, &lse)));
-    }
+    return m->attention == DH_ATTENTION_LINEAR ? linear_attention(b, qkv)
+                                               : softmax_attention(b, qkv);
+}
+
+/* ---- latent attention ----------------------------------------------------------------------- */
+
+/* From `x` to few channels, for `which`, of which the first have a norm. */
+static uint32_t latent_norm(builder *b, const char *name, uint32_t x, int64_t cols, uint32_t which)
+{
+    uint32_t y = act(b, name, b->build->dtype, cols, DH_AXIS_NONE);
+    uint32_t stats = act(b, "stats", DH_F32, 2, DH_AXIS_NONE);
+    add_op(b, DH_OP_NORM, IN(x, param(b, which), DH_NONE), IN(y, stats));
+    return y;
+}
+
+/* What latent channels are is all ranks', whoever has the rows of the weight that make them. */
+static uint32_t latent_linear(builder *b, const char *name, uint32_t x, uint32_t which)
+{
+    uint32_t y = linear(b, name, x, which, DH_NONE);
+    if (!b->failed) b->graph->tensors.at[y].axis[1] = DH_AXIS_NONE;
+    return y;
+}
+
+static uint32_t latent_queries(builder *b, uint32_t x)
+{
+    if (b->model->q_lora == 0) return linear(b, "q", x, DH_PARAM_QKV_W, DH_NONE);
+    uint32_t latent = latent_linear(b, "q_a", x, DH_PARAM_Q_A_W);
+    latent = latent_norm(b, "q_a.norm", latent, b->model->q_lora, DH_PARAM_Q_A_NORM_W);
+    return linear(b, "q", latent, DH_PARAM_Q_B_W, DH_NONE);
+}
+
+/* DeepSeek V2 (arXiv 2405.04434, 2.1): queries, keys and values of all heads out of few channels.
+ * They are laid out as packed qkv with values as wide as keys, so that every attention there is
+ * works on them: zeros take (D - V) / 2D of its products, 1 / 6 with 192 and 128. */
+static uint32_t latent_attention(builder *b, uint32_t x)
+{
+    const dh_model *m = b->model;
+    const dh_dtype dtype = b->build->dtype;
+    uint32_t q = latent_queries(b, x);
+    uint32_t both = latent_linear(b, "kv_a", x, DH_PARAM_KV_A_W);
+    uint32_t latent = act(b, "kv_a.kv", dtype, m->kv_lora, DH_AXIS_NONE);
+    uint32_t k_rot = act(b, "kv_a.rot", dtype, m->rope_dim, DH_AXIS_NONE);
+    add_op(b, DH_OP_SPLIT_COLUMNS, IN(both), IN(latent, k_rot, DH_NONE, DH_NONE));
+    latent = latent_norm(b, "kv_a.norm", latent, m->kv_lora, DH_PARAM_KV_A_NORM_W);
+    uint32_t kv = linear(b, "kv", latent, DH_PARAM_KV_B_W, DH_NONE);
+    uint32_t qkv = act(b, "qkv", dtype, 3 * m->n_heads * m->head_dim, DH_AXIS_HEADS);
+    add_op(b, DH_OP_LATENT_PACK, IN(q, kv, k_rot, input(b, DH_IN_POS)), IN(qkv));
+    uint32_t o = act(b, "o.v", dtype, m->n_heads * m->v_dim, DH_AXIS_HEADS);
+    add_op(b, DH_OP_LATENT_CUT, IN(softmax_attention(b, qkv)), IN(o));
     return o;
 }
 
 /* ---- feed-forward part ---------------------------------------------------------------------- */
 
-static uint32_t activation(builder *b, uint32_t h)
+static uint32_t activation(builder *b, uint32_t h, int64_t width)
 {
     if (b->failed) return DH_NONE;
     const dh_tensor *t = &b->graph->tensors.at[h];
-    uint32_t g =
-        act_rows(b, "g", t->dtype, t->shape[0], t->axis[0], b->model->ffn_width, DH_AXIS_FFN);
+    uint32_t g = act_rows(b, "g", t->dtype, t->shape[0], t->axis[0], width, DH_AXIS_FFN);
     add_op(b, DH_OP_ACT, IN(h), IN(g));
     return g;
 }
@@ -242,7 +361,7 @@ static uint32_t activation(builder *b, uint32_t h)
 static uint32_t dense_ffn(builder *b, uint32_t x)
 {
     uint32_t h = linear(b, "h", x, DH_PARAM_FC1_W, DH_PARAM_FC1_B);
-    return linear(b, "f", activation(b, h), DH_PARAM_FC2_W, DH_NONE);
+    return linear(b, "f", activation(b, h, b->model->ffn_width), DH_PARAM_FC2_W, DH_NONE);
 }
 
 /* Capacity of an expert: its even share of the choices times a factor, rounded up. */
@@ -280,6 +399,18 @@ static uint32_t grouped_linear(builder *b, const char *name, uint32_t x, uint32_
     return y;
 }
 
+/* Experts that every token goes to are one, as wide as all of them: added to what others give. */
+static uint32_t add_shared(builder *b, uint32_t x, uint32_t routed)
+{
+    if (b->model->n_shared == 0) return routed;
+    const int64_t width = b->model->n_shared * b->model->ffn_width;
+    uint32_t h = linear(b, "shared.h", x, DH_PARAM_SHARED_FC1_W, DH_NONE);
+    uint32_t y = linear(b, "shared", activation(b, h, width), DH_PARAM_SHARED_FC2_W, DH_NONE);
+    uint32_t sum = act(b, "f.sum", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
+    add_op(b, DH_OP_ADD, IN(routed, y), IN(sum));
+    return sum;
+}
+
 /* A router chooses top_k experts for each token; tokens are put in the order of their
  * experts, each expert works on its rows, and a token's results are summed, weighted. */
 static uint32_t experts_ffn(builder *b, uint32_t x)
@@ -290,7 +421,8 @@ static uint32_t experts_ffn(builder *b, uint32_t x)
     uint32_t weights = act(b, "weights", DH_F32, m->top_k, DH_AXIS_NONE);
     uint32_t probs = act(b, "probs", DH_F32, m->n_experts, DH_AXIS_EXPERTS);
     uint32_t experts = act(b, "experts", DH_I32, m->top_k, DH_AXIS_NONE);
-    add_op(b, DH_OP_ROUTER, IN(logits), IN(weights, probs, experts))->rows = router_rows(b);
+    add_op(b, DH_OP_ROUTER, IN(logits, param(b, DH_PARAM_ROUTER_B)), IN(weights, probs, experts))
+        ->rows = router_rows(b);
     if (b->build->mode == DH_MODE_TRAIN)
         add_op(b, DH_OP_ROUTER_SUMS, IN(probs, experts),
                IN(state(b, "router", DH_STATE_ROUTER, DH_F64, 2, m->n_experts)));
@@ -303,10 +435,10 @@ static uint32_t experts_ffn(builder *b, uint32_t x)
         act_rows(b, "routed", dtype, routed_rows(b), DH_AXIS_ROUTED, m->width, DH_AXIS_WIDTH);
     add_op(b, DH_OP_MOE_PERMUTE, IN(x, slots), IN(routed));
     uint32_t h = grouped_linear(b, "h", routed, DH_PARAM_FC1_W, offsets);
-    uint32_t y = grouped_linear(b, "y", activation(b, h), DH_PARAM_FC2_W, offsets);
+    uint32_t y = grouped_linear(b, "y", activation(b, h, m->ffn_width), DH_PARAM_FC2_W, offsets);
     uint32_t f = act(b, "f", dtype, m->width, DH_AXIS_WIDTH);
     add_op(b, DH_OP_MOE_UNPERMUTE, IN(y, slots, weights), IN(f));
-    return f;
+    return add_shared(b, x, f);
 }
 
 /* ---- blocks -------------------------------------------------------------------------------- */
@@ -349,8 +481,9 @@ static void build_layer(builder *b)
 {
     uint32_t x = act(b, "x", b->build->dtype, b->model->width, DH_AXIS_WIDTH);
     uint32_t n1 = norm_before(b, "n1", x, DH_PARAM_LN1_W, DH_PARAM_LN1_B);
-    uint32_t qkv = linear(b, "qkv", n1, DH_PARAM_QKV_W, DH_PARAM_QKV_B);
-    uint32_t o = attention(b, qkv);
+    uint32_t o = b->model->kv_lora
+                     ? latent_attention(b, n1)
+                     : attention(b, linear(b, "qkv", n1, DH_PARAM_QKV_W, DH_PARAM_QKV_B));
     uint32_t p = linear(b, "proj", o, DH_PARAM_PROJ_W, DH_NONE);
     p = norm_after(b, "proj.norm", p, DH_PARAM_LN1_POST_W);
     uint32_t x2 = residual(b, "x2", x, p, DH_PARAM_PROJ_B, DH_SITE_ATTN);
@@ -361,7 +494,7 @@ static void build_layer(builder *b)
     b->graph->x_out = residual(b, "x3", x2, f, DH_PARAM_FC2_B, DH_SITE_MLP);
 }
 
-static void build_experts(builder *b)
+static void build_no_operators(builder *b)
 {
     (void)b; /* parameters alone */
 }
@@ -408,7 +541,8 @@ static void build_head_chunk(builder *b, uint32_t xn, uint32_t dxn, uint32_t los
         add_op(b, DH_OP_SOFTCAP_GRAD, IN(dcapped, logits), IN(dlogits));
     }
     add_op(b, DH_OP_LINEAR_DGRAD, IN(dlogits, w), IN(view(b, dxn, row0, n)));
-    add_op(b, DH_OP_LINEAR_WGRAD, IN(dlogits, x), IN(grad_of_param(b, DH_PARAM_HEAD_W)));
+    if (dh_graph_trains(b->graph, DH_PARAM_HEAD_W))
+        add_op(b, DH_OP_LINEAR_WGRAD, IN(dlogits, x), IN(grad_of_param(b, DH_PARAM_HEAD_W)));
 }
 
 static void build_head(builder *b)
@@ -443,6 +577,14 @@ static void build_head(builder *b)
 
 /* ---- entry -------------------------------------------------------------------------------- */
 
+/* 0: the usual one. */
+static double score_scale(const dh_model *m)
+{
+    if (m->query_scalar > 0) return 1 / sqrt(m->query_scalar);
+    const double yarn = m->kv_lora ? dh_rope_score_scale(&m->rope) : 1;
+    return yarn == 1 ? 0 : yarn / sqrt((double)m->head_dim);
+}
+
 static dh_dims dims_of(const dh_build *build)
 {
     const dh_model *m = build->model;
@@ -462,8 +604,9 @@ static dh_dims dims_of(const dh_build *build)
         .norm_plus_one = m->norm_plus_one,
         .act = m->act,
         .embed_scale = m->embed_scaled ? sqrt((double)m->width) : 0,
-        .attn_scale = m->query_scalar > 0 ? 1 / sqrt(m->query_scalar) : 0,
+        .attn_scale = score_scale(m),
         .logit_softcap = m->logit_softcap,
+        .lora_scale = dh_model_lora_scale(m),
         .rope = m->rope,
         .nth = m->nth,
         .rope_nth = m->rope_nth,
@@ -471,9 +614,20 @@ static dh_dims dims_of(const dh_build *build)
         .loss_scale = build->loss_scale,
         .top_k = m->top_k,
         .topk_plain = m->topk_plain,
+        .rope_dim = m->rope_dim,
+        .v_dim = m->v_dim,
+        .rope_pairs = m->rope_pairs,
+        .n_groups = m->n_groups,
+        .top_groups = m->top_groups,
+        .router_scale = m->router_scale,
         /* The balancing loss of a micro-batch counts as its tokens do in the batch. */
         .aux_scale = m->router_aux_coef * build->loss_scale * (double)rows,
     };
+    if (m->attention == DH_ATTENTION_LINEAR) {
+        d.linear = 1;
+        d.feature_map = m->feature_map;
+        d.linear_ring = build->linear_ring;
+    }
     if (m->window == 0) return d;
     d.window = m->window;
     d.window_from = m->window_from;
@@ -485,9 +639,12 @@ static dh_dims dims_of(const dh_build *build)
 dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind, dh_graph **graph)
 {
     static void (*const builders[DH_N_BLOCK_KIND])(builder *) = {
-        [DH_BLOCK_EMBED] = build_embed,     [DH_BLOCK_LAYER] = build_layer,
-        [DH_BLOCK_HEAD] = build_head,       [DH_BLOCK_DATA] = build_data,
-        [DH_BLOCK_EXPERTS] = build_experts,
+        [DH_BLOCK_EMBED] = build_embed,
+        [DH_BLOCK_LAYER] = build_layer,
+        [DH_BLOCK_HEAD] = build_head,
+        [DH_BLOCK_DATA] = build_data,
+        [DH_BLOCK_EXPERTS] = build_no_operators,
+        [DH_BLOCK_ADAPTERS] = build_no_operators,
     };
     if ((unsigned)kind >= DH_N_BLOCK_KIND || !builders[kind])
         return dh_fail(ctx, DH_EINVAL, "block kind %d has no builder", (int)kind);

@@ -39,11 +39,12 @@ static uint32_t param_grad(tape *t, uint32_t param)
     return t->grads[param];
 }
 
-static void emit_comm(tape *t, dh_op_type type, dh_phase phase, int32_t group, uint32_t in,
-                      uint32_t out)
+/* Whether a parameter, of which some rows may be meant, has a gradient. */
+static bool trains(const tape *t, uint32_t param)
 {
-    tape_emit(t, type, phase, -1, IDS(in, DH_NONE), IDS(out));
-    if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].group = group;
+    if (param == DH_NONE || t->failed) return false;
+    const dh_tensor *p = &t->graph->tensors.at[param];
+    return p->kind != DH_TENSOR_PARAM || dh_graph_trains(t->graph, p->which);
 }
 
 /* A linear's input that a collective gathered is gathered again for the weight
@@ -55,7 +56,7 @@ static uint32_t input_for_wgrad(tape *t, uint32_t x)
         if (op.type != DH_OP_ALL_GATHER || op.phase != DH_PHASE_F || op.out[0] != x) continue;
         dh_tensor again = t->graph->tensors.at[x];
         uint32_t id = tape_add(t, &again);
-        emit_comm(t, DH_OP_ALL_GATHER, DH_PHASE_W, op.group, op.in[0], id);
+        tape_emit_comm(t, DH_OP_ALL_GATHER, DH_PHASE_W, op.group, op.in[0], id);
         return id;
     }
     return x;
@@ -66,7 +67,7 @@ static uint32_t summed(tape *t, const dh_op *op, uint32_t dx)
 {
     if (op->group < 0) return dx;
     const uint32_t sum = tape_like(t, op->in[0]);
-    emit_comm(t, DH_OP_ALL_REDUCE, DH_PHASE_B, op->group, dx, sum);
+    tape_emit_comm(t, DH_OP_ALL_REDUCE, DH_PHASE_B, op->group, dx, sum);
     return sum;
 }
 
@@ -78,9 +79,10 @@ static void grad_linear(tape *t, const dh_op op)
     uint32_t dx = tape_like(t, x);
     tape_emit(t, DH_OP_LINEAR_DGRAD, DH_PHASE_B, -1, IDS(dy, w), IDS(dx));
     tape_contribute(t, x, summed(t, &op, dx));
-    tape_emit(t, DH_OP_LINEAR_WGRAD, DH_PHASE_W, -1, IDS(dy, input_for_wgrad(t, x)),
-              IDS(param_grad(t, w)));
-    if (op.in[2] != DH_NONE)
+    if (trains(t, w))
+        tape_emit(t, DH_OP_LINEAR_WGRAD, DH_PHASE_W, -1, IDS(dy, input_for_wgrad(t, x)),
+                  IDS(param_grad(t, w)));
+    if (trains(t, op.in[2]))
         tape_emit(t, DH_OP_BIAS_GRAD, DH_PHASE_W, -1, IDS(dy), IDS(param_grad(t, op.in[2])));
 }
 
@@ -90,8 +92,9 @@ static void grad_norm(tape *t, const dh_op op)
     uint32_t dx = tape_like(t, x);
     tape_emit(t, DH_OP_NORM_DGRAD, DH_PHASE_B, -1, IDS(dy, x, w, stats, t->grads[x]), IDS(dx));
     t->grads[x] = dx;
-    tape_emit(t, DH_OP_NORM_WGRAD, DH_PHASE_W, -1, IDS(dy, x, stats),
-              IDS(param_grad(t, w), param_grad(t, op.in[2])));
+    if (trains(t, w))
+        tape_emit(t, DH_OP_NORM_WGRAD, DH_PHASE_W, -1, IDS(dy, x, stats),
+                  IDS(param_grad(t, w), param_grad(t, op.in[2])));
 }
 
 static void grad_head_norm(tape *t, const dh_op op)
@@ -100,6 +103,7 @@ static void grad_head_norm(tape *t, const dh_op op)
     tape_emit(t, DH_OP_HEAD_NORM_DGRAD, DH_PHASE_B, -1, IDS(dy, x, op.in[1], op.in[2], stats),
               IDS(dx));
     tape_contribute(t, x, dx);
+    if (!trains(t, op.in[1])) return;
     tape_emit(t, DH_OP_HEAD_NORM_WGRAD, DH_PHASE_W, -1, IDS(dy, x, stats),
               IDS(param_grad(t, op.in[1]), param_grad(t, op.in[2])));
 }
@@ -113,6 +117,7 @@ static void grad_qk_norm(tape *t, const dh_op op)
     tape_emit(t, DH_OP_QK_NORM_DGRAD, DH_PHASE_B, -1,
               IDS(dy, x, sums, w_q, w_k, summed(t, &op, dots)), IDS(dx));
     tape_contribute(t, x, dx);
+    if (!trains(t, w_q)) return;
     tape_emit(t, DH_OP_QK_NORM_WGRAD, DH_PHASE_W, -1, IDS(dy, x, sums),
               IDS(param_grad(t, w_q), param_grad(t, w_k)));
 }
@@ -124,11 +129,45 @@ static void grad_scale(tape *t, const dh_op op)
     tape_contribute(t, op.in[0], dx);
 }
 
+/* What the adapter gave, and what it was added to. */
+static void grad_adapt(tape *t, const dh_op op)
+{
+    const uint32_t dy = t->grads[op.out[0]], dpart = tape_like(t, op.in[0]);
+    tape_emit(t, DH_OP_ADAPT_GRAD, DH_PHASE_B, -1, IDS(dy), IDS(dpart));
+    if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].from = op.to;
+    tape_contribute(t, op.in[0], dpart);
+    tape_contribute(t, op.in[1], dy);
+}
+
 static void grad_rope(tape *t, const dh_op op)
 {
     uint32_t dx = tape_like(t, op.in[0]);
     tape_emit(t, DH_OP_ROPE_GRAD, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[1]), IDS(dx));
     tape_contribute(t, op.in[0], dx);
+}
+
+static void grad_latent_pack(tape *t, const dh_op op)
+{
+    const uint32_t dq = tape_like(t, op.in[0]), dkv = tape_like(t, op.in[1]);
+    const uint32_t dk_rot = tape_like(t, op.in[2]);
+    tape_emit(t, DH_OP_LATENT_PACK_GRAD, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], op.in[3]),
+              IDS(dq, dkv, dk_rot));
+    tape_contribute(t, op.in[0], dq);
+    tape_contribute(t, op.in[1], dkv);
+    tape_contribute(t, op.in[2], dk_rot);
+}
+
+static void grad_latent_cut(tape *t, const dh_op op)
+{
+    const uint32_t dx = tape_like(t, op.in[0]);
+    tape_emit(t, DH_OP_LATENT_CUT_GRAD, DH_PHASE_B, -1, IDS(t->grads[op.out[0]]), IDS(dx));
+    tape_contribute(t, op.in[0], dx);
+}
+
+static void grad_add(tape *t, const dh_op op)
+{
+    tape_contribute(t, op.in[0], t->grads[op.out[0]]);
+    tape_contribute(t, op.in[1], t->grads[op.out[0]]);
 }
 
 static void grad_attn(tape *t, const dh_op op)
@@ -139,21 +178,11 @@ static void grad_attn(tape *t, const dh_op op)
     tape_contribute(t, op.in[0], dqkv);
 }
 
-/* A tensor of the backward ring: shaped like `like`, at one of its steps. */
-static uint32_t ring_tensor(tape *t, uint32_t like, const char *name, int32_t step, dh_dtype dtype)
-{
-    if (t->failed) return DH_NONE;
-    dh_tensor tensor = t->graph->tensors.at[like];
-    tensor.dtype = dtype;
-    snprintf(tensor.name, sizeof tensor.name, "%.12s.%d", name, step);
-    return tape_add(t, &tensor);
-}
-
 static uint32_t ring_exchange(tape *t, uint32_t x, const char *name, int32_t step)
 {
     if (t->failed) return DH_NONE;
-    uint32_t y = ring_tensor(t, x, name, step, t->graph->tensors.at[x].dtype);
-    emit_comm(t, DH_OP_RING_EXCHANGE, DH_PHASE_B, DH_GROUP_CP, x, y);
+    uint32_t y = tape_step(t, x, name, step, t->graph->tensors.at[x].dtype);
+    tape_emit_comm(t, DH_OP_RING_EXCHANGE, DH_PHASE_B, DH_GROUP_CP, x, y);
     return y;
 }
 
@@ -167,19 +196,19 @@ static void grad_ring_attn(tape *t, const dh_op op)
     const uint32_t qkv = op.in[0], o = op.out[0], lse = op.out[1], dout = t->grads[o];
     const int32_t last = op.step;
     uint32_t dq = DH_NONE, sum = DH_NONE, next = DH_NONE;
-    uint32_t kv = ring_tensor(t, op.in[1], "kv.b", 0, t->graph->dtype);
+    uint32_t kv = tape_step(t, op.in[1], "kv.b", 0, t->graph->dtype);
     tape_emit(t, DH_OP_KV_PACK, DH_PHASE_B, -1, IDS(qkv), IDS(kv));
     for (int32_t s = 0; s <= last && !t->failed; s++, kv = next) {
         uint32_t arrived = s > 0 ? ring_exchange(t, sum, "dkv.in", s) : DH_NONE;
         if (s < last) next = ring_exchange(t, kv, "kv.b", s + 1);
-        uint32_t dq_before = dq, own = ring_tensor(t, kv, "dkv", s, DH_F32);
-        dq = ring_tensor(t, o, "dq", s, DH_F32);
+        uint32_t dq_before = dq, own = tape_step(t, kv, "dkv", s, DH_F32);
+        dq = tape_step(t, o, "dq", s, DH_F32);
         tape_emit(t, DH_OP_RING_ATTN_GRAD, DH_PHASE_B, -1,
                   IDS(dout, qkv, o, lse, kv, dq_before, op.in[4]), IDS(dq, own));
         if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].step = s;
         sum = own;
         if (s == 0) continue;
-        sum = ring_tensor(t, kv, "dkv.sum", s, DH_F32);
+        sum = tape_step(t, kv, "dkv.sum", s, DH_F32);
         tape_emit(t, DH_OP_ADD, DH_PHASE_B, -1, IDS(own, arrived), IDS(sum));
     }
     uint32_t home = ring_exchange(t, sum, "dkv.in", last + 1), dqkv = tape_like(t, qkv);
@@ -194,7 +223,7 @@ static void grad_residual(tape *t, const dh_op op)
         dp = tape_like(t, p);
         tape_emit(t, DH_OP_DROPOUT_GRAD, DH_PHASE_B, op.site, IDS(dy, op.in[3], op.in[4]), IDS(dp));
     }
-    if (op.in[2] != DH_NONE)
+    if (trains(t, op.in[2]))
         tape_emit(t, DH_OP_BIAS_GRAD, DH_PHASE_W, -1, IDS(dp), IDS(param_grad(t, op.in[2])));
     tape_contribute(t, p, dp);
     tape_contribute(t, x, dy);
@@ -252,6 +281,8 @@ static void grad_router(tape *t, const dh_op op)
         IDS(dlogits));
     keep_rows(t, &op);
     tape_contribute(t, op.in[0], summed(t, &op, dlogits));
+    if (op.in[1] != DH_NONE) /* a bias that has a part in the choice alone */
+        tape_emit(t, DH_OP_STAY, DH_PHASE_W, -1, IDS(DH_NONE), IDS(param_grad(t, op.in[1])));
 }
 
 static void grad_moe_permute(tape *t, const dh_op op)
@@ -269,6 +300,7 @@ static void grad_grouped_linear(tape *t, const dh_op op)
     tape_emit(t, DH_OP_GROUPED_DGRAD, DH_PHASE_B, -1, IDS(dy, w, offsets), IDS(dx));
     keep_rows(t, &op);
     tape_contribute(t, x, dx);
+    if (!trains(t, w)) return;
     tape_emit(t, DH_OP_GROUPED_WGRAD, DH_PHASE_W, -1, IDS(dy, x, offsets), IDS(param_grad(t, w)));
     keep_rows(t, &op);
 }
@@ -285,6 +317,7 @@ static void grad_moe_unpermute(tape *t, const dh_op op)
 
 static void grad_embed(tape *t, const dh_op op)
 {
+    if (!trains(t, op.in[3])) return;
     tape_emit(t, DH_OP_EMBED_GRAD, DH_PHASE_W, op.site,
               IDS(t->grads[op.out[0]], op.in[0], op.in[1], op.in[2]),
               IDS(param_grad(t, op.in[3]), param_grad(t, op.in[4])));
@@ -294,14 +327,14 @@ static void grad_embed(tape *t, const dh_op op)
 static void grad_all_gather(tape *t, const dh_op op)
 {
     uint32_t dx = tape_like(t, op.in[0]);
-    emit_comm(t, DH_OP_REDUCE_SCATTER, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
+    tape_emit_comm(t, DH_OP_REDUCE_SCATTER, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
     tape_contribute(t, op.in[0], dx);
 }
 
 static void grad_reduce_scatter(tape *t, const dh_op op)
 {
     uint32_t dx = tape_like(t, op.in[0]);
-    emit_comm(t, DH_OP_ALL_GATHER, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
+    tape_emit_comm(t, DH_OP_ALL_GATHER, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
     tape_contribute(t, op.in[0], dx);
 }
 
@@ -314,7 +347,7 @@ static void grad_all_reduce(tape *t, const dh_op op)
 static void grad_all_to_all(tape *t, const dh_op op)
 {
     uint32_t dx = tape_like(t, op.in[0]);
-    emit_comm(t, DH_OP_ALL_TO_ALL, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
+    tape_emit_comm(t, DH_OP_ALL_TO_ALL, DH_PHASE_B, op.group, t->grads[op.out[0]], dx);
     tape_contribute(t, op.in[0], dx);
 }
 
@@ -334,11 +367,19 @@ static void (*const rules[DH_N_OP_TYPE])(tape *, dh_op) = {
     [DH_OP_NORM] = grad_norm,
     [DH_OP_SCALE] = grad_scale,
     [DH_OP_LINEAR] = grad_linear,
+    [DH_OP_ADAPT] = grad_adapt,
     [DH_OP_HEAD_NORM] = grad_head_norm,
     [DH_OP_QK_NORM] = grad_qk_norm,
     [DH_OP_ROPE] = grad_rope,
+    [DH_OP_LATENT_PACK] = grad_latent_pack,
+    [DH_OP_LATENT_CUT] = grad_latent_cut,
+    [DH_OP_ADD] = grad_add,
     [DH_OP_ATTN] = grad_attn,
     [DH_OP_RING_ATTN] = grad_ring_attn,
+    [DH_OP_FEATURE_MAP] = grad_feature_map,
+    [DH_OP_LINEAR_ATTN] = grad_linear_attn,
+    [DH_OP_LINEAR_JOIN] = grad_linear_join,
+    [DH_OP_HEAD_RMS] = grad_head_rms,
     [DH_OP_ACT] = grad_act,
     [DH_OP_ROUTER] = grad_router,
     [DH_OP_MOE_PERMUTE] = grad_moe_permute,
@@ -416,11 +457,12 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     return spec->build.mode == DH_MODE_TRAIN ? NULL : "only training has a backward";
 }
 
-/* Micro-batches come in, and experts are looked up: neither computes. */
+/* Micro-batches come in, experts and adapters are looked up: none computes. */
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 {
     const dh_block_kind kind = w->graph->kind;
-    if (kind == DH_BLOCK_DATA || kind == DH_BLOCK_EXPERTS) return DH_OK;
+    if (kind == DH_BLOCK_DATA || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_ADAPTERS)
+        return DH_OK;
     return dh_graph_differentiate(ctx, w->graph);
 }
 

@@ -29,10 +29,16 @@ void tape_fini(tape *t);
 uint32_t tape_add(tape *t, const dh_tensor *tensor);
 /* A new activation shaped like `like`, named d<like>. */
 uint32_t tape_like(tape *t, uint32_t like);
+/* A new activation of another type, shaped like `like`, of one of several steps: named NAME.STEP.
+ */
+uint32_t tape_step(tape *t, uint32_t like, const char *name, int32_t step, dh_dtype dtype);
 /* A new view: of `whole`, a tensor like what `part` is rows of, the same rows. */
 uint32_t tape_rows(tape *t, uint32_t whole, uint32_t part);
 void tape_emit(tape *t, dh_op_type type, dh_phase phase, int32_t site, const uint32_t *in,
                const uint32_t *out);
+/* A collective or exchange of the group. */
+void tape_emit_comm(tape *t, dh_op_type type, dh_phase phase, int32_t group, uint32_t in,
+                    uint32_t out);
 #define IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
 
 /* An operator of the forward; activations that are the same part of a tensor have one id. */
@@ -43,5 +49,12 @@ void tape_contribute(tape *t, uint32_t tensor, uint32_t grad);
  * whole that it is a part of, to parts of it.
  * errors: DH_EUNSUPPORTED where it was used in parts that overlap or leave something out */
 dh_status tape_collect(dh_ctx *ctx, tape *t, uint32_t tensor);
+
+/* ---- rules of linear attention (grad_linear.c); op is a copy ------------------------------- */
+
+void grad_feature_map(tape *t, dh_op op);
+void grad_head_rms(tape *t, dh_op op);
+void grad_linear_attn(tape *t, dh_op op);
+void grad_linear_join(tape *t, dh_op op);
 
 #endif

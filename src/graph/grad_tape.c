@@ -114,6 +114,22 @@ void tape_emit(tape *t, dh_op_type type, dh_phase phase, int32_t site, const uin
     if (id != DH_NONE) t->graph->ops.at[id].site = site;
 }
 
+void tape_emit_comm(tape *t, dh_op_type type, dh_phase phase, int32_t group, uint32_t in,
+                    uint32_t out)
+{
+    tape_emit(t, type, phase, -1, IDS(in, DH_NONE), IDS(out));
+    if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].group = group;
+}
+
+uint32_t tape_step(tape *t, uint32_t like, const char *name, int32_t step, dh_dtype dtype)
+{
+    if (t->failed) return DH_NONE;
+    dh_tensor tensor = t->graph->tensors.at[like];
+    tensor.dtype = dtype;
+    snprintf(tensor.name, sizeof tensor.name, "%.12s.%d", name, step);
+    return tape_add(t, &tensor);
+}
+
 dh_op tape_op(const tape *t, uint32_t id)
 {
     dh_op op = t->graph->ops.at[id];

@@ -256,6 +256,23 @@ static dh_status check_moved(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
                    dh_op_info_of(op->type)->name, x->name, y->name);
 }
 
+/* What an adapter gives lies inside the columns of what it is added to. */
+static dh_status check_adapted(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
+{
+    const dh_op *op = &g->ops.at[op_id];
+    const bool adds = op->type == DH_OP_ADAPT;
+    if (!adds && op->type != DH_OP_ADAPT_GRAD) return DH_OK;
+    const dh_tensor *part = &g->tensors.at[adds ? op->in[0] : op->out[0]];
+    const dh_tensor *whole = &g->tensors.at[adds ? op->in[1] : op->in[0]];
+    const int64_t first = adds ? op->to : op->from;
+    if (part->ndim == 2 && whole->ndim == 2 && part->shape[0] == whole->shape[0] &&
+        part->dtype == whole->dtype && part->shape[1] <= whole->shape[1] &&
+        first <= whole->shape[1] - part->shape[1])
+        return DH_OK;
+    return dh_fail(ctx, DH_EINVAL, "op %u %s: the columns of %s do not lie inside %s", op_id,
+                   dh_op_info_of(op->type)->name, part->name, whole->name);
+}
+
 /* Shares of as many rows each; own is one. */
 static dh_status check_shares(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
 {
@@ -277,6 +294,27 @@ static dh_status check_shares(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
     return dh_fail(ctx, DH_EINVAL,
                    "op %u %s: its operands are not %s's size, or whole shares of it", op_id,
                    dh_op_info_of(op->type)->name, y->name);
+}
+
+/* The packed rows of an operator of linear attention, as kernels and costs know them. */
+static dh_status check_linear(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
+{
+    static const int packed_in[DH_N_OP_TYPE] = {
+        /* 1 + the input */
+        [DH_OP_FEATURE_MAP] = 1,      [DH_OP_LINEAR_ATTN] = 1,       [DH_OP_LINEAR_CACHED] = 1,
+        [DH_OP_LINEAR_STATE] = 1,     [DH_OP_LINEAR_JOIN] = 2,       [DH_OP_FEATURE_MAP_GRAD] = 2,
+        [DH_OP_LINEAR_ATTN_GRAD] = 2, [DH_OP_LINEAR_STATE_GRAD] = 2, [DH_OP_LINEAR_JOIN_GRAD] = 3};
+    const dh_op *op = &g->ops.at[op_id];
+    const dh_dims *d = &g->dims;
+    if (packed_in[op->type] == 0) return DH_OK;
+    const dh_tensor *t = &g->tensors.at[op->in[packed_in[op->type] - 1]];
+    const int64_t seq = g->mode == DH_MODE_DECODE ? 1 : d->seq;
+    if (t->ndim == 2 && d->head_dim > 0 && d->n_heads > 0 && d->n_kv_heads > 0 && seq > 0 &&
+        t->shape[0] % seq == 0 && t->shape[1] == (d->n_heads + 2 * d->n_kv_heads) * d->head_dim)
+        return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "op %u %s: %s is not whole samples of packed heads as dims have them", op_id,
+                   dh_op_info_of(op->type)->name, t->name);
 }
 
 static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_t *rows_written)
@@ -301,7 +339,9 @@ static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_
     DH_TRY(check_parts(ctx, g, op_id));
     DH_TRY(check_columns(ctx, g, op_id));
     DH_TRY(check_moved(ctx, g, op_id));
+    DH_TRY(check_adapted(ctx, g, op_id));
     DH_TRY(check_shares(ctx, g, op_id));
+    DH_TRY(check_linear(ctx, g, op_id));
     return check_attention(ctx, g, op_id);
 }
 
@@ -378,12 +418,14 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
            a->max_seq == b->max_seq && a->cp == b->cp && a->cp_rank == b->cp_rank &&
            a->top_k == b->top_k && a->topk_plain == b->topk_plain && a->window == b->window &&
            a->window_from == b->window_from && a->window_every == b->window_every &&
-           a->layers == b->layers && a->aux_scale == b->aux_scale && a->norm == b->norm &&
+           a->layers == b->layers && a->linear == b->linear && a->feature_map == b->feature_map &&
+           a->linear_ring == b->linear_ring && a->aux_scale == b->aux_scale && a->norm == b->norm &&
            a->norm_eps == b->norm_eps && a->act == b->act && a->dropout == b->dropout &&
            a->loss_scale == b->loss_scale && a->norm_plus_one == b->norm_plus_one &&
            a->embed_scale == b->embed_scale && a->attn_scale == b->attn_scale &&
-           a->logit_softcap == b->logit_softcap && a->nth == b->nth &&
-           ropes_equal(&a->rope, &b->rope) && ropes_equal(&a->rope_nth, &b->rope_nth);
+           a->logit_softcap == b->logit_softcap && a->lora_scale == b->lora_scale &&
+           a->nth == b->nth && ropes_equal(&a->rope, &b->rope) &&
+           ropes_equal(&a->rope_nth, &b->rope_nth);
 }
 
 static bool attributes_equal(const dh_op *a, const dh_op *b)

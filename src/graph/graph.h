@@ -57,6 +57,7 @@ typedef enum dh_op_attr {
     DH_ATTR_TO,
     DH_ATTR_COLUMNS,
     DH_ATTR_ADDS,
+    DH_ATTR_BACK,
     DH_N_OP_ATTR
 } dh_op_attr;
 
@@ -93,10 +94,12 @@ typedef enum dh_state {
     DH_STATE_SQSUM,   /* of each region of gradients, digits */
     DH_STATE_SQTOTAL, /* digits */
     DH_STATE_NORM,
+    DH_STATE_SQCHAIN,     /* digits [2]: of this stage; of those before it in the chain */
+    DH_STATE_NORM_SO_FAR, /* of these together */
     DH_STATE_ROUTER, /* of each micro-batch: choices and probabilities summed over all layers */
     DH_STATE_AUX,
     DH_STATE_TIED_GRAD, /* float32: what the head adds to the gradient of a tied embedding */
-    DH_STATE_KV_CACHE,
+    DH_STATE_KV_CACHE,  /* of linear attention the state of its sums */
     DH_N_STATE
 } dh_state;
 
@@ -110,13 +113,14 @@ typedef enum dh_axis {
     DH_AXIS_VOCAB,
     DH_AXIS_EXPERTS,
     DH_AXIS_ROUTED, /* choices of tokens, in the order by expert */
+    DH_AXIS_LATENT, /* channels that heads' queries, or keys and values, are made of */
     DH_N_AXIS
 } dh_axis;
 
 /* Whether ranks may each have a part of it, as parameters and what they make are split. */
 static inline bool dh_axis_is_split(dh_axis axis)
 {
-    return axis >= DH_AXIS_HEADS && axis <= DH_AXIS_ROUTED;
+    return axis >= DH_AXIS_HEADS && axis <= DH_AXIS_LATENT;
 }
 
 typedef struct dh_tensor {
@@ -162,6 +166,7 @@ typedef struct dh_op {
     int64_t tile_of;              /* [0] */
     int64_t from, to, columns;    /* [0] */
     int32_t adds;                 /* [0] */
+    int32_t back;                 /* [0] */
 } dh_op;
 
 typedef enum dh_block_kind {
@@ -170,12 +175,13 @@ typedef enum dh_block_kind {
     DH_BLOCK_HEAD,
     DH_BLOCK_DATA,
     DH_BLOCK_OPT,
-    DH_BLOCK_GRADS,   /* reductions of a block's gradients over ranks */
-    DH_BLOCK_LINK,    /* one end of a transfer between pipeline stages */
-    DH_BLOCK_EXPERTS, /* parameters of a layer's experts; no operators */
-    DH_BLOCK_PROGRAM, /* of no model: a program of its own */
-    DH_BLOCK_GATHER,  /* matrices of a bucket made whole for one use, and released */
-    DH_BLOCK_RESHARD, /* parameters on their way to another layout */
+    DH_BLOCK_GRADS,    /* reductions of a block's gradients over ranks */
+    DH_BLOCK_LINK,     /* one end of a transfer between pipeline stages */
+    DH_BLOCK_EXPERTS,  /* parameters of a layer's experts; no operators */
+    DH_BLOCK_PROGRAM,  /* of no model: a program of its own */
+    DH_BLOCK_GATHER,   /* matrices of a bucket made whole for one use, and released */
+    DH_BLOCK_RESHARD,  /* parameters on their way to another layout */
+    DH_BLOCK_ADAPTERS, /* parameters of a layer's adapters; no operators */
     DH_N_BLOCK_KIND
 } dh_block_kind;
 
@@ -194,6 +200,7 @@ typedef struct dh_dims {
     double embed_scale;   /* factor of embeddings; 0: none */
     double attn_scale;    /* factor of scores; 0: 1 / sqrt(head_dim) */
     double logit_softcap; /* 0: none */
+    double lora_scale;    /* factor of what adapters give, and nothing else is trained; 0: none */
     dh_rope rope;
     int64_t nth; /* every n-th layer has rope_nth instead; 0: none */
     dh_rope rope_nth;
@@ -204,9 +211,18 @@ typedef struct dh_dims {
     int64_t top_k;      /* experts of a token */
     int64_t topk_plain; /* 1: these weigh as much as their probabilities, which are not made to sum
                          * to 1 */
-    double aux_scale;   /* factor of the gradient of the load-balancing loss */
+    /* Latent attention: of head_dim channels of queries and keys the last rope_dim are rotated,
+     * neighbours with rope_pairs 1; values have v_dim. 0: none. */
+    int64_t rope_dim, v_dim, rope_pairs;
+    /* Routing by sigmoids, in n_groups of which a token has top_groups; 0: by softmax. */
+    int64_t n_groups, top_groups;
+    double router_scale; /* of the weights of a token's experts */
+    double aux_scale;    /* factor of the gradient of the load-balancing loss */
     /* Attention to the last tokens alone (dh_model_window): how many, which of how many layers. */
     int64_t window, window_from, window_every, layers; /* 0 all: none has a window */
+    int64_t linear;      /* 1: linear attention in every layer; cp ranks' tokens are consecutive */
+    int64_t feature_map; /* dh_feature_map */
+    int64_t linear_ring; /* 1: cp ranks hand the state on one by one, instead of gathering */
 } dh_dims;
 
 /* Which part of every sharded parameter and activation a rank has. */
@@ -253,18 +269,19 @@ typedef struct dh_build {
     double loss_scale;
     int64_t head_chunk_bytes; /* logits are made in row chunks of at most this many bytes */
     double moe_capacity;      /* rows of an expert over its even share; 0: as many as come */
-    bool documents; /* samples are rows of documents that do not see each other: positions begin
-                     * anew with each */
+    bool documents;   /* samples are rows of documents that do not see each other: positions begin
+                       * anew with each */
+    bool linear_ring; /* dh_dims */
 } dh_build;
 
 /* TUNING: chunks of 512 rows and more keep bf16 weight gradients of a 50,257-word head
  * at full rate (bench/kernels: 128 rows 100, 512 rows 174 GFLOP/s contended). */
 #define DH_HEAD_CHUNK_BYTES ((int64_t)128 << 20)
 
-/* Forward graph of a block (EMBED, LAYER, HEAD), DATA, and EXPERTS, which has no operators. In
- * train mode the head's forward also makes the loss gradient chunk by chunk, since the gradient of
- * the loss itself is a constant: logits never exist for the whole micro-batch. Caller frees with
- * dh_graph_destroy. */
+/* Forward graph of a block (EMBED, LAYER, HEAD), DATA, and EXPERTS and ADAPTERS, which have no
+ * operators. In train mode the head's forward also makes the loss gradient chunk by chunk, since
+ * the gradient of the loss itself is a constant: logits never exist for the whole micro-batch.
+ * Caller frees with dh_graph_destroy. */
 dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind, dh_graph **graph);
 void dh_graph_destroy(dh_graph *graph);
 
@@ -286,7 +303,11 @@ dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard);
  * cp_rank, so that all ranks have the same work under the causal mask. Attention becomes
  * a ring (Liu et al. 2023, arXiv 2310.01889): keys and values travel from rank to rank
  * while the block at hand is attended to. Goes before tensor parallelism.
- * errors: DH_EINVAL where T does not divide by 2*cp. */
+ * Linear attention has as much work wherever its tokens stand: ranks have consecutive shares, and
+ * one all-gather of their states of D x D per head, beside the attention inside the shares, tells
+ * each what lies before it (LASP-2, arXiv 2502.07563); or, with dims.linear_ring, states are handed
+ * on from rank to rank (LASP, arXiv 2404.02882). The gradient goes the other way alike.
+ * errors: DH_EINVAL where T does not divide by 2*cp (linear: cp). */
 dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int64_t cp_rank);
 
 /* Expert parallelism, on a forward graph that tensor parallelism is done with: the rank
@@ -346,6 +367,12 @@ typedef struct dh_attn_sizes {
     int64_t batch, seq, n_heads, n_kv_heads;
 } dh_attn_sizes;
 dh_attn_sizes dh_op_attn_sizes(const dh_graph *graph, const dh_op *op);
+/* The same of an operator of linear attention whose rows are packed as this tensor's: samples of
+ * dims.seq tokens, in decoding one. */
+dh_attn_sizes dh_linear_sizes(const dh_graph *graph, const dh_tensor *packed);
+/* Tokens that linear attention handles together, each seeing those before it one by one; all
+ * before the chunk by their state. What its work is counted by. */
+#define DH_LINEAR_CHUNK 64
 
 int64_t dh_tensor_elements(const dh_tensor *tensor);
 int64_t dh_tensor_bytes(const dh_tensor *tensor);
@@ -427,11 +454,18 @@ typedef struct dh_param {
     dh_axis axis[3];
     double init_std; /* standard deviation of the normal; 0: constant init_value */
     double init_value;
-    bool decay;      /* weight decay applies (matrices and embeddings) */
-    bool sharded;    /* by tensor parallelism: every rank of the group has other elements */
+    bool decay;         /* weight decay applies (matrices and embeddings) */
+    bool sharded;       /* by tensor parallelism: every rank of the group has other elements */
+    int64_t head_rows;  /* rows of a head, which is not cut; 0: of heads or not, no matter */
+    int64_t n_repeated; /* of a part its last elements, keys and values, which the ranks of
+                         * DH_GROUP_KV have alike; each has its own heads' part of the gradient */
     bool by_heads;   /* all heads share it: under tensor parallelism each rank's gradient is that of
                       * its own heads */
     bool wide;       /* used in float32 whatever the run's type: it lies among the vectors */
+    bool adapter;    /* of a linear of the layer (dh_model.lora) */
+    bool frozen;     /* not trained: no gradient, no moments, no float32 master beside a copy */
+    bool shared;     /* an adapter's matrix that every rank of a tensor-parallel group has, and a
+                      * part of its gradient: it lies among the vectors, but has a copy */
     int n_pieces;    /* dh_param_piece_at */
     int64_t expert0; /* of experts: the first one here */
     dh_param_piece piece_rows[3]; /* of experts: those of the first, hf_name with %d for it */
@@ -445,8 +479,11 @@ int64_t dh_param_elements(const dh_param *param);
 /* Whether it lies among the matrices of its block, not among the vectors. */
 static inline bool dh_param_is_matrix(const dh_param *param)
 {
-    return param->ndim >= 2 && !param->wide;
+    return param->ndim >= 2 && !param->wide && !param->shared;
 }
+
+/* Linears of a checkpoint that are one product here, at most: queries, keys and values. */
+enum { DH_LORA_LINEARS = 3 };
 
 enum {
     DH_PARAM_WTE = 0,
@@ -468,7 +505,26 @@ enum {
     DH_PARAM_K_NORM_W,
     DH_PARAM_LN1_POST_W, /* norms of what is added to the residual stream */
     DH_PARAM_LN2_POST_W,
-    DH_N_LAYER_PARAMS,
+    DH_PARAM_Q_A_W, /* latent attention: from width to channels that queries are made of */
+    DH_PARAM_Q_A_NORM_W,
+    DH_PARAM_Q_B_W,  /* from these to heads */
+    DH_PARAM_KV_A_W, /* keys' and values' channels, and the rotated ones of all keys */
+    DH_PARAM_KV_A_NORM_W,
+    DH_PARAM_KV_B_W,
+    DH_PARAM_ROUTER_B, /* added to scores where experts are chosen; no gradient moves it */
+    DH_PARAM_SHARED_FC1_W,
+    DH_PARAM_SHARED_FC2_W,
+    /* Of adapters: A of all linears that are one product here, one behind the other, and B of each
+     * of them in the order of their columns. */
+    DH_PARAM_QKV_LORA_A,
+    DH_PARAM_QKV_LORA_B,
+    DH_PARAM_PROJ_LORA_A = DH_PARAM_QKV_LORA_B + DH_LORA_LINEARS,
+    DH_PARAM_PROJ_LORA_B,
+    DH_PARAM_FC1_LORA_A = DH_PARAM_PROJ_LORA_B + DH_LORA_LINEARS,
+    DH_PARAM_FC1_LORA_B,
+    DH_PARAM_FC2_LORA_A = DH_PARAM_FC1_LORA_B + DH_LORA_LINEARS,
+    DH_PARAM_FC2_LORA_B,
+    DH_N_LAYER_PARAMS = DH_PARAM_FC2_LORA_B + DH_LORA_LINEARS,
     DH_PARAM_LNF_W = 0,
     DH_PARAM_LNF_B,
     DH_PARAM_HEAD_W, /* tied: the embedding's wte */
@@ -477,9 +533,27 @@ enum {
 
 /* One parameter of a block; false when the model has none there. A tied
  * head's HEAD_W is described as the embedding's WTE (kind EMBED, which WTE), a layer's
- * FC1_W and FC2_W, where they are those of experts, with kind EXPERTS. */
+ * FC1_W and FC2_W, where they are those of experts, with kind EXPERTS, its adapters' with kind
+ * ADAPTERS. */
 bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t which,
                        dh_param *param);
+
+/* The adapters of a layer's linear, whose weight is `which` (QKV_W, PROJ_W, FC1_W, FC2_W): the
+ * place of A, behind which those of B follow; DH_NONE: it has none. */
+uint32_t dh_param_lora_a(uint32_t which);
+/* The column at which B number k writes into what the linear gives. */
+int64_t dh_param_lora_column(const dh_model *model, uint32_t which, int k);
+/* Whether a layer's parameter is an adapter's: A, or B. */
+static inline bool dh_param_is_adapter(uint32_t which)
+{
+    return which >= DH_PARAM_QKV_LORA_A && which < DH_N_LAYER_PARAMS;
+}
+/* Of a block's parameters, in a graph: with adapters these alone are trained. */
+static inline bool dh_graph_trains(const dh_graph *graph, uint32_t which)
+{
+    return graph->dims.lora_scale == 0 ||
+           (graph->kind == DH_BLOCK_LAYER && dh_param_is_adapter(which));
+}
 
 /* The rank's part of a parameter: heads, FFN columns and the vocabulary are split
  * over tp, in equal parts but for the vocabulary, whose shards have ceil(V/tp) rows
@@ -497,7 +571,8 @@ typedef struct dh_opt_region {
     uint32_t flat;
     int64_t n;
     bool decay;
-    bool counts; /* in the gradient norm; false where another rank counts the same elements */
+    bool counts;    /* in the gradient norm; false where another rank counts the same elements */
+    bool norm_only; /* part of a region that as a whole does not count */
     uint32_t grad, master, adam_m, adam_v;
     uint32_t copy; /* bf16 copy to refresh, DH_NONE */
     /* Distributed optimizer: this many elements of `gather`, of which the region is one
@@ -507,10 +582,30 @@ typedef struct dh_opt_region {
     uint32_t gather; /* range of the whole; DH_NONE */
 } dh_opt_region;
 
-/* Squared sums of all regions that count, their sum over `norm_group` (-1: this rank
- * alone), the clipping factor, AdamW on each region, gathers. */
+/* How the norm of all gradients comes together. All ranks at once: one sum over `group`. Stage by
+ * stage (post-validation; Qi et al. 2024, arXiv 2401.10241, 4): `group` is the ranks of this stage,
+ * and stages are a chain, along which sums go on, and back from its end what they come to. */
+typedef struct dh_opt_norm {
+    int32_t group; /* -1: this rank alone */
+    bool before,
+        behind; /* whether there are stages on either side in the chain; neither: no chain */
+} dh_opt_norm;
+
+/* Squared sums of all regions that count, their sum over the group, the clipping factor, AdamW on
+ * each region, gathers.
+ * With stages behind, AdamW goes by the norm so far and keeps what it overwrites; then, once
+ * DH_STATE_SQTOTAL is that of all, the factor anew, an amendment of each region, gathers. Whoever
+ * emits the graph puts the transfers of dh_graph_build_norm_link between: what comes from before
+ * ahead of the operator that first writes DH_STATE_SQTOTAL last among those ahead of the factors,
+ * the rest ahead of the factor of all. */
 dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, size_t n,
-                                   dh_dtype dtype, int32_t norm_group, dh_graph **graph);
+                                   dh_dtype dtype, const dh_opt_norm *norm, dh_graph **graph);
+
+/* A stage's transfers with a neighbour in the chain. The one before: the sum so far comes, into the
+ * second row of DH_STATE_SQCHAIN; that of all goes back. The one behind: the sum so far goes on;
+ * that of all comes, into DH_STATE_SQTOTAL. */
+enum { DH_NORM_LINK_FORTH, DH_NORM_LINK_BACK }; /* its operators */
+dh_status dh_graph_build_norm_link(dh_ctx *ctx, bool behind, dh_graph **graph);
 
 /* One operator on gradients, in place: range `range` of n elements.
  *   all_reduce      summed over the group
@@ -541,6 +636,24 @@ typedef struct dh_gather {
     dh_phase phase;
 } dh_gather;
 dh_status dh_graph_build_gather(dh_ctx *ctx, const dh_gather *gather, dh_graph **graph);
+
+/* Of a bucket that is whole at x_in the rank's share among n_parts ranks, the index-th part of
+ * every piece, copied to x_out. */
+dh_status dh_graph_build_share(dh_ctx *ctx, const dh_gather *gather, int64_t n_parts, int64_t index,
+                               dh_graph **graph);
+/* Made whole again: as dh_graph_build_gather, from the shares x_in of n_parts ranks. */
+dh_status dh_graph_build_gather_shares(dh_ctx *ctx, const dh_gather *gather, int64_t n_parts,
+                                       dh_graph **graph);
+
+/* Parameters that stay whole: of one bucket's n_whole elements (range `whole`) the rank has updated
+ * the n_own at `own`, a shard, and gathers the others'. */
+typedef struct dh_regather {
+    uint32_t flat, own, whole;
+    int64_t n_own, n_whole;
+    int32_t group;
+} dh_regather;
+dh_status dh_graph_build_regathers(dh_ctx *ctx, const dh_regather *list, size_t n, dh_dtype dtype,
+                                   dh_graph **graph);
 
 /* A send of x_in or a receive of x_out between pipeline stages: rows x width. With
  * n_experts also of DH_STATE_ROUTER: sums so far go forward, the whole sums back. */

@@ -63,6 +63,7 @@ static const struct {
     [DH_ATTR_TO] = {"to", 0, (int64_t)1 << 48},
     [DH_ATTR_COLUMNS] = {"columns", 0, (int64_t)1 << 48},
     [DH_ATTR_ADDS] = {"adds", 0, 2},
+    [DH_ATTR_BACK] = {"back", 0, 2},
 };
 
 const char *dh_op_attr_name(dh_op_attr attr)
@@ -90,7 +91,8 @@ int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr)
         [DH_ATTR_ROOM] = op->room,       [DH_ATTR_ROWS] = op->rows,
         [DH_ATTR_BY] = op->by,           [DH_ATTR_TILE_OF] = op->tile_of,
         [DH_ATTR_FROM] = op->from,       [DH_ATTR_TO] = op->to,
-        [DH_ATTR_COLUMNS] = op->columns, [DH_ATTR_ADDS] = op->adds};
+        [DH_ATTR_COLUMNS] = op->columns, [DH_ATTR_ADDS] = op->adds,
+        [DH_ATTR_BACK] = op->back};
     return values[attr];
 }
 
@@ -112,6 +114,7 @@ void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value)
     if (attr == DH_ATTR_TO) op->to = value;
     if (attr == DH_ATTR_COLUMNS) op->columns = value;
     if (attr == DH_ATTR_ADDS) op->adds = (int32_t)value;
+    if (attr == DH_ATTR_BACK) op->back = (int32_t)value;
 }
 
 /* "site vocab0" -> bits. */
@@ -211,6 +214,7 @@ const char *dh_op_variant(const dh_graph *graph, const dh_op *op)
         return "GEGLU";
     if (d->norm_plus_one && is_norm(op->type)) return "norms by 1 + weight";
     if (rotates && d->nth) return "layers of other positions";
+    if (routes && d->n_groups) return "experts by sigmoids, in groups";
     if (routes && d->topk_plain) return "weights of experts that do not sum to 1";
     return NULL;
 }
@@ -417,12 +421,76 @@ static double attn_cached_flops(const dh_graph *g, const dh_op *op)
            (is_windowed(d) ? mean_over_layers(d, last, all) : all);
 }
 
+/* ---- linear attention -------------------------------------------------------------------- */
+
+dh_attn_sizes dh_linear_sizes(const dh_graph *graph, const dh_tensor *packed)
+{
+    const dh_dims *d = &graph->dims;
+    const int64_t n = packed->shape[1] / d->head_dim;
+    const int64_t kv = n * d->n_kv_heads / (d->n_heads + 2 * d->n_kv_heads);
+    const int64_t seq = graph->mode == DH_MODE_DECODE ? packed->shape[0] : d->seq;
+    return (dh_attn_sizes){
+        .batch = packed->shape[0] / seq, .seq = seq, .n_heads = n - 2 * kv, .n_kv_heads = kv};
+}
+
+/* Rows of D channels: products with a state of D x D, for each head of queries and of keys; of D
+ * channels with those of the chunk's tokens that each one sees, for each head of queries. */
+static double linear_products(const dh_graph *g, uint32_t packed, double by_query_head,
+                              double by_key_head, double in_chunk)
+{
+    const dh_tensor *t = operand(g, packed);
+    const dh_attn_sizes s = dh_linear_sizes(g, t);
+    const double d = (double)g->dims.head_dim, h = (double)s.n_heads, kv = (double)s.n_kv_heads;
+    const double seen = (double)(DH_MIN(DH_LINEAR_CHUNK, s.seq) + 1) / 2;
+    return 2 * (double)t->shape[0] * d *
+           (d * (by_query_head * h + by_key_head * kv) + in_chunk * h * seen);
+}
+
+static double linear_attn_flops(const dh_graph *g, const dh_op *op)
+{
+    return linear_products(g, op->in[0], 1, 1, 2);
+}
+
+/* By heads of queries: dq out of the state, which is added to twice, as the sum of q do^T and
+ * transposed; of keys: dk, dv, the state of the forward again. In chunks: gradients of scores for
+ * dq and again for dk, scores, and a product of each for dq, dk, dv. */
+static double linear_attn_grad_flops(const dh_graph *g, const dh_op *op)
+{
+    return linear_products(g, op->in[1], 3, 3, 6);
+}
+
+static double linear_state_flops(const dh_graph *g, const dh_op *op)
+{
+    return linear_products(g, op->in[0], 0, 1, 0);
+}
+
+static double linear_state_grad_flops(const dh_graph *g, const dh_op *op)
+{
+    return linear_products(g, op->in[1], 1, 0, 0);
+}
+
+static double linear_join_flops(const dh_graph *g, const dh_op *op)
+{
+    return linear_products(g, op->in[1], 1, 0, 0);
+}
+
+static double linear_join_grad_flops(const dh_graph *g, const dh_op *op)
+{
+    return linear_products(g, op->in[2], 1, 2, 0);
+}
+
 /* Elementwise and reducing operators: a nominal count per element of the first
  * operand. They are bound by memory, so only the order of magnitude matters. */
 static double elementwise_flops(const dh_graph *g, const dh_op *op)
 {
     const dh_tensor *x = operand(g, op->in[0] != DH_NONE ? op->in[0] : op->out[0]);
     return x ? 8.0 * (double)dh_tensor_elements(x) : 0.0;
+}
+
+/* What an adapter gives, or its gradient: the other operand's columns that it concerns. */
+static const dh_tensor *adapter_part(const dh_graph *g, const dh_op *op)
+{
+    return operand(g, op->type == DH_OP_ADAPT ? op->in[0] : op->out[0]);
 }
 
 /* Operators made of GEMMs. */
@@ -438,6 +506,13 @@ static double (*const products[DH_N_OP_TYPE])(const dh_graph *, const dh_op *) =
     [DH_OP_ATTN_CACHED] = attn_cached_flops,
     [DH_OP_RING_ATTN] = ring_attn_flops,
     [DH_OP_RING_ATTN_GRAD] = ring_attn_grad_flops,
+    [DH_OP_LINEAR_ATTN] = linear_attn_flops,
+    [DH_OP_LINEAR_CACHED] = linear_attn_flops,
+    [DH_OP_LINEAR_STATE] = linear_state_flops,
+    [DH_OP_LINEAR_JOIN] = linear_join_flops,
+    [DH_OP_LINEAR_ATTN_GRAD] = linear_attn_grad_flops,
+    [DH_OP_LINEAR_STATE_GRAD] = linear_state_grad_flops,
+    [DH_OP_LINEAR_JOIN_GRAD] = linear_join_grad_flops,
 };
 
 bool dh_op_multiplies(dh_op_type type)
@@ -448,7 +523,9 @@ bool dh_op_multiplies(dh_op_type type)
 double dh_op_flops(const dh_graph *graph, const dh_op *op)
 {
     if (products[op->type]) return products[op->type](graph, op);
-    if (op->type == DH_OP_RELEASE || op->type == DH_OP_TAKE_COLUMNS ||
+    if (op->type == DH_OP_ADAPT || op->type == DH_OP_ADAPT_GRAD)
+        return 2.0 * (double)dh_tensor_elements(adapter_part(graph, op));
+    if (op->type == DH_OP_RELEASE || op->type == DH_OP_AMEND || op->type == DH_OP_TAKE_COLUMNS ||
         op->type == DH_OP_PUT_COLUMNS)
         return 0;
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? elementwise_flops(graph, op) : 0.0;
@@ -471,10 +548,23 @@ static double moved_bytes(const dh_graph *g, const dh_op *op)
            (double)dh_dtype_bytes(moved->dtype);
 }
 
+/* Read, and added to columns that are read and written; or read and written. */
+static double adapted_bytes(const dh_graph *g, const dh_op *op)
+{
+    return (op->type == DH_OP_ADAPT ? 3.0 : 2.0) * (double)dh_tensor_bytes(adapter_part(g, op));
+}
+
 /* What is released is not touched. */
 static double no_bytes(const dh_graph *g, const dh_op *op)
 {
     return 0;
+}
+
+/* Steps that have to be amended are the exception: usually both norms are read, and agree. */
+static double amend_bytes(const dh_graph *g, const dh_op *op)
+{
+    return (double)(dh_tensor_bytes(operand(g, op->in[1])) +
+                    dh_tensor_bytes(operand(g, op->in[2])));
 }
 
 double dh_op_bytes(const dh_graph *graph, const dh_op *op)
@@ -484,6 +574,9 @@ double dh_op_bytes(const dh_graph *graph, const dh_op *op)
         [DH_OP_TAKE_COLUMNS] = moved_bytes,
         [DH_OP_PUT_COLUMNS] = moved_bytes,
         [DH_OP_RELEASE] = no_bytes,
+        [DH_OP_AMEND] = amend_bytes,
+        [DH_OP_ADAPT] = adapted_bytes,
+        [DH_OP_ADAPT_GRAD] = adapted_bytes,
     };
     if (bytes[op->type]) return bytes[op->type](graph, op);
     const dh_op_info *info = dh_op_info_of(op->type);

@@ -95,8 +95,9 @@ static uint32_t view_of(builder *b, uint32_t base, int64_t row)
     return add(b, &t);
 }
 
-static uint32_t clip_factor(builder *b, const dh_opt_region *regions, size_t n,
-                            const uint32_t *grads, int32_t norm_group)
+/* The exact sum of squares of this rank's regions, and of the group's, into `total`. */
+static void sum_squares(builder *b, const dh_opt_region *regions, size_t n, const uint32_t *grads,
+                        int32_t group, uint32_t total)
 {
     int64_t n_counted = 0;
     for (size_t i = 0; i < n; i++) n_counted += regions[i].counts;
@@ -108,31 +109,111 @@ static uint32_t clip_factor(builder *b, const dh_opt_region *regions, size_t n,
         if (regions[i].counts)
             add_op(b, DH_OP_SQSUM, DH_PHASE_OPT, regions[i].flat, -1, IDS(grads[i]),
                    IDS(view_of(b, sums, row++)));
-    uint32_t total = add_state(b, "total", DH_STATE_SQTOTAL, 1, DH_SQSUM_DIGITS);
-    uint32_t norm = add_state(b, "norm", DH_STATE_NORM, 1, 2);
     add_op(b, DH_OP_SUM, DH_PHASE_OPT, DH_NONE, -1, IDS(sums), IDS(total));
-    if (norm_group >= 0)
-        add_op(b, DH_OP_ALL_REDUCE, DH_PHASE_OPT, DH_NONE, norm_group, IDS(total), IDS(total));
+    if (group >= 0)
+        add_op(b, DH_OP_ALL_REDUCE, DH_PHASE_OPT, DH_NONE, group, IDS(total), IDS(total));
+}
+
+/* What is known of it before transfers with stages behind: `total`, that of all if there are none.
+ */
+static uint32_t sum_so_far(builder *b, const dh_opt_region *regions, size_t n,
+                           const uint32_t *grads, const dh_opt_norm *norm)
+{
+    const uint32_t total = add_state(b, "total", DH_STATE_SQTOTAL, 1, DH_SQSUM_DIGITS);
+    if (!norm->before) {
+        sum_squares(b, regions, n, grads, norm->group, total);
+        return total;
+    }
+    const uint32_t chain = add_state(b, "chain", DH_STATE_SQCHAIN, 2, DH_SQSUM_DIGITS);
+    sum_squares(b, regions, n, grads, norm->group, view_of(b, chain, 0));
+    add_op(b, DH_OP_SUM, DH_PHASE_OPT, DH_NONE, -1, IDS(chain), IDS(total));
+    return total;
+}
+
+static uint32_t clip_factor(builder *b, dh_state which, const char *name, uint32_t total)
+{
+    const uint32_t norm = add_state(b, name, which, 1, 2);
     add_op(b, DH_OP_CLIP, DH_PHASE_OPT, DH_NONE, -1, IDS(total), IDS(norm));
     return norm;
 }
 
-static void update(builder *b, const dh_opt_region *r, uint32_t grad, uint32_t norm, dh_dtype dtype)
+/* What a step of a region works on. */
+typedef struct stepped {
+    uint32_t grad, p, m, v, copy;
+    uint32_t old; /* what it overwrote; DH_NONE: it is final */
+} stepped;
+
+static uint32_t add_old(builder *b, int64_t n)
 {
-    uint32_t p = add_range(b, "p", DH_F32, r->master, r->n, r->decay);
-    uint32_t m = add_range(b, "m", DH_F32, r->adam_m, r->n, r->decay);
-    uint32_t v = add_range(b, "v", DH_F32, r->adam_v, r->n, r->decay);
-    uint32_t copy = add_range(b, "c", dtype, r->copy, r->n, r->decay);
-    add_op(b, DH_OP_ADAMW, DH_PHASE_OPT, r->flat, -1, IDS(grad, norm), IDS(p, m, v, copy));
+    const dh_tensor t = {.name = "old",
+                         .kind = DH_TENSOR_ACT,
+                         .dtype = DH_F32,
+                         .ndim = 2,
+                         .shape = {3, n},
+                         .base = DH_NONE,
+                         .which = DH_NONE};
+    return add(b, &t);
+}
+
+static stepped update(builder *b, const dh_opt_region *r, uint32_t grad, uint32_t norm,
+                      dh_dtype dtype, bool keeps)
+{
+    const stepped s = {.grad = grad,
+                       .p = add_range(b, "p", DH_F32, r->master, r->n, r->decay),
+                       .m = add_range(b, "m", DH_F32, r->adam_m, r->n, r->decay),
+                       .v = add_range(b, "v", DH_F32, r->adam_v, r->n, r->decay),
+                       .copy = add_range(b, "c", dtype, r->copy, r->n, r->decay),
+                       .old = keeps ? add_old(b, r->n) : DH_NONE};
+    add_op(b, DH_OP_ADAMW, DH_PHASE_OPT, r->flat, -1, IDS(grad, norm),
+           IDS(s.p, s.m, s.v, s.copy, s.old));
+    return s;
+}
+
+static void gather(builder *b, const dh_opt_region *r, const stepped *s, dh_dtype dtype)
+{
     if (r->gather == DH_NONE) return;
-    uint32_t whole =
-        add_range(b, "all", copy == DH_NONE ? DH_F32 : dtype, r->gather, r->n_gathered, r->decay);
-    add_op(b, DH_OP_ALL_GATHER, DH_PHASE_OPT, r->flat, r->group, IDS(copy == DH_NONE ? p : copy),
-           IDS(whole));
+    const uint32_t own = s->copy == DH_NONE ? s->p : s->copy;
+    const uint32_t whole = add_range(b, "all", s->copy == DH_NONE ? DH_F32 : dtype, r->gather,
+                                     r->n_gathered, r->decay);
+    add_op(b, DH_OP_ALL_GATHER, DH_PHASE_OPT, r->flat, r->group, IDS(own), IDS(whole));
+}
+
+static void step_at_once(builder *b, const dh_opt_region *regions, size_t n, const uint32_t *grads,
+                         dh_dtype dtype, uint32_t total)
+{
+    const uint32_t norm = clip_factor(b, DH_STATE_NORM, "norm", total);
+    for (size_t i = 0; i < n; i++) {
+        if (regions[i].norm_only) continue;
+        const stepped s = update(b, &regions[i], grads[i], norm, dtype, false);
+        gather(b, &regions[i], &s, dtype);
+    }
+}
+
+/* What is gathered has been amended: a gather is no operator that is left out. */
+static void step_ahead(builder *b, const dh_opt_region *regions, size_t n, const uint32_t *grads,
+                       dh_dtype dtype, uint32_t total)
+{
+    stepped *list = calloc(n + 1, sizeof *list);
+    if (!list) {
+        b->failed = true;
+        return;
+    }
+    const uint32_t so_far = clip_factor(b, DH_STATE_NORM_SO_FAR, "so_far", total);
+    for (size_t i = 0; i < n; i++)
+        if (!regions[i].norm_only) list[i] = update(b, &regions[i], grads[i], so_far, dtype, true);
+    const uint32_t norm = clip_factor(b, DH_STATE_NORM, "norm", total);
+    for (size_t i = 0; i < n; i++) {
+        const stepped *s = &list[i];
+        if (regions[i].norm_only) continue;
+        add_op(b, DH_OP_AMEND, DH_PHASE_OPT, regions[i].flat, -1,
+               IDS(s->grad, norm, so_far, s->old), IDS(s->p, s->m, s->v, s->copy));
+        gather(b, &regions[i], s, dtype);
+    }
+    free(list);
 }
 
 dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, size_t n,
-                                   dh_dtype dtype, int32_t norm_group, dh_graph **graph)
+                                   dh_dtype dtype, const dh_opt_norm *norm, dh_graph **graph)
 {
     builder b = {0};
     uint32_t *grads = calloc(n + 1, sizeof *grads);
@@ -141,12 +222,32 @@ dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, si
     if (st == DH_OK) {
         for (size_t i = 0; i < n; i++)
             grads[i] = add_range(&b, "g", DH_F32, regions[i].grad, regions[i].n, regions[i].decay);
-        uint32_t norm = clip_factor(&b, regions, n, grads, norm_group);
-        for (size_t i = 0; i < n; i++) update(&b, &regions[i], grads[i], norm, dtype);
+        const uint32_t total = sum_so_far(&b, regions, n, grads, norm);
+        if (norm->behind)
+            step_ahead(&b, regions, n, grads, dtype, total);
+        else
+            step_at_once(&b, regions, n, grads, dtype, total);
         st = finish(ctx, &b, graph);
     }
     free(grads);
     return st;
+}
+
+dh_status dh_graph_build_norm_link(dh_ctx *ctx, bool behind, dh_graph **graph)
+{
+    builder b = {0};
+    DH_TRY(start(ctx, &b, DH_BLOCK_OPT, DH_F32));
+    const uint32_t total = add_state(&b, "total", DH_STATE_SQTOTAL, 1, DH_SQSUM_DIGITS);
+    const uint32_t chain =
+        behind ? DH_NONE : add_state(&b, "chain", DH_STATE_SQCHAIN, 2, DH_SQSUM_DIGITS);
+    const uint32_t forth = behind ? total : view_of(&b, chain, 1);
+    for (int way = DH_NORM_LINK_FORTH; way <= DH_NORM_LINK_BACK; way++) {
+        const uint32_t what = way == DH_NORM_LINK_FORTH ? forth : total;
+        const bool send = (way == DH_NORM_LINK_FORTH) == behind;
+        add_op(&b, send ? DH_OP_SEND : DH_OP_RECV, DH_PHASE_OPT, DH_NONE, DH_GROUP_PP, IDS(what),
+               IDS(what));
+    }
+    return finish(ctx, &b, graph);
 }
 
 /* ---- reductions of gradients ---------------------------------------------------------------- */
@@ -169,26 +270,92 @@ dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, 
 
 /* ---- parameters made whole ------------------------------------------------------------------- */
 
+/* A bucket in rows that are pieces, or equal parts of them. */
+static uint32_t add_bucket(builder *b, const char *name, const dh_gather *gather, int64_t n_rows,
+                           int64_t n)
+{
+    dh_tensor t = {.kind = DH_TENSOR_ACT,
+                   .dtype = gather->dtype,
+                   .ndim = 2,
+                   .shape = {n_rows, n},
+                   .base = DH_NONE,
+                   .which = DH_NONE};
+    snprintf(t.name, sizeof t.name, "%s", name);
+    return add(b, &t);
+}
+
+static uint32_t row_of(builder *b, uint32_t bucket, int64_t n_rows, int64_t row)
+{
+    return n_rows == 1 ? bucket : view_of(b, bucket, row);
+}
+
+static void add_release(builder *b, const dh_gather *gather, uint32_t whole)
+{
+    add_op(b, DH_OP_RELEASE, gather->phase, DH_NONE, -1, IDS(DH_NONE), IDS(whole));
+}
+
 dh_status dh_graph_build_gather(dh_ctx *ctx, const dh_gather *gather, dh_graph **graph)
 {
     builder b = {0};
+    const int64_t n = gather->n_pieces;
     DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, gather->dtype));
-    const dh_tensor whole = {.name = "whole",
-                             .kind = DH_TENSOR_ACT,
-                             .dtype = gather->dtype,
-                             .ndim = 2,
-                             .shape = {gather->n_pieces, gather->n_piece},
-                             .base = DH_NONE,
-                             .which = DH_NONE};
-    const uint32_t id = add(&b, &whole);
-    for (int64_t k = 0; k < gather->n_pieces; k++) {
+    const uint32_t id = add_bucket(&b, "whole", gather, n, gather->n_piece);
+    for (int64_t k = 0; k < n; k++) {
         const uint32_t shard =
             add_range(&b, "own", gather->dtype, gather->shards[k], gather->n_shard, false);
-        const uint32_t piece = gather->n_pieces == 1 ? id : view_of(&b, id, k);
-        add_op(&b, DH_OP_ALL_GATHER, gather->phase, DH_NONE, gather->group, IDS(shard), IDS(piece));
+        add_op(&b, DH_OP_ALL_GATHER, gather->phase, DH_NONE, gather->group, IDS(shard),
+               IDS(row_of(&b, id, n, k)));
     }
-    add_op(&b, DH_OP_RELEASE, gather->phase, DH_NONE, -1, IDS(DH_NONE), IDS(id));
+    add_release(&b, gather, id);
     b.graph->x_out = id;
+    return finish(ctx, &b, graph);
+}
+
+dh_status dh_graph_build_share(dh_ctx *ctx, const dh_gather *gather, int64_t n_parts, int64_t index,
+                               dh_graph **graph)
+{
+    builder b = {0};
+    const int64_t n = gather->n_pieces, n_part = gather->n_piece / n_parts;
+    DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, gather->dtype));
+    const uint32_t whole = add_bucket(&b, "whole", gather, n * n_parts, n_part);
+    const uint32_t own = add_bucket(&b, "share", gather, n, n_part);
+    for (int64_t k = 0; k < n; k++)
+        add_op(&b, DH_OP_COPY, DH_PHASE_F, DH_NONE, -1,
+               IDS(row_of(&b, whole, n * n_parts, k * n_parts + index)),
+               IDS(row_of(&b, own, n, k)));
+    b.graph->x_in = whole;
+    b.graph->x_out = own;
+    return finish(ctx, &b, graph);
+}
+
+dh_status dh_graph_build_gather_shares(dh_ctx *ctx, const dh_gather *gather, int64_t n_parts,
+                                       dh_graph **graph)
+{
+    builder b = {0};
+    const int64_t n = gather->n_pieces;
+    DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, gather->dtype));
+    const uint32_t own = add_bucket(&b, "share", gather, n, gather->n_piece / n_parts);
+    const uint32_t whole = add_bucket(&b, "whole", gather, n, gather->n_piece);
+    for (int64_t k = 0; k < n; k++)
+        add_op(&b, DH_OP_ALL_GATHER, gather->phase, DH_NONE, gather->group,
+               IDS(row_of(&b, own, n, k)), IDS(row_of(&b, whole, n, k)));
+    add_release(&b, gather, whole);
+    b.graph->x_in = own;
+    b.graph->x_out = whole;
+    return finish(ctx, &b, graph);
+}
+
+dh_status dh_graph_build_regathers(dh_ctx *ctx, const dh_regather *list, size_t n, dh_dtype dtype,
+                                   dh_graph **graph)
+{
+    builder b = {0};
+    DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, dtype));
+    for (size_t i = 0; i < n; i++) {
+        const dh_regather *r = &list[i];
+        const uint32_t own = add_range(&b, "own", dtype, r->own, r->n_own, true);
+        const uint32_t whole = add_range(&b, "all", dtype, r->whole, r->n_whole, true);
+        add_op(&b, DH_OP_ALL_GATHER, DH_PHASE_F, r->flat, r->group, IDS(own), IDS(whole));
+    }
     return finish(ctx, &b, graph);
 }
 

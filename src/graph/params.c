@@ -19,7 +19,14 @@ typedef enum size_name {
     FFN,
     FFN_PACKED, /* 2F where it is gated: gate then up */
     HEAD,       /* D: one head */
-    EXPERTS
+    EXPERTS,
+    Q_LATENT,
+    KV_LATENT,
+    KV_LATENT_ROT, /* and the channels that are rotated */
+    KV_HEADS,      /* keys' channels that are not rotated and values, head by head */
+    V_ROWS,        /* H*V */
+    SHARED,        /* S*F: the experts of every token, as one */
+    SHARED_PACKED
 } size_name;
 
 typedef enum init_rule { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } init_rule;
@@ -31,7 +38,9 @@ typedef enum when {
     IF_NORMS_BEFORE,
     IF_UNTIED,
     IF_DENSE,
-    IF_EXPERTS
+    IF_EXPERTS,
+    IF_Q_LATENT,
+    IF_Q_STRAIGHT
 } when;
 
 typedef enum form {
@@ -180,7 +189,7 @@ static const param_row gemma_rows[] = {
     VECTOR(HEAD, LNF_W, "lnf.w", WIDTH, WIDTH, INIT_ZERO, ALWAYS, "model.norm.weight"),
 };
 
-/* Qwen 3's experts, by the names of a dense layer's parts. */
+/* Qwen 3's experts, and DeepSeek's, by the names of a dense layer's parts. */
 static const param_row qwen3_moe_rows[] = {
     MATRIX_IF(ALWAYS, WIDE, LAYER, ROUTER_W, "router.w", EXPERTS, WIDTH, EXPERTS, WIDTH,
               INIT_NORMAL, false, {"model.layers.%d.mlp.gate.weight", EXPERTS}),
@@ -189,6 +198,33 @@ static const param_row qwen3_moe_rows[] = {
               {"model.layers.%d.mlp.experts.%%d.up_proj.weight", FFN}),
     MATRIX_IF(ALWAYS, STACKED, EXPERTS, FC2_W, "fc2.w", WIDTH, FFN, WIDTH, FFN, INIT_RESIDUAL,
               false, {"model.layers.%d.mlp.experts.%%d.down_proj.weight", WIDTH}),
+};
+
+/* DeepSeek V3: attention and routers of its own, experts that every token goes to. */
+static const param_row deepseek3_rows[] = {
+    MATRIX_IF(IF_Q_STRAIGHT, PLAIN, LAYER, QKV_W, "q.w", Q_ROWS, WIDTH, HEADS, WIDTH, INIT_NORMAL,
+              false, {"model.layers.%d.self_attn.q_proj.weight", Q_ROWS}),
+    MATRIX_IF(IF_Q_LATENT, PLAIN, LAYER, Q_A_W, "q_a.w", Q_LATENT, WIDTH, LATENT, WIDTH,
+              INIT_NORMAL, false, {"model.layers.%d.self_attn.q_a_proj.weight", Q_LATENT}),
+    VECTOR(LAYER, Q_A_NORM_W, "q_a_norm.w", Q_LATENT, NONE, INIT_ONE, IF_Q_LATENT,
+           "model.layers.%d.self_attn.q_a_layernorm.weight"),
+    MATRIX_IF(IF_Q_LATENT, PLAIN, LAYER, Q_B_W, "q_b.w", Q_ROWS, Q_LATENT, HEADS, NONE, INIT_NORMAL,
+              false, {"model.layers.%d.self_attn.q_b_proj.weight", Q_ROWS}),
+    MATRIX(LAYER, KV_A_W, "kv_a.w", KV_LATENT_ROT, WIDTH, LATENT, WIDTH, INIT_NORMAL, false,
+           {"model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", KV_LATENT_ROT}),
+    VECTOR(LAYER, KV_A_NORM_W, "kv_a_norm.w", KV_LATENT, NONE, INIT_ONE, ALWAYS,
+           "model.layers.%d.self_attn.kv_a_layernorm.weight"),
+    MATRIX(LAYER, KV_B_W, "kv_b.w", KV_HEADS, KV_LATENT, HEADS, NONE, INIT_NORMAL, false,
+           {"model.layers.%d.self_attn.kv_b_proj.weight", KV_HEADS}),
+    MATRIX(LAYER, PROJ_W, "proj.w", WIDTH, V_ROWS, WIDTH, HEADS, INIT_RESIDUAL, false,
+           {"model.layers.%d.self_attn.o_proj.weight", WIDTH}),
+    VECTOR(LAYER, ROUTER_B, "router.b", EXPERTS, NONE, INIT_ZERO, ALWAYS,
+           "model.layers.%d.mlp.gate.e_score_correction_bias"),
+    MATRIX(LAYER, SHARED_FC1_W, "shared_fc1.w", SHARED_PACKED, WIDTH, FFN, WIDTH, INIT_NORMAL,
+           false, {"model.layers.%d.mlp.shared_experts.gate_proj.weight", SHARED},
+           {"model.layers.%d.mlp.shared_experts.up_proj.weight", SHARED}),
+    MATRIX(LAYER, SHARED_FC2_W, "shared_fc2.w", WIDTH, SHARED, WIDTH, FFN, INIT_RESIDUAL, false,
+           {"model.layers.%d.mlp.shared_experts.down_proj.weight", WIDTH}),
 };
 
 /* Rows of a family's own go before those of the family it resembles. */
@@ -200,7 +236,7 @@ typedef struct table {
     {                                                                                              \
         (rows), DH_COUNTOF(rows)                                                                   \
     }
-static const table families[][2] = {
+static const table families[][3] = {
     [DH_FAMILY_GPT2] = {TABLE(gpt2_rows)},
     [DH_FAMILY_LLAMA] = {TABLE(llama_rows)},
     [DH_FAMILY_MIXTRAL] = {TABLE(llama_rows)},
@@ -213,6 +249,7 @@ static const table families[][2] = {
     [DH_FAMILY_GEMMA2] = {TABLE(gemma_rows), TABLE(llama_rows)},
     [DH_FAMILY_GEMMA3] = {TABLE(gemma_rows), TABLE(llama_rows)},
     [DH_FAMILY_QWEN3_MOE] = {TABLE(qwen3_moe_rows), TABLE(llama_rows)},
+    [DH_FAMILY_DEEPSEEK3] = {TABLE(deepseek3_rows), TABLE(qwen3_moe_rows), TABLE(llama_rows)},
 };
 
 static int64_t size_of(const dh_model *m, size_name name)
@@ -240,6 +277,20 @@ static int64_t size_of(const dh_model *m, size_name name)
         return m->head_dim;
     case EXPERTS:
         return m->n_experts;
+    case Q_LATENT:
+        return m->q_lora;
+    case KV_LATENT:
+        return m->kv_lora;
+    case KV_LATENT_ROT:
+        return m->kv_lora + m->rope_dim;
+    case KV_HEADS:
+        return m->n_heads * (m->head_dim - m->rope_dim + m->v_dim);
+    case V_ROWS:
+        return m->n_heads * m->v_dim;
+    case SHARED:
+        return m->n_shared * m->ffn_width;
+    case SHARED_PACKED:
+        return 2 * m->n_shared * m->ffn_width;
     }
     return 0;
 }
@@ -250,7 +301,8 @@ static bool is_present(const dh_model *m, when present)
            (present == IF_QKV_BIAS && m->qkv_bias) || (present == IF_QK_NORM && m->qk_norm) ||
            (present == IF_NORMS_BEFORE && m->norm_place == DH_NORMS_BEFORE) ||
            (present == IF_UNTIED && !m->tied_head) || (present == IF_DENSE && !m->n_experts) ||
-           (present == IF_EXPERTS && m->n_experts);
+           (present == IF_EXPERTS && m->n_experts) || (present == IF_Q_LATENT && m->q_lora) ||
+           (present == IF_Q_STRAIGHT && m->kv_lora && !m->q_lora);
 }
 
 int64_t dh_param_cols(const dh_param *p)
@@ -320,6 +372,13 @@ static void stack(const dh_model *m, dh_param *p)
     p->axis[0] = DH_AXIS_EXPERTS;
 }
 
+/* Queries, keys and values: heads of a group lie on the rank that has their keys. */
+static bool is_packed(const param_row *row)
+{
+    return row->kind == DH_BLOCK_LAYER &&
+           (row->which == DH_PARAM_QKV_W || row->which == DH_PARAM_QKV_B);
+}
+
 static void describe(const dh_model *m, const param_row *row, int layer, dh_param *p)
 {
     *p = (dh_param){
@@ -332,6 +391,7 @@ static void describe(const dh_model *m, const param_row *row, int layer, dh_para
         .init_value = row->init == INIT_ONE ? 1.0 : 0.0,
         .decay = row->cols != ONE,
         .by_heads = row->form == BY_HEADS,
+        .head_rows = is_packed(row) ? m->head_dim : 0,
         .wide = row->form == WIDE,
     };
     /* GPT-2 (Radford et al. 2019, 2.3): residual projections start smaller by the
@@ -357,10 +417,152 @@ static const param_row *find_row(const dh_model *m, dh_block_kind kind, uint32_t
     return NULL;
 }
 
+/* ---- adapters ------------------------------------------------------------------------- */
+
+/* Weights of linears that can have one, and the places of their adapters. */
+static const struct {
+    uint32_t weight, a, end;
+} adapted[] = {{DH_PARAM_QKV_W, DH_PARAM_QKV_LORA_A, DH_PARAM_PROJ_LORA_A},
+               {DH_PARAM_PROJ_W, DH_PARAM_PROJ_LORA_A, DH_PARAM_FC1_LORA_A},
+               {DH_PARAM_FC1_W, DH_PARAM_FC1_LORA_A, DH_PARAM_FC2_LORA_A},
+               {DH_PARAM_FC2_W, DH_PARAM_FC2_LORA_A, DH_N_LAYER_PARAMS}};
+
+uint32_t dh_param_lora_a(uint32_t which)
+{
+    for (size_t i = 0; i < DH_COUNTOF(adapted); i++)
+        if (adapted[i].weight == which) return adapted[i].a;
+    return DH_NONE;
+}
+
+/* Pieces [*first, end) are the k-th tensor of the checkpoint; false: there is none. */
+static bool find_linear(const dh_param *weight, int k, int *first, int *end)
+{
+    *end = 0;
+    for (int i = 0; i <= k; i++) {
+        *first = *end;
+        if (*first >= weight->n_pieces) return false;
+        const char *name = weight->piece_rows[*first].hf_name;
+        while (*end < weight->n_pieces && strcmp(weight->piece_rows[*end].hf_name, name) == 0)
+            ++*end;
+    }
+    return true;
+}
+
+/* "model.layers.3.self_attn.q_proj.weight": all before ".weight", of which the last part begins at
+ * *last. */
+static int module_of(const char *hf_name, const char **last)
+{
+    const int n = (int)(strrchr(hf_name, '.') - hf_name);
+    int begin = n;
+    while (begin > 0 && hf_name[begin - 1] != '.') begin--;
+    *last = hf_name + begin;
+    return n;
+}
+
+static bool is_adapted(const dh_model *m, const dh_param *weight, int first)
+{
+    char module[32];
+    const char *name = weight->piece_rows[first].hf_name, *last;
+    const int n = module_of(name, &last);
+    snprintf(module, sizeof module, "%.*s", n - (int)(last - name), last);
+    return dh_model_adapts(m, module);
+}
+
+/* PEFT's name of A or B: GPT-2's transformers model has the layers one level down. */
+static void name_adapter(const dh_model *m, const char *hf_name, char factor, dh_param_piece *piece)
+{
+    const char *last;
+    snprintf(piece->hf_name, sizeof piece->hf_name, "base_model.model.%s%.*s.lora_%c.weight",
+             m->family == DH_FAMILY_GPT2 ? "transformer." : "", module_of(hf_name, &last), hf_name,
+             factor);
+}
+
+static void add_adapter_piece(const dh_model *m, const char *hf_name, char factor, int64_t n_rows,
+                              int64_t hf_row, int64_t hf_rows, dh_param *p)
+{
+    const int64_t cols = p->shape[1];
+    dh_param_piece *piece = &p->piece_rows[p->n_pieces++];
+    *piece = (dh_param_piece){.row = p->shape[0],
+                              .n_rows = n_rows,
+                              .n_cols = cols,
+                              .hf_row = hf_row,
+                              .hf_shape = {hf_rows, cols},
+                              .hf_ndim = 2};
+    name_adapter(m, hf_name, factor, piece);
+    p->shape[0] += n_rows;
+}
+
+static bool describe_a(const dh_model *m, const dh_param *weight, dh_param *p)
+{
+    int first, end;
+    p->axis[1] = weight->axis[1];
+    p->shape[1] = weight->shape[1];
+    /* The variance that PEFT's draws have, uniform within 1 / sqrt(in). */
+    p->init_std = 1 / sqrt(3.0 * (double)weight->shape[1]);
+    for (int k = 0; find_linear(weight, k, &first, &end); k++)
+        if (is_adapted(m, weight, first))
+            add_adapter_piece(m, weight->piece_rows[first].hf_name, 'A', m->lora.rank, 0,
+                              m->lora.rank, p);
+    return p->n_pieces > 0;
+}
+
+/* In the pieces of its linear, each of which is split. */
+static bool describe_b(const dh_model *m, const dh_param *weight, int k, dh_param *p)
+{
+    int first, end;
+    int64_t rows = 0;
+    if (!find_linear(weight, k, &first, &end) || !is_adapted(m, weight, first)) return false;
+    p->axis[0] = weight->axis[0];
+    p->shape[1] = m->lora.rank;
+    for (int i = first; i < end; i++) rows += weight->piece_rows[i].n_rows;
+    for (int i = first; i < end; i++)
+        add_adapter_piece(m, weight->piece_rows[i].hf_name, 'B', weight->piece_rows[i].n_rows,
+                          p->shape[0], rows, p);
+    return true;
+}
+
+static bool describe_adapter(const dh_model *m, int layer, uint32_t which, dh_param *p)
+{
+    size_t i = 0;
+    dh_param weight;
+    while (which >= adapted[i].end) i++;
+    dh_model base = *m;
+    base.lora.rank = 0;
+    if (m->lora.rank == 0 ||
+        !dh_param_describe(&base, DH_BLOCK_LAYER, layer, adapted[i].weight, &weight) ||
+        weight.kind != DH_BLOCK_LAYER)
+        return false;
+    *p = (dh_param){.kind = DH_BLOCK_ADAPTERS,
+                    .layer = layer,
+                    .which = which,
+                    .ndim = 2,
+                    .decay = true,
+                    .adapter = true};
+    const int k = (int)(which - adapted[i].a) - 1;
+    const int n_name = (int)strlen(weight.name) - 2; /* "layer3.qkv", without ".w" */
+    if (k < 0)
+        snprintf(p->name, sizeof p->name, "%.*s.lora_a", n_name, weight.name);
+    else
+        snprintf(p->name, sizeof p->name, "%.*s.lora_b%d", n_name, weight.name, k);
+    return k < 0 ? describe_a(m, &weight, p) : describe_b(m, &weight, k, p);
+}
+
+int64_t dh_param_lora_column(const dh_model *model, uint32_t which, int k)
+{
+    int first = 0, end;
+    dh_param weight;
+    if (!dh_param_describe(model, DH_BLOCK_LAYER, 0, which, &weight) ||
+        !find_linear(&weight, k, &first, &end))
+        return 0;
+    return weight.piece_rows[first].row;
+}
+
 bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t which,
                        dh_param *param)
 {
     if ((size_t)model->family >= DH_COUNTOF(families)) return false;
+    if ((kind == DH_BLOCK_LAYER || kind == DH_BLOCK_ADAPTERS) && dh_param_is_adapter(which))
+        return describe_adapter(model, layer, which, param);
     if (kind == DH_BLOCK_HEAD && which == DH_PARAM_HEAD_W && model->tied_head) {
         kind = DH_BLOCK_EMBED;
         which = DH_PARAM_WTE;
@@ -371,6 +573,7 @@ bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uin
     const param_row *row = find_row(model, kind, which);
     if (!row || !is_present(model, row->present)) return false;
     describe(model, row, layer, param);
+    param->frozen = model->lora.rank > 0;
     return true;
 }
 
@@ -385,7 +588,8 @@ void dh_vocab_shard(int64_t vocab, dh_shard shard, int64_t *first, int64_t *n)
 
 static bool splits(dh_axis axis)
 {
-    return axis == DH_AXIS_HEADS || axis == DH_AXIS_FFN || axis == DH_AXIS_VOCAB;
+    return axis == DH_AXIS_HEADS || axis == DH_AXIS_FFN || axis == DH_AXIS_VOCAB ||
+           axis == DH_AXIS_LATENT;
 }
 
 /* Axis of rows, and kinds of pieces: of one expert. */
@@ -399,6 +603,12 @@ static int n_piece_rows(const dh_param *p)
     return p->ndim == 3 ? p->n_pieces / (int)p->shape[0] : p->n_pieces;
 }
 
+/* Fewer heads than ranks: runs of ranks have the same one. */
+static bool repeats(const dh_param *p, const dh_param_piece *piece, dh_shard shard)
+{
+    return p->head_rows > 0 && piece->n_rows / p->head_rows < shard.tp;
+}
+
 static void shard_rows(dh_param *p, dh_shard shard)
 {
     const int axis = row_axis(p);
@@ -408,6 +618,11 @@ static void shard_rows(dh_param *p, dh_shard shard)
         int64_t first = shard.tp_rank * (piece->n_rows / shard.tp);
         int64_t n = piece->n_rows / shard.tp;
         if (p->axis[axis] == DH_AXIS_VOCAB) dh_vocab_shard(piece->n_rows, shard, &first, &n);
+        if (repeats(p, piece, shard)) {
+            first = shard.tp_rank * (piece->n_rows / p->head_rows) / shard.tp * p->head_rows;
+            n = p->head_rows;
+            p->n_repeated += n * piece->n_cols;
+        }
         piece->hf_row += first;
         piece->row = rows;
         piece->n_rows = n;
@@ -448,5 +663,9 @@ bool dh_param_shard(const dh_param *whole, dh_shard shard, dh_param *part)
     if (rows) shard_rows(part, shard);
     if (cols) shard_cols(part, shard);
     part->sharded = rows || cols;
+    part->shared = whole->adapter && !part->sharded;
+    /* B behind columns that are split: each rank's gradient is that of its columns, whatever tokens
+     * it has. A before such: the sum of what follows is its gradient's, where it has all tokens. */
+    part->by_heads |= part->shared && whole->axis[0] == DH_AXIS_WIDTH;
     return part->shape[row_axis(part)] > 0;
 }

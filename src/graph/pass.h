@@ -36,6 +36,7 @@ typedef struct dh_graph_spec {
     dh_mesh mesh;
     dh_recompute_kind recompute;
     bool whole_tokens;   /* tensor parallelism without sequence parallelism (dh_shard) */
+    int64_t zero;        /* degree to which ranks of data share what the optimizer holds */
     double moe_room;     /* of a rank over its even share of rows (dh_pass_expert_parallel) */
     dh_pass_list passes; /* the strategy's */
 } dh_graph_spec;
@@ -90,8 +91,9 @@ typedef struct dh_pass_param {
     dh_pass_param_kind kind;
     int64_t fallback, min, max; /* min, max: of an integer */
     const char *const *words;   /* of a choice, which is stored as the word's index; ends in NULL */
-    /* Of an integer: among which costs may choose where the argument is "auto", stored as 0, which
-     * is in no range; ends in 0. NULL: it is to be said. (dh_recipe_settle) */
+    /* Among which costs may choose where the argument is "auto", stored as 0, which is in no range
+     * of an integer and of words the first; ends in 0. NULL: it is to be said. (dh_recipe_settle)
+     */
     const int64_t *choices;
 } dh_pass_param;
 
@@ -117,6 +119,7 @@ struct dh_pass {
      * which rows and ids are theirs: each index is verified by itself (classes.c of program). */
     unsigned varies_by;
     bool slices_stream; /* tokens between blocks are each tp rank's part behind it, if it applies */
+    bool in_stages;     /* operators work on stages of groups (dh_mesh_group_stages) */
     /* Why what it makes runs on no device, and is simulated only; NULL: it runs. */
     const char *simulated;
     /* Says why it leaves every graph of such a job alone; NULL: it does not. Every row has one.
@@ -162,10 +165,16 @@ bool dh_pass_list_equal(const dh_pass_list *a, const dh_pass_list *b);
 /* Whether every tp rank has all tokens between blocks: without sequence parallelism, and without a
  * pass that comes to the same (dh_pass.slices_stream). */
 bool dh_graph_whole_tokens(const dh_graph_spec *spec);
-/* The first argument that costs are to choose, in the list, and its choices; false: all are said.
- */
-bool dh_pass_list_open(dh_pass_list *list, int64_t **arg, const int64_t **choices);
-/* Mesh axes along which the graphs of such a job differ (dh_pass.varies_by). */
+/* The first argument that costs are to choose, in the list, and its parameter, which has choices;
+ * false: all are said. */
+bool dh_pass_list_open(dh_pass_list *list, int64_t **arg, const dh_pass_param **param);
+/* A value of it as text. */
+void dh_pass_param_put(const dh_pass_param *param, int64_t value, dh_str *out);
+/* Whether a pass that applies has operators work on stages of groups, those that sum gradients
+ * (reductions.c of program) among them. */
+bool dh_graph_in_stages(const dh_graph_spec *spec);
+/* Mesh axes along which the graphs of such a job differ (dh_pass.varies_by), or the ranks that an
+ * operator has for partners: of a stage they follow from the place on an axis that nodes cut. */
 unsigned dh_graph_varies_by(const dh_graph_spec *spec);
 
 /* ---- graphs -------------------------------------------------------------------------------- */

@@ -7,11 +7,19 @@
  * order that each rank's place in the ring fixes. What waits for what is said by the
  * operands alone; the streams of a program overlap the rest.
  *
+ * Linear attention needs of other ranks' tokens only their sums k v^T, of D x D a head whatever the
+ * length. Its work does not grow along the sequence, so that ranks have consecutive shares of it.
+ * The rank's state travels while the attention inside its share is computed, and what all states
+ * before it add is joined to that: one all-gather (LASP-2), or cp - 1 exchanges, each of which
+ * hands on what has come with the rank's own state added (LASP), so that none begins before the one
+ * before it.
+ *
  * Blocks in memory: an exchange begins once the part before the present one is done
  * (operand `after`), so that two blocks exist at a time, not one of every rank.
  *
  * Source: Liu et al. 2023 (arXiv 2310.01889); chunks i and 2*cp-1-i for rank i as in
- * Megatron-LM's context parallelism and zigzag ring attention. */
+ * Megatron-LM's context parallelism and zigzag ring attention. LASP: Sun et al. 2024 (arXiv
+ * 2404.02882), algorithm 2; LASP-2: Sun et al. 2025 (arXiv 2502.07563), algorithm 2. */
 #include "check.h"
 #include "graph/pass.h"
 #include "rewrite.h"
@@ -21,6 +29,7 @@
 int64_t dh_cp_position(const dh_dims *dims, int64_t cp_rank, int64_t t)
 {
     const int64_t half = dims->seq / 2, cp = DH_MAX(dims->cp, 1);
+    if (dims->linear) return cp_rank * dims->seq + t;
     return t < half ? cp_rank * half + t : (2 * cp - 1 - cp_rank) * half + t - half;
 }
 
@@ -95,6 +104,86 @@ static void rewrite_attn(rewrite *r, const dh_op *attn)
     }
 }
 
+/* ---- linear attention ---------------------------------------------------------------------- */
+
+/* A state of each sample and key head, D x D. */
+static dh_tensor state_like(rewrite *r, uint32_t qkv)
+{
+    const dh_dims *d = &r->graph->dims;
+    const dh_attn_sizes s = dh_linear_sizes(r->graph, rewrite_tensor(r, qkv));
+    return (dh_tensor){.kind = DH_TENSOR_ACT,
+                       .dtype = DH_F32,
+                       .ndim = 2,
+                       .shape = {s.batch * s.n_kv_heads * d->head_dim, d->head_dim},
+                       .axis = {DH_AXIS_HEADS, DH_AXIS_NONE},
+                       .base = DH_NONE,
+                       .which = DH_NONE};
+}
+
+/* A rank's share of one attention. */
+typedef struct share {
+    const dh_op *attn;
+    dh_tensor state;     /* like its states */
+    uint32_t own, o_own; /* state of its tokens; what these give each other */
+} share;
+
+static void attend_to_own(rewrite *r, const share *s)
+{
+    rewrite_push_op(r, DH_OP_LINEAR_ATTN, DH_PHASE_F, -1, REWRITE_IDS(s->attn->in[0]),
+                    REWRITE_IDS(s->o_own));
+}
+
+/* LASP-2. */
+static uint32_t gather_states(rewrite *r, const share *s)
+{
+    dh_tensor all_like = s->state;
+    all_like.shape[0] *= r->graph->dims.cp;
+    const uint32_t all = add_tensor(r, &all_like, "m.all", 0, DH_F32);
+    const uint32_t before = add_tensor(r, &s->state, "m.before", 0, DH_F32);
+    rewrite_push_op(r, DH_OP_ALL_GATHER, DH_PHASE_F, DH_GROUP_CP, REWRITE_IDS(s->own),
+                    REWRITE_IDS(all));
+    attend_to_own(r, s);
+    rewrite_push_op(r, DH_OP_LINEAR_BEFORE, DH_PHASE_F, -1, REWRITE_IDS(all), REWRITE_IDS(before));
+    return before;
+}
+
+/* LASP: what arrives last is what lies before the rank. The attention stands beside the first
+ * exchange, the others have nothing to run beside. */
+static uint32_t hand_on_states(rewrite *r, const share *s)
+{
+    uint32_t next = s->own, came = DH_NONE;
+    for (int32_t k = 1; k < r->graph->dims.cp && !r->failed; k++) {
+        if (k > 1) {
+            next = add_tensor(r, &s->state, "m.next", k, DH_F32);
+            rewrite_push_op(r, DH_OP_LINEAR_PASS, DH_PHASE_F, -1, REWRITE_IDS(s->own, came),
+                            REWRITE_IDS(next));
+        }
+        came = add_tensor(r, &s->state, "m.came", k, DH_F32);
+        dh_op shift = dh_op_make(DH_OP_SHIFT, DH_PHASE_F, REWRITE_IDS(next), REWRITE_IDS(came));
+        shift.group = DH_GROUP_CP;
+        shift.by = 1;
+        rewrite_push(r, &shift);
+        if (k == 1) attend_to_own(r, s);
+    }
+    return came;
+}
+
+static void rewrite_linear_attn(rewrite *r, const dh_op *attn)
+{
+    const uint32_t qkv = attn->in[0], o = attn->out[0];
+    const dh_tensor o_like = *rewrite_tensor(r, o);
+    share s = {.attn = attn, .state = state_like(r, qkv)};
+    s.own = add_tensor(r, &s.state, "m", 0, DH_F32);
+    s.o_own = add_tensor(r, &o_like, "o.own", 0, DH_F32);
+    rewrite_push_op(r, DH_OP_LINEAR_STATE, DH_PHASE_F, -1, REWRITE_IDS(qkv), REWRITE_IDS(s.own));
+    const uint32_t before =
+        r->graph->dims.linear_ring ? hand_on_states(r, &s) : gather_states(r, &s);
+    rewrite_push_op(r, DH_OP_LINEAR_JOIN, DH_PHASE_F, -1, REWRITE_IDS(s.o_own, qkv, before),
+                    REWRITE_IDS(o));
+}
+
+/* ---- experts ------------------------------------------------------------------------------- */
+
 /* The load-balancing loss is of all ranks' tokens. */
 static void rewrite_router(rewrite *r, const dh_op *op)
 {
@@ -123,15 +212,19 @@ static void (*const rules[DH_N_OP_TYPE])(rewrite *, const dh_op *) = {
     [DH_OP_MOE_UNPERMUTE] = rewrite_push, [DH_OP_LOSS_STATS] = rewrite_push,
     [DH_OP_LOSS] = rewrite_push,          [DH_OP_LOSS_GRAD] = rewrite_push,
     [DH_OP_LINEAR_DGRAD] = rewrite_push,  [DH_OP_LINEAR_WGRAD] = rewrite_push,
+    [DH_OP_ADAPT] = rewrite_push,         [DH_OP_SPLIT_COLUMNS] = rewrite_push,
     [DH_OP_JOIN_COLUMNS] = rewrite_push,  [DH_OP_HEAD_NORM] = rewrite_push,
     [DH_OP_SCALE] = rewrite_push,         [DH_OP_SOFTCAP] = rewrite_push,
     [DH_OP_SOFTCAP_GRAD] = rewrite_push,  [DH_OP_QK_SQUARES] = rewrite_push,
-    [DH_OP_QK_NORM] = rewrite_push,
+    [DH_OP_QK_NORM] = rewrite_push,       [DH_OP_LINEAR_ATTN] = rewrite_linear_attn,
+    [DH_OP_FEATURE_MAP] = rewrite_push,   [DH_OP_HEAD_RMS] = rewrite_push,
+    [DH_OP_LATENT_PACK] = rewrite_push,   [DH_OP_LATENT_CUT] = rewrite_push,
+    [DH_OP_ADD] = rewrite_push,
 };
 
 static dh_status split_dims(dh_ctx *ctx, dh_dims *d, int64_t cp, int64_t cp_rank)
 {
-    if (d->seq % 2)
+    if (d->seq % 2 && !d->linear)
         return dh_fail(ctx, DH_EINVAL,
                        "sequences of %lld tokens do not divide into 2 * parallel.cp = %lld chunks: "
                        "change train.seq_len",
@@ -178,7 +271,8 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 const dh_pass dh_pass_row_context_parallel = {
     .name = "context-parallel",
     .doc = "a rank's 2 chunks of each sequence; attention becomes a ring of exchanges and partial "
-           "attentions (ring attention, arXiv 2310.01889)",
+           "attentions (ring attention, arXiv 2310.01889); of linear attention 1 chunk, and a "
+           "gather of states (LASP-2, arXiv 2502.07563)",
     .place = DH_PASS_ON_MESH,
     .of_job = true,
     .varies_by = 1u << DH_MESH_CP,

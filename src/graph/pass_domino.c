@@ -116,6 +116,7 @@ static const rule rules[DH_N_OP_TYPE] = {
     [DH_OP_ROPE] = CUT,        [DH_OP_ATTN] = CUT,           [DH_OP_RESIDUAL] = CUT,
     [DH_OP_ACT] = CUT,         [DH_OP_LOSS_STATS] = STAYS,   [DH_OP_LOSS] = STAYS,
     [DH_OP_HEAD_NORM] = CUT,   [DH_OP_QK_SQUARES] = CUT,     [DH_OP_QK_NORM] = CUT,
+    [DH_OP_FEATURE_MAP] = CUT, [DH_OP_LINEAR_ATTN] = CUT,    [DH_OP_HEAD_RMS] = CUT,
     [DH_OP_LOSS_GRAD] = STAYS, [DH_OP_LINEAR_DGRAD] = STAYS, [DH_OP_LINEAR_WGRAD] = STAYS,
 };
 
@@ -203,6 +204,9 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     if (b->mode == DH_MODE_DECODE) return "decoding has one sequence";
     if (b->model->n_experts > 0)
         return "layers of experts stay whole: these choose among all rows (model.n_experts)";
+    if (b->model->lora.rank > 0)
+        return "what adapters give is added before the sum over ranks that would be cut "
+               "(lora.rank)";
     if (b->model->norm_place == DH_NORMS_AFTER)
         return "linears read the residual stream itself, which is gathered whole (norms behind a "
                "layer's parts)";
@@ -217,10 +221,12 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     return NULL;
 }
 
-/* Micro-batches come in, and experts are looked up: neither computes. */
+/* Micro-batches come in, experts and adapters are looked up: none computes. */
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 {
-    if (w->graph->kind == DH_BLOCK_DATA || w->graph->kind == DH_BLOCK_EXPERTS) return DH_OK;
+    const dh_block_kind kind = w->graph->kind;
+    if (kind == DH_BLOCK_DATA || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_ADAPTERS)
+        return DH_OK;
     const size_t n = w->graph->tensors.n;
     pass p = {.to = {.graph = w->graph},
               .n_parts = (int)w->args[PARTS],

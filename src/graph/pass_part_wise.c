@@ -41,7 +41,9 @@
 /* TUNING: as in pass_ring_gemm.c: a GEMM of fewer rows takes longer than any transfer it hides. */
 enum { MIN_ROWS = 8 };
 
-enum { PARTS, SCATTER, FUSED }; /* parameters */
+enum { PARTS, SCATTER, FUSED, CUT }; /* parameters */
+enum { AUTO, ALL, NONE };
+static const char *const cut_words[] = {[AUTO] = "auto", [ALL] = "all", [NONE] = "none", NULL};
 /* Where nobody chose the parts. */
 enum { SOME_PARTS = 2 };
 
@@ -70,13 +72,6 @@ static const dh_tensor *tensor(const pass *p, uint32_t id)
 
 /* ---- what can be cut ----------------------------------------------------------------------- */
 
-/* An activation of its own that nobody uses in parts. */
-static bool is_plain(const pass *p, uint32_t id)
-{
-    const dh_tensor *t = tensor(p, id);
-    return t->kind == DH_TENSOR_ACT && t->base == DH_NONE && !p->uses.in_parts[id];
-}
-
 static const char *misfit_of_rows(const pass *p, int64_t rows)
 {
     if (rows % p->parts != 0) return "its rows are not so many equal parts";
@@ -86,39 +81,22 @@ static const char *misfit_of_rows(const pass *p, int64_t rows)
 /* NULL, or why not. */
 static const char *match_gather(const pass *p, uint32_t id, uint32_t *gemm)
 {
-    const uint32_t all = op_at(p, id)->out[0], end = (uint32_t)p->to.graph->ops.n;
-    *gemm = rewrite_first_use(&p->uses, all, id + 1, end, false);
-    if (!is_plain(p, all)) return "it is used in parts";
-    if (*gemm == DH_NONE) return "nothing reads it";
-    const dh_op *op = op_at(p, *gemm);
-    if (!rewrite_is_row_gemm(&p->to, op) || op->in[0] != all)
-        return "what reads it first is no GEMM by rows";
-    if (op->phase != op_at(p, id)->phase) return "its GEMM belongs to another phase";
-    if (!is_plain(p, op->out[0])) return "its GEMM's output is used in parts";
+    const char *obstacle = rewrite_find_reader(&p->to, &p->uses, id, gemm);
+    if (obstacle) return obstacle;
     if ((int64_t)p->parts * p->n > DH_MAX_PARTS) return "it would have too many parts";
     return misfit_of_rows(p, tensor(p, op_at(p, id)->in[0])->shape[0]);
 }
 
-static const char *match_product(const pass *p, uint32_t id, uint32_t *gemm)
-{
-    const uint32_t all = op_at(p, id)->in[0];
-    *gemm = rewrite_first_use(&p->uses, all, 0, id, true);
-    if (!is_plain(p, all) || !is_plain(p, op_at(p, id)->out[0])) return "it is used in parts";
-    if (*gemm == DH_NONE || !rewrite_is_row_gemm(&p->to, op_at(p, *gemm)))
-        return "it comes from no GEMM by rows";
-    if (op_at(p, *gemm)->phase != op_at(p, id)->phase) return "its GEMM belongs to another phase";
-    return NULL;
-}
-
 static const char *match_sum(const pass *p, uint32_t id, uint32_t *gemm)
 {
-    const char *obstacle = p->parts == 1 ? "one part is all of it" : match_product(p, id, gemm);
+    const char *obstacle =
+        p->parts == 1 ? "one part is all of it" : rewrite_find_maker(&p->to, &p->uses, id, gemm);
     return obstacle ? obstacle : misfit_of_rows(p, tensor(p, op_at(p, id)->in[0])->shape[0]);
 }
 
 static const char *match_scatter(const pass *p, uint32_t id, uint32_t *gemm)
 {
-    const char *obstacle = match_product(p, id, gemm);
+    const char *obstacle = rewrite_find_maker(&p->to, &p->uses, id, gemm);
     if (obstacle) return obstacle;
     if (p->gather_of[*gemm] != DH_NONE) return "its GEMM is cut by what it reads";
     if ((int64_t)p->parts * p->n > DH_MAX_PARTS) return "it would have too many parts";
@@ -299,7 +277,7 @@ static void rewrite_all(pass *p)
 
 static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
-    (void)args;
+    if (args[CUT] == NONE) return "by costs GEMMs are faster whole (cut=none)";
     return spec->mesh.tp == 1 ? "nothing is gathered or summed over one rank (parallel.tp=1)"
                               : NULL;
 }
@@ -333,6 +311,8 @@ static void reduce(const dh_graph_spec *spec, int64_t *args)
  * more; and each choice takes the time to be measured. */
 static const int64_t some_parts[] = {1, 2, 4, 0};
 
+static const int64_t some_cuts[] = {NONE, ALL, 0};
+
 /* Which rows a piece has follows from the tp index, as in pass_ring_gemm.c. */
 const dh_pass dh_pass_row_part_wise = {
     .name = "part-wise",
@@ -354,7 +334,13 @@ const dh_pass dh_pass_row_part_wise = {
                             .kind = DH_PASS_FLAG},
                [FUSED] = {.name = "fused",
                           .doc = "models of devices take a GEMM's pieces for tiles of one kernel",
-                          .kind = DH_PASS_FLAG}},
+                          .kind = DH_PASS_FLAG},
+               [CUT] = {.name = "cut",
+                        .doc = "what is cut: all that can be, or by costs nothing",
+                        .kind = DH_PASS_WORD,
+                        .fallback = ALL,
+                        .words = cut_words,
+                        .choices = some_cuts}},
     .varies_by = 1u << DH_MESH_TP,
     .applicable = applicable,
     .reduce = reduce,

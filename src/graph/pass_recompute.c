@@ -34,7 +34,8 @@ static bool is_cheap(dh_op_type type)
 {
     return type == DH_OP_NORM || type == DH_OP_ACT || type == DH_OP_ROPE ||
            type == DH_OP_HEAD_NORM || type == DH_OP_QK_NORM || type == DH_OP_ALL_GATHER ||
-           type == DH_OP_MOE_PERMUTE;
+           type == DH_OP_MOE_PERMUTE || type == DH_OP_FEATURE_MAP || type == DH_OP_HEAD_RMS ||
+           type == DH_OP_LATENT_PACK;
 }
 
 /* The first forward operator from `begin` on that makes (a part of) what a tensor is of. */

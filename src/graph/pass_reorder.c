@@ -30,28 +30,6 @@
 
 enum { REGATHER }; /* argument */
 
-/* ---- which operators ------------------------------------------------------------------------- */
-
-/* Operands by rows, a bit each; sums: of what is no rows, outputs are sums over all rows. */
-typedef struct row_op {
-    unsigned in, out;
-    bool sums;
-} row_op;
-
-static const row_op row_ops[DH_N_OP_TYPE] = {
-    [DH_OP_RESIDUAL] = {1 | 2 | 8 | 16, 1, false},
-    [DH_OP_NORM] = {1, 1 | 2, false},
-    [DH_OP_SCALE] = {1, 1, false},
-    [DH_OP_ACT] = {1, 1, false},
-    [DH_OP_ADD] = {1 | 2, 1, false},
-    [DH_OP_COPY] = {1, 1, false},
-    [DH_OP_DROPOUT_GRAD] = {1 | 2 | 4, 1, false},
-    [DH_OP_ACT_GRAD] = {1 | 2, 1, false},
-    [DH_OP_NORM_DGRAD] = {1 | 2 | 8 | 16, 1, false},
-    [DH_OP_NORM_WGRAD] = {1 | 2 | 4, 0, true},
-    [DH_OP_BIAS_GRAD] = {1, 0, true},
-};
-
 /* ---- state ----------------------------------------------------------------------------------- */
 
 /* What is known of a tensor. */
@@ -178,7 +156,7 @@ static uint32_t slice(mover *m, uint32_t id, int32_t group)
 
 /* ---- what may move --------------------------------------------------------------------------- */
 
-static int32_t group_of(mover *m, const dh_op *op, const row_op *row)
+static int32_t group_of(mover *m, const dh_op *op, const rewrite_row_op *row)
 {
     for (int k = 0; k < DH_MAX_OPERANDS; k++)
         if (op->in[k] != DH_NONE && (row->in >> k & 1) && of(m, op->in[k])->own != DH_NONE)
@@ -200,7 +178,7 @@ static const char *why_not_rows(mover *m, uint32_t id, int32_t group)
 }
 
 /* NULL: the operator can work on slices. */
-static const char *why_not(mover *m, const dh_op *op, const row_op *row, int32_t group)
+static const char *why_not(mover *m, const dh_op *op, const rewrite_row_op *row, int32_t group)
 {
     const dh_op_info *info = dh_op_info_of(op->type);
     if (row->sums && m->alone) return "it is a sum over all rows";
@@ -272,7 +250,7 @@ static void keep(mover *m, const dh_op *op)
     rewrite_push(&m->to, &copy);
 }
 
-static void move(mover *m, const dh_op *op, const row_op *row, int32_t group)
+static void move(mover *m, const dh_op *op, const rewrite_row_op *row, int32_t group)
 {
     dh_op copy = *op;
     for (int k = 0; k < DH_MAX_OPERANDS; k++)
@@ -294,7 +272,7 @@ static void leave(mover *m, const dh_op *op, const char *why)
 
 static void rewrite_op(mover *m, const dh_op *op)
 {
-    const row_op *row = &row_ops[op->type];
+    const rewrite_row_op *row = rewrite_row_op_of(op->type);
     const uint32_t same = same_after(m, op);
     note_outputs(m, op, same);
     if (put_off(m, op)) return;
@@ -398,6 +376,8 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     if (!splits) return "no pass split before it: all-reduces cannot be moved";
     if (spec->build.mode == DH_MODE_DECODE) return "a token is no rows to split";
     if (spec->build.model->n_experts > 0) return "operators of experts are not moved";
+    if (spec->build.model->lora.rank > 0)
+        return "gradients that come through adapters have all rows on every rank (lora.rank)";
     return spec->build.batch * spec->build.seq % spec->mesh.tp
                ? "tokens of a micro-batch do not divide by parallel.tp"
                : NULL;

@@ -165,16 +165,25 @@ dh_status dh_pass_list_parse(dh_ctx *ctx, const char *text, dh_pass_list *list)
     return dh_pass_list_check(ctx, list);
 }
 
-static void print_arg(const dh_pass_param *p, int64_t value, dh_str *out)
+void dh_pass_param_put(const dh_pass_param *p, int64_t value, dh_str *out)
 {
     if (p->choices && value == 0)
-        dh_str_printf(out, "%s=auto", p->name);
+        dh_str_printf(out, "auto");
     else if (p->kind == DH_PASS_INT)
-        dh_str_printf(out, "%s=%lld", p->name, (long long)value);
-    else if (p->kind == DH_PASS_WORD)
-        dh_str_printf(out, "%s=%s", p->name, p->words[value]);
+        dh_str_printf(out, "%lld", (long long)value);
     else
-        dh_str_printf(out, value ? "%s" : "%s=false", p->name);
+        dh_str_printf(out, "%s",
+                      p->kind == DH_PASS_WORD ? p->words[value]
+                      : value                 ? "true"
+                                              : "false");
+}
+
+static void print_arg(const dh_pass_param *p, int64_t value, dh_str *out)
+{
+    dh_str_printf(out, "%s", p->name);
+    if (p->kind == DH_PASS_FLAG && value) return;
+    dh_str_printf(out, "=");
+    dh_pass_param_put(p, value, out);
 }
 
 void dh_pass_use_print(const dh_pass_use *use, dh_str *out)

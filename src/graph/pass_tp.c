@@ -41,7 +41,8 @@ typedef struct pass {
 
 static bool splits(dh_axis axis)
 {
-    return axis == DH_AXIS_HEADS || axis == DH_AXIS_FFN || axis == DH_AXIS_VOCAB;
+    return axis == DH_AXIS_HEADS || axis == DH_AXIS_FFN || axis == DH_AXIS_VOCAB ||
+           axis == DH_AXIS_LATENT;
 }
 
 static dh_tensor *tensor(pass *p, uint32_t id)
@@ -256,17 +257,109 @@ static void sum_gradient(pass *p, dh_op *op)
 
 /* ---- operators ------------------------------------------------------------------------------ */
 
-static void rewrite_linear(pass *p, dh_op *op)
+/* Adapters of a linear whose columns are split: A, which all ranks have, gives all ranks the same,
+ * B each rank its columns. Of one whose rows are split each rank's A gives a part of a sum, B,
+ * which all have, makes that a part of what the linear's sum is over. So nothing more is sent
+ * forward; in the backward each rank has a part of the gradient of what A gave, which is summed by
+ * itself where no collective follows A's input anyway (it has the rank's columns, few). */
+static void rewrite_adapter(pass *p, dh_op *op)
 {
     const dh_tensor *w = tensor(p, op->in[1]);
+    if (w->axis[1] == DH_AXIS_WIDTH) op->in[0] = gather(p, op->in[0]);
+    if (splits(w->axis[0])) sum_gradient(p, op);
+    keep(p, op);
+}
+
+static bool is_adapter(const pass *p, uint32_t weight)
+{
+    const dh_tensor *w = rewrite_tensor(&p->to, weight);
+    return p->to.graph->kind == DH_BLOCK_LAYER && w->kind == DH_TENSOR_PARAM &&
+           dh_param_is_adapter(w->which);
+}
+
+/* The sum over ranks follows what adapters add. */
+static bool is_adapted(const pass *p, uint32_t y)
+{
+    const dh_graph *g = p->to.graph;
+    for (size_t i = 0; i < g->ops.n; i++)
+        if (g->ops.at[i].type == DH_OP_ADAPT && g->ops.at[i].in[1] == y) return true;
+    return false;
+}
+
+/* Columns that are split count from the rank's first; others are parts of a sum. */
+static void rewrite_adapt(pass *p, dh_op *op)
+{
+    if (!splits(tensor(p, op->in[1])->axis[1])) {
+        reduce(p, op);
+        return;
+    }
+    op->to /= p->shard.tp;
+    keep(p, op);
+}
+
+/* y: the columns of some tensors, side by side, four at a time. */
+static void push_join(pass *p, const uint32_t *parts, int64_t n, uint32_t y)
+{
+    enum { MOST = 4 };
+    uint32_t in[MOST] = {DH_NONE, DH_NONE, DH_NONE, DH_NONE};
+    const int64_t each = (n + MOST - 1) / MOST;
+    for (int64_t k = 0, at = 0; at < n && !p->to.failed; k++, at += each) {
+        const int64_t n_here = DH_MIN(each, n - at);
+        in[k] = parts[at];
+        if (n_here == 1) continue;
+        in[k] = add_tensor(p, parts[at], ".joined", tensor(p, parts[at])->shape[0]);
+        if (p->to.failed) return;
+        tensor(p, in[k])->shape[1] = n_here * tensor(p, parts[at])->shape[1];
+        push_join(p, parts + at, n_here, in[k]);
+    }
+    rewrite_push_op(&p->to, DH_OP_JOIN_COLUMNS, DH_PHASE_F, -1, in, REWRITE_IDS(y));
+}
+
+/* Latent channels: each rank makes some of all tokens', and gets all of its own tokens'. Their
+ * norms are then by rows, like those of the residual stream. */
+static void rewrite_latent(pass *p, dh_op *op)
+{
+    const int64_t tp = p->shard.tp;
+    const uint32_t y = op->out[0];
+    uint32_t *parts = malloc((size_t)tp * sizeof *parts);
+    op->in[0] = gather(p, op->in[0]);
+    keep_own_rows(p, y);
+    const uint32_t some = add_tensor(p, y, ".cols", tensor(p, y)->shape[0] * tp);
+    const uint32_t own = add_tensor(p, y, ".own", tensor(p, y)->shape[0] * tp);
+    p->to.failed |= !parts;
+    if (!p->to.failed) {
+        const int64_t rows = tensor(p, y)->shape[0];
+        tensor(p, some)->shape[1] /= tp;
+        tensor(p, own)->shape[1] /= tp;
+        op->out[0] = some;
+        keep(p, op);
+        push_collective(p, DH_OP_ALL_TO_ALL, some, own);
+        for (int64_t r = 0; r < tp && !p->to.failed; r++)
+            parts[r] = rewrite_rows(&p->to, own, "latent.from", r * rows, rows);
+        push_join(p, parts, tp, y);
+    }
+    free(parts);
+}
+
+static void rewrite_linear(pass *p, dh_op *op)
+{
+    if (is_adapter(p, op->in[1])) {
+        rewrite_adapter(p, op);
+        return;
+    }
+    const dh_tensor *w = tensor(p, op->in[1]);
+    if (w->axis[0] == DH_AXIS_LATENT) {
+        rewrite_latent(p, op);
+        return;
+    }
     bool column = splits(w->axis[0]), row = splits(w->axis[1]);
     if (column) {
         op->in[0] = gather(p, op->in[0]);
         sum_gradient(p, op);
     }
-    if (row)
+    if (row && !is_adapted(p, op->out[0])) /* an adapted one is summed with its adapter */
         reduce(p, op);
-    else if (column || p->shard.whole_tokens)
+    else if (row || column || p->shard.whole_tokens)
         keep(p, op);
     else if (p->shard.whole_experts)
         keep_own(p, op);
@@ -314,6 +407,19 @@ static void sum_heads(pass *p, dh_op *op)
 static void rewrite_qk_norm(pass *p, dh_op *op)
 {
     op->group = DH_GROUP_TP;
+    keep(p, op);
+}
+
+/* Of the rank's rows, or of all tokens'. */
+static void rewrite_split(pass *p, dh_op *op)
+{
+    (p->own[op->in[0]] ? keep_own : keep)(p, op);
+}
+
+/* Of the rank's heads, whose keys have rotated channels of all tokens in common. */
+static void rewrite_latent_pack(pass *p, dh_op *op)
+{
+    op->in[2] = gather(p, op->in[2]);
     keep(p, op);
 }
 
@@ -392,16 +498,30 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_MOE_UNPERMUTE] = reduce,
     [DH_OP_RESIDUAL] = rewrite_residual,
     [DH_OP_JOIN_COLUMNS] = rewrite_join,
+    [DH_OP_SPLIT_COLUMNS] = rewrite_split,
+    [DH_OP_ADAPT] = rewrite_adapt,
     [DH_OP_LOSS_STATS] = rewrite_loss_stats,
     [DH_OP_HEAD_NORM] = keep,
     [DH_OP_QK_SQUARES] = sum_heads,
     [DH_OP_QK_NORM] = rewrite_qk_norm,
     [DH_OP_ROPE] = keep,
+    [DH_OP_LATENT_PACK] = rewrite_latent_pack,
+    [DH_OP_LATENT_CUT] = keep,
+    [DH_OP_ADD] = keep_own,
     [DH_OP_ATTN] = keep,
     [DH_OP_KV_PACK] = keep,
     [DH_OP_RING_ATTN] = keep,
     [DH_OP_RING_EXCHANGE] = keep,
+    [DH_OP_FEATURE_MAP] = keep,
+    [DH_OP_LINEAR_ATTN] = keep,
+    [DH_OP_LINEAR_STATE] = keep,
+    [DH_OP_LINEAR_BEFORE] = keep,
+    [DH_OP_LINEAR_PASS] = keep,
+    [DH_OP_LINEAR_JOIN] = keep,
+    [DH_OP_HEAD_RMS] = keep,
+    [DH_OP_SHIFT] = keep,
     [DH_OP_ALL_REDUCE] = keep,
+    [DH_OP_ALL_GATHER] = keep, /* of context parallelism, like the one before */
     [DH_OP_ACT] = keep,
     [DH_OP_ROUTER_SUMS] = keep,
     [DH_OP_ROUTER_AUX] = keep,
@@ -463,6 +583,10 @@ static dh_status rewrite_all(dh_ctx *ctx, pass *p)
     for (size_t i = 0; i < g->ops.n && !p->to.failed; i++) {
         dh_op op = g->ops.at[i];
         if (!rules[op.type]) return rewrite_refuse(ctx, "tensor parallelism", &op);
+        if (p->shard.whole_tokens && op.type == DH_OP_LATENT_PACK)
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "tensor parallelism of latent attention spreads tokens over the ranks "
+                           "between its parts: it needs parallel.sequence true");
         rewrite_op(p, &op);
     }
     reduce_loss_gradient(p);

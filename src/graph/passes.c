@@ -103,13 +103,13 @@ bool dh_pass_list_equal(const dh_pass_list *a, const dh_pass_list *b)
     return equal;
 }
 
-bool dh_pass_list_open(dh_pass_list *list, int64_t **arg, const int64_t **choices)
+bool dh_pass_list_open(dh_pass_list *list, int64_t **arg, const dh_pass_param **param)
 {
     for (int64_t i = 0; i < list->n; i++)
         for (int k = 0; k < DH_MAX_PASS_PARAMS; k++) {
             if (!list->at[i].pass->params[k].choices || list->at[i].args[k] != 0) continue;
             *arg = &list->at[i].args[k];
-            *choices = list->at[i].pass->params[k].choices;
+            *param = &list->at[i].pass->params[k];
             return true;
         }
     return false;
@@ -147,10 +147,33 @@ bool dh_graph_whole_tokens(const dh_graph_spec *spec)
     return whole;
 }
 
+bool dh_graph_in_stages(const dh_graph_spec *spec)
+{
+    bool in_stages = false;
+    for (int64_t i = 0; !in_stages && i < spec->passes.n; i++) {
+        const dh_pass_use *use = &spec->passes.at[i];
+        in_stages = use->pass->in_stages && !use->pass->applicable(spec, use->args);
+    }
+    return in_stages;
+}
+
+/* Of copies of experts and of the model all do the same, but for what the distributed optimizer
+ * does, whose traffic has no stages. */
+static unsigned axes_of_stages(const dh_graph_spec *spec)
+{
+    const int64_t sizes[DH_MESH_EDP] = {spec->mesh.tp, spec->mesh.cp, spec->mesh.ep};
+    unsigned axes = 0;
+    for (int axis = 0; axis < DH_MESH_EDP && dh_graph_in_stages(spec); axis++) {
+        const int64_t run = dh_mesh_run_on_node(&spec->mesh, axis);
+        if (run > 1 && run < sizes[axis]) axes |= 1u << axis;
+    }
+    return axes;
+}
+
 unsigned dh_graph_varies_by(const dh_graph_spec *spec)
 {
     const use_order order = order_of(spec);
-    unsigned axes = 0;
+    unsigned axes = axes_of_stages(spec);
     for (size_t i = 0; i < order.n; i++)
         if (!order.at[i].pass->applicable(spec, order.at[i].args))
             axes |= order.at[i].pass->varies_by;
@@ -197,8 +220,13 @@ dh_status dh_graph_make(dh_ctx *ctx, const dh_graph_spec *spec, dh_block_kind ki
                         dh_graph_rank rank, dh_pass_reports *reports, dh_graph **graph)
 {
     const use_order order = order_of(spec);
+    /* Key and value heads as the tensor-parallel ranks have them, some of them several times. */
+    dh_model model = *spec->build.model;
+    model.n_kv_heads *= DH_MAX(spec->mesh.kv_ranks, 1);
+    dh_build build = spec->build;
+    build.model = &model;
     dh_graph *made;
-    DH_TRY(dh_graph_build(ctx, &spec->build, kind, &made));
+    DH_TRY(dh_graph_build(ctx, &build, kind, &made));
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < order.n; i++)
         st = apply_use(ctx, spec, rank, &order.at[i], reports, made);

@@ -68,6 +68,25 @@ bool rewrite_is_row_gemm(const rewrite *r, const dh_op *op)
            rewrite_tensor(r, op->in[0])->shape[0] == rewrite_tensor(r, op->out[0])->shape[0];
 }
 
+static const rewrite_row_op row_ops[DH_N_OP_TYPE] = {
+    [DH_OP_RESIDUAL] = {1 | 2 | 8 | 16, 1, false},
+    [DH_OP_NORM] = {1, 1 | 2, false},
+    [DH_OP_SCALE] = {1, 1, false},
+    [DH_OP_ACT] = {1, 1, false},
+    [DH_OP_ADD] = {1 | 2, 1, false},
+    [DH_OP_COPY] = {1, 1, false},
+    [DH_OP_DROPOUT_GRAD] = {1 | 2 | 4, 1, false},
+    [DH_OP_ACT_GRAD] = {1 | 2, 1, false},
+    [DH_OP_NORM_DGRAD] = {1 | 2 | 8 | 16, 1, false},
+    [DH_OP_NORM_WGRAD] = {1 | 2 | 4, 0, true},
+    [DH_OP_BIAS_GRAD] = {1, 0, true},
+};
+
+const rewrite_row_op *rewrite_row_op_of(dh_op_type type)
+{
+    return &row_ops[type];
+}
+
 /* ---- late operators ------------------------------------------------------------------ */
 
 void rewrite_keep_late(rewrite *r, rewrite_late *late, const dh_op *op)
@@ -182,4 +201,39 @@ uint32_t rewrite_first_use(const rewrite_uses *uses, uint32_t storage, uint32_t 
         if (u->op >= begin && u->writes == writes) return u->op;
     }
     return DH_NONE;
+}
+
+/* ---- GEMMs beside collectives -------------------------------------------------------- */
+
+bool rewrite_is_plain(const rewrite *r, const rewrite_uses *uses, uint32_t id)
+{
+    const dh_tensor *t = rewrite_tensor(r, id);
+    return t->kind == DH_TENSOR_ACT && t->base == DH_NONE && !uses->in_parts[id];
+}
+
+const char *rewrite_find_reader(const rewrite *r, const rewrite_uses *uses, uint32_t collective,
+                                uint32_t *gemm)
+{
+    const dh_op *ops = r->graph->ops.at;
+    const uint32_t all = ops[collective].out[0];
+    *gemm = rewrite_first_use(uses, all, collective + 1, (uint32_t)r->graph->ops.n, false);
+    if (!rewrite_is_plain(r, uses, all)) return "it is used in parts";
+    if (*gemm == DH_NONE) return "nothing reads it";
+    const dh_op *op = &ops[*gemm];
+    if (!rewrite_is_row_gemm(r, op) || op->in[0] != all)
+        return "what reads it first is no GEMM by rows";
+    if (op->phase != ops[collective].phase) return "its GEMM belongs to another phase";
+    return rewrite_is_plain(r, uses, op->out[0]) ? NULL : "its GEMM's output is used in parts";
+}
+
+const char *rewrite_find_maker(const rewrite *r, const rewrite_uses *uses, uint32_t collective,
+                               uint32_t *gemm)
+{
+    const dh_op *ops = r->graph->ops.at, *op = &ops[collective];
+    *gemm = rewrite_first_use(uses, op->in[0], 0, collective, true);
+    if (!rewrite_is_plain(r, uses, op->in[0]) || !rewrite_is_plain(r, uses, op->out[0]))
+        return "it is used in parts";
+    if (*gemm == DH_NONE || !rewrite_is_row_gemm(r, &ops[*gemm]))
+        return "it comes from no GEMM by rows";
+    return ops[*gemm].phase == op->phase ? NULL : "its GEMM belongs to another phase";
 }

@@ -41,6 +41,13 @@ void rewrite_push_op(rewrite *r, dh_op_type type, dh_phase phase, int32_t group,
 /* Row n of the output comes from row n of the first input, and from a weight. */
 bool rewrite_is_row_gemm(const rewrite *r, const dh_op *op);
 
+/* Operators that compute a row from a row: which operands are by rows, a bit each; 0 of others. */
+typedef struct rewrite_row_op {
+    unsigned in, out;
+    bool sums; /* what comes of it is no rows, but a sum over all */
+} rewrite_row_op;
+const rewrite_row_op *rewrite_row_op_of(dh_op_type type);
+
 /* Operators that join what was sent: each stands before the first operator that reads its output,
  * so that what needs it not goes on meanwhile, and inside its forward or backward. */
 typedef struct rewrite_late {
@@ -75,5 +82,14 @@ void rewrite_uses_fini(rewrite_uses *uses);
 /* The first operator in [begin, end) that reads (or writes) storage, DH_NONE. */
 uint32_t rewrite_first_use(const rewrite_uses *uses, uint32_t storage, uint32_t begin, uint32_t end,
                            bool writes);
+
+/* An activation with storage of its own that nobody uses in parts. */
+bool rewrite_is_plain(const rewrite *r, const rewrite_uses *uses, uint32_t id);
+/* Of a collective the GEMM by rows, of its phase, that reads first what it gathers, or makes what
+ * it sums, where neither side of it is used in parts. NULL, or why there is none. */
+const char *rewrite_find_reader(const rewrite *r, const rewrite_uses *uses, uint32_t collective,
+                                uint32_t *gemm);
+const char *rewrite_find_maker(const rewrite *r, const rewrite_uses *uses, uint32_t collective,
+                               uint32_t *gemm);
 
 #endif

@@ -81,6 +81,17 @@ static dh_status check_heads(dh_ctx *ctx, const dh_graph *g, uint32_t op)
                   "and rows are of the graph's type");
 }
 
+/* What an early step overwrites, of all elements. */
+static dh_status check_kept(dh_ctx *ctx, const dh_graph *g, uint32_t op)
+{
+    const dh_op *o = &g->ops.at[op];
+    const uint32_t old = o->type == DH_OP_AMEND ? o->in[3] : o->out[4];
+    if (old == DH_NONE ||
+        g->tensors.at[old].shape[1] == dh_tensor_elements(&g->tensors.at[o->out[0]]))
+        return DH_OK;
+    return refuse(ctx, g, op, "old has a column for each element of p");
+}
+
 /* ---- the table ----------------------------------------------------------------------------- */
 
 static const shape_row rows[DH_N_OP_TYPE] = {
@@ -92,6 +103,8 @@ static const shape_row rows[DH_N_OP_TYPE] = {
     [DH_OP_RESIDUAL] = {"t[N C] t[N C] f[C] i[N] l[N]", "t[N C]", check_mask},
     [DH_OP_ACT] = {"t[N aF]", "t[N F]", NULL},
     [DH_OP_SCALE] = {"t[N C]", "t[N C]", NULL},
+    [DH_OP_ADAPT] = {"t[N A] t[N W]", "t[N W]", NULL},
+    [DH_OP_ADAPT_GRAD] = {"t[N W]", "t[N A]", NULL},
     [DH_OP_SOFTCAP] = {"f[N V]", "f[N V]", NULL},
     [DH_OP_SOFTCAP_GRAD] = {"t[N V] f[N V]", "t[N V]", NULL},
     [DH_OP_LOSS_STATS] = {"o[N V] i[N]", "f[N 3]", NULL},
@@ -112,7 +125,8 @@ static const shape_row rows[DH_N_OP_TYPE] = {
     [DH_OP_SQSUM] = {"f[~]", "d[1 20]", NULL},
     [DH_OP_SUM] = {"d[N 20]", "d[1 20]", NULL},
     [DH_OP_CLIP] = {"d[1 20]", "d[1 2]", NULL},
-    [DH_OP_ADAMW] = {"f[~] d[1 2]", "f[~] f[~] f[~] o[~]", NULL},
+    [DH_OP_ADAMW] = {"f[~] d[1 2]", "f[~] f[~] f[~] o[~] f[3 K]", check_kept},
+    [DH_OP_AMEND] = {"f[~] d[1 2] d[1 2] f[3 K]", "f[~] f[~] f[~] o[~]", check_kept},
     [DH_OP_ALL_GATHER] = {"*[~]", "*[g~]", NULL},
     [DH_OP_REDUCE_SCATTER] = {"*[g~]", "*[~]", NULL},
     [DH_OP_ALL_REDUCE] = {"*[~]", "*[~]", NULL},

@@ -35,8 +35,13 @@ static const dh_traffic traffic_of[DH_N_GROUPS] = {
     [DH_GROUP_TP_PP] = DH_TRAFFIC_DATA,        [DH_GROUP_EMBED] = DH_TRAFFIC_DATA,
     [DH_GROUP_TP_EP_PP] = DH_TRAFFIC_DATA,     [DH_GROUP_WORLD] = DH_TRAFFIC_DATA,
     [DH_GROUP_DP_CP_COPIES] = DH_TRAFFIC_DATA, [DH_GROUP_EDP_CP_COPIES] = DH_TRAFFIC_DATA,
-    [DH_GROUP_PP] = DH_TRAFFIC_STAGES,
+    [DH_GROUP_STAGE] = DH_TRAFFIC_DATA,        [DH_GROUP_PP] = DH_TRAFFIC_STAGES,
 };
+
+static dh_traffic traffic_for(dh_group_kind group)
+{
+    return traffic_of[dh_group_whole(group)];
+}
 
 /* Where there is next to nothing of one kind, a further stream and its thread would be for
  * nothing: with one rank of data, or where layers do not communicate. Copies of the model are ranks
@@ -46,7 +51,7 @@ static dh_traffic traffic_on(const dh_mesh *mesh, dh_group_kind group)
     const bool apart[DH_N_TRAFFIC] = {[DH_TRAFFIC_DATA] =
                                           mesh->dp > 1 || dh_group_joins_copies(group),
                                       [DH_TRAFFIC_STAGES] = mesh->tp * mesh->cp * mesh->ep > 1};
-    return apart[traffic_of[group]] ? traffic_of[group] : DH_TRAFFIC_LAYERS;
+    return apart[traffic_for(group)] ? traffic_for(group) : DH_TRAFFIC_LAYERS;
 }
 
 static const dh_stream stream_at[DH_N_TRAFFIC][DH_N_ENGINE] = {

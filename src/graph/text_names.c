@@ -5,10 +5,12 @@
     static const char *const set##_list[] = {__VA_ARGS__};                                         \
     const dh_name_set set = {what_, set##_list, DH_COUNTOF(set##_list)}
 
-NAMES(dh_block_kind_names, "block kind", [DH_BLOCK_EMBED] = "embed", [DH_BLOCK_LAYER] = "layer",
-      [DH_BLOCK_HEAD] = "head", [DH_BLOCK_DATA] = "data", [DH_BLOCK_OPT] = "optimizer",
-      [DH_BLOCK_GRADS] = "gradients", [DH_BLOCK_LINK] = "link", [DH_BLOCK_EXPERTS] = "experts",
-      [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "gather", [DH_BLOCK_RESHARD] = "reshard");
+NAMES(
+    dh_block_kind_names,
+    "block kind", [DH_BLOCK_EMBED] = "embed", [DH_BLOCK_LAYER] = "layer", [DH_BLOCK_HEAD] = "head",
+    [DH_BLOCK_DATA] = "data", [DH_BLOCK_OPT] = "optimizer", [DH_BLOCK_GRADS] = "gradients",
+    [DH_BLOCK_LINK] = "link", [DH_BLOCK_EXPERTS] = "experts", [DH_BLOCK_ADAPTERS] = "adapters",
+    [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "gather", [DH_BLOCK_RESHARD] = "reshard");
 NAMES(dh_mode_names,
       "mode", [DH_MODE_TRAIN] = "train", [DH_MODE_EVAL] = "eval", [DH_MODE_DECODE] = "decode");
 NAMES(dh_tensor_kind_names, "tensor kind", [DH_TENSOR_ACT] = "act", [DH_TENSOR_INPUT] = "input",
@@ -18,10 +20,12 @@ NAMES(dh_input_names, "input", [DH_IN_TOKENS] = "tokens", [DH_IN_TARGETS] = "tar
       [DH_IN_POS] = "pos", [DH_IN_SAMPLE] = "sample");
 NAMES(dh_state_names, "state", [DH_STATE_LOSS] = "loss", [DH_STATE_SQSUM] = "sqsum",
       [DH_STATE_SQTOTAL] = "sqtotal", [DH_STATE_NORM] = "norm", [DH_STATE_ROUTER] = "router",
+      [DH_STATE_SQCHAIN] = "sqchain", [DH_STATE_NORM_SO_FAR] = "norm_so_far",
       [DH_STATE_AUX] = "aux", [DH_STATE_TIED_GRAD] = "tied_grad", [DH_STATE_KV_CACHE] = "kv_cache");
-NAMES(dh_axis_names, "axis", [DH_AXIS_NONE] = "none", [DH_AXIS_TOKENS] = "tokens",
-      [DH_AXIS_WIDTH] = "width", [DH_AXIS_HEADS] = "heads", [DH_AXIS_FFN] = "ffn",
-      [DH_AXIS_VOCAB] = "vocab", [DH_AXIS_EXPERTS] = "experts", [DH_AXIS_ROUTED] = "routed");
+NAMES(dh_axis_names,
+      "axis", [DH_AXIS_NONE] = "none", [DH_AXIS_TOKENS] = "tokens", [DH_AXIS_WIDTH] = "width",
+      [DH_AXIS_HEADS] = "heads", [DH_AXIS_FFN] = "ffn", [DH_AXIS_VOCAB] = "vocab",
+      [DH_AXIS_EXPERTS] = "experts", [DH_AXIS_ROUTED] = "routed", [DH_AXIS_LATENT] = "latent");
 NAMES(dh_phase_names,
       "phase", [DH_PHASE_F] = "F", [DH_PHASE_B] = "B", [DH_PHASE_W] = "W", [DH_PHASE_OPT] = "O");
 NAMES(dh_site_names,
@@ -38,8 +42,9 @@ _Static_assert(DH_COUNTOF(dh_site_names_list) == DH_N_SITE, "sites");
 NAMES(norm_names, "norm", [DH_NORM_LAYER] = "layer", [DH_NORM_RMS] = "rms");
 NAMES(act_names, "activation", [DH_ACT_GELU_TANH] = "gelu_tanh", [DH_ACT_SWIGLU] = "swiglu",
       [DH_ACT_GEGLU] = "geglu");
-NAMES(scaling_names, "RoPE scaling", [DH_ROPE_SCALING_NONE] = "none",
-      [DH_ROPE_SCALING_LINEAR] = "linear", [DH_ROPE_SCALING_LLAMA3] = "llama3");
+NAMES(scaling_names,
+      "RoPE scaling", [DH_ROPE_SCALING_NONE] = "none", [DH_ROPE_SCALING_LINEAR] = "linear",
+      [DH_ROPE_SCALING_LLAMA3] = "llama3", [DH_ROPE_SCALING_YARN] = "yarn");
 
 #define I64(field)                                                                                 \
     {                                                                                              \
@@ -72,6 +77,9 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(window_from),
     I64(window_every),
     I64(layers),
+    I64(linear),
+    I64(feature_map),
+    I64(linear_ring),
     F64("aux_scale", aux_scale),
     NAME("norm", norm, &norm_names),
     F64("norm_eps", norm_eps),
@@ -88,12 +96,23 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     F64("embed_scale", embed_scale),
     F64("attn_scale", attn_scale),
     F64("logit_softcap", logit_softcap),
+    F64("lora_scale", lora_scale),
     I64(nth),
     F64("nth_theta", rope_nth.theta),
     {"nth_scaling", DH_FIELD_MAY_NAME, offsetof(dh_dims, rope_nth.scaling), &scaling_names},
     F64("nth_factor", rope_nth.factor),
     F64("nth_low_freq_factor", rope_nth.low_freq_factor),
     F64("nth_high_freq_factor", rope_nth.high_freq_factor),
+    F64("rope_beta_fast", rope.beta_fast),
+    F64("rope_beta_slow", rope.beta_slow),
+    F64("rope_mscale", rope.mscale),
+    F64("rope_mscale_all", rope.mscale_all),
+    I64(rope_dim),
+    I64(v_dim),
+    I64(rope_pairs),
+    I64(n_groups),
+    I64(top_groups),
+    F64("router_scale", router_scale),
     {"nth_original_max_seq", DH_FIELD_I64, offsetof(dh_dims, rope_nth.original_max_seq), NULL},
 };
 _Static_assert(sizeof(dh_norm_kind) == sizeof(unsigned) &&

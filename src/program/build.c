@@ -87,13 +87,18 @@ static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, const s
     return DH_OK;
 }
 
-/* Its experts, which the layer looks up, come first. */
+/* Its experts and adapters, which the layer looks up, come first. */
 static dh_status add_layer(dh_ctx *ctx, plan *b, int layer, uint32_t *id)
 {
     if (b->spec->recipe.model.n_experts > 0) {
         uint32_t experts;
         DH_TRY(add_graph(ctx, b, DH_BLOCK_EXPERTS, &b->experts_graph));
         DH_TRY(dh_emit_add_block(ctx, b->emitter, b->experts_graph, layer, &experts));
+    }
+    if (b->spec->recipe.model.lora.rank > 0) {
+        uint32_t adapters;
+        DH_TRY(add_graph(ctx, b, DH_BLOCK_ADAPTERS, &b->adapters_graph));
+        DH_TRY(dh_emit_add_block(ctx, b->emitter, b->adapters_graph, layer, &adapters));
     }
     DH_TRY(add_graph(ctx, b, DH_BLOCK_LAYER, &b->layer_graph));
     return dh_emit_add_block(ctx, b->emitter, b->layer_graph, layer, id);
@@ -291,8 +296,10 @@ static dh_status emit_events(dh_ctx *ctx, plan *b)
 
 static dh_status emit_step(dh_ctx *ctx, plan *b)
 {
+    if (b->spec->part == DH_PART_UPDATE) return DH_OK;
+    const bool sums = b->spec->mode == DH_MODE_TRAIN && !b->spec->goes_on;
     dh_status st = b->spec->outline ? emit_reductions(ctx, b) : emit_events(ctx, b);
-    for (size_t i = 0; st == DH_OK && b->spec->mode == DH_MODE_TRAIN && i < b->n_stages; i++)
+    for (size_t i = 0; st == DH_OK && sums && i < b->n_stages; i++)
         for (size_t k = 0; st == DH_OK && !b->stages[i].again && k < b->stages[i].n_chain; k++)
             if (dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
                 st = dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]);
@@ -318,7 +325,30 @@ static dh_reducer reducer_of(const plan *b)
     if (dh_schedule_copies_of(s) == DH_COPIES_MIRRORED) apart = false;
     return (dh_reducer){.emitter = b->emitter,
                         .spec = b->spec,
-                        .tied_apart = b->spec->recipe.model.tied_head && apart};
+                        .tied_apart = b->spec->recipe.model.tied_head && apart &&
+                                      b->spec->recipe.model.lora.rank == 0};
+}
+
+/* Of parts of a step gradients and moments have to be where the other parts expect them. */
+static dh_status check_part(dh_ctx *ctx, const dh_program_spec *spec)
+{
+    const dh_recipe *r = &spec->recipe;
+    if (spec->part == DH_PART_STEP) return DH_OK;
+    if (r->zero >= 2)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "parallel.zero=%" PRId64 " where meshes are switched: from 2 on gradients "
+                       "are nowhere between two programs; 0 and 1 would do",
+                       r->zero);
+    if (r->gathers_first)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "parameters gathered at the beginning of the next step, where meshes are "
+                       "switched: they move from where the optimizer leaves them");
+    if (r->schedule && r->schedule->n_copies > 1)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "schedule %s, which trains two copies of the model, where meshes are "
+                       "switched: one of a single copy would do",
+                       r->schedule->name);
+    return DH_OK;
 }
 
 static dh_status build(dh_ctx *ctx, plan *b)
@@ -327,8 +357,11 @@ static dh_status build(dh_ctx *ctx, plan *b)
     DH_TRY(add_stages(ctx, b));
     DH_TRY(dh_emit_layout(ctx, b->emitter));
     for (size_t i = 0; i < b->n_stages; i++) DH_TRY(plan_add_gathers(ctx, b, &b->stages[i]));
-    DH_TRY(emit_step(ctx, b));
-    if (b->spec->mode == DH_MODE_TRAIN) DH_TRY(dh_optimizer_emit(ctx, &b->reducer, &b->optimizer));
+    if (b->spec->mode == DH_MODE_TRAIN || b->spec->gathers)
+        DH_TRY(dh_regathers_emit(ctx, &b->reducer));
+    if (!b->spec->gathers) DH_TRY(emit_step(ctx, b));
+    if (b->spec->mode == DH_MODE_TRAIN && b->spec->part != DH_PART_GRADS)
+        DH_TRY(dh_optimizer_emit(ctx, &b->reducer, &b->optimizer));
     if (b->spec->mode == DH_MODE_TRAIN && b->spec->probes) DH_TRY(plan_emit_probes(ctx, b));
     if (b->spec->mode == DH_MODE_DECODE) DH_TRY(name_result(ctx, b));
     dh_program *p = dh_emitter_program(b->emitter);
@@ -403,10 +436,11 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     dh_schedule *made = NULL;
     if (r->mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &r->mesh));
     if (whole.mode != DH_MODE_TRAIN) r->n_micro = 1;
-    if (r->seq % (r->mesh.cp > 1 ? 2 * r->mesh.cp : 1))
+    const int64_t chunks = r->model.attention == DH_ATTENTION_LINEAR ? 1 : 2; /* of a cp rank */
+    if (r->mesh.cp > 1 && r->seq % (chunks * r->mesh.cp))
         return dh_fail(ctx, DH_EINVAL,
-                       "train.seq_len=%" PRId64 " does not divide by 2 * parallel.cp = %" PRId64,
-                       r->seq, 2 * r->mesh.cp);
+                       "train.seq_len=%" PRId64 " does not divide by %sparallel.cp = %" PRId64,
+                       r->seq, chunks > 1 ? "2 * " : "", chunks * r->mesh.cp);
     if (!r->schedule)
         DH_TRY(default_schedule(ctx, r, &made));
     else if (whole.mode != DH_MODE_TRAIN)
@@ -414,13 +448,13 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     if (made) r->schedule = made;
     plan b = {.spec = &whole, .schedule = r->schedule};
     b.pipe_rank = (int32_t)dh_mesh_coord(&r->mesh, whole.rank).pp;
-    b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = DH_NONE;
+    b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = b.adapters_graph = DH_NONE;
     memset(b.send_graph, 0xff, sizeof b.send_graph);
     memset(b.recv_graph, 0xff, sizeof b.recv_graph);
     dh_status st = whole.mode == DH_MODE_TRAIN ? plan_check_schedule(ctx, r, r->schedule)
                                                : check_sizes(ctx, r, r->schedule);
+    if (st == DH_OK) st = check_part(ctx, &whole);
     if (st == DH_OK) st = slot_maker_create(ctx, r, &b.slots);
-    if (st == DH_OK) st = plan_check_gathers(ctx, &b);
     if (st == DH_OK) st = dh_emitter_create(ctx, &whole, &b.emitter);
     dh_program *p = NULL;
     if (st == DH_OK) {

@@ -40,12 +40,14 @@ typedef struct plan {
     size_t n_turns, next_turn;
     uint32_t data, optimizer;
     dh_reducer reducer;
-    uint32_t embed_graph, layer_graph, head_graph, experts_graph; /* DH_NONE until wanted */
+    uint32_t embed_graph, layer_graph, head_graph; /* DH_NONE until wanted */
+    uint32_t experts_graph, adapters_graph;
     uint32_t send_graph[2], recv_graph[2]; /* without and with sums of routers */
     unsigned char *loaded;                 /* by micro-batch */
-    DH_VEC(uint32_t) releases; /* of gathered parameters: the last of each use's, in order */
-    size_t n_gathers;          /* uses whose gathers have been emitted */
-    plan_items held;           /* reductions that wait until what their slot made is on its way */
+    DH_VEC(uint32_t) releases;             /* of gathered parameters, in order */
+    size_t n_gathers;                      /* that have been emitted, of buckets */
+    int n_strands;                         /* of the slot that is emitted */
+    plan_items held; /* reductions that wait until what their slot made is on its way */
     struct slot_maker *slots;
 } plan;
 
@@ -89,7 +91,6 @@ static inline stage *plan_stage_of(plan *b, const dh_pipe_action *a)
 }
 /* to_end: from its end to that of the step, in lengths of the slot */
 dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end);
-dh_status plan_emit_item(dh_ctx *ctx, plan *b, const plan_item *item);
 /* The reductions behind the slot: once what it made for another rank is sent. */
 dh_status plan_emit_held(dh_ctx *ctx, plan *b);
 
@@ -106,25 +107,24 @@ dh_status plan_order_turns(dh_ctx *ctx, plan *b, const dh_schedule_timing *timin
 dh_status plan_emit_turns(dh_ctx *ctx, plan *b, bool held);
 
 /* gathers.c: parameters that are stored as shards */
-/* errors: DH_EUNSUPPORTED, of strategies that order a slot's operators */
-dh_status plan_check_gathers(dh_ctx *ctx, const plan *b);
 /* The blocks that make the parameters of a chain's blocks whole. After dh_emit_layout. */
 dh_status plan_add_gathers(dh_ctx *ctx, plan *b, const stage *s);
-/* A walk over the blocks that a slot uses one after another, forward or backward: before the
- * operators of the i-th the gathers of those up to prefetch behind it that are not under way, after
- * them the release of its own. */
+/* A walk over the blocks that a strand of a slot uses one after another, forward or backward:
+ * before the first operator of the i-th the gathers of those up to prefetch behind it that are not
+ * under way; when it has been used, its release. */
 typedef struct plan_walk {
-    const stage *s;
+    const stage *s; /* NULL: nothing is gathered for the strand */
     int32_t mb;
     bool backward;
-    size_t next; /* the first block whose gathers are not listed */
+    bool ordered;   /* operators come in an order of the strategy's */
+    size_t at;      /* where the item before was */
+    size_t next;    /* the first block whose gathers are not emitted */
+    uint32_t *left; /* [n_chain] operators that are still to use it; free */
 } plan_walk;
-dh_status plan_list_gathers(dh_ctx *ctx, plan *b, plan_walk *walk, size_t i, plan_items *list);
-dh_status plan_list_release(dh_ctx *ctx, plan *b, const plan_walk *walk, size_t i,
-                            plan_items *list);
-/* Before an item is emitted, and after. */
-void plan_before_item(plan *b, const plan_item *item);
-dh_status plan_after_item(dh_ctx *ctx, plan *b, const plan_item *item);
+/* list: all that the strand will emit */
+dh_status plan_begin_walk(dh_ctx *ctx, plan *b, const plan_items *list, plan_walk *walk);
+/* Emits an item of the strand, and what comes before and behind it. */
+dh_status plan_walk_item(dh_ctx *ctx, plan *b, plan_walk *walk, const plan_item *item);
 
 /* slot_orders.c */
 dh_status slot_maker_create(dh_ctx *ctx, const dh_recipe *recipe, struct slot_maker **maker);

@@ -13,6 +13,8 @@
  *       others differ only in which experts are theirs
  *   edp the first index of either kind counts vectors in the gradient norm; the others differ
  *       only in where in a piece of matrices their shard lies
+ * Where tensor-parallel ranks share heads of keys and values, the first of those with the same head
+ * counts it in the gradient norm, and each tp index is a class of its own.
  * Where two copies of the model lie in opposite directions, members of a group are on two stages,
  * of which either is the other's mirror image: which one, and so where a shard lies, follows from
  * the stage. So all ranks of one stage and cp index, of the first, a middle or the last tp index,
@@ -46,19 +48,17 @@
 /* Nodes are runs of ranks. Where one axis is cut into equal runs, and all faster axes lie
  * whole inside them, a group leaves its node if it varies along a slower axis or beyond
  * such a run, wherever it begins. */
-static bool cuts_one_axis(const dh_mesh *m)
+/* Whether ranks with the same key and value head are on one node, all of them, or on whole ones. */
+static bool cuts_no_heads(const dh_mesh *m)
 {
-    const int64_t sizes[DH_N_MESH_AXES] = {m->tp, m->cp, m->ep, m->edp, m->pp};
-    int64_t stride = 1;
-    for (int axis = 0; axis < DH_N_MESH_AXES; stride *= sizes[axis++])
-        if (m->ranks_per_node % stride == 0 && stride * sizes[axis] % m->ranks_per_node == 0)
-            return true;
-    return false;
+    const int64_t n = DH_MAX(m->kv_ranks, 1);
+    return m->ranks_per_node % n == 0 || n % m->ranks_per_node == 0 ||
+           m->ranks_per_node % m->tp == 0;
 }
 
 bool dh_mesh_nodes_alike(const dh_mesh *m)
 {
-    if (cuts_one_axis(m)) return true;
+    if (dh_mesh_cuts_one_axis(m) && cuts_no_heads(m)) return true;
     for (int g = 0; g < DH_N_GROUPS; g++) {
         const bool first = dh_mesh_group_is_local(m, (dh_group_kind)g, 0);
         for (int64_t r = 1; r < m->ranks; r++)
@@ -67,13 +67,15 @@ bool dh_mesh_nodes_alike(const dh_mesh *m)
     return true;
 }
 
-/* First, middle or last; one index alone is the first. */
-static uint32_t place_of(int64_t index, int64_t n)
+/* First, middle or last; one index alone is the first. Those in the middle apart where they count
+ * key and value heads in the gradient norm and others do not. */
+static uint32_t place_of(const dh_mesh *m, int64_t index)
 {
-    return index == 0 ? 0 : index < n - 1 ? 1 : 2;
+    const bool counts = m->kv_ranks > 1 && index % m->kv_ranks == 0;
+    return index == 0 ? 0 : index == m->tp - 1 ? 2 : counts ? 3 : 1;
 }
 
-enum { N_TP_PLACES = 3, N_DP_PLACES = 4 };
+enum { N_TP_PLACES = 4, N_DP_PLACES = 4 };
 
 size_t dh_rank_n_keys(const dh_recipe *recipe)
 {
@@ -85,7 +87,7 @@ size_t dh_rank_key(const dh_recipe *recipe, int64_t rank)
     const dh_coord c = dh_mesh_coord(&recipe->mesh, rank);
     const size_t stage = (size_t)(c.pp * recipe->mesh.cp + c.cp);
     const size_t data = (c.ep > 0 ? 2 : 0) + (recipe->zero > 0 && c.edp > 0);
-    return (stage * N_TP_PLACES + place_of(c.tp, recipe->mesh.tp)) * N_DP_PLACES + data;
+    return (stage * N_TP_PLACES + place_of(&recipe->mesh, c.tp)) * N_DP_PLACES + data;
 }
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -121,6 +123,7 @@ static dh_status rank_keys_init(dh_ctx *ctx, const dh_program_spec *spec, rank_k
     *keys = (rank_keys){.recipe = &spec->recipe,
                         .apart = dh_graph_varies_by(&graphs),
                         .n = dh_rank_n_keys(&spec->recipe)};
+    if (spec->recipe.mesh.kv_ranks > 1) keys->apart |= 1u << DH_MESH_TP;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
         if (keys->apart >> axis & 1) keys->n *= (size_t)axis_size(&spec->recipe.mesh, axis);
     return DH_OK;
@@ -206,6 +209,7 @@ dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program)
 {
     DH_TRY(dh_program_verify(ctx, program));
     dh_program wide = *program; /* shares all but the operands */
+    wide.gathers_first = false; /* a shard wherever it may lie is not one that is up to date */
     wide.operands.at = malloc((program->operands.n + 1) * sizeof *wide.operands.at);
     if (!wide.operands.at) return no_memory(ctx);
     memcpy(wide.operands.at, program->operands.at, program->operands.n * sizeof *wide.operands.at);

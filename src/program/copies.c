@@ -142,7 +142,7 @@ static dh_status emit_block(dh_ctx *ctx, plan *b, uint32_t block, bool held)
     for (uint32_t i = 0; id != DH_NONE && i < plan_graph_of(b, id)->ops.n; i++) {
         const plan_item item = {id, i, -1, block};
         if (!held)
-            DH_TRY(plan_emit_item(ctx, b, &item));
+            DH_TRY(dh_emit_op(ctx, b->emitter, item.block, item.mb, item.op));
         else if (!dh_vec_push(&b->held, item))
             return plan_no_memory(ctx);
     }

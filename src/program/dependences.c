@@ -289,13 +289,20 @@ static dh_clock_vec emitted(const dh_emitter *e)
 }
 
 /* Sums over copies of the model wait for slots of other stages, which may wait for what comes
- * behind the barrier. */
+ * behind the barrier. Gathers at the beginning are waited for by what reads them. */
 void dh_emit_barrier(dh_emitter *e)
 {
-    const dh_clock_vec before = e->barrier;
-    e->barrier = emitted(e);
-    for (int s = 0; e->program->mirrored && s < DH_N_STREAM; s++)
-        if (dh_stream_traffic((dh_stream)s) == DH_TRAFFIC_DATA) e->barrier.at[s] = before.at[s];
+    const dh_clock_vec before = e->barrier, all = emitted(e);
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        const bool data = dh_stream_traffic((dh_stream)s) == DH_TRAFFIC_DATA;
+        const bool skips = e->program->mirrored || all.at[s] == e->unbarred.at[s];
+        e->barrier.at[s] = data && skips ? before.at[s] : all.at[s];
+    }
+}
+
+void dh_emit_no_barrier(dh_emitter *e)
+{
+    e->unbarred = emitted(e);
 }
 
 void dh_emit_mark(dh_emitter *e)

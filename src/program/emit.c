@@ -21,6 +21,10 @@ dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter
     p->dtype = spec->recipe.dtype;
     p->mesh = spec->recipe.mesh;
     p->rank = spec->rank;
+    p->part = spec->part;
+    p->adds = spec->adds;
+    p->goes_on = spec->goes_on;
+    p->persistent_bytes = spec->base;
     p->n_micro = spec->recipe.n_micro;
     p->mirrored =
         spec->recipe.schedule && dh_schedule_copies_of(spec->recipe.schedule) == DH_COPIES_MIRRORED;
@@ -50,6 +54,7 @@ void dh_emitter_destroy(dh_emitter *emitter)
     dh_vec_fini(&emitter->done);
     dh_vec_fini(&emitter->ends);
     dh_vec_fini(&emitter->gathers);
+    dh_vec_fini(&emitter->whole);
     dh_vec_fini(&emitter->moments);
     dh_vec_fini(&emitter->kv);
     dh_vec_fini(&emitter->routers);
@@ -199,6 +204,14 @@ static dh_status find_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_
     return dh_emit_cut_param(ctx, e, e->program->blocks.at[block].params[t->which], operand);
 }
 
+/* Whether an output that sums finds something there: of this program, or of the one before. */
+static bool finds_sum(dh_emitter *e, const dh_operand *operand)
+{
+    if (dh_emit_written_before(e, operand)) return true;
+    return e->program->adds && operand->buffer != DH_NONE &&
+           dh_buffer_is_persistent(e->program->buffers.at[operand->buffer].kind);
+}
+
 dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op_id)
 {
     dh_program *p = e->program;
@@ -206,7 +219,6 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     const dh_op *op = &g->ops.at[op_id];
     const dh_op_info *info = dh_op_info_of(op->type);
     uint32_t id = (uint32_t)p->instrs.n;
-    e->backward = op->phase != DH_PHASE_F;
     dh_instr instr = {.block = block,
                       .op = op_id,
                       .mb = mb,
@@ -220,7 +232,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
         if (!dh_vec_push(&p->operands, operands[k])) return dh_emit_no_memory(ctx);
     }
     for (int k = 0; k < info->n_out; k++) {
-        if (info->out[k].accumulate && dh_emit_written_before(e, &operands[info->n_in + k]))
+        if (info->out[k].accumulate && finds_sum(e, &operands[info->n_in + k]))
             instr.accumulate |= (uint8_t)(1u << k);
     }
     DH_TRY(add_workspace(ctx, e, g, op, &instr, id));

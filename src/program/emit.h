@@ -63,6 +63,9 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
 /* Whatever is emitted from here on, on any stream, starts after all emitted so far, but for sums
  * over two copies of the model. */
 void dh_emit_barrier(dh_emitter *e);
+/* No barrier waits for what has been emitted so far on streams of gradients and parameters, unless
+ * something else follows it there. */
+void dh_emit_no_barrier(dh_emitter *e);
 /* The next instruction starts after all that was emitted before the last mark. */
 void dh_emit_mark(dh_emitter *e);
 void dh_emit_after_mark(dh_emitter *e);
@@ -73,6 +76,9 @@ void dh_emit_after(dh_emitter *e, uint32_t instr);
  * may be a link. `from` need not have been emitted. */
 dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,
                        bool forward);
+/* What leaves block `from` in one micro-batch is what enters `to` in another, or the same. */
+dh_status dh_emit_hand_on(dh_ctx *ctx, dh_emitter *e, uint32_t from, int32_t from_mb, uint32_t to,
+                          int32_t to_mb);
 /* Operand of a block's tensor, for naming the result. */
 dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t tensor,
                           dh_operand *operand);

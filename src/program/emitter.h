@@ -26,7 +26,16 @@ typedef struct dh_access_range {
 enum { DH_MAX_GATHERS = 2 };
 typedef struct dh_block_gathers {
     uint32_t flat[DH_MAX_GATHERS], at[2][DH_MAX_GATHERS];
+    /* Behind the forward the rank's share of its node, where that stays; and what gathers those */
+    uint32_t share[DH_MAX_GATHERS], in_node[2][DH_MAX_GATHERS];
 } dh_block_gathers;
+
+/* Where a flat's matrices are whole now: the gather that made them so, of a micro-batch; block
+ * DH_NONE: nowhere. And where the rank's share of its node is, likewise. */
+typedef struct dh_whole {
+    uint32_t block, share;
+    int32_t mb, share_mb, n_users;
+} dh_whole;
 
 struct dh_emitter {
     const dh_program_spec *spec;
@@ -53,6 +62,7 @@ struct dh_emitter {
     DH_VEC(dh_wait) moments;
     dh_clock_vec known[DH_N_STREAM];
     dh_clock_vec barrier;  /* what every further instruction comes after */
+    dh_clock_vec unbarred; /* ends of what no barrier waits for, by stream */
     dh_clock_vec mark;     /* the ends of all emitted before it */
     bool after_mark;       /* the next instruction comes after it */
     dh_clock_vec after;    /* what the next instruction comes after besides */
@@ -60,7 +70,7 @@ struct dh_emitter {
 
     /* gathers.c: where a block's matrices are whole, while it uses them */
     DH_VEC(dh_block_gathers) gathers; /* by block */
-    bool backward;                    /* the operator that is emitted is of a backward */
+    DH_VEC(dh_whole) whole;           /* by flat */
 };
 
 static inline dh_status dh_emit_no_memory(dh_ctx *ctx)

@@ -31,9 +31,17 @@ dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_
     return DH_OK;
 }
 
+/* With adapters all other blocks' parameters are. */
+static bool is_frozen(const dh_emitter *e, uint32_t block)
+{
+    return e->spec->recipe.model.lora.rank > 0 &&
+           dh_emit_graph_of(e, block)->kind != DH_BLOCK_ADAPTERS;
+}
+
 void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t after)
 {
     dh_flat *f = &e->program->flats.at[flat];
+    f->frozen = is_frozen(e, block);
     e->program->blocks.at[block].flat = flat;
     f->last_block = f->first_block == DH_NONE ? block : DH_MAX(f->last_block, block);
     f->first_block = DH_MIN(f->first_block, block);
@@ -99,13 +107,14 @@ dh_status dh_emit_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, ui
 /* Order of a block's parameters: matrices; split vectors; vectors that all ranks of a
  * tensor-parallel group have, whose gradients one collective sums, first those of which each
  * rank has its heads' part even where it has all tokens; with these a router's
- * weight, which is small and float32 as they are, but decays. */
+ * weight, which is small and float32 as they are, but decays. Of adapters, which have a flat to
+ * themselves and decay, those that all ranks have lie where such vectors do. */
 enum { MATRICES, SPLIT_VECTORS, HEAD_VECTORS, REPLICATED_VECTORS, ROUTERS, N_LAYOUT_CLASS };
 
 static int layout_class(const dh_param *param)
 {
     if (dh_param_is_matrix(param)) return MATRICES;
-    if (param->ndim > 1) return ROUTERS;
+    if (param->ndim > 1 && !param->shared) return ROUTERS;
     if (param->by_heads) return HEAD_VECTORS;
     return param->sharded ? SPLIT_VECTORS : REPLICATED_VECTORS;
 }
@@ -131,6 +140,7 @@ int64_t dh_emit_flat_shards(const dh_emitter *e, uint32_t block)
 {
     const dh_program *p = e->program;
     const dh_group_kind group = dh_program_data_group(p, block);
+    if (is_frozen(e, block)) return 1;
     return e->spec->recipe.zero > 0 ? dh_mesh_group_size(&p->mesh, group) : 1;
 }
 
@@ -158,6 +168,8 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
         m.layout_class = class;
         dh_emit_visit_params(e, id, measure_param, &m);
     }
+    if (dh_emit_graph_of(e, flat->first_block)->kind == DH_BLOCK_ADAPTERS)
+        flat->decayed0 = flat->replicated0;
     dh_emit_cut_flat(flat, shards);
     if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
 }
@@ -179,6 +191,9 @@ static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buff
 {
     const bool wide = e->program->dtype != DH_F32;
     const int64_t kept = flat->n_shard * flat->n_pieces;
+    /* Only what is computed with. */
+    if (flat->frozen) return kind == (wide ? DH_BUF_COPY : DH_BUF_MASTER) ? flat->n_matrix : 0;
+    if (e->spec->lean && wide && kind == DH_BUF_MASTER) return 0;
     switch (kind) {
     case DH_BUF_COPY:
         return !wide ? 0 : keeps_shards(e, flat) ? kept : flat->n_matrix;
@@ -189,6 +204,14 @@ static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buff
     default:
         return kept;
     }
+}
+
+/* Vector elements likewise: they are float32, but for adapters' matrices among them. */
+static int64_t vector_elements(const dh_emitter *e, const dh_flat *flat, dh_buffer_kind kind)
+{
+    const bool adapters = dh_emit_graph_of(e, flat->first_block)->kind == DH_BLOCK_ADAPTERS;
+    if (kind == DH_BUF_COPY) return adapters && e->program->dtype != DH_F32 ? flat->n_vector : 0;
+    return flat->frozen && kind != DH_BUF_MASTER ? 0 : flat->n_vector;
 }
 
 typedef struct placing {
@@ -222,7 +245,7 @@ static dh_status layout_flat(dh_ctx *ctx, dh_emitter *e, uint32_t id, dh_buffer_
                  .flat = flat,
                  .kind = kind,
                  .n_matrix = matrix_elements(e, flat, kind),
-                 .n_vector = kind == DH_BUF_COPY ? 0 : flat->n_vector,
+                 .n_vector = vector_elements(e, flat, kind),
                  .item = kind == DH_BUF_COPY ? dh_dtype_bytes(p->dtype) : sizeof(float),
                  .first = first};
     const uint64_t matrix_bytes = (uint64_t)l.n_matrix * l.item;
@@ -281,6 +304,8 @@ static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
     const dh_model *m = &e->spec->recipe.model;
     uint64_t n_bytes = (uint64_t)(e->spec->cache_len * 2 * m->n_kv_heads * m->head_dim) *
                        dh_dtype_bytes(e->program->dtype);
+    if (m->attention == DH_ATTENTION_LINEAR) /* a state instead of keys and values */
+        n_bytes = (uint64_t)(m->n_kv_heads * m->head_dim * m->head_dim) * sizeof(float);
     for (int64_t layer = 0; layer < m->n_layers; layer++) {
         uint32_t id;
         DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_KV, (uint32_t)layer, n_bytes, &id));
@@ -309,6 +334,11 @@ static uint64_t sqsum_bytes(const dh_program *p)
     uint64_t n = 0;
     for (size_t f = 0; f < p->flats.n; f++)
         n += (uint64_t)p->flats.at[f].n_pieces + MATRIX_REGION + VECTOR_REGIONS;
+    /* Where they count in parts, each repeated run of a parameter, and each end of a piece within
+     * one, makes one part more. */
+    for (size_t i = 0; i < p->params.n; i++) n += p->params.at[i].n_repeated > 0;
+    for (size_t f = 0; p->mesh.kv_ranks > 1 && f < p->flats.n; f++)
+        n += (uint64_t)p->flats.at[f].n_pieces;
     return n * DH_SQSUM_DIGITS * sizeof(double);
 }
 
@@ -321,7 +351,9 @@ static uint64_t tied_bytes(const dh_emitter *e)
 {
     const dh_program *p = e->program;
     const dh_mesh *m = &p->mesh;
-    if (p->n_micro == 1 || m->tp * m->cp * m->ep * m->pp == 1) return 0;
+    if (p->part == DH_PART_STEP && p->n_micro == 1) return 0;
+    if (m->tp * m->cp * m->ep * m->pp == 1) return 0;
+    if (e->spec->recipe.model.lora.rank > 0) return 0;
     for (uint32_t b = 0; b < p->blocks.n; b++) {
         if (dh_emit_graph_of(e, b)->kind != DH_BLOCK_HEAD) continue;
         const uint32_t param = p->blocks.at[b].params[DH_PARAM_HEAD_W];
@@ -339,6 +371,11 @@ static dh_status layout_tied(dh_ctx *ctx, dh_emitter *e)
                               &e->states[DH_STATE_TIED_GRAD]);
 }
 
+static dh_status layout_state(dh_ctx *ctx, dh_emitter *e, dh_state state, uint64_t n_bytes)
+{
+    return dh_emit_persistent(ctx, e, DH_BUF_STATE, state, n_bytes, &e->states[state]);
+}
+
 static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
 {
     const struct {
@@ -350,9 +387,10 @@ static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
                   {DH_STATE_SQTOTAL, DH_SQSUM_DIGITS * sizeof(double)},
                   {DH_STATE_SQSUM, sqsum_bytes(e->program)}};
     for (size_t i = 0; i < DH_COUNTOF(states); i++)
-        DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_STATE, states[i].state, states[i].n_bytes,
-                                  &e->states[states[i].state]));
-    return DH_OK;
+        DH_TRY(layout_state(ctx, e, states[i].state, states[i].n_bytes));
+    if (!dh_recipe_is_post_validated(&e->spec->recipe)) return DH_OK;
+    DH_TRY(layout_state(ctx, e, DH_STATE_SQCHAIN, sizeof(double[2][DH_SQSUM_DIGITS])));
+    return layout_state(ctx, e, DH_STATE_NORM_SO_FAR, 16);
 }
 
 static dh_status layout_persistent(dh_ctx *ctx, dh_emitter *e, int64_t *first)
@@ -363,7 +401,8 @@ static dh_status layout_persistent(dh_ctx *ctx, dh_emitter *e, int64_t *first)
     DH_TRY(layout_states(ctx, e));
     if (trains) DH_TRY(layout_routers(ctx, e));
     if (trains) DH_TRY(layout_tied(ctx, e));
-    if (trains) DH_TRY(layout_params(ctx, e, first, DH_BUF_GRAD, DH_BUF_ADAM_V));
+    const int last = e->spec->lean ? DH_BUF_GRAD : DH_BUF_ADAM_V;
+    if (trains) DH_TRY(layout_params(ctx, e, first, DH_BUF_GRAD, last));
     if (trains) DH_TRY(layout_all_early(ctx, e, first));
     return e->program->mode == DH_MODE_DECODE ? layout_kv(ctx, e) : DH_OK;
 }

@@ -39,29 +39,19 @@ static dh_status act_buffer(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t 
     return dh_emit_buffer(ctx, e, &b, at);
 }
 
-/* The block that makes a flat's matrices whole for this use of a block. */
-static uint32_t gather_of(const dh_emitter *e, uint32_t block, uint32_t flat)
-{
-    if (block >= e->gathers.n) return DH_NONE;
-    const dh_block_gathers *g = &e->gathers.at[block];
-    for (int k = 0; k < DH_MAX_GATHERS; k++)
-        if (g->flat[k] == flat) return g->at[e->backward][k];
-    return DH_NONE;
-}
-
-/* A matrix that is stored as a shard: where it was gathered for this use. */
-static dh_status gathered_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb,
-                                  uint32_t param, dh_operand *operand)
+/* A matrix that is stored as a shard: where its flat is whole. */
+static dh_status gathered_operand(dh_ctx *ctx, dh_emitter *e, uint32_t param, dh_operand *operand)
 {
     const dh_program *p = e->program;
     const dh_param_home *home = &p->homes.at[param];
-    const uint32_t gather = gather_of(e, block, p->blocks.at[home->block].flat);
+    const uint32_t flat = p->blocks.at[home->block].flat;
     uint32_t *frame;
-    DH_CHECK(gather != DH_NONE, "parameter %s is not gathered for block %u",
-             p->params.at[param].name, block);
-    const dh_graph *g = dh_emit_graph_of(e, gather);
-    DH_TRY(frame_of(ctx, e, gather, mb, &frame));
-    DH_TRY(act_buffer(ctx, e, gather, mb, g->x_out, &frame[g->x_out]));
+    DH_CHECK(flat < e->whole.n && e->whole.at[flat].block != DH_NONE,
+             "parameter %s is used where it is not gathered", p->params.at[param].name);
+    const dh_whole at = e->whole.at[flat];
+    const dh_graph *g = dh_emit_graph_of(e, at.block);
+    DH_TRY(frame_of(ctx, e, at.block, at.mb, &frame));
+    DH_TRY(act_buffer(ctx, e, at.block, at.mb, g->x_out, &frame[g->x_out]));
     const uint64_t item = dh_dtype_bytes(g->dtype);
     *operand = (dh_operand){frame[g->x_out], (uint64_t)home->first * item,
                             (uint64_t)dh_param_elements(&p->params.at[param]) * item};
@@ -115,7 +105,7 @@ dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block_id, int32_t
     case DH_TENSOR_GRAD:
         *operand = param_operand(e, block, t);
         if (t->kind == DH_TENSOR_PARAM && operand->buffer == DH_NONE)
-            DH_TRY(gathered_operand(ctx, e, block_id, mb, block->params[t->which], operand));
+            DH_TRY(gathered_operand(ctx, e, block->params[t->which], operand));
         break;
     case DH_TENSOR_RANGE:
         *operand = e->program->ranges.at[t->which];
@@ -152,6 +142,17 @@ static uint32_t leaving(const dh_graph *g, bool forward)
 static uint32_t entering(const dh_graph *g, bool forward)
 {
     return g->kind == DH_BLOCK_LINK || forward ? g->x_in : g->dx_out;
+}
+
+dh_status dh_emit_hand_on(dh_ctx *ctx, dh_emitter *e, uint32_t from, int32_t from_mb, uint32_t to,
+                          int32_t to_mb)
+{
+    const uint32_t leaves = dh_emit_graph_of(e, from)->x_out;
+    uint32_t *source, *target;
+    DH_TRY(frame_of(ctx, e, from, from_mb, &source));
+    DH_TRY(frame_of(ctx, e, to, to_mb, &target));
+    target[dh_emit_graph_of(e, to)->x_in] = source[leaves];
+    return DH_OK;
 }
 
 dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,

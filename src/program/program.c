@@ -23,6 +23,8 @@ static const char *const state_names[DH_N_STATE] = {
     [DH_STATE_SQSUM] = "sqsum",
     [DH_STATE_SQTOTAL] = "sqtotal",
     [DH_STATE_NORM] = "norm",
+    [DH_STATE_SQCHAIN] = "sqchain",
+    [DH_STATE_NORM_SO_FAR] = "norm so far",
     [DH_STATE_ROUTER] = "router",
     [DH_STATE_AUX] = "aux",
     [DH_STATE_TIED_GRAD] = "head's part of a tied gradient",
@@ -112,6 +114,21 @@ static bool contains(const dh_operand *whole, const dh_operand *part)
            part->byte0 + part->n_bytes <= whole->byte0 + whole->n_bytes;
 }
 
+uint64_t dh_program_kept_bytes(const dh_program *p)
+{
+    enum { KEPT = 4 }; /* output of adamw */
+    uint64_t n_bytes = 0;
+    for (size_t g = 0; g < p->graphs.n; g++) {
+        const dh_graph *graph = p->graphs.at[g];
+        for (size_t i = 0; i < graph->ops.n; i++) {
+            const dh_op *op = &graph->ops.at[i];
+            if (op->type == DH_OP_ADAMW && op->out[KEPT] != DH_NONE)
+                n_bytes += (uint64_t)dh_tensor_bytes(&graph->tensors.at[op->out[KEPT]]);
+        }
+    }
+    return n_bytes;
+}
+
 dh_operand dh_program_piece(const dh_program *p, dh_operand o)
 {
     if (o.buffer == DH_NONE) return o;
@@ -145,17 +162,23 @@ uint32_t dh_instr_part_of(const dh_program *program, uint32_t instr, const dh_op
 static void describe_place(const dh_program *p, uint32_t block, int32_t mb, dh_str *out)
 {
     const dh_block *b = &p->blocks.at[block];
-    static const char *const kinds[DH_N_BLOCK_KIND] = {
-        [DH_BLOCK_EMBED] = "embedding", [DH_BLOCK_LAYER] = "layer",
-        [DH_BLOCK_HEAD] = "head",       [DH_BLOCK_DATA] = "data",
-        [DH_BLOCK_OPT] = "optimizer",   [DH_BLOCK_GRADS] = "gradients",
-        [DH_BLOCK_LINK] = "link",       [DH_BLOCK_EXPERTS] = "experts of layer",
-        [DH_BLOCK_PROGRAM] = "program", [DH_BLOCK_GATHER] = "parameters of block",
-        [DH_BLOCK_RESHARD] = "reshard"};
+    static const char *const kinds[DH_N_BLOCK_KIND] = {[DH_BLOCK_EMBED] = "embedding",
+                                                       [DH_BLOCK_LAYER] = "layer",
+                                                       [DH_BLOCK_HEAD] = "head",
+                                                       [DH_BLOCK_DATA] = "data",
+                                                       [DH_BLOCK_OPT] = "optimizer",
+                                                       [DH_BLOCK_GRADS] = "gradients",
+                                                       [DH_BLOCK_LINK] = "link",
+                                                       [DH_BLOCK_EXPERTS] = "experts of layer",
+                                                       [DH_BLOCK_ADAPTERS] = "adapters of layer",
+                                                       [DH_BLOCK_PROGRAM] = "program",
+                                                       [DH_BLOCK_GATHER] = "parameters",
+                                                       [DH_BLOCK_RESHARD] = "reshard"};
     dh_block_kind kind = p->graphs.at[b->graph]->kind;
     dh_str_printf(out, "%s", kinds[kind]);
-    if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_GATHER)
+    if (kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_ADAPTERS)
         dh_str_printf(out, " %d", b->layer);
+    if (kind == DH_BLOCK_GATHER && mb >= 0) dh_str_printf(out, " of block %d", b->layer);
     if (mb >= 0) dh_str_printf(out, ", micro-batch %d", mb);
 }
 

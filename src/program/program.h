@@ -106,6 +106,7 @@ typedef struct dh_flat {
     dh_operand vector[DH_BUF_ADAM_V + 1];
     dh_operand reduced; /* shards of the gradients of matrices; absent: matrix has the sums */
     uint32_t frees; /* flat whose unreduced gradients go when this one's are complete, DH_NONE */
+    bool frozen;    /* its parameters are not trained: they have no gradients and no moments */
     uint32_t first_copy; /* flat of the same parameters in the rank's first copy of the model, which
                           * sums the gradients of both; DH_NONE: it is the first */
 } dh_flat;
@@ -147,13 +148,26 @@ typedef struct dh_probe {
     uint32_t instr[2]; /* whose times count */
 } dh_probe;
 
+/* A training step as one program, or as several that run one after another (program_spec.h). */
+typedef enum dh_step_part {
+    DH_PART_STEP,  /* all of it */
+    DH_PART_GRADS, /* micro-batches and the sums of their gradients, without the optimizer */
+    DH_PART_UPDATE /* the optimizer, by summed gradients that others have left */
+} dh_step_part;
+
 typedef struct dh_program {
     dh_arena *arena; /* owns names; arrays below are freed with the program */
     dh_mode mode;
+    dh_step_part part;
+    bool adds;    /* of DH_PART_GRADS: to what the program before it left of gradients and losses */
+    bool goes_on; /* of DH_PART_GRADS: another adds to the gradients, so that no rank sums them */
     dh_dtype dtype;
     dh_mesh mesh;
-    int64_t rank;              /* whose program this is */
-    int64_t n_micro;           /* micro-batches a step on this rank */
+    int64_t rank;    /* whose program this is */
+    int64_t n_micro; /* micro-batches a step on this rank */
+    /* A step begins with gathers of what the one before has updated in shards: of matrices that the
+     * forward reads, only the rank's shards are up to date until then. */
+    bool gathers_first;
     bool mirrored;             /* two copies of the model, in opposite directions of the pipeline */
     DH_VEC(dh_graph *) graphs; /* owned */
     DH_VEC(dh_block) blocks;
@@ -217,6 +231,9 @@ dh_operand dh_program_piece(const dh_program *program, dh_operand o);
  * byte0. Of a sharded gradient only the shard is summed over all ranks. */
 dh_operand dh_program_param_part(const dh_program *program, uint32_t param, dh_buffer_kind kind,
                                  int64_t k, int64_t *first, int64_t *n);
+/* What steps that are taken ahead of the gradient norm keep of what they overwrite: transient, all
+ * of it alive at once at the end of the step. */
+uint64_t dh_program_kept_bytes(const dh_program *program);
 /* Ranks that hold the same elements of a block's parameters and see other samples, or
  * other tokens of them: they sum gradients, and the distributed optimizer shards over them. Those
  * of the other copy of the model are among them where it lies on another stage's ranks. */

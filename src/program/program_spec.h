@@ -18,6 +18,15 @@ typedef struct dh_program_spec {
     /* Bytes at the start of the slab that another program keeps there between its
      * executions: transient buffers lie behind them. 0: a slab of its own. */
     uint64_t keep_bytes;
+    /* Training: a part of the step, and for DH_PART_GRADS dh_program.adds and goes_on. All parts
+     * of a recipe lay out their persistent buffers alike, however many micro-batches they have. */
+    dh_step_part part;
+    bool adds, goes_on;
+    /* Of DH_PART_GRADS: masters beside copies in compute precision and moments are not there,
+     * but in another layout, which the optimizer uses. */
+    bool lean;
+    /* Where in the slab its persistent buffers begin: a multiple of DH_BUFFER_ALIGN. */
+    uint64_t base;
     /* Transient buffers get lifetimes but no offsets, and slab_bytes is 0: several times
      * faster to build; such a program can be simulated, not verified or run. */
     bool unplaced;
@@ -25,6 +34,9 @@ typedef struct dh_program_spec {
      * like, the reductions of gradients in the order of a backward, the optimizer. For
      * estimates; such a program says what they take, and cannot be run. */
     bool outline;
+    /* Parameters made whole, and nothing else: what stands at the beginning of a training step with
+     * recipe.gathers_first, for what reads them between steps. Evaluation's layout. */
+    bool gathers;
     /* Training: behind the step every class of operators runs once more alone, and every pair
      * of a forward and a backward class on different streams side by side, on the data of
      * the step. Wants 2 micro-batches. */

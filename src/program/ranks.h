@@ -47,6 +47,10 @@ dh_status dh_ranks_replay(dh_ctx *ctx, const dh_program *const *programs, size_t
  * parameters, and over the rank's own copies of the model (verify_sums.c). As dh_program_verify. */
 dh_status dh_sums_verify(dh_ctx *ctx, const dh_program *program);
 
+/* Steps that a program's optimizer takes ahead of the norm of all gradients are amended by it, and
+ * all others go by it (verify_steps.c). As dh_program_verify. */
+dh_status dh_steps_verify(dh_ctx *ctx, const dh_program *program);
+
 /* Every program verifies, and so do all together: what dh_mesh_verify shows with one program for
  * each class of ranks.
  * in        programs [n], that of rank i at i; n: all ranks of the mesh

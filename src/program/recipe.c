@@ -14,10 +14,12 @@ dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *r, dh_graph_spec *graph
                   .head_chunk_bytes =
                       r->head_chunk_bytes ? r->head_chunk_bytes : DH_HEAD_CHUNK_BYTES,
                   .moe_capacity = r->moe_mode == DH_MOE_CAPACITY ? r->moe_capacity : 0,
-                  .documents = r->documents},
+                  .documents = r->documents,
+                  .linear_ring = r->linear_ring},
         .mesh = r->mesh,
         .recompute = r->recompute,
         .whole_tokens = r->whole_tokens,
+        .zero = r->zero,
         .moe_room = r->moe_capacity};
     return dh_strategy_passes(ctx, r->strategy, &graphs->passes);
 }
@@ -29,6 +31,14 @@ dh_status dh_recipe_has_whole_tokens(dh_ctx *ctx, const dh_recipe *recipe, bool 
     if (!recipe->whole_tokens) return DH_OK;
     DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
     *whole = dh_graph_whole_tokens(&graphs);
+    return DH_OK;
+}
+
+dh_status dh_recipe_in_stages(dh_ctx *ctx, const dh_recipe *recipe, bool *in_stages)
+{
+    dh_graph_spec graphs;
+    DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
+    *in_stages = recipe->in_stages || dh_graph_in_stages(&graphs);
     return DH_OK;
 }
 

@@ -26,6 +26,10 @@ typedef struct dh_backend_info {
     size_t (*workspace_bytes)(const dh_graph *graph, const dh_op *op);
 } dh_backend_info;
 
+/* What stays of gathered parameters from a block's forward to its backward: the shard that the rank
+ * has anyway; its share of those of a node's ranks, which gather them among themselves; all. */
+typedef enum dh_gathered { DH_GATHERED_NOTHING, DH_GATHERED_SHARE, DH_GATHERED_WHOLE } dh_gathered;
+
 typedef struct dh_recipe {
     dh_model model; /* vocabulary resolved */
     dh_dtype dtype;
@@ -40,7 +44,8 @@ typedef struct dh_recipe {
     int64_t n_micro;          /* micro-batches of a training step */
     int64_t global_tokens;    /* of a training step over all ranks: the loss's divisor; 0: 1 */
     double dropout;
-    bool documents; /* sequences are rows of documents that do not see each other */
+    bool documents;   /* sequences are rows of documents that do not see each other */
+    bool linear_ring; /* dh_dims.linear_ring */
     dh_moe_mode moe_mode;
     double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
 
@@ -49,17 +54,30 @@ typedef struct dh_recipe {
                               * distributed optimizer), from 2 on gradients, from 3 on
                               * parameters */
     int64_t prefetch;        /* of ZeRO-3: blocks ahead whose parameters are gathered */
-    int64_t bucket_bytes;    /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
+    bool post_validation;    /* stages step before the norm of all gradients is known */
+    dh_gathered between;     /* of ZeRO-3: what stays of a block between forward and backward */
+    bool gathers_first;   /* ZeRO-1 and 2: what the optimizer updated is gathered at the beginning
+                           * of the next step, beside its first forwards, not behind it */
+    int64_t bucket_bytes; /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
     bool whole_tokens;              /* tensor parallelism without sequence parallelism (dh_shard) */
+    bool in_stages;                 /* gradients are summed in stages, also where no pass says so */
     int64_t head_chunk_bytes;       /* 0: DH_HEAD_CHUNK_BYTES */
     const dh_backend_info *backend; /* NULL: kernels need no scratch */
 } dh_recipe;
+
+/* Whether there is another stage whose gradients an optimizer may step ahead of. */
+static inline bool dh_recipe_is_post_validated(const dh_recipe *recipe)
+{
+    return recipe->post_validation && recipe->mesh.pp > 1;
+}
 
 /* What graphs are made from, in training. errors: of the strategy's passes */
 dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *recipe, dh_graph_spec *graphs);
 /* Whether every tp rank has all tokens between blocks (dh_graph_whole_tokens). */
 dh_status dh_recipe_has_whole_tokens(dh_ctx *ctx, const dh_recipe *recipe, bool *whole);
+/* Whether operators work on stages of groups (dh_graph_in_stages), sums of gradients among them. */
+dh_status dh_recipe_in_stages(dh_ctx *ctx, const dh_recipe *recipe, bool *in_stages);
 /* Rows of the residual stream between two blocks of a rank, which is what stages send. */
 dh_status dh_recipe_stream_rows(dh_ctx *ctx, const dh_recipe *recipe, int64_t *rows);
 

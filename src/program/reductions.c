@@ -115,18 +115,23 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
     return DH_OK;
 }
 
-/* The block of a layer's experts is the one before the layer. */
-static bool has_experts(const dh_reducer *r, uint32_t block)
+/* Blocks of a layer's experts and adapters are those before the layer. */
+static bool is_layer(const dh_reducer *r, uint32_t block)
 {
-    return r->spec->recipe.model.n_experts > 0 && kind_of(r, block) == DH_BLOCK_LAYER;
+    return kind_of(r, block) == DH_BLOCK_LAYER;
 }
 
 dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n,
                              bool frees)
 {
-    bucket blocks = {.flat = DH_NONE, .frees = frees}, experts = blocks;
+    bucket blocks = {.flat = DH_NONE, .frees = frees}, experts = blocks, adapters = blocks;
+    const uint32_t has_adapters = r->spec->recipe.model.lora.rank > 0;
+    const bool has_experts = r->spec->recipe.model.n_experts > 0;
     for (size_t i = n; i-- > 0;) {
-        if (has_experts(r, chain[i])) DH_TRY(put(ctx, r, &experts, chain[i] - 1, chain[i]));
+        if (has_experts && is_layer(r, chain[i]))
+            DH_TRY(put(ctx, r, &experts, chain[i] - 1 - has_adapters, chain[i]));
+        if (has_adapters && is_layer(r, chain[i]))
+            DH_TRY(put(ctx, r, &adapters, chain[i] - 1, chain[i]));
         DH_TRY(put(ctx, r, &blocks, chain[i], chain[i]));
     }
     return DH_OK;
@@ -152,6 +157,41 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
     const dh_op_type type = shard.buffer == DH_NONE ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER;
     const sum made = {type, (int32_t)group, all, all, shard, none};
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
+}
+
+/* Whether sums over the group go by node and then across nodes: the same on all of its ranks,
+ * whose runs of gradients are multiples of DH_FLAT_ALIGN. The shards of the distributed optimizer
+ * of a node's ranks do not lie together; its sums stay whole. */
+static dh_status find_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,
+                             dh_group_stages *stages, bool *found)
+{
+    bool in_stages;
+    *found = false;
+    if (r->spec->recipe.zero > 0) return DH_OK;
+    DH_TRY(dh_recipe_in_stages(ctx, &r->spec->recipe, &in_stages));
+    *found = in_stages && !dh_mesh_group_stages(mesh_of(r), group, stages) &&
+             DH_FLAT_ALIGN % stages->per_node == 0;
+    return DH_OK;
+}
+
+/* A sum that every rank has afterwards. In stages (pass_two_stage.c) a rank scatters it over its
+ * node, sums its slice, which lies where it was, over nodes, and gathers the others'. */
+static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
+                               dh_group_kind group, dh_operand all)
+{
+    dh_group_stages s;
+    bool found;
+    DH_TRY(find_stages(ctx, r, group, &s, &found));
+    if (!found || all.buffer == DH_NONE) return add_sum(ctx, r, list, group, all, none);
+    const int64_t n = (int64_t)(all.n_bytes / sizeof(float)) / s.per_node;
+    const int64_t place = dh_mesh_group_index(mesh_of(r), s.local, r->spec->rank);
+    const dh_operand own = dh_flat_part(all, place * n, n, sizeof(float));
+    const sum stages[] = {{DH_OP_REDUCE_SCATTER, (int32_t)s.local, all, all, own, none},
+                          {DH_OP_ALL_REDUCE, (int32_t)s.cross, all, own, none, none},
+                          {DH_OP_ALL_GATHER, (int32_t)s.local, all, own, all, none}};
+    for (size_t i = 0; i < DH_COUNTOF(stages); i++)
+        if (!dh_vec_push(list, stages[i])) return no_memory(ctx);
+    return DH_OK;
 }
 
 /* Matrices and vectors of a flat's gradients, which lie side by side. */
@@ -254,25 +294,52 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
         dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
     const dh_operand matrix = f->matrix[DH_BUF_GRAD], vector = f->vector[DH_BUF_GRAD];
     if (r->spec->recipe.zero == 0 && f->n_pieces == 1)
-        return add_sum(ctx, r, list, group, all_gradients(f), none);
+        return add_whole_sum(ctx, r, list, group, all_gradients(f));
     for (int64_t k = f->n_pieces; k-- > 0;) {
         const dh_operand piece = dh_flat_part(matrix, k * f->n_piece, f->n_piece, sizeof(float));
         const bool early = f->reduced.buffer != DH_NONE;
         const dh_operand shard =
             early ? dh_flat_part(f->reduced, k * f->n_shard, f->n_shard, sizeof(float))
                   : dh_flat_part(piece, f->shard0, f->n_shard, sizeof(float));
-        DH_TRY(add_sum(ctx, r, list, group, piece, r->spec->recipe.zero > 0 ? shard : none));
+        if (r->spec->recipe.zero > 0)
+            DH_TRY(add_sum(ctx, r, list, group, piece, shard));
+        else
+            DH_TRY(add_whole_sum(ctx, r, list, group, piece));
     }
-    return add_sum(ctx, r, list, group, vector, none);
+    return add_whole_sum(ctx, r, list, group, vector);
+}
+
+/* Sums of keys' and values' gradients over the ranks that have the same heads. */
+static dh_status add_repeats(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
+                             sum_list *list)
+{
+    const dh_program *p = dh_emitter_program(r->emitter);
+    dh_repeats repeats = {0};
+    dh_status st = DH_OK;
+    for (int matrices = 1; st == DH_OK && matrices >= 0; matrices--) {
+        const dh_flat *f = &p->flats.at[id];
+        const dh_operand run = matrices ? f->matrix[DH_BUF_GRAD] : f->vector[DH_BUF_GRAD];
+        st = dh_flat_repeats(ctx, p, id, matrices, &repeats);
+        for (size_t i = 0; st == DH_OK && i < repeats.n; i++) {
+            const dh_repeat *k = &repeats.at[i];
+            const dh_operand own = dh_flat_part(run, k->begin, k->end - k->begin, sizeof(float));
+            st = add_sum(ctx, r, list, DH_GROUP_KV, own, none);
+            if (st == DH_OK && first) list->at[list->n - 1].all = dh_reductions_place(r, k->param);
+        }
+    }
+    dh_vec_fini(&repeats);
+    return st;
 }
 
 /* What one rank's gradients lack: other shards' part of vectors that tensor parallelism
- * replicates, all of them where it splits the tokens, else those shared by heads; the other end of
- * a tied embedding, and the other data-parallel (and context-parallel) ranks' samples. */
+ * replicates, all of them where it splits the tokens, else those shared by heads; other query
+ * heads' part of keys and values; the other end of a tied embedding, and the other data-parallel
+ * (and context-parallel) ranks' samples. */
 static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
                            sum_list *list)
 {
     const dh_flat own = dh_emitter_program(r->emitter)->flats.at[id];
+    if (own.frozen) return DH_OK;
     const dh_flat flat = first ? first_flat(r, id) : own, *f = &flat;
     bool whole;
     DH_TRY(dh_recipe_has_whole_tokens(ctx, &r->spec->recipe, &whole));
@@ -283,6 +350,7 @@ static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool f
     DH_TRY(add_own_copies(ctx, r, id, list));
     DH_TRY(add_own_tied(ctx, r, f, first, list));
     DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, in_parts, none));
+    DH_TRY(add_repeats(ctx, r, id, first, list));
     DH_TRY(add_tied(ctx, r, f, list));
     if (f->reduced.buffer != DH_NONE) DH_TRY(add_clears(ctx, r, id, f, first, list));
     return add_data(ctx, r, f, list);

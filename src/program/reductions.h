@@ -54,6 +54,20 @@ typedef DH_VEC(dh_gap) dh_gaps;
  * gaps is the caller's, also on failure. */
 dh_status dh_reductions_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, int64_t tp_rank,
                              dh_gaps *gaps, size_t *n_most);
+/* regathers.c: the shards that the optimizer of the step before has updated, gathered in the order
+ * in which a forward reads the parameters. None with ZeRO-0, and where the optimizer gathers. */
+dh_status dh_regathers_emit(dh_ctx *ctx, const dh_reducer *r);
+/* repeats.c: a parameter's elements [begin, end) of its flat's matrices or vectors that the ranks
+ * of DH_GROUP_KV have alike. */
+typedef struct dh_repeat {
+    uint32_t param;
+    int64_t begin, end;
+} dh_repeat;
+typedef DH_VEC(dh_repeat) dh_repeats;
+/* Those of a flat's matrices, or of its vectors, from the first on. list is the caller's, also on
+ * failure. */
+dh_status dh_flat_repeats(dh_ctx *ctx, const dh_program *program, uint32_t flat, bool matrices,
+                          dh_repeats *list);
 /* optimizer.c: *id is its block. */
 dh_status dh_optimizer_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t *id);
 

@@ -107,9 +107,11 @@ typedef struct dh_reshard {
 /* One side of a reshard. */
 typedef struct dh_layout {
     const dh_recipe *recipe;
-    uint64_t base; /* where in the slab its persistent buffers begin */
+    uint64_t base;     /* where in the slab its persistent buffers begin */
+    dh_step_part part; /* of the programs that use it, and whether they are lean (program_spec.h) */
+    bool lean;
 } dh_layout;
-#define DH_LAYOUT_BEHIND UINT64_MAX /* of the second layout: right behind the first one */
+#define DH_LAYOUT_BEHIND UINT64_MAX /* of one of two layouts: right behind the other */
 
 /* What every rank holds in either layout, and what it lacks; no owner is chosen yet.
  * in        from, to: of one model, dtype and number of ranks, on the same nodes

@@ -320,11 +320,15 @@ static dh_status hold_all(dh_ctx *ctx, dh_reshard *r, int side, const dh_layout 
                           unsigned what)
 {
     for (int64_t rank = 0; rank < r->n_ranks; rank++) {
-        const dh_program_spec spec = {
-            .recipe = *layout->recipe, .rank = rank, .unplaced = true, .outline = true};
+        const dh_program_spec spec = {.recipe = *layout->recipe,
+                                      .rank = rank,
+                                      .part = layout->part,
+                                      .lean = layout->lean,
+                                      .unplaced = true,
+                                      .outline = true};
         dh_program *p;
         DH_TRY(dh_program_build(ctx, &spec, &p));
-        const uint64_t behind = r->holdings[0][rank].end;
+        const uint64_t behind = r->holdings[!side][rank].end;
         const uint64_t base =
             layout->base == DH_LAYOUT_BEHIND
                 ? (behind + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN
@@ -350,8 +354,10 @@ dh_status dh_reshard_open(dh_ctx *ctx, const dh_layout *from, const dh_layout *t
     for (int side = 0; side < 2; side++) {
         reshard->holdings[side] = calloc((size_t)reshard->n_ranks, sizeof **reshard->holdings);
         if (!reshard->holdings[side]) return no_memory(ctx);
-        DH_TRY(hold_all(ctx, reshard, side, sides[side], what));
     }
+    const int first = from->base == DH_LAYOUT_BEHIND; /* the one behind comes second */
+    DH_TRY(hold_all(ctx, reshard, first, sides[first], what));
+    DH_TRY(hold_all(ctx, reshard, !first, sides[!first], what));
     return find_slices(ctx, reshard);
 }
 

@@ -10,6 +10,7 @@
 
 typedef struct settling {
     const dh_recipe *recipe;
+    dh_pass_list own;     /* as the strategy has them */
     dh_graph_spec graphs; /* with the passes so far */
     dh_ordering ordering;
     dh_str why;
@@ -57,15 +58,18 @@ static dh_status time_choice(dh_ctx *ctx, const settling *s, double *ns)
     return st;
 }
 
-static dh_status choose(dh_ctx *ctx, settling *s, int64_t *arg, const int64_t *choices)
+static dh_status choose(dh_ctx *ctx, settling *s, int64_t *arg, const dh_pass_param *param)
 {
+    const int64_t *choices = param->choices;
     double least = 0;
     int64_t best = 0;
     for (int i = 0; choices[i]; i++) {
         double ns = 0;
         *arg = choices[i];
         DH_TRY(time_choice(ctx, s, &ns));
-        dh_str_printf(&s->why, "%s%lld: %.4g us", i ? ", " : "; ", (long long)*arg, ns * 1e-3);
+        if (i == 0) dh_str_printf(&s->why, "; %s ", param->name);
+        dh_pass_param_put(param, *arg, &s->why);
+        dh_str_printf(&s->why, ": %.4g us%s", ns * 1e-3, choices[i + 1] ? ", " : "");
         if (best && ns >= least) continue;
         best = *arg;
         least = ns;
@@ -77,10 +81,20 @@ static dh_status choose(dh_ctx *ctx, settling *s, int64_t *arg, const int64_t *c
 static dh_status choose_all(dh_ctx *ctx, settling *s)
 {
     int64_t *arg;
-    const int64_t *choices;
-    while (dh_pass_list_open(&s->graphs.passes, &arg, &choices))
-        DH_TRY(choose(ctx, s, arg, choices));
+    const dh_pass_param *param;
+    while (dh_pass_list_open(&s->graphs.passes, &arg, &param)) DH_TRY(choose(ctx, s, arg, param));
     return DH_OK;
+}
+
+/* All that the strategy names, with what was chosen: those that do not apply say why where it is
+ * printed. */
+static dh_pass_list with_choices(const dh_pass_list *own, const dh_pass_list *chosen)
+{
+    dh_pass_list all = *own;
+    for (int64_t i = 0; i < all.n; i++)
+        for (int64_t k = 0; k < chosen->n; k++)
+            if (chosen->at[k].pass == all.at[i].pass) all.at[i] = chosen->at[k];
+    return all;
 }
 
 /* The strategy with what was chosen, under its name. */
@@ -89,7 +103,8 @@ static dh_status use(dh_ctx *ctx, dh_arena *arena, const settling *s, dh_recipe 
 {
     dh_str text = DH_STR_INIT;
     dh_strategy *own = DH_NEW(arena, dh_strategy);
-    dh_pass_list_print(&s->graphs.passes, &text);
+    const dh_pass_list all = with_choices(&s->own, &s->graphs.passes);
+    dh_pass_list_print(&all, &text);
     char *passes = text.failed ? NULL : dh_arena_strdup(arena, text.text ? text.text : "");
     dh_str_fini(&text);
     *why = s->why.failed ? NULL : dh_arena_strdup(arena, s->why.text);
@@ -105,11 +120,12 @@ dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, cons
     const dh_program_spec spec = {.mode = DH_MODE_TRAIN, .recipe = *recipe};
     settling s = {.recipe = recipe, .why = DH_STR_INIT};
     int64_t *arg;
-    const int64_t *choices;
+    const dh_pass_param *param;
     *why = NULL;
     DH_TRY(dh_program_graph_spec(ctx, &spec, &s.graphs));
-    s.graphs.passes = dh_pass_list_reduced(&s.graphs, &s.graphs.passes);
-    if (!recipe->strategy || !dh_pass_list_open(&s.graphs.passes, &arg, &choices)) return DH_OK;
+    s.own = s.graphs.passes;
+    s.graphs.passes = dh_pass_list_reduced(&s.graphs, &s.own);
+    if (!recipe->strategy || !dh_pass_list_open(&s.graphs.passes, &arg, &param)) return DH_OK;
     DH_TRY(dh_recipe_ordering(ctx, recipe, &s.ordering));
     dh_str_printf(&s.why, "a layer's forward and backward by these costs");
     dh_status st = choose_all(ctx, &s);

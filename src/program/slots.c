@@ -51,12 +51,9 @@ static dh_status list_forward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, plan_i
     if (!b->loaded[mb]) DH_TRY(list_phases(ctx, b, b->data, mb, DH_PHASES(DH_PHASE_F), list));
     b->loaded[mb] = 1;
     uint32_t from = source_of(b, s, true);
-    plan_walk walk = {.s = s, .mb = mb};
     for (size_t i = 0; i < s->n_chain; from = s->chain[i++]) {
         if (from != DH_NONE) DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, true));
-        DH_TRY(plan_list_gathers(ctx, b, &walk, i, list));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, DH_PHASES(DH_PHASE_F), list));
-        DH_TRY(plan_list_release(ctx, b, &walk, i, list));
     }
     return DH_OK;
 }
@@ -65,17 +62,13 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
                                plan_items *list)
 {
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
-    const bool last = weights && s->backward_left == 1 && !plan_has_copies(b);
+    const bool last = weights && s->backward_left == 1 && !plan_has_copies(b) && !b->spec->goes_on;
     const bool sends = inputs && s->send_backward != DH_NONE;
     uint32_t from = source_of(b, s, false);
-    plan_walk walk = {.s = s, .mb = mb, .backward = true};
     for (size_t i = s->n_chain; i-- > 0; from = s->chain[i]) {
         if (from != DH_NONE && inputs)
             DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, false));
-        const size_t at = s->n_chain - 1 - i;
-        if (inputs) DH_TRY(plan_list_gathers(ctx, b, &walk, at, list));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, phases, list));
-        if (inputs) DH_TRY(plan_list_release(ctx, b, &walk, at, list));
         if (last && !sends) DH_TRY(list_reductions(ctx, b, s->chain[i], list));
     }
     for (size_t i = s->n_chain; last && sends && i-- > 0;) /* placed when these are ordered */
@@ -84,7 +77,13 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
     return DH_OK;
 }
 
-static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, plan_items *list)
+/* One action of a slot. */
+typedef struct strand {
+    plan_items list;
+    plan_walk walk;
+} strand;
+
+static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, strand *to)
 {
     static const struct {
         bool forward, inputs, weights;
@@ -95,27 +94,22 @@ static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, plan
     stage *s = plan_stage_of(b, a);
     unsigned phases = (kinds[a->kind].inputs ? DH_PHASES(DH_PHASE_B) : 0) |
                       (kinds[a->kind].weights ? DH_PHASES(DH_PHASE_W) : 0);
-    return kinds[a->kind].forward ? list_forward(ctx, b, s, a->micro, list)
-                                  : list_backward(ctx, b, s, a->micro, phases, list);
+    to->walk = (plan_walk){
+        .s = a->kind == DH_PIPE_W ? NULL : s, .mb = a->micro, .backward = !kinds[a->kind].forward};
+    return kinds[a->kind].forward ? list_forward(ctx, b, s, a->micro, &to->list)
+                                  : list_backward(ctx, b, s, a->micro, phases, &to->list);
 }
 
 /* ---- emission -------------------------------------------------------------------------------- */
 
-dh_status plan_emit_item(dh_ctx *ctx, plan *b, const plan_item *i)
-{
-    plan_before_item(b, i);
-    DH_TRY(dh_emit_op(ctx, b->emitter, i->block, i->mb, i->op));
-    return plan_after_item(ctx, b, i);
-}
-
 /* later: reductions wait until what the slot made is on its way. */
-static dh_status emit_in_order(dh_ctx *ctx, plan *b, const plan_items lists[2], bool later)
+static dh_status emit_in_order(dh_ctx *ctx, plan *b, strand strands[2], bool later)
 {
     for (int s = 0; s < 2; s++)
-        for (size_t i = 0; i < lists[s].n; i++) {
-            const plan_item *item = &lists[s].at[i];
+        for (size_t i = 0; i < strands[s].list.n; i++) {
+            const plan_item *item = &strands[s].list.at[i];
             if (!later || !plan_is_reduction(b, item))
-                DH_TRY(plan_emit_item(ctx, b, item));
+                DH_TRY(plan_walk_item(ctx, b, &strands[s].walk, item));
             else if (!dh_vec_push(&b->held, *item))
                 return plan_no_memory(ctx);
         }
@@ -132,16 +126,16 @@ static dh_slot_rest rest_of(plan *b, const dh_pipe_slot *slot, double to_end)
     return rest;
 }
 
-static dh_status emit_ordered(dh_ctx *ctx, plan *b, const plan_items lists[2],
-                              const dh_slot_rest *rest)
+static dh_status emit_ordered(dh_ctx *ctx, plan *b, strand strands[2], const dh_slot_rest *rest)
 {
+    const plan_items lists[2] = {strands[0].list, strands[1].list};
     const dh_slot_pick *order = NULL;
     DH_TRY(plan_find_order(ctx, b, lists, rest, &order));
     for (size_t i = 0; i < lists[0].n + lists[1].n; i++) {
         const plan_item *item = &lists[order[i].strand].at[order[i].op];
         if (order[i].barrier) dh_emit_barrier(b->emitter);
         if (!order[i].behind)
-            DH_TRY(plan_emit_item(ctx, b, item));
+            DH_TRY(plan_walk_item(ctx, b, &strands[order[i].strand].walk, item));
         else if (!dh_vec_push(&b->held, *item))
             return plan_no_memory(ctx);
     }
@@ -161,30 +155,44 @@ dh_status plan_emit_held(dh_ctx *ctx, plan *b)
     if (b->held.n > 0) dh_emit_mark(b->emitter);
     for (size_t i = 0; i < b->held.n; i++) {
         if (may_wait(b, &b->held.at[i])) dh_emit_after_mark(b->emitter);
-        DH_TRY(plan_emit_item(ctx, b, &b->held.at[i]));
+        const plan_item *item = &b->held.at[i];
+        DH_TRY(dh_emit_op(ctx, b->emitter, item->block, item->mb, item->op));
     }
     b->held.n = 0;
     return DH_OK;
 }
 
+static dh_status emit_strands(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end,
+                              strand strands[2])
+{
+    const dh_slot_rest rest = rest_of(b, slot, to_end);
+    const bool training = b->spec->mode == DH_MODE_TRAIN, later = rest.room > 0;
+    const plan_items lists[2] = {strands[0].list, strands[1].list};
+    const bool places = b->spec->recipe.zero < 3 && later && plan_has_reductions(b, lists);
+    const bool ordered = training && (plan_orders(b) || places);
+    b->n_strands = ordered ? slot->n_actions : 1;
+    for (int s = 0; s < 2; s++) {
+        strands[s].walk.ordered = ordered;
+        DH_TRY(plan_begin_walk(ctx, b, &strands[s].list, &strands[s].walk));
+    }
+    DH_TRY(ordered ? emit_ordered(ctx, b, strands, &rest) : emit_in_order(ctx, b, strands, later));
+    return training ? plan_emit_turns(ctx, b, later) : DH_OK;
+}
+
 dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end)
 {
-    plan_items lists[2] = {{0}, {0}};
+    strand strands[2] = {{.list = {0}}, {.list = {0}}};
     dh_status st = DH_OK;
     for (int32_t k = 0; st == DH_OK && k < slot->n_actions; k++) {
         const dh_pipe_action *a = &slot->action[k];
-        const int strand = slot->n_actions == 2 ? k : a->kind == DH_PIPE_F ? 0 : 1;
+        const int at = slot->n_actions == 2 ? k : a->kind == DH_PIPE_F ? 0 : 1;
         if (b->spec->mode == DH_MODE_TRAIN || a->kind == DH_PIPE_F)
-            st = list_action(ctx, b, a, &lists[strand]);
+            st = list_action(ctx, b, a, &strands[at]);
     }
-    const dh_slot_rest rest = rest_of(b, slot, to_end);
-    const bool ordered = b->spec->mode == DH_MODE_TRAIN && b->spec->recipe.zero < 3 &&
-                         (plan_orders(b) || (rest.room > 0 && plan_has_reductions(b, lists)));
-    if (st == DH_OK)
-        st = ordered ? emit_ordered(ctx, b, lists, &rest)
-                     : emit_in_order(ctx, b, lists, rest.room > 0);
-    if (st == DH_OK && b->spec->mode == DH_MODE_TRAIN) st = plan_emit_turns(ctx, b, rest.room > 0);
-    dh_vec_fini(&lists[0]);
-    dh_vec_fini(&lists[1]);
+    if (st == DH_OK) st = emit_strands(ctx, b, slot, to_end, strands);
+    for (int s = 0; s < 2; s++) {
+        dh_vec_fini(&strands[s].list);
+        free(strands[s].walk.left);
+    }
     return st;
 }

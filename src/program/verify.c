@@ -220,6 +220,29 @@ static void set_owner(verifier *v, const dh_operand *o, uint32_t owner)
     for (size_t s = r.begin; s < r.end; s++) v->segments[s].owner = owner;
 }
 
+/* Of whole matrices that a step begins by gathering, what other ranks have updated is old. */
+static void disown_gathered(verifier *v, const dh_flat *f)
+{
+    const dh_operand *all = &f->matrix[v->p->dtype == DH_F32 ? DH_BUF_MASTER : DH_BUF_COPY];
+    const uint64_t item = dh_dtype_bytes(v->p->dtype);
+    if (all->buffer == DH_NONE || f->n_shard == f->n_piece) return;
+    set_owner(v, all, DH_NONE);
+    for (int64_t k = 0; k < f->n_pieces; k++) {
+        const uint64_t first = (uint64_t)(k * f->n_piece + f->shard0) * item;
+        const dh_operand own = {all->buffer, all->byte0 + first, (uint64_t)f->n_shard * item};
+        set_owner(v, &own, all->buffer);
+    }
+}
+
+/* What the program before this one of a step has left: the optimizer's program finds all
+ * gradients, one that adds them and the sums of losses. */
+static bool is_left(const verifier *v, uint32_t buffer)
+{
+    const dh_buffer_kind kind = v->p->buffers.at[buffer].kind;
+    if (v->p->part == DH_PART_UPDATE) return kind == DH_BUF_GRAD;
+    return v->p->adds && (kind == DH_BUF_GRAD || kind == DH_BUF_STATE);
+}
+
 /* Parameters, moments and caches hold data when a step starts; gradients and
  * sums do not, so a step that reads one before writing it is at fault. Padding
  * between gradients is never written: it holds the zeros of a new slab. */
@@ -236,6 +259,12 @@ static void own_persistent(verifier *v)
     for (size_t i = 0; i < v->p->homes.n; i++) {
         const dh_operand *gradient = &v->p->homes.at[i].at[DH_BUF_GRAD];
         if (gradient->buffer != DH_NONE) set_owner(v, gradient, DH_NONE);
+    }
+    for (size_t i = 0; v->p->gathers_first && i < v->p->flats.n; i++)
+        disown_gathered(v, &v->p->flats.at[i]);
+    for (uint32_t b = 0; b < v->p->buffers.n; b++) {
+        dh_operand o = whole(v->p, b);
+        if (is_left(v, b)) set_owner(v, &o, b);
     }
 }
 
@@ -420,7 +449,8 @@ static dh_status verify(verifier *v)
     own_persistent(v);
     for (int s; (s = next_stream(v)) >= 0;) DH_TRY(run_one(v, s));
     DH_TRY(report_cycle(v));
-    return dh_sums_verify(v->ctx, p);
+    DH_TRY(dh_sums_verify(v->ctx, p));
+    return dh_steps_verify(v->ctx, p);
 }
 
 dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program)

@@ -61,6 +61,7 @@ void dh_haul_add(dh_haul *sum, const dh_haul *one)
 {
     sum->n += one->n;
     sum->n_bytes += one->n_bytes;
+    for (int e = 0; e < DH_N_ENGINE; e++) sum->sent_bytes[e] += one->sent_bytes[e];
     sum->alone_ns += one->alone_ns;
     sum->ns += one->ns;
     for (int k = 0; k < DH_N_PHASE; k++) sum->times.hidden_ns[k] += one->times.hidden_ns[k];
@@ -113,15 +114,36 @@ static double whole_bytes(const dh_graph *g, const dh_op *op)
     return (double)DH_MAX(in, out);
 }
 
+/* As the formulas of paced links have it (comm.h of run): of n members each sends (n - 1) / n of
+ * the whole, twice of an all-reduce; of a transfer all. */
+static double sent_share(const dh_mesh *mesh, const dh_op *op)
+{
+    const double n = (double)dh_mesh_group_size(mesh, (dh_group_kind)op->group);
+    switch (op->type) {
+    case DH_OP_ALL_REDUCE:
+        return 2 * (n - 1) / n;
+    case DH_OP_ALL_GATHER:
+    case DH_OP_REDUCE_SCATTER:
+    case DH_OP_ALL_TO_ALL:
+    case DH_OP_ALL_TO_ALL_ROWS:
+        return (n - 1) / n;
+    default:
+        return op->type != DH_OP_RECV;
+    }
+}
+
 static dh_haul haul_of(const reader *r, uint32_t id)
 {
     const dh_program *p = r->program;
     const dh_instr *i = &p->instrs.at[id];
-    return (dh_haul){.n = 1,
-                     .n_bytes = whole_bytes(dh_instr_graph(p, i), dh_instr_op(p, i)),
-                     .alone_ns = r->alone_ns[r->first[p->blocks.at[i->block].graph] + i->op],
-                     .ns = r->spans[id].end_ns - r->spans[id].met_ns,
-                     .times = r->times[id]};
+    dh_haul haul = {.n = 1,
+                    .n_bytes = whole_bytes(dh_instr_graph(p, i), dh_instr_op(p, i)),
+                    .alone_ns = r->alone_ns[r->first[p->blocks.at[i->block].graph] + i->op],
+                    .ns = r->spans[id].end_ns - r->spans[id].met_ns,
+                    .times = r->times[id]};
+    haul.sent_bytes[dh_stream_engine((dh_stream)i->stream)] =
+        haul.n_bytes * sent_share(&p->mesh, dh_instr_op(p, i));
+    return haul;
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */

@@ -25,9 +25,10 @@ dh_cargo dh_instr_cargo(const dh_program *program, uint32_t instr);
 /* Communications of one rank, added up. */
 typedef struct dh_haul {
     uint32_t n;
-    double n_bytes;  /* of the whole that each moves or sums, on this rank */
-    double alone_ns; /* by the costs, with nothing beside them */
-    int64_t ns;      /* under way, from when all partners had come */
+    double n_bytes;                 /* of the whole that each moves or sums, on this rank */
+    double sent_bytes[DH_N_ENGINE]; /* that the rank sends on each link: rings, direct exchanges */
+    double alone_ns;                /* by the costs, with nothing beside them */
+    int64_t ns;                     /* under way, from when all partners had come */
     dh_transfer_times times;
 } dh_haul;
 int64_t dh_haul_hidden_ns(const dh_haul *haul);

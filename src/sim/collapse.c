@@ -4,7 +4,11 @@
  * the two run the same program with the same costs, leaves everything as it was. Such
  * ranks do everything at the same times, so one of them, being its own partner, has the
  * timeline of all. A slow rank breaks the symmetry of its own coordinates only: on every axis
- * they stand apart, and the others stay together. */
+ * they stand apart, and the others stay together.
+ *
+ * Stages of groups (mesh.h): on an axis that nodes cut, whole runs may be exchanged, and places in
+ * all runs alike, which still carries each coordinate to every other. So all of such an axis are
+ * one class, or, where some stand apart, each is. */
 #include <string.h>
 
 #include "sim/sim.h"
@@ -116,52 +120,70 @@ static bool takes_two(dh_group_kind group, int axis)
     return axis == DH_MESH_PP && (group == DH_GROUP_EMBED || dh_group_joins_copies(group));
 }
 
-/* The first class of coordinates that members have on an axis where one of them has this one. */
-static uint32_t first_digit(const dh_sim_axis *a, dh_group_kind group, int axis, uint32_t digit)
+/* Classes of coordinates on an axis that members of a group have: from the first one, every
+ * step-th below the end. */
+typedef struct digit_range {
+    uint32_t first, end, step;
+} digit_range;
+
+/* Of a stage. An axis that nodes cut is one class, or each coordinate is one (simulate.c); where
+ * there are local groups alone, some may stand for others: those of other nodes do as they do, and
+ * all meet. */
+static digit_range digits_of_stage(const dh_sim_nodes *nodes, dh_group_kind group, int axis,
+                                   uint32_t digit)
 {
-    if (axis != DH_MESH_PP || !dh_group_joins_copies(group)) return 0;
-    return DH_MIN(digit, a->n - 1 - digit);
+    const dh_sim_axis *a = &nodes->axis[axis];
+    const uint32_t run = (uint32_t)dh_mesh_group_run(nodes->mesh, group, axis);
+    const bool local = dh_group_spread(group) == DH_STAGE_LOCAL;
+    const bool none = local ? run == 1 : run == a->size;
+    const bool all = local ? run == a->size || a->n < a->size : run == 1;
+    if (a->n == 1 || none) return (digit_range){digit, digit + 1, 1};
+    if (all) return (digit_range){0, a->n, 1};
+    DH_ASSERT(a->n == a->size, "%u classes of %lld coordinates", a->n, (long long)a->size);
+    const uint32_t first = digit - digit % run;
+    return local ? (digit_range){first, first + run, 1} : (digit_range){digit % run, a->n, run};
+}
+
+/* Where one member has this one. Of two stages that mirror each other the first and the last are
+ * one step apart. */
+static digit_range digits_of_group(const dh_sim_nodes *nodes, dh_group_kind group, int axis,
+                                   uint32_t digit)
+{
+    const uint32_t n = nodes->axis[axis].n;
+    if (!dh_group_varies(group, axis)) return (digit_range){digit, digit + 1, 1};
+    if (dh_group_spread(group) != DH_STAGE_WHOLE) return digits_of_stage(nodes, group, axis, digit);
+    if (!takes_two(group, axis)) return (digit_range){0, n, 1};
+    const uint32_t first = dh_group_joins_copies(group) ? DH_MIN(digit, n - 1 - digit) : 0;
+    return (digit_range){first, n - first, DH_MAX(n - 1 - 2 * first, 1)};
 }
 
 uint32_t dh_sim_group_first(const dh_sim_nodes *nodes, dh_group_kind group, uint32_t node)
 {
     digits d = digits_of(nodes, node);
     for (int k = 0; k < DH_N_MESH_AXES; k++)
-        if (dh_group_varies(group, k)) d.at[k] = first_digit(&nodes->axis[k], group, k, d.at[k]);
+        d.at[k] = digits_of_group(nodes, group, k, d.at[k]).first;
     return node_of(nodes, &d);
-}
-
-/* The next class of coordinates that members have on an axis; n: no more. */
-static uint32_t next_digit(const dh_sim_axis *a, dh_group_kind group, int axis, uint32_t digit)
-{
-    if (!takes_two(group, axis)) return digit + 1;
-    const uint32_t mirrored = a->n - 1 - digit; /* of the first of the two stages the other */
-    return first_digit(a, group, axis, digit) == digit && mirrored > digit ? mirrored : a->n;
-}
-
-static uint32_t digit_count(const dh_sim_axis *a, dh_group_kind group, int axis)
-{
-    if (!dh_group_varies(group, axis)) return 1;
-    return takes_two(group, axis) ? DH_MIN(a->n, 2) : a->n;
 }
 
 dh_status dh_sim_group_members(dh_ctx *ctx, dh_arena *arena, const dh_sim_nodes *nodes,
                                dh_group_kind group, uint32_t first, dh_sim_members *members)
 {
+    digits d = digits_of(nodes, first);
+    digit_range range[DH_N_MESH_AXES];
     uint32_t n = 1;
-    for (int k = 0; k < DH_N_MESH_AXES; k++) n *= digit_count(&nodes->axis[k], group, k);
+    for (int k = 0; k < DH_N_MESH_AXES; k++) {
+        range[k] = digits_of_group(nodes, group, k, d.at[k]);
+        n *= (range[k].end - range[k].first + range[k].step - 1) / range[k].step;
+    }
     members->node = DH_NEW_N(arena, uint32_t, n);
     if (!members->node) return dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
     members->n = 0;
-    digits d = digits_of(nodes, first);
-    for (int k = 0; k < DH_N_MESH_AXES;) { /* an odometer over the axes that vary */
+    for (int k = 0; k < DH_N_MESH_AXES;) { /* an odometer */
         members->node[members->n++] = node_of(nodes, &d);
         for (k = 0; k < DH_N_MESH_AXES; k++) {
-            if (!dh_group_varies(group, k)) continue;
-            const uint32_t own = d.at[k];
-            d.at[k] = next_digit(&nodes->axis[k], group, k, own);
-            if (d.at[k] < nodes->axis[k].n) break;
-            d.at[k] = first_digit(&nodes->axis[k], group, k, own);
+            d.at[k] += range[k].step;
+            if (d.at[k] < range[k].end) break;
+            d.at[k] = range[k].first;
         }
     }
     return DH_OK;

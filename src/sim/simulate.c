@@ -58,8 +58,12 @@ static uint64_t key_of(const build *b, int64_t rank, bool every_rank)
 
 static dh_status build_program(build *b, uint64_t key, int64_t rank)
 {
-    const dh_program_spec spec = {
-        .recipe = *b->recipe, .rank = rank, .unplaced = !b->options->placed};
+    const dh_program_spec spec = {.recipe = *b->recipe,
+                                  .rank = rank,
+                                  .part = b->options->part,
+                                  .goes_on = b->options->goes_on,
+                                  .lean = b->options->lean,
+                                  .unplaced = !b->options->placed};
     dh_program *p;
     if (!dh_vec_reserve(&b->owned, b->owned.n + 1) || !dh_vec_push(&b->keys, key))
         return no_memory(b);
@@ -144,6 +148,22 @@ static bool shares_cores(const build *b)
     return b->options->cores > 0 && b->options->cores < b->mesh.ranks;
 }
 
+/* Where operators work on stages of groups, an axis that nodes cut is one class or many
+ * (collapse.c): many where coordinates stand apart, and only the ranks' count is lost. */
+static dh_status keep_stages(build *b, dh_sim_split splits[DH_N_MESH_AXES])
+{
+    const int64_t sizes[] = {b->mesh.tp, b->mesh.cp, b->mesh.ep, b->mesh.edp};
+    bool in_stages;
+    DH_TRY(dh_recipe_in_stages(b->ctx, b->recipe, &in_stages));
+    for (int axis = 0; in_stages && axis < DH_MESH_PP; axis++) {
+        const int64_t run = dh_mesh_run_on_node(&b->mesh, axis);
+        const bool whole = splits[axis].n_alike == sizes[axis] && !splits[axis].first_apart;
+        if (run == 1 || run == sizes[axis] || (whole && b->options->n_slow == 0)) continue;
+        splits[axis].n_alike = 0;
+    }
+    return DH_OK;
+}
+
 /* With the distributed optimizer vectors count on the first rank of those that sum
  * gradients, else on the first that have other experts. */
 static dh_status choose_ranks(build *b)
@@ -154,10 +174,12 @@ static dh_status choose_ranks(build *b)
         shares_cores(b))
         return split_ranks(b, none, true);
     const bool exact = is_exact(b), sharded = b->recipe->zero > 0;
-    dh_sim_split splits[DH_N_MESH_AXES] = {[DH_MESH_TP] = {n_full_shards(b), exact},
+    const int64_t tp_alike = exact && m->kv_ranks > 1 ? 0 : n_full_shards(b);
+    dh_sim_split splits[DH_N_MESH_AXES] = {[DH_MESH_TP] = {tp_alike, exact},
                                            [DH_MESH_CP] = {m->cp, exact && sharded},
                                            [DH_MESH_EP] = {m->ep, exact},
                                            [DH_MESH_EDP] = {m->edp, exact && sharded}};
+    DH_TRY(keep_stages(b, splits));
     DH_TRY(split_ranks(b, splits, false));
     if (cp_alike(b)) return DH_OK;
     splits[DH_MESH_CP].n_alike = 0;

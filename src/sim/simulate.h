@@ -53,7 +53,9 @@ typedef enum dh_sim_collapse {
 
 typedef struct dh_sim_options {
     dh_sim_collapse collapse;
-    bool placed; /* buffers also get their places: slab_bytes of dh_sim_memory */
+    bool placed;       /* buffers also get their places: slab_bytes of dh_sim_memory */
+    dh_step_part part; /* of a step, and of which kind: dh_program_spec has the same */
+    bool goes_on, lean;
     const dh_sim_slow *slow;
     size_t n_slow;
     /* Cores that all ranks share, rank r on core r * cores / ranks as the CPU backend binds them:

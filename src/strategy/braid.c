@@ -67,6 +67,8 @@ static bool multiplies(const dh_slot_op *op)
     case DH_OP_ATTN_GRAD:
     case DH_OP_RING_ATTN:
     case DH_OP_RING_ATTN_GRAD:
+    case DH_OP_LINEAR_ATTN:
+    case DH_OP_LINEAR_ATTN_GRAD:
         return true;
     default:
         return false;

@@ -166,6 +166,10 @@ static const dh_order_policy policies[] = {
      "units, attention or MLP, of a forward and of an unsplit backward take turns (STP, arXiv "
      "2510.27257)",
      slot_order_stp, false, true},
+    {"critical-path",
+     "one strand after the other, weight gradients before input gradients, behind them or while "
+     "transfers are waited for, whichever ends first (Centauri, ASPLOS 2024)",
+     slot_order_critical, false, true},
 };
 
 const dh_order_policy *dh_order_policies(size_t *n)

@@ -2,12 +2,16 @@
 #include "strategy/rewrites.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- sequences ------------------------------------------------------------------------------ */
 
 /* What each place of a sequence can have; "" leaves it out. */
 static const char *const moves[] = {"", "split", "split, reorder",
                                     "split, reorder(regather=false)"};
+/* TUNING: chunks of a sum's rows; of two half the time of what works by rows stays, of four a
+ * quarter, and each more is as many launches more. */
+static const char *const fusions[] = {"", "fuse(4)"};
 /* TUNING: each is measured by `dhelix profile` with all that may stand before it; one part is next
  * to none, and eight leave too few rows for a GEMM on all but the longest micro-batches. */
 static const char *const overlaps[] = {"", "part-wise(2)", "part-wise(4)"};
@@ -28,18 +32,30 @@ static dh_status add(dh_ctx *ctx, const dh_graph_spec *graphs, const char *text,
     return DH_OK;
 }
 
-_Static_assert(DH_COUNTOF(moves) * DH_COUNTOF(overlaps) <= DH_MAX_REWRITES, "room for all");
+_Static_assert(DH_COUNTOF(moves) * DH_COUNTOF(fusions) * DH_COUNTOF(overlaps) <= DH_MAX_REWRITES,
+               "room for all");
+
+/* The passes with commas between them; absent ones are "". */
+static void join(const char *const passes[3], char *text, size_t cap)
+{
+    text[0] = '\0';
+    for (int k = 0; k < 3; k++) {
+        const size_t n = strlen(text);
+        if (*passes[k]) snprintf(text + n, cap - n, "%s%s", n ? ", " : "", passes[k]);
+    }
+}
 
 dh_status dh_rewrites_list(dh_ctx *ctx, const dh_graph_spec *graphs, dh_rewrites *rewrites)
 {
     *rewrites = (dh_rewrites){.n = 0};
     for (size_t m = 0; m < DH_COUNTOF(moves); m++)
-        for (size_t o = 0; o < DH_COUNTOF(overlaps); o++) {
-            char text[80];
-            snprintf(text, sizeof text, "%s%s%s", moves[m], *moves[m] && *overlaps[o] ? ", " : "",
-                     overlaps[o]);
-            DH_TRY(add(ctx, graphs, text, rewrites));
-        }
+        for (size_t f = 0; f < DH_COUNTOF(fusions); f++)
+            for (size_t o = 0; o < DH_COUNTOF(overlaps); o++) {
+                const char *const passes[] = {moves[m], fusions[f], overlaps[o]};
+                char text[80];
+                join(passes, text, sizeof text);
+                DH_TRY(add(ctx, graphs, text, rewrites));
+            }
     return DH_OK;
 }
 

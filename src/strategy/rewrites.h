@@ -1,10 +1,10 @@
 /* Which rewrites of a layer make it shortest: CoCoNet's autotuner.
  *
  * A sequence is a list of passes: split, then reorder (keeping what it gathers or gathering again),
- * then part-wise by so many parts; each may be left out. All that are legal for a job, and
- * different from each other there, are tried on its layer: forward, then backward, in their order
- * on the clock by which orders are planned (dh_slot_time). The shortest wins, of equals the one
- * with fewest rewrites.
+ * then fuse, then part-wise by so many parts; each may be left out. All that are legal for a job,
+ * and different from each other there, are tried on its layer: forward, then backward, in their
+ * order on the clock by which orders are planned (dh_slot_time). The shortest wins, of equals the
+ * one with fewest rewrites.
  *
  * Source: Jangda et al., ASPLOS 2022 (arXiv 2105.05720), section 5. */
 #ifndef DH_STRATEGY_REWRITES_H
@@ -21,6 +21,10 @@ enum { DH_MAX_REWRITES = 32 };
 typedef struct dh_rewrites_tried {
     dh_pass_list passes; /* reduced: what would change nothing is left out */
     double layer_ns;     /* of a micro-batch's forward and backward in one layer */
+    /* program/rewrites.h: what the layer keeps of a micro-batch from forward to backward, the most
+     * that it holds of its own, and what that makes of a rank's memory. */
+    double kept_bytes, peak_bytes, step_bytes;
+    bool fits;
 } dh_rewrites_tried;
 
 typedef struct dh_rewrites {

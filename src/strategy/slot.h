@@ -46,9 +46,11 @@ static inline uint32_t slot_need_part(const dh_slot *slot, uint32_t node, uint32
     return op->pred_parts && i < op->n_preds ? op->pred_parts[i] : DH_NONE;
 }
 
-/* policies, in list.c, pairs.c and braid.c */
+/* policies, in list.c, critical.c, pairs.c and braid.c */
 dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                           dh_slot_pick *order);
+dh_status slot_order_critical(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                              dh_slot_pick *order);
 dh_status slot_order_dp(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                         dh_slot_pick *order);
 dh_status slot_order_exact(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,

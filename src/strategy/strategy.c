@@ -61,9 +61,14 @@ static const dh_strategy strategies[] = {
      "round-robin", false},
     {"list", "list scheduling of co-executed slots, on the job's own schedule (Graham 1969)", "",
      NULL, "list", false},
+    {"centauri",
+     "one strand, collectives that span nodes in a stage on every node and one across, in chunks, "
+     "weight gradients where the critical path leaves room; what is cut is chosen by costs "
+     "(Centauri, ASPLOS 2024)",
+     "two-stage(auto, auto), part-wise(auto, cut=auto)", NULL, "critical-path", false},
     {"coconet",
-     "one strand, layers rewritten by the sequence of split, reorder and part-wise that a search "
-     "finds shortest (CoCoNet, arXiv 2105.05720)",
+     "one strand, layers rewritten by the sequence of split, reorder, fuse and part-wise that a "
+     "search finds shortest (CoCoNet, arXiv 2105.05720)",
      dh_passes_searched, NULL, "sequential", false},
 };
 

@@ -170,7 +170,8 @@ typedef struct dh_order_policy {
     dh_status (*order)(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                        dh_slot_pick *order);
     bool plans; /* pairs of segments (pairing.h): the switches concern it */
-    bool fixed; /* looks at no cost, for comparison alone: policy auto leaves it out */
+    bool fixed; /* looks at no cost, or only at few orders: policy auto, which tries more, leaves it
+                 * out */
 } dh_order_policy;
 
 /* Policy auto searches no further once an order takes at most this much of the bound. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/chat.h"
 #include "train/recipe.h"
 #include "train/run.h"
 #include "train/trained.h"
@@ -104,19 +105,33 @@ dh_status dh_run_open_tokenizer(dh_ctx *ctx, dh_run *run)
 
 /* ---- datasets -------------------------------------------------------------------------- */
 
-static dh_dataset_spec dataset_spec(const dh_run *run)
+/* Of conversations: the template that the job names, or the tokenizer's. */
+static dh_status find_chat(dh_ctx *ctx, const dh_job *job, const dh_chat **chat)
+{
+    *chat = NULL;
+    if (job->format != DH_FORMAT_CHAT) return DH_OK;
+    if (strcmp(job->chat_template, "auto") != 0) return dh_chat_find(ctx, job->chat_template, chat);
+    DH_TRY(dh_chat_of_tokenizer(ctx, job->tokenizer, chat));
+    dh_log(DH_LOG_INFO,
+           "conversations by template %s, whose marks the tokenizer's chat_template has",
+           (*chat)->name);
+    return DH_OK;
+}
+
+static dh_status dataset_spec(dh_ctx *ctx, const dh_run *run, dh_dataset_spec *spec)
 {
     const dh_job *job = run->job;
-    return (dh_dataset_spec){.files = (const char *const *)job->train_files,
-                             .n_files = job->n_train_files,
-                             .tokenizer = run->tokenizer,
-                             .text_field = job->text_field,
-                             .cache_dir = job->data_cache,
-                             .part = DH_PART_ALL,
-                             .val_fraction = job->val_fraction,
-                             .vocab_size = job->model.vocab,
-                             .order = job->order,
-                             .seed = job->seed};
+    *spec = (dh_dataset_spec){.files = (const char *const *)job->train_files,
+                              .n_files = job->n_train_files,
+                              .tokenizer = run->tokenizer,
+                              .text_field = job->text_field,
+                              .cache_dir = job->data_cache,
+                              .part = DH_PART_ALL,
+                              .val_fraction = job->val_fraction,
+                              .vocab_size = job->model.vocab,
+                              .order = job->order,
+                              .seed = job->seed};
+    return find_chat(ctx, job, &spec->chat);
 }
 
 /* The tail of the training data is kept apart even by runs that do not look at it,
@@ -154,14 +169,17 @@ static dh_status open_rows(dh_ctx *ctx, const dh_run *run, const dh_dataset_spec
 {
     const dh_job *job = run->job;
     DH_TRY(dh_dataset_open(ctx, spec, ds));
-    if (job->packing != DH_PACKING_PACK) return DH_OK;
+    if (spec->chat)
+        return dh_dataset_pack_chats(ctx, *ds, job->seq_len, job->packing == DH_PACKING_NONE);
+    if (job->packing == DH_PACKING_NONE) return DH_OK;
     const int32_t eos = run->tokenizer ? dh_tokenizer_eos(run->tokenizer) : -1;
     return dh_dataset_pack(ctx, *ds, job->seq_len, eos);
 }
 
 dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
 {
-    dh_dataset_spec spec = dataset_spec(run);
+    dh_dataset_spec spec;
+    DH_TRY(dataset_spec(ctx, run, &spec));
     DH_TRY(read_shares(ctx, run->job, &spec.shares));
     if (spec.n_files == 0)
         return dh_fail(ctx, DH_EINVAL, "data.train is not set: name the files to train on");
@@ -175,7 +193,8 @@ dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
 static dh_status open_val(dh_ctx *ctx, dh_run *run)
 {
     const dh_job *job = run->job;
-    dh_dataset_spec spec = dataset_spec(run);
+    dh_dataset_spec spec;
+    DH_TRY(dataset_spec(ctx, run, &spec));
     spec.order = DH_ORDER_SEQUENTIAL;
     if (splits(job)) {
         spec.part = DH_PART_VAL;
@@ -228,26 +247,27 @@ typedef struct summing {
     dh_step_work work;
 } summing;
 
-static void add_document(void *user, int64_t n)
+static void add_document(void *user, int64_t n, int64_t n_targets)
 {
     summing *s = user;
-    s->work.tokens += n;
+    s->work.tokens += n_targets;
+    s->work.padding -= n;
     s->work.documents++;
     s->work.flops += dh_model_flops_per_token(s->model, n) * (double)n;
 }
 
-dh_step_work dh_run_step_work(const dh_run *run)
+dh_status dh_run_step_work(dh_ctx *ctx, const dh_run *run, dh_step_work *work)
 {
     const dh_job *job = run->job;
     const int64_t n = job->global_batch * job->seq_len;
-    summing s = {.model = &job->model};
-    if (!dh_dataset_is_packed(run->train_data))
-        return (dh_step_work){.tokens = n, .flops = run->flops_per_token * (double)n};
+    summing s = {.model = &job->model, .work.padding = n};
+    *work = (dh_step_work){.tokens = n, .flops = run->flops_per_token * (double)n};
+    if (!dh_dataset_is_packed(run->train_data)) return DH_OK;
     const int64_t first = run->left_out + run->step * job->global_batch;
     for (int64_t i = 0; i < job->global_batch; i++)
-        dh_dataset_lengths(run->train_data, first + i, add_document, &s);
-    s.work.padding = n - s.work.tokens;
-    return s.work;
+        DH_TRY(dh_dataset_lengths(ctx, run->train_data, first + i, add_document, &s));
+    *work = s.work;
+    return DH_OK;
 }
 
 /* ---- the run folder ----------------------------------------------------------------------- */

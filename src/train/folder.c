@@ -35,8 +35,8 @@ static char *from_root(dh_arena *arena, char *path)
 static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
 {
     dh_job copy = *job;
-    char **paths[] = {&copy.tokenizer, &copy.data_cache,   &copy.init_from, &copy.schedule,
-                      &copy.profile,   &copy.moe_recorded, &copy.out_dir};
+    char **paths[] = {&copy.tokenizer, &copy.data_cache, &copy.init_from,    &copy.lora_init_from,
+                      &copy.schedule,  &copy.profile,    &copy.moe_recorded, &copy.out_dir};
     copy.train_files = DH_NEW_N(job->arena, char *, job->n_train_files + 1);
     copy.val_files = DH_NEW_N(job->arena, char *, job->n_val_files + 1);
     if (!copy.train_files || !copy.val_files)

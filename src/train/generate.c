@@ -1,8 +1,10 @@
 /* Generation: read the prompt, then draw a token, show it, feed it back. */
 #include "dhelix/generate.h"
+#include "data/chat.h"
 #include "train/session.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- the prompt ----------------------------------------------------------------------- */
 
@@ -25,13 +27,57 @@ static dh_status push_start(dh_ctx *ctx, const dh_tokenizer *tok, dh_ids *ids)
                    "the tokenizer has no token to start a text with: give a prompt");
 }
 
-/* Tokens to read; the first *n_silent of them leave no text. */
-static dh_status read_prompt(dh_ctx *ctx, const dh_tokenizer *tok, const dh_generate_spec *spec,
-                             dh_ids *ids, size_t *n_silent)
+/* A message, and where its answer begins: nothing of it is shown. */
+static dh_status read_message(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
+                              const dh_chat *chat, dh_ids *ids)
 {
+    dh_chat_messages list = {0};
+    dh_encoder *enc = NULL;
+    const dh_chat_message said[] = {
+        {DH_CHAT_SYSTEM, spec->system, spec->system ? strlen(spec->system) : 0},
+        {DH_CHAT_USER, spec->prompt ? spec->prompt : "", spec->n_prompt}};
+    bool ok = !spec->system || dh_vec_push(&list, said[0]);
+    ok = ok && dh_vec_push(&list, said[1]);
+    dh_status st = ok ? dh_chat_check(ctx, chat, trained->tokenizer)
+                      : dh_fail(ctx, DH_ENOMEM, "out of memory for a prompt");
+    if (st == DH_OK) st = dh_encoder_create(ctx, trained->tokenizer, &enc);
+    if (st == DH_OK) st = dh_chat_encode(ctx, chat, trained->tokenizer, enc, &list, true, ids);
+    for (size_t i = 0; i < ids->n; i++) ids->at[i] &= DH_TOKEN_ID;
+    dh_encoder_destroy(enc);
+    dh_vec_fini(&list);
+    return st;
+}
+
+static dh_status find_template(dh_ctx *ctx, const dh_trained *trained, const char *name,
+                               const dh_chat **chat)
+{
+    if (strcmp(name, "auto") != 0) return dh_chat_find(ctx, name, chat);
+    *chat = trained->chat;
+    if (*chat) return DH_OK;
+    return dh_fail(ctx, DH_EMISSING,
+                   "the tokenizer comes with no chat_template that is known: name a template "
+                   "(chatml, llama3, gemma, mistral, phi3, plain)");
+}
+
+static bool begins_with_bos(const dh_trained *trained, const dh_generate_spec *spec)
+{
+    if (!has_bos_of_its_own(trained->tokenizer) || spec->bos == DH_BOS_NEVER) return false;
+    return spec->bos == DH_BOS_ALWAYS || !trained->of_run;
+}
+
+/* Tokens to read; the first *n_silent of them leave no text. */
+static dh_status read_prompt(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
+                             const dh_chat *chat, dh_ids *ids, size_t *n_silent)
+{
+    const dh_tokenizer *tok = trained->tokenizer;
+    if (chat) {
+        DH_TRY(read_message(ctx, trained, spec, chat, ids));
+        *n_silent = ids->n;
+        return DH_OK;
+    }
     *n_silent = 1;
     if (spec->n_prompt == 0) return push_start(ctx, tok, ids);
-    unsigned flags = has_bos_of_its_own(tok) ? DH_ENCODE_BOS : 0;
+    unsigned flags = begins_with_bos(trained, spec) ? DH_ENCODE_BOS : 0;
     if (!flags) *n_silent = 0;
     return dh_tokenizer_encode(ctx, tok, spec->prompt, spec->n_prompt, flags, ids);
 }
@@ -63,6 +109,7 @@ typedef struct text {
     const dh_generate_spec *spec;
     dh_ids *ids;    /* prompt and new tokens */
     int64_t origin; /* of the context: ids->at[origin] is at position 0 */
+    int32_t end;    /* the token that ends an answer; -1: none but BOS and EOS */
     int64_t n_read; /* tokens of ids the session has seen */
     const float *logits;
 } text;
@@ -104,7 +151,7 @@ static dh_status draw_token(dh_ctx *ctx, text *t, bool *ended)
     int32_t id;
     dh_status st = dh_sampler_next(ctx, t->spec->sampler, t->logits, &id);
     if (st != DH_OK) return dh_ctx_while(ctx, "drawing token %zu of the text", t->ids->n + 1);
-    *ended = ends_text(tok, id);
+    *ended = ends_text(tok, id) || (t->end >= 0 && id == t->end);
     if (!dh_vec_push(t->ids, id)) return dh_fail(ctx, DH_ENOMEM, "out of memory for a text");
     return *ended ? DH_OK : emit_token(ctx, tok, t->spec, prev, id);
 }
@@ -139,8 +186,11 @@ static dh_status generate(dh_ctx *ctx, const dh_trained *trained, const dh_gener
                           dh_ids *ids, dh_generate_result *result)
 {
     size_t n_silent;
-    text t = {.trained = trained, .spec = spec, .ids = ids};
-    DH_TRY(read_prompt(ctx, trained->tokenizer, spec, ids, &n_silent));
+    const dh_chat *chat = NULL;
+    text t = {.trained = trained, .spec = spec, .ids = ids, .end = -1};
+    if (spec->chat) DH_TRY(find_template(ctx, trained, spec->chat, &chat));
+    DH_TRY(read_prompt(ctx, trained, spec, chat, ids, &n_silent));
+    if (chat) t.end = dh_chat_end(chat, trained->tokenizer);
     result->n_prompt = (int64_t)ids->n;
     if (result->n_prompt > context(&t))
         return dh_fail(ctx, DH_EINVAL, "the prompt has %lld tokens; the model's context holds %lld",

@@ -58,11 +58,16 @@ static dh_status check_shapes(dh_ctx *ctx, const dh_ckpt *ckpt)
     dh_model model;
     dh_tensor_shapes weights = {0}, moments = {0};
     const char *folder = dh_ckpt_path(ckpt);
+    const bool adapters = dh_ckpt_has_file(ckpt, DH_ADAPTER_CONFIG);
+    dh_str base = DH_STR_INIT;
     DH_TRY(dh_model_from_config_file(ctx, folder, &model));
-    dh_status st = dh_model_tensors(ctx, &model, "", &weights);
+    dh_status st = adapters ? dh_adapter_read_config(ctx, folder, &model.lora, &base) : DH_OK;
+    dh_str_fini(&base);
+    if (st == DH_OK) st = dh_model_tensors(ctx, &model, "", &weights);
     if (st == DH_OK) st = dh_model_tensors(ctx, &model, "exp_avg.", &moments);
     if (st == DH_OK) st = dh_model_tensors(ctx, &model, "exp_avg_sq.", &moments);
-    if (st == DH_OK) st = check_file(ctx, folder, "model.safetensors", &weights);
+    if (st == DH_OK)
+        st = check_file(ctx, folder, adapters ? DH_ADAPTER_FILE : "model.safetensors", &weights);
     if (st == DH_OK) st = check_file(ctx, folder, "optimizer.safetensors", &moments);
     dh_vec_fini(&weights);
     dh_vec_fini(&moments);

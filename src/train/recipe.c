@@ -36,6 +36,18 @@ static int64_t bucket_bytes(const dh_job *job)
     return DH_MAX((int64_t)DH_BUCKET_BYTES, job->dp * job->cp * bytes_per_rank);
 }
 
+void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe)
+{
+    static const dh_gathered between_of[] = {[DH_RESHARD_TRUE] = DH_GATHERED_NOTHING,
+                                             [DH_RESHARD_FALSE] = DH_GATHERED_WHOLE,
+                                             [DH_RESHARD_NODE] = DH_GATHERED_SHARE};
+    recipe->zero = job->zero;
+    recipe->prefetch = job->prefetch;
+    recipe->between = between_of[job->reshard];
+    recipe->gathers_first = job->gather == DH_GATHER_FORWARD && job->zero > 0 && job->zero < 3;
+    recipe->bucket_bytes = bucket_bytes(job);
+}
+
 dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
 {
     dh_mesh mesh;
@@ -53,17 +65,17 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .n_micro = dh_job_n_micro(job),
         .global_tokens = job->global_batch * job->seq_len,
         .dropout = job->dropout,
-        .documents = job->packing == DH_PACKING_PACK,
+        .documents = dh_job_has_rows(job),
+        .linear_ring = job->cp_linear == DH_CP_LINEAR_LASP1,
         .moe_mode = job->moe_mode,
         .moe_capacity = job->moe_capacity,
         .layer_split = job->layer_split,
-        .zero = job->zero,
-        .prefetch = job->prefetch,
+        .post_validation = job->post_validation,
         .whole_tokens = !job->sequence_parallel,
-        .bucket_bytes = bucket_bytes(job),
         .recompute = (dh_recompute_kind)job->recompute,
         .backend = &device->info,
     };
+    dh_recipe_share_out(job, recipe);
     use_system(&system, recipe);
     return DH_OK;
 }
@@ -92,6 +104,7 @@ dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *rec
     recipe->backend = NULL;
     DH_TRY(dh_cluster_mesh(ctx, cluster, m.dp, m.tp, m.pp, m.cp, m.ep, &recipe->mesh));
     recipe->mesh.whole_experts = m.whole_experts;
+    recipe->mesh.kv_ranks = m.kv_ranks;
     return DH_OK;
 }
 

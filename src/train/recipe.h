@@ -8,6 +8,9 @@
 
 /* ---- recipe.c: settings to fields ----------------------------------------------------------- */
 
+/* What data-parallel ranks share out, when that is gathered, and in what buckets it travels; the
+ * rest of the recipe stays. */
+void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe);
 /* Model, ranks, sizes and what memory is spent on; no strategy, schedule or costs. The job's
  * vocabulary must be known. Takes no memory and no time: `tune` asks thousands of times.
  * errors    those of dh_mesh_from_job */

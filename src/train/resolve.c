@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "strategy/rewrites.h"
+#include "config/groups.h"
+#include "program/rewrites.h"
 #include "train/recipe.h"
 
 enum { TEXT_BYTES = 512 };
@@ -64,6 +65,7 @@ static dh_resolved *create(dh_ctx *ctx, const dh_job *job, const dh_cluster *clu
 void dh_resolved_destroy(dh_resolved *r)
 {
     if (!r) return;
+    for (size_t i = 0; i < r->n_groups; i++) dh_resolved_destroy(r->groups[i]);
     dh_schedule_destroy(r->schedule);
     dh_order_cache_destroy(r->recipe.ordering.cache);
     dh_arena_destroy(r->arena);
@@ -146,20 +148,19 @@ static dh_status find_costs(dh_ctx *ctx, dh_resolved *r)
 /* The passes of a strategy that searches for them. */
 static dh_status find_rewrites(dh_ctx *ctx, dh_resolved *r)
 {
-    dh_graph_spec graphs;
     dh_rewrites *found = DH_NEW(r->arena, dh_rewrites);
     dh_str best = DH_STR_INIT;
     const dh_strategy *row = r->recipe.strategy;
     if (!found) return no_memory(ctx);
-    DH_TRY(dh_recipe_graphs(ctx, &r->recipe, &graphs));
-    DH_TRY(dh_rewrites_find(ctx, &graphs, r->recipe.costs, found));
+    DH_TRY(dh_recipe_rewrites(ctx, &r->recipe, r->cluster ? r->cluster->memory_bytes : 0, found));
     DH_TRY(dh_rewrites_strategy(ctx, r->arena, row, found, &r->recipe.strategy));
     dh_rewrites_print(&found->at[found->best].passes, &best);
     r->rewrites = found;
     const dh_status st = dh_resolved_note(
         ctx, r, "rewrites", best.text ? best.text : "",
-        "of %zu sequences the shortest layer, %.1f us forward and backward; %.1f us without",
-        found->n, found->at[found->best].layer_ns * 1e-3, found->at[0].layer_ns * 1e-3);
+        "of %zu sequences the shortest layer%s, %.1f us forward and backward; %.1f us without",
+        found->n, r->cluster ? " that fits" : "", found->at[found->best].layer_ns * 1e-3,
+        found->at[0].layer_ns * 1e-3);
     dh_str_fini(&best);
     return st;
 }
@@ -229,6 +230,26 @@ static dh_status check_model(dh_ctx *ctx, const dh_job *job)
                    "that; give model for anything else");
 }
 
+/* The jobs of its groups, once all else is known. */
+static dh_status resolve_groups(dh_ctx *ctx, const dh_resolve_options *options, dh_resolved *r)
+{
+    const size_t n = r->job.packing == DH_PACKING_GROUP ? dh_job_n_groups(&r->job) : 0;
+    if (n == 0) return DH_OK;
+    r->groups = DH_NEW_N(r->arena, dh_resolved *, n);
+    r->group_recipes = DH_NEW_N(r->arena, dh_recipe, n);
+    if (!r->groups || !r->group_recipes) return no_memory(ctx);
+    for (size_t i = 0; i < n; i++, r->n_groups++) {
+        dh_job of;
+        DH_TRY(dh_job_group(ctx, &r->job, i, &of));
+        dh_resolved *made = NULL;
+        if (dh_job_resolve(ctx, &of, options, &made) != DH_OK || !made)
+            return dh_ctx_while(ctx, "resolving the group of documents up to %" PRId64, of.seq_len);
+        r->groups[i] = made;
+        r->group_recipes[i] = made->recipe;
+    }
+    return DH_OK;
+}
+
 dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_options *options,
                          dh_resolved **resolved)
 {
@@ -244,6 +265,10 @@ dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_option
     }
     if (st == DH_OK) st = resolve_strategy(ctx, open, options->quiet, &whole);
     dh_resolved_destroy(open);
-    if (st == DH_OK) *resolved = whole;
+    if (st == DH_OK && whole) st = resolve_groups(ctx, options, whole);
+    if (st == DH_OK)
+        *resolved = whole;
+    else
+        dh_resolved_destroy(whole);
     return st;
 }

@@ -20,7 +20,8 @@ enum { DH_MAX_DERIVED = 16 };
 
 /* A job, resolved: what checking, planning, training and simulating it go by. Made once, then
  * read only. Borrows the job's strings and the cluster; owns the rest. */
-typedef struct dh_resolved {
+typedef struct dh_resolved dh_resolved;
+struct dh_resolved {
     dh_job job; /* with vocabulary and strategy filled in */
     dh_recipe recipe;
     const dh_cluster *cluster; /* whose devices and links; NULL: this machine */
@@ -29,7 +30,11 @@ typedef struct dh_resolved {
     dh_schedule *schedule;       /* the recipe's */
     const dh_rewrites *rewrites; /* that a strategy which searches tried; else NULL */
     dh_arena *arena;
-} dh_resolved;
+    /* With data.packing=group, of each group of lengths: its job, and of these the recipes. */
+    dh_resolved **groups;
+    dh_recipe *group_recipes;
+    size_t n_groups;
+};
 
 typedef struct dh_resolve_options {
     const dh_cluster *cluster;     /* NULL: this machine's costs, by a profile or estimates */

@@ -13,6 +13,7 @@
 #include "train/rank.h"
 #include "train/saving.h"
 #include "train/spikes.h"
+#include "train/switch.h"
 #include "weights/checkpoint.h"
 
 /* What all ranks do together in a step. */
@@ -26,6 +27,8 @@ typedef struct dh_step_work {
 struct dh_run {
     const dh_job *job;       /* resolved */
     const dh_recipe *recipe; /* borrowed from the process */
+    const dh_recipe *groups; /* likewise, of groups of lengths; NULL: there are none */
+    size_t n_groups;
     dh_mesh mesh;
     dh_ranks ranks;
     int local_rank, n_local_ranks; /* among those that share its cores */
@@ -36,7 +39,9 @@ struct dh_run {
     dh_dataset *train_data, *val_data; /* val NULL: no validation */
     uint64_t data_hash;                /* of train_data */
     dh_session *session;
-    dh_folder_lock lock; /* on rank 0 */
+    const char *base_path;                /* of a run with adapters: the weights they belong to, */
+    char base_hash[DH_WEIGHTS_HASH_TEXT]; /* and what these are */
+    dh_folder_lock lock;                  /* on rank 0 */
     dh_metrics metrics;
     dh_progress progress;
     int64_t step;     /* optimizer steps done */
@@ -52,6 +57,7 @@ struct dh_run {
     dh_timeline times, total_times; /* of the last step; of all but the first. Rank 0 of several */
     double flops_per_token;
     dh_step_work work;                              /* of the step at hand */
+    dh_switch_done switched;                        /* of its groups */
     int64_t all_documents, all_padding, all_tokens; /* of the steps of this run */
     double loss, grad_norm, val_loss;
     double aux_loss;                    /* of routers, where the model has any */
@@ -67,10 +73,17 @@ dh_status dh_run_open_tokenizer(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run);
 dh_batch_source dh_run_source(dh_dataset *dataset);
-/* Of the step that comes next. */
-dh_step_work dh_run_step_work(const dh_run *run);
+/* Of the step that comes next. errors: of reading conversations */
+dh_status dh_run_step_work(dh_ctx *ctx, const dh_run *run, dh_step_work *work);
 /* Into the run folder, so that a sample needs nothing else. */
 dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
+
+/* ---- grouped.c: steps of documents by length ----------------------------------------------- */
+/* The whole of such a step, the optimizer too: its documents are put to their groups, each trains
+ * over its mesh. Sets run->switched, the work's padding, and adds the times of all programs. */
+dh_status dh_run_grouped_step(dh_ctx *ctx, dh_run *run, const dh_step *step);
+/* What switching took, into a line of metrics. */
+void dh_run_report_switch(const dh_run *run, json_t *line);
 
 /* ---- snapshot.c: checkpoints (writing them: saving.h) ---------------------------------------- */
 /* Whether a checkpoint could be written now, found out by taking its space and giving it
@@ -124,6 +137,8 @@ void dh_run_release_folder(dh_run *run);
 /* ---- trainer.c: one rank's part of a run, from set-up to summary ---------------------------- */
 /* Of rank 0, with no communicator. */
 dh_session_spec dh_run_session(const dh_run *run);
+/* Of a program that has run in a step that counts. */
+void dh_run_add_operator_times(dh_run *run, const dh_program *program, dh_exec *exec);
 dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result);
 
 #endif

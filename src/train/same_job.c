@@ -19,6 +19,8 @@ static const char *const lasting[] = {"model.family",
                                       "model.window",
                                       "model.window_from",
                                       "model.window_every",
+                                      "model.attention",
+                                      "model.feature_map",
                                       "model.tied_head",
                                       "model.bias",
                                       "model.norm_eps",
@@ -28,12 +30,30 @@ static const char *const lasting[] = {"model.family",
                                       "model.rope_low_freq_factor",
                                       "model.rope_high_freq_factor",
                                       "model.rope_original_max_seq",
+                                      "model.rope_beta_fast",
+                                      "model.rope_beta_slow",
+                                      "model.rope_mscale",
+                                      "model.rope_mscale_all",
                                       "model.n_experts",
                                       "model.top_k",
                                       "model.router_aux_coef",
+                                      "model.q_lora",
+                                      "model.kv_lora",
+                                      "model.rope_dim",
+                                      "model.v_dim",
+                                      "model.rope_pairs",
+                                      "model.n_shared",
+                                      "model.n_groups",
+                                      "model.top_groups",
+                                      "model.router_scale",
                                       "model.dropout",
+                                      "lora.rank",
+                                      "lora.alpha",
+                                      "lora.targets",
                                       "data.order",
                                       "data.packing",
+                                      "data.format",
+                                      "data.chat_template",
                                       "data.weights",
                                       "train.seed",
                                       "train.seq_len",
@@ -64,6 +84,9 @@ static void fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
     /* What was there before it reads as it did. */
     if (j->packing != DH_PACKING_NONE)
         n += snprintf(line + n, sizeof line - (size_t)n, " packing %d", (int)j->packing);
+    if (m->lora.rank > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, " lora %" PRId64 " %.17g %s", m->lora.rank,
+                      dh_model_lora_scale(m), m->lora.targets);
     dh_ckpt_fingerprint(line, (size_t)n, text);
 }
 
@@ -107,6 +130,15 @@ static void keep_data(const dh_run *run, dh_ckpt_state *state)
              dh_dataset_tokens(run->train_data), run->data_hash);
 }
 
+/* Adapters mean nothing beside other weights than those that they were trained with. */
+static void keep_base(const dh_run *run, dh_ckpt_state *state)
+{
+    if (!*run->base_hash) return;
+    dh_ckpt_setting *s = add_setting(state);
+    snprintf(s->name, sizeof s->name, DH_BASE_SETTING);
+    snprintf(s->value, sizeof s->value, DH_BASE_VALUE "%s", run->base_hash);
+}
+
 dh_status dh_run_describe(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state)
 {
     dh_str text = DH_STR_INIT;
@@ -116,6 +148,7 @@ dh_status dh_run_describe(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state)
     dh_str_fini(&text);
     DH_TRY(st);
     keep_data(run, state);
+    keep_base(run, state);
     fingerprint(run, state->job_fingerprint);
     tokenizer_fingerprint(run, state->tokenizer_fingerprint);
     return DH_OK;

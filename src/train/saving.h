@@ -24,7 +24,7 @@ typedef struct dh_save {
     /* on rank 0 */
     dh_ckpt_writer *ckpt;
     dh_ckpt_state state;
-    char *config, *spikes; /* spikes NULL: they are not watched */
+    char *config, *adapter, *spikes; /* NULL: there are no adapters, spikes are not watched */
 } dh_save;
 
 /* Between two steps, every rank: notes what the checkpoint says beside weights and moments, and

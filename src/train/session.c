@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/switch.h"
+
 /* ---- programs ----------------------------------------------------------------------------- */
 
 dh_program_spec dh_session_program_spec(const dh_session_spec *s, dh_mode mode)
@@ -13,6 +15,8 @@ dh_program_spec dh_session_program_spec(const dh_session_spec *s, dh_mode mode)
                          .mode = mode,
                          .rank = s->rank,
                          .cache_len = s->cache_len,
+                         .part = mode == DH_MODE_TRAIN && s->n_groups > 0 ? DH_PART_UPDATE
+                                                                          : DH_PART_STEP,
                          .probes = s->probes && mode == DH_MODE_TRAIN};
     p.recipe.backend = &s->device->info;
     return p;
@@ -40,14 +44,33 @@ dh_status dh_session_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode m
     return build(ctx, &p, program);
 }
 
+static dh_program_spec gather_spec(const dh_session_spec *spec, uint64_t keep_bytes)
+{
+    dh_program_spec p = dh_session_program_spec(spec, DH_MODE_EVAL);
+    p.keep_bytes = keep_bytes;
+    p.gathers = true;
+    return p;
+}
+
+static dh_status build_gather(dh_ctx *ctx, const dh_session_spec *spec, uint64_t keep_bytes,
+                              dh_program **program)
+{
+    const dh_program_spec p = gather_spec(spec, keep_bytes);
+    return build(ctx, &p, program);
+}
+
 dh_status dh_session_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec,
                                  dh_mesh_footprint *footprint)
 {
     dh_program_spec train = dh_session_program_spec(spec, DH_MODE_TRAIN);
     DH_TRY(dh_mesh_verify(ctx, &train, footprint));
+    DH_TRY(dh_switch_verify_mesh(ctx, spec));
     if (!spec->eval) return DH_OK;
     dh_program_spec eval = dh_session_program_spec(spec, DH_MODE_EVAL);
-    return dh_mesh_verify(ctx, &eval, NULL);
+    DH_TRY(dh_mesh_verify(ctx, &eval, NULL));
+    if (!spec->train || !spec->recipe.gathers_first) return DH_OK;
+    const dh_program_spec gather = gather_spec(spec, 0);
+    return dh_mesh_verify(ctx, &gather, NULL);
 }
 
 static dh_status build_prefill(dh_ctx *ctx, const dh_session_spec *spec, dh_program **program)
@@ -65,11 +88,15 @@ static dh_status build_programs(dh_ctx *ctx, dh_session *session)
     if (s->train && s->decode) /* key/value caches lie where training keeps gradients */
         return dh_fail(ctx, DH_EUNSUPPORTED, "a session either trains or decodes");
     if (s->train) DH_TRY(dh_session_program(ctx, s, DH_MODE_TRAIN, 0, &session->train));
+    if (s->train && s->n_groups > 0)
+        DH_TRY(dh_switch_create(ctx, s, session->train, &session->slab_bytes, &session->switched));
     uint64_t keep = session->train ? session->train->persistent_bytes : 0;
     if (s->eval) DH_TRY(dh_session_program(ctx, s, DH_MODE_EVAL, keep, &session->eval));
+    if (s->eval && session->train && session->train->gathers_first)
+        DH_TRY(build_gather(ctx, s, keep, &session->gather));
     if (s->decode) DH_TRY(dh_session_program(ctx, s, DH_MODE_DECODE, 0, &session->decode));
     if (s->decode && s->prefill_chunk > 1) DH_TRY(build_prefill(ctx, s, &session->prefill));
-    const dh_program *programs[] = {session->train, session->eval, session->decode,
+    const dh_program *programs[] = {session->train, session->eval, session->gather, session->decode,
                                     session->prefill};
     for (size_t i = 0; i < DH_COUNTOF(programs); i++)
         if (programs[i]) session->slab_bytes = DH_MAX(session->slab_bytes, programs[i]->slab_bytes);
@@ -92,6 +119,7 @@ static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
         dh_exec **exec;
     } programs[] = {{session->train, &session->train_exec},
                     {session->eval, &session->eval_exec},
+                    {session->gather, &session->gather_exec},
                     {session->decode, &session->decode_exec},
                     {session->prefill, &session->prefill_exec}};
     const dh_device *device = session->spec.device;
@@ -100,7 +128,8 @@ static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
         if (programs[i].program)
             DH_TRY(dh_exec_create(ctx, device, programs[i].program, session->slab,
                                   session->spec.comm, programs[i].exec));
-    return DH_OK;
+    if (!session->switched) return DH_OK;
+    return dh_switch_prepare(ctx, session->switched, device, session->slab, session->spec.comm);
 }
 
 dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session **session)
@@ -125,11 +154,14 @@ void dh_session_destroy(dh_session *session)
     if (!session) return;
     dh_exec_destroy(session->train_exec);
     dh_exec_destroy(session->eval_exec);
+    dh_exec_destroy(session->gather_exec);
     dh_exec_destroy(session->decode_exec);
     dh_exec_destroy(session->prefill_exec);
+    dh_switch_destroy(session->switched);
     session->spec.device->slab_destroy(session->slab);
     dh_program_destroy(session->train);
     dh_program_destroy(session->eval);
+    dh_program_destroy(session->gather);
     dh_program_destroy(session->decode);
     dh_program_destroy(session->prefill);
     free(session->logits);
@@ -175,6 +207,12 @@ dh_status dh_session_aux_loss(dh_ctx *ctx, const dh_session *session, double *lo
     DH_TRY(read_state(ctx, session, DH_STATE_AUX, pair));
     *loss = pair[1] > 0 ? pair[0] / pair[1] : 0;
     return DH_OK;
+}
+
+dh_status dh_session_gather(dh_ctx *ctx, dh_session *session)
+{
+    const dh_step step = {.first_sample = 0};
+    return session->gather ? dh_exec_run(ctx, session->gather_exec, &step) : DH_OK;
 }
 
 dh_status dh_session_eval_batch(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,

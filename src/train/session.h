@@ -20,12 +20,19 @@ typedef struct dh_session_spec {
     bool probes;              /* behind the training step (program.h) */
     int64_t cache_len;        /* decode: longest sequence */
     int64_t prefill_chunk;    /* decode: tokens of the prompt read at once; 0: one by one */
+    /* Training over several meshes (switch.h): one recipe a group, of one pass each; the session's
+     * own is where weights and optimizer live, and what evaluates. Borrowed. */
+    const dh_recipe *groups;
+    size_t n_groups;
 } dh_session_spec;
 
 typedef struct dh_session {
     dh_session_spec spec;
-    dh_program *train, *eval, *decode, *prefill; /* NULL where not wanted */
-    dh_exec *train_exec, *eval_exec, *decode_exec, *prefill_exec;
+    /* NULL where not wanted. gather: of parameters that a step makes whole at its beginning, for
+     * evaluation between steps */
+    dh_program *train, *eval, *gather, *decode, *prefill;
+    struct dh_switch *switched; /* with groups: all of a step but the optimizer, which train is */
+    dh_exec *train_exec, *eval_exec, *gather_exec, *decode_exec, *prefill_exec;
     dh_slab *slab;
     uint64_t slab_bytes; /* largest of the programs */
     float *logits;       /* decode: those of the last run, on the host */
@@ -59,13 +66,21 @@ dh_status dh_session_init_params(dh_ctx *ctx, dh_session *session, uint64_t seed
  * model does not have are reported as a warning. */
 dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights);
 
-/* Fill the elements this rank has of a kind (MASTER, ADAM_M, ADAM_V) from tensors PREFIX +
- * HF name; masters refresh the compute copies. Shapes must fit. */
+/* Of a model with adapters the others alone, which are not trained; tensors as above. */
+dh_status dh_session_load_base(dh_ctx *ctx, dh_session *session, dh_weights *weights);
+/* The adapters alone, as dh_session_init_params does. */
+dh_status dh_session_init_adapters(dh_ctx *ctx, dh_session *session, uint64_t seed);
+
+/* Fill the elements this rank has of a kind (MASTER, ADAM_M, ADAM_V) of what is trained from
+ * tensors PREFIX + HF name; masters refresh the compute copies. Shapes must fit. */
 dh_status dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh_weights *weights,
                                const char *prefix, dh_buffer_kind kind);
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* After a training step, before parameters are read as a whole, by evaluation for one: all ranks
+ * together. Nothing to do where a step leaves them so. */
+dh_status dh_session_gather(dh_ctx *ctx, dh_session *session);
 /* Sum of losses and rows of one micro-batch from sample `first` of the source. */
 dh_status dh_session_eval_batch(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
                                 int64_t first, double *sum, double *rows);

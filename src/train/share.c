@@ -22,6 +22,15 @@ static bool writes(const dh_program *p, uint32_t param)
     return info->sharded || p->mesh.ranks <= 1 || dh_mesh_coord(&p->mesh, p->rank).tp == 0;
 }
 
+/* Elements of a parameter that this rank writes, the first ones: not keys and values that a rank
+ * before it has too. */
+static int64_t n_written(const dh_program *p, uint32_t param)
+{
+    const dh_param *info = &p->params.at[param];
+    const bool again = p->mesh.ranks > 1 && dh_mesh_group_index(&p->mesh, DH_GROUP_KV, p->rank) > 0;
+    return dh_param_elements(info) - (again ? info->n_repeated : 0);
+}
+
 /* Of the n ranks that hold the same elements of a flat this one is the index-th. */
 static void place_in_group(const dh_program *p, const dh_flat *flat, int64_t *index, int64_t *n)
 {
@@ -33,10 +42,12 @@ static void place_in_group(const dh_program *p, const dh_flat *flat, int64_t *in
     while (dh_mesh_group_member(&p->mesh, group, p->rank, *index) != p->rank) ++*index;
 }
 
-static dh_status add(dh_ctx *ctx, dh_share *share, const dh_share_run *run)
+static dh_status add(dh_ctx *ctx, const dh_program *p, dh_share *share, const dh_share_run *run)
 {
-    if (run->n == 0) return DH_OK;
-    return dh_vec_push(share, *run) ? DH_OK : no_memory(ctx);
+    dh_share_run own = *run;
+    own.n = DH_MIN(own.n, n_written(p, own.param) - own.first);
+    if (own.n <= 0) return DH_OK;
+    return dh_vec_push(share, own) ? DH_OK : no_memory(ctx);
 }
 
 /* The shard of every piece of the flat, as far as the parameter lies there. */
@@ -47,7 +58,7 @@ static dh_status add_shards(dh_ctx *ctx, const dh_program *p, const dh_flat *fla
         dh_share_run run = {
             .param = param, .kind = kind, .n = dh_param_elements(&p->params.at[param])};
         dh_param_part(p, param, kind, k, &run.first, &run.n, &run.at);
-        DH_TRY(add(ctx, share, &run));
+        DH_TRY(add(ctx, p, share, &run));
     }
     return DH_OK;
 }
@@ -65,17 +76,17 @@ static dh_status add_part(dh_ctx *ctx, const dh_program *p, const dh_flat *flat,
     dh_share_run run = {.param = param, .kind = kind, .first = n_rows * index / n * row};
     run.n = n_rows * (index + 1) / n * row - run.first;
     run.at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)run.first * sizeof(float);
-    return add(ctx, share, &run);
+    return add(ctx, p, share, &run);
 }
 
 static dh_status find_kind(dh_ctx *ctx, const dh_program *p, dh_buffer_kind kind, dh_share *share)
 {
     for (uint32_t i = 0; i < p->params.n; i++) {
         const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[i].block].flat];
-        if (!writes(p, i) || flat->first_copy != DH_NONE) continue; /* a copy is equal to it */
-        const dh_operand *have = &flat->matrix[kind];
-        const bool shards = dh_param_is_matrix(&p->params.at[i]) &&
-                            have->n_bytes < (uint64_t)flat->n_matrix * sizeof(float);
+        if (flat->frozen || !writes(p, i) || flat->first_copy != DH_NONE)
+            continue; /* a copy is equal to it */
+        /* Of whole masters too: the others' may be gathered only in the next step. */
+        const bool shards = dh_param_is_matrix(&p->params.at[i]) && flat->n_shard < flat->n_piece;
         DH_TRY(shards ? add_shards(ctx, p, flat, i, kind, share)
                       : add_part(ctx, p, flat, i, kind, share));
     }

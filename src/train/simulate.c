@@ -9,14 +9,23 @@
 #include "train/simulation.h"
 #include "train/slow.h"
 
+/* Threads of this process share what it may use; a launcher gives every process its own. */
+int64_t dh_train_cores(const dh_resolved *job)
+{
+    const bool threads = !job->cluster && job->job.nodes <= 1 && dh_launched_ranks() == 0;
+    return threads ? dh_own_processors() : 0;
+}
+
 dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
                             dh_sim **sim)
 {
     dh_sim_options options;
+    if (job->job.packing == DH_PACKING_GROUP)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "a step of data.packing group is that of several meshes, by what documents "
+                       "there are: it is not simulated as one; pack would be");
     DH_TRY(dh_train_slow(ctx, &job->job, how, &job->recipe.mesh, &options));
-    /* Threads of this process share what it may use; a launcher gives every process its own. */
-    const bool threads = !job->cluster && job->job.nodes <= 1 && dh_launched_ranks() == 0;
-    if (threads) options.cores = dh_own_processors();
+    options.cores = dh_train_cores(job);
     return dh_simulate(ctx, &job->recipe, job->recipe.costs, &options, sim);
 }
 

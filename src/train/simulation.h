@@ -22,6 +22,9 @@ typedef struct dh_train_simulation {
     size_t n_slow_nodes;
 } dh_train_simulation;
 
+/* Cores that the ranks of a job share (dh_sim_options); 0: each has its own. */
+int64_t dh_train_cores(const dh_resolved *job);
+
 /* One training step of a job, simulated: the programs that dh_train would run, on costs. On a
  * cluster, nodes are the cluster's and kernels need no scratch.
  * out       set only on DH_OK; caller frees with dh_sim_destroy

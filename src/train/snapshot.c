@@ -2,7 +2,8 @@
  * run stands.
  *
  * model.safetensors with config.json makes every checkpoint a folder that other
- * programs open; optimizer.safetensors holds exp_avg.NAME and exp_avg_sq.NAME in the
+ * programs open; of a run that trains adapters, adapter_model.safetensors with adapter_config.json
+ * makes it one that PEFT opens; optimizer.safetensors holds exp_avg.NAME and exp_avg_sq.NAME in the
  * same layout, so nothing in a checkpoint depends on how ranks were arranged. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,15 +14,21 @@
 #include "train/tensors.h"
 
 typedef struct section {
-    const char *file;
+    size_t file; /* of files */
     const char *prefix;
     dh_buffer_kind kind;
 } section;
 
-static const section sections[] = {{"model.safetensors", "", DH_BUF_MASTER},
-                                   {"optimizer.safetensors", "exp_avg.", DH_BUF_ADAM_M},
-                                   {"optimizer.safetensors", "exp_avg_sq.", DH_BUF_ADAM_V}};
 static const char *const files[DH_SAVE_FILES] = {"model.safetensors", "optimizer.safetensors"};
+static const section sections[] = {
+    {0, "", DH_BUF_MASTER}, {1, "exp_avg.", DH_BUF_ADAM_M}, {1, "exp_avg_sq.", DH_BUF_ADAM_V}};
+
+/* With adapters these are what a checkpoint holds of the weights, in the file that PEFT reads. */
+static const char *name_of(const dh_run *run, size_t file)
+{
+    return run->job->model.lora.rank > 0 && file == 0 ? DH_ADAPTER_FILE : files[file];
+}
+
 static const char SPIKES[] = "spikes.json"; /* the bands of recent losses, where they are watched */
 enum { MAX_SPIKES_BYTES = 1 << 20 };
 
@@ -40,25 +47,24 @@ static dh_status declare_model(dh_ctx *ctx, dh_st_writer *writer, const char *pr
     return st;
 }
 
-static dh_status declare_file(dh_ctx *ctx, const dh_run *run, dh_st_writer *writer,
-                              const char *file)
+static dh_status declare_file(dh_ctx *ctx, const dh_run *run, dh_st_writer *writer, size_t file)
 {
     DH_TRY(dh_st_writer_metadata(ctx, writer, "format", "pt"));
     for (size_t s = 0; s < DH_COUNTOF(sections); s++)
-        if (strcmp(sections[s].file, file) == 0)
+        if (sections[s].file == file)
             DH_TRY(declare_model(ctx, writer, sections[s].prefix, &run->job->model));
     return DH_OK;
 }
 
-static dh_status open_file(dh_ctx *ctx, const dh_run *run, const dh_save *save, const char *file,
+static dh_status open_file(dh_ctx *ctx, const dh_run *run, const dh_save *save, size_t file,
                            dh_st_writer *writer)
 {
     const dh_st_mode mode = run->ranks.n == 1      ? DH_ST_CREATE
                             : run->ranks.rank == 0 ? DH_ST_CREATE_SHARED
                                                    : DH_ST_JOIN;
     dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/%s", save->folder, file);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory saving %s", file)
+    dh_str_printf(&path, "%s/%s", save->folder, name_of(run, file));
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory saving %s", files[file])
                                : declare_file(ctx, run, writer, file);
     if (st == DH_OK) st = dh_st_writer_start(ctx, writer, path.text, mode);
     dh_str_fini(&path);
@@ -69,7 +75,7 @@ dh_status dh_save_open(dh_ctx *ctx, const dh_run *run, dh_save *save)
 {
     for (size_t i = 0; i < DH_SAVE_FILES; i++) {
         DH_TRY(dh_st_writer_create(ctx, &save->files[i]));
-        DH_TRY(open_file(ctx, run, save, files[i], save->files[i]));
+        DH_TRY(open_file(ctx, run, save, i, save->files[i]));
     }
     return DH_OK;
 }
@@ -79,7 +85,7 @@ dh_status dh_save_put(dh_ctx *ctx, const dh_run *run, dh_save *save, const dh_sh
 {
     for (size_t i = 0; i < DH_SAVE_FILES; i++) {
         for (size_t s = 0; s < DH_COUNTOF(sections); s++)
-            if (strcmp(sections[s].file, files[i]) == 0)
+            if (sections[s].file == i)
                 DH_TRY(dh_share_store(ctx, run->session, share, copy, save->files[i],
                                       sections[s].prefix, sections[s].kind));
         DH_TRY(dh_st_writer_finish(ctx, save->files[i]));
@@ -96,6 +102,8 @@ static dh_status describe(dh_ctx *ctx, const dh_run *run, dh_save *save)
                                   .version = DH_VERSION};
     DH_TRY(dh_run_describe(ctx, run, &save->state));
     DH_TRY(dh_model_to_config_json(ctx, &run->job->model, &save->config));
+    if (run->job->model.lora.rank > 0)
+        DH_TRY(dh_adapter_print_config(ctx, &run->job->model, run->base_path, &save->adapter));
     if (run->job->spike_action == DH_SPIKE_OFF) return DH_OK;
     return dh_spikes_print(ctx, &run->spikes, run->job->spike_window, &save->spikes);
 }
@@ -127,10 +135,11 @@ dh_status dh_save_seal(dh_ctx *ctx, const dh_run *run, dh_save *save)
     DH_TRY(dh_metrics_sync(ctx, &run->metrics));
     for (size_t i = 0; i < DH_SAVE_FILES; i++) {
         dh_ckpt_file sealed;
-        DH_TRY(dh_ckpt_seal_file(ctx, save->folder, files[i], &sealed));
+        DH_TRY(dh_ckpt_seal_file(ctx, save->folder, name_of(run, i), &sealed));
         DH_TRY(dh_ckpt_add_file(ctx, save->ckpt, &sealed));
     }
     DH_TRY(put_text(ctx, save->ckpt, "config.json", save->config));
+    DH_TRY(put_text(ctx, save->ckpt, DH_ADAPTER_CONFIG, save->adapter));
     DH_TRY(put_text(ctx, save->ckpt, SPIKES, save->spikes));
     DH_TRY(dh_ckpt_put_state(ctx, save->ckpt, &save->state));
     return dh_ckpt_commit(ctx, save->ckpt, run->job->checkpoint_keep);
@@ -141,6 +150,7 @@ void dh_save_end(dh_save *save)
     for (size_t i = 0; i < DH_SAVE_FILES; i++) dh_st_writer_destroy(save->files[i]);
     dh_ckpt_destroy(save->ckpt);
     free(save->config);
+    free(save->adapter);
     free(save->spikes);
     *save = (dh_save){.step = 0};
 }
@@ -148,9 +158,9 @@ void dh_save_end(dh_save *save)
 /* Moments take twice the weights' bytes; the other files are small. */
 static dh_status reserve(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
 {
-    const int64_t weights = dh_model_n_params(&run->job->model) * (int64_t)sizeof(float);
-    DH_TRY(dh_ckpt_reserve(ctx, ckpt, "model.safetensors", weights));
-    return dh_ckpt_reserve(ctx, ckpt, "optimizer.safetensors", 2 * weights);
+    const int64_t weights = dh_model_n_trained(&run->job->model) * (int64_t)sizeof(float);
+    DH_TRY(dh_ckpt_reserve(ctx, ckpt, name_of(run, 0), weights));
+    return dh_ckpt_reserve(ctx, ckpt, name_of(run, 1), 2 * weights);
 }
 
 dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run)
@@ -171,8 +181,8 @@ static dh_status load_section(dh_ctx *ctx, dh_run *run, const char *folder, cons
 {
     dh_weights *weights = NULL;
     dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/%s", folder, s->file);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", s->file)
+    dh_str_printf(&path, "%s/%s", folder, name_of(run, s->file));
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", files[s->file])
                                : dh_weights_open(ctx, path.text, &weights);
     if (st == DH_OK) st = dh_session_load_kind(ctx, run->session, weights, s->prefix, s->kind);
     dh_weights_close(weights);

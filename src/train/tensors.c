@@ -30,13 +30,15 @@ dh_status dh_model_tensors(dh_ctx *ctx, const dh_model *m, const char *prefix,
     } blocks[] = {{DH_BLOCK_EMBED, true},
                   {DH_BLOCK_LAYER, false},
                   {DH_BLOCK_EXPERTS, false},
+                  {DH_BLOCK_ADAPTERS, false},
                   {DH_BLOCK_HEAD, true}};
     for (size_t k = 0; k < DH_COUNTOF(blocks); k++)
         for (int64_t layer = 0; layer < (blocks[k].once ? 1 : m->n_layers); layer++)
             for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
                 const dh_block_kind kind = blocks[k].kind;
                 dh_param p;
-                if (dh_param_describe(m, kind, (int)layer, which, &p) && p.kind == kind)
+                if (dh_param_describe(m, kind, (int)layer, which, &p) && p.kind == kind &&
+                    !p.frozen)
                     DH_TRY(add_param(ctx, prefix, &p, shapes));
             }
     return DH_OK;

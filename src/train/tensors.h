@@ -12,7 +12,8 @@ typedef struct dh_tensor_shape {
 } dh_tensor_shape;
 typedef DH_VEC(dh_tensor_shape) dh_tensor_shapes;
 
-/* Appends every tensor of the model, in the order of its blocks. Caller frees the list. */
+/* Appends every tensor of the model that is trained, in the order of its blocks. Caller frees the
+ * list. */
 dh_status dh_model_tensors(dh_ctx *ctx, const dh_model *m, const char *prefix,
                            dh_tensor_shapes *shapes);
 

@@ -29,7 +29,8 @@ dh_status dh_run_time_step(dh_ctx *ctx, dh_run *run)
     if (job->trace_step > 0 && run->step == DH_MIN(job->trace_step, job->steps))
         DH_TRY(dh_ranks_agree(ctx, &run->ranks, write_trace(ctx, run)));
     if (!counts_times(run)) return DH_OK;
-    DH_TRY(dh_timeline_reduce(ctx, run->session->train, spans_of(run), &run->times));
+    if (!run->session->switched)
+        DH_TRY(dh_timeline_reduce(ctx, run->session->train, spans_of(run), &run->times));
     if (run->n_measured > 1) /* the first step warms up */
         dh_timeline_add(&run->total_times, &run->times);
     return DH_OK;

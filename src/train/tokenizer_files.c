@@ -96,7 +96,8 @@ static const struct {
     const char *name, *with;
 } companions[] = {{"encoder.json", "vocab.bpe"},
                   {"vocab.json", "merges.txt"},
-                  {"tokenizer.json", "tokenizer_config.json"}};
+                  {"tokenizer.json", "tokenizer_config.json"},
+                  {"tokenizer.json", "chat_template.jinja"}};
 
 static dh_status copy_companions(dh_ctx *ctx, const char *dir, const char *name, const char *to_dir,
                                  size_t *n_copied)
@@ -136,5 +137,5 @@ dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_
     if (!dh_path_is_dir(spec)) return copy_single(ctx, spec, to_dir, n_copied);
     for (size_t i = 0; i < DH_COUNTOF(file_names); i++)
         DH_TRY(dh_file_copy_into(ctx, spec, file_names[i], to_dir, n_copied));
-    return DH_OK;
+    return dh_file_copy_into(ctx, spec, "chat_template.jinja", to_dir, n_copied);
 }

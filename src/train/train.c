@@ -48,6 +48,8 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     DH_TRY(dh_strategy_runs(ctx, t->resolved->recipe.strategy));
     run->job = &t->resolved->job;
     run->recipe = &t->resolved->recipe;
+    run->groups = t->resolved->group_recipes;
+    run->n_groups = t->resolved->n_groups;
     DH_TRY(dh_run_open_data(ctx, run));
     return verify_mesh(ctx, run, &t->programs);
 }

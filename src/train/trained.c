@@ -1,8 +1,10 @@
 /* Trained models: found by path, loaded into a session, with their tokenizer. */
 #include <libgen.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/chat.h"
 #include "train/session.h"
 #include "train/trained.h"
 
@@ -45,25 +47,84 @@ static dh_status find_weights(dh_ctx *ctx, const char *path, dh_found *found, ch
     return found->path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
 }
 
-static dh_status open_found(dh_ctx *ctx, const char *path, dh_found *found)
+/* The base of a checkpoint's adapters is what it was. */
+static dh_status check_base(dh_ctx *ctx, const dh_found *found)
+{
+    char hash[DH_WEIGHTS_HASH_TEXT], is[80];
+    const dh_ckpt_state *state = found->ckpt ? dh_ckpt_get_state(found->ckpt) : NULL;
+    for (size_t i = 0; state && i < state->n_settings; i++) {
+        if (strcmp(state->settings[i].name, DH_BASE_SETTING) != 0) continue;
+        DH_TRY(dh_weights_hash(ctx, found->weights, hash));
+        snprintf(is, sizeof is, DH_BASE_VALUE "%s", hash);
+        if (strcmp(state->settings[i].value, is) != 0)
+            return dh_fail(
+                ctx, DH_EINVAL,
+                "the adapters of %s were trained beside %s, and %s is %s: it has changed, "
+                "or is another model",
+                found->path.text, state->settings[i].value, found->base.text, is);
+    }
+    return DH_OK;
+}
+
+static dh_status open_adapters(dh_ctx *ctx, const char *base, dh_found *found)
+{
+    dh_lora lora;
+    DH_TRY(dh_adapter_read_config(ctx, found->path.text, &lora, &found->base));
+    if (base) {
+        dh_str_clear(&found->base);
+        dh_str_printf(&found->base, "%s", base);
+    }
+    if (found->base.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (found->base.len == 0 || !dh_path_exists(found->base.text))
+        return dh_fail(
+            ctx, DH_EMISSING,
+            "%s has adapters of \"%s\", which is no file or folder here: give the weights "
+            "that they belong to with --base",
+            found->path.text, found->base.len ? found->base.text : "");
+    DH_TRY(dh_weights_open(ctx, found->base.text, &found->weights));
+    /* A run's own config.json is of the model as it was trained. */
+    DH_TRY(holds(found->path.text, "config.json")
+               ? dh_model_from_config_file(ctx, found->path.text, &found->model)
+               : dh_weights_model(ctx, found->weights, &found->model));
+    DH_TRY(check_base(ctx, found));
+    found->model.lora = lora;
+    if (dh_model_validate(ctx, &found->model) != DH_OK)
+        return dh_ctx_while(ctx, "reading the adapters of %s", found->path.text);
+    return dh_weights_join(ctx, found->weights, found->path.text);
+}
+
+static dh_status open_weights(dh_ctx *ctx, const char *base, dh_found *found)
+{
+    const char *path = found->path.text;
+    if (dh_path_is_dir(path) && holds(path, DH_ADAPTER_CONFIG) && !holds(path, "model.safetensors"))
+        return open_adapters(ctx, base, found);
+    if (base)
+        return dh_fail(ctx, DH_EINVAL, "--base is for adapters, and %s has no " DH_ADAPTER_CONFIG,
+                       path);
+    DH_TRY(dh_weights_open(ctx, path, &found->weights));
+    return dh_weights_model(ctx, found->weights, &found->model);
+}
+
+static dh_status open_found(dh_ctx *ctx, const char *path, const char *base, dh_found *found)
 {
     char *run_dir = NULL;
     dh_status st = find_weights(ctx, path, found, &run_dir);
     if (st == DH_OK) st = dh_tokenizer_beside(ctx, found->path.text, run_dir, &found->tokenizer);
     free(run_dir);
     DH_TRY(st);
-    DH_TRY(dh_weights_open(ctx, found->path.text, &found->weights));
-    DH_TRY(dh_weights_model(ctx, found->weights, &found->model));
+    DH_TRY(open_weights(ctx, base, found));
+    if (found->base.len > 0 && found->tokenizer.len == 0)
+        DH_TRY(dh_tokenizer_beside(ctx, found->base.text, NULL, &found->tokenizer));
     /* Byte tokens need no file, and nothing else has a vocabulary of 256. */
     if (found->tokenizer.len == 0 && found->model.vocab == 256)
         dh_str_printf(&found->tokenizer, "bytes");
     return DH_OK;
 }
 
-dh_status dh_found_open(dh_ctx *ctx, const char *path, dh_found *found)
+dh_status dh_found_open(dh_ctx *ctx, const char *path, const char *base, dh_found *found)
 {
     *found = (dh_found){0};
-    dh_status st = open_found(ctx, path, found);
+    dh_status st = open_found(ctx, path, base, found);
     if (st != DH_OK) dh_found_close(found);
     return st;
 }
@@ -73,6 +134,7 @@ void dh_found_close(dh_found *found)
     dh_weights_close(found->weights);
     dh_ckpt_close(found->ckpt);
     dh_str_fini(&found->path);
+    dh_str_fini(&found->base);
     dh_str_fini(&found->tokenizer);
     *found = (dh_found){0};
 }
@@ -146,9 +208,13 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
 dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *trained)
 {
     dh_found found;
-    DH_TRY(dh_found_open(ctx, spec->path, &found));
+    DH_TRY(dh_found_open(ctx, spec->path, spec->base, &found));
     dh_trained t = {0};
     dh_status st = dh_found_tokenizer(ctx, &found, spec, &t.tokenizer);
+    dh_ctx unknown = DH_CTX_INIT;
+    const char *files = spec->tokenizer ? spec->tokenizer : found.tokenizer.text;
+    if (files && dh_chat_of_tokenizer(&unknown, files, &t.chat) != DH_OK) t.chat = NULL;
+    t.of_run = found.ckpt != NULL;
     if (st == DH_OK) st = dh_found_session(ctx, &found, spec, &t.session);
     if (st == DH_OK)
         *trained = t;

@@ -17,12 +17,15 @@ typedef struct dh_found {
     dh_weights *weights;
     dh_ckpt *ckpt; /* held until the end, so that a run does not remove it; NULL: none */
     dh_model model;
-    dh_str path;      /* of the weights */
+    dh_str path;      /* of the weights, or of adapters: then weights has both, */
+    dh_str base;      /* and this is where the others are; else empty */
     dh_str tokenizer; /* for dh_tokenizer_load; empty: there is none */
 } dh_found;
 
-/* out       caller closes with dh_found_close */
-dh_status dh_found_open(dh_ctx *ctx, const char *path, dh_found *found);
+/* Adapters come with the weights that they belong to: base, or where that is NULL those that they
+ * name. Of a checkpoint of adapters these must be what they were.
+ * out       caller closes with dh_found_close */
+dh_status dh_found_open(dh_ctx *ctx, const char *path, const char *base, dh_found *found);
 void dh_found_close(dh_found *found);
 /* The tokenizer asked for (spec->tokenizer), which must fit the model, or the one
  * found, which is left out with a warning if it does not; NULL when there is none. */

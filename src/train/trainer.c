@@ -11,9 +11,22 @@
 
 /* ---- set-up ------------------------------------------------------------------------------ */
 
+/* Adapters are those of the job, or new. */
+static dh_status init_adapters(dh_ctx *ctx, dh_run *run)
+{
+    const char *from = run->job->lora_init_from;
+    dh_weights *weights = NULL;
+    if (!from || !*from) return dh_session_init_adapters(ctx, run->session, run->job->seed);
+    dh_status st = dh_adapter_open(ctx, from, &run->job->model, &weights);
+    if (st == DH_OK) st = dh_session_load_kind(ctx, run->session, weights, "", DH_BUF_MASTER);
+    dh_weights_close(weights);
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading lora.init_from %s", from);
+}
+
 static dh_status init_weights(dh_ctx *ctx, dh_run *run)
 {
     const dh_job *job = run->job;
+    if (job->model.lora.rank > 0) return init_adapters(ctx, run);
     if (!job->init_from || !*job->init_from)
         return dh_session_init_params(ctx, run->session, job->seed);
     dh_weights *weights;
@@ -23,10 +36,37 @@ static dh_status init_weights(dh_ctx *ctx, dh_run *run)
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading train.init_from %s", job->init_from);
 }
 
+/* The weights that stay as they are, and on rank 0 their hash. */
+static dh_status load_base(dh_ctx *ctx, dh_run *run)
+{
+    const dh_job *job = run->job;
+    dh_weights *weights;
+    if (!job->init_from || !*job->init_from)
+        return dh_fail(ctx, DH_EINVAL,
+                       "lora.rank %lld trains adapters of a model that is there: give "
+                       "train.init_from",
+                       (long long)job->model.lora.rank);
+    DH_TRY(dh_weights_open(ctx, job->init_from, &weights));
+    dh_status st = dh_session_load_base(ctx, run->session, weights);
+    if (st == DH_OK && run->ranks.rank == 0) st = dh_weights_hash(ctx, weights, run->base_hash);
+    dh_weights_close(weights);
+    run->base_path = job->init_from;
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading train.init_from %s", job->init_from);
+}
+
+static dh_status take_base(dh_ctx *ctx, dh_run *run)
+{
+    if (run->job->model.lora.rank == 0) return DH_OK;
+    DH_TRY(dh_ranks_agree(ctx, &run->ranks, load_base(ctx, run)));
+    return dh_ranks_broadcast(ctx, &run->ranks, run->base_hash, sizeof run->base_hash);
+}
+
 dh_session_spec dh_run_session(const dh_run *run)
 {
     dh_session_spec spec = dh_train_session(run->job, run->recipe);
     spec.eval = spec.eval && run->val_data;
+    spec.groups = run->groups;
+    spec.n_groups = run->n_groups;
     return spec;
 }
 
@@ -53,6 +93,7 @@ static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
         return dh_fail(ctx, DH_ENOMEM, "out of memory for step times");
     if (job->model.n_experts)
         DH_TRY(dh_load_record_create(ctx, &job->model, run->n_micro, &run->load));
+    DH_TRY(take_base(ctx, run));
     DH_TRY(dh_run_claim_folder(ctx, run));
     bool resumed;
     DH_TRY(dh_run_resume(ctx, run, &resumed));
@@ -121,6 +162,12 @@ static bool counts_loss(const dh_run *run, bool training, int64_t *n_micro)
     return holds && dh_mesh_coord(&run->mesh, run->ranks.rank).tp == 0;
 }
 
+static dh_status execute(dh_ctx *ctx, dh_run *run, const dh_step *step)
+{
+    if (run->session->switched) return dh_run_grouped_step(ctx, run, step);
+    return dh_exec_run(ctx, run->session->train_exec, step);
+}
+
 /* The optimizer leaves weights alone when the gradient norm is not finite, so the
  * same step can be run again with every output checked: the first operator to
  * produce a non-finite value is the one to name. */
@@ -128,7 +175,7 @@ static dh_status diagnose(dh_ctx *ctx, dh_run *run, const dh_step *step)
 {
     dh_step again = *step;
     again.check_finite = true;
-    dh_status st = dh_exec_run(ctx, run->session->train_exec, &again);
+    dh_status st = execute(ctx, run, &again);
     if (st == DH_OK)
         st = dh_fail(ctx, DH_EDIVERGED,
                      "loss is %g and gradient norm %g, yet every operator's "
@@ -140,10 +187,9 @@ static dh_status diagnose(dh_ctx *ctx, dh_run *run, const dh_step *step)
     return ctx->status;
 }
 
-static void add_operator_times(dh_run *run)
+void dh_run_add_operator_times(dh_run *run, const dh_program *p, dh_exec *exec)
 {
-    const dh_program *p = run->session->train;
-    const dh_span *spans = dh_exec_spans(run->session->train_exec);
+    const dh_span *spans = dh_exec_spans(exec);
     for (size_t i = 0; i < p->instrs.n; i++)
         run->op_ns[dh_instr_op(p, &p->instrs.at[i])->type] +=
             (double)(spans[i].end_ns - spans[i].start_ns);
@@ -192,6 +238,7 @@ static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double se
     if (object && run->work.documents > 0) report_documents(&run->work, object);
     if (object && job->model.n_experts) report_experts(run, object);
     if (object) dh_run_report_times(run, object);
+    if (object && run->session->switched) dh_run_report_switch(run, object);
     DH_TRY(dh_metrics_write(ctx, &run->metrics, object));
     const dh_train_options *o = run->options;
     if (o->on_step) o->on_step(o->self, run->metrics.line.text, run->metrics.line.len - 1);
@@ -211,7 +258,11 @@ static dh_status share_step(dh_ctx *ctx, dh_run *run)
     double values[7] = {0, 0, run->options->stop && *run->options->stop ? 1 : 0};
     int64_t n_micro;
     dh_saver_tell(run, &values[5]);
-    if (counts_loss(run, true, &n_micro)) {
+    if (run->session->switched) {
+        values[0] = run->switched.loss;
+        values[1] = run->switched.rows;
+        values[4] = 1; /* experts are not among what is switched */
+    } else if (counts_loss(run, true, &n_micro)) {
         DH_TRY(dh_session_loss(ctx, run->session, &values[0], &values[1]));
         DH_TRY(dh_session_aux_loss(ctx, run->session, &values[3]));
         values[3] *= (double)n_micro;
@@ -228,11 +279,11 @@ static dh_status share_step(dh_ctx *ctx, dh_run *run)
 
 static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
 {
-    run->work = dh_run_step_work(run);
+    DH_TRY(dh_run_step_work(ctx, run, &run->work));
     dh_step step = step_of(run);
     int64_t start = dh_now_ns();
     dh_run_begin_step(run);
-    DH_TRY(dh_exec_run(ctx, run->session->train_exec, &step));
+    DH_TRY(execute(ctx, run, &step));
     DH_TRY(share_step(ctx, run));
     dh_run_end_step(run, dh_now_ns() - start);
     double seconds = (double)(dh_now_ns() - start) * 1e-9;
@@ -240,7 +291,8 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     if (*went_back) return DH_OK;
     if (!isfinite(run->loss) || !isfinite(run->grad_norm)) return diagnose(ctx, run, &step);
     run->step++;
-    if (run->n_measured > 0) add_operator_times(run); /* the first step warms caches up */
+    if (run->n_measured > 0 && !run->session->switched) /* the first step warms caches up */
+        dh_run_add_operator_times(run, run->session->train, run->session->train_exec);
     run->step_tokens_per_s[run->n_measured++] = (double)run->work.tokens / seconds;
     run->all_tokens += run->work.tokens;
     run->all_documents += run->work.documents;
@@ -272,6 +324,7 @@ static dh_status validate(dh_ctx *ctx, dh_run *run)
     const int64_t n_batches = validation_sequences(run) / job->micro_batch;
     dh_batch_source source = dh_run_source(run->val_data);
     double sums[2] = {0, 0};
+    DH_TRY(dh_session_gather(ctx, run->session));
     for (int64_t first = 0; first < n_batches; first += job->dp) {
         double sum, rows;
         int64_t n_micro;

@@ -21,8 +21,9 @@ static void add_system(const tune_system *system, tune_block *b)
 
 /* ---- times ---------------------------------------------------------------------------------- */
 
-static int comm_kind(int32_t group)
+static int comm_kind(int32_t of)
 {
+    const dh_group_kind group = dh_group_whole((dh_group_kind)of);
     return group == DH_GROUP_CP                              ? TUNE_COMM_CP
            : group == DH_GROUP_EP || group == DH_GROUP_TP_EP ? TUNE_COMM_EP
                                                              : TUNE_COMM_TP;

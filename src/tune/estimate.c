@@ -35,6 +35,9 @@ static dh_status describe(estimate *e)
     dh_recipe *r = &e->spec.recipe;
     tune_system system;
     size_t n;
+    dh_job shared = *t->job;
+    tune_share_out(&e->row->config, &shared);
+    dh_recipe_share_out(&shared, r);
     e->schedule = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
     /* as dh_job_schedule has it */
     if (r->mesh.pp == 1 && e->schedule->n_chunks != 2)
@@ -138,18 +141,31 @@ static void run_schedule(estimate *e)
     }
 }
 
+/* Activations beside which whole gradients that do not persist are all there: as many as there are
+ * at any time, unless all forwards come before the first backward, which makes the first of them.
+ */
+static uint64_t beside_gradients(const estimate *e, int32_t rank, uint64_t activations)
+{
+    const int64_t n = e->spec.recipe.n_micro, in_flight = e->spec.recipe.mesh.pp - rank;
+    return n > 1 && n <= in_flight ? activations - activations / (uint64_t)n : activations;
+}
+
 static void find_peak(const estimate *e, dh_tune_memory *memory)
 {
     for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
         const tune_outline *o = e->outlines[r];
-        const uint64_t activations = (uint64_t)e->ends[r].peak_bytes;
-        if (o->persistent + activations <= memory->peak_bytes) continue;
+        const uint64_t all = DH_MAX((uint64_t)e->ends[r].peak_bytes, o->kept);
+        uint64_t activations = beside_gradients(e, r, all), gradients = o->transient;
+        gradients += o->reduced - DH_MIN(o->reduced, activations);
+        if (all > activations + gradients) activations = all, gradients = 0;
+        const uint64_t peak = o->persistent + activations + gradients;
+        if (peak <= memory->peak_bytes) continue;
         *memory = (dh_tune_memory){.stage = r,
                                    .parameters = o->parameters,
-                                   .gradients = o->gradients,
+                                   .gradients = o->gradients + gradients,
                                    .optimizer = o->optimizer,
                                    .activations = activations,
-                                   .peak_bytes = o->persistent + activations};
+                                   .peak_bytes = peak};
     }
 }
 
@@ -169,22 +185,29 @@ static void count_items(const estimate *e, int32_t rank, double items[DH_N_TUNE_
         }
 }
 
+/* A step begins on all ranks when the norm of the last one's gradients is there; with
+ * post-validation on each when its own are. */
 static void find_step(const estimate *e, dh_tune_row *row)
 {
-    double latest = 0, exposed = 0, optimizer = 0;
+    const bool ahead = dh_recipe_is_post_validated(&e->spec.recipe);
+    double latest = 0, exposed = 0, optimizer = 0, most = 0;
     int32_t last = 0;
     for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
         const double behind = tune_reductions_behind(e, r);
-        optimizer = DH_MAX(optimizer, e->outlines[r]->optimizer_ns);
-        if (e->ends[r].end_ns + behind <= latest) continue;
-        latest = e->ends[r].end_ns + behind;
+        const double own = e->outlines[r]->optimizer_ns;
+        most = DH_MAX(most, own);
+        if (e->ends[r].end_ns + behind + (ahead ? own : 0) <= latest) continue;
+        latest = e->ends[r].end_ns + behind + (ahead ? own : 0);
         exposed = behind;
+        optimizer = own;
         last = r;
     }
-    row->step_ns = latest + optimizer;
+    if (!ahead) optimizer = most;
+    const double first = tune_regathers_delay(e);
+    row->step_ns = first + (ahead ? latest : latest + optimizer);
     memset(row->item_ns, 0, sizeof row->item_ns);
     count_items(e, last, row->item_ns);
-    row->item_ns[DH_TUNE_ITEM_DP] += exposed;
+    row->item_ns[DH_TUNE_ITEM_DP] += first + exposed;
     row->item_ns[DH_TUNE_ITEM_OPTIMIZER] = optimizer;
     row->item_ns[DH_TUNE_ITEM_BUBBLE] = e->ends[last].end_ns - e->ends[last].busy_ns;
 }

@@ -33,9 +33,13 @@ dh_status tune_find_outlines(estimate *e);
  * the recipe has that row. */
 dh_status tune_find_rewrites(estimate *e, const dh_strategy *row, const dh_strategy **strategy);
 
-/* reductions.c: what reductions of gradients add to a slot of the class, of `ns` without them */
+/* reductions.c: what reductions of gradients, and gathers of parameters that are stored as shards,
+ * add to a slot of the class, of `ns` without them */
 double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
                              double ns);
+/* What the first forward waits for, of parameters that a step begins by gathering; further stages
+ * have theirs by the time they begin. */
+double tune_regathers_delay(const estimate *e);
 /* And behind the rank's last slot, the long timetable having been run last. */
 double tune_reductions_behind(const estimate *e, int32_t rank);
 

@@ -33,7 +33,9 @@ typedef struct times_key {
 
 typedef struct outline_key {
     uint64_t costs;
-    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens;
+    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
+        in_stages;
+    int64_t zero, bucket_bytes;
 } outline_key;
 
 void tune_tables_fini(tuner *t)
@@ -48,6 +50,8 @@ void tune_tables_fini(tuner *t)
     for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
     for (size_t i = 0; i < t->all_timetables.n; i++)
         dh_schedule_destroy((dh_schedule *)t->all_timetables.at[i]->schedule);
+    dh_vec_fini(&t->zeros);
+    dh_vec_fini(&t->buckets);
     dh_vec_fini(&t->all_blocks);
     dh_vec_fini(&t->all_timetables);
     free(t->scratch);
@@ -286,6 +290,7 @@ static dh_status make_outline(estimate *e, int64_t rank, tune_outline **outline)
     spec.recipe.schedule = e->long_one->schedule;
     spec.recipe.n_micro = spec.recipe.schedule->n_micro;
     DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &spec.recipe.whole_tokens));
+    DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &spec.recipe.in_stages));
     spec.recipe.strategy = NULL; /* else neither this nor the micro-batch makes a difference here */
     spec.recipe.micro_batch = 1;
     spec.rank = dh_mesh_rank(&e->spec.recipe.mesh, (dh_coord){.pp = rank});
@@ -298,8 +303,9 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
 {
     const dh_mesh *m = &e->spec.recipe.mesh;
     const tune_stage holds = holding_of(e->long_one, rank);
-    bool whole_tokens;
+    bool whole_tokens, in_stages;
     DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &whole_tokens));
+    DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &in_stages));
     const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
                              .tp = m->tp,
                              .cp = m->cp,
@@ -312,7 +318,10 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .apart = ends_apart(e->long_one),
                              .copies = dh_schedule_copies_of(e->long_one->schedule),
                              .middle = is_middle(e->long_one, rank),
-                             .whole_tokens = whole_tokens};
+                             .whole_tokens = whole_tokens,
+                             .zero = e->spec.recipe.zero,
+                             .bucket_bytes = e->spec.recipe.bucket_bytes,
+                             .in_stages = in_stages};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made;
     if (!place) return tune_no_memory(e->ctx);

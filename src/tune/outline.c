@@ -8,25 +8,39 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory outlining a rank");
 }
 
-/* Gradients that do not persist: the shards, and whole ones. Where they go as the backward does,
- * those of two buckets; else all. */
-static uint64_t transient_gradients(const dh_program *p)
+static uint64_t unreduced_bytes(const dh_program *p, uint32_t flat)
 {
-    uint64_t whole = 0, shards = 0, first = 0, second = 0;
-    bool go = false;
-    for (size_t i = 0; i < p->buffers.n; i++) {
-        const dh_buffer *b = &p->buffers.at[i];
-        if (b->kind == DH_BUF_REDUCED) shards += b->n_bytes;
-        if (b->kind != DH_BUF_UNREDUCED) continue;
-        whole += b->n_bytes;
-        second = DH_MAX(second, DH_MIN(first, b->n_bytes));
-        first = DH_MAX(first, b->n_bytes);
-    }
-    for (size_t f = 0; f < p->flats.n; f++) go |= p->flats.at[f].frees != DH_NONE;
-    return shards + (go && p->n_micro == 1 ? first + second : whole);
+    const uint32_t buffer = p->flats.at[flat].matrix[DH_BUF_GRAD].buffer;
+    const bool transient = buffer != DH_NONE && p->buffers.at[buffer].kind == DH_BUF_UNREDUCED;
+    return transient ? p->buffers.at[buffer].n_bytes : 0;
 }
 
-static void sum_persistent(const dh_program *p, tune_outline *o)
+/* Whole gradients that do not persist: where they go as the only backward does, those of two
+ * buckets, one behind the other, and shards come as activations go; else all of them, and shards
+ * come as they go. The head makes its own in the forward, while what that reads is whole. */
+static void sum_transient(const dh_program *p, bool stays, tune_outline *o)
+{
+    uint64_t whole = 0, two = 0, shards = 0;
+    bool go = false;
+    for (uint32_t f = 0; f < p->flats.n; f++) {
+        const uint32_t before = p->flats.at[f].frees;
+        const uint64_t own = unreduced_bytes(p, f);
+        whole += own;
+        two = DH_MAX(two, own + (before == DH_NONE ? 0 : unreduced_bytes(p, before)));
+        shards += own > 0 ? p->flats.at[f].reduced.n_bytes : 0;
+        go |= before != DH_NONE;
+    }
+    const uint64_t more = o->gathered_forward - DH_MIN(o->gathered_forward, o->gathered);
+    /* The last bucket is reduced, and the next one's gradients come, when its parameters have gone.
+     */
+    if (stays && p->flats.n > 0)
+        two -= DH_MIN(two, (uint64_t)p->flats.at[0].n_matrix * dh_dtype_bytes(p->dtype));
+    go &= p->n_micro == 1;
+    o->transient = go ? DH_MAX(two, unreduced_bytes(p, 0) + more) : whole + more;
+    o->reduced = go ? shards : 0;
+}
+
+static void sum_persistent(const dh_program *p, bool stays, tune_outline *o)
 {
     for (size_t i = 0; i < p->buffers.n; i++) {
         const dh_buffer *b = &p->buffers.at[i];
@@ -34,16 +48,88 @@ static void sum_persistent(const dh_program *p, tune_outline *o)
         if (b->kind == DH_BUF_GRAD) o->gradients += b->n_bytes;
         if (b->kind == DH_BUF_ADAM_M || b->kind == DH_BUF_ADAM_V) o->optimizer += b->n_bytes;
     }
-    const uint64_t transient = transient_gradients(p);
-    o->gradients += transient;
-    o->persistent = p->persistent_bytes + transient;
+    o->kept = dh_program_kept_bytes(p);
+    sum_transient(p, stays, o);
+    o->parameters += o->gathered;
+    o->persistent = p->persistent_bytes + o->gathered;
+}
+
+/* ---- parameters stored as shards ------------------------------------------------------------- */
+
+/* A block that gathers, or keeps a share of what was. */
+typedef struct gathering {
+    double ns;
+    uint64_t bytes; /* that it leaves */
+    dh_phase phase;
+    bool shares, from_shares; /* it keeps them; it gathers them */
+} gathering;
+
+static bool find_gathering(const dh_program *p, uint32_t block, const dh_costs *costs, gathering *g)
+{
+    const dh_graph *graph = p->graphs.at[p->blocks.at[block].graph];
+    if (graph->kind != DH_BLOCK_GATHER || graph->x_out == DH_NONE) return false;
+    *g = (gathering){.bytes = (uint64_t)dh_tensor_bytes(&graph->tensors.at[graph->x_out]),
+                     .phase = graph->ops.at[0].phase,
+                     .shares = graph->ops.at[0].type == DH_OP_COPY};
+    g->from_shares = !g->shares && graph->x_in != DH_NONE;
+    for (size_t i = 0; i < graph->ops.n; i++) {
+        const dh_cost_op at = {graph, &graph->ops.at[i], &p->mesh, p->rank};
+        if (at.op->type == DH_OP_ALL_GATHER)
+            g->ns += costs->solo(costs->self, &at).ns + costs->launch_ns + costs->event_ns;
+    }
+    return true;
+}
+
+/* Most bytes of `window` neighbours that are whole in a backward, and those at the end of a
+ * forward: that is when most else is there. */
+static void find_whole(const dh_program *p, const dh_recipe *r, uint64_t *backward,
+                       uint64_t *forward)
+{
+    const int64_t window = r->prefetch + 1;
+    *backward = *forward = 0;
+    for (uint32_t b = 0; b < p->blocks.n; b++) {
+        uint64_t sum[2] = {0, 0};
+        int64_t n[2] = {0, 0};
+        for (uint32_t k = b; k < p->blocks.n; k++) {
+            gathering g;
+            if (!find_gathering(p, k, r->costs, &g) || g.shares || g.from_shares) continue;
+            const bool first = g.phase == DH_PHASE_F;
+            if (n[first]++ < window) sum[first] += g.bytes;
+        }
+        *backward = DH_MAX(*backward, sum[0]);
+        if (n[1] <= window) *forward = DH_MAX(*forward, sum[1]);
+    }
+}
+
+/* A backward gathers shares where the forward keeps them, and nothing where all stays whole. */
+static void sum_gathers(const dh_program *p, const dh_recipe *r, tune_outline *o)
+{
+    double near_ns = 0, far_ns = 0;
+    uint64_t whole = 0, kept = 0;
+    for (uint32_t b = 0; b < p->blocks.n; b++) {
+        gathering g;
+        if (!find_gathering(p, b, r->costs, &g)) continue;
+        const bool forward = g.phase == DH_PHASE_F;
+        if (g.shares) kept += g.bytes;
+        if (g.shares || (forward && g.from_shares)) continue;
+        if (forward) whole += g.bytes;
+        *(forward ? &o->forward_gather_ns : g.from_shares ? &near_ns : &far_ns) += g.ns;
+    }
+    const bool stays = r->between == DH_GATHERED_WHOLE;
+    o->backward_gather_ns = stays ? 0 : near_ns > 0 ? near_ns : far_ns;
+    o->gathers_ahead = r->prefetch > 0 || stays;
+    find_whole(p, r, &o->gathered, &o->gathered_forward);
+    if (stays) o->gathered = o->gathered_forward = whole;
+    o->gathered += kept;
+    o->gathered_forward += kept;
 }
 
 typedef struct replayed {
     double stream_ns[DH_N_STREAM]; /* end of the last instruction */
     double *end_ns;                /* by instruction; reductions are done at 0 */
     double *reduction_ns;          /* [n_reductions] */
-    size_t n_reductions;
+    double *regather_ns;           /* [n_regathers] */
+    size_t n_reductions, n_regathers;
 } replayed;
 
 static double run_instr(const dh_program *p, const dh_costs *costs, uint32_t id, double ns,
@@ -67,6 +153,8 @@ static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, t
         if (op->phase == DH_PHASE_OPT) {
             const double end = run_instr(p, costs, id, ns, r);
             o->optimizer_ns = DH_MAX(o->optimizer_ns, end);
+        } else if (dh_instr_graph(p, i)->kind == DH_BLOCK_GATHER) {
+            r->regather_ns[r->n_regathers++] = ns + costs->launch_ns;
         } else {
             r->reduction_ns[r->n_reductions++] = ns + costs->launch_ns;
         }
@@ -76,14 +164,15 @@ static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, t
 
 /* TUNING: hundreds of pieces one by one take 4 % of a search; in groups of neighbours the steps of
  * Llama 3 70B on 128 A100 are the same within .2 %. */
-static dh_status group_reductions(dh_ctx *ctx, dh_arena *arena, const replayed *r, tune_outline *o)
+static dh_status group_all(dh_ctx *ctx, dh_arena *arena, const double *ns, size_t n,
+                           double **grouped, size_t *n_grouped)
 {
     enum { MOST = 64 };
-    const size_t n = r->n_reductions, in_one = DH_MAX((n + MOST - 1) / MOST, (size_t)1);
-    o->n_reductions = (n + in_one - 1) / in_one;
-    o->reduction_ns = DH_NEW_N(arena, double, o->n_reductions + 1);
-    if (!o->reduction_ns) return no_memory(ctx);
-    for (size_t i = 0; i < n; i++) o->reduction_ns[i / in_one] += r->reduction_ns[i];
+    const size_t in_one = DH_MAX((n + MOST - 1) / MOST, (size_t)1);
+    *n_grouped = (n + in_one - 1) / in_one;
+    *grouped = DH_NEW_N(arena, double, *n_grouped + 1);
+    if (!*grouped) return no_memory(ctx);
+    for (size_t i = 0; i < n; i++) (*grouped)[i / in_one] += ns[i];
     return DH_OK;
 }
 
@@ -130,6 +219,7 @@ static void find_slow_down(const dh_program *p, const dh_costs *costs, tune_outl
         const dh_instr *i = &p->instrs.at[id];
         const dh_cost_op at = {dh_instr_graph(p, i), dh_instr_op(p, i), &p->mesh, p->rank};
         if (at.op->phase == DH_PHASE_OPT || i->stream == DH_STREAM_COMPUTE) continue;
+        if (at.graph->kind == DH_BLOCK_GATHER) continue;
         const double ns = costs->solo(costs->self, &at).ns;
         if (ns <= longest_ns) continue;
         const tune_speeds speeds = tune_speeds_beside(costs, layer_of(p), false, &at);
@@ -148,17 +238,24 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     DH_TRY(dh_program_build(ctx, &own, &p));
     tune_outline *o = DH_NEW(arena, tune_outline);
     replayed r = {.end_ns = calloc(p->instrs.n + 1, sizeof *r.end_ns),
-                  .reduction_ns = calloc(p->instrs.n + 1, sizeof *r.reduction_ns)};
-    dh_status st =
-        o && r.end_ns && r.reduction_ns ? walk(p, spec->recipe.costs, &r, o) : no_memory(ctx);
-    if (st == DH_OK) st = group_reductions(ctx, arena, &r, o);
+                  .reduction_ns = calloc(p->instrs.n + 1, sizeof *r.reduction_ns),
+                  .regather_ns = calloc(p->instrs.n + 1, sizeof *r.regather_ns)};
+    const bool ok = o && r.end_ns && r.reduction_ns && r.regather_ns;
+    dh_status st = ok ? walk(p, spec->recipe.costs, &r, o) : no_memory(ctx);
+    if (st == DH_OK)
+        st = group_all(ctx, arena, r.reduction_ns, r.n_reductions, &o->reduction_ns,
+                       &o->n_reductions);
+    if (st == DH_OK)
+        st = group_all(ctx, arena, r.regather_ns, r.n_regathers, &o->regather_ns, &o->n_regathers);
     if (st == DH_OK) {
-        sum_persistent(p, o);
+        sum_gathers(p, &spec->recipe, o);
+        sum_persistent(p, spec->recipe.zero >= 3 && spec->recipe.between == DH_GATHERED_WHOLE, o);
         find_slow_down(p, spec->recipe.costs, o);
         *outline = o;
     }
     free(r.end_ns);
     free(r.reduction_ns);
+    free(r.regather_ns);
     dh_program_destroy(p);
     return st;
 }

@@ -1,4 +1,5 @@
-/* Reductions of gradients beside the slots in which their gradients become complete.
+/* Reductions of gradients beside the slots in which their gradients become complete, and gathers of
+ * parameters beside those that read them.
  *
  * They become ready one after another while the last backward of a stage goes on, and take turns
  * on their stream. Backward and reductions are two flows of the clock that all go by
@@ -89,19 +90,70 @@ static void take_share(sharing *s, int32_t stage, size_t *first, size_t *end)
 
 /* ---- entries -------------------------------------------------------------------------------- */
 
+static int32_t stage_of_type(const tune_timetable *t, int32_t type)
+{
+    int32_t stage = 0;
+    while (t->type_of[stage] != type) stage++;
+    return stage;
+}
+
+/* Gathers of parameters that the stage of a type needs for a forward, or a backward. */
+static double gathers_of(const estimate *e, const tune_timetable *t, int32_t type, bool forward)
+{
+    const int32_t stage = stage_of_type(t, type);
+    const sharing s = share_of_rank(e, t, t->schedule->rank_of[stage]);
+    const double ns = forward ? s.o->forward_gather_ns : s.o->backward_gather_ns;
+    return ns > 0 && s.all_ns > 0 ? ns * backward_of(&s, stage) / s.all_ns : 0;
+}
+
+static double gathers_in(const estimate *e, const tune_timetable *t, const tune_class *c)
+{
+    double ns = c->f >= 0 ? gathers_of(e, t, c->f, true) : 0;
+    if (c->kind != DH_PIPE_W) ns += gathers_of(e, t, c->type, c->kind == DH_PIPE_F);
+    return ns;
+}
+
+/* What gathers alone add: one behind the other with the blocks they are for, or beside the blocks
+ * before, the slot's first ones beside the end of the slot before. */
+static double gathers_delay(const tune_outline *o, double gathers_ns, double ns)
+{
+    double left_ns = gathers_ns;
+    if (!o->gathers_ahead) return gathers_ns;
+    const double beside_ns = run_beside(o, ns, &left_ns);
+    return beside_ns + left_ns - ns;
+}
+
 double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
                              double ns)
 {
-    int32_t stage = 0;
     size_t first = 0, end = 0;
-    double left_ns = 0;
-    if (!c->last || ns <= 0) return 0;
-    while (t->type_of[stage] != c->type) stage++;
+    if (ns <= 0) return 0;
+    const int32_t stage = stage_of_type(t, c->type);
+    const double gathers_ns = gathers_in(e, t, c);
     sharing s = share_of_rank(e, t, t->schedule->rank_of[stage]);
-    if (s.o->n_reductions == 0) return 0;
+    const double delay_ns = gathers_ns > 0 ? gathers_delay(s.o, gathers_ns, ns) : 0;
+    if (!c->last || s.o->n_reductions == 0) return delay_ns;
     for (int32_t v = t->schedule->n_stages; v-- > stage;)
         if (t->schedule->rank_of[v] == s.rank) take_share(&s, v, &first, &end);
-    return reduce_beside(s.o, first, end, ns, &left_ns) - ns;
+    /* On one stream with the reductions: what these find no room for is behind the slot. */
+    double left_ns = s.o->gathers_ahead ? gathers_ns : 0;
+    const double work_ns = s.o->gathers_ahead ? ns : ns + delay_ns;
+    const double reduced_ns = reduce_beside(s.o, first, end, work_ns, &left_ns);
+    return DH_MAX(reduced_ns - ns, delay_ns);
+}
+
+double tune_regathers_delay(const estimate *e)
+{
+    const tune_timetable *t = e->long_one;
+    const tune_outline *o = e->outlines[t->schedule->rank_of[0]];
+    const double forward_ns = tune_chain_ns(&e->basis.times->f, &t->types[t->type_of[0]]);
+    double gathered_ns = 0, latest_ns = forward_ns;
+    for (size_t k = 0; k < o->n_regathers; k++) {
+        const double left = 1 - (double)k / (double)o->n_regathers;
+        gathered_ns += o->regather_ns[k];
+        latest_ns = DH_MAX(latest_ns, gathered_ns + left * forward_ns);
+    }
+    return latest_ns - forward_ns;
 }
 
 /* When a stage's gradients are complete, in all copies of the model. */

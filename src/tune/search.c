@@ -5,6 +5,7 @@
 
 #include "train/progress.h"
 #include "train/recipe.h"
+#include "tune/lengths.h"
 #include "tune/tuner.h"
 
 typedef struct search {
@@ -322,11 +323,18 @@ static dh_status check_any(const search *s)
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
-static double memory_of_device(const dh_tune_options *o)
+double dh_tune_device_bytes(const dh_tune_options *o)
 {
     if (o->memory_bytes > 0) return o->memory_bytes;
     if (o->cluster) return o->cluster->memory_bytes;
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE) / (double)o->devices;
+}
+
+/* -1: a size that is no whole number. */
+static int64_t whole_mb(const dh_job *job)
+{
+    const int64_t mb = (int64_t)job->bucket_mb;
+    return (double)mb == job->bucket_mb ? mb : -1;
 }
 
 /* The job's own rows, for what is fixed. */
@@ -337,7 +345,7 @@ static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tun
     const dh_schedule_row *const *schedules = dh_schedule_rows(&n_schedules);
     const bool csv = fixed >> DH_TUNE_SCHEDULE & 1;
     *own = (dh_tune_config){{job->tp, job->cp, job->pp, job->ep, job->dp, job->micro_batch,
-                             (int64_t)job->recompute, -1, job->vpp, -1}};
+                             (int64_t)job->recompute, -1, job->vpp, -1, job->zero, whole_mb(job)}};
     for (size_t i = 0; i < n_strategies; i++)
         if (strcmp(strategies[i].name, job->strategy) == 0) own->at[DH_TUNE_STRATEGY] = (int64_t)i;
     for (size_t i = 0; i < n_schedules; i++)
@@ -378,7 +386,7 @@ static dh_status prepare(search *s, dh_job *job)
     s->t.options = o;
     s->t.job = job;
     s->t.own_split = strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;
-    s->tune->memory_bytes = s->t.memory_bytes = memory_of_device(o);
+    s->tune->memory_bytes = s->t.memory_bytes = dh_tune_device_bytes(o);
     s->n_kept = DH_MAX(DH_MAX(o->n_rows, o->n_simulated), (size_t)1);
     s->best = calloc(s->n_kept + 1, sizeof *s->best);
     s->t.arena = dh_arena_create();
@@ -410,11 +418,6 @@ static dh_status run(search *s)
 dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
                          dh_tune **tune)
 {
-    if (job->zero >= 3)
-        return dh_fail(
-            ctx, DH_EUNSUPPORTED,
-            "parallel.zero=3 is simulated, but not estimated, which a search needs: give "
-            "parallel.zero 0, 1 or 2, and dhelix simulate what is found with 3");
     dh_job own = *job;
     dh_tune_options given = *options;
     if (given.devices == 0) given.devices = job->ranks;

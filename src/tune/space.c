@@ -9,10 +9,16 @@
  * two strands with a schedule that has no pairs, since it would bring its own; a strategy of one
  * strand with a schedule of pairs, which it would run as forwards and backwards one after the
  * other. */
+#include <stdio.h>
 #include <string.h>
 
 #include "train/recipe.h"
 #include "tune/tuner.h"
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
+}
 
 /* ---- names -------------------------------------------------------------------------------- */
 
@@ -74,6 +80,40 @@ static bool is_offered(const tuner *t, const char *named, const dh_strategy *row
     return named || is_fixed(t, DH_TUNE_STRATEGY) || dh_strategy_runs(&attempt, row) == DH_OK;
 }
 
+static bool read_number(const char *at, size_t n, int64_t *value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%.*s", (int)DH_MIN(n, sizeof text - 1), at);
+    return dh_parse_i64(text, value);
+}
+
+/* Degrees of ZeRO, or sizes of buckets in MB, of which `word` means `meant`. */
+static dh_status list_numbers(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, const char *list,
+                              const char *word, int64_t most, tune_numbers *numbers)
+{
+    if (is_fixed(t, dim)) list = NULL;
+    if (!list && !dh_vec_push(numbers, t->own.at[dim])) return no_memory(ctx);
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        const size_t n = strcspn(at, ",");
+        const bool named = strlen(word) == n && memcmp(at, word, n) == 0;
+        int64_t value = 0;
+        if (!named && (!read_number(at, n, &value) || value < 0 || value > most))
+            return dh_fail(ctx, DH_EINVAL, "%s: %.*s is none of %s and 0 to %lld",
+                           dh_tune_dim_setting(dim), (int)n, at, word, (long long)most);
+        if (!dh_vec_push(numbers, value)) return no_memory(ctx);
+    }
+    return DH_OK;
+}
+
+static dh_status select_sharing(dh_ctx *ctx, tuner *t)
+{
+    enum { MOST_MB = 1000000 };
+    const char *zeros = t->options->zeros;
+    if (zeros && strcmp(zeros, "all") == 0) zeros = "0,1,2,3";
+    DH_TRY(list_numbers(ctx, t, DH_TUNE_ZERO, zeros, "all", 3, &t->zeros));
+    return list_numbers(ctx, t, DH_TUNE_BUCKET, t->options->buckets, "auto", MOST_MB, &t->buckets);
+}
+
 dh_status tune_select(dh_ctx *ctx, tuner *t)
 {
     size_t n_strategies, n_schedules;
@@ -92,7 +132,7 @@ dh_status tune_select(dh_ctx *ctx, tuner *t)
     for (size_t i = 0; ok && i < n_schedules; i++)
         t->schedule_wanted[i] =
             is_wanted(t, DH_TUNE_SCHEDULE, rows, schedules[i]->name, (int64_t)i);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
+    return ok ? select_sharing(ctx, t) : no_memory(ctx);
 }
 
 /* ---- visiting -------------------------------------------------------------------------------- */
@@ -153,9 +193,18 @@ static dh_status check(walk *w, bool *possible)
     return st == DH_OK || st == DH_ENOMEM ? st : refuse(w);
 }
 
+/* With one data-parallel rank nothing is shared out: all degrees are one. */
 static dh_status visit_one(walk *w)
 {
-    return w->visit(w->ctx, w->user, &w->config, NULL);
+    const tuner *t = w->t;
+    const bool alone = t->job->dp * t->job->cp == 1;
+    for (size_t z = 0; z < (alone ? 1 : t->zeros.n); z++)
+        for (size_t b = 0; b < (alone ? 1 : t->buckets.n); b++) {
+            w->config.at[DH_TUNE_ZERO] = t->zeros.at[z];
+            w->config.at[DH_TUNE_BUCKET] = t->buckets.at[b];
+            DH_TRY(w->visit(w->ctx, w->user, &w->config, NULL));
+        }
+    return DH_OK;
 }
 
 /* Divisors above 1 of a stage's layers; where stages are uneven anyway, all numbers that leave none
@@ -232,7 +281,8 @@ static dh_status graphs_so_far(const walk *w, dh_graph_spec *graphs)
                                         .batch = job->micro_batch,
                                         .seq = job->seq_len / job->cp},
                               .recompute = (dh_recompute_kind)job->recompute,
-                              .whole_tokens = !job->sequence_parallel};
+                              .whole_tokens = !job->sequence_parallel,
+                              .zero = job->zero};
     return dh_mesh_from_job(w->ctx, job, &graphs->mesh);
 }
 

@@ -68,6 +68,8 @@ const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap)
         snprintf(buf, cap, "%s", dh_strategies(&n)[value].name);
     else if (dim == DH_TUNE_RECOMPUTE)
         snprintf(buf, cap, "%s", recompute_names[value]);
+    else if (dim == DH_TUNE_BUCKET && value <= 0)
+        snprintf(buf, cap, "%s", value == 0 ? "auto" : "the job's");
     else
         snprintf(buf, cap, "%lld", (long long)value);
     return buf;
@@ -103,6 +105,15 @@ dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_sy
     return dh_job_system(ctx, &job, &system->row, &system->said);
 }
 
+/* A size that is no whole number of MB is the job's own, which no search is over. */
+void tune_share_out(const dh_tune_config *config, dh_job *job)
+{
+    const int64_t bucket = config->at[DH_TUNE_BUCKET];
+    job->zero = config->at[DH_TUNE_ZERO];
+    job->zero1 &= job->zero == 1;
+    if (bucket >= 0) job->bucket_mb = (double)bucket;
+}
+
 dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
 {
     size_t n;
@@ -116,6 +127,7 @@ dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
     job->vpp = at[DH_TUNE_STAGES];
     job->micro_batch = at[DH_TUNE_MICRO_BATCH];
     job->recompute = (dh_recompute)at[DH_TUNE_RECOMPUTE];
+    tune_share_out(config, job);
     job->nodes = job->ranks_per_node = 0;
     job->schedule = dh_arena_strdup(job->arena, dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]]->name);
     job->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)[at[DH_TUNE_STRATEGY]].name);

@@ -157,10 +157,23 @@ double tune_chain_ns(const tune_chain *chain, const tune_stage *stage);
 
 typedef struct tune_outline {
     uint64_t parameters, gradients, optimizer, persistent;
+    uint64_t kept; /* by steps ahead of the norm, when activations have gone */
+    /* Of gradients that do not persist: whole ones that are there at once; shards that come as
+     * activations go. */
+    uint64_t transient, reduced;
     size_t n_reductions;
     double *reduction_ns;                   /* [n_reductions] in the order of the backward */
     double backward_speed, reduction_speed; /* of the two beside each other */
     double optimizer_ns;
+    /* Of parameters that a step begins by gathering: [n_regathers] in the order of the forward. */
+    double *regather_ns;
+    size_t n_regathers;
+    /* Of parameters stored as shards: gathers of a micro-batch's forward and of its backward, over
+     * all of the rank's blocks; whether one block is gathered while another computes; bytes that
+     * are whole, or kept for the backward, at once in a backward and at the end of a forward. */
+    double forward_gather_ns, backward_gather_ns;
+    bool gathers_ahead;
+    uint64_t gathered, gathered_forward;
 } tune_outline;
 
 /* Of the rank that spec names. */
@@ -187,6 +200,8 @@ double tune_backward_ns(const tune_basis *basis, const tune_stage *stage);
 
 /* ---- estimate.c ----------------------------------------------------------------------------- */
 
+typedef DH_VEC(int64_t) tune_numbers;
+
 typedef struct tuner {
     dh_job *job;      /* a copy with the mesh and micro-batch at hand */
     dh_recipe recipe; /* of that; recomputation, strategy and schedule are each configuration's */
@@ -197,6 +212,7 @@ typedef struct tuner {
     dh_tune_config own; /* the job's values, for those that are fixed */
     char *own_split;
     bool *strategy_wanted, *schedule_wanted; /* by row */
+    tune_numbers zeros, buckets;             /* values to try, in turn */
     double memory_bytes;
     dh_arena *arena; /* of everything below */
     dh_table timetables, blocks, times, outlines, rewrites;
@@ -231,7 +247,9 @@ dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user);
 /* Rows of --strategies and --schedules. errors: DH_EMISSING */
 dh_status tune_select(dh_ctx *ctx, tuner *t);
 
-/* tune.c: an even parallel.layer_split of that many chunks, in the arena, where the job has none
+/* tune.c: the job with a configuration's degree of ZeRO and size of buckets. */
+void tune_share_out(const dh_tune_config *config, dh_job *job);
+/* An even parallel.layer_split of that many chunks, in the arena, where the job has none
  * and its layers do not divide. */
 dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, int64_t n_chunks, dh_job *job);
 

@@ -34,8 +34,9 @@ static int kind_of(const dh_program *p, const dh_instr *instr)
     if (op->type == DH_OP_SEND || op->type == DH_OP_RECV) return TRANSFER;
     if (dh_instr_graph(p, instr)->kind != DH_BLOCK_LAYER) return SHARE_OTHERS;
     if (dh_op_info_of(op->type)->resource != DH_RES_COMM) return SHARE_COMPUTE;
-    if (op->group == DH_GROUP_CP) return SHARE_CP;
-    return op->group == DH_GROUP_TP ? SHARE_TP : SHARE_OTHERS;
+    const dh_group_kind group = dh_group_whole((dh_group_kind)op->group);
+    if (group == DH_GROUP_CP) return SHARE_CP;
+    return group == DH_GROUP_TP ? SHARE_TP : SHARE_OTHERS;
 }
 
 /* Every moment belongs to the first of those in `order` that runs, or to others. */

@@ -69,6 +69,7 @@ dh_status dh_validate_zero_bubble_split(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_zero_bubble_jobs(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_zero_bubble_memory(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_torchtitan(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_mpt(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_megascale(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti_utilisation(dh_ctx *ctx, dh_validation *v);

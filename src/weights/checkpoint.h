@@ -31,7 +31,11 @@ typedef struct dh_ckpt_file {
 typedef struct dh_ckpt_setting {
     char name[48], value[80];
 } dh_ckpt_setting;
-enum { DH_CKPT_MAX_SETTINGS = 48 };
+enum { DH_CKPT_MAX_SETTINGS = 96 };
+/* Of checkpoints of adapters: the setting that says which weights they belong to, and what stands
+ * in its value before their hash. */
+#define DH_BASE_SETTING "train.init_from"
+#define DH_BASE_VALUE "weights with hash "
 
 /* Where the run stands; stored as state.json. */
 typedef struct dh_ckpt_state {

@@ -14,6 +14,7 @@
 #ifndef DH_WEIGHTS_WEIGHTS_H
 #define DH_WEIGHTS_WEIGHTS_H
 
+#include "base/base.h"
 #include "dhelix/model.h"
 #include "weights/safetensors.h"
 
@@ -66,6 +67,40 @@ const char *dh_weights_next_unread(const dh_weights *w, size_t *at);
  * or beside the file.
  * errors    DH_EMISSING no config.json; those of dh_model_from_config_file */
 dh_status dh_weights_model(dh_ctx *ctx, const dh_weights *w, dh_model *model);
+
+/* ---- adapters (adapter.c) ----------------------------------------------------------- */
+
+#define DH_ADAPTER_CONFIG "adapter_config.json" /* PEFT's names */
+#define DH_ADAPTER_FILE "adapter_model.safetensors"
+
+/* Also the tensors of another path: a folder's DH_ADAPTER_FILE, or a file. What was read before
+ * stays so. errors: those of dh_weights_open; DH_EINVAL a name that is there already */
+dh_status dh_weights_join(dh_ctx *ctx, dh_weights *w, const char *path);
+/* XXH3-128 of all names, types, shapes and bytes, as 32 hexadecimal digits: of equal weights the
+ * same, in however many files. cost: reads all of them */
+enum { DH_WEIGHTS_HASH_TEXT = 33 };
+dh_status dh_weights_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS_HASH_TEXT]);
+
+/* What a folder's adapter_config.json says: model->lora, and the weights that it belongs to,
+ * appended to base (may be empty: none are named). Kinds of adapters that we do not compute are
+ * refused by their key.
+ * errors    DH_EFORMAT, DH_EUNSUPPORTED, DH_EIO */
+dh_status dh_adapter_read_config(dh_ctx *ctx, const char *folder, dh_lora *lora, dh_str *base);
+/* An adapter alone, which must be of the model's kind: a folder, or the newest checkpoint of a run.
+ * out       caller closes with dh_weights_close
+ * errors    those of dh_weights_open; DH_EINVAL another rank or other linears */
+dh_status dh_adapter_open(dh_ctx *ctx, const char *path, const dh_model *model, dh_weights **out);
+/* Its text, which PEFT reads; caller frees. base: as it is to stand there */
+dh_status dh_adapter_print_config(dh_ctx *ctx, const dh_model *model, const char *base,
+                                  char **text);
+/* A tensor's rows as they are with the adapter, where there is one for it: adds scale B A to rows
+ * [row0, row0 + n_rows) of tensor `name` in dst [n_rows, columns].
+ * model     whose weights they are, with its lora */
+dh_status dh_adapter_merge(dh_ctx *ctx, const dh_weights *w, const dh_model *model,
+                           const char *name, int64_t row0, int64_t n_rows, int64_t n_cols,
+                           float *dst);
+/* Whether a tensor is one of an adapter. */
+bool dh_adapter_has(const char *name);
 
 /* ---- writing a Hugging Face folder ------------------------------------------------- */
 

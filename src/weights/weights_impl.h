@@ -21,6 +21,7 @@ typedef struct weight {
     layout layout;
     int64_t head_dim; /* LAYOUT_ROPE_PAIRS */
     const unsigned char *data;
+    bool was_read; /* before others joined it */
 } weight;
 
 struct dh_weights {

@@ -199,6 +199,25 @@ static dh_status index_tensors(dh_ctx *ctx, dh_weights *w)
     return w->used ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", w->path);
 }
 
+dh_status dh_weights_join(dh_ctx *ctx, dh_weights *w, const char *path)
+{
+    char *file = dh_path_is_dir(path) ? dh_arena_printf(w->arena, "%s/" DH_ADAPTER_FILE, path)
+                                      : dh_arena_strdup(w->arena, path);
+    if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+    if (!dh_path_exists(file)) return dh_fail(ctx, DH_EMISSING, "there is no %s", file);
+    const atomic_bool *used = w->used;
+    const size_t n = w->tensors.n;
+    for (size_t i = 0; i < n; i++) w->tensors.at[i].was_read = atomic_load(&used[i]);
+    DH_TRY(open_one(ctx, w, file));
+    DH_TRY(index_tensors(ctx, w));
+    for (size_t i = 0; i < w->tensors.n; i++) atomic_store(&w->used[i], w->tensors.at[i].was_read);
+    for (size_t i = 1; i < w->tensors.n; i++)
+        if (strcmp(w->tensors.at[i - 1].name, w->tensors.at[i].name) == 0)
+            return dh_fail(ctx, DH_EINVAL, "%s has a tensor %s, which %s has too", file,
+                           w->tensors.at[i].name, w->path);
+    return DH_OK;
+}
+
 static dh_weights *create(const char *path)
 {
     dh_arena *arena = dh_arena_create();

@@ -14,6 +14,9 @@ n_checks=0
 n_failed=0
 stdin=/dev/null
 
+# Whether cases are to run that are much like others: ./test.sh --ci and --full say so.
+deep() { [ -n "${DHELIX_TEST_DEEP:-}" ]; }
+
 fail() {
     n_failed=$((n_failed + 1))
     echo "FAILED: $*"

@@ -69,7 +69,8 @@ ok "$dhelix" eval "$tmp/hf16" --data $tinystories --batches 4 --dtype bf16 --mic
 
 # Other families, other files.
 for model in tiny-random-gpt2 tiny-random-llama tiny-mistral tiny-qwen2 tiny-qwen3 tiny-phi3 \
-    tiny-olmo2 tiny-smollm3 tiny-qwen3_moe tiny-gemma2 tiny-gemma3; do
+    tiny-olmo2 tiny-smollm3 tiny-qwen3_moe tiny-gemma2 tiny-gemma3 tiny-deepseek_v3 \
+    tiny-deepseek_v3-yarn; do
     ok "$dhelix" convert tests/data/weights/$model "$tmp/$model"
     ok "$dhelix" eval tests/data/weights/$model --tokenizer bytes \
         --data examples/data/tinyshakespeare.txt --batches 2 --seq 64 --json
@@ -96,6 +97,10 @@ for id in '"bos_token_id": 5' '"pad_token_id": 3' '"eos_token_id": \['; do
 done
 ok "$dhelix" convert tests/data/weights/tiny-mixtral-seeded "$tmp/mixtral"
 
+# Every rank would make the same latent channels without sequence parallelism.
+tiny_job "$tmp/latent.yaml"
+fails 1 'needs parallel.sequence true' "$dhelix" check "$tmp/latent.yaml" --set model=deepseek-tiny \
+    --set model.vocab=auto --set parallel.tp=2 --set parallel.sequence=false
 fails 1 'needs a tokenizer' "$dhelix" sample $stories
 fails 1 'belongs to another model' "$dhelix" sample $stories --tokenizer tests/data/tokenizers/gpt2
 fails 1 'longer than the model' "$dhelix" eval $stories --data $tinystories --seq 4096

@@ -23,8 +23,8 @@ fails 1 'off by' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given \
 ok "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --set train.seed=99 \
     --expect "$tmp/two.safetensors" --tolerance 100
 
-# Rewritten, the same bits: CoCoNet's split and reorder.
-for passes in split 'split, reorder'; do
+# Rewritten, the same bits: CoCoNet's split, reorder and fuse.
+for passes in split 'split, reorder, fuse' 'split, reorder'; do
     ok "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --passes "$passes" \
         --expect "$tmp/two.safetensors"
     says 'same values'

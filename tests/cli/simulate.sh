@@ -77,12 +77,12 @@ fails 1 'there are ranks 0 to 15' "$dhelix" simulate "$tmp/job.yaml" --cluster h
 fails 1 'h100' "$dhelix" simulate "$tmp/job.yaml" --cluster h10
 
 # Strategies side by side; those that cannot run the job say why.
-ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all --set train.batch=16
 n_strategies=$("$dhelix" list strategies --json | grep -c '"name"')
 for name in $("$dhelix" list strategies --json | sed -n 's/.*"name": "\([^"]*\)".*/\1/p'); do
     says "$name"
 done
-ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all --json
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all --json --set train.batch=16
 same "$(grep -c '"strategy"' "$tmp/out")" "$n_strategies"
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies sequential,dhelix \
     --set parallel.layer_split=16,16
@@ -265,6 +265,29 @@ fails 1 'over the same ranks' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 
     --reshard-to parallel.dp=8
 fails 2 'is of no step' "$dhelix" simulate "$tmp/job.yaml" --placed --reshard-to parallel.dp=1
 fails 2 'say more of --reshard-to' "$dhelix" simulate "$tmp/job.yaml" --reshard grads
+
+# Documents by length: a step of several meshes, by lengths from a file.
+for n in 60 120 250 500 900 1900 90 300; do echo $n; done >"$tmp/lengths"
+cat >"$tmp/grouped.yaml" <<EOF
+model: llama3-8b
+data: {packing: group}
+ranks: 16
+train: {batch: 8, seq_len: 2048, micro_batch: 1, dtype: bf16}
+parallel: {tp: 8, zero: 1}
+switch: {groups: [512 tp=4, 2048 tp=8]}
+EOF
+ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster h100 --lengths "$tmp/lengths"
+says 'weights and optimizer at dp 2, tp 8'
+says 'All documents packed for dp'
+ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster h100 --lengths "$tmp/lengths" --json
+check 'the second group is at home' awk -v n="$(grep -c '"at_home": true' "$tmp/out")" \
+    'BEGIN { exit n != 1 }'
+check 'parameters move' awk -v b="$(json params_bytes)" 'BEGIN { exit !(b > 1e9) }'
+fails 1 'data.train is not set' "$dhelix" simulate "$tmp/grouped.yaml" --cluster h100
+fails 2 'a step of several programs' "$dhelix" simulate "$tmp/grouped.yaml" --every-rank
+fails 2 'of a job with data.packing group' "$dhelix" simulate "$tmp/job.yaml" --lengths x
+fails 1 'is not simulated as one' "$dhelix" simulate "$tmp/grouped.yaml" --cluster h100 \
+    --table train.batch=8,16
 
 # This machine: the planned memory is that of the run itself; the vocabulary is the tokenizer's.
 tiny_job "$tmp/tiny.yaml"

@@ -14,7 +14,7 @@ says 'llama3-8b on 16 devices of cluster h100'
 says '<- best'
 says 'why not'
 says 'the best with each value'
-says 'parallel.tp 16 does not divide model.n_kv_heads 8'
+says 'tp spans nodes'
 check 'configurations a second are said' grep -q 'configurations in .* a second' "$tmp/err"
 
 # Layers that do not divide are split as each schedule can, folded ones too, and what is written
@@ -89,6 +89,33 @@ says 'does not fit: stage 0 needs'
 # Without a cluster: this machine, by estimates.
 ok "$dhelix" tune examples/tp2.yaml --devices 4 $one --verify 2 --set profile=none
 says 'on 4 devices of this machine'
+
+# Documents by length: one long document decides the mesh of all, or a mesh for each length.
+cat >"$tmp/lengths.yaml" <<EOF
+model: {family: llama, n_layers: 4, width: 1024, n_heads: 16, n_kv_heads: 8, head_dim: 64, ffn_width: 2816,
+        vocab: 8192, max_seq: 16384}
+train: {batch: 16, seq_len: 16384, dtype: bf16}
+EOF
+awk 'BEGIN { for (i = 0; i < 3000; i++) print i % 70 ? 100 + i % 9 * 100 : 9000 + i % 7000 }' >"$tmp/lengths"
+by_length="--cluster a40 --devices 4 --lengths $tmp/lengths"
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_length
+says 'switching does not pay'
+says ' 16384 dp=4'
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB --write "$tmp/grouped.yaml"
+says 'switching pays: '
+says 'parallel.dp=2 parallel.cp=2 parallel.zero=1'
+says '1024 dp=4; 16384 dp=2 cp=2'
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB --json
+rate=$(json tokens_per_s)
+ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster a40 --lengths "$tmp/lengths" --json
+same "$(json tokens_per_s)" "$rate" 'what is written is what was simulated'
+check 'it fits' awk -v b="$(json peak_bytes)" 'BEGIN { exit !(b > 1e9 && b <= 2e9) }'
+fails 1 'no mesh of 4 ranks trains sequences of 16384' "$dhelix" tune "$tmp/lengths.yaml" $by_length \
+    --memory 0.5GB
+fails 2 'searches meshes alone' "$dhelix" tune "$tmp/lengths.yaml" $by_length --strategies all
+fails 1 'data.train is not set' "$dhelix" tune "$tmp/lengths.yaml" --cluster a40 --devices 4 --lengths data
+echo long >>"$tmp/lengths"
+fails 1 'lengths:3001: "long"' "$dhelix" tune "$tmp/lengths.yaml" $by_length
 
 fails 2 'a size above 0 with its unit' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --memory 80
 fails 1 'no strategy is called dhelx' "$dhelix" tune "$tmp/job.yaml" --cluster h100 \

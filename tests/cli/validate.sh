@@ -22,23 +22,25 @@ same "$(grep -c '^| [0-9]' "$tmp/out")" "$rows" 'rows in Markdown'
 ok "$dhelix" validate zero-bubble --json
 same "$(grep -c '"predicted"' "$tmp/out")" "$rows" 'rows in JSON'
 check 'the aim is in the JSON' grep -q '"aim": 0.005' "$tmp/out"
-ok "$dhelix" validate korthikanti-iteration
-says 'Calculon on the same jobs: mean error 3.65 %'
+if deep; then
+    ok "$dhelix" validate korthikanti-iteration
+    says 'Calculon on the same jobs: mean error 3.65 %'
+fi
 ok "$dhelix" validate dhelix-volumes
 says 'aim exact: met'
 
-# Without a name all of them, as they are done: here until there are three.
+# Without a name all of them, as they are done: here until there are two.
 "$dhelix" validate --quiet >"$tmp/all" 2>"$tmp/err" &
 all=$!
 for _ in $(seq 600); do
-    [ "$(wc -l <"$tmp/all")" -lt 3 ] && kill -0 "$all" 2>/dev/null || break
+    [ "$(wc -l <"$tmp/all")" -lt 2 ] && kill -0 "$all" 2>/dev/null || break
     sleep 0.1
 done
 kill "$all" 2>/dev/null
 wait "$all" 2>/dev/null
 ok "$dhelix" list tables --json
 sed -n 's/.*"name": "\(.*\)",*/\1/p' "$tmp/out" >"$tmp/tables"
-same "$(sed 's/:.*//' "$tmp/all" | head -3 | tr '\n' ' ')" "$(head -3 "$tmp/tables" | tr '\n' ' ')" 'all tables in their order'
+same "$(sed 's/:.*//' "$tmp/all" | head -2 | tr '\n' ' ')" "$(head -2 "$tmp/tables" | tr '\n' ' ')" 'all tables in their order'
 
 # Constants, fitted again.
 ok "$dhelix" validate nccl-h100 --fit

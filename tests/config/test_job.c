@@ -1,5 +1,6 @@
 #include "dh_test.h"
 
+#include "config/groups.h"
 #include "config/settings.h"
 #include "dhelix/job.h"
 
@@ -343,8 +344,40 @@ static void combinations_name_the_number_to_change(void **state)
     dh_job *j = NULL;
     assert_fails(&ctx, parse(&ctx, "model: mixtral-tiny\nparallel: {dp: 3, ep: 3}\n", NULL, 0, &j),
                  DH_EINVAL, "parallel.ep 2 would");
-    assert_fails(&ctx, parse(&ctx, "model: llama-tiny\nparallel: {tp: 4}\n", NULL, 0, &j),
-                 DH_EINVAL, "n_kv_heads 2: parallel.tp 2");
+    assert_fails(
+        &ctx,
+        parse(
+            &ctx,
+            "model: {preset: llama-tiny, n_heads: 12, n_kv_heads: 4, head_dim: 8, ffn_width: 96}\n"
+            "parallel: {tp: 6}\n",
+            NULL, 0, &j),
+        DH_EINVAL, "n_kv_heads 4, nor is it a multiple of it: parallel.tp 4");
+}
+
+/* Shares of a sequence are one piece each, and documents would see each other. */
+static void linear_attention_has_its_own_limits(void **state)
+{
+    static const char *const cases[][2] = {
+        {"model: {preset: llama-tiny, attention: linear}\nparallel: {cp: 3}\ntrain: {seq_len: 93}",
+         NULL},
+        {"model: {preset: llama-tiny}\nparallel: {cp: 3}\ntrain: {seq_len: 93}", "90 would be"},
+        {"model: {preset: llama-tiny, attention: linear}\nparallel: {cp: 3}\ntrain: {seq_len: 94}",
+         "not a multiple of parallel.cp = 3: 93 would be"},
+        {"model: {preset: llama-tiny, attention: linear}\ndata: {packing: pack}",
+         "documents side by side would see each other"},
+        {"model: {preset: llama-tiny}\nparallel: {cp_linear: lasp1}", "model.attention=linear"},
+        {"model: {preset: llama-tiny, attention: linear}\nparallel: {cp_linear: lasp1}", NULL},
+        {"model: {preset: gpt2, attention: linear}", "does not apply to the gpt2 family"},
+        {"model: {preset: llama-tiny, attention: quadratic}", "linear"},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_job *j = NULL;
+        const dh_status st = parse(&ctx, cases[i][0], NULL, 0, &j);
+        if (cases[i][1] ? st == DH_OK || !strstr(ctx.message, cases[i][1]) : st != DH_OK)
+            fail_msg("%s: %s", cases[i][0], ctx.message);
+        dh_job_destroy(j);
+    }
 }
 
 /* Times of stages stand for a model, and come back as they were. */
@@ -641,6 +674,76 @@ static void mutated_text_is_survived(void **state)
     }
 }
 
+/* ---- groups of lengths ------------------------------------------------------------------------
+ */
+
+#define GROUPED                                                                                    \
+    "model: gpt2-tiny\nranks: 4\ndata: {train: a.txt, packing: group}\n"                           \
+    "train: {seq_len: 64, batch: 8, micro_batch: 1}\n"
+
+static void groups_are_jobs_of_their_own(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *j =
+        job_of(GROUPED "parallel: {tp: 2, zero: 1}\n"
+                       "switch:\n  groups: [16 dp=4 strategy=dhelix, 64 cp=2 tp=2 zero=0]\n");
+    dh_job of;
+    assert_string_equal(j->switch_groups, "16 dp=4 strategy=dhelix; 64 cp=2 tp=2 zero=0");
+    assert_int_equal(dh_job_n_groups(j), 2);
+    assert_ok(&ctx, dh_job_group(&ctx, j, 0, &of));
+    assert_true(of.dp == 4 && of.tp == 1 && of.cp == 1 && of.zero == 1 && of.seq_len == 16);
+    assert_true(of.micro_batch == 1 && of.global_batch == 4);
+    assert_string_equal(of.strategy, "dhelix");
+    assert_ok(&ctx, dh_job_group(&ctx, j, 1, &of));
+    assert_true(of.dp == 1 && of.tp == 2 && of.cp == 2 && of.zero == 0 && of.seq_len == 64);
+    assert_true(of.packing == DH_PACKING_PACK && of.global_batch == 1);
+    assert_string_equal(of.strategy, "sequential");
+    dh_job_destroy(j);
+    j = job_of(GROUPED "switch: {groups: \"8 pp=2 micro_batch=3; 64\"}\n");
+    assert_ok(&ctx, dh_job_group(&ctx, j, 0, &of));
+    assert_true(of.dp == 2 && of.pp == 2 && of.micro_batch == 3);
+    assert_int_equal(of.global_batch, 2 * 3 * 2); /* as many micro-batches as stages */
+    assert_ok(&ctx, dh_job_group(&ctx, j, 1, &of));
+    assert_true(of.dp == 4 && of.micro_batch == 1);
+    dh_job_destroy(j);
+}
+
+static void groups_that_cannot_be_are_refused(void **state)
+{
+    static const struct {
+        const char *more, *why;
+    } cases[] = {
+        {"", "takes 1 to 8 entries in switch.groups"},
+        {"switch: {groups: [16 dp=4]}\n", "the longest that there are, is 64"},
+        {"switch: {groups: [64, 16]}\n", "16 comes behind 64"},
+        {"switch: {groups: [64 dq=4]}\n", "\"dq=4\" in \"64 dq=4\" is not right"},
+        {"switch: {groups: [64 dp=3]}\n", "in \"64 dp=3\" of switch.groups"},
+        {"switch: {groups: [long dp=4]}\n", "\"long\" in \"long dp=4\" is not right"},
+        {"switch: {groups: [64 micro_batches=0]}\n", "\"micro_batches=0\""},
+        {"switch: {groups: [64 zero=2]}\n", "parallel.zero 2 of a group"},
+        {"switch: {groups: [64]}\nparallel: {zero: 3}\n", "parallel.zero 3 with data.packing"},
+        {"switch: {groups: [64]}\ntrace: {step: 3}\n", "trace.step"},
+        {"switch: {groups: [64]}\nparallel: {zero: 1, gather: forward}\n",
+         "parallel.gather forward"},
+        {"switch: {groups: [64]}\noptimizer: {post_validation: true}\nparallel: {pp: 2}\n",
+         "optimizer.post_validation with"},
+        {"switch: {groups: [64]}\nlora: {rank: 4}\n", "data.packing group with adapters"},
+        {"switch: {groups: [64]}\nelastic: {action: continue}\n", "elastic.action continue"},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        char text[600];
+        dh_job *j;
+        snprintf(text, sizeof text, GROUPED "%s", cases[i].more);
+        if (parse(&ctx, text, NULL, 0, &j) == DH_OK) fail_msg("%s is taken", cases[i].more);
+        if (!strstr(ctx.message, cases[i].why)) fail_msg("%s: %s", cases[i].more, ctx.message);
+    }
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *j;
+    assert_fails(&ctx, parse(&ctx, "model: gpt2-tiny\nswitch: {groups: [64]}\n", NULL, 0, &j),
+                 DH_EINVAL, "are for data.packing group");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -653,6 +756,7 @@ int main(void)
         cmocka_unit_test(errors_say_where_and_what_is_right),
         cmocka_unit_test(override_errors_begin_with_the_override),
         cmocka_unit_test(combinations_name_the_number_to_change),
+        cmocka_unit_test(linear_attention_has_its_own_limits),
         cmocka_unit_test(stage_times_need_no_model),
         cmocka_unit_test(windows_are_shorter_than_sequences),
         cmocka_unit_test(degrees_are_derived_from_ranks),
@@ -664,6 +768,8 @@ int main(void)
         cmocka_unit_test(a_wrong_key_or_value_changes_nothing),
         cmocka_unit_test(help_lists_every_setting),
         cmocka_unit_test(mutated_text_is_survived),
+        cmocka_unit_test(groups_are_jobs_of_their_own),
+        cmocka_unit_test(groups_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

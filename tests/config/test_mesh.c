@@ -11,13 +11,15 @@ static dh_mesh mesh_of(int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t e
 }
 
 /* Groups of a kind: one for each place on the axes along which its members are alike, and for each
- * pair of stages that are each other's mirror image. */
+ * pair of stages that are each other's mirror image; of a stage all that the ranks come to. */
 static int64_t n_groups(const dh_mesh *m, dh_group_kind kind)
 {
+    if (dh_group_whole(kind) != kind) return m->ranks / dh_mesh_group_size(m, kind);
     const int64_t sizes[DH_N_MESH_AXES] = {m->tp, m->cp, m->ep, m->edp, m->pp};
     int64_t n = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
         if (!dh_group_varies(kind, axis)) n *= sizes[axis];
+    if (kind == DH_GROUP_KV) return n * m->tp / DH_MAX(m->kv_ranks, 1);
     return dh_group_joins_copies(kind) && m->pp > 1 ? n * (m->pp / 2) : n;
 }
 
@@ -49,6 +51,7 @@ static void sixteen_ranks_as_in_megatron(void **state)
     assert_groups(&m, DH_GROUP_PP, "0,4,8,12;1,5,9,13;2,6,10,14;3,7,11,15");
     assert_groups(&m, DH_GROUP_TP_PP, "0,1,4,5,8,9,12,13;2,3,6,7,10,11,14,15");
     assert_groups(&m, DH_GROUP_EMBED, "0,12;1,13;2,14;3,15");
+    assert_groups(&m, DH_GROUP_STAGE, "0,1,2,3;4,5,6,7;8,9,10,11;12,13,14,15");
     assert_groups(&m, DH_GROUP_DP_CP_COPIES, "0,2,12,14;1,3,13,15;4,6,8,10;5,7,9,11");
     assert_groups(&m, DH_GROUP_EDP_CP_COPIES, "0,2,12,14;1,3,13,15;4,6,8,10;5,7,9,11");
     dh_mesh odd = mesh_of(1, 1, 3, 1, 1, 0);
@@ -80,6 +83,19 @@ static void context_and_expert_groups(void **state)
     assert_groups(&m, DH_GROUP_EDP, "0,4;1,5;2,6;3,7");
     assert_groups(&m, DH_GROUP_TP_EP, "0,1,2,3;4,5,6,7");
     assert_groups(&m, DH_GROUP_TP_EP_PP, "0,1,2,3;4,5,6,7");
+    assert_groups(&m, DH_GROUP_DP_CP_NODE, "0,2,4,6;1,3,5,7");
+
+    m = mesh_of(4, 2, 1, 1, 2, 4); /* two nodes: half of the data-parallel ranks on either */
+    assert_groups(&m, DH_GROUP_DP_CP_NODE, "0,2;1,3;4,6;5,7");
+    assert_groups(&m, DH_GROUP_EDP_CP_NODE, "0;1;2;3;4;5;6;7");
+    m = mesh_of(4, 1, 1, 2, 1, 4);
+    assert_groups(&m, DH_GROUP_DP_CP_NODE, "0,1,2,3;4,5,6,7");
+    m = mesh_of(6, 1, 1, 1, 1, 3);
+    assert_groups(&m, DH_GROUP_DP_CP_NODE, "0,1,2;3,4,5");
+    m = mesh_of(3, 1, 2, 1, 1, 2); /* nodes end inside the group */
+    assert_groups(&m, DH_GROUP_DP_CP_NODE, "0;1;2;3;4;5");
+
+    m = mesh_of(4, 2, 1, 1, 2, 0);
     assert_int_equal(dh_mesh_coord(&m, 6).dp, 3);
     assert_int_equal(dh_mesh_coord(&m, 6).ep, 1);
     assert_int_equal(dh_mesh_coord(&m, 6).edp, 1);
@@ -127,14 +143,109 @@ static void check_partition(const dh_mesh *m, dh_group_kind kind)
         assert_int_equal(span.n_nodes, nodes);
         assert_int_equal(span.max_per_node, most);
         assert_int_equal(dh_mesh_group_is_local(m, kind, rank), nodes == 1);
+        if (dh_group_whole(kind) != kind && dh_group_spread(kind) == DH_STAGE_LOCAL)
+            assert_int_equal(nodes, 1);
     }
     assert_int_equal(next_id, n_groups(m, kind));
     assert_int_equal(n_members, size * next_id);
 }
 
+/* Place of a rank among the members of its group on its node, and of its node among theirs; both -1
+ * where nodes have different numbers of members. */
+typedef struct grid_place {
+    int64_t on_node, node, per_node, n_nodes;
+} grid_place;
+
+static grid_place place_in_grid(const dh_mesh *m, dh_group_kind kind, int64_t rank)
+{
+    const int64_t size = dh_mesh_group_size(m, kind);
+    grid_place p = {.on_node = -1, .node = -1};
+    int64_t counts[16] = {0}, last = -1;
+    for (int64_t i = 0; i < size; i++) {
+        const int64_t member = dh_mesh_group_member(m, kind, rank, i);
+        if (dh_mesh_node(m, member) != last) p.n_nodes++;
+        last = dh_mesh_node(m, member);
+        if (member == rank) p.node = p.n_nodes - 1, p.on_node = counts[p.n_nodes - 1];
+        counts[p.n_nodes - 1]++;
+    }
+    p.per_node = counts[0];
+    for (int64_t k = 1; k < p.n_nodes; k++)
+        if (counts[k] != p.per_node) return (grid_place){-1, -1, 0, 0};
+    return p;
+}
+
+/* The stages of a group against its members by node, which know nothing of axes. Returns whether
+ * there are any. */
+static bool check_stages(const dh_mesh *m, dh_group_kind kind)
+{
+    dh_group_stages s;
+    if (dh_group_whole(kind) != kind || dh_mesh_group_stages(m, kind, &s)) return false;
+    assert_int_equal(dh_group_whole(s.local), kind);
+    assert_int_equal(dh_group_whole(s.cross), kind);
+    for (int64_t rank = 0; rank < m->ranks; rank++) {
+        const grid_place p = place_in_grid(m, kind, rank);
+        assert_int_equal(p.per_node, s.per_node);
+        assert_int_equal(p.n_nodes, s.n_nodes);
+        assert_true(s.per_node > 1 && s.n_nodes > 1);
+        assert_int_equal(dh_mesh_group_index(m, s.local, rank), p.on_node);
+        assert_int_equal(dh_mesh_group_index(m, s.cross, rank), p.node);
+        for (int64_t i = 0; i < p.per_node; i++)
+            assert_int_equal(dh_mesh_group_member(m, s.local, rank, i),
+                             dh_mesh_group_member(m, kind, rank, p.node * p.per_node + i));
+        for (int64_t i = 0; i < p.n_nodes; i++)
+            assert_int_equal(dh_mesh_group_member(m, s.cross, rank, i),
+                             dh_mesh_group_member(m, kind, rank, i * p.per_node + p.on_node));
+        assert_true(dh_mesh_group_is_local(m, s.local, rank));
+        assert_false(dh_mesh_group_is_local(m, s.cross, rank));
+    }
+    return true;
+}
+
+/* 16 ranks on nodes of 4: of tp 8 each group has two nodes; ep 4 at stride 2 has 2 ranks on each of
+ * two; a reason where there are no stages. */
+static void stages_by_hand(void **state)
+{
+    dh_mesh m = mesh_of(2, 8, 1, 1, 1, 4);
+    dh_group_stages s;
+    assert_null(dh_mesh_group_stages(&m, DH_GROUP_TP, &s));
+    assert_int_equal(s.per_node, 4);
+    assert_groups(&m, s.local, "0,1,2,3;4,5,6,7;8,9,10,11;12,13,14,15");
+    assert_groups(&m, s.cross, "0,4;1,5;2,6;3,7;8,12;9,13;10,14;11,15");
+    assert_string_equal(dh_mesh_group_stages(&m, DH_GROUP_DP_CP, &s),
+                        "every rank of its group is on a node of its own");
+    assert_string_equal(dh_mesh_group_stages(&m, DH_GROUP_CP, &s),
+                        "groups of its kind have no stages");
+    m = mesh_of(4, 2, 1, 1, 4, 4);
+    assert_null(dh_mesh_group_stages(&m, DH_GROUP_EP, &s));
+    assert_groups(&m, s.local, "0,2;1,3;4,6;5,7");
+    assert_groups(&m, s.cross, "0,4;1,5;2,6;3,7");
+    assert_string_equal(dh_mesh_group_stages(&m, DH_GROUP_TP, &s), "its group is on one node");
+    m = mesh_of(2, 6, 1, 1, 1, 4);
+    assert_string_equal(dh_mesh_group_stages(&m, DH_GROUP_TP, &s),
+                        "nodes cut groups into unequal parts");
+}
+
+/* Eight tensor-parallel ranks, two heads of keys and values. */
+static void ranks_with_the_same_heads(void **state)
+{
+    dh_mesh m = mesh_of(1, 8, 2, 1, 1, 4);
+    assert_int_equal(dh_mesh_group_size(&m, DH_GROUP_KV), 1);
+    m.kv_ranks = 4;
+    assert_groups(&m, DH_GROUP_KV, "0,1,2,3;4,5,6,7;8,9,10,11;12,13,14,15");
+    check_partition(&m, DH_GROUP_KV);
+    for (int64_t tp = 2; tp <= 16; tp++)
+        for (int64_t n = 2; n <= tp; n++)
+            for (int64_t per_node = 1; tp % n == 0 && per_node <= 2 * tp; per_node++) {
+                if (2 * tp % per_node) continue;
+                m = mesh_of(2, tp, 1, 1, 1, per_node);
+                m.kv_ranks = n;
+                check_partition(&m, DH_GROUP_KV);
+            }
+}
+
 static void every_mesh_up_to_16_ranks(void **state)
 {
-    int n = 0;
+    int n = 0, n_stages = 0;
     for (int64_t dp = 1; dp <= 16; dp++)
         for (int64_t tp = 1; dp * tp <= 16; tp++)
             for (int64_t pp = 1; dp * tp * pp <= 16; pp++)
@@ -145,12 +256,15 @@ static void every_mesh_up_to_16_ranks(void **state)
                             if (dp * tp * pp * cp % per_node) continue;
                             dh_mesh m = mesh_of(dp, tp, pp, cp, ep, per_node);
                             check_coordinates(&m);
-                            for (int kind = 0; kind < DH_N_GROUPS; kind++)
+                            for (int kind = 0; kind < DH_N_GROUPS; kind++) {
                                 check_partition(&m, (dh_group_kind)kind);
+                                n_stages += check_stages(&m, (dh_group_kind)kind);
+                            }
                             n++;
                         }
                     }
     assert_in_range(n, 1000, 10000);
+    assert_true(n_stages > 200);
 }
 
 static void a_million_ranks(void **state)
@@ -198,6 +312,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sixteen_ranks_as_in_megatron),
         cmocka_unit_test(context_and_expert_groups),
+        cmocka_unit_test(stages_by_hand),
+        cmocka_unit_test(ranks_with_the_same_heads),
         cmocka_unit_test(every_mesh_up_to_16_ranks),
         cmocka_unit_test(a_million_ranks),
         cmocka_unit_test(names_differ),

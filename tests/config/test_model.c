@@ -31,6 +31,8 @@ static void assert_same_model(const dh_model *a, const dh_model *b)
     assert_int_equal(a->window, b->window);
     assert_int_equal(a->window_from, b->window_from);
     assert_int_equal(a->window_every, b->window_every);
+    assert_int_equal(a->attention, b->attention);
+    assert_int_equal(a->feature_map, b->feature_map);
     assert_int_equal(a->tied_head, b->tied_head);
     assert_int_equal(a->bias, b->bias);
     assert_int_equal(a->qkv_bias, b->qkv_bias);
@@ -47,6 +49,18 @@ static void assert_same_model(const dh_model *a, const dh_model *b)
     assert_int_equal(a->n_experts, b->n_experts);
     assert_int_equal(a->top_k, b->top_k);
     assert_true(a->router_aux_coef == b->router_aux_coef);
+    assert_true(a->rope.beta_fast == b->rope.beta_fast && a->rope.beta_slow == b->rope.beta_slow);
+    assert_true(a->rope.mscale == b->rope.mscale && a->rope.mscale_all == b->rope.mscale_all);
+    assert_int_equal(a->q_lora, b->q_lora);
+    assert_int_equal(a->kv_lora, b->kv_lora);
+    assert_int_equal(a->rope_dim, b->rope_dim);
+    assert_int_equal(a->v_dim, b->v_dim);
+    assert_int_equal(a->rope_pairs, b->rope_pairs);
+    assert_int_equal(a->n_shared, b->n_shared);
+    assert_int_equal(a->n_groups, b->n_groups);
+    assert_int_equal(a->top_groups, b->top_groups);
+    assert_int_equal(a->topk_plain, b->topk_plain);
+    assert_true(a->router_scale == b->router_scale);
     assert_true(a->init_std == b->init_std);
 }
 
@@ -110,6 +124,43 @@ static void flops_count_matmuls_and_causal_attention(void **state)
     dh_model x = preset("mixtral-tiny"); /* L2 C64 H8 D8 KV4 F96 E8 top 2 V512 */
     matmul = 2 * (64 * 64 * 2.0 + 64 * 32 * 2.0 + 64 * 8 + 2 * 3 * 64 * 96.0) + 512.0 * 64;
     assert_true(dh_model_flops_per_token(&x, 32) == 6 * matmul + 12.0 * 2 * 64 * 32 / 2);
+
+    /* L2 C64 H8 D24 (8 rotated) V16, latents of 32 and 16, F48 E8 top 2 and a shared one, V512 */
+    dh_model d = preset("deepseek-tiny");
+    const double queries = 64 * 32 + 32 * 8 * 24, keys = 64 * (16 + 8) + 16 * 8 * (16 + 16);
+    matmul = 2 * (queries + keys + 8 * 16 * 64 + 64 * 8 + 3 * 3 * 64 * 48.0) + 512.0 * 64;
+    assert_true(dh_model_flops_per_token(&d, 32) == 6 * matmul + 6.0 * 2 * 8 * (24 + 16) * 32 / 2);
+}
+
+/* Transformers does not know the class and so computes no other model in its place. */
+static void linear_attention_is_kept(void **state)
+{
+    static const char *const presets[] = {"llama-tiny", "mixtral-tiny"};
+    static const char *const types[] = {"\"linear_llama\"", "\"linear_mixtral\""};
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(presets); i++)
+        for (int map = DH_FEATURE_ELU; map <= DH_FEATURE_SILU; map++) {
+            dh_model m = preset(presets[i]), again;
+            char *text = NULL;
+            m.attention = DH_ATTENTION_LINEAR;
+            m.feature_map = (dh_feature_map)map;
+            assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+            assert_non_null(strstr(text, types[i]));
+            assert_ok(&ctx, from_json(&ctx, text, &again));
+            assert_same_model(&m, &again);
+            free(text);
+        }
+    dh_model m;
+    assert_fails(
+        &ctx, from_json(&ctx, "{\"model_type\": \"linear_llama\", \"feature_map\": \"relu\"}", &m),
+        DH_EUNSUPPORTED, "elu, identity and silu");
+    /* The same work a token at any length: L2 C64 F96 D8 H8 KV4 E8, top 2, V512. */
+    m = preset("mixtral-tiny");
+    m.attention = DH_ATTENTION_LINEAR;
+    const double matmul =
+        2 * (64 * 64 * 2.0 + 64 * 32 * 2.0 + 64 * 8 + 2 * 3 * 64 * 96.0) + 512.0 * 64;
+    assert_true(dh_model_flops_per_token(&m, 32) == 6 * (matmul + 2 * (8 + 4) * 8.0 * 8));
+    assert_true(dh_model_flops_per_token(&m, 32) == dh_model_flops_per_token(&m, 4096));
 }
 
 static void unknown_preset_names_the_nearest(void **state)
@@ -376,6 +427,49 @@ static void reads_every_spelling_of_rope_scaling(void **state)
     assert_true(m.rope.theta == 123.5 && m.rope.scaling == DH_ROPE_SCALING_NONE);
 }
 
+#define V3 "{\"model_type\": \"deepseek_v3\", \"first_k_dense_replace\": 0, "
+
+/* Transformers' defaults are DeepSeek V3's, and config.json keeps what differs from them. */
+static void deepseek_is_kept(void **state)
+{
+    static const char *const cases[] = {
+        V3 "\"num_hidden_layers\": 2}",
+        V3 "\"q_lora_rank\": null, \"norm_topk_prob\": false, \"rope_interleave\": false, "
+           "\"n_group\": 1, \"topk_group\": 1, \"n_shared_experts\": 2, \"v_head_dim\": 192, "
+           "\"routed_scaling_factor\": 1.25}",
+        V3 "\"num_local_experts\": 64, \"rope_parameters\": {\"rope_type\": \"yarn\", "
+           "\"rope_theta\": 5000, \"factor\": 40, \"original_max_position_embeddings\": 4096, "
+           "\"mscale\": 0.7, \"mscale_all_dim\": 0.9, \"beta_fast\": 16}}",
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m, again;
+    char *text;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        assert_ok(&ctx, from_json(&ctx, cases[i], &m));
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_same_model(&m, &again);
+        free(text);
+    }
+    assert_int_equal(m.n_experts, 64);
+    assert_true(m.rope.beta_fast == 16 && m.rope.beta_slow == 1 && m.rope.mscale_all == 0.9);
+    const dh_model v3 = preset("deepseek-v3");
+    assert_ok(&ctx, from_json(&ctx, V3 "\"max_position_embeddings\": 163840}", &m));
+    assert_int_equal(dh_model_n_params(&m), dh_model_n_params(&v3));
+    assert_int_equal(m.q_lora, 1536);
+    /* A layer of the published 671,026,419,200 (without the modules for further tokens), with its
+     * experts in place of three dense parts of width 18432. */
+    const int64_t dense = (int64_t)3 * 7168 * 18432, experts = (int64_t)257 * 3 * 7168 * 2048;
+    const int64_t router = (int64_t)256 * (7168 + 1);
+    assert_int_equal(dh_model_n_params(&v3) - 3 * (experts + router - dense), 671026419200);
+    dh_model other = preset("llama-tiny");
+    other.kv_lora = 8;
+    assert_fails(&ctx, dh_model_validate(&ctx, &other), DH_EINVAL, "only the deepseek_v3 family");
+    other = v3;
+    other.lora.rank = 4;
+    assert_fails(&ctx, dh_model_validate(&ctx, &other), DH_EUNSUPPORTED, "adapters");
+}
+
 static void refuses_what_it_does_not_compute(void **state)
 {
     static const struct {
@@ -390,8 +484,33 @@ static void refuses_what_it_does_not_compute(void **state)
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"llama\", \"mlp_bias\": true}", "mlp_bias", DH_EUNSUPPORTED},
         {"{\"model_type\": \"llama\", \"hidden_act\": \"relu\"}", "relu", DH_EUNSUPPORTED},
-        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\"}}", "yarn",
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"dynamic\"}}", "dynamic",
          DH_EUNSUPPORTED},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\"}}", "factor is 0",
+         DH_EINVAL},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}}",
+         "original_max_seq is 0", DH_EINVAL},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+         "\"original_max_position_embeddings\": 64, \"attention_factor\": 1.5}}",
+         "attention_factor", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+         "\"original_max_position_embeddings\": 64, \"beta_fast\": 1}}",
+         "beta_fast", DH_EINVAL},
+        {"{\"model_type\": \"deepseek_v3\"}", "\"first_k_dense_replace\" is 3 where it is absent",
+         DH_EUNSUPPORTED},
+        {V3 "\"scoring_func\": \"softmax\"}", "scoring_func", DH_EUNSUPPORTED},
+        {V3 "\"topk_method\": \"greedy\"}", "topk_method", DH_EUNSUPPORTED},
+        {V3 "\"attention_bias\": true}", "attention_bias", DH_EUNSUPPORTED},
+        {V3 "\"num_key_value_heads\": 8}", "n_kv_heads 8", DH_EINVAL},
+        {V3 "\"qk_nope_head_dim\": 129, \"qk_rope_head_dim\": 63}", "rope_dim is 63", DH_EINVAL},
+        {V3 "\"v_head_dim\": 193}", "v_dim is 193", DH_EINVAL},
+        {V3 "\"kv_lora_rank\": 0}", "kv_lora 0", DH_EINVAL},
+        {V3 "\"rms_norm_eps\": 1e-5}", "norm_eps is 1e-05", DH_EINVAL},
+        {V3 "\"n_shared_experts\": 0}", "n_shared is 0", DH_EINVAL},
+        {V3 "\"n_group\": 7}", "n_groups is 7", DH_EINVAL},
+        {V3 "\"topk_group\": 9}", "top_groups is 9", DH_EINVAL},
+        {V3 "\"num_experts_per_tok\": 64, \"topk_group\": 1}", "top_groups is 1", DH_EINVAL},
+        {V3 "\"routed_scaling_factor\": 0}", "router_scale is 0", DH_EINVAL},
         {"{\"model_type\": \"llama\", \"partial_rotary_factor\": 0.5}", "partial_rotary_factor",
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"mixtral\", \"router_jitter_noise\": 0.1}", "router_jitter_noise",
@@ -480,6 +599,19 @@ static void validation_names_the_field(void **state)
     m = preset("mixtral-tiny");
     m.rope.theta = NAN;
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "theta");
+    m = preset("gpt2");
+    m.attention = DH_ATTENTION_LINEAR;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "softmax alone");
+    m = preset("mixtral-tiny");
+    m.attention = DH_ATTENTION_LINEAR;
+    m.window = 8;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "model.window=0");
+    m = preset("llama-tiny");
+    m.feature_map = DH_FEATURE_SILU;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "model.attention=linear");
+    m = preset("llama-tiny");
+    m.attention = (dh_attention_kind)2;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "attention 2");
     m = preset("mixtral-tiny");
     m.family = (dh_family)99;
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "family 99");
@@ -521,9 +653,11 @@ int main(void)
         cmocka_unit_test(every_preset_survives_config_json),
         cmocka_unit_test(reads_hugging_face_files),
         cmocka_unit_test(windows_are_kept),
+        cmocka_unit_test(linear_attention_is_kept),
         cmocka_unit_test(layers_and_routers_of_their_own_are_kept),
         cmocka_unit_test(gemma_is_kept),
         cmocka_unit_test(reads_every_spelling_of_rope_scaling),
+        cmocka_unit_test(deepseek_is_kept),
         cmocka_unit_test(refuses_what_it_does_not_compute),
         cmocka_unit_test(validation_names_the_field),
         cmocka_unit_test(reads_files_and_folders),

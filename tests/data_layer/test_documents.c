@@ -2,6 +2,7 @@
 #include "dh_test.h"
 
 #include "data/dataset.h"
+#include "data/groups.h"
 #include "data/pack.h"
 
 enum { EOS = 7, VOCAB = 100 };
@@ -205,8 +206,9 @@ static void documents_end_with_their_token(void **state)
     dh_dataset_close(ds);
 }
 
-static void add_length(void *user, int64_t n)
+static void add_length(void *user, int64_t n, int64_t n_targets)
 {
+    assert_int_equal(n_targets, n);
     *(int64_t *)user += n;
 }
 
@@ -236,7 +238,7 @@ static void epochs_have_every_row_once(void **state)
                     const dh_dataset_row out = row_of(&r);
                     assert_ok(&ctx, dh_dataset_packed_row(&ctx, ds, i, &out));
                     if (i == 0 && order == DH_ORDER_SHUFFLE) first_of[key - 1] = r.documents[0];
-                    dh_dataset_lengths(ds, i, add_length, &sum);
+                    assert_ok(&ctx, dh_dataset_lengths(&ctx, ds, i, add_length, &sum));
                     for (int t = 0; t < ROW && r.targets[t] >= 0; t++) {
                         const int64_t at = r.documents[t] + r.positions[t];
                         assert_false(seen[at]);
@@ -252,6 +254,87 @@ static void epochs_have_every_row_once(void **state)
             dh_dataset_close(ds);
         }
     assert_int_not_equal(first_of[0], first_of[1]);
+    free(tokens);
+}
+
+/* ---- by length ----------------------------------------------------------------------------- */
+
+typedef struct lengths {
+    int64_t at[4096], n;
+} lengths;
+
+static void list_length(void *user, int64_t n, int64_t n_targets)
+{
+    lengths *l = user;
+    assert_true(l->n < (int64_t)DH_COUNTOF(l->at));
+    l->at[l->n++] = n;
+}
+
+/* Every document of the samples is somewhere, once; every row of a group has one that no shorter
+ * group holds, and what the row gives is the stream's. */
+static void check_groups(dh_dataset *ds, const dh_length_groups *g, const uint16_t *tokens,
+                         lengths *want)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t k = 0; k < g->n; k++)
+        for (int64_t i = 0; i < dh_pack_rows(&g->rows[k]) + 1; i++) {
+            row r;
+            int64_t t = 0, longest = 0;
+            const dh_dataset_row out = row_of(&r);
+            assert_ok(&ctx, dh_length_groups_row(&ctx, ds, g, k, i, &out));
+            while (t < g->max_len[k] && r.targets[t] >= 0) {
+                const int64_t first = r.documents[t];
+                int64_t n = 0;
+                for (; t < g->max_len[k] && r.targets[t] >= 0 && r.positions[t] == n; t++, n++)
+                    assert_true(r.documents[t] == first && r.tokens[t] == tokens[first + n] &&
+                                r.targets[t] == tokens[first + n + 1]);
+                longest = DH_MAX(longest, n);
+                int64_t found = 0;
+                while (found < want->n && want->at[found] != n) found++;
+                assert_true(found < want->n); /* one of this length, and then one fewer */
+                want->at[found] = want->at[--want->n];
+            }
+            if (i == dh_pack_rows(&g->rows[k]))
+                assert_int_equal(t, 0); /* behind the last: padding */
+            else
+                assert_true(longest > (k == 0 ? 0 : g->max_len[k - 1]));
+            for (; t < g->max_len[k]; t++) assert_int_equal(r.targets[t], -1);
+        }
+    assert_int_equal(want->n, 0);
+}
+
+static void documents_go_to_the_group_that_holds_them(void **state)
+{
+    enum { N = 20000, ROW = 64, SAMPLES = 24 };
+    static const int64_t bounds[][3] = {{8, 24, ROW}, {1, 2, ROW}, {63, ROW}, {ROW}};
+    static const size_t n_bounds[] = {3, 3, 2, 1};
+    uint64_t seed = test_seed("groups of lengths");
+    uint16_t *tokens = malloc(N * sizeof *tokens);
+    for (int i = 0; i < N; i++)
+        tokens[i] = test_rand(&seed) % 12 ? (uint16_t)(8 + test_rand(&seed) % 90) : EOS;
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_dataset *ds =
+        open_tokens(put(*state, "lengths.u16", tokens, N * sizeof *tokens), DH_ORDER_SHUFFLE, 3);
+    assert_ok(&ctx, dh_dataset_pack(&ctx, ds, ROW, EOS));
+    for (size_t b = 0; b < DH_COUNTOF(bounds); b++)
+        for (int64_t first = 0; first < 3 * SAMPLES; first += SAMPLES) {
+            lengths want = {.n = 0};
+            dh_length_groups groups;
+            for (int64_t i = 0; i < SAMPLES; i++)
+                assert_ok(&ctx, dh_dataset_lengths(&ctx, ds, first + i, list_length, &want));
+            assert_ok(&ctx, dh_length_groups_make(&ctx, ds, first, SAMPLES, bounds[b], n_bounds[b],
+                                                  &groups));
+            check_groups(ds, &groups, tokens, &want);
+            for (int64_t i = 0; n_bounds[b] == 1 && i < SAMPLES; i++) { /* one group: the rows */
+                row x, y;
+                const dh_dataset_row a = row_of(&x), c = row_of(&y);
+                assert_ok(&ctx, dh_dataset_packed_row(&ctx, ds, first + i, &a));
+                assert_ok(&ctx, dh_length_groups_row(&ctx, ds, &groups, 0, i, &c));
+                assert_memory_equal(&x, &y, sizeof x);
+            }
+            dh_length_groups_fini(&groups);
+        }
+    dh_dataset_close(ds);
     free(tokens);
 }
 
@@ -281,7 +364,7 @@ static void ends_have_to_be_known(void **state)
     assert_ok(&ctx, dh_dataset_pack(&ctx, ds, 32, -1));
     assert_int_equal(dh_dataset_windows(ds, 32), 1);
     int64_t n = 0;
-    dh_dataset_lengths(ds, 0, add_length, &n);
+    assert_ok(&ctx, dh_dataset_lengths(&ctx, ds, 0, add_length, &n));
     assert_int_equal(n, 2 * (strlen(text) - 1));
     dh_dataset_close(ds);
 
@@ -303,6 +386,8 @@ int main(void)
         cmocka_unit_test(the_tightest_row_is_taken),
         cmocka_unit_test_setup_teardown(documents_end_with_their_token, set_up, tear_down),
         cmocka_unit_test_setup_teardown(epochs_have_every_row_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(documents_go_to_the_group_that_holds_them, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(ends_have_to_be_known, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -795,7 +795,7 @@ static void check_finds_tensor_faults(void **state)
     FAULT((t->shape[0] = INT64_MAX, t->base = DH_NONE), "axis 0 has size");
     FAULT(t->which = 3, "has no slot");
     FAULT((t->kind = DH_TENSOR_PARAM), "needs a slot");
-    FAULT((t->kind = DH_TENSOR_STATE, t->which = DH_N_STATE), "must be below 8");
+    FAULT((t->kind = DH_TENSOR_STATE, t->which = DH_N_STATE), "must be below 10");
     FAULT((t->kind = DH_TENSOR_PARAM, t->which = 0), "does not lie inside its base");
     FAULT(t->name[2] = ' ', "no valid name");
 #undef FAULT

@@ -83,9 +83,13 @@ static void the_optimizer_reads_back(void **state)
                               .group = DH_GROUP_DP_CP,
                               .dtype = DH_BF16,
                               .phase = DH_PHASE_B};
-    dh_graph *graphs[5];
-    assert_ok(&ctx,
-              dh_graph_build_optimizer(&ctx, regions, 2, DH_BF16, DH_GROUP_WORLD, &graphs[0]));
+    const dh_opt_norm at_once = {.group = DH_GROUP_WORLD};
+    const dh_opt_norm ahead = {.group = DH_GROUP_STAGE, .before = true, .behind = true};
+    dh_graph *graphs[8];
+    assert_ok(&ctx, dh_graph_build_optimizer(&ctx, regions, 2, DH_BF16, &at_once, &graphs[0]));
+    assert_ok(&ctx, dh_graph_build_optimizer(&ctx, regions, 2, DH_BF16, &ahead, &graphs[5]));
+    assert_ok(&ctx, dh_graph_build_norm_link(&ctx, false, &graphs[6]));
+    assert_ok(&ctx, dh_graph_build_norm_link(&ctx, true, &graphs[7]));
     assert_ok(&ctx, dh_graph_build_reductions(&ctx, sums, DH_COUNTOF(sums), &graphs[1]));
     assert_ok(&ctx, dh_graph_build_link(&ctx, true, 64, 32, DH_F32, 0, &graphs[2]));
     assert_ok(&ctx, dh_graph_build_link(&ctx, false, 64, 32, DH_F32, 8, &graphs[3]));

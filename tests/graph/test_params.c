@@ -40,6 +40,39 @@ static void totals_are_those_of_the_model(void **state)
     assert_true(n > 10);
 }
 
+/* Adapters, of what each preset's family has: as many as the model counts; halves of them over two
+ * ranks, but for the factor that both have, come to the whole. */
+static void adapters_are_those_of_the_model(void **state)
+{
+    size_t n;
+    const dh_model_preset *presets = dh_model_presets(&n);
+    for (size_t i = 0; i < n; i++) {
+        dh_model m = preset(presets[i].name);
+        m.lora.rank = 4;
+        int64_t total = 0, split[2] = {0, 0}, shared = 0;
+        for (int layer = 0; layer < m.n_layers; layer++)
+            for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
+                dh_param p, part;
+                if (!dh_param_describe(&m, DH_BLOCK_ADAPTERS, layer, which, &p)) continue;
+                if (p.kind != DH_BLOCK_ADAPTERS) continue;
+                assert_true(p.adapter && !p.frozen && dh_param_is_adapter(which));
+                total += dh_param_elements(&p);
+                for (int64_t r = 0; r < 2; r++) {
+                    assert_true(dh_param_shard(&p, (dh_shard){.tp = 2, .tp_rank = r}, &part));
+                    assert_int_equal(part.shared, !part.sharded);
+                    assert_int_equal(dh_param_is_matrix(&part), part.sharded);
+                    *(part.shared ? &shared : &split[r]) += dh_param_elements(&part);
+                }
+            }
+        if (total != dh_model_n_trained(&m))
+            fail_msg("%s: %lld elements of adapters, %lld in the model", m.name, (long long)total,
+                     (long long)dh_model_n_trained(&m));
+        assert_int_equal(split[0], split[1]);
+        if (m.n_heads % 2 == 0 && m.n_kv_heads % 2 == 0)
+            assert_int_equal(split[0] + split[1] + shared / 2, total);
+    }
+}
+
 /* ---- names --------------------------------------------------------------------------------- */
 
 static void assert_hf_tensors(const dh_model *m, const char *const *names, size_t n_names)
@@ -146,6 +179,23 @@ static void names_are_those_of_hugging_face(void **state)
                                             QWEN3_EXPERT("1"),
                                             "model.norm.weight",
                                             "lm_head.weight"};
+#define DEEPSEEK_Q(part) "model.layers.0.self_attn." part ".weight"
+#define DEEPSEEK_REST                                                                              \
+    DEEPSEEK_Q("kv_a_proj_with_mqa"), DEEPSEEK_Q("kv_a_layernorm"), DEEPSEEK_Q("kv_b_proj"),       \
+        DEEPSEEK_Q("o_proj"), "model.layers.0.post_attention_layernorm.weight",                    \
+        "model.layers.0.mlp.gate.weight", "model.layers.0.mlp.gate.e_score_correction_bias",       \
+        QWEN3_EXPERT("0"), QWEN3_EXPERT("1"),                                                      \
+        "model.layers.0.mlp.shared_experts.gate_proj.weight",                                      \
+        "model.layers.0.mlp.shared_experts.up_proj.weight",                                        \
+        "model.layers.0.mlp.shared_experts.down_proj.weight", "model.norm.weight",                 \
+        "lm_head.weight"
+    static const char *const deepseek[] = {
+        "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
+        DEEPSEEK_Q("q_a_proj"),      DEEPSEEK_Q("q_a_layernorm"),
+        DEEPSEEK_Q("q_b_proj"),      DEEPSEEK_REST};
+    static const char *const deepseek_straight[] = {"model.embed_tokens.weight",
+                                                    "model.layers.0.input_layernorm.weight",
+                                                    DEEPSEEK_Q("q_proj"), DEEPSEEK_REST};
     dh_model m = preset("gpt2");
     m.n_layers = 2;
     assert_hf_tensors(&m, gpt2, DH_COUNTOF(gpt2));
@@ -178,6 +228,12 @@ static void names_are_those_of_hugging_face(void **state)
     m.n_layers = 1;
     m.n_experts = 2;
     assert_hf_tensors(&m, qwen3_moe, DH_COUNTOF(qwen3_moe));
+    m = preset("deepseek-v3");
+    m.n_layers = 1;
+    m.n_experts = 2;
+    assert_hf_tensors(&m, deepseek, DH_COUNTOF(deepseek));
+    m.q_lora = 0;
+    assert_hf_tensors(&m, deepseek_straight, DH_COUNTOF(deepseek_straight));
 }
 
 /* ---- pieces --------------------------------------------------------------------------------- */
@@ -292,6 +348,33 @@ static void pieces_hold_every_element_once(void **state)
     }
 }
 
+/* More ranks than heads of keys and values: a run of ranks has the same one, whole, and that of its
+ * own query heads. */
+static void heads_that_ranks_share(void **state)
+{
+    enum { TP = 8, N_KV = 2, D = 4, WIDTH = 32 };
+    dh_model m = preset("llama-tiny");
+    m.n_heads = TP;
+    m.n_kv_heads = N_KV;
+    m.head_dim = D;
+    m.width = WIDTH;
+    dh_param whole, part;
+    assert_true(dh_param_describe(&m, DH_BLOCK_LAYER, 0, DH_PARAM_QKV_W, &whole));
+    for (int64_t rank = 0; rank < TP; rank++) {
+        const int64_t want[3] = {rank * D, rank / (TP / N_KV) * D, rank / (TP / N_KV) * D};
+        assert_true(dh_param_shard(&whole, (dh_shard){.tp = TP, .tp_rank = rank}, &part));
+        assert_rows_covered(&part);
+        assert_int_equal(part.shape[0], 3 * D);
+        assert_int_equal(part.n_repeated, 2 * D * WIDTH);
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(part.piece_rows[k].n_rows, D);
+            assert_int_equal(part.piece_rows[k].hf_row, want[k]);
+        }
+    }
+    assert_true(dh_param_shard(&whole, (dh_shard){.tp = N_KV, .tp_rank = 1}, &part));
+    assert_int_equal(part.n_repeated, 0);
+}
+
 /* GPT-2's vocabulary divides by nothing useful: the last shard is shorter, and no
  * row is padding. */
 static void vocabulary_shards_meet(void **state)
@@ -393,8 +476,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(totals_are_those_of_the_model),
+        cmocka_unit_test(adapters_are_those_of_the_model),
         cmocka_unit_test(names_are_those_of_hugging_face),
         cmocka_unit_test(pieces_hold_every_element_once),
+        cmocka_unit_test(heads_that_ranks_share),
         cmocka_unit_test(vocabulary_shards_meet),
         cmocka_unit_test(tied_heads_are_the_embedding),
         cmocka_unit_test(layers_find_their_experts),

@@ -52,6 +52,42 @@ static void the_first_example_of_the_paper(void **state)
     dh_graph_destroy(want);
 }
 
+/* Chunk by chunk through all that works by rows: rows 4 and 5 of x, then 6 and 7. */
+static void the_example_is_fused(void **state)
+{
+    dh_graph *got = parse_graph(HEAD "F %4 = linear(%0, %1)\nF %5 = all_reduce(%4) {group=tp}\n"
+                                     "F %6 = residual(%0, %5, %2)\nF %7 = activation(%6)\n");
+    dh_graph *want =
+        parse_graph(HEAD "%8:s.own act f32[4 tokens, 4 width]\n"
+                         "%9:x.own range f32[4 tokens, 4 width] slot=0 view=%0+4\n"
+                         "%10:y.own act f32[4 tokens, 4 width]\n"
+                         "%11:z.own act f32[4 tokens, 4 width]\n"
+                         "%12:x.own.0 range f32[2 tokens, 4 width] slot=0 view=%0+4\n"
+                         "%13:y.own.0 act f32[2 tokens, 4 width] view=%10+0\n"
+                         "%14:s.own.0 act f32[2 tokens, 4 width] view=%8+0\n"
+                         "%15:y.own.0 act f32[2 tokens, 4 width] view=%10+0\n"
+                         "%16:z.own.0 act f32[2 tokens, 4 width] view=%11+0\n"
+                         "%17:x.own.1 range f32[2 tokens, 4 width] slot=0 view=%0+6\n"
+                         "%18:y.own.1 act f32[2 tokens, 4 width] view=%10+2\n"
+                         "%19:s.own.1 act f32[2 tokens, 4 width] view=%8+2\n"
+                         "%20:y.own.1 act f32[2 tokens, 4 width] view=%10+2\n"
+                         "%21:z.own.1 act f32[2 tokens, 4 width] view=%11+2\n"
+                         "F %4 = linear(%0, %1)\nF %8 = reduce_scatter(%4) {group=tp, parts=2}\n"
+                         "F %13 = residual(%12, %14, %2)\nF %16 = activation(%15)\n"
+                         "F %18 = residual(%17, %19, %2)\nF %21 = activation(%20)\n"
+                         "F %7 = all_gather(%11) {group=tp}\n");
+    rewrite(got, "split, reorder, fuse", NULL);
+    assert_same_graph(got, want);
+    dh_pass_report report = {.n_places = 0};
+    rewrite(got, "fuse(4)", &report);
+    assert_same_graph(got, want);
+    assert_int_equal(report.left.n, 1);
+    assert_string_equal(report.left.at[0].why, "it is used in parts");
+    dh_vec_fini(&report.left);
+    dh_graph_destroy(got);
+    dh_graph_destroy(want);
+}
+
 static void assert_left(const char *text, const char *passes, const char *why)
 {
     dh_pass_report report = {.n_places = 0};
@@ -82,6 +118,12 @@ static void what_is_left_says_why(void **state)
     assert_left(SUMMED "%8:out range f32[8 tokens, 4 width] slot=4\nF %8 = add(%0, %5)\n",
                 "split, reorder", "its result is no passing value");
     assert_left(SUMMED "W %2 = bias_grad(%5)\n", "split, reorder", "it is a sum over all rows");
+    assert_left(SUMMED "F %6 = linear(%5, %1)\n", "split, fuse",
+                "what reads it first does not work by rows");
+    assert_left(SUMMED "F %6 = residual(%0, %5, %2)\n", "split, reorder, fuse(3)",
+                "its rows are not so many equal parts");
+    assert_left(HEAD "%8:own act f32[4 tokens, 4 width]\nF %8 = reduce_scatter(%0) {group=tp}\n",
+                "fuse", "nothing reads it");
 }
 
 /* ---- sequence parallelism ------------------------------------------------------------------- */
@@ -193,19 +235,23 @@ static void jobs_say_why_not(void **state)
     spec.build.batch = 1;
     assert_non_null(strstr(dh_pass_row_reorder.applicable(&spec, none), "do not divide"));
     assert_true(dh_graph_whole_tokens(&spec));
+    assert_non_null(strstr(dh_pass_row_fuse.applicable(&spec, none), "every rank has all tokens"));
     spec.build.seq = 8;
+    assert_null(dh_pass_row_fuse.applicable(&spec, none));
     spec.build.model = &experts;
     assert_non_null(strstr(dh_pass_row_reorder.applicable(&spec, none), "experts"));
     spec.whole_tokens = false;
     assert_non_null(strstr(dh_pass_row_split.applicable(&spec, none), "tokens are split already"));
     assert_ok(&ctx, dh_mesh_init(&ctx, 1, 1, 1, 1, 1, 0, 0, &spec.mesh));
     assert_non_null(strstr(dh_pass_row_split.applicable(&spec, none), "one rank"));
+    assert_non_null(strstr(dh_pass_row_fuse.applicable(&spec, none), "one rank"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_example_of_the_paper),
+        cmocka_unit_test(the_example_is_fused),
         cmocka_unit_test(what_is_left_says_why),
         cmocka_unit_test(sequence_parallelism_is_found),
         cmocka_unit_test(jobs_say_why_not),

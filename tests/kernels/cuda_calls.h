@@ -181,7 +181,7 @@ static inline void cuda_adamw(const dh_adamw *opt, int64_t n, const float *g, fl
                                 .eps = opt->eps,
                                 .weight_decay = opt->weight_decay};
     const double norm[2] = {1, opt->grad_scale};
-    dh_cuda_adamw(NULL, &scalars, norm, true, n, g, p, m, v, copy);
+    dh_cuda_adamw(NULL, &scalars, norm, true, n, g, p, m, v, copy, NULL);
 }
 #define dh_k_adamw cuda_adamw
 

@@ -56,8 +56,8 @@ void scratch_free(void *ws, size_t n_bytes);
 #define EACH_DTYPE(T) for (dh_dtype T = DH_F32; T <= DH_BF16; T = (dh_dtype)(T + 1))
 
 extern const struct CMUnitTest gemm_tests[], norm_tests[], pointwise_tests[], attn_tests[],
-    loss_tests[], optim_tests[], moe_tests[];
-extern const size_t n_gemm_tests, n_norm_tests, n_pointwise_tests, n_attn_tests, n_loss_tests,
-    n_optim_tests, n_moe_tests;
+    linear_tests[], loss_tests[], optim_tests[], moe_tests[], latent_tests[];
+extern const size_t n_gemm_tests, n_norm_tests, n_pointwise_tests, n_attn_tests, n_linear_tests,
+    n_loss_tests, n_optim_tests, n_moe_tests, n_latent_tests;
 
 #endif

@@ -6,6 +6,7 @@ int main(void)
 {
     omp_set_num_threads(2);
     printf("inner loops: %s\n", dh_simd_get()->name);
-    return RUN(gemm) + RUN(norm) + RUN(pointwise) + RUN(attn) + RUN(loss) + RUN(optim) + RUN(moe) >
+    return RUN(gemm) + RUN(norm) + RUN(pointwise) + RUN(attn) + RUN(linear) + RUN(loss) +
+               RUN(optim) + RUN(moe) + RUN(latent) >
            0;
 }

@@ -119,9 +119,44 @@ static void a_norm_that_is_not_finite_changes_nothing(void **state)
     for (size_t k = 0; k < DH_COUNTOF(norms); k++) {
         buf p = buf_random(DH_F32, n, 1, &seed), g = buf_random(DH_F32, n, 1, &seed);
         buf m = buf_new(DH_F32, n), v = buf_new(DH_F32, n), before = buf_copy(p);
-        dh_cuda_adamw(NULL, &s, norms[k], true, n, f32(g), f32(p), f32(m), f32(v), NULL);
+        dh_cuda_adamw(NULL, &s, norms[k], true, n, f32(g), f32(p), f32(m), f32(v), NULL, NULL);
         assert_true(buf_same(p, before) == (k < 2));
         buf all[] = {p, g, m, v, before};
+        for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
+    }
+}
+
+/* AdamW that keeps what it overwrites, by the norm of a part, then an amendment by that of all:
+ * what AdamW by that of all does. Where the part clips already nothing but what is kept changes. */
+static void an_amended_step_is_the_step_of_all(void **state)
+{
+    static const struct {
+        double so_far[2], norm[2];
+    } cases[] = {{{1, 1}, {1, 1}},        {{1, 1}, {8, .5}},    {{8, .5}, {16, .25}},
+                 {{1, 1}, {INFINITY, 0}}, {{NAN, 1}, {NAN, 1}}, {{8, .5}, {NAN, 1}},
+                 {{INFINITY, 0}, {1, 1}}};
+    uint64_t seed = test_seed("amend");
+    const dh_scalars s = {.lr = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    for (size_t k = 0; k < 2 * DH_COUNTOF(cases); k++) {
+        const int64_t n = k % 2 ? 1001 : 1000;
+        const double *so_far = cases[k / 2].so_far, *norm = cases[k / 2].norm;
+        buf p = buf_random(DH_F32, n, 1, &seed), g = buf_random(DH_F32, n, 1, &seed);
+        buf m = buf_random(DH_F32, n, 1, &seed), v = buf_new(DH_F32, n), c = buf_new(DH_BF16, n);
+        buf before = buf_copy(p), old = buf_new(DH_F32, 3 * n);
+        buf p1 = buf_copy(p), m1 = buf_copy(m), v1 = buf_copy(v), c1 = buf_copy(c);
+        dh_cuda_adamw(NULL, &s, norm, true, n, f32(g), f32(p1), f32(m1), f32(v1),
+                      (dh_bf16 *)(void *)c1.raw, NULL);
+        dh_cuda_adamw(NULL, &s, so_far, true, n, f32(g), f32(p), f32(m), f32(v),
+                      (dh_bf16 *)(void *)c.raw, f32(old));
+        assert_true(buf_same(p, before) == !(so_far[0] == 1));
+        assert_memory_equal(old.raw, before.raw, (size_t)n * sizeof(float));
+        dh_cuda_amend(NULL, &s, norm, so_far, true, n, f32(g), f32(old), f32(p), f32(m), f32(v),
+                      (dh_bf16 *)(void *)c.raw);
+        assert_true(buf_same(p, p1) && buf_same(m, m1) && buf_same(v, v1));
+        /* Of a step that was taken back the copy is the kept weights rounded. */
+        for (int64_t i = 0; i < n && so_far[0] == 1; i++)
+            assert_int_equal(((dh_bf16 *)(void *)c.raw)[i], dh_f32_to_bf16(f32(p1)[i]));
+        buf all[] = {p, g, m, v, c, before, old, p1, m1, v1, c1};
         for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
     }
 }
@@ -132,10 +167,10 @@ static void vectors_do_not_decay(void **state)
     const dh_scalars s = {.lr = 0.5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 1};
     const double norm[2] = {1, 1};
     float g = 2, p = 8, m = 0, v = 0;
-    dh_cuda_adamw(NULL, &s, norm, false, 1, &g, &p, &m, &v, NULL);
+    dh_cuda_adamw(NULL, &s, norm, false, 1, &g, &p, &m, &v, NULL, NULL);
     check_value("p", p, 7.5, 1e-6);
     g = 2, p = 8, m = 0, v = 0;
-    dh_cuda_adamw(NULL, &s, norm, true, 1, &g, &p, &m, &v, NULL);
+    dh_cuda_adamw(NULL, &s, norm, true, 1, &g, &p, &m, &v, NULL, NULL);
     check_value("p", p, 3.5, 1e-6);
 }
 
@@ -179,8 +214,7 @@ static void gradients_of_logits_are_narrowed(void **state)
     for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
 }
 
-/* ---- experts
- * ---------------------------------------------------------------------------------------- */
+/* ---- experts --------------------------------------------------------------------------------- */
 
 /* More choices than a block numbers at once, some experts without any. */
 static void choices_are_ordered_as_on_the_cpu(void **state)
@@ -230,6 +264,7 @@ const struct CMUnitTest cuda_tests[] = {
     cmocka_unit_test(masks_are_those_of_the_cpu),
     cmocka_unit_test(gradients_are_clipped_to_their_norm),
     cmocka_unit_test(a_norm_that_is_not_finite_changes_nothing),
+    cmocka_unit_test(an_amended_step_is_the_step_of_all),
     cmocka_unit_test(vectors_do_not_decay),
     cmocka_unit_test(losses_are_summed_with_their_rows),
     cmocka_unit_test(gradients_of_logits_are_narrowed),

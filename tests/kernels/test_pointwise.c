@@ -227,6 +227,26 @@ static void rope_table_knows_scalings(void **state)
     rope = (dh_rope){.theta = 500000, .scaling = DH_ROPE_SCALING_LINEAR, .factor = 4};
     dh_k_rope_table(&rope, POS, D, f32(scaled));
     assert_true(get(scaled, 4000 * D + 3) == get(table, 1000 * D + 3));
+    /* Yarn: pairs below 64 ln(4096 / (32 * 2 pi)) / (2 ln 500000) = 7.3, rounded down, are kept,
+     * those above 64 ln(4096 / (2 pi)) / (2 ln 500000) = 15.8, rounded up, stretched, and all are
+     * multiplied by (1 + 0.07 ln 40) / (1 + 0.1 ln 40). */
+    rope = (dh_rope){.theta = 500000,
+                     .scaling = DH_ROPE_SCALING_YARN,
+                     .factor = 40,
+                     .original_max_seq = 4096,
+                     .beta_fast = 32,
+                     .beta_slow = 1,
+                     .mscale = 0.7,
+                     .mscale_all = 1};
+    const double size = (1 + 0.07 * log(40)) / (1 + 0.1 * log(40));
+    dh_k_rope_table(&rope, POS, D, f32(scaled));
+    for (int64_t pair = 0; pair < D / 2; pair++) {
+        const double stretched = fmin(fmax(((double)pair - 7) / (16 - 7), 0), 1);
+        const double own = pow(500000, -2.0 * (double)pair / D);
+        const double angle = 3001 * (stretched * own / 40 + (1 - stretched) * own);
+        check_value("yarn", get(scaled, 3001 * D + pair), size * cos(angle), 1e-6);
+        check_value("yarn", get(scaled, 3001 * D + D / 2 + pair), size * sin(angle), 1e-6);
+    }
     FREE_ALL(table, scaled);
 }
 

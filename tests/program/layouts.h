@@ -64,8 +64,8 @@ static inline void open_pair(pair *p, unsigned what)
     for (int k = 0; k < 2; k++) p->sides[k] = prepare(&p->setups[k]);
     dh_model *a = &p->sides[0]->spec.recipe.model, *b = &p->sides[1]->spec.recipe.model;
     a->n_layers = b->n_layers = DH_MAX(a->n_layers, b->n_layers); /* as many as stages need */
-    const dh_layout from = {&p->sides[0]->spec.recipe, 0};
-    const dh_layout to = {&p->sides[1]->spec.recipe, DH_LAYOUT_BEHIND};
+    const dh_layout from = {.recipe = &p->sides[0]->spec.recipe};
+    const dh_layout to = {.recipe = &p->sides[1]->spec.recipe, .base = DH_LAYOUT_BEHIND};
     if (dh_reshard_open(&ctx, &from, &to, what, &p->r) == DH_OK) return;
     print_setup(&p->setups[0]);
     print_setup(&p->setups[1]);

@@ -22,6 +22,8 @@ typedef struct setup {
     bool whole_experts; /* spread over tp ranks too */
 } setup;
 
+static int64_t n_kv_heads; /* of every model; 0: its own, or one for each tp rank */
+
 typedef struct mesh_programs {
     dh_schedule *schedule;
     dh_ordering ordering; /* of the strategy; what one rank finds the others look up */
@@ -66,7 +68,7 @@ static inline mesh_programs *prepare(const setup *s)
     assert_ok(&ctx, dh_model_from_preset(&ctx, s->preset, &model));
     assert_ok(&ctx, dh_schedule_generate(&ctx, row_named(s->schedule), &wanted, &m->schedule));
     model.n_layers = DH_MAX(model.n_layers, m->schedule->n_stages);
-    model.n_kv_heads = DH_MAX(model.n_kv_heads, s->tp);
+    model.n_kv_heads = n_kv_heads ? n_kv_heads : DH_MAX(model.n_kv_heads, s->tp);
     m->spec = (dh_program_spec){.recipe = {.model = model,
                                            .dtype = s->dtype,
                                            .schedule = m->schedule,
@@ -86,6 +88,7 @@ static inline mesh_programs *prepare(const setup *s)
     assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, DH_MAX(s->cp, 1), DH_MAX(s->ep, 1), 0,
                                  s->per_node, &m->spec.recipe.mesh));
     m->spec.recipe.mesh.whole_experts = s->whole_experts;
+    m->spec.recipe.mesh.kv_ranks = dh_mesh_kv_ranks(&model, s->tp);
     if (!s->strategy) return m;
     assert_ok(&ctx, dh_strategy_ordering(&ctx, s->strategy, &m->ordering));
     m->ordering.cache = dh_order_cache_create();
@@ -125,6 +128,21 @@ static inline void destroy(mesh_programs *m)
 static inline dh_status verify(dh_ctx *ctx, const mesh_programs *m)
 {
     return dh_programs_verify(ctx, (const dh_program *const *)m->at, m->n);
+}
+
+/* An instruction that was never issued: whoever waits for it waits for the one before. */
+static inline void drop(dh_program *p, uint32_t i)
+{
+    uint32_t before = i;
+    while (before-- > 0)
+        if (p->instrs.at[before].stream == p->instrs.at[i].stream) break;
+    if (before == UINT32_MAX) before = 0; /* complete long before */
+    p->instrs.n--;
+    memmove(&p->instrs.at[i], &p->instrs.at[i + 1], (p->instrs.n - i) * sizeof *p->instrs.at);
+    for (size_t w = 0; w < p->waits.n; w++) {
+        uint32_t *wait = &p->waits.at[w].instr;
+        *wait = *wait == i ? before : *wait > i ? *wait - 1 : *wait;
+    }
 }
 
 static inline void print_setup(const setup *s)

@@ -121,20 +121,6 @@ static void zero_shards_over_copies(void **state)
 
 /* ---- faults --------------------------------------------------------------------------------- */
 
-static void drop(dh_program *p, uint32_t i)
-{
-    uint32_t before = i;
-    while (before-- > 0)
-        if (p->instrs.at[before].stream == p->instrs.at[i].stream) break;
-    if (before == UINT32_MAX) before = 0; /* complete long before */
-    p->instrs.n--;
-    memmove(&p->instrs.at[i], &p->instrs.at[i + 1], (p->instrs.n - i) * sizeof *p->instrs.at);
-    for (size_t w = 0; w < p->waits.n; w++) {
-        uint32_t *wait = &p->waits.at[w].instr;
-        *wait = *wait == i ? before : *wait > i ? *wait - 1 : *wait;
-    }
-}
-
 static bool is_sum(dh_op_type type, bool on_rank)
 {
     if (on_rank) return type == DH_OP_ADD;

@@ -143,13 +143,39 @@ static const setup fault_setups[] = {
      DH_MOE_CAPACITY, false},
 };
 
-static setup ring_setup(void)
+/* Rings; groups of two nodes in stages, layers' and, of four ranks of data, gradients'. */
+enum { N_MORE = 3 };
+static setup more_setup(size_t n)
 {
+    static const char *const strategies[N_MORE] = {"intra-batch-bidirectional", "centauri",
+                                                   "centauri"};
     dh_ctx ctx = DH_CTX_INIT;
     setup s = {"llama-tiny",    "1f1b", 4, 1, 1, 0, 2, 32, DH_F32, false, 1, 0, NULL, 0, 1,
                DH_MOE_DROPLESS, false};
-    assert_ok(&ctx, dh_strategy_find(&ctx, "intra-batch-bidirectional", &s.strategy));
+    if (n > 0) s.per_node = 2;
+    if (n == 2) s.tp = 1, s.dp = 4, s.n_micro = 4;
+    assert_ok(&ctx, dh_strategy_find(&ctx, strategies[n], &s.strategy));
     return s;
+}
+
+/* Linear attention over three ranks that share sequences: states gathered, or handed on. */
+static mesh_programs *build_linear(bool ring)
+{
+    const setup s = {"llama-tiny", "1f1b", 1, 1,    1, 0, 2, 24,   DH_F32,
+                     false,        3,      0, NULL, 0, 0, 0, false};
+    mesh_programs *m = prepare(&s);
+    m->spec.recipe.model.attention = DH_ATTENTION_LINEAR;
+    m->spec.recipe.linear_ring = ring;
+    return build_all(m);
+}
+
+enum { MORE = DH_COUNTOF(fault_setups), LASP2 = MORE + N_MORE, LASP1, N_FAULT_SETUPS };
+
+static mesh_programs *build_faultless(size_t n)
+{
+    if (n >= LASP2) return build_linear(n == LASP1);
+    const setup s = n < MORE ? fault_setups[n] : more_setup(n - MORE);
+    return build(&s);
 }
 
 /* The faulty rank is one of those named, unless a long cycle was cut short. */
@@ -165,11 +191,10 @@ static void assert_names_rank(const dh_ctx *ctx, size_t rank, const char *fault)
 static void faults_are_found_and_named(void **state)
 {
     uint64_t seed = test_seed("faults_are_found_and_named");
-    for (size_t n = 0; n <= DH_COUNTOF(fault_setups); n++)
+    for (size_t n = 0; n < N_FAULT_SETUPS; n++)
         for (int turn = 0; turn < 6; turn++)
             for (size_t k = 0; k < DH_COUNTOF(faults); k++) {
-                const setup s = n < DH_COUNTOF(fault_setups) ? fault_setups[n] : ring_setup();
-                mesh_programs *m = build(&s);
+                mesh_programs *m = build_faultless(n);
                 const size_t rank = test_rand(&seed) % m->n;
                 dh_program *p = m->at[rank];
                 const uint32_t i = random_call(p, &seed);
@@ -177,10 +202,9 @@ static void faults_are_found_and_named(void **state)
                 dh_instr_describe(p, i, text, sizeof text);
                 if (faults[k].apply(p, i)) {
                     dh_ctx ctx = DH_CTX_INIT;
-                    if (verify(&ctx, m) != DH_EVERIFY) {
-                        print_setup(&s);
-                        fail_msg("%s of %s is not found: %s", faults[k].name, text, ctx.message);
-                    }
+                    if (verify(&ctx, m) != DH_EVERIFY)
+                        fail_msg("setup %zu: %s of %s is not found: %s", n, faults[k].name, text,
+                                 ctx.message);
                     assert_names_rank(&ctx, rank, faults[k].name);
                 }
                 destroy(m);
@@ -215,6 +239,17 @@ static bool swap_any(dh_program *p, uint32_t i)
     return false;
 }
 
+/* Experts over nodes of two, copies of them and tensor parallelism inside: whom a stage joins
+ * follows from the place on the axis that nodes cut. */
+static setup staged_setup(void)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s = {"mixtral-tiny",  "1f1b", 1, 2, 8, 2, 2, 16, DH_F32, false, 1, 0, NULL, 50000, 4,
+               DH_MOE_CAPACITY, false};
+    assert_ok(&ctx, dh_strategy_find(&ctx, "centauri", &s.strategy));
+    return s;
+}
+
 static void reduced_agrees_with_full(void **state)
 {
     uint64_t seed = test_seed("reduced_agrees_with_full");
@@ -226,9 +261,10 @@ static void reduced_agrees_with_full(void **state)
         {"mixtral-tiny", "1f1b", 1, 1, 8, 0, 2, 16, DH_F32, true, 1, 0, NULL, 50000, 4, 0, false},
     };
     size_t n_failed = 0, n_passed = 0;
-    for (size_t n = 0; n < DH_COUNTOF(setups); n++)
+    for (size_t n = 0; n <= DH_COUNTOF(setups); n++)
         for (int turn = 0; turn < 40; turn++) {
-            mesh_programs *m = build(&setups[n]);
+            const setup s = n < DH_COUNTOF(setups) ? setups[n] : staged_setup();
+            mesh_programs *m = build(&s);
             dh_ctx ctx = DH_CTX_INIT, reduced = DH_CTX_INIT;
             dh_rank_classes c;
             assert_ok(&ctx, dh_rank_classes_find(&ctx, &m->spec, &c));
@@ -241,7 +277,7 @@ static void reduced_agrees_with_full(void **state)
                     (kind < DH_COUNTOF(faults) ? faults[kind].apply : swap_any)(m->at[r], i);
             const dh_status st = verify(&ctx, m);
             if (verify_reduced(&reduced, m, &c) != st) {
-                print_setup(&setups[n]);
+                print_setup(&s);
                 fail_msg("full: %s; reduced: %s", ctx.message, reduced.message);
             }
             n_failed += st != DH_OK;

@@ -435,8 +435,8 @@ static void refuse(const setup *a, const setup *b, unsigned what, dh_status stat
     dh_ctx ctx = DH_CTX_INIT;
     dh_reshard r;
     mesh_programs *sides[] = {prepare(a), prepare(b)};
-    const dh_layout from = {&sides[0]->spec.recipe, 0};
-    const dh_layout to = {&sides[1]->spec.recipe, DH_LAYOUT_BEHIND};
+    const dh_layout from = {.recipe = &sides[0]->spec.recipe};
+    const dh_layout to = {.recipe = &sides[1]->spec.recipe, .base = DH_LAYOUT_BEHIND};
     assert_int_equal(dh_reshard_open(&ctx, &from, &to, what, &r), status);
     if (!strstr(ctx.message, text)) fail_msg("%s", ctx.message);
     dh_reshard_fini(&r);

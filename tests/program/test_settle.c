@@ -23,6 +23,8 @@ static setup small(const dh_strategy *strategy)
                    .strategy = strategy};
 }
 
+static int64_t per_node; /* 0: one node */
+
 /* As the strategy has its passes after it was settled by these costs. */
 static void assert_settles(const char *text, const dh_cost_model *model, int64_t tp,
                            const char *want, bool says_why)
@@ -32,6 +34,7 @@ static void assert_settles(const char *text, const dh_cost_model *model, int64_t
     const char *why;
     setup s = small(read_strategy(arena, text));
     s.tp = tp;
+    s.per_node = per_node;
     mesh_programs *m = prepare(&s);
     dh_recipe *r = &m->spec.recipe;
     r->costs = dh_costs_estimated(arena, model);
@@ -70,6 +73,31 @@ static void what_is_said_stays(void **state)
     assert_settles("flux", &any, 1, "part-wise(auto, scatter, fused)", false);
 }
 
+/* Four ranks on two nodes: where the wire between them is what takes long, as few bytes as can be
+ * go over it; where each call does, few calls; where that is so of a node's wire, no calls there.
+ */
+static void stages_follow_the_wires(void **state)
+{
+#define LINKS(local, local_ns, cross, cross_ns)                                                    \
+    {                                                                                              \
+        .link_bytes_per_s = {[DH_ENGINE_LOCAL] = local, [DH_ENGINE_CROSS] = cross},                \
+        .link_latency_ns = {                                                                       \
+            [DH_ENGINE_LOCAL] = local_ns,                                                          \
+            [DH_ENGINE_CROSS] = cross_ns                                                           \
+        }                                                                                          \
+    }
+    static const dh_cost_model slow = LINKS(1e11, 1, 1e8, 1), late = LINKS(1e11, 1e4, 1e11, 1e5),
+                               apart = LINKS(1e8, 1e6, 1e11, 1);
+    per_node = 2;
+    assert_settles("two-stage(auto)+sequential", &slow, 4, "two-stage", true);
+    assert_settles("two-stage(auto)+sequential", &late, 4, "two-stage(order=wide)", true);
+    assert_settles("two-stage(auto)+sequential", &apart, 4, "two-stage(order=whole)", true);
+    /* no group has stages: two ranks on two nodes */
+    per_node = 1;
+    assert_settles("two-stage(auto)+sequential", &slow, 2, "two-stage(order=auto)", false);
+    per_node = 0;
+}
+
 /* The choice is the shortest of those that are said. */
 static void the_choice_is_the_shortest(void **state)
 {
@@ -85,7 +113,9 @@ static void the_choice_is_the_shortest(void **state)
         assert_ok(&ctx, dh_recipe_settle(&ctx, arena, &m->spec.recipe, &why));
         double least = INFINITY;
         int best = 0;
-        for (const char *at = strchr(why, ';'); at; at = strchr(at + 1, ',')) {
+        static const char first[] = "; parts";
+        for (const char *at = strstr(why, first) + strlen(first) - 1; at;
+             at = strchr(at + 1, ',')) {
             int parts;
             double us;
             assert_int_equal(sscanf(at + 1, " %d: %lf us", &parts, &us), 2);
@@ -108,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_follow_the_wire),
         cmocka_unit_test(what_is_said_stays),
+        cmocka_unit_test(stages_follow_the_wires),
         cmocka_unit_test(the_choice_is_the_shortest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

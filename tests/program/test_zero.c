@@ -1,57 +1,8 @@
 /* What data-parallel ranks share out: planned memory by closed forms, how long whole gradients
  * last, and that the verifier finds what is missing or comes too early. */
-#include "meshes.h"
-
-static const setup base = {.preset = "llama-tiny",
-                           .schedule = "1f1b",
-                           .tp = 1,
-                           .pp = 1,
-                           .dp = 4,
-                           .n_micro = 1,
-                           .seq = 16,
-                           .bucket = 20000};
-
-static dh_program *build_ahead(const setup *like, int64_t zero, int64_t prefetch)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    setup s = *like;
-    dh_program *p;
-    s.zero = zero;
-    mesh_programs *m = prepare(&s);
-    m->spec.recipe.prefetch = prefetch;
-    assert_ok(&ctx, dh_program_build(&ctx, &m->spec, &p));
-    destroy(m);
-    return p;
-}
-
-static dh_program *build_zero(const setup *like, int64_t zero)
-{
-    return build_ahead(like, zero, 0);
-}
-
-static bool is(const dh_program *p, uint32_t i, dh_op_type type)
-{
-    return dh_instr_op(p, &p->instrs.at[i])->type == type;
-}
+#include "zero.h"
 
 /* ---- memory -------------------------------------------------------------------------------- */
-
-typedef struct gradients {
-    uint64_t whole, shards, most; /* bytes of matrices; most: of the largest bucket */
-} gradients;
-
-static gradients gradients_of(const dh_program *p)
-{
-    gradients g = {0};
-    for (size_t i = 0; i < p->flats.n; i++) {
-        const dh_flat *f = &p->flats.at[i];
-        const uint64_t whole = (uint64_t)f->n_matrix * sizeof(float);
-        g.whole += whole;
-        g.shards += (uint64_t)(f->n_shard * f->n_pieces) * sizeof(float);
-        g.most = DH_MAX(g.most, whole);
-    }
-    return g;
-}
 
 /* In issue order: buffers of unreduced gradients that are alive at once. */
 static int most_unreduced(const dh_program *p)
@@ -124,11 +75,6 @@ static void parameters_take_their_shards_and_the_blocks_in_use(void **state)
 
 /* ---- the order of fully_shard --------------------------------------------------------------- */
 
-static dh_block_kind kind_of(const dh_program *p, uint32_t i)
-{
-    return dh_instr_graph(p, &p->instrs.at[i])->kind;
-}
-
 /* The first instruction of a graph's kind, layer and phase; of gathers their release, if wanted. */
 static uint32_t find(const dh_program *p, dh_block_kind kind, int layer, bool backward,
                      bool release)
@@ -153,14 +99,6 @@ static uint32_t last_of(const dh_program *p, int layer, bool backward)
             (dh_instr_op(p, &p->instrs.at[i])->phase != DH_PHASE_F) == backward)
             last = i;
     return last;
-}
-
-static bool waits_for(const dh_program *p, uint32_t instr, uint32_t other)
-{
-    const dh_instr *i = &p->instrs.at[instr];
-    for (uint32_t w = 0; w < i->n_waits; w++)
-        if (p->waits.at[i->wait0 + w].instr == other) return true;
-    return false;
 }
 
 /* Layers 1 to n - 2, so that all neighbours are layers: embedding and head have the number 0. */
@@ -219,13 +157,6 @@ static void one_rank_shares_nothing(void **state)
 }
 
 /* ---- seeded faults -------------------------------------------------------------------------- */
-
-static void expect_fault(const dh_program *p, const char *text)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    if (dh_program_verify(&ctx, p) != DH_EVERIFY) fail_msg("no fault found: %s", text);
-    if (!strstr(ctx.message, text)) fail_msg("\"%s\" lacks \"%s\"", ctx.message, text);
-}
 
 /* Every wait of what releases gradients is needed, and of what reduces them. */
 static void missing_waits_are_found(void **state)
@@ -336,52 +267,6 @@ static void wrong_gathers_are_found(void **state)
     dh_program_destroy(p);
 }
 
-/* Programs of all ranks, on meshes with every other kind of parallelism. */
-static void meshes_verify(void **state)
-{
-    const setup all[] = {
-        {.tp = 2, .pp = 1, .dp = 2, .n_micro = 2},
-        {.tp = 1, .pp = 2, .dp = 2, .n_micro = 3, .dtype = DH_BF16},
-        {.tp = 2, .pp = 2, .dp = 2, .n_micro = 2, .recompute = DH_RECOMPUTE_KIND_FULL},
-        {.tp = 1, .pp = 1, .dp = 2, .cp = 2, .n_micro = 2},
-        {.preset = "mixtral-tiny", .tp = 1, .pp = 1, .dp = 4, .ep = 2, .n_micro = 2},
-        {.preset = "gpt2-tiny", .schedule = "zb-h1", .tp = 2, .pp = 2, .dp = 3, .n_micro = 4},
-    };
-    for (size_t i = 0; i < DH_COUNTOF(all); i++)
-        for (int zero = 2; zero <= 3; zero++) {
-            dh_ctx ctx = DH_CTX_INIT;
-            setup s = all[i];
-            if (!s.preset) s.preset = "llama-tiny";
-            if (!s.schedule) s.schedule = "1f1b";
-            s.seq = 16;
-            s.zero = zero;
-            s.bucket = 20000;
-            mesh_programs *m = prepare(&s);
-            m->spec.recipe.prefetch = (int64_t)i % 3;
-            build_all(m);
-            if (verify(&ctx, m) != DH_OK) {
-                print_setup(&s);
-                fail_msg("%s", ctx.message);
-            }
-            assert_ok(&ctx, dh_mesh_verify(&ctx, &m->spec, NULL));
-            destroy(m);
-        }
-}
-
-/* A strategy that orders a slot anew does not know of gathers: refused. */
-static void strategies_that_order_are_refused(void **state)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    setup s = base;
-    dh_program *p;
-    s.zero = 3;
-    s.n_micro = 2;
-    assert_ok(&ctx, dh_strategy_find(&ctx, "dhelix", &s.strategy));
-    mesh_programs *m = prepare(&s);
-    assert_fails(&ctx, dh_program_build(&ctx, &m->spec, &p), DH_EUNSUPPORTED, "parallel.zero=2");
-    destroy(m);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -393,8 +278,6 @@ int main(void)
         cmocka_unit_test(early_release_is_found),
         cmocka_unit_test(missing_zeros_are_found),
         cmocka_unit_test(wrong_gathers_are_found),
-        cmocka_unit_test(meshes_verify),
-        cmocka_unit_test(strategies_that_order_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

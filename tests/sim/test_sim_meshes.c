@@ -16,6 +16,8 @@ typedef struct setup {
     int64_t ep; /* 0: 1 */
 } setup;
 
+static int64_t n_kv_heads; /* of every model; 0: its own, or one for each tp rank */
+
 typedef struct job {
     dh_schedule *schedule;
     dh_recipe recipe;
@@ -28,6 +30,8 @@ static size_t scratch(const dh_graph *graph, const dh_op *op)
 }
 static const dh_backend_info backend = {"test", scratch};
 
+static bool linear, linear_ring; /* attention of the jobs made next; how states travel */
+
 static void job_init(job *j, const setup *s)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -39,8 +43,9 @@ static void job_init(job *j, const setup *s)
     assert_ok(&ctx, dh_schedule_find(&ctx, s->schedule, &row));
     assert_ok(&ctx, dh_schedule_generate(&ctx, row, &wanted, &j->schedule));
     model.n_layers = DH_MAX(model.n_layers, j->schedule->n_stages);
-    model.n_kv_heads = DH_MAX(model.n_kv_heads, s->tp);
+    model.n_kv_heads = n_kv_heads ? n_kv_heads : DH_MAX(model.n_kv_heads, s->tp);
     if (s->vocab) model.vocab = s->vocab;
+    if (linear) model.attention = DH_ATTENTION_LINEAR;
     j->recipe = (dh_recipe){
         .model = model,
         .dtype = DH_BF16,
@@ -52,11 +57,13 @@ static void job_init(job *j, const setup *s)
         .n_micro = s->n_micro,
         .global_tokens = 64,
         .moe_capacity = 2,
+        .linear_ring = linear_ring,
         .backend = &backend,
     };
     if (s->strategy) assert_ok(&ctx, dh_strategy_find(&ctx, s->strategy, &j->recipe.strategy));
     assert_ok(&ctx, dh_mesh_init(&ctx, s->dp, s->tp, s->pp, s->cp, DH_MAX(s->ep, 1), 0, s->per_node,
                                  &j->recipe.mesh));
+    j->recipe.mesh.kv_ranks = dh_mesh_kv_ranks(&model, s->tp);
 }
 
 static void job_fini(job *j)
@@ -192,6 +199,96 @@ static void one_for_many(void **state)
         assert_int_equal(compare(&meshes[i], &odd, NULL, 0), n_unlike(&meshes[i]));
 }
 
+/* Ranks that share a sequence do the same, wherever their share lies. */
+static void linear_attention_is_one_for_many(void **state)
+{
+    static const setup some[] = {
+        {"llama-tiny", "1f1b", NULL, 1, 4, 2, 2, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE, 0},
+        {"llama-tiny", "dhelix-w", "list", 2, 2, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_FULL, 0},
+        {"mixtral-tiny", "dhelix-w", "list", 1, 2, 2, 4, 2, 4, 0, true, DH_RECOMPUTE_KIND_NONE, 4},
+    };
+    linear = true;
+    for (int ring = 0; ring < 2; ring++)
+        for (size_t i = 0; i < DH_COUNTOF(some); i++) {
+            linear_ring = ring;
+            assert_int_equal(compare(&some[i], &shaped, NULL, 0), n_unlike(&some[i]));
+        }
+    linear = linear_ring = false;
+}
+
+/* A gather of states takes 5, attention inside the share 10, a handing on 5: nothing else takes any
+ * time. */
+static dh_op_time state_time(const void *self, const dh_cost_op *op)
+{
+    const dh_op_type type = op->op->type;
+    const bool travels =
+        op->op->group == DH_GROUP_CP && (type == DH_OP_ALL_GATHER || type == DH_OP_SHIFT);
+    const bool attends = type == DH_OP_LINEAR_ATTN || type == DH_OP_LINEAR_ATTN_GRAD;
+    return (dh_op_time){attends ? 10 : travels ? 5 : 0, DH_PAIR_MODELLED};
+}
+
+static dh_op_rates unhindered(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
+}
+
+/* LASP-2's gather hides beside the attention; of LASP's exchanges the first one. */
+static void states_travel_beside_attention(void **state)
+{
+    static const dh_costs costs = {.name = "states", .solo = state_time, .beside = unhindered};
+    const setup s = {"llama-tiny",           "1f1b", NULL, 1, 4, 1, 1, 0, 1, 0, false,
+                     DH_RECOMPUTE_KIND_NONE, 0};
+    const int64_t n_layers = 2, attention = 2 * 10 * n_layers;
+    linear = true;
+    for (int ring = 0; ring < 2; ring++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        job j;
+        dh_sim *sim;
+        linear_ring = ring;
+        job_init(&j, &s);
+        assert_int_equal(j.recipe.model.n_layers, n_layers);
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &costs, &(dh_sim_options){0}, &sim));
+        assert_int_equal(sim->step_ns, attention + (ring ? 2 * 2 * 5 * n_layers : 0));
+        dh_sim_destroy(sim);
+        job_fini(&j);
+    }
+    linear = linear_ring = false;
+}
+
+/* Stages of groups: all ranks of an axis that nodes cut stand for each other, or none do. */
+static void one_for_many_in_stages(void **state)
+{
+    (void)state;
+    static const setup list[] = {
+        {"llama-tiny", "1f1b", "centauri", 4, 1, 1, 2, 2, 2, 0, false, DH_RECOMPUTE_KIND_NONE, 0},
+        {"llama-tiny", "1f1b", "centauri", 2, 1, 2, 8, 4, 2, 0, false, DH_RECOMPUTE_KIND_NONE, 0},
+        {"llama-tiny", "1f1b", "centauri", 1, 2, 1, 8, 8, 2, 0, false, DH_RECOMPUTE_KIND_NONE, 0},
+        {"mixtral-tiny", "1f1b", "centauri", 1, 1, 2, 8, 2, 2, 0, false, DH_RECOMPUTE_KIND_NONE, 4},
+        {"mixtral-tiny", "1f1b", "centauri", 2, 1, 1, 8, 4, 2, 0, false, DH_RECOMPUTE_KIND_NONE, 4},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(list); i++) {
+        const int64_t n_ranks = list[i].tp * list[i].cp * list[i].pp * list[i].dp;
+        const dh_sim_slow slow = {n_ranks - 2, {1.7, 1, 1}};
+        assert_true((int64_t)compare(&list[i], &odd, NULL, 0) < n_ranks);
+        compare(&list[i], &odd, &slow, 1);
+    }
+}
+
+/* Ranks that share heads of keys and values each stand for themselves. */
+static void shared_heads(void **state)
+{
+    static const setup rows[] = {
+        {"llama-tiny", "1f1b", NULL, 4, 1, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_NONE, 0},
+        {"llama-tiny", "dhelix-w", "list", 4, 1, 2, 1, 4, 4, 0, false, DH_RECOMPUTE_KIND_NONE, 0},
+    };
+    (void)state;
+    for (n_kv_heads = 1; n_kv_heads <= 2; n_kv_heads++)
+        for (size_t i = 0; i < DH_COUNTOF(rows); i++)
+            assert_int_equal(compare(&rows[i], &odd, NULL, 0),
+                             rows[i].pp * rows[i].tp * (rows[i].zero1 ? rows[i].dp : 1));
+    n_kv_heads = 0;
+}
+
 /* All work counts but a few vectors' squares: the tolerance is what these could take. */
 static void one_a_stage(void **state)
 {
@@ -219,6 +316,34 @@ static void costs_that_differ_keep_ranks_apart(void **state)
                      DH_RECOMPUTE_KIND_NONE, 0};
     assert_int_equal(compare(&s, &odd, NULL, 0), n_unlike(&s));
     assert_int_equal(compare(&s, &shaped, NULL, 0), 2 * n_unlike(&s));
+}
+
+/* Parameters gathered at a step's beginning, as shards, inside nodes: one rank for all alike, and
+ * every rank with its own partners, end at the same time. */
+static void parameters_that_are_shared_out(void **state)
+{
+    (void)state;
+    dh_ctx ctx = DH_CTX_INIT;
+    const setup s = {"llama-tiny",           "1f1b", NULL, 2, 1, 2, 8, 8, 4, 0, true,
+                     DH_RECOMPUTE_KIND_NONE, 0};
+    for (int variant = 0; variant < 5; variant++) {
+        job j;
+        dh_sim *one, *every;
+        job_init(&j, &s);
+        j.recipe.zero = variant < 2 ? 1 + variant : 3;
+        j.recipe.gathers_first = variant < 2;
+        j.recipe.between = variant < 2 ? DH_GATHERED_NOTHING : (dh_gathered)(variant - 2);
+        j.recipe.prefetch = 1;
+        const dh_sim_options like = {.collapse = DH_SIM_LIKE}, each = {.collapse = DH_SIM_EVERY};
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &like, &one));
+        assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &each, &every));
+        assert_int_equal(every->n_classes, every->n_ranks);
+        assert_true(one->n_classes < every->n_classes);
+        assert_int_equal(one->step_ns, every->step_ns);
+        dh_sim_destroy(one);
+        dh_sim_destroy(every);
+        job_fini(&j);
+    }
 }
 
 /* Nodes of three ranks hold some groups of two and cut others. */
@@ -324,6 +449,86 @@ static void known_bubbles(void **state)
         for (size_t k = 0; k < sim->n_classes; k++)
             assert_int_equal(sim->ranks[k].times.waits_ns[DH_WAITS_STAGES], rows[i].bubble);
         dh_sim_destroy(sim);
+        job_fini(&j);
+    }
+}
+
+/* ---- the end of a step ---------------------------------------------------------------------- */
+
+enum { NORM_NS = 900, HOP_NS = 40 };
+
+/* Each weight takes its time to step; norms take theirs, sums of squares and amendments none. */
+static dh_op_time end_time(const void *self, const dh_cost_op *op)
+{
+    (void)self;
+    double ns = 100;
+    if (op->op->phase == DH_PHASE_OPT) ns = 0;
+    if (op->op->type == DH_OP_ADAMW)
+        ns = floor((double)dh_tensor_bytes(&op->graph->tensors.at[op->op->in[0]]) / 256);
+    if (op->op->phase == DH_PHASE_OPT && op->op->type == DH_OP_ALL_REDUCE) ns = NORM_NS;
+    if (op->op->phase == DH_PHASE_OPT && op->op->type == DH_OP_RECV) ns = HOP_NS;
+    return (dh_op_time){ns, DH_PAIR_MODELLED};
+}
+
+static dh_op_rates apart(const void *self, const dh_cost_op *a, const dh_cost_op *b)
+{
+    (void)self, (void)a, (void)b;
+    return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
+}
+
+static const dh_costs end_costs = {.name = "end", .solo = end_time, .beside = apart};
+
+typedef struct ending {
+    int64_t gradients_ns, steps_ns; /* when they are complete; what they take */
+} ending;
+
+static ending ending_of(const dh_sim_rank *r)
+{
+    ending e = {0, 0};
+    for (uint32_t i = 0; i < r->program->instrs.n; i++) {
+        const dh_op *op = dh_instr_op(r->program, &r->program->instrs.at[i]);
+        if (op->phase != DH_PHASE_OPT) e.gradients_ns = DH_MAX(e.gradients_ns, r->spans[i].end_ns);
+        if (op->type == DH_OP_ADAMW) e.steps_ns += r->spans[i].end_ns - r->spans[i].met_ns;
+    }
+    return e;
+}
+
+/* At once: the last gradients, their norm, the longest of all steps. Ahead of the norm: each
+ * stage's gradients and its own step, or the norm of the last ones on its way back. */
+static void stepping_ahead_ends_when_it_should(void **state)
+{
+    (void)state;
+    static const char *const schedules[] = {"1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v"};
+    for (size_t i = 0; i < DH_COUNTOF(schedules); i++) {
+        const setup s = {"llama-tiny", schedules[i],           NULL, 1, 1, 4, 1, 0, 8, 0,
+                         false,        DH_RECOMPUTE_KIND_NONE, 0};
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_sim *sims[2];
+        job j;
+        job_init(&j, &s);
+        j.recipe.costs = &end_costs;
+        for (int ahead = 0; ahead < 2; ahead++) {
+            j.recipe.post_validation = ahead;
+            assert_ok(&ctx,
+                      dh_simulate(&ctx, &j.recipe, &end_costs, &(dh_sim_options){0}, &sims[ahead]));
+        }
+        int64_t last = 0, longest = 0, own = 0;
+        for (size_t k = 0; k < sims[0]->n_classes; k++) {
+            const ending e = ending_of(&sims[0]->ranks[k]);
+            last = DH_MAX(last, e.gradients_ns);
+            longest = DH_MAX(longest, e.steps_ns);
+            own = DH_MAX(own, e.gradients_ns + e.steps_ns);
+        }
+        assert_int_equal(sims[0]->n_classes, 4);
+        assert_int_equal(sims[0]->step_ns, last + NORM_NS + longest);
+        /* Over three hops at most the sum so far comes after its stage's gradients, where all end
+         * at once; over as many the sum of all goes back. */
+        assert_in_range(sims[1]->step_ns, DH_MAX(own, last),
+                        DH_MAX(own + 3 * HOP_NS, last + 6 * HOP_NS));
+        printf("  %s: %lld ns, ahead of the norm %lld\n", schedules[i], (long long)sims[0]->step_ns,
+               (long long)sims[1]->step_ns);
+        assert_true(sims[1]->step_ns < sims[0]->step_ns);
+        for (int k = 0; k < 2; k++) dh_sim_destroy(sims[k]);
         job_fini(&j);
     }
 }
@@ -540,12 +745,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(stp_exposes_what_its_closed_form_says),
                                        cmocka_unit_test(one_for_many),
+                                       cmocka_unit_test(linear_attention_is_one_for_many),
+                                       cmocka_unit_test(states_travel_beside_attention),
+                                       cmocka_unit_test(one_for_many_in_stages),
+                                       cmocka_unit_test(shared_heads),
                                        cmocka_unit_test(one_a_stage),
                                        cmocka_unit_test(costs_that_differ_keep_ranks_apart),
+                                       cmocka_unit_test(parameters_that_are_shared_out),
                                        cmocka_unit_test(nodes_unlike),
                                        cmocka_unit_test(stragglers),
                                        cmocka_unit_test(a_straggler_costs_what_it_should),
                                        cmocka_unit_test(known_bubbles),
+                                       cmocka_unit_test(stepping_ahead_ends_when_it_should),
                                        cmocka_unit_test(rules_hold),
                                        cmocka_unit_test(same_input_same_bytes),
                                        cmocka_unit_test(counts_flops)};

@@ -41,14 +41,18 @@ static void legal_sequences_are_listed_once(void **state)
     dh_rewrites r;
     dh_graph_spec spec = spec_of("gpt2", 2, true);
     assert_ok(&ctx, dh_rewrites_list(&ctx, &spec, &r));
-    assert_int_equal(r.n, 12);
+    assert_int_equal(r.n, 18);
     assert_int_equal(r.at[0].passes.n, 0);
     assert_true(has(&r, "split, reorder") && has(&r, "split, reorder(regather=false)") &&
-                has(&r, "part-wise(parts=4)") && has(&r, "split, reorder, part-wise(parts=4)"));
+                has(&r, "part-wise(parts=4)") && has(&r, "split, reorder, part-wise(parts=4)") &&
+                has(&r, "split, reorder, fuse(parts=4), part-wise"));
+    /* Before reorder nothing works on slices. */
+    assert_false(has(&r, "split, fuse(parts=4)"));
     /* With sequence parallelism there is nothing to split; on one rank nothing at all. */
     spec = spec_of("gpt2", 2, false);
     assert_ok(&ctx, dh_rewrites_list(&ctx, &spec, &r));
-    assert_int_equal(r.n, 3);
+    assert_int_equal(r.n, 6);
+    assert_true(has(&r, "fuse(parts=4)"));
     assert_false(has(&r, "split"));
     spec = spec_of("gpt2", 1, true);
     assert_ok(&ctx, dh_rewrites_list(&ctx, &spec, &r));

@@ -325,6 +325,64 @@ static void reductions_go_where_the_step_has_room(void **state)
         }
 }
 
+/* ---- weight gradients by critical path ------------------------------------------------------- */
+
+typedef struct backward_op {
+    int ns, stream;
+    bool wgrad, reduces;
+    int pred; /* -1: none */
+} backward_op;
+
+/* A backward of one layer, in the order of a strand; all communicate and compute at full speed. */
+static double time_backward(const backward_op *list, uint32_t n, const char *policy)
+{
+    static const uint32_t ids[] = {0, 1, 2, 3};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_slot_op b[4];
+    dh_op ops[4];
+    dh_slot_pick order[4];
+    dh_graph graph = {0};
+    dh_mesh mesh;
+    const dh_order_policy *row;
+    const dh_order_options options = DH_ORDER_OPTIONS_INIT;
+    const dh_costs costs = {.name = "hand", .solo = hand_solo, .beside = full_speed};
+    assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 1, 1, 1, 0, 0, &mesh));
+    for (uint32_t i = 0; i < n; i++) {
+        ops[i] = (dh_op){.type = list[i].stream ? DH_OP_ALL_REDUCE : DH_OP_LINEAR_DGRAD,
+                         .group = DH_GROUP_TP,
+                         .step = list[i].ns};
+        b[i] = (dh_slot_op){.at = {.graph = &graph, .op = &ops[i], .mesh = &mesh},
+                            .ns = list[i].ns,
+                            .stream = (dh_stream)list[i].stream,
+                            .wgrad = list[i].wgrad,
+                            .reduces = list[i].reduces,
+                            .preds = list[i].pred < 0 ? NULL : &ids[list[i].pred],
+                            .n_preds = list[i].pred >= 0};
+    }
+    const dh_slot slot = {.costs = &costs, .strand = {[1] = {.ops = b, .n = n, .n_blocks = 1}}};
+    assert_ok(&ctx, dh_order_policy_find(&ctx, policy, &row));
+    assert_ok(&ctx, dh_slot_order(&ctx, &slot, row, &options, order));
+    return time_order(&slot, order).makespan_ns;
+}
+
+/* Behind the input gradient whose transfer it then covers; in front of one that nobody waits for,
+ * where its own reduction is what ends last. */
+static void weight_gradients_go_by_the_critical_path(void **state)
+{
+    static const backward_op covers[] = {{10, COMPUTE, true, false, -1},
+                                         {10, COMPUTE, false, false, -1},
+                                         {10, LOCAL, false, false, 1},
+                                         {10, COMPUTE, false, false, 2}};
+    static const backward_op reduced[] = {{10, COMPUTE, false, false, -1},
+                                          {10, COMPUTE, false, false, 0},
+                                          {10, COMPUTE, true, false, -1},
+                                          {30, DH_STREAM_LOCAL_DATA, true, true, 2}};
+    assert_true(time_backward(covers, 4, "sequential") == 40);
+    assert_true(time_backward(covers, 4, "critical-path") == 30);
+    assert_true(time_backward(reduced, 4, "sequential") == 60);
+    assert_true(time_backward(reduced, 4, "critical-path") == 50);
+}
+
 /* ---- real layers ---------------------------------------------------------------------------- */
 
 /* Times drawn by operator, shares lost beside each other by pair. */
@@ -675,6 +733,7 @@ int main(void)
         cmocka_unit_test(an_order_that_waits_for_ever_is_refused),
         cmocka_unit_test(orders_are_put_right),
         cmocka_unit_test(reductions_go_where_the_step_has_room),
+        cmocka_unit_test(weight_gradients_go_by_the_critical_path),
         cmocka_unit_test(policies_order_real_layers),
         cmocka_unit_test(fixed_orders_are_the_published_ones),
         cmocka_unit_test(orders_are_remembered),

@@ -86,7 +86,7 @@ static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char
         "train: {steps: 20, batch: 8, micro_batch: 1, seq_len: 32, threads: 1}\n"
         "optimizer: {lr: 3.0e-3, warmup: 4}\n"
         "eval: {every: 10, batches: 6}\n"
-        "parallel: {timeout_s: 60}\n";
+        "parallel: {timeout_s: 600}\n"; /* however busy the machine is */
     char text[4096], words[1024], out_setting[400];
     const char *overrides[64] = {out_setting};
     size_t n = 1;

@@ -49,14 +49,19 @@ random_mesh() {
 }
 
 # Reductions add in group order in either world. All meshes are in meshes_mpi.sh.
-meshes=('4 dp=2 tp=2 zero1=true' '4 tp=2 pp=2 schedule=dhelix-w' '2 tp=2 strategy=intra-batch'
-    '2 tp=2 strategy=part-wise(2,scatter)+dhelix' '4 tp=4 strategy=flux model.n_heads=4' '2 tp=2 sequence=false strategy=part-wise(4)+sequential'
-    '4 tp=4 strategy=intra-batch-bidirectional model.n_heads=4' "$(random_mesh)")
+meshes=('4 dp=2 tp=2 zero1=true' '4 tp=2 pp=2 schedule=dhelix-w' '2 tp=2 strategy=part-wise(2,scatter)+dhelix')
+if deep; then
+    meshes+=('4 pp=4 optimizer.post_validation=true optimizer.grad_clip=1.5' '2 tp=2 strategy=intra-batch'
+        '4 tp=4 strategy=flux model.n_heads=4' '2 tp=2 strategy=fuse(4)+sequential'
+        '2 tp=2 sequence=false strategy=part-wise(4)+sequential'
+        '4 tp=4 strategy=intra-batch-bidirectional model.n_heads=4'
+        '4 tp=4 strategy=two-stage(narrow,2)+sequential model.n_heads=4 topology.nodes=2' "$(random_mesh)")
+fi
 for mesh in "${meshes[@]}"; do
     read -r ranks settings <<<"$mesh"
     set --
     for word in $settings; do
-        [[ $word == strategy=* || $word == model.* ]] || word=parallel.$word
+        [[ $word == strategy=* || ${word%%=*} == *.* ]] || word=parallel.$word
         set -- "$@" --set "$word"
     done
     threads "$tmp/threads" "$@"
@@ -72,7 +77,9 @@ sed 's/^model: .*/model: {family: mixtral, n_layers: 4, n_heads: 4, n_kv_heads: 
 dense=("${job[@]}")
 job=("$tmp/mixtral.yaml" "${job[@]:1}")
 mixtral=(--set parallel.dp=2 --set parallel.ep=2)
-for more in '2 moe.mode=dropless' '4 parallel.tp=2 parallel.zero1=true' '2 moe.mode=capacity moe.capacity=1'; do
+experts=('2 moe.mode=dropless')
+if deep; then experts+=('4 parallel.tp=2 parallel.zero1=true' '2 moe.mode=capacity moe.capacity=1'); fi
+for more in "${experts[@]}"; do
     read -r ranks settings <<<"$more"
     set -- "${mixtral[@]}"
     for word in $settings; do set -- "$@" --set "$word"; done
@@ -141,7 +148,9 @@ check 'nothing was trained' test ! -e "$tmp/unlike"
 # and fewer go on from the last checkpoint.
 often=(--set checkpoint.every=5 --set parallel.timeout_s=20)
 instruction=$((2200 + RANDOM % 4700)) # of steps 7 to 20 of four ranks
-for fault in kill:1:900 "kill:$((RANDOM % 4)):i$instruction"; do
+faults=("kill:$((RANDOM % 4)):i$instruction")
+if deep; then faults+=(kill:1:900); fi
+for fault in "${faults[@]}"; do
     rank=${fault#*:}
     n_checks=$((n_checks + 1))
     DHELIX_FAULT=$fault run "${mpirun[@]}" -n 4 "$dhelix" train "${job[@]}" "${often[@]}" \

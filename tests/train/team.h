@@ -69,6 +69,9 @@ static void *member_main(void *arg)
     return NULL;
 }
 
+/* Of the links between the ranks of the teams to come. */
+static dh_comm_pace team_pace[DH_N_ENGINE];
+
 /* All ranks of a job, whose text team_end releases; all must end well. */
 static inline void team_run(const char *text, member_work *work, void *arg, team *t)
 {
@@ -80,7 +83,8 @@ static inline void team_run(const char *text, member_work *work, void *arg, team
     assert_in_range(t->n, 1, TEAM_MAX_RANKS);
     const dh_resolve_options options = {.quiet = true};
     assert_ok(&ctx, dh_job_resolve(&ctx, t->job, &options, &t->resolved));
-    const dh_comm_config config = {.ranks = t->n};
+    dh_comm_config config = {.ranks = t->n};
+    memcpy(config.pace, team_pace, sizeof config.pace);
     if (t->n > 1) assert_ok(&ctx, dh_comm_world_create(&ctx, "local", &config, &t->world));
     for (int r = 0; r < t->n; r++) {
         t->members[r] = (member){.resolved = t->resolved,

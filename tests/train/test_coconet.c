@@ -1,7 +1,8 @@
 /* CoCoNet's rewrites in training: which bits they leave.
  *
  * split alone computes what plain tensor parallelism does, to the bit; with reorder what sequence
- * parallelism does, to the bit: the same operators on the same rows, sums in the same order. */
+ * parallelism does, to the bit: the same operators on the same rows, sums in the same order. fuse
+ * cuts them into chunks of rows, each row as before. */
 #include "ranks.h"
 
 typedef struct pair_of_runs {
@@ -17,6 +18,9 @@ static void bits_are_those_of(void **state)
         {RUN_GPT2, "parallel.tp=2", PLAIN, PLAIN " strategy=split+sequential"},
         {RUN_GPT2, "parallel.tp=2 model.dropout=0.1", "",
          PLAIN " strategy=split+reorder+sequential"},
+        {RUN_GPT2, "parallel.tp=2 model.dropout=0.1", "", " strategy=fuse(4)+sequential"},
+        {RUN_LLAMA, "parallel.tp=2 parallel.pp=2 train.dtype=bf16 train.recompute=selective", "",
+         PLAIN " strategy=split+reorder+fuse+dhelix"},
         {RUN_LLAMA, "parallel.tp=4 train.recompute=selective", "",
          PLAIN " strategy=split+reorder+sequential"},
         {RUN_LLAMA, "parallel.tp=2 parallel.pp=2 parallel.zero1=true parallel.dp=1", "",

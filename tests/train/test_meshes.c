@@ -137,7 +137,8 @@ static void impossible_meshes_are_refused(void **state)
         const char *settings, *message;
     } cases[] = {
         {"parallel.tp=3", "parallel.tp 3 does not divide model.n_heads"},
-        {"parallel.tp=8", "parallel.tp 8 does not divide model.n_kv_heads"},
+        {"parallel.tp=8 model.n_heads=24 model.n_kv_heads=12",
+         "parallel.tp 8 does not divide model.n_kv_heads"},
         {"parallel.pp=3", "parallel.layer_split"},
         {"parallel.pp=8", "at most that many chunks"},
         {"parallel.dp=3", "train.batch 8 is not a multiple"},

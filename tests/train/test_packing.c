@@ -286,9 +286,13 @@ static void what_cannot_be_packed_is_refused(void **state)
     write_speeches();
     run_folder(out, sizeof out, "refused");
     assert_fails(&ctx, run_job(&ctx, RUN_DOCUMENTS, settings_of("data.packing=group"), out, NULL),
-                 DH_EUNSUPPORTED, "grouped by length");
+                 DH_EINVAL, "1 to 8 entries in switch.groups");
     assert_fails(&ctx, run_job(&ctx, RUN_EXPERTS, settings_of("train.seq_len=32"), out, NULL),
-                 DH_EUNSUPPORTED, "with experts");
+                 DH_EUNSUPPORTED, "data.packing pack with experts");
+    assert_fails(
+        &ctx,
+        run_job(&ctx, RUN_EXPERTS, settings_of("train.seq_len=32 data.packing=group"), out, NULL),
+        DH_EUNSUPPORTED, "data.packing group with experts");
     assert_fails(&ctx, run_job(&ctx, RUN_DOCUMENTS, settings_of("data.tokenizer=bytes"), out, NULL),
                  DH_EINVAL, "where documents end in");
 }

@@ -36,10 +36,23 @@ static const char model_qwen3_moe[] =
     "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
     "        ffn_width: 40, n_experts: 8, top_k: 2, topk_plain: true, router_aux_coef: 0.05,\n"
     "        vocab: 65, max_seq: 32}\n";
+/* Heads of 12 channels, 4 of them rotated, and of 8 of values; a token's experts are of 2 groups.
+ */
+static const char model_deepseek3[] =
+    "model: {family: deepseek_v3, n_layers: 4, width: 32, n_heads: 8, head_dim: 12, rope_dim: 4,\n"
+    "        v_dim: 8, q_lora: 24, kv_lora: 20, ffn_width: 40, n_experts: 8, top_k: 3,\n"
+    "        n_groups: 4, top_groups: 2, vocab: 65, max_seq: 32}\n";
 /* The first layer sees all, the others 9 tokens: less than what a rank of 2 has of a sequence. */
 static const char model_window[] =
     "model: {family: qwen2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
     "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: false, window: 9, window_from: 1}\n";
+
+/* Weights of ordinary size: with next to none all keys are 1 + next to nothing, and what the norm
+ * of heads takes out of the gradient of queries is nearly all of it. */
+static const char model_linear[] =
+    "model: {family: llama, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: false, attention: linear,\n"
+    "        init_std: 0.2}\n";
 
 static const char model_gemma2[] =
     "model: {family: gemma2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
@@ -77,11 +90,42 @@ static double n_targets(void)
     return (double)n;
 }
 
+/* New adapters' second factors are zero, and so would the gradients of the first be: these are
+ * drawn by name and place. */
+static dh_status draw_adapters(dh_ctx *ctx, const member *m)
+{
+    const dh_session *s = m->session;
+    const dh_program *p = dh_session_layout(s);
+    for (uint32_t i = 0; i < p->params.n; i++)
+        for (int k = 0; p->params.at[i].adapter && k < p->params.at[i].n_pieces; k++) {
+            const dh_param_piece piece = dh_param_piece_at(&p->params.at[i], k);
+            const dh_operand *home = &p->homes.at[i].at[DH_BUF_MASTER];
+            const int64_t n = piece.n_rows * piece.n_cols;
+            uint64_t name = 0;
+            for (const char *c = piece.hf_name; *c; c++) name = dh_mix64(name + (uint64_t)*c);
+            float *values = malloc((size_t)n * sizeof *values);
+            for (int64_t j = 0; j < n; j++) {
+                const int64_t row = piece.hf_row + j / piece.n_cols;
+                const int64_t at = row * piece.hf_shape[1] + piece.hf_col + j % piece.n_cols;
+                values[j] = (float)(dh_mix64(name + (uint64_t)at) % 2001) * 2e-4f - 0.2f;
+            }
+            const dh_status st = s->spec.device->slab_write(
+                ctx, s->slab,
+                p->buffers.at[home->buffer].offset + home->byte0 +
+                    (uint64_t)(piece.row * piece.n_cols) * sizeof *values,
+                values, (uint64_t)n * sizeof *values);
+            free(values);
+            DH_TRY(st);
+        }
+    return DH_OK;
+}
+
 /* One step that leaves the weights alone. */
 static dh_status step_member(dh_ctx *ctx, member *m)
 {
     rows_source rows = {tokens, targets, SAMPLES};
     DH_TRY(member_begin(ctx, m));
+    DH_TRY(draw_adapters(ctx, m));
     dh_step step = member_step(m, 0);
     step.source = (dh_batch_source){
         .load = rows_load, .self = &rows, .load_row = packed ? load_documents : NULL};
@@ -162,10 +206,12 @@ static double compare(const team *one, const team *many, mesh of)
         int64_t n_seen = assemble(many, list[k].name, n, got);
         assert_true(n_seen >= n && n_seen <= n * many->n);
         const double size = rms(want, n);
-        assert_true(size > 0);
+        /* A router's bias is moved by no gradient; everything else is. */
+        assert_int_equal(size > 0, !strstr(list[k].name, "e_score_correction_bias"));
         double error = 0;
         for (int64_t i = 0; i < n; i++) {
-            double e = fabs((double)got[i] - (double)want[i]) / (size + fabs((double)want[i]));
+            const double by = size > 0 ? size + fabs((double)want[i]) : 1;
+            double e = fabs((double)got[i] - (double)want[i]) / by;
             if (!(e <= error)) error = e;
         }
         if (!(error <= tolerance))
@@ -314,6 +360,21 @@ static void qwen3_moe_gradients(void **state)
     gradients_over(model_qwen3_moe, meshes, DH_COUNTOF(meshes));
 }
 
+/* Latent channels of which every rank makes some, rotated channels that all heads share, experts of
+ * every token beside those that are chosen. */
+static void deepseek3_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"tp: 4", "sequential"},
+        {"cp: 2, pp: 2", "sequential"},
+        {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+        {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "sequential"},
+        {"tp: 2, pp: 2, schedule: zb-h1", "intra-batch"},
+        {"tp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+    };
+    gradients_over(model_deepseek3, meshes, DH_COUNTOF(meshes));
+}
+
 static void window_gradients(void **state)
 {
     static const mesh meshes[] = {
@@ -326,6 +387,26 @@ static void window_gradients(void **state)
     gradients_over(model_window, meshes, DH_COUNTOF(meshes));
     micro_batch = 2;
     gradients_over(model_window, halves, DH_COUNTOF(halves));
+    micro_batch = 1;
+}
+
+/* States of other ranks' tokens, gathered or handed on; gradients of them the other way. */
+static void linear_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"cp: 4", "sequential"},
+        {"cp: 4, cp_linear: lasp1", "sequential"},
+        {"tp: 2, pp: 2, cp: 2", "intra-batch"},
+        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+        {"cp: 4, cp_linear: lasp1, pp: 2, schedule: zb-h1", "list"},
+        {"cp: 2, tp: 2, cp_linear: lasp1", "ring-gemm+part-wise+list"},
+        {"dp: 2, cp: 2, zero: 3", "sequential"},
+    };
+    static const mesh halves[] = {{"tp: 2, cp: 2, schedule: zb-h1", "domino"}};
+    gradients_over(model_linear, meshes, test_is_thin() ? 5 : DH_COUNTOF(meshes));
+    micro_batch = 2;
+    gradients_over(model_linear, halves, DH_COUNTOF(halves));
     micro_batch = 1;
 }
 
@@ -350,6 +431,39 @@ static void packed_gradients(void **state)
         micro_batch = 1;
     }
     packed = false;
+}
+
+/* Adapters of linears whose columns are split and of those whose rows are: a rank has a part of one
+ * factor, and all of the other with a part of its gradient. Nothing else has one. */
+static void adapter_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"tp: 2", "sequential"},
+        {"tp: 4, dp: 2, zero1: true", "sequential"},
+        {"dp: 4, zero: 2", "sequential"},
+        {"tp: 2, sequence: false", "sequential"},
+        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 2, pp: 2, cp: 2", "intra-batch"},
+        {"tp: 2, pp: 2, schedule: zb-h1", "flux"},
+        {"pp: 2, schedule: dualpipe, tp: 2", "dhelix"},
+        {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+        {"dp: 2, bucket_mb: 0.004", "sequential"},
+    };
+    static const mesh of_experts[] = {{"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+                                      {"dp: 2, ep: 2, tp: 2, expert_tp: 1", "sequential"}};
+    static const struct {
+        const char *model, *lora;
+    } cases[] = {{model_llama, "lora: {rank: 3}\n"},
+                 {model_llama, "lora: {rank: 2, alpha: 3, targets: \"k_proj,up_proj,o_proj\"}\n"},
+                 {model_gpt2, "lora: {rank: 4, targets: \"c_attn,c_proj\"}\n"},
+                 {model_qwen3_moe, "lora: {rank: 2}\n"}};
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        char text[512];
+        const bool experts = cases[i].model == model_qwen3_moe;
+        snprintf(text, sizeof text, "%s%s", cases[i].model, cases[i].lora);
+        gradients_over(text, experts ? of_experts : meshes,
+                       experts ? DH_COUNTOF(of_experts) : DH_COUNTOF(meshes));
+    }
 }
 
 /* A rank of an expert's copies sums what it got from others' tokens. */
@@ -423,7 +537,8 @@ int main(void)
         cmocka_unit_test(olmo2_gradients),     cmocka_unit_test(smollm3_gradients),
         cmocka_unit_test(qwen3_moe_gradients), cmocka_unit_test(gemma_gradients),
         cmocka_unit_test(domino_gradients),    cmocka_unit_test(window_gradients),
-        cmocka_unit_test(packed_gradients),
+        cmocka_unit_test(packed_gradients),    cmocka_unit_test(linear_gradients),
+        cmocka_unit_test(adapter_gradients),   cmocka_unit_test(deepseek3_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,6 +101,9 @@ static void zero_degrees_go_on_bit_for_bit(void **state)
     } cases[] = {
         {"parallel.dp=2 parallel.tp=2 train.dtype=bf16", "parallel.zero=3", "parallel.zero=0"},
         {"parallel.dp=4", "parallel.zero=1", "parallel.zero=3"},
+        {"parallel.dp=4", "parallel.zero=1 parallel.gather=forward", "parallel.zero=0"},
+        {"parallel.dp=2 parallel.tp=2 train.dtype=bf16", "parallel.zero=3",
+         "parallel.zero=2 parallel.gather=forward checkpoint.async=true"},
         {"parallel.dp=2 parallel.pp=2", "parallel.zero=3", "parallel.zero=2"},
     };
     char out_a[300], out_b[300];

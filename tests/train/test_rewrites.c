@@ -189,18 +189,29 @@ static size_t count(const dh_graph *g, dh_op_type type)
     return n;
 }
 
+static size_t count_in_parts(const dh_graph *g)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < g->ops.n; i++)
+        n += g->ops.at[i].type == DH_OP_REDUCE_SCATTER && g->ops.at[i].parts > 1;
+    return n;
+}
+
 static void programs_keep_their_numbers(void **state)
 {
     static const struct {
         const char *passes;
         double allowed;
-    } rewrites[] = {{"split", 0},
-                    {"reorder", 0},
-                    {"split, reorder", 0},
-                    {"split, reorder(regather=false)", 0},
-                    {"split, reorder, part-wise(1)", 1e-4}};
+        bool sums; /* whether all-reduces may stay */
+    } rewrites[] = {{"split", 0, false},
+                    {"reorder", 0, true},
+                    {"split, reorder", 0, false},
+                    {"split, reorder(regather=false)", 0, false},
+                    {"fuse", 0, true},
+                    {"split, reorder, fuse", 0, false},
+                    {"split, reorder, part-wise(1)", 1e-4, false}};
     uint64_t seed = test_seed("programs_keep_their_numbers");
-    size_t n_moved = 0;
+    size_t n_moved = 0, n_fused = 0;
     for (int k = 0; k < 24; k++) {
         const uint64_t lot_of_program = test_rand(&seed);
         char *text = program_by_lot(lot_of_program);
@@ -212,7 +223,8 @@ static void programs_keep_their_numbers(void **state)
             const double d = distance(&plain, &other);
             if (!(d <= rewrites[i].allowed))
                 fail_msg("%s changes outputs by %g of\n%s", rewrites[i].passes, d, text);
-            assert_true(i == 1 || count(other.run.graphs[0], DH_OP_ALL_REDUCE) == 0);
+            assert_true(rewrites[i].sums || count(other.run.graphs[0], DH_OP_ALL_REDUCE) == 0);
+            n_fused += count_in_parts(other.run.graphs[0]);
             n_moved += i == 2 && count(other.run.graphs[0], DH_OP_ALL_GATHER) !=
                                      count(plain.run.graphs[0], DH_OP_ALL_REDUCE) +
                                          count(plain.run.graphs[0], DH_OP_ALL_GATHER);
@@ -221,7 +233,7 @@ static void programs_keep_their_numbers(void **state)
         program_fini(&plain);
         free(text);
     }
-    assert_true(n_moved > 4); /* the rewrites do something */
+    assert_true(n_moved > 4 && n_fused > 8); /* the rewrites do something */
 }
 
 int main(void)

@@ -153,31 +153,47 @@ static void schedules_change_no_bit(void **state)
 
 /* ---- sums over ranks ------------------------------------------------------------------------ */
 
+#define ZERO1_FORWARD "parallel.zero=1 parallel.gather=forward"
+#define ZERO2_FORWARD "parallel.zero=2 parallel.gather=forward"
+#define ZERO3_NODE "parallel.zero=3 parallel.reshard_after_forward=node"
+#define ZERO3_KEPT "parallel.zero=3 parallel.reshard_after_forward=false"
+
 /* One and two virtual stages, sharded and whole optimizers: the same sums. */
 static void sharding_changes_no_bit(void **state)
 {
     static const struct {
         const char *model, *settings;
-        const char *more[4];
+        const char *more[6];
     } runs[] = {
-        {RUN_LLAMA, "parallel.dp=4", {"parallel.zero1=true", "parallel.zero=2", "parallel.zero=3"}},
+        {RUN_LLAMA,
+         "parallel.dp=4",
+         {"parallel.zero1=true", "parallel.zero=2", "parallel.zero=3", ZERO1_FORWARD, ZERO2_FORWARD,
+          ZERO3_KEPT}},
         {RUN_GPT2,
          "parallel.dp=2 parallel.tp=2 train.dtype=bf16 optimizer.grad_clip=0.1",
-         {"parallel.zero=1", "parallel.zero=2", "parallel.zero=3 parallel.prefetch=2"}},
-        {RUN_GPT2, "parallel.dp=2 parallel.pp=2 train.micro_batch=2", {"parallel.zero=2"}},
+         {"parallel.zero=1", "parallel.zero=2", "parallel.zero=3 parallel.prefetch=2",
+          ZERO1_FORWARD, ZERO3_KEPT}},
+        {RUN_GPT2,
+         "parallel.dp=2 parallel.pp=2 train.micro_batch=2",
+         {"parallel.zero=2", ZERO2_FORWARD, ZERO3_KEPT,
+          ZERO1_FORWARD " optimizer.post_validation=true"}},
         {RUN_LLAMA,
          "parallel.dp=2 parallel.cp=2 strategy=dhelix train.micro_batch=1",
-         {"parallel.zero=2"}},
+         {"parallel.zero=2", "parallel.zero=3", ZERO1_FORWARD}},
         {RUN_GPT2,
          "parallel.dp=2 parallel.pp=2 train.micro_batch=2 train.recompute=selective",
          {"parallel.zero=3 parallel.prefetch=0"}},
         {RUN_LLAMA, "parallel.cp=2 parallel.dp=2 parallel.tp=2", {"parallel.zero=3"}},
+        {RUN_LLAMA,
+         "parallel.dp=4 topology.nodes=2 train.micro_batch=1",
+         {ZERO3_NODE, ZERO3_NODE " strategy=dhelix"}},
+        {RUN_LLAMA, "parallel.cp=4", {ZERO1_FORWARD}}, /* layers communicate on the same stream */
         {RUN_LLAMA, "parallel.dp=2 parallel.tp=2 strategy=intra-batch", {"parallel.zero=3"}},
         {RUN_EXPERTS, "parallel.dp=4 parallel.ep=2", {"parallel.zero=2", "parallel.zero=3"}},
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
         run_base base;
-        char more[100];
+        char more[150];
         begin_base(&base, runs[i].model, runs[i].settings);
         for (size_t k = 0; k < DH_COUNTOF(runs[i].more) && runs[i].more[k]; k++) {
             snprintf(more, sizeof more, "%s parallel.bucket_mb=0.02", runs[i].more[k]);
@@ -187,6 +203,35 @@ static void sharding_changes_no_bit(void **state)
     }
     expect_same_run(RUN_GPT2, "parallel.tp=2 parallel.dp=2 optimizer.grad_clip=0.1",
                     "parallel.pp=2");
+}
+
+/* Gathers and releases around operators in a strategy's order, on meshes where strands overlap. */
+static void gathers_in_ordered_slots_change_no_bit(void **state)
+{
+    static const struct {
+        const char *model, *mesh;
+    } runs[] = {
+        {RUN_LLAMA, "parallel.tp=2 parallel.dp=2"},
+        {RUN_GPT2, "parallel.pp=2 parallel.dp=2"},
+        {RUN_EXPERTS, "parallel.dp=4 parallel.ep=2"},
+    };
+    static const char *const strategies[] = {"dhelix",   "dhelix-paper",  "wavelet+",
+                                             "dualpipe", "combined-1f1b", "stp"};
+    const size_t stride = test_is_thin() ? 3 : 1;
+    for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        char settings[200], more[200];
+        run_base base;
+        snprintf(settings, sizeof settings, "%s train.steps=6", runs[i].mesh);
+        begin_base(&base, runs[i].model, settings);
+        for (size_t k = i % stride; k < DH_COUNTOF(strategies); k += stride) {
+            snprintf(more, sizeof more,
+                     "strategy=%s parallel.zero=3 parallel.prefetch=%d "
+                     "parallel.reshard_after_forward=%s",
+                     strategies[k], (int)(k % 3), k % 2 ? "false" : "true");
+            expect_base(&base, more);
+        }
+        run_remove(base.out);
+    }
 }
 
 /* All blocks in one bucket, some, pieces of one: the same sums. */
@@ -212,9 +257,12 @@ static void buckets_change_no_bit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_repeats_bit_for_bit), cmocka_unit_test(strategies_change_no_bit),
-        cmocka_unit_test(schedules_change_no_bit),   cmocka_unit_test(sharding_changes_no_bit),
+        cmocka_unit_test(a_run_repeats_bit_for_bit),
+        cmocka_unit_test(strategies_change_no_bit),
+        cmocka_unit_test(schedules_change_no_bit),
+        cmocka_unit_test(sharding_changes_no_bit),
         cmocka_unit_test(buckets_change_no_bit),
+        cmocka_unit_test(gathers_in_ordered_slots_change_no_bit),
     };
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }

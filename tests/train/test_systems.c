@@ -79,6 +79,7 @@ static const struct {
     {"second-products", selective, one, false},
     {"float-loss", one, NULL, false},
     {"eager", context, NULL, false},
+    {"first-flash", one, NULL, false},
 };
 
 static void test_traits(void **state)

@@ -409,6 +409,11 @@ static dh_status check_buffers(dh_ctx *ctx, const dh_comm_group *g, const dh_com
     return DH_OK;
 }
 
+int64_t dh_comm_sent_bytes(const dh_comm *comm, dh_engine wire)
+{
+    return comm->sent_bytes[wire];
+}
+
 /* The common way of all collectives, once their slices are known. */
 static dh_status run(dh_ctx *ctx, dh_comm_group *g, dh_comm_call *call)
 {
@@ -419,6 +424,7 @@ static dh_status run(dh_ctx *ctx, dh_comm_group *g, dh_comm_call *call)
                                                  (dh_comm_kind)call->head.kind) == DH_COMM_DROP)
         return DH_OK;
     g->times = (dh_comm_times){.called_ns = dh_now_ns()};
+    g->comm->sent_bytes[g->wire] += dh_comm_bytes_of(g->n, g->me, call);
     dh_status st = world->ops->impl->collective(ctx, g, call);
     g->times.ended_ns = dh_now_ns();
     return st;
@@ -658,6 +664,10 @@ static dh_status transfer(dh_ctx *ctx, dh_comm_group *g, dh_comm_kind kind,
         world->config.hook(world->config.hook_user, g->comm->rank, call_seq, kind) == DH_COMM_DROP)
         return DH_OK;
     g->times = (dh_comm_times){.called_ns = dh_now_ns()};
+    for (size_t i = 0; i < n; i++)
+        if (xfers[i].direction == DH_XFER_SEND && xfers[i].peer != g->me)
+            g->comm->sent_bytes[g->wire] +=
+                xfers[i].count * (int64_t)dh_dtype_bytes(xfers[i].dtype);
     dh_status st = world->ops->impl->transfer(ctx, g, &head, xfers, n);
     g->times.ended_ns = dh_now_ns();
     return st;

@@ -181,6 +181,11 @@ typedef struct dh_comm_times {
 } dh_comm_times;
 dh_comm_times dh_comm_group_times(const dh_comm_group *group);
 
+/* Bytes that the rank's calls have put on a link so far: what it sends of a ring, or to others
+ * directly of an all_to_all (paced links, below, take their time by the same count); what an mpi
+ * library really sends for a collective it alone knows. */
+int64_t dh_comm_sent_bytes(const dh_comm *comm, dh_engine wire);
+
 /* Reserve scratch so that no later call with up to n_bytes in its larger vector
  * allocates (mpi reductions need that much; local none). For those who measure calls, or may not
  * allocate; else the first call that needs more allocates. errors: DH_ENOMEM */

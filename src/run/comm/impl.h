@@ -53,6 +53,7 @@ struct dh_comm {
     int rank;
     dh_comm_group *groups; /* owned, newest first */
     _Atomic int64_t n_calls;
+    _Atomic int64_t sent_bytes[DH_N_ENGINE];
     _Atomic int64_t timeout_ns;
     char timeout_why[DH_COMM_WHY_BYTES]; /* "" where the world's configuration gives it */
     _Atomic uint32_t running;            /* bits: streams inside an instruction */
@@ -150,5 +151,7 @@ int64_t dh_comm_latency_ns(dh_comm_kind kind, int n, dh_comm_pace pace);
 int64_t dh_comm_paced_ns(dh_comm_kind kind, int n, int64_t bytes, dh_comm_pace pace);
 /* Bytes the busiest member puts on its wire; calls[n] of all members. */
 int64_t dh_comm_wire_bytes(int n, const dh_comm_call *const *calls);
+/* Of a member's own call the bytes that it sends to others. */
+int64_t dh_comm_bytes_of(int n, int me, const dh_comm_call *call);
 
 #endif

@@ -68,6 +68,15 @@ int64_t dh_comm_wire_bytes(int n, const dh_comm_call *const *calls)
     return ring_units((dh_comm_kind)head->kind, n, head->count, least) * item;
 }
 
+int64_t dh_comm_bytes_of(int n, int me, const dh_comm_call *call)
+{
+    const dh_comm_head *head = &call->head;
+    const int64_t item = (int64_t)dh_dtype_bytes((dh_dtype)head->dtype);
+    if (head->kind == DH_COMM_ALL_TO_ALL) return foreign_elements(n, me, call->send_parts) * item;
+    const int64_t least = call->send_parts ? least_part(n, call->send_parts) : 0;
+    return ring_units((dh_comm_kind)head->kind, n, head->count, least) * item;
+}
+
 int64_t dh_comm_paced_ns(dh_comm_kind kind, int n, int64_t bytes, dh_comm_pace pace)
 {
     return dh_comm_bytes_ns(ring_units(kind, n, bytes, bytes / n), pace) +

@@ -1,6 +1,7 @@
 /* Kernels that map rows or elements one to one: residual and dropout,
  * activations, rotary embedding, casts; and the optimizer. */
 #include "base/base.h"
+#include "config/yarn.h"
 #include "run/cpu/split.h"
 
 #include <math.h>
@@ -126,17 +127,38 @@ static double llama3_frequency(const dh_rope *rope, double frequency)
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 
+/* Channel pair, of D / 2, that turns so often in the first training's length. */
+static double yarn_pair(const dh_rope *rope, int64_t D, double turns)
+{
+    return (double)D * log((double)rope->original_max_seq / (turns * 2 * PI)) /
+           (2 * log(rope->theta));
+}
+
+/* Pairs that turn fast are kept, those that turn slowly are stretched, and between them the two are
+ * blended (HF _compute_yarn_parameters). */
+static double yarn_frequency(const dh_rope *rope, int64_t D, int64_t i, double frequency)
+{
+    const double low = fmax(floor(yarn_pair(rope, D, rope->beta_fast)), 0);
+    double high = fmin(ceil(yarn_pair(rope, D, rope->beta_slow)), (double)(D - 1));
+    if (high == low) high += 0.001;
+    const double slow = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+    return slow * frequency / rope->factor + (1 - slow) * frequency;
+}
+
 void dh_k_rope_table(const dh_rope *rope, int64_t max_pos, int64_t D, float *table)
 {
     const int64_t half = D / 2;
+    const double magnitude = dh_rope_magnitude(rope);
     for (int64_t i = 0; i < half; i++) {
         /* theta 0: nothing is turned. */
         double frequency = rope->theta > 0 ? pow(rope->theta, -2.0 * (double)i / (double)D) : 0;
         if (rope->scaling == DH_ROPE_SCALING_LLAMA3) frequency = llama3_frequency(rope, frequency);
         if (rope->scaling == DH_ROPE_SCALING_LINEAR) frequency /= rope->factor;
+        if (rope->scaling == DH_ROPE_SCALING_YARN)
+            frequency = yarn_frequency(rope, D, i, frequency);
         for (int64_t pos = 0; pos < max_pos; pos++) {
-            table[pos * D + i] = (float)cos((double)pos * frequency);
-            table[pos * D + half + i] = (float)sin((double)pos * frequency);
+            table[pos * D + i] = (float)(magnitude * cos((double)pos * frequency));
+            table[pos * D + half + i] = (float)(magnitude * sin((double)pos * frequency));
         }
     }
 }
@@ -221,6 +243,24 @@ void dh_k_scale(dh_dtype dtype, int64_t n, float factor, const void *x, void *y)
         simd->scale(dtype, DH_MIN(RANGE, n - i), factor, const_at(dtype, x, i), at(dtype, y, i));
 }
 
+void dh_k_add_scaled_rows(dh_dtype dtype, int64_t rows, int64_t n, float factor, const void *x,
+                          void *y, int64_t y_row)
+{
+    const dh_simd *simd = dh_simd_get();
+#pragma omp parallel for schedule(static) if (rows * n >= PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++)
+        simd->blend(dtype, n, 1.0f, at(dtype, y, r * y_row), factor, const_at(dtype, x, r * n));
+}
+
+void dh_k_scale_rows(dh_dtype dtype, int64_t rows, int64_t n, float factor, const void *x,
+                     int64_t x_row, void *y)
+{
+    const dh_simd *simd = dh_simd_get();
+#pragma omp parallel for schedule(static) if (rows * n >= PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++)
+        simd->scale(dtype, n, factor, const_at(dtype, x, r * x_row), at(dtype, y, r * n));
+}
+
 enum { COPY_BYTES = 1 << 18 };
 
 void dh_k_copy(size_t n_bytes, const void *x, void *y)
@@ -235,6 +275,23 @@ void dh_k_zero(size_t n_bytes, void *y)
 #pragma omp parallel for schedule(static) if (n_bytes >= COPY_BYTES)
     for (size_t i = 0; i < n_bytes; i += COPY_BYTES)
         memset((char *)y + i, 0, DH_MIN((size_t)COPY_BYTES, n_bytes - i));
+}
+
+void dh_k_keep(int64_t n, const float *p, const float *m, const float *v, float *old)
+{
+    const size_t n_bytes = (size_t)n * sizeof *old;
+    dh_k_copy(n_bytes, p, old);
+    dh_k_copy(n_bytes, m, old + n);
+    dh_k_copy(n_bytes, v, old + 2 * n);
+}
+
+void dh_k_restore(int64_t n, const float *old, float *p, float *m, float *v, dh_bf16 *copy)
+{
+    const size_t n_bytes = (size_t)n * sizeof *old;
+    dh_k_copy(n_bytes, old, p);
+    dh_k_copy(n_bytes, old + n, m);
+    dh_k_copy(n_bytes, old + 2 * n, v);
+    if (copy) dh_k_cast(n, DH_F32, p, DH_BF16, copy);
 }
 
 void dh_k_adamw(const dh_adamw *opt, int64_t n, const float *g, float *p, float *m, float *v,

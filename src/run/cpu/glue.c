@@ -544,10 +544,9 @@ static dh_status run_clip(dh_ctx *ctx, const dh_call *c)
 
 /* A norm that is not finite leaves weights and moments as they were, so that the
  * step can be examined and training can go on from intact state. */
-static dh_status run_adamw(dh_ctx *ctx, const dh_call *c)
+static void step_by(const dh_call *c, const double *norm)
 {
-    const double *norm = c->in[1];
-    if (!isfinite(norm[0])) return DH_OK;
+    if (!isfinite(norm[0])) return;
     const dh_scalars *s = c->scalars;
     const dh_tensor *p = out_tensor(c, 0);
     const dh_adamw a = {.lr = s->lr,
@@ -558,6 +557,31 @@ static dh_status run_adamw(dh_ctx *ctx, const dh_call *c)
                         .step = s->step + 1,
                         .grad_scale = norm[1]};
     dh_k_adamw(&a, dh_tensor_elements(p), c->in[0], c->out[0], c->out[1], c->out[2], c->out[3]);
+}
+
+/* The norm of all is no smaller than that of a part: where that clips, a step would be in vain. */
+static bool steps_ahead(const double *so_far)
+{
+    return isfinite(so_far[0]) && so_far[1] == 1;
+}
+
+static dh_status run_adamw(dh_ctx *ctx, const dh_call *c)
+{
+    float *old = c->out[4];
+    if (old) dh_k_keep(dh_tensor_elements(out_tensor(c, 0)), c->out[0], c->out[1], c->out[2], old);
+    if (!old || steps_ahead(c->in[1])) step_by(c, c->in[1]);
+    return DH_OK;
+}
+
+static dh_status run_amend(dh_ctx *ctx, const dh_call *c)
+{
+    const double *norm = c->in[1];
+    const bool stepped = steps_ahead(c->in[2]);
+    if (stepped && isfinite(norm[0]) && norm[1] == 1) return DH_OK;
+    if (stepped)
+        dh_k_restore(dh_tensor_elements(out_tensor(c, 0)), c->in[3], c->out[0], c->out[1],
+                     c->out[2], c->out[3]);
+    step_by(c, norm);
     return DH_OK;
 }
 

@@ -28,6 +28,24 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c);
 size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op);
 dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c);
 
+/* ---- linear attention (glue_linear.c) -------------------------------------------------------- */
+
+size_t dh_cpu_ws_linear_attn(const dh_graph *g, const dh_op *op); /* of all of them */
+dh_status dh_cpu_run_linear_attn(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_linear_cached(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_linear_attn_grad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_linear_state(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_linear_state_grad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_linear_before(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_linear_pass(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_linear_join(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_linear_join_grad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_feature_map(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_feature_map_grad(dh_ctx *ctx, const dh_call *c);
+size_t dh_cpu_ws_head_rms(const dh_graph *g, const dh_op *op);
+dh_status dh_cpu_run_head_rms(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_head_rms_grad(dh_ctx *ctx, const dh_call *c);
+
 /* ---- what Gemma has (glue_gemma.c) ------------------------------------------------------- */
 
 /* Weights of a norm as it multiplies by them: w, or 1 + w in scratch of as many floats, which are
@@ -39,8 +57,7 @@ dh_status dh_cpu_run_scale(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_softcap(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_softcap_grad(dh_ctx *ctx, const dh_call *c);
 
-/* ---- norms and rotations of heads (glue_heads.c)
- * -------------------------------------------------------- */
+/* ---- norms and rotations of heads (glue_heads.c) --------------------------------------------- */
 
 dh_status dh_cpu_run_head_norm(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_head_norm_dgrad(dh_ctx *ctx, const dh_call *c);
@@ -67,6 +84,17 @@ dh_status dh_cpu_run_join_columns(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_split_columns(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_take_columns(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_put_columns(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_adapt(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_adapt_grad(dh_ctx *ctx, const dh_call *c);
+
+/* ---- latent attention (glue_latent.c) ----------------------------------------------------- */
+
+dh_status dh_cpu_prepare_latent(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
+                                unsigned accumulate, void **state);
+dh_status dh_cpu_run_latent_pack(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_latent_pack_grad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_latent_cut(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_latent_cut_grad(dh_ctx *ctx, const dh_call *c);
 
 /* ---- mixture of experts (glue_moe.c) ----------------------------------------------------- */
 
@@ -74,6 +102,7 @@ dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_stay(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_call *c);
 /* Of moe_offsets. errors: DH_EINVAL more rows come than it has room for */

@@ -2,6 +2,8 @@
 #include "run/cpu/glue.h"
 #include "run/cpu/kernels.h"
 
+#include <string.h>
+
 static const dh_tensor *tensor_of(const dh_call *c, uint32_t id)
 {
     return &c->graph->tensors.at[id];
@@ -55,5 +57,26 @@ dh_status dh_cpu_run_put_columns(dh_ctx *ctx, const dh_call *c)
                       row);
     else
         dh_k_cast_rows(n_rows, n, x->dtype, from, from_row, x->dtype, to, row);
+    return DH_OK;
+}
+
+/* ---- adapters -------------------------------------------------------------------------------- */
+
+dh_status dh_cpu_run_adapt(dh_ctx *ctx, const dh_call *c)
+{
+    const dh_tensor *part = tensor_of(c, c->op->in[0]), *y = tensor_of(c, c->op->out[0]);
+    char *to = (char *)c->out[0] + (size_t)c->op->to * dh_dtype_bytes(y->dtype);
+    if (c->in[1] != c->out[0]) memcpy(c->out[0], c->in[1], (size_t)dh_tensor_bytes(y));
+    dh_k_add_scaled_rows(y->dtype, part->shape[0], part->shape[1], (float)c->graph->dims.lora_scale,
+                         c->in[0], to, y->shape[1]);
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_adapt_grad(dh_ctx *ctx, const dh_call *c)
+{
+    const dh_tensor *dy = tensor_of(c, c->op->in[0]), *dpart = tensor_of(c, c->op->out[0]);
+    const char *from = (const char *)c->in[0] + (size_t)c->op->from * dh_dtype_bytes(dy->dtype);
+    dh_k_scale_rows(dy->dtype, dpart->shape[0], dpart->shape[1], (float)c->graph->dims.lora_scale,
+                    from, dy->shape[1], c->out[0]);
     return DH_OK;
 }

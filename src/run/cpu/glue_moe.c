@@ -23,7 +23,20 @@ static const dh_tensor *out_tensor(const dh_call *c, int k)
 
 /* ---- router -------------------------------------------------------------------------------- */
 
-dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c)
+static dh_grouped_router groups_of(const dh_call *c, const dh_tensor *probs,
+                                   const dh_tensor *weights)
+{
+    const dh_dims *d = &c->graph->dims;
+    return (dh_grouped_router){.N = probs->shape[0],
+                               .E = probs->shape[1],
+                               .top_k = weights->shape[1],
+                               .n_groups = d->n_groups,
+                               .top_groups = d->top_groups,
+                               .scale = d->router_scale,
+                               .plain = d->topk_plain != 0};
+}
+
+static void run_softmax_router(const dh_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0), *weights = out_tensor(c, 0);
     dh_k_router_fwd(logits->dtype, logits->shape[0], logits->shape[1], weights->shape[1], c->in[0],
@@ -31,6 +44,18 @@ dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c)
     if (c->graph->dims.topk_plain)
         dh_k_router_plain(logits->shape[0], logits->shape[1], weights->shape[1], c->out[1],
                           c->out[2], c->out[0]);
+}
+
+dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c)
+{
+    const dh_tensor *logits = in_tensor(c, 0), *weights = out_tensor(c, 0);
+    if (c->graph->dims.n_groups) {
+        const dh_grouped_router r = groups_of(c, out_tensor(c, 1), weights);
+        dh_k_router_groups_fwd(&r, logits->dtype, c->in[0], c->in[1], c->out[1], c->out[2],
+                               c->out[0]);
+    } else {
+        run_softmax_router(c);
+    }
     if (c->scalars->even_experts)
         dh_k_router_deal(logits->shape[0], logits->shape[1], weights->shape[1], c->out[2]);
     return DH_OK;
@@ -43,7 +68,8 @@ dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_call *c)
     const int64_t E = probs->shape[1];
     double *sums = c->out[0];
     if (!(c->accumulate & 1)) dh_k_zero((size_t)(2 * E) * sizeof *sums, sums);
-    dh_k_router_sums(probs->shape[0], E, experts->shape[1], c->in[0], c->in[1], sums, sums + E);
+    (c->graph->dims.n_groups ? dh_k_router_groups_sums : dh_k_router_sums)(
+        probs->shape[0], E, experts->shape[1], c->in[0], c->in[1], sums, sums + E);
     return DH_OK;
 }
 
@@ -63,6 +89,11 @@ dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *probs = in_tensor(c, 1), *weights = in_tensor(c, 3);
     const dh_dtype dtype = out_tensor(c, 0)->dtype;
+    if (c->graph->dims.n_groups) {
+        const dh_grouped_router r = groups_of(c, probs, weights);
+        dh_k_router_groups_bwd(&r, dtype, c->in[1], c->in[2], c->in[0], c->out[0]);
+        return DH_OK;
+    }
     if (c->graph->dims.topk_plain) {
         dh_k_router_plain_bwd(dtype, probs->shape[0], probs->shape[1], weights->shape[1], c->in[1],
                               c->in[2], c->in[0], c->in[4], c->op->rows, c->graph->dims.aux_scale,
@@ -71,6 +102,13 @@ dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_call *c)
     }
     dh_k_router_bwd(dtype, probs->shape[0], probs->shape[1], weights->shape[1], c->in[1], c->in[2],
                     c->in[3], c->in[0], c->in[4], c->op->rows, c->graph->dims.aux_scale, c->out[0]);
+    return DH_OK;
+}
+
+/* Zeros where it is the first of the step. */
+dh_status dh_cpu_run_stay(dh_ctx *ctx, const dh_call *c)
+{
+    if (!(c->accumulate & 1)) dh_k_zero((size_t)dh_tensor_bytes(out_tensor(c, 0)), c->out[0]);
     return DH_OK;
 }
 

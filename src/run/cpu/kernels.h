@@ -209,6 +209,40 @@ void dh_k_attn_bwd(const dh_attn_shape *s, const void *dout, const void *o, cons
                    const void *q, const void *k, const void *v, void *dq, void *dk, void *dv,
                    bool accumulate, void *ws);
 
+/* ---- linear attention ------------------------------------------------------------------ */
+
+/* Packed rows [B*T,(H+2KV)D] of queries, keys and values, whose gradients are alike; o and dout
+ * [B*T,HD]. Query head h uses key head h / (H/KV). States [B,KV,D,D] float32: element (i, j) of a
+ * head is the sum of k_i v_j over tokens; gradients of states of q_i do_j. */
+typedef struct dh_linear_shape {
+    dh_dtype dtype;            /* qkv, dout */
+    dh_dtype o_dtype, g_dtype; /* o; dqkv. DH_F32 for what is joined with other tokens' part */
+    int64_t B, T, H, KV, D;
+} dh_linear_shape;
+size_t dh_k_linear_workspace(const dh_linear_shape *s); /* of all functions below */
+/* o_t = q_t times the sum of k_s v_s^T over s <= t, of the sample's tokens. state: that of tokens
+ * before them, which becomes that behind them; NULL: there are none. */
+void dh_k_linear_fwd(const dh_linear_shape *s, const void *qkv, float *state, void *o, void *ws);
+void dh_k_linear_bwd(const dh_linear_shape *s, const void *dout, const void *qkv, void *dqkv,
+                     void *ws);
+/* m: state of these tokens; dm: what they give to the gradient of the state before them. */
+void dh_k_linear_state(const dh_linear_shape *s, const void *qkv, float *m, void *ws);
+void dh_k_linear_state_grad(const dh_linear_shape *s, const void *dout, const void *qkv, float *dm,
+                            void *ws);
+/* o = o_own + q before; dq = own + dout before^T, dk = own + v behind^T, dv = own + k behind.
+ * before, behind NULL: 0. In place where the types are the same. */
+void dh_k_linear_join(const dh_linear_shape *s, const float *o_own, const void *qkv,
+                      const float *before, void *o, void *ws);
+void dh_k_linear_join_bwd(const dh_linear_shape *s, const float *dqkv_own, const void *dout,
+                          const void *qkv, const float *before, const float *behind, void *dqkv,
+                          void *ws);
+/* Feature map of every channel of q and k of packed rows; v is copied, as its gradient is. In
+ * place. */
+void dh_k_feature_map_fwd(dh_feature_map map, dh_dtype dtype, dh_heads h, const void *qkv,
+                          void *out);
+void dh_k_feature_map_bwd(dh_feature_map map, dh_dtype dtype, dh_heads h, const void *dout,
+                          const void *qkv, void *dqkv);
+
 /* ---- embedding ------------------------------------------------------------------------- */
 
 /* x[n] = dropout(wte[token - v0] + wpe[pos]): wte holds rows v0..v1-1 of the
@@ -258,6 +292,11 @@ void dh_k_add(dh_dtype dtype, int64_t n, const void *a, const void *b, void *y);
 /* y = x[0] + x[1] + ... in this order, n_x of them, accumulated in float32; y is none of them. */
 void dh_k_sum_ordered(dh_dtype dtype, int64_t n, int n_x, const void *const *x, void *y);
 void dh_k_scale(dh_dtype dtype, int64_t n, float factor, const void *x, void *y); /* in place */
+/* Rows of n elements: y += factor x, of y y_row apart; y = factor x, of x x_row apart. */
+void dh_k_add_scaled_rows(dh_dtype dtype, int64_t rows, int64_t n, float factor, const void *x,
+                          void *y, int64_t y_row);
+void dh_k_scale_rows(dh_dtype dtype, int64_t rows, int64_t n, float factor, const void *x,
+                     int64_t x_row, void *y);
 void dh_k_copy(size_t n_bytes, const void *x, void *y);
 void dh_k_zero(size_t n_bytes, void *y);
 
@@ -273,6 +312,28 @@ typedef struct dh_adamw {
  * copy (bf16 [n], may be NULL) gets the updated p rounded. */
 void dh_k_adamw(const dh_adamw *opt, int64_t n, const float *g, float *p, float *m, float *v,
                 dh_bf16 *copy);
+/* old [3,n] = p, m, v; and back, copy (may be NULL) being p rounded. */
+void dh_k_keep(int64_t n, const float *p, const float *m, const float *v, float *old);
+void dh_k_restore(int64_t n, const float *old, float *p, float *m, float *v, dh_bf16 *copy);
+
+/* ---- latent attention ------------------------------------------------------------------ */
+
+/* N rows of H heads with D channels of queries and keys, of which the last R are rotated (`pairs`:
+ * neighbours, else halves), and V <= D of values. */
+typedef struct dh_latent {
+    int64_t N, H, D, R, V;
+    bool pairs;
+} dh_latent;
+/* Packed qkv [N,3HD] of q [N,HD], kv [N,H(D-R+V)], a head's keys and then its values, and k_rot
+ * [N,R], which all keys end with; values are filled up with zeros. table as dh_k_rope_table's for
+ * R channels, pos [N]. Rotated channels come out as halves, of neighbours too. */
+void dh_k_latent_pack(const dh_latent *l, dh_dtype dtype, const void *q, const void *kv,
+                      const void *k_rot, const float *table, const int32_t *pos, void *qkv);
+void dh_k_latent_pack_bwd(const dh_latent *l, dh_dtype dtype, const void *dqkv, const float *table,
+                          const int32_t *pos, void *dq, void *dkv, void *dk_rot);
+/* The first V channels of each head of o [N,HD]; and back, with zeros. */
+void dh_k_latent_cut(const dh_latent *l, dh_dtype dtype, const void *o, void *cut);
+void dh_k_latent_cut_bwd(const dh_latent *l, dh_dtype dtype, const void *dcut, void *dout);
 
 /* ---- mixture of experts ---------------------------------------------------------------- */
 
@@ -295,6 +356,23 @@ void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const 
 void dh_k_router_plain_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
                            const int32_t *experts, const float *dweights, const double *counts,
                            int64_t rows, double aux_coef, void *dlogits);
+/* DeepSeek V3's (arXiv 2412.19437, 2.1.2): probs [N,E] = sigmoid(logits). Experts are in n_groups;
+ * of the top_groups ones whose two largest probs + bias have the largest sums the top_k largest
+ * probs + bias are chosen (ties: lower index). bias [E] has a part in the choice alone. Weights are
+ * scale times the chosen probs, which are first made to sum to 1 unless `plain`. */
+typedef struct dh_grouped_router {
+    int64_t N, E, top_k, n_groups, top_groups;
+    double scale;
+    bool plain;
+} dh_grouped_router;
+void dh_k_router_groups_fwd(const dh_grouped_router *r, dh_dtype dtype, const void *logits,
+                            const float *bias, float *probs, int32_t *experts, float *weights);
+/* dlogits from dweights [N,top_k]. */
+void dh_k_router_groups_bwd(const dh_grouped_router *r, dh_dtype dtype, const float *probs,
+                            const int32_t *experts, const float *dweights, void *dlogits);
+/* As dh_k_router_sums, of probabilities that are each row's scores made to sum to 1. */
+void dh_k_router_groups_sums(int64_t N, int64_t E, int64_t top_k, const float *scores,
+                             const int32_t *experts, double *counts, double *prob_sums);
 /* Adds to counts [E] the choices and to prob_sums [E] the column sums of probs. Counts are
  * float64 so that one reduction over ranks serves both. */
 void dh_k_router_sums(int64_t N, int64_t E, int64_t top_k, const float *probs,

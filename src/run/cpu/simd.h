@@ -37,6 +37,16 @@ typedef struct dh_attn_job {
     float *packed; /* fwd: K^T and V of every (sample, key head); bwd: one part per slot */
 } dh_attn_job;
 
+/* Linear attention: a call's operands. */
+typedef struct dh_linear_job {
+    dh_linear_shape s;
+    int64_t dp; /* D rounded up to DH_ATTN_PAD: length of a packed row */
+    const void *qkv, *dout;
+    const float *own, *before, *behind;
+    float *state;
+    void *out;
+} dh_linear_job;
+
 /* From row to row: elements of dy and x, floats of stats. */
 typedef struct dh_row_steps {
     int64_t x, stats;
@@ -100,6 +110,16 @@ typedef struct dh_simd {
     void (*attn_fwd)(const dh_attn_job *job, int64_t b, int64_t head, int64_t q0);
     void (*attn_few)(const dh_attn_job *job, int64_t b, int64_t head);
     void (*attn_bwd)(const dh_attn_job *job, int64_t b, int64_t kv_head, float *slot);
+
+    /* y[n] = map(x), or dy times its slope at x; dy may be NULL. */
+    void (*feature_map)(dh_feature_map map, dh_dtype dtype, int64_t n, const void *dy,
+                        const void *x, void *y);
+    /* See simd/linear_attn.h. */
+    void (*linear_fwd)(const dh_linear_job *job, int64_t b, int64_t kv_head, float *slot);
+    void (*linear_state)(const dh_linear_job *job, int64_t b, int64_t kv_head, float *slot);
+    void (*linear_join)(const dh_linear_job *job, int64_t b, int64_t kv_head, float *slot);
+    void (*linear_bwd)(const dh_linear_job *job, int64_t b, int64_t kv_head, float *slot);
+    void (*linear_join_bwd)(const dh_linear_job *job, int64_t b, int64_t kv_head, float *slot);
 } dh_simd;
 
 /* Chosen once, at the first call. */

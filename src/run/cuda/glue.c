@@ -419,7 +419,14 @@ static void run_adamw(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *p = out_tensor(c, 0);
     dh_cuda_adamw(stream, c->scalars, c->in[1], p->ndim == 2, dh_tensor_elements(p), c->in[0],
-                  c->out[0], c->out[1], c->out[2], c->out[3]);
+                  c->out[0], c->out[1], c->out[2], c->out[3], c->out[4]);
+}
+
+static void run_amend(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *p = out_tensor(c, 0);
+    dh_cuda_amend(stream, c->scalars, c->in[1], c->in[2], p->ndim == 2, dh_tensor_elements(p),
+                  c->in[0], c->in[3], c->out[0], c->out[1], c->out[2], c->out[3]);
 }
 
 /* ---- table --------------------------------------------------------------------------------- */

@@ -155,17 +155,20 @@ void dh_cuda_scale(dh_cuda_stream stream, dh_dtype dtype, int64_t n, float facto
 void dh_cuda_copy(dh_cuda_stream stream, size_t n_bytes, const void *x, void *y);
 void dh_cuda_zero(dh_cuda_stream stream, size_t n_bytes, void *y);
 
-/* ---- optimizer
- * ----------------------------------------------------------------------------------- */
+/* ---- optimizer ------------------------------------------------------------------------------- */
 
 /* Step, learning rate and so on from scalars, whose weight decay counts where `decays`; norm [2] is
- * dh_cuda_clip's: where it is not finite nothing changes. */
+ * dh_cuda_clip's: where it is not finite nothing changes. old (NULL: none) [3,n] = p, m, v as they
+ * were; nothing else changes then where norm clips. */
 void dh_cuda_adamw(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
                    bool decays, int64_t n, const float *g, float *p, float *m, float *v,
-                   dh_bf16 *copy);
+                   dh_bf16 *copy, float *old);
+/* Behind that with old, by norm so_far: what it would have done by norm. */
+void dh_cuda_amend(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
+                   const double *so_far, bool decays, int64_t n, const float *g, const float *old,
+                   float *p, float *m, float *v, dh_bf16 *copy);
 
-/* ---- mixture of experts
- * ---------------------------------------------------------------------------- */
+/* ---- mixture of experts ---------------------------------------------------------------------- */
 
 void dh_cuda_router_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E, int64_t top_k,
                         const void *logits, float *probs, int32_t *experts, float *weights);

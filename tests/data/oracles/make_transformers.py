@@ -44,6 +44,20 @@ MODELS = {
                    attn_logit_softcapping=None, final_logit_softcapping=1.5),
     "gemma3": dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=64, tie_word_embeddings=False,
                    layer_types=["sliding_attention", "full_attention"]),
+    # Eight experts in four groups; queries from few channels, or straight from width with yarn.
+    "deepseek_v3": dict(num_key_value_heads=4, moe_intermediate_size=24, n_routed_experts=8,
+                        num_experts_per_tok=3, n_group=4, topk_group=2, first_k_dense_replace=0,
+                        q_lora_rank=20, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4,
+                        v_head_dim=10, num_nextn_predict_layers=0, experts_implementation="eager"),
+    "deepseek_v3-yarn": dict(num_key_value_heads=4, moe_intermediate_size=24, n_routed_experts=6,
+                             num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=2,
+                             first_k_dense_replace=0, q_lora_rank=None, kv_lora_rank=16,
+                             qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8,
+                             norm_topk_prob=False, rope_interleave=False,
+                             num_nextn_predict_layers=0, experts_implementation="eager",
+                             rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0,
+                                                  original_max_position_embeddings=8, beta_fast=4.0,
+                                                  beta_slow=0.5, mscale=0.7, mscale_all_dim=1.0)),
 }
 CLASSES = {"qwen3_moe_normed": "qwen3_moe", "gemma3": "gemma3_text"}
 N_STEPS, BATCH, SEQ = 10, 2, 24
@@ -55,11 +69,17 @@ def build(name):
     config = transformers.AutoConfig.for_model(kind, **(SIZES | MODELS[name]))
     model = transformers.AutoModelForCausalLM.from_config(config).double()
     draw = torch.Generator().manual_seed(20261123)
-    for key, p in model.named_parameters():
+    for key, p in weights_of(model).items():
         values = 0.08 * torch.randn(p.shape, generator=draw, dtype=torch.float64)
         one = "norm" in key and not name.startswith("gemma")  # whose norms add it themselves
         p.data = torch.from_numpy((values + one).numpy().astype(F32)).double()
     return config, model
+
+
+def weights_of(model):
+    """What is saved: parameters, and routers' biases, which no gradient moves."""
+    return dict(model.named_parameters()) | {
+        k: b for k, b in model.named_buffers() if k.endswith("e_score_correction_bias")}
 
 
 def stored(tensors):
@@ -107,7 +127,9 @@ def reference(model, tokens, targets):
     if routed:
         out["aux_loss"] = torch.from_numpy(first.aux_loss.detach().reshape(1).numpy().astype(F32))
         out |= {f"router_logits.{i}": t for i, t in enumerate(first.router_logits)}
+    still = {k: b for k, b in weights_of(model).items() if k not in names}
     out |= stored({f"grad.{k}": p.grad for k, p in names.items()})
+    out |= {f"grad.{k}": torch.zeros_like(b) for k, b in still.items()}
     out["grad_norm"] = torch.tensor([math.sqrt(sum((p.grad**2).sum().item() for p in names.values()))],
                                     dtype=torch.float64)
     groups = [{"params": [p for p in names.values() if p.ndim >= 2], "weight_decay": 0.1},
@@ -122,7 +144,7 @@ def reference(model, tokens, targets):
         losses.append([ce.item(), total.item()])
     losses.append([each.item() for each in loss()[1:]])
     out["adamw_losses"] = torch.tensor(losses, dtype=torch.float64)
-    return out | stored({f"after.{k}": p for k, p in names.items()})
+    return out | stored({f"after.{k}": p for k, p in (names | still).items()})
 
 
 def make(name):
@@ -130,7 +152,7 @@ def make(name):
     folder = DATA / "weights" / f"tiny-{name}"
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
-    save(folder / "model.safetensors", stored(dict(model.named_parameters())), format="pt")
+    save(folder / "model.safetensors", stored(weights_of(model)), format="pt")
     draw = torch.Generator().manual_seed(7)
     ids = torch.randint(SIZES["vocab_size"], (BATCH, SEQ + 1), generator=draw)
     out = reference(model, ids[:, :-1], ids[:, 1:])

@@ -53,6 +53,41 @@ static void gelu_bwd(dh_dtype dtype, int64_t n, const void *dg, const void *h, v
     BY_DTYPE(dtype, gelu_bwd_of, n, dg, h, dh);
 }
 
+/* 1 + elu(x) is 1 + x above 0, e^x below; x; silu(x). Slopes likewise. */
+INLINE vf feature_of(dh_feature_map map, vf x)
+{
+    vf rest;
+    if (map == DH_FEATURE_ELU)
+        return vec_select(x > (vf){0}, x + 1.0f, vec_exp(vec_min(x, (vf){0})));
+    return map == DH_FEATURE_SILU ? x * sigmoid(x, &rest) : x;
+}
+
+INLINE vf feature_slope(dh_feature_map map, vf x)
+{
+    vf rest, s;
+    if (map == DH_FEATURE_ELU)
+        return vec_select(x > (vf){0}, splat(1.0f), vec_exp(vec_min(x, (vf){0})));
+    if (map != DH_FEATURE_SILU) return splat(1.0f);
+    s = sigmoid(x, &rest);
+    return s * (1.0f + x * rest);
+}
+
+INLINE void feature_map_of(bool bf16, dh_feature_map map, int64_t n, const void *dy, const void *x,
+                           void *y)
+{
+    for (int64_t i = 0; i < n; i += W) {
+        const vf v = load(bf16, x, i, n - i);
+        store(bf16, y, i, n - i,
+              dy ? load(bf16, dy, i, n - i) * feature_slope(map, v) : feature_of(map, v));
+    }
+}
+
+static void feature_map(dh_feature_map map, dh_dtype dtype, int64_t n, const void *dy,
+                        const void *x, void *y)
+{
+    BY_DTYPE(dtype, feature_map_of, map, n, dy, x, y);
+}
+
 INLINE void swiglu_fwd_of(bool bf16, int64_t F, const void *h, void *g)
 {
     for (int64_t i = 0; i < F; i += W) {

@@ -5,6 +5,7 @@
 #include "run/cpu/simd/attn_grad.h"
 #include "run/cpu/simd/dropout.h"
 #include "run/cpu/simd/elementwise.h"
+#include "run/cpu/simd/linear_attn.h"
 #include "run/cpu/simd/loss.h"
 #include "run/cpu/simd/norm.h"
 
@@ -42,4 +43,10 @@ const dh_simd DH_SIMD_TABLE = {
     .attn_fwd = attn_fwd,
     .attn_few = attn_few,
     .attn_bwd = attn_bwd,
+    .feature_map = feature_map,
+    .linear_fwd = linear_fwd,
+    .linear_state = linear_state,
+    .linear_join = linear_join,
+    .linear_bwd = linear_bwd,
+    .linear_join_bwd = linear_join_bwd,
 };

@@ -417,39 +417,94 @@ DEVICE bool is_finite(double x)
     return ((uint64_t)__double_as_longlong(x) >> 52 & 0x7ff) != 0x7ff;
 }
 
+/* Whether an AdamW that keeps what it overwrites steps by the norm of a part of the gradients. */
+DEVICE bool steps_ahead(const double *so_far)
+{
+    return is_finite(so_far[0]) && so_far[1] == 1.0;
+}
+
+/* One step of elements [i, i + V) from p1, m1, v1. */
+template <int V>
+DEVICE void adamw_step(const adamw_factors &f, int64_t i, const float *g, float (&p1)[V],
+                       float (&m1)[V], float (&v1)[V])
+{
+    float grad[V];
+    load<float, V>(g + i, grad);
+    for (int k = 0; k < V; k++) {
+        const float d = grad[k] * f.grad;
+        m1[k] = m1[k] * f.beta1 + d * f.rest1;
+        v1[k] = v1[k] * f.beta2 + d * d * f.rest2;
+        p1[k] = p1[k] * f.decay - m1[k] * f.step / (sqrtf(v1[k]) * f.inv_root + f.eps);
+    }
+}
+
+template <int V>
+DEVICE void adamw_store(int64_t i, const float (&p1)[V], const float (&m1)[V], const float (&v1)[V],
+                        float *p, float *m, float *v, bf16 *copy)
+{
+    store<float, V>(m1, m + i);
+    store<float, V>(v1, v + i);
+    store<float, V>(p1, p + i);
+    if (copy) store<bf16, V>(p1, copy + i);
+}
+
 template <int V>
 __global__ void adamw(const dh_scalars *scalars, const double *norm, bool decays, int64_t n,
-                      const float *g, float *p, float *m, float *v, bf16 *copy)
+                      const float *g, float *p, float *m, float *v, bf16 *copy, float *old)
 {
     DH_SHARED(adamw_factors, shared, [1]);
-    if (!is_finite(norm[0])) return; /* every thread of every block */
+    const bool steps = old ? steps_ahead(norm) : is_finite(norm[0]); /* for all threads alike */
+    if (!steps && !old) return;
     if (threadIdx.x == 0) shared[0] = adamw_factors_of(scalars, norm, decays);
     __syncthreads();
     const adamw_factors f = shared[0];
-    float grad[V], p1[V], m1[V], v1[V];
+    float p1[V], m1[V], v1[V];
     for (int64_t i = first_of_grid() * V; i < n; i += grid_step() * V) {
-        load<float, V>(g + i, grad);
         load<float, V>(p + i, p1);
         load<float, V>(m + i, m1);
         load<float, V>(v + i, v1);
-        for (int k = 0; k < V; k++) {
-            const float d = grad[k] * f.grad;
-            m1[k] = m1[k] * f.beta1 + d * f.rest1;
-            v1[k] = v1[k] * f.beta2 + d * d * f.rest2;
-            p1[k] = p1[k] * f.decay - m1[k] * f.step / (sqrtf(v1[k]) * f.inv_root + f.eps);
-        }
-        store<float, V>(m1, m + i);
-        store<float, V>(v1, v + i);
-        store<float, V>(p1, p + i);
-        if (copy) store<bf16, V>(p1, copy + i);
+        if (old) adamw_store<V>(i, p1, m1, v1, old, old + n, old + 2 * n, NULL);
+        if (!steps) continue;
+        adamw_step<V>(f, i, g, p1, m1, v1);
+        adamw_store<V>(i, p1, m1, v1, p, m, v, copy);
     }
 }
 
 void dh_cuda_adamw(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
                    bool decays, int64_t n, const float *g, float *p, float *m, float *v,
-                   dh_bf16 *copy)
+                   dh_bf16 *copy, float *old)
 {
-    const bool wide = n % 4 == 0 && are_aligned(g, p, m, v, copy);
+    const bool wide = n % 4 == 0 && are_aligned(g, p, m, v, copy, old);
     launch(wide ? adamw<4> : adamw<1>, flat_blocks(wide ? n / 4 : n), FLAT_THREADS, stream, scalars,
-           norm, decays, n, g, p, m, v, (bf16 *)copy);
+           norm, decays, n, g, p, m, v, (bf16 *)copy, old);
+}
+
+template <int V>
+__global__ void amend(const dh_scalars *scalars, const double *norm, const double *so_far,
+                      bool decays, int64_t n, const float *g, const float *old, float *p, float *m,
+                      float *v, bf16 *copy)
+{
+    DH_SHARED(adamw_factors, shared, [1]);
+    const bool stepped = steps_ahead(so_far), steps = is_finite(norm[0]);
+    if (stepped ? steps && norm[1] == 1.0 : !steps) return; /* every thread of every block */
+    if (threadIdx.x == 0) shared[0] = adamw_factors_of(scalars, norm, decays);
+    __syncthreads();
+    const adamw_factors f = shared[0];
+    float p1[V], m1[V], v1[V];
+    for (int64_t i = first_of_grid() * V; i < n; i += grid_step() * V) {
+        load<float, V>(old + i, p1);
+        load<float, V>(old + n + i, m1);
+        load<float, V>(old + 2 * n + i, v1);
+        if (steps) adamw_step<V>(f, i, g, p1, m1, v1);
+        adamw_store<V>(i, p1, m1, v1, p, m, v, copy);
+    }
+}
+
+void dh_cuda_amend(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
+                   const double *so_far, bool decays, int64_t n, const float *g, const float *old,
+                   float *p, float *m, float *v, dh_bf16 *copy)
+{
+    const bool wide = n % 4 == 0 && are_aligned(g, p, m, v, copy, old);
+    launch(wide ? amend<4> : amend<1>, flat_blocks(wide ? n / 4 : n), FLAT_THREADS, stream, scalars,
+           norm, so_far, decays, n, g, old, p, m, v, (bf16 *)copy);
 }

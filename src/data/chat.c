@@ -1,0 +1,413 @@
+/* Conversations as tokens (chat.h). Templates are those of the models named, as Transformers
+ * renders them from their tokenizers' Jinja, without default system messages and tools. */
+#include "data/chat.h"
+
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json_text.h"
+#include "data/tok.h"
+
+static const dh_chat rows[] = {
+    {.name = "chatml",
+     .doc = "Qwen 2, 2.5 and 3, SmolLM: <|im_start|>role, text, <|im_end|>",
+     .role = {{"<|im_start|>system\n", "<|im_end|>", "\n"},
+              {"<|im_start|>user\n", "<|im_end|>", "\n"},
+              {"<|im_start|>assistant\n", "<|im_end|>", "\n"}},
+     .special = true,
+     .mark = "<|im_start|>"},
+    {.name = "llama3",
+     .doc = "Llama 3: <|start_header_id|>role<|end_header_id|>, text, <|eot_id|>",
+     .bos = true,
+     .role = {{"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>", ""},
+              {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>", ""},
+              {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>", ""}},
+     .trims = true,
+     .special = true,
+     .mark = "<|start_header_id|>"},
+    {.name = "gemma",
+     .doc = "Gemma 2 and 3: <start_of_turn>role, text, <end_of_turn>; a system message stands in "
+            "the first "
+            "user's",
+     .bos = true,
+     .role = {{NULL, NULL, NULL},
+              {"<start_of_turn>user\n", "<end_of_turn>", "\n"},
+              {"<start_of_turn>model\n", "<end_of_turn>", "\n"}},
+     .trims = true,
+     .system_in_user = true,
+     .special = true,
+     .mark = "<start_of_turn>"},
+    {.name = "mistral",
+     .doc = "Mistral 7B Instruct: [INST] text[/INST] answer, EOS; no system message",
+     .bos = true,
+     .role = {{NULL, NULL, NULL}, {"[INST] ", "[/INST]", ""}, {" ", NULL, ""}},
+     .mark = "[INST]"},
+    {.name = "phi3",
+     .doc = "Phi-3: <|role|>, text, <|end|>",
+     .role = {{"<|system|>\n", "<|end|>", "\n"},
+              {"<|user|>\n", "<|end|>", "\n"},
+              {"<|assistant|>\n", "<|end|>", "\n"}},
+     .eos = true,
+     .special = true,
+     .mark = "<|end|>"},
+    {.name = "plain",
+     .doc =
+         "for tokenizers without marks: User: text, Assistant: answer, an empty line behind each",
+     .role = {{"System: ", "\n\n", ""}, {"User: ", "\n\n", ""}, {"Assistant: ", "\n\n", ""}}},
+};
+
+/* ---- by name ----------------------------------------------------------------------------------
+ */
+
+const dh_chat *dh_chat_row(size_t i)
+{
+    return i < DH_COUNTOF(rows) ? &rows[i] : NULL;
+}
+
+static void list_names(dh_str *out)
+{
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++)
+        dh_str_printf(out, "%s%s", i ? ", " : "", rows[i].name);
+}
+
+static dh_status refuse(dh_ctx *ctx, dh_status st, const char *what)
+{
+    dh_str names = DH_STR_INIT;
+    list_names(&names);
+    dh_fail(ctx, st, "%s; templates of conversations are %s (data.chat_template)", what,
+            names.text ? names.text : "?");
+    dh_str_fini(&names);
+    return st;
+}
+
+dh_status dh_chat_find(dh_ctx *ctx, const char *name, const dh_chat **chat)
+{
+    char what[96];
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++) {
+        if (strcmp(rows[i].name, name) != 0) continue;
+        *chat = &rows[i];
+        return DH_OK;
+    }
+    snprintf(what, sizeof what, "there is no chat template \"%.40s\"", name);
+    return refuse(ctx, DH_EMISSING, what);
+}
+
+/* ---- by a tokenizer's marks ------------------------------------------------------------------ */
+
+enum { MOST_BYTES = 1 << 24 };
+
+/* The Jinja text of a file: the file itself, or its "chat_template"; NULL: it has none. */
+static dh_status read_jinja(dh_ctx *ctx, const char *folder, const char *name, char **text)
+{
+    size_t n;
+    char *body = NULL;
+    json_t *root = NULL;
+    dh_str path = DH_STR_INIT;
+    *text = NULL;
+    dh_str_printf(&path, "%s/%s", folder, name);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    if (st == DH_OK && dh_path_exists(path.text))
+        st = dh_file_read(ctx, path.text, MOST_BYTES, &body, &n);
+    dh_str_fini(&path);
+    if (st != DH_OK || !body) return st;
+    if (strstr(name, ".jinja")) {
+        *text = body;
+        return DH_OK;
+    }
+    st = dh_json_read(ctx, body, n, 0, NULL, &root);
+    free(body);
+    DH_TRY(st);
+    const char *found = json_string_value(json_object_get(root, "chat_template"));
+    if (found && !(*text = strdup(found))) st = dh_fail(ctx, DH_ENOMEM, "out of memory");
+    json_decref(root);
+    return st;
+}
+
+static dh_status recognise(dh_ctx *ctx, const char *folder, const char *jinja, const dh_chat **chat)
+{
+    char what[512];
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++) {
+        if (!rows[i].mark || !strstr(jinja, rows[i].mark)) continue;
+        *chat = &rows[i];
+        return DH_OK;
+    }
+    snprintf(what, sizeof what, "the chat_template in %.300s has the marks of none that is known",
+             folder);
+    return refuse(ctx, DH_EUNSUPPORTED, what);
+}
+
+dh_status dh_chat_of_tokenizer(dh_ctx *ctx, const char *spec, const dh_chat **chat)
+{
+    static const char *const files[] = {"chat_template.jinja", "tokenizer_config.json",
+                                        "chat_template.json"};
+    char *copy = strdup(spec), *jinja = NULL, what[512];
+    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    const char *folder = dh_path_is_dir(spec) ? spec : dirname(copy);
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && !jinja && i < DH_COUNTOF(files); i++)
+        st = read_jinja(ctx, folder, files[i], &jinja);
+    if (st == DH_OK && jinja) st = recognise(ctx, folder, jinja, chat);
+    if (st == DH_OK && !jinja) {
+        snprintf(what, sizeof what, "tokenizer %.300s comes with no chat_template", spec);
+        st = refuse(ctx, DH_EMISSING, what);
+    }
+    free(jinja);
+    free(copy);
+    return st;
+}
+
+/* ---- against a tokenizer --------------------------------------------------------------------- */
+
+/* Every <mark> in the text is one of the tokenizer's special tokens. */
+static dh_status check_marks(dh_ctx *ctx, const dh_chat *chat, const dh_tokenizer *tok,
+                             const char *text)
+{
+    for (const char *at = text; (at = strchr(at, '<')); at++) {
+        const size_t n = strcspn(at, ">") + 1;
+        char mark[64];
+        snprintf(mark, sizeof mark, "%.*s", (int)n, at);
+        if (dh_tokenizer_special(tok, mark) < 0)
+            return dh_fail(
+                ctx, DH_EINVAL,
+                "chat template %s marks messages by %s, which is no special token of the "
+                "tokenizer: take a tokenizer that has it, or data.chat_template=plain",
+                chat->name, mark);
+    }
+    return DH_OK;
+}
+
+dh_status dh_chat_check(dh_ctx *ctx, const dh_chat *chat, const dh_tokenizer *tok)
+{
+    if (chat->bos && dh_tokenizer_bos(tok) < 0)
+        return dh_fail(ctx, DH_EINVAL,
+                       "chat template %s begins with a BOS token, and the tokenizer has none",
+                       chat->name);
+    for (int r = 0; r < DH_N_CHAT_ROLE; r++) {
+        if (!chat->role[r].before) continue;
+        if ((!chat->role[r].end || chat->eos) && dh_tokenizer_eos(tok) < 0)
+            return dh_fail(ctx, DH_EINVAL,
+                           "chat template %s ends answers with an EOS token, and the tokenizer has "
+                           "none",
+                           chat->name);
+        if (!chat->special) continue;
+        DH_TRY(check_marks(ctx, chat, tok, chat->role[r].before));
+        if (chat->role[r].end) DH_TRY(check_marks(ctx, chat, tok, chat->role[r].end));
+    }
+    return DH_OK;
+}
+
+int32_t dh_chat_end(const dh_chat *chat, const dh_tokenizer *tok)
+{
+    const char *end = chat->role[DH_CHAT_ASSISTANT].end;
+    return end ? dh_tokenizer_special(tok, end) : dh_tokenizer_eos(tok);
+}
+
+/* ---- rows of JSON ---------------------------------------------------------------------------- */
+
+static dh_status add_message(dh_ctx *ctx, const char *role, const json_t *text,
+                             dh_chat_messages *list)
+{
+    static const struct {
+        const char *name;
+        dh_chat_role role;
+    } names[] = {{"system", DH_CHAT_SYSTEM}, {"user", DH_CHAT_USER},
+                 {"human", DH_CHAT_USER},    {"assistant", DH_CHAT_ASSISTANT},
+                 {"gpt", DH_CHAT_ASSISTANT}, {"model", DH_CHAT_ASSISTANT}};
+    if (!role) return dh_fail(ctx, DH_EFORMAT, "a message has no role");
+    if (!json_is_string(text))
+        return dh_fail(ctx, DH_EFORMAT, "the text of a message of role \"%.40s\" is no text", role);
+    for (size_t i = 0; i < DH_COUNTOF(names); i++) {
+        if (strcmp(names[i].name, role) != 0) continue;
+        const dh_chat_message m = {names[i].role, json_string_value(text),
+                                   json_string_length(text)};
+        return dh_vec_push(list, m) ? DH_OK
+                                    : dh_fail(ctx, DH_ENOMEM, "out of memory reading messages");
+    }
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "a message has role \"%.40s\": system, user and assistant (human, gpt) are read",
+                   role);
+}
+
+dh_status dh_chat_read(dh_ctx *ctx, const json_t *row, dh_chat_messages *list)
+{
+    const json_t *messages = json_object_get(row, "messages");
+    const bool shared = !messages && json_object_get(row, "conversations");
+    if (shared) messages = json_object_get(row, "conversations");
+    const json_t *prompt = json_object_get(row, "prompt"),
+                 *answer = json_object_get(row, "completion");
+    if (!messages && prompt && answer) {
+        DH_TRY(add_message(ctx, "user", prompt, list));
+        return add_message(ctx, "assistant", answer, list);
+    }
+    if (!json_is_array(messages) || json_array_size(messages) == 0)
+        return dh_fail(ctx, DH_EFORMAT,
+                       "it is no conversation: there is neither a list \"messages\" or "
+                       "\"conversations\", nor \"prompt\" and \"completion\"");
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *m = json_array_get(messages, i);
+        const char *role = json_string_value(json_object_get(m, shared ? "from" : "role"));
+        DH_TRY(add_message(ctx, role, json_object_get(m, shared ? "value" : "content"), list));
+    }
+    return DH_OK;
+}
+
+/* ---- encoding -------------------------------------------------------------------------------- */
+
+typedef struct encoding {
+    const dh_chat *chat;
+    const dh_tokenizer *tok;
+    dh_encoder *enc;
+    dh_ids *ids;
+    dh_ids part; /* of what is at hand */
+} encoding;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory encoding a conversation");
+}
+
+static size_t n_specials(const dh_tokenizer *tok, const dh_ids *ids)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < ids->n; i++)
+        n += tok->vocab.pieces.at[ids->at[i]].kind == DH_PIECE_SPECIAL;
+    return n;
+}
+
+static dh_status encode_text(dh_ctx *ctx, encoding *e, const dh_str *text)
+{
+    e->part.n = 0;
+    if (text->failed) return no_memory(ctx);
+    return dh_encoder_encode(ctx, e->enc, text->text ? text->text : "", text->len,
+                             DH_ENCODE_SPECIAL, &e->part);
+}
+
+/* Tokens [from, n) of the part are learnt, none before. */
+static dh_status push_part(dh_ctx *ctx, encoding *e, size_t from)
+{
+    for (size_t i = 0; i < e->part.n; i++) {
+        const int32_t id = e->part.at[i] | (i < from ? DH_TOKEN_UNLEARNT : 0);
+        if (!dh_vec_push(e->ids, id)) return no_memory(ctx);
+    }
+    return DH_OK;
+}
+
+static dh_status push_id(dh_ctx *ctx, encoding *e, int32_t id, bool learnt)
+{
+    id |= learnt ? 0 : DH_TOKEN_UNLEARNT;
+    return dh_vec_push(e->ids, id) ? DH_OK : no_memory(ctx);
+}
+
+/* Where the tokens of a longer text begin to differ from those of its beginning. */
+static size_t common(const dh_ids *a, const dh_ids *b)
+{
+    size_t n = 0;
+    while (n < a->n && n < b->n && a->at[n] == b->at[n]) n++;
+    return n;
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static void trim(const dh_chat *chat, const char **text, size_t *n)
+{
+    while (chat->trims && *n > 0 && is_space((*text)[*n - 1])) --*n;
+    for (; chat->trims && *n > 0 && is_space(**text); ++*text) --*n;
+}
+
+/* What stands in front of the text is encoded with it, as it is when a whole conversation is: where
+ * its tokens end, the answer's begin. */
+static dh_status push_message(dh_ctx *ctx, encoding *e, dh_chat_role role, const dh_str *before,
+                              const char *text, size_t n)
+{
+    const bool answer = role == DH_CHAT_ASSISTANT;
+    const char *end = e->chat->role[role].end, *after = e->chat->role[role].after;
+    dh_str whole = DH_STR_INIT, marks = DH_STR_INIT;
+    dh_ids first = {0};
+    dh_str_append(&whole, before->text, before->len);
+    dh_status st = encode_text(ctx, e, &whole);
+    for (size_t i = 0; st == DH_OK && i < e->part.n; i++)
+        if (!dh_vec_push(&first, e->part.at[i])) st = no_memory(ctx);
+    dh_str_printf(&marks, "%s", end ? end : "");
+    if (st == DH_OK) st = encode_text(ctx, e, &marks);
+    const size_t n_marks =
+        st == DH_OK ? n_specials(e->tok, &first) + n_specials(e->tok, &e->part) : 0;
+    dh_str_append(&whole, text, n);
+    dh_str_append(&whole, marks.text ? marks.text : "", marks.len);
+    if (st == DH_OK) st = encode_text(ctx, e, &whole);
+    if (st == DH_OK && n_specials(e->tok, &e->part) != n_marks)
+        st = dh_fail(
+            ctx, DH_EINVAL,
+            "a message holds the text of a special token, which would end it or begin another");
+    if (st == DH_OK) st = push_part(ctx, e, answer ? common(&first, &e->part) : e->part.n);
+    if (st == DH_OK && !end) st = push_id(ctx, e, dh_tokenizer_eos(e->tok), answer);
+    dh_str_clear(&marks);
+    dh_str_printf(&marks, "%s", after);
+    if (st == DH_OK && *after) st = encode_text(ctx, e, &marks);
+    if (st == DH_OK && *after) st = push_part(ctx, e, e->part.n);
+    dh_vec_fini(&first);
+    dh_str_fini(&whole);
+    dh_str_fini(&marks);
+    return st;
+}
+
+static dh_status encode_messages(dh_ctx *ctx, encoding *e, const dh_chat_messages *list)
+{
+    const dh_chat_message *system = NULL;
+    for (size_t i = 0; i < list->n; i++) {
+        const dh_chat_message *m = &list->at[i];
+        const char *text = m->text, *before = e->chat->role[m->role].before;
+        size_t n = m->n;
+        if (m->role == DH_CHAT_SYSTEM && e->chat->system_in_user && i == 0) {
+            system = m;
+            continue;
+        }
+        if (!before)
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "chat template %s has no place for a system message%s", e->chat->name,
+                           i > 0 ? " behind others" : "");
+        dh_str start = DH_STR_INIT;
+        dh_str_printf(&start, "%s", before);
+        if (system && m->role == DH_CHAT_USER) {
+            dh_str_append(&start, system->text, system->n);
+            dh_str_printf(&start, "\n\n");
+            system = NULL;
+        }
+        trim(e->chat, &text, &n);
+        dh_status st =
+            start.failed ? no_memory(ctx) : push_message(ctx, e, m->role, &start, text, n);
+        dh_str_fini(&start);
+        DH_TRY(st);
+    }
+    return DH_OK;
+}
+
+dh_status dh_chat_encode(dh_ctx *ctx, const dh_chat *chat, const dh_tokenizer *tok, dh_encoder *enc,
+                         const dh_chat_messages *list, bool answer, dh_ids *ids)
+{
+    encoding e = {.chat = chat, .tok = tok, .enc = enc, .ids = ids};
+    dh_str start = DH_STR_INIT;
+    const size_t n = ids->n;
+    dh_status st = chat->bos ? push_id(ctx, &e, dh_tokenizer_bos(tok), false) : DH_OK;
+    if (st == DH_OK) st = encode_messages(ctx, &e, list);
+    if (st == DH_OK && answer) {
+        /* A blank in front of an answer belongs to its first token. */
+        const char *before = chat->role[DH_CHAT_ASSISTANT].before;
+        size_t len = strlen(before);
+        while (len > 0 && before[len - 1] == ' ') len--;
+        dh_str_append(&start, before, len);
+        st = encode_text(ctx, &e, &start);
+        if (st == DH_OK) st = push_part(ctx, &e, e.part.n);
+    }
+    if (st == DH_OK && !answer && chat->eos) st = push_id(ctx, &e, dh_tokenizer_eos(tok), false);
+    dh_str_fini(&start);
+    dh_vec_fini(&e.part);
+    if (st == DH_OK && ids->n > n)
+        ids->at[ids->n - 1] |= DH_TOKEN_LAST;
+    else
+        ids->n = n;
+    return st;
+}

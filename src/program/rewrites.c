@@ -1,0 +1,71 @@
+/* Rewrites that make a layer shortest, of those that the memory of a device leaves room for. */
+#include "program/rewrites.h"
+
+#include "program/block_lives.h"
+#include "program/program_spec.h"
+
+/* What the layer that a sequence makes holds, on the first rank. */
+static dh_status measure(dh_ctx *ctx, const dh_recipe *recipe, const dh_graph_spec *graphs,
+                         dh_rewrites_tried *tried)
+{
+    const dh_mesh *m = &recipe->mesh;
+    const dh_graph_rank first = {.shard = {.tp = m->tp,
+                                           .ep = m->ep,
+                                           .whole_tokens = recipe->whole_tokens,
+                                           .whole_experts = m->whole_experts}};
+    dh_graph_spec spec = *graphs;
+    dh_block_lives lives;
+    dh_graph *layer;
+    spec.passes = tried->passes;
+    DH_TRY(dh_graph_make(ctx, &spec, DH_BLOCK_LAYER, first, NULL, &layer));
+    const dh_status st = dh_block_lives_find(ctx, layer, recipe->backend, &lives);
+    dh_graph_destroy(layer);
+    if (st != DH_OK) return st;
+    tried->kept_bytes = lives.kept;
+    tried->peak_bytes = DH_MAX(lives.f_peak, lives.b_peak);
+    return DH_OK;
+}
+
+/* Bytes that the first stage has beside activations, and how often a layer's are there: 1F1B keeps
+ * as many micro-batches of it as there are stages. */
+static dh_status find_share(dh_ctx *ctx, const dh_recipe *recipe, double *others, double *times)
+{
+    const int64_t pp = DH_MAX(recipe->mesh.pp, 1);
+    dh_program_spec spec = {.recipe = *recipe, .mode = DH_MODE_TRAIN, .outline = true};
+    dh_program *p;
+    spec.unplaced = true;
+    DH_TRY(dh_program_build(ctx, &spec, &p));
+    *others = (double)p->persistent_bytes;
+    const int64_t n_layers = (recipe->model.n_layers + pp - 1) / pp;
+    *times = (double)(n_layers * DH_MIN(pp, DH_MAX(recipe->n_micro, 1)));
+    dh_program_destroy(p);
+    return DH_OK;
+}
+
+/* What fits before what does not; of what fits the shorter, of the rest what needs less. */
+static bool is_better(const dh_rewrites_tried *a, const dh_rewrites_tried *b)
+{
+    if (a->fits != b->fits) return a->fits;
+    if (!a->fits && a->step_bytes != b->step_bytes) return a->step_bytes < b->step_bytes;
+    if (a->layer_ns != b->layer_ns) return a->layer_ns < b->layer_ns;
+    return a->passes.n < b->passes.n;
+}
+
+dh_status dh_recipe_rewrites(dh_ctx *ctx, const dh_recipe *recipe, double memory_bytes,
+                             dh_rewrites *r)
+{
+    dh_graph_spec graphs;
+    double others, times;
+    DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
+    DH_TRY(dh_rewrites_find(ctx, &graphs, recipe->costs, r));
+    DH_TRY(find_share(ctx, recipe, &others, &times));
+    for (size_t i = 0; i < r->n; i++) {
+        dh_rewrites_tried *one = &r->at[i];
+        DH_TRY(measure(ctx, recipe, &graphs, one));
+        one->step_bytes = others + times * one->kept_bytes + one->peak_bytes;
+        one->fits = memory_bytes <= 0 || one->step_bytes <= memory_bytes;
+    }
+    for (size_t i = 0; i < r->n; i++)
+        if (is_better(&r->at[i], &r->at[r->best])) r->best = i;
+    return DH_OK;
+}

@@ -1,0 +1,90 @@
+/* What a step over several meshes takes, by what operators take: each group's program, what moves
+ * between layouts, the optimizer; beside the same documents packed for one mesh. */
+#ifndef DH_TRAIN_SWITCHED_H
+#define DH_TRAIN_SWITCHED_H
+
+#include "config/groups.h"
+#include "data/groups.h"
+#include "train/resolve.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Documents of a group, of a mean step. */
+typedef struct dh_switched_load {
+    double docs, tokens, rows; /* tokens: with a target */
+    double pairs_twice;        /* of queries and keys, in all rows */
+} dh_switched_load;
+
+/* What a group's program takes, once. */
+typedef struct dh_switched_pass {
+    int64_t rows;              /* of all data-parallel ranks */
+    int64_t ns[2];             /* [goes_on]: the last pass of a step, the others */
+    uint64_t peak_bytes;       /* most of any rank: of its layout and its activations */
+    uint64_t persistent_bytes; /* of these what its layout takes, where that is not the home */
+} dh_switched_pass;
+
+/* To a group's layout and back. */
+typedef struct dh_switched_moves {
+    int64_t params_ns, grads_ns, params_bytes, grads_bytes;
+} dh_switched_moves;
+
+typedef struct dh_switched_group {
+    const dh_resolved *job;
+    bool at_home;
+    dh_switched_load load;
+    double passes; /* of a mean step */
+    dh_switched_pass pass;
+    dh_switched_moves moves; /* 0 at home */
+    double ns;               /* of a mean step: passes and moves */
+} dh_switched_group;
+
+typedef struct dh_switched {
+    dh_switched_group groups[DH_MAX_SWITCH_GROUPS];
+    size_t n;
+    int64_t n_steps;     /* that were counted */
+    int64_t cores;       /* that the ranks share; 0: each has its own */
+    int64_t update_ns;   /* the optimizer */
+    uint64_t home_bytes; /* that it keeps on the rank with most */
+    uint64_t peak_bytes; /* of any rank, at any time */
+    double tokens, step_ns;
+    /* The same documents, packed: each step's rows over the last group's mesh. */
+    double packed_ns;
+    uint64_t packed_bytes;
+} dh_switched;
+
+/* Lengths of documents: a file of numbers, one a line, or NULL: those of the job's data.
+ * out       a packed dataset to count by; dh_dataset_close
+ * errors    DH_EIO; DH_EFORMAT the line; those of opening data */
+dh_status dh_switched_documents(dh_ctx *ctx, const dh_resolved *job, const char *path,
+                                dh_dataset **ds);
+
+/* in        job: of data.packing=group, with groups. ds: of rows of its train.seq_len
+ * out       borrows the job
+ * errors    those of dh_simulate and dh_reshard_open
+ * cost      a simulation for each group and program; documents of up to 64 steps are counted */
+dh_status dh_switched_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_dataset *ds,
+                               dh_switched *switched);
+
+/* Parts of it, for those who search: a recipe's program over documents of which rows have so many
+ * pairs (0: rows of one document each); what the optimizer takes, and keeps, at a home; moves.
+ * cores: that the ranks share (dh_train_cores) */
+dh_status dh_switched_pass_of(dh_ctx *ctx, const dh_recipe *recipe, bool at_home,
+                              double row_pairs_twice, int64_t cores, dh_switched_pass *pass);
+/* Away from home, all passes for what the first ones take: without the sums over ranks. */
+dh_status dh_switched_first_of(dh_ctx *ctx, const dh_recipe *recipe, double row_pairs_twice,
+                               int64_t cores, dh_switched_pass *pass);
+dh_status dh_switched_update_of(dh_ctx *ctx, const dh_recipe *home, int64_t cores, int64_t *ns,
+                                uint64_t *bytes);
+dh_status dh_switched_moves_of(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *away,
+                               int64_t cores, dh_switched_moves *moves);
+/* Adds a share of what rows have. */
+void dh_switched_count(const dh_pack *rows, double share, dh_switched_load *load);
+/* Rows of a group as its passes have them: times of so many rows. */
+double dh_switched_rows_ns(const dh_switched_pass *pass, double rows);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,394 @@
+/* Groups of lengths and their meshes (lengths.h). */
+#include "tune/lengths.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/groups.h"
+#include "train/simulation.h"
+#include "train/switch.h"
+
+/* A mesh at a length: a group that could be. */
+typedef struct choice {
+    const char *words; /* of an entry, behind the length */
+    dh_resolved *job;
+    dh_switched_pass pass;
+} choice;
+typedef DH_VEC(choice) choices;
+
+/* A mesh that holds weights and optimizer. */
+typedef struct home {
+    const char *words;
+    const dh_resolved *job; /* of the choice that it comes from */
+    int64_t update_ns;
+    uint64_t bytes;
+} home;
+
+/* What moves between a home and a choice, once asked for. */
+typedef struct priced {
+    const dh_resolved *home, *away;
+    double ns;
+} priced;
+
+typedef struct searching {
+    dh_ctx *ctx;
+    const dh_length_options *options;
+    dh_length_plans *plans;
+    dh_job job; /* of the search, whose switch.groups are those at hand */
+    dh_dataset *ds;
+    int64_t cores, ranks_per_node;
+    int64_t cuts[DH_LENGTH_CUTS];
+    size_t n_cuts;
+    choices at[DH_LENGTH_CUTS]; /* by cut */
+    DH_VEC(home) homes;
+    DH_VEC(priced) prices;
+} searching;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory searching meshes by length");
+}
+
+/* ---- documents ------------------------------------------------------------------------------- */
+
+/* TUNING: rows of so many steps are counted for a choice; what is proposed counts 64. */
+enum { SEARCH_STEPS = 16, SHORTEST_CUT = 256 };
+
+static void find_cuts(searching *s)
+{
+    int64_t lengths[DH_LENGTH_CUTS] = {0};
+    size_t n = 0;
+    for (int64_t len = s->job.seq_len; n < DH_LENGTH_CUTS; len /= 2) {
+        if (n > 0 && (len < SHORTEST_CUT || len * 2 != lengths[n - 1])) break;
+        lengths[n++] = len;
+    }
+    for (size_t i = 0; i < n; i++) s->cuts[i] = lengths[n - 1 - i];
+    s->n_cuts = n;
+}
+
+/* What a mean step has of the groups of a set: bit i of ends is cut i. */
+static dh_status count_loads(searching *s, unsigned ends, dh_switched_load loads[DH_LENGTH_CUTS])
+{
+    int64_t max_len[DH_LENGTH_CUTS];
+    size_t cut[DH_LENGTH_CUTS], n = 0;
+    const int64_t batch = s->job.global_batch;
+    const int64_t n_rows = dh_dataset_windows(s->ds, s->job.seq_len);
+    const int64_t n_steps = DH_MAX(1, DH_MIN(n_rows / batch, SEARCH_STEPS));
+    memset(loads, 0, DH_LENGTH_CUTS * sizeof *loads);
+    for (size_t i = 0; i < s->n_cuts; i++) {
+        if (!(ends >> i & 1)) continue;
+        cut[n] = i;
+        max_len[n++] = s->cuts[i];
+    }
+    for (int64_t step = 0; step < n_steps; step++) {
+        dh_length_groups groups;
+        const dh_status st =
+            dh_length_groups_make(s->ctx, s->ds, step * batch, batch, max_len, n, &groups);
+        for (size_t k = 0; st == DH_OK && k < n; k++)
+            dh_switched_count(&groups.rows[k], 1.0 / (double)n_steps, &loads[cut[k]]);
+        dh_length_groups_fini(&groups);
+        DH_TRY(st);
+    }
+    return DH_OK;
+}
+
+/* ---- meshes ---------------------------------------------------------------------------------- */
+
+/* A mesh that the job cannot have is none; memory that is short is. */
+static dh_status try_choice(searching *s, size_t cut, const char *words, double row_pairs)
+{
+    const dh_resolve_options how = {.cluster = s->options->cluster, .quiet = true};
+    dh_ctx why = DH_CTX_INIT;
+    dh_job of;
+    choice c = {.words = words};
+    if (!words) return no_memory(s->ctx);
+    s->job.switch_groups = dh_arena_printf(s->plans->arena, "%" PRId64 " %s", s->cuts[cut], words);
+    if (!s->job.switch_groups) return no_memory(s->ctx);
+    dh_status st = dh_job_group(&why, &s->job, 0, &of);
+    if (st == DH_OK) st = dh_job_resolve(&why, &of, &how, &c.job);
+    if (st == DH_OK) st = dh_switched_first_of(&why, &c.job->recipe, row_pairs, s->cores, &c.pass);
+    s->plans->n_passes += st == DH_OK;
+    s->plans->n_refused += st != DH_OK;
+    if (st == DH_OK && dh_vec_push(&s->at[cut], c)) return DH_OK;
+    dh_resolved_destroy(c.job);
+    if (st == DH_OK || st == DH_ENOMEM) return no_memory(s->ctx);
+    return st == DH_EINTERRUPTED ? dh_fail(s->ctx, st, "%s", why.message) : DH_OK;
+}
+
+static void append_degree(dh_str *out, const char *name, int64_t degree)
+{
+    if (degree > 1) dh_str_printf(out, " %s=%" PRId64, name, degree);
+}
+
+/* Twice as many micro-batches as stages: a third of a pass is bubble, and few rows are padding. */
+static dh_status try_mesh(searching *s, size_t cut, int64_t tp, int64_t cp, int64_t pp,
+                          double pairs)
+{
+    dh_str words = DH_STR_INIT;
+    dh_str_printf(&words, "dp=%" PRId64, s->job.ranks / (tp * cp * pp));
+    append_degree(&words, "tp", tp);
+    append_degree(&words, "cp", cp);
+    append_degree(&words, "pp", pp);
+    append_degree(&words, "micro_batches", pp > 1 ? 2 * pp : 1);
+    if (s->job.model.n_layers % pp) dh_str_printf(&words, " layer_split=*");
+    const char *kept = words.failed ? NULL : dh_arena_strdup(s->plans->arena, words.text);
+    dh_str_fini(&words);
+    return try_choice(s, cut, kept, pairs);
+}
+
+/* Tensor parallelism stays inside a node. */
+static dh_status try_meshes(searching *s, size_t cut, double pairs)
+{
+    const int64_t n = s->job.ranks, n_layers = s->job.model.n_layers;
+    for (int64_t tp = 1; tp <= DH_MIN(n, s->ranks_per_node); tp *= 2)
+        for (int64_t cp = 1; tp * cp <= n; cp *= 2)
+            for (int64_t pp = 1; tp * cp * pp <= n && pp <= n_layers; pp *= 2)
+                if (n % (tp * cp * pp) == 0) DH_TRY(try_mesh(s, cut, tp, cp, pp, pairs));
+    return DH_OK;
+}
+
+static bool fits(const searching *s, double bytes)
+{
+    return s->options->memory_bytes <= 0 || bytes <= s->options->memory_bytes;
+}
+
+/* ---- homes ----------------------------------------------------------------------------------- */
+
+static double row_ns(const choice *c)
+{
+    return (double)c->pass.ns[1] / (double)c->pass.rows;
+}
+
+/* Of each length the mesh with the shortest row that fits by itself. */
+static dh_status add_home(searching *s, size_t cut)
+{
+    const choice *best = NULL;
+    for (size_t i = 0; i < s->at[cut].n; i++) {
+        const choice *c = &s->at[cut].at[i];
+        if (fits(s, (double)c->pass.peak_bytes) && (!best || row_ns(c) < row_ns(best))) best = c;
+    }
+    if (!best) return DH_OK;
+    for (size_t i = 0; i < s->homes.n; i++)
+        if (dh_recipes_lie_alike(&s->homes.at[i].job->recipe, &best->job->recipe)) return DH_OK;
+    home h = {.words = best->words, .job = best->job};
+    DH_TRY(dh_switched_update_of(s->ctx, &h.job->recipe, s->cores, &h.update_ns, &h.bytes));
+    return dh_vec_push(&s->homes, h) ? DH_OK : no_memory(s->ctx);
+}
+
+static dh_status move_ns(searching *s, const dh_resolved *from, const dh_resolved *to, double *ns)
+{
+    dh_switched_moves m;
+    for (size_t i = 0; i < s->prices.n; i++) {
+        const priced *p = &s->prices.at[i];
+        *ns = p->ns;
+        if (p->home == from && dh_recipes_lie_alike(&p->away->recipe, &to->recipe)) return DH_OK;
+    }
+    DH_TRY(dh_switched_moves_of(s->ctx, &from->recipe, &to->recipe, s->cores, &m));
+    *ns = (double)(m.params_ns + m.grads_ns);
+    return dh_vec_push(&s->prices, ((priced){from, to, *ns})) ? DH_OK : no_memory(s->ctx);
+}
+
+/* ---- sets of groups -------------------------------------------------------------------------- */
+
+/* A set, where it lives and what trains each of its groups. */
+typedef struct set {
+    unsigned ends;
+    const home *home;
+    const choice *of[DH_LENGTH_CUTS];
+    double ns; /* INFINITY: nothing fits */
+} set;
+
+/* The shortest that fits beside the home, among those that lie there or not. */
+static const choice *shortest(const searching *s, size_t cut, const home *h, double rows,
+                              bool at_home)
+{
+    const choice *best = NULL;
+    for (size_t i = 0; i < s->at[cut].n; i++) {
+        const choice *c = &s->at[cut].at[i];
+        const double own = at_home ? (double)c->pass.persistent_bytes : 0;
+        if (dh_recipes_lie_alike(&c->job->recipe, &h->job->recipe) != at_home ||
+            !fits(s, (double)c->pass.peak_bytes - own + (double)h->bytes))
+            continue;
+        if (!best || dh_switched_rows_ns(&c->pass, rows) < dh_switched_rows_ns(&best->pass, rows))
+            best = c;
+    }
+    return best;
+}
+
+static dh_status choose_group(searching *s, size_t cut, double rows, set *t)
+{
+    const choice *here = shortest(s, cut, t->home, rows, true);
+    const choice *away = shortest(s, cut, t->home, rows, false);
+    double moves = 0, ns = INFINITY;
+    if (here) ns = dh_switched_rows_ns(&here->pass, rows);
+    t->of[cut] = here;
+    if (away && dh_switched_rows_ns(&away->pass, rows) < ns) {
+        DH_TRY(move_ns(s, t->home->job, away->job, &moves));
+        const double there = dh_switched_rows_ns(&away->pass, rows) + moves;
+        if (there < ns) t->of[cut] = away;
+        ns = DH_MIN(ns, there);
+    }
+    t->ns += ns;
+    return DH_OK;
+}
+
+/* Whether every group of a set has documents. */
+static bool all_have(const searching *s, unsigned ends, const dh_switched_load *loads)
+{
+    for (size_t i = 0; i < s->n_cuts; i++)
+        if (ends >> i & 1 && loads[i].rows <= 0) return false;
+    return true;
+}
+
+static dh_status find_sets(searching *s, set *best)
+{
+    const unsigned last = 1u << (s->n_cuts - 1);
+    for (unsigned ends = last; ends < 2 * last; ends++) {
+        dh_switched_load loads[DH_LENGTH_CUTS];
+        set *slot = &best[__builtin_popcount(ends) - 1];
+        DH_TRY(count_loads(s, ends, loads));
+        for (size_t h = 0; h < s->homes.n && all_have(s, ends, loads); h++) {
+            set t = {.ends = ends, .home = &s->homes.at[h]};
+            t.ns = (double)t.home->update_ns;
+            for (size_t i = 0; i < s->n_cuts && t.ns < INFINITY; i++)
+                if (ends >> i & 1) DH_TRY(choose_group(s, i, loads[i].rows, &t));
+            if (t.ns < slot->ns) *slot = t;
+        }
+    }
+    return DH_OK;
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+static char *words_of_groups(const searching *s, const set *t)
+{
+    dh_str text = DH_STR_INIT;
+    for (size_t i = 0; i < s->n_cuts; i++)
+        if (t->ends >> i & 1)
+            dh_str_printf(&text, "%s%" PRId64 " %s", text.len ? "; " : "", s->cuts[i],
+                          t->of[i]->words);
+    char *copy = text.failed ? NULL : dh_arena_strdup(s->plans->arena, text.text);
+    dh_str_fini(&text);
+    return copy;
+}
+
+static dh_status make_job(searching *s, const set *t, dh_length_plan *plan)
+{
+    const dh_mesh *m = &t->home->job->recipe.mesh;
+    dh_job *job = DH_NEW(s->plans->arena, dh_job);
+    if (!job || !plan->groups) return no_memory(s->ctx);
+    *job = s->job;
+    job->packing = DH_PACKING_GROUP;
+    job->switch_groups = plan->groups;
+    job->tp = m->tp;
+    job->cp = m->cp;
+    job->pp = m->pp;
+    job->dp = m->dp;
+    job->micro_batch = 1;
+    if (job->model.n_layers % m->pp) job->layer_split = dh_arena_strdup(s->plans->arena, "*");
+    dh_str words = DH_STR_INIT;
+    dh_str_printf(&words, "parallel.dp=%" PRId64, m->dp);
+    append_degree(&words, "parallel.tp", m->tp);
+    append_degree(&words, "parallel.cp", m->cp);
+    append_degree(&words, "parallel.pp", m->pp);
+    dh_str_printf(&words, " parallel.zero=%" PRId64, job->zero);
+    plan->home = words.failed ? NULL : dh_arena_strdup(s->plans->arena, words.text);
+    dh_str_fini(&words);
+    plan->job = job;
+    return plan->home && job->layer_split ? dh_job_check(s->ctx, job) : no_memory(s->ctx);
+}
+
+static dh_status make_plan(searching *s, const set *t, dh_length_plan *plan)
+{
+    const dh_resolve_options how = {.cluster = s->options->cluster, .quiet = true};
+    plan->n_groups = (size_t)__builtin_popcount(t->ends);
+    plan->groups = words_of_groups(s, t);
+    DH_TRY(make_job(s, t, plan));
+    DH_TRY(dh_job_resolve(s->ctx, plan->job, &how, &plan->resolved));
+    DH_TRY(dh_switched_simulate(s->ctx, plan->resolved, s->ds, &plan->switched));
+    plan->fits = fits(s, (double)plan->switched.peak_bytes);
+    return DH_OK;
+}
+
+static int by_time(const void *x, const void *y)
+{
+    const dh_length_plan *a = x, *b = y;
+    if (a->fits != b->fits) return a->fits ? -1 : 1;
+    if (a->switched.step_ns != b->switched.step_ns)
+        return a->switched.step_ns < b->switched.step_ns ? -1 : 1;
+    return a->n_groups < b->n_groups ? -1 : a->n_groups > b->n_groups;
+}
+
+static dh_status make_plans(searching *s, const set *best)
+{
+    dh_length_plans *p = s->plans;
+    p->plans = DH_NEW_N(p->arena, dh_length_plan, s->n_cuts);
+    if (!p->plans) return no_memory(s->ctx);
+    for (size_t i = 0; i < s->n_cuts; i++)
+        if (best[i].ns < INFINITY) DH_TRY(make_plan(s, &best[i], &p->plans[p->n++]));
+    if (p->n == 0)
+        return dh_fail(s->ctx, DH_EINVAL,
+                       "no mesh of %" PRId64 " ranks trains sequences of %" PRId64
+                       " tokens in %.3g GB: more devices, train.recompute=full or more memory "
+                       "would be needed",
+                       s->job.ranks, s->job.seq_len, s->options->memory_bytes * 1e-9);
+    qsort(p->plans, p->n, sizeof *p->plans, by_time);
+    return DH_OK;
+}
+
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+static dh_status search(searching *s)
+{
+    dh_switched_load loads[DH_LENGTH_CUTS];
+    set best[DH_LENGTH_CUTS];
+    for (size_t i = 0; i < DH_LENGTH_CUTS; i++) best[i] = (set){.ns = INFINITY};
+    find_cuts(s);
+    DH_TRY(count_loads(s, (1u << s->n_cuts) - 1, loads));
+    for (size_t i = 0; i < s->n_cuts; i++) {
+        const double pairs = loads[i].rows > 0 ? loads[i].pairs_twice / loads[i].rows : 0;
+        DH_TRY(try_meshes(s, i, pairs));
+    }
+    for (size_t i = 0; i < s->n_cuts; i++) DH_TRY(add_home(s, i));
+    DH_TRY(find_sets(s, best));
+    return make_plans(s, best);
+}
+
+dh_status dh_tune_lengths(dh_ctx *ctx, const dh_job *job, const dh_length_options *options,
+                          dh_length_plans *plans)
+{
+    const dh_resolve_options open = {.cluster = options->cluster, .open = true, .quiet = true};
+    searching s = {.ctx = ctx, .options = options, .plans = plans, .job = *job};
+    dh_resolved *any = NULL;
+    *plans = (dh_length_plans){.arena = dh_arena_create(), .memory_bytes = options->memory_bytes};
+    if (!plans->arena) return no_memory(ctx);
+    s.job.packing = DH_PACKING_PACK;
+    s.job.switch_groups = dh_arena_strdup(plans->arena, "");
+    s.job.layer_split = s.job.switch_groups;
+    s.job.zero = 1;
+    dh_status st = s.job.switch_groups ? dh_job_resolve(ctx, &s.job, &open, &any) : no_memory(ctx);
+    if (st == DH_OK) s.job.model.vocab = any->job.model.vocab;
+    if (st == DH_OK) s.cores = dh_train_cores(any);
+    if (st == DH_OK) s.ranks_per_node = any->recipe.mesh.ranks_per_node;
+    if (st == DH_OK) st = dh_switched_documents(ctx, any, options->lengths, &s.ds);
+    if (st == DH_OK) st = search(&s);
+    for (size_t i = 0; i < DH_LENGTH_CUTS; i++) {
+        for (size_t k = 0; k < s.at[i].n; k++) dh_resolved_destroy(s.at[i].at[k].job);
+        dh_vec_fini(&s.at[i]);
+    }
+    dh_vec_fini(&s.homes);
+    dh_vec_fini(&s.prices);
+    dh_dataset_close(s.ds);
+    dh_resolved_destroy(any);
+    return st;
+}
+
+void dh_length_plans_fini(dh_length_plans *plans)
+{
+    for (size_t i = 0; i < plans->n; i++) dh_resolved_destroy(plans->plans[i].resolved);
+    dh_arena_destroy(plans->arena);
+    *plans = (dh_length_plans){.n = 0};
+}

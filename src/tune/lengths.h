@@ -1,0 +1,58 @@
+/* Meshes for documents by length: where groups of lengths end, which mesh trains each, and where
+ * weights and optimizer live, so that a step is shortest; and whether switching pays at all.
+ *
+ * Lengths are cut at halves of train.seq_len. Every mesh of powers of two that the job could have,
+ * tensor parallelism inside nodes, gets the time of a pass at every length; of every set of groups
+ * and every home those are taken that are shortest with what moves and within the memory. The best
+ * of each number of groups is then simulated with its own documents (switched.h), which has the
+ * last word. Strategy, schedule and dtype are the job's; parallel.zero is 1 at home and 0 or 1 in
+ * groups, as the job says. */
+#ifndef DH_TUNE_LENGTHS_H
+#define DH_TUNE_LENGTHS_H
+
+#include "dhelix/tune.h"
+#include "train/switched.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DH_LENGTH_CUTS = 5 }; /* most lengths that groups may end at */
+
+/* The best with so many groups. */
+typedef struct dh_length_plan {
+    size_t n_groups;
+    char *home, *groups; /* settings: "parallel.dp=4 parallel.tp=8", switch.groups */
+    dh_job *job;
+    dh_resolved *resolved;
+    dh_switched switched;
+    bool fits; /* as simulated */
+} dh_length_plan;
+
+typedef struct dh_length_plans {
+    dh_arena *arena;
+    double memory_bytes;
+    int64_t n_passes, n_refused; /* programs simulated; meshes that the job cannot have */
+    dh_length_plan *plans;       /* [n], by step time, those that fit first */
+    size_t n;
+} dh_length_plans;
+
+typedef struct dh_length_options {
+    const dh_cluster *cluster; /* NULL: this machine's costs */
+    double memory_bytes;       /* of a device; 0: no limit */
+    const char *lengths;       /* as in dh_switched_documents */
+} dh_length_options;
+
+/* in        job: ranks, batch and length derived; its degrees and packing do not matter. Borrowed
+ * out       caller frees with dh_length_plans_fini, also after a failure
+ * errors    DH_EINVAL nothing fits; those of dh_switched_simulate */
+dh_status dh_tune_lengths(dh_ctx *ctx, const dh_job *job, const dh_length_options *options,
+                          dh_length_plans *plans);
+/* Of a device, by the options of a search: 0 there means the cluster's, or this machine's share. */
+double dh_tune_device_bytes(const dh_tune_options *options);
+void dh_length_plans_fini(dh_length_plans *plans);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

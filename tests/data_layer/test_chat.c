@@ -1,0 +1,300 @@
+/* Conversations: their tokens are those of Transformers' templates, answers alone are learnt, and
+ * rows hold each answer once. */
+#include <jansson.h>
+
+#include "data/chat.h"
+#include "data/dataset.h"
+#include "dh_test.h"
+
+static const char folder[] = "tests/data/chat";
+enum { N_CHATS = 4 };
+
+static dh_tokenizer *load_tokenizer(void)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok;
+    assert_ok(&ctx, dh_tokenizer_load(&ctx, folder, &tok));
+    return tok;
+}
+
+static json_t *load_json(const char *name)
+{
+    char path[128];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    json_t *root = json_load_file(path, 0, &error);
+    assert_non_null(root);
+    return root;
+}
+
+/* The i-th line of the conversations; the caller's. */
+static json_t *load_row(int i)
+{
+    char line[1024];
+    FILE *f = fopen("tests/data/chat/chat.jsonl", "r");
+    assert_non_null(f);
+    for (int k = 0; k <= i; k++) assert_non_null(fgets(line, sizeof line, f));
+    fclose(f);
+    json_t *row = json_loads(line, 0, NULL);
+    assert_non_null(row);
+    return row;
+}
+
+static void assert_ids(const char *name, int i, const dh_ids *ids, const json_t *want)
+{
+    bool same = ids->n == json_array_size(want);
+    for (size_t k = 0; same && k < ids->n; k++)
+        same = (ids->at[k] & DH_TOKEN_ID) == json_integer_value(json_array_get(want, k));
+    if (!same) fail_msg("%s, conversation %d: not the tokens of Transformers", name, i);
+}
+
+/* What is learnt, as text; a mark between runs of it. */
+static void learnt_text(const dh_tokenizer *tok, const dh_ids *ids, dh_str *out)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    bool before = false;
+    for (size_t k = 0; k < ids->n; k++) {
+        const bool learnt = !(ids->at[k] & DH_TOKEN_UNLEARNT);
+        const int32_t id = ids->at[k] & DH_TOKEN_ID;
+        if (learnt && !before && out->len > 0) dh_str_printf(out, "#");
+        if (learnt) assert_ok(&ctx, dh_tokenizer_decode(&ctx, tok, &id, 1, 0, out));
+        before = learnt;
+    }
+}
+
+static void drop_system(const dh_chat *chat, dh_chat_messages *list)
+{
+    if (chat->role[DH_CHAT_SYSTEM].before || chat->system_in_user ||
+        list->at[0].role != DH_CHAT_SYSTEM)
+        return;
+    list->n--;
+    memmove(list->at, list->at + 1, list->n * sizeof *list->at);
+}
+
+/* Answers and what ends them. */
+static void check_learnt(const dh_chat *chat, const dh_tokenizer *tok, const dh_chat_messages *list,
+                         const dh_ids *ids)
+{
+    dh_str want = DH_STR_INIT, got = DH_STR_INIT;
+    const char *end = chat->role[DH_CHAT_ASSISTANT].end;
+    for (size_t k = 0; k < list->n; k++) {
+        const char *text = list->at[k].text;
+        size_t n = list->at[k].n;
+        if (list->at[k].role != DH_CHAT_ASSISTANT) continue;
+        while (chat->trims && n > 0 && (text[0] == '\n' || text[0] == ' ')) text++, n--;
+        while (chat->trims && n > 0 && text[n - 1] == ' ') n--;
+        dh_str_printf(&want, "%s", want.len ? "#" : "");
+        dh_str_append(&want, text, n);
+        dh_str_printf(&want, "%s", end ? end : "</s>");
+    }
+    learnt_text(tok, ids, &got);
+    /* A blank before an answer is in its first token. */
+    const char *first =
+        strcmp(chat->name, "mistral") == 0 && got.len ? got.text + (got.text[0] == ' ') : got.text;
+    if (strcmp(chat->name, "mistral") != 0) assert_string_equal(first, want.text);
+    assert_true(got.len >= want.len);
+    dh_str_fini(&want);
+    dh_str_fini(&got);
+}
+
+static void tokens_are_those_of_transformers(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok = load_tokenizer();
+    json_t *expected = load_json("expected.json");
+    const char *name;
+    json_t *want;
+    dh_encoder *enc;
+    assert_ok(&ctx, dh_encoder_create(&ctx, tok, &enc));
+    json_object_foreach(expected, name, want)
+    {
+        const dh_chat *chat;
+        assert_ok(&ctx, dh_chat_find(&ctx, name, &chat));
+        assert_ok(&ctx, dh_chat_check(&ctx, chat, tok));
+        for (int i = 0; i < N_CHATS; i++) {
+            json_t *row = load_row(i);
+            dh_chat_messages list = {0};
+            dh_ids ids = {0};
+            assert_ok(&ctx, dh_chat_read(&ctx, row, &list));
+            drop_system(chat, &list);
+            assert_ok(&ctx, dh_chat_encode(&ctx, chat, tok, enc, &list, false, &ids));
+            assert_true(ids.at[ids.n - 1] & DH_TOKEN_LAST);
+            assert_ids(name, i, &ids, json_array_get(json_object_get(want, "ids"), (size_t)i));
+            check_learnt(chat, tok, &list, &ids);
+            if (i == 0) { /* up to where its answer begins */
+                list.n = 1;
+                ids.n = 0;
+                assert_ok(&ctx, dh_chat_encode(&ctx, chat, tok, enc, &list, true, &ids));
+                assert_ids(name, i, &ids, json_object_get(want, "start"));
+            }
+            dh_vec_fini(&ids);
+            dh_vec_fini(&list);
+            json_decref(row);
+        }
+    }
+    dh_encoder_destroy(enc);
+    json_decref(expected);
+    dh_tokenizer_destroy(tok);
+}
+
+/* A tokenizer's own template is known by its marks; others are refused by what there is. */
+static void templates_are_recognised(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    json_t *expected = load_json("expected.json"), *want;
+    char dir[256], path[512];
+    const char *name;
+    const dh_chat *chat;
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    json_object_foreach(expected, name, want)
+    {
+        const char *jinja = json_string_value(json_object_get(want, "jinja"));
+        assert_ok(&ctx, dh_file_write_atomic(&ctx, path, jinja, strlen(jinja)));
+        assert_ok(&ctx, dh_chat_of_tokenizer(&ctx, dir, &chat));
+        assert_string_equal(chat->name, name);
+    }
+    static const char other[] = "{{ '### Instruction' }}";
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, other, sizeof other - 1));
+    assert_int_equal(dh_chat_of_tokenizer(&ctx, dir, &chat), DH_EUNSUPPORTED);
+    assert_non_null(strstr(ctx.message, "chatml, llama3, gemma, mistral, phi3, plain"));
+    assert_int_equal(dh_chat_of_tokenizer(&ctx, folder, &chat), DH_EMISSING);
+    assert_int_equal(dh_chat_find(&ctx, "alpaca", &chat), DH_EMISSING);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+    json_decref(expected);
+}
+
+static void assert_refused(const char *json, const char *template, dh_status st, const char *part)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok = load_tokenizer();
+    dh_encoder *enc;
+    const dh_chat *chat;
+    dh_chat_messages list = {0};
+    dh_ids ids = {0};
+    json_t *row = json_loads(json, 0, NULL);
+    assert_non_null(row);
+    assert_ok(&ctx, dh_encoder_create(&ctx, tok, &enc));
+    assert_ok(&ctx, dh_chat_find(&ctx, template, &chat));
+    dh_status got = dh_chat_read(&ctx, row, &list);
+    if (got == DH_OK) got = dh_chat_encode(&ctx, chat, tok, enc, &list, false, &ids);
+    assert_int_equal(got, st);
+    if (!strstr(ctx.message, part)) fail_msg("\"%s\" lacks \"%s\"", ctx.message, part);
+    assert_int_equal(ids.n, 0);
+    dh_vec_fini(&ids);
+    dh_vec_fini(&list);
+    dh_encoder_destroy(enc);
+    dh_tokenizer_destroy(tok);
+    json_decref(row);
+}
+
+static void what_is_no_conversation_is_refused(void **state)
+{
+    assert_refused("{\"text\": \"a\"}", "chatml", DH_EFORMAT, "no conversation");
+    assert_refused("{\"messages\": []}", "chatml", DH_EFORMAT, "no conversation");
+    assert_refused("{\"messages\": [{\"content\": \"a\"}]}", "chatml", DH_EFORMAT, "no role");
+    assert_refused("{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", "chatml", DH_EFORMAT,
+                   "no text");
+    assert_refused("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", "chatml",
+                   DH_EUNSUPPORTED, "role \"tool\"");
+    assert_refused("{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}", "mistral",
+                   DH_EUNSUPPORTED, "no place for a system message");
+    assert_refused("{\"prompt\": \"a<|im_end|>\", \"completion\": \"b\"}", "chatml", DH_EINVAL,
+                   "text of a special token");
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *bytes;
+    const dh_chat *chat;
+    assert_ok(&ctx, dh_tokenizer_bytes(&ctx, &bytes));
+    assert_ok(&ctx, dh_chat_find(&ctx, "chatml", &chat));
+    assert_int_equal(dh_chat_check(&ctx, chat, bytes), DH_EINVAL);
+    assert_non_null(strstr(ctx.message, "<|im_start|>"));
+    assert_ok(&ctx, dh_chat_find(&ctx, "plain", &chat));
+    assert_ok(&ctx, dh_chat_check(&ctx, chat, bytes));
+    dh_tokenizer_destroy(bytes);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+/* Sums over an epoch: targets, and their ids. */
+typedef struct seen {
+    int64_t n, ids, rows;
+} seen;
+
+static void add_length(void *user, int64_t n, int64_t n_targets)
+{
+    int64_t *sums = user;
+    sums[0] += n;
+    sums[1] += n_targets;
+}
+
+static seen walk(dh_dataset *ds, int row_len)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    enum { MOST = 512 };
+    int32_t tokens[MOST], targets[MOST], positions[MOST];
+    int64_t documents[MOST];
+    const dh_dataset_row row = {tokens, targets, positions, documents};
+    seen s = {.rows = dh_dataset_windows(ds, row_len)};
+    for (int64_t i = 0; i < s.rows; i++) {
+        int64_t n = 0, sums[2] = {0, 0};
+        assert_ok(&ctx, dh_dataset_packed_row(&ctx, ds, i, &row));
+        for (int t = 0; t < row_len; t++) {
+            assert_true(tokens[t] >= 0 && tokens[t] < 600 && targets[t] < 600);
+            if (targets[t] < 0) continue;
+            n++;
+            s.ids += targets[t];
+            if (t + 1 < row_len && positions[t + 1] == positions[t] + 1)
+                assert_int_equal(targets[t], tokens[t + 1]);
+        }
+        assert_ok(&ctx, dh_dataset_lengths(&ctx, ds, i, add_length, sums));
+        assert_true(n > 0 && sums[1] == n && sums[0] >= n && sums[0] <= row_len);
+        s.n += n;
+    }
+    return s;
+}
+
+/* However they lie in rows, and through the cache, the same answers are learnt, each once. */
+static void rows_hold_every_answer_once(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok = load_tokenizer();
+    char dir[256];
+    const char *file = "tests/data/chat/chat.jsonl";
+    const dh_chat *chat;
+    test_tmpdir(dir, sizeof dir);
+    assert_ok(&ctx, dh_chat_find(&ctx, "llama3", &chat));
+    seen first = {0};
+    for (int k = 0; k < 6; k++) {
+        const bool alone = k % 2, cached = k >= 2;
+        const int row_len = k < 4 ? 256 : 24; /* shorter than some are */
+        dh_dataset *ds;
+        const dh_dataset_spec spec = {.files = &file,
+                                      .n_files = 1,
+                                      .tokenizer = tok,
+                                      .chat = chat,
+                                      .cache_dir = cached ? dir : NULL,
+                                      .order = DH_ORDER_SHUFFLE,
+                                      .seed = 3};
+        assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+        assert_ok(&ctx, dh_dataset_pack_chats(&ctx, ds, row_len, alone));
+        const seen s = walk(ds, row_len);
+        if (k == 0) first = s;
+        assert_int_equal(s.n, first.n);
+        assert_int_equal(s.ids, first.ids);
+        if (k < 4) assert_int_equal(s.rows, alone ? N_CHATS : 1);
+        dh_dataset_close(ds);
+    }
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+    dh_tokenizer_destroy(tok);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_those_of_transformers),
+        cmocka_unit_test(templates_are_recognised),
+        cmocka_unit_test(what_is_no_conversation_is_refused),
+        cmocka_unit_test(rows_hold_every_answer_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+/* Groups in two stages, as programs of whole meshes: all verify; what crosses nodes is the closed
+ * formula; a stage of a gradient's sum that all ranks leave out is found. */
+#include "meshes.h"
+#include "strategy/strategy.h"
+
+static setup setup_of(const char *strategy, int64_t tp, int64_t dp, int64_t per_node)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s = {"llama-tiny", "1f1b", tp, 1,    dp, per_node, 2, 32,   DH_F32,
+               false,        1,      0,  NULL, 0,  0,        0, false};
+    assert_ok(&ctx, dh_strategy_find(&ctx, strategy, &s.strategy));
+    return s;
+}
+
+/* ---- bytes --------------------------------------------------------------------------------- */
+
+static int64_t larger_side(const dh_graph *g, const dh_op *op)
+{
+    return DH_MAX(dh_tensor_bytes(&g->tensors.at[op->in[0]]),
+                  dh_tensor_bytes(&g->tensors.at[op->out[0]]));
+}
+
+/* n times what the rank sends over links between nodes in blocks of a kind: rings of the group's
+ * members, n of the group of all. */
+static int64_t crossing(const dh_program *p, bool gradients, int64_t n)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        const dh_graph *g = dh_instr_graph(p, instr);
+        const dh_op *op = dh_instr_op(p, instr);
+        const bool layers = g->kind <= DH_BLOCK_HEAD;
+        if (dh_op_info_of(op->type)->resource != DH_RES_COMM ||
+            dh_stream_engine((dh_stream)instr->stream) != DH_ENGINE_CROSS ||
+            !(gradients ? g->kind == DH_BLOCK_GRADS : layers))
+            continue;
+        const int64_t members = dh_mesh_group_size(&p->mesh, (dh_group_kind)op->group);
+        const int64_t rounds = op->type == DH_OP_ALL_REDUCE ? 2 : 1;
+        sum += rounds * larger_side(g, op) * (members - 1) * (n / members);
+    }
+    return sum;
+}
+
+static int64_t crossing_of(const setup *s, bool gradients, int64_t n)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    mesh_programs *m = build(s);
+    assert_ok(&ctx, verify(&ctx, m));
+    const int64_t sum = crossing(m->at[0], gradients, n);
+    for (size_t r = 1; r < m->n; r++) assert_int_equal(crossing(m->at[r], gradients, n), sum);
+    destroy(m);
+    return sum;
+}
+
+/* Of n = k N ranks one sends (N - 1) / (n - 1) of what it did in one stage, whatever the calls. */
+static void what_crosses_is_the_formula(void **state)
+{
+    static const struct {
+        int64_t tp, dp, per_node;
+    } meshes[] = {{4, 1, 2}, {1, 4, 2}, {1, 8, 2}, {1, 12, 4}, {2, 4, 4}};
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
+        const int64_t tp = meshes[i].tp, dp = meshes[i].dp, per_node = meshes[i].per_node;
+        const bool gradients = tp <= per_node;
+        const int64_t n = gradients ? dp : tp, n_nodes = tp * dp / per_node;
+        const setup one = setup_of("sequential", tp, dp, per_node);
+        const setup two = setup_of("centauri", tp, dp, per_node);
+        const int64_t before = crossing_of(&one, gradients, n);
+        assert_true(before > 0);
+        assert_int_equal(crossing_of(&two, gradients, n) * (n - 1), before * (n_nodes - 1));
+    }
+}
+
+/* ---- sums that are left out ---------------------------------------------------------------- */
+
+static bool drop_reductions(dh_program *p, dh_op_type type)
+{
+    const size_t n = p->instrs.n;
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        const dh_instr instr = p->instrs.at[i];
+        const bool drops = dh_instr_graph(p, &instr)->kind == DH_BLOCK_GRADS &&
+                           dh_instr_op(p, &instr)->type == type;
+        if (!drops) p->instrs.at[kept++] = instr;
+    }
+    p->instrs.n = kept;
+    return kept < n;
+}
+
+static void a_stage_that_all_leave_out_is_found(void **state)
+{
+    static const dh_op_type stages[] = {DH_OP_REDUCE_SCATTER, DH_OP_ALL_REDUCE, DH_OP_ALL_GATHER};
+    for (size_t i = 0; i < DH_COUNTOF(stages); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        const setup s = setup_of("centauri", 1, 4, 2);
+        mesh_programs *m = build(&s);
+        assert_ok(&ctx, dh_sums_verify(&ctx, m->at[1]));
+        assert_true(drop_reductions(m->at[1], stages[i]));
+        assert_int_equal(dh_sums_verify(&ctx, m->at[1]), DH_EVERIFY);
+        assert_non_null(strstr(ctx.message, "was not summed over group dp-cp"));
+        destroy(m);
+    }
+}
+
+/* The same mesh by classes of ranks, which differ by place on the axis that nodes cut. */
+static void classes_verify(void **state)
+{
+    static const struct {
+        int64_t tp, dp, per_node, ep;
+    } meshes[] = {{4, 2, 2, 1}, {2, 8, 8, 1}, {1, 16, 4, 8}, {2, 16, 4, 8}};
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        setup s = setup_of("centauri", meshes[i].tp, meshes[i].dp, meshes[i].per_node);
+        if (meshes[i].ep > 1) s.preset = "mixtral-tiny", s.ep = meshes[i].ep;
+        s.moe = DH_MOE_CAPACITY;
+        mesh_programs *m = prepare(&s);
+        dh_mesh_footprint all;
+        assert_ok(&ctx, dh_mesh_verify(&ctx, &m->spec, &all));
+        assert_true(all.n_classes < all.n_ranks);
+        destroy(m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_crosses_is_the_formula),
+        cmocka_unit_test(a_stage_that_all_leave_out_is_found),
+        cmocka_unit_test(classes_verify),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
