@@ -5,8 +5,8 @@
  *   sgemm    dnnl_sgemm. Float32; the fastest for large shapes
  *   matmul   the matmul primitive (brgemm, AMX where there is one). All of bf16;
  *            float32 with a fused bias, or when rows must not depend on m
- *   convert  bf16 operands widened into scratch, then sgemm: for CPUs without bf16
- *            instructions, where the primitive falls back to a reference loop
+ *   convert  bf16 operands widened into scratch, then what float32 takes: for CPUs without
+ *            bf16 instructions, where the primitive falls back to a reference loop
  *
  * Figures (1 core Zen 5, GFLOP/s, GPT-2-124M layers, 1024 rows): sgemm 248-257,
  * float32 matmul 214-255, bf16 matmul 426-528 (weight gradients at the low end). */
@@ -21,7 +21,7 @@
 
 typedef enum method { METHOD_SGEMM, METHOD_MATMUL, METHOD_CONVERT } method;
 
-static const char *const method_names[] = {"sgemm", "matmul", "convert+sgemm"};
+static const char *const method_names[] = {"sgemm", "matmul", "convert"};
 
 struct dh_gemm {
     dh_gemm_desc d; /* leading dimensions filled in */
@@ -33,6 +33,8 @@ struct dh_gemm {
     dnnl_stream_t stream;
     dnnl_primitive_t primitive;
     dnnl_memory_desc_t a, b, c, bias, scratchpad;
+    /* convert only: the float32 product of the widened operands, owned */
+    dh_gemm *wide;
 };
 
 /* ---- operands -------------------------------------------------------------------------- */
@@ -203,16 +205,17 @@ static void add_bias(const dh_gemm_desc *d, const float *bias, float *c, int64_t
         simd->residual(DH_F32, 0, d->n, NULL, c + i * ldc, bias, NULL, c + i * ldc);
 }
 
-/* Float32 operands with their own strides; the rest from g. */
-static dh_status run_sgemm(dh_ctx *ctx, const dh_gemm *g, const float *a, int64_t lda,
-                           const float *b, int64_t ldb, const float *bias, float *c, int64_t ldc)
+static dh_status run_sgemm(dh_ctx *ctx, const dh_gemm *g, const float *a, const float *b,
+                           const float *bias, float *c)
 {
     const dh_gemm_desc *d = &g->d;
     DNNL_TRY(dnnl_sgemm(d->trans_a ? 'T' : 'N', d->trans_b ? 'T' : 'N', d->m, d->n, d->k, 1.0f, a,
-                        lda, b, ldb, d->accumulate ? 1.0f : 0.0f, c, ldc));
-    if (d->bias) add_bias(d, bias, c, ldc);
+                        d->lda, b, d->ldb, d->accumulate ? 1.0f : 0.0f, c, d->ldc));
+    if (d->bias) add_bias(d, bias, c, d->ldc);
     return DH_OK;
 }
+
+/* ---- convert --------------------------------------------------------------------------- */
 
 /* rows x cols with stride ld of one type to stride to_ld of another. */
 static void cast_rows(dh_dtype from, const void *x, int64_t ld, dh_dtype to, void *y, int64_t to_ld,
@@ -224,7 +227,7 @@ static void cast_rows(dh_dtype from, const void *x, int64_t ld, dh_dtype to, voi
         simd->cast(cols, from, const_at(from, x, r * ld), to, at(to, y, r * to_ld));
 }
 
-/* Scratch: A, B, and C when it is bf16; floats, each a multiple of 16. */
+/* Scratch: A, B, C when it is bf16, then the product's own; floats, each a multiple of 16. */
 typedef struct convert_layout {
     int64_t b, c, end;
 } convert_layout;
@@ -238,18 +241,28 @@ static convert_layout layout_of(const dh_gemm_desc *d)
     return l;
 }
 
+static dh_status plan_convert(dh_ctx *ctx, dh_gemm *g)
+{
+    dh_gemm_desc d = g->d;
+    d.in = d.out = DH_F32;
+    d.lda = d.ldb = 0; /* widened without gaps */
+    if (g->d.out == DH_BF16) d.ldc = 0;
+    DH_TRY(dh_gemm_create(ctx, &d, &g->wide));
+    snprintf(g->text, sizeof g->text, "%s+%.80s", method_names[METHOD_CONVERT], g->wide->text);
+    return DH_OK;
+}
+
 static dh_status run_convert(dh_ctx *ctx, const dh_gemm *g, const void *a, const void *b,
                              const float *bias, void *c, void *ws)
 {
     const dh_gemm_desc *d = &g->d;
     const convert_layout l = layout_of(d);
-    float *wide_a = ws, *wide_b = wide_a + l.b, *wide_c = wide_a + l.c;
+    float *wide_a = ws, *wide_b = wide_a + l.b, *wide_c = wide_a + l.c, *rest = wide_a + l.end;
     cast_rows(DH_BF16, a, d->lda, DH_F32, wide_a, a_cols(d), a_rows(d), a_cols(d));
     cast_rows(DH_BF16, b, d->ldb, DH_F32, wide_b, b_cols(d), b_rows(d), b_cols(d));
-    if (d->out == DH_F32)
-        return run_sgemm(ctx, g, wide_a, a_cols(d), wide_b, b_cols(d), bias, c, d->ldc);
+    if (d->out == DH_F32) return dh_gemm_run(ctx, g->wide, wide_a, wide_b, bias, c, rest);
     if (d->accumulate) cast_rows(DH_BF16, c, d->ldc, DH_F32, wide_c, d->n, d->m, d->n);
-    DH_TRY(run_sgemm(ctx, g, wide_a, a_cols(d), wide_b, b_cols(d), bias, wide_c, d->n));
+    DH_TRY(dh_gemm_run(ctx, g->wide, wide_a, wide_b, bias, wide_c, rest));
     cast_rows(DH_F32, wide_c, d->n, DH_BF16, c, d->ldc, d->m, d->n);
     return DH_OK;
 }
@@ -267,6 +280,7 @@ dh_status dh_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_gemm **gemm)
     g->threads = omp_get_max_threads();
     snprintf(g->text, sizeof g->text, "%s", method_names[g->method]);
     if (g->method == METHOD_MATMUL) DH_TRY_GOTO(plan_matmul(ctx, g), err_destroy);
+    if (g->method == METHOD_CONVERT) DH_TRY_GOTO(plan_convert(ctx, g), err_destroy);
     *gemm = g;
     return DH_OK;
 err_destroy:
@@ -280,6 +294,7 @@ void dh_gemm_destroy(dh_gemm *gemm)
     if (gemm->primitive) dnnl_primitive_destroy(gemm->primitive);
     if (gemm->stream) dnnl_stream_destroy(gemm->stream);
     if (gemm->engine) dnnl_engine_destroy(gemm->engine);
+    dh_gemm_destroy(gemm->wide);
     free(gemm);
 }
 
@@ -289,7 +304,7 @@ size_t dh_gemm_workspace(const dh_gemm *gemm)
     case METHOD_MATMUL:
         return dnnl_memory_desc_get_size(&gemm->scratchpad);
     case METHOD_CONVERT:
-        return (size_t)layout_of(&gemm->d).end * sizeof(float);
+        return (size_t)layout_of(&gemm->d).end * sizeof(float) + dh_gemm_workspace(gemm->wide);
     case METHOD_SGEMM:
         break;
     }
@@ -316,7 +331,7 @@ dh_status dh_gemm_run(dh_ctx *ctx, const dh_gemm *g, const void *a, const void *
         st = run_convert(ctx, g, a, b, bias, c, ws);
         break;
     case METHOD_SGEMM:
-        st = run_sgemm(ctx, g, a, g->d.lda, b, g->d.ldb, bias, c, g->d.ldc);
+        st = run_sgemm(ctx, g, a, b, bias, c);
         break;
     }
     if (threads != g->threads) omp_set_num_threads(threads);
