@@ -76,7 +76,10 @@ dh_status pair_lattice_chain(dh_ctx *ctx, const int32_t *order, int32_t n, int32
 dh_status pair_lattice_full(dh_ctx *ctx, const pair_dag *dag, int32_t max_segment,
                             int64_t max_edges, pair_lattice *lattice, bool *fits);
 /* How many downward-closed sets there are; more than max_sets is max_sets + 1. */
-dh_status pair_dag_count_sets(dh_ctx *ctx, const pair_dag *dag, int64_t max_sets, int64_t *n_sets);
+int64_t pair_dag_count_sets(const pair_dag *dag, int64_t max_sets);
+/* How many edges lead between them; more than max_edges is max_edges + 1. */
+dh_status pair_dag_count_edges(dh_ctx *ctx, const pair_dag *dag, int32_t max_segment,
+                               int64_t max_edges, int64_t *n_edges);
 
 /* ---- search (pair_search.c) ------------------------------------------------------------- */
 

@@ -117,7 +117,8 @@ typedef struct builder {
     uint64_t preds[DH_PAIR_MAX_EXACT_OPS], succs[DH_PAIR_MAX_EXACT_OPS];
     set_index closed, convex;
     pair_lattice *lattice;
-    bool full; /* max_edges reached */
+    size_t n_edges; /* counted only */
+    bool full;      /* more than max_edges */
 } builder;
 
 static uint64_t bit(int32_t k)
@@ -135,9 +136,8 @@ static void read_dag(builder *s, const pair_dag *dag)
         }
 }
 
-/* Breadth first from nothing finished: by size, so that all parts of a set come before it.
- * Stops one beyond max_sets. */
-static dh_status list_closed(builder *s, int64_t max_sets)
+/* Breadth first from nothing finished: by size, so that all parts of a set come before it. */
+static dh_status list_closed(builder *s)
 {
     if (index_put(&s->closed, 0) < 0) return no_memory(s->ctx);
     for (size_t at = 0; at < s->closed.sets.n; at++) {
@@ -145,18 +145,48 @@ static dh_status list_closed(builder *s, int64_t max_sets)
         for (int32_t k = 0; k < s->n; k++) {
             if ((set & bit(k)) || (s->preds[k] & ~set)) continue;
             if (index_put(&s->closed, set | bit(k)) < 0) return no_memory(s->ctx);
-            if ((int64_t)s->closed.sets.n > max_sets) return DH_OK;
         }
     }
     return DH_OK;
 }
 
-dh_status pair_dag_count_sets(dh_ctx *ctx, const pair_dag *dag, int64_t max_sets, int64_t *n_sets)
+/* ---- how many there are ----------------------------------------------------------------- */
+
+/* As list_edges() below, but nothing is kept. */
+static void count_edges(builder *s, uint64_t set, uint64_t kept, uint64_t removed,
+                        int32_t n_removed)
 {
-    builder s = {.ctx = ctx};
+    const uint64_t rest = set & ~removed;
+    for (uint64_t left = rest & ~kept; left && !s->full; left &= left - 1) {
+        const int32_t k = __builtin_ctzll(left);
+        if (s->succs[k] & rest) continue;
+        s->full = ++s->n_edges > s->max_edges;
+        if (n_removed + 1 < s->max_segment)
+            count_edges(s, set, kept, removed | bit(k), n_removed + 1);
+        kept |= bit(k);
+    }
+}
+
+/* A set is what is left when something is removed from everything. */
+int64_t pair_dag_count_sets(const pair_dag *dag, int64_t max_sets)
+{
+    const int64_t most = DH_MIN(DH_MAX(1, max_sets), INT32_MAX - 1); /* sets have int32_t numbers */
+    builder s = {.max_segment = dag->n, .max_edges = (size_t)most - 1};
     read_dag(&s, dag);
-    dh_status st = list_closed(&s, DH_MIN(max_sets, INT32_MAX - 1));
-    *n_sets = (int64_t)s.closed.sets.n;
+    const uint64_t all = dag->n < 64 ? bit(dag->n) - 1 : UINT64_MAX;
+    count_edges(&s, all, 0, 0, 0);
+    return (int64_t)s.n_edges + 1;
+}
+
+dh_status pair_dag_count_edges(dh_ctx *ctx, const pair_dag *dag, int32_t max_segment,
+                               int64_t max_edges, int64_t *n_edges)
+{
+    builder s = {.ctx = ctx, .max_segment = max_segment, .max_edges = (size_t)max_edges};
+    read_dag(&s, dag);
+    dh_status st = list_closed(&s);
+    for (size_t k = 0; st == DH_OK && k < s.closed.sets.n && !s.full; k++)
+        count_edges(&s, s.closed.sets.at[k], 0, 0, 0);
+    *n_edges = (int64_t)s.n_edges;
     index_fini(&s.closed);
     return st;
 }
@@ -198,9 +228,10 @@ static int32_t segment_of(builder *s, uint64_t set, int32_t n_ops)
  * set, each once: an operator passed over at one level stays (`kept`) below it. */
 static bool list_edges(builder *s, uint64_t set, uint64_t kept, uint64_t removed, int32_t n_removed)
 {
-    for (int32_t k = 0; k < s->n && !s->full; k++) {
-        const uint64_t rest = set & ~removed;
-        if (!(rest & bit(k)) || (kept & bit(k)) || (s->succs[k] & rest)) continue;
+    const uint64_t rest = set & ~removed;
+    for (uint64_t left = rest & ~kept; left && !s->full; left &= left - 1) {
+        const int32_t k = __builtin_ctzll(left);
+        if (s->succs[k] & rest) continue;
         const uint64_t more = removed | bit(k);
         const int32_t from = index_put(&s->closed, set & ~more);
         const int32_t segment = segment_of(s, more, n_removed + 1);
@@ -232,7 +263,7 @@ dh_status pair_lattice_full(dh_ctx *ctx, const pair_dag *dag, int32_t max_segmen
     builder s = {
         .ctx = ctx, .max_segment = max_segment, .max_edges = (size_t)max_edges, .lattice = lattice};
     read_dag(&s, dag);
-    dh_status st = list_closed(&s, INT32_MAX - 1);
+    dh_status st = list_closed(&s);
     if (st == DH_OK) st = link_sets(&s);
     *fits = !s.full;
     index_fini(&s.closed);

@@ -169,8 +169,8 @@ static dh_status count_states(dh_ctx *ctx, dh_pair_search *s, int64_t n_sets[2],
                          "exact needs at most %d operators a strand, here are %d and %d: dp-orders "
                          "instead",
                          DH_PAIR_MAX_EXACT_OPS, s->f.n, s->b.n);
-    DH_TRY(pair_dag_count_sets(ctx, &s->f, o->max_states, &n_sets[0]));
-    DH_TRY(pair_dag_count_sets(ctx, &s->b, o->max_states / n_sets[0], &n_sets[1]));
+    n_sets[0] = pair_dag_count_sets(&s->f, o->max_states);
+    n_sets[1] = pair_dag_count_sets(&s->b, o->max_states / n_sets[0]);
     *fits = n_sets[0] <= o->max_states && n_sets[0] * n_sets[1] <= o->max_states;
     if (*fits) return DH_OK;
     return keep_note(ctx, s, "exact needs more than max_states = %lld states: dp-orders instead",
@@ -190,20 +190,39 @@ static dh_status note_moves(dh_ctx *ctx, dh_pair_search *s, int32_t longest)
                      most, o->max_segment, longest, o->max_segment);
 }
 
+/* The longest segments worth a search: with max_moves, by the number of edges alone, as it costs
+ * far less to count them than to list them and they grow manifold with each operator more. */
+static dh_status longest_within(dh_ctx *ctx, dh_pair_search *s, int32_t wanted, int32_t *longest)
+{
+    const int64_t max_moves = s->costs.options->max_moves;
+    int64_t n_f, n_b = 1;
+    for (*longest = 0; *longest < wanted; ++*longest) {
+        const int64_t most_f = max_moves / DH_MAX(1, n_b);
+        DH_TRY(pair_dag_count_edges(ctx, &s->f, *longest + 1, most_f, &n_f));
+        const int64_t most_b = max_moves / DH_MAX(1, n_f);
+        DH_TRY(pair_dag_count_edges(ctx, &s->b, *longest + 1, most_b, &n_b));
+        if (n_f > most_f || n_b > most_b) break;
+    }
+    return DH_OK;
+}
+
 /* Where max_moves is too little for the segments asked for, shorter ones over all orders are
  * searched first, then a few orders with the full length: on bench/plan's cases the former
  * finds more. */
 dh_status pair_search_exact(dh_ctx *ctx, dh_pair_search *s)
 {
     const dh_pair_options *o = s->costs.options;
-    int64_t n_sets[2], best_ns = INT64_MAX;
-    int32_t longest = o->max_segment;
+    int64_t n_sets[2] = {0}, best_ns = INT64_MAX;
+    /* A strand that has no partner takes single steps. */
+    const int32_t wanted = s->f.n > 0 && s->b.n > 0 ? o->max_segment : 1;
+    int32_t longest;
     bool fits;
     DH_TRY(count_states(ctx, s, n_sets, &fits));
     if (!fits) return solve_rules(ctx, s, N_RULES, &best_ns);
+    DH_TRY(longest_within(ctx, s, wanted, &longest));
     for (fits = false; longest > 0 && !fits; longest -= !fits)
         DH_TRY(solve_all(ctx, s, n_sets, longest, &best_ns, &fits));
-    if (longest == o->max_segment) return DH_OK;
+    if (longest == wanted) return DH_OK;
     DH_TRY(note_moves(ctx, s, longest));
     return solve_rules(ctx, s, N_RULES, &best_ns);
 }
