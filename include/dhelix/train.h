@@ -32,6 +32,7 @@ typedef struct dh_train_result {
     bool primary;
     int64_t steps;        /* optimizer steps done in all */
     int64_t resumed_at;   /* step the run continued from, 0: from the start */
+    bool from_memory;     /* by what ranks had in memory that were left when others were lost */
     double loss;          /* of the last step */
     double val_loss;      /* last validation; NaN if never */
     double tokens_per_s;  /* median over this run's steps, warm-up left out */

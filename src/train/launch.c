@@ -244,8 +244,11 @@ dh_status dh_launch_run(dh_ctx *ctx, dh_launch *l)
     if (st == DH_OK) st = collect_facts(ctx, l);
     if (st == DH_OK) st = run_ranks(ctx, l);
     dh_str_fini(&l->facts);
-    for (int r = 0; l->world && r < dh_comm_world_size(l->world); r++)
-        l->n_lost += dh_comm_world_lost(l->world, r);
+    for (int r = 0; l->world && r < dh_comm_world_size(l->world); r++) {
+        const bool lost = dh_comm_world_lost(l->world, r);
+        l->n_lost += lost;
+        if (l->lost) l->lost[r] = lost;
+    }
     dh_comm_world_destroy(l->world);
     l->world = NULL;
     pthread_mutex_destroy(&l->lock);

@@ -31,7 +31,8 @@ struct dh_launch {
     dh_fault fault;       /* of tests, from DHELIX_FAULT */
     pthread_mutex_t lock;
     dh_ctx failure;
-    int64_t n_lost; /* in the end: ranks for want of which the run failed */
+    int64_t n_lost; /* in the end: ranks for want of which the run failed, */
+    bool *lost;     /* and which; [job->ranks], the caller's, false before; NULL: not wanted */
 };
 
 /* The job's mesh; its number of ranks against the launcher's. */

@@ -69,6 +69,49 @@ void dh_metrics_lines_fini(dh_metrics_lines *lines)
     dh_str_fini(&lines->numbers);
 }
 
+/* ---- looking for one ------------------------------------------------------------------------ */
+
+static dh_status is_line(dh_ctx *ctx, const char *line, size_t n_bytes, int64_t step,
+                         const char *key, bool *is)
+{
+    json_t *object;
+    DH_TRY(dh_json_read(ctx, line, n_bytes, 0, NULL, &object));
+    const json_t *of = object ? json_object_get(object, "step") : NULL;
+    *is = json_is_integer(of) && json_integer_value(of) == step && json_object_get(object, key);
+    json_decref(object);
+    return DH_OK;
+}
+
+/* From the end, where late steps are. */
+static dh_status find_line(dh_ctx *ctx, const char *text, size_t n_bytes, int64_t step,
+                           const char *key, bool *found)
+{
+    *found = false;
+    for (size_t end = n_bytes; end > 0 && !*found;) {
+        const char *before = memrchr(text, '\n', end - 1);
+        const size_t begin = before ? (size_t)(before - text) + 1 : 0;
+        DH_TRY(is_line(ctx, text + begin, end - begin, step, key, found));
+        end = begin;
+    }
+    return DH_OK;
+}
+
+dh_status dh_metrics_find(dh_ctx *ctx, const char *dir, int64_t step, const char *key, bool *found)
+{
+    char *text;
+    size_t n_bytes;
+    dh_str path = DH_STR_INIT;
+    *found = false;
+    dh_str_printf(&path, "%s/metrics.jsonl", dir);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading metrics")
+                               : dh_file_read(ctx, path.text, MAX_METRICS_BYTES, &text, &n_bytes);
+    dh_str_fini(&path);
+    DH_TRY(st);
+    st = find_line(ctx, text, n_bytes, step, key, found);
+    free(text);
+    return st;
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 static dh_status open_to_append(dh_ctx *ctx, const char *path, int *fd)

@@ -23,6 +23,8 @@ dh_status dh_metrics_write(dh_ctx *ctx, dh_metrics *m, json_t *object);
 /* What was written outlives a cut of power. */
 dh_status dh_metrics_sync(dh_ctx *ctx, const dh_metrics *m);
 void dh_metrics_close(dh_metrics *m);
+/* Whether DIR/metrics.jsonl has a line of the step with this key. */
+dh_status dh_metrics_find(dh_ctx *ctx, const char *dir, int64_t step, const char *key, bool *found);
 
 /* The lines of a text of metrics, parted. Zeroed before; caller frees with dh_metrics_lines_fini.
  */

@@ -5,6 +5,7 @@
 #include "data/dataset.h"
 #include "dhelix/train.h"
 #include "report/timeline.h"
+#include "train/carry.h"
 #include "train/fault.h"
 #include "train/load.h"
 #include "train/lock.h"
@@ -65,6 +66,11 @@ struct dh_run {
     double expert_load, rank_load;      /* in the last step: of the busiest over an even share */
     char checkpoint[DH_RUN_PATH_BYTES]; /* newest, complete or under way */
     dh_saver saver;
+    /* of runs that go on without ranks they lose */
+    bool is_set_up;      /* masters and moments are those of `step`, but for what a step does */
+    bool in_step;        /* from its begin until it counts */
+    dh_remains *remains; /* where this rank leaves its memory when others are lost; NULL: nowhere */
+    dh_carried *carried; /* the state it begins with; NULL: that of a checkpoint, or new */
 };
 
 /* ---- data.c: tokenizer and datasets of a job -------------------------------------------- */

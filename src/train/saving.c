@@ -163,30 +163,16 @@ static void *writer_main(void *arg)
 dh_status dh_saver_bytes(dh_ctx *ctx, const dh_program *program, uint64_t *n_bytes)
 {
     dh_share share;
-    DH_TRY(dh_share_find(ctx, program, &share));
+    DH_TRY(dh_share_find(ctx, program, NULL, &share));
     *n_bytes = dh_share_bytes(&share);
     dh_vec_fini(&share);
     return DH_OK;
 }
 
-/* What the system could give without moving anything to disk; 0: not known. */
-static double memory_available(void)
-{
-    static const char name[] = "MemAvailable:";
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && kib == 0 && fgets(line, sizeof line, f))
-        if (strncmp(line, name, sizeof name - 1) == 0)
-            kib = strtoull(line + sizeof name - 1, NULL, 10);
-    if (f) fclose(f);
-    return (double)kib * 1024;
-}
-
 static dh_status check_room(dh_ctx *ctx, const dh_run *run)
 {
     const double needed = (double)run->saver.copy_bytes * run->n_local_ranks;
-    const double available = memory_available();
+    const double available = dh_memory_available();
     char copies[32], free_bytes[32];
     if (run->local_rank != 0 || available == 0 || needed <= available) return DH_OK;
     return dh_fail(ctx, DH_ENOMEM,
@@ -230,7 +216,7 @@ dh_status dh_saver_open(dh_ctx *ctx, dh_run *run)
     if (!run->job->checkpoint_async) return DH_OK;
     DH_CHECK(s->board);
     s->ctx = (dh_ctx)DH_CTX_INIT;
-    dh_status st = dh_share_find(ctx, dh_session_layout(run->session), &s->share);
+    dh_status st = dh_share_find(ctx, dh_session_layout(run->session), NULL, &s->share);
     if (st == DH_OK) {
         s->copy_bytes = DH_MAX(dh_share_bytes(&s->share), sizeof(float));
         st = check_room(ctx, run);
@@ -385,7 +371,7 @@ static dh_status save_between(dh_ctx *ctx, dh_run *run)
 {
     dh_share share = {0};
     dh_save save = {.step = 0};
-    dh_status st = dh_share_find(ctx, dh_session_layout(run->session), &share);
+    dh_status st = dh_share_find(ctx, dh_session_layout(run->session), NULL, &share);
     st = dh_ranks_agree(ctx, &run->ranks, st);
     if (st == DH_OK) st = dh_save_begin(ctx, run, &save);
     if (st == DH_OK) st = save_parts(ctx, run, &save, &share);

@@ -14,7 +14,18 @@ typedef struct dh_run dh_run;
 /* ---- snapshot.c: one checkpoint, as one rank makes it -----------------------------------------
  */
 
-enum { DH_SAVE_FILES = 2 }; /* weights; moments */
+enum { DH_SAVE_FILES = 2, DH_SAVE_SECTIONS = 3 };
+
+/* What of the state is under which names in which file. */
+typedef struct dh_save_section {
+    size_t file; /* weights; moments */
+    const char *prefix;
+    dh_buffer_kind kind;
+} dh_save_section;
+extern const dh_save_section dh_save_sections[DH_SAVE_SECTIONS];
+/* Declares a section's tensors. */
+dh_status dh_save_declare(dh_ctx *ctx, const dh_model *model, const dh_save_section *section,
+                          dh_st_writer *writer);
 
 /* Zeroed: none. What it says of the run is as of its step, while the run goes on. */
 typedef struct dh_save {

@@ -31,15 +31,28 @@ static int64_t n_written(const dh_program *p, uint32_t param)
     return dh_param_elements(info) - (again ? info->n_repeated : 0);
 }
 
-/* Of the n ranks that hold the same elements of a flat this one is the index-th. */
-static void place_in_group(const dh_program *p, const dh_flat *flat, int64_t *index, int64_t *n)
+/* Of the n ranks that hold the same elements of a flat, and share them out, this one is the
+ * index-th; of all of them there are *n_all. */
+static void place_in_group(const dh_program *p, const dh_flat *flat, const bool *has,
+                           int64_t *index, int64_t *n, int64_t *n_all)
 {
     *index = 0;
-    *n = 1;
+    *n = *n_all = 1;
     if (p->mesh.ranks <= 1) return;
     const dh_group_kind group = dh_program_data_group(p, flat->first_block);
-    *n = dh_mesh_group_size(&p->mesh, group);
-    while (dh_mesh_group_member(&p->mesh, group, p->rank, *index) != p->rank) ++*index;
+    *n_all = dh_mesh_group_size(&p->mesh, group);
+    *n = 0;
+    for (int64_t i = 0; i < *n_all; i++) {
+        const int64_t rank = dh_mesh_group_member(&p->mesh, group, p->rank, i);
+        if (has && !has[rank]) continue;
+        if (rank == p->rank) *index = *n;
+        ++*n;
+    }
+}
+
+static bool is_sharded(const dh_flat *flat)
+{
+    return flat->n_shard < flat->n_piece;
 }
 
 static dh_status add(dh_ctx *ctx, const dh_program *p, dh_share *share, const dh_share_run *run)
@@ -64,45 +77,65 @@ static dh_status add_shards(dh_ctx *ctx, const dh_program *p, const dh_flat *fla
 }
 
 /* Whole rows of it, as many as any other rank's or one more. */
-static dh_status add_part(dh_ctx *ctx, const dh_program *p, const dh_flat *flat, uint32_t param,
-                          dh_buffer_kind kind, dh_share *share)
+static dh_status add_part(dh_ctx *ctx, const dh_program *p, const bool *has, const dh_flat *flat,
+                          uint32_t param, dh_buffer_kind kind, dh_share *share)
 {
     const dh_param *info = &p->params.at[param];
     const dh_operand *home = &p->homes.at[param].at[kind];
     const int64_t row = info->ndim >= 2 ? dh_param_cols(info) : 1;
     const int64_t n_rows = dh_param_elements(info) / row;
-    int64_t index, n;
-    place_in_group(p, flat, &index, &n);
+    int64_t index, n, n_all;
+    place_in_group(p, flat, has, &index, &n, &n_all);
     dh_share_run run = {.param = param, .kind = kind, .first = n_rows * index / n * row};
     run.n = n_rows * (index + 1) / n * row - run.first;
     run.at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)run.first * sizeof(float);
     return add(ctx, p, share, &run);
 }
 
-static dh_status find_kind(dh_ctx *ctx, const dh_program *p, dh_buffer_kind kind, dh_share *share)
+static dh_status find_kind(dh_ctx *ctx, const dh_program *p, const bool *has, dh_buffer_kind kind,
+                           dh_share *share)
 {
     for (uint32_t i = 0; i < p->params.n; i++) {
         const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[i].block].flat];
         if (flat->frozen || !writes(p, i) || flat->first_copy != DH_NONE)
             continue; /* a copy is equal to it */
         /* Of whole masters too: the others' may be gathered only in the next step. */
-        const bool shards = dh_param_is_matrix(&p->params.at[i]) && flat->n_shard < flat->n_piece;
+        const bool shards = dh_param_is_matrix(&p->params.at[i]) && is_sharded(flat);
         DH_TRY(shards ? add_shards(ctx, p, flat, i, kind, share)
-                      : add_part(ctx, p, flat, i, kind, share));
+                      : add_part(ctx, p, has, flat, i, kind, share));
     }
     return DH_OK;
 }
 
-dh_status dh_share_find(dh_ctx *ctx, const dh_program *program, dh_share *share)
+dh_status dh_share_find(dh_ctx *ctx, const dh_program *program, const bool *has, dh_share *share)
 {
     static const dh_buffer_kind kinds[] = {DH_BUF_MASTER, DH_BUF_ADAM_M, DH_BUF_ADAM_V};
     dh_share found = {0};
     for (size_t i = 0; i < DH_COUNTOF(kinds); i++)
-        if (find_kind(ctx, program, kinds[i], &found) != DH_OK) {
+        if (find_kind(ctx, program, has, kinds[i], &found) != DH_OK) {
             dh_vec_fini(&found);
             return ctx->status;
         }
     *share = found;
+    return DH_OK;
+}
+
+dh_status dh_share_check(dh_ctx *ctx, const dh_program *p, const bool *has)
+{
+    for (size_t i = 0; i < p->flats.n; i++) {
+        const dh_flat *flat = &p->flats.at[i];
+        int64_t index, n, n_all;
+        if (flat->frozen || flat->first_copy != DH_NONE) continue;
+        place_in_group(p, flat, has, &index, &n, &n_all);
+        if (n == n_all) continue;
+        if (is_sharded(flat))
+            return dh_fail(ctx, DH_EMISSING,
+                           "of moments that parallel.zero shards, rank %lld alone had its part",
+                           (long long)p->rank);
+        if (n == 0)
+            return dh_fail(ctx, DH_EMISSING, "no other rank has what rank %lld had",
+                           (long long)p->rank);
+    }
     return DH_OK;
 }
 

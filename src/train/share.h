@@ -16,8 +16,13 @@ typedef struct dh_share_run {
 typedef DH_VEC(dh_share_run) dh_share;
 
 /* The rank's share, whose program it is: that of every kind. Caller frees with dh_vec_fini.
+ * in        has: by rank, which ones there are to share with, itself among them; NULL: all
  * errors    DH_ENOMEM */
-dh_status dh_share_find(dh_ctx *ctx, const dh_program *program, dh_share *share);
+dh_status dh_share_find(dh_ctx *ctx, const dh_program *program, const bool *has, dh_share *share);
+/* Whether the shares of those that `has` names hold all that the program's rank has, itself among
+ * them or not.
+ * errors    DH_EMISSING: what nobody of them has, for a message: "rank 3 alone had ..." */
+dh_status dh_share_check(dh_ctx *ctx, const dh_program *program, const bool *has);
 uint64_t dh_share_bytes(const dh_share *share);
 /* Into copy [dh_share_bytes], run by run. */
 dh_status dh_share_copy(dh_ctx *ctx, const dh_session *session, const dh_share *share, float *copy);

@@ -13,14 +13,8 @@
 #include "train/saving.h"
 #include "train/tensors.h"
 
-typedef struct section {
-    size_t file; /* of files */
-    const char *prefix;
-    dh_buffer_kind kind;
-} section;
-
 static const char *const files[DH_SAVE_FILES] = {"model.safetensors", "optimizer.safetensors"};
-static const section sections[] = {
+const dh_save_section dh_save_sections[DH_SAVE_SECTIONS] = {
     {0, "", DH_BUF_MASTER}, {1, "exp_avg.", DH_BUF_ADAM_M}, {1, "exp_avg_sq.", DH_BUF_ADAM_V}};
 
 /* With adapters these are what a checkpoint holds of the weights, in the file that PEFT reads. */
@@ -35,11 +29,11 @@ enum { MAX_SPIKES_BYTES = 1 << 20 };
 /* ---- writing -------------------------------------------------------------------------------- */
 
 /* On every rank alike: the file's header follows from it. */
-static dh_status declare_model(dh_ctx *ctx, dh_st_writer *writer, const char *prefix,
-                               const dh_model *m)
+dh_status dh_save_declare(dh_ctx *ctx, const dh_model *model, const dh_save_section *section,
+                          dh_st_writer *writer)
 {
     dh_tensor_shapes shapes = {0};
-    dh_status st = dh_model_tensors(ctx, m, prefix, &shapes);
+    dh_status st = dh_model_tensors(ctx, model, section->prefix, &shapes);
     for (size_t i = 0; st == DH_OK && i < shapes.n; i++)
         st = dh_st_writer_declare(ctx, writer, shapes.at[i].name, DH_ST_F32, shapes.at[i].ndim,
                                   shapes.at[i].shape);
@@ -50,9 +44,9 @@ static dh_status declare_model(dh_ctx *ctx, dh_st_writer *writer, const char *pr
 static dh_status declare_file(dh_ctx *ctx, const dh_run *run, dh_st_writer *writer, size_t file)
 {
     DH_TRY(dh_st_writer_metadata(ctx, writer, "format", "pt"));
-    for (size_t s = 0; s < DH_COUNTOF(sections); s++)
-        if (sections[s].file == file)
-            DH_TRY(declare_model(ctx, writer, sections[s].prefix, &run->job->model));
+    for (size_t s = 0; s < DH_SAVE_SECTIONS; s++)
+        if (dh_save_sections[s].file == file)
+            DH_TRY(dh_save_declare(ctx, &run->job->model, &dh_save_sections[s], writer));
     return DH_OK;
 }
 
@@ -84,10 +78,10 @@ dh_status dh_save_put(dh_ctx *ctx, const dh_run *run, dh_save *save, const dh_sh
                       const float *copy)
 {
     for (size_t i = 0; i < DH_SAVE_FILES; i++) {
-        for (size_t s = 0; s < DH_COUNTOF(sections); s++)
-            if (sections[s].file == i)
+        for (size_t s = 0; s < DH_SAVE_SECTIONS; s++)
+            if (dh_save_sections[s].file == i)
                 DH_TRY(dh_share_store(ctx, run->session, share, copy, save->files[i],
-                                      sections[s].prefix, sections[s].kind));
+                                      dh_save_sections[s].prefix, dh_save_sections[s].kind));
         DH_TRY(dh_st_writer_finish(ctx, save->files[i]));
     }
     return DH_OK;
@@ -177,7 +171,8 @@ dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run)
 
 /* ---- resuming ------------------------------------------------------------------------------- */
 
-static dh_status load_section(dh_ctx *ctx, dh_run *run, const char *folder, const section *s)
+static dh_status load_section(dh_ctx *ctx, dh_run *run, const char *folder,
+                              const dh_save_section *s)
 {
     dh_weights *weights = NULL;
     dh_str path = DH_STR_INIT;
@@ -211,8 +206,8 @@ static dh_status load_spikes(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
 static dh_status resume_from(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
 {
     DH_TRY(dh_run_check_same(ctx, run, ckpt));
-    for (size_t s = 0; s < DH_COUNTOF(sections); s++)
-        DH_TRY(load_section(ctx, run, dh_ckpt_path(ckpt), &sections[s]));
+    for (size_t s = 0; s < DH_SAVE_SECTIONS; s++)
+        DH_TRY(load_section(ctx, run, dh_ckpt_path(ckpt), &dh_save_sections[s]));
     DH_TRY(load_spikes(ctx, run, ckpt));
     run->step = dh_ckpt_get_state(ckpt)->step;
     run->left_out = dh_ckpt_get_state(ckpt)->next_sample - run->step * run->job->global_batch;

@@ -172,7 +172,10 @@ static dh_status go_back(dh_ctx *ctx, dh_run *run, const spike *s, const char *w
     const int64_t next_sample = (done + 1) * batch + run->left_out;
     const int64_t n_back = run->spikes.n_back + 1;
     bool resumed;
+    run->is_set_up = false; /* until all of the checkpoint is there */
     DH_TRY(dh_run_resume(ctx, run, &resumed));
+    run->is_set_up = resumed;
+    run->in_step = false;
     if (!resumed) return stop(ctx, run, what, "there is no checkpoint yet to go back to");
     run->spikes.n_back = n_back;
     run->left_out = next_sample - run->step * batch;

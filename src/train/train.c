@@ -1,4 +1,5 @@
 /* Training a job: what its ranks share, prepared before they start. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "train/elastic.h"
@@ -13,8 +14,16 @@ typedef struct training {
     dh_resolved *resolved;
     dh_mesh_footprint programs; /* of all ranks */
     dh_save_board board;
+    dh_remains *remains; /* [job->ranks], of ranks that are threads and go on; NULL */
     dh_train_result result;
 } training;
+
+/* How a start of the run has ended. */
+typedef struct ending {
+    bool goes_on;       /* ranks were lost, and the run goes on without them: */
+    dh_job left;        /* as this job */
+    dh_carried carried; /* with this state, or none */
+} ending;
 
 /* ---- preparing --------------------------------------------------------------------------- */
 
@@ -92,6 +101,7 @@ static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *plac
     run.n_local_ranks = place->n_local_ranks;
     run.saver.board = &t->board;
     run.saver.apart = dh_launch_apart(launch);
+    if (t->remains && !run.saver.apart) run.remains = &t->remains[place->ranks.rank];
     if (launch->fault.at_instr && place->ranks.rank == launch->fault.rank)
         run.fault = &launch->fault;
     if (run.ranks.rank == 0 && run.ranks.n > 1 && !launch->quiet)
@@ -113,59 +123,102 @@ static dh_status check_system(dh_ctx *ctx, const dh_job *job)
                    job->system);
 }
 
-/* One start of the run; n_lost: ranks for want of which it failed. */
-static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
-                            int n_before, dh_train_result *result, int64_t *n_lost)
+/* ---- going on without ranks ------------------------------------------------------------- */
+
+/* The state that is left in memory, where it is all of it; else why it is not, and which is taken
+ * instead. */
+static void carry(const training *t, const bool *lost, dh_carried *carried)
 {
-    training t = {.job = job, .shared = {.job = job, .options = options}};
+    dh_ctx why = DH_CTX_INIT;
+    if (dh_carry(&why, t->shared.job, t->remains, lost, carried) == DH_OK)
+        dh_log(DH_LOG_WARN,
+               "the run goes on from step %lld, by what the ranks that are left have "
+               "in memory",
+               (long long)carried->step);
+    else
+        dh_log(DH_LOG_WARN, "the run goes on from its newest checkpoint, since %s", why.message);
+}
+
+/* Whether the run, which ended for want of ranks, goes on without them; ctx then is as new. */
+static void try_going_on(dh_ctx *ctx, const training *t, const dh_launch *launch, ending *end)
+{
+    const dh_job *job = t->job;
+    dh_ctx why = DH_CTX_INIT;
+    if (ctx->status != DH_ECOMM || launch->n_lost == 0 ||
+        job->elastic_action != DH_ELASTIC_CONTINUE)
+        return;
+    if (dh_job_shrink(&why, job, job->ranks - launch->n_lost, &end->left) != DH_OK) {
+        dh_log(DH_LOG_WARN, "the run does not go on: %s", why.message);
+        return;
+    }
+    dh_log(DH_LOG_WARN, "%s; the run goes on over %lld of %lld ranks (parallel.dp=%lld)",
+           ctx->message, (long long)end->left.ranks, (long long)job->ranks,
+           (long long)end->left.dp);
+    if (t->remains) carry(t, launch->lost, &end->carried);
+    dh_ctx_reset(ctx);
+    end->goes_on = true;
+}
+
+/* Where ranks leave what they have, and who of them was lost. */
+static dh_status prepare_loss(dh_ctx *ctx, training *t, dh_launch *launch)
+{
+    const size_t n = (size_t)t->job->ranks;
+    if (t->job->elastic_action != DH_ELASTIC_CONTINUE || n == 1) return DH_OK;
+    t->remains = calloc(n, sizeof *t->remains);
+    launch->lost = calloc(n, sizeof *launch->lost);
+    return t->remains && launch->lost ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory");
+}
+
+static void drop(training *t, dh_launch *launch)
+{
+    for (int64_t r = 0; t->remains && r < t->job->ranks; r++) dh_remains_fini(&t->remains[r]);
+    free(t->remains);
+    free(launch->lost);
+    dh_dataset_close(t->shared.train_data);
+    dh_dataset_close(t->shared.val_data);
+    dh_tokenizer_destroy(t->shared.tokenizer);
+    dh_resolved_destroy(t->resolved);
+    dh_save_board_fini(&t->board);
+}
+
+/* One start of the run, from the state that is carried on, where there is one. */
+static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
+                            int n_before, dh_carried *carried, dh_train_result *result, ending *end)
+{
+    training t = {.job = job, .shared = {.job = job, .options = options, .carried = carried}};
     dh_launch launch;
+    *end = (ending){.goes_on = false};
     dh_save_board_init(&t.board);
     dh_status st = dh_launch_prepare(ctx, job, options->quiet, &launch);
     launch.work = train_rank;
     launch.user = &t;
     launch.n_before = n_before;
+    if (st == DH_OK) st = prepare_loss(ctx, &t, &launch);
     if (st == DH_OK) st = prepare(ctx, &t);
     launch.job = t.shared.job; /* what was derived is compared too */
     if (st == DH_OK && dh_launched_ranks() > 0) add_facts(&t, &launch.facts);
     if (st == DH_OK) st = dh_launch_run(ctx, &launch);
     *result = t.result;
-    *n_lost = launch.n_lost;
-    dh_dataset_close(t.shared.train_data);
-    dh_dataset_close(t.shared.val_data);
-    dh_tokenizer_destroy(t.shared.tokenizer);
-    dh_resolved_destroy(t.resolved);
-    dh_save_board_fini(&t.board);
+    if (st != DH_OK) try_going_on(ctx, &t, &launch, end);
+    drop(&t, &launch);
     return st;
-}
-
-/* Whether the run, which ended for want of ranks, goes on without them; ctx then is as new. */
-static bool goes_on(dh_ctx *ctx, const dh_job *job, int64_t n_lost, dh_job *left)
-{
-    dh_ctx why = DH_CTX_INIT;
-    if (ctx->status != DH_ECOMM || n_lost == 0 || job->elastic_action != DH_ELASTIC_CONTINUE)
-        return false;
-    if (dh_job_shrink(&why, job, job->ranks - n_lost, left) != DH_OK) {
-        dh_log(DH_LOG_WARN, "the run does not go on: %s", why.message);
-        return false;
-    }
-    dh_log(DH_LOG_WARN, "%s; the run goes on over %lld of %lld ranks (parallel.dp=%lld)",
-           ctx->message, (long long)left->ranks, (long long)job->ranks, (long long)left->dp);
-    dh_ctx_reset(ctx);
-    return true;
 }
 
 dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
                    dh_train_result *result)
 {
-    int64_t n_lost;
-    dh_job now = *job, left;
+    ending end;
+    dh_job now;
     dh_train_options how = *options;
     DH_TRY(check_system(ctx, job));
-    dh_status st = train_over(ctx, &now, &how, 0, result, &n_lost);
-    for (int n_before = 1; goes_on(ctx, &now, n_lost, &left); n_before++) {
-        now = left;
+    dh_status st = train_over(ctx, job, &how, 0, NULL, result, &end);
+    for (int n_before = 1; end.goes_on; n_before++) {
+        dh_carried carried = end.carried;
+        now = end.left;
         how.fresh = false; /* what it has begun anew goes on */
-        st = train_over(ctx, &now, &how, n_before, result, &n_lost);
+        st =
+            train_over(ctx, &now, &how, n_before, carried.image.at ? &carried : NULL, result, &end);
+        dh_carried_fini(&carried);
     }
     return st;
 }

@@ -81,6 +81,15 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     return dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session));
 }
 
+/* Masters, moments, and where the run stands. */
+static dh_status find_state(dh_ctx *ctx, dh_run *run)
+{
+    bool resumed;
+    if (run->carried) return dh_run_take_up(ctx, run);
+    DH_TRY(dh_run_resume(ctx, run, &resumed));
+    return resumed ? DH_OK : dh_ranks_agree(ctx, &run->ranks, init_weights(ctx, run));
+}
+
 static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
 {
     const dh_job *job = run->job;
@@ -95,17 +104,18 @@ static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
         DH_TRY(dh_load_record_create(ctx, &job->model, run->n_micro, &run->load));
     DH_TRY(take_base(ctx, run));
     DH_TRY(dh_run_claim_folder(ctx, run));
-    bool resumed;
-    DH_TRY(dh_run_resume(ctx, run, &resumed));
+    DH_TRY(find_state(ctx, run));
     result->resumed_at = run->step;
-    if (!resumed) DH_TRY(dh_ranks_agree(ctx, &run->ranks, init_weights(ctx, run)));
+    result->from_memory = run->carried != NULL;
+    run->is_set_up = true;
     return dh_ranks_agree(ctx, &run->ranks, dh_run_open_outputs(ctx, run));
 }
 
-static void tear_down(dh_run *run)
+static void tear_down(dh_run *run, dh_status st)
 {
     dh_saver_close(run);
     dh_run_release_folder(run);
+    if (st == DH_ECOMM && run->remains) dh_run_leave(run, run->remains);
     dh_session_destroy(run->session);
     free(run->step_tokens_per_s);
     free(run->op_ns);
@@ -283,6 +293,7 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     dh_step step = step_of(run);
     int64_t start = dh_now_ns();
     dh_run_begin_step(run);
+    run->in_step = true;
     DH_TRY(execute(ctx, run, &step));
     DH_TRY(share_step(ctx, run));
     dh_run_end_step(run, dh_now_ns() - start);
@@ -291,6 +302,7 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     if (*went_back) return DH_OK;
     if (!isfinite(run->loss) || !isfinite(run->grad_norm)) return diagnose(ctx, run, &step);
     run->step++;
+    run->in_step = false;
     if (run->n_measured > 0 && !run->session->switched) /* the first step warms caches up */
         dh_run_add_operator_times(run, run->session->train, run->session->train_exec);
     run->step_tokens_per_s[run->n_measured++] = (double)run->work.tokens / seconds;
@@ -354,10 +366,50 @@ static bool due(int64_t step, int64_t every, int64_t last)
     return every > 0 && (step % every == 0 || step == last);
 }
 
+/* The folder tells, whoever of the ranks are left. */
+static dh_status find_done(dh_ctx *ctx, const dh_run *run, uint8_t done[2])
+{
+    int64_t *steps;
+    size_t n;
+    bool validated, told;
+    DH_TRY(dh_metrics_find(ctx, run->job->out_dir, run->step, "val_loss", &validated));
+    DH_TRY(dh_metrics_find(ctx, run->job->out_dir, run->step, "loss", &told));
+    if (!told && run->step > 0)
+        dh_log(
+            DH_LOG_WARN,
+            "metrics.jsonl has no line of step %lld: a rank was lost that had a part of its loss",
+            (long long)run->step);
+    DH_TRY(dh_ckpt_list(ctx, run->job->out_dir, &steps, &n));
+    done[0] = validated;
+    for (size_t i = 0; i < n; i++) done[1] |= steps[i] == run->step;
+    free(steps);
+    return DH_OK;
+}
+
+/* What was due behind the step at which ranks were lost. *saved: the run's newest checkpoint is of
+ * that step. */
+static dh_status catch_up(dh_ctx *ctx, dh_run *run, bool *saved)
+{
+    const dh_job *job = run->job;
+    uint8_t done[2] = {false, false}; /* as rank 0 finds it: validated, saved */
+    dh_status st = DH_OK;
+    if (run->ranks.rank == 0) st = find_done(ctx, run, done);
+    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
+    DH_TRY(dh_ranks_broadcast(ctx, &run->ranks, done, sizeof done));
+    if (run->session->eval && !done[0] && due(run->step, job->eval_every, job->steps))
+        DH_TRY(validate(ctx, run));
+    *saved = done[1];
+    if (*saved || !due(run->step, job->checkpoint_every, job->steps)) return DH_OK;
+    *saved = true;
+    return dh_run_save(ctx, run);
+}
+
 static dh_status loop(dh_ctx *ctx, dh_run *run)
 {
     const dh_job *job = run->job;
-    int64_t saved = run->step;
+    bool is_saved = true;
+    if (run->carried) DH_TRY(catch_up(ctx, run, &is_saved));
+    int64_t saved = is_saved ? run->step : run->step - 1;
     dh_progress_start(&run->progress, run->step, job->steps, job->log_every,
                       run->options->quiet || run->ranks.rank != 0);
     while (run->step < job->steps && !run->stopping) {
@@ -482,6 +534,6 @@ dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result)
         dh_status written = summarize(&summary, run, result);
         if (st == DH_OK && written != DH_OK) st = dh_fail(ctx, written, "%s", summary.message);
     }
-    tear_down(run);
+    tear_down(run, st);
     return st;
 }

@@ -38,6 +38,9 @@ typedef struct dh_weight_info {
  * out       caller closes with dh_weights_close
  * errors    DH_EIO; DH_EMISSING no weights in the folder; DH_EFORMAT; DH_EUNSUPPORTED */
 dh_status dh_weights_open(dh_ctx *ctx, const char *path, dh_weights **out);
+/* A safetensors file in memory; borrows data until the close. name: for messages. */
+dh_status dh_weights_parse(dh_ctx *ctx, const void *data, size_t n_bytes, const char *name,
+                           dh_weights **out);
 void dh_weights_close(dh_weights *w);
 
 /* Tensors sorted by name. info's strings live as long as w. */

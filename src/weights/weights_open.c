@@ -21,20 +21,39 @@ static dh_status add_tensor(dh_ctx *ctx, dh_weights *w, const dh_st_tensor *t)
                : dh_fail(ctx, DH_ENOMEM, "out of memory opening weights");
 }
 
+/* Takes the shard. */
+static dh_status add_shard(dh_ctx *ctx, dh_weights *w, const char *path, dh_safetensors *st)
+{
+    if (dh_vec_push(&w->shards, st)) return DH_OK;
+    dh_st_close(st);
+    return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+}
+
 static dh_status open_shard(dh_ctx *ctx, dh_weights *w, const char *path, dh_safetensors **out)
 {
     DH_TRY(dh_st_open(ctx, path, out));
-    if (dh_vec_push(&w->shards, *out)) return DH_OK;
-    dh_st_close(*out);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+    return add_shard(ctx, w, path, *out);
+}
+
+static dh_status add_tensors(dh_ctx *ctx, dh_weights *w, const dh_safetensors *st)
+{
+    for (size_t i = 0; i < dh_st_n_tensors(st); i++) DH_TRY(add_tensor(ctx, w, dh_st_at(st, i)));
+    return DH_OK;
 }
 
 static dh_status open_one(dh_ctx *ctx, dh_weights *w, const char *path)
 {
     dh_safetensors *st = NULL;
     DH_TRY(open_shard(ctx, w, path, &st));
-    for (size_t i = 0; i < dh_st_n_tensors(st); i++) DH_TRY(add_tensor(ctx, w, dh_st_at(st, i)));
-    return DH_OK;
+    return add_tensors(ctx, w, st);
+}
+
+static dh_status parse_one(dh_ctx *ctx, dh_weights *w, const void *data, size_t n_bytes)
+{
+    dh_safetensors *st = NULL;
+    DH_TRY(dh_st_parse(ctx, data, n_bytes, w->path, &st));
+    DH_TRY(add_shard(ctx, w, w->path, st));
+    return add_tensors(ctx, w, st);
 }
 
 /* The shard of a file name, opened at its first use; opened: name -> index. */
@@ -249,6 +268,21 @@ dh_status dh_weights_open(dh_ctx *ctx, const char *path, dh_weights **out)
     dh_weights *w = create(path);
     if (!w) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
     dh_status st = dh_path_is_dir(path) ? open_folder(ctx, w) : open_file(ctx, w, path);
+    if (st == DH_OK) st = index_tensors(ctx, w);
+    if (st != DH_OK) {
+        dh_weights_close(w);
+        return st;
+    }
+    *out = w;
+    return DH_OK;
+}
+
+dh_status dh_weights_parse(dh_ctx *ctx, const void *data, size_t n_bytes, const char *name,
+                           dh_weights **out)
+{
+    dh_weights *w = create(name);
+    if (!w) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", name);
+    dh_status st = parse_one(ctx, w, data, n_bytes);
     if (st == DH_OK) st = index_tensors(ctx, w);
     if (st != DH_OK) {
         dh_weights_close(w);

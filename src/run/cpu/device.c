@@ -161,6 +161,7 @@ const dh_device dh_device_cpu = {
     .has_kernel = has_kernel,
     .knows_variants = true,
     .tells_parts = tells_parts,
+    .tells_updates = true,
     .slab_create = slab_create,
     .slab_destroy = slab_destroy,
     .slab_write = slab_write,

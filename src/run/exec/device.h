@@ -72,6 +72,7 @@ typedef struct dh_stream_command {
     /* Before it, to the host; behind it, from there, the first output's first; borrowed. */
     const dh_copy *fetches, *copies;
     uint32_t n_fetches, n_copies;
+    bool updates; /* it writes what lasts from step to step: the watch is told of it */
 } dh_stream_command;
 
 /* Who follows what streams do, told on the threads that do it. */
@@ -82,6 +83,9 @@ typedef struct dh_watch {
     /* Around each command of a run in single steps, its results being there; else not called. */
     dh_status (*before)(dh_ctx *ctx, void *user, uint32_t id);
     dh_status (*after)(dh_ctx *ctx, void *user, uint32_t id);
+    /* Around a command that updates: done false before it begins, which may wait; true once its
+     * results are in memory. By devices that tell of updates. */
+    void (*update)(void *user, bool done);
     /* A command failed, for the reason in ctx. */
     void (*explain)(dh_ctx *ctx, void *user, uint32_t id);
     /* The first failure of a run. */
@@ -111,6 +115,7 @@ typedef struct dh_device {
     bool knows_variants;
     /* Whether parts of its output are told of as they are there; else all of them at the end. */
     bool (*tells_parts)(dh_op_type type);
+    bool tells_updates; /* its streams tell a watch of commands that update */
 
     /* Zero-filled memory of a rank. Several programs may share it. */
     dh_status (*slab_create)(dh_ctx *ctx, uint64_t n_bytes, dh_slab **slab);

@@ -168,6 +168,19 @@ static dh_status make_values(dh_ctx *ctx, dh_exec *e)
     return e->counts ? DH_OK : dh_exec_no_memory(ctx);
 }
 
+/* Whether it writes masters or moments. */
+static bool updates(const dh_program *p, const dh_instr *instr)
+{
+    const dh_op_info *info = dh_op_info_of(dh_instr_op(p, instr)->type);
+    for (int k = 0; k < info->n_out; k++) {
+        const dh_operand *out = dh_instr_operand(p, instr, info->n_in + k);
+        if (out->buffer == DH_NONE) continue;
+        const dh_buffer_kind kind = p->buffers.at[out->buffer].kind;
+        if (kind == DH_BUF_MASTER || kind == DH_BUF_ADAM_M || kind == DH_BUF_ADAM_V) return true;
+    }
+    return false;
+}
+
 static dh_status issue(dh_ctx *ctx, dh_exec *e, uint32_t id)
 {
     const dh_program *p = e->program;
@@ -180,7 +193,9 @@ static dh_status issue(dh_ctx *ctx, dh_exec *e, uint32_t id)
                                  .n_waits = instr->n_waits,
                                  .event0 = event0_of(p, id),
                                  .n_parts = dh_instr_n_parts(p, id),
-                                 .call = &e->calls[id]};
+                                 .call = &e->calls[id],
+                                 .updates = updates(p, instr)};
+    e->n_updates += command.updates;
     if (!loads && !communicates(op)) DH_TRY(prepare_kernel(ctx, e, instr));
     bind_call(e, instr, command.call);
     if (loads) DH_TRY(dh_exec_add_load(ctx, e, &command));
@@ -235,6 +250,13 @@ static dh_status before_instr(dh_ctx *ctx, void *user, uint32_t id)
     return step->hook ? step->hook(ctx, step->hook_user) : DH_OK;
 }
 
+static void follow_update(void *user, bool done)
+{
+    dh_exec *e = user;
+    if (!done && e->step->hold) e->step->hold(e->step->hold_user);
+    atomic_fetch_add_explicit(done ? &e->n_updated : &e->n_updating, 1, memory_order_relaxed);
+}
+
 static dh_status check_outputs(dh_ctx *ctx, void *user, uint32_t id)
 {
     const dh_exec *e = user;
@@ -283,6 +305,7 @@ static dh_status create_streams(dh_ctx *ctx, dh_exec *e)
                                             .working = set_working,
                                             .before = before_instr,
                                             .after = check_outputs,
+                                            .update = follow_update,
                                             .explain = explain,
                                             .failed = stop_ranks}};
     return e->device->streams_create(ctx, e->slab, e->values, &spec, &e->streams);
@@ -377,7 +400,20 @@ dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step)
     exec->spans_known = false;
     DH_TRY(exec->device->slab_write(ctx, exec->values, 0, &scalars, sizeof scalars));
     exec->slab->peak = DH_MAX(exec->slab->peak, exec->peak);
-    return exec->device->run(ctx, exec->streams, step->hook || step->check_finite);
+    exec->n_updating = exec->n_updated = 0;
+    exec->ran = false;
+    DH_TRY(exec->device->run(ctx, exec->streams, step->hook || step->check_finite));
+    exec->ran = true;
+    return DH_OK;
+}
+
+/* Of a run that failed it says so only where streams have told of every update. */
+dh_updated dh_exec_updated(const dh_exec *exec)
+{
+    if (exec->ran) return DH_UPDATED_ALL;
+    if (!exec->device->tells_updates) return DH_UPDATED_SOME;
+    if (exec->n_updating == 0) return DH_UPDATED_NONE;
+    return exec->n_updated == exec->n_updates ? DH_UPDATED_ALL : DH_UPDATED_SOME;
 }
 
 /* ---- times ---------------------------------------------------------------------------------- */

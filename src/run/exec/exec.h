@@ -45,6 +45,10 @@ typedef struct dh_step {
     int64_t pos0;          /* decode: position of tokens[0] */
     dh_instr_hook hook;    /* NULL: none */
     void *hook_user;
+    /* Called before every instruction that writes masters or moments, on its stream's thread, where
+     * the device tells of updates: it may wait for who still reads them. NULL: nobody does. */
+    void (*hold)(void *user);
+    void *hold_user;
     bool even_experts; /* deal tokens to experts in turn: times that hold for an even share */
     bool check_finite; /* scan every output; stop at the first non-finite value */
 } dh_step;
@@ -61,6 +65,13 @@ void dh_exec_destroy(dh_exec *exec); /* NULL is fine */
 /* One pass over the program. DH_EDIVERGED with check_finite names the
  * instruction that first made a non-finite value. */
 dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step);
+/* What the last run, complete or not, has made of masters and moments. */
+typedef enum dh_updated {
+    DH_UPDATED_NONE, /* they are as before it */
+    DH_UPDATED_SOME, /* some are as before it, some as after; or it cannot be told */
+    DH_UPDATED_ALL
+} dh_updated;
+dh_updated dh_exec_updated(const dh_exec *exec);
 /* Monotonic, of the last run, as dh_span says; until the next one. */
 const dh_span *dh_exec_spans(dh_exec *exec);
 

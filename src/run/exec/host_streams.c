@@ -187,9 +187,11 @@ static dh_status run_command(dh_ctx *ctx, host_streams *h, entry *c)
     const dh_stream_command *command = &c->command;
     c->told = 0;
     if (h->single_steps) DH_TRY(watch->before(ctx, watch->user, command->id));
+    if (command->updates) watch->update(watch->user, false);
     c->began_ns = dh_now_ns();
     const dh_status st = h->work(ctx, &h->base, command);
     const int64_t end_ns = dh_now_ns();
+    if (command->updates && st == DH_OK) watch->update(watch->user, true);
     for (uint32_t k = c->told; k < command->n_parts; k++) h->event_ns[command->event0 + k] = end_ns;
     if (st == DH_OK) return h->single_steps ? watch->after(ctx, watch->user, command->id) : DH_OK;
     watch->explain(ctx, watch->user, command->id);

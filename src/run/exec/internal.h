@@ -2,6 +2,8 @@
 #ifndef DH_RUN_EXEC_INTERNAL_H
 #define DH_RUN_EXEC_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "run/exec/exec.h"
 
 /* Prepared kernels of an operator: one for overwriting, one for accumulating. */
@@ -30,6 +32,9 @@ struct dh_exec {
     uint64_t peak;    /* end of the highest byte its commands use */
     dh_streams *streams;
     const dh_step *step; /* of the run under way, or the last */
+    uint32_t n_updates;  /* instructions that write masters or moments; of the last run: */
+    _Atomic uint32_t n_updating, n_updated; /* of these begun, and complete */
+    bool ran;                               /* all of it */
 };
 
 /* Memory of the host that copies of commands come from and go to; as long as the program is ready.

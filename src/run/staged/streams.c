@@ -188,6 +188,7 @@ static dh_status run_command(lane *l, entry *e, const dh_call *open)
     const dh_watch *watch = &s->base.spec.watch;
     const dh_stream_command *c = &e->command;
     if (s->single_steps) DH_TRY(watch->before(&l->ctx, watch->user, c->id));
+    if (c->updates) watch->update(watch->user, false);
     e->began_ns = dh_now_ns();
     DH_TRY(work(l, c, open));
     for (uint32_t k = 0; s->single_steps && k < c->n_parts; k++) show_part(s, c, open, k);
@@ -266,6 +267,7 @@ static void complete(staged_streams *s, lane *l, const dh_stream_command *c, con
         e->ns = dh_now_ns();
         pthread_cond_broadcast(&s->moved);
     }
+    if (c->updates) s->base.spec.watch.update(s->base.spec.watch.user, true);
     l->done++;
 }
 
