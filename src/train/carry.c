@@ -100,8 +100,10 @@ static dh_status choose_step(dh_ctx *ctx, const dh_job *job, choice *c, int64_t 
     dh_ctx why = DH_CTX_INIT;
     *step = latest(c, true);
     if (*step < 0 && uncounted < 0)
-        return dh_fail(ctx, DH_EMISSING,
-                       "the ranks that are left were in the middle of the optimizer's step");
+        return dh_fail(
+            ctx, DH_EMISSING,
+            "the ranks that are left have none of one step: they were being set up, or in "
+            "the middle of the optimizer's");
     dh_status st = *step >= 0 ? try_step(&why, c, *step) : DH_EMISSING;
     if (st == DH_OK || uncounted < 0)
         return st == DH_OK ? DH_OK : dh_fail(ctx, st, "%s", why.message);
