@@ -38,6 +38,23 @@ typedef enum dh_recompute {
     DH_RECOMPUTE_FULL,
     DH_RECOMPUTE_ATTENTION /* scores alone, of systems that would keep them */
 } dh_recompute;
+/* How many pieces at least a bucket is stepped in, each as its gradients come (CoCoNet's fused
+ * optimizer); auto: by costs where the strategy searches, else off. */
+typedef enum dh_fuse {
+    DH_FUSE_AUTO,
+    DH_FUSE_OFF,
+    DH_FUSE_1,
+    DH_FUSE_2,
+    DH_FUSE_4,
+    DH_FUSE_8,
+    DH_N_FUSE
+} dh_fuse;
+/* 0 of auto and off. */
+static inline int64_t dh_fuse_pieces(dh_fuse fuse)
+{
+    return fuse < DH_FUSE_1 ? 0 : (int64_t)1 << (fuse - DH_FUSE_1);
+}
+
 /* When ranks that share out the optimizer send each other the parameters they updated. */
 typedef enum dh_param_gather { DH_GATHER_OPTIMIZER, DH_GATHER_FORWARD } dh_param_gather;
 /* What becomes of gathered parameters between a block's forward and its backward. */
@@ -107,6 +124,7 @@ typedef struct dh_job {
     int64_t warmup_steps, decay_steps;                 /* decay_steps 0: steps */
     double beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: off */
     bool post_validation; /* optimizer.post_validation: stages step before the norm is known */
+    dh_fuse fuse;         /* optimizer.fuse: shards step as their gradients come, in pieces */
 
     int64_t eval_every, eval_batches;          /* eval.*; 0: never / all windows */
     int64_t checkpoint_every, checkpoint_keep; /* checkpoint.*; every 0: only at the end */

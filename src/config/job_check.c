@@ -318,8 +318,26 @@ static dh_status check_experts(dh_ctx *ctx, const dh_job *job)
     return DH_OK;
 }
 
+static dh_status check_fuse(dh_ctx *ctx, const dh_job *job)
+{
+    if (dh_fuse_pieces(job->fuse) == 0) return DH_OK;
+    if (job->zero != 1 && job->zero != 2)
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "optimizer.fuse steps by shards as they are reduced, which parallel.zero %lld "
+            "does not have: 1 or 2 would do, or optimizer.fuse off",
+            LL(job->zero));
+    if (job->post_validation)
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "optimizer.fuse and optimizer.post_validation are two ways of stepping before "
+            "the norm of all gradients is known: one of them");
+    return DH_OK;
+}
+
 static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
 {
+    DH_TRY(check_fuse(ctx, job));
     if (job->post_validation && job->pp == 1)
         return dh_fail(ctx, DH_EINVAL,
                        "optimizer.post_validation is for pipelines, whose stages complete their "

@@ -199,6 +199,10 @@ static dh_status check_others(dh_ctx *ctx, const dh_job *job)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "optimizer.post_validation with data.packing group: gradients of all groups "
                        "are there before the optimizer begins; false would be right");
+    if (dh_fuse_pieces(job->fuse) > 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "optimizer.fuse with data.packing group: gradients of all groups are there "
+                       "before the optimizer begins; off would be right");
     if (job->gather == DH_GATHER_FORWARD)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parallel.gather forward with data.packing group: parameters move from "

@@ -16,6 +16,7 @@ static const char *const recompute_names[] = {"none", "selective", "full", "atte
 static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const reshard_names[] = {"true", "false", "node", NULL};
 static const char *const gather_names[] = {"optimizer", "forward", NULL};
+static const char *const fuse_names[] = {"auto", "off", "1", "2", "4", "8", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
 static const char *const spike_names[] = {"off", "stop", "back", NULL};
@@ -34,6 +35,9 @@ _Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOM
 _Static_assert(DH_LR_COSINE == 0 && DH_LR_LINEAR == 1 && DH_LR_CONSTANT == 2, "order");
 _Static_assert(DH_RESHARD_TRUE == 0 && DH_RESHARD_FALSE == 1 && DH_RESHARD_NODE == 2, "order");
 _Static_assert(DH_GATHER_OPTIMIZER == 0 && DH_GATHER_FORWARD == 1, "order");
+_Static_assert(DH_FUSE_AUTO == 0 && DH_FUSE_OFF == 1 && DH_FUSE_8 == 5 &&
+                   DH_COUNTOF(fuse_names) == DH_N_FUSE + 1,
+               "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
 _Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "order");
@@ -292,6 +296,10 @@ static const dh_setting settings[] = {
          .help = "pipelines: a stage steps before the norm of all gradients is known, keeps what it overwrites (12 bytes a "
                  "weight that it updates, where activations were), and steps again where clipping or a value that is not "
                  "finite says so; the same bits"),
+    ENUM("optimizer.fuse", fuse, "auto", fuse_names,
+         .help = "zero 1 and 2: each bucket's gradients, in so many pieces at least, are reduced, stepped by and gathered one piece "
+                 "beside the next, before the norm of all is known (with grad_clip it keeps 12 bytes a weight that it updates, and "
+                 "gathers behind the norm); the same bits; auto: by costs with strategy coconet, else off"),
 
     INT("eval.every", eval_every, "100", 0, MANY, .unit = "steps", .zero = "never", .help = "validation loss"),
     INT("eval.batches", eval_batches, "20", 0, MANY, .zero = "all windows", .help = "global batches per validation"),

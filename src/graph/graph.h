@@ -95,7 +95,7 @@ typedef enum dh_state {
     DH_STATE_SQTOTAL, /* digits */
     DH_STATE_NORM,
     DH_STATE_SQCHAIN,     /* digits [2]: of this stage; of those before it in the chain */
-    DH_STATE_NORM_SO_FAR, /* of these together */
+    DH_STATE_NORM_SO_FAR, /* of these together; fused: of each region alone */
     DH_STATE_ROUTER, /* of each micro-batch: choices and probabilities summed over all layers */
     DH_STATE_AUX,
     DH_STATE_TIED_GRAD, /* float32: what the head adds to the gradient of a tied embedding */
@@ -589,6 +589,10 @@ typedef struct dh_opt_norm {
     int32_t group; /* -1: this rank alone */
     bool before,
         behind; /* whether there are stages on either side in the chain; neither: no chain */
+    /* No chain: each region steps by the norm of its own gradients as soon as these are there
+     * (fused; CoCoNet, arXiv 2105.05720, 6.1). Where gradients are clipped by the norm of all, that
+     * may say otherwise, as with stages behind. */
+    bool fused, clips;
 } dh_opt_norm;
 
 /* Squared sums of all regions that count, their sum over the group, the clipping factor, AdamW on
@@ -597,7 +601,10 @@ typedef struct dh_opt_norm {
  * DH_STATE_SQTOTAL is that of all, the factor anew, an amendment of each region, gathers. Whoever
  * emits the graph puts the transfers of dh_graph_build_norm_link between: what comes from before
  * ahead of the operator that first writes DH_STATE_SQTOTAL last among those ahead of the factors,
- * the rest ahead of the factor of all. */
+ * the rest ahead of the factor of all.
+ * Fused, region by region in their order: squared sum, factor, AdamW and, where nothing is clipped,
+ * gather; then the norm of all, and where gradients are clipped an amendment and the gather of
+ * each. */
 dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, size_t n,
                                    dh_dtype dtype, const dh_opt_norm *norm, dh_graph **graph);
 

@@ -85,22 +85,41 @@ static void add_op(builder *b, dh_op_type type, dh_phase phase, uint32_t flat, i
 
 /* ---- optimizer --------------------------------------------------------------------------- */
 
-static uint32_t view_of(builder *b, uint32_t base, int64_t row)
+static uint32_t views_of(builder *b, uint32_t base, int64_t row, int64_t n)
 {
     if (b->failed) return DH_NONE;
     dh_tensor t = b->graph->tensors.at[base];
     t.base = base;
     t.row0 = row;
-    t.shape[0] = 1;
+    t.shape[0] = n;
     return add(b, &t);
+}
+
+static uint32_t view_of(builder *b, uint32_t base, int64_t row)
+{
+    return views_of(b, base, row, 1);
+}
+
+static int64_t count_counted(const dh_opt_region *regions, size_t n)
+{
+    int64_t n_counted = 0;
+    for (size_t i = 0; i < n; i++) n_counted += regions[i].counts;
+    return n_counted;
+}
+
+/* Squared sums, and the group's, into `total`. sums DH_NONE: there are none. */
+static void sum_over_ranks(builder *b, uint32_t sums, int32_t group, uint32_t total)
+{
+    add_op(b, DH_OP_SUM, DH_PHASE_OPT, DH_NONE, -1, IDS(sums), IDS(total));
+    if (group >= 0)
+        add_op(b, DH_OP_ALL_REDUCE, DH_PHASE_OPT, DH_NONE, group, IDS(total), IDS(total));
 }
 
 /* The exact sum of squares of this rank's regions, and of the group's, into `total`. */
 static void sum_squares(builder *b, const dh_opt_region *regions, size_t n, const uint32_t *grads,
                         int32_t group, uint32_t total)
 {
-    int64_t n_counted = 0;
-    for (size_t i = 0; i < n; i++) n_counted += regions[i].counts;
+    const int64_t n_counted = count_counted(regions, n);
     /* A stage may have nothing that counts: the head of a tied model alone. */
     uint32_t sums =
         n_counted ? add_state(b, "sq", DH_STATE_SQSUM, n_counted, DH_SQSUM_DIGITS) : DH_NONE;
@@ -109,9 +128,7 @@ static void sum_squares(builder *b, const dh_opt_region *regions, size_t n, cons
         if (regions[i].counts)
             add_op(b, DH_OP_SQSUM, DH_PHASE_OPT, regions[i].flat, -1, IDS(grads[i]),
                    IDS(view_of(b, sums, row++)));
-    add_op(b, DH_OP_SUM, DH_PHASE_OPT, DH_NONE, -1, IDS(sums), IDS(total));
-    if (group >= 0)
-        add_op(b, DH_OP_ALL_REDUCE, DH_PHASE_OPT, DH_NONE, group, IDS(total), IDS(total));
+    sum_over_ranks(b, sums, group, total);
 }
 
 /* What is known of it before transfers with stages behind: `total`, that of all if there are none.
@@ -139,7 +156,7 @@ static uint32_t clip_factor(builder *b, dh_state which, const char *name, uint32
 
 /* What a step of a region works on. */
 typedef struct stepped {
-    uint32_t grad, p, m, v, copy;
+    uint32_t grad, norm, p, m, v, copy;
     uint32_t old; /* what it overwrote; DH_NONE: it is final */
 } stepped;
 
@@ -159,6 +176,7 @@ static stepped update(builder *b, const dh_opt_region *r, uint32_t grad, uint32_
                       dh_dtype dtype, bool keeps)
 {
     const stepped s = {.grad = grad,
+                       .norm = norm,
                        .p = add_range(b, "p", DH_F32, r->master, r->n, r->decay),
                        .m = add_range(b, "m", DH_F32, r->adam_m, r->n, r->decay),
                        .v = add_range(b, "v", DH_F32, r->adam_v, r->n, r->decay),
@@ -189,7 +207,20 @@ static void step_at_once(builder *b, const dh_opt_region *regions, size_t n, con
     }
 }
 
-/* What is gathered has been amended: a gather is no operator that is left out. */
+/* By the norm of all. What is gathered has been amended: a gather is no operator that is left out.
+ */
+static void amend_all(builder *b, const dh_opt_region *regions, size_t n, const stepped *list,
+                      dh_dtype dtype, uint32_t norm)
+{
+    for (size_t i = 0; i < n; i++) {
+        const stepped *s = &list[i];
+        if (regions[i].norm_only) continue;
+        add_op(b, DH_OP_AMEND, DH_PHASE_OPT, regions[i].flat, -1,
+               IDS(s->grad, norm, s->norm, s->old), IDS(s->p, s->m, s->v, s->copy));
+        gather(b, &regions[i], s, dtype);
+    }
+}
+
 static void step_ahead(builder *b, const dh_opt_region *regions, size_t n, const uint32_t *grads,
                        dh_dtype dtype, uint32_t total)
 {
@@ -202,13 +233,44 @@ static void step_ahead(builder *b, const dh_opt_region *regions, size_t n, const
     for (size_t i = 0; i < n; i++)
         if (!regions[i].norm_only) list[i] = update(b, &regions[i], grads[i], so_far, dtype, true);
     const uint32_t norm = clip_factor(b, DH_STATE_NORM, "norm", total);
-    for (size_t i = 0; i < n; i++) {
-        const stepped *s = &list[i];
-        if (regions[i].norm_only) continue;
-        add_op(b, DH_OP_AMEND, DH_PHASE_OPT, regions[i].flat, -1,
-               IDS(s->grad, norm, so_far, s->old), IDS(s->p, s->m, s->v, s->copy));
-        gather(b, &regions[i], s, dtype);
+    amend_all(b, regions, n, list, dtype, norm);
+    free(list);
+}
+
+/* A region as its gradients come: their squares, whose sum is at `row`, and a step by these. */
+static stepped step_own(builder *b, const dh_opt_region *r, uint32_t grad, uint32_t square,
+                        uint32_t norm, dh_dtype dtype, bool clips)
+{
+    add_op(b, DH_OP_SQSUM, DH_PHASE_OPT, r->flat, -1, IDS(grad), IDS(square));
+    if (r->norm_only) return (stepped){.grad = grad};
+    add_op(b, DH_OP_CLIP, DH_PHASE_OPT, DH_NONE, -1, IDS(square), IDS(norm));
+    return update(b, r, grad, norm, dtype, clips);
+}
+
+/* Sums of those that count come first, side by side. */
+static void step_fused(builder *b, const dh_opt_region *regions, size_t n, const uint32_t *grads,
+                       dh_dtype dtype, const dh_opt_norm *norm)
+{
+    const int64_t n_counted = count_counted(regions, n);
+    int64_t row[2] = {n_counted, 0}; /* by whether it counts */
+    stepped *list = calloc(n + 1, sizeof *list);
+    if (!list) {
+        b->failed = true;
+        return;
     }
+    const uint32_t squares = add_state(b, "sq", DH_STATE_SQSUM, (int64_t)n, DH_SQSUM_DIGITS);
+    const uint32_t own = add_state(b, "own", DH_STATE_NORM_SO_FAR, (int64_t)n, 2);
+    for (size_t i = 0; i < n; i++) {
+        const int64_t at = row[regions[i].counts]++;
+        list[i] = step_own(b, &regions[i], grads[i], view_of(b, squares, at), view_of(b, own, at),
+                           dtype, norm->clips);
+        if (!norm->clips && !regions[i].norm_only) gather(b, &regions[i], &list[i], dtype);
+    }
+    const uint32_t total = add_state(b, "total", DH_STATE_SQTOTAL, 1, DH_SQSUM_DIGITS);
+    const uint32_t counted = n_counted ? views_of(b, squares, 0, n_counted) : DH_NONE;
+    sum_over_ranks(b, counted, norm->group, total);
+    const uint32_t of_all = clip_factor(b, DH_STATE_NORM, "norm", total);
+    if (norm->clips) amend_all(b, regions, n, list, dtype, of_all);
     free(list);
 }
 
@@ -222,8 +284,10 @@ dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, si
     if (st == DH_OK) {
         for (size_t i = 0; i < n; i++)
             grads[i] = add_range(&b, "g", DH_F32, regions[i].grad, regions[i].n, regions[i].decay);
-        const uint32_t total = sum_so_far(&b, regions, n, grads, norm);
-        if (norm->behind)
+        const uint32_t total = norm->fused ? DH_NONE : sum_so_far(&b, regions, n, grads, norm);
+        if (norm->fused)
+            step_fused(&b, regions, n, grads, dtype, norm);
+        else if (norm->behind)
             step_ahead(&b, regions, n, grads, dtype, total);
         else
             step_at_once(&b, regions, n, grads, dtype, total);

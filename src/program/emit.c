@@ -26,6 +26,7 @@ dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter
     p->goes_on = spec->goes_on;
     p->persistent_bytes = spec->base;
     p->n_micro = spec->recipe.n_micro;
+    p->steps_by_own = dh_recipe_is_fused(&spec->recipe) && !spec->recipe.clips;
     p->mirrored =
         spec->recipe.schedule && dh_schedule_copies_of(spec->recipe.schedule) == DH_COPIES_MIRRORED;
     p->result.buffer = DH_NONE;

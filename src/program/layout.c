@@ -376,8 +376,11 @@ static dh_status layout_state(dh_ctx *ctx, dh_emitter *e, dh_state state, uint64
     return dh_emit_persistent(ctx, e, DH_BUF_STATE, state, n_bytes, &e->states[state]);
 }
 
+/* Fused, regions that another rank counts have sums of their own, and each has a norm. */
 static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
 {
+    const bool fused = dh_recipe_is_fused(&e->spec->recipe);
+    const uint64_t n_squares = sqsum_bytes(e->program);
     const struct {
         dh_state state;
         uint64_t n_bytes;
@@ -385,9 +388,11 @@ static dh_status layout_states(dh_ctx *ctx, dh_emitter *e)
                   {DH_STATE_AUX, 16},
                   {DH_STATE_NORM, 16},
                   {DH_STATE_SQTOTAL, DH_SQSUM_DIGITS * sizeof(double)},
-                  {DH_STATE_SQSUM, sqsum_bytes(e->program)}};
+                  {DH_STATE_SQSUM, fused ? 2 * n_squares : n_squares}};
     for (size_t i = 0; i < DH_COUNTOF(states); i++)
         DH_TRY(layout_state(ctx, e, states[i].state, states[i].n_bytes));
+    if (fused)
+        return layout_state(ctx, e, DH_STATE_NORM_SO_FAR, 2 * n_squares / DH_SQSUM_DIGITS * 2);
     if (!dh_recipe_is_post_validated(&e->spec->recipe)) return DH_OK;
     DH_TRY(layout_state(ctx, e, DH_STATE_SQCHAIN, sizeof(double[2][DH_SQSUM_DIGITS])));
     return layout_state(ctx, e, DH_STATE_NORM_SO_FAR, 16);

@@ -7,8 +7,15 @@
  * Sums are exact, so that all come to the bits of the step that waits. The last stage of the chain
  * knows the norm of all, and steps once. What is kept lies where activations were.
  *
- * Not as published: the amendment ends the step; it does not go on into the next one's first
- * forwards, so that what a step leaves is what checkpoints and evaluations may read. */
+ * Not as published there: the amendment ends the step; it does not go on into the next one's first
+ * forwards, so that what a step leaves is what checkpoints and evaluations may read.
+ *
+ * Fused (recipe.fuse; CoCoNet, arXiv 2105.05720, 6.1): reduce-scatter, AdamW on the shard and
+ * all-gather of a bucket's pieces as one pipeline. A piece steps by the norm of its own gradients
+ * while the next one is still being summed, and is gathered while that steps; pieces go in the
+ * order in which their sums come. Where gradients are clipped a step keeps what it overwrites, as
+ * above, and gathers follow the norm. A gradient that is not finite stops the steps of its own
+ * piece alone where nothing is clipped; the run then ends or goes back as after any such step. */
 #include "program/reductions.h"
 
 #include <stdlib.h>
@@ -129,6 +136,12 @@ static dh_status push_region(dh_ctx *ctx, const dh_reducer *r, const stretch *s,
     return dh_vec_push(list, *region) ? DH_OK : no_memory(ctx);
 }
 
+/* The k-th region's piece: fused, those whose sums come first (reductions.c) go first. */
+static int64_t piece_at(const dh_reducer *r, int64_t n, int64_t k)
+{
+    return dh_recipe_is_fused(&r->spec->recipe) ? n - 1 - k : k;
+}
+
 /* All matrices of a flat, or the rank's shard of each piece. */
 static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, bool counts,
                                     region_list *list)
@@ -138,7 +151,8 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
     const bool wide = r->spec->recipe.dtype != DH_F32, sharded = f.n_shard < f.n_piece;
     const bool tied_copy = r->tied_apart && kind_of(r, f.first_block) == DH_BLOCK_HEAD;
     const int64_t n_regions = sharded ? f.n_pieces : f.n_matrix > 0;
-    for (int64_t k = 0; k < n_regions; k++) {
+    for (int64_t i = 0; i < n_regions; i++) {
+        const int64_t k = piece_at(r, n_regions, i);
         dh_opt_region region = {.flat = flat,
                                 .n = sharded ? f.n_shard : f.n_matrix,
                                 .decay = true,
@@ -195,7 +209,7 @@ static dh_group_kind norm_group(const dh_reducer *r, bool of_stage)
  * the model there. Keys and values that several ranks have count on the first of them. Ranks that
  * differ in their experts have the other weights alike; so have the
  * ranks of two stages with copies in opposite directions. */
-static dh_status list_regions(dh_ctx *ctx, const dh_reducer *r, region_list *list)
+static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, region_list *list)
 {
     const dh_mesh *m = mesh_of(r);
     const dh_program *p = dh_emitter_program(r->emitter);
@@ -204,17 +218,47 @@ static dh_status list_regions(dh_ctx *ctx, const dh_reducer *r, region_list *lis
     const bool lower = !dh_program_joins_copies(p) || 2 * c.pp < m->pp - 1;
     const bool first =
         sharded ? dh_mesh_group_index(m, DH_GROUP_DP_CP, r->spec->rank) == 0 : c.ep == 0;
-    for (uint32_t i = 0; i < p->flats.n; i++) {
-        const dh_flat f = p->flats.at[i];
-        if (f.frozen) continue;
-        const bool again = f.first_copy != DH_NONE, counts = first && lower && !again;
-        const bool experts = lower && dh_program_is_experts(p, f.first_block);
-        DH_TRY(add_matrix_regions(ctx, r, i, counts || (!again && (sharded || experts)), list));
-        DH_TRY(add_vector_region(ctx, r, i, 0, f.replicated0, counts, list));
-        DH_TRY(add_vector_region(ctx, r, i, f.replicated0, f.decayed0, counts && first_tp, list));
-        DH_TRY(add_vector_region(ctx, r, i, f.decayed0, f.n_vector, counts && first_tp, list));
-    }
-    return DH_OK;
+    const dh_flat f = p->flats.at[flat];
+    if (f.frozen) return DH_OK;
+    const bool again = f.first_copy != DH_NONE, counts = first && lower && !again;
+    const bool experts = lower && dh_program_is_experts(p, f.first_block);
+    DH_TRY(add_matrix_regions(ctx, r, flat, counts || (!again && (sharded || experts)), list));
+    DH_TRY(add_vector_region(ctx, r, flat, 0, f.replicated0, counts, list));
+    DH_TRY(add_vector_region(ctx, r, flat, f.replicated0, f.decayed0, counts && first_tp, list));
+    return add_vector_region(ctx, r, flat, f.decayed0, f.n_vector, counts && first_tp, list);
+}
+
+/* A flat, and its place among those whose sums come before and behind it. */
+typedef struct turn {
+    bool last; /* both ends of a tied embedding meet when all else has been summed */
+    uint32_t after, flat;
+} turn;
+
+/* Blocks are numbered stage by stage, each in the order of its forward. */
+static int by_turn(const void *x, const void *y)
+{
+    const turn *a = x, *b = y;
+    if (a->last != b->last) return a->last ? 1 : -1;
+    if (a->after != b->after) return a->after > b->after ? -1 : 1;
+    return a->flat < b->flat ? -1 : a->flat > b->flat;
+}
+
+/* Fused, in the order in which their gradients are summed, which is the same on all ranks of a
+ * stage; else as they are numbered. */
+static dh_status list_regions(dh_ctx *ctx, const dh_reducer *r, region_list *list)
+{
+    const dh_program *p = dh_emitter_program(r->emitter);
+    turn *turns = malloc((p->flats.n + 1) * sizeof *turns);
+    dh_status st = turns ? DH_OK : no_memory(ctx);
+    for (uint32_t i = 0; turns && i < p->flats.n; i++)
+        turns[i] =
+            (turn){dh_reductions_last(r, p->flats.at[i].first_block), p->flats.at[i].after, i};
+    if (turns && dh_recipe_is_fused(&r->spec->recipe))
+        qsort(turns, p->flats.n, sizeof *turns, by_turn);
+    for (uint32_t i = 0; st == DH_OK && i < p->flats.n; i++)
+        st = list_flat(ctx, r, turns[i].flat, list);
+    free(turns);
+    return st;
 }
 
 /* ---- stage by stage -------------------------------------------------------------------------- */
@@ -330,7 +374,9 @@ static dh_status build_graph(dh_ctx *ctx, const dh_reducer *r, const chain_place
     const dh_opt_norm norm = {.group =
                                   dh_mesh_group_size(mesh_of(r), group) > 1 ? (int32_t)group : -1,
                               .before = place->before >= 0,
-                              .behind = place->behind >= 0};
+                              .behind = place->behind >= 0,
+                              .fused = dh_recipe_is_fused(&r->spec->recipe),
+                              .clips = r->spec->recipe.clips};
     region_list list = {0};
     dh_status st = list_regions(ctx, r, &list);
     if (st == DH_OK) st = dh_graph_build_optimizer(ctx, list.at, list.n, dtype, &norm, graph);

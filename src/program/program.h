@@ -168,7 +168,8 @@ typedef struct dh_program {
     /* A step begins with gathers of what the one before has updated in shards: of matrices that the
      * forward reads, only the rank's shards are up to date until then. */
     bool gathers_first;
-    bool mirrored;             /* two copies of the model, in opposite directions of the pipeline */
+    bool steps_by_own; /* nothing is clipped: what a step goes by may be its own gradients' norm */
+    bool mirrored;     /* two copies of the model, in opposite directions of the pipeline */
     DH_VEC(dh_graph *) graphs; /* owned */
     DH_VEC(dh_block) blocks;
     DH_VEC(dh_param) params;     /* of this rank, without duplicates */

@@ -55,6 +55,9 @@ typedef struct dh_recipe {
                               * parameters */
     int64_t prefetch;        /* of ZeRO-3: blocks ahead whose parameters are gathered */
     bool post_validation;    /* stages step before the norm of all gradients is known */
+    int64_t fuse;            /* of ZeRO-1 and 2: each piece of a bucket is stepped as its gradients
+                              * come, and there are so many of them at least; 0: by the norm */
+    bool clips;              /* gradients are clipped by the norm of all */
     dh_gathered between;     /* of ZeRO-3: what stays of a block between forward and backward */
     bool gathers_first;   /* ZeRO-1 and 2: what the optimizer updated is gathered at the beginning
                            * of the next step, beside its first forwards, not behind it */
@@ -70,6 +73,12 @@ typedef struct dh_recipe {
 static inline bool dh_recipe_is_post_validated(const dh_recipe *recipe)
 {
     return recipe->post_validation && recipe->mesh.pp > 1;
+}
+
+/* Whether shards are stepped as their gradients come. */
+static inline bool dh_recipe_is_fused(const dh_recipe *recipe)
+{
+    return recipe->fuse > 0 && (recipe->zero == 1 || recipe->zero == 2);
 }
 
 /* What graphs are made from, in training. errors: of the strategy's passes */

@@ -87,11 +87,14 @@ typedef struct bucket {
     bool frees;
 } bucket;
 
-/* As few as hold no more than a bucket each, or fewer where padding fills the last ones. */
+/* As few as hold no more than a bucket each, or as many as are stepped one beside the next; fewer
+ * where padding fills the last ones. */
 static int64_t n_pieces_of(const dh_reducer *r, uint32_t block, const weight *w)
 {
     const int64_t most = bucket_bytes(r);
-    dh_flat f = {.n_matrix = w->n_matrix, .n_pieces = (w->matrix_bytes + most - 1) / most};
+    const int64_t stepped = dh_recipe_is_fused(&r->spec->recipe) ? r->spec->recipe.fuse : 0;
+    const int64_t n = w->n_matrix > 0 ? (w->matrix_bytes + most - 1) / most : 0;
+    dh_flat f = {.n_matrix = w->n_matrix, .n_pieces = n > 0 ? DH_MAX(n, stepped) : 0};
     dh_emit_cut_flat(&f, dh_emit_flat_shards(r->emitter, block));
     return f.n_piece ? (w->n_matrix + f.n_piece - 1) / f.n_piece : 1;
 }

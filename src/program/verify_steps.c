@@ -6,7 +6,10 @@
  * overwrites has to be followed by an amendment of the same bytes, by what it kept; and whatever
  * is final, such an amendment or an AdamW that keeps nothing, has to go by a norm that was made
  * from a sum over stages: one collective, what came back from the stages behind, or, at the end of
- * the chain, what came from those before. That this arrives in time is what verify.c shows. */
+ * the chain, what came from those before. That this arrives in time is what verify.c shows.
+ *
+ * Where nothing is clipped (dh_program.steps_by_own) a final step may go by the norm of the very
+ * gradient that it reads instead. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,11 +98,43 @@ static bool is_of_all(const stepper *s, uint32_t instr, bool amended)
     return op->type == DH_OP_SUM && is_chain(s, input(s, instr, 0)) && !s->hears;
 }
 
+/* The last one of a type before an instruction that writes an operand; DH_NONE. It mostly stands
+ * right before. */
+static uint32_t find_maker(const stepper *s, uint32_t before, dh_op_type type, const dh_operand *o)
+{
+    for (uint32_t i = before; i-- > 0;)
+        if (type_of(s, i) == type && same(output(s, i, 0), o)) return i;
+    return DH_NONE;
+}
+
+static bool is_own(const stepper *s, const dh_operand *norm)
+{
+    const dh_buffer *b = &s->p->buffers.at[norm->buffer];
+    return b->kind == DH_BUF_STATE && b->owner == DH_STATE_NORM_SO_FAR;
+}
+
+static dh_status check_own(const stepper *s, uint32_t instr)
+{
+    char text[256];
+    dh_instr_describe(s->p, instr, text, sizeof text);
+    if (!s->p->steps_by_own)
+        return dh_fail(s->ctx, DH_EVERIFY,
+                       "%s is final, and goes by a norm that is not that of all stages' gradients",
+                       text);
+    const uint32_t clip = find_maker(s, instr, DH_OP_CLIP, input(s, instr, NORM));
+    const uint32_t sum =
+        clip == DH_NONE ? clip : find_maker(s, clip, DH_OP_SQSUM, input(s, clip, 0));
+    if (sum != DH_NONE && same(input(s, sum, 0), input(s, instr, G))) return DH_OK;
+    return dh_fail(s->ctx, DH_EVERIFY, "%s goes by the norm of another gradient than it reads",
+                   text);
+}
+
 static dh_status check_final(const stepper *s, uint32_t instr)
 {
     const dh_operand *norm = input(s, instr, NORM);
     const bool amended = type_of(s, instr) == DH_OP_AMEND;
     char text[256];
+    if (!amended && is_own(s, norm)) return check_own(s, instr);
     if (s->p->mesh.pp == 1 || is_of_all(s, s->sum[norm->buffer], amended)) return DH_OK;
     return dh_fail(s->ctx, DH_EVERIFY,
                    "%s is final, and goes by a norm that is not that of all stages' gradients",

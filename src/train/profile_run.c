@@ -99,7 +99,7 @@ static dh_status sample(dh_ctx *ctx, rank_work *w)
         .beta2 = job->beta2,
         .eps = job->eps,
         /* A step ahead of the norm is measured where it is right, as it mostly is. */
-        .grad_clip = job->post_validation ? 0 : job->grad_clip,
+        .grad_clip = job->post_validation || dh_fuse_pieces(job->fuse) > 0 ? 0 : job->grad_clip,
         .even_experts = true,
         .source = dh_run_source(w->m->shared.train_data)};
     DH_TRY(dh_exec_run(ctx, w->session->train_exec, &step));

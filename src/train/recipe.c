@@ -71,6 +71,8 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .moe_capacity = job->moe_capacity,
         .layer_split = job->layer_split,
         .post_validation = job->post_validation,
+        .fuse = dh_fuse_pieces(job->fuse),
+        .clips = job->grad_clip > 0,
         .whole_tokens = !job->sequence_parallel,
         .recompute = (dh_recompute_kind)job->recompute,
         .backend = &device->info,
