@@ -143,12 +143,41 @@ static void print_rewrites(const dh_rewrites *r, dh_str *out)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
+/* And of its optimizer. */
+static void print_fusions(const dh_fusions *f, dh_str *out)
+{
+    dh_cli_table table;
+    char bytes[32];
+    dh_str_printf(out, "\n");
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "optimizer.fuse", DH_CLI_COLUMN_TEXT);
+    dh_cli_table_column(&table, "step ms", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "memory", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "", DH_CLI_COLUMN_LEFT);
+    for (size_t i = 0; i < DH_N_FUSIONS; i++) {
+        const dh_fusion *one = &f->at[i];
+        if (one->pieces)
+            dh_cli_table_cell(&table, "%lld", (long long)one->pieces);
+        else
+            dh_cli_table_cell(&table, "off");
+        dh_cli_table_cell(&table, "%.3f", (double)one->step_ns * 1e-6);
+        dh_cli_table_cell(&table, "%s",
+                          dh_format_bytes(bytes, sizeof bytes, (double)one->peak_bytes));
+        dh_cli_table_cell(&table, "%s",
+                          i == f->best ? "<- the job's"
+                          : !one->fits ? "does not fit"
+                                       : "");
+    }
+    dh_cli_table_end(&table, dh_cli_columns(), out);
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, dh_layer_plan *l,
                          dh_str *out)
 {
     if (job->rewrites) print_rewrites(job->rewrites, out);
+    if (job->fusions) print_fusions(job->fusions, out);
     dh_str_printf(out, "\n");
     DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
     DH_TRY(dh_slot_draw(ctx, l->slot, l->order, l->ordering.policy->name, out));

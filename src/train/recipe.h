@@ -55,6 +55,12 @@ dh_status dh_job_vocab(dh_ctx *ctx, const dh_job *job, const dh_tokenizer *token
  * out       in the arena */
 dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs);
 
+/* ---- fuse.c: optimizer.fuse: auto ------------------------------------------------------------ */
+/* Of a job with its strategy and schedule: in how many pieces its optimizer is fused, where that is
+ * open, by simulated steps. Deterministic: ranks agree.
+ * errors    those of dh_train_simulate */
+dh_status dh_resolved_fuse(dh_ctx *ctx, dh_resolved *resolved);
+
 /* ---- choose.c: strategy: auto ---------------------------------------------------------------- */
 /* The variation whose simulated step is shortest, of those that can run the job. All that were
  * compared are logged unless quiet. Deterministic: ranks agree. Caller frees.

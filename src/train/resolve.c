@@ -181,7 +181,8 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     DH_TRY(find_costs(ctx, r));
     if (dh_strategy_searches(strategy)) DH_TRY(find_rewrites(ctx, r));
     DH_TRY(settle_passes(ctx, r));
-    return find_schedule(ctx, r);
+    DH_TRY(find_schedule(ctx, r));
+    return dh_strategy_searches(strategy) ? dh_resolved_fuse(ctx, r) : DH_OK;
 }
 
 /* Lines that hold whatever the strategy; those that follow from it come with it. */

@@ -18,6 +18,18 @@ typedef struct dh_derived {
 } dh_derived;
 enum { DH_MAX_DERIVED = 16 };
 
+/* Whole steps with the optimizer fused in so many pieces (optimizer.fuse); 0: off, the first. */
+enum { DH_N_FUSIONS = 5 };
+typedef struct dh_fusion {
+    int64_t pieces, step_ns;
+    uint64_t peak_bytes; /* most of any rank */
+    bool fits;           /* a device of the cluster */
+} dh_fusion;
+typedef struct dh_fusions {
+    dh_fusion at[DH_N_FUSIONS];
+    size_t best;
+} dh_fusions;
+
 /* A job, resolved: what checking, planning, training and simulating it go by. Made once, then
  * read only. Borrows the job's strings and the cluster; owns the rest. */
 typedef struct dh_resolved dh_resolved;
@@ -29,6 +41,7 @@ struct dh_resolved {
     size_t n_derived, n_common;  /* the first n_common hold for any strategy */
     dh_schedule *schedule;       /* the recipe's */
     const dh_rewrites *rewrites; /* that a strategy which searches tried; else NULL */
+    const dh_fusions *fusions;   /* likewise, of the optimizer */
     dh_arena *arena;
     /* With data.packing=group, of each group of lengths: its job, and of these the recipes. */
     dh_resolved **groups;

@@ -2,6 +2,9 @@
  * bits of those that wait for the norm of all gradients: losses, norms, weights and moments. */
 #include "ranks.h"
 
+#include "train/recipe.h"
+#include "train/simulation.h"
+
 static const struct {
     const char *model, *settings;
     bool deep;
@@ -80,11 +83,73 @@ static void what_cannot_be_fused_is_refused(void **state)
     refused("optimizer.fuse=3", "optimizer.fuse");
 }
 
+/* ---- the search ------------------------------------------------------------------------------ */
+
+static dh_resolved *resolve(const char *settings, dh_cluster **cluster, dh_job **job)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_resolved *resolved;
+    char text[600];
+    snprintf(text, sizeof text,
+             "model: {family: gpt2, n_layers: 4, width: 1024, n_heads: 16, vocab: 8192, max_seq: "
+             "512}\ndata: {train: none}\ntrain: {dtype: bf16, seq_len: 512, batch: 8, "
+             "micro_batch: 1}\nparallel: {dp: 8}\n%s",
+             settings);
+    assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "job", NULL, NULL, 0, job));
+    assert_ok(&ctx, dh_cluster_find(&ctx, "h100", cluster));
+    const dh_resolve_options how = {.cluster = *cluster, .quiet = true};
+    assert_ok(&ctx, dh_job_resolve(&ctx, *job, &how, &resolved));
+    return resolved;
+}
+
+static int64_t fused_by(const char *settings, const dh_fusions **fusions, dh_fusions *copy)
+{
+    dh_cluster *cluster;
+    dh_job *job;
+    dh_resolved *r = resolve(settings, &cluster, &job);
+    const int64_t pieces = r->recipe.fuse;
+    if (r->fusions) *copy = *r->fusions;
+    *fusions = r->fusions ? copy : NULL;
+    dh_resolved_destroy(r);
+    dh_cluster_destroy(cluster);
+    dh_job_destroy(job);
+    return pieces;
+}
+
+#define SEARCHED "strategy: coconet\n"
+
+/* Without clipping the pipeline is the shortest, and whatever is chosen is no longer than the plain
+ * optimizer; who says what, or has nothing to fuse, is not searched for. */
+static void the_search_finds_it(void **state)
+{
+    const dh_fusions *f;
+    dh_fusions seen;
+    const int64_t found =
+        fused_by(SEARCHED "optimizer: {grad_clip: 0}\nparallel.zero: 1\n", &f, &seen);
+    assert_non_null(f);
+    assert_true(found > 0 && f->at[f->best].pieces == found);
+    for (size_t i = 0; i < DH_N_FUSIONS; i++)
+        assert_true(!f->at[i].fits || f->at[f->best].step_ns <= f->at[i].step_ns);
+    assert_true(f->at[f->best].step_ns < f->at[0].step_ns);
+    fused_by(SEARCHED "parallel.zero: 1\n", &f, &seen);
+    assert_non_null(f);
+    assert_true(f->at[f->best].step_ns <= f->at[0].step_ns);
+    static const char *const closed[] = {"parallel.zero: 1\n", SEARCHED,
+                                         SEARCHED "optimizer: {fuse: off}\nparallel.zero: 1\n"};
+    for (size_t i = 0; i < DH_COUNTOF(closed); i++) {
+        assert_int_equal(fused_by(closed[i], &f, &seen), 0);
+        assert_null(f);
+    }
+    assert_int_equal(fused_by("optimizer: {fuse: 4}\nparallel.zero: 2\n", &f, &seen), 4);
+    assert_null(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fusing_changes_no_bit),
         cmocka_unit_test(what_cannot_be_fused_is_refused),
+        cmocka_unit_test(the_search_finds_it),
     };
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }
