@@ -11,8 +11,17 @@
  * A chunk passes through all of them while the next one is being summed, so that of their time only
  * that of the last chunk is left; what is between them stays in the cache. The reduce-scatter
  * remains one call. Operators in between that do not work by rows end the pipeline, and those
- * behind begin a new one. The all-gather behind it waits for the last chunk: its own input is not
- * taken in parts.
+ * behind begin a new one.
+ *
+ * The all-gather behind it waits for the last chunk: its own input is not taken in parts. With
+ * `gather` it goes by the same chunks: each leaves for every other rank as it is done (shift), into
+ * the rows that it has there, and is copied to the rank's own unless it lies there. That is as many
+ * bytes in more calls; of the operators' time nothing is left between sum and gather but what the
+ * first of these waits for.
+ *
+ * AdamW works by rows too (reorder): a program that sums a gradient and steps by it so becomes
+ * CoCoNet's fused optimizer (6.1), reduce-scatter, update and gather of a chunk each beside those
+ * of the next. In a job's step optimizer.fuse does that (optimizer.c of program).
  *
  * Numbers: every row is computed as before, so the bits are the same.
  *
@@ -24,14 +33,15 @@
 #include "graph/pass.h"
 #include "rewrite.h"
 
-enum { PARTS }; /* argument */
+enum { PARTS, GATHER }; /* arguments */
 
 typedef struct fuser {
     rewrite to;
+    const dh_pass_work *work;
     rewrite_uses uses; /* of the graph before */
     int64_t parts;
     bool *in_parts;    /* by tensor: it is complete chunk by chunk */
-    DH_VEC(dh_op) run; /* operators by rows, one behind the other, to be cut */
+    DH_VEC(dh_op) run; /* operators by rows, one behind the other, and gathers, to be cut */
     dh_pass_report *report;
 } fuser;
 
@@ -67,11 +77,34 @@ static bool is_cut(const fuser *f, const dh_op *op)
         if (op->in[k] != DH_NONE && (row->in >> k & 1) && tensor(f, op->in[k])->shape[0] != rows)
             return false;
         if (op->out[k] == DH_NONE) continue;
-        if (!(row->out >> k & 1) || !is_plain(f, op->out[k]) ||
-            tensor(f, op->out[k])->shape[0] != rows)
-            return false;
+        if (!(row->out >> k & 1) || tensor(f, op->out[k])->shape[0] != rows) return false;
+        if (!rewrite_updates(op, k) && !is_plain(f, op->out[k])) return false;
     }
     return true;
+}
+
+static int32_t members(const fuser *f, int32_t group)
+{
+    return (int32_t)dh_mesh_group_size(&f->work->spec->mesh, (dh_group_kind)group);
+}
+
+static int32_t place(const fuser *f, int32_t group)
+{
+    const dh_pass_work *w = f->work;
+    if (w->spec->build.model) return (int32_t)w->rank.shard.tp_rank;
+    return (int32_t)dh_mesh_group_index(&w->spec->mesh, (dh_group_kind)group, w->rank.rank);
+}
+
+/* A gather of what an operator of the run makes chunk by chunk. */
+static bool is_gathered(const fuser *f, const dh_op *op)
+{
+    if (!f->work->args[GATHER] || op->type != DH_OP_ALL_GATHER || op->parts > 1) return false;
+    if (f->work->spec->build.model && op->group != DH_GROUP_TP) return false;
+    for (size_t i = 0; i < f->run.n; i++)
+        for (int k = 0; k < DH_MAX_OPERANDS; k++)
+            if (f->run.at[i].out[k] == op->in[0] && f->run.at[i].type != DH_OP_ALL_GATHER)
+                return true;
+    return false;
 }
 
 /* NULL, or why a reduce-scatter stays whole. first: what reads it. */
@@ -109,18 +142,43 @@ static void push_piece(fuser *f, const dh_op *op, int64_t k)
     rewrite_push(&f->to, &cut);
 }
 
+/* Where the k-th chunk of a member's rows lies among all. */
+static uint32_t place_of(fuser *f, const dh_op *gather, int32_t member, int64_t k)
+{
+    const int64_t own = tensor(f, gather->in[0])->shape[0], n = own / f->parts;
+    char name[sizeof tensor(f, gather->out[0])->name];
+    snprintf(name, sizeof name, "%.15s.%d.%lld", tensor(f, gather->out[0])->name, member,
+             (long long)k);
+    return rewrite_rows(&f->to, gather->out[0], name, member * own + k * n, n);
+}
+
+/* To every other rank, the nearest first, and from it. */
+static void push_gathered(fuser *f, const dh_op *gather, int64_t k)
+{
+    const int32_t n = members(f, gather->group), me = place(f, gather->group);
+    const uint32_t own = piece(f, gather->in[0], k);
+    if (dh_graph_storage(f->to.graph, gather->in[0]) != gather->out[0])
+        rewrite_push_op(&f->to, DH_OP_COPY, gather->phase, -1, REWRITE_IDS(own),
+                        REWRITE_IDS(place_of(f, gather, me, k)));
+    for (int32_t by = 1; by < n && !f->to.failed; by++)
+        rewrite_push_shift(&f->to, gather->phase, gather->group, by, own,
+                           place_of(f, gather, (me + n - by) % n, k));
+}
+
 /* A chunk goes through all of them before the next one does. */
 static void push_run(fuser *f)
 {
     for (int64_t k = 0; f->run.n > 0 && k < f->parts; k++)
-        for (size_t i = 0; i < f->run.n && !f->to.failed; i++) push_piece(f, &f->run.at[i], k);
+        for (size_t i = 0; i < f->run.n && !f->to.failed; i++)
+            (f->run.at[i].type == DH_OP_ALL_GATHER ? push_gathered : push_piece)(f, &f->run.at[i],
+                                                                                 k);
     f->run.n = 0;
 }
 
 static void add_to_run(fuser *f, const dh_op *op)
 {
     for (int k = 0; k < DH_MAX_OPERANDS; k++)
-        if (op->out[k] != DH_NONE) f->in_parts[op->out[k]] = true;
+        if (op->out[k] != DH_NONE && op->type != DH_OP_ALL_GATHER) f->in_parts[op->out[k]] = true;
     f->to.failed |= !dh_vec_push(&f->run, *op);
     if (f->report) f->report->n_places++;
 }
@@ -135,7 +193,7 @@ static void leave(fuser *f, const dh_op *scatter, const char *why)
 static void rewrite_op(fuser *f, uint32_t id)
 {
     dh_op op = f->to.graph->ops.at[id];
-    if (is_cut(f, &op)) {
+    if (is_cut(f, &op) || is_gathered(f, &op)) {
         add_to_run(f, &op);
         return;
     }
@@ -156,7 +214,10 @@ static void rewrite_op(fuser *f, uint32_t id)
 
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *work)
 {
-    fuser f = {.to = {.graph = work->graph}, .parts = work->args[PARTS], .report = work->report};
+    fuser f = {.to = {.graph = work->graph},
+               .work = work,
+               .parts = work->args[PARTS],
+               .report = work->report};
     const uint32_t n = (uint32_t)work->graph->ops.n;
     f.in_parts = calloc(work->graph->tensors.n + 1, sizeof *f.in_parts);
     f.to.failed = !rewrite_uses_init(&f.uses, work->graph) || !f.in_parts;
@@ -190,6 +251,10 @@ const dh_pass dh_pass_row_fuse = {
                 .kind = DH_PASS_INT,
                 .fallback = 2,
                 .min = 2,
-                .max = 16}},
+                .max = 16},
+               {.name = "gather",
+                .doc = "chunks leave for the other ranks as they are done, where all are gathered",
+                .kind = DH_PASS_FLAG}},
+    .varies_by = 1u << DH_MESH_TP,
     .applicable = applicable,
     .apply = apply};

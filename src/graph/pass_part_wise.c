@@ -208,14 +208,6 @@ static int64_t place_of(const pass *p, int32_t j, int64_t n)
     return (j < p->me ? j : j - 1) * n;
 }
 
-static void push_shift(pass *p, const dh_op *scatter, int32_t by, uint32_t in, uint32_t out)
-{
-    dh_op op = dh_op_make(DH_OP_SHIFT, scatter->phase, REWRITE_IDS(in), REWRITE_IDS(out));
-    op.group = scatter->group;
-    op.by = by;
-    rewrite_push(&p->to, &op);
-}
-
 /* To the rank `by` places on, and from the one as many places back, part by part. */
 static void send_rows(pass *p, const dh_op *scatter, int32_t by, uint32_t came)
 {
@@ -224,7 +216,8 @@ static void send_rows(pass *p, const dh_op *scatter, int32_t by, uint32_t came)
     const int32_t to = (p->me + by) % p->n, from = (p->me + p->n - by) % p->n;
     for (int32_t k = 0; k < p->parts && !p->to.failed; k++) {
         const uint32_t in = rows_of(p, all, to * n + k * rows, rows);
-        push_shift(p, scatter, by, in, rows_of(p, came, place_of(p, from, n) + k * rows, rows));
+        rewrite_push_shift(&p->to, scatter->phase, scatter->group, by, in,
+                           rows_of(p, came, place_of(p, from, n) + k * rows, rows));
     }
 }
 

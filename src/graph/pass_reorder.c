@@ -19,6 +19,10 @@
  * call sequence parallelism. What the backward needs whole of the forward is gathered again
  * (argument regather), so that activations are kept as slices.
  *
+ * In a program of its own an operator that updates in place (adamw) moves too: it updates the
+ * rank's rows of parameters and moments, which are then gathered, the moments unless they are to
+ * stay with the rank that updates them (argument sharded; the paper's asSlice).
+ *
  * Source: Jangda et al., ASPLOS 2022 (arXiv 2105.05720), section 3.2. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +32,7 @@
 #include "graph/pass.h"
 #include "rewrite.h"
 
-enum { REGATHER }; /* argument */
+enum { REGATHER, SHARDED }; /* arguments */
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
@@ -41,6 +45,8 @@ typedef struct known {
     uint32_t again; /* all rows, gathered for weight gradients; DH_NONE */
     uint32_t same;  /* bit g: the same on all ranks of group g */
     bool read;      /* by an operator of the graph as it was */
+    bool updated;   /* in its place: it is left, whoever reads it */
+    bool moment;    /* nobody does but who updates it */
 } known;
 
 typedef struct mover {
@@ -177,6 +183,21 @@ static const char *why_not_rows(mover *m, uint32_t id, int32_t group)
     return NULL;
 }
 
+/* What is updated in its place: the rank's rows of what is the same on all. */
+static const char *why_not_update(mover *m, uint32_t id, int32_t group)
+{
+    if (!m->alone) return "it updates what persists";
+    return why_not_rows(m, id, group);
+}
+
+static const char *why_not_result(const mover *m, uint32_t id, int32_t group)
+{
+    const dh_tensor *t = tensor(m, id);
+    if (t->base != DH_NONE) return "it writes a part of something larger";
+    if (t->kind != DH_TENSOR_ACT) return "its result is no passing value";
+    return t->shape[0] % members(m, group) ? "its rows do not divide by the ranks" : NULL;
+}
+
 /* NULL: the operator can work on slices. */
 static const char *why_not(mover *m, const dh_op *op, const rewrite_row_op *row, int32_t group)
 {
@@ -194,10 +215,10 @@ static const char *why_not(mover *m, const dh_op *op, const rewrite_row_op *row,
     }
     for (int k = 0; k < info->n_out; k++) {
         if (op->out[k] == DH_NONE || row->sums) continue;
-        const dh_tensor *t = tensor(m, op->out[k]);
-        if (t->base != DH_NONE) return "it writes a part of something larger";
-        if (t->kind != DH_TENSOR_ACT) return "its result is no passing value";
-        if (t->shape[0] % members(m, group)) return "its rows do not divide by the ranks";
+        if (!(row->out >> k & 1)) return "it keeps what it overwrites";
+        const char *why = rewrite_updates(op, k) ? why_not_update(m, op->out[k], group)
+                                                 : why_not_result(m, op->out[k], group);
+        if (why) return why;
     }
     return NULL;
 }
@@ -250,6 +271,20 @@ static void keep(mover *m, const dh_op *op)
     rewrite_push(&m->to, &copy);
 }
 
+/* The rank's rows of what an operator updates, which from there on are what is known of it. */
+static uint32_t update_own(mover *m, uint32_t id, int32_t group, bool moment)
+{
+    const uint32_t own = slice(m, id, group);
+    if (m->to.failed) return id;
+    known *k = of(m, id);
+    k->own = own;
+    k->group = group;
+    k->whole = false;
+    k->updated = true;
+    k->moment = moment;
+    return own;
+}
+
 static void move(mover *m, const dh_op *op, const rewrite_row_op *row, int32_t group)
 {
     dh_op copy = *op;
@@ -257,7 +292,9 @@ static void move(mover *m, const dh_op *op, const rewrite_row_op *row, int32_t g
         copy.in[k] = row->in >> k & 1 ? slice(m, op->in[k], group) : whole(m, op->in[k], op->phase);
     for (int k = 0; k < DH_MAX_OPERANDS; k++)
         if ((row->out >> k & 1) && op->out[k] != DH_NONE)
-            copy.out[k] = add_own(m, op->out[k], group);
+            copy.out[k] = rewrite_updates(op, k)
+                              ? update_own(m, op->out[k], group, row->moments >> k & 1)
+                              : add_own(m, op->out[k], group);
     rewrite_push(&m->to, &copy);
     if (m->work->report) m->work->report->n_places++;
 }
@@ -322,9 +359,12 @@ static void note_reads(mover *m)
 static void finish_alone(mover *m, size_t n)
 {
     const dh_graph *g = m->to.graph;
-    for (uint32_t i = 0; i < n && !m->to.failed; i++)
-        if (!of(m, i)->read || i == g->x_out || i == g->dx_in || i == g->loss_dx)
+    for (uint32_t i = 0; i < n && !m->to.failed; i++) {
+        const known k = *of(m, i);
+        if (k.moment && m->work->args[SHARDED]) continue;
+        if (k.updated || !k.read || i == g->x_out || i == g->dx_in || i == g->loss_dx)
             whole(m, i, DH_PHASE_F);
+    }
 }
 
 static dh_status finish(dh_ctx *ctx, mover *m, size_t n)
@@ -391,7 +431,10 @@ const dh_pass dh_pass_row_reorder = {
     .params = {{.name = "regather",
                 .doc = "what weight gradients need whole is gathered again, and kept as slices",
                 .kind = DH_PASS_FLAG,
-                .fallback = 1}},
+                .fallback = 1},
+               {.name = "sharded",
+                .doc = "of a program of its own: moments stay with the rank that updates them",
+                .kind = DH_PASS_FLAG}},
     .slices_stream = true,
     .applicable = applicable,
     .apply = apply};

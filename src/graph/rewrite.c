@@ -69,22 +69,37 @@ bool rewrite_is_row_gemm(const rewrite *r, const dh_op *op)
 }
 
 static const rewrite_row_op row_ops[DH_N_OP_TYPE] = {
-    [DH_OP_RESIDUAL] = {1 | 2 | 8 | 16, 1, false},
-    [DH_OP_NORM] = {1, 1 | 2, false},
-    [DH_OP_SCALE] = {1, 1, false},
-    [DH_OP_ACT] = {1, 1, false},
-    [DH_OP_ADD] = {1 | 2, 1, false},
-    [DH_OP_COPY] = {1, 1, false},
-    [DH_OP_DROPOUT_GRAD] = {1 | 2 | 4, 1, false},
-    [DH_OP_ACT_GRAD] = {1 | 2, 1, false},
-    [DH_OP_NORM_DGRAD] = {1 | 2 | 8 | 16, 1, false},
-    [DH_OP_NORM_WGRAD] = {1 | 2 | 4, 0, true},
-    [DH_OP_BIAS_GRAD] = {1, 0, true},
+    [DH_OP_RESIDUAL] = {1 | 2 | 8 | 16, 1},
+    [DH_OP_NORM] = {1, 1 | 2},
+    [DH_OP_SCALE] = {1, 1},
+    [DH_OP_ACT] = {1, 1},
+    [DH_OP_ADD] = {1 | 2, 1},
+    [DH_OP_COPY] = {1, 1},
+    [DH_OP_DROPOUT_GRAD] = {1 | 2 | 4, 1},
+    [DH_OP_ACT_GRAD] = {1 | 2, 1},
+    [DH_OP_NORM_DGRAD] = {1 | 2 | 8 | 16, 1},
+    [DH_OP_NORM_WGRAD] = {1 | 2 | 4, 0, .sums = true},
+    [DH_OP_ADAMW] = {1, 1 | 2 | 4 | 8, .moments = 2 | 4},
+    [DH_OP_BIAS_GRAD] = {1, 0, .sums = true},
 };
 
 const rewrite_row_op *rewrite_row_op_of(dh_op_type type)
 {
     return &row_ops[type];
+}
+
+bool rewrite_updates(const dh_op *op, int k)
+{
+    return op->out[k] != DH_NONE && dh_op_info_of(op->type)->out[k].update;
+}
+
+void rewrite_push_shift(rewrite *r, dh_phase phase, int32_t group, int32_t by, uint32_t x,
+                        uint32_t y)
+{
+    dh_op op = dh_op_make(DH_OP_SHIFT, phase, REWRITE_IDS(x), REWRITE_IDS(y));
+    op.group = group;
+    op.by = by;
+    rewrite_push(r, &op);
 }
 
 /* ---- late operators ------------------------------------------------------------------ */

@@ -44,9 +44,16 @@ bool rewrite_is_row_gemm(const rewrite *r, const dh_op *op);
 /* Operators that compute a row from a row: which operands are by rows, a bit each; 0 of others. */
 typedef struct rewrite_row_op {
     unsigned in, out;
-    bool sums; /* what comes of it is no rows, but a sum over all */
+    bool sums;        /* what comes of it is no rows, but a sum over all */
+    unsigned moments; /* of out: what nobody but this operator reads, in the next step */
 } rewrite_row_op;
 const rewrite_row_op *rewrite_row_op_of(dh_op_type type);
+/* Whether an operator by rows updates operand k of its outputs in its place. */
+bool rewrite_updates(const dh_op *op, int k);
+
+/* x goes to the group's member `by` places on, y comes from the one as many places back. */
+void rewrite_push_shift(rewrite *r, dh_phase phase, int32_t group, int32_t by, uint32_t x,
+                        uint32_t y);
 
 /* Operators that join what was sent: each stands before the first operator that reads its output,
  * so that what needs it not goes on meanwhile, and inside its forward or backward. */

@@ -133,6 +133,7 @@ static const shape_row rows[DH_N_OP_TYPE] = {
     [DH_OP_ALL_TO_ALL] = {"*[~]", "*[~]", NULL},
     [DH_OP_RING_EXCHANGE] = {"*[~] ?", "*[~]", NULL},
     [DH_OP_RING_EXCHANGE_BOTH] = {"*[~] *[~]", "*[~] *[~]", NULL},
+    [DH_OP_SHIFT] = {"*[~]", "*[~]", NULL},
     [DH_OP_JOIN_COLUMNS] = {"*[N A] *[N D] *[N E] *[N H]", "*[N W]", NULL},
     [DH_OP_SPLIT_COLUMNS] = {"*[N W]", "*[N A] *[N D] *[N E] *[N H]", NULL},
     [DH_OP_TAKE_COLUMNS] = {"*[N W]", "*[A]", NULL},
@@ -351,6 +352,10 @@ dh_status dh_op_check_shapes(dh_ctx *ctx, const dh_graph *graph, uint32_t op, in
     DH_TRY(check_side(ctx, graph, op, true, &s));
     if (o->type == DH_OP_ALL_TO_ALL && graph->tensors.at[o->in[0]].shape[0] % n_members)
         return refuse(ctx, graph, op, "its rows do not divide by the members of the group");
+    if (o->type == DH_OP_SHIFT && (o->by < 1 || o->by >= n_members))
+        return refuse(ctx, graph, op,
+                      "it goes so many places on in its group: {by=1}, or up to one less than its "
+                      "members");
     return rows[o->type].check ? rows[o->type].check(ctx, graph, op) : DH_OK;
 }
 

@@ -37,6 +37,19 @@ fails 1 'passes take it for the same on all' "$dhelix" run-graph "$tmp/unnamed.g
     $given --passes 'split, reorder'
 fails 1 'no pass is called' "$dhelix" run-graph $programs/mlp_tp.graph --ranks 2 $given --passes x
 
+# An optimizer, fused: parameters are the same, moments lie with the ranks of their rows.
+adam="$programs/adam_dp.graph --ranks 2 --set parallel.dp=2 --set optimizer.grad_clip=0"
+adam="$adam --inputs $programs/adam_dp.safetensors"
+ok "$dhelix" run-graph $adam --out "$tmp/adam.safetensors"
+ok "$dhelix" run-graph $adam --passes 'split, reorder, fuse(2, gather)' \
+    --expect "$tmp/adam.safetensors"
+says '9 operators on 2 ranks'
+ok "$dhelix" run-graph $adam --passes 'split, reorder(sharded), fuse(2, gather)' \
+    --expect "$tmp/adam.safetensors" --tolerance 10
+says '5 operators on 2 ranks'
+says 'the same on all  same values'
+says 'by rank'
+
 # What is wrong is named by line and operand.
 edit() { # sed script
     sed "$1" $programs/mlp_tp.graph >"$tmp/edited.graph"

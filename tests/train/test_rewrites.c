@@ -209,6 +209,8 @@ static void programs_keep_their_numbers(void **state)
                     {"split, reorder(regather=false)", 0, false},
                     {"fuse", 0, true},
                     {"split, reorder, fuse", 0, false},
+                    {"fuse(gather)", 0, true},
+                    {"split, reorder, fuse(2, gather)", 0, false},
                     {"split, reorder, part-wise(1)", 1e-4, false}};
     uint64_t seed = test_seed("programs_keep_their_numbers");
     size_t n_moved = 0, n_fused = 0;
@@ -236,10 +238,75 @@ static void programs_keep_their_numbers(void **state)
     assert_true(n_moved > 4 && n_fused > 8); /* the rewrites do something */
 }
 
+/* ---- the optimizer --------------------------------------------------------------------------- */
+
+/* Data-parallel ranks sum a gradient, each having its own, and step by it. */
+static const char adam[] = "dhelix.graph v2 program train f32\n"
+                           "%0:p range f32[32, 6] slot=0\n%1:m range f32[32, 6] slot=1\n%2:square "
+                           "range f32[32, 6] slot=2\n"
+                           "%3:own range f32[32 heads, 6] slot=3\n%4:norm range f64[1, 2] slot=4\n"
+                           "%5:copy range bf16[32, 6] slot=5\n%6:g act f32[32, 6]\n"
+                           "O %6 = all_reduce(%3) {group=dp}\nO %0, %1, %2, %5 = adamw(%6, %4)\n";
+
+#define ADAM_SETTINGS "parallel.dp=4 optimizer.lr=0.1 optimizer.grad_clip=0"
+
+/* A rank's rows of what its rewritten program leaves are those of the plain one; of moments that
+ * stay with their rank the others are what they were. */
+static void compare_rows(const test_program *plain, const test_program *other, const char *name,
+                         int64_t rank, bool own)
+{
+    const float *a = program_left(plain, name, rank), *b = program_left(other, name, rank);
+    const float *given = (const void *)dh_st_find(plain->given, name)->data;
+    for (int64_t e = 0; e < (int64_t)32 * 6; e++) {
+        const bool here = !own || e / (8 * 6) == rank;
+        if (b[e] != (here ? a[e] : given[e]))
+            fail_msg("%s of rank %lld: element %lld is %g", name, (long long)rank, (long long)e,
+                     (double)b[e]);
+    }
+}
+
+/* The paper's fused optimizer, found by the same rewrites as a layer's: an all-reduce and a step by
+ * all rows become a pipeline of reduce-scatter, step and gather. */
+static void an_optimizer_is_fused(void **state)
+{
+    static const struct {
+        const char *passes;
+        bool fused, gathered, sharded;
+        size_t n_gathers, n_steps;
+    } forms[] = {{"split", false, false, false, 1, 1},
+                 {"split, reorder", false, false, false, 4, 1},
+                 {"split, reorder(sharded)", false, false, true, 2, 1},
+                 {"split, reorder(sharded), fuse(4)", true, false, true, 2, 4},
+                 {"split, reorder(sharded), fuse(4, gather)", true, true, true, 0, 4},
+                 {"split, reorder, fuse(2, gather)", true, true, false, 0, 2}};
+    test_program plain;
+    program_run(&plain, adam, ADAM_SETTINGS, "", 5);
+    for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
+        test_program other;
+        program_run(&other, adam, ADAM_SETTINGS, forms[i].passes, 5);
+        const dh_graph *g = other.run.graphs[1];
+        assert_int_equal(count(g, DH_OP_ALL_REDUCE), 0);
+        assert_int_equal(count(g, DH_OP_ALL_GATHER), forms[i].n_gathers);
+        assert_int_equal(count(g, DH_OP_ADAMW), forms[i].n_steps);
+        assert_int_equal(count_in_parts(g), forms[i].fused);
+        assert_true((count(g, DH_OP_SHIFT) > 0) == forms[i].gathered);
+        for (int64_t r = 0; r < 4; r++) {
+            compare_rows(&plain, &other, "p", r, false);
+            compare_rows(&plain, &other, "m", r, forms[i].sharded);
+            compare_rows(&plain, &other, "square", r, forms[i].sharded);
+            assert_memory_equal(program_left(&plain, "copy", r), program_left(&other, "copy", r),
+                                (size_t)32 * 6 * sizeof(uint16_t));
+        }
+        program_fini(&other);
+    }
+    program_fini(&plain);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(programs_keep_their_numbers),
+        cmocka_unit_test(an_optimizer_is_fused),
     };
     return cmocka_run_group_tests(tests, programs_make_dir, programs_drop_dir);
 }
