@@ -69,18 +69,18 @@ bool rewrite_is_row_gemm(const rewrite *r, const dh_op *op)
 }
 
 static const rewrite_row_op row_ops[DH_N_OP_TYPE] = {
-    [DH_OP_RESIDUAL] = {1 | 2 | 8 | 16, 1},
-    [DH_OP_NORM] = {1, 1 | 2},
-    [DH_OP_SCALE] = {1, 1},
-    [DH_OP_ACT] = {1, 1},
-    [DH_OP_ADD] = {1 | 2, 1},
-    [DH_OP_COPY] = {1, 1},
-    [DH_OP_DROPOUT_GRAD] = {1 | 2 | 4, 1},
-    [DH_OP_ACT_GRAD] = {1 | 2, 1},
-    [DH_OP_NORM_DGRAD] = {1 | 2 | 8 | 16, 1},
-    [DH_OP_NORM_WGRAD] = {1 | 2 | 4, 0, .sums = true},
-    [DH_OP_ADAMW] = {1, 1 | 2 | 4 | 8, .moments = 2 | 4},
-    [DH_OP_BIAS_GRAD] = {1, 0, .sums = true},
+    [DH_OP_RESIDUAL] = {.in = 1 | 2 | 8 | 16, .out = 1},
+    [DH_OP_NORM] = {.in = 1, .out = 1 | 2},
+    [DH_OP_SCALE] = {.in = 1, .out = 1},
+    [DH_OP_ACT] = {.in = 1, .out = 1},
+    [DH_OP_ADD] = {.in = 1 | 2, .out = 1},
+    [DH_OP_COPY] = {.in = 1, .out = 1},
+    [DH_OP_DROPOUT_GRAD] = {.in = 1 | 2 | 4, .out = 1},
+    [DH_OP_ACT_GRAD] = {.in = 1 | 2, .out = 1},
+    [DH_OP_NORM_DGRAD] = {.in = 1 | 2 | 8 | 16, .out = 1},
+    [DH_OP_NORM_WGRAD] = {.in = 1 | 2 | 4, .out = 0, .sums = true},
+    [DH_OP_ADAMW] = {.in = 1, .out = 1 | 2 | 4 | 8, .moments = 2 | 4},
+    [DH_OP_BIAS_GRAD] = {.in = 1, .out = 0, .sums = true},
 };
 
 const rewrite_row_op *rewrite_row_op_of(dh_op_type type)
