@@ -366,7 +366,7 @@ static dh_status build(dh_ctx *ctx, plan *b)
     if (b->spec->mode == DH_MODE_DECODE) DH_TRY(name_result(ctx, b));
     dh_program *p = dh_emitter_program(b->emitter);
     p->persistent_bytes = DH_MAX(p->persistent_bytes, b->spec->keep_bytes);
-    return dh_program_plan_memory(ctx, p, !b->spec->unplaced);
+    return dh_program_plan_memory(ctx, p, !b->spec->unplaced, b->spec->places);
 }
 
 static dh_status check_sizes(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s)

@@ -37,11 +37,14 @@
  * A second check widens the operands whose place varies to all the bytes they may take:
  * every conflict of two accesses on any rank of the class is one of the widened program,
  * so if that has no race, none of them has. */
+#include "program/places.h"
 #include "program/program_spec.h"
 #include "program/ranks.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- classes ------------------------------------------------------------------------------ */
 
@@ -221,31 +224,108 @@ dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-static dh_status build_class(dh_ctx *ctx, const dh_program_spec *spec, int64_t rank,
-                             dh_mesh_footprint *sum, dh_program **program)
+/* TUNING: of a class of so many instructions building and verifying takes about 50 ms, of which a
+ * thread's start is nothing. */
+enum { MIN_INSTRS_OF_THREADS = 10000, MAX_THREADS = 64 };
+
+/* Classes that are built and verified, in turn, by whoever is free. */
+typedef struct class_work {
+    const dh_program_spec *spec;
+    const dh_rank_classes *classes;
+    dh_program **programs; /* by class */
+    pthread_mutex_t lock;  /* of all below */
+    size_t next;           /* class that nobody has begun */
+    size_t failed;         /* the lowest one that failed, whose failure is kept; else DH_NONE */
+    dh_ctx failure;
+} class_work;
+
+static dh_status build_class(dh_ctx *ctx, const class_work *w, size_t class)
 {
-    dh_program_spec own = *spec;
-    own.rank = rank;
-    DH_TRY(dh_program_build(ctx, &own, program));
-    sum->n_instrs += (*program)->instrs.n;
-    sum->slab_bytes = DH_MAX(sum->slab_bytes, (*program)->slab_bytes);
-    sum->digest = dh_mix64(sum->digest ^ dh_program_digest(*program));
-    return dh_class_verify(ctx, *program);
+    dh_program_spec own = *w->spec;
+    own.rank = w->classes->first[class];
+    DH_TRY(dh_program_build(ctx, &own, &w->programs[class]));
+    return dh_class_verify(ctx, w->programs[class]);
+}
+
+/* The next class; false: there is none left, or one before it has failed. */
+static bool take_class(class_work *w, size_t *class)
+{
+    pthread_mutex_lock(&w->lock);
+    const bool any = w->next < w->classes->n && w->failed == DH_NONE;
+    *class = w->next;
+    w->next += any;
+    pthread_mutex_unlock(&w->lock);
+    return any;
+}
+
+static void keep_failure(class_work *w, size_t class, const dh_ctx *failure)
+{
+    pthread_mutex_lock(&w->lock);
+    if (class < w->failed) {
+        w->failed = class;
+        w->failure = *failure;
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void *build_classes(void *work)
+{
+    for (size_t class; take_class(work, &class);) {
+        dh_ctx own = DH_CTX_INIT;
+        if (build_class(&own, work, class) != DH_OK) keep_failure(work, class, &own);
+    }
+    return NULL;
+}
+
+/* By the programs of the first class, which is there. */
+static size_t threads_for(const class_work *w)
+{
+    const size_t left = w->classes->n - w->next;
+    size_t n = (size_t)DH_MAX(w->spec->n_threads, 0);
+    if (n == 0 && w->programs[0]->instrs.n >= MIN_INSTRS_OF_THREADS)
+        n = (size_t)DH_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
+    return DH_MIN(DH_MIN(DH_MAX(n, (size_t)1), (size_t)MAX_THREADS), DH_MAX(left, (size_t)1));
+}
+
+/* The first class here; the others by threads, of which this is one. Threads that cannot be started
+ * are done without. */
+static dh_status build_all(dh_ctx *ctx, class_work *w)
+{
+    pthread_t threads[MAX_THREADS];
+    size_t n = 0;
+    w->next = 1;
+    DH_TRY(build_class(ctx, w, 0));
+    const size_t wanted = threads_for(w);
+    while (n + 1 < wanted && pthread_create(&threads[n], NULL, build_classes, w) == 0) n++;
+    build_classes(w);
+    for (size_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    if (w->failed == DH_NONE) return DH_OK;
+    *ctx = w->failure;
+    return ctx->status;
+}
+
+static void count_class(const dh_program *program, dh_mesh_footprint *sum)
+{
+    sum->n_instrs += program->instrs.n;
+    sum->slab_bytes = DH_MAX(sum->slab_bytes, program->slab_bytes);
+    sum->digest = dh_mix64(sum->digest ^ dh_program_digest(program));
 }
 
 static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
                                 const dh_rank_classes *classes, dh_mesh_footprint *sum)
 {
+    class_work w = {.spec = spec, .classes = classes, .failed = DH_NONE};
     // NOLINTNEXTLINE(clang-analyzer-optin.portability.UnixAPI): there is always a class
-    dh_program **programs = calloc(classes->n, sizeof(dh_program *));
-    if (!programs) return no_memory(ctx);
-    dh_status st = DH_OK;
-    for (size_t c = 0; st == DH_OK && c < classes->n; c++)
-        st = build_class(ctx, spec, classes->first[c], sum, &programs[c]);
+    w.programs = calloc(classes->n, sizeof *w.programs);
+    if (!w.programs) return no_memory(ctx);
+    pthread_mutex_init(&w.lock, NULL);
+    dh_status st = build_all(ctx, &w);
+    for (size_t c = 0; st == DH_OK && c < classes->n; c++) count_class(w.programs[c], sum);
     if (st == DH_OK)
-        st = dh_ranks_replay(ctx, (const dh_program *const *)programs, classes->n, classes->of);
-    for (size_t c = 0; c < classes->n; c++) dh_program_destroy(programs[c]);
-    free(programs);
+        st = dh_ranks_replay(ctx, (const dh_program *const *)w.programs, classes->n, classes->of);
+    for (size_t c = 0; c < classes->n; c++) dh_program_destroy(w.programs[c]);
+    pthread_mutex_destroy(&w.lock);
+    free(w.programs);
     return st;
 }
 
@@ -268,11 +348,13 @@ dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footp
     dh_rank_classes classes = {.n = 0};
     dh_mesh_footprint sum = {.n_ranks = (size_t)r->mesh.ranks};
     DH_TRY(share_orders(ctx, r, &cache));
-    dh_status st = dh_rank_classes_find(ctx, &whole, &classes);
+    whole.places = dh_places_create();
+    dh_status st = whole.places ? dh_rank_classes_find(ctx, &whole, &classes) : no_memory(ctx);
     if (st == DH_OK) st = verify_classes(ctx, &whole, &classes, &sum);
     sum.n_classes = classes.n;
     dh_rank_classes_fini(&classes);
     dh_order_cache_destroy(cache);
+    dh_places_destroy(whole.places);
     if (st == DH_OK && footprint) *footprint = sum;
     return st;
 }

@@ -6,6 +6,7 @@
 #ifndef DH_PROGRAM_EMIT_H
 #define DH_PROGRAM_EMIT_H
 
+#include "program/places.h"
 #include "program/program.h"
 #include "program/program_spec.h"
 
@@ -84,7 +85,7 @@ dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb
                           dh_operand *operand);
 
 /* Lifetimes of all transient buffers and, unless placed is false, their offsets behind
- * the persistent ones (memory.c). */
-dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed);
+ * the persistent ones (memory.c). places: found so far; may be NULL. */
+dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed, dh_places *places);
 
 #endif

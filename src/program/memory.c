@@ -6,17 +6,17 @@
  * that is not there already. An operator that can work in place hands its
  * input's storage to its output when the input dies there.
  *
- * Placement: largest first, each at the lowest offset free of conflicts (greedy
- * by size; Pisarchyk and Lee 2020, arXiv 2001.03288). The lower bound, the most
- * bytes alive at once in issue order, is reported beside the result. */
+ * Placement: largest first, each at the lowest offset free of conflicts (places.c).
+ * The lower bound, the most bytes alive at once in issue order, is reported beside
+ * the result. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/live.h"
 #include "program/clock.h"
 #include "program/emit.h"
+#include "program/places.h"
 #include "program/replay.h"
-#include "program/space.h"
 
 /* Clocks count instructions: ids plus one. */
 typedef struct life {
@@ -26,26 +26,20 @@ typedef struct life {
     uint64_t n_bytes, offset;
 } life;
 
-/* By stream that asks: the first instruction that knows all accesses to a storage to be complete,
- * and so do all later ones there: what it or they write first may take the storage. */
-typedef struct release_vec {
-    uint32_t at[DH_N_STREAM];
-} release_vec;
-
-_Static_assert((int)DH_N_STREAM <= (int)DH_MAX_SPANS, "a span of storage for each stream");
-
 typedef struct planner {
     dh_program *program;
     dh_clock_vec *known; /* by instruction: complete on each stream when it starts */
     life *lives;         /* by buffer */
     uint32_t *order;     /* roots; placed largest first */
     size_t n_order;
+    /* By instruction, and behind the last: how many before it write some root first. A release
+     * matters only to such, so that these are times enough, and programs which differ in others
+     * alone ask for the same places. */
+    uint32_t *n_firsts;
     /* By stream: something that needs a place is first written there. Only these ask what is
      * free; streams of gradients and parameters, which have their places, do not. */
     bool asks[DH_N_STREAM];
     dh_replay streams;
-    /* Storage in use, by the stream that first writes it and the stream that asks. */
-    dh_space *in_use[DH_N_STREAM][DH_N_STREAM];
 } planner;
 
 /* ---- clocks and lifetimes --------------------------------------------------------------- */
@@ -162,14 +156,6 @@ static uint32_t release_on(const planner *m, const life *l, int stream)
     return lo < end ? m->streams.queue[lo] : (uint32_t)m->program->instrs.n;
 }
 
-static release_vec release_of(const planner *m, const life *l)
-{
-    release_vec release = {{0}};
-    for (int s = 0; s < DH_N_STREAM; s++)
-        if (m->asks[s]) release.at[s] = release_on(m, l, s);
-    return release;
-}
-
 static void list_roots(planner *m)
 {
     const dh_program *p = m->program;
@@ -210,53 +196,58 @@ static bool order_roots(planner *m)
     return true;
 }
 
-static uint64_t align_up(uint64_t n)
+static bool count_firsts(planner *m)
 {
-    return (n + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN;
-}
-
-/* Two lives conflict unless one is released where the other is first written: with a
- * the one of either's streams, a.first < b.release[a] and b.first < a.release[b]. For a
- * pair of streams that is the meeting of two intervals. */
-static uint64_t lowest_gap(const planner *m, const life *l, const release_vec *release)
-{
-    dh_space_span spans[DH_N_STREAM];
-    const int stream = first_stream(m, l);
-    for (int s = 0; s < DH_N_STREAM; s++)
-        spans[s] = (dh_space_span){m->in_use[s][stream], l->first, release->at[s]};
-    return dh_space_lowest(spans, DH_N_STREAM, m->program->persistent_bytes, l->n_bytes);
-}
-
-static bool occupy(planner *m, const life *l, const release_vec *release)
-{
-    const int stream = first_stream(m, l);
-    for (int s = 0; s < DH_N_STREAM; s++) {
-        if (!m->asks[s]) continue;
-        dh_space **space = &m->in_use[stream][s];
-        if (!*space) *space = dh_space_create((uint32_t)m->program->instrs.n + 1);
-        if (!*space || !dh_space_use(*space, l->first, release->at[s], l->offset,
-                                     align_up(l->offset + l->n_bytes)))
-            return false;
-    }
+    const size_t n = m->program->instrs.n;
+    m->n_firsts = calloc(n + 2, sizeof *m->n_firsts);
+    if (!m->n_firsts) return false;
+    for (size_t i = 0; i < m->n_order; i++) m->n_firsts[m->lives[m->order[i]].first + 1] = 1;
+    for (size_t i = 0; i < n; i++) m->n_firsts[i + 1] += m->n_firsts[i];
     return true;
 }
 
-static bool place(planner *m)
+static dh_placing placing_of(const planner *m, const life *l)
+{
+    dh_placing p = {.n_bytes = l->n_bytes,
+                    .stream = (uint32_t)first_stream(m, l),
+                    .first = m->n_firsts[l->first],
+                    .release = {0}};
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (m->asks[s]) p.release[s] = m->n_firsts[release_on(m, l, s)];
+    return p;
+}
+
+static void put_places(planner *m, const uint64_t *offsets)
 {
     dh_program *p = m->program;
     p->slab_bytes = p->persistent_bytes;
-    if (!order_roots(m)) return false;
     for (size_t i = 0; i < m->n_order; i++) {
         life *l = &m->lives[m->order[i]];
-        const release_vec release = release_of(m, l);
-        l->offset = lowest_gap(m, l, &release);
+        l->offset = offsets[i];
         p->slab_bytes = DH_MAX(p->slab_bytes, l->offset + l->n_bytes);
-        if (!occupy(m, l, &release)) return false;
     }
     for (uint32_t b = 0; b < p->buffers.n; b++)
         if (!dh_buffer_is_persistent(p->buffers.at[b].kind))
             p->buffers.at[b].offset = m->lives[root_of(m, b)].offset;
-    return true;
+}
+
+static bool place(planner *m, dh_places *places)
+{
+    if (!order_roots(m) || !count_firsts(m)) return false;
+    dh_placing *each = malloc((m->n_order + 1) * sizeof *each);
+    uint64_t *offsets = malloc((m->n_order + 1) * sizeof *offsets);
+    bool ok = each && offsets;
+    for (size_t i = 0; ok && i < m->n_order; i++) each[i] = placing_of(m, &m->lives[m->order[i]]);
+    ok = ok && dh_places_get(places,
+                             &(dh_placing_list){.at = each,
+                                                .n = m->n_order,
+                                                .n_times = m->n_firsts[m->program->instrs.n],
+                                                .from = m->program->persistent_bytes},
+                             offsets);
+    if (ok) put_places(m, offsets);
+    free(each);
+    free(offsets);
+    return ok;
 }
 
 /* ---- lower bound ---------------------------------------------------------------------------- */
@@ -285,15 +276,14 @@ static bool bound(planner *m)
 
 static void fini(planner *m)
 {
-    for (int a = 0; a < DH_N_STREAM; a++)
-        for (int b = 0; b < DH_N_STREAM; b++) dh_space_destroy(m->in_use[a][b]);
     dh_replay_fini(&m->streams);
     free(m->known);
     free(m->lives);
     free(m->order);
+    free(m->n_firsts);
 }
 
-dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed)
+dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed, dh_places *places)
 {
     planner m = {.program = program,
                  .known = calloc(program->instrs.n + 1, sizeof(dh_clock_vec)),
@@ -305,8 +295,9 @@ dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed)
         compute_lives(&m);
         for (uint32_t i = 0; i < program->instrs.n; i++) overlay(&m, i);
         list_roots(&m);
-        ok = (!placed || (dh_replay_init(ctx, &m.streams, program) == DH_OK && place(&m))) &&
-             bound(&m);
+        ok =
+            (!placed || (dh_replay_init(ctx, &m.streams, program) == DH_OK && place(&m, places))) &&
+            bound(&m);
     }
     fini(&m);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a program's memory");

@@ -30,6 +30,12 @@ typedef struct dh_program_spec {
     /* Transient buffers get lifetimes but no offsets, and slab_bytes is 0: several times
      * faster to build; such a program can be simulated, not verified or run. */
     bool unplaced;
+    /* Places of buffers that programs of the mesh share where they can (places.h); NULL: each finds
+     * its own. */
+    struct dh_places *places;
+    /* Of dh_mesh_verify: threads that build and verify classes of ranks; 0: as many as there are
+     * cores where programs are large, else 1. The result is the same. */
+    int n_threads;
     /* Training: nothing of the micro-batches, only what surrounds them: parameters and their
      * like, the reductions of gradients in the order of a backward, the optimizer. For
      * estimates; such a program says what they take, and cannot be run. */
@@ -68,7 +74,7 @@ typedef struct dh_mesh_footprint {
  * the same instructions, which comes to the same as all of them (classes.c).
  * in        spec: its rank is ignored
  * out       may be NULL; set only on DH_OK
- * errors    those of dh_program_build; DH_EVERIFY
+ * errors    those of dh_program_build; DH_EVERIFY: of the lowest class that has one
  * cost      building and verifying at most 6 programs a pipeline stage and context-parallel
  *           index (12 with expert parallelism), where nodes hold groups alike; else all ranks' */
 dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint);

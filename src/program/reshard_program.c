@@ -452,7 +452,7 @@ static dh_status build(dh_ctx *ctx, building *b, uint64_t keep_bytes)
     DH_TRY(add_keep(ctx, b));
     DH_TRY(add_lanes(ctx, b));
     DH_TRY(emit(ctx, b));
-    return dh_program_plan_memory(ctx, p, true);
+    return dh_program_plan_memory(ctx, p, true, NULL);
 }
 
 dh_status dh_reshard_program(dh_ctx *ctx, const dh_reshard *reshard, int64_t rank,

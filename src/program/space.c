@@ -14,9 +14,11 @@ typedef struct run {
     uint64_t lo, hi;
 } run;
 
-/* Disjoint runs, not even touching, in order. */
+/* Disjoint runs, not even touching, in order. Most sets are one run, which needs no memory of its
+ * own. */
 typedef struct run_set {
-    run *at;
+    run *at; /* NULL: the run is `only` */
+    run only;
     uint32_t n, cap;
 } run_set;
 
@@ -53,13 +55,19 @@ void dh_space_destroy(dh_space *space)
 
 /* ---- sets of runs ------------------------------------------------------------------------ */
 
+static const run *runs_of(const run_set *set)
+{
+    return set->at ? set->at : &set->only;
+}
+
 /* First run that ends behind `offset`; n when none does. */
 static uint32_t first_behind(const run_set *set, uint64_t offset)
 {
+    const run *runs = runs_of(set);
     uint32_t lo = 0, hi = set->n;
     while (lo < hi) {
         uint32_t mid = (lo + hi) / 2;
-        if (set->at[mid].hi <= offset)
+        if (runs[mid].hi <= offset)
             lo = mid + 1;
         else
             hi = mid;
@@ -67,12 +75,14 @@ static uint32_t first_behind(const run_set *set, uint64_t offset)
     return lo;
 }
 
+/* Room for one run more. */
 static bool make_room(run_set *set)
 {
-    if (set->n < set->cap) return true;
-    uint32_t cap = set->cap ? 2 * set->cap : 2;
+    if (set->n == 0 || set->n < set->cap) return true;
+    const uint32_t cap = set->cap ? 2 * set->cap : 4;
     run *at = realloc(set->at, cap * sizeof *at);
     if (!at) return false;
+    if (!set->at) at[0] = set->only;
     set->at = at;
     set->cap = cap;
     return true;
@@ -80,15 +90,17 @@ static bool make_room(run_set *set)
 
 static bool unite(run_set *set, run r)
 {
+    const run *runs = runs_of(set);
     uint32_t first = r.lo ? first_behind(set, r.lo - 1) : 0, last = first;
-    for (; last < set->n && set->at[last].lo <= r.hi; last++) {
-        r.lo = DH_MIN(r.lo, set->at[last].lo);
-        r.hi = DH_MAX(r.hi, set->at[last].hi);
+    for (; last < set->n && runs[last].lo <= r.hi; last++) {
+        r.lo = DH_MIN(r.lo, runs[last].lo);
+        r.hi = DH_MAX(r.hi, runs[last].hi);
     }
     if (first == last && !make_room(set)) return false;
+    run *at = set->at ? set->at : &set->only;
     const uint32_t kept = set->n - last;
-    if (kept) memmove(set->at + first + 1, set->at + last, kept * sizeof *set->at);
-    set->at[first] = r;
+    if (kept) memmove(at + first + 1, at + last, kept * sizeof *at);
+    at[first] = r;
     set->n = first + 1 + kept;
     return true;
 }
@@ -153,9 +165,10 @@ static void collect(const dh_space *s, cursor c, uint32_t t0, uint32_t t1, set_l
  * where the first run behind it begins. */
 static uint64_t clear_of(const run_set *set, uint64_t at, uint64_t n_bytes, uint64_t *next)
 {
+    const run *runs = runs_of(set);
     uint32_t i = first_behind(set, at);
-    for (; i < set->n && set->at[i].lo < at + n_bytes; i++) at = set->at[i].hi;
-    *next = i < set->n ? set->at[i].lo : UINT64_MAX;
+    for (; i < set->n && runs[i].lo < at + n_bytes; i++) at = runs[i].hi;
+    *next = i < set->n ? runs[i].lo : UINT64_MAX;
     return at;
 }
 
@@ -169,7 +182,7 @@ uint64_t dh_space_lowest(const dh_space_span *spans, size_t n_spans, uint64_t fr
         if (spans[i].space)
             collect(spans[i].space, root(spans[i].space), spans[i].t0, spans[i].t1, &sets);
     uint64_t at = from;
-    for (size_t clear = 0, i = 0; clear < sets.n; i = (i + 1) % sets.n) {
+    for (size_t clear = 0, i = 0; clear < sets.n; i = i + 1 < sets.n ? i + 1 : 0) {
         uint64_t to = at;
         if (at + n_bytes > sets.at[i].next)
             to = clear_of(sets.at[i].runs, at, n_bytes, &sets.at[i].next);

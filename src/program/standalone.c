@@ -199,7 +199,7 @@ static dh_status emit(dh_ctx *ctx, dh_emitter *e, dh_graph *graph, const dh_grap
     DH_TRY(lay_out(ctx, e, block, ios));
     for (uint32_t i = 0; i < e->program->graphs.at[id]->ops.n; i++)
         DH_TRY(dh_emit_op(ctx, e, block, -1, i));
-    return dh_program_plan_memory(ctx, e->program, true);
+    return dh_program_plan_memory(ctx, e->program, true, NULL);
 }
 
 dh_status dh_program_of_graph(dh_ctx *ctx, const dh_graph *graph, const dh_graph_ios *ios,

@@ -29,7 +29,7 @@ static inline dh_program *one_block_with(const dh_model *model, const dh_backend
     assert_ok(&ctx, dh_emit_layout(&ctx, e));
     assert_ok(&ctx, dh_emit_phases(&ctx, e, block, 0, DH_PHASES(DH_PHASE_F)));
     dh_program *p = dh_emitter_program(e);
-    assert_ok(&ctx, dh_program_plan_memory(&ctx, p, true));
+    assert_ok(&ctx, dh_program_plan_memory(&ctx, p, true, NULL));
     dh_emitter_destroy(e);
     return p;
 }

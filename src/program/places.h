@@ -1,0 +1,42 @@
+/* Places of buffers in a slab, by when they are in use; found once for all ranks for which nothing
+ * differs that a place depends on. */
+#ifndef DH_PROGRAM_PLACES_H
+#define DH_PROGRAM_PLACES_H
+
+#include "graph/stream.h"
+
+/* A buffer that wants a place. Times are instructions that write some buffer first, by number. No
+ * padding: a key is made of these. */
+typedef struct dh_placing {
+    uint64_t n_bytes;
+    uint32_t stream, first; /* the instruction that writes first, and its stream */
+    /* By stream that asks, that is, on which some buffer is first written: the time from which on
+     * instructions there know all accesses to be complete: what they write first may take the
+     * storage. 0 of other streams, and of the place behind them. */
+    uint32_t release[DH_N_STREAM + 1];
+} dh_placing;
+
+/* What is asked: a place for each of n buffers, in that order, at or above `from`. */
+typedef struct dh_placing_list {
+    const dh_placing *at;
+    size_t n;
+    uint32_t n_times; /* releases are at most this */
+    uint64_t from;
+} dh_placing_list;
+
+/* Each buffer at the lowest offset that is free of those before it.
+ * in        offsets: [list->n]
+ * errors    false: out of memory
+ * cost      O(n log(n_times)) sets of runs looked at */
+bool dh_places_find(const dh_placing_list *list, uint64_t *offsets);
+
+/* Places found so far. Any thread. */
+typedef struct dh_places dh_places;
+dh_places *dh_places_create(void); /* NULL: out of memory */
+void dh_places_destroy(dh_places *places);
+/* dh_places_find, once for each list. Who asks for one that another thread is looking for, waits.
+ * in        places: NULL: looked for again
+ * out       offsets: [list->n] */
+bool dh_places_get(dh_places *places, const dh_placing_list *list, uint64_t *offsets);
+
+#endif
