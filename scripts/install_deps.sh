@@ -16,7 +16,7 @@ packages=(
     libopenmpi-dev openmpi-bin      # ranks as processes
     libyaml-dev                     # job files
     libjansson-dev                  # config.json, safetensors headers, metrics
-    libpcre2-dev                    # byte-level BPE
+    libpcre2-dev libutf8proc-dev    # tokenizers
     libhwloc-dev                    # topology
     libxxhash-dev                   # checksums
     zlib1g-dev libzstd-dev          # compressed texts

@@ -3,17 +3,21 @@
  *   bytes       ids 0..255 are the bytes
  *   chars       one id per code point of a training text, sorted (nanoGPT's recipe)
  *   byte-level  GPT-2's encoder.json + vocab.bpe, Hugging Face tokenizer.json (GPT-2,
- *   BPE         Llama 3 kind): words split by regular expressions, then merged
+ *   BPE         Llama 3, Qwen, NeoX, Falcon kind): words split by regular expressions, then merged
  *   SPM BPE     SentencePiece .model, llama2.c tokenizer.bin, tokenizer.json of the
  *               Llama 2 kind: merged by score, rare characters fall back to bytes
+ *   others      tokenizer.json with BPE over characters (Gemma, CLIP, GPT), unigram (T5, XLM-R),
+ *               WordPiece (BERT) or whole words, with its normalizer, pre_tokenizer and decoder:
+ *               the ids and texts of Hugging Face's tokenizers 0.23
  *
  * What a tokenizer cannot do exactly is refused when it is loaded (DH_EUNSUPPORTED,
- * naming the setting): unigram models, normalisation tables, NFC and the like.
+ * naming the setting).
  *
  * Text that is not UTF-8. Byte-level BPE: a run of invalid bytes is a word of its own,
  * and the text before and after it is split as if it ended and began there; decoding
- * gives the same bytes back. SPM: an invalid byte becomes its byte token (the unknown
- * token where the model has none). chars: an error that names the byte offset.
+ * gives the same bytes back; so with the others, where the word is unknown or bytes' tokens.
+ * SPM: an invalid byte becomes its byte token (the unknown token where the model has none).
+ * chars: an error that names the byte offset.
  *
  * A tokenizer never changes after loading and may be used by many threads at once. */
 #ifndef DHELIX_TOKENIZER_H
@@ -65,7 +69,8 @@ DH_API dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, c
 
 /* ---- facts ------------------------------------------------------------------------ */
 
-DH_API const char *dh_tokenizer_kind(const dh_tokenizer *tok); /* "bytes", "chars", "bpe", "spm" */
+/* "bytes", "chars", "bpe" (byte-level), "spm", "character-bpe", "unigram", "wordpiece", "wordlevel" */
+DH_API const char *dh_tokenizer_kind(const dh_tokenizer *tok);
 DH_API int32_t dh_tokenizer_vocab_size(const dh_tokenizer *tok); /* highest id + 1 */
 DH_API int32_t dh_tokenizer_bos(const dh_tokenizer *tok);        /* -1: none */
 DH_API int32_t dh_tokenizer_eos(const dh_tokenizer *tok);        /* -1: none */
@@ -107,7 +112,7 @@ DH_API dh_status dh_tokenizer_decode(dh_ctx *ctx, const dh_tokenizer *tok, const
                                      size_t n, unsigned flags, dh_str *out);
 
 /* Bytes of one token after `prev` (-1: first of the text), for decoding as tokens come:
- * SPM drops the leading space at the start and after BOS. May be part of a character.
+ * the space put before a text is dropped at the start and after BOS. May be part of a character.
  * Returns NULL for an invalid id; the bytes live as long as the tokenizer. */
 DH_API const char *dh_tokenizer_piece(const dh_tokenizer *tok, int32_t prev, int32_t id,
                                       size_t *n_bytes);

@@ -3,7 +3,10 @@
 #define DH_DATA_TOK_H
 
 #include "data/merge.h"
+#include "data/normalize.h"
+#include "data/shown.h"
 #include "data/split.h"
+#include "data/trie.h"
 #include "data/vocab.h"
 #include "dhelix/tokenizer.h"
 
@@ -15,9 +18,12 @@ typedef struct dh_tok_kind {
                         bool first);
     /* Put the symbols that a word starts from into enc->merger; false: out of memory. */
     bool (*symbols)(dh_encoder *enc, const unsigned char *word, size_t n);
+    /* Append a word's ids to enc->word; NULL: its symbols are merged. */
+    dh_status (*segment)(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n);
 } dh_tok_kind;
 
-extern const dh_tok_kind dh_tok_bytes, dh_tok_chars, dh_tok_bpe, dh_tok_spm;
+extern const dh_tok_kind dh_tok_bytes, dh_tok_chars, dh_tok_bpe, dh_tok_spm, dh_tok_character_bpe,
+    dh_tok_unigram, dh_tok_wordpiece, dh_tok_wordlevel;
 
 typedef enum dh_prefix {
     DH_PREFIX_NONE,
@@ -39,9 +45,13 @@ struct dh_tokenizer {
     bool prefix_first_only; /* only before the first stretch of text */
     bool ignore_merges;     /* bpe: a word that is a token is not merged */
     bool fuse_unk;          /* a run of unknown characters is one unknown token */
-    dh_splitter splitter;   /* bpe */
 
-    dh_matcher user;         /* spm: whole-text pieces, matched in the normalised text */
+    dh_normalizer normalizer; /* bpe, and the kinds of tok_words.c */
+    dh_splitter splitter;     /* the same */
+    dh_shown shown;           /* how tokens are written; empty: by their bytes */
+
+    dh_matcher user;         /* matched in the normalised text */
+    dh_vocab user_texts;     /* what they match, by id; empty: their tokens' texts */
     dh_vocab stray;          /* spm: characters inside pieces that are no piece; id - vocab size */
     bool escape_space;       /* spm: U+2581 and space are the same; kept as space */
     bool collapse_spaces;    /* spm: strip and squeeze spaces */
@@ -49,7 +59,27 @@ struct dh_tokenizer {
     bool strip_prefix;       /* spm: decoding drops the leading space */
 
     DH_VEC(uint32_t) codes; /* chars: code points, ascending; id = index */
+
+    dh_str word_prefix;    /* character-bpe: of all characters but a word's first */
+    dh_str word_suffix;    /* character-bpe: of a word's last character */
+    dh_trie trie;          /* unigram, wordpiece: of the normal pieces */
+    DH_VEC(double) scores; /* unigram: by id */
+    double unk_score;      /* unigram: of a character that has no token */
+    uint32_t continuing;   /* wordpiece: node behind the prefix of all pieces but a word's first */
+    size_t longest_word;   /* wordpiece: characters; longer ones are unknown */
 };
+
+/* Below the lowest score of all tokens: what a character costs that has none (sentencepiece's
+ * kUnkPenalty). */
+#define DH_UNIGRAM_UNK_PENALTY 10.0
+
+/* unigram: the best way to a place in a word. */
+typedef struct dh_path_node {
+    double score;
+    uint32_t start; /* where its last token begins; DH_NONE: nothing leads here */
+    uint32_t id;    /* of that token; DH_NO_ID: an unknown character */
+    uint32_t next;  /* where the token ends that begins here, on the best way of all */
+} dh_path_node;
 
 struct dh_encoder {
     const dh_tokenizer *tok;
@@ -57,9 +87,14 @@ struct dh_encoder {
     dh_merger merger;
     dh_word_cache cache;
     dh_split_scratch *split;
-    dh_str norm; /* spm: normalised text; bpe: text with its prefix */
+    dh_normalize_work *normalize;
+    dh_str norm;    /* spm: normalised text; bpe: text with its prefix */
+    dh_str spelled; /* character-bpe: a character with its affixes */
+    dh_ids word;    /* of the word at hand */
+    DH_VEC(dh_path_node) path;
     bool last_unk;
     unsigned flags;
+    const unsigned char *text; /* all of it */
     /* Called between words once many ids wait: takes them away (ids->n = 0).
      * done_bytes: about how much of the text has been encoded. */
     dh_status (*drain)(dh_ctx *ctx, void *arg, dh_ids *ids, size_t done_bytes);
@@ -80,6 +115,16 @@ dh_status dh_tokenizer_add_special(dh_ctx *ctx, dh_tokenizer *tok, uint32_t id, 
 /* For the kinds: append ids; merge a word (with cache). */
 dh_status dh_encoder_push(dh_ctx *ctx, dh_encoder *enc, uint32_t id);
 dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n);
+/* Cut a matcher's tokens (whose texts are those of v) out of a text; fn encodes what is between. */
+typedef dh_status (*dh_stretch_fn)(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text,
+                                   size_t n, bool first);
+dh_status dh_encoder_cut(dh_ctx *ctx, dh_encoder *enc, const dh_matcher *matcher, const dh_vocab *v,
+                         const unsigned char *text, size_t n, bool first, dh_stretch_fn fn);
+/* `encode` of the kinds that normalise and split: words, and runs of invalid bytes as words. */
+dh_status dh_encode_words(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text, size_t n,
+                          bool first);
+/* Bytes from text on that are valid UTF-8 (valid) or start no character (!valid). */
+size_t dh_utf8_run(const unsigned char *text, size_t n, bool valid);
 
 /* Words of a byte-level BPE: `fn` for those of valid UTF-8, `broken` for runs of bytes that are
  * none. */

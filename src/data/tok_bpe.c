@@ -101,21 +101,7 @@ static bool byte_symbols(dh_encoder *enc, const unsigned char *word, size_t n)
     return true;
 }
 
-static dh_status encode_word(dh_ctx *ctx, void *arg, const unsigned char *word, size_t n)
-{
-    dh_encoder *enc = arg;
-    if (enc->tok->ignore_merges) {
-        uint32_t id = dh_vocab_find(&enc->tok->vocab, word, n);
-        if (id != DH_NO_ID) {
-            enc->done_bytes += n;
-            return dh_encoder_push(ctx, enc, id);
-        }
-    }
-    return dh_encoder_word(ctx, enc, word, n);
-}
-
-/* Bytes from text on that are valid UTF-8 (valid) or start no character (!valid). */
-static size_t run_length(const unsigned char *text, size_t n, bool valid)
+size_t dh_utf8_run(const unsigned char *text, size_t n, bool valid)
 {
     size_t at = 0;
     for (uint32_t code; at < n;) {
@@ -139,19 +125,14 @@ dh_status dh_bpe_each_word(dh_ctx *ctx, const dh_splitter *splitter, dh_split_sc
                            void *arg)
 {
     for (size_t at = 0; at < n;) {
-        size_t valid = run_length(text + at, n - at, true);
-        DH_TRY(dh_split(ctx, splitter, scratch, text + at, valid, fn, arg));
+        size_t valid = dh_utf8_run(text + at, n - at, true);
+        DH_TRY(dh_split(ctx, splitter, scratch, text + at, valid, at == 0, fn, arg));
         at += valid;
-        size_t invalid = run_length(text + at, n - at, false);
+        size_t invalid = dh_utf8_run(text + at, n - at, false);
         if (invalid > 0) DH_TRY(broken(ctx, arg, text + at, invalid));
         at += invalid;
     }
     return DH_OK;
-}
-
-static dh_status encode_broken(dh_ctx *ctx, void *arg, const unsigned char *bytes, size_t n)
-{
-    return dh_encoder_word(ctx, arg, bytes, n);
 }
 
 static dh_status encode_bpe(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text, size_t n,
@@ -165,8 +146,7 @@ static dh_status encode_bpe(dh_ctx *ctx, dh_encoder *enc, const unsigned char *t
         text = (const unsigned char *)enc->norm.text;
         n++;
     }
-    return dh_bpe_each_word(ctx, &enc->tok->splitter, enc->split, text, n, encode_word,
-                            encode_broken, enc);
+    return dh_encode_words(ctx, enc, text, n, first);
 }
 
-const dh_tok_kind dh_tok_bpe = {"bpe", encode_bpe, byte_symbols};
+const dh_tok_kind dh_tok_bpe = {"bpe", encode_bpe, byte_symbols, NULL};

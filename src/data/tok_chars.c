@@ -21,7 +21,7 @@ static dh_status encode_bytes(dh_ctx *ctx, dh_encoder *enc, const unsigned char 
     return DH_OK;
 }
 
-const dh_tok_kind dh_tok_bytes = {"bytes", encode_bytes, NULL};
+const dh_tok_kind dh_tok_bytes = {"bytes", encode_bytes, NULL, NULL};
 
 dh_status dh_tokenizer_bytes(dh_ctx *ctx, dh_tokenizer **tok)
 {
@@ -67,7 +67,7 @@ static dh_status encode_chars(dh_ctx *ctx, dh_encoder *enc, const unsigned char 
     return DH_OK;
 }
 
-const dh_tok_kind dh_tok_chars = {"chars", encode_chars, NULL};
+const dh_tok_kind dh_tok_chars = {"chars", encode_chars, NULL, NULL};
 
 dh_status dh_chars_mark(dh_ctx *ctx, const unsigned char *text, size_t n, uint8_t *seen)
 {

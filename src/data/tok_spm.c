@@ -197,4 +197,4 @@ static dh_status encode_spm(dh_ctx *ctx, dh_encoder *enc, const unsigned char *t
     return dh_encoder_word(ctx, enc, text + from, n - from);
 }
 
-const dh_tok_kind dh_tok_spm = {"spm", encode_spm, char_symbols};
+const dh_tok_kind dh_tok_spm = {"spm", encode_spm, char_symbols, NULL};

@@ -1,5 +1,6 @@
 /* What all tokenizers share: life cycle, encoding around special tokens, decoding. */
 #include "data/tok.h"
+#include "data/unicode.h"
 #include "data/utf8.h"
 
 #include <stdlib.h>
@@ -30,8 +31,15 @@ void dh_tokenizer_destroy(dh_tokenizer *tok)
     dh_pairs_fini(&tok->pairs);
     dh_matcher_fini(&tok->specials);
     dh_matcher_fini(&tok->user);
+    dh_normalizer_fini(&tok->normalizer);
     dh_splitter_fini(&tok->splitter);
+    dh_shown_fini(&tok->shown);
+    dh_vocab_fini(&tok->user_texts);
     dh_vec_fini(&tok->codes);
+    dh_str_fini(&tok->word_prefix);
+    dh_str_fini(&tok->word_suffix);
+    dh_trie_fini(&tok->trie);
+    dh_vec_fini(&tok->scores);
     free(tok);
 }
 
@@ -50,7 +58,8 @@ static void hash_matcher(uint64_t *h, const dh_matcher *m)
 {
     for (size_t i = 0; i < m->entries.n; i++) {
         const dh_match_entry *e = &m->entries.at[i];
-        uint32_t fields[] = {e->id, e->always, e->lstrip, e->rstrip};
+        uint32_t fields[] = {e->id, e->always | (uint32_t)e->single_word << 1, e->lstrip,
+                             e->rstrip};
         hash_part(h, fields, sizeof fields);
     }
 }
@@ -77,6 +86,19 @@ static uint64_t sum_of_pairs(const dh_pair_table *t)
     return sum;
 }
 
+/* What the kinds of tok_words.c have besides, and byte-level BPE with a normalizer. */
+static void hash_words(uint64_t *h, const dh_tokenizer *tok)
+{
+    const uint64_t facts[] = {tok->normalizer.hash, tok->longest_word, tok->continuing};
+    hash_part(h, facts, sizeof facts);
+    hash_vocab(h, &tok->user_texts);
+    if (tok->word_prefix.len) hash_part(h, tok->word_prefix.text, tok->word_prefix.len);
+    hash_part(h, ".", 1);
+    if (tok->word_suffix.len) hash_part(h, tok->word_suffix.text, tok->word_suffix.len);
+    if (tok->scores.n) hash_part(h, tok->scores.at, tok->scores.n * sizeof *tok->scores.at);
+    hash_part(h, &tok->unk_score, sizeof tok->unk_score);
+}
+
 void dh_tokenizer_seal(dh_tokenizer *tok)
 {
     uint64_t h = 0;
@@ -99,6 +121,7 @@ void dh_tokenizer_seal(dh_tokenizer *tok)
     hash_vocab(&h, &tok->stray);
     hash_matcher(&h, &tok->specials);
     hash_matcher(&h, &tok->user);
+    if (tok->normalizer.hash || tok->kind->encode == dh_encode_words) hash_words(&h, tok);
     tok->fingerprint = h;
 }
 
@@ -111,7 +134,7 @@ dh_status dh_tokenizer_finish(dh_ctx *ctx, dh_tokenizer *made, dh_status st, dh_
         return st;
     }
     dh_matcher_sort(&made->specials, &made->vocab);
-    dh_matcher_sort(&made->user, &made->vocab);
+    dh_matcher_sort(&made->user, made->user_texts.pieces.n ? &made->user_texts : &made->vocab);
     dh_tokenizer_seal(made);
     *tok = made;
     return DH_OK;
@@ -165,15 +188,15 @@ dh_status dh_encoder_create(dh_ctx *ctx, const dh_tokenizer *tok, dh_encoder **e
     dh_encoder *made = calloc(1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for an encoder");
     made->tok = tok;
-    if (tok->splitter.codes.n) {
-        dh_status st = dh_split_scratch_create(ctx, &tok->splitter, &made->split);
-        if (st != DH_OK) {
-            free(made);
-            return st;
-        }
-    }
-    *enc = made;
-    return DH_OK;
+    dh_status st = DH_OK;
+    if (tok->splitter.steps.n) st = dh_split_scratch_create(ctx, &tok->splitter, &made->split);
+    if (st == DH_OK && tok->normalizer.steps.n)
+        st = dh_normalize_work_create(ctx, &made->normalize);
+    if (st == DH_OK)
+        *enc = made;
+    else
+        dh_encoder_destroy(made);
+    return st;
 }
 
 void dh_encoder_destroy(dh_encoder *enc)
@@ -182,7 +205,11 @@ void dh_encoder_destroy(dh_encoder *enc)
     dh_merger_fini(&enc->merger);
     dh_cache_fini(&enc->cache);
     dh_split_scratch_destroy(enc->split);
+    dh_normalize_work_destroy(enc->normalize);
     dh_str_fini(&enc->norm);
+    dh_str_fini(&enc->spelled);
+    dh_vec_fini(&enc->word);
+    dh_vec_fini(&enc->path);
     free(enc);
 }
 
@@ -245,6 +272,16 @@ static void remember(dh_encoder *enc, const unsigned char *word, size_t n)
     dh_cache_put(&enc->cache, word, n, ids, n_ids);
 }
 
+static dh_status segment_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n)
+{
+    enc->word.n = 0;
+    DH_TRY(enc->tok->kind->segment(ctx, enc, word, n));
+    dh_cache_put(&enc->cache, word, n, enc->word.at, enc->word.n);
+    for (size_t i = 0; i < enc->word.n; i++)
+        DH_TRY(dh_encoder_push(ctx, enc, (uint32_t)enc->word.at[i]));
+    return DH_OK;
+}
+
 dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n)
 {
     if (n == 0) return DH_OK;
@@ -257,6 +294,7 @@ dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *wor
     }
     if (n > INT32_MAX)
         return dh_fail(ctx, DH_EINVAL, "a word of %zu bytes (at most 2 GiB can be merged)", n);
+    if (enc->tok->kind->segment) return segment_word(ctx, enc, word, n);
     dh_merger_clear(&enc->merger);
     if (!enc->tok->kind->symbols(enc, word, n) || !dh_merger_run(&enc->merger, &enc->tok->pairs))
         return dh_fail(ctx, DH_ENOMEM, "out of memory merging a word of %zu bytes", n);
@@ -264,43 +302,71 @@ dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *wor
     return push_symbols(ctx, enc, word, n);
 }
 
-static bool is_space(unsigned char c)
+/* The character in front of text[at], and its bytes; 0: there is none. */
+static size_t char_before(const unsigned char *text, size_t at, uint32_t *code)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r');
+    for (size_t len = 1; len <= 4 && len <= at; len++)
+        if ((text[at - len] & 0xC0) != 0x80)
+            return dh_utf8_decode(text + at - len, len, code) == len ? len : 0;
+    return 0;
 }
 
-/* Encode a stretch without special tokens. */
-static dh_status encode_stretch(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text,
-                                size_t from, size_t end)
+/* Whether characters of words stand on either side of text[begin, end). */
+static bool within_word(const unsigned char *text, size_t n, size_t begin, size_t end)
 {
-    if (from >= end) return DH_OK;
-    enc->last_unk = false;
-    dh_status st = enc->tok->kind->encode(ctx, enc, text + from, end - from, from == 0);
-    enc->done_bytes = end;
-    return st;
+    uint32_t code;
+    if (char_before(text, begin, &code) && dh_is_word_char(code)) return true;
+    return dh_utf8_decode(text + end, n - end, &code) && dh_is_word_char(code);
 }
 
-/* Cut special tokens out, encode what is between them. */
-static dh_status encode_text(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text, size_t n)
+/* Where the white space begins that ends at `at`, from `from` on; and where it ends. */
+static size_t space_before(const unsigned char *text, size_t from, size_t at)
 {
-    const dh_tokenizer *tok = enc->tok;
-    size_t from = 0, at = tok->specials.entries.n ? 0 : n;
+    uint32_t code;
+    for (size_t len; at > from && (len = char_before(text, at, &code)); at -= len)
+        if (len > at - from || !dh_is_white_space(code)) break;
+    return at;
+}
+
+static size_t space_behind(const unsigned char *text, size_t n, size_t at)
+{
+    uint32_t code;
+    for (size_t len; at < n && (len = dh_utf8_decode(text + at, n - at, &code)); at += len)
+        if (!dh_is_white_space(code)) break;
+    return at;
+}
+
+dh_status dh_encoder_cut(dh_ctx *ctx, dh_encoder *enc, const dh_matcher *matcher, const dh_vocab *v,
+                         const unsigned char *text, size_t n, bool first, dh_stretch_fn fn)
+{
+    const bool special = enc->flags & DH_ENCODE_SPECIAL;
+    size_t from = 0, at = matcher->entries.n ? 0 : n;
     while (at < n) {
-        const dh_match_entry *e = dh_matcher_find(
-            &tok->specials, &tok->vocab, enc->flags & DH_ENCODE_SPECIAL, text + at, n - at);
+        const dh_match_entry *e = dh_matcher_find(matcher, v, special, text + at, n - at);
         if (!e) {
             at++;
             continue;
         }
-        size_t end = at;
-        while (e->lstrip && end > from && is_space(text[end - 1])) end--;
-        DH_TRY(encode_stretch(ctx, enc, text, from, end));
+        size_t begin = at;
+        at += v->pieces.at[e->id].len;
+        if (e->single_word && within_word(text, n, begin, at)) continue;
+        if (e->lstrip) begin = space_before(text, from, begin);
+        if (begin > from) DH_TRY(fn(ctx, enc, text + from, begin - from, first && from == 0));
         DH_TRY(dh_encoder_push(ctx, enc, e->id));
-        at += tok->vocab.pieces.at[e->id].len;
-        while (e->rstrip && at < n && is_space(text[at])) at++;
+        if (e->rstrip) at = space_behind(text, n, at);
         from = at;
     }
-    return encode_stretch(ctx, enc, text, from, n);
+    return from < n ? fn(ctx, enc, text + from, n - from, first && from == 0) : DH_OK;
+}
+
+/* Encode a stretch without special tokens. */
+static dh_status encode_stretch(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text, size_t n,
+                                bool first)
+{
+    enc->last_unk = false;
+    dh_status st = enc->tok->kind->encode(ctx, enc, text, n, first);
+    enc->done_bytes = (size_t)(text - enc->text) + n;
+    return st;
 }
 
 dh_status dh_encoder_encode(dh_ctx *ctx, dh_encoder *enc, const void *text, size_t n_bytes,
@@ -313,7 +379,10 @@ dh_status dh_encoder_encode(dh_ctx *ctx, dh_encoder *enc, const void *text, size
     dh_status st = DH_OK;
     if ((flags & DH_ENCODE_BOS) && enc->tok->bos >= 0)
         st = dh_encoder_push(ctx, enc, (uint32_t)enc->tok->bos);
-    if (st == DH_OK && n_bytes) st = encode_text(ctx, enc, text, n_bytes);
+    enc->text = text;
+    if (st == DH_OK && n_bytes)
+        st = dh_encoder_cut(ctx, enc, &enc->tok->specials, &enc->tok->vocab, text, n_bytes, true,
+                            encode_stretch);
     if (st == DH_OK && (flags & DH_ENCODE_EOS) && enc->tok->eos >= 0)
         st = dh_encoder_push(ctx, enc, (uint32_t)enc->tok->eos);
     if (st != DH_OK && !enc->drain) ids->n = kept;
@@ -344,8 +413,9 @@ const char *dh_tokenizer_piece(const dh_tokenizer *tok, int32_t prev, int32_t id
 {
     const dh_piece *p = piece_of(tok, id);
     if (!p) return NULL;
+    const bool start = prev == -1 || prev == tok->bos;
+    if (tok->shown.text.pieces.n) return dh_shown_piece(&tok->shown, start, prev, id, n_bytes);
     const char *bytes = tok->vocab.bytes.text + p->offset;
-    bool start = prev == -1 || prev == tok->bos;
     bool strip = start && tok->strip_prefix && p->kind != DH_PIECE_SPECIAL &&
                  p->kind != DH_PIECE_UNKNOWN && p->len > 0 && bytes[0] == ' ';
     *n_bytes = p->len - strip;
@@ -366,7 +436,9 @@ dh_status dh_tokenizer_decode(dh_ctx *ctx, const dh_tokenizer *tok, const int32_
         bool special = tok->vocab.pieces.at[ids[i]].kind == DH_PIECE_SPECIAL;
         if (!special || !(flags & DH_DECODE_SKIP_SPECIAL)) dh_str_append(out, bytes, len);
         if (out->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory decoding %zu tokens", n);
-        if (!special) prev = ids[i];
+        /* Decoders that make a token's text see every token that is written. */
+        if (!special || (tok->shown.text.pieces.n && !(flags & DH_DECODE_SKIP_SPECIAL)))
+            prev = ids[i];
     }
     return DH_OK;
 }

@@ -36,6 +36,14 @@ static inline size_t dh_utf8_unit(const unsigned char *p, size_t n)
     return len ? len : 1;
 }
 
+/* The unit at p and its value, U+FFFD where it is no code point. n > 0. */
+static inline size_t dh_utf8_next(const unsigned char *p, size_t n, uint32_t *code)
+{
+    *code = 0xFFFD;
+    size_t len = dh_utf8_decode(p, n, code);
+    return len ? len : 1;
+}
+
 /* Writes code (a valid scalar value) to out, returns the bytes written. */
 static inline size_t dh_utf8_encode(uint32_t code, unsigned char out[4])
 {

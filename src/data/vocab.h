@@ -51,6 +51,7 @@ typedef struct dh_match_entry {
     uint32_t id;
     bool always;         /* also when special tokens are not to be parsed */
     bool lstrip, rstrip; /* take white space before / after with it */
+    bool single_word;    /* not beside characters of words */
 } dh_match_entry;
 
 typedef struct dh_matcher {

@@ -233,7 +233,7 @@ static void check_split(const json_t *row, void *arg)
         assert_ok(&ctx, dh_split_scratch_create(&ctx, &splitter, &scratch));
         assert_ok(&ctx,
                   dh_split(&ctx, &splitter, scratch, (const unsigned char *)json_string_value(text),
-                           json_string_length(text), keep_length, &got));
+                           json_string_length(text), true, keep_length, &got));
         bool same = got.n == json_array_size(want);
         for (size_t i = 0; same && i < got.n; i++)
             same = got.at[i] == (size_t)json_integer_value(json_array_get(want, i));
@@ -261,8 +261,8 @@ static void long_runs_split(void **state)
     assert_ok(&ctx,
               dh_splitter_add(&ctx, &splitter, LLAMA3_PATTERN, strlen(LLAMA3_PATTERN), false));
     assert_ok(&ctx, dh_split_scratch_create(&ctx, &splitter, &scratch));
-    assert_ok(&ctx, dh_split(&ctx, &splitter, scratch, (const unsigned char *)text, N, keep_length,
-                             &got));
+    assert_ok(&ctx, dh_split(&ctx, &splitter, scratch, (const unsigned char *)text, N, true,
+                             keep_length, &got));
     assert_int_equal(got.n, 1);
     assert_int_equal(got.at[0], N);
     dh_splitter_fini(&splitter);
@@ -271,10 +271,10 @@ static void long_runs_split(void **state)
     splitter = (dh_splitter){0};
     assert_ok(&ctx, dh_splitter_add(&ctx, &splitter, "( +)+[xy]", 9, false));
     assert_ok(&ctx, dh_split_scratch_create(&ctx, &splitter, &scratch));
-    assert_fails(
-        &ctx,
-        dh_split(&ctx, &splitter, scratch, (const unsigned char *)text, 100, keep_length, &got),
-        DH_EUNSUPPORTED, "gave up");
+    assert_fails(&ctx,
+                 dh_split(&ctx, &splitter, scratch, (const unsigned char *)text, 100, true,
+                          keep_length, &got),
+                 DH_EUNSUPPORTED, "gave up");
     dh_splitter_fini(&splitter);
     dh_split_scratch_destroy(scratch);
     dh_vec_fini(&got);
@@ -293,7 +293,7 @@ static void many_slow_matches_are_given_up(void **state)
     lengths got = {0};
     assert_ok(&ctx, dh_splitter_add(&ctx, &splitter, "( +)+[xy]|.", 11, false));
     assert_ok(&ctx, dh_split_scratch_create(&ctx, &splitter, &scratch));
-    assert_fails(&ctx, dh_split(&ctx, &splitter, scratch, text, N, keep_length, &got),
+    assert_fails(&ctx, dh_split(&ctx, &splitter, scratch, text, N, true, keep_length, &got),
                  DH_EUNSUPPORTED, "gave up on a text of 400000 bytes");
     dh_splitter_fini(&splitter);
     dh_split_scratch_destroy(scratch);

@@ -1,0 +1,37 @@
+/* SentencePiece's precompiled_charsmap: which strings of characters are written as which others.
+ *
+ * The file is a uint32 (bytes of the trie), a double-array trie (Darts-clone; Yata et al. 2007)
+ * over UTF-8, and texts that end with a zero byte, little endian. A leaf's value is an offset into
+ * the texts. */
+#ifndef DH_DATA_CHARSMAP_H
+#define DH_DATA_CHARSMAP_H
+
+#include "base/base.h"
+
+typedef struct dh_charsmap {
+    uint32_t *trie; /* [n_units] */
+    size_t n_units;
+    char *texts; /* [n_bytes], the last one zero */
+    size_t n_bytes;
+} dh_charsmap;
+
+/* errors    DH_EFORMAT cut off, or no such table; DH_ENOMEM */
+dh_status dh_charsmap_read(dh_ctx *ctx, const unsigned char *data, size_t n, dh_charsmap *map);
+void dh_charsmap_fini(dh_charsmap *map);
+uint64_t dh_charsmap_hash(const dh_charsmap *map);
+
+/* What the longest (else the shortest) string at the beginning of text is written as, and how many
+ * bytes that string has; NULL: none begins here. */
+const char *dh_charsmap_find(const dh_charsmap *map, const unsigned char *text, size_t n,
+                             bool longest, size_t *n_found);
+
+/* Append a text as Hugging Face's Precompiled normalizer writes it: grapheme clusters of fewer than
+ * six bytes as a whole where they begin with a string of the table, all else character by
+ * character. */
+void dh_charsmap_by_graphemes(const dh_charsmap *map, const unsigned char *text, size_t n,
+                              dh_str *out);
+/* As SentencePiece does: the longest string at each place. */
+void dh_charsmap_by_longest(const dh_charsmap *map, const unsigned char *text, size_t n,
+                            dh_str *out);
+
+#endif

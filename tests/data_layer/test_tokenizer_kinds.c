@@ -1,0 +1,153 @@
+/* Every kind of tokenizer.json gives the ids and texts that Hugging Face's tokenizers give
+ * (tests/data/tokenizers/hf, made by make_hf.py), whatever the text. */
+#include "dh_test.h"
+
+#include "dhelix/tokenizer.h"
+
+#include <jansson.h>
+
+#define DATA "tests/data/tokenizers/hf/"
+
+typedef struct fixture {
+    json_t *expected;
+    size_t n_texts;
+} fixture;
+
+static int load_expected(void **state)
+{
+    static fixture f;
+    f.expected = json_load_file(DATA "expected.json", JSON_ALLOW_NUL, NULL);
+    f.n_texts = json_array_size(json_object_get(f.expected, "texts"));
+    *state = &f;
+    return f.n_texts > 0 ? 0 : -1;
+}
+
+static int drop_expected(void **state)
+{
+    json_decref(((fixture *)*state)->expected);
+    return 0;
+}
+
+static dh_tokenizer *load(const char *name)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok = NULL;
+    char path[200];
+    snprintf(path, sizeof path, DATA "%s.json", name);
+    assert_ok(&ctx, dh_tokenizer_load(&ctx, path, &tok));
+    return tok;
+}
+
+static void print_ids(const char *what, const int32_t *ids, size_t n)
+{
+    dh_str out = DH_STR_INIT;
+    for (size_t i = 0; i < n && i < 60; i++) dh_str_printf(&out, " %d", ids[i]);
+    print_message("  %s:%s\n", what, out.text ? out.text : "");
+    dh_str_fini(&out);
+}
+
+/* Whether a text has these ids; says where it has not. */
+static bool same_ids(const char *name, dh_encoder *enc, const json_t *text, const json_t *want,
+                     unsigned flags)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_ids ids = {0}, wanted = {0};
+    size_t i;
+    json_t *id;
+    const dh_status st = dh_encoder_encode(&ctx, enc, json_string_value(text),
+                                           json_string_length(text), flags, &ids);
+    json_array_foreach(want, i, id)
+        assert_true(dh_vec_push(&wanted, (int32_t)json_integer_value(id)));
+    const bool same = st == DH_OK && ids.n == wanted.n &&
+                      (ids.n == 0 || memcmp(ids.at, wanted.at, ids.n * sizeof *ids.at) == 0);
+    if (!same) {
+        char *spelled = json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+        print_message("%s, %s special tokens, %s %s\n", name,
+                      flags & DH_ENCODE_SPECIAL ? "with" : "without", spelled, ctx.message);
+        print_ids("got ", ids.at, ids.n);
+        print_ids("want", wanted.at, wanted.n);
+        free(spelled);
+    }
+    dh_vec_fini(&ids);
+    dh_vec_fini(&wanted);
+    return same;
+}
+
+static void every_kind_gives_the_ids(void **state)
+{
+    const fixture *f = *state;
+    const json_t *texts = json_object_get(f->expected, "texts");
+    const char *name;
+    json_t *rows;
+    size_t n_wrong = 0, n_tokenizers = 0;
+    json_object_foreach(json_object_get(f->expected, "tokenizers"), name, rows)
+    {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_tokenizer *tok = load(name);
+        dh_encoder *enc;
+        assert_ok(&ctx, dh_encoder_create(&ctx, tok, &enc));
+        for (size_t i = 0; i < f->n_texts; i++) {
+            const json_t *ids = json_array_get(json_object_get(rows, "ids"), i);
+            const json_t *plain = json_array_get(json_object_get(rows, "plain"), i);
+            const json_t *text = json_array_get(texts, i);
+            n_wrong += !same_ids(name, enc, text, ids, DH_ENCODE_SPECIAL);
+            n_wrong += !same_ids(name, enc, text, json_is_null(plain) ? ids : plain, 0);
+        }
+        dh_encoder_destroy(enc);
+        dh_tokenizer_destroy(tok);
+        n_tokenizers++;
+    }
+    assert_in_range(n_tokenizers, 25, 100);
+    assert_int_equal(n_wrong, 0);
+}
+
+/* All bytes of a character are text; half of them is what Hugging Face's writes as U+FFFD. */
+static bool has_replacement(const json_t *text)
+{
+    return memmem(json_string_value(text), json_string_length(text), "\xEF\xBF\xBD", 3) != NULL;
+}
+
+static void every_kind_gives_the_text_back(void **state)
+{
+    const fixture *f = *state;
+    const char *name;
+    json_t *rows, *id;
+    size_t n_wrong = 0, n_right = 0, k;
+    json_object_foreach(json_object_get(f->expected, "tokenizers"), name, rows)
+    {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_tokenizer *tok = load(name);
+        for (size_t i = 0; i < f->n_texts; i++) {
+            const json_t *want = json_array_get(json_object_get(rows, "text"), i);
+            dh_ids ids = {0};
+            dh_str text = DH_STR_INIT;
+            if (json_is_null(want) || has_replacement(want)) continue;
+            json_array_foreach(json_array_get(json_object_get(rows, "ids"), i), k, id)
+                assert_true(dh_vec_push(&ids, (int32_t)json_integer_value(id)));
+            assert_ok(&ctx,
+                      dh_tokenizer_decode(&ctx, tok, ids.at, ids.n, DH_DECODE_SKIP_SPECIAL, &text));
+            const bool same =
+                text.len == json_string_length(want) &&
+                (text.len == 0 || memcmp(text.text, json_string_value(want), text.len) == 0);
+            if (!same)
+                print_message("%s, text %zu:\n  got  \"%s\"\n  want \"%s\"\n", name, i,
+                              text.text ? text.text : "", json_string_value(want));
+            n_wrong += !same;
+            n_right += same;
+            dh_vec_fini(&ids);
+            dh_str_fini(&text);
+        }
+        dh_tokenizer_destroy(tok);
+    }
+    assert_int_equal(n_wrong, 0);
+    assert_in_range(n_right, 1000, 100000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_gives_the_ids),
+        cmocka_unit_test(every_kind_gives_the_text_back),
+    };
+    return cmocka_run_group_tests(tests, load_expected, drop_expected);
+}
