@@ -64,6 +64,8 @@ typedef enum dh_reshard_after {
     DH_RESHARD_NODE
 } dh_reshard_after;
 typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
+/* How ranks whose programs run on GPUs communicate. */
+typedef enum dh_gpu_comm { DH_GPU_COMM_AUTO, DH_GPU_COMM_NCCL, DH_GPU_COMM_HOST } dh_gpu_comm;
 typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
 typedef enum dh_cp_linear { DH_CP_LINEAR_LASP2, DH_CP_LINEAR_LASP1 } dh_cp_linear;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
@@ -160,6 +162,8 @@ typedef struct dh_job {
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size; 0: auto */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
     dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: how a rank waits for others */
+    dh_gpu_comm gpu_comm;           /* parallel.gpu_comm: how ranks on GPUs communicate */
+    int64_t gpu_comm_sms;           /* parallel.gpu_comm_sms: of a group's calls; 0: auto */
     int64_t nodes, ranks_per_node;  /* topology.*; 0: from the launcher */
     dh_link link_local, link_cross; /* links.local, links.cross */
 

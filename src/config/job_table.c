@@ -18,6 +18,7 @@ static const char *const reshard_names[] = {"true", "false", "node", NULL};
 static const char *const gather_names[] = {"optimizer", "forward", NULL};
 static const char *const fuse_names[] = {"auto", "off", "1", "2", "4", "8", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
+static const char *const gpu_comm_names[] = {"auto", "nccl", "host", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
 static const char *const spike_names[] = {"off", "stop", "back", NULL};
 static const char *const elastic_names[] = {"stop", "continue", NULL};
@@ -39,6 +40,7 @@ _Static_assert(DH_FUSE_AUTO == 0 && DH_FUSE_OFF == 1 && DH_FUSE_8 == 5 &&
                    DH_COUNTOF(fuse_names) == DH_N_FUSE + 1,
                "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
+_Static_assert(DH_GPU_COMM_AUTO == 0 && DH_GPU_COMM_NCCL == 1 && DH_GPU_COMM_HOST == 2, "order");
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
 _Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "order");
 _Static_assert(DH_ELASTIC_STOP == 0 && DH_ELASTIC_CONTINUE == 1, "order");
@@ -369,6 +371,11 @@ static const dh_setting settings[] = {
           .automatic = "in steps 20 times the slowest so far, at least 60; else 600", .help = "longest wait for another rank before the run ends, naming who did not come"),
     ENUM("parallel.mpi_wait", mpi_wait, "yield", mpi_wait_names,
          .help = "how MPI calls wait: yield and sleep leave the core to computing; block keeps it, and notices no timeout"),
+    ENUM("parallel.gpu_comm", gpu_comm, "auto", gpu_comm_names,
+         .help = "device cuda: ranks communicate by NCCL on their streams (nccl), through memory of the host (host), or by NCCL in groups "
+                 "where each rank has a GPU of its own (auto)"),
+    INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64, .automatic = "16 on links inside of nodes, 8 between them",
+        .help = "device cuda: processors of a GPU that a group's calls take at most; products are planned for those that all groups leave"),
 
     INT("topology.nodes", nodes, "auto", 0, DEGREE_MAX, .automatic = "ranks / ranks_per_node, or 1", .help = "nodes, each with consecutive ranks"),
     INT("topology.ranks_per_node", ranks_per_node, "auto", 0, DEGREE_MAX, .automatic = "ranks / nodes", .help = "ranks of a node"),

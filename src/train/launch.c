@@ -34,6 +34,9 @@ _Static_assert((int)DH_MPI_WAIT_YIELD == DH_PROGRESS_YIELD &&
                    (int)DH_MPI_WAIT_SLEEP == DH_PROGRESS_SLEEP &&
                    (int)DH_MPI_WAIT_BLOCK == DH_PROGRESS_BLOCK,
                "order");
+_Static_assert((int)DH_GPU_COMM_AUTO == DH_LINKS_AUTO && (int)DH_GPU_COMM_NCCL == DH_LINKS_ONLY &&
+                   (int)DH_GPU_COMM_HOST == DH_LINKS_NEVER,
+               "order");
 
 static dh_status open_world(dh_ctx *ctx, dh_launch *l)
 {
@@ -48,6 +51,8 @@ static dh_status open_world(dh_ctx *ctx, dh_launch *l)
                  [DH_ENGINE_CROSS] = {job->link_cross.gbps, job->link_cross.latency_us}},
         .timeout_ns = dh_job_patience_ns(job),
         .progress = (dh_comm_progress)job->mpi_wait,
+        .links = (dh_comm_links)job->gpu_comm,
+        .link_sms = (int)job->gpu_comm_sms,
         .hook = l->fault.kind == DH_FAULT_NONE ? NULL : dh_fault_at_call,
         .hook_user = &l->fault,
     };

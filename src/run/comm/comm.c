@@ -173,6 +173,16 @@ void dh_comm_set_timeout(dh_comm *comm, int64_t timeout_ns, const char *why)
     snprintf(comm->timeout_why, sizeof comm->timeout_why, "%s", why);
 }
 
+int64_t dh_comm_timeout_ns(const dh_comm *comm)
+{
+    return comm->timeout_ns;
+}
+
+const dh_comm_config *dh_comm_config_of(const dh_comm *comm)
+{
+    return &comm->world->config;
+}
+
 void dh_comm_enter(dh_comm *comm, int stream)
 {
     comm->running |= UINT32_C(1) << stream;
@@ -412,6 +422,11 @@ static dh_status check_buffers(dh_ctx *ctx, const dh_comm_group *g, const dh_com
 int64_t dh_comm_sent_bytes(const dh_comm *comm, dh_engine wire)
 {
     return comm->sent_bytes[wire];
+}
+
+void dh_comm_add_sent(dh_comm_group *group, int64_t n_bytes)
+{
+    group->comm->sent_bytes[group->wire] += n_bytes;
 }
 
 /* The common way of all collectives, once their slices are known. */

@@ -92,6 +92,14 @@ typedef enum dh_comm_checking {
 typedef enum dh_comm_action { DH_COMM_PROCEED, DH_COMM_DROP } dh_comm_action;
 typedef dh_comm_action (*dh_comm_hook)(void *user, int rank, int64_t seq, dh_comm_kind kind);
 
+/* Whether devices that can communicate on their own streams do so. */
+typedef enum dh_comm_links {
+    DH_LINKS_AUTO, /* in groups where each rank has a device of its own */
+    DH_LINKS_ONLY, /* or it is an error */
+    DH_LINKS_NEVER,
+    DH_N_LINKS
+} dh_comm_links;
+
 /* Zero-initialised fields mean the default. */
 typedef struct dh_comm_config {
     int ranks;                      /* local: number of ranks; mpi: 0, or what must be there */
@@ -102,6 +110,9 @@ typedef struct dh_comm_config {
     dh_comm_checking check;         /* mpi; default FIRST */
     int64_t eager_bytes; /* local: sends up to this do not wait for the peer; default 16 KiB */
     int64_t max_message_bytes; /* mpi: larger messages travel in parts; default 1 GiB */
+    /* Of what devices communicate on streams of their own, beside this world. */
+    dh_comm_links links;
+    int link_sms; /* processors of a device that a group's calls take at most; 0: the default */
     dh_comm_hook hook;
     void *hook_user;
 } dh_comm_config;
@@ -144,6 +155,10 @@ void dh_comm_detach(dh_comm *comm);
  * its calls is under way. why: how it was chosen, for messages ("20 times the slowest step"). */
 void dh_comm_set_timeout(dh_comm *comm, int64_t timeout_ns, const char *why);
 
+/* Its longest wait; and what its world was made with, defaults filled in. */
+int64_t dh_comm_timeout_ns(const dh_comm *comm);
+const dh_comm_config *dh_comm_config_of(const dh_comm *comm);
+
 /* Around whatever a rank does on a stream (0 .. 31), its calls there included: so that one
  * that computes is told from one that waits. Any thread, cheap. */
 void dh_comm_enter(dh_comm *comm, int stream);
@@ -185,6 +200,9 @@ dh_comm_times dh_comm_group_times(const dh_comm_group *group);
  * directly of an all_to_all (paced links, below, take their time by the same count); what an mpi
  * library really sends for a collective it alone knows. */
 int64_t dh_comm_sent_bytes(const dh_comm *comm, dh_engine wire);
+
+/* Adds what a rank has sent on a group's wire by other means than its calls. Any thread. */
+void dh_comm_add_sent(dh_comm_group *group, int64_t n_bytes);
 
 /* Reserve scratch so that no later call with up to n_bytes in its larger vector
  * allocates (mpi reductions need that much; local none). For those who measure calls, or may not

@@ -10,6 +10,7 @@
 
 #include "run/cuda/cuda.h"
 #include "run/cuda/gemm.h"
+#include "run/cuda/link.h"
 
 /* ---- prepared kernels -------------------------------------------------------------------------
  */
@@ -80,12 +81,13 @@ static void host_free(void *at)
 static const char *describe(char *buf, size_t cap)
 {
     int version = 0, gpu = 0;
+    char nccl[64];
     struct cudaDeviceProp gpu_is = {.name = "no GPU"};
     cudaRuntimeGetVersion(&version);
     if (cudaGetDevice(&gpu) != cudaSuccess || cudaGetDeviceProperties(&gpu_is, gpu) != cudaSuccess)
         (void)cudaGetLastError();
-    snprintf(buf, cap, "CUDA %d.%d, cuBLASLt %zu, %s", version / 1000, version % 1000 / 10,
-             cublasLtGetVersion(), gpu_is.name);
+    snprintf(buf, cap, "CUDA %d.%d, cuBLASLt %zu, %s, %s", version / 1000, version % 1000 / 10,
+             cublasLtGetVersion(), dh_cuda_nccl_version(nccl, sizeof nccl), gpu_is.name);
     return buf;
 }
 
@@ -199,6 +201,9 @@ const dh_device dh_device_cuda = {
     .began_ns = cuda_began_ns,
     .event_ns = cuda_event_ns,
     .first_nonfinite = cuda_first_nonfinite,
+#ifdef DH_HAVE_NCCL
+    .links = &dh_cuda_nccl_links,
+#endif
     .bind_rank = bind_rank,
     .describe = describe,
     .gemm_peak = gemm_peak,

@@ -12,9 +12,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "run/cuda/link.h"
 #include "run/cuda/runtime.h"
 
-enum { MOST_DEVICES = 64, OPERAND_ALIGN = 16, WORKSPACE_ALIGN = 256 };
+enum { MOST_DEVICES = DH_CUDA_MOST_GPUS, OPERAND_ALIGN = 16, WORKSPACE_ALIGN = 256 };
 
 struct dh_cuda_gemm {
     dh_gemm_desc d; /* leading dimensions filled in */
@@ -111,8 +112,23 @@ static dh_status describe_operands(dh_ctx *ctx, dh_cuda_gemm *g)
     return describe(ctx, d->out, d->m, d->n, d->ldc, &g->c);
 }
 
+/* Processors that communicators of the GPU leave; 0: there are none. */
+static dh_status free_sms(dh_ctx *ctx, int32_t *n)
+{
+    int gpu;
+    struct cudaDeviceProp is;
+    *n = 0;
+    CUDA_TRY(cudaGetDevice(&gpu));
+    const int taken = dh_cuda_sms_of_links(gpu);
+    if (taken == 0) return DH_OK;
+    CUDA_TRY(cudaGetDeviceProperties(&is, gpu));
+    *n = DH_MAX(is.multiProcessorCount - taken, is.multiProcessorCount / 2);
+    return DH_OK;
+}
+
 static dh_status describe_product(dh_ctx *ctx, dh_cuda_gemm *g)
 {
+    int32_t n_sms;
     const int32_t first = g->d.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                   second = g->d.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, bias_type = type_of(g->d.out);
     const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
@@ -122,6 +138,10 @@ static dh_status describe_product(dh_ctx *ctx, dh_cuda_gemm *g)
         cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     CUBLAS_TRY(
         cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    DH_TRY(free_sms(ctx, &n_sms));
+    if (n_sms > 0)
+        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &n_sms,
+                                                  sizeof n_sms));
     if (!g->d.bias) return DH_OK;
     CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                               sizeof epilogue));

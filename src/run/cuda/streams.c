@@ -135,24 +135,56 @@ static dh_status tell_rest(dh_ctx *ctx, lane *l, entry *e)
 /* ---- a command --------------------------------------------------------------------------------
  */
 
+/* What meets other ranks on a stream may wait for ever: whoever waits for such streams asks now and
+ * then whether the others are still there. */
+static dh_status look_after(dh_ctx *ctx, const lane *l)
+{
+    /* TUNING: a guess until one has run: shorter than a step's end may come late, longer than
+     * asking takes. */
+    enum { PAUSE_NS = 50 * 1000 };
+    const cuda_streams *s = l->all;
+    const dh_watch *watch = &s->base.spec.watch;
+    const int64_t from = dh_now_ns();
+    cudaError_t state = cudaStreamQuery(l->stream);
+    for (; state == cudaErrorNotReady; state = cudaStreamQuery(l->stream)) {
+        (void)cudaGetLastError(); /* it is no error */
+        const int64_t now = dh_now_ns();
+        DH_TRY(watch->waiting(ctx, watch->user, (uint32_t)(l - s->lanes), now - from));
+        dh_sleep_until_ns(now + PAUSE_NS);
+    }
+    return dh_cuda_check(ctx, state, "cudaStreamQuery");
+}
+
 static dh_status synchronize(dh_ctx *ctx, const lane *l)
 {
+    if (l->all->base.spec.watch.waiting) return look_after(ctx, l);
     CUDA_TRY(cudaStreamSynchronize(l->stream));
     return DH_OK;
 }
 
 /* Addresses of the host are of memory that host_alloc gave. */
-static dh_status call_host(dh_ctx *ctx, lane *l, const dh_stream_command *c)
+static dh_status fetch(dh_ctx *ctx, const lane *l, const dh_stream_command *c)
 {
-    const dh_watch *watch = &l->all->base.spec.watch;
     for (uint32_t i = 0; i < c->n_fetches; i++)
         CUDA_TRY(cudaMemcpyAsync(c->fetches[i].to, c->fetches[i].from, c->fetches[i].n_bytes,
                                  cudaMemcpyDeviceToHost, l->stream));
-    DH_TRY(synchronize(ctx, l));
+    return synchronize(ctx, l);
+}
+
+static dh_status call_host(dh_ctx *ctx, lane *l, const dh_stream_command *c)
+{
+    const dh_watch *watch = &l->all->base.spec.watch;
+    DH_TRY(fetch(ctx, l, c));
     watch->working(watch->user, c->stream, true);
     const dh_status st = c->host(ctx, c->host_user, c->call);
     watch->working(watch->user, c->stream, false);
     return st;
+}
+
+static dh_status enqueue(dh_ctx *ctx, const lane *l, const dh_stream_command *c)
+{
+    if (c->n_fetches > 0) DH_TRY(fetch(ctx, l, c));
+    return c->enqueue(ctx, c->host_user, c->call, l->stream);
 }
 
 /* What a kernel found, before others go on with it. */
@@ -179,7 +211,9 @@ static dh_status do_work(dh_ctx *ctx, lane *l, entry *e)
 {
     const dh_stream_command *c = &e->command;
     CUDA_TRY(cudaEventRecord(e->began, l->stream));
-    DH_TRY(c->host ? call_host(ctx, l, c) : launch(ctx, l, c->call));
+    DH_TRY(c->host      ? call_host(ctx, l, c)
+           : c->enqueue ? enqueue(ctx, l, c)
+                        : launch(ctx, l, c->call));
     return tell_rest(ctx, l, e);
 }
 

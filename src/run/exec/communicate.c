@@ -2,8 +2,7 @@
  *
  * A communicator's calls block, and read and write memory of the host. So the command is a function
  * of the host, which the device runs where it may sleep; where the slab is no memory of the host,
- * the operands go through some that is. A communicator that issues on streams itself will put its
- * own work there instead. */
+ * the operands go through some that is. What devices communicate by themselves is in links.c. */
 #include <string.h>
 
 #include "run/exec/internal.h"
@@ -250,6 +249,7 @@ dh_status dh_exec_add_transit(dh_ctx *ctx, dh_exec *e)
         const dh_op_info *info = dh_op_info_of(dh_instr_op(p, &p->instrs.at[i])->type);
         size_t sum = 0, *most = &n_bytes[p->instrs.at[i].stream];
         if (info->resource != DH_RES_COMM) continue;
+        if (e->links[dh_instr_op(p, &p->instrs.at[i])->group]) continue;
         for (int k = 0; k < info->n_in + info->n_out; k++) sum += aligned(operand_bytes(e, i, k));
         *most = DH_MAX(*most, sum);
     }

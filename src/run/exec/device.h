@@ -68,7 +68,10 @@ typedef struct dh_stream_command {
     /* NULL: the operator's kernel is launched. Else called once the waits are over, on a thread
      * that may sleep and that holds up no other stream. */
     dh_status (*host)(dh_ctx *ctx, void *user, const dh_call *call);
-    void *host_user;
+    /* Or puts work on the stream, whose handle is the device's own, and returns; where the device
+     * has links. Fetches are there before it is called, copies are none. */
+    dh_status (*enqueue)(dh_ctx *ctx, void *user, const dh_call *call, void *stream);
+    void *host_user; /* of either */
     /* Before it, to the host; behind it, from there, the first output's first; borrowed. */
     const dh_copy *fetches, *copies;
     uint32_t n_fetches, n_copies;
@@ -90,6 +93,9 @@ typedef struct dh_watch {
     void (*explain)(dh_ctx *ctx, void *user, uint32_t id);
     /* The first failure of a run. */
     void (*failed)(void *user, dh_status status, const char *message);
+    /* Told now and then by who waits for a stream on which others are met: whether it is to go on
+     * waiting. NULL: no stream meets anybody. */
+    dh_status (*waiting)(dh_ctx *ctx, void *user, uint32_t stream, int64_t waited_ns);
 } dh_watch;
 
 typedef struct dh_streams_spec {
@@ -103,6 +109,56 @@ typedef struct dh_streams {
     dh_streams_spec spec;
     dh_slab *slab, *values; /* values: scalars and choices; all addresses lie in one of them */
 } dh_streams;
+
+/* ---- communication on streams -----------------------------------------------------------------
+ */
+
+/* A rank's end of a communicator of the device's own: of one group, for calls on one stream. */
+typedef struct dh_devlink dh_devlink;
+
+typedef struct dh_devlink_spec {
+    const char *name;     /* the group's; static */
+    dh_comm *comm;        /* borrowed, as is the group */
+    dh_comm_group *group; /* by which the members agree on the link */
+    int n;                /* members */
+    int sms;              /* processors that its calls take at most; 0: as many as they like */
+} dh_devlink_spec;
+
+typedef enum dh_devlink_kind {
+    DH_DEVLINK_ALL_GATHER,
+    DH_DEVLINK_REDUCE_SCATTER,
+    DH_DEVLINK_ALL_REDUCE,
+    DH_DEVLINK_TRANSFERS
+} dh_devlink_kind;
+
+/* As the functions of comm.h of that name; reductions are sums. Transfers are made all at once, as
+ * dh_comm_batch does; between two members they match in their order, whatever their tags. */
+typedef struct dh_devlink_call {
+    dh_devlink_kind kind;
+    dh_dtype dtype; /* of transfers: of all of them */
+    int64_t count;
+    const void *send;
+    void *recv;
+    const dh_comm_xfer *xfers;
+    size_t n_xfers;
+} dh_devlink_call;
+
+/* Calls that a device's streams make themselves, without the host waiting. `stream`: the handle
+ * that dh_stream_command.enqueue is given. */
+typedef struct dh_devlinks {
+    const char *name;
+    /* Collective over the group. *link stays as it is, and why says the reason, where its members
+     * cannot have one (as for several ranks on one GPU): the same for all of them. */
+    dh_status (*create)(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_spec *spec,
+                        dh_devlink **link, char *why, size_t cap);
+    void (*destroy)(dh_devlink *link); /* NULL is fine */
+    /* What is under way ends, done or not; all later calls fail. Any thread. */
+    void (*abort)(dh_devlink *link);
+    /* What went wrong behind a call that returned. */
+    dh_status (*check)(dh_ctx *ctx, dh_devlink *link);
+    dh_status (*call)(dh_ctx *ctx, dh_devlink *link, void *stream, const dh_devlink_call *call);
+    dh_status (*zero)(dh_ctx *ctx, void *stream, void *at, size_t n_bytes);
+} dh_devlinks;
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
@@ -131,6 +187,9 @@ typedef struct dh_device {
      * NULL: there is none. */
     void *(*host_alloc)(size_t n_bytes);
     void (*host_free)(void *at);
+
+    /* Optional: communication on its streams; without it all goes through the host. */
+    const dh_devlinks *links;
 
     /* Made once per operator and accumulate mask (GEMM primitives, tables); *kernel stays NULL
      * where there is nothing to make. */

@@ -199,7 +199,9 @@ static dh_status issue(dh_ctx *ctx, dh_exec *e, uint32_t id)
     if (!loads && !communicates(op)) DH_TRY(prepare_kernel(ctx, e, instr));
     bind_call(e, instr, command.call);
     if (loads) DH_TRY(dh_exec_add_load(ctx, e, &command));
-    if (communicates(op)) DH_TRY(dh_exec_add_transfer(ctx, e, &command));
+    if (communicates(op))
+        DH_TRY(
+            (e->links[op->group] ? dh_exec_add_link_call : dh_exec_add_transfer)(ctx, e, &command));
     return e->device->issue(ctx, e->streams, &command);
 }
 
@@ -291,6 +293,7 @@ static void stop_ranks(void *user, dh_status status, const char *message)
 {
     const dh_exec *e = user;
     if (e->comm && status != DH_ECOMM) dh_comm_abort(e->comm, message);
+    dh_exec_abort_links(e);
 }
 
 /* ---- making a program ready ----------------------------------------------------------------- */
@@ -298,16 +301,18 @@ static void stop_ranks(void *user, dh_status status, const char *message)
 static dh_status create_streams(dh_ctx *ctx, dh_exec *e)
 {
     const dh_program *p = e->program;
-    const dh_streams_spec spec = {.n_commands = (uint32_t)p->instrs.n,
-                                  .n_events = (uint32_t)dh_program_n_spans(p),
-                                  .log_rank = p->mesh.ranks > 1 ? (int)p->rank : -1,
-                                  .watch = {.user = e,
-                                            .working = set_working,
-                                            .before = before_instr,
-                                            .after = check_outputs,
-                                            .update = follow_update,
-                                            .explain = explain,
-                                            .failed = stop_ranks}};
+    const dh_streams_spec spec = {
+        .n_commands = (uint32_t)p->instrs.n,
+        .n_events = (uint32_t)dh_program_n_spans(p),
+        .log_rank = p->mesh.ranks > 1 ? (int)p->rank : -1,
+        .watch = {.user = e,
+                  .working = set_working,
+                  .before = before_instr,
+                  .after = check_outputs,
+                  .update = follow_update,
+                  .explain = explain,
+                  .failed = stop_ranks,
+                  .waiting = dh_exec_has_links(e) ? dh_exec_waiting : NULL}};
     return e->device->streams_create(ctx, e->slab, e->values, &spec, &e->streams);
 }
 
@@ -331,10 +336,11 @@ static dh_status make_ready(dh_ctx *ctx, dh_exec *e)
 {
     DH_TRY(make_arrays(ctx, e));
     DH_TRY(make_values(ctx, e));
+    DH_TRY(create_groups(ctx, e));
+    DH_TRY(dh_exec_create_links(ctx, e));
     DH_TRY(dh_exec_add_transit(ctx, e));
     DH_TRY(create_streams(ctx, e));
-    DH_TRY(issue_all(ctx, e));
-    return create_groups(ctx, e);
+    return issue_all(ctx, e);
 }
 
 dh_status dh_exec_create(dh_ctx *ctx, const dh_device *device, const dh_program *program,
@@ -374,6 +380,7 @@ void dh_exec_destroy(dh_exec *exec)
 {
     if (!exec) return;
     exec->device->streams_destroy(exec->streams);
+    dh_exec_destroy_links(exec);
     for (size_t i = 0; i < exec->pinned.n; i++) exec->device->host_free(exec->pinned.at[i]);
     dh_vec_fini(&exec->pinned);
     release_kernels(exec);

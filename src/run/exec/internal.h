@@ -20,11 +20,12 @@ struct dh_exec {
     int64_t *counts; /* the choices on the host */
     dh_comm *comm;
     dh_comm_group *groups[DH_N_GROUPS];
-    dh_arena *arena;   /* of everything below but streams */
-    dh_prepared **ops; /* [graph][op] */
-    dh_call *calls;    /* by instruction */
-    int64_t *met_ns;   /* by instruction: when a call's partners had come; 0: it cannot be known */
-    uint32_t *waits;   /* events, as dh_program.waits */
+    dh_devlink *links[DH_N_GROUPS]; /* NULL: the group's calls go through the host */
+    dh_arena *arena;                /* of everything below but streams */
+    dh_prepared **ops;              /* [graph][op] */
+    dh_call *calls;                 /* by instruction */
+    int64_t *met_ns; /* by instruction: when a call's partners had come; 0: it cannot be known */
+    uint32_t *waits; /* events, as dh_program.waits */
     char *transit[DH_N_STREAM]; /* what transfers of a stream go through; NULL: nothing */
     DH_VEC(void *) pinned;      /* what the device's host_alloc gave */
     dh_span *spans;
@@ -49,6 +50,18 @@ dh_status dh_exec_add_transit(dh_ctx *ctx, dh_exec *exec);
 /* Makes the command of a LOAD: the batch is put together on the host, then copied (load.c).
  * errors: DH_ENOMEM */
 dh_status dh_exec_add_load(dh_ctx *ctx, dh_exec *exec, dh_stream_command *command);
+
+/* Links of the groups that can have them, if the job lets them (links.c); groups are there.
+ * Collective, as dh_exec_create is. */
+dh_status dh_exec_create_links(dh_ctx *ctx, dh_exec *exec);
+void dh_exec_destroy_links(dh_exec *exec);
+bool dh_exec_has_links(const dh_exec *exec);
+/* Calls under way end, for nobody will answer them. Any thread. */
+void dh_exec_abort_links(const dh_exec *exec);
+/* Makes the command of a communication instruction whose group has a link. errors: DH_ENOMEM */
+dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *exec, dh_stream_command *command);
+/* dh_watch.waiting */
+dh_status dh_exec_waiting(dh_ctx *ctx, void *user, uint32_t stream, int64_t waited_ns);
 
 static inline dh_status dh_exec_no_memory(dh_ctx *ctx)
 {

@@ -26,10 +26,18 @@ bool dh_host_on_device(const void *at, size_t n_bytes);
 void dh_host_seed_streams(uint64_t seed);
 /* The n-th kernel from now on, counted from 1, fails where it runs; 0: none. */
 void dh_host_fail_kernel(int64_t n);
+/* The n-th kernel from now on takes this long. */
+void dh_host_delay_kernel(int64_t n, int64_t ns);
 /* The n-th call from now on that makes memory, a stream or an event fails; 0: none. */
 void dh_host_fail_allocation(int64_t n);
-/* Allocations, streams and events that are there. */
+/* Allocations, streams, events and communicators that are there. */
 int64_t dh_host_n_objects(void);
+/* maxCTAs of the communicator that was made last. */
+int dh_host_last_ctas(void);
+/* Why the last communicator that did was ended, "" where none was; and forgets it. */
+void dh_host_take_trouble(char text[200]);
+/* How many devices there are: 2 unless told. While none is in use. */
+void dh_host_set_devices(int n);
 
 /* Arguments of the last cublasLtMatmul that was accepted: matrices by columns. */
 typedef struct dh_host_product {
@@ -41,6 +49,7 @@ typedef struct dh_host_product {
     } a, b, c, d;
     float beta;
     uint64_t workspace_bytes;
+    int sms; /* that it is planned for; 0: all */
 } dh_host_product;
 dh_host_product dh_host_last_product(void);
 

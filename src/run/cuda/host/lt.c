@@ -17,7 +17,7 @@
 typedef struct dh_host_matrix matrix;
 
 typedef struct matmul {
-    int32_t trans_a, trans_b, bias_type;
+    int32_t trans_a, trans_b, bias_type, sms;
     uint32_t epilogue;
     const void *bias;
 } matmul;
@@ -115,6 +115,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
         return set((void *)&m->bias, sizeof m->bias, buf, sizeInBytes);
     if (attr == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE)
         return set(&m->bias_type, sizeof m->bias_type, buf, sizeInBytes);
+    if (attr == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET)
+        return set(&m->sms, sizeof m->sms, buf, sizeInBytes);
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -315,7 +317,8 @@ static void note(const product *p)
                              .c = p->c,
                              .d = p->d,
                              .beta = p->beta,
-                             .workspace_bytes = p->workspace_bytes};
+                             .workspace_bytes = p->workspace_bytes,
+                             .sms = p->m.sms};
     pthread_mutex_unlock(&lock);
 }
 

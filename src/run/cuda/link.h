@@ -1,0 +1,18 @@
+/* Communication on the cuda device's own streams: NCCL. */
+#ifndef DH_RUN_CUDA_LINK_H
+#define DH_RUN_CUDA_LINK_H
+
+#include "run/exec/device.h"
+
+#define DH_CUDA_MOST_GPUS 64
+
+#ifdef DH_HAVE_NCCL
+extern const dh_devlinks dh_cuda_nccl_links;
+#endif
+/* "NCCL 2.28.0", or "no NCCL". */
+const char *dh_cuda_nccl_version(char *buf, size_t cap);
+
+/* Processors that products leave to the communicators of a GPU, which work at the same time. */
+int dh_cuda_sms_of_links(int gpu);
+
+#endif
