@@ -228,4 +228,26 @@ static inline size_t cuda_grouped_workspace(const dh_grouped *grouped)
 #define dh_grouped_workspace cuda_grouped_workspace
 #define dh_grouped_destroy free
 
+/* ---- families' own ------------------------------------------------------------------------------
+ */
+
+#define dh_k_router_groups_fwd(...) dh_cuda_router_groups_fwd(NULL, __VA_ARGS__)
+#define dh_k_router_groups_bwd(...) dh_cuda_router_groups_bwd(NULL, __VA_ARGS__)
+#define dh_k_router_groups_sums(...) dh_cuda_router_groups_sums(NULL, __VA_ARGS__)
+#define dh_k_latent_pack(...) dh_cuda_latent_pack(NULL, __VA_ARGS__)
+#define dh_k_latent_pack_bwd(...) dh_cuda_latent_pack_bwd(NULL, __VA_ARGS__)
+#define dh_k_latent_cut(...) dh_cuda_latent_cut(NULL, __VA_ARGS__)
+#define dh_k_latent_cut_bwd(...) dh_cuda_latent_cut_bwd(NULL, __VA_ARGS__)
+#define dh_k_feature_map_fwd(...) dh_cuda_feature_map_fwd(NULL, __VA_ARGS__)
+#define dh_k_feature_map_bwd(...) dh_cuda_feature_map_bwd(NULL, __VA_ARGS__)
+#define dh_k_linear_workspace dh_cuda_linear_workspace
+#define dh_k_linear_fwd(s, qkv, state, o, ws) dh_cuda_linear_fwd(NULL, s, qkv, state, NULL, o, ws)
+#define dh_k_linear_bwd(...) dh_cuda_linear_bwd(NULL, __VA_ARGS__)
+#define dh_k_linear_state(s, qkv, m, ws) dh_cuda_linear_state(NULL, s, NULL, qkv, m)
+#define dh_k_linear_state_grad(s, dout, qkv, dm, ws) dh_cuda_linear_state(NULL, s, dout, qkv, dm)
+#define dh_k_linear_join(s, own, qkv, before, o, ws)                                               \
+    dh_cuda_linear_join(NULL, s, own, qkv, before, o)
+#define dh_k_linear_join_bwd(s, own, dout, qkv, before, behind, dqkv, ws)                          \
+    dh_cuda_linear_join_bwd(NULL, s, own, dout, qkv, before, behind, dqkv)
+
 #endif

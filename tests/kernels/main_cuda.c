@@ -12,5 +12,7 @@ int main(int argc, char **argv)
     (void)argv;
     if (argc > 1) return RUN(attn) > 0;
     cmocka_set_skip_filter("binding_respects_the_cpuset"); /* of the cpu alone */
-    return RUN(norm) + RUN(pointwise) + RUN(loss) + RUN(optim) + RUN(moe) + RUN(cuda) > 0;
+    return RUN(norm) + RUN(pointwise) + RUN(loss) + RUN(optim) + RUN(moe) + RUN(latent) +
+               RUN(linear) + RUN(cuda) >
+           0;
 }

@@ -184,6 +184,7 @@ const dh_device dh_device_cuda = {
     .doc = "GPUs by CUDA and cuBLASLt; compiled and tested on the host, never run on a GPU",
     .info = {"cuda", workspace_bytes},
     .has_kernel = has_kernel,
+    .knows_variants = true,
     .tells_parts = tells_parts,
     .slab_create = cuda_slab_create,
     .slab_destroy = cuda_slab_destroy,

@@ -1,6 +1,7 @@
 /* From graph operators to kernels for CUDA: shapes out of the graph, pointers out of the call, as
  * run/cpu/glue.c does. Nothing that lies on the device is looked at here. Attention is in
- * glue_attn.c, products of dense matrices in products.c. */
+ * glue_attn.c, norms of heads in glue_heads.c, linear and latent attention in files of those names,
+ * products of dense matrices in products.c. */
 #include "run/cuda/glue.h"
 
 #include "run/cpu/glue.h"
@@ -69,15 +70,19 @@ static void run_embed_grad(dh_cuda_stream stream, const dh_call *c)
 static void run_norm(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 0);
-    dh_cuda_norm_fwd(stream, c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0],
-                     c->in[1], c->in[2], (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
+    float *work = c->work;
+    const float *w = dh_cuda_norm_weights(stream, c, c->in[1], x->shape[1], &work);
+    dh_cuda_norm_fwd(stream, c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0], w,
+                     c->in[2], (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
 }
 
 static void run_norm_dgrad(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 1);
+    float *work = c->work;
+    const float *w = dh_cuda_norm_weights(stream, c, c->in[2], x->shape[1], &work);
     dh_cuda_norm_dgrad(stream, c->graph->dims.norm, x->dtype, x->shape[0], x->shape[1], c->in[0],
-                       c->in[1], c->in[2], c->in[3], c->in[4], c->out[0]);
+                       c->in[1], w, c->in[3], c->in[4], c->out[0]);
 }
 
 /* Of what sums the rows of its first operand. */
@@ -101,36 +106,6 @@ static void run_bias_grad(dh_cuda_stream stream, const dh_call *c)
                       adds(c, 0), c->work);
 }
 
-static dh_heads heads_of(const dh_graph *g, const dh_op *op)
-{
-    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
-    return (dh_heads){
-        .N = in_of(g, op, 0)->shape[0], .H = s.n_heads, .KV = s.n_kv_heads, .D = g->dims.head_dim};
-}
-
-static void run_head_norm(dh_cuda_stream stream, const dh_call *c)
-{
-    dh_cuda_head_norm_fwd(stream, c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1],
-                          c->in[2], (float)c->graph->dims.norm_eps, c->out[0], c->out[1]);
-}
-
-static void run_head_norm_dgrad(dh_cuda_stream stream, const dh_call *c)
-{
-    dh_cuda_head_norm_dgrad(stream, c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1],
-                            c->in[2], c->in[3], c->in[4], c->out[0]);
-}
-
-static size_t ws_head_norm_wgrad(const dh_graph *g, const dh_op *op)
-{
-    return dh_cuda_head_norm_wgrad_workspace(heads_of(g, op));
-}
-
-static void run_head_norm_wgrad(dh_cuda_stream stream, const dh_call *c)
-{
-    dh_cuda_head_norm_wgrad(stream, c->graph->dtype, heads_of(c->graph, c->op), c->in[0], c->in[1],
-                            c->in[2], c->out[0], c->out[1], c->accumulate, c->work);
-}
-
 /* ---- pointwise, columns ------------------------------------------------------------------------
  */
 
@@ -152,7 +127,9 @@ static void run_dropout_grad(dh_cuda_stream stream, const dh_call *c)
 static void run_act(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *g = out_tensor(c, 0);
-    if (c->graph->dims.act == DH_ACT_SWIGLU)
+    if (c->graph->dims.act == DH_ACT_GEGLU)
+        dh_cuda_geglu_fwd(stream, g->dtype, g->shape[0], g->shape[1], c->in[0], c->out[0]);
+    else if (c->graph->dims.act == DH_ACT_SWIGLU)
         dh_cuda_swiglu_fwd(stream, g->dtype, g->shape[0], g->shape[1], c->in[0], c->out[0]);
     else
         dh_cuda_gelu_fwd(stream, g->dtype, dh_tensor_elements(g), c->in[0], c->out[0]);
@@ -161,7 +138,10 @@ static void run_act(dh_cuda_stream stream, const dh_call *c)
 static void run_act_grad(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *dg = in_tensor(c, 0);
-    if (c->graph->dims.act == DH_ACT_SWIGLU)
+    if (c->graph->dims.act == DH_ACT_GEGLU)
+        dh_cuda_geglu_bwd(stream, dg->dtype, dg->shape[0], dg->shape[1], c->in[0], c->in[1],
+                          c->out[0]);
+    else if (c->graph->dims.act == DH_ACT_SWIGLU)
         dh_cuda_swiglu_bwd(stream, dg->dtype, dg->shape[0], dg->shape[1], c->in[0], c->in[1],
                            c->out[0]);
     else
@@ -230,6 +210,52 @@ static void run_split_columns(dh_cuda_stream stream, const dh_call *c)
     }
 }
 
+/* ---- embeddings and logits of Gemma, adapters ---------------------------------------------------
+ */
+
+/* The factor has the rows' type, as Transformers' has. */
+static void run_scale(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *x = in_tensor(c, 0);
+    float factor = (float)c->graph->dims.embed_scale;
+    if (x->dtype == DH_BF16) factor = dh_bf16_to_f32(dh_f32_to_bf16(factor));
+    dh_cuda_scale(stream, x->dtype, dh_tensor_elements(x), factor, c->in[0], c->out[0]);
+}
+
+static void run_softcap(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_softcap_fwd(stream, dh_tensor_elements(in_tensor(c, 0)),
+                        (float)c->graph->dims.logit_softcap, c->in[0], c->out[0]);
+}
+
+static void run_softcap_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *dy = in_tensor(c, 0);
+    dh_cuda_softcap_bwd(stream, dy->dtype, dh_tensor_elements(dy),
+                        (float)c->graph->dims.logit_softcap, c->in[0], c->in[1], c->out[0]);
+}
+
+static void run_adapt(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *part = in_tensor(c, 0), *y = out_tensor(c, 0);
+    char *to = (char *)c->out[0] + (size_t)c->op->to * dh_dtype_bytes(y->dtype);
+    if (c->in[1] != c->out[0])
+        dh_cuda_copy(stream, (size_t)dh_tensor_bytes(y), c->in[1], c->out[0]);
+    dh_cuda_add_scaled_rows(stream, y->dtype, part->shape[0], part->shape[1],
+                            (float)c->graph->dims.lora_scale, c->in[0], to, y->shape[1]);
+}
+
+static void run_adapt_grad(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *dy = in_tensor(c, 0), *dpart = out_tensor(c, 0);
+    const char *from = (const char *)c->in[0] + (size_t)c->op->from * dh_dtype_bytes(dy->dtype);
+    dh_cuda_scale_rows(stream, dy->dtype, dpart->shape[0], dpart->shape[1],
+                       (float)c->graph->dims.lora_scale, from, dy->shape[1], c->out[0]);
+}
+
+/* ---- columns that move --------------------------------------------------------------------------
+ */
+
 static void run_take_columns(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 0);
@@ -292,12 +318,40 @@ static void run_loss_grad(dh_cuda_stream stream, const dh_call *c)
 
 /* ---- mixture of experts -------------------------------------------------------------------- */
 
+static dh_grouped_router groups_of(const dh_call *c, const dh_tensor *probs,
+                                   const dh_tensor *weights)
+{
+    const dh_dims *d = &c->graph->dims;
+    return (dh_grouped_router){.N = probs->shape[0],
+                               .E = probs->shape[1],
+                               .top_k = weights->shape[1],
+                               .n_groups = d->n_groups,
+                               .top_groups = d->top_groups,
+                               .scale = d->router_scale,
+                               .plain = d->topk_plain != 0};
+}
+
+static void run_softmax_router(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *logits = in_tensor(c, 0);
+    const int64_t N = logits->shape[0], E = logits->shape[1], top_k = out_tensor(c, 0)->shape[1];
+    dh_cuda_router_fwd(stream, logits->dtype, N, E, top_k, c->in[0], c->out[1], c->out[2],
+                       c->out[0]);
+    if (c->graph->dims.topk_plain)
+        dh_cuda_router_plain(stream, N, E, top_k, c->out[1], c->out[2], c->out[0]);
+}
+
 static void run_router(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *logits = in_tensor(c, 0), *weights = out_tensor(c, 0);
     const int64_t N = logits->shape[0], E = logits->shape[1], top_k = weights->shape[1];
-    dh_cuda_router_fwd(stream, logits->dtype, N, E, top_k, c->in[0], c->out[1], c->out[2],
-                       c->out[0]);
+    if (c->graph->dims.n_groups) {
+        const dh_grouped_router r = groups_of(c, out_tensor(c, 1), weights);
+        dh_cuda_router_groups_fwd(stream, &r, logits->dtype, c->in[0], c->in[1], c->out[1],
+                                  c->out[2], c->out[0]);
+    } else {
+        run_softmax_router(stream, c);
+    }
     dh_cuda_router_deal(stream, N, E, top_k, c->scalars, c->out[2]);
 }
 
@@ -308,8 +362,8 @@ static void run_router_sums(dh_cuda_stream stream, const dh_call *c)
     const int64_t E = probs->shape[1];
     double *sums = c->out[0];
     if (!adds(c, 0)) dh_cuda_zero(stream, (size_t)(2 * E) * sizeof *sums, sums);
-    dh_cuda_router_sums(stream, probs->shape[0], E, in_tensor(c, 1)->shape[1], c->in[0], c->in[1],
-                        sums, sums + E);
+    (c->graph->dims.n_groups ? dh_cuda_router_groups_sums : dh_cuda_router_sums)(
+        stream, probs->shape[0], E, in_tensor(c, 1)->shape[1], c->in[0], c->in[1], sums, sums + E);
 }
 
 static void run_router_aux(dh_cuda_stream stream, const dh_call *c)
@@ -322,9 +376,22 @@ static void run_router_aux(dh_cuda_stream stream, const dh_call *c)
 static void run_router_grad(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *probs = in_tensor(c, 1), *weights = in_tensor(c, 3);
+    const dh_dims *d = &c->graph->dims;
+    if (d->n_groups) {
+        const dh_grouped_router r = groups_of(c, probs, weights);
+        dh_cuda_router_groups_bwd(stream, &r, out_tensor(c, 0)->dtype, c->in[1], c->in[2], c->in[0],
+                                  c->out[0]);
+        return;
+    }
     dh_cuda_router_bwd(stream, out_tensor(c, 0)->dtype, probs->shape[0], probs->shape[1],
-                       weights->shape[1], c->in[1], c->in[2], c->in[3], c->in[0], c->in[4],
-                       c->op->rows, c->graph->dims.aux_scale, c->out[0]);
+                       weights->shape[1], c->in[1], c->in[2], d->topk_plain ? NULL : c->in[3],
+                       c->in[0], c->in[4], c->op->rows, d->aux_scale, c->out[0]);
+}
+
+/* Zeros where it is the first of the step. */
+static void run_stay(dh_cuda_stream stream, const dh_call *c)
+{
+    if (!adds(c, 0)) dh_cuda_zero(stream, (size_t)dh_tensor_bytes(out_tensor(c, 0)), c->out[0]);
 }
 
 /* Rows of each expert are the choices that have a slot: without capacity all, with it that many,

@@ -57,4 +57,52 @@ void dh_cuda_run_ring_attn(dh_cuda_stream stream, const dh_call *c);
 size_t dh_cuda_ws_ring_attn_grad(const dh_graph *g, const dh_op *op);
 void dh_cuda_run_ring_attn_grad(dh_cuda_stream stream, const dh_call *c);
 
+/* ---- norms (glue_heads.c) -------------------------------------------------------------------- */
+
+/* Weights of a norm, or 1 + them where the model says so: n floats of *work, which moves behind
+ * them. */
+const float *dh_cuda_norm_weights(dh_cuda_stream stream, const dh_call *c, const float *w,
+                                  int64_t n, float **work);
+size_t dh_cuda_ws_norm(const dh_graph *g, const dh_op *op);
+size_t dh_cuda_ws_head_norm(const dh_graph *g, const dh_op *op);
+size_t dh_cuda_ws_head_norm_wgrad(const dh_graph *g, const dh_op *op);
+size_t dh_cuda_ws_qk_norm_wgrad(const dh_graph *g, const dh_op *op);
+size_t dh_cuda_ws_head_rms(const dh_graph *g, const dh_op *op);
+void dh_cuda_run_head_norm(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_head_norm_dgrad(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_head_norm_wgrad(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_qk_squares(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_qk_norm(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_qk_norm_dots(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_qk_norm_dgrad(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_qk_norm_wgrad(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_head_rms(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_head_rms_grad(dh_cuda_stream stream, const dh_call *c);
+
+/* ---- linear attention (glue_linear.c) ---------------------------------------------------------
+ */
+
+size_t dh_cuda_ws_linear_attn(const dh_graph *g, const dh_op *op);
+void dh_cuda_run_linear_attn(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_linear_attn_grad(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_linear_cached(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_linear_state(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_linear_state_grad(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_linear_before(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_linear_pass(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_linear_join(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_linear_join_grad(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_feature_map(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_feature_map_grad(dh_cuda_stream stream, const dh_call *c);
+
+/* ---- latent attention (glue_latent.c) ---------------------------------------------------------
+ */
+
+size_t dh_cuda_image_latent(const dh_graph *g, const dh_op *op);
+void dh_cuda_write_latent(const dh_graph *g, const dh_op *op, void *image);
+void dh_cuda_run_latent_pack(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_latent_pack_grad(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_latent_cut(dh_cuda_stream stream, const dh_call *c);
+void dh_cuda_run_latent_cut_grad(dh_cuda_stream stream, const dh_call *c);
+
 #endif

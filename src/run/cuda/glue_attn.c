@@ -20,23 +20,32 @@ static void *out_at(void *x, dh_dtype dtype, int64_t i)
 /* ---- rotary embedding -------------------------------------------------------------------------
  */
 
-/* Angles for every position the program can see. */
+/* Angles for every position the program can see; where some layers have others, two tables behind
+ * each other. */
 size_t dh_cuda_image_rope(const dh_graph *g, const dh_op *op)
 {
-    return (size_t)(g->dims.max_seq * g->dims.head_dim) * sizeof(float);
+    const dh_dims *d = &g->dims;
+    return (size_t)((d->nth ? 2 : 1) * d->max_seq * d->head_dim) * sizeof(float);
 }
 
 void dh_cuda_write_rope(const dh_graph *g, const dh_op *op, void *image)
 {
-    dh_k_rope_table(&g->dims.rope, g->dims.max_seq, g->dims.head_dim, image);
+    const dh_dims *d = &g->dims;
+    float *table = image;
+    dh_k_rope_table(&d->rope, d->max_seq, d->head_dim, table);
+    if (d->nth)
+        dh_k_rope_table(&d->rope_nth, d->max_seq, d->head_dim, table + d->max_seq * d->head_dim);
 }
 
 static void rope(dh_cuda_stream stream, const dh_call *c, bool inverse)
 {
     const dh_tensor *qkv = tensor_of(c->graph, c->op->in[0]);
     const dh_attn_sizes s = dh_op_attn_sizes(c->graph, c->op);
-    dh_cuda_rope(stream, qkv->dtype, qkv->shape[0], s.seq, s.n_heads, s.n_kv_heads,
-                 c->graph->dims.head_dim, c->in[0], c->kernel, c->in[1], inverse, c->out[0]);
+    const dh_dims *d = &c->graph->dims;
+    const float *table = c->kernel;
+    if (d->nth && (c->layer + 1) % d->nth == 0) table += d->max_seq * d->head_dim;
+    dh_cuda_rope(stream, qkv->dtype, qkv->shape[0], s.seq, s.n_heads, s.n_kv_heads, d->head_dim,
+                 c->in[0], table, c->in[1], inverse, c->out[0]);
 }
 
 void dh_cuda_run_rope(dh_cuda_stream stream, const dh_call *c)
@@ -55,7 +64,10 @@ void dh_cuda_run_rope_grad(dh_cuda_stream stream, const dh_call *c)
 static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
 {
     const dh_attn_sizes s = dh_op_attn_sizes(g, op);
-    return dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
+    dh_attn_shape shape =
+        dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
+    shape.scale = (float)g->dims.attn_scale;
+    return shape;
 }
 
 /* That, and what a call's queries see: the layer's window, documents by positions that begin anew.

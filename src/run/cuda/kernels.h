@@ -48,6 +48,24 @@ void dh_cuda_head_norm_wgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, 
                              const void *qkv, const float *stats, float *dw_q, float *dw_k,
                              unsigned accumulate, void *ws);
 
+/* Both norms of all heads together: sums and dots as there. */
+void dh_cuda_qk_squares(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *qkv,
+                        float *sums);
+void dh_cuda_qk_norm_fwd(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *qkv,
+                         const float *sums, const float *w_q, const float *w_k, float eps,
+                         void *out);
+void dh_cuda_qk_norm_dots(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *dy,
+                          const void *qkv, const float *w_q, const float *w_k, float *dots);
+void dh_cuda_qk_norm_dgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *dy,
+                           const void *qkv, const float *sums, const float *w_q, const float *w_k,
+                           const float *dots, float eps, void *dqkv);
+size_t dh_cuda_qk_norm_wgrad_workspace(dh_heads h);
+void dh_cuda_qk_norm_wgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *dy,
+                           const void *qkv, const float *sums, float eps, float *dw_q, float *dw_k,
+                           unsigned accumulate, void *ws);
+/* y [n] = value + x; x NULL: value. */
+void dh_cuda_offset(dh_cuda_stream stream, int64_t n, float value, const float *x, float *y);
+
 /* ---- dropout, residual ------------------------------------------------------------------------
  */
 
@@ -71,6 +89,13 @@ void dh_cuda_dropout_grad(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int6
 void dh_cuda_gelu_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *h, void *g);
 void dh_cuda_gelu_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const void *dg,
                       const void *h, void *dh);
+void dh_cuda_geglu_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t F, const void *h,
+                       void *g);
+void dh_cuda_geglu_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t F, const void *dg,
+                       const void *h, void *dh);
+void dh_cuda_softcap_fwd(dh_cuda_stream stream, int64_t n, float c, const float *x, float *y);
+void dh_cuda_softcap_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t n, float c, const void *dy,
+                         const float *y, void *dx);
 void dh_cuda_swiglu_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t F, const void *h,
                         void *g);
 void dh_cuda_swiglu_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t F, const void *dg,
@@ -155,6 +180,47 @@ void dh_cuda_scale(dh_cuda_stream stream, dh_dtype dtype, int64_t n, float facto
 void dh_cuda_copy(dh_cuda_stream stream, size_t n_bytes, const void *x, void *y);
 void dh_cuda_zero(dh_cuda_stream stream, size_t n_bytes, void *y);
 
+void dh_cuda_add_scaled_rows(dh_cuda_stream stream, dh_dtype dtype, int64_t rows, int64_t n,
+                             float factor, const void *x, void *y, int64_t y_row);
+void dh_cuda_scale_rows(dh_cuda_stream stream, dh_dtype dtype, int64_t rows, int64_t n,
+                        float factor, const void *x, int64_t x_row, void *y);
+
+/* ---- linear attention ------------------------------------------------------------------------ */
+
+size_t
+dh_cuda_linear_workspace(const dh_linear_shape *s); /* of fwd and bwd; the others have none */
+/* pos (NULL: not looked at): where its first value is 0 there are no tokens before, whatever the
+ * state says. */
+void dh_cuda_linear_fwd(dh_cuda_stream stream, const dh_linear_shape *s, const void *qkv,
+                        float *state, const int32_t *pos, void *o, void *ws);
+void dh_cuda_linear_bwd(dh_cuda_stream stream, const dh_linear_shape *s, const void *dout,
+                        const void *qkv, void *dqkv, void *ws);
+/* The state of these tokens; with dout, what they give to the gradient of the state before them. */
+void dh_cuda_linear_state(dh_cuda_stream stream, const dh_linear_shape *s, const void *dout,
+                          const void *qkv, float *state);
+void dh_cuda_linear_join(dh_cuda_stream stream, const dh_linear_shape *s, const float *o_own,
+                         const void *qkv, const float *before, void *o);
+void dh_cuda_linear_join_bwd(dh_cuda_stream stream, const dh_linear_shape *s, const float *dqkv_own,
+                             const void *dout, const void *qkv, const float *before,
+                             const float *behind, void *dqkv);
+void dh_cuda_feature_map_fwd(dh_cuda_stream stream, dh_feature_map map, dh_dtype dtype, dh_heads h,
+                             const void *qkv, void *out);
+void dh_cuda_feature_map_bwd(dh_cuda_stream stream, dh_feature_map map, dh_dtype dtype, dh_heads h,
+                             const void *dout, const void *qkv, void *dqkv);
+
+/* ---- latent attention ------------------------------------------------------------------------ */
+
+void dh_cuda_latent_pack(dh_cuda_stream stream, const dh_latent *l, dh_dtype dtype, const void *q,
+                         const void *kv, const void *k_rot, const float *table, const int32_t *pos,
+                         void *qkv);
+void dh_cuda_latent_pack_bwd(dh_cuda_stream stream, const dh_latent *l, dh_dtype dtype,
+                             const void *dqkv, const float *table, const int32_t *pos, void *dq,
+                             void *dkv, void *dk_rot);
+void dh_cuda_latent_cut(dh_cuda_stream stream, const dh_latent *l, dh_dtype dtype, const void *o,
+                        void *cut);
+void dh_cuda_latent_cut_bwd(dh_cuda_stream stream, const dh_latent *l, dh_dtype dtype,
+                            const void *dcut, void *dout);
+
 /* ---- optimizer ------------------------------------------------------------------------------- */
 
 /* Step, learning rate and so on from scalars, whose weight decay counts where `decays`; norm [2] is
@@ -172,9 +238,21 @@ void dh_cuda_amend(dh_cuda_stream stream, const dh_scalars *scalars, const doubl
 
 void dh_cuda_router_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E, int64_t top_k,
                         const void *logits, float *probs, int32_t *experts, float *weights);
+void dh_cuda_router_plain(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                          const float *probs, const int32_t *experts, float *weights);
+void dh_cuda_router_groups_fwd(dh_cuda_stream stream, const dh_grouped_router *r, dh_dtype dtype,
+                               const void *logits, const float *bias, float *probs,
+                               int32_t *experts, float *weights);
+void dh_cuda_router_groups_bwd(dh_cuda_stream stream, const dh_grouped_router *r, dh_dtype dtype,
+                               const float *probs, const int32_t *experts, const float *dweights,
+                               void *dlogits);
+void dh_cuda_router_groups_sums(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                                const float *scores, const int32_t *experts, double *counts,
+                                double *prob_sums);
 /* Where scalars say so (even_experts); NULL: always. */
 void dh_cuda_router_deal(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
                          const dh_scalars *scalars, int32_t *experts);
+/* weights NULL: they are the chosen probabilities as they are. */
 void dh_cuda_router_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E, int64_t top_k,
                         const float *probs, const int32_t *experts, const float *weights,
                         const float *dweights, const double *counts, int64_t rows, double aux_coef,

@@ -49,8 +49,8 @@ static void launch(void (*kernel)(P...), int64_t n_blocks, int64_t n_threads, dh
                    A... args)
 {
     auto thread = [=] { kernel(static_cast<P>(args)...); };
-    dh_host_launch(stream, (unsigned)n_blocks, (unsigned)n_threads,
-                   dh_host_call<decltype(thread)>, &thread, sizeof thread);
+    dh_host_launch(stream, (unsigned)n_blocks, (unsigned)n_threads, dh_host_call<decltype(thread)>,
+                   &thread, sizeof thread);
 }
 #endif
 

@@ -171,15 +171,16 @@ __global__ void ce_grad(const dh_scalars *scalars, int64_t n_columns, int64_t v0
 }
 
 void dh_cuda_ce_grad(dh_cuda_stream stream, dh_dtype dtype, dh_dtype out_dtype,
-                     const dh_scalars *scalars, int64_t n, int64_t v0, int64_t v1, const void *logits, const int32_t *targets,
-                     const float *stats, float scale, void *dlogits)
+                     const dh_scalars *scalars, int64_t n, int64_t v0, int64_t v1,
+                     const void *logits, const int32_t *targets, const float *stats, float scale,
+                     void *dlogits)
 {
     by_type(dtype, [&](auto t) {
         by_type(out_dtype, [&](auto g) {
             typedef typename decltype(t)::type T;
             typedef typename decltype(g)::type G;
-            launch(ce_grad<T, G>, n, CE_THREADS, stream, scalars, v1 - v0, v0, (const T *)logits, targets,
-                   stats, scale, (G *)dlogits);
+            launch(ce_grad<T, G>, n, CE_THREADS, stream, scalars, v1 - v0, v0, (const T *)logits,
+                   targets, stats, scale, (G *)dlogits);
         });
     });
 }

@@ -82,10 +82,12 @@ __global__ void router_bwd(int64_t N, int64_t E, int64_t top_k, const float *pro
 {
     const int64_t n = first_of_grid();
     if (n >= N) return;
-    router_row row = {experts + n * top_k, weights + n * top_k, dweights + n * top_k, 0, 0};
+    router_row row = {experts + n * top_k, weights ? weights + n * top_k : NULL,
+                      dweights + n * top_k, 0, 0};
     const float *p = probs + n * E;
     double dot = 0;
-    for (int64_t j = 0; j < top_k; j++) {
+    if (!weights) row.sum = 1; /* they are the probabilities */
+    for (int64_t j = 0; j < top_k && weights; j++) {
         row.mean += (double)row.dweights[j] * (double)row.weights[j];
         row.sum += (double)p[row.experts[j]];
     }

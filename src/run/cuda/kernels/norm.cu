@@ -337,3 +337,141 @@ void dh_cuda_head_norm_wgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, 
     add_columns(stream, h.D, h.KV * chunks, parts + h.H * chunks * 2 * h.D, dw_k,
                 accumulate >> 1 & 1, NULL, false);
 }
+
+/* ---- all heads of queries together, and of keys -------------------------------------------------
+ *
+ * A rank may have some of them, so sums over columns are left as sums, with how many columns they
+ * are of; a block a row. What they come to is used element by element. Reference:
+ * run/cpu/qk_norm.c.
+ */
+
+struct qk_rule {
+    int64_t N, n_q, n_k, row; /* columns */
+};
+
+static qk_rule qk_rule_of(const dh_heads &h)
+{
+    const qk_rule rule = {h.N, h.H * h.D, h.KV * h.D, (h.H + 2 * h.KV) * h.D};
+    return rule;
+}
+
+template <class T>
+__global__ void qk_sums(qk_rule rule, const T *dy, const T *qkv, const float *w_q, const float *w_k,
+                        float *sums)
+{
+    DH_SHARED(float, room, [WARP]);
+    const int64_t n = blockIdx.x, at = n * rule.row;
+    float q = 0, k = 0;
+    for (int64_t c = threadIdx.x; c < rule.n_q + rule.n_k; c += blockDim.x) {
+        const bool is_query = c < rule.n_q;
+        const float x = widen(qkv[at + c]);
+        const float w = !dy ? x : widen(dy[at + c]) * (is_query ? w_q[c] : w_k[c - rule.n_q]);
+        (is_query ? q : k) += w * x;
+    }
+    q = block_sum(q, room);
+    k = block_sum(k, room);
+    if (threadIdx.x > 0) return;
+    sums[4 * n] = q;
+    sums[4 * n + 1] = dy ? 0 : (float)rule.n_q;
+    sums[4 * n + 2] = k;
+    sums[4 * n + 3] = dy ? 0 : (float)rule.n_k;
+}
+
+static void sum_qk(dh_cuda_stream stream, dh_dtype dtype, const dh_heads &h, const void *dy,
+                   const void *qkv, const float *w_q, const float *w_k, float *sums)
+{
+    const qk_rule rule = qk_rule_of(h);
+    by_type(dtype, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        launch(qk_sums<T>, h.N, row_threads(rule.n_q), stream, rule, (const T *)dy, (const T *)qkv,
+               w_q, w_k, sums);
+    });
+}
+
+void dh_cuda_qk_squares(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *qkv,
+                        float *sums)
+{
+    sum_qk(stream, dtype, h, NULL, qkv, NULL, NULL, sums);
+}
+
+void dh_cuda_qk_norm_dots(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *dy,
+                          const void *qkv, const float *w_q, const float *w_k, float *dots)
+{
+    sum_qk(stream, dtype, h, dy, qkv, w_q, w_k, dots);
+}
+
+DEVICE float qk_rstd(const float *sums, float eps)
+{
+    return 1.0f / sqrtf(sums[0] / sums[1] + eps);
+}
+
+/* y = rstd w x; or, where dots are given, dx = rstd (w dy - x rstd^2 dot / columns). */
+template <class T>
+__global__ void qk_norm(qk_rule rule, const T *dy, const T *qkv, const float *sums,
+                        const float *w_q, const float *w_k, const float *dots, float eps, T *out)
+{
+    for (int64_t i = first_of_grid(); i < rule.N * rule.row; i += grid_step()) {
+        const int64_t n = i / rule.row, c = i % rule.row;
+        const int64_t which = c < rule.n_q ? 0 : 2;
+        if (c >= rule.n_q + rule.n_k) {
+            out[i] = dots ? dy[i] : qkv[i];
+            continue;
+        }
+        const float *s = sums + 4 * n + which;
+        const float rstd = qk_rstd(s, eps), w = which ? w_k[c - rule.n_q] : w_q[c];
+        const float x = widen(qkv[i]);
+        const float y =
+            dots ? rstd * (w * widen(dy[i]) - x * (rstd * rstd * (dots[4 * n + which] / s[1])))
+                 : x * (rstd * w);
+        narrow(y, &out[i]);
+    }
+}
+
+void dh_cuda_qk_norm_fwd(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *qkv,
+                         const float *sums, const float *w_q, const float *w_k, float eps,
+                         void *out)
+{
+    dh_cuda_qk_norm_dgrad(stream, dtype, h, NULL, qkv, sums, w_q, w_k, NULL, eps, out);
+}
+
+void dh_cuda_qk_norm_dgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *dy,
+                           const void *qkv, const float *sums, const float *w_q, const float *w_k,
+                           const float *dots, float eps, void *dqkv)
+{
+    const qk_rule rule = qk_rule_of(h);
+    by_type(dtype, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        launch(qk_norm<T>, flat_blocks(rule.N * rule.row), FLAT_THREADS, stream, rule,
+               (const T *)dy, (const T *)qkv, sums, w_q, w_k, dots, eps, (T *)dqkv);
+    });
+}
+
+/* Statistics of a norm's rows: mean 0 and rstd, of queries and of keys. */
+__global__ void qk_stats(int64_t N, const float *sums, float eps, float *stats)
+{
+    const int64_t i = first_of_grid();
+    if (i >= 2 * N) return;
+    stats[2 * i] = 0;
+    stats[2 * i + 1] = qk_rstd(sums + 2 * i, eps);
+}
+
+size_t dh_cuda_qk_norm_wgrad_workspace(dh_heads h)
+{
+    return ((size_t)(4 * h.N) + parts_floats(1, h.N, h.H * h.D)) * sizeof(float);
+}
+
+void dh_cuda_qk_norm_wgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, const void *dy,
+                           const void *qkv, const float *sums, float eps, float *dw_q, float *dw_k,
+                           unsigned accumulate, void *ws)
+{
+    const qk_rule all = qk_rule_of(h);
+    const size_t item = dh_dtype_bytes(dtype), keys = (size_t)all.n_q * item;
+    float *stats = (float *)ws, *parts = stats + 4 * h.N;
+    const column_rule q = {h.N, all.n_q, 1, all.row, 4}, k = {h.N, all.n_k, 1, all.row, 4};
+    launch(qk_stats, div_up(2 * h.N, FLAT_THREADS), FLAT_THREADS, stream, h.N, sums, eps, stats);
+    sum_columns(stream, dtype, q, dy, qkv, stats, parts);
+    add_columns(stream, all.n_q, chunks_of(h.N), parts, dw_q, accumulate & 1, NULL, false);
+    sum_columns(stream, dtype, k, (const char *)dy + keys, (const char *)qkv + keys, stats + 2,
+                parts);
+    add_columns(stream, all.n_k, chunks_of(h.N), parts, dw_k, accumulate >> 1 & 1, NULL, false);
+}

@@ -1,0 +1,166 @@
+/* Routers whose weights are probabilities as they are, and DeepSeek V3's: sigmoids, groups of
+ * experts, a bias where they are chosen. A thread a row, for experts are few. Reference:
+ * run/cpu/moe.c, run/cpu/moe_groups.c. */
+#include "run/cuda/kernels/device.cuh"
+
+__global__ void router_plain(int64_t n, int64_t E, int64_t top_k, const float *probs,
+                             const int32_t *experts, float *weights)
+{
+    for (int64_t i = first_of_grid(); i < n; i += grid_step())
+        weights[i] = probs[i / top_k * E + experts[i]];
+}
+
+void dh_cuda_router_plain(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                          const float *probs, const int32_t *experts, float *weights)
+{
+    launch(router_plain, flat_blocks(N * top_k), FLAT_THREADS, stream, N * top_k, E, top_k, probs,
+           experts, weights);
+}
+
+/* ---- groups ------------------------------------------------------------------------------------
+ */
+
+/* Sum of the two best of a group, by what experts are chosen by. */
+DEVICE float score_of_group(const dh_grouped_router &r, const float *probs, const float *bias,
+                            int64_t group)
+{
+    const int64_t n = r.E / r.n_groups;
+    float best = -INFINITY, second = -INFINITY;
+    for (int64_t e = group * n; e < (group + 1) * n; e++) {
+        const float score = probs[e] + bias[e];
+        if (score > best) {
+            second = best;
+            best = score;
+        } else if (score > second) {
+            second = score;
+        }
+    }
+    return best + second;
+}
+
+/* The group is one of the token's: fewer than top_groups are before it. */
+DEVICE bool has_group(const dh_grouped_router &r, const float *probs, const float *bias,
+                      int64_t group)
+{
+    const float score = score_of_group(r, probs, bias, group);
+    int64_t before = 0;
+    for (int64_t other = 0; other < r.n_groups && r.top_groups < r.n_groups; other++) {
+        const float its = score_of_group(r, probs, bias, other);
+        before += its > score || (its == score && other < group);
+    }
+    return before < r.top_groups;
+}
+
+/* By insertion: groups one after another, each expert before those it is better than. */
+DEVICE void choose(const dh_grouped_router &r, const float *probs, const float *bias,
+                   int32_t *experts)
+{
+    const int64_t n = r.E / r.n_groups;
+    int64_t n_chosen = 0;
+    for (int64_t j = 0; j < r.top_k; j++) experts[j] = -1;
+    for (int64_t group = 0; group < r.n_groups; group++) {
+        if (!has_group(r, probs, bias, group)) continue;
+        for (int64_t e = group * n; e < (group + 1) * n; e++) {
+            int64_t j = n_chosen;
+            while (j > 0 && probs[e] + bias[e] > probs[experts[j - 1]] + bias[experts[j - 1]]) j--;
+            if (j >= r.top_k) continue;
+            if (n_chosen < r.top_k) n_chosen++;
+            for (int64_t k = n_chosen - 1; k > j; k--) experts[k] = experts[k - 1];
+            experts[j] = (int32_t)e;
+        }
+    }
+}
+
+/* What weights are divided by; DeepSeek's 1e-20 keeps it from 0. */
+DEVICE float sum_of_chosen(const dh_grouped_router &r, const float *probs, const int32_t *experts)
+{
+    float sum = 0;
+    for (int64_t j = 0; j < r.top_k; j++) sum += probs[experts[j]];
+    return r.plain ? 1.0f : sum + 1e-20f;
+}
+
+template <class T>
+__global__ void router_groups_fwd(dh_grouped_router r, const T *logits, const float *bias,
+                                  float *probs, int32_t *experts, float *weights)
+{
+    const int64_t n = first_of_grid();
+    if (n >= r.N) return;
+    float *p = probs + n * r.E, *w = weights + n * r.top_k;
+    int32_t *chosen = experts + n * r.top_k;
+    for (int64_t e = 0; e < r.E; e++) p[e] = 1.0f / (1.0f + expf(-widen(logits[n * r.E + e])));
+    choose(r, p, bias, chosen);
+    const float sum = sum_of_chosen(r, p, chosen);
+    for (int64_t j = 0; j < r.top_k; j++) w[j] = (float)r.scale * p[chosen[j]] / sum;
+}
+
+void dh_cuda_router_groups_fwd(dh_cuda_stream stream, const dh_grouped_router *r, dh_dtype dtype,
+                               const void *logits, const float *bias, float *probs,
+                               int32_t *experts, float *weights)
+{
+    by_type(dtype, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        launch(router_groups_fwd<T>, div_up(r->N, FLAT_THREADS), FLAT_THREADS, stream, *r,
+               (const T *)logits, bias, probs, experts, weights);
+    });
+}
+
+/* With w_j = c p_j / s: dL/dp_j = c (dw_j - sum_i dw_i p_i / s) / s, with plain weights c dw_j; and
+ * dp/dlogit = p (1 - p). */
+template <class T>
+__global__ void router_groups_bwd(dh_grouped_router r, const float *probs, const int32_t *experts,
+                                  const float *dweights, T *dlogits)
+{
+    const int64_t n = first_of_grid();
+    if (n >= r.N) return;
+    const float *p = probs + n * r.E, *dw = dweights + n * r.top_k;
+    const int32_t *chosen = experts + n * r.top_k;
+    const double sum = (double)sum_of_chosen(r, p, chosen);
+    double mean = 0;
+    for (int64_t j = 0; j < r.top_k && !r.plain; j++)
+        mean += (double)dw[j] * (double)p[chosen[j]] / sum;
+    for (int64_t e = 0; e < r.E; e++) narrow(0.0f, &dlogits[n * r.E + e]);
+    for (int64_t j = 0; j < r.top_k; j++) {
+        const double q = (double)p[chosen[j]];
+        narrow((float)(r.scale * ((double)dw[j] - mean) / sum * q * (1 - q)),
+               &dlogits[n * r.E + chosen[j]]);
+    }
+}
+
+void dh_cuda_router_groups_bwd(dh_cuda_stream stream, const dh_grouped_router *r, dh_dtype dtype,
+                               const float *probs, const int32_t *experts, const float *dweights,
+                               void *dlogits)
+{
+    by_type(dtype, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        launch(router_groups_bwd<T>, div_up(r->N, FLAT_THREADS), FLAT_THREADS, stream, *r, probs,
+               experts, dweights, (T *)dlogits);
+    });
+}
+
+/* A block an expert; rows' scores are made to sum to 1. */
+__global__ void router_groups_sums(int64_t N, int64_t E, int64_t top_k, const float *scores,
+                                   const int32_t *experts, double *counts, double *prob_sums)
+{
+    DH_SHARED(double, room, [WARP]);
+    const int64_t e = blockIdx.x;
+    double count = 0, share = 0;
+    for (int64_t i = threadIdx.x; i < N * top_k; i += blockDim.x) count += experts[i] == e;
+    for (int64_t n = threadIdx.x; n < N; n += blockDim.x) {
+        double sum = 0;
+        for (int64_t k = 0; k < E; k++) sum += (double)scores[n * E + k];
+        share += (double)scores[n * E + e] / sum;
+    }
+    count = block_sum(count, room);
+    share = block_sum(share, room);
+    if (threadIdx.x > 0) return;
+    counts[e] += count;
+    prob_sums[e] += share;
+}
+
+void dh_cuda_router_groups_sums(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                                const float *scores, const int32_t *experts, double *counts,
+                                double *prob_sums)
+{
+    launch(router_groups_sums, E, FLAT_THREADS, stream, N, E, top_k, scores, experts, counts,
+           prob_sums);
+}
