@@ -313,7 +313,7 @@ static const dh_setting settings[] = {
 
     INT("checkpoint.every", checkpoint_every, "0", 0, MANY, .unit = "steps", .zero = "only at the end", .help = "save weights and optimizer state"),
     BOOL("checkpoint.async", checkpoint_async, "false",
-         .help = "a rank stops for a copy of its share of them alone, which a thread writes while it trains; the copy "
+         .help = "a thread of each rank copies its share of them and writes the copy while the rank trains; the copy "
                  "takes 12 bytes a weight, shared out over the data-parallel ranks (`dhelix check` has it): where "
                  "that is to spare, say true"),
     INT("checkpoint.keep", checkpoint_keep, "2", 0, MANY, .zero = "all", .help = "newest checkpoints kept"),

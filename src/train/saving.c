@@ -1,10 +1,13 @@
 /* Who writes checkpoints: the ranks, between two steps, or with checkpoint.async a thread of each
  * rank, while it trains.
  *
- * Beside training a rank stops for a copy of its share alone. Its thread then does what the rank
- * would: rank 0's creates the files, all put their shares, rank 0's seals and renames. Threads wait
- * for each other on a board in memory, never in a communicator. Ranks in several processes have
- * a board each, and carry what is new on it from one to the other with the sums of every step. */
+ * Beside training a rank's thread copies its share first. Forward and backward only read what it
+ * copies, so the rank goes on meanwhile and stops, if at all, where its optimizer would change it
+ * (DataStates-LLM, Maurya et al., HPDC 2024, section 4). On devices that do not tell of updates the
+ * rank itself copies, between two steps. The thread then does what the rank would: rank 0's creates
+ * the files, all put their shares, rank 0's seals and renames. Threads wait for each other on a
+ * board in memory, never in a communicator. Ranks in several processes have a board each, and carry
+ * what is new on it from one to the other with the sums of every step. */
 #include "train/saving.h"
 
 #include <stdio.h>
@@ -115,10 +118,21 @@ static bool keep_failure(dh_saver *s)
     return first;
 }
 
+static dh_status copy_share(dh_ctx *ctx, const dh_run *run, dh_saver *s)
+{
+    const dh_status st = dh_share_copy(ctx, run->session, &s->share, s->copy);
+    lock(s);
+    s->copying = false;
+    tell_all(s);
+    unlock(s);
+    return st;
+}
+
 static void write_one(dh_run *run)
 {
     dh_saver *s = &run->saver;
-    const dh_status st = write_share(&s->ctx, run, s);
+    dh_status st = s->copying ? copy_share(&s->ctx, run, s) : DH_OK;
+    if (st == DH_OK) st = write_share(&s->ctx, run, s);
     if (st != DH_OK) {
         dh_ctx_while(&s->ctx, "saving the checkpoint of step %lld", (long long)s->save.step);
         if (!keep_failure(s)) dh_ctx_reset(&s->ctx);
@@ -307,9 +321,10 @@ static void clear_board(const dh_run *run)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void hand_over(dh_saver *s)
+static void hand_over(dh_saver *s, bool to_copy)
 {
     lock(s);
+    s->copying = to_copy;
     s->n_taken = s->board->n_begun;
     s->written = false;
     s->busy = true;
@@ -318,20 +333,41 @@ static void hand_over(dh_saver *s)
     s->under_way = true;
 }
 
+/* Where updates do not wait for the copy. */
+static dh_status copy_now(dh_ctx *ctx, const dh_run *run)
+{
+    const dh_saver *s = &run->saver;
+    return dh_ranks_agree(ctx, &run->ranks, dh_share_copy(ctx, run->session, &s->share, s->copy));
+}
+
 static dh_status save_beside(dh_ctx *ctx, dh_run *run)
 {
     dh_saver *s = &run->saver;
+    const bool held = run->session->spec.device->tells_updates;
     clear_board(run);
     dh_status st = dh_save_begin(ctx, run, &s->save);
-    if (st == DH_OK) {
-        st = dh_share_copy(ctx, run->session, &s->share, s->copy);
-        st = dh_ranks_agree(ctx, &run->ranks, st);
-    }
+    if (st == DH_OK && !held) st = copy_now(ctx, run);
     if (st == DH_OK)
-        hand_over(s);
+        hand_over(s, held);
     else
         dh_save_end(&s->save);
     return st;
+}
+
+void dh_saver_hold(void *user)
+{
+    dh_saver *s = user;
+    if (!atomic_load(&s->copying)) return;
+    lock(s);
+    if (s->n_held++ == 0) s->held_from_ns = dh_now_ns();
+    while (s->copying) wait_for_news(s);
+    if (--s->n_held == 0) s->held_ns += dh_now_ns() - s->held_from_ns;
+    unlock(s);
+}
+
+double dh_saver_stall_ns(const dh_saver *s)
+{
+    return s->n_saves > 0 ? (double)(s->stall_ns + s->held_ns) / (double)s->n_saves : 0;
 }
 
 void dh_saver_close(dh_run *run)

@@ -4,6 +4,7 @@
 #define DH_TRAIN_SAVING_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "dhelix/train.h"
 #include "train/share.h"
@@ -81,9 +82,12 @@ typedef struct dh_saver {
     bool under_way; /* a checkpoint that it has not seen the end of */
     bool told;      /* its thread's failure ends the run */
     int64_t n_saves, stall_ns;
+    atomic_bool copying; /* its thread reads what the next update of the session writes */
     /* guarded by the board's lock: */
     int64_t n_taken; /* the board's n_begun when it was last given something to write */
     bool busy, written, quit;
+    int n_held; /* threads that wait for the copy */
+    int64_t held_from_ns, held_ns;
     /* the thread's while it is busy, else the rank's: */
     dh_save save;
     dh_ctx ctx;
@@ -102,8 +106,13 @@ void dh_saver_close(dh_run *run);
  */
 
 /* A checkpoint of the run as it is; with checkpoint.async its copy, once the one before is
- * complete. */
+ * complete: begun here, and through before anything is updated (dh_saver_hold). */
 dh_status dh_run_save(dh_ctx *ctx, dh_run *run);
+/* Before masters or moments change, on any thread of the rank: waits until the copy under way is
+ * through; user: the dh_saver. */
+void dh_saver_hold(void *user);
+/* What a checkpoint has stopped the run for on average, ns; after the last. */
+double dh_saver_stall_ns(const dh_saver *saver);
 /* The checkpoint under way is complete. */
 dh_status dh_run_finish_saving(dh_ctx *ctx, dh_run *run);
 /* With each step: what this rank knows of the checkpoint under way (two values to be added up over

@@ -126,7 +126,7 @@ static void tear_down(dh_run *run, dh_status st)
 
 /* Samples of a step go to data-parallel ranks micro-batch by micro-batch, so that the
  * step as a whole sees the same ones whatever the mesh. */
-static dh_step step_of(const dh_run *run)
+static dh_step step_of(dh_run *run)
 {
     const dh_job *job = run->job;
     const int64_t dp_rank = dh_mesh_coord(&run->mesh, run->ranks.rank).dp;
@@ -144,7 +144,9 @@ static dh_step step_of(const dh_run *run)
                      .loss_rows = run->work.documents > 0 ? (double)run->work.tokens : 0,
                      .source = dh_run_source(run->train_data),
                      .hook = run->fault ? dh_fault_at_instr : NULL,
-                     .hook_user = run->fault};
+                     .hook_user = run->fault,
+                     .hold = run->saver.started ? dh_saver_hold : NULL,
+                     .hold_user = &run->saver};
 }
 
 /* Whether the last virtual stage of a copy of the model is on this rank's stage. */
@@ -336,6 +338,7 @@ static dh_status validate(dh_ctx *ctx, dh_run *run)
     const int64_t n_batches = validation_sequences(run) / job->micro_batch;
     dh_batch_source source = dh_run_source(run->val_data);
     double sums[2] = {0, 0};
+    if (run->session->gather) dh_saver_hold(&run->saver); /* it writes masters too */
     DH_TRY(dh_session_gather(ctx, run->session));
     for (int64_t first = 0; first < n_batches; first += job->dp) {
         double sum, rows;
@@ -505,9 +508,8 @@ static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     }
     if (object) dh_run_summarize_times(run, object);
     if (object && run->saver.n_saves > 0)
-        json_object_set_new(
-            object, "checkpoint_stall_ms",
-            json_real((double)run->saver.stall_ns * 1e-6 / (double)run->saver.n_saves));
+        json_object_set_new(object, "checkpoint_stall_ms",
+                            json_real(dh_saver_stall_ns(&run->saver) * 1e-6));
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/summary.json", run->job->out_dir);
     if (path.failed) json_decref(object);

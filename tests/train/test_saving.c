@@ -41,6 +41,38 @@ dh_status __wrap_dh_save_put(dh_ctx *ctx, const dh_run *run, dh_save *save, cons
     return __real_dh_save_put(ctx, run, save, share, copy);
 }
 
+/* A copy that is not through before the next step has begun. */
+static bool late_copies;
+static _Atomic int n_begun, n_copies, n_late; /* steps; copies of ranks, every fifth step */
+
+void __real_dh_run_begin_step(const dh_run *run);
+void __wrap_dh_run_begin_step(const dh_run *run);
+void __wrap_dh_run_begin_step(const dh_run *run)
+{
+    n_begun++;
+    __real_dh_run_begin_step(run);
+}
+
+dh_status __real_dh_share_copy(dh_ctx *ctx, const dh_session *session, const dh_share *share,
+                               float *copy);
+dh_status __wrap_dh_share_copy(dh_ctx *ctx, const dh_session *session, const dh_share *share,
+                               float *copy);
+dh_status __wrap_dh_share_copy(dh_ctx *ctx, const dh_session *session, const dh_share *share,
+                               float *copy)
+{
+    const int n_ranks = (int)session->spec.recipe.mesh.ranks;
+    const int step = 5 * (n_copies++ / n_ranks + 1);
+    const int64_t end_ns = dh_now_ns() + INT64_C(120000000000);
+    if (!late_copies || step == 20) return __real_dh_share_copy(ctx, session, share, copy);
+    while (n_begun < (step + 1) * n_ranks) {
+        if (dh_now_ns() > end_ns) return dh_fail(ctx, DH_EINTERNAL, "the run does not go on");
+        dh_sleep_until_ns(dh_now_ns() + 1000000);
+    }
+    dh_sleep_until_ns(dh_now_ns() + 30000000); /* more than the rest of the step takes */
+    n_late++;
+    return __real_dh_share_copy(ctx, session, share, copy);
+}
+
 dh_status __real_dh_saver_check(dh_ctx *ctx, dh_run *run);
 dh_status __wrap_dh_saver_check(dh_ctx *ctx, dh_run *run);
 dh_status __wrap_dh_saver_check(dh_ctx *ctx, dh_run *run)
@@ -81,25 +113,55 @@ static const struct {
     {RUN_EXPERTS, "parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1"},
 };
 
+static void run_both_ways(size_t i, const char *more, const char *between, const char *beside)
+{
+    char settings[300];
+    run_curve a, b;
+    snprintf(settings, sizeof settings, "%s%s" BETWEEN, meshes[i].settings, more);
+    run_curve_of(meshes[i].model, settings, between, &a);
+    snprintf(settings, sizeof settings, "%s%s" BESIDE, meshes[i].settings, more);
+    n_begun = n_copies = n_late = 0;
+    run_curve_of(meshes[i].model, settings, beside, &b);
+    assert_true(a.last == b.last);
+    for (int step = 5; step <= 20; step += 5)
+        if (!run_same_bytes(between, beside, step))
+            fail_msg("%s%s: checkpoint %d is another", meshes[i].settings, more, step);
+    run_remove(between);
+    run_remove(beside);
+}
+
 /* Every byte of every checkpoint, and of what comes of the run. */
 static void they_are_the_same_files(void **state)
 {
-    char between[300], beside[300], settings[300];
-    run_curve a, b;
+    char between[300], beside[300];
     reset();
     run_folder(between, sizeof between, "between");
     run_folder(beside, sizeof beside, "beside");
-    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
-        snprintf(settings, sizeof settings, "%s" BETWEEN, meshes[i].settings);
-        run_curve_of(meshes[i].model, settings, between, &a);
-        snprintf(settings, sizeof settings, "%s" BESIDE, meshes[i].settings);
-        run_curve_of(meshes[i].model, settings, beside, &b);
-        assert_true(a.last == b.last);
-        for (int step = 5; step <= 20; step += 5)
-            if (!run_same_bytes(between, beside, step))
-                fail_msg("%s: checkpoint %d is another", meshes[i].settings, step);
-        run_remove(between);
-        run_remove(beside);
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) run_both_ways(i, "", between, beside);
+}
+
+/* Steps begin while their masters and moments are still to be copied, and change them no earlier:
+ * the optimizer waits, and so do gathers of parameters at the beginning of a step. */
+static void updates_wait_for_the_copy(void **state)
+{
+    static const struct {
+        size_t mesh;
+        const char *more;
+    } late[] = {{0, ""},
+                {1, " device=staged"},
+                {1, " parallel.gather=forward eval.every=5"},
+                {2, ""},
+                {4, " optimizer.post_validation=true"}};
+    char between[300], beside[300];
+    reset();
+    run_folder(between, sizeof between, "between");
+    run_folder(beside, sizeof beside, "beside");
+    for (size_t i = 0; i < DH_COUNTOF(late); i++) {
+        late_copies = true;
+        run_both_ways(late[i].mesh, late[i].more, between, beside);
+        late_copies = false;
+        printf("  %s%s: %d late copies\n", meshes[late[i].mesh].settings, late[i].more, n_late);
+        assert_true(n_late > 0);
     }
 }
 
@@ -294,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(they_are_the_same_files),
+        cmocka_unit_test(updates_wait_for_the_copy),
         cmocka_unit_test(copies_are_one_copy_of_the_state),
         cmocka_unit_test(the_run_goes_on_meanwhile),
         cmocka_unit_test(a_thread_that_cannot_write_ends_the_run),
