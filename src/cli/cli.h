@@ -72,14 +72,15 @@ struct dh_command {
     dh_status (*run)(dh_ctx *ctx, dh_cli *cli, const void *args);
 };
 
-extern const dh_command dh_command_train, dh_command_check, dh_command_sample, dh_command_eval,
-    dh_command_tokenize, dh_command_convert, dh_command_profile, dh_command_plan,
+extern const dh_command dh_command_train, dh_command_launch, dh_command_check, dh_command_sample,
+    dh_command_eval, dh_command_tokenize, dh_command_convert, dh_command_profile, dh_command_plan,
     dh_command_simulate, dh_command_tune, dh_command_validate, dh_command_calibrate,
     dh_command_report, dh_command_verify, dh_command_run_graph, dh_command_list, dh_command_help,
     dh_command_completion;
 
 /* Names end with NULL; for DH_CLI_ENUM options of compute types. */
 extern const char *const dh_cli_dtype_names[];
+extern const char *const dh_cli_level_names[]; /* by dh_log_level */
 
 /* main.c: every command, in the order of help. */
 const dh_command *const *dh_commands(size_t *n);

@@ -1,6 +1,8 @@
 /* The dhelix binary: finds the command, reads its options, runs it.
  *
- * Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. */
+ * Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an MPI process for want of others, 130
+ * interrupted.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,11 +18,11 @@
 enum { EXIT_USAGE = 2 };
 
 static const dh_command *const commands[] = {
-    &dh_command_train,    &dh_command_check,      &dh_command_profile,   &dh_command_plan,
-    &dh_command_simulate, &dh_command_tune,       &dh_command_sample,    &dh_command_eval,
-    &dh_command_tokenize, &dh_command_convert,    &dh_command_report,    &dh_command_verify,
-    &dh_command_validate, &dh_command_calibrate,  &dh_command_run_graph, &dh_command_list,
-    &dh_command_help,     &dh_command_completion,
+    &dh_command_train,  &dh_command_launch,   &dh_command_check,      &dh_command_profile,
+    &dh_command_plan,   &dh_command_simulate, &dh_command_tune,       &dh_command_sample,
+    &dh_command_eval,   &dh_command_tokenize, &dh_command_convert,    &dh_command_report,
+    &dh_command_verify, &dh_command_validate, &dh_command_calibrate,  &dh_command_run_graph,
+    &dh_command_list,   &dh_command_help,     &dh_command_completion,
 };
 
 const dh_command *const *dh_commands(size_t *n)

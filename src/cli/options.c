@@ -6,7 +6,7 @@
 
 #include "cli/cli.h"
 
-static const char *const level_names[] = {"error", "warn", "info", "debug", "trace", NULL};
+const char *const dh_cli_level_names[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 static const dh_cli_option common_options[] = {
     /* first: a command that has text only is without it */
@@ -21,7 +21,7 @@ static const dh_cli_option common_options[] = {
     {.name = "log-level",
      .kind = DH_CLI_ENUM,
      .offset = offsetof(dh_cli, log_level),
-     .names = level_names,
+     .names = dh_cli_level_names,
      .doc = "messages on standard error up to this level (default: info, or DHELIX_LOG)"},
     {.name = "help",
      .letter = 'h',

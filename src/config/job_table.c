@@ -328,7 +328,7 @@ static const dh_setting settings[] = {
     ENUM("elastic.action", elastic_action, "stop", elastic_names,
          .help = "when a rank is lost: end with a message that names it, or go on over fewer data-parallel ranks, the batch being "
                  "the same, from what the others have in memory (parallel.zero=0), else from the newest checkpoint; MPI "
-                 "processes end either way, to be started again over fewer"),
+                 "processes end either way; `dhelix launch` starts them again over fewer"),
     INT("elastic.min_ranks", elastic_min_ranks, "1", 1, DEGREE_MAX, .help = "with fewer left the run ends"),
 
     INT("parallel.dp", dp, "auto", 0, DEGREE_MAX, .automatic = "ranks/(tp*pp*cp)", .help = "data parallel"),

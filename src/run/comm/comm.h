@@ -117,6 +117,9 @@ typedef struct dh_comm_config {
     void *hook_user;
 } dh_comm_config;
 
+/* Exit code of mpi processes that had to stop for want of ranks that are silent or gone. */
+enum { DH_COMM_EXIT_LOST = 3 };
+
 typedef struct dh_comm_world dh_comm_world; /* of the process */
 typedef struct dh_comm dh_comm;             /* of one rank */
 typedef struct dh_comm_group dh_comm_group; /* of one rank in one group */

@@ -128,7 +128,7 @@ static dh_status fail_late(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head)
     if (!mpi_ask_culprit(g, head, &s)) return DH_OK;
     mpi_withdraw_wait(g);
     mpi_drop_requests(g);
-    dh_status st = mpi_fail_here(ctx, g, s.text ? s.text : "a call waited too long");
+    dh_status st = mpi_fail_lost(ctx, g, s.text ? s.text : "a call waited too long");
     dh_str_fini(&s);
     return st;
 }

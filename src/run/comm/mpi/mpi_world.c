@@ -13,7 +13,7 @@
 /* MPI starts and ends once a process: initialised once, when the first world is made. */
 static struct {
     atomic_int n_alive;
-    atomic_bool failed;
+    atomic_bool failed, lost; /* for want of ranks that are silent or gone */
     MPI_Comm farewell;
 } process;
 
@@ -36,7 +36,7 @@ static void end_mpi(void)
     if (over) return;
     if (atomic_load(&process.failed) || atomic_load(&process.n_alive) > 0) {
         if (atomic_load(&process.failed)) wait_for_others();
-        MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+        MPI_Abort(MPI_COMM_WORLD, atomic_load(&process.lost) ? DH_COMM_EXIT_LOST : EXIT_FAILURE);
     }
     MPI_Comm_free(&process.farewell);
     MPI_Finalize();
@@ -89,6 +89,7 @@ static bool set_failed(mpi_world *w, const mpi_news *news)
     bool first = !atomic_load(&w->failed);
     if (first) {
         w->news = *news;
+        atomic_store(&process.lost, news->lost);
         atomic_store(&w->failed, true);
         atomic_store(&process.failed, true);
     }
@@ -96,12 +97,17 @@ static bool set_failed(mpi_world *w, const mpi_news *news)
     return first;
 }
 
-static void mpi_abort(dh_comm *comm, const char *message)
+static void stop_world(dh_comm *comm, const char *message, bool lost)
 {
     mpi_world *w = (mpi_world *)comm->world;
-    mpi_news news = {.by_rank = comm->rank};
+    mpi_news news = {.by_rank = comm->rank, .lost = lost};
     snprintf(news.message, sizeof news.message, "%s", message);
     if (set_failed(w, &news)) tell(w);
+}
+
+static void mpi_abort(dh_comm *comm, const char *message)
+{
+    stop_world(comm, message, false);
 }
 
 bool mpi_look_for_news(mpi_world *w)
@@ -136,6 +142,12 @@ dh_status mpi_fail_stopped(dh_ctx *ctx, const mpi_group *g, const dh_comm_head *
 dh_status mpi_fail_here(dh_ctx *ctx, mpi_group *g, const char *message)
 {
     mpi_abort(g->base.comm, message);
+    return dh_fail(ctx, DH_ECOMM, "%s", message);
+}
+
+dh_status mpi_fail_lost(dh_ctx *ctx, mpi_group *g, const char *message)
+{
+    stop_world(g->base.comm, message, true);
     return dh_fail(ctx, DH_ECOMM, "%s", message);
 }
 

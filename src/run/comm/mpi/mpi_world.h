@@ -14,6 +14,7 @@ enum { TOLD_NEWS, TOLD_QUESTION, TOLD_ANSWER };
 /* What a failing rank tells the others. */
 typedef struct mpi_news {
     int by_rank;
+    bool lost; /* ranks did not come: what the program ends with says so */
     char message[DH_CTX_MESSAGE_BYTES];
 } mpi_news;
 
@@ -78,6 +79,8 @@ struct mpi_group {
 dh_status mpi_fail_call(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, const char *call,
                         int rc);
 dh_status mpi_fail_here(dh_ctx *ctx, mpi_group *g, const char *message);
+/* The same for want of a rank that is silent or gone. */
+dh_status mpi_fail_lost(dh_ctx *ctx, mpi_group *g, const char *message);
 dh_status mpi_fail_stopped(dh_ctx *ctx, const mpi_group *g, const dh_comm_head *head);
 /* Has somebody stopped the world? Receives the news, and answers questions. */
 bool mpi_look_for_news(mpi_world *world);

@@ -1,0 +1,372 @@
+/* dhelix launch: ranks as MPI processes, started again over fewer when some are lost.
+ *
+ * MPI ends all processes of a job when one of them dies, and their memory goes with them: what goes
+ * on is a new job, over a mesh without a data-parallel rank, from the newest checkpoint. This
+ * process starts the launcher (mpirun), waits, and judges by its exit code: a signal that ended a
+ * rank, or the code of ranks that waited for others in vain. It counts one rank as lost at each
+ * start, so that it ends after a bounded number of them whatever keeps failing. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "dhelix/train.h"
+#include "run/comm/comm.h"
+#include "train/elastic.h"
+
+typedef struct launch_args {
+    bool fresh;
+    int64_t ranks;
+    const char *launcher;
+} launch_args;
+
+static const launch_args defaults = {.launcher = "mpirun"};
+
+static const dh_cli_option options[] = {
+    {.name = "launcher",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(launch_args, launcher),
+     .value = "COMMAND",
+     .doc = "what starts processes, with its options, which -n N is put behind (default: mpirun); "
+            "\"srun --mpi=pmix\", \"mpirun --hostfile hosts\""},
+    {.name = "fresh",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(launch_args, fresh),
+     .doc = "start anew; an existing run folder is kept as OUT.1, OUT.2, ..."},
+    {.name = "ranks",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(launch_args, ranks),
+     .value = "N",
+     .min = 1,
+     .max = 1 << 24,
+     .doc = "ranks to begin with; the same as --set ranks=N"},
+};
+
+/* ---- the command ------------------------------------------------------------------------------
+ */
+
+typedef DH_VEC(const char *) words;
+
+/* What all starts have alike, and what the next one has. */
+typedef struct starts {
+    const dh_cli *cli;
+    const launch_args *args;
+    dh_arena *arena;
+    dh_job job; /* as it is started next */
+    int n;      /* starts so far */
+    char program[PATH_MAX];
+} starts;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory starting ranks");
+}
+
+static bool add(words *w, const char *word)
+{
+    return word && dh_vec_push(w, word);
+}
+
+static bool add_setting(words *w, const char *setting)
+{
+    return add(w, "--set") && add(w, setting);
+}
+
+/* Blanks part the launcher's words. */
+static bool add_launcher(const starts *s, words *w)
+{
+    char *at = NULL, *text = dh_arena_strdup(s->arena, s->args->launcher);
+    bool ok = text != NULL;
+    for (char *word = ok ? strtok_r(text, " ", &at) : NULL; ok && word;
+         word = strtok_r(NULL, " ", &at))
+        ok = add(w, word);
+    return ok && add(w, "-n") && add(w, dh_arena_printf(s->arena, "%lld", (long long)s->job.ranks));
+}
+
+/* The mesh that is left overrides what was asked for. */
+static bool add_mesh(const starts *s, words *w)
+{
+    if (s->n == 0) return true;
+    bool ok = add_setting(w, dh_arena_printf(s->arena, "parallel.dp=%lld", (long long)s->job.dp));
+    if (s->job.nodes == 0) ok = ok && add_setting(w, "topology.nodes=auto");
+    if (s->job.ranks_per_node == 0) ok = ok && add_setting(w, "topology.ranks_per_node=auto");
+    return ok;
+}
+
+/* NULL-terminated; caller frees with dh_vec_fini. */
+static dh_status make_command(dh_ctx *ctx, const starts *s, words *w)
+{
+    const dh_cli *cli = s->cli;
+    bool ok =
+        add_launcher(s, w) && add(w, s->program) && add(w, "train") && add(w, cli->args.at[0]);
+    for (size_t i = 0; ok && i < cli->set.n; i++) ok = add_setting(w, cli->set.at[i]);
+    ok = ok && add_mesh(s, w);
+    if (s->args->fresh && s->n == 0) ok = ok && add(w, "--fresh");
+    if (cli->quiet) ok = ok && add(w, "--quiet");
+    if (cli->json) ok = ok && add(w, "--json");
+    if (cli->log_level >= 0)
+        ok = ok && add(w, "--log-level") && add(w, dh_cli_level_names[cli->log_level]);
+    const char *end = NULL;
+    return ok && dh_vec_push(w, end) ? DH_OK : no_memory(ctx);
+}
+
+/* ---- one start ---------------------------------------------------------------------------------
+ */
+
+static volatile sig_atomic_t n_signals;
+
+static void count_signal(int signal)
+{
+    (void)signal;
+    n_signals++;
+}
+
+static void catch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    for (size_t i = 0; i < DH_COUNTOF(signals); i++)
+        sigaction(signals[i], &(struct sigaction){.sa_handler = count_signal}, NULL);
+}
+
+/* In a process group of its own: what a terminal sends is passed on by this process alone. Where
+ * the command cannot be run, tell gets why. */
+static void become(const words *w, int tell)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    const int nothing = open("/dev/null", O_RDONLY);
+    if (nothing >= 0) dup2(nothing, STDIN_FILENO);
+    execvp(w->at[0], (char *const *)(uintptr_t)w->at);
+    const int why = errno;
+    (void)!write(tell, &why, sizeof why);
+    _exit(127);
+}
+
+static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
+{
+    int told[2], why;
+    if (pipe2(told, O_CLOEXEC) != 0)
+        return dh_fail(ctx, DH_EINTERNAL, "cannot start a process: %s", strerror(errno));
+    *launcher = fork();
+    if (*launcher == 0) become(w, told[1]);
+    why = errno;
+    close(told[1]);
+    const bool failed = *launcher < 0 || read(told[0], &why, sizeof why) == (ssize_t)sizeof why;
+    close(told[0]);
+    if (failed && *launcher > 0) waitpid(*launcher, NULL, 0);
+    return failed ? dh_fail(ctx, DH_EINVAL, "cannot run %s: %s", w->at[0], strerror(why)) : DH_OK;
+}
+
+/* Processes that the thread has started and that still run; -1: it cannot be known. */
+static int n_running(long process, const char *thread)
+{
+    char path[80], state;
+    int n = 0, child;
+    snprintf(path, sizeof path, "/proc/%ld/task/%.20s/children", process, thread);
+    FILE *children = fopen(path, "r");
+    if (!children) return -1;
+    while (fscanf(children, "%d", &child) == 1) {
+        snprintf(path, sizeof path, "/proc/%d/stat", child);
+        FILE *stat = fopen(path, "r");
+        n += stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && state != 'Z';
+        if (stat) fclose(stat);
+    }
+    fclose(children);
+    return n;
+}
+
+static int n_children(pid_t launcher)
+{
+    char path[40];
+    int n = -1;
+    snprintf(path, sizeof path, "/proc/%ld/task", (long)launcher);
+    DIR *threads = opendir(path);
+    for (struct dirent *e; threads && (e = readdir(threads));) {
+        const int own = *e->d_name == '.' ? -1 : n_running(launcher, e->d_name);
+        if (own >= 0) n = DH_MAX(n, 0) + own;
+    }
+    if (threads) closedir(threads);
+    return n;
+}
+
+/* A launcher that waits although all it has started is over (Open MPI 4.1.4 with PMIx 4.2.2 does
+ * so, rarely, where a rank is killed while it connects). */
+typedef struct watch {
+    int64_t alone_since_ns; /* 0: it is not */
+    bool had_children;
+} watch;
+
+static bool hangs(watch *w, pid_t launcher)
+{
+    const int64_t patience_ns = INT64_C(10000000000);
+    const int n = n_children(launcher);
+    if (n > 0) w->had_children = true;
+    if (n != 0 || !w->had_children) {
+        w->alone_since_ns = 0;
+        return false;
+    }
+    if (w->alone_since_ns == 0) w->alone_since_ns = dh_now_ns();
+    return dh_now_ns() - w->alone_since_ns > patience_ns;
+}
+
+/* The first signal lets ranks finish their step and save, the next one ends them. */
+static void pass_on_signals(pid_t launcher, int *n_passed)
+{
+    for (; *n_passed < n_signals; ++*n_passed) kill(launcher, *n_passed == 0 ? SIGUSR1 : SIGTERM);
+}
+
+/* What the launcher ended with; *hung: it did not, until it was killed. */
+static int await(pid_t launcher, bool *hung)
+{
+    int status = 0, n_passed = 0;
+    watch w = {0};
+    *hung = false;
+    for (int64_t n = 0; waitpid(launcher, &status, WNOHANG) == 0; n++) {
+        pass_on_signals(launcher, &n_passed);
+        if (n % 20 == 0 && !*hung && hangs(&w, launcher)) *hung = kill(launcher, SIGKILL) == 0;
+        dh_sleep_until_ns(dh_now_ns() + 50000000);
+    }
+    return status;
+}
+
+static dh_status start(dh_ctx *ctx, starts *s, int *status, bool *hung)
+{
+    words w = {0};
+    pid_t launcher = -1;
+    dh_status st = make_command(ctx, s, &w);
+    if (st == DH_OK) st = spawn(ctx, &w, &launcher);
+    if (st == DH_OK) *status = await(launcher, hung);
+    dh_vec_fini(&w);
+    return st;
+}
+
+/* ---- again --------------------------------------------------------------------------------------
+ */
+
+/* Why the ranks ended, where some were lost; else false. Launchers end with 128 and the signal that
+ * ended a process. */
+static bool is_loss(int status, bool hung, char *why, size_t cap)
+{
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    if (hung)
+        snprintf(why, cap, "all ranks have ended, and their launcher has not");
+    else if (code == DH_COMM_EXIT_LOST)
+        snprintf(why, cap, "a rank was silent for too long, or gone");
+    else if (code > 128 && code < 128 + 64 && code != DH_CLI_INTERRUPTED)
+        snprintf(why, cap, "a rank was ended by signal %d (%s)", code - 128, strsignal(code - 128));
+    else
+        return false;
+    return true;
+}
+
+static dh_status fail(dh_ctx *ctx, const starts *s, int status)
+{
+    if (WIFEXITED(status))
+        return dh_fail(ctx, DH_ECOMM, "the run failed: %s ended with exit code %d",
+                       s->args->launcher, WEXITSTATUS(status));
+    return dh_fail(ctx, DH_ECOMM, "%s was ended by signal %d", s->args->launcher, WTERMSIG(status));
+}
+
+/* Of faults for tests each start has its own (fault.h). */
+static void take_next_fault(void)
+{
+    const char *faults = getenv("DHELIX_FAULT");
+    const char *next = faults ? strchr(faults, ',') : NULL;
+    if (next)
+        setenv("DHELIX_FAULT", next + 1, 1);
+    else
+        unsetenv("DHELIX_FAULT");
+}
+
+static dh_status go_on(dh_ctx *ctx, starts *s, const char *why)
+{
+    dh_job left;
+    if (s->job.elastic_action != DH_ELASTIC_CONTINUE)
+        return dh_fail(ctx, DH_ECOMM, "%s, and elastic.action is stop", why);
+    if (dh_job_shrink(ctx, &s->job, s->job.ranks - 1, &left) != DH_OK)
+        return dh_ctx_while(ctx, "going on without a rank, since %s", why);
+    dh_log(DH_LOG_WARN,
+           "%s; the run goes on over %lld of %lld ranks (parallel.dp=%lld), from its newest "
+           "checkpoint",
+           why, (long long)left.ranks, (long long)s->job.ranks, (long long)left.dp);
+    s->job = left;
+    s->n++;
+    take_next_fault();
+    return DH_OK;
+}
+
+static dh_status run_starts(dh_ctx *ctx, starts *s)
+{
+    for (;;) {
+        int status;
+        bool hung;
+        char why[160];
+        DH_TRY(start(ctx, s, &status, &hung));
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return DH_OK;
+        if (n_signals > 0 || (WIFEXITED(status) && WEXITSTATUS(status) == DH_CLI_INTERRUPTED))
+            return dh_fail(ctx, DH_EINTERRUPTED,
+                           "stopped; the same command continues from the newest checkpoint");
+        if (!is_loss(status, hung, why, sizeof why)) return fail(ctx, s, status);
+        DH_TRY(go_on(ctx, s, why));
+    }
+}
+
+static dh_status launch(dh_ctx *ctx, dh_cli *cli, const launch_args *a, const dh_job *job)
+{
+    starts s = {.cli = cli, .args = a, .job = *job, .arena = job->arena};
+    const ssize_t n = readlink("/proc/self/exe", s.program, sizeof s.program - 1);
+    if (n < 0) return dh_fail(ctx, DH_EINTERNAL, "cannot find this program: %s", strerror(errno));
+    s.program[n] = '\0';
+    catch_signals();
+    return run_starts(ctx, &s);
+}
+
+static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
+{
+    const launch_args *a = args;
+    dh_job *job;
+    if (dh_launched_ranks() > 0)
+        return dh_cli_misuse(ctx, cli, "dhelix launch starts the ranks itself: without %s",
+                             a->launcher);
+    if (!a->launcher[strspn(a->launcher, " ")])
+        return dh_cli_misuse(ctx, cli, "--launcher is empty; mpirun would do");
+    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
+    dh_status st = launch(ctx, cli, a, job);
+    dh_job_destroy(job);
+    return st;
+}
+
+const dh_command dh_command_launch = {
+    .name = "launch",
+    .doc = "train over MPI processes, and again over fewer when some are lost",
+    .usage = "JOB",
+    .notes =
+        "Runs COMMAND -n RANKS dhelix train JOB. When a rank is ended by a signal, or does not "
+        "come\n"
+        "before parallel.timeout_s, MPI ends the others; with elastic.action=continue the run is "
+        "then\n"
+        "started again over the most ranks that it can have with one fewer (a smaller "
+        "parallel.dp,\n"
+        "the batch being the same), from its newest checkpoint, until elastic.min_ranks would not "
+        "be\n"
+        "left. Other failures end it. Files and program are expected at the same place on all "
+        "hosts.\n"
+        "\n"
+        "The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 is passed on as SIGUSR1: ranks finish their\n"
+        "step and save (exit code 130); the second one ends them.\n",
+    .job = true,
+    .min_args = 1,
+    .max_args = 1,
+    .options = options,
+    .n_options = DH_COUNTOF(options),
+    .args_bytes = sizeof(launch_args),
+    .defaults = &defaults,
+    .run = run};
