@@ -426,6 +426,107 @@ static void faults_are_found(void **state)
     close_pair(&p);
 }
 
+/* ---- what frees a chunk's sends ---------------------------------------------------------------
+ */
+
+/* Whether something in front of an instruction of the compute stream, or it, waits for the
+ * messages. */
+static bool comes_after(const dh_program *p, uint32_t i, uint32_t messages)
+{
+    for (uint32_t k = 0; k <= i; k++) {
+        const dh_instr *instr = &p->instrs.at[k];
+        for (uint32_t w = 0; instr->stream == DH_STREAM_COMPUTE && w < instr->n_waits; w++) {
+            const uint32_t on = p->waits.at[instr->wait0 + w].instr;
+            if (on >= messages && p->instrs.at[on].stream == p->instrs.at[messages].stream)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* What is taken for a chunk comes when the sends of the one before the last have left. All messages
+ * are of one type and wire here, so the n-th are those of chunk n. Returns the first that comes
+ * too early. */
+static uint32_t taken_early(const dh_program *p)
+{
+    uint32_t messages[64], n = 0;
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        const dh_op *op = dh_instr_op(p, &p->instrs.at[i]);
+        if (op->type == DH_OP_MESSAGES) {
+            assert_true(n < DH_COUNTOF(messages));
+            messages[n++] = i;
+        }
+        if (op->type != DH_OP_TAKE_COLUMNS || n < 2) continue;
+        const uint32_t before = messages[n - 2];
+        if (dh_instr_op(p, &p->instrs.at[before])->in[0] != DH_NONE && !comes_after(p, i, before))
+            return i;
+    }
+    return DH_NONE;
+}
+
+/* The waits of what is taken for messages that were sent before, one after another: nothing else
+ * frees these where the rank gets nothing in the chunk. */
+static void drop_wait(dh_program *p, uint32_t i, uint32_t w)
+{
+    dh_instr *instr = &p->instrs.at[i];
+    dh_wait *at = &p->waits.at[instr->wait0];
+    memmove(at + w, at + w + 1, (instr->n_waits - w - 1) * sizeof *at);
+    instr->n_waits--;
+}
+
+static void put_back(dh_program *p, uint32_t i, uint32_t w, dh_wait wait)
+{
+    dh_instr *instr = &p->instrs.at[i];
+    dh_wait *at = &p->waits.at[instr->wait0];
+    memmove(at + w + 1, at + w, (instr->n_waits - w) * sizeof *at);
+    at[w] = wait;
+    instr->n_waits++;
+}
+
+static void drop_each(dh_program *p, int *n_dropped, int *n_races)
+{
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        if (dh_instr_op(p, &p->instrs.at[i])->type != DH_OP_TAKE_COLUMNS) continue;
+        for (uint32_t w = 0; w < p->instrs.at[i].n_waits; w++) {
+            dh_ctx ctx = DH_CTX_INIT;
+            const dh_wait wait = p->waits.at[p->instrs.at[i].wait0 + w];
+            if (dh_instr_op(p, &p->instrs.at[wait.instr])->type != DH_OP_MESSAGES) continue;
+            drop_wait(p, i, w);
+            const bool sends = taken_early(p) == i; /* else the rank only gets something there */
+            *n_races += sends && dh_program_verify(&ctx, p) == DH_EVERIFY;
+            *n_dropped += sends;
+            put_back(p, i, w, wait);
+        }
+    }
+    assert_int_equal(taken_early(p), DH_NONE);
+}
+
+static void sends_are_freed_two_chunks_later(void **state)
+{
+    uint64_t seed = test_seed("sends_are_freed_two_chunks_later");
+    int n_chunks = 0, n_dropped = 0, n_races = 0;
+    for (int turn = 0; turn < (TEST_SANITIZED ? 4 : 12); turn++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_program *programs[16] = {NULL};
+        pair p;
+        for (int k = 0; k < 2; k++) p.setups[k] = draw(&seed, 0, DH_F32, 1);
+        open_pair(&p, DH_RESHARD_PARAMS);
+        assert_ok(&ctx, dh_reshard_plan(&ctx, &p.r, DH_RESHARD_FIRST, DH_RESHARD_EVEN_WIRES, 20000,
+                                        NULL));
+        make_programs(&p, programs);
+        n_chunks += (int)p.r.n_chunks;
+        for (int64_t r = 0; r < p.r.n_ranks; r++) {
+            assert_int_equal(taken_early(programs[r]), DH_NONE);
+            drop_each(programs[r], &n_dropped, &n_races);
+        }
+        free_programs(&p, programs);
+        close_pair(&p);
+    }
+    printf("  %d chunks, %d waits, %d of which keep others out of the sends' memory\n", n_chunks,
+           n_dropped, n_races);
+    assert_true(n_dropped > 0 && n_races > 0);
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------
  */
 
@@ -480,6 +581,7 @@ int main(void)
         cmocka_unit_test(exact_is_never_worse),
         cmocka_unit_test(programs_verify),
         cmocka_unit_test(faults_are_found),
+        cmocka_unit_test(sends_are_freed_two_chunks_later),
         cmocka_unit_test(what_cannot_move_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
