@@ -109,6 +109,7 @@ typedef struct dh_job {
     dh_data_format format; /* data.format */
     char *chat_template;   /* data.chat_template: a name, or auto */
     char *switch_groups;   /* switch.groups: "1024 dp=4; 8192 cp=2 tp=2", or empty */
+    bool switch_overlap;   /* parameters and gradients move while groups are computed */
 
     int64_t steps;        /* train.steps */
     int64_t global_batch; /* train.batch: sequences per optimizer step, over all ranks */

@@ -256,6 +256,9 @@ static const dh_setting settings[] = {
                  "that trains it, as [1024 dp=4, 8192 cp=2 tp=2]: dp, tp, pp, cp, schedule, virtual_stages, layer_split, "
                  "zero, sequence, bucket_mb, strategy, recompute, micro_batch, and micro_batches of one pass of its "
                  "program; parallel.* is where weights and optimizer live"),
+    BOOL("switch.overlap", switch_overlap, "true",
+         .help = "parameters move to the next group, and gradients back, while a group is computed; false: one after the "
+                 "other, in less memory: that of one group's parameters and gradients, and of messages"),
 
     INT("train.steps", steps, "1000", 1, MANY, .aliases = "max_steps max_iters", .help = "optimizer steps"),
     INT("train.batch", global_batch, "8", 1, 1 << 30, .aliases = "batch_size global_batch global_batch_size",

@@ -30,14 +30,14 @@ json_t *dh_switched_json(const dh_switched *s, const dh_resolved *job)
         json_decref(groups);
         return NULL;
     }
-    return json_pack("{ss ss sI sI sf sf sf sf sI sf sI so}", "home",
+    return json_pack("{ss ss sI sI sf sf sf sf sf sI sf sI so}", "home",
                      dh_resharded_layout(job, layout, sizeof layout), "costs",
                      job->recipe.costs->name, "ranks", (json_int_t)job->recipe.mesh.ranks,
                      "steps_counted", (json_int_t)s->n_steps, "tokens", s->tokens, "optimizer_ms",
-                     (double)s->update_ns * 1e-6, "step_ms", s->step_ns * 1e-6, "tokens_per_s",
-                     s->tokens / (s->step_ns * 1e-9), "peak_bytes", (json_int_t)s->peak_bytes,
-                     "packed_ms", s->packed_ns * 1e-6, "packed_bytes", (json_int_t)s->packed_bytes,
-                     "groups", groups);
+                     (double)s->update_ns * 1e-6, "step_ms", s->step_ns * 1e-6, "hidden_ms",
+                     s->hidden_ns * 1e-6, "tokens_per_s", s->tokens / (s->step_ns * 1e-9),
+                     "peak_bytes", (json_int_t)s->peak_bytes, "packed_ms", s->packed_ns * 1e-6,
+                     "packed_bytes", (json_int_t)s->packed_bytes, "groups", groups);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */

@@ -161,6 +161,8 @@ typedef struct dh_program {
     dh_step_part part;
     bool adds;    /* of DH_PART_GRADS: to what the program before it left of gradients and losses */
     bool goes_on; /* of DH_PART_GRADS: another adds to the gradients, so that no rank sums them */
+    bool beside;  /* it may run while another program of its rank does (dh_programs_beside): its
+                   * streams and groups are further ones of the rank */
     dh_dtype dtype;
     dh_mesh mesh;
     int64_t rank;    /* whose program this is */

@@ -58,4 +58,10 @@ dh_status dh_steps_verify(dh_ctx *ctx, const dh_program *program);
  * cost      O(instructions of all ranks) beside dh_program_verify */
 dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n);
 
+/* Two programs of one rank may run at the same time: no byte that either writes is touched by the
+ * other, and they have different streams (verify_beside.c).
+ * errors    DH_EVERIFY names both instructions and the bytes; DH_ENOMEM
+ * cost      O(operands log operands) */
+dh_status dh_programs_beside(dh_ctx *ctx, const dh_program *a, const dh_program *b);
+
 #endif

@@ -101,13 +101,15 @@ typedef struct dh_reshard {
     DH_VEC(dh_slice) slices; /* by tensor, then rank, as they lie there */
     DH_VEC(dh_owner) owners;
     uint32_t n_chunks;
-    bool adds; /* what arrives is added to what is there */
+    bool adds;   /* what arrives is added to what is there */
+    bool beside; /* its programs run beside others of their ranks (dh_program.beside) */
 } dh_reshard;
 
 /* One side of a reshard. */
 typedef struct dh_layout {
     const dh_recipe *recipe;
     uint64_t base;     /* where in the slab its persistent buffers begin */
+    uint64_t gap;      /* of one that lies behind the other: so many bytes behind it */
     dh_step_part part; /* of the programs that use it, and whether they are lean (program_spec.h) */
     bool lean;
 } dh_layout;

@@ -331,7 +331,7 @@ static dh_status hold_all(dh_ctx *ctx, dh_reshard *r, int side, const dh_layout 
         const uint64_t behind = r->holdings[!side][rank].end;
         const uint64_t base =
             layout->base == DH_LAYOUT_BEHIND
-                ? (behind + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN
+                ? (behind + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN * DH_BUFFER_ALIGN + layout->gap
                 : layout->base;
         dh_status st = dh_reshard_hold(ctx, r, p, what, base, &r->holdings[side][rank]);
         dh_program_destroy(p);

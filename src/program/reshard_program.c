@@ -467,6 +467,7 @@ dh_status dh_reshard_program(dh_ctx *ctx, const dh_reshard *reshard, int64_t ran
                         reshard->ranks_per_node, &spec.recipe.mesh));
     DH_TRY(dh_emitter_create(ctx, &spec, &b.e));
     dh_program *p = dh_emitter_program(b.e);
+    p->beside = reshard->beside;
     dh_status st = build(ctx, &b, keep_bytes);
     dh_emitter_destroy(b.e);
     free(b.buffers[0]);

@@ -16,12 +16,13 @@ static dh_status no_memory(const machine *m)
 
 /* ---- on one rank -------------------------------------------------------------------------- */
 
-/* Streams of a node on which something runs. */
+/* Streams of a node on which something runs, and of the one beside it. */
 typedef struct running {
     size_t n;
-    int stream[DH_N_STREAM];
-    uint32_t kind[DH_N_STREAM]; /* of operator */
-    dh_flow flow[DH_N_STREAM];
+    uint32_t node[2 * DH_N_STREAM];
+    int stream[2 * DH_N_STREAM];
+    uint32_t kind[2 * DH_N_STREAM]; /* of operator */
+    dh_flow flow[2 * DH_N_STREAM];
 } running;
 
 static uint32_t kind_on(const machine *m, uint32_t node, int stream)
@@ -31,25 +32,32 @@ static uint32_t kind_on(const machine *m, uint32_t node, int stream)
     return dh_sim_kind(costs, &costs->program->instrs.at[l->instr]);
 }
 
-static void find_running(const machine *m, uint32_t node, running *r)
+static void add_running(const machine *m, uint32_t node, running *r)
 {
-    r->n = 0;
     for (int s = 0; s < DH_N_STREAM; s++) {
         if (m->lanes[lane_of(node, s)].state != LANE_RUNS) continue;
+        r->node[r->n] = node;
         r->stream[r->n] = s;
         r->kind[r->n] = kind_on(m, node, s);
         r->flow[r->n++] = (dh_flow){.speed = 1};
     }
 }
 
-static dh_status slow_down(const machine *m, uint32_t node, running *r)
+static dh_status rates_of(const machine *m, const running *r, size_t a, size_t b, double *beside_b,
+                          double *beside_a)
 {
-    dh_sim_op_costs *costs = m->node[node].costs;
+    dh_sim_op_costs *of_a = m->node[r->node[a]].costs, *of_b = m->node[r->node[b]].costs;
+    if (r->node[a] == r->node[b])
+        return dh_sim_rates_beside(m->ctx, of_a, r->kind[a], r->kind[b], beside_b, beside_a);
+    return dh_sim_rates_across(m->ctx, of_a, r->kind[a], of_b, r->kind[b], beside_b, beside_a);
+}
+
+static dh_status slow_down(const machine *m, running *r)
+{
     for (size_t a = 0; a < r->n; a++)
         for (size_t b = a + 1; b < r->n; b++) {
             double beside_b, beside_a;
-            DH_TRY(
-                dh_sim_rates_beside(m->ctx, costs, r->kind[a], r->kind[b], &beside_b, &beside_a));
+            DH_TRY(rates_of(m, r, a, b, &beside_b, &beside_a));
             r->flow[a].speed = dh_flow_beside(r->flow[a].speed, beside_b);
             r->flow[b].speed = dh_flow_beside(r->flow[b].speed, beside_a);
         }
@@ -70,26 +78,32 @@ static double n_computing(const machine *m, uint32_t node)
     return DH_MAX(n, 1U);
 }
 
-/* What begins or ends on a core concerns all that compute there. */
+static dh_status shift(machine *m, uint32_t node)
+{
+    if (m->is_shifted[node]) return DH_OK;
+    m->is_shifted[node] = true;
+    return dh_vec_push(&m->shifted, node) ? DH_OK : no_memory(m);
+}
+
+/* What begins or ends on a core concerns all that compute there, and what runs beside. */
 static dh_status shift_mates(machine *m)
 {
     for (size_t i = 0; i < m->shifted.n; i++) {
         const dh_sim_node *n = &m->node[m->shifted.at[i]];
-        for (uint32_t k = n->mate0; k < n->mates_end; k++) {
-            if (m->is_shifted[k]) continue;
-            m->is_shifted[k] = true;
-            if (!dh_vec_push(&m->shifted, k)) return no_memory(m);
-        }
+        for (uint32_t k = n->mate0; k < n->mates_end; k++) DH_TRY(shift(m, k));
+        if (n->beside != DH_NONE) DH_TRY(shift(m, n->beside));
     }
     return DH_OK;
 }
 
 static dh_status set_rates(machine *m, uint32_t node)
 {
-    running r;
-    find_running(m, node, &r);
-    DH_TRY(slow_down(m, node, &r));
-    for (size_t i = 0; i < r.n; i++) {
+    running r = {.n = 0};
+    add_running(m, node, &r);
+    const size_t n_own = r.n;
+    if (m->node[node].beside != DH_NONE) add_running(m, m->node[node].beside, &r);
+    DH_TRY(slow_down(m, &r));
+    for (size_t i = 0; i < n_own; i++) {
         const double shares = r.stream[i] == DH_STREAM_COMPUTE ? n_computing(m, node) : 1;
         m->lanes[lane_of(node, r.stream[i])].rate = r.flow[i].speed / shares;
     }
@@ -157,7 +171,7 @@ dh_status dh_sim_retime(machine *m, int64_t now)
 dh_status dh_sim_force(machine *m, int64_t now, bool *forced)
 {
     *forced = false;
-    for (uint32_t id = 0; id < m->nodes->n * DH_N_STREAM; id++) {
+    for (uint32_t id = 0; id < m->n * DH_N_STREAM; id++) {
         if (m->lanes[id].state != LANE_RUNS) continue;
         *forced = true;
         return set_speed(m, m->lanes[id].task, 1, now);

@@ -139,12 +139,35 @@ static dh_status launch(machine *m, const uint32_t *nodes, uint32_t n, int strea
 
 /* ---- meeting partners ----------------------------------------------------------------------- */
 
+static dh_status list_members(const machine *m, dh_group_kind group, uint32_t node,
+                              dh_sim_members *members)
+{
+    uint32_t side0;
+    const dh_sim_nodes *nodes = side_of(m, node, &side0);
+    DH_TRY(dh_sim_group_members(m->ctx, m->arena, nodes, group, node - side0, members));
+    for (uint32_t i = 0; i < members->n; i++) members->node[i] += side0;
+    return DH_OK;
+}
+
+static uint32_t first_of_group(const machine *m, dh_group_kind group, uint32_t node)
+{
+    uint32_t side0;
+    const dh_sim_nodes *nodes = side_of(m, node, &side0);
+    return side0 + dh_sim_group_first(nodes, group, node - side0);
+}
+
+static uint32_t peer_of(const machine *m, uint32_t node, int32_t stage)
+{
+    uint32_t side0;
+    const dh_sim_nodes *nodes = side_of(m, node, &side0);
+    return side0 + dh_sim_stage_peer(nodes, node - side0, stage);
+}
+
 static dh_status join_group(machine *m, uint32_t id, dh_group_kind group, int64_t now)
 {
-    const uint32_t first = dh_sim_group_first(m->nodes, group, node_of_lane(id));
-    meeting *at = &m->meetings[(size_t)group * m->nodes->n + first];
-    if (at->members.n == 0)
-        DH_TRY(dh_sim_group_members(m->ctx, m->arena, m->nodes, group, first, &at->members));
+    const uint32_t first = first_of_group(m, group, node_of_lane(id));
+    meeting *at = &m->meetings[(size_t)group * m->n + first];
+    if (at->members.n == 0) DH_TRY(list_members(m, group, first, &at->members));
     const int stream = stream_of_lane(id);
     if (at->n_here > 0 && at->stream != (uint32_t)stream)
         return dh_fail(m->ctx, DH_EVERIFY, "group %s is used from two streams: verify the programs",
@@ -169,12 +192,12 @@ static dh_status join_peer(machine *m, uint32_t id, int64_t now)
 {
     const uint32_t node = node_of_lane(id);
     const int stream = stream_of_lane(id);
-    const uint32_t other = dh_sim_stage_peer(m->nodes, node, peer_stage(m, id));
+    const uint32_t other = peer_of(m, node, peer_stage(m, id));
     const uint32_t theirs = lane_of(other, stream);
     if (m->lanes[theirs].state != LANE_WAITS) return DH_OK;
     const dh_op *mine = op_at(m, id), *back = op_at(m, theirs);
     if (!is_transfer(back) || back->type == mine->type ||
-        dh_sim_stage_peer(m->nodes, other, peer_stage(m, theirs)) != node)
+        peer_of(m, other, peer_stage(m, theirs)) != node)
         return DH_OK; /* the peer is busy elsewhere */
     const uint32_t lower = DH_MIN(node, other);
     task *t = &m->tasks[lane_of(lower, stream)];
@@ -273,7 +296,7 @@ static dh_status step(machine *m, int64_t *now)
 static dh_status check_ended(const machine *m)
 {
     char text[256];
-    for (uint32_t id = 0; id < m->nodes->n * DH_N_STREAM; id++) {
+    for (uint32_t id = 0; id < m->n * DH_N_STREAM; id++) {
         const uint32_t node = node_of_lane(id);
         const uint32_t head = dh_replay_head(&m->replay[node], stream_of_lane(id));
         if (head == DH_NONE) continue;
@@ -288,7 +311,7 @@ static dh_status run(machine *m)
 {
     int64_t now = 0;
     bool forced = true;
-    for (uint32_t k = m->nodes->n; k-- > 0;) DH_TRY(add_node(m, &m->able, m->is_able, k));
+    for (uint32_t k = m->n; k-- > 0;) DH_TRY(add_node(m, &m->able, m->is_able, k));
     DH_TRY(settle(m, now));
     while (forced) {
         while (m->heap.events.n > 0) DH_TRY(step(m, &now));
@@ -301,7 +324,7 @@ static dh_status run(machine *m)
 
 static dh_status init(machine *m)
 {
-    const size_t n = m->nodes->n;
+    const size_t n = m->n;
     m->arena = dh_arena_create();
     m->replay = calloc(n, sizeof *m->replay);
     m->lanes = calloc(n * DH_N_STREAM, sizeof *m->lanes);
@@ -319,7 +342,7 @@ static dh_status init(machine *m)
 
 static void fini(machine *m)
 {
-    for (uint32_t k = 0; m->replay && k < m->nodes->n; k++) dh_replay_fini(&m->replay[k]);
+    for (uint32_t k = 0; m->replay && k < m->n; k++) dh_replay_fini(&m->replay[k]);
     dh_arena_destroy(m->arena);
     free(m->replay);
     free(m->lanes);
@@ -333,9 +356,10 @@ static void fini(machine *m)
     dh_vec_fini(&m->retimed);
 }
 
-dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *nodes, dh_sim_node *node)
+dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *const sides[2], dh_sim_node *node)
 {
-    machine m = {.ctx = ctx, .nodes = nodes, .node = node};
+    machine m = {.ctx = ctx, .sides = sides, .second = sides[0]->n, .node = node};
+    m.n = m.second + (sides[1] ? sides[1]->n : 0);
     dh_status st = init(&m);
     if (st == DH_OK) st = run(&m);
     fini(&m);

@@ -50,12 +50,13 @@ typedef DH_VEC(uint32_t) id_list;
 typedef struct machine {
     dh_ctx *ctx;
     dh_arena *arena;
-    const dh_sim_nodes *nodes;
-    dh_sim_node *node; /* by node */
-    dh_replay *replay; /* by node */
-    lane *lanes;       /* by lane */
-    task *tasks;       /* by lane */
-    meeting *meetings; /* [DH_N_GROUPS][nodes], by a group's first node */
+    const dh_sim_nodes *const *sides; /* [2] */
+    uint32_t n, second;               /* nodes of both sides; the second side's first */
+    dh_sim_node *node;                /* by node */
+    dh_replay *replay;                /* by node */
+    lane *lanes;                      /* by lane */
+    task *tasks;                      /* by lane */
+    meeting *meetings;                /* [DH_N_GROUPS][nodes], by a group's first node */
     dh_sim_heap heap;
     id_list able;               /* nodes whose streams may go on; a stack */
     id_list shifted;            /* nodes on which something began to run or ended */
@@ -74,6 +75,13 @@ static inline int stream_of_lane(uint32_t id)
 static inline uint32_t lane_of(uint32_t node, int stream)
 {
     return node * DH_N_STREAM + (uint32_t)stream;
+}
+
+/* The nodes of a mesh that a node is one of, which are numbered from *first on. */
+static inline const dh_sim_nodes *side_of(const machine *m, uint32_t node, uint32_t *first)
+{
+    *first = node >= m->second ? m->second : 0;
+    return m->sides[node >= m->second];
 }
 
 /* fluid.c: new speeds on all nodes in m->shifted, and when what runs there ends. */

@@ -94,16 +94,28 @@ static bool grow(dh_sim_op_costs *c)
     return true;
 }
 
+dh_status dh_sim_rates_across(dh_ctx *ctx, const dh_sim_op_costs *of_a, uint32_t a,
+                              const dh_sim_op_costs *of_b, uint32_t b, double *rate_a,
+                              double *rate_b)
+{
+    const dh_costs *costs = of_a->costs;
+    const dh_cost_op op_a = cost_op_of_kind(of_a, a), op_b = cost_op_of_kind(of_b, b);
+    const dh_op_rates rates = costs->beside(costs->self, &op_a, &op_b);
+    if (!isfinite(rates.a) || !isfinite(rates.b))
+        return dh_fail(ctx, DH_EINVAL, "%s: %s beside %s runs at %g and %g of its speed",
+                       costs->name, dh_op_info_of(op_a.op->type)->name,
+                       dh_op_info_of(op_b.op->type)->name, rates.a, rates.b);
+    *rate_a = rates.a;
+    *rate_b = rates.b;
+    return DH_OK;
+}
+
 static dh_status ask_pair(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b,
                           dh_sim_pair *pair)
 {
-    const dh_cost_op op_a = cost_op_of_kind(c, a), op_b = cost_op_of_kind(c, b);
-    const dh_op_rates rates = c->costs->beside(c->costs->self, &op_a, &op_b);
-    if (!isfinite(rates.a) || !isfinite(rates.b))
-        return dh_fail(ctx, DH_EINVAL, "%s: %s beside %s runs at %g and %g of its speed",
-                       c->costs->name, dh_op_info_of(op_a.op->type)->name,
-                       dh_op_info_of(op_b.op->type)->name, rates.a, rates.b);
-    *pair = (dh_sim_pair){a, b, rates.a, rates.b};
+    dh_sim_pair asked = {.a = a, .b = b};
+    DH_TRY(dh_sim_rates_across(ctx, c, a, c, b, &asked.rate_a, &asked.rate_b));
+    *pair = asked;
     return DH_OK;
 }
 

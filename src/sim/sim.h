@@ -44,6 +44,10 @@ static inline uint32_t dh_sim_kind(const dh_sim_op_costs *c, const dh_instr *i)
 /* Speeds of kinds a and b beside each other. errors: DH_EINVAL not finite; DH_ENOMEM */
 dh_status dh_sim_rates_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b,
                               double *rate_a, double *rate_b);
+/* The same of kind a of one program and kind b of another; not kept. */
+dh_status dh_sim_rates_across(dh_ctx *ctx, const dh_sim_op_costs *of_a, uint32_t a,
+                              const dh_sim_op_costs *of_b, uint32_t b, double *rate_a,
+                              double *rate_b);
 /* Whether another context-parallel rank's graph of the same shapes costs the same. */
 bool dh_sim_cp_costs_equal(const dh_costs *costs, const dh_mesh *mesh, const dh_graph *graph,
                            int64_t cp_a, int64_t cp_b);
@@ -99,12 +103,15 @@ typedef struct dh_sim_node {
     dh_sim_op_costs *costs; /* of its program */
     double factor[DH_N_ENGINE];
     uint32_t mate0, mates_end; /* nodes [mate0, mates_end) compute on the same core */
+    uint32_t beside;           /* the same rank's of another side; DH_NONE: nothing else runs */
     dh_span *spans;            /* [dh_program_n_spans] */
 } dh_sim_node;
 
-/* Runs all nodes' programs to the end.
+/* Runs all nodes' programs to the end: those of a mesh, and where there is a second side, those
+ * that run on the same ranks at the same time, whose nodes come behind the first's.
+ * in        sides [2]: the second may be NULL
  * errors: DH_EVERIFY they wait for each other for ever; DH_EINVAL; DH_ENOMEM */
-dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *nodes, dh_sim_node *node);
+dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *const sides[2], dh_sim_node *node);
 
 /* ---- memory.c ------------------------------------------------------------------------------ */
 

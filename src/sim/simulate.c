@@ -19,7 +19,8 @@ typedef struct build {
     dh_mesh mesh;
     dh_sim *sim;
     dh_sim_nodes nodes;
-    dh_sim_node *node; /* by node */
+    dh_sim_nodes beside; /* n 0: nothing runs beside */
+    dh_sim_node *node;   /* by node, those beside behind the others */
     DH_VEC(dh_program *) owned;
     DH_VEC(uint64_t) keys;      /* of owned programs */
     dh_sim_op_costs **op_costs; /* by program */
@@ -220,6 +221,7 @@ static dh_status prepare_node(build *b, uint32_t k)
     dh_sim_rank *r = &b->sim->ranks[k];
     dh_sim_node *n = &b->node[k];
     for (int e = 0; e < DH_N_ENGINE; e++) n->factor[e] = 1;
+    n->beside = DH_NONE;
     find_mates(b, k, n);
     for (size_t i = 0; i < b->options->n_slow; i++) {
         const dh_sim_slow *slow = &b->options->slow[i];
@@ -231,13 +233,62 @@ static dh_status prepare_node(build *b, uint32_t k)
     return costs_of(b, r->program, &n->costs);
 }
 
+/* ---- what runs beside ---- */
+
+/* Every rank by itself: who sends what to whom differs. */
+static dh_status find_beside(build *b)
+{
+    const dh_sim_split none[DH_N_MESH_AXES] = {{0}};
+    const dh_sim_options plain = {.collapse = DH_SIM_EVERY};
+    if (!b->options->beside) return DH_OK;
+    const dh_mesh *mesh = &b->options->beside[0]->mesh;
+    for (int64_t i = 0; i < b->mesh.ranks; i++)
+        if (b->options->beside[i]->rank != i || mesh->ranks != b->mesh.ranks)
+            return dh_fail(b->ctx, DH_EINVAL,
+                           "what runs beside programs of %lld ranks is to be a program of each",
+                           (long long)b->mesh.ranks);
+    return dh_sim_nodes_init(b->ctx, b->sim->arena, mesh, none, &plain, &b->beside);
+}
+
+/* Ranks for which another one stands have their program alone: all meet in its messages. */
+static dh_status prepare_beside(build *b, uint32_t k)
+{
+    const dh_program *p = b->options->beside[dh_sim_node_rank(&b->beside, k)];
+    const uint32_t own = b->nodes.n + k;
+    dh_sim_node *n = &b->node[own];
+    *n = (dh_sim_node){.mate0 = own, .mates_end = own + 1, .beside = DH_NONE};
+    for (int e = 0; e < DH_N_ENGINE; e++) n->factor[e] = 1;
+    for (uint32_t i = 0; i < b->nodes.n; i++) {
+        if (b->sim->ranks[i].rank != p->rank) continue;
+        n->beside = i;
+        b->node[i].beside = own;
+    }
+    n->spans = DH_NEW_N(b->sim->arena, dh_span, dh_program_n_spans(p) + 1);
+    return n->spans ? costs_of(b, p, &n->costs) : no_memory(b);
+}
+
+static void account_beside(build *b)
+{
+    for (uint32_t k = 0; k < b->beside.n; k++) {
+        const dh_sim_node *n = &b->node[b->nodes.n + k];
+        for (size_t i = 0; i < n->costs->program->instrs.n; i++)
+            b->sim->beside_ns = DH_MAX(b->sim->beside_ns, n->spans[i].end_ns);
+    }
+}
+
 static dh_status execute(build *b)
 {
-    b->node = DH_NEW_N(b->sim->arena, dh_sim_node, b->nodes.n);
-    b->op_costs = DH_NEW_N(b->sim->arena, dh_sim_op_costs *, b->nodes.n);
+    DH_TRY(find_beside(b));
+    const uint32_t n = b->nodes.n + b->beside.n;
+    const dh_sim_nodes *const sides[2] = {&b->nodes, b->beside.n ? &b->beside : NULL};
+    b->node = DH_NEW_N(b->sim->arena, dh_sim_node, n);
+    b->op_costs = DH_NEW_N(b->sim->arena, dh_sim_op_costs *, n);
     if (!b->node || !b->op_costs) return no_memory(b);
     for (uint32_t k = 0; k < b->nodes.n; k++) DH_TRY(prepare_node(b, k));
-    return dh_sim_run(b->ctx, &b->nodes, b->node);
+    for (uint32_t k = 0; k < b->beside.n; k++) DH_TRY(prepare_beside(b, k));
+    DH_TRY(dh_sim_run(b->ctx, sides, b->node));
+    account_beside(b);
+    return DH_OK;
 }
 
 /* ---- accounts ------------------------------------------------------------------------------- */

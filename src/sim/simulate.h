@@ -58,6 +58,9 @@ typedef struct dh_sim_options {
     bool goes_on, lean;
     const dh_sim_slow *slow;
     size_t n_slow;
+    /* Programs of all ranks that run at the same time, on streams of their own: parameters and
+     * gradients that move while others are used. Borrowed; NULL: there are none. */
+    const dh_program *const *beside; /* [ranks] */
     /* Cores that all ranks share, rank r on core r * cores / ranks as the CPU backend binds them:
      * those that compute on one at the same time divide it. 0 or as many as ranks: none shares. */
     int64_t cores;
@@ -92,6 +95,7 @@ typedef struct dh_sim {
     dh_arena *arena;    /* owns all below but the programs, which are freed with it */
     const char *costs;  /* their name */
     int64_t step_ns;    /* until the last rank has ended */
+    int64_t beside_ns;  /* until what ran beside has, on all ranks */
     int64_t n_ranks;    /* of the mesh */
     int64_t cores;      /* that these share; 0: each has its own */
     dh_sim_rank *ranks; /* [n_classes], by lowest rank */

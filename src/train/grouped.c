@@ -3,6 +3,8 @@
 #include "data/groups.h"
 #include "train/run.h"
 
+#include <string.h>
+
 _Static_assert((int)DH_MAX_LENGTH_GROUPS == (int)DH_MAX_SWITCH_GROUPS, "one limit");
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -30,8 +32,23 @@ typedef struct watching {
     dh_status status;
 } watching;
 
+/* Of a program beside others nothing but what was waited for is in the step's time. */
+static void keep_beside(dh_timeline *t, int64_t waited_ns)
+{
+    const int64_t transfers = t->hidden_ns + t->exposed_ns;
+    const int64_t exposed = DH_MIN(transfers, waited_ns);
+    t->span_ns = waited_ns;
+    t->busy_ns[DH_ENGINE_COMPUTE] = 0;
+    t->exposed_ns = exposed;
+    t->hidden_ns = transfers - exposed;
+    memset(t->exposed_by_ns, 0, sizeof t->exposed_by_ns);
+    t->exposed_by_ns[DH_EXPOSED_DEPENDENCY] = exposed;
+    memset(t->waits_ns, 0, sizeof t->waits_ns);
+    t->idle_ns = waited_ns - exposed;
+}
+
 /* The step's timeline is that of its programs, one after another. */
-static void add_times(void *user, const dh_program *program, dh_exec *exec)
+static void add_times(void *user, const dh_program *program, dh_exec *exec, int64_t waited_ns)
 {
     watching *w = user;
     dh_run *run = w->run;
@@ -39,7 +56,9 @@ static void add_times(void *user, const dh_program *program, dh_exec *exec)
     if (run->n_measured > 0) dh_run_add_operator_times(run, program, exec);
     if (run->ranks.rank != 0 || run->ranks.n == 1 || w->status != DH_OK) return;
     w->status = dh_timeline_reduce(w->ctx, program, dh_exec_spans(exec), &times);
-    if (w->status == DH_OK) dh_timeline_add(&run->times, &times);
+    if (w->status != DH_OK) return;
+    if (waited_ns >= 0) keep_beside(&times, waited_ns);
+    dh_timeline_add(&run->times, &times);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -58,7 +77,7 @@ static dh_status run_groups(dh_ctx *ctx, dh_run *run, const dh_step *step,
     run->times = (dh_timeline){0};
     DH_TRY(dh_switch_run(ctx, run->session->switched, step, work, add_times, &w, &run->switched));
     DH_TRY(dh_exec_run(ctx, run->session->train_exec, step));
-    add_times(&w, run->session->train, run->session->train_exec);
+    add_times(&w, run->session->train, run->session->train_exec, -1);
     run->work.padding = run->switched.n_tokens - run->work.tokens;
     return w.status;
 }
@@ -80,6 +99,7 @@ void dh_run_report_switch(const dh_run *run, json_t *line)
 {
     const dh_switch_done *d = &run->switched;
     json_object_set_new(line, "switch_ms", json_real((double)d->switch_ns * 1e-6));
+    json_object_set_new(line, "switch_wait_ms", json_real((double)d->switch_wait_ns * 1e-6));
     json_object_set_new(line, "switches", json_integer(d->n_switches));
     json_object_set_new(line, "switch_bytes", json_integer(d->switch_bytes));
     json_object_set_new(line, "passes", json_integer(d->n_passes));

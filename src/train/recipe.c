@@ -115,7 +115,8 @@ dh_session_spec dh_train_session(const dh_job *job, const dh_recipe *recipe)
     return (dh_session_spec){.recipe = *recipe,
                              .device = dh_device_find(job->device),
                              .train = true,
-                             .eval = job->eval_every > 0};
+                             .eval = job->eval_every > 0,
+                             .overlaps = job->switch_overlap};
 }
 
 /* ---- strategy ------------------------------------------------------------------------------- */

@@ -129,7 +129,7 @@ static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
             DH_TRY(dh_exec_create(ctx, device, programs[i].program, session->slab,
                                   session->spec.comm, programs[i].exec));
     if (!session->switched) return DH_OK;
-    return dh_switch_prepare(ctx, session->switched, device, session->slab, session->spec.comm);
+    return dh_switch_prepare(ctx, session->switched, &session->spec, session->slab);
 }
 
 dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session **session)

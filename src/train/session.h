@@ -24,6 +24,10 @@ typedef struct dh_session_spec {
      * own is where weights and optimizer live, and what evaluates. Borrowed. */
     const dh_recipe *groups;
     size_t n_groups;
+    bool overlaps; /* parameters and gradients move while groups are computed */
+    /* The rank among those that share its cores, for threads that the session starts; n_local_ranks
+     * 0: they run where they begin. */
+    int local_rank, n_local_ranks;
 } dh_session_spec;
 
 typedef struct dh_session {

@@ -1,33 +1,19 @@
 /* Sessions over several meshes (switch.h). */
-#include "train/switch.h"
+#include "train/switch_legs.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "program/ranks.h"
 
-/* A program and what runs it. */
-typedef struct leg {
-    dh_program *program; /* NULL: there is none */
-    dh_exec *exec;
-    int64_t wire_bytes; /* of what moves between layouts: over wires, of all ranks */
-} leg;
-
-typedef struct group {
-    dh_recipe recipe; /* of one pass */
-    bool at_home;
-    leg pass[2][2]; /* [adds][goes_on] */
-    leg params;     /* away: from home to the group's layout */
-    leg grads[2];   /* back, [adds] */
-} group;
-
-struct dh_switch {
-    const dh_device *device;
-    dh_slab *slab;
-    dh_comm *comm;
-    size_t n;
-    group *groups;
-};
+/* Bytes of this rank's slab. Without overlap places are one, and nothing is kept for others:
+ *
+ *   | home | place 0 | place 1 | messages | what passes use |
+ */
+typedef struct places {
+    uint64_t home, second;  /* where the first and the second place begin */
+    uint64_t moves, passes; /* where scratch of moves, of passes may begin; 0: behind their own */
+} places;
 
 /* ---- recipes --------------------------------------------------------------------------------- */
 
@@ -56,20 +42,10 @@ bool dh_recipes_lie_alike(const dh_recipe *a, const dh_recipe *b)
            same_places(a, b);
 }
 
-/* Every token's loss is counted by one rank: on the last stage, the first of its tensor-parallel
- * group. */
-static bool counts_loss(const dh_recipe *r, int64_t rank)
-{
-    const dh_coord c = dh_mesh_coord(&r->mesh, rank);
-    const int64_t last =
-        r->schedule ? r->schedule->rank_of[r->schedule->n_stages - 1] : r->mesh.pp - 1;
-    return c.pp == last && c.tp == 0;
-}
-
 /* ---- programs -------------------------------------------------------------------------------- */
 
-static dh_program_spec pass_spec(const dh_session_spec *spec, const group *g, int64_t rank,
-                                 uint64_t home_bytes, int adds, int goes_on)
+static dh_program_spec pass_spec(const dh_session_spec *spec, const switch_group *g, int64_t rank,
+                                 const places *at, int adds, int goes_on)
 {
     dh_program_spec p = {.recipe = g->recipe,
                          .mode = DH_MODE_TRAIN,
@@ -78,22 +54,25 @@ static dh_program_spec pass_spec(const dh_session_spec *spec, const group *g, in
                          .adds = adds != 0,
                          .goes_on = goes_on != 0,
                          .lean = !g->at_home,
-                         .base = g->at_home ? 0 : home_bytes};
+                         .keep_bytes = at->passes,
+                         .base = g->at_home ? 0
+                                 : g->place ? at->second
+                                            : at->home};
     p.recipe.backend = &spec->device->info;
     return p;
 }
 
-static dh_status verified(dh_ctx *ctx, dh_program *program, leg *l)
+static dh_status verified(dh_ctx *ctx, dh_program *program, switch_leg *l)
 {
     l->program = program;
     return dh_program_verify(ctx, program);
 }
 
-static dh_status build_passes(dh_ctx *ctx, const dh_session_spec *spec, uint64_t home_bytes,
-                              group *g)
+static dh_status build_passes(dh_ctx *ctx, const dh_session_spec *spec, const places *at,
+                              switch_group *g)
 {
     for (int k = 0; k < 4; k++) {
-        const dh_program_spec own = pass_spec(spec, g, spec->rank, home_bytes, k / 2, k % 2);
+        const dh_program_spec own = pass_spec(spec, g, spec->rank, at, k / 2, k % 2);
         dh_program *p;
         DH_TRY(dh_program_build(ctx, &own, &p));
         DH_TRY(verified(ctx, p, &g->pass[k / 2][k % 2]));
@@ -101,81 +80,168 @@ static dh_status build_passes(dh_ctx *ctx, const dh_session_spec *spec, uint64_t
     return DH_OK;
 }
 
+/* TUNING: what a rank sends or takes of a move at once, where the messages lie beside all that
+ * passes use: as much as a few layers of a model of 7B parameters, whose moves take hardly longer
+ * so than as one. */
+#define BESIDE_CHUNK_BYTES (INT64_C(256) << 20)
+
 dh_status dh_switch_plan(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *away, bool back,
-                         dh_reshard *r)
+                         bool beside, uint64_t gap, dh_reshard *r)
 {
     const dh_layout at = {.recipe = home, .part = DH_PART_UPDATE};
     const dh_layout from = {
-        .recipe = away, .base = DH_LAYOUT_BEHIND, .part = DH_PART_GRADS, .lean = true};
+        .recipe = away, .base = DH_LAYOUT_BEHIND, .gap = gap, .part = DH_PART_GRADS, .lean = true};
     dh_status st = dh_reshard_open(ctx, back ? &from : &at, back ? &at : &from,
                                    back ? DH_RESHARD_GRADS : DH_RESHARD_PARAMS, r);
-    if (st == DH_OK) st = dh_reshard_plan(ctx, r, DH_RESHARD_LEAST, DH_RESHARD_EVEN_WIRES, 0, NULL);
+    if (st == DH_OK)
+        st = dh_reshard_plan(ctx, r, DH_RESHARD_LEAST, DH_RESHARD_EVEN_WIRES,
+                             beside ? BESIDE_CHUNK_BYTES : 0, NULL);
     if (st != DH_OK) dh_reshard_fini(r);
+    r->beside = beside;
     return st;
 }
 
-static dh_status build_move(dh_ctx *ctx, const dh_session_spec *spec, dh_reshard *r, bool adds,
-                            leg *l)
+static dh_status plan_move(dh_ctx *ctx, const dh_session_spec *spec, const switch_group *g,
+                           bool back, const places *at, dh_reshard *r)
+{
+    return dh_switch_plan(ctx, &spec->recipe, &g->recipe, back, spec->overlaps,
+                          g->place ? at->second - at->home : 0, r);
+}
+
+static dh_status build_move(dh_ctx *ctx, const dh_session_spec *spec, const places *at,
+                            dh_reshard *r, bool adds, switch_leg *l)
 {
     dh_reshard_sum sum;
     dh_program *p;
     r->adds = adds;
     DH_TRY(dh_reshard_sum_up(ctx, r, DH_RESHARD_EVEN_WIRES, &sum));
     l->wire_bytes = sum.local_bytes + sum.cross_bytes;
-    DH_TRY(dh_reshard_program(ctx, r, spec->rank, 0, &spec->device->info, &p));
+    DH_TRY(dh_reshard_program(ctx, r, spec->rank, at->moves, &spec->device->info, &p));
     return verified(ctx, p, l);
 }
 
-static dh_status build_moves(dh_ctx *ctx, const dh_session_spec *spec, group *g)
+static dh_status build_moves(dh_ctx *ctx, const dh_session_spec *spec, const places *at,
+                             switch_group *g)
 {
     dh_reshard r;
-    DH_TRY(dh_switch_plan(ctx, &spec->recipe, &g->recipe, false, &r));
-    dh_status st = build_move(ctx, spec, &r, false, &g->params);
+    DH_TRY(plan_move(ctx, spec, g, false, at, &r));
+    dh_status st = build_move(ctx, spec, at, &r, false, &g->params);
     dh_reshard_fini(&r);
     DH_TRY(st);
-    DH_TRY(dh_switch_plan(ctx, &spec->recipe, &g->recipe, true, &r));
+    DH_TRY(plan_move(ctx, spec, g, true, at, &r));
     for (int adds = 0; st == DH_OK && adds < 2; adds++)
-        st = build_move(ctx, spec, &r, adds != 0, &g->grads[adds]);
+        st = build_move(ctx, spec, at, &r, adds != 0, &g->grads[adds]);
     dh_reshard_fini(&r);
     return st;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+enum { N_PASS_LEGS = 4, N_LEGS = 7 };
+
+/* A group's programs: those of a pass, then moves. */
+static switch_leg *leg_at(switch_group *g, int k)
+{
+    if (k < N_PASS_LEGS) return &g->pass[k / 2][k % 2];
+    return k == N_PASS_LEGS ? &g->params : &g->grads[k - N_PASS_LEGS - 1];
+}
+
 /* Calls visit for every program that there is, in an order that all ranks share. */
 static dh_status each_leg(dh_ctx *ctx, dh_switch *s,
-                          dh_status (*visit)(dh_ctx *ctx, leg *l, void *user), void *user)
+                          dh_status (*visit)(dh_ctx *ctx, switch_leg *l, void *user), void *user)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        group *g = &s->groups[i];
-        leg *const legs[] = {&g->params,     &g->pass[0][0], &g->pass[0][1], &g->pass[1][0],
-                             &g->pass[1][1], &g->grads[0],   &g->grads[1]};
-        for (size_t k = 0; k < DH_COUNTOF(legs); k++)
-            if (legs[k]->program) DH_TRY(visit(ctx, legs[k], user));
-    }
+    for (size_t i = 0; i < s->n; i++)
+        for (int k = 0; k < N_LEGS; k++) {
+            switch_leg *l = leg_at(&s->groups[i], k);
+            if (l->program) DH_TRY(visit(ctx, l, user));
+        }
     return DH_OK;
 }
 
-static dh_status widen_slab(dh_ctx *ctx, leg *l, void *user)
+static dh_status widen_slab(dh_ctx *ctx, switch_leg *l, void *user)
 {
     uint64_t *slab_bytes = user;
     *slab_bytes = DH_MAX(*slab_bytes, l->program->slab_bytes);
     return DH_OK;
 }
 
+static dh_status verify_moves_beside(dh_ctx *ctx, const switch_group *away, switch_group *passes)
+{
+    const switch_leg *const moves[] = {&away->params, &away->grads[0], &away->grads[1]};
+    for (int m = 0; m < 3; m++)
+        for (int k = 0; k < N_PASS_LEGS && dh_switch_is_beside(away, passes, m > 0); k++)
+            DH_TRY(dh_programs_beside(ctx, moves[m]->program, leg_at(passes, k)->program));
+    return DH_OK;
+}
+
+static dh_status verify_beside(dh_ctx *ctx, dh_switch *s)
+{
+    for (size_t i = 0; i < s->n; i++)
+        for (size_t k = 0; k < s->n; k++)
+            DH_TRY(verify_moves_beside(ctx, &s->groups[i], &s->groups[k]));
+    return DH_OK;
+}
+
+/* Whether a group's layout is the home, and its place where it is not. */
+static void place_groups(const dh_session_spec *spec, switch_group *groups)
+{
+    int n_away = 0;
+    for (size_t i = 0; i < spec->n_groups; i++) {
+        switch_group *g = &groups[i];
+        g->recipe = spec->groups[i];
+        g->at_home = dh_recipes_lie_alike(&g->recipe, &spec->recipe);
+        if (!g->at_home) g->place = spec->overlaps ? n_away++ % 2 : 0;
+    }
+}
+
+/* What a group's layout takes on this rank. */
+static dh_status layout_bytes(dh_ctx *ctx, const dh_session_spec *spec, const switch_group *g,
+                              uint64_t *n_bytes)
+{
+    const places at_0 = {0};
+    dh_program_spec outline = pass_spec(spec, g, spec->rank, &at_0, 0, 0);
+    dh_program *p;
+    outline.unplaced = outline.outline = true;
+    DH_TRY(dh_program_build(ctx, &outline, &p));
+    *n_bytes = p->persistent_bytes;
+    dh_program_destroy(p);
+    return DH_OK;
+}
+
+/* Where messages may lie: behind both places. */
+static dh_status find_places(dh_ctx *ctx, const dh_session_spec *spec, const switch_group *groups,
+                             places *at)
+{
+    uint64_t most[2] = {0};
+    for (size_t i = 0; spec->overlaps && i < spec->n_groups; i++) {
+        uint64_t n_bytes;
+        if (groups[i].at_home) continue;
+        DH_TRY(layout_bytes(ctx, spec, &groups[i], &n_bytes));
+        most[groups[i].place] = DH_MAX(most[groups[i].place], n_bytes);
+    }
+    at->second = at->home + most[0];
+    at->moves = at->second + most[1];
+    if (!spec->overlaps) at->moves = 0;
+    return DH_OK;
+}
+
 static dh_status build_groups(dh_ctx *ctx, const dh_session_spec *spec, const dh_program *home,
                               dh_switch *s)
 {
+    places at = {.home = home->persistent_bytes};
+    place_groups(spec, s->groups);
+    DH_TRY(find_places(ctx, spec, s->groups, &at));
+    for (size_t i = 0; i < s->n; i++)
+        if (!s->groups[i].at_home) DH_TRY(build_moves(ctx, spec, &at, &s->groups[i]));
+    if (spec->overlaps) DH_TRY(each_leg(ctx, s, widen_slab, &at.passes));
     for (size_t i = 0; i < s->n; i++) {
-        group *g = &s->groups[i];
-        g->recipe = spec->groups[i];
-        g->at_home = dh_recipes_lie_alike(&g->recipe, &spec->recipe);
-        DH_TRY(build_passes(ctx, spec, home->persistent_bytes, g));
-        DH_CHECK(!g->at_home || g->pass[0][0].program->persistent_bytes == home->persistent_bytes,
+        const switch_group *g = &s->groups[i];
+        DH_TRY(build_passes(ctx, spec, &at, &s->groups[i]));
+        DH_CHECK(!g->at_home || g->pass[0][0].program->persistent_bytes ==
+                                    DH_MAX(home->persistent_bytes, at.passes),
                  "layouts that are alike take the same bytes");
-        if (!g->at_home) DH_TRY(build_moves(ctx, spec, g));
     }
-    return DH_OK;
+    return spec->overlaps ? verify_beside(ctx, s) : DH_OK;
 }
 
 dh_status dh_switch_create(dh_ctx *ctx, const dh_session_spec *spec, const dh_program *home,
@@ -198,22 +264,30 @@ dh_status dh_switch_create(dh_ctx *ctx, const dh_session_spec *spec, const dh_pr
     return DH_OK;
 }
 
-static dh_status prepare_leg(dh_ctx *ctx, leg *l, void *user)
+static dh_status prepare_leg(dh_ctx *ctx, switch_leg *l, void *user)
 {
     const dh_switch *s = user;
     return dh_exec_create(ctx, s->device, l->program, s->slab, s->comm, &l->exec);
 }
 
-dh_status dh_switch_prepare(dh_ctx *ctx, dh_switch *s, const dh_device *device, dh_slab *slab,
-                            dh_comm *comm)
+dh_status dh_switch_prepare(dh_ctx *ctx, dh_switch *s, const dh_session_spec *spec, dh_slab *slab)
 {
-    s->device = device;
+    bool away = false;
+    s->device = spec->device;
     s->slab = slab;
-    s->comm = comm;
-    return each_leg(ctx, s, prepare_leg, s);
+    s->comm = spec->comm;
+    for (size_t i = 0; i < s->n; i++) away |= !s->groups[i].at_home;
+    DH_TRY(each_leg(ctx, s, prepare_leg, s));
+    const dh_mover_spec mover = {
+        .device = spec->device,
+        .local_rank = spec->local_rank,
+        .n_local_ranks = spec->n_local_ranks,
+        .log_rank = spec->recipe.mesh.ranks > 1 ? (int)spec->rank : -1,
+    };
+    return spec->overlaps && away ? dh_mover_create(ctx, &mover, &s->mover) : DH_OK;
 }
 
-static dh_status destroy_leg(dh_ctx *ctx, leg *l, void *user)
+static dh_status destroy_leg(dh_ctx *ctx, switch_leg *l, void *user)
 {
     dh_exec_destroy(l->exec);
     dh_program_destroy(l->program);
@@ -224,6 +298,7 @@ void dh_switch_destroy(dh_switch *s)
 {
     dh_ctx ctx = DH_CTX_INIT;
     if (!s) return;
+    dh_mover_destroy(s->mover);
     (void)each_leg(&ctx, s, destroy_leg, NULL);
     free(s->groups);
     free(s);
@@ -245,15 +320,16 @@ static dh_status verify_move(dh_ctx *ctx, const dh_session_spec *spec, dh_reshar
     return st;
 }
 
-static dh_status verify_group(dh_ctx *ctx, const dh_session_spec *spec, const group *g)
+static dh_status verify_group(dh_ctx *ctx, const dh_session_spec *spec, const switch_group *g)
 {
-    for (int k = 0; k < 4; k++) {
-        const dh_program_spec pass = pass_spec(spec, g, 0, 0, k / 2, k % 2);
+    const places anywhere = {0};
+    for (int k = 0; k < N_PASS_LEGS; k++) {
+        const dh_program_spec pass = pass_spec(spec, g, 0, &anywhere, k / 2, k % 2);
         DH_TRY(dh_mesh_verify(ctx, &pass, NULL));
     }
     for (int back = 0; back < 2 && !g->at_home; back++) {
         dh_reshard r;
-        DH_TRY(dh_switch_plan(ctx, &spec->recipe, &g->recipe, back != 0, &r));
+        DH_TRY(plan_move(ctx, spec, g, back != 0, &anywhere, &r));
         r.adds = back != 0;
         const dh_status st = verify_move(ctx, spec, &r);
         dh_reshard_fini(&r);
@@ -265,120 +341,9 @@ static dh_status verify_group(dh_ctx *ctx, const dh_session_spec *spec, const gr
 dh_status dh_switch_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec)
 {
     for (size_t i = 0; i < spec->n_groups; i++) {
-        group g = {.recipe = spec->groups[i]};
+        switch_group g = {.recipe = spec->groups[i]};
         g.at_home = dh_recipes_lie_alike(&g.recipe, &spec->recipe);
         DH_TRY(verify_group(ctx, spec, &g));
     }
     return DH_OK;
-}
-
-/* ---- running --------------------------------------------------------------------------------- */
-
-typedef struct running {
-    dh_switch *s;
-    dh_step step;
-    const dh_switch_work *work;
-    dh_switch_ran ran;
-    void *user;
-    dh_switch_done *done;
-    bool filled; /* gradients at home are of this step */
-} running;
-
-static dh_status run_leg(dh_ctx *ctx, running *r, const leg *l, const dh_step *step)
-{
-    DH_TRY(dh_exec_run(ctx, l->exec, step));
-    if (r->ran) r->ran(r->user, l->program, l->exec);
-    return DH_OK;
-}
-
-static dh_status run_move(dh_ctx *ctx, running *r, const leg *l)
-{
-    const int64_t start = dh_now_ns();
-    DH_TRY(run_leg(ctx, r, l, &r->step));
-    r->done->switch_ns += dh_now_ns() - start;
-    r->done->switch_bytes += l->wire_bytes;
-    r->done->n_switches++;
-    return DH_OK;
-}
-
-/* Rows of all data-parallel ranks in one pass. */
-static int64_t pass_rows(const group *g)
-{
-    return g->recipe.mesh.dp * g->recipe.micro_batch * g->recipe.n_micro;
-}
-
-static int64_t n_passes(const group *g, const dh_switch_work *work)
-{
-    return (work->n_rows + pass_rows(g) - 1) / pass_rows(g);
-}
-
-/* more: gradients of another group are added here before ranks sum them. */
-static dh_status run_passes(dh_ctx *ctx, running *r, size_t i, bool adds, bool more)
-{
-    const group *g = &r->s->groups[i];
-    const int64_t n = n_passes(g, &r->work[i]);
-    const dh_program *p = g->pass[0][0].program;
-    dh_step step = r->step;
-    step.source = r->work[i].source;
-    step.sample_stride = g->recipe.mesh.dp * g->recipe.micro_batch;
-    for (int64_t k = 0; k < n; k++) {
-        step.first_sample =
-            k * pass_rows(g) + dh_mesh_coord(&g->recipe.mesh, p->rank).dp * g->recipe.micro_batch;
-        DH_TRY(run_leg(ctx, r, &g->pass[adds || k > 0][more || k + 1 < n], &step));
-    }
-    r->done->n_passes += n;
-    r->done->n_tokens += n * pass_rows(g) * g->recipe.seq;
-    return DH_OK;
-}
-
-/* The sums that the last pass has left in the group's layout. */
-static dh_status add_loss(dh_ctx *ctx, running *r, const group *g)
-{
-    const dh_program *p = g->pass[0][0].program;
-    const uint32_t buffer = dh_program_state_buffer(p, DH_STATE_LOSS);
-    double pair[2];
-    if (!counts_loss(&g->recipe, p->rank)) return DH_OK;
-    DH_TRY(
-        r->s->device->slab_read(ctx, r->s->slab, p->buffers.at[buffer].offset, pair, sizeof pair));
-    r->done->loss += pair[0];
-    r->done->rows += pair[1];
-    return DH_OK;
-}
-
-/* Groups at home add to the same gradients, which ranks sum once: behind the last of them. */
-static dh_status run_home(dh_ctx *ctx, running *r)
-{
-    const dh_switch *s = r->s;
-    size_t last = s->n;
-    for (size_t i = 0; i < s->n; i++)
-        if (s->groups[i].at_home && r->work[i].n_rows > 0) last = i;
-    for (size_t i = 0; i <= last && last < s->n; i++) {
-        if (!s->groups[i].at_home || r->work[i].n_rows == 0) continue;
-        DH_TRY(run_passes(ctx, r, i, r->filled, i < last));
-        r->filled = true;
-    }
-    return last < s->n ? add_loss(ctx, r, &s->groups[last]) : DH_OK;
-}
-
-static dh_status run_away(dh_ctx *ctx, running *r, size_t i)
-{
-    const group *g = &r->s->groups[i];
-    DH_TRY(run_move(ctx, r, &g->params));
-    DH_TRY(run_passes(ctx, r, i, false, false));
-    DH_TRY(add_loss(ctx, r, g));
-    DH_TRY(run_move(ctx, r, &g->grads[r->filled]));
-    r->filled = true;
-    return DH_OK;
-}
-
-dh_status dh_switch_run(dh_ctx *ctx, dh_switch *s, const dh_step *step, const dh_switch_work *work,
-                        dh_switch_ran ran, void *user, dh_switch_done *done)
-{
-    running r = {.s = s, .step = *step, .work = work, .ran = ran, .user = user, .done = done};
-    *done = (dh_switch_done){.loss = 0};
-    DH_TRY(run_home(ctx, &r));
-    for (size_t i = 0; i < s->n; i++)
-        if (!s->groups[i].at_home && work[i].n_rows > 0) DH_TRY(run_away(ctx, &r, i));
-    if (r.filled) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL, "a step over several meshes has no rows in any group");
 }

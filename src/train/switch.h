@@ -10,7 +10,11 @@
  *
  * All programs are ordinary ones, planned into one slab before the run: the home's persistent
  * buffers at its start, behind them those of the group at work, behind these its transient ones.
- * What is there of a group does not last: parameters come anew in every step. */
+ * What is there of a group does not last: parameters come anew in every step.
+ *
+ * With switch.overlap (dh_session_spec.overlaps) parameters of the next group and gradients of the
+ * one before move while a group is computed, on a thread of their own (switch_run.c). Neighbouring
+ * groups then lie apart, and passes' transient buffers behind those of messages. */
 #ifndef DH_TRAIN_SWITCH_H
 #define DH_TRAIN_SWITCH_H
 
@@ -26,11 +30,12 @@ typedef struct dh_switch dh_switch;
 /* Whether two recipes of one model lay parameters, gradients and states out alike. */
 bool dh_recipes_lie_alike(const dh_recipe *a, const dh_recipe *b);
 
-/* What moves between the home and a group's layout right behind it, planned by HotSPa's rule:
- * parameters there, or (back) gradients from there. Caller frees with dh_reshard_fini.
+/* What moves between the home and a group's layout, which lies `gap` bytes behind it, planned by
+ * HotSPa's rule: parameters there, or (back) gradients from there. beside: while passes compute, in
+ * chunks. Caller frees with dh_reshard_fini.
  * errors    those of dh_reshard_open and dh_reshard_plan */
 dh_status dh_switch_plan(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *away, bool back,
-                         dh_reshard *reshard);
+                         bool beside, uint64_t gap, dh_reshard *reshard);
 
 /* Builds and verifies this rank's programs behind those of the home. Borrows the recipes.
  * in        home: the rank's program of the optimizer
@@ -39,8 +44,7 @@ dh_status dh_switch_plan(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *aw
 dh_status dh_switch_create(dh_ctx *ctx, const dh_session_spec *spec, const dh_program *home,
                            uint64_t *slab_bytes, dh_switch **made);
 /* Ready to run. Collective. */
-dh_status dh_switch_prepare(dh_ctx *ctx, dh_switch *s, const dh_device *device, dh_slab *slab,
-                            dh_comm *comm);
+dh_status dh_switch_prepare(dh_ctx *ctx, dh_switch *s, const dh_session_spec *spec, dh_slab *slab);
 void dh_switch_destroy(dh_switch *s); /* NULL is fine */
 /* All ranks' programs of all groups, verified together. */
 dh_status dh_switch_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec);
@@ -56,12 +60,15 @@ typedef struct dh_switch_work {
 typedef struct dh_switch_done {
     double loss, rows;                /* sums over the tokens whose losses this rank counts */
     int64_t switch_ns;                /* in programs that move parameters and gradients */
+    int64_t switch_wait_ns;           /* of these what no pass ran beside */
     int64_t n_switches, switch_bytes; /* of these programs; what crossed wires, of all ranks */
     int64_t n_passes, n_tokens;       /* of all groups: programs run, tokens in them, padding too */
 } dh_switch_done;
 
-/* Called behind every program of a step that has run; may be NULL. */
-typedef void (*dh_switch_ran)(void *user, const dh_program *program, dh_exec *exec);
+/* Called behind every program of a step that has run; may be NULL. waited_ns: how long passes were
+ * over before one was that ran beside them; -1: it ran by itself. */
+typedef void (*dh_switch_ran)(void *user, const dh_program *program, dh_exec *exec,
+                              int64_t waited_ns);
 
 /* All of the step but the optimizer. step: its samples and source are the groups'. Collective.
  * in        work: one a group, the same numbers on all ranks; some rows in all */

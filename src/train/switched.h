@@ -37,7 +37,7 @@ typedef struct dh_switched_group {
     double passes; /* of a mean step */
     dh_switched_pass pass;
     dh_switched_moves moves; /* 0 at home */
-    double ns;               /* of a mean step: passes and moves */
+    double ns;               /* of a mean step: passes and moves, one after another */
 } dh_switched_group;
 
 typedef struct dh_switched {
@@ -49,6 +49,7 @@ typedef struct dh_switched {
     uint64_t home_bytes; /* that it keeps on the rank with most */
     uint64_t peak_bytes; /* of any rank, at any time */
     double tokens, step_ns;
+    double hidden_ns; /* that step_ns is shorter for moves beside passes (switch.overlap) */
     /* The same documents, packed: each step's rows over the last group's mesh. */
     double packed_ns;
     uint64_t packed_bytes;
@@ -77,8 +78,9 @@ dh_status dh_switched_first_of(dh_ctx *ctx, const dh_recipe *recipe, double row_
                                int64_t cores, dh_switched_pass *pass);
 dh_status dh_switched_update_of(dh_ctx *ctx, const dh_recipe *home, int64_t cores, int64_t *ns,
                                 uint64_t *bytes);
+/* beside: in chunks, as with switch.overlap. */
 dh_status dh_switched_moves_of(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *away,
-                               int64_t cores, dh_switched_moves *moves);
+                               bool beside, int64_t cores, dh_switched_moves *moves);
 /* Adds a share of what rows have. */
 void dh_switched_count(const dh_pack *rows, double share, dh_switched_load *load);
 /* Rows of a group as its passes have them: times of so many rows. */

@@ -75,6 +75,8 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     dh_session_spec spec = dh_run_session(run);
     spec.comm = run->ranks.comm;
     spec.rank = run->ranks.rank;
+    spec.local_rank = run->local_rank;
+    spec.n_local_ranks = run->n_local_ranks;
     run->n_micro = spec.recipe.n_micro;
     DH_TRY(spec.device->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                   &run->n_threads));

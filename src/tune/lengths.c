@@ -186,7 +186,8 @@ static dh_status move_ns(searching *s, const dh_resolved *from, const dh_resolve
         *ns = p->ns;
         if (p->home == from && dh_recipes_lie_alike(&p->away->recipe, &to->recipe)) return DH_OK;
     }
-    DH_TRY(dh_switched_moves_of(s->ctx, &from->recipe, &to->recipe, s->cores, &m));
+    DH_TRY(dh_switched_moves_of(s->ctx, &from->recipe, &to->recipe, s->job.switch_overlap, s->cores,
+                                &m));
     *ns = (double)(m.params_ns + m.grads_ns);
     return dh_vec_push(&s->prices, ((priced){from, to, *ns})) ? DH_OK : no_memory(s->ctx);
 }
@@ -275,7 +276,7 @@ static char *words_of_groups(const searching *s, const set *t)
     return copy;
 }
 
-static dh_status make_job(searching *s, const set *t, dh_length_plan *plan)
+static dh_status make_job(searching *s, const set *t, bool overlaps, dh_length_plan *plan)
 {
     const dh_mesh *m = &t->home->job->recipe.mesh;
     dh_job *job = DH_NEW(s->plans->arena, dh_job);
@@ -283,6 +284,7 @@ static dh_status make_job(searching *s, const set *t, dh_length_plan *plan)
     *job = s->job;
     job->packing = DH_PACKING_GROUP;
     job->switch_groups = plan->groups;
+    job->switch_overlap = overlaps;
     job->tp = m->tp;
     job->cp = m->cp;
     job->pp = m->pp;
@@ -295,22 +297,33 @@ static dh_status make_job(searching *s, const set *t, dh_length_plan *plan)
     append_degree(&words, "parallel.cp", m->cp);
     append_degree(&words, "parallel.pp", m->pp);
     dh_str_printf(&words, " parallel.zero=%" PRId64, job->zero);
+    if (!overlaps && plan->n_groups > 1) dh_str_printf(&words, " switch.overlap=false");
     plan->home = words.failed ? NULL : dh_arena_strdup(s->plans->arena, words.text);
     dh_str_fini(&words);
     plan->job = job;
     return plan->home && job->layer_split ? dh_job_check(s->ctx, job) : no_memory(s->ctx);
 }
 
-static dh_status make_plan(searching *s, const set *t, dh_length_plan *plan)
+static dh_status price_plan(searching *s, const set *t, bool overlaps, dh_length_plan *plan)
 {
     const dh_resolve_options how = {.cluster = s->options->cluster, .quiet = true};
-    plan->n_groups = (size_t)__builtin_popcount(t->ends);
-    plan->groups = words_of_groups(s, t);
-    DH_TRY(make_job(s, t, plan));
+    dh_resolved_destroy(plan->resolved);
+    plan->resolved = NULL;
+    DH_TRY(make_job(s, t, overlaps, plan));
     DH_TRY(dh_job_resolve(s->ctx, plan->job, &how, &plan->resolved));
     DH_TRY(dh_switched_simulate(s->ctx, plan->resolved, s->ds, &plan->switched));
     plan->fits = fits(s, (double)plan->switched.peak_bytes);
     return DH_OK;
+}
+
+/* Moves beside passes take memory that there may not be. */
+static dh_status make_plan(searching *s, const set *t, dh_length_plan *plan)
+{
+    plan->n_groups = (size_t)__builtin_popcount(t->ends);
+    plan->groups = words_of_groups(s, t);
+    DH_TRY(price_plan(s, t, s->job.switch_overlap, plan));
+    if (plan->fits || !s->job.switch_overlap || plan->n_groups == 1) return DH_OK;
+    return price_plan(s, t, false, plan);
 }
 
 static int by_time(const void *x, const void *y)

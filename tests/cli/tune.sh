@@ -105,6 +105,7 @@ ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB --write "$tmp/grou
 says 'switching pays: '
 says 'parallel.dp=2 parallel.cp=2 parallel.zero=1'
 says '1024 dp=4; 16384 dp=2 cp=2'
+says 'switch.overlap=false' # what moves beside passes would need more
 ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB --json
 rate=$(json tokens_per_s)
 ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster a40 --lengths "$tmp/lengths" --json

@@ -1,6 +1,8 @@
 /* Parts of a step: programs that make gradients, one that uses them. They lay persistent buffers
  * out alike, verify on all ranks together, and a part that lacks what another should have left is
  * found. */
+#include "program/reshard.h"
+
 #include "meshes.h"
 
 static const setup setups[] = {
@@ -126,6 +128,57 @@ static void what_no_part_left_is_missed(void **state)
     destroy(m);
 }
 
+/* Parameters that move to another layout while gradients are computed at home: what either writes
+ * lies apart. Where a pass uses the bytes of what arrives, or both have the same streams, that is
+ * said. */
+static void what_runs_beside_lies_apart(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const setup other = {.preset = "gpt2-tiny",
+                         .schedule = "1f1b",
+                         .tp = 4,
+                         .pp = 1,
+                         .dp = 1,
+                         .n_micro = 4,
+                         .seq = 32};
+    dh_reshard r;
+    dh_program *move;
+    mesh_programs *home = part_of(&setups[1], 4, DH_PART_UPDATE, false, false, false);
+    mesh_programs *away = prepare(&other);
+    const dh_layout from = {.recipe = &home->spec.recipe, .part = DH_PART_UPDATE};
+    const dh_layout to = {.recipe = &away->spec.recipe,
+                          .base = DH_LAYOUT_BEHIND,
+                          .part = DH_PART_GRADS,
+                          .lean = true};
+    assert_ok(&ctx, dh_reshard_open(&ctx, &from, &to, DH_RESHARD_PARAMS, &r));
+    assert_ok(&ctx, dh_reshard_plan(&ctx, &r, DH_RESHARD_LEAST, DH_RESHARD_EVEN_WIRES, 0, NULL));
+    for (int64_t rank = 0; rank < r.n_ranks; rank++) {
+        dh_program *pass;
+        r.beside = true;
+        assert_ok(&ctx, dh_reshard_program(&ctx, &r, rank, 0, &backend, &move));
+        dh_program_spec spec = home->spec;
+        spec.rank = rank;
+        spec.part = DH_PART_GRADS;
+        spec.keep_bytes = move->slab_bytes;
+        assert_ok(&ctx, dh_program_build(&ctx, &spec, &pass));
+        assert_ok(&ctx, dh_programs_beside(&ctx, move, pass));
+        assert_ok(&ctx, dh_programs_beside(&ctx, pass, move));
+        move->beside = false;
+        assert_fails(&ctx, dh_programs_beside(&ctx, move, pass), DH_EVERIFY, "streams of");
+        move->beside = true;
+        dh_program_destroy(pass);
+        spec.keep_bytes = 0;
+        assert_ok(&ctx, dh_program_build(&ctx, &spec, &pass));
+        assert_fails(&ctx, dh_programs_beside(&ctx, move, pass), DH_EVERIFY, "share bytes");
+        assert_fails(&ctx, dh_programs_beside(&ctx, pass, move), DH_EVERIFY, "share bytes");
+        dh_program_destroy(pass);
+        dh_program_destroy(move);
+    }
+    dh_reshard_fini(&r);
+    destroy(home);
+    destroy(away);
+}
+
 /* Gradients that do not last, and copies of the model, have no parts. */
 static void parts_that_cannot_be_are_refused(void **state)
 {
@@ -157,6 +210,7 @@ int main(void)
         cmocka_unit_test(parts_lie_alike_and_verify),
         cmocka_unit_test(lean_parts_keep_what_they_use),
         cmocka_unit_test(what_no_part_left_is_missed),
+        cmocka_unit_test(what_runs_beside_lies_apart),
         cmocka_unit_test(parts_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

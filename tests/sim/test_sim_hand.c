@@ -461,6 +461,47 @@ static void shared_cores(void **state)
     dh_sim_destroy(sim);
 }
 
+/* Programs of another mesh on the same ranks: until 20 computations share the device; then one is
+ * beside a transfer that does not mind, and from 30 on two transfers share the wire. */
+static void programs_beside_each_other(void **state)
+{
+    (void)state;
+    static const hand_case first = {
+        .what = "beside another",
+        .rate = {{.5, 1, 1}, {1, .5, .5}, {1, .5, .5}},
+        .tp = 2,
+        .cp = 1,
+        .pp = 1,
+        .n = {2, 2},
+        .rows = {{{GEMM, 20, NO, NO, 0, 0, 0, 30}, {GATHER, 10, 0, NO, 0, 30, 30, 50}},
+                 {{GEMM, 20, NO, NO, 0, 0, 0, 30}, {GATHER, 10, 0, NO, 0, 30, 30, 50}}}};
+    static const hand_case second = {
+        .what = "beside",
+        .tp = 1,
+        .cp = 2,
+        .pp = 1,
+        .n = {2, 2},
+        .rows = {{{GEMM, 10, NO, NO, 0, 0, 0, 0}, {RING, 20, 0, NO, 0, 0, 0, 0}},
+                 {{GEMM, 10, NO, NO, 0, 0, 0, 0}, {RING, 20, 0, NO, 0, 0, 0, 0}}}};
+    dh_ctx ctx = DH_CTX_INIT;
+    mock mocks[MAX_RANKS], others[MAX_RANKS];
+    mock_ranks(&ctx, &second, others);
+    const dh_program *const beside[] = {&others[0].program, &others[1].program};
+    mock_ranks(&ctx, &first, mocks);
+    dh_sim *sim = simulate_mocks(&ctx, &first, &(dh_sim_options){.beside = beside}, mocks);
+    if (!sim) fail_msg("%s", ctx.message);
+    check_timeline(&first, sim);
+    assert_int_equal(sim->beside_ns, 50);
+    dh_sim_destroy(sim);
+    sim = simulate_mocks(&ctx, &first, &(dh_sim_options){0}, mocks);
+    assert_int_equal(sim->step_ns, 30);
+    assert_int_equal(sim->beside_ns, 0);
+    dh_sim_destroy(sim);
+    others[1].program.rank = 0;
+    assert_null(simulate_mocks(&ctx, &first, &(dh_sim_options){.beside = beside}, mocks));
+    assert_int_equal(ctx.status, DH_EINVAL);
+}
+
 /* ---- what cannot be simulated ------------------------------------------------------------- */
 
 static void refuses(void **state)
@@ -501,8 +542,11 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand), cmocka_unit_test(in_parts_by_hand), cmocka_unit_test(slow_links),
-        cmocka_unit_test(shared_cores), cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand),
+                                       cmocka_unit_test(in_parts_by_hand),
+                                       cmocka_unit_test(slow_links),
+                                       cmocka_unit_test(shared_cores),
+                                       cmocka_unit_test(programs_beside_each_other),
+                                       cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,6 +147,38 @@ static void one_group_at_home_is_packing(void **state)
     }
 }
 
+/* What moves beside passes arrives where it would arrive by itself, and is added in the same order:
+ * two groups away that lie apart, then three of which two share a place, some steps without
+ * documents of one. */
+static void moves_beside_passes_change_nothing(void **state)
+{
+    static const char *const cases[] = {
+        "ranks=4 switch.groups=8,dp=4;16,dp=2,tp=2;32,tp=4 parallel.zero=1 parallel.dp=2 "
+        "parallel.pp=2",
+        "ranks=4 switch.groups=4,dp=2,cp=2;8,tp=2,pp=2;16,dp=4;32,tp=2,cp=2 parallel.tp=4",
+        "ranks=4 train.dtype=bf16 switch.groups=8,dp=4;16,tp=2,pp=2;32,dp=2,tp=2 parallel.dp=4 "
+        "parallel.zero=1",
+        "ranks=2 device=staged switch.groups=8,dp=2;16,pp=2;32,tp=2 parallel.tp=2",
+    };
+    char out_a[300], out_b[300], settings[600];
+    run_folder(out_a, sizeof out_a, "beside");
+    run_folder(out_b, sizeof out_b, "in turn");
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        run_curve beside, turns;
+        if (test_is_thin() && i % 3) continue;
+        snprintf(settings, sizeof settings, "data.packing=group %s", cases[i]);
+        curve_of(RUN_GPT2, settings, out_a, &beside);
+        snprintf(settings, sizeof settings, "data.packing=group switch.overlap=false %s", cases[i]);
+        curve_of(RUN_GPT2, settings, out_b, &turns);
+        if (run_distance(&beside, &turns, 0) != 0 || !run_same_bytes(out_a, out_b, 12))
+            fail_msg("%s: moves beside passes change the run", cases[i]);
+        assert_true(sum_of(out_a, "switches") == sum_of(out_b, "switches"));
+        assert_true(sum_of(out_a, "switch_bytes") == sum_of(out_b, "switch_bytes"));
+        /* In turn all of it is waited for. */
+        assert_true(sum_of(out_b, "switch_wait_ms") == sum_of(out_b, "switch_ms"));
+    }
+}
+
 /* Checkpoints are those of the weights' layout. */
 static void a_stop_changes_nothing(void **state)
 {
@@ -174,6 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_meshes_learn_the_same),
         cmocka_unit_test(one_group_at_home_is_packing),
+        cmocka_unit_test(moves_beside_passes_change_nothing),
         cmocka_unit_test(a_stop_changes_nothing),
     };
     return cmocka_run_group_tests(tests, make_data, run_drop_dir);

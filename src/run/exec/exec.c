@@ -51,6 +51,14 @@ static bool communicates(const dh_op *op)
     return dh_op_info_of(op->type)->resource == DH_RES_COMM;
 }
 
+/* What the communicator knows a stream by: those of a program beside another one are further ones.
+ */
+static int comm_stream(const dh_exec *e, int stream)
+{
+    _Static_assert(2 * DH_N_STREAM <= 32, "streams of a rank that a communicator tells apart");
+    return e->program->beside ? DH_N_STREAM + stream : stream;
+}
+
 static dh_status create_group(dh_ctx *ctx, dh_exec *e, dh_group_kind kind, int stream)
 {
     const dh_mesh *mesh = &e->program->mesh;
@@ -66,7 +74,7 @@ static dh_status create_group(dh_ctx *ctx, dh_exec *e, dh_group_kind kind, int s
     const dh_comm_group_spec spec = {.name = dh_group_name(kind),
                                      .members = members,
                                      .n = n,
-                                     .stream = stream,
+                                     .stream = comm_stream(e, stream),
                                      .wire = dh_stream_engine((dh_stream)stream)};
     const dh_status st = dh_comm_group_create(ctx, e->comm, &spec, &e->groups[kind]);
     free(members);
@@ -243,7 +251,7 @@ static dh_status issue_all(dh_ctx *ctx, dh_exec *e)
 static void set_working(void *user, uint32_t stream, bool works)
 {
     const dh_exec *e = user;
-    if (e->comm) (works ? dh_comm_enter : dh_comm_leave)(e->comm, (int)stream);
+    if (e->comm) (works ? dh_comm_enter : dh_comm_leave)(e->comm, comm_stream(e, (int)stream));
 }
 
 static dh_status before_instr(dh_ctx *ctx, void *user, uint32_t id)
@@ -391,6 +399,15 @@ void dh_exec_destroy(dh_exec *exec)
 
 /* ---- a step --------------------------------------------------------------------------------- */
 
+/* Programs of the slab may run at the same time. */
+static void raise_peak(dh_slab *slab, uint64_t peak)
+{
+    uint64_t before = __atomic_load_n(&slab->peak, __ATOMIC_RELAXED);
+    while (before < peak && !__atomic_compare_exchange_n(&slab->peak, &before, peak, true,
+                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step)
 {
     const dh_scalars scalars = {.step = step->step,
@@ -406,7 +423,7 @@ dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step)
     exec->step = step;
     exec->spans_known = false;
     DH_TRY(exec->device->slab_write(ctx, exec->values, 0, &scalars, sizeof scalars));
-    exec->slab->peak = DH_MAX(exec->slab->peak, exec->peak);
+    raise_peak(exec->slab, exec->peak);
     exec->n_updating = exec->n_updated = 0;
     exec->ran = false;
     DH_TRY(exec->device->run(ctx, exec->streams, step->hook || step->check_finite));
