@@ -206,11 +206,15 @@ static dh_status search_lengths(dh_ctx *ctx, dh_cli *cli, const tune_args *a,
     const dh_length_options lengths = {.cluster = how->cluster,
                                        .memory_bytes = dh_tune_device_bytes(how),
                                        .lengths =
-                                           strcmp(a->lengths, "data") == 0 ? NULL : a->lengths};
-    if (a->strategies || a->schedules)
+                                           strcmp(a->lengths, "data") == 0 ? NULL : a->lengths,
+                                       .strategies = a->strategies,
+                                       .fixed_strategy = how->fixed >> DH_TUNE_STRATEGY & 1,
+                                       .fixed_schedule = how->fixed >> DH_TUNE_SCHEDULE & 1,
+                                       .fixed_recompute = how->fixed >> DH_TUNE_RECOMPUTE & 1};
+    if (a->schedules)
         return dh_cli_misuse(ctx, cli,
-                             "--lengths searches meshes alone: the strategy and the schedule are "
-                             "the job's");
+                             "--lengths tries few schedules beside the job's, not those of a list: "
+                             "--set parallel.schedule=NAME keeps it to one");
     job->ranks = how->devices;
     job->dp = job->micro_batch = job->nodes = job->ranks_per_node = 0;
     DH_TRY(dh_job_check(ctx, job));
@@ -283,8 +287,8 @@ const dh_command dh_command_tune = {
         "best with each single value, simulated too, and what it costs, which says why it was\n"
         "not chosen: simulations are compared with simulations, estimates with estimates.\n"
         "With --lengths: for each number of groups the best lengths and meshes, simulated with\n"
-        "what switching takes, and whether it pays. Strategy, schedule and recomputation are the\n"
-        "job's.\n",
+        "what switching takes, and whether it pays. Meshes are compared with the job's strategy and\n"
+        "schedule; the best are tried with others too, and with recomputation where memory lacks.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

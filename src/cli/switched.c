@@ -110,8 +110,11 @@ static void print_verdict(const dh_length_plans *plans, dh_str *out)
                       packed->switched.step_ns / best->switched.step_ns);
     else
         dh_str_printf(&text, "no single mesh fits; with these groups the job does");
-    dh_str_printf(&text, "; %lld programs simulated, %lld meshes that the job cannot have",
-                  (long long)plans->n_passes, (long long)plans->n_refused);
+    dh_str_printf(&text,
+                  "; %lld programs simulated, %lld that the job cannot have, %lld left out: more "
+                  "context parallelism than where that was slower already",
+                  (long long)plans->n_passes, (long long)plans->n_refused,
+                  (long long)plans->n_left_out);
     dh_cli_paragraph(out, &text, 0);
     dh_str_printf(out, "\n");
 }

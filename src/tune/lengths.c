@@ -11,8 +11,15 @@
 #include "train/simulation.h"
 #include "train/switch.h"
 
+/* What an entry says of a group. */
+typedef struct entry {
+    int64_t tp, cp, pp;
+    const char *recompute, *strategy, *schedule; /* NULL: the job's */
+} entry;
+
 /* A mesh at a length: a group that could be. */
 typedef struct choice {
+    entry says;
     const char *words; /* of an entry, behind the length */
     dh_resolved *job;
     dh_switched_pass pass;
@@ -21,7 +28,7 @@ typedef DH_VEC(choice) choices;
 
 /* A mesh that holds weights and optimizer. */
 typedef struct home {
-    const char *words;
+    entry says;
     const dh_resolved *job; /* of the choice that it comes from */
     int64_t update_ns;
     uint64_t bytes;
@@ -45,6 +52,9 @@ typedef struct searching {
     choices at[DH_LENGTH_CUTS]; /* by cut */
     DH_VEC(home) homes;
     DH_VEC(priced) prices;
+    const char **strategies; /* [n_strategies] tried beside the job's */
+    size_t n_strategies;
+    double least_home; /* bytes that any home keeps on a rank, at least */
 } searching;
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -97,22 +107,27 @@ static dh_status count_loads(searching *s, unsigned ends, dh_switched_load loads
 
 /* ---- meshes ---------------------------------------------------------------------------------- */
 
-/* A mesh that the job cannot have is none; memory that is short is. */
-static dh_status try_choice(searching *s, size_t cut, const char *words, double row_pairs)
+/* A mesh that the job cannot have is none; memory that is short is.
+ * out       *made: behind those that are there; NULL: there is none */
+static dh_status try_choice(searching *s, size_t cut, choice c, double row_pairs, choice **made)
 {
     const dh_resolve_options how = {.cluster = s->options->cluster, .quiet = true};
     dh_ctx why = DH_CTX_INIT;
     dh_job of;
-    choice c = {.words = words};
-    if (!words) return no_memory(s->ctx);
-    s->job.switch_groups = dh_arena_printf(s->plans->arena, "%" PRId64 " %s", s->cuts[cut], words);
+    *made = NULL;
+    if (!c.words) return no_memory(s->ctx);
+    s->job.switch_groups =
+        dh_arena_printf(s->plans->arena, "%" PRId64 " %s", s->cuts[cut], c.words);
     if (!s->job.switch_groups) return no_memory(s->ctx);
     dh_status st = dh_job_group(&why, &s->job, 0, &of);
     if (st == DH_OK) st = dh_job_resolve(&why, &of, &how, &c.job);
     if (st == DH_OK) st = dh_switched_first_of(&why, &c.job->recipe, row_pairs, s->cores, &c.pass);
     s->plans->n_passes += st == DH_OK;
     s->plans->n_refused += st != DH_OK;
-    if (st == DH_OK && dh_vec_push(&s->at[cut], c)) return DH_OK;
+    if (st == DH_OK && dh_vec_push(&s->at[cut], c)) {
+        *made = &s->at[cut].at[s->at[cut].n - 1];
+        return DH_OK;
+    }
     dh_resolved_destroy(c.job);
     if (st == DH_OK || st == DH_ENOMEM) return no_memory(s->ctx);
     return st == DH_EINTERRUPTED ? dh_fail(s->ctx, st, "%s", why.message) : DH_OK;
@@ -123,31 +138,28 @@ static void append_degree(dh_str *out, const char *name, int64_t degree)
     if (degree > 1) dh_str_printf(out, " %s=%" PRId64, name, degree);
 }
 
-/* Twice as many micro-batches as stages: a third of a pass is bubble, and few rows are padding. */
-static dh_status try_mesh(searching *s, size_t cut, int64_t tp, int64_t cp, int64_t pp,
-                          double pairs)
+static void append_word(dh_str *out, const char *name, const char *value)
 {
-    dh_str words = DH_STR_INIT;
-    dh_str_printf(&words, "dp=%" PRId64, s->job.ranks / (tp * cp * pp));
-    append_degree(&words, "tp", tp);
-    append_degree(&words, "cp", cp);
-    append_degree(&words, "pp", pp);
-    append_degree(&words, "micro_batches", pp > 1 ? 2 * pp : 1);
-    if (s->job.model.n_layers % pp) dh_str_printf(&words, " layer_split=*");
-    const char *kept = words.failed ? NULL : dh_arena_strdup(s->plans->arena, words.text);
-    dh_str_fini(&words);
-    return try_choice(s, cut, kept, pairs);
+    if (value) dh_str_printf(out, " %s=%s", name, value);
 }
 
-/* Tensor parallelism stays inside a node. */
-static dh_status try_meshes(searching *s, size_t cut, double pairs)
+/* Twice as many micro-batches as stages: a third of a pass is bubble, and few rows are padding. */
+static dh_status try_entry(searching *s, size_t cut, const entry *e, double pairs, choice **made)
 {
-    const int64_t n = s->job.ranks, n_layers = s->job.model.n_layers;
-    for (int64_t tp = 1; tp <= DH_MIN(n, s->ranks_per_node); tp *= 2)
-        for (int64_t cp = 1; tp * cp <= n; cp *= 2)
-            for (int64_t pp = 1; tp * cp * pp <= n && pp <= n_layers; pp *= 2)
-                if (n % (tp * cp * pp) == 0) DH_TRY(try_mesh(s, cut, tp, cp, pp, pairs));
-    return DH_OK;
+    dh_str words = DH_STR_INIT;
+    dh_str_printf(&words, "dp=%" PRId64, s->job.ranks / (e->tp * e->cp * e->pp));
+    append_degree(&words, "tp", e->tp);
+    append_degree(&words, "cp", e->cp);
+    append_degree(&words, "pp", e->pp);
+    append_degree(&words, "micro_batches", e->pp > 1 ? 2 * e->pp : 1);
+    if (s->job.model.n_layers % e->pp) dh_str_printf(&words, " layer_split=*");
+    append_word(&words, "recompute", e->recompute);
+    append_word(&words, "strategy", e->strategy);
+    append_word(&words, "schedule", e->schedule);
+    const choice c = {.says = *e,
+                      .words = words.failed ? NULL : dh_arena_strdup(s->plans->arena, words.text)};
+    dh_str_fini(&words);
+    return try_choice(s, cut, c, pairs, made);
 }
 
 static bool fits(const searching *s, double bytes)
@@ -155,25 +167,153 @@ static bool fits(const searching *s, double bytes)
     return s->options->memory_bytes <= 0 || bytes <= s->options->memory_bytes;
 }
 
-/* ---- homes ----------------------------------------------------------------------------------- */
+/* By itself, with what the smallest home keeps. */
+static bool may_fit(const searching *s, const choice *c)
+{
+    return fits(s, (double)c->pass.peak_bytes + s->least_home);
+}
 
 static double row_ns(const choice *c)
 {
     return (double)c->pass.ns[1] / (double)c->pass.rows;
 }
 
-/* Of each length the mesh with the shortest row that fits by itself. */
-static dh_status add_home(searching *s, size_t cut)
+/* Degrees of context parallelism double until memory is there and rows take longer again: each
+ * further one halves what a rank computes of a row, and adds exchanges. */
+static dh_status try_context(searching *s, size_t cut, int64_t tp, int64_t pp, double pairs)
+{
+    const int64_t n = s->job.ranks / (tp * pp);
+    double before = INFINITY;
+    bool over = false;
+    for (int64_t cp = 1; cp <= n; cp *= 2) {
+        const entry e = {.tp = tp, .cp = cp, .pp = pp};
+        choice *made;
+        if (n % cp) continue;
+        if (over) {
+            s->plans->n_left_out++;
+            continue;
+        }
+        DH_TRY(try_entry(s, cut, &e, pairs, &made));
+        if (!made) continue;
+        over = may_fit(s, made) && row_ns(made) > before;
+        before = may_fit(s, made) ? row_ns(made) : INFINITY;
+    }
+    return DH_OK;
+}
+
+/* Tensor parallelism stays inside a node. */
+static dh_status try_meshes(searching *s, size_t cut, double pairs)
+{
+    const int64_t n = s->job.ranks, n_layers = s->job.model.n_layers;
+    for (int64_t tp = 1; tp <= DH_MIN(n, s->ranks_per_node); tp *= 2)
+        for (int64_t pp = 1; tp * pp <= n && pp <= n_layers; pp *= 2)
+            if (n % (tp * pp) == 0) DH_TRY(try_context(s, cut, tp, pp, pairs));
+    return DH_OK;
+}
+
+/* ---- variants -------------------------------------------------------------------------------- */
+
+/* TUNING: of 7B on 32 devices the third mesh of a length was never the best with any strategy. */
+enum { MESHES_VARIED = 3 };
+
+/* The one with the shortest row that is behind *after, by row; NULL: there is none. */
+static const choice *next_best(const searching *s, size_t cut, const choice *after, bool fitting)
 {
     const choice *best = NULL;
     for (size_t i = 0; i < s->at[cut].n; i++) {
         const choice *c = &s->at[cut].at[i];
+        if (may_fit(s, c) != fitting || c->says.strategy || c->says.schedule) continue;
+        if (after && (row_ns(c) < row_ns(after) || (row_ns(c) == row_ns(after) && c <= after)))
+            continue;
+        if (!best || row_ns(c) < row_ns(best)) best = c;
+    }
+    return best;
+}
+
+/* The best in turn, as values: what is tried of them moves the list. */
+static size_t list_best(const searching *s, size_t cut, bool fitting, choice best[MESHES_VARIED])
+{
+    const choice *c = NULL;
+    size_t n = 0;
+    while (n < MESHES_VARIED && (c = next_best(s, cut, c, fitting))) best[n++] = *c;
+    return n;
+}
+
+/* Meshes without the memory, that would be faster than all that have it, computing more again:
+ * which takes longer than not to, so that no other one can be. */
+static dh_status vary_recompute(searching *s, size_t cut, double pairs)
+{
+    static const char *const kinds[] = {"selective", "full"};
+    choice best[MESHES_VARIED];
+    const choice *fitting = next_best(s, cut, NULL, true);
+    const double most = fitting ? row_ns(fitting) : INFINITY;
+    const size_t n = list_best(s, cut, false, best);
+    for (size_t i = 0; i < n && row_ns(&best[i]) < most; i++)
+        for (size_t k = 0; k < DH_COUNTOF(kinds); k++) {
+            entry e = best[i].says;
+            choice *made;
+            e.recompute = kinds[k];
+            DH_TRY(try_entry(s, cut, &e, pairs, &made));
+            if (made && may_fit(s, made)) break;
+        }
+    return DH_OK;
+}
+
+static dh_status vary_best(searching *s, size_t cut, double pairs)
+{
+    static const char *const schedules[] = {"zb-h1"};
+    choice best[MESHES_VARIED], *made;
+    const size_t n = list_best(s, cut, true, best);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < s->n_strategies; k++) {
+            entry e = best[i].says;
+            e.strategy = s->strategies[k];
+            DH_TRY(try_entry(s, cut, &e, pairs, &made));
+        }
+        for (size_t k = 0; k < DH_COUNTOF(schedules) && best[i].says.pp > 1; k++) {
+            entry e = best[i].says;
+            e.schedule = schedules[k];
+            if (!s->options->fixed_schedule) DH_TRY(try_entry(s, cut, &e, pairs, &made));
+        }
+    }
+    return DH_OK;
+}
+
+/* What jobs may say instead of their own, one after another; "all" is every row that trains. */
+static dh_status find_strategies(searching *s)
+{
+    /* TUNING: those that were best for some mesh of `dhelix tune` with 7B to 70B on a100 and a800,
+     * and cheap to simulate. */
+    static const char usual[] = "flux,dhelix";
+    const char *all = s->options->strategies;
+    if (s->options->fixed_strategy || strpbrk(s->job.strategy, " \t\n,;{")) return DH_OK;
+    char *list = dh_arena_strdup(s->plans->arena, all ? all : usual), *rest = NULL;
+    s->strategies = DH_NEW_N(s->plans->arena, const char *, list ? strlen(list) + 1 : 1);
+    if (!list || !s->strategies) return no_memory(s->ctx);
+    for (char *w = strtok_r(list, ", ", &rest); w; w = strtok_r(NULL, ", ", &rest)) {
+        const dh_strategy *row;
+        DH_TRY(dh_strategy_find(s->ctx, w, &row));
+        if (strcmp(w, s->job.strategy) != 0) s->strategies[s->n_strategies++] = w;
+    }
+    return DH_OK;
+}
+
+/* ---- homes ----------------------------------------------------------------------------------- */
+
+/* Of each length the mesh with the shortest row that fits by itself, among those of the job's own
+ * strategy and schedule or among all. */
+static dh_status add_home(searching *s, size_t cut, bool own)
+{
+    const choice *best = NULL;
+    for (size_t i = 0; i < s->at[cut].n; i++) {
+        const choice *c = &s->at[cut].at[i];
+        if (own && (c->says.strategy || c->says.schedule)) continue;
         if (fits(s, (double)c->pass.peak_bytes) && (!best || row_ns(c) < row_ns(best))) best = c;
     }
     if (!best) return DH_OK;
     for (size_t i = 0; i < s->homes.n; i++)
         if (dh_recipes_lie_alike(&s->homes.at[i].job->recipe, &best->job->recipe)) return DH_OK;
-    home h = {.words = best->words, .job = best->job};
+    home h = {.says = best->says, .job = best->job};
     DH_TRY(dh_switched_update_of(s->ctx, &h.job->recipe, s->cores, &h.update_ns, &h.bytes));
     return dh_vec_push(&s->homes, h) ? DH_OK : no_memory(s->ctx);
 }
@@ -264,13 +404,20 @@ static dh_status find_sets(searching *s, set *best)
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
+/* What the home's job says a group that has the job's own says so itself. */
+static void append_group(const searching *s, const set *t, size_t cut, dh_str *out)
+{
+    const entry *e = &t->of[cut]->says, *at_home = &t->home->says;
+    dh_str_printf(out, "%s%" PRId64 " %s", out->len ? "; " : "", s->cuts[cut], t->of[cut]->words);
+    if (at_home->strategy && !e->strategy) append_word(out, "strategy", s->job.strategy);
+    if (at_home->schedule && !e->schedule) append_word(out, "schedule", s->job.schedule);
+}
+
 static char *words_of_groups(const searching *s, const set *t)
 {
     dh_str text = DH_STR_INIT;
     for (size_t i = 0; i < s->n_cuts; i++)
-        if (t->ends >> i & 1)
-            dh_str_printf(&text, "%s%" PRId64 " %s", text.len ? "; " : "", s->cuts[i],
-                          t->of[i]->words);
+        if (t->ends >> i & 1) append_group(s, t, i, &text);
     char *copy = text.failed ? NULL : dh_arena_strdup(s->plans->arena, text.text);
     dh_str_fini(&text);
     return copy;
@@ -279,6 +426,7 @@ static char *words_of_groups(const searching *s, const set *t)
 static dh_status make_job(searching *s, const set *t, bool overlaps, dh_length_plan *plan)
 {
     const dh_mesh *m = &t->home->job->recipe.mesh;
+    const entry *e = &t->home->says;
     dh_job *job = DH_NEW(s->plans->arena, dh_job);
     if (!job || !plan->groups) return no_memory(s->ctx);
     *job = s->job;
@@ -290,6 +438,9 @@ static dh_status make_job(searching *s, const set *t, bool overlaps, dh_length_p
     job->pp = m->pp;
     job->dp = m->dp;
     job->micro_batch = 1;
+    if (e->strategy) job->strategy = dh_arena_strdup(s->plans->arena, e->strategy);
+    if (e->schedule) job->schedule = dh_arena_strdup(s->plans->arena, e->schedule);
+    if (e->recompute) DH_TRY(dh_job_set(s->ctx, job, "train.recompute", e->recompute));
     if (job->model.n_layers % m->pp) job->layer_split = dh_arena_strdup(s->plans->arena, "*");
     dh_str words = DH_STR_INIT;
     dh_str_printf(&words, "parallel.dp=%" PRId64, m->dp);
@@ -297,11 +448,15 @@ static dh_status make_job(searching *s, const set *t, bool overlaps, dh_length_p
     append_degree(&words, "parallel.cp", m->cp);
     append_degree(&words, "parallel.pp", m->pp);
     dh_str_printf(&words, " parallel.zero=%" PRId64, job->zero);
+    append_word(&words, "strategy", e->strategy);
+    append_word(&words, "parallel.schedule", e->schedule);
     if (!overlaps && plan->n_groups > 1) dh_str_printf(&words, " switch.overlap=false");
     plan->home = words.failed ? NULL : dh_arena_strdup(s->plans->arena, words.text);
     dh_str_fini(&words);
     plan->job = job;
-    return plan->home && job->layer_split ? dh_job_check(s->ctx, job) : no_memory(s->ctx);
+    return plan->home && job->layer_split && job->strategy && job->schedule
+               ? dh_job_check(s->ctx, job)
+               : no_memory(s->ctx);
 }
 
 static dh_status price_plan(searching *s, const set *t, bool overlaps, dh_length_plan *plan)
@@ -335,13 +490,40 @@ static int by_time(const void *x, const void *y)
     return a->n_groups < b->n_groups ? -1 : a->n_groups > b->n_groups;
 }
 
+/* What choices of a set take was found without sums over ranks and what only the home has. */
+static void count_excess(searching *s, const set *t, const dh_length_plan *plan)
+{
+    const uint64_t excess =
+        plan->switched.peak_bytes - (uint64_t)DH_MAX(s->options->memory_bytes, 0);
+    for (size_t i = 0; i < s->n_cuts; i++)
+        for (size_t k = 0; t->ends >> i & 1 && k < s->at[i].n; k++)
+            if (&s->at[i].at[k] == t->of[i]) s->at[i].at[k].pass.peak_bytes += excess;
+}
+
+/* The best set with so many groups that fits as simulated, too. */
+static dh_status make_fitting(searching *s, set t, dh_length_plan *plan)
+{
+    enum { MOST_TRIES = 4 };
+    DH_TRY(make_plan(s, &t, plan));
+    for (int i = 1; !plan->fits && i < MOST_TRIES; i++) {
+        set again[DH_LENGTH_CUTS];
+        count_excess(s, &t, plan);
+        for (size_t k = 0; k < DH_LENGTH_CUTS; k++) again[k] = (set){.ns = INFINITY};
+        DH_TRY(find_sets(s, again));
+        t = again[plan->n_groups - 1];
+        if (t.ns == INFINITY) return DH_OK;
+        DH_TRY(make_plan(s, &t, plan));
+    }
+    return DH_OK;
+}
+
 static dh_status make_plans(searching *s, const set *best)
 {
     dh_length_plans *p = s->plans;
     p->plans = DH_NEW_N(p->arena, dh_length_plan, s->n_cuts);
     if (!p->plans) return no_memory(s->ctx);
     for (size_t i = 0; i < s->n_cuts; i++)
-        if (best[i].ns < INFINITY) DH_TRY(make_plan(s, &best[i], &p->plans[p->n++]));
+        if (best[i].ns < INFINITY) DH_TRY(make_fitting(s, best[i], &p->plans[p->n++]));
     if (p->n == 0)
         return dh_fail(s->ctx, DH_EINVAL,
                        "no mesh of %" PRId64 " ranks trains sequences of %" PRId64
@@ -360,12 +542,16 @@ static dh_status search(searching *s)
     set best[DH_LENGTH_CUTS];
     for (size_t i = 0; i < DH_LENGTH_CUTS; i++) best[i] = (set){.ns = INFINITY};
     find_cuts(s);
+    DH_TRY(find_strategies(s));
     DH_TRY(count_loads(s, (1u << s->n_cuts) - 1, loads));
     for (size_t i = 0; i < s->n_cuts; i++) {
         const double pairs = loads[i].rows > 0 ? loads[i].pairs_twice / loads[i].rows : 0;
         DH_TRY(try_meshes(s, i, pairs));
+        if (!s->options->fixed_recompute) DH_TRY(vary_recompute(s, i, pairs));
+        DH_TRY(vary_best(s, i, pairs));
     }
-    for (size_t i = 0; i < s->n_cuts; i++) DH_TRY(add_home(s, i));
+    for (size_t i = 0; i < s->n_cuts; i++) DH_TRY(add_home(s, i, true));
+    for (size_t i = 0; i < s->n_cuts; i++) DH_TRY(add_home(s, i, false));
     DH_TRY(find_sets(s, best));
     return make_plans(s, best);
 }
@@ -386,6 +572,8 @@ dh_status dh_tune_lengths(dh_ctx *ctx, const dh_job *job, const dh_length_option
     if (st == DH_OK) s.job.model.vocab = any->job.model.vocab;
     if (st == DH_OK) s.cores = dh_train_cores(any);
     if (st == DH_OK) s.ranks_per_node = any->recipe.mesh.ranks_per_node;
+    if (st == DH_OK)
+        s.least_home = 12.0 * (double)dh_model_n_params(&s.job.model) / (double)s.job.ranks;
     if (st == DH_OK) st = dh_switched_documents(ctx, any, options->lengths, &s.ds);
     if (st == DH_OK) st = search(&s);
     for (size_t i = 0; i < DH_LENGTH_CUTS; i++) {

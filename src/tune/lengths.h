@@ -5,8 +5,10 @@
  * tensor parallelism inside nodes, gets the time of a pass at every length; of every set of groups
  * and every home those are taken that are shortest with what moves and within the memory. The best
  * of each number of groups is then simulated with its own documents (switched.h), which has the
- * last word. Strategy, schedule and dtype are the job's; parallel.zero is 1 at home and 0 or 1 in
- * groups, as the job says. */
+ * last word. What a mesh takes is found with the job's own strategy and schedule; the best of every
+ * length are tried with others, and those that would be best but lack the memory with activations
+ * computed again. dtype is the job's; parallel.zero is 1 at home and 0 or 1 in groups, as the job
+ * says. */
 #ifndef DH_TUNE_LENGTHS_H
 #define DH_TUNE_LENGTHS_H
 
@@ -33,6 +35,7 @@ typedef struct dh_length_plans {
     dh_arena *arena;
     double memory_bytes;
     int64_t n_passes, n_refused; /* programs simulated; meshes that the job cannot have */
+    int64_t n_left_out;          /* context-parallel degrees behind one that was slower already */
     dh_length_plan *plans;       /* [n], by step time, those that fit first */
     size_t n;
 } dh_length_plans;
@@ -41,6 +44,8 @@ typedef struct dh_length_options {
     const dh_cluster *cluster; /* NULL: this machine's costs */
     double memory_bytes;       /* of a device; 0: no limit */
     const char *lengths;       /* as in dh_switched_documents */
+    const char *strategies;    /* tried beside the job's, with commas; NULL: a few */
+    bool fixed_strategy, fixed_schedule, fixed_recompute; /* the job's alone */
 } dh_length_options;
 
 /* in        job: ranks, batch and length derived; its degrees and packing do not matter. Borrowed

@@ -101,19 +101,27 @@ by_length="--cluster a40 --devices 4 --lengths $tmp/lengths"
 ok "$dhelix" tune "$tmp/lengths.yaml" $by_length
 says 'switching does not pay'
 says ' 16384 dp=4'
-ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB --write "$tmp/grouped.yaml"
+own="--set strategy=sequential --set train.recompute=none"
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB $own --write "$tmp/grouped.yaml"
 says 'switching pays: '
 says 'parallel.dp=2 parallel.cp=2 parallel.zero=1'
 says '1024 dp=4; 16384 dp=2 cp=2'
 says 'switch.overlap=false' # what moves beside passes would need more
-ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB --json
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB $own --json
 rate=$(json tokens_per_s)
 ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster a40 --lengths "$tmp/lengths" --json
 same "$(json tokens_per_s)" "$rate" 'what is written is what was simulated'
 check 'it fits' awk -v b="$(json peak_bytes)" 'BEGIN { exit !(b > 1e9 && b <= 2e9) }'
 fails 1 'no mesh of 4 ranks trains sequences of 16384' "$dhelix" tune "$tmp/lengths.yaml" $by_length \
     --memory 0.5GB
-fails 2 'searches meshes alone' "$dhelix" tune "$tmp/lengths.yaml" $by_length --strategies all
+# Strategies and recomputation too, unless they are given: never slower than without.
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 2GB --json
+check 'other strategies are no slower' awk -v a="$(json tokens_per_s)" -v b="$rate" 'BEGIN { exit !(a >= b) }'
+check 'it says which' grep -q 'strategy=dhelix' "$tmp/out"
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 1.2GB --write "$tmp/grouped.yaml"
+ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster a40 --lengths "$tmp/lengths"
+fails 2 'tries few schedules' "$dhelix" tune "$tmp/lengths.yaml" $by_length --schedules all
+fails 1 'no strategy is called dhelx' "$dhelix" tune "$tmp/lengths.yaml" $by_length --strategies dhelx
 fails 1 'data.train is not set' "$dhelix" tune "$tmp/lengths.yaml" --cluster a40 --devices 4 --lengths data
 echo long >>"$tmp/lengths"
 fails 1 'lengths:3001: "long"' "$dhelix" tune "$tmp/lengths.yaml" $by_length
