@@ -589,3 +589,27 @@ bool case_two_streams(case_env *env)
         CASE_CHECK(env, !work[s].env.failure[0], "stream %d: %s", s, work[s].env.failure);
     return true;
 }
+
+/* Members come to the end of a group at different times, and go on to the next one of the same
+ * name, which is not the one before. */
+bool case_groups_that_go(case_env *env)
+{
+    enum { N_GROUPS = 60 };
+    dh_comm_group *all = case_group(env, "all", NULL, 0, 2, DH_ENGINE_LOCAL);
+    if (!all) return false;
+    for (int k = 0; k < N_GROUPS; k++) {
+        dh_comm_group *g = case_group(env, "passing", NULL, 0, 0, DH_ENGINE_LOCAL);
+        const float mine = (float)(env->rank + k);
+        float sum = 0, want = 0;
+        if (!g) return false;
+        for (int r = 0; r < env->n_ranks; r++) want += (float)(r + k);
+        CASE_OK(env, dh_comm_all_reduce(&env->ctx, g, &mine, &sum, 1, DH_F32, DH_REDUCE_SUM));
+        CASE_CHECK(env, sum == want, "group %d: %g, want %g", k, (double)sum, (double)want);
+        if (k % 7 == env->rank) dh_sleep_until_ns(dh_now_ns() + 200 * 1000);
+        dh_comm_group_destroy(g);
+    }
+    CASE_OK(env, dh_comm_barrier(&env->ctx, all)); /* others stay as they are */
+    dh_comm_group_destroy(all);
+    dh_comm_group_destroy(NULL);
+    return true;
+}

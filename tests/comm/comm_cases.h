@@ -20,6 +20,7 @@ typedef struct case_env {
 bool case_collectives(case_env *env);    /* every collective, type, group size, odd counts */
 bool case_point_to_point(case_env *env); /* order, tags, rings, batches, both size classes */
 bool case_two_streams(case_env *env);    /* random subgroups, two threads a rank */
+bool case_groups_that_go(case_env *env); /* created, used and destroyed, again and again */
 
 #define CASE_CHECK(env, cond, ...)                                                                 \
     do {                                                                                           \

@@ -77,6 +77,11 @@ static void random_groups_on_two_streams(void **state)
     for (uint64_t i = 0; i < 3; i++) run(NULL, 6, case_two_streams, seed + i);
 }
 
+static void groups_come_and_go(void **state)
+{
+    run(NULL, 5, case_groups_that_go, test_seed("groups_come_and_go"));
+}
+
 /* Ring attention's pattern: many steps, both directions, nobody in step. */
 static bool lopsided(case_env *env)
 {
@@ -753,6 +758,7 @@ int main(void)
         cmocka_unit_test(every_collective),
         cmocka_unit_test(transfers_between_pairs),
         cmocka_unit_test(random_groups_on_two_streams),
+        cmocka_unit_test(groups_come_and_go),
         cmocka_unit_test(ranks_out_of_step),
         cmocka_unit_test(odd_numbers),
         cmocka_unit_test(formula_by_hand),

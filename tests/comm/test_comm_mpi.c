@@ -46,6 +46,11 @@ static void random_groups_on_two_streams(void **state)
     run_case(case_two_streams, "random_groups_on_two_streams");
 }
 
+static void groups_come_and_go(void **state)
+{
+    run_case(case_groups_that_go, "groups_come_and_go");
+}
+
 static void the_world_knows_itself(void **state)
 {
     char text[128];
@@ -74,6 +79,7 @@ static int run_cases(void)
         cmocka_unit_test(every_collective),
         cmocka_unit_test(transfers_between_pairs),
         cmocka_unit_test(random_groups_on_two_streams),
+        cmocka_unit_test(groups_come_and_go),
         cmocka_unit_test(the_world_knows_itself),
     };
     int n_failed = 0;

@@ -95,6 +95,28 @@ run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" --set out="$tmp/full" "${mix
 check 'the message says what to raise' grep -qE 'layer [0-9].*rank [01].*raise moe.capacity to 1\.' "$tmp/err"
 job=("${dense[@]}")
 
+# Documents by length, each group over a mesh of its own: what moves between meshes does so beside
+# passes, in groups of ranks of its own.
+mkdir "$tmp/texts"
+for ((i = 0; i < 150; i++)); do
+    tail -c +$((1 + 40 * i)) examples/data/tinyshakespeare.txt |
+        head -c $((2 + i * 7 % (i % 5 ? 7 : 31))) >"$tmp/texts/$i.txt" || true
+done
+by_length=(--set data.train="$tmp/texts" --set data.tokenizer=bytes --set data.val_fraction=0 --set eval.every=0
+    --set data.packing=group --set train.batch=8 --set checkpoint.every=20)
+switched=('parallel.dp=2 parallel.tp=2 parallel.zero=1 switch.groups=8,dp=4;16,tp=2,pp=2;32,dp=2,tp=2')
+if deep; then switched+=('parallel.pp=2 parallel.dp=2 train.dtype=bf16 switch.groups=8,dp=4;16,cp=2,tp=2;32,tp=2,pp=2'); fi
+for more in "${switched[@]}"; do
+    set -- "${by_length[@]}"
+    for word in $more; do set -- "$@" --set "$word"; done
+    threads "$tmp/threads" "$@"
+    processes 4 "$tmp/processes" "$@"
+    echo "  $more"
+    same_runs "$tmp/threads" "$tmp/processes" 000020
+    check 'meshes were switched' grep -q '"switches":4' "$tmp/processes/metrics.jsonl"
+    rm -rf "$tmp/threads" "$tmp/processes"
+done
+
 # Begun by threads, continued by processes over another mesh, finished by one rank.
 threads "$tmp/whole"
 half=(--set optimizer.decay_steps=20)

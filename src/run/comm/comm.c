@@ -280,6 +280,16 @@ dh_status dh_comm_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_group_s
     return DH_OK;
 }
 
+void dh_comm_group_destroy(dh_comm_group *group)
+{
+    if (!group) return;
+    dh_comm_group **at = &group->comm->groups;
+    while (*at != group) at = &(*at)->next;
+    *at = group->next;
+    group->comm->world->ops->impl->group_destroy(group);
+    dh_comm_group_free(group);
+}
+
 int dh_comm_group_size(const dh_comm_group *group)
 {
     return group->n;

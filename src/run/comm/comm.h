@@ -184,10 +184,16 @@ typedef struct dh_comm_group_spec {
 } dh_comm_group_spec;
 
 /* Collective over the members; each rank creates its groups in an order that fits
- * its partners'. The spec is copied; the group lives as long as the world.
+ * its partners'. The spec is copied; the group lives until it is destroyed, or as long as the
+ * world.
  * errors    DH_EINVAL spec; DH_ECOMM a member did not come; DH_ENOMEM */
 dh_status dh_comm_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_group_spec *spec,
                                dh_comm_group **group);
+/* This rank calls on the group no more, and what it had for it is given back; so is what all
+ * members shared once the last of them has come here, for which none waits. A group created after
+ * that is another one, with the same spec too. In an order that fits its partners', while the world
+ * is there and no call is under way. NULL is fine. */
+void dh_comm_group_destroy(dh_comm_group *group);
 int dh_comm_group_size(const dh_comm_group *group);
 int dh_comm_group_index(const dh_comm_group *group); /* of this rank */
 

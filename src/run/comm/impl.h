@@ -82,6 +82,7 @@ struct dh_comm_impl {
     /* The group comes from dh_comm_group_new; the front links it to the rank. */
     dh_status (*group_create)(dh_ctx *ctx, dh_comm *comm, const dh_comm_group_spec *spec,
                               dh_comm_group **group);
+    void (*group_destroy)(dh_comm_group *group); /* the front has unlinked it, and frees the base */
     dh_status (*collective)(dh_ctx *ctx, dh_comm_group *group, const dh_comm_call *call);
     dh_status (*transfer)(dh_ctx *ctx, dh_comm_group *group, const dh_comm_head *head,
                           const dh_comm_xfer *xfers, size_t n);

@@ -269,14 +269,17 @@ static void shared_free(local_shared *s)
     free(s);
 }
 
+/* What a member has beside the base. */
+static void own_free(local_group *g)
+{
+    free(g->calls);
+    free(g->missing);
+    free(g->posts);
+}
+
 static void rank_free(local_rank *rank)
 {
-    for (dh_comm_group *g = rank->base.groups; g; g = g->next) {
-        local_group *lg = (local_group *)g;
-        free(lg->calls);
-        free(lg->missing);
-        free(lg->posts);
-    }
+    for (dh_comm_group *g = rank->base.groups; g; g = g->next) own_free((local_group *)g);
     dh_comm_groups_free(&rank->base);
 }
 
@@ -411,8 +414,7 @@ static local_group *group_new(dh_comm *comm, const dh_comm_group_spec *spec)
 static void group_free(local_group *g)
 {
     if (!g) return;
-    free(g->calls);
-    free(g->missing);
+    own_free(g);
     dh_comm_group_free(&g->base);
 }
 
@@ -483,12 +485,30 @@ static dh_status local_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_gr
     return DH_OK;
 }
 
+/* The last member takes what all shared along; of a group that not all have joined, since the world
+ * failed, the world does. */
+static void local_group_destroy(dh_comm_group *group)
+{
+    local_shared *s = ((local_group *)group)->shared;
+    local_world *w = s->world;
+    own_free((local_group *)group);
+    pthread_mutex_lock(&w->lock);
+    if (++s->n_gone == s->n) {
+        local_shared **at = &w->groups;
+        while (*at != s) at = &(*at)->next;
+        *at = s->next;
+        shared_free(s);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
 const dh_comm_impl dh_comm_local_impl = {
     .world_create = local_world_create,
     .world_destroy = local_world_destroy,
     .attach = local_attach,
     .detach = local_detach,
     .group_create = local_group_create,
+    .group_destroy = local_group_destroy,
     .collective = local_collective,
     .transfer = local_transfer,
     .abort = local_abort,

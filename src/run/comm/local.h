@@ -59,6 +59,7 @@ typedef struct local_shared {
     dh_engine wire;
     int *members;
     int n_joined; /* guarded by world.lock, as slot.joined */
+    int n_gone;   /* members that destroyed the group; likewise */
 
     pthread_mutex_t lock;
     bool broken;    /* the world has failed */

@@ -389,6 +389,7 @@ void dh_exec_destroy(dh_exec *exec)
     if (!exec) return;
     exec->device->streams_destroy(exec->streams);
     dh_exec_destroy_links(exec);
+    for (int kind = 0; kind < DH_N_GROUPS; kind++) dh_comm_group_destroy(exec->groups[kind]);
     for (size_t i = 0; i < exec->pinned.n; i++) exec->device->host_free(exec->pinned.at[i]);
     dh_vec_fini(&exec->pinned);
     release_kernels(exec);

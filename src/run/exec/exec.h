@@ -61,7 +61,9 @@ typedef struct dh_exec dh_exec; /* a program made ready to run */
  *           those of the communicator */
 dh_status dh_exec_create(dh_ctx *ctx, const dh_device *device, const dh_program *program,
                          dh_slab *slab, dh_comm *comm, dh_exec **exec);
-void dh_exec_destroy(dh_exec *exec); /* NULL is fine */
+/* While its communicator is there, and in the order in which partners destroy theirs: its groups go
+ * with it. NULL is fine. */
+void dh_exec_destroy(dh_exec *exec);
 /* One pass over the program. DH_EDIVERGED with check_finite names the
  * instruction that first made a non-finite value. */
 dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step);

@@ -374,12 +374,18 @@ static dh_status mpi_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_grou
     return DH_OK;
 }
 
+static void mpi_group_destroy(dh_comm_group *group)
+{
+    mpi_group_free(group, !mpi_look_for_news((mpi_world *)group->comm->world));
+}
+
 const dh_comm_impl dh_comm_mpi_impl = {
     .world_create = mpi_world_create,
     .world_destroy = mpi_world_destroy,
     .attach = mpi_attach,
     .detach = mpi_detach,
     .group_create = mpi_group_create,
+    .group_destroy = mpi_group_destroy,
     .collective = mpi_collective,
     .transfer = mpi_transfer,
     .abort = mpi_abort,
