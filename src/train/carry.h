@@ -8,6 +8,9 @@
  * checkpoint of that step. Of shards that only a lost rank had there is none: the newest checkpoint
  * has them.
  *
+ * Just-in-time checkpointing (Gupta et al., EuroSys 2024) takes the state from such replicas too,
+ * after the failure, and restarts on as many ranks as before.
+ *
  * Ranks are threads of one process here. A process that is lost takes its memory along, and its
  * launcher ends the others. */
 #ifndef DH_TRAIN_CARRY_H
