@@ -398,6 +398,8 @@ static dh_status catch_up(dh_ctx *ctx, dh_run *run, bool *saved)
     const dh_job *job = run->job;
     uint8_t done[2] = {false, false}; /* as rank 0 finds it: validated, saved */
     dh_status st = DH_OK;
+    *saved = true;
+    if (run->step == 0) return DH_OK; /* nothing is due before the first step */
     if (run->ranks.rank == 0) st = find_done(ctx, run, done);
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
     DH_TRY(dh_ranks_broadcast(ctx, &run->ranks, done, sizeof done));
