@@ -52,6 +52,7 @@ void dh_run_leave(dh_run *run, dh_remains *left)
                          .spikes = run->spikes};
     snprintf(left->checkpoint, sizeof left->checkpoint, "%s", run->checkpoint);
     if (run->session && run->is_set_up && run->in_step) set_step_within(run, left);
+    if (run->session) dh_session_end_programs(run->session);
     run->session = NULL;
 }
 

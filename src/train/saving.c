@@ -3,11 +3,11 @@
  *
  * Beside training a rank's thread copies its share first. Forward and backward only read what it
  * copies, so the rank goes on meanwhile and stops, if at all, where its optimizer would change it
- * (DataStates-LLM, Maurya et al. 2024, arXiv 2406.10707). On devices that do not tell of updates the
- * rank itself copies, between two steps. The thread then does what the rank would: rank 0's creates
- * the files, all put their shares, rank 0's seals and renames. Threads wait for each other on a
- * board in memory, never in a communicator. Ranks in several processes have a board each, and carry
- * what is new on it from one to the other with the sums of every step. */
+ * (DataStates-LLM, Maurya et al. 2024, arXiv 2406.10707). On devices that do not tell of updates
+ * the rank itself copies, between two steps. The thread then does what the rank would: rank 0's
+ * creates the files, all put their shares, rank 0's seals and renames. Threads wait for each other
+ * on a board in memory, never in a communicator. Ranks in several processes have a board each, and
+ * carry what is new on it from one to the other with the sums of every step. */
 #include "train/saving.h"
 
 #include <stdio.h>

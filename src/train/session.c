@@ -149,15 +149,22 @@ dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session
     return DH_OK;
 }
 
+void dh_session_end_programs(dh_session *session)
+{
+    dh_exec **execs[] = {&session->train_exec, &session->eval_exec, &session->gather_exec,
+                         &session->decode_exec, &session->prefill_exec};
+    for (size_t i = 0; i < DH_COUNTOF(execs); i++) {
+        dh_exec_destroy(*execs[i]);
+        *execs[i] = NULL;
+    }
+    dh_switch_destroy(session->switched);
+    session->switched = NULL;
+}
+
 void dh_session_destroy(dh_session *session)
 {
     if (!session) return;
-    dh_exec_destroy(session->train_exec);
-    dh_exec_destroy(session->eval_exec);
-    dh_exec_destroy(session->gather_exec);
-    dh_exec_destroy(session->decode_exec);
-    dh_exec_destroy(session->prefill_exec);
-    dh_switch_destroy(session->switched);
+    dh_session_end_programs(session);
     session->spec.device->slab_destroy(session->slab);
     dh_program_destroy(session->train);
     dh_program_destroy(session->eval);
