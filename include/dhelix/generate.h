@@ -21,6 +21,7 @@ typedef struct dh_generate_spec {
     const char *prompt; /* bytes, not terminated; NULL with n_prompt 0 */
     size_t n_prompt;
     dh_generate_bos bos;
+    bool special_tokens; /* texts of special tokens in the prompt become those tokens */
     /* The prompt is a message that the text answers, by this template of conversations ("auto": the
      * tokenizer's); the text is then the answer alone. NULL: it is text to go on with. */
     const char *chat;

@@ -102,6 +102,7 @@ typedef struct dh_job {
     char *data_weights;    /* data.weights: "7,2,1", as many as train_files, or empty: one stream */
     char *tokenizer;       /* data.tokenizer: bytes | chars | gpt2 | path */
     char *text_field;      /* data.text_field of JSON lines */
+    bool special_tokens;   /* data.special_tokens: their texts become tokens */
     char *data_cache;      /* data.cache: folder for tokenized text */
     double val_fraction;   /* data.val_fraction: tail of train used when val is not given */
     dh_data_order order;   /* data.order */

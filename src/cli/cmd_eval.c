@@ -12,6 +12,7 @@ typedef struct eval_args {
     const char *tokenizer, *text_field, *base;
     int64_t seq, batches, micro_batch, threads;
     int dtype;
+    bool special;
 } eval_args;
 
 #define AT(field) .offset = offsetof(eval_args, field)
@@ -34,6 +35,10 @@ static const dh_cli_option options[] = {
      AT(text_field),
      .value = "NAME",
      .doc = "field of JSON lines that holds the text (default: text)"},
+    {.name = "special-tokens",
+     .kind = DH_CLI_FLAG,
+     AT(special),
+     .doc = "texts of special tokens (<|endoftext|>) become those tokens"},
     {.name = "seq",
      .kind = DH_CLI_INT,
      AT(seq),
@@ -134,6 +139,7 @@ static dh_status evaluate_with(dh_ctx *ctx, const eval_args *a, const dh_found *
                             .n_files = a->data.n,
                             .tokenizer = tok,
                             .text_field = a->text_field,
+                            .special_tokens = a->special,
                             .vocab_size = found->model.vocab,
                             .order = DH_ORDER_SEQUENTIAL};
     dh_dataset *ds;

@@ -13,7 +13,7 @@ typedef struct sample_args {
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p;
     bool greedy;
-    bool chat;
+    bool chat, special;
     int dtype, full, bos; /* full, bos: index of names below */
 } sample_args;
 
@@ -75,6 +75,10 @@ static const dh_cli_option options[] = {
      .names = bos_names,
      .doc = "whether the prompt begins with the tokenizer's BOS token; auto: but for runs, whose "
             "data had none (default: auto)"},
+    {.name = "special-tokens",
+     .kind = DH_CLI_FLAG,
+     AT(special),
+     .doc = "texts of special tokens in the prompt (<|endoftext|>) become those tokens"},
     {.name = "chat",
      .kind = DH_CLI_FLAG,
      AT(chat),
@@ -192,6 +196,7 @@ static dh_status generate(dh_ctx *ctx, dh_cli *cli, const sample_args *a, const 
     dh_generate_spec spec = {.prompt = prompt->text,
                              .n_prompt = prompt->len,
                              .bos = (dh_generate_bos)a->bos,
+                             .special_tokens = a->special,
                              .chat = a->chat ? (a->template ? a->template : "auto") : NULL,
                              .system = a->system,
                              .max_tokens = a->tokens,
@@ -241,6 +246,10 @@ static dh_status sample_with(dh_ctx *ctx, dh_cli *cli, const sample_args *a, con
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const sample_args *a = args;
+    if (a->special && a->chat)
+        return dh_cli_misuse(ctx, cli,
+                             "--special-tokens does not go with --chat, whose template "
+                             "puts the marks");
     dh_str prompt = DH_STR_INIT;
     dh_status st = read_prompt(ctx, a, &prompt);
     if (st == DH_OK) st = sample_with(ctx, cli, a, &prompt);

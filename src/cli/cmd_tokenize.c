@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "data/chat.h"
 #include "data/dataset.h"
 #include "data/train_bpe.h"
 
 typedef struct tokenize_args {
     const char *tokenizer, *output, *text_field;
-    bool to_stdout, decode;
+    const char *template; /* of conversations */
+    bool to_stdout, decode, special;
     int64_t train_bpe; /* tokens wanted; 0: none is learned */
 } tokenize_args;
 
@@ -48,6 +50,16 @@ static const dh_cli_option options[] = {
      AT(text_field),
      .value = "NAME",
      .doc = "field of JSON lines that holds the text (default: text)"},
+    {.name = "special-tokens",
+     .kind = DH_CLI_FLAG,
+     AT(special),
+     .doc = "texts of special tokens (<|endoftext|>) become those tokens"},
+    {.name = "chat-template",
+     .kind = DH_CLI_TEXT,
+     AT(template),
+     .value = "NAME",
+     .doc = "JSON lines are conversations, by this template, or auto: the tokenizer's; --stdout "
+            "prints each id and 1 where it is learnt, 0 where it is only read"},
 };
 
 enum { READ_TOKENS = 1 << 16 };
@@ -106,7 +118,8 @@ static dh_status encode_text(dh_ctx *ctx, const tokenize_args *a, const dh_token
                              const dh_str *text, tally *t)
 {
     dh_ids ids = {0};
-    dh_status st = dh_tokenizer_encode(ctx, tok, text->text ? text->text : "", text->len, 0, &ids);
+    dh_status st = dh_tokenizer_encode(ctx, tok, text->text ? text->text : "", text->len,
+                                       a->special ? DH_ENCODE_SPECIAL : 0, &ids);
     t->tokens = (int64_t)ids.n;
     if (st == DH_OK && a->to_stdout) st = print_ids(ctx, ids.at, ids.n);
     if (st == DH_OK && a->output)
@@ -138,6 +151,25 @@ static dh_status print_part(dh_ctx *ctx, void *self, const int32_t *ids, size_t 
     return print_ids(ctx, ids, n);
 }
 
+/* Of conversations: each id and whether it is learnt, an empty line behind the last of each. */
+static dh_status print_chats(dh_ctx *ctx, void *self, const int32_t *ids, size_t n)
+{
+    const tokenize_args *a = self;
+    dh_str out = DH_STR_INIT;
+    for (size_t i = 0; a->to_stdout && i < n; i++)
+        dh_str_printf(&out, "%d %d\n%s", ids[i] & DH_TOKEN_ID, !(ids[i] & DH_TOKEN_UNLEARNT),
+                      ids[i] & DH_TOKEN_LAST ? "\n" : "");
+    return a->to_stdout ? dh_cli_print_str(ctx, &out) : DH_OK;
+}
+
+static dh_status find_chat(dh_ctx *ctx, const tokenize_args *a, const dh_chat **chat)
+{
+    *chat = NULL;
+    if (!a->template) return DH_OK;
+    if (strcmp(a->template, "auto") == 0) return dh_chat_of_tokenizer(ctx, a->tokenizer, chat);
+    return dh_chat_find(ctx, a->template, chat);
+}
+
 static dh_status open_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
                             const dh_tokenizer *tok, dh_dataset **ds)
 {
@@ -145,7 +177,9 @@ static dh_status open_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_args 
                             .n_files = cli->args.n,
                             .tokenizer = tok,
                             .text_field = a->text_field,
+                            .special_tokens = a->special,
                             .order = DH_ORDER_SEQUENTIAL};
+    DH_TRY(find_chat(ctx, a, &spec.chat));
     return dh_dataset_open(ctx, &spec, ds);
 }
 
@@ -156,7 +190,10 @@ static dh_status encode_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_arg
     DH_TRY(open_files(ctx, cli, a, tok, &ds));
     t->tokens = dh_dataset_tokens(ds);
     dh_status st = DH_OK;
-    if (a->to_stdout) st = each_part(ctx, ds, print_part, NULL);
+    if (a->template)
+        st = each_part(ctx, ds, print_chats, (void *)(uintptr_t)a);
+    else if (a->to_stdout)
+        st = each_part(ctx, ds, print_part, NULL);
     if (st == DH_OK && a->output)
         st = dh_dataset_write_llmc(ctx, ds, a->output, dh_tokenizer_vocab_size(tok));
     dh_dataset_close(ds);
@@ -299,6 +336,20 @@ static dh_status work(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a, dh
     return st;
 }
 
+static dh_status check_chats(dh_ctx *ctx, dh_cli *cli, const tokenize_args *a)
+{
+    if (!a->template) return DH_OK;
+    if (a->output)
+        return dh_cli_misuse(ctx, cli,
+                             "a token file cannot say which tokens are learnt: conversations go to "
+                             "--stdout, or are read by training (data.format=chat)");
+    if (a->decode || a->special)
+        return dh_cli_misuse(ctx, cli, "--chat-template does not go with --%s",
+                             a->decode ? "decode" : "special-tokens");
+    if (from_stdin(cli)) return dh_cli_misuse(ctx, cli, "conversations are read from files");
+    return DH_OK;
+}
+
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const tokenize_args *a = args;
@@ -314,6 +365,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     if (cli->json && (a->to_stdout || a->decode))
         return dh_cli_misuse(ctx, cli, "--%s has no JSON form: leave --json away",
                              a->decode ? "decode" : "stdout");
+    DH_TRY(check_chats(ctx, cli, a));
     dh_str text = DH_STR_INIT;
     dh_status st = work(ctx, cli, a, &text);
     dh_str_fini(&text);
@@ -328,7 +380,8 @@ const dh_command dh_command_tokenize = {
         "Inputs are text files, JSON lines (*.jsonl: each document is followed by the\n"
         "tokenizer's EOS) or token files; none, or -, is standard input. With neither\n"
         "--output nor --stdout the tokens are only counted. Token files are llm.c's:\n"
-        "uint16, or uint32 for a vocabulary above 65,536. --train-bpe learns from files alone:\n"
+        "uint16, or uint32 for a vocabulary above 65,536. With --chat-template an empty line ends\n"
+        "each conversation. --train-bpe learns from files alone:\n"
         "the vocabulary and merges are those of Hugging Face's trainer (min_frequency 2).\n",
     .max_args = SIZE_MAX,
     .options = options,

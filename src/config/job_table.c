@@ -236,6 +236,9 @@ static const dh_setting settings[] = {
     TEXT("data.tokenizer", tokenizer, DH_SET_NAME_OR_PATH, "bytes", .own = true,
          .help = "bytes, chars, gpt2, or the path of a tokenizer file or folder"),
     TEXT("data.text_field", text_field, DH_SET_STRING, "text", .help = "field of JSON lines that holds the text"),
+    BOOL("data.special_tokens", special_tokens, "false",
+         .help = "texts of the tokenizer's special tokens (<|endoftext|>) in the data become those tokens; false: they are "
+                 "text like any other"),
     TEXT("data.cache", data_cache, DH_SET_PATH, "", .own = true, .help = "folder that keeps tokenized text; empty: none"),
     FLOAT("data.val_fraction", val_fraction, "0.1", 0, 0.9, .help = "tail of data.train used where data.val is not given"),
     ENUM("data.order", order, "shuffle", order_names,

@@ -42,6 +42,7 @@ typedef struct dh_dataset_spec {
     const int64_t *shares;
     const dh_tokenizer *tokenizer; /* for text and JSON lines; may be NULL otherwise */
     const char *text_field;        /* of JSON lines; NULL: "text" */
+    bool special_tokens;           /* texts of special tokens become those tokens */
     /* JSON lines are conversations, by this template (chat.h); NULL: texts. Samples are then rows
      * (dh_dataset_pack comes next), in which answers alone have targets. */
     const struct dh_chat *chat;

@@ -267,6 +267,7 @@ static dh_status encode_one(dh_ctx *ctx, void *arg, const char *text, size_t n, 
     encode_job *job = arg;
     job->at = at;
     unsigned flags = job->source->field ? DH_ENCODE_EOS : 0;
+    if (job->spec->special_tokens) flags |= DH_ENCODE_SPECIAL;
     return dh_encoder_encode(ctx, job->enc, text, n, flags, job->ids);
 }
 
@@ -351,6 +352,7 @@ static dh_status expected_header(dh_ctx *ctx, const dh_dataset_spec *spec, const
     h->width = dh_token_bytes(cache_type(spec));
     h->fingerprint = dh_tokenizer_fingerprint(spec->tokenizer);
     h->recipe = s->field ? XXH3_64bits(s->field, strlen(s->field)) : 0;
+    if (spec->special_tokens) h->recipe = XXH3_64bits(&h->recipe, sizeof h->recipe);
     if (spec->chat)
         h->recipe = XXH3_64bits_withSeed(spec->chat->name, strlen(spec->chat->name), CHATS);
     h->source_bytes = s->map.n_bytes;

@@ -125,6 +125,7 @@ static dh_status dataset_spec(dh_ctx *ctx, const dh_run *run, dh_dataset_spec *s
                               .n_files = job->n_train_files,
                               .tokenizer = run->tokenizer,
                               .text_field = job->text_field,
+                              .special_tokens = job->special_tokens,
                               .cache_dir = job->data_cache,
                               .part = DH_PART_ALL,
                               .val_fraction = job->val_fraction,

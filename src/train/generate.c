@@ -79,6 +79,7 @@ static dh_status read_prompt(dh_ctx *ctx, const dh_trained *trained, const dh_ge
     if (spec->n_prompt == 0) return push_start(ctx, tok, ids);
     unsigned flags = begins_with_bos(trained, spec) ? DH_ENCODE_BOS : 0;
     if (!flags) *n_silent = 0;
+    if (spec->special_tokens) flags |= DH_ENCODE_SPECIAL;
     return dh_tokenizer_encode(ctx, tok, spec->prompt, spec->n_prompt, flags, ids);
 }
 

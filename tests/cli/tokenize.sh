@@ -43,6 +43,33 @@ printf '{"body": "Hello"}\n{"body": " world"}\n' >"$tmp/docs.jsonl"
 ok "$dhelix" tokenize --tokenizer "$gpt2" --text-field body "$tmp/docs.jsonl" --stdout
 same "$(tr '\n' ' ' <"$tmp/out")" '15496 50256 995 50256 '
 
+# Texts of special tokens are text, but on request.
+printf 'Hello<|endoftext|> world' >"$tmp/marked"
+ok "$dhelix" tokenize --tokenizer tests/data/chat --stdout "$tmp/marked"
+check 'a mark is text' test "$(wc -l <"$tmp/out")" -gt 8
+printf 'Hello<|im_start|> world' >"$tmp/marked"
+ok "$dhelix" tokenize --tokenizer tests/data/chat --stdout "$tmp/marked" --special-tokens
+check 'a mark is a token on request' grep -qx "$(grep -o '"id":[0-9]*,"content":"<|im_start|>"' \
+    tests/data/chat/tokenizer.json | grep -o '[0-9]*' | head -1)" "$tmp/out"
+
+# Conversations: ids, and which are learnt.
+ok "$dhelix" tokenize --tokenizer tests/data/chat --chat-template chatml --stdout tests/data/chat/chat.jsonl
+same "$(grep -c '^$' "$tmp/out")" 4 'an empty line behind each conversation'
+check 'answers are learnt' grep -q '^[0-9]* 1$' "$tmp/out"
+check 'questions are not' grep -q '^[0-9]* 0$' "$tmp/out"
+fails 2 'cannot say which tokens are learnt' "$dhelix" tokenize --tokenizer tests/data/chat \
+    --chat-template chatml -o "$tmp/x" tests/data/chat/chat.jsonl
+fails 1 'no chat template "chatty"' "$dhelix" tokenize --tokenizer tests/data/chat --chat-template chatty \
+    tests/data/chat/chat.jsonl
+
+# A tokenizer of another kind.
+ok "$dhelix" tokenize --tokenizer tests/data/tokenizers/hf/bert.json --stdout "$tmp/hello"
+cp "$tmp/out" "$tmp/ids"
+stdin=$tmp/ids
+ok "$dhelix" tokenize --tokenizer tests/data/tokenizers/hf/bert.json --decode
+same "$(cat "$tmp/out")" 'hello world'
+stdin=/dev/null
+
 fails 1 'tokenizer' "$dhelix" tokenize --tokenizer nonsense "$tmp/hello"
 fails 1 'nowhere' "$dhelix" tokenize --tokenizer bytes "$tmp/nowhere"
 fails 2 'leave' "$dhelix" tokenize --tokenizer bytes --decode -o x
