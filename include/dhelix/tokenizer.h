@@ -4,8 +4,8 @@
  *   chars       one id per code point of a training text, sorted (nanoGPT's recipe)
  *   byte-level  GPT-2's encoder.json + vocab.bpe, Hugging Face tokenizer.json (GPT-2,
  *   BPE         Llama 3, Qwen, NeoX, Falcon kind): words split by regular expressions, then merged
- *   SPM BPE     SentencePiece .model, llama2.c tokenizer.bin, tokenizer.json of the
- *               Llama 2 kind: merged by score, rare characters fall back to bytes
+ *   SPM         SentencePiece .model (BPE, unigram), llama2.c tokenizer.bin, tokenizer.json of
+ *               the Llama 2 kind: merged by score, rare characters fall back to bytes
  *   others      tokenizer.json with BPE over characters (Gemma, CLIP, GPT), unigram (T5, XLM-R),
  *               WordPiece (BERT) or whole words, with its normalizer, pre_tokenizer and decoder:
  *               the ids and texts of Hugging Face's tokenizers 0.23

@@ -104,17 +104,3 @@ void dh_charsmap_by_graphemes(const dh_charsmap *map, const unsigned char *text,
         }
     }
 }
-
-void dh_charsmap_by_longest(const dh_charsmap *map, const unsigned char *text, size_t n,
-                            dh_str *out)
-{
-    for (size_t at = 0, len; at < n && !out->failed; at += len) {
-        const char *written = dh_charsmap_find(map, text + at, n - at, true, &len);
-        if (written) {
-            dh_str_append(out, written, strlen(written));
-        } else {
-            len = dh_utf8_unit(text + at, n - at);
-            dh_str_append(out, (const char *)text + at, len);
-        }
-    }
-}

@@ -30,8 +30,4 @@ const char *dh_charsmap_find(const dh_charsmap *map, const unsigned char *text, 
  * character. */
 void dh_charsmap_by_graphemes(const dh_charsmap *map, const unsigned char *text, size_t n,
                               dh_str *out);
-/* As SentencePiece does: the longest string at each place. */
-void dh_charsmap_by_longest(const dh_charsmap *map, const unsigned char *text, size_t n,
-                            dh_str *out);
-
 #endif

@@ -246,15 +246,10 @@ static dh_status read_model(dh_ctx *ctx, span s, spm_model *model)
 
 static dh_status check_supported(dh_ctx *ctx, const spm_model *model)
 {
-    if (model->trainer.model_type != MODEL_BPE)
-        return dh_fail(ctx, DH_EUNSUPPORTED, "SentencePiece model type %llu%s; BPE (2) is read",
-                       (unsigned long long)model->trainer.model_type,
-                       model->trainer.model_type == MODEL_UNIGRAM ? " (unigram)" : "");
-    if (model->normalizer.charsmap.n)
+    if (model->trainer.model_type != MODEL_BPE && model->trainer.model_type != MODEL_UNIGRAM)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "SentencePiece normaliser \"%.*s\" has a character table; identity is read",
-                       (int)DH_MIN(model->normalizer.name.n, 40),
-                       model->normalizer.name.n ? (const char *)model->normalizer.name.at : "");
+                       "SentencePiece model type %llu; unigram (1) and BPE (2) are read",
+                       (unsigned long long)model->trainer.model_type);
     if (model->trainer.space_as_suffix)
         return dh_fail(ctx, DH_EUNSUPPORTED, "SentencePiece setting treat_whitespace_as_suffix");
     return DH_OK;
@@ -312,7 +307,9 @@ static dh_status add_piece(dh_ctx *ctx, dh_tokenizer *tok, const spm_model *mode
         tok->unk = id;
         return dh_vocab_set(ctx, &tok->vocab, id, surface.n ? (const void *)surface.at : "",
                             surface.n, DH_PIECE_UNKNOWN);
-    case PIECE_UNUSED:
+    case PIECE_UNUSED: /* BPE would make it and take it apart again */
+        if (tok->kind == &dh_tok_spm_unigram)
+            return add_text(ctx, tok, id, p->text, DH_PIECE_UNUSED);
         return dh_fail(ctx, DH_EUNSUPPORTED, "token %u is marked unused (type 5)", id);
     default:
         return dh_fail(ctx, DH_EFORMAT, "token %u has the unknown type %llu", id,
@@ -320,10 +317,29 @@ static dh_status add_piece(dh_ctx *ctx, dh_tokenizer *tok, const spm_model *mode
     }
 }
 
+/* Scores and trie; a character without a token costs more than any other. */
+static dh_status set_scores(dh_ctx *ctx, dh_tokenizer *tok, const spm_model *model)
+{
+    double lowest = HUGE_VAL;
+    if (!dh_vec_reserve(&tok->scores, model->scores.n))
+        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu tokens", model->scores.n);
+    for (size_t id = 0; id < model->scores.n; id++) {
+        const double score = model->scores.at[id];
+        tok->scores.at[tok->scores.n++] = score;
+        if (tok->vocab.pieces.at[id].kind == DH_PIECE_NORMAL) lowest = DH_MIN(lowest, score);
+    }
+    tok->unk_score = (isfinite(lowest) ? lowest : 0) - DH_UNIGRAM_UNK_PENALTY;
+    return dh_trie_build(ctx, &tok->vocab, &tok->trie);
+}
+
 static dh_status build(dh_ctx *ctx, dh_tokenizer *tok, span file, spm_model *model)
 {
     DH_TRY(read_model(ctx, file, model));
     DH_TRY(check_supported(ctx, model));
+    if (model->trainer.model_type == MODEL_UNIGRAM) tok->kind = &dh_tok_spm_unigram;
+    if (model->normalizer.charsmap.n)
+        DH_TRY(dh_charsmap_read(ctx, model->normalizer.charsmap.at, model->normalizer.charsmap.n,
+                                &tok->charsmap));
     tok->prefix = model->normalizer.dummy_prefix ? DH_PREFIX_ALWAYS : DH_PREFIX_NONE;
     tok->strip_prefix = model->normalizer.dummy_prefix;
     tok->collapse_spaces = model->normalizer.strip_spaces;
@@ -331,7 +347,8 @@ static dh_status build(dh_ctx *ctx, dh_tokenizer *tok, span file, spm_model *mod
     tok->fuse_unk = true;
     for (uint32_t id = 0; id < model->pieces.n; id++) DH_TRY(add_piece(ctx, tok, model, id));
     DH_TRY(dh_vocab_index(ctx, &tok->vocab));
-    DH_TRY(dh_spm_pairs_from_scores(ctx, tok, model->scores.at));
+    DH_TRY(tok->kind == &dh_tok_spm_unigram ? set_scores(ctx, tok, model)
+                                            : dh_spm_pairs_from_scores(ctx, tok, model->scores.at));
     dh_spm_survey(tok);
     return DH_OK;
 }

@@ -23,7 +23,7 @@ typedef struct dh_tok_kind {
 } dh_tok_kind;
 
 extern const dh_tok_kind dh_tok_bytes, dh_tok_chars, dh_tok_bpe, dh_tok_spm, dh_tok_character_bpe,
-    dh_tok_unigram, dh_tok_wordpiece, dh_tok_wordlevel;
+    dh_tok_unigram, dh_tok_spm_unigram, dh_tok_wordpiece, dh_tok_wordlevel;
 
 typedef enum dh_prefix {
     DH_PREFIX_NONE,
@@ -57,6 +57,7 @@ struct dh_tokenizer {
     bool collapse_spaces;    /* spm: strip and squeeze spaces */
     bool words_end_at_space; /* spm: no piece has a space after another character */
     bool strip_prefix;       /* spm: decoding drops the leading space */
+    dh_charsmap charsmap;    /* spm: how characters are written; n_units 0: as they are */
 
     DH_VEC(uint32_t) codes; /* chars: code points, ascending; id = index */
 
@@ -89,6 +90,7 @@ struct dh_encoder {
     dh_split_scratch *split;
     dh_normalize_work *normalize;
     dh_str norm;    /* spm: normalised text; bpe: text with its prefix */
+    dh_str written; /* spm: text by the charsmap */
     dh_str spelled; /* character-bpe: a character with its affixes */
     dh_ids word;    /* of the word at hand */
     DH_VEC(dh_path_node) path;
@@ -123,6 +125,8 @@ dh_status dh_encoder_cut(dh_ctx *ctx, dh_encoder *enc, const dh_matcher *matcher
 /* `encode` of the kinds that normalise and split: words, and runs of invalid bytes as words. */
 dh_status dh_encode_words(dh_ctx *ctx, dh_encoder *enc, const unsigned char *text, size_t n,
                           bool first);
+/* `segment` of unigram models. */
+dh_status dh_unigram_segment(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n);
 /* Bytes from text on that are valid UTF-8 (valid) or start no character (!valid). */
 size_t dh_utf8_run(const unsigned char *text, size_t n, bool valid);
 

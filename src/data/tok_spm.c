@@ -139,18 +139,51 @@ static bool char_symbols(dh_encoder *enc, const unsigned char *word, size_t n)
     return true;
 }
 
-static size_t squeeze_spaces(char *text, size_t n)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++)
-        if (text[i] != ' ' || (kept > 0 && text[kept - 1] != ' ')) text[kept++] = text[i];
-    return kept > 0 && text[kept - 1] == ' ' ? kept - 1 : kept;
-}
-
 static bool wants_prefix(const dh_tokenizer *tok, const char *text, size_t n, bool first)
 {
     if (tok->prefix == DH_PREFIX_NONE || n == 0 || (tok->prefix_first_only && !first)) return false;
     return tok->prefix == DH_PREFIX_ALWAYS || text[0] != ' ';
+}
+
+/* What stands at a place, and as what it is written: a user-defined piece or one character as it
+ * is, or a string of the charsmap. */
+typedef struct written {
+    const char *text;
+    size_t n, n_read;
+} written;
+
+static written write_next(const dh_tokenizer *tok, const unsigned char *text, size_t n)
+{
+    const dh_match_entry *user =
+        tok->user.entries.n ? dh_matcher_find(&tok->user, &tok->vocab, true, text, n) : NULL;
+    /* Those with a space have U+2581 there, which is no space yet. */
+    if (user && memchr(text, ' ', tok->vocab.pieces.at[user->id].len)) user = NULL;
+    size_t len = user ? tok->vocab.pieces.at[user->id].len : dh_utf8_unit(text, n);
+    const char *found = user || tok->charsmap.n_units == 0
+                            ? NULL
+                            : dh_charsmap_find(&tok->charsmap, text, n, true, &len);
+    return found ? (written){found, strlen(found), len} : (written){(const char *)text, len, len};
+}
+
+/* Text by the charsmap, and without spaces at its beginning and behind a space, as SentencePiece
+ * squeezes them: those that one string of the charsmap is written as stay together. */
+static dh_status write_characters(dh_ctx *ctx, dh_encoder *enc, const unsigned char **text,
+                                  size_t *n)
+{
+    const dh_tokenizer *tok = enc->tok;
+    bool behind_space = tok->collapse_spaces;
+    dh_str_clear(&enc->written);
+    for (size_t at = 0; at < *n;) {
+        written w = write_next(tok, *text + at, *n - at);
+        at += w.n_read;
+        for (; behind_space && w.n > 0 && *w.text == ' '; w.n--) w.text++;
+        dh_str_append(&enc->written, w.text, w.n);
+        if (w.n > 0) behind_space = tok->collapse_spaces && w.text[w.n - 1] == ' ';
+    }
+    if (enc->written.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", *n);
+    *text = (const unsigned char *)(enc->written.text ? enc->written.text : "");
+    *n = enc->written.len;
+    return DH_OK;
 }
 
 /* Text with its prefix, spaces unescaped, into enc->norm; sets where it begins and ends. */
@@ -158,13 +191,15 @@ static dh_status normalise(dh_ctx *ctx, dh_encoder *enc, const unsigned char *te
                            bool first, const unsigned char **begin, size_t *n_norm)
 {
     const dh_tokenizer *tok = enc->tok;
+    if (tok->charsmap.n_units || tok->collapse_spaces)
+        DH_TRY(write_characters(ctx, enc, &text, &n));
     dh_str_clear(&enc->norm);
     dh_str_append(&enc->norm, " ", 1); /* the prefix, used or not */
     dh_str_append(&enc->norm, (const char *)text, n);
     if (enc->norm.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", n);
     char *body = enc->norm.text + 1;
     if (tok->escape_space) n = dh_spm_unescape(body, n);
-    if (tok->collapse_spaces) n = squeeze_spaces(body, n);
+    while (tok->collapse_spaces && n > 0 && body[n - 1] == ' ') n--;
     bool prefix = wants_prefix(tok, body, n, first);
     *begin = (const unsigned char *)body - prefix;
     *n_norm = n + prefix;
@@ -197,4 +232,5 @@ static dh_status encode_spm(dh_ctx *ctx, dh_encoder *enc, const unsigned char *t
     return dh_encoder_word(ctx, enc, text + from, n - from);
 }
 
-const dh_tok_kind dh_tok_spm = {"spm", encode_spm, char_symbols, NULL};
+const dh_tok_kind dh_tok_spm = {"spm", encode_spm, char_symbols, NULL},
+                  dh_tok_spm_unigram = {"unigram", encode_spm, NULL, dh_unigram_segment};

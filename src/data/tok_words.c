@@ -176,7 +176,7 @@ static dh_status push_path(dh_ctx *ctx, dh_encoder *enc, dh_path_node *path,
     return DH_OK;
 }
 
-static dh_status unigram_segment(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n)
+dh_status dh_unigram_segment(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n)
 {
     if (!dh_vec_reserve(&enc->path, n + 1))
         return dh_fail(ctx, DH_ENOMEM, "out of memory for a word of %zu bytes", n);
@@ -231,6 +231,6 @@ static dh_status word_segment(dh_ctx *ctx, dh_encoder *enc, const unsigned char 
 
 const dh_tok_kind dh_tok_character_bpe = {"character-bpe", dh_encode_words, character_symbols,
                                           NULL},
-                  dh_tok_unigram = {"unigram", dh_encode_words, NULL, unigram_segment},
+                  dh_tok_unigram = {"unigram", dh_encode_words, NULL, dh_unigram_segment},
                   dh_tok_wordpiece = {"wordpiece", dh_encode_words, NULL, wordpiece_segment},
                   dh_tok_wordlevel = {"wordlevel", dh_encode_words, NULL, word_segment};

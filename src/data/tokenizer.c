@@ -39,6 +39,7 @@ void dh_tokenizer_destroy(dh_tokenizer *tok)
     dh_str_fini(&tok->word_prefix);
     dh_str_fini(&tok->word_suffix);
     dh_trie_fini(&tok->trie);
+    dh_charsmap_fini(&tok->charsmap);
     dh_vec_fini(&tok->scores);
     free(tok);
 }
@@ -121,7 +122,12 @@ void dh_tokenizer_seal(dh_tokenizer *tok)
     hash_vocab(&h, &tok->stray);
     hash_matcher(&h, &tok->specials);
     hash_matcher(&h, &tok->user);
-    if (tok->normalizer.hash || tok->kind->encode == dh_encode_words) hash_words(&h, tok);
+    if (tok->charsmap.n_units) {
+        const uint64_t written = dh_charsmap_hash(&tok->charsmap);
+        hash_part(&h, &written, sizeof written);
+    }
+    if (tok->normalizer.hash || tok->scores.n || tok->kind->encode == dh_encode_words)
+        hash_words(&h, tok);
     tok->fingerprint = h;
 }
 
@@ -208,6 +214,7 @@ void dh_encoder_destroy(dh_encoder *enc)
     dh_normalize_work_destroy(enc->normalize);
     dh_str_fini(&enc->norm);
     dh_str_fini(&enc->spelled);
+    dh_str_fini(&enc->written);
     dh_vec_fini(&enc->word);
     dh_vec_fini(&enc->path);
     free(enc);

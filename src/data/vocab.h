@@ -13,7 +13,8 @@ typedef enum dh_piece_kind {
     DH_PIECE_BYTE,    /* fallback token of one byte */
     DH_PIECE_USER,    /* matched in text as a whole, always */
     DH_PIECE_SPECIAL, /* control token: matched in text only on request */
-    DH_PIECE_UNKNOWN
+    DH_PIECE_UNKNOWN,
+    DH_PIECE_UNUSED /* has text, but encoding never makes it */
 } dh_piece_kind;
 
 typedef struct dh_piece {

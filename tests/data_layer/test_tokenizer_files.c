@@ -378,9 +378,8 @@ static void sentencepiece_refusals(void **state)
     static const struct {
         spm_options options;
         const char *part;
-    } rows[] = {{{.model_type = 1}, "unigram"},
+    } rows[] = {{{.model_type = 3}, "model type 3; unigram (1) and BPE (2) are read"},
                 {{.model_type = 4}, "model type 4"},
-                {{.charsmap = "table"}, "normaliser \"custom\""},
                 {{.suffix = true}, "treat_whitespace_as_suffix"}};
     dh_ctx ctx = DH_CTX_INIT;
     dh_tokenizer *tok;
@@ -388,6 +387,8 @@ static void sentencepiece_refusals(void **state)
         dh_str s = small_spm(rows[i].options);
         assert_fails(&ctx, from_spm(&ctx, &s, &tok), DH_EUNSUPPORTED, rows[i].part);
     }
+    dh_str cut = small_spm((spm_options){.charsmap = "table"});
+    assert_fails(&ctx, from_spm(&ctx, &cut, &tok), DH_EFORMAT, "precompiled_charsmap");
     static const struct {
         const char *text;
         float score;
