@@ -87,7 +87,7 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      AT(template),
      .value = "NAME",
-     .doc = "chatml, llama3, gemma, mistral, phi3 or plain (default: the tokenizer's)"},
+     .doc = "of those that data.chat_template names (default: the tokenizer's)"},
     {.name = "system",
      .kind = DH_CLI_TEXT,
      AT(system),

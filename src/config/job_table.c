@@ -251,7 +251,8 @@ static const dh_setting settings[] = {
          .help = "text: every token is learnt; chat: JSON lines are conversations (messages, conversations, or prompt and "
                  "completion), of which the answers alone are; one a sequence, or by packing pack several"),
     TEXT("data.chat_template", chat_template, DH_SET_STRING, "auto",
-         .help = "marks around the messages of a conversation: chatml, llama3, gemma, mistral, phi3 or plain; auto: those of "
+         .help = "marks around the messages of a conversation: chatml, llama3, gemma, mistral, mistral-v7, phi3, phi4, olmo2, "
+                 "deepseek, granite, command-r or plain; auto: those of "
                  "the tokenizer's chat_template, where it is one of these"),
 
     TEXT("switch.groups", switch_groups, DH_SET_ENTRIES, "",

@@ -9,7 +9,15 @@
 #include "base/json_text.h"
 #include "data/tok.h"
 
+/* In the order in which a tokenizer's own template is recognised: Phi-4's has ChatML's mark too. */
 static const dh_chat rows[] = {
+    {.name = "phi4",
+     .doc = "Phi-4: <|im_start|>role<|im_sep|>, text, <|im_end|>",
+     .role = {{"<|im_start|>system<|im_sep|>", "<|im_end|>", ""},
+              {"<|im_start|>user<|im_sep|>", "<|im_end|>", ""},
+              {"<|im_start|>assistant<|im_sep|>", "<|im_end|>", ""}},
+     .special = true,
+     .mark = "<|im_sep|>"},
     {.name = "chatml",
      .doc = "Qwen 2, 2.5 and 3, SmolLM: <|im_start|>role, text, <|im_end|>",
      .role = {{"<|im_start|>system\n", "<|im_end|>", "\n"},
@@ -38,6 +46,13 @@ static const dh_chat rows[] = {
      .system_in_user = true,
      .special = true,
      .mark = "<start_of_turn>"},
+    {.name = "mistral-v7",
+     .doc = "Mistral Small 3: [SYSTEM_PROMPT]text[/SYSTEM_PROMPT], [INST]text[/INST]answer, EOS",
+     .bos = true,
+     .role = {{"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", ""},
+              {"[INST]", "[/INST]", ""},
+              {"", NULL, ""}},
+     .mark = "[SYSTEM_PROMPT]"},
     {.name = "mistral",
      .doc = "Mistral 7B Instruct: [INST] text[/INST] answer, EOS; no system message",
      .bos = true,
@@ -51,6 +66,42 @@ static const dh_chat rows[] = {
      .eos = true,
      .special = true,
      .mark = "<|end|>"},
+    {.name = "olmo2",
+     .doc = "OLMo 2, Tulu 3: <|role|>, text, an end of line; answers end with EOS",
+     .bos = true,
+     .role = {{"<|system|>\n", "\n", ""},
+              {"<|user|>\n", "\n", ""},
+              {"<|assistant|>\n", NULL, "\n"}},
+     .open_end = true,
+     .mark = "'<|user|>\\n' + message['content'] + '\\n'"},
+    {.name = "deepseek",
+     .doc = "DeepSeek V2 and V3: the system's text, <\xEF\xBD\x9CUser\xEF\xBD\x9C>text, "
+            "<\xEF\xBD\x9C"
+            "Assistant\xEF\xBD\x9C>answer, EOS",
+     .bos = true,
+     .role = {{"", "", ""},
+              {"<\xEF\xBD\x9CUser\xEF\xBD\x9C>", "", ""},
+              {"<\xEF\xBD\x9C"
+               "Assistant\xEF\xBD\x9C>",
+               NULL, ""}},
+     .special = true,
+     .mark = "<\xEF\xBD\x9CUser\xEF\xBD\x9C>"},
+    {.name = "granite",
+     .doc = "Granite 3: <|start_of_role|>role<|end_of_role|>, text, <|end_of_text|>",
+     .role = {{"<|start_of_role|>system<|end_of_role|>", "<|end_of_text|>", "\n"},
+              {"<|start_of_role|>user<|end_of_role|>", "<|end_of_text|>", "\n"},
+              {"<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>", "\n"}},
+     .special = true,
+     .mark = "<|start_of_role|>"},
+    {.name = "command-r",
+     .doc = "Command R: <|START_OF_TURN_TOKEN|><|USER_TOKEN|>, text, <|END_OF_TURN_TOKEN|>",
+     .bos = true,
+     .role = {{"<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>", "<|END_OF_TURN_TOKEN|>", ""},
+              {"<|START_OF_TURN_TOKEN|><|USER_TOKEN|>", "<|END_OF_TURN_TOKEN|>", ""},
+              {"<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>", ""}},
+     .trims = true,
+     .special = true,
+     .mark = "<|START_OF_TURN_TOKEN|>"},
     {.name = "plain",
      .doc =
          "for tokenizers without marks: User: text, Assistant: answer, an empty line behind each",
@@ -320,14 +371,15 @@ static void trim(const dh_chat *chat, const char **text, size_t *n)
 
 /* What stands in front of the text is encoded with it, as it is when a whole conversation is: where
  * its tokens end, the answer's begin. */
-static dh_status push_message(dh_ctx *ctx, encoding *e, dh_chat_role role, const dh_str *before,
-                              const char *text, size_t n)
+static dh_status push_message(dh_ctx *ctx, encoding *e, dh_chat_role role, bool last,
+                              const dh_str *before, const char *text, size_t n)
 {
     const bool answer = role == DH_CHAT_ASSISTANT;
-    const char *end = e->chat->role[role].end, *after = e->chat->role[role].after;
+    const char *end = e->chat->role[role].end;
+    const char *after = last && e->chat->open_end ? "" : e->chat->role[role].after;
     dh_str whole = DH_STR_INIT, marks = DH_STR_INIT;
     dh_ids first = {0};
-    dh_str_append(&whole, before->text, before->len);
+    dh_str_append(&whole, before->text ? before->text : "", before->len);
     dh_status st = encode_text(ctx, e, &whole);
     for (size_t i = 0; st == DH_OK && i < e->part.n; i++)
         if (!dh_vec_push(&first, e->part.at[i])) st = no_memory(ctx);
@@ -377,8 +429,9 @@ static dh_status encode_messages(dh_ctx *ctx, encoding *e, const dh_chat_message
             system = NULL;
         }
         trim(e->chat, &text, &n);
-        dh_status st =
-            start.failed ? no_memory(ctx) : push_message(ctx, e, m->role, &start, text, n);
+        dh_status st = start.failed
+                           ? no_memory(ctx)
+                           : push_message(ctx, e, m->role, i + 1 == list->n, &start, text, n);
         dh_str_fini(&start);
         DH_TRY(st);
     }

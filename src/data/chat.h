@@ -46,6 +46,7 @@ typedef struct dh_chat {
         system_in_user; /* a system message stands before the first user's, an empty line between */
     bool eos;           /* a whole conversation ends with EOS, which is not learnt */
     bool special;       /* its marks must be special tokens */
+    bool open_end;      /* what comes after a message does not come after the last */
     const char *mark;   /* of the Jinja texts that it stands for */
 } dh_chat;
 

@@ -56,7 +56,7 @@ static dh_status find_template(dh_ctx *ctx, const dh_trained *trained, const cha
     if (*chat) return DH_OK;
     return dh_fail(ctx, DH_EMISSING,
                    "the tokenizer comes with no chat_template that is known: name a template "
-                   "(chatml, llama3, gemma, mistral, phi3, plain)");
+                   "(`dhelix help job`, data.chat_template)");
 }
 
 static bool begins_with_bos(const dh_trained *trained, const dh_generate_spec *spec)
