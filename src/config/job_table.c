@@ -239,7 +239,7 @@ static const dh_setting settings[] = {
     BOOL("data.special_tokens", special_tokens, "false",
          .help = "texts of the tokenizer's special tokens (<|endoftext|>) in the data become those tokens; false: they are "
                  "text like any other"),
-    TEXT("data.cache", data_cache, DH_SET_PATH, "", .own = true, .help = "folder that keeps tokenized text; empty: none"),
+    TEXT("data.cache", data_cache, DH_SET_PATH, "", .own = true, .help = "folder that keeps tokenized text, and compressed text unpacked; empty: none"),
     FLOAT("data.val_fraction", val_fraction, "0.1", 0, 0.9, .help = "tail of data.train used where data.val is not given"),
     ENUM("data.order", order, "shuffle", order_names,
          .help = "windows of an epoch in seeded order, in file order, or at random offsets"),

@@ -97,12 +97,14 @@ static dh_status refuse_packed(dh_ctx *ctx, const char *path, const dh_map *map)
     return DH_OK;
 }
 
-static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field, text_source *s)
+/* keep_dir: of dh_unpack */
+static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field,
+                             const char *keep_dir, text_source *s)
 {
     *s = (text_source){.path = path};
     if (dh_text_is_lines(path)) s->field = text_field && *text_field ? text_field : "text";
     DH_TRY(dh_map_open(ctx, path, &s->map));
-    DH_TRY(dh_unpack(ctx, path, &s->map));
+    DH_TRY(dh_unpack(ctx, path, keep_dir, &s->map));
     s->end = s->map.n_bytes;
     if (s->end == 0) return dh_fail(ctx, DH_EFORMAT, "%s is empty", path);
     return refuse_packed(ctx, path, &s->map);
@@ -220,7 +222,7 @@ dh_status dh_text_each(dh_ctx *ctx, const char *path, const char *text_field, dh
                        void *arg)
 {
     text_source s;
-    dh_status st = open_source(ctx, path, text_field, &s);
+    dh_status st = open_source(ctx, path, text_field, NULL, &s);
     if (st == DH_OK) st = each_text(ctx, &s, fn, arg);
     dh_map_close(&s.map);
     return st;
@@ -460,7 +462,7 @@ dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char 
         return dh_fail(ctx, DH_EINVAL, "%s is text, and no tokenizer was given", path);
     text_source s;
     *out = (dh_text_tokens){0};
-    dh_status st = open_source(ctx, path, spec->text_field, &s);
+    dh_status st = open_source(ctx, path, spec->text_field, spec->cache_dir, &s);
     if (st == DH_OK) {
         out->is_lines = s.field != NULL;
         s.chats = spec->chat != NULL;

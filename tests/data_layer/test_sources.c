@@ -159,6 +159,71 @@ static void compressed_texts(void **state)
     free(text);
 }
 
+/* First tokens of a file through a cache folder, from which the tokens of before are gone. */
+static void assert_cached(fixture *f, const char *path, const char *cache, const char *want)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_dataset_spec spec = spec_of(f, &path, 1);
+    char command[800];
+    int32_t ids[8];
+    dh_dataset *ds;
+    snprintf(command, sizeof command, "rm -f '%s'/*.tokens", cache);
+    assert_int_equal(system(command), 0);
+    spec.cache_dir = cache;
+    assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+    assert_int_equal(dh_dataset_tokens(ds), strlen(want));
+    assert_ok(&ctx, dh_dataset_read(&ctx, ds, 0, (int64_t)strlen(want), ids));
+    for (size_t i = 0; i < strlen(want); i++) assert_int_equal(ids[i], want[i]);
+    dh_dataset_close(ds);
+}
+
+/* The file of the cache whose name ends so. */
+static void find_in(const char *cache, const char *suffix, char *path, size_t n)
+{
+    char command[800];
+    snprintf(command, sizeof command, "ls '%s'/*%s", cache, suffix);
+    FILE *list = popen(command, "r");
+    assert_non_null(list);
+    assert_non_null(fgets(path, (int)n, list));
+    path[strcspn(path, "\n")] = '\0';
+    assert_int_equal(pclose(list), 0);
+}
+
+static void compressed_texts_are_kept(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    fixture *f = *state;
+    bytes b = {NULL, 0};
+    char path[320], cache[320], text[400], note[400];
+    snprintf(cache, sizeof cache, "%s/cache", f->dir);
+    gzip_more(&b, "abc", 3);
+    snprintf(path, sizeof path, "%s", put(f, "kept.txt.gz", b.at, b.n));
+    assert_cached(f, path, cache, "abc");
+    find_in(cache, ".text", text, sizeof text);
+    find_in(cache, ".text.of", note, sizeof note);
+    /* What is there is taken, and what is not whole or of another file is not. */
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, text, "xyz", 3));
+    assert_cached(f, path, cache, "xyz");
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, text, "xy", 2));
+    assert_cached(f, path, cache, "abc");
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, note, "unpacked 1\n", 11));
+    assert_cached(f, path, cache, "abc");
+    assert_int_equal(unlink(text), 0);
+    assert_cached(f, path, cache, "abc");
+    gzip_more(&b, "de", 2);
+    put(f, "kept.txt.gz", b.at, b.n);
+    assert_cached(f, path, cache, "abcde");
+    /* Damage is told as without, and leaves nothing behind. */
+    dh_dataset_spec spec = spec_of(f, (const char *const[]){path}, 1);
+    dh_dataset *ds;
+    spec.cache_dir = cache;
+    put(f, "kept.txt.gz", b.at, b.n - 4);
+    assert_fails(&ctx, dh_dataset_open(&ctx, &spec, &ds), DH_EFORMAT, "ends in the middle");
+    snprintf(text, sizeof text, "ls '%s' | grep -q tmp", cache);
+    assert_int_not_equal(system(text), 0);
+    free(b.at);
+}
+
 /* ---- folders and patterns ------------------------------------------------------------------- */
 
 static void folders_and_patterns(void **state)
@@ -301,6 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(compressed_texts, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(compressed_texts_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(folders_and_patterns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(shares_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sources_keep_their_order, set_up, tear_down),
