@@ -1,15 +1,18 @@
 /* dhelix eval: the loss of a trained model on given data. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/cli.h"
+#include "data/chat.h"
 #include "data/dataset.h"
+#include "train/run.h"
 #include "train/session.h"
 #include "train/trained.h"
 
 typedef struct eval_args {
     dh_cli_list data;
-    const char *tokenizer, *text_field, *base;
+    const char *tokenizer, *text_field, *base, *template;
     int64_t seq, batches, micro_batch, threads;
     int dtype;
     bool special;
@@ -39,6 +42,12 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_FLAG,
      AT(special),
      .doc = "texts of special tokens (<|endoftext|>) become those tokens"},
+    {.name = "chat-template",
+     .kind = DH_CLI_TEXT,
+     AT(template),
+     .value = "NAME",
+     .doc = "JSON lines are conversations, by this template, or auto: the tokenizer's; the loss is "
+            "that of the answers"},
     {.name = "seq",
      .kind = DH_CLI_INT,
      AT(seq),
@@ -108,10 +117,25 @@ static dh_status count_bytes(dh_ctx *ctx, const dh_dataset *ds, const dh_tokeniz
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-static dh_status load_sample(dh_ctx *ctx, void *self, int64_t sample, int64_t seq_len,
-                             int32_t *tokens)
+/* Conversations: the template, if there is one, and what rows with padding cannot be. */
+static dh_status find_chat(dh_ctx *ctx, const eval_args *a, const dh_found *found,
+                           const dh_chat **chat)
 {
-    return dh_dataset_sample(ctx, self, sample, seq_len, tokens);
+    *chat = NULL;
+    if (!a->template) return DH_OK;
+    if (found->model.n_experts > 0 || found->model.attention == DH_ATTENTION_LINEAR)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "--chat-template with %s: conversations are computed in rows with padding",
+                       found->model.n_experts > 0 ? "a model of experts" : "linear attention");
+    const char *tokenizer = a->tokenizer ? a->tokenizer : found->tokenizer.text;
+    if (strcmp(a->template, "auto") != 0) return dh_chat_find(ctx, a->template, chat);
+    if (tokenizer) return dh_chat_of_tokenizer(ctx, tokenizer, chat);
+    return dh_fail(ctx, DH_EMISSING, "there is no tokenizer whose chat_template could be taken");
+}
+
+static void add_targets(void *user, int64_t n, int64_t n_targets)
+{
+    *(int64_t *)user += n_targets;
 }
 
 static dh_status measure(dh_ctx *ctx, const eval_args *a, const dh_found *found,
@@ -123,10 +147,13 @@ static dh_status measure(dh_ctx *ctx, const eval_args *a, const dh_found *found,
     int64_t n = windows / spec->micro_batch;
     if (a->batches > 0) n = DH_MIN(n, a->batches);
     r->sequences = n * spec->micro_batch;
-    r->tokens = r->sequences * spec->seq;
+    const bool rows = dh_dataset_is_packed(ds);
+    if (!rows) r->tokens = r->sequences * spec->seq;
+    for (int64_t i = 0; rows && i < r->sequences; i++)
+        DH_TRY(dh_dataset_lengths(ctx, ds, i, add_targets, &r->tokens));
     dh_session *session;
-    DH_TRY(dh_found_session(ctx, found, spec, &session));
-    dh_batch_source source = {.load = load_sample, .self = ds};
+    DH_TRY(dh_found_session(ctx, found, spec, rows, &session));
+    dh_batch_source source = dh_run_source(ds);
     dh_status st = dh_session_eval(ctx, session, &source, 0, n, &r->loss);
     dh_session_destroy(session);
     return st;
@@ -143,9 +170,11 @@ static dh_status evaluate_with(dh_ctx *ctx, const eval_args *a, const dh_found *
                             .vocab_size = found->model.vocab,
                             .order = DH_ORDER_SEQUENTIAL};
     dh_dataset *ds;
+    DH_TRY(find_chat(ctx, a, found, &data.chat));
     DH_TRY(dh_dataset_open(ctx, &data, &ds));
-    dh_status st = measure(ctx, a, found, spec, ds, r);
-    if (st == DH_OK && tok) st = count_bytes(ctx, ds, tok, r);
+    dh_status st = data.chat ? dh_dataset_pack_chats(ctx, ds, spec->seq, true) : DH_OK;
+    if (st == DH_OK) st = measure(ctx, a, found, spec, ds, r);
+    if (st == DH_OK && tok && !data.chat) st = count_bytes(ctx, ds, tok, r);
     dh_dataset_close(ds);
     return st;
 }
@@ -217,7 +246,8 @@ const dh_command dh_command_eval = {
     .usage = "PATH --data FILE...",
     .notes =
         "PATH is what `dhelix sample` takes. The data are cut into sequences in file order, of\n"
-        "which each token but the first is predicted from those before it in its sequence.\n",
+        "which each token but the first is predicted from those before it in its sequence.\n"
+        "Of conversations (--chat-template) each is a sequence, and its answers are predicted.\n",
     .min_args = 1,
     .max_args = 1,
     .options = options,

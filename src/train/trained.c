@@ -174,7 +174,7 @@ dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_traine
 /* ---- session -------------------------------------------------------------------------------- */
 
 dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
-                           dh_session **session)
+                           bool documents, dh_session **session)
 {
     const dh_model *model = &found->model;
     const int64_t longest = model->max_seq;
@@ -184,7 +184,8 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
                               .recipe = {.model = *model,
                                          .dtype = spec->dtype,
                                          .micro_batch = spec->micro_batch,
-                                         .seq = spec->seq},
+                                         .seq = spec->seq,
+                                         .documents = documents},
                               .eval = spec->seq > 0,
                               .decode = spec->decode,
                               .cache_len = longest,
@@ -215,7 +216,7 @@ dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *
     const char *files = spec->tokenizer ? spec->tokenizer : found.tokenizer.text;
     if (files && dh_chat_of_tokenizer(&unknown, files, &t.chat) != DH_OK) t.chat = NULL;
     t.of_run = found.ckpt != NULL;
-    if (st == DH_OK) st = dh_found_session(ctx, &found, spec, &t.session);
+    if (st == DH_OK) st = dh_found_session(ctx, &found, spec, false, &t.session);
     if (st == DH_OK)
         *trained = t;
     else

@@ -31,9 +31,9 @@ void dh_found_close(dh_found *found);
  * found, which is left out with a warning if it does not; NULL when there is none. */
 dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
                              dh_tokenizer **tokenizer);
-/* A session with the weights loaded. */
+/* A session with the weights loaded. documents: it evaluates rows of documents. */
 dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
-                           dh_session **session);
+                           bool documents, dh_session **session);
 
 /* ---- tokenizer_files.c ---------------------------------------------------------------------- */
 

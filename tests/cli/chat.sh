@@ -24,6 +24,12 @@ check 'answers are learnt' awk "BEGIN { exit !($(last "$tmp/run") < 0.5) }"
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/tp" --set train.steps=1 --set parallel.tp=2 --set parallel.cp=2
 close "$(first "$tmp/tp")" "$(first "$tmp/run")" 0.00001
 
+# What a run says of its validation data, eval says of the same conversations.
+ok "$dhelix" eval "$tmp/run" --chat-template chatml --data $chat/chat.jsonl --seq 128 --json
+close "$(json loss)" "$(sed -n 's/.*"val_loss":\([0-9.e-]*\).*/\1/p' "$tmp/run/metrics.jsonl" | tail -1)" 0.0001
+check 'answers alone count' test "$(json tokens)" -lt 128
+fails 1 'no chat template "alpaca"' "$dhelix" eval "$tmp/run" --chat-template alpaca --data $chat/chat.jsonl
+
 # Packed, all four in a row are the same step.
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/packed" --set train.steps=1 --set data.packing=pack \
     --set train.seq_len=256 --set train.batch=1 --set train.micro_batch=1 --set eval.every=0
