@@ -129,6 +129,7 @@ dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of)
 {
     *of = *job;
     of->packing = DH_PACKING_PACK;
+    of->zero = DH_MIN(job->zero, 1); /* the optimizer's shards of gradients are at home alone */
     of->switch_groups = dh_arena_strdup(job->arena, "");
     reading r = {.of = of, .entry = entry_at(job, group)};
     if (!r.entry || !of->switch_groups)
@@ -140,14 +141,15 @@ dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of)
 
 /* ---- checking -------------------------------------------------------------------------------- */
 
-/* Gradients have to stay where the optimizer expects them. */
-static dh_status check_zero(dh_ctx *ctx, const dh_job *job, const char *where)
+/* Gradients have to stay where other programs of a step leave or expect them: whole ones in groups,
+ * at the optimizer shards too. */
+static dh_status check_zero(dh_ctx *ctx, const dh_job *job, int64_t most, const char *where)
 {
-    if (job->zero < 2) return DH_OK;
+    if (job->zero <= most) return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "parallel.zero %lld%s with data.packing group: from 2 on gradients do not stay "
-                   "between two programs of a step; 0 and 1 would be right",
-                   LL(job->zero), where);
+                   "parallel.zero %lld%s with data.packing group: gradients do not stay between "
+                   "two programs of a step; 0 to %lld would be right",
+                   LL(job->zero), where, LL(most));
 }
 
 /* Each rank has the gradient of its own query heads until they are summed, and what moves between
@@ -169,7 +171,7 @@ static dh_status check_each(dh_ctx *ctx, const dh_job *job, size_t n)
     for (size_t i = 0; i < n; i++) {
         dh_job of;
         DH_TRY(dh_job_group(ctx, job, i, &of));
-        DH_TRY(check_zero(ctx, &of, " of a group"));
+        DH_TRY(check_zero(ctx, &of, 1, " of a group"));
         DH_TRY(check_heads(ctx, &of, " of a group"));
         if (of.seq_len <= before)
             return dh_fail(ctx, DH_EINVAL,
@@ -223,7 +225,7 @@ dh_status dh_job_check_groups(dh_ctx *ctx, const dh_job *job)
                        "data.packing group takes 1 to %d entries in switch.groups, as "
                        "\"1024 dp=4; 8192 cp=2 tp=2\"; there are %zu",
                        DH_MAX_SWITCH_GROUPS, n);
-    DH_TRY(check_zero(ctx, job, ""));
+    DH_TRY(check_zero(ctx, job, 2, ""));
     DH_TRY(check_heads(ctx, job, ""));
     DH_TRY(check_others(ctx, job));
     return check_each(ctx, job, n);

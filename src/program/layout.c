@@ -174,10 +174,17 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
 }
 
-/* Whether whole gradients of its matrices last only until they are reduced. */
-static bool reduces_early(const dh_emitter *e, const dh_flat *flat)
+/* Whether of its matrices' gradients the rank keeps shards alone. */
+static bool shards_grads(const dh_emitter *e, const dh_flat *flat)
 {
     return e->spec->recipe.zero >= 2 && flat->n_shard < flat->n_piece;
+}
+
+/* Whether whole gradients of its matrices last only until they are reduced. Where others leave
+ * them for the optimizer, there are shards from the beginning. */
+static bool reduces_early(const dh_emitter *e, const dh_flat *flat)
+{
+    return shards_grads(e, flat) && e->spec->part != DH_PART_UPDATE;
 }
 
 /* Whether of its matrices the rank keeps shards alone. */
@@ -200,7 +207,7 @@ static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buff
     case DH_BUF_MASTER:
         return wide || keeps_shards(e, flat) ? kept : flat->n_matrix;
     case DH_BUF_GRAD:
-        return reduces_early(e, flat) ? 0 : flat->n_matrix;
+        return reduces_early(e, flat) ? 0 : shards_grads(e, flat) ? kept : flat->n_matrix;
     default:
         return kept;
     }
@@ -253,7 +260,9 @@ static dh_status layout_flat(dh_ctx *ctx, dh_emitter *e, uint32_t id, dh_buffer_
     if (matrix_bytes + vector_bytes == 0) return DH_OK;
     uint32_t buffer;
     DH_TRY(dh_emit_persistent(ctx, e, kind, id, matrix_bytes + vector_bytes, &buffer));
-    if (matrix_bytes) flat->matrix[kind] = (dh_operand){buffer, 0, matrix_bytes};
+    const bool left = kind == DH_BUF_GRAD && l.n_matrix < flat->n_matrix;
+    if (matrix_bytes)
+        *(left ? &flat->reduced : &flat->matrix[kind]) = (dh_operand){buffer, 0, matrix_bytes};
     if (vector_bytes) flat->vector[kind] = (dh_operand){buffer, matrix_bytes, vector_bytes};
     dh_emit_visit_params(e, id, place_param, &l);
     return DH_OK;

@@ -92,7 +92,9 @@ typedef struct dh_param_home {
  * the rank updates one shard of every piece, elements [shard0, shard0 + n_shard) of it, and has
  * moments (and, in bf16 training, masters) of these shards only, one after the other. From ZeRO-2
  * on the gradients of matrices do not persist: whole ones are transient (DH_BUF_UNREDUCED, which
- * matrix[DH_BUF_GRAD] then is) and are reduced to shards, which the optimizer reads. */
+ * matrix[DH_BUF_GRAD] then is) and are reduced to shards, which the optimizer reads. Where another
+ * program leaves gradients for the optimizer (DH_PART_UPDATE), the shards persist, and whole ones
+ * are not there. */
 typedef struct dh_flat {
     uint32_t first_block, last_block;     /* those of its blocks with the lowest, highest number */
     uint32_t after;                       /* block whose last backward completes the gradients */

@@ -340,6 +340,12 @@ static dh_status hold_all(dh_ctx *ctx, dh_reshard *r, int side, const dh_layout 
     return DH_OK;
 }
 
+/* Whether summed gradients are there between two programs. */
+static bool keeps_grads(const dh_layout *l)
+{
+    return l->recipe->zero < (l->part == DH_PART_UPDATE ? 3 : 2);
+}
+
 dh_status dh_reshard_open(dh_ctx *ctx, const dh_layout *from, const dh_layout *to, unsigned what,
                           dh_reshard *reshard)
 {
@@ -347,7 +353,7 @@ dh_status dh_reshard_open(dh_ctx *ctx, const dh_layout *from, const dh_layout *t
     *reshard = (dh_reshard){.n_ranks = from->recipe->mesh.ranks,
                             .ranks_per_node = from->recipe->mesh.ranks_per_node};
     DH_TRY(check_layouts(ctx, from->recipe, to->recipe));
-    if (what & DH_RESHARD_GRADS && DH_MAX(from->recipe->zero, to->recipe->zero) >= 2)
+    if (what & DH_RESHARD_GRADS && !(keeps_grads(from) && keeps_grads(to)))
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "from parallel.zero=2 on summed gradients lie where a step puts them, and "
                        "nowhere after it: they do not move to another layout");

@@ -179,6 +179,31 @@ static void what_runs_beside_lies_apart(void **state)
     destroy(away);
 }
 
+/* With ZeRO-2 the optimizer's program finds shards of gradients, which last, and has no whole ones.
+ */
+static void the_optimizer_may_keep_shards_alone(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s = {.preset = "gpt2-tiny", .schedule = "1f1b", .tp = 1, .pp = 1, .dp = 4, .zero = 1};
+    mesh_programs *whole = part_of(&s, 4, DH_PART_UPDATE, false, false, false);
+    s.zero = 2;
+    mesh_programs *shards = part_of(&s, 4, DH_PART_UPDATE, false, false, false);
+    assert_ok(&ctx, verify(&ctx, shards));
+    for (size_t r = 0; r < shards->n; r++) {
+        uint64_t n_bytes[2] = {0};
+        for (int k = 0; k < 2; k++) {
+            const dh_program *p = k ? shards->at[r] : whole->at[r];
+            for (size_t b = 0; b < p->buffers.n; b++) {
+                assert_true(p->buffers.at[b].kind != DH_BUF_UNREDUCED);
+                if (p->buffers.at[b].kind == DH_BUF_GRAD) n_bytes[k] += p->buffers.at[b].n_bytes;
+            }
+        }
+        assert_true(n_bytes[1] > 0 && n_bytes[1] < n_bytes[0] / 3);
+    }
+    destroy(whole);
+    destroy(shards);
+}
+
 /* Gradients that do not last, and copies of the model, have no parts. */
 static void parts_that_cannot_be_are_refused(void **state)
 {
@@ -211,6 +236,7 @@ int main(void)
         cmocka_unit_test(lean_parts_keep_what_they_use),
         cmocka_unit_test(what_no_part_left_is_missed),
         cmocka_unit_test(what_runs_beside_lies_apart),
+        cmocka_unit_test(the_optimizer_may_keep_shards_alone),
         cmocka_unit_test(parts_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,6 +63,13 @@ static const struct {
      false},
     {RUN_LLAMA, "ranks=4 device=staged switch.groups=8,dp=2,cp=2;32,tp=2,pp=2,micro_batches=4",
      false, false},
+    {RUN_GPT2,
+     "ranks=4 parallel.dp=2 parallel.tp=2 parallel.zero=2 switch.groups=8,dp=4;32,dp=2,tp=2", false,
+     false},
+    {RUN_LLAMA,
+     "ranks=4 parallel.dp=4 parallel.zero=2 train.dtype=bf16 "
+     "switch.groups=8,dp=2,cp=2;16,dp=4;32,tp=2,pp=2",
+     true, false},
     {RUN_LLAMA,
      "ranks=4 topology.ranks_per_node=2 parallel.zero=1 "
      "switch.groups=16,tp=2,strategy=intra-batch;32,tp=2,pp=2,schedule=dhelix-w,micro_batches=2",
