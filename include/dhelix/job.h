@@ -57,6 +57,8 @@ static inline int64_t dh_fuse_pieces(dh_fuse fuse)
 
 /* When ranks that share out the optimizer send each other the parameters they updated. */
 typedef enum dh_param_gather { DH_GATHER_OPTIMIZER, DH_GATHER_FORWARD } dh_param_gather;
+/* Of how many micro-batches gradients are reduced at once, where ranks share them out. */
+typedef enum dh_gradient_sync { DH_GRADIENT_SYNC_LAST, DH_GRADIENT_SYNC_EVERY } dh_gradient_sync;
 /* What becomes of gathered parameters between a block's forward and its backward. */
 typedef enum dh_reshard_after {
     DH_RESHARD_TRUE,
@@ -160,6 +162,7 @@ typedef struct dh_job {
     int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */
     dh_reshard_after reshard;       /* parallel.reshard_after_forward, with zero 3 */
     dh_param_gather gather;         /* parallel.gather: when parameters are, with zero 1 and 2 */
+    dh_gradient_sync gradient_sync; /* parallel.gradient_sync: when gradients are, with zero 2, 3 */
     bool zero1;                     /* parallel.zero1: another spelling of zero: 1 */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size; 0: auto */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */

@@ -399,6 +399,17 @@ static dh_status check_lora(dh_ctx *ctx, const dh_job *job)
                    "others, which are not, stay whole on every rank: take zero 1 or 2, tp or pp");
 }
 
+/* Whole gradients that stay anyway would be sent more often for nothing. */
+static dh_status check_gradient_sync(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->gradient_sync != DH_GRADIENT_SYNC_EVERY || job->zero >= 2) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "parallel.gradient_sync=every keeps shards of gradients alone, and with "
+                   "parallel.zero=%lld every rank keeps whole ones: take zero 2 or 3, or "
+                   "gradient_sync last",
+                   (long long)job->zero);
+}
+
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
@@ -411,6 +422,7 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
     DH_TRY(check_experts(ctx, job));
     DH_TRY(check_slowness(ctx, job));
     DH_TRY(check_lora(ctx, job));
+    DH_TRY(check_gradient_sync(ctx, job));
     DH_TRY(derive_batch(ctx, job));
     DH_TRY(derive_seq_len(ctx, job));
     DH_TRY(check_packing(ctx, job));

@@ -17,6 +17,7 @@ static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const reshard_names[] = {"true", "false", "node", NULL};
 static const char *const gather_names[] = {"optimizer", "forward", NULL};
 static const char *const fuse_names[] = {"auto", "off", "1", "2", "4", "8", NULL};
+static const char *const gradient_sync_names[] = {"last", "every", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
 static const char *const gpu_comm_names[] = {"auto", "nccl", "host", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
@@ -39,6 +40,7 @@ _Static_assert(DH_GATHER_OPTIMIZER == 0 && DH_GATHER_FORWARD == 1, "order");
 _Static_assert(DH_FUSE_AUTO == 0 && DH_FUSE_OFF == 1 && DH_FUSE_8 == 5 &&
                    DH_COUNTOF(fuse_names) == DH_N_FUSE + 1,
                "order");
+_Static_assert(DH_GRADIENT_SYNC_LAST == 0 && DH_GRADIENT_SYNC_EVERY == 1, "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
 _Static_assert(DH_GPU_COMM_AUTO == 0 && DH_GPU_COMM_NCCL == 1 && DH_GPU_COMM_HOST == 2, "order");
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
@@ -370,6 +372,9 @@ static const dh_setting settings[] = {
                  "or stay as shards over a node's ranks, which gather them among themselves (node)"),
     ENUM("parallel.gather", gather, "optimizer", gather_names,
          .help = "zero 1 and 2: parameters are gathered behind the optimizer, or beside the next step's first forwards, each bucket before what reads it"),
+    ENUM("parallel.gradient_sync", gradient_sync, "last", gradient_sync_names,
+         .help = "zero 2 and 3: gradients of a step's micro-batches are added up whole and reduced with the last one's, or every "
+                 "micro-batch's are reduced and only shards stay"),
     BOOL("parallel.zero1", zero1, "false", .help = "the same as zero: 1"),
     FLOAT("parallel.bucket_mb", bucket_mb, "auto", 0.001, 1e6, .unit = "MB",
           .automatic = "4 for each rank that reduces together, at least 25",

@@ -259,10 +259,12 @@ static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
 /* The reductions of the last micro-batch's backward, and nothing else. */
 static dh_status emit_reductions(dh_ctx *ctx, plan *b)
 {
+    const dh_sums which = b->reducer.each_micro ? DH_SUMS_LAST : DH_SUMS_STEP;
+    const int32_t mb = b->reducer.each_micro ? 0 : -1;
     for (size_t i = b->n_stages; i-- > 0;)
         for (size_t k = b->stages[i].n_chain; k-- > 0;)
             if (!b->stages[i].again && !dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
-                DH_TRY(dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]));
+                DH_TRY(dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k], which, mb));
     return DH_OK;
 }
 
@@ -299,10 +301,11 @@ static dh_status emit_step(dh_ctx *ctx, plan *b)
     if (b->spec->part == DH_PART_UPDATE) return DH_OK;
     const bool sums = b->spec->mode == DH_MODE_TRAIN && !b->spec->goes_on;
     dh_status st = b->spec->outline ? emit_reductions(ctx, b) : emit_events(ctx, b);
+    if (st == DH_OK) st = plan_emit_settled(ctx, b);
     for (size_t i = 0; st == DH_OK && sums && i < b->n_stages; i++)
         for (size_t k = 0; st == DH_OK && !b->stages[i].again && k < b->stages[i].n_chain; k++)
             if (dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
-                st = dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k]);
+                st = dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k], DH_SUMS_STEP, -1);
     return st;
 }
 
@@ -326,7 +329,9 @@ static dh_reducer reducer_of(const plan *b)
     return (dh_reducer){.emitter = b->emitter,
                         .spec = b->spec,
                         .tied_apart = b->spec->recipe.model.tied_head && apart &&
-                                      b->spec->recipe.model.lora.rank == 0};
+                                      b->spec->recipe.model.lora.rank == 0,
+                        .each_micro = b->spec->mode == DH_MODE_TRAIN &&
+                                      dh_recipe_reduces_each(&b->spec->recipe)};
 }
 
 /* Of parts of a step gradients and moments have to be where the other parts expect them. */
@@ -450,6 +455,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     plan b = {.spec = &whole, .schedule = r->schedule};
     b.pipe_rank = (int32_t)dh_mesh_coord(&r->mesh, whole.rank).pp;
     b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = b.adapters_graph = DH_NONE;
+    b.unsettled.place = DH_NONE;
     memset(b.send_graph, 0xff, sizeof b.send_graph);
     memset(b.recv_graph, 0xff, sizeof b.recv_graph);
     dh_status st = whole.mode == DH_MODE_TRAIN ? plan_check_schedule(ctx, r, r->schedule)
@@ -469,6 +475,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     free(b.loaded);
     free(b.turns);
     dh_vec_fini(&b.held);
+    dh_vec_fini(&b.reducer.made);
     dh_vec_fini(&b.releases);
     slot_maker_destroy(b.slots);
     dh_schedule_destroy(made);

@@ -48,6 +48,11 @@ typedef struct plan {
     size_t n_gathers;                      /* that have been emitted, of buckets */
     int n_strands;                         /* of the slot that is emitted */
     plan_items held; /* reductions that wait until what their slot made is on its way */
+    struct {
+        uint32_t place; /* behind whose backward they came; DH_NONE: there are none */
+        dh_sums which;
+        int32_t mb;
+    } unsettled; /* reductions whose shards are still to be added, and whole gradients to go */
     struct slot_maker *slots;
 } plan;
 
@@ -93,6 +98,8 @@ static inline stage *plan_stage_of(plan *b, const dh_pipe_action *a)
 dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end);
 /* The reductions behind the slot: once what it made for another rank is sent. */
 dh_status plan_emit_held(dh_ctx *ctx, plan *b);
+/* The last reductions of a step: their shards are added. */
+dh_status plan_emit_settled(dh_ctx *ctx, plan *b);
 
 /* copies.c: two copies of the model */
 /* errors: DH_EUNSUPPORTED, of those that cannot be trained */

@@ -44,6 +44,11 @@ static dh_status check_zero(dh_ctx *ctx, const dh_recipe *r, const dh_schedule *
                        "at different times, so parallel.zero=3 cannot gather them for both: take "
                        "parallel.zero=2 or less",
                        s->name);
+    if (dh_recipe_reduces_each(r))
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "schedule %s keeps two copies of the model, whose gradients are summed once "
+                       "a step, when both have all of theirs: take parallel.gradient_sync=last",
+                       s->name);
     if (r->zero >= 2 && together)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "schedule %s has both copies of a stage on one rank, whose gradients stay "
@@ -138,7 +143,7 @@ static dh_status emit_block(dh_ctx *ctx, plan *b, uint32_t block, bool held)
 {
     uint32_t id;
     if (dh_reductions_last(&b->reducer, block)) return DH_OK;
-    DH_TRY(dh_reductions_add(ctx, &b->reducer, block, &id));
+    DH_TRY(dh_reductions_add(ctx, &b->reducer, block, DH_SUMS_STEP, &id));
     for (uint32_t i = 0; id != DH_NONE && i < plan_graph_of(b, id)->ops.n; i++) {
         const plan_item item = {id, i, -1, block};
         if (!held)

@@ -22,6 +22,7 @@ dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_
                     .after = DH_NONE,
                     .n_pieces = n_pieces,
                     .reduced = {.buffer = DH_NONE},
+                    .addend = {.buffer = DH_NONE},
                     .frees = DH_NONE,
                     .first_copy = DH_NONE};
     memset(flat.matrix, 0xff, sizeof flat.matrix);
@@ -51,6 +52,11 @@ void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t af
 void dh_emit_flat_frees(dh_emitter *e, uint32_t flat, uint32_t frees)
 {
     e->program->flats.at[flat].frees = frees;
+}
+
+void dh_emit_flat_each(dh_emitter *e, uint32_t flat)
+{
+    e->program->flats.at[flat].each_micro = true;
 }
 
 /* Blocks of both copies share their graphs, and the first ones come before the second. */
@@ -171,6 +177,7 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     if (dh_emit_graph_of(e, flat->first_block)->kind == DH_BLOCK_ADAPTERS)
         flat->decayed0 = flat->replicated0;
     dh_emit_cut_flat(flat, shards);
+    flat->each_micro &= flat->n_shard < flat->n_piece;
     if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
 }
 
@@ -268,21 +275,37 @@ static dh_status layout_flat(dh_ctx *ctx, dh_emitter *e, uint32_t id, dh_buffer_
     return DH_OK;
 }
 
+/* A transient buffer of a flat's gradients, or one for each micro-batch: all of the first. */
+static dh_status layout_gradients(dh_ctx *ctx, dh_emitter *e, uint32_t flat, dh_buffer_kind kind,
+                                  int64_t n, bool each, dh_operand *all)
+{
+    dh_buffer b = {.kind = kind,
+                   .owner = flat,
+                   .n_bytes = (uint64_t)n * sizeof(float),
+                   .tensor = DH_NONE,
+                   .mb = each ? 0 : -1,
+                   .alias = DH_NONE};
+    *all = (dh_operand){.n_bytes = b.n_bytes};
+    DH_TRY(dh_emit_buffer(ctx, e, &b, &all->buffer));
+    for (uint32_t next; each && b.mb + 1 < e->program->n_micro;) {
+        b.mb++;
+        DH_TRY(dh_emit_buffer(ctx, e, &b, &next));
+    }
+    return DH_OK;
+}
+
 /* The whole gradients of a flat's matrices, and the shards they are reduced to. */
 static dh_status layout_early(dh_ctx *ctx, dh_emitter *e, uint32_t id, const int64_t *first)
 {
     dh_program *p = e->program;
-    const dh_flat f = p->flats.at[id];
-    dh_buffer b = {.owner = id, .tensor = DH_NONE, .mb = -1, .alias = DH_NONE};
-    uint32_t whole, shards;
-    b.kind = DH_BUF_UNREDUCED;
-    b.n_bytes = (uint64_t)f.n_matrix * sizeof(float);
-    DH_TRY(dh_emit_buffer(ctx, e, &b, &whole));
-    p->flats.at[id].matrix[DH_BUF_GRAD] = (dh_operand){whole, 0, b.n_bytes};
-    b.kind = DH_BUF_REDUCED;
-    b.n_bytes = (uint64_t)(f.n_shard * f.n_pieces) * sizeof(float);
-    DH_TRY(dh_emit_buffer(ctx, e, &b, &shards));
-    p->flats.at[id].reduced = (dh_operand){shards, 0, b.n_bytes};
+    dh_flat f = p->flats.at[id];
+    const int64_t n_shards = f.n_shard * f.n_pieces;
+    DH_TRY(layout_gradients(ctx, e, id, DH_BUF_UNREDUCED, f.n_matrix, f.each_micro,
+                            &f.matrix[DH_BUF_GRAD]));
+    DH_TRY(layout_gradients(ctx, e, id, DH_BUF_REDUCED, n_shards, false, &f.reduced));
+    if (f.each_micro)
+        DH_TRY(layout_gradients(ctx, e, id, DH_BUF_ADDEND, n_shards, true, &f.addend));
+    p->flats.at[id] = f;
     placing l = {.program = p,
                  .flat = &p->flats.at[id],
                  .kind = DH_BUF_GRAD,

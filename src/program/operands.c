@@ -103,12 +103,12 @@ dh_status dh_emit_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block_id, int32_t
         break;
     case DH_TENSOR_PARAM:
     case DH_TENSOR_GRAD:
-        *operand = param_operand(e, block, t);
+        *operand = dh_program_of_micro(e->program, param_operand(e, block, t), mb);
         if (t->kind == DH_TENSOR_PARAM && operand->buffer == DH_NONE)
             DH_TRY(gathered_operand(ctx, e, block->params[t->which], operand));
         break;
     case DH_TENSOR_RANGE:
-        *operand = e->program->ranges.at[t->which];
+        *operand = dh_program_of_micro(e->program, e->program->ranges.at[t->which], mb);
         break;
     default:
         *operand = state_operand(e, block, mb, t);

@@ -56,10 +56,11 @@ static bool is_backward(const prober *r, const dh_instr *i)
            in_strands(kind_of(r, i));
 }
 
-/* Once a step, or of a link's first micro-batch. */
+/* Once a step, or of a link's first micro-batch; reductions may be of any. */
 static bool is_other(const prober *r, const dh_instr *i)
 {
-    return i->mb == -1 || (i->mb == 0 && kind_of(r, i) == DH_BLOCK_LINK);
+    const dh_block_kind kind = kind_of(r, i);
+    return i->mb == -1 || (i->mb == 0 && kind == DH_BLOCK_LINK) || kind == DH_BLOCK_GRADS;
 }
 
 static dh_status describe(dh_ctx *ctx, prober *r, const dh_instr *i, char key[DH_OP_KEY_BYTES],

@@ -17,7 +17,9 @@ static const char *const kind_names[DH_N_BUFFER_KIND] = {[DH_BUF_MASTER] = "mast
                                                          [DH_BUF_ACT] = "act",
                                                          [DH_BUF_WORK] = "work",
                                                          [DH_BUF_UNREDUCED] = "unreduced gradients",
-                                                         [DH_BUF_REDUCED] = "reduced gradients"};
+                                                         [DH_BUF_REDUCED] = "reduced gradients",
+                                                         [DH_BUF_ADDEND] =
+                                                             "reduced gradients to add"};
 static const char *const state_names[DH_N_STATE] = {
     [DH_STATE_LOSS] = "loss",
     [DH_STATE_SQSUM] = "sqsum",
@@ -129,6 +131,15 @@ uint64_t dh_program_kept_bytes(const dh_program *p)
     return n_bytes;
 }
 
+dh_operand dh_program_of_micro(const dh_program *p, dh_operand o, int32_t mb)
+{
+    if (o.buffer == DH_NONE || mb <= 0) return o;
+    const dh_buffer *b = &p->buffers.at[o.buffer];
+    const bool apart = b->kind == DH_BUF_UNREDUCED || b->kind == DH_BUF_ADDEND;
+    if (apart && p->flats.at[b->owner].each_micro) o.buffer += (uint32_t)mb;
+    return o;
+}
+
 dh_operand dh_program_piece(const dh_program *p, dh_operand o)
 {
     if (o.buffer == DH_NONE) return o;
@@ -217,6 +228,7 @@ const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char 
     } else {
         dh_str_printf(&s, "%s of ", kind_names[b->kind]);
         describe_flat(program, b->owner, &s);
+        if (b->mb >= 0) dh_str_printf(&s, " of micro-batch %d", b->mb);
     }
     return finish(&s, buf, cap);
 }

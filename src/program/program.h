@@ -36,6 +36,7 @@ typedef enum dh_buffer_kind {
     DH_BUF_UNREDUCED, /* a flat's matrix gradients, until they are reduced to shards */
     DH_BUF_REDUCED,   /* the rank's shards of them, from there to the end of the step */
     DH_BUF_WORK,      /* scratch of one instruction */
+    DH_BUF_ADDEND,    /* such shards of one micro-batch's gradients, until they are added to them */
     DH_N_BUFFER_KIND
 } dh_buffer_kind;
 const char *dh_buffer_kind_name(dh_buffer_kind kind);
@@ -52,7 +53,8 @@ typedef struct dh_buffer {
     uint32_t owner;           /* parameters, gradients: flat; ACT, IN, OUT: block; STATE: dh_state;
                                * KV: layer; WORK: instruction */
     uint32_t tensor;          /* ACT, IN, OUT: tensor of the block's graph; else DH_NONE */
-    int32_t mb;               /* ACT and DH_STATE_ROUTER: micro-batch; else -1 */
+    int32_t mb;               /* ACT and DH_STATE_ROUTER: micro-batch, and of gradients that are
+                               * summed by micro-batch; else -1 */
     uint32_t alias;           /* overlays this buffer in place; DH_NONE */
 } dh_buffer;
 
@@ -94,7 +96,9 @@ typedef struct dh_param_home {
  * on the gradients of matrices do not persist: whole ones are transient (DH_BUF_UNREDUCED, which
  * matrix[DH_BUF_GRAD] then is) and are reduced to shards, which the optimizer reads. Where another
  * program leaves gradients for the optimizer (DH_PART_UPDATE), the shards persist, and whole ones
- * are not there. */
+ * are not there. Where every micro-batch's are summed by themselves (each_micro), whole ones and the
+ * shards to be added have a buffer for each, one behind the other: matrix[DH_BUF_GRAD] and addend
+ * name the first. */
 typedef struct dh_flat {
     uint32_t first_block, last_block;     /* those of its blocks with the lowest, highest number */
     uint32_t after;                       /* block whose last backward completes the gradients */
@@ -107,6 +111,8 @@ typedef struct dh_flat {
     dh_operand matrix[DH_BUF_ADAM_V + 1]; /* by kind: all that is there of the matrices */
     dh_operand vector[DH_BUF_ADAM_V + 1];
     dh_operand reduced; /* shards of the gradients of matrices; absent: matrix has the sums */
+    dh_operand addend;  /* those of one micro-batch, with each_micro */
+    bool each_micro;
     uint32_t frees; /* flat whose unreduced gradients go when this one's are complete, DH_NONE */
     bool frozen;    /* its parameters are not trained: they have no gradients and no moments */
     uint32_t first_copy; /* flat of the same parameters in the rank's first copy of the model, which
@@ -228,6 +234,8 @@ const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char 
 /* Parameter index with this name, DH_NONE. */
 uint32_t dh_program_param(const dh_program *program, const char *name);
 uint32_t dh_program_state_buffer(const dh_program *program, dh_state state);
+/* An operand of a flat's gradients as the micro-batch has it (dh_flat.each_micro); of others o. */
+dh_operand dh_program_of_micro(const dh_program *program, dh_operand o, int32_t mb);
 /* The piece of a flat's matrices in which operand o of a persistent buffer is this rank's
  * shard, or a part; o itself where it lies elsewhere or is at the same place on all ranks. */
 dh_operand dh_program_piece(const dh_program *program, dh_operand o);

@@ -47,6 +47,10 @@ dh_status dh_ranks_replay(dh_ctx *ctx, const dh_program *const *programs, size_t
  * parameters, and over the rank's own copies of the model (verify_sums.c). As dh_program_verify. */
 dh_status dh_sums_verify(dh_ctx *ctx, const dh_program *program);
 
+/* Gradients of micro-batches that are reduced each by itself all count, once (verify_micro.c). As
+ * dh_program_verify. */
+dh_status dh_micro_verify(dh_ctx *ctx, const dh_program *program);
+
 /* Steps that a program's optimizer takes ahead of the norm of all gradients are amended by it, and
  * all others go by it (verify_steps.c). As dh_program_verify. */
 dh_status dh_steps_verify(dh_ctx *ctx, const dh_program *program);

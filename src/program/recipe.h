@@ -53,6 +53,8 @@ typedef struct dh_recipe {
     int64_t zero;            /* sharded over data-parallel ranks: from 1 on moments and masters (the
                               * distributed optimizer), from 2 on gradients, from 3 on
                               * parameters */
+    bool reduces_each;       /* from ZeRO-2 on: gradients of every micro-batch are reduced, and
+                              * shards summed up; not once a step those of all */
     int64_t prefetch;        /* of ZeRO-3: blocks ahead whose parameters are gathered */
     bool post_validation;    /* stages step before the norm of all gradients is known */
     int64_t fuse;            /* of ZeRO-1 and 2: each piece of a bucket is stepped as its gradients
@@ -79,6 +81,12 @@ static inline bool dh_recipe_is_post_validated(const dh_recipe *recipe)
 static inline bool dh_recipe_is_fused(const dh_recipe *recipe)
 {
     return recipe->fuse > 0 && (recipe->zero == 1 || recipe->zero == 2);
+}
+
+/* Whether reductions come more than once a step. */
+static inline bool dh_recipe_reduces_each(const dh_recipe *recipe)
+{
+    return recipe->reduces_each && recipe->zero >= 2 && recipe->n_micro > 1;
 }
 
 /* What graphs are made from, in training. errors: of the strategy's passes */

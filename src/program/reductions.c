@@ -4,7 +4,15 @@
  * from the last block of a stage to its first, so blocks are collected from the end until a
  * bucket is full, and a bucket is reduced when its first block is through. A block larger
  * than a bucket goes in pieces, the last parameters first: each waits for no more than the
- * gradients in it. Sums are by element in a fixed order, so buckets change no bit of them. */
+ * gradients in it. Sums are by element in a fixed order, so buckets change no bit of them.
+ *
+ * Gradients of several micro-batches are added up whole and reduced once; or, from ZeRO-2 on,
+ * reduced each by itself, and the shards are added up (set_requires_gradient_sync of PyTorch's
+ * fully_shard, false for all but the last or always true). Then whole gradients are those of two
+ * buckets, one that is made and one that is reduced meanwhile: when the next bucket's gradients
+ * are there, or the next backward begins, the shards of the one before are added and its whole ones
+ * go.
+ * Vectors, which every rank has whole, are reduced once. */
 #include "program/reductions.h"
 #include "program/recipe.h"
 
@@ -109,7 +117,8 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
     if (b->flat == DH_NONE || alone || each || b->n_bytes + w.n_bytes > most) {
         const uint32_t before = b->flat;
         DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces_of(r, block, &w), &b->flat));
-        if (b->frees && !alone) dh_emit_flat_frees(r->emitter, b->flat, before);
+        if (b->frees && !alone && !r->each_micro) dh_emit_flat_frees(r->emitter, b->flat, before);
+        if (r->each_micro && !alone) dh_emit_flat_each(r->emitter, b->flat);
         b->n_bytes = 0;
     }
     dh_emit_join_flat(r->emitter, b->flat, block, after);
@@ -290,36 +299,52 @@ static dh_status add_release(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
 
 /* ---- sums over ranks ------------------------------------------------------------------------ */
 
+/* Where the rank's shard of the sum of a piece goes. */
+static dh_operand shard_of(const dh_flat *f, int64_t k, dh_operand piece, dh_sums which)
+{
+    const bool adds = f->each_micro && which != DH_SUMS_FIRST;
+    const dh_operand run = adds ? f->addend : f->reduced;
+    return run.buffer != DH_NONE ? dh_flat_part(run, k * f->n_shard, f->n_shard, sizeof(float))
+                                 : dh_flat_part(piece, f->shard0, f->n_shard, sizeof(float));
+}
+
 /* Sums over the ranks that saw other samples or tokens. */
-static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, sum_list *list)
+static dh_status add_matrices(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, dh_sums which,
+                              sum_list *list)
 {
     const dh_group_kind group =
         dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
-    const dh_operand matrix = f->matrix[DH_BUF_GRAD], vector = f->vector[DH_BUF_GRAD];
-    if (r->spec->recipe.zero == 0 && f->n_pieces == 1)
-        return add_whole_sum(ctx, r, list, group, all_gradients(f));
     for (int64_t k = f->n_pieces; k-- > 0;) {
-        const dh_operand piece = dh_flat_part(matrix, k * f->n_piece, f->n_piece, sizeof(float));
-        const bool early = f->reduced.buffer != DH_NONE;
-        const dh_operand shard =
-            early ? dh_flat_part(f->reduced, k * f->n_shard, f->n_shard, sizeof(float))
-                  : dh_flat_part(piece, f->shard0, f->n_shard, sizeof(float));
+        const dh_operand piece =
+            dh_flat_part(f->matrix[DH_BUF_GRAD], k * f->n_piece, f->n_piece, sizeof(float));
         if (r->spec->recipe.zero > 0)
-            DH_TRY(add_sum(ctx, r, list, group, piece, shard));
+            DH_TRY(add_sum(ctx, r, list, group, piece, shard_of(f, k, piece, which)));
         else
             DH_TRY(add_whole_sum(ctx, r, list, group, piece));
     }
-    return add_whole_sum(ctx, r, list, group, vector);
+    return DH_OK;
 }
 
-/* Sums of keys' and values' gradients over the ranks that have the same heads. */
+static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, dh_sums which,
+                          sum_list *list)
+{
+    const dh_group_kind group =
+        dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
+    if (r->spec->recipe.zero == 0 && f->n_pieces == 1)
+        return add_whole_sum(ctx, r, list, group, all_gradients(f));
+    DH_TRY(add_matrices(ctx, r, f, which, list));
+    return add_whole_sum(ctx, r, list, group, f->vector[DH_BUF_GRAD]);
+}
+
+/* Sums of keys' and values' gradients over the ranks that have the same heads; vectors: of biases
+ * too. */
 static dh_status add_repeats(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
-                             sum_list *list)
+                             bool vectors, sum_list *list)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     dh_repeats repeats = {0};
     dh_status st = DH_OK;
-    for (int matrices = 1; st == DH_OK && matrices >= 0; matrices--) {
+    for (int matrices = 1; st == DH_OK && matrices >= !vectors; matrices--) {
         const dh_flat *f = &p->flats.at[id];
         const dh_operand run = matrices ? f->matrix[DH_BUF_GRAD] : f->vector[DH_BUF_GRAD];
         st = dh_flat_repeats(ctx, p, id, matrices, &repeats);
@@ -338,11 +363,10 @@ static dh_status add_repeats(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
  * replicates, all of them where it splits the tokens, else those shared by heads; other query
  * heads' part of keys and values; the other end of a tied embedding, and the other data-parallel
  * (and context-parallel) ranks' samples. */
-static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
-                           sum_list *list)
+static dh_status list_all_of(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
+                             dh_sums which, sum_list *list)
 {
     const dh_flat own = dh_emitter_program(r->emitter)->flats.at[id];
-    if (own.frozen) return DH_OK;
     const dh_flat flat = first ? first_flat(r, id) : own, *f = &flat;
     bool whole;
     DH_TRY(dh_recipe_has_whole_tokens(ctx, &r->spec->recipe, &whole));
@@ -353,10 +377,51 @@ static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool f
     DH_TRY(add_own_copies(ctx, r, id, list));
     DH_TRY(add_own_tied(ctx, r, f, first, list));
     DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, in_parts, none));
-    DH_TRY(add_repeats(ctx, r, id, first, list));
+    DH_TRY(add_repeats(ctx, r, id, first, true, list));
     DH_TRY(add_tied(ctx, r, f, list));
     if (f->reduced.buffer != DH_NONE) DH_TRY(add_clears(ctx, r, id, f, first, list));
-    return add_data(ctx, r, f, list);
+    return add_data(ctx, r, f, which, list);
+}
+
+/* Of a micro-batch that others follow. */
+static dh_status list_one_of(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
+                             dh_sums which, sum_list *list)
+{
+    const dh_flat own = dh_emitter_program(r->emitter)->flats.at[id];
+    const dh_flat flat = first ? first_flat(r, id) : own;
+    DH_TRY(add_repeats(ctx, r, id, first, false, list));
+    DH_TRY(add_clears(ctx, r, id, &flat, first, list));
+    return add_matrices(ctx, r, &flat, which, list);
+}
+
+/* Shards of a micro-batch's sums are added to those before, and its whole gradients go. Probes,
+ * which run operators again, want them. */
+static dh_status list_settled(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
+                              dh_sums which, sum_list *list)
+{
+    const dh_flat own = dh_emitter_program(r->emitter)->flats.at[id];
+    const dh_flat f = first ? first_flat(r, id) : own;
+    for (int64_t k = f.n_pieces; which == DH_SUMS_SETTLE && k-- > 0;) {
+        const dh_operand part = dh_flat_part(f.reduced, k * f.n_shard, f.n_shard, sizeof(float));
+        const sum made = {
+            DH_OP_ADD, -1,   f.matrix[DH_BUF_GRAD],
+            part,      none, dh_flat_part(f.addend, k * f.n_shard, f.n_shard, sizeof(float))};
+        if (!dh_vec_push(list, made)) return no_memory(ctx);
+    }
+    return r->spec->probes ? DH_OK : add_release(ctx, r, id, first, list);
+}
+
+static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first, dh_sums which,
+                           sum_list *list)
+{
+    const dh_flat *f = &dh_emitter_program(r->emitter)->flats.at[id];
+    if (f->frozen) return DH_OK;
+    if (which == DH_SUMS_STEP || which == DH_SUMS_LAST)
+        return list_all_of(ctx, r, id, first, which, list);
+    if (!f->each_micro) return DH_OK;
+    if (which == DH_SUMS_FIRST || which == DH_SUMS_NEXT)
+        return list_one_of(ctx, r, id, first, which, list);
+    return list_settled(ctx, r, id, first, which, list);
 }
 
 /* ---- the first rank's ---------------------------------------------------------------------- */
@@ -427,12 +492,12 @@ dh_operand dh_reductions_place(const dh_reducer *r, uint32_t id)
 
 /* first: as on the first tensor-parallel rank. */
 static dh_status list_sums(dh_ctx *ctx, const dh_reducer *r, uint32_t block, bool first,
-                           sum_list *list)
+                           dh_sums which, sum_list *list)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     for (uint32_t id = 0; id < p->flats.n; id++) {
         if (p->flats.at[id].after != block) continue;
-        DH_TRY(list_flat(ctx, r, id, first, list));
+        DH_TRY(list_flat(ctx, r, id, first, which, list));
     }
     return DH_OK;
 }
@@ -467,13 +532,14 @@ static dh_status build_graph(dh_ctx *ctx, const dh_reducer *r, const sum_list *s
     return st;
 }
 
-dh_status dh_reductions_add(dh_ctx *ctx, const dh_reducer *r, uint32_t block, uint32_t *id)
+static dh_status add_block(dh_ctx *ctx, const dh_reducer *r, uint32_t block, dh_sums which,
+                           uint32_t *id)
 {
     sum_list list = {0};
     dh_graph *g = NULL;
     uint32_t graph;
     *id = DH_NONE;
-    dh_status st = list_sums(ctx, r, block, false, &list);
+    dh_status st = list_sums(ctx, r, block, false, which, &list);
     if (st == DH_OK && list.n > 0) st = build_graph(ctx, r, &list, false, &g);
     dh_vec_fini(&list);
     if (st != DH_OK || !g) return st;
@@ -481,11 +547,33 @@ dh_status dh_reductions_add(dh_ctx *ctx, const dh_reducer *r, uint32_t block, ui
     return dh_emit_add_block(ctx, r->emitter, graph, 0, id);
 }
 
-dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t block, dh_graph **graph,
+dh_status dh_reductions_add(dh_ctx *ctx, dh_reducer *r, uint32_t block, dh_sums which, uint32_t *id)
+{
+    dh_reducing made = {.place = block, .which = which};
+    for (size_t i = 0; i < r->made.n; i++)
+        if (r->made.at[i].place == block && r->made.at[i].which == which) {
+            *id = r->made.at[i].id;
+            return DH_OK;
+        }
+    DH_TRY(add_block(ctx, r, block, which, &made.id));
+    *id = made.id;
+    return dh_vec_push(&r->made, made) ? DH_OK : no_memory(ctx);
+}
+
+static const dh_reducing *find_made(const dh_reducer *r, uint32_t id)
+{
+    size_t i = 0;
+    while (i < r->made.n && r->made.at[i].id != id) i++;
+    DH_CHECK(i < r->made.n, "block %u has no reductions", id);
+    return &r->made.at[i];
+}
+
+dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t id, dh_graph **graph,
                               dh_operand **sums)
 {
+    const dh_reducing of = *find_made(r, id);
     sum_list list = {0};
-    dh_status st = list_sums(ctx, r, block, true, &list);
+    dh_status st = list_sums(ctx, r, of.place, true, of.which, &list);
     dh_operand *made = malloc((list.n + 1) * sizeof *made);
     if (st == DH_OK && !made) st = no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < list.n; i++) made[i] = list.at[i].all;
@@ -498,10 +586,10 @@ dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t block, 
     return st;
 }
 
-dh_status dh_reductions_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t block)
+dh_status dh_reductions_emit(dh_ctx *ctx, dh_reducer *r, uint32_t block, dh_sums which, int32_t mb)
 {
     uint32_t id;
-    DH_TRY(dh_reductions_add(ctx, r, block, &id));
+    DH_TRY(dh_reductions_add(ctx, r, block, which, &id));
     if (id == DH_NONE) return DH_OK;
-    return dh_emit_phases(ctx, r->emitter, id, -1, DH_PHASES(DH_PHASE_W));
+    return dh_emit_phases(ctx, r->emitter, id, mb, DH_PHASES(DH_PHASE_W));
 }

@@ -6,10 +6,31 @@
 #include "program/emit.h"
 #include "program/program_spec.h"
 
+/* Which of the sums of gradients a block's backward completes. Those of a step come at once; or
+ * where every micro-batch's are reduced (dh_flat.each_micro) those of the stage's first one, of
+ * further ones, and of its last one with all else. What is settled later has been reduced: shards
+ * are added to those of micro-batches before, and whole gradients go. */
+typedef enum dh_sums {
+    DH_SUMS_STEP,
+    DH_SUMS_FIRST,
+    DH_SUMS_NEXT,
+    DH_SUMS_LAST,
+    DH_SUMS_SETTLE_FIRST,
+    DH_SUMS_SETTLE
+} dh_sums;
+
+/* A block of reductions: whose backward they come behind, and which. */
+typedef struct dh_reducing {
+    uint32_t id, place; /* id DH_NONE: there are none */
+    dh_sums which;
+} dh_reducing;
+
 typedef struct dh_reducer {
     dh_emitter *emitter;
     const dh_program_spec *spec;
     bool tied_apart; /* embedding and head are tied and lie on different stages' ranks */
+    bool each_micro; /* every micro-batch's gradients are reduced */
+    DH_VEC(dh_reducing) made;
 } dh_reducer;
 
 /* Elements [first, first + n) of a run of a flat; absent where that is, or n is 0. */
@@ -30,18 +51,20 @@ dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *c
                              bool frees);
 /* Both ends of a tied embedding meet when neither has transfers left to do. */
 bool dh_reductions_last(const dh_reducer *r, uint32_t block);
-/* The reductions of what is complete once the block's last backward is emitted, as operators of
- * a block of their own that belong to no micro-batch. *id DH_NONE: there are none. */
-dh_status dh_reductions_add(dh_ctx *ctx, const dh_reducer *r, uint32_t block, uint32_t *id);
-/* Their graph as the first tensor-parallel rank has it, the same operators of the same sizes on
- * all ranks of a stage, which order a slot by it; and the gradients that each sums, as they lie
- * there. graph and sums [graph->ops.n] are the caller's. There are some. */
-dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t block, dh_graph **graph,
+/* The reductions of what is complete once the block's backward is emitted, as operators of a block
+ * of their own, which the reducer keeps. With DH_SUMS_STEP they belong to no micro-batch; others
+ * serve any. *id DH_NONE: there are none. */
+dh_status dh_reductions_add(dh_ctx *ctx, dh_reducer *r, uint32_t block, dh_sums which,
+                            uint32_t *id);
+/* The graph of such a block as the first tensor-parallel rank has it, the same operators of the
+ * same sizes on all ranks of a stage, which order a slot by it; and the gradients that each sums,
+ * as they lie there. graph and sums [graph->ops.n] are the caller's. */
+dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t id, dh_graph **graph,
                               dh_operand **sums);
 /* Where on that rank a gradient lies: all vectors of a flat as one. */
 dh_operand dh_reductions_place(const dh_reducer *r, uint32_t param);
-/* Adds and emits them. */
-dh_status dh_reductions_emit(dh_ctx *ctx, const dh_reducer *r, uint32_t block);
+/* Adds and emits them, of micro-batch mb; -1 with DH_SUMS_STEP. */
+dh_status dh_reductions_emit(dh_ctx *ctx, dh_reducer *r, uint32_t block, dh_sums which, int32_t mb);
 /* gaps.c: a block's parameter as a tensor-parallel rank has it; false: it has none of it. */
 bool dh_reductions_shard(const dh_reducer *r, uint32_t block, uint32_t which, int64_t tp_rank,
                          dh_param *param);

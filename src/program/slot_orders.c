@@ -249,7 +249,7 @@ static dh_status like_of(dh_ctx *ctx, plan *b, const plan_item *i, const dh_grap
     like_graph *kept;
     DH_TRY(keep_like(ctx, b->slots, graph, &kept));
     if (!kept->graph)
-        DH_TRY(dh_reductions_first(ctx, &b->reducer, i->place, &kept->graph, &kept->sums));
+        DH_TRY(dh_reductions_first(ctx, &b->reducer, i->block, &kept->graph, &kept->sums));
     *like = kept->graph;
     check_like(b, graph, *like);
     return DH_OK;

@@ -35,15 +35,45 @@ static dh_status list_phases(dh_ctx *ctx, plan *b, uint32_t block, int32_t mb, u
     return DH_OK;
 }
 
+/* Operators of a block of reductions, behind the backward of block `place`. */
+static dh_status list_sums(dh_ctx *ctx, plan *b, uint32_t id, int32_t mb, uint32_t place,
+                           plan_items *list)
+{
+    for (uint32_t i = 0; id != DH_NONE && i < plan_graph_of(b, id)->ops.n; i++)
+        if (!dh_vec_push(list, (plan_item){id, i, mb, place})) return plan_no_memory(ctx);
+    return DH_OK;
+}
+
+/* What was reduced last goes before the next reductions, or the next micro-batch's gradients. */
+static dh_status list_settled(dh_ctx *ctx, plan *b, uint32_t place, plan_items *list)
+{
+    uint32_t id;
+    if (b->unsettled.place == DH_NONE) return DH_OK;
+    DH_TRY(dh_reductions_add(ctx, &b->reducer, b->unsettled.place, b->unsettled.which, &id));
+    b->unsettled.place = DH_NONE;
+    return list_sums(ctx, b, id, b->unsettled.mb, place, list);
+}
+
 /* Of the gradients that the block's backward completes. */
-static dh_status list_reductions(dh_ctx *ctx, plan *b, uint32_t block, plan_items *list)
+static dh_status list_reductions(dh_ctx *ctx, plan *b, uint32_t block, dh_sums which, int32_t mb,
+                                 plan_items *list)
 {
     uint32_t id;
     if (dh_reductions_last(&b->reducer, block)) return DH_OK;
-    DH_TRY(dh_reductions_add(ctx, &b->reducer, block, &id));
-    for (uint32_t i = 0; id != DH_NONE && i < plan_graph_of(b, id)->ops.n; i++)
-        if (!dh_vec_push(list, (plan_item){id, i, -1, block})) return plan_no_memory(ctx);
-    return DH_OK;
+    DH_TRY(dh_reductions_add(ctx, &b->reducer, block, which, &id));
+    if (which == DH_SUMS_STEP) return list_sums(ctx, b, id, -1, block, list);
+    if (id == DH_NONE) return DH_OK;
+    DH_TRY(list_settled(ctx, b, block, list));
+    b->unsettled.place = block;
+    b->unsettled.which = which == DH_SUMS_FIRST ? DH_SUMS_SETTLE_FIRST : DH_SUMS_SETTLE;
+    b->unsettled.mb = mb;
+    return list_sums(ctx, b, id, mb, block, list);
+}
+
+/* Whether they come in its forward. A strategy's order has reductions beside backwards alone. */
+static bool makes_gradients(const plan *b, uint32_t block)
+{
+    return plan_graph_of(b, block)->kind == DH_BLOCK_HEAD && !plan_orders(b);
 }
 
 static dh_status list_forward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, plan_items *list)
@@ -53,26 +83,49 @@ static dh_status list_forward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, plan_i
     uint32_t from = source_of(b, s, true);
     for (size_t i = 0; i < s->n_chain; from = s->chain[i++]) {
         if (from != DH_NONE) DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, true));
+        if (makes_gradients(b, s->chain[i])) DH_TRY(list_settled(ctx, b, s->chain[i], list));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, DH_PHASES(DH_PHASE_F), list));
     }
     return DH_OK;
 }
 
+dh_status plan_emit_settled(dh_ctx *ctx, plan *b)
+{
+    if (b->unsettled.place == DH_NONE) return DH_OK;
+    return dh_reductions_emit(ctx, &b->reducer, b->unsettled.place, b->unsettled.which,
+                              b->unsettled.mb);
+}
+
+/* Whether a backward of weights completes gradients that are reduced, and which. */
+static bool completes(const plan *b, const stage *s, dh_sums *which)
+{
+    const bool last = s->backward_left == 1;
+    *which = DH_SUMS_STEP;
+    if (!b->reducer.each_micro) return last && !plan_has_copies(b) && !b->spec->goes_on;
+    const bool first = s->backward_left == b->spec->recipe.n_micro;
+    *which = last ? DH_SUMS_LAST : first ? DH_SUMS_FIRST : DH_SUMS_NEXT;
+    return true;
+}
+
+/* Those of a step wait until what is sent is on its way; a micro-batch's do not: whole ones go as
+ * the backward goes on. */
 static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsigned phases,
                                plan_items *list)
 {
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
-    const bool last = weights && s->backward_left == 1 && !plan_has_copies(b) && !b->spec->goes_on;
-    const bool sends = inputs && s->send_backward != DH_NONE;
+    dh_sums which = DH_SUMS_STEP;
+    const bool last = weights && completes(b, s, &which);
+    const bool sends = inputs && s->send_backward != DH_NONE && !b->reducer.each_micro;
     uint32_t from = source_of(b, s, false);
+    if (weights) DH_TRY(list_settled(ctx, b, s->chain[s->n_chain - 1], list));
     for (size_t i = s->n_chain; i-- > 0; from = s->chain[i]) {
         if (from != DH_NONE && inputs)
             DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, false));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, phases, list));
-        if (last && !sends) DH_TRY(list_reductions(ctx, b, s->chain[i], list));
+        if (last && !sends) DH_TRY(list_reductions(ctx, b, s->chain[i], which, mb, list));
     }
     for (size_t i = s->n_chain; last && sends && i-- > 0;) /* placed when these are ordered */
-        DH_TRY(list_reductions(ctx, b, s->chain[i], list));
+        DH_TRY(list_reductions(ctx, b, s->chain[i], which, mb, list));
     if (weights) s->backward_left--;
     return DH_OK;
 }
@@ -120,7 +173,8 @@ static dh_status emit_in_order(dh_ctx *ctx, plan *b, strand strands[2], bool lat
 static dh_slot_rest rest_of(plan *b, const dh_pipe_slot *slot, double to_end)
 {
     const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
-    const bool sends = a->kind == DH_PIPE_B && plan_stage_of(b, a)->send_backward != DH_NONE;
+    const bool sends = a->kind == DH_PIPE_B && plan_stage_of(b, a)->send_backward != DH_NONE &&
+                       !b->reducer.each_micro;
     dh_slot_rest rest = {.room = sends ? to_end : 0};
     for (size_t i = 0; i < b->n_stages; i++) rest.n_later += b->stages[i].backward_left > 0;
     return rest;

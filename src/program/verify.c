@@ -450,6 +450,7 @@ static dh_status verify(verifier *v)
     for (int s; (s = next_stream(v)) >= 0;) DH_TRY(run_one(v, s));
     DH_TRY(report_cycle(v));
     DH_TRY(dh_sums_verify(v->ctx, p));
+    DH_TRY(dh_micro_verify(v->ctx, p));
     return dh_steps_verify(v->ctx, p);
 }
 

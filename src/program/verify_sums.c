@@ -161,6 +161,18 @@ static dh_status check_updates(dh_ctx *ctx, const dh_program *p, uint32_t instr,
     return DH_OK;
 }
 
+/* Of gradients that are summed by micro-batch, those of every one. */
+static bool covers_all(const dh_program *p, const summed_list *list, dh_operand o,
+                       dh_group_kind group)
+{
+    const dh_buffer *b = &p->buffers.at[o.buffer];
+    const bool each = b->kind == DH_BUF_UNREDUCED && p->flats.at[b->owner].each_micro;
+    bool all = true;
+    for (int32_t mb = 0; all && mb < (each ? p->n_micro : 1); mb++)
+        all = covers(list, dh_program_of_micro(p, o, mb), group);
+    return all;
+}
+
 /* Keys and values that ranks have alike. */
 static dh_status check_repeats(dh_ctx *ctx, const dh_program *p, const summed_list *list)
 {
@@ -171,7 +183,7 @@ static dh_status check_repeats(dh_ctx *ctx, const dh_program *p, const summed_li
         const uint64_t n_bytes = (uint64_t)info->n_repeated * sizeof(float);
         own.byte0 += own.n_bytes - n_bytes;
         own.n_bytes = n_bytes;
-        if (!covers(list, own, DH_GROUP_KV))
+        if (!covers_all(p, list, own, DH_GROUP_KV))
             return dh_fail(ctx, DH_EVERIFY,
                            "rank %lld: gradients of keys and values of %s are not summed over "
                            "group %s, the ranks that have the same heads",

@@ -42,6 +42,7 @@ void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe)
                                              [DH_RESHARD_FALSE] = DH_GATHERED_WHOLE,
                                              [DH_RESHARD_NODE] = DH_GATHERED_SHARE};
     recipe->zero = job->zero;
+    recipe->reduces_each = job->gradient_sync == DH_GRADIENT_SYNC_EVERY;
     recipe->prefetch = job->prefetch;
     recipe->between = between_of[job->reshard];
     recipe->gathers_first = job->gather == DH_GATHER_FORWARD && job->zero > 0 && job->zero < 3;

@@ -36,6 +36,7 @@ typedef struct outline_key {
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
         in_stages;
     int64_t zero, bucket_bytes;
+    int64_t one_micro, each_micro; /* whole gradients of a step last otherwise then */
 } outline_key;
 
 void tune_tables_fini(tuner *t)
@@ -321,6 +322,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .whole_tokens = whole_tokens,
                              .zero = e->spec.recipe.zero,
                              .bucket_bytes = e->spec.recipe.bucket_bytes,
+                             .one_micro = e->long_one->schedule->n_micro == 1,
+                             .each_micro = e->spec.recipe.reduces_each,
                              .in_stages = in_stages};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made;

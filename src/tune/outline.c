@@ -15,6 +15,36 @@ static uint64_t unreduced_bytes(const dh_program *p, uint32_t flat)
     return transient ? p->buffers.at[buffer].n_bytes : 0;
 }
 
+static bool reduces_each(const dh_program *p)
+{
+    bool each = false;
+    for (uint32_t f = 0; f < p->flats.n; f++) each |= p->flats.at[f].each_micro;
+    return each;
+}
+
+/* Where every micro-batch's are reduced by themselves: from the second one on the shards of all,
+ * and the whole gradients of two buckets, one behind the other, with what is to be added. Those of
+ * other buckets stay whole. When the last ones are made the activations of most blocks have gone.
+ */
+static void sum_by_micro(const dh_program *p, tune_outline *o)
+{
+    uint64_t two = 0, before = 0;
+    for (uint32_t f = 0; f < p->flats.n; f++) {
+        const dh_flat *flat = &p->flats.at[f];
+        const uint64_t own = unreduced_bytes(p, f);
+        if (!flat->each_micro) {
+            o->transient += own;
+            continue;
+        }
+        const uint64_t bytes = own + flat->addend.n_bytes;
+        two = DH_MAX(two, before + bytes);
+        before = bytes;
+        o->transient += flat->reduced.n_bytes;
+    }
+    o->transient += two;
+    o->reduces_each = true;
+}
+
 /* Whole gradients that do not persist: where they go as the only backward does, those of two
  * buckets, one behind the other, and shards come as activations go; else all of them, and shards
  * come as they go. The head makes its own in the forward, while what that reads is whole. */
@@ -22,6 +52,10 @@ static void sum_transient(const dh_program *p, bool stays, tune_outline *o)
 {
     uint64_t whole = 0, two = 0, shards = 0;
     bool go = false;
+    if (reduces_each(p)) {
+        sum_by_micro(p, o);
+        return;
+    }
     for (uint32_t f = 0; f < p->flats.n; f++) {
         const uint32_t before = p->flats.at[f].frees;
         const uint64_t own = unreduced_bytes(p, f);

@@ -123,6 +123,15 @@ static double gathers_delay(const tune_outline *o, double gathers_ns, double ns)
     return beside_ns + left_ns - ns;
 }
 
+/* What the slot behind, a forward or the next pair, does not hide of a micro-batch's reductions:
+ * the next backward waits for them. */
+static double left_over(const estimate *e, const tune_timetable *t, const tune_class *c, double ns,
+                        double left_ns)
+{
+    const double next_ns = c->f >= 0 ? ns : tune_chain_ns(&e->basis.times->f, &t->types[c->type]);
+    return DH_MAX(left_ns - next_ns, 0.0);
+}
+
 double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
                              double ns)
 {
@@ -132,13 +141,15 @@ double tune_reductions_delay(const estimate *e, const tune_timetable *t, const t
     const double gathers_ns = gathers_in(e, t, c);
     sharing s = share_of_rank(e, t, t->schedule->rank_of[stage]);
     const double delay_ns = gathers_ns > 0 ? gathers_delay(s.o, gathers_ns, ns) : 0;
-    if (!c->last || s.o->n_reductions == 0) return delay_ns;
+    const bool each = s.o->reduces_each && (c->kind == DH_PIPE_B || c->kind == DH_PIPE_W);
+    if (!(c->last || each) || s.o->n_reductions == 0) return delay_ns;
     for (int32_t v = t->schedule->n_stages; v-- > stage;)
         if (t->schedule->rank_of[v] == s.rank) take_share(&s, v, &first, &end);
     /* On one stream with the reductions: what these find no room for is behind the slot. */
     double left_ns = s.o->gathers_ahead ? gathers_ns : 0;
     const double work_ns = s.o->gathers_ahead ? ns : ns + delay_ns;
-    const double reduced_ns = reduce_beside(s.o, first, end, work_ns, &left_ns);
+    double reduced_ns = reduce_beside(s.o, first, end, work_ns, &left_ns);
+    if (each && !c->last) reduced_ns += left_over(e, t, c, ns, left_ns);
     return DH_MAX(reduced_ns - ns, delay_ns);
 }
 
@@ -215,7 +226,7 @@ double tune_reductions_behind(const estimate *e, int32_t rank)
         const double end_ns = e->t->scratch[t->last[v]], begin_ns = end_ns - cost->ns;
         if (before_ns >= 0) run_beside(s.o, DH_MAX(begin_ns - before_ns, 0.0), &left_ns);
         take_share(&s, v, &first, &end);
-        if (t->classes[cls].last)
+        if (t->classes[cls].last || s.o->reduces_each)
             reduce_beside(s.o, first, end, cost->ns - cost->delay_ns, &left_ns);
         else
             reduce_behind(s.o, first, end, cost->ns, &left_ns);

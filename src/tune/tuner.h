@@ -174,6 +174,7 @@ typedef struct tune_outline {
     double forward_gather_ns, backward_gather_ns;
     bool gathers_ahead;
     uint64_t gathered, gathered_forward;
+    bool reduces_each; /* reductions are beside every backward of weights */
 } tune_outline;
 
 /* Of the rank that spec names. */

@@ -261,6 +261,8 @@ static void gradients_of(const char *model)
         {"pp: 2, schedule: bidirectional, tp: 2", "dhelix"},
         {"pp: 4, schedule: dualpipe, tp: 2", "dualpipe"},
         {"dp: 2, pp: 2, schedule: dualpipe, zero: 2", "sequential"},
+        {"dp: 2, tp: 2, pp: 2, zero: 2, gradient_sync: every, bucket_mb: 0.02", "sequential"},
+        {"dp: 2, cp: 2, zero: 3, gradient_sync: every, bucket_mb: 0.02", "dhelix"},
         {"dp: 2, tp: 2", "sequential"},
         {"dp: 2, cp: 2, zero1: true", "sequential"},
         {"tp: 2, pp: 2, layer_split: \"3,1\"", "sequential"},

@@ -234,6 +234,56 @@ static void gathers_in_ordered_slots_change_no_bit(void **state)
     }
 }
 
+/* Gradients of every micro-batch reduced by themselves are added up in the order of micro-batches,
+ * whatever shares them out, orders or buckets them. Against those that ranks add up before they are
+ * reduced each sum is in another order: by ranks within micro-batches. */
+static void gradients_by_micro_batch_have_one_order(void **state)
+{
+    static const struct {
+        const char *model, *settings;
+        const char *more[6];
+    } runs[] = {
+        {RUN_LLAMA,
+         "parallel.dp=4 train.micro_batch=1",
+         {"parallel.zero=3", ZERO3_KEPT, "parallel.bucket_mb=0.02", "strategy=dhelix",
+          "parallel.zero=3 parallel.bucket_mb=0.01 strategy=dualpipe",
+          "parallel.bucket_mb=0.02 parallel.gather=forward"}},
+        {RUN_GPT2, /* tied: the head adds to the embedding's */
+         "parallel.dp=2 parallel.tp=2 train.micro_batch=1 train.dtype=bf16",
+         {"parallel.zero=3", "parallel.bucket_mb=0.02 strategy=dhelix"}},
+        {RUN_GPT2, /* tied ends on different ranks: reduced once */
+         "parallel.dp=2 parallel.pp=2 train.micro_batch=1",
+         {"parallel.zero=3 parallel.bucket_mb=0.02", "parallel.schedule=zb-h1",
+          "parallel.schedule=gpipe"}},
+        {RUN_LLAMA,
+         "parallel.dp=2 parallel.pp=2 train.micro_batch=1",
+         {"parallel.bucket_mb=0.02 strategy=stp", "parallel.schedule=zb-v"}},
+        {RUN_LLAMA, "parallel.dp=2 parallel.cp=2 train.micro_batch=1", {"parallel.zero=3"}},
+        {RUN_EXPERTS,
+         "parallel.dp=4 parallel.ep=2 train.micro_batch=1",
+         {"parallel.zero=3 parallel.bucket_mb=0.02"}},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        char settings[200], out[300];
+        run_base base;
+        run_curve last;
+        snprintf(settings, sizeof settings, "%s parallel.zero=2 parallel.gradient_sync=every",
+                 runs[i].settings);
+        begin_base(&base, runs[i].model, settings);
+        for (size_t k = 0; k < DH_COUNTOF(runs[i].more) && runs[i].more[k]; k++)
+            expect_base(&base, runs[i].more[k]);
+        run_folder(out, sizeof out, "once");
+        run_curve_of(runs[i].model, runs[i].settings, out, &last);
+        const double d = run_distance(&base.curve, &last, 0);
+        const bool wide = !strstr(settings, "bf16");
+        if (!(d <= run_tolerance(wide ? DH_F32 : DH_BF16)))
+            fail_msg("%s: losses differ by %g", settings, d);
+        printf("  %s: the same bits, losses reduced once within %.2g\n", settings, d);
+        run_remove(out);
+        run_remove(base.out);
+    }
+}
+
 /* All blocks in one bucket, some, pieces of one: the same sums. */
 static void buckets_change_no_bit(void **state)
 {
@@ -261,6 +311,7 @@ int main(void)
         cmocka_unit_test(strategies_change_no_bit),
         cmocka_unit_test(schedules_change_no_bit),
         cmocka_unit_test(sharding_changes_no_bit),
+        cmocka_unit_test(gradients_by_micro_batch_have_one_order),
         cmocka_unit_test(buckets_change_no_bit),
         cmocka_unit_test(gathers_in_ordered_slots_change_no_bit),
     };

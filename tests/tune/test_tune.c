@@ -133,7 +133,7 @@ static void test_experts(void **state)
 static void test_degrees_of_sharing(void **state)
 {
     (void)state;
-    for (int variant = 0; variant < (test_is_thin() ? 1 : 5); variant++) {
+    for (int variant = 0; variant < (test_is_thin() ? 1 : 6); variant++) {
         setup s = open_setup(dense);
         dh_tune_options o = options_of(&s, variant < 2 ? 8 : 16); /* of one node, of two */
         o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_MICRO_BATCH;
@@ -147,6 +147,7 @@ static void test_degrees_of_sharing(void **state)
         s.job->reshard = variant == 3   ? DH_RESHARD_FALSE
                          : variant == 4 ? DH_RESHARD_NODE
                                         : DH_RESHARD_TRUE;
+        s.job->gradient_sync = variant == 5 ? DH_GRADIENT_SYNC_EVERY : DH_GRADIENT_SYNC_LAST;
         dh_tune *t = search(&s, &o);
         const errors e = compare(t);
         const dh_tune_value_row *three = value_of(t, DH_TUNE_ZERO, 3);
