@@ -59,12 +59,9 @@ static inline int64_t dh_fuse_pieces(dh_fuse fuse)
 typedef enum dh_param_gather { DH_GATHER_OPTIMIZER, DH_GATHER_FORWARD } dh_param_gather;
 /* Of how many micro-batches gradients are reduced at once, where ranks share them out. */
 typedef enum dh_gradient_sync { DH_GRADIENT_SYNC_LAST, DH_GRADIENT_SYNC_EVERY } dh_gradient_sync;
-/* What becomes of gathered parameters between a block's forward and its backward. */
-typedef enum dh_reshard_after {
-    DH_RESHARD_TRUE,
-    DH_RESHARD_FALSE,
-    DH_RESHARD_NODE
-} dh_reshard_after;
+/* What becomes of gathered parameters between a block's forward and its backward: one of these, or
+ * so many ranks that keep shards of them. */
+enum { DH_RESHARD_TRUE = 0, DH_RESHARD_FALSE = -1, DH_RESHARD_NODE = -2 };
 typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
 /* How ranks whose programs run on GPUs communicate. */
 typedef enum dh_gpu_comm { DH_GPU_COMM_AUTO, DH_GPU_COMM_NCCL, DH_GPU_COMM_HOST } dh_gpu_comm;
@@ -160,7 +157,7 @@ typedef struct dh_job {
     int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
     int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
     int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */
-    dh_reshard_after reshard;       /* parallel.reshard_after_forward, with zero 3 */
+    int64_t reshard;                /* parallel.reshard_after_forward, with zero 3: DH_RESHARD_* */
     dh_param_gather gather;         /* parallel.gather: when parameters are, with zero 1 and 2 */
     dh_gradient_sync gradient_sync; /* parallel.gradient_sync: when gradients are, with zero 2, 3 */
     bool zero1;                     /* parallel.zero1: another spelling of zero: 1 */

@@ -88,8 +88,8 @@ static bool option_words(const dh_cli_option *o, dh_str *out)
 static bool value_words(const dh_setting *s, dh_str *out)
 {
     if (s->type == DH_SET_BOOL) dh_str_printf(out, "true false ");
-    for (size_t i = 0; s->type == DH_SET_ENUM && s->names[i]; i++) word(out, s->names[i]);
-    return s->type == DH_SET_BOOL || s->type == DH_SET_ENUM || find_words(by_setting, s->key, out);
+    for (size_t i = 0; dh_setting_has_names(s) && s->names[i]; i++) word(out, s->names[i]);
+    return s->type == DH_SET_BOOL || dh_setting_has_names(s) || find_words(by_setting, s->key, out);
 }
 
 /* Settings of which the values are known: a branch of a shell's `case` each. */

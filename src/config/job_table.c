@@ -35,7 +35,7 @@ _Static_assert(DH_RECOMPUTE_NONE == 0 && DH_RECOMPUTE_SELECTIVE == 1 && DH_RECOM
                    DH_RECOMPUTE_ATTENTION == 3,
                "order");
 _Static_assert(DH_LR_COSINE == 0 && DH_LR_LINEAR == 1 && DH_LR_CONSTANT == 2, "order");
-_Static_assert(DH_RESHARD_TRUE == 0 && DH_RESHARD_FALSE == 1 && DH_RESHARD_NODE == 2, "order");
+_Static_assert(DH_RESHARD_TRUE == 0 && DH_RESHARD_FALSE == -1 && DH_RESHARD_NODE == -2, "order");
 _Static_assert(DH_GATHER_OPTIMIZER == 0 && DH_GATHER_FORWARD == 1, "order");
 _Static_assert(DH_FUSE_AUTO == 0 && DH_FUSE_OFF == 1 && DH_FUSE_8 == 5 &&
                    DH_COUNTOF(fuse_names) == DH_N_FUSE + 1,
@@ -367,9 +367,10 @@ static const dh_setting settings[] = {
         .help = "shared out over dp (and cp): 1 optimizer state; 2 gradients too, reduced to shards as they come; 3 parameters too, gathered block by block"),
     INT("parallel.prefetch", prefetch, "1", 0, DH_MODEL_MAX_LAYERS, .unit = "blocks",
         .help = "zero 3: how many blocks ahead parameters are gathered, forward and backward"),
-    ENUM("parallel.reshard_after_forward", reshard, "true", reshard_names,
+    {.key = "parallel.reshard_after_forward", .type = DH_SET_ENUM_OR_INT, AT(reshard), .fallback = "true", .names = reshard_names,
+         .min = 2, .max = DEGREE_MAX, .unit = "ranks",
          .help = "zero 3: gathered parameters are released behind a block's forward (true), stay whole until its backward (false), "
-                 "or stay as shards over a node's ranks, which gather them among themselves (node)"),
+                 "or stay as shards over a node's ranks (node) or so many neighbours (a number), which gather them among themselves"},
     ENUM("parallel.gather", gather, "optimizer", gather_names,
          .help = "zero 1 and 2: parameters are gathered behind the optimizer, or beside the next step's first forwards, each bucket before what reads it"),
     ENUM("parallel.gradient_sync", gradient_sync, "last", gradient_sync_names,

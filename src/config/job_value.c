@@ -33,6 +33,7 @@ static const char *const type_texts[DH_N_SETTING_TYPES] = {
     [DH_SET_FLOAT] = "number",
     [DH_SET_BOOL] = "true or false",
     [DH_SET_ENUM] = "one of",
+    [DH_SET_ENUM_OR_INT] = "one of",
     [DH_SET_STRING] = "text",
     [DH_SET_CHARS] = "text",
     [DH_SET_NAMES] = "names, or a list of them",
@@ -50,10 +51,11 @@ static const char *const type_texts[DH_N_SETTING_TYPES] = {
 void dh_setting_describe(const dh_setting *s, dh_str *out)
 {
     dh_str_printf(out, "%s", type_texts[s->type]);
-    if (s->type == DH_SET_ENUM)
+    if (dh_setting_has_names(s))
         for (size_t i = 0; s->names[i]; i++)
             dh_str_printf(out, "%s%s", i ? ", " : " ", s->names[i]);
-    if (s->type != DH_SET_INT && s->type != DH_SET_FLOAT) return;
+    if (s->type == DH_SET_ENUM_OR_INT) dh_str_printf(out, "; or a whole number");
+    if (s->type != DH_SET_INT && s->type != DH_SET_FLOAT && s->type != DH_SET_ENUM_OR_INT) return;
     if (s->max < 1e9)
         dh_str_printf(out, ", %.10g to %.10g", s->min, s->max);
     else
@@ -191,19 +193,56 @@ static void print_bool(const dh_job *job, const dh_setting *s, dh_str *out)
     dh_str_printf(out, value ? "true" : "false");
 }
 
-static dh_status store_enum(dh_ctx *ctx, dh_job *job, const dh_assignment *v, const char *base_dir)
+/* Index of the name a value is; false: it is none. */
+static bool find_name(const dh_assignment *v, unsigned *index)
 {
-    const dh_setting *s = v->setting;
-    unsigned n = 0;
-    for (; s->names[n]; n++)
-        if (strcmp(v->items[0], s->names[n]) == 0) {
-            memcpy(field(job, s), &n, sizeof n); /* enumerations are unsigned here */
-            return DH_OK;
-        }
+    const char *const *names = v->setting->names;
+    for (*index = 0; names[*index]; ++*index)
+        if (strcmp(v->items[0], names[*index]) == 0) return true;
+    return false;
+}
+
+static dh_status reject_name(dh_ctx *ctx, const dh_assignment *v)
+{
+    size_t n = 0;
     char hint[80] = "";
-    const char *near = dh_nearest(v->items[0], s->names, n);
+    while (v->setting->names[n]) n++;
+    const char *near = dh_nearest(v->items[0], v->setting->names, n);
     if (near) snprintf(hint, sizeof hint, "; did you mean %s?", near);
     return dh_setting_reject(ctx, v, v->items[0], hint);
+}
+
+static dh_status store_enum(dh_ctx *ctx, dh_job *job, const dh_assignment *v, const char *base_dir)
+{
+    unsigned index;
+    if (!find_name(v, &index)) return reject_name(ctx, v);
+    memcpy(field(job, v->setting), &index, sizeof index); /* enumerations are unsigned here */
+    return DH_OK;
+}
+
+static dh_status store_enum_or_int(dh_ctx *ctx, dh_job *job, const dh_assignment *v,
+                                   const char *base_dir)
+{
+    const dh_setting *s = v->setting;
+    unsigned index;
+    int64_t value;
+    if (find_name(v, &index)) {
+        value = -(int64_t)index;
+        memcpy(field(job, s), &value, sizeof value);
+        return DH_OK;
+    }
+    if (!dh_setting_whole(v->items[0], &value)) return reject_name(ctx, v);
+    return store_int(ctx, job, v, base_dir);
+}
+
+static void print_enum_or_int(const dh_job *job, const dh_setting *s, dh_str *out)
+{
+    int64_t value;
+    memcpy(&value, const_field(job, s), sizeof value);
+    if (value <= 0)
+        dh_str_printf(out, "%s", s->names[-value]);
+    else
+        dh_str_printf(out, "%lld", (long long)value);
 }
 
 static void print_enum(const dh_job *job, const dh_setting *s, dh_str *out)
@@ -383,6 +422,7 @@ static const struct type_row {
     [DH_SET_FLOAT] = {false, store_float, print_float},
     [DH_SET_BOOL] = {false, store_bool, print_bool},
     [DH_SET_ENUM] = {false, store_enum, print_enum},
+    [DH_SET_ENUM_OR_INT] = {false, store_enum_or_int, print_enum_or_int},
     [DH_SET_STRING] = {false, store_text, print_text},
     [DH_SET_FLOW] = {false, store_text, print_text},
     [DH_SET_CHARS] = {false, store_chars, print_chars},

@@ -106,6 +106,7 @@ dh_status dh_mesh_from_job(dh_ctx *ctx, const dh_job *job, dh_mesh *mesh)
                         job->ranks_per_node, mesh));
     mesh->whole_experts = job->model.n_experts > 0 && job->tp > 1 && job->expert_tp == 1;
     mesh->kv_ranks = dh_mesh_kv_ranks(&job->model, job->tp);
+    mesh->share_ranks = DH_MAX(job->reshard, (int64_t)0);
     return DH_OK;
 }
 
@@ -121,7 +122,8 @@ bool dh_mesh_equal(const dh_mesh *a, const dh_mesh *b)
 {
     return a->dp == b->dp && a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->ep == b->ep &&
            a->nodes == b->nodes && a->ranks_per_node == b->ranks_per_node &&
-           a->whole_experts == b->whole_experts && kv_ranks(a) == kv_ranks(b);
+           a->whole_experts == b->whole_experts && kv_ranks(a) == kv_ranks(b) &&
+           a->share_ranks == b->share_ranks;
 }
 
 static int64_t axis_size(const dh_mesh *m, int axis)
@@ -188,6 +190,8 @@ static const dh_group_stage spread_of[DH_N_GROUPS] = {
     DH_GROUP_STAGE_LIST(X)
 #undef X
         [DH_GROUP_KV] = DH_STAGE_LOCAL,
+    [DH_GROUP_DP_CP_SHARE] = DH_STAGE_LOCAL,
+    [DH_GROUP_EDP_CP_SHARE] = DH_STAGE_LOCAL,
 };
 
 dh_group_stage dh_group_spread(dh_group_kind group)
@@ -246,8 +250,24 @@ static bool takes_two(dh_group_kind group, int axis)
     return axis == DH_MESH_PP && (group == DH_GROUP_EMBED || dh_group_joins_copies(group));
 }
 
+/* From the fastest axis of the group on, as many neighbours as share. */
+static int64_t share_run(const dh_mesh *m, dh_group_kind group, int axis)
+{
+    int64_t left = DH_MAX(m->share_ranks, 1), run = 1;
+    for (int k = 0; k <= axis; k++) {
+        const int64_t size = axis_size(m, k);
+        run = 1;
+        if (!dh_group_varies(group, k)) continue;
+        run = left % size == 0 ? size : size % left == 0 ? left : 1;
+        left = left % size == 0 ? left / size : 1;
+    }
+    return run;
+}
+
 int64_t dh_mesh_group_run(const dh_mesh *m, dh_group_kind group, int axis)
 {
+    if (group == DH_GROUP_DP_CP_SHARE || group == DH_GROUP_EDP_CP_SHARE)
+        return share_run(m, group, axis);
     return group == DH_GROUP_KV ? kv_ranks(m) : dh_mesh_run_on_node(m, axis);
 }
 

@@ -60,7 +60,11 @@ typedef enum dh_mesh_axis {
     X(DH_GROUP_EDP_CP_NODE, "edp-cp-node", 2 | 8, "of edp-cp, those on one node")                  \
     X(DH_GROUP_EDP_CP_CROSS, "edp-cp-cross", 2 | 8, "of edp-cp, those at one place of every node") \
     X(DH_GROUP_KV, "kv", 1,                                                                        \
-      "gradients of key and value heads that tensor-parallel ranks have alike")
+      "gradients of key and value heads that tensor-parallel ranks have alike")                    \
+    X(DH_GROUP_DP_CP_SHARE, "dp-cp-share", 2 | 4 | 8,                                              \
+      "of dp-cp, neighbours that keep a block's parameters between them")                          \
+    X(DH_GROUP_EDP_CP_SHARE, "edp-cp-share", 2 | 8,                                                \
+      "of edp-cp, neighbours that keep an expert's parameters between them")
 
 typedef enum dh_group_kind {
 #define X(code, name, axes, doc) code,
@@ -87,6 +91,10 @@ typedef struct dh_mesh {
     bool whole_experts;
     /* So many tensor-parallel ranks in a row have the same head of keys and values; 0 is 1. */
     int64_t kv_ranks;
+    /* Neighbours in the data groups of which each keeps a share of parameters from a block's
+     * forward to its backward; 0: all of a node's, or none. What does not divide a group leaves it
+     * whole or alone. */
+    int64_t share_ranks;
 } dh_mesh;
 
 /* dh_mesh.kv_ranks where tp ranks have a model: each has a head of keys and values whole, and where
@@ -155,8 +163,8 @@ bool dh_mesh_cuts_one_axis(const dh_mesh *mesh);
 int64_t dh_mesh_run_on_node(const dh_mesh *mesh, int axis);
 
 /* How members lie on an axis along which they differ: all of it (DH_STAGE_WHOLE), a run of
- * neighbours (DH_STAGE_LOCAL: those on a node, or with the same key and value head) or one of each
- * run (DH_STAGE_CROSS); and how long a run is. */
+ * neighbours (DH_STAGE_LOCAL: those on a node, with the same key and value head, or of
+ * dh_mesh.share_ranks) or one of each run (DH_STAGE_CROSS); and how long a run is. */
 dh_group_stage dh_group_spread(dh_group_kind group);
 int64_t dh_mesh_group_run(const dh_mesh *mesh, dh_group_kind group, int axis);
 

@@ -10,6 +10,7 @@ typedef enum dh_setting_type {
     DH_SET_FLOAT,
     DH_SET_BOOL,
     DH_SET_ENUM,         /* stored as the index of the name */
+    DH_SET_ENUM_OR_INT,  /* int64_t: a number, or the index of the name with a minus */
     DH_SET_STRING,       /* char *, "" when not given */
     DH_SET_FLOW,         /* char *: text, or a mapping, kept as its text {key: value, ...} */
     DH_SET_CHARS,        /* char[64] */
@@ -46,8 +47,8 @@ typedef struct dh_setting {
     dh_setting_type type;
     size_t offset;            /* in dh_job */
     const char *fallback;     /* text of the default; NULL: the model's own value */
-    double min, max;          /* INT and FLOAT */
-    const char *const *names; /* ENUM: NULL-terminated */
+    double min, max;          /* INT, FLOAT and ENUM_OR_INT */
+    const char *const *names; /* ENUM and ENUM_OR_INT: NULL-terminated */
     const char *unit;         /* NULL: a plain number */
     const char *automatic;    /* what "auto" (stored as 0) means; NULL: not allowed */
     const char *zero;         /* what 0 means, where it is special */
@@ -57,6 +58,11 @@ typedef struct dh_setting {
     bool own;                 /* ranks on different machines may have it differently */
     const char *help;
 } dh_setting;
+
+static inline bool dh_setting_has_names(const dh_setting *s)
+{
+    return s->type == DH_SET_ENUM || s->type == DH_SET_ENUM_OR_INT;
+}
 
 /* In order of printing: all keys of a section follow each other. */
 const dh_setting *dh_settings(size_t *n);

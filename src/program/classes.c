@@ -59,9 +59,22 @@ static bool cuts_no_heads(const dh_mesh *m)
            m->ranks_per_node % m->tp == 0;
 }
 
+static bool cuts_no_run(const dh_mesh *m, dh_group_kind run, dh_group_kind on_node)
+{
+    const int64_t n = dh_mesh_group_size(m, run), k = dh_mesh_group_size(m, on_node);
+    return n % k == 0 || k % n == 0;
+}
+
+/* Nor ranks that keep shares of parameters. */
+static bool cuts_no_shares(const dh_mesh *m)
+{
+    return m->share_ranks == 0 || (cuts_no_run(m, DH_GROUP_DP_CP_SHARE, DH_GROUP_DP_CP_NODE) &&
+                                   cuts_no_run(m, DH_GROUP_EDP_CP_SHARE, DH_GROUP_EDP_CP_NODE));
+}
+
 bool dh_mesh_nodes_alike(const dh_mesh *m)
 {
-    if (dh_mesh_cuts_one_axis(m) && cuts_no_heads(m)) return true;
+    if (dh_mesh_cuts_one_axis(m) && cuts_no_heads(m) && cuts_no_shares(m)) return true;
     for (int g = 0; g < DH_N_GROUPS; g++) {
         const bool first = dh_mesh_group_is_local(m, (dh_group_kind)g, 0);
         for (int64_t r = 1; r < m->ranks; r++)

@@ -26,8 +26,9 @@ typedef struct dh_access_range {
 enum { DH_MAX_GATHERS = 2 };
 typedef struct dh_block_gathers {
     uint32_t flat[DH_MAX_GATHERS], at[2][DH_MAX_GATHERS];
-    /* Behind the forward the rank's share of its node, where that stays; and what gathers those */
-    uint32_t share[DH_MAX_GATHERS], in_node[2][DH_MAX_GATHERS];
+    /* Behind the forward the rank's share of its node or neighbours, where that stays; and what
+     * gathers those */
+    uint32_t share[DH_MAX_GATHERS], near[2][DH_MAX_GATHERS];
 } dh_block_gathers;
 
 /* Where a flat's matrices are whole now: the gather that made them so, of a micro-batch; block

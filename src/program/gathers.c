@@ -92,35 +92,56 @@ static dh_status add_gather(dh_ctx *ctx, plan *b, uint32_t block, uint32_t flat,
     return add_graph(ctx, b, block, g, id);
 }
 
-/* The ranks of a flat's data group that are on this one's node. */
-static dh_group_kind node_group(const plan *b, uint32_t flat)
+/* The ranks of a flat's data group that keep its parameters between them: so many neighbours, or
+ * those on this one's node. */
+static dh_group_kind share_group(const plan *b, uint32_t flat)
 {
     const dh_program *p = dh_emitter_program(b->emitter);
-    return dh_program_is_experts(p, p->flats.at[flat].first_block) ? DH_GROUP_EDP_CP_NODE
-                                                                   : DH_GROUP_DP_CP_NODE;
+    const bool experts = dh_program_is_experts(p, p->flats.at[flat].first_block);
+    if (p->mesh.share_ranks > 0) return experts ? DH_GROUP_EDP_CP_SHARE : DH_GROUP_DP_CP_SHARE;
+    return experts ? DH_GROUP_EDP_CP_NODE : DH_GROUP_DP_CP_NODE;
 }
 
-static int64_t n_in_node(const plan *b, uint32_t flat)
+static int64_t n_sharing(const plan *b, uint32_t flat)
 {
-    return dh_mesh_group_size(&b->spec->recipe.mesh, node_group(b, flat));
+    return dh_mesh_group_size(&b->spec->recipe.mesh, share_group(b, flat));
 }
 
-/* Shares are for flats of more than one node, and of more than one rank on each. */
+/* Shares are for flats of more than one such group, and of more than one rank in each. */
 static bool has_shares(const plan *b, uint32_t flat)
 {
     const dh_program *p = dh_emitter_program(b->emitter);
     const dh_group_kind all = dh_program_data_group(p, p->flats.at[flat].first_block);
-    const int64_t n = n_in_node(b, flat);
+    const int64_t n = n_sharing(b, flat);
     return b->spec->recipe.between == DH_GATHERED_SHARE && b->spec->mode == DH_MODE_TRAIN &&
            n > 1 && n < dh_mesh_group_size(&p->mesh, all);
+}
+
+/* As many as share, or a whole data group, or all there is of a smaller one. */
+static dh_status check_run(dh_ctx *ctx, const dh_mesh *m, dh_group_kind all, const char *what)
+{
+    const int64_t n = dh_mesh_group_size(m, all), share = m->share_ranks;
+    if (n == 1 || (n > share && n % share == 0)) return DH_OK;
+    if (all == DH_GROUP_EDP_CP && share % n == 0) return DH_OK; /* copies of experts are fewer */
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "parallel.reshard_after_forward=%" PRId64 ": %s are shared out over %" PRId64
+                   " ranks (group %s), which this does not divide into equal groups of two or more "
+                   "ranks: take a divisor between 1 and %" PRId64 ", true, false or node",
+                   share, what, n, dh_group_name(all), n);
 }
 
 /* Shares of one rank alone would be all there is, on every rank. */
 static dh_status check_shares(dh_ctx *ctx, const plan *b)
 {
     const dh_mesh *m = &b->spec->recipe.mesh;
-    if (b->spec->recipe.between != DH_GATHERED_SHARE ||
-        dh_mesh_group_size(m, DH_GROUP_DP_CP_NODE) > 1 ||
+    if (b->spec->recipe.between != DH_GATHERED_SHARE) return DH_OK;
+    if (m->share_ranks > 0) {
+        DH_TRY(check_run(ctx, m, DH_GROUP_DP_CP, "parameters"));
+        return b->spec->recipe.model.n_experts > 0
+                   ? check_run(ctx, m, DH_GROUP_EDP_CP, "experts' parameters")
+                   : DH_OK;
+    }
+    if (dh_mesh_group_size(m, DH_GROUP_DP_CP_NODE) > 1 ||
         dh_mesh_group_size(m, DH_GROUP_DP_CP) == 1)
         return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED,
@@ -133,8 +154,8 @@ static dh_status check_shares(dh_ctx *ctx, const plan *b)
 static dh_status add_shares(dh_ctx *ctx, plan *b, uint32_t block, int k)
 {
     const dh_block_gathers g = b->emitter->gathers.at[block];
-    const dh_group_kind group = node_group(b, g.flat[k]);
-    const int64_t n = n_in_node(b, g.flat[k]);
+    const dh_group_kind group = share_group(b, g.flat[k]);
+    const int64_t n = n_sharing(b, g.flat[k]);
     const int64_t index = dh_mesh_group_index(&b->spec->recipe.mesh, group, b->spec->rank);
     dh_gather gather = describe(b, g.flat[k], false);
     dh_graph *graph;
@@ -148,7 +169,7 @@ static dh_status add_shares(dh_ctx *ctx, plan *b, uint32_t block, int k)
         gather.group = (int32_t)group;
         DH_TRY(dh_graph_build_gather_shares(ctx, &gather, n, &graph));
         DH_TRY(add_graph(ctx, b, block, graph, &id));
-        b->emitter->gathers.at[block].in_node[backward][k] = id;
+        b->emitter->gathers.at[block].near[backward][k] = id;
     }
     return DH_OK;
 }
@@ -253,14 +274,14 @@ static dh_status make_whole(dh_ctx *ctx, plan *b, const dh_block_gathers *g, int
                             const plan_walk *walk, dh_whole *whole)
 {
     const bool near = whole->share != DH_NONE;
-    const uint32_t id = near ? g->in_node[walk->backward][k] : g->at[walk->backward][k];
+    const uint32_t id = near ? g->near[walk->backward][k] : g->at[walk->backward][k];
     if (near) DH_TRY(dh_emit_hand_on(ctx, b->emitter, whole->share, whole->share_mb, id, walk->mb));
     whole->block = id;
     whole->mb = walk->mb;
     return gather(ctx, b, id, walk->mb);
 }
 
-/* What the backward will want stays on the node. */
+/* What the backward will want stays near. */
 static dh_status keep_share(dh_ctx *ctx, plan *b, const dh_block_gathers *g, int k,
                             const plan_walk *walk, dh_whole *whole)
 {

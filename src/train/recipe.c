@@ -38,13 +38,12 @@ static int64_t bucket_bytes(const dh_job *job)
 
 void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe)
 {
-    static const dh_gathered between_of[] = {[DH_RESHARD_TRUE] = DH_GATHERED_NOTHING,
-                                             [DH_RESHARD_FALSE] = DH_GATHERED_WHOLE,
-                                             [DH_RESHARD_NODE] = DH_GATHERED_SHARE};
     recipe->zero = job->zero;
     recipe->reduces_each = job->gradient_sync == DH_GRADIENT_SYNC_EVERY;
     recipe->prefetch = job->prefetch;
-    recipe->between = between_of[job->reshard];
+    recipe->between = job->reshard == DH_RESHARD_TRUE    ? DH_GATHERED_NOTHING
+                      : job->reshard == DH_RESHARD_FALSE ? DH_GATHERED_WHOLE
+                                                         : DH_GATHERED_SHARE;
     recipe->gathers_first = job->gather == DH_GATHER_FORWARD && job->zero > 0 && job->zero < 3;
     recipe->bucket_bytes = bucket_bytes(job);
 }
@@ -108,6 +107,7 @@ dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *rec
     DH_TRY(dh_cluster_mesh(ctx, cluster, m.dp, m.tp, m.pp, m.cp, m.ep, &recipe->mesh));
     recipe->mesh.whole_experts = m.whole_experts;
     recipe->mesh.kv_ranks = m.kv_ranks;
+    recipe->mesh.share_ranks = m.share_ranks;
     return DH_OK;
 }
 

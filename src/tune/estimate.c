@@ -150,6 +150,13 @@ static uint64_t beside_gradients(const estimate *e, int32_t rank, uint64_t activ
     return n > 1 && n <= in_flight ? activations - activations / (uint64_t)n : activations;
 }
 
+/* Of the activations that there are at once those of one micro-batch. */
+static uint64_t of_one_micro(const estimate *e, int32_t rank, uint64_t activations)
+{
+    const int64_t in_flight = DH_MAX(e->spec.recipe.mesh.pp - rank, 1);
+    return activations / (uint64_t)DH_MIN(e->spec.recipe.n_micro, in_flight);
+}
+
 static void find_peak(const estimate *e, dh_tune_memory *memory)
 {
     for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
@@ -157,6 +164,7 @@ static void find_peak(const estimate *e, dh_tune_memory *memory)
         const uint64_t all = DH_MAX((uint64_t)e->ends[r].peak_bytes, o->kept);
         uint64_t activations = beside_gradients(e, r, all), gradients = o->transient;
         gradients += o->reduced - DH_MIN(o->reduced, activations);
+        gradients += o->last_pair - DH_MIN(o->last_pair, of_one_micro(e, r, all));
         if (all > activations + gradients) activations = all, gradients = 0;
         const uint64_t peak = o->persistent + activations + gradients;
         if (peak <= memory->peak_bytes) continue;

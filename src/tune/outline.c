@@ -23,25 +23,27 @@ static bool reduces_each(const dh_program *p)
 }
 
 /* Where every micro-batch's are reduced by themselves: from the second one on the shards of all,
- * and the whole gradients of two buckets, one behind the other, with what is to be added. Those of
- * other buckets stay whole. When the last ones are made the activations of most blocks have gone.
- */
+ * and the whole gradients of two buckets, one behind the other, with what is to be added. The last
+ * one of a backward stays until the next backward begins, alone; when it is made the activations of
+ * its micro-batch have gone. Buckets that are reduced once a step stay whole. */
 static void sum_by_micro(const dh_program *p, tune_outline *o)
 {
-    uint64_t two = 0, before = 0;
+    uint64_t two = 0, before = 0, pair = 0;
     for (uint32_t f = 0; f < p->flats.n; f++) {
         const dh_flat *flat = &p->flats.at[f];
-        const uint64_t own = unreduced_bytes(p, f);
         if (!flat->each_micro) {
-            o->transient += own;
+            o->transient += unreduced_bytes(p, f);
             continue;
         }
-        const uint64_t bytes = own + flat->addend.n_bytes;
-        two = DH_MAX(two, before + bytes);
-        before = bytes;
+        const uint64_t own = unreduced_bytes(p, f) + flat->addend.n_bytes;
+        two = DH_MAX(two, pair);
+        pair = before + own;
+        before = own;
         o->transient += flat->reduced.n_bytes;
     }
+    two = DH_MAX(two, before);
     o->transient += two;
+    o->last_pair = pair - DH_MIN(pair, two);
     o->reduces_each = true;
 }
 

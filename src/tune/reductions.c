@@ -113,23 +113,29 @@ static double gathers_in(const estimate *e, const tune_timetable *t, const tune_
     return ns;
 }
 
+/* What communication adds to work beside it, and what is left of it then. */
+static double beside(const tune_outline *o, double comm_ns, double work_ns)
+{
+    double left_ns = comm_ns;
+    const double ns = run_beside(o, work_ns, &left_ns);
+    return ns + left_ns - work_ns;
+}
+
 /* What gathers alone add: one behind the other with the blocks they are for, or beside the blocks
  * before, the slot's first ones beside the end of the slot before. */
 static double gathers_delay(const tune_outline *o, double gathers_ns, double ns)
 {
-    double left_ns = gathers_ns;
-    if (!o->gathers_ahead) return gathers_ns;
-    const double beside_ns = run_beside(o, ns, &left_ns);
-    return beside_ns + left_ns - ns;
+    return o->gathers_ahead ? beside(o, gathers_ns, ns) : gathers_ns;
 }
 
 /* What the slot behind, a forward or the next pair, does not hide of a micro-batch's reductions:
- * the next backward waits for them. */
+ * the next backward waits for them. Gathers for that slot stand behind them. */
 static double left_over(const estimate *e, const tune_timetable *t, const tune_class *c, double ns,
-                        double left_ns)
+                        const tune_outline *o, double left_ns)
 {
     const double next_ns = c->f >= 0 ? ns : tune_chain_ns(&e->basis.times->f, &t->types[c->type]);
-    return DH_MAX(left_ns - next_ns, 0.0);
+    const double gathers_ns = gathers_of(e, t, c->type, true);
+    return beside(o, gathers_ns + left_ns, next_ns) - beside(o, gathers_ns, next_ns);
 }
 
 double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
@@ -149,7 +155,7 @@ double tune_reductions_delay(const estimate *e, const tune_timetable *t, const t
     double left_ns = s.o->gathers_ahead ? gathers_ns : 0;
     const double work_ns = s.o->gathers_ahead ? ns : ns + delay_ns;
     double reduced_ns = reduce_beside(s.o, first, end, work_ns, &left_ns);
-    if (each && !c->last) reduced_ns += left_over(e, t, c, ns, left_ns);
+    if (each && !c->last) reduced_ns += left_over(e, t, c, ns, s.o, left_ns);
     return DH_MAX(reduced_ns - ns, delay_ns);
 }
 

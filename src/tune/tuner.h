@@ -174,7 +174,10 @@ typedef struct tune_outline {
     double forward_gather_ns, backward_gather_ns;
     bool gathers_ahead;
     uint64_t gathered, gathered_forward;
-    bool reduces_each; /* reductions are beside every backward of weights */
+    /* Reductions are beside every backward of weights; what the last two buckets have more of whole
+     * gradients, when their micro-batch's activations have gone. */
+    bool reduces_each;
+    uint64_t last_pair;
 } tune_outline;
 
 /* Of the rank that spec names. */

@@ -744,6 +744,52 @@ static void groups_that_cannot_be_are_refused(void **state)
                  DH_EINVAL, "are for data.packing group");
 }
 
+/* A name or a number, which come back as they were; and what goes with what. */
+static void what_ranks_share_out_is_read(void **state)
+{
+    static const struct {
+        const char *value;
+        int64_t reshard;
+    } right[] = {{"true", DH_RESHARD_TRUE},
+                 {"false", DH_RESHARD_FALSE},
+                 {"node", DH_RESHARD_NODE},
+                 {"2", 2}};
+    static const struct {
+        const char *parallel, *why;
+    } wrong[] = {
+        {"zero: 3, reshard_after_forward: nod", "did you mean node?"},
+        {"zero: 3, reshard_after_forward: 1", "a whole number, 2 to"},
+        {"zero: 3, reshard_after_forward: -1", "a whole number, 2 to"},
+        {"zero: 3, reshard_after_forward: 2.5", "one of true, false, node; or a whole number"},
+        {"zero: 2, gradient_sync: evry", "did you mean every?"},
+        {"zero: 1, gradient_sync: every", "take zero 2 or 3"},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    char text[300];
+    dh_job *j;
+    for (size_t i = 0; i < DH_COUNTOF(right); i++) {
+        char *printed;
+        snprintf(text, sizeof text,
+                 "model: gpt2-tiny\nparallel: {dp: 4, zero: 3, reshard_after_forward: %s, "
+                 "gradient_sync: every}\n",
+                 right[i].value);
+        j = job_of(text);
+        assert_int_equal(j->reshard, right[i].reshard);
+        assert_int_equal(j->gradient_sync, DH_GRADIENT_SYNC_EVERY);
+        assert_ok(&ctx, dh_job_print(&ctx, j, &printed));
+        snprintf(text, sizeof text, "reshard_after_forward: %s\n", right[i].value);
+        assert_non_null(strstr(printed, text));
+        free(printed);
+        dh_job_destroy(j);
+    }
+    for (size_t i = 0; i < DH_COUNTOF(wrong); i++) {
+        snprintf(text, sizeof text, "model: gpt2-tiny\nparallel: {dp: 4, %s}\n", wrong[i].parallel);
+        if (parse(&ctx, text, NULL, 0, &j) == DH_OK) fail_msg("%s is taken", wrong[i].parallel);
+        if (!strstr(ctx.message, wrong[i].why)) fail_msg("%s: %s", wrong[i].parallel, ctx.message);
+        dh_ctx_reset(&ctx);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -770,6 +816,7 @@ int main(void)
         cmocka_unit_test(mutated_text_is_survived),
         cmocka_unit_test(groups_are_jobs_of_their_own),
         cmocka_unit_test(groups_that_cannot_be_are_refused),
+        cmocka_unit_test(what_ranks_share_out_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,8 @@ static dh_mesh mesh_of(int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t e
  * pair of stages that are each other's mirror image; of a stage all that the ranks come to. */
 static int64_t n_groups(const dh_mesh *m, dh_group_kind kind)
 {
-    if (dh_group_whole(kind) != kind) return m->ranks / dh_mesh_group_size(m, kind);
+    const bool shares = kind == DH_GROUP_DP_CP_SHARE || kind == DH_GROUP_EDP_CP_SHARE;
+    if (dh_group_whole(kind) != kind || shares) return m->ranks / dh_mesh_group_size(m, kind);
     const int64_t sizes[DH_N_MESH_AXES] = {m->tp, m->cp, m->ep, m->edp, m->pp};
     int64_t n = 1;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
@@ -243,6 +244,35 @@ static void ranks_with_the_same_heads(void **state)
             }
 }
 
+/* Runs of data-parallel ranks, across nodes or inside them, from the fastest axis on; of experts'
+ * copies, which are fewer. */
+static void neighbours_that_share(void **state)
+{
+    dh_mesh m = mesh_of(8, 2, 1, 1, 1, 4);
+    assert_int_equal(dh_mesh_group_size(&m, DH_GROUP_DP_CP_SHARE), 1);
+    m.share_ranks = 4;
+    assert_groups(&m, DH_GROUP_DP_CP_SHARE, "0,2,4,6;1,3,5,7;8,10,12,14;9,11,13,15");
+    m = mesh_of(4, 1, 1, 4, 1, 8);
+    m.share_ranks = 2;
+    assert_groups(&m, DH_GROUP_DP_CP_SHARE, "0,1;2,3;4,5;6,7;8,9;10,11;12,13;14,15");
+    m.share_ranks = 8;
+    assert_groups(&m, DH_GROUP_DP_CP_SHARE, "0,1,2,3,4,5,6,7;8,9,10,11,12,13,14,15");
+    m = mesh_of(8, 1, 1, 1, 2, 8);
+    m.share_ranks = 2;
+    assert_groups(&m, DH_GROUP_DP_CP_SHARE, "0,1;2,3;4,5;6,7");
+    assert_groups(&m, DH_GROUP_EDP_CP_SHARE, "0,2;1,3;4,6;5,7");
+    for (int64_t dp = 1; dp <= 12; dp++)
+        for (int64_t cp = 1; cp <= 4; cp++)
+            for (int64_t n = 2; n < dp * cp; n++)
+                for (int64_t ep = 1; dp * cp % n == 0 && ep <= dp; ep++) {
+                    if (dp % ep) continue;
+                    m = mesh_of(dp, 2, 2, cp, ep, 0);
+                    m.share_ranks = n;
+                    check_partition(&m, DH_GROUP_DP_CP_SHARE);
+                    check_partition(&m, DH_GROUP_EDP_CP_SHARE);
+                }
+}
+
 static void every_mesh_up_to_16_ranks(void **state)
 {
     int n = 0, n_stages = 0;
@@ -314,6 +344,7 @@ int main(void)
         cmocka_unit_test(context_and_expert_groups),
         cmocka_unit_test(stages_by_hand),
         cmocka_unit_test(ranks_with_the_same_heads),
+        cmocka_unit_test(neighbours_that_share),
         cmocka_unit_test(every_mesh_up_to_16_ranks),
         cmocka_unit_test(a_million_ranks),
         cmocka_unit_test(names_differ),

@@ -115,6 +115,63 @@ static void backwards_gather_inside_nodes(void **state)
     dh_program_destroy(all);
 }
 
+static dh_program *build_shared(const setup *s, int64_t n_share, int64_t prefetch)
+{
+    return build_how(s, &(dh_recipe){.zero = 3,
+                                     .prefetch = prefetch,
+                                     .between = DH_GATHERED_SHARE,
+                                     .mesh = {.share_ranks = n_share}});
+}
+
+/* Resharded to any number of neighbours, across nodes or inside them: the rank's share is one over
+ * these, and backwards gather among them. As many as a node has are the node. */
+static void neighbours_keep_their_shares(void **state)
+{
+    for (int64_t n = 2; n <= 4; n += 2)
+        for (int variant = 0; variant < 4; variant++) {
+            setup s = base;
+            int n_near = 0;
+            s.dtype = variant & 1 ? DH_BF16 : DH_F32;
+            s.dp = 8;
+            s.per_node = variant & 2 ? 4 : 2;
+            s.bucket = 1000;
+            dh_program *near = build_shared(&s, n, 1);
+            dh_program *shards = build_between(&s, DH_GATHERED_NOTHING, 1);
+            const uint64_t share = share_bytes(near);
+            assert_int_equal((uint64_t)n * share, backward_bytes(shards));
+            assert_int_equal(near->persistent_bytes, shards->persistent_bytes);
+            assert_true(near->live_bytes <= shards->live_bytes + share);
+            for (uint32_t i = 0; i < near->instrs.n; i++)
+                n_near += kind_of(near, i) == DH_BLOCK_GATHER &&
+                          dh_instr_op(near, &near->instrs.at[i])->group == DH_GROUP_DP_CP_SHARE;
+            assert_true(n_near >= 4);
+            if (n == s.per_node) {
+                dh_program *node = build_between(&s, DH_GATHERED_SHARE, 1);
+                assert_int_equal(node->live_bytes, near->live_bytes);
+                assert_int_equal(node->instrs.n, near->instrs.n);
+                dh_program_destroy(node);
+            }
+            dh_program_destroy(near);
+            dh_program_destroy(shards);
+        }
+}
+
+static void groups_that_do_not_divide_are_refused(void **state)
+{
+    static const int64_t wrong[] = {3, 4, 5, 8}; /* of four ranks: no divisor, or all of them */
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(wrong); i++) {
+        setup s = base;
+        dh_program *p;
+        s.zero = 3;
+        mesh_programs *m = prepare(&s);
+        m->spec.recipe.between = DH_GATHERED_SHARE;
+        m->spec.recipe.mesh.share_ranks = wrong[i];
+        assert_fails(&ctx, dh_program_build(&ctx, &m->spec, &p), DH_EUNSUPPORTED, "a divisor");
+        destroy(m);
+    }
+}
+
 static void nodes_without_two_such_ranks_are_refused(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -270,6 +327,9 @@ static void verify_setup(const setup *s, int variant)
     m->spec.recipe.prefetch = variant % 3;
     m->spec.recipe.between = (dh_gathered)((variant + 2) % 3);
     m->spec.recipe.gathers_first = s->zero < 3 && variant & 1;
+    /* among two neighbours where there are four, else a node's */
+    if (s->dp * DH_MAX(s->cp, 1) / DH_MAX(s->ep, 1) % 4 == 0 && variant & 4)
+        m->spec.recipe.mesh.share_ranks = 2;
     build_all(m);
     if (verify(&ctx, m) != DH_OK) {
         print_setup(s);
@@ -386,6 +446,8 @@ int main(void)
         cmocka_unit_test(a_node_keeps_its_shares),
         cmocka_unit_test(keeping_halves_gathers),
         cmocka_unit_test(backwards_gather_inside_nodes),
+        cmocka_unit_test(neighbours_keep_their_shares),
+        cmocka_unit_test(groups_that_do_not_divide_are_refused),
         cmocka_unit_test(nodes_without_two_such_ranks_are_refused),
         cmocka_unit_test(gathers_stand_in_the_order_of_the_forward),
         cmocka_unit_test(readers_wait_for_their_own_bucket),

@@ -186,7 +186,11 @@ static void sharding_changes_no_bit(void **state)
         {RUN_LLAMA, "parallel.cp=2 parallel.dp=2 parallel.tp=2", {"parallel.zero=3"}},
         {RUN_LLAMA,
          "parallel.dp=4 topology.nodes=2 train.micro_batch=1",
-         {ZERO3_NODE, ZERO3_NODE " strategy=dhelix"}},
+         {ZERO3_NODE, ZERO3_NODE " strategy=dhelix",
+          "parallel.zero=3 parallel.reshard_after_forward=2"}},
+        {RUN_LLAMA,
+         "parallel.dp=2 parallel.cp=2",
+         {"parallel.zero=3 parallel.reshard_after_forward=2 parallel.gradient_sync=last"}},
         {RUN_LLAMA, "parallel.cp=4", {ZERO1_FORWARD}}, /* layers communicate on the same stream */
         {RUN_LLAMA, "parallel.dp=2 parallel.tp=2 strategy=intra-batch", {"parallel.zero=3"}},
         {RUN_EXPERTS, "parallel.dp=4 parallel.ep=2", {"parallel.zero=2", "parallel.zero=3"}},
