@@ -332,6 +332,11 @@ static dh_status check_fuse(dh_ctx *ctx, const dh_job *job)
             ctx, DH_EINVAL,
             "optimizer.fuse and optimizer.post_validation are two ways of stepping before "
             "the norm of all gradients is known: one of them");
+    if (job->gradient_sync == DH_GRADIENT_SYNC_EVERY)
+        return dh_fail(ctx, DH_EINVAL,
+                       "optimizer.fuse steps by each piece of gradients when it is reduced, which "
+                       "parallel.gradient_sync every does for every micro-batch: last would do, or "
+                       "optimizer.fuse off");
     return DH_OK;
 }
 
@@ -386,17 +391,13 @@ static dh_status check_stage_times(dh_ctx *ctx, dh_job *job)
     return derive_batch(ctx, job);
 }
 
-/* What adapters leave whole on every rank is what is large. */
 static dh_status check_lora(dh_ctx *ctx, const dh_job *job)
 {
     if (job->model.lora.rank == 0 && job->lora_init_from && *job->lora_init_from)
         return dh_fail(
             ctx, DH_EINVAL,
             "lora.init_from is given, but lora.rank is 0: give the rank of its adapters");
-    if (job->model.lora.rank == 0 || job->zero < 3) return DH_OK;
-    return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "parallel.zero=3 shares out parameters that are trained, and with lora.rank the "
-                   "others, which are not, stay whole on every rank: take zero 1 or 2, tp or pp");
+    return DH_OK;
 }
 
 /* Whole gradients that stay anyway would be sent more often for nothing. */

@@ -21,9 +21,9 @@ typedef struct dh_access_range {
     dh_accesses seen;
 } dh_access_range;
 
-/* The blocks (DH_BLOCK_GATHER) that make a block's matrices whole: its own, those of its experts or
- * a tied embedding's. By use: forward, backward. DH_NONE: not needed. */
-enum { DH_MAX_GATHERS = 2 };
+/* The blocks (DH_BLOCK_GATHER) that make a block's matrices whole: its own, those of its experts,
+ * its adapters or a tied embedding's. By use: forward, backward. DH_NONE: not needed. */
+enum { DH_MAX_GATHERS = 3 };
 typedef struct dh_block_gathers {
     uint32_t flat[DH_MAX_GATHERS], at[2][DH_MAX_GATHERS];
     /* Behind the forward the rank's share of its node or neighbours, where that stays; and what

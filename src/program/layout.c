@@ -146,7 +146,7 @@ int64_t dh_emit_flat_shards(const dh_emitter *e, uint32_t block)
 {
     const dh_program *p = e->program;
     const dh_group_kind group = dh_program_data_group(p, block);
-    if (is_frozen(e, block)) return 1;
+    if (is_frozen(e, block) && e->spec->recipe.zero < 3) return 1; /* there are parameters alone */
     return e->spec->recipe.zero > 0 ? dh_mesh_group_size(&p->mesh, group) : 1;
 }
 
@@ -157,6 +157,19 @@ void dh_emit_cut_flat(dh_flat *f, int64_t shards)
     f->n_piece = f->n_pieces ? dh_flat_pad((f->n_matrix + f->n_pieces - 1) / f->n_pieces, unit) : 0;
     f->n_matrix = f->n_piece * f->n_pieces;
     f->n_shard = f->n_piece / shards;
+}
+
+/* Whether of its matrices' gradients the rank keeps shards alone. */
+static bool shards_grads(const dh_emitter *e, const dh_flat *flat)
+{
+    return e->spec->recipe.zero >= 2 && flat->n_shard < flat->n_piece && !flat->frozen;
+}
+
+/* Whether whole gradients of its matrices last only until they are reduced. Where others leave
+ * them for the optimizer, there are shards from the beginning. */
+static bool reduces_early(const dh_emitter *e, const dh_flat *flat)
+{
+    return shards_grads(e, flat) && e->spec->part != DH_PART_UPDATE;
 }
 
 /* Elements of the flat's parameters in order; first[i] of parameter i in its run. */
@@ -177,21 +190,8 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     if (dh_emit_graph_of(e, flat->first_block)->kind == DH_BLOCK_ADAPTERS)
         flat->decayed0 = flat->replicated0;
     dh_emit_cut_flat(flat, shards);
-    flat->each_micro &= flat->n_shard < flat->n_piece;
+    flat->each_micro &= reduces_early(e, flat);
     if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
-}
-
-/* Whether of its matrices' gradients the rank keeps shards alone. */
-static bool shards_grads(const dh_emitter *e, const dh_flat *flat)
-{
-    return e->spec->recipe.zero >= 2 && flat->n_shard < flat->n_piece;
-}
-
-/* Whether whole gradients of its matrices last only until they are reduced. Where others leave
- * them for the optimizer, there are shards from the beginning. */
-static bool reduces_early(const dh_emitter *e, const dh_flat *flat)
-{
-    return shards_grads(e, flat) && e->spec->part != DH_PART_UPDATE;
 }
 
 /* Whether of its matrices the rank keeps shards alone. */
@@ -206,7 +206,7 @@ static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buff
     const bool wide = e->program->dtype != DH_F32;
     const int64_t kept = flat->n_shard * flat->n_pieces;
     /* Only what is computed with. */
-    if (flat->frozen) return kind == (wide ? DH_BUF_COPY : DH_BUF_MASTER) ? flat->n_matrix : 0;
+    if (flat->frozen && kind != (wide ? DH_BUF_COPY : DH_BUF_MASTER)) return 0;
     if (e->spec->lean && wide && kind == DH_BUF_MASTER) return 0;
     switch (kind) {
     case DH_BUF_COPY:

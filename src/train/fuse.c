@@ -21,7 +21,7 @@ static bool is_open(const dh_resolved *r)
     const dh_recipe *recipe = &r->recipe;
     return r->job.fuse == DH_FUSE_AUTO && (recipe->zero == 1 || recipe->zero == 2) &&
            recipe->mesh.dp * recipe->mesh.cp > 1 && !recipe->post_validation &&
-           r->job.packing != DH_PACKING_GROUP;
+           !recipe->reduces_each && r->job.packing != DH_PACKING_GROUP;
 }
 
 static dh_status try_one(dh_ctx *ctx, dh_resolved *r, dh_fusion *tried)

@@ -37,9 +37,10 @@ static dh_status param_io(dh_ctx *ctx, const dh_session *s, uint32_t param, dh_b
     const dh_program *p = dh_session_layout(s);
     const dh_operand *home = &p->homes.at[param].at[kind];
     const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
-    if (flat->frozen && home->buffer == DH_NONE) return DH_OK; /* there is its copy alone */
-    const bool summed_elsewhere = kind == DH_BUF_GRAD && dh_param_is_matrix(&p->params.at[param]) &&
-                                  flat->n_shard < flat->n_piece;
+    const bool matrix = dh_param_is_matrix(&p->params.at[param]);
+    const bool shards = matrix && flat->matrix[kind].buffer != DH_NONE;
+    if (flat->frozen && home->buffer == DH_NONE && !shards) return DH_OK; /* its copy alone */
+    const bool summed_elsewhere = kind == DH_BUF_GRAD && matrix && flat->n_shard < flat->n_piece;
     uint64_t at;
     if (home->buffer != DH_NONE && !summed_elsewhere) {
         at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)first * sizeof(float);

@@ -90,6 +90,28 @@ static double n_targets(void)
     return (double)n;
 }
 
+/* Elements [first, first + n) of a parameter, or those of them that are in the rank's shards. */
+static dh_status write_master(dh_ctx *ctx, const dh_session *s, uint32_t param, int64_t first,
+                              int64_t n, const float *values)
+{
+    const dh_program *p = dh_session_layout(s);
+    const dh_operand *home = &p->homes.at[param].at[DH_BUF_MASTER];
+    const dh_flat *flat = &p->flats.at[p->blocks.at[p->homes.at[param].block].flat];
+    const bool whole = home->buffer != DH_NONE;
+    for (int64_t k = 0; k < (whole ? 1 : flat->n_pieces); k++) {
+        int64_t begin = first, n_here = n;
+        uint64_t at = 0;
+        if (whole)
+            at = p->buffers.at[home->buffer].offset + home->byte0 + (uint64_t)first * sizeof(float);
+        else
+            dh_param_part(p, param, DH_BUF_MASTER, k, &begin, &n_here, &at);
+        if (n_here > 0)
+            DH_TRY(s->spec.device->slab_write(ctx, s->slab, at, values + (begin - first),
+                                              (uint64_t)n_here * sizeof *values));
+    }
+    return DH_OK;
+}
+
 /* New adapters' second factors are zero, and so would the gradients of the first be: these are
  * drawn by name and place. */
 static dh_status draw_adapters(dh_ctx *ctx, const member *m)
@@ -99,7 +121,6 @@ static dh_status draw_adapters(dh_ctx *ctx, const member *m)
     for (uint32_t i = 0; i < p->params.n; i++)
         for (int k = 0; p->params.at[i].adapter && k < p->params.at[i].n_pieces; k++) {
             const dh_param_piece piece = dh_param_piece_at(&p->params.at[i], k);
-            const dh_operand *home = &p->homes.at[i].at[DH_BUF_MASTER];
             const int64_t n = piece.n_rows * piece.n_cols;
             uint64_t name = 0;
             for (const char *c = piece.hf_name; *c; c++) name = dh_mix64(name + (uint64_t)*c);
@@ -109,11 +130,7 @@ static dh_status draw_adapters(dh_ctx *ctx, const member *m)
                 const int64_t at = row * piece.hf_shape[1] + piece.hf_col + j % piece.n_cols;
                 values[j] = (float)(dh_mix64(name + (uint64_t)at) % 2001) * 2e-4f - 0.2f;
             }
-            const dh_status st = s->spec.device->slab_write(
-                ctx, s->slab,
-                p->buffers.at[home->buffer].offset + home->byte0 +
-                    (uint64_t)(piece.row * piece.n_cols) * sizeof *values,
-                values, (uint64_t)n * sizeof *values);
+            const dh_status st = write_master(ctx, s, i, piece.row * piece.n_cols, n, values);
             free(values);
             DH_TRY(st);
         }
@@ -450,8 +467,11 @@ static void adapter_gradients(void **state)
         {"pp: 2, schedule: dualpipe, tp: 2", "dhelix"},
         {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
         {"dp: 2, bucket_mb: 0.004", "sequential"},
+        {"dp: 4, zero: 3, reshard_after_forward: 2", "sequential"},
+        {"dp: 2, tp: 2, pp: 2, zero: 3, gradient_sync: every", "dhelix"},
     };
     static const mesh of_experts[] = {{"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+                                      {"dp: 4, ep: 2, tp: 2, zero: 3", "sequential"},
                                       {"dp: 2, ep: 2, tp: 2, expert_tp: 1", "sequential"}};
     static const struct {
         const char *model, *lora;
