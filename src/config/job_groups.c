@@ -206,9 +206,10 @@ static dh_status check_others(dh_ctx *ctx, const dh_job *job)
                        "optimizer.fuse with data.packing group: gradients of all groups are there "
                        "before the optimizer begins; off would be right");
     if (job->gradient_sync == DH_GRADIENT_SYNC_EVERY)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "parallel.gradient_sync every with data.packing group: the home gets gradients "
-                       "of whole groups; last would be right");
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "parallel.gradient_sync every with data.packing group: the home gets gradients "
+            "of whole groups; last would be right");
     if (job->gather == DH_GATHER_FORWARD)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parallel.gather forward with data.packing group: parameters move from "
