@@ -4,8 +4,6 @@
 
 #include "data/tok_json.h"
 
-#define DH_META_SPACE "\xE2\x96\x81" /* U+2581 */
-
 typedef struct hf_file {
     dh_tokenizer *tok;
     json_t *root, *model, *vocab;

@@ -374,11 +374,30 @@ static dh_status read_wordpiece(dh_ctx *ctx, hf_file *hf)
     return add_vocab(ctx, hf);
 }
 
+/* Whether no merge makes a token with U+2581 behind another character. */
+static bool words_end_at_mark(const dh_tokenizer *tok)
+{
+    enum { LEN = sizeof DH_META_SPACE - 1 };
+    if (tok->ignore_merges || tok->word_prefix.len || tok->word_suffix.len ||
+        dh_vocab_find(&tok->vocab, DH_META_SPACE, LEN) == DH_NO_ID)
+        return false;
+    for (size_t i = 0; i < tok->pairs.pairs.n; i++) {
+        const uint32_t id = tok->pairs.pairs.at[i].id;
+        const unsigned char *text = dh_vocab_bytes(&tok->vocab, id);
+        for (size_t at = 1; at + LEN <= tok->vocab.pieces.at[id].len; at++)
+            if (memcmp(text + at, DH_META_SPACE, LEN) == 0 &&
+                (at < LEN || memcmp(text + at - LEN, DH_META_SPACE, LEN) != 0))
+                return false;
+    }
+    return true;
+}
+
 /* What encoding needs besides, of the pieces that turned out not to be special. */
 static dh_status derive(dh_ctx *ctx, dh_tokenizer *tok)
 {
     if (tok->kind == &dh_tok_spm) dh_spm_survey(tok);
     if (tok->kind == &dh_tok_bpe) dh_bpe_set_bytes(tok);
+    if (tok->kind == &dh_tok_character_bpe) tok->cut_at_mark = words_end_at_mark(tok);
     if (tok->kind != &dh_tok_unigram && tok->kind != &dh_tok_wordpiece) return DH_OK;
     DH_TRY(dh_trie_build(ctx, &tok->vocab, &tok->trie));
     tok->continuing = 0;

@@ -2,6 +2,8 @@
 #ifndef DH_DATA_TOK_H
 #define DH_DATA_TOK_H
 
+#define DH_META_SPACE "\xE2\x96\x81" /* U+2581, which files write for a space */
+
 #include "data/merge.h"
 #include "data/normalize.h"
 #include "data/shown.h"
@@ -63,6 +65,7 @@ struct dh_tokenizer {
 
     dh_str word_prefix;    /* character-bpe: of all characters but a word's first */
     dh_str word_suffix;    /* character-bpe: of a word's last character */
+    bool cut_at_mark;      /* character-bpe: no merge has U+2581 behind another character */
     dh_trie trie;          /* unigram, wordpiece: of the normal pieces */
     DH_VEC(double) scores; /* unigram: by id */
     double unk_score;      /* unigram: of a character that has no token */

@@ -10,13 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define META_SPACE "\xE2\x96\x81" /* U+2581 */
-
 size_t dh_spm_unescape(char *text, size_t n)
 {
     size_t kept = 0;
     for (size_t at = 0; at < n;) {
-        bool meta = n - at >= 3 && memcmp(text + at, META_SPACE, 3) == 0;
+        bool meta = n - at >= 3 && memcmp(text + at, DH_META_SPACE, 3) == 0;
         text[kept++] = meta ? ' ' : text[at];
         at += meta ? 3 : 1;
     }

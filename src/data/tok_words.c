@@ -7,9 +7,30 @@
 
 /* ---- words ------------------------------------------------------------------------------ */
 
+/* Where a text may be cut without changing what is merged: in front of the next U+2581 that stands
+ * behind another character. Texts that no step splits (Gemma's) would be one word else. */
+static size_t next_cut(const unsigned char *text, size_t n)
+{
+    static const char mark[] = DH_META_SPACE;
+    enum { LEN = sizeof mark - 1 };
+    for (size_t at = 1; at + LEN <= n;) {
+        const unsigned char *found = memmem(text + at, n - at, mark, LEN);
+        if (!found) break;
+        at = (size_t)(found - text);
+        if (at < LEN || memcmp(found - LEN, mark, LEN) != 0) return at;
+        at += LEN;
+    }
+    return n;
+}
+
 static dh_status encode_word(dh_ctx *ctx, void *arg, const unsigned char *word, size_t n)
 {
     dh_encoder *enc = arg;
+    for (size_t at = 0, len; enc->tok->cut_at_mark && at < n; at += len) {
+        len = next_cut(word + at, n - at);
+        DH_TRY(dh_encoder_word(ctx, enc, word + at, len));
+    }
+    if (enc->tok->cut_at_mark) return DH_OK;
     if (enc->tok->ignore_merges) {
         const uint32_t id = dh_vocab_find(&enc->tok->vocab, word, n);
         if (id != DH_NO_ID) {

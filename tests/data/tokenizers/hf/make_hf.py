@@ -1,6 +1,6 @@
 """Tokenizer files of many kinds, and what Hugging Face's tokenizers make of hostile texts.
 
-    python make_hf.py            # in an environment with tokenizers 0.23.3
+    python make_hf.py [NAME...]  # in an environment with tokenizers 0.23.3
 
 writes beside this file, for every tokenizer of TOKENIZERS, NAME.json (a tokenizer.json), and
 expected.json: {"texts": [...], "tokenizers": {NAME: {"ids": by text, with texts of special tokens as
@@ -11,6 +11,7 @@ themselves; Hugging Face's trainers break ties at random, so another run writes 
 import base64
 import json
 import struct
+import sys
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -142,6 +143,13 @@ def gemma():
                fallback=True, fuse_unk=True, special=("<pad>", "<eos>", "<bos>", "<unk>"))
 
 
+def gemma_words():
+    """Merges do not go over the ends of words, as Gemma's do not, though texts are not split."""
+    tok = bpe(N.Replace(" ", "\u2581"), META(prepend_scheme="never"), gemma().decoder, fallback=True, fuse_unk=True)
+    tok.pre_tokenizer = P.Split(" ", "merged_with_previous")
+    return tok
+
+
 def unigram(normalizer=None, pre=None, decoder=None, added=(), fallback=False):
     tok = Tokenizer(models.Unigram())
     if normalizer:
@@ -231,6 +239,7 @@ TOKENIZERS = {
                         end_of_word_suffix="</w>"),
     "affixes": lambda: bpe(None, P.Whitespace(), None, continuing_subword_prefix="##", fuse_unk=True),
     "gemma": gemma,
+    "gemma_words": gemma_words,
     "llama": lambda: bpe(None, META(prepend_scheme="first"), decoders.Sequence([decoders.Replace("\u2581", " "),
                          decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]), fallback=True, fuse_unk=True),
     "t5": lambda: unigram(precompiled(), sequence(P.WhitespaceSplit(), META(prepend_scheme="always")), decoders.Metaspace()),
@@ -263,9 +272,12 @@ def without_specials(data):
     return data
 
 
-def main():
-    expected = {}
-    for name, make in TOKENIZERS.items():
+def main(names):
+    """All of them anew, or those named beside what is there."""
+    out = HERE / "expected.json"
+    expected = json.load(open(out, encoding="utf-8"))["tokenizers"] if names else {}
+    for name in names or TOKENIZERS:
+        make = TOKENIZERS[name]
         tok = make()
         # As it is read from the file.
         data = json.loads(tok.to_str())
@@ -284,9 +296,9 @@ def main():
             "plain": [p if p != i else None for p, i in zip(plain, ids)],
             "text": [None if renamed & set(i) else tok.decode(i, skip_special_tokens=True) for i in ids],
         }
-    out = {"texts": TEXTS, "tokenizers": expected}
-    (HERE / "expected.json").write_text(json.dumps(out, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    out.write_text(json.dumps({"texts": TEXTS, "tokenizers": expected}, ensure_ascii=False, separators=(",", ":")) + "\n",
+                   encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
