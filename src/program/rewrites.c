@@ -69,3 +69,28 @@ dh_status dh_recipe_rewrites(dh_ctx *ctx, const dh_recipe *recipe, double memory
         if (is_better(&r->at[i], &r->at[r->best])) r->best = i;
     return DH_OK;
 }
+
+static dh_status search(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, double memory_bytes,
+                        const dh_rewrites **rewrites)
+{
+    dh_graph_spec graphs;
+    dh_rewrites *found = DH_NEW(arena, dh_rewrites);
+    if (!found) return dh_fail(ctx, DH_ENOMEM, "out of memory searching rewrites");
+    if (memory_bytes < 0) {
+        DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
+        DH_TRY(dh_rewrites_find(ctx, &graphs, recipe->costs, found));
+    } else {
+        DH_TRY(dh_recipe_rewrites(ctx, recipe, memory_bytes, found));
+    }
+    *rewrites = found;
+    return dh_rewrites_strategy(ctx, arena, recipe->strategy, found, &recipe->strategy);
+}
+
+dh_status dh_recipe_decide(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, double memory_bytes,
+                           dh_decided *decided)
+{
+    *decided = (dh_decided){.rewrites = NULL};
+    if (recipe->strategy && dh_strategy_searches(recipe->strategy))
+        DH_TRY(search(ctx, arena, recipe, memory_bytes, &decided->rewrites));
+    return dh_recipe_settle(ctx, arena, recipe, &decided->passes_why);
+}

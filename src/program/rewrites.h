@@ -19,6 +19,23 @@ extern "C" {
 dh_status dh_recipe_rewrites(dh_ctx *ctx, const dh_recipe *recipe, double memory_bytes,
                              dh_rewrites *rewrites);
 
+/* What a recipe's strategy leaves to costs, and what decided it; in an arena. */
+typedef struct dh_decided {
+    const dh_rewrites *rewrites; /* what a strategy that searches tried; else NULL */
+    const char *passes_why;      /* what each choice of arguments takes; NULL: none was left open */
+} dh_decided;
+
+/* Memory is not looked at: sequences of rewrites are compared by time alone, and not measured. */
+#define DH_BY_TIME_ALONE (-1.0)
+
+/* Decides it all: the passes of a strategy that searches, then arguments that say auto
+ * (dh_recipe_settle). The recipe's strategy is then one in the arena that has them said.
+ * in        recipe: with costs and strategy; memory_bytes: as dh_recipe_rewrites, or
+ *           DH_BY_TIME_ALONE
+ * errors    those of both; DH_ENOMEM */
+dh_status dh_recipe_decide(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, double memory_bytes,
+                           dh_decided *decided);
+
 #ifdef __cplusplus
 }
 #endif

@@ -145,32 +145,30 @@ static dh_status find_costs(dh_ctx *ctx, dh_resolved *r)
                             r->cluster ? "" : r->job.profile);
 }
 
-/* The passes of a strategy that searches for them. */
-static dh_status find_rewrites(dh_ctx *ctx, dh_resolved *r)
+static dh_status note_rewrites(dh_ctx *ctx, dh_resolved *r, const dh_rewrites *found)
 {
-    dh_rewrites *found = DH_NEW(r->arena, dh_rewrites);
-    dh_str best = DH_STR_INIT;
-    const dh_strategy *row = r->recipe.strategy;
-    if (!found) return no_memory(ctx);
-    DH_TRY(dh_recipe_rewrites(ctx, &r->recipe, r->cluster ? r->cluster->memory_bytes : 0, found));
-    DH_TRY(dh_rewrites_strategy(ctx, r->arena, row, found, &r->recipe.strategy));
-    dh_rewrites_print(&found->at[found->best].passes, &best);
-    r->rewrites = found;
+    const dh_rewrites_tried *best = &found->at[found->best];
+    dh_str name = DH_STR_INIT;
+    dh_rewrites_print(&best->passes, &name);
     const dh_status st = dh_resolved_note(
-        ctx, r, "rewrites", best.text ? best.text : "",
+        ctx, r, "rewrites", name.text ? name.text : "",
         "of %zu sequences the shortest layer%s, %.1f us forward and backward; %.1f us without",
-        found->n, r->cluster ? " that fits" : "", found->at[found->best].layer_ns * 1e-3,
+        found->n, r->cluster ? " that fits" : "", best->layer_ns * 1e-3,
         found->at[0].layer_ns * 1e-3);
-    dh_str_fini(&best);
+    dh_str_fini(&name);
     return st;
 }
 
-/* What the strategy's passes leave to costs. */
-static dh_status settle_passes(dh_ctx *ctx, dh_resolved *r)
+/* What the strategy leaves to costs. */
+static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 {
-    const char *why;
-    DH_TRY(dh_recipe_settle(ctx, r->arena, &r->recipe, &why));
-    return why ? add_note(ctx, r, "passes", r->recipe.strategy->passes, why) : DH_OK;
+    dh_decided d;
+    DH_TRY(
+        dh_recipe_decide(ctx, r->arena, &r->recipe, r->cluster ? r->cluster->memory_bytes : 0, &d));
+    r->rewrites = d.rewrites;
+    if (d.rewrites) DH_TRY(note_rewrites(ctx, r, d.rewrites));
+    return d.passes_why ? add_note(ctx, r, "passes", r->recipe.strategy->passes, d.passes_why)
+                        : DH_OK;
 }
 
 static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
@@ -179,8 +177,7 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     if (!r->job.strategy) return no_memory(ctx);
     DH_TRY(find_ordering(ctx, r, strategy));
     DH_TRY(find_costs(ctx, r));
-    if (dh_strategy_searches(strategy)) DH_TRY(find_rewrites(ctx, r));
-    DH_TRY(settle_passes(ctx, r));
+    DH_TRY(decide(ctx, r));
     DH_TRY(find_schedule(ctx, r));
     return dh_strategy_searches(strategy) ? dh_resolved_fuse(ctx, r) : DH_OK;
 }

@@ -50,9 +50,10 @@ struct dh_run {
     dh_spikes spikes;
     int64_t n_micro; /* micro-batches a step on this rank */
     int n_threads;
-    double gemm_peak;          /* FLOP/s of all ranks; 0: not measured; on rank 0 */
-    int64_t slowest_step_ns;   /* of this run; 0: none yet */
-    double *step_tokens_per_s; /* of this run's steps, for the median */
+    int64_t sent_bytes[DH_N_ENGINE]; /* that this rank's last step put on each link */
+    double gemm_peak;                /* FLOP/s of all ranks; 0: not measured; on rank 0 */
+    int64_t slowest_step_ns;         /* of this run; 0: none yet */
+    double *step_tokens_per_s;       /* of this run's steps, for the median */
     size_t n_measured;
     double *op_ns;                  /* by operator type, summed over the steps measured */
     dh_timeline times, total_times; /* of the last step; of all but the first. Rank 0 of several */

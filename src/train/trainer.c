@@ -182,7 +182,20 @@ static dh_status execute(dh_ctx *ctx, dh_run *run, const dh_step *step)
     return dh_exec_run(ctx, run->session->train_exec, step);
 }
 
-/* The optimizer leaves weights alone when the gradient norm is not finite, so the
+/* And what it sends, by the count that links are paced by (comm.h). */
+static dh_status execute_counted(dh_ctx *ctx, dh_run *run, const dh_step *step)
+{
+    const dh_comm *comm = run->ranks.comm;
+    for (int e = 0; comm && e < DH_N_ENGINE; e++)
+        run->sent_bytes[e] = -dh_comm_sent_bytes(comm, (dh_engine)e);
+    DH_TRY(execute(ctx, run, step));
+    for (int e = 0; comm && e < DH_N_ENGINE; e++)
+        run->sent_bytes[e] += dh_comm_sent_bytes(comm, (dh_engine)e);
+    return DH_OK;
+}
+
+/* The optimizer leaves weights alone when the gradient norm is not finite (where it is fused and
+ * nothing is clipped, those whose own gradients are not), so the
  * same step can be run again with every output checked: the first operator to
  * produce a non-finite value is the one to name. */
 static dh_status diagnose(dh_ctx *ctx, dh_run *run, const dh_step *step)
@@ -233,6 +246,13 @@ static void report_documents(const dh_step_work *work, json_t *line)
     json_object_set_new(line, "padding", json_real(padding_share(work->tokens, work->padding)));
 }
 
+/* Of rank 0, under the names that simulations have for it. */
+static void report_links(const dh_run *run, json_t *object)
+{
+    json_object_set_new(object, "local_bytes", json_integer(run->sent_bytes[DH_ENGINE_LOCAL]));
+    json_object_set_new(object, "cross_bytes", json_integer(run->sent_bytes[DH_ENGINE_CROSS]));
+}
+
 static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double seconds)
 {
     if (run->ranks.rank != 0) return DH_OK;
@@ -249,6 +269,7 @@ static dh_status report(dh_ctx *ctx, dh_run *run, const dh_step *step, double se
                   (json_int_t)run->session->slab_bytes);
     if (object && run->gemm_peak > 0)
         json_object_set_new(object, "peak_fraction", json_real(model_flops_per_s / run->gemm_peak));
+    if (object && run->ranks.comm) report_links(run, object);
     if (object && run->work.documents > 0) report_documents(&run->work, object);
     if (object && job->model.n_experts) report_experts(run, object);
     if (object) dh_run_report_times(run, object);
@@ -298,7 +319,7 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     int64_t start = dh_now_ns();
     dh_run_begin_step(run);
     run->in_step = true;
-    DH_TRY(execute(ctx, run, &step));
+    DH_TRY(execute_counted(ctx, run, &step));
     DH_TRY(share_step(ctx, run));
     dh_run_end_step(run, dh_now_ns() - start);
     double seconds = (double)(dh_now_ns() - start) * 1e-9;

@@ -47,9 +47,8 @@ static dh_status describe(estimate *e)
     if (t->costs_by[at[DH_TUNE_RECOMPUTE]]) r->costs = t->costs_by[at[DH_TUNE_RECOMPUTE]];
     const dh_strategy *strategy = &dh_strategies(&n)[at[DH_TUNE_STRATEGY]];
     DH_TRY(dh_recipe_use(ctx, t->job, strategy, r));
-    if (dh_strategy_searches(strategy)) DH_TRY(tune_find_rewrites(e, strategy, &r->strategy));
     DH_TRY(use_stand_in(ctx, &r->ordering));
-    return tune_settle(e);
+    return tune_decide(e);
 }
 
 /* ---- basis -------------------------------------------------------------------------------- */

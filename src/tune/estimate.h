@@ -23,16 +23,13 @@ static inline dh_status tune_no_memory(dh_ctx *ctx)
 }
 
 /* lookup.c: what configurations share, made when it is first asked for */
-/* What the strategy's passes leave to costs, said in the recipe's strategy. */
-dh_status tune_settle(estimate *e);
+/* What the strategy leaves to costs, its passes where it searches for them, said in the recipe's.
+ */
+dh_status tune_decide(estimate *e);
 dh_status tune_find_timetables(estimate *e);
 dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks);
 dh_status tune_find_times(estimate *e, const tune_times **times);
 dh_status tune_find_outlines(estimate *e);
-/* The row of a strategy that searches, with the passes that are best for the mesh and micro-batch;
- * the recipe has that row. */
-dh_status tune_find_rewrites(estimate *e, const dh_strategy *row, const dh_strategy **strategy);
-
 /* reductions.c: what reductions of gradients, and gathers of parameters that are stored as shards,
  * add to a slot of the class, of `ns` without them */
 double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,

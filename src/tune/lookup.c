@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "program/build.h"
-#include "strategy/rewrites.h"
+#include "program/rewrites.h"
 #include "tune/estimate.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
@@ -42,11 +42,10 @@ typedef struct outline_key {
 void tune_tables_fini(tuner *t)
 {
     dh_table_fini(&t->timetables);
-    dh_table_fini(&t->settled);
+    dh_table_fini(&t->decided);
     dh_table_fini(&t->blocks);
     dh_table_fini(&t->times);
     dh_table_fini(&t->outlines);
-    dh_table_fini(&t->rewrites);
     for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[i].times);
     for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
     for (size_t i = 0; i < t->all_timetables.n; i++)
@@ -60,26 +59,26 @@ void tune_tables_fini(tuner *t)
 
 /* ---- strategies ----------------------------------------------------------------------------- */
 
-typedef struct settled_key {
+typedef struct decided_key {
     uint64_t costs, strategy;
     int64_t tp, cp, ep, micro_batch, recompute;
-} settled_key;
+} decided_key;
 
-dh_status tune_settle(estimate *e)
+dh_status tune_decide(estimate *e)
 {
     dh_recipe *r = &e->spec.recipe;
-    const settled_key key = {.costs = (uint64_t)(uintptr_t)r->costs,
+    const decided_key key = {.costs = (uint64_t)(uintptr_t)r->costs,
                              .strategy = (uint64_t)(uintptr_t)r->strategy,
                              .tp = r->mesh.tp,
                              .cp = r->mesh.cp,
                              .ep = r->mesh.ep,
                              .micro_batch = r->micro_batch,
                              .recompute = r->recompute};
-    void **place = dh_table_at(&e->t->settled, e->t->arena, &key, sizeof key);
+    void **place = dh_table_at(&e->t->decided, e->t->arena, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
-        const char *why;
-        DH_TRY(dh_recipe_settle(e->ctx, e->t->arena, r, &why));
+        dh_decided d;
+        DH_TRY(dh_recipe_decide(e->ctx, e->t->arena, r, DH_BY_TIME_ALONE, &d));
         *place = (void *)(uintptr_t)r->strategy;
     }
     r->strategy = *place;
@@ -237,25 +236,6 @@ dh_status tune_find_times(estimate *e, const tune_times **times)
     if (!*place) return tune_no_memory(e->ctx);
     *times = *place;
     return tune_times_make(e->ctx, &e->spec, e->basis.blocks, wants, *place);
-}
-
-dh_status tune_find_rewrites(estimate *e, const dh_strategy *row, const dh_strategy **strategy)
-{
-    blocks_key key;
-    dh_graph_spec graphs;
-    dh_rewrites found;
-    DH_TRY(key_of_blocks(e, e->spec.recipe.recompute, &key));
-    void **at = dh_table_at(&e->t->rewrites, e->t->arena, &key, sizeof key);
-    if (!at) return tune_no_memory(e->ctx);
-    if (!*at) {
-        const dh_strategy *made;
-        DH_TRY(dh_program_graph_spec(e->ctx, &e->spec, &graphs));
-        DH_TRY(dh_rewrites_find(e->ctx, &graphs, e->spec.recipe.costs, &found));
-        DH_TRY(dh_rewrites_strategy(e->ctx, e->t->arena, row, &found, &made));
-        *at = (void *)(uintptr_t)made;
-    }
-    *strategy = *at;
-    return DH_OK;
 }
 
 /* What a rank holds, over all its virtual stages, of all copies of the model. */

@@ -219,8 +219,8 @@ typedef struct tuner {
     tune_numbers zeros, buckets;             /* values to try, in turn */
     double memory_bytes;
     dh_arena *arena; /* of everything below */
-    dh_table timetables, blocks, times, outlines, rewrites;
-    dh_table settled; /* strategies whose passes leave something to costs, with that said */
+    dh_table timetables, blocks, times, outlines;
+    dh_table decided; /* strategies, with what they leave to costs said */
     tune_memo memo[DH_N_TUNE_RECOMPUTE];
     DH_VEC(tune_blocks *) all_blocks;
     DH_VEC(tune_timetable *) all_timetables;

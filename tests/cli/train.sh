@@ -127,5 +127,11 @@ for link in local cross; do
         --set strategy=sequential --set topology.nodes="$nodes" --set "links.$link.latency_us=5000"
     check "a paced $link link is waited for" awk -v key="\"${link}_ms\":" \
         '$1 == key { ms = $2 + 0 } END { exit !(ms >= 100) }' "$tmp/paced-$link/summary.json"
+    # What a step sends on it is counted, and what was simulated.
+    ok "$dhelix" simulate examples/tp2.yaml --json --set strategy=sequential --set topology.nodes="$nodes"
+    want=$(grep -oE "\"${link}_bytes\": *[0-9.e+]+" "$tmp/out" | awk '{ sum += $NF } END { printf "%.0f", sum }')
+    check "simulated $link bytes are some" test "$want" -gt 1000000
+    same "$(grep -oE "\"${link}_bytes\":[0-9]+" "$tmp/paced-$link/metrics.jsonl" | tail -1 | cut -d: -f2)" "$want" \
+        "$link bytes of a step"
 done
 finish
