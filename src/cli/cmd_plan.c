@@ -117,6 +117,25 @@ static void print_rows(const dh_layer_plan *l, json_t *rows, dh_str *out)
     explain_auto(l, rows, out);
 }
 
+/* Nothing is slower than without hiding unless it was said beforehand. */
+static void print_beside(const dh_resolved *job, const dh_beside *b, dh_str *out)
+{
+    dh_str text = DH_STR_INIT;
+    if (!b->known) return;
+    const double own = (double)b->own_ns, plain = (double)b->sequential_ns;
+    dh_str_printf(&text,
+                  "a step with strategy %s is predicted to take %.4g ms, with sequential "
+                  "%.4g",
+                  job->job.strategy, own * 1e-6, plain * 1e-6);
+    if (own > plain)
+        dh_str_printf(&text,
+                      ": %.2g %% slower. --set strategy=sequential would be faster here; "
+                      "strategy=auto compares all",
+                      100 * (own / plain - 1));
+    dh_str_printf(out, "\n");
+    dh_cli_paragraph(out, &text, 0);
+}
+
 /* What a strategy that searches its passes has tried. */
 static void print_rewrites(const dh_rewrites *r, dh_str *out)
 {
@@ -190,9 +209,12 @@ static dh_status report_text(dh_ctx *ctx, const dh_resolved *job, const dh_sim *
                              dh_layer_plan *l)
 {
     dh_str out = DH_STR_INIT;
+    dh_beside beside;
     json_t *rows = json_array();
     dh_status st = dh_layer_plan_compare(ctx, l, rows);
     if (st == DH_OK) print_rows(l, rows, &out);
+    if (st == DH_OK) st = dh_resolved_beside(ctx, job, &beside);
+    if (st == DH_OK) print_beside(job, &beside, &out);
     if (st == DH_OK && sim) st = explain(ctx, job, sim, l, &out);
     json_decref(rows);
     if (st == DH_OK) return dh_cli_print_str(ctx, &out);

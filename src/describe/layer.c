@@ -109,6 +109,18 @@ static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim
     return DH_OK;
 }
 
+static dh_status add_beside(dh_ctx *ctx, const dh_resolved *job, json_t *document)
+{
+    dh_beside b;
+    DH_TRY(dh_resolved_beside(ctx, job, &b));
+    if (!b.known) return DH_OK;
+    json_t *steps = json_pack("{sf sf}", "step_ms", (double)b.own_ns * 1e-6, "sequential_ms",
+                              (double)b.sequential_ns * 1e-6);
+    return steps && json_object_set_new(document, "predicted", steps) == 0
+               ? DH_OK
+               : dh_fail(ctx, DH_ENOMEM, "out of memory comparing strategies");
+}
+
 dh_status dh_layer_plan_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
                              dh_layer_plan *l, json_t **made)
 {
@@ -118,6 +130,7 @@ dh_status dh_layer_plan_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *
                   "bound_us", dh_slot_bound(l->slot) / 1e3, "policies", rows);
     dh_status st = document ? dh_layer_plan_compare(ctx, l, rows)
                             : dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
+    if (st == DH_OK) st = add_beside(ctx, job, document);
     if (st == DH_OK && sim) st = add_explained(ctx, job, sim, l, document);
     if (st == DH_OK)
         *made = document;

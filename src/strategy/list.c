@@ -1,7 +1,8 @@
 /* List scheduling over both strands at once (Graham 1969; priorities by longest way to the
  * end, as in HEFT, Topcuoglu 2002): whenever a stream is free, the operator that can start
  * on it first is issued, of several the most urgent. Weight gradients have nobody waiting
- * and so fill what is left. Several sets of priorities are tried and the best order kept.
+ * and so fill what is left. Several sets of priorities are tried and the best order kept, among
+ * them the order that was given: a strand without a partner is often best left alone.
  * What would exceed the limit of memory waits for others to release some. */
 #include <stdlib.h>
 #include <string.h>
@@ -251,6 +252,8 @@ dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_optio
                        : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
     s.limit_bytes = best.limit_bytes;
     const double enough = 1.002 * dh_slot_bound(slot);
+    for (uint32_t i = 0; st == DH_OK && i < n; i++) made[i] = slot_pick_of(slot, i);
+    if (st == DH_OK) st = slot_consider(ctx, slot, made, &best);
     for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(trials); i++) {
         schedule(&s, &trials[i], &seed, made);
         st = slot_consider(ctx, slot, made, &best);

@@ -66,6 +66,14 @@ dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_option
 dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strategy *strategy,
                            dh_resolved **varied);
 void dh_resolved_destroy(dh_resolved *resolved);
+/* A job's simulated step beside that of strategy sequential. */
+typedef struct dh_beside {
+    bool known; /* false: it is that strategy, or one of them is not simulated */
+    int64_t own_ns, sequential_ns;
+} dh_beside;
+/* Whether a strategy gains anything: what `dhelix plan` says beforehand.
+ * errors    those of a simulation that are not for this job alone; DH_ENOMEM */
+dh_status dh_resolved_beside(dh_ctx *ctx, const dh_resolved *resolved, dh_beside *beside);
 /* Rank 0's session of a run: training, and evaluation where the job has any. */
 dh_session_spec dh_train_session(const dh_job *job, const dh_recipe *recipe);
 

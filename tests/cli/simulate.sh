@@ -208,6 +208,21 @@ says '"costs": "cluster h100"'
 ok "$dhelix" plan "$tmp/job.yaml" --cluster a100 --json
 check 'A100 takes longer' awk -v a="$(json bound_us)" -v h="$bound" 'BEGIN { exit !(a > h) }'
 
+# Where a strategy loses to none, the plan says so beforehand, by the steps that are simulated.
+loses=(--cluster h100 --set train.batch=16 --set parallel.tp=16 --set parallel.pp=1 --set parallel.dp=1
+    --set model.n_kv_heads=16 --set parallel.zero1=false)
+ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=flux
+says '% slower. --set strategy=sequential would be faster here'
+ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=flux --json
+own=$(json step_ms)
+plain=$(json sequential_ms)
+ok "$dhelix" simulate "$tmp/job.yaml" "${loses[@]}" --set strategy=flux --json
+close "$(json step_ms)" "$own" 0.000001
+ok "$dhelix" simulate "$tmp/job.yaml" "${loses[@]}" --json
+close "$(json step_ms)" "$plain" 0.000001
+ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list
+check 'list is not slower' sh -c "! grep -q slower '$tmp/out'"
+
 # Too large for the devices.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a40 --set parallel.tp=1 --set parallel.dp=8 \
     --set parallel.zero1=false

@@ -486,6 +486,39 @@ static void check_layer(const dh_graph *g, const dh_mesh *mesh, uint64_t *seed, 
     }
 }
 
+static double period_of(const dh_slot *slot, const char *policy, dh_slot_pick *order)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_order_policy *row;
+    const dh_order_options options = DH_ORDER_OPTIONS_INIT;
+    dh_slot_timing t = {0};
+    assert_ok(&ctx, dh_order_policy_find(&ctx, policy, &row));
+    assert_ok(&ctx, dh_slot_order(&ctx, slot, row, &options, order));
+    assert_ok(&ctx, dh_slot_time(&ctx, slot, order, &t));
+    return t.period_ns;
+}
+
+/* A strand without a partner keeps its order where lists find no shorter one. */
+static void check_one_strand(const dh_graph *g, const dh_mesh *mesh, uint64_t *seed, int turns)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    for (int turn = 0; turn < turns; turn++) {
+        const drawn d = {test_rand(seed), turn % 2 ? 0.3 : 0};
+        const dh_costs costs = {
+            .name = "drawn", .solo = drawn_solo, .beside = drawn_beside, .self = &d};
+        for (int strand = 0; strand < 2; strand++) {
+            dh_arena *arena = dh_arena_create();
+            dh_slot *slot;
+            assert_ok(&ctx, dh_slot_of_graphs(&ctx, arena, &costs, mesh, 0, strand ? NULL : g,
+                                              strand ? g : NULL, &slot));
+            dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, slot->strand[strand].n + 1);
+            const double own = period_of(slot, "sequential", order);
+            assert_true(period_of(slot, "list", order) <= own * (1 + 1e-5));
+            dh_arena_destroy(arena);
+        }
+    }
+}
+
 static void policies_order_real_layers(void **state)
 {
     static const char *const presets[] = {"gpt2-tiny", "llama-tiny", "mixtral-tiny"};
@@ -503,6 +536,9 @@ static void policies_order_real_layers(void **state)
         for (size_t k = 0; k < p->graphs.n; k++)
             if (p->graphs.at[k]->kind == DH_BLOCK_LAYER)
                 check_layer(p->graphs.at[k], &p->mesh, &seed, 2);
+        for (size_t k = 0; k < p->graphs.n; k++)
+            if (p->graphs.at[k]->kind == DH_BLOCK_LAYER)
+                check_one_strand(p->graphs.at[k], &p->mesh, &seed, 4);
         dh_program_destroy(p);
     }
 }
