@@ -628,6 +628,13 @@ typedef struct dh_grad_reduction {
     uint32_t shard;
     int64_t n_shard;
     uint32_t addend;
+    /* Sums in stages: a value [n_rows, n_row] that passes from reduce_scatters, each of which
+     * leaves row `row` of it (the first one, row 0, begins it), to one that reads all in place of
+     * `range`. n_row 0: none. */
+    struct {
+        int64_t n_row, row, n_rows;
+    } passing;
+    bool reads_passing;
 } dh_grad_reduction;
 dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,
                                     dh_graph **graph);

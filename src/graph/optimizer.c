@@ -316,19 +316,38 @@ dh_status dh_graph_build_norm_link(dh_ctx *ctx, bool behind, dh_graph **graph)
 
 /* ---- reductions of gradients ---------------------------------------------------------------- */
 
+static uint32_t add_passing(builder *b, const dh_grad_reduction *r)
+{
+    const dh_tensor t = {.name = "passing",
+                         .kind = DH_TENSOR_ACT,
+                         .dtype = DH_F32,
+                         .ndim = 2,
+                         .shape = {r->passing.n_rows, r->passing.n_row},
+                         .base = DH_NONE,
+                         .which = DH_NONE};
+    return add(b, &t);
+}
+
+static void add_reduction(builder *b, const dh_grad_reduction *r, uint32_t *passing)
+{
+    const bool leaves = r->passing.n_row > 0 && !r->reads_passing;
+    if (leaves && r->passing.row == 0) *passing = add_passing(b, r);
+    const uint32_t all =
+        r->reads_passing ? *passing : add_range(b, "g", DH_F32, r->range, r->n, false);
+    const uint32_t addend = add_range(b, "g.tied", DH_F32, r->addend, r->n, false);
+    const uint32_t own = leaves ? view_of(b, *passing, r->passing.row)
+                                : add_range(b, "g.own", DH_F32, r->shard, r->n_shard, false);
+    add_op(b, r->type, DH_PHASE_W, DH_NONE, r->group, IDS(all, addend),
+           IDS(own == DH_NONE ? all : own));
+}
+
 dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,
                                     dh_graph **graph)
 {
     builder b = {0};
+    uint32_t passing = DH_NONE;
     DH_TRY(start(ctx, &b, DH_BLOCK_GRADS, DH_F32));
-    for (size_t i = 0; i < n; i++) {
-        const dh_grad_reduction *r = &list[i];
-        const uint32_t all = add_range(&b, "g", DH_F32, r->range, r->n, false);
-        const uint32_t addend = add_range(&b, "g.tied", DH_F32, r->addend, r->n, false);
-        const uint32_t own = add_range(&b, "g.own", DH_F32, r->shard, r->n_shard, false);
-        add_op(&b, r->type, DH_PHASE_W, DH_NONE, r->group, IDS(all, addend),
-               IDS(own == DH_NONE ? all : own));
-    }
+    for (size_t i = 0; i < n; i++) add_reduction(&b, &list[i], &passing);
     return finish(ctx, &b, graph);
 }
 

@@ -341,10 +341,8 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     if (args[ORDER] == WHOLE) return "by costs collectives in one stage are faster (order=whole)";
     if (!dh_mesh_cuts_one_axis(m)) return "nodes cut groups of ranks into unequal parts";
     if (layers_have_stages(m)) return NULL;
-    if (!gradients_have_stages(m)) return "no group of ranks has several on each of several nodes";
-    return spec->zero > 0 ? "only gradients' sums span nodes, and the optimizer's shards of one "
-                            "node's ranks do not lie together (parallel.zero)"
-                          : NULL;
+    return gradients_have_stages(m) ? NULL
+                                    : "no group of ranks has several on each of several nodes";
 }
 
 /* Where only gradients' sums have stages, they are narrow (reductions.c of program). */

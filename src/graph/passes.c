@@ -157,13 +157,15 @@ bool dh_graph_in_stages(const dh_graph_spec *spec)
     return in_stages;
 }
 
-/* Of copies of experts and of the model all do the same, but for what the distributed optimizer
- * does, whose traffic has no stages. */
+/* Copies of experts and of the model all do the same, but for what the distributed optimizer does:
+ * the first of them counts vectors in the gradient norm, so that who is in a stage with it is told
+ * from who is not. */
 static unsigned axes_of_stages(const dh_graph_spec *spec)
 {
-    const int64_t sizes[DH_MESH_EDP] = {spec->mesh.tp, spec->mesh.cp, spec->mesh.ep};
+    const int64_t sizes[] = {spec->mesh.tp, spec->mesh.cp, spec->mesh.ep, spec->mesh.edp};
+    const int end = spec->zero > 0 ? DH_MESH_EDP + 1 : DH_MESH_EDP;
     unsigned axes = 0;
-    for (int axis = 0; axis < DH_MESH_EDP && dh_graph_in_stages(spec); axis++) {
+    for (int axis = 0; axis < end && dh_graph_in_stages(spec); axis++) {
         const int64_t run = dh_mesh_run_on_node(&spec->mesh, axis);
         if (run > 1 && run < sizes[axis]) axes |= 1u << axis;
     }

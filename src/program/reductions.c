@@ -157,6 +157,9 @@ typedef struct sum {
     dh_op_type type;
     int32_t group;
     dh_operand all, range, shard, addend;
+    int64_t n_row;       /* elements of a row of what passes; 0: nothing does */
+    int64_t row, n_rows; /* of it, where it is written */
+    bool reads_passing;  /* in place of `range` */
 } sum;
 typedef DH_VEC(sum) sum_list;
 
@@ -167,19 +170,21 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
 {
     if (all.buffer == DH_NONE || dh_mesh_group_size(mesh_of(r), group) == 1) return DH_OK;
     const dh_op_type type = shard.buffer == DH_NONE ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER;
-    const sum made = {type, (int32_t)group, all, all, shard, none};
+    const sum made = {.type = type,
+                      .group = (int32_t)group,
+                      .all = all,
+                      .range = all,
+                      .shard = shard,
+                      .addend = none};
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
 /* Whether sums over the group go by node and then across nodes: the same on all of its ranks,
- * whose runs of gradients are multiples of DH_FLAT_ALIGN. The shards of the distributed optimizer
- * of a node's ranks do not lie together; its sums stay whole. */
+ * whose runs of gradients are multiples of DH_FLAT_ALIGN. */
 static dh_status find_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,
                              dh_group_stages *stages, bool *found)
 {
     bool in_stages;
-    *found = false;
-    if (r->spec->recipe.zero > 0) return DH_OK;
     DH_TRY(dh_recipe_in_stages(ctx, &r->spec->recipe, &in_stages));
     *found = in_stages && !dh_mesh_group_stages(mesh_of(r), group, stages) &&
              DH_FLAT_ALIGN % stages->per_node == 0;
@@ -198,12 +203,63 @@ static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
     const int64_t n = (int64_t)(all.n_bytes / sizeof(float)) / s.per_node;
     const int64_t place = dh_mesh_group_index(mesh_of(r), s.local, r->spec->rank);
     const dh_operand own = dh_flat_part(all, place * n, n, sizeof(float));
-    const sum stages[] = {{DH_OP_REDUCE_SCATTER, (int32_t)s.local, all, all, own, none},
-                          {DH_OP_ALL_REDUCE, (int32_t)s.cross, all, own, none, none},
-                          {DH_OP_ALL_GATHER, (int32_t)s.local, all, own, all, none}};
+    const sum stages[] = {{.type = DH_OP_REDUCE_SCATTER,
+                           .group = (int32_t)s.local,
+                           .all = all,
+                           .range = all,
+                           .shard = own,
+                           .addend = none},
+                          {.type = DH_OP_ALL_REDUCE,
+                           .group = (int32_t)s.cross,
+                           .all = all,
+                           .range = own,
+                           .shard = none,
+                           .addend = none},
+                          {.type = DH_OP_ALL_GATHER,
+                           .group = (int32_t)s.local,
+                           .all = all,
+                           .range = own,
+                           .shard = all,
+                           .addend = none}};
     for (size_t i = 0; i < DH_COUNTOF(stages); i++)
         if (!dh_vec_push(list, stages[i])) return no_memory(ctx);
     return DH_OK;
+}
+
+/* A sum of which every rank has its shard afterwards. In stages: ranks are in the order of nodes,
+ * so those of node a have the shards of block a. Block by block a node's ranks scatter what they
+ * have, each to the one at its place; the shards of its place, one a block, pass side by side to
+ * the sum over nodes, which leaves each rank its own. */
+static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
+                               dh_group_kind group, dh_operand all, dh_operand shard)
+{
+    dh_group_stages s;
+    bool found;
+    DH_TRY(find_stages(ctx, r, group, &s, &found));
+    if (!found || all.buffer == DH_NONE) return add_sum(ctx, r, list, group, all, shard);
+    const int64_t n_shard = (int64_t)(shard.n_bytes / sizeof(float)), n = s.per_node * n_shard;
+    for (int64_t k = 0; k < s.n_nodes; k++) {
+        const sum on_node = {.type = DH_OP_REDUCE_SCATTER,
+                             .group = (int32_t)s.local,
+                             .all = all,
+                             .range = dh_flat_part(all, k * n, n, sizeof(float)),
+                             .shard = none,
+                             .addend = none,
+                             .n_row = n_shard,
+                             .row = k,
+                             .n_rows = s.n_nodes};
+        if (!dh_vec_push(list, on_node)) return no_memory(ctx);
+    }
+    const sum across = {.type = DH_OP_REDUCE_SCATTER,
+                        .group = (int32_t)s.cross,
+                        .all = all,
+                        .range = none,
+                        .shard = shard,
+                        .addend = none,
+                        .n_row = n_shard,
+                        .n_rows = s.n_nodes,
+                        .reads_passing = true};
+    return dh_vec_push(list, across) ? DH_OK : no_memory(ctx);
 }
 
 /* Matrices and vectors of a flat's gradients, which lie side by side. */
@@ -224,7 +280,12 @@ static dh_status add_own_copies(dh_ctx *ctx, const dh_reducer *r, uint32_t id, s
     for (uint32_t i = 0; i < p->flats.n; i++) {
         if (p->flats.at[i].first_copy != id) continue;
         const dh_operand all = all_gradients(&p->flats.at[id]);
-        const sum made = {DH_OP_ADD, -1, all, all, none, all_gradients(&p->flats.at[i])};
+        const sum made = {.type = DH_OP_ADD,
+                          .group = -1,
+                          .all = all,
+                          .range = all,
+                          .shard = none,
+                          .addend = all_gradients(&p->flats.at[i])};
         if (!dh_vec_push(list, made)) return no_memory(ctx);
     }
     return DH_OK;
@@ -240,7 +301,11 @@ static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f
     dh_param param;
     if (tied == DH_NONE) return DH_OK;
     const uint32_t own = p->blocks.at[f->first_block].params[DH_PARAM_WTE];
-    sum made = {DH_OP_ADD, -1, p->homes.at[own].at[DH_BUF_GRAD], none, none, {.buffer = tied}};
+    sum made = {.type = DH_OP_ADD,
+                .group = -1,
+                .all = p->homes.at[own].at[DH_BUF_GRAD],
+                .shard = none,
+                .addend = {.buffer = tied}};
     if (first && first_shard(r, f->first_block, DH_PARAM_WTE, &param))
         made.all.n_bytes = (uint64_t)dh_param_elements(&param) * sizeof(float);
     made.addend.n_bytes = made.all.n_bytes;
@@ -273,9 +338,12 @@ static dh_status add_clears(dh_ctx *ctx, const dh_reducer *r, uint32_t id, const
     for (size_t i = 0; st == DH_OK && i < n; i++) {
         const dh_operand all = f->matrix[DH_BUF_GRAD];
         const dh_gap g = i < gaps.n ? gaps.at[i] : (dh_gap){0, 0};
-        const sum made = {DH_OP_CLEAR, -1,
-                          all,         dh_flat_part(all, g.begin, g.end - g.begin, sizeof(float)),
-                          none,        none};
+        const sum made = {.type = DH_OP_CLEAR,
+                          .group = -1,
+                          .all = all,
+                          .range = dh_flat_part(all, g.begin, g.end - g.begin, sizeof(float)),
+                          .shard = none,
+                          .addend = none};
         if (!dh_vec_push(list, made)) st = no_memory(ctx);
     }
     dh_vec_fini(&gaps);
@@ -292,7 +360,12 @@ static dh_status add_release(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
     if (id == DH_NONE) return DH_OK;
     const dh_flat f = first ? first_flat(r, id) : dh_emitter_program(r->emitter)->flats.at[id];
     const dh_operand all = f.matrix[DH_BUF_GRAD];
-    const sum made = {DH_OP_RELEASE, -1, all, all, none, none};
+    const sum made = {.type = DH_OP_RELEASE,
+                      .group = -1,
+                      .all = all,
+                      .range = all,
+                      .shard = none,
+                      .addend = none};
     if (f.reduced.buffer == DH_NONE) return DH_OK;
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
@@ -318,7 +391,7 @@ static dh_status add_matrices(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f
         const dh_operand piece =
             dh_flat_part(f->matrix[DH_BUF_GRAD], k * f->n_piece, f->n_piece, sizeof(float));
         if (r->spec->recipe.zero > 0)
-            DH_TRY(add_sum(ctx, r, list, group, piece, shard_of(f, k, piece, which)));
+            DH_TRY(add_shard_sum(ctx, r, list, group, piece, shard_of(f, k, piece, which)));
         else
             DH_TRY(add_whole_sum(ctx, r, list, group, piece));
     }
@@ -521,7 +594,9 @@ static dh_status build_graph(dh_ctx *ctx, const dh_reducer *r, const sum_list *s
         dh_grad_reduction made = {.type = s->type,
                                   .group = s->group,
                                   .n = (int64_t)(s->range.n_bytes / sizeof(float)),
-                                  .n_shard = (int64_t)(s->shard.n_bytes / sizeof(float))};
+                                  .n_shard = (int64_t)(s->shard.n_bytes / sizeof(float)),
+                                  .passing = {s->n_row, s->row, s->n_rows},
+                                  .reads_passing = s->reads_passing};
         st = name_range(ctx, r, s->range, first, &made.range);
         if (st == DH_OK) st = name_range(ctx, r, s->shard, first, &made.shard);
         if (st == DH_OK) st = name_range(ctx, r, s->addend, first, &made.addend);

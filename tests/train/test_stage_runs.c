@@ -22,8 +22,10 @@ static void stages_train_alike(void **state)
     static const comparison list[] = {
         {RUN_GPT2, NODES "parallel.tp=4 model.dropout=0.1", "two-stage+sequential", DH_F32, false},
         {RUN_GPT2, NODES "parallel.dp=4", "centauri", DH_F32, false},
-        /* The distributed optimizer's sums are in one stage: only tokens travel in two. */
-        {RUN_EXPERTS, EP4 "parallel.zero=1", "two-stage+sequential", DH_F32, true},
+        {RUN_LLAMA, NODES "parallel.dp=4 parallel.zero=2 parallel.bucket_mb=0.02",
+         "two-stage+sequential", DH_F32, false},
+        {RUN_EXPERTS, EP4 "parallel.zero=1", "two-stage+sequential", DH_F32, false},
+        {RUN_LLAMA, NODES "parallel.dp=4 parallel.zero=3", "two-stage+list", DH_F32, false},
         {RUN_LLAMA, NODES "parallel.tp=4 parallel.sequence=false", "two-stage(narrow,2)+sequential",
          DH_F32, false},
         {RUN_LLAMA, NODES "parallel.tp=4 train.recompute=full", "two-stage(narrow,2)+list", DH_F32,
