@@ -120,6 +120,8 @@ struct dh_pass {
     unsigned varies_by;
     bool slices_stream; /* tokens between blocks are each tp rank's part behind it, if it applies */
     bool in_stages;     /* operators work on stages of groups (dh_mesh_group_stages) */
+    /* Of such a pass: whether costs choose which sums of gradients do; NULL: all that can. */
+    bool (*stages_by_costs)(const int64_t *args);
     /* Why what it makes runs on no device, and is simulated only; NULL: it runs. */
     const char *simulated;
     /* Says why it leaves every graph of such a job alone; NULL: it does not. Every row has one.
@@ -173,6 +175,8 @@ void dh_pass_param_put(const dh_pass_param *param, int64_t value, dh_str *out);
 /* Whether a pass that applies has operators work on stages of groups, those that sum gradients
  * (reductions.c of program) among them. */
 bool dh_graph_in_stages(const dh_graph_spec *spec);
+/* Whether those sums that costs are to choose do (dh_pass.stages_by_costs). */
+bool dh_graph_stages_by_costs(const dh_graph_spec *spec);
 /* Mesh axes along which the graphs of such a job differ (dh_pass.varies_by), or the ranks that an
  * operator has for partners: of a stage they follow from the place on an axis that nodes cut. */
 unsigned dh_graph_varies_by(const dh_graph_spec *spec);

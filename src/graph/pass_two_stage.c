@@ -353,6 +353,12 @@ static void reduce(const dh_graph_spec *spec, int64_t *args)
     args[PARTS] = 1;
 }
 
+/* Where layers have none nobody chose an order for them, and sums are left to costs one by one. */
+static bool stages_by_costs(const int64_t *args)
+{
+    return args[ORDER] == AUTO;
+}
+
 /* TUNING: of orders that come to the same the one that sends least to other nodes. Each choice
  * takes the time to be measured, in each order: gathers and reduce-scatters are cut alike by any
  * number. */
@@ -382,6 +388,7 @@ const dh_pass dh_pass_row_two_stage = {
                           .max = 16,
                           .choices = some_parts}},
     .in_stages = true,
+    .stages_by_costs = stages_by_costs,
     .applicable = applicable,
     .reduce = reduce,
     .apply = apply};

@@ -157,6 +157,17 @@ bool dh_graph_in_stages(const dh_graph_spec *spec)
     return in_stages;
 }
 
+bool dh_graph_stages_by_costs(const dh_graph_spec *spec)
+{
+    bool by_costs = false;
+    for (int64_t i = 0; !by_costs && i < spec->passes.n; i++) {
+        const dh_pass_use *use = &spec->passes.at[i];
+        by_costs = use->pass->in_stages && use->pass->stages_by_costs &&
+                   use->pass->stages_by_costs(use->args);
+    }
+    return by_costs;
+}
+
 /* Copies of experts and of the model all do the same, but for what the distributed optimizer does:
  * the first of them counts vectors in the gradient norm, so that who is in a stage with it is told
  * from who is not. */

@@ -42,6 +42,14 @@ dh_status dh_recipe_in_stages(dh_ctx *ctx, const dh_recipe *recipe, bool *in_sta
     return DH_OK;
 }
 
+dh_status dh_recipe_stages_by_costs(dh_ctx *ctx, const dh_recipe *recipe, bool *by_costs)
+{
+    dh_graph_spec graphs;
+    DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
+    *by_costs = recipe->in_stages ? recipe->stages_by_costs : dh_graph_stages_by_costs(&graphs);
+    return DH_OK;
+}
+
 dh_status dh_recipe_stream_rows(dh_ctx *ctx, const dh_recipe *recipe, int64_t *rows)
 {
     bool whole;

@@ -67,6 +67,7 @@ typedef struct dh_recipe {
     dh_recompute_kind recompute;
     bool whole_tokens;              /* tensor parallelism without sequence parallelism (dh_shard) */
     bool in_stages;                 /* gradients are summed in stages, also where no pass says so */
+    bool stages_by_costs;           /* or, then, where costs say so */
     int64_t head_chunk_bytes;       /* 0: DH_HEAD_CHUNK_BYTES */
     const dh_backend_info *backend; /* NULL: kernels need no scratch */
 } dh_recipe;
@@ -95,6 +96,8 @@ dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *recipe, dh_graph_spec *
 dh_status dh_recipe_has_whole_tokens(dh_ctx *ctx, const dh_recipe *recipe, bool *whole);
 /* Whether operators work on stages of groups (dh_graph_in_stages), sums of gradients among them. */
 dh_status dh_recipe_in_stages(dh_ctx *ctx, const dh_recipe *recipe, bool *in_stages);
+/* Whether costs choose which sums of gradients do (dh_graph_stages_by_costs). */
+dh_status dh_recipe_stages_by_costs(dh_ctx *ctx, const dh_recipe *recipe, bool *by_costs);
 /* Rows of the residual stream between two blocks of a rank, which is what stages send. */
 dh_status dh_recipe_stream_rows(dh_ctx *ctx, const dh_recipe *recipe, int64_t *rows);
 

@@ -179,16 +179,23 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
-/* Whether sums over the group go by node and then across nodes: the same on all of its ranks,
- * whose runs of gradients are multiples of DH_FLAT_ALIGN. */
+/* Whether a sum over the group goes by node and then across nodes: the same on all of its ranks,
+ * whose runs of gradients are multiples of DH_FLAT_ALIGN. Costs, where they choose, look at a whole
+ * bucket: ranks whose shards of the vocabulary differ have to have the same calls. */
 static dh_status find_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,
                              dh_group_stages *stages, bool *found)
 {
-    bool in_stages;
-    DH_TRY(dh_recipe_in_stages(ctx, &r->spec->recipe, &in_stages));
+    const dh_recipe *recipe = &r->spec->recipe;
+    bool in_stages, by_costs;
+    DH_TRY(dh_recipe_in_stages(ctx, recipe, &in_stages));
     *found = in_stages && !dh_mesh_group_stages(mesh_of(r), group, stages) &&
              DH_FLAT_ALIGN % stages->per_node == 0;
-    return DH_OK;
+    if (!*found) return DH_OK;
+    DH_TRY(dh_recipe_stages_by_costs(ctx, recipe, &by_costs));
+    if (!by_costs) return DH_OK;
+    const int64_t n = dh_flat_pad(bucket_bytes(r) / (int64_t)sizeof(float),
+                                  stages->per_node * stages->n_nodes * DH_FLAT_ALIGN);
+    return dh_sum_is_shorter_in_stages(ctx, r, group, stages, n, recipe->zero > 0, found);
 }
 
 /* A sum that every rank has afterwards. In stages (pass_two_stage.c) a rank scatters it over its

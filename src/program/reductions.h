@@ -80,6 +80,11 @@ dh_status dh_reductions_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, in
 /* regathers.c: the shards that the optimizer of the step before has updated, gathered in the order
  * in which a forward reads the parameters. None with ZeRO-0, and where the optimizer gathers. */
 dh_status dh_regathers_emit(dh_ctx *ctx, const dh_reducer *r);
+/* sums_by_costs.c: whether the calls of a sum of n elements over a group take less in stages, to a
+ * shard for each rank or to all of them. */
+dh_status dh_sum_is_shorter_in_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,
+                                      const dh_group_stages *stages, int64_t n, bool sharded,
+                                      bool *shorter);
 /* repeats.c: a parameter's elements [begin, end) of its flat's matrices or vectors that the ranks
  * of DH_GROUP_KV have alike. */
 typedef struct dh_repeat {

@@ -34,7 +34,7 @@ typedef struct times_key {
 typedef struct outline_key {
     uint64_t costs;
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
-        in_stages;
+        in_stages, by_costs;
     int64_t zero, bucket_bytes;
     int64_t one_micro, each_micro; /* whole gradients of a step last otherwise then */
 } outline_key;
@@ -272,6 +272,7 @@ static dh_status make_outline(estimate *e, int64_t rank, tune_outline **outline)
     spec.recipe.n_micro = spec.recipe.schedule->n_micro;
     DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &spec.recipe.whole_tokens));
     DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &spec.recipe.in_stages));
+    DH_TRY(dh_recipe_stages_by_costs(e->ctx, &e->spec.recipe, &spec.recipe.stages_by_costs));
     spec.recipe.strategy = NULL; /* else neither this nor the micro-batch makes a difference here */
     spec.recipe.micro_batch = 1;
     spec.rank = dh_mesh_rank(&e->spec.recipe.mesh, (dh_coord){.pp = rank});
@@ -284,9 +285,10 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
 {
     const dh_mesh *m = &e->spec.recipe.mesh;
     const tune_stage holds = holding_of(e->long_one, rank);
-    bool whole_tokens, in_stages;
+    bool whole_tokens, in_stages, by_costs;
     DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &whole_tokens));
     DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &in_stages));
+    DH_TRY(dh_recipe_stages_by_costs(e->ctx, &e->spec.recipe, &by_costs));
     const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
                              .tp = m->tp,
                              .cp = m->cp,
@@ -304,7 +306,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .bucket_bytes = e->spec.recipe.bucket_bytes,
                              .one_micro = e->long_one->schedule->n_micro == 1,
                              .each_micro = e->spec.recipe.reduces_each,
-                             .in_stages = in_stages};
+                             .in_stages = in_stages,
+                             .by_costs = by_costs};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made;
     if (!place) return tune_no_memory(e->ctx);

@@ -12,6 +12,9 @@ static setup setup_of(const char *strategy, int64_t tp, int64_t dp, int64_t per_
     return s;
 }
 
+/* centauri, whatever costs would choose */
+static const dh_strategy staged = {.name = "staged", .passes = "two-stage", .policy = "sequential"};
+
 /* ---- bytes --------------------------------------------------------------------------------- */
 
 static int64_t larger_side(const dh_graph *g, const dh_op *op)
@@ -64,7 +67,8 @@ static void what_crosses_is_the_formula(void **state)
             const bool gradients = tp <= per_node;
             const int64_t n = gradients ? dp : tp, n_nodes = tp * dp / per_node;
             setup one = setup_of("sequential", tp, dp, per_node);
-            setup two = setup_of("centauri", tp, dp, per_node);
+            setup two = one;
+            two.strategy = &staged;
             if (zero > 0 && !gradients) continue;
             one.zero = two.zero = zero;
             const int64_t before = crossing_of(&one, gradients, n);
@@ -105,6 +109,7 @@ static void a_stage_that_all_leave_out_is_found(void **state)
     for (size_t i = 0; i < DH_COUNTOF(stages); i++) {
         dh_ctx ctx = DH_CTX_INIT;
         setup s = setup_of("centauri", 1, 4, 2);
+        s.strategy = &staged;
         s.zero = stages[i].zero;
         mesh_programs *m = build(&s);
         assert_ok(&ctx, dh_sums_verify(&ctx, m->at[1]));
@@ -113,6 +118,42 @@ static void a_stage_that_all_leave_out_is_found(void **state)
         assert_non_null(strstr(ctx.message, "was not summed over group dp-cp"));
         destroy(m);
     }
+}
+
+/* ---- what costs choose ----------------------------------------------------------------------- */
+
+static bool sums_in_stages(const dh_program *p)
+{
+    for (size_t i = 0; i < p->instrs.n; i++)
+        if (dh_instr_graph(p, &p->instrs.at[i])->kind == DH_BLOCK_GRADS &&
+            dh_stream_engine((dh_stream)p->instrs.at[i].stream) == DH_ENGINE_LOCAL)
+            return true;
+    return false;
+}
+
+/* Where bytes between nodes are what takes long, sums go in stages; where calls are, in one. */
+static void costs_choose_sums(void **state)
+{
+    static const dh_cost_model slow = {
+        .link_bytes_per_s = {[DH_ENGINE_LOCAL] = 1e11, [DH_ENGINE_CROSS] = 1e8},
+        .link_latency_ns = {[DH_ENGINE_LOCAL] = 1, [DH_ENGINE_CROSS] = 1}};
+    static const dh_cost_model late = {
+        .link_bytes_per_s = {[DH_ENGINE_LOCAL] = 1e11, [DH_ENGINE_CROSS] = 1e11},
+        .link_latency_ns = {[DH_ENGINE_LOCAL] = 1e9, [DH_ENGINE_CROSS] = 1}};
+    for (int64_t zero = 0; zero <= 2; zero++)
+        for (int is_slow = 0; is_slow < 2; is_slow++) {
+            dh_ctx ctx = DH_CTX_INIT;
+            dh_arena *arena = dh_arena_create();
+            setup s = setup_of("centauri", 1, 4, 2);
+            s.zero = zero;
+            mesh_programs *m = prepare(&s);
+            m->spec.recipe.costs = dh_costs_estimated(arena, is_slow ? &slow : &late);
+            build_all(m);
+            assert_ok(&ctx, verify(&ctx, m));
+            for (size_t r = 0; r < m->n; r++) assert_int_equal(sums_in_stages(m->at[r]), is_slow);
+            destroy(m);
+            dh_arena_destroy(arena);
+        }
 }
 
 /* The same mesh by classes of ranks, which differ by place on the axis that nodes cut. */
@@ -141,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_crosses_is_the_formula),
         cmocka_unit_test(a_stage_that_all_leave_out_is_found),
+        cmocka_unit_test(costs_choose_sums),
         cmocka_unit_test(classes_verify),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
