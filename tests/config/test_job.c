@@ -727,6 +727,8 @@ static void groups_that_cannot_be_are_refused(void **state)
          "parallel.gather forward"},
         {"switch: {groups: [64]}\noptimizer: {post_validation: true}\nparallel: {pp: 2}\n",
          "optimizer.post_validation with"},
+        {"switch: {groups: [64]}\noptimizer: {fuse: 2}\nparallel: {zero: 1}\n",
+         "optimizer.fuse with data.packing group"},
         {"switch: {groups: [64]}\nlora: {rank: 4}\n", "data.packing group with adapters"},
         {"switch: {groups: [64]}\nelastic: {action: continue}\n", "elastic.action continue"},
     };
