@@ -70,22 +70,27 @@ typedef struct dh_model {
     char name[64];
     dh_family family;
     int64_t n_layers;
-    int64_t width;        /* C, hidden size */
-    int64_t n_heads;      /* H */
-    int64_t n_kv_heads;   /* divides n_heads */
-    int64_t head_dim;     /* D; HF default width / n_heads */
-    int64_t ffn_width;    /* F; per expert where there are any */
-    int64_t vocab;        /* V; 0 only in a job whose tokenizer still has to decide it */
-    int64_t max_seq;      /* longest sequence; rows of wpe for GPT-2 */
-    int64_t window;       /* tokens that one sees, itself the last of them; 0: all before it */
-    int64_t window_from;  /* layers in front that see all nevertheless */
+    int64_t width;       /* C, hidden size */
+    int64_t n_heads;     /* H */
+    int64_t n_kv_heads;  /* divides n_heads */
+    int64_t head_dim;    /* D; HF default width / n_heads */
+    int64_t ffn_width;   /* F; per expert where there are any */
+    int64_t dense_first; /* of a model with experts: layers in front that have none */
+    int64_t moe_every;   /* of the others every so manieth has them (2: the 2nd, the 4th); 0: all */
+    int64_t dense_width; /* F of layers without experts; 0: there are none */
+    int64_t vocab;       /* V; 0 only in a job whose tokenizer still has to decide it */
+    int64_t max_seq;     /* longest sequence; rows of wpe for GPT-2 */
+    int64_t window;      /* tokens that one sees, itself the last of them; 0: all before it */
+    int64_t window_from; /* layers in front that see all nevertheless */
     int64_t window_every; /* every so manieth layer sees all, too (6: the 6th, the 12th); 0: none */
     bool tied_head;       /* head shares the token embedding */
     bool bias;            /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
     bool qkv_bias;        /* Qwen 2: biases of queries, keys and values alone */
     bool qk_norm;         /* Qwen 3: RMSNorm of every head of queries and keys */
     bool qk_norm_all;     /* OLMo 2: RMSNorm of all heads of queries together, and of keys */
-    dh_attention_kind attention; /* of all layers; linear: in the llama and mixtral families */
+    dh_attention_kind attention; /* linear: in the llama and mixtral families */
+    int64_t softmax_every; /* linear: every so manieth layer has softmax instead (4: the 4th, the
+                            * 8th); 0: none */
     dh_feature_map feature_map;
     dh_norm_kind norm;
     dh_norm_place norm_place;
@@ -138,6 +143,33 @@ DH_API double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
 /* Tokens that one sees in layer 0 <= layer < n_layers; 0: all before it. */
 DH_API int64_t dh_model_window(const dh_model *model, int64_t layer);
 
+/* What sets a layer apart from those that the model's fields describe, bit by bit. Layers of a kind
+ * are alike, but for what a kernel takes from the layer's number (dh_model_window, nth): they have
+ * the same operators on the same shapes. */
+enum {
+    DH_LAYER_DENSE = 1 << 0,   /* no experts, in a model that has them */
+    DH_LAYER_SOFTMAX = 1 << 1, /* softmax attention, in a model of linear attention */
+    DH_N_LAYER_KINDS = 1 << 2
+};
+DH_API unsigned dh_model_layer_kind(const dh_model *model, int64_t layer);
+/* "layer without experts"; of kind 0 "layer". */
+DH_API const char *dh_layer_kind_name(unsigned kind);
+
+/* Kinds among some layers, in the order in which they first occur. */
+typedef struct dh_layer_kinds {
+    int n;
+    int64_t layer[DH_N_LAYER_KINDS]; /* the first of the kind among them */
+    int64_t count[DH_N_LAYER_KINDS]; /* how many of them there are */
+} dh_layer_kinds;
+/* Of layers [first, first + n). */
+DH_API dh_layer_kinds dh_model_kinds(const dh_model *model, int64_t first, int64_t n);
+
+/* The model as one of its layers sees it: as many layers, all of that one's kind. Of a model whose
+ * layers are alike, the same. */
+DH_API dh_model dh_model_of_layer(const dh_model *model, int64_t layer);
+/* How many of the first n layers have experts. */
+DH_API int64_t dh_model_n_routed(const dh_model *model, int64_t n);
+
 /* Consistency of all fields; the message names the field and what would be right.
  * Sizes are bounded so that counts never overflow. errors: DH_EINVAL */
 DH_API dh_status dh_model_validate(dh_ctx *ctx, const dh_model *model);
@@ -156,12 +188,12 @@ DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *m
  * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config, Gemma2Config,
  * Gemma3TextConfig, DeepseekV3Config), and of our own for models with linear attention, which
  * transformers has no class for: model_type linear_llama or linear_mixtral, keys as Llama's and
- * Mixtral's, feature_map. Fields with a meaning we do not compute (other activations, unknown rope
- * scaling) are refused by name; a window is kept where it is shorter than the longest sequence;
- * harmless unknown ones are ignored; absent ones have transformers' defaults. A GPT-2 file may say
- * "bias": false (nanoGPT's variant; not a key of transformers).
- * errors: DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO.
- * The file variant takes config.json or its folder. */
+ * Mixtral's, feature_map, softmax_every. Fields with a meaning we do not compute (other
+ * activations, unknown rope scaling) are refused by name; a window is kept where it is shorter than
+ * the longest sequence; harmless unknown ones are ignored; absent ones have transformers' defaults.
+ * A GPT-2 file may say "bias": false (nanoGPT's variant; not a key of transformers). errors:
+ * DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO. The file variant takes
+ * config.json or its folder. */
 DH_API dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes,
                                            dh_model *model);
 DH_API dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model);

@@ -99,6 +99,13 @@ static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
 
 static dh_status check_linear(dh_ctx *ctx, const dh_job *job)
 {
+    if (job->cp > 1 && job->model.softmax_every > 0)
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "parallel.cp %lld with model.softmax_every %lld: ranks that share a sequence "
+            "have other tokens of it for linear attention than for rings of softmax; "
+            "parallel.cp 1 would be right",
+            LL(job->cp), LL(job->model.softmax_every));
     if (job->cp_linear == DH_CP_LINEAR_LASP2 || job->model.attention == DH_ATTENTION_LINEAR)
         return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
@@ -180,7 +187,8 @@ static dh_status check_tensor_parallel(dh_ctx *ctx, const dh_job *job)
     const struct {
         const char *name;
         int64_t size;
-    } sizes[] = {{"n_heads", m->n_heads}, {"ffn_width", m->ffn_width}};
+    } sizes[] = {
+        {"n_heads", m->n_heads}, {"ffn_width", m->ffn_width}, {"dense_width", m->dense_width}};
     for (size_t i = 0; i < DH_COUNTOF(sizes); i++)
         if (sizes[i].size % job->tp)
             return dh_fail(ctx, DH_EINVAL,

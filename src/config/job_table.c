@@ -97,6 +97,7 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
 #define FOR_WINDOW_LAYERS .families = DH_FOR_QWEN2 | DH_FOR_QWEN3 | DH_FOR_GEMMA2 | DH_FOR_GEMMA3
 #define FOR_GEMMA .families = DH_FOR_GEMMA2 | DH_FOR_GEMMA3
 #define FOR_EXPERTS .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3
+#define FOR_DENSE_LAYERS .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3
 #define FOR_DEEPSEEK .families = DH_FOR_DEEPSEEK3
 #define FOR_LINEAR .families = DH_FOR_LLAMA | DH_FOR_MIXTRAL
 #define FOR_GPT2 .families = DH_FOR_GPT2
@@ -165,6 +166,8 @@ static const dh_setting settings[] = {
         .zero = "none", .help = "every so manieth layer sees all, too: 6, the 6th, 12th and so on"),
     ENUM("model.attention", model.attention, NULL, dh_attention_kind_names, FOR_LINEAR,
          .help = "softmax of scores, or linear: sums of k v^T, of one size whatever the length, and a norm of every head"),
+    INT("model.softmax_every", model.softmax_every, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_LINEAR, .unit = "layers",
+        .zero = "none", .help = "with linear attention: every so manieth layer has softmax instead; 4: the 4th, 8th and so on"),
     ENUM("model.feature_map", model.feature_map, NULL, dh_feature_map_names, FOR_LINEAR,
          .help = "linear attention: of queries and keys, channel by channel; elu: 1 + elu(x)"),
     BOOL("model.tied_head", model.tied_head, NULL, .aliases = "tie_word_embeddings",
@@ -203,6 +206,13 @@ static const dh_setting settings[] = {
           .zero = "none", .help = "logits stay between this and its negative: c tanh(logits / c)"),
     INT("model.n_experts", model.n_experts, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
         .aliases = "num_local_experts num_experts", .help = "experts of a layer"),
+    INT("model.dense_first", model.dense_first, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_DENSE_LAYERS,
+        .aliases = "first_k_dense_replace", .unit = "layers", .zero = "none", .help = "first layers, which have no experts"),
+    INT("model.moe_every", model.moe_every, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_QWEN3_MOE,
+        .unit = "layers", .zero = "all",
+        .help = "of the others every so manieth has experts: 2, the 2nd, 4th and so on"),
+    INT("model.dense_width", model.dense_width, NULL, 0, DH_MODEL_MAX_FFN, FOR_DENSE_LAYERS, .zero = "none",
+        .help = "feed-forward width of layers without experts"),
     INT("model.top_k", model.top_k, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
         .aliases = "num_experts_per_tok", .help = "experts a token is sent to"),
     BOOL("model.topk_plain", model.topk_plain, NULL, .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3,

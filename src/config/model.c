@@ -37,6 +37,7 @@ static const struct family_row {
     bool window;                /* may have a window */
     bool window_layers;         /* of some of its layers alone */
     bool nth;                   /* may have layers without positions */
+    bool dense_layers;          /* may have layers without experts among them */
     bool topk_plain;            /* may leave the weights of a token's experts as they are */
     bool linear;                /* may have linear attention */
     bool gemma;                 /* norms by 1 + weight, embeddings scaled, softcaps, query scalar */
@@ -52,10 +53,12 @@ static const struct family_row {
     [DH_FAMILY_QWEN3] = {LLAMA_LIKE, .qk_norm = true, .window = true, .window_layers = true},
     [DH_FAMILY_OLMO2] = {LLAMA_LIKE, .qk_norm_all = true, .norm_place = DH_NORMS_AFTER},
     [DH_FAMILY_SMOLLM3] = {LLAMA_LIKE, .nth = true},
-    [DH_FAMILY_QWEN3_MOE] = {LLAMA_LIKE, .qk_norm = true, .experts = true, .topk_plain = true},
+    [DH_FAMILY_QWEN3_MOE] = {LLAMA_LIKE, .qk_norm = true, .experts = true, .topk_plain = true,
+                             .dense_layers = true},
     [DH_FAMILY_GEMMA2] = {GEMMA},
     [DH_FAMILY_GEMMA3] = {GEMMA, .qk_norm = true, .nth = true},
-    [DH_FAMILY_DEEPSEEK3] = {LLAMA_LIKE, .experts = true, .topk_plain = true, .latent = true},
+    [DH_FAMILY_DEEPSEEK3] = {LLAMA_LIKE, .experts = true, .topk_plain = true, .dense_layers = true,
+                             .latent = true},
 };
 
 /* ---- validation ------------------------------------------------------------------ */
@@ -301,6 +304,7 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
     DH_TRY(check_sizes(ctx, m));
     DH_TRY(check_window(ctx, m));
     DH_TRY(check_attention(ctx, m));
+    DH_TRY(dh_model_check_layers(ctx, m, family_rows[m->family].dense_layers));
     DH_TRY(check_heads(ctx, m));
     if (family_rows[m->family].rope) DH_TRY(check_rope(ctx, &m->rope));
     if (m->nth && m->rope_nth.theta != 0) DH_TRY(check_rope(ctx, &m->rope_nth));
@@ -367,19 +371,48 @@ static int64_t layer_bias_params(const dh_model *m)
     return norms + qkv + m->width + m->ffn_width + m->width;
 }
 
-int64_t dh_model_n_params(const dh_model *m)
+/* Of a layer of a model whose layers are alike. */
+static int64_t layer_params(const dh_model *m)
 {
     int64_t n_ffns = m->n_experts ? m->n_experts + m->n_shared : 1;
     int64_t router = m->n_experts * (m->width + (m->n_groups > 0 ? 1 : 0)); /* and its bias */
     int64_t norms =
         (m->norm_place == DH_NORMS_AROUND ? 4 : 2) * m->width + (m->qk_norm ? 2 * m->head_dim : 0) +
         (m->qk_norm_all ? (m->n_heads + m->n_kv_heads) * m->head_dim : 0) + m->q_lora + m->kv_lora;
-    int64_t layer = norms + attention_matmul_params(m) + router + n_ffns * ffn_matmul_params(m) +
-                    layer_bias_params(m);
+    return norms + attention_matmul_params(m) + router + n_ffns * ffn_matmul_params(m) +
+           layer_bias_params(m);
+}
+
+/* Of the same, those that a token is multiplied with. */
+static int64_t layer_matmul_params(const dh_model *m)
+{
+    int64_t used_ffns = m->n_experts ? m->top_k + m->n_shared : 1;
+    return attention_matmul_params(m) + m->n_experts * m->width + used_ffns * ffn_matmul_params(m);
+}
+
+static int64_t is_linear(const dh_model *m)
+{
+    return m->attention == DH_ATTENTION_LINEAR;
+}
+
+/* Over all layers. */
+static int64_t sum_layers(const dh_model *m, int64_t (*of)(const dh_model *m))
+{
+    int64_t sum = 0;
+    const dh_layer_kinds kinds = dh_model_kinds(m, 0, m->n_layers);
+    for (int k = 0; k < kinds.n; k++) {
+        const dh_model layer = dh_model_of_layer(m, kinds.layer[k]);
+        sum += kinds.count[k] * of(&layer);
+    }
+    return sum;
+}
+
+int64_t dh_model_n_params(const dh_model *m)
+{
     int64_t positions = m->family == DH_FAMILY_GPT2 ? m->max_seq * m->width : 0;
     int64_t last_norm = m->bias ? 2 * m->width : m->width;
     int64_t embeddings = m->vocab * m->width * (m->tied_head ? 1 : 2);
-    return embeddings + positions + m->n_layers * layer + last_norm;
+    return embeddings + positions + sum_layers(m, layer_params) + last_norm;
 }
 
 int64_t dh_model_window(const dh_model *m, int64_t layer)
@@ -388,8 +421,8 @@ int64_t dh_model_window(const dh_model *m, int64_t layer)
     return layer >= m->window_from && !whole ? m->window : 0;
 }
 
-/* Tokens that one of T sees, on average, summed over layers: T / 2, or of a window all but for the
- * sequence's first ones. */
+/* Tokens that one of T sees, on average, summed over layers of softmax attention: T / 2, or of a
+ * window all but for the sequence's first ones. */
 static double tokens_seen(const dh_model *m, double seq_len)
 {
     double n = 0;
@@ -398,22 +431,20 @@ static double tokens_seen(const dh_model *m, double seq_len)
         if (window > 0 && window < seq_len)
             n += window - window * window / (2 * seq_len) - seq_len / 2;
     }
-    return (double)m->n_layers * seq_len / 2 + n;
+    return (double)(m->n_layers - sum_layers(m, is_linear)) * seq_len / 2 + n;
 }
 
 double dh_model_flops_per_token(const dh_model *m, int64_t seq_len)
 {
-    int64_t used_ffns = m->n_experts ? m->top_k + m->n_shared : 1;
-    int64_t layer =
-        attention_matmul_params(m) + m->n_experts * m->width + used_ffns * ffn_matmul_params(m);
-    double matmul = (double)(m->n_layers * layer + m->vocab * m->width);
-    if (m->attention == DH_ATTENTION_LINEAR) /* k v^T, and q times the sum of them */
-        return 6 * (matmul + (double)(m->n_layers * (m->n_heads + m->n_kv_heads)) *
-                                 (double)(m->head_dim * m->head_dim));
+    double matmul = (double)(sum_layers(m, layer_matmul_params) + m->vocab * m->width);
     /* Two products of T x T x D a head; the second's D is that of values. */
     const int64_t v_dim = m->v_dim ? m->v_dim : m->head_dim;
     double attention =
         (double)(m->n_heads * (m->head_dim + v_dim)) / 2 * tokens_seen(m, (double)seq_len);
-    if (m->lora.rank > 0) return 4 * matmul + 6 * (double)dh_model_n_trained(m) + 12 * attention;
-    return 6 * matmul + 12 * attention;
+    /* Linear attention: k v^T, and q times the sum of them. */
+    double sums = (double)(sum_layers(m, is_linear) * (m->n_heads + m->n_kv_heads)) *
+                  (double)(m->head_dim * m->head_dim);
+    if (m->lora.rank > 0)
+        return 4 * matmul + 6 * (double)dh_model_n_trained(m) + 6 * sums + 12 * attention;
+    return 6 * (matmul + sums) + 12 * attention;
 }

@@ -26,6 +26,9 @@ void dh_config_write_rope(json_t *config, const dh_rope *r);
 dh_status dh_config_read_yarn(dh_ctx *ctx, const json_t *rope, dh_rope *out);
 void dh_config_write_yarn(json_t *rope, const dh_rope *r);
 
+/* Of layers without experts, where there are such. */
+void dh_config_write_dense_width(json_t *config, const dh_model *m);
+
 dh_status dh_config_read_olmo2(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_smollm3(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *m);

@@ -127,16 +127,13 @@ int64_t dh_model_latent_params(const dh_model *m)
 /* ---- config class ------------------------------------------------------------------------------
  */
 
-static dh_status check_dense_layers(dh_ctx *ctx, const json_t *config)
+static dh_status read_dense_layers(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
-    int64_t dense;
-    DH_TRY(dh_config_int(ctx, config, "first_k_dense_replace", 3, &dense));
-    if (dense == 0) return DH_OK;
-    return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "\"first_k_dense_replace\" is %lld%s; every layer has experts here: only 0 is "
-                   "supported",
-                   (long long)dense,
-                   dh_config_get(config, "first_k_dense_replace") ? "" : " where it is absent");
+    int64_t width;
+    DH_TRY(dh_config_int(ctx, config, "first_k_dense_replace", 3, &m->dense_first));
+    DH_TRY(dh_config_int(ctx, config, "intermediate_size", 18432, &width));
+    m->dense_width = m->dense_first > 0 ? width : 0;
+    return DH_OK;
 }
 
 static dh_status read_heads(dh_ctx *ctx, const json_t *config, dh_model *m)
@@ -188,11 +185,11 @@ dh_status dh_config_read_deepseek3(dh_ctx *ctx, const json_t *config, dh_model *
         {"attention_bias", "false", "no biases in this family"},
         {"scoring_func", "\"sigmoid\"", "experts are chosen by sigmoids"},
         {"topk_method", "\"noaux_tc\"", "experts are chosen in groups, with a bias"},
-        {"moe_layer_freq", "1", "every layer has experts"}};
+        {"moe_layer_freq", "1", "every layer behind the first ones has experts"}};
     static const char *const silu[] = {"silu"};
     DH_TRY(dh_config_ints(ctx, config, ints, DH_COUNTOF(ints), m));
     DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
-    DH_TRY(check_dense_layers(ctx, config));
+    DH_TRY(read_dense_layers(ctx, config, m));
     DH_TRY(dh_config_activation(ctx, config, "hidden_act", silu, DH_COUNTOF(silu)));
     DH_TRY(read_heads(ctx, config, m));
     DH_TRY(read_routing(ctx, config, m));
@@ -204,10 +201,10 @@ dh_status dh_config_read_deepseek3(dh_ctx *ctx, const json_t *config, dh_model *
 void dh_config_write_deepseek3(json_t *config, const dh_model *m)
 {
     dh_config_write_relative(config, m);
-    json_object_del(config, "head_dim");          /* Transformers': rope_dim */
-    json_object_del(config, "intermediate_size"); /* of dense layers */
+    json_object_del(config, "head_dim"); /* Transformers': rope_dim */
+    dh_config_write_dense_width(config, m);
     json_object_set_new(config, "moe_intermediate_size", json_integer(m->ffn_width));
-    json_object_set_new(config, "first_k_dense_replace", json_integer(0));
+    json_object_set_new(config, "first_k_dense_replace", json_integer(m->dense_first));
     json_object_set_new(config, "num_nextn_predict_layers", json_integer(0));
     json_object_set_new(config, "q_lora_rank", m->q_lora ? json_integer(m->q_lora) : json_null());
     json_object_set_new(config, "kv_lora_rank", json_integer(m->kv_lora));

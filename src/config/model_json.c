@@ -449,7 +449,7 @@ static dh_status read_linear(dh_ctx *ctx, const json_t *config, dh_model *m)
                        "\"feature_map\" is \"%s\"; supported are elu, identity and silu", map);
     m->attention = DH_ATTENTION_LINEAR;
     m->feature_map = (dh_feature_map)i;
-    return DH_OK;
+    return dh_config_int(ctx, config, "softmax_every", 0, &m->softmax_every);
 }
 
 static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
@@ -528,6 +528,8 @@ dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **tex
     if (class->linear)
         json_object_set_new(config, "feature_map",
                             json_string(dh_feature_map_names[model->feature_map]));
+    if (model->softmax_every)
+        json_object_set_new(config, "softmax_every", json_integer(model->softmax_every));
     json_object_set_new(config, "tie_word_embeddings", json_boolean(model->tied_head));
     json_object_set_new(config, "initializer_range", json_real(model->init_std));
     return dh_json_text_exact(ctx, config, JSON_INDENT(2), text);

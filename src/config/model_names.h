@@ -34,6 +34,9 @@ dh_status dh_model_check_no_deepseek3(dh_ctx *ctx, const dh_model *m);
 /* Weights a token is multiplied with in latent attention of one layer. */
 int64_t dh_model_latent_params(const dh_model *m);
 
+/* model_layers.c: which layers are apart; dense: the family may have some without experts.
+ * errors: DH_EINVAL, DH_EUNSUPPORTED */
+dh_status dh_model_check_layers(dh_ctx *ctx, const dh_model *m, bool dense);
 /* Everything the family decides, sizes 0. */
 void dh_model_init(dh_model *model, dh_family family);
 /* model_lora.c: whether its adapters can be there. errors: DH_EINVAL, names what the family has */

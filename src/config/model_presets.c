@@ -205,11 +205,11 @@ static const dh_model_preset presets[] = {
       .rope = {.theta = 1e4}}},
 
     {"deepseek-v3",
-     "DeepSeek V3, 671B (HF deepseek-ai/DeepSeek-V3); its first three layers, dense ones of width "
-     "18432, have experts here like the others, of which 9 of width 2048 work for a token: the "
-     "same work, 33B more parameters; no modules for further tokens",
+     "DeepSeek V3, 671B (HF deepseek-ai/DeepSeek-V3), without the modules for further tokens",
      {.name = "deepseek-v3",
       DEEPSEEK3(256, 8, 8, 4, 61, 7168, 128, 192, 2048, 129280, 163840),
+      .dense_first = 3,
+      .dense_width = 18432,
       .q_lora = 1536,
       .kv_lora = 512,
       .rope_dim = 64,

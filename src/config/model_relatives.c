@@ -52,14 +52,56 @@ void dh_config_write_smollm3(json_t *config, const dh_model *m)
 
 /* ---- Qwen 3 with experts --------------------------------------------------------------------- */
 
+static bool is_listed(const json_t *list, int64_t layer)
+{
+    size_t i;
+    const json_t *one;
+    json_array_foreach(list, i, one) if (json_integer_value(one) == layer) return true;
+    return false;
+}
+
+static dh_status check_list(dh_ctx *ctx, const json_t *list, int64_t n_layers)
+{
+    size_t i;
+    const json_t *one;
+    bool fits = json_is_array(list);
+    json_array_foreach(list, i, one) fits = fits && json_is_integer(one) &&
+                                            json_integer_value(one) >= 0 &&
+                                            json_integer_value(one) < n_layers;
+    if (fits) return DH_OK;
+    return dh_fail(ctx, DH_EFORMAT,
+                   "\"mlp_only_layers\" must be a list of numbers of layers, from 0 to %lld",
+                   (long long)n_layers - 1);
+}
+
+/* Layers that mlp_only_layers names have no experts, nor have those that are no so manieth. */
+static dh_status read_dense_layers(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    int64_t step;
+    const json_t *list = dh_config_get(config, "mlp_only_layers");
+    DH_TRY(dh_config_int(ctx, config, "decoder_sparse_step", 1, &step));
+    if (step < 1)
+        return dh_fail(ctx, DH_EINVAL, "\"decoder_sparse_step\" is %lld; it must be positive",
+                       (long long)step);
+    m->moe_every = step > 1 ? step : 0;
+    if (list) DH_TRY(check_list(ctx, list, m->n_layers));
+    while (m->dense_first < m->n_layers && is_listed(list, m->dense_first)) m->dense_first++;
+    for (int64_t layer = m->dense_first; layer < m->n_layers; layer++)
+        if (is_listed(list, layer) && (layer + 1) % step == 0)
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "\"mlp_only_layers\" has %lld and not %lld; supported are the first "
+                           "layers, and all but every so manieth (decoder_sparse_step)",
+                           (long long)layer, (long long)m->dense_first);
+    return DH_OK;
+}
+
 dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     static const llama_defaults defaults = {24, 2048, 32, 4, 6144, 151936, 32768, 1e-6, 1e4, 0};
-    static const dh_config_must musts[] = {{"decoder_sparse_step", "1", "every layer has experts"},
-                                           {"mlp_only_layers", "[]", "every layer has experts"}};
     bool normed;
     DH_TRY(dh_config_read_relative(ctx, config, &defaults, m));
-    DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
+    DH_TRY(read_dense_layers(ctx, config, m));
+    if (m->dense_first || m->moe_every) m->dense_width = m->ffn_width;
     DH_TRY(dh_config_int(ctx, config, "moe_intermediate_size", 768, &m->ffn_width));
     DH_TRY(dh_config_int(ctx, config, "num_local_experts", 128, &m->n_experts)); /* newer files */
     DH_TRY(dh_config_int(ctx, config, "num_experts", m->n_experts, &m->n_experts));
@@ -69,10 +111,23 @@ dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *
     return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
 }
 
+void dh_config_write_dense_width(json_t *config, const dh_model *m)
+{
+    if (m->dense_width)
+        json_object_set_new(config, "intermediate_size", json_integer(m->dense_width));
+    else
+        json_object_del(config, "intermediate_size");
+}
+
 void dh_config_write_qwen3_moe(json_t *config, const dh_model *m)
 {
     dh_config_write_relative(config, m);
-    json_object_del(config, "intermediate_size"); /* of layers without experts */
+    dh_config_write_dense_width(config, m);
+    if (m->moe_every)
+        json_object_set_new(config, "decoder_sparse_step", json_integer(m->moe_every));
+    json_t *list = m->dense_first ? json_array() : NULL;
+    for (int64_t i = 0; i < m->dense_first; i++) json_array_append_new(list, json_integer(i));
+    if (list) json_object_set_new(config, "mlp_only_layers", list);
     json_object_set_new(config, "moe_intermediate_size", json_integer(m->ffn_width));
     json_object_set_new(config, "num_experts", json_integer(m->n_experts));
     json_object_set_new(config, "num_experts_per_tok", json_integer(m->top_k));

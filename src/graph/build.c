@@ -12,8 +12,8 @@
 #include <string.h>
 
 typedef struct builder {
-    const dh_build *build;
-    const dh_model *model;
+    const dh_build *build; /* its model has layers of several kinds */
+    const dh_model *model; /* as the block sees it */
     dh_graph *graph;
     bool failed; /* out of memory somewhere; checked once at the end */
     uint32_t params[DH_MAX_BLOCK_PARAMS], grads[DH_MAX_BLOCK_PARAMS], inputs[DH_N_INPUT];
@@ -381,10 +381,11 @@ static int64_t routed_rows(const builder *b)
     return capacity ? b->model->n_experts * capacity : rows_of(b) * b->model->top_k;
 }
 
-/* Rows of all layers in the load-balancing loss of a micro-batch. */
+/* Rows of all layers with routers in the load-balancing loss of a micro-batch. */
 static int64_t router_rows(const builder *b)
 {
-    return b->model->n_layers * rows_of(b);
+    const dh_model *whole = b->build->model;
+    return dh_model_n_routed(whole, whole->n_layers) * rows_of(b);
 }
 
 static uint32_t grouped_linear(builder *b, const char *name, uint32_t x, uint32_t which_w,
@@ -585,9 +586,8 @@ static double score_scale(const dh_model *m)
     return yarn == 1 ? 0 : yarn / sqrt((double)m->head_dim);
 }
 
-static dh_dims dims_of(const dh_build *build)
+static dh_dims dims_of(const dh_build *build, const dh_model *m)
 {
-    const dh_model *m = build->model;
     const int64_t rows = build->batch * build->seq;
     dh_dims d = {
         .batch = build->batch,
@@ -653,9 +653,12 @@ dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind,
     g->kind = kind;
     g->mode = build->mode;
     g->dtype = build->dtype;
-    g->dims = dims_of(build);
+    const bool of_layer =
+        kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_ADAPTERS;
+    const dh_model model = of_layer ? dh_model_of_layer(build->model, build->layer) : *build->model;
+    g->dims = dims_of(build, &model);
     g->x_in = g->x_out = g->dx_out = g->dx_in = g->loss_x = g->loss_dx = DH_NONE;
-    builder b = {.build = build, .model = build->model, .graph = g};
+    builder b = {.build = build, .model = &model, .graph = g};
     memset(b.params, 0xff, sizeof b.params);
     memset(b.grads, 0xff, sizeof b.grads);
     memset(b.inputs, 0xff, sizeof b.inputs);

@@ -220,7 +220,7 @@ typedef struct dh_dims {
     double aux_scale;    /* factor of the gradient of the load-balancing loss */
     /* Attention to the last tokens alone (dh_model_window): how many, which of how many layers. */
     int64_t window, window_from, window_every, layers; /* 0 all: none has a window */
-    int64_t linear;      /* 1: linear attention in every layer; cp ranks' tokens are consecutive */
+    int64_t linear;      /* 1: linear attention; cp ranks' tokens are consecutive */
     int64_t feature_map; /* dh_feature_map */
     int64_t linear_ring; /* 1: cp ranks hand the state on one by one, instead of gathering */
 } dh_dims;
@@ -261,6 +261,7 @@ typedef struct dh_graph {
 
 typedef struct dh_build {
     const dh_model *model;
+    int64_t layer; /* of LAYER, EXPERTS, ADAPTERS: a layer of the kind that is wanted */
     dh_mode mode;
     dh_dtype dtype;
     int64_t batch, seq; /* micro-batch on this rank */

@@ -191,12 +191,12 @@ static const param_row gemma_rows[] = {
 
 /* Qwen 3's experts, and DeepSeek's, by the names of a dense layer's parts. */
 static const param_row qwen3_moe_rows[] = {
-    MATRIX_IF(ALWAYS, WIDE, LAYER, ROUTER_W, "router.w", EXPERTS, WIDTH, EXPERTS, WIDTH,
+    MATRIX_IF(IF_EXPERTS, WIDE, LAYER, ROUTER_W, "router.w", EXPERTS, WIDTH, EXPERTS, WIDTH,
               INIT_NORMAL, false, {"model.layers.%d.mlp.gate.weight", EXPERTS}),
-    MATRIX_IF(ALWAYS, STACKED, EXPERTS, FC1_W, "fc1.w", FFN_PACKED, WIDTH, FFN, WIDTH, INIT_NORMAL,
-              false, {"model.layers.%d.mlp.experts.%%d.gate_proj.weight", FFN},
+    MATRIX_IF(IF_EXPERTS, STACKED, EXPERTS, FC1_W, "fc1.w", FFN_PACKED, WIDTH, FFN, WIDTH,
+              INIT_NORMAL, false, {"model.layers.%d.mlp.experts.%%d.gate_proj.weight", FFN},
               {"model.layers.%d.mlp.experts.%%d.up_proj.weight", FFN}),
-    MATRIX_IF(ALWAYS, STACKED, EXPERTS, FC2_W, "fc2.w", WIDTH, FFN, WIDTH, FFN, INIT_RESIDUAL,
+    MATRIX_IF(IF_EXPERTS, STACKED, EXPERTS, FC2_W, "fc2.w", WIDTH, FFN, WIDTH, FFN, INIT_RESIDUAL,
               false, {"model.layers.%d.mlp.experts.%%d.down_proj.weight", WIDTH}),
 };
 
@@ -218,13 +218,14 @@ static const param_row deepseek3_rows[] = {
            {"model.layers.%d.self_attn.kv_b_proj.weight", KV_HEADS}),
     MATRIX(LAYER, PROJ_W, "proj.w", WIDTH, V_ROWS, WIDTH, HEADS, INIT_RESIDUAL, false,
            {"model.layers.%d.self_attn.o_proj.weight", WIDTH}),
-    VECTOR(LAYER, ROUTER_B, "router.b", EXPERTS, NONE, INIT_ZERO, ALWAYS,
+    VECTOR(LAYER, ROUTER_B, "router.b", EXPERTS, NONE, INIT_ZERO, IF_EXPERTS,
            "model.layers.%d.mlp.gate.e_score_correction_bias"),
-    MATRIX(LAYER, SHARED_FC1_W, "shared_fc1.w", SHARED_PACKED, WIDTH, FFN, WIDTH, INIT_NORMAL,
-           false, {"model.layers.%d.mlp.shared_experts.gate_proj.weight", SHARED},
-           {"model.layers.%d.mlp.shared_experts.up_proj.weight", SHARED}),
-    MATRIX(LAYER, SHARED_FC2_W, "shared_fc2.w", WIDTH, SHARED, WIDTH, FFN, INIT_RESIDUAL, false,
-           {"model.layers.%d.mlp.shared_experts.down_proj.weight", WIDTH}),
+    MATRIX_IF(IF_EXPERTS, PLAIN, LAYER, SHARED_FC1_W, "shared_fc1.w", SHARED_PACKED, WIDTH, FFN,
+              WIDTH, INIT_NORMAL, false,
+              {"model.layers.%d.mlp.shared_experts.gate_proj.weight", SHARED},
+              {"model.layers.%d.mlp.shared_experts.up_proj.weight", SHARED}),
+    MATRIX_IF(IF_EXPERTS, PLAIN, LAYER, SHARED_FC2_W, "shared_fc2.w", WIDTH, SHARED, WIDTH, FFN,
+              INIT_RESIDUAL, false, {"model.layers.%d.mlp.shared_experts.down_proj.weight", WIDTH}),
 };
 
 /* Rows of a family's own go before those of the family it resembles. */
@@ -557,10 +558,10 @@ int64_t dh_param_lora_column(const dh_model *model, uint32_t which, int k)
     return weight.piece_rows[first].row;
 }
 
-bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t which,
-                       dh_param *param)
+/* Of a model whose layers are alike. */
+static bool describe_alike(const dh_model *model, dh_block_kind kind, int layer, uint32_t which,
+                           dh_param *param)
 {
-    if ((size_t)model->family >= DH_COUNTOF(families)) return false;
     if ((kind == DH_BLOCK_LAYER || kind == DH_BLOCK_ADAPTERS) && dh_param_is_adapter(which))
         return describe_adapter(model, layer, which, param);
     if (kind == DH_BLOCK_HEAD && which == DH_PARAM_HEAD_W && model->tied_head) {
@@ -575,6 +576,17 @@ bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uin
     describe(model, row, layer, param);
     param->frozen = model->lora.rank > 0;
     return true;
+}
+
+bool dh_param_describe(const dh_model *model, dh_block_kind kind, int layer, uint32_t which,
+                       dh_param *param)
+{
+    if ((size_t)model->family >= DH_COUNTOF(families)) return false;
+    const bool of_layer =
+        kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_ADAPTERS;
+    if (!of_layer) return describe_alike(model, kind, layer, which, param);
+    const dh_model own = dh_model_of_layer(model, layer);
+    return describe_alike(&own, kind, layer, which, param);
 }
 
 /* ---- shards -------------------------------------------------------------------------- */

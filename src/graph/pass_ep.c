@@ -257,8 +257,17 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     return "every expert is on every rank (parallel.ep=1)";
 }
 
+/* One among layers with experts, whose rows stay where they are. */
+static bool is_dense(const dh_pass_work *w)
+{
+    const dh_build *b = &w->spec->build;
+    return w->graph->kind == DH_BLOCK_LAYER && b->model &&
+           dh_model_layer_kind(b->model, b->layer) & DH_LAYER_DENSE;
+}
+
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 {
+    if (is_dense(w)) return DH_OK;
     return dh_pass_expert_parallel(ctx, w->graph, w->rank.shard, w->spec->moe_room);
 }
 

@@ -30,20 +30,21 @@ dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_gra
     return DH_OK;
 }
 
-dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind kind,
+dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind kind, int64_t layer,
                            dh_shard shard, int64_t cp_rank, dh_graph **graph)
 {
     const dh_graph_rank rank = {.shard = shard, .cp_rank = cp_rank};
     dh_graph_spec spec;
     DH_TRY(dh_program_graph_spec(ctx, s, &spec));
+    spec.build.layer = layer;
     return dh_graph_make(ctx, &spec, kind, rank, NULL, graph);
 }
 
-static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, uint32_t *graph)
+static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, int64_t layer, uint32_t *graph)
 {
     if (*graph != DH_NONE) return DH_OK;
     dh_graph *g;
-    DH_TRY(plan_build_graph(ctx, b->spec, kind, dh_emit_shard(b->emitter),
+    DH_TRY(plan_build_graph(ctx, b->spec, kind, layer, dh_emit_shard(b->emitter),
                             dh_mesh_coord(mesh_of(b), b->spec->rank).cp, &g));
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }
@@ -67,7 +68,8 @@ static bool carries_routers(const plan *b, int32_t from, int32_t to)
 {
     int64_t n_layers = 0;
     for (int32_t v = 0; v <= DH_MIN(from, to); v++) n_layers += b->layers[v];
-    return b->spec->mode == DH_MODE_TRAIN && b->spec->recipe.model.n_experts > 0 && n_layers > 0;
+    return b->spec->mode == DH_MODE_TRAIN &&
+           dh_model_n_routed(&b->spec->recipe.model, n_layers) > 0;
 }
 
 static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, const stage *from,
@@ -87,21 +89,24 @@ static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, const s
     return DH_OK;
 }
 
+static dh_status add_block_of(dh_ctx *ctx, plan *b, dh_block_kind kind, int layer, uint32_t *graphs,
+                              uint32_t *id)
+{
+    uint32_t *graph = &graphs[dh_model_layer_kind(&b->spec->recipe.model, layer)];
+    DH_TRY(add_graph(ctx, b, kind, layer, graph));
+    return dh_emit_add_block(ctx, b->emitter, *graph, layer, id);
+}
+
 /* Its experts and adapters, which the layer looks up, come first. */
 static dh_status add_layer(dh_ctx *ctx, plan *b, int layer, uint32_t *id)
 {
-    if (b->spec->recipe.model.n_experts > 0) {
-        uint32_t experts;
-        DH_TRY(add_graph(ctx, b, DH_BLOCK_EXPERTS, &b->experts_graph));
-        DH_TRY(dh_emit_add_block(ctx, b->emitter, b->experts_graph, layer, &experts));
-    }
-    if (b->spec->recipe.model.lora.rank > 0) {
-        uint32_t adapters;
-        DH_TRY(add_graph(ctx, b, DH_BLOCK_ADAPTERS, &b->adapters_graph));
-        DH_TRY(dh_emit_add_block(ctx, b->emitter, b->adapters_graph, layer, &adapters));
-    }
-    DH_TRY(add_graph(ctx, b, DH_BLOCK_LAYER, &b->layer_graph));
-    return dh_emit_add_block(ctx, b->emitter, b->layer_graph, layer, id);
+    uint32_t before;
+    const dh_model model = dh_model_of_layer(&b->spec->recipe.model, layer);
+    if (model.n_experts > 0)
+        DH_TRY(add_block_of(ctx, b, DH_BLOCK_EXPERTS, layer, b->experts_graphs, &before));
+    if (model.lora.rank > 0)
+        DH_TRY(add_block_of(ctx, b, DH_BLOCK_ADAPTERS, layer, b->adapters_graphs, &before));
+    return add_block_of(ctx, b, DH_BLOCK_LAYER, layer, b->layer_graphs, id);
 }
 
 static dh_status add_chain(dh_ctx *ctx, plan *b, stage *s, int64_t first_layer)
@@ -111,13 +116,13 @@ static dh_status add_chain(dh_ctx *ctx, plan *b, stage *s, int64_t first_layer)
     s->chain = malloc((size_t)(n + 2) * sizeof *s->chain);
     if (!s->chain) return plan_no_memory(ctx);
     if (first) {
-        DH_TRY(add_graph(ctx, b, DH_BLOCK_EMBED, &b->embed_graph));
+        DH_TRY(add_graph(ctx, b, DH_BLOCK_EMBED, 0, &b->embed_graph));
         DH_TRY(dh_emit_add_block(ctx, b->emitter, b->embed_graph, 0, &s->chain[s->n_chain++]));
     }
     for (int64_t i = 0; i < n; i++)
         DH_TRY(add_layer(ctx, b, (int)(first_layer + i), &s->chain[s->n_chain++]));
     if (last) {
-        DH_TRY(add_graph(ctx, b, DH_BLOCK_HEAD, &b->head_graph));
+        DH_TRY(add_graph(ctx, b, DH_BLOCK_HEAD, 0, &b->head_graph));
         DH_TRY(dh_emit_add_block(ctx, b->emitter, b->head_graph, 0, &s->chain[s->n_chain++]));
     }
     DH_TRY(add_link(ctx, b, false, true, s, s->id - 1, &s->recv_forward));
@@ -163,7 +168,7 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
                           b->spec->recipe.layer_split ? b->spec->recipe.layer_split : "",
                           b->layers));
     uint32_t data = DH_NONE;
-    DH_TRY(add_graph(ctx, b, DH_BLOCK_DATA, &data));
+    DH_TRY(add_graph(ctx, b, DH_BLOCK_DATA, 0, &data));
     DH_TRY(dh_emit_add_block(ctx, b->emitter, data, 0, &b->data));
     int64_t first_layer = 0;
     for (int32_t v = 0; v < sch->n_stages; first_layer += b->layers[v++])
@@ -454,7 +459,10 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     if (made) r->schedule = made;
     plan b = {.spec = &whole, .schedule = r->schedule};
     b.pipe_rank = (int32_t)dh_mesh_coord(&r->mesh, whole.rank).pp;
-    b.embed_graph = b.layer_graph = b.head_graph = b.experts_graph = b.adapters_graph = DH_NONE;
+    b.embed_graph = b.head_graph = DH_NONE;
+    memset(b.layer_graphs, 0xff, sizeof b.layer_graphs);
+    memset(b.experts_graphs, 0xff, sizeof b.experts_graphs);
+    memset(b.adapters_graphs, 0xff, sizeof b.adapters_graphs);
     b.unsettled.place = DH_NONE;
     memset(b.send_graph, 0xff, sizeof b.send_graph);
     memset(b.recv_graph, 0xff, sizeof b.recv_graph);

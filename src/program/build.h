@@ -40,8 +40,10 @@ typedef struct plan {
     size_t n_turns, next_turn;
     uint32_t data, optimizer;
     dh_reducer reducer;
-    uint32_t embed_graph, layer_graph, head_graph; /* DH_NONE until wanted */
-    uint32_t experts_graph, adapters_graph;
+    uint32_t embed_graph, head_graph; /* DH_NONE until wanted */
+    /* By dh_model_layer_kind, likewise. */
+    uint32_t layer_graphs[DH_N_LAYER_KINDS], experts_graphs[DH_N_LAYER_KINDS],
+        adapters_graphs[DH_N_LAYER_KINDS];
     uint32_t send_graph[2], recv_graph[2]; /* without and with sums of routers */
     unsigned char *loaded;                 /* by micro-batch */
     DH_VEC(uint32_t) releases;             /* of gathered parameters, in order */
@@ -65,9 +67,10 @@ static inline dh_status plan_no_memory(dh_ctx *ctx)
 /* Whether the schedule is of the recipe's stages and micro-batches, and can be trained.
  * errors: DH_EINVAL, DH_EUNSUPPORTED */
 dh_status plan_check_schedule(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s);
-/* The graph of a block on the rank of this shard and context-parallel index. */
+/* The graph of a block on the rank of this shard and context-parallel index; of a layer, of one of
+ * the kind that layer is of. */
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *spec, dh_block_kind kind,
-                           dh_shard shard, int64_t cp_rank, dh_graph **graph);
+                           int64_t layer, dh_shard shard, int64_t cp_rank, dh_graph **graph);
 
 static inline const dh_graph *plan_graph_of(const plan *b, uint32_t block)
 {

@@ -331,16 +331,22 @@ static dh_status layout_params(dh_ctx *ctx, dh_emitter *e, const int64_t *first,
     return DH_OK;
 }
 
+/* Keys and values of all positions, or of linear attention a state instead. */
+static uint64_t cache_bytes(const dh_emitter *e, const dh_model *m)
+{
+    if (m->attention == DH_ATTENTION_LINEAR)
+        return (uint64_t)(m->n_kv_heads * m->head_dim * m->head_dim) * sizeof(float);
+    return (uint64_t)(e->spec->cache_len * 2 * m->n_kv_heads * m->head_dim) *
+           dh_dtype_bytes(e->program->dtype);
+}
+
 static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
 {
     const dh_model *m = &e->spec->recipe.model;
-    uint64_t n_bytes = (uint64_t)(e->spec->cache_len * 2 * m->n_kv_heads * m->head_dim) *
-                       dh_dtype_bytes(e->program->dtype);
-    if (m->attention == DH_ATTENTION_LINEAR) /* a state instead of keys and values */
-        n_bytes = (uint64_t)(m->n_kv_heads * m->head_dim * m->head_dim) * sizeof(float);
     for (int64_t layer = 0; layer < m->n_layers; layer++) {
+        const dh_model own = dh_model_of_layer(m, layer);
         uint32_t id;
-        DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_KV, (uint32_t)layer, n_bytes, &id));
+        DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_KV, (uint32_t)layer, cache_bytes(e, &own), &id));
         if (!dh_vec_push(&e->kv, id)) return dh_emit_no_memory(ctx);
     }
     return DH_OK;

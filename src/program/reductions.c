@@ -133,14 +133,19 @@ static bool is_layer(const dh_reducer *r, uint32_t block)
     return kind_of(r, block) == DH_BLOCK_LAYER;
 }
 
+static bool has_experts(const dh_reducer *r, uint32_t block)
+{
+    const int64_t layer = dh_emitter_program(r->emitter)->blocks.at[block].layer;
+    return is_layer(r, block) && dh_model_of_layer(&r->spec->recipe.model, layer).n_experts > 0;
+}
+
 dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n,
                              bool frees)
 {
     bucket blocks = {.flat = DH_NONE, .frees = frees}, experts = blocks, adapters = blocks;
     const uint32_t has_adapters = r->spec->recipe.model.lora.rank > 0;
-    const bool has_experts = r->spec->recipe.model.n_experts > 0;
     for (size_t i = n; i-- > 0;) {
-        if (has_experts && is_layer(r, chain[i]))
+        if (has_experts(r, chain[i]))
             DH_TRY(put(ctx, r, &experts, chain[i] - 1 - has_adapters, chain[i]));
         if (has_adapters && is_layer(r, chain[i]))
             DH_TRY(put(ctx, r, &adapters, chain[i] - 1, chain[i]));

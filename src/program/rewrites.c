@@ -4,25 +4,32 @@
 #include "program/block_lives.h"
 #include "program/program_spec.h"
 
-/* What the layer that a sequence makes holds, on the first rank. */
+/* What a layer that a sequence makes holds, on the first rank: the mean of the model's layers, and
+ * at most. */
 static dh_status measure(dh_ctx *ctx, const dh_recipe *recipe, const dh_graph_spec *graphs,
                          dh_rewrites_tried *tried)
 {
     const dh_mesh *m = &recipe->mesh;
+    const dh_model *model = &recipe->model;
     const dh_graph_rank first = {.shard = {.tp = m->tp,
                                            .ep = m->ep,
                                            .whole_tokens = recipe->whole_tokens,
                                            .whole_experts = m->whole_experts}};
+    const dh_layer_kinds kinds = dh_model_kinds(model, 0, model->n_layers);
     dh_graph_spec spec = *graphs;
-    dh_block_lives lives;
-    dh_graph *layer;
     spec.passes = tried->passes;
-    DH_TRY(dh_graph_make(ctx, &spec, DH_BLOCK_LAYER, first, NULL, &layer));
-    const dh_status st = dh_block_lives_find(ctx, layer, recipe->backend, &lives);
-    dh_graph_destroy(layer);
-    if (st != DH_OK) return st;
-    tried->kept_bytes = lives.kept;
-    tried->peak_bytes = DH_MAX(lives.f_peak, lives.b_peak);
+    tried->kept_bytes = tried->peak_bytes = 0;
+    for (int k = 0; k < kinds.n; k++) {
+        dh_block_lives lives;
+        dh_graph *layer;
+        spec.build.layer = kinds.layer[k];
+        DH_TRY(dh_graph_make(ctx, &spec, DH_BLOCK_LAYER, first, NULL, &layer));
+        const dh_status st = dh_block_lives_find(ctx, layer, recipe->backend, &lives);
+        dh_graph_destroy(layer);
+        if (st != DH_OK) return st;
+        tried->kept_bytes += (double)kinds.count[k] / (double)model->n_layers * lives.kept;
+        tried->peak_bytes = DH_MAX(tried->peak_bytes, DH_MAX(lives.f_peak, lives.b_peak));
+    }
     return DH_OK;
 }
 

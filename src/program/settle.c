@@ -45,17 +45,26 @@ static dh_status time_layer(dh_ctx *ctx, const settling *s, const dh_graph *laye
     return st;
 }
 
-/* Of a layer with the passes as they are. */
-static dh_status time_choice(dh_ctx *ctx, const settling *s, double *ns)
+/* Of a layer with the passes as they are: the mean of the model's layers. */
+static dh_status time_choice(dh_ctx *ctx, settling *s, double *ns)
 {
     const dh_mesh *m = &s->graphs.mesh;
+    const dh_model *model = &s->recipe->model;
     const dh_graph_rank first = {
         .shard = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts}};
-    dh_graph *layer;
-    DH_TRY(dh_graph_make(ctx, &s->graphs, DH_BLOCK_LAYER, first, NULL, &layer));
-    dh_status st = time_layer(ctx, s, layer, ns);
-    dh_graph_destroy(layer);
-    return st;
+    const dh_layer_kinds kinds = dh_model_kinds(model, 0, model->n_layers);
+    *ns = 0;
+    for (int k = 0; k < kinds.n; k++) {
+        dh_graph *layer;
+        double own = 0;
+        s->graphs.build.layer = kinds.layer[k];
+        DH_TRY(dh_graph_make(ctx, &s->graphs, DH_BLOCK_LAYER, first, NULL, &layer));
+        const dh_status st = time_layer(ctx, s, layer, &own);
+        dh_graph_destroy(layer);
+        if (st != DH_OK) return st;
+        *ns += (double)kinds.count[k] / (double)model->n_layers * own;
+    }
+    return DH_OK;
 }
 
 static dh_status choose(dh_ctx *ctx, settling *s, int64_t *arg, const dh_pass_param *param)

@@ -76,6 +76,15 @@ static void check_like(const plan *b, uint32_t graph, const dh_graph *like)
              graph);
 }
 
+/* A layer that has the graph; of other blocks 0. */
+static int64_t layer_of(const plan *b, uint32_t graph)
+{
+    const dh_program *p = dh_emitter_program(b->emitter);
+    for (size_t i = 0; i < p->blocks.n; i++)
+        if (p->blocks.at[i].graph == graph) return p->blocks.at[i].layer;
+    return 0;
+}
+
 dh_status plan_graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph **like)
 {
     const dh_graph *own = dh_emitter_program(b->emitter)->graphs.at[graph];
@@ -83,7 +92,9 @@ dh_status plan_graph_like(dh_ctx *ctx, plan *b, uint32_t graph, const dh_graph *
     const dh_shard first = {.tp = here.tp, .ep = here.ep, .whole_experts = here.whole_experts};
     like_graph *kept;
     DH_TRY(keep_like(ctx, b->slots, graph, &kept));
-    if (!kept->graph) DH_TRY(plan_build_graph(ctx, b->spec, own->kind, first, 0, &kept->graph));
+    if (!kept->graph)
+        DH_TRY(
+            plan_build_graph(ctx, b->spec, own->kind, layer_of(b, graph), first, 0, &kept->graph));
     *like = kept->graph;
     check_like(b, graph, *like);
     return DH_OK;

@@ -87,22 +87,38 @@ static dh_status time_strand(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_
     return st;
 }
 
-static dh_status time_layer(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
-                            dh_rewrites_tried *tried)
+static dh_status time_layer(dh_ctx *ctx, const dh_graph_spec *spec, const dh_costs *costs,
+                            double *ns)
 {
-    dh_graph_spec spec = *graphs;
     dh_graph *layer;
-    spec.passes = tried->passes;
-    const dh_graph_rank rank = {.shard = {.tp = spec.mesh.tp,
-                                          .ep = spec.mesh.ep,
-                                          .whole_tokens = spec.whole_tokens,
-                                          .whole_experts = spec.mesh.whole_experts}};
-    tried->layer_ns = 0;
-    DH_TRY(dh_graph_make(ctx, &spec, DH_BLOCK_LAYER, rank, NULL, &layer));
-    dh_status st = time_strand(ctx, &spec, costs, layer, NULL, &tried->layer_ns);
-    if (st == DH_OK) st = time_strand(ctx, &spec, costs, NULL, layer, &tried->layer_ns);
+    const dh_graph_rank rank = {.shard = {.tp = spec->mesh.tp,
+                                          .ep = spec->mesh.ep,
+                                          .whole_tokens = spec->whole_tokens,
+                                          .whole_experts = spec->mesh.whole_experts}};
+    *ns = 0;
+    DH_TRY(dh_graph_make(ctx, spec, DH_BLOCK_LAYER, rank, NULL, &layer));
+    dh_status st = time_strand(ctx, spec, costs, layer, NULL, ns);
+    if (st == DH_OK) st = time_strand(ctx, spec, costs, NULL, layer, ns);
     dh_graph_destroy(layer);
     return st;
+}
+
+/* The mean of the model's layers. */
+static dh_status time_layers(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
+                             dh_rewrites_tried *tried)
+{
+    const dh_model *model = graphs->build.model;
+    const dh_layer_kinds kinds = dh_model_kinds(model, 0, model->n_layers);
+    dh_graph_spec spec = *graphs;
+    spec.passes = tried->passes;
+    tried->layer_ns = 0;
+    for (int k = 0; k < kinds.n; k++) {
+        double ns;
+        spec.build.layer = kinds.layer[k];
+        DH_TRY(time_layer(ctx, &spec, costs, &ns));
+        tried->layer_ns += (double)kinds.count[k] / (double)model->n_layers * ns;
+    }
+    return DH_OK;
 }
 
 dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
@@ -110,7 +126,7 @@ dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_co
 {
     DH_TRY(dh_rewrites_list(ctx, graphs, r));
     for (size_t i = 0; i < r->n; i++) {
-        DH_TRY(time_layer(ctx, graphs, costs, &r->at[i]));
+        DH_TRY(time_layers(ctx, graphs, costs, &r->at[i]));
         const dh_rewrites_tried *one = &r->at[i], *best = &r->at[r->best];
         if (one->layer_ns < best->layer_ns ||
             (one->layer_ns == best->layer_ns && one->passes.n < best->passes.n))

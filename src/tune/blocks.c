@@ -78,7 +78,7 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
             b->borrowed = true;
             continue;
         }
-        st = plan_build_graph(ctx, spec, kinds[i], first, 0, &b->graph);
+        st = plan_build_graph(ctx, spec, kinds[i], 0, first, 0, &b->graph);
         if (st == DH_OK) st = dh_block_lives_find(ctx, b->graph, spec->recipe.backend, &b->lives);
         if (st == DH_OK) {
             add_system(system, b);

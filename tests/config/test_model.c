@@ -454,20 +454,103 @@ static void deepseek_is_kept(void **state)
     assert_int_equal(m.n_experts, 64);
     assert_true(m.rope.beta_fast == 16 && m.rope.beta_slow == 1 && m.rope.mscale_all == 0.9);
     const dh_model v3 = preset("deepseek-v3");
-    assert_ok(&ctx, from_json(&ctx, V3 "\"max_position_embeddings\": 163840}", &m));
+    assert_ok(&ctx, from_json(&ctx,
+                              "{\"model_type\": \"deepseek_v3\", \"max_position_embeddings\": "
+                              "163840}",
+                              &m));
     assert_int_equal(dh_model_n_params(&m), dh_model_n_params(&v3));
     assert_int_equal(m.q_lora, 1536);
-    /* A layer of the published 671,026,419,200 (without the modules for further tokens), with its
-     * experts in place of three dense parts of width 18432. */
-    const int64_t dense = (int64_t)3 * 7168 * 18432, experts = (int64_t)257 * 3 * 7168 * 2048;
-    const int64_t router = (int64_t)256 * (7168 + 1);
-    assert_int_equal(dh_model_n_params(&v3) - 3 * (experts + router - dense), 671026419200);
+    /* As published, without the modules for further tokens. */
+    assert_int_equal(dh_model_n_params(&v3), 671026419200);
     dh_model other = preset("llama-tiny");
     other.kv_lora = 8;
     assert_fails(&ctx, dh_model_validate(&ctx, &other), DH_EINVAL, "only the deepseek_v3 family");
     other = v3;
     other.lora.rank = 4;
     assert_fails(&ctx, dh_model_validate(&ctx, &other), DH_EUNSUPPORTED, "adapters");
+}
+
+/* Layers without experts, and layers of softmax attention among linear ones: which they are, what
+ * they count, and that config.json keeps them. */
+static void layer_kinds_are_kept(void **state)
+{
+    static const char *const cases[] = {
+        "{\"model_type\": \"deepseek_v3\", \"num_hidden_layers\": 5}",
+        "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 7, \"decoder_sparse_step\": 3}",
+        "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 6, \"decoder_sparse_step\": 2, "
+        "\"mlp_only_layers\": [2, 1, 0, 4]}",
+        "{\"model_type\": \"linear_llama\", \"num_hidden_layers\": 6, \"softmax_every\": 4}",
+        "{\"model_type\": \"linear_mixtral\", \"num_hidden_layers\": 4, \"softmax_every\": 2}",
+    };
+    static const char *const apart[] = {"DDD..", "DD.DD.D", "DDD.D.", "...S..", ".S.S"};
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_model m, again;
+        char *text;
+        assert_ok(&ctx, from_json(&ctx, cases[i], &m));
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_same_model(&m, &again);
+        free(text);
+        assert_int_equal(m.n_layers, strlen(apart[i]));
+        const dh_layer_kinds kinds = dh_model_kinds(&m, 0, m.n_layers);
+        assert_int_equal(kinds.n, 2);
+        assert_int_equal(kinds.count[0] + kinds.count[1], m.n_layers);
+        int64_t params = 0, n_routed = 0;
+        for (int64_t layer = 0; layer < m.n_layers; layer++) {
+            const dh_model own = dh_model_of_layer(&m, layer);
+            const char c = apart[i][layer];
+            assert_int_equal(dh_model_layer_kind(&m, layer), c == 'D'   ? DH_LAYER_DENSE
+                                                             : c == 'S' ? DH_LAYER_SOFTMAX
+                                                                        : 0);
+            assert_int_equal(own.n_experts > 0, m.n_experts > 0 && c != 'D');
+            assert_int_equal(own.attention == DH_ATTENTION_LINEAR,
+                             m.attention == DH_ATTENTION_LINEAR && c != 'S');
+            assert_int_equal(dh_model_kinds(&own, 0, own.n_layers).n, 1);
+            params += dh_model_n_params(&own);
+            n_routed += own.n_experts > 0;
+        }
+        assert_int_equal(params, m.n_layers * dh_model_n_params(&m)); /* mean of those of layers */
+        assert_int_equal(dh_model_n_routed(&m, m.n_layers), n_routed);
+    }
+}
+
+static void layer_kinds_are_checked(void **state)
+{
+    static const struct {
+        const char *preset;
+        int64_t dense_first, moe_every, dense_width, softmax_every;
+        const char *part;
+    } cases[] = {
+        {"deepseek-tiny", 2, 0, 96, 0, "of 2 layers at least one must have experts"},
+        {"deepseek-tiny", 1, 0, 0, 0, "dense_width is 0; layers without experts need"},
+        {"deepseek-tiny", 0, 0, 96, 0, "dense_width is 96; all layers have experts"},
+        {"deepseek-tiny", -1, 0, 96, 0, "dense_first -1"},
+        {"deepseek-tiny", 0, 1, 0, 0, "moe_every is 1"},
+        {"mixtral-tiny", 1, 0, 96, 0, "in the mixtral family all layers"},
+        {"llama-tiny", 1, 0, 96, 0, "in the llama family all layers"},
+        {"llama-tiny", 0, 0, 0, 2, "softmax in all layers"},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_model m = preset(cases[i].preset);
+        m.dense_first = cases[i].dense_first;
+        m.moe_every = cases[i].moe_every;
+        m.dense_width = cases[i].dense_width;
+        m.softmax_every = cases[i].softmax_every;
+        assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, cases[i].part);
+    }
+    /* Every second of two layers: half linear, half softmax. */
+    dh_model m = preset("llama-tiny"), linear = m, hybrid;
+    linear.attention = DH_ATTENTION_LINEAR;
+    hybrid = linear;
+    hybrid.softmax_every = 2;
+    assert_ok(&ctx, dh_model_validate(&ctx, &hybrid));
+    assert_int_equal(m.n_layers, 2);
+    assert_true(2 * dh_model_flops_per_token(&hybrid, 64) ==
+                dh_model_flops_per_token(&m, 64) + dh_model_flops_per_token(&linear, 64));
+    hybrid.softmax_every = 3;
+    assert_fails(&ctx, dh_model_validate(&ctx, &hybrid), DH_EINVAL, "between 2 and n_layers 2");
 }
 
 static void refuses_what_it_does_not_compute(void **state)
@@ -496,8 +579,8 @@ static void refuses_what_it_does_not_compute(void **state)
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
          "\"original_max_position_embeddings\": 64, \"beta_fast\": 1}}",
          "beta_fast", DH_EINVAL},
-        {"{\"model_type\": \"deepseek_v3\"}", "\"first_k_dense_replace\" is 3 where it is absent",
-         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"deepseek_v3\", \"num_hidden_layers\": 3}",
+         "of 3 layers at least one must have experts", DH_EINVAL},
         {V3 "\"scoring_func\": \"softmax\"}", "scoring_func", DH_EUNSUPPORTED},
         {V3 "\"topk_method\": \"greedy\"}", "topk_method", DH_EUNSUPPORTED},
         {V3 "\"attention_bias\": true}", "attention_bias", DH_EUNSUPPORTED},
@@ -528,10 +611,14 @@ static void refuses_what_it_does_not_compute(void **state)
          "use_bidirectional_attention", DH_EUNSUPPORTED},
         {"{\"model_type\": \"gemma3_text\", \"hidden_activation\": \"gelu\"}", "gelu",
          DH_EUNSUPPORTED},
-        {"{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 2}", "decoder_sparse_step",
+        {"{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 0}", "decoder_sparse_step",
+         DH_EINVAL},
+        {"{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 25}", "moe_every is 25",
+         DH_EINVAL},
+        {"{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [0, 3]}", "has 3 and not 1",
          DH_EUNSUPPORTED},
-        {"{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [3]}", "mlp_only_layers",
-         DH_EUNSUPPORTED},
+        {"{\"model_type\": \"qwen3_moe\", \"mlp_only_layers\": [24]}", "numbers of layers",
+         DH_EFORMAT},
         {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 4, \"no_rope_layers\": [1, 0, 0, "
          "1]}",
          "other patterns", DH_EUNSUPPORTED},
@@ -658,6 +745,8 @@ int main(void)
         cmocka_unit_test(gemma_is_kept),
         cmocka_unit_test(reads_every_spelling_of_rope_scaling),
         cmocka_unit_test(deepseek_is_kept),
+        cmocka_unit_test(layer_kinds_are_kept),
+        cmocka_unit_test(layer_kinds_are_checked),
         cmocka_unit_test(refuses_what_it_does_not_compute),
         cmocka_unit_test(validation_names_the_field),
         cmocka_unit_test(reads_files_and_folders),

@@ -231,6 +231,7 @@ static void names_are_those_of_hugging_face(void **state)
     m = preset("deepseek-v3");
     m.n_layers = 1;
     m.n_experts = 2;
+    m.dense_first = m.dense_width = 0;
     assert_hf_tensors(&m, deepseek, DH_COUNTOF(deepseek));
     m.q_lora = 0;
     assert_hf_tensors(&m, deepseek_straight, DH_COUNTOF(deepseek_straight));

@@ -337,7 +337,7 @@ static void check_router_logits(const oracle *o)
         assert_true(largest_error(got, want, n, rms(want, n)) <= 1e-5);
         free(want);
     }
-    assert_int_equal(n_routers, o->model.n_layers);
+    assert_int_equal(n_routers, dh_model_n_routed(&o->model, o->model.n_layers));
     free(got);
     dh_session_destroy(s);
 }
@@ -375,6 +375,7 @@ static void check_routed(const char *reference, const char *weights)
 static void linear_llama_matches(void **state)
 {
     check_tiny("linear_llama_tiny", "tests/data/weights/tiny-linear_llama");
+    check_tiny("linear_llama-hybrid_tiny", "tests/data/weights/tiny-linear_llama-hybrid");
 }
 
 static void mixtral_matches(void **state)
@@ -387,14 +388,25 @@ static void qwen3_moe_matches(void **state)
 {
     check_routed("qwen3_moe_tiny", "tests/data/weights/tiny-qwen3_moe");
     check_routed("qwen3_moe_normed_tiny", "tests/data/weights/tiny-qwen3_moe_normed");
+    check_routed("qwen3_moe-dense_tiny", "tests/data/weights/tiny-qwen3_moe-dense");
 }
 
 /* Small seeded models computed by Hugging Face's own classes (make_transformers.py). */
 static void families_match(void **state)
 {
-    static const char *const families[] = {
-        "mistral", "qwen2",  "qwen3",          "phi3",         "olmo2",       "smollm3",
-        "gemma2",  "gemma3", "mistral-window", "qwen2-window", "deepseek_v3", "deepseek_v3-yarn"};
+    static const char *const families[] = {"mistral",
+                                           "qwen2",
+                                           "qwen3",
+                                           "phi3",
+                                           "olmo2",
+                                           "smollm3",
+                                           "gemma2",
+                                           "gemma3",
+                                           "mistral-window",
+                                           "qwen2-window",
+                                           "deepseek_v3",
+                                           "deepseek_v3-yarn",
+                                           "deepseek_v3-dense"};
     for (size_t i = 0; i < DH_COUNTOF(families); i++) {
         char weights[64], reference[32];
         snprintf(weights, sizeof weights, "tests/data/weights/tiny-%s", families[i]);

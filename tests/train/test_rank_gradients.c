@@ -42,6 +42,20 @@ static const char model_deepseek3[] =
     "model: {family: deepseek_v3, n_layers: 4, width: 32, n_heads: 8, head_dim: 12, rope_dim: 4,\n"
     "        v_dim: 8, q_lora: 24, kv_lora: 20, ffn_width: 40, n_experts: 8, top_k: 3,\n"
     "        n_groups: 4, top_groups: 2, vocab: 65, max_seq: 32}\n";
+/* The first layer has no experts; every second has some; every second has softmax attention. */
+static const char model_dense_first[] =
+    "model: {family: deepseek_v3, n_layers: 4, width: 32, n_heads: 8, head_dim: 12, rope_dim: 4,\n"
+    "        v_dim: 8, q_lora: 24, kv_lora: 20, ffn_width: 40, n_experts: 8, top_k: 3,\n"
+    "        n_groups: 4, top_groups: 2, vocab: 65, max_seq: 32, dense_first: 1, dense_width: "
+    "72}\n";
+static const char model_moe_every[] =
+    "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 40, n_experts: 8, top_k: 2, router_aux_coef: 0.05, vocab: 65,\n"
+    "        max_seq: 32, moe_every: 2, dense_width: 88}\n";
+static const char model_softmax_every[] =
+    "model: {family: llama, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 88, vocab: 65, max_seq: 32, tied_head: false, attention: linear,\n"
+    "        init_std: 0.2, softmax_every: 2}\n";
 /* The first layer sees all, the others 9 tokens: less than what a rank of 2 has of a sequence. */
 static const char model_window[] =
     "model: {family: qwen2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
@@ -394,6 +408,34 @@ static void deepseek3_gradients(void **state)
     gradients_over(model_deepseek3, meshes, DH_COUNTOF(meshes));
 }
 
+/* Stages have layers of one kind, of both, and a slot's strands other kinds than each other. */
+static void layer_kinds_gradients(void **state)
+{
+    static const mesh dense[] = {
+        {"tp: 4", "sequential"},
+        {"cp: 2, pp: 2", "sequential"},
+        {"pp: 4, schedule: zb-h1", "sequential"},
+        {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+        {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "sequential"},
+        {"dp: 4, ep: 2, zero: 3", "sequential"},
+        {"pp: 2, layer_split: \"1,3\"", "sequential"},
+        {"tp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+        {"dp: 2, ep: 2, tp: 2", "dhelix"},
+        {"dp: 2, ep: 2, pp: 2, schedule: dualpipe", "dualpipe"},
+    };
+    static const mesh attention[] = {
+        {"tp: 4", "sequential"},
+        {"dp: 2, zero1: true, pp: 2, schedule: zb-v", "sequential"},
+        {"dp: 4, zero: 3", "sequential"},
+        {"tp: 2, sequence: false", "split+reorder+list"},
+        {"tp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+        {"tp: 4", "flux"},
+    };
+    gradients_over(model_dense_first, dense, DH_COUNTOF(dense));
+    gradients_over(model_moe_every, dense, DH_COUNTOF(dense));
+    gradients_over(model_softmax_every, attention, DH_COUNTOF(attention));
+}
+
 static void window_gradients(void **state)
 {
     static const mesh meshes[] = {
@@ -554,13 +596,14 @@ int main(void)
     for (int i = 0; i < SAMPLES * SEQ; i++)
         targets[i] = i % SEQ < SEQ - 1 ? tokens[i + 1] : (int32_t)(test_rand(&seed) % 65);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_gradients),      cmocka_unit_test(llama_gradients),
-        cmocka_unit_test(qwen3_gradients),     cmocka_unit_test(mixtral_gradients),
-        cmocka_unit_test(olmo2_gradients),     cmocka_unit_test(smollm3_gradients),
-        cmocka_unit_test(qwen3_moe_gradients), cmocka_unit_test(gemma_gradients),
-        cmocka_unit_test(domino_gradients),    cmocka_unit_test(window_gradients),
-        cmocka_unit_test(packed_gradients),    cmocka_unit_test(linear_gradients),
-        cmocka_unit_test(adapter_gradients),   cmocka_unit_test(deepseek3_gradients),
+        cmocka_unit_test(gpt2_gradients),        cmocka_unit_test(llama_gradients),
+        cmocka_unit_test(qwen3_gradients),       cmocka_unit_test(mixtral_gradients),
+        cmocka_unit_test(olmo2_gradients),       cmocka_unit_test(smollm3_gradients),
+        cmocka_unit_test(qwen3_moe_gradients),   cmocka_unit_test(gemma_gradients),
+        cmocka_unit_test(domino_gradients),      cmocka_unit_test(window_gradients),
+        cmocka_unit_test(packed_gradients),      cmocka_unit_test(linear_gradients),
+        cmocka_unit_test(adapter_gradients),     cmocka_unit_test(deepseek3_gradients),
+        cmocka_unit_test(layer_kinds_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

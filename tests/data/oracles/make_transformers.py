@@ -58,6 +58,16 @@ MODELS = {
                              rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0,
                                                   original_max_position_embeddings=8, beta_fast=4.0,
                                                   beta_slow=0.5, mscale=0.7, mscale_all_dim=1.0)),
+    # Dense layers: in front, and every other one.
+    "deepseek_v3-dense": dict(num_key_value_heads=4, moe_intermediate_size=24,
+                              n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
+                              first_k_dense_replace=1, q_lora_rank=20, kv_lora_rank=16,
+                              qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=10,
+                              num_nextn_predict_layers=0, experts_implementation="eager"),
+    "qwen3_moe-dense": dict(num_hidden_layers=4, head_dim=16, moe_intermediate_size=24, num_experts=6,
+                            num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.02,
+                            decoder_sparse_step=2, mlp_only_layers=[0, 1],
+                            experts_implementation="eager"),
 }
 CLASSES = {"qwen3_moe_normed": "qwen3_moe", "gemma3": "gemma3_text"}
 N_STEPS, BATCH, SEQ = 10, 2, 24
