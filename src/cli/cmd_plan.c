@@ -12,7 +12,7 @@
 typedef struct plan_args {
     int64_t ranks;
     bool explain;
-    const char *policy, *cluster, *export;
+    const char *policy, *cluster, *export, *layers;
 } plan_args;
 
 static const dh_cli_option options[] = {
@@ -34,6 +34,12 @@ static const dh_cli_option options[] = {
      .value = "json",
      .doc = "the policy's order for other programs to follow: operators by module path, their "
             "times, pairs and reasons, as docs/plan-export.md describes"},
+    {.name = "layers",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(plan_args, layers),
+     .value = "F,B",
+     .doc = "numbers of the layers whose forward and backward are run side by side, from 0, where "
+            "layers are not all alike; else of the kind that most are of"},
     {.name = "policy",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, policy),
@@ -106,11 +112,32 @@ static void explain_auto(const dh_layer_plan *l, json_t *rows, dh_str *out)
     dh_cli_paragraph(out, &text, 0);
 }
 
-static void print_rows(const dh_layer_plan *l, json_t *rows, dh_str *out)
+static void print_layer(const dh_model *m, int64_t layer, dh_str *out)
+{
+    const unsigned kind = dh_model_layer_kind(m, layer);
+    dh_str_printf(out, "layer %lld", (long long)layer);
+    if (kind) dh_str_printf(out, ", a %s,", dh_layer_kind_name(kind));
+}
+
+/* Which layers, where they are not all alike. */
+static void print_pair(const dh_model *m, const dh_layer_plan *l, dh_str *out)
+{
+    if (dh_model_kinds(m, 0, m->n_layers).n == 1) {
+        dh_str_printf(out, "one layer's forward beside another's backward");
+        return;
+    }
+    dh_str_printf(out, "forward of ");
+    print_layer(m, l->layer[0], out);
+    dh_str_printf(out, " beside the backward of ");
+    print_layer(m, l->layer[1], out);
+    dh_str_printf(out, " (--layers has others side by side)");
+}
+
+static void print_rows(const dh_model *m, const dh_layer_plan *l, json_t *rows, dh_str *out)
 {
     dh_str text = DH_STR_INIT;
-    dh_str_printf(&text, "one layer's forward beside another's backward, on rank 0; times: %s",
-                  l->costs->name);
+    print_pair(m, l, &text);
+    dh_str_printf(&text, ", on rank 0; times: %s", l->costs->name);
     dh_cli_paragraph(out, &text, 2);
     dh_str_printf(out, "bound %.1f us (the busiest stream)\n\n", dh_slot_bound(l->slot) / 1e3);
     print_table(l, rows, out);
@@ -212,7 +239,7 @@ static dh_status report_text(dh_ctx *ctx, const dh_resolved *job, const dh_sim *
     dh_beside beside;
     json_t *rows = json_array();
     dh_status st = dh_layer_plan_compare(ctx, l, rows);
-    if (st == DH_OK) print_rows(l, rows, &out);
+    if (st == DH_OK) print_rows(&job->recipe.model, l, rows, &out);
     if (st == DH_OK) st = dh_resolved_beside(ctx, job, &beside);
     if (st == DH_OK) print_beside(job, &beside, &out);
     if (st == DH_OK && sim) st = explain(ctx, job, sim, l, &out);
@@ -249,15 +276,31 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, cons
     return st;
 }
 
+/* Both numbers of "F,B"; false: there are none. */
+static bool read_layers(const char *text, int64_t layers[2])
+{
+    char *end;
+    for (int s = 0; s < 2; s++) {
+        layers[s] = strtoll(text, &end, 10);
+        if (end == text || *end != (s == 0 ? ',' : '\0')) return false;
+        text = end + 1;
+    }
+    return true;
+}
+
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const plan_args *a = args;
+    int64_t layers[2];
     dh_cluster *cluster = NULL;
     dh_job *job;
     dh_resolved *resolved = NULL;
     dh_layer_plan l = {0};
     if (a->export && strcmp(a->export, "json") != 0)
         return dh_cli_misuse(ctx, cli, "--export %s: orders are exported as json", a->export);
+    if (a->layers && !read_layers(a->layers, layers))
+        return dh_cli_misuse(ctx, cli, "--layers %s: two numbers of layers, such as 0,3",
+                             a->layers);
     if (a->export && a->explain)
         return dh_cli_misuse(ctx, cli,
                              "--export says all that --explain does of the order: one of "
@@ -266,7 +309,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
     const dh_resolve_options how = {.cluster = cluster, .quiet = true};
     if (st == DH_OK) st = dh_job_resolve(ctx, job, &how, &resolved);
-    if (st == DH_OK) st = dh_layer_plan_open(ctx, resolved, a->policy, &l);
+    if (st == DH_OK)
+        st = dh_layer_plan_open(ctx, resolved, a->policy, a->layers ? layers : NULL, &l);
     if (st == DH_OK) st = report(ctx, cli, a, resolved, &l);
     dh_layer_plan_close(&l);
     dh_resolved_destroy(resolved);

@@ -5,11 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    dh_block_kind kind;
-    const char *name;
-} blocks[] = {{DH_BLOCK_EMBED, "embedding"}, {DH_BLOCK_LAYER, "layer"}, {DH_BLOCK_HEAD, "head"}};
-
 /* Candidates with the same reason are one line. */
 static void describe_left(const dh_pass_report *report, dh_str *out)
 {
@@ -46,23 +41,34 @@ static void describe(const dh_pass_report *report, dh_str *out)
     describe_left(report, out);
 }
 
+static dh_status describe_block(dh_ctx *ctx, const dh_graph_spec *graphs, dh_block_kind kind,
+                                const char *name, dh_graph_rank rank, dh_str *out)
+{
+    dh_pass_reports reports = {0};
+    dh_graph *graph = NULL;
+    dh_status st = dh_graph_make(ctx, graphs, kind, rank, &reports, &graph);
+    dh_str_printf(out, "%s%s\n", out->len ? "\n" : "", name);
+    for (size_t k = 0; st == DH_OK && k < reports.n; k++) describe(&reports.at[k], out);
+    dh_pass_reports_fini(&reports);
+    dh_graph_destroy(graph);
+    return st;
+}
+
 dh_status dh_cli_describe_passes(dh_ctx *ctx, const dh_program_spec *spec, dh_str *out)
 {
     const dh_mesh *m = &spec->recipe.mesh;
+    const dh_model *model = &spec->recipe.model;
     const dh_coord c = dh_mesh_coord(m, spec->rank);
     const dh_graph_rank rank = {
         .shard = {.tp = m->tp, .tp_rank = c.tp, .ep = m->ep, .ep_rank = c.ep}, .cp_rank = c.cp};
+    const dh_layer_kinds kinds = dh_model_kinds(model, 0, model->n_layers);
     dh_graph_spec graphs;
     DH_TRY(dh_program_graph_spec(ctx, spec, &graphs));
-    for (size_t i = 0; i < DH_COUNTOF(blocks); i++) {
-        dh_pass_reports reports = {0};
-        dh_graph *graph = NULL;
-        dh_status st = dh_graph_make(ctx, &graphs, blocks[i].kind, rank, &reports, &graph);
-        dh_str_printf(out, "%s%s\n", i ? "\n" : "", blocks[i].name);
-        for (size_t k = 0; st == DH_OK && k < reports.n; k++) describe(&reports.at[k], out);
-        dh_pass_reports_fini(&reports);
-        dh_graph_destroy(graph);
-        DH_TRY(st);
+    DH_TRY(describe_block(ctx, &graphs, DH_BLOCK_EMBED, "embedding", rank, out));
+    for (int k = 0; k < kinds.n; k++) {
+        const char *name = dh_layer_kind_name(dh_model_layer_kind(model, kinds.layer[k]));
+        graphs.build.layer = kinds.layer[k];
+        DH_TRY(describe_block(ctx, &graphs, DH_BLOCK_LAYER, name, rank, out));
     }
-    return DH_OK;
+    return describe_block(ctx, &graphs, DH_BLOCK_HEAD, "head", rank, out);
 }

@@ -37,7 +37,7 @@ dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job, const dh_describe_pla
     json_t *document;
     dh_layer_plan layer;
     DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
-    dh_status st = dh_layer_plan_open(ctx, resolved, options->policy, &layer);
+    dh_status st = dh_layer_plan_open(ctx, resolved, options->policy, NULL, &layer);
     if (st == DH_OK && options->explain) st = dh_train_simulate(ctx, resolved, &plain, &sim);
     if (st == DH_OK) st = dh_layer_plan_json(ctx, resolved, sim, &layer, &document);
     if (st == DH_OK) st = dh_json_append(ctx, document, json);
@@ -55,7 +55,7 @@ dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job, const dh_describe_pl
     json_t *document;
     dh_layer_plan layer;
     DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
-    dh_status st = dh_layer_plan_open(ctx, resolved, options->policy, &layer);
+    dh_status st = dh_layer_plan_open(ctx, resolved, options->policy, NULL, &layer);
     if (st == DH_OK) st = dh_order_json(ctx, resolved, &layer, &document);
     if (st == DH_OK) st = dh_json_append(ctx, document, json);
     dh_layer_plan_close(&layer);

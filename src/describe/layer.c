@@ -3,24 +3,60 @@
 
 #include "describe/cargo.h"
 
-static const dh_graph *layer_graph(const dh_program *program)
+/* The first of the kind that most layers are of. */
+static int64_t usual_layer(const dh_model *m)
 {
-    for (size_t i = 0; i < program->graphs.n; i++)
-        if (program->graphs.at[i]->kind == DH_BLOCK_LAYER) return program->graphs.at[i];
-    return NULL;
+    const dh_layer_kinds kinds = dh_model_kinds(m, 0, m->n_layers);
+    int most = 0;
+    for (int k = 1; k < kinds.n; k++)
+        if (kinds.count[k] > kinds.count[most]) most = k;
+    return kinds.layer[most];
+}
+
+static dh_status choose_layers(dh_ctx *ctx, const dh_model *m, const int64_t *layers,
+                               dh_layer_plan *l)
+{
+    for (int s = 0; s < 2; s++) {
+        l->layer[s] = layers ? layers[s] : usual_layer(m);
+        if (l->layer[s] < 0 || l->layer[s] >= m->n_layers)
+            return dh_fail(ctx, DH_EINVAL, "there is no layer %lld: they are 0 to %lld",
+                           (long long)l->layer[s], (long long)m->n_layers - 1);
+    }
+    return DH_OK;
+}
+
+/* As rank 0 has them, whether or not its stages have such layers. */
+static dh_status make_graphs(dh_ctx *ctx, const dh_recipe *recipe, dh_layer_plan *l)
+{
+    const dh_mesh *m = &l->program->mesh;
+    const dh_graph_rank first = {
+        .shard = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts}};
+    dh_graph_spec spec;
+    DH_TRY(dh_recipe_graphs(ctx, recipe, &spec));
+    spec.build.layer = l->layer[0];
+    DH_TRY(dh_graph_make(ctx, &spec, DH_BLOCK_LAYER, first, NULL, &l->graphs[0]));
+    l->graphs[1] = l->graphs[0];
+    if (dh_model_layer_kind(&recipe->model, l->layer[0]) ==
+        dh_model_layer_kind(&recipe->model, l->layer[1]))
+        return DH_OK;
+    l->graphs[1] = NULL;
+    spec.build.layer = l->layer[1];
+    return dh_graph_make(ctx, &spec, DH_BLOCK_LAYER, first, NULL, &l->graphs[1]);
 }
 
 dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *policy,
-                             dh_layer_plan *l)
+                             const int64_t *layers, dh_layer_plan *l)
 {
     const dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
     *l = (dh_layer_plan){.ordering = job->recipe.ordering, .costs = job->recipe.costs};
     if (policy) DH_TRY(dh_order_policy_find(ctx, policy, &l->ordering.policy));
+    DH_TRY(choose_layers(ctx, &job->recipe.model, layers, l));
     DH_TRY(dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program));
-    const dh_graph *g = layer_graph(l->program);
+    DH_TRY(make_graphs(ctx, &spec.recipe, l));
     l->arena = dh_arena_create();
-    if (!l->arena || !g) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
-    DH_TRY(dh_slot_of_graphs(ctx, l->arena, l->costs, &l->program->mesh, 0, g, g, &l->slot));
+    if (!l->arena) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
+    DH_TRY(dh_slot_of_graphs(ctx, l->arena, l->costs, &l->program->mesh, 0, l->graphs[0],
+                             l->graphs[1], &l->slot));
     l->n = l->slot->strand[0].n + l->slot->strand[1].n;
     l->order = DH_NEW_N(l->arena, dh_slot_pick, l->n + 1);
     return l->order ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
@@ -28,6 +64,8 @@ dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *po
 
 void dh_layer_plan_close(dh_layer_plan *l)
 {
+    if (l->graphs[1] != l->graphs[0]) dh_graph_destroy(l->graphs[1]);
+    dh_graph_destroy(l->graphs[0]);
     dh_program_destroy(l->program);
     dh_arena_destroy(l->arena);
 }

@@ -9,7 +9,10 @@
 
 typedef struct dh_layer_plan {
     dh_arena *arena;
-    dh_program *program; /* owns the graph */
+    dh_program *program;
+    dh_graph
+        *graphs[2]; /* of the forward's layer, of the backward's; the same where they are alike */
+    int64_t layer[2];
     dh_ordering ordering;
     const dh_costs *costs;
     dh_slot *slot;
@@ -18,9 +21,11 @@ typedef struct dh_layer_plan {
 } dh_layer_plan;
 
 /* in        policy: instead of the job's; NULL: the job's
- * out       borrows the job; caller closes it, also after a failure */
+ *           layers: numbers of the layers whose forward and backward share the slot; NULL: the
+ * first of the kind that most are of, for both out       borrows the job; caller closes it, also
+ * after a failure errors    DH_EINVAL no such layer */
 dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *policy,
-                             dh_layer_plan *l);
+                             const int64_t *layers, dh_layer_plan *l);
 void dh_layer_plan_close(dh_layer_plan *l);
 /* A row for each policy, appended: name, a slot's time, exposed and hidden communication. */
 dh_status dh_layer_plan_compare(dh_ctx *ctx, dh_layer_plan *l, json_t *rows);

@@ -6,6 +6,8 @@
 
 #include "graph/graph.h"
 
+/* model: whose layers are all as the one in question (dh_model_of_layer). */
+
 /* Path of a layer, its number as {layer}: "h.{layer}", "model.layers.{layer}". */
 void dh_modules_layer(const dh_model *model, char path[80]);
 /* Paths below the layer's of the modules whose parameters an operator uses: "attn.c_attn"; several

@@ -14,6 +14,7 @@ typedef struct export
 {
     dh_layer_plan *l;
     const dh_model *model;
+    dh_model layers[2]; /* as the forward's layer sees it, and the backward's */
     dh_slot_timing t;
     uint32_t *place[2]; /* [operators of the strand] in the order */
     json_t *operators;
@@ -64,12 +65,13 @@ static const char *output_of(const dh_slot_op *op)
 static json_t *operator_json(const export *e, uint32_t i)
 {
     const dh_slot_op *op = op_of(e, i);
+    const dh_model *model = &e->layers[e->l->order[i].strand];
     const dh_op_type type = op->at.op->type;
     const dh_pair_source source = e->l->costs->solo(e->l->costs->self, &op->at).source;
     return json_pack(
         "{ss ss ss so so ss ss sf sf sf ss sb so}", "strand",
         e->l->order[i].strand ? "backward" : "forward", "phase", phase_of(e, i), "operator",
-        dh_op_info_of(type)->name, "modules", dh_modules_of(e->model, op->at.graph, op->at.op),
+        dh_op_info_of(type)->name, "modules", dh_modules_of(model, op->at.graph, op->at.op),
         "targets", dh_modules_targets(type), "output", output_of(op), "stream",
         dh_stream_name(op->stream), "start_us", e->t.start_ns[i] / 1e3, "end_us",
         e->t.end_ns[i] / 1e3, "alone_us", op->ns / 1e3, "source", dh_pair_source_name(source),
@@ -177,12 +179,22 @@ static bool prepare(export *e)
     return e->t.start_ns && e->t.end_ns && e->place[0] && e->place[1];
 }
 
+/* Which layers they are, where these are not all alike. */
+static bool add_layers(const export *e, json_t *document)
+{
+    if (dh_model_kinds(e->model, 0, e->model->n_layers).n == 1) return true;
+    json_t *layers = json_pack("{sI sI}", "forward", (json_int_t)e->l->layer[0], "backward",
+                               (json_int_t)e->l->layer[1]);
+    return json_object_set_new(document, "layers", layers) == 0;
+}
+
 static bool fill(export *e, const dh_resolved *job, json_t **document)
 {
     json_t *pairs = json_array(), *exposed = json_array();
     e->operators = json_array();
     *document = whole(e, job);
     bool ok = json_object_set_new(*document, "operators", e->operators) == 0;
+    ok &= add_layers(e, *document);
     ok &= json_object_set_new(*document, "pairs", pairs) == 0;
     ok &= json_object_set_new(*document, "exposed", exposed) == 0;
     return ok && list_operators(e) && list_pairs(e, pairs) && list_exposed(e, exposed);
@@ -191,6 +203,7 @@ static bool fill(export *e, const dh_resolved *job, json_t **document)
 dh_status dh_order_json(dh_ctx *ctx, const dh_resolved *job, dh_layer_plan *l, json_t **made)
 {
     export e = {.l = l, .model = &job->job.model};
+    for (int s = 0; s < 2; s++) e.layers[s] = dh_model_of_layer(e.model, l->layer[s]);
     json_t *document = NULL;
     if (!prepare(&e)) return no_memory(ctx);
     DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));

@@ -489,8 +489,12 @@ static dh_status list_settled(dh_ctx *ctx, const dh_reducer *r, uint32_t id, boo
     for (int64_t k = f.n_pieces; which == DH_SUMS_SETTLE && k-- > 0;) {
         const dh_operand part = dh_flat_part(f.reduced, k * f.n_shard, f.n_shard, sizeof(float));
         const sum made = {
-            DH_OP_ADD, -1,   f.matrix[DH_BUF_GRAD],
-            part,      none, dh_flat_part(f.addend, k * f.n_shard, f.n_shard, sizeof(float))};
+            .type = DH_OP_ADD,
+            .group = -1,
+            .all = f.matrix[DH_BUF_GRAD],
+            .range = part,
+            .shard = none,
+            .addend = dh_flat_part(f.addend, k * f.n_shard, f.n_shard, sizeof(float))};
         if (!dh_vec_push(list, made)) return no_memory(ctx);
     }
     return r->spec->probes ? DH_OK : add_release(ctx, r, id, first, list);

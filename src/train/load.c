@@ -172,12 +172,13 @@ static json_t *layer_json(const dh_load_record *r, int64_t layer)
 {
     const int64_t n = r->model->n_experts;
     const double n_all = *n_of(r, r->total, layer);
+    if (dh_model_of_layer(r->model, layer).n_experts == 0) return json_null();
     return json_pack("{s:o, s:o, s:o}", "load", loads_json(loads_of(r, r->total, layer), n, n_all),
                      "mean", array_of(r->total + layer * width_of(r), n, n_all), "most",
                      array_of(r->most + layer * n, n, 1));
 }
 
-/* Layers count alike: each has had as many micro-batches. */
+/* Layers with experts count alike: each has had as many micro-batches. */
 static json_t *all_loads(const dh_load_record *r)
 {
     const int64_t n = r->model->n_experts;

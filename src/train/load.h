@@ -7,6 +7,7 @@
  *                                      even share, the mean over layers and micro-batches
  *    "layers": [{"load": {...},
  *                "mean": [E shares of all choices], "most": [the largest in a micro-batch]}, ...]}
+ *                                      null: of a layer without experts
  * and so a run on any mesh, one rank too, says how uneven the load would be on every other. */
 #ifndef DH_TRAIN_LOAD_H
 #define DH_TRAIN_LOAD_H

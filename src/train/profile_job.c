@@ -134,7 +134,21 @@ static dh_status probing_strategy(dh_ctx *ctx, const dh_job *job, const dh_pass_
     return DH_OK;
 }
 
-/* One layer a virtual stage; graphs as the passes make them. */
+/* On every virtual stage a layer of each kind: models have at most two, of which every second layer
+ * is then one. */
+static void sample_layers(int64_t n_stages, dh_model *m)
+{
+    const int n_kinds = dh_model_kinds(m, 0, m->n_layers).n;
+    DH_CHECK(n_kinds <= 2, "a model has layers of %d kinds", n_kinds);
+    if (n_kinds == 2 && m->n_experts > 0) {
+        m->dense_first = 0;
+        m->moe_every = 2;
+    }
+    if (n_kinds == 2 && m->softmax_every > 0) m->softmax_every = 2;
+    m->n_layers = n_kinds * n_stages;
+}
+
+/* Graphs as the passes make them. */
 dh_status dh_probe_job_init(dh_ctx *ctx, const dh_job *job, const dh_pass_list *passes,
                             dh_probe_job *probe)
 {
@@ -148,7 +162,7 @@ dh_status dh_probe_job_init(dh_ctx *ctx, const dh_job *job, const dh_pass_list *
     DH_TRY(smallest_schedule(ctx, job, own, &probe->schedule));
     r.schedule = probe->schedule;
     r.layer_split = NULL;
-    r.model.n_layers = probe->schedule ? probe->schedule->n_stages : 1;
+    sample_layers(probe->schedule ? probe->schedule->n_stages : 1, &r.model);
     r.n_micro = probe->schedule ? probe->schedule->n_micro : 2;
     probe->spec = dh_train_session(job, &r);
     probe->spec.eval = false;

@@ -60,40 +60,74 @@ static unsigned streams_of(const dh_program_spec *spec, const dh_graph *g)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
+static dh_block_kind kind_of(int block)
+{
+    return block == TUNE_EMBED  ? DH_BLOCK_EMBED
+           : block == TUNE_HEAD ? DH_BLOCK_HEAD
+                                : DH_BLOCK_LAYER;
+}
+
+static dh_status make_block(dh_ctx *ctx, const dh_program_spec *spec, const tune_system *system,
+                            int block, int64_t layer, tune_block *b)
+{
+    const dh_mesh *m = &spec->recipe.mesh;
+    const dh_shard first = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts};
+    DH_TRY(plan_build_graph(ctx, spec, kind_of(block), layer, first, 0, &b->graph));
+    DH_TRY(dh_block_lives_find(ctx, b->graph, spec->recipe.backend, &b->lives));
+    add_system(system, b);
+    add_times(spec, b);
+    if (block == TUNE_HEAD && b->graph->ops.n > TUNE_MAX_HEAD_OPS) {
+        dh_graph_destroy(b->graph); /* nobody looks at it again, and it is thousands */
+        b->graph = NULL;
+    }
+    return DH_OK;
+}
+
+/* Layers, one of each kind. */
+static dh_status make_layers(dh_ctx *ctx, const dh_program_spec *spec, const tune_system *system,
+                             tune_blocks *made)
+{
+    const dh_model *model = &spec->recipe.model;
+    const dh_layer_kinds kinds = dh_model_kinds(model, 0, model->n_layers);
+    int64_t most = 0;
+    made->first = TUNE_LAYER + (int)dh_model_layer_kind(model, 0);
+    made->last = TUNE_LAYER + (int)dh_model_layer_kind(model, model->n_layers - 1);
+    for (int k = 0; k < kinds.n; k++) {
+        const unsigned kind = dh_model_layer_kind(model, kinds.layer[k]);
+        tune_block *b = &made->at[TUNE_LAYER + kind];
+        DH_TRY(make_block(ctx, spec, system, TUNE_LAYER, kinds.layer[k], b));
+        made->share[kind] = (double)kinds.count[k] / (double)model->n_layers;
+        made->streams |= streams_of(spec, b->graph);
+        if (kinds.count[k] > most) {
+            most = kinds.count[k];
+            made->most = TUNE_LAYER + (int)kind;
+        }
+    }
+    return DH_OK;
+}
+
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                            const tune_system *system, const tune_blocks *plain,
                            tune_blocks **blocks)
 {
-    static const dh_block_kind kinds[TUNE_N_BLOCK] = {DH_BLOCK_EMBED, DH_BLOCK_LAYER,
-                                                      DH_BLOCK_HEAD};
-    const dh_mesh *m = &spec->recipe.mesh;
-    const dh_shard first = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts};
+    static const int ends[] = {TUNE_EMBED, TUNE_HEAD};
     tune_blocks *made = DH_NEW(arena, tune_blocks);
     if (!made) return no_memory(ctx);
     dh_status st = DH_OK;
-    for (int i = 0; st == DH_OK && i < TUNE_N_BLOCK; i++) {
-        tune_block *b = &made->at[i];
-        if (plain && !dh_pass_recomputes(kinds[i])) {
-            *b = plain->at[i];
+    for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(ends); i++) {
+        tune_block *b = &made->at[ends[i]];
+        if (plain && !dh_pass_recomputes(kind_of(ends[i]))) {
+            *b = plain->at[ends[i]];
             b->borrowed = true;
-            continue;
-        }
-        st = plan_build_graph(ctx, spec, kinds[i], 0, first, 0, &b->graph);
-        if (st == DH_OK) st = dh_block_lives_find(ctx, b->graph, spec->recipe.backend, &b->lives);
-        if (st == DH_OK) {
-            add_system(system, b);
-            add_times(spec, b);
-        }
-        if (st == DH_OK && i == TUNE_HEAD && b->graph->ops.n > TUNE_MAX_HEAD_OPS) {
-            dh_graph_destroy(b->graph); /* nobody looks at it again, and it is thousands */
-            b->graph = NULL;
+        } else {
+            st = make_block(ctx, spec, system, ends[i], 0, b);
         }
     }
+    if (st == DH_OK) st = make_layers(ctx, spec, system, made);
     if (st != DH_OK) {
         tune_blocks_fini(made);
         return st;
     }
-    made->streams = streams_of(spec, made->at[TUNE_LAYER].graph);
     *blocks = made;
     return DH_OK;
 }

@@ -74,10 +74,12 @@ static dh_status chains_ns(const timer *t, chain f, chain b, unsigned phases, do
     return st;
 }
 
-static const chain none = {0, {0}}, layer = {1, {TUNE_LAYER}},
-                   layers = {2, {TUNE_LAYER, TUNE_LAYER}},
-                   with_embed = {2, {TUNE_EMBED, TUNE_LAYER}},
-                   with_head = {2, {TUNE_LAYER, TUNE_HEAD}};
+static const chain none = {0, {0}};
+
+static chain chain_of(int n, int first, int second)
+{
+    return (chain){n, {first, second}};
+}
 
 /* Of a head with too many operators to be timed one by one. */
 static double head_alone_ns(const timer *t, unsigned phases)
@@ -98,26 +100,48 @@ static double head_alone_ns(const timer *t, unsigned phases)
 }
 
 /* phases 0: the forward. */
+static dh_status strand_ns(const timer *t, chain c, unsigned phases, double *ns)
+{
+    return phases ? chains_ns(t, none, c, phases, ns) : chains_ns(t, c, none, 0, ns);
+}
+
 static dh_status one_strand(const timer *t, unsigned phases, tune_chain *made)
 {
-    const chain list[] = {layer, layers, with_embed, with_head};
-    double ns[DH_COUNTOF(list)];
-    const bool whole = t->blocks->at[TUNE_HEAD].graph != NULL;
-    for (size_t i = 0; i < DH_COUNTOF(list) - !whole; i++)
-        DH_TRY(phases ? chains_ns(t, none, list[i], phases, &ns[i])
-                      : chains_ns(t, list[i], none, 0, &ns[i]));
-    if (!whole) ns[3] = ns[0] + head_alone_ns(t, phases);
-    *made = (tune_chain){
-        .one = ns[0], .more = ns[1] - ns[0], .embed = ns[2] - ns[0], .head = ns[3] - ns[0]};
+    const tune_blocks *blocks = t->blocks;
+    double two, embed, head;
+    *made = (tune_chain){.embed = 0};
+    for (int k = 0; k < DH_N_LAYER_KINDS; k++) {
+        const int layer = TUNE_LAYER + k;
+        if (!blocks->at[layer].graph) continue;
+        DH_TRY(strand_ns(t, chain_of(1, layer, 0), phases, &made->layers[k].one));
+        DH_TRY(strand_ns(t, chain_of(2, layer, layer), phases, &two));
+        made->layers[k].more = two - made->layers[k].one;
+    }
+    const double first = made->layers[blocks->first - TUNE_LAYER].one;
+    const double last = made->layers[blocks->last - TUNE_LAYER].one;
+    DH_TRY(strand_ns(t, chain_of(2, TUNE_EMBED, blocks->first), phases, &embed));
+    if (blocks->at[TUNE_HEAD].graph)
+        DH_TRY(strand_ns(t, chain_of(2, blocks->last, TUNE_HEAD), phases, &head));
+    else
+        head = last + head_alone_ns(t, phases);
+    made->embed = embed - first;
+    made->head = head - last;
     return DH_OK;
 }
 
-static dh_status two_strands(const timer *t, unsigned phases, double *one, double *more)
+/* Layers of every kind beside those of every kind. */
+static dh_status two_strands(const timer *t, unsigned phases,
+                             tune_layers_ns made[DH_N_LAYER_KINDS][DH_N_LAYER_KINDS])
 {
-    double two;
-    DH_TRY(chains_ns(t, layer, layer, phases, one));
-    DH_TRY(chains_ns(t, layers, layers, phases, &two));
-    *more = two - *one;
+    for (int f = 0; f < DH_N_LAYER_KINDS; f++)
+        for (int b = 0; b < DH_N_LAYER_KINDS; b++) {
+            const int x = TUNE_LAYER + f, y = TUNE_LAYER + b;
+            double two;
+            if (!t->blocks->at[x].graph || !t->blocks->at[y].graph) continue;
+            DH_TRY(chains_ns(t, chain_of(1, x, 0), chain_of(1, y, 0), phases, &made[f][b].one));
+            DH_TRY(chains_ns(t, chain_of(2, x, x), chain_of(2, y, y), phases, &two));
+            made[f][b].more = two - made[f][b].one;
+        }
     return DH_OK;
 }
 
@@ -135,10 +159,8 @@ dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_b
         DH_TRY(one_strand(&t, inputs, &times->i));
         DH_TRY(one_strand(&t, weights, &times->w));
     }
-    if (wants.pairs && !known->pairs)
-        DH_TRY(two_strands(&t, inputs | weights, &times->fb_one, &times->fb_more));
-    if (wants.split_pairs && !known->split_pairs)
-        DH_TRY(two_strands(&t, inputs, &times->fi_one, &times->fi_more));
+    if (wants.pairs && !known->pairs) DH_TRY(two_strands(&t, inputs | weights, times->fb));
+    if (wants.split_pairs && !known->split_pairs) DH_TRY(two_strands(&t, inputs, times->fi));
     *known = (tune_wants){.whole = true,
                           .split = known->split || wants.split,
                           .pairs = known->pairs || wants.pairs,
@@ -148,6 +170,16 @@ dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_b
 
 double tune_chain_ns(const tune_chain *c, const tune_stage *s)
 {
-    const double layers_ns = s->n_layers > 0 ? c->one + (double)(s->n_layers - 1) * c->more : 0;
+    double layers_ns = 0;
+    for (int k = 0; s->n_layers > 0 && k < DH_N_LAYER_KINDS; k++)
+        layers_ns +=
+            tune_share(s, k) * (c->layers[k].one + (double)(s->n_layers - 1) * c->layers[k].more);
     return layers_ns + (s->embed ? c->embed : 0) + (s->head ? c->head : 0);
+}
+
+double tune_more_ns(const tune_chain *c, const tune_stage *s)
+{
+    double ns = 0;
+    for (int k = 0; k < DH_N_LAYER_KINDS; k++) ns += tune_share(s, k) * c->layers[k].more;
+    return ns;
 }

@@ -57,7 +57,7 @@ static dh_status describe(estimate *e)
 static double lost_ns(const estimate *e, const dh_cost_op *transfer, double ns)
 {
     const tune_speeds speeds = tune_speeds_beside(
-        e->spec.recipe.costs, e->basis.blocks->at[TUNE_LAYER].graph, true, transfer);
+        e->spec.recipe.costs, e->basis.blocks->at[e->basis.blocks->most].graph, true, transfer);
     return speeds.comm > 0 ? ns / speeds.comm * (1 - speeds.own) : 0;
 }
 

@@ -33,8 +33,9 @@ typedef struct times_key {
 
 typedef struct outline_key {
     uint64_t costs;
-    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
-        in_stages, by_costs;
+    int64_t n_of[DH_N_LAYER_KINDS];
+    int64_t tp, cp, ep, dp, pp, embed, head, apart, copies, middle, whole_tokens, in_stages,
+        by_costs;
     int64_t zero, bucket_bytes;
     int64_t one_micro, each_micro; /* whole gradients of a step last otherwise then */
 } outline_key;
@@ -96,19 +97,23 @@ static int64_t coarse(double ns, double forward_ns)
     return forward_ns > 0 ? llround(ns / forward_ns * TIME_STEPS) : 0;
 }
 
-/* As dh_job_schedule has it, of a layer's times: those of all stages are alike enough. */
+/* As dh_job_schedule has it, of a mean layer's times: those of all stages are alike enough. */
 static planned_key plan_by(const estimate *e)
 {
-    const tune_block *b = &e->basis.blocks->at[TUNE_LAYER];
     const dh_job *job = e->t->job;
-    double ns[TUNE_N_PHASE];
+    double ns[TUNE_N_PHASE] = {0}, share = 0;
     if (!e->schedule->planned) return (planned_key){0};
-    for (int p = 0; p < TUNE_N_PHASE; p++) {
-        ns[p] = b->compute_ns[p];
-        for (int c = 0; c < TUNE_N_COMM; c++) ns[p] += b->comm_ns[p][c];
+    for (int k = 0; k < DH_N_LAYER_KINDS; k++) {
+        const tune_block *b = &e->basis.blocks->at[TUNE_LAYER + k];
+        const double part = e->basis.blocks->share[k];
+        if (part > 0) share += part * dh_block_lives_wgrad_share(&b->lives);
+        for (int p = 0; p < TUNE_N_PHASE; p++) {
+            double own = b->compute_ns[p];
+            for (int c = 0; c < TUNE_N_COMM; c++) own += b->comm_ns[p][c];
+            ns[p] += part * own;
+        }
     }
-    const double share =
-        job->wgrad_share > 0 ? job->wgrad_share : dh_block_lives_wgrad_share(&b->lives);
+    if (job->wgrad_share > 0) share = job->wgrad_share;
     return (planned_key){.f_ns = TIME_STEPS,
                          .i_ns = coarse(ns[TUNE_B], ns[TUNE_F]),
                          .w_ns = coarse(ns[TUNE_W], ns[TUNE_F]),
@@ -138,7 +143,8 @@ static dh_status make_timetable(estimate *e, const timetable_key *key, tune_time
     if (st == DH_OK)
         st = dh_layer_split(ctx, e->spec.recipe.model.n_layers, schedule->n_stages,
                             e->spec.recipe.layer_split ? e->spec.recipe.layer_split : "", layers);
-    if (st == DH_OK) st = tune_timetable_make(ctx, e->t->arena, schedule, layers, table);
+    if (st == DH_OK)
+        st = tune_timetable_make(ctx, e->t->arena, schedule, &e->spec.recipe.model, layers, table);
     if (st == DH_OK && !dh_vec_push(&e->t->all_timetables, *table)) st = tune_no_memory(ctx);
     free(layers);
     if (st != DH_OK) dh_schedule_destroy(schedule);
@@ -247,6 +253,7 @@ static tune_stage holding_of(const tune_timetable *t, int32_t rank)
         const tune_stage *one = &t->types[t->type_of[v % s->n_stages]];
         if (s->rank_of[v] != rank) continue;
         all.n_layers += one->n_layers;
+        for (int k = 0; k < DH_N_LAYER_KINDS; k++) all.n_of[k] += one->n_of[k];
         all.embed |= one->embed;
         all.head |= one->head;
     }
@@ -289,25 +296,25 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
     DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &whole_tokens));
     DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &in_stages));
     DH_TRY(dh_recipe_stages_by_costs(e->ctx, &e->spec.recipe, &by_costs));
-    const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
-                             .tp = m->tp,
-                             .cp = m->cp,
-                             .ep = m->ep,
-                             .dp = m->dp,
-                             .pp = m->pp,
-                             .n_layers = holds.n_layers,
-                             .embed = holds.embed,
-                             .head = holds.head,
-                             .apart = ends_apart(e->long_one),
-                             .copies = dh_schedule_copies_of(e->long_one->schedule),
-                             .middle = is_middle(e->long_one, rank),
-                             .whole_tokens = whole_tokens,
-                             .zero = e->spec.recipe.zero,
-                             .bucket_bytes = e->spec.recipe.bucket_bytes,
-                             .one_micro = e->long_one->schedule->n_micro == 1,
-                             .each_micro = e->spec.recipe.reduces_each,
-                             .in_stages = in_stages,
-                             .by_costs = by_costs};
+    outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
+                       .tp = m->tp,
+                       .cp = m->cp,
+                       .ep = m->ep,
+                       .dp = m->dp,
+                       .pp = m->pp,
+                       .embed = holds.embed,
+                       .head = holds.head,
+                       .apart = ends_apart(e->long_one),
+                       .copies = dh_schedule_copies_of(e->long_one->schedule),
+                       .middle = is_middle(e->long_one, rank),
+                       .whole_tokens = whole_tokens,
+                       .zero = e->spec.recipe.zero,
+                       .bucket_bytes = e->spec.recipe.bucket_bytes,
+                       .one_micro = e->long_one->schedule->n_micro == 1,
+                       .each_micro = e->spec.recipe.reduces_each,
+                       .in_stages = in_stages,
+                       .by_costs = by_costs};
+    memcpy(key.n_of, holds.n_of, sizeof key.n_of);
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made;
     if (!place) return tune_no_memory(e->ctx);

@@ -14,10 +14,27 @@ static double kept_w(const dh_block_lives *l)
     return l->kept_w;
 }
 
+/* Over layers but for one of a kind; -1: over all. */
+static double sum_layers(const tune_blocks *b, const tune_stage *s, int but, dh_block_lives_of *of)
+{
+    double sum = 0;
+    for (int k = 0; k < DH_N_LAYER_KINDS; k++)
+        sum += (double)(s->n_of[k] - (k == but)) * of(&b->at[TUNE_LAYER + k].lives);
+    return sum;
+}
+
+/* The layer of a stage of which most is there at once. */
+static double largest_layer(const tune_blocks *b, const tune_stage *s, dh_block_lives_of *of)
+{
+    double most = 0;
+    for (int k = 0; k < DH_N_LAYER_KINDS; k++)
+        if (s->n_of[k] > 0) most = DH_MAX(most, of(&b->at[TUNE_LAYER + k].lives));
+    return most;
+}
+
 static double sum_blocks(const tune_blocks *b, const tune_stage *s, dh_block_lives_of *of)
 {
-    return (double)s->n_layers * of(&b->at[TUNE_LAYER].lives) +
-           (s->embed ? of(&b->at[TUNE_EMBED].lives) : 0) +
+    return sum_layers(b, s, -1, of) + (s->embed ? of(&b->at[TUNE_EMBED].lives) : 0) +
            (s->head ? of(&b->at[TUNE_HEAD].lives) : 0);
 }
 
@@ -26,12 +43,14 @@ static double sum_blocks(const tune_blocks *b, const tune_stage *s, dh_block_liv
 static double strand_peak(const tune_blocks *b, const tune_stage *s, dh_block_lives_of *others,
                           dh_block_lives_of *peak)
 {
-    const dh_block_lives *embed = &b->at[TUNE_EMBED].lives, *layer = &b->at[TUNE_LAYER].lives;
-    const dh_block_lives *head = &b->at[TUNE_HEAD].lives;
-    const double n = (double)s->n_layers, below = s->embed ? others(embed) : 0;
+    const dh_block_lives *embed = &b->at[TUNE_EMBED].lives, *head = &b->at[TUNE_HEAD].lives;
+    const double below = s->embed ? others(embed) : 0;
     double most = s->embed ? peak(embed) : 0;
-    if (n > 0) most = DH_MAX(most, below + (n - 1) * others(layer) + peak(layer));
-    if (s->head) most = DH_MAX(most, below + n * others(layer) + peak(head));
+    for (int k = 0; k < DH_N_LAYER_KINDS; k++)
+        if (s->n_of[k] > 0)
+            most = DH_MAX(most,
+                          below + sum_layers(b, s, k, others) + peak(&b->at[TUNE_LAYER + k].lives));
+    if (s->head) most = DH_MAX(most, below + sum_layers(b, s, -1, others) + peak(head));
     return most;
 }
 
@@ -60,7 +79,7 @@ typedef struct bytes {
 static double input_peak(const tune_blocks *b, const tune_stage *s)
 {
     const double peak = strand_peak(b, s, kept, i_peak), left = sum_blocks(b, s, kept_w);
-    return DH_MAX(peak, left + i_peak(&b->at[TUNE_LAYER].lives));
+    return DH_MAX(peak, left + largest_layer(b, s, i_peak));
 }
 
 static bytes bytes_of(const tune_blocks *b, const tune_stage *s, int32_t kind)
@@ -78,14 +97,21 @@ static bytes bytes_of(const tune_blocks *b, const tune_stage *s, int32_t kind)
     }
 }
 
+/* What a forward's layer has at most, over what it keeps. */
+static double forth(const dh_block_lives *l)
+{
+    return l->f_peak - l->kept;
+}
+
 /* Two strands go over their layers together: one's memory grows as the other's shrinks. */
 static double pair_peak(const tune_blocks *b, const tune_stage *f, const tune_stage *back,
                         const bytes *fb, const bytes *bb)
 {
-    const dh_block_lives *layer = &b->at[TUNE_LAYER].lives;
-    const double steady = DH_MAX(fb->after, bb->before) - layer->kept + layer->f_peak +
-                          (bb->after > 0 ? layer->i_peak : layer->b_peak);
-    const double start = bb->peak + (f->embed ? b->at[TUNE_EMBED].lives.f_peak : layer->f_peak);
+    const bool whole = bb->after <= 0;
+    const double steady = DH_MAX(fb->after, bb->before) + largest_layer(b, f, forth) +
+                          largest_layer(b, back, whole ? b_peak : i_peak);
+    const double start =
+        bb->peak + (f->embed ? b->at[TUNE_EMBED].lives.f_peak : largest_layer(b, f, f_peak));
     const double end = fb->peak + bb->after + (back->embed ? b->at[TUNE_EMBED].lives.b_peak : 0);
     return DH_MAX(steady, DH_MAX(start, end));
 }
@@ -99,17 +125,22 @@ static double single_ns(const tune_times *t, const tune_stage *s, int32_t kind)
     return tune_chain_ns(chains[kind], s);
 }
 
-/* Layer beside layer; what is left of either alone. Rare pairs are taken as one after the other. */
+/* Layer beside layer, of kinds that meet as often as there are layers of them; what is left of
+ * either alone. Rare pairs are taken as one after the other. */
 static double pair_ns(const tune_times *t, const tune_stage *f, const tune_stage *b, int32_t kind)
 {
     if (kind == DH_PIPE_F || kind == DH_PIPE_W)
         return single_ns(t, f, DH_PIPE_F) + single_ns(t, b, kind);
     const tune_chain *back = kind == DH_PIPE_I ? &t->i : &t->b;
-    const double one = kind == DH_PIPE_I ? t->fi_one : t->fb_one;
-    const double more = kind == DH_PIPE_I ? t->fi_more : t->fb_more;
     const int64_t n = DH_MIN(f->n_layers, b->n_layers);
-    double ns = n > 0 ? one + (double)(n - 1) * more : 0;
-    ns += (double)(f->n_layers - n) * t->f.more + (double)(b->n_layers - n) * back->more;
+    double ns = 0;
+    for (int x = 0; n > 0 && x < DH_N_LAYER_KINDS; x++)
+        for (int y = 0; y < DH_N_LAYER_KINDS; y++) {
+            const tune_layers_ns *pair = kind == DH_PIPE_I ? &t->fi[x][y] : &t->fb[x][y];
+            ns += tune_share(f, x) * tune_share(b, y) * (pair->one + (double)(n - 1) * pair->more);
+        }
+    ns += (double)(f->n_layers - n) * tune_more_ns(&t->f, f) +
+          (double)(b->n_layers - n) * tune_more_ns(back, b);
     ns += (f->embed ? t->f.embed : 0) + (f->head ? t->f.head : 0);
     return ns + (b->embed ? back->embed : 0) + (b->head ? back->head : 0);
 }
@@ -151,7 +182,8 @@ static void add_block(const tune_block *b, unsigned phases, double n, work *w)
 
 static void add_stage(const tune_blocks *b, const tune_stage *s, unsigned phases, work *w)
 {
-    add_block(&b->at[TUNE_LAYER], phases, (double)s->n_layers, w);
+    for (int k = 0; k < DH_N_LAYER_KINDS; k++)
+        add_block(&b->at[TUNE_LAYER + k], phases, (double)s->n_of[k], w);
     if (s->embed) add_block(&b->at[TUNE_EMBED], phases, 1, w);
     if (s->head) add_block(&b->at[TUNE_HEAD], phases, 1, w);
 }

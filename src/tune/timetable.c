@@ -17,14 +17,18 @@ static dh_status no_memory(dh_ctx *ctx)
 
 static bool same_stage(const tune_stage *a, const tune_stage *b)
 {
-    return a->n_layers == b->n_layers && a->embed == b->embed && a->head == b->head;
+    return memcmp(a->n_of, b->n_of, sizeof a->n_of) == 0 && a->embed == b->embed &&
+           a->head == b->head;
 }
 
-static void find_types(tune_timetable *t, const int64_t *layers)
+static void find_types(tune_timetable *t, const dh_model *model, const int64_t *layers)
 {
     const int32_t n = t->schedule->n_stages;
-    for (int32_t v = 0; v < n; v++) {
-        const tune_stage s = {layers[v], v == 0, v == n - 1};
+    int64_t first = 0;
+    for (int32_t v = 0; v < n; first += layers[v++]) {
+        tune_stage s = {.n_layers = layers[v], .embed = v == 0, .head = v == n - 1};
+        for (int64_t i = 0; i < layers[v]; i++)
+            s.n_of[model ? dh_model_layer_kind(model, first + i) : 0]++;
         int32_t k = 0;
         while (k < t->n_types && !same_stage(&t->types[k], &s)) k++;
         if (k == t->n_types) t->types[t->n_types++] = s;
@@ -242,7 +246,7 @@ static bool count_slots(tune_timetable *t, dh_arena *arena)
 /* ---- entries -------------------------------------------------------------------------------- */
 
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
-                              const int64_t *layers, tune_timetable **table)
+                              const dh_model *model, const int64_t *layers, tune_timetable **table)
 {
     tune_timetable *t = DH_NEW(arena, tune_timetable);
     if (!t) return no_memory(ctx);
@@ -256,7 +260,7 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
                           .n_slots = n_slots,
                           .n_ranks = schedule->n_ranks};
     if (!t->types || !t->type_of || !t->slots || !t->like || !t->last) return no_memory(ctx);
-    find_types(t, layers);
+    find_types(t, model, layers);
     find_like(t);
     t->classes = DH_NEW_N(arena, tune_class, most_classes(t));
     if (!t->classes) return no_memory(ctx);

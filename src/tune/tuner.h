@@ -27,6 +27,7 @@ const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs 
 /* Virtual stages that hold the same blocks take the same time. */
 typedef struct tune_stage {
     int64_t n_layers;
+    int64_t n_of[DH_N_LAYER_KINDS]; /* of these, by dh_model_layer_kind */
     bool embed, head;
 } tune_stage;
 
@@ -73,8 +74,9 @@ typedef struct tune_rank_end {
     double bytes, peak_bytes; /* of activations */
 } tune_rank_end;
 
+/* in: layers [n_stages], how many of the model's each stage has; model NULL: layers are alike */
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
-                              const int64_t *layers, tune_timetable **table);
+                              const dh_model *model, const int64_t *layers, tune_timetable **table);
 /* How a layer's operators and a communication slow each other down, on average over the layer. */
 typedef struct tune_speeds {
     double own, comm; /* 1: as alone */
@@ -95,7 +97,8 @@ void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
 
 /* ---- blocks.c: graphs of a rank, and what is in them ---------------------------------------- */
 
-enum { TUNE_EMBED, TUNE_LAYER, TUNE_HEAD, TUNE_N_BLOCK };
+/* TUNE_LAYER + kind: layers of that dh_model_layer_kind. */
+enum { TUNE_EMBED, TUNE_HEAD, TUNE_LAYER, TUNE_N_BLOCK = TUNE_LAYER + DH_N_LAYER_KINDS };
 /* TUNING: the head of a large micro-batch is hundreds of chunks, each of which waits for its own
  * communication; timing them one by one takes longer than all the rest. */
 enum { TUNE_MAX_HEAD_OPS = 128 };
@@ -103,7 +106,8 @@ enum { TUNE_F, TUNE_B, TUNE_W, TUNE_N_PHASE }; /* forward, input gradients, weig
 enum { TUNE_COMM_TP, TUNE_COMM_CP, TUNE_COMM_EP, TUNE_N_COMM };
 
 typedef struct tune_block {
-    dh_graph *graph; /* NULL: a head of more than TUNE_MAX_HEAD_OPS */
+    dh_graph *graph; /* NULL: a head of more than TUNE_MAX_HEAD_OPS; layers of a kind there is none
+                      * of */
     bool borrowed;   /* it is another one's */
     dh_block_lives lives;
     double compute_ns[TUNE_N_PHASE], comm_ns[TUNE_N_PHASE][TUNE_N_COMM];
@@ -112,7 +116,9 @@ typedef struct tune_block {
 
 typedef struct tune_blocks {
     tune_block at[TUNE_N_BLOCK];
-    unsigned streams; /* bit 1 << dh_stream: those that a layer communicates on */
+    int first, last, most; /* the model's first and last layer, most of its layers: TUNE_LAYER + */
+    double share[DH_N_LAYER_KINDS]; /* of its layers, by kind */
+    unsigned streams;               /* bit 1 << dh_stream: those that a layer communicates on */
 } tune_blocks;
 
 /* Whose software it is, and what a recomputation says to it. */
@@ -131,9 +137,14 @@ void tune_blocks_fini(tune_blocks *blocks);
 
 /* ---- chains.c: blocks one behind the other on their streams --------------------------------- */
 
+/* Makespan of one layer, or of one beside another; what every further one adds. */
+typedef struct tune_layers_ns {
+    double one, more;
+} tune_layers_ns;
+
 /* Makespans of chains. */
 typedef struct tune_chain {
-    double one, more;   /* one layer; every further one */
+    tune_layers_ns layers[DH_N_LAYER_KINDS];
     double embed, head; /* what these add */
 } tune_chain;
 
@@ -144,7 +155,9 @@ typedef struct tune_wants {
 
 typedef struct tune_times {
     tune_chain f, b, i, w;
-    double fb_one, fb_more, fi_one, fi_more; /* layers' forwards beside layers' backwards */
+    /* Layers' forwards beside layers' backwards, by the kinds of both. */
+    tune_layers_ns fb[DH_N_LAYER_KINDS][DH_N_LAYER_KINDS];
+    tune_layers_ns fi[DH_N_LAYER_KINDS][DH_N_LAYER_KINDS];
     tune_wants known;
 } tune_times;
 
@@ -152,6 +165,13 @@ typedef struct tune_times {
 dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_blocks *blocks,
                           tune_wants wants, tune_times *times);
 double tune_chain_ns(const tune_chain *chain, const tune_stage *stage);
+/* Of a stage's layers those of a kind, as a share; 0 where it has none. */
+static inline double tune_share(const tune_stage *s, int kind)
+{
+    return s->n_layers > 0 ? (double)s->n_of[kind] / (double)s->n_layers : 0;
+}
+/* What a further layer of the stage adds, on average. */
+double tune_more_ns(const tune_chain *chain, const tune_stage *stage);
 
 /* ---- outline.c: what surrounds the micro-batches -------------------------------------------- */
 

@@ -24,6 +24,12 @@ enum { RUN_MAX_STEPS = 40 };
     "        ffn_width: 40, n_experts: 4, top_k: 2, router_aux_coef: 0, vocab: 65, max_seq: 32,\n" \
     "        tied_head: false}\n"
 
+/* A layer without experts, then three with them. */
+#define RUN_DENSE_FIRST                                                                            \
+    "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n" \
+    "        ffn_width: 40, n_experts: 4, top_k: 2, router_aux_coef: 0.01, vocab: 65,\n"           \
+    "        max_seq: 32, dense_first: 1, dense_width: 88, tied_head: false}\n"
+
 /* Largest difference of losses between a mesh and one rank. A mesh adds the same float32 products
  * in another grouping: partial sums of tensor-parallel GEMMs, of micro-batches over data-parallel
  * ranks, of attention over context-parallel ones. A gradient so differs by a few units of 6e-8 of

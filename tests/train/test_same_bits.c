@@ -128,6 +128,34 @@ static void strategies_change_no_bit(void **state)
     }
 }
 
+/* Layers of two kinds in both strands of a slot, and on a stage. */
+static void layer_kinds_change_no_bit(void **state)
+{
+    static const struct {
+        const char *model, *settings;
+        const char *more[3];
+    } runs[] = {
+        {RUN_DENSE_FIRST,
+         "parallel.dp=2 parallel.ep=2",
+         {"strategy=dhelix", "strategy=dualpipe parallel.zero=2", "parallel.zero=3"}},
+        {RUN_DENSE_FIRST,
+         "parallel.dp=2 parallel.ep=2 parallel.pp=2",
+         {"strategy=dhelix", "parallel.schedule=zb-v"}},
+        {RUN_LLAMA,
+         "model.attention=linear model.softmax_every=2 parallel.tp=2 train.dtype=bf16",
+         {"strategy=dhelix", "strategy=stp train.recompute=selective"}},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        char settings[200];
+        run_base base;
+        snprintf(settings, sizeof settings, "%s train.steps=6", runs[i].settings);
+        begin_base(&base, runs[i].model, settings);
+        for (size_t k = 0; k < DH_COUNTOF(runs[i].more) && runs[i].more[k]; k++)
+            expect_base(&base, runs[i].more[k]);
+        run_remove(base.out);
+    }
+}
+
 /* ---- schedules ----------------------------------------------------------------------------- */
 
 static void schedules_change_no_bit(void **state)
@@ -313,6 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_repeats_bit_for_bit),
         cmocka_unit_test(strategies_change_no_bit),
+        cmocka_unit_test(layer_kinds_change_no_bit),
         cmocka_unit_test(schedules_change_no_bit),
         cmocka_unit_test(sharding_changes_no_bit),
         cmocka_unit_test(gradients_by_micro_batch_have_one_order),

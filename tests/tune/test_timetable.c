@@ -52,7 +52,7 @@ static timed time_schedule(dh_schedule *schedule)
     int64_t layers[64];
     tune_slot_cost costs[64];
     for (int i = 0; i < 64; i++) layers[i] = 1;
-    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, schedule, layers, &t.table));
+    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, schedule, NULL, layers, &t.table));
     double *scratch = calloc((size_t)t.table->n_slots, sizeof *scratch);
     assert_true(t.table->n_classes <= 64);
     for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
@@ -148,7 +148,7 @@ static void test_transfers_by_hand(void **state)
     assert_ok(&ctx, dh_schedule_find(&ctx, "1f1b", &row));
     dh_schedule *s = schedule_of(row, 2, 1);
     timed t = {.arena = dh_arena_create(), .schedule = s};
-    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, s, layers, &t.table));
+    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, s, NULL, layers, &t.table));
     assert_int_equal(t.table->n_slots, 6);
     tune_slot_cost costs[8];
     for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
@@ -175,7 +175,7 @@ static void test_transfers_slow_down(void **state)
     assert_ok(&ctx, dh_schedule_find(&ctx, "1f1b", &row));
     dh_schedule *s = schedule_of(row, 2, 2);
     timed t = {.arena = dh_arena_create(), .schedule = s};
-    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, s, layers, &t.table));
+    assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, s, NULL, layers, &t.table));
     assert_int_equal(t.table->n_slots, 12);
     tune_slot_cost costs[8];
     for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
@@ -202,7 +202,7 @@ static void reductions_slow_down_a_backward(void **state)
     tune_outline outline = {
         .n_reductions = 2, .reduction_ns = reductions, .backward_speed = .5, .reduction_speed = .5};
     const tune_outline *outlines[] = {&outline, &outline};
-    const tune_times times = {.f.one = 50, .b.one = 100};
+    const tune_times times = {.f.layers[0].one = 50, .b.layers[0].one = 100};
     tuner at_hand = {.scratch = ends};
     const estimate e = {.t = &at_hand,
                         .long_one = t.table,
