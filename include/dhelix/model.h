@@ -144,12 +144,13 @@ DH_API double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
 DH_API int64_t dh_model_window(const dh_model *model, int64_t layer);
 
 /* What sets a layer apart from those that the model's fields describe, bit by bit. Layers of a kind
- * are alike, but for what a kernel takes from the layer's number (dh_model_window, nth): they have
- * the same operators on the same shapes. */
+ * are alike, but for what a kernel takes from the layer's number (nth): they have the same
+ * operators on the same shapes, and as much work. */
 enum {
-    DH_LAYER_DENSE = 1 << 0,   /* no experts, in a model that has them */
-    DH_LAYER_SOFTMAX = 1 << 1, /* softmax attention, in a model of linear attention */
-    DH_N_LAYER_KINDS = 1 << 2
+    DH_LAYER_DENSE = 1 << 0,    /* no experts, in a model that has them */
+    DH_LAYER_SOFTMAX = 1 << 1,  /* softmax attention, in a model of linear attention */
+    DH_LAYER_SEES_ALL = 1 << 2, /* no window, in a model that has one */
+    DH_N_LAYER_KINDS = 1 << 3
 };
 DH_API unsigned dh_model_layer_kind(const dh_model *model, int64_t layer);
 /* "layer without experts"; of kind 0 "layer". */

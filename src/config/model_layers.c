@@ -19,20 +19,25 @@ static bool is_softmax(const dh_model *m, int64_t layer)
            (layer + 1) % m->softmax_every == 0;
 }
 
+static bool sees_all(const dh_model *m, int64_t layer)
+{
+    return m->window > 0 && dh_model_window(m, layer) == 0;
+}
+
 unsigned dh_model_layer_kind(const dh_model *m, int64_t layer)
 {
     return (is_dense(m, layer) ? DH_LAYER_DENSE : 0u) |
-           (is_softmax(m, layer) ? DH_LAYER_SOFTMAX : 0u);
+           (is_softmax(m, layer) ? DH_LAYER_SOFTMAX : 0u) |
+           (sees_all(m, layer) ? DH_LAYER_SEES_ALL : 0u);
 }
 
+/* A family has one way in which layers are apart. */
 const char *dh_layer_kind_name(unsigned kind)
 {
-    static const char *const names[DH_N_LAYER_KINDS] = {
-        [0] = "layer",
-        [DH_LAYER_DENSE] = "layer without experts",
-        [DH_LAYER_SOFTMAX] = "layer of softmax attention",
-        [DH_LAYER_DENSE | DH_LAYER_SOFTMAX] = "layer of softmax attention without experts"};
-    return names[kind];
+    return kind & DH_LAYER_DENSE      ? "layer without experts"
+           : kind & DH_LAYER_SOFTMAX  ? "layer of softmax attention"
+           : kind & DH_LAYER_SEES_ALL ? "layer without a window"
+                                      : "layer";
 }
 
 dh_layer_kinds dh_model_kinds(const dh_model *m, int64_t first, int64_t n)
@@ -55,6 +60,8 @@ dh_model dh_model_of_layer(const dh_model *model, int64_t layer)
 {
     dh_model m = *model;
     m.dense_first = m.moe_every = m.dense_width = m.softmax_every = 0;
+    m.window = dh_model_window(model, layer);
+    m.window_from = m.window_every = 0;
     if (is_dense(model, layer)) {
         m.ffn_width = model->dense_width;
         m.n_experts = m.top_k = m.n_shared = m.n_groups = m.top_groups = 0;

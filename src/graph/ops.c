@@ -323,8 +323,8 @@ int64_t dh_dims_window(const dh_dims *dims, int64_t layer)
     return has_window(dims, layer) ? dims->window : 0;
 }
 
-/* One graph serves all layers: what it works on is the mean over those with a window and those
- * without. */
+/* Layers of a model with and without a window have graphs of their own; one that is written by hand
+ * may serve both, and what it works on is the mean. */
 static double mean_over_layers(const dh_dims *d, double in_window, double all)
 {
     const int64_t from = DH_MIN(d->window_from, d->layers), every = d->window_every;

@@ -145,6 +145,10 @@ static void sample_layers(int64_t n_stages, dh_model *m)
         m->moe_every = 2;
     }
     if (n_kinds == 2 && m->softmax_every > 0) m->softmax_every = 2;
+    if (n_kinds == 2 && m->window > 0) {
+        m->window_from = 0;
+        m->window_every = 2;
+    }
     m->n_layers = n_kinds * n_stages;
 }
 

@@ -344,8 +344,8 @@ static void ring_parts_cover_the_mask(void **state)
             }
 }
 
-/* Pairs that a query sees of a window, counted one by one: of the whole, and of each part of a
- * ring. Layers with the window and those without make a mean. */
+/* Pairs that a query sees of a window, counted one by one, over all layers: of the whole, and of
+ * each part of a ring. Layers with the window have a graph of their own. */
 static void flops_of_windows_count_what_is_seen(void **state)
 {
     static const struct {
@@ -367,8 +367,10 @@ static void flops_of_windows_count_what_is_seen(void **state)
             model.n_layers = cases[i].layers;
             build.batch = 1;
             build.seq = SEQ / cp;
-            for (int64_t r = 0; r < cp; r++) {
+            for (int64_t at = 0; at < cp * model.n_layers; at++) {
+                const int64_t layer = at / cp, r = at % cp;
                 dh_graph *g;
+                build.layer = layer;
                 assert_ok(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_LAYER, &g));
                 assert_ok(&ctx, dh_pass_context_parallel(&ctx, g, cp, r));
                 assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
@@ -381,6 +383,7 @@ static void flops_of_windows_count_what_is_seen(void **state)
             for (int64_t q = 0; q < SEQ; q++)
                 for (int64_t k = 0; k <= q; k++)
                     pairs += q - k < cases[i].window ? 1 : 1 - cases[i].share;
+            pairs *= (double)model.n_layers;
             const double want = 4 * pairs * (double)(model.n_heads * model.head_dim);
             if (!(fabs(flops / want - 1) <= 1e-12))
                 fail_msg("window %lld, cp %lld: %.17g, by hand %.17g", (long long)model.window,

@@ -9,7 +9,7 @@
 typedef struct kinds_case {
     const char *preset, *strategy, *schedule;
     int64_t tp, pp, dp, ep, zero;
-    int64_t dense_first, moe_every, softmax_every;
+    int64_t dense_first, moe_every, softmax_every, window_every;
 } kinds_case;
 
 static dh_model model_of(const kinds_case *c, dh_model m)
@@ -20,6 +20,8 @@ static dh_model model_of(const kinds_case *c, dh_model m)
     if (m.dense_first || m.moe_every) m.dense_width = 96;
     m.softmax_every = c->softmax_every;
     if (m.softmax_every) m.attention = DH_ATTENTION_LINEAR;
+    m.window_every = c->window_every;
+    if (m.window_every) m.window = 8;
     return m;
 }
 
@@ -54,6 +56,7 @@ static void check_layer(const dh_program *p, const dh_block *block, const dh_mod
 {
     const dh_graph *g = p->graphs.at[block->graph];
     const dh_model own = dh_model_of_layer(whole, block->layer);
+    assert_int_equal(g->dims.window, dh_model_window(whole, block->layer));
     assert_int_equal(has_op(g, DH_OP_ROUTER), own.n_experts > 0);
     assert_int_equal(has_op(g, DH_OP_LINEAR_ATTN), own.attention == DH_ATTENTION_LINEAR);
     assert_int_equal(has_op(g, DH_OP_ATTN), own.attention == DH_ATTENTION_SOFTMAX);
@@ -66,14 +69,15 @@ static void check_layer(const dh_program *p, const dh_block *block, const dh_mod
 static void layers_have_the_graphs_of_their_kinds(void **state)
 {
     static const kinds_case cases[] = {
-        {"deepseek-tiny", "sequential", "1f1b", 2, 2, 2, 1, 0, 1, 0, 0},
-        {"deepseek-tiny", "sequential", "1f1b", 1, 2, 4, 2, 1, 3, 0, 0},
-        {"deepseek-tiny", "sequential", "1f1b", 1, 1, 4, 2, 3, 2, 0, 0},
-        {"deepseek-tiny", "dhelix", "1f1b", 2, 1, 2, 2, 0, 1, 0, 0},
-        {"mixtral-tiny", "list", "1f1b", 2, 1, 2, 2, 0, 0, 2, 0},
-        {"mixtral-tiny", "dualpipe", "1f1b", 1, 1, 2, 2, 1, 1, 0, 0},
-        {"llama-tiny", "sequential", "zb-h1", 2, 2, 2, 1, 2, 0, 0, 3},
-        {"llama-tiny", "dhelix-paper", "1f1b", 4, 1, 1, 1, 0, 0, 0, 2},
+        {"deepseek-tiny", "sequential", "1f1b", 2, 2, 2, 1, 0, 1, 0, 0, 0},
+        {"deepseek-tiny", "sequential", "1f1b", 1, 2, 4, 2, 1, 3, 0, 0, 0},
+        {"deepseek-tiny", "sequential", "1f1b", 1, 1, 4, 2, 3, 2, 0, 0, 0},
+        {"deepseek-tiny", "list", "1f1b", 2, 1, 2, 2, 0, 1, 0, 0, 0},
+        {"mixtral-tiny", "list", "1f1b", 2, 1, 2, 2, 0, 0, 2, 0, 0},
+        {"mixtral-tiny", "dualpipe", "1f1b", 1, 1, 2, 2, 1, 1, 0, 0, 0},
+        {"llama-tiny", "sequential", "zb-h1", 2, 2, 2, 1, 2, 0, 0, 3, 0},
+        {"llama-tiny", "list", "1f1b", 2, 1, 2, 1, 3, 0, 0, 0, 2},
+        {"llama-tiny", "dhelix-paper", "1f1b", 4, 1, 1, 1, 0, 0, 0, 2, 0},
     };
     dh_ctx ctx = DH_CTX_INIT;
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
@@ -105,7 +109,7 @@ static void layers_have_the_graphs_of_their_kinds(void **state)
 /* Transfers of a step behind a stage and ahead of the next: of activations, of sums of routers. */
 static void sums_travel_behind_the_first_router(void **state)
 {
-    static const kinds_case c = {"deepseek-tiny", "sequential", "1f1b", 1, 4, 1, 1, 0, 2, 0, 0};
+    static const kinds_case c = {"deepseek-tiny", "sequential", "1f1b", 1, 4, 1, 1, 0, 2, 0, 0, 0};
     mesh_programs *m = programs_of(&c);
     int n_carried[4] = {0}, n_links[4] = {0};
     for (size_t r = 0; r < m->n; r++) {
@@ -143,9 +147,11 @@ static dh_stage_costs costs_of(dh_arena *arena, const mesh_programs *m, dh_model
 static void stages_take_what_their_layers_do(void **state)
 {
     static const kinds_case cases[] = {
-        {"deepseek-tiny", "sequential", "1f1b", 2, 2, 1, 1, 0, 1, 0, 0},
-        {"mixtral-tiny", "sequential", "1f1b", 2, 2, 1, 1, 0, 0, 2, 0},
-        {"llama-tiny", "sequential", "1f1b", 2, 2, 1, 1, 0, 0, 0, 2},
+        {"deepseek-tiny", "sequential", "1f1b", 2, 2, 1, 1, 0, 1, 0, 0, 0},
+        {"mixtral-tiny", "sequential", "1f1b", 2, 2, 1, 1, 0, 0, 2, 0, 0},
+        {"llama-tiny", "sequential", "1f1b", 2, 2, 1, 1, 0, 0, 0, 2, 0},
+        {"llama-tiny", "sequential", "1f1b", 2, 2, 1, 1, 0, 0, 0, 0, 2},
+        {"llama-tiny", "sequential", "1f1b", 1, 2, 1, 1, 0, 0, 0, 0, 3},
     };
     dh_arena *arena = dh_arena_create();
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
