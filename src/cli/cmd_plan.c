@@ -112,11 +112,11 @@ static void explain_auto(const dh_layer_plan *l, json_t *rows, dh_str *out)
     dh_cli_paragraph(out, &text, 0);
 }
 
-static void print_layer(const dh_model *m, int64_t layer, dh_str *out)
+static void print_layer(const dh_model *m, int64_t layer, const char *end, dh_str *out)
 {
     const unsigned kind = dh_model_layer_kind(m, layer);
     dh_str_printf(out, "layer %lld", (long long)layer);
-    if (kind) dh_str_printf(out, ", a %s,", dh_layer_kind_name(kind));
+    if (kind) dh_str_printf(out, ", a %s%s", dh_layer_kind_name(kind), end);
 }
 
 /* Which layers, where they are not all alike. */
@@ -127,9 +127,9 @@ static void print_pair(const dh_model *m, const dh_layer_plan *l, dh_str *out)
         return;
     }
     dh_str_printf(out, "forward of ");
-    print_layer(m, l->layer[0], out);
+    print_layer(m, l->layer[0], ",", out);
     dh_str_printf(out, " beside the backward of ");
-    print_layer(m, l->layer[1], out);
+    print_layer(m, l->layer[1], "", out);
     dh_str_printf(out, " (--layers has others side by side)");
 }
 

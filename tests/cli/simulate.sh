@@ -223,6 +223,27 @@ close "$(json step_ms)" "$plain" 0.000001
 ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list
 check 'list is not slower' sh -c "! grep -q slower '$tmp/out'"
 
+# Layers of two kinds: any two side by side; stages take what theirs do.
+cat >"$tmp/kinds.yaml" <<END
+model: {preset: deepseek-tiny, n_layers: 4, dense_first: 1, dense_width: 96}
+data: {train: none}
+train: {batch: 8, micro_batch: 1, seq_len: 64}
+parallel: {dp: 2, ep: 2, pp: 2}
+END
+for layers in 0,0 0,3 3,0 1,3; do
+    ok "$dhelix" plan "$tmp/kinds.yaml" --cluster h100 --layers $layers --json
+    echo "$layers $(json bound_us)"
+done >"$tmp/bounds"
+same "$(cut -d' ' -f2 "$tmp/bounds" | sort -u | wc -l)" 4 'pairs of kinds take different times'
+ok "$dhelix" plan "$tmp/kinds.yaml" --cluster h100
+says 'forward of layer 1 beside the backward of layer 1'
+ok "$dhelix" plan "$tmp/kinds.yaml" --cluster h100 --layers 0,3
+says 'forward of layer 0, a layer without experts, beside the backward of layer 3'
+ok "$dhelix" plan "$tmp/kinds.yaml" --cluster h100 --layers 0,3 --export json
+says '"backward": 3'
+fails 1 'there is no layer 4: they are 0 to 3' "$dhelix" plan "$tmp/kinds.yaml" --layers 0,4
+fails 2 'two numbers of layers' "$dhelix" plan "$tmp/kinds.yaml" --layers 0
+
 # Too large for the devices.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a40 --set parallel.tp=1 --set parallel.dp=8 \
     --set parallel.zero1=false

@@ -367,8 +367,38 @@ static void linear_attention_has_its_own_limits(void **state)
          "documents side by side would see each other"},
         {"model: {preset: llama-tiny}\nparallel: {cp_linear: lasp1}", "model.attention=linear"},
         {"model: {preset: llama-tiny, attention: linear}\nparallel: {cp_linear: lasp1}", NULL},
+        {"model: {preset: llama-tiny, attention: linear, softmax_every: 2}\nparallel: {tp: 2}",
+         NULL},
+        {"model: {preset: llama-tiny, attention: linear, softmax_every: 2}\nparallel: {cp: 2}",
+         "parallel.cp 1 would be right"},
+        {"model: {preset: llama-tiny, softmax_every: 2}", "softmax in all layers"},
         {"model: {preset: gpt2, attention: linear}", "does not apply to the gpt2 family"},
         {"model: {preset: llama-tiny, attention: quadratic}", "linear"},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_job *j = NULL;
+        const dh_status st = parse(&ctx, cases[i][0], NULL, 0, &j);
+        if (cases[i][1] ? st == DH_OK || !strstr(ctx.message, cases[i][1]) : st != DH_OK)
+            fail_msg("%s: %s", cases[i][0], ctx.message);
+        dh_job_destroy(j);
+    }
+}
+
+/* The feed-forward parts of layers without experts are split over tensor-parallel ranks too. */
+static void dense_layers_are_checked(void **state)
+{
+    static const char *const cases[][2] = {
+        {"model: {preset: deepseek-tiny, dense_first: 1, dense_width: 96}\nparallel: {tp: 2}",
+         NULL},
+        {"model: {preset: deepseek-tiny, dense_first: 1, dense_width: 95}\nparallel: {tp: 2}",
+         "does not divide model.dense_width 95"},
+        {"model: {preset: deepseek-tiny, dense_first: 1}", "need a feed-forward width"},
+        {"model: {preset: deepseek-tiny, moe_every: 2, dense_width: 96}",
+         "does not apply to the deepseek_v3 family"},
+        {"model: {preset: mixtral-tiny, dense_first: 1}", "does not apply to the mixtral family"},
+        {"model: {preset: deepseek-tiny, dense_first: 1, dense_width: 96}\nlora: {rank: 4}",
+         "adapters are not supported"},
     };
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         dh_ctx ctx = DH_CTX_INIT;
@@ -805,6 +835,7 @@ int main(void)
         cmocka_unit_test(override_errors_begin_with_the_override),
         cmocka_unit_test(combinations_name_the_number_to_change),
         cmocka_unit_test(linear_attention_has_its_own_limits),
+        cmocka_unit_test(dense_layers_are_checked),
         cmocka_unit_test(stage_times_need_no_model),
         cmocka_unit_test(windows_are_shorter_than_sequences),
         cmocka_unit_test(degrees_are_derived_from_ranks),
