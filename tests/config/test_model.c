@@ -474,11 +474,11 @@ static void deepseek_is_kept(void **state)
  * they count, and that config.json keeps them. */
 static void layer_kinds_are_kept(void **state)
 {
+#define STEP_2 "\"decoder_sparse_step\": 2, \"mlp_only_layers\": [2, 1, 0, 4]"
     static const char *const cases[] = {
         "{\"model_type\": \"deepseek_v3\", \"num_hidden_layers\": 5}",
         "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 7, \"decoder_sparse_step\": 3}",
-        "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 6, \"decoder_sparse_step\": 2, "
-        "\"mlp_only_layers\": [2, 1, 0, 4]}",
+        "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 6, " STEP_2 "}",
         "{\"model_type\": \"linear_llama\", \"num_hidden_layers\": 6, \"softmax_every\": 4}",
         "{\"model_type\": \"linear_mixtral\", \"num_hidden_layers\": 4, \"softmax_every\": 2}",
     };
