@@ -120,8 +120,9 @@ static void print_layer(const dh_model *m, int64_t layer, const char *end, dh_st
 }
 
 /* Which layers, where they are not all alike. */
-static void print_pair(const dh_model *m, const dh_layer_plan *l, dh_str *out)
+static void print_pair(const dh_layer_plan *l, dh_str *out)
 {
+    const dh_model *m = l->model;
     if (dh_model_kinds(m, 0, m->n_layers).n == 1) {
         dh_str_printf(out, "one layer's forward beside another's backward");
         return;
@@ -133,10 +134,10 @@ static void print_pair(const dh_model *m, const dh_layer_plan *l, dh_str *out)
     dh_str_printf(out, " (--layers has others side by side)");
 }
 
-static void print_rows(const dh_model *m, const dh_layer_plan *l, json_t *rows, dh_str *out)
+static void print_rows(const dh_layer_plan *l, json_t *rows, dh_str *out)
 {
     dh_str text = DH_STR_INIT;
-    print_pair(m, l, &text);
+    print_pair(l, &text);
     dh_str_printf(&text, ", on rank 0; times: %s", l->costs->name);
     dh_cli_paragraph(out, &text, 2);
     dh_str_printf(out, "bound %.1f us (the busiest stream)\n\n", dh_slot_bound(l->slot) / 1e3);
@@ -239,7 +240,7 @@ static dh_status report_text(dh_ctx *ctx, const dh_resolved *job, const dh_sim *
     dh_beside beside;
     json_t *rows = json_array();
     dh_status st = dh_layer_plan_compare(ctx, l, rows);
-    if (st == DH_OK) print_rows(&job->recipe.model, l, rows, &out);
+    if (st == DH_OK) print_rows(l, rows, &out);
     if (st == DH_OK) st = dh_resolved_beside(ctx, job, &beside);
     if (st == DH_OK) print_beside(job, &beside, &out);
     if (st == DH_OK && sim) st = explain(ctx, job, sim, l, &out);

@@ -48,7 +48,8 @@ dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *po
                              const int64_t *layers, dh_layer_plan *l)
 {
     const dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
-    *l = (dh_layer_plan){.ordering = job->recipe.ordering, .costs = job->recipe.costs};
+    *l = (dh_layer_plan){
+        .ordering = job->recipe.ordering, .costs = job->recipe.costs, .model = &job->recipe.model};
     if (policy) DH_TRY(dh_order_policy_find(ctx, policy, &l->ordering.policy));
     DH_TRY(choose_layers(ctx, &job->recipe.model, layers, l));
     DH_TRY(dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program));

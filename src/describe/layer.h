@@ -13,6 +13,7 @@ typedef struct dh_layer_plan {
     dh_graph
         *graphs[2]; /* of the forward's layer, of the backward's; the same where they are alike */
     int64_t layer[2];
+    const dh_model *model; /* the job's */
     dh_ordering ordering;
     const dh_costs *costs;
     dh_slot *slot;

@@ -248,7 +248,8 @@ static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
     dh_group_stages s;
     bool found;
     DH_TRY(find_stages(ctx, r, group, &s, &found));
-    if (!found || all.buffer == DH_NONE) return add_sum(ctx, r, list, group, all, shard);
+    if (!found || r->each_micro || all.buffer == DH_NONE)
+        return add_sum(ctx, r, list, group, all, shard);
     const int64_t n_shard = (int64_t)(shard.n_bytes / sizeof(float)), n = s.per_node * n_shard;
     for (int64_t k = 0; k < s.n_nodes; k++) {
         const sum on_node = {.type = DH_OP_REDUCE_SCATTER,

@@ -33,9 +33,9 @@ typedef struct times_key {
 
 typedef struct outline_key {
     uint64_t costs;
-    int64_t n_of[DH_N_LAYER_KINDS];
-    int64_t tp, cp, ep, dp, pp, embed, head, apart, copies, middle, whole_tokens, in_stages,
-        by_costs;
+    tune_counts kinds; /* layers */
+    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
+        in_stages, by_costs;
     int64_t zero, bucket_bytes;
     int64_t one_micro, each_micro; /* whole gradients of a step last otherwise then */
 } outline_key;
@@ -253,7 +253,7 @@ static tune_stage holding_of(const tune_timetable *t, int32_t rank)
         const tune_stage *one = &t->types[t->type_of[v % s->n_stages]];
         if (s->rank_of[v] != rank) continue;
         all.n_layers += one->n_layers;
-        for (int k = 0; k < DH_N_LAYER_KINDS; k++) all.n_of[k] += one->n_of[k];
+        for (int k = 0; k < DH_N_LAYER_KINDS; k++) all.kinds.of[k] += one->kinds.of[k];
         all.embed |= one->embed;
         all.head |= one->head;
     }
@@ -296,25 +296,26 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
     DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &whole_tokens));
     DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &in_stages));
     DH_TRY(dh_recipe_stages_by_costs(e->ctx, &e->spec.recipe, &by_costs));
-    outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
-                       .tp = m->tp,
-                       .cp = m->cp,
-                       .ep = m->ep,
-                       .dp = m->dp,
-                       .pp = m->pp,
-                       .embed = holds.embed,
-                       .head = holds.head,
-                       .apart = ends_apart(e->long_one),
-                       .copies = dh_schedule_copies_of(e->long_one->schedule),
-                       .middle = is_middle(e->long_one, rank),
-                       .whole_tokens = whole_tokens,
-                       .zero = e->spec.recipe.zero,
-                       .bucket_bytes = e->spec.recipe.bucket_bytes,
-                       .one_micro = e->long_one->schedule->n_micro == 1,
-                       .each_micro = e->spec.recipe.reduces_each,
-                       .in_stages = in_stages,
-                       .by_costs = by_costs};
-    memcpy(key.n_of, holds.n_of, sizeof key.n_of);
+    const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
+                             .kinds = holds.kinds,
+                             .tp = m->tp,
+                             .cp = m->cp,
+                             .ep = m->ep,
+                             .dp = m->dp,
+                             .pp = m->pp,
+                             .n_layers = holds.n_layers,
+                             .embed = holds.embed,
+                             .head = holds.head,
+                             .apart = ends_apart(e->long_one),
+                             .copies = dh_schedule_copies_of(e->long_one->schedule),
+                             .middle = is_middle(e->long_one, rank),
+                             .whole_tokens = whole_tokens,
+                             .zero = e->spec.recipe.zero,
+                             .bucket_bytes = e->spec.recipe.bucket_bytes,
+                             .one_micro = e->long_one->schedule->n_micro == 1,
+                             .each_micro = e->spec.recipe.reduces_each,
+                             .in_stages = in_stages,
+                             .by_costs = by_costs};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made;
     if (!place) return tune_no_memory(e->ctx);

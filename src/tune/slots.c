@@ -19,7 +19,7 @@ static double sum_layers(const tune_blocks *b, const tune_stage *s, int but, dh_
 {
     double sum = 0;
     for (int k = 0; k < DH_N_LAYER_KINDS; k++)
-        sum += (double)(s->n_of[k] - (k == but)) * of(&b->at[TUNE_LAYER + k].lives);
+        sum += (double)(s->kinds.of[k] - (k == but)) * of(&b->at[TUNE_LAYER + k].lives);
     return sum;
 }
 
@@ -28,7 +28,7 @@ static double largest_layer(const tune_blocks *b, const tune_stage *s, dh_block_
 {
     double most = 0;
     for (int k = 0; k < DH_N_LAYER_KINDS; k++)
-        if (s->n_of[k] > 0) most = DH_MAX(most, of(&b->at[TUNE_LAYER + k].lives));
+        if (s->kinds.of[k] > 0) most = DH_MAX(most, of(&b->at[TUNE_LAYER + k].lives));
     return most;
 }
 
@@ -47,7 +47,7 @@ static double strand_peak(const tune_blocks *b, const tune_stage *s, dh_block_li
     const double below = s->embed ? others(embed) : 0;
     double most = s->embed ? peak(embed) : 0;
     for (int k = 0; k < DH_N_LAYER_KINDS; k++)
-        if (s->n_of[k] > 0)
+        if (s->kinds.of[k] > 0)
             most = DH_MAX(most,
                           below + sum_layers(b, s, k, others) + peak(&b->at[TUNE_LAYER + k].lives));
     if (s->head) most = DH_MAX(most, below + sum_layers(b, s, -1, others) + peak(head));
@@ -183,7 +183,7 @@ static void add_block(const tune_block *b, unsigned phases, double n, work *w)
 static void add_stage(const tune_blocks *b, const tune_stage *s, unsigned phases, work *w)
 {
     for (int k = 0; k < DH_N_LAYER_KINDS; k++)
-        add_block(&b->at[TUNE_LAYER + k], phases, (double)s->n_of[k], w);
+        add_block(&b->at[TUNE_LAYER + k], phases, (double)s->kinds.of[k], w);
     if (s->embed) add_block(&b->at[TUNE_EMBED], phases, 1, w);
     if (s->head) add_block(&b->at[TUNE_HEAD], phases, 1, w);
 }

@@ -17,7 +17,7 @@ static dh_status no_memory(dh_ctx *ctx)
 
 static bool same_stage(const tune_stage *a, const tune_stage *b)
 {
-    return memcmp(a->n_of, b->n_of, sizeof a->n_of) == 0 && a->embed == b->embed &&
+    return memcmp(&a->kinds, &b->kinds, sizeof a->kinds) == 0 && a->embed == b->embed &&
            a->head == b->head;
 }
 
@@ -28,7 +28,7 @@ static void find_types(tune_timetable *t, const dh_model *model, const int64_t *
     for (int32_t v = 0; v < n; first += layers[v++]) {
         tune_stage s = {.n_layers = layers[v], .embed = v == 0, .head = v == n - 1};
         for (int64_t i = 0; i < layers[v]; i++)
-            s.n_of[model ? dh_model_layer_kind(model, first + i) : 0]++;
+            s.kinds.of[model ? dh_model_layer_kind(model, first + i) : 0]++;
         int32_t k = 0;
         while (k < t->n_types && !same_stage(&t->types[k], &s)) k++;
         if (k == t->n_types) t->types[t->n_types++] = s;

@@ -24,10 +24,15 @@ const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs 
 
 /* ---- timetable.c: schedules, ready to be timed ---------------------------------------------- */
 
+/* Layers, by dh_model_layer_kind. */
+typedef struct tune_counts {
+    int64_t of[DH_N_LAYER_KINDS];
+} tune_counts;
+
 /* Virtual stages that hold the same blocks take the same time. */
 typedef struct tune_stage {
     int64_t n_layers;
-    int64_t n_of[DH_N_LAYER_KINDS]; /* of these, by dh_model_layer_kind */
+    tune_counts kinds; /* of these */
     bool embed, head;
 } tune_stage;
 
@@ -168,7 +173,7 @@ double tune_chain_ns(const tune_chain *chain, const tune_stage *stage);
 /* Of a stage's layers those of a kind, as a share; 0 where it has none. */
 static inline double tune_share(const tune_stage *s, int kind)
 {
-    return s->n_layers > 0 ? (double)s->n_of[kind] / (double)s->n_layers : 0;
+    return s->n_layers > 0 ? (double)s->kinds.of[kind] / (double)s->n_layers : 0;
 }
 /* What a further layer of the stage adds, on average. */
 double tune_more_ns(const tune_chain *chain, const tune_stage *stage);

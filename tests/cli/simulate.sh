@@ -201,13 +201,6 @@ fails 2 'one or two settings' "$dhelix" simulate "$tmp/job.yaml" --table a=1 b=2
 fails 2 '--csv is a form of --table' "$dhelix" simulate "$tmp/job.yaml" --csv
 fails 2 '--table has no --strategies' "$dhelix" simulate "$tmp/job.yaml" --strategies all --table a=1
 
-# A plan of a cluster's device, and another of a slower one.
-ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --json
-bound=$(json bound_us)
-says '"costs": "cluster h100"'
-ok "$dhelix" plan "$tmp/job.yaml" --cluster a100 --json
-check 'A100 takes longer' awk -v a="$(json bound_us)" -v h="$bound" 'BEGIN { exit !(a > h) }'
-
 # Where a strategy loses to none, the plan says so beforehand, by the steps that are simulated.
 loses=(--cluster h100 --set train.batch=16 --set parallel.tp=16 --set parallel.pp=1 --set parallel.dp=1
     --set model.n_kv_heads=16 --set parallel.zero1=false)
@@ -243,6 +236,13 @@ ok "$dhelix" plan "$tmp/kinds.yaml" --cluster h100 --layers 0,3 --export json
 says '"backward": 3'
 fails 1 'there is no layer 4: they are 0 to 3' "$dhelix" plan "$tmp/kinds.yaml" --layers 0,4
 fails 2 'two numbers of layers' "$dhelix" plan "$tmp/kinds.yaml" --layers 0
+
+# A plan of a cluster's device, and another of a slower one.
+ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --json
+bound=$(json bound_us)
+says '"costs": "cluster h100"'
+ok "$dhelix" plan "$tmp/job.yaml" --cluster a100 --json
+check 'A100 takes longer' awk -v a="$(json bound_us)" -v h="$bound" 'BEGIN { exit !(a > h) }'
 
 # Too large for the devices.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a40 --set parallel.tp=1 --set parallel.dp=8 \
