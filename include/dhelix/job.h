@@ -65,6 +65,12 @@ enum { DH_RESHARD_TRUE = 0, DH_RESHARD_FALSE = -1, DH_RESHARD_NODE = -2 };
 typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
 /* How ranks whose programs run on GPUs communicate. */
 typedef enum dh_gpu_comm { DH_GPU_COMM_AUTO, DH_GPU_COMM_NCCL, DH_GPU_COMM_HOST } dh_gpu_comm;
+/* Whether a step's commands on a GPU are launched as one graph. */
+typedef enum dh_job_capture {
+    DH_JOB_CAPTURE_OFF,
+    DH_JOB_CAPTURE_AUTO,
+    DH_JOB_CAPTURE_ON
+} dh_job_capture;
 typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
 typedef enum dh_cp_linear { DH_CP_LINEAR_LASP2, DH_CP_LINEAR_LASP1 } dh_cp_linear;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
@@ -119,6 +125,7 @@ typedef struct dh_job {
     dh_dtype dtype;       /* train.dtype: f32 or bf16 (float32 master weights) */
     int64_t threads;      /* train.threads: OpenMP threads per rank; 0: cores / ranks */
     dh_recompute recompute; /* train.recompute */
+    dh_job_capture capture; /* train.capture */
     char *init_from;        /* train.init_from: checkpoint, safetensors folder or file */
     char *lora_init_from;   /* lora.init_from: adapters; the others of lora.* are model.lora */
 

@@ -38,6 +38,11 @@ _Static_assert((int)DH_GPU_COMM_AUTO == DH_LINKS_AUTO && (int)DH_GPU_COMM_NCCL =
                    (int)DH_GPU_COMM_HOST == DH_LINKS_NEVER,
                "order");
 
+_Static_assert((int)DH_JOB_CAPTURE_OFF == DH_CAPTURE_OFF &&
+                   (int)DH_JOB_CAPTURE_AUTO == DH_CAPTURE_AUTO &&
+                   (int)DH_JOB_CAPTURE_ON == DH_CAPTURE_ON,
+               "order");
+
 static dh_status open_world(dh_ctx *ctx, dh_launch *l)
 {
     const dh_job *job = l->job;

@@ -145,6 +145,7 @@ static dh_step step_of(dh_run *run)
                      .grad_clip = job->grad_clip,
                      .loss_rows = run->work.documents > 0 ? (double)run->work.tokens : 0,
                      .source = dh_run_source(run->train_data),
+                     .capture = (dh_step_capture)job->capture,
                      .hook = run->fault ? dh_fault_at_instr : NULL,
                      .hook_user = run->fault,
                      .hold = run->saver.started ? dh_saver_hold : NULL,

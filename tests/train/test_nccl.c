@@ -92,6 +92,31 @@ static void overlap_changes_no_bit(void **state)
     no_trouble();
 }
 
+/* A step that is launched as one graph, whose works run in another order each time. */
+static void captured_steps_have_the_same_bits(void **state)
+{
+    static const struct {
+        const char *model, *settings;
+        int ranks;
+    } jobs[] = {{RUN_GPT2, "model.dropout=0.1 train.batch=8", 1},
+                {RUN_LLAMA, "parallel.tp=2 parallel.dp=2 strategy=dhelix", 4},
+                {RUN_GPT2, "parallel.tp=2 strategy=part-wise(2)+dhelix train.dtype=bf16", 2},
+                {RUN_GPT2, "model.n_layers=4 parallel.pp=2 parallel.schedule=1f1b", 2},
+                {RUN_GPT2, "parallel.dp=2 parallel.zero=3", 2},
+                {RUN_LLAMA, "parallel.cp=2", 2}};
+    for (size_t i = 0; i < DH_COUNTOF(jobs); i++) {
+        run_curve plain, captured;
+        dh_host_set_devices(jobs[i].ranks);
+        dh_host_seed_streams(i + 1);
+        train(jobs[i].model, jobs[i].settings, "train.steps=3 " BY_NCCL, &plain);
+        train(jobs[i].model, jobs[i].settings, "train.steps=3 train.capture=on " BY_NCCL,
+              &captured);
+        if (memcmp(&plain.last, &captured.last, sizeof plain.last) != 0)
+            fail_msg("%s: %.17g captured, %.17g not", jobs[i].settings, captured.last, plain.last);
+        no_trouble();
+    }
+}
+
 static dh_status train_badly(const char *settings, dh_ctx *ctx)
 {
     char out[300], all[400];
@@ -139,6 +164,41 @@ static void the_job_says_how_ranks_communicate(void **state)
         &ctx,
         run_job(&ctx, RUN_GPT2, SMALL "device=cpu parallel.tp=2 parallel.gpu_comm=nccl", out, NULL),
         DH_EUNSUPPORTED, "device cpu has no communicator of its own");
+}
+
+static void what_cannot_be_captured_is_named(void **state)
+{
+    run_curve plain, captured;
+    dh_ctx ctx = DH_CTX_INIT;
+    char out[300];
+    dh_host_set_devices(2);
+    expect_failure("parallel.tp=2 parallel.gpu_comm=host train.capture=on", DH_EUNSUPPORTED,
+                   "goes through memory of the host");
+    run_folder(out, sizeof out, "failed");
+    assert_fails(&ctx,
+                 run_job(&ctx, RUN_EXPERTS,
+                         SMALL "device=cuda parallel.dp=2 parallel.ep=2 moe.mode=dropless "
+                               "train.capture=on",
+                         out, NULL),
+                 DH_EUNSUPPORTED, "a step cannot be captured: operator ");
+    print_message("  %s\n", ctx.message);
+    assert_fails(&ctx, run_job(&ctx, RUN_GPT2, SMALL "device=cpu train.capture=on", out, NULL),
+                 DH_EUNSUPPORTED, "device cpu captures no steps");
+    train(RUN_GPT2, "parallel.tp=2 parallel.gpu_comm=host", "device=cuda", &plain);
+    train(RUN_GPT2, "parallel.tp=2 parallel.gpu_comm=host", "device=cuda train.capture=auto",
+          &captured);
+    assert_true(memcmp(&plain.last, &captured.last, sizeof plain.last) == 0);
+}
+
+static void a_captured_step_that_fails_ends_all(void **state)
+{
+    dh_host_set_devices(2);
+    for (int64_t n = 200; n <= 1000; n += 400) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_host_fail_kernel(n);
+        assert_int_not_equal(train_badly("parallel.tp=2 train.capture=on", &ctx), DH_OK);
+        dh_host_fail_kernel(0);
+    }
 }
 
 /* A kernel that fails on one rank ends what the others wait for on their streams. */
@@ -283,6 +343,9 @@ int main(void)
         cmocka_unit_test(overlap_changes_no_bit),
         cmocka_unit_test(ranks_on_one_gpu_go_through_the_host_or_are_refused),
         cmocka_unit_test(the_job_says_how_ranks_communicate),
+        cmocka_unit_test(captured_steps_have_the_same_bits),
+        cmocka_unit_test(what_cannot_be_captured_is_named),
+        cmocka_unit_test(a_captured_step_that_fails_ends_all),
         cmocka_unit_test(a_rank_that_fails_ends_all),
         cmocka_unit_test(memory_that_is_not_there_is_told_of),
         cmocka_unit_test(who_waits_too_long_says_so),

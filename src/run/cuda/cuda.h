@@ -23,6 +23,9 @@ dh_status cuda_streams_create(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
 void cuda_streams_destroy(dh_streams *streams);
 dh_status cuda_issue(dh_ctx *ctx, dh_streams *streams, const dh_stream_command *command);
 dh_status cuda_run(dh_ctx *ctx, dh_streams *streams, bool single_steps);
+/* capture.c */
+dh_status cuda_run_captured(dh_ctx *ctx, dh_streams *streams);
+/* streams.c */
 int64_t cuda_began_ns(const dh_streams *streams, uint32_t id);
 int64_t cuda_event_ns(const dh_streams *streams, uint32_t event);
 dh_status cuda_first_nonfinite(dh_ctx *ctx, const dh_streams *streams, dh_dtype dtype, int64_t n,

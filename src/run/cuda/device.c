@@ -199,6 +199,7 @@ const dh_device dh_device_cuda = {
     .streams_destroy = cuda_streams_destroy,
     .issue = cuda_issue,
     .run = cuda_run,
+    .run_captured = cuda_run_captured,
     .began_ns = cuda_began_ns,
     .event_ns = cuda_event_ns,
     .first_nonfinite = cuda_first_nonfinite,

@@ -11,51 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "run/cuda/cuda.h"
-
-typedef struct cuda_streams cuda_streams;
-
-typedef struct event {
-    cudaEvent_t at;
-    uint32_t stream;
-    bool recorded; /* in this run */
-} event;
-
-typedef struct entry {
-    cuda_streams *all;
-    dh_stream_command command;
-    cudaEvent_t began;
-    uint32_t told; /* parts, in this run */
-} entry;
-
-typedef struct lane {
-    cuda_streams *all;
-    cudaStream_t stream;
-    DH_VEC(uint32_t) queue; /* commands */
-    pthread_t thread;
-    bool started, has_thread, busy;
-    uint64_t n_runs;
-    int64_t *found; /* pinned: what a kernel's check looks at, or the scan for values */
-    dh_status told; /* what became of telling of parts */
-    dh_ctx ctx;
-} lane;
-
-struct cuda_streams {
-    dh_streams base;
-    int gpu;
-    entry *entries;
-    event *events;
-    lane lanes[DH_N_STREAM];
-    cudaEvent_t zero; /* of a run's times */
-    int64_t zero_ns;
-    int64_t *scanned; /* on the device, one of each stream */
-
-    pthread_mutex_t lock;
-    pthread_cond_t moved; /* anything below, or an event, has changed */
-    uint64_t n_runs;
-    bool single_steps, leaving;
-    const lane *failed; /* the first */
-};
+#include "run/cuda/lanes.h"
 
 /* ---- events -----------------------------------------------------------------------------------
  */
@@ -63,6 +19,11 @@ struct cuda_streams {
 static dh_status record(dh_ctx *ctx, const lane *l, event *e)
 {
     cuda_streams *s = l->all;
+    if (s->capturing) {
+        CUDA_TRY(cudaEventRecord(e->captured, l->stream));
+        CUDA_TRY(cudaEventRecordWithFlags(e->at, l->stream, cudaEventRecordExternal));
+        return DH_OK;
+    }
     CUDA_TRY(cudaEventRecord(e->at, l->stream));
     pthread_mutex_lock(&s->lock);
     e->recorded = true;
@@ -155,7 +116,7 @@ static dh_status look_after(dh_ctx *ctx, const lane *l)
     return dh_cuda_check(ctx, state, "cudaStreamQuery");
 }
 
-static dh_status synchronize(dh_ctx *ctx, const lane *l)
+dh_status cuda_synchronize(dh_ctx *ctx, const lane *l)
 {
     if (l->all->base.spec.watch.waiting) return look_after(ctx, l);
     CUDA_TRY(cudaStreamSynchronize(l->stream));
@@ -168,7 +129,7 @@ static dh_status fetch(dh_ctx *ctx, const lane *l, const dh_stream_command *c)
     for (uint32_t i = 0; i < c->n_fetches; i++)
         CUDA_TRY(cudaMemcpyAsync(c->fetches[i].to, c->fetches[i].from, c->fetches[i].n_bytes,
                                  cudaMemcpyDeviceToHost, l->stream));
-    return synchronize(ctx, l);
+    return cuda_synchronize(ctx, l);
 }
 
 static dh_status call_host(dh_ctx *ctx, lane *l, const dh_stream_command *c)
@@ -191,7 +152,7 @@ static dh_status enqueue(dh_ctx *ctx, const lane *l, const dh_stream_command *c)
 static dh_status look(dh_ctx *ctx, const lane *l, const int64_t *at)
 {
     CUDA_TRY(cudaMemcpyAsync(l->found, at, sizeof *at, cudaMemcpyDeviceToHost, l->stream));
-    return synchronize(ctx, l);
+    return cuda_synchronize(ctx, l);
 }
 
 static dh_status launch(dh_ctx *ctx, lane *l, const dh_call *call)
@@ -207,10 +168,14 @@ static dh_status launch(dh_ctx *ctx, lane *l, const dh_call *call)
     return row->check(ctx, call->op, *l->found);
 }
 
-static dh_status do_work(dh_ctx *ctx, lane *l, entry *e)
+dh_status cuda_put(dh_ctx *ctx, lane *l, entry *e)
 {
     const dh_stream_command *c = &e->command;
-    CUDA_TRY(cudaEventRecord(e->began, l->stream));
+    const unsigned when = l->all->capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
+    e->told = 0;
+    l->told = DH_OK;
+    CUDA_TRY(cudaEventRecordWithFlags(e->began, l->stream, when));
+    if (l->all->capturing && c->host) return tell_rest(ctx, l, e); /* its copies alone */
     DH_TRY(c->host      ? call_host(ctx, l, c)
            : c->enqueue ? enqueue(ctx, l, c)
                         : launch(ctx, l, c->call));
@@ -225,13 +190,13 @@ static dh_status do_command(dh_ctx *ctx, lane *l, entry *e, bool *gone)
     for (uint32_t w = 0; w < c->n_waits && !*gone; w++) DH_TRY(wait_for(ctx, l, c->waits[w], gone));
     if (*gone) return DH_OK;
     if (s->single_steps) {
-        DH_TRY(synchronize(ctx, l));
+        DH_TRY(cuda_synchronize(ctx, l));
         DH_TRY(watch->before(ctx, watch->user, c->id));
     }
-    const dh_status st = do_work(ctx, l, e);
+    const dh_status st = cuda_put(ctx, l, e);
     if (st != DH_OK) watch->explain(ctx, watch->user, c->id);
     if (st != DH_OK || !s->single_steps) return st;
-    DH_TRY(synchronize(ctx, l));
+    DH_TRY(cuda_synchronize(ctx, l));
     return watch->after(ctx, watch->user, c->id);
 }
 
@@ -264,8 +229,6 @@ static void do_all(lane *l)
     dh_status st = dh_cuda_check(&l->ctx, cudaSetDevice(l->all->gpu), "cudaSetDevice");
     for (size_t i = 0; i < l->queue.n && st == DH_OK && !gone && !others_failed(l->all); i++) {
         entry *e = &l->all->entries[l->queue.at[i]];
-        e->told = 0;
-        l->told = DH_OK;
         st = do_command(&l->ctx, l, e, &gone);
     }
     if (st != DH_OK) fail(l, st);
@@ -276,7 +239,7 @@ static void do_all(lane *l)
 static void end_all(lane *l)
 {
     dh_ctx late = DH_CTX_INIT;
-    if (!l->started || synchronize(&late, l) == DH_OK || others_failed(l->all)) return;
+    if (!l->started || cuda_synchronize(&late, l) == DH_OK || others_failed(l->all)) return;
     fail(l, dh_fail(&l->ctx, late.status, "a command of the %s stream: %s",
                     dh_stream_name((dh_stream)(l - l->all->lanes)), late.message));
 }
@@ -306,7 +269,7 @@ static void *lane_main(void *arg)
 /* ---- a run ------------------------------------------------------------------------------------
  */
 
-static dh_status set_zero(dh_ctx *ctx, cuda_streams *s)
+dh_status cuda_set_zero(dh_ctx *ctx, cuda_streams *s)
 {
     CUDA_TRY(cudaSetDevice(s->gpu));
     CUDA_TRY(cudaEventRecord(s->zero, s->lanes[DH_STREAM_COMPUTE].stream));
@@ -341,7 +304,7 @@ static void await_lanes(cuda_streams *s)
 dh_status cuda_run(dh_ctx *ctx, dh_streams *streams, bool single_steps)
 {
     cuda_streams *s = (cuda_streams *)streams;
-    DH_TRY(set_zero(ctx, s));
+    DH_TRY(cuda_set_zero(ctx, s));
     begin(s, single_steps);
     do_all(&s->lanes[DH_STREAM_COMPUTE]);
     await_lanes(s);
@@ -463,6 +426,7 @@ void cuda_streams_destroy(dh_streams *streams)
     pthread_cond_broadcast(&s->moved);
     pthread_mutex_unlock(&s->lock);
     cudaSetDevice(s->gpu);
+    cuda_drop_capture(s);
     for (int i = 0; i < DH_N_STREAM; i++) end_lane(&s->lanes[i]);
     for (uint32_t i = 0; s->entries && i < s->base.spec.n_commands; i++)
         if (s->entries[i].began) cudaEventDestroy(s->entries[i].began);
@@ -472,6 +436,7 @@ void cuda_streams_destroy(dh_streams *streams)
     dh_cuda_drop(s->scanned);
     pthread_cond_destroy(&s->moved);
     pthread_mutex_destroy(&s->lock);
+    dh_vec_fini(&s->order);
     free(s->entries);
     free(s->events);
     free(s);
@@ -482,7 +447,9 @@ dh_status cuda_issue(dh_ctx *ctx, dh_streams *streams, const dh_stream_command *
     cuda_streams *s = (cuda_streams *)streams;
     entry *e = &s->entries[command->id];
     DH_TRY(start_lane(ctx, s, (dh_stream)command->stream));
-    if (!dh_vec_push(&s->lanes[command->stream].queue, command->id)) return no_memory(ctx);
+    if (!dh_vec_push(&s->lanes[command->stream].queue, command->id) ||
+        !dh_vec_push(&s->order, command->id))
+        return no_memory(ctx);
     *e = (entry){.all = s, .command = *command};
     CUDA_TRY(cudaEventCreateWithFlags(&e->began, cudaEventDefault));
     for (uint32_t k = 0; k < command->n_parts; k++) {

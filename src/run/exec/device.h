@@ -206,6 +206,9 @@ typedef struct dh_device {
     /* All commands once; returns when all are complete, or after the first failure, once nothing is
      * under way any more. Allocates nothing. */
     dh_status (*run)(dh_ctx *ctx, dh_streams *streams, bool single_steps);
+    /* Optional: the same, all commands having been captured by its first call and launched as one.
+     * errors: DH_EUNSUPPORTED, before anything is done: some cannot be captured, and which */
+    dh_status (*run_captured)(dh_ctx *ctx, dh_streams *streams);
     /* Of the last run, on dh_now_ns's clock. */
     int64_t (*began_ns)(const dh_streams *streams, uint32_t id);
     int64_t (*event_ns)(const dh_streams *streams, uint32_t event);

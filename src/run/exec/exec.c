@@ -400,6 +400,29 @@ void dh_exec_destroy(dh_exec *exec)
 
 /* ---- a step --------------------------------------------------------------------------------- */
 
+/* Or, where that cannot be and need not, as it is from now on. */
+static dh_status run_captured(dh_ctx *ctx, dh_exec *e)
+{
+    const dh_status st =
+        e->device->run_captured
+            ? e->device->run_captured(ctx, e->streams)
+            : dh_fail(ctx, DH_EUNSUPPORTED, "device %s captures no steps", e->device->name);
+    if (st != DH_EUNSUPPORTED || e->step->capture == DH_CAPTURE_ON) return st;
+    dh_log(DH_LOG_INFO, "%s", ctx->message);
+    dh_ctx_reset(ctx);
+    e->not_captured = true;
+    return e->device->run(ctx, e->streams, false);
+}
+
+static dh_status run_commands(dh_ctx *ctx, dh_exec *e)
+{
+    const dh_step *step = e->step;
+    const bool single_steps = step->hook || step->check_finite;
+    if (step->capture != DH_CAPTURE_OFF && !single_steps && !e->not_captured)
+        return run_captured(ctx, e);
+    return e->device->run(ctx, e->streams, single_steps);
+}
+
 /* Programs of the slab may run at the same time. */
 static void raise_peak(dh_slab *slab, uint64_t peak)
 {
@@ -427,7 +450,7 @@ dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step)
     raise_peak(exec->slab, exec->peak);
     exec->n_updating = exec->n_updated = 0;
     exec->ran = false;
-    DH_TRY(exec->device->run(ctx, exec->streams, step->hook || step->check_finite));
+    DH_TRY(run_commands(ctx, exec));
     exec->ran = true;
     return DH_OK;
 }

@@ -31,6 +31,13 @@ typedef struct dh_batch_row {
  * It may sleep or end the process; anything but DH_OK fails the instruction. */
 typedef dh_status (*dh_instr_hook)(dh_ctx *ctx, void *user);
 
+/* Whether a device's commands are captured and launched as one, where no output is looked at. */
+typedef enum dh_step_capture {
+    DH_CAPTURE_OFF,
+    DH_CAPTURE_AUTO, /* where all can be; else a step is run as it is, and is told why once */
+    DH_CAPTURE_ON    /* or it is an error */
+} dh_step_capture;
+
 /* Values that change from one execution to the next. */
 typedef struct dh_step {
     int64_t step;          /* optimizer steps done before this one */
@@ -50,6 +57,7 @@ typedef struct dh_step {
     void (*hold)(void *user);
     void *hold_user;
     bool even_experts; /* deal tokens to experts in turn: times that hold for an even share */
+    dh_step_capture capture;
     bool check_finite; /* scan every output; stop at the first non-finite value */
 } dh_step;
 

@@ -32,6 +32,7 @@ struct dh_exec {
     bool spans_known; /* they are those of the last run */
     uint64_t peak;    /* end of the highest byte its commands use */
     dh_streams *streams;
+    bool not_captured;   /* it was tried, and cannot be */
     const dh_step *step; /* of the run under way, or the last */
     uint32_t n_updates;  /* instructions that write masters or moments; of the last run: */
     _Atomic uint32_t n_updating, n_updated; /* of these begun, and complete */

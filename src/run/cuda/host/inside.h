@@ -36,14 +36,67 @@ typedef enum host_work_kind {
     HOST_MEET /* goes on once others have come */
 } host_work_kind;
 
+/* Work that waits for other streams' without holding up a thread. All is called with the lock held.
+ */
+typedef struct host_meeting {
+    /* Whenever the work is the next of its stream and may run, until it says that all is done.
+     * wanted: somebody waits for it, so it has to have come what it waits for. */
+    bool (*meet)(void *user, bool wanted);
+    /* What is put is a pattern, of which one is made for each time that it runs, on a stream. */
+    void *(*begin)(const void *pattern, cudaStream_t stream);
+    void (*drop)(void *pattern);
+} host_meeting;
+
+/* Places in a graph, of its works. */
+typedef struct host_set {
+    size_t *at;
+    size_t n;
+} host_set;
+
+typedef struct host_work {
+    struct host_work *next;
+    host_work_kind kind;
+    void (*run)(const void *user);
+    const host_meeting *meeting;
+    void *met;     /* by the meeting */
+    bool external; /* record: also where it is captured */
+    cudaEvent_t event;
+    cudaStream_t of; /* wait: where the event was recorded, and how much of that stream it takes */
+    uint64_t place, times;
+    _Alignas(16) unsigned char user[];
+} host_work;
+
+struct CUevent_st {
+    cudaStream_t stream;            /* of the last record; NULL: never recorded */
+    uint64_t place;                 /* how much of that stream's work is done when it is complete */
+    uint64_t n_recorded, n_reached; /* times */
+    int64_t ns;
+    cudaGraph_t graph; /* it was recorded while this was captured, behind what is in `behind` */
+    host_set behind;
+};
+
+struct CUstream_st {
+    cudaStream_t next;
+    pthread_t thread;
+    pthread_cond_t wake;
+    host_work *first, **last;
+    uint64_t n_queued, n_done, n_wanted, id;
+    int device;
+    bool leaving;
+    cudaError_t failure;
+    cudaGraph_t graph; /* captures its work; NULL: it runs */
+    host_set behind;   /* what the next work is behind, of that graph */
+};
+
 /* Puts run(user) behind the stream's other work; n_bytes of user are copied. */
 cudaError_t host_put_run(cudaStream_t stream, host_work_kind kind, void (*run)(const void *user),
                          const void *user, size_t n_bytes);
-/* Work that waits for other streams' without holding up a thread: meet is called, locked, whenever
- * the work is the next of its stream and may run, until it says that all is done. wanted: somebody
- * waits for it, so it has to have come what it waits for. */
-cudaError_t host_put_meeting(cudaStream_t stream, bool (*meet)(void *user, bool wanted),
-                             void *user);
+/* pattern: the stream's, also where that fails. */
+cudaError_t host_put_meeting(cudaStream_t stream, const host_meeting *meeting, void *pattern);
+/* Locked, and unlocked while it runs: a kernel or a copy of a stream's, or of a graph that is
+ * launched there. */
+void host_do_work(cudaStream_t stream, const host_work *work);
+void host_free_work(host_work *work);
 /* Locked: everything that the stream has is to run now. */
 void host_want(cudaStream_t stream);
 /* Locked: meetings are looked at again. */
@@ -52,5 +105,15 @@ void host_wake_all(void);
 void host_break(cudaStream_t stream, cudaError_t failure);
 /* Locked, and unlocked meanwhile: until nothing is under way on a device. */
 void host_drain_device(int device);
+
+/* ---- graph.c: locked ------------------------------------------------------------------------- */
+
+/* A work that is put on a stream which captures, or makes it do so. False: it is none, and is to
+ * run. The work is taken where true. */
+bool host_capture(cudaStream_t stream, host_work *work, cudaError_t *error);
+/* Whether some stream captures for it (streams.c). */
+bool host_captures(cudaGraph_t graph);
+/* No stream captures for it any more, nor is an event of it (streams.c). */
+void host_end_capture(cudaGraph_t graph);
 
 #endif

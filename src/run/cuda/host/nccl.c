@@ -17,8 +17,8 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "dhelix/dtype.h"
 #include "run/cuda/host/inside.h"
+#include "run/cuda/host/sums.h"
 
 typedef enum call_kind { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, TRANSFERS } call_kind;
 static const char *const kind_names[] = {"all-gather", "reduce-scatter", "all-reduce",
@@ -57,8 +57,8 @@ typedef struct world {
 struct ncclComm {
     world *world;
     int rank, device;
-    cudaStream_t stream; /* of its calls */
-    call *next;          /* that has come */
+    cudaStream_t stream, runs_on; /* of its calls, and where these run: maybe in a graph */
+    call *next;                   /* that has come */
     int64_t n_under_way;
     int n_excuses; /* it says that it is in progress so many times more */
     bool aborted, left;
@@ -97,37 +97,6 @@ static void free_member(ncclComm_t c)
 
 /* ---- data: locked ---------------------------------------------------------------------------- */
 
-static size_t type_bytes(ncclDataType_t type)
-{
-    if (type == ncclUint8) return 1;
-    if (type == ncclBfloat16) return 2;
-    return type == ncclInt64 || type == ncclFloat64 ? 8 : 4;
-}
-
-static double combine(ncclRedOp_t op, double a, double b)
-{
-    return op == ncclSum ? a + b : a > b ? a : b;
-}
-
-static void add_into(ncclDataType_t type, ncclRedOp_t op, void *to, const void *from, size_t i)
-{
-    if (type == ncclFloat32) {
-        float *y = (float *)to + i;
-        *y = op == ncclSum ? *y + ((const float *)from)[i]
-                           : (float)combine(op, *y, ((const float *)from)[i]);
-    } else if (type == ncclBfloat16) {
-        dh_bf16 *y = (dh_bf16 *)to + i;
-        *y = dh_f32_to_bf16(
-            (float)combine(op, dh_bf16_to_f32(*y), dh_bf16_to_f32(((const dh_bf16 *)from)[i])));
-    } else if (type == ncclFloat64) {
-        double *y = (double *)to + i;
-        *y = combine(op, *y, ((const double *)from)[i]);
-    } else if (type == ncclInt64) {
-        int64_t *y = (int64_t *)to + i;
-        *y = (int64_t)((uint64_t)*y + (uint64_t)((const int64_t *)from)[i]);
-    }
-}
-
 static const call *call_of(const world *w, int rank)
 {
     return w->members[rank]->next;
@@ -137,13 +106,13 @@ static const call *call_of(const world *w, int rank)
 static void reduce(const world *w, int last, size_t at, size_t n, char *to)
 {
     const call *c = call_of(w, 0);
-    const size_t item = type_bytes(c->type);
+    const size_t item = host_type_bytes(c->type);
     for (int k = 1; k <= w->n; k++) {
         const char *from = call_of(w, (last + k) % w->n)->send + at * item;
         if (k == 1)
             memcpy(to, from, n * item);
         else
-            for (size_t i = 0; i < n; i++) add_into(c->type, c->op, to, from, i);
+            for (size_t i = 0; i < n; i++) host_add_into(c->type, c->op, to, from, i);
     }
 }
 
@@ -151,7 +120,7 @@ static void reduce(const world *w, int last, size_t at, size_t n, char *to)
 static void make_reduction(const world *w, char *all)
 {
     const call *c = call_of(w, 0);
-    const size_t item = type_bytes(c->type), n = (size_t)w->n;
+    const size_t item = host_type_bytes(c->type), n = (size_t)w->n;
     const bool scatters = c->kind == REDUCE_SCATTER;
     const size_t total = scatters ? c->count * n : c->count;
     const size_t each = scatters ? c->count : (total + n - 1) / n;
@@ -166,7 +135,7 @@ static void make_reduction(const world *w, char *all)
 static void make_all_gather(const world *w, char *all)
 {
     const call *c = call_of(w, 0);
-    const size_t n_bytes = c->count * type_bytes(c->type);
+    const size_t n_bytes = c->count * host_type_bytes(c->type);
     for (int j = 0; j < w->n; j++) memcpy(all + (size_t)j * n_bytes, call_of(w, j)->send, n_bytes);
     for (int j = 0; j < w->n; j++) memcpy(call_of(w, j)->recv, all, (size_t)w->n * n_bytes);
 }
@@ -175,7 +144,7 @@ static void make_all_gather(const world *w, char *all)
 static void make_collective(const world *w)
 {
     const call *c = call_of(w, 0);
-    char *all = malloc((size_t)w->n * c->count * type_bytes(c->type) + 1);
+    char *all = malloc((size_t)w->n * c->count * host_type_bytes(c->type) + 1);
     DH_CHECK(all, "no memory for a collective");
     host_open_memory();
     if (c->kind == ALL_GATHER)
@@ -300,9 +269,33 @@ static bool meet(void *user, bool wanted)
         return true;
     }
     for (int r = 0; wanted && r < w->n; r++)
-        if (w->members[r] && w->members[r]->stream) host_want(w->members[r]->stream);
+        if (w->members[r] && w->members[r]->runs_on) host_want(w->members[r]->runs_on);
     return false;
 }
+
+static void *begin(const void *pattern, cudaStream_t stream)
+{
+    const call *like = pattern;
+    const size_t n_bytes = like->n_xfers * sizeof *like->xfers;
+    call *c = malloc(sizeof *c);
+    xfer *xfers = malloc(n_bytes + 1);
+    DH_CHECK(c && xfers, "no memory for a call");
+    *c = *like;
+    c->xfers = xfers;
+    if (n_bytes) memcpy(xfers, like->xfers, n_bytes);
+    c->stream = c->comm->runs_on = stream;
+    c->comm->n_under_way++;
+    return c;
+}
+
+static void drop(void *pattern)
+{
+    call *c = pattern;
+    free(c->xfers);
+    free(c);
+}
+
+static const host_meeting meetings = {meet, begin, drop};
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -326,14 +319,10 @@ static ncclResult_t put(call *c)
     world *w = comm->world;
     if (comm->stream && comm->stream != c->stream) stop(w, "a communicator on two streams");
     comm->stream = c->stream;
-    comm->n_under_way++;
     const ncclResult_t result = w->trouble[0] ? ncclInvalidUsage : excuse(comm);
     pthread_mutex_unlock(&host_lock);
-    if (host_put_meeting(c->stream, meet, c) == cudaSuccess) return result;
-    pthread_mutex_lock(&host_lock);
-    leave(c);
-    pthread_mutex_unlock(&host_lock);
-    return ncclUnhandledCudaError;
+    return host_put_meeting(c->stream, &meetings, c) == cudaSuccess ? result
+                                                                    : ncclUnhandledCudaError;
 }
 
 static bool is_ready(ncclComm_t comm)
@@ -351,7 +340,7 @@ static bool lies_there(ncclComm_t comm, const void *at, size_t n_bytes)
 
 static ncclResult_t collective(const call *like, size_t n_send, size_t n_recv)
 {
-    const size_t item = type_bytes(like->type);
+    const size_t item = host_type_bytes(like->type);
     if (group.depth > 0 || !is_ready(like->comm)) return ncclInvalidUsage;
     if (!lies_there(like->comm, like->send, n_send * item) ||
         !lies_there(like->comm, like->recv, n_recv * item))
@@ -443,14 +432,15 @@ static ncclResult_t transfer(ncclComm_t comm, cudaStream_t stream, const xfer *x
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
-    const xfer x = {true, false, peer, (char *)(uintptr_t)sendbuff, count * type_bytes(datatype)};
+    const xfer x = {true, false, peer, (char *)(uintptr_t)sendbuff,
+                    count * host_type_bytes(datatype)};
     return transfer(comm, stream, &x);
 }
 
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
-    const xfer x = {false, false, peer, recvbuff, count * type_bytes(datatype)};
+    const xfer x = {false, false, peer, recvbuff, count * host_type_bytes(datatype)};
     return transfer(comm, stream, &x);
 }
 

@@ -14,36 +14,6 @@
 
 enum { LONGEST_PAUSE_NS = 100 * 1000 };
 
-typedef struct work {
-    struct work *next;
-    host_work_kind kind;
-    void (*run)(const void *user);
-    bool (*meet)(void *user, bool wanted);
-    void *met; /* by meet */
-    cudaEvent_t event;
-    cudaStream_t of; /* wait: where the event was recorded, and how much of that stream it takes */
-    uint64_t place, times;
-    _Alignas(16) unsigned char user[];
-} work;
-
-struct CUevent_st {
-    cudaStream_t stream;            /* of the last record; NULL: never recorded */
-    uint64_t place;                 /* how much of that stream's work is done when it is complete */
-    uint64_t n_recorded, n_reached; /* times */
-    int64_t ns;
-};
-
-struct CUstream_st {
-    cudaStream_t next;
-    pthread_t thread;
-    pthread_cond_t wake;
-    work *first, **last;
-    uint64_t n_queued, n_done, n_wanted, id;
-    int device;
-    bool leaving;
-    cudaError_t failure;
-};
-
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* for the host: some work is done */
 static cudaStream_t streams;
 static int n_waiting; /* threads of the host */
@@ -77,7 +47,7 @@ void host_want(cudaStream_t stream)
     want(stream, stream->n_queued);
 }
 
-static bool waits(const work *w)
+static bool waits(const host_work *w)
 {
     return w->kind == HOST_WAIT && w->event->n_reached < w->times;
 }
@@ -99,9 +69,9 @@ static bool others_go_first(const struct CUstream_st *s)
 /* Whoever is wanted wants what he waits for. */
 static bool is_blocked(cudaStream_t s)
 {
-    work *w = s->first;
+    host_work *w = s->first;
     if (w->kind == HOST_UP) return seed % 2 && others_go_first(s);
-    if (w->kind == HOST_MEET) return !w->meet(w->met, s->n_done < s->n_wanted);
+    if (w->kind == HOST_MEET) return !w->meeting->meet(w->met, s->n_done < s->n_wanted);
     if (!waits(w)) return false;
     if (s->n_done < s->n_wanted) want(w->of, w->place);
     return true;
@@ -114,6 +84,12 @@ static void wake(bool all)
         if (all || (s->first && s->first->kind == HOST_UP)) pthread_cond_signal(&s->wake);
 }
 
+void host_free_work(host_work *w)
+{
+    if (w->kind == HOST_MEET) w->meeting->drop(w->met);
+    free(w);
+}
+
 void host_wake_all(void)
 {
     wake(true);
@@ -124,7 +100,7 @@ void host_break(cudaStream_t stream, cudaError_t failure)
     stream->failure = failure;
 }
 
-static void do_work(cudaStream_t s, const work *w)
+void host_do_work(cudaStream_t s, const host_work *w)
 {
     const uint64_t pause = draw(s, 2);
     const bool fails =
@@ -142,8 +118,8 @@ static void do_work(cudaStream_t s, const work *w)
 
 static void do_next(cudaStream_t s)
 {
-    work *w = s->first;
-    if (w->run) do_work(s, w);
+    host_work *w = s->first;
+    if (w->run) host_do_work(s, w);
     s->first = w->next;
     if (!s->first) s->last = &s->first;
     s->n_done++;
@@ -187,6 +163,10 @@ void host_drain_device(int device)
 static cudaError_t drain(cudaStream_t s)
 {
     pthread_mutex_lock(&host_lock);
+    if (s->graph) {
+        pthread_mutex_unlock(&host_lock);
+        return host_failed(cudaErrorStreamCaptureUnsupported);
+    }
     wait_for(s, s->n_queued);
     const cudaError_t failure = s->failure;
     s->failure = cudaSuccess;
@@ -231,6 +211,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     pthread_mutex_unlock(&host_lock);
     pthread_join(stream->thread, NULL);
     pthread_cond_destroy(&stream->wake);
+    free(stream->behind.at);
     free(stream);
     return cudaSuccess;
 }
@@ -245,21 +226,50 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     pthread_mutex_lock(&host_lock);
     host_want(stream);
     const bool done = stream->n_done == stream->n_queued;
-    const cudaError_t failure = done ? stream->failure : cudaErrorNotReady;
+    const cudaError_t failure = stream->graph ? cudaErrorStreamCaptureUnsupported
+                                : done        ? stream->failure
+                                              : cudaErrorNotReady;
     if (done) stream->failure = cudaSuccess;
     pthread_mutex_unlock(&host_lock);
     return failure ? host_failed(failure) : cudaSuccess;
 }
 
-/* Also records and waits events; an event that was never recorded is complete. */
-static cudaError_t put(cudaStream_t stream, work *w)
+bool host_captures(cudaGraph_t graph)
 {
+    for (cudaStream_t s = streams; s && graph; s = s->next)
+        if (s->graph == graph) return true;
+    return false;
+}
+
+void host_end_capture(cudaGraph_t graph)
+{
+    for (cudaStream_t s = streams; s; s = s->next)
+        if (s->graph == graph) {
+            s->graph = NULL;
+            free(s->behind.at);
+            s->behind = (host_set){0};
+        }
+}
+
+/* Also records and waits events; an event that was never recorded is complete. */
+static cudaError_t put(cudaStream_t stream, host_work *w)
+{
+    cudaError_t error = cudaSuccess;
     if (!w) return host_failed(cudaErrorMemoryAllocation);
     if (stream->device != host_device()) {
-        free(w);
+        host_free_work(w);
         return host_failed(cudaErrorInvalidResourceHandle);
     }
     pthread_mutex_lock(&host_lock);
+    if (host_capture(stream, w, &error)) {
+        pthread_mutex_unlock(&host_lock);
+        return error ? host_failed(error) : cudaSuccess;
+    }
+    if (w->kind == HOST_MEET) {
+        void *pattern = w->met;
+        w->met = w->meeting->begin(pattern, stream);
+        w->meeting->drop(pattern);
+    }
     if (w->kind == HOST_WAIT) {
         w->of = w->event->stream;
         w->place = w->event->place;
@@ -279,9 +289,9 @@ static cudaError_t put(cudaStream_t stream, work *w)
     return cudaSuccess;
 }
 
-static work *new_work(host_work_kind kind, size_t n_bytes)
+static host_work *new_work(host_work_kind kind, size_t n_bytes)
 {
-    work *w = calloc(1, sizeof *w + n_bytes);
+    host_work *w = calloc(1, sizeof *w + n_bytes);
     if (w) w->kind = kind;
     return w;
 }
@@ -289,7 +299,7 @@ static work *new_work(host_work_kind kind, size_t n_bytes)
 cudaError_t host_put_run(cudaStream_t stream, host_work_kind kind, void (*run)(const void *user),
                          const void *user, size_t n_bytes)
 {
-    work *w = new_work(kind, n_bytes);
+    host_work *w = new_work(kind, n_bytes);
     if (w) {
         w->run = run;
         memcpy(w->user, user, n_bytes);
@@ -297,12 +307,16 @@ cudaError_t host_put_run(cudaStream_t stream, host_work_kind kind, void (*run)(c
     return put(stream, w);
 }
 
-cudaError_t host_put_meeting(cudaStream_t stream, bool (*meet)(void *user, bool wanted), void *user)
+cudaError_t host_put_meeting(cudaStream_t stream, const host_meeting *meeting, void *pattern)
 {
-    work *w = new_work(HOST_MEET, 0);
+    host_work *w = new_work(HOST_MEET, 0);
     if (w) {
-        w->meet = meet;
-        w->met = user;
+        w->meeting = meeting;
+        w->met = pattern;
+    } else {
+        pthread_mutex_lock(&host_lock);
+        meeting->drop(pattern);
+        pthread_mutex_unlock(&host_lock);
     }
     return put(stream, w);
 }
@@ -315,7 +329,7 @@ cudaError_t dh_host_enqueue(cudaStream_t stream, void (*run)(const void *user), 
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
 {
-    work *w = new_work(HOST_WAIT, 0);
+    host_work *w = new_work(HOST_WAIT, 0);
     if (w) w->event = event;
     return put(stream, w);
 }
@@ -335,15 +349,24 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     pthread_mutex_lock(&host_lock);
     host_drop_object();
     pthread_mutex_unlock(&host_lock);
+    free(event->behind.at);
     free(event);
     return cudaSuccess;
 }
 
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags)
+{
+    host_work *w = new_work(HOST_RECORD, 0);
+    if (w) {
+        w->event = event;
+        w->external = flags == cudaEventRecordExternal;
+    }
+    return put(stream, w);
+}
+
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    work *w = new_work(HOST_RECORD, 0);
-    if (w) w->event = event;
-    return put(stream, w);
+    return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
