@@ -260,6 +260,18 @@ static void link_text(const dh_link *link, char *text)
         snprintf(text, TEXT_BYTES, "not paced");
 }
 
+/* Where a device communicates by itself, times depend on who does it. */
+static void gpu_comm_text(const dh_job *job, char *text)
+{
+    static const char *const names[] = {
+        [DH_GPU_COMM_AUTO] = "auto", [DH_GPU_COMM_NCCL] = "nccl", [DH_GPU_COMM_HOST] = "host"};
+    if (job->gpu_comm_sms > 0)
+        snprintf(text, TEXT_BYTES, "%s, %lld processors", names[job->gpu_comm],
+                 (long long)job->gpu_comm_sms);
+    else
+        snprintf(text, TEXT_BYTES, "%s", names[job->gpu_comm]);
+}
+
 static void ranks_text(const dh_job *job, char *text)
 {
     static const char *const waits[] = {[DH_MPI_WAIT_YIELD] = "yield",
@@ -302,6 +314,8 @@ static void add_machine(fact_list *list, const dh_job *job)
     add(list, "backend", device->describe(text, sizeof text));
     ranks_text(job, text);
     add(list, "ranks", text);
+    gpu_comm_text(job, text);
+    if (device->links) add(list, "parallel.gpu_comm", text);
     link_text(&job->link_local, text);
     add(list, "links.local", text);
     link_text(&job->link_cross, text);

@@ -8,6 +8,8 @@
 
 #include "run/cuda/device.h"
 #include "run/cuda/host/host.h"
+#include "train/profile.h"
+#include "train/profiling.h"
 
 #define SMALL                                                                                      \
     "model.n_layers=2 train.batch=4 train.steps=2 eval.every=2 eval.batches=1 "                    \
@@ -201,6 +203,41 @@ static void a_captured_step_that_fails_ends_all(void **state)
     }
 }
 
+/* Operators alone and in pairs, timed by events of the streams: on the host their times say
+ * nothing, but all of them are there. */
+static void profiles_are_measured_on_streams(void **state)
+{
+    static const char *const changes[] = {"model.n_layers=2",
+                                          "device=cuda",
+                                          "parallel.tp=2",
+                                          "parallel.gpu_comm=nccl",
+                                          "train.batch=2",
+                                          "train.steps=1",
+                                          "data.train=tests/data/corpora/tinyshakespeare/input.txt",
+                                          "data.tokenizer=chars",
+                                          "train.seq_len=32",
+                                          "train.micro_batch=1"};
+    const dh_profile_options options = {.quiet = true, .samples = 3};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *job;
+    dh_profile *p;
+    dh_host_set_devices(2);
+    assert_ok(&ctx, dh_job_parse(&ctx, RUN_GPT2, strlen(RUN_GPT2), "profile.yaml", ".", changes,
+                                 DH_COUNTOF(changes), &job));
+    assert_ok(&ctx, dh_profile_measure(&ctx, job, &options, &p));
+    size_t n_links = 0;
+    for (size_t i = 0; i < p->ops.n; i++) {
+        assert_true(p->ops.at[i].n_samples >= 3 && p->ops.at[i].solo_ns >= 1);
+        n_links += p->ops.at[i].stream != DH_STREAM_COMPUTE;
+    }
+    assert_true(n_links >= 2 && p->pairs.n > 30);
+    print_message("  %zu operators, %zu of them on links, %zu pairs\n", p->ops.n, n_links,
+                  p->pairs.n);
+    dh_profile_destroy(p);
+    dh_job_destroy(job);
+    no_trouble();
+}
+
 /* A kernel that fails on one rank ends what the others wait for on their streams. */
 static void a_rank_that_fails_ends_all(void **state)
 {
@@ -346,6 +383,7 @@ int main(void)
         cmocka_unit_test(captured_steps_have_the_same_bits),
         cmocka_unit_test(what_cannot_be_captured_is_named),
         cmocka_unit_test(a_captured_step_that_fails_ends_all),
+        cmocka_unit_test(profiles_are_measured_on_streams),
         cmocka_unit_test(a_rank_that_fails_ends_all),
         cmocka_unit_test(memory_that_is_not_there_is_told_of),
         cmocka_unit_test(who_waits_too_long_says_so),
