@@ -29,8 +29,9 @@ typedef struct building {
     uint32_t rank;
     uint32_t *buffers[2]; /* by side and buffer of the holding: the program's, DH_NONE */
     DH_VEC(lane) lanes;
-    uint32_t keep;     /* block of what the rank had itself */
-    uint32_t last_put; /* instruction that put the last of a chunk, DH_NONE */
+    DH_VEC(uint32_t) own; /* slices that the rank sends or takes, in order */
+    uint32_t keep;        /* block of what the rank had itself */
+    uint32_t last_put;    /* instruction that put the last of a chunk, DH_NONE */
 } building;
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -190,12 +191,24 @@ static uint32_t member(const building *b, const lane *l, uint32_t i)
     return l->cross ? i : b->rank / per_node * per_node + i;
 }
 
-/* Slices of a lane from one rank to another, in order; *at goes on behind the one found. */
+/* Of all ranks' slices few are the rank's, and every lane and member asks for them. */
+static dh_status find_own(dh_ctx *ctx, building *b)
+{
+    for (uint32_t i = 0; i < b->r->slices.n; i++) {
+        const dh_slice *s = &b->r->slices.at[i];
+        if (s->to != b->rank && b->r->owners.at[s->from].rank != b->rank) continue;
+        if (!dh_vec_push(&b->own, i)) return dh_emit_no_memory(ctx);
+    }
+    return DH_OK;
+}
+
+/* Slices of a lane from one rank to another, one of which is this one, in order; *at goes on behind
+ * the one found. */
 static const dh_slice *next_slice(const building *b, const lane *l, uint32_t from, uint32_t to,
                                   size_t *at)
 {
-    while (*at < b->r->slices.n) {
-        const dh_slice *s = &b->r->slices.at[(*at)++];
+    while (*at < b->own.n) {
+        const dh_slice *s = &b->r->slices.at[b->own.at[(*at)++]];
         if (s->to == to && b->r->owners.at[s->from].rank == from && is_of(b, l, s)) return s;
     }
     return NULL;
@@ -436,6 +449,7 @@ static dh_status build(dh_ctx *ctx, building *b, uint64_t keep_bytes)
     uint32_t layouts;
     dh_graph *g;
     b->e->n_frames = 1; /* for what belongs to no micro-batch */
+    DH_TRY(find_own(ctx, b));
     DH_TRY(new_graph(ctx, DH_F32, &g));
     dh_status st = add_buffers(ctx, b, g);
     if (st != DH_OK) {
@@ -473,6 +487,7 @@ dh_status dh_reshard_program(dh_ctx *ctx, const dh_reshard *reshard, int64_t ran
     free(b.buffers[0]);
     free(b.buffers[1]);
     dh_vec_fini(&b.lanes);
+    dh_vec_fini(&b.own);
     if (st == DH_OK)
         *program = p;
     else
