@@ -69,7 +69,8 @@ DH_API dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, c
 
 /* ---- facts ------------------------------------------------------------------------ */
 
-/* "bytes", "chars", "bpe" (byte-level), "spm", "character-bpe", "unigram", "wordpiece", "wordlevel" */
+/* "bytes", "chars", "bpe" (byte-level), "spm", "character-bpe", "unigram", "wordpiece", "wordlevel"
+ */
 DH_API const char *dh_tokenizer_kind(const dh_tokenizer *tok);
 DH_API int32_t dh_tokenizer_vocab_size(const dh_tokenizer *tok); /* highest id + 1 */
 DH_API int32_t dh_tokenizer_bos(const dh_tokenizer *tok);        /* -1: none */
