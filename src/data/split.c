@@ -219,6 +219,7 @@ static dh_status cut(dh_ctx *ctx, split_job *job, cutting *c, size_t n)
     for (size_t at = 0; at < n + may_be_empty;) {
         size_t begin = n, end = n;
         bool found;
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): steps come with a scratch
         DH_TRY(dh_pattern_next(ctx, pattern, job->scratch->work, c->text, n, at, &found, &begin,
                                &end));
         if (!found) break;
@@ -247,6 +248,7 @@ static dh_status split_level(dh_ctx *ctx, split_job *job, size_t level, const un
     }
     dh_str *out = &job->scratch->rewritten[level];
     rewrite(step, text, n, first, out);
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the same
     if (out->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", n);
     return split_level(ctx, job, level + 1, (const unsigned char *)out->text, out->len, first);
 }
