@@ -53,7 +53,8 @@ static void fusing_changes_no_bit(void **state)
         run_curve curve;
         int n_above = 0;
         if (runs[i].deep && test_is_thin()) continue;
-        for (size_t f = 0; f < DH_COUNTOF(fused); f++) expect_same(i, fused[f], 0, &curve);
+        for (size_t f = 0; f < DH_COUNTOF(fused); f++)
+            if (!test_is_thin() || f != i % 2) expect_same(i, fused[f], 0, &curve);
         const double some = curve.norm[curve.n / 2] * 1.0001;
         expect_same(i, fused[i % 2], some, &curve);
         for (int k = 0; k < curve.n; k++) n_above += curve.norm[k] > some;
