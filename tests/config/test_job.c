@@ -115,6 +115,29 @@ static void overrides_win_in_order(void **state)
     dh_job_destroy(j);
 }
 
+/* zero1 is another spelling of zero: the later of the two counts. */
+static void overrides_of_zero_count_in_either_spelling(void **state)
+{
+    static const struct {
+        const char *file, *set;
+        int64_t zero;
+    } cases[] = {{"zero1: true", "parallel.zero=0", 0},    {"zero1: true", "parallel.zero=3", 3},
+                 {"zero1: true", "parallel.zero=null", 0}, {"zero: 1", "parallel.zero1=false", 0},
+                 {"zero: 2", "parallel.zero1=false", 2},   {"zero: 0", "parallel.zero1=true", 1},
+                 {"zero1: true", "parallel.tp=1", 1}};
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        char text[128];
+        dh_ctx ctx = DH_CTX_INIT;
+        snprintf(text, sizeof text, "model: gpt2\nparallel: {dp: 2, %s}\n", cases[i].file);
+        dh_job *j = job_with(text, &cases[i].set, 1);
+        assert_int_equal(j->zero, cases[i].zero);
+        assert_ok(&ctx, dh_job_set(&ctx, j, "parallel.zero", "0"));
+        assert_ok(&ctx, dh_job_check(&ctx, j));
+        assert_int_equal(j->zero, 0);
+        dh_job_destroy(j);
+    }
+}
+
 static void anchors_and_aliases_of_yaml_work(void **state)
 {
     dh_job *j = job_of("model: gpt2\nlinks:\n  local: &wire {gbps: 5}\n  cross: *wire\n");
@@ -828,6 +851,7 @@ int main(void)
         cmocka_unit_test(defaults_are_complete),
         cmocka_unit_test(reads_every_type),
         cmocka_unit_test(overrides_win_in_order),
+        cmocka_unit_test(overrides_of_zero_count_in_either_spelling),
         cmocka_unit_test(anchors_and_aliases_of_yaml_work),
         cmocka_unit_test(model_keys_change_a_preset),
         cmocka_unit_test(model_comes_from_config_files),
