@@ -33,6 +33,44 @@ dh_cargo dh_instr_cargo(const dh_program *p, uint32_t instr)
     }
 }
 
+/* ---- bytes -------------------------------------------------------------------------------- */
+
+/* The larger side: what a gather ends with, and a reduction begins with. An exchange's second
+ * operand is only what it comes after. */
+static double whole_bytes(const dh_graph *g, const dh_op *op)
+{
+    int64_t in = 0, out = 0;
+    if (op->type == DH_OP_RING_EXCHANGE)
+        return (double)dh_tensor_bytes(&g->tensors.at[op->out[0]]);
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (op->in[k] != DH_NONE) in += dh_tensor_bytes(&g->tensors.at[op->in[k]]);
+        if (op->out[k] != DH_NONE) out += dh_tensor_bytes(&g->tensors.at[op->out[k]]);
+    }
+    return (double)DH_MAX(in, out);
+}
+
+static double sent_share(const dh_mesh *mesh, const dh_op *op)
+{
+    const double n = (double)dh_mesh_group_size(mesh, (dh_group_kind)op->group);
+    switch (op->type) {
+    case DH_OP_ALL_REDUCE:
+        return 2 * (n - 1) / n;
+    case DH_OP_ALL_GATHER:
+    case DH_OP_REDUCE_SCATTER:
+    case DH_OP_ALL_TO_ALL:
+    case DH_OP_ALL_TO_ALL_ROWS:
+        return (n - 1) / n;
+    default:
+        return op->type != DH_OP_RECV;
+    }
+}
+
+double dh_instr_sent_bytes(const dh_program *p, uint32_t instr)
+{
+    const dh_op *op = dh_instr_op(p, &p->instrs.at[instr]);
+    return whole_bytes(dh_instr_graph(p, &p->instrs.at[instr]), op) * sent_share(&p->mesh, op);
+}
+
 /* ---- sums ---------------------------------------------------------------------------------- */
 
 int64_t dh_haul_hidden_ns(const dh_haul *haul)
@@ -103,35 +141,6 @@ static bool ask_alone(reader *r)
     return r->alone_ns != NULL;
 }
 
-/* The larger side: what a gather ends with, and a reduction begins with. */
-static double whole_bytes(const dh_graph *g, const dh_op *op)
-{
-    int64_t in = 0, out = 0;
-    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-        if (op->in[k] != DH_NONE) in += dh_tensor_bytes(&g->tensors.at[op->in[k]]);
-        if (op->out[k] != DH_NONE) out += dh_tensor_bytes(&g->tensors.at[op->out[k]]);
-    }
-    return (double)DH_MAX(in, out);
-}
-
-/* As the formulas of paced links have it (comm.h of run): of n members each sends (n - 1) / n of
- * the whole, twice of an all-reduce; of a transfer all. */
-static double sent_share(const dh_mesh *mesh, const dh_op *op)
-{
-    const double n = (double)dh_mesh_group_size(mesh, (dh_group_kind)op->group);
-    switch (op->type) {
-    case DH_OP_ALL_REDUCE:
-        return 2 * (n - 1) / n;
-    case DH_OP_ALL_GATHER:
-    case DH_OP_REDUCE_SCATTER:
-    case DH_OP_ALL_TO_ALL:
-    case DH_OP_ALL_TO_ALL_ROWS:
-        return (n - 1) / n;
-    default:
-        return op->type != DH_OP_RECV;
-    }
-}
-
 static dh_haul haul_of(const reader *r, uint32_t id)
 {
     const dh_program *p = r->program;
@@ -141,8 +150,7 @@ static dh_haul haul_of(const reader *r, uint32_t id)
                     .alone_ns = r->alone_ns[r->first[p->blocks.at[i->block].graph] + i->op],
                     .ns = r->spans[id].end_ns - r->spans[id].met_ns,
                     .times = r->times[id]};
-    haul.sent_bytes[dh_stream_engine((dh_stream)i->stream)] =
-        haul.n_bytes * sent_share(&p->mesh, dh_instr_op(p, i));
+    haul.sent_bytes[dh_stream_engine((dh_stream)i->stream)] = dh_instr_sent_bytes(p, id);
     return haul;
 }
 

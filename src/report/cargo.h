@@ -22,6 +22,10 @@ const char *dh_cargo_name(dh_cargo cargo);
 /* What an instruction carries; DH_N_CARGO: it computes. */
 dh_cargo dh_instr_cargo(const dh_program *program, uint32_t instr);
 
+/* What a communication's rank sends: of n members each (n - 1) / n of the whole, twice of an
+ * all-reduce; of a transfer all (the formulas of paced links, comm.h of run). */
+double dh_instr_sent_bytes(const dh_program *program, uint32_t instr);
+
 /* Communications of one rank, added up. */
 typedef struct dh_haul {
     uint32_t n;

@@ -183,8 +183,9 @@ static const dh_validation_table tables[] = {
     {.name = "dhelix-volumes",
      .file = "dhelix_table1_comm_estimate_llama405b",
      .doc = "what a device sends in a step of Llama 3 405B, inside its node and between nodes",
-     .how = "collectives and parameters of our layer's graph, counted as the table does "
-            "(src/validate/volumes.c), in its digits",
+     .how =
+         "job dhelix-405b-volumes, simulated on cluster h100: what its instructions send, by the "
+         "table's conventions (src/validate/volumes.c) and in its digits",
      .unit = "GiB",
      .measure = DH_VALIDATION_ABSOLUTE,
      .exact = true,

@@ -1,27 +1,27 @@
 /* DHelix (arXiv 2411.15871), table 1: what a device sends in a step of Llama 3 405B.
  *
- * The paper gives numbers and degrees; the rest follows from the numbers, of which these
+ * The bytes are those of the simulated programs, added up over what their instructions send. The
+ * table gives numbers and degrees; how it counts follows from the numbers, of which these
  * conventions give every printed digit:
- *   - GiB; 16 Mi tokens a step; a stage has an even share of the 126 layers.
- *   - Tokens are those of a data-parallel replica, not divided by its context-parallel ranks.
- *   - Inside a node: two all-gathers and two reduce-scatters a layer and direction. That inputs are
- *     gathered again for weight gradients is not counted.
- *   - Between nodes: activations one way and gradients the other over p - 1 of p stages' ends;
- *     cp - 1 exchanges of keys and values forward and twice that backward; gradients in half
- *     precision, once round the ring of all ranks that have the same parameters, of a stage's
- *     layers with embedding and head.
- * Keys and values of all 128 heads, in the exchanges divided by cp and in the parameters, give the
- * same digits; taken is the model as it is. Cells are compared in the table's own digits. */
+ *   - GiB; 16 Mi tokens a step; the mean of all devices.
+ *   - Tokens are those of a data-parallel replica, not divided by its context-parallel ranks: what
+ *     layers and stages send is multiplied by these.
+ *   - Inside a node: layers' gathers and reductions of both directions. That inputs are gathered
+ *     again for weight gradients is not counted, nor are embedding and head.
+ *   - Between nodes: activations one way and gradients the other; exchanges of keys and values,
+ *     the backward's twice the forward's; gradients in half precision (ours are summed in float32),
+ *     once round the ring of all ranks that have the same parameters; of these a stage's share of
+ *     the layers, and all of embedding and head.
+ * Cells are compared in the table's own digits. */
 #include <math.h>
 #include <string.h>
 
-#include "config/mesh.h"
-#include "graph/graph.h"
-#include "validate/table.h"
+#include "report/cargo.h"
+#include "validate/job.h"
 
 #define GIB 1073741824.0
 
-enum { SEQ = 8192, STEP_TOKENS = 1 << 24, ITEM = 2 /* bytes, bf16 */ };
+enum { SEQ = 8192, STEP_TOKENS = 1 << 24 };
 
 typedef struct row {
     int64_t gpus, dp, tp, pp, cp;
@@ -39,56 +39,64 @@ static dh_status read_row(dh_ctx *ctx, const dh_published *t, size_t i, row *r)
     return dh_published_text(ctx, t, i, "cross_gb", &r->cross);
 }
 
-/* A layer of SEQ tokens on a tensor-parallel rank, both directions. */
-static dh_status layer_graph(dh_ctx *ctx, const dh_model *model, int64_t tp, dh_graph **graph)
+static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_job *job)
 {
-    const dh_build build = {
-        .model = model, .dtype = DH_BF16, .batch = 1, .seq = SEQ, .loss_scale = 1};
-    dh_graph *g;
-    DH_TRY(dh_graph_build(ctx, &build, DH_BLOCK_LAYER, &g));
-    dh_status st = dh_pass_tensor_parallel(ctx, g, (dh_shard){.tp = tp});
-    if (st == DH_OK) st = dh_graph_differentiate(ctx, g);
-    if (st == DH_OK)
-        *graph = g;
-    else
-        dh_graph_destroy(g);
-    return st;
+    const long long seq = SEQ * r->cp, batch = STEP_TOKENS / seq;
+    const struct {
+        const char *key;
+        long long value;
+    } sets[] = {{"parallel.dp", r->dp}, {"parallel.tp", r->tp}, {"parallel.pp", r->pp},
+                {"parallel.cp", r->cp}, {"train.seq_len", seq}, {"train.batch", batch}};
+    *job = (dh_shipped_job){.file = "dhelix-405b-volumes", .cluster = "h100"};
+    for (size_t i = 0; i < DH_COUNTOF(sets); i++)
+        if (!(job->set[i] = dh_arena_printf(v->arena, "%s=%lld", sets[i].key, sets[i].value)))
+            return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return DH_OK;
 }
 
-/* ---- volumes, in bytes --------------------------------------------------------------------- */
+/* ---- what is sent, in bytes of a device on average ------------------------------------------- */
 
-/* Of SEQ tokens in one layer, by the layer's own collectives. */
-static double tensor_bytes(const dh_graph *g, const row *r)
+typedef struct sent {
+    double tensor;          /* by layers' tensor parallelism, but for weight gradients */
+    double forward_ring;    /* keys and values of the forward */
+    double stages;          /* from stage to stage */
+    double gradients, ends; /* once round a ring; of these embedding's and head's */
+} sent;
+
+static bool is_end(const dh_program *p, uint32_t block)
 {
-    double sum = 0;
-    for (size_t i = 0; i < g->ops.n; i++) {
-        const dh_op *op = &g->ops.at[i];
-        if (op->group != DH_GROUP_TP || op->phase == DH_PHASE_W) continue;
-        const uint32_t whole = op->type == DH_OP_ALL_GATHER ? op->out[0] : op->in[0];
-        sum += (double)dh_tensor_bytes(&g->tensors.at[whole]);
+    const dh_block_kind kind = p->graphs.at[p->blocks.at[block].graph]->kind;
+    return kind == DH_BLOCK_EMBED || kind == DH_BLOCK_HEAD;
+}
+
+static void count_instr(const dh_program *p, uint32_t id, double share, sent *s)
+{
+    const dh_op *op = dh_instr_op(p, &p->instrs.at[id]);
+    const dh_cargo cargo = dh_instr_cargo(p, id);
+    if (cargo == DH_N_CARGO) return;
+    const double bytes = share * dh_instr_sent_bytes(p, id);
+    if (cargo == DH_CARGO_STAGES) s->stages += bytes;
+    if (cargo == DH_CARGO_GRADIENTS)
+        s->gradients += op->type == DH_OP_ALL_REDUCE ? bytes / 2 : bytes;
+    if (dh_instr_graph(p, &p->instrs.at[id])->kind != DH_BLOCK_LAYER) return;
+    if (op->group == DH_GROUP_TP && op->phase != DH_PHASE_W) s->tensor += bytes;
+    if (op->group == DH_GROUP_CP && op->phase == DH_PHASE_F) s->forward_ring += bytes;
+}
+
+static sent count(const dh_sim *sim)
+{
+    sent s = {0};
+    for (size_t k = 0; k < sim->n_classes; k++) {
+        const dh_program *p = sim->ranks[k].program;
+        const double share = (double)sim->ranks[k].n_ranks / (double)sim->n_ranks;
+        const double alike = (double)(p->mesh.dp * p->mesh.cp);
+        for (uint32_t i = 0; i < p->instrs.n; i++) count_instr(p, i, share, &s);
+        for (size_t i = 0; i < p->homes.n; i++)
+            if (is_end(p, p->homes.at[i].block))
+                s.ends +=
+                    share * (double)p->homes.at[i].at[DH_BUF_GRAD].n_bytes * (alike - 1) / alike;
     }
-    return sum * (double)(r->tp - 1) / (double)r->tp;
-}
-
-static double parameters(const dh_graph *g, const dh_model *m, const row *r)
-{
-    double layer = 0;
-    for (size_t i = 0; i < g->tensors.n; i++)
-        if (g->tensors.at[i].kind == DH_TENSOR_PARAM)
-            layer += (double)dh_tensor_elements(&g->tensors.at[i]);
-    const double ends = 2 * (double)(m->vocab * m->width) / (double)r->tp;
-    return layer * (double)m->n_layers / (double)r->pp + ends;
-}
-
-static double cross_bytes(const dh_graph *g, const dh_model *m, const row *r)
-{
-    const double tp = (double)r->tp, pp = (double)r->pp, cp = (double)r->cp;
-    const double alike = (double)(r->dp * r->cp), tokens = (double)STEP_TOKENS / (double)r->dp;
-    const double kv = 2 * (double)(m->n_kv_heads * m->head_dim) / tp * ITEM;
-    const double ring = 3 * (cp - 1) * tokens * kv * (double)m->n_layers / pp;
-    const double stages = 2 * (pp - 1) / pp * tokens * (double)m->width / tp * ITEM;
-    const double gradients = parameters(g, m, r) * ITEM * (alike - 1) / alike;
-    return ring + stages + gradients;
+    return s;
 }
 
 /* ---- rows ---------------------------------------------------------------------------------- */
@@ -112,28 +120,38 @@ static dh_status add_cell(dh_ctx *ctx, dh_validation *v, const row *r, const cha
                              (long long)r->dp, (long long)r->cp, where);
 }
 
-static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_model *model, const row *r)
+static dh_status add_cells(dh_ctx *ctx, dh_validation *v, const row *r, const dh_shipped_job *job,
+                           const dh_sim *sim)
 {
-    dh_graph *g;
-    DH_TRY(layer_graph(ctx, model, r->tp, &g));
-    const double samples = (double)STEP_TOKENS / (double)r->dp / SEQ;
-    const double local = tensor_bytes(g, r) * samples * (double)model->n_layers / (double)r->pp;
-    const double cross = cross_bytes(g, model, r);
-    dh_graph_destroy(g);
-    DH_TRY(add_cell(ctx, v, r, "inside a node", local, r->local));
-    return add_cell(ctx, v, r, "between nodes", cross, r->cross);
+    const sent s = count(sim);
+    const double cp = (double)r->cp;
+    const double gradients = (s.gradients - s.ends + s.ends * (double)r->pp) / 2;
+    const double cross = (3 * s.forward_ring + s.stages) * cp + gradients;
+    DH_TRY(add_cell(ctx, v, r, "inside a node", s.tensor * cp, r->local));
+    DH_TRY(dh_shipped_name_row(ctx, v, job, (double)sim->step_ns));
+    DH_TRY(add_cell(ctx, v, r, "between nodes", cross, r->cross));
+    return dh_shipped_name_row(ctx, v, job, (double)sim->step_ns);
+}
+
+static dh_status add_row(dh_ctx *ctx, dh_validation *v, const row *r)
+{
+    dh_shipped_job job;
+    dh_shipped_run run;
+    DH_TRY(job_of(ctx, v, r, &job));
+    dh_status st = dh_shipped_simulate(ctx, v, &job, &run);
+    if (st == DH_OK) st = add_cells(ctx, v, r, &job, run.sim);
+    dh_shipped_fini(&run);
+    return st;
 }
 
 dh_status dh_validate_volumes(dh_ctx *ctx, dh_validation *v)
 {
     dh_published t;
-    dh_model model;
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    DH_TRY(dh_model_from_preset(ctx, "llama3.1-405b", &model));
     for (size_t i = 0; i < t.n_rows; i++) {
         row r;
         DH_TRY(read_row(ctx, &t, i, &r));
-        DH_TRY(add_row(ctx, v, &model, &r));
+        DH_TRY(add_row(ctx, v, &r));
     }
     v->remark = "Its times are these volumes over 450 and 50 GB/s, but for 0.3 s inside a node in "
                 "the second row, which would be 0.49 s.";
