@@ -27,6 +27,25 @@ tuned=$(json simulated_ms)
 ok "$dhelix" simulate "$tmp/uneven.yaml" --cluster h100 --json
 same "$(json step_ms)" "$tuned" 'the uneven job that was written'
 
+# Megatron-LM's 175B on 1,024 A100 (MegaScale, table 2: 11.9 s with six virtual stages): what was
+# published is simulated within 5 %, estimates of interleaved schedules are within 5 % of
+# simulations, and none on that mesh is more than 5 % faster than it.
+published() {
+    ok "$dhelix" tune validation/jobs/megascale-175b.yaml --cluster a100 --devices 1024 --quiet \
+        --set train.batch=768 --set parallel.tp=8 --set parallel.pp=8 --set parallel.cp=1 \
+        --set train.micro_batch=1 --set parallel.schedule=interleaved-1f1b --set strategy=sequential \
+        --set train.recompute=attention --json --verify 5 "$@"
+}
+near() { # two numbers
+    check "$1 is within 5 % of $2" awk "BEGIN { exit !($1 > 0.95 * $2 && $1 < 1.05 * $2) }"
+}
+published --set parallel.virtual_stages=6
+six=$(json simulated_ms)
+near "$six" 11900
+published
+near "$(json simulated_ms)" "$six"
+near "$(json estimated_ms)" "$(json simulated_ms)"
+
 # What a system keeps counts against the memory, and making it again is a choice then.
 peak() { # settings: most bytes of a rank
     ok "$dhelix" tune "$tmp/job.yaml" --cluster a100 --devices 8 --set parallel.tp=8 \
