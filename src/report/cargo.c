@@ -40,8 +40,7 @@ dh_cargo dh_instr_cargo(const dh_program *p, uint32_t instr)
 static double whole_bytes(const dh_graph *g, const dh_op *op)
 {
     int64_t in = 0, out = 0;
-    if (op->type == DH_OP_RING_EXCHANGE)
-        return (double)dh_tensor_bytes(&g->tensors.at[op->out[0]]);
+    if (op->type == DH_OP_RING_EXCHANGE) return (double)dh_tensor_bytes(&g->tensors.at[op->out[0]]);
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         if (op->in[k] != DH_NONE) in += dh_tensor_bytes(&g->tensors.at[op->in[k]]);
         if (op->out[k] != DH_NONE) out += dh_tensor_bytes(&g->tensors.at[op->out[k]]);
