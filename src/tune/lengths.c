@@ -213,7 +213,7 @@ static dh_status try_meshes(searching *s, size_t cut, double pairs)
 
 /* ---- variants -------------------------------------------------------------------------------- */
 
-/* TUNING: of 7B on 32 devices the third mesh of a length was never the best with any strategy. */
+/* TUNING: not measured; each costs a simulation a strategy and length. */
 enum { MESHES_VARIED = 3 };
 
 /* The one with the shortest row that is behind *after, by row; NULL: there is none. */
@@ -279,11 +279,11 @@ static dh_status vary_best(searching *s, size_t cut, double pairs)
     return DH_OK;
 }
 
-/* What jobs may say instead of their own, one after another; "all" is every row that trains. */
+/* What jobs may say instead of their own strategy, in turn. */
 static dh_status find_strategies(searching *s)
 {
-    /* TUNING: those that were best for some mesh of `dhelix tune` with 7B to 70B on a100 and a800,
-     * and cheap to simulate. */
+    /* TUNING: not measured; two that hide communication in different ways, since each row costs
+     * three simulations a length. */
     static const char usual[] = "flux,dhelix";
     const char *all = s->options->strategies;
     if (s->options->fixed_strategy || strpbrk(s->job.strategy, " \t\n,;{")) return DH_OK;
