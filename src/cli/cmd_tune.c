@@ -287,8 +287,10 @@ const dh_command dh_command_tune = {
         "best with each single value, simulated too, and what it costs, which says why it was\n"
         "not chosen: simulations are compared with simulations, estimates with estimates.\n"
         "With --lengths: for each number of groups the best lengths and meshes, simulated with\n"
-        "what switching takes, and whether it pays. Meshes are compared with the job's strategy and\n"
-        "schedule; the best are tried with others too, and with recomputation where memory lacks.\n",
+        "what switching takes, and whether it pays. Meshes are compared with the job's strategy "
+        "and\n"
+        "schedule; the best are tried with others too, and with recomputation where memory "
+        "lacks.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -130,7 +130,7 @@ dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of)
     *of = *job;
     of->packing = DH_PACKING_PACK;
     of->zero = DH_MIN(job->zero, 1); /* the optimizer's shards of gradients are at home alone */
-    of->fuse = DH_FUSE_OFF; /* the layout of parallel.* alone has an optimizer */
+    of->fuse = DH_FUSE_OFF;          /* the layout of parallel.* alone has an optimizer */
     of->switch_groups = dh_arena_strdup(job->arena, "");
     reading r = {.of = of, .entry = entry_at(job, group)};
     if (!r.entry || !of->switch_groups)

@@ -44,7 +44,8 @@ _Static_assert(DH_FUSE_AUTO == 0 && DH_FUSE_OFF == 1 && DH_FUSE_8 == 5 &&
 _Static_assert(DH_GRADIENT_SYNC_LAST == 0 && DH_GRADIENT_SYNC_EVERY == 1, "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
 _Static_assert(DH_GPU_COMM_AUTO == 0 && DH_GPU_COMM_NCCL == 1 && DH_GPU_COMM_HOST == 2, "order");
-_Static_assert(DH_JOB_CAPTURE_OFF == 0 && DH_JOB_CAPTURE_AUTO == 1 && DH_JOB_CAPTURE_ON == 2, "order");
+_Static_assert(DH_JOB_CAPTURE_OFF == 0 && DH_JOB_CAPTURE_AUTO == 1 && DH_JOB_CAPTURE_ON == 2,
+               "order");
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
 _Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "order");
 _Static_assert(DH_ELASTIC_STOP == 0 && DH_ELASTIC_CONTINUE == 1, "order");

@@ -96,9 +96,9 @@ typedef struct dh_param_home {
  * on the gradients of matrices do not persist: whole ones are transient (DH_BUF_UNREDUCED, which
  * matrix[DH_BUF_GRAD] then is) and are reduced to shards, which the optimizer reads. Where another
  * program leaves gradients for the optimizer (DH_PART_UPDATE), the shards persist, and whole ones
- * are not there. Where every micro-batch's are summed by themselves (each_micro), whole ones and the
- * shards to be added have a buffer for each, one behind the other: matrix[DH_BUF_GRAD] and addend
- * name the first. */
+ * are not there. Where every micro-batch's are summed by themselves (each_micro), whole ones and
+ * the shards to be added have a buffer for each, one behind the other: matrix[DH_BUF_GRAD] and
+ * addend name the first. */
 typedef struct dh_flat {
     uint32_t first_block, last_block;     /* those of its blocks with the lowest, highest number */
     uint32_t after;                       /* block whose last backward completes the gradients */

@@ -28,130 +28,9 @@ static const dh_mesh *mesh_of(const dh_reducer *r)
     return &r->spec->recipe.mesh;
 }
 
-static dh_block_kind kind_of(const dh_reducer *r, uint32_t block)
-{
-    const dh_program *p = dh_emitter_program(r->emitter);
-    return p->graphs.at[p->blocks.at[block].graph]->kind;
-}
-
-bool dh_reductions_last(const dh_reducer *r, uint32_t block)
-{
-    const dh_block_kind kind = kind_of(r, block);
-    return r->tied_apart && (kind == DH_BLOCK_EMBED || kind == DH_BLOCK_HEAD);
-}
-
-/* ---- buckets ------------------------------------------------------------------------------- */
-
-static int64_t bucket_bytes(const dh_reducer *r)
-{
-    return r->spec->recipe.bucket_bytes > 0 ? r->spec->recipe.bucket_bytes : DH_BUCKET_BYTES;
-}
-
-/* Gradients of a block's own parameters, as on the first tensor-parallel rank: shards of
- * the vocabulary and position embeddings may differ, but all ranks of a stage must agree. */
-typedef struct weight {
-    int64_t n_bytes, matrix_bytes;
-    int64_t n_matrix, n_vector; /* elements as they lie in a flat */
-    int64_t n_replicated;       /* of the vectors: those that all tensor-parallel ranks have */
-    int64_t n_by_heads;         /* of these: gradients are of own heads */
-} weight;
-
 static bool first_shard(const dh_reducer *r, uint32_t block, uint32_t which, dh_param *param)
 {
     return dh_reductions_shard(r, block, which, 0, param);
-}
-
-static void add_weight(const dh_param *param, weight *w)
-{
-    const int64_t n = dh_param_elements(param), padded = dh_flat_pad(n, DH_FLAT_ALIGN);
-    w->n_bytes += n * (int64_t)sizeof(float);
-    if (dh_param_is_matrix(param)) {
-        w->matrix_bytes += n * (int64_t)sizeof(float);
-        w->n_matrix += padded;
-        return;
-    }
-    w->n_vector += padded;
-    if (param->ndim > 1 || !param->sharded) w->n_replicated += padded;
-    if (param->by_heads) w->n_by_heads += padded;
-}
-
-static weight weigh(const dh_reducer *r, uint32_t id)
-{
-    const dh_program *p = dh_emitter_program(r->emitter);
-    weight w = {0};
-    for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
-        dh_param param;
-        const uint32_t own = p->blocks.at[id].params[which];
-        if (own != DH_NONE && p->homes.at[own].block != id) continue;
-        if (first_shard(r, id, which, &param)) add_weight(&param, &w);
-    }
-    return w;
-}
-
-/* The flat being filled, of one data group. */
-typedef struct bucket {
-    uint32_t flat; /* DH_NONE: none */
-    int64_t n_bytes;
-    bool frees;
-} bucket;
-
-/* As few as hold no more than a bucket each, or as many as are stepped one beside the next; fewer
- * where padding fills the last ones. */
-static int64_t n_pieces_of(const dh_reducer *r, uint32_t block, const weight *w)
-{
-    const int64_t most = bucket_bytes(r);
-    const int64_t stepped = dh_recipe_is_fused(&r->spec->recipe) ? r->spec->recipe.fuse : 0;
-    const int64_t n = w->n_matrix > 0 ? (w->matrix_bytes + most - 1) / most : 0;
-    dh_flat f = {.n_matrix = w->n_matrix, .n_pieces = n > 0 ? DH_MAX(n, stepped) : 0};
-    dh_emit_cut_flat(&f, dh_emit_flat_shards(r->emitter, block));
-    return f.n_piece ? (w->n_matrix + f.n_piece - 1) / f.n_piece : 1;
-}
-
-static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block, uint32_t after)
-{
-    const int64_t most = bucket_bytes(r);
-    const weight w = weigh(r, block);
-    if (w.n_bytes == 0) return DH_OK;
-    const bool alone = dh_reductions_last(r, block);
-    const bool each = r->spec->recipe.zero >= 3; /* what is gathered together is used together */
-    if (b->flat == DH_NONE || alone || each || b->n_bytes + w.n_bytes > most) {
-        const uint32_t before = b->flat;
-        DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces_of(r, block, &w), &b->flat));
-        if (b->frees && !alone && !r->each_micro) dh_emit_flat_frees(r->emitter, b->flat, before);
-        if (r->each_micro && !alone) dh_emit_flat_each(r->emitter, b->flat);
-        b->n_bytes = 0;
-    }
-    dh_emit_join_flat(r->emitter, b->flat, block, after);
-    b->n_bytes += w.n_bytes;
-    if (alone) b->flat = DH_NONE;
-    return DH_OK;
-}
-
-/* Blocks of a layer's experts and adapters are those before the layer. */
-static bool is_layer(const dh_reducer *r, uint32_t block)
-{
-    return kind_of(r, block) == DH_BLOCK_LAYER;
-}
-
-static bool has_experts(const dh_reducer *r, uint32_t block)
-{
-    const int64_t layer = dh_emitter_program(r->emitter)->blocks.at[block].layer;
-    return is_layer(r, block) && dh_model_of_layer(&r->spec->recipe.model, layer).n_experts > 0;
-}
-
-dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n,
-                             bool frees)
-{
-    bucket blocks = {.flat = DH_NONE, .frees = frees}, experts = blocks, adapters = blocks;
-    const uint32_t has_adapters = r->spec->recipe.model.lora.rank > 0;
-    for (size_t i = n; i-- > 0;) {
-        if (has_experts(r, chain[i]))
-            DH_TRY(put(ctx, r, &experts, chain[i] - 1 - has_adapters, chain[i]));
-        if (has_adapters && is_layer(r, chain[i]))
-            DH_TRY(put(ctx, r, &adapters, chain[i] - 1, chain[i]));
-        DH_TRY(put(ctx, r, &blocks, chain[i], chain[i]));
-    }
-    return DH_OK;
 }
 
 /* ---- reductions ---------------------------------------------------------------------------- */
@@ -308,7 +187,7 @@ static dh_status add_own_copies(dh_ctx *ctx, const dh_reducer *r, uint32_t id, s
 static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
                               sum_list *list)
 {
-    if (kind_of(r, f->first_block) != DH_BLOCK_EMBED) return DH_OK;
+    if (dh_reductions_kind(r, f->first_block) != DH_BLOCK_EMBED) return DH_OK;
     const dh_program *p = dh_emitter_program(r->emitter);
     const uint32_t tied = dh_program_state_buffer(p, DH_STATE_TIED_GRAD);
     dh_param param;
@@ -332,7 +211,7 @@ static dh_status add_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
     if (!dh_reductions_last(r, f->first_block)) return DH_OK;
     const dh_program *p = dh_emitter_program(r->emitter);
     const uint32_t which =
-        kind_of(r, f->first_block) == DH_BLOCK_HEAD ? DH_PARAM_HEAD_W : DH_PARAM_WTE;
+        dh_reductions_kind(r, f->first_block) == DH_BLOCK_HEAD ? DH_PARAM_HEAD_W : DH_PARAM_WTE;
     const uint32_t param = p->blocks.at[f->first_block].params[which];
     return add_sum(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none);
 }
@@ -489,13 +368,13 @@ static dh_status list_settled(dh_ctx *ctx, const dh_reducer *r, uint32_t id, boo
     const dh_flat f = first ? first_flat(r, id) : own;
     for (int64_t k = f.n_pieces; which == DH_SUMS_SETTLE && k-- > 0;) {
         const dh_operand part = dh_flat_part(f.reduced, k * f.n_shard, f.n_shard, sizeof(float));
-        const sum made = {
-            .type = DH_OP_ADD,
-            .group = -1,
-            .all = f.matrix[DH_BUF_GRAD],
-            .range = part,
-            .shard = none,
-            .addend = dh_flat_part(f.addend, k * f.n_shard, f.n_shard, sizeof(float))};
+        const sum made = {.type = DH_OP_ADD,
+                          .group = -1,
+                          .all = f.matrix[DH_BUF_GRAD],
+                          .range = part,
+                          .shard = none,
+                          .addend =
+                              dh_flat_part(f.addend, k * f.n_shard, f.n_shard, sizeof(float))};
         if (!dh_vec_push(list, made)) return no_memory(ctx);
     }
     return r->spec->probes ? DH_OK : add_release(ctx, r, id, first, list);

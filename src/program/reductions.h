@@ -42,13 +42,14 @@ static inline dh_operand dh_flat_part(dh_operand run, int64_t first, int64_t n, 
     return run;
 }
 
-/* Puts the blocks of a virtual stage, in forward order and with the experts before each
+/* buckets.c: puts the blocks of a virtual stage, in forward order and with the experts before each
  * layer, into flats: neighbours together while their gradients fit recipe.bucket_bytes.
  * All ranks of the stage come to the same flats. frees: reductions go on while the backward does,
  * and a bucket's whole gradients, where they do not persist, go when the next one's are there.
  * Before dh_emit_layout. */
 dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n,
                              bool frees);
+dh_block_kind dh_reductions_kind(const dh_reducer *r, uint32_t block);
 /* Both ends of a tied embedding meet when neither has transfers left to do. */
 bool dh_reductions_last(const dh_reducer *r, uint32_t block);
 /* The reductions of what is complete once the block's backward is emitted, as operators of a block

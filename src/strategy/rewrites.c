@@ -11,9 +11,9 @@ static const char *const moves[] = {"", "split", "split, reorder",
                                     "split, reorder(regather=false)"};
 /* TUNING: chunks of a sum's rows; of two half the time of what works by rows stays, of four a
  * quarter, and each more is as many launches more. */
-/* Not among them: fuse(4, gather), whose gathers are n - 1 messages a chunk. Simulated it was longer
- * than fuse(4) wherever it was tried: Llama 3 8B, tp 8, 708 ms to 676 on H100, 1.57 s to 1.52 on
- * A100; GPT-2 of two ranks on a CPU 58.1 ms to 57.3. */
+/* Not among them: fuse(4, gather), whose gathers are n - 1 messages a chunk. Simulated it was
+ * longer than fuse(4) wherever it was tried: Llama 3 8B, tp 8, 708 ms to 676 on H100, 1.57 s
+ * to 1.52 on A100; GPT-2 of two ranks on a CPU 58.1 ms to 57.3. */
 static const char *const fusions[] = {"", "fuse(4)"};
 /* TUNING: each is measured by `dhelix profile` with all that may stand before it; one part is next
  * to none, and eight leave too few rows for a GEMM on all but the longest micro-batches. */
