@@ -15,21 +15,12 @@ bool dh_reductions_last(const dh_reducer *r, uint32_t block)
     return r->tied_apart && (kind == DH_BLOCK_EMBED || kind == DH_BLOCK_HEAD);
 }
 
-static int64_t bucket_bytes(const dh_reducer *r)
+int64_t dh_reductions_bucket_bytes(const dh_reducer *r)
 {
     return r->spec->recipe.bucket_bytes > 0 ? r->spec->recipe.bucket_bytes : DH_BUCKET_BYTES;
 }
 
-/* Gradients of a block's own parameters, as on the first tensor-parallel rank: shards of
- * the vocabulary and position embeddings may differ, but all ranks of a stage must agree. */
-typedef struct weight {
-    int64_t n_bytes, matrix_bytes;
-    int64_t n_matrix, n_vector; /* elements as they lie in a flat */
-    int64_t n_replicated;       /* of the vectors: those that all tensor-parallel ranks have */
-    int64_t n_by_heads;         /* of these: gradients are of own heads */
-} weight;
-
-static void add_weight(const dh_param *param, weight *w)
+static void add_weight(const dh_param *param, dh_weight *w)
 {
     const int64_t n = dh_param_elements(param), padded = dh_flat_pad(n, DH_FLAT_ALIGN);
     w->n_bytes += n * (int64_t)sizeof(float);
@@ -43,10 +34,10 @@ static void add_weight(const dh_param *param, weight *w)
     if (param->by_heads) w->n_by_heads += padded;
 }
 
-static weight weigh(const dh_reducer *r, uint32_t id)
+dh_weight dh_reductions_weigh(const dh_reducer *r, uint32_t id)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
-    weight w = {0};
+    dh_weight w = {0};
     for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
         dh_param param;
         const uint32_t own = p->blocks.at[id].params[which];
@@ -65,9 +56,9 @@ typedef struct bucket {
 
 /* As few as hold no more than a bucket each, or as many as are stepped one beside the next; fewer
  * where padding fills the last ones. */
-static int64_t n_pieces_of(const dh_reducer *r, uint32_t block, const weight *w)
+static int64_t n_pieces_of(const dh_reducer *r, uint32_t block, const dh_weight *w)
 {
-    const int64_t most = bucket_bytes(r);
+    const int64_t most = dh_reductions_bucket_bytes(r);
     const int64_t stepped = dh_recipe_is_fused(&r->spec->recipe) ? r->spec->recipe.fuse : 0;
     const int64_t n = w->n_matrix > 0 ? (w->matrix_bytes + most - 1) / most : 0;
     dh_flat f = {.n_matrix = w->n_matrix, .n_pieces = n > 0 ? DH_MAX(n, stepped) : 0};
@@ -77,8 +68,8 @@ static int64_t n_pieces_of(const dh_reducer *r, uint32_t block, const weight *w)
 
 static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block, uint32_t after)
 {
-    const int64_t most = bucket_bytes(r);
-    const weight w = weigh(r, block);
+    const int64_t most = dh_reductions_bucket_bytes(r);
+    const dh_weight w = dh_reductions_weigh(r, block);
     if (w.n_bytes == 0) return DH_OK;
     const bool alone = dh_reductions_last(r, block);
     const bool each = r->spec->recipe.zero >= 3; /* what is gathered together is used together */

@@ -1,17 +1,6 @@
 /* Recipes: what follows from their fields. */
 #include "program/recipe.h"
 
-/* Of all tensor-parallel ranks together, each of which has its part of the vocabulary. Every chunk
- * reads the head's weight and adds to its gradient as a whole, which takes as long as the products
- * of about a thousand rows on a device that multiplies 250 times for every byte: so there are as
- * many rows as half of the weight's columns where that is more, in half of the gradient's bytes. */
-static int64_t head_chunk_bytes(const dh_recipe *r)
-{
-    const int64_t gradient = r->model.vocab * r->model.width * (int64_t)sizeof(float);
-    if (r->head_chunk_bytes) return r->head_chunk_bytes;
-    return DH_MAX(r->mesh.tp * DH_HEAD_CHUNK_BYTES, gradient / 2);
-}
-
 dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *r, dh_graph_spec *graphs)
 {
     *graphs = (dh_graph_spec){
@@ -22,7 +11,8 @@ dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *r, dh_graph_spec *graph
                   .seq = r->seq / r->mesh.cp,
                   .dropout = r->dropout,
                   .loss_scale = r->global_tokens > 0 ? 1.0 / (double)r->global_tokens : 1.0,
-                  .head_chunk_bytes = head_chunk_bytes(r),
+                  .head_chunk_bytes =
+                      r->head_chunk_bytes ? r->head_chunk_bytes : DH_HEAD_CHUNK_BYTES,
                   .moe_capacity = r->moe_mode == DH_MOE_CAPACITY ? r->moe_capacity : 0,
                   .documents = r->documents,
                   .linear_ring = r->linear_ring},

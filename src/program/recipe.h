@@ -68,7 +68,7 @@ typedef struct dh_recipe {
     bool whole_tokens;              /* tensor parallelism without sequence parallelism (dh_shard) */
     bool in_stages;                 /* gradients are summed in stages, also where no pass says so */
     bool stages_by_costs;           /* or, then, where costs say so */
-    int64_t head_chunk_bytes;       /* of all tp ranks; 0: DH_HEAD_CHUNK_BYTES of each, or more */
+    int64_t head_chunk_bytes;       /* 0: DH_HEAD_CHUNK_BYTES */
     const dh_backend_info *backend; /* NULL: kernels need no scratch */
 } dh_recipe;
 

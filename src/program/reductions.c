@@ -77,7 +77,7 @@ static dh_status find_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind gro
     if (!*found) return DH_OK;
     DH_TRY(dh_recipe_stages_by_costs(ctx, recipe, &by_costs));
     if (!by_costs) return DH_OK;
-    const int64_t n = dh_flat_pad(bucket_bytes(r) / (int64_t)sizeof(float),
+    const int64_t n = dh_flat_pad(dh_reductions_bucket_bytes(r) / (int64_t)sizeof(float),
                                   stages->per_node * stages->n_nodes * DH_FLAT_ALIGN);
     return dh_sum_is_shorter_in_stages(ctx, r, group, stages, n, recipe->zero > 0, found);
 }
@@ -412,7 +412,7 @@ static dh_flat first_flat(const dh_reducer *r, uint32_t id)
     f.n_matrix = f.n_vector = f.n_by_heads = f.shard0 = 0;
     for (uint32_t b = f.first_block; b <= f.last_block; b++) {
         if (p->blocks.at[b].flat != id) continue;
-        const weight w = weigh(r, b);
+        const dh_weight w = dh_reductions_weigh(r, b);
         f.n_matrix += w.n_matrix;
         f.n_vector += w.n_vector;
         n_replicated += w.n_replicated;
@@ -432,7 +432,7 @@ static int64_t matrices_before(const dh_reducer *r, uint32_t block, uint32_t whi
     const uint32_t flat = p->blocks.at[block].flat;
     int64_t n = 0;
     for (uint32_t b = p->flats.at[flat].first_block; b < block; b++)
-        if (p->blocks.at[b].flat == flat) n += weigh(r, b).n_matrix;
+        if (p->blocks.at[b].flat == flat) n += dh_reductions_weigh(r, b).n_matrix;
     for (uint32_t k = 0; k < which; k++) {
         dh_param param;
         const uint32_t own = p->blocks.at[block].params[k];

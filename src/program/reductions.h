@@ -49,6 +49,17 @@ static inline dh_operand dh_flat_part(dh_operand run, int64_t first, int64_t n, 
  * Before dh_emit_layout. */
 dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *chain, size_t n,
                              bool frees);
+/* buckets.c: gradients of a block's own parameters, as on the first tensor-parallel rank: shards of
+ * the vocabulary and position embeddings may differ, but all ranks of a stage must agree. */
+typedef struct dh_weight {
+    int64_t n_bytes, matrix_bytes;
+    int64_t n_matrix, n_vector; /* elements as they lie in a flat */
+    int64_t n_replicated;       /* of the vectors: those that all tensor-parallel ranks have */
+    int64_t n_by_heads;         /* of these: gradients are of own heads */
+} dh_weight;
+dh_weight dh_reductions_weigh(const dh_reducer *r, uint32_t block);
+/* recipe.bucket_bytes, or the usual. */
+int64_t dh_reductions_bucket_bytes(const dh_reducer *r);
 dh_block_kind dh_reductions_kind(const dh_reducer *r, uint32_t block);
 /* Both ends of a tied embedding meet when neither has transfers left to do. */
 bool dh_reductions_last(const dh_reducer *r, uint32_t block);
