@@ -309,7 +309,7 @@ static dh_status add_repeats(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
     const dh_program *p = dh_emitter_program(r->emitter);
     dh_repeats repeats = {0};
     dh_status st = DH_OK;
-    for (int matrices = 1; st == DH_OK && matrices >= !vectors; matrices--) {
+    for (int matrices = 1; st == DH_OK && matrices >= (vectors ? 0 : 1); matrices--) {
         const dh_flat *f = &p->flats.at[id];
         const dh_operand run = matrices ? f->matrix[DH_BUF_GRAD] : f->vector[DH_BUF_GRAD];
         st = dh_flat_repeats(ctx, p, id, matrices, &repeats);

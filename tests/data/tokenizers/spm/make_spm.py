@@ -6,6 +6,7 @@ writes beside this file NAME.model and expected.json: {"texts": [...], "tokenize
 "text": by text, the ids decoded, null where a text begins with U+2581, of which SentencePiece drops all}}}. Texts are those of ../hf (make_hf.py).
 """
 import json
+import os
 from pathlib import Path
 
 import sentencepiece as spm
@@ -28,6 +29,7 @@ MODELS = {
 
 
 def main():
+    os.chdir(HERE)  # models keep the names of the files that they were made from
     rules = HERE / "rules.tsv"
     rules.write_text("".join(" ".join(f"{ord(c):X}" for c in a) + "\t" + " ".join(f"{ord(c):X}" for c in b) + "\n"
                              for a, b in RULES.items()))
@@ -36,8 +38,8 @@ def main():
     expected = {}
     for name, options in MODELS.items():
         options = dict(vocab_size=300, character_coverage=0.98) | options
-        spm.SentencePieceTrainer.train(input=str(HERE / "corpus.txt"), model_prefix=str(HERE / name), num_threads=1,
-                                       normalization_rule_tsv=str(rules), minloglevel=2, **options)
+        spm.SentencePieceTrainer.train(input="corpus.txt", model_prefix=name, num_threads=1,
+                                       normalization_rule_tsv=rules.name, minloglevel=2, **options)
         (HERE / f"{name}.vocab").unlink()
         sp = spm.SentencePieceProcessor(model_file=str(HERE / f"{name}.model"))
         ids = [sp.encode(t) for t in TEXTS]
