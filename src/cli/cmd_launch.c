@@ -168,13 +168,13 @@ static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
 /* Processes that the thread has started and that still run; -1: it cannot be known. */
 static int n_running(long process, const char *thread)
 {
-    char path[80], state;
-    int n = 0, child;
+    char path[80], child[16], state;
+    int n = 0;
     snprintf(path, sizeof path, "/proc/%ld/task/%.20s/children", process, thread);
     FILE *children = fopen(path, "r");
     if (!children) return -1;
-    while (fscanf(children, "%d", &child) == 1) {
-        snprintf(path, sizeof path, "/proc/%d/stat", child);
+    while (fscanf(children, "%15s", child) == 1) {
+        snprintf(path, sizeof path, "/proc/%s/stat", child);
         FILE *stat = fopen(path, "r");
         n += stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && state != 'Z';
         if (stat) fclose(stat);
