@@ -245,6 +245,9 @@ static dh_status plan_convert(dh_ctx *ctx, dh_gemm *g)
 {
     dh_gemm_desc d = g->d;
     d.in = d.out = DH_F32;
+    /* Of slices as of the whole, as where there are instructions: other sums would round elsewhere
+     * to bf16, which is far more than they differ by. */
+    d.row_invariant = true;
     d.lda = d.ldb = 0; /* widened without gaps */
     if (g->d.out == DH_BF16) d.ldc = 0;
     DH_TRY(dh_gemm_create(ctx, &d, &g->wide));
