@@ -49,7 +49,7 @@ static dh_status make_events(dh_ctx *ctx, cuda_streams *s)
 
 static dh_status fork_streams(dh_ctx *ctx, cuda_streams *s)
 {
-    const cudaEvent_t from = s->ends[DH_STREAM_COMPUTE];
+    cudaEvent_t from = s->ends[DH_STREAM_COMPUTE];
     CUDA_TRY(cudaEventRecord(from, s->lanes[DH_STREAM_COMPUTE].stream));
     for (int i = 0; i < DH_N_STREAM; i++)
         if (i != DH_STREAM_COMPUTE && s->lanes[i].started)
@@ -92,7 +92,7 @@ static dh_status capture_commands(dh_ctx *ctx, cuda_streams *s)
 /* Ended in any case. */
 static dh_status capture_graph(dh_ctx *ctx, cuda_streams *s, cudaGraph_t *graph)
 {
-    const cudaStream_t origin = s->lanes[DH_STREAM_COMPUTE].stream;
+    cudaStream_t origin = s->lanes[DH_STREAM_COMPUTE].stream;
     CUDA_TRY(cudaStreamBeginCapture(origin, cudaStreamCaptureModeThreadLocal));
     s->capturing = true;
     const dh_status st = capture_commands(ctx, s);

@@ -116,8 +116,9 @@ static dh_status all_to_all(dh_ctx *ctx, const job *j, const operands *o)
     const size_t n_bytes = (size_t)count * dh_dtype_bytes(o->in->dtype);
     for (int i = 0; i < j->n; i++) {
         const size_t at = (size_t)i * n_bytes;
-        j->xfers[2 * i] = send_to(i, (const char *)o->call->in[0] + at, count);
-        j->xfers[2 * i + 1] = recv_from(i, (char *)o->call->out[0] + at, count);
+        dh_comm_xfer *two = &j->xfers[2 * (size_t)i];
+        two[0] = send_to(i, (const char *)o->call->in[0] + at, count);
+        two[1] = recv_from(i, (char *)o->call->out[0] + at, count);
     }
     return transfer(ctx, j, o, o->in->dtype, 2 * (size_t)j->n);
 }

@@ -377,8 +377,8 @@ ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcoun
 }
 
 /* NCCL's header has them without prototypes. */
-ncclResult_t ncclGroupStart(void);
-ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclGroupStart(void); /* NOLINT(readability-redundant-declaration) */
+ncclResult_t ncclGroupEnd(void);   /* NOLINT(readability-redundant-declaration) */
 
 ncclResult_t ncclGroupStart(void)
 {
