@@ -505,7 +505,7 @@ static void sends_are_freed_two_chunks_later(void **state)
 {
     uint64_t seed = test_seed("sends_are_freed_two_chunks_later");
     int n_chunks = 0, n_dropped = 0, n_races = 0;
-    for (int turn = 0; turn < (TEST_SANITIZED ? 4 : 12); turn++) {
+    for (int turn = 0; turn < 12; turn++) {
         dh_ctx ctx = DH_CTX_INIT;
         dh_program *programs[16] = {NULL};
         pair p;
