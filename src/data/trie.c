@@ -27,7 +27,7 @@ typedef struct range {
 typedef DH_VEC(range) ranges;
 
 /* The node's own token, and a child for every byte that comes next. */
-static bool grow(dh_trie *trie, const dh_vocab *v, const uint32_t *ids, range r, ranges *todo)
+static bool grow(dh_trie *trie, const dh_vocab *v, const uint32_t *ids, range r, ranges *pending)
 {
     while (r.begin < r.end && v->pieces.at[ids[r.begin]].len == r.depth) {
         trie->nodes.at[r.node].id = ids[r.begin];
@@ -39,7 +39,7 @@ static bool grow(dh_trie *trie, const dh_vocab *v, const uint32_t *ids, range r,
         for (end = at; end < r.end && dh_vocab_bytes(v, ids[end])[r.depth] == byte;) end++;
         const range below = {(uint32_t)trie->nodes.n, r.depth + 1, at, end};
         const dh_trie_node child = {.id = DH_NO_ID, .byte = byte};
-        if (!dh_vec_push(&trie->nodes, child) || !dh_vec_push(todo, below)) return false;
+        if (!dh_vec_push(&trie->nodes, child) || !dh_vec_push(pending, below)) return false;
         trie->nodes.at[r.node].n_children++;
     }
     return true;
@@ -49,17 +49,17 @@ dh_status dh_trie_build(dh_ctx *ctx, const dh_vocab *v, dh_trie *trie)
 {
     uint32_t *ids = malloc((v->pieces.n + 1) * sizeof *ids);
     size_t n = 0;
-    ranges todo = {0};
+    ranges pending = {0};
     const dh_trie_node root = {.id = DH_NO_ID};
     bool ok = ids && dh_vec_push(&trie->nodes, root);
     for (uint32_t id = 0; ok && id < v->pieces.n; id++)
         if (v->pieces.at[id].kind == DH_PIECE_NORMAL) ids[n++] = id;
     if (ok && n > 0) {
         qsort_r(ids, n, sizeof *ids, by_bytes, (void *)(uintptr_t)v);
-        ok = dh_vec_push(&todo, (range){0, 0, 0, n});
+        ok = dh_vec_push(&pending, (range){0, 0, 0, n});
     }
-    for (size_t i = 0; ok && i < todo.n; i++) ok = grow(trie, v, ids, todo.at[i], &todo);
-    dh_vec_fini(&todo);
+    for (size_t i = 0; ok && i < pending.n; i++) ok = grow(trie, v, ids, pending.at[i], &pending);
+    dh_vec_fini(&pending);
     free(ids);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for the vocabulary's trie");
 }

@@ -3,50 +3,16 @@
 
 #include "run/cpu/glue.h"
 #include "run/cpu/kernels.h"
-
-static const dh_tensor *in_tensor(const dh_graph *g, const dh_op *op, int k)
-{
-    return &g->tensors.at[op->in[k]];
-}
-
-/* By the packed rows, input k. What is computed of the rank's own tokens alone is float32. */
-static dh_linear_shape shape_of(const dh_graph *g, const dh_op *op, int k)
-{
-    const dh_attn_sizes z = dh_linear_sizes(g, in_tensor(g, op, k));
-    const dh_dtype out = g->tensors.at[op->out[0]].dtype;
-    return (dh_linear_shape){.dtype = g->dtype,
-                             .o_dtype = out,
-                             .g_dtype = out,
-                             .B = z.batch,
-                             .T = z.seq,
-                             .H = z.n_heads,
-                             .KV = z.n_kv_heads,
-                             .D = g->dims.head_dim};
-}
-
-static int packed_input(const dh_op *op)
-{
-    switch (op->type) {
-    case DH_OP_LINEAR_JOIN:
-    case DH_OP_LINEAR_ATTN_GRAD:
-    case DH_OP_LINEAR_STATE_GRAD:
-    case DH_OP_FEATURE_MAP_GRAD:
-        return 1;
-    case DH_OP_LINEAR_JOIN_GRAD:
-        return 2;
-    default:
-        return 0;
-    }
-}
+#include "run/cpu/linear_shape.h"
 
 static dh_linear_shape shape(const dh_call *c)
 {
-    return shape_of(c->graph, c->op, packed_input(c->op));
+    return dh_linear_shape_of(c->graph, c->op);
 }
 
 size_t dh_cpu_ws_linear_attn(const dh_graph *g, const dh_op *op)
 {
-    const dh_linear_shape s = shape_of(g, op, packed_input(op));
+    const dh_linear_shape s = dh_linear_shape_of(g, op);
     return dh_k_linear_workspace(&s);
 }
 
@@ -185,7 +151,7 @@ static const float *ones(const dh_call *c)
 
 static int64_t n_heads_in_all(const dh_call *c)
 {
-    return dh_tensor_elements(in_tensor(c->graph, c->op, 0)) / c->graph->dims.head_dim;
+    return dh_tensor_elements(&c->graph->tensors.at[c->op->in[0]]) / c->graph->dims.head_dim;
 }
 
 dh_status dh_cpu_run_head_rms(dh_ctx *ctx, const dh_call *c)

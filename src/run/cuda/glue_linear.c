@@ -1,49 +1,15 @@
 /* Linear attention: its operators joined to kernels, as run/cpu/glue_linear.c does. */
+#include "run/cpu/linear_shape.h"
 #include "run/cuda/glue.h"
-
-static const dh_tensor *in_tensor(const dh_graph *g, const dh_op *op, int k)
-{
-    return &g->tensors.at[op->in[k]];
-}
-
-/* By the packed rows, input k. What is computed of the rank's own tokens alone is float32. */
-static dh_linear_shape shape_of(const dh_graph *g, const dh_op *op, int k)
-{
-    const dh_attn_sizes z = dh_linear_sizes(g, in_tensor(g, op, k));
-    const dh_dtype out = g->tensors.at[op->out[0]].dtype;
-    return (dh_linear_shape){.dtype = g->dtype,
-                             .o_dtype = out,
-                             .g_dtype = out,
-                             .B = z.batch,
-                             .T = z.seq,
-                             .H = z.n_heads,
-                             .KV = z.n_kv_heads,
-                             .D = g->dims.head_dim};
-}
-
-static int packed_input(const dh_op *op)
-{
-    switch (op->type) {
-    case DH_OP_LINEAR_JOIN:
-    case DH_OP_LINEAR_ATTN_GRAD:
-    case DH_OP_LINEAR_STATE_GRAD:
-    case DH_OP_FEATURE_MAP_GRAD:
-        return 1;
-    case DH_OP_LINEAR_JOIN_GRAD:
-        return 2;
-    default:
-        return 0;
-    }
-}
 
 static dh_linear_shape shape(const dh_call *c)
 {
-    return shape_of(c->graph, c->op, packed_input(c->op));
+    return dh_linear_shape_of(c->graph, c->op);
 }
 
 size_t dh_cuda_ws_linear_attn(const dh_graph *g, const dh_op *op)
 {
-    const dh_linear_shape s = shape_of(g, op, packed_input(op));
+    const dh_linear_shape s = dh_linear_shape_of(g, op);
     return dh_cuda_linear_workspace(&s);
 }
 
