@@ -438,7 +438,8 @@ static void a_chain_is_followed_to_its_end(void **state)
     }
 }
 
-/* The last rank does nothing; every other waits for the next, all from the same time on. */
+/* The last rank does nothing; every other waits for the next, all from the same time on, and
+ * takes its group down while others still ask whom it waited for. */
 static bool waits_for_the_next(case_env *env)
 {
     enum { N = 8192 }; /* more than a send may leave behind */
@@ -461,6 +462,7 @@ static bool waits_for_the_next(case_env *env)
         dh_comm_exchange(&env->ctx, next, x, 1, y[env->rank], 1, N, DH_F32, 0);
     else
         dh_comm_recv(&env->ctx, next, y[env->rank], N, DH_F32, 1, 0);
+    dh_comm_group_destroy(next);
     return true;
 }
 

@@ -104,7 +104,7 @@ static bool waits_for(const local_shared *s, int me, int other)
 {
     const local_slot *mine = &s->slots[me], *theirs = &s->slots[other];
     if (me == other) return false;
-    if (mine->gave_up) return mine->gave_up[other];
+    if (mine->gave_up) return mine->missing[other];
     if (mine->call) return theirs->arrived < mine->arrived;
     for (const local_post *p = mine->recvs.first; p; p = p->next)
         if (p->src == other) return true;
@@ -262,6 +262,7 @@ static void shared_free(local_shared *s)
         local_queue_free_detached(&s->slots[i].sends_in);
         // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): n counts slots that are there
         pthread_cond_destroy(&s->slots[i].wake);
+        free(s->slots[i].missing);
     }
     pthread_mutex_destroy(&s->lock);
     free(s->slots);
@@ -273,7 +274,6 @@ static void shared_free(local_shared *s)
 static void own_free(local_group *g)
 {
     free(g->calls);
-    free(g->missing);
     free(g->posts);
 }
 
@@ -390,8 +390,12 @@ static local_shared *shared_new(local_world *w, const dh_comm_group_spec *spec)
         s->members[s->n] = spec->members[s->n];
         local_queue_init(&slot->sends_in);
         local_queue_init(&slot->recvs);
-        ok = cond_init(&slot->wake);
-        s->n += ok;
+        slot->missing = calloc((size_t)spec->n, sizeof *slot->missing);
+        ok = slot->missing && cond_init(&slot->wake);
+        if (ok)
+            s->n++;
+        else
+            free(slot->missing);
     }
     if (!ok) {
         shared_free(s);
@@ -407,7 +411,6 @@ static local_group *group_new(dh_comm *comm, const dh_comm_group_spec *spec)
     local_group *g = (local_group *)dh_comm_group_new(sizeof *g, comm, spec);
     if (!g) return NULL;
     g->calls = calloc((size_t)spec->n, sizeof *g->calls);
-    g->missing = calloc((size_t)spec->n, sizeof *g->missing);
     return g;
 }
 
@@ -454,7 +457,7 @@ static dh_status local_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_gr
 {
     local_world *w = (local_world *)comm->world;
     local_group *g = group_new(comm, spec);
-    if (!g || !g->calls || !g->missing) {
+    if (!g || !g->calls) {
         group_free(g);
         return dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
     }
@@ -463,7 +466,10 @@ static dh_status local_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_gr
     if (!atomic_load(&w->failed)) {
         g->shared = find_open(w, spec, g->base.me);
         if (!g->shared) g->shared = shared_new(w, spec);
-        if (g->shared) result = join(w, g);
+        if (g->shared) {
+            g->missing = g->shared->slots[g->base.me].missing;
+            result = join(w, g);
+        }
     }
     pthread_mutex_unlock(&w->lock);
 

@@ -45,7 +45,10 @@ typedef struct local_slot {
     local_activity activity; /* what it was last seen doing, for reports */
     dh_comm_head head;
     int64_t since_ns;
-    const bool *gave_up; /* [n] for whom a transfer waited when it was given up; else NULL */
+    /* Members that did not come, [n]. Here, not in the member's own group, for others may still
+     * ask for whom it waited when it has given up and destroyed that. */
+    bool *missing;
+    bool gave_up; /* a transfer, for want of the missing */
 } local_slot;
 
 typedef struct local_world local_world;
@@ -76,7 +79,7 @@ typedef struct local_group {
     dh_comm_group base;
     local_shared *shared;
     const dh_comm_call **calls; /* [n] of the collective under way */
-    bool *missing;              /* [n] members that did not come, for reports */
+    bool *missing;              /* its slot's */
     local_post *posts;          /* of the transfer under way */
     size_t n_posts;
 } local_group;

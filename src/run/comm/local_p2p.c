@@ -269,7 +269,7 @@ static void post_and_wait(local_group *g, const dh_comm_head *head, const dh_com
     }
     if (has_failed(o)) {
         describe_wait(g, head, xfers, n, o->what, sizeof o->what);
-        me->gave_up = g->missing; /* others may ask before this rank has told */
+        me->gave_up = true; /* others may ask before this rank has told */
         withdraw(g, xfers, n);
     }
 }
