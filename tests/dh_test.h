@@ -32,6 +32,12 @@ static inline bool test_is_thin(void)
     return TEST_SANITIZED || !getenv("DHELIX_TEST_DEEP");
 }
 
+/* The same of cases that are to run under sanitizers too where DHELIX_TEST_DEEP is set. */
+static inline bool test_is_short(void)
+{
+    return !getenv("DHELIX_TEST_DEEP");
+}
+
 /* A call must succeed; its message is shown when it does not. */
 #define assert_ok(ctx, call)                                                                       \
     do {                                                                                           \

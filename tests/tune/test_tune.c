@@ -198,7 +198,7 @@ static void test_items_add_up(void **state)
 {
     (void)state;
     setup s = open_setup(dense);
-    dh_tune_options o = options_of(&s, 16);
+    dh_tune_options o = options_of(&s, test_is_thin() ? 8 : 16);
     o.n_simulated = 0;
     o.n_rows = 200;
     dh_tune *t = search(&s, &o);
@@ -330,7 +330,7 @@ static void test_same_input_same_result(void **state)
 {
     (void)state;
     setup s = open_setup(dense);
-    dh_tune_options o = options_of(&s, 8);
+    dh_tune_options o = options_of(&s, test_is_thin() ? 4 : 8);
     o.n_simulated = 2;
     o.n_rows = 50;
     dh_tune *a = search(&s, &o), *b = search(&s, &o);
