@@ -168,6 +168,10 @@ DH_API dh_layer_kinds dh_model_kinds(const dh_model *model, int64_t first, int64
 /* The model as one of its layers sees it: as many layers, all of that one's kind. Of a model whose
  * layers are alike, the same. */
 DH_API dh_model dh_model_of_layer(const dh_model *model, int64_t layer);
+/* Chunks of a sequence that a rank of context parallelism has, in all layers: 2, an early and a
+ * late one, which even out causal attention; 1 where every layer has linear attention. Of a whole
+ * model, not of one as a layer sees it. */
+DH_API int64_t dh_model_cp_chunks(const dh_model *model);
 /* How many of the first n layers have experts. */
 DH_API int64_t dh_model_n_routed(const dh_model *model, int64_t n);
 

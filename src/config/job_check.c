@@ -86,10 +86,9 @@ static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
                        LL(job->seq_len), LL(job->model.max_seq));
     /* Causal work is balanced by giving each rank one early and one late piece. */
     bool split = job->sequence_parallel && job->tp > 1;
-    const bool linear = job->model.attention == DH_ATTENTION_LINEAR; /* balanced as it is */
-    if (job->cp > 1 && job->seq_len % ((linear ? 1 : 2) * job->cp))
-        return linear ? bad_seq(ctx, job, job->cp, "parallel.cp")
-                      : bad_seq(ctx, job, 2 * job->cp, "2 * parallel.cp");
+    const int64_t chunks = dh_model_cp_chunks(&job->model);
+    if (job->cp > 1 && job->seq_len % (chunks * job->cp))
+        return bad_seq(ctx, job, chunks * job->cp, chunks > 1 ? "2 * parallel.cp" : "parallel.cp");
     if (split && job->seq_len / job->cp % job->tp)
         return bad_seq(ctx, job, job->cp > 1 ? job->cp * job->tp * 2 : job->tp,
                        job->cp > 1 ? "2 * parallel.cp * tp (sequence parallel)"
@@ -99,13 +98,13 @@ static dh_status derive_seq_len(dh_ctx *ctx, dh_job *job)
 
 static dh_status check_linear(dh_ctx *ctx, const dh_job *job)
 {
-    if (job->cp > 1 && job->model.softmax_every > 0)
+    if (job->cp > 1 && job->model.softmax_every > 0 && job->cp_linear != DH_CP_LINEAR_LASP2)
         return dh_fail(
             ctx, DH_EUNSUPPORTED,
-            "parallel.cp %lld with model.softmax_every %lld: ranks that share a sequence "
-            "have other tokens of it for linear attention than for rings of softmax; "
-            "parallel.cp 1 would be right",
-            LL(job->cp), LL(job->model.softmax_every));
+            "parallel.cp_linear is lasp1, which hands states on along consecutive shares of a "
+            "sequence; with model.softmax_every %lld ranks have an early and a late chunk: "
+            "lasp2 would be right",
+            LL(job->model.softmax_every));
     if (job->cp_linear == DH_CP_LINEAR_LASP2 || job->model.attention == DH_ATTENTION_LINEAR)
         return DH_OK;
     return dh_fail(ctx, DH_EINVAL,

@@ -170,7 +170,7 @@ static const dh_setting settings[] = {
     ENUM("model.attention", model.attention, NULL, dh_attention_kind_names, FOR_LINEAR,
          .help = "softmax of scores, or linear: sums of k v^T, of one size whatever the length, and a norm of every head"),
     INT("model.softmax_every", model.softmax_every, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_LINEAR, .unit = "layers",
-        .zero = "none", .help = "with linear attention: every so manieth layer has softmax instead; 4: the 4th, 8th and so on"),
+        .zero = "none", .help = "with linear attention: every so manieth layer has softmax instead; 4: the 4th, 8th and so on; with parallel.cp as in LASP-2H"),
     ENUM("model.feature_map", model.feature_map, NULL, dh_feature_map_names, FOR_LINEAR,
          .help = "linear attention: of queries and keys, channel by channel; elu: 1 + elu(x)"),
     BOOL("model.tied_head", model.tied_head, NULL, .aliases = "tie_word_embeddings",
@@ -362,7 +362,7 @@ static const dh_setting settings[] = {
     INT("parallel.cp", cp, "1", 1, DEGREE_MAX, .help = "context parallel"),
     ENUM("parallel.cp_linear", cp_linear, "lasp2", cp_linear_names,
          .help = "context parallelism of linear attention: lasp2, one all-gather of states in each direction; lasp1, states "
-                 "handed on from rank to rank, cp - 1 times"),
+                 "handed on from rank to rank, cp - 1 times (not with model.softmax_every)"),
     INT("parallel.ep", ep, "1", 1, DEGREE_MAX, .help = "expert parallel, inside dp"),
     INT("parallel.virtual_stages", vpp, "1", 1, DH_MODEL_MAX_LAYERS, .help = "model chunks of a stage"),
     TEXT("parallel.schedule", schedule, DH_SET_NAME_OR_PATH, "1f1b",

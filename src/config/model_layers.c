@@ -24,6 +24,11 @@ static bool sees_all(const dh_model *m, int64_t layer)
     return m->window > 0 && dh_model_window(m, layer) == 0;
 }
 
+int64_t dh_model_cp_chunks(const dh_model *m)
+{
+    return m->attention == DH_ATTENTION_LINEAR && m->softmax_every == 0 ? 1 : 2;
+}
+
 unsigned dh_model_layer_kind(const dh_model *m, int64_t layer)
 {
     return (is_dense(m, layer) ? DH_LAYER_DENSE : 0u) |

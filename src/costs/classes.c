@@ -66,6 +66,8 @@ static void put_dims(writer *w, const dh_graph *g, const dh_op *op)
     if (op->type == DH_OP_MOE_ORDER) put(w, " capacity=%" PRId64, op->capacity);
     if (d->dropout > 0 && op->site >= 0) put(w, " dropout");
     if (ring) put(w, op->step == 0 ? " causal" : " half");
+    if (op->type == DH_OP_LINEAR_ATTN || op->type == DH_OP_LINEAR_ATTN_GRAD)
+        put(w, "%s", dh_cp_chunks(d) > 1 ? " zigzag" : "");
     if (d->window && dh_op_attends(op->type))
         put(w, " window=%" PRId64 " of %.0f operations", d->window, dh_op_flops(g, op));
 }

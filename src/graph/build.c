@@ -625,6 +625,7 @@ static dh_dims dims_of(const dh_build *build, const dh_model *m)
     };
     if (m->attention == DH_ATTENTION_LINEAR) {
         d.linear = 1;
+        d.zigzag = dh_model_cp_chunks(build->model) > 1;
         d.feature_map = m->feature_map;
         d.linear_ring = build->linear_ring;
     }

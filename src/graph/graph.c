@@ -310,7 +310,8 @@ static dh_status check_linear(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
     const dh_tensor *t = &g->tensors.at[op->in[packed_in[op->type] - 1]];
     const int64_t seq = g->mode == DH_MODE_DECODE ? 1 : d->seq;
     if (t->ndim == 2 && d->head_dim > 0 && d->n_heads > 0 && d->n_kv_heads > 0 && seq > 0 &&
-        t->shape[0] % seq == 0 && t->shape[1] == (d->n_heads + 2 * d->n_kv_heads) * d->head_dim)
+        t->shape[0] % seq == 0 && seq % dh_cp_chunks(d) == 0 &&
+        t->shape[1] == (d->n_heads + 2 * d->n_kv_heads) * d->head_dim)
         return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
                    "op %u %s: %s is not whole samples of packed heads as dims have them", op_id,
@@ -419,12 +420,12 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
            a->top_k == b->top_k && a->topk_plain == b->topk_plain && a->window == b->window &&
            a->window_from == b->window_from && a->window_every == b->window_every &&
            a->layers == b->layers && a->linear == b->linear && a->feature_map == b->feature_map &&
-           a->linear_ring == b->linear_ring && a->aux_scale == b->aux_scale && a->norm == b->norm &&
-           a->norm_eps == b->norm_eps && a->act == b->act && a->dropout == b->dropout &&
-           a->loss_scale == b->loss_scale && a->norm_plus_one == b->norm_plus_one &&
-           a->embed_scale == b->embed_scale && a->attn_scale == b->attn_scale &&
-           a->logit_softcap == b->logit_softcap && a->lora_scale == b->lora_scale &&
-           a->nth == b->nth && ropes_equal(&a->rope, &b->rope) &&
+           a->linear_ring == b->linear_ring && a->zigzag == b->zigzag &&
+           a->aux_scale == b->aux_scale && a->norm == b->norm && a->norm_eps == b->norm_eps &&
+           a->act == b->act && a->dropout == b->dropout && a->loss_scale == b->loss_scale &&
+           a->norm_plus_one == b->norm_plus_one && a->embed_scale == b->embed_scale &&
+           a->attn_scale == b->attn_scale && a->logit_softcap == b->logit_softcap &&
+           a->lora_scale == b->lora_scale && a->nth == b->nth && ropes_equal(&a->rope, &b->rope) &&
            ropes_equal(&a->rope_nth, &b->rope_nth);
 }
 

@@ -221,6 +221,7 @@ typedef struct dh_dims {
     /* Attention to the last tokens alone (dh_model_window): how many, which of how many layers. */
     int64_t window, window_from, window_every, layers; /* 0 all: none has a window */
     int64_t linear;      /* 1: linear attention; cp ranks' tokens are consecutive */
+    int64_t zigzag;      /* 1: or as in rings nevertheless, since other layers have softmax */
     int64_t feature_map; /* dh_feature_map */
     int64_t linear_ring; /* 1: cp ranks hand the state on one by one, instead of gathering */
 } dh_dims;
@@ -308,7 +309,10 @@ dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard);
  * one all-gather of their states of D x D per head, beside the attention inside the shares, tells
  * each what lies before it (LASP-2, arXiv 2502.07563); or, with dims.linear_ring, states are handed
  * on from rank to rank (LASP, arXiv 2404.02882). The gradient goes the other way alike.
- * errors: DH_EINVAL where T does not divide by 2*cp (linear: cp). */
+ * Where some layers have softmax attention and some linear (dims.zigzag; LASP-2H, in the
+ * same paper), tokens lie for all as rings have them: a share is two sequences with a state each.
+ * errors: DH_EINVAL where T does not divide by 2*cp (linear alone: cp), or states of a share of two
+ * chunks are to be handed on. */
 dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int64_t cp_rank);
 
 /* Expert parallelism, on a forward graph that tensor parallelism is done with: the rank
@@ -324,6 +328,15 @@ int64_t dh_dims_window(const dh_dims *dims, int64_t layer);
 
 /* Position in its sample of the t-th of the rank's tokens. */
 int64_t dh_cp_position(const dh_dims *dims, int64_t cp_rank, int64_t t);
+
+/* Chunks of a sample that a cp rank has, each of consecutive tokens. */
+int64_t dh_cp_chunks(const dh_dims *dims);
+
+/* Whose the n-th chunk from the beginning of a sample is, and which of its own. */
+typedef struct dh_cp_chunk {
+    int64_t rank, own;
+} dh_cp_chunk;
+dh_cp_chunk dh_cp_chunk_at(const dh_dims *dims, int64_t n);
 
 /* What of a key/value block after `step` exchanges meets which queries of every sample;
  * all pairs do, but for step 0, which is causal. */
@@ -369,7 +382,7 @@ typedef struct dh_attn_sizes {
 } dh_attn_sizes;
 dh_attn_sizes dh_op_attn_sizes(const dh_graph *graph, const dh_op *op);
 /* The same of an operator of linear attention whose rows are packed as this tensor's: samples of
- * dims.seq tokens, in decoding one. */
+ * dims.seq tokens, in decoding one. A cp rank's chunks of a sample are samples here. */
 dh_attn_sizes dh_linear_sizes(const dh_graph *graph, const dh_tensor *packed);
 /* Tokens that linear attention handles together, each seeing those before it one by one; all
  * before the chunk by their state. What its work is counted by. */

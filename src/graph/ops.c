@@ -428,7 +428,7 @@ dh_attn_sizes dh_linear_sizes(const dh_graph *graph, const dh_tensor *packed)
     const dh_dims *d = &graph->dims;
     const int64_t n = packed->shape[1] / d->head_dim;
     const int64_t kv = n * d->n_kv_heads / (d->n_heads + 2 * d->n_kv_heads);
-    const int64_t seq = graph->mode == DH_MODE_DECODE ? packed->shape[0] : d->seq;
+    const int64_t seq = graph->mode == DH_MODE_DECODE ? packed->shape[0] : d->seq / dh_cp_chunks(d);
     return (dh_attn_sizes){
         .batch = packed->shape[0] / seq, .seq = seq, .n_heads = n - 2 * kv, .n_kv_heads = kv};
 }

@@ -12,7 +12,10 @@
  * The rank's state travels while the attention inside its share is computed, and what all states
  * before it add is joined to that: one all-gather (LASP-2), or cp - 1 exchanges, each of which
  * hands on what has come with the rank's own state added (LASP), so that none begins before the one
- * before it.
+ * before it. With layers of softmax attention among them (LASP-2H) ranks have the rings' two chunks
+ * of a sequence, for all layers: tokens do not move between layers, and rings stay balanced, which
+ * with consecutive shares they would not be. To linear attention each chunk is a sequence with a
+ * state of its own, and twice as many states are gathered.
  *
  * Blocks in memory: an exchange begins once the part before the present one is done
  * (operand `after`), so that two blocks exist at a time, not one of every rank.
@@ -26,10 +29,21 @@
 
 /* ---- which tokens, which pairs -------------------------------------------------------- */
 
+int64_t dh_cp_chunks(const dh_dims *dims)
+{
+    return dims->cp > 1 && (!dims->linear || dims->zigzag) ? 2 : 1;
+}
+
+/* Early chunks from the first rank to the last, late ones back. */
+dh_cp_chunk dh_cp_chunk_at(const dh_dims *dims, int64_t n)
+{
+    return n < dims->cp ? (dh_cp_chunk){n, 0} : (dh_cp_chunk){2 * dims->cp - 1 - n, 1};
+}
+
 int64_t dh_cp_position(const dh_dims *dims, int64_t cp_rank, int64_t t)
 {
     const int64_t half = dims->seq / 2, cp = DH_MAX(dims->cp, 1);
-    if (dims->linear) return cp_rank * dims->seq + t;
+    if (dh_cp_chunks(dims) == 1) return cp_rank * dims->seq + t;
     return t < half ? cp_rank * half + t : (2 * cp - 1 - cp_rank) * half + t - half;
 }
 
@@ -222,17 +236,24 @@ static void (*const rules[DH_N_OP_TYPE])(rewrite *, const dh_op *) = {
     [DH_OP_ADD] = rewrite_push,
 };
 
-static dh_status split_dims(dh_ctx *ctx, dh_dims *d, int64_t cp, int64_t cp_rank)
+static dh_status split_dims(dh_ctx *ctx, dh_dims *dims, int64_t cp, int64_t cp_rank)
 {
-    if (d->seq % 2 && !d->linear)
+    dh_dims d = *dims;
+    d.cp = cp;
+    d.cp_rank = cp_rank;
+    d.max_seq = d.seq * cp;
+    d.aux_scale *= (double)cp;
+    if (d.seq % dh_cp_chunks(&d))
         return dh_fail(ctx, DH_EINVAL,
                        "sequences of %lld tokens do not divide into 2 * parallel.cp = %lld chunks: "
                        "change train.seq_len",
-                       (long long)(d->seq * cp), (long long)(2 * cp));
-    d->cp = cp;
-    d->cp_rank = cp_rank;
-    d->max_seq = d->seq * cp;
-    d->aux_scale *= (double)cp;
+                       (long long)d.max_seq, (long long)(2 * cp));
+    if (d.linear && d.linear_ring && d.zigzag)
+        return dh_fail(ctx, DH_EINVAL,
+                       "states of linear attention go from rank to rank, but among layers of "
+                       "softmax attention ranks have two chunks of a sequence: "
+                       "parallel.cp_linear=lasp2 would be right");
+    *dims = d;
     return DH_OK;
 }
 
@@ -271,8 +292,8 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 const dh_pass dh_pass_row_context_parallel = {
     .name = "context-parallel",
     .doc = "a rank's 2 chunks of each sequence; attention becomes a ring of exchanges and partial "
-           "attentions (ring attention, arXiv 2310.01889); of linear attention 1 chunk, and a "
-           "gather of states (LASP-2, arXiv 2502.07563)",
+           "attentions (ring attention, arXiv 2310.01889); of linear attention in all layers 1 "
+           "chunk, and a gather of states (LASP-2, arXiv 2502.07563)",
     .place = DH_PASS_ON_MESH,
     .of_job = true,
     .varies_by = 1u << DH_MESH_CP,

@@ -80,6 +80,7 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(linear),
     I64(feature_map),
     I64(linear_ring),
+    I64(zigzag),
     F64("aux_scale", aux_scale),
     NAME("norm", norm, &norm_names),
     F64("norm_eps", norm_eps),

@@ -447,7 +447,7 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     dh_schedule *made = NULL;
     if (r->mesh.ranks == 0) DH_TRY(dh_mesh_init(ctx, 1, 1, 1, 1, 1, 1, 1, &r->mesh));
     if (whole.mode != DH_MODE_TRAIN) r->n_micro = 1;
-    const int64_t chunks = r->model.attention == DH_ATTENTION_LINEAR ? 1 : 2; /* of a cp rank */
+    const int64_t chunks = dh_model_cp_chunks(&r->model);
     if (r->mesh.cp > 1 && r->seq % (chunks * r->mesh.cp))
         return dh_fail(ctx, DH_EINVAL,
                        "train.seq_len=%" PRId64 " does not divide by %sparallel.cp = %" PRId64,

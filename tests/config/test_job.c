@@ -393,7 +393,13 @@ static void linear_attention_has_its_own_limits(void **state)
         {"model: {preset: llama-tiny, attention: linear, softmax_every: 2}\nparallel: {tp: 2}",
          NULL},
         {"model: {preset: llama-tiny, attention: linear, softmax_every: 2}\nparallel: {cp: 2}",
-         "parallel.cp 1 would be right"},
+         NULL},
+        {"model: {preset: llama-tiny, attention: linear, softmax_every: 2}\nparallel: {cp: 3}\n"
+         "train: {seq_len: 93}",
+         "not a multiple of 2 * parallel.cp = 6: 90 would be"},
+        {"model: {preset: llama-tiny, attention: linear, softmax_every: 2}\n"
+         "parallel: {cp: 2, cp_linear: lasp1}",
+         "lasp2 would be right"},
         {"model: {preset: llama-tiny, softmax_every: 2}", "softmax in all layers"},
         {"model: {preset: gpt2, attention: linear}", "does not apply to the gpt2 family"},
         {"model: {preset: llama-tiny, attention: quadratic}", "linear"},

@@ -169,6 +169,54 @@ static void shares_are_consecutive(void **state)
         for (int64_t t = 0; t < 5; t++) assert_int_equal(dh_cp_position(&d, r, t), r * 5 + t);
 }
 
+/* ---- LASP-2H ------------------------------------------------------------------------------------
+ */
+
+/* Layers of both kinds have the rings' tokens; a chunk is a sequence to linear attention. */
+static void hybrids_have_two_chunks_with_a_state_each(void **state)
+{
+    dh_model m = linear_model("llama-tiny", DH_FEATURE_ELU);
+    dh_graph *alone = layer_of(&m, 1024, false, 4, 1, 2);
+    m.softmax_every = 2;
+    for (int64_t r = 0; r < 4; r++) {
+        dh_graph *g = layer_of(&m, 1024, false, 4, r, 2);
+        dh_dims rings = g->dims;
+        rings.linear = rings.zigzag = 0;
+        for (int64_t t = 0; t < 256; t++)
+            assert_int_equal(dh_cp_position(&g->dims, r, t), dh_cp_position(&rings, r, t));
+        for (int64_t c = 0; c < 8; c++) {
+            const dh_cp_chunk at = dh_cp_chunk_at(&g->dims, c);
+            assert_int_equal(dh_cp_position(&g->dims, at.rank, at.own * 128), c * 128);
+        }
+        const dh_op_type types[] = {DH_OP_LINEAR_STATE, DH_OP_LINEAR_STATE_GRAD};
+        for (size_t i = 0; i < DH_COUNTOF(types); i++) {
+            const dh_op *own = &g->ops.at[place(g, types[i], 0)];
+            const dh_op *one = &alone->ops.at[place(alone, types[i], 0)];
+            assert_int_equal(g->tensors.at[own->out[0]].shape[0],
+                             2 * alone->tensors.at[one->out[0]].shape[0]);
+        }
+        assert_true(work(g, DH_OP_LINEAR_ATTN) == work(alone, DH_OP_LINEAR_ATTN));
+        assert_int_equal(count(g, DH_OP_ALL_GATHER), count(alone, DH_OP_ALL_GATHER));
+        dh_graph_destroy(g);
+    }
+    dh_graph_destroy(alone);
+}
+
+static void hybrids_hand_nothing_on(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m = linear_model("llama-tiny", DH_FEATURE_ELU);
+    m.softmax_every = 2;
+    for (int odd = 0; odd < 2; odd++) {
+        const dh_build build = build_linear(&m, DH_MODE_TRAIN, odd ? 15 : 16, !odd);
+        dh_graph *g;
+        assert_ok(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_LAYER, &g));
+        assert_fails(&ctx, dh_pass_context_parallel(&ctx, g, 4, 1), DH_EINVAL,
+                     odd ? "do not divide into" : "cp_linear=lasp2 would be right");
+        dh_graph_destroy(g);
+    }
+}
+
 /* ---- text, checks --------------------------------------------------------------------------- */
 
 static void assert_reads_back(const dh_graph *g)
@@ -186,12 +234,18 @@ static void text_reads_back(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     const dh_model m = linear_model("llama-tiny", DH_FEATURE_SILU);
-    for (int64_t cp = 1; cp <= 4; cp++)
+    dh_model hybrid = m;
+    hybrid.softmax_every = 2;
+    for (int64_t cp = 1; cp <= 4; cp++) {
+        dh_graph *two = layer_of(&hybrid, 48, false, cp, cp - 1, 2);
+        assert_reads_back(two);
+        dh_graph_destroy(two);
         for (int ring = 0; ring < 2; ring++) {
             dh_graph *g = layer_of(&m, 48, ring, cp, cp - 1, 2);
             assert_reads_back(g);
             dh_graph_destroy(g);
         }
+    }
     const dh_build build = build_linear(&m, DH_MODE_DECODE, 4, false);
     dh_graph *g;
     assert_ok(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_LAYER, &g));
@@ -224,6 +278,8 @@ int main(void)
         cmocka_unit_test(what_travels_does_not_grow),
         cmocka_unit_test(shares_have_their_part_of_the_work),
         cmocka_unit_test(shares_are_consecutive),
+        cmocka_unit_test(hybrids_have_two_chunks_with_a_state_each),
+        cmocka_unit_test(hybrids_hand_nothing_on),
         cmocka_unit_test(text_reads_back),
         cmocka_unit_test(check_finds_rows_of_other_sizes),
     };

@@ -389,6 +389,10 @@ static void run_linear_attention(void)
     }
     run_block(&model, DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_F32, (layout){1, 4, 1});
     hands_on = false;
+    model.softmax_every = 2; /* two chunks of a sequence on a rank */
+    EACH_DTYPE(dtype)
+    for (int64_t cp = 2; cp <= 4; cp += 2)
+        run_block(&model, DH_BLOCK_LAYER, DH_MODE_TRAIN, dtype, (layout){1, cp, 1});
 }
 
 static void run_shares(dh_dtype dtype)

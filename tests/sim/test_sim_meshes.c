@@ -31,6 +31,7 @@ static size_t scratch(const dh_graph *graph, const dh_op *op)
 static const dh_backend_info backend = {"test", scratch};
 
 static bool linear, linear_ring; /* attention of the jobs made next; how states travel */
+static bool hybrid;              /* every second layer of them has softmax */
 
 static void job_init(job *j, const setup *s)
 {
@@ -46,6 +47,7 @@ static void job_init(job *j, const setup *s)
     model.n_kv_heads = n_kv_heads ? n_kv_heads : DH_MAX(model.n_kv_heads, s->tp);
     if (s->vocab) model.vocab = s->vocab;
     if (linear) model.attention = DH_ATTENTION_LINEAR;
+    if (hybrid) model.softmax_every = 2;
     j->recipe = (dh_recipe){
         .model = model,
         .dtype = DH_BF16,
@@ -216,6 +218,19 @@ static void linear_attention_is_one_for_many(void **state)
     linear = linear_ring = false;
 }
 
+/* LASP-2H: early and late chunks, rings and states in one model. */
+static void hybrids_are_one_for_many(void **state)
+{
+    static const setup some[] = {
+        {"llama-tiny", "1f1b", NULL, 1, 4, 2, 2, 4, 4, 0, true, DH_RECOMPUTE_KIND_NONE, 0},
+        {"llama-tiny", "dhelix-w", "list", 2, 2, 2, 2, 2, 4, 0, true, DH_RECOMPUTE_KIND_FULL, 0},
+    };
+    linear = hybrid = true;
+    for (size_t i = 0; i < DH_COUNTOF(some); i++)
+        assert_int_equal(compare(&some[i], &odd, NULL, 0), n_unlike(&some[i]));
+    linear = hybrid = false;
+}
+
 /* A gather of states takes 5, attention inside the share 10, a handing on 5: nothing else takes any
  * time. */
 static dh_op_time state_time(const void *self, const dh_cost_op *op)
@@ -232,27 +247,29 @@ static dh_op_rates unhindered(const void *self, const dh_cost_op *a, const dh_co
     return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
 }
 
-/* LASP-2's gather hides beside the attention; of LASP's exchanges the first one. */
+/* LASP-2's gather hides beside the attention, in hybrids too; of LASP's exchanges the first one. */
 static void states_travel_beside_attention(void **state)
 {
     static const dh_costs costs = {.name = "states", .solo = state_time, .beside = unhindered};
     const setup s = {"llama-tiny",           "1f1b", NULL, 1, 4, 1, 1, 0, 1, 0, false,
                      DH_RECOMPUTE_KIND_NONE, 0};
-    const int64_t n_layers = 2, attention = 2 * 10 * n_layers;
+    const int64_t n_layers = 2;
     linear = true;
-    for (int ring = 0; ring < 2; ring++) {
+    for (int way = 0; way < 3; way++) {
+        const int64_t n_linear = way == 2 ? n_layers / 2 : n_layers, attention = 2 * 10 * n_linear;
         dh_ctx ctx = DH_CTX_INIT;
         job j;
         dh_sim *sim;
-        linear_ring = ring;
+        linear_ring = way == 1;
+        hybrid = way == 2;
         job_init(&j, &s);
         assert_int_equal(j.recipe.model.n_layers, n_layers);
         assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &costs, &(dh_sim_options){0}, &sim));
-        assert_int_equal(sim->step_ns, attention + (ring ? 2 * 2 * 5 * n_layers : 0));
+        assert_int_equal(sim->step_ns, attention + (linear_ring ? 2 * 2 * 5 * n_layers : 0));
         dh_sim_destroy(sim);
         job_fini(&j);
     }
-    linear = linear_ring = false;
+    linear = linear_ring = hybrid = false;
 }
 
 /* Stages of groups: all ranks of an axis that nodes cut stand for each other, or none do. */
@@ -746,6 +763,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(stp_exposes_what_its_closed_form_says),
                                        cmocka_unit_test(one_for_many),
                                        cmocka_unit_test(linear_attention_is_one_for_many),
+                                       cmocka_unit_test(hybrids_are_one_for_many),
                                        cmocka_unit_test(states_travel_beside_attention),
                                        cmocka_unit_test(one_for_many_in_stages),
                                        cmocka_unit_test(shared_heads),

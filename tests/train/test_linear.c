@@ -14,6 +14,10 @@ static const char llama[] =
     "model: {family: llama, n_layers: 2, width: 32, n_heads: 4, n_kv_heads: 2, head_dim: 8,\n"
     "        ffn_width: 88, vocab: 65, max_seq: 1024, tied_head: false, attention: linear,\n"
     "        feature_map: %s}\n";
+static const char hybrid[] = /* LASP-2H */
+    "model: {family: llama, n_layers: 2, width: 32, n_heads: 4, n_kv_heads: 2, head_dim: 8,\n"
+    "        ffn_width: 88, vocab: 65, max_seq: 1024, tied_head: false, attention: linear,\n"
+    "        softmax_every: 2, feature_map: %s}\n";
 static const char mixtral[] =
     "model: {family: mixtral, n_layers: 2, width: 32, n_heads: 4, n_kv_heads: 2, head_dim: 8,\n"
     "        ffn_width: 40, n_experts: 4, top_k: 2, router_aux_coef: 0.05, vocab: 65,\n"
@@ -112,6 +116,10 @@ static void ranks_are_one(void **state)
         {mixtral, "elu", "cp: 2, dp: 2, ep: 2, zero: 1", "micro_batch: 1", "sequential"},
         {llama, "elu", "cp: 3", "micro_batch: 1", "sequential"}, /* no power of two, no halves */
         {llama, "elu", "cp: 2, tp: 2", "micro_batch: 2", "domino"},
+        {hybrid, "elu", "cp: 2", "micro_batch: 1", "sequential"},
+        {hybrid, "silu", "cp: 4", "micro_batch: 2, recompute: full", "dhelix"},
+        {hybrid, "identity", "cp: 2, tp: 2", "micro_batch: 2", "domino"},
+        {hybrid, "elu", "cp: 2, tp: 2", "micro_batch: 1, dtype: bf16", "dhelix"},
     };
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) check_against_one(&cases[i]);
 }
@@ -183,6 +191,19 @@ static void volume_is_independent_of_length(void **state)
     }
 }
 
+/* LASP-2H: a chunk's state each, so two for a layer of linear attention, and rings for the other.
+ */
+static void hybrids_send_both(void **state)
+{
+    static const linear_case c = {hybrid, "elu", "cp: 4", "micro_batch: 1", "sequential"};
+    const double states = 4 * 2 * 2 * (8 * 8 * 4) * 3 * 2;
+    const volume a = volume_of(&c, 128), b = volume_of(&c, 1024);
+    printf("  hybrid: %d calls, %.0f bytes at 128 tokens, %.0f at 1024\n", a.n_calls, a.sent,
+           b.sent);
+    assert_int_equal(a.n_calls, b.n_calls);
+    assert_true(a.sent > states && b.sent - states == 8 * (a.sent - states));
+}
+
 /* Keys and values of ring attention grow with it: what the comparison above could fail to see. */
 static void volume_of_rings_is_not(void **state)
 {
@@ -205,6 +226,7 @@ int main(void)
         cmocka_unit_test(both_ways_have_one_forward),
         cmocka_unit_test(volume_is_independent_of_length),
         cmocka_unit_test(volume_of_rings_is_not),
+        cmocka_unit_test(hybrids_send_both),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

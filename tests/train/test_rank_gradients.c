@@ -430,10 +430,18 @@ static void layer_kinds_gradients(void **state)
         {"tp: 2, sequence: false", "split+reorder+list"},
         {"tp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
         {"tp: 4", "flux"},
+        {"cp: 2", "sequential"},
+        {"cp: 4", "list"},
+        {"tp: 2, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
+        {"dp: 2, cp: 2, zero: 3", "sequential"},
     };
+    static const mesh halves[] = {{"tp: 2, cp: 2, schedule: zb-h1", "domino"}};
     gradients_over(model_dense_first, dense, DH_COUNTOF(dense));
     gradients_over(model_moe_every, dense, DH_COUNTOF(dense));
     gradients_over(model_softmax_every, attention, DH_COUNTOF(attention));
+    micro_batch = 2;
+    gradients_over(model_softmax_every, halves, DH_COUNTOF(halves));
+    micro_batch = 1;
 }
 
 static void window_gradients(void **state)

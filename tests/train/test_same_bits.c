@@ -144,6 +144,9 @@ static void layer_kinds_change_no_bit(void **state)
         {RUN_LLAMA,
          "model.attention=linear model.softmax_every=2 parallel.tp=2 train.dtype=bf16",
          {"strategy=dhelix", "strategy=stp train.recompute=selective"}},
+        {RUN_LLAMA,
+         "model.attention=linear model.softmax_every=2 parallel.cp=2 parallel.pp=2",
+         {"strategy=dhelix", "parallel.schedule=zb-v train.recompute=full"}},
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
         char settings[200];

@@ -59,20 +59,21 @@ dh_status dh_cpu_run_linear_state_grad(dh_ctx *ctx, const dh_call *c)
     return DH_OK;
 }
 
-/* Shares one after another, nearest to the sequence's beginning first; back: to its end. */
+/* Nearest to the sequence's beginning first; back: to its end. */
 dh_status dh_cpu_run_linear_before(dh_ctx *ctx, const dh_call *c)
 {
-    const dh_dims *d = &c->graph->dims;
-    const int64_t n = dh_tensor_elements(&c->graph->tensors.at[c->op->out[0]]);
-    const int64_t first = c->op->back ? d->cp - 1 : 0, step = c->op->back ? -1 : 1;
+    const dh_state_blocks s = dh_state_blocks_of(c);
+    const size_t n_bytes = (size_t)s.n * sizeof(float);
     const float *all = c->in[0];
-    float *m = c->out[0];
-    if (d->cp_rank == first) dh_k_zero((size_t)n * sizeof *m, m);
-    for (int64_t r = first; r != d->cp_rank; r += step) {
-        if (r == first)
-            dh_k_copy((size_t)n * sizeof *m, all + r * n, m);
+    for (int64_t block = 0; block < s.blocks; block++) {
+        float *m = (float *)c->out[0] + block * s.n;
+        int64_t at = dh_state_before(c, s, block, 0);
+        if (at < 0)
+            dh_k_zero(n_bytes, m);
         else
-            dh_k_add(DH_F32, n, m, all + r * n, m);
+            dh_k_copy(n_bytes, all + at, m);
+        for (int64_t k = 1; at >= 0 && (at = dh_state_before(c, s, block, k)) >= 0; k++)
+            dh_k_add(DH_F32, s.n, m, all + at, m);
     }
     return DH_OK;
 }
@@ -88,29 +89,18 @@ dh_status dh_cpu_run_linear_pass(dh_ctx *ctx, const dh_call *c)
     return DH_OK;
 }
 
-/* What came to the first rank, or back to the last, has gone round: it is nothing of theirs. */
-static const float *state_before(const dh_call *c, int k)
-{
-    return c->graph->dims.cp_rank > 0 ? c->in[k] : NULL;
-}
-
-static const float *state_behind(const dh_call *c, int k)
-{
-    return c->graph->dims.cp_rank < c->graph->dims.cp - 1 ? c->in[k] : NULL;
-}
-
 dh_status dh_cpu_run_linear_join(dh_ctx *ctx, const dh_call *c)
 {
     const dh_linear_shape s = shape(c);
-    dh_k_linear_join(&s, c->in[0], c->in[1], state_before(c, 2), c->out[0], c->work);
+    dh_k_linear_join(&s, c->in[0], c->in[1], dh_state_before_own(c, 2), c->out[0], c->work);
     return DH_OK;
 }
 
 dh_status dh_cpu_run_linear_join_grad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_linear_shape s = shape(c);
-    dh_k_linear_join_bwd(&s, c->in[0], c->in[1], c->in[2], state_before(c, 3), state_behind(c, 4),
-                         c->out[0], c->work);
+    dh_k_linear_join_bwd(&s, c->in[0], c->in[1], c->in[2], dh_state_before_own(c, 3),
+                         dh_state_behind_own(c, 4), c->out[0], c->work);
     return DH_OK;
 }
 

@@ -48,20 +48,21 @@ void dh_cuda_run_linear_state_grad(dh_cuda_stream stream, const dh_call *c)
     dh_cuda_linear_state(stream, &s, c->in[0], c->in[1], c->out[0]);
 }
 
-/* Shares one after another, nearest to the sequence's beginning first; back: to its end. */
+/* Nearest to the sequence's beginning first; back: to its end. */
 void dh_cuda_run_linear_before(dh_cuda_stream stream, const dh_call *c)
 {
-    const dh_dims *d = &c->graph->dims;
-    const int64_t n = dh_tensor_elements(&c->graph->tensors.at[c->op->out[0]]);
-    const int64_t first = c->op->back ? d->cp - 1 : 0, step = c->op->back ? -1 : 1;
+    const dh_state_blocks s = dh_state_blocks_of(c);
+    const size_t n_bytes = (size_t)s.n * sizeof(float);
     const float *all = c->in[0];
-    float *m = c->out[0];
-    if (d->cp_rank == first) dh_cuda_zero(stream, (size_t)n * sizeof *m, m);
-    for (int64_t r = first; r != d->cp_rank; r += step) {
-        if (r == first)
-            dh_cuda_copy(stream, (size_t)n * sizeof *m, all + r * n, m);
+    for (int64_t block = 0; block < s.blocks; block++) {
+        float *m = (float *)c->out[0] + block * s.n;
+        int64_t at = dh_state_before(c, s, block, 0);
+        if (at < 0)
+            dh_cuda_zero(stream, n_bytes, m);
         else
-            dh_cuda_add(stream, DH_F32, n, m, all + r * n, m);
+            dh_cuda_copy(stream, n_bytes, all + at, m);
+        for (int64_t k = 1; at >= 0 && (at = dh_state_before(c, s, block, k)) >= 0; k++)
+            dh_cuda_add(stream, DH_F32, s.n, m, all + at, m);
     }
 }
 
@@ -75,28 +76,17 @@ void dh_cuda_run_linear_pass(dh_cuda_stream stream, const dh_call *c)
         dh_cuda_add(stream, DH_F32, n, c->in[1], c->in[0], c->out[0]);
 }
 
-/* What came to the first rank, or back to the last, has gone round: it is nothing of theirs. */
-static const float *state_before(const dh_call *c, int k)
-{
-    return c->graph->dims.cp_rank > 0 ? c->in[k] : NULL;
-}
-
-static const float *state_behind(const dh_call *c, int k)
-{
-    return c->graph->dims.cp_rank < c->graph->dims.cp - 1 ? c->in[k] : NULL;
-}
-
 void dh_cuda_run_linear_join(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_linear_shape s = shape(c);
-    dh_cuda_linear_join(stream, &s, c->in[0], c->in[1], state_before(c, 2), c->out[0]);
+    dh_cuda_linear_join(stream, &s, c->in[0], c->in[1], dh_state_before_own(c, 2), c->out[0]);
 }
 
 void dh_cuda_run_linear_join_grad(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_linear_shape s = shape(c);
-    dh_cuda_linear_join_bwd(stream, &s, c->in[0], c->in[1], c->in[2], state_before(c, 3),
-                            state_behind(c, 4), c->out[0]);
+    dh_cuda_linear_join_bwd(stream, &s, c->in[0], c->in[1], c->in[2], dh_state_before_own(c, 3),
+                            dh_state_behind_own(c, 4), c->out[0]);
 }
 
 /* ---- before it ------------------------------------------------------------------- */
