@@ -35,7 +35,9 @@ extern "C" {
       "virtual stages of a rank, where the schedule asks")                                         \
     X(STRATEGY, "strategy", "strategy", "how communication is hidden")                             \
     X(ZERO, "zero", "parallel.zero", "what data-parallel ranks share out")                         \
-    X(BUCKET, "bucket", "parallel.bucket_mb", "most gradients of one transfer, in MB; 0: auto")
+    X(BUCKET, "bucket", "parallel.bucket_mb", "most gradients of one transfer, in MB; 0: auto")    \
+    X(CP_LINEAR, "cp_linear", "parallel.cp_linear",                                                \
+      "how states of linear attention travel; -1: there are none that do")
 
 typedef enum dh_tune_dim {
 #define X(id, column, setting, doc) DH_TUNE_##id,

@@ -38,6 +38,7 @@ static dh_status describe(estimate *e)
     dh_job shared = *t->job;
     tune_share_out(&e->row->config, &shared);
     dh_recipe_share_out(&shared, r);
+    if (at[DH_TUNE_CP_LINEAR] >= 0) r->linear_ring = at[DH_TUNE_CP_LINEAR] == DH_CP_LINEAR_LASP1;
     e->schedule = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
     /* as dh_job_schedule has it */
     if (r->mesh.pp == 1 && e->schedule->n_chunks != 2)

@@ -15,6 +15,7 @@ static const char *const reset[] = {
     "parallel.ep=1",
     "parallel.virtual_stages=1",
     "parallel.layer_split=*", /* no search is refused for layers that do not divide */
+    "parallel.cp_linear=lasp2",
     "parallel.schedule=1f1b",
     "train.micro_batch=auto",
     "strategy=sequential",

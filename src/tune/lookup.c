@@ -21,7 +21,7 @@ typedef struct timetable_key {
 
 typedef struct blocks_key {
     uint64_t costs;
-    int64_t tp, cp, ep, micro_batch, recompute;
+    int64_t tp, cp, ep, micro_batch, recompute, linear_ring;
     dh_pass_list passes; /* reduced: the same graphs have the same key */
 } blocks_key;
 
@@ -62,7 +62,7 @@ void tune_tables_fini(tuner *t)
 
 typedef struct decided_key {
     uint64_t costs, strategy;
-    int64_t tp, cp, ep, micro_batch, recompute;
+    int64_t tp, cp, ep, micro_batch, recompute, linear_ring;
 } decided_key;
 
 dh_status tune_decide(estimate *e)
@@ -74,7 +74,8 @@ dh_status tune_decide(estimate *e)
                              .cp = r->mesh.cp,
                              .ep = r->mesh.ep,
                              .micro_batch = r->micro_batch,
-                             .recompute = r->recompute};
+                             .recompute = r->recompute,
+                             .linear_ring = r->linear_ring};
     void **place = dh_table_at(&e->t->decided, e->t->arena, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
@@ -195,6 +196,7 @@ static dh_status key_of_blocks(const estimate *e, dh_recompute_kind recompute, b
                         .ep = m->ep,
                         .micro_batch = e->spec.recipe.micro_batch,
                         .recompute = recompute,
+                        .linear_ring = e->spec.recipe.linear_ring,
                         .passes = dh_pass_list_reduced(&graphs, &graphs.passes)};
     return DH_OK;
 }

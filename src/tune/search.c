@@ -72,6 +72,7 @@ static dh_status note_estimate(search *s, const dh_tune_row *row)
 {
     *(row->fits ? &s->tune->n_fit : &s->tune->n_too_large) += 1;
     for (int d = 0; d < DH_N_TUNE_DIM; d++) {
+        if (d == DH_TUNE_CP_LINEAR && row->config.at[d] < 0) continue; /* a choice of others */
         dh_tune_value_row *v = value_row(s, (dh_tune_dim)d, row->config.at[d]);
         if (!v) return no_memory(s->ctx);
         if (row->fits)
@@ -345,7 +346,8 @@ static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tun
     const dh_schedule_row *const *schedules = dh_schedule_rows(&n_schedules);
     const bool csv = fixed >> DH_TUNE_SCHEDULE & 1;
     *own = (dh_tune_config){{job->tp, job->cp, job->pp, job->ep, job->dp, job->micro_batch,
-                             (int64_t)job->recompute, -1, job->vpp, -1, job->zero, whole_mb(job)}};
+                             (int64_t)job->recompute, -1, job->vpp, -1, job->zero, whole_mb(job),
+                             (int64_t)job->cp_linear}};
     for (size_t i = 0; i < n_strategies; i++)
         if (strcmp(strategies[i].name, job->strategy) == 0) own->at[DH_TUNE_STRATEGY] = (int64_t)i;
     for (size_t i = 0; i < n_schedules; i++)

@@ -193,6 +193,23 @@ static dh_status check(walk *w, bool *possible)
     return st == DH_OK || st == DH_ENOMEM ? st : refuse(w);
 }
 
+/* Where every layer has linear attention and ranks share sequences, both ways; hybrids have one. */
+static dh_status each_way(walk *w)
+{
+    const dh_model *m = &w->t->job->model;
+    const bool travels = m->attention == DH_ATTENTION_LINEAR && w->t->job->cp > 1;
+    const int64_t last = dh_model_cp_chunks(m) == 1 ? DH_CP_LINEAR_LASP1 : DH_CP_LINEAR_LASP2;
+    w->config.at[DH_TUNE_CP_LINEAR] = -1;
+    if (!travels) return w->visit(w->ctx, w->user, &w->config, NULL);
+    for (int64_t way = DH_CP_LINEAR_LASP2; way <= last; way++) {
+        if (!is_allowed(w, DH_TUNE_CP_LINEAR, way)) continue;
+        w->config.at[DH_TUNE_CP_LINEAR] = way;
+        DH_TRY(w->visit(w->ctx, w->user, &w->config, NULL));
+    }
+    w->config.at[DH_TUNE_CP_LINEAR] = -1;
+    return DH_OK;
+}
+
 /* With one data-parallel rank nothing is shared out: all degrees are one. */
 static dh_status visit_one(walk *w)
 {
@@ -202,7 +219,7 @@ static dh_status visit_one(walk *w)
         for (size_t b = 0; b < (alone ? 1 : t->buckets.n); b++) {
             w->config.at[DH_TUNE_ZERO] = t->zeros.at[z];
             w->config.at[DH_TUNE_BUCKET] = t->buckets.at[b];
-            DH_TRY(w->visit(w->ctx, w->user, &w->config, NULL));
+            DH_TRY(each_way(w));
         }
     return DH_OK;
 }

@@ -31,6 +31,8 @@ static const char *const simulated_items[] = {
 };
 
 static const char *const recompute_names[] = {"none", "selective", "full", "attention"};
+static const char *const cp_linear_names[] = {
+    [DH_CP_LINEAR_LASP2] = "lasp2", [DH_CP_LINEAR_LASP1] = "lasp1"};
 
 const char *dh_tune_dim_name(dh_tune_dim dim)
 {
@@ -68,6 +70,8 @@ const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap)
         snprintf(buf, cap, "%s", dh_strategies(&n)[value].name);
     else if (dim == DH_TUNE_RECOMPUTE)
         snprintf(buf, cap, "%s", recompute_names[value]);
+    else if (dim == DH_TUNE_CP_LINEAR)
+        snprintf(buf, cap, "%s", value < 0 ? "-" : cp_linear_names[value]);
     else if (dim == DH_TUNE_BUCKET && value <= 0)
         snprintf(buf, cap, "%s", value == 0 ? "auto" : "the job's");
     else
@@ -129,6 +133,7 @@ dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
     job->micro_batch = at[DH_TUNE_MICRO_BATCH];
     job->recompute = (dh_recompute)at[DH_TUNE_RECOMPUTE];
     tune_share_out(config, job);
+    if (at[DH_TUNE_CP_LINEAR] >= 0) job->cp_linear = (dh_cp_linear)at[DH_TUNE_CP_LINEAR];
     job->nodes = job->ranks_per_node = 0;
     job->schedule = dh_arena_strdup(job->arena, dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]]->name);
     job->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)[at[DH_TUNE_STRATEGY]].name);

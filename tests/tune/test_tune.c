@@ -128,6 +128,41 @@ static void test_experts(void **state)
     close_setup(&s);
 }
 
+/* States gathered and handed on, where ranks share sequences; hybrids have one way. */
+static void test_ways_of_linear_attention(void **state)
+{
+    (void)state;
+    for (int hybrid = 0; hybrid < 2; hybrid++) {
+        setup s = open_setup(dense);
+        dh_tune_options o = options_of(&s, 8);
+        o.fixed = 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_PP;
+        o.strategies = "sequential";
+        o.schedules = "1f1b";
+        s.job->model.attention = DH_ATTENTION_LINEAR;
+        s.job->model.softmax_every = hybrid ? 4 : 0;
+        dh_tune *t = search(&s, &o);
+        int64_t of_eight[2] = {0};
+        for (size_t i = 0; i < t->n_rows; i++) {
+            const int64_t *at = t->rows[i].config.at, way = at[DH_TUNE_CP_LINEAR];
+            assert_true(at[DH_TUNE_CP] == 1 ? way == -1 : way >= 0);
+            if (at[DH_TUNE_CP] == 8) of_eight[way] = t->rows[i].simulated_ns;
+        }
+        const dh_tune_value_row *two = value_of(t, DH_TUNE_CP_LINEAR, DH_CP_LINEAR_LASP2);
+        const dh_tune_value_row *one = value_of(t, DH_TUNE_CP_LINEAR, DH_CP_LINEAR_LASP1);
+        assert_non_null(two);
+        assert_true((one == NULL) == (hybrid == 1));
+        assert_null(value_of(t, DH_TUNE_CP_LINEAR, -1));
+        if (one) /* of exchanges between eight all but the first are exposed */
+            assert_true(of_eight[DH_CP_LINEAR_LASP2] < of_eight[DH_CP_LINEAR_LASP1]);
+        const errors e = compare(t);
+        assert_true(e.mean < .05);
+        assert_true(e.worst < .20);
+        assert_true(e.least > .95 && e.most < 1.05);
+        dh_tune_destroy(t);
+        close_setup(&s);
+    }
+}
+
 /* Every degree of ZeRO, in buckets of two sizes; gathers behind the optimizer, beside the next
  * forward, and of parameters that are shards. */
 static void test_degrees_of_sharing(void **state)
@@ -352,6 +387,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_estimates_rank_like_the_simulator),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_ways_of_linear_attention),
         cmocka_unit_test(test_degrees_of_sharing),
         cmocka_unit_test(test_gradients_by_micro_batch),
         cmocka_unit_test(test_items_add_up),
