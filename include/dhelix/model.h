@@ -97,6 +97,7 @@ typedef struct dh_model {
     bool norm_plus_one;   /* Gemma: norms multiply by 1 + weight */
     bool embed_scaled;    /* Gemma: embeddings are multiplied by the root of width */
     double query_scalar;  /* scores are divided by its root; 0: head_dim */
+    double attn_softcap;  /* Gemma 2: c: scores s of attention are c tanh(s / c); 0: as they are */
     double logit_softcap; /* c: logits are c tanh(logits / c); 0: as they are */
     double norm_eps;
     dh_act_kind act;

@@ -189,6 +189,11 @@ static dh_status check_gemma(dh_ctx *ctx, const dh_model *m)
     if (!isfinite(m->logit_softcap) || m->logit_softcap < 0 || (m->logit_softcap > 0 && !gemma))
         return dh_fail(ctx, DH_EINVAL, "model logit_softcap is %g; it must be %s", m->logit_softcap,
                        gemma ? "0 (none) or above" : "0: the family has none");
+    const bool caps = m->family == DH_FAMILY_GEMMA2;
+    if (!isfinite(m->attn_softcap) || m->attn_softcap < 0 || (m->attn_softcap > 0 && !caps))
+        return dh_fail(ctx, DH_EINVAL, "model attn_softcap is %g; it must be %s", m->attn_softcap,
+                       caps ? "0 (none) or above"
+                            : "0: scores of attention are capped in the gemma2 family alone");
     return DH_OK;
 }
 
@@ -345,7 +350,10 @@ void dh_model_init(dh_model *m, dh_family family)
         m->nth = 6;
         m->rope_nth.theta = 1e6;
     }
-    if (family == DH_FAMILY_GEMMA2) m->logit_softcap = 30;
+    if (family == DH_FAMILY_GEMMA2) {
+        m->attn_softcap = 50;
+        m->logit_softcap = 30;
+    }
 }
 
 /* ---- sizes --------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* Config classes of Gemma 2 and of Gemma 3's text model.
  *
- * Attention whose scores are capped is refused. */
+ * Both know caps of attention's scores; of Gemma 3 Transformers reads one and does not apply it, so
+ * it is refused. */
 #include "model_classes.h"
 
 #include <stdio.h>
@@ -53,17 +54,12 @@ static void write_types(json_t *config, const dh_model *m, int64_t every)
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-/* An absent cap of scores is the class's, null is none. */
-static dh_status check_score_cap(dh_ctx *ctx, const json_t *config, const gemma_defaults *d)
+/* A cap that is absent is the class's, null is none. */
+static dh_status read_cap(dh_ctx *ctx, const json_t *config, const char *key, double usual,
+                          double *cap)
 {
-    const bool absent = !json_object_get(config, "attn_logit_softcapping");
-    if (!dh_config_get(config, "attn_logit_softcapping") && !(absent && d->softcap > 0))
-        return DH_OK;
-    return dh_fail(
-        ctx, DH_EUNSUPPORTED,
-        "\"attn_logit_softcapping\" is %s; scores of attention are not capped here: only "
-        "null is supported",
-        absent ? "absent, which means 50" : "given");
+    const bool none = json_is_null(json_object_get(config, key));
+    return dh_config_real(ctx, config, key, none ? 0 : usual, cap);
 }
 
 static dh_status read_gemma(dh_ctx *ctx, const json_t *config, const gemma_defaults *d, dh_model *m)
@@ -85,14 +81,11 @@ static dh_status read_gemma(dh_ctx *ctx, const json_t *config, const gemma_defau
     static const char *const gelu_tanh[] = {"gelu_pytorch_tanh"};
     DH_TRY(dh_config_ints(ctx, config, ints, DH_COUNTOF(ints), m));
     DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
-    DH_TRY(check_score_cap(ctx, config, d));
     DH_TRY(dh_config_activation(ctx, config, "hidden_activation", gelu_tanh, 1));
     DH_TRY(dh_config_real(ctx, config, "rms_norm_eps", 1e-6, &m->norm_eps));
     DH_TRY(dh_config_bool(ctx, config, "tie_word_embeddings", true, &m->tied_head));
     DH_TRY(dh_config_real(ctx, config, "query_pre_attn_scalar", 256, &m->query_scalar));
-    const bool none = json_is_null(json_object_get(config, "final_logit_softcapping"));
-    DH_TRY(dh_config_real(ctx, config, "final_logit_softcapping", none ? 0 : d->softcap,
-                          &m->logit_softcap));
+    DH_TRY(read_cap(ctx, config, "final_logit_softcapping", d->softcap, &m->logit_softcap));
     int64_t window;
     DH_TRY(dh_config_int(ctx, config, "sliding_window", 4096, &window));
     m->window = window < m->max_seq ? window : 0;
@@ -105,6 +98,11 @@ static void set_pattern(dh_model *m, int64_t every)
     m->window_every = m->window && every <= m->n_layers ? every : 0;
 }
 
+static void write_cap(json_t *config, const char *key, double cap)
+{
+    json_object_set_new(config, key, cap > 0 ? json_real(cap) : json_null());
+}
+
 static void write_gemma(json_t *config, const dh_model *m)
 {
     dh_config_write_relative(config, m);
@@ -113,9 +111,8 @@ static void write_gemma(json_t *config, const dh_model *m)
     json_object_set_new(config, "query_pre_attn_scalar",
                         m->query_scalar > 0 ? json_real(m->query_scalar)
                                             : json_integer(m->head_dim));
-    json_object_set_new(config, "final_logit_softcapping",
-                        m->logit_softcap > 0 ? json_real(m->logit_softcap) : json_null());
-    json_object_set_new(config, "attn_logit_softcapping", json_null());
+    write_cap(config, "final_logit_softcapping", m->logit_softcap);
+    write_cap(config, "attn_logit_softcapping", m->attn_softcap);
     json_object_set_new(config, "sliding_window", json_integer(m->window ? m->window : m->max_seq));
 }
 
@@ -126,6 +123,7 @@ dh_status dh_config_read_gemma2(dh_ctx *ctx, const json_t *config, dh_model *m)
     static const gemma_defaults defaults = {256000, 8192, 2, 1e4, 30};
     int64_t every = defaults.every;
     DH_TRY(read_gemma(ctx, config, &defaults, m));
+    DH_TRY(read_cap(ctx, config, "attn_logit_softcapping", 50, &m->attn_softcap));
     DH_TRY(read_types(ctx, config, m, &every));
     if (every != defaults.every)
         return dh_fail(
@@ -168,6 +166,10 @@ dh_status dh_config_read_gemma3(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     static const gemma_defaults defaults = {262208, 131072, 6, 1e6, 0};
     DH_TRY(read_gemma(ctx, config, &defaults, m));
+    if (dh_config_get(config, "attn_logit_softcapping"))
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "\"attn_logit_softcapping\" is given; scores of attention are capped in "
+                       "Gemma 2 alone: only null is supported");
     DH_TRY(dh_config_int(ctx, config, "sliding_window_pattern", defaults.every, &m->nth));
     DH_TRY(read_types(ctx, config, m, &m->nth));
     set_pattern(m, m->nth);

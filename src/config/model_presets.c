@@ -33,12 +33,14 @@
 #define QWEN3_MOE(e, k, layers, c, heads, kv, d, ...)                                              \
     .family = DH_FAMILY_QWEN3_MOE, .qk_norm = true, .n_experts = (e), .top_k = (k),                \
     .router_aux_coef = 0.001, ROTARY_HEADS(1e-6, layers, c, heads, d, kv, __VA_ARGS__)
-#define GEMMA3(layers, c, heads, kv, d, f, v, t)                                                   \
-    .family = DH_FAMILY_GEMMA3, .n_layers = (layers), .width = (c), .n_heads = (heads),            \
-    .n_kv_heads = (kv), .head_dim = (d), .ffn_width = (f), .vocab = (v), .max_seq = (t),           \
-    .norm = DH_NORM_RMS, .norm_eps = 1e-6, .act = DH_ACT_GEGLU, .init_std = 0.02,                  \
-    .tied_head = true, .qk_norm = true, .norm_place = DH_NORMS_AROUND, .norm_plus_one = true,      \
-    .embed_scaled = true, .nth = 6
+#define GEMMA(layers, c, heads, kv, d, f, v, t)                                                    \
+    .n_layers = (layers), .width = (c), .n_heads = (heads), .n_kv_heads = (kv), .head_dim = (d),   \
+    .ffn_width = (f), .vocab = (v), .max_seq = (t), .norm = DH_NORM_RMS, .norm_eps = 1e-6,         \
+    .act = DH_ACT_GEGLU, .init_std = 0.02, .tied_head = true, .norm_place = DH_NORMS_AROUND,       \
+    .norm_plus_one = true, .embed_scaled = true
+#define GEMMA2(...)                                                                                \
+    .family = DH_FAMILY_GEMMA2, .attn_softcap = 50, .logit_softcap = 30, GEMMA(__VA_ARGS__)
+#define GEMMA3(...) .family = DH_FAMILY_GEMMA3, .qk_norm = true, .nth = 6, GEMMA(__VA_ARGS__)
 #define MIXTRAL(e, k, aux, ...)                                                                    \
     .family = DH_FAMILY_MIXTRAL, .n_experts = (e), .top_k = (k), .router_aux_coef = (aux),         \
     ROTARY(__VA_ARGS__)
@@ -143,6 +145,14 @@ static const dh_model_preset presets[] = {
       ROTARY_EPS(1e-6, 36, 2048, 16, 4, 11008, 128256, 65536),
       .tied_head = true,
       .rope = {.theta = 5e6}}},
+    {"gemma2-2b",
+     "Gemma 2 2B (HF google/gemma-2-2b)",
+     {.name = "gemma2-2b",
+      GEMMA2(26, 2304, 8, 4, 256, 9216, 256000, 8192),
+      .window = 4096,
+      .window_every = 2,
+      .query_scalar = 256,
+      .rope = {.theta = 1e4}}},
     {"gemma3-1b",
      "Gemma 3 1B (HF google/gemma-3-1b-pt)",
      {.name = "gemma3-1b",

@@ -70,6 +70,7 @@ static void put_dims(writer *w, const dh_graph *g, const dh_op *op)
         put(w, "%s", dh_cp_chunks(d) > 1 ? " zigzag" : "");
     if (d->window && dh_op_attends(op->type))
         put(w, " window=%" PRId64 " of %.0f operations", d->window, dh_op_flops(g, op));
+    if (d->attn_softcap > 0 && dh_op_attends(op->type)) put(w, " capped");
 }
 
 const char *dh_op_class_key(const dh_cost_op *op, char key[DH_OP_KEY_BYTES])

@@ -605,6 +605,7 @@ static dh_dims dims_of(const dh_build *build, const dh_model *m)
         .act = m->act,
         .embed_scale = m->embed_scaled ? sqrt((double)m->width) : 0,
         .attn_scale = score_scale(m),
+        .attn_softcap = m->attn_softcap,
         .logit_softcap = m->logit_softcap,
         .lora_scale = dh_model_lora_scale(m),
         .rope = m->rope,

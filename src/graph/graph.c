@@ -424,8 +424,9 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
            a->aux_scale == b->aux_scale && a->norm == b->norm && a->norm_eps == b->norm_eps &&
            a->act == b->act && a->dropout == b->dropout && a->loss_scale == b->loss_scale &&
            a->norm_plus_one == b->norm_plus_one && a->embed_scale == b->embed_scale &&
-           a->attn_scale == b->attn_scale && a->logit_softcap == b->logit_softcap &&
-           a->lora_scale == b->lora_scale && a->nth == b->nth && ropes_equal(&a->rope, &b->rope) &&
+           a->attn_scale == b->attn_scale && a->attn_softcap == b->attn_softcap &&
+           a->logit_softcap == b->logit_softcap && a->lora_scale == b->lora_scale &&
+           a->nth == b->nth && ropes_equal(&a->rope, &b->rope) &&
            ropes_equal(&a->rope_nth, &b->rope_nth);
 }
 

@@ -199,6 +199,7 @@ typedef struct dh_dims {
     dh_act_kind act;
     double embed_scale;   /* factor of embeddings; 0: none */
     double attn_scale;    /* factor of scores; 0: 1 / sqrt(head_dim) */
+    double attn_softcap;  /* of scores, behind their factor; 0: none */
     double logit_softcap; /* 0: none */
     double lora_scale;    /* factor of what adapters give, and nothing else is trained; 0: none */
     dh_rope rope;

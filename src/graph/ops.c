@@ -197,7 +197,7 @@ static bool is_norm(dh_op_type type)
            type == DH_OP_HEAD_NORM_DGRAD;
 }
 
-static bool attends_to(dh_op_type type)
+bool dh_op_attends(dh_op_type type)
 {
     return type == DH_OP_ATTN || type == DH_OP_ATTN_GRAD || type == DH_OP_ATTN_CACHED ||
            type == DH_OP_RING_ATTN || type == DH_OP_RING_ATTN_GRAD;
@@ -208,7 +208,8 @@ const char *dh_op_variant(const dh_graph *graph, const dh_op *op)
     const dh_dims *d = &graph->dims;
     const bool rotates = op->type == DH_OP_ROPE || op->type == DH_OP_ROPE_GRAD;
     const bool routes = op->type == DH_OP_ROUTER || op->type == DH_OP_ROUTER_GRAD;
-    if (attends_to(op->type) && d->attn_scale != 0)
+    if (dh_op_attends(op->type) && d->attn_softcap > 0) return "capped scores";
+    if (dh_op_attends(op->type) && d->attn_scale != 0)
         return "scores divided by another root than head_dim's";
     if ((op->type == DH_OP_ACT || op->type == DH_OP_ACT_GRAD) && d->act == DH_ACT_GEGLU)
         return "GEGLU";
@@ -304,12 +305,6 @@ dh_attn_sizes dh_op_attn_sizes(const dh_graph *graph, const dh_op *op)
                            .seq = lse ? lse->shape[2] : packed->shape[0],
                            .n_heads = n_packed - 2 * n_kv,
                            .n_kv_heads = n_kv};
-}
-
-bool dh_op_attends(dh_op_type type)
-{
-    return type == DH_OP_ATTN || type == DH_OP_ATTN_GRAD || type == DH_OP_ATTN_CACHED ||
-           type == DH_OP_RING_ATTN || type == DH_OP_RING_ATTN_GRAD;
 }
 
 static bool has_window(const dh_dims *d, int64_t layer)

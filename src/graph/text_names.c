@@ -96,6 +96,7 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(norm_plus_one),
     F64("embed_scale", embed_scale),
     F64("attn_scale", attn_scale),
+    F64("attn_softcap", attn_softcap),
     F64("logit_softcap", logit_softcap),
     F64("lora_scale", lora_scale),
     I64(nth),

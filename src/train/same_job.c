@@ -35,6 +35,10 @@ static const char *const lasting[] = {"model.family",
                                       "model.rope_beta_slow",
                                       "model.rope_mscale",
                                       "model.rope_mscale_all",
+                                      "model.nth",
+                                      "model.query_scalar",
+                                      "model.attn_softcap",
+                                      "model.logit_softcap",
                                       "model.n_experts",
                                       "model.dense_first",
                                       "model.moe_every",
@@ -89,6 +93,8 @@ static void fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
     /* What was there before it reads as it did. */
     if (j->packing != DH_PACKING_NONE)
         n += snprintf(line + n, sizeof line - (size_t)n, " packing %d", (int)j->packing);
+    if (m->attn_softcap > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, " attn_softcap %.17g", m->attn_softcap);
     if (m->lora.rank > 0)
         n += snprintf(line + n, sizeof line - (size_t)n, " lora %" PRId64 " %.17g %s", m->lora.rank,
                       dh_model_lora_scale(m), m->lora.targets);

@@ -39,6 +39,8 @@ static void assert_same_model(const dh_model *a, const dh_model *b)
     assert_int_equal(a->qk_norm, b->qk_norm);
     assert_int_equal(a->norm, b->norm);
     assert_true(a->norm_eps == b->norm_eps);
+    assert_true(a->query_scalar == b->query_scalar);
+    assert_true(a->attn_softcap == b->attn_softcap && a->logit_softcap == b->logit_softcap);
     assert_int_equal(a->act, b->act);
     assert_true(a->rope.theta == b->rope.theta);
     assert_int_equal(a->rope.scaling, b->rope.scaling);
@@ -90,7 +92,7 @@ static void parameter_counts_are_the_published_ones(void **state)
         {"smollm2-135m", 134515008}, {"mistral-7b", 7248023552},      {"qwen2.5-0.5b", 494032768},
         {"qwen2.5-7b", 7615616512},  {"phi3-mini", 3821079552},       {"qwen3-0.6b", 596049920},
         {"qwen3-8b", 8190735360},    {"qwen3-30b-a3b", 30532122624},  {"olmo2-7b", 7298617344},
-        {"smollm3-3b", 3075098624},  {"gemma3-1b", 999885952},
+        {"smollm3-3b", 3075098624},  {"gemma3-1b", 999885952},        {"gemma2-2b", 2614341888},
     };
     for (size_t i = 0; i < DH_COUNTOF(known); i++) {
         dh_model m = preset(known[i].name);
@@ -325,23 +327,27 @@ static void gemma_is_kept(void **state)
     static const struct {
         const char *json;
         int64_t nth;
-        double theta, theta_nth, factor_nth, softcap, scalar;
+        double theta, theta_nth, factor_nth, softcap, scalar, attn_softcap;
     } cases[] = {
-        {"{\"model_type\": \"gemma3_text\"}", 6, 1e4, 1e6, 0, 0, 256},
+        {"{\"model_type\": \"gemma3_text\"}", 6, 1e4, 1e6, 0, 0, 256, 0},
         {"{\"model_type\": \"gemma3_text\", \"rope_theta\": 5e5, \"rope_local_base_freq\": 2e4,"
          "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}, \"query_pre_attn_scalar\": "
          "168,"
          "\"sliding_window_pattern\": 3}",
-         3, 2e4, 5e5, 8, 0, 168},
+         3, 2e4, 5e5, 8, 0, 168, 0},
         {"{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 2, \"layer_types\":"
          "[\"sliding_attention\", \"full_attention\"], \"rope_parameters\": {\"full_attention\":"
          "{\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 3e5}, \"sliding_attention\":"
          "{\"rope_type\": \"default\", \"rope_theta\": 7e3}}}",
-         2, 7e3, 3e5, 2, 0, 256},
-        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null}", 0, 1e4, 0, 0, 30, 256},
+         2, 7e3, 3e5, 2, 0, 256, 0},
+        {"{\"model_type\": \"gemma2\"}", 0, 1e4, 0, 0, 30, 256, 50},
+        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": 7.5}", 0, 1e4, 0, 0, 30, 256,
+         7.5},
+        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null}", 0, 1e4, 0, 0, 30, 256,
+         0},
         {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null,"
          "\"final_logit_softcapping\": null, \"query_pre_attn_scalar\": 144}",
-         0, 1e4, 0, 0, 0, 144},
+         0, 1e4, 0, 0, 0, 144, 0},
     };
     dh_ctx ctx = DH_CTX_INIT;
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
@@ -352,6 +358,7 @@ static void gemma_is_kept(void **state)
         assert_true(m.rope.theta == cases[i].theta && m.rope_nth.theta == cases[i].theta_nth);
         assert_true(m.rope_nth.factor == cases[i].factor_nth && m.rope.factor == 0);
         assert_true(m.logit_softcap == cases[i].softcap && m.query_scalar == cases[i].scalar);
+        assert_true(m.attn_softcap == cases[i].attn_softcap);
         assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
         assert_ok(&ctx, from_json(&ctx, text, &again));
         assert_same_model(&m, &again);
@@ -601,8 +608,9 @@ static void refuses_what_it_does_not_compute(void **state)
         {"{\"model_type\": \"phimoe\"}", "sparsemixer", DH_EUNSUPPORTED},
         {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\"}}", "longrope",
          DH_EUNSUPPORTED},
-        {"{\"model_type\": \"gemma2\"}", "absent, which means 50", DH_EUNSUPPORTED},
-        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": 50.0}",
+        {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": -1}", "attn_softcap is -1",
+         DH_EINVAL},
+        {"{\"model_type\": \"gemma3_text\", \"attn_logit_softcapping\": 50.0}",
          "\"attn_logit_softcapping\" is given", DH_EUNSUPPORTED},
         {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null, \"num_hidden_layers\": 2, "
          "\"layer_types\": [\"full_attention\", \"full_attention\"]}",

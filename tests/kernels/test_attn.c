@@ -3,22 +3,30 @@
 typedef struct attn_case {
     int64_t B, T, H, KV, D;
     int64_t window, longest; /* longest: documents of 1 to so many tokens; 0: samples are whole */
+    double cap;              /* of scores; 0: none */
 } attn_case;
 
 static const attn_case cases[] = {
-    {1, 1, 1, 1, 8, 0, 0},     {2, 3, 2, 1, 10, 0, 0},    {1, 5, 4, 2, 64, 0, 0},
-    {2, 63, 2, 2, 16, 0, 0},   {1, 64, 2, 1, 32, 0, 0},   {1, 65, 4, 2, 80, 0, 0},
-    {1, 150, 3, 1, 128, 0, 0}, {1, 200, 2, 2, 64, 0, 0},  {1, 3, 1, 1, 1024, 0, 0},
-    {1, 70, 2, 1, 258, 0, 0},  {1, 66, 1, 1, 1024, 0, 0},
+    {1, 1, 1, 1, 8, 0, 0, 0},     {2, 3, 2, 1, 10, 0, 0, 0},    {1, 5, 4, 2, 64, 0, 0, 0},
+    {2, 63, 2, 2, 16, 0, 0, 0},   {1, 64, 2, 1, 32, 0, 0, 0},   {1, 65, 4, 2, 80, 0, 0, 0},
+    {1, 150, 3, 1, 128, 0, 0, 0}, {1, 200, 2, 2, 64, 0, 0, 0},  {1, 3, 1, 1, 1024, 0, 0, 0},
+    {1, 70, 2, 1, 258, 0, 0, 0},  {1, 66, 1, 1, 1024, 0, 0, 0},
 };
 
 /* Windows and documents that end inside, at the edges of, and behind blocks of 16 and 64 keys. */
 static const attn_case masks[] = {
-    {1, 3, 2, 1, 16, 1, 0},     {1, 150, 2, 1, 16, 1, 0},    {1, 150, 2, 1, 32, 16, 0},
-    {2, 200, 2, 2, 24, 64, 0},  {1, 260, 2, 1, 16, 65, 0},   {1, 330, 1, 1, 16, 150, 0},
-    {1, 70, 2, 1, 16, 70, 0},   {1, 70, 2, 1, 16, 500, 0},   {3, 4, 2, 1, 16, 0, 3},
-    {2, 150, 2, 1, 16, 0, 9},   {3, 130, 2, 2, 24, 0, 40},   {2, 300, 2, 1, 16, 0, 140},
-    {2, 200, 2, 1, 16, 20, 90}, {1, 300, 1, 1, 32, 70, 300}, {1, 70, 2, 1, 258, 30, 50},
+    {1, 3, 2, 1, 16, 1, 0, 0},     {1, 150, 2, 1, 16, 1, 0, 0},    {1, 150, 2, 1, 32, 16, 0, 0},
+    {2, 200, 2, 2, 24, 64, 0, 0},  {1, 260, 2, 1, 16, 65, 0, 0},   {1, 330, 1, 1, 16, 150, 0, 0},
+    {1, 70, 2, 1, 16, 70, 0, 0},   {1, 70, 2, 1, 16, 500, 0, 0},   {3, 4, 2, 1, 16, 0, 3, 0},
+    {2, 150, 2, 1, 16, 0, 9, 0},   {3, 130, 2, 2, 24, 0, 40, 0},   {2, 300, 2, 1, 16, 0, 140, 0},
+    {2, 200, 2, 1, 16, 20, 90, 0}, {1, 300, 1, 1, 32, 70, 300, 0}, {1, 70, 2, 1, 258, 30, 50, 0},
+};
+
+/* Caps far below, among and far above the scores, whole and with what hides keys. */
+static const attn_case caps[] = {
+    {1, 3, 2, 1, 16, 0, 0, 0.5},    {2, 65, 4, 2, 80, 0, 0, 2},      {1, 150, 3, 1, 128, 0, 0, 50},
+    {1, 200, 2, 2, 24, 0, 0, 0.01}, {1, 150, 2, 1, 16, 1, 0, 1},     {2, 200, 2, 2, 24, 64, 0, 1},
+    {3, 130, 2, 2, 24, 0, 40, 1.5}, {2, 200, 2, 1, 16, 20, 90, 0.7}, {1, 70, 2, 1, 258, 30, 50, 3},
 };
 
 /* Everything in float64, [B,Tq,H,D] and [B,Tk,KV,D] dense. */
@@ -27,6 +35,7 @@ typedef struct ref {
     const int32_t *q_pos, *k_pos;
     int64_t window;
     const int32_t *doc; /* [B,T]: which document a position belongs to; NULL: one */
+    double cap;
 } ref;
 
 static bool sees(const ref *r, int64_t b, int64_t t, int64_t u)
@@ -40,7 +49,8 @@ static double ref_score(const ref *r, const double *q, const double *k)
 {
     double sum = 0;
     for (int64_t d = 0; d < r->D; d++) sum += q[d] * k[d];
-    return sum / sqrt((double)r->D);
+    sum /= sqrt((double)r->D);
+    return r->cap > 0 ? r->cap * tanh(sum / r->cap) : sum;
 }
 
 /* Probabilities of query (b,t,h) over keys; returns the log-sum-exp. */
@@ -157,6 +167,7 @@ static void check_case(const attn_case *c, dh_dtype T, uint64_t *seed)
     int32_t *doc = malloc((size_t)rows * sizeof *doc),
             *place = malloc((size_t)rows * sizeof *place);
     s.window = c->window;
+    s.softcap = (float)c->cap;
     if (c->longest) {
         draw_documents(c, seed, doc, place);
         s.q_doc = place;
@@ -173,8 +184,15 @@ static void check_case(const attn_case *c, dh_dtype T, uint64_t *seed)
     double *v = dense(qkv, rows, stride, q_width + kv_width, kv_width);
     double *do64 = widen(dout), *want_o = zeros(rows * q_width);
     double *want_lse = zeros(c->B * c->H * c->T);
-    const ref r = {c->B, c->T, c->T, c->H,      c->KV,
-                   c->D, NULL, NULL, c->window, c->longest ? doc : NULL};
+    const ref r = {.B = c->B,
+                   .Tq = c->T,
+                   .Tk = c->T,
+                   .H = c->H,
+                   .KV = c->KV,
+                   .D = c->D,
+                   .window = c->window,
+                   .doc = c->longest ? doc : NULL,
+                   .cap = (double)s.softcap};
     ref_forward(&r, q, k, v, want_o, want_lse);
     check_close("o", o, want_o, tolerance_of(T));
     check_close("lse", lse, want_lse, 1e-5);
@@ -225,9 +243,16 @@ static void masks_match_reference(void **state)
         if (!test_is_short() || i % 2 == (T == DH_BF16)) check_case(&masks[i], T, &seed);
 }
 
+static void capped_scores_match_reference(void **state)
+{
+    uint64_t seed = test_seed("attention caps");
+    EACH_DTYPE(T)
+    for (size_t i = 0; i < DH_COUNTOF(caps); i++) check_case(&caps[i], T, &seed);
+}
+
 /* Context parallelism: every other stretch of 16 keys, q at its own positions;
  * partial results merge to the whole, partial gradients add up to it. */
-static void key_sets_merge_to_the_whole(void **state)
+static void check_merge(float cap)
 {
     uint64_t seed = test_seed("attention merge");
     enum {
@@ -244,6 +269,7 @@ static void key_sets_merge_to_the_whole(void **state)
     {
         dh_attn_shape s = dh_attn_packed(dtype, B, T, H, KV, D);
         s.o_dtype = s.g_dtype = DH_F32;
+        s.softcap = cap;
         buf qkv = buf_random(dtype, B * T * ROW, 1, &seed), o = buf_new(DH_F32, B * T * K);
         buf lse = buf_new(DH_F32, B * H * T), dout = buf_random(dtype, B * T * K, 1, &seed);
         buf dqkv = buf_new(DH_F32, B * T * ROW);
@@ -317,14 +343,21 @@ static void key_sets_merge_to_the_whole(void **state)
     }
 }
 
+static void key_sets_merge_to_the_whole(void **state)
+{
+    check_merge(0);
+    check_merge(0.5f);
+}
+
 /* A new query against a cache of earlier keys equals its row in one pass. */
-static void cached_decoding_equals_one_pass(void **state)
+static void check_decoding(float cap)
 {
     uint64_t seed = test_seed("attention decode");
     enum { T = 140, H = 6, KV = 2, D = 40, ROW = (H + 2 * KV) * D, K = H * D };
     EACH_DTYPE(dtype)
     {
         dh_attn_shape s = dh_attn_packed(dtype, 1, T, H, KV, D);
+        s.softcap = cap;
         buf qkv = buf_random(dtype, T * ROW, 1, &seed), o = buf_new(dtype, T * K);
         buf lse = buf_new(DH_F32, H * T), one = buf_new(dtype, 2 * K),
             lse1 = buf_new(DH_F32, 2 * H);
@@ -347,9 +380,16 @@ static void cached_decoding_equals_one_pass(void **state)
     }
 }
 
+static void cached_decoding_equals_one_pass(void **state)
+{
+    check_decoding(0);
+    check_decoding(0.5f);
+}
+
 const struct CMUnitTest attn_tests[] = {
     cmocka_unit_test(attention_matches_reference),
     cmocka_unit_test(masks_match_reference),
+    cmocka_unit_test(capped_scores_match_reference),
     cmocka_unit_test(key_sets_merge_to_the_whole),
     cmocka_unit_test(cached_decoding_equals_one_pass),
 };

@@ -364,6 +364,7 @@ static void run_families(void)
     dh_model olmo = shrunk("olmo2-7b"), gemma = shrunk("gemma3-1b");
     dh_model adapted = preset("llama-tiny"), plain = preset("mixtral-tiny");
     const dh_model latent = preset("deepseek-tiny");
+    gemma.attn_softcap = 0.3;
     gemma.logit_softcap = 3;
     gemma.query_scalar = 20;
     gemma.nth = 2; /* the layer of these calls is one of them */

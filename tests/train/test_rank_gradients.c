@@ -70,7 +70,13 @@ static const char model_linear[] =
 
 static const char model_gemma2[] =
     "model: {family: gemma2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
-    "        ffn_width: 88, query_scalar: 20, logit_softcap: 0.2, vocab: 65, max_seq: 32}\n";
+    "        ffn_width: 88, query_scalar: 20, attn_softcap: 0.01, logit_softcap: 0.2, vocab: 65,\n"
+    "        max_seq: 32}\n";
+/* Every second layer sees all. */
+static const char model_gemma2_window[] =
+    "model: {family: gemma2, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 88, query_scalar: 20, attn_softcap: 0.01, vocab: 65, max_seq: 32,\n"
+    "        window: 9, window_every: 2}\n";
 static const char model_gemma3[] =
     "model: {family: gemma3_text, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
     "        ffn_width: 88, nth: 2, vocab: 65, max_seq: 32, tied_head: false}\n";
@@ -363,8 +369,8 @@ static void smollm3_gradients(void **state)
     gradients_over(model_smollm3, meshes, DH_COUNTOF(meshes));
 }
 
-/* Capped logits of shards of a vocabulary, embeddings that are scaled behind their sum, norms on
- * both sides of a layer's parts. */
+/* Capped scores, whole and in rings, capped logits of shards of a vocabulary, embeddings that are
+ * scaled behind their sum, norms on both sides of a layer's parts. */
 static void gemma_gradients(void **state)
 {
     static const mesh meshes[] = {
@@ -454,6 +460,7 @@ static void window_gradients(void **state)
     };
     static const mesh halves[] = {{"tp: 2, pp: 2, schedule: zb-h1", "domino"}};
     gradients_over(model_window, meshes, DH_COUNTOF(meshes));
+    gradients_over(model_gemma2_window, meshes + 2, 1);
     micro_batch = 2;
     gradients_over(model_window, halves, DH_COUNTOF(halves));
     micro_batch = 1;

@@ -300,11 +300,11 @@ static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
     dh_attn_shape shape =
         dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
     shape.scale = (float)g->dims.attn_scale;
+    shape.softcap = (float)g->dims.attn_softcap;
     return shape;
 }
 
-/* That, and what a call's queries see: the layer's window, documents by positions that begin anew.
- */
+/* That, and what a call's queries see: a window, documents by positions that begin anew. */
 static dh_attn_shape attn_of(const dh_call *c, const int32_t *pos)
 {
     dh_attn_shape s = attn_shape(c->graph, c->op);

@@ -83,6 +83,7 @@ static ring ring_of(const dh_graph *g, const dh_op *op, const int32_t *pos)
     dh_attn_shape *s = &r.s;
     *s = dh_attn_packed(g->dtype, z.batch, z.seq, z.n_heads, z.n_kv_heads, g->dims.head_dim);
     s->scale = (float)g->dims.attn_scale;
+    s->softcap = (float)g->dims.attn_softcap;
     s->Tq = r.part.n_q;
     s->Tk = r.part.n_k;
     s->kv_row = s->dkv_row = 2 * s->KV * s->D;

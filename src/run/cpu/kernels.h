@@ -172,6 +172,7 @@ typedef struct dh_attn_shape {
     int64_t dq_batch, dq_row, dkv_batch, dkv_row;             /* elements */
     const int32_t *q_pos, *k_pos; /* [Tq], [Tk], increasing; NULL: 0, 1, 2... */
     float scale;                  /* of q.k; 0: 1/sqrt(D) */
+    float softcap;                /* c: scaled scores become c tanh(score / c); 0: as they are */
     int slots;                    /* most threads in the backward pass, whose scratch grows
                                    * with them; 0: 8 */
     int64_t window;               /* keys that a query sees, its own the last of them; 0: all */
@@ -194,7 +195,7 @@ static inline int64_t dh_attn_first_seen(const dh_attn_shape *s, int64_t b, int6
 dh_attn_shape dh_attn_packed(dh_dtype dtype, int64_t B, int64_t T, int64_t H, int64_t KV,
                              int64_t D);
 
-/* o = softmax(scale q k^T) v; lse [B,H,Tq] = log of the softmax denominators. A query
+/* o = softmax(scale q k^T, capped) v; lse [B,H,Tq] = log of the softmax denominators. A query
  * that sees no key gets o = 0, lse = -inf. Memory: no Tq x Tk array. */
 size_t dh_k_attn_fwd_workspace(const dh_attn_shape *s);
 void dh_k_attn_fwd(const dh_attn_shape *s, const void *q, const void *k, const void *v, void *o,

@@ -67,6 +67,7 @@ static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
     dh_attn_shape shape =
         dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
     shape.scale = (float)g->dims.attn_scale;
+    shape.softcap = (float)g->dims.attn_softcap;
     return shape;
 }
 

@@ -44,6 +44,12 @@ MODELS = {
                    attn_logit_softcapping=None, final_logit_softcapping=1.5),
     "gemma3": dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=64, tie_word_embeddings=False,
                    layer_types=["sliding_attention", "full_attention"]),
+    # Capped scores, and a window that hides most of a sequence, in every layer but the second.
+    "gemma2-capped": dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=7,
+                          attn_logit_softcapping=0.15, final_logit_softcapping=1.5),
+    "gemma3-window": dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=7,
+                          num_hidden_layers=3, tie_word_embeddings=False,
+                          layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
     # Eight experts in four groups; queries from few channels, or straight from width with yarn.
     "deepseek_v3": dict(num_key_value_heads=4, moe_intermediate_size=24, n_routed_experts=8,
                         num_experts_per_tok=3, n_group=4, topk_group=2, first_k_dense_replace=0,
@@ -69,7 +75,7 @@ MODELS = {
                             decoder_sparse_step=2, mlp_only_layers=[0, 1],
                             experts_implementation="eager"),
 }
-CLASSES = {"qwen3_moe_normed": "qwen3_moe", "gemma3": "gemma3_text"}
+CLASSES = {"qwen3_moe_normed": "qwen3_moe", "gemma3": "gemma3_text", "gemma3-window": "gemma3_text"}
 N_STEPS, BATCH, SEQ = 10, 2, 24
 
 

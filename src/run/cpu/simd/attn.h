@@ -152,6 +152,18 @@ typedef struct key_run {
     int64_t begin, from, to, end;
 } key_run;
 
+/* Scores x of a row become c tanh(x / c), of which slope gets the derivative, unless it is NULL:
+ * both where keys are seen, in whole vectors. */
+INLINE void cap_row(float *p, key_run k, float c, float *slope)
+{
+    const float inverse = 1 / c;
+    for (int64_t i = k.from / W * W; i < k.to; i += W) {
+        const vf r = vec_tanh(load_f32(p + i, W) * inverse);
+        store_f32(p + i, W, r * c);
+        if (slope) store_f32(slope + i, W, 1.0f - r * r);
+    }
+}
+
 INLINE float run_max(const float *x, key_run k)
 {
     vf top = splat(-__builtin_inff());
@@ -237,6 +249,7 @@ static void attend_block(const dh_attn_job *j, const fwd_block *f, int64_t k0, i
         for (int64_t r = 0; r < rows; r++) {
             const int64_t t = f->q0 + r0 + r;
             const key_run run = {c0, hidden(s, f->b, t, k0, keys), visible(s, t, k0, keys), c0 + n};
+            if (s->softcap > 0) cap_row(p + r * BLOCK, run, s->softcap, NULL);
             softmax_row(&f->state[r0 + r], p + r * BLOCK, run, o + r * dp, dp);
         }
         block_gemm((operand){p + c0, BLOCK, 1, v + c0 * dp, dp, o, dp, seen - c0, true}, rows, dp);
@@ -304,7 +317,9 @@ INLINE void few_block(const dh_attn_job *j, bool bf16, const float *q, const voi
         p[r] = lane_sum(dot);
     }
     for (int64_t r = keys; r < round_up(keys, W); r++) p[r] = 0;
-    softmax_row(state, p, (key_run){0, 0, keys, round_up(keys, W)}, o, j->dp);
+    const key_run run = {0, 0, keys, round_up(keys, W)};
+    if (j->s.softcap > 0) cap_row(p, run, j->s.softcap, NULL);
+    softmax_row(state, p, run, o, j->dp);
     for (int64_t i = 0; i < D; i += W) {
         vf sum = load_f32(o + i, W);
         for (int64_t r = 0; r < keys; r++) sum += load(bf16, v, r * stride + i, D - i) * p[r];

@@ -2,6 +2,7 @@
  * from the log-sum-exp (FlashAttention, algorithm 4). With scaled queries Q:
  *   P = exp(Q K^T - lse),  dP = dO V^T,  dS = P (dP - rowsum(dO O)),
  *   dV += P^T dO,  dK += dS^T Q,  dQ += scale dS K.
+ * Of capped scores, P = exp(c tanh(Q K^T / c) - lse), dS is multiplied by 1 - tanh^2.
  * One thread does a whole key head, query heads and blocks in order: sums have one
  * order whatever the number of threads. */
 #ifndef DH_RUN_CPU_SIMD_ATTN_GRAD_H
@@ -76,6 +77,13 @@ INLINE void score_gradients(const float *p, float *dp_row, int64_t n_all, float 
         store_f32(dp_row + i, W, load_f32(p + i, W) * (load_f32(dp_row + i, W) - delta));
 }
 
+/* Gradients of scores of a row become those of the scores before the cap. */
+INLINE void uncap_row(float *ds, key_run k, const float *slope)
+{
+    for (int64_t i = k.from / W * W; i < k.to; i += W)
+        store_f32(ds + i, W, load_f32(ds + i, W) * load_f32(slope + i, W));
+}
+
 /* Queries [q0, q0+rows) against keys [c0, seen) from k0, in which are all that any of them
  * sees; c0: whole vectors. A row that sees no key at all has lse -inf and p = 0. */
 static void grad_group(const dh_attn_job *j, const grad_arrays *a, const float *lse, int64_t q0,
@@ -84,15 +92,17 @@ static void grad_group(const dh_attn_job *j, const grad_arrays *a, const float *
     const dh_attn_shape *s = &j->s;
     const int64_t dp = j->dp, D = s->D, n = round_up(seen, W) - c0, keys = seen - c0;
     const int64_t k1 = k0 + c0, t1 = k0 * D + c0; /* in rows, in transposed blocks */
-    _Alignas(64) float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
+    _Alignas(64) float p[BLOCK * BLOCK], ds[BLOCK * BLOCK], slope[BLOCK];
     const float *q = a->q + q0 * dp, *dout = a->dout + q0 * dp;
     block_gemm((operand){q, dp, 1, a->kt + t1, BLOCK, p + c0, BLOCK, D, false}, rows, n);
     block_gemm((operand){dout, dp, 1, a->vt + t1, BLOCK, ds + c0, BLOCK, D, false}, rows, n);
     for (int64_t r = 0; r < rows; r++) {
         const key_run run = {c0, hidden(s, a->b, q0 + r, k0, seen), visible(s, q0 + r, k0, seen),
                              c0 + n};
+        if (s->softcap > 0) cap_row(p + r * BLOCK, run, s->softcap, slope);
         exp_run(p + r * BLOCK, run, lse[q0 + r]);
         score_gradients(p + r * BLOCK + c0, ds + r * BLOCK + c0, n, a->delta[q0 + r]);
+        if (s->softcap > 0) uncap_row(ds + r * BLOCK, run, slope);
     }
     block_gemm((operand){p + c0, 1, BLOCK, dout, dp, a->dv + k1 * dp, dp, rows, true}, keys, dp);
     block_gemm((operand){ds + c0, 1, BLOCK, q, dp, a->dk + k1 * dp, dp, rows, true}, keys, dp);

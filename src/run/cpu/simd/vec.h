@@ -275,6 +275,21 @@ INLINE vf vec_exp(vf x)
 #endif
 }
 
+/* tanh within 3 ulp, NaN for NaN: below 0.625 the odd polynomial of Cephes' tanhf, whose relative
+ * error is small where the result is; 1 - 2 / (e^2|x| + 1) above. */
+INLINE vf vec_tanh(vf x)
+{
+    const vi sign = (vi)x & (vi)splat(-0.0f);
+    const vf size = (vf)((vi)x & ~(vi)splat(-0.0f)), s = x * x;
+    vf p = splat(-5.70498872745e-3f);
+    p = p * s + 2.06390887954e-2f;
+    p = p * s - 5.37397155531e-2f;
+    p = p * s + 1.33314422036e-1f;
+    p = p * s - 3.33332819422e-1f;
+    const vf large = 1.0f - 2.0f / (vec_exp(size + size) + 1.0f);
+    return vec_select(size < 0.625f, p * s * x + x, (vf)((vi)large | sign));
+}
+
 /* ---- Philox4x32-10 on W counters ------------------------------------------------------- */
 
 INLINE void mul_hi_lo(vu a, uint32_t m, vu *hi, vu *lo)

@@ -3,6 +3,7 @@
  *   forward   S = Q K^T, o = softmax(S) V by a running maximum and sum a query, lse
  *   backward  P = exp(S - lse), dP = dO V^T, dS = P (dP - rowsum(dO o)),
  *             dV += P^T dO, dK += dS^T Q, dQ += scale dS K
+ * Capped scores are c tanh(Q K^T / c), and dS is multiplied by 1 - tanh^2.
  * A block of 256 threads, 16 x 16 of them, each with 4 x 4 scores. Head dimensions go through
  * shared memory in slices of 32; a block makes up to 32 SLICES channels of its result, and one for
  * wider heads makes the scores again. Backward takes a launch for dK and dV, which walks queries,
@@ -288,8 +289,10 @@ __global__ void __launch_bounds__(SIDE *SIDE)
         make_scores(q_rows, keys(s, k, p.b, kv_head, k0, n), s.D, t, w);
         for (int i = 0; i < PER; i++) {
             const int64_t row = p.row0 + row_of(i), first = first_seen(s, p.b, row);
-            for (int j = 0; j < PER; j++)
+            for (int j = 0; j < PER; j++) {
+                if (s.softcap > 0) w[i][j] = s.softcap * tanhf(w[i][j] / s.softcap);
                 if (!sees(s, row, first, k0 + column_of(j))) w[i][j] = -INFINITY;
+            }
             const float kept = soften(w[i], &rows[i]);
             for (int c = 0; c < SLICES; c++)
                 for (int j = 0; j < COLUMNS; j++) sums.at[c][i][j] *= kept;
@@ -420,8 +423,11 @@ DEVICE void score_gradients(const dh_attn_shape &s, const attn_inputs<T> &in, in
         const int64_t first = first_seen(s, b, row);
         for (int j = 0; j < PER; j++) {
             const bool counts = sees(s, row, first, u0 + column_of(j));
-            w[i][j] = counts ? expf(w[i][j] - in.lse[stat]) : 0.0f;
-            dw[i][j] = counts ? w[i][j] * (dw[i][j] - in.delta[stat]) : 0.0f;
+            const float share = s.softcap > 0 ? tanhf(w[i][j] / s.softcap) : 0.0f;
+            const float score = s.softcap > 0 ? s.softcap * share : w[i][j];
+            w[i][j] = counts ? expf(score - in.lse[stat]) : 0.0f;
+            dw[i][j] =
+                counts ? w[i][j] * (dw[i][j] - in.delta[stat]) * (1.0f - share * share) : 0.0f;
         }
     }
 }
