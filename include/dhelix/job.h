@@ -133,8 +133,9 @@ typedef struct dh_job {
     dh_lr_schedule lr_schedule;
     int64_t warmup_steps, decay_steps;                 /* decay_steps 0: steps */
     double beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: off */
-    bool post_validation; /* optimizer.post_validation: stages step before the norm is known */
-    dh_fuse fuse;         /* optimizer.fuse: shards step as their gradients come, in pieces */
+    double router_bias_rate; /* optimizer.router_bias_rate; 0: biases of routers stay */
+    bool post_validation;    /* optimizer.post_validation: stages step before the norm is known */
+    dh_fuse fuse;            /* optimizer.fuse: shards step as their gradients come, in pieces */
 
     int64_t eval_every, eval_batches;          /* eval.*; 0: never / all windows */
     int64_t checkpoint_every, checkpoint_keep; /* checkpoint.*; every 0: only at the end */

@@ -347,6 +347,15 @@ static dh_status check_fuse(dh_ctx *ctx, const dh_job *job)
     return DH_OK;
 }
 
+static dh_status check_router_bias(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->router_bias_rate == 0 || job->model.n_groups > 0) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "optimizer.router_bias_rate moves biases of routers, which only models of the "
+                   "deepseek_v3 family have: 0; experts of others are balanced by "
+                   "model.router_aux_coef");
+}
+
 static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
 {
     DH_TRY(check_fuse(ctx, job));
@@ -430,6 +439,7 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
     DH_TRY(check_experts(ctx, job));
     DH_TRY(check_slowness(ctx, job));
     DH_TRY(check_lora(ctx, job));
+    DH_TRY(check_router_bias(ctx, job));
     DH_TRY(check_gradient_sync(ctx, job));
     DH_TRY(derive_batch(ctx, job));
     DH_TRY(derive_seq_len(ctx, job));

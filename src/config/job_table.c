@@ -322,6 +322,10 @@ static const dh_setting settings[] = {
     FLOAT("optimizer.eps", eps, "1e-8", 0, 1, .help = "AdamW: added to the root of the square"),
     FLOAT("optimizer.weight_decay", weight_decay, "0.1", 0, 10, .help = "of matrices; vectors are not decayed (0.1: GPT-3, Llama)"),
     FLOAT("optimizer.grad_clip", grad_clip, "1", 0, 1e9, .zero = "off", .help = "largest norm of all gradients together"),
+    FLOAT("optimizer.router_bias_rate", router_bias_rate, "0", 0, 1, FOR_DEEPSEEK, .zero = "off",
+          .aliases = "moe_router_bias_update_rate",
+          .help = "by how much each step moves an expert's bias in its router, down where it had more than its share of the "
+                  "choices of the step, up where it had less: balance without a loss (DeepSeek V3: 0.001)"),
     BOOL("optimizer.post_validation", post_validation, "false", .aliases = "enable_optimizer_post_validation",
          .help = "pipelines: a stage steps before the norm of all gradients is known, keeps what it overwrites (12 bytes a "
                  "weight that it updates, where activations were), and steps again where clipping or a value that is not "

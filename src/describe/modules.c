@@ -170,6 +170,7 @@ static const row rows[DH_N_OP_TYPE] = {
     [DH_OP_LATENT_PACK_GRAD] = {LATENT, {NULL}},
     [DH_OP_LATENT_CUT_GRAD] = {LATENT, {NULL}},
     [DH_OP_STAY] = {EXPERTS, {NULL}},
+    [DH_OP_ROUTER_LOAD] = {EXPERTS, {"aten.bincount"}},
     [DH_OP_ATTN] = {ATTENTION, {FLASH, CUDNN, EFFICIENT}},
     [DH_OP_KV_PACK] = {ATTENTION, {NULL}},
     [DH_OP_RING_ATTN] = {ATTENTION, {FLASH, CUDNN, EFFICIENT}},

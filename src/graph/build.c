@@ -621,6 +621,7 @@ static dh_dims dims_of(const dh_build *build, const dh_model *m)
         .n_groups = m->n_groups,
         .top_groups = m->top_groups,
         .router_scale = m->router_scale,
+        .router_balanced = m->n_groups && build->balances_routers && build->mode == DH_MODE_TRAIN,
         /* The balancing loss of a micro-batch counts as its tokens do in the batch. */
         .aux_scale = m->router_aux_coef * build->loss_scale * (double)rows,
     };

@@ -281,7 +281,11 @@ static void grad_router(tape *t, const dh_op op)
         IDS(dlogits));
     keep_rows(t, &op);
     tape_contribute(t, op.in[0], summed(t, &op, dlogits));
-    if (op.in[1] != DH_NONE) /* a bias that has a part in the choice alone */
+    if (op.in[1] == DH_NONE) return; /* else a bias that has a part in the choice alone */
+    if (t->graph->dims.router_balanced)
+        tape_emit(t, DH_OP_ROUTER_LOAD, DH_PHASE_W, -1, IDS(op.out[2]),
+                  IDS(param_grad(t, op.in[1])));
+    else
         tape_emit(t, DH_OP_STAY, DH_PHASE_W, -1, IDS(DH_NONE), IDS(param_grad(t, op.in[1])));
 }
 

@@ -426,8 +426,8 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
            a->norm_plus_one == b->norm_plus_one && a->embed_scale == b->embed_scale &&
            a->attn_scale == b->attn_scale && a->attn_softcap == b->attn_softcap &&
            a->logit_softcap == b->logit_softcap && a->lora_scale == b->lora_scale &&
-           a->nth == b->nth && ropes_equal(&a->rope, &b->rope) &&
-           ropes_equal(&a->rope_nth, &b->rope_nth);
+           a->router_balanced == b->router_balanced && a->nth == b->nth &&
+           ropes_equal(&a->rope, &b->rope) && ropes_equal(&a->rope_nth, &b->rope_nth);
 }
 
 static bool attributes_equal(const dh_op *a, const dh_op *b)

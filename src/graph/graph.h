@@ -217,8 +217,9 @@ typedef struct dh_dims {
     int64_t rope_dim, v_dim, rope_pairs;
     /* Routing by sigmoids, in n_groups of which a token has top_groups; 0: by softmax. */
     int64_t n_groups, top_groups;
-    double router_scale; /* of the weights of a token's experts */
-    double aux_scale;    /* factor of the gradient of the load-balancing loss */
+    double router_scale;     /* of the weights of a token's experts */
+    int64_t router_balanced; /* 1: routers' biases go by the load of their experts */
+    double aux_scale;        /* factor of the gradient of the load-balancing loss */
     /* Attention to the last tokens alone (dh_model_window): how many, which of how many layers. */
     int64_t window, window_from, window_every, layers; /* 0 all: none has a window */
     int64_t linear;      /* 1: linear attention; cp ranks' tokens are consecutive */
@@ -275,6 +276,7 @@ typedef struct dh_build {
     bool documents;   /* samples are rows of documents that do not see each other: positions begin
                        * anew with each */
     bool linear_ring; /* dh_dims */
+    bool balances_routers; /* dims.router_balanced of a model whose routers have biases */
 } dh_build;
 
 /* TUNING: chunks of 512 rows and more keep bf16 weight gradients of a 50,257-word head
@@ -588,6 +590,7 @@ typedef struct dh_opt_region {
     bool decay;
     bool counts;    /* in the gradient norm; false where another rank counts the same elements */
     bool norm_only; /* part of a region that as a whole does not count */
+    bool balances;  /* biases of routers, which BALANCE moves instead of AdamW; none count */
     uint32_t grad, master, adam_m, adam_v;
     uint32_t copy; /* bf16 copy to refresh, DH_NONE */
     /* Distributed optimizer: this many elements of `gather`, of which the region is one
@@ -617,6 +620,7 @@ typedef struct dh_opt_norm {
  * emits the graph puts the transfers of dh_graph_build_norm_link between: what comes from before
  * ahead of the operator that first writes DH_STATE_SQTOTAL last among those ahead of the factors,
  * the rest ahead of the factor of all.
+ * Regions that balance are stepped last, by the norm of all.
  * Fused, region by region in their order: squared sum, factor, AdamW and, where nothing is clipped,
  * gather; then the norm of all, and where gradients are clipped an amendment and the gather of
  * each. */

@@ -154,6 +154,24 @@ static uint32_t clip_factor(builder *b, dh_state which, const char *name, uint32
     return norm;
 }
 
+/* Whether AdamW steps it. */
+static bool is_stepped(const dh_opt_region *r)
+{
+    return !r->norm_only && !r->balances;
+}
+
+/* Routers' biases, once the norm of all is known. */
+static void balance(builder *b, const dh_opt_region *regions, size_t n, const uint32_t *grads,
+                    uint32_t norm)
+{
+    for (size_t i = 0; i < n; i++) {
+        const dh_opt_region *r = &regions[i];
+        if (!r->balances) continue;
+        const uint32_t p = add_range(b, "p", DH_F32, r->master, r->n, false);
+        add_op(b, DH_OP_BALANCE, DH_PHASE_OPT, r->flat, -1, IDS(grads[i], norm), IDS(p));
+    }
+}
+
 /* What a step of a region works on. */
 typedef struct stepped {
     uint32_t grad, norm, p, m, v, copy;
@@ -201,10 +219,11 @@ static void step_at_once(builder *b, const dh_opt_region *regions, size_t n, con
 {
     const uint32_t norm = clip_factor(b, DH_STATE_NORM, "norm", total);
     for (size_t i = 0; i < n; i++) {
-        if (regions[i].norm_only) continue;
+        if (!is_stepped(&regions[i])) continue;
         const stepped s = update(b, &regions[i], grads[i], norm, dtype, false);
         gather(b, &regions[i], &s, dtype);
     }
+    balance(b, regions, n, grads, norm);
 }
 
 /* By the norm of all. What is gathered has been amended: a gather is no operator that is left out.
@@ -214,7 +233,7 @@ static void amend_all(builder *b, const dh_opt_region *regions, size_t n, const 
 {
     for (size_t i = 0; i < n; i++) {
         const stepped *s = &list[i];
-        if (regions[i].norm_only) continue;
+        if (!is_stepped(&regions[i])) continue;
         add_op(b, DH_OP_AMEND, DH_PHASE_OPT, regions[i].flat, -1,
                IDS(s->grad, norm, s->norm, s->old), IDS(s->p, s->m, s->v, s->copy));
         gather(b, &regions[i], s, dtype);
@@ -231,9 +250,11 @@ static void step_ahead(builder *b, const dh_opt_region *regions, size_t n, const
     }
     const uint32_t so_far = clip_factor(b, DH_STATE_NORM_SO_FAR, "so_far", total);
     for (size_t i = 0; i < n; i++)
-        if (!regions[i].norm_only) list[i] = update(b, &regions[i], grads[i], so_far, dtype, true);
+        if (is_stepped(&regions[i]))
+            list[i] = update(b, &regions[i], grads[i], so_far, dtype, true);
     const uint32_t norm = clip_factor(b, DH_STATE_NORM, "norm", total);
     amend_all(b, regions, n, list, dtype, norm);
+    balance(b, regions, n, grads, norm);
     free(list);
 }
 
@@ -261,6 +282,7 @@ static void step_fused(builder *b, const dh_opt_region *regions, size_t n, const
     const uint32_t squares = add_state(b, "sq", DH_STATE_SQSUM, (int64_t)n, DH_SQSUM_DIGITS);
     const uint32_t own = add_state(b, "own", DH_STATE_NORM_SO_FAR, (int64_t)n, 2);
     for (size_t i = 0; i < n; i++) {
+        if (regions[i].balances) continue;
         const int64_t at = row[regions[i].counts]++;
         list[i] = step_own(b, &regions[i], grads[i], view_of(b, squares, at), view_of(b, own, at),
                            dtype, norm->clips);
@@ -271,6 +293,7 @@ static void step_fused(builder *b, const dh_opt_region *regions, size_t n, const
     sum_over_ranks(b, counted, norm->group, total);
     const uint32_t of_all = clip_factor(b, DH_STATE_NORM, "norm", total);
     if (norm->clips) amend_all(b, regions, n, list, dtype, of_all);
+    balance(b, regions, n, grads, of_all);
     free(list);
 }
 

@@ -126,6 +126,7 @@ static const shape_row rows[DH_N_OP_TYPE] = {
     [DH_OP_SUM] = {"d[N 20]", "d[1 20]", NULL},
     [DH_OP_CLIP] = {"d[1 20]", "d[1 2]", NULL},
     [DH_OP_ADAMW] = {"f[~] d[1 2]", "f[~] f[~] f[~] o[~] f[3 K]", check_kept},
+    [DH_OP_BALANCE] = {"f[~] d[1 2]", "f[~]", NULL},
     [DH_OP_AMEND] = {"f[~] d[1 2] d[1 2] f[3 K]", "f[~] f[~] f[~] o[~]", check_kept},
     [DH_OP_ALL_GATHER] = {"*[~]", "*[g~]", NULL},
     [DH_OP_REDUCE_SCATTER] = {"*[g~]", "*[~]", NULL},

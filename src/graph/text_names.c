@@ -115,6 +115,7 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(n_groups),
     I64(top_groups),
     F64("router_scale", router_scale),
+    I64(router_balanced),
     {"nth_original_max_seq", DH_FIELD_I64, offsetof(dh_dims, rope_nth.original_max_seq), NULL},
 };
 _Static_assert(sizeof(dh_norm_kind) == sizeof(unsigned) &&

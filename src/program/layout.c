@@ -113,12 +113,23 @@ dh_status dh_emit_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, ui
 /* Order of a block's parameters: matrices; split vectors; vectors that all ranks of a
  * tensor-parallel group have, whose gradients one collective sums, first those of which each
  * rank has its heads' part even where it has all tokens; with these a router's
- * weight, which is small and float32 as they are, but decays. Of adapters, which have a flat to
+ * weight, which is small and float32 as they are, but decays, and last its bias where that goes by
+ * the load of its experts. Of adapters, which have a flat to
  * themselves and decay, those that all ranks have lie where such vectors do. */
-enum { MATRICES, SPLIT_VECTORS, HEAD_VECTORS, REPLICATED_VECTORS, ROUTERS, N_LAYOUT_CLASS };
+enum {
+    MATRICES,
+    SPLIT_VECTORS,
+    HEAD_VECTORS,
+    REPLICATED_VECTORS,
+    ROUTERS,
+    BALANCED,
+    N_LAYOUT_CLASS
+};
 
-static int layout_class(const dh_param *param)
+static int layout_class(const dh_param *param, bool balances)
 {
+    if (balances && param->kind == DH_BLOCK_LAYER && param->which == DH_PARAM_ROUTER_B)
+        return BALANCED;
     if (dh_param_is_matrix(param)) return MATRICES;
     if (param->ndim > 1 && !param->shared) return ROUTERS;
     if (param->by_heads) return HEAD_VECTORS;
@@ -129,6 +140,7 @@ typedef struct measuring {
     const dh_program *program;
     dh_flat *flat;
     int layout_class;
+    bool balances;  /* recipe.balances_routers */
     int64_t *first; /* by parameter: its first element in the run it belongs to */
 } measuring;
 
@@ -136,7 +148,7 @@ static void measure_param(uint32_t param, void *arg)
 {
     measuring *m = arg;
     const dh_param *p = &m->program->params.at[param];
-    if (layout_class(p) != m->layout_class) return;
+    if (layout_class(p, m->balances) != m->layout_class) return;
     int64_t *n = m->layout_class == MATRICES ? &m->flat->n_matrix : &m->flat->n_vector;
     m->first[param] = *n;
     *n = dh_flat_pad(*n + dh_param_elements(p), DH_FLAT_ALIGN);
@@ -179,11 +191,13 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     dh_flat *flat = &p->flats.at[id];
     const dh_group_kind group = dh_program_data_group(p, flat->first_block);
     const int64_t shards = dh_emit_flat_shards(e, flat->first_block);
-    measuring m = {.program = p, .flat = flat, .first = first};
+    measuring m = {
+        .program = p, .flat = flat, .balances = e->spec->recipe.balances_routers, .first = first};
     for (int class = 0; class < N_LAYOUT_CLASS; class ++) {
         if (class == HEAD_VECTORS) flat->replicated0 = flat->n_vector;
         if (class == REPLICATED_VECTORS) flat->n_by_heads = flat->n_vector - flat->replicated0;
         if (class == ROUTERS) flat->decayed0 = flat->n_vector;
+        if (class == BALANCED) flat->balanced0 = flat->n_vector;
         m.layout_class = class;
         dh_emit_visit_params(e, id, measure_param, &m);
     }

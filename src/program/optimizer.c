@@ -181,8 +181,9 @@ static dh_status add_vector_region(dh_ctx *ctx, const dh_reducer *r, uint32_t fl
     const int64_t n = end - first;
     dh_opt_region region = {.flat = flat,
                             .n = n,
-                            .decay = first >= f.decayed0,
+                            .decay = first >= f.decayed0 && first < f.balanced0,
                             .counts = counts,
+                            .balances = first >= f.balanced0,
                             .copy = DH_NONE,
                             .gather = DH_NONE};
     if (n == 0) return DH_OK;
@@ -225,7 +226,8 @@ static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, regi
     DH_TRY(add_matrix_regions(ctx, r, flat, counts || (!again && (sharded || experts)), list));
     DH_TRY(add_vector_region(ctx, r, flat, 0, f.replicated0, counts, list));
     DH_TRY(add_vector_region(ctx, r, flat, f.replicated0, f.decayed0, counts && first_tp, list));
-    return add_vector_region(ctx, r, flat, f.decayed0, f.n_vector, counts && first_tp, list);
+    DH_TRY(add_vector_region(ctx, r, flat, f.decayed0, f.balanced0, counts && first_tp, list));
+    return add_vector_region(ctx, r, flat, f.balanced0, f.n_vector, false, list);
 }
 
 /* A flat, and its place among those whose sums come before and behind it. */

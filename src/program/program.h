@@ -89,11 +89,11 @@ typedef struct dh_param_home {
 /* A bucket: the parameters of one block or of neighbours whose gradients are reduced
  * together, as two runs of elements, each parameter aligned to DH_FLAT_ALIGN elements:
  * matrices, then vectors (those split over tensor parallelism before those all ranks have;
- * last the routers' weights). Matrices are cut into equal pieces, one transfer each; padding
- * at the end makes them equal. With the distributed optimizer
- * the rank updates one shard of every piece, elements [shard0, shard0 + n_shard) of it, and has
- * moments (and, in bf16 training, masters) of these shards only, one after the other. From ZeRO-2
- * on the gradients of matrices do not persist: whole ones are transient (DH_BUF_UNREDUCED, which
+ * last the routers' weights, and biases that go by load). Matrices are cut into equal pieces, one
+ * transfer each; padding at the end makes them equal. With the distributed optimizer the rank
+ * updates one shard of every piece, elements [shard0, shard0 + n_shard) of it, and has moments
+ * (and, in bf16 training, masters) of these shards only, one after the other. From ZeRO-2 on the
+ * gradients of matrices do not persist: whole ones are transient (DH_BUF_UNREDUCED, which
  * matrix[DH_BUF_GRAD] then is) and are reduced to shards, which the optimizer reads. Where another
  * program leaves gradients for the optimizer (DH_PART_UPDATE), the shards persist, and whole ones
  * are not there. Where every micro-batch's are summed by themselves (each_micro), whole ones and
@@ -107,6 +107,7 @@ typedef struct dh_flat {
     int64_t replicated0;                  /* first vector element that all tp ranks have */
     int64_t n_by_heads;                   /* of these the first: gradients are of own heads */
     int64_t decayed0;                     /* first vector element that weight decay concerns */
+    int64_t balanced0;                    /* first one that goes by a router's load */
     int64_t shard0, n_shard;              /* of a piece; whole: 0, n_piece */
     dh_operand matrix[DH_BUF_ADAM_V + 1]; /* by kind: all that is there of the matrices */
     dh_operand vector[DH_BUF_ADAM_V + 1];

@@ -60,6 +60,7 @@ typedef struct dh_recipe {
     int64_t fuse;            /* of ZeRO-1 and 2: each piece of a bucket is stepped as its gradients
                               * come, and there are so many of them at least; 0: by the norm */
     bool clips;              /* gradients are clipped by the norm of all */
+    bool balances_routers;   /* biases of routers go by the load of their experts */
     dh_gathered between;     /* of ZeRO-3: what stays of a block between forward and backward */
     bool gathers_first;   /* ZeRO-1 and 2: what the optimizer updated is gathered at the beginning
                            * of the next step, beside its first forwards, not behind it */

@@ -129,12 +129,14 @@ static dh_status check_own(const stepper *s, uint32_t instr)
                    text);
 }
 
+/* Routers' biases go by the norm of all alone, whichever way a stage comes to know it. */
 static dh_status check_final(const stepper *s, uint32_t instr)
 {
     const dh_operand *norm = input(s, instr, NORM);
-    const bool amended = type_of(s, instr) == DH_OP_AMEND;
+    const bool balances = type_of(s, instr) == DH_OP_BALANCE;
+    const bool amended = type_of(s, instr) == DH_OP_AMEND || (balances && s->hears);
     char text[256];
-    if (!amended && is_own(s, norm)) return check_own(s, instr);
+    if (!amended && !balances && is_own(s, norm)) return check_own(s, instr);
     if (s->p->mesh.pp == 1 || is_of_all(s, s->sum[norm->buffer], amended)) return DH_OK;
     return dh_fail(s->ctx, DH_EVERIFY,
                    "%s is final, and goes by a norm that is not that of all stages' gradients",
@@ -165,7 +167,7 @@ static dh_status check(stepper *s)
         const dh_op_type type = type_of(s, i);
         if (goes_ahead(s, i))
             DH_TRY(check_amended(s, i));
-        else if (type == DH_OP_ADAMW || type == DH_OP_AMEND)
+        else if (type == DH_OP_ADAMW || type == DH_OP_AMEND || type == DH_OP_BALANCE)
             DH_TRY(check_final(s, i));
         note_writes(s, i);
     }

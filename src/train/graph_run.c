@@ -219,7 +219,8 @@ static dh_step step_of(const dh_job *job)
                      .beta2 = job->beta2,
                      .eps = job->eps,
                      .weight_decay = job->weight_decay,
-                     .grad_clip = job->grad_clip};
+                     .grad_clip = job->grad_clip,
+                     .router_bias_rate = job->router_bias_rate};
 }
 
 static dh_status run_program(dh_ctx *ctx, dh_graph_run *run, const dh_ranks *ranks, dh_slab *slab)

@@ -73,6 +73,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .post_validation = job->post_validation,
         .fuse = dh_fuse_pieces(job->fuse),
         .clips = job->grad_clip > 0,
+        .balances_routers = job->router_bias_rate > 0,
         .whole_tokens = !job->sequence_parallel,
         .recompute = (dh_recompute_kind)job->recompute,
         .backend = &device->info,

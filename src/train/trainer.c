@@ -143,6 +143,7 @@ static dh_step step_of(dh_run *run)
                      .eps = job->eps,
                      .weight_decay = job->weight_decay,
                      .grad_clip = job->grad_clip,
+                     .router_bias_rate = job->router_bias_rate,
                      .loss_rows = run->work.documents > 0 ? (double)run->work.tokens : 0,
                      .source = dh_run_source(run->train_data),
                      .capture = (dh_step_capture)job->capture,

@@ -233,6 +233,7 @@ static inline size_t cuda_grouped_workspace(const dh_grouped *grouped)
 
 #define dh_k_router_groups_fwd(...) dh_cuda_router_groups_fwd(NULL, __VA_ARGS__)
 #define dh_k_router_groups_bwd(...) dh_cuda_router_groups_bwd(NULL, __VA_ARGS__)
+#define dh_k_router_load(...) dh_cuda_router_load(NULL, __VA_ARGS__)
 #define dh_k_router_groups_sums(...) dh_cuda_router_groups_sums(NULL, __VA_ARGS__)
 #define dh_k_latent_pack(...) dh_cuda_latent_pack(NULL, __VA_ARGS__)
 #define dh_k_latent_pack_bwd(...) dh_cuda_latent_pack_bwd(NULL, __VA_ARGS__)

@@ -197,6 +197,7 @@ static void run_both(const values *v, const dh_op *op, unsigned accumulate)
                                 .eps = 1e-8,
                                 .weight_decay = 0.1,
                                 .grad_clip = 1,
+                                .router_bias_rate = 0.1,
                                 .loss_rows = 40};
     dh_call cpu = {.graph = v->g, .op = op, .layer = 1, .accumulate = accumulate};
     cpu.scalars = &scalars;
@@ -270,6 +271,7 @@ typedef struct layout {
 } layout;
 
 static bool hands_on;  /* linear attention: states go from rank to rank */
+static bool balances;  /* biases of routers go by load */
 static bool documents; /* of the graphs that are made next: rows of documents of 16 tokens */
 
 static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, dh_dtype dtype,
@@ -281,6 +283,7 @@ static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, d
     if (mode == DH_MODE_TRAIN) build.seq = 32 / l.cp;
     build.documents = documents;
     build.linear_ring = hands_on;
+    build.balances_routers = balances;
     const dh_shard shard = {.tp = l.tp, .tp_rank = l.tp - 1, .ep = l.ep, .ep_rank = l.ep - 1};
     dh_graph *g;
     assert_ok(&ctx, dh_graph_build(&ctx, &build, kind, &g));
@@ -311,11 +314,19 @@ static void run_optimizer(dh_dtype dtype)
                                       .adam_m = 8,
                                       .adam_v = 9,
                                       .copy = DH_NONE,
+                                      .gather = DH_NONE},
+                                     {.n = 40,
+                                      .balances = true,
+                                      .grad = 10,
+                                      .master = 11,
+                                      .adam_m = DH_NONE,
+                                      .adam_v = DH_NONE,
+                                      .copy = DH_NONE,
                                       .gather = DH_NONE}};
     for (int behind = 0; behind < 2; behind++) { /* by the norm of all; by a part, then amended */
         const dh_opt_norm norm = {.group = -1, .behind = behind};
         dh_graph *g;
-        assert_ok(&ctx, dh_graph_build_optimizer(&ctx, regions, 2, dtype, &norm, &g));
+        assert_ok(&ctx, dh_graph_build_optimizer(&ctx, regions, 3, dtype, &norm, &g));
         run_graph(g);
         dh_graph_destroy(g);
     }
@@ -375,6 +386,9 @@ static void run_families(void)
     plain.topk_plain = true;
     run_of(&plain, DH_BLOCK_LAYER);
     run_of(&latent, DH_BLOCK_LAYER);
+    balances = true;
+    run_of(&latent, DH_BLOCK_LAYER);
+    balances = false;
 }
 
 static void run_linear_attention(void)

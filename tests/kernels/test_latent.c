@@ -237,9 +237,23 @@ static void heads_are_cut_and_filled_up(void **state)
     }
 }
 
+/* Twice the same choices: what each expert has above its share, in whole numbers. */
+static void load_is_what_is_above_the_share(void **state)
+{
+    const int32_t experts[] = {2, 0, 2, 3, 2, 0};
+    float load[4];
+    dh_k_router_load(6, 4, experts, load, false);
+    dh_k_router_load(6, 4, experts, load, true);
+    for (int e = 0; e < 4; e++) {
+        static const int counts[] = {2, 0, 3, 1};
+        assert_true(load[e] == (float)(2 * (4 * counts[e] - 6)));
+    }
+}
+
 const struct CMUnitTest latent_tests[] = {
     cmocka_unit_test(router_chooses_in_groups),
     cmocka_unit_test(bias_has_a_part_in_the_choice_alone),
+    cmocka_unit_test(load_is_what_is_above_the_share),
     cmocka_unit_test(rows_are_packed_and_back),
     cmocka_unit_test(heads_are_cut_and_filled_up),
 };

@@ -102,6 +102,8 @@ dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_router_sums(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_router_aux(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_router_load(dh_ctx *ctx, const dh_call *c);
+dh_status dh_cpu_run_balance(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_stay(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_call *c);

@@ -112,6 +112,23 @@ dh_status dh_cpu_run_stay(dh_ctx *ctx, const dh_call *c)
     return DH_OK;
 }
 
+dh_status dh_cpu_run_router_load(dh_ctx *ctx, const dh_call *c)
+{
+    const dh_tensor *experts = in_tensor(c, 0), *load = out_tensor(c, 0);
+    dh_k_router_load(dh_tensor_elements(experts), load->shape[0], c->in[0], c->out[0],
+                     c->accumulate & 1);
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_balance(dh_ctx *ctx, const dh_call *c)
+{
+    const double *norm = c->in[1];
+    if (isfinite(norm[0]))
+        dh_k_balance(dh_tensor_elements(out_tensor(c, 0)), (float)c->scalars->router_bias_rate,
+                     c->in[0], c->out[0]);
+    return DH_OK;
+}
+
 /* ---- rows ---------------------------------------------------------------------------------- */
 
 dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_call *c)

@@ -371,6 +371,11 @@ void dh_k_router_groups_fwd(const dh_grouped_router *r, dh_dtype dtype, const vo
 /* dlogits from dweights [N,top_k]. */
 void dh_k_router_groups_bwd(const dh_grouped_router *r, dh_dtype dtype, const float *probs,
                             const int32_t *experts, const float *dweights, void *dlogits);
+/* load [E] (+)= E times how many of n choices are this expert's, less n: whole numbers, exact up to
+ * 2^24 and of the right sign beyond. */
+void dh_k_router_load(int64_t n, int64_t E, const int32_t *experts, float *load, bool accumulate);
+/* bias -= rate sign(load), n of both. */
+void dh_k_balance(int64_t n, float rate, const float *load, float *bias);
 /* As dh_k_router_sums, of probabilities that are each row's scores made to sum to 1. */
 void dh_k_router_groups_sums(int64_t N, int64_t E, int64_t top_k, const float *scores,
                              const int32_t *experts, double *counts, double *prob_sums);

@@ -120,3 +120,16 @@ void dh_k_router_groups_sums(int64_t N, int64_t E, int64_t top_k, const float *s
         for (int64_t e = 0; e < E; e++) prob_sums[e] += scores[n * E + e] / sum;
     }
 }
+
+/* ---- balance by load --------------------------------------------------------------------- */
+
+void dh_k_router_load(int64_t n, int64_t E, const int32_t *experts, float *load, bool accumulate)
+{
+    for (int64_t e = 0; e < E; e++) load[e] = (accumulate ? load[e] : 0) - (float)n;
+    for (int64_t i = 0; i < n; i++) load[experts[i]] += (float)E;
+}
+
+void dh_k_balance(int64_t n, float rate, const float *load, float *bias)
+{
+    for (int64_t i = 0; i < n; i++) bias[i] -= rate * (float)((load[i] > 0) - (load[i] < 0));
+}

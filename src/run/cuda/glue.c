@@ -394,6 +394,18 @@ static void run_stay(dh_cuda_stream stream, const dh_call *c)
     if (!adds(c, 0)) dh_cuda_zero(stream, (size_t)dh_tensor_bytes(out_tensor(c, 0)), c->out[0]);
 }
 
+static void run_router_load(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_router_load(stream, dh_tensor_elements(in_tensor(c, 0)), out_tensor(c, 0)->shape[0],
+                        c->in[0], c->out[0], adds(c, 0));
+}
+
+static void run_balance(dh_cuda_stream stream, const dh_call *c)
+{
+    dh_cuda_balance(stream, c->scalars, c->in[1], dh_tensor_elements(out_tensor(c, 0)), c->in[0],
+                    c->out[0]);
+}
+
 /* Rows of each expert are the choices that have a slot: without capacity all, with it that many,
  * as offsets say. */
 static void run_moe_order(dh_cuda_stream stream, const dh_call *c)

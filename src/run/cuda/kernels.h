@@ -249,6 +249,11 @@ void dh_cuda_router_groups_bwd(dh_cuda_stream stream, const dh_grouped_router *r
 void dh_cuda_router_groups_sums(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
                                 const float *scores, const int32_t *experts, double *counts,
                                 double *prob_sums);
+void dh_cuda_router_load(dh_cuda_stream stream, int64_t n, int64_t E, const int32_t *experts,
+                         float *load, bool accumulate);
+/* By the rate of scalars; nothing where norm [2] is not finite. */
+void dh_cuda_balance(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
+                     int64_t n, const float *load, float *bias);
 /* Where scalars say so (even_experts); NULL: always. */
 void dh_cuda_router_deal(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
                          const dh_scalars *scalars, int32_t *experts);

@@ -442,6 +442,7 @@ dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step)
                                 .eps = step->eps,
                                 .weight_decay = step->weight_decay,
                                 .grad_clip = step->grad_clip,
+                                .router_bias_rate = step->router_bias_rate,
                                 .loss_rows = step->loss_rows,
                                 .even_experts = step->even_experts};
     exec->step = step;

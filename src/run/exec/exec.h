@@ -45,7 +45,8 @@ typedef struct dh_step {
     int64_t sample_stride; /* from one micro-batch to the next */
     uint64_t seed;         /* of dropout */
     double lr, beta1, beta2, eps, weight_decay;
-    double grad_clip; /* 0: off */
+    double grad_clip;        /* 0: off */
+    double router_bias_rate; /* by how much biases of routers go by load */
     double loss_rows; /* targets of all ranks, by which the loss is divided; 0: as the graph says */
     dh_batch_source source;
     const int32_t *tokens; /* decode: the new tokens, instead of a source */

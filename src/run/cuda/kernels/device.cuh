@@ -116,6 +116,11 @@ DEVICE void narrow(float x, bf16 *y)
     y->bits = (uint16_t)(is_nan ? (bits >> 16) | 0x40u : rounded);
 }
 
+DEVICE bool is_finite(double x)
+{
+    return ((uint64_t)__double_as_longlong(x) >> 52 & 0x7ff) != 0x7ff;
+}
+
 /* V elements that are moved at once; V is 1, or as many as 16 bytes hold. */
 template <class T, int V> struct alignas(sizeof(T) * V) run_of {
     T at[V];

@@ -380,11 +380,6 @@ DEVICE adamw_factors adamw_factors_of(const dh_scalars *s, const double *norm, b
     return f;
 }
 
-DEVICE bool is_finite(double x)
-{
-    return ((uint64_t)__double_as_longlong(x) >> 52 & 0x7ff) != 0x7ff;
-}
-
 /* Whether an AdamW that keeps what it overwrites steps by the norm of a part of the gradients. */
 DEVICE bool steps_ahead(const double *so_far)
 {

@@ -8,11 +8,6 @@
 
 enum { DIGITS = DH_SQSUM_DIGITS, LOWEST = -352, HIGHEST = 2 * 128 + 5 };
 
-DEVICE bool is_finite(double x)
-{
-    return ((uint64_t)__double_as_longlong(x) >> 52 & 0x7ff) != 0x7ff;
-}
-
 /* ---- sum ----------------------------------------------------------------------------------------
  */
 

@@ -164,3 +164,40 @@ void dh_cuda_router_groups_sums(dh_cuda_stream stream, int64_t N, int64_t E, int
     launch(router_groups_sums, E, FLAT_THREADS, stream, N, E, top_k, scores, experts, counts,
            prob_sums);
 }
+
+/* ---- balance by load ----------------------------------------------------------------------------
+ */
+
+/* A block an expert. */
+__global__ void router_load(int64_t n, int64_t E, const int32_t *experts, bool accumulate,
+                            float *load)
+{
+    DH_SHARED(double, room, [WARP]);
+    const int64_t e = blockIdx.x;
+    double count = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) count += experts[i] == e;
+    count = block_sum(count, room);
+    if (threadIdx.x > 0) return;
+    load[e] = (accumulate ? load[e] : 0.0f) + (float)((double)E * count - (double)n);
+}
+
+void dh_cuda_router_load(dh_cuda_stream stream, int64_t n, int64_t E, const int32_t *experts,
+                         float *load, bool accumulate)
+{
+    launch(router_load, E, FLAT_THREADS, stream, n, E, experts, accumulate, load);
+}
+
+__global__ void balance(const dh_scalars *scalars, const double *norm, int64_t n, const float *load,
+                        float *bias)
+{
+    const float rate = (float)scalars->router_bias_rate;
+    if (!is_finite(norm[0])) return;
+    for (int64_t i = first_of_grid(); i < n; i += grid_step())
+        bias[i] -= rate * (float)((load[i] > 0) - (load[i] < 0));
+}
+
+void dh_cuda_balance(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
+                     int64_t n, const float *load, float *bias)
+{
+    launch(balance, flat_blocks(n), FLAT_THREADS, stream, scalars, norm, n, load, bias);
+}
