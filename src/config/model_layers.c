@@ -111,11 +111,6 @@ static dh_status check_dense(dh_ctx *ctx, const dh_model *m)
         return dh_fail(ctx, DH_EINVAL, "model dense_width is %lld; %s", (long long)m->dense_width,
                        some ? "layers without experts need a feed-forward width"
                             : "all layers have experts, or none (0)");
-    if (some && m->lora.rank > 0)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "lora.rank %lld: adapters are not supported where only some layers have "
-                       "experts (0)",
-                       (long long)m->lora.rank);
     return DH_OK;
 }
 

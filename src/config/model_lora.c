@@ -67,13 +67,26 @@ static const linear_row rows[] = {
     {"c_proj", GPT2, true, ffn, width},
 };
 
-static bool has(const dh_model *m, const linear_row *row)
+/* Of a model whose layers are alike. */
+static bool layer_has(const dh_model *m, const linear_row *row)
 {
     const int family = m->family == DH_FAMILY_GPT2        ? GPT2
                        : m->family == DH_FAMILY_PHI3      ? PHI3
                        : m->family == DH_FAMILY_DEEPSEEK3 ? NONE
                                                           : SEPARATE;
     return (row->families & family) && !(row->ffn && m->n_experts > 0);
+}
+
+/* Whether any of its layers does: those without experts have more than the others. */
+static bool has(const dh_model *m, const linear_row *row)
+{
+    const dh_layer_kinds kinds = dh_model_kinds(m, 0, m->n_layers);
+    bool any = false;
+    for (int k = 0; k < kinds.n; k++) {
+        const dh_model layer = dh_model_of_layer(m, kinds.layer[k]);
+        any |= layer_has(&layer, row);
+    }
+    return any;
 }
 
 /* The next name of a list, behind commas and blanks; false: there is none. */
@@ -119,14 +132,26 @@ double dh_model_lora_scale(const dh_model *m)
     return m->lora.alpha > 0 ? m->lora.alpha / (double)m->lora.rank : 2;
 }
 
+/* Elements of one layer's adapters, of a model whose layers are alike. */
+static int64_t layer_params(const dh_model *m)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++)
+        if (layer_has(m, &rows[i]) && dh_model_adapts(m, rows[i].name))
+            n += m->lora.rank * (rows[i].in(m) + rows[i].out(m));
+    return n;
+}
+
 int64_t dh_model_n_trained(const dh_model *m)
 {
-    int64_t layer = 0;
+    const dh_layer_kinds kinds = dh_model_kinds(m, 0, m->n_layers);
+    int64_t n = 0;
     if (m->lora.rank == 0) return dh_model_n_params(m);
-    for (size_t i = 0; i < DH_COUNTOF(rows); i++)
-        if (has(m, &rows[i]) && dh_model_adapts(m, rows[i].name))
-            layer += m->lora.rank * (rows[i].in(m) + rows[i].out(m));
-    return m->n_layers * layer;
+    for (int k = 0; k < kinds.n; k++) {
+        const dh_model layer = dh_model_of_layer(m, kinds.layer[k]);
+        n += kinds.count[k] * layer_params(&layer);
+    }
+    return n;
 }
 
 /* ---- validation ---------------------------------------------------------------------------- */
@@ -136,6 +161,21 @@ static bool is_known(const dh_model *m, const char *name, size_t n)
     for (size_t i = 0; i < DH_COUNTOF(rows); i++)
         if (has(m, &rows[i]) && is(name, n, rows[i].name)) return true;
     return is(name, n, "all-linear");
+}
+
+/* A layer without any would have nothing to train. */
+static dh_status check_every_layer(dh_ctx *ctx, const dh_model *m)
+{
+    const dh_layer_kinds kinds = dh_model_kinds(m, 0, m->n_layers);
+    for (int k = 0; k < kinds.n; k++) {
+        const dh_model layer = dh_model_of_layer(m, kinds.layer[k]);
+        if (layer_params(&layer) == 0)
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "lora.targets \"%s\" names no linear that layer %lld has, which has "
+                           "experts: name one that all layers have, as q_proj, too",
+                           m->lora.targets, (long long)kinds.layer[k]);
+    }
+    return DH_OK;
 }
 
 dh_status dh_model_check_lora(dh_ctx *ctx, const dh_model *m)
@@ -156,12 +196,12 @@ dh_status dh_model_check_lora(dh_ctx *ctx, const dh_model *m)
         for (size_t i = 0; (linear = dh_model_linear(m, i)); i++)
             dh_str_printf(&names, "%s, ", linear);
         dh_fail(ctx, DH_EINVAL,
-                "lora.targets names %.*s, and a layer of this model has no such linear: there are "
+                "lora.targets names %.*s, and no layer of this model has such a linear: there are "
                 "%sor all-linear for all of them%s",
                 (int)n, name, names.text ? names.text : "?",
                 m->n_experts > 0 ? " (experts and their router have no adapters)" : "");
         dh_str_fini(&names);
         return DH_EINVAL;
     }
-    return DH_OK;
+    return check_every_layer(ctx, m);
 }

@@ -415,6 +415,10 @@ static void linear_attention_has_its_own_limits(void **state)
 }
 
 /* The feed-forward parts of layers without experts are split over tensor-parallel ranks too. */
+#define QWEN3_MOE_EVERY                                                                            \
+    "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 4, head_dim: 8, ffn_width: 40,\n" \
+    "        n_experts: 4, top_k: 2, vocab: 65, max_seq: 32, moe_every: 2, dense_width: 88}\n"
+
 static void dense_layers_are_checked(void **state)
 {
     static const char *const cases[][2] = {
@@ -428,6 +432,11 @@ static void dense_layers_are_checked(void **state)
         {"model: {preset: mixtral-tiny, dense_first: 1}", "does not apply to the mixtral family"},
         {"model: {preset: deepseek-tiny, dense_first: 1, dense_width: 96}\nlora: {rank: 4}",
          "adapters are not supported"},
+        {QWEN3_MOE_EVERY "lora: {rank: 4}", NULL},
+        {QWEN3_MOE_EVERY "lora: {rank: 4, targets: \"q_proj,gate_proj\"}", NULL},
+        {QWEN3_MOE_EVERY "lora: {rank: 4, targets: \"gate_proj\"}",
+         "names no linear that layer 1 has"},
+        {QWEN3_MOE_EVERY "lora: {rank: 4, targets: \"c_attn\"}", "no layer of this model"},
     };
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         dh_ctx ctx = DH_CTX_INIT;

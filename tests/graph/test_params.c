@@ -49,6 +49,10 @@ static void adapters_are_those_of_the_model(void **state)
     for (size_t i = 0; i < n; i++) {
         dh_model m = preset(presets[i].name);
         m.lora.rank = 4;
+        if (m.family == DH_FAMILY_QWEN3_MOE) {
+            m.moe_every = 3;
+            m.dense_width = 2 * m.ffn_width;
+        }
         int64_t total = 0, split[2] = {0, 0}, shared = 0;
         for (int layer = 0; layer < m.n_layers; layer++)
             for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {

@@ -529,16 +529,18 @@ static void adapter_gradients(void **state)
     };
     static const mesh of_experts[] = {{"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
                                       {"dp: 4, ep: 2, tp: 2, zero: 3", "sequential"},
-                                      {"dp: 2, ep: 2, tp: 2, expert_tp: 1", "sequential"}};
+                                      {"dp: 2, ep: 2, tp: 2, expert_tp: 1", "sequential"},
+                                      {"dp: 2, ep: 2, pp: 2", "dhelix"}};
     static const struct {
         const char *model, *lora;
     } cases[] = {{model_llama, "lora: {rank: 3}\n"},
                  {model_llama, "lora: {rank: 2, alpha: 3, targets: \"k_proj,up_proj,o_proj\"}\n"},
                  {model_gpt2, "lora: {rank: 4, targets: \"c_attn,c_proj\"}\n"},
-                 {model_qwen3_moe, "lora: {rank: 2}\n"}};
+                 {model_qwen3_moe, "lora: {rank: 2}\n"},
+                 {model_moe_every, "lora: {rank: 2}\n"}};
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         char text[512];
-        const bool experts = cases[i].model == model_qwen3_moe;
+        const bool experts = strstr(cases[i].model, "n_experts") != NULL;
         snprintf(text, sizeof text, "%s%s", cases[i].model, cases[i].lora);
         gradients_over(text, experts ? of_experts : meshes,
                        experts ? DH_COUNTOF(of_experts) : DH_COUNTOF(meshes));
