@@ -158,22 +158,24 @@ static setup more_setup(size_t n)
     return s;
 }
 
-/* Linear attention over three ranks that share sequences: states gathered, or handed on. */
-static mesh_programs *build_linear(bool ring)
+/* Linear attention over three ranks that share sequences: states gathered, or handed on; or in one
+ * of two layers alone. */
+static mesh_programs *build_linear(bool ring, bool hybrid)
 {
     const setup s = {"llama-tiny", "1f1b", 1, 1,    1, 0, 2, 24,   DH_F32,
                      false,        3,      0, NULL, 0, 0, 0, false};
     mesh_programs *m = prepare(&s);
     m->spec.recipe.model.attention = DH_ATTENTION_LINEAR;
+    m->spec.recipe.model.softmax_every = hybrid ? 2 : 0;
     m->spec.recipe.linear_ring = ring;
     return build_all(m);
 }
 
-enum { MORE = DH_COUNTOF(fault_setups), LASP2 = MORE + N_MORE, LASP1, N_FAULT_SETUPS };
+enum { MORE = DH_COUNTOF(fault_setups), LASP2 = MORE + N_MORE, LASP1, LASP2H, N_FAULT_SETUPS };
 
 static mesh_programs *build_faultless(size_t n)
 {
-    if (n >= LASP2) return build_linear(n == LASP1);
+    if (n >= LASP2) return build_linear(n == LASP1, n == LASP2H);
     const setup s = n < MORE ? fault_setups[n] : more_setup(n - MORE);
     return build(&s);
 }
