@@ -123,6 +123,7 @@ typedef struct dh_job {
     int64_t seq_len;      /* train.seq_len: T */
     uint64_t seed;        /* train.seed */
     dh_dtype dtype;       /* train.dtype: f32 or bf16 (float32 master weights) */
+    dh_fp8 fp8;           /* train.fp8: formats of layers' products, with dtype bf16 */
     int64_t threads;      /* train.threads: OpenMP threads per rank; 0: cores / ranks */
     dh_recompute recompute; /* train.recompute */
     dh_job_capture capture; /* train.capture */

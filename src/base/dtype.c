@@ -38,3 +38,10 @@ float dh_f16_to_f32(uint16_t half)
     if (exponent == 0) return sign * ldexpf((float)fraction, -24);
     return sign * ldexpf((float)(fraction + 1024), exponent - 25);
 }
+
+const char *dh_precision_name(dh_dtype dtype, dh_fp8 fp8)
+{
+    if (fp8 == DH_FP8_OFF) return dh_dtype_name(dtype);
+    return fp8 == DH_FP8_E4M3 ? "bf16, layers' products in fp8 (e4m3)"
+                              : "bf16, layers' products in fp8 (hybrid)";
+}

@@ -95,10 +95,10 @@ static void print_model(dh_str *out, const dh_job *job, const dh_recipe *recipe)
     dh_cli_paragraph(out, &text, 2);
     const double flop =
         dh_model_flops_per_token(m, job->seq_len) * (double)(job->global_batch * job->seq_len);
-    dh_str_printf(&text,
-                  "step: %lld sequences of %lld tokens in %lld micro-batches, %s, %s of the model",
-                  (long long)job->global_batch, (long long)job->seq_len, (long long)recipe->n_micro,
-                  dh_dtype_name(recipe->dtype), dh_format_flop(number, sizeof number, flop));
+    dh_str_printf(
+        &text, "step: %lld sequences of %lld tokens in %lld micro-batches, %s, %s of the model",
+        (long long)job->global_batch, (long long)job->seq_len, (long long)recipe->n_micro,
+        dh_precision_name(recipe->dtype, recipe->fp8), dh_format_flop(number, sizeof number, flop));
     dh_cli_paragraph(out, &text, 2);
 }
 

@@ -289,7 +289,7 @@ static void print_job(const dh_simulated_list *list, dh_str *out)
     dh_cli_paragraph(out, &text, 2);
     dh_str_printf(&text, "step: %lld sequences of %lld tokens in %lld micro-batches, %s%s%s",
                   (long long)j->global_batch, (long long)j->seq_len, (long long)dh_job_n_micro(j),
-                  dh_dtype_name(j->dtype), list->n_strategies == 1 ? ", strategy " : "",
+                  dh_precision_name(j->dtype, j->fp8), list->n_strategies == 1 ? ", strategy " : "",
                   list->n_strategies == 1 ? list->at[0].strategy->name : "");
     dh_cli_paragraph(out, &text, 2);
 }

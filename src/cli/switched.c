@@ -44,8 +44,9 @@ void dh_switched_print(const dh_switched *s, const dh_resolved *job, dh_str *out
     const dh_mesh *m = &job->recipe.mesh;
     dh_str text = DH_STR_INIT;
     dh_str_printf(out, "%s, %s, %lld ranks, %lld a node; weights and optimizer at %s\n\n",
-                  job->recipe.model.name, dh_dtype_name(job->recipe.dtype), (long long)m->ranks,
-                  (long long)m->ranks_per_node, dh_resharded_layout(job, home, sizeof home));
+                  job->recipe.model.name, dh_precision_name(job->recipe.dtype, job->recipe.fp8),
+                  (long long)m->ranks, (long long)m->ranks_per_node,
+                  dh_resharded_layout(job, home, sizeof home));
     print_groups(s, out);
     dh_str_printf(out, "\n");
     dh_str_printf(&text,

@@ -216,7 +216,8 @@ void dh_tuned_print(const dh_tuned *t, dh_str *out)
         &text, "%s on %lld devices of %s%s with %s each: %lld sequences of %lld tokens, %s",
         t->job->model.name, (long long)t->devices, t->cluster ? "cluster " : "this machine",
         t->cluster ? t->cluster->name : "", dh_format_bytes(room, sizeof room, t->memory_bytes),
-        (long long)t->job->global_batch, (long long)t->job->seq_len, dh_dtype_name(t->job->dtype));
+        (long long)t->job->global_batch, (long long)t->job->seq_len,
+        dh_precision_name(t->job->dtype, t->job->fp8));
     dh_cli_paragraph(out, &text, 2);
     dh_str_printf(out, "%lld configurations fit, %lld need more memory, %lld are not possible\n",
                   (long long)r->n_fit, (long long)r->n_too_large, (long long)r->n_refused);

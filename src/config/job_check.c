@@ -416,6 +416,23 @@ static dh_status check_lora(dh_ctx *ctx, const dh_job *job)
     return DH_OK;
 }
 
+/* Products are rounded from bf16, and adapters' are narrower than 8 bits gain by. */
+static dh_status check_fp8(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->fp8 == DH_FP8_OFF) return DH_OK;
+    if (job->dtype != DH_BF16)
+        return dh_fail(ctx, DH_EINVAL,
+                       "train.fp8 rounds operands of bf16, and train.dtype is %s: give "
+                       "train.dtype=bf16, or train.fp8=off",
+                       dh_dtype_name(job->dtype));
+    if (job->model.lora.rank == 0) return DH_OK;
+    return dh_fail(
+        ctx, DH_EUNSUPPORTED,
+        "train.fp8 with adapters (lora.rank %lld), whose narrow products have no kernels "
+        "of 8 bits: train.fp8=off would be right",
+        LL(job->model.lora.rank));
+}
+
 /* Whole gradients that stay anyway would be sent more often for nothing. */
 static dh_status check_gradient_sync(dh_ctx *ctx, const dh_job *job)
 {
@@ -440,6 +457,7 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
     DH_TRY(check_slowness(ctx, job));
     DH_TRY(check_lora(ctx, job));
     DH_TRY(check_router_bias(ctx, job));
+    DH_TRY(check_fp8(ctx, job));
     DH_TRY(check_gradient_sync(ctx, job));
     DH_TRY(derive_batch(ctx, job));
     DH_TRY(derive_seq_len(ctx, job));

@@ -11,6 +11,7 @@
 static const char *const order_names[] = {"shuffle", "sequential", "random", NULL};
 static const char *const format_names[] = {"text", "chat", NULL};
 static const char *const packing_names[] = {"none", "pack", "group", NULL};
+static const char *const fp8_names[] = {"off", "e4m3", "hybrid", NULL};
 static const char *const dtype_names[] = {"f32", "bf16", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", "attention", NULL};
 static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
@@ -291,6 +292,9 @@ static const dh_setting settings[] = {
         .unit = "tokens", .automatic = "model's longest, at most 1024", .help = "sequence length T"),
     INT("train.seed", seed, "1337", 0, MANY, .help = "of weights, data order and dropout"),
     ENUM("train.dtype", dtype, "f32", dtype_names, .help = "of computation; bf16 keeps float32 master weights"),
+    ENUM("train.fp8", fp8, "off", fp8_names,
+         .help = "operands of layers' products, rounded to 8 bits, each row and column with its own scale: e4m3 all; hybrid "
+                 "gradients e5m2, others e4m3; with dtype bf16"),
     INT("train.threads", threads, "auto", 0, 4096, .automatic = "cores / ranks", .own = true, .help = "OpenMP threads of a rank"),
     ENUM("train.capture", capture, "off", capture_names,
          .help = "device cuda: a step's commands are captured once and launched as one (CUDA graph); auto: where all of them can be, "

@@ -58,6 +58,7 @@ static void put_dims(writer *w, const dh_graph *g, const dh_op *op)
     static const char *const acts[] = {
         [DH_ACT_GELU_TANH] = "gelu", [DH_ACT_SWIGLU] = "swiglu", [DH_ACT_GEGLU] = "geglu"};
     const dh_dims *d = &g->dims;
+    dh_fp8_format formats[2];
     const bool ring = op->type == DH_OP_RING_ATTN || op->type == DH_OP_RING_ATTN_GRAD;
     if (d->batch == 0) return;
     put(w, "; B=%" PRId64 " T=%" PRId64 " H=%" PRId64 " K=%" PRId64 " D=%" PRId64 " %s %s",
@@ -65,6 +66,7 @@ static void put_dims(writer *w, const dh_graph *g, const dh_op *op)
     if (d->top_k) put(w, " top=%" PRId64, d->top_k);
     if (op->type == DH_OP_MOE_ORDER) put(w, " capacity=%" PRId64, op->capacity);
     if (d->dropout > 0 && op->site >= 0) put(w, " dropout");
+    if (dh_op_fp8(g, op, formats)) put(w, " fp8");
     if (ring) put(w, op->step == 0 ? " causal" : " half");
     if (op->type == DH_OP_LINEAR_ATTN || op->type == DH_OP_LINEAR_ATTN_GRAD)
         put(w, "%s", dh_cp_chunks(d) > 1 ? " zigzag" : "");

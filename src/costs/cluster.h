@@ -68,6 +68,7 @@ struct dh_cluster {
     /* device */
     double processors; /* multiprocessors, each working on one tile of a GEMM at a time */
     double f32_flops_per_s, bf16_flops_per_s; /* peak, dense */
+    double fp8_flops_per_s;                   /* 0: there are no such products */
     double memory_bytes, memory_bytes_per_s;
     double memory_efficiency; /* of peak, sustained by operators bound by memory */
     double kernel_ns;         /* least time of an operator */
@@ -116,6 +117,7 @@ dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, in
 
 typedef struct dh_gemm_shape {
     dh_dtype dtype;        /* of the operands */
+    bool fp8;              /* rounded to 8 bits first */
     int64_t rows, columns; /* of the result */
     int64_t shared;        /* K */
     int64_t batch;         /* products side by side */

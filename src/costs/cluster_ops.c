@@ -8,6 +8,11 @@ static double peak(const dh_cluster *c, dh_dtype dtype)
     return dtype == DH_BF16 ? c->bf16_flops_per_s : c->f32_flops_per_s;
 }
 
+static double gemm_peak(const dh_cluster *c, const dh_gemm_shape *s)
+{
+    return s->fp8 ? c->fp8_flops_per_s : peak(c, s->dtype);
+}
+
 double dh_cluster_memory_ns(const dh_cluster *c, double bytes)
 {
     return DH_MAX(bytes / (c->memory_bytes_per_s * c->memory_efficiency) * 1e9, c->kernel_ns);
@@ -30,7 +35,7 @@ static double tiled_ns(const dh_cluster *c, const dh_gemm_shape *s, double rows,
     const double tiles = ceil((double)s->rows / rows) * ceil((double)s->columns / columns);
     const double waves = ceil(tiles * (double)s->batch * split / c->processors);
     const double largest = tile_share(c, c->gemm_tile_rows, c->gemm_tile_columns);
-    const double rate = peak(c, s->dtype) * c->gemm_efficiency / c->processors *
+    const double rate = gemm_peak(c, s) * c->gemm_efficiency / c->processors *
                         tile_share(c, rows, columns) / largest;
     const double flops = 2 * rows * columns * ((double)s->shared / split + c->gemm_start_k);
     const double parts = (double)s->batch * (double)s->rows * (double)s->columns * 8 * split;
@@ -60,19 +65,38 @@ static const dh_tensor *tensor(const dh_cost_op *op, uint32_t id)
 static double tile_ns(const dh_cluster *c, const dh_cost_op *op, dh_gemm_shape tile)
 {
     const double share = (double)tile.rows / (double)op->op->tile_of;
-    const double weight = (double)dh_tensor_bytes(tensor(op, op->op->in[1]));
+    const dh_tensor *w = tensor(op, op->op->in[1]);
+    const double weight = (double)(tile.fp8 ? dh_tensor_elements(w) : dh_tensor_bytes(w));
     dh_gemm_shape whole = tile;
     whole.rows = op->op->tile_of;
     whole.bytes = weight + (tile.bytes - weight) / share;
     return dh_cluster_gemm_ns(c, &whole) * share;
 }
 
+/* Rounding both operands to 8 bits, a kernel each: reads them, writes bytes. That they are read
+ * twice is left to the cache. */
+static double rounding_ns(const dh_cluster *c, const dh_cost_op *op)
+{
+    double ns = 0;
+    for (int k = 0; k < 2; k++) {
+        const double n = (double)dh_tensor_elements(tensor(op, op->op->in[k]));
+        ns += dh_cluster_memory_ns(c, n * (double)(sizeof(dh_bf16) + 1));
+    }
+    return ns;
+}
+
 static double linear_ns(const dh_cluster *c, const dh_cost_op *op, dh_gemm_shape shape)
 {
     shape.dtype = tensor(op, op->op->in[0])->dtype;
     shape.bytes = dh_op_bytes(op->graph, op->op);
-    if (op->op->tile_of > shape.rows) return tile_ns(c, op, shape);
-    return dh_cluster_gemm_ns(c, &shape);
+    dh_fp8_format formats[2];
+    shape.fp8 = dh_op_fp8(op->graph, op->op, formats);
+    if (shape.fp8)
+        for (int k = 0; k < 2; k++)
+            shape.bytes -= (double)dh_tensor_elements(tensor(op, op->op->in[k]));
+    const double rounding = shape.fp8 ? rounding_ns(c, op) : 0;
+    if (op->op->tile_of > shape.rows) return rounding + tile_ns(c, op, shape);
+    return rounding + dh_cluster_gemm_ns(c, &shape);
 }
 
 static double linear(const dh_cluster *c, const dh_cost_op *op)

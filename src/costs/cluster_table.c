@@ -35,6 +35,8 @@ static const dh_cluster_setting settings[] = {
          "peak arithmetic in float32, as GEMMs use it"),
     REAL("device.tflops.bf16", bf16_flops_per_s, "TFLOP/s", TERA, 1e-6, 1e9,
          "peak arithmetic in bf16 and fp16, dense"),
+    OPTIONAL("device.tflops.fp8", fp8_flops_per_s, "TFLOP/s", TERA, 0, 1e9, 0,
+             "the same in fp8, dense; 0: there is none, and train.fp8 is refused"),
     REAL("device.memory_gb", memory_bytes, "GB", GIGA, 1e-3, 1e9, "memory"),
     REAL("device.memory_gb_per_s", memory_bytes_per_s, "GB/s", GIGA, 1e-3, 1e9,
          "peak bandwidth of memory"),

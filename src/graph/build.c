@@ -631,6 +631,7 @@ static dh_dims dims_of(const dh_build *build, const dh_model *m)
         d.feature_map = m->feature_map;
         d.linear_ring = build->linear_ring;
     }
+    if (build->mode != DH_MODE_DECODE) d.fp8 = build->fp8;
     if (m->window == 0) return d;
     d.window = m->window;
     d.window_from = m->window_from;
@@ -660,6 +661,7 @@ dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind,
         kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EXPERTS || kind == DH_BLOCK_ADAPTERS;
     const dh_model model = of_layer ? dh_model_of_layer(build->model, build->layer) : *build->model;
     g->dims = dims_of(build, &model);
+    if (kind != DH_BLOCK_LAYER) g->dims.fp8 = DH_FP8_OFF;
     g->x_in = g->x_out = g->dx_out = g->dx_in = g->loss_x = g->loss_dx = DH_NONE;
     builder b = {.build = build, .model = &model, .graph = g};
     memset(b.params, 0xff, sizeof b.params);

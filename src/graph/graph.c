@@ -420,7 +420,7 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
            a->top_k == b->top_k && a->topk_plain == b->topk_plain && a->window == b->window &&
            a->window_from == b->window_from && a->window_every == b->window_every &&
            a->layers == b->layers && a->linear == b->linear && a->feature_map == b->feature_map &&
-           a->linear_ring == b->linear_ring && a->zigzag == b->zigzag &&
+           a->linear_ring == b->linear_ring && a->fp8 == b->fp8 && a->zigzag == b->zigzag &&
            a->aux_scale == b->aux_scale && a->norm == b->norm && a->norm_eps == b->norm_eps &&
            a->act == b->act && a->dropout == b->dropout && a->loss_scale == b->loss_scale &&
            a->norm_plus_one == b->norm_plus_one && a->embed_scale == b->embed_scale &&

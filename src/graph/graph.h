@@ -226,6 +226,7 @@ typedef struct dh_dims {
     int64_t zigzag;      /* 1: or as in rings nevertheless, since other layers have softmax */
     int64_t feature_map; /* dh_feature_map */
     int64_t linear_ring; /* 1: cp ranks hand the state on one by one, instead of gathering */
+    dh_fp8 fp8;          /* of a layer's linears, by dh_op_fp8 */
 } dh_dims;
 
 /* Which part of every sharded parameter and activation a rank has. */
@@ -277,6 +278,7 @@ typedef struct dh_build {
                        * anew with each */
     bool linear_ring; /* dh_dims */
     bool balances_routers; /* dims.router_balanced of a model whose routers have biases */
+    dh_fp8 fp8;            /* dh_dims, but in decoding */
 } dh_build;
 
 /* TUNING: chunks of 512 rows and more keep bf16 weight gradients of a 50,257-word head
@@ -397,6 +399,15 @@ int64_t dh_tensor_bytes(const dh_tensor *tensor);
 /* What an operator does in this graph that most models do not ask of it, and kernels may not know:
  * "layers without positions"; NULL: nothing. */
 const char *dh_op_variant(const dh_graph *graph, const dh_op *op);
+
+/* Formats that a product's first and second operand are rounded to before it: linears of a layer
+ * and their gradients where dims.fp8 says so, but those in float32 (routers) and those of experts.
+ * Each run of elements along the axis that is summed over has a scale of its own, a power of two:
+ * of linear the rows of x and of w, of its input gradient those of dy and the columns of w, of its
+ * weight gradient the columns of dy and of x. What a row of an output is therefore does not depend
+ * on how many rows there are: passes and ranks that cut rows change no bit.
+ * false: it is not one of them, formats are left alone */
+bool dh_op_fp8(const dh_graph *graph, const dh_op *op, dh_fp8_format formats[2]);
 
 /* Work of an operator: floating-point operations (multiply and add count as two),
  * and bytes of operands read and written once. */

@@ -46,6 +46,9 @@ NAMES(scaling_names,
       "RoPE scaling", [DH_ROPE_SCALING_NONE] = "none", [DH_ROPE_SCALING_LINEAR] = "linear",
       [DH_ROPE_SCALING_LLAMA3] = "llama3", [DH_ROPE_SCALING_YARN] = "yarn");
 
+NAMES(fp8_names,
+      "fp8 formats", [DH_FP8_OFF] = "off", [DH_FP8_E4M3] = "e4m3", [DH_FP8_HYBRID] = "hybrid");
+
 #define I64(field)                                                                                 \
     {                                                                                              \
 #field, DH_FIELD_I64, offsetof(dh_dims, field), NULL                                       \
@@ -81,6 +84,7 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(feature_map),
     I64(linear_ring),
     I64(zigzag),
+    {"fp8", DH_FIELD_MAY_NAME, offsetof(dh_dims, fp8), &fp8_names},
     F64("aux_scale", aux_scale),
     NAME("norm", norm, &norm_names),
     F64("norm_eps", norm_eps),
@@ -120,7 +124,8 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
 };
 _Static_assert(sizeof(dh_norm_kind) == sizeof(unsigned) &&
                    sizeof(dh_act_kind) == sizeof(unsigned) &&
-                   sizeof(dh_rope_scaling) == sizeof(unsigned),
+                   sizeof(dh_rope_scaling) == sizeof(unsigned) &&
+                   sizeof(dh_fp8) == sizeof(unsigned),
                "enumerations of dh_dims are stored as unsigned");
 
 #define END(field)                                                                                 \

@@ -46,6 +46,7 @@ typedef struct dh_recipe {
     double dropout;
     bool documents;   /* sequences are rows of documents that do not see each other */
     bool linear_ring; /* dh_dims.linear_ring */
+    dh_fp8 fp8;       /* dh_dims.fp8 */
     dh_moe_mode moe_mode;
     double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
 

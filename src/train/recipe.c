@@ -67,6 +67,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .dropout = job->dropout,
         .documents = dh_job_has_rows(job),
         .linear_ring = job->cp_linear == DH_CP_LINEAR_LASP1,
+        .fp8 = job->fp8,
         .moe_mode = job->moe_mode,
         .moe_capacity = job->moe_capacity,
         .layer_split = job->layer_split,
@@ -96,6 +97,11 @@ dh_status dh_job_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job,
 {
     dh_system system;
     dh_system_job said;
+    if (job->fp8 != DH_FP8_OFF && cluster->fp8_flops_per_s == 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "train.fp8, but devices of cluster %s have no products of 8 bits "
+                       "(device.tflops.fp8): train.fp8=off would be right",
+                       cluster->name);
     DH_TRY(dh_job_system(ctx, job, &system, &said));
     DH_TRY(dh_system_costs(ctx, arena, &system, &said, cluster, costs));
     return dh_job_load_costs(ctx, arena, job, *costs, costs);

@@ -414,6 +414,28 @@ static void linear_attention_has_its_own_limits(void **state)
     }
 }
 
+/* Products of 8 bits. */
+static void fp8_needs_bf16(void **state)
+{
+    static const char *const cases[][2] = {
+        {"model: {preset: llama-tiny}\ntrain: {dtype: bf16, fp8: hybrid}", NULL},
+        {"model: {preset: llama-tiny}\ntrain: {dtype: bf16, fp8: e4m3}", NULL},
+        {"model: {preset: llama-tiny}\ntrain: {fp8: off}", NULL},
+        {"model: {preset: llama-tiny}\ntrain: {fp8: hybrid}", "give train.dtype=bf16"},
+        {"model: {preset: llama-tiny}\ntrain: {dtype: bf16, fp8: hybird}", "hybrid"},
+        {"model: {preset: llama-tiny}\ntrain: {dtype: bf16, fp8: e4m3}\nlora: {rank: 4}",
+         "train.fp8=off would be right"},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_job *j = NULL;
+        const dh_status st = parse(&ctx, cases[i][0], NULL, 0, &j);
+        if (cases[i][1] ? st == DH_OK || !strstr(ctx.message, cases[i][1]) : st != DH_OK)
+            fail_msg("%s: %s", cases[i][0], ctx.message);
+        dh_job_destroy(j);
+    }
+}
+
 /* The feed-forward parts of layers without experts are split over tensor-parallel ranks too. */
 #define QWEN3_MOE_EVERY                                                                            \
     "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 4, head_dim: 8, ffn_width: 40,\n" \
@@ -874,6 +896,7 @@ int main(void)
         cmocka_unit_test(override_errors_begin_with_the_override),
         cmocka_unit_test(combinations_name_the_number_to_change),
         cmocka_unit_test(linear_attention_has_its_own_limits),
+        cmocka_unit_test(fp8_needs_bf16),
         cmocka_unit_test(dense_layers_are_checked),
         cmocka_unit_test(stage_times_need_no_model),
         cmocka_unit_test(windows_are_shorter_than_sequences),

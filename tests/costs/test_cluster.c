@@ -138,6 +138,25 @@ static void test_gemm_waves(void **state)
     dh_cluster_destroy(c);
 }
 
+/* At their own rate; a cluster without it says so with 0. */
+static void test_gemm_fp8(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx), *h100, *a100;
+    dh_gemm_shape s = {.dtype = DH_BF16, .rows = 2560, .columns = 128, .shared = 1000, .batch = 1};
+    assert_true(c->fp8_flops_per_s == 0);
+    c->fp8_flops_per_s = 2 * c->bf16_flops_per_s;
+    s.fp8 = true;
+    assert_near(dh_cluster_gemm_ns(c, &s), 1.31072e6 / 2);
+    assert_ok(&ctx, dh_cluster_find(&ctx, "h100", &h100));
+    assert_ok(&ctx, dh_cluster_find(&ctx, "a100", &a100));
+    assert_near(h100->fp8_flops_per_s, 2 * h100->bf16_flops_per_s);
+    assert_true(a100->fp8_flops_per_s == 0);
+    dh_cluster_destroy(a100);
+    dh_cluster_destroy(h100);
+    dh_cluster_destroy(c);
+}
+
 /* One tile more than a wave would double the time; smaller tiles lose less. */
 static void test_gemm_picks_tiles(void **state)
 {
@@ -372,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_path),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_gemm_waves),
+        cmocka_unit_test(test_gemm_fp8),
         cmocka_unit_test(test_gemm_picks_tiles),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_collectives),

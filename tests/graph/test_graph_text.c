@@ -202,6 +202,27 @@ static void former_dims_are_understood(void **state)
     dh_graph_destroy(g);
 }
 
+/* Of layers alone, and not where single tokens are decoded. */
+static void formats_of_8_bits_read_back(void **state)
+{
+    const dh_model model = preset("llama-tiny");
+    for (int kind = DH_BLOCK_EMBED; kind <= DH_BLOCK_HEAD; kind++)
+        for (dh_mode mode = DH_MODE_TRAIN; mode <= DH_MODE_DECODE; mode++) {
+            dh_ctx ctx = DH_CTX_INIT;
+            const graph_case c = {.kind = (dh_block_kind)kind, .mode = mode, .dtype = DH_BF16};
+            dh_build build = build_of(&c, &model);
+            dh_graph *g;
+            build.fp8 = DH_FP8_HYBRID;
+            assert_ok(&ctx, dh_graph_build(&ctx, &build, (dh_block_kind)kind, &g));
+            dh_str printed = print(g);
+            assert_int_equal(strstr(printed.text, " fp8=hybrid") != NULL,
+                             kind == DH_BLOCK_LAYER && mode != DH_MODE_DECODE);
+            dh_str_fini(&printed);
+            assert_reads_back(g);
+            dh_graph_destroy(g);
+        }
+}
+
 static void printed_text_looks_as_documented(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -458,6 +479,7 @@ int main(void)
         cmocka_unit_test(numbers_read_back_exactly),
         cmocka_unit_test(hand_written_text_is_understood),
         cmocka_unit_test(former_dims_are_understood),
+        cmocka_unit_test(formats_of_8_bits_read_back),
         cmocka_unit_test(printed_text_looks_as_documented),
         cmocka_unit_test(broken_graphs_print),
         cmocka_unit_test(faults_are_named_with_their_place),

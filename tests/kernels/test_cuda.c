@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cuda_faults.h"
+#include "run/cpu/fp8.h"
 #include "run/cuda/kernels.h"
 
 /* ---- fibres: what a mistake in a kernel comes to --------------------------------------------- */
@@ -48,6 +49,52 @@ static void barriers_that_not_all_reach_end_the_process(void **state)
     assert_int_equal(signal_of(cuda_fault_left_warp), SIGABRT);
     assert_int_equal(signal_of(cuda_fault_shared), SIGABRT);
     assert_int_equal(signal_of(cuda_fault_none), 0);
+}
+
+/* ---- numbers of 8 bits ------------------------------------------------------------------------
+ */
+
+/* Codes in rows of 16 bytes, and what they are multiplied by, against what the cpu rounds to. */
+static void check_codes(dh_fp8_format format, int64_t N, int64_t C, buf x, bool columns)
+{
+    const dh_fp8_grid grid = dh_fp8_grid_of(format);
+    const int64_t runs = columns ? C : N, n = columns ? N : C, row = dh_cuda_fp8_row(n);
+    buf want = buf_new(DH_BF16, N * C), scales = buf_new(DH_F32, DH_MAX(N, C));
+    buf codes = buf_new(DH_U8, runs * row);
+    if (columns) {
+        dh_k_fp8_columns(format, N, C, (dh_bf16 *)(void *)x.raw, (dh_bf16 *)(void *)want.raw,
+                         f32(scales));
+        dh_cuda_fp8_columns(NULL, format, N, C, x.raw, codes.raw, f32(scales));
+    } else {
+        dh_k_fp8_rows(format, N, C, (dh_bf16 *)(void *)x.raw, (dh_bf16 *)(void *)want.raw);
+        dh_cuda_fp8_rows(NULL, format, N, C, x.raw, codes.raw, f32(scales));
+    }
+    for (int64_t r = 0; r < runs; r++)
+        for (int64_t i = 0; i < row; i++) {
+            const float got = dh_fp8_value(grid, codes.raw[r * row + i]) * f32(scales)[r];
+            const double is = i >= n ? 0 : get(want, columns ? i * C + r : r * C + i);
+            if ((double)got != is)
+                fail_msg("run %d, %d: %g, not %g", (int)r, (int)i, (double)got, is);
+        }
+    buf_free(codes);
+    buf_free(scales);
+    buf_free(want);
+}
+
+static void codes_are_what_the_cpu_rounds_to(void **state)
+{
+    static const int64_t sizes[][2] = {{1, 1}, {5, 40}, {33, 17}, {70, 96}, {16, 300}};
+    uint64_t seed = test_seed("fp8");
+    for (size_t s = 0; s < DH_COUNTOF(sizes); s++)
+        for (dh_fp8_format f = DH_FP8_FORMAT_E4M3; f <= DH_FP8_FORMAT_E5M2; f++) {
+            const int64_t N = sizes[s][0], C = sizes[s][1];
+            buf x = buf_random(DH_BF16, N * C, 1, &seed);
+            for (int64_t i = 0; i < N * C; i++)
+                set(x, i, ldexp(get(x, i), (int)((i / C) % 7 * 5 - i % C % 5 * 6)));
+            check_codes(f, N, C, x, false);
+            check_codes(f, N, C, x, true);
+            buf_free(x);
+        }
 }
 
 /* ---- the same bits as the cpu, where that is promised ------------------------------------------
@@ -261,6 +308,7 @@ static void choices_are_dealt_when_told(void **state)
 const struct CMUnitTest cuda_tests[] = {
     cmocka_unit_test(a_missing_barrier_changes_results),
     cmocka_unit_test(barriers_that_not_all_reach_end_the_process),
+    cmocka_unit_test(codes_are_what_the_cpu_rounds_to),
     cmocka_unit_test(masks_are_those_of_the_cpu),
     cmocka_unit_test(gradients_are_clipped_to_their_norm),
     cmocka_unit_test(a_norm_that_is_not_finite_changes_nothing),

@@ -65,8 +65,8 @@ static void run_product(const dh_gemm_desc *d, buf a, buf b, buf bias, buf y)
     void *at_y = put(&o, y, y_bytes);
     assert_ok(&ctx, dh_cuda_gemm_create(&ctx, d, &g));
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    assert_ok(&ctx, dh_cuda_gemm_run(&ctx, stream, g, at_a, at_b, d->bias ? at_bias : NULL, at_y,
-                                     o.slab->at + o.used + 64));
+    assert_ok(&ctx, dh_cuda_gemm_run(&ctx, stream, g, at_a, at_b, d->bias ? at_bias : NULL, NULL,
+                                     at_y, o.slab->at + o.used + 64));
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     assert_ok(&ctx, cuda_slab_read(&ctx, o.slab, y_at, y.raw, y_bytes));
     cudaStreamDestroy(stream);

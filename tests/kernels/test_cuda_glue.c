@@ -272,6 +272,7 @@ typedef struct layout {
 
 static bool hands_on;  /* linear attention: states go from rank to rank */
 static bool balances;  /* biases of routers go by load */
+static dh_fp8 fp8;     /* of the graphs that are made next */
 static bool documents; /* of the graphs that are made next: rows of documents of 16 tokens */
 
 static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, dh_dtype dtype,
@@ -282,6 +283,7 @@ static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, d
     dh_build build = build_of(&c, model);
     if (mode == DH_MODE_TRAIN) build.seq = 32 / l.cp;
     build.documents = documents;
+    build.fp8 = dtype == DH_BF16 ? fp8 : DH_FP8_OFF;
     build.linear_ring = hands_on;
     build.balances_routers = balances;
     const dh_shard shard = {.tp = l.tp, .tp_rank = l.tp - 1, .ep = l.ep, .ep_rank = l.ep - 1};
@@ -410,6 +412,16 @@ static void run_linear_attention(void)
         run_block(&model, DH_BLOCK_LAYER, DH_MODE_TRAIN, dtype, (layout){1, cp, 1});
 }
 
+/* Layers alone, whose products these are. */
+static void run_fp8(const char *name)
+{
+    const dh_model model = preset(name);
+    for (fp8 = DH_FP8_E4M3; fp8 <= DH_FP8_HYBRID; fp8++)
+        for (int64_t tp = 1; tp <= 2; tp++)
+            run_block(&model, DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, (layout){tp, 1, 1});
+    fp8 = DH_FP8_OFF;
+}
+
 static void run_shares(dh_dtype dtype)
 {
     static const int widths[] = {5, 16}; /* by elements; 16 bytes at once */
@@ -490,6 +502,9 @@ static void operators_compute_as_on_the_cpu(void **state)
     documents = true;
     run_model("llama-tiny", false, 0);
     documents = false;
+    run_fp8("gpt2-tiny");
+    run_fp8("llama-tiny");
+    run_fp8("mixtral-tiny");
     spread = 0.25; /* scores stay small, of which softmax makes large differences */
     run_families();
     run_linear_attention();

@@ -75,7 +75,7 @@ static void step_facts(const dh_job *job, json_out *out)
          (long long)job->seq_len);
     fact(out, "micro-batches", "%lld of %lld sequences, on each data-parallel rank",
          (long long)dh_job_n_micro(job), (long long)job->micro_batch);
-    fact(out, "precision", "%s", dh_dtype_name(job->dtype));
+    fact(out, "precision", "%s", dh_precision_name(job->dtype, job->fp8));
     fact(out, "recomputation", "%s", recompute_names[job->recompute]);
     link_fact("local link", &job->link_local, out);
     link_fact("cross link", &job->link_cross, out);

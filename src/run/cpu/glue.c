@@ -173,19 +173,19 @@ static size_t gemm_workspace(const dh_gemm_desc *desc, size_t wide)
 static size_t ws_linear(const dh_graph *g, const dh_op *op)
 {
     dh_gemm_desc s = linear_shape(g, op);
-    return gemm_workspace(&s, wide_bytes(in_of(g, op, 0), s.in));
+    return gemm_workspace(&s, wide_bytes(in_of(g, op, 0), s.in) + dh_cpu_fp8_bytes(g, op));
 }
 
 static size_t ws_dgrad(const dh_graph *g, const dh_op *op)
 {
     dh_gemm_desc s = dgrad_shape(g, op);
-    return gemm_workspace(&s, wide_bytes(out_of(g, op, 0), s.in));
+    return gemm_workspace(&s, wide_bytes(out_of(g, op, 0), s.in) + dh_cpu_fp8_bytes(g, op));
 }
 
 static size_t ws_wgrad(const dh_graph *g, const dh_op *op)
 {
     dh_gemm_desc first = wgrad_shape(g, op, false), later = wgrad_shape(g, op, true);
-    const size_t wide = wide_bytes(in_of(g, op, 1), first.in);
+    const size_t wide = wide_bytes(in_of(g, op, 1), first.in) + dh_cpu_fp8_bytes(g, op);
     const size_t a = gemm_workspace(&first, wide), b = gemm_workspace(&later, wide);
     return DH_MAX(a, b);
 }
@@ -249,8 +249,10 @@ static dh_status run_linear(dh_ctx *ctx, const dh_call *c)
     char *work = c->work;
     const dh_tensor *x = in_tensor(c, 0), *y = out_tensor(c, 0);
     const dh_dtype dtype = in_tensor(c, 1)->dtype;
-    const row_product r = {.x = widened(x, dtype, c->in[0], &work),
-                           .w = c->in[1],
+    const void *operands[2];
+    dh_cpu_fp8_operands(c, operands, &work);
+    const row_product r = {.x = widened(x, dtype, operands[0], &work),
+                           .w = operands[1],
                            .bias = c->in[2],
                            .y = c->out[0],
                            .x_row = row_bytes(x, widens(x, dtype) ? DH_F32 : x->dtype),
@@ -264,13 +266,16 @@ static dh_status run_dgrad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *dy = in_tensor(c, 0), *dx = out_tensor(c, 0);
     const size_t n_wide = wide_bytes(dx, in_tensor(c, 1)->dtype);
-    const bool narrows = n_wide > 0;
-    const row_product r = {.x = c->in[0],
-                           .w = c->in[1],
+    const bool narrows = n_wide > 0; /* then nothing is rounded to 8 bits */
+    const void *operands[2];
+    char *work = c->work;
+    dh_cpu_fp8_operands(c, operands, &work);
+    const row_product r = {.x = operands[0],
+                           .w = operands[1],
                            .y = narrows ? c->work : c->out[0],
                            .x_row = row_bytes(dy, dy->dtype),
                            .y_row = row_bytes(dx, narrows ? DH_F32 : dx->dtype),
-                           .work = c->work ? (char *)c->work + n_wide : NULL};
+                           .work = work ? work + n_wide : NULL};
     dh_call quiet = *c;
     if (narrows) quiet.progress.n = 0;
     DH_TRY(run_rows(ctx, &quiet, &r));
@@ -281,8 +286,10 @@ static dh_status run_dgrad(dh_ctx *ctx, const dh_call *c)
 static dh_status run_wgrad(dh_ctx *ctx, const dh_call *c)
 {
     char *work = c->work;
-    const void *x = widened(in_tensor(c, 1), in_tensor(c, 0)->dtype, c->in[1], &work);
-    return dh_gemm_run(ctx, c->kernel, c->in[0], x, NULL, c->out[0], work);
+    const void *operands[2];
+    dh_cpu_fp8_operands(c, operands, &work);
+    const void *x = widened(in_tensor(c, 1), in_tensor(c, 0)->dtype, operands[1], &work);
+    return dh_gemm_run(ctx, c->kernel, operands[0], x, NULL, c->out[0], work);
 }
 
 static dh_status run_bias_grad(dh_ctx *ctx, const dh_call *c)

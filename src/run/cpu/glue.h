@@ -17,6 +17,14 @@ typedef struct dh_cpu_kernel {
 /* NULL when the cpu device has no kernel for the type. */
 const dh_cpu_kernel *dh_cpu_kernel_of(dh_op_type type);
 
+/* ---- products of 8 bits (glue_fp8.c) ------------------------------------------------------- */
+
+/* Scratch for both operands rounded, where dh_op_fp8 says so; else 0. */
+size_t dh_cpu_fp8_bytes(const dh_graph *g, const dh_op *op);
+/* A product's first two operands: as they are, or rounded into scratch, which moves on behind them.
+ */
+void dh_cpu_fp8_operands(const dh_call *c, const void *operands[2], char **work);
+
 /* ---- ring attention (glue_cp.c): functions of rows in kernels.def ---------------------- */
 
 dh_status dh_cpu_run_kv_pack(dh_ctx *ctx, const dh_call *c);

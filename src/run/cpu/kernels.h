@@ -60,6 +60,16 @@ const char *dh_gemm_method(const dh_gemm *gemm);
 dh_status dh_gemm_run(dh_ctx *ctx, const dh_gemm *gemm, const void *a, const void *b,
                       const float *bias, void *c, void *ws);
 
+/* ---- rounding to 8 bits (fp8.h) ---------------------------------------------------------------
+ */
+
+/* y = x [N,C], every row rounded to numbers of the format times a power of two of its own. The
+ * result is bf16, which holds them; y may be x. */
+void dh_k_fp8_rows(dh_fp8_format format, int64_t N, int64_t C, const dh_bf16 *x, dh_bf16 *y);
+/* The same of every column; scales: C floats of scratch. */
+void dh_k_fp8_columns(dh_fp8_format format, int64_t N, int64_t C, const dh_bf16 *x, dh_bf16 *y,
+                      float *scales);
+
 /* ---- norms ----------------------------------------------------------------------------- */
 
 /* y = (x - mean) rstd w + b (LayerNorm; b may be NULL) or x rstd w (RMSNorm).

@@ -146,7 +146,8 @@ static dh_status time_products(dh_ctx *ctx, trial *t, float *best)
     for (int i = 0; i < PEAK_RUNS; i++) {
         float ms = 0;
         CUDA_TRY(cudaEventRecord(t->from, t->stream));
-        DH_TRY(dh_cuda_gemm_run(ctx, t->stream, t->gemm, a, a, NULL, a + matrix, a + 2 * matrix));
+        DH_TRY(dh_cuda_gemm_run(ctx, t->stream, t->gemm, a, a, NULL, NULL, a + matrix,
+                                a + 2 * matrix));
         CUDA_TRY(cudaEventRecord(t->to, t->stream));
         CUDA_TRY(cudaEventSynchronize(t->to));
         CUDA_TRY(cudaEventElapsedTime(&ms, t->from, t->to));

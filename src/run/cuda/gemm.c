@@ -18,7 +18,8 @@
 enum { MOST_DEVICES = DH_CUDA_MOST_GPUS, OPERAND_ALIGN = 16, WORKSPACE_ALIGN = 256 };
 
 struct dh_cuda_gemm {
-    dh_gemm_desc d; /* leading dimensions filled in */
+    dh_gemm_desc d;        /* leading dimensions filled in */
+    cudaDataType types[2]; /* of A and B */
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c; /* of our A, B, C */
@@ -94,12 +95,16 @@ static cudaDataType type_of(dh_dtype dtype)
     return dtype == DH_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+static cudaDataType type_of_codes(dh_fp8_format format)
+{
+    return format == DH_FP8_FORMAT_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 /* A matrix of rows x cols by rows. */
-static dh_status describe(dh_ctx *ctx, dh_dtype dtype, int64_t rows, int64_t cols, int64_t ld,
+static dh_status describe(dh_ctx *ctx, cudaDataType type, int64_t rows, int64_t cols, int64_t ld,
                           cublasLtMatrixLayout_t *layout)
 {
-    CUBLAS_TRY(
-        cublasLtMatrixLayoutCreate(layout, type_of(dtype), (uint64_t)cols, (uint64_t)rows, ld));
+    CUBLAS_TRY(cublasLtMatrixLayoutCreate(layout, type, (uint64_t)cols, (uint64_t)rows, ld));
     return DH_OK;
 }
 
@@ -107,9 +112,9 @@ static dh_status describe_operands(dh_ctx *ctx, dh_cuda_gemm *g)
 {
     const dh_gemm_desc *d = &g->d;
     const bool ta = d->trans_a, tb = d->trans_b;
-    DH_TRY(describe(ctx, d->in, ta ? d->k : d->m, ta ? d->m : d->k, d->lda, &g->a));
-    DH_TRY(describe(ctx, d->in, tb ? d->n : d->k, tb ? d->k : d->n, d->ldb, &g->b));
-    return describe(ctx, d->out, d->m, d->n, d->ldc, &g->c);
+    DH_TRY(describe(ctx, g->types[0], ta ? d->k : d->m, ta ? d->m : d->k, d->lda, &g->a));
+    DH_TRY(describe(ctx, g->types[1], tb ? d->n : d->k, tb ? d->k : d->n, d->ldb, &g->b));
+    return describe(ctx, type_of(d->out), d->m, d->n, d->ldc, &g->c);
 }
 
 /* Processors that communicators of the GPU leave; 0: there are none. */
@@ -123,6 +128,17 @@ static dh_status free_sms(dh_ctx *ctx, int32_t *n)
     if (taken == 0) return DH_OK;
     CUDA_TRY(cudaGetDeviceProperties(&is, gpu));
     *n = DH_MAX(is.multiProcessorCount - taken, is.multiProcessorCount / 2);
+    return DH_OK;
+}
+
+/* A scale for every row of A and of B: B comes first. */
+static dh_status describe_scales(dh_ctx *ctx, cublasLtMatmulDesc_t product)
+{
+    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode,
+                                              sizeof mode));
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode,
+                                              sizeof mode));
     return DH_OK;
 }
 
@@ -142,6 +158,7 @@ static dh_status describe_product(dh_ctx *ctx, dh_cuda_gemm *g)
     if (n_sms > 0)
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &n_sms,
                                                   sizeof n_sms));
+    if (g->d.in == DH_U8) DH_TRY(describe_scales(ctx, *p));
     if (!g->d.bias) return DH_OK;
     CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                               sizeof epilogue));
@@ -187,10 +204,13 @@ static dh_status choose(dh_ctx *ctx, dh_cuda_gemm *g, cublasLtMatmulPreference_t
     if (status != CUBLAS_STATUS_SUCCESS || n < 1)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "cuBLASLt has no way to a product of %lld x %lld x "
-                       "%lld, %s to %s: %s",
+                       "%lld, %s to %s: %s%s",
                        (long long)g->d.m, (long long)g->d.n, (long long)g->d.k,
-                       dh_dtype_name(g->d.in), dh_dtype_name(g->d.out),
-                       cublasLtGetStatusName(status));
+                       g->d.in == DH_U8 ? "fp8" : dh_dtype_name(g->d.in), dh_dtype_name(g->d.out),
+                       cublasLtGetStatusName(status),
+                       g->d.in == DH_U8 ? " (train.fp8 needs a GPU with products of 8 bits and "
+                                          "scales by rows, and sizes that are multiples of 16)"
+                                        : "");
     g->algo = found.algo;
     return DH_OK;
 }
@@ -208,11 +228,12 @@ static dh_status plan(dh_ctx *ctx, dh_cuda_gemm *g)
     return st;
 }
 
-dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gemm **gemm)
+static dh_status create(dh_ctx *ctx, const dh_gemm_desc *desc, const cudaDataType types[2],
+                        dh_cuda_gemm **gemm)
 {
     dh_cuda_gemm *g = calloc(1, sizeof *g);
     if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory for the plan of a product");
-    g->d = *desc;
+    *g = (dh_cuda_gemm){.d = *desc, .types = {types[0], types[1]}};
     const dh_status st = plan(ctx, g);
     if (st != DH_OK) {
         dh_cuda_gemm_destroy(g);
@@ -220,6 +241,19 @@ dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gem
     }
     *gemm = g;
     return DH_OK;
+}
+
+dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gemm **gemm)
+{
+    const cudaDataType types[2] = {type_of(desc->in), type_of(desc->in)};
+    return create(ctx, desc, types, gemm);
+}
+
+dh_status dh_cuda_gemm_create_fp8(dh_ctx *ctx, const dh_gemm_desc *desc,
+                                  const dh_fp8_format formats[2], dh_cuda_gemm **gemm)
+{
+    const cudaDataType types[2] = {type_of_codes(formats[0]), type_of_codes(formats[1])};
+    return create(ctx, desc, types, gemm);
 }
 
 void dh_cuda_gemm_destroy(dh_cuda_gemm *gemm)
@@ -247,14 +281,25 @@ static dh_status set_bias(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm
     return DH_OK;
 }
 
+static dh_status set_scales(dh_ctx *ctx, const dh_cuda_gemm *g, const dh_cuda_scales *scales)
+{
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(g->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                                              (const void *)&scales->b, sizeof scales->b));
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(g->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                              (const void *)&scales->a, sizeof scales->a));
+    return DH_OK;
+}
+
 dh_status dh_cuda_gemm_run(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *g, const void *a,
-                           const void *b, const float *bias, void *c, void *ws)
+                           const void *b, const float *bias, const dh_cuda_scales *scales, void *c,
+                           void *ws)
 {
     const float alpha = 1, beta = g->d.accumulate ? 1 : 0;
     char *scratch = ws;
     scratch += aligned((uintptr_t)ws) - (uintptr_t)ws;
     if (g->d.bias) DH_TRY(set_bias(ctx, stream, g, bias, scratch));
     scratch += bias_bytes(&g->d);
+    if (scales) DH_TRY(set_scales(ctx, g, scales));
     CUBLAS_TRY(cublasLtMatmul(g->handle, g->product, &alpha, b, g->b, a, g->a, &beta, c, g->c, c,
                               g->c, &g->algo, scratch, library_bytes(&g->d), stream));
     return DH_OK;

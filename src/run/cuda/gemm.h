@@ -12,10 +12,21 @@ typedef struct dh_cuda_gemm dh_cuda_gemm;
  * errors: DH_EINVAL sizes or types; DH_EUNSUPPORTED cuBLASLt knows no way; DH_EINTERNAL, DH_ENOMEM
  * from it */
 dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gemm **gemm);
+/* Of codes of 8 bits: A [m,k] and B [n,k] in these formats, not both e5m2; desc: in DH_U8, trans_b,
+ * and rows in whole runs of 16 bytes. Needs a GPU that has such products. */
+dh_status dh_cuda_gemm_create_fp8(dh_ctx *ctx, const dh_gemm_desc *desc,
+                                  const dh_fp8_format formats[2], dh_cuda_gemm **gemm);
 void dh_cuda_gemm_destroy(dh_cuda_gemm *gemm);
 /* Bytes of scratch that any such product is given, at any address; known without a device. */
 size_t dh_cuda_gemm_workspace(const dh_gemm_desc *desc);
+/* Of codes: the rows of A and of B are multiplied by a_scales [m] and b_scales [n], on the device.
+ */
+typedef struct dh_cuda_scales {
+    const float *a, *b;
+} dh_cuda_scales;
+/* scales: NULL where operands are no codes */
 dh_status dh_cuda_gemm_run(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *gemm,
-                           const void *a, const void *b, const float *bias, void *c, void *ws);
+                           const void *a, const void *b, const float *bias,
+                           const dh_cuda_scales *scales, void *c, void *ws);
 
 #endif

@@ -23,6 +23,22 @@ extern "C" {
 
 typedef struct CUstream_st *dh_cuda_stream; /* cudaStream_t */
 
+/* ---- rounding to 8 bits: not as the cpu's functions, which store bf16 -------------------------
+ */
+
+/* Bytes from one run of n numbers of 8 bits to the next. */
+static inline int64_t dh_cuda_fp8_row(int64_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+/* Rows of x [N,C], bf16, as codes of the format y [N, fp8_row(C)], and of each the power of two by
+ * which its codes' values are multiplied: scales [N]. */
+void dh_cuda_fp8_rows(dh_cuda_stream stream, dh_fp8_format format, int64_t N, int64_t C,
+                      const void *x, uint8_t *y, float *scales);
+/* Columns of x: y [C, fp8_row(N)], scales [C]. */
+void dh_cuda_fp8_columns(dh_cuda_stream stream, dh_fp8_format format, int64_t N, int64_t C,
+                         const void *x, uint8_t *y, float *scales);
+
 /* ---- norms ----------------------------------------------------------------------------------- */
 
 void dh_cuda_norm_fwd(dh_cuda_stream stream, dh_norm_kind kind, dh_dtype dtype, int64_t N,

@@ -1,7 +1,9 @@
 /* The operators that are products of dense matrices: y = x w' + b, dx = dy w, dw = dy' x.
  *
  * A weight in float32 (a router's) makes the product one of float32: rows of another type are
- * widened into scratch before it, or narrowed out of scratch behind it. As run/cpu/glue.c does. */
+ * widened into scratch before it, or narrowed out of scratch behind it. As run/cpu/glue.c does.
+ * Where operands are rounded to 8 bits, both are codes in scratch, by rows of what is summed over.
+ */
 #include "run/cuda/gemm.h"
 #include "run/cuda/glue.h"
 
@@ -12,6 +14,8 @@ typedef struct product {
     const dh_tensor *wide;  /* operand that is not of the product's type: x of forward or wgrad, dx
                              * of dgrad; NULL: none */
     uint32_t n_parts;
+    bool fp8; /* desc is of codes */
+    dh_fp8_format formats[2];
 } product;
 
 static const dh_tensor *input(const dh_graph *g, const dh_op *op, int k)
@@ -64,11 +68,23 @@ static product weight_gradient(const dh_graph *g, const dh_op *op, bool accumula
     return p;
 }
 
-static product product_of(const dh_graph *g, const dh_op *op, bool accumulate)
+static product plain_product(const dh_graph *g, const dh_op *op, bool accumulate)
 {
     if (op->type == DH_OP_LINEAR) return forward(g, op);
     if (op->type == DH_OP_LINEAR_DGRAD) return input_gradient(g, op);
     return weight_gradient(g, op, accumulate);
+}
+
+static product product_of(const dh_graph *g, const dh_op *op, bool accumulate)
+{
+    product p = plain_product(g, op, accumulate);
+    p.fp8 = dh_op_fp8(g, op, p.formats);
+    if (!p.fp8) return p;
+    p.desc.in = DH_U8;
+    p.desc.k = dh_cuda_fp8_row(p.desc.k);
+    p.desc.trans_a = false;
+    p.desc.trans_b = true;
+    return p;
 }
 
 static size_t wide_bytes(const product *p)
@@ -76,27 +92,87 @@ static size_t wide_bytes(const product *p)
     return p->wide ? (size_t)dh_tensor_elements(p->wide) * sizeof(float) : 0;
 }
 
+/* ---- codes of 8 bits ------------------------------------------------------------------------- */
+
+static size_t aligned(size_t n_bytes)
+{
+    return (n_bytes + 255) / 256 * 256;
+}
+
+/* Of an operand of n rows of the product's, its codes and then their scales. */
+static size_t codes_bytes(const product *p, int64_t n)
+{
+    return aligned((size_t)(n * p->desc.k));
+}
+
+static size_t scaled_bytes(const product *p, int64_t n)
+{
+    return codes_bytes(p, n) + aligned((size_t)n * sizeof(float));
+}
+
+static size_t fp8_bytes(const product *p)
+{
+    return p->fp8 ? scaled_bytes(p, p->desc.m) + scaled_bytes(p, p->desc.n) : 0;
+}
+
+/* Operand k of the operator, `rows` rows of it from `x` on, as codes with their scales. */
+static const float *encode(dh_cuda_stream stream, const dh_call *c, const product *p, int k,
+                           const void *x, int64_t rows, char *codes)
+{
+    const bool by_columns =
+        c->op->type == DH_OP_LINEAR_WGRAD || (c->op->type == DH_OP_LINEAR_DGRAD && k == 1);
+    const int64_t cols = input(c->graph, c->op, k)->shape[1];
+    float *scales = (float *)(void *)(codes + codes_bytes(p, by_columns ? cols : rows));
+    if (by_columns)
+        dh_cuda_fp8_columns(stream, p->formats[k], rows, cols, x, (uint8_t *)codes, scales);
+    else
+        dh_cuda_fp8_rows(stream, p->formats[k], rows, cols, x, (uint8_t *)codes, scales);
+    return scales;
+}
+
+static size_t row_bytes(const dh_tensor *t, dh_dtype dtype)
+{
+    return (size_t)(dh_tensor_elements(t) / t->shape[0]) * dh_dtype_bytes(dtype);
+}
+
+/* Part by part, as run_parts: the second operand is encoded once, the first one's rows for each. */
+static dh_status run_fp8(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c, const product *p)
+{
+    const int64_t n_rows = p->x->shape[0] / p->n_parts;
+    const size_t x_row = row_bytes(p->x, p->x->dtype), y_row = row_bytes(p->y, p->y->dtype);
+    char *b = c->work, *a = b + scaled_bytes(p, p->desc.n), *ws = a + scaled_bytes(p, p->desc.m);
+    dh_cuda_scales scales;
+    scales.b = encode(stream, c, p, 1, c->in[1], input(c->graph, c->op, 1)->shape[0], b);
+    for (uint32_t k = 0; k < p->n_parts; k++) {
+        const size_t row = (size_t)dh_op_part_begin(c->op, p->y->shape[0], k);
+        scales.a = encode(stream, c, p, 0, (const char *)c->in[0] + row * x_row, n_rows, a);
+        const float *bias = p->desc.bias ? c->in[2] : NULL;
+        DH_TRY(dh_cuda_gemm_run(ctx, stream, c->kernel, a, b, bias, &scales,
+                                (char *)c->out[0] + row * y_row, ws));
+        dh_part_tell(&c->progress, k);
+    }
+    return DH_OK;
+}
+
+/* ---- the operators --------------------------------------------------------------------------- */
+
 size_t dh_cuda_ws_product(const dh_graph *g, const dh_op *op)
 {
     const product p = product_of(g, op, false);
-    return wide_bytes(&p) + dh_cuda_gemm_workspace(&p.desc);
+    return wide_bytes(&p) + fp8_bytes(&p) + dh_cuda_gemm_workspace(&p.desc);
 }
 
 dh_status dh_cuda_prepare_product(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
                                   unsigned accumulate, void **state)
 {
     const product p = product_of(g, op, accumulate & 1);
+    if (p.fp8) return dh_cuda_gemm_create_fp8(ctx, &p.desc, p.formats, (dh_cuda_gemm **)state);
     return dh_cuda_gemm_create(ctx, &p.desc, (dh_cuda_gemm **)state);
 }
 
 void dh_cuda_release_product(void *state)
 {
     dh_cuda_gemm_destroy(state);
-}
-
-static size_t row_bytes(const dh_tensor *t, dh_dtype dtype)
-{
-    return (size_t)(dh_tensor_elements(t) / t->shape[0]) * dh_dtype_bytes(dtype);
 }
 
 /* By rows of x and y: all of them, or part by part, each told of behind its launch. */
@@ -106,7 +182,7 @@ static dh_status run_parts(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c,
     const size_t x_row = row_bytes(p->x, p->desc.in), y_row = row_bytes(p->y, p->desc.out);
     for (uint32_t k = 0; k < p->n_parts; k++) {
         const size_t row = (size_t)dh_op_part_begin(c->op, p->y->shape[0], k);
-        DH_TRY(dh_cuda_gemm_run(ctx, stream, c->kernel, x + row * x_row, w, c->in[2],
+        DH_TRY(dh_cuda_gemm_run(ctx, stream, c->kernel, x + row * x_row, w, c->in[2], NULL,
                                 y + row * y_row, ws));
         /* What is narrowed afterwards is all told of at the end. */
         if (p->wide != p->y) dh_part_tell(&c->progress, k);
@@ -119,6 +195,7 @@ dh_status dh_cuda_run_product(dh_ctx *ctx, dh_cuda_stream stream, const dh_call 
     const product p = product_of(c->graph, c->op, c->accumulate & 1);
     const void *in[2] = {c->in[0], c->in[1]};
     void *y = c->out[0], *wide = c->work;
+    if (p.fp8) return run_fp8(ctx, stream, c, &p);
     for (int k = 0; k < 2; k++)
         if (p.wide && p.wide == input(c->graph, c->op, k)) {
             dh_cuda_cast(stream, dh_tensor_elements(p.wide), p.wide->dtype, in[k], DH_F32, wide);

@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "dhelix/dtype.h"
+#include "run/cpu/fp8.h"
 #include "run/cuda/host/host.h"
 
 typedef struct dh_host_matrix matrix;
@@ -20,6 +21,8 @@ typedef struct matmul {
     int32_t trans_a, trans_b, bias_type, sms;
     uint32_t epilogue;
     const void *bias;
+    int32_t scale_mode[2]; /* of A and B */
+    const float *scales[2];
 } matmul;
 
 typedef struct preference {
@@ -115,6 +118,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
         return set((void *)&m->bias, sizeof m->bias, buf, sizeInBytes);
     if (attr == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE)
         return set(&m->bias_type, sizeof m->bias_type, buf, sizeInBytes);
+    for (int k = 0; k < 2; k++) {
+        if ((int)attr == (int)CUBLASLT_MATMUL_DESC_A_SCALE_POINTER + k)
+            return set((void *)&m->scales[k], sizeof m->scales[k], buf, sizeInBytes);
+        if ((int)attr == (int)CUBLASLT_MATMUL_DESC_A_SCALE_MODE + k)
+            return set(&m->scale_mode[k], sizeof m->scale_mode[k], buf, sizeInBytes);
+    }
     if (attr == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET)
         return set(&m->sms, sizeof m->sms, buf, sizeInBytes);
     return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -165,14 +174,19 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
+static bool is_fp8(int type)
+{
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
 static bool is_type(int type)
 {
-    return type == CUDA_R_32F || type == CUDA_R_16BF;
+    return type == CUDA_R_32F || type == CUDA_R_16BF || is_fp8(type);
 }
 
 static size_t element_bytes(int type)
 {
-    return type == CUDA_R_16BF ? sizeof(dh_bf16) : sizeof(float);
+    return is_fp8(type) ? 1 : type == CUDA_R_16BF ? sizeof(dh_bf16) : sizeof(float);
 }
 
 static uint64_t rows_of(const matrix *m, bool transposed)
@@ -183,6 +197,21 @@ static uint64_t rows_of(const matrix *m, bool transposed)
 static bool same(const matrix *a, const matrix *b)
 {
     return a->type == b->type && a->rows == b->rows && a->cols == b->cols && a->ld == b->ld;
+}
+
+/* What cuBLASLt asks of operands of 8 bits: A transposed and B not, rows of 16 bytes, not both
+ * e5m2, a bias in bf16; and here, that A's and B's vectors scale them. */
+static cublasStatus_t check_fp8(const matmul *m, const matrix *a, const matrix *b, const matrix *d)
+{
+    const bool both = is_fp8(a->type) && is_fp8(b->type) &&
+                      (a->type == CUDA_R_8F_E4M3 || b->type == CUDA_R_8F_E4M3);
+    const bool scaled = m->scale_mode[0] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F &&
+                        m->scale_mode[1] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const bool in_runs = a->rows % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0 &&
+                         d->ld * (int64_t)element_bytes(d->type) % 16 == 0;
+    const bool fits = m->trans_a && !m->trans_b && in_runs && !is_fp8(d->type) &&
+                      (m->epilogue == CUBLASLT_EPILOGUE_DEFAULT || d->type == CUDA_R_16BF);
+    return both && scaled && fits ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* As cuBLASLt's table of types has it, for those that are known here. */
@@ -197,8 +226,12 @@ static cublasStatus_t check(const matmul *m, const matrix *a, const matrix *b, c
     if (rows_of(a, m->trans_a) != d->rows || rows_of(b, !m->trans_b) != d->cols ||
         rows_of(a, !m->trans_a) != rows_of(b, m->trans_b) || !same(c, d))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (a->type != b->type || (a->type == CUDA_R_32F && d->type != CUDA_R_32F))
+    if (is_fp8(a->type) || is_fp8(b->type)) {
+        const cublasStatus_t st = check_fp8(m, a, b, d);
+        if (st != CUBLAS_STATUS_SUCCESS) return st;
+    } else if (a->type != b->type || (a->type == CUDA_R_32F && d->type != CUDA_R_32F)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
     if (m->epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
     if (m->epilogue != CUBLASLT_EPILOGUE_BIAS) return CUBLAS_STATUS_NOT_SUPPORTED;
     const int bias_type = m->bias_type == -1 ? d->type : m->bias_type;
@@ -243,6 +276,10 @@ typedef struct product {
 static float value(const matrix *m, const void *at, uint64_t row, uint64_t col)
 {
     const uint64_t i = row + col * (uint64_t)m->ld;
+    if (is_fp8(m->type))
+        return dh_fp8_value(
+            dh_fp8_grid_of(m->type == CUDA_R_8F_E4M3 ? DH_FP8_FORMAT_E4M3 : DH_FP8_FORMAT_E5M2),
+            ((const uint8_t *)at)[i]);
     return m->type == CUDA_R_16BF ? dh_bf16_to_f32(((const dh_bf16 *)at)[i])
                                   : ((const float *)at)[i];
 }
@@ -270,7 +307,7 @@ static float dot(const product *p, uint64_t row, uint64_t col)
     for (uint64_t k = 0; k < n; k++)
         sum += value(&p->a, p->at_a, ta ? k : row, ta ? row : k) *
                value(&p->b, p->at_b, tb ? col : k, tb ? k : col);
-    return sum;
+    return is_fp8(p->a.type) ? sum * p->m.scales[0][row] * p->m.scales[1][col] : sum;
 }
 
 static void run_product(const void *user)
@@ -288,6 +325,15 @@ static bool is_there(const matrix *m, const void *at, uint32_t alignment)
 {
     const uint64_t n = (m->cols - 1) * (uint64_t)m->ld + m->rows;
     return (uintptr_t)at % alignment == 0 && dh_host_on_device(at, n * element_bytes(m->type));
+}
+
+/* A float for each row of D, and for each column. */
+static bool scales_are_there(const product *p)
+{
+    return !is_fp8(p->a.type) ||
+           (dh_host_on_device(p->m.scales[0], p->d.rows * sizeof(float)) &&
+            dh_host_on_device(p->m.scales[1], p->d.cols * sizeof(float)) &&
+            (uintptr_t)p->m.scales[0] % 16 == 0 && (uintptr_t)p->m.scales[1] % 16 == 0);
 }
 
 static bool operands_are_there(const product *p, const choice *chosen)
@@ -354,7 +400,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
     const cublasStatus_t st = check(&p.m, &p.a, &p.b, &p.c, &p.d);
     if (st != CUBLAS_STATUS_SUCCESS) return st;
     memcpy(&chosen, algo, sizeof chosen);
-    if (chosen.magic != CHOSEN || workspaceSize < chosen.workspace_bytes ||
+    if (chosen.magic != CHOSEN || workspaceSize < chosen.workspace_bytes || !scales_are_there(&p) ||
         !operands_are_there(&p, &chosen))
         return CUBLAS_STATUS_INVALID_VALUE;
     note(&p);
