@@ -203,19 +203,6 @@ bool dh_op_attends(dh_op_type type)
            type == DH_OP_RING_ATTN || type == DH_OP_RING_ATTN_GRAD;
 }
 
-bool dh_op_fp8(const dh_graph *graph, const dh_op *op, dh_fp8_format formats[2])
-{
-    const bool forward = op->type == DH_OP_LINEAR;
-    const bool backward = op->type == DH_OP_LINEAR_DGRAD || op->type == DH_OP_LINEAR_WGRAD;
-    if (graph->dims.fp8 == DH_FP8_OFF || !(forward || backward)) return false;
-    for (int k = 0; k < 2; k++)
-        if (graph->tensors.at[op->in[k]].dtype != DH_BF16) return false;
-    formats[0] =
-        backward && graph->dims.fp8 == DH_FP8_HYBRID ? DH_FP8_FORMAT_E5M2 : DH_FP8_FORMAT_E4M3;
-    formats[1] = DH_FP8_FORMAT_E4M3;
-    return true;
-}
-
 const char *dh_op_variant(const dh_graph *graph, const dh_op *op)
 {
     const dh_dims *d = &graph->dims;

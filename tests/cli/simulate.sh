@@ -67,6 +67,8 @@ fails 1 'slow.ranks: rank 16: there are ranks 0 to 15' "$dhelix" simulate "$tmp/
     --cluster h100 --set 'slow={ranks: [16], factor: 2}'
 fails 1 'slow.ranks names rank 3 twice' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 \
     --set 'slow={ranks: [3, 2, 3], factor: 2}'
+fails 1 'cluster a100 have no products of 8 bits' "$dhelix" simulate "$tmp/job.yaml" --cluster a100 \
+    --set train.dtype=bf16 --set train.fp8=hybrid
 fails 1 'there are nodes 0 to 1' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --slow-node 2:2
 fails 1 'slow.nodes: node 2: there are nodes 0 to 1' "$dhelix" simulate "$tmp/job.yaml" \
     --cluster h100 --set 'slow={nodes: 2, link_factor: 2}'
