@@ -23,7 +23,8 @@ typedef struct dh_generate_spec {
     dh_generate_bos bos;
     bool special_tokens; /* texts of special tokens in the prompt become those tokens */
     /* The prompt is a message that the text answers, by this template of conversations ("auto": the
-     * tokenizer's); the text is then the answer alone. NULL: it is text to go on with. */
+     * run's, else the tokenizer's); the text is then the answer alone. NULL: it is text to go on
+     * with. */
     const char *chat;
     const char *system;  /* of a conversation: a message in front of it; NULL: none */
     int64_t max_tokens;  /* new tokens, without those of the prompt */

@@ -46,8 +46,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      AT(template),
      .value = "NAME",
-     .doc = "JSON lines are conversations, by this template, or auto: the tokenizer's; the loss is "
-            "that of the answers"},
+     .doc = "JSON lines are conversations, by this template, or auto: the run's, else the "
+            "tokenizer's; the loss is that of the answers"},
     {.name = "seq",
      .kind = DH_CLI_INT,
      AT(seq),
@@ -129,8 +129,7 @@ static dh_status find_chat(dh_ctx *ctx, const eval_args *a, const dh_found *foun
                        found->model.n_experts > 0 ? "a model of experts" : "linear attention");
     const char *tokenizer = a->tokenizer ? a->tokenizer : found->tokenizer.text;
     if (strcmp(a->template, "auto") != 0) return dh_chat_find(ctx, a->template, chat);
-    if (tokenizer) return dh_chat_of_tokenizer(ctx, tokenizer, chat);
-    return dh_fail(ctx, DH_EMISSING, "there is no tokenizer whose chat_template could be taken");
+    return dh_found_chat(ctx, found, tokenizer, chat);
 }
 
 static void add_targets(void *user, int64_t n, int64_t n_targets)

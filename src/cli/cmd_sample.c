@@ -87,7 +87,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      AT(template),
      .value = "NAME",
-     .doc = "of those that data.chat_template names (default: the tokenizer's)"},
+     .doc = "of those that data.chat_template names (default: the run's, else the "
+            "tokenizer's)"},
     {.name = "system",
      .kind = DH_CLI_TEXT,
      AT(system),

@@ -37,11 +37,34 @@ static dh_status read_trace(dh_ctx *ctx, const char *dir, int64_t rank, json_t *
     return dh_fail(ctx, DH_EFORMAT, "%s: no array traceEvents", path);
 }
 
+/* By these numbers a kernel and the host's operator that started it find each other. They begin
+ * anew in each rank's trace, and go on behind `last`, the highest so far, in one file of several.
+ */
+static void renumber(json_t *events, json_int_t *last)
+{
+    static const char *const keys[] = {"External id", "correlation"};
+    const json_int_t before = *last;
+    size_t i;
+    json_t *event;
+    json_array_foreach(events, i, event)
+    {
+        json_t *args = json_object_get(event, "args");
+        for (size_t k = 0; k < DH_COUNTOF(keys); k++) {
+            json_t *id = json_object_get(args, keys[k]);
+            if (!json_is_integer(id)) continue;
+            json_integer_set(id, json_integer_value(id) + before);
+            *last = DH_MAX(*last, json_integer_value(id));
+        }
+    }
+}
+
 /* Events of a rank behind those of the ranks before; what is beside them is the first rank's. */
-static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, json_t **joined)
+static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, json_int_t *last,
+                        json_t **joined)
 {
     json_t *trace;
     DH_TRY(read_trace(ctx, dir, rank, &trace));
+    renumber(json_object_get(trace, "traceEvents"), last);
     if (!*joined) {
         *joined = trace;
         return DH_OK;
@@ -55,8 +78,10 @@ static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, json_t **joi
 static dh_status join(dh_ctx *ctx, const char *dir, const dh_trace_ranks *list, const char *path)
 {
     json_t *joined = NULL;
+    json_int_t last = 0;
     dh_status st = DH_OK;
-    for (size_t i = 0; st == DH_OK && i < list->n; i++) st = append(ctx, dir, list->at[i], &joined);
+    for (size_t i = 0; st == DH_OK && i < list->n; i++)
+        st = append(ctx, dir, list->at[i], &last, &joined);
     if (st != DH_OK) {
         json_decref(joined);
         return st;

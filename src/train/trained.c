@@ -47,23 +47,28 @@ static dh_status find_weights(dh_ctx *ctx, const char *path, dh_found *found, ch
     return found->path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
 }
 
+/* What a checkpoint says that its run had; NULL: nothing, or there is no checkpoint. */
+static const char *setting_of(const dh_found *found, const char *name)
+{
+    const dh_ckpt_state *state = found->ckpt ? dh_ckpt_get_state(found->ckpt) : NULL;
+    for (size_t i = 0; state && i < state->n_settings; i++)
+        if (strcmp(state->settings[i].name, name) == 0) return state->settings[i].value;
+    return NULL;
+}
+
 /* The base of a checkpoint's adapters is what it was. */
 static dh_status check_base(dh_ctx *ctx, const dh_found *found)
 {
     char hash[DH_WEIGHTS_HASH_TEXT], is[80];
-    const dh_ckpt_state *state = found->ckpt ? dh_ckpt_get_state(found->ckpt) : NULL;
-    for (size_t i = 0; state && i < state->n_settings; i++) {
-        if (strcmp(state->settings[i].name, DH_BASE_SETTING) != 0) continue;
-        DH_TRY(dh_weights_hash(ctx, found->weights, hash));
-        snprintf(is, sizeof is, DH_BASE_VALUE "%s", hash);
-        if (strcmp(state->settings[i].value, is) != 0)
-            return dh_fail(
-                ctx, DH_EINVAL,
-                "the adapters of %s were trained beside %s, and %s is %s: it has changed, "
-                "or is another model",
-                found->path.text, state->settings[i].value, found->base.text, is);
-    }
-    return DH_OK;
+    const char *was = setting_of(found, DH_BASE_SETTING);
+    if (!was) return DH_OK;
+    DH_TRY(dh_weights_hash(ctx, found->weights, hash));
+    snprintf(is, sizeof is, DH_BASE_VALUE "%s", hash);
+    if (strcmp(was, is) == 0) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "the adapters of %s were trained beside %s, and %s is %s: it has changed, "
+                   "or is another model",
+                   found->path.text, was, found->base.text, is);
 }
 
 static dh_status open_adapters(dh_ctx *ctx, const char *base, dh_found *found)
@@ -171,6 +176,19 @@ dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_traine
     return DH_OK;
 }
 
+dh_status dh_found_chat(dh_ctx *ctx, const dh_found *found, const char *tokenizer,
+                        const dh_chat **chat)
+{
+    const char *format = setting_of(found, "data.format");
+    const char *quoted = setting_of(found, "data.chat_template");
+    char name[64];
+    if (format && strcmp(format, "chat") == 0 && quoted &&
+        sscanf(quoted, "\"%63[^\"]\"", name) == 1 && strcmp(name, "auto") != 0)
+        return dh_chat_find(ctx, name, chat);
+    if (tokenizer) return dh_chat_of_tokenizer(ctx, tokenizer, chat);
+    return dh_fail(ctx, DH_EMISSING, "there is no tokenizer whose chat_template could be taken");
+}
+
 /* ---- session -------------------------------------------------------------------------------- */
 
 dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
@@ -214,7 +232,7 @@ dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *
     dh_status st = dh_found_tokenizer(ctx, &found, spec, &t.tokenizer);
     dh_ctx unknown = DH_CTX_INIT;
     const char *files = spec->tokenizer ? spec->tokenizer : found.tokenizer.text;
-    if (files && dh_chat_of_tokenizer(&unknown, files, &t.chat) != DH_OK) t.chat = NULL;
+    if (dh_found_chat(&unknown, &found, files, &t.chat) != DH_OK) t.chat = NULL;
     t.of_run = found.ckpt != NULL;
     if (st == DH_OK) st = dh_found_session(ctx, &found, spec, false, &t.session);
     if (st == DH_OK)

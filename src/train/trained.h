@@ -31,6 +31,12 @@ void dh_found_close(dh_found *found);
  * found, which is left out with a warning if it does not; NULL when there is none. */
 dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
                              dh_tokenizer **tokenizer);
+/* The template of conversations: that of the checkpoint's run, where it was trained on some by name
+ * (data.chat_template); else the one that the tokenizer (as dh_tokenizer_load takes it; NULL: none)
+ * comes with.
+ * errors    DH_EMISSING there is none; DH_EUNSUPPORTED none that is known */
+dh_status dh_found_chat(dh_ctx *ctx, const dh_found *found, const char *tokenizer,
+                        const struct dh_chat **chat);
 /* A session with the weights loaded. documents: it evaluates rows of documents. */
 dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
                            bool documents, dh_session **session);

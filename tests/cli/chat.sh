@@ -42,7 +42,10 @@ ok "$dhelix" sample "$tmp/run" --chat --chat-template chatml --system 'Speak as 
     --prompt "  Good day
 to you. "
 same "$(json end)" 'end of text'
-fails 1 'comes with no chat_template that is known' "$dhelix" sample "$tmp/run" --chat --prompt a
+ok "$dhelix" sample "$tmp/run" --chat --prompt "What is the king's name?" --greedy
+same "$(cat "$tmp/out")" 'He is Richard, the third.' "by the run's template"
+ok "$dhelix" eval "$tmp/run" --chat-template auto --data $chat/chat.jsonl --seq 128 --json
+close "$(json loss)" "$(sed -n 's/.*"val_loss":\([0-9.e-]*\).*/\1/p' "$tmp/run/metrics.jsonl" | tail -1)" 0.0001
 cp -r $chat "$tmp/tok"
 printf '%s' "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}" >"$tmp/tok/chat_template.jinja"
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/auto" --set data.tokenizer="$tmp/tok" \
@@ -60,6 +63,8 @@ ok "$dhelix" sample "$tmp/hf" --prompt 'a king' --tokens 0 --json
 same "$(json prompt_tokens)" $((n + 1)) "with BOS, as others' models"
 ok "$dhelix" sample "$tmp/hf" --prompt 'a king' --tokens 0 --json --bos never
 same "$(json prompt_tokens)" "$n" 'without BOS'
+
+fails 1 'comes with no chat_template that is known' "$dhelix" sample "$tmp/hf" --chat --prompt a
 
 # Refused: files that are no conversations, templates that are not known, tokenizers without marks.
 fails 1 'are read from JSON lines' "$dhelix" train "$tmp/job.yaml" --set data.train="$PWD/$chat/expected.json"

@@ -303,6 +303,31 @@ static size_t count_ends(const json_t *events, const char *ph, const char *id)
     return n;
 }
 
+/* A kernel and the host's operator that has its number are of one rank, and no number is twice. */
+static void kernels_find_their_own_operators(const json_t *events)
+{
+    const json_t *host, *kernel;
+    size_t i, k, n_pairs = 0;
+    json_array_foreach(events, i, host)
+    {
+        if (strcmp(text_of(host, "cat"), "cpu_op") != 0) continue;
+        const json_int_t id = number(json_object_get(host, "args"), "External id");
+        int n = 0;
+        json_array_foreach(events, k, kernel)
+        {
+            const json_t *args = json_object_get(kernel, "args");
+            if (strcmp(text_of(kernel, "cat"), "kernel") != 0 || number(args, "External id") != id)
+                continue;
+            assert_int_equal(number(args, "correlation"), id);
+            assert_int_equal(number(kernel, "pid"), number(host, "pid"));
+            n++;
+        }
+        assert_int_equal(n, 1);
+        n_pairs++;
+    }
+    assert_true(n_pairs > 0);
+}
+
 /* Of both stages in one file: every message leaves once and arrives once. */
 static void files_of_ranks_join(void **state)
 {
@@ -340,6 +365,7 @@ static void files_of_ranks_join(void **state)
         assert_int_equal(count_ends(events, "s", text_of(event, "id")), 1);
         assert_int_equal(count_ends(events, "f", text_of(event, "id")), 1);
     }
+    kernels_find_their_own_operators(events);
     json_decref(joined);
     assert_ok(&ctx, dh_dir_remove(&ctx, dir));
     assert_fails(&ctx, dh_trace_join(&ctx, dir, path), DH_EIO, "cannot open");
