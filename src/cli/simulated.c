@@ -251,6 +251,26 @@ static void print_table(const dh_simulated_list *list, double first_s, dh_str *o
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
+static bool same_refusal(const dh_simulated *a, const dh_simulated *b)
+{
+    return !a->sim && !b->sim && a->strategy == b->strategy && strcmp(a->reason, b->reason) == 0;
+}
+
+/* A row that could not be, with all that could not for the same reason, at the first of them. */
+static void print_refused(const dh_simulated_list *list, size_t first, dh_str *out)
+{
+    const dh_simulated *one = &list->at[first];
+    dh_str text = DH_STR_INIT;
+    for (size_t i = 0; i < first; i++)
+        if (same_refusal(&list->at[i], one)) return;
+    for (size_t i = first; i < list->n; i++)
+        if (same_refusal(&list->at[i], one))
+            dh_str_printf(&text, "%s%s", i > first ? ", " : "", row_name(list, &list->at[i]));
+    dh_str_printf(&text, "%s%s: %s", two_names(list) ? " with " : "",
+                  two_names(list) ? one->strategy->name : "", one->reason);
+    dh_cli_paragraph(out, &text, 2);
+}
+
 static void print_rows(const dh_simulated_list *list, dh_str *out)
 {
     double first_s = 0;
@@ -269,13 +289,8 @@ static void print_rows(const dh_simulated_list *list, dh_str *out)
         dh_cli_paragraph(out, &text, 2);
     }
     if (has_system(list)) print_system(list, out);
-    for (size_t i = 0; i < list->n; i++) {
-        if (list->at[i].sim) continue;
-        dh_str_printf(&text, "%s%s%s: %s", row_name(list, &list->at[i]),
-                      two_names(list) ? " with " : "",
-                      two_names(list) ? list->at[i].strategy->name : "", list->at[i].reason);
-        dh_cli_paragraph(out, &text, 2);
-    }
+    for (size_t i = 0; i < list->n; i++)
+        if (!list->at[i].sim) print_refused(list, i, out);
 }
 
 static void print_job(const dh_simulated_list *list, dh_str *out)

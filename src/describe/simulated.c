@@ -168,7 +168,7 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_simulated *one)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parallel.pp is 1: one stage has one order, which stands as 1f1b");
     return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "it has no forwards beside backwards, which strategy %s orders: %s has them",
+                   "no forwards beside backwards, which strategy %s orders: %s has them",
                    one->strategy->name, taken);
 }
 

@@ -167,8 +167,8 @@ zb=$(sed -n '/"schedule": "zb-v"/,$d; s/.*"step_ms": \([0-9.]*\).*/\1/p' "$tmp/o
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --set parallel.schedule=zb-v \
     --set parallel.virtual_stages=2 --set train.batch=16
 same "$(json step_ms)" "$zb" 'zb-v of all and by itself'
-ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1b,dhelix-w --strategies sequential,dhelix
-says '1f1b with dhelix: it has no forwards beside backwards'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1b,gpipe,dhelix-w --strategies sequential,dhelix
+says '1f1b, gpipe with dhelix: no forwards beside backwards'
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1b,gpipe --set parallel.pp=1
 says 'gpipe: parallel.pp is 1'
 fails 1 'did you mean "1f1b"' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1
