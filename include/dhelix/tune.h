@@ -132,7 +132,9 @@ typedef struct dh_tune {
     const char *costs;
     double memory_bytes;                   /* of a device: the limit */
     int64_t n_fit, n_too_large, n_refused; /* configurations estimated, and refused as such */
-    dh_tune_row *rows;                     /* [n_rows], best first */
+    int64_t n_left_out; /* of schedules that are placed by a search of their own (zb-auto): neither
+                         * one of rows nor the best with a value, by bounds on time or memory */
+    dh_tune_row *rows;  /* [n_rows], best first */
     size_t n_rows;
     dh_tune_value_row *values; /* [n_values], by dimension and value */
     size_t n_values;

@@ -156,7 +156,7 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const dh_tuned *tuned)
 
 static void say_rate(const dh_cli *cli, const dh_tune *t)
 {
-    const double n = (double)(t->n_fit + t->n_too_large + t->n_refused);
+    const double n = (double)(t->n_fit + t->n_too_large + t->n_refused + t->n_left_out);
     const double s = (double)t->search_ns * 1e-9;
     if (!cli->quiet) fprintf(stderr, "%.0f configurations in %.2f s: %.0f a second\n", n, s, n / s);
 }

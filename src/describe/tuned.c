@@ -103,10 +103,11 @@ json_t *dh_tuned_json(const dh_tuned *t)
 {
     const dh_tune *r = t->tune;
     json_t *document =
-        json_pack("{ss ss sI sf sI sI sI so so}", "model", t->job->model.name, "costs", r->costs,
+        json_pack("{ss ss sI sf sI sI sI sI so so}", "model", t->job->model.name, "costs", r->costs,
                   "devices", (json_int_t)t->devices, "memory_bytes", t->memory_bytes, "fit",
                   (json_int_t)r->n_fit, "too_large", (json_int_t)r->n_too_large, "refused",
-                  (json_int_t)r->n_refused, "ranked", ranked_json(r), "by_value", values_json(r));
+                  (json_int_t)r->n_refused, "left_out", (json_int_t)r->n_left_out, "ranked",
+                  ranked_json(r), "by_value", values_json(r));
     if (document && t->cluster)
         json_object_set_new(document, "cluster", json_string(t->cluster->name));
     return document;

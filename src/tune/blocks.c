@@ -38,6 +38,7 @@ static void add_times(const dh_program_spec *spec, tune_block *b)
         const dh_cost_op at = {b->graph, op, &spec->recipe.mesh, spec->rank};
         const int phase = phases[op->phase];
         const double ns = spec->recipe.costs->solo(spec->recipe.costs->self, &at).ns;
+        b->stream_ns[phase][dh_cost_stream(&at)] += ns + spec->recipe.costs->launch_ns;
         if (dh_op_info_of(op->type)->resource == DH_RES_COMM) {
             b->comm_ns[phase][comm_kind(op->group)] += ns;
         } else {

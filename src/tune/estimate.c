@@ -4,11 +4,15 @@
  * A step of many micro-batches repeats itself: beyond a few for each stage, every further
  * one adds the same. Schedules are timed for two such numbers, and the rest is a straight
  * line. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "train/recipe.h"
 #include "tune/estimate.h"
+
+/* Sums of many terms in another order. */
+#define ROUNDING 1e-9
 
 /* ---- one configuration -------------------------------------------------------------------- */
 
@@ -94,7 +98,9 @@ static dh_status reserve(estimate *e)
     const size_t n_ranks = (size_t)e->long_one->n_ranks;
     const size_t n = (size_t)DH_MAX(e->long_one->n_slots, e->short_one->n_slots) + 1;
     const size_t n_classes = (size_t)DH_MAX(e->long_one->n_classes, e->short_one->n_classes);
+    const size_t n_types = (size_t)DH_MAX(e->long_one->n_types, e->short_one->n_types);
     const size_t bytes = n * sizeof(double) + n_classes * sizeof(tune_slot_cost) +
+                         n_types * sizeof(tune_held) +
                          n_ranks * (2 * sizeof(tune_rank_end) + sizeof(tune_outline *));
     if (bytes > t->n_scratch) {
         double *more = realloc(t->scratch, 2 * bytes);
@@ -103,7 +109,8 @@ static dh_status reserve(estimate *e)
         t->n_scratch = 2 * bytes;
     }
     e->costs = (tune_slot_cost *)(t->scratch + n);
-    e->ends = (tune_rank_end *)(e->costs + n_classes);
+    e->held = (tune_held *)(e->costs + n_classes);
+    e->ends = (tune_rank_end *)(e->held + n_types);
     e->short_ends = e->ends + n_ranks;
     e->outlines = (const tune_outline **)(e->short_ends + n_ranks);
     return DH_OK;
@@ -115,6 +122,59 @@ static double left_out(const estimate *e)
     const double n_long = (double)e->long_one->schedule->n_micro;
     const double n_short = (double)e->short_one->schedule->n_micro;
     return n_long > n_short ? ((double)e->spec.recipe.n_micro - n_long) / (n_long - n_short) : 0;
+}
+
+static void peaks_of_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
+{
+    for (int32_t c = 0; c < table->n_classes; c++)
+        e->costs[c] = tune_slot_cost_of(&e->basis, table, &table->classes[c]);
+    for (int32_t k = 0; k < table->n_types; k++)
+        e->held[k] = tune_held_of(e->basis.blocks, &table->types[k]);
+    for (int32_t r = 0; r < table->n_ranks; r++)
+        ends[r].peak_bytes = tune_moments_peak(table, r, e->costs, e->held);
+}
+
+/* Without times, which most configurations do not get to. */
+static void find_peaks(estimate *e)
+{
+    const double k = left_out(e);
+    if (k > 0) peaks_of_one(e, e->short_one, e->short_ends);
+    peaks_of_one(e, e->long_one, e->ends);
+    for (int32_t r = 0; k > 0 && r < e->long_one->n_ranks; r++)
+        e->ends[r].peak_bytes += k * (e->ends[r].peak_bytes - e->short_ends[r].peak_bytes);
+}
+
+/* Slots of a rank, but for when they begin: at least this long by floors of classes. */
+static double least_of_rank(const tune_timetable *t, int32_t rank, const tune_slot_cost *costs)
+{
+    double ns = 0;
+    const int32_t *counts = &t->counts[rank * t->n_classes];
+    for (int32_t c = 0; c < t->n_classes; c++) ns += counts[c] * costs[c].ns;
+    return ns;
+}
+
+static void floors_of_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
+{
+    for (int32_t c = 0; c < table->n_classes; c++)
+        e->costs[c].ns = tune_slot_floor_ns(e->basis.blocks, table, &table->classes[c]);
+    for (int32_t r = 0; r < table->n_ranks; r++)
+        ends[r].busy_ns = least_of_rank(table, r, e->costs);
+}
+
+/* No estimate of the configuration's step is below this, whatever its order of operators: each rank
+ * has its slots' operators to run, and to step. */
+static double least_step_ns(estimate *e)
+{
+    const double k = left_out(e);
+    double most = 0;
+    if (k > 0) floors_of_one(e, e->short_one, e->short_ends);
+    floors_of_one(e, e->long_one, e->ends);
+    for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
+        double ns = e->ends[r].busy_ns + e->outlines[r]->optimizer_ns;
+        if (k > 0) ns += k * (e->ends[r].busy_ns - e->short_ends[r].busy_ns);
+        most = DH_MAX(most, ns);
+    }
+    return most;
 }
 
 static void run_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
@@ -137,6 +197,7 @@ static void run_schedule(estimate *e)
         const tune_rank_end *before = &e->short_ends[r];
         end->end_ns += k * (end->end_ns - before->end_ns);
         end->busy_ns += k * (end->busy_ns - before->busy_ns);
+        end->end_ns = DH_MAX(end->end_ns, end->busy_ns); /* a straight line may be off */
         end->peak_bytes += k * (end->peak_bytes - before->peak_bytes);
     }
 }
@@ -220,29 +281,108 @@ static void find_step(const estimate *e, dh_tune_row *row)
     row->item_ns[DH_TUNE_ITEM_BUBBLE] = e->ends[last].end_ns - e->ends[last].busy_ns;
 }
 
-static dh_status find_basis(estimate *e)
+static dh_status find_blocks(estimate *e)
 {
     e->basis.launch_ns = e->spec.recipe.costs->launch_ns;
     DH_TRY(tune_find_blocks(e, e->spec.recipe.recompute, &e->basis.blocks));
-    DH_TRY(tune_find_blocks(e, DH_RECOMPUTE_KIND_NONE, &e->basis.plain));
+    return tune_find_blocks(e, DH_RECOMPUTE_KIND_NONE, &e->basis.plain);
+}
+
+static dh_status find_schedule(estimate *e)
+{
     DH_TRY(tune_find_timetables(e));
     DH_TRY(reserve(e));
     return tune_find_outlines(e);
 }
 
-dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row)
+/* ---- schedules that are placed by times ------------------------------------------------------ */
+
+/* The same configuration with 1F1B, which has the same stages. */
+static dh_status find_twin(const estimate *e, dh_tune_row *row, estimate *twin)
 {
-    static const tune_times no_times;
+    size_t n, i = 0;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    *twin = *e;
+    *row = *e->row;
+    DH_TRY(dh_schedule_find(e->ctx, "1f1b", &twin->schedule));
+    while (rows[i] != twin->schedule) i++;
+    row->config.at[DH_TUNE_SCHEDULE] = (int64_t)i;
+    twin->row = row;
+    return find_schedule(twin);
+}
+
+/* Each rank has at some time a forward beside what persists. */
+static double least_bytes(estimate *twin)
+{
+    const tune_timetable *t = twin->long_one;
+    double most = 0;
+    for (int32_t r = 0; r < t->n_ranks; r++) {
+        const tune_class f = {.kind = DH_PIPE_F, .f = -1, .type = t->type_of[r]};
+        most = DH_MAX(most, (double)twin->outlines[r]->persistent +
+                                tune_slot_cost_of(&twin->basis, t, &f).peak_bytes);
+    }
+    return most;
+}
+
+/* The rank that has most to do, without a bubble. */
+static double least_ns(const estimate *twin)
+{
+    const tune_timetable *t = twin->long_one;
+    double most = 0;
+    for (int32_t k = 0; k < t->n_types; k++) {
+        double ns[DH_N_PIPE_KINDS];
+        for (int32_t kind = 0; kind < DH_N_PIPE_KINDS; kind++) {
+            const tune_class c = {.kind = kind, .f = -1, .type = k};
+            ns[kind] = twin->basis.times ? tune_slot_cost_of(&twin->basis, t, &c).ns
+                                         : tune_slot_floor_ns(twin->basis.blocks, t, &c);
+        }
+        const double backward = DH_MIN(ns[DH_PIPE_B], ns[DH_PIPE_I] + ns[DH_PIPE_W]);
+        most = DH_MAX(most, ns[DH_PIPE_F] + backward);
+    }
+    return most * (double)twin->spec.recipe.n_micro * (1 - ROUNDING);
+}
+
+/* A row that is placed by a search of its own takes as long as hundreds of others: it is left out
+ * where the configuration cannot be one of the best, however well it is placed. */
+static dh_status is_left_out(const estimate *e, const tune_limits *limits, bool *left_out)
+{
+    dh_tune_row row;
+    estimate twin;
+    *left_out = false;
+    if (!e->schedule->planned || e->schedule->placement != DH_PLACE_LINEAR) return DH_OK;
+    DH_TRY(find_twin(e, &row, &twin));
+    const double bytes = least_bytes(&twin);
+    if (bytes > e->t->memory_bytes) {
+        *left_out = bytes >= limits->bytes;
+        return DH_OK;
+    }
+    *left_out = least_ns(&twin) >= limits->step_ns;
+    if (*left_out || isinf(limits->step_ns)) return DH_OK;
+    twin.schedule = e->schedule; /* that of split backwards */
+    DH_TRY(tune_find_times(&twin, &twin.basis.times));
+    *left_out = least_ns(&twin) >= limits->step_ns;
+    return DH_OK;
+}
+
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tune_row *row,
+                        bool *left_out)
+{
     estimate e = {.ctx = ctx, .t = t, .row = row, .spec = {.recipe = t->recipe}};
     DH_TRY(describe(&e));
-    DH_TRY(find_basis(&e));
-    e.basis.times = &no_times; /* memory first: most configurations end here */
-    run_schedule(&e);
+    DH_TRY(find_blocks(&e));
+    DH_TRY(is_left_out(&e, limits, left_out));
+    if (*left_out) return DH_OK;
+    DH_TRY(find_schedule(&e));
+    find_peaks(&e); /* memory first: most configurations end here */
     row->memory = (dh_tune_memory){0};
     find_peak(&e, &row->memory);
     row->fits = (double)row->memory.peak_bytes <= t->memory_bytes;
     row->step_ns = 0;
     if (!row->fits) return DH_OK;
+    row->step_ns = least_step_ns(&e) * (1 - ROUNDING);
+    if (row->step_ns >= limits->step_ns) return DH_OK;
     DH_TRY(find_transfer(&e));
     DH_TRY(tune_find_times(&e, &e.basis.times));
     run_schedule(&e);

@@ -13,6 +13,7 @@ typedef struct estimate {
     const tune_timetable *short_one, *long_one; /* the same where nothing is left out */
     tune_basis basis;
     tune_slot_cost *costs; /* by class of the long one */
+    tune_held *held;       /* by its types of stages */
     tune_rank_end *ends, *short_ends;
     const tune_outline **outlines; /* by rank */
 } estimate;

@@ -1,4 +1,5 @@
 /* The search: every configuration estimated, the best simulated, all of them ranked. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,6 +69,21 @@ static dh_status note_refused(search *s, const dh_tune_config *config, const cha
     return DH_OK;
 }
 
+static dh_status limits_of(search *s, const dh_tune_config *config, tune_limits *limits)
+{
+    limits->step_ns = s->n_best < s->n_kept ? INFINITY : s->best[s->n_best - 1].step_ns;
+    limits->bytes = 0;
+    for (int d = 0; d < DH_N_TUNE_DIM; d++) {
+        const dh_tune_value_row *v = value_row(s, (dh_tune_dim)d, config->at[d]);
+        if (!v) return no_memory(s->ctx);
+        limits->step_ns = DH_MAX(limits->step_ns, v->n_fit ? v->best.step_ns : INFINITY);
+        if (v->n_fit == 0)
+            limits->bytes = DH_MAX(limits->bytes,
+                                   v->n_too_large ? (double)v->best.memory.peak_bytes : INFINITY);
+    }
+    return DH_OK;
+}
+
 static dh_status note_estimate(search *s, const dh_tune_row *row)
 {
     *(row->fits ? &s->tune->n_fit : &s->tune->n_too_large) += 1;
@@ -123,7 +139,10 @@ static dh_status estimate_one(dh_ctx *ctx, void *user, const dh_tune_config *con
         DH_TRY(check_stop(s));
     }
     if (refused) return note_refused(s, config, refused);
-    dh_status st = tune_estimate(ctx, &s->t, &row);
+    tune_limits limits;
+    bool left_out = false;
+    DH_TRY(limits_of(s, config, &limits));
+    dh_status st = tune_estimate(ctx, &s->t, &limits, &row, &left_out);
     if (st == DH_EINVAL || st == DH_EUNSUPPORTED) {
         char reason[sizeof ctx->message];
         memcpy(reason, ctx->message, sizeof reason);
@@ -131,6 +150,8 @@ static dh_status estimate_one(dh_ctx *ctx, void *user, const dh_tune_config *con
         return note_refused(s, config, reason);
     }
     DH_TRY(st);
+    s->tune->n_left_out += left_out;
+    if (left_out) return DH_OK;
     if (row.fits) keep(s, &row);
     return note_estimate(s, &row);
 }

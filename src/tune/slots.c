@@ -116,7 +116,17 @@ static double pair_peak(const tune_blocks *b, const tune_stage *f, const tune_st
     return DH_MAX(steady, DH_MAX(start, end));
 }
 
+tune_held tune_held_of(const tune_blocks *blocks, const tune_stage *stage)
+{
+    return (tune_held){sum_blocks(blocks, stage, kept), sum_blocks(blocks, stage, kept_w)};
+}
+
 /* ---- times ----------------------------------------------------------------------------------- */
+
+static const unsigned phases_of[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = 1u << TUNE_F,
+                                                    [DH_PIPE_B] = 1u << TUNE_B | 1u << TUNE_W,
+                                                    [DH_PIPE_I] = 1u << TUNE_B,
+                                                    [DH_PIPE_W] = 1u << TUNE_W};
 
 static double single_ns(const tune_times *t, const tune_stage *s, int32_t kind)
 {
@@ -145,6 +155,29 @@ static double pair_ns(const tune_times *t, const tune_stage *f, const tune_stage
     return ns + (b->embed ? back->embed : 0) + (b->head ? back->head : 0);
 }
 
+/* Adds the operators of a stage's phases to each stream's. */
+static void add_streams(const tune_blocks *b, const tune_stage *s, unsigned phases,
+                        double ns[DH_N_STREAM])
+{
+    for (int i = 0; i < TUNE_N_BLOCK; i++) {
+        const int64_t n = i == TUNE_EMBED  ? s->embed
+                          : i == TUNE_HEAD ? s->head
+                                           : s->kinds.of[i - TUNE_LAYER];
+        for (int p = 0; n > 0 && p < TUNE_N_PHASE; p++)
+            for (int k = 0; phases >> p & 1 && k < DH_N_STREAM; k++)
+                ns[k] += (double)n * b->at[i].stream_ns[p][k];
+    }
+}
+
+double tune_slot_floor_ns(const tune_blocks *blocks, const tune_timetable *t, const tune_class *c)
+{
+    double ns[DH_N_STREAM] = {0}, most = 0;
+    add_streams(blocks, &t->types[c->type], phases_of[c->kind], ns);
+    if (c->f >= 0) add_streams(blocks, &t->types[c->f], phases_of[DH_PIPE_F], ns);
+    for (int k = 0; k < DH_N_STREAM; k++) most = DH_MAX(most, ns[k]);
+    return most;
+}
+
 double tune_backward_ns(const tune_basis *p, const tune_stage *stage)
 {
     return tune_chain_ns(&p->times->b, stage);
@@ -154,12 +187,14 @@ tune_slot_cost tune_slot_cost_of(const tune_basis *p, const tune_timetable *t, c
 {
     const tune_stage *stage = &t->types[c->type];
     const bytes b = bytes_of(p->blocks, stage, c->kind);
+    const double floor_ns = p->times ? tune_slot_floor_ns(p->blocks, t, c) : 0;
     if (c->f < 0)
-        return (tune_slot_cost){single_ns(p->times, stage, c->kind), b.peak - b.before,
-                                b.after - b.before, 0};
+        return (tune_slot_cost){p->times ? DH_MAX(single_ns(p->times, stage, c->kind), floor_ns)
+                                         : 0,
+                                b.peak - b.before, b.after - b.before, 0};
     const tune_stage *f = &t->types[c->f];
     const bytes fb = bytes_of(p->blocks, f, DH_PIPE_F);
-    return (tune_slot_cost){pair_ns(p->times, f, stage, c->kind),
+    return (tune_slot_cost){p->times ? DH_MAX(pair_ns(p->times, f, stage, c->kind), floor_ns) : 0,
                             pair_peak(p->blocks, f, stage, &fb, &b) - b.before,
                             fb.after + b.after - b.before, 0};
 }
@@ -190,13 +225,9 @@ static void add_stage(const tune_blocks *b, const tune_stage *s, unsigned phases
 
 static work work_of(const tune_blocks *b, const tune_timetable *t, const tune_class *c)
 {
-    static const unsigned phases[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = 1u << TUNE_F,
-                                                     [DH_PIPE_B] = 1u << TUNE_B | 1u << TUNE_W,
-                                                     [DH_PIPE_I] = 1u << TUNE_B,
-                                                     [DH_PIPE_W] = 1u << TUNE_W};
     work w = {0};
-    add_stage(b, &t->types[c->type], phases[c->kind], &w);
-    if (c->f >= 0) add_stage(b, &t->types[c->f], phases[DH_PIPE_F], &w);
+    add_stage(b, &t->types[c->type], phases_of[c->kind], &w);
+    if (c->f >= 0) add_stage(b, &t->types[c->f], phases_of[DH_PIPE_F], &w);
     return w;
 }
 

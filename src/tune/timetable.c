@@ -265,8 +265,9 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
     t->classes = DH_NEW_N(arena, tune_class, most_classes(t));
     if (!t->classes) return no_memory(ctx);
     DH_TRY(order_and_fill(ctx, t));
+    if (!count_slots(t, arena)) return no_memory(ctx);
     *table = t;
-    return count_slots(t, arena) ? DH_OK : no_memory(ctx);
+    return tune_moments_find(ctx, arena, t);
 }
 
 /* Streams run in order. Both ends of a transfer have to come to it; where slots communicate

@@ -61,6 +61,8 @@ typedef struct tune_timetable {
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
     int32_t *last; /* [n_copies][n_stages]: slot behind which the stage's gradients are complete */
     int32_t n_types, n_classes, n_slots, n_ranks;
+    int32_t **moments; /* [n_ranks][n_moments of the rank] times 1 + 2 n_types: moments.c */
+    size_t *n_moments; /* [n_ranks] */
 } tune_timetable;
 
 /* What a class of slots takes. */
@@ -100,6 +102,21 @@ typedef struct tune_transfer {
 void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
                         tune_transfer transfer, double *scratch, tune_rank_end *ranks);
 
+/* ---- moments.c: when a rank may hold most ---------------------------------------------------- */
+
+/* Bytes that a micro-batch leaves on a stage: between forward and backward; between input and
+ * weight gradients. Neither is negative. */
+typedef struct tune_held {
+    double whole_bytes, left_bytes;
+} tune_held;
+
+/* Sets the timetable's moments. errors: DH_ENOMEM */
+dh_status tune_moments_find(dh_ctx *ctx, dh_arena *arena, tune_timetable *t);
+/* The peak_bytes that tune_timetable_run has for a rank.
+ * in        costs [n_classes], of which only peak_bytes counts; held [n_types] */
+double tune_moments_peak(const tune_timetable *t, int32_t rank, const tune_slot_cost *costs,
+                         const tune_held *held);
+
 /* ---- blocks.c: graphs of a rank, and what is in them ---------------------------------------- */
 
 /* TUNE_LAYER + kind: layers of that dh_model_layer_kind. */
@@ -116,7 +133,8 @@ typedef struct tune_block {
     bool borrowed;   /* it is another one's */
     dh_block_lives lives;
     double compute_ns[TUNE_N_PHASE], comm_ns[TUNE_N_PHASE][TUNE_N_COMM];
-    uint32_t n_launched[TUNE_N_PHASE]; /* operators of the compute stream */
+    double stream_ns[TUNE_N_PHASE][DH_N_STREAM]; /* operators and what starting them takes */
+    uint32_t n_launched[TUNE_N_PHASE];           /* operators of the compute stream */
 } tune_block;
 
 typedef struct tune_blocks {
@@ -214,13 +232,17 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
 /* All that decides it, of one configuration. */
 typedef struct tune_basis {
     const tune_blocks *blocks, *plain; /* plain: without recomputation */
-    const tune_times *times;
+    const tune_times *times;           /* NULL: no times are asked for */
     double launch_ns;
     tune_transfer transfer;
 } tune_basis;
 
 tune_slot_cost tune_slot_cost_of(const tune_basis *basis, const tune_timetable *t,
                                  const tune_class *c);
+/* Least time of a slot, in whatever order: its operators, of the stream that has most to do. By the
+ * blocks alone; no slot's ns is below it. */
+double tune_slot_floor_ns(const tune_blocks *blocks, const tune_timetable *t, const tune_class *c);
+tune_held tune_held_of(const tune_blocks *blocks, const tune_stage *stage);
 /* What a slot of `ns` is made of, added to items, `n` times. */
 void tune_slot_items(const tune_basis *basis, const tune_timetable *t, const tune_class *c,
                      double ns, double n, double items[DH_N_TUNE_ITEM]);
@@ -256,10 +278,19 @@ typedef struct tuner {
 /* The job's system with a recomputation. errors: DH_EMISSING */
 dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system);
 void tune_tables_fini(tuner *t);
+/* Beyond which a configuration changes nothing that a search says. */
+typedef struct tune_limits {
+    double step_ns; /* at which it is neither one of the best nor the best with one of its values */
+    double bytes;   /* at which, where it does not fit, it is not the one that would need least */
+} tune_limits;
+
 /* A configuration of the mesh and micro-batch that the tuner has now. memory.peak_bytes says
- * whether it fits; step_ns and items are computed if it does. errors: of schedules and programs,
- * where it is not possible; DH_ENOMEM */
-dh_status tune_estimate(dh_ctx *ctx, tuner *t, dh_tune_row *row);
+ * whether it fits; step_ns and items are computed if it does and can be below the limit. If it
+ * cannot, step_ns is a lower bound, at the limit or above. left_out: its schedule is placed by a
+ * search of its own, and bounds on time or memory say that it is beyond the limits; then nothing is
+ * set. errors: of schedules and programs, where it is not possible; DH_ENOMEM */
+dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tune_row *row,
+                        bool *left_out);
 
 /* ---- simulate.c ----------------------------------------------------------------------------- */
 

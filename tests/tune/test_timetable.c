@@ -19,6 +19,7 @@ typedef struct timed {
     tune_timetable *table;
     tune_rank_end ends[16];
     double last_ns;
+    double peaks[16]; /* by moments */
 } timed;
 
 static dh_schedule *schedule_of(const dh_schedule_row *row, int32_t p, int32_t m)
@@ -51,13 +52,18 @@ static timed time_schedule(dh_schedule *schedule)
     timed t = {.arena = dh_arena_create(), .schedule = schedule};
     int64_t layers[64];
     tune_slot_cost costs[64];
+    tune_held held[64];
     for (int i = 0; i < 64; i++) layers[i] = 1;
     assert_ok(&ctx, tune_timetable_make(&ctx, t.arena, schedule, NULL, layers, &t.table));
     double *scratch = calloc((size_t)t.table->n_slots, sizeof *scratch);
     assert_true(t.table->n_classes <= 64);
     for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
     tune_timetable_run(t.table, costs, (tune_transfer){0}, scratch, t.ends);
-    for (int32_t r = 0; r < schedule->n_ranks; r++) t.last_ns = fmax(t.last_ns, t.ends[r].end_ns);
+    for (int32_t k = 0; k < 64; k++) held[k] = (tune_held){1, 1};
+    for (int32_t r = 0; r < schedule->n_ranks; r++) {
+        t.last_ns = fmax(t.last_ns, t.ends[r].end_ns);
+        t.peaks[r] = tune_moments_peak(t.table, r, costs, held);
+    }
     free(scratch);
     return t;
 }
@@ -98,6 +104,7 @@ static void same_as_schedule_time(const dh_schedule_row *row, int32_t p)
         if (fabs(off) > .02) fail_msg("%s: rank %d ends %+.3f off", row->name, r, off);
         assert_true(t.ends[r].busy_ns == (double)timing.busy_ns[r]);
         assert_true(t.ends[r].peak_bytes == use[r].peak);
+        assert_true(t.peaks[r] == use[r].peak);
         assert_true(t.ends[r].bytes == 0);
     }
     dh_schedule_timing_fini(&timing);

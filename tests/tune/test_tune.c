@@ -382,6 +382,59 @@ static void test_same_input_same_result(void **state)
     close_setup(&s);
 }
 
+/* What bounds leave out changes nothing: the best, and the best with each value, are those of a
+ * search that has to rank every configuration. */
+static void same_as_exhaustive(const char *text, dh_tune_options *o, const setup *s)
+{
+    o->n_simulated = 0;
+    o->n_rows = 20000;
+    dh_tune *all = search(s, o);
+    o->n_rows = 7;
+    dh_tune *few = search(s, o);
+    print_message("%s: %zu rows against %zu\n", text, few->n_rows, all->n_rows);
+    assert_true(all->n_rows == (size_t)all->n_fit && few->n_rows == 7);
+    assert_int_equal(all->n_fit + all->n_too_large + all->n_left_out,
+                     few->n_fit + few->n_too_large + few->n_left_out);
+    assert_int_equal(all->n_values, few->n_values);
+    for (size_t i = 0; i < few->n_rows; i++) {
+        assert_memory_equal(&all->rows[i].config, &few->rows[i].config, sizeof few->rows[i].config);
+        assert_true(all->rows[i].step_ns == few->rows[i].step_ns);
+    }
+    for (size_t i = 0; i < few->n_values; i++) {
+        const dh_tune_value_row *a = &all->values[i], *b = &few->values[i];
+        assert_true(a->dim == b->dim && a->value == b->value);
+        assert_true((a->n_fit > 0) == (b->n_fit > 0) && a->n_refused == b->n_refused);
+        assert_memory_equal(&a->best.config, &b->best.config, sizeof b->best.config);
+        assert_true(a->best.step_ns == b->best.step_ns);
+        assert_true(a->best.memory.peak_bytes == b->best.memory.peak_bytes);
+        assert_string_equal(a->why, b->why);
+    }
+    dh_tune_destroy(all);
+    dh_tune_destroy(few);
+}
+
+static void test_bounds_leave_out_nothing_that_counts(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 16);
+    o.fixed = 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_CP;
+    if (TEST_SANITIZED) o.strategies = "sequential,list,wavelet+";
+    same_as_exhaustive("dense", &o, &s);
+    o.fixed = 1u << DH_TUNE_RECOMPUTE;
+    o.memory_bytes = 12e9; /* most are too large */
+    o.zeros = "1,3";
+    o.strategies = "sequential,list";
+    same_as_exhaustive("dense, little memory", &o, &s);
+    close_setup(&s);
+    s = open_setup(experts);
+    o = options_of(&s, 8);
+    o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP;
+    o.strategies = "sequential,centauri";
+    same_as_exhaustive("experts", &o, &s);
+    close_setup(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_fixed_values_stay),
         cmocka_unit_test(test_layers_that_do_not_divide_are_split),
         cmocka_unit_test(test_same_input_same_result),
+        cmocka_unit_test(test_bounds_leave_out_nothing_that_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
