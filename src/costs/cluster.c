@@ -105,6 +105,7 @@ dh_status dh_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster *clust
                       .beside = beside,
                       .launch_ns = cluster->segment_ns,
                       .event_ns = cluster->event_ns,
+                      .host_ns = cluster->host_ns,
                       .self = cluster};
     *costs = own;
     return DH_OK;

@@ -72,6 +72,7 @@ struct dh_cluster {
     double memory_bytes, memory_bytes_per_s;
     double memory_efficiency; /* of peak, sustained by operators bound by memory */
     double kernel_ns;         /* least time of an operator */
+    double rated_watts, limit_watts, power_exponent;
     /* GEMM */
     double gemm_efficiency; /* of peak: full waves of the largest tile, long shared axis */
     double gemm_tile_rows, gemm_tile_columns;
@@ -86,7 +87,7 @@ struct dh_cluster {
     /* Steps of a reduce-scatter that a GEMM's writes trigger (pass track-trigger): what one takes
      * to begin, and at what speeds it and computation run beside each other. */
     double trigger_ns, trigger_compute, trigger_transfer;
-    double segment_ns, event_ns;                        /* dh_costs.launch_ns, event_ns */
+    double segment_ns, event_ns, host_ns;               /* dh_costs.launch_ns, event_ns, host_ns */
     double oef[DH_N_CLUSTER_CLASS][DH_N_CLUSTER_CLASS]; /* symmetric; NaN: not given */
 };
 

@@ -3,9 +3,17 @@
 
 #include "costs/cluster_ops.h"
 
+/* A device that may take less power than it is rated for lowers its clock; memory and links keep
+ * theirs. */
+static double clock_share(const dh_cluster *c)
+{
+    const bool limited = c->limit_watts > 0 && c->limit_watts < c->rated_watts;
+    return limited ? pow(c->limit_watts / c->rated_watts, c->power_exponent) : 1;
+}
+
 static double peak(const dh_cluster *c, dh_dtype dtype)
 {
-    return dtype == DH_BF16 ? c->bf16_flops_per_s : c->f32_flops_per_s;
+    return clock_share(c) * (dtype == DH_BF16 ? c->bf16_flops_per_s : c->f32_flops_per_s);
 }
 
 static double gemm_peak(const dh_cluster *c, const dh_gemm_shape *s)

@@ -43,6 +43,14 @@ static const dh_cluster_setting settings[] = {
     REAL("device.memory_efficiency", memory_efficiency, "", 1, 1e-3, 1,
          "share of it that operators bound by memory reach"),
     REAL("device.kernel_us", kernel_ns, "us", MICRO, 0, 1e6, "what an operator takes at least"),
+    OPTIONAL("power.rated_w", rated_watts, "W", 1, 0, 1e5, 0,
+             "power of a device at which its peak arithmetic is given; 0 or absent: no limit "
+             "matters"),
+    OPTIONAL("power.limit_w", limit_watts, "W", 1, 0, 1e5, 0,
+             "what it may take: below power.rated_w GEMMs and attention run at (limit / "
+             "rated)^exponent; 0 or absent: no limit"),
+    OPTIONAL("power.exponent", power_exponent, "", 1, 0, 1, 1. / 3,
+             "of that share; absent: 1/3, as power goes with the cube of the clock"),
     REAL("gemm.efficiency", gemm_efficiency, "", 1, 1e-3, 1,
          "share of peak with full waves of the largest tile and a long shared axis"),
     REAL("gemm.tile_rows", gemm_tile_rows, "", 1, 1, 65536, "rows of the largest tile"),
@@ -100,6 +108,9 @@ static const dh_cluster_setting settings[] = {
          "from the end of an operator to the next of its stream"),
     REAL("launch.event_us", event_ns, "us", MICRO, 0, 1e6,
          "from the end of an operator to one of another stream that waits for it"),
+    OPTIONAL("launch.host_us", host_ns, "us", MICRO, 0, 1e6, 0,
+             "what the host takes to issue an operator, one behind the other over all streams; "
+             "absent: 0, as compiled steps and captured graphs"),
 };
 
 const dh_cluster_setting *dh_cluster_settings(size_t *n)

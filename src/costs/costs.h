@@ -44,6 +44,10 @@ typedef struct dh_costs {
     /* From the end of the last instruction waited for to an instruction's start: the next of
      * the same stream, and one that waits for another stream. */
     double launch_ns, event_ns;
+    /* What issuing an instruction takes on the host, which does so one behind the other, in the
+     * program's order, and ahead of the device where that is slower. Simulated steps have it;
+     * orders and estimates go without. */
+    double host_ns;
     uint64_t id; /* differs where a profile's content does; 0 without one */
     const void *self;
 } dh_costs;

@@ -233,6 +233,7 @@ static int64_t start_of(const machine *m, uint32_t id)
     const lane *l = &m->lanes[id];
     const dh_instr *i = &p->instrs.at[l->instr];
     int64_t start = l->started ? l->last_end_ns + (int64_t)llround(costs->launch_ns) : 0;
+    start = DH_MAX(start, (int64_t)llround(costs->host_ns * (double)l->instr));
     for (uint32_t w = 0; w < i->n_waits; w++) {
         const int64_t end = dh_wait_end_ns(p, m->node[node].spans, p->waits.at[i->wait0 + w]);
         start = DH_MAX(start, end + (int64_t)llround(costs->event_ns));

@@ -327,6 +327,29 @@ fails 2 'of a job with data.packing group' "$dhelix" simulate "$tmp/job.yaml" --
 fails 1 'is not simulated as one' "$dhelix" simulate "$tmp/grouped.yaml" --cluster h100 \
     --table train.batch=8,16
 
+# A power limit takes its share of arithmetic, and a host that issues operators slowly decides a
+# step's time alone; neither changes anything where it does not bind.
+limited() { # a line of a cluster like a100: milliseconds of a step
+    printf 'like: a100\n%s\n' "$1" >"$tmp/limited.yaml"
+    ok "$dhelix" simulate "$tmp/limits.yaml" --cluster "$tmp/limited.yaml" --json
+    json step_ms
+}
+cat >"$tmp/limits.yaml" <<EOF
+model: {preset: llama3-8b, n_layers: 4}
+train: {batch: 8, seq_len: 2048, micro_batch: 1, dtype: bf16}
+parallel: {tp: 2, dp: 4}
+EOF
+free=$(limited '')
+same "$(limited 'power: {rated_w: 400, limit_w: 400}')" "$free" 'a limit at the rated power'
+same "$(limited 'launch: {host_us: 0.001}')" "$free" 'a host that is faster than the device'
+half=$(limited 'power: {rated_w: 400, limit_w: 200}')
+third=$(limited 'power: {rated_w: 400, limit_w: 200, exponent: 1}')
+check "half the power: $free to $half ms, in proportion $third" awk "BEGIN {
+    exit !($half > 1.1 * $free && $half < 1.26 * $free && $third > 1.4 * $free && $third < 2 * $free) }"
+slow=$(limited 'launch: {host_us: 4000}') slower=$(limited 'launch: {host_us: 8000}')
+check "a slow host decides: $slow and $slower ms" awk "BEGIN {
+    exit !($slow > 2 * $free && $slower > 1.98 * $slow && $slower < 2.02 * $slow) }"
+
 # This machine: the planned memory is that of the run itself; the vocabulary is the tokenizer's.
 tiny_job "$tmp/tiny.yaml"
 ok "$dhelix" simulate "$tmp/tiny.yaml" --ranks 2 --placed --json
