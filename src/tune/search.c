@@ -69,11 +69,18 @@ static dh_status note_refused(search *s, const dh_tune_config *config, const cha
     return DH_OK;
 }
 
+/* A dimension in which this configuration chooses nothing: a choice of others. */
+static bool is_idle(const dh_tune_config *config, int dim)
+{
+    return dim == DH_TUNE_CP_LINEAR && config->at[dim] < 0;
+}
+
 static dh_status limits_of(search *s, const dh_tune_config *config, tune_limits *limits)
 {
     limits->step_ns = s->n_best < s->n_kept ? INFINITY : s->best[s->n_best - 1].step_ns;
     limits->bytes = 0;
     for (int d = 0; d < DH_N_TUNE_DIM; d++) {
+        if (is_idle(config, d)) continue;
         const dh_tune_value_row *v = value_row(s, (dh_tune_dim)d, config->at[d]);
         if (!v) return no_memory(s->ctx);
         limits->step_ns = DH_MAX(limits->step_ns, v->n_fit ? v->best.step_ns : INFINITY);
@@ -88,7 +95,7 @@ static dh_status note_estimate(search *s, const dh_tune_row *row)
 {
     *(row->fits ? &s->tune->n_fit : &s->tune->n_too_large) += 1;
     for (int d = 0; d < DH_N_TUNE_DIM; d++) {
-        if (d == DH_TUNE_CP_LINEAR && row->config.at[d] < 0) continue; /* a choice of others */
+        if (is_idle(&row->config, d)) continue;
         dh_tune_value_row *v = value_row(s, (dh_tune_dim)d, row->config.at[d]);
         if (!v) return no_memory(s->ctx);
         if (row->fits)
