@@ -148,7 +148,7 @@ static void find_peaks(estimate *e)
 static double least_of_rank(const tune_timetable *t, int32_t rank, const tune_slot_cost *costs)
 {
     double ns = 0;
-    const int32_t *counts = &t->counts[rank * t->n_classes];
+    const int32_t *counts = &t->counts[(ptrdiff_t)rank * t->n_classes];
     for (int32_t c = 0; c < t->n_classes; c++) ns += counts[c] * costs[c].ns;
     return ns;
 }
