@@ -1,5 +1,6 @@
 /* Graph container: adding, checking, comparing. */
 #include "check.h"
+#include "text_names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -404,30 +405,27 @@ static bool tensors_equal(const dh_tensor *a, const dh_tensor *b)
     return true;
 }
 
-static bool ropes_equal(const dh_rope *a, const dh_rope *b)
-{
-    return a->theta == b->theta && a->scaling == b->scaling && a->factor == b->factor &&
-           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
-           a->original_max_seq == b->original_max_seq;
-}
-
 static bool dims_equal(const dh_dims *a, const dh_dims *b)
 {
-    return a->batch == b->batch && a->seq == b->seq && a->width == b->width &&
-           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
-           a->head_dim == b->head_dim && a->ffn_width == b->ffn_width && a->vocab == b->vocab &&
-           a->max_seq == b->max_seq && a->cp == b->cp && a->cp_rank == b->cp_rank &&
-           a->top_k == b->top_k && a->topk_plain == b->topk_plain && a->window == b->window &&
-           a->window_from == b->window_from && a->window_every == b->window_every &&
-           a->layers == b->layers && a->linear == b->linear && a->feature_map == b->feature_map &&
-           a->linear_ring == b->linear_ring && a->fp8 == b->fp8 && a->zigzag == b->zigzag &&
-           a->aux_scale == b->aux_scale && a->norm == b->norm && a->norm_eps == b->norm_eps &&
-           a->act == b->act && a->dropout == b->dropout && a->loss_scale == b->loss_scale &&
-           a->norm_plus_one == b->norm_plus_one && a->embed_scale == b->embed_scale &&
-           a->attn_scale == b->attn_scale && a->attn_softcap == b->attn_softcap &&
-           a->logit_softcap == b->logit_softcap && a->lora_scale == b->lora_scale &&
-           a->router_balanced == b->router_balanced && a->nth == b->nth &&
-           ropes_equal(&a->rope, &b->rope) && ropes_equal(&a->rope_nth, &b->rope_nth);
+    for (size_t i = 0; i < DH_N_DIMS_FIELD; i++) {
+        const dh_dims_field *f = &dh_dims_fields[i];
+        const void *x = (const char *)a + f->offset, *y = (const char *)b + f->offset;
+        bool equal = false;
+        switch (f->type) {
+        case DH_FIELD_I64:
+            equal = *(const int64_t *)x == *(const int64_t *)y;
+            break;
+        case DH_FIELD_F64:
+            equal = *(const double *)x == *(const double *)y;
+            break;
+        case DH_FIELD_NAME:
+        case DH_FIELD_MAY_NAME:
+            equal = *(const unsigned *)x == *(const unsigned *)y;
+            break;
+        }
+        if (!equal) return false;
+    }
+    return true;
 }
 
 static bool attributes_equal(const dh_op *a, const dh_op *b)

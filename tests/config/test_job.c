@@ -377,6 +377,19 @@ static void combinations_name_the_number_to_change(void **state)
         DH_EINVAL, "n_kv_heads 4, nor is it a multiple of it: parallel.tp 4");
 }
 
+/* Jobs, and what is said of each that is refused; NULL: it is accepted. */
+static void expect_all(const char *const (*cases)[2], size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_job *j = NULL;
+        const dh_status st = parse(&ctx, cases[i][0], NULL, 0, &j);
+        if (cases[i][1] ? st == DH_OK || !strstr(ctx.message, cases[i][1]) : st != DH_OK)
+            fail_msg("%s: %s", cases[i][0], ctx.message);
+        dh_job_destroy(j);
+    }
+}
+
 /* Shares of a sequence are one piece each, and documents would see each other. */
 static void linear_attention_has_its_own_limits(void **state)
 {
@@ -404,14 +417,7 @@ static void linear_attention_has_its_own_limits(void **state)
         {"model: {preset: gpt2, attention: linear}", "does not apply to the gpt2 family"},
         {"model: {preset: llama-tiny, attention: quadratic}", "linear"},
     };
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
-        dh_ctx ctx = DH_CTX_INIT;
-        dh_job *j = NULL;
-        const dh_status st = parse(&ctx, cases[i][0], NULL, 0, &j);
-        if (cases[i][1] ? st == DH_OK || !strstr(ctx.message, cases[i][1]) : st != DH_OK)
-            fail_msg("%s: %s", cases[i][0], ctx.message);
-        dh_job_destroy(j);
-    }
+    expect_all(cases, DH_COUNTOF(cases));
 }
 
 /* Products of 8 bits. */
@@ -426,14 +432,7 @@ static void fp8_needs_bf16(void **state)
         {"model: {preset: llama-tiny}\ntrain: {dtype: bf16, fp8: e4m3}\nlora: {rank: 4}",
          "train.fp8=off would be right"},
     };
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
-        dh_ctx ctx = DH_CTX_INIT;
-        dh_job *j = NULL;
-        const dh_status st = parse(&ctx, cases[i][0], NULL, 0, &j);
-        if (cases[i][1] ? st == DH_OK || !strstr(ctx.message, cases[i][1]) : st != DH_OK)
-            fail_msg("%s: %s", cases[i][0], ctx.message);
-        dh_job_destroy(j);
-    }
+    expect_all(cases, DH_COUNTOF(cases));
 }
 
 /* The feed-forward parts of layers without experts are split over tensor-parallel ranks too. */
@@ -460,14 +459,7 @@ static void dense_layers_are_checked(void **state)
          "names no linear that layer 1 has"},
         {QWEN3_MOE_EVERY "lora: {rank: 4, targets: \"c_attn\"}", "no layer of this model"},
     };
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
-        dh_ctx ctx = DH_CTX_INIT;
-        dh_job *j = NULL;
-        const dh_status st = parse(&ctx, cases[i][0], NULL, 0, &j);
-        if (cases[i][1] ? st == DH_OK || !strstr(ctx.message, cases[i][1]) : st != DH_OK)
-            fail_msg("%s: %s", cases[i][0], ctx.message);
-        dh_job_destroy(j);
-    }
+    expect_all(cases, DH_COUNTOF(cases));
 }
 
 /* Times of stages stand for a model, and come back as they were. */
