@@ -209,7 +209,8 @@ static void formats_of_8_bits_read_back(void **state)
     for (int kind = DH_BLOCK_EMBED; kind <= DH_BLOCK_HEAD; kind++)
         for (dh_mode mode = DH_MODE_TRAIN; mode <= DH_MODE_DECODE; mode++) {
             dh_ctx ctx = DH_CTX_INIT;
-            const graph_case c = {.kind = (dh_block_kind)kind, .mode = mode, .dtype = DH_BF16};
+            const graph_case c = {
+                .kind = (dh_block_kind)kind, .mode = mode, .dtype = DH_BF16, .cp = 1};
             dh_build build = build_of(&c, &model);
             dh_graph *g;
             build.fp8 = DH_FP8_HYBRID;
