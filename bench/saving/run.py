@@ -28,7 +28,7 @@ def arguments():
     p.add_argument("--dhelix", default=ROOT / "build/release/src/cli/dhelix")
     p.add_argument("--rounds", type=int, default=2)
     p.add_argument("--every", type=int, default=6, help="steps between checkpoints")
-    p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--steps", type=int, default=24, help="a multiple of --every: the last one waits for none")
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--seq", type=int, default=256, help="tokens of a sequence")
     p.add_argument("--dtype", default="f32")
@@ -46,7 +46,8 @@ def run(a, ranks, mode, tokens):
     every = 0 if mode == "none" else a.every
     settings = [f"data.train={tokens}", f"out={out}", f"train.steps={a.steps}", f"train.dtype={a.dtype}",
                 f"train.threads={max(a.threads // ranks, 1)}", f"train.batch={a.batch}",
-                f"train.micro_batch={a.batch // ranks}", f"ranks={ranks}", f"train.seq_len={a.seq}", f"checkpoint.every={every}", "checkpoint.keep=1",
+                f"train.micro_batch={a.batch // ranks}", f"train.seq_len={a.seq}", f"ranks={ranks}",
+                f"checkpoint.every={every}", "checkpoint.keep=1",
                 f"checkpoint.async={'true' if mode == 'beside' else 'false'}", *a.set]
     command = [str(a.dhelix), "train", str(JOB), "--quiet"]
     for s in settings:
@@ -87,14 +88,17 @@ def main():
         write_tokens(tokens, (a.batch * (a.seq + 1)) * (a.steps + 1))
         for ranks in a.ranks:
             rows = {mode: [] for mode in a.modes}
-            for _ in range(a.rounds):
+            for turn in range(a.rounds):
                 for mode in a.modes:
                     rows[mode].append(run(a, ranks, mode, tokens))
+                    step = statistics.median(rows[mode][-1][0].values())
+                    print(f"round {turn + 1}, {ranks} ranks, {mode}: steps of {step:.0f} ms", file=sys.stderr)
             print(f"{ranks} rank{'s' if ranks > 1 else ''}, {a.batch} sequences of {a.seq} tokens, {a.dtype}, "
                   f"{a.threads} threads, a checkpoint every {a.every} steps; ms")
             print(f"{'checkpoints':12} {'step':>8} {'stall':>8} {'least':>8} {'of a step':>10} {'steps beside':>13}")
             for mode in a.modes:
                 report(a, mode, rows[mode])
+            sys.stdout.flush()
     shutil.rmtree(a.out, ignore_errors=True)
 
 

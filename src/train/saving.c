@@ -1,10 +1,10 @@
-/* Who writes checkpoints: the ranks, between two steps, or with checkpoint.async a thread of each
- * rank, while it trains.
+/* Who writes checkpoints: the ranks, between two steps, or with checkpoint.async two threads of
+ * each rank, while it trains.
  *
- * Beside training a rank's thread copies its share first. Forward and backward only read what it
+ * Beside training one copies the rank's share first. Forward and backward only read what it
  * copies, so the rank goes on meanwhile and stops, if at all, where its optimizer would change it
  * (DataStates-LLM, Maurya et al. 2024, arXiv 2406.10707). On devices that do not tell of updates
- * the rank itself copies, between two steps. The thread then does what the rank would: rank 0's
+ * the rank itself copies, between two steps. The other then does what the rank would: rank 0's
  * creates the files, all put their shares, rank 0's seals and renames. Threads wait for each other
  * on a board in memory, never in a communicator. Ranks in several processes have a board each, and
  * carry what is new on it from one to the other with the sums of every step. */
@@ -56,7 +56,7 @@ static void wait_for_news(const dh_saver *s)
     pthread_cond_wait(&s->board->news, &s->board->lock);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------ */
+/* ---- the threads ----------------------------------------------------------------------------- */
 
 static bool await_files(const dh_saver *s)
 {
@@ -118,20 +118,42 @@ static bool keep_failure(dh_saver *s)
     return first;
 }
 
-static dh_status copy_share(dh_ctx *ctx, const dh_run *run, dh_saver *s)
+static bool next_copy(dh_saver *s)
 {
-    const dh_status st = dh_share_copy(ctx, run->session, &s->share, s->copy);
     lock(s);
-    s->copying = false;
-    tell_all(s);
+    while (!s->copying && !s->quit) wait_for_news(s);
+    const bool copying = s->copying;
     unlock(s);
-    return st;
+    return copying;
+}
+
+static void *copier_main(void *arg)
+{
+    dh_run *run = arg;
+    dh_saver *s = &run->saver;
+    if (run->ranks.n > 1) dh_log_set_rank((int)run->ranks.rank);
+    while (next_copy(s)) {
+        (void)dh_share_copy(&s->ctx, run->session, &s->share, s->copy); /* the writer looks */
+        lock(s);
+        s->copying = false;
+        tell_all(s);
+        unlock(s);
+    }
+    return NULL;
+}
+
+static dh_status await_copy(dh_saver *s)
+{
+    lock(s);
+    while (s->copying) wait_for_news(s);
+    unlock(s);
+    return s->ctx.status;
 }
 
 static void write_one(dh_run *run)
 {
     dh_saver *s = &run->saver;
-    dh_status st = s->copying ? copy_share(&s->ctx, run, s) : DH_OK;
+    dh_status st = await_copy(s);
     if (st == DH_OK) st = write_share(&s->ctx, run, s);
     if (st != DH_OK) {
         dh_ctx_while(&s->ctx, "saving the checkpoint of step %lld", (long long)s->save.step);
@@ -159,7 +181,9 @@ static bool next_task(dh_saver *s)
 
 /* TUNING: on a core that also trains, a step waits for the slowest of its threads, and so would for
  * this one's turns. Not measured: how much less is still enough to be through before the next
- * checkpoint; where the rank waits for this thread the core is idle, and it has it. */
+ * checkpoint; where the rank waits for this thread the core is idle, and it has it. Not so the
+ * copy, for which updates wait: it has a thread of its own, since a thread without privileges can
+ * have its priority lowered only. */
 enum { WRITER_NICE = 10 };
 
 static void *writer_main(void *arg)
@@ -212,16 +236,21 @@ static dh_status make_copy(dh_ctx *ctx, dh_saver *s)
     return DH_OK;
 }
 
+static dh_status start_thread(dh_ctx *ctx, dh_run *run, int which, void *(*begin)(void *))
+{
+    const int code = pthread_create(&run->saver.threads[which], NULL, begin, run);
+    if (code != 0)
+        return dh_fail(ctx, DH_EINTERNAL, "cannot start the threads that write checkpoints: %s",
+                       strerror(code));
+    run->saver.n_threads = which + 1;
+    return DH_OK;
+}
+
 static dh_status start(dh_ctx *ctx, dh_run *run)
 {
-    dh_saver *s = &run->saver;
-    DH_TRY(make_copy(ctx, s));
-    const int code = pthread_create(&s->thread, NULL, writer_main, run);
-    if (code != 0)
-        return dh_fail(ctx, DH_EINTERNAL, "cannot start the thread that writes checkpoints: %s",
-                       strerror(code));
-    s->started = true;
-    return DH_OK;
+    DH_TRY(make_copy(ctx, &run->saver));
+    DH_TRY(start_thread(ctx, run, 0, writer_main));
+    return start_thread(ctx, run, 1, copier_main);
 }
 
 dh_status dh_saver_open(dh_ctx *ctx, dh_run *run)
@@ -373,7 +402,7 @@ double dh_saver_stall_ns(const dh_saver *s)
 void dh_saver_close(dh_run *run)
 {
     dh_saver *s = &run->saver;
-    if (s->started) {
+    if (s->n_threads > 0) {
         lock(s);
         /* What this rank, or one of another process, would have added nobody waits for. */
         if (s->n_taken < s->board->n_begun || (s->apart && s->board->n_written < run->ranks.n))
@@ -381,14 +410,14 @@ void dh_saver_close(dh_run *run)
         s->quit = true;
         tell_all(s);
         unlock(s);
-        pthread_join(s->thread, NULL);
+        for (int i = 0; i < s->n_threads; i++) pthread_join(s->threads[i], NULL);
         dh_save_end(&s->save);
         if (!s->told && s->ctx.status != DH_OK) dh_log(DH_LOG_WARN, "%s", s->ctx.message);
     }
     if (s->copy) munmap(s->copy, s->copy_bytes);
     dh_vec_fini(&s->share);
     s->copy = NULL;
-    s->started = false;
+    s->n_threads = 0;
 }
 
 /* ---- between steps ----------------------------------------------------------------------------
@@ -423,7 +452,7 @@ dh_status dh_run_save(dh_ctx *ctx, dh_run *run)
 {
     const int64_t start_ns = dh_now_ns();
     DH_TRY(dh_run_finish_saving(ctx, run));
-    const dh_status st = run->saver.started ? save_beside(ctx, run) : save_between(ctx, run);
+    const dh_status st = run->saver.n_threads > 0 ? save_beside(ctx, run) : save_between(ctx, run);
     if (st != DH_OK)
         return dh_ctx_while(ctx, "saving the checkpoint of step %lld", (long long)run->step);
     run->saver.n_saves++;

@@ -69,12 +69,12 @@ typedef struct dh_save_board {
 void dh_save_board_init(dh_save_board *board);
 void dh_save_board_fini(dh_save_board *board);
 
-/* A rank's thread that writes. */
+/* A rank's threads that write. */
 typedef struct dh_saver {
     dh_save_board *board; /* of the process; NULL: ranks write between steps */
     bool apart;           /* the ranks are in several processes */
-    bool started;
-    pthread_t thread;
+    pthread_t threads[2]; /* one writes, one copies */
+    int n_threads;        /* that were started */
     dh_share share;
     float *copy; /* of the share */
     uint64_t copy_bytes;
@@ -82,13 +82,13 @@ typedef struct dh_saver {
     bool under_way; /* a checkpoint that it has not seen the end of */
     bool told;      /* its thread's failure ends the run */
     int64_t n_saves, stall_ns;
-    atomic_bool copying; /* its thread reads what the next update of the session writes */
+    atomic_bool copying; /* a thread reads what the next update of the session writes */
     /* guarded by the board's lock: */
     int64_t n_taken; /* the board's n_begun when it was last given something to write */
     bool busy, written, quit;
     int n_held; /* threads that wait for the copy */
     int64_t held_from_ns, held_ns;
-    /* the thread's while it is busy, else the rank's: */
+    /* the threads' while they are busy, the copying one's first; else the rank's: */
     dh_save save;
     dh_ctx ctx;
 } dh_saver;

@@ -149,7 +149,7 @@ static dh_step step_of(dh_run *run)
                      .capture = (dh_step_capture)job->capture,
                      .hook = run->fault ? dh_fault_at_instr : NULL,
                      .hook_user = run->fault,
-                     .hold = run->saver.started ? dh_saver_hold : NULL,
+                     .hold = run->saver.n_threads > 0 ? dh_saver_hold : NULL,
                      .hold_user = &run->saver};
 }
 
