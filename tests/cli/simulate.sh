@@ -79,13 +79,16 @@ fails 1 'there are ranks 0 to 15' "$dhelix" simulate "$tmp/job.yaml" --cluster h
 fails 1 'h100' "$dhelix" simulate "$tmp/job.yaml" --cluster h10
 
 # Strategies side by side; those that cannot run the job say why.
-ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all --set train.batch=16
 n_strategies=$("$dhelix" list strategies --json | grep -c '"name"')
-for name in $("$dhelix" list strategies --json | sed -n 's/.*"name": "\([^"]*\)".*/\1/p'); do
-    says "$name"
+forms=(--json)
+if deep; then forms+=(--quiet); fi # the latter says nothing of progress, and the table
+for form in "${forms[@]}"; do
+    ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all "$form" --set train.batch=16
+    for name in $("$dhelix" list strategies --json | sed -n 's/.*"name": "\([^"]*\)".*/\1/p'); do
+        says "$name"
+    done
+    [ "$form" != --json ] || same "$(grep -c '"strategy"' "$tmp/out")" "$n_strategies"
 done
-ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all --json --set train.batch=16
-same "$(grep -c '"strategy"' "$tmp/out")" "$n_strategies"
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies sequential,dhelix \
     --set parallel.layer_split=16,16
 says 'dhelix: layer split'

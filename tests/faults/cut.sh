@@ -1,12 +1,14 @@
 # The power goes at any moment, and what was not synced is lost: what is found afterwards is whole,
 # and a run goes on to where it would have ended.
 #   bash tests/faults/cut.sh DHELIX CUT_LIBRARY [--full]
-# Without --full, names as they are at about 8 moments of every command. A command runs once: its
-# disk is copied as it would be found at every moment.
+# Without --full, names as they are at about 8 moments of every command, 4 without DHELIX_TEST_DEEP.
+# A command runs once: its disk is copied as it would be found at every moment.
 library=$2
 full=${3:-}
 . tests/cli/lib.sh "$1"
 per_command=8
+meshes=('' parallel.dp=2 checkpoint.async=true 'parallel.dp=2 checkpoint.async=true')
+deep || per_command=4 meshes=('' 'parallel.dp=2 checkpoint.async=true')
 [ "$full" != --full ] || per_command=1000000
 export OMP_NUM_THREADS=1
 disk=$tmp/disk found=$tmp/found
@@ -88,7 +90,7 @@ goes_on() {
     same "$(last "$found/run")" "$weights" "weights: $moment"
     same "$(curve "$found/run" | cksum)" "$losses" "metrics: $moment"
 }
-for mesh in '' parallel.dp=2 checkpoint.async=true 'parallel.dp=2 checkpoint.async=true'; do
+for mesh in "${meshes[@]}"; do
     set --
     for word in $mesh; do set -- "$@" --set "$word"; done
     mesh=("$@")
