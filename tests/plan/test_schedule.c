@@ -69,6 +69,17 @@ static void draws_as_published(void **state)
          "rank 1    .    F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 "
          "B2.0 "
          "B3.0\n"},
+        {"interleaved-1f1b", 2, 3, 2, /* one round of three */
+         "rank 0    F0.0 F1.0 F2.0 F0.1 F1.1 F2.1 B0.1 .    B1.1 .    B2.1 B0.0 B1.0 B2.0\n"
+         "rank 1    .    F0.0 F1.0 F2.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 B0.0 B1.0 B2.0\n"},
+        {"looped-bfs", 2, 3, 2,
+         "rank 0    F0.0 F1.0 F2.0 F0.1 F1.1 F2.1 .    .    B0.1 B1.1 B2.1 B0.0 B1.0 B2.0\n"
+         "rank 1    .    F0.0 F1.0 F2.0 F0.1 F1.1 F2.1 B0.1 B1.1 B2.1 B0.0 B1.0 B2.0\n"},
+        {"interleaved-zb", 2, 4, 2,
+         "rank 0    F0.0 F1.0 F0.1 F1.1 .    I0.1 W0.1 F2.0 I1.1 W1.1 F3.0 I0.0 W0.0 F2.1 I1.0 "
+         "W1.0 F3.1 I2.1 W2.1 I3.1 W3.1 I2.0 W2.0 I3.0 W3.0\n"
+         "rank 1    .    F0.0 F1.0 F0.1 I0.1 F1.1 I1.1 W0.1 F2.0 I0.0 W1.1 F3.0 I1.0 W0.0 F2.1 "
+         "I2.1 W1.0 F3.1 I3.1 W2.1 I2.0 W3.1 I3.0 W2.0 W3.0\n"},
         {"zb-h1", 3, 4, 0,
          "rank 0    F0 F1 F2 .  .  I0 W0 F3 I1 W1 I2 W2 I3 W3\n"
          "rank 1    .  F0 F1 .  I0 F2 I1 W0 F3 I2 W1 I3 W2 W3\n"
@@ -109,13 +120,28 @@ static bound bound_1f1b(int32_t p, int32_t m, int32_t g)
 {
     return (bound){DH_MIN(m, p - g), DH_MIN(m, p - g)};
 }
+static bound bound_looped_bfs(int32_t p, int32_t m, int32_t g)
+{
+    return (bound){2 * m, 2 * m};
+}
+/* Micro-batches that pass all chunks before the next ones start. */
+static int32_t round_of(int32_t p, int32_t m)
+{
+    return m / DH_MAX(1, m / p);
+}
 static bound bound_interleaved(int32_t p, int32_t m, int32_t g)
 {
-    return (bound){2 * (p - 1 - g) + p + 1, 2 * (p - 1 - g) + p + 1};
+    const int32_t n = DH_MIN(2 * m, 2 * (p - 1 - g) + round_of(p, m) + 1);
+    return (bound){n, n};
+}
+static bound bound_interleaved_zb(int32_t p, int32_t m, int32_t g)
+{
+    const int32_t n = DH_MIN(2 * m, p + round_of(p, m));
+    return (bound){n, n};
 }
 static bound bound_combined(int32_t p, int32_t m, int32_t g)
 {
-    const int32_t n = DH_MIN(2 * m, 2 * (p - 1 - g) + p + 1);
+    const int32_t n = DH_MIN(2 * m, 2 * (p - 1 - g) + round_of(p, m) + 1);
     return (bound){n, n + (n < 2 * m)};
 }
 /* Those beyond 3p wait for their weight gradient alone. */
@@ -171,8 +197,10 @@ static const struct {
     bound (*bound)(int32_t p, int32_t m, int32_t g);
 } bounds[] = {
     {"gpipe", bound_gpipe},
+    {"looped-bfs", bound_looped_bfs},
     {"1f1b", bound_1f1b},
     {"interleaved-1f1b", bound_interleaved},
+    {"interleaved-zb", bound_interleaved_zb},
     {"zb-h1", bound_p},
     {"zb-h2", bound_2p_1},
     {"zb-v", bound_2p},
@@ -227,8 +255,8 @@ static void check_micro_batch_order(const dh_schedule *s)
 
 static bool is_accepted(const char *row, int32_t p, int32_t m)
 {
-    if (strcmp(row, "interleaved-1f1b") == 0 || strcmp(row, "combined-1f1b") == 0)
-        return m % p == 0;
+    if (strstr(row, "interleaved") || strcmp(row, "combined-1f1b") == 0)
+        return m % DH_MAX(1, m / p) == 0;
     if (strcmp(row, "dualpipe") == 0) return p % 2 == 0;
     return true;
 }

@@ -199,7 +199,8 @@ static void rows_say_why_not(void **state)
         dh_status status;
         const char *part;
     } cases[] = {
-        {"interleaved-1f1b", {.n_ranks = 4, .n_micro = 6}, DH_EUNSUPPORTED, "8 would be"},
+        {"interleaved-1f1b", {.n_ranks = 4, .n_micro = 9}, DH_EUNSUPPORTED, "12 would be"},
+        {"looped-bfs", {.n_ranks = 4, .n_micro = 8, .n_chunks = 1}, DH_EUNSUPPORTED, "gpipe is"},
         {"interleaved-1f1b",
          {.n_ranks = 4, .n_micro = 8, .n_chunks = 1},
          DH_EUNSUPPORTED,

@@ -36,10 +36,13 @@ static void bubbles_match_formulas(void **state)
                     assert_true(fabs(t.bubble[g] - (p - 1.0) / (m - 1 + p)) < 1e-12);
                 dh_schedule_timing_fini(&t);
             }
-            for (int32_t v = 2; v <= 4 && m % p == 0; v++) {
-                dh_schedule_timing t = time_row("interleaved-1f1b", p, m, v, cost);
-                assert_int_equal(t.makespan_ns, (m * v + p - 1) * (f + b));
-                dh_schedule_timing_fini(&t);
+            for (int32_t v = 2; v <= 4; v++) {
+                static const char *const looped[] = {"looped-bfs", "interleaved-1f1b"};
+                for (size_t i = 0; i < (m % p == 0 ? DH_COUNTOF(looped) : 1); i++) {
+                    dh_schedule_timing t = time_row(looped[i], p, m, v, cost);
+                    assert_int_equal(t.makespan_ns, (m * v + p - 1) * (f + b));
+                    dh_schedule_timing_fini(&t);
+                }
             }
         }
 }
