@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/tok_json.h"
 #include "dhelix/tokenizer.h"
 
 /* Letters, digits, runs of spaces, other scripts, an emoji, control and invalid bytes. */
@@ -44,9 +45,15 @@ static void use(dh_ctx *ctx, dh_status st, dh_tokenizer *tok)
     dh_ctx_reset(ctx);
 }
 
+static dh_status from_wordpiece(dh_ctx *ctx, const void *data, size_t n, dh_tokenizer **tok)
+{
+    return dh_tokenizer_from_wordpiece(ctx, data, n, NULL, tok);
+}
+
 typedef dh_status (*loader)(dh_ctx *, const void *, size_t, dh_tokenizer **);
 static const loader loaders[] = {dh_tokenizer_from_hf, dh_tokenizer_from_spm,
-                                 dh_tokenizer_from_llama2c, dh_tokenizer_from_chars_json};
+                                 dh_tokenizer_from_llama2c, dh_tokenizer_from_chars_json,
+                                 from_wordpiece};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -127,36 +127,53 @@ static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64
     return dh_adapter_merge(ctx, s->weights, s->model, t->name, row0, n_rows, n_cols, dst);
 }
 
+/* What became of the tokenizer. */
+typedef struct kept_tokenizer {
+    size_t n_files;
+    bool for_transformers;
+} kept_tokenizer;
+
+static dh_status keep_tokenizer(dh_ctx *ctx, const dh_found *found, const char *out,
+                                kept_tokenizer *kept)
+{
+    const char *spec = found->tokenizer.text;
+    *kept = (kept_tokenizer){0};
+    if (found->tokenizer.len == 0) return DH_OK;
+    DH_TRY(dh_tokenizer_copy_files(ctx, spec, out, &kept->n_files));
+    return dh_tokenizer_for_transformers(ctx, spec, out, &kept->n_files, &kept->for_transformers);
+}
+
 static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
                         const dh_found *found, const tensors *list, size_t n_stored,
-                        size_t *n_files)
+                        kept_tokenizer *tokenizer)
 {
     const char *out = cli->args.at[1];
     source s = {found->weights, &found->model, list, n_stored};
     dh_export_options how = {.dtype = (dh_dtype)a->dtype, .replace = a->replace};
     DH_TRY(dh_weights_export(ctx, out, &found->model, list->at, list->n, fill, &s, &how));
     size_t n_kept = 0;
-    *n_files = 0;
     DH_TRY(dh_model_keep_files(ctx, found->base.len ? found->base.text : found->path.text, out,
                                &n_kept));
-    if (found->tokenizer.len == 0) return DH_OK;
-    return dh_tokenizer_copy_files(ctx, found->tokenizer.text, out, n_files);
+    return keep_tokenizer(ctx, found, out, tokenizer);
 }
 
 static dh_status print(dh_ctx *ctx, const dh_cli *cli, const dh_found *found, const tensors *list,
-                       size_t n_files)
+                       kept_tokenizer tokenizer)
 {
     const char *out = cli->args.at[1];
     if (cli->json)
-        return dh_cli_print_json(ctx, json_pack("{ss sI sI sI}", "out", out, "tensors",
-                                                (json_int_t)list->n, "parameters",
-                                                (json_int_t)dh_model_n_params(&found->model),
-                                                "tokenizer_files", (json_int_t)n_files));
+        return dh_cli_print_json(
+            ctx, json_pack("{ss sI sI sI sb}", "out", out, "tensors", (json_int_t)list->n,
+                           "parameters", (json_int_t)dh_model_n_params(&found->model),
+                           "tokenizer_files", (json_int_t)tokenizer.n_files,
+                           "tokenizer_for_transformers", (int)tokenizer.for_transformers));
     if (cli->quiet) return DH_OK;
     dh_str text = DH_STR_INIT;
     dh_str_printf(&text, "%s: %zu tensors, %lld parameters, %s\n", out, list->n,
                   (long long)dh_model_n_params(&found->model),
-                  n_files > 0 ? "with tokenizer" : "no tokenizer files");
+                  tokenizer.for_transformers ? "with tokenizer"
+                  : tokenizer.n_files > 0    ? "with a tokenizer that Transformers does not read"
+                                             : "without a tokenizer: none was found");
     return dh_cli_print_str(ctx, &text);
 }
 
@@ -165,14 +182,14 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     dh_found found;
     DH_TRY(dh_found_open(ctx, cli->args.at[0], ((const convert_args *)args)->base, &found));
     tensors list = {0};
-    size_t n_files = 0;
+    kept_tokenizer tokenizer = {0};
     dh_arena *names = dh_arena_create();
     dh_status st = names ? collect(ctx, &found, &list)
                          : dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
     const size_t n_stored = list.n;
     if (st == DH_OK && wants_biases(&found.model)) st = add_biases(ctx, names, &found.model, &list);
-    if (st == DH_OK) st = export(ctx, cli, args, &found, &list, n_stored, &n_files);
-    if (st == DH_OK) st = print(ctx, cli, &found, &list, n_files);
+    if (st == DH_OK) st = export(ctx, cli, args, &found, &list, n_stored, &tokenizer);
+    if (st == DH_OK) st = print(ctx, cli, &found, &list, tokenizer);
     dh_vec_fini(&list);
     dh_arena_destroy(names);
     dh_found_close(&found);
@@ -189,6 +206,8 @@ const dh_command dh_command_convert = {
         "the\n"
         "weights they belong to. OUT gets config.json, safetensors and, where IN has them,\n"
         "tokenizer files, generation_config.json, chat templates and the ids of special tokens.\n"
+        "Of a tokenizer Transformers reads the same ids: bytes and characters become a\n"
+        "tokenizer.json, and a tokenizer_config.json is written where there is none.\n"
         "The weights appear complete or not at all.\n",
     .min_args = 2,
     .max_args = 2,

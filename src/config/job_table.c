@@ -253,7 +253,7 @@ static const dh_setting settings[] = {
          .help = "shares of the samples, one an entry of data.train: 7,2,1; empty: the entries are one stream"),
     PATHS("data.val", val_files, n_val_files, .own = true, .help = "validation texts or token files"),
     TEXT("data.tokenizer", tokenizer, DH_SET_NAME_OR_PATH, "bytes", .own = true,
-         .help = "bytes, chars, gpt2, or the path of a tokenizer file or folder"),
+         .help = "bytes, chars, or the path of a tokenizer file or folder (GPT-2's: encoder.json and vocab.bpe)"),
     TEXT("data.text_field", text_field, DH_SET_STRING, "text", .help = "field of JSON lines that holds the text"),
     BOOL("data.special_tokens", special_tokens, "false",
          .help = "texts of the tokenizer's special tokens (<|endoftext|>) in the data become those tokens; false: they are "

@@ -118,6 +118,29 @@ static dh_status add_u16(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
     return add_part(ctx, ds, &run, 1);
 }
 
+/* Whether the first tokens are rather int32 below 65,536: every second uint16 of those is zero. */
+static bool looks_wider(const dh_data_file *f)
+{
+    enum { LOOKED_AT = 2048 };
+    const size_t n = DH_MIN(f->map.n_bytes / 4, (size_t)LOOKED_AT);
+    size_t n_zero = 0;
+    for (size_t i = 0; i < n; i++) n_zero += f->map.at[4 * i + 2] == 0 && f->map.at[4 * i + 3] == 0;
+    return n_zero > n / 2;
+}
+
+/* nanoGPT's train.bin: uint16 and nothing else. Nothing in it says so, hence the warning. */
+static dh_status add_bare(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
+{
+    if (looks_wider(f))
+        return dh_fail(
+            ctx, DH_EFORMAT,
+            "neither an llm.c token file (magic 20240520 or 20240801) nor Megatron's (no "
+            ".idx beside it), nor nanoGPT's: its tokens look wider than uint16");
+    dh_log(DH_LOG_WARN, "%s has no header, and no .idx beside it: read as nanoGPT's, uint16 tokens",
+           f->name);
+    return add_u16(ctx, ds, f);
+}
+
 static dh_status add_text(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, dh_data_file *f)
 {
     DH_TRY(dh_text_tokenize(ctx, spec, f->name, &f->text));
@@ -137,10 +160,7 @@ static dh_status add_mapped(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
     if (f->map.n_bytes == 0) return dh_fail(ctx, DH_EFORMAT, "the file is empty");
     if (dh_is_llmc(f->map.at, f->map.n_bytes)) return add_llmc(ctx, ds, f);
     if (has_suffix(f->name, ".u16")) return add_u16(ctx, ds, f);
-    if (has_index(f->name)) return add_megatron(ctx, ds, f);
-    return dh_fail(ctx, DH_EFORMAT,
-                   "neither an llm.c token file (magic 20240520 or 20240801) nor Megatron's (no "
-                   ".idx beside it)");
+    return has_index(f->name) ? add_megatron(ctx, ds, f) : add_bare(ctx, ds, f);
 }
 
 static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec,

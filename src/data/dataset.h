@@ -8,7 +8,7 @@
  *   llm.c         header of 256 int32: magic 20240520, version 1, count, then uint16;
  *                 or magic 20240801, version 7, count, then uint32 (Llama 3)
  *   Megatron      X.bin + X.idx ("MMIDIDX\0\0", version 1), named by either or by X
- *   *.u16         uint16, nothing else
+ *   *.u16         uint16, nothing else; so is a .bin without header and .idx (nanoGPT's)
  * Texts and JSON lines may be compressed by gzip or zstd (a.jsonl.gz).
  * All integers little endian. Files are mapped, not read; text is tokenized once into a
  * cache file, which is used again while source, tokenizer and split are the same.

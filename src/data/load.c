@@ -67,38 +67,49 @@ static void apply_config_token(const dh_tokenizer *tok, const json_t *config, co
     *id = json_is_string(value) ? dh_tokenizer_special(tok, json_string_value(value)) : -1;
 }
 
-static dh_status apply_config(dh_ctx *ctx, const char *path, dh_tokenizer *tok)
+/* The tokenizer_config.json beside a file; NULL: there is none. */
+static dh_status read_config(dh_ctx *ctx, const char *path, json_t **config)
 {
     char *config_path = path_beside(path, "tokenizer_config.json");
+    *config = NULL;
     if (!config_path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", path);
     dh_status st = DH_OK;
     dh_map map = {0};
-    json_t *config = NULL;
     if (dh_path_exists(config_path)) {
         st = dh_map_open(ctx, config_path, &map);
-        if (st == DH_OK && (st = dh_json_parse(ctx, map.at, map.n_bytes, &config)) != DH_OK)
+        if (st == DH_OK && (st = dh_json_parse(ctx, map.at, map.n_bytes, config)) != DH_OK)
             dh_ctx_while(ctx, "loading %s", config_path);
     }
-    if (config) {
-        apply_config_token(tok, config, "bos_token", &tok->bos);
-        apply_config_token(tok, config, "eos_token", &tok->eos);
-        dh_tokenizer_seal(tok);
-    }
-    json_decref(config);
     dh_map_close(&map);
     free(config_path);
     return st;
 }
 
+static void apply_config(dh_tokenizer *tok, const json_t *config)
+{
+    apply_config_token(tok, config, "bos_token", &tok->bos);
+    apply_config_token(tok, config, "eos_token", &tok->eos);
+    dh_tokenizer_seal(tok);
+}
+
 static dh_status load_hf(dh_ctx *ctx, const char *path, json_t *root, dh_tokenizer **tok)
 {
-    dh_tokenizer *made;
-    DH_TRY(dh_tokenizer_from_hf_root(ctx, root, &made));
-    dh_status st = apply_config(ctx, path, made);
-    if (st == DH_OK)
-        *tok = made;
-    else
-        dh_tokenizer_destroy(made);
+    json_t *config;
+    DH_TRY(read_config(ctx, path, &config));
+    const dh_status st = dh_tokenizer_from_hf_root(ctx, root, tok);
+    if (st == DH_OK && config) apply_config(*tok, config);
+    json_decref(config);
+    return st;
+}
+
+static dh_status load_wordpiece(dh_ctx *ctx, const char *path, const dh_map *map,
+                                dh_tokenizer **tok)
+{
+    json_t *config;
+    DH_TRY(read_config(ctx, path, &config));
+    const dh_status st = dh_tokenizer_from_wordpiece(ctx, map->at, map->n_bytes, config, tok);
+    if (st == DH_OK && config) apply_config(*tok, config);
+    json_decref(config);
     return st;
 }
 
@@ -135,9 +146,11 @@ static dh_status load_mapped(dh_ctx *ctx, const char *path, const dh_map *map, d
     if (map->n_bytes >= 4 && memcmp(map->at, "GGUF", 4) == 0)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "GGUF is not read; take the tokenizer.json that it was made from");
+    if (strlen(path) >= 4 && strcmp(path + strlen(path) - 4, ".txt") == 0)
+        return load_wordpiece(ctx, path, map, tok);
     return dh_fail(ctx, DH_EFORMAT,
                    "no tokenizer: want tokenizer.json, encoder.json, a SentencePiece .model, "
-                   "llama2.c's tokenizer.bin or a chars file");
+                   "llama2.c's tokenizer.bin, BERT's vocab.txt or a chars file");
 }
 
 static dh_status load_file(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
@@ -152,8 +165,8 @@ static dh_status load_file(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
 /* ---- a folder --------------------------------------------------------------------------- */
 
 /* In order of preference; the next is tried when one is there but not supported. */
-static const char *const folder_files[] = {"tokenizer.json", "encoder.json", "vocab.json",
-                                           "tokenizer.model", "tokenizer.bin"};
+static const char *const folder_files[] = {"tokenizer.json",  "encoder.json",  "vocab.json",
+                                           "tokenizer.model", "tokenizer.bin", "vocab.txt"};
 
 static dh_status load_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok)
 {
@@ -173,8 +186,8 @@ static dh_status load_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok
     }
     if (first.status != DH_OK) return dh_fail(ctx, first.status, "%s", first.message);
     return dh_fail(ctx, DH_EMISSING,
-                   "%s holds no tokenizer.json, encoder.json, vocab.json, tokenizer.model or "
-                   "tokenizer.bin",
+                   "%s holds no tokenizer.json, encoder.json, vocab.json, tokenizer.model, "
+                   "tokenizer.bin or vocab.txt",
                    folder);
 }
 

@@ -1,10 +1,8 @@
 /* A learned tokenizer as Hugging Face's files: tokenizer.json, and tokenizer_config.json, by which
  * Transformers knows the end of a text. */
-#include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/json_text.h"
+#include "data/save.h"
 #include "data/tok.h"
 #include "data/train_bpe.h"
 
@@ -52,40 +50,6 @@ static json_t *merges(const dh_learned_bpe *b)
     return all;
 }
 
-static json_t *whole(const dh_learned_bpe *b)
-{
-    json_t *end =
-        json_pack("[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}]", "id", 0, "content", DH_BPE_END_OF_TEXT,
-                  "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
-    json_t *bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                              "trim_offsets", 1, "use_regex", 1);
-    json_t *model = json_pack(
-        "{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token",
-        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
-        "ignore_merges", 0, "vocab", vocabulary(&b->vocab), "merges", merges(b));
-    return json_pack("{s:s, s:n, s:n, s:o, s:n, s:O, s:n, s:o, s:o}", "version", "1.0",
-                     "truncation", "padding", "added_tokens", end, "normalizer", "pre_tokenizer",
-                     bytes, "post_processor", "decoder", bytes, "model", model);
-}
-
-static dh_status write_json(dh_ctx *ctx, const char *dir, const char *name, json_t *root)
-{
-    dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/%s", dir, name);
-    char *text = NULL;
-    dh_status st = DH_OK;
-    if (path.failed || !root) {
-        json_decref(root);
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s/%s", dir, name);
-    } else {
-        st = dh_json_text_exact(ctx, root, JSON_INDENT(2), &text);
-    }
-    if (st == DH_OK) st = dh_file_write_atomic(ctx, path.text, text, strlen(text));
-    free(text);
-    dh_str_fini(&path);
-    return st;
-}
-
 static dh_status check_free(dh_ctx *ctx, const char *dir)
 {
     dh_str path = DH_STR_INIT;
@@ -104,10 +68,12 @@ dh_status dh_learned_bpe_save(dh_ctx *ctx, const dh_learned_bpe *learned, const 
 {
     DH_TRY(check_free(ctx, dir));
     DH_TRY(dh_dir_create(ctx, dir));
-    DH_TRY(
-        write_json(ctx, dir, "tokenizer_config.json",
-                   json_pack("{s:s, s:s, s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
-                             "bos_token", DH_BPE_END_OF_TEXT, "eos_token", DH_BPE_END_OF_TEXT,
-                             "clean_up_tokenization_spaces", 0)));
-    return write_json(ctx, dir, "tokenizer.json", whole(learned));
+    DH_TRY(dh_save_tokenizer_config(ctx, dir, DH_FAST_TOKENIZER, DH_BPE_END_OF_TEXT,
+                                    DH_BPE_END_OF_TEXT));
+    json_t *end =
+        json_pack("[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}]", "id", 0, "content", DH_BPE_END_OF_TEXT,
+                  "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+    return dh_save_json(
+        ctx, dir, "tokenizer.json",
+        dh_byte_level_json(vocabulary(&learned->vocab), merges(learned), end, true));
 }

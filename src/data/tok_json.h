@@ -17,6 +17,10 @@ dh_status dh_bpe_add_token(dh_ctx *ctx, dh_tokenizer *tok, const char *text, siz
 /* dh_tokenizer_from_hf and dh_tokenizer_from_chars_json, of parsed JSON. */
 dh_status dh_tokenizer_from_hf_root(dh_ctx *ctx, json_t *root, dh_tokenizer **tok);
 dh_status dh_tokenizer_from_chars_root(dh_ctx *ctx, json_t *root, dh_tokenizer **tok);
+/* BERT's vocab.txt, a token a line. config: of tokenizer_config.json (lower case, accents, special
+ * tokens); NULL: what BertTokenizer takes for granted. */
+dh_status dh_tokenizer_from_wordpiece(dh_ctx *ctx, const void *vocab_txt, size_t n_bytes,
+                                      const json_t *config, dh_tokenizer **tok);
 /* Largest id allowed for a vocabulary of n entries. */
 uint64_t dh_json_id_limit(size_t n);
 

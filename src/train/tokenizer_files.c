@@ -6,10 +6,11 @@
 
 #include "train/trained.h"
 
-/* Everything the loaders read; one folder holds the files of one tokenizer. */
+/* Everything the loaders read; one folder holds the files of one tokenizer. The characters of a
+ * text come first: a tokenizer.json beside them is the same one for others. */
 static const char *const file_names[] = {
-    "tokenizer.json", "tokenizer_config.json", "encoder.json",  "vocab.bpe",   "vocab.json",
-    "merges.txt",     "tokenizer.model",       "tokenizer.bin", DH_CHARS_FILE,
+    DH_CHARS_FILE, "tokenizer.json", "tokenizer_config.json", "encoder.json",  "vocab.bpe",
+    "vocab.json",  "merges.txt",     "tokenizer.model",       "tokenizer.bin", "vocab.txt",
 };
 
 static dh_status join(dh_ctx *ctx, const char *dir, const char *name, dh_str *path)
@@ -67,12 +68,12 @@ static dh_status copy_file(dh_ctx *ctx, const char *from, const char *to)
     return st;
 }
 
-dh_status dh_file_copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
-                            size_t *n_copied)
+dh_status dh_file_copy_as(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
+                          const char *new_name, size_t *n_copied)
 {
     dh_str from = DH_STR_INIT, to = DH_STR_INIT;
     dh_status st = join(ctx, from_dir, name, &from);
-    if (st == DH_OK) st = join(ctx, to_dir, name, &to);
+    if (st == DH_OK) st = join(ctx, to_dir, new_name, &to);
     if (st == DH_OK && dh_path_exists(from.text)) {
         st = copy_file(ctx, from.text, to.text);
         if (st == DH_OK) ++*n_copied;
@@ -82,12 +83,19 @@ dh_status dh_file_copy_into(dh_ctx *ctx, const char *from_dir, const char *name,
     return st;
 }
 
+dh_status dh_file_copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
+                            size_t *n_copied)
+{
+    return dh_file_copy_as(ctx, from_dir, name, to_dir, name, n_copied);
+}
+
 static const char *known_name(const char *name)
 {
     for (size_t i = 0; i < DH_COUNTOF(file_names); i++)
         if (strcmp(name, file_names[i]) == 0) return file_names[i];
     const char *dot = strrchr(name, '.');
     if (dot && strcmp(dot, ".json") == 0) return "tokenizer.json";
+    if (dot && strcmp(dot, ".txt") == 0) return "vocab.txt";
     return dot && strcmp(dot, ".bin") == 0 ? "tokenizer.bin" : "tokenizer.model";
 }
 
@@ -97,7 +105,8 @@ static const struct {
 } companions[] = {{"encoder.json", "vocab.bpe"},
                   {"vocab.json", "merges.txt"},
                   {"tokenizer.json", "tokenizer_config.json"},
-                  {"tokenizer.json", "chat_template.jinja"}};
+                  {"tokenizer.json", "chat_template.jinja"},
+                  {"vocab.txt", "tokenizer_config.json"}};
 
 static dh_status copy_companions(dh_ctx *ctx, const char *dir, const char *name, const char *to_dir,
                                  size_t *n_copied)

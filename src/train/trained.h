@@ -53,6 +53,17 @@ dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_
 /* The file of that name, where there is one; then *n_copied grows. */
 dh_status dh_file_copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
                             size_t *n_copied);
+/* The same under another name. */
+dh_status dh_file_copy_as(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
+                          const char *new_name, size_t *n_copied);
+
+/* ---- tokenizer_export.c --------------------------------------------------------------------- */
+
+/* Completes a model folder that the files of a tokenizer were copied into by what Transformers'
+ * AutoTokenizer needs to give the same ids; *n_files grows by what was written. *reads: whether it
+ * finds a tokenizer there then. */
+dh_status dh_tokenizer_for_transformers(dh_ctx *ctx, const char *spec, const char *to_dir,
+                                        size_t *n_files, bool *reads);
 
 /* ---- model_files.c --------------------------------------------------------------------------- */
 

@@ -61,6 +61,7 @@ check 'the greedy text after conversion' cmp "$tmp/out" $stories/expected_greedy
 fails 1 '--replace replaces a model folder' "$dhelix" convert $stories "$tmp/hf"
 cp $llama "$tmp/hf/tokenizer.bin"
 ok "$dhelix" convert "$tmp/hf" "$tmp/hf16" --dtype bf16
+says 'a tokenizer that Transformers does not read'
 check 'the tokenizer is copied' cmp "$tmp/hf16/tokenizer.bin" $llama
 ok "$dhelix" eval "$tmp/hf16" --data $tinystories --batches 16 --json
 close "$(json loss)" "$loss" 0.01
@@ -95,7 +96,30 @@ check 'generation_config.json is kept' \
 for id in '"bos_token_id": 5' '"pad_token_id": 3' '"eos_token_id": \['; do
     check "config.json keeps $id" grep -q "$id" "$tmp/kept.out/config.json"
 done
+# And what it needs to make the same ids of a text.
+cp tests/data/tokenizers/gpt2/encoder.json tests/data/tokenizers/gpt2/vocab.bpe "$tmp/kept/"
+ok "$dhelix" convert "$tmp/kept" "$tmp/kept.gpt2"
+says 'with tokenizer'
+check 'merges under the name it looks for' cmp "$tmp/kept/vocab.bpe" "$tmp/kept.gpt2/merges.txt"
+check 'so is the vocabulary' cmp "$tmp/kept/encoder.json" "$tmp/kept.gpt2/vocab.json"
+check 'end of text' grep -q '"eos_token": "<|endoftext|>"' "$tmp/kept.gpt2/tokenizer_config.json"
+rm "$tmp/kept/encoder.json" "$tmp/kept/vocab.bpe"
+cp tests/data/tokenizers/spm/unigram.model "$tmp/kept/tokenizer.model"
+ok "$dhelix" convert "$tmp/kept" "$tmp/kept.unigram"
+check 'the class of a model without merges' grep -q LlamaTokenizer "$tmp/kept.unigram/tokenizer_config.json"
+cp tests/data/tokenizers/mistral/tokenizer.model "$tmp/kept/"
+ok "$dhelix" convert "$tmp/kept" "$tmp/kept.spm"
+check 'merges by score' grep -q '"merges"' "$tmp/kept.spm/tokenizer.json"
+rm "$tmp/kept/tokenizer.model"
+cp tests/data/tokenizers/hf/llama.json "$tmp/kept/tokenizer.json"
+ok "$dhelix" convert "$tmp/kept" "$tmp/kept.llama"
+check 'beginning of text' grep -q '"bos_token": "<s>"' "$tmp/kept.llama/tokenizer_config.json"
+echo '{"eos_token": "</s>"}' >"$tmp/kept/tokenizer_config.json"
+ok "$dhelix" convert "$tmp/kept" "$tmp/kept.own"
+check 'a configuration that is there stays' \
+    cmp "$tmp/kept/tokenizer_config.json" "$tmp/kept.own/tokenizer_config.json"
 ok "$dhelix" convert tests/data/weights/tiny-mixtral-seeded "$tmp/mixtral"
+says 'without a tokenizer'
 
 # Every rank would make the same latent channels without sequence parallelism.
 tiny_job "$tmp/latent.yaml"
@@ -121,4 +145,16 @@ done
 same "$(sort -u "$tmp/plain_losses" | wc -l)" 1 'the same loss'
 ok "$dhelix" convert "$tmp/plain_hf" "$tmp/plain_again" --json
 same "$(json tensors)" 28 'none twice'
+same "$(json tokenizer_for_transformers)" true
+# Characters, and bytes, are a tokenizer.json there, with the same ids.
+ok "$dhelix" tokenize --tokenizer "$tmp/plain/tokenizer.chars.json" --stdout examples/data/tinyshakespeare.txt
+cp "$tmp/out" "$tmp/ids"
+ok "$dhelix" tokenize --tokenizer "$tmp/plain_hf" --stdout examples/data/tinyshakespeare.txt
+check 'ids of characters' cmp "$tmp/out" "$tmp/ids"
+ok "$dhelix" train "$tmp/plain.yaml" --set data.tokenizer=bytes --set train.steps=1 --set eval.every=0 --set out="$tmp/bytes" --quiet
+ok "$dhelix" convert "$tmp/bytes" "$tmp/bytes_hf"
+ok "$dhelix" tokenize --tokenizer "$tmp/bytes_hf" --stdout tests/cli/lib.sh
+cp "$tmp/out" "$tmp/ids"
+ok "$dhelix" tokenize --tokenizer bytes --stdout tests/cli/lib.sh
+check 'ids of bytes' cmp "$tmp/out" "$tmp/ids"
 finish

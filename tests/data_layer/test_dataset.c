@@ -644,6 +644,28 @@ static void plain_token_files(void **state)
     dh_dataset_close(ds);
 }
 
+/* nanoGPT's train.bin, which nothing in it names; int32 tokens whose index is lost are not it. */
+static void bare_token_files(void **state)
+{
+    enum { N = 3000 };
+    fixture *f = *state;
+    dh_ctx ctx = DH_CTX_INIT;
+    static uint16_t ids[N];
+    static int32_t wide[N], read[N];
+    for (int i = 0; i < N; i++) wide[i] = ids[i] = (uint16_t)(i * 7919 % 50257);
+    const char *path = write_file(f, "train.bin", ids, sizeof ids);
+    dh_dataset *ds = must_open(path, (dh_dataset_spec){.vocab_size = 50257});
+    assert_int_equal(dh_dataset_tokens(ds), N);
+    assert_ok(&ctx, dh_dataset_read(&ctx, ds, 0, N, read));
+    assert_memory_equal(read, wide, sizeof wide);
+    dh_dataset_close(ds);
+    path = write_file(f, "lost.bin", wide, sizeof wide);
+    assert_fails(&ctx, open_one(&ctx, path, (dh_dataset_spec){0}, &ds), DH_EFORMAT,
+                 "wider than uint16");
+    path = write_file(f, "odd.bin", "abc", 3);
+    assert_fails(&ctx, open_one(&ctx, path, (dh_dataset_spec){0}, &ds), DH_EFORMAT, "3 bytes");
+}
+
 static void faults_of_files_and_specs(void **state)
 {
     fixture *f = *state;
@@ -702,6 +724,7 @@ int main(void)
         TEST(megatron_faults),
         TEST(random_headers),
         TEST(plain_token_files),
+        TEST(bare_token_files),
         TEST(faults_of_files_and_specs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
  * is malformed or not supported is refused with a reason. */
 #include "dh_test.h"
 
+#include "data/save.h"
 #include "dhelix/tokenizer.h"
 
 #include <jansson.h>
@@ -769,6 +770,125 @@ static void write_text(const char *dir, const char *name, const char *text)
     assert_ok(&ctx, dh_file_write_atomic(&ctx, path, text, strlen(text)));
 }
 
+/* The vocabulary of a WordPiece tokenizer.json as vocab.txt. */
+static void write_vocab_txt(const char *json, const char *dir, const char *end_of_line)
+{
+    json_t *root = json_load_file(json, 0, NULL);
+    json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab"), *id;
+    const char *token, *lines[1000] = {NULL};
+    dh_str text = DH_STR_INIT;
+    json_object_foreach(vocab, token, id) lines[json_integer_value(id)] = token;
+    for (size_t i = 0; i < json_object_size(vocab); i++)
+        dh_str_printf(&text, "%s%s", lines[i], end_of_line);
+    write_text(dir, "vocab.txt", text.text);
+    dh_str_fini(&text);
+    json_decref(root);
+}
+
+/* What tokenizer.json says and vocab.txt does not is what BertTokenizer takes for granted. */
+static void bert_as_vocab_txt(void **state)
+{
+    static const char *const texts[] = {"Hello, w\xC3\xB6rld's  end!",
+                                        "unaffable \xE4\xBD\xA0 \xF0\x9F\x98\x80", "[MASK] [UNK]",
+                                        ""};
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[256], path[300];
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/vocab.txt", dir);
+    write_vocab_txt(DATA "hf/bert.json", dir, "\n");
+    dh_tokenizer *tok = load(dir), *json = load(DATA "hf/bert.json");
+    assert_true(dh_tokenizer_fingerprint(tok) == dh_tokenizer_fingerprint(json));
+    assert_int_equal(dh_tokenizer_bos(tok), 2);
+    assert_int_equal(dh_tokenizer_eos(tok), 3);
+    for (size_t i = 0; i < DH_COUNTOF(texts); i++)
+        assert_same_ids(tok, json, texts[i], strlen(texts[i]));
+    dh_tokenizer_destroy(tok);
+    dh_tokenizer_destroy(json);
+
+    /* Upper case stays where the configuration says so; lines may end as Windows ends them. */
+    write_vocab_txt(DATA "hf/bert_cased.json", dir, "\r\n");
+    write_text(dir, "tokenizer_config.json",
+               "{\"do_lower_case\": false, \"strip_accents\": true, "
+               "\"tokenize_chinese_chars\": false, \"cls_token\": {\"content\": \"[CLS]\"}}");
+    tok = load(path);
+    json = load(DATA "hf/bert_cased.json");
+    for (size_t i = 0; i < DH_COUNTOF(texts); i++)
+        assert_same_ids(tok, json, texts[i], strlen(texts[i]));
+    dh_tokenizer_destroy(tok);
+    dh_tokenizer_destroy(json);
+
+    write_text(dir, "tokenizer_config.json", "{\"unk_token\": \"<unk>\"}");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, dir, &tok), DH_EFORMAT, "no line is \"<unk>\"");
+    write_text(dir, "vocab.txt", "[UNK]\na\xFF\n");
+    assert_fails(&ctx, dh_tokenizer_load(&ctx, dir, &tok), DH_EFORMAT, "line 2");
+}
+
+/* Bytes and characters as Hugging Face's files: the same ids and the same text. */
+static void plain_kinds_as_tokenizer_json(void **state)
+{
+    static const char text[] = "To be,\n\tor\r\n  \xC3\xBC \xE4\xBD\xA0\xF0\x9F\x98\x80 .";
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[2][256];
+    dh_tokenizer *made[2], *read;
+    assert_ok(&ctx, dh_tokenizer_bytes(&ctx, &made[0]));
+    assert_ok(&ctx, dh_tokenizer_chars_from_text(&ctx, text, strlen(text), &made[1]));
+    for (int i = 0; i < 2; i++) {
+        test_tmpdir(dir[i], sizeof dir[i]);
+        assert_ok(&ctx, dh_save_plain_tokenizer(&ctx, made[i], dir[i]));
+        read = load(dir[i]);
+        assert_int_equal(dh_tokenizer_vocab_size(read), dh_tokenizer_vocab_size(made[i]));
+        assert_int_equal(dh_tokenizer_eos(read), -1);
+        assert_same_ids(read, made[i], text, strlen(text));
+        dh_ids ids = encode(read, text, strlen(text), 0);
+        dh_str back = DH_STR_INIT;
+        assert_ok(&ctx, dh_tokenizer_decode(&ctx, read, ids.at, ids.n, 0, &back));
+        assert_string_equal(back.text, text);
+        dh_str_fini(&back);
+        dh_vec_fini(&ids);
+        dh_tokenizer_destroy(read);
+        dh_tokenizer_destroy(made[i]);
+    }
+    dh_ids none = {0};
+    read = load(dir[1]);
+    assert_fails(&ctx, dh_tokenizer_encode(&ctx, read, "Q", 1, 0, &none), DH_EINVAL, "\"Q\"");
+    assert_fails(&ctx, dh_save_plain_tokenizer(&ctx, read, dir[0]), DH_EINVAL, "wordlevel");
+    dh_tokenizer_destroy(read);
+}
+
+/* SentencePiece models as tokenizer.json, spaces in a row and bytes included. */
+static void spm_as_tokenizer_json(void **state)
+{
+    static const char *const texts[] = {"",
+                                        " ",
+                                        "a   b",
+                                        "be:\n  that is\t\tit ",
+                                        "Hello  world",
+                                        "\xC3\xBC \xE4\xBD\xA0 \xF0\x9F\x98\x80\x01<s> </s>"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_map story;
+    assert_ok(&ctx, dh_map_open(&ctx, "tests/data/corpora/tinystories/docs.txt", &story));
+    char dir[256];
+    test_tmpdir(dir, sizeof dir);
+    dh_tokenizer *model = load(DATA "mistral");
+    assert_ok(&ctx, dh_save_spm_tokenizer(&ctx, model, dir));
+    dh_tokenizer *json = load(dir);
+    assert_int_equal(dh_tokenizer_bos(json), dh_tokenizer_bos(model));
+    assert_int_equal(dh_tokenizer_vocab_size(json), dh_tokenizer_vocab_size(model));
+    for (size_t i = 0; i < DH_COUNTOF(texts); i++)
+        assert_same_ids(json, model, texts[i], strlen(texts[i]));
+    assert_same_ids(json, model, (const char *)story.at, 100000);
+    dh_tokenizer_destroy(json);
+    dh_tokenizer_destroy(model);
+    dh_map_close(&story);
+    static const char *const refused[][2] = {{DATA "spm/unigram.model", "another kind"},
+                                             {DATA "llama2c-tok512/tokenizer.bin", "spaces"}};
+    for (size_t i = 0; i < DH_COUNTOF(refused); i++) {
+        model = load(refused[i][0]);
+        assert_fails(&ctx, dh_save_spm_tokenizer(&ctx, model, "."), DH_EUNSUPPORTED, refused[i][1]);
+        dh_tokenizer_destroy(model);
+    }
+}
+
 static void specifications(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -847,6 +967,9 @@ int main(void)
         cmocka_unit_test(gpt2_refusals),
         cmocka_unit_test(llama2c_refusals),
         cmocka_unit_test(damaged_files),
+        cmocka_unit_test(bert_as_vocab_txt),
+        cmocka_unit_test(plain_kinds_as_tokenizer_json),
+        cmocka_unit_test(spm_as_tokenizer_json),
         cmocka_unit_test(specifications),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
