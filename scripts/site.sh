@@ -21,6 +21,7 @@ nav:
   - Planning: docs/planning.md
   - Exported orders: docs/plan-export.md
   - Hiding communication: docs/hiding.md
+  - Strategies compared: docs/rows.md
   - Validation: docs/validation.md
   - Library: docs/library.md
   - Python: docs/python.md
@@ -29,6 +30,7 @@ nav:
   - Glossary: docs/glossary.md
   - Paper map: docs/paper-map.md
   - Tolerances: docs/tolerances.md
+  - GPUs: docs/cuda.md
   - Status: docs/status.md
   - Development: docs/development.md
 YAML

@@ -54,8 +54,7 @@ static void print_aim(dh_str *out, const dh_validation *v, const char *before, c
     else
         dh_str_printf(out, "%.3g%s%s", t->aim, *unit_of(t) ? " " : "", unit_of(t));
     if (v->n_orders > 0)
-        dh_str_printf(out, " and orders, of which %d of %d are right", v->n_orders_right,
-                      v->n_orders);
+        dh_str_printf(out, " and every order right (%d of %d)", v->n_orders_right, v->n_orders);
     dh_str_printf(out, "%s%s", between, dh_validation_meets_aim(v) ? "met" : "missed");
 }
 
