@@ -223,9 +223,7 @@ void dh_tuned_print(const dh_tuned *t, dh_str *out)
                   (long long)r->n_fit, (long long)r->n_too_large, (long long)r->n_refused);
     if (r->n_left_out > 0)
         dh_str_printf(
-            out,
-            "%lld more of zb-auto were left out: by bounds on their time or memory none is "
-            "the best\n",
+            out, "%lld more of zb-auto left out: bounds on time or memory say none is the best\n",
             (long long)r->n_left_out);
     if (r->n_rows > 0) {
         print_rows(t, out);

@@ -2,8 +2,9 @@
 
 Trains small runs, draws them, and opens the pages without a window, light and dark, wide and
 380 pixels narrow. Fails on anything the console says, on requests, on pages wider than the
-window, on what the keyboard does not reach, and on zoom, hover or selection that do nothing.
-FOLDER gets a picture of every page, for people. How long redrawing takes is printed, not judged."""
+window, on what the keyboard does not reach, and on zoom, hover or selection that do nothing; and on
+lines of commands that a terminal of 80 columns would wrap.
+FOLDER gets a picture of every page, and of that terminal, for people. How long redrawing takes is printed, not judged."""
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cdp  # noqa: E402
+import terminal  # noqa: E402
 
 SKIPPED = 77
 JOB = """
@@ -324,6 +326,24 @@ def check_page(browser, name, path, folder):
         page.close()
 
 
+def check_terminal(browser, dhelix, folder):
+    """A command a screen, on 80 columns."""
+    job, plain = os.path.join(folder, "job.yaml"), "job.yaml"
+    cluster = ("--cluster", "a100", "--ranks", "8")
+    for name, *commands in (("train", ("train", job, "--fresh", "--set", "out=" + os.path.join(folder, "watched"))),
+                            ("plan", ("check", job), ("simulate", job, *cluster, "--strategies", "sequential,dhelix,flux"),
+                             ("tune", job, "--cluster", "a100", "--devices", "8", "--strategies", "sequential", "--verify", "1")),
+                            ("help", ("help",), ("help", "parallel.tp"), ("list", "clusters"))):
+        path = os.path.join(folder, f"terminal-{name}.html")
+        long = terminal.page([("dhelix " + " ".join(words).replace(job, plain), (dhelix, *words)) for words in commands], path)
+        long = [line for line in long if folder not in line]
+        check(long == [], f"terminal, {name}: longer than {terminal.COLUMNS} columns: {long}")
+        page = browser.open("file://" + path, 700, 900)
+        page.settle()
+        page.screenshot(path.replace(".html", ".png"))
+        page.close()
+
+
 def main():
     dhelix, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
     browser_path = cdp.find()
@@ -336,6 +356,7 @@ def main():
     with cdp.Browser(browser_path) as browser:
         for name, path in pages.items():
             check_page(browser, name, path, folder)
+        check_terminal(browser, dhelix, folder)
     print(f"pictures in {folder}; {len(failures)} failed")
     sys.exit(bool(failures))
 
