@@ -105,11 +105,17 @@ static dh_status add_biases(dh_ctx *ctx, dh_arena *names, const dh_model *model,
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
+/* What became of the tokenizer. */
+typedef struct kept_tokenizer {
+    size_t n_files;
+    bool for_transformers;
+} kept_tokenizer;
+
 typedef struct source {
-    const dh_weights *weights;
-    const dh_model *model;
+    const dh_found *found;
     const tensors *list;
     size_t n_stored; /* the first; zeros behind them */
+    kept_tokenizer tokenizer;
 } source;
 
 static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64_t n_rows,
@@ -122,39 +128,38 @@ static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64
         memset(dst, 0, (size_t)(n_rows * n_cols) * sizeof *dst);
         return DH_OK;
     }
-    DH_TRY(dh_weights_read(ctx, s->weights, t->name, row0, n_rows, 0, n_cols, false, dst, n_cols));
-    if (s->model->lora.rank == 0 || t->ndim != 2) return DH_OK;
-    return dh_adapter_merge(ctx, s->weights, s->model, t->name, row0, n_rows, n_cols, dst);
+    const dh_weights *weights = s->found->weights;
+    DH_TRY(dh_weights_read(ctx, weights, t->name, row0, n_rows, 0, n_cols, false, dst, n_cols));
+    if (s->found->model.lora.rank == 0 || t->ndim != 2) return DH_OK;
+    return dh_adapter_merge(ctx, weights, &s->found->model, t->name, row0, n_rows, n_cols, dst);
 }
 
-/* What became of the tokenizer. */
-typedef struct kept_tokenizer {
-    size_t n_files;
-    bool for_transformers;
-} kept_tokenizer;
-
-static dh_status keep_tokenizer(dh_ctx *ctx, const dh_found *found, const char *out,
-                                kept_tokenizer *kept)
+/* What lies beside the weights. */
+static dh_status keep_files(void *user, dh_ctx *ctx, const char *dir)
 {
+    source *s = user;
+    const dh_found *found = s->found;
     const char *spec = found->tokenizer.text;
-    *kept = (kept_tokenizer){0};
+    kept_tokenizer *kept = &s->tokenizer;
+    size_t n_kept = 0;
+    DH_TRY(dh_model_keep_files(ctx, found->base.len ? found->base.text : found->path.text, dir,
+                               &n_kept));
     if (found->tokenizer.len == 0) return DH_OK;
-    DH_TRY(dh_tokenizer_copy_files(ctx, spec, out, &kept->n_files));
-    return dh_tokenizer_for_transformers(ctx, spec, out, &kept->n_files, &kept->for_transformers);
+    DH_TRY(dh_tokenizer_copy_files(ctx, spec, dir, &kept->n_files));
+    return dh_tokenizer_for_transformers(ctx, spec, dir, &kept->n_files, &kept->for_transformers);
 }
 
 static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
                         const dh_found *found, const tensors *list, size_t n_stored,
                         kept_tokenizer *tokenizer)
 {
-    const char *out = cli->args.at[1];
-    source s = {found->weights, &found->model, list, n_stored};
-    dh_export_options how = {.dtype = (dh_dtype)a->dtype, .replace = a->replace};
-    DH_TRY(dh_weights_export(ctx, out, &found->model, list->at, list->n, fill, &s, &how));
-    size_t n_kept = 0;
-    DH_TRY(dh_model_keep_files(ctx, found->base.len ? found->base.text : found->path.text, out,
-                               &n_kept));
-    return keep_tokenizer(ctx, found, out, tokenizer);
+    source s = {.found = found, .list = list, .n_stored = n_stored};
+    const dh_export_options how = {
+        .dtype = (dh_dtype)a->dtype, .replace = a->replace, .more = keep_files};
+    DH_TRY(
+        dh_weights_export(ctx, cli->args.at[1], &found->model, list->at, list->n, fill, &s, &how));
+    *tokenizer = s.tokenizer;
+    return DH_OK;
 }
 
 static dh_status print(dh_ctx *ctx, const dh_cli *cli, const dh_found *found, const tensors *list,
@@ -208,7 +213,7 @@ const dh_command dh_command_convert = {
         "tokenizer files, generation_config.json, chat templates and the ids of special tokens.\n"
         "Of a tokenizer Transformers reads the same ids: bytes and characters become a\n"
         "tokenizer.json, and a tokenizer_config.json is written where there is none.\n"
-        "The weights appear complete or not at all.\n",
+        "OUT appears complete or not at all.\n",
     .min_args = 2,
     .max_args = 2,
     .options = options,

@@ -41,10 +41,8 @@ dh_status dh_save_json(dh_ctx *ctx, const char *dir, const char *name, json_t *d
 dh_status dh_save_tokenizer_config(dh_ctx *ctx, const char *dir, const char *class_name,
                                    const char *bos, const char *eos)
 {
-    json_t *config = json_pack("{s:s}", "tokenizer_class", class_name);
-    if (bos && config) json_object_set_new(config, "bos_token", json_string(bos));
-    if (eos && config) json_object_set_new(config, "eos_token", json_string(eos));
-    if (config) json_object_set_new(config, "clean_up_tokenization_spaces", json_false());
+    json_t *config = json_pack("{s:s, s:s*, s:s*, s:b}", "tokenizer_class", class_name, "bos_token",
+                               bos, "eos_token", eos, "clean_up_tokenization_spaces", 0);
     return dh_save_json(ctx, dir, "tokenizer_config.json", config);
 }
 

@@ -10,12 +10,14 @@
 typedef struct export_dir {
     const char *path;
     size_t n_files;
+    bool failed; /* it could not be looked into: what was made of it does not count */
 } export_dir;
 
-static bool holds(const export_dir *dir, const char *name)
+static bool holds(export_dir *dir, const char *name)
 {
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", dir->path, name);
+    dir->failed = dir->failed || path.failed;
     const bool there = !path.failed && dh_path_exists(path.text);
     dh_str_fini(&path);
     return there;
@@ -75,19 +77,29 @@ static dh_status complete(dh_ctx *ctx, export_dir *dir, const dh_tokenizer *tok,
     return DH_OK;
 }
 
+/* Files that are not read here, though Transformers may. */
+static bool of_another_kind(dh_status st)
+{
+    return st == DH_EUNSUPPORTED || st == DH_EFORMAT || st == DH_EINVAL;
+}
+
 dh_status dh_tokenizer_for_transformers(dh_ctx *ctx, const char *spec, const char *to_dir,
                                         size_t *n_files, bool *reads)
 {
-    dh_tokenizer *tok;
+    dh_tokenizer *tok = NULL;
     dh_ctx unread = DH_CTX_INIT;
     export_dir dir = {.path = to_dir};
-    if (dh_tokenizer_load(&unread, spec, &tok) !=
-        DH_OK) { /* files of a kind that is not read here */
+    dh_status st = dh_tokenizer_load(&unread, spec, &tok);
+    if (st == DH_OK) {
+        st = complete(ctx, &dir, tok, reads);
+        dh_tokenizer_destroy(tok);
+    } else if (of_another_kind(st)) {
         *reads = holds(&dir, "tokenizer.json") || holds(&dir, "tokenizer_config.json");
-        return DH_OK;
+        st = DH_OK;
+    } else {
+        dh_fail(ctx, st, "%s", unread.message);
     }
-    const dh_status st = complete(ctx, &dir, tok, reads);
-    dh_tokenizer_destroy(tok);
+    if (st == DH_OK && dir.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
     *n_files += dir.n_files;
     return st;
 }

@@ -123,7 +123,7 @@ static dh_status open_found(dh_ctx *ctx, const char *path, const char *base, dh_
     /* Byte tokens need no file, and nothing else has a vocabulary of 256. */
     if (found->tokenizer.len == 0 && found->model.vocab == 256)
         dh_str_printf(&found->tokenizer, "bytes");
-    return DH_OK;
+    return found->tokenizer.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
 }
 
 dh_status dh_found_open(dh_ctx *ctx, const char *path, const char *base, dh_found *found)

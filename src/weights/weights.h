@@ -119,17 +119,21 @@ typedef struct dh_export_tensor {
 typedef dh_status (*dh_export_fill)(void *user, dh_ctx *ctx, size_t index, int64_t row0,
                                     int64_t n_rows, float *dst);
 
+/* Write more files into the folder before it appears; the user of fill. */
+typedef dh_status (*dh_export_more)(void *user, dh_ctx *ctx, const char *dir);
+
 typedef struct dh_export_options {
     dh_dtype dtype;      /* DH_F32 or DH_BF16 */
     int64_t shard_bytes; /* split above this size; 0: DH_EXPORT_SHARD_BYTES */
     bool replace;        /* an existing model folder (one with config.json) is replaced whole */
+    dh_export_more more; /* may be NULL */
 } dh_export_options;
 
 /* Write folder `dir` with config.json and model.safetensors, or shards
  * model-00001-of-0000N.safetensors and model.safetensors.index.json. Written
  * beside `dir` and renamed: the folder appears complete or not at all.
  * options   NULL: float32, default shards, refuse an existing folder
- * errors    DH_EINVAL the folder exists; DH_EIO, disk full included; those of fill
+ * errors    DH_EINVAL the folder exists; DH_EIO, disk full included; those of fill and more
  * cost      holds at most max(16 MiB, one row) of data */
 dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
                             const dh_export_tensor *tensors, size_t n_tensors, dh_export_fill fill,

@@ -18,6 +18,7 @@ typedef struct export
     const dh_export_tensor *tensors;
     size_t n_tensors;
     dh_export_fill fill;
+    dh_export_more more;
     void *user;
     dh_dtype dtype;
     int64_t shard_bytes;
@@ -160,6 +161,7 @@ static dh_status write_all(dh_ctx *ctx, export *x, const dh_model *model)
     DH_TRY(write_config(ctx, x, model));
     for (size_t s = 0; s < x->n_shards; s++) DH_TRY(write_shard(ctx, x, s));
     if (x->n_shards > 1) DH_TRY(write_index(ctx, x));
+    if (x->more) DH_TRY(x->more(x->user, ctx, x->tmp));
     return dh_dir_sync(ctx, x->tmp);
 }
 
@@ -237,6 +239,7 @@ dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
     export x = {.tensors = tensors,
                 .n_tensors = n_tensors,
                 .fill = fill,
+                .more = options->more,
                 .user = user,
                 .dtype = options->dtype,
                 .shard_bytes = options->shard_bytes ? options->shard_bytes : DH_EXPORT_SHARD_BYTES,
