@@ -40,11 +40,12 @@ typedef DH_VEC(int32_t) dh_ids; /* growable; free with dh_vec_fini */
  *   "bytes"
  *   "gpt2:FOLDER"  encoder.json + vocab.bpe (or vocab.json + merges.txt)
  *   FOLDER         the first of tokenizer.json, encoder.json + vocab.bpe, vocab.json +
- *                  merges.txt, tokenizer.model, tokenizer.bin, vocab.txt that is there and
- * supported FILE           recognised by its content A tokenizer_config.json beside a
- * tokenizer.json or vocab.txt names its BOS and EOS tokens, and says of a vocab.txt whether texts
- * are put into lower case. errors    DH_EMISSING, DH_EIO, DH_EFORMAT (what and where),
- * DH_EUNSUPPORTED, DH_ENOMEM */
+ *                  merges.txt, tokenizer.model, tokenizer.bin, vocab.txt that is there
+ *                  and supported
+ *   FILE           recognised by its content, BERT's vocab.txt by its name
+ * A tokenizer_config.json beside a tokenizer.json or a vocab.txt names its BOS and EOS tokens, and
+ * says of a vocab.txt whether texts are put into lower case.
+ * errors    DH_EMISSING, DH_EIO, DH_EFORMAT (what and where), DH_EUNSUPPORTED, DH_ENOMEM */
 DH_API dh_status dh_tokenizer_load(dh_ctx *ctx, const char *spec, dh_tokenizer **tok);
 DH_API void dh_tokenizer_destroy(dh_tokenizer *tok); /* NULL is fine */
 

@@ -27,8 +27,8 @@ dh_status dh_save_tokenizer_config(dh_ctx *ctx, const char *dir, const char *cla
 dh_status dh_save_config_of(dh_ctx *ctx, const dh_tokenizer *tok, const char *class_name,
                             const char *dir);
 /* tokenizer.json and tokenizer_config.json of a "bytes" or "chars" tokenizer: the same ids and
- * texts under Transformers, and the same refusal of characters that have no token. errors DH_EINVAL
- * another kind; DH_EIO; DH_ENOMEM */
+ * texts under Transformers, and the same refusal of characters that have no token.
+ * errors    DH_EINVAL another kind; DH_EIO; DH_ENOMEM */
 dh_status dh_save_plain_tokenizer(dh_ctx *ctx, const dh_tokenizer *tok, const char *dir);
 /* tokenizer.json of a SentencePiece BPE: the same ids of any text; as Llama's, it
  * puts the token that begins a text in front where special tokens are asked for.

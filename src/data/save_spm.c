@@ -79,6 +79,7 @@ static int by_rank(const void *a, const void *b)
     return x->left < y->left ? -1 : x->left > y->left;
 }
 
+/* NULL: out of memory, of which jansson remembers its own alone (base/json_text.h). */
 static json_t *merges(const dh_tokenizer *tok)
 {
     const size_t n = tok->pairs.pairs.n;
@@ -86,9 +87,13 @@ static json_t *merges(const dh_tokenizer *tok)
     json_t *all = sorted ? json_array() : NULL;
     if (n > 0 && sorted) memcpy(sorted, tok->pairs.pairs.at, n * sizeof *sorted);
     if (sorted) qsort(sorted, n, sizeof *sorted, by_rank);
-    for (size_t i = 0; all && i < n; i++)
-        json_array_append_new(
-            all, json_pack("[o, o]", spelled(tok, sorted[i].left), spelled(tok, sorted[i].right)));
+    for (size_t i = 0; all && i < n; i++) {
+        json_t *two =
+            json_pack("[o, o]", spelled(tok, sorted[i].left), spelled(tok, sorted[i].right));
+        if (two && json_array_append_new(all, two) == 0) continue;
+        json_decref(all);
+        all = NULL;
+    }
     free(sorted);
     return all;
 }

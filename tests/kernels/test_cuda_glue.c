@@ -334,7 +334,7 @@ static void run_optimizer(dh_dtype dtype)
     }
 }
 
-/* Where few of its operators are its own, layers alone. Of thin runs each mesh in one format. */
+/* Where few of its operators are its own, layers alone. Of short runs each mesh in one format. */
 static void run_of(const dh_model *model, dh_block_kind last)
 {
     static const layout layouts[] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}};

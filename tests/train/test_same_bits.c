@@ -118,10 +118,10 @@ static double compare_rings(const run_base *base)
     return d;
 }
 
-/* Of thin runs a fifth of the ways, each mesh other ones. */
+/* Of short runs a fifth of the ways, of thin ones a third, each mesh other ones. */
 static void strategies_change_no_bit(void **state)
 {
-    const size_t stride = test_is_thin() ? 5 : 1;
+    const size_t stride = test_is_short() ? 5 : test_is_thin() ? 3 : 1;
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
         char settings[200];
         run_base base;
