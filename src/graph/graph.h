@@ -400,11 +400,12 @@ int64_t dh_tensor_bytes(const dh_tensor *tensor);
  * "layers without positions"; NULL: nothing. */
 const char *dh_op_variant(const dh_graph *graph, const dh_op *op);
 
-/* Formats that a product's first and second operand are rounded to before it: linears of a layer
- * and their gradients where dims.fp8 says so, but those in float32 (routers) and those of experts.
+/* Formats that a product's first and second operand are rounded to before it: linears of a layer,
+ * of its experts too, and their gradients where dims.fp8 says so, but those in float32 (routers).
  * Each run of elements along the axis that is summed over has a scale of its own, a power of two:
  * of linear the rows of x and of w, of its input gradient those of dy and the columns of w, of its
- * weight gradient the columns of dy and of x. What a row of an output is therefore does not depend
+ * weight gradient the columns of dy and of x; of an expert's all those that its own rows or matrix
+ * have, in however many runs the rows come. What a row of an output is therefore does not depend
  * on how many rows there are: passes and ranks that cut rows change no bit.
  * false: it is not one of them, formats are left alone */
 bool dh_op_fp8(const dh_graph *graph, const dh_op *op, dh_fp8_format formats[2]);

@@ -97,6 +97,93 @@ static void codes_are_what_the_cpu_rounds_to(void **state)
         }
 }
 
+/* Products of experts' rows, of codes, beside the cpu's of what it rounds to. */
+enum { X_E = 3, X_RUNS = 6, X_ROWS = 200, X_O = 40, X_I = 72 };
+static const int64_t x_offsets[X_RUNS + 1] = {0, 7, 7, 71, 90, 91, 170};
+
+typedef struct experts_case {
+    dh_grouped_kind kind;
+    dh_fp8_format a_format;
+    bool accumulate;
+} experts_case;
+
+static dh_bf16 *bf16_of(buf x)
+{
+    return (dh_bf16 *)(void *)x.raw;
+}
+
+/* x [N,C] as codes; rounded: as the cpu has them. By rows, or by columns of experts; offsets NULL:
+ * all experts have as many rows. */
+static dh_cuda_codes encode(dh_fp8_format format, bool columns, const int64_t *offsets, int64_t N,
+                            int64_t C, buf x, buf rounded, buf codes, buf scales)
+{
+    if (!columns) {
+        dh_k_fp8_rows(format, N, C, bf16_of(x), bf16_of(rounded));
+        dh_cuda_fp8_rows(NULL, format, N, C, x.raw, codes.raw, f32(scales));
+        return (dh_cuda_codes){format, codes.raw, f32(scales)};
+    }
+    int64_t even[X_E + 1];
+    for (int64_t e = 0; e <= X_E; e++) even[e] = e * (N / X_E);
+    const int64_t n_runs = offsets ? X_RUNS : X_E;
+    dh_k_fp8_expert_columns(format, X_E, n_runs, offsets ? offsets : even, C, bf16_of(x),
+                            bf16_of(rounded), f32(scales));
+    dh_cuda_fp8_expert_columns(NULL, format, X_E, n_runs, offsets, N, C, x.raw, codes.raw,
+                               f32(scales));
+    return (dh_cuda_codes){format, codes.raw, f32(scales)};
+}
+
+static void check_experts(const experts_case *c, uint64_t *seed)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const bool forward = c->kind == DH_GROUPED_FORWARD, wgrad = c->kind == DH_GROUPED_WGRAD;
+    const int64_t a_cols = forward ? X_I : X_O, b_rows = wgrad ? X_ROWS : X_E * X_O;
+    const int64_t n_out = wgrad ? X_E * X_O * X_I : X_ROWS * (forward ? X_O : X_I);
+    const int64_t most = dh_cuda_fp8_row(X_ROWS) * dh_cuda_fp8_row(X_E * X_O);
+    const dh_grouped_desc d = {c->kind, DH_BF16, X_E, X_O, X_I, X_ROWS, c->accumulate};
+    buf in[2] = {buf_random(DH_BF16, X_ROWS * a_cols, 1, seed),
+                 buf_random(DH_BF16, b_rows * X_I, 1, seed)};
+    buf rounded[2], codes[2], scales[2], out[2];
+    for (int k = 0; k < 2; k++) {
+        const int64_t cols = k ? X_I : a_cols;
+        for (int64_t i = 0; i < in[k].n; i++)
+            set(in[k], i, ldexp(get(in[k], i), (int)(i / cols % 5 - i % cols % 4)));
+        rounded[k] = buf_new(DH_BF16, in[k].n);
+        codes[k] = buf_new(DH_U8, most);
+        scales[k] = buf_new(DH_F32, DH_MAX(X_ROWS, X_E * X_I));
+        out[k] = buf_random(wgrad ? DH_F32 : DH_BF16, n_out, 1, seed);
+    }
+    memcpy(out[1].raw, out[0].raw, (size_t)n_out * dh_dtype_bytes(out[0].dtype));
+    const dh_cuda_codes a = encode(c->a_format, wgrad, x_offsets, X_ROWS, a_cols, in[0], rounded[0],
+                                   codes[0], scales[0]);
+    const dh_cuda_codes b = encode(DH_FP8_FORMAT_E4M3, !forward, wgrad ? x_offsets : NULL, b_rows,
+                                   X_I, in[1], rounded[1], codes[1], scales[1]);
+    dh_grouped *g;
+    assert_ok(&ctx, dh_grouped_create(&ctx, &d, &g));
+    void *ws = scratch_new(dh_grouped_workspace(g));
+    assert_ok(&ctx, dh_grouped_run(&ctx, g, X_RUNS, x_offsets, rounded[0].raw, rounded[1].raw,
+                                   out[0].raw, ws));
+    dh_cuda_grouped_fp8(NULL, &d, X_RUNS, x_offsets, &a, &b, out[1].raw);
+    for (int64_t i = 0; i < n_out; i++)
+        check_value("experts in fp8", get(out[1], i), get(out[0], i), wgrad ? 2e-5 : 1e-2);
+    scratch_free(ws, dh_grouped_workspace(g));
+    dh_grouped_destroy(g);
+    for (int k = 0; k < 2; k++) {
+        buf all[] = {in[k], rounded[k], codes[k], scales[k], out[k]};
+        for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
+    }
+}
+
+static void experts_multiply_codes(void **state)
+{
+    static const experts_case cases[] = {{DH_GROUPED_FORWARD, DH_FP8_FORMAT_E4M3, false},
+                                         {DH_GROUPED_DGRAD, DH_FP8_FORMAT_E4M3, false},
+                                         {DH_GROUPED_DGRAD, DH_FP8_FORMAT_E5M2, false},
+                                         {DH_GROUPED_WGRAD, DH_FP8_FORMAT_E4M3, false},
+                                         {DH_GROUPED_WGRAD, DH_FP8_FORMAT_E5M2, true}};
+    uint64_t seed = test_seed("experts in fp8");
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) check_experts(&cases[i], &seed);
+}
+
 /* ---- the same bits as the cpu, where that is promised ------------------------------------------
  */
 
@@ -309,6 +396,7 @@ const struct CMUnitTest cuda_tests[] = {
     cmocka_unit_test(a_missing_barrier_changes_results),
     cmocka_unit_test(barriers_that_not_all_reach_end_the_process),
     cmocka_unit_test(codes_are_what_the_cpu_rounds_to),
+    cmocka_unit_test(experts_multiply_codes),
     cmocka_unit_test(masks_are_those_of_the_cpu),
     cmocka_unit_test(gradients_are_clipped_to_their_norm),
     cmocka_unit_test(a_norm_that_is_not_finite_changes_nothing),

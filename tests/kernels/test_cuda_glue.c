@@ -422,6 +422,9 @@ static void run_fp8(const char *name)
     for (fp8 = DH_FP8_E4M3; fp8 <= DH_FP8_HYBRID; fp8++)
         for (int64_t tp = 1; tp <= 2; tp++)
             run_block(&model, DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, (layout){tp, 1, 1});
+    fp8 = DH_FP8_HYBRID; /* experts' rows in several runs */
+    if (model.n_experts > 0)
+        run_block(&model, DH_BLOCK_LAYER, DH_MODE_TRAIN, DH_BF16, (layout){1, 1, 2});
     fp8 = DH_FP8_OFF;
 }
 

@@ -143,6 +143,61 @@ static void rows_and_columns_have_their_scales(void **state)
         }
 }
 
+/* Rows of 3 experts in 6 runs, some empty, and rows behind them that nobody has written. */
+enum { X_E = 3, X_RUNS = 6, X_ROWS = 90, X_C = 70 };
+static const int64_t x_offsets[X_RUNS + 1] = {0, 7, 7, 40, 41, 60, 83};
+
+static double greatest_of_expert(buf x, int64_t e, int64_t c)
+{
+    double most = 0;
+    for (int64_t s = e; s < X_RUNS; s += X_E)
+        for (int64_t n = x_offsets[s]; n < x_offsets[s + 1]; n++)
+            most = fmax(most, fabs(get(x, n * X_C + c)));
+    return most;
+}
+
+static void columns_of_experts_have_their_scales(void **state)
+{
+    uint64_t seed = 5;
+    for (int f = 0; f < 2; f++) {
+        buf x = buf_random(DH_BF16, X_ROWS * X_C, 1, &seed), y = buf_new(DH_BF16, X_ROWS * X_C);
+        buf scales = buf_new(DH_F32, X_E * X_C);
+        for (int64_t i = 0; i < X_ROWS * X_C; i++)
+            set(x, i,
+                i / X_C >= x_offsets[X_RUNS] ? (double)NAN
+                                             : ldexp(get(x, i), (int)((i / X_C) % 9 * 4)));
+        dh_k_fp8_expert_columns(formats[f], X_E, X_RUNS, x_offsets, X_C, (dh_bf16 *)(void *)x.raw,
+                                (dh_bf16 *)(void *)y.raw, f32(scales));
+        for (int64_t s = 0; s < X_RUNS; s++)
+            for (int64_t i = x_offsets[s] * X_C; i < x_offsets[s + 1] * X_C; i++) {
+                const int e = scale_by_trying(f, greatest_of_expert(x, s % X_E, i % X_C));
+                const double want = ldexp(nearest(formats[f], ldexp(get(x, i), e)), -e);
+                if (get(y, i) != want)
+                    fail_msg("%s: run %d, element %d: %g becomes %g, not %g", names[f], (int)s,
+                             (int)i, get(x, i), get(y, i), want);
+            }
+        buf_free(scales);
+        buf_free(y);
+        buf_free(x);
+    }
+}
+
+/* In which runs an expert's rows come, as from other ranks, changes no number. */
+static void runs_change_no_number(void **state)
+{
+    static const int64_t whole[2] = {0, 60}, runs[5] = {0, 1, 20, 20, 60};
+    uint64_t seed = 9;
+    buf x = buf_random(DH_BF16, 60 * X_C, 1, &seed), scales = buf_new(DH_F32, X_C);
+    buf y[2] = {buf_new(DH_BF16, 60 * X_C), buf_new(DH_BF16, 60 * X_C)};
+    dh_k_fp8_expert_columns(DH_FP8_FORMAT_E5M2, 1, 1, whole, X_C, (dh_bf16 *)(void *)x.raw,
+                            (dh_bf16 *)(void *)y[0].raw, f32(scales));
+    dh_k_fp8_expert_columns(DH_FP8_FORMAT_E5M2, 1, 4, runs, X_C, (dh_bf16 *)(void *)x.raw,
+                            (dh_bf16 *)(void *)y[1].raw, f32(scales));
+    assert_memory_equal(y[0].raw, y[1].raw, 60 * X_C * sizeof(dh_bf16));
+    buf all[] = {x, scales, y[0], y[1]};
+    for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
+}
+
 /* What is not a number stays so, and is seen. */
 static void nothing_hides_what_is_not_finite(void **state)
 {
@@ -165,6 +220,8 @@ int main(void)
         cmocka_unit_test(rounding_takes_the_nearest),
         cmocka_unit_test(scales_fill_the_format),
         cmocka_unit_test(rows_and_columns_have_their_scales),
+        cmocka_unit_test(columns_of_experts_have_their_scales),
+        cmocka_unit_test(runs_change_no_number),
         cmocka_unit_test(nothing_hides_what_is_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

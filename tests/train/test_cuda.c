@@ -46,6 +46,7 @@ static const struct {
     {RUN_GEMMA, "train.dtype=bf16", DH_BF16},
     {RUN_GPT2, "train.dtype=bf16 train.fp8=hybrid parallel.tp=2 strategy=dhelix", DH_BF16},
     {RUN_LLAMA, "train.dtype=bf16 train.fp8=e4m3 train.capture=auto", DH_BF16},
+    {RUN_EXPERTS, "train.dtype=bf16 train.fp8=hybrid parallel.dp=2 parallel.ep=2", DH_BF16},
     {RUN_OLMO, "parallel.tp=2", DH_F32},
     {RUN_DEEPSEEK, "parallel.ep=2 parallel.dp=2", DH_F32},
 };

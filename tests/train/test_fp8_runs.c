@@ -46,6 +46,18 @@ static void overlap_changes_no_bit(void **state)
     expect_same(RUN_GPT2, "train.fp8=e4m3 parallel.pp=2 parallel.dp=2 parallel.zero=1", of_pp);
 }
 
+/* Also products of experts, whose rows come from other ranks in any number. */
+static void overlap_changes_no_bit_of_experts(void **state)
+{
+    static const char *const of_ep[] = {"strategy=dhelix device=staged", "train.recompute=full",
+                                        "strategy=wavelet+", "parallel.zero=3", NULL};
+    static const char *const one[] = {"strategy=dhelix", NULL};
+    expect_same(RUN_EXPERTS, "train.fp8=hybrid parallel.dp=2 parallel.ep=2 moe.mode=dropless",
+                TEST_SANITIZED ? one : of_ep);
+    if (!TEST_SANITIZED)
+        expect_same(RUN_EXPERTS, "train.fp8=e4m3 parallel.tp=2 moe.mode=capacity", one);
+}
+
 /* Measured up to 6.2e-4 from bf16, up to 1.1e-4 between meshes over these steps. */
 static const double nearby = 0.005;
 
@@ -70,21 +82,30 @@ static void losses_are_near_those_of_bf16(void **state)
 }
 
 /* Rows are scaled alike wherever they are; only parts of rows have scales of their own. */
-static void meshes_agree(void **state)
+static void expect_near(const char *model, const char *const *meshes, size_t n)
 {
-    static const char *const meshes[] = {"parallel.dp=2", "parallel.pp=2", "parallel.tp=2",
-                                         "parallel.cp=2", "parallel.tp=2 parallel.sequence=false"};
     char out[300];
     run_curve one, many;
-    train(RUN_LLAMA, "train.fp8=hybrid train.micro_batch=1", "one", out, &one);
-    for (size_t i = 0; i < at_most(DH_COUNTOF(meshes), 3); i++) {
+    train(model, "train.fp8=hybrid train.micro_batch=1", "one", out, &one);
+    for (size_t i = 0; i < n; i++) {
         char settings[200];
         snprintf(settings, sizeof settings, "train.fp8=hybrid %s", meshes[i]);
-        train(RUN_LLAMA, settings, "many", out, &many);
+        train(model, settings, "many", out, &many);
         const double d = run_distance(&one, &many, 0);
         printf("  %s: losses differ from one rank's by %.2g\n", meshes[i], d);
         if (!(d < nearby)) fail_msg("%s: losses differ by %g", meshes[i], d);
     }
+}
+
+static void meshes_agree(void **state)
+{
+    static const char *const meshes[] = {"parallel.dp=2", "parallel.pp=2", "parallel.tp=2",
+                                         "parallel.cp=2", "parallel.tp=2 parallel.sequence=false"};
+    static const char *const of_experts[] = {
+        "parallel.dp=2 parallel.ep=2", "parallel.pp=2", "parallel.tp=2",
+        "parallel.tp=2 parallel.dp=2 parallel.ep=2 parallel.expert_tp=1"};
+    expect_near(RUN_LLAMA, meshes, at_most(DH_COUNTOF(meshes), 3));
+    expect_near(RUN_EXPERTS, of_experts, at_most(DH_COUNTOF(of_experts), 1));
 }
 
 /* Weights are float32 in a checkpoint, from which a run goes on with these products or others. */
@@ -110,6 +131,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_changes_no_bit),
+        cmocka_unit_test(overlap_changes_no_bit_of_experts),
         cmocka_unit_test(losses_are_near_those_of_bf16),
         cmocka_unit_test(meshes_agree),
         cmocka_unit_test(a_checkpoint_goes_on),

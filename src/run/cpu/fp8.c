@@ -34,21 +34,56 @@ void dh_k_fp8_rows(dh_fp8_format format, int64_t N, int64_t C, const dh_bf16 *x,
     }
 }
 
-/* Stripes of columns, whose scales are found in a first pass over all rows. */
+/* Rows of x and y, of C columns, some of which are worked on: [first, last). */
+typedef struct stripe {
+    int64_t C, first, last;
+    const dh_bf16 *x;
+    dh_bf16 *y;
+} stripe;
+
+static void find_greatest(const stripe *s, int64_t from, int64_t to, float *most)
+{
+    for (int64_t n = from; n < to; n++)
+        for (int64_t c = s->first; c < s->last; c++)
+            most[c] = greater(most[c], size_of(s->x[n * s->C + c]));
+}
+
+static void round_rows(const stripe *s, dh_fp8_grid grid, int64_t from, int64_t to,
+                       const float *scales)
+{
+    for (int64_t n = from; n < to; n++)
+        for (int64_t c = s->first; c < s->last; c++)
+            s->y[n * s->C + c] = rounded(grid, s->x[n * s->C + c], (int32_t)scales[c]);
+}
+
+/* Expert e's scales, found in a first pass over its rows; then those rows. */
+static void round_expert(const stripe *s, dh_fp8_grid grid, int64_t e, int64_t E, int64_t n_runs,
+                         const int64_t *offsets, float *scales)
+{
+    for (int64_t c = s->first; c < s->last; c++) scales[c] = 0;
+    for (int64_t r = e; r < n_runs; r += E) find_greatest(s, offsets[r], offsets[r + 1], scales);
+    for (int64_t c = s->first; c < s->last; c++) scales[c] = (float)dh_fp8_scale(grid, scales[c]);
+    for (int64_t r = e; r < n_runs; r += E) round_rows(s, grid, offsets[r], offsets[r + 1], scales);
+}
+
+/* Stripes of columns, of one expert at a time. */
+void dh_k_fp8_expert_columns(dh_fp8_format format, int64_t E, int64_t n_runs,
+                             const int64_t *offsets, int64_t C, const dh_bf16 *x, dh_bf16 *y,
+                             float *scales)
+{
+    const dh_fp8_grid grid = dh_fp8_grid_of(format);
+    const int64_t n_stripes = div_up(C, DH_STRIPE);
+#pragma omp parallel for schedule(static) if (offsets[n_runs] * C >= PARALLEL_MIN)
+    for (int64_t i = 0; i < E * n_stripes; i++) {
+        const int64_t e = i / n_stripes, first = i % n_stripes * DH_STRIPE;
+        const stripe s = {C, first, DH_MIN(first + DH_STRIPE, C), x, y};
+        round_expert(&s, grid, e, E, n_runs, offsets, scales + e * C);
+    }
+}
+
 void dh_k_fp8_columns(dh_fp8_format format, int64_t N, int64_t C, const dh_bf16 *x, dh_bf16 *y,
                       float *scales)
 {
-    const dh_fp8_grid grid = dh_fp8_grid_of(format);
-#pragma omp parallel for schedule(static) if (N * C >= PARALLEL_MIN)
-    for (int64_t first = 0; first < C; first += DH_STRIPE) {
-        const int64_t last = DH_MIN(first + DH_STRIPE, C);
-        for (int64_t c = first; c < last; c++) scales[c] = 0;
-        for (int64_t n = 0; n < N; n++)
-            for (int64_t c = first; c < last; c++)
-                scales[c] = greater(scales[c], size_of(x[n * C + c]));
-        for (int64_t c = first; c < last; c++) scales[c] = (float)dh_fp8_scale(grid, scales[c]);
-        for (int64_t n = 0; n < N; n++)
-            for (int64_t c = first; c < last; c++)
-                y[n * C + c] = rounded(grid, x[n * C + c], (int32_t)scales[c]);
-    }
+    const int64_t all[2] = {0, N};
+    dh_k_fp8_expert_columns(format, 1, 1, all, C, x, y, scales);
 }

@@ -22,7 +22,7 @@ const dh_cpu_kernel *dh_cpu_kernel_of(dh_op_type type);
 /* Scratch for both operands rounded, where dh_op_fp8 says so; else 0. */
 size_t dh_cpu_fp8_bytes(const dh_graph *g, const dh_op *op);
 /* A product's first two operands: as they are, or rounded into scratch, which moves on behind them.
- */
+ * Of experts' rows those of their runs alone. */
 void dh_cpu_fp8_operands(const dh_call *c, const void *operands[2], char **work);
 
 /* ---- ring attention (glue_cp.c): functions of rows in kernels.def ---------------------- */

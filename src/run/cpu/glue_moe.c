@@ -214,7 +214,7 @@ size_t dh_cpu_ws_grouped(const dh_graph *g, const dh_op *op)
     if (dh_grouped_create(&ctx, &s, &grouped) != DH_OK) return 0;
     const size_t n_bytes = dh_grouped_workspace(grouped);
     dh_grouped_destroy(grouped);
-    return n_bytes;
+    return dh_cpu_fp8_bytes(g, op) + n_bytes;
 }
 
 dh_status dh_cpu_prepare_grouped(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
@@ -231,6 +231,9 @@ void dh_cpu_release_grouped(void *state)
 
 dh_status dh_cpu_run_grouped(dh_ctx *ctx, const dh_call *c)
 {
-    return dh_grouped_run(ctx, c->kernel, in_tensor(c, 2)->shape[0] - 1, c->in[2], c->in[0],
-                          c->in[1], c->out[0], c->work);
+    const void *operands[2];
+    char *work = c->work;
+    dh_cpu_fp8_operands(c, operands, &work);
+    return dh_grouped_run(ctx, c->kernel, in_tensor(c, 2)->shape[0] - 1, c->in[2], operands[0],
+                          operands[1], c->out[0], work);
 }

@@ -69,6 +69,12 @@ void dh_k_fp8_rows(dh_fp8_format format, int64_t N, int64_t C, const dh_bf16 *x,
 /* The same of every column; scales: C floats of scratch. */
 void dh_k_fp8_columns(dh_fp8_format format, int64_t N, int64_t C, const dh_bf16 *x, dh_bf16 *y,
                       float *scales);
+/* The columns of each expert's rows, in however many runs they come: rows offsets[s] to
+ * offsets[s+1] are those of expert s mod E. scales [E,C] as above; rows behind the last run are
+ * left alone in y. */
+void dh_k_fp8_expert_columns(dh_fp8_format format, int64_t E, int64_t n_runs,
+                             const int64_t *offsets, int64_t C, const dh_bf16 *x, dh_bf16 *y,
+                             float *scales);
 
 /* ---- norms ----------------------------------------------------------------------------- */
 

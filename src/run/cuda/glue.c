@@ -1,7 +1,7 @@
 /* From graph operators to kernels for CUDA: shapes out of the graph, pointers out of the call, as
  * run/cpu/glue.c does. Nothing that lies on the device is looked at here. Attention is in
  * glue_attn.c, norms of heads in glue_heads.c, linear and latent attention in files of those names,
- * products of dense matrices in products.c. */
+ * products of dense matrices in products.c, those of experts in glue_grouped.c. */
 #include "run/cuda/glue.h"
 
 #include "run/cpu/glue.h"
@@ -449,27 +449,6 @@ static void run_moe_unpermute_grad(dh_cuda_stream stream, const dh_call *c)
     dh_cuda_moe_unpermute_bwd(stream, dx->dtype, dx->shape[0], dx->shape[1],
                               in_tensor(c, 2)->shape[1], c->in[0], c->in[1], c->in[2], c->in[3],
                               out_tensor(c, 0)->shape[0], c->out[0], c->out[1]);
-}
-
-static dh_grouped_kind grouped_kind(dh_op_type type)
-{
-    if (type == DH_OP_GROUPED_WGRAD) return DH_GROUPED_WGRAD;
-    return type == DH_OP_GROUPED_DGRAD ? DH_GROUPED_DGRAD : DH_GROUPED_FORWARD;
-}
-
-static void run_grouped(dh_cuda_stream stream, const dh_call *c)
-{
-    const bool wgrad = c->op->type == DH_OP_GROUPED_WGRAD;
-    const dh_tensor *w = wgrad ? out_tensor(c, 0) : in_tensor(c, 1), *rows = in_tensor(c, 0);
-    const dh_grouped_desc d = {.kind = grouped_kind(c->op->type),
-                               .dtype = rows->dtype,
-                               .E = w->shape[0],
-                               .O = w->shape[1],
-                               .I = w->shape[2],
-                               .rows = rows->shape[0],
-                               .accumulate = adds(c, 0)};
-    dh_cuda_grouped(stream, &d, in_tensor(c, 2)->shape[0] - 1, c->in[2], c->in[0], c->in[1],
-                    c->out[0]);
 }
 
 /* ---- optimizer ----------------------------------------------------------------------------- */

@@ -37,6 +37,11 @@ dh_status dh_cuda_prepare_product(dh_ctx *ctx, const dh_graph *g, const dh_op *o
 void dh_cuda_release_product(void *state);
 dh_status dh_cuda_run_product(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c);
 
+/* ---- products of experts (glue_grouped.c) -------------------------------------------------- */
+
+size_t dh_cuda_ws_grouped(const dh_graph *g, const dh_op *op);
+void dh_cuda_run_grouped(dh_cuda_stream stream, const dh_call *c);
+
 /* ---- attention (glue_attn.c): functions of rows in kernels.def ---------------------------- */
 
 size_t dh_cuda_image_rope(const dh_graph *g, const dh_op *op);

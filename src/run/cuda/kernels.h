@@ -38,6 +38,12 @@ void dh_cuda_fp8_rows(dh_cuda_stream stream, dh_fp8_format format, int64_t N, in
 /* Columns of x: y [C, fp8_row(N)], scales [C]. */
 void dh_cuda_fp8_columns(dh_cuda_stream stream, dh_fp8_format format, int64_t N, int64_t C,
                          const void *x, uint8_t *y, float *scales);
+/* Columns of each expert's rows (dh_k_fp8_expert_columns): y as above, scales [E,C]. Runs have as
+ * many rows each, N / n_runs, where there are no offsets (NULL), which lie on the device. Codes of
+ * rows behind the last run are left as they are. */
+void dh_cuda_fp8_expert_columns(dh_cuda_stream stream, dh_fp8_format format, int64_t E,
+                                int64_t n_runs, const int64_t *offsets, int64_t N, int64_t C,
+                                const void *x, uint8_t *y, float *scales);
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
@@ -305,6 +311,19 @@ void dh_cuda_moe_unpermute_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N,
 /* dh_grouped_run's products; offsets lie on the device. No scratch. */
 void dh_cuda_grouped(dh_cuda_stream stream, const dh_grouped_desc *desc, int64_t n_runs,
                      const int64_t *offsets, const void *a, const void *b, void *c);
+/* The same of codes, by runs of what is summed over; desc->dtype, bf16, is the result's but for dw:
+ *   forward  x by rows, w [E*O,I] by rows
+ *   dgrad    dy by rows, w by columns of each expert
+ *   wgrad    dy and x by columns of each expert's rows
+ * The second one's are e4m3. */
+typedef struct dh_cuda_codes {
+    dh_fp8_format format;
+    const uint8_t *codes;
+    const float *scales;
+} dh_cuda_codes;
+void dh_cuda_grouped_fp8(dh_cuda_stream stream, const dh_grouped_desc *desc, int64_t n_runs,
+                         const int64_t *offsets, const dh_cuda_codes *a, const dh_cuda_codes *b,
+                         void *c);
 
 #ifdef __cplusplus
 }
