@@ -317,6 +317,7 @@ static int by_group_and_size(const void *x, const void *y)
 static void hold_rows(dh_measured *m)
 {
     size_t nth = 0;
+    if (m->rows.n == 0) return;
     qsort(m->rows.at, m->rows.n, sizeof *m->rows.at, by_group_and_size);
     for (size_t i = 0; i < m->rows.n; i++) {
         const bool begins = i == 0 || strcmp(m->rows.at[i].group, m->rows.at[i - 1].group) != 0;
@@ -369,7 +370,7 @@ static void judge_groups(dh_calibration *f)
 
 static dh_status check_any(dh_ctx *ctx, const dh_measured *m)
 {
-    if (m->rows.n > 0) return DH_OK;
+    if (m->rows.n + m->pairs.n > 0) return DH_OK;
     return dh_fail(ctx, DH_EINVAL, "no measurement that a constant could rest on%s%s",
                    m->notes.n > 0 ? "; " : "", m->notes.n > 0 ? m->notes.at[0] : "");
 }
@@ -427,7 +428,7 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
     drop_free(fit);
     judge_constants(fit);
     judge_groups(fit);
-    return DH_OK;
+    return dh_calibration_find_oefs(ctx, fit);
 }
 
 void dh_calibration_fini(dh_calibration *fit)

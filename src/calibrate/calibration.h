@@ -26,6 +26,16 @@ typedef struct dh_calibration_group {
     double worst_error; /* predicted / measured - 1 */
 } dh_calibration_group;
 
+/* Overlap effectiveness of two classes: the median of all measured pairs of them. */
+typedef struct dh_calibration_oef {
+    dh_cluster_class classes[2];
+    size_t n; /* pairs */
+    double base, value;
+    double quarter, three_quarters; /* of the pairs lie below */
+} dh_calibration_oef;
+
+enum { DH_MOST_OEFS = DH_N_CLUSTER_CLASS * (DH_N_CLUSTER_CLASS + 1) / 2 };
+
 typedef struct dh_calibration {
     dh_arena *arena;           /* owns the lists */
     struct dh_cluster cluster; /* the base, with the fitted constants; borrows the base's strings */
@@ -35,6 +45,8 @@ typedef struct dh_calibration {
     size_t n_constants;
     dh_calibration_group *groups;
     size_t n_groups;
+    dh_calibration_oef oefs[DH_MOST_OEFS];
+    size_t n_oefs;
 } dh_calibration;
 
 /* Fit what the rows determine. Marks a third of each group's rows as held.
@@ -45,6 +57,8 @@ typedef struct dh_calibration {
 dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *measured,
                               int64_t devices, dh_calibration *fit);
 void dh_calibration_fini(dh_calibration *fit);
+/* A step of dh_calibration_make: what pairs say. */
+dh_status dh_calibration_find_oefs(dh_ctx *ctx, dh_calibration *fit);
 /* The cluster file, with what each constant rests on. like: the base, as a cluster file names it.
  */
 dh_status dh_calibration_print(dh_ctx *ctx, const dh_calibration *fit, const char *like,

@@ -34,6 +34,7 @@ dh_status dh_measured_init(dh_ctx *ctx, int64_t node_devices, dh_measured *measu
 
 void dh_measured_fini(dh_measured *measured)
 {
+    dh_vec_fini(&measured->pairs);
     dh_vec_fini(&measured->rows);
     dh_vec_fini(&measured->kernels);
     dh_vec_fini(&measured->notes);
@@ -139,27 +140,29 @@ static dh_status check_text(const measured_file *f)
         return dh_fail(f->ctx, DH_EFORMAT, "%s: compressed with gzip; gunzip it first", f->path);
     if (memchr(f->text, '\0', f->n_bytes))
         return dh_fail(f->ctx, DH_EFORMAT,
-                       "%s: not a text; output of nccl-tests, a CSV of GEMMs or a Kineto trace "
-                       "(JSON) is wanted",
+                       "%s: not a text; output of nccl-tests, a CSV of GEMMs, a Kineto trace or a "
+                       "profile of dhelix (JSON) is wanted",
                        f->path);
     return DH_OK;
 }
 
 static dh_status read_text(const measured_file *f)
 {
-    const size_t before = f->m->rows.n + f->m->notes.n;
+    const size_t before = f->m->rows.n + f->m->notes.n + f->m->pairs.n;
     const char first = f->text[strspn(f->text, " \t\r\n")];
     DH_TRY(check_text(f));
-    if (first == '{' || first == '[')
+    if (first == '{' && measured_is_profile(f->text))
+        DH_TRY(measured_read_profile(f));
+    else if (first == '{' || first == '[')
         DH_TRY(measured_read_kineto(f));
     else if (strstr(f->text, "algbw"))
         DH_TRY(measured_read_nccl(f));
     else
         DH_TRY(measured_read_gemms(f));
-    if (f->m->rows.n + f->m->notes.n > before) return DH_OK;
+    if (f->m->rows.n + f->m->notes.n + f->m->pairs.n > before) return DH_OK;
     return dh_fail(f->ctx, DH_EFORMAT,
-                   "%s: no measurement in it that a constant could rest on: collectives, or GEMMs "
-                   "with their sizes",
+                   "%s: no measurement in it that a constant could rest on: collectives, GEMMs "
+                   "with their sizes, or measured pairs",
                    f->path);
 }
 

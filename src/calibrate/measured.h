@@ -52,8 +52,16 @@ typedef struct dh_measured_kernel {
     double ns;
 } dh_measured_kernel;
 
+/* Two operators that ran at the same time. */
+typedef struct dh_measured_pair {
+    dh_cluster_class classes[2];
+    double oef;
+    const char *file;
+} dh_measured_pair;
+
 typedef struct dh_measured {
-    dh_arena *arena; /* owns strings */
+    dh_arena *arena;                /* owns strings */
+    DH_VEC(dh_measured_pair) pairs; /* of profiles */
     DH_VEC(dh_measured_row) rows;
     DH_VEC(dh_measured_kernel) kernels; /* of traces; GEMMs are rows too */
     DH_VEC(const char *) notes;         /* what a file lacks, for people */
@@ -80,6 +88,8 @@ typedef struct measured_file {
 dh_status measured_read_nccl(const measured_file *file);
 dh_status measured_read_gemms(const measured_file *file);
 dh_status measured_read_kineto(const measured_file *file);
+dh_status measured_read_profile(const measured_file *file);
+bool measured_is_profile(const char *text);
 
 dh_status measured_no_memory(const measured_file *file);
 dh_status measured_note(const measured_file *file, const char *fmt, ...)

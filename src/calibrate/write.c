@@ -39,6 +39,21 @@ static void print_section(const dh_calibration *f, size_t i, dh_str *out)
     }
 }
 
+static void print_oefs(const dh_calibration *f, dh_str *out)
+{
+    int last = -1;
+    if (f->n_oefs > 0) dh_str_printf(out, "\noef:\n");
+    for (size_t i = 0; i < f->n_oefs; i++) {
+        const dh_calibration_oef *o = &f->oefs[i];
+        if ((int)o->classes[0] != last)
+            dh_str_printf(out, "  %s:\n", dh_cluster_class_name(o->classes[0]));
+        last = (int)o->classes[0];
+        dh_str_printf(out, "    %s: %.3f  # median of %zu pairs, half of them %.2f to %.2f\n",
+                      dh_cluster_class_name(o->classes[1]), o->value, o->n, o->quarter,
+                      o->three_quarters);
+    }
+}
+
 /* Files in the order in which they were given are not kept: rows are sorted. By name, then. */
 static void print_files(const dh_calibration *f, dh_str *out)
 {
@@ -52,6 +67,12 @@ static void print_files(const dh_calibration *f, dh_str *out)
         }
         if (before == 0) dh_str_printf(out, "#   %s: %zu rows\n", rows[i].file, n);
     }
+    const dh_measured_pair *pairs = f->measured->pairs.at; /* those of a file lie side by side */
+    for (size_t i = 0, n = 1; i < f->measured->pairs.n; i++, n++) {
+        const bool last = i + 1 == f->measured->pairs.n || pairs[i + 1].file != pairs[i].file;
+        if (last) dh_str_printf(out, "#   %s: %zu pairs\n", pairs[i].file, n);
+        if (last) n = 0;
+    }
 }
 
 dh_status dh_calibration_print(dh_ctx *ctx, const dh_calibration *f, const char *like, dh_str *out)
@@ -63,10 +84,11 @@ dh_status dh_calibration_print(dh_ctx *ctx, const dh_calibration *f, const char 
                   like);
     print_files(f, out);
     dh_str_printf(out, "doc: like %s, fitted to %zu measurements\nlike: %s\n", f->base->name,
-                  f->measured->rows.n, like);
+                  f->measured->rows.n + f->measured->pairs.n, like);
     if (f->cluster.node_devices != f->base->node_devices)
         dh_str_printf(out, "\nnode: {devices: %.0f}\n", f->cluster.node_devices);
     for (size_t i = 0; i < f->n_constants; i++)
         if (f->constants[i].fitted) print_section(f, i, out);
+    print_oefs(f, out);
     return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a cluster file") : DH_OK;
 }

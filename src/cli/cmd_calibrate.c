@@ -67,6 +67,28 @@ static void print_constants(const dh_calibration *f, dh_str *out)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
+static void print_oefs(const dh_calibration *f, dh_str *out)
+{
+    static const char *const headings[] = {"was", "is", "a quarter below", "above", "pairs"};
+    dh_cli_table table;
+    if (f->n_oefs == 0) return;
+    dh_str_printf(out, "\n");
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "overlap effectiveness", DH_CLI_COLUMN_LEFT);
+    for (size_t i = 0; i < DH_COUNTOF(headings); i++)
+        dh_cli_table_column(&table, headings[i], DH_CLI_COLUMN_RIGHT);
+    for (size_t i = 0; i < f->n_oefs; i++) {
+        const dh_calibration_oef *o = &f->oefs[i];
+        dh_cli_table_cell(&table, "%s, %s", dh_cluster_class_name(o->classes[0]),
+                          dh_cluster_class_name(o->classes[1]));
+        const double values[] = {o->base, o->value, o->quarter, o->three_quarters};
+        for (size_t k = 0; k < DH_COUNTOF(values); k++)
+            dh_cli_table_cell(&table, "%.2f", values[k]);
+        dh_cli_table_cell(&table, "%zu", o->n);
+    }
+    dh_cli_table_end(&table, dh_cli_columns(), out);
+}
+
 static void add_worst(const dh_calibration_group *g, dh_cli_table *table)
 {
     const char *slash = strrchr(g->worst->file, '/');
@@ -107,11 +129,14 @@ static void print_groups(const dh_calibration *f, dh_str *out)
 static dh_status print_text(dh_ctx *ctx, const dh_calibrated *c, const calibrate_args *a)
 {
     dh_str out = DH_STR_INIT, line = DH_STR_INIT;
-    dh_str_printf(&out, "%zu measurements, a node of %.0f devices\n\n", c->measured.rows.n,
-                  c->fit.cluster.node_devices);
+    dh_str_printf(&out, "%zu measurements, a node of %.0f devices\n\n",
+                  c->measured.rows.n + c->measured.pairs.n, c->fit.cluster.node_devices);
     print_constants(&c->fit, &out);
-    dh_str_append(&out, "\n", 1);
-    print_groups(&c->fit, &out);
+    print_oefs(&c->fit, &out);
+    if (c->fit.n_groups > 0) {
+        dh_str_append(&out, "\n", 1);
+        print_groups(&c->fit, &out);
+    }
     for (size_t i = 0; i < c->measured.notes.n; i++) {
         dh_str_printf(&line, "%s", c->measured.notes.at[i]);
         dh_cli_paragraph(&out, &line, 2);
@@ -152,7 +177,9 @@ const dh_command dh_command_calibrate = {
         "m,n,k,dtype,time_us or m,n,k,dtype,tflops (batch may be there), or a PyTorch profiler "
         "trace\n"
         "of a rank (record_shapes=True); of several ranks' traces the shortest occurrence of a\n"
-        "collective counts. Its form is found by its contents.\n\n"
+        "collective counts. A profile of `dhelix profile` gives overlap effectiveness, of each "
+        "two\n"
+        "classes the median of its pairs. Its form is found by its contents.\n\n"
         "Constants are fitted to two thirds of the rows, and both errors are shown: of those, and "
         "of\n"
         "the rows left out. What the measurements do not determine stays as in --like.\n",

@@ -170,6 +170,8 @@ dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type t
 
 const char *dh_cluster_class_name(dh_cluster_class cls);
 dh_cluster_class dh_cluster_class_of(const dh_cost_op *op);
+/* The same by type and engine alone. */
+dh_cluster_class dh_cluster_class_by(dh_op_type type, dh_engine engine);
 /* OEF of two classes: the file's, or that of the nearest class that it has. */
 double dh_cluster_oef(const dh_cluster *cluster, dh_cluster_class a, dh_cluster_class b);
 

@@ -305,13 +305,16 @@ static const dh_cluster_class classes[DH_N_OP_TYPE] = {
     [DH_OP_LINEAR_JOIN_GRAD] = DH_CLUSTER_ATTENTION_GRAD,
 };
 
-dh_cluster_class dh_cluster_class_of(const dh_cost_op *op)
+dh_cluster_class dh_cluster_class_by(dh_op_type type, dh_engine engine)
 {
-    const dh_engine engine = dh_cost_engine(op);
     if (dh_engine_is_link(engine))
         return engine == DH_ENGINE_LOCAL ? DH_CLUSTER_LOCAL : DH_CLUSTER_CROSS;
-    if (classes[op->op->type]) return classes[op->op->type];
-    return models[op->op->type] && op->op->type != DH_OP_EMBED && op->op->type != DH_OP_EMBED_GRAD
-               ? DH_CLUSTER_GEMM
-               : DH_CLUSTER_MEMORY;
+    if (classes[type]) return classes[type];
+    return models[type] && type != DH_OP_EMBED && type != DH_OP_EMBED_GRAD ? DH_CLUSTER_GEMM
+                                                                           : DH_CLUSTER_MEMORY;
+}
+
+dh_cluster_class dh_cluster_class_of(const dh_cost_op *op)
+{
+    return dh_cluster_class_by(op->op->type, dh_cost_engine(op));
 }

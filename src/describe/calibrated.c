@@ -80,19 +80,31 @@ static json_t *group_json(const dh_calibration_group *g)
     return object;
 }
 
+static json_t *oef_json(const dh_calibration_oef *o)
+{
+    return json_pack("{ss ss sI sf sf sf sf}", "a", dh_cluster_class_name(o->classes[0]), "b",
+                     dh_cluster_class_name(o->classes[1]), "pairs", (json_int_t)o->n, "base",
+                     o->base, "value", o->value, "quarter", o->quarter, "three_quarters",
+                     o->three_quarters);
+}
+
 json_t *dh_calibrated_json(const dh_calibrated *c, const dh_describe_calibrate_options *options)
 {
     json_t *constants = json_array(), *groups = json_array(), *notes = json_array();
+    json_t *oefs = json_array();
     for (size_t i = 0; i < c->fit.n_constants; i++)
         json_array_append_new(constants, constant_json(&c->fit.constants[i]));
     for (size_t i = 0; i < c->fit.n_groups; i++)
         json_array_append_new(groups, group_json(&c->fit.groups[i]));
+    for (size_t i = 0; i < c->fit.n_oefs; i++)
+        json_array_append_new(oefs, oef_json(&c->fit.oefs[i]));
     for (size_t i = 0; i < c->measured.notes.n; i++)
         json_array_append_new(notes, json_string(c->measured.notes.at[i]));
-    json_t *document = json_pack("{ss sI sI so so so}", "like", c->base->name, "node_devices",
-                                 (json_int_t)c->fit.cluster.node_devices, "measurements",
-                                 (json_int_t)c->measured.rows.n, "constants", constants, "groups",
-                                 groups, "notes", notes);
+    json_t *document =
+        json_pack("{ss sI sI so so so so}", "like", c->base->name, "node_devices",
+                  (json_int_t)c->fit.cluster.node_devices, "measurements",
+                  (json_int_t)(c->measured.rows.n + c->measured.pairs.n), "constants", constants,
+                  "groups", groups, "oef", oefs, "notes", notes);
     if (document && options->out) json_object_set_new(document, "out", json_string(options->out));
     return document;
 }

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/json_text.h"
+#include "costs/profile.h"
 #include "describe/calibrated.h"
 
 enum { NOISE_PERMILLE = 20 };
@@ -249,6 +250,95 @@ static void test_traces(void **state)
     dh_cluster_destroy(t.cluster);
 }
 
+/* ---- profiles ------------------------------------------------------------------------------- */
+
+static uint32_t add_op(dh_profile *p, const char *key, dh_stream stream, dh_pair_source source)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    uint32_t id;
+    const dh_profile_op op = {.key = key,
+                              .label = key,
+                              .stream = stream,
+                              .forward = true,
+                              .backward = true,
+                              .source = source,
+                              .solo_ns = 1000,
+                              .n_samples = 9};
+    assert_ok(&ctx, dh_profile_add_op(&ctx, p, &op, &id));
+    return id;
+}
+
+/* Both take 1,000 alone: together so long that this is what overlap gains. */
+static void add_pair(dh_profile *p, uint32_t a, uint32_t b, double oef, dh_pair_source source)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_profile_pair pair = {.a = a,
+                                  .b = b,
+                                  .source = source,
+                                  .a_ns = (int64_t)lround(2000 - 1000 * oef),
+                                  .b_ns = 900,
+                                  .n_samples = 9};
+    assert_ok(&ctx, dh_profile_add_pair(&ctx, p, &pair));
+}
+
+static const char *put_profile(const char *dir)
+{
+    static const double oefs[] = {.9, .5, .7, -.2, .75};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_profile *p;
+    const char *path = path_of(dir, "profile.json");
+    assert_ok(&ctx, dh_profile_create(&ctx, "p", &p));
+    assert_ok(&ctx, dh_profile_add_fact(&ctx, p, "machine", "this"));
+    const uint32_t gather = add_op(p, "all_gather x=bf16[8]", DH_STREAM_LOCAL, DH_PAIR_MEASURED),
+                   far = add_op(p, "all_reduce x=f32[8]", DH_STREAM_CROSS_DATA, DH_PAIR_MEASURED),
+                   attn = add_op(p, "attention q=bf16[8]", DH_STREAM_COMPUTE, DH_PAIR_MEASURED),
+                   guessed = add_op(p, "linear x=bf16[9]", DH_STREAM_COMPUTE, DH_PAIR_MODELLED);
+    for (size_t i = 0; i < DH_COUNTOF(oefs); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "linear x=bf16[%zu]", i);
+        const uint32_t product = add_op(p, key, DH_STREAM_COMPUTE, DH_PAIR_MEASURED);
+        add_pair(p, i % 2 ? product : gather, i % 2 ? gather : product, oefs[i], DH_PAIR_MEASURED);
+    }
+    add_pair(p, attn, far, .25, DH_PAIR_MEASURED);
+    add_pair(p, attn, gather, .1, DH_PAIR_IMPORTED);
+    add_pair(p, guessed, far, .1, DH_PAIR_MEASURED);
+    assert_ok(&ctx, dh_profile_write(&ctx, p, path));
+    dh_profile_destroy(p);
+    return path;
+}
+
+/* Medians of what was measured, either way round; what was not stays. */
+static void test_pairs_of_profiles(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    dh_cluster *written;
+    test_tmpdir(dir, sizeof dir);
+    const char *file = put_profile(dir);
+    const dh_describe_calibrate_options how = {.like = "h100", .out = path_of(dir, "pairs.yaml")};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, &file, 1, &how, &c));
+    assert_int_equal(c.measured.pairs.n, 6);
+    assert_int_equal(c.fit.n_oefs, 2);
+    assert_int_equal(c.fit.oefs[0].n, 5);
+    assert_true(fabs(c.fit.oefs[0].base - .74) < 1e-9 && fabs(c.fit.oefs[0].value - .7) < 1e-9);
+    assert_true(c.fit.oefs[0].quarter < .7 && c.fit.oefs[0].three_quarters > .7);
+    assert_ok(&ctx, dh_cluster_find(&ctx, how.out, &written));
+    assert_true(fabs(written->oef[DH_CLUSTER_GEMM][DH_CLUSTER_LOCAL] - .7) < 1e-9);
+    assert_true(fabs(written->oef[DH_CLUSTER_CROSS][DH_CLUSTER_ATTENTION] - .25) < 1e-9);
+    assert_true(fabs(written->oef[DH_CLUSTER_GEMM][DH_CLUSTER_CROSS] - .89) < 1e-9);
+    json_t *said = dh_calibrated_json(&c, &how);
+    assert_int_equal(json_array_size(json_object_get(said, "oef")), 2);
+    json_decref(said);
+    dh_cluster_destroy(written);
+    dh_calibrated_fini(&c);
+    const char *no_profile =
+        put(dir, "broken.json", "{\"profile\": {\"format\": \"dhelix-profile\"}}");
+    assert_int_equal(dh_calibrated_make(&ctx, &no_profile, 1, &how, &c), DH_EFORMAT);
+    assert_non_null(strstr(ctx.message, "broken.json"));
+    dh_calibrated_fini(&c);
+}
+
 #define RANKS "# nThread 1\n# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 1\n"
 #define HEAD "# size count type redop root time algbw busbw #wrong\n"
 
@@ -322,6 +412,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_constants_are_found), cmocka_unit_test(test_traces),
-        cmocka_unit_test(test_broken_files), cmocka_unit_test(test_rows_left_out)};
+        cmocka_unit_test(test_pairs_of_profiles), cmocka_unit_test(test_broken_files),
+        cmocka_unit_test(test_rows_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
