@@ -7,6 +7,7 @@
 #include "cli/table.h"
 #include "describe/layer.h"
 #include "describe/order.h"
+#include "train/link_sms.h"
 #include "train/simulation.h"
 
 typedef struct plan_args {
@@ -26,8 +27,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_FLAG,
      .offset = offsetof(plan_args, explain),
      .doc = "the paired timeline of a layer by the job's policy: every operator, what stays "
-            "exposed and why; and in which slots of a simulated step gradients and parameters "
-            "travel, beside what"},
+            "exposed and why; in which slots of a simulated step gradients and parameters travel, "
+            "beside what; and how many processors of a device communicators hold"},
     {.name = "export",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, export),
@@ -218,6 +219,65 @@ static void print_fusions(const dh_fusions *f, dh_str *out)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
+/* ---- processors of communicators --------------------------------------------------------------
+ */
+
+/* Numbers that were tried, with their steps, each once. */
+static void print_tried(const dh_link_choice *c, int stream, dh_str *out)
+{
+    const char *between = "";
+    for (size_t i = 0; i < c->n_tried; i++) {
+        const dh_link_sms_tried *t = &c->tried[i];
+        if ((int)t->stream != stream) continue;
+        dh_str_printf(out, "%s%d: %.4g", between, t->sms, (double)t->step_ns * 1e-6);
+        between = ", ";
+    }
+}
+
+static void print_streams(const dh_link_choice *c, dh_str *out)
+{
+    dh_cli_table table;
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "stream", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(&table, "holds", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "full with", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "groups", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(&table, "tried, steps in ms", DH_CLI_COLUMN_TEXT);
+    for (int k = 0; k < DH_N_STREAM; k++) {
+        dh_str groups = DH_STR_INIT, tried = DH_STR_INIT;
+        if (!c->groups[k]) continue;
+        dh_link_groups_print(c->groups[k], &groups);
+        print_tried(c, k, &tried);
+        dh_cli_table_cell(&table, "%s", dh_stream_name((dh_stream)k));
+        dh_cli_table_cell(&table, "%d", c->sms.of[k]);
+        dh_cli_table_cell(&table, "%d", c->sms.full[dh_stream_engine((dh_stream)k)]);
+        dh_cli_table_cell(&table, "%s", groups.text ? groups.text : "");
+        dh_cli_table_cell(&table, "%s", tried.text ? tried.text : "");
+        dh_str_fini(&groups);
+        dh_str_fini(&tried);
+    }
+    dh_cli_table_end(&table, dh_cli_columns(), out);
+}
+
+/* What communicators hold of a device, and why. */
+static dh_status print_links(dh_ctx *ctx, const dh_resolved *job, dh_str *out)
+{
+    dh_link_choice c;
+    dh_str text = DH_STR_INIT;
+    DH_TRY(dh_resolved_link_sms(ctx, job, &c));
+    if (!c.known) return DH_OK;
+    dh_str_printf(&text,
+                  "communicators hold %d of %d processors (%s), and products are planned for the "
+                  "others: %.4g ms a step; with as many as fill every link %.4g",
+                  dh_link_sms_held(&c.sms), c.sms.processors,
+                  c.given ? "parallel.gpu_comm_sms" : "by simulated steps",
+                  (double)c.step_ns * 1e-6, (double)c.full_ns * 1e-6);
+    dh_str_printf(out, "\n");
+    dh_cli_paragraph(out, &text, 0);
+    print_streams(&c, out);
+    return DH_OK;
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, dh_layer_plan *l,
@@ -229,7 +289,8 @@ static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
     DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
     DH_TRY(dh_slot_draw(ctx, l->slot, l->order, l->ordering.policy->name, out));
     dh_str_printf(out, "\n");
-    return dh_cargo_print_slots(ctx, sim, job->recipe.costs, out);
+    DH_TRY(dh_cargo_print_slots(ctx, sim, job->recipe.costs, out));
+    return print_links(ctx, job, out);
 }
 
 /* sim: NULL where nothing is to be explained. */

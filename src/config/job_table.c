@@ -414,8 +414,8 @@ static const dh_setting settings[] = {
     ENUM("parallel.gpu_comm", gpu_comm, "auto", gpu_comm_names,
          .help = "device cuda: ranks communicate by NCCL on their streams (nccl), through memory of the host (host), or by NCCL in groups "
                  "where each rank has a GPU of its own (auto)"),
-    INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64, .automatic = "16 on links inside of nodes, 8 between them",
-        .help = "device cuda: processors of a GPU that a group's calls take at most; products are planned for those that all groups leave"),
+    INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64, .automatic = "those with which a simulated step is shortest, by a profile; without one 16 on links inside of nodes, 8 between them",
+        .help = "device cuda: processors of a GPU that calls of a stream take at most; products are planned for those that all streams leave"),
 
     INT("topology.nodes", nodes, "auto", 0, DEGREE_MAX, .automatic = "ranks / ranks_per_node, or 1", .help = "nodes, each with consecutive ranks"),
     INT("topology.ranks_per_node", ranks_per_node, "auto", 0, DEGREE_MAX, .automatic = "ranks / nodes", .help = "ranks of a node"),

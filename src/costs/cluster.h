@@ -54,7 +54,8 @@ typedef struct dh_cluster_link {
     double step_ns;             /* of one step of a collective, whatever its size */
     double in_switch_ns;        /* of an all-reduce that switches add up; 0: a ring's steps */
     double direct_ns;           /* of an all-to-all; 0: one step */
-    double tree; /* of efficiency's rate, by all-reduces up and down trees of nodes */
+    double tree;       /* of efficiency's rate, by all-reduces up and down trees of nodes */
+    double processors; /* of a device with which its calls reach that (link_sms.h) */
     /* The same where switches of a node add what its devices send. Of a node: share of bytes_per_s
      * by an all-reduce of all its devices. 0: they do not. */
     double in_switch;

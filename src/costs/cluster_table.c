@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "costs/link_sms.h"
+
 /* Units are factors from the file's number to that of the struct. */
 #define GIGA 1e9
 #define TERA 1e12
@@ -84,6 +86,8 @@ static const dh_cluster_setting settings[] = {
              "what switches take to add up an all-reduce of no bytes; 0 or absent: a ring's steps"),
     OPTIONAL("local.direct_us", local.direct_ns, "us", MICRO, 0, 1e6, 0,
              "what an all-to-all of no bytes takes; 0 or absent: one step"),
+    OPTIONAL("local.processors", local.processors, "", 1, 1, 1024, DH_LINK_SMS_LOCAL,
+             "processors of a device with which calls of a communicator fill it; absent: 16"),
     REAL("network.gb_per_s", network.bytes_per_s, "GB/s", GIGA, 1e-6, 1e6,
          "network of a node, one direction, shared by its devices"),
     REAL("network.efficiency", network.efficiency, "", 1, 1e-3, 1,
@@ -94,6 +98,8 @@ static const dh_cluster_setting settings[] = {
              "share of what collectives sustain by all-reduces in trees; absent: 0.5"),
     OPTIONAL("network.in_switch", network.in_switch, "", 1, 0, 1, 0,
              "the same of trees between nodes whose switches add up; 0 or absent: none"),
+    OPTIONAL("network.processors", network.processors, "", 1, 1, 1024, DH_LINK_SMS_CROSS,
+             "the same between nodes; absent: 8"),
     REAL("network.step_us", network.step_ns, "us", MICRO, 0, 1e6,
          "a step of a collective between nodes"),
     OPTIONAL(

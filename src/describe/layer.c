@@ -2,6 +2,7 @@
 #include "describe/layer.h"
 
 #include "describe/cargo.h"
+#include "train/link_sms.h"
 
 /* The first of the kind that most layers are of. */
 static int64_t usual_layer(const dh_model *m)
@@ -134,6 +135,50 @@ static dh_status list_operators(dh_ctx *ctx, dh_layer_plan *l, json_t *operators
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory explaining a layer");
 }
 
+/* ---- processors of communicators --------------------------------------------------------------
+ */
+
+static json_t *groups_json(uint64_t groups)
+{
+    json_t *names = json_array();
+    for (int g = 0; names && g < DH_N_GROUPS; g++)
+        if (groups >> g & 1)
+            json_array_append_new(names, json_string(dh_group_name((dh_group_kind)g)));
+    return names;
+}
+
+static json_t *tried_json(const dh_link_choice *c, int stream)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < c->n_tried; i++)
+        if ((int)c->tried[i].stream == stream)
+            json_array_append_new(list, json_pack("{si sf}", "processors", c->tried[i].sms,
+                                                  "step_ms", (double)c->tried[i].step_ns * 1e-6));
+    return list;
+}
+
+static dh_status add_links(dh_ctx *ctx, const dh_resolved *job, json_t *document)
+{
+    dh_link_choice c;
+    DH_TRY(dh_resolved_link_sms(ctx, job, &c));
+    if (!c.known) return DH_OK;
+    json_t *streams = json_array();
+    for (int k = 0; streams && k < DH_N_STREAM; k++)
+        if (c.groups[k])
+            json_array_append_new(
+                streams,
+                json_pack("{ss si si so so}", "stream", dh_stream_name((dh_stream)k), "holds",
+                          c.sms.of[k], "full_with", c.sms.full[dh_stream_engine((dh_stream)k)],
+                          "groups", groups_json(c.groups[k]), "tried", tried_json(&c, k)));
+    json_t *links =
+        json_pack("{si si sb sf sf so}", "processors", c.sms.processors, "held",
+                  dh_link_sms_held(&c.sms), "given", c.given, "step_ms", (double)c.step_ns * 1e-6,
+                  "full_step_ms", (double)c.full_ns * 1e-6, "streams", streams);
+    return links && json_object_set_new(document, "communicators", links) == 0
+               ? DH_OK
+               : dh_fail(ctx, DH_ENOMEM, "out of memory explaining communicators");
+}
+
 /* ---- as JSON -------------------------------------------------------------------------------- */
 
 static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
@@ -145,7 +190,7 @@ static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim
     DH_TRY(list_operators(ctx, l, operators));
     DH_TRY(dh_cargo_slots_json(ctx, sim, job->recipe.costs, &traffic));
     json_object_set_new(document, "traffic", traffic);
-    return DH_OK;
+    return add_links(ctx, job, document);
 }
 
 static dh_status add_beside(dh_ctx *ctx, const dh_resolved *job, json_t *document)

@@ -46,6 +46,8 @@ _Static_assert((int)DH_JOB_CAPTURE_OFF == DH_CAPTURE_OFF &&
 static dh_status open_world(dh_ctx *ctx, dh_launch *l)
 {
     const dh_job *job = l->job;
+    for (int s = 0; job->gpu_comm_sms > 0 && s < DH_N_STREAM; s++)
+        l->link_sms[s] = (int)job->gpu_comm_sms;
     const bool mpi = dh_launched_ranks() > 0;
     if (job->ranks == 1) return DH_OK;
     DH_TRY(dh_fault_parse(ctx, getenv("DHELIX_FAULT"), l->n_before, &l->fault));
@@ -57,7 +59,7 @@ static dh_status open_world(dh_ctx *ctx, dh_launch *l)
         .timeout_ns = dh_job_patience_ns(job),
         .progress = (dh_comm_progress)job->mpi_wait,
         .links = (dh_comm_links)job->gpu_comm,
-        .link_sms = (int)job->gpu_comm_sms,
+        .link_sms = l->link_sms,
         .hook = l->fault.kind == DH_FAULT_NONE ? NULL : dh_fault_at_call,
         .hook_user = &l->fault,
     };

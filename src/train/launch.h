@@ -27,6 +27,10 @@ struct dh_launch {
      * appended before the start. */
     dh_str facts;
 
+    /* Processors of a device that calls of each stream take; 0: as many as fill its link. Set,
+     * where the job leaves them open, before the start. */
+    int link_sms[DH_N_STREAM];
+
     dh_comm_world *world; /* NULL: one rank */
     dh_fault fault;       /* of tests, from DHELIX_FAULT */
     pthread_mutex_t lock;

@@ -16,8 +16,8 @@ int64_t dh_train_cores(const dh_resolved *job)
     return threads ? dh_own_processors() : 0;
 }
 
-dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
-                            dh_sim **sim)
+dh_status dh_train_simulate_on(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
+                               const dh_costs *costs, dh_sim **sim)
 {
     dh_sim_options options;
     if (job->job.packing == DH_PACKING_GROUP)
@@ -26,7 +26,13 @@ dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_
                        "there are: it is not simulated as one; pack would be");
     DH_TRY(dh_train_slow(ctx, &job->job, how, &job->recipe.mesh, &options));
     options.cores = dh_train_cores(job);
-    return dh_simulate(ctx, &job->recipe, job->recipe.costs, &options, sim);
+    return dh_simulate(ctx, &job->recipe, costs, &options, sim);
+}
+
+dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
+                            dh_sim **sim)
+{
+    return dh_train_simulate_on(ctx, job, how, job->recipe.costs, sim);
 }
 
 dh_status dh_train_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,

@@ -32,6 +32,10 @@ int64_t dh_train_cores(const dh_resolved *job);
 dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
                             dh_sim **sim);
 
+/* The same on other costs than those by which it is ordered. */
+dh_status dh_train_simulate_on(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
+                               const dh_costs *costs, dh_sim **sim);
+
 /* What the job's system would need of memory.
  * out       memory [sim->n_classes], in the simulation's arena; NULL: the system is ours
  * errors    DH_ENOMEM */

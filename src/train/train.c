@@ -4,6 +4,7 @@
 
 #include "train/elastic.h"
 #include "train/launch.h"
+#include "train/link_sms.h"
 #include "train/profiling.h"
 #include "train/recipe.h"
 #include "train/run.h"
@@ -61,6 +62,29 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     run->n_groups = t->resolved->n_groups;
     DH_TRY(dh_run_open_data(ctx, run));
     return verify_mesh(ctx, run, &t->programs);
+}
+
+/* Where the device communicates by itself and a profile says what it takes. What each stream holds
+ * has to be the same on all ranks. */
+static dh_status hold_processors(dh_ctx *ctx, const training *t, dh_launch *launch)
+{
+    dh_link_choice choice;
+    dh_str text = DH_STR_INIT;
+    if (t->resolved->job.gpu_comm_sms > 0) return DH_OK;
+    DH_TRY(dh_resolved_link_sms(ctx, t->resolved, &choice));
+    if (!choice.known) return DH_OK;
+    for (int s = 0; s < DH_N_STREAM; s++) launch->link_sms[s] = choice.sms.of[s];
+    dh_link_choice_print(&choice, &text);
+    if (!text.failed && text.text) {
+        if (!launch->quiet)
+            dh_log(DH_LOG_INFO, "communicators hold of %d processors: %s", choice.sms.processors,
+                   text.text);
+        if (dh_launched_ranks() > 0)
+            dh_str_printf(&launch->facts, "processors of communicators: %s\n", text.text);
+    }
+    const bool failed = text.failed;
+    dh_str_fini(&text);
+    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory starting ranks") : DH_OK;
 }
 
 static void data_fact(const char *name, const dh_dataset *data, dh_str *out)
@@ -195,6 +219,7 @@ static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_optio
     launch.n_before = n_before;
     if (st == DH_OK) st = prepare_loss(ctx, &t, &launch);
     if (st == DH_OK) st = prepare(ctx, &t);
+    if (st == DH_OK) st = hold_processors(ctx, &t, &launch);
     launch.job = t.shared.job; /* what was derived is compared too */
     if (st == DH_OK && dh_launched_ranks() > 0) add_facts(&t, &launch.facts);
     if (st == DH_OK) st = dh_launch_run(ctx, &launch);

@@ -249,6 +249,16 @@ says '"costs": "cluster h100"'
 ok "$dhelix" plan "$tmp/job.yaml" --cluster a100 --json
 check 'A100 takes longer' awk -v a="$(json bound_us)" -v h="$bound" 'BEGIN { exit !(a > h) }'
 
+# What communicators hold of a device, and what else was tried.
+ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --explain
+says 'products are planned for the others'
+says 'full with'
+ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --explain --json
+check 'no step is longer than with links full' awk -v a="$(json step_ms)" -v f="$(json full_step_ms)" \
+    'BEGIN { exit !(a > 0 && a <= f) }'
+ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --explain --set parallel.gpu_comm_sms=3
+says '(parallel.gpu_comm_sms)'
+
 # Too large for the devices.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a40 --set parallel.tp=1 --set parallel.dp=8 \
     --set parallel.zero1=false

@@ -81,10 +81,10 @@ typedef struct run_curve {
 static void (*watch_steps)(void *self, const char *line, size_t n_bytes);
 static void *watching;
 
-/* Train a job: a model, what `settings` ("parallel.dp=2 train.dtype=bf16") changes, 20
- * steps of 8 sequences of Shakespeare, into folder out; one step when asked to stop. */
-static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char *settings,
-                                      const char *out, dh_train_result *result, bool stop)
+/* A job: a model, what `settings` ("parallel.dp=2 train.dtype=bf16") changes, 20 steps of 8
+ * sequences of Shakespeare, into folder out. */
+static inline dh_status run_parse(dh_ctx *ctx, const char *model, const char *settings,
+                                  const char *out, dh_job **job)
 {
     static const char rest[] =
         "data: {train: tests/data/corpora/tinyshakespeare/input.txt, tokenizer: chars,\n"
@@ -104,9 +104,16 @@ static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char
         assert_true(n < DH_COUNTOF(overrides));
         overrides[n++] = word;
     }
+    return dh_job_parse(ctx, text, strlen(text), "ranks.yaml", ".", overrides, n, job);
+}
+
+/* Train such a job; one step when asked to stop. */
+static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char *settings,
+                                      const char *out, dh_train_result *result, bool stop)
+{
     dh_job *job;
     dh_train_result own;
-    DH_TRY(dh_job_parse(ctx, text, strlen(text), "ranks.yaml", ".", overrides, n, &job));
+    DH_TRY(run_parse(ctx, model, settings, out, &job));
     volatile sig_atomic_t stopped = stop;
     dh_train_options options = {
         .quiet = true, .stop = &stopped, .on_step = watch_steps, .self = watching};

@@ -8,6 +8,7 @@
 
 #include "run/cuda/device.h"
 #include "run/cuda/host/host.h"
+#include "train/link_sms.h"
 #include "train/profile.h"
 #include "train/profiling.h"
 
@@ -159,8 +160,12 @@ static void the_job_says_how_ranks_communicate(void **state)
     dh_host_set_devices(2);
     train(RUN_GPT2, "parallel.tp=2 parallel.gpu_comm_sms=5", BY_NCCL, &curve);
     assert_int_equal(dh_host_last_ctas(), 5);
-    const dh_host_product beside = dh_host_last_product();
-    assert_true(beside.sms < 132 && beside.sms >= 132 - 5 * 8 && (132 - beside.sms) % 5 == 0);
+    assert_true(dh_host_last_spares());
+    /* All are on one stream, whose communicators count once, those of evaluation too. */
+    assert_int_equal(dh_host_last_product().sms, 132 - 5);
+    train(RUN_GPT2, "parallel.tp=2 profile=none", BY_NCCL, &curve);
+    assert_int_equal(dh_host_last_ctas(), 16);
+    assert_false(dh_host_last_spares());
     train(RUN_GPT2, "parallel.tp=2 parallel.gpu_comm=host", "device=cuda", &curve);
     assert_int_equal(dh_host_last_product().sms, 0);
     dh_ctx ctx = DH_CTX_INIT;
@@ -238,6 +243,44 @@ static void profiles_are_measured_on_streams(void **state)
     print_message("  %zu operators, %zu of them on links, %zu pairs\n", p->ops.n, n_links,
                   p->pairs.n);
     dh_profile_destroy(p);
+    dh_job_destroy(job);
+    no_trouble();
+}
+
+/* What a profile of the played devices says is no figure, but it is one: communicators hold what is
+ * chosen by it, and products are planned for the rest. */
+static void communicators_hold_what_a_profile_says(void **state)
+{
+    const dh_profile_options options = {.quiet = true, .samples = 3};
+    const dh_resolve_options quiet = {.quiet = true};
+    dh_ctx ctx = DH_CTX_INIT;
+    char settings[600], path[400], dir[300], out[300];
+    dh_job *job;
+    dh_profile *profile;
+    dh_resolved *resolved;
+    dh_link_choice choice;
+    run_curve curve;
+    dh_host_set_devices(2);
+    run_folder(dir, sizeof dir, "profile");
+    run_folder(out, sizeof out, "held");
+    snprintf(path, sizeof path, "%s.json", dir);
+    assert_ok(&ctx, run_parse(&ctx, RUN_GPT2, SMALL BY_NCCL "parallel.tp=2", out, &job));
+    assert_ok(&ctx, dh_profile_measure(&ctx, job, &options, &profile));
+    assert_ok(&ctx, dh_profile_write(&ctx, profile, path));
+    dh_profile_destroy(profile);
+    dh_job_destroy(job);
+    snprintf(settings, sizeof settings, SMALL BY_NCCL "parallel.tp=2 profile=%s", path);
+    assert_ok(&ctx, run_parse(&ctx, RUN_GPT2, settings, out, &job));
+    assert_ok(&ctx, dh_job_resolve(&ctx, job, &quiet, &resolved));
+    assert_ok(&ctx, dh_resolved_link_sms(&ctx, resolved, &choice));
+    assert_true(choice.known && choice.sms.processors == 132 && choice.n_tried > 0);
+    assert_true(choice.step_ns <= choice.full_ns);
+    run_curve_of(RUN_GPT2, settings, out, &curve);
+    assert_int_equal(dh_host_last_product().sms, 132 - dh_link_sms_held(&choice.sms));
+    bool is_one = false;
+    for (int s = 0; s < DH_N_STREAM; s++) is_one |= choice.sms.of[s] == dh_host_last_ctas();
+    assert_true(is_one);
+    dh_resolved_destroy(resolved);
     dh_job_destroy(job);
     no_trouble();
 }
@@ -388,6 +431,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_captured_is_named),
         cmocka_unit_test(a_captured_step_that_fails_ends_all),
         cmocka_unit_test(profiles_are_measured_on_streams),
+        cmocka_unit_test(communicators_hold_what_a_profile_says),
         cmocka_unit_test(a_rank_that_fails_ends_all),
         cmocka_unit_test(memory_that_is_not_there_is_told_of),
         cmocka_unit_test(who_waits_too_long_says_so),

@@ -112,7 +112,9 @@ typedef struct dh_comm_config {
     int64_t max_message_bytes; /* mpi: larger messages travel in parts; default 1 GiB */
     /* Of what devices communicate on streams of their own, beside this world. */
     dh_comm_links links;
-    int link_sms; /* processors of a device that a group's calls take at most; 0: the default */
+    /* Processors of a device that calls of each stream take at most, by dh_stream; 0: as many as
+     * fill its link. Borrowed; NULL: all 0. */
+    const int *link_sms;
     dh_comm_hook hook;
     void *hook_user;
 } dh_comm_config;

@@ -111,6 +111,15 @@ static dh_status bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64
     return dh_k_bind_rank(ctx, local_rank, n_local_ranks, threads, n_threads);
 }
 
+/* Of the first one; a machine's are taken to be alike. */
+static int processors(void)
+{
+    struct cudaDeviceProp is;
+    if (cudaGetDeviceProperties(&is, 0) == cudaSuccess) return is.multiProcessorCount;
+    (void)cudaGetLastError();
+    return 0;
+}
+
 /* ---- what products can do ---------------------------------------------------------------------
  */
 
@@ -209,5 +218,6 @@ const dh_device dh_device_cuda = {
 #endif
     .bind_rank = bind_rank,
     .describe = describe,
+    .processors = processors,
     .gemm_peak = gemm_peak,
 };

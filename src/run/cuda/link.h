@@ -12,7 +12,8 @@ extern const dh_devlinks dh_cuda_nccl_links;
 /* "NCCL 2.28.0", or "no NCCL". */
 const char *dh_cuda_nccl_version(char *buf, size_t cap);
 
-/* Processors that products leave to the communicators of a GPU, which work at the same time. */
+/* Processors that products leave to the communicators of a GPU: of each stream those of the
+ * greatest, as streams work at the same time. */
 int dh_cuda_sms_of_links(int gpu);
 
 #endif

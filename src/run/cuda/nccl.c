@@ -10,23 +10,37 @@
  *
  * A communicator takes processors from what computes beside it. So it is held to some
  * (parallel.gpu_comm_sms), and products are planned for those that are left
- * (dh_cuda_sms_of_links). It has never run on GPUs. */
+ * (dh_cuda_sms_of_links). Calls of one stream are never under way together: of its communicators,
+ * those of evaluation among them, the greatest counts. It has never run on GPUs. */
 #include "run/cuda/link.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "run/cuda/cuda.h"
 
-/* Of all communicators of a GPU. */
-static atomic_int sms_of_links[DH_CUDA_MOST_GPUS];
+/* Communicators of a GPU by stream and processors. */
+enum { MOST_SMS = 64 };
+static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
+static int n_held[DH_CUDA_MOST_GPUS][DH_N_STREAM][MOST_SMS + 1];
+
+static int most_of_stream(int gpu, int stream)
+{
+    int n = MOST_SMS;
+    while (n > 0 && n_held[gpu][stream][n] == 0) n--;
+    return n;
+}
 
 int dh_cuda_sms_of_links(int gpu)
 {
-    return gpu >= 0 && gpu < DH_CUDA_MOST_GPUS ? atomic_load(&sms_of_links[gpu]) : 0;
+    int n = 0;
+    if (gpu < 0 || gpu >= DH_CUDA_MOST_GPUS) return 0;
+    pthread_mutex_lock(&held_lock);
+    for (int s = 0; s < DH_N_STREAM; s++) n += most_of_stream(gpu, s);
+    pthread_mutex_unlock(&held_lock);
+    return n;
 }
 
 #ifdef DH_HAVE_NCCL
@@ -36,7 +50,7 @@ typedef struct cuda_link {
     const char *name; /* of the group */
     dh_comm *comm;
     ncclComm_t at;
-    int gpu, sms, me, n;
+    int gpu, stream, sms, me, n;
     pthread_mutex_t lock; /* of what follows */
     bool aborted;
 } cuda_link;
@@ -110,6 +124,15 @@ static dh_status compare_gpus(dh_ctx *ctx, const dh_slab *slab, const dh_devlink
     return st;
 }
 
+/* One more, or one less. */
+static void hold(const cuda_link *l, int more)
+{
+    if (l->gpu < 0 || l->gpu >= DH_CUDA_MOST_GPUS) return;
+    pthread_mutex_lock(&held_lock);
+    n_held[l->gpu][l->stream][DH_MIN(l->sms, (int)MOST_SMS)] += more;
+    pthread_mutex_unlock(&held_lock);
+}
+
 static dh_status come_up(dh_ctx *ctx, cuda_link *l, const dh_devlink_spec *spec)
 {
     ncclUniqueId id = {{0}};
@@ -117,6 +140,9 @@ static dh_status come_up(dh_ctx *ctx, cuda_link *l, const dh_devlink_spec *spec)
     config.blocking = 0;
     config.commName = l->name;
     if (l->sms > 0) config.maxCTAs = l->sms;
+#ifdef NCCL_CTA_POLICY_EFFICIENCY /* from 2.27 on */
+    if (spec->spares) config.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY;
+#endif
     if (l->me == 0) NCCL_TRY(ncclGetUniqueId(&id));
     DH_TRY(dh_comm_broadcast(ctx, spec->group, &id, sizeof id, DH_U8, 0));
     CUDA_TRY(cudaSetDevice(l->gpu));
@@ -152,7 +178,7 @@ static void link_destroy(dh_devlink *link)
         else
             ncclCommDestroy(l->at);
     }
-    if (l->gpu < DH_CUDA_MOST_GPUS) atomic_fetch_sub(&sms_of_links[l->gpu], l->sms);
+    hold(l, -1);
     pthread_mutex_destroy(&l->lock);
     free(l);
 }
@@ -169,11 +195,12 @@ static dh_status link_create(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_
     *l = (cuda_link){.name = spec->name,
                      .comm = spec->comm,
                      .gpu = cuda_gpu_of(slab),
+                     .stream = spec->stream,
                      .sms = spec->sms,
                      .me = dh_comm_group_index(spec->group),
                      .n = spec->n};
     pthread_mutex_init(&l->lock, NULL);
-    if (l->gpu < DH_CUDA_MOST_GPUS) atomic_fetch_add(&sms_of_links[l->gpu], l->sms);
+    hold(l, 1);
     const dh_status st = come_up(ctx, l, spec);
     if (st != DH_OK) {
         link_abort((dh_devlink *)l);

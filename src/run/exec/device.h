@@ -121,7 +121,9 @@ typedef struct dh_devlink_spec {
     dh_comm *comm;        /* borrowed, as is the group */
     dh_comm_group *group; /* by which the members agree on the link */
     int n;                /* members */
-    int sms;              /* processors that its calls take at most; 0: as many as they like */
+    int stream;  /* dh_stream of all its calls: those of one are never under way together */
+    int sms;     /* processors that its calls take at most; 0: as many as they like */
+    bool spares; /* these are fewer than fill its wires: it is to be sparing of them */
 } dh_devlink_spec;
 
 typedef enum dh_devlink_kind {
@@ -222,6 +224,8 @@ typedef struct dh_device {
                            int *n_threads);
     /* What its times depend on beside the machine: versions of libraries, instruction set. */
     const char *(*describe)(char *buf, size_t cap);
+    /* Optional: processors of one, which kernels share with links; 0: not known. */
+    int (*processors)(void);
     /* Best GEMM rate seen in a short trial, FLOP/s, for "fraction of peak". */
     double (*gemm_peak)(dh_dtype dtype);
 } dh_device;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "costs/link_sms.h"
 #include "run/exec/internal.h"
 
 /* What an instruction's enqueue is given. */
@@ -276,35 +277,39 @@ dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *e, dh_stream_command *comm
 /* ---- links ------------------------------------------------------------------------------------
  */
 
-/* TUNING: a guess until one has run: NVLink wants more processors than a wire between nodes. */
-enum { LOCAL_SMS = 16, CROSS_SMS = 8 };
+static int sms_of(const dh_comm_config *config, dh_stream stream)
+{
+    if (config->link_sms && config->link_sms[stream] > 0) return config->link_sms[stream];
+    return dh_link_sms_full(dh_stream_engine(stream));
+}
 
-static dh_status create_link(dh_ctx *ctx, dh_exec *e, dh_group_kind kind, dh_engine wire)
+static dh_status create_link(dh_ctx *ctx, dh_exec *e, dh_group_kind kind, dh_stream stream)
 {
     const dh_comm_config *config = dh_comm_config_of(e->comm);
+    const int sms = sms_of(config, stream);
     char why[160] = "";
     const dh_devlink_spec spec = {.name = dh_group_name(kind),
                                   .comm = e->comm,
                                   .group = e->groups[kind],
                                   .n = dh_comm_group_size(e->groups[kind]),
-                                  .sms = config->link_sms          ? config->link_sms
-                                         : wire == DH_ENGINE_LOCAL ? LOCAL_SMS
-                                                                   : CROSS_SMS};
+                                  .stream = stream,
+                                  .sms = sms,
+                                  .spares = sms < dh_link_sms_full(dh_stream_engine(stream))};
     DH_TRY(e->device->links->create(ctx, e->slab, &spec, &e->links[kind], why, sizeof why));
     if (e->links[kind] || config->links != DH_LINKS_ONLY) return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED, "no communicator of %s: %s", e->device->links->name, why);
 }
 
-/* The wire of what a group's operators run on. */
-static dh_engine wire_of(const dh_exec *e, int kind)
+/* That of a group's operators. */
+static dh_stream stream_of(const dh_exec *e, int kind)
 {
     const dh_program *p = e->program;
     for (size_t i = 0; i < p->instrs.n; i++) {
         const dh_op *op = dh_instr_op(p, &p->instrs.at[i]);
         if (dh_op_info_of(op->type)->resource == DH_RES_COMM && (int)op->group == kind)
-            return dh_stream_engine((dh_stream)p->instrs.at[i].stream);
+            return (dh_stream)p->instrs.at[i].stream;
     }
-    return DH_ENGINE_LOCAL;
+    return DH_STREAM_LOCAL;
 }
 
 dh_status dh_exec_create_links(dh_ctx *ctx, dh_exec *e)
@@ -319,7 +324,7 @@ dh_status dh_exec_create_links(dh_ctx *ctx, dh_exec *e)
     if (wanted == DH_LINKS_NEVER || !e->device->links) return DH_OK;
     for (int kind = 0; kind < DH_N_GROUPS; kind++)
         if (e->groups[kind] && dh_comm_group_size(e->groups[kind]) > 1)
-            DH_TRY(create_link(ctx, e, (dh_group_kind)kind, wire_of(e, kind)));
+            DH_TRY(create_link(ctx, e, (dh_group_kind)kind, stream_of(e, kind)));
     return DH_OK;
 }
 

@@ -34,6 +34,8 @@ void dh_host_fail_allocation(int64_t n);
 int64_t dh_host_n_objects(void);
 /* maxCTAs of the communicator that was made last. */
 int dh_host_last_ctas(void);
+/* Whether it was to be sparing of them (NCCL_CTA_POLICY_EFFICIENCY). */
+bool dh_host_last_spares(void);
 /* Why the last communicator that did was ended, "" where none was; and forgets it. */
 void dh_host_take_trouble(char text[200]);
 /* How many devices there are: 2 unless told. While none is in use. */

@@ -67,6 +67,7 @@ struct ncclComm {
 static world *worlds;
 static uint64_t n_ids, n_calls;
 static int last_ctas;
+static bool last_spares;
 static char last_trouble[200];
 
 /* ---- trouble: locked ------------------------------------------------------------------------- */
@@ -525,6 +526,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId c
         join(w, c);
         *comm = c;
         last_ctas = config->maxCTAs;
+#ifdef NCCL_CTA_POLICY_EFFICIENCY
+        last_spares = config->CTAPolicy == NCCL_CTA_POLICY_EFFICIENCY;
+#endif
     } else {
         free(c);
     }
@@ -575,6 +579,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 }
 
 /* ---- for tests ------------------------------------------------------------------------------- */
+
+bool dh_host_last_spares(void)
+{
+    pthread_mutex_lock(&host_lock);
+    const bool spares = last_spares;
+    pthread_mutex_unlock(&host_lock);
+    return spares;
+}
 
 int dh_host_last_ctas(void)
 {

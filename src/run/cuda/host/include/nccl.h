@@ -42,11 +42,14 @@ typedef enum {
 typedef struct ncclConfig {
     int blocking, maxCTAs;
     const char *commName;
+    int CTAPolicy;
 } ncclConfig_t;
+#define NCCL_CTA_POLICY_DEFAULT 0x00
+#define NCCL_CTA_POLICY_EFFICIENCY 0x01
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_INITIALIZER                                                                    \
     {                                                                                              \
-        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL                                         \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL, NCCL_CONFIG_UNDEF_INT                  \
     }
 
 ncclResult_t ncclGetVersion(int *version);
