@@ -16,7 +16,7 @@ static void add_mean_row(dh_cargo cargo, const dh_cargo_mean *m, dh_cli_table *t
     const double ns[] = {m->alone_ns, m->ns, m->hidden_ns, m->exposed_ns};
     char text[32];
     dh_cli_table_cell(table, "%s", dh_cargo_name(cargo));
-    dh_cli_table_cell(table, "%.4g", m->n);
+    dh_cli_table_cell(table, "%s", dh_format_number(text, sizeof text, m->n, 4));
     dh_cli_table_cell(table, "%s", dh_format_bytes(text, sizeof text, m->n_bytes));
     for (size_t i = 0; i < DH_COUNTOF(ns); i++)
         dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, ns[i]));

@@ -152,15 +152,15 @@ static void print_beside(const dh_resolved *job, const dh_beside *b, dh_str *out
     dh_str text = DH_STR_INIT;
     if (!b->known) return;
     const double own = (double)b->own_ns, plain = (double)b->sequential_ns;
-    dh_str_printf(&text,
-                  "a step with strategy %s is predicted to take %.4g ms, with sequential "
-                  "%.4g",
-                  job->job.strategy, own * 1e-6, plain * 1e-6);
+    char took[32], other[32];
+    dh_str_printf(&text, "a step with strategy %s is predicted to take %s, with sequential %s",
+                  job->job.strategy, dh_format_ns(took, sizeof took, own),
+                  dh_format_ns(other, sizeof other, plain));
     if (own > plain)
         dh_str_printf(&text,
-                      ": %.2g %% slower. --set strategy=sequential would be faster here; "
+                      ": %s %% slower. --set strategy=sequential would be faster here; "
                       "strategy=auto compares all",
-                      100 * (own / plain - 1));
+                      dh_format_number(took, sizeof took, 100 * (own / plain - 1), 2));
     dh_str_printf(out, "\n");
     dh_cli_paragraph(out, &text, 0);
 }

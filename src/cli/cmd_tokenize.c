@@ -269,8 +269,9 @@ static dh_status report_learned(dh_ctx *ctx, const dh_cli *cli, const tokenize_a
                                                 (json_int_t)learned->n_words, "seconds", seconds,
                                                 "output", a->output));
     if (cli->quiet) return DH_OK;
-    fprintf(stderr, "dhelix: %zu tokens from %zu different words, %.3g s -> %s\n", n,
-            learned->n_words, seconds, a->output);
+    char took[32];
+    fprintf(stderr, "dhelix: %zu tokens from %zu different words, %s -> %s\n", n, learned->n_words,
+            dh_format_ns(took, sizeof took, seconds * 1e9), a->output);
     if ((int64_t)n < a->train_bpe)
         fprintf(stderr, "dhelix: the texts have no more pairs that are there twice\n");
     return DH_OK;
@@ -312,10 +313,13 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
                                                 "vocab", (json_int_t)dh_tokenizer_vocab_size(tok),
                                                 "seconds", t->seconds, "tokens_per_s", speed,
                                                 "output", a->output ? a->output : ""));
+    char took[32], rate[32];
     if (!cli->quiet)
-        fprintf(stderr, "dhelix: %lld tokens of a vocabulary of %d, %.3g s, %.3g tokens/s%s%s\n",
-                (long long)t->tokens, dh_tokenizer_vocab_size(tok), t->seconds, speed,
-                a->output ? " -> " : "", a->output ? a->output : "");
+        fprintf(stderr, "dhelix: %lld tokens of a vocabulary of %d, %s, %s tokens/s%s%s\n",
+                (long long)t->tokens, dh_tokenizer_vocab_size(tok),
+                dh_format_ns(took, sizeof took, t->seconds * 1e9),
+                dh_format_count(rate, sizeof rate, speed), a->output ? " -> " : "",
+                a->output ? a->output : "");
     return DH_OK;
 }
 

@@ -66,6 +66,13 @@ fits 80 "$dhelix" tune "$tmp/llama.yaml" --cluster h100 --devices 16 --strategie
     --schedules 1f1b --verify 1
 says 'the best with each value'
 fits 80 "$dhelix" validate zero-bubble
+# Numbers as people write them, however large.
+many=(--cluster h100 --ranks 8 --set train.batch=32 --set train.micro_batch=1 --set model=llama3-70b)
+fits 80 "$dhelix" plan "$tmp/llama.yaml" "${many[@]}" --set strategy=dhelix
+says 'is predicted to take'
+check 'no exponents in a plan' test -z "$(grep -E '[0-9]e[+-][0-9]' "$tmp/out")"
+fits 80 "$dhelix" simulate "$tmp/llama.yaml" "${many[@]}"
+check 'nor in a simulation' test -z "$(grep -E '[0-9]e[+-][0-9]' "$tmp/out")"
 
 # ---- help of settings --------------------------------------------------------------------------
 ok "$dhelix" help train.steps
