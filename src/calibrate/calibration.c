@@ -370,7 +370,7 @@ static void judge_groups(dh_calibration *f)
 
 static dh_status check_any(dh_ctx *ctx, const dh_measured *m)
 {
-    if (m->rows.n + m->pairs.n > 0) return DH_OK;
+    if (dh_measured_count(m) > 0) return DH_OK;
     return dh_fail(ctx, DH_EINVAL, "no measurement that a constant could rest on%s%s",
                    m->notes.n > 0 ? "; " : "", m->notes.n > 0 ? m->notes.at[0] : "");
 }

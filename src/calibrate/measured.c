@@ -148,7 +148,7 @@ static dh_status check_text(const measured_file *f)
 
 static dh_status read_text(const measured_file *f)
 {
-    const size_t before = f->m->rows.n + f->m->notes.n + f->m->pairs.n;
+    const size_t before = dh_measured_count(f->m) + f->m->notes.n;
     const char first = f->text[strspn(f->text, " \t\r\n")];
     DH_TRY(check_text(f));
     if (first == '{' && measured_is_profile(f->text))
@@ -159,7 +159,7 @@ static dh_status read_text(const measured_file *f)
         DH_TRY(measured_read_nccl(f));
     else
         DH_TRY(measured_read_gemms(f));
-    if (f->m->rows.n + f->m->notes.n + f->m->pairs.n > before) return DH_OK;
+    if (dh_measured_count(f->m) + f->m->notes.n > before) return DH_OK;
     return dh_fail(f->ctx, DH_EFORMAT,
                    "%s: no measurement in it that a constant could rest on: collectives, GEMMs "
                    "with their sizes, or measured pairs",

@@ -70,6 +70,11 @@ typedef struct dh_measured {
 
 dh_status dh_measured_init(dh_ctx *ctx, int64_t node_devices, dh_measured *measured);
 void dh_measured_fini(dh_measured *measured);
+/* What a constant can rest on: rows and pairs. */
+static inline size_t dh_measured_count(const dh_measured *measured)
+{
+    return measured->rows.n + measured->pairs.n;
+}
 /* Add what a file says; its form is found by its contents.
  * errors    DH_EFORMAT with file, line and what would be right; DH_EIO; DH_ENOMEM */
 dh_status dh_measured_read(dh_ctx *ctx, const char *path, dh_measured *measured);

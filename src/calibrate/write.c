@@ -84,7 +84,7 @@ dh_status dh_calibration_print(dh_ctx *ctx, const dh_calibration *f, const char 
                   like);
     print_files(f, out);
     dh_str_printf(out, "doc: like %s, fitted to %zu measurements\nlike: %s\n", f->base->name,
-                  f->measured->rows.n + f->measured->pairs.n, like);
+                  dh_measured_count(f->measured), like);
     if (f->cluster.node_devices != f->base->node_devices)
         dh_str_printf(out, "\nnode: {devices: %.0f}\n", f->cluster.node_devices);
     for (size_t i = 0; i < f->n_constants; i++)

@@ -130,7 +130,7 @@ static dh_status print_text(dh_ctx *ctx, const dh_calibrated *c, const calibrate
 {
     dh_str out = DH_STR_INIT, line = DH_STR_INIT;
     dh_str_printf(&out, "%zu measurements, a node of %.0f devices\n\n",
-                  c->measured.rows.n + c->measured.pairs.n, c->fit.cluster.node_devices);
+                  dh_measured_count(&c->measured), c->fit.cluster.node_devices);
     print_constants(&c->fit, &out);
     print_oefs(&c->fit, &out);
     if (c->fit.n_groups > 0) {

@@ -25,7 +25,10 @@ extern "C" {
 /* TUNING: assumed of NVIDIA's since Ampere, until one has been measured: a call fills the wires of
  * NVLink with about as many as NCCL opens channels there, and a device's share of the network with
  * half of them (DeepSeek-V3, arXiv 2412.19437, 3.2.2: 20 of an H800's 132 fill both at once). */
-enum { DH_LINK_SMS_LOCAL = 16, DH_LINK_SMS_CROSS = 8, DH_LINK_SMS_MOST = 64 };
+enum { DH_LINK_SMS_LOCAL = 16, DH_LINK_SMS_CROSS = 8 };
+
+/* That one call is ever given. */
+enum { DH_LINK_SMS_MOST = 64 };
 
 /* Those with which a call fills a link, where no cluster says. */
 static inline int dh_link_sms_full(dh_engine link)

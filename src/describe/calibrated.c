@@ -100,11 +100,10 @@ json_t *dh_calibrated_json(const dh_calibrated *c, const dh_describe_calibrate_o
         json_array_append_new(oefs, oef_json(&c->fit.oefs[i]));
     for (size_t i = 0; i < c->measured.notes.n; i++)
         json_array_append_new(notes, json_string(c->measured.notes.at[i]));
-    json_t *document =
-        json_pack("{ss sI sI so so so so}", "like", c->base->name, "node_devices",
-                  (json_int_t)c->fit.cluster.node_devices, "measurements",
-                  (json_int_t)(c->measured.rows.n + c->measured.pairs.n), "constants", constants,
-                  "groups", groups, "oef", oefs, "notes", notes);
+    json_t *document = json_pack("{ss sI sI so so so so}", "like", c->base->name, "node_devices",
+                                 (json_int_t)c->fit.cluster.node_devices, "measurements",
+                                 (json_int_t)dh_measured_count(&c->measured), "constants",
+                                 constants, "groups", groups, "oef", oefs, "notes", notes);
     if (document && options->out) json_object_set_new(document, "out", json_string(options->out));
     return document;
 }

@@ -37,6 +37,12 @@ dh_status dh_cuda_prepare_product(dh_ctx *ctx, const dh_graph *g, const dh_op *o
 void dh_cuda_release_product(void *state);
 dh_status dh_cuda_run_product(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c);
 
+/* Of a part of an operator's scratch, so that the next one begins where kernels like it. */
+static inline size_t dh_cuda_aligned(size_t n_bytes)
+{
+    return (n_bytes + 255) / 256 * 256;
+}
+
 /* ---- products of experts (glue_grouped.c) -------------------------------------------------- */
 
 size_t dh_cuda_ws_grouped(const dh_graph *g, const dh_op *op);

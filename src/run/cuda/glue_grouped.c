@@ -82,19 +82,14 @@ static grouped grouped_of(const dh_graph *g, const dh_op *op, bool accumulate)
 
 /* ---- codes ----------------------------------------------------------------------------------- */
 
-static size_t aligned(size_t n_bytes)
-{
-    return (n_bytes + 255) / 256 * 256;
-}
-
 static size_t codes_bytes(const encoded *e)
 {
-    return aligned((size_t)(e->n * e->row));
+    return dh_cuda_aligned((size_t)(e->n * e->row));
 }
 
 static size_t encoded_bytes(const encoded *e)
 {
-    return codes_bytes(e) + aligned((size_t)e->n_scales * sizeof(float));
+    return codes_bytes(e) + dh_cuda_aligned((size_t)e->n_scales * sizeof(float));
 }
 
 size_t dh_cuda_ws_grouped(const dh_graph *g, const dh_op *op)

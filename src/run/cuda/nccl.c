@@ -19,16 +19,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "costs/link_sms.h"
 #include "run/cuda/cuda.h"
 
 /* Communicators of a GPU by stream and processors. */
-enum { MOST_SMS = 64 };
 static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
-static int n_held[DH_CUDA_MOST_GPUS][DH_N_STREAM][MOST_SMS + 1];
+static int n_held[DH_CUDA_MOST_GPUS][DH_N_STREAM][DH_LINK_SMS_MOST + 1];
 
 static int most_of_stream(int gpu, int stream)
 {
-    int n = MOST_SMS;
+    int n = DH_LINK_SMS_MOST;
     while (n > 0 && n_held[gpu][stream][n] == 0) n--;
     return n;
 }
@@ -129,7 +129,7 @@ static void hold(const cuda_link *l, int more)
 {
     if (l->gpu < 0 || l->gpu >= DH_CUDA_MOST_GPUS) return;
     pthread_mutex_lock(&held_lock);
-    n_held[l->gpu][l->stream][DH_MIN(l->sms, (int)MOST_SMS)] += more;
+    n_held[l->gpu][l->stream][DH_MIN(l->sms, (int)DH_LINK_SMS_MOST)] += more;
     pthread_mutex_unlock(&held_lock);
 }
 

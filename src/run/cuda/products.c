@@ -94,20 +94,15 @@ static size_t wide_bytes(const product *p)
 
 /* ---- codes of 8 bits ------------------------------------------------------------------------- */
 
-static size_t aligned(size_t n_bytes)
-{
-    return (n_bytes + 255) / 256 * 256;
-}
-
 /* Of an operand of n rows of the product's, its codes and then their scales. */
 static size_t codes_bytes(const product *p, int64_t n)
 {
-    return aligned((size_t)(n * p->desc.k));
+    return dh_cuda_aligned((size_t)(n * p->desc.k));
 }
 
 static size_t scaled_bytes(const product *p, int64_t n)
 {
-    return codes_bytes(p, n) + aligned((size_t)n * sizeof(float));
+    return codes_bytes(p, n) + dh_cuda_aligned((size_t)n * sizeof(float));
 }
 
 static size_t fp8_bytes(const product *p)
