@@ -153,6 +153,7 @@ typedef struct dh_tune_options {
     size_t n_rows;             /* most rows of the result */
     size_t n_simulated;        /* of the best by estimate; where it is not 0, the best with each
                                 * value is simulated too, unless the estimate is far behind */
+    int64_t n_threads;         /* 0: one a core; the result is the same with any number */
     bool quiet;                /* no progress */
     const volatile sig_atomic_t *stop; /* when it becomes non-zero: DH_EINTERRUPTED; may be NULL */
 } dh_tune_options;

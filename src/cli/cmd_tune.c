@@ -9,7 +9,7 @@
 
 typedef struct tune_args {
     const char *cluster, *memory, *strategies, *schedules, *zeros, *buckets, *write, *lengths;
-    int64_t devices, top, verify;
+    int64_t devices, top, verify, threads;
 } tune_args;
 
 static const tune_args defaults = {.top = 10, .verify = 8};
@@ -68,6 +68,13 @@ static const dh_cli_option options[] = {
      .min = 0,
      .max = 1000,
      .doc = "simulate the best N by estimate, and rank these by that; 0: no simulation; 8"},
+    {.name = "threads",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(tune_args, threads),
+     .value = "N",
+     .min = 1,
+     .max = 1024,
+     .doc = "estimate with N threads; one a core. The result is the same with any number"},
     {.name = "lengths",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, lengths),
@@ -263,6 +270,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                            .buckets = a->buckets,
                            .n_rows = (size_t)a->top,
                            .n_simulated = (size_t)a->verify,
+                           .n_threads = a->threads,
                            .quiet = cli->quiet};
     dh_cli_end_at_signals(cli->quiet);
     if (st == DH_OK)

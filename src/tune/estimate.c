@@ -342,50 +342,69 @@ static double least_ns(const estimate *twin)
     return most * (double)twin->spec.recipe.n_micro * (1 - ROUNDING);
 }
 
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+static bool is_placed(const dh_schedule_row *row)
+{
+    return row->planned && row->placement == DH_PLACE_LINEAR;
+}
+
 /* A row that is placed by a search of its own takes as long as hundreds of others: it is left out
  * where the configuration cannot be one of the best, however well it is placed. */
-static dh_status is_left_out(const estimate *e, const tune_limits *limits, bool *left_out)
+static dh_status bound(const estimate *e, const tune_limits *limits, dh_tune_row *row,
+                       tune_outcome *outcome)
 {
-    dh_tune_row row;
+    dh_tune_row stand_in;
     estimate twin;
-    *left_out = false;
-    if (!e->schedule->planned || e->schedule->placement != DH_PLACE_LINEAR) return DH_OK;
-    DH_TRY(find_twin(e, &row, &twin));
-    const double bytes = least_bytes(&twin);
-    if (bytes > e->t->memory_bytes) {
-        *left_out = bytes >= limits->bytes;
+    DH_TRY(find_twin(e, &stand_in, &twin));
+    row->memory = (dh_tune_memory){.peak_bytes = (uint64_t)least_bytes(&twin)};
+    row->fits = (double)row->memory.peak_bytes <= e->t->memory_bytes;
+    row->step_ns = least_ns(&twin);
+    if (limits->defer) {
+        *outcome = TUNE_DEFERRED;
         return DH_OK;
     }
-    *left_out = least_ns(&twin) >= limits->step_ns;
-    if (*left_out || isinf(limits->step_ns)) return DH_OK;
+    if (row->fits ? row->step_ns > limits->step_ns
+                  : (double)row->memory.peak_bytes >= limits->bytes) {
+        *outcome = TUNE_LEFT_OUT;
+        return DH_OK;
+    }
+    if (!row->fits || isinf(limits->step_ns)) return DH_OK;
     twin.schedule = e->schedule; /* that of split backwards */
     DH_TRY(tune_find_times(&twin, &twin.basis.times));
-    *left_out = least_ns(&twin) >= limits->step_ns;
+    if (least_ns(&twin) > limits->step_ns) *outcome = TUNE_LEFT_OUT;
     return DH_OK;
 }
 
-/* ---- entry ----------------------------------------------------------------------------------- */
-
-dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tune_row *row,
-                        bool *left_out)
+/* Of what is not to be left out. */
+static dh_status estimate_schedule(estimate *e, const tune_limits *limits, dh_tune_row *row,
+                                   tune_outcome *outcome)
 {
-    estimate e = {.ctx = ctx, .t = t, .row = row, .spec = {.recipe = t->recipe}};
-    DH_TRY(describe(&e));
-    DH_TRY(find_blocks(&e));
-    DH_TRY(is_left_out(&e, limits, left_out));
-    if (*left_out) return DH_OK;
-    DH_TRY(find_schedule(&e));
-    find_peaks(&e); /* memory first: most configurations end here */
+    DH_TRY(find_schedule(e));
+    find_peaks(e); /* memory first: most configurations end here */
     row->memory = (dh_tune_memory){0};
-    find_peak(&e, &row->memory);
-    row->fits = (double)row->memory.peak_bytes <= t->memory_bytes;
+    find_peak(e, &row->memory);
+    row->fits = (double)row->memory.peak_bytes <= e->t->memory_bytes;
     row->step_ns = 0;
     if (!row->fits) return DH_OK;
-    row->step_ns = least_step_ns(&e) * (1 - ROUNDING);
-    if (row->step_ns >= limits->step_ns) return DH_OK;
-    DH_TRY(find_transfer(&e));
-    DH_TRY(tune_find_times(&e, &e.basis.times));
-    run_schedule(&e);
-    find_step(&e, row);
+    if (least_step_ns(e) * (1 - ROUNDING) > limits->step_ns) {
+        *outcome = TUNE_BOUNDED;
+        return DH_OK;
+    }
+    DH_TRY(find_transfer(e));
+    DH_TRY(tune_find_times(e, &e->basis.times));
+    run_schedule(e);
+    find_step(e, row);
     return DH_OK;
+}
+
+dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tune_row *row,
+                        tune_outcome *outcome)
+{
+    estimate e = {.ctx = ctx, .t = t, .row = row, .spec = {.recipe = t->recipe}};
+    *outcome = TUNE_ESTIMATED;
+    DH_TRY(describe(&e));
+    DH_TRY(find_blocks(&e));
+    if (is_placed(e.schedule)) DH_TRY(bound(&e, limits, row, outcome));
+    return *outcome == TUNE_ESTIMATED ? estimate_schedule(&e, limits, row, outcome) : DH_OK;
 }

@@ -40,24 +40,6 @@ typedef struct outline_key {
     int64_t one_micro, each_micro; /* whole gradients of a step last otherwise then */
 } outline_key;
 
-void tune_tables_fini(tuner *t)
-{
-    dh_table_fini(&t->timetables);
-    dh_table_fini(&t->decided);
-    dh_table_fini(&t->blocks);
-    dh_table_fini(&t->times);
-    dh_table_fini(&t->outlines);
-    for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[i].times);
-    for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
-    for (size_t i = 0; i < t->all_timetables.n; i++)
-        dh_schedule_destroy((dh_schedule *)t->all_timetables.at[i]->schedule);
-    dh_vec_fini(&t->zeros);
-    dh_vec_fini(&t->buckets);
-    dh_vec_fini(&t->all_blocks);
-    dh_vec_fini(&t->all_timetables);
-    free(t->scratch);
-}
-
 /* ---- strategies ----------------------------------------------------------------------------- */
 
 typedef struct decided_key {
@@ -122,31 +104,41 @@ static planned_key plan_by(const estimate *e)
                              DH_MAX(llround(share * TIME_STEPS) * 1000 / TIME_STEPS, 1)};
 }
 
-static dh_status make_timetable(estimate *e, const timetable_key *key, tune_timetable **table)
+typedef struct making {
+    estimate *e;
+    const timetable_key *key;
+} making;
+
+static dh_status generate(const making *m, dh_schedule **schedule)
 {
-    dh_ctx *ctx = e->ctx;
-    const planned_key *by = &key->planned;
+    const estimate *e = m->e;
+    const planned_key *by = &m->key->planned;
     const dh_schedule_costs costs = {
         .every = {.f_ns = by->f_ns, .i_ns = by->i_ns, .w_ns = by->w_ns}};
-    const dh_schedule_spec spec = {.n_ranks = (int32_t)key->n_ranks,
-                                   .n_micro = (int32_t)key->n_micro,
-                                   .n_chunks = (int32_t)key->n_chunks,
+    const dh_schedule_spec spec = {.n_ranks = (int32_t)m->key->n_ranks,
+                                   .n_micro = (int32_t)m->key->n_micro,
+                                   .n_chunks = (int32_t)m->key->n_chunks,
                                    .costs = e->schedule->planned ? &costs : NULL,
                                    .max_activations = (int32_t)e->t->job->max_activations,
                                    .wgrad_permille = (int32_t)by->wgrad_permille,
                                    .meet = true};
+    return dh_schedule_generate(e->ctx, e->schedule, &spec, schedule);
+}
+
+static dh_status make_timetable(void *user, dh_arena *arena, tune_timetable **table)
+{
+    const making *m = user;
+    dh_ctx *ctx = m->e->ctx;
+    dh_recipe r = m->e->spec.recipe;
     dh_schedule *schedule;
-    DH_TRY(dh_schedule_generate(ctx, e->schedule, &spec, &schedule));
-    dh_recipe r = e->spec.recipe;
-    r.n_micro = key->n_micro;
+    DH_TRY(generate(m, &schedule));
+    r.n_micro = m->key->n_micro;
     int64_t *layers = calloc((size_t)schedule->n_stages, sizeof *layers);
     dh_status st = layers ? plan_check_schedule(ctx, &r, schedule) : tune_no_memory(ctx);
     if (st == DH_OK)
-        st = dh_layer_split(ctx, e->spec.recipe.model.n_layers, schedule->n_stages,
-                            e->spec.recipe.layer_split ? e->spec.recipe.layer_split : "", layers);
-    if (st == DH_OK)
-        st = tune_timetable_make(ctx, e->t->arena, schedule, &e->spec.recipe.model, layers, table);
-    if (st == DH_OK && !dh_vec_push(&e->t->all_timetables, *table)) st = tune_no_memory(ctx);
+        st = dh_layer_split(ctx, r.model.n_layers, schedule->n_stages,
+                            r.layer_split ? r.layer_split : "", layers);
+    if (st == DH_OK) st = tune_timetable_make(ctx, arena, schedule, &r.model, layers, table);
     free(layers);
     if (st != DH_OK) dh_schedule_destroy(schedule);
     return st;
@@ -156,15 +148,8 @@ static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetab
 {
     const timetable_key key = {e->row->config.at[DH_TUNE_SCHEDULE], e->spec.recipe.mesh.pp, n_micro,
                                e->row->config.at[DH_TUNE_STAGES], plan_by(e)};
-    void **place = dh_table_at(&e->t->timetables, e->t->arena, &key, sizeof key);
-    tune_timetable *made = NULL;
-    if (!place) return tune_no_memory(e->ctx);
-    if (!*place) {
-        DH_TRY(make_timetable(e, &key, &made));
-        *place = made;
-    }
-    *table = *place;
-    return DH_OK;
+    making m = {e, &key};
+    return tune_shared_timetable(e->ctx, e->t->shared, &key, sizeof key, make_timetable, &m, table);
 }
 
 /* TUNING: the straight line through as many micro-batches as a row settles with, 2p mostly, and

@@ -172,7 +172,7 @@ static dh_status find_recipe(walk *w)
 
 /* The job with the configuration so far, checked; and its recipe but for what depends on
  * recomputation, strategy and schedule. */
-static dh_status check(walk *w, bool *possible)
+static dh_status set_job(walk *w)
 {
     dh_job *job = w->t->job;
     const int64_t *at = w->config.at;
@@ -186,11 +186,31 @@ static dh_status check(walk *w, bool *possible)
     job->ranks = w->t->options->devices;
     job->nodes = job->ranks_per_node = 0;
     job->layer_split = w->t->own_split;
-    dh_status st = tune_split_layers(w->ctx, w->t->arena, job->pp * job->vpp, job);
-    if (st == DH_OK) st = dh_job_check(w->ctx, job);
-    if (st == DH_OK) st = find_recipe(w);
+    DH_TRY(tune_split_layers(w->ctx, w->t->arena, job->pp * job->vpp, job));
+    DH_TRY(dh_job_check(w->ctx, job));
+    return find_recipe(w);
+}
+
+static dh_status check(walk *w, bool *possible)
+{
+    const dh_status st = set_job(w);
     *possible = st == DH_OK;
     return st == DH_OK || st == DH_ENOMEM ? st : refuse(w);
+}
+
+/* This machine's, of a mesh, whatever the micro-batch. */
+static dh_status find_own_costs(walk *w)
+{
+    tuner *t = w->t;
+    walk mesh = *w;
+    const size_t n = (DH_TUNE_DP + 1) * sizeof *w->config.at;
+    if (t->options->cluster || (t->costs && memcmp(t->costs_of.at, w->config.at, n) == 0))
+        return DH_OK;
+    mesh.config.at[DH_TUNE_MICRO_BATCH] = mesh.config.at[DH_TUNE_STAGES] = 1;
+    DH_TRY(set_job(&mesh));
+    DH_TRY(dh_job_costs(w->ctx, t->arena, t->job, &t->costs));
+    t->costs_of = w->config;
+    return set_job(w);
 }
 
 /* Where every layer has linear attention and ranks share sequences, both ways; hybrids have one. */
@@ -359,61 +379,93 @@ static dh_status each_recompute(walk *w)
     return DH_OK;
 }
 
-static dh_status each_micro_batch(walk *w)
+/* ---- units ---------------------------------------------------------------------------------- */
+
+/* Configurations of a unit are far fewer. */
+enum { UNIT_BITS = 32 };
+
+typedef struct listing {
+    walk walk;
+    tune_units *units;
+} listing;
+
+static dh_status add_unit(listing *l, int64_t micro_batch)
 {
-    const int64_t share = w->t->job->global_batch / w->config.at[DH_TUNE_DP];
-    for (int64_t n = 1; n <= share; n++) {
-        bool possible;
-        if (share % n || !is_allowed(w, DH_TUNE_MICRO_BATCH, n)) continue;
-        w->config.at[DH_TUNE_MICRO_BATCH] = n;
-        DH_TRY(check(w, &possible));
-        if (possible) DH_TRY(each_recompute(w));
-    }
-    return DH_OK;
+    tune_unit unit = {.config = l->walk.config, .place = (int64_t)l->units->n << UNIT_BITS};
+    unit.config.at[DH_TUNE_MICRO_BATCH] = micro_batch;
+    return dh_vec_push(l->units, unit) ? DH_OK : no_memory(l->walk.ctx);
 }
 
 /* A mesh is checked before its micro-batches, so that what it cannot have is said once. */
-static dh_status visit_mesh(walk *w)
+static dh_status list_mesh(listing *l)
 {
-    bool possible;
+    walk *w = &l->walk;
+    const int64_t share = w->t->job->global_batch / w->config.at[DH_TUNE_DP];
     for (int d = 0; d < DH_N_TUNE_DIM; d++)
         if (d > DH_TUNE_DP) w->config.at[d] = -1;
     w->config.at[DH_TUNE_MICRO_BATCH] = w->config.at[DH_TUNE_STAGES] = 1;
-    DH_TRY(check(w, &possible));
-    if (!possible) return DH_OK;
-    if (!w->t->options->cluster) DH_TRY(dh_job_costs(w->ctx, w->t->arena, w->t->job, &w->t->costs));
-    return each_micro_batch(w);
+    const dh_status st = set_job(w);
+    if (st == DH_ENOMEM) return st;
+    w->config.at[DH_TUNE_STAGES] = -1;
+    dh_ctx_reset(w->ctx);
+    if (st != DH_OK) return add_unit(l, 0);
+    for (int64_t n = 1; n <= share; n++)
+        if (share % n == 0 && is_allowed(w, DH_TUNE_MICRO_BATCH, n)) DH_TRY(add_unit(l, n));
+    return DH_OK;
 }
 
-static dh_status each_expert_degree(walk *w)
+static dh_status each_expert_degree(listing *l)
 {
+    walk *w = &l->walk;
     const int64_t dp = w->config.at[DH_TUNE_DP];
     if (!is_allowed(w, DH_TUNE_DP, dp)) return DH_OK;
     for (int64_t ep = 1; ep <= (w->t->job->model.n_experts ? dp : 1); ep++) {
         if (dp % ep || !is_allowed(w, DH_TUNE_EP, ep)) continue;
         w->config.at[DH_TUNE_EP] = ep;
-        DH_TRY(visit_mesh(w));
+        DH_TRY(list_mesh(l));
     }
     return DH_OK;
 }
 
 /* Every way to write the devices as tp * cp * pp * dp. */
-static dh_status each_degree(walk *w, int dim, int64_t left)
+static dh_status each_degree(listing *l, int dim, int64_t left)
 {
+    walk *w = &l->walk;
     if (dim == DH_TUNE_PP + 1) {
         w->config.at[DH_TUNE_DP] = left;
-        return each_expert_degree(w);
+        return each_expert_degree(l);
     }
     for (int64_t n = 1; n <= left; n++) {
         if (left % n || !is_allowed(w, (dh_tune_dim)dim, n)) continue;
         w->config.at[dim] = n;
-        DH_TRY(each_degree(w, dim + 1, left / n));
+        DH_TRY(each_degree(l, dim + 1, left / n));
     }
     return DH_OK;
 }
 
-dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user)
+dh_status tune_list_units(dh_ctx *ctx, tuner *t, tune_units *units)
 {
-    walk w = {.ctx = ctx, .t = t, .visit = visit, .user = user};
-    return each_degree(&w, DH_TUNE_TP, t->options->devices);
+    listing l = {.walk = {.ctx = ctx, .t = t}, .units = units};
+    return each_degree(&l, DH_TUNE_TP, t->options->devices);
+}
+
+/* ---- entries -------------------------------------------------------------------------------- */
+
+dh_status tune_each(dh_ctx *ctx, tuner *t, const tune_unit *unit, tune_visit *visit, void *user)
+{
+    walk w = {.ctx = ctx, .t = t, .visit = visit, .user = user, .config = unit->config};
+    bool possible;
+    w.config.at[DH_TUNE_STAGES] = 1;
+    w.config.at[DH_TUNE_MICRO_BATCH] = DH_MAX(unit->config.at[DH_TUNE_MICRO_BATCH], (int64_t)1);
+    DH_TRY(check(&w, &possible));
+    if (!possible) return DH_OK;
+    DH_TRY(find_own_costs(&w));
+    return each_recompute(&w);
+}
+
+dh_status tune_enter(dh_ctx *ctx, tuner *t, const dh_tune_config *config)
+{
+    walk w = {.ctx = ctx, .t = t, .config = *config};
+    DH_TRY(set_job(&w));
+    return find_own_costs(&w);
 }

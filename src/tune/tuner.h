@@ -6,6 +6,7 @@
 #include "dhelix/tune.h"
 #include "program/block_lives.h"
 #include "report/system_memory.h"
+#include "train/progress.h"
 #include "train/session.h"
 
 enum { DH_N_TUNE_RECOMPUTE = DH_RECOMPUTE_ATTENTION + 1 };
@@ -249,48 +250,134 @@ void tune_slot_items(const tune_basis *basis, const tune_timetable *t, const tun
 /* Of one backward of a stage. */
 double tune_backward_ns(const tune_basis *basis, const tune_stage *stage);
 
+/* ---- shared.c: timetables, which threads share ---------------------------------------------- */
+
+typedef struct tune_shared tune_shared;
+/* NULL: out of memory. */
+tune_shared *tune_shared_create(void);
+/* NULL is fine; timetables and their schedules go too. */
+void tune_shared_destroy(tune_shared *shared);
+
+/* Makes one in the arena; its schedule then belongs to it. */
+typedef dh_status tune_make_timetable(void *user, dh_arena *arena, tune_timetable **table);
+/* The timetable of a key, from any thread. Made where there is none yet; where another thread is
+ * about to, its own is waited for.
+ * in        key: bytes without padding
+ * out       lives as long as `shared`
+ * errors    those of make, which is then asked again the next time; DH_ENOMEM */
+dh_status tune_shared_timetable(dh_ctx *ctx, tune_shared *shared, const void *key, size_t n_key,
+                                tune_make_timetable *make, void *user,
+                                const tune_timetable **table);
+
 /* ---- estimate.c ----------------------------------------------------------------------------- */
 
 typedef DH_VEC(int64_t) tune_numbers;
 
+/* A thread's own, but for what is borrowed. */
 typedef struct tuner {
     dh_job *job;      /* a copy with the mesh and micro-batch at hand */
     dh_recipe recipe; /* of that; recomputation, strategy and schedule are each configuration's */
     const dh_tune_options *options;
-    const dh_costs *costs; /* of the cluster; else of the mesh at hand */
+    const dh_costs *costs;   /* of the cluster; else of the mesh at hand */
+    dh_tune_config costs_of; /* where there is no cluster: the mesh that costs are of */
     /* The same by recomputation, which a system's operators depend on; NULL: one for all. */
     const dh_costs *costs_by[DH_N_TUNE_RECOMPUTE];
     dh_tune_config own; /* the job's values, for those that are fixed */
     char *own_split;
-    bool *strategy_wanted, *schedule_wanted; /* by row */
+    bool *strategy_wanted, *schedule_wanted; /* by row; borrowed, as are the next two */
     tune_numbers zeros, buckets;             /* values to try, in turn */
     double memory_bytes;
-    dh_arena *arena; /* of everything below */
-    dh_table timetables, blocks, times, outlines;
+    tune_shared *shared; /* borrowed */
+    dh_arena *arena;     /* of everything below */
+    dh_table blocks, times, outlines;
     dh_table decided; /* strategies, with what they leave to costs said */
     tune_memo memo[DH_N_TUNE_RECOMPUTE];
     DH_VEC(tune_blocks *) all_blocks;
-    DH_VEC(tune_timetable *) all_timetables;
     double *scratch;
     size_t n_scratch;
 } tuner;
 
+/* One of a thread, for the same search: t has options, own values and what it borrows. Freed with
+ * tune_tuner_fini, also after a failure.
+ * in        job: its own copy; cluster: NULL, or whose costs it uses
+ * errors    those of the cluster's costs; DH_ENOMEM */
+dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job);
+/* What is borrowed stays. */
+void tune_tuner_fini(tuner *t);
+
 /* The job's system with a recomputation. errors: DH_EMISSING */
 dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system);
-void tune_tables_fini(tuner *t);
 /* Beyond which a configuration changes nothing that a search says. */
 typedef struct tune_limits {
-    double step_ns; /* at which it is neither one of the best nor the best with one of its values */
+    double step_ns; /* above which it is neither one of the best nor the best with one of its
+                     * values */
     double bytes;   /* at which, where it does not fit, it is not the one that would need least */
+    bool defer;     /* what is placed by a search of its own is bounded and not placed */
 } tune_limits;
 
-/* A configuration of the mesh and micro-batch that the tuner has now. memory.peak_bytes says
- * whether it fits; step_ns and items are computed if it does and can be below the limit. If it
- * cannot, step_ns is a lower bound, at the limit or above. left_out: its schedule is placed by a
- * search of its own, and bounds on time or memory say that it is beyond the limits; then nothing is
- * set. errors: of schedules and programs, where it is not possible; DH_ENOMEM */
+typedef enum tune_outcome {
+    TUNE_ESTIMATED, /* memory.peak_bytes says whether it fits; if so step_ns and items are set */
+    TUNE_BOUNDED,   /* it fits, and is not below the limit; nothing else is set */
+    TUNE_LEFT_OUT,  /* placed by a search of its own, and by bounds on time or memory beyond the
+                     * limits; nothing is set */
+    TUNE_DEFERRED,  /* the same, not looked at by limits: memory.peak_bytes, fits and step_ns are
+                     * bounds, below what they would be */
+} tune_outcome;
+
+/* A configuration of the mesh and micro-batch that the tuner has now. What is bounded takes longer
+ * than the limit, never as long. errors: of schedules and programs, where it is not possible;
+ * DH_ENOMEM */
 dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tune_row *row,
-                        bool *left_out);
+                        tune_outcome *outcome);
+
+/* ---- found.c: the best so far, and the best with each value ---------------------------------- */
+
+/* Says the same of the same configurations in whatever order they come: each has its place in the
+ * order of space.c, and of equals the first stays. One thread at a time. */
+typedef struct tune_value {
+    dh_tune_value_row row;
+    int64_t first, best, refused; /* places: of the first with it, of row.best, of row.why */
+} tune_value;
+
+typedef struct tune_found {
+    dh_arena *arena;   /* of reasons; borrowed */
+    dh_tune_row *best; /* [n_best], at most n_kept, by estimate */
+    int64_t *places;   /* of these */
+    size_t n_best, n_kept;
+    DH_VEC(tune_value) values;
+    int64_t n_fit, n_too_large, n_refused, n_left_out;
+    const char *first_refusal;
+    int64_t first_refused; /* its place */
+} tune_found;
+
+/* Where a thread found the values of its last configuration; begins as {0}. */
+typedef struct tune_hints {
+    size_t at[DH_N_TUNE_DIM];
+} tune_hints;
+
+/* errors: DH_ENOMEM; freed with tune_found_fini in any case */
+dh_status tune_found_init(dh_ctx *ctx, tune_found *found, dh_arena *arena, size_t n_kept);
+void tune_found_fini(tune_found *found);
+dh_status tune_found_limits(dh_ctx *ctx, tune_found *found, const dh_tune_config *config,
+                            int64_t place, tune_hints *hints, tune_limits *limits);
+/* outcome: TUNE_ESTIMATED or TUNE_BOUNDED */
+dh_status tune_found_estimate(dh_ctx *ctx, tune_found *found, const dh_tune_row *row,
+                              tune_outcome outcome, int64_t place, tune_hints *hints);
+/* Values that are not decided yet (-1) have no part in a refusal. */
+dh_status tune_found_refusal(dh_ctx *ctx, tune_found *found, const dh_tune_config *config,
+                             const char *reason, int64_t place);
+/* Values by the first configuration that had them. */
+void tune_found_sort(tune_found *found);
+
+/* ---- explore.c: all configurations, by threads ------------------------------------------------
+ */
+
+/* Every configuration into `found`, which does not depend on how many threads there are.
+ * in        t: the search's own, which the calling thread uses; options->n_threads
+ * errors    DH_EINTERRUPTED; those of estimates but for configurations that are not possible
+ * cost      each thread has tables of its own, but for timetables */
+dh_status tune_explore(dh_ctx *ctx, tuner *t, tune_found *found, dh_progress *progress,
+                       int64_t *n_all);
 
 /* ---- simulate.c ----------------------------------------------------------------------------- */
 
@@ -299,11 +386,21 @@ dh_status tune_simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row);
 
 /* ---- space.c: the configurations of a job --------------------------------------------------- */
 
-/* Sees every configuration; t->job and t->recipe have its mesh and micro-batch. `refused`: why it
- * is none (then only mesh and micro-batch are set), else NULL. */
+/* A mesh and a micro-batch. */
+typedef struct tune_unit {
+    dh_tune_config config; /* micro-batch 0: the mesh is not possible */
+    int64_t place;         /* of its first configuration; no two of any units are the same */
+} tune_unit;
+typedef DH_VEC(tune_unit) tune_units;
+dh_status tune_list_units(dh_ctx *ctx, tuner *t, tune_units *units);
+
+/* Sees every configuration of a unit; t->job and t->recipe have its mesh and micro-batch.
+ * `refused`: why it is none (then only mesh and micro-batch are set), else NULL. */
 typedef dh_status tune_visit(dh_ctx *ctx, void *user, const dh_tune_config *config,
                              const char *refused);
-dh_status tune_each(dh_ctx *ctx, tuner *t, tune_visit *visit, void *user);
+dh_status tune_each(dh_ctx *ctx, tuner *t, const tune_unit *unit, tune_visit *visit, void *user);
+/* The job and recipe as they were when the configuration was visited. */
+dh_status tune_enter(dh_ctx *ctx, tuner *t, const dh_tune_config *config);
 /* Rows of --strategies and --schedules. errors: DH_EMISSING */
 dh_status tune_select(dh_ctx *ctx, tuner *t);
 

@@ -388,8 +388,10 @@ static void same_as_exhaustive(const char *text, dh_tune_options *o, const setup
 {
     o->n_simulated = 0;
     o->n_rows = 20000;
+    o->n_threads = 3;
     dh_tune *all = search(s, o);
     o->n_rows = 7;
+    o->n_threads = 2;
     dh_tune *few = search(s, o);
     print_message("%s: %zu rows against %zu\n", text, few->n_rows, all->n_rows);
     assert_true(all->n_rows == (size_t)all->n_fit && few->n_rows == 7);
@@ -435,6 +437,85 @@ static void test_bounds_leave_out_nothing_that_counts(void **state)
     close_setup(&s);
 }
 
+static void assert_same_row(const dh_tune_row *a, const dh_tune_row *b)
+{
+    assert_memory_equal(&a->config, &b->config, sizeof a->config);
+    assert_true(a->fits == b->fits && a->step_ns == b->step_ns);
+    assert_memory_equal(a->item_ns, b->item_ns, sizeof a->item_ns);
+    assert_memory_equal(&a->memory, &b->memory, sizeof a->memory);
+}
+
+/* Counts, rows and values, reasons included. */
+static void assert_same_search(const dh_tune *a, const dh_tune *b)
+{
+    assert_int_equal(a->n_fit, b->n_fit);
+    assert_int_equal(a->n_too_large, b->n_too_large);
+    assert_int_equal(a->n_refused, b->n_refused);
+    assert_int_equal(a->n_left_out, b->n_left_out);
+    assert_int_equal(a->n_rows, b->n_rows);
+    assert_int_equal(a->n_values, b->n_values);
+    assert_string_equal(a->costs, b->costs);
+    for (size_t i = 0; i < a->n_rows; i++) {
+        assert_same_row(&a->rows[i], &b->rows[i]);
+        assert_string_equal(a->rows[i].why, b->rows[i].why);
+    }
+    for (size_t i = 0; i < a->n_values; i++) {
+        const dh_tune_value_row *x = &a->values[i], *y = &b->values[i];
+        assert_true(x->dim == y->dim && x->value == y->value && x->n_fit == y->n_fit);
+        assert_true(x->n_too_large == y->n_too_large && x->n_refused == y->n_refused);
+        assert_same_row(&x->best, &y->best);
+        assert_string_equal(x->why, y->why);
+    }
+}
+
+static void same_with_threads(const setup *s, dh_tune_options *o)
+{
+    static const int64_t more[] = {2, 3, 16};
+    o->n_simulated = 0;
+    o->n_rows = 20;
+    o->n_threads = 1;
+    dh_tune *one = search(s, o);
+    print_message("%lld fit, %lld too large, %lld refused, %lld left out\n", (long long)one->n_fit,
+                  (long long)one->n_too_large, (long long)one->n_refused,
+                  (long long)one->n_left_out);
+    for (size_t i = 0; i < (test_is_thin() ? 2 : DH_COUNTOF(more)); i++) {
+        o->n_threads = more[i];
+        dh_tune *many = search(s, o);
+        assert_same_search(one, many);
+        dh_tune_destroy(many);
+    }
+    dh_tune_destroy(one);
+}
+
+/* Dense and with experts, what fits seldom, and with the costs of this machine. */
+static void test_threads_change_nothing(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 16);
+    o.fixed = 1u << DH_TUNE_RECOMPUTE;
+    o.strategies = TEST_SANITIZED ? "sequential,list" : "sequential,centauri,list,wavelet+";
+    if (TEST_SANITIZED) o.fixed |= 1u << DH_TUNE_MICRO_BATCH;
+    same_with_threads(&s, &o);
+    o.memory_bytes = 12e9;
+    o.fixed |= 1u << DH_TUNE_MICRO_BATCH;
+    o.strategies = "sequential,list";
+    same_with_threads(&s, &o);
+    o = options_of(&s, 4);
+    o.cluster = NULL;
+    o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_MICRO_BATCH;
+    o.strategies = "sequential";
+    o.memory_bytes = 80e9;
+    same_with_threads(&s, &o);
+    close_setup(&s);
+    s = open_setup(experts);
+    o = options_of(&s, 8);
+    o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_MICRO_BATCH;
+    o.strategies = "sequential";
+    same_with_threads(&s, &o);
+    close_setup(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -451,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_layers_that_do_not_divide_are_split),
         cmocka_unit_test(test_same_input_same_result),
         cmocka_unit_test(test_bounds_leave_out_nothing_that_counts),
+        cmocka_unit_test(test_threads_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

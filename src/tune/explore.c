@@ -1,0 +1,400 @@
+/* Every configuration, by as many threads as are asked for, with a result that does not depend on
+ * them.
+ *
+ * Threads take groups of units: those of the same tensor, context and expert parallelism, since
+ * graphs, their times and what surrounds micro-batches are shared inside of these and nowhere else.
+ * A group is one thread's, in the order of its units, so what its configurations share is the same
+ * whoever it is. What one finds is another's limit at once: limits leave out only what cannot be in
+ * the result, so it does not matter when they are known. How many configurations are left out
+ * unseen would: those whose schedule is placed by a search of its own only get bounds at first.
+ * When all others are done, these are looked at by bound, in batches with the limits that there are
+ * when a batch begins, each by its group's thread.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "train/recipe.h"
+#include "tune/tuner.h"
+
+/* TUNING: a thread's progress is shown, and a stop seen, so often. */
+enum { SHOW_EVERY = 256 };
+/* TUNING: of the 175B model on 1,024 A100; the larger a batch, the more is placed that a batch of
+ * one would leave out. */
+enum { BATCH = 64 };
+
+/* A configuration whose schedule is placed by a search of its own. */
+typedef struct placed {
+    dh_tune_config config;
+    int64_t place;
+    double least_ns, least_bytes; /* bounds */
+    bool fits;                    /* by the bound */
+    size_t owner;                 /* worker that has its graphs */
+    tune_limits limits;
+} placed;
+
+/* Units [first, end) of the sorted ones. */
+typedef struct group {
+    size_t first, end;
+} group;
+
+typedef struct worker worker;
+
+typedef struct exploration {
+    tune_found *found;
+    dh_progress *progress;
+    const volatile sig_atomic_t *stop; /* may be NULL */
+    tune_units units;
+    DH_VEC(group) groups;
+    worker *workers; /* [n_workers] */
+    size_t n_workers;
+    pthread_mutex_t lock; /* of all below, of found and of progress */
+    size_t next_group;
+    DH_VEC(placed) placed;
+    placed **batch; /* [n_batch] */
+    size_t n_batch;
+    int64_t n_all, n_done;
+    bool failed;
+} exploration;
+
+struct worker {
+    exploration *x;
+    size_t index;
+    tuner own, *t; /* the first one's is the search's */
+    dh_job job;
+    dh_ctx ctx;
+    dh_status status;
+    tune_hints hints;
+    int64_t place; /* of the configuration at hand */
+    int64_t n_counted;
+    pthread_t thread;
+    bool started;
+};
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
+}
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+typedef dh_status worker_part(worker *w);
+
+typedef struct call {
+    worker *w;
+    worker_part *part;
+} call;
+
+static void *run_part(void *arg)
+{
+    const call *c = arg;
+    worker *w = c->w;
+    w->status = c->part(w);
+    if (w->status == DH_OK) return NULL;
+    pthread_mutex_lock(&w->x->lock);
+    w->x->failed = true;
+    pthread_mutex_unlock(&w->x->lock);
+    return NULL;
+}
+
+/* Where a thread cannot be had the calling one does its part. The first worker that failed says
+ * why. */
+static dh_status run_all(dh_ctx *ctx, exploration *x, worker_part *part)
+{
+    call *calls = calloc(x->n_workers, sizeof *calls);
+    dh_status st = DH_OK;
+    if (!calls) return no_memory(ctx);
+    for (size_t i = 0; i < x->n_workers; i++) {
+        worker *w = &x->workers[i];
+        calls[i] = (call){w, part};
+        w->status = DH_OK;
+        w->started = i > 0 && pthread_create(&w->thread, NULL, run_part, &calls[i]) == 0;
+    }
+    run_part(&calls[0]);
+    for (size_t i = 1; i < x->n_workers; i++) {
+        if (x->workers[i].started)
+            pthread_join(x->workers[i].thread, NULL);
+        else
+            run_part(&calls[i]);
+    }
+    for (size_t i = 0; st == DH_OK && i < x->n_workers; i++)
+        if ((st = x->workers[i].status) != DH_OK) dh_fail(ctx, st, "%s", x->workers[i].ctx.message);
+    free(calls);
+    return st;
+}
+
+/* ---- units ---------------------------------------------------------------------------------- */
+
+/* Large groups of ranks that share sequences come last: these take longest, and are seldom the
+ * best. Costs of this machine are a mesh's. */
+static const dh_tune_dim by_graphs[] = {DH_TUNE_CP, DH_TUNE_TP, DH_TUNE_EP};
+static const dh_tune_dim by_mesh[] = {DH_TUNE_CP, DH_TUNE_TP, DH_TUNE_EP, DH_TUNE_PP};
+
+static int compare(bool mesh, const tune_unit *a, const tune_unit *b)
+{
+    const dh_tune_dim *dims = mesh ? by_mesh : by_graphs;
+    const size_t n = mesh ? DH_COUNTOF(by_mesh) : DH_COUNTOF(by_graphs);
+    for (size_t i = 0; i < n; i++) {
+        const int64_t x = a->config.at[dims[i]], y = b->config.at[dims[i]];
+        if (x != y) return x < y ? -1 : 1;
+    }
+    return 0;
+}
+
+static int compare_places(const tune_unit *a, const tune_unit *b)
+{
+    return a->place < b->place ? -1 : a->place > b->place;
+}
+
+static int unit_by_graphs(const void *a, const void *b)
+{
+    const int order = compare(false, a, b);
+    return order ? order : compare_places(a, b);
+}
+
+static int unit_by_mesh(const void *a, const void *b)
+{
+    const int order = compare(true, a, b);
+    return order ? order : compare_places(a, b);
+}
+
+static dh_status list_groups(dh_ctx *ctx, const tuner *t, exploration *x)
+{
+    const bool mesh = t->options->cluster == NULL;
+    tune_unit *units = x->units.at;
+    const size_t n = x->units.n;
+    if (n > 0) qsort(units, n, sizeof *units, mesh ? unit_by_mesh : unit_by_graphs);
+    for (size_t i = 0, first = 0; i < n; i++) {
+        if (i + 1 < n && compare(mesh, &units[i], &units[i + 1]) == 0) continue;
+        const group g = {first, i + 1};
+        if (!dh_vec_push(&x->groups, g)) return no_memory(ctx);
+        first = i + 1;
+    }
+    return DH_OK;
+}
+
+/* The next group; false: there is none, or there is no use. */
+static bool take_group(exploration *x, group *g)
+{
+    pthread_mutex_lock(&x->lock);
+    const bool there = !x->failed && x->next_group < x->groups.n;
+    if (there) *g = x->groups.at[x->next_group++];
+    pthread_mutex_unlock(&x->lock);
+    return there;
+}
+
+static dh_status each_unit(worker *w, tune_visit *visit)
+{
+    group g;
+    while (take_group(w->x, &g))
+        for (size_t i = g.first; i < g.end; i++) {
+            w->place = w->x->units.at[i].place;
+            DH_TRY(tune_each(&w->ctx, w->t, &w->x->units.at[i], visit, w));
+        }
+    return DH_OK;
+}
+
+/* ---- counting ------------------------------------------------------------------------------- */
+
+static dh_status count_one(dh_ctx *ctx, void *user, const dh_tune_config *config,
+                           const char *refused)
+{
+    worker *w = user;
+    w->n_counted++;
+    return DH_OK;
+}
+
+static dh_status count_units(worker *w)
+{
+    return each_unit(w, count_one);
+}
+
+/* ---- estimates ------------------------------------------------------------------------------ */
+
+/* All but `limits` under the lock. */
+static dh_status begin_one(worker *w, const dh_tune_config *config, int64_t place,
+                           tune_limits *limits)
+{
+    exploration *x = w->x;
+    if (x->n_done++ % SHOW_EVERY == 0) {
+        dh_progress_count(x->progress, x->n_done, "configurations");
+        if (x->stop && *x->stop)
+            return dh_fail(&w->ctx, DH_EINTERRUPTED,
+                           "interrupted after %lld of %lld configurations", (long long)x->n_done,
+                           (long long)x->n_all);
+    }
+    return limits ? tune_found_limits(&w->ctx, x->found, config, place, &w->hints, limits) : DH_OK;
+}
+
+static dh_status defer(worker *w, const dh_tune_row *row, int64_t place)
+{
+    const placed p = {.config = row->config,
+                      .place = place,
+                      .least_ns = row->step_ns,
+                      .least_bytes = (double)row->memory.peak_bytes,
+                      .fits = row->fits,
+                      .owner = w->index};
+    return dh_vec_push(&w->x->placed, p) ? DH_OK : no_memory(&w->ctx);
+}
+
+static dh_status note(worker *w, const dh_tune_row *row, tune_outcome outcome, int64_t place)
+{
+    if (outcome == TUNE_DEFERRED) return defer(w, row, place);
+    w->x->found->n_left_out += outcome == TUNE_LEFT_OUT;
+    if (outcome == TUNE_LEFT_OUT) return DH_OK;
+    return tune_found_estimate(&w->ctx, w->x->found, row, outcome, place, &w->hints);
+}
+
+/* The tuner has the configuration's mesh and micro-batch. */
+static dh_status estimate_at(worker *w, const dh_tune_config *config, int64_t place,
+                             const tune_limits *limits)
+{
+    dh_tune_row row = {.config = *config, .why = ""};
+    tune_outcome outcome;
+    char reason[sizeof w->ctx.message] = "";
+    dh_status st = tune_estimate(&w->ctx, w->t, limits, &row, &outcome);
+    const bool refused = st == DH_EINVAL || st == DH_EUNSUPPORTED;
+    if (refused) {
+        memcpy(reason, w->ctx.message, sizeof reason);
+        dh_ctx_reset(&w->ctx);
+    } else if (st != DH_OK) {
+        return st;
+    }
+    pthread_mutex_lock(&w->x->lock);
+    st = refused ? tune_found_refusal(&w->ctx, w->x->found, config, reason, place)
+                 : note(w, &row, outcome, place);
+    pthread_mutex_unlock(&w->x->lock);
+    return st;
+}
+
+static dh_status estimate_one(dh_ctx *ctx, void *user, const dh_tune_config *config,
+                              const char *refused)
+{
+    worker *w = user;
+    const int64_t place = w->place++;
+    tune_limits limits = {.defer = true};
+    pthread_mutex_lock(&w->x->lock);
+    dh_status st = begin_one(w, config, place, refused ? NULL : &limits);
+    if (st == DH_OK && refused) st = tune_found_refusal(ctx, w->x->found, config, refused, place);
+    pthread_mutex_unlock(&w->x->lock);
+    return st == DH_OK && !refused ? estimate_at(w, config, place, &limits) : st;
+}
+
+static dh_status estimate_units(worker *w)
+{
+    return each_unit(w, estimate_one);
+}
+
+/* ---- what is placed by a search of its own --------------------------------------------------- */
+
+static int by_bound(const void *x, const void *y)
+{
+    const placed *a = x, *b = y;
+    if (a->fits != b->fits) return a->fits ? -1 : 1;
+    const double p = a->fits ? a->least_ns : a->least_bytes;
+    const double q = b->fits ? b->least_ns : b->least_bytes;
+    if (p != q) return p < q ? -1 : 1;
+    return a->place < b->place ? -1 : a->place > b->place;
+}
+
+/* Those of the batch whose graphs the worker has, in their order. */
+static dh_status estimate_batch(worker *w)
+{
+    const exploration *x = w->x;
+    for (size_t i = 0; i < x->n_batch; i++) {
+        const placed *p = x->batch[i];
+        if (p->owner != w->index) continue;
+        DH_TRY(tune_enter(&w->ctx, w->t, &p->config));
+        DH_TRY(estimate_at(w, &p->config, p->place, &p->limits));
+    }
+    return DH_OK;
+}
+
+/* The next of them that bounds do not leave out, from *at on. */
+static dh_status fill_batch(dh_ctx *ctx, exploration *x, size_t *at)
+{
+    tune_hints hints = {{0}};
+    for (x->n_batch = 0; x->n_batch < BATCH && *at < x->placed.n; ++*at) {
+        placed *p = &x->placed.at[*at];
+        DH_TRY(tune_found_limits(ctx, x->found, &p->config, p->place, &hints, &p->limits));
+        if (p->fits ? p->least_ns > p->limits.step_ns : p->least_bytes >= p->limits.bytes)
+            x->found->n_left_out++;
+        else
+            x->batch[x->n_batch++] = p;
+    }
+    return DH_OK;
+}
+
+static dh_status estimate_placed(dh_ctx *ctx, exploration *x)
+{
+    placed *batch[BATCH];
+    size_t at = 0;
+    if (x->placed.n == 0) return DH_OK;
+    qsort(x->placed.at, x->placed.n, sizeof *x->placed.at, by_bound);
+    x->batch = batch;
+    do {
+        if (x->stop && *x->stop)
+            return dh_fail(ctx, DH_EINTERRUPTED, "interrupted with %zu of %zu schedules placed", at,
+                           x->placed.n);
+        DH_TRY(fill_batch(ctx, x, &at));
+        DH_TRY(run_all(ctx, x, estimate_batch));
+        dh_progress_count(x->progress, x->n_all - (int64_t)(x->placed.n - at), "configurations");
+    } while (at < x->placed.n);
+    return DH_OK;
+}
+
+/* ---- entry ---------------------------------------------------------------------------------- */
+
+static size_t n_threads(const tuner *t)
+{
+    if (t->options->n_threads > 0) return (size_t)t->options->n_threads;
+    return (size_t)DH_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+}
+
+static dh_status add_workers(dh_ctx *ctx, tuner *t, exploration *x)
+{
+    const size_t n = DH_MAX(DH_MIN(n_threads(t), x->groups.n), (size_t)1);
+    x->workers = calloc(n, sizeof *x->workers);
+    if (!x->workers) return no_memory(ctx);
+    for (size_t i = 0; i < n; i++) {
+        worker *w = &x->workers[i];
+        *w = (worker){.x = x, .index = i, .own = *t, .job = *t->job, .ctx = DH_CTX_INIT};
+        w->t = i == 0 ? t : &w->own;
+        x->n_workers = i + 1;
+        if (i > 0) DH_TRY(tune_tuner_init(ctx, &w->own, &w->job));
+    }
+    return DH_OK;
+}
+
+static dh_status explore(dh_ctx *ctx, tuner *t, exploration *x)
+{
+    DH_TRY(tune_list_units(ctx, t, &x->units));
+    DH_TRY(list_groups(ctx, t, x));
+    DH_TRY(add_workers(ctx, t, x));
+    DH_TRY(run_all(ctx, x, count_units));
+    for (size_t i = 0; i < x->n_workers; i++) x->n_all += x->workers[i].n_counted;
+    x->next_group = 0;
+    dh_progress_start(x->progress, 0, x->n_all, 1, t->options->quiet);
+    dh_status st = run_all(ctx, x, estimate_units);
+    if (st == DH_OK) st = estimate_placed(ctx, x);
+    dh_progress_end(x->progress);
+    tune_found_sort(x->found);
+    return st;
+}
+
+dh_status tune_explore(dh_ctx *ctx, tuner *t, tune_found *found, dh_progress *progress,
+                       int64_t *n_all)
+{
+    exploration x = {.found = found, .progress = progress, .stop = t->options->stop};
+    pthread_mutex_init(&x.lock, NULL);
+    const dh_status st = explore(ctx, t, &x);
+    *n_all = x.n_all;
+    for (size_t i = 1; i < x.n_workers; i++) tune_tuner_fini(&x.workers[i].own);
+    free(x.workers);
+    dh_vec_fini(&x.units);
+    dh_vec_fini(&x.groups);
+    dh_vec_fini(&x.placed);
+    pthread_mutex_destroy(&x.lock);
+    return st;
+}

@@ -1,0 +1,56 @@
+/* What a thread of a search has for itself: costs with a memory, and what its configurations share.
+ */
+#include <stdlib.h>
+
+#include "train/recipe.h"
+#include "tune/tuner.h"
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
+}
+
+/* Of each recomputation, since a system's operators may take another time with it. */
+static dh_status find_costs(dh_ctx *ctx, tuner *t)
+{
+    for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) {
+        dh_job *with = DH_NEW(t->arena, dh_job);
+        if (!with) return no_memory(ctx);
+        *with = *t->job;
+        with->recompute = (dh_recompute)i;
+        DH_TRY(dh_job_cluster_costs(ctx, t->arena, with, t->options->cluster, &t->costs_by[i]));
+        t->costs_by[i] = tune_memo_init(&t->memo[i], t->arena, t->costs_by[i]);
+    }
+    t->costs = t->costs_by[t->job->recompute];
+    return DH_OK;
+}
+
+dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job)
+{
+    *t = (tuner){.job = job,
+                 .options = t->options,
+                 .own = t->own,
+                 .own_split = t->own_split,
+                 .strategy_wanted = t->strategy_wanted,
+                 .schedule_wanted = t->schedule_wanted,
+                 .zeros = t->zeros,
+                 .buckets = t->buckets,
+                 .memory_bytes = t->memory_bytes,
+                 .shared = t->shared,
+                 .arena = dh_arena_create()};
+    if (!t->arena) return no_memory(ctx);
+    return t->options->cluster ? find_costs(ctx, t) : DH_OK;
+}
+
+void tune_tuner_fini(tuner *t)
+{
+    dh_table_fini(&t->decided);
+    dh_table_fini(&t->blocks);
+    dh_table_fini(&t->times);
+    dh_table_fini(&t->outlines);
+    for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[i].times);
+    for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
+    dh_vec_fini(&t->all_blocks);
+    free(t->scratch);
+    dh_arena_destroy(t->arena);
+}
