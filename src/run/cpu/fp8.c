@@ -72,12 +72,12 @@ void dh_k_fp8_expert_columns(dh_fp8_format format, int64_t E, int64_t n_runs,
                              float *scales)
 {
     const dh_fp8_grid grid = dh_fp8_grid_of(format);
-    const int64_t n_stripes = div_up(C, DH_STRIPE);
-#pragma omp parallel for schedule(static) if (offsets[n_runs] * C >= PARALLEL_MIN)
-    for (int64_t i = 0; i < E * n_stripes; i++) {
-        const int64_t e = i / n_stripes, first = i % n_stripes * DH_STRIPE;
-        const stripe s = {C, first, DH_MIN(first + DH_STRIPE, C), x, y};
-        round_expert(&s, grid, e, E, n_runs, offsets, scales + e * C);
+#pragma omp parallel for collapse(2) schedule(static) if (offsets[n_runs] * C >= PARALLEL_MIN)
+    for (int64_t e = 0; e < E; e++) {
+        for (int64_t first = 0; first < C; first += DH_STRIPE) {
+            const stripe s = {C, first, DH_MIN(first + DH_STRIPE, C), x, y};
+            round_expert(&s, grid, e, E, n_runs, offsets, scales + e * C);
+        }
     }
 }
 
