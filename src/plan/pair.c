@@ -109,6 +109,10 @@ dh_status dh_pair_problem_validate(dh_ctx *ctx, const dh_pair_problem *p)
 {
     DH_TRY(check_strand(ctx, "forward", &p->f));
     DH_TRY(check_strand(ctx, "backward", &p->b));
+    if ((int64_t)p->f.n * p->b.n > DH_PAIR_MAX_PAIRS)
+        return dh_fail(ctx, DH_EINVAL,
+                       "%d forward beside %d backward operators; %lld pairs are possible", p->f.n,
+                       p->b.n, (long long)DH_PAIR_MAX_PAIRS);
     if (p->round_ns < 0 || p->round_ns > DH_PAIR_MAX_NS)
         return dh_fail(ctx, DH_EINVAL, "a round costs %lld ns; 0..%lld are possible",
                        (long long)p->round_ns, (long long)DH_PAIR_MAX_NS);

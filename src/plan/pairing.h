@@ -45,7 +45,8 @@ typedef enum dh_pair_source {
 
 const char *dh_pair_source_name(dh_pair_source source);
 
-#define DH_PAIR_MAX_OPS 512                     /* of a strand */
+#define DH_PAIR_MAX_OPS 8192                    /* of a strand */
+#define DH_PAIR_MAX_PAIRS (INT64_C(1) << 22)    /* of an operator of either: 700 MB to search */
 #define DH_PAIR_MAX_EXACT_OPS 64                /* of a strand, for the exact search */
 #define DH_PAIR_MAX_NS INT64_C(100000000000000) /* of one time: 28 hours; sums stay in int64 */
 #define DH_PAIR_MAX_SEGMENT 8                   /* operators of a strand in a paired round */
@@ -74,7 +75,7 @@ typedef struct dh_pair_time {
 
 typedef struct dh_pair_problem {
     dh_pair_strand f, b;
-    const dh_pair_time *together; /* [f.n][b.n] */
+    const dh_pair_time *together; /* [f.n][b.n], DH_PAIR_MAX_PAIRS at most */
     int64_t round_ns;             /* launch and barrier at the start of every round */
 } dh_pair_problem;
 

@@ -129,3 +129,10 @@ void dh_progress_end(dh_progress *p)
     if (!p->quiet && p->drawn > 0) fputc('\n', stderr);
     p->drawn = 0;
 }
+
+void dh_progress_clear(dh_progress *p)
+{
+    if (!p->quiet && p->drawn > 0) clear_line(p);
+    fflush(stderr);
+    p->drawn = 0;
+}

@@ -23,6 +23,8 @@ void dh_progress_step(dh_progress *p, const dh_progress_line *line);
 void dh_progress_count(dh_progress *p, int64_t done, const char *what);
 /* A line of its own above the bar. */
 void dh_progress_note(dh_progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The bar stays, what follows begins a line of its own; or it goes, where a result follows. */
 void dh_progress_end(dh_progress *p);
+void dh_progress_clear(dh_progress *p);
 
 #endif

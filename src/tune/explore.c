@@ -40,6 +40,7 @@ typedef struct group {
 } group;
 
 typedef struct worker worker;
+typedef dh_status worker_part(worker *w);
 
 typedef struct exploration {
     tune_found *found;
@@ -52,7 +53,7 @@ typedef struct exploration {
     pthread_mutex_t lock; /* of all below, of found and of progress */
     size_t next_group;
     DH_VEC(placed) placed;
-    placed **batch; /* [n_batch] */
+    placed *batch[BATCH];
     size_t n_batch;
     int64_t n_all, n_done;
     bool failed;
@@ -69,6 +70,7 @@ struct worker {
     int64_t place; /* of the configuration at hand */
     int64_t n_counted;
     pthread_t thread;
+    worker_part *part;
     bool started;
 };
 
@@ -79,18 +81,10 @@ static dh_status no_memory(dh_ctx *ctx)
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
-typedef dh_status worker_part(worker *w);
-
-typedef struct call {
-    worker *w;
-    worker_part *part;
-} call;
-
 static void *run_part(void *arg)
 {
-    const call *c = arg;
-    worker *w = c->w;
-    w->status = c->part(w);
+    worker *w = arg;
+    w->status = w->part(w);
     if (w->status == DH_OK) return NULL;
     pthread_mutex_lock(&w->x->lock);
     w->x->failed = true;
@@ -102,25 +96,21 @@ static void *run_part(void *arg)
  * why. */
 static dh_status run_all(dh_ctx *ctx, exploration *x, worker_part *part)
 {
-    call *calls = calloc(x->n_workers, sizeof *calls);
     dh_status st = DH_OK;
-    if (!calls) return no_memory(ctx);
     for (size_t i = 0; i < x->n_workers; i++) {
         worker *w = &x->workers[i];
-        calls[i] = (call){w, part};
-        w->status = DH_OK;
-        w->started = i > 0 && pthread_create(&w->thread, NULL, run_part, &calls[i]) == 0;
+        w->part = part;
+        w->started = i > 0 && pthread_create(&w->thread, NULL, run_part, w) == 0;
     }
-    run_part(&calls[0]);
+    run_part(&x->workers[0]);
     for (size_t i = 1; i < x->n_workers; i++) {
         if (x->workers[i].started)
             pthread_join(x->workers[i].thread, NULL);
         else
-            run_part(&calls[i]);
+            run_part(&x->workers[i]);
     }
     for (size_t i = 0; st == DH_OK && i < x->n_workers; i++)
         if ((st = x->workers[i].status) != DH_OK) dh_fail(ctx, st, "%s", x->workers[i].ctx.message);
-    free(calls);
     return st;
 }
 
@@ -328,11 +318,9 @@ static dh_status fill_batch(dh_ctx *ctx, exploration *x, size_t *at)
 
 static dh_status estimate_placed(dh_ctx *ctx, exploration *x)
 {
-    placed *batch[BATCH];
     size_t at = 0;
     if (x->placed.n == 0) return DH_OK;
     qsort(x->placed.at, x->placed.n, sizeof *x->placed.at, by_bound);
-    x->batch = batch;
     do {
         if (x->stop && *x->stop)
             return dh_fail(ctx, DH_EINTERRUPTED, "interrupted with %zu of %zu schedules placed", at,
@@ -378,7 +366,10 @@ static dh_status explore(dh_ctx *ctx, tuner *t, exploration *x)
     dh_progress_start(x->progress, 0, x->n_all, 1, t->options->quiet);
     dh_status st = run_all(ctx, x, estimate_units);
     if (st == DH_OK) st = estimate_placed(ctx, x);
-    dh_progress_end(x->progress);
+    if (st == DH_OK)
+        dh_progress_clear(x->progress);
+    else
+        dh_progress_end(x->progress);
     tune_found_sort(x->found);
     return st;
 }

@@ -86,7 +86,7 @@ static dh_status simulate_best(search *s)
         else
             n_fit += s->found.best[i++].fits;
     }
-    if (n > 0) dh_progress_end(&s->progress);
+    if (n > 0) dh_progress_clear(&s->progress);
     sort_rows(s->found.best, s->found.n_best);
     return DH_OK;
 }
@@ -140,6 +140,26 @@ static dh_status simulate_value(search *s, size_t i)
     return st;
 }
 
+/* A faster simulated row may have a value too, one that the estimates placed behind the best with
+ * that value: a table of values does not contradict the table of rows above it. */
+static void take_faster(dh_tune_value_row *v, const dh_tune_row *row)
+{
+    if (row->simulated_ns > 0 && row->fits && row->config.at[v->dim] == v->value &&
+        is_better(row, &v->best))
+        v->best = *row;
+}
+
+static void take_fastest(search *s)
+{
+    tune_found *f = &s->found;
+    for (size_t i = 0; i < f->values.n; i++) {
+        dh_tune_value_row *v = &f->values.at[i].row;
+        if (v->n_fit == 0) continue;
+        for (size_t k = 0; k < f->n_best; k++) take_faster(v, &f->best[k]);
+        for (size_t k = 0; k < f->values.n; k++) take_faster(v, &f->values.at[k].row.best);
+    }
+}
+
 static dh_status simulate_values(search *s)
 {
     const double limit_ns = s->found.n_best > 0 ? WORTH_SIMULATING * s->found.best[0].step_ns : 0;
@@ -151,7 +171,7 @@ static dh_status simulate_values(search *s)
         const dh_tune_value_row *v = &s->found.values.at[i].row;
         if (v->n_fit > 0 && v->best.step_ns <= limit_ns) DH_TRY(simulate_value(s, i));
     }
-    dh_progress_end(&s->progress);
+    dh_progress_clear(&s->progress);
     return DH_OK;
 }
 
@@ -308,6 +328,7 @@ static dh_status run(search *s)
     if (!s->tune->costs) return no_memory(s->ctx);
     DH_TRY(simulate_best(s));
     DH_TRY(simulate_values(s));
+    take_fastest(s);
     return finish(s);
 }
 

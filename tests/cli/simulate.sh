@@ -92,6 +92,13 @@ done
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies sequential,dhelix \
     --set parallel.layer_split=16,16
 says 'dhelix: layer split'
+# A head in a thousand chunks is paired as well.
+printf 'model: {preset: llama3-8b, n_layers: 2}\ntrain: {batch: 16, micro_batch: 8, seq_len: 4096}\n' \
+    >"$tmp/head.yaml"
+ok "$dhelix" simulate "$tmp/head.yaml" --cluster h100 --ranks 8 --set parallel.tp=8 --json \
+    --strategies sequential,dhelix
+check 'dhelix is faster' awk '/"step_ms"/ { ms[n++] = $2 + 0 } END { exit !(n == 2 && ms[1] < ms[0]) }' \
+    "$tmp/out"
 # What this machine cannot hold is asked for its cluster; a mesh that spans nodes says so.
 fails 1 'name the hardware to simulate with --cluster' "$dhelix" simulate "$tmp/job.yaml" \
     --set model=llama3.1-405b

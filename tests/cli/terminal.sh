@@ -164,6 +164,11 @@ terminal 80 "'$dhelix' tune '$tmp/llama.yaml' --cluster h100 --devices 4096 &
 same "$status" 130 'a search that is interrupted'
 check 'the message has a line of its own' \
     grep -qa "^dhelix: error: interrupted" "$tmp/typescript"
+# What came to its end leaves its result only.
+terminal 80 "'$dhelix' tune '$tmp/llama.yaml' --cluster h100 --devices 8 --strategies sequential \
+    --schedules 1f1b --verify 1"
+check 'no bar stays above the result' \
+    test -z "$(sed 's/.*\x1b\[J//' "$tmp/typescript" | grep -a '^\[[#-]')"
 
 ok "$dhelix" --version
 check 'the version is that of the package' \

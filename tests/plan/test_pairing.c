@@ -679,6 +679,14 @@ static void search_looks_at_each_move_once(void **state)
 
 /* ---- refusals ------------------------------------------------------------------------------- */
 
+/* Refused before its times are read: it has none. */
+static dh_pair_problem long_strands(int32_t n_f, int32_t n_b)
+{
+    static dh_pair_op ops[DH_PAIR_MAX_OPS];
+    for (int32_t i = 0; i < DH_PAIR_MAX_OPS; i++) ops[i] = op("x", DH_ENGINE_COMPUTE, 1);
+    return (dh_pair_problem){{ops, n_f}, {ops, n_b}, NULL, 0};
+}
+
 static void broken_problems_are_refused(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -708,7 +716,10 @@ static void broken_problems_are_refused(void **state)
     assert_fails(&ctx, dh_pair_plan_make(&ctx, row, &p, NULL, &plan), DH_EINVAL, "costs -4 ns");
     hand_problem(f, b, t, &p);
     p.f.n = DH_PAIR_MAX_OPS + 1;
-    assert_fails(&ctx, dh_pair_plan_make(&ctx, row, &p, NULL, &plan), DH_EINVAL, "513 forward");
+    assert_fails(&ctx, dh_pair_plan_make(&ctx, row, &p, NULL, &plan), DH_EINVAL, "8193 forward");
+    p = long_strands(2049, 2048);
+    assert_fails(&ctx, dh_pair_plan_make(&ctx, row, &p, NULL, &plan), DH_EINVAL,
+                 "2049 forward beside 2048 backward operators");
     dh_pair_options o = DH_PAIR_OPTIONS_INIT;
     o.max_segment = DH_PAIR_MAX_SEGMENT + 1;
     hand_problem(f, b, t, &p);

@@ -65,9 +65,24 @@ typedef struct errors {
     double regret;      /* simulated step of the best by estimate over the best of all */
 } errors;
 
+/* Also by simulated times: no row is faster than what the table of values has for its values. */
+static void assert_values_are_fastest(const dh_tune *t)
+{
+    for (size_t i = 0; i < t->n_rows; i++)
+        for (size_t k = 0; k < t->n_values; k++) {
+            const dh_tune_row *row = &t->rows[i];
+            const dh_tune_value_row *v = &t->values[k];
+            if (!row->fits || row->simulated_ns == 0 || row->config.at[v->dim] != v->value)
+                continue;
+            assert_true(v->best.simulated_ns > 0);
+            assert_true(v->best.simulated_ns <= row->simulated_ns);
+        }
+}
+
 static errors compare(const dh_tune *t)
 {
     errors e = {.least = INFINITY};
+    assert_values_are_fastest(t);
     const dh_tune_row *chosen = &t->rows[0];
     for (size_t i = 0; i < t->n_rows; i++) {
         const dh_tune_row *r = &t->rows[i];
