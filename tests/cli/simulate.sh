@@ -257,13 +257,14 @@ ok "$dhelix" plan "$tmp/job.yaml" --cluster a100 --json
 check 'A100 takes longer' awk -v a="$(json bound_us)" -v h="$bound" 'BEGIN { exit !(a > h) }'
 
 # What communicators hold of a device, and what else was tried.
-ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --explain
+explain=(plan "$tmp/job.yaml" --cluster h100 --explain --set model.n_layers=4 --set train.batch=16)
+ok "$dhelix" "${explain[@]}"
 says 'products are planned for the others'
 says 'full with'
-ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --explain --json
+ok "$dhelix" "${explain[@]}" --json
 check 'no step is longer than with links full' awk -v a="$(json step_ms)" -v f="$(json full_step_ms)" \
     'BEGIN { exit !(a > 0 && a <= f) }'
-ok "$dhelix" plan "$tmp/job.yaml" --cluster h100 --explain --set parallel.gpu_comm_sms=3
+ok "$dhelix" "${explain[@]}" --set parallel.gpu_comm_sms=3
 says '(parallel.gpu_comm_sms)'
 
 # Too large for the devices.

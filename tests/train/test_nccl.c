@@ -15,6 +15,7 @@
 #define SMALL                                                                                      \
     "model.n_layers=2 train.batch=4 train.steps=2 eval.every=2 eval.batches=1 "                    \
     "optimizer.decay_steps=8 "
+#define SHORT "train.seq_len=16 "
 #define BY_NCCL "device=cuda parallel.gpu_comm=nccl "
 
 /* As test_cuda has them; sums go round the ranks here, and are rounded to bf16 on the way. */
@@ -212,43 +213,8 @@ static void a_captured_step_that_fails_ends_all(void **state)
     }
 }
 
-/* Operators alone and in pairs, timed by events of the streams: on the host their times say
- * nothing, but all of them are there. */
-static void profiles_are_measured_on_streams(void **state)
-{
-    static const char *const changes[] = {"model.n_layers=2",
-                                          "device=cuda",
-                                          "parallel.tp=2",
-                                          "parallel.gpu_comm=nccl",
-                                          "train.batch=2",
-                                          "train.steps=1",
-                                          "data.train=tests/data/corpora/tinyshakespeare/input.txt",
-                                          "data.tokenizer=chars",
-                                          "train.seq_len=16",
-                                          "train.micro_batch=1"};
-    const dh_profile_options options = {.quiet = true, .samples = 3};
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_job *job;
-    dh_profile *p;
-    dh_host_set_devices(2);
-    assert_ok(&ctx, dh_job_parse(&ctx, RUN_GPT2, strlen(RUN_GPT2), "profile.yaml", ".", changes,
-                                 DH_COUNTOF(changes), &job));
-    assert_ok(&ctx, dh_profile_measure(&ctx, job, &options, &p));
-    size_t n_links = 0;
-    for (size_t i = 0; i < p->ops.n; i++) {
-        assert_true(p->ops.at[i].n_samples >= 3 && p->ops.at[i].solo_ns >= 1);
-        n_links += p->ops.at[i].stream != DH_STREAM_COMPUTE;
-    }
-    assert_true(n_links >= 2 && p->pairs.n > 30);
-    print_message("  %zu operators, %zu of them on links, %zu pairs\n", p->ops.n, n_links,
-                  p->pairs.n);
-    dh_profile_destroy(p);
-    dh_job_destroy(job);
-    no_trouble();
-}
-
-/* What a profile of the played devices says is no figure, but it is one: communicators hold what is
- * chosen by it, and products are planned for the rest. */
+/* Profiles are measured on streams. What one of the played devices says is no figure, but it is
+ * one: communicators hold what is chosen by it, and products are planned for the rest. */
 static void communicators_hold_what_a_profile_says(void **state)
 {
     const dh_profile_options options = {.quiet = true, .samples = 3};
@@ -264,12 +230,20 @@ static void communicators_hold_what_a_profile_says(void **state)
     run_folder(dir, sizeof dir, "profile");
     run_folder(out, sizeof out, "held");
     snprintf(path, sizeof path, "%s.json", dir);
-    assert_ok(&ctx, run_parse(&ctx, RUN_GPT2, SMALL BY_NCCL "parallel.tp=2", out, &job));
+    assert_ok(&ctx, run_parse(&ctx, RUN_GPT2, SMALL BY_NCCL SHORT "parallel.tp=2", out, &job));
     assert_ok(&ctx, dh_profile_measure(&ctx, job, &options, &profile));
+    size_t n_links = 0;
+    for (size_t i = 0; i < profile->ops.n; i++) {
+        assert_true(profile->ops.at[i].n_samples >= 3 && profile->ops.at[i].solo_ns >= 1);
+        n_links += profile->ops.at[i].stream != DH_STREAM_COMPUTE;
+    }
+    assert_true(n_links >= 2 && profile->pairs.n > 30);
+    print_message("  %zu operators, %zu of them on links, %zu pairs\n", profile->ops.n, n_links,
+                  profile->pairs.n);
     assert_ok(&ctx, dh_profile_write(&ctx, profile, path));
     dh_profile_destroy(profile);
     dh_job_destroy(job);
-    snprintf(settings, sizeof settings, SMALL BY_NCCL "parallel.tp=2 profile=%s", path);
+    snprintf(settings, sizeof settings, SMALL BY_NCCL SHORT "parallel.tp=2 profile=%s", path);
     assert_ok(&ctx, run_parse(&ctx, RUN_GPT2, settings, out, &job));
     assert_ok(&ctx, dh_job_resolve(&ctx, job, &quiet, &resolved));
     assert_ok(&ctx, dh_resolved_link_sms(&ctx, resolved, &choice));
@@ -430,7 +404,6 @@ int main(void)
         cmocka_unit_test(captured_steps_have_the_same_bits),
         cmocka_unit_test(what_cannot_be_captured_is_named),
         cmocka_unit_test(a_captured_step_that_fails_ends_all),
-        cmocka_unit_test(profiles_are_measured_on_streams),
         cmocka_unit_test(communicators_hold_what_a_profile_says),
         cmocka_unit_test(a_rank_that_fails_ends_all),
         cmocka_unit_test(memory_that_is_not_there_is_told_of),

@@ -264,10 +264,12 @@ static double compare(const team *one, const team *many, mesh of)
 
 static void gradients_over(const char *model, const mesh *meshes, size_t n)
 {
+    static size_t turn; /* of models, so that all of them together have every mesh */
+    const size_t stride = test_is_short() && n > 4 ? 2 : 1;
     team one;
     run_team(model, one_rank, 1, &one);
     assert_true(one.members[0].norm > 0.1);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = turn++ % stride; i < n; i += stride) {
         team many;
         run_team(model, meshes[i], micro_batch, &many);
         double worst = compare(&one, &many, meshes[i]);
