@@ -73,38 +73,51 @@ static double ref_row(const ref *r, const double *q, const double *k, int64_t b,
     return max + log(sum);
 }
 
+/* Query (b,t,h)'s output [D], with scratch p [Tk]; returns the log-sum-exp. */
+static double ref_output(const ref *r, const double *q, const double *k, const double *v, int64_t b,
+                         int64_t t, int64_t h, double *p, double *o)
+{
+    const double lse = ref_row(r, q, k, b, t, h, p);
+    for (int64_t d = 0; d < r->D; d++) {
+        double sum = 0;
+        for (int64_t u = 0; u < r->Tk; u++)
+            sum += p[u] * v[((b * r->Tk + u) * r->KV + h / (r->H / r->KV)) * r->D + d];
+        o[d] = sum;
+    }
+    return lse;
+}
+
 static void ref_forward(const ref *r, const double *q, const double *k, const double *v, double *o,
                         double *lse)
 {
     double *p = zeros(r->Tk);
     for (int64_t b = 0; b < r->B; b++)
         for (int64_t t = 0; t < r->Tq; t++)
-            for (int64_t h = 0; h < r->H; h++) {
-                lse[(b * r->H + h) * r->Tq + t] = ref_row(r, q, k, b, t, h, p);
-                for (int64_t d = 0; d < r->D; d++) {
-                    double sum = 0;
-                    for (int64_t u = 0; u < r->Tk; u++)
-                        sum += p[u] * v[((b * r->Tk + u) * r->KV + h / (r->H / r->KV)) * r->D + d];
-                    o[((b * r->Tq + t) * r->H + h) * r->D + d] = sum;
-                }
-            }
+            for (int64_t h = 0; h < r->H; h++)
+                lse[(b * r->H + h) * r->Tq + t] =
+                    ref_output(r, q, k, v, b, t, h, p, o + ((b * r->Tq + t) * r->H + h) * r->D);
     free(p);
 }
 
-/* sum(do o): what the finite differences vary one element of q, k or v in. */
+/* sum(do o) over the queries that one element of q, k or v reaches, which the finite differences
+ * vary: those of its sample and heads, for q one. */
 typedef struct grad_arg {
     const ref *r;
     const double *q, *k, *v, *dout;
+    int64_t b, t, n_t, h, n_h;
 } grad_arg;
 
 static double weighted_output(const grad_arg *a)
 {
     const ref *r = a->r;
-    const int64_t n = r->B * r->Tq * r->H * r->D;
-    double *o = zeros(n), *lse = zeros(r->B * r->H * r->Tq), sum = 0;
-    ref_forward(r, a->q, a->k, a->v, o, lse);
-    for (int64_t i = 0; i < n; i++) sum += o[i] * a->dout[i];
-    free(lse);
+    double *o = zeros(r->D), *p = zeros(r->Tk), sum = 0;
+    for (int64_t t = a->t; t < a->t + a->n_t; t++)
+        for (int64_t h = a->h; h < a->h + a->n_h; h++) {
+            const double *dout = a->dout + ((a->b * r->Tq + t) * r->H + h) * r->D;
+            ref_output(r, a->q, a->k, a->v, a->b, t, h, p, o);
+            for (int64_t d = 0; d < r->D; d++) sum += o[d] * dout[d];
+        }
+    free(p);
     free(o);
     return sum;
 }
@@ -198,18 +211,20 @@ static void check_case(const attn_case *c, dh_dtype T, uint64_t *seed)
     check_close("lse", lse, want_lse, 1e-5);
 
     /* bf16: o enters the gradient rounded, 2^-9 of sums of D products. */
-    const grad_arg arg = {&r, q, k, v, do64};
+    const int64_t group = c->H / c->KV;
     const double tolerance = T == DH_BF16 ? 2e-2 : 2e-5;
     for (int probe = 0; probe < 6; probe++) {
         const int64_t row = (int64_t)(test_rand(seed) % (uint64_t)rows);
         const int64_t qc = (int64_t)(test_rand(seed) % (uint64_t)q_width);
         const int64_t kc = (int64_t)(test_rand(seed) % (uint64_t)kv_width);
+        const grad_arg of_q = {&r, q, k, v, do64, row / c->T, row % c->T, 1, qc / c->D, 1};
+        const grad_arg of_kv = {&r, q, k, v, do64, row / c->T, 0, c->T, kc / c->D * group, group};
         check_value("dq", get(dqkv, row * stride + qc),
-                    finite_difference(vary, q, row * q_width + qc, 1e-4, &arg), tolerance);
+                    finite_difference(vary, q, row * q_width + qc, 1e-4, &of_q), tolerance);
         check_value("dk", get(dqkv, row * stride + q_width + kc),
-                    finite_difference(vary, k, row * kv_width + kc, 1e-4, &arg), tolerance);
+                    finite_difference(vary, k, row * kv_width + kc, 1e-4, &of_kv), tolerance);
         check_value("dv", get(dqkv, row * stride + q_width + kv_width + kc),
-                    finite_difference(vary, v, row * kv_width + kc, 1e-4, &arg), tolerance);
+                    finite_difference(vary, v, row * kv_width + kc, 1e-4, &of_kv), tolerance);
     }
 
     /* The same bits on another number of threads. */
