@@ -1,7 +1,7 @@
 /* Memory of the devices that the host plays, and its own that is pinned.
  *
  * Memory of devices lies in one range that is closed to everybody unless work of some stream is
- * running. New memory holds NaN patterns. */
+ * running. What was freed is not used again, and stays closed. New memory holds NaN patterns. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,16 +26,23 @@ static size_t range_used;
 static int n_running; /* work */
 static int64_t allocations_to_failure, n_objects;
 
+/* From the first block that is not freed on: the longer the range, the longer this takes. */
+static bool protect(int rights)
+{
+    unsigned char *end = range + range_used, *first = end;
+    for (const block *b = blocks; b; b = b->next)
+        if (b->device >= 0 && b->at < first) first = b->at;
+    return first == end || mprotect(first, (size_t)(end - first), rights) == 0;
+}
+
 void host_open_memory(void)
 {
-    if (n_running++ == 0 && range_used)
-        DH_CHECK(mprotect(range, range_used, PROT_READ | PROT_WRITE) == 0, "memory stays closed");
+    if (n_running++ == 0) DH_CHECK(protect(PROT_READ | PROT_WRITE), "memory stays closed");
 }
 
 void host_close_memory(void)
 {
-    if (--n_running == 0 && range_used)
-        DH_CHECK(mprotect(range, range_used, PROT_NONE) == 0, "memory stays open");
+    if (--n_running == 0) DH_CHECK(protect(PROT_NONE), "memory stays open");
 }
 
 static const block *block_of(const void *at, size_t n_bytes)
@@ -99,8 +106,8 @@ cudaError_t cudaMalloc(void **devPtr, size_t size)
         mprotect(*devPtr, room, PROT_READ | PROT_WRITE);
         memset(*devPtr, 0xFF, size);
         range_used += room;
-        host_close_memory();
         add_block(*devPtr, size, host_device());
+        host_close_memory();
     }
     pthread_mutex_unlock(&host_lock);
     return refused ? host_failed(cudaErrorMemoryAllocation) : cudaSuccess;
@@ -145,6 +152,12 @@ cudaError_t cudaFreeHost(void *ptr)
     return cudaSuccess;
 }
 
+static void drop(void *at, size_t n_bytes)
+{
+    madvise(at, n_bytes, MADV_DONTNEED);
+    DH_CHECK(mprotect(at, n_bytes, PROT_NONE) == 0, "freed memory stays open");
+}
+
 /* As CUDA does, once nothing is under way on the device. */
 cudaError_t cudaFree(void *devPtr)
 {
@@ -153,7 +166,7 @@ cudaError_t cudaFree(void *devPtr)
     pthread_mutex_lock(&host_lock);
     host_drain_device(host_device());
     const bool known = remove_block(devPtr, false, &n_bytes);
-    if (known) madvise(devPtr, n_bytes, MADV_DONTNEED);
+    if (known) drop(devPtr, n_bytes);
     pthread_mutex_unlock(&host_lock);
     return known ? cudaSuccess : host_failed(cudaErrorInvalidValue);
 }
