@@ -22,7 +22,7 @@
 #include <ucontext.h>
 #endif
 
-thread_local dh_host_index threadIdx, blockIdx, blockDim, gridDim;
+__thread dh_host_index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace
 {
@@ -95,27 +95,32 @@ struct fibre {
 };
 
 struct scheduler {
-    char *stacks = nullptr;
+    char *stacks;
     fibre fibres[MAX_THREADS];
     uint64_t values[MAX_THREADS / LANES][2][LANES];
     context home;
-    const void *home_stack = nullptr;
-    size_t home_bytes = 0;
-    void *home_fake = nullptr;
-    void (*body)(const void *) = nullptr;
-    const void *user = nullptr;
-    unsigned n = 0, running = 0;
-    uint64_t seed = 0;
-    size_t shared_used = 0;
+    const void *home_stack;
+    size_t home_bytes;
+    void *home_fake;
+    void (*body)(const void *);
+    const void *user;
+    unsigned n, running;
+    uint64_t seed;
+    size_t shared_used;
     alignas(64) unsigned char shared[SHARED];
-
-    ~scheduler()
-    {
-        if (stacks) munmap(stacks, static_cast<size_t>(MAX_THREADS) * STACK);
-    }
 };
 
-thread_local scheduler s;
+__thread scheduler s;
+
+/* Stacks go with their thread. */
+struct stacks_end {
+    bool known = false;
+    ~stacks_end()
+    {
+        if (s.stacks) munmap(s.stacks, static_cast<size_t>(MAX_THREADS) * STACK);
+    }
+};
+thread_local stacks_end at_end;
 
 /* From the scheduler to a fibre, and back. */
 
@@ -293,6 +298,7 @@ void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(cons
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         DH_CHECK(at != MAP_FAILED, "no memory for the stacks of fibres");
         s.stacks = static_cast<char *>(at);
+        at_end.known = true; /* a thread's objects end where they were used */
     }
     s.body = body;
     s.user = user;

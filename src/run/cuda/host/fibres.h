@@ -20,8 +20,8 @@ struct dh_host_index {
     unsigned x, y, z;
 };
 
-/* Of the fibre that runs. */
-extern thread_local dh_host_index threadIdx, blockIdx, blockDim, gridDim;
+/* Of the fibre that runs. Not thread_local, whose every use asks whether it has been made. */
+extern __thread dh_host_index threadIdx, blockIdx, blockDim, gridDim;
 
 /* Calls body(user) as every thread of n_blocks blocks of n_threads, a multiple of 32. */
 void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(const void *),
