@@ -83,7 +83,8 @@ n_strategies=$("$dhelix" list strategies --json | grep -c '"name"')
 forms=(--json)
 if deep; then forms+=(--quiet); fi # the latter says nothing of progress, and the table
 for form in "${forms[@]}"; do
-    ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all "$form" --set train.batch=16
+    ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all "$form" --set train.batch=16 \
+        --set model.n_layers=8
     for name in $("$dhelix" list strategies --json | sed -n 's/.*"name": "\([^"]*\)".*/\1/p'); do
         says "$name"
     done

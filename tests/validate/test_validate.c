@@ -93,7 +93,8 @@ static bool takes_long(const dh_validation_table *table)
 {
     static const char *const names[] = {"dhelix-throughput",     "dhelix-speedups",
                                         "korthikanti-iteration", "korthikanti-utilisation",
-                                        "korthikanti-memory",    "korthikanti-scaling"};
+                                        "korthikanti-memory",    "korthikanti-scaling",
+                                        "megatron-sc21"};
     for (size_t i = 0; i < DH_COUNTOF(names); i++)
         if (strcmp(table->name, names[i]) == 0) return true;
     return false;
