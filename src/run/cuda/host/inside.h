@@ -82,6 +82,7 @@ struct CUstream_st {
     host_work *first, **last;
     uint64_t n_queued, n_done, n_wanted, id;
     int device;
+    int n_waiters; /* threads that wait for its work */
     bool leaving;
     cudaError_t failure;
     cudaGraph_t graph; /* captures its work; NULL: it runs */

@@ -1,7 +1,7 @@
 /* Memory of the devices that the host plays, and its own that is pinned.
  *
  * Memory of devices lies in one range that is closed to everybody unless work of some stream is
- * running. What was freed is not used again, and stays closed. New memory holds NaN patterns. */
+ * running. What was freed is not used again. New memory holds NaN patterns. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,27 +22,36 @@ typedef struct block {
 
 static block *blocks;
 static unsigned char *range;
-static size_t range_used;
-static int n_running; /* work */
+static size_t range_used, range_gone; /* of which so much at its begin has been freed */
+static int n_running;                 /* work */
 static int64_t allocations_to_failure, n_objects;
 
-/* From the first block that is not freed on: the longer the range, the longer this takes. */
-static bool protect(int rights)
+static void protect(int rights)
 {
-    unsigned char *end = range + range_used, *first = end;
-    for (const block *b = blocks; b; b = b->next)
-        if (b->device >= 0 && b->at < first) first = b->at;
-    return first == end || mprotect(first, (size_t)(end - first), rights) == 0;
+    if (range_used > range_gone)
+        DH_CHECK(mprotect(range + range_gone, range_used - range_gone, rights) == 0,
+                 "rights of memory stay as they are");
 }
 
 void host_open_memory(void)
 {
-    if (n_running++ == 0) DH_CHECK(protect(PROT_READ | PROT_WRITE), "memory stays closed");
+    if (n_running++ == 0) protect(PROT_READ | PROT_WRITE);
+}
+
+/* When all has been freed it stays closed: the longer the range, the longer opening takes. Not a
+ * block by itself: what another device still does may reach it, and shall read zeros. */
+static void forget_freed(void)
+{
+    for (const block *b = blocks; b; b = b->next)
+        if (b->device >= 0) return;
+    if (n_running == 0) range_gone = range_used;
 }
 
 void host_close_memory(void)
 {
-    if (--n_running == 0) DH_CHECK(protect(PROT_NONE), "memory stays open");
+    if (--n_running > 0) return;
+    protect(PROT_NONE);
+    forget_freed();
 }
 
 static const block *block_of(const void *at, size_t n_bytes)
@@ -152,12 +161,6 @@ cudaError_t cudaFreeHost(void *ptr)
     return cudaSuccess;
 }
 
-static void drop(void *at, size_t n_bytes)
-{
-    madvise(at, n_bytes, MADV_DONTNEED);
-    DH_CHECK(mprotect(at, n_bytes, PROT_NONE) == 0, "freed memory stays open");
-}
-
 /* As CUDA does, once nothing is under way on the device. */
 cudaError_t cudaFree(void *devPtr)
 {
@@ -166,7 +169,10 @@ cudaError_t cudaFree(void *devPtr)
     pthread_mutex_lock(&host_lock);
     host_drain_device(host_device());
     const bool known = remove_block(devPtr, false, &n_bytes);
-    if (known) drop(devPtr, n_bytes);
+    if (known) {
+        madvise(devPtr, n_bytes, MADV_DONTNEED);
+        forget_freed();
+    }
     pthread_mutex_unlock(&host_lock);
     return known ? cudaSuccess : host_failed(cudaErrorInvalidValue);
 }

@@ -150,14 +150,23 @@ static void wait_for(cudaStream_t s, uint64_t n_done)
 {
     want(s, n_done);
     n_waiting++;
+    s->n_waiters++;
     while (s->n_done < n_done) pthread_cond_wait(&moved, &host_lock);
     n_waiting--;
+    if (--s->n_waiters == 0 && s->leaving) pthread_cond_broadcast(&moved);
 }
 
+static cudaStream_t find_busy(int device)
+{
+    cudaStream_t s = streams;
+    while (s && (s->device != device || s->n_done == s->n_queued)) s = s->next;
+    return s;
+}
+
+/* While one is waited for, others may go and come. */
 void host_drain_device(int device)
 {
-    for (cudaStream_t s = streams; s; s = s->next)
-        if (s->device == device) wait_for(s, s->n_queued);
+    for (cudaStream_t s; (s = find_busy(device));) wait_for(s, s->n_queued);
 }
 
 static cudaError_t drain(cudaStream_t s)
@@ -208,6 +217,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     stream->leaving = true;
     host_drop_object();
     pthread_cond_signal(&stream->wake);
+    while (stream->n_waiters > 0) pthread_cond_wait(&moved, &host_lock);
     pthread_mutex_unlock(&host_lock);
     pthread_join(stream->thread, NULL);
     pthread_cond_destroy(&stream->wake);
