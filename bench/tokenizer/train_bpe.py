@@ -55,8 +55,8 @@ def own_text():
 
 def train_ours(a, size, files, out):
     start = time.perf_counter()
-    subprocess.run([a.dhelix, "tokenize", "--train-bpe", str(size), *files, "-o", out], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": str(a.threads)})
+    subprocess.run([a.dhelix, "tokenize", "--train-bpe", str(size), *files, "-o", out], check=True,
+                   capture_output=True, env=os.environ | {"OMP_NUM_THREADS": str(a.threads)})
     return time.perf_counter() - start
 
 

@@ -46,7 +46,7 @@ typedef enum dh_pair_source {
 const char *dh_pair_source_name(dh_pair_source source);
 
 #define DH_PAIR_MAX_OPS 8192                    /* of a strand */
-#define DH_PAIR_MAX_PAIRS (INT64_C(1) << 22)    /* of an operator of either: 700 MB to search */
+#define DH_PAIR_MAX_PAIRS (INT64_C(1) << 22)    /* of an operator of either: 840 MB to search */
 #define DH_PAIR_MAX_EXACT_OPS 64                /* of a strand, for the exact search */
 #define DH_PAIR_MAX_NS INT64_C(100000000000000) /* of one time: 28 hours; sums stay in int64 */
 #define DH_PAIR_MAX_SEGMENT 8                   /* operators of a strand in a paired round */

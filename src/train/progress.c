@@ -132,7 +132,7 @@ void dh_progress_end(dh_progress *p)
 
 void dh_progress_clear(dh_progress *p)
 {
-    if (!p->quiet && p->drawn > 0) clear_line(p);
+    if (p->drawn == 0) return;
+    clear_line(p);
     fflush(stderr);
-    p->drawn = 0;
 }

@@ -366,10 +366,7 @@ static dh_status explore(dh_ctx *ctx, tuner *t, exploration *x)
     dh_progress_start(x->progress, 0, x->n_all, 1, t->options->quiet);
     dh_status st = run_all(ctx, x, estimate_units);
     if (st == DH_OK) st = estimate_placed(ctx, x);
-    if (st == DH_OK)
-        dh_progress_clear(x->progress);
-    else
-        dh_progress_end(x->progress);
+    if (st == DH_OK) dh_progress_clear(x->progress);
     tune_found_sort(x->found);
     return st;
 }

@@ -154,7 +154,6 @@ static void take_fastest(search *s)
     tune_found *f = &s->found;
     for (size_t i = 0; i < f->values.n; i++) {
         dh_tune_value_row *v = &f->values.at[i].row;
-        if (v->n_fit == 0) continue;
         for (size_t k = 0; k < f->n_best; k++) take_faster(v, &f->best[k]);
         for (size_t k = 0; k < f->values.n; k++) take_faster(v, &f->values.at[k].row.best);
     }
@@ -342,6 +341,7 @@ dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *
     dh_status st = s.tune && (s.tune->arena = dh_arena_create()) ? DH_OK : no_memory(ctx);
     if (st == DH_OK) st = prepare(&s, &own);
     if (st == DH_OK) st = run(&s);
+    if (st != DH_OK) dh_progress_end(&s.progress); /* the message is below where it stopped */
     dh_vec_fini(&s.t.zeros);
     dh_vec_fini(&s.t.buckets);
     tune_tuner_fini(&s.t);

@@ -1,44 +1,12 @@
 /* Known answers, round trips and adversarial texts of every tokenizer. */
-#include "dh_test.h"
+#include "tokenizer_cases.h"
 
 #include "data/split.h"
-#include "dhelix/tokenizer.h"
 #include "sha256.h"
 
 #include <jansson.h>
 
-#define DATA "tests/data/tokenizers/"
 #define CORPORA "tests/data/corpora/"
-
-static dh_tokenizer *load(const char *spec)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_tokenizer *tok = NULL;
-    assert_ok(&ctx, dh_tokenizer_load(&ctx, spec, &tok));
-    return tok;
-}
-
-static dh_ids encode(const dh_tokenizer *tok, const void *text, size_t n, unsigned flags)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_ids ids = {0};
-    assert_ok(&ctx, dh_tokenizer_encode(&ctx, tok, text, n, flags, &ids));
-    return ids;
-}
-
-static void assert_ids(const dh_tokenizer *tok, const char *text, unsigned flags,
-                       const int32_t *want, size_t n)
-{
-    dh_ids ids = encode(tok, text, strlen(text), flags);
-    if (ids.n != n || (n && memcmp(ids.at, want, n * sizeof *want) != 0)) {
-        for (size_t i = 0; i < ids.n; i++) print_message("%d ", ids.at[i]);
-        fail_msg("\"%s\": %zu ids, want %zu or others", text, ids.n, n);
-    }
-    dh_vec_fini(&ids);
-}
-#define ASSERT_IDS(tok, text, flags, ...)                                                          \
-    assert_ids(tok, text, flags, (const int32_t[]){__VA_ARGS__},                                   \
-               sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
 
 static void assert_round_trip(const dh_tokenizer *tok, const void *text, size_t n)
 {

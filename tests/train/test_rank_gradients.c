@@ -264,7 +264,7 @@ static double compare(const team *one, const team *many, mesh of)
 
 static void gradients_over(const char *model, const mesh *meshes, size_t n)
 {
-    static size_t turn; /* of models, so that all of them together have every mesh */
+    static size_t turn; /* of models: those that share a list of meshes have all of it together */
     const size_t stride = test_is_short() && n > 4 ? 2 : 1;
     team one;
     run_team(model, one_rank, 1, &one);

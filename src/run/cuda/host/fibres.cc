@@ -112,15 +112,16 @@ struct scheduler {
 
 __thread scheduler s;
 
-/* Stacks go with their thread. */
-struct stacks_end {
-    bool known = false;
-    ~stacks_end()
+/* Stacks go with their thread. Apart from s, which has nothing to construct or destroy, so that its
+ * uses do not ask whether it has been made. */
+struct thread_stacks {
+    char *at = nullptr;
+    ~thread_stacks()
     {
-        if (s.stacks) munmap(s.stacks, static_cast<size_t>(MAX_THREADS) * STACK);
+        if (at) munmap(at, static_cast<size_t>(MAX_THREADS) * STACK);
     }
 };
-thread_local stacks_end at_end;
+thread_local thread_stacks own_stacks;
 
 /* From the scheduler to a fibre, and back. */
 
@@ -297,8 +298,7 @@ void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(cons
         void *at = mmap(nullptr, static_cast<size_t>(MAX_THREADS) * STACK, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         DH_CHECK(at != MAP_FAILED, "no memory for the stacks of fibres");
-        s.stacks = static_cast<char *>(at);
-        at_end.known = true; /* a thread's objects end where they were used */
+        own_stacks.at = s.stacks = static_cast<char *>(at);
     }
     s.body = body;
     s.user = user;

@@ -33,25 +33,25 @@ static void protect(int rights)
                  "rights of memory stay as they are");
 }
 
-void host_open_memory(void)
-{
-    if (n_running++ == 0) protect(PROT_READ | PROT_WRITE);
-}
-
 /* When all has been freed it stays closed: the longer the range, the longer opening takes. Not a
  * block by itself: what another device still does may reach it, and shall read zeros. */
 static void forget_freed(void)
 {
     for (const block *b = blocks; b; b = b->next)
         if (b->device >= 0) return;
-    if (n_running == 0) range_gone = range_used;
+    range_gone = range_used;
+}
+
+void host_open_memory(void)
+{
+    if (n_running++ > 0) return;
+    forget_freed();
+    protect(PROT_READ | PROT_WRITE);
 }
 
 void host_close_memory(void)
 {
-    if (--n_running > 0) return;
-    protect(PROT_NONE);
-    forget_freed();
+    if (--n_running == 0) protect(PROT_NONE);
 }
 
 static const block *block_of(const void *at, size_t n_bytes)
@@ -115,8 +115,8 @@ cudaError_t cudaMalloc(void **devPtr, size_t size)
         mprotect(*devPtr, room, PROT_READ | PROT_WRITE);
         memset(*devPtr, 0xFF, size);
         range_used += room;
-        add_block(*devPtr, size, host_device());
         host_close_memory();
+        add_block(*devPtr, size, host_device());
     }
     pthread_mutex_unlock(&host_lock);
     return refused ? host_failed(cudaErrorMemoryAllocation) : cudaSuccess;
@@ -169,10 +169,7 @@ cudaError_t cudaFree(void *devPtr)
     pthread_mutex_lock(&host_lock);
     host_drain_device(host_device());
     const bool known = remove_block(devPtr, false, &n_bytes);
-    if (known) {
-        madvise(devPtr, n_bytes, MADV_DONTNEED);
-        forget_freed();
-    }
+    if (known) madvise(devPtr, n_bytes, MADV_DONTNEED);
     pthread_mutex_unlock(&host_lock);
     return known ? cudaSuccess : host_failed(cudaErrorInvalidValue);
 }
