@@ -2,11 +2,13 @@
 """Strategies side by side on the same work, with communication paced to a wanted share.
 
 For every mesh the links are paced so that communication would be a given share of a step
-that hides none of it; then the strategies take turns over the rounds and the best round's
-median step counts. Losses must agree. README.md says what the columns mean.
+that hides none of it; then the strategies take turns over the rounds and seeds. A row's step is the
+median of its rounds, its speed-up the median of what it gained in each round. Losses must agree.
+README.md says what the columns mean.
 
   bench/overlap/run.py                              # build/release; about 15 minutes
   bench/overlap/run.py --meshes tp2 --shares 45 --strategies "sequential dhelix"
+  bench/overlap/run.py --meshes "tp2 cp2" --widths "256 512" --seeds "1 2"
   bench/overlap/run.py --ablation                   # DHelix's switches one after another
 """
 import argparse
@@ -25,13 +27,13 @@ DATA = ROOT / "examples" / "data" / "tinyshakespeare.txt"
 # Of a loss. Orders and schedules change no bit; rings of partial GEMMs (intra-batch) add a
 # reduction over ranks in another order, parts of a micro-batch (domino) gradients of weights.
 TOLERANCE = 1e-5
-DENSE = "{family: gpt2, n_layers: 8, width: 256, n_heads: 8, max_seq: 256}"
-EXPERTS = ("{family: mixtral, n_layers: 4, width: 256, n_heads: 8, n_kv_heads: 4, head_dim: 32,"
-           " ffn_width: 512, n_experts: 4, top_k: 2, max_seq: 256, tied_head: false}")
+DENSE = "{{family: gpt2, n_layers: 8, width: {width}, n_heads: {heads}, max_seq: 256}}"
+EXPERTS = ("{{family: mixtral, n_layers: 4, width: {width}, n_heads: {heads}, n_kv_heads: {kv_heads}, head_dim: 32,"
+           " ffn_width: {ffn}, n_experts: 4, top_k: 2, max_seq: 256, tied_head: false}}")
 JOB = """\
 model: {model}
 data: {{train: {data}, tokenizer: bytes, val_fraction: 0}}
-train: {{steps: {steps}, batch: {batch}, micro_batch: 2, seq_len: 256, threads: 1, dtype: {dtype}}}
+train: {{steps: {steps}, seed: {seed}, batch: {batch}, micro_batch: 2, seq_len: 256, threads: 1, dtype: {dtype}}}
 eval: {{every: 0}}
 """
 # name: model, micro-batches a step, settings, link that is paced
@@ -53,7 +55,8 @@ ABLATION = [
 ]
 # Rows that are no strategy: "unhidden" runs one operator at a time, whatever its stream.
 ROWS = {"unhidden": "strategy=sequential overlap.barriers=full"}
-FIELDS = ["mesh", "share", "gbps", "strategy", "tokens_per_s", "speedup", "step_ms", "hidden",
+FIELDS = ["mesh", "width", "share", "gbps", "strategy", "tokens_per_s", "speedup", "speedup_least", "speedup_most",
+          "step_ms", "step_least", "step_most", "hidden",
           "dependency_ms", "contention_ms", "tail_ms", "other_ms", "bubble_ms", "partners_ms", "idle_ms", "slab_mb",
           "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "predicted_hidden", "loss_error"]
 
@@ -81,13 +84,15 @@ def words_of(args, mesh, gbps, settings, job):
     return words
 
 
-def write_job(args, mesh, folder):
+def write_job(args, mesh, folder, seed=None):
     """The job file of a mesh; data-parallel ranks share its micro-batches."""
     model, n_micro, own, _ = MESHES[mesh]
+    width = args.width
+    model = model.format(width=width, heads=width // 32, kv_heads=width // 64, ffn=2 * width)
     dp = next((int(s.split("=")[1]) for s in own if s.startswith("parallel.dp")), 1)
     job = folder / "job.yaml"
-    job.write_text(JOB.format(model=model, data=DATA, steps=args.steps, batch=2 * n_micro * dp,
-                              dtype=args.dtype), encoding="utf-8")
+    job.write_text(JOB.format(model=model, data=DATA, steps=args.steps, batch=2 * n_micro * dp, dtype=args.dtype,
+                              seed=args.seed_list[0] if seed is None else seed), encoding="utf-8")
     return job
 
 
@@ -101,13 +106,13 @@ def dhelix(args, command, words):
     return done.stdout
 
 
-def train(args, mesh, gbps, settings, keep=None):
+def train(args, mesh, gbps, settings, keep=None, seed=None):
     """One run: its losses, median step and where a step's time went, in ms. What its experts got
     goes to the folder `keep`, where one is given."""
     with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as name:
         folder = Path(name)
         out = folder / "out"
-        job = write_job(args, mesh, folder)
+        job = write_job(args, mesh, folder, seed)
         dhelix(args, "train", [*words_of(args, mesh, gbps, [*settings, f"out={out}"], job), "--quiet"])
         lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
@@ -160,8 +165,8 @@ def pace_for(args, mesh, share, keep):
 
 
 def measure(args, mesh, share, rows):
-    """Every row's strategy in turns; the best round of each. Orders and predictions go by the load
-    of experts that the first run recorded."""
+    """Every row's strategy in turns. Orders and predictions go by the load of experts that the first
+    run recorded."""
     with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as recorded:
         gbps = pace_for(args, mesh, share / 100, recorded)
         if os.listdir(recorded):
@@ -171,42 +176,72 @@ def measure(args, mesh, share, rows):
 
 
 def take_turns(args, mesh, share, gbps, rows):
-    """The rows on links of one pace."""
-    best = {}
+    """The rows on links of one pace: all of them in every round, each round with every seed, so that
+    what is compared was measured within one turn."""
+    turns = {name: [] for name, _ in rows}
     for _ in range(args.rounds):
-        for name, settings in rows:
-            run = train(args, mesh, gbps, settings)
-            if name not in best or run["step_ms"] < best[name]["step_ms"]:
-                best[name] = run
-    first = best[rows[0][0]]
+        for seed in args.seed_list:
+            for name, settings in rows:
+                turns[name].append(train(args, mesh, gbps, settings, seed=seed))
+    first = turns[rows[0][0]]
     for name, settings in rows:
-        run = best[name]
-        error = max(abs(a - b) / abs(b) for a, b in zip(run["losses"], first["losses"]))
+        error = max(abs(a - b) / abs(b) for mine, other in zip(turns[name], first)
+                    for a, b in zip(mine["losses"], other["losses"]))
         if error > TOLERANCE:
             raise Failure(f"{mesh}: losses of {name} differ from {rows[0][0]}'s by {error:.2g}")
-        wire = (1 - share / 100) ** -1 * share / 100 * first["compute_ms"]
+        # Where the time went is told of the round in the middle.
+        run = sorted(turns[name], key=lambda turn: turn["step_ms"])[(len(first) - 1) // 2]
+        steps = [turn["step_ms"] for turn in turns[name]]
+        gains = [other["step_ms"] / mine["step_ms"] for mine, other in zip(turns[name], first)]
+        middle = sorted(first, key=lambda turn: turn["step_ms"])[(len(first) - 1) // 2]
+        wire = (1 - share / 100) ** -1 * share / 100 * middle["compute_ms"]
         predicted, hidden = predict(args, mesh, gbps, settings)
-        yield {**{k: v for k, v in run.items() if k in FIELDS}, "mesh": mesh, "share": share,
-               "gbps": gbps, "strategy": name, "speedup": first["step_ms"] / run["step_ms"],
-               "slab_over_first": run["slab_mb"] / first["slab_mb"],
+        step = statistics.median(steps)
+        yield {**{k: v for k, v in run.items() if k in FIELDS}, "mesh": mesh, "width": args.width, "share": share,
+               "gbps": gbps, "strategy": name, "step_ms": step, "step_least": min(steps), "step_most": max(steps),
+               "speedup": statistics.median(gains), "speedup_least": min(gains), "speedup_most": max(gains),
+               "slab_over_first": run["slab_mb"] / first[0]["slab_mb"],
                "bound_ms": max(run["compute_ms"] * ranks_a_core(mesh), wire), "predicted_ms": predicted,
-               "prediction_error": predicted and predicted / run["step_ms"] - 1, "predicted_hidden": hidden,
+               "prediction_error": predicted and predicted / step - 1, "predicted_hidden": hidden,
                "loss_error": error}
 
 
 def print_row(row, head):
     """One line; times are rank 0's, of a step."""
     if head:
-        print(f"\n{row['mesh']}, communication {row['share']} % of a step that hides none "
+        print(f"\n{row['mesh']}, width {row['width']}, communication {row['share']} % of a step that hides none "
               f"(links paced to {row['gbps']:.2f} Gbit/s)\n"
-              f"{'':<16}{'tokens/s':>9}{'speed-up':>9}{'step ms':>9}{'hidden':>8}{'depend.':>8}"
+              f"{'':<16}{'tokens/s':>9}{'speed-up':>20}{'step ms':>9}{'hidden':>8}{'depend.':>8}"
               f"{'content.':>9}{'tail':>6}{'other':>7}{'bubble':>7}{'late':>6}{'idle':>6}{'slab MB':>9}{'':>7}{'bound ms':>9}{'predicted':>16}")
     predicted = f"{row['predicted_ms']:>8.0f} {row['prediction_error']:+.0%}, {row['predicted_hidden']:.0%}" if row["predicted_ms"] else ""
-    print(f"{row['strategy']:<16}{row['tokens_per_s']:>9.0f}{row['speedup']:>9.2f}{row['step_ms']:>9.0f}"
+    gain = f"{row['speedup']:.2f} ({row['speedup_least']:.2f} to {row['speedup_most']:.2f})"
+    print(f"{row['strategy']:<16}{row['tokens_per_s']:>9.0f}{gain:>20}{row['step_ms']:>9.0f}"
           f"{row['hidden']:>8.0%}{row['dependency_ms']:>8.0f}{row['contention_ms']:>9.0f}"
           f"{row['tail_ms']:>6.0f}{row['other_ms']:>7.0f}{row['bubble_ms']:>7.0f}"
           f"{row['partners_ms']:>6.0f}{row['idle_ms']:>6.0f}{row['slab_mb']:>9.1f}"
           f"{row['slab_over_first'] - 1:>+7.1%}{row['bound_ms']:>9.0f}{predicted:>16}", flush=True)
+
+
+def add_work(parser, default_widths):
+    """Options of what is measured and how often, for this program and table.py."""
+    parser.add_argument("--widths", default=default_widths, help="of the models, multiples of 64")
+    parser.add_argument("--seeds", default="1337", help="of weights, dropout and data; every round runs each")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--no-predict", action="store_true", help="without `dhelix simulate`")
+    parser.add_argument("--no-profile", action="store_true", help="order by estimates")
+
+
+def read_work(args):
+    """Lists of what add_work takes as text."""
+    args.seed_list = [int(seed) for seed in args.seeds.split()]
+    args.width_list = [int(width) for width in args.widths.split()]
+    for width in args.width_list:
+        if width <= 0 or width % 64:
+            raise Failure(f"width {width} is no multiple of 64: heads have 32 channels, and share keys by two")
+    args.width = args.width_list[0]
 
 
 def main():
@@ -219,15 +254,11 @@ def main():
                         help="rows of `dhelix list strategies`, or unhidden: one operator at a time; "
                              "the first is what others are compared with")
     parser.add_argument("--ablation", action="store_true", help="the paper's switches instead of strategies")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--csv", type=Path, default=ROOT / "build/bench/overlap.csv")
-    parser.add_argument("--no-predict", action="store_true", help="without `dhelix simulate`")
-    parser.add_argument("--no-profile", action="store_true", help="order by estimates")
     parser.add_argument("--quick", action="store_true", help="one small table, for tests")
+    add_work(parser, "256")
     args = parser.parse_args()
+    read_work(args)
     if args.quick:
         args.meshes, args.shares, args.steps, args.rounds = "tp2", "45", 2, 1
     rows = [(s, ROWS.get(s, f"strategy={s}").split()) for s in args.strategies.split()]
@@ -236,17 +267,19 @@ def main():
         rows = [(name, [*paper, *switches.split()]) for name, switches in ABLATION]
     load = os.getloadavg()[0]
     print(f"# {os.cpu_count()} cores, load {load:.2f} at the start; {args.dtype}, a thread a rank, "
-          f"{args.rounds} rounds of {args.steps - 1} timed steps; paced links sleep, they use no core")
+          f"{args.rounds} rounds of {args.steps - 1} timed steps, seeds {args.seeds}; paced links sleep, "
+          f"they use no core")
     args.csv.parent.mkdir(parents=True, exist_ok=True)
     with open(args.csv, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         for mesh in args.meshes.split():
-            for share in map(int, args.shares.split()):
-                for i, row in enumerate(measure(args, mesh, share, rows)):
-                    print_row(row, i == 0)
-                    writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-                    file.flush()
+            for args.width in args.width_list:
+                for share in map(int, args.shares.split()):
+                    for i, row in enumerate(measure(args, mesh, share, rows)):
+                        print_row(row, i == 0)
+                        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+                        file.flush()
     print(f"every row: {args.csv}")
 
 

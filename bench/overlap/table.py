@@ -80,15 +80,17 @@ def print_table(mesh, share, measured, left, out):
         print(text, file=out, flush=True)
 
     put(f"\n## {TITLES.get(mesh, mesh)}\n")
-    put(f"Communication {share} % of a step that hides none, links paced to {first['gbps']:.3g} Gbit/s.\n")
+    put(f"Communication {share} % of a step that hides none, links paced to {first['gbps']:.3g} Gbit/s, "
+        f"width {first['width']}.\n")
     put("| strategy | step, ms | speed-up | hidden | memory, MB | predicted step, ms | error |")
     put("|---|---|---|---|---|---|---|")
     surprises = []
     for r in measured:
         predicted = f"{r['predicted_ms']:.0f} | {r['prediction_error']:+.0%}" if r["predicted_ms"] else "- | -"
-        put(f"| {r['strategy']} | {r['step_ms']:.0f} | {r['speedup']:.2f} | {r['hidden']:.0%} | "
+        spread = max(r["step_most"] - r["step_ms"], r["step_ms"] - r["step_least"])
+        put(f"| {r['strategy']} | {r['step_ms']:.0f} ± {spread:.0f} | {r['speedup']:.2f} | {r['hidden']:.0%} | "
             f"{r['slab_mb']:.1f} | {predicted} |")
-        slower = r["step_ms"] > SLOWER * first["step_ms"]
+        slower = r["speedup"] < 1 / SLOWER
         if slower and r["predicted_ms"] and r["predicted_ms"] <= first["predicted_ms"]:
             surprises.append(r["strategy"])
     if left:
@@ -140,14 +142,10 @@ def main():
     parser.add_argument("--share", type=int, default=45, help="communication in %% of an unhidden step")
     parser.add_argument("--strategies", default="all", help="rows; the first is what others are compared with")
     parser.add_argument("--reasons", action="store_true", help="only which rows apply where, and why not")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, default=run.ROOT / "build/bench/table.md")
-    parser.add_argument("--no-predict", action="store_true", help="without `dhelix simulate`")
-    parser.add_argument("--no-profile", action="store_true", help="order by estimates")
+    run.add_work(parser, "256")
     args = parser.parse_args()
+    run.read_work(args)
     known = all_rows(args)
     names = list(known) if args.strategies == "all" else args.strategies.split()
     unknown = [name for name in names if name not in known]
@@ -157,10 +155,11 @@ def main():
     with open(args.out, "w", encoding="utf-8") as file:
         out = Both(file)
         print(f"# Every strategy, every mesh\n\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} at the "
-              f"start; {args.dtype}, a thread a rank, {args.rounds} rounds of {args.steps - 1} timed steps; "
-              f"paced links sleep, they use no core.", file=out)
+              f"start; {args.dtype}, a thread a rank, {args.rounds} rounds of {args.steps - 1} timed steps, seeds "
+              f"{args.seeds}; a step is the median of its rounds, ± the farthest of them; paced links sleep, they use no core.", file=out)
         for mesh in args.meshes.split():
-            table_of(args, mesh, [known[name] for name in names], out)
+            for args.width in args.width_list:
+                table_of(args, mesh, [known[name] for name in names], out)
     print(f"\nthe same in {args.out}")
 
 
