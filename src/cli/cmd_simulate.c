@@ -123,8 +123,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(simulate_args, out),
      .value = "DIR",
-     .doc = "write what a run would leave there: job.yaml, summary.json and a trace of each "
-            "simulated rank; with several strategies a folder each"},
+     .doc = "write what a run would leave there: job.yaml, profile.json, summary.json and a trace "
+            "of each simulated rank; with several strategies a folder each"},
     {.name = "placed",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(simulate_args, placed),

@@ -212,7 +212,7 @@ static dh_status write_folder(dh_ctx *ctx, const dh_simulated_list *list, const 
     if (list->n_schedules > 1) dh_str_printf(&dir, "/%s", one->schedule);
     if (list->n_strategies > 1) dh_str_printf(&dir, "/%s", one->strategy->name);
     dh_status st = dir.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a run folder")
-                              : dh_train_write_simulated(ctx, &one->job->job, one->sim, dir.text);
+                              : dh_train_write_simulated(ctx, one->job, one->sim, dir.text);
     dh_str_fini(&dir);
     return st;
 }

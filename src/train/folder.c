@@ -62,6 +62,17 @@ dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir)
     return st;
 }
 
+dh_status dh_run_write_profile(dh_ctx *ctx, const dh_profile *profile, const char *dir)
+{
+    dh_str path = DH_STR_INIT;
+    if (!profile) return DH_OK;
+    dh_str_printf(&path, "%s/profile.json", dir);
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the profile")
+                               : dh_profile_write(ctx, profile, path.text);
+    dh_str_fini(&path);
+    return st;
+}
+
 /* ---- claiming -------------------------------------------------------------------------------- */
 
 /* The longest path a run writes is that of its last checkpoint's manifest. */
@@ -119,6 +130,7 @@ dh_status dh_run_open_metrics(dh_ctx *ctx, dh_run *run)
 static dh_status open_outputs(dh_ctx *ctx, dh_run *run)
 {
     DH_TRY(dh_run_write_job(ctx, run->job, run->job->out_dir));
+    DH_TRY(dh_run_write_profile(ctx, run->profile, run->job->out_dir));
     DH_TRY(dh_run_save_tokenizer(ctx, run)); /* a run that could not be continued keeps its own */
     return dh_run_open_metrics(ctx, run);
 }

@@ -158,16 +158,16 @@ dh_status dh_profile_find(dh_ctx *ctx, const dh_job *job, dh_profile **profile)
     return st;
 }
 
-dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs)
+dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs,
+                       dh_profile **profile)
 {
     const dh_costs *estimates;
-    dh_profile *profile;
+    *profile = NULL;
     DH_TRY(dh_job_estimates(ctx, arena, job, &estimates));
     *costs = estimates;
-    DH_TRY(dh_profile_find(ctx, job, &profile));
-    dh_status st = profile ? dh_profile_costs(ctx, arena, profile, estimates, costs) : DH_OK;
-    dh_profile_destroy(profile);
-    return st == DH_OK ? dh_job_load_costs(ctx, arena, job, *costs, costs) : st;
+    DH_TRY(dh_profile_find(ctx, job, profile));
+    if (*profile) DH_TRY(dh_profile_costs(ctx, arena, *profile, estimates, costs));
+    return dh_job_load_costs(ctx, arena, job, *costs, costs);
 }
 
 /* ---- storing ------------------------------------------------------------------------------- */

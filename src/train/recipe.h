@@ -52,8 +52,9 @@ dh_status dh_job_vocab(dh_ctx *ctx, const dh_job *job, const dh_tokenizer *token
 /* ---- profile_find.c ------------------------------------------------------------------------- */
 /* By what the job's operators are ordered; the same on every rank: a profile that
  * dh_profile_find finds, else estimates. The job's vocabulary must be known.
- * out       in the arena */
-dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs);
+ * out       costs: in the arena; profile: what they rest on, NULL: estimates; caller frees */
+dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs **costs,
+                       dh_profile **profile);
 
 /* ---- fuse.c: optimizer.fuse: auto ------------------------------------------------------------ */
 /* Of a job with its strategy and schedule: in how many pieces its optimizer is fused, where that is

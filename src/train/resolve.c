@@ -67,6 +67,7 @@ void dh_resolved_destroy(dh_resolved *r)
     if (!r) return;
     for (size_t i = 0; i < r->n_groups; i++) dh_resolved_destroy(r->groups[i]);
     dh_schedule_destroy(r->schedule);
+    dh_profile_destroy(r->profile);
     dh_order_cache_destroy(r->recipe.ordering.cache);
     dh_arena_destroy(r->arena);
     free(r);
@@ -139,7 +140,7 @@ static dh_status find_costs(dh_ctx *ctx, dh_resolved *r)
     if (r->cluster)
         DH_TRY(dh_job_cluster_costs(ctx, r->arena, &r->job, r->cluster, costs));
     else
-        DH_TRY(dh_job_costs(ctx, r->arena, &r->job, costs));
+        DH_TRY(dh_job_costs(ctx, r->arena, &r->job, costs, &r->profile));
     return dh_resolved_note(ctx, r, "costs", (*costs)->name, "%s%s",
                             r->cluster ? "of the cluster's devices and links" : "profile=",
                             r->cluster ? "" : r->job.profile);

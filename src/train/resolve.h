@@ -2,6 +2,7 @@
 #ifndef DH_TRAIN_RESOLVE_H
 #define DH_TRAIN_RESOLVE_H
 
+#include "costs/profile.h"
 #include "dhelix/cluster.h"
 #include "dhelix/job.h"
 #include "dhelix/tokenizer.h"
@@ -40,6 +41,7 @@ struct dh_resolved {
     dh_derived derived[DH_MAX_DERIVED];
     size_t n_derived, n_common;  /* the first n_common hold for any strategy */
     dh_schedule *schedule;       /* the recipe's */
+    dh_profile *profile;         /* that its costs rest on; NULL: estimates, or a cluster's */
     const dh_rewrites *rewrites; /* that a strategy which searches tried; else NULL */
     const dh_fusions *fusions;   /* likewise, of the optimizer */
     dh_arena *arena;

@@ -2,6 +2,7 @@
 #ifndef DH_TRAIN_RUN_H
 #define DH_TRAIN_RUN_H
 
+#include "costs/profile.h"
 #include "data/dataset.h"
 #include "dhelix/train.h"
 #include "report/timeline.h"
@@ -26,9 +27,10 @@ typedef struct dh_step_work {
 } dh_step_work;
 
 struct dh_run {
-    const dh_job *job;       /* resolved */
-    const dh_recipe *recipe; /* borrowed from the process */
-    const dh_recipe *groups; /* likewise, of groups of lengths; NULL: there are none */
+    const dh_job *job;         /* resolved */
+    const dh_recipe *recipe;   /* borrowed from the process */
+    const dh_profile *profile; /* that its costs rest on, likewise; NULL: estimates */
+    const dh_recipe *groups;   /* likewise, of groups of lengths; NULL: there are none */
     size_t n_groups;
     dh_mesh mesh;
     dh_ranks ranks;
@@ -131,9 +133,12 @@ void dh_times_summarize(const dh_timeline *times, json_t *summary);
 /* ---- folder.c: the run folder ---------------------------------------------------------------- */
 /* DIR/job.yaml, complete and with paths that hold wherever it is read. */
 dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir);
+/* DIR/profile.json, what operators were ordered or simulated by; nothing where that is NULL. */
+dh_status dh_run_write_profile(dh_ctx *ctx, const dh_profile *profile, const char *dir);
 /* Make and lock it, the one before set aside where the run is to begin anew. Every rank calls. */
 dh_status dh_run_claim_folder(dh_ctx *ctx, dh_run *run);
-/* After resuming: job.yaml, tokenizer, metrics; refuses where no checkpoint could be written. */
+/* After resuming: job.yaml, profile, tokenizer, metrics; refuses where no checkpoint could be
+ * written. */
 dh_status dh_run_open_outputs(dh_ctx *ctx, dh_run *run);
 /* metrics.jsonl and, where the job wants them, TensorBoard's events, from the run's step on. */
 dh_status dh_run_open_metrics(dh_ctx *ctx, dh_run *run);

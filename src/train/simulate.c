@@ -89,11 +89,12 @@ static dh_status write_summary(dh_ctx *ctx, const dh_sim *sim, const char *dir)
     return st;
 }
 
-dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
+dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_resolved *resolved, const dh_sim *sim,
                                    const char *dir)
 {
     DH_TRY(dh_dir_create(ctx, dir));
-    DH_TRY(dh_run_write_job(ctx, job, dir));
+    DH_TRY(dh_run_write_job(ctx, &resolved->job, dir));
+    DH_TRY(dh_run_write_profile(ctx, resolved->profile, dir));
     for (size_t k = 0; k < sim->n_classes; k++) DH_TRY(write_trace(ctx, &sim->ranks[k], dir));
     return write_summary(ctx, sim, dir);
 }
@@ -119,7 +120,7 @@ dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_opti
     DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
     dh_status st = dh_train_simulate(ctx, resolved, &plain, &sim);
     if (st == DH_OK && options->dir)
-        st = dh_train_write_simulated(ctx, &resolved->job, sim, options->dir);
+        st = dh_train_write_simulated(ctx, resolved, sim, options->dir);
     if (st == DH_OK) *result = result_of(sim);
     dh_sim_destroy(sim);
     dh_resolved_destroy(resolved);

@@ -42,9 +42,10 @@ dh_status dh_train_simulate_on(dh_ctx *ctx, const dh_resolved *job, const dh_tra
 dh_status dh_train_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
                                  dh_system_memory **memory);
 
-/* What a run would leave in its folder: job.yaml, summary.json with rank 0's times, and
- * a trace-rankN.json for each rank that was simulated. errors: DH_EIO, DH_ENOMEM */
-dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
+/* What a run would leave in its folder: job.yaml, the profile that the costs rest on, summary.json
+ * with rank 0's times, and a trace-rankN.json for each rank that was simulated.
+ * errors    DH_EIO, DH_ENOMEM */
+dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_resolved *resolved, const dh_sim *sim,
                                    const char *dir);
 
 #ifdef __cplusplus

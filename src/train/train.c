@@ -58,6 +58,7 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     DH_TRY(dh_strategy_runs(ctx, t->resolved->recipe.strategy));
     run->job = &t->resolved->job;
     run->recipe = &t->resolved->recipe;
+    run->profile = t->resolved->profile;
     run->groups = t->resolved->group_recipes;
     run->n_groups = t->resolved->n_groups;
     DH_TRY(dh_run_open_data(ctx, run));

@@ -208,7 +208,10 @@ static dh_status find_own_costs(walk *w)
         return DH_OK;
     mesh.config.at[DH_TUNE_MICRO_BATCH] = mesh.config.at[DH_TUNE_STAGES] = 1;
     DH_TRY(set_job(&mesh));
-    DH_TRY(dh_job_costs(w->ctx, t->arena, t->job, &t->costs));
+    dh_profile *profile;
+    const dh_status st = dh_job_costs(w->ctx, t->arena, t->job, &t->costs, &profile);
+    dh_profile_destroy(profile);
+    if (st != DH_OK) return st;
     t->costs_of = w->config;
     return set_job(w);
 }

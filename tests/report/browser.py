@@ -72,6 +72,18 @@ def write_large(folder, ranks, n):
                        "traceEvents": events}, f)
 
 
+def make_quickstart(dhelix, folder):
+    """What quickstart.sh makes, in small: a profile, a run of each strategy, both as one page."""
+    profile = os.path.join(folder, "profile.json")
+    run(dhelix, "profile", os.path.join(folder, "job.yaml"), "--quiet", "--out", profile, "--set", "parallel.tp=2",
+        "--set", "strategy=dhelix")
+    runs = [train(dhelix, folder, "hide-" + strategy, "strategy=" + strategy, "parallel.tp=2", "trace.step=12", "profile=" + profile)
+            for strategy in ("sequential", "dhelix")]
+    page = os.path.join(folder, "quickstart.html")
+    run(dhelix, "report", *runs, "--out", page)
+    return page
+
+
 def make_pages(dhelix, folder):
     mesh = ("ranks=4", "parallel.tp=2", "parallel.pp=2", "topology.nodes=2", "trace.step=8")
     pair = train(dhelix, folder, "two-strands", "strategy=dhelix", *mesh)
@@ -326,6 +338,22 @@ def check_page(browser, name, path, folder):
         page.close()
 
 
+def check_nothing_absent(browser, path):
+    """Every section of every run has its content, the profile that operators were ordered by too."""
+    page = browser.open("file://" + path, 1280, 900, False, touch=False)
+    page.settle()
+    for i in range(2):
+        page.evaluate(f"(s => {{ s.selectedIndex = {i}; s.dispatchEvent(new Event('change')); }})(document.querySelector('#run select'))")
+        page.settle()
+        absent = page.evaluate("[...document.querySelectorAll('.absent')].map(e => e.textContent)")
+        check(absent == [], f"quickstart, run {i}: absent {absent}")
+        there = page.evaluate("[...document.querySelectorAll('nav a')].filter(a => !document.querySelector(a.getAttribute('href'))).map(a => a.textContent)")
+        check(there == [], f"quickstart, run {i}: links to sections that are not there: {there}")
+        cells = page.evaluate("document.querySelectorAll('#oef canvas, #oef rect, #oef td').length")
+        check(cells > 0, f"quickstart, run {i}: no pair of the profile is drawn")
+    page.close()
+
+
 def check_terminal(browser, dhelix, folder):
     """A command a screen, on 80 columns."""
     job, plain = os.path.join(folder, "job.yaml"), "job.yaml"
@@ -352,10 +380,11 @@ def main():
         sys.exit(SKIPPED)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    pages = make_pages(dhelix, folder)
+    pages, quickstart = make_pages(dhelix, folder), make_quickstart(dhelix, folder)
     with cdp.Browser(browser_path) as browser:
         for name, path in pages.items():
             check_page(browser, name, path, folder)
+        check_nothing_absent(browser, quickstart)
         check_terminal(browser, dhelix, folder)
     print(f"pictures in {folder}; {len(failures)} failed")
     sys.exit(bool(failures))

@@ -158,7 +158,9 @@ static void costs_are_of(dh_job *job, const char *part)
     dh_ctx ctx = DH_CTX_INIT;
     const dh_costs *costs;
     job->model.vocab = 65;
-    assert_ok(&ctx, dh_job_costs(&ctx, job->arena, job, &costs));
+    dh_profile *rests_on;
+    assert_ok(&ctx, dh_job_costs(&ctx, job->arena, job, &costs, &rests_on));
+    dh_profile_destroy(rests_on);
     if (!strstr(costs->name, part)) fail_msg("\"%s\" lacks \"%s\"", costs->name, part);
     dh_job_destroy(job);
 }

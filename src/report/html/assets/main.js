@@ -53,8 +53,8 @@ function runSections(run) {
     section('schedule', 'Pipeline schedule', 'Slots of every pipeline stage over time; numbers are micro-batches.' + (run.plan ? ` ${run.plan.name}, virtual stages: ${run.plan.stages}.` : ''),
       run.trace || run.plan ? schedulePart(run) : absent('Neither a trace nor a schedule in the run folder. ', run.plan_error || '')),
     section('memory', 'Memory over the step', 'Bytes of a rank’s slab in use: what stays, and above it activations and scratch as they lived in the traced step. Moves with the timeline.', rows ? memoryPart(run, rows.view) : howToTrace(run)),
-    section('oef', 'Overlap effectiveness', 'How much of the shorter of two operators disappears when they run together: 1 all of it, 0 nothing, below 0 both lose. Rows: forward; columns: backward.',
-      run.oef ? heatMap(run.oef) : absent('No profile in the run folder: ', code('profile.json'), ', or an ', code('oef.csv'), ' with forward operators as rows and backward operators as columns, is drawn here.')),
+    ...run.oef ? [section('oef', 'Overlap effectiveness', 'How much of the shorter of two operators disappears when they run together: 1 all of it, 0 nothing, below 0 both lose. Rows: forward; columns: backward.',
+      heatMap(run.oef))] : [],
     ...run.table ? [tableSection(run)] : [],
   ];
 }
@@ -98,7 +98,7 @@ function build() {
     box.replaceChildren(...run.sections = run.sections || runSections(run));
   };
   const choice = el('select', {onchange: () => show(runs[choice.selectedIndex])}, runs.map(r => el('option', {}, r.label)));
-  const plain = runs.every(isTable), some = runs.some(r => r.table), shown = {time: 'Time', training: 'Training', timeline: 'Timeline', layer: 'Layer', schedule: 'Schedule', memory: 'Memory', oef: 'Overlap'};
+  const plain = runs.every(isTable), some = runs.some(r => r.table), shown = {time: 'Time', training: 'Training', timeline: 'Timeline', layer: 'Layer', schedule: 'Schedule', memory: 'Memory', ...runs.every(r => r.oef) && {oef: 'Overlap'}};
   const links = plain ? {table: 'Table'} : some ? {...shown, table: 'Table'} : shown;
   document.title = runs.map(r => r.label).join(', ') + ' · dhelix report';
   document.getElementById('top').append(el('div', {class: 'bar'}, el('div', {}, el('p', {class: 'kicker'}, 'dhelix report'), el('h1', {}, many ? `${runs.length} runs` : runs[0].name)), toggle));
