@@ -34,7 +34,14 @@ if $ci; then
     skip_labels='^full$'
     skip_sanitized=$skip_labels
 fi
-if $ci || $full; then export DHELIX_TEST_DEEP=1; fi
+# What is built for the sanitizers: what they run.
+sanitized_tests=short_tests
+thread_tests=short_thread_tests
+if $ci || $full; then
+    export DHELIX_TEST_DEEP=1
+    sanitized_tests=all
+    thread_tests=thread_tests
+fi
 if $full; then
     fuzz_seconds=300
     skip_labels='^$'
@@ -85,7 +92,7 @@ test_release() {
 
 test_asan() {
     say "address and undefined-behaviour sanitizers"
-    if ! build asan; then
+    if ! build asan "$sanitized_tests"; then
         count 0 1 "build asan"
         return
     fi
@@ -96,7 +103,7 @@ test_tsan() {
     # libgomp is not instrumented: its barriers look like races, so one OpenMP
     # thread per rank; the threads under test are ranks, streams and loaders.
     say "thread sanitizer"
-    if ! build tsan thread_tests; then
+    if ! build tsan "$thread_tests"; then
         count 0 1 "build tsan"
         return
     fi

@@ -8,7 +8,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG -g")
+# Lines for backtraces and profilers; variables for a debugger are in preset dev.
+set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG -g1")
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
@@ -63,13 +64,34 @@ function(dh_test name)
   if(A_COST)
     set_tests_properties(${name} PROPERTIES COST ${A_COST})
   endif()
+  dh_fast_link(${name})
+  set(threads FALSE)
   if("tsan" IN_LIST A_LABELS OR "comm" IN_LIST A_LABELS)
+    set(threads TRUE)
     add_dependencies(thread_tests ${name})
+  endif()
+  if(NOT ("long" IN_LIST A_LABELS OR "deep" IN_LIST A_LABELS OR "full" IN_LIST A_LABELS))
+    add_dependencies(short_tests ${name})
+    if(threads)
+      add_dependencies(short_thread_tests ${name})
+    endif()
   endif()
 endfunction()
 
-# The tests that the thread sanitizer runs, and nothing else: `--target thread_tests`.
+# What a run of tests needs, and nothing else, as `--target`: those of the thread sanitizer, and of
+# both kinds those that run under sanitizers without --ci.
 add_custom_target(thread_tests)
+add_custom_target(short_tests)
+add_custom_target(short_thread_tests)
+
+# Tests are some two hundred programs with the same libraries: linked by gold, where binutils has
+# it, in half the time.
+find_program(DH_GOLD ld.gold)
+function(dh_fast_link name)
+  if(DH_GOLD)
+    target_link_options(${name} PRIVATE -fuse-ld=gold)
+  endif()
+endfunction()
 
 # dh_embed(<library> <symbol> <files>): the files' text becomes part of the library, as an array
 # of dh_embedded (src/base/embedded.h) sorted by name.
