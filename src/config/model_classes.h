@@ -34,6 +34,7 @@ dh_status dh_config_read_smollm3(dh_ctx *ctx, const json_t *config, dh_model *m)
 dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_gemma2(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_gemma3(dh_ctx *ctx, const json_t *config, dh_model *m);
+dh_status dh_config_read_gemma3_images(dh_ctx *ctx, const json_t *config, dh_model *m);
 void dh_config_write_gemma2(json_t *config, const dh_model *m);
 void dh_config_write_gemma3(json_t *config, const dh_model *m);
 void dh_config_write_smollm3(json_t *config, const dh_model *m);

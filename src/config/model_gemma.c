@@ -176,6 +176,19 @@ dh_status dh_config_read_gemma3(dh_ctx *ctx, const json_t *config, dh_model *m)
     return read_ropes(ctx, config, m);
 }
 
+/* Of a model that reads images too the text model, as an object of its own. */
+dh_status dh_config_read_gemma3_images(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    const json_t *text = dh_config_get(config, "text_config");
+    if (!json_is_object(text))
+        return dh_fail(ctx, DH_EFORMAT,
+                       "\"text_config\" of model_type \"gemma3\" is %s; it must be an object, the "
+                       "text model's configuration",
+                       text ? dh_config_kind(text) : "missing");
+    dh_status st = dh_config_read_gemma3(ctx, text, m);
+    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "reading \"text_config\"");
+}
+
 void dh_config_write_gemma3(json_t *config, const dh_model *m)
 {
     write_gemma(config, m);

@@ -388,6 +388,8 @@ static const struct config_class {
      false},
     {"gemma3_text", "Gemma3ForCausalLM", DH_FAMILY_GEMMA3, dh_config_read_gemma3,
      dh_config_write_gemma3, false},
+    {"gemma3", "Gemma3ForConditionalGeneration", DH_FAMILY_GEMMA3, dh_config_read_gemma3_images,
+     NULL, false},
     {"deepseek_v3", "DeepseekV3ForCausalLM", DH_FAMILY_DEEPSEEK3, dh_config_read_deepseek3,
      dh_config_write_deepseek3, false},
     {"linear_llama", "LinearLlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama, true},

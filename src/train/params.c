@@ -303,14 +303,27 @@ static bool is_zero_bias(const dh_weights *weights, const dh_model *model, const
     return zero;
 }
 
+/* Of a model that reads images too. */
+static bool is_of_images(const char *name)
+{
+    return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.");
+}
+
 static void tell_unread(const dh_session *session, const dh_weights *weights)
 {
-    size_t at = 0;
+    size_t at = 0, n_of_images = 0;
     for (const char *name;
          session->spec.recipe.mesh.ranks <= 1 && (name = dh_weights_next_unread(weights, &at));)
-        if (!is_zero_bias(weights, &session->spec.recipe.model, name))
+        if (is_of_images(name))
+            n_of_images++;
+        else if (!is_zero_bias(weights, &session->spec.recipe.model, name))
             dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
                    session->spec.recipe.model.name);
+    if (n_of_images > 0)
+        dh_log(DH_LOG_WARN,
+               "%zu tensors by which the model reads images are left out: its text "
+               "model alone is computed",
+               n_of_images);
 }
 
 dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights)

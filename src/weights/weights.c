@@ -19,6 +19,21 @@ static const weight *find_exact(const dh_weights *w, const char *name)
     return bsearch(&key, w->tensors.at, w->tensors.n, sizeof key, compare_names);
 }
 
+/* Models that read images too keep the text model's tensors below a name of its own: in newer files
+ * inside of "model.", in older ones around it. */
+static const weight *find_in_text_model(const dh_weights *w, const char *name)
+{
+    char longer[256];
+    const bool inner = strncmp(name, "model.", 6) == 0;
+    const char *const forms[] = {"model.language_model.%s", "language_model.%s"};
+    const char *const rests[] = {inner ? name + 6 : name, name};
+    const weight *hit = NULL;
+    for (size_t i = 0; !hit && i < DH_COUNTOF(forms); i++)
+        if ((size_t)snprintf(longer, sizeof longer, forms[i], rests[i]) < sizeof longer)
+            hit = find_exact(w, longer);
+    return hit;
+}
+
 /* Whole models and their inner part are saved under names that differ by a prefix. */
 static const weight *find_weight(const dh_weights *w, const char *name)
 {
@@ -32,7 +47,7 @@ static const weight *find_weight(const dh_weights *w, const char *name)
         else if ((size_t)snprintf(longer, sizeof longer, "%s%s", prefixes[i], name) < sizeof longer)
             hit = find_exact(w, longer);
     }
-    return hit;
+    return hit ? hit : find_in_text_model(w, name);
 }
 
 static dh_status missing(dh_ctx *ctx, const dh_weights *w, const char *name)

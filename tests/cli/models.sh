@@ -83,6 +83,34 @@ for model in tiny-random-gpt2 tiny-random-llama tiny-mistral tiny-qwen2 tiny-qwe
         tests/data/weights/$model/config.json) \
         <(grep -o '"model_type": "[a-z0-9_]*"' "$tmp/$model/config.json")
 done
+# A model that reads images too: its text model, under the names of newer files and of older ones.
+ok "$dhelix" eval tests/data/weights/tiny-gemma3 --tokenizer bytes --data examples/data/tinyshakespeare.txt \
+    --batches 2 --seq 64 --json
+loss=$(json loss)
+for text in model.language_model. language_model.model.; do
+    mkdir -p "$tmp/images"
+    python3 - tests/data/weights/tiny-gemma3 "$tmp/images" $text <<'END'
+import json, struct, sys
+source, target, text = sys.argv[1:]
+with open(source + "/model.safetensors", "rb") as f:
+    head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    data = f.read()
+head = {name.replace("model.", text, 1): tensor for name, tensor in head.items()}
+for name in ("vision_tower.patch.weight", "multi_modal_projector.norm.weight"):
+    head["model." * (text[0] == "m") + name] = {"dtype": "F32", "shape": [1], "data_offsets": [len(data), len(data) + 4]}
+    data += struct.pack("<f", 7.0)
+with open(target + "/model.safetensors", "wb") as f:
+    head = json.dumps(head).encode()
+    f.write(struct.pack("<Q", len(head)) + head + data)
+with open(source + "/config.json") as f, open(target + "/config.json", "w") as out:
+    json.dump({"model_type": "gemma3", "text_config": json.load(f), "vision_config": {}}, out)
+END
+    ok "$dhelix" eval "$tmp/images" --tokenizer bytes --data examples/data/tinyshakespeare.txt --batches 2 --seq 64 --json
+    same "$(json loss)" "$loss" "loss of the text model below $text"
+    check 'what is left out is said' grep -q '2 tensors by which the model reads images are left out' "$tmp/err"
+    ok "$dhelix" convert "$tmp/images" "$tmp/images.$text"
+    check 'what is written is the text model' grep -q '"model_type": "gemma3_text"' "$tmp/images.$text/config.json"
+done
 # What Transformers needs beside the weights is kept.
 cp -r tests/data/weights/tiny-random-gpt2 "$tmp/kept"
 chmod -R u+w "$tmp/kept"

@@ -340,6 +340,9 @@ static void gemma_is_kept(void **state)
          "{\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 3e5}, \"sliding_attention\":"
          "{\"rope_type\": \"default\", \"rope_theta\": 7e3}}}",
          2, 7e3, 3e5, 2, 0, 256, 0},
+        {"{\"model_type\": \"gemma3\", \"vision_config\": {}, \"text_config\": {\"rope_scaling\":"
+         "{\"rope_type\": \"linear\", \"factor\": 8}, \"sliding_window\": 1024}}",
+         6, 1e4, 1e6, 8, 0, 256, 0},
         {"{\"model_type\": \"gemma2\"}", 0, 1e4, 0, 0, 30, 256, 50},
         {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": 7.5}", 0, 1e4, 0, 0, 30, 256,
          7.5},
@@ -619,6 +622,11 @@ static void refuses_what_it_does_not_compute(void **state)
          "use_bidirectional_attention", DH_EUNSUPPORTED},
         {"{\"model_type\": \"gemma3_text\", \"hidden_activation\": \"gelu\"}", "gelu",
          DH_EUNSUPPORTED},
+        {"{\"model_type\": \"gemma3\"}", "\"text_config\" of model_type \"gemma3\" is missing",
+         DH_EFORMAT},
+        {"{\"model_type\": \"gemma3\", \"text_config\": [1]}", "is an array", DH_EFORMAT},
+        {"{\"model_type\": \"gemma3\", \"text_config\": {\"attention_bias\": true}}",
+         "reading \"text_config\": \"attention_bias\"", DH_EUNSUPPORTED},
         {"{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 0}", "decoder_sparse_step",
          DH_EINVAL},
         {"{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 25}", "moe_every is 25",
