@@ -1,6 +1,7 @@
-/* A SentencePiece BPE as the tokenizer.json that says the same: spaces become U+2581, one more in
- * front; every way to make a piece of two others is a merge, in the order of scores. What such a
- * file cannot say is refused. */
+/* A SentencePiece model as the tokenizer.json that says the same: spaces become U+2581, one more in
+ * front. Of a BPE every way to make a piece of two others is a merge, in the order of scores; of a
+ * unigram model the scores themselves are written, and the whole text is one word, as there. What
+ * such a file cannot say is refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,17 +99,73 @@ static json_t *merges(const dh_tokenizer *tok)
     return all;
 }
 
+/* ---- unigram -----------------------------------------------------------------------------------
+ */
+
+/* [[text, score], ...]; NULL: out of memory. */
+static json_t *scores(const dh_tokenizer *tok)
+{
+    json_t *all = json_array();
+    for (uint32_t id = 0; all && id < tok->vocab.pieces.n; id++) {
+        json_t *one = json_pack("[o, f]", spelled(tok, id), tok->scores.at[id]);
+        if (one && json_array_append_new(all, one) == 0) continue;
+        json_decref(all);
+        all = NULL;
+    }
+    return all;
+}
+
+static void append_base64(const dh_str *bytes, dh_str *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < bytes->len; i += 3) {
+        const size_t n = DH_MIN(bytes->len - i, (size_t)3);
+        unsigned char three[3] = {0};
+        memcpy(three, bytes->text + i, n);
+        const uint32_t bits = (uint32_t)three[0] << 16 | (uint32_t)three[1] << 8 | three[2];
+        char four[4];
+        for (size_t k = 0; k < 4; k++) four[k] = k <= n ? digits[bits >> (18 - 6 * k) & 63] : '=';
+        dh_str_append(out, four, sizeof four);
+    }
+}
+
+/* The table of characters as SentencePiece has it in its files. */
+static json_t *table_of_characters(const dh_charsmap *map)
+{
+    dh_str bytes = DH_STR_INIT, text = DH_STR_INIT;
+    const uint32_t n_trie = (uint32_t)(map->n_units * sizeof *map->trie);
+    dh_str_append(&bytes, (const char *)&n_trie, sizeof n_trie);
+    dh_str_append(&bytes, (const char *)map->trie, n_trie);
+    dh_str_append(&bytes, map->texts, map->n_bytes - 1); /* the last zero is added in reading */
+    if (!bytes.failed) append_base64(&bytes, &text);
+    json_t *string = bytes.failed || text.failed ? NULL : json_stringn(text.text, text.len);
+    dh_str_fini(&bytes);
+    dh_str_fini(&text);
+    return json_pack("{s:s, s:o}", "type", "Precompiled", "precompiled_charsmap", string);
+}
+
+static json_t *replace(const char *kind, const char *pattern, const char *content)
+{
+    return json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", kind, pattern, "content",
+                     content);
+}
+
 /* ---- steps -------------------------------------------------------------------------------------
  */
 
-static json_t *normalizer(bool prefix)
+static json_t *normalizer(const dh_tokenizer *tok)
 {
     json_t *steps = json_array();
-    if (prefix)
+    if (tok->charsmap.n_units) json_array_append_new(steps, table_of_characters(&tok->charsmap));
+    if (tok->collapse_spaces) { /* U+2581 in a text counts as a space at its end alone */
+        json_array_append_new(steps, replace("Regex", "\\A +", ""));
+        json_array_append_new(steps, replace("Regex", " {2,}", " "));
+        json_array_append_new(steps, replace("Regex", "[ " DH_META_SPACE "]+\\z", ""));
+    }
+    if (tok->prefix == DH_PREFIX_ALWAYS)
         json_array_append_new(steps,
                               json_pack("{s:s, s:s}", "type", "Prepend", "prepend", DH_META_SPACE));
-    json_array_append_new(steps, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern",
-                                           "String", " ", "content", DH_META_SPACE));
+    json_array_append_new(steps, replace("String", " ", DH_META_SPACE));
     return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
 }
 
@@ -150,31 +207,48 @@ static json_t *processor(const dh_tokenizer *tok)
 /* What of a model such a file has no word for; NULL: nothing. */
 static const char *beyond(const dh_tokenizer *tok)
 {
-    if (tok->kind != &dh_tok_spm) return "a model of another kind than BPE";
-    if (tok->charsmap.n_units) return "a table of characters";
-    if (tok->collapse_spaces) return "spaces that are squeezed";
+    const bool unigram = tok->kind == &dh_tok_spm_unigram;
+    if (tok->kind != &dh_tok_spm && !unigram) return "a model that is not SentencePiece's";
+    if (!unigram && tok->charsmap.n_units) return "a table of characters of BPE";
+    if (!unigram && tok->collapse_spaces) return "spaces that are squeezed by BPE";
     if (!tok->escape_space || tok->prefix == DH_PREFIX_MISSING) return "spaces of its own";
     if (tok->stray.pieces.n) return "characters inside of tokens that are no tokens";
-    for (uint32_t id = 0; id < tok->vocab.pieces.n; id++)
-        if (tok->vocab.pieces.at[id].kind == DH_PIECE_USER &&
-            memchr(dh_vocab_bytes(&tok->vocab, id), ' ', tok->vocab.pieces.at[id].len))
+    for (uint32_t id = 0; id < tok->vocab.pieces.n; id++) {
+        const dh_piece *piece = &tok->vocab.pieces.at[id];
+        if (unigram && piece->kind == DH_PIECE_USER) return "tokens of the user, of unigram";
+        if (unigram && piece->kind == DH_PIECE_HOLE) return "ids without a token";
+        if (piece->kind == DH_PIECE_USER &&
+            memchr(dh_vocab_bytes(&tok->vocab, id), ' ', piece->len))
             return "tokens of the user with spaces";
+    }
     return NULL;
+}
+
+static json_t *bpe(const dh_tokenizer *tok)
+{
+    return json_pack("{s:s, s:n, s:o, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout",
+                     "unk_token", tok->unk == DH_NO_ID ? json_null() : json_string(UNKNOWN),
+                     "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1,
+                     "byte_fallback", (int)(tok->byte_id[0] != DH_NO_ID), "ignore_merges", 0,
+                     "vocab", vocabulary(tok), "merges", merges(tok));
+}
+
+static json_t *unigram(const dh_tokenizer *tok)
+{
+    return json_pack("{s:s, s:o, s:b, s:o}", "type", "Unigram", "unk_id",
+                     tok->unk == DH_NO_ID ? json_null() : json_integer(tok->unk), "byte_fallback",
+                     (int)(tok->byte_id[0] != DH_NO_ID), "vocab", scores(tok));
 }
 
 dh_status dh_save_spm_tokenizer(dh_ctx *ctx, const dh_tokenizer *tok, const char *dir)
 {
     const char *what = beyond(tok);
-    if (what) return dh_fail(ctx, DH_EUNSUPPORTED, "%s, which no tokenizer.json of BPE says", what);
-    const bool prefix = tok->prefix == DH_PREFIX_ALWAYS, bytes = tok->byte_id[0] != DH_NO_ID;
-    json_t *model =
-        json_pack("{s:s, s:n, s:o, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout",
-                  "unk_token", tok->unk == DH_NO_ID ? json_null() : json_string(UNKNOWN),
-                  "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback",
-                  (int)bytes, "ignore_merges", 0, "vocab", vocabulary(tok), "merges", merges(tok));
-    json_t *root = json_pack("{s:s, s:n, s:n, s:o, s:o, s:n, s:o, s:o, s:o}", "version", "1.0",
-                             "truncation", "padding", "added_tokens", added_tokens(tok),
-                             "normalizer", normalizer(prefix), "pre_tokenizer", "post_processor",
-                             processor(tok), "decoder", decoder(prefix), "model", model);
+    if (what) return dh_fail(ctx, DH_EUNSUPPORTED, "%s, which no tokenizer.json says", what);
+    const bool is_unigram = tok->kind == &dh_tok_spm_unigram;
+    json_t *root = json_pack(
+        "{s:s, s:n, s:n, s:o, s:o, s:n, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
+        "added_tokens", added_tokens(tok), "normalizer", normalizer(tok), "pre_tokenizer",
+        "post_processor", is_unigram ? json_null() : processor(tok), "decoder",
+        decoder(tok->prefix == DH_PREFIX_ALWAYS), "model", is_unigram ? unigram(tok) : bpe(tok));
     return dh_save_json(ctx, dir, "tokenizer.json", root);
 }

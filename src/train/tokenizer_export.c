@@ -71,7 +71,8 @@ static dh_status complete(dh_ctx *ctx, export_dir *dir, const dh_tokenizer *tok,
     bool added;
     DH_TRY(add_merges_of_spm(ctx, dir, tok, &added));
     if (added) return add_config(ctx, dir, tok, DH_FAST_TOKENIZER);
-    if (holds(dir, "tokenizer.model")) return add_config(ctx, dir, tok, "LlamaTokenizer");
+    if (holds(dir, "tokenizer.model") && strcmp(kind, "unigram") != 0)
+        return add_config(ctx, dir, tok, "LlamaTokenizer");
     if (holds(dir, "vocab.txt")) return add_config(ctx, dir, tok, "BertTokenizer");
     *reads = false;
     return DH_OK;

@@ -623,7 +623,7 @@ static void spm_as_tokenizer_json(void **state)
     dh_tokenizer_destroy(json);
     dh_tokenizer_destroy(model);
     dh_map_close(&story);
-    static const char *const refused[][2] = {{DATA "spm/unigram.model", "another kind"},
+    static const char *const refused[][2] = {{DATA "spm/bpe.model", "characters of BPE"},
                                              {DATA "llama2c-tok512/tokenizer.bin", "spaces"}};
     for (size_t i = 0; i < DH_COUNTOF(refused); i++) {
         model = load(refused[i][0]);
