@@ -62,7 +62,7 @@ for mesh in ranks=1 'parallel.dp=2 parallel.zero1=true'; do
     job=("$tmp/job.yaml" --quiet --set train.steps=$steps --set train.micro_batch=1 --set eval.every=0)
     for word in $mesh; do job+=(--set "$word"); done
     rm -rf "$tmp/whole" "$tmp/killed"
-    ok "$dhelix" train "${job[@]}" --set out="$tmp/whole" --set checkpoint.every=$steps
+    ok "$dhelix" train "${job[@]}" --set out="$tmp/whole" --set checkpoint.every=$steps --set device=cpu # DHELIX_DEVICE: the others
     whole=$(curve "$tmp/whole" | cksum)
     job+=(--set checkpoint.async=true --set checkpoint.every=$every)
     n_now=0 n_killed=0 n_midway=0

@@ -108,8 +108,8 @@ static inline dh_status run_parse(dh_ctx *ctx, const char *model, const char *se
 }
 
 /* Train such a job; one step when asked to stop. */
-static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char *settings,
-                                      const char *out, dh_train_result *result, bool stop)
+static inline dh_status run_once(dh_ctx *ctx, const char *model, const char *settings,
+                                 const char *out, dh_train_result *result, bool stop)
 {
     dh_job *job;
     dh_train_result own;
@@ -120,12 +120,6 @@ static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char
     dh_status st = dh_train(ctx, job, &options, result ? result : &own);
     dh_job_destroy(job);
     return st;
-}
-
-static inline dh_status run_job(dh_ctx *ctx, const char *model, const char *settings,
-                                const char *out, dh_train_result *result)
-{
-    return run_job_until(ctx, model, settings, out, result, false);
 }
 
 static inline void run_read_curve(const char *out, run_curve *curve)
@@ -152,38 +146,6 @@ static inline void run_read_curve(const char *out, run_curve *curve)
         json_decref(object);
     }
     fclose(f);
-}
-
-/* Train and read the curve; the run must succeed. */
-static inline void run_curve_of(const char *model, const char *settings, const char *out,
-                                run_curve *curve)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_train_result result;
-    if (run_job(&ctx, model, settings, out, &result) != DH_OK)
-        fail_msg("%s: %s", settings, ctx.message);
-    assert_int_equal(result.slab_planned, result.slab_peak);
-    run_read_curve(out, curve);
-    curve->last = result.loss;
-}
-
-/* Largest difference of losses, and of validation losses, over steps [from, n). */
-static inline double run_distance(const run_curve *a, const run_curve *b, int from)
-{
-    double worst = 0;
-    int n_seen = 0;
-    assert_int_equal(a->n, b->n);
-    for (int i = from; i < a->n; i++) {
-        assert_true(isnan(a->val[i]) == isnan(b->val[i]));
-        double pairs[2][2] = {{a->loss[i], b->loss[i]}, {a->val[i], b->val[i]}};
-        for (int k = 0; k < (isnan(a->val[i]) ? 1 : 2); k++) {
-            double d = fabs(pairs[k][0] - pairs[k][1]);
-            if (!(d <= worst)) worst = d;
-            n_seen++;
-        }
-    }
-    assert_true(n_seen > 0);
-    return worst;
 }
 
 static inline const char *run_ckpt_file(char *path, size_t cap, const char *out, int step,
@@ -217,6 +179,131 @@ static inline bool run_same_bytes(const char *out_a, const char *out_b, int step
         dh_map_close(&b);
     }
     return same;
+}
+
+/* ---- another device than the cpu ---------------------------------------------------------------
+ */
+
+/* Set by a suite where it compares runs with the cpu's itself, or where one more run would disturb
+ * what it counts. */
+static bool run_alone;
+
+/* Jobs that DHELIX_DEVICE puts on another device run on the cpu too, for its bits. Not where a
+ * setting names the device, and not where a fault or who watches belongs to one of the runs. */
+static inline bool run_has_cpu_beside(const char *settings)
+{
+    const char *device = getenv("DHELIX_DEVICE");
+    return device && *device && strcmp(device, "cpu") != 0 && !strstr(settings, "device=") &&
+           !getenv("DHELIX_FAULT") && !watch_steps && !run_alone;
+}
+
+/* What lies in the run's folder before it begins is where its continuation on the cpu begins. */
+static inline void run_copy_folder(const char *out, const char *to)
+{
+    char command[800];
+    run_remove(to);
+    if (!dh_path_exists(out)) return;
+    snprintf(command, sizeof command, "cp -r '%s' '%s'", out, to);
+    assert_int_equal(system(command), 0);
+}
+
+static inline bool run_same_number(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+/* The same job on the cpu, in a folder that run_copy_folder made: the numbers of every step, and
+ * weights and moments behind the last, bit for bit. */
+static inline void run_expect_cpu(const char *model, const char *settings, const char *out,
+                                  const char *cpu_out, bool stop, dh_status status)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char on_cpu[1024];
+    run_curve a, b;
+    snprintf(on_cpu, sizeof on_cpu, "%s device=cpu", settings);
+    const dh_status st = run_once(&ctx, model, on_cpu, cpu_out, NULL, stop);
+    if (st != status) fail_msg("%s: %s: %s", on_cpu, dh_status_name(st), ctx.message);
+    run_read_curve(out, &a);
+    run_read_curve(cpu_out, &b);
+    assert_int_equal(a.n, b.n);
+    for (int i = 0; i < a.n; i++)
+        if (!run_same_number(a.loss[i], b.loss[i]) || !run_same_number(a.norm[i], b.norm[i]) ||
+            !run_same_number(a.val[i], b.val[i]))
+            fail_msg("%s: step %d: loss %.17g, norm %.17g, on the cpu %.17g, %.17g", settings,
+                     i + 1, a.loss[i], a.norm[i], b.loss[i], b.norm[i]);
+    if (!run_same_bytes(out, cpu_out, a.n))
+        fail_msg("%s: weights or moments are not the cpu's", settings);
+    run_remove(cpu_out);
+}
+
+/* Train such a job, and where DHELIX_DEVICE says another device compare with the cpu. */
+static inline dh_status run_job_until(dh_ctx *ctx, const char *model, const char *settings,
+                                      const char *out, dh_train_result *result, bool stop)
+{
+    char cpu_out[400];
+    if (!run_has_cpu_beside(settings)) return run_once(ctx, model, settings, out, result, stop);
+    snprintf(cpu_out, sizeof cpu_out, "%s.cpu", out);
+    run_copy_folder(out, cpu_out);
+    const dh_status st = run_once(ctx, model, settings, out, result, stop);
+    if (st == DH_OK || st == DH_EINTERRUPTED)
+        run_expect_cpu(model, settings, out, cpu_out, stop, st);
+    return st;
+}
+
+static inline dh_status run_job(dh_ctx *ctx, const char *model, const char *settings,
+                                const char *out, dh_train_result *result)
+{
+    return run_job_until(ctx, model, settings, out, result, false);
+}
+
+/* Train and read the curve; the run must succeed. */
+static inline void run_curve_of(const char *model, const char *settings, const char *out,
+                                run_curve *curve)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_train_result result;
+    if (run_job(&ctx, model, settings, out, &result) != DH_OK)
+        fail_msg("%s: %s", settings, ctx.message);
+    assert_int_equal(result.slab_planned, result.slab_peak);
+    run_read_curve(out, curve);
+    curve->last = result.loss;
+}
+
+/* Of a run whose bits others are to have: the cpu's. */
+static inline void run_reference_of(const char *model, const char *settings, const char *out,
+                                    run_curve *curve)
+{
+    char on_cpu[1024];
+    snprintf(on_cpu, sizeof on_cpu, "%s device=cpu", settings);
+    run_curve_of(model, on_cpu, out, curve);
+}
+
+/* Of a run that is compared with such a one. */
+static inline void run_compared_of(const char *model, const char *settings, const char *out,
+                                   run_curve *curve)
+{
+    run_alone = true;
+    run_curve_of(model, settings, out, curve);
+    run_alone = false;
+}
+
+/* Largest difference of losses, and of validation losses, over steps [from, n). */
+static inline double run_distance(const run_curve *a, const run_curve *b, int from)
+{
+    double worst = 0;
+    int n_seen = 0;
+    assert_int_equal(a->n, b->n);
+    for (int i = from; i < a->n; i++) {
+        assert_true(isnan(a->val[i]) == isnan(b->val[i]));
+        double pairs[2][2] = {{a->loss[i], b->loss[i]}, {a->val[i], b->val[i]}};
+        for (int k = 0; k < (isnan(a->val[i]) ? 1 : 2); k++) {
+            double d = fabs(pairs[k][0] - pairs[k][1]);
+            if (!(d <= worst)) worst = d;
+            n_seen++;
+        }
+    }
+    assert_true(n_seen > 0);
+    return worst;
 }
 
 #endif

@@ -73,7 +73,7 @@ static void *member_main(void *arg)
 static dh_comm_pace team_pace[DH_N_ENGINE];
 
 /* All ranks of a job, whose text team_end releases; all must end well. */
-static inline void team_run(const char *text, member_work *work, void *arg, team *t)
+static inline void team_run_alone(const char *text, member_work *work, void *arg, team *t)
 {
     dh_ctx ctx = DH_CTX_INIT;
     pthread_t threads[TEAM_MAX_RANKS];
@@ -107,6 +107,56 @@ static inline void team_end(team *t)
     dh_comm_world_destroy(t->world);
     dh_resolved_destroy(t->resolved);
     dh_job_destroy(t->job);
+}
+
+/* ---- another device than the cpu ---------------------------------------------------------------
+ */
+
+/* All that a rank keeps between steps, gradients among it, has the bits that it has in b. */
+static inline void team_expect_same(const char *text, const member *a, const member *b)
+{
+    const dh_program *p = a->session->train, *q = b->session->train;
+    const member *members[2] = {a, b};
+    size_t n_seen = 0;
+    assert_int_equal(p->buffers.n, q->buffers.n);
+    for (uint32_t i = 0; i < p->buffers.n; i++) {
+        const dh_buffer *x = &p->buffers.at[i], *y = &q->buffers.at[i];
+        dh_ctx ctx = DH_CTX_INIT;
+        char *bytes[2];
+        if (x->kind > DH_BUF_ADAM_V) continue;
+        assert_true(x->kind == y->kind && x->n_bytes == y->n_bytes);
+        for (int k = 0; k < 2; k++) {
+            const dh_session *s = members[k]->session;
+            bytes[k] = malloc(x->n_bytes + 1);
+            assert_non_null(bytes[k]);
+            assert_ok(&ctx, s->spec.device->slab_read(&ctx, s->slab, k ? y->offset : x->offset,
+                                                      bytes[k], x->n_bytes));
+        }
+        if (memcmp(bytes[0], bytes[1], x->n_bytes) != 0)
+            fail_msg("%s: rank %d: buffer %u, of kind %d, has not the cpu's bits", text, a->rank,
+                     (unsigned)i, (int)x->kind);
+        free(bytes[0]);
+        free(bytes[1]);
+        n_seen++;
+    }
+    assert_true(n_seen > 3);
+}
+
+/* All ranks of a job; where DHELIX_DEVICE says another device than the cpu, and the job does not,
+ * on the cpu first, for its bits. What the work leaves in arg is of the run that comes last. */
+static inline void team_run(const char *text, member_work *work, void *arg, team *t)
+{
+    const char *device = getenv("DHELIX_DEVICE");
+    char on_cpu[2048];
+    team cpu;
+    const bool compared =
+        device && *device && strcmp(device, "cpu") != 0 && !strstr(text, "device:");
+    snprintf(on_cpu, sizeof on_cpu, "%sdevice: cpu\n", text);
+    if (compared) team_run_alone(on_cpu, work, arg, &cpu);
+    team_run_alone(text, work, arg, t);
+    for (int r = 0; compared && r < t->n; r++)
+        team_expect_same(text, &t->members[r], &cpu.members[r]);
+    if (compared) team_end(&cpu);
 }
 
 #endif

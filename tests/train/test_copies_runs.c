@@ -72,7 +72,7 @@ static void expect_same(const char *model, const char *settings, const char *bas
     char out[300];
     run_curve got;
     run_folder(out, sizeof out, "same");
-    run_curve_of(model, settings, out, &got);
+    run_compared_of(model, settings, out, &got);
     double norms = 0;
     for (int i = 0; i < curve->n; i++) norms = fmax(norms, fabs(curve->norm[i] - got.norm[i]));
     if (run_distance(curve, &got, 0) != 0 || norms != 0 || !run_same_bytes(base, out, curve->n))
@@ -94,7 +94,7 @@ static void copies_have_the_bits_of_two_ranks_of_data(void **state)
     run_curve curve;
     run_folder(base, sizeof base, "base");
     snprintf(text, sizeof text, "%s parallel.dp=2", settings);
-    run_curve_of(RUN_LLAMA, text, base, &curve);
+    run_reference_of(RUN_LLAMA, text, base, &curve);
     for (size_t i = 0; i < DH_COUNTOF(same); i++) {
         snprintf(text, sizeof text, "%s %s", settings, same[i]);
         expect_same(RUN_LLAMA, text, base, &curve);
@@ -113,7 +113,7 @@ static void strategies_change_no_bit_of_copies(void **state)
     char base[300], text[400];
     run_curve curve;
     run_folder(base, sizeof base, "base");
-    run_curve_of(RUN_GPT2, settings, base, &curve);
+    run_reference_of(RUN_GPT2, settings, base, &curve);
     for (size_t i = 0; i < DH_COUNTOF(ways); i++) {
         snprintf(text, sizeof text, "%s %s", settings, ways[i]);
         expect_same(RUN_GPT2, text, base, &curve);

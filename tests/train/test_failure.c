@@ -18,7 +18,9 @@ static dh_status fail_run(dh_ctx *ctx, const char *settings, const char *fault)
 {
     dh_ctx_reset(ctx);
     if (fault) setenv("DHELIX_FAULT", fault, 1);
+    run_alone = true; /* files may have a limit */
     dh_status st = run_job(ctx, RUN_GPT2, settings, out, NULL);
+    run_alone = false;
     unsetenv("DHELIX_FAULT");
     return st;
 }

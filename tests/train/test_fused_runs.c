@@ -37,7 +37,10 @@ static void expect_same(size_t run, const char *fuse, double clip, run_curve *cu
                  "%s train.steps=8 eval.every=8 optimizer.grad_clip=%.17g optimizer.fuse=%s",
                  runs[run].settings, clip, k ? fuse : "off");
         run_folder(out[k], sizeof out[k], k ? "fused" : "waits");
-        run_curve_of(runs[run].model, settings, out[k], k ? &own : curve);
+        if (k)
+            run_compared_of(runs[run].model, settings, out[k], &own);
+        else
+            run_reference_of(runs[run].model, settings, out[k], curve);
     }
     double norms = 0;
     for (int i = 0; i < curve->n; i++) norms = fmax(norms, fabs(curve->norm[i] - own.norm[i]));

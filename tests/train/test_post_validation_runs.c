@@ -35,7 +35,10 @@ static void expect_same(size_t run, double clip, run_curve *curve)
                  "optimizer.post_validation=%s",
                  runs[run].settings, clip, k ? "true" : "false");
         run_folder(out[k], sizeof out[k], k ? "ahead" : "waits");
-        run_curve_of(runs[run].model, settings, out[k], k ? &ahead : curve);
+        if (k)
+            run_compared_of(runs[run].model, settings, out[k], &ahead);
+        else
+            run_reference_of(runs[run].model, settings, out[k], curve);
     }
     double norms = 0;
     for (int i = 0; i < curve->n; i++) norms = fmax(norms, fabs(curve->norm[i] - ahead.norm[i]));
@@ -96,13 +99,19 @@ static void one_stage_is_refused(void **state)
 enum { STEPS = 4, POISONED = 1, SEQ = 32, SAMPLES = 64 };
 static int32_t tokens[SAMPLES * SEQ], targets[SAMPLES * SEQ];
 
-/* Whose gradient is poisoned in which step, and how. Its compute stream is run by the thread that
- * began the step: in front of the first sum of squares all its gradients are there. */
+enum { MOST_THREADS = 16 };
+
+/* Whose gradient is poisoned in which step, and how: by the thread that runs its compute stream, in
+ * front of the first sum of squares, where all its gradients are there. Which thread that is, the
+ * step before shows: the one that runs most instructions. */
 typedef struct poison {
     bool at_end; /* of the chain: by the stage that the others have stepped ahead of */
     float value;
     int n_ahead; /* stages that had stepped by then */
     pthread_mutex_t lock;
+    pthread_t threads[MOST_THREADS];
+    uint32_t n_run[MOST_THREADS];
+    int n_threads;
 } poison;
 
 typedef struct syringe {
@@ -115,6 +124,34 @@ typedef struct syringe {
 static bool is_end(const dh_program *p)
 {
     return dh_program_kept_bytes(p) == 0;
+}
+
+static dh_status count_by_thread(dh_ctx *ctx, void *user)
+{
+    poison *p = user;
+    int k = 0;
+    pthread_mutex_lock(&p->lock);
+    while (k < p->n_threads && !pthread_equal(p->threads[k], pthread_self())) k++;
+    const bool room = k < MOST_THREADS;
+    if (room && k == p->n_threads) {
+        p->threads[p->n_threads] = pthread_self();
+        p->n_run[p->n_threads++] = 0;
+    }
+    if (room) p->n_run[k]++;
+    pthread_mutex_unlock(&p->lock);
+    return room ? DH_OK : dh_fail(ctx, DH_EINTERNAL, "too many threads run instructions");
+}
+
+static dh_status find_thread(dh_ctx *ctx, const poison *p, pthread_t *thread)
+{
+    uint32_t most = 0, all = 0;
+    for (int k = 0; k < p->n_threads; k++) {
+        all += p->n_run[k];
+        if (p->n_run[k] <= most) continue;
+        most = p->n_run[k];
+        *thread = p->threads[k];
+    }
+    return 2 * most > all ? DH_OK : dh_fail(ctx, DH_EINTERNAL, "no thread runs most instructions");
 }
 
 static dh_status inject(dh_ctx *ctx, void *user)
@@ -165,10 +202,7 @@ static dh_status run_step(dh_ctx *ctx, member *m, int64_t i)
     rows_source rows = {tokens, targets, SAMPLES};
     poison *p = m->arg;
     const bool ahead = m->resolved->recipe.post_validation;
-    syringe s = {.m = m,
-                 .p = p,
-                 .thread = pthread_self(),
-                 .n_before = computed_before_squares(m->session->train)};
+    syringe s = {.m = m, .p = p, .n_before = computed_before_squares(m->session->train)};
     dh_step step = member_step(m, i * m->resolved->job.global_batch);
     double norm[2];
     step.step = i;
@@ -180,7 +214,13 @@ static dh_status run_step(dh_ctx *ctx, member *m, int64_t i)
     const bool hurt = m->rank == (p->at_end ? 0 : (int)m->resolved->job.ranks - 1);
     if (ahead && (p->at_end || m->rank == 0) && is_end(m->session->train) != (m->rank == 0))
         return dh_fail(ctx, DH_EINTERNAL, "rank %d is not where the chain ends", m->rank);
+    if (hurt && i == POISONED - 1) {
+        p->n_threads = 0;
+        step.hook = count_by_thread;
+        step.hook_user = p;
+    }
     if (hurt && i == POISONED) {
+        DH_TRY(find_thread(ctx, p, &s.thread));
         step.hook = inject;
         step.hook_user = &s;
     }
@@ -212,13 +252,12 @@ static void compare_members(const member *a, const member *b)
             if (x.buffer == DH_NONE) continue;
             char *bytes[2] = {malloc(x.n_bytes), malloc(x.n_bytes)};
             assert_int_equal(x.n_bytes, y.n_bytes);
-            const dh_device *device = a->session->spec.device;
-            assert_ok(&ctx, device->slab_read(&ctx, a->session->slab,
-                                              p->buffers.at[x.buffer].offset + x.byte0, bytes[0],
-                                              x.n_bytes));
-            assert_ok(&ctx, device->slab_read(&ctx, b->session->slab,
-                                              q->buffers.at[y.buffer].offset + y.byte0, bytes[1],
-                                              x.n_bytes));
+            assert_ok(&ctx, a->session->spec.device->slab_read(
+                                &ctx, a->session->slab, p->buffers.at[x.buffer].offset + x.byte0,
+                                bytes[0], x.n_bytes));
+            assert_ok(&ctx, b->session->spec.device->slab_read(
+                                &ctx, b->session->slab, q->buffers.at[y.buffer].offset + y.byte0,
+                                bytes[1], x.n_bytes));
             if (memcmp(bytes[0], bytes[1], x.n_bytes) != 0)
                 fail_msg("rank %d: %s of kind %d has other bits", a->rank, p->params.at[i].name,
                          (int)kinds[k]);
@@ -240,8 +279,9 @@ static void train_poisoned(const char *dtype, bool at_end, float value)
                  "        head_dim: 8, ffn_width: 88, vocab: 65, max_seq: 32, tied_head: false}\n"
                  "data: {train: none}\ntrain: {batch: 6, micro_batch: 1, seq_len: 32, threads: 1, "
                  "dtype: %s}\nparallel: {pp: 3, schedule: 1f1b, layer_split: \"3,2,1\"}\n"
-                 "strategy: sequential\nprofile: none\noptimizer: {post_validation: %s}\n",
-                 dtype, ahead ? "true" : "false");
+                 "strategy: sequential\nprofile: none\noptimizer: {post_validation: %s}\n"
+                 "device: %s\n",
+                 dtype, ahead ? "true" : "false", ahead ? "auto" : "cpu");
         team_run(text, train_member, &p, &teams[ahead]);
     }
     for (int r = 0; r < teams[0].n; r++)

@@ -218,7 +218,7 @@ static void programs_keep_their_numbers(void **state)
         const uint64_t lot_of_program = test_rand(&seed);
         char *text = program_by_lot(lot_of_program);
         test_program plain;
-        program_run(&plain, text, "parallel.tp=4", "", lot_of_program);
+        program_run(&plain, text, "parallel.tp=4 device=cpu", "", lot_of_program);
         for (size_t i = 0; i < DH_COUNTOF(rewrites); i++) {
             test_program other;
             program_run(&other, text, "parallel.tp=4", rewrites[i].passes, lot_of_program);
@@ -280,7 +280,7 @@ static void an_optimizer_is_fused(void **state)
                  {"split, reorder(sharded), fuse(4, gather)", true, true, true, 0, 4},
                  {"split, reorder, fuse(2, gather)", true, true, false, 0, 2}};
     test_program plain;
-    program_run(&plain, adam, ADAM_SETTINGS, "", 5);
+    program_run(&plain, adam, ADAM_SETTINGS " device=cpu", "", 5);
     for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
         test_program other;
         program_run(&other, adam, ADAM_SETTINGS, forms[i].passes, 5);

@@ -28,7 +28,7 @@ static void begin_base(run_base *base, const char *model, const char *settings)
     base->model = model;
     base->settings = settings;
     run_folder(base->out, sizeof base->out, "base");
-    run_curve_of(model, settings, base->out, &base->curve);
+    run_reference_of(model, settings, base->out, &base->curve);
 }
 
 /* The base with more settings: the last of two for one thing counts. */
@@ -38,7 +38,7 @@ static void expect_base(const run_base *base, const char *more)
     run_curve curve;
     snprintf(settings, sizeof settings, "%s %s", base->settings, more);
     run_folder(out, sizeof out, "repeated");
-    run_curve_of(base->model, settings, out, &curve);
+    run_compared_of(base->model, settings, out, &curve);
     const double d =
         fmax(run_distance(&base->curve, &curve, 0), fabs(curve.last - base->curve.last));
     double norms = 0;

@@ -118,10 +118,10 @@ static void run_both_ways(size_t i, const char *more, const char *between, const
     char settings[300];
     run_curve a, b;
     snprintf(settings, sizeof settings, "%s%s" BETWEEN, meshes[i].settings, more);
-    run_curve_of(meshes[i].model, settings, between, &a);
+    run_reference_of(meshes[i].model, settings, between, &a);
     snprintf(settings, sizeof settings, "%s%s" BESIDE, meshes[i].settings, more);
     n_begun = n_copies = n_late = 0;
-    run_curve_of(meshes[i].model, settings, beside, &b);
+    run_compared_of(meshes[i].model, settings, beside, &b);
     assert_true(a.last == b.last);
     for (int step = 5; step <= 20; step += 5)
         if (!run_same_bytes(between, beside, step))
