@@ -100,7 +100,7 @@ static dh_status read_oef(reader *r, const char *path, const yaml_node_t *node)
                        "attention_grad, memory, local, cross",
                        place(r, node, at, sizeof at), path);
     DH_TRY(dh_yaml_scalar(&r->yaml, node, &text));
-    if (!dh_parse_f64(text, &value) || !(value > -10 && value < 2))
+    if (!dh_parse_f64(text, &value) || !(value >= -10 && value < 2))
         return dh_fail(r->ctx, DH_EINVAL, "%s: oef is \"%.40s\"; a number from -10 to below 2",
                        place(r, node, at, sizeof at), text);
     r->cluster->oef[a][b] = r->cluster->oef[b][a] = value;

@@ -300,6 +300,7 @@ static const char *put_profile(const char *dir)
         add_pair(p, i % 2 ? product : gather, i % 2 ? gather : product, oefs[i], DH_PAIR_MEASURED);
     }
     add_pair(p, attn, far, .25, DH_PAIR_MEASURED);
+    add_pair(p, gather, far, -30, DH_PAIR_MEASURED); /* more than a cluster file has */
     add_pair(p, attn, gather, .1, DH_PAIR_IMPORTED);
     add_pair(p, guessed, far, .1, DH_PAIR_MEASURED);
     assert_ok(&ctx, dh_profile_write(&ctx, p, path));
@@ -318,8 +319,8 @@ static void test_pairs_of_profiles(void **state)
     const char *file = put_profile(dir);
     const dh_describe_calibrate_options how = {.like = "h100", .out = path_of(dir, "pairs.yaml")};
     assert_ok(&ctx, dh_calibrated_make(&ctx, &file, 1, &how, &c));
-    assert_int_equal(c.measured.pairs.n, 6);
-    assert_int_equal(c.fit.n_oefs, 2);
+    assert_int_equal(c.measured.pairs.n, 7);
+    assert_int_equal(c.fit.n_oefs, 3);
     assert_int_equal(c.fit.oefs[0].n, 5);
     assert_true(fabs(c.fit.oefs[0].base - .74) < 1e-9 && fabs(c.fit.oefs[0].value - .7) < 1e-9);
     assert_true(c.fit.oefs[0].quarter < .7 && c.fit.oefs[0].three_quarters > .7);
@@ -327,8 +328,9 @@ static void test_pairs_of_profiles(void **state)
     assert_true(fabs(written->oef[DH_CLUSTER_GEMM][DH_CLUSTER_LOCAL] - .7) < 1e-9);
     assert_true(fabs(written->oef[DH_CLUSTER_CROSS][DH_CLUSTER_ATTENTION] - .25) < 1e-9);
     assert_true(fabs(written->oef[DH_CLUSTER_GEMM][DH_CLUSTER_CROSS] - .89) < 1e-9);
+    assert_true(written->oef[DH_CLUSTER_LOCAL][DH_CLUSTER_CROSS] == -10);
     json_t *said = dh_calibrated_json(&c, &how);
-    assert_int_equal(json_array_size(json_object_get(said, "oef")), 2);
+    assert_int_equal(json_array_size(json_object_get(said, "oef")), 3);
     json_decref(said);
     dh_cluster_destroy(written);
     dh_calibrated_fini(&c);

@@ -8,9 +8,6 @@
 
 #include "run/cuda/device.h"
 #include "run/cuda/host/host.h"
-#include "train/link_sms.h"
-#include "train/profile.h"
-#include "train/profiling.h"
 
 #define SMALL                                                                                      \
     "model.n_layers=2 train.batch=4 train.steps=2 eval.every=2 eval.batches=1 "                    \
@@ -213,52 +210,6 @@ static void a_captured_step_that_fails_ends_all(void **state)
     }
 }
 
-/* Profiles are measured on streams. What one of the played devices says is no figure, but it is
- * one: communicators hold what is chosen by it, and products are planned for the rest. */
-static void communicators_hold_what_a_profile_says(void **state)
-{
-    const dh_profile_options options = {.quiet = true, .samples = 3};
-    const dh_resolve_options quiet = {.quiet = true};
-    dh_ctx ctx = DH_CTX_INIT;
-    char settings[600], path[400], dir[300], out[300];
-    dh_job *job;
-    dh_profile *profile;
-    dh_resolved *resolved;
-    dh_link_choice choice;
-    run_curve curve;
-    dh_host_set_devices(2);
-    run_folder(dir, sizeof dir, "profile");
-    run_folder(out, sizeof out, "held");
-    snprintf(path, sizeof path, "%s.json", dir);
-    assert_ok(&ctx, run_parse(&ctx, RUN_GPT2, SMALL BY_NCCL SHORT "parallel.tp=2", out, &job));
-    assert_ok(&ctx, dh_profile_measure(&ctx, job, &options, &profile));
-    size_t n_links = 0;
-    for (size_t i = 0; i < profile->ops.n; i++) {
-        assert_true(profile->ops.at[i].n_samples >= 3 && profile->ops.at[i].solo_ns >= 1);
-        n_links += profile->ops.at[i].stream != DH_STREAM_COMPUTE;
-    }
-    assert_true(n_links >= 2 && profile->pairs.n > 30);
-    print_message("  %zu operators, %zu of them on links, %zu pairs\n", profile->ops.n, n_links,
-                  profile->pairs.n);
-    assert_ok(&ctx, dh_profile_write(&ctx, profile, path));
-    dh_profile_destroy(profile);
-    dh_job_destroy(job);
-    snprintf(settings, sizeof settings, SMALL BY_NCCL SHORT "parallel.tp=2 profile=%s", path);
-    assert_ok(&ctx, run_parse(&ctx, RUN_GPT2, settings, out, &job));
-    assert_ok(&ctx, dh_job_resolve(&ctx, job, &quiet, &resolved));
-    assert_ok(&ctx, dh_resolved_link_sms(&ctx, resolved, &choice));
-    assert_true(choice.known && choice.sms.processors == 132 && choice.n_tried > 0);
-    assert_true(choice.step_ns <= choice.full_ns);
-    run_curve_of(RUN_GPT2, settings, out, &curve);
-    assert_int_equal(dh_host_last_product().sms, 132 - dh_link_sms_held(&choice.sms));
-    bool is_one = false;
-    for (int s = 0; s < DH_N_STREAM; s++) is_one |= choice.sms.of[s] == dh_host_last_ctas();
-    assert_true(is_one);
-    dh_resolved_destroy(resolved);
-    dh_job_destroy(job);
-    no_trouble();
-}
-
 /* A kernel that fails on one rank ends what the others wait for on their streams. */
 static void a_rank_that_fails_ends_all(void **state)
 {
@@ -404,7 +355,6 @@ int main(void)
         cmocka_unit_test(captured_steps_have_the_same_bits),
         cmocka_unit_test(what_cannot_be_captured_is_named),
         cmocka_unit_test(a_captured_step_that_fails_ends_all),
-        cmocka_unit_test(communicators_hold_what_a_profile_says),
         cmocka_unit_test(a_rank_that_fails_ends_all),
         cmocka_unit_test(memory_that_is_not_there_is_told_of),
         cmocka_unit_test(who_waits_too_long_says_so),
