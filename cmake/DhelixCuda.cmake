@@ -2,14 +2,24 @@
 # too, for its tests (src/run/cuda/README.md).
 
 # ---- GPUs ----------------------------------------------------------------------------------
-# AUTO: target cuda_kernels is there where nvcc is, and compiles what can be compiled. ON: the program
-# has the device, and it is an error when something is missing.
-set(DH_CUDA AUTO CACHE STRING "device cuda: AUTO (compiled by target cuda_kernels), ON (in the program) or OFF")
+# AUTO: the program has the device where nvcc, CUDA's runtime and cuBLASLt are found; what is missing
+# is said, and what can be compiled without it is by target cuda_kernels. ON: it has it, and it is an
+# error when something is missing.
+set(DH_CUDA AUTO CACHE STRING "device cuda: AUTO (where CUDA is found), ON or OFF")
 set(DH_CUDA_ARCHITECTURES "80;90" CACHE STRING "compute capabilities to compile for; code of the last for later ones")
+
+# Without what it needs there is no device, or no build.
+function(dh_cuda_lacks what)
+  if(DH_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "DH_CUDA is ON and there is no ${what}")
+  endif()
+  message(STATUS "device cuda is left out: there is no ${what}")
+endfunction()
+
 if(NOT DH_CUDA STREQUAL "OFF")
   find_program(DH_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
-  if(NOT DH_NVCC AND DH_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "DH_CUDA is ON and there is no nvcc: put it on the path, or give -DDH_NVCC=<nvcc>")
+  if(NOT DH_NVCC)
+    dh_cuda_lacks("nvcc: put it on the path, or give -DDH_NVCC=<nvcc>")
   endif()
 endif()
 if(DH_NVCC AND NOT DH_CUDA STREQUAL "OFF")
@@ -33,14 +43,26 @@ if(DH_NVCC AND NOT DH_CUDA STREQUAL "OFF")
   endforeach()
   add_custom_target(cuda_kernels DEPENDS ${cuda_objects})
 
-  # The rest, in C; and the host's runtime against CUDA's declarations, which it has to match.
+  # Headers and libraries: of the CUDA that nvcc is of, as NVIDIA installs it and as its Python packages
+  # lie (libraries by their versions alone). NCCL is a package of its own: beside CUDA, in the system's
+  # folders, or where it is told.
   get_filename_component(cuda_root ${DH_NVCC} REALPATH)
   get_filename_component(cuda_root ${cuda_root} DIRECTORY)
   get_filename_component(cuda_root ${cuda_root} DIRECTORY)
+  set(cuda_libs ${cuda_root}/lib ${cuda_root}/lib64)
   find_path(DH_CUDA_INCLUDE cublasLt.h HINTS ${cuda_root}/include /usr/local/cuda/include NO_DEFAULT_PATH)
-  # NCCL is a package of its own: beside CUDA, in the system's folders, or where it is told.
-  find_path(DH_NCCL_INCLUDE nccl.h HINTS ${DH_CUDA_INCLUDE} ${cuda_root}/include ENV NCCL_HOME
+  find_library(DH_CUDART cudart_static HINTS ${cuda_libs})
+  find_library(DH_CUBLASLT NAMES cublasLt libcublasLt.so.13 libcublasLt.so.12 HINTS ${cuda_libs})
+  find_path(DH_NCCL_INCLUDE nccl.h HINTS ${DH_CUDA_INCLUDE} ${cuda_root}/include ${cuda_root}/../nccl/include ENV NCCL_HOME
     PATHS /usr/local/include /usr/include PATH_SUFFIXES include)
+  find_library(DH_NCCL NAMES nccl libnccl.so.2 HINTS ${cuda_libs} ${cuda_root}/../nccl/lib ENV NCCL_HOME PATH_SUFFIXES lib)
+  if(DH_NCCL_INCLUDE AND NOT DH_NCCL)
+    message(STATUS "nccl.h and no libnccl (DH_NCCL): NCCL is left out")
+  elseif(NOT DH_NCCL_INCLUDE)
+    message(STATUS "no nccl.h (DH_NCCL_INCLUDE): ranks on GPUs communicate through the host")
+  endif()
+
+  # The rest, in C; and the host's runtime against CUDA's declarations, which it has to match.
   if(DH_CUDA_INCLUDE)
     file(GLOB cuda_device CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/run/cuda/*.c)
     file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/run/cuda/host/*.c)
@@ -53,30 +75,31 @@ if(DH_NVCC AND NOT DH_CUDA STREQUAL "OFF")
         target_include_directories(${target} SYSTEM PRIVATE ${DH_NCCL_INCLUDE})
       endif()
     endforeach()
-    if(DH_NCCL_INCLUDE)
+    if(DH_NCCL_INCLUDE AND DH_NCCL)
       target_compile_definitions(cuda_device PRIVATE DH_HAVE_NCCL)
-    else()
-      message(STATUS "no nccl.h (DH_NCCL_INCLUDE): ranks on GPUs communicate through the host")
+    endif()
+    if(NOT DH_NCCL_INCLUDE)
       list(FILTER cuda_host EXCLUDE REGEX "/(nccl|sums)\\.c$")
       set_target_properties(cuda_host_declared PROPERTIES SOURCES "${cuda_host}")
     endif()
     add_dependencies(cuda_kernels cuda_device cuda_host_declared)
-  else()
-    message(STATUS "no cublasLt.h beside nvcc: of device cuda the kernels alone are compiled")
   endif()
 
-  if(DH_CUDA STREQUAL "ON")
-    find_library(DH_CUDART cudart_static HINTS ${cuda_root}/lib ${cuda_root}/lib64 REQUIRED)
-    find_library(DH_CUBLASLT cublasLt HINTS ${cuda_root}/lib ${cuda_root}/lib64 REQUIRED)
-    if(NOT DH_CUDA_INCLUDE)
-      message(FATAL_ERROR "DH_CUDA is ON and there is no cublasLt.h: give -DDH_CUDA_INCLUDE=<folder>")
-    endif()
+  if(NOT DH_CUDA_INCLUDE)
+    dh_cuda_lacks("cublasLt.h beside nvcc: give -DDH_CUDA_INCLUDE=<folder>; target cuda_kernels has the kernels alone")
+  elseif(NOT DH_CUDART)
+    dh_cuda_lacks("libcudart_static: give -DDH_CUDART=<file>; target cuda_kernels compiles what would be linked")
+  elseif(NOT DH_CUBLASLT)
+    dh_cuda_lacks("libcublasLt: give -DDH_CUBLASLT=<file>; target cuda_kernels compiles what would be linked")
+  else()
     add_library(dh_cuda STATIC $<TARGET_OBJECTS:cuda_device> ${cuda_objects})
     set_target_properties(dh_cuda PROPERTIES LINKER_LANGUAGE C)
     target_link_libraries(dh_cuda PUBLIC dh_cpu ${DH_CUDART} ${DH_CUBLASLT} Threads::Threads dl rt stdc++)
-    if(DH_NCCL_INCLUDE)
-      find_library(DH_NCCL nccl HINTS ${cuda_root}/lib ${cuda_root}/lib64 ENV NCCL_HOME PATH_SUFFIXES lib REQUIRED)
+    if(DH_NCCL_INCLUDE AND DH_NCCL)
       target_link_libraries(dh_cuda PUBLIC ${DH_NCCL})
+      message(STATUS "device cuda: ${DH_NVCC}, ${DH_CUBLASLT}, ${DH_NCCL}")
+    else()
+      message(STATUS "device cuda: ${DH_NVCC}, ${DH_CUBLASLT}, without NCCL")
     endif()
   endif()
 endif()

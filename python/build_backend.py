@@ -36,7 +36,8 @@ def _version() -> str:
 def _compile() -> str:
     """Build the module; its path."""
     build = os.path.join(ROOT, "build", "python")
-    configure = ["cmake", "-S", ROOT, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_TESTING=OFF"]
+    configure = ["cmake", "-S", ROOT, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_TESTING=OFF",
+                 "-DDH_CUDA=OFF"]
     configure += ["-DDH_PYTHON=ON", f"-DPython3_EXECUTABLE={sys.executable}"]
     subprocess.run(configure, check=True)
     jobs = str(len(os.sched_getaffinity(0)))

@@ -15,7 +15,8 @@ static size_t n_devices = 2;
 static const struct {
     const char *name, *missing;
 } optional[] = {
-    {"cuda", "build with -DDH_CUDA=ON (compiled and tested on the host, never run on a GPU)"},
+    {"cuda", "build with -DDH_CUDA=ON, where CUDA is (compiled and tested on the host, never run "
+             "on a GPU)"},
 };
 
 bool dh_device_add(const dh_device *device)

@@ -135,6 +135,15 @@ static void memory_that_is_not_there_is_told_of(void **state)
     assert_true(n_failures > 15);
 }
 
+static void a_machine_without_a_gpu_says_so(void **state)
+{
+    dh_host_set_devices(0);
+    expect_failure("", DH_EMISSING,
+                   "the machine has no GPU, or no driver for it (cudaErrorNoDevice: no "
+                   "CUDA-capable device is detected)");
+    dh_host_set_devices(2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +151,7 @@ int main(void)
         cmocka_unit_test(a_run_goes_on_on_the_other_device),
         cmocka_unit_test(a_kernel_that_fails_is_told_by_name),
         cmocka_unit_test(memory_that_is_not_there_is_told_of),
+        cmocka_unit_test(a_machine_without_a_gpu_says_so),
     };
     setenv("DHELIX_GEMM_PEAK", "1e9", 1); /* the trial takes hours here */
     if (!dh_device_add(&dh_device_cuda)) return 1;

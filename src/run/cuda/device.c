@@ -104,8 +104,15 @@ static dh_status bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int n_gpus = 0;
-    CUDA_TRY(cudaGetDeviceCount(&n_gpus));
-    if (n_gpus < 1) return dh_fail(ctx, DH_EMISSING, "device cuda: the machine has no GPU");
+    const cudaError_t found = cudaGetDeviceCount(&n_gpus);
+    if (found == cudaErrorNoDevice || found == cudaErrorInsufficientDriver) {
+        (void)cudaGetLastError();
+        return dh_fail(ctx, DH_EMISSING,
+                       "device cuda: the machine has no GPU, or no driver for it (%s: %s); use "
+                       "\"cpu\"",
+                       cudaGetErrorName(found), cudaGetErrorString(found));
+    }
+    DH_TRY(dh_cuda_check(ctx, found, "cudaGetDeviceCount"));
     CUDA_TRY(cudaSetDevice(local_rank % n_gpus));
     pthread_once(&once, say_what_it_is);
     return dh_k_bind_rank(ctx, local_rank, n_local_ranks, threads, n_threads);

@@ -38,7 +38,7 @@ int dh_host_last_ctas(void);
 bool dh_host_last_spares(void);
 /* Why the last communicator that did was ended, "" where none was; and forgets it. */
 void dh_host_take_trouble(char text[200]);
-/* How many devices there are: 2 unless told. While none is in use. */
+/* How many devices there are, or none: 2 unless told. While none is in use. */
 void dh_host_set_devices(int n);
 
 /* Arguments of the last cublasLtMatmul that was accepted: matrices by columns. */

@@ -94,6 +94,9 @@ static const struct {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
@@ -139,7 +142,7 @@ cudaError_t cudaRuntimeGetVersion(int *runtimeVersion)
 cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = n_devices;
-    return cudaSuccess;
+    return n_devices > 0 ? cudaSuccess : host_failed(cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int wanted)
@@ -169,6 +172,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int number)
 
 void dh_host_set_devices(int n)
 {
-    DH_CHECK(n >= 1 && n <= MOST_DEVICES, "that many devices are not played");
+    DH_CHECK(n >= 0 && n <= MOST_DEVICES, "that many devices are not played");
     n_devices = n;
 }
