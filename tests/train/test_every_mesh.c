@@ -39,7 +39,7 @@ static void check_mesh(totals *t, const mesh *m)
              "parallel.zero1=%s moe.capacity=8",
              m->dp, m->tp, m->cp, m->pp, m->ep, m->zero1 ? "true" : "false");
     run_curve_of(t->model, settings, out, &curve);
-    run_curve_of(t->model, settings, again, &second);
+    run_compared_of(t->model, settings, again, &second);
     const double d = run_distance(&t->one, &curve, 0);
     if (!(d <= run_tolerance(DH_F32))) fail_msg("%s: losses differ by %g", settings, d);
     if (run_distance(&curve, &second, 0) != 0 || !run_same_bytes(out, again, 20))
