@@ -42,6 +42,8 @@ static inline dh_status member_begin(dh_ctx *ctx, member *m)
     const dh_job *job = &m->resolved->job;
     dh_session_spec spec = dh_train_session(job, &m->resolved->recipe);
     int n_threads;
+    spec.groups = m->resolved->group_recipes;
+    spec.n_groups = m->resolved->n_groups;
     spec.rank = m->rank;
     DH_TRY(spec.device->bind_rank(ctx, m->rank, (int)job->ranks, 1, &n_threads));
     if (m->world) DH_TRY(dh_comm_attach(ctx, m->world, m->rank, &spec.comm));

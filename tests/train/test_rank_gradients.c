@@ -4,7 +4,7 @@
  * Tolerance: float32 sums of the same products in another grouping. Errors are taken
  * over the element plus its tensor's root mean square; a few hundred terms of relative
  * error 6e-8 each measure up to 3e-6 here; allowed: 2e-5. */
-#include "team.h"
+#include "gradients.h"
 
 enum { SEQ = 32, SAMPLES = 8 };
 static const double tolerance = 2e-5;
@@ -182,85 +182,7 @@ static void run_team(const char *model, mesh of, int n_samples, team *t)
     team_run(text, step_member, NULL, t);
 }
 
-/* ---- assembling ---------------------------------------------------------------------------- */
-
-static bool is_set(float v)
-{
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return bits != UINT32_MAX;
-}
-
-/* A tensor from the parts of all ranks. What several ranks have must be the same
- * bits; every element is somewhere. Returns how many copies of elements were seen. */
-static int64_t assemble(const team *t, const char *name, int64_t n, float *whole)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    int64_t n_seen = 0;
-    float *part = malloc((size_t)n * sizeof *part);
-    memset(whole, 0xff, (size_t)n * sizeof *whole);
-    for (int r = 0; r < t->n; r++) {
-        dh_hf_tensor *list;
-        size_t n_list;
-        assert_ok(&ctx,
-                  dh_hf_tensors(&ctx, dh_session_layout(t->members[r].session), &list, &n_list));
-        for (size_t k = 0; k < n_list; k++) {
-            if (strcmp(list[k].name, name) != 0) continue;
-            memset(part, 0xff, (size_t)n * sizeof *part);
-            assert_ok(&ctx,
-                      dh_session_read_hf(&ctx, t->members[r].session, &list[k], DH_BUF_GRAD, part));
-            for (int64_t i = 0; i < n; i++) {
-                if (!is_set(part[i])) continue;
-                if (is_set(whole[i]) && memcmp(&whole[i], &part[i], sizeof part[i]) != 0)
-                    fail_msg("%s, element %lld: rank %d has %.9g, an earlier one %.9g", name,
-                             (long long)i, r, (double)part[i], (double)whole[i]);
-                whole[i] = part[i];
-                n_seen++;
-            }
-        }
-        free(list);
-    }
-    free(part);
-    for (int64_t i = 0; i < n; i++)
-        if (!is_set(whole[i])) fail_msg("%s: no rank has element %lld", name, (long long)i);
-    return n_seen;
-}
-
-/* Worst error of any tensor of a mesh against one rank's. */
-static double compare(const team *one, const team *many, mesh of)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_hf_tensor *list;
-    size_t n_list;
-    double worst = 0;
-    assert_ok(&ctx,
-              dh_hf_tensors(&ctx, dh_session_layout(one->members[0].session), &list, &n_list));
-    assert_true(n_list > 20);
-    for (size_t k = 0; k < n_list; k++) {
-        const int64_t n = list[k].shape[0] * (list[k].ndim == 2 ? list[k].shape[1] : 1);
-        float *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
-        assert_int_equal(assemble(one, list[k].name, n, want) % n, 0);
-        int64_t n_seen = assemble(many, list[k].name, n, got);
-        assert_true(n_seen >= n && n_seen <= n * many->n);
-        const double size = rms(want, n);
-        /* A router's bias is moved by no gradient; everything else is. */
-        assert_int_equal(size > 0, !strstr(list[k].name, "e_score_correction_bias"));
-        double error = 0;
-        for (int64_t i = 0; i < n; i++) {
-            const double by = size > 0 ? size + fabs((double)want[i]) : 1;
-            double e = fabs((double)got[i] - (double)want[i]) / by;
-            if (!(e <= error)) error = e;
-        }
-        if (!(error <= tolerance))
-            fail_msg("%s, %s: gradient of %s is off by %g", of.parallel, of.strategy, list[k].name,
-                     error);
-        worst = fmax(worst, error);
-        free(want);
-        free(got);
-    }
-    free(list);
-    return worst;
-}
+/* ---- comparing ----------------------------------------------------------------------------- */
 
 static void gradients_over(const char *model, const mesh *meshes, size_t n)
 {
@@ -272,7 +194,9 @@ static void gradients_over(const char *model, const mesh *meshes, size_t n)
     for (size_t i = turn++ % stride; i < n; i += stride) {
         team many;
         run_team(model, meshes[i], micro_batch, &many);
-        double worst = compare(&one, &many, meshes[i]);
+        char what[200];
+        snprintf(what, sizeof what, "%s, %s", meshes[i].parallel, meshes[i].strategy);
+        double worst = compare_gradients(&one, &many, tolerance, what);
         for (int r = 0; r < many.n; r++)
             if (!(fabs(many.members[r].norm / one.members[0].norm - 1) <= 1e-6))
                 fail_msg("%s: norm %.9g on rank %d, %.9g on one", meshes[i].parallel,
