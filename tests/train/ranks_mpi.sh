@@ -41,7 +41,7 @@ one_of() { # values...
 
 random_mesh() {
     case $((RANDOM % 4)) in
-        0) echo "2 dp=2 zero1=$(one_of true false) bucket_mb=$(one_of 25 0.005)" ;;
+        0) echo "2 dp=2 zero=$(one_of 0 1 2 3) bucket_mb=$(one_of 25 0.005)" ;;
         1) echo "4 dp=2 pp=2 schedule=$(one_of gpipe 1f1b zb-h1 zb-v v-half combined-1f1b stp)" ;;
         2) echo "4 tp=2 cp=2" ;;
         3) echo "4 $(one_of dp tp cp)=2 pp=2 bucket_mb=$(one_of 25 0.005)" ;;
@@ -49,12 +49,14 @@ random_mesh() {
 }
 
 # Reductions add in group order in either world. All meshes are in meshes_mpi.sh.
-meshes=('4 dp=2 tp=2 zero1=true' '4 tp=2 pp=2 schedule=dhelix-w' '2 tp=2 strategy=part-wise(2,scatter)+dhelix')
+meshes=('4 dp=2 cp=2 zero=3 reshard_after_forward=2 bucket_mb=0.02 strategy=dhelix' '4 tp=2 pp=2 schedule=dhelix-w'
+    '2 tp=2 strategy=part-wise(2,scatter)+dhelix')
 if deep; then
-    meshes+=('4 pp=4 optimizer.post_validation=true optimizer.grad_clip=1.5' '2 tp=2 strategy=intra-batch'
+    meshes+=('4 dp=2 tp=2 zero1=true' '4 pp=4 optimizer.post_validation=true optimizer.grad_clip=1.5' '2 tp=2 strategy=intra-batch'
         '4 tp=4 strategy=flux model.n_heads=4' '2 tp=2 strategy=fuse(4)+sequential'
         '2 tp=2 sequence=false strategy=part-wise(4)+sequential'
         '4 tp=4 strategy=intra-batch-bidirectional model.n_heads=4'
+        '4 dp=2 tp=2 zero=2 gradient_sync=every bucket_mb=0.02' '4 dp=2 pp=2 zero=3 reshard_after_forward=false'
         '4 tp=4 strategy=two-stage(narrow,2)+sequential model.n_heads=4 topology.nodes=2' "$(random_mesh)")
 fi
 for mesh in "${meshes[@]}"; do
@@ -169,15 +171,16 @@ check 'nothing was trained' test ! -e "$tmp/unlike"
 # A process is killed, at a call and at a random instruction: all end, the launcher names it,
 # and fewer go on from the last checkpoint.
 often=(--set checkpoint.every=5 --set parallel.timeout_s=20)
-instruction=$((2200 + RANDOM % 4700)) # of steps 7 to 20 of four ranks
+instruction=$((2700 + RANDOM % 4200)) # of steps 7 to 20 of four ranks, whatever is shared out
+shared_out=$(one_of 0 2 3)
 faults=("kill:$((RANDOM % 4)):i$instruction")
 if deep; then faults+=(kill:1:900); fi
 for fault in "${faults[@]}"; do
     rank=${fault#*:}
     n_checks=$((n_checks + 1))
     DHELIX_FAULT=$fault run "${mpirun[@]}" -n 4 "$dhelix" train "${job[@]}" "${often[@]}" \
-        --set out="$tmp/killed" --set parallel.dp=2 --set parallel.tp=2
-    [ "$status" -ne 0 ] || fail "a run without one of its ranks ended well: $fault"
+        --set out="$tmp/killed" --set parallel.dp=2 --set parallel.tp=2 --set parallel.zero="$shared_out"
+    [ "$status" -ne 0 ] || fail "a run without one of its ranks ended well: $fault, ZeRO-$shared_out"
     check "the launcher names the rank of $fault" grep -q "rank ${rank%%:*} .*signal 9" "$tmp/err" "$tmp/out"
     check 'a checkpoint is there' ls -d "$tmp/killed/checkpoints"/step-*
     processes 2 "$tmp/killed" "${often[@]}" --set parallel.tp=2

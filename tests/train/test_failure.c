@@ -84,7 +84,8 @@ static void a_rank_may_stop_at_any_instruction(void **state)
         int n_ranks, n_instrs; /* fewer than any rank's in 20 steps */
     } meshes[] = {{"parallel.dp=2 parallel.tp=2 parallel.zero1=true", 4, 12000},
                   {"parallel.tp=2 parallel.pp=2 parallel.schedule=zb-h1", 4, 12000},
-                  {"parallel.cp=2 parallel.pp=2", 4, 12000}};
+                  {"parallel.cp=2 parallel.pp=2", 4, 12000},
+                  {"parallel.dp=4 parallel.zero=3 parallel.reshard_after_forward=2", 4, 6000}};
     uint64_t seed = test_seed("a_rank_may_stop_at_any_instruction");
     for (size_t m = 0; m < DH_COUNTOF(meshes); m++) {
         const int rank = (int)(test_rand(&seed) % (uint64_t)meshes[m].n_ranks);
@@ -99,7 +100,7 @@ static void a_rank_may_stop_at_any_instruction(void **state)
         expect(&ctx, st, DH_ECOMM, "waited 5 s in ");
         expect(&ctx, st, DH_ECOMM, "did not come:");
         expect(&ctx, st, DH_ECOMM, name);
-        goes_on(m % 2 ? "parallel.dp=2" : "ranks=1", -1);
+        goes_on(m % 2 ? "parallel.dp=2 parallel.zero=3" : "ranks=1", -1);
     }
 }
 
@@ -129,6 +130,9 @@ static void any_call_may_fail(void **state)
         {"parallel.tp=2 parallel.pp=2 parallel.schedule=zb-v", 4, 9000},
         {"parallel.dp=2 parallel.pp=2 parallel.schedule=dhelix-w", 4, 800},
         {"parallel.cp=2 parallel.dp=2", 4, 2500},
+        {"parallel.dp=4 parallel.zero=2 parallel.gradient_sync=every parallel.bucket_mb=0.02", 4,
+         1100},
+        {"parallel.dp=2 parallel.tp=2 parallel.zero=3 strategy=dhelix", 4, 6000},
     };
     uint64_t seed = test_seed("any_call_may_fail");
     int n_failed = 0;
@@ -272,6 +276,8 @@ static void one_ranks_nan_ends_all_with_the_cause(void **state)
         {"parallel.tp=2", "h.2.mlp.c_fc.weight", -1, "rank 1: while training step 1"},
         {"parallel.tp=2 parallel.pp=2", "h.0.mlp.c_fc.weight", 0, "rank 0: while training step 1"},
         {"parallel.dp=2 parallel.zero1=true", "h.2.mlp.c_fc.weight", 0,
+         "while training step 1: instruction"},
+        {"parallel.dp=2 parallel.zero=3", "h.2.mlp.c_fc.weight", 0,
          "while training step 1: instruction"},
     };
     char weights[500], settings[900];
