@@ -129,7 +129,7 @@ dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of)
 {
     *of = *job;
     of->packing = DH_PACKING_PACK;
-    of->zero = DH_MIN(job->zero, 1); /* the optimizer's shards of gradients are at home alone */
+    of->zero = DH_MIN(job->zero, 1); /* shards of gradients and parameters are at home alone */
     of->fuse = DH_FUSE_OFF;          /* the layout of parallel.* alone has an optimizer */
     of->switch_groups = dh_arena_strdup(job->arena, "");
     reading r = {.of = of, .entry = entry_at(job, group)};
@@ -142,15 +142,16 @@ dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of)
 
 /* ---- checking -------------------------------------------------------------------------------- */
 
-/* Gradients have to stay where other programs of a step leave or expect them: whole ones in groups,
- * at the optimizer shards too. */
-static dh_status check_zero(dh_ctx *ctx, const dh_job *job, int64_t most, const char *where)
+/* Groups keep whole gradients, which lie where one program of a step leaves and another expects
+ * them. */
+static dh_status check_zero(dh_ctx *ctx, const dh_job *of)
 {
-    if (job->zero <= most) return DH_OK;
+    if (of->zero <= 1) return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "parallel.zero %lld%s with data.packing group: gradients do not stay between "
-                   "two programs of a step; 0 to %lld would be right",
-                   LL(job->zero), where, LL(most));
+                   "parallel.zero %lld of a group with data.packing group: gradients do not stay "
+                   "between two programs of a step; 0 or 1 would be right, and more in parallel.* "
+                   "alone",
+                   LL(of->zero));
 }
 
 /* Each rank has the gradient of its own query heads until they are summed, and what moves between
@@ -172,7 +173,7 @@ static dh_status check_each(dh_ctx *ctx, const dh_job *job, size_t n)
     for (size_t i = 0; i < n; i++) {
         dh_job of;
         DH_TRY(dh_job_group(ctx, job, i, &of));
-        DH_TRY(check_zero(ctx, &of, 1, " of a group"));
+        DH_TRY(check_zero(ctx, &of));
         DH_TRY(check_heads(ctx, &of, " of a group"));
         if (of.seq_len <= before)
             return dh_fail(ctx, DH_EINVAL,
@@ -231,7 +232,6 @@ dh_status dh_job_check_groups(dh_ctx *ctx, const dh_job *job)
                        "data.packing group takes 1 to %d entries in switch.groups, as "
                        "\"1024 dp=4; 8192 cp=2 tp=2\"; there are %zu",
                        DH_MAX_SWITCH_GROUPS, n);
-    DH_TRY(check_zero(ctx, job, 2, ""));
     DH_TRY(check_heads(ctx, job, ""));
     DH_TRY(check_others(ctx, job));
     return check_each(ctx, job, n);

@@ -278,7 +278,7 @@ static const dh_setting settings[] = {
          .help = "with data.packing group: the most tokens a document of a group has, rising to train.seq_len, and the mesh "
                  "that trains it, as [1024 dp=4, 8192 cp=2 tp=2]: dp, tp, pp, cp, schedule, virtual_stages, layer_split, "
                  "zero, sequence, bucket_mb, strategy, recompute, micro_batch, and micro_batches of one pass of its "
-                 "program; parallel.* is where weights and optimizer live"),
+                 "program; parallel.* is where weights and optimizer live, there with any degree of zero, in groups with 0 or 1"),
     BOOL("switch.overlap", switch_overlap, "true",
          .help = "parameters move to the next group, and gradients back, while a group is computed; false: one after the "
                  "other, in less memory: that of one group's parameters and gradients, and of messages"),

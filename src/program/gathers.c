@@ -209,6 +209,7 @@ dh_status plan_add_gathers(dh_ctx *ctx, plan *b, const stage *s)
     memset(&none, 0xff, sizeof none);
     if (b->spec->recipe.zero < 3) return DH_OK;
     DH_TRY(check_shares(ctx, b));
+    if (b->spec->part == DH_PART_UPDATE) return DH_OK; /* which reads shards alone */
     for (size_t i = 0; i < s->n_chain; i++) {
         while (b->emitter->gathers.n <= s->chain[i])
             if (!dh_vec_push(&b->emitter->gathers, none)) return plan_no_memory(ctx);

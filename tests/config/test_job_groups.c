@@ -47,7 +47,7 @@ static void groups_that_cannot_be_are_refused(void **state)
         {"switch: {groups: [long dp=4]}\n", "\"long\" in \"long dp=4\" is not right"},
         {"switch: {groups: [64 micro_batches=0]}\n", "\"micro_batches=0\""},
         {"switch: {groups: [64 zero=2]}\n", "parallel.zero 2 of a group"},
-        {"switch: {groups: [64]}\nparallel: {zero: 3}\n", "parallel.zero 3 with data.packing"},
+        {"switch: {groups: [64 zero=3]}\nparallel: {zero: 3}\n", "parallel.zero 3 of a group"},
         {"switch: {groups: [64]}\ntrace: {step: 3}\n", "trace.step"},
         {"switch: {groups: [64]}\nparallel: {zero: 1, gather: forward}\n",
          "parallel.gather forward"},

@@ -179,29 +179,36 @@ static void what_runs_beside_lies_apart(void **state)
     destroy(away);
 }
 
-/* With ZeRO-2 the optimizer's program finds shards of gradients, which last, and has no whole ones.
- */
+/* With ZeRO-2 the optimizer's program finds shards of gradients, which last, and has no whole ones;
+ * with ZeRO-3 of matrices themselves too, and gathers nothing. */
 static void the_optimizer_may_keep_shards_alone(void **state)
 {
-    dh_ctx ctx = DH_CTX_INIT;
-    setup s = {.preset = "gpt2-tiny", .schedule = "1f1b", .tp = 1, .pp = 1, .dp = 4, .zero = 1};
-    mesh_programs *whole = part_of(&s, 4, DH_PART_UPDATE, false, false, false);
-    s.zero = 2;
-    mesh_programs *shards = part_of(&s, 4, DH_PART_UPDATE, false, false, false);
-    assert_ok(&ctx, verify(&ctx, shards));
-    for (size_t r = 0; r < shards->n; r++) {
-        uint64_t n_bytes[2] = {0};
-        for (int k = 0; k < 2; k++) {
-            const dh_program *p = k ? shards->at[r] : whole->at[r];
-            for (size_t b = 0; b < p->buffers.n; b++) {
-                assert_true(p->buffers.at[b].kind != DH_BUF_UNREDUCED);
-                if (p->buffers.at[b].kind == DH_BUF_GRAD) n_bytes[k] += p->buffers.at[b].n_bytes;
+    for (int zero = 2; zero <= 3; zero++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        setup s = {.preset = "gpt2-tiny", .schedule = "1f1b", .tp = 1, .pp = 1, .dp = 4, .zero = 1};
+        mesh_programs *whole = part_of(&s, 4, DH_PART_UPDATE, false, false, false);
+        s.zero = zero;
+        mesh_programs *shards = part_of(&s, 4, DH_PART_UPDATE, false, false, false);
+        assert_ok(&ctx, verify(&ctx, shards));
+        for (size_t r = 0; r < shards->n; r++) {
+            uint64_t gradients[2] = {0}, masters[2] = {0};
+            for (int k = 0; k < 2; k++) {
+                const dh_program *p = k ? shards->at[r] : whole->at[r];
+                for (size_t b = 0; b < p->buffers.n; b++) {
+                    const dh_buffer *buffer = &p->buffers.at[b];
+                    assert_true(buffer->kind != DH_BUF_UNREDUCED);
+                    if (buffer->kind == DH_BUF_GRAD) gradients[k] += buffer->n_bytes;
+                    if (buffer->kind == DH_BUF_MASTER) masters[k] += buffer->n_bytes;
+                }
             }
+            assert_true(gradients[1] > 0 && gradients[1] < gradients[0] / 3);
+            assert_true(zero == 3 ? masters[1] > 0 && masters[1] < masters[0] / 3
+                                  : masters[1] == masters[0]);
+            assert_int_equal(n_of(shards->at[r], DH_OP_ALL_GATHER) == 0, zero == 3);
         }
-        assert_true(n_bytes[1] > 0 && n_bytes[1] < n_bytes[0] / 3);
+        destroy(whole);
+        destroy(shards);
     }
-    destroy(whole);
-    destroy(shards);
 }
 
 /* Gradients that do not last, and copies of the model, have no parts. */
@@ -213,6 +220,8 @@ static void parts_that_cannot_be_are_refused(void **state)
     } cases[] = {
         {{.preset = "gpt2-tiny", .schedule = "1f1b", .tp = 1, .pp = 1, .dp = 2, .zero = 2},
          "parallel.zero=2"},
+        {{.preset = "gpt2-tiny", .schedule = "1f1b", .tp = 1, .pp = 1, .dp = 2, .zero = 3},
+         "parallel.zero=3"},
         {{.preset = "gpt2-tiny", .schedule = "dualpipe", .tp = 1, .pp = 2, .dp = 1},
          "two copies of the model"},
     };

@@ -70,6 +70,18 @@ static const struct {
      "ranks=4 parallel.dp=4 parallel.zero=2 train.dtype=bf16 "
      "switch.groups=8,dp=2,cp=2;16,dp=4;32,tp=2,pp=2",
      true, false},
+    {RUN_GPT2,
+     "ranks=4 parallel.dp=2 parallel.tp=2 parallel.zero=3 "
+     "switch.groups=8,dp=4;16,cp=2,tp=2;32,dp=2,tp=2",
+     false, false},
+    {RUN_LLAMA,
+     "ranks=4 parallel.dp=4 parallel.zero=3 parallel.reshard_after_forward=2 train.dtype=bf16 "
+     "switch.groups=16,dp=4,zero=1;32,tp=2,pp=2",
+     true, false},
+    {RUN_LLAMA,
+     "ranks=4 parallel.dp=2 parallel.pp=2 parallel.zero=3 train.recompute=full device=staged "
+     "switch.groups=8,dp=2,pp=2;32,tp=4,recompute=none switch.overlap=false",
+     false, false},
     {RUN_LLAMA,
      "ranks=4 topology.ranks_per_node=2 parallel.zero=1 "
      "switch.groups=16,tp=2,strategy=intra-batch;32,tp=2,pp=2,schedule=dhelix-w,micro_batches=2",
@@ -166,6 +178,7 @@ static void moves_beside_passes_change_nothing(void **state)
         "ranks=4 train.dtype=bf16 switch.groups=8,dp=4;16,tp=2,pp=2;32,dp=2,tp=2 parallel.dp=4 "
         "parallel.zero=1",
         "ranks=2 device=staged switch.groups=8,dp=2;16,pp=2;32,tp=2 parallel.tp=2",
+        "ranks=4 switch.groups=8,dp=4;16,dp=2,tp=2;32,tp=2,pp=2 parallel.zero=3",
     };
     char out_a[300], out_b[300], settings[600];
     run_folder(out_a, sizeof out_a, "beside");
@@ -186,26 +199,64 @@ static void moves_beside_passes_change_nothing(void **state)
     }
 }
 
+/* The groups' programs are the same, whatever the home keeps of parameters and gradients; between
+ * steps it evaluates. */
+static void what_is_shared_out_at_home_changes_no_bit(void **state)
+{
+    static const struct {
+        const char *model, *mesh;
+    } cases[] = {
+        {RUN_GPT2, "ranks=4 parallel.dp=4 switch.groups=8,dp=2,cp=2;32,tp=2,pp=2"},
+        {RUN_LLAMA,
+         "ranks=4 parallel.dp=2 parallel.pp=2 train.dtype=bf16 switch.groups=8,dp=2,tp=2;"
+         "32,cp=2,tp=2 parallel.bucket_mb=0.02"},
+    };
+    char out_a[300], out_b[300], settings[600];
+    run_folder(out_a, sizeof out_a, "whole");
+    run_folder(out_b, sizeof out_b, "shared");
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        run_curve whole, shared;
+        for (int zero = 0; zero <= 3; zero += test_is_thin() ? 3 : 1) {
+            snprintf(settings, sizeof settings,
+                     "data.packing=group data.val_fraction=0.1 eval.every=4 eval.batches=2 "
+                     "train.steps=8 %s parallel.zero=%d",
+                     cases[i].mesh, zero);
+            curve_of(cases[i].model, settings, zero ? out_b : out_a, zero ? &shared : &whole);
+            assert_false(isnan(whole.val[7]));
+            if (zero > 0 &&
+                (run_distance(&whole, &shared, 0) != 0 || !run_same_bytes(out_a, out_b, 8)))
+                fail_msg("%s: other bits with ZeRO-%d at home", cases[i].mesh, zero);
+        }
+    }
+}
+
 /* Checkpoints are those of the weights' layout. */
 static void a_stop_changes_nothing(void **state)
 {
-    static const char mesh[] = "data.packing=group ranks=4 parallel.zero=1 model.dropout=0.1 "
-                               "switch.groups=8,dp=4;32,tp=2,pp=2 optimizer.decay_steps=12";
-    char out_a[300], out_b[300], settings[1000], more[600];
-    run_curve whole, parts;
-    dh_ctx ctx = DH_CTX_INIT;
-    dh_train_result result;
-    run_folder(out_a, sizeof out_a, "whole");
-    run_folder(out_b, sizeof out_b, "parts");
-    curve_of(RUN_GPT2, mesh, out_a, &whole);
-    snprintf(more, sizeof more, "%s train.steps=7", mesh);
-    curve_of(RUN_GPT2, more, out_b, &parts);
-    settings_of(mesh, settings, sizeof settings);
-    if (run_job(&ctx, RUN_GPT2, settings, out_b, &result) != DH_OK) fail_msg("%s", ctx.message);
-    assert_int_equal(result.resumed_at, 7);
-    run_read_curve(out_b, &parts);
-    assert_true(run_distance(&whole, &parts, 0) == 0);
-    assert_true(run_same_bytes(out_a, out_b, 12));
+    static const char *const meshes_of[] = {
+        "data.packing=group ranks=4 parallel.zero=1 model.dropout=0.1 "
+        "switch.groups=8,dp=4;32,tp=2,pp=2 optimizer.decay_steps=12",
+        "data.packing=group ranks=4 parallel.dp=2 parallel.tp=2 parallel.zero=3 model.dropout=0.1 "
+        "switch.groups=8,dp=4;32,tp=2,pp=2 optimizer.decay_steps=12",
+    };
+    for (size_t i = 0; i < DH_COUNTOF(meshes_of); i++) {
+        const char *mesh = meshes_of[i];
+        char out_a[300], out_b[300], settings[1000], more[600];
+        run_curve whole, parts;
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_train_result result;
+        run_folder(out_a, sizeof out_a, "whole");
+        run_folder(out_b, sizeof out_b, "parts");
+        curve_of(RUN_GPT2, mesh, out_a, &whole);
+        snprintf(more, sizeof more, "%s train.steps=7", mesh);
+        curve_of(RUN_GPT2, more, out_b, &parts);
+        settings_of(mesh, settings, sizeof settings);
+        if (run_job(&ctx, RUN_GPT2, settings, out_b, &result) != DH_OK) fail_msg("%s", ctx.message);
+        assert_int_equal(result.resumed_at, 7);
+        run_read_curve(out_b, &parts);
+        assert_true(run_distance(&whole, &parts, 0) == 0);
+        assert_true(run_same_bytes(out_a, out_b, 12));
+    }
 }
 
 int main(void)
@@ -214,6 +265,7 @@ int main(void)
         cmocka_unit_test(other_meshes_learn_the_same),
         cmocka_unit_test(one_group_at_home_is_packing),
         cmocka_unit_test(moves_beside_passes_change_nothing),
+        cmocka_unit_test(what_is_shared_out_at_home_changes_no_bit),
         cmocka_unit_test(a_stop_changes_nothing),
     };
     return cmocka_run_group_tests(tests, make_data, run_drop_dir);

@@ -149,6 +149,9 @@ static const char *const meshes[] = {
     "parallel: {dp: 2, tp: 2, zero: 2}\nswitch: {groups: [8 dp=4, 16 cp=2 tp=2, 32 pp=2 tp=2]}\n",
     "parallel: {dp: 2, pp: 2, zero: 2}\ndevice: staged\n"
     "switch: {groups: [16 tp=2 pp=2 micro_batches=4, 32 dp=2 tp=2 zero=1]}\n",
+    "parallel: {dp: 4, zero: 3}\nswitch: {groups: [8 dp=4, 16 dp=2 cp=2, 32 tp=2 pp=2]}\n",
+    "parallel: {dp: 2, pp: 2, zero: 3, bucket_mb: 0.02}\n"
+    "switch: {groups: [8 dp=2 tp=2, 32 cp=2 pp=2], overlap: false}\n",
     "parallel: {tp: 4}\nswitch: {groups: [4 dp=4 micro_batch=2, 8 dp=2 tp=2, 32 pp=2 cp=2]}\n",
 };
 
