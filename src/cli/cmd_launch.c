@@ -1,7 +1,7 @@
 /* dhelix launch: ranks as MPI processes, started again over fewer when some are lost.
  *
  * MPI ends all processes of a job when one of them dies, and their memory goes with them: what goes
- * on is a new job, over a mesh without a data-parallel rank, from the newest checkpoint. This
+ * on is a new job, over a mesh of fewer ranks (elastic.h), from the newest checkpoint. This
  * process starts the launcher (mpirun), waits, and judges by its exit code: a signal that ended a
  * rank, or the code of ranks that waited for others in vain. It counts one rank as lost at each
  * start, so that it ends after a bounded number of them whatever keeps failing. */
@@ -91,11 +91,20 @@ static bool add_launcher(const starts *s, words *w)
     return ok && add(w, "-n") && add(w, dh_arena_printf(s->arena, "%lld", (long long)s->job.ranks));
 }
 
-/* The mesh that is left overrides what was asked for. */
+/* The mesh that is left overrides what was asked for; micro-batches keep their size. */
 static bool add_mesh(const starts *s, words *w)
 {
     if (s->n == 0) return true;
-    bool ok = add_setting(w, dh_arena_printf(s->arena, "parallel.dp=%lld", (long long)s->job.dp));
+    const struct {
+        const char *key;
+        int64_t value;
+    } of[] = {{"parallel.dp", s->job.dp}, {"parallel.tp", s->job.tp},
+              {"parallel.cp", s->job.cp}, {"parallel.pp", s->job.pp},
+              {"parallel.ep", s->job.ep}, {"train.micro_batch", s->job.micro_batch}};
+    bool ok = true;
+    for (size_t i = 0; ok && i < DH_COUNTOF(of); i++)
+        ok =
+            add_setting(w, dh_arena_printf(s->arena, "%s=%lld", of[i].key, (long long)of[i].value));
     if (s->job.nodes == 0) ok = ok && add_setting(w, "topology.nodes=auto");
     if (s->job.ranks_per_node == 0) ok = ok && add_setting(w, "topology.ranks_per_node=auto");
     return ok;
@@ -286,18 +295,25 @@ static void take_next_fault(void)
         unsetenv("DHELIX_FAULT");
 }
 
-static dh_status go_on(dh_ctx *ctx, starts *s, const char *why)
+/* The mesh that is left, and in text what is gone on from. */
+static dh_status find_next(dh_ctx *ctx, const dh_job *job, dh_shrunk *left, char *text, size_t cap)
 {
-    dh_job left;
+    const dh_shrink_options unknown = {.memory_bytes = 0}; /* of hosts that are not this one */
+    DH_TRY(dh_job_shrink(ctx, job, job->ranks - 1, &unknown, left));
+    return dh_shrunk_state(ctx, left, text, cap);
+}
+
+static dh_status go_on(dh_ctx *ctx, starts *s, const char *lost)
+{
+    dh_shrunk left;
+    char state[96];
+    dh_ctx why = DH_CTX_INIT;
     if (s->job.elastic_action != DH_ELASTIC_CONTINUE)
-        return dh_fail(ctx, DH_ECOMM, "%s, and elastic.action is stop", why);
-    if (dh_job_shrink(ctx, &s->job, s->job.ranks - 1, &left) != DH_OK)
-        return dh_ctx_while(ctx, "going on without a rank, since %s", why);
-    dh_log(DH_LOG_WARN,
-           "%s; the run goes on over %lld of %lld ranks (parallel.dp=%lld), from its newest "
-           "checkpoint",
-           why, (long long)left.ranks, (long long)s->job.ranks, (long long)left.dp);
-    s->job = left;
+        return dh_fail(ctx, DH_ECOMM, "%s, and elastic.action is stop", lost);
+    if (find_next(&why, &s->job, &left, state, sizeof state) != DH_OK)
+        return dh_fail(ctx, DH_ECOMM, "%s; the run does not go on: %s", lost, why.message);
+    dh_log(DH_LOG_WARN, "%s; the run goes on over %s, from %s", lost, left.text, state);
+    s->job = left.job;
     s->n++;
     take_next_fault();
     return DH_OK;
@@ -353,12 +369,13 @@ const dh_command dh_command_launch = {
         "come\n"
         "before parallel.timeout_s, MPI ends the others; with elastic.action=continue the run is "
         "then\n"
-        "started again over the most ranks that it can have with one fewer (a smaller "
-        "parallel.dp,\n"
-        "the batch being the same), from its newest checkpoint, until elastic.min_ranks would not "
-        "be\n"
-        "left. Other failures end it. Files and program are expected at the same place on all "
-        "hosts.\n"
+        "started again over the most ranks that it can have with one fewer, the batch being the "
+        "same,\n"
+        "from its newest checkpoint: on a mesh whose tp, cp, pp and ep divide those it had, with "
+        "the\n"
+        "fewest changes. It ends where elastic.min_ranks would not be left, or where the mesh is\n"
+        "another than in parallel.dp alone and there is no checkpoint yet. Other failures end it.\n"
+        "Files and program are expected at the same place on all hosts.\n"
         "\n"
         "The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 is passed on as SIGUSR1: ranks finish their\n"
         "step and save (exit code 130); the second one ends them.\n",

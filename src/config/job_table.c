@@ -362,9 +362,10 @@ static const dh_setting settings[] = {
     INT("spike.most", spike_most, "10", 0, MANY, .help = "times a run goes back before it stops"),
 
     ENUM("elastic.action", elastic_action, "stop", elastic_names,
-         .help = "when a rank is lost: end with a message that names it, or go on over fewer data-parallel ranks, the batch being "
-                 "the same, from what the others have in memory (parallel.zero=0), else from the newest checkpoint; MPI "
-                 "processes end either way; `dhelix launch` starts them again over fewer"),
+         .help = "when a rank is lost: end with a message that names it, or go on over fewer, the batch being the same: on the mesh of "
+                 "most ranks whose tp, cp, pp and ep divide those of before, from what the others have in memory (all of the state, "
+                 "with parallel.zero=0 and ranks alike), else from the newest checkpoint; MPI processes end either way; `dhelix "
+                 "launch` starts them again over fewer"),
     INT("elastic.min_ranks", elastic_min_ranks, "1", 1, DEGREE_MAX, .help = "with fewer left the run ends"),
 
     INT("parallel.dp", dp, "auto", 0, DEGREE_MAX, .automatic = "ranks/(tp*pp*cp)", .help = "data parallel"),

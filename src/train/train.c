@@ -150,38 +150,62 @@ static dh_status check_system(dh_ctx *ctx, const dh_job *job)
 
 /* ---- going on without ranks ------------------------------------------------------------- */
 
-/* The state that is left in memory, where it is all of it; else why it is not, and which is taken
- * instead. */
-static void carry(const training *t, const bool *lost, dh_carried *carried)
+/* What the run goes on from, for a message: the state that is left in memory, where it is all of
+ * it; else what is on disk, and why. */
+static dh_status find_state(dh_ctx *ctx, const training *t, const bool *lost, const dh_shrunk *left,
+                            dh_carried *carried, dh_str *from)
 {
+    char stored[96];
     dh_ctx why = DH_CTX_INIT;
-    if (dh_carry(&why, t->shared.job, t->remains, lost, carried) == DH_OK)
-        dh_log(DH_LOG_WARN,
-               "the run goes on from step %lld, by what the ranks that are left have "
-               "in memory",
-               (long long)carried->step);
-    else
-        dh_log(DH_LOG_WARN, "the run goes on from its newest checkpoint, since %s", why.message);
+    if (t->remains && dh_carry(&why, t->shared.job, t->remains, lost, carried) == DH_OK) {
+        dh_str_printf(from, "step %lld, by what the ranks that are left have in memory",
+                      (long long)carried->step);
+        return DH_OK;
+    }
+    DH_TRY(dh_shrunk_state(ctx, left, stored, sizeof stored));
+    dh_str_printf(from, "%s, since %s", stored, why.message);
+    return DH_OK;
+}
+
+/* What all ranks together may have, once those that ended have let theirs go; 0: not known. */
+static double memory_bytes(const training *t)
+{
+    const dh_device *device = dh_device_find(t->job->device);
+    const double available = dh_memory_available();
+    if (!device || !device->slab_is_host || available == 0) return 0;
+    return available + (double)t->programs.slab_bytes * (double)t->job->ranks;
+}
+
+static dh_status find_going_on(dh_ctx *ctx, const training *t, const dh_launch *launch, ending *end,
+                               dh_str *how)
+{
+    dh_shrunk left;
+    const dh_shrink_options options = {.tokenizer = t->shared.tokenizer,
+                                       .memory_bytes = memory_bytes(t)};
+    DH_TRY(dh_job_shrink(ctx, t->job, t->job->ranks - launch->n_lost, &options, &left));
+    dh_str_printf(how, "over %s, from ", left.text);
+    DH_TRY(find_state(ctx, t, launch->lost, &left, &end->carried, how));
+    end->left = left.job;
+    return how->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : DH_OK;
 }
 
 /* Whether the run, which ended for want of ranks, goes on without them; ctx then is as new. */
 static void try_going_on(dh_ctx *ctx, const training *t, const dh_launch *launch, ending *end)
 {
-    const dh_job *job = t->job;
     dh_ctx why = DH_CTX_INIT;
+    dh_str how = DH_STR_INIT;
     if (ctx->status != DH_ECOMM || launch->n_lost == 0 ||
-        job->elastic_action != DH_ELASTIC_CONTINUE)
+        t->job->elastic_action != DH_ELASTIC_CONTINUE)
         return;
-    if (dh_job_shrink(&why, job, job->ranks - launch->n_lost, &end->left) != DH_OK) {
-        dh_log(DH_LOG_WARN, "the run does not go on: %s", why.message);
-        return;
-    }
-    dh_log(DH_LOG_WARN, "%s; the run goes on over %lld of %lld ranks (parallel.dp=%lld)",
-           ctx->message, (long long)end->left.ranks, (long long)job->ranks,
-           (long long)end->left.dp);
-    if (t->remains) carry(t, launch->lost, &end->carried);
+    const dh_ctx lost = *ctx;
+    end->goes_on = find_going_on(&why, t, launch, end, &how) == DH_OK;
     dh_ctx_reset(ctx);
-    end->goes_on = true;
+    if (end->goes_on)
+        dh_log(DH_LOG_WARN, "%s; the run goes on %s", lost.message, how.text);
+    else
+        dh_fail(ctx, DH_ECOMM, "%s; the run does not go on: %s", lost.message, why.message);
+    if (!end->goes_on) dh_carried_fini(&end->carried);
+    dh_str_fini(&how);
 }
 
 /* Where ranks leave what they have, and who of them was lost. */

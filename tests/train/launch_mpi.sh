@@ -21,20 +21,23 @@ n_steps() { # run folder
 # The newest checkpoint when a rank was lost: the run went on from it.
 begun_at() { sed -n 's/.*resuming from .*(step \([0-9]*\)).*/\1/p' "$tmp/err" | tail -1; }
 
-# The same by hand: 4 ranks up to a step, then 2.
+# The same by hand: 4 ranks up to a step, then fewer. Settings of the first mesh, of the second.
+before=() after=(--set parallel.dp=2)
 by_hand() { # step
     rm -rf "$tmp/hand"
     if [ "$1" -gt 0 ]; then
-        ok "$dhelix" train "${job[@]}" --set out="$tmp/hand" --set optimizer.decay_steps=30 --set train.steps="$1"
+        ok "$dhelix" train "${job[@]}" "${before[@]}" --set out="$tmp/hand" --set optimizer.decay_steps=30 \
+            --set train.steps="$1"
     fi
-    ok "$dhelix" train "${job[@]}" --set out="$tmp/hand" --set optimizer.decay_steps=30 --set parallel.dp=2
+    ok "$dhelix" train "${job[@]}" "${before[@]}" "${after[@]}" --set out="$tmp/hand" --set optimizer.decay_steps=30
 }
 
-went_on() { # run folder
-    local step
+went_on() { # run folder, what is said to be left
+    local step left=${2:-over 2 of 4 ranks (parallel.dp=2)}
     same "$status" 0 'exit code'
-    check 'one message says what happened' test "$(grep -c 'the run goes on over 2 of 4 ranks (parallel.dp=2)' "$tmp/err")" = 1
+    check 'one message says what happened' test "$(grep -cF "the run goes on $left" "$tmp/err")" = 1
     step=$(begun_at)
+    check 'and from where' grep -q "the run goes on over .*, from \(step ${step:-none} of its newest checkpoint\|its beginning\)" "$tmp/err"
     cp "$tmp/err" "$tmp/launched"
     by_hand "${step:-0}"
     echo "  from step ${step:-0}: $(grep -o 'warn: a rank .*; the run goes on' "$tmp/launched")"
@@ -81,12 +84,20 @@ same "$status" 0 'exit code after two losses'
 check 'over two ranks, then one' grep -q 'goes on over 1 of 2 ranks (parallel.dp=1)' "$tmp/err"
 same "$(grep -c '"loss"' "$tmp/twice/metrics.jsonl")" 30 'steps'
 
+# Parts of the model that only the lost rank had: another mesh, of a checkpoint. Micro-batches keep their size.
+before=(--set parallel.dp=1 --set parallel.tp=2 --set parallel.pp=2 --set train.micro_batch=auto)
+after=(--set parallel.pp=1 --set train.micro_batch=1)
+DHELIX_FAULT=kill:3:i6000 run "${launch[@]}" "${before[@]}" --set out="$tmp/other"
+went_on "$tmp/other" 'over 2 of 4 ranks (parallel.pp=1), the most that it can have by the fewest changes'
+
 # It ends where it is told to, with one line.
 export DHELIX_LOG=warn
 DHELIX_FAULT=kill:3:i500 fails 1 'signal 9 (Killed), and elastic.action is stop' \
     "${launch[@]}" --set out="$tmp/stop" --set elastic.action=stop
 DHELIX_FAULT=kill:3:i500 fails 1 'elastic.min_ranks is 3' \
     "${launch[@]}" --set out="$tmp/few" --set elastic.min_ranks=3
+DHELIX_FAULT=kill:3:i50 fails 1 'signal 9 (Killed); the run does not go on: another mesh takes the state from a checkpoint' \
+    "${launch[@]}" "${before[@]}" --set out="$tmp/early"
 
 # Other failures are not losses: their messages come from the ranks.
 n_checks=$((n_checks + 1))
