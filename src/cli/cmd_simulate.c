@@ -83,8 +83,9 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(simulate_args, lengths),
      .value = "FILE",
-     .doc = "of a job with data.packing group: numbers of tokens of documents, one a line, instead "
-            "of those of its data"},
+     .doc = "of a job with data.packing group: numbers of tokens of documents, one a line, or a "
+            "histogram of them (length and count, or low, high and count), instead of those of its "
+            "data"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(simulate_args, ranks),
@@ -232,10 +233,13 @@ static bool is_plain(const simulate_args *a)
 /* ---- documents by length --------------------------------------------------------------------- */
 
 static dh_status report_switched(dh_ctx *ctx, const dh_cli *cli, const dh_switched *s,
-                                 const dh_resolved *job)
+                                 const dh_resolved *job, const char *reading)
 {
     dh_str out = DH_STR_INIT;
-    if (cli->json) return dh_cli_print_json(ctx, dh_switched_json(s, job));
+    json_t *json = cli->json ? dh_switched_json(s, job) : NULL;
+    if (json) json_object_set_new(json, "lengths", json_string(reading));
+    if (cli->json) return dh_cli_print_json(ctx, json);
+    dh_str_printf(&out, "lengths: %s\n", reading);
     dh_switched_print(s, job, &out);
     return dh_cli_print_str(ctx, &out);
 }
@@ -247,14 +251,15 @@ static dh_status simulate_switched(dh_ctx *ctx, dh_cli *cli, const simulate_args
     dh_resolved *resolved;
     dh_dataset *ds = NULL;
     dh_switched switched;
+    char reading[DH_READING_BYTES];
     if (!is_plain(a) || a->peak_tflops > 0)
         return dh_cli_misuse(ctx, cli,
                              "the job has data.packing group, a step of several programs: of the "
                              "options --cluster, --ranks, --lengths, --set and --json apply");
     DH_TRY(dh_job_resolve(ctx, job, &open, &resolved));
-    dh_status st = dh_switched_documents(ctx, resolved, a->lengths, &ds);
+    dh_status st = dh_switched_documents(ctx, resolved, a->lengths, reading, &ds);
     if (st == DH_OK) st = dh_switched_simulate(ctx, resolved, ds, &switched);
-    if (st == DH_OK) st = report_switched(ctx, cli, &switched, resolved);
+    if (st == DH_OK) st = report_switched(ctx, cli, &switched, resolved, reading);
     dh_dataset_close(ds);
     dh_resolved_destroy(resolved);
     return st;

@@ -81,7 +81,9 @@ static const dh_cli_option options[] = {
      .value = "FILE|data",
      .doc =
          "instead: groups of documents by length and a mesh for each (data.packing: group), by a "
-         "file of their numbers of tokens, one a line, or by the job's data"},
+         "file of their numbers of tokens, one a line, or of a histogram (length and count, or "
+         "low, "
+         "high and count), or by the job's data"},
     {.name = "write",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, write),

@@ -122,6 +122,7 @@ static void print_verdict(const dh_length_plans *plans, dh_str *out)
 
 void dh_length_plans_print(const dh_length_plans *plans, dh_str *out)
 {
+    dh_str_printf(out, "lengths: %s\n\n", plans->reading);
     print_plans(plans, out);
     dh_str_printf(out, "\n");
     print_verdict(plans, out);

@@ -64,7 +64,8 @@ json_t *dh_length_plans_json(const dh_length_plans *plans)
         json_decref(rows);
         return NULL;
     }
-    return json_pack("{sf sI sI sI so}", "memory_bytes", plans->memory_bytes, "passes_simulated",
-                     (json_int_t)plans->n_passes, "refused", (json_int_t)plans->n_refused,
-                     "left_out", (json_int_t)plans->n_left_out, "plans", rows);
+    return json_pack("{sf ss sI sI sI so}", "memory_bytes", plans->memory_bytes, "lengths",
+                     plans->reading, "passes_simulated", (json_int_t)plans->n_passes, "refused",
+                     (json_int_t)plans->n_refused, "left_out", (json_int_t)plans->n_left_out,
+                     "plans", rows);
 }

@@ -2,10 +2,12 @@
 #include "train/switched.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "data/groups.h"
+#include "data/lengths.h"
 #include "program/reshard.h"
 #include "sim/sim.h"
 #include "train/run.h"
@@ -13,39 +15,6 @@
 #include "train/switch.h"
 
 /* ---- documents ------------------------------------------------------------------------------- */
-
-enum { MAX_LENGTHS_BYTES = 1 << 28 };
-
-typedef DH_VEC(int64_t) length_list;
-
-static dh_status add_length(dh_ctx *ctx, const char *path, const char *text, size_t line,
-                            length_list *list)
-{
-    int64_t n;
-    char word[32];
-    snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "\r\n"), text);
-    if (!*word) return DH_OK;
-    if (!dh_parse_i64(word, &n) || n < 0)
-        return dh_fail(ctx, DH_EFORMAT,
-                       "%s:%zu: \"%s\": a document's number of tokens is wanted, one a line", path,
-                       line, word);
-    return dh_vec_push(list, n) ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for lengths");
-}
-
-static dh_status read_lengths(dh_ctx *ctx, const char *path, length_list *list)
-{
-    char *text;
-    size_t n_bytes, line = 1;
-    DH_TRY(dh_file_read(ctx, path, MAX_LENGTHS_BYTES, &text, &n_bytes));
-    dh_status st = DH_OK;
-    for (const char *at = text; st == DH_OK && at < text + n_bytes; line++) {
-        st = add_length(ctx, path, at, line, list);
-        at += strcspn(at, "\n");
-        at += at < text + n_bytes;
-    }
-    free(text);
-    return st;
-}
 
 static dh_status open_data(dh_ctx *ctx, const dh_resolved *job, dh_dataset **ds)
 {
@@ -62,14 +31,19 @@ static dh_status open_data(dh_ctx *ctx, const dh_resolved *job, dh_dataset **ds)
 }
 
 dh_status dh_switched_documents(dh_ctx *ctx, const dh_resolved *job, const char *path,
-                                dh_dataset **ds)
+                                char reading[DH_READING_BYTES], dh_dataset **ds)
 {
-    length_list list = {0};
-    if (!path) return open_data(ctx, job, ds);
-    dh_status st = read_lengths(ctx, path, &list);
+    dh_lengths lengths;
+    if (!path) {
+        snprintf(reading, DH_READING_BYTES, "the job's data");
+        return open_data(ctx, job, ds);
+    }
+    dh_status st = dh_lengths_read(ctx, path, &lengths);
     if (st == DH_OK)
-        st = dh_dataset_of_lengths(ctx, list.at, list.n, job->job.seq_len, job->job.seed, ds);
-    dh_vec_fini(&list);
+        st = dh_dataset_of_lengths(ctx, lengths.of.at, lengths.of.n, job->job.seq_len,
+                                   job->job.seed, ds);
+    if (st == DH_OK) dh_lengths_describe(&lengths, reading, DH_READING_BYTES);
+    dh_lengths_fini(&lengths);
     return st;
 }
 

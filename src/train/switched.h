@@ -55,11 +55,13 @@ typedef struct dh_switched {
     uint64_t packed_bytes;
 } dh_switched;
 
-/* Lengths of documents: a file of numbers, one a line, or NULL: those of the job's data.
- * out       a packed dataset to count by; dh_dataset_close
+/* Lengths of documents: a file of them or of a histogram (data/lengths.h), or NULL: those of the
+ * job's data.
+ * out       ds: packed, to count by; dh_dataset_close. reading: how the file was read, for people
  * errors    DH_EIO; DH_EFORMAT the line; those of opening data */
+enum { DH_READING_BYTES = 192 };
 dh_status dh_switched_documents(dh_ctx *ctx, const dh_resolved *job, const char *path,
-                                dh_dataset **ds);
+                                char reading[DH_READING_BYTES], dh_dataset **ds);
 
 /* in        job: of data.packing=group, with groups. ds: of rows of its train.seq_len
  * out       borrows the job

@@ -10,6 +10,7 @@
 #include "data/groups.h"
 #include "train/simulation.h"
 #include "train/switch.h"
+#include "tune/length_cuts.h"
 
 /* What an entry says of a group. */
 typedef struct entry {
@@ -65,18 +66,12 @@ static dh_status no_memory(dh_ctx *ctx)
 /* ---- documents ------------------------------------------------------------------------------- */
 
 /* TUNING: rows of so many steps are counted for a choice; what is proposed counts 64. */
-enum { SEARCH_STEPS = 16, SHORTEST_CUT = 256 };
+enum { SEARCH_STEPS = 16 };
 
-static void find_cuts(searching *s)
+static int64_t n_search_steps(const searching *s)
 {
-    int64_t lengths[DH_LENGTH_CUTS] = {0};
-    size_t n = 0;
-    for (int64_t len = s->job.seq_len; n < DH_LENGTH_CUTS; len /= 2) {
-        if (n > 0 && (len < SHORTEST_CUT || len * 2 != lengths[n - 1])) break;
-        lengths[n++] = len;
-    }
-    for (size_t i = 0; i < n; i++) s->cuts[i] = lengths[n - 1 - i];
-    s->n_cuts = n;
+    const int64_t n_rows = dh_dataset_windows(s->ds, s->job.seq_len);
+    return DH_MAX(1, DH_MIN(n_rows / s->job.global_batch, SEARCH_STEPS));
 }
 
 /* What a mean step has of the groups of a set: bit i of ends is cut i. */
@@ -85,8 +80,7 @@ static dh_status count_loads(searching *s, unsigned ends, dh_switched_load loads
     int64_t max_len[DH_LENGTH_CUTS];
     size_t cut[DH_LENGTH_CUTS], n = 0;
     const int64_t batch = s->job.global_batch;
-    const int64_t n_rows = dh_dataset_windows(s->ds, s->job.seq_len);
-    const int64_t n_steps = DH_MAX(1, DH_MIN(n_rows / batch, SEARCH_STEPS));
+    const int64_t n_steps = n_search_steps(s);
     memset(loads, 0, DH_LENGTH_CUTS * sizeof *loads);
     for (size_t i = 0; i < s->n_cuts; i++) {
         if (!(ends >> i & 1)) continue;
@@ -390,6 +384,7 @@ static dh_status find_sets(searching *s, set *best)
     for (unsigned ends = last; ends < 2 * last; ends++) {
         dh_switched_load loads[DH_LENGTH_CUTS];
         set *slot = &best[__builtin_popcount(ends) - 1];
+        if (__builtin_popcount(ends) > DH_LENGTH_GROUPS_MOST) continue;
         DH_TRY(count_loads(s, ends, loads));
         for (size_t h = 0; h < s->homes.n && all_have(s, ends, loads); h++) {
             set t = {.ends = ends, .home = &s->homes.at[h]};
@@ -541,7 +536,8 @@ static dh_status search(searching *s)
     dh_switched_load loads[DH_LENGTH_CUTS];
     set best[DH_LENGTH_CUTS];
     for (size_t i = 0; i < DH_LENGTH_CUTS; i++) best[i] = (set){.ns = INFINITY};
-    find_cuts(s);
+    DH_TRY(dh_length_cuts_find(s->ctx, s->ds, s->job.seq_len,
+                               n_search_steps(s) * s->job.global_batch, s->cuts, &s->n_cuts));
     DH_TRY(find_strategies(s));
     DH_TRY(count_loads(s, (1u << s->n_cuts) - 1, loads));
     for (size_t i = 0; i < s->n_cuts; i++) {
@@ -574,7 +570,7 @@ dh_status dh_tune_lengths(dh_ctx *ctx, const dh_job *job, const dh_length_option
     if (st == DH_OK) s.ranks_per_node = any->recipe.mesh.ranks_per_node;
     if (st == DH_OK)
         s.least_home = 12.0 * (double)dh_model_n_params(&s.job.model) / (double)s.job.ranks;
-    if (st == DH_OK) st = dh_switched_documents(ctx, any, options->lengths, &s.ds);
+    if (st == DH_OK) st = dh_switched_documents(ctx, any, options->lengths, plans->reading, &s.ds);
     if (st == DH_OK) st = search(&s);
     for (size_t i = 0; i < DH_LENGTH_CUTS; i++) {
         for (size_t k = 0; k < s.at[i].n; k++) dh_resolved_destroy(s.at[i].at[k].job);

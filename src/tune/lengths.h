@@ -1,7 +1,8 @@
 /* Meshes for documents by length: where groups of lengths end, which mesh trains each, and where
  * weights and optimizer live, so that a step is shortest; and whether switching pays at all.
  *
- * Lengths are cut at halves of train.seq_len. Every mesh of powers of two that the job could have,
+ * Groups may end at halves of train.seq_len and where documents have their ends (length_cuts.h), no
+ * more than five of them at once. Every mesh of powers of two that the job could have,
  * tensor parallelism inside nodes, gets the time of a pass at every length; of every set of groups
  * and every home those are taken that are shortest with what moves and within the memory. The best
  * of each number of groups is then simulated with its own documents (switched.h), which has the
@@ -19,7 +20,7 @@
 extern "C" {
 #endif
 
-enum { DH_LENGTH_CUTS = 5 }; /* most lengths that groups may end at */
+enum { DH_LENGTH_GROUPS_MOST = 5 };
 
 /* The best with so many groups. */
 typedef struct dh_length_plan {
@@ -34,9 +35,10 @@ typedef struct dh_length_plan {
 typedef struct dh_length_plans {
     dh_arena *arena;
     double memory_bytes;
-    int64_t n_passes, n_refused; /* programs simulated; meshes that the job cannot have */
-    int64_t n_left_out;          /* context-parallel degrees behind one that was slower already */
-    dh_length_plan *plans;       /* [n], by step time, those that fit first */
+    char reading[DH_READING_BYTES]; /* as in dh_switched_documents */
+    int64_t n_passes, n_refused;    /* programs simulated; meshes that the job cannot have */
+    int64_t n_left_out;    /* context-parallel degrees behind one that was slower already */
+    dh_length_plan *plans; /* [n], by step time, those that fit first */
     size_t n;
 } dh_length_plans;
 

@@ -142,6 +142,19 @@ ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster a40 --lengths "$tmp/lengths"
 fails 2 'tries few schedules' "$dhelix" tune "$tmp/lengths.yaml" $by_length --schedules all
 fails 1 'no strategy is called dhelx' "$dhelix" tune "$tmp/lengths.yaml" $by_length --strategies dhelx
 fails 1 'data.train is not set' "$dhelix" tune "$tmp/lengths.yaml" --cluster a40 --devices 4 --lengths data
+# A histogram, whose humps lie between the same two halves: it is cut between them.
+printf 'low\thigh\tdocuments\n9000\t10000\t3000\n15000\t16384\t60\n' >"$tmp/humps.tsv"
+by_humps="--cluster a40 --devices 4 --lengths $tmp/humps.tsv --memory 2GB $own"
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_humps --write "$tmp/humps.yaml"
+says 'lengths: a histogram of 2 ranges (low, high, count), documents: 3060, spread evenly'
+says '10240 dp=2 cp=2; 16384 dp=1 cp=4'
+check 'one mesh for all takes longer by far' awk '/^switching pays: / { exit !($3 > 1.3) }' "$tmp/out"
+ok "$dhelix" simulate "$tmp/humps.yaml" --cluster a40 --lengths "$tmp/humps.tsv"
+says 'lengths: a histogram of 2 ranges'
+ok "$dhelix" tune "$tmp/lengths.yaml" $by_humps --json
+says '"lengths": "a histogram of 2 ranges (low, high, count), documents: 3060, spread evenly over the'
+echo 17000 >>"$tmp/humps.tsv"
+fails 1 'humps.tsv:4: lines before have low, high and count' "$dhelix" tune "$tmp/lengths.yaml" $by_humps
 echo long >>"$tmp/lengths"
 fails 1 'lengths:3001: "long"' "$dhelix" tune "$tmp/lengths.yaml" $by_length
 

@@ -52,7 +52,9 @@ static dh_switched price(const dh_resolved *job)
     dh_ctx ctx = DH_CTX_INIT;
     dh_dataset *ds;
     dh_switched s;
-    assert_ok(&ctx, dh_switched_documents(&ctx, job, NULL, &ds));
+    char reading[DH_READING_BYTES];
+    assert_ok(&ctx, dh_switched_documents(&ctx, job, NULL, reading, &ds));
+    assert_string_equal(reading, "the job's data");
     if (dh_switched_simulate(&ctx, job, ds, &s) != DH_OK) fail_msg("%s", ctx.message);
     dh_dataset_close(ds);
     return s;
@@ -136,20 +138,22 @@ static void one_group_takes_the_packed_step(void **state)
 static void lengths_come_from_a_file(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    char path[400];
+    char path[400], reading[DH_READING_BYTES];
     dh_dataset *ds;
     dh_job *job;
     dh_resolved *r = resolve("group", "ranks=2 switch.groups=8;32,tp=2", &job);
     snprintf(path, sizeof path, "%s/lengths", run_dir);
     assert_ok(&ctx, dh_file_write_atomic(&ctx, path, "5\n33\n\n40\n1\n", 11));
-    assert_ok(&ctx, dh_switched_documents(&ctx, r, path, &ds));
+    assert_ok(&ctx, dh_switched_documents(&ctx, r, path, reading, &ds));
+    assert_string_equal(reading, "a list of 4 lengths, one a line");
     assert_int_equal(dh_dataset_windows(ds, 32), 3); /* 32 of 33; 32 of 40; 7 and 4 */
     dh_dataset_close(ds);
     assert_ok(&ctx, dh_file_write_atomic(&ctx, path, "5\nlong\n", 7));
-    assert_fails(&ctx, dh_switched_documents(&ctx, r, path, &ds), DH_EFORMAT,
+    assert_fails(&ctx, dh_switched_documents(&ctx, r, path, reading, &ds), DH_EFORMAT,
                  "lengths:2: \"long\"");
     assert_ok(&ctx, dh_file_write_atomic(&ctx, path, "1\n", 2));
-    assert_fails(&ctx, dh_switched_documents(&ctx, r, path, &ds), DH_EINVAL, "no document of two");
+    assert_fails(&ctx, dh_switched_documents(&ctx, r, path, reading, &ds), DH_EINVAL,
+                 "no document of two");
     dh_resolved_destroy(r);
     dh_job_destroy(job);
 }
