@@ -29,8 +29,9 @@ checkpoint: {{every: 0}}
 links: {{local: {{gbps: {gbps}, latency_us: {latency_us}}}}}
 profile: none
 """
-FIELDS = ["run", "home", "groups", "tokens_per_s", "gain", "predicted", "step_ms", "switch_ms",
-          "switch_wait_ms", "switch_bytes", "passes", "loss_error", "load"]
+FIELDS = ["run", "home", "groups", "tokens_per_s", "gain", "predicted", "step_ms", "predicted_step_ms",
+          "switch_ms", "predicted_switch_ms", "switch_wait_ms", "switch_bytes", "predicted_switch_bytes",
+          "passes", "predicted_passes", "loss_error", "load"]
 
 
 def documents_of(corpus, folder):
@@ -84,17 +85,26 @@ def train(args, job, plan, settings, folder):
     return [s for s in map(json.loads, lines) if "step_ms" in s]
 
 
+def moved_by(plan, ending):
+    """Of parameters and gradients, to and from all groups that are not at home: a step with documents in each."""
+    return sum(group[kind + ending] for group in plan["step"]["groups"] for kind in ("params", "grads"))
+
+
 def row_of(name, plan, steps, load):
     timed = steps[1:] or steps  # the first step warms caches up
 
     def median(key):
         return statistics.median(s.get(key, 0) for s in timed)
 
+    step = plan["step"]
     return {"run": name, "home": plan["home"], "groups": plan["groups"],
-            "tokens_per_s": median("tokens_per_s"), "predicted": plan["step"]["tokens_per_s"],
-            "step_ms": median("step_ms"), "switch_ms": median("switch_ms"),
-            "switch_wait_ms": median("switch_wait_ms"), "switch_bytes": median("switch_bytes"),
-            "passes": median("passes"), "load": load}
+            "tokens_per_s": median("tokens_per_s"), "predicted": step["tokens_per_s"],
+            "step_ms": median("step_ms"), "predicted_step_ms": step["step_ms"],
+            "switch_ms": median("switch_ms"), "predicted_switch_ms": moved_by(plan, "_ms"),
+            "switch_wait_ms": median("switch_wait_ms"),
+            "switch_bytes": median("switch_bytes"), "predicted_switch_bytes": moved_by(plan, "_bytes"),
+            "passes": median("passes"), "predicted_passes": sum(g["passes"] for g in step["groups"]),
+            "load": load}
 
 
 def measure(args, job, folder):
@@ -136,12 +146,13 @@ def report(rows, path):
         writer = csv.DictWriter(out, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
-    print(f"{'run':16}{'tokens/s':>10}{'gain':>7}{'predicted':>11}{'switching':>11}{'waited':>9}"
-          f"{'moved':>10}{'load':>6}  home; groups")
+    print(f"{'run':16}{'tokens/s':>10}{'gain':>7}{'predicted':>11}{'switching':>11}{'predicted':>11}{'waited':>9}"
+          f"{'moved':>10}{'predicted':>11}{'load':>6}  home; groups")
     for r in rows:
         print(f"{r['run']:16}{r['tokens_per_s']:10.0f}{r['gain']:7.2f}{r['predicted']:11.0f}"
-              f"{r['switch_ms']:8.0f} ms{r['switch_wait_ms']:6.0f} ms"
-              f"{r['switch_bytes'] / 1e6:7.1f} MB{r['load']:6.1f}  {r['home']}; {r['groups']}")
+              f"{r['switch_ms']:8.0f} ms{r['predicted_switch_ms']:8.0f} ms{r['switch_wait_ms']:6.0f} ms"
+              f"{r['switch_bytes'] / 1e6:7.1f} MB{r['predicted_switch_bytes'] / 1e6:8.1f} MB{r['load']:6.1f}"
+              f"  {r['home']}; {r['groups']}")
 
 
 def main():
