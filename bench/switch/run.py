@@ -150,7 +150,7 @@ def report(rows, path):
           f"{'moved':>10}{'predicted':>11}{'load':>6}  home; groups")
     for r in rows:
         print(f"{r['run']:16}{r['tokens_per_s']:10.0f}{r['gain']:7.2f}{r['predicted']:11.0f}"
-              f"{r['switch_ms']:8.0f} ms{r['predicted_switch_ms']:8.0f} ms{r['switch_wait_ms']:6.0f} ms"
+              f"{r['switch_ms']:8.1f} ms{r['predicted_switch_ms']:8.1f} ms{r['switch_wait_ms']:6.0f} ms"
               f"{r['switch_bytes'] / 1e6:7.1f} MB{r['predicted_switch_bytes'] / 1e6:8.1f} MB{r['load']:6.1f}"
               f"  {r['home']}; {r['groups']}")
 
