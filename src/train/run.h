@@ -114,6 +114,8 @@ void dh_run_begin_step(const dh_run *run);
 void dh_run_end_step(dh_run *run, int64_t step_ns);
 
 /* ---- same_job.c: what must not change when a run is continued -------------------------------- */
+/* Whether a setting, by the n bytes of its key, is one of those. */
+bool dh_run_is_lasting(const char *name, size_t n);
 /* Into the state of a checkpoint: settings by name, fingerprints. */
 dh_status dh_run_describe(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state);
 /* errors    DH_EINVAL: names the settings that were others */

@@ -7,69 +7,19 @@
 
 #include "train/run.h"
 
-static const char *const lasting[] = {"model.family",
-                                      "model.n_layers",
-                                      "model.width",
-                                      "model.n_heads",
-                                      "model.n_kv_heads",
-                                      "model.head_dim",
-                                      "model.ffn_width",
-                                      "model.vocab",
-                                      "model.max_seq",
-                                      "model.window",
-                                      "model.window_from",
-                                      "model.window_every",
-                                      "model.attention",
-                                      "model.softmax_every",
-                                      "model.feature_map",
-                                      "model.tied_head",
-                                      "model.bias",
-                                      "model.norm_eps",
-                                      "model.rope_theta",
-                                      "model.rope_scaling",
-                                      "model.rope_factor",
-                                      "model.rope_low_freq_factor",
-                                      "model.rope_high_freq_factor",
-                                      "model.rope_original_max_seq",
-                                      "model.rope_beta_fast",
-                                      "model.rope_beta_slow",
-                                      "model.rope_mscale",
-                                      "model.rope_mscale_all",
-                                      "model.nth",
-                                      "model.query_scalar",
-                                      "model.attn_softcap",
-                                      "model.logit_softcap",
-                                      "model.n_experts",
-                                      "model.dense_first",
-                                      "model.moe_every",
-                                      "model.dense_width",
-                                      "model.top_k",
-                                      "model.router_aux_coef",
-                                      "model.q_lora",
-                                      "model.kv_lora",
-                                      "model.rope_dim",
-                                      "model.v_dim",
-                                      "model.rope_pairs",
-                                      "model.n_shared",
-                                      "model.n_groups",
-                                      "model.top_groups",
-                                      "model.router_scale",
-                                      "model.dropout",
-                                      "lora.rank",
-                                      "lora.alpha",
-                                      "lora.targets",
-                                      "data.order",
-                                      "data.packing",
-                                      "data.format",
-                                      "data.chat_template",
-                                      "data.special_tokens",
-                                      "data.weights",
-                                      "train.seed",
-                                      "train.seq_len",
-                                      "train.batch",
-                                      "optimizer.beta1",
-                                      "optimizer.beta2",
-                                      "optimizer.eps"};
+/* Of the model every setting, those that are yet to be thought of too, but for these. */
+static const char *const free_in_model[] = {
+    "model.preset",  /* where its settings come from, */
+    "model.config",  /* which are compared themselves */
+    "model.name",    /* for reports alone */
+    "model.init_std" /* of weights that are there by now */
+};
+
+static const char *const lasting[] = {"lora.rank",          "lora.alpha",          "lora.targets",
+                                      "data.order",         "data.packing",        "data.format",
+                                      "data.chat_template", "data.special_tokens", "data.weights",
+                                      "train.seed",         "train.seq_len",       "train.batch",
+                                      "optimizer.beta1",    "optimizer.beta2",     "optimizer.eps"};
 
 /* ---- taking down ----------------------------------------------------------------------------- */
 
@@ -107,11 +57,19 @@ static void tokenizer_fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT
     snprintf(text, DH_CKPT_HASH_TEXT, "%016" PRIx64, value);
 }
 
-static bool is_lasting(const char *name, size_t n)
+static bool is_among(const char *name, size_t n, const char *const *names, size_t n_names)
 {
-    for (size_t i = 0; i < DH_COUNTOF(lasting); i++)
-        if (strlen(lasting[i]) == n && memcmp(lasting[i], name, n) == 0) return true;
+    for (size_t i = 0; i < n_names; i++)
+        if (strlen(names[i]) == n && memcmp(names[i], name, n) == 0) return true;
     return false;
+}
+
+bool dh_run_is_lasting(const char *name, size_t n)
+{
+    static const char section[] = "model.";
+    if (n >= strlen(section) && memcmp(name, section, strlen(section)) == 0)
+        return !is_among(name, n, free_in_model, DH_COUNTOF(free_in_model));
+    return is_among(name, n, lasting, DH_COUNTOF(lasting));
 }
 
 static dh_ckpt_setting *add_setting(dh_ckpt_state *state)
@@ -125,7 +83,7 @@ static void keep_lasting(const char *text, dh_ckpt_state *state)
 {
     for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         const char *colon = memchr(line, ':', (size_t)(end - line));
-        if (!colon || !is_lasting(line, (size_t)(colon - line))) continue;
+        if (!colon || !dh_run_is_lasting(line, (size_t)(colon - line))) continue;
         dh_ckpt_setting *s = add_setting(state);
         snprintf(s->name, sizeof s->name, "%.*s", (int)(colon - line), line);
         snprintf(s->value, sizeof s->value, "%.*s", (int)(end - colon - 2), colon + 2);
