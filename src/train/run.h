@@ -87,6 +87,15 @@ dh_status dh_run_step_work(dh_ctx *ctx, const dh_run *run, dh_step_work *work);
 /* Into the run folder, so that a sample needs nothing else. */
 dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
 
+/* ---- initial.c: the weights that a run begins with --------------------------------------------
+ */
+/* Of a run with adapters the weights that stay as they are, and their hash; nothing for others.
+ * Every rank calls. errors: DH_EINVAL where processes have other weights under the path, naming
+ * ranks and setting; those of reading them */
+dh_status dh_run_take_base(dh_ctx *ctx, dh_run *run);
+/* New weights, or those that the job names; errors: as above. Every rank calls. */
+dh_status dh_run_init_weights(dh_ctx *ctx, dh_run *run);
+
 /* ---- grouped.c: steps of documents by length ----------------------------------------------- */
 /* The whole of such a step, the optimizer too: its documents are put to their groups, each trains
  * over its mesh. Sets run->switched, the work's padding, and adds the times of all programs. */

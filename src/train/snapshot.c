@@ -236,6 +236,24 @@ static dh_status find(dh_ctx *ctx, dh_run *run, char *path, size_t cap)
     return DH_OK;
 }
 
+/* Processes open it by themselves: it could be another one under the same path. Rank 0 has checked
+ * the sums that it names. */
+static dh_status check_alike(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
+{
+    dh_str facts = DH_STR_INIT;
+    for (size_t i = 0; i < dh_ckpt_n_files(ckpt); i++) {
+        const dh_ckpt_file *file = dh_ckpt_file_at(ckpt, i);
+        dh_str_printf(&facts, "in its checkpoint %s: %lld bytes, hash %s\n", file->name,
+                      (long long)file->n_bytes, file->xxh3_128);
+    }
+    dh_status st =
+        facts.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory comparing checkpoints") : DH_OK;
+    st = dh_ranks_agree(ctx, &run->ranks, st);
+    if (st == DH_OK) st = dh_ranks_alike(ctx, &run->ranks, facts.text ? facts.text : "");
+    dh_str_fini(&facts);
+    return st;
+}
+
 dh_status dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed)
 {
     char path[DH_RUN_PATH_BYTES] = "";
@@ -244,12 +262,11 @@ dh_status dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed)
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
     DH_TRY(dh_ranks_broadcast(ctx, &run->ranks, path, sizeof path));
     if (!*path) return DH_OK;
-    dh_ckpt *ckpt;
-    st = dh_ckpt_open(ctx, NULL, path, false, &ckpt);
-    if (st == DH_OK) {
-        st = resume_from(ctx, run, ckpt);
-        dh_ckpt_close(ckpt);
-    }
+    dh_ckpt *ckpt = NULL;
+    st = dh_ranks_agree(ctx, &run->ranks, dh_ckpt_open(ctx, NULL, path, false, &ckpt));
+    if (st == DH_OK && run->saver.apart) st = check_alike(ctx, run, ckpt);
+    if (st == DH_OK) st = resume_from(ctx, run, ckpt);
+    dh_ckpt_close(ckpt);
     if (st != DH_OK) dh_ctx_while(ctx, "resuming from %s", path);
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
     *resumed = true;

@@ -11,56 +11,6 @@
 
 /* ---- set-up ------------------------------------------------------------------------------ */
 
-/* Adapters are those of the job, or new. */
-static dh_status init_adapters(dh_ctx *ctx, dh_run *run)
-{
-    const char *from = run->job->lora_init_from;
-    dh_weights *weights = NULL;
-    if (!from || !*from) return dh_session_init_adapters(ctx, run->session, run->job->seed);
-    dh_status st = dh_adapter_open(ctx, from, &run->job->model, &weights);
-    if (st == DH_OK) st = dh_session_load_kind(ctx, run->session, weights, "", DH_BUF_MASTER);
-    dh_weights_close(weights);
-    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading lora.init_from %s", from);
-}
-
-static dh_status init_weights(dh_ctx *ctx, dh_run *run)
-{
-    const dh_job *job = run->job;
-    if (job->model.lora.rank > 0) return init_adapters(ctx, run);
-    if (!job->init_from || !*job->init_from)
-        return dh_session_init_params(ctx, run->session, job->seed);
-    dh_weights *weights;
-    DH_TRY(dh_weights_open(ctx, job->init_from, &weights));
-    dh_status st = dh_session_load_params(ctx, run->session, weights);
-    dh_weights_close(weights);
-    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading train.init_from %s", job->init_from);
-}
-
-/* The weights that stay as they are, and on rank 0 their hash. */
-static dh_status load_base(dh_ctx *ctx, dh_run *run)
-{
-    const dh_job *job = run->job;
-    dh_weights *weights;
-    if (!job->init_from || !*job->init_from)
-        return dh_fail(ctx, DH_EINVAL,
-                       "lora.rank %lld trains adapters of a model that is there: give "
-                       "train.init_from",
-                       (long long)job->model.lora.rank);
-    DH_TRY(dh_weights_open(ctx, job->init_from, &weights));
-    dh_status st = dh_session_load_base(ctx, run->session, weights);
-    if (st == DH_OK && run->ranks.rank == 0) st = dh_weights_hash(ctx, weights, run->base_hash);
-    dh_weights_close(weights);
-    run->base_path = job->init_from;
-    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading train.init_from %s", job->init_from);
-}
-
-static dh_status take_base(dh_ctx *ctx, dh_run *run)
-{
-    if (run->job->model.lora.rank == 0) return DH_OK;
-    DH_TRY(dh_ranks_agree(ctx, &run->ranks, load_base(ctx, run)));
-    return dh_ranks_broadcast(ctx, &run->ranks, run->base_hash, sizeof run->base_hash);
-}
-
 dh_session_spec dh_run_session(const dh_run *run)
 {
     dh_session_spec spec = dh_train_session(run->job, run->recipe);
@@ -89,7 +39,7 @@ static dh_status find_state(dh_ctx *ctx, dh_run *run)
     bool resumed;
     if (run->carried) return dh_run_take_up(ctx, run);
     DH_TRY(dh_run_resume(ctx, run, &resumed));
-    return resumed ? DH_OK : dh_ranks_agree(ctx, &run->ranks, init_weights(ctx, run));
+    return resumed ? DH_OK : dh_run_init_weights(ctx, run);
 }
 
 static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
@@ -104,7 +54,7 @@ static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
         return dh_fail(ctx, DH_ENOMEM, "out of memory for step times");
     if (job->model.n_experts)
         DH_TRY(dh_load_record_create(ctx, &job->model, run->n_micro, &run->load));
-    DH_TRY(take_base(ctx, run));
+    DH_TRY(dh_run_take_base(ctx, run));
     DH_TRY(dh_run_claim_folder(ctx, run));
     DH_TRY(find_state(ctx, run));
     result->resumed_at = run->step;

@@ -24,14 +24,15 @@ static size_t bytes_of(const weight *t)
     return n;
 }
 
-dh_status dh_weights_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS_HASH_TEXT])
+static dh_status hash_those(dh_ctx *ctx, const dh_weights *w, bool of_adapters,
+                            char text[DH_WEIGHTS_HASH_TEXT])
 {
     XXH3_state_t *state = XXH3_createState();
     if (!state) return dh_fail(ctx, DH_ENOMEM, "out of memory hashing weights");
     XXH3_128bits_reset(state);
     for (size_t i = 0; i < w->tensors.n; i++) {
         const weight *t = &w->tensors.at[i];
-        if (dh_adapter_has(t->name)) continue;
+        if (dh_adapter_has(t->name) != of_adapters) continue;
         char head[512];
         const int n =
             snprintf(head, sizeof head, "%s %s %d", t->name, dh_st_dtype_name(t->dtype), t->ndim);
@@ -44,6 +45,16 @@ dh_status dh_weights_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS
     snprintf(text, DH_WEIGHTS_HASH_TEXT, "%016llx%016llx", (unsigned long long)hash.high64,
              (unsigned long long)hash.low64);
     return DH_OK;
+}
+
+dh_status dh_weights_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS_HASH_TEXT])
+{
+    return hash_those(ctx, w, false, text);
+}
+
+dh_status dh_adapter_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS_HASH_TEXT])
+{
+    return hash_those(ctx, w, true, text);
 }
 
 /* ---- reading the configuration ----------------------------------------------------------------

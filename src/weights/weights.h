@@ -79,10 +79,12 @@ dh_status dh_weights_model(dh_ctx *ctx, const dh_weights *w, dh_model *model);
 /* Also the tensors of another path: a folder's DH_ADAPTER_FILE, or a file. What was read before
  * stays so. errors: those of dh_weights_open; DH_EINVAL a name that is there already */
 dh_status dh_weights_join(dh_ctx *ctx, dh_weights *w, const char *path);
-/* XXH3-128 of all names, types, shapes and bytes, as 32 hexadecimal digits: of equal weights the
- * same, in however many files. cost: reads all of them */
+/* XXH3-128 of all names, types, shapes and bytes but those of adapters, as 32 hexadecimal digits:
+ * of equal weights the same, in however many files. cost: reads all of them */
 enum { DH_WEIGHTS_HASH_TEXT = 33 };
 dh_status dh_weights_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS_HASH_TEXT]);
+/* The same of adapters' tensors alone. */
+dh_status dh_adapter_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS_HASH_TEXT]);
 
 /* What a folder's adapter_config.json says: model->lora, and the weights that it belongs to,
  * appended to base (may be empty: none are named). Kinds of adapters that we do not compute are

@@ -168,6 +168,52 @@ check 'rank and data are named' \
     grep -qE 'started alike: rank 1 has training data ([0-9]+) tokens, hash .*, rank 0 has \1 tokens' "$tmp/err"
 check 'nothing was trained' test ! -e "$tmp/unlike"
 
+# Nor other weights to begin with, or another checkpoint, in files of one path, which leads through the
+# folder that each rank works in. Of the same content in other files they train.
+cat >"$tmp/begun.yaml" <<EOF
+model: $PWD/tests/data/weights/tiny-qwen2
+data: {train: $PWD/examples/data/tinyshakespeare.txt, tokenizer: bytes, val_fraction: 0}
+train: {steps: 1, batch: 2, seq_len: 16, threads: 1}
+parallel: {dp: 2}
+eval: {every: 0}
+EOF
+for rank in 0 1; do
+    cp -r tests/data/weights/tiny-qwen2 "$tmp/node$rank/base"
+    cp -r tests/data/weights/lora-qwen2 "$tmp/node$rank/adapter"
+done
+apart() { # settings...
+    local words=("$(realpath "$dhelix")" train "$tmp/begun.yaml" --quiet) word
+    for word in "$@"; do words+=(--set "$word"); done
+    n_checks=$((n_checks + 1))
+    run "${mpirun[@]}" -n 1 -wdir "$tmp/node0" "${words[@]}" : -n 1 -wdir "$tmp/node1" "${words[@]}"
+}
+unlike() { # what differs, how it is told, settings...
+    apart "${@:3}"
+    [ "$status" -ne 0 ] || fail "ranks with another $1 trained"
+    check "rank and setting are named: $1" \
+        grep -qE "started alike: rank 1 has $2.* hash [0-9a-f]{32}, rank 0 has .*hash [0-9a-f]{32}" "$tmp/err"
+}
+change() { # file of rank 1
+    printf '\1' | dd of="$tmp/node1/$1" bs=1 seek=9000 conv=notrunc status=none
+}
+here=/proc/self/cwd
+full=(train.init_from=$here/base)
+beside=("${full[@]}" lora.init_from=$here/adapter lora.rank=4 lora.alpha=8 lora.targets=all-linear)
+apart "${full[@]}" out="$tmp/begun-full"
+[ "$status" -eq 0 ] || fail "exit code $status of ranks with the same weights in two files"
+apart "${beside[@]}" out="$tmp/begun-beside"
+[ "$status" -eq 0 ] || fail "exit code $status of ranks with the same adapters in two files"
+change adapter/adapter_model.safetensors
+unlike adapter lora.init_from "${beside[@]}" out="$tmp/begun-no"
+change base/model.safetensors
+unlike file train.init_from "${full[@]}" out="$tmp/begun-no"
+unlike 'file beside adapters' train.init_from "${beside[@]}" out="$tmp/begun-no"
+check 'nothing was trained' test -z "$(ls -d "$tmp"/begun-no/checkpoints/* 2>/dev/null)"
+for rank in 0 1; do
+    ok "$dhelix" train "$tmp/begun.yaml" --quiet --set out="$tmp/node$rank/run" --set train.init_from="$tmp/node$rank/base"
+done
+unlike checkpoint 'in its checkpoint model.safetensors [0-9]* bytes' train.steps=2 out=$here/run
+
 # A process is killed, at a call and at a random instruction: all end, the launcher names it,
 # and fewer go on from the last checkpoint.
 often=(--set checkpoint.every=5 --set parallel.timeout_s=20)
