@@ -2,8 +2,8 @@
  * sigmoids in groups; its config class, and yarn's stretching of rotary positions, which others may
  * have too.
  *
- * What is not computed: dense layers in front of those with experts, which are refused, and modules
- * that predict further tokens, which are left out: a model is written without them. */
+ * Its first layers may be without experts. What is not computed: modules that predict further
+ * tokens, which are left out: a model is written without them. */
 #include "model_classes.h"
 #include "model_names.h"
 
