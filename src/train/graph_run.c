@@ -230,9 +230,9 @@ static dh_status run_program(dh_ctx *ctx, dh_graph_run *run, const dh_ranks *ran
     dh_status st = give(ctx, run, ranks->rank, slab);
     if (st == DH_OK)
         st = dh_exec_create(ctx, run->device, run->programs[ranks->rank], slab, ranks->comm, &exec);
-    DH_TRY(dh_ranks_agree(ctx, ranks, st));
+    st = dh_ranks_agree(ctx, ranks, st); /* this rank may be ready where another is not */
     const int64_t start = dh_now_ns();
-    st = dh_exec_run(ctx, exec, &step);
+    if (st == DH_OK) st = dh_exec_run(ctx, exec, &step);
     if (ranks->rank == 0) run->step_ns = dh_now_ns() - start;
     if (st == DH_OK) st = take(ctx, run, ranks->rank, slab);
     dh_exec_destroy(exec);

@@ -1,4 +1,5 @@
 /* Trained models: found by path, loaded into a session, with their tokenizer. */
+#include <errno.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static bool holds(const char *dir, const char *name)
     return there;
 }
 
-/* RUN of RUN/checkpoints/step-000123, NULL when out of memory or not there. */
+/* RUN of RUN/checkpoints/step-000123, NULL when out of memory or not there, errno says which. */
 static char *run_of_checkpoint(const char *path)
 {
     char *run = realpath(path, NULL);
@@ -41,6 +42,9 @@ static dh_status find_weights(dh_ctx *ctx, const char *path, dh_found *found, ch
         DH_TRY(dh_ckpt_open(ctx, NULL, path, true, &found->ckpt));
         dh_str_printf(&found->path, "%s", dh_ckpt_path(found->ckpt));
         *run_dir = found->path.failed ? NULL : run_of_checkpoint(found->path.text);
+        if (!found->path.failed && !*run_dir) /* its tokenizer would be missing, and nobody told */
+            return dh_fail(ctx, DH_EIO, "cannot find the run folder of %s: %s", found->path.text,
+                           strerror(errno));
     } else {
         dh_str_printf(&found->path, "%s", path);
     }

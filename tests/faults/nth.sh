@@ -169,6 +169,22 @@ words=("$dhelix" tune "$tmp/job.yaml" --cluster a40 --set ranks=2 --json)
 each_call tune
 words=("$dhelix" plan "$tmp/job.yaml")
 each_call plan
+words=("$dhelix" plan "$tmp/job.yaml" --export json)
+each_call plan_export
+awk 'BEGIN { for (i = 0; i < 60; i++) print 1 + i * 7 % 8 }' >"$tmp/lengths"
+words=("$dhelix" tune "$tmp/job.yaml" --cluster a40 --devices 2 --lengths "$tmp/lengths" --json)
+each_call tune_lengths
+words=("$dhelix" validate korthikanti-layer nccl-all-reduce --json)
+each_call validate
+# What is started is no part of the command: without the library it says what it was given. No file
+# call fails: between fork and exec one is made in another process, beside the command's own.
+printf '%s\n' 'unset LD_PRELOAD' 'echo "$@"' >"$tmp/launcher"
+words=("$dhelix" launch "$tmp/job.yaml" --ranks 2 --set parallel.dp=2 --launcher "bash $tmp/launcher")
+kinds='alloc thread'
+each_call launch
+kinds='alloc file thread'
+words=("$dhelix" tokenize --tokenizer tests/data/chat --chat-template chatml tests/data/chat/chat.jsonl --stdout)
+each_call chat
 words=("$dhelix" eval "$tmp/whole" --data "$tmp/text" --batches 1 --json)
 each_call eval
 words=("$dhelix" sample "$tmp/whole" --tokens 4 --greedy)
@@ -182,6 +198,21 @@ made() { (cd "$disk" && find . -path './made*' -type f | sort | xargs -r cksum);
 result=made
 words=("$dhelix" tokenize --tokenizer bytes "$tmp/text" -o "$disk/made")
 each_call tokenize
+words=("$dhelix" tokenize --train-bpe 300 "$tmp/text" -o "$disk/made")
+each_call train_bpe
+ok "$dhelix" tokenize --train-bpe 300 "$tmp/text" -o "$tmp/bpe"
+words=("$dhelix" run-graph examples/programs/mlp_tp.graph --ranks 2 --inputs examples/programs/mlp_tp.safetensors
+    --out "$disk/made")
+each_call run_graph
+words=("$dhelix" report "$tmp/whole" --traces "$disk/made")
+each_call traces
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/merges" --set data.tokenizer="$tmp/bpe"
+words=("$dhelix" convert "$tmp/merges" "$disk/made")
+each_call convert_tokenizer
+beside=(--set train.init_from="$tmp/whole/checkpoints/step-000004" --set lora.rank=2 --set lora.targets=c_attn)
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/beside" "${beside[@]}"
+words=("$dhelix" convert "$tmp/beside" "$disk/made")
+each_call convert_lora
 words=("$dhelix" convert "$tmp/whole" "$disk/made")
 calls=each each_call convert # some few of its calls once gave other digits
 words=("$dhelix" report "$tmp/whole" -o "$disk/made")
@@ -193,6 +224,11 @@ words=("$dhelix" profile "$tmp/job.yaml" --import $matrix --out "$disk/made.json
 ok "$dhelix" profile "$tmp/job.yaml" --import $matrix --out "$tmp/old.json"
 put_profile() { cp "$tmp/old.json" "$disk/made.json"; }
 is_whole() { cmp -s "$disk/made.json" "$tmp/old.json" || [ "$(digest)" = "$wanted" ] || blame 'what was known is lost'; }
+ok "$dhelix" report "$tmp/whole" --traces "$tmp/traces.json"
+words=("$dhelix" profile "$tmp/job.yaml" --from-trace "$tmp/traces.json" --out "$disk/made.json")
+kinds='alloc thread'
+each_call from_trace
+words=("$dhelix" profile "$tmp/job.yaml" --import $matrix --out "$disk/made.json")
 put=put_profile
 after=is_whole
 kinds='alloc thread'
@@ -218,7 +254,7 @@ goes_on() {
     [ -z "${seen[$state]:-}" ] || return 0
     seen[$state]=1
     ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$disk/run" "${mesh[@]}"
-    same "$(last_weights | cksum)" "$wanted" "weights after $name, $kind $n"
+    same "$(digest)" "$wanted" "weights after $name, $kind $n"
     check "nothing half-written after $name, $kind $n" test -z "$(find "$disk/run" -name '*.tmp-*' -o -name '.tmp-*')"
 }
 after=goes_on
@@ -233,6 +269,19 @@ put=half_run
 each_call resume
 [ -n "$only" ] || same "$wanted" "$weights" 'weights of the run that went on'
 put=true
+# What TensorBoard reads is beside it; what adapters are trained to lies in another file.
+events=(--set metrics.tensorboard=true)
+words+=("${events[@]}")
+each_call tensorboard
+words=("${words[@]:0:${#words[@]}-${#events[@]}}")
+last_adapter() { cat "$disk/run/checkpoints/step-000004/adapter_model.safetensors"; }
+mesh=("${beside[@]}")
+result=last_adapter
+words+=("${mesh[@]}")
+each_call train_beside
+words=("${words[@]:0:${#words[@]}-${#mesh[@]}}")
+result=last_weights
+mesh=()
 writer=(--set checkpoint.async=true --set checkpoint.every=3)
 words+=("${writer[@]}")
 each_call saving
