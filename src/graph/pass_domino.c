@@ -197,6 +197,12 @@ static dh_status rewrite_all(dh_ctx *ctx, pass *p)
 
 /* ---- row ----------------------------------------------------------------------------------- */
 
+/* What costs have not chosen yet is whole. */
+static int64_t parts_of(int64_t arg)
+{
+    return DH_MAX(arg, 1);
+}
+
 static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
     const dh_build *b = &spec->build;
@@ -212,11 +218,11 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
                "layer's parts)";
     if (args[PARTS] == 1 && args[COLUMNS] == 1)
         return "one part of rows and of columns is all there is";
-    if (b->batch % args[PARTS] != 0)
+    if (b->batch % parts_of(args[PARTS]) != 0)
         return "sequences of a micro-batch do not divide into the parts (train.micro_batch)";
-    if (b->model->width % args[COLUMNS] != 0)
+    if (b->model->width % parts_of(args[COLUMNS]) != 0)
         return "columns of a layer's result do not divide into so many parts (model.width)";
-    if (!spec->whole_tokens && b->batch / args[PARTS] * b->seq % spec->mesh.tp != 0)
+    if (!spec->whole_tokens && b->batch / parts_of(args[PARTS]) * b->seq % spec->mesh.tp != 0)
         return "tokens of a part do not divide by parallel.tp";
     return NULL;
 }
@@ -229,8 +235,8 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
         return DH_OK;
     const size_t n = w->graph->tensors.n;
     pass p = {.to = {.graph = w->graph},
-              .n_parts = (int)w->args[PARTS],
-              .n_columns = (int)w->args[COLUMNS],
+              .n_parts = (int)parts_of(w->args[PARTS]),
+              .n_columns = (int)parts_of(w->args[COLUMNS]),
               .report = w->report};
     p.parts = malloc((n + 1) * sizeof *p.parts);
     p.to.failed = !p.parts;
@@ -239,6 +245,10 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
     free(p.parts);
     return rewrite_end(ctx, &p.to, st, "cutting a micro-batch in parts");
 }
+
+/* TUNING: what parts are chosen among, whole first; each choice takes the time to be measured. More
+ * than four calls in place of one take longer to begin than they hide. */
+static const int64_t some_parts[] = {1, 2, 4, 0};
 
 const dh_pass dh_pass_row_domino = {
     .name = "domino",
@@ -251,13 +261,15 @@ const dh_pass dh_pass_row_domino = {
                           .kind = DH_PASS_INT,
                           .fallback = 2,
                           .min = 1,
-                          .max = MAX_PARTS},
+                          .max = MAX_PARTS,
+                          .choices = some_parts},
                [COLUMNS] = {.name = "columns",
                             .doc =
                                 "parts of the columns of the last weight before a sum over ranks",
                             .kind = DH_PASS_INT,
                             .fallback = 1,
                             .min = 1,
-                            .max = MAX_COLUMNS}},
+                            .max = MAX_COLUMNS,
+                            .choices = some_parts}},
     .applicable = applicable,
     .apply = apply};

@@ -33,16 +33,36 @@ static dh_status time_slot(dh_ctx *ctx, const settling *s, const dh_slot *slot, 
     return st;
 }
 
-static dh_status time_layer(dh_ctx *ctx, const settling *s, const dh_graph *layer, double *ns)
+/* Either graph may be NULL. */
+static dh_status time_strands(dh_ctx *ctx, const settling *s, const dh_graph *f, const dh_graph *b,
+                              double *ns)
 {
     const dh_costs *costs = s->recipe->costs ? s->recipe->costs : &dh_costs_default;
     dh_arena *arena = dh_arena_create();
     dh_slot *slot;
     if (!arena) return no_memory(ctx);
-    dh_status st = dh_slot_of_graphs(ctx, arena, costs, &s->graphs.mesh, 0, layer, layer, &slot);
+    dh_status st = dh_slot_of_graphs(ctx, arena, costs, &s->graphs.mesh, 0, f, b, &slot);
     if (st == DH_OK) st = time_slot(ctx, s, slot, ns);
     dh_arena_destroy(arena);
     return st;
+}
+
+/* An order that lets operators of two strands take turns would hide one's transfers behind the
+ * other, where a strategy makes no pairs; those that keep strands apart come to the same. */
+static bool is_alone(const settling *s)
+{
+    const dh_order_policy *policy = s->ordering.policy;
+    return !s->recipe->strategy->schedule && policy->order && !policy->fixed;
+}
+
+static dh_status time_layer(dh_ctx *ctx, const settling *s, const dh_graph *layer, double *ns)
+{
+    double backward_ns = 0;
+    if (!is_alone(s)) return time_strands(ctx, s, layer, layer, ns);
+    DH_TRY(time_strands(ctx, s, layer, NULL, ns));
+    DH_TRY(time_strands(ctx, s, NULL, layer, &backward_ns));
+    *ns += backward_ns;
+    return DH_OK;
 }
 
 /* Of a layer with the passes as they are: the mean of the model's layers. */

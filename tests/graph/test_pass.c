@@ -34,6 +34,7 @@ static void test_text(void **state)
     assert_prints("ring-gemm(both)", "ring-gemm(ways=both)");
     assert_prints("ring-gemm( ways = both )", "ring-gemm(ways=both)");
     assert_prints("part-wise(auto, scatter)", "part-wise(parts=auto, scatter)");
+    assert_prints("domino(auto, auto)", "domino(parts=auto, columns=auto)");
     assert_prints("part-wise(fused, parts=2)", "part-wise(fused)");
 }
 
@@ -51,9 +52,9 @@ static void test_refused(void **state)
         {"ring-gemm(parts=2)", "no parameter for \"parts\"; it has ways", DH_EINVAL},
         {"ring-gemm(both, 2)", "no parameter for \"2\"", DH_EINVAL},
         {"part-wise(0)", "parts is \"0\"; it can be auto, 1 to 16", DH_EINVAL},
-        {"domino(auto)", "parts is \"auto\"; it can be 1 to 8", DH_EINVAL},
-        {"domino(columns=5)", "\"5\"; it can be 1 to 4", DH_EINVAL},
-        {"domino(0)", "parts is \"0\"; it can be 1 to 8", DH_EINVAL},
+        {"domino(all)", "parts is \"all\"; it can be auto, 1 to 8", DH_EINVAL},
+        {"domino(columns=5)", "\"5\"; it can be auto, 1 to 4", DH_EINVAL},
+        {"domino(0)", "parts is \"0\"; it can be auto, 1 to 8", DH_EINVAL},
         {"ring-gemm, ring-gemm(both)", "stands twice", DH_EINVAL},
         {"tensor-parallel", "follows from the job's settings", DH_EINVAL},
     };

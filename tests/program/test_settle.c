@@ -23,7 +23,8 @@ static setup small(const dh_strategy *strategy)
                    .strategy = strategy};
 }
 
-static int64_t per_node; /* 0: one node */
+static int64_t per_node;    /* 0: one node */
+static int64_t micro_batch; /* samples; 0: the setup's two */
 
 /* As the strategy has its passes after it was settled by these costs. */
 static void assert_settles(const char *text, const dh_cost_model *model, int64_t tp,
@@ -37,12 +38,13 @@ static void assert_settles(const char *text, const dh_cost_model *model, int64_t
     s.per_node = per_node;
     mesh_programs *m = prepare(&s);
     dh_recipe *r = &m->spec.recipe;
+    if (micro_batch) r->micro_batch = micro_batch;
     r->costs = dh_costs_estimated(arena, model);
     assert_non_null(r->costs);
     assert_ok(&ctx, dh_recipe_settle(&ctx, arena, r, &why));
+    if (why) print_message("%s: %s\n", r->strategy->passes, why);
     assert_string_equal(r->strategy->passes, want);
     assert_int_equal(why != NULL, says_why);
-    if (why) print_message("%s: %s\n", r->strategy->passes, why);
     assert_string_equal(r->strategy->name, s.strategy->name);
     destroy(m);
     dh_arena_destroy(arena);
@@ -98,6 +100,28 @@ static void stages_follow_the_wires(void **state)
     per_node = 0;
 }
 
+/* Samples and columns are cut where the wire takes long, and left whole where each call does, or
+ * where there is one sample. */
+static void dominoes_follow_the_wire(void **state)
+{
+    static const dh_cost_model slow = LINK(1e8, 1), slow_to_start = LINK(1e11, 1e7),
+                               fast_memory = {.flops_per_s = 1e10,
+                                              .bytes_per_s = 1e13,
+                                              .link_bytes_per_s = {[DH_ENGINE_LOCAL] = 1e8}};
+    micro_batch = 4;
+    assert_settles("domino(auto)+list", &slow, 2, "domino(parts=4)", true);
+    assert_settles("domino(auto)+list", &slow_to_start, 2, "domino(parts=1)", true);
+    assert_settles("domino(auto, auto)+list", &slow_to_start, 2, "domino(parts=1)", true);
+    /* nothing is summed over one rank */
+    assert_settles("domino(auto, auto)+list", &slow, 1, "domino(parts=auto, columns=auto)", false);
+    /* columns are copied apart and together: they pay where memory is fast */
+    micro_batch = 1;
+    assert_settles("domino(auto, auto)+list", &slow, 2, "domino(parts=1)", true);
+    assert_settles("domino(auto, auto)+list", &fast_memory, 2, "domino(parts=1, columns=2)", true);
+    assert_settles("domino(auto, 2)+list", &fast_memory, 2, "domino(parts=1, columns=2)", true);
+    micro_batch = 0;
+}
+
 /* The choice is the shortest of those that are said. */
 static void the_choice_is_the_shortest(void **state)
 {
@@ -136,9 +160,8 @@ static void the_choice_is_the_shortest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_follow_the_wire),
-        cmocka_unit_test(what_is_said_stays),
-        cmocka_unit_test(stages_follow_the_wires),
+        cmocka_unit_test(chunks_follow_the_wire),     cmocka_unit_test(what_is_said_stays),
+        cmocka_unit_test(stages_follow_the_wires),    cmocka_unit_test(dominoes_follow_the_wire),
         cmocka_unit_test(the_choice_is_the_shortest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
