@@ -30,6 +30,8 @@ TOLERANCE = 1e-5
 DENSE = "{{family: gpt2, n_layers: 8, width: {width}, n_heads: {heads}, max_seq: 256}}"
 EXPERTS = ("{{family: mixtral, n_layers: 4, width: {width}, n_heads: {heads}, n_kv_heads: {kv_heads}, head_dim: 32,"
            " ffn_width: {ffn}, n_experts: 4, top_k: 2, max_seq: 256, tied_head: false}}")
+LINEAR = ("{{family: llama, n_layers: 8, width: {width}, n_heads: {heads}, n_kv_heads: {kv_heads}, ffn_width: {ffn},"
+          " max_seq: 256, attention: linear, feature_map: elu}}")
 JOB = """\
 model: {model}
 data: {{train: {data}, tokenizer: bytes, val_fraction: 0}}
@@ -40,6 +42,7 @@ eval: {{every: 0}}
 MESHES = {
     "tp2": (DENSE, 16, ["parallel.tp=2"], "local"),
     "cp2": (DENSE, 16, ["parallel.cp=2"], "local"),
+    "cp2linear": (LINEAR, 16, ["parallel.cp=2"], "local"),
     "ep2": (EXPERTS, 16, ["parallel.dp=2", "parallel.ep=2", "model.router_aux_coef=0"], "local"),
     "tp2pp2": (DENSE, 16, ["parallel.tp=2", "parallel.pp=2"], "local"),
     "dp2x2": (DENSE, 4, ["parallel.dp=4", "topology.nodes=2"], "cross"),
@@ -58,7 +61,8 @@ ROWS = {"unhidden": "strategy=sequential overlap.barriers=full"}
 FIELDS = ["mesh", "width", "share", "gbps", "strategy", "tokens_per_s", "speedup", "speedup_least", "speedup_most",
           "step_ms", "step_least", "step_most", "hidden",
           "dependency_ms", "contention_ms", "tail_ms", "other_ms", "bubble_ms", "partners_ms", "idle_ms", "slab_mb",
-          "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "predicted_hidden", "loss_error"]
+          "slab_over_first", "bound_ms", "predicted_ms", "prediction_error", "predicted_hidden", "plan_says",
+          "loss_error"]
 
 
 class Failure(Exception):
@@ -145,6 +149,18 @@ def predict(args, mesh, gbps, settings):
     return rows[0]["step_ms"], rows[0]["hidden_share"]
 
 
+def plan_says(args, mesh, gbps, settings):
+    """What `dhelix plan` says of a job beside the plain one, or beside strategy sequential where only that
+    differs: faster, may be slower, slower; "" where it compares with neither."""
+    if args.no_predict:
+        return ""
+    with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as name:
+        job = write_job(args, mesh, Path(name))
+        found = json.loads(dhelix(args, "plan", [*words_of(args, mesh, gbps, settings, job), "--json"]))
+    said = found.get("predicted", {})
+    return said.get("beside_plain", said.get("beside_sequential", ""))
+
+
 def profile(args, mesh, gbps):
     """Measure the job's operators, so that orders and predictions rest on them."""
     if args.no_profile:
@@ -203,7 +219,7 @@ def take_turns(args, mesh, share, gbps, rows):
                "slab_over_first": run["slab_mb"] / first[0]["slab_mb"],
                "bound_ms": max(run["compute_ms"] * ranks_a_core(mesh), wire), "predicted_ms": predicted,
                "prediction_error": predicted and predicted / step - 1, "predicted_hidden": hidden,
-               "loss_error": error}
+               "plan_says": plan_says(args, mesh, gbps, settings), "loss_error": error}
 
 
 def print_row(row, head):

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Every strategy on every mesh in one table: step, hidden share, memory, predicted step.
 
-Rows are those of `dhelix list strategies`. What a mesh has no use for, or the program refuses, stands
-below its table with the program's own reason. Links, profile, rounds and predictions are those of run.py.
+Rows are those of `dhelix list strategies`, and ways of hiding that are settings of a job. What a mesh has
+no use for, or the program refuses, stands below its table with the program's own reason. Links, profile,
+rounds and predictions are those of run.py.
 
   bench/overlap/table.py                               # build/release; all meshes: an hour on two cores
   bench/overlap/table.py --meshes dp2x2 --strategies "sequential centauri dhelix" --rounds 1
@@ -20,17 +21,32 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import run  # noqa: E402  beside this file
 
-TITLES = {"tp2": "tp 2", "cp2": "cp 2", "ep2": "ep 2", "tp2pp2": "tp 2 x pp 2",
+TITLES = {"tp2": "tp 2", "cp2": "cp 2", "cp2linear": "cp 2, linear attention", "ep2": "ep 2", "tp2pp2": "tp 2 x pp 2",
           "dp2x2": "dp 2 x 2 nodes (4 ranks of data)"}
+# Ways of hiding that are settings: name, settings, and those of the job that they are compared with
+# for whether they apply.
+PLAIN = ["strategy=sequential"]
+SETTINGS = [
+    ("wavelet-copies", ["strategy=round-robin", "parallel.schedule=wavelet"], ["strategy=round-robin"]),
+    ("bidirectional-copies", ["strategy=list", "parallel.schedule=bidirectional"], ["strategy=list"]),
+    ("dualpipe-copies", ["strategy={order: dualpipe}", "parallel.schedule=dualpipe"], ["strategy={order: dualpipe}"]),
+    ("post-validation", [*PLAIN, "optimizer.post_validation=true"], PLAIN),
+    ("zero1", [*PLAIN, "parallel.zero=1"], PLAIN),
+    ("zero1-fuse4", [*PLAIN, "parallel.zero=1", "optimizer.fuse=4"], [*PLAIN, "parallel.zero=1"]),
+    ("lasp1", [*PLAIN, "parallel.cp_linear=lasp1"], PLAIN),
+    ("lasp2", [*PLAIN, "parallel.cp_linear=lasp2"], [*PLAIN, "parallel.cp_linear=lasp1"]),
+]
 # A row counts as slower than the first only beyond what rounds of one row vary by.
 SLOWER = 1.02
 
 
 def all_rows(args):
-    """Strategies as the program lists them, by name."""
+    """By name: strategies as the program lists them, and settings, each with its words."""
     listed = subprocess.run([str(args.dhelix), "list", "strategies", "--json"], check=True,
                             capture_output=True, text=True).stdout
-    return {row["name"]: row for row in json.loads(listed)}
+    rows = {row["name"]: {**row, "settings": [f"strategy={row['name']}"]} for row in json.loads(listed)}
+    return rows | {name: {"name": name, "settings": settings, "without": without}
+                   for name, settings, without in SETTINGS}
 
 
 def pass_names(row):
@@ -55,14 +71,19 @@ def reasons_of_passes(args, mesh, name, job):
     return {name: why for name, why in reasons.items() if name not in applied}
 
 
-def why_not(args, mesh, row, job):
-    """None where a row applies to a mesh; else the program's reason."""
-    words = run.words_of(args, mesh, 0, [f"strategy={row['name']}", "train.steps=1"], job)
+def refusal(args, mesh, settings, job):
+    """What the program says against a step of a job; None: nothing."""
     with tempfile.TemporaryDirectory(prefix="dhelix-overlap-") as out:
+        words = run.words_of(args, mesh, 0, [*settings, "train.steps=1", f"out={out}/run"], job)
         try:
-            run.dhelix(args, "train", [*words, "--set", f"out={out}/run", "--quiet"])
+            run.dhelix(args, "train", [*words, "--quiet"])
         except run.Failure as failure:
-            return str(failure).rsplit("dhelix: error: ", 1)[-1]
+            return str(failure).rsplit("dhelix: error: ", 1)[-1].split(f"the job {job}: ")[-1]
+    return None
+
+
+def idle_strategy(args, mesh, row, job):
+    """Why a strategy has nothing to do on a mesh; None: it has."""
     names = pass_names(row)
     reasons = reasons_of_passes(args, mesh, row["name"], job) if names else {}
     idle = [f"{name}: {reasons[name]}" for name in names if name in reasons]
@@ -70,6 +91,25 @@ def why_not(args, mesh, row, job):
     if names and len(idle) == len(names) and not own_order:
         return "; ".join(idle)
     return None
+
+
+def idle_settings(args, mesh, row, job):
+    """Why settings change nothing on a mesh: the program's reason, or that the job's program is the same."""
+    def program(settings):
+        words = run.words_of(args, mesh, 0, settings, job)
+        return run.dhelix(args, "check", [*words, "--print", "program"])
+
+    refused = refusal(args, mesh, row["without"], job)
+    if refused:
+        return refused
+    same = program(row["settings"]) == program(row["without"])
+    return f"the program is that of {' '.join(row['without'])}" if same else None
+
+
+def why_not(args, mesh, row, job):
+    """None where a row applies to a mesh; else the program's reason."""
+    idle = idle_settings if "without" in row else idle_strategy
+    return refusal(args, mesh, row["settings"], job) or idle(args, mesh, row, job)
 
 
 def print_table(mesh, share, measured, left, out):
@@ -90,15 +130,14 @@ def print_table(mesh, share, measured, left, out):
         spread = max(r["step_most"] - r["step_ms"], r["step_ms"] - r["step_least"])
         put(f"| {r['strategy']} | {r['step_ms']:.0f} ± {spread:.0f} | {r['speedup']:.2f} | {r['hidden']:.0%} | "
             f"{r['slab_mb']:.1f} | {predicted} |")
-        slower = r["speedup"] < 1 / SLOWER
-        if slower and r["predicted_ms"] and r["predicted_ms"] <= first["predicted_ms"]:
-            surprises.append(r["strategy"])
+        if r["speedup"] < 1 / SLOWER and r["predicted_ms"] and r["plan_says"] != "slower":
+            surprises.append(f"{r['strategy']} ({r['plan_says'] or 'says nothing'})")
     if left:
         put("\nNot here:\n")
         for name, why in left.items():
             put(f"- `{name}`: {why}")
     if surprises:
-        put(f"\nSlower than {first['strategy']}, though predicted not to be: {', '.join(surprises)}.")
+        put(f"\nSlower than {first['strategy']}, and what `dhelix plan` says beforehand: {', '.join(surprises)}.")
 
 
 def table_of(args, mesh, rows, out):
@@ -111,7 +150,7 @@ def table_of(args, mesh, rows, out):
             if why:
                 left[row["name"]] = why
             else:
-                applied.append((row["name"], [f"strategy={row['name']}"]))
+                applied.append((row["name"], row["settings"]))
     if args.reasons:
         print(f"\n## {TITLES.get(mesh, mesh)}\n\napply: {', '.join(name for name, _ in applied)}", file=out)
         for name, why in left.items():
@@ -150,7 +189,7 @@ def main():
     names = list(known) if args.strategies == "all" else args.strategies.split()
     unknown = [name for name in names if name not in known]
     if unknown:
-        sys.exit(f"table: no strategy is called {unknown[0]}; dhelix list strategies has all")
+        sys.exit(f"table: no row is called {unknown[0]}; there are {', '.join(known)}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with open(args.out, "w", encoding="utf-8") as file:
         out = Both(file)

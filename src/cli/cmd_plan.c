@@ -146,21 +146,52 @@ static void print_rows(const dh_layer_plan *l, json_t *rows, dh_str *out)
     explain_auto(l, rows, out);
 }
 
+/* How much of a step is gained or lost: no more digits than say something. */
+static const char *percent_of(char *buf, size_t cap, double longer, double shorter)
+{
+    const double percent = 100 * (longer / shorter - 1);
+    if (percent >= 0.01) return dh_format_number(buf, cap, percent, 2);
+    snprintf(buf, cap, "under 0.01");
+    return buf;
+}
+
+static void print_gain(double own, const dh_beside_other *o, const char *advice, dh_str *text)
+{
+    char percent[32];
+    const double other = (double)o->step_ns;
+    if (o->gain == DH_GAIN_SLOWER)
+        dh_str_printf(text, ": %s %% slower. %s would be faster here",
+                      percent_of(percent, sizeof percent, own, other), advice);
+    else if (o->gain == DH_GAIN_UNSURE)
+        dh_str_printf(text, ": %s %% faster, less than predictions are wrong by: it may be slower",
+                      percent_of(percent, sizeof percent, other, own));
+    else if (o->gain == DH_GAIN_NONE)
+        dh_str_printf(text, ": as long");
+}
+
 /* Nothing is slower than without hiding unless it was said beforehand. */
 static void print_beside(const dh_resolved *job, const dh_beside *b, dh_str *out)
 {
     dh_str text = DH_STR_INIT;
-    if (!b->known) return;
-    const double own = (double)b->own_ns, plain = (double)b->sequential_ns;
-    char took[32], other[32];
-    dh_str_printf(&text, "a step with strategy %s is predicted to take %s, with sequential %s",
-                  job->job.strategy, dh_format_ns(took, sizeof took, own),
-                  dh_format_ns(other, sizeof other, plain));
-    if (own > plain)
-        dh_str_printf(&text,
-                      ": %s %% slower. --set strategy=sequential would be faster here; "
-                      "strategy=auto compares all",
-                      dh_format_number(took, sizeof took, 100 * (own / plain - 1), 2));
+    if (!b->sequential.known && !b->plain.known) return;
+    const double own = (double)b->own_ns;
+    char took[32], other[32], advice[sizeof b->settings + 32];
+    dh_str_printf(&text, "a step with strategy %s is predicted to take %s", job->job.strategy,
+                  dh_format_ns(took, sizeof took, own));
+    if (b->sequential.known) {
+        dh_str_printf(&text, ", with sequential %s",
+                      dh_format_ns(other, sizeof other, (double)b->sequential.step_ns));
+        print_gain(own, &b->sequential, "--set strategy=sequential", &text);
+    }
+    if (b->plain.known) {
+        dh_str_printf(&text, "%s without %s%s %s", b->sequential.known ? ";" : ",", b->settings,
+                      b->sequential.known ? " in sequential" : "",
+                      dh_format_ns(other, sizeof other, (double)b->plain.step_ns));
+        snprintf(advice, sizeof advice, "A job without %s", b->settings);
+        print_gain(own, &b->plain, advice, &text);
+    }
+    dh_str_printf(&text, ". Error of predictions: %s %%, %s",
+                  dh_format_number(took, sizeof took, 100 * b->error, 2), b->error_source);
     dh_str_printf(out, "\n");
     dh_cli_paragraph(out, &text, 0);
 }

@@ -193,16 +193,27 @@ static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim
     return add_links(ctx, job, document);
 }
 
+static void add_other(json_t *steps, const char *key, const char *gain_key,
+                      const dh_beside_other *other)
+{
+    if (!other->known) return;
+    json_object_set_new(steps, key, json_real((double)other->step_ns * 1e-6));
+    json_object_set_new(steps, gain_key, json_string(dh_gain_name(other->gain)));
+}
+
 static dh_status add_beside(dh_ctx *ctx, const dh_resolved *job, json_t *document)
 {
     dh_beside b;
     DH_TRY(dh_resolved_beside(ctx, job, &b));
-    if (!b.known) return DH_OK;
-    json_t *steps = json_pack("{sf sf}", "step_ms", (double)b.own_ns * 1e-6, "sequential_ms",
-                              (double)b.sequential_ns * 1e-6);
-    return steps && json_object_set_new(document, "predicted", steps) == 0
-               ? DH_OK
-               : dh_fail(ctx, DH_ENOMEM, "out of memory comparing strategies");
+    if (!b.sequential.known && !b.plain.known) return DH_OK;
+    json_t *steps = json_pack("{sf sf ss}", "step_ms", (double)b.own_ns * 1e-6, "error", b.error,
+                              "error_is", b.error_source);
+    if (!steps || json_object_set_new(document, "predicted", steps) != 0)
+        return dh_fail(ctx, DH_ENOMEM, "out of memory comparing strategies");
+    add_other(steps, "sequential_ms", "beside_sequential", &b.sequential);
+    add_other(steps, "plain_ms", "beside_plain", &b.plain);
+    if (b.plain.known) json_object_set_new(steps, "plain_without", json_string(b.settings));
+    return DH_OK;
 }
 
 dh_status dh_layer_plan_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,

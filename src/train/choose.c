@@ -47,7 +47,8 @@ static dh_status simulate_row(dh_ctx *ctx, const dh_resolved *open, candidate *c
     return DH_OK;
 }
 
-/* Overlap must promise more than its prediction is likely to be wrong by. */
+/* TUNING: what is taken has to promise more than this; a gain within the error of predictions
+ * (beside.c) is still more likely than a loss. */
 #define WORTH_IT 0.98
 
 static candidate *shortest(candidate *list, size_t n)
@@ -108,44 +109,4 @@ dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet, d
     if (st == DH_OK) st = take(ctx, list, n, shortest(list, n), quiet, chosen);
     for (size_t i = 0; i < n; i++) dh_resolved_destroy(list[i].job);
     return st;
-}
-
-/* ---- beside the sequential one ----------------------------------------------------------------
- */
-
-static dh_status step_of(dh_ctx *ctx, const dh_resolved *job, int64_t *step_ns)
-{
-    candidate c = {.strategy = job->recipe.strategy};
-    DH_TRY(simulate_variation(ctx, job, &c));
-    *step_ns = c.step_ns;
-    return DH_OK;
-}
-
-/* Whatever order the job says: in the sequential one. */
-static dh_status sequential_step(dh_ctx *ctx, const dh_resolved *job, int64_t *step_ns)
-{
-    size_t n;
-    char policy[] = "auto";
-    dh_resolved open = *job, *varied;
-    open.job.overlap_policy = policy;
-    DH_TRY(dh_resolved_vary(ctx, &open, &dh_strategies(&n)[0], &varied));
-    const dh_status st = step_of(ctx, varied, step_ns);
-    dh_resolved_destroy(varied);
-    return st;
-}
-
-dh_status dh_resolved_beside(dh_ctx *ctx, const dh_resolved *resolved, dh_beside *b)
-{
-    size_t n;
-    const bool same = strcmp(resolved->recipe.strategy->name, dh_strategies(&n)[0].name) == 0 &&
-                      strcmp(resolved->job.overlap_policy, "auto") == 0;
-    *b = (dh_beside){.known = false};
-    if (same || resolved->job.ranks == 1) return DH_OK;
-    dh_status st = step_of(ctx, resolved, &b->own_ns);
-    if (st == DH_OK) st = sequential_step(ctx, resolved, &b->sequential_ns);
-    b->known = st == DH_OK;
-    if (st != DH_EINVAL && st != DH_EUNSUPPORTED) return st;
-    dh_log(DH_LOG_DEBUG, "not beside strategy sequential: %s", ctx->message);
-    dh_ctx_reset(ctx);
-    return DH_OK;
 }

@@ -68,13 +68,37 @@ dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_option
 dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strategy *strategy,
                            dh_resolved **varied);
 void dh_resolved_destroy(dh_resolved *resolved);
-/* A job's simulated step beside that of strategy sequential. */
+/* ---- beside.c: what a job's ways of hiding gain ---------------------------------------------- */
+
+/* What a step is predicted to be beside another one. */
+typedef enum dh_gain {
+    DH_GAIN_FASTER,
+    DH_GAIN_UNSURE, /* faster by no more than predictions are wrong by: it may be slower */
+    DH_GAIN_NONE,   /* to the nanosecond, as where nothing differs */
+    DH_GAIN_SLOWER
+} dh_gain;
+/* "faster", "may be slower", "as long", "slower" */
+const char *dh_gain_name(dh_gain gain);
+/* error: of predicted speed-ups, in parts of 1. */
+dh_gain dh_gain_of(int64_t own_ns, int64_t other_ns, double error);
+
+typedef struct dh_beside_other {
+    bool known; /* false: it is the job itself, or is not simulated */
+    int64_t step_ns;
+    dh_gain gain; /* of the job beside it */
+} dh_beside_other;
+/* A job's simulated step beside those of plainer jobs. */
 typedef struct dh_beside {
-    bool known; /* false: it is that strategy, or one of them is not simulated */
-    int64_t own_ns, sequential_ns;
+    int64_t own_ns;
+    dh_beside_other sequential; /* the same in strategy sequential */
+    dh_beside_other plain; /* in that strategy, and without these settings: two copies of the model,
+                              steps ahead of the norm, fused optimizer, LASP in place of LASP-2 */
+    char settings[160];    /* "optimizer.fuse=4, ..."; "": it has none of them */
+    double error;          /* of predicted speed-ups */
+    const char *error_source;
 } dh_beside;
-/* Whether a strategy gains anything: what `dhelix plan` says beforehand.
- * errors    those of a simulation that are not for this job alone; DH_ENOMEM */
+/* Whether a strategy and such settings gain anything: what `dhelix plan` says beforehand.
+ * errors    those of a simulation that are not for a plainer job alone; DH_ENOMEM */
 dh_status dh_resolved_beside(dh_ctx *ctx, const dh_resolved *resolved, dh_beside *beside);
 /* Rank 0's session of a run: training, and evaluation where the job has any. */
 dh_session_spec dh_train_session(const dh_job *job, const dh_recipe *recipe);
