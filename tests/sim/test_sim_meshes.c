@@ -758,9 +758,48 @@ static void stp_exposes_what_its_closed_form_says(void **state)
     }
 }
 
+/* Most activations that the first stage has alive at once, with chunks of two layers. */
+static uint64_t most_activations(const char *schedule, const char *strategy, int64_t pp,
+                                 int64_t n_micro)
+{
+    static const dh_costs even = {.name = "even", .solo = even_time, .beside = no_slowing};
+    const setup s = {"gpt2-tiny", schedule, strategy, 2, 1, pp, 1, 0, n_micro, 0, false, 0, 0};
+    dh_ctx ctx = DH_CTX_INIT;
+    job j;
+    dh_sim *sim;
+    job_init(&j, &s);
+    j.recipe.whole_tokens = true;
+    j.recipe.model.n_layers = 2 * j.schedule->n_stages;
+    assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &even, &(dh_sim_options){0}, &sim));
+    assert_int_equal(sim->ranks[0].stage, 0);
+    const uint64_t most = sim->ranks[0].memory.peak_activations;
+    dh_sim_destroy(sim);
+    job_fini(&j);
+    return most;
+}
+
+/* And its first stage keeps 3p chunks, of any number of micro-batches: a chunk's activations are
+ * what one more micro-batch adds where all forwards come first. Of these chunks p wait for their
+ * weight gradients with the gradients that these read, which are less than another chunk. */
+static void stp_keeps_what_its_closed_form_says(void **state)
+{
+    const uint64_t chunk = most_activations("gpipe", "sequential", 2, 3) -
+                           most_activations("gpipe", "sequential", 2, 2);
+    const uint64_t first = most_activations("stp", "stp", 2, 6);
+    const uint64_t added = most_activations("stp", "stp", 3, 9) - first;
+    assert_true(chunk > 0);
+    assert_in_range(added, 3 * chunk, 4 * chunk - 1);
+    for (int64_t pp = 2; pp <= 4; pp++) {
+        const uint64_t most = first + (uint64_t)(pp - 2) * added;
+        assert_int_equal(most_activations("stp", "stp", pp, 3 * pp), most);
+        assert_int_equal(most_activations("stp", "stp", pp, 5 * pp), most);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(stp_exposes_what_its_closed_form_says),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(stp_keeps_what_its_closed_form_says),
+                                       cmocka_unit_test(stp_exposes_what_its_closed_form_says),
                                        cmocka_unit_test(one_for_many),
                                        cmocka_unit_test(linear_attention_is_one_for_many),
                                        cmocka_unit_test(hybrids_are_one_for_many),

@@ -59,9 +59,11 @@ if deep; then
         '4 dp=2 tp=2 zero=2 gradient_sync=every bucket_mb=0.02' '4 dp=2 pp=2 zero=3 reshard_after_forward=false'
         '4 tp=4 strategy=two-stage(narrow,2)+sequential model.n_heads=4 topology.nodes=2' "$(random_mesh)")
 fi
-for mesh in "${meshes[@]}"; do
+both_worlds() { # steps, mesh: ranks and settings
+    local mesh=$2 last ranks settings
+    printf -v last %06d "$1"
     read -r ranks settings <<<"$mesh"
-    set --
+    set -- --set train.steps="$1"
     for word in $settings; do
         [[ $word == strategy=* || ${word%%=*} == *.* ]] || word=parallel.$word
         set -- "$@" --set "$word"
@@ -69,9 +71,43 @@ for mesh in "${meshes[@]}"; do
     threads "$tmp/threads" "$@"
     processes "$ranks" "$tmp/processes" "$@"
     echo "  $mesh"
-    same_runs "$tmp/threads" "$tmp/processes" 000020
+    same_runs "$tmp/threads" "$tmp/processes" "$last"
     rm -rf "$tmp/threads" "$tmp/processes"
-done
+}
+for mesh in "${meshes[@]}"; do both_worlds 20 "$mesh"; done
+
+# Every other way of hiding, two steps each: rows of strategies, two copies of the model, settings.
+if deep; then
+    for row in '2 tp=2 train.micro_batch=2 strategy=domino' '4 tp=4 model.n_heads=4 topology.nodes=2 strategy=centauri' \
+        '2 tp=2 sequence=false strategy=coconet' '2 tp=2 strategy=wavelet+' '2 tp=2 strategy=dhelix-paper' \
+        '2 tp=2 strategy=dhelix' '2 tp=2 strategy=dhelix-rings' '2 pp=2 strategy=dualpipe' \
+        '2 pp=2 strategy=combined-1f1b' '2 tp=2 strategy=stp' '2 pp=2 schedule=wavelet strategy=round-robin' \
+        '2 pp=2 schedule=bidirectional strategy=list' '2 pp=2 schedule=dualpipe zero=1 strategy=dualpipe' \
+        '2 dp=2 zero=1 optimizer.fuse=4'; do
+        both_worlds 2 "$row"
+    done
+    dense=("${job[@]}")
+    sed 's/^model: .*/model: {family: llama, n_layers: 4, n_heads: 4, n_kv_heads: 2, width: 32, ffn_width: 48,\
+        attention: linear, max_seq: 32}/' "$tmp/job.yaml" >"$tmp/linear.yaml"
+    job=("$tmp/linear.yaml" "${job[@]:1}")
+    both_worlds 2 '2 cp=2 cp_linear=lasp1'
+    both_worlds 2 '2 cp=2 cp_linear=lasp2'
+    job=("${dense[@]}")
+
+    # Programs written by hand, as they are and rewritten: the bits of ranks as threads.
+    programs=examples/programs
+    for program in "mlp_tp --ranks 2" "adam_dp --ranks 2 --set parallel.dp=2 --set optimizer.grad_clip=0"; do
+        read -r name settings <<<"$program"
+        # shellcheck disable=SC2086 # settings are words
+        set -- $programs/$name.graph $settings --inputs $programs/$name.safetensors
+        ok "$dhelix" run-graph "$@" --out "$tmp/threads.safetensors"
+        for passes in '' 'split, reorder, fuse'; do
+            ok "${mpirun[@]}" -n 2 "$dhelix" run-graph "$@" --passes "$passes" --expect "$tmp/threads.safetensors"
+            says 'same values'
+            check 'one rank tells' test "$(grep -c 'operators on 2 ranks' "$tmp/out")" = 1
+        done
+    done
+fi
 
 # Experts over ranks: how many rows travel is data, and the same in either world.
 sed 's/^model: .*/model: {family: mixtral, n_layers: 4, n_heads: 4, n_kv_heads: 2, width: 32, ffn_width: 48,\
