@@ -19,7 +19,7 @@ static size_t scratch(const dh_graph *graph, const dh_op *op)
 {
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? 4096 : 0;
 }
-static const dh_backend_info backend = {"bench", scratch};
+static const dh_backend_info backend = {.name = "bench", .workspace_bytes = scratch};
 
 static dh_status schedule_of(dh_ctx *ctx, const options *o, dh_schedule **schedule)
 {

@@ -71,6 +71,8 @@ typedef enum dh_job_capture {
     DH_JOB_CAPTURE_AUTO,
     DH_JOB_CAPTURE_ON
 } dh_job_capture;
+/* Whether products make GELU of what they compute; auto: where the device gains by it. */
+typedef enum dh_fuse_gelu { DH_FUSE_GELU_AUTO, DH_FUSE_GELU_OFF, DH_FUSE_GELU_ON } dh_fuse_gelu;
 typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
 typedef enum dh_cp_linear { DH_CP_LINEAR_LASP2, DH_CP_LINEAR_LASP1 } dh_cp_linear;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
@@ -127,6 +129,7 @@ typedef struct dh_job {
     int64_t threads;      /* train.threads: OpenMP threads per rank; 0: cores / ranks */
     dh_recompute recompute; /* train.recompute */
     dh_job_capture capture; /* train.capture */
+    dh_fuse_gelu fuse_gelu; /* train.fuse_gelu */
     char *init_from;        /* train.init_from: checkpoint, safetensors folder or file */
     char *lora_init_from;   /* lora.init_from: adapters; the others of lora.* are model.lora */
 

@@ -22,6 +22,7 @@ static const char *const gradient_sync_names[] = {"last", "every", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
 static const char *const gpu_comm_names[] = {"auto", "nccl", "host", NULL};
 static const char *const capture_names[] = {"off", "auto", "on", NULL};
+static const char *const fuse_gelu_names[] = {"auto", "off", "on", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
 static const char *const spike_names[] = {"off", "stop", "back", NULL};
 static const char *const elastic_names[] = {"stop", "continue", NULL};
@@ -47,6 +48,7 @@ _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_B
 _Static_assert(DH_GPU_COMM_AUTO == 0 && DH_GPU_COMM_NCCL == 1 && DH_GPU_COMM_HOST == 2, "order");
 _Static_assert(DH_JOB_CAPTURE_OFF == 0 && DH_JOB_CAPTURE_AUTO == 1 && DH_JOB_CAPTURE_ON == 2,
                "order");
+_Static_assert(DH_FUSE_GELU_AUTO == 0 && DH_FUSE_GELU_OFF == 1 && DH_FUSE_GELU_ON == 2, "order");
 _Static_assert(DH_BARRIERS_AUTO == 0 && DH_BARRIERS_EVENTS == 1 && DH_BARRIERS_FULL == 2, "order");
 _Static_assert(DH_SPIKE_OFF == 0 && DH_SPIKE_STOP == 1 && DH_SPIKE_BACK == 2, "order");
 _Static_assert(DH_ELASTIC_STOP == 0 && DH_ELASTIC_CONTINUE == 1, "order");
@@ -299,6 +301,9 @@ static const dh_setting settings[] = {
     ENUM("train.capture", capture, "off", capture_names,
          .help = "device cuda: a step's commands are captured once and launched as one (CUDA graph); auto: where all of them can be, "
                  "else it is said why not; on: or it is an error"),
+    ENUM("train.fuse_gelu", fuse_gelu, "auto", fuse_gelu_names,
+         .help = "products make GELU, and its gradient, of what they compute, in one operator: auto: where the device gains by it "
+                 "(cuda), off, on"),
     ENUM("train.recompute", recompute, "none", recompute_names, .help = "activations computed again in backward; attention: its scores alone, which our attention never keeps"),
     TEXT("train.init_from", init_from, DH_SET_PATH, "", .help = "checkpoint, or safetensors file or folder; empty: new weights"),
     INT("train.log_every", log_every, "1", 0, MANY, .unit = "steps", .zero = "never", .help = "progress line on the terminal"),

@@ -265,6 +265,8 @@ typedef double op_ns(const dh_cluster *c, const dh_cost_op *op);
 static op_ns *const models[DH_N_OP_TYPE] = {
     [DH_OP_LINEAR] = linear,
     [DH_OP_LINEAR_DGRAD] = linear_dgrad,
+    [DH_OP_LINEAR_GELU] = linear,
+    [DH_OP_LINEAR_DGRAD_GELU] = linear_dgrad,
     [DH_OP_LINEAR_WGRAD] = linear_wgrad,
     [DH_OP_GROUPED_LINEAR] = grouped_linear,
     [DH_OP_GROUPED_DGRAD] = grouped_dgrad,

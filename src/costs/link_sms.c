@@ -43,7 +43,8 @@ static double left(const dh_link_sms *sms)
 static bool is_product(const dh_op *op)
 {
     return op->type == DH_OP_LINEAR || op->type == DH_OP_LINEAR_DGRAD ||
-           op->type == DH_OP_LINEAR_WGRAD;
+           op->type == DH_OP_LINEAR_WGRAD || op->type == DH_OP_LINEAR_GELU ||
+           op->type == DH_OP_LINEAR_DGRAD_GELU;
 }
 
 /* Made by a communicator's kernels; triggered steps are made by copy engines. */

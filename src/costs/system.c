@@ -215,7 +215,9 @@ static double share_again(const dh_dims *d, uint32_t which)
 static double second_product_factor(const dh_cost_op *op)
 {
     const dh_graph *g = op->graph;
-    if (op->op->type != DH_OP_LINEAR_DGRAD || g->kind != DH_BLOCK_LAYER) return 1;
+    const bool dgrad =
+        op->op->type == DH_OP_LINEAR_DGRAD || op->op->type == DH_OP_LINEAR_DGRAD_GELU;
+    if (!dgrad || g->kind != DH_BLOCK_LAYER) return 1;
     return 1 + share_again(&g->dims, g->tensors.at[op->op->in[1]].which);
 }
 

@@ -492,6 +492,8 @@ static const dh_tensor *adapter_part(const dh_graph *g, const dh_op *op)
 static double (*const products[DH_N_OP_TYPE])(const dh_graph *, const dh_op *) = {
     [DH_OP_LINEAR] = linear_flops,
     [DH_OP_LINEAR_DGRAD] = linear_flops,
+    [DH_OP_LINEAR_GELU] = linear_flops,
+    [DH_OP_LINEAR_DGRAD_GELU] = linear_flops,
     [DH_OP_LINEAR_WGRAD] = linear_wgrad_flops,
     [DH_OP_GROUPED_LINEAR] = grouped_flops,
     [DH_OP_GROUPED_DGRAD] = grouped_flops,

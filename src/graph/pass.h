@@ -38,6 +38,7 @@ typedef struct dh_graph_spec {
     bool whole_tokens;   /* tensor parallelism without sequence parallelism (dh_shard) */
     int64_t zero;        /* degree to which ranks of data share what the optimizer holds */
     double moe_room;     /* of a rank over its even share of rows (dh_pass_expert_parallel) */
+    bool fuse_gelu;      /* products make GELU, and its gradient, of what they compute */
     dh_pass_list passes; /* the strategy's */
 } dh_graph_spec;
 
@@ -78,6 +79,7 @@ typedef enum dh_pass_place {
     DH_PASS_AFTER_GRADIENTS,
     DH_PASS_ON_RECOMPUTE, /* the backward computes again what is not kept */
     DH_PASS_AFTER_RECOMPUTE,
+    DH_PASS_LAST, /* of what all others have left */
     DH_N_PASS_PLACE
 } dh_pass_place;
 /* "after recomputation" */

@@ -40,7 +40,8 @@ const char *dh_pass_place_name(dh_pass_place place)
         [DH_PASS_ON_GRADIENTS] = "differentiation",
         [DH_PASS_AFTER_GRADIENTS] = "after differentiation",
         [DH_PASS_ON_RECOMPUTE] = "recomputation",
-        [DH_PASS_AFTER_RECOMPUTE] = "after recomputation"};
+        [DH_PASS_AFTER_RECOMPUTE] = "after recomputation",
+        [DH_PASS_LAST] = "behind all others"};
     return names[place];
 }
 

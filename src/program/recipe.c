@@ -22,7 +22,8 @@ dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *r, dh_graph_spec *graph
         .recompute = r->recompute,
         .whole_tokens = r->whole_tokens,
         .zero = r->zero,
-        .moe_room = r->moe_capacity};
+        .moe_room = r->moe_capacity,
+        .fuse_gelu = r->fuse_gelu};
     return dh_strategy_passes(ctx, r->strategy, &graphs->passes);
 }
 

@@ -24,6 +24,7 @@ typedef struct dh_backend_info {
     const char *name;
     /* Scratch bytes the operator's kernel needs; DH_NO_WORKSPACE: memory was short of telling. */
     size_t (*workspace_bytes)(const dh_graph *graph, const dh_op *op);
+    bool fuses_gelu; /* it gains by products that make GELU of what they compute */
 } dh_backend_info;
 
 /* What stays of gathered parameters from a block's forward to its backward: the shard that the rank
@@ -47,6 +48,7 @@ typedef struct dh_recipe {
     bool documents;   /* sequences are rows of documents that do not see each other */
     bool linear_ring; /* dh_dims.linear_ring */
     dh_fp8 fp8;       /* dh_dims.fp8 */
+    bool fuse_gelu;   /* dh_graph_spec.fuse_gelu */
     dh_moe_mode moe_mode;
     double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
 

@@ -203,6 +203,8 @@ static const struct {
     list_shapes *shapes;
 } hosts[] = {{DH_OP_LINEAR, "aten::mm", list_linear},
              {DH_OP_LINEAR_DGRAD, "aten::mm", list_dgrad},
+             {DH_OP_LINEAR_GELU, "aten::mm", list_linear},
+             {DH_OP_LINEAR_DGRAD_GELU, "aten::mm", list_dgrad},
              {DH_OP_LINEAR_WGRAD, "aten::mm", list_wgrad},
              {DH_OP_ATTN, "aten::_flash_attention_forward", list_attention},
              {DH_OP_ATTN_GRAD, "aten::_flash_attention_backward", list_attention},

@@ -61,6 +61,8 @@ static bool multiplies(const dh_slot_op *op)
     switch (op->at.op->type) {
     case DH_OP_LINEAR:
     case DH_OP_LINEAR_DGRAD:
+    case DH_OP_LINEAR_GELU:
+    case DH_OP_LINEAR_DGRAD_GELU:
     case DH_OP_GROUPED_LINEAR:
     case DH_OP_GROUPED_DGRAD:
     case DH_OP_ATTN:

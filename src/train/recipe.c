@@ -48,6 +48,12 @@ void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe)
     recipe->bucket_bytes = bucket_bytes(job);
 }
 
+static bool fuses_gelu(const dh_job *job, const dh_device *device)
+{
+    return job->fuse_gelu == DH_FUSE_GELU_AUTO ? device->info.fuses_gelu
+                                               : job->fuse_gelu == DH_FUSE_GELU_ON;
+}
+
 dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
 {
     dh_mesh mesh;
@@ -68,6 +74,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .documents = dh_job_has_rows(job),
         .linear_ring = job->cp_linear == DH_CP_LINEAR_LASP1,
         .fp8 = job->fp8,
+        .fuse_gelu = fuses_gelu(job, device),
         .moe_mode = job->moe_mode,
         .moe_capacity = job->moe_capacity,
         .layer_split = job->layer_split,

@@ -157,7 +157,8 @@ static void test_reports(void **state)
     dh_graph *g;
     (void)state;
     assert_ok(&ctx, dh_graph_make(&ctx, &spec, DH_BLOCK_LAYER, rank, &reports, &g));
-    assert_int_equal(reports.n, 6);
+    assert_int_equal(reports.n, 7);
+    assert_non_null(strstr(report_of(&reports, "fuse-gelu")->idle, "train.fuse_gelu is off"));
     assert_string_equal(report_of(&reports, "context-parallel")->idle,
                         "every sequence is on one rank (parallel.cp=1)");
     assert_non_null(report_of(&reports, "recompute")->idle);

@@ -57,6 +57,9 @@ static void misfits_are_named(void **state)
         dh_status status;
     } cases[] = {
         {"F %5 = linear(%0, %1)", NULL, DH_OK},
+        {"F %5, - = linear_gelu(%0, %1, -)", NULL, DH_OK},
+        {"F %5, %9 = linear_gelu(%0, %1, -)", "operand h is n f32[8, 6]; it must be f32 [8, 4]",
+         DH_EINVAL},
         {"F %5 = linear(%0, %1, %4)", "operand b is v f32[6]; it must be f32 [4]", DH_EINVAL},
         {"F %7 = linear(%0, %1)", "operand y is s f32[8, 2]; it must be f32 [8, 4]", DH_EINVAL},
         {"F %5 = linear(%2, %1)", NULL, DH_OK},

@@ -4,6 +4,7 @@
 #include "graph/graph_cases.h"
 #include "run/cpu/glue.h"
 #include "run/cuda/cuda.h"
+#include "run/cuda/host/host.h"
 
 #define EACH_DTYPE(T) for (dh_dtype T = DH_F32; T <= DH_BF16; T = (dh_dtype)(T + 1))
 
@@ -158,9 +159,12 @@ static void run_product(const dh_cuda_kernel *row, const dh_call *call)
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     assert_ok(&ctx, row->product(&ctx, stream, &c));
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    const uint64_t y_at = (uint64_t)((unsigned char *)c.out[0] - m.slab->at);
-    assert_ok(&ctx, cuda_slab_read(&ctx, m.slab, y_at, call->out[0],
-                                   (uint64_t)bytes_of(&c, c.op->out[0])));
+    for (int k = 0; k < DH_MAX_OPERANDS; k++) {
+        if (!c.out[k]) continue;
+        const uint64_t at = (uint64_t)((unsigned char *)c.out[k] - m.slab->at);
+        assert_ok(&ctx, cuda_slab_read(&ctx, m.slab, at, call->out[k],
+                                       (uint64_t)bytes_of(&c, c.op->out[k])));
+    }
     cudaStreamDestroy(stream);
     row->release(plan);
     cuda_slab_destroy(m.slab);
@@ -479,6 +483,45 @@ static void run_columns(dh_dtype dtype)
     dh_graph_destroy(g);
 }
 
+/* Of a linear and its activation as one, with and without what the activation is made of, and of
+ * the gradient: rows that cuBLASLt has GELU for, and rows that it has not; and where it has none.
+ */
+static void run_gelu(dh_dtype dtype)
+{
+    static const struct {
+        int width;
+        bool fused, lacks;
+    } kinds[] = {{24, true, false}, {20, false, false}, {24, false, true}};
+    for (size_t i = 0; i < DH_COUNTOF(kinds); i++) {
+        const char *type = dh_dtype_name(dtype);
+        char text[1024];
+        const int w = kinds[i].width;
+        snprintf(text, sizeof text,
+                 "dhelix.graph v2 layer eval %s\n"
+                 "dims batch=1 seq=6 act=gelu_tanh\n"
+                 "%%0:x act %s[6 tokens, 16 width]\n"
+                 "%%1:w param %s[%d ffn, 16 width] slot=8\n"
+                 "%%2:b param f32[%d ffn] slot=9\n"
+                 "%%3:g act %s[6 tokens, %d ffn]\n"
+                 "%%4:h act %s[6 tokens, %d ffn]\n"
+                 "%%5:g2 act %s[6 tokens, %d ffn]\n"
+                 "%%6:w2 param %s[16 width, %d ffn] slot=10\n"
+                 "%%7:dh act %s[6 tokens, %d ffn]\n"
+                 "ends x_in=%%0 x_out=%%5\n"
+                 "F %%3, %%4 = linear_gelu(%%0, %%1, %%2)\n"
+                 "F %%5, - = linear_gelu(%%0, %%1, -)\n"
+                 "B %%7 = linear_dgrad_gelu(%%0, %%6, %%4)\n",
+                 type, type, type, w, w, type, w, type, w, type, w, type, w, type, w);
+        dh_graph *g = parse_graph(text);
+        dh_host_lack_gelu(kinds[i].lacks);
+        run_graph(g);
+        assert_int_equal(dh_host_last_product().epilogue,
+                         kinds[i].fused ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT);
+        dh_host_lack_gelu(false);
+        dh_graph_destroy(g);
+    }
+}
+
 /* Columns on their way to another layout: gradients are added, which are float32. */
 static void run_moved(dh_dtype dtype)
 {
@@ -521,6 +564,7 @@ static void operators_compute_as_on_the_cpu(void **state)
         run_columns(dtype);
         run_moved(dtype);
         run_shares(dtype);
+        run_gelu(dtype);
     }
     for (int type = 0; type < DH_N_OP_TYPE; type++)
         if (dh_cuda_kernel_of((dh_op_type)type) && !covered[type])

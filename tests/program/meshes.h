@@ -36,7 +36,7 @@ static inline size_t scratch(const dh_graph *graph, const dh_op *op)
 {
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? 1000 : 0;
 }
-static const dh_backend_info backend = {"test", scratch};
+static const dh_backend_info backend = {.name = "test", .workspace_bytes = scratch};
 
 static inline const dh_schedule_row *row_named(const char *name)
 {

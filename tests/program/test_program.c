@@ -9,7 +9,7 @@ static size_t scratch(const dh_graph *graph, const dh_op *op)
 {
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? 1000 : 0;
 }
-static const dh_backend_info backend = {"test", scratch};
+static const dh_backend_info backend = {.name = "test", .workspace_bytes = scratch};
 
 static dh_program *build(const char *preset, dh_mode mode, dh_dtype dtype, int64_t n_micro)
 {

@@ -8,7 +8,7 @@ static size_t scratch(const dh_graph *graph, const dh_op *op)
 {
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? 4096 : 0;
 }
-static const dh_backend_info backend = {"test", scratch};
+static const dh_backend_info backend = {.name = "test", .workspace_bytes = scratch};
 
 typedef struct large {
     const char *preset, *schedule;

@@ -8,7 +8,7 @@ static size_t no_scratch(const dh_graph *graph, const dh_op *op)
 {
     return 0;
 }
-static const dh_backend_info backend = {"test", no_scratch};
+static const dh_backend_info backend = {.name = "test", .workspace_bytes = no_scratch};
 
 enum { N_MICRO = 3, LONG_NS = 1500, SHORT_NS = 1000 };
 

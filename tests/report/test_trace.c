@@ -10,7 +10,7 @@ static size_t no_scratch(const dh_graph *graph, const dh_op *op)
 {
     return 0;
 }
-static const dh_backend_info backend = {"test", no_scratch};
+static const dh_backend_info backend = {.name = "test", .workspace_bytes = no_scratch};
 
 /* The second stage of two, split over two tensor-parallel ranks and copied once, a node for each
  * stage: all streams are used. */

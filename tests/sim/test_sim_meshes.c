@@ -28,7 +28,7 @@ static size_t scratch(const dh_graph *graph, const dh_op *op)
     (void)graph;
     return dh_op_info_of(op->type)->resource == DH_RES_COMPUTE ? 1000 : 0;
 }
-static const dh_backend_info backend = {"test", scratch};
+static const dh_backend_info backend = {.name = "test", .workspace_bytes = scratch};
 
 static bool linear, linear_ring; /* attention of the jobs made next; how states travel */
 static bool hybrid;              /* every second layer of them has softmax */

@@ -78,6 +78,68 @@ static void it_trains_as_the_cpu_does(void **state)
     }
 }
 
+/* ---- GELU in products -------------------------------------------------------------------------
+ */
+
+/* Products with it, of 3 steps of 4 micro-batches and one of validation, in 2 layers: forward and
+ * backward. */
+static void products_make_gelu_where_they_can(void **state)
+{
+    static const struct {
+        const char *model, *settings;
+        int n;
+    } runs[] = {
+        {RUN_GPT2, "train.dtype=bf16", 3 * 4 * 2 * 2 + 4 * 2},
+        {RUN_GPT2, "train.recompute=full", 3 * 4 * 2 * 3 + 4 * 2},
+        {RUN_GPT2, "train.recompute=selective", 3 * 4 * 2 + 4 * 2}, /* the gradient's */
+        {RUN_GPT2, "train.fuse_gelu=off", 0},
+        {RUN_GPT2, "train.dtype=bf16 train.fp8=e4m3", 0},
+        {RUN_GPT2, "model.ffn_width=100", 0}, /* rows that cuBLASLt has none for */
+        {RUN_LLAMA, "train.fuse_gelu=on", 0},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        char settings[300], out[300];
+        run_curve cpu, cuda;
+        if (test_is_short() && i % 3 != 0) continue;
+        snprintf(settings, sizeof settings, SMALL "%s device=cpu", runs[i].settings);
+        run_folder(out, sizeof out, "cpu");
+        run_curve_of(runs[i].model, settings, out, &cpu);
+        const int64_t before = dh_host_n_gelu();
+        snprintf(settings, sizeof settings, SMALL "%s device=cuda", runs[i].settings);
+        run_folder(out, sizeof out, "cuda");
+        run_curve_of(runs[i].model, settings, out, &cuda);
+        const double d = run_distance(&cpu, &cuda, 0);
+        print_message("%-35s %lld products with GELU, losses differ by %.1e\n", runs[i].settings,
+                      (long long)(dh_host_n_gelu() - before), d);
+        assert_int_equal(dh_host_n_gelu() - before, runs[i].n);
+        assert_true(d <=
+                    (strstr(runs[i].settings, "bf16") ? CUDA_TOLERANCE_BF16 : CUDA_TOLERANCE_F32));
+    }
+}
+
+/* GELU of a sum before it is rounded is another number than GELU of it afterwards: whatever the
+ * order of a step, and what is made again, it is the same one. */
+static void order_decides_nothing_of_it(void **state)
+{
+    static const char *const others[] = {"strategy=dhelix", "strategy=dhelix train.recompute=full",
+                                         "train.capture=auto"};
+    const char *const base = SMALL "device=cuda train.dtype=bf16 parallel.tp=2 ";
+    char out[2][300], settings[400];
+    run_curve one, other;
+    run_folder(out[0], sizeof out[0], "base");
+    run_folder(out[1], sizeof out[1], "other");
+    snprintf(settings, sizeof settings, "%s strategy=sequential", base);
+    run_curve_of(RUN_GPT2, settings, out[0], &one);
+    for (size_t i = 0; i < DH_COUNTOF(others); i++) {
+        if (test_is_short() && i != 1) continue;
+        run_remove(out[1]);
+        snprintf(settings, sizeof settings, "%s %s", base, others[i]);
+        run_curve_of(RUN_GPT2, settings, out[1], &other);
+        if (run_distance(&one, &other, 0) != 0 || !run_same_bytes(out[0], out[1], one.n))
+            fail_msg("%s: other bits", others[i]);
+    }
+}
+
 /* Two steps on one device, the third on the other; then the other way round. */
 static void a_run_goes_on_on_the_other_device(void **state)
 {
@@ -148,6 +210,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_trains_as_the_cpu_does),
+        cmocka_unit_test(products_make_gelu_where_they_can),
+        cmocka_unit_test(order_decides_nothing_of_it),
         cmocka_unit_test(a_run_goes_on_on_the_other_device),
         cmocka_unit_test(a_kernel_that_fails_is_told_by_name),
         cmocka_unit_test(memory_that_is_not_there_is_told_of),

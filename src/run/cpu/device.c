@@ -157,7 +157,7 @@ static bool tells_parts(dh_op_type type)
 const dh_device dh_device_cpu = {
     .name = "cpu",
     .doc = "oneDNN GEMMs and OpenMP kernels, float32 or bf16 with float32 accumulation",
-    .info = {"cpu", workspace_bytes},
+    .info = {.name = "cpu", .workspace_bytes = workspace_bytes},
     .has_kernel = has_kernel,
     .knows_variants = true,
     .tells_parts = tells_parts,

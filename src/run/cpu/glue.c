@@ -261,6 +261,18 @@ static dh_status run_linear(dh_ctx *ctx, const dh_call *c)
     return run_rows(ctx, c, &r);
 }
 
+/* h is there where anybody reads it; else it is made where g will be. */
+static dh_status run_linear_gelu(dh_ctx *ctx, const dh_call *c)
+{
+    dh_call product = *c;
+    const dh_tensor *g = out_tensor(c, 0);
+    product.out[0] = c->out[1] ? c->out[1] : c->out[0];
+    product.progress.n = 0;
+    DH_TRY(run_linear(ctx, &product));
+    dh_k_gelu_fwd(g->dtype, dh_tensor_elements(g), product.out[0], c->out[0]);
+    return DH_OK;
+}
+
 /* What is computed in float32 and narrowed afterwards is all told of at the end. */
 static dh_status run_dgrad(dh_ctx *ctx, const dh_call *c)
 {
@@ -280,6 +292,16 @@ static dh_status run_dgrad(dh_ctx *ctx, const dh_call *c)
     if (narrows) quiet.progress.n = 0;
     DH_TRY(run_rows(ctx, &quiet, &r));
     if (narrows) dh_k_cast(dh_tensor_elements(dx), DH_F32, c->work, dx->dtype, c->out[0]);
+    return DH_OK;
+}
+
+static dh_status run_dgrad_gelu(dh_ctx *ctx, const dh_call *c)
+{
+    dh_call product = *c;
+    const dh_tensor *dh = out_tensor(c, 0);
+    product.progress.n = 0;
+    DH_TRY(run_dgrad(ctx, &product));
+    dh_k_gelu_bwd(dh->dtype, dh_tensor_elements(dh), c->out[0], c->in[2], c->out[0]);
     return DH_OK;
 }
 

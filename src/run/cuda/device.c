@@ -199,7 +199,7 @@ static double gemm_peak(dh_dtype dtype)
 const dh_device dh_device_cuda = {
     .name = "cuda",
     .doc = "GPUs by CUDA and cuBLASLt; compiled and tested on the host, never run on a GPU",
-    .info = {"cuda", workspace_bytes},
+    .info = {.name = "cuda", .workspace_bytes = workspace_bytes, .fuses_gelu = true},
     .has_kernel = has_kernel,
     .knows_variants = true,
     .tells_parts = tells_parts,

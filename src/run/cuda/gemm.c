@@ -3,7 +3,9 @@
  * What lies in memory by rows as [r,c] with a stride is, by columns, its transpose: c x r with that
  * stride as leading dimension. So C = op(A) op(B) is asked for as C' = op(B)' op(A)': B comes
  * first, and is transposed where it is stored [n,k]. A bias goes along the rows of C', which is
- * what cuBLASLt's epilogue adds; it wants C's type.
+ * what cuBLASLt's epilogue adds; it wants C's type. GELU behind it and its gradient are epilogues
+ * too, which leave and read a matrix of sums beside C, in C's type: rows of multiples of 8 elements
+ * at addresses of multiples of 16 bytes.
  *
  * The algorithm is chosen when a product is planned and stays, so that a repeated call has the same
  * bits. */
@@ -15,11 +17,12 @@
 #include "run/cuda/link.h"
 #include "run/cuda/runtime.h"
 
-enum { MOST_DEVICES = DH_CUDA_MOST_GPUS, OPERAND_ALIGN = 16, WORKSPACE_ALIGN = 256 };
+enum { MOST_DEVICES = DH_CUDA_MOST_GPUS, OPERAND_ALIGN = 16, WORKSPACE_ALIGN = 256, AUX_RUN = 8 };
 
 struct dh_cuda_gemm {
     dh_gemm_desc d;        /* leading dimensions filled in */
     cudaDataType types[2]; /* of A and B */
+    dh_cuda_epilogue epilogue;
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c; /* of our A, B, C */
@@ -131,6 +134,19 @@ static dh_status free_sms(dh_ctx *ctx, int32_t *n)
     return DH_OK;
 }
 
+static dh_status check_epilogue(dh_ctx *ctx, const dh_cuda_gemm *g)
+{
+    const dh_gemm_desc *d = &g->d;
+    if (g->epilogue == DH_CUDA_PLAIN) return DH_OK;
+    if (d->in != d->out || d->accumulate)
+        return dh_fail(ctx, DH_EINVAL, "no GELU of a product of %s to %s%s", dh_dtype_name(d->in),
+                       dh_dtype_name(d->out), d->accumulate ? ", added to what is there" : "");
+    if (d->ldc % AUX_RUN == 0) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "GELU in a product wants rows of a multiple of %d elements, not of %lld",
+                   AUX_RUN, (long long)d->ldc);
+}
+
 /* A scale for every row of A and of B: B comes first. */
 static dh_status describe_scales(dh_ctx *ctx, cublasLtMatmulDesc_t product)
 {
@@ -142,12 +158,52 @@ static dh_status describe_scales(dh_ctx *ctx, cublasLtMatmulDesc_t product)
     return DH_OK;
 }
 
+static uint32_t epilogue_of(const dh_cuda_gemm *g)
+{
+    const bool bias = g->d.bias;
+    switch (g->epilogue) {
+    case DH_CUDA_GELU:
+        return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case DH_CUDA_GELU_AUX:
+        return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case DH_CUDA_DGELU:
+        return CUBLASLT_EPILOGUE_DGELU;
+    case DH_CUDA_PLAIN:
+        break;
+    }
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/* Pointers are set when it is launched. Until then they stand for how they will be aligned, which
+ * cuBLASLt chooses by. */
+static dh_status describe_epilogue(dh_ctx *ctx, const dh_cuda_gemm *g)
+{
+    const uint32_t epilogue = epilogue_of(g);
+    const int32_t bias_type = type_of(g->d.out);
+    const uintptr_t least = OPERAND_ALIGN;
+    const int64_t ld = g->d.ldc;
+    cublasLtMatmulDesc_t p = g->product;
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                              sizeof epilogue));
+    if (g->d.bias) {
+        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                                                  &bias_type, sizeof bias_type));
+        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &least,
+                                                  sizeof least));
+    }
+    if (g->epilogue != DH_CUDA_GELU_AUX && g->epilogue != DH_CUDA_DGELU) return DH_OK;
+    CUBLAS_TRY(
+        cublasLtMatmulDescSetAttribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld));
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &least,
+                                              sizeof least));
+    return DH_OK;
+}
+
 static dh_status describe_product(dh_ctx *ctx, dh_cuda_gemm *g)
 {
     int32_t n_sms;
     const int32_t first = g->d.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                  second = g->d.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, bias_type = type_of(g->d.out);
-    const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+                  second = g->d.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtMatmulDesc_t *p = &g->product;
     CUBLAS_TRY(cublasLtMatmulDescCreate(p, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     CUBLAS_TRY(
@@ -159,12 +215,7 @@ static dh_status describe_product(dh_ctx *ctx, dh_cuda_gemm *g)
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &n_sms,
                                                   sizeof n_sms));
     if (g->d.in == DH_U8) DH_TRY(describe_scales(ctx, *p));
-    if (!g->d.bias) return DH_OK;
-    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                              sizeof epilogue));
-    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(*p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
-                                              sizeof bias_type));
-    return DH_OK;
+    return g->d.bias || g->epilogue != DH_CUDA_PLAIN ? describe_epilogue(ctx, g) : DH_OK;
 }
 
 /* Views begin at any row. */
@@ -204,9 +255,12 @@ static dh_status choose(dh_ctx *ctx, dh_cuda_gemm *g, cublasLtMatmulPreference_t
     if (status != CUBLAS_STATUS_SUCCESS || n < 1)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "cuBLASLt has no way to a product of %lld x %lld x "
-                       "%lld, %s to %s: %s%s",
+                       "%lld, %s to %s%s: %s%s",
                        (long long)g->d.m, (long long)g->d.n, (long long)g->d.k,
                        g->d.in == DH_U8 ? "fp8" : dh_dtype_name(g->d.in), dh_dtype_name(g->d.out),
+                       g->epilogue == DH_CUDA_DGELU   ? ", by the slope of GELU"
+                       : g->epilogue != DH_CUDA_PLAIN ? ", with GELU of it"
+                                                      : "",
                        cublasLtGetStatusName(status),
                        g->d.in == DH_U8 ? " (train.fp8 needs a GPU with products of 8 bits and "
                                           "scales by rows, and sizes that are multiples of 16)"
@@ -219,6 +273,7 @@ static dh_status plan(dh_ctx *ctx, dh_cuda_gemm *g)
 {
     cublasLtMatmulPreference_t pref;
     DH_TRY(check(ctx, &g->d));
+    DH_TRY(check_epilogue(ctx, g));
     DH_TRY(handle_of_device(ctx, &g->handle));
     DH_TRY(describe_operands(ctx, g));
     DH_TRY(describe_product(ctx, g));
@@ -229,11 +284,11 @@ static dh_status plan(dh_ctx *ctx, dh_cuda_gemm *g)
 }
 
 static dh_status create(dh_ctx *ctx, const dh_gemm_desc *desc, const cudaDataType types[2],
-                        dh_cuda_gemm **gemm)
+                        dh_cuda_epilogue epilogue, dh_cuda_gemm **gemm)
 {
     dh_cuda_gemm *g = calloc(1, sizeof *g);
     if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory for the plan of a product");
-    *g = (dh_cuda_gemm){.d = *desc, .types = {types[0], types[1]}};
+    *g = (dh_cuda_gemm){.d = *desc, .types = {types[0], types[1]}, .epilogue = epilogue};
     const dh_status st = plan(ctx, g);
     if (st != DH_OK) {
         dh_cuda_gemm_destroy(g);
@@ -245,15 +300,26 @@ static dh_status create(dh_ctx *ctx, const dh_gemm_desc *desc, const cudaDataTyp
 
 dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gemm **gemm)
 {
+    return dh_cuda_gemm_create_gelu(ctx, desc, DH_CUDA_PLAIN, gemm);
+}
+
+dh_status dh_cuda_gemm_create_gelu(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_epilogue epilogue,
+                                   dh_cuda_gemm **gemm)
+{
     const cudaDataType types[2] = {type_of(desc->in), type_of(desc->in)};
-    return create(ctx, desc, types, gemm);
+    return create(ctx, desc, types, epilogue, gemm);
 }
 
 dh_status dh_cuda_gemm_create_fp8(dh_ctx *ctx, const dh_gemm_desc *desc,
                                   const dh_fp8_format formats[2], dh_cuda_gemm **gemm)
 {
     const cudaDataType types[2] = {type_of_codes(formats[0]), type_of_codes(formats[1])};
-    return create(ctx, desc, types, gemm);
+    return create(ctx, desc, types, DH_CUDA_PLAIN, gemm);
+}
+
+dh_cuda_epilogue dh_cuda_gemm_epilogue(const dh_cuda_gemm *gemm)
+{
+    return gemm->epilogue;
 }
 
 void dh_cuda_gemm_destroy(dh_cuda_gemm *gemm)
@@ -303,4 +369,14 @@ dh_status dh_cuda_gemm_run(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gem
     CUBLAS_TRY(cublasLtMatmul(g->handle, g->product, &alpha, b, g->b, a, g->a, &beta, c, g->c, c,
                               g->c, &g->algo, scratch, library_bytes(&g->d), stream));
     return DH_OK;
+}
+
+dh_status dh_cuda_gemm_run_gelu(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *g,
+                                const void *a, const void *b, const float *bias, const void *aux,
+                                void *c, void *ws)
+{
+    if (aux)
+        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(
+            g->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void *)&aux, sizeof aux));
+    return dh_cuda_gemm_run(ctx, stream, g, a, b, bias, NULL, c, ws);
 }

@@ -16,6 +16,19 @@ dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gem
  * and rows in whole runs of 16 bytes. Needs a GPU that has such products. */
 dh_status dh_cuda_gemm_create_fp8(dh_ctx *ctx, const dh_gemm_desc *desc,
                                   const dh_fp8_format formats[2], dh_cuda_gemm **gemm);
+/* What becomes of the sums, a bias being in them: GELU is the one by tanh. */
+typedef enum dh_cuda_epilogue {
+    DH_CUDA_PLAIN,
+    DH_CUDA_GELU,     /* C = GELU(sums) */
+    DH_CUDA_GELU_AUX, /* C = GELU(sums), aux = sums */
+    DH_CUDA_DGELU     /* C = sums times the slope of GELU at aux */
+} dh_cuda_epilogue;
+/* aux is a matrix as C is, of the same type and rows as far apart, and no byte of it is C's.
+ * errors: DH_EUNSUPPORTED also where cuBLASLt has no such epilogue, or C's rows are not of a
+ * multiple of 8 elements: then a kernel of its own has to do it */
+dh_status dh_cuda_gemm_create_gelu(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_epilogue epilogue,
+                                   dh_cuda_gemm **gemm);
+dh_cuda_epilogue dh_cuda_gemm_epilogue(const dh_cuda_gemm *gemm);
 void dh_cuda_gemm_destroy(dh_cuda_gemm *gemm);
 /* Bytes of scratch that any such product is given, at any address; known without a device. */
 size_t dh_cuda_gemm_workspace(const dh_gemm_desc *desc);
@@ -28,5 +41,9 @@ typedef struct dh_cuda_scales {
 dh_status dh_cuda_gemm_run(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *gemm,
                            const void *a, const void *b, const float *bias,
                            const dh_cuda_scales *scales, void *c, void *ws);
+/* With an epilogue; aux: NULL where it has none. */
+dh_status dh_cuda_gemm_run_gelu(dh_ctx *ctx, dh_cuda_stream stream, const dh_cuda_gemm *gemm,
+                                const void *a, const void *b, const float *bias, const void *aux,
+                                void *c, void *ws);
 
 #endif

@@ -498,11 +498,17 @@ static const dh_cuda_kernel kernels[DH_N_OP_TYPE] = {
                     .prepare = dh_cuda_prepare_product,                                            \
                     .release = dh_cuda_release_product,                                            \
                     .product = dh_cuda_run_product},
+#define DH_GELU_PRODUCT(op)                                                                        \
+    [DH_OP_##op] = {.workspace = dh_cuda_ws_product,                                               \
+                    .prepare = dh_cuda_prepare_gelu,                                               \
+                    .release = dh_cuda_release_product,                                            \
+                    .product = dh_cuda_run_gelu},
 #define DH_CHECKED(op, run_it, found, check_it)                                                    \
     [DH_OP_##op] = {.run = run_it, .found_at = found, .check = check_it},
 #include "run/cuda/kernels.def"
 #undef DH_KERNEL
 #undef DH_PRODUCT
+#undef DH_GELU_PRODUCT
 #undef DH_CHECKED
 };
 

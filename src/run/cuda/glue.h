@@ -36,6 +36,9 @@ dh_status dh_cuda_prepare_product(dh_ctx *ctx, const dh_graph *g, const dh_op *o
                                   unsigned accumulate, void **state);
 void dh_cuda_release_product(void *state);
 dh_status dh_cuda_run_product(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c);
+dh_status dh_cuda_prepare_gelu(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
+                               void **state);
+dh_status dh_cuda_run_gelu(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c);
 
 /* Of a part of an operator's scratch, so that the next one begins where kernels like it. */
 static inline size_t dh_cuda_aligned(size_t n_bytes)

@@ -1,4 +1,5 @@
-/* The operators that are products of dense matrices: y = x w' + b, dx = dy w, dw = dy' x.
+/* The operators that are products of dense matrices: y = x w' + b, dx = dy w, dw = dy' x; GELU of
+ * the first and its gradient of the second in the product itself, where cuBLASLt can, or behind it.
  *
  * A weight in float32 (a router's) makes the product one of float32: rows of another type are
  * widened into scratch before it, or narrowed out of scratch behind it. As run/cpu/glue.c does.
@@ -70,8 +71,9 @@ static product weight_gradient(const dh_graph *g, const dh_op *op, bool accumula
 
 static product plain_product(const dh_graph *g, const dh_op *op, bool accumulate)
 {
-    if (op->type == DH_OP_LINEAR) return forward(g, op);
-    if (op->type == DH_OP_LINEAR_DGRAD) return input_gradient(g, op);
+    if (op->type == DH_OP_LINEAR || op->type == DH_OP_LINEAR_GELU) return forward(g, op);
+    if (op->type == DH_OP_LINEAR_DGRAD || op->type == DH_OP_LINEAR_DGRAD_GELU)
+        return input_gradient(g, op);
     return weight_gradient(g, op, accumulate);
 }
 
@@ -202,4 +204,63 @@ dh_status dh_cuda_run_product(dh_ctx *ctx, dh_cuda_stream stream, const dh_call 
     if (p.wide == p.y)
         dh_cuda_cast(stream, dh_tensor_elements(p.y), DH_F32, wide, p.y->dtype, c->out[0]);
     return DH_OK;
+}
+
+/* ---- with GELU ------------------------------------------------------------------------------- */
+
+/* Planned with it, by sizes and types alone, so that all calls of one operator are alike; or, where
+ * that cannot be, as a plain product. */
+dh_status dh_cuda_prepare_gelu(dh_ctx *ctx, const dh_graph *g, const dh_op *op, unsigned accumulate,
+                               void **state)
+{
+    const product p = product_of(g, op, false);
+    const dh_cuda_epilogue epilogue = op->type == DH_OP_LINEAR_DGRAD_GELU ? DH_CUDA_DGELU
+                                      : op->out[1] != DH_NONE             ? DH_CUDA_GELU_AUX
+                                                                          : DH_CUDA_GELU;
+    dh_cuda_gemm **gemm = (dh_cuda_gemm **)state;
+    const dh_status st = dh_cuda_gemm_create_gelu(ctx, &p.desc, epilogue, gemm);
+    if (st == DH_OK)
+        dh_log(DH_LOG_DEBUG, "%s of %lld x %lld x %lld, %s: in one kernel of cuBLASLt",
+               dh_op_info_of(op->type)->name, (long long)p.desc.m, (long long)p.desc.n,
+               (long long)p.desc.k, dh_dtype_name(p.desc.in));
+    if (st != DH_EUNSUPPORTED) return st;
+    dh_log(DH_LOG_INFO, "%s: GELU has a kernel of its own, since %s", dh_op_info_of(op->type)->name,
+           ctx->message);
+    dh_ctx_reset(ctx);
+    return dh_cuda_gemm_create(ctx, &p.desc, gemm);
+}
+
+/* h is there where anybody reads it; else it is made where g will be. */
+static dh_status run_linear_gelu(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c,
+                                 const product *p)
+{
+    void *g = c->out[0], *h = c->out[1];
+    const float *bias = p->desc.bias ? c->in[2] : NULL;
+    if (dh_cuda_gemm_epilogue(c->kernel) != DH_CUDA_PLAIN)
+        return dh_cuda_gemm_run_gelu(ctx, stream, c->kernel, c->in[0], c->in[1], bias, h, g,
+                                     c->work);
+    if (!h) h = g;
+    DH_TRY(dh_cuda_gemm_run(ctx, stream, c->kernel, c->in[0], c->in[1], bias, NULL, h, c->work));
+    dh_cuda_gelu_fwd(stream, p->desc.out, dh_tensor_elements(p->y), h, g);
+    return DH_OK;
+}
+
+static dh_status run_dgrad_gelu(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c,
+                                const product *p)
+{
+    const void *h = c->in[2];
+    void *dh = c->out[0];
+    if (dh_cuda_gemm_epilogue(c->kernel) != DH_CUDA_PLAIN)
+        return dh_cuda_gemm_run_gelu(ctx, stream, c->kernel, c->in[0], c->in[1], NULL, h, dh,
+                                     c->work);
+    DH_TRY(dh_cuda_gemm_run(ctx, stream, c->kernel, c->in[0], c->in[1], NULL, NULL, dh, c->work));
+    dh_cuda_gelu_bwd(stream, p->desc.out, dh_tensor_elements(p->y), dh, h, dh);
+    return DH_OK;
+}
+
+dh_status dh_cuda_run_gelu(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c)
+{
+    const product p = product_of(c->graph, c->op, false);
+    return (c->op->type == DH_OP_LINEAR_GELU ? run_linear_gelu : run_dgrad_gelu)(ctx, stream, c,
+                                                                                 &p);
 }

@@ -120,7 +120,7 @@ static double gemm_peak(dh_dtype dtype)
 const dh_device dh_device_staged = {
     .name = "staged",
     .doc = "the cpu's kernels in memory the host cannot reach, on late streams: for tests",
-    .info = {"staged", workspace_bytes},
+    .info = {.name = "staged", .workspace_bytes = workspace_bytes},
     .has_kernel = has_kernel,
     .knows_variants = true,
     .tells_parts = tells_parts,

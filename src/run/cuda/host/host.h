@@ -38,12 +38,16 @@ int dh_host_last_ctas(void);
 bool dh_host_last_spares(void);
 /* Why the last communicator that did was ended, "" where none was; and forgets it. */
 void dh_host_take_trouble(char text[200]);
+/* From now on cuBLASLt knows of no product with GELU. */
+void dh_host_lack_gelu(bool lacks);
 /* How many devices there are, or none: 2 unless told. While none is in use. */
 void dh_host_set_devices(int n);
 
 /* Arguments of the last cublasLtMatmul that was accepted: matrices by columns. */
 typedef struct dh_host_product {
     bool trans_a, trans_b, bias;
+    uint32_t epilogue;
+    int64_t aux_ld;
     struct dh_host_matrix {
         int type; /* cudaDataType */
         uint64_t rows, cols;
@@ -54,6 +58,8 @@ typedef struct dh_host_product {
     int sms; /* that it is planned for; 0: all */
 } dh_host_product;
 dh_host_product dh_host_last_product(void);
+/* Products so far that made GELU, or multiplied by its slope. */
+int64_t dh_host_n_gelu(void);
 
 #ifdef __cplusplus
 }

@@ -2,175 +2,24 @@
  *
  * What a call is given is held against what its heuristic was asked for: layouts that do not fit
  * one another, matrices that reach beyond memory of the device, addresses that are less aligned
- * than was promised, too little workspace are refused. The workspace is overwritten. Sums are of
- * float32, in order. */
-#include <cublasLt.h>
+ * than was promised, an auxiliary matrix over the result's bytes, too little workspace are refused.
+ * The workspace is overwritten. Sums are of float32, in order. */
 #include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "dhelix/dtype.h"
 #include "run/cpu/fp8.h"
-#include "run/cuda/host/host.h"
-
-typedef struct dh_host_matrix matrix;
-
-typedef struct matmul {
-    int32_t trans_a, trans_b, bias_type, sms;
-    uint32_t epilogue;
-    const void *bias;
-    int32_t scale_mode[2]; /* of A and B */
-    const float *scales[2];
-} matmul;
-
-typedef struct preference {
-    uint64_t workspace_bytes;
-    uint32_t alignment[4]; /* A, B, C, D */
-} preference;
+#include "run/cuda/host/lt.h"
 
 /* What an algorithm was found for. */
 typedef struct choice {
-    uint32_t magic, alignment[4];
+    uint32_t magic, alignment[4], bias_alignment, aux_alignment;
     uint64_t workspace_bytes;
 } choice;
 
-enum { CHOSEN = 0x17c4, WORKSPACE_ALIGN = 256, DEFAULT_ALIGN = 256 };
-
-/* The handles, whose types are CUDA's own where its headers are. */
-static matmul *matmul_of(cublasLtMatmulDesc_t desc)
-{
-    return (matmul *)(void *)desc;
-}
-
-static matrix *matrix_of(cublasLtMatrixLayout_t layout)
-{
-    return (matrix *)(void *)layout;
-}
-
-static preference *preference_of(cublasLtMatmulPreference_t pref)
-{
-    return (preference *)(void *)pref;
-}
-
-/* ---- descriptions -----------------------------------------------------------------------------
- */
-
-cublasStatus_t cublasLtCreate(cublasLtHandle_t *lightHandle)
-{
-    static int handle;
-    *lightHandle = (cublasLtHandle_t)(void *)&handle;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-size_t cublasLtGetVersion(void)
-{
-    return 130000;
-}
-
-const char *cublasLtGetStatusName(cublasStatus_t status)
-{
-    return status == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
-           : status == CUBLAS_STATUS_ALLOC_FAILED  ? "CUBLAS_STATUS_ALLOC_FAILED"
-           : status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
-                                                   : "CUBLAS_STATUS_NOT_SUPPORTED";
-}
-
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmulDesc,
-                                        cublasComputeType_t computeType, cudaDataType_t scaleType)
-{
-    if (computeType != CUBLAS_COMPUTE_32F || scaleType != CUDA_R_32F)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    matmul *m = calloc(1, sizeof *m);
-    if (!m) return CUBLAS_STATUS_ALLOC_FAILED;
-    m->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    m->bias_type = -1;
-    *matmulDesc = (cublasLtMatmulDesc_t)(void *)m;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t matmulDesc)
-{
-    free(matmul_of(matmulDesc));
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t set(void *to, size_t room, const void *buf, size_t n_bytes)
-{
-    if (n_bytes != room) return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(to, buf, n_bytes);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
-                                              cublasLtMatmulDescAttributes_t attr, const void *buf,
-                                              size_t sizeInBytes)
-{
-    matmul *m = matmul_of(matmulDesc);
-    if (attr == CUBLASLT_MATMUL_DESC_TRANSA)
-        return set(&m->trans_a, sizeof m->trans_a, buf, sizeInBytes);
-    if (attr == CUBLASLT_MATMUL_DESC_TRANSB)
-        return set(&m->trans_b, sizeof m->trans_b, buf, sizeInBytes);
-    if (attr == CUBLASLT_MATMUL_DESC_EPILOGUE)
-        return set(&m->epilogue, sizeof m->epilogue, buf, sizeInBytes);
-    if (attr == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
-        return set((void *)&m->bias, sizeof m->bias, buf, sizeInBytes);
-    if (attr == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE)
-        return set(&m->bias_type, sizeof m->bias_type, buf, sizeInBytes);
-    for (int k = 0; k < 2; k++) {
-        if ((int)attr == (int)CUBLASLT_MATMUL_DESC_A_SCALE_POINTER + k)
-            return set((void *)&m->scales[k], sizeof m->scales[k], buf, sizeInBytes);
-        if ((int)attr == (int)CUBLASLT_MATMUL_DESC_A_SCALE_MODE + k)
-            return set(&m->scale_mode[k], sizeof m->scale_mode[k], buf, sizeInBytes);
-    }
-    if (attr == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET)
-        return set(&m->sms, sizeof m->sms, buf, sizeInBytes);
-    return CUBLAS_STATUS_NOT_SUPPORTED;
-}
-
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayout, cudaDataType type,
-                                          uint64_t rows, uint64_t cols, int64_t ld)
-{
-    matrix *m = calloc(1, sizeof *m);
-    if (!m) return CUBLAS_STATUS_ALLOC_FAILED;
-    *m = (matrix){(int)type, rows, cols, ld};
-    *matLayout = (cublasLtMatrixLayout_t)(void *)m;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matLayout)
-{
-    free(matrix_of(matLayout));
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref)
-{
-    preference *p = calloc(1, sizeof *p);
-    if (!p) return CUBLAS_STATUS_ALLOC_FAILED;
-    for (int i = 0; i < 4; i++) p->alignment[i] = DEFAULT_ALIGN;
-    *pref = (cublasLtMatmulPreference_t)(void *)p;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
-                                                    cublasLtMatmulPreferenceAttributes_t attr,
-                                                    const void *buf, size_t sizeInBytes)
-{
-    preference *p = preference_of(pref);
-    const int i = (int)attr - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
-    if (attr == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-        return set(&p->workspace_bytes, sizeof p->workspace_bytes, buf, sizeInBytes);
-    if (i < 0 || i >= 4) return CUBLAS_STATUS_NOT_SUPPORTED;
-    return set(&p->alignment[i], sizeof p->alignment[i], buf, sizeInBytes);
-}
-
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref)
-{
-    free(preference_of(pref));
-    return CUBLAS_STATUS_SUCCESS;
-}
+enum { CHOSEN = 0x17c4, WORKSPACE_ALIGN = 256, AUX_RUN = 8, AUX_ALIGN = 16 };
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -194,6 +43,29 @@ static uint64_t rows_of(const matrix *m, bool transposed)
     return transposed ? m->cols : m->rows;
 }
 
+static bool has_bias(const matmul *m)
+{
+    return m->epilogue == CUBLASLT_EPILOGUE_BIAS || m->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+           m->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static bool writes_aux(const matmul *m)
+{
+    return m->epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
+           m->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static bool has_aux(const matmul *m)
+{
+    return writes_aux(m) || m->epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+static bool has_gelu(const matmul *m)
+{
+    return writes_aux(m) || m->epilogue == CUBLASLT_EPILOGUE_GELU ||
+           m->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+}
+
 static bool same(const matrix *a, const matrix *b)
 {
     return a->type == b->type && a->rows == b->rows && a->cols == b->cols && a->ld == b->ld;
@@ -214,6 +86,26 @@ static cublasStatus_t check_fp8(const matmul *m, const matrix *a, const matrix *
     return both && scaled && fits ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
+static _Atomic bool lacks_gelu;
+
+void dh_host_lack_gelu(bool lacks)
+{
+    lacks_gelu = lacks;
+}
+
+/* GELU, and its gradient, of products whose types are all one. */
+static cublasStatus_t check_epilogue(const matmul *m, const matrix *a, const matrix *d)
+{
+    const int bias_type = m->bias_type == -1 ? d->type : m->bias_type;
+    const bool gelu = has_gelu(m) || has_aux(m);
+    if (m->epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
+    if (!gelu && !has_bias(m)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (has_bias(m) && bias_type != d->type) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (gelu && (lacks_gelu || a->type != d->type)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const bool fits = m->aux_ld % AUX_RUN == 0 && m->aux_ld >= (int64_t)d->rows;
+    return has_aux(m) && !fits ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+}
+
 /* As cuBLASLt's table of types has it, for those that are known here. */
 static cublasStatus_t check(const matmul *m, const matrix *a, const matrix *b, const matrix *c,
                             const matrix *d)
@@ -232,10 +124,14 @@ static cublasStatus_t check(const matmul *m, const matrix *a, const matrix *b, c
     } else if (a->type != b->type || (a->type == CUDA_R_32F && d->type != CUDA_R_32F)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    if (m->epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
-    if (m->epilogue != CUBLASLT_EPILOGUE_BIAS) return CUBLAS_STATUS_NOT_SUPPORTED;
-    const int bias_type = m->bias_type == -1 ? d->type : m->bias_type;
-    return bias_type == d->type ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    return check_epilogue(m, a, d);
+}
+
+/* What the address that a pointer has then promises of later ones. */
+static uint32_t promised(const void *at)
+{
+    const uintptr_t address = (uintptr_t)at;
+    return at ? (uint32_t)DH_MIN((uintptr_t)DEFAULT_ALIGN, address & -address) : DEFAULT_ALIGN;
 }
 
 /* Takes less than all of the workspace that it may. */
@@ -246,7 +142,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatmulHeuristicResult_t heuristicResultsArray[], int *returnAlgoCount)
 {
     const preference *p = preference_of(pref);
-    choice chosen = {.magic = CHOSEN, .workspace_bytes = p->workspace_bytes / 2};
+    choice chosen = {.magic = CHOSEN,
+                     .bias_alignment = promised(matmul_of(operationDesc)->bias),
+                     .aux_alignment = promised(matmul_of(operationDesc)->aux),
+                     .workspace_bytes = p->workspace_bytes / 2};
     const cublasStatus_t st = check(matmul_of(operationDesc), matrix_of(Adesc), matrix_of(Bdesc),
                                     matrix_of(Cdesc), matrix_of(Ddesc));
     *returnAlgoCount = 0;
@@ -287,16 +186,48 @@ static float value(const matrix *m, const void *at, uint64_t row, uint64_t col)
 static float bias_of(const product *p, uint64_t row)
 {
     const matrix column = {p->d.type, p->d.rows, 1, (int64_t)p->d.rows};
-    return p->m.epilogue == CUBLASLT_EPILOGUE_BIAS ? value(&column, p->m.bias, row, 0) : 0;
+    return has_bias(&p->m) ? value(&column, p->m.bias, row, 0) : 0;
 }
 
-static void set_value(const product *p, uint64_t row, uint64_t col, float x)
+static void set_value(const matrix *m, void *at, uint64_t row, uint64_t col, float x)
 {
-    const uint64_t i = row + col * (uint64_t)p->d.ld;
-    if (p->d.type == CUDA_R_16BF)
-        ((dh_bf16 *)p->at_d)[i] = dh_f32_to_bf16(x);
+    const uint64_t i = row + col * (uint64_t)m->ld;
+    if (m->type == CUDA_R_16BF)
+        ((dh_bf16 *)at)[i] = dh_f32_to_bf16(x);
     else
-        ((float *)p->at_d)[i] = x;
+        ((float *)at)[i] = x;
+}
+
+static matrix aux_of(const product *p)
+{
+    return (matrix){p->d.type, p->d.rows, p->d.cols, p->m.aux_ld};
+}
+
+/* GELU by tanh, x (1 + t) / 2 with t = tanh(u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
+static double tanh_of(double x)
+{
+    return tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x));
+}
+
+static float gelu(float x)
+{
+    return (float)(0.5 * (double)x * (1 + tanh_of((double)x)));
+}
+
+static float gelu_slope(float y)
+{
+    const double x = (double)y, t = tanh_of(x);
+    const double du = sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * x * x);
+    return (float)(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du);
+}
+
+/* What the epilogue makes of a sum in which the bias is. */
+static float finished(const product *p, uint64_t row, uint64_t col, float sum)
+{
+    const matrix aux = aux_of(p);
+    if (writes_aux(&p->m)) set_value(&aux, p->m.aux, row, col, sum);
+    if (has_gelu(&p->m)) return gelu(sum);
+    return has_aux(&p->m) ? sum * gelu_slope(value(&aux, p->m.aux, row, col)) : sum;
 }
 
 static float dot(const product *p, uint64_t row, uint64_t col)
@@ -317,14 +248,34 @@ static void run_product(const void *user)
     for (uint64_t j = 0; j < p->d.cols; j++)
         for (uint64_t i = 0; i < p->d.rows; i++) {
             const float c = p->beta != 0 ? p->beta * value(&p->c, p->at_c, i, j) : 0;
-            set_value(p, i, j, p->alpha * dot(p, i, j) + c + bias_of(p, i));
+            const float sum = p->alpha * dot(p, i, j) + c + bias_of(p, i);
+            set_value(&p->d, p->at_d, i, j, finished(p, i, j, sum));
         }
+}
+
+static uint64_t span_bytes(const matrix *m)
+{
+    return ((m->cols - 1) * (uint64_t)m->ld + m->rows) * element_bytes(m->type);
 }
 
 static bool is_there(const matrix *m, const void *at, uint32_t alignment)
 {
-    const uint64_t n = (m->cols - 1) * (uint64_t)m->ld + m->rows;
-    return (uintptr_t)at % alignment == 0 && dh_host_on_device(at, n * element_bytes(m->type));
+    return (uintptr_t)at % alignment == 0 && dh_host_on_device(at, span_bytes(m));
+}
+
+/* No byte of it is D's: which of the two comes first is nobody's to say. */
+static bool aux_is_there(const product *p, const choice *chosen)
+{
+    const matrix aux = aux_of(p);
+    const char *at = p->m.aux, *d = p->at_d;
+    return !has_aux(&p->m) || (is_there(&aux, at, DH_MAX(AUX_ALIGN, chosen->aux_alignment)) &&
+                               (at + span_bytes(&aux) <= d || d + span_bytes(&p->d) <= at));
+}
+
+static bool bias_is_there(const product *p, const choice *chosen)
+{
+    const matrix column = {p->d.type, p->d.rows, 1, (int64_t)p->d.rows};
+    return !has_bias(&p->m) || is_there(&column, p->m.bias, DH_MAX(16, chosen->bias_alignment));
 }
 
 /* A float for each row of D, and for each column. */
@@ -338,26 +289,27 @@ static bool scales_are_there(const product *p)
 
 static bool operands_are_there(const product *p, const choice *chosen)
 {
-    const bool has_bias = p->m.epilogue == CUBLASLT_EPILOGUE_BIAS;
     return is_there(&p->a, p->at_a, chosen->alignment[0]) &&
            is_there(&p->b, p->at_b, chosen->alignment[1]) &&
            is_there(&p->c, p->at_c, chosen->alignment[2]) &&
-           is_there(&p->d, p->at_d, chosen->alignment[3]) &&
-           (!has_bias || (dh_host_on_device(p->m.bias, p->d.rows * element_bytes(p->d.type)) &&
-                          (uintptr_t)p->m.bias % 16 == 0)) &&
+           is_there(&p->d, p->at_d, chosen->alignment[3]) && bias_is_there(p, chosen) &&
+           aux_is_there(p, chosen) &&
            (chosen->workspace_bytes == 0 || ((uintptr_t)p->workspace % WORKSPACE_ALIGN == 0 &&
                                              dh_host_on_device(p->workspace, p->workspace_bytes)));
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static dh_host_product last;
+static int64_t n_gelu;
 
 static void note(const product *p)
 {
     pthread_mutex_lock(&lock);
     last = (dh_host_product){.trans_a = p->m.trans_a,
                              .trans_b = p->m.trans_b,
-                             .bias = p->m.epilogue == CUBLASLT_EPILOGUE_BIAS,
+                             .bias = has_bias(&p->m),
+                             .epilogue = p->m.epilogue,
+                             .aux_ld = p->m.aux_ld,
                              .a = p->a,
                              .b = p->b,
                              .c = p->c,
@@ -365,6 +317,7 @@ static void note(const product *p)
                              .beta = p->beta,
                              .workspace_bytes = p->workspace_bytes,
                              .sms = p->m.sms};
+    n_gelu += has_gelu(&p->m) || has_aux(&p->m);
     pthread_mutex_unlock(&lock);
 }
 
@@ -374,6 +327,14 @@ dh_host_product dh_host_last_product(void)
     const dh_host_product copy = last;
     pthread_mutex_unlock(&lock);
     return copy;
+}
+
+int64_t dh_host_n_gelu(void)
+{
+    pthread_mutex_lock(&lock);
+    const int64_t n = n_gelu;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc,
