@@ -64,7 +64,12 @@ typedef enum dh_gradient_sync { DH_GRADIENT_SYNC_LAST, DH_GRADIENT_SYNC_EVERY } 
 enum { DH_RESHARD_TRUE = 0, DH_RESHARD_FALSE = -1, DH_RESHARD_NODE = -2 };
 typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
 /* How ranks whose programs run on GPUs communicate. */
-typedef enum dh_gpu_comm { DH_GPU_COMM_AUTO, DH_GPU_COMM_NCCL, DH_GPU_COMM_HOST } dh_gpu_comm;
+typedef enum dh_gpu_comm {
+    DH_GPU_COMM_AUTO,
+    DH_GPU_COMM_NCCL,
+    DH_GPU_COMM_DEVICE, /* by copies on the GPU that they share */
+    DH_GPU_COMM_HOST
+} dh_gpu_comm;
 /* Whether a step's commands on a GPU are launched as one graph. */
 typedef enum dh_job_capture {
     DH_JOB_CAPTURE_OFF,

@@ -20,7 +20,7 @@ static const char *const gather_names[] = {"optimizer", "forward", NULL};
 static const char *const fuse_names[] = {"auto", "off", "1", "2", "4", "8", NULL};
 static const char *const gradient_sync_names[] = {"last", "every", NULL};
 static const char *const mpi_wait_names[] = {"yield", "sleep", "block", NULL};
-static const char *const gpu_comm_names[] = {"auto", "nccl", "host", NULL};
+static const char *const gpu_comm_names[] = {"auto", "nccl", "device", "host", NULL};
 static const char *const capture_names[] = {"off", "auto", "on", NULL};
 static const char *const fuse_gelu_names[] = {"auto", "off", "on", NULL};
 static const char *const barrier_names[] = {"auto", "events", "full", NULL};
@@ -45,7 +45,9 @@ _Static_assert(DH_FUSE_AUTO == 0 && DH_FUSE_OFF == 1 && DH_FUSE_8 == 5 &&
                "order");
 _Static_assert(DH_GRADIENT_SYNC_LAST == 0 && DH_GRADIENT_SYNC_EVERY == 1, "order");
 _Static_assert(DH_MPI_WAIT_YIELD == 0 && DH_MPI_WAIT_SLEEP == 1 && DH_MPI_WAIT_BLOCK == 2, "order");
-_Static_assert(DH_GPU_COMM_AUTO == 0 && DH_GPU_COMM_NCCL == 1 && DH_GPU_COMM_HOST == 2, "order");
+_Static_assert(DH_GPU_COMM_AUTO == 0 && DH_GPU_COMM_NCCL == 1 && DH_GPU_COMM_DEVICE == 2 &&
+                   DH_GPU_COMM_HOST == 3,
+               "order");
 _Static_assert(DH_JOB_CAPTURE_OFF == 0 && DH_JOB_CAPTURE_AUTO == 1 && DH_JOB_CAPTURE_ON == 2,
                "order");
 _Static_assert(DH_FUSE_GELU_AUTO == 0 && DH_FUSE_GELU_OFF == 1 && DH_FUSE_GELU_ON == 2, "order");
@@ -418,8 +420,8 @@ static const dh_setting settings[] = {
     ENUM("parallel.mpi_wait", mpi_wait, "yield", mpi_wait_names,
          .help = "how MPI calls wait: yield and sleep leave the core to computing; block keeps it, and notices no timeout"),
     ENUM("parallel.gpu_comm", gpu_comm, "auto", gpu_comm_names,
-         .help = "device cuda: ranks communicate by NCCL on their streams (nccl), through memory of the host (host), or by NCCL in groups "
-                 "where each rank has a GPU of its own (auto)"),
+         .help = "device cuda: ranks communicate by NCCL on their streams (nccl), threads that share a GPU by copies on it (device), all through "
+                 "memory of the host (host), or each group by the first of these that it can (auto)"),
     INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64, .automatic = "those with which a simulated step is shortest, by a profile; without one 16 on links inside of nodes, 8 between them",
         .help = "device cuda: processors of a GPU that calls of a stream take at most; products are planned for those that all streams leave"),
 

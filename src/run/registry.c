@@ -26,6 +26,13 @@ bool dh_device_add(const dh_device *device)
     return true;
 }
 
+const dh_devlinks *dh_device_links(const dh_device *device, dh_comm_links kind)
+{
+    const dh_devlinks *const *links = device->links;
+    while (links && *links && (*links)->kind != kind) links++;
+    return links ? *links : NULL;
+}
+
 const dh_device *const *dh_devices(size_t *n)
 {
     *n = n_devices;

@@ -34,7 +34,8 @@ _Static_assert((int)DH_MPI_WAIT_YIELD == DH_PROGRESS_YIELD &&
                    (int)DH_MPI_WAIT_SLEEP == DH_PROGRESS_SLEEP &&
                    (int)DH_MPI_WAIT_BLOCK == DH_PROGRESS_BLOCK,
                "order");
-_Static_assert((int)DH_GPU_COMM_AUTO == DH_LINKS_AUTO && (int)DH_GPU_COMM_NCCL == DH_LINKS_ONLY &&
+_Static_assert((int)DH_GPU_COMM_AUTO == DH_LINKS_AUTO && (int)DH_GPU_COMM_NCCL == DH_LINKS_NCCL &&
+                   (int)DH_GPU_COMM_DEVICE == DH_LINKS_DEVICE &&
                    (int)DH_GPU_COMM_HOST == DH_LINKS_NEVER,
                "order");
 

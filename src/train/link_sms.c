@@ -25,13 +25,15 @@ static bool device_of(const dh_resolved *r, dh_link_sms *sms)
 {
     const dh_device *device = dh_device_find(r->job.device);
     if (r->job.ranks == 1 || r->job.gpu_comm == DH_GPU_COMM_HOST ||
-        r->job.packing == DH_PACKING_GROUP)
+        r->job.gpu_comm == DH_GPU_COMM_DEVICE || r->job.packing == DH_PACKING_GROUP)
         return false;
     if (r->cluster) {
         *sms = dh_link_sms_of_cluster(r->cluster);
         return sms->processors > 1;
     }
-    if (!device || !device->links || !device->processors || r->recipe.costs->id == 0) return false;
+    if (!device || !dh_device_links(device, DH_LINKS_NCCL) || !device->processors ||
+        r->recipe.costs->id == 0)
+        return false;
     *sms = (dh_link_sms){.processors = device->processors()};
     for (int e = 0; e < DH_N_ENGINE; e++) sms->full[e] = dh_link_sms_full((dh_engine)e);
     return sms->processors > 1;

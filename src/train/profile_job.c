@@ -263,8 +263,10 @@ static void link_text(const dh_link *link, char *text)
 /* Where a device communicates by itself, times depend on who does it. */
 static void gpu_comm_text(const dh_job *job, char *text)
 {
-    static const char *const names[] = {
-        [DH_GPU_COMM_AUTO] = "auto", [DH_GPU_COMM_NCCL] = "nccl", [DH_GPU_COMM_HOST] = "host"};
+    static const char *const names[] = {[DH_GPU_COMM_AUTO] = "auto",
+                                        [DH_GPU_COMM_NCCL] = "nccl",
+                                        [DH_GPU_COMM_DEVICE] = "device",
+                                        [DH_GPU_COMM_HOST] = "host"};
     if (job->gpu_comm_sms > 0)
         snprintf(text, TEXT_BYTES, "%s, %lld processors", names[job->gpu_comm],
                  (long long)job->gpu_comm_sms);

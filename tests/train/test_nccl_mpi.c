@@ -197,7 +197,7 @@ static dh_status link_of(rank *r, const char *name, const int *members, int n, d
     DH_TRY(dh_comm_group_create(&r->ctx, r->comm, &spec, &group));
     const dh_devlink_spec wanted = {.name = name, .comm = r->comm, .group = group, .n = n};
     *link = NULL;
-    return dh_device_cuda.links->create(&r->ctx, r->slab, &wanted, link, why, 160);
+    return dh_device_cuda.links[0]->create(&r->ctx, r->slab, &wanted, link, why, 160);
 }
 
 /* Rows, columns and all of a square of ranks; each id has as many members as its group, once. */
@@ -218,7 +218,7 @@ static void groups_come_up(rank *r)
                   link_of(r, groups[i].name, groups[i].members, groups[i].n, &links[i], why));
         assert_non_null(links[i]);
     }
-    for (size_t i = DH_COUNTOF(groups); i-- > 0;) dh_device_cuda.links->destroy(links[i]);
+    for (size_t i = DH_COUNTOF(groups); i-- > 0;) dh_device_cuda.links[0]->destroy(links[i]);
     end(r);
 }
 

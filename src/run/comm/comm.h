@@ -94,8 +94,9 @@ typedef dh_comm_action (*dh_comm_hook)(void *user, int rank, int64_t seq, dh_com
 
 /* Whether devices that can communicate on their own streams do so. */
 typedef enum dh_comm_links {
-    DH_LINKS_AUTO, /* in groups where each rank has a device of its own */
-    DH_LINKS_ONLY, /* or it is an error */
+    DH_LINKS_AUTO,   /* each group by the first kind below that it can have, if any */
+    DH_LINKS_NCCL,   /* each rank having a device of its own, or it is an error */
+    DH_LINKS_DEVICE, /* all being threads that share one, or it is an error */
     DH_LINKS_NEVER,
     DH_N_LINKS
 } dh_comm_links;
@@ -333,6 +334,13 @@ dh_status dh_comm_batch(dh_ctx *ctx, dh_comm_group *group, const dh_comm_xfer *x
  * Each rank has one wire per link and direction. n transfers on it at a time go at 1/n of their
  * speed each, and a call as the fullest of its members' wires lets it.
  * Waiting costs no CPU time; it sets the calling thread's timer slack to 1 us. */
+
+bool dh_comm_pace_on(dh_comm_pace pace);
+/* Time `wire_bytes` take, latency aside. */
+int64_t dh_comm_bytes_ns(int64_t wire_bytes, dh_comm_pace pace);
+int64_t dh_comm_latency_ns(dh_comm_kind kind, int n, dh_comm_pace pace);
+/* Both together for even slices; bytes: the whole vector (send [n * count] for all_to_all). */
+int64_t dh_comm_paced_ns(dh_comm_kind kind, int n, int64_t bytes, dh_comm_pace pace);
 
 static inline int dh_comm_log2_ceil(int n)
 {

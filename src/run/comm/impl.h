@@ -144,12 +144,6 @@ void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, cons
 void dh_comm_reduce_ordered(dh_dtype dtype, dh_comm_reduce reduce, void *dst,
                             const void *const *src, int n, int64_t at, int64_t count);
 
-bool dh_comm_pace_on(dh_comm_pace pace);
-/* Time `wire_bytes` take, latency aside. */
-int64_t dh_comm_bytes_ns(int64_t wire_bytes, dh_comm_pace pace);
-int64_t dh_comm_latency_ns(dh_comm_kind kind, int n, dh_comm_pace pace);
-/* Both together for even slices; bytes: the whole vector (send [n * count] for all_to_all). */
-int64_t dh_comm_paced_ns(dh_comm_kind kind, int n, int64_t bytes, dh_comm_pace pace);
 /* Bytes the busiest member puts on its wire; calls[n] of all members. */
 int64_t dh_comm_wire_bytes(int n, const dh_comm_call *const *calls);
 /* Of a member's own call the bytes that it sends to others. */

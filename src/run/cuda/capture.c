@@ -15,6 +15,7 @@
 /* NULL: it can. */
 static const char *hindrance(const dh_stream_command *c)
 {
+    if (c->uncaptured) return c->uncaptured;
     if (c->host && c->n_fetches > 0) return "goes through memory of the host";
     if (c->n_fetches > 0) return "has lengths that the host looks at";
     if (c->host || c->enqueue) return NULL;

@@ -196,6 +196,12 @@ static double gemm_peak(dh_dtype dtype)
 /* ---- table row --------------------------------------------------------------------------------
  */
 
+static const dh_devlinks *const links[] = {
+#ifdef DH_HAVE_NCCL
+    &dh_cuda_nccl_links,
+#endif
+    &dh_cuda_peer_links, NULL};
+
 const dh_device dh_device_cuda = {
     .name = "cuda",
     .doc = "GPUs by CUDA and cuBLASLt; compiled and tested on the host, never run on a GPU",
@@ -220,9 +226,7 @@ const dh_device dh_device_cuda = {
     .began_ns = cuda_began_ns,
     .event_ns = cuda_event_ns,
     .first_nonfinite = cuda_first_nonfinite,
-#ifdef DH_HAVE_NCCL
-    .links = &dh_cuda_nccl_links,
-#endif
+    .links = links,
     .bind_rank = bind_rank,
     .describe = describe,
     .processors = processors,

@@ -325,6 +325,46 @@ void dh_cuda_grouped_fp8(dh_cuda_stream stream, const dh_grouped_desc *desc, int
                          const int64_t *offsets, const dh_cuda_codes *a, const dh_cuda_codes *b,
                          void *c);
 
+/* ---- between ranks on one GPU ----------------------------------------------------------------
+ */
+
+/* The same elements of every rank: where they lie, and where their sum goes. */
+typedef struct dh_cuda_ranks {
+    int n_from, n_to;
+    const void *from[64];
+    void *to[64];
+} dh_cuda_ranks;
+/* to[k][i] = ((from[0][i] + from[1][i]) + ...) for all k, i < n; as dh_comm_reduce_ordered, with
+ * its bits: bf16 in float32, rounded once; integers wrap. A `to` may be one of `from`. */
+void dh_cuda_sum_ranks(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const dh_cuda_ranks *x);
+
+/* Wires of paced links: how many transfers are on each, and whether these are to end at once, which
+ * lies in memory of the host. */
+typedef struct dh_cuda_wires {
+    int32_t *n_on;
+    int32_t *stop;
+} dh_cuda_wires;
+/* A transfer that takes ns where it has its wires [n_wires] to itself. counts: others feel it. */
+typedef struct dh_cuda_flow {
+    const int32_t *wires;
+    int32_t n_wires, counts;
+    int64_t ns;
+} dh_cuda_flow;
+/* One under way, on the device. */
+typedef struct dh_cuda_flow_state {
+    dh_cuda_flow flow;
+    int64_t seen_ns; /* accounted for until then, by the device's clock */
+    double left_ns;
+    int32_t ended, room;
+} dh_cuda_flow_state;
+void dh_cuda_flow_begin(dh_cuda_stream stream, const dh_cuda_wires *wires, const dh_cuda_flow *flow,
+                        dh_cuda_flow_state *state);
+/* Stays until this share, 1 for all, of each of n flows has passed. */
+void dh_cuda_flows_pass(dh_cuda_stream stream, const dh_cuda_wires *wires, int n, double share,
+                        dh_cuda_flow_state *states);
+/* Stays for ns. */
+void dh_cuda_flow_rest(dh_cuda_stream stream, const dh_cuda_wires *wires, int64_t ns);
+
 #ifdef __cplusplus
 }
 #endif

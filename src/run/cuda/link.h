@@ -1,4 +1,4 @@
-/* Communication on the cuda device's own streams: NCCL. */
+/* Communication on the cuda device's own streams: NCCL, and copies between ranks on one GPU. */
 #ifndef DH_RUN_CUDA_LINK_H
 #define DH_RUN_CUDA_LINK_H
 
@@ -9,6 +9,7 @@
 #ifdef DH_HAVE_NCCL
 extern const dh_devlinks dh_cuda_nccl_links;
 #endif
+extern const dh_devlinks dh_cuda_peer_links;
 /* "NCCL 2.28.0", or "no NCCL". */
 const char *dh_cuda_nccl_version(char *buf, size_t cap);
 

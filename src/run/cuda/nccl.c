@@ -320,6 +320,7 @@ const char *dh_cuda_nccl_version(char *buf, size_t cap)
 
 const dh_devlinks dh_cuda_nccl_links = {
     .name = "nccl",
+    .kind = DH_LINKS_NCCL,
     .create = link_create,
     .destroy = link_destroy,
     .abort = link_abort,

@@ -75,7 +75,8 @@ typedef struct dh_stream_command {
     /* Before it, to the host; behind it, from there, the first output's first; borrowed. */
     const dh_copy *fetches, *copies;
     uint32_t n_fetches, n_copies;
-    bool updates; /* it writes what lasts from step to step: the watch is told of it */
+    const char *uncaptured; /* why no graph can have it; NULL: as far as the above lets it */
+    bool updates;           /* it writes what lasts from step to step: the watch is told of it */
 } dh_stream_command;
 
 /* Who follows what streams do, told on the threads that do it. */
@@ -121,9 +122,12 @@ typedef struct dh_devlink_spec {
     dh_comm *comm;        /* borrowed, as is the group */
     dh_comm_group *group; /* by which the members agree on the link */
     int n;                /* members */
-    int stream;  /* dh_stream of all its calls: those of one are never under way together */
-    int sms;     /* processors that its calls take at most; 0: as many as they like */
-    bool spares; /* these are fewer than fill its wires: it is to be sparing of them */
+    int rank;             /* of this member in the world */
+    int stream; /* dh_stream of all its calls: those of one are never under way together */
+    dh_engine wire;
+    dh_comm_pace pace; /* of the wire; none where calls take what they take */
+    int sms;           /* processors that its calls take at most; 0: as many as they like */
+    bool spares;       /* these are fewer than fill its wires: it is to be sparing of them */
 } dh_devlink_spec;
 
 typedef enum dh_devlink_kind {
@@ -134,7 +138,8 @@ typedef enum dh_devlink_kind {
 } dh_devlink_kind;
 
 /* As the functions of comm.h of that name; reductions are sums. Transfers are made all at once, as
- * dh_comm_batch does; between two members they match in their order, whatever their tags. */
+ * dh_comm_batch does; between two members they match in their order, whatever their tags. Of an
+ * all-gather and a reduce-scatter in equal parts `progress` is told, where links tell of parts. */
 typedef struct dh_devlink_call {
     dh_devlink_kind kind;
     dh_dtype dtype; /* of transfers: of all of them */
@@ -143,14 +148,20 @@ typedef struct dh_devlink_call {
     void *recv;
     const dh_comm_xfer *xfers;
     size_t n_xfers;
+    int steps; /* of transfers: how many one behind another, of which each takes a wire's latency */
+    const dh_part_hook *progress; /* NULL: nobody is told */
 } dh_devlink_call;
 
 /* Calls that a device's streams make themselves, without the host waiting. `stream`: the handle
  * that dh_stream_command.enqueue is given. */
 typedef struct dh_devlinks {
     const char *name;
+    dh_comm_links kind;     /* what a job calls them */
+    bool tells_parts;       /* their collectives tell of parts */
+    bool paces;             /* their calls take the time of paced wires */
+    const char *uncaptured; /* why no graph can have their calls; NULL: it can */
     /* Collective over the group. *link stays as it is, and why says the reason, where its members
-     * cannot have one (as for several ranks on one GPU): the same for all of them. */
+     * cannot have one (as NCCL for several ranks on one GPU): the same for all of them. */
     dh_status (*create)(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_spec *spec,
                         dh_devlink **link, char *why, size_t cap);
     void (*destroy)(dh_devlink *link); /* NULL is fine */
@@ -190,8 +201,9 @@ typedef struct dh_device {
     void *(*host_alloc)(size_t n_bytes);
     void (*host_free)(void *at);
 
-    /* Optional: communication on its streams; without it all goes through the host. */
-    const dh_devlinks *links;
+    /* Optional: communication on its streams, by one way or another in the order in which they are
+     * tried; the last is NULL. Without any all goes through the host. */
+    const dh_devlinks *const *links;
 
     /* Made once per operator and accumulate mask (GEMM primitives, tables); *kernel stays NULL
      * where there is nothing to make. */
@@ -229,6 +241,9 @@ typedef struct dh_device {
     /* Best GEMM rate seen in a short trial, FLOP/s, for "fraction of peak". */
     double (*gemm_peak)(dh_dtype dtype);
 } dh_device;
+
+/* Its links of a kind; NULL: it has none. */
+const dh_devlinks *dh_device_links(const dh_device *device, dh_comm_links kind);
 
 /* Whether [offset, offset + n_bytes) lies in the slab. errors: DH_EINTERNAL */
 dh_status dh_slab_check(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, uint64_t n_bytes);

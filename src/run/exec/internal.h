@@ -21,11 +21,12 @@ struct dh_exec {
     dh_comm *comm;
     dh_comm_group *groups[DH_N_GROUPS];
     dh_devlink *links[DH_N_GROUPS]; /* NULL: the group's calls go through the host */
-    dh_arena *arena;                /* of everything below but streams */
-    dh_prepared **ops;              /* [graph][op] */
-    dh_call *calls;                 /* by instruction */
-    int64_t *met_ns; /* by instruction: when a call's partners had come; 0: it cannot be known */
-    uint32_t *waits; /* events, as dh_program.waits */
+    const dh_devlinks *linked_by[DH_N_GROUPS];
+    dh_arena *arena;   /* of everything below but streams */
+    dh_prepared **ops; /* [graph][op] */
+    dh_call *calls;    /* by instruction */
+    int64_t *met_ns;   /* by instruction: when a call's partners had come; 0: it cannot be known */
+    uint32_t *waits;   /* events, as dh_program.waits */
     char *transit[DH_N_STREAM]; /* what transfers of a stream go through; NULL: nothing */
     DH_VEC(void *) pinned;      /* what the device's host_alloc gave */
     dh_span *spans;

@@ -1,9 +1,10 @@
 /* Communication operators as calls that the device's streams make themselves (dh_devlinks): nothing
  * of the host is waited for, but for the lengths of rows that data decide.
  *
- * All but the three collectives are transfers made at once. An all-gather in parts is as many
- * groups of transfers, a piece from each member in turn, own pieces first; a reduce-scatter comes
- * as a whole, and its parts are told of at its end. */
+ * All but the three collectives are transfers made at once. Where links tell of no parts an
+ * all-gather in parts is as many groups of transfers, a piece from each member in turn, own pieces
+ * first; a reduce-scatter comes as a whole, and its parts are told of at its end. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 typedef struct job {
     dh_exec *exec;
     uint32_t instr;
+    const dh_devlinks *by;
     dh_devlink *link;
     dh_comm_group *group;
     const dh_block *block;
@@ -29,36 +31,44 @@ typedef struct operands {
     void *stream;
 } operands;
 
-static const dh_devlinks *links_of(const job *j)
-{
-    return j->exec->device->links;
-}
-
 /* ---- calls ------------------------------------------------------------------------------------
  */
 
+/* pieces: of each member's slice, which are told of where that is in equal ones. */
 static dh_status collective(dh_ctx *ctx, const job *j, const operands *o, dh_devlink_kind kind,
-                            const dh_tensor *counted)
+                            const dh_tensor *counted, uint32_t pieces)
 {
+    const bool in_parts =
+        j->by->tells_parts && pieces > 0 && dh_tensor_elements(counted) % pieces == 0;
     const dh_devlink_call call = {.kind = kind,
                                   .dtype = counted->dtype,
                                   .count = dh_tensor_elements(counted),
                                   .send = o->call->in[0],
-                                  .recv = o->call->out[0]};
+                                  .recv = o->call->out[0],
+                                  .progress = in_parts ? &o->call->progress : NULL};
     const int64_t whole = call.count * (int64_t)dh_dtype_bytes(call.dtype);
     dh_comm_add_sent(j->group, kind == DH_DEVLINK_ALL_REDUCE ? 2 * (whole - whole / j->n)
                                                              : (j->n - 1) * whole);
-    return links_of(j)->call(ctx, j->link, o->stream, &call);
+    return j->by->call(ctx, j->link, o->stream, &call);
+}
+
+static dh_status transfer_in(dh_ctx *ctx, const job *j, const operands *o, dh_dtype dtype, size_t n,
+                             int steps)
+{
+    const dh_devlink_call call = {.kind = DH_DEVLINK_TRANSFERS,
+                                  .dtype = dtype,
+                                  .xfers = j->xfers,
+                                  .n_xfers = n,
+                                  .steps = steps};
+    for (size_t i = 0; i < n; i++)
+        if (j->xfers[i].direction == DH_XFER_SEND && j->xfers[i].peer != j->me)
+            dh_comm_add_sent(j->group, j->xfers[i].count * (int64_t)dh_dtype_bytes(dtype));
+    return j->by->call(ctx, j->link, o->stream, &call);
 }
 
 static dh_status transfer(dh_ctx *ctx, const job *j, const operands *o, dh_dtype dtype, size_t n)
 {
-    const dh_devlink_call call = {
-        .kind = DH_DEVLINK_TRANSFERS, .dtype = dtype, .xfers = j->xfers, .n_xfers = n};
-    for (size_t i = 0; i < n; i++)
-        if (j->xfers[i].direction == DH_XFER_SEND && j->xfers[i].peer != j->me)
-            dh_comm_add_sent(j->group, j->xfers[i].count * (int64_t)dh_dtype_bytes(dtype));
-    return links_of(j)->call(ctx, j->link, o->stream, &call);
+    return transfer_in(ctx, j, o, dtype, n, 1);
 }
 
 static dh_comm_xfer send_to(int peer, const void *at, int64_t count)
@@ -96,19 +106,21 @@ static dh_status all_gather(dh_ctx *ctx, const job *j, const operands *o)
     const uint32_t n_parts = o->call->progress.n;
     const bool in_place = o->call->in[0] == (const char *)o->call->out[0] +
                                                 (size_t)j->me * (size_t)dh_tensor_bytes(o->in);
-    if (n_parts > 1 && n_parts % (uint32_t)j->n == 0 && !in_place)
-        return all_gather_parts(ctx, j, o);
-    return collective(ctx, j, o, DH_DEVLINK_ALL_GATHER, o->in);
+    const bool in_parts = n_parts > 1 && n_parts % (uint32_t)j->n == 0;
+    if (in_parts && !in_place && !j->by->tells_parts) return all_gather_parts(ctx, j, o);
+    return collective(ctx, j, o, DH_DEVLINK_ALL_GATHER, o->in,
+                      in_parts ? n_parts / (uint32_t)j->n : 0);
 }
 
 static dh_status reduce_scatter(dh_ctx *ctx, const job *j, const operands *o)
 {
-    return collective(ctx, j, o, DH_DEVLINK_REDUCE_SCATTER, o->out);
+    const uint32_t n_parts = o->call->progress.n;
+    return collective(ctx, j, o, DH_DEVLINK_REDUCE_SCATTER, o->out, n_parts > 1 ? n_parts : 0);
 }
 
 static dh_status all_reduce(dh_ctx *ctx, const job *j, const operands *o)
 {
-    return collective(ctx, j, o, DH_DEVLINK_ALL_REDUCE, o->in);
+    return collective(ctx, j, o, DH_DEVLINK_ALL_REDUCE, o->in, 0);
 }
 
 static dh_status all_to_all(dh_ctx *ctx, const job *j, const operands *o)
@@ -121,7 +133,7 @@ static dh_status all_to_all(dh_ctx *ctx, const job *j, const operands *o)
         two[0] = send_to(i, (const char *)o->call->in[0] + at, count);
         two[1] = recv_from(i, (char *)o->call->out[0] + at, count);
     }
-    return transfer(ctx, j, o, o->in->dtype, 2 * (size_t)j->n);
+    return transfer_in(ctx, j, o, o->in->dtype, 2 * (size_t)j->n, j->n - 1);
 }
 
 /* Rows that nobody sends are made zeros, as communicate.c does. */
@@ -141,9 +153,9 @@ static dh_status all_to_all_rows(dh_ctx *ctx, const job *j, const operands *o)
         if (to[runs] > to[0])
             j->xfers[n++] = recv_from(i, recv + (size_t)to[0] * row, (to[runs] - to[0]) * width);
     }
-    DH_TRY(links_of(j)->zero(ctx, o->stream, recv + (size_t)used * row,
-                             (size_t)(o->out->shape[0] - used) * row));
-    return transfer(ctx, j, o, o->out->dtype, n);
+    DH_TRY(j->by->zero(ctx, o->stream, recv + (size_t)used * row,
+                       (size_t)(o->out->shape[0] - used) * row));
+    return transfer_in(ctx, j, o, o->out->dtype, n, j->n - 1);
 }
 
 static dh_status send(dh_ctx *ctx, const job *j, const operands *o)
@@ -262,6 +274,7 @@ dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *e, dh_stream_command *comm
     if (!j) return dh_exec_no_memory(ctx);
     *j = (job){.exec = e,
                .instr = command->id,
+               .by = e->linked_by[op->group],
                .link = e->links[op->group],
                .group = group,
                .block = &e->program->blocks.at[e->program->instrs.at[command->id].block],
@@ -270,6 +283,7 @@ dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *e, dh_stream_command *comm
     j->xfers = DH_NEW_N(e->arena, dh_comm_xfer, DH_MAX(2 * j->n, 4));
     if (!j->xfers) return dh_exec_no_memory(ctx);
     command->enqueue = enqueue;
+    command->uncaptured = j->by->uncaptured;
     command->host_user = j;
     return op->type == DH_OP_ALL_TO_ALL_ROWS ? fetch_offsets(ctx, e, j, command) : DH_OK;
 }
@@ -283,21 +297,49 @@ static int sms_of(const dh_comm_config *config, dh_stream stream)
     return dh_link_sms_full(dh_stream_engine(stream));
 }
 
+static bool is_wanted(const dh_comm_config *config, const dh_devlinks *row)
+{
+    return config->links == DH_LINKS_AUTO || config->links == row->kind;
+}
+
+/* Calls that would not take the time that the job gives its links are none of them. */
+static dh_status create_by(dh_ctx *ctx, dh_exec *e, const dh_devlinks *row,
+                           const dh_devlink_spec *spec, dh_group_kind kind, char *why, size_t cap)
+{
+    if (dh_comm_pace_on(spec->pace) && !row->paces) {
+        snprintf(why, cap,
+                 "links.%s is paced, which its calls cannot be: parallel.gpu_comm: device or host, "
+                 "or links.* at 0",
+                 dh_engine_name(spec->wire));
+        return DH_OK;
+    }
+    DH_TRY(row->create(ctx, e->slab, spec, &e->links[kind], why, cap));
+    if (e->links[kind]) e->linked_by[kind] = row;
+    return DH_OK;
+}
+
 static dh_status create_link(dh_ctx *ctx, dh_exec *e, dh_group_kind kind, dh_stream stream)
 {
     const dh_comm_config *config = dh_comm_config_of(e->comm);
+    const dh_engine wire = dh_stream_engine(stream);
     const int sms = sms_of(config, stream);
-    char why[160] = "";
+    char why[200] = "";
     const dh_devlink_spec spec = {.name = dh_group_name(kind),
                                   .comm = e->comm,
                                   .group = e->groups[kind],
                                   .n = dh_comm_group_size(e->groups[kind]),
+                                  .rank = (int)e->program->rank,
                                   .stream = stream,
+                                  .wire = wire,
+                                  .pace = config->pace[wire],
                                   .sms = sms,
-                                  .spares = sms < dh_link_sms_full(dh_stream_engine(stream))};
-    DH_TRY(e->device->links->create(ctx, e->slab, &spec, &e->links[kind], why, sizeof why));
-    if (e->links[kind] || config->links != DH_LINKS_ONLY) return DH_OK;
-    return dh_fail(ctx, DH_EUNSUPPORTED, "no communicator of %s: %s", e->device->links->name, why);
+                                  .spares = sms < dh_link_sms_full(wire)};
+    for (size_t i = 0; e->device->links[i] && !e->links[kind]; i++)
+        if (is_wanted(config, e->device->links[i]))
+            DH_TRY(create_by(ctx, e, e->device->links[i], &spec, kind, why, sizeof why));
+    if (e->links[kind] || config->links == DH_LINKS_AUTO) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED, "no communicator of %s: %s",
+                   dh_device_links(e->device, config->links)->name, why);
 }
 
 /* That of a group's operators. */
@@ -316,11 +358,12 @@ dh_status dh_exec_create_links(dh_ctx *ctx, dh_exec *e)
 {
     if (!e->comm) return DH_OK;
     const dh_comm_links wanted = dh_comm_config_of(e->comm)->links;
-    if (wanted == DH_LINKS_ONLY && !e->device->links)
+    const bool by_name = wanted == DH_LINKS_NCCL || wanted == DH_LINKS_DEVICE;
+    if (by_name && !dh_device_links(e->device, wanted))
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "device %s has no communicator of its own in this build; "
+                       "device %s has no communicator of its own%s in this build; "
                        "parallel.gpu_comm: auto or host",
-                       e->device->name);
+                       e->device->name, e->device->links ? " of that kind" : "");
     if (wanted == DH_LINKS_NEVER || !e->device->links) return DH_OK;
     for (int kind = 0; kind < DH_N_GROUPS; kind++)
         if (e->groups[kind] && dh_comm_group_size(e->groups[kind]) > 1)
@@ -331,7 +374,7 @@ dh_status dh_exec_create_links(dh_ctx *ctx, dh_exec *e)
 void dh_exec_destroy_links(dh_exec *e)
 {
     for (int kind = 0; kind < DH_N_GROUPS; kind++)
-        if (e->links[kind]) e->device->links->destroy(e->links[kind]);
+        if (e->links[kind]) e->linked_by[kind]->destroy(e->links[kind]);
 }
 
 bool dh_exec_has_links(const dh_exec *e)
@@ -344,7 +387,7 @@ bool dh_exec_has_links(const dh_exec *e)
 void dh_exec_abort_links(const dh_exec *e)
 {
     for (int kind = 0; kind < DH_N_GROUPS; kind++)
-        if (e->links[kind]) e->device->links->abort(e->links[kind]);
+        if (e->links[kind]) e->linked_by[kind]->abort(e->links[kind]);
 }
 
 /* A device's stream waits for ever, so who waits for it looks after the others. */
@@ -353,7 +396,7 @@ dh_status dh_exec_waiting(dh_ctx *ctx, void *user, uint32_t stream, int64_t wait
     const dh_exec *e = user;
     dh_status st = dh_comm_check(ctx, e->comm);
     for (int kind = 0; st == DH_OK && kind < DH_N_GROUPS; kind++)
-        if (e->links[kind]) st = e->device->links->check(ctx, e->links[kind]);
+        if (e->links[kind]) st = e->linked_by[kind]->check(ctx, e->links[kind]);
     if (st == DH_OK && waited_ns > dh_comm_timeout_ns(e->comm)) {
         st =
             dh_fail(ctx, DH_ECOMM, "rank %d waited %.3g s for its %s stream", (int)e->program->rank,

@@ -248,6 +248,16 @@ void run_block()
 
 } // namespace
 
+int64_t dh_host_clock_ns()
+{
+    return dh_now_ns();
+}
+
+void dh_host_nap()
+{
+    dh_sleep_until_ns(dh_now_ns() + 10 * 1000);
+}
+
 void dh_host_set_seed(uint64_t seed)
 {
     s.seed = seed;
@@ -315,7 +325,7 @@ void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(cons
 
 namespace {
 
-enum { MOST_CLOSURE = 512 };
+enum { MOST_CLOSURE = 2048 };
 
 struct grid {
     unsigned n_blocks, n_threads;
@@ -334,12 +344,15 @@ void run_grid(const void *user)
 void dh_host_launch(struct CUstream_st *stream, unsigned n_blocks, unsigned n_threads,
                     void (*body)(const void *), const void *user, size_t n_bytes)
 {
-    grid g = {n_blocks, n_threads, body, {0}};
+    grid g; /* copied as far as it is used */
+    g.n_blocks = n_blocks;
+    g.n_threads = n_threads;
+    g.body = body;
     if (!stream) {
         dh_host_run_blocks(n_blocks, n_threads, body, user);
         return;
     }
     DH_CHECK(n_bytes <= sizeof g.user, "a kernel's arguments take %zu bytes", n_bytes);
     memcpy(g.user, user, n_bytes);
-    if (n_blocks > 0) (void)dh_host_enqueue(stream, run_grid, &g, sizeof g);
+    if (n_blocks > 0) (void)dh_host_enqueue(stream, run_grid, &g, offsetof(grid, user) + n_bytes);
 }

@@ -37,6 +37,9 @@ void dh_host_sync_block();
 void dh_host_sync_warp();
 /* Eight bytes of each lane of the running warp, written before, after it has been synchronised. */
 uint64_t dh_host_exchange(uint64_t mine, unsigned from_lane);
+/* The device's clock, and a short sleep. */
+int64_t dh_host_clock_ns();
+void dh_host_nap();
 /* Orders of the runs that follow; 0: as the environment says. */
 void dh_host_set_seed(uint64_t seed);
 
@@ -115,6 +118,12 @@ static inline long long __double_as_longlong(double x)
     long long l;
     memcpy(&l, &x, sizeof l);
     return l;
+}
+
+/* Of kernels that run at the same time, as blocks of one do not. */
+static inline int atomicAdd(int *at, int x)
+{
+    return __atomic_fetch_add(at, x, __ATOMIC_RELAXED);
 }
 
 static inline unsigned long long atomicMin(unsigned long long *at, unsigned long long x)

@@ -221,6 +221,44 @@ template <class T> DEVICE T block_sum(T x, T *room)
     return total;
 }
 
+/* ---- what other kernels change meanwhile -----------------------------------------------------
+ */
+
+#ifdef __CUDACC__
+DEVICE int peek(const int *at)
+{
+    return *(const volatile int *)at;
+}
+
+/* %globaltimer, which moves on by about a microsecond at a time. */
+DEVICE int64_t clock_ns()
+{
+    uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return (int64_t)t;
+}
+
+DEVICE void nap()
+{
+    __nanosleep(500);
+}
+#else
+DEVICE int peek(const int *at)
+{
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
+
+DEVICE int64_t clock_ns()
+{
+    return dh_host_clock_ns();
+}
+
+DEVICE void nap()
+{
+    dh_host_nap();
+}
+#endif
+
 /* ---- random bits: src/base/base.h's generator ----------------------------------------------- */
 
 DEVICE uint64_t mix64(uint64_t x)
