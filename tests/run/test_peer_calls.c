@@ -188,7 +188,7 @@ static dh_status make_call(member *m, int link)
                                   .recv = c->in_place ? at->send : at->recv,
                                   .xfers = xfers,
                                   .n_xfers = c->kind == DH_DEVLINK_TRANSFERS ? n : 0,
-                                  .steps = 1};
+                                  .steps = c->n_send == N ? N - 1 : 1};
     return peers()->call(&m->ctx, m->links[link], m->streams[link], &call);
 }
 
@@ -386,12 +386,13 @@ static int64_t paced_ns(const call_case *c, dh_comm_pace pace, int n_links)
 /* A vector of all slices takes 40 ms, a step 10 ms. */
 static const dh_comm_pace slow = {.gbps = N * COUNT * 32 / 40e6, .latency_us = 10e3};
 static const dh_comm_kind paced_as[] = {DH_COMM_ALL_GATHER, DH_COMM_REDUCE_SCATTER,
-                                        DH_COMM_ALL_REDUCE, DH_COMM_ALL_REDUCE, DH_COMM_SEND};
+                                        DH_COMM_ALL_REDUCE, DH_COMM_ALL_REDUCE,
+                                        DH_COMM_SEND,       DH_COMM_ALL_TO_ALL};
 
 static int64_t formula(size_t i)
 {
     const int64_t slice = COUNT * sizeof(float), all = N * slice;
-    return dh_comm_paced_ns(paced_as[i], N, i < 2 ? all : slice, slow);
+    return dh_comm_paced_ns(paced_as[i], N, i < 2 || i == 5 ? all : slice, slow);
 }
 
 static void a_paced_call_takes_its_time(void **state)

@@ -140,7 +140,7 @@ static void expect_failure(const char *settings, dh_status want, const char *tex
     assert_non_null(strstr(ctx.message, text));
 }
 
-static void ranks_on_one_gpu_go_through_the_host_or_are_refused(void **state)
+static void ranks_on_one_gpu_are_refused_or_have_other_links(void **state)
 {
     run_curve cpu, cuda;
     dh_host_set_devices(1);
@@ -350,7 +350,7 @@ int main(void)
         cmocka_unit_test(calls_that_do_not_fit_are_found),
         cmocka_unit_test(meshes_train_as_on_the_cpu),
         cmocka_unit_test(overlap_changes_no_bit),
-        cmocka_unit_test(ranks_on_one_gpu_go_through_the_host_or_are_refused),
+        cmocka_unit_test(ranks_on_one_gpu_are_refused_or_have_other_links),
         cmocka_unit_test(the_job_says_how_ranks_communicate),
         cmocka_unit_test(captured_steps_have_the_same_bits),
         cmocka_unit_test(what_cannot_be_captured_is_named),

@@ -1,8 +1,8 @@
 /* Links of the cuda device: one NCCL communicator a group, all of whose calls are on one stream.
  *
  * Members agree through the group (dh_comm), be they threads or processes: which GPU each has, then
- * NCCL's unique id. Two ranks on one GPU have no communicator, which NCCL would refuse; they go
- * through the host. Communicators do not block: whoever waits, for one to come up or for a call to
+ * NCCL's unique id. Two ranks on one GPU have no communicator, which NCCL would refuse (peers.c has
+ * links for them). Communicators do not block: whoever waits, for one to come up or for a call to
  * be taken, looks at the other ranks meanwhile, so that a rank that fails ends all.
  *
  * Sums are in the order of NCCL's algorithm, and bf16 is rounded along the way: the same bits in a

@@ -108,7 +108,7 @@ static dh_status upload_ways(dh_ctx *ctx, const dh_devlink_spec *spec, const int
         ways[N_WAYS * (n + i) + OUT] = wire_of(spec, ranks[i], OUT);
         ways[N_WAYS * (n + i) + IN] = wire_of(spec, ranks[l->me], IN);
     }
-    return dh_cuda_upload(ctx, ways, 2 * N_WAYS * (size_t)n * sizeof *ways, (void **)&l->pace.ways);
+    return dh_cuda_upload(ctx, ways, (size_t)n * 2 * N_WAYS * sizeof *ways, (void **)&l->pace.ways);
 }
 
 dh_status peer_pace_create(dh_ctx *ctx, const dh_devlink_spec *spec, const int *ranks, peer_link *l)
@@ -162,7 +162,8 @@ void peer_pace_share(peer_link *l, cudaStream_t stream, double share)
 void peer_pace_transfer(peer_link *l, cudaStream_t stream, int k, int from, int64_t n_bytes)
 {
     if (!l->pace.wires) return;
-    const dh_cuda_flow flow = {.wires = l->pace.ways + N_WAYS * (l->n + from),
+    const size_t at = (size_t)(l->n + from) * N_WAYS;
+    const dh_cuda_flow flow = {.wires = l->pace.ways + at,
                                .n_wires = N_WAYS,
                                .counts = true,
                                .ns = dh_comm_bytes_ns(n_bytes, l->pace.pace)};
