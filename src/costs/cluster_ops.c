@@ -18,7 +18,7 @@ static double peak(const dh_cluster *c, dh_dtype dtype)
 
 static double gemm_peak(const dh_cluster *c, const dh_gemm_shape *s)
 {
-    return s->fp8 ? c->fp8_flops_per_s : peak(c, s->dtype);
+    return s->fp8 ? clock_share(c) * c->fp8_flops_per_s : peak(c, s->dtype);
 }
 
 double dh_cluster_memory_ns(const dh_cluster *c, double bytes)

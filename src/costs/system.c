@@ -64,8 +64,10 @@ static const dh_system systems[] = {
      .traits = HAS(WHOLE_LOGITS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) | HAS(FIRST_FLASH)},
     {.name = "torchtitan",
      .doc = "PyTorch's torchtitan with compiled layers; eager: torchtitan+eager",
-     .source = "torchtitan (arXiv 2410.06511), 2.2, and its models/llama3",
-     .traits = HAS(WHOLE_LOGITS) | HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS)},
+     .source = "torchtitan (arXiv 2410.06511), 2.2, and its models/llama3, whose attention repeats "
+               "keys and values before PyTorch's rings",
+     .traits = HAS(WHOLE_LOGITS) | HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) |
+               HAS(REPEATED_KV)},
 };
 
 const dh_system *dh_systems(size_t *n)

@@ -54,7 +54,10 @@ extern "C" {
     X(HALF_GRADIENTS, "half-gradients", "gradients are kept in half precision")                    \
     X(FIRST_FLASH, "first-flash",                                                                  \
       "attention as FlashAttention had it, before its second version: forward 0.73, backward 0.6 " \
-      "of the speed")
+      "of the speed")                                                                              \
+    X(OVERLAPPING_STEPS, "overlapping-steps",                                                      \
+      "a stage begins its next step when it has ended its own (post-validation, Zero Bubble, 4), " \
+      "so that planned schedules shorten the longest stage's span, not the step from end to end")
 
 typedef enum dh_trait {
 #define X(id, name, doc) DH_TRAIT_##id,

@@ -209,8 +209,11 @@ static dh_status generate(dh_ctx *ctx, dh_arena *arena, const dh_job *job,
                           dh_schedule **schedule)
 {
     dh_stage_costs stages;
+    dh_system system;
     dh_schedule_spec spec = spec_of(job, n_micro);
-    spec.meet = true; /* every rank's optimizer waits for the norm of all gradients */
+    DH_TRY(dh_system_read(ctx, job->system, &system));
+    /* Every rank's optimizer of ours waits for the norm of all gradients. */
+    spec.meet = !dh_system_has(&system, DH_TRAIT_OVERLAPPING_STEPS);
     if (row->planned && recipe && recipe->costs) {
         DH_TRY(dh_stage_costs_find(ctx, arena, recipe, spec.n_ranks, &stages));
         spec.costs = &stages.costs;

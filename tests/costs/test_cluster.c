@@ -148,6 +148,10 @@ static void test_gemm_fp8(void **state)
     c->fp8_flops_per_s = 2 * c->bf16_flops_per_s;
     s.fp8 = true;
     assert_near(dh_cluster_gemm_ns(c, &s), 1.31072e6 / 2);
+    c->rated_watts = 800; /* a limit takes the same share of both rates */
+    c->limit_watts = 100;
+    c->power_exponent = 1. / 3;
+    assert_near(dh_cluster_gemm_ns(c, &s), 1.31072e6);
     assert_ok(&ctx, dh_cluster_find(&ctx, "h100", &h100));
     assert_ok(&ctx, dh_cluster_find(&ctx, "a100", &a100));
     assert_near(h100->fp8_flops_per_s, 2 * h100->bf16_flops_per_s);
