@@ -152,7 +152,7 @@ dh_status dh_validation_fit_table(dh_ctx *ctx, const dh_validation_table *table,
                        table->name);
     dh_validation_steps *steps = dh_validation_steps_create();
     if (!steps) return dh_fail(ctx, DH_ENOMEM, "out of memory fitting");
-    dh_status st = dh_validate(ctx, table, cluster, steps, &v);
+    dh_status st = dh_validate_changed(ctx, table, cluster, steps, NULL, 0, &v);
     dh_validation_steps_destroy(steps);
     if (st != DH_OK) return st;
     *fit = (dh_validation_fit){.n_constants = f.n, .n_rows = v->n_rows};

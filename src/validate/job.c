@@ -129,6 +129,31 @@ static double peak_of(const dh_shipped_run *run)
                                       : run->cluster->f32_flops_per_s;
 }
 
+/* Of a rank's computation: forward and backward from end to end, and what the optimizer does. */
+static double span_ns(const dh_sim_rank *r)
+{
+    int64_t first = INT64_MAX, last = 0, optimizer = 0;
+    for (size_t i = 0; i < r->program->instrs.n; i++) {
+        const dh_op *op = dh_instr_op(r->program, &r->program->instrs.at[i]);
+        const dh_span *span = &r->spans[i];
+        if (dh_op_info_of(op->type)->resource != DH_RES_COMPUTE) continue;
+        if (op->phase == DH_PHASE_OPT) {
+            optimizer += span->end_ns - span->met_ns;
+            continue;
+        }
+        first = DH_MIN(first, span->met_ns);
+        last = DH_MAX(last, span->end_ns);
+    }
+    return (double)(last - DH_MIN(first, last) + optimizer);
+}
+
+static double period_ns(const dh_sim *sim)
+{
+    double longest = 0;
+    for (size_t k = 0; k < sim->n_classes; k++) longest = DH_MAX(longest, span_ns(&sim->ranks[k]));
+    return longest;
+}
+
 static dh_status measure_memory(dh_ctx *ctx, const dh_shipped_run *run, dh_shipped_step *step)
 {
     dh_system_memory *each;
@@ -153,9 +178,11 @@ dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job
     dh_status st = dh_shipped_simulate(ctx, v, job, &run);
     if (st == DH_OK) {
         *step = (dh_shipped_step){.ns = (double)run.sim->step_ns,
+                                  .period_ns = period_ns(run.sim),
                                   .devices = (double)run.sim->n_ranks,
                                   .peak_flops_per_s = peak_of(&run),
                                   .model_flops = dh_megatron_model_flops(run.job),
+                                  .causal_flops = run.sim->model_flops,
                                   .hardware_flops = dh_megatron_hardware_flops(run.job)};
         st = measure_memory(ctx, &run, step);
     }

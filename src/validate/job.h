@@ -7,7 +7,7 @@
 #include "validate/table.h"
 
 /* A job file with settings of its own, as the command line has them. */
-enum { DH_SHIPPED_SETS = 8 };
+enum { DH_SHIPPED_SETS = 10 };
 typedef struct dh_shipped_job {
     const char *file;                 /* of validation/jobs, without extension */
     const char *set[DH_SHIPPED_SETS]; /* "key=value"; NULL: no more */
@@ -39,11 +39,15 @@ void dh_shipped_fini(dh_shipped_run *run);
 
 typedef struct dh_shipped_step {
     double ns;
+    /* Where no rank waits for the others between steps: the longest from a rank's first operator to
+     * its last, then its own part of the optimizer. */
+    double period_ns;
     double devices, peak_flops_per_s; /* of one */
     /* Of a step, all devices, as Megatron-LM counts them (Narayanan et al. SC21, equation 3;
      * Korthikanti et al. 2022, appendix A): causality not used. Model: forward and backward;
      * hardware: with what is computed again. */
     double model_flops, hardware_flops;
+    double causal_flops; /* of a step, all devices: 6 a parameter and token and causal attention */
     /* As the job's system would need it (system_memory.h); zeros: the system is ours. */
     dh_system_memory first_stage; /* of rank 0 */
     double memory_bytes;          /* most of any rank */

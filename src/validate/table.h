@@ -47,7 +47,7 @@ typedef struct dh_cluster_change {
     const char *key;
     double value;
 } dh_cluster_change;
-/* dh_validate with changes to every cluster. */
+/* dh_validate with changes to every cluster, of the rows that the table's constants rest on. */
 dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
                               dh_validation_steps *steps, const dh_cluster_change *changes,
                               size_t n_changes, dh_validation **validation);
@@ -69,6 +69,7 @@ dh_status dh_validate_zero_bubble_split(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_zero_bubble_jobs(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_zero_bubble_memory(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_torchtitan(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_held_out(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_mpt(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_megascale(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v);

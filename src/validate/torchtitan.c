@@ -1,77 +1,139 @@
-/* torchtitan's benchmarks of Llama 3 on H100 (500 W): tokens a second and device, as jobs. Rows in
- * float8 and those of H200 are left out: clusters have no float8 rate yet. */
+/* torchtitan's benchmarks of Llama 3 on H100 (500 W) and H200: tokens a second and device, as jobs.
+ *
+ * A row's words are settings: degrees of FSDP (data parallelism with everything shared out), TP, PP
+ * and CP, the schedule, asynchronous TP (strategy intra-batch). What torchtitan makes of a local
+ * batch under a pipeline is its pipelining_utils.py's: as many micro-batches as stages, two stages
+ * a rank where the schedule interleaves, and the remainder of the layers in the middle. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "validate/job.h"
 
-/* What a row's columns come to in settings. */
-static const struct row_kind {
-    const char *model, *parallelism, *compile;
-    dh_shipped_job job;
-} kinds[] = {
-    {"8B", "FSDP8", "", {"torchtitan-8b", {"system=torchtitan+eager"}, "h100-500w"}},
-    {"8B", "FSDP8", "compile", {"torchtitan-8b", {NULL}, "h100-500w"}},
-    {"8B",
-     "FSDP128",
-     "",
-     {"torchtitan-8b",
-      {"parallel.dp=128", "train.batch=256", "system=torchtitan+eager"},
-      "h100-500w"}},
-    {"8B",
-     "FSDP128",
-     "compile",
-     {"torchtitan-8b", {"parallel.dp=128", "train.batch=256"}, "h100-500w"}},
-    {"70B", "FSDP32 TP8", "compile", {"torchtitan-70b", {NULL}, "h100-500w"}},
-    {"70B",
-     "FSDP32 TP8 asyncTP",
-     "compile",
-     {"torchtitan-70b", {"strategy=intra-batch"}, "h100-500w"}},
-    {"8B",
-     "FSDP8 TP8",
-     "compile",
-     {"torchtitan-8b", {"parallel.tp=8", "train.micro_batch=12", "train.batch=96"}, "h100-500w"}},
-    {"8B",
-     "FSDP8 TP8 asyncTP",
-     "compile",
-     {"torchtitan-8b",
-      {"parallel.tp=8", "train.micro_batch=12", "train.batch=96", "strategy=intra-batch"},
-      "h100-500w"}},
+typedef struct row {
+    const char *model, *parallelism, *precision, *compile, *recompute;
+    int64_t devices, seq, samples; /* of a data-parallel rank in a step */
+    double published;
+    int64_t dp, tp, pp, cp;
+    bool interleaved, async_tp;
+} row;
+
+static const struct shape {
+    const char *model, *file, *cluster;
+} shapes[] = {
+    {"8B", "torchtitan-8b", "h100-500w"},
+    {"70B", "torchtitan-70b", "h100-500w"},
+    {"405B", "torchtitan-405b", "h100-500w"},
+    {"8B(H200)", "torchtitan-8b", "h200"},
 };
 
-/* NULL: no job stands for the row. */
-static dh_status find_kind(dh_ctx *ctx, const dh_published *t, size_t row,
-                           const struct row_kind **kind)
+/* "FSDP8", 8; 1 where the row does not have that word. */
+static int64_t degree(const char *parallelism, const char *axis)
 {
-    const char *model, *parallelism, *compile, *precision;
-    *kind = NULL;
-    DH_TRY(dh_published_text(ctx, t, row, "model", &model));
-    DH_TRY(dh_published_text(ctx, t, row, "parallelism", &parallelism));
-    DH_TRY(dh_published_text(ctx, t, row, "compile", &compile));
-    DH_TRY(dh_published_text(ctx, t, row, "precision", &precision));
-    for (size_t i = 0; i < DH_COUNTOF(kinds) && strcmp(precision, "bf16") == 0; i++)
-        if (strcmp(kinds[i].model, model) == 0 && strcmp(kinds[i].compile, compile) == 0 &&
-            strcmp(kinds[i].parallelism, parallelism) == 0)
-            *kind = &kinds[i];
+    const char *at = strstr(parallelism, axis);
+    return at ? strtoll(at + strlen(axis), NULL, 10) : 1;
+}
+
+static dh_status read_row(dh_ctx *ctx, const dh_published *t, size_t i, row *r)
+{
+    DH_TRY(dh_published_text(ctx, t, i, "model", &r->model));
+    DH_TRY(dh_published_text(ctx, t, i, "parallelism", &r->parallelism));
+    DH_TRY(dh_published_text(ctx, t, i, "precision", &r->precision));
+    DH_TRY(dh_published_text(ctx, t, i, "compile", &r->compile));
+    DH_TRY(dh_published_text(ctx, t, i, "act_ckpt", &r->recompute));
+    DH_TRY(dh_published_int(ctx, t, i, "gpus", &r->devices));
+    DH_TRY(dh_published_int(ctx, t, i, "seq", &r->seq));
+    DH_TRY(dh_published_int(ctx, t, i, "local_batch", &r->samples));
+    DH_TRY(dh_published_real(ctx, t, i, "tps_per_gpu", &r->published));
+    r->dp = degree(r->parallelism, "FSDP");
+    r->tp = degree(r->parallelism, " TP");
+    r->pp = degree(r->parallelism, " PP");
+    r->cp = degree(r->parallelism, " CP");
+    r->interleaved = strstr(r->parallelism, "Interleaved") != NULL;
+    r->async_tp = strstr(r->parallelism, "asyncTP") != NULL;
+    if (r->dp * r->tp * r->pp * r->cp == r->devices) return DH_OK;
+    return dh_fail(ctx, DH_EFORMAT, "%s: row %zu: \"%s\" is not %lld devices", t->file, i + 1,
+                   r->parallelism, (long long)r->devices);
+}
+
+static bool is_fp8(const row *r)
+{
+    return strncmp(r->precision, "float8", strlen("float8")) == 0;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
+{
+    char text[64];
+    size_t n = 0;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    while (n < DH_SHIPPED_SETS && job->set[n]) n++;
+    DH_CHECK(n < DH_SHIPPED_SETS, "%s is one setting too many", text);
+    job->set[n] = dh_arena_strdup(v->arena, text);
+    return job->set[n] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+}
+
+static dh_status set_sizes(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_job *job)
+{
+    const int64_t n_micro = r->pp > 1 ? r->pp * (r->interleaved ? 2 : 1) : 1;
+    DH_TRY(add_set(ctx, v, job, "parallel.dp=%lld", (long long)r->dp));
+    DH_TRY(add_set(ctx, v, job, "train.batch=%lld", (long long)(r->dp * r->samples)));
+    DH_TRY(add_set(ctx, v, job, "train.micro_batch=%lld", (long long)(r->samples / n_micro)));
+    if (r->seq != 8192) DH_TRY(add_set(ctx, v, job, "train.seq_len=%lld", (long long)r->seq));
+    if (r->cp > 1) DH_TRY(add_set(ctx, v, job, "parallel.cp=%lld", (long long)r->cp));
+    if (r->interleaved) {
+        DH_TRY(add_set(ctx, v, job, "parallel.schedule=interleaved-1f1b"));
+        DH_TRY(add_set(ctx, v, job, "parallel.virtual_stages=2"));
+        DH_TRY(add_set(ctx, v, job, "parallel.layer_split=7,*,7"));
+    }
     return DH_OK;
 }
 
-static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)
+/* Files have what all rows of a model agree on; the 405B's are all in float8 and asynchronous. */
+static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_job *job)
 {
-    const struct row_kind *kind;
+    *job = (dh_shipped_job){.file = NULL};
+    for (size_t i = 0; i < DH_COUNTOF(shapes); i++)
+        if (strcmp(shapes[i].model, r->model) == 0)
+            *job = (dh_shipped_job){.file = shapes[i].file, .cluster = shapes[i].cluster};
+    if (!job->file) return dh_fail(ctx, DH_EMISSING, "no job of %s is there", r->model);
+    DH_TRY(set_sizes(ctx, v, r, job));
+    if (r->pp > 1) return DH_OK;
+    const bool is_small = strcmp(job->file, "torchtitan-8b") == 0;
+    if (is_small && r->tp > 1) DH_TRY(add_set(ctx, v, job, "parallel.tp=%lld", (long long)r->tp));
+    if (is_small && strcmp(r->recompute, "full AC") == 0)
+        DH_TRY(add_set(ctx, v, job, "train.recompute=full"));
+    if (is_fp8(r)) DH_TRY(add_set(ctx, v, job, "train.fp8=hybrid"));
+    if (!*r->compile) DH_TRY(add_set(ctx, v, job, "system=torchtitan+eager"));
+    return r->async_tp ? add_set(ctx, v, job, "strategy=intra-batch") : DH_OK;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------
+ *
+ * The cluster's constant rests on those in bf16 alone. */
+
+static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t i)
+{
+    row r;
+    dh_shipped_job job;
     dh_shipped_step step;
-    int64_t seq, samples;
-    double published;
-    DH_TRY(find_kind(ctx, t, row, &kind));
-    if (!kind) return DH_OK;
-    DH_TRY(dh_published_int(ctx, t, row, "seq", &seq));
-    DH_TRY(dh_published_int(ctx, t, row, "local_batch", &samples));
-    DH_TRY(dh_published_real(ctx, t, row, "tps_per_gpu", &published));
-    DH_TRY(dh_shipped_step_of(ctx, v, &kind->job, &step));
-    const double devices = strstr(kind->parallelism, "TP8") ? 8 : 1; /* of a replica */
-    const double rate = (double)(seq * samples) / devices / step.ns * 1e9;
-    DH_TRY(dh_validation_add(ctx, v, rate, published, "%s %s%s", kind->model, kind->parallelism,
-                             *kind->compile ? "" : ", eager"));
-    return dh_shipped_name_row(ctx, v, &kind->job, step.ns);
+    DH_TRY(read_row(ctx, t, i, &r));
+    if (v->rested_on && is_fp8(&r)) return DH_OK;
+    DH_TRY(job_of(ctx, v, &r, &job));
+    DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
+    const double tokens = (double)(r.dp * r.samples * r.seq);
+    DH_TRY(dh_validation_add(ctx, v, tokens / step.devices / step.ns * 1e9, r.published,
+                             "%s %s, %lldK, %s%s", r.model, r.parallelism,
+                             (long long)(r.seq / 1024), r.precision, *r.compile ? "" : ", eager"));
+    return dh_shipped_name_row(ctx, v, &job, step.ns);
 }
 
 dh_status dh_validate_torchtitan(dh_ctx *ctx, dh_validation *v)

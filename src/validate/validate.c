@@ -39,10 +39,12 @@ static const dh_validation_table tables[] = {
     {.name = "zero-bubble-throughput",
      .file = "zero_bubble_table4_throughput_memory",
      .doc =
-         "sequences a second and device of 1F1B, interleaved 1F1B and ZB-1p, 1.5B to 28.3B on A100",
+         "sequences a second and device of 1F1B, interleaved 1F1B, ZB-1p and ZB-2p, 1.5B to 28.3B "
+         "on A100",
      .how =
-         "jobs zero-bubble-*, system megatron-2022, simulated on cluster a100; ZB-1p is zb-h1; no "
-         "constant rests on this table",
+         "jobs zero-bubble-*, system megatron-2022, simulated on cluster a100; ZB-1p and ZB-2p are "
+         "zb-auto with p and 2p activations, whose steps overlap (trait overlapping-steps): by the "
+         "longest stage's span; no constant rests on this table",
      .unit = "1/s",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 6,
@@ -68,9 +70,12 @@ static const dh_validation_table tables[] = {
      .run = dh_validate_megascale},
     {.name = "torchtitan",
      .file = "torchtitan_llama3_h100",
-     .doc = "tokens a second and device of Llama 3 8B and 70B in bf16, 8 to 256 H100 of 500 W",
-     .how = "jobs torchtitan-*, system torchtitan, simulated on cluster h100-500w; asyncTP is "
-            "strategy intra-batch; rows in float8 are left out",
+     .doc =
+         "tokens a second and device of Llama 3 8B, 70B and 405B, bf16 and float8, 8 to 512 H100 "
+         "of 500 W and H200",
+     .how = "jobs torchtitan-*, system torchtitan, simulated on clusters h100-500w and h200; "
+            "asyncTP is strategy intra-batch, float8 train.fp8 hybrid; constants rest on the rows "
+            "in bf16 alone",
      .unit = "1/s",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 10,
@@ -86,6 +91,17 @@ static const dh_validation_table tables[] = {
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 8,
      .run = dh_validate_mpt},
+    {.name = "held-out",
+     .file = "held_out",
+     .doc = "iterations of MT-NLG 530B (A100), Nemotron-4 15B and Llama 3.1 405B (H100), 768 to "
+            "16,384 devices",
+     .how =
+         "jobs mt-nlg-530b, nemotron-4-15b and llama3.1-405b, simulated on clusters selene and "
+         "h100; TFLOP/s: 6 a parameter and token and causal attention; no constant rests on this "
+         "table",
+     .unit = "",
+     .measure = DH_VALIDATION_RELATIVE,
+     .run = dh_validate_held_out},
     {.name = "korthikanti-iteration",
      .file = "korthikanti22_table3_table5_iter_time",
      .doc = "iteration times of 22B to 1T models on Selene (A100)",
@@ -179,6 +195,8 @@ static const dh_validation_table tables[] = {
      .unit = "%",
      .measure = DH_VALIDATION_POINTS,
      .aim = 6,
+     .rests = {"local.transfer_efficiency"},
+     .rests_cluster = "a40",
      .run = dh_validate_dhelix_speedups},
     {.name = "dhelix-volumes",
      .file = "dhelix_table1_comm_estimate_llama405b",
@@ -303,9 +321,8 @@ static void summarise(dh_validation *v)
     }
 }
 
-dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
-                              dh_validation_steps *steps, const dh_cluster_change *changes,
-                              size_t n_changes, dh_validation **validation)
+/* As `like` says: its table, cluster, steps, changes and rows. */
+static dh_status validate(dh_ctx *ctx, const dh_validation *like, dh_validation **validation)
 {
     dh_published published;
     dh_arena *arena = dh_arena_create();
@@ -314,20 +331,16 @@ dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, con
         dh_arena_destroy(arena);
         return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
     }
-    *v = (dh_validation){.arena = arena,
-                         .table = table,
-                         .cluster = cluster,
-                         .steps = steps,
-                         .changes = changes,
-                         .n_changes = n_changes};
-    dh_status st = dh_published_read(ctx, arena, table->file, &published);
+    *v = *like;
+    v->arena = arena;
+    dh_status st = dh_published_read(ctx, arena, v->table->file, &published);
     if (st == DH_OK) {
         v->source = published.source;
-        st = table->run(ctx, v);
+        st = v->table->run(ctx, v);
     }
     if (st != DH_OK) {
         dh_arena_destroy(arena);
-        return dh_ctx_while(ctx, "validating %s", table->name);
+        return dh_ctx_while(ctx, "validating %s", like->table->name);
     }
     summarise(v);
     *validation = v;
@@ -337,7 +350,21 @@ dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, con
 dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
                       dh_validation_steps *steps, dh_validation **validation)
 {
-    return dh_validate_changed(ctx, table, cluster, steps, NULL, 0, validation);
+    const dh_validation like = {.table = table, .cluster = cluster, .steps = steps};
+    return validate(ctx, &like, validation);
+}
+
+dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
+                              dh_validation_steps *steps, const dh_cluster_change *changes,
+                              size_t n_changes, dh_validation **validation)
+{
+    const dh_validation like = {.table = table,
+                                .cluster = cluster,
+                                .steps = steps,
+                                .changes = changes,
+                                .n_changes = n_changes,
+                                .rested_on = true};
+    return validate(ctx, &like, validation);
 }
 
 void dh_validation_destroy(dh_validation *validation)

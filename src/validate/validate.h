@@ -71,6 +71,7 @@ struct dh_validation {
     size_t n_rows;
     const char *group;                       /* of rows that are added */
     int block;                               /* the same */
+    bool rested_on;                          /* only rows that the table's constants rest on */
     const struct dh_cluster_change *changes; /* [n_changes] to every cluster; borrowed */
     size_t n_changes;
     double mean_error, max_error;
@@ -103,8 +104,8 @@ typedef struct dh_validation_constant {
 } dh_validation_constant;
 
 /* The constants that rest on a table, fitted again (least squares of relative errors, from the
- * shipped values on), to all rows and without a third of them: of the blocks of rows, as they
- * stand, the second of every three. Errors are means by the table's measure. */
+ * shipped values on), to all rows that they rest on, and without a third of them: of the blocks of
+ * rows, as they stand, the second of every three. Errors are means by the table's measure. */
 typedef struct dh_validation_fit {
     dh_validation_constant constants[DH_VALIDATION_CONSTANTS];
     size_t n_constants, n_rows, n_left_out;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "train/stage_times.h"
-#include "validate/job.h"
+#include "validate/zero_bubble_shapes.h"
 
 typedef struct measured {
     const char *model;
@@ -19,16 +19,23 @@ typedef struct measured {
     double held_share; /* of an activation between its I and its W */
 } measured;
 
+dh_status dh_zero_bubble_held_share(dh_ctx *ctx, const dh_published *configs, size_t row,
+                                    double *share)
+{
+    int64_t heads, hidden, seq;
+    DH_TRY(dh_published_int(ctx, configs, row, "heads", &heads));
+    DH_TRY(dh_published_int(ctx, configs, row, "hidden", &hidden));
+    DH_TRY(dh_published_int(ctx, configs, row, "seq", &seq));
+    *share = 32.0 * (double)hidden / (34.0 * (double)hidden + 5.0 * (double)(heads * seq));
+    return DH_OK;
+}
+
 static dh_status read_shape(dh_ctx *ctx, const dh_published *t, size_t row, measured *x)
 {
-    int64_t layers, heads, hidden, seq;
+    int64_t layers;
     DH_TRY(dh_published_int(ctx, t, row, "layers", &layers));
-    DH_TRY(dh_published_int(ctx, t, row, "heads", &heads));
-    DH_TRY(dh_published_int(ctx, t, row, "hidden", &hidden));
-    DH_TRY(dh_published_int(ctx, t, row, "seq", &seq));
     x->n_chunks = (layers + 2) / x->p;
-    x->held_share = 32.0 * (double)hidden / (34.0 * (double)hidden + 5.0 * (double)(heads * seq));
-    return DH_OK;
+    return dh_zero_bubble_held_share(ctx, t, row, &x->held_share);
 }
 
 static dh_status find_shape(dh_ctx *ctx, dh_arena *arena, measured *x)

@@ -1,5 +1,8 @@
 /* Published tables: how they are read, how errors are counted, and that predictions stay as near
  * as they are said to be. */
+#include <ctype.h>
+#include <stdlib.h>
+
 #include "dh_test.h"
 #include "validate/job.h"
 
@@ -91,16 +94,30 @@ static void test_aims(void **state)
 /* These simulate for longer than all others together, on paths that the others take. */
 static bool takes_long(const dh_validation_table *table)
 {
-    static const char *const names[] = {"dhelix-throughput",     "dhelix-speedups",
-                                        "korthikanti-iteration", "korthikanti-utilisation",
-                                        "korthikanti-memory",    "korthikanti-scaling",
-                                        "megatron-sc21"};
+    static const char *const names[] = {"dhelix-throughput",
+                                        "dhelix-speedups",
+                                        "korthikanti-iteration",
+                                        "korthikanti-utilisation",
+                                        "korthikanti-memory",
+                                        "korthikanti-scaling",
+                                        "megatron-sc21",
+                                        "torchtitan",
+                                        "zero-bubble-throughput",
+                                        "zero-bubble-memory",
+                                        "held-out"};
     for (size_t i = 0; i < DH_COUNTOF(names); i++)
         if (strcmp(table->name, names[i]) == 0) return true;
     return false;
 }
 
-/* Every table has rows, every prediction is a number, every aim that is set is met. */
+/* Whose aim docs/validation.md says to be missed, and why. */
+static bool is_known_to_miss(const dh_validation_table *table)
+{
+    return strcmp(table->name, "torchtitan") == 0;
+}
+
+/* Every table has rows, every prediction is a number, every aim that is set is met, or known to be
+ * missed. */
 static void test_tables(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -122,8 +139,10 @@ static void test_tables(void **state)
             sum += v->rows[r].error;
         }
         assert_true(fabs(sum / (double)v->n_rows - v->mean_error) < 1e-9 * (1 + sum));
-        if (dh_validation_has_aim(&tables[i]) && !dh_validation_meets_aim(v))
-            fail_msg("%s: mean error %g, aim %g", tables[i].name, v->mean_error, tables[i].aim);
+        if (dh_validation_has_aim(&tables[i]) &&
+            dh_validation_meets_aim(v) == is_known_to_miss(&tables[i]))
+            fail_msg("%s: mean error %g, aim %g; docs/validation.md says otherwise", tables[i].name,
+                     v->mean_error, tables[i].aim);
         dh_validation_destroy(v);
     }
     dh_validation_steps_destroy(steps);
@@ -232,7 +251,90 @@ static void test_changes(void **state)
     dh_cluster_destroy(c);
 }
 
+/* Constants of h100-500w rest on torchtitan's rows in bf16, which alone are fitted to. */
+static void test_rested_on(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_validation_table *table;
+    dh_validation *v;
+    (void)state;
+    dh_validation_steps *steps = dh_validation_steps_create();
+    assert_ok(&ctx, dh_validation_find(&ctx, "torchtitan", &table));
+    assert_ok(&ctx, dh_validate_changed(&ctx, table, NULL, steps, NULL, 0, &v));
+    assert_int_equal(v->n_rows, 8);
+    for (size_t i = 0; i < v->n_rows; i++) {
+        assert_null(strstr(v->rows[i].label, "float8"));
+        assert_null(strstr(v->rows[i].command, "fp8"));
+    }
+    assert_true(v->mean_error < 5);
+    dh_validation_destroy(v);
+    dh_validation_steps_destroy(steps);
+}
+
 /* ---- shipped jobs --------------------------------------------------------------------------- */
+
+/* Models of DHelix's tables: the preset has the published shape, and as many parameters as the
+ * name says, which decides the vocabulary; the shipped job is of that very model. */
+static void test_dhelix_models(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_validation v = {.arena = dh_arena_create(), .steps = dh_validation_steps_create()};
+    dh_published t;
+    (void)state;
+    assert_ok(&ctx, dh_published_read(&ctx, v.arena, "dhelix_tables3_4_5_models", &t));
+    for (size_t i = 0; i < t.n_rows; i++) {
+        const char *name, *experts;
+        int64_t width, ffn, layers;
+        dh_model model;
+        assert_ok(&ctx, dh_published_text(&ctx, &t, i, "model", &name));
+        assert_ok(&ctx, dh_published_text(&ctx, &t, i, "experts", &experts));
+        assert_ok(&ctx, dh_published_int(&ctx, &t, i, "hidden", &width));
+        assert_ok(&ctx, dh_published_int(&ctx, &t, i, "ffn", &ffn));
+        assert_ok(&ctx, dh_published_int(&ctx, &t, i, "layers", &layers));
+        char *preset = dh_arena_printf(v.arena, "dhelix-%s", name);
+        for (char *c = preset; *c; c++) *c = (char)tolower((unsigned char)*c);
+        assert_ok(&ctx, dh_model_from_preset(&ctx, preset, &model));
+        assert_true(model.width == width && model.ffn_width == ffn && model.n_layers == layers);
+        const double billions = (double)dh_model_n_params(&model) * 1e-9;
+        assert_true(fabs(billions / strtod(strrchr(name, '-') + 1, NULL) - 1) < 0.031);
+        if (*experts) continue; /* no times of those are shipped */
+        const dh_shipped_job job = {.file = preset, .cluster = "a800"};
+        dh_shipped_run run;
+        assert_ok(&ctx, dh_shipped_read(&ctx, &v, &job, &run));
+        if (strstr(name, "Llama")) assert_int_equal(run.job->model.vocab, model.vocab);
+        assert_true(run.job->model.n_layers == layers && run.job->model.width == width);
+        dh_shipped_fini(&run);
+    }
+    dh_validation_steps_destroy(v.steps);
+    dh_arena_destroy(v.arena);
+}
+
+static dh_shipped_step zero_bubble_step(const char *system)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_shipped_job job = {.file = "zero-bubble-6.2b",
+                                .set = {"train.batch=72", "parallel.schedule=zb-auto",
+                                        "parallel.max_activations=16", system},
+                                .cluster = "a100"};
+    dh_validation v = {.arena = dh_arena_create(), .steps = dh_validation_steps_create()};
+    dh_shipped_step step;
+    assert_ok(&ctx, dh_shipped_step_of(&ctx, &v, &job, &step));
+    dh_validation_steps_destroy(v.steps);
+    dh_arena_destroy(v.arena);
+    return step;
+}
+
+/* Steps that overlap are planned for the longest stage's span, those that do not for their end. */
+static void test_overlapping_steps(void **state)
+{
+    const dh_shipped_step meet = zero_bubble_step("system=megatron-2022"),
+                          overlap = zero_bubble_step("system=megatron-2022+overlapping-steps");
+    (void)state;
+    assert_true(overlap.period_ns < 0.99 * meet.period_ns && meet.ns <= overlap.ns);
+    assert_true(overlap.period_ns < overlap.ns && meet.period_ns <= meet.ns);
+    /* No stage does its own work in less; the last one's is all there is to wait for. */
+    assert_true(overlap.period_ns > 0.9 * meet.ns);
+}
 
 /* What is simulated once is kept under its command, which names the job, cluster and settings. */
 static void test_steps(void **state)
@@ -380,13 +482,23 @@ static void test_flops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_csv),      cmocka_unit_test(test_csv_refused),
-        cmocka_unit_test(test_measures), cmocka_unit_test(test_aims),
-        cmocka_unit_test(test_groups),   cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_tables),   cmocka_unit_test(test_find),
-        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_rests),
-        cmocka_unit_test(test_fit),      cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_csv_refused),
+        cmocka_unit_test(test_measures),
+        cmocka_unit_test(test_aims),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_rests),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_rested_on),
+        cmocka_unit_test(test_dhelix_models),
+        cmocka_unit_test(test_overlapping_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
