@@ -1,5 +1,6 @@
 /* A job's predicted step beside that of plainer ones: in strategy sequential, and without the
  * settings that hide communication. A gain within the error of predictions is no promise. */
+#include <stdio.h>
 #include <string.h>
 
 #include "train/simulation.h"
