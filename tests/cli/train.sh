@@ -57,6 +57,21 @@ same "$(curve "$tmp/a")" "$(curve "$tmp/b")" 'curves of equal seeds'
 ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/c" --quiet --set train.steps=12 --set train.seed=7
 check 'another seed is another run' test "$(curve "$tmp/a")" != "$(curve "$tmp/c")"
 
+# Where the environment keeps teams smaller than a job asks for, they compute all the same: products
+# were once planned for threads that did not come.
+threads() { # run folder, threads, words before the command...
+    local out=$1 n=$2
+    shift 2
+    ok "$@" "$dhelix" train "$tmp/job.yaml" --set out="$tmp/$out" --quiet --set train.steps=4 --set train.threads="$n"
+}
+threads one 1 env
+threads two 2 env
+threads limited 2 env OMP_THREAD_LIMIT=1
+check 'a limit is said' grep -q 'OMP_THREAD_LIMIT is 1: a rank computes with 1 threads, not 2' "$tmp/err"
+same "$(curve "$tmp/limited")" "$(curve "$tmp/one")" 'curves of a limited team and of one thread'
+threads dynamic 2 env OMP_DYNAMIC=true
+same "$(curve "$tmp/dynamic")" "$(curve "$tmp/two")" 'curves of a team that was to be small where cores are busy'
+
 # Looking at the validation loss changes nothing, least of all where its activations are
 # larger than gradients and moments together.
 small=(--quiet --set train.batch=64 --set train.micro_batch=64)

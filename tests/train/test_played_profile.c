@@ -94,7 +94,8 @@ static bool is_link(const dh_profile_op *op)
 
 static bool is_product(const dh_profile_op *op)
 {
-    static const char *const products[] = {"linear ", "linear_dgrad ", "linear_wgrad "};
+    static const char *const products[] = {"linear ", "linear_gelu ", "linear_dgrad ",
+                                           "linear_dgrad_gelu ", "linear_wgrad "};
     for (size_t i = 0; i < DH_COUNTOF(products); i++)
         if (strncmp(op->key, products[i], strlen(products[i])) == 0) return true;
     return false;

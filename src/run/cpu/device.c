@@ -126,7 +126,7 @@ static double gemm_peak(dh_dtype dtype)
         int threads;
         double flops_per_s;
     } known[DH_N_DTYPE];
-    const int threads = omp_get_max_threads();
+    const int threads = dh_k_fit_team();
     pthread_mutex_lock(&lock);
     if (known[dtype].threads != threads) {
         known[dtype].threads = threads;

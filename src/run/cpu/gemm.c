@@ -280,7 +280,7 @@ dh_status dh_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_gemm **gemm)
     dh_status st;
     DH_TRY_GOTO(check(ctx, &g->d), err_destroy);
     g->method = choose_method(&g->d);
-    g->threads = omp_get_max_threads();
+    g->threads = dh_k_fit_team();
     snprintf(g->text, sizeof g->text, "%s", method_names[g->method]);
     if (g->method == METHOD_MATMUL) DH_TRY_GOTO(plan_matmul(ctx, g), err_destroy);
     if (g->method == METHOD_CONVERT) DH_TRY_GOTO(plan_convert(ctx, g), err_destroy);
@@ -323,7 +323,7 @@ dh_status dh_gemm_run(dh_ctx *ctx, const dh_gemm *g, const void *a, const void *
                       const float *bias, void *c, void *ws)
 {
     /* The team size decides how oneDNN splits k, hence the bits. */
-    const int threads = omp_get_max_threads();
+    const int threads = dh_k_fit_team();
     if (threads != g->threads) omp_set_num_threads(g->threads);
     dh_status st = DH_OK;
     switch (g->method) {

@@ -81,7 +81,7 @@ dh_status dh_grouped_create(dh_ctx *ctx, const dh_grouped_desc *desc, dh_grouped
     dh_grouped *g = calloc(1, sizeof *g);
     if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory for a grouped GEMM");
     g->d = *desc;
-    g->threads = omp_get_max_threads();
+    g->threads = dh_k_fit_team();
     dh_status st = desc->dtype == DH_F32 ? DH_OK : plan_tiles(ctx, g);
     if (st != DH_OK) {
         dh_grouped_destroy(g);
@@ -207,7 +207,7 @@ dh_status dh_grouped_run(dh_ctx *ctx, const dh_grouped *g, int64_t n_runs, const
                   at(d->dtype, c, used * row_cols(d)));
     }
     /* The team size decides how oneDNN splits sums, hence the bits. */
-    const int threads = omp_get_max_threads();
+    const int threads = dh_k_fit_team();
     if (threads != g->threads) omp_set_num_threads(g->threads);
     dh_status st = run_all(ctx, g, n_runs, offsets, a, b, c, ws);
     if (threads != g->threads) omp_set_num_threads(threads);

@@ -454,11 +454,15 @@ dh_status dh_grouped_run(dh_ctx *ctx, const dh_grouped *grouped, int64_t n_runs,
 
 /* ---- threads --------------------------------------------------------------------------- */
 
+/* How many threads the calling thread's team has whenever it is asked for: no more than
+ * OMP_THREAD_LIMIT, no fewer by OMP_DYNAMIC. Products are planned for a team of some size, and one
+ * that turned out smaller would compute a part of them. */
+int dh_k_fit_team(void);
 /* Physical cores this process may use (its cpuset); at least 1. */
 int dh_k_cores_allowed(void);
 /* Gives the calling thread and its OpenMP team the cores [r*c/R, (r+1)*c/R) of the c
  * allowed ones (r = local_rank, R = n_local_ranks); ranks share cores when c < R.
- * threads 0: one per core of the share. n_threads: the team's size.
+ * threads 0: one per core of the share. n_threads: the team's size, at most OMP_THREAD_LIMIT.
  * errors: DH_EINVAL; binding that the system refuses is only logged */
 dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t threads,
                          int *n_threads);

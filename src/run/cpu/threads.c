@@ -111,6 +111,25 @@ static void log_cores(hwloc_topology_t topology, hwloc_const_bitmap_t allowed, i
     hwloc_bitmap_free(core);
 }
 
+int dh_k_fit_team(void)
+{
+    const int most = omp_get_thread_limit();
+    if (omp_get_dynamic()) omp_set_dynamic(0);
+    if (omp_get_max_threads() > most) omp_set_num_threads(most);
+    return omp_get_max_threads();
+}
+
+/* The threads that a rank asks for, as far as there may be so many. */
+static int team_of(int64_t wanted, int share)
+{
+    omp_set_num_threads(wanted ? (int)wanted : share);
+    const int team = dh_k_fit_team();
+    if (team < wanted)
+        dh_log(DH_LOG_WARN, "OMP_THREAD_LIMIT is %d: a rank computes with %d threads, not %lld",
+               omp_get_thread_limit(), team, (long long)wanted);
+    return team;
+}
+
 dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t threads,
                          int *n_threads)
 {
@@ -127,8 +146,7 @@ dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t
     const int first = (int)((int64_t)local_rank * n_cores / n_local_ranks);
     const int last = (int)((int64_t)(local_rank + 1) * n_cores / n_local_ranks);
     const int share = DH_MAX(last - first, 1);
-    const int team = threads ? (int)threads : share;
-    omp_set_num_threads(team);
+    const int team = team_of(threads, share);
     if (known) {
         bind_team(topology, allowed, first, share, team);
         log_cores(topology, allowed, first, share, team);
