@@ -153,10 +153,15 @@ static json_t *replace(const char *kind, const char *pattern, const char *conten
 /* ---- steps -------------------------------------------------------------------------------------
  */
 
+/* NULL: out of memory, of which jansson remembers its own alone. */
 static json_t *normalizer(const dh_tokenizer *tok)
 {
     json_t *steps = json_array();
-    if (tok->charsmap.n_units) json_array_append_new(steps, table_of_characters(&tok->charsmap));
+    if (tok->charsmap.n_units &&
+        json_array_append_new(steps, table_of_characters(&tok->charsmap)) != 0) {
+        json_decref(steps);
+        return NULL;
+    }
     if (tok->collapse_spaces) { /* U+2581 in a text counts as a space at its end alone */
         json_array_append_new(steps, replace("Regex", "\\A +", ""));
         json_array_append_new(steps, replace("Regex", " {2,}", " "));
