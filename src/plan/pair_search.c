@@ -16,10 +16,23 @@
 
 typedef enum state_kind { ANY, RUN_F, RUN_B, N_KINDS } state_kind;
 
+/* An edge of one operator, which a strand may take alone. */
+typedef struct pair_step {
+    int32_t from;
+    int64_t solo_ns;
+} pair_step;
+
+/* Those of a lattice: into set k at[first[k] .. first[k + 1]). */
+typedef struct pair_steps {
+    size_t *first; /* [n_sets + 1] */
+    pair_step *at;
+} pair_steps;
+
 typedef struct table {
     dh_ctx *ctx;
     dh_pair_search *search;
     const pair_lattice *f, *b;
+    pair_steps f_steps, b_steps;
     size_t n_b;             /* sets of b: the length of a row */
     int64_t *cost[N_KINDS]; /* [f sets][b sets]; ANY is the least of all */
     int64_t *paired;        /* [f segments][b segments]: with round_ns, in the best orders */
@@ -31,12 +44,42 @@ static void table_fini(table *t)
     for (int k = 0; k < N_KINDS; k++) free(t->cost[k]);
     free(t->paired);
     free(t->row);
+    free(t->f_steps.first);
+    free(t->f_steps.at);
+    free(t->b_steps.first);
+    free(t->b_steps.at);
+}
+
+/* Solo time of the one operator of an edge; -1 where an edge has more. */
+static int64_t solo_of(const pair_lattice *l, const dh_pair_op *ops, pair_edge edge)
+{
+    const pair_segment *segment = &l->segments.at[edge.segment];
+    return segment->n_ops == 1 ? ops[l->ops.at[segment->first]].solo_ns : -1;
+}
+
+/* returns   false: no memory */
+static bool steps_init(pair_steps *steps, const pair_lattice *l, const dh_pair_op *ops)
+{
+    size_t n = 0;
+    steps->first = malloc(((size_t)l->n_sets + 1) * sizeof *steps->first);
+    steps->at = malloc((l->edges.n + 1) * sizeof *steps->at);
+    if (!steps->first || !steps->at) return false;
+    for (int32_t set = 0; set < l->n_sets; set++) {
+        steps->first[set] = n;
+        for (size_t i = l->first_edge.at[set]; i < l->first_edge.at[set + 1]; i++) {
+            const int64_t solo = solo_of(l, ops, l->edges.at[i]);
+            if (solo >= 0) steps->at[n++] = (pair_step){l->edges.at[i].from, solo};
+        }
+    }
+    steps->first[l->n_sets] = n;
+    return true;
 }
 
 static dh_status table_init(table *t)
 {
     const size_t n = (size_t)t->f->n_sets * t->n_b;
-    bool ok = true;
+    const dh_pair_problem *p = t->search->costs.problem;
+    bool ok = steps_init(&t->f_steps, t->f, p->f.ops) && steps_init(&t->b_steps, t->b, p->b.ops);
     for (int k = 0; k < N_KINDS; k++) ok = (t->cost[k] = calloc(n, sizeof(int64_t))) && ok;
     t->paired = malloc((t->f->segments.n * t->b->segments.n + 1) * sizeof(int64_t));
     t->row = malloc(t->n_b * sizeof(int64_t));
@@ -77,75 +120,98 @@ static void fill_paired(table *t)
             *at++ = best_orders(t, &t->f->segments.at[i], &t->b->segments.at[j], NULL, NULL);
 }
 
-/* Solo time of the one operator of an edge; -1 where an edge has more. */
-static int64_t solo_of(const pair_lattice *l, const dh_pair_op *ops, pair_edge edge)
-{
-    const pair_segment *segment = &l->segments.at[edge.segment];
-    return segment->n_ops == 1 ? ops[l->ops.at[segment->first]].solo_ns : -1;
-}
-
 /* ---- tables ----------------------------------------------------------------------------- */
 
-/* The innermost loops: all pairs of an edge into f set x and an edge into any b set. */
+/* What one edge of f needs of the tables: costs of where it comes from, times of its segment. */
+typedef struct pair_source {
+    const int64_t *before, *move;
+} pair_source;
+
+static pair_source source_of(const table *t, size_t edge)
+{
+    const pair_edge f = t->f->edges.at[edge];
+    return (pair_source){t->cost[ANY] + (size_t)f.from * t->n_b,
+                         t->paired + (size_t)f.segment * t->b->segments.n};
+}
+
+/* The innermost loops: two edges of f with every edge of b, whose reading they share. A function
+ * of its own: its pointers stay in registers. */
+__attribute__((noinline)) static void relax_edges(const pair_lattice *b, pair_source one,
+                                                  pair_source two, int64_t *restrict row)
+{
+    const size_t *const first = b->first_edge.at, n_b = (size_t)b->n_sets;
+    const pair_edge *edge = b->edges.at + first[1];
+    for (size_t y = 1; y < n_b; y++) {
+        int64_t best = row[y], other = PAIR_NEVER;
+        for (const pair_edge *end = b->edges.at + first[y + 1]; edge < end; edge++) {
+            const int64_t by_one = one.before[edge->from] + one.move[edge->segment];
+            const int64_t by_two = two.before[edge->from] + two.move[edge->segment];
+            best = DH_MIN(best, by_one);
+            other = DH_MIN(other, by_two);
+        }
+        row[y] = DH_MIN(best, other);
+    }
+}
+
+/* All pairs of an edge into f set x and an edge into any b set. */
 static void relax_paired(table *t, int32_t x)
 {
     for (size_t y = 0; y < t->n_b; y++) t->row[y] = PAIR_NEVER;
-    const size_t *first = t->b->first_edge.at;
-    const pair_edge *edges = t->b->edges.at;
-    for (size_t i = t->f->first_edge.at[x]; i < t->f->first_edge.at[x + 1]; i++) {
-        const pair_edge f = t->f->edges.at[i];
-        const int64_t *before = t->cost[ANY] + (size_t)f.from * t->n_b;
-        const int64_t *move = t->paired + (size_t)f.segment * t->b->segments.n;
-        for (size_t y = 1; y < t->n_b; y++) {
-            int64_t best = t->row[y];
-            for (size_t k = first[y]; k < first[y + 1]; k++) {
-                const int64_t ns = before[edges[k].from] + move[edges[k].segment];
-                best = DH_MIN(best, ns);
-            }
-            t->row[y] = best;
+    const size_t end = t->f->first_edge.at[x + 1];
+    for (size_t i = t->f->first_edge.at[x]; i < end; i += 2)
+        relax_edges(t->b, source_of(t, i), source_of(t, DH_MIN(i + 1, end - 1)), t->row);
+}
+
+/* A run goes on for the operator's time; starting one costs round_ns more. */
+static int64_t run_to(int64_t going_on_ns, int64_t any_ns, int64_t round_ns, int64_t solo_ns)
+{
+    return solo_ns + DH_MIN(going_on_ns, any_ns + round_ns);
+}
+
+/* Row x of the ways that end in a run of f, from rows before it. */
+static void relax_runs_f(table *t, int32_t x)
+{
+    const int64_t round_ns = t->search->costs.problem->round_ns;
+    int64_t *restrict run = t->cost[RUN_F] + (size_t)x * t->n_b;
+    for (size_t y = 0; y < t->n_b; y++) run[y] = PAIR_NEVER;
+    for (size_t i = t->f_steps.first[x]; i < t->f_steps.first[x + 1]; i++) {
+        const pair_step step = t->f_steps.at[i];
+        const int64_t *restrict any = t->cost[ANY] + (size_t)step.from * t->n_b;
+        const int64_t *restrict before = t->cost[RUN_F] + (size_t)step.from * t->n_b;
+        for (size_t y = 0; y < t->n_b; y++) {
+            const int64_t ns = run_to(before[y], any[y], round_ns, step.solo_ns);
+            run[y] = DH_MIN(run[y], ns);
         }
     }
 }
 
-/* A run goes on for the operator's time; starting one costs round_ns more. */
-static int64_t run_to(const table *t, state_kind kind, size_t from, int64_t solo_ns)
+/* Row x of the ways that end in a run of b, from earlier in the row, and the least of all ways. */
+static void relax_runs_b(table *t, int32_t x)
 {
-    const int64_t started = t->cost[ANY][from] + t->search->costs.problem->round_ns;
-    return solo_ns + DH_MIN(t->cost[kind][from], started);
-}
-
-static void relax_runs(table *t, int32_t x, int32_t y)
-{
-    const dh_pair_problem *p = t->search->costs.problem;
-    const size_t at = (size_t)x * t->n_b + (size_t)y;
-    int64_t f = PAIR_NEVER, b = PAIR_NEVER;
-    for (size_t i = t->f->first_edge.at[x]; i < t->f->first_edge.at[x + 1]; i++) {
-        const int64_t solo = solo_of(t->f, p->f.ops, t->f->edges.at[i]);
-        const size_t from = (size_t)t->f->edges.at[i].from * t->n_b + (size_t)y;
-        if (solo >= 0) f = DH_MIN(f, run_to(t, RUN_F, from, solo));
+    const int64_t round_ns = t->search->costs.problem->round_ns;
+    const size_t row = (size_t)x * t->n_b;
+    const int64_t *run_f = t->cost[RUN_F] + row;
+    int64_t *run = t->cost[RUN_B] + row, *any = t->cost[ANY] + row;
+    for (size_t y = 0; y < t->n_b; y++) {
+        int64_t best = PAIR_NEVER;
+        for (size_t i = t->b_steps.first[y]; i < t->b_steps.first[y + 1]; i++) {
+            const pair_step step = t->b_steps.at[i];
+            const int64_t ns = run_to(run[step.from], any[step.from], round_ns, step.solo_ns);
+            best = DH_MIN(best, ns);
+        }
+        run[y] = best;
+        best = DH_MIN(best, run_f[y]);
+        any[y] = DH_MIN(best, t->row[y]);
     }
-    for (size_t i = t->b->first_edge.at[y]; i < t->b->first_edge.at[y + 1]; i++) {
-        const int64_t solo = solo_of(t->b, p->b.ops, t->b->edges.at[i]);
-        const size_t from = (size_t)x * t->n_b + (size_t)t->b->edges.at[i].from;
-        if (solo >= 0) b = DH_MIN(b, run_to(t, RUN_B, from, solo));
-    }
-    t->cost[RUN_F][at] = f;
-    t->cost[RUN_B][at] = b;
-    t->cost[ANY][at] = DH_MIN(t->row[y], DH_MIN(f, b));
 }
 
 static void fill(table *t)
 {
     for (int32_t x = 0; x < t->f->n_sets; x++) {
         relax_paired(t, x);
-        for (int32_t y = 0; y < t->b->n_sets; y++) {
-            if (x + y > 0) {
-                relax_runs(t, x, y);
-                continue;
-            }
-            t->cost[ANY][0] = 0;
-            t->cost[RUN_F][0] = t->cost[RUN_B][0] = PAIR_NEVER;
-        }
+        if (x == 0) t->row[0] = 0; /* where all begins */
+        relax_runs_f(t, x);
+        relax_runs_b(t, x);
     }
 }
 
@@ -174,7 +240,9 @@ static dh_status undo_run(table *t, place *p)
         const int64_t solo = solo_of(l, ops, edge);
         place from = is_f ? (place){edge.from, p->y, RUN_F} : (place){p->x, edge.from, RUN_B};
         const size_t at = (size_t)from.x * t->n_b + (size_t)from.y;
-        if (solo < 0 || run_to(t, p->kind, at, solo) != cost_at(t, *p)) continue;
+        if (solo < 0 || run_to(t->cost[p->kind][at], t->cost[ANY][at], problem->round_ns, solo) !=
+                            cost_at(t, *p))
+            continue;
         if (cost_at(t, from) + solo != cost_at(t, *p)) from.kind = ANY;
         *p = from;
         const pair_run op = order_of(l, &l->segments.at[edge.segment], 0), none = {NULL, 0};

@@ -2,8 +2,8 @@
 . tests/cli/lib.sh "$1"
 
 cat >"$tmp/job.yaml" <<EOF
-model: llama3-8b
-train: {batch: 64, micro_batch: 1, seq_len: 4096, dtype: bf16, recompute: selective}
+model: {preset: llama3-8b, n_layers: 8}
+train: {batch: 32, micro_batch: 1, seq_len: 4096, dtype: bf16, recompute: selective}
 parallel: {tp: 4, pp: 2, dp: 2, zero1: true}
 EOF
 
@@ -42,7 +42,7 @@ check 'and take their time' awk -v a="$(says_traffic gradients hidden_ms)" \
 # A slower device, a slow rank and a slow link take longer.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a100 --json
 check 'A100 nodes take longer' awk -v a="$(json step_ms)" -v h="$step" 'BEGIN { exit !(a > h) }'
-ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --slow 3:1.5
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --slow 11:1.5
 check 'a straggler delays all' awk -v a="$(json step_ms)" -v h="$step" \
     'BEGIN { exit !(a > 1.1 * h) }'
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --slow-link 3:8
@@ -84,14 +84,14 @@ forms=(--json)
 if deep; then forms+=(--quiet); fi # the latter says nothing of progress, and the table
 for form in "${forms[@]}"; do
     ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies all "$form" --set train.batch=16 \
-        --set model.n_layers=8
+        --set model.n_layers=4
     for name in $("$dhelix" list strategies --json | sed -n 's/.*"name": "\([^"]*\)".*/\1/p'); do
         says "$name"
     done
     [ "$form" != --json ] || same "$(grep -c '"strategy"' "$tmp/out")" "$n_strategies"
 done
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies sequential,dhelix \
-    --set parallel.layer_split=16,16
+    --set parallel.layer_split=4,4
 says 'dhelix: layer split'
 # A head in a thousand chunks is paired as well.
 printf 'model: {preset: llama3-8b, n_layers: 2}\ntrain: {batch: 16, micro_batch: 8, seq_len: 4096}\n' \
@@ -227,7 +227,7 @@ ok "$dhelix" simulate "$tmp/job.yaml" "${loses[@]}" --set strategy=flux --json
 close "$(json step_ms)" "$own" 0.000001
 ok "$dhelix" simulate "$tmp/job.yaml" "${loses[@]}" --json
 close "$(json step_ms)" "$plain" 0.000001
-ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list
+ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list --set model.n_layers=32
 says 'less than predictions are wrong by: it may be slower.'
 says '5.2 %, the mean error of speed-ups on clusters'
 ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=round-robin
@@ -309,7 +309,7 @@ says '(parallel.gpu_comm_sms)'
 
 # Too large for the devices.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a40 --set parallel.tp=1 --set parallel.dp=8 \
-    --set parallel.zero1=false
+    --set parallel.zero1=false --set model.n_layers=32
 says 'does not fit'
 
 # Folders like those of runs; the same for rank 0 as the trace alone.
@@ -368,7 +368,7 @@ fails 2 'say more of --reshard-to' "$dhelix" simulate "$tmp/job.yaml" --reshard 
 # Documents by length: a step of several meshes, by lengths from a file.
 for n in 60 120 250 500 900 1900 90 300; do echo $n; done >"$tmp/lengths"
 cat >"$tmp/grouped.yaml" <<EOF
-model: llama3-8b
+model: {preset: llama3-8b, n_layers: 8}
 data: {packing: group}
 ranks: 16
 train: {batch: 8, seq_len: 2048, micro_batch: 1, dtype: bf16}

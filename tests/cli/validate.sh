@@ -22,10 +22,6 @@ same "$(grep -c '^| [0-9]' "$tmp/out")" "$rows" 'rows in Markdown'
 ok "$dhelix" validate zero-bubble --json
 same "$(grep -c '"predicted"' "$tmp/out")" "$rows" 'rows in JSON'
 check 'the aim is in the JSON' grep -q '"aim": 0.005' "$tmp/out"
-if deep; then
-    ok "$dhelix" validate korthikanti-iteration
-    says 'Calculon on the same jobs: mean error 3.65 %'
-fi
 ok "$dhelix" validate dhelix-volumes
 says 'aim exact: met'
 

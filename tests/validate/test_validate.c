@@ -105,8 +105,12 @@ static bool takes_long(const dh_validation_table *table)
                                         "zero-bubble-throughput",
                                         "zero-bubble-memory",
                                         "held-out"};
+    /* Sanitizers take four times as long, and what simulates is in other suites of theirs. */
+    static const char *const sanitized[] = {"megascale", "mpt", "dhelix-shares"};
     for (size_t i = 0; i < DH_COUNTOF(names); i++)
         if (strcmp(table->name, names[i]) == 0) return true;
+    for (size_t i = 0; i < DH_COUNTOF(sanitized) && TEST_SANITIZED; i++)
+        if (strcmp(table->name, sanitized[i]) == 0) return true;
     return false;
 }
 
@@ -143,6 +147,9 @@ static void test_tables(void **state)
             dh_validation_meets_aim(v) == is_known_to_miss(&tables[i]))
             fail_msg("%s: mean error %g, aim %g; docs/validation.md says otherwise", tables[i].name,
                      v->mean_error, tables[i].aim);
+        if (strcmp(tables[i].name, "korthikanti-iteration") == 0)
+            assert_string_equal(v->remark, "Calculon on the same jobs: mean error 3.65 %, "
+                                           "largest 8.88");
         dh_validation_destroy(v);
     }
     dh_validation_steps_destroy(steps);
