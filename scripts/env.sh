@@ -23,11 +23,12 @@ die() {
     printf '%s: %s\n' "$(basename "$0")" "$*" >&2
     exit 1
 }
-# build <preset> [target]: configure and build in build/<preset>, quietly.
+# build <preset> [target]: configure (also with the options in DHELIX_CMAKE) and build in build/<preset>, quietly.
 build() {
-    local preset=$1 target=${2:-all} log=build/$1.log
+    local preset=$1 target=${2:-all} log=build/$1.log options
+    read -ra options <<<"${DHELIX_CMAKE:-}"
     mkdir -p build
-    if cmake --preset "$preset" >"$log" 2>&1 &&
+    if cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 &&
         cmake --build "build/$preset" --target "$target" -j "$jobs" >>"$log" 2>&1; then
         return 0
     fi

@@ -32,10 +32,17 @@ static inline bool test_is_thin(void)
     return TEST_SANITIZED || !getenv("DHELIX_TEST_DEEP");
 }
 
-/* The same of cases that are to run under sanitizers too where DHELIX_TEST_DEEP is set. */
+/* The same of cases that are to run under sanitizers too where DHELIX_TEST_DEEP is set: --full. */
 static inline bool test_is_short(void)
 {
     return !getenv("DHELIX_TEST_DEEP");
+}
+
+/* Steps between the cases of a long list that run: all, or every thin-th, or under sanitizers, unless
+ * DHELIX_TEST_DEEP is set, every sanitized-th. */
+static inline size_t test_stride(size_t thin, size_t sanitized)
+{
+    return TEST_SANITIZED && test_is_short() ? sanitized : test_is_thin() ? thin : 1;
 }
 
 /* Of n variations of case number i, whether the k-th runs: all of them with DHELIX_TEST_DEEP, else
@@ -43,6 +50,13 @@ static inline bool test_is_short(void)
 static inline bool test_takes(size_t i, size_t k, size_t n)
 {
     return !test_is_short() || k % n == i % n;
+}
+
+/* Of a list of runs that are much alike, whether the i-th is left out: under sanitizers, where a run
+ * takes four times as long, two of three, unless DHELIX_TEST_DEEP is set (./test.sh --full). */
+static inline bool test_leaves_out(size_t i)
+{
+    return TEST_SANITIZED && test_is_short() && i % 3 != 0;
 }
 
 /* A call must succeed; its message is shown when it does not. */

@@ -17,6 +17,9 @@ stdin=/dev/null
 # Whether cases are to run that are much like others: ./test.sh --ci and --full say so.
 deep() { [ -n "${DHELIX_TEST_DEEP:-}" ]; }
 
+# Whether the program is built with a sanitizer, which takes four times as long.
+sanitized() { [ -n "${DHELIX_TEST_SANITIZED:-}" ]; }
+
 fail() {
     n_failed=$((n_failed + 1))
     echo "FAILED: $*"

@@ -72,7 +72,7 @@ static void strategies_verify(void **state)
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < DH_COUNTOF(paired); k++)
             for (int variant = 0; variant < 2; variant++) {
-                if (test_is_thin() && (i + k + (size_t)variant) % 2) continue;
+                if ((i + k + (size_t)variant) % test_stride(2, 4)) continue;
                 setup s = {.preset = variant ? "llama-tiny" : "gpt2-char",
                            .schedule = paired[k],
                            .seq = 16,
@@ -252,7 +252,8 @@ static void context_parallelism_verifies(void **state)
         verifies(&s);
         size_t n;
         const dh_strategy *rows = dh_strategies(&n);
-        for (size_t k = test_is_thin() ? i % 3 : 0; k < n; k += test_is_thin() ? 3 : 1) {
+        const size_t stride = test_stride(3, 6);
+        for (size_t k = i % stride; k < n; k += stride) {
             s.strategy = &rows[k];
             verifies_and_is_alike(&s);
         }
@@ -295,7 +296,7 @@ static void expert_parallelism_verifies(void **state)
     }
     setup s = {"mixtral-tiny", "dhelix-w", 1, 2,    2, 0, 4, 16,   DH_F32,
                true,           1,          0, NULL, 0, 2, 0, false};
-    for (size_t k = 0; k < n; k += test_is_thin() ? 2 : 1) {
+    for (size_t k = 0; k < n; k += test_stride(2, 5)) {
         s.strategy = &rows[k];
         verifies_and_is_alike(&s);
     }
@@ -316,7 +317,7 @@ static void strategies_agree_on_uneven_shards(void **state)
                      false,        1,          0, NULL, 0, 0, 0, false};
     mesh_programs *m = prepare(&s);
     m->spec.recipe.model.vocab = 13;
-    for (int turn = 0; turn < (test_is_thin() ? 5 : 40); turn++)
+    for (int turn = 0; turn < (int)(40 / test_stride(8, 20)); turn++)
         for (size_t i = 0; i < n; i++) {
             dh_ctx ctx = DH_CTX_INIT;
             if (i > 0 && strcmp(rows[i].policy, rows[0].policy) == 0) continue; /* no order */

@@ -130,7 +130,7 @@ static void a_kernel_that_fails_ends_all(void **state)
 static void memory_that_is_not_there_is_told_of(void **state)
 {
     dh_host_set_devices(1);
-    for (int64_t n = 30; n < 500; n += test_is_thin() ? 117 : 41) {
+    for (int64_t n = 30; n < 500; n += 41 * (int64_t)test_stride(3, 6)) {
         dh_ctx ctx = DH_CTX_INIT;
         dh_host_fail_allocation(n);
         assert_int_not_equal(train_badly("parallel.tp=2 train.steps=1 links.local.gbps=10", &ctx),

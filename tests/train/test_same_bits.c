@@ -129,6 +129,7 @@ static void strategies_change_no_bit(void **state)
 {
     const size_t stride = test_is_short() ? 5 : test_is_thin() ? 3 : 1;
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
+        if (test_leaves_out(i)) continue;
         char settings[200];
         run_base base;
         double rings = 0;
@@ -163,6 +164,7 @@ static void layer_kinds_change_no_bit(void **state)
          {"strategy=dhelix", "parallel.schedule=zb-v train.recompute=full"}},
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        if (test_leaves_out(i)) continue;
         char settings[200];
         run_base base;
         snprintf(settings, sizeof settings, "%s train.steps=6", runs[i].settings);
@@ -245,6 +247,7 @@ static void sharding_changes_no_bit(void **state)
         {RUN_EXPERTS, "parallel.dp=4 parallel.ep=2", {"parallel.zero=2", "parallel.zero=3"}},
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        if (test_leaves_out(i)) continue;
         run_base base;
         char settings[200], more[150];
         snprintf(settings, sizeof settings, "%s%s", runs[i].settings, as_long());
@@ -275,6 +278,7 @@ static void gathers_in_ordered_slots_change_no_bit(void **state)
                                              "dualpipe", "combined-1f1b", "stp"};
     const size_t stride = test_is_thin() ? 3 : 1;
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        if (test_leaves_out(i)) continue;
         char settings[200], more[200];
         run_base base;
         snprintf(settings, sizeof settings, "%s train.steps=6", runs[i].mesh);
@@ -329,6 +333,7 @@ static void sharding_changes_no_bit_of_cut_layers(void **state)
          {"parallel.zero=3 parallel.prefetch=2"}},
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        if (test_leaves_out(i)) continue;
         char settings[200], more[150];
         run_base base;
         snprintf(settings, sizeof settings, "%s train.steps=4", runs[i].settings);
@@ -373,6 +378,7 @@ static void gradients_by_micro_batch_have_one_order(void **state)
          {"parallel.zero=3 parallel.bucket_mb=0.02"}},
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        if (test_leaves_out(i)) continue;
         char settings[200], out[300];
         run_base base;
         run_curve last;
@@ -405,6 +411,7 @@ static void buckets_change_no_bit(void **state)
         "parallel.cp=2 parallel.dp=2",
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
+        if (test_leaves_out(i)) continue;
         run_base base;
         begin_base(&base, i % 2 ? RUN_GPT2 : RUN_EXPERTS, runs[i]);
         if (test_takes(i / 2, 0, 2)) expect_base(&base, "parallel.bucket_mb=0.1");
