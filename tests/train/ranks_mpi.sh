@@ -281,15 +281,28 @@ close "$(last_loss "$tmp/gone")" "$(last_loss "$tmp/whole")" 2e-5
 
 # A silent process, late at a call or stopped in the middle of computing: the others say
 # which one, and what they waited for.
-for fault in delay:1:600:90000 "hang:1:i$instruction"; do
-    n_checks=$((n_checks + 1))
-    DHELIX_FAULT=$fault run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" \
-        --set out="$tmp/silent" --set parallel.tp=2 --set parallel.timeout_s=8
-    [ "$status" -ne 0 ] || fail "a run with a silent rank ended well: $fault"
-    check "the silent rank is named: $fault" \
-        grep -qE 'rank 0 waited 8 s in .*(group tp|group control).*did not come: rank 1 \(' "$tmp/err"
-    rm -rf "$tmp/silent"
-done
+n_checks=$((n_checks + 1))
+DHELIX_FAULT=delay:1:600:90000 run "${mpirun[@]}" -n 2 "$dhelix" train "${job[@]}" \
+    --set out="$tmp/silent" --set parallel.tp=2 --set parallel.timeout_s=8
+[ "$status" -ne 0 ] || fail "a run with a late rank ended well"
+check "the late rank is named" \
+    grep -qE 'rank 0 waited 8 s in .*(group tp|group control).*did not come: rank 1 \(' "$tmp/err"
+rm -rf "$tmp/silent"
+
+# Where not all wait for it themselves, whoever speaks: each message's chain ends at the rank that
+# stands still, and has the ranks between.
+culprit=$((RANDOM % 4))
+fault=hang:$culprit:i$((1 + RANDOM % 6700)) # of the 6720 of the first stage, which has the fewest
+n_checks=$((n_checks + 1))
+DHELIX_FAULT=$fault run "${mpirun[@]}" -n 4 "$dhelix" train "${job[@]}" \
+    --set out="$tmp/silent" --set parallel.cp=2 --set parallel.pp=2 --set parallel.timeout_s=8
+[ "$status" -ne 0 ] || fail "a run with a silent rank ended well: $fault"
+told=$(grep -oE 'rank [0-3] waited 8 s in .*' "$tmp/err" | sed -E 's/(; rank [0-3] was waiting in .*)$//' | sort -u)
+echo "  $fault: ${told//$'\n'/; }"
+check "somebody tells: $fault" test -n "$told"
+chain="; did not come:( rank [0-3] \(waiting in [^,;]+\), for want of)* rank $culprit \([^,;]*\)$"
+check "every chain ends at the silent rank: $fault" test -z "$(grep -vE "$chain" <<<"$told")"
+rm -rf "$tmp/silent"
 
 # Weights that diverge on one rank: its message, not its echo.
 n_checks=$((n_checks + 1))
