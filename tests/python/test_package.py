@@ -195,10 +195,28 @@ class Training(Test):
         def by_exception(step):
             raise LookupError("enough")
 
+        seen = threading.Event()
+
+        def handle(number, frame):
+            seen.set()
+            signal.default_int_handler(number, frame)
+
+        # The main thread keeps the interpreter from the handler's end until the run is told to stop.
+        def is_told():
+            at = sys._current_frames()[threading.main_thread().ident]
+            while at and at.f_code is not handle.__code__:
+                at = at.f_back
+            return seen.is_set() and at is None
+
         def by_signal(step):
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)  # until it is seen, which takes 20 ms
+            end = time.monotonic() + 60
+            while not is_told():
+                if time.monotonic() > end:
+                    raise TimeoutError("the signal was not seen")
+                time.sleep(0.001)
 
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, handle))
         job = self.small()
         job.train()
         losses = [line["loss"] for line in dhelix.metrics(self.out) if "loss" in line]
