@@ -243,8 +243,9 @@ static json_t *targets_of(const dh_model *model)
 dh_status dh_adapter_print_config(dh_ctx *ctx, const dh_model *model, const char *base, char **text)
 {
     const double alpha = dh_model_lora_scale(model) * (double)model->lora.rank;
-    json_t *alpha_json =
-        alpha == (double)(int64_t)alpha ? json_integer((json_int_t)alpha) : json_real(alpha);
+    json_t *alpha_json = alpha < 1e15 && alpha == (double)(int64_t)alpha
+                             ? json_integer((json_int_t)alpha)
+                             : json_real(alpha);
     json_t *root = json_pack("{ss ss ss sI so sf so ss sb sb sb sb}", "peft_type", "LORA",
                              "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r",
                              (json_int_t)model->lora.rank, "lora_alpha", alpha_json, "lora_dropout",
