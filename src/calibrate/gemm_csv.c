@@ -112,12 +112,14 @@ static dh_status read_row(const reader *r)
     if (!measured_dtype(r->cells[r->at[DTYPE]], &dtype))
         return dh_fail(r->file->ctx, DH_EFORMAT, "%s:%d: dtype \"%s\": bf16, fp16 or f32 is wanted",
                        r->file->path, r->csv.line, r->cells[r->at[DTYPE]]);
-    if (!dh_parse_f64(r->cells[r->at[TOOK]], &took) || !(took > 0 && took < 1e18))
-        return dh_fail(r->file->ctx, DH_EFORMAT, "%s:%d: \"%s\": a %s above 0 is wanted",
+    const double flops = 2 * (double)m * (double)n * (double)k * (double)batch;
+    const bool is_number = dh_parse_f64(r->cells[r->at[TOOK]], &took) && measured_is_number(took);
+    const double ns = !is_number ? 0 : r->ns < 0 ? flops / (took * 1e12) * 1e9 : took * r->ns;
+    if (!measured_is_number(ns))
+        return dh_fail(r->file->ctx, DH_EFORMAT,
+                       "%s:%d: \"%s\": a %s above 0 is wanted, and no product of decades",
                        r->file->path, r->csv.line, r->cells[r->at[TOOK]],
                        r->ns < 0 ? "rate" : "time");
-    const double flops = 2 * (double)m * (double)n * (double)k * (double)batch;
-    const double ns = r->ns < 0 ? flops / (took * 1e12) * 1e9 : took * r->ns;
     return measured_add_gemm(r->file, r->csv.line, dtype, m, n, k, batch, ns);
 }
 

@@ -65,6 +65,13 @@ static double number_of(const json_t *args, const char *key)
     return json_number_value(json_object_get(args, key));
 }
 
+/* 0: none that could be. */
+static int64_t ranks_of(const json_t *args)
+{
+    const double ranks = number_of(args, "Group size");
+    return ranks > 0 && ranks <= INT32_MAX ? (int64_t)ranks : 0;
+}
+
 /* Of several occurrences the shortest: in the others somebody waited for somebody. */
 static bool keep_shortest(kernels *k, const kernel_call *call)
 {
@@ -83,7 +90,7 @@ bool kernels_add_call(kernels *k, const json_t *args, const char *name, double n
                       int64_t node_devices)
 {
     const char *collective = text_of(args, "Collective name");
-    kernel_call call = {.ranks = (int64_t)number_of(args, "Group size"), .ns = ns};
+    kernel_call call = {.ranks = ranks_of(args), .ns = ns};
     size_t i = 0;
     while (i < DH_COUNTOF(names) && !(collective && strstr(collective, names[i].part))) i++;
     if (i < DH_COUNTOF(names)) {
@@ -92,7 +99,7 @@ bool kernels_add_call(kernels *k, const json_t *args, const char *name, double n
                      bytes_of_type(text_of(args, "dtype"));
     }
     if (call.type == DH_OP_SEND) call.ranks = DH_MIN(call.ranks, (int64_t)2);
-    if (call.bytes > 0 && call.ranks > 1) {
+    if (measured_is_number(call.bytes) && call.ranks > 1) {
         call.nodes = count_nodes(text_of(args, "Process Group Ranks"), call.ranks, node_devices);
         if (call.ranks % call.nodes == 0) return keep_shortest(k, &call);
     }
@@ -146,7 +153,8 @@ static bool read_norm(const names_row *row, const json_t *dims, int64_t *size)
 {
     const size_t n = json_array_size(json_array_get(dims, row->first));
     size[0] = n > 0;
-    for (size_t i = 0; i + 1 < n; i++) size[0] *= size_at(dims, row->first, i);
+    for (size_t i = 0; i + 1 < n; i++)
+        if (__builtin_mul_overflow(size[0], size_at(dims, row->first, i), &size[0])) return false;
     size[1] = n > 0 ? size_at(dims, row->first, n - 1) : 0;
     return size[0] > 0 && size[1] > 0;
 }

@@ -36,7 +36,7 @@ static dh_status collect(const measured_file *f, const json_t *events, kernels *
         bool ok = true;
         if (strcmp(category, "cpu_op") == 0)
             ok = kernels_add_op(k, args, name);
-        else if (strcmp(category, "kernel") == 0 && is_nccl(name) && ns > 0)
+        else if (strcmp(category, "kernel") == 0 && is_nccl(name) && measured_is_number(ns))
             ok = kernels_add_call(k, args, name, ns, f->m->node_devices);
         if (!ok) return measured_no_memory(f);
     }
@@ -71,11 +71,10 @@ static void time_ops(const json_t *events, kernels *k)
     json_array_foreach(events, i, event)
     {
         const json_t *id = json_object_get(json_object_get(event, "args"), "External id");
+        const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
         if (strcmp(text_of(event, "cat"), "kernel") != 0 || is_nccl(text_of(event, "name")))
             continue;
-        if (json_is_integer(id))
-            add_time(k, json_integer_value(id),
-                     json_number_value(json_object_get(event, "dur")) * 1e3);
+        if (json_is_integer(id) && measured_is_number(ns)) add_time(k, json_integer_value(id), ns);
     }
 }
 
@@ -103,7 +102,7 @@ static dh_status add_ops(const measured_file *f, kernels *k)
 {
     size_t n = 0;
     for (size_t i = 0; i < k->ops.n; i++)
-        if (k->ops.at[i].is.ns > 0) k->ops.at[n++] = k->ops.at[i];
+        if (measured_is_number(k->ops.at[i].is.ns)) k->ops.at[n++] = k->ops.at[i];
     if (n > 0) qsort(k->ops.at, n, sizeof *k->ops.at, by_sizes_and_time);
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && by_sizes(&k->ops.at[i], &k->ops.at[end]) == 0;) end++;

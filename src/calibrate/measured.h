@@ -106,6 +106,12 @@ dh_status measured_add_collective(const measured_file *file, int32_t line, dh_op
 /* m x k times k x n, `batch` of them. */
 dh_status measured_add_gemm(const measured_file *file, int32_t line, dh_dtype dtype, int64_t m,
                             int64_t n, int64_t k, int64_t batch, double ns);
+/* Whether it can be a row's time, its bytes or its rate: above 0, and within what is computed with.
+ * NaN cannot. */
+static inline bool measured_is_number(double value)
+{
+    return value > 0 && value < 1e18;
+}
 /* By any of the names that files have for it ("fp16", "c10::BFloat16"); false: neither float32 nor
  * a half. */
 bool measured_dtype(const char *name, dh_dtype *dtype);

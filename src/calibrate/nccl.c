@@ -114,7 +114,7 @@ static dh_status read_rank(reader *r, const words *w)
                        r->line);
     r->all_ranks++;
     DH_TRY(add_host(r, w->at[on + 1], &r->all_hosts));
-    if (group >= 0 && strcmp(w->at[group + 1], "0") != 0) return DH_OK;
+    if (group >= 0 && group + 1 < w->n && strcmp(w->at[group + 1], "0") != 0) return DH_OK;
     r->ranks++;
     return add_host(r, w->at[on + 1], &r->hosts);
 }
@@ -210,7 +210,8 @@ static dh_status read_row(reader *r, const words *w)
                        "%s:%d: a row before its heading \"# size count type ... time algbw\"",
                        r->file->path, r->line);
     if (w->n <= r->time_at || !dh_parse_f64(w->at[r->size_at], &bytes) ||
-        !dh_parse_f64(w->at[r->time_at], &us) || !(bytes >= 0) || !(us > 0))
+        !dh_parse_f64(w->at[r->time_at], &us) || !(bytes == 0 || measured_is_number(bytes)) ||
+        !measured_is_number(us * 1e3))
         return dh_fail(r->file->ctx, DH_EFORMAT,
                        "%s:%d: a size in bytes as word %d and a time in us above 0 as word %d are "
                        "wanted",

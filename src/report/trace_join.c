@@ -38,12 +38,17 @@ static dh_status read_trace(dh_ctx *ctx, const char *dir, int64_t rank, json_t *
 }
 
 /* By these numbers a kernel and the host's operator that started it find each other. They begin
- * anew in each rank's trace, and go on behind `last`, the highest so far, in one file of several.
- */
-static void renumber(json_t *events, json_int_t *last)
+ * anew in each rank's trace, and go on behind the highest so far in one file of several. */
+typedef struct ids {
+    json_int_t lowest, highest;
+    bool any;
+} ids;
+
+typedef void (*id_fn)(json_t *id, void *arg);
+
+static void each_id(json_t *events, id_fn fn, void *arg)
 {
     static const char *const keys[] = {"External id", "correlation"};
-    const json_int_t before = *last;
     size_t i;
     json_t *event;
     json_array_foreach(events, i, event)
@@ -51,20 +56,59 @@ static void renumber(json_t *events, json_int_t *last)
         json_t *args = json_object_get(event, "args");
         for (size_t k = 0; k < DH_COUNTOF(keys); k++) {
             json_t *id = json_object_get(args, keys[k]);
-            if (!json_is_integer(id)) continue;
-            json_integer_set(id, json_integer_value(id) + before);
-            *last = DH_MAX(*last, json_integer_value(id));
+            if (json_is_integer(id)) fn(id, arg);
         }
     }
 }
 
+static void note_id(json_t *id, void *arg)
+{
+    ids *range = arg;
+    const json_int_t value = json_integer_value(id);
+    range->lowest = range->any ? DH_MIN(range->lowest, value) : value;
+    range->highest = range->any ? DH_MAX(range->highest, value) : value;
+    range->any = true;
+}
+
+static void raise_id(json_t *id, void *arg)
+{
+    const json_int_t *by = arg;
+    json_integer_set(id, json_integer_value(id) + *by);
+}
+
+/* before: of the ranks before, and then of this one too. */
+static dh_status renumber(dh_ctx *ctx, int64_t rank, json_t *events, ids *before)
+{
+    ids mine = {.any = false};
+    json_int_t by, highest;
+    each_id(events, note_id, &mine);
+    if (!mine.any) return DH_OK;
+    if (before->any) {
+        if (__builtin_sub_overflow(before->highest, mine.lowest, &by) ||
+            __builtin_add_overflow(by, 1, &by) ||
+            __builtin_add_overflow(mine.highest, by, &highest))
+            return dh_fail(ctx, DH_EFORMAT,
+                           "trace-rank%lld.json: no numbers are left for its \"External id\" and "
+                           "\"correlation\" behind those of the ranks before",
+                           (long long)rank);
+        each_id(events, raise_id, &by);
+        before->highest = highest;
+    } else {
+        *before = mine;
+    }
+    return DH_OK;
+}
+
 /* Events of a rank behind those of the ranks before; what is beside them is the first rank's. */
-static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, json_int_t *last,
-                        json_t **joined)
+static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, ids *before, json_t **joined)
 {
     json_t *trace;
     DH_TRY(read_trace(ctx, dir, rank, &trace));
-    renumber(json_object_get(trace, "traceEvents"), last);
+    const dh_status st = renumber(ctx, rank, json_object_get(trace, "traceEvents"), before);
+    if (st != DH_OK) {
+        json_decref(trace);
+        return st;
+    }
     if (!*joined) {
         *joined = trace;
         return DH_OK;
@@ -78,10 +122,10 @@ static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, json_int_t *
 static dh_status join(dh_ctx *ctx, const char *dir, const dh_trace_ranks *list, const char *path)
 {
     json_t *joined = NULL;
-    json_int_t last = 0;
+    ids before = {.any = false};
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < list->n; i++)
-        st = append(ctx, dir, list->at[i], &last, &joined);
+        st = append(ctx, dir, list->at[i], &before, &joined);
     if (st != DH_OK) {
         json_decref(joined);
         return st;
