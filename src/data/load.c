@@ -1,8 +1,10 @@
 /* Loading by specification: name, folder or file, recognised by content. */
 #include "data/tok_json.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
 
@@ -205,12 +207,23 @@ static dh_status load_gpt2_folder(dh_ctx *ctx, const char *folder, dh_tokenizer 
     return dh_fail(ctx, DH_EMISSING, "\"%s\" holds neither encoder.json nor vocab.json", folder);
 }
 
+/* A folder that cannot be looked at is no file: that would be refused as one of another kind. */
+static dh_status look_at(dh_ctx *ctx, const char *spec, bool *there, bool *folder)
+{
+    struct stat info;
+    *there = stat(spec, &info) == 0;
+    *folder = *there && S_ISDIR(info.st_mode);
+    if (*there || errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG) return DH_OK;
+    return dh_fail(ctx, dh_status_of_errno(errno), "cannot stat %s: %s", spec, strerror(errno));
+}
+
 dh_status dh_tokenizer_load(dh_ctx *ctx, const char *spec, dh_tokenizer **tok)
 {
     if (strcmp(spec, "bytes") == 0) return dh_tokenizer_bytes(ctx, tok);
     if (strncmp(spec, "gpt2:", 5) == 0) return load_gpt2_folder(ctx, spec + 5, tok);
-    if (dh_path_is_dir(spec)) return load_folder(ctx, spec, tok);
-    if (dh_path_exists(spec)) return load_file(ctx, spec, tok);
+    bool there, folder;
+    DH_TRY(look_at(ctx, spec, &there, &folder));
+    if (there) return folder ? load_folder(ctx, spec, tok) : load_file(ctx, spec, tok);
     if (strcmp(spec, "chars") == 0)
         return dh_fail(ctx, DH_EINVAL,
                        "tokenizer \"chars\" is built from a text; only a chars "

@@ -209,6 +209,9 @@ each_call traces
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/merges" --set data.tokenizer="$tmp/bpe"
 words=("$dhelix" convert "$tmp/merges" "$disk/made")
 each_call convert_tokenizer
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/unigram" --set data.tokenizer=tests/data/tokenizers/spm/unigram.model
+words=("$dhelix" convert "$tmp/unigram" "$disk/made")
+each_call convert_unigram
 beside=(--set train.init_from="$tmp/whole/checkpoints/step-000004" --set lora.rank=2 --set lora.targets=c_attn)
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/beside" "${beside[@]}"
 words=("$dhelix" convert "$tmp/beside" "$disk/made")
@@ -281,6 +284,13 @@ words+=("${mesh[@]}")
 each_call train_beside
 words=("${words[@]:0:${#words[@]}-${#mesh[@]}}")
 result=last_weights
+mesh=()
+mesh=(--set data.format=chat --set data.train=tests/data/chat/chat.jsonl --set data.val=tests/data/chat/chat.jsonl
+    --set data.val_fraction=0 --set data.tokenizer=tests/data/chat --set data.chat_template=chatml --set model.max_seq=64
+    --set train.seq_len=64)
+words+=("${mesh[@]}")
+each_call train_chat
+words=("${words[@]:0:${#words[@]}-${#mesh[@]}}")
 mesh=()
 writer=(--set checkpoint.async=true --set checkpoint.every=3)
 words+=("${writer[@]}")
