@@ -104,7 +104,7 @@ static dh_status draw(dh_ctx *ctx, server *s)
     const dh_status st = draw_to(ctx, s, path);
     unlink(path);
     rmdir(dir);
-    s->drawn = version;
+    if (st == DH_OK) s->drawn = version; /* else whoever asks again is not given the old one */
     return st;
 }
 

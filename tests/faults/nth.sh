@@ -26,6 +26,7 @@ words=()
 result=true # prints it
 put=true    # puts there what it finds
 kinds='alloc file thread'
+beside_it= # a library that is loaded too
 after=true # looks at what a call that failed has left
 
 under_test() { # DH_NTH, words before the command...
@@ -35,7 +36,7 @@ under_test() { # DH_NTH, words before the command...
     mkdir "$disk"
     $put
     "$@" env DH_NTH="$what" DH_NTH_REPORT="$tmp/report" DH_NTH_DISK="$disk" DH_NTH_ASK="$tmp/ask" \
-        DH_NTH_ANSWER="$tmp/answer" LD_PRELOAD="$library" "${words[@]}" <"$stdin" >"$disk/out" 2>"$disk/err"
+        DH_NTH_ANSWER="$tmp/answer" LD_PRELOAD="$library${beside_it:+ $beside_it}" "${words[@]}" <"$stdin" >"$disk/out" 2>"$disk/err"
 }
 
 run_once() { # kind, call
@@ -247,6 +248,26 @@ result=printed_keys
 words+=(--json)
 each_call profile_json
 
+# ---- a page that is served ----
+
+# Whoever asks again gets the run as it is by now, also where a page could not be drawn. The first
+# is of a metric alone: what draws the second is new.
+last_answer() { grep -o 'live  *http://127.0.0.1:' "$disk/out"; cat "$disk/answer"; }
+two_runs() {
+    mkdir "$disk/run" && cp -r "$tmp/whole" "$disk/next"
+    printf '{"step":1,"loss":4.5}\n' >"$disk/run/metrics.jsonl"
+}
+put=two_runs
+result=last_answer
+beside_it=${library%/*}/libdh_visits.so
+export DH_VISITS='/ /version /page next>run /page /page'
+words=("$dhelix" report "$disk/run" --serve)
+kinds='alloc file' # without the thread that waits for signals one ends the program at once
+TMPDIR=$disk each_call serve
+kinds='alloc file thread'
+put=true
+beside_it=
+
 # ---- training: what failed goes on, and ends where the whole run ended ----
 
 last_weights() { cat "$disk/run/checkpoints/step-000004/model.safetensors"; }
@@ -284,7 +305,6 @@ words+=("${mesh[@]}")
 each_call train_beside
 words=("${words[@]:0:${#words[@]}-${#mesh[@]}}")
 result=last_weights
-mesh=()
 mesh=(--set data.format=chat --set data.train=tests/data/chat/chat.jsonl --set data.val=tests/data/chat/chat.jsonl
     --set data.val_fraction=0 --set data.tokenizer=tests/data/chat --set data.chat_template=chatml --set model.max_seq=64
     --set train.seq_len=64)
