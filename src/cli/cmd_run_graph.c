@@ -6,10 +6,11 @@
 #include "cli/cli.h"
 #include "cli/table.h"
 #include "config/settings.h"
+#include "costs/cluster.h"
 #include "train/graph_run.h"
 
 typedef struct run_graph_args {
-    const char *inputs, *out, *expect, *passes;
+    const char *inputs, *out, *expect, *passes, *cluster;
     dh_cli_list keep;
     int64_t ranks;
     double tolerance;
@@ -44,8 +45,16 @@ static const dh_cli_option options[] = {
     {.name = "passes",
      .kind = DH_CLI_TEXT,
      AT(passes),
-     .value = "LIST",
-     .doc = "rewrite the program first: \"split, reorder\" (`dhelix list passes`)"},
+     .value = "LIST|auto",
+     .doc = "rewrite the program first: \"split, reorder\" (`dhelix list passes`); auto: by the "
+            "sequence of rewrites that is shortest; auto(sharded): moments may stay with the rank "
+            "that updates them"},
+    {.name = "cluster",
+     .kind = DH_CLI_TEXT,
+     AT(cluster),
+     .value = "NAME|FILE",
+     .doc = "what --passes auto goes by: times of this hardware (dhelix list clusters); without it "
+            "estimates, with links.* as they are set"},
     {.name = "keep",
      .kind = DH_CLI_LIST,
      AT(keep),
@@ -145,6 +154,19 @@ static void add_row(dh_cli_table *table, const dh_graph_run *run, size_t i, cons
         dh_cli_table_cell(table, "off by %.3g at most", c->difference);
 }
 
+/* Which sequence a search chose. */
+static void print_search(const dh_graph_run *run, dh_str *out)
+{
+    const dh_rewrites *r = run->rewrites;
+    if (!r) return;
+    const double ns = r->at[r->best].layer_ns, before = r->at[0].layer_ns;
+    dh_str_printf(out, "rewritten by ");
+    dh_rewrites_print(&r->at[r->best].passes, out);
+    dh_str_printf(out, ": %.1f us by %s, %.1f as written (%.1f %% less), of %zu programs\n",
+                  ns * 1e-3, run->costs, before * 1e-3,
+                  before > 0 ? 100 * (before - ns) / before : 0, r->n);
+}
+
 static dh_status print_text(dh_ctx *ctx, const dh_graph_run *run, const compared *list)
 {
     dh_str out = DH_STR_INIT;
@@ -153,6 +175,7 @@ static dh_status print_text(dh_ctx *ctx, const dh_graph_run *run, const compared
     dh_str_printf(&out, "%s: %zu operators on %lld ranks, verified; %.3f ms, %llu bytes a rank\n",
                   run->text->file, p->instrs.n, (long long)run->mesh.ranks,
                   (double)run->step_ns * 1e-6, (unsigned long long)p->slab_bytes);
+    print_search(run, &out);
     dh_cli_table_begin(&table);
     dh_cli_table_column(&table, "output", DH_CLI_COLUMN_LEFT);
     dh_cli_table_column(&table, "of each rank", DH_CLI_COLUMN_LEFT);
@@ -175,17 +198,39 @@ static json_t *output_json(const dh_graph_run *run, size_t i, const compared *c)
     return o;
 }
 
+static json_t *tried_json(const dh_rewrites_tried *tried)
+{
+    dh_str name = DH_STR_INIT;
+    dh_str_printf(&name, "%s", "");
+    dh_pass_list_print(&tried->passes, &name);
+    json_t *o =
+        json_pack("{s:s, s:f}", "passes", name.text ? name.text : "", "us", tried->layer_ns * 1e-3);
+    dh_str_fini(&name);
+    return o;
+}
+
+static json_t *search_json(const dh_graph_run *run)
+{
+    const dh_rewrites *r = run->rewrites;
+    json_t *tried = json_array();
+    for (size_t i = 0; i < r->n; i++) json_array_append_new(tried, tried_json(&r->at[i]));
+    return json_pack("{s:s, s:o, s:o}", "costs", run->costs, "chosen", tried_json(&r->at[r->best]),
+                     "tried", tried);
+}
+
 static dh_status print_json(dh_ctx *ctx, const dh_graph_run *run, const compared *list)
 {
     json_t *outputs = json_array();
     for (size_t i = 0; i < run->ios.n; i++)
         if (run->ios.at[i].out)
             json_array_append_new(outputs, output_json(run, i, list ? &list[i] : NULL));
-    return dh_cli_print_json(
-        ctx, json_pack("{s:s, s:I, s:I, s:f, s:I, s:o}", "file", run->text->file, "ranks",
-                       (json_int_t)run->mesh.ranks, "operators",
-                       (json_int_t)run->programs[0]->instrs.n, "ms", (double)run->step_ns * 1e-6,
-                       "slab_bytes", (json_int_t)run->programs[0]->slab_bytes, "outputs", outputs));
+    json_t *o =
+        json_pack("{s:s, s:I, s:I, s:f, s:I, s:o}", "file", run->text->file, "ranks",
+                  (json_int_t)run->mesh.ranks, "operators", (json_int_t)run->programs[0]->instrs.n,
+                  "ms", (double)run->step_ns * 1e-6, "slab_bytes",
+                  (json_int_t)run->programs[0]->slab_bytes, "outputs", outputs);
+    if (o && run->rewrites) json_object_set_new(o, "rewrites", search_json(run));
+    return dh_cli_print_json(ctx, o);
 }
 
 static dh_status tell(dh_ctx *ctx, const dh_cli *cli, const dh_graph_run *run, const compared *list)
@@ -218,23 +263,56 @@ static dh_status open_file(dh_ctx *ctx, const char *path, dh_safetensors **file)
     return path ? dh_st_open(ctx, path, file) : DH_OK;
 }
 
-static dh_status run_text(dh_ctx *ctx, const dh_cli *cli, const run_graph_args *a,
-                          const dh_job *job, const dh_graph_text *text)
+/* What rewrites the program: passes, or who chooses them. */
+static dh_status read_passes(dh_ctx *ctx, const run_graph_args *a, dh_graph_run_options *how)
+{
+    const char *text = a->passes ? a->passes : "";
+    if (strcmp(text, "auto") == 0)
+        how->search = DH_GRAPH_SEARCH;
+    else if (strcmp(text, "auto(sharded)") == 0)
+        how->search = DH_GRAPH_SEARCH_SHARDED;
+    else if (strncmp(text, "auto", 4) == 0)
+        return dh_fail(ctx, DH_EINVAL, "--passes %.40s: it is auto, auto(sharded) or passes", text);
+    else if (a->cluster)
+        return dh_fail(ctx, DH_EINVAL, "--cluster is what --passes auto goes by: say that, too");
+    else
+        return dh_pass_list_parse(ctx, text, &how->passes);
+    return DH_OK;
+}
+
+static dh_status run_files(dh_ctx *ctx, const dh_cli *cli, const run_graph_args *a,
+                           const dh_job *job, const dh_graph_text *text, const dh_costs *costs)
 {
     dh_graph_run run = {.job = job};
     dh_safetensors *given = NULL, *expected = NULL;
     dh_graph_run_options how = {
-        .keep = a->keep.at, .n_keep = a->keep.n, .quiet = cli->quiet || cli->json};
-    dh_status st = dh_pass_list_parse(ctx, a->passes ? a->passes : "", &how.passes);
-    if (st == DH_OK) st = dh_graph_run_prepare(ctx, job, text, &how, &run);
+        .keep = a->keep.at, .n_keep = a->keep.n, .costs = costs, .quiet = cli->quiet || cli->json};
+    dh_status st = read_passes(ctx, a, &how);
     if (st == DH_OK) st = open_file(ctx, a->inputs, &given);
     if (st == DH_OK) st = open_file(ctx, a->expect, &expected);
+    how.given = given;
+    if (st == DH_OK) st = dh_graph_run_prepare(ctx, job, text, &how, &run);
     if (st == DH_OK) st = dh_graph_run_give(ctx, &run, given, a->inputs);
     if (st == DH_OK) st = dh_graph_run_start(ctx, &run);
     if (st == DH_OK && run.here) st = finish(ctx, cli, a, &run, expected);
     dh_st_close(given);
     dh_st_close(expected);
     dh_graph_run_fini(&run);
+    return st;
+}
+
+static dh_status run_text(dh_ctx *ctx, const dh_cli *cli, const run_graph_args *a,
+                          const dh_job *job, const dh_graph_text *text)
+{
+    dh_cluster *cluster = NULL;
+    const dh_costs *costs = NULL;
+    dh_arena *arena = dh_arena_create();
+    dh_status st = arena ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for costs");
+    if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
+    if (st == DH_OK && cluster) st = dh_cluster_costs(ctx, arena, cluster, &costs);
+    if (st == DH_OK) st = run_files(ctx, cli, a, job, text, costs);
+    dh_cluster_destroy(cluster);
+    dh_arena_destroy(arena);
     return st;
 }
 
@@ -267,6 +345,12 @@ const dh_command dh_command_run_graph = {
         "In the file of inputs NAME is the tensor of that name for all ranks: with its shape, or\n"
         "with one axis as many times as long as a group (the world, tp, dp, cp, pp) has ranks,\n"
         "each of which then has its part. NAME@RANK is one rank's own, and goes first.\n"
+        "\n"
+        "--passes auto tries sequences of split, reorder, fuse and part-wise (CoCoNet's tuner)\n"
+        "and runs the shortest program, by the clock on which orders are planned. What is left\n"
+        "stays what it was, on all ranks; only where part-wise cuts a GEMM, its last bits may\n"
+        "differ. With auto(sharded) an optimizer's moments may stay with the rank that updates\n"
+        "them, and only its rows of them are left.\n"
         "\n"
         "Of --set only the ranks (parallel.*, topology.*), links.*, device, train.seed (dropout),\n"
         "train.threads and optimizer.* (adamw, clip) count. Under mpirun each process is a rank.\n",

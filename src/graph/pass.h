@@ -121,7 +121,10 @@ struct dh_pass {
      * which rows and ids are theirs: each index is verified by itself (classes.c of program). */
     unsigned varies_by;
     bool slices_stream; /* tokens between blocks are each tp rank's part behind it, if it applies */
-    bool in_stages;     /* operators work on stages of groups (dh_mesh_group_stages) */
+    /* In a program of its own inputs without an axis that ranks split are taken for the same on all
+     * ranks. */
+    bool takes_same;
+    bool in_stages; /* operators work on stages of groups (dh_mesh_group_stages) */
     /* Of such a pass: whether costs choose which sums of gradients do; NULL: all that can. */
     bool (*stages_by_costs)(const int64_t *args);
     /* Why what it makes runs on no device, and is simulated only; NULL: it runs. */

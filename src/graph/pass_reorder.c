@@ -436,5 +436,6 @@ const dh_pass dh_pass_row_reorder = {
                 .doc = "of a program of its own: moments stay with the rank that updates them",
                 .kind = DH_PASS_FLAG}},
     .slices_stream = true,
+    .takes_same = true,
     .applicable = applicable,
     .apply = apply};

@@ -6,18 +6,46 @@
 
 /* ---- sequences ------------------------------------------------------------------------------ */
 
-/* What each place of a sequence can have; "" leaves it out. */
-static const char *const moves[] = {"", "split", "split, reorder",
-                                    "split, reorder(regather=false)"};
+/* What each place of a sequence can have; "" leaves it out, NULL ends. */
+typedef const char *const *choices;
+typedef struct places {
+    choices moves, fusions, overlaps;
+} places;
+
+static const char *const moves[] = {"", "split", "split, reorder", "split, reorder(regather=false)",
+                                    NULL};
 /* TUNING: chunks of a sum's rows; of two half the time of what works by rows stays, of four a
  * quarter, and each more is as many launches more. */
 /* Not among them: fuse(4, gather), whose gathers are n - 1 messages a chunk. Simulated it was
  * longer than fuse(4) wherever it was tried: Llama 3 8B, tp 8, 708 ms to 676 on H100, 1.57 s
  * to 1.52 on A100; GPT-2 of two ranks on a CPU 58.1 ms to 57.3. */
-static const char *const fusions[] = {"", "fuse(4)"};
+static const char *const fusions[] = {"", "fuse(4)", NULL};
 /* TUNING: each is measured by `dhelix profile` with all that may stand before it; one part is next
  * to none, and eight leave too few rows for a GEMM on all but the longest micro-batches. */
-static const char *const overlaps[] = {"", "part-wise(2)", "part-wise(4)"};
+static const char *const overlaps[] = {"", "part-wise(2)", "part-wise(4)", NULL};
+static const places of_jobs = {moves, fusions, overlaps};
+
+/* Nothing of a program of its own is measured, so more are tried: the gathers of few ranks go by
+ * chunks at little cost, and sums that somebody has split already have only to be moved. */
+static const char *const alone_moves[] = {
+    "", "split", "reorder", "split, reorder", "split, reorder(regather=false)", NULL};
+static const char *const sharded_moves[] = {"",
+                                            "split",
+                                            "reorder",
+                                            "split, reorder",
+                                            "split, reorder(regather=false)",
+                                            "reorder(sharded)",
+                                            "split, reorder(sharded)",
+                                            NULL};
+static const char *const alone_fusions[] = {
+    "", "fuse(2)", "fuse(4)", "fuse(2, gather)", "fuse(4, gather)", NULL};
+static const places of_programs = {alone_moves, alone_fusions, overlaps};
+static const places of_sharded = {sharded_moves, alone_fusions, overlaps};
+
+_Static_assert((DH_COUNTOF(sharded_moves) - 1) * (DH_COUNTOF(alone_fusions) - 1) *
+                       (DH_COUNTOF(overlaps) - 1) <=
+                   DH_MAX_REWRITES,
+               "room for all");
 
 static bool is_tried(const dh_rewrites *r, const dh_pass_list *passes)
 {
@@ -26,17 +54,10 @@ static bool is_tried(const dh_rewrites *r, const dh_pass_list *passes)
     return false;
 }
 
-static dh_status add(dh_ctx *ctx, const dh_graph_spec *graphs, const char *text, dh_rewrites *r)
+static void add(const dh_pass_list *passes, dh_rewrites *r)
 {
-    dh_graph_spec spec = *graphs;
-    DH_TRY(dh_pass_list_parse(ctx, text, &spec.passes));
-    const dh_pass_list reduced = dh_pass_list_reduced(&spec, &spec.passes);
-    if (!is_tried(r, &reduced)) r->at[r->n++].passes = reduced;
-    return DH_OK;
+    if (!is_tried(r, passes)) r->at[r->n++] = (dh_rewrites_tried){.passes = *passes};
 }
-
-_Static_assert(DH_COUNTOF(moves) * DH_COUNTOF(fusions) * DH_COUNTOF(overlaps) <= DH_MAX_REWRITES,
-               "room for all");
 
 /* The passes with commas between them; absent ones are "". */
 static void join(const char *const passes[3], char *text, size_t cap)
@@ -48,21 +69,43 @@ static void join(const char *const passes[3], char *text, size_t cap)
     }
 }
 
-dh_status dh_rewrites_list(dh_ctx *ctx, const dh_graph_spec *graphs, dh_rewrites *rewrites)
+static dh_status list(dh_ctx *ctx, const dh_graph_spec *graphs, const places *at, dh_rewrites *r)
 {
-    *rewrites = (dh_rewrites){.n = 0};
-    for (size_t m = 0; m < DH_COUNTOF(moves); m++)
-        for (size_t f = 0; f < DH_COUNTOF(fusions); f++)
-            for (size_t o = 0; o < DH_COUNTOF(overlaps); o++) {
-                const char *const passes[] = {moves[m], fusions[f], overlaps[o]};
+    *r = (dh_rewrites){.n = 0};
+    for (choices m = at->moves; *m; m++)
+        for (choices f = at->fusions; *f; f++)
+            for (choices o = at->overlaps; *o; o++) {
+                const char *const passes[] = {*m, *f, *o};
+                dh_graph_spec spec = *graphs;
                 char text[80];
                 join(passes, text, sizeof text);
-                DH_TRY(add(ctx, graphs, text, rewrites));
+                DH_TRY(dh_pass_list_parse(ctx, text, &spec.passes));
+                const dh_pass_list reduced = dh_pass_list_reduced(&spec, &spec.passes);
+                add(&reduced, r);
             }
     return DH_OK;
 }
 
+dh_status dh_rewrites_list(dh_ctx *ctx, const dh_graph_spec *graphs, dh_rewrites *rewrites)
+{
+    return list(ctx, graphs, &of_jobs, rewrites);
+}
+
 /* ---- times ---------------------------------------------------------------------------------- */
+
+/* A slot's only strand, in its order. */
+static dh_status time_in_order(dh_ctx *ctx, dh_arena *arena, const dh_slot *slot, int strand,
+                               double *ns)
+{
+    dh_slot_timing timing = {.makespan_ns = 0};
+    const uint32_t n = slot->strand[strand].n;
+    dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, n + 1);
+    if (!order) return dh_fail(ctx, DH_ENOMEM, "out of memory timing rewrites");
+    for (uint32_t i = 0; i < n; i++) order[i] = (dh_slot_pick){.op = i, .strand = (uint8_t)strand};
+    DH_TRY(dh_slot_time(ctx, slot, order, &timing));
+    *ns += timing.makespan_ns;
+    return DH_OK;
+}
 
 /* One strand alone, in its order. */
 static dh_status time_strand(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
@@ -70,19 +113,9 @@ static dh_status time_strand(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_
 {
     dh_arena *arena = dh_arena_create();
     dh_slot *slot;
-    dh_slot_timing timing = {.makespan_ns = 0};
     if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory timing rewrites");
     dh_status st = dh_slot_of_graphs(ctx, arena, costs, &graphs->mesh, 0, f, b, &slot);
-    if (st == DH_OK) {
-        const int strand = f ? 0 : 1;
-        const uint32_t n = slot->strand[strand].n;
-        dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, n + 1);
-        for (uint32_t i = 0; order && i < n; i++)
-            order[i] = (dh_slot_pick){.op = i, .strand = (uint8_t)strand};
-        st = order ? dh_slot_time(ctx, slot, order, &timing)
-                   : dh_fail(ctx, DH_ENOMEM, "out of memory timing rewrites");
-    }
-    *ns += timing.makespan_ns;
+    if (st == DH_OK) st = time_in_order(ctx, arena, slot, f ? 0 : 1, ns);
     dh_arena_destroy(arena);
     return st;
 }
@@ -121,18 +154,98 @@ static dh_status time_layers(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_
     return DH_OK;
 }
 
-dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
-                           dh_rewrites *r)
+/* Of equals the one with fewest rewrites. */
+static void choose(dh_rewrites *r)
 {
-    DH_TRY(dh_rewrites_list(ctx, graphs, r));
     for (size_t i = 0; i < r->n; i++) {
-        DH_TRY(time_layers(ctx, graphs, costs, &r->at[i]));
         const dh_rewrites_tried *one = &r->at[i], *best = &r->at[r->best];
         if (one->layer_ns < best->layer_ns ||
             (one->layer_ns == best->layer_ns && one->passes.n < best->passes.n))
             r->best = i;
     }
+}
+
+dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
+                           dh_rewrites *r)
+{
+    DH_TRY(dh_rewrites_list(ctx, graphs, r));
+    for (size_t i = 0; i < r->n; i++) DH_TRY(time_layers(ctx, graphs, costs, &r->at[i]));
+    choose(r);
     return DH_OK;
+}
+
+/* ---- programs of their own ------------------------------------------------------------------ */
+
+/* What persists in a model, and so is followed by nobody, is here written and read like all else.
+ */
+static void make_plain(dh_graph *g)
+{
+    for (size_t i = 0; i < g->tensors.n; i++) g->tensors.at[i].kind = DH_TENSOR_ACT;
+    g->kind = DH_BLOCK_PROGRAM;
+}
+
+/* All operators as one strand. */
+static dh_status time_program(dh_ctx *ctx, const dh_mesh *mesh, const dh_costs *costs,
+                              const dh_graph *g, double *ns)
+{
+    dh_arena *arena = dh_arena_create();
+    dh_slot_item *items = arena ? DH_NEW_N(arena, dh_slot_item, g->ops.n + 1) : NULL;
+    dh_slot *slot;
+    *ns = 0;
+    if (!items) {
+        dh_arena_destroy(arena);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory timing rewrites");
+    }
+    for (uint32_t i = 0; i < g->ops.n; i++) items[i] = (dh_slot_item){.graph = g, .op = i};
+    const dh_slot_items strands[2] = {{items, g->ops.n}, {NULL, 0}};
+    dh_status st = dh_slot_build(ctx, arena, costs, mesh, 0, strands, &slot);
+    if (st == DH_OK) st = time_in_order(ctx, arena, slot, 0, ns);
+    dh_arena_destroy(arena);
+    return st;
+}
+
+/* What sequences made: those of r, in its order. */
+typedef struct made_programs {
+    dh_graph *at[DH_MAX_REWRITES];
+    size_t n;
+} made_programs;
+
+static bool is_made(const made_programs *made, const dh_graph *g)
+{
+    for (size_t i = 0; i < made->n; i++)
+        if (dh_graph_equal(made->at[i], g)) return true;
+    return false;
+}
+
+static dh_status try_program(dh_ctx *ctx, const dh_rewrites_maker *maker, const dh_costs *costs,
+                             const dh_pass_list *passes, made_programs *made, dh_rewrites *r)
+{
+    dh_graph *g = NULL;
+    DH_TRY(maker->make(ctx, maker->self, passes, &g));
+    if (!g) return DH_OK;
+    make_plain(g);
+    if (is_made(made, g)) {
+        dh_graph_destroy(g);
+        return DH_OK;
+    }
+    made->at[made->n++] = g;
+    r->at[r->n].passes = *passes;
+    return time_program(ctx, maker->mesh, costs, g, &r->at[r->n++].layer_ns);
+}
+
+dh_status dh_rewrites_find_alone(dh_ctx *ctx, const dh_rewrites_maker *maker, const dh_costs *costs,
+                                 dh_rewrites *r)
+{
+    const dh_graph_spec spec = {.mesh = *maker->mesh, .whole_tokens = true};
+    made_programs made = {.n = 0};
+    dh_rewrites all;
+    *r = (dh_rewrites){.n = 0};
+    dh_status st = list(ctx, &spec, maker->sharded ? &of_sharded : &of_programs, &all);
+    for (size_t i = 0; st == DH_OK && i < all.n; i++)
+        st = try_program(ctx, maker, costs, &all.at[i].passes, &made, r);
+    for (size_t i = 0; i < made.n; i++) dh_graph_destroy(made.at[i]);
+    choose(r);
+    return st;
 }
 
 /* ---- as a strategy --------------------------------------------------------------------------- */

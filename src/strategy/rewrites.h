@@ -4,7 +4,9 @@
  * then fuse, then part-wise by so many parts; each may be left out. All that are legal for a job,
  * and different from each other there, are tried on its layer: forward, then backward, in their
  * order on the clock by which orders are planned (dh_slot_time). The shortest wins, of equals the
- * one with fewest rewrites.
+ * one with fewest rewrites. Of a program of its own, written by hand, all operators are tried as
+ * they stand, and what there is to try is more: gathers by chunks, and (where it may be) moments
+ * that stay with the rank that updates them.
  *
  * Source: Jangda et al., ASPLOS 2022 (arXiv 2105.05720), section 5. */
 #ifndef DH_STRATEGY_REWRITES_H
@@ -16,11 +18,11 @@
 extern "C" {
 #endif
 
-enum { DH_MAX_REWRITES = 32 };
+enum { DH_MAX_REWRITES = 112 };
 
 typedef struct dh_rewrites_tried {
     dh_pass_list passes; /* reduced: what would change nothing is left out */
-    double layer_ns;     /* of a micro-batch's forward and backward in one layer */
+    double layer_ns;     /* of a micro-batch's forward and backward in one layer; of a program */
     /* program/rewrites.h: what the layer keeps of a micro-batch from forward to backward, the most
      * that it holds of its own, and what that makes of a rank's memory. */
     double kept_bytes, peak_bytes, step_bytes;
@@ -39,6 +41,21 @@ dh_status dh_rewrites_list(dh_ctx *ctx, const dh_graph_spec *graphs, dh_rewrites
  * cost      a layer's graph and its two timings a sequence */
 dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
                            dh_rewrites *rewrites);
+/* Makes the first rank's graph of a program of its own. */
+typedef struct dh_rewrites_maker {
+    /* By a sequence. out: caller frees; NULL: the sequence may not be here */
+    dh_status (*make)(dh_ctx *ctx, const void *self, const dh_pass_list *passes, dh_graph **graph);
+    const void *self;
+    const dh_mesh *mesh;
+    bool sharded; /* what only its updater reads may differ by rank (pass reorder) */
+} dh_rewrites_maker;
+/* Every program that sequences make of it, each by the first of them, and the shortest.
+ * Deterministic.
+ * errors    DH_ENOMEM; of the maker
+ * cost      a graph and its timing a sequence */
+dh_status dh_rewrites_find_alone(dh_ctx *ctx, const dh_rewrites_maker *maker, const dh_costs *costs,
+                                 dh_rewrites *rewrites);
+
 /* The row with the passes of the best sequence; in the arena. */
 dh_status dh_rewrites_strategy(dh_ctx *ctx, dh_arena *arena, const dh_strategy *row,
                                const dh_rewrites *rewrites, const dh_strategy **strategy);

@@ -7,6 +7,7 @@
 #include "program/program_spec.h"
 #include "program/ranks.h"
 #include "run/exec/exec.h"
+#include "train/graph_rewrite.h"
 #include "train/graph_values.h"
 #include "train/launch.h"
 
@@ -33,35 +34,6 @@ void dh_graph_text_fini(dh_graph_text *text)
 
 /* ---- programs ------------------------------------------------------------------------------ */
 
-/* A graph of its own, which passes may rewrite: printed and read, since that is what a text is. */
-static dh_status copy_graph(dh_ctx *ctx, const dh_graph *graph, dh_graph **copy)
-{
-    dh_str text = DH_STR_INIT;
-    dh_status st = dh_graph_print(ctx, graph, &text);
-    if (st == DH_OK) st = dh_graph_parse(ctx, text.text, text.len, copy);
-    dh_str_fini(&text);
-    return st;
-}
-
-static dh_status rewrite(dh_ctx *ctx, const dh_graph_run *run, int64_t rank,
-                         const dh_pass_list *passes, dh_graph *graph)
-{
-    const dh_coord at = dh_mesh_coord(&run->mesh, rank);
-    const dh_graph_spec spec = {.mesh = run->mesh, .whole_tokens = true, .passes = *passes};
-    const dh_graph_rank who = {
-        .shard = {.tp = run->mesh.tp, .tp_rank = at.tp, .whole_tokens = true},
-        .cp_rank = at.cp,
-        .rank = rank};
-    for (int64_t i = 0; i < passes->n; i++) {
-        const dh_pass_use *use = &passes->at[i];
-        const dh_pass_work work = {.graph = graph, .spec = &spec, .rank = who, .args = use->args};
-        if (use->pass->applicable(&spec, use->args)) continue;
-        DH_TRY(use->pass->apply(ctx, &work));
-        DH_TRY(dh_graph_check(ctx, graph));
-    }
-    return DH_OK;
-}
-
 static dh_status check_text(dh_ctx *ctx, const dh_graph_run *run)
 {
     uint32_t op;
@@ -70,35 +42,10 @@ static dh_status check_text(dh_ctx *ctx, const dh_graph_run *run)
     return dh_ctx_while(ctx, "reading %s, line %u", run->text->file, run->text->lines.ops.at[op]);
 }
 
-/* What is left must still be made: a pass may leave passing values out. */
-static dh_status check_left(dh_ctx *ctx, const dh_graph_run *run, const dh_graph *g)
-{
-    for (size_t i = 0; i < run->ios.n; i++) {
-        const uint32_t id = run->ios.at[i].tensor;
-        bool made = !run->ios.at[i].out;
-        for (size_t o = 0; !made && o < g->ops.n; o++)
-            for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-                const uint32_t out = g->ops.at[o].out[k];
-                made |= out != DH_NONE && (out == id || g->tensors.at[out].base == id);
-            }
-        if (!made)
-            return dh_fail(ctx, DH_EUNSUPPORTED,
-                           "the rewritten program makes no %s any more: leave --keep %s out",
-                           g->tensors.at[id].name, g->tensors.at[id].name);
-    }
-    return DH_OK;
-}
-
 static dh_status make_program(dh_ctx *ctx, dh_graph_run *run, int64_t rank,
                               const dh_pass_list *passes)
 {
-    uint32_t op;
-    DH_TRY(copy_graph(ctx, run->text->graph, &run->graphs[rank]));
-    DH_TRY(rewrite(ctx, run, rank, passes, run->graphs[rank]));
-    if (passes->n > 0) {
-        DH_TRY(dh_graph_check_alone(ctx, run->graphs[rank], &run->mesh, &op));
-        DH_TRY(check_left(ctx, run, run->graphs[rank]));
-    }
+    DH_TRY(dh_graph_run_rewrite(ctx, run, rank, passes, &run->graphs[rank]));
     return dh_program_of_graph(ctx, run->graphs[rank], &run->ios, &run->mesh, rank,
                                &run->device->info, &run->programs[rank]);
 }
@@ -118,8 +65,7 @@ static dh_status make_programs(dh_ctx *ctx, dh_graph_run *run, const dh_pass_lis
 dh_status dh_graph_run_prepare(dh_ctx *ctx, const dh_job *job, const dh_graph_text *text,
                                const dh_graph_run_options *options, dh_graph_run *run)
 {
-    *run = (dh_graph_run){
-        .job = job, .rewritten = options->passes.n > 0, .text = text, .quiet = options->quiet};
+    *run = (dh_graph_run){.job = job, .text = text, .quiet = options->quiet};
     DH_TRY(dh_device_get(ctx, job->device, &run->device));
     DH_TRY(dh_mesh_from_job(ctx, job, &run->mesh));
     if (run->mesh.ranks > MAX_RANKS)
@@ -129,7 +75,13 @@ dh_status dh_graph_run_prepare(dh_ctx *ctx, const dh_job *job, const dh_graph_te
     const dh_status st =
         dh_graph_find_ios(ctx, text->graph, options->keep, options->n_keep, &run->ios);
     if (st != DH_OK) return dh_ctx_while(ctx, "reading %s", text->file);
-    return make_programs(ctx, run, &options->passes);
+    if (options->search == DH_GRAPH_AS_SAID) {
+        run->passes = options->passes;
+    } else {
+        DH_TRY(dh_graph_run_search(ctx, options, run));
+        run->passes = run->rewrites->at[run->rewrites->best].passes;
+    }
+    return make_programs(ctx, run, &run->passes);
 }
 
 void dh_graph_run_fini(dh_graph_run *run)
@@ -141,6 +93,7 @@ void dh_graph_run_fini(dh_graph_run *run)
     free(run->graphs);
     free(run->programs);
     free(run->left);
+    free(run->rewrites);
     dh_vec_fini(&run->ios);
 }
 

@@ -4,10 +4,12 @@
 #ifndef DH_TRAIN_GRAPH_RUN_H
 #define DH_TRAIN_GRAPH_RUN_H
 
+#include "costs/costs.h"
 #include "dhelix/job.h"
 #include "graph/pass.h"
 #include "program/standalone.h"
 #include "run/exec/device.h"
+#include "strategy/rewrites.h"
 #include "weights/safetensors.h"
 
 #ifdef __cplusplus
@@ -25,21 +27,35 @@ typedef struct dh_graph_text {
 dh_status dh_graph_text_read(dh_ctx *ctx, const char *path, dh_graph_text *text);
 void dh_graph_text_fini(dh_graph_text *text);
 
-/* Passes that rewrite the graph of each rank before its program is made; n 0: none. */
+/* Who says which passes rewrite the graph of each rank before its program is made. */
+typedef enum dh_graph_search {
+    DH_GRAPH_AS_SAID, /* the caller; n 0: none */
+    DH_GRAPH_SEARCH,  /* costs (strategy/rewrites.h), among sequences that leave all outputs as they
+                       * were */
+    DH_GRAPH_SEARCH_SHARDED /* among those too whose moments stay with the rank that updates them */
+} dh_graph_search;
+
 typedef struct dh_graph_run_options {
     const char *const *keep; /* [n_keep] names of values that pass, to be left as well */
     size_t n_keep;
-    dh_pass_list passes;
+    dh_graph_search search;
+    dh_pass_list passes; /* as said */
+    /* For a search: what operators take, NULL: estimates, links as the job paces them; and what
+     * will be given, NULL: each input as its axes say. */
+    const dh_costs *costs;
+    const dh_safetensors *given;
     bool quiet;
 } dh_graph_run_options;
 
 typedef struct dh_graph_run {
     const dh_job *job;
-    bool rewritten; /* by passes */
     const dh_device *device;
     dh_mesh mesh;
     const dh_graph_text *text;
     dh_graph_ios ios;      /* of every rank */
+    dh_pass_list passes;   /* that rewrote the graphs */
+    dh_rewrites *rewrites; /* that a search tried; else NULL */
+    char costs[64];        /* by which; a name for people */
     dh_graph **graphs;     /* [ranks] the text's, rewritten */
     dh_program **programs; /* [ranks], verified alone and together */
     const dh_safetensors *given;
@@ -61,8 +77,8 @@ void dh_graph_run_fini(dh_graph_run *run);
 /* Whether the file has all that the program is given: NAME for all ranks, as a whole that has the
  * operand's shape (each rank has all of it) or one axis as many times as long as a group has
  * members (each has its part, in the order of the group); or NAME@RANK for one rank. Borrows the
- * file. given may be NULL where nothing is wanted. Passes take an input for the same on all ranks
- * unless one of its axes is one that ranks split: one that is not must be given whole.
+ * file. given may be NULL where nothing is wanted. Pass reorder takes an input for the same on
+ * all ranks unless one of its axes is one that ranks split: one that is not must be given whole.
  * errors    DH_EMISSING, DH_EINVAL with tensor, line, both shapes */
 dh_status dh_graph_run_give(dh_ctx *ctx, dh_graph_run *run, const dh_safetensors *given,
                             const char *name);

@@ -90,10 +90,23 @@ static dh_status other_shape(dh_ctx *ctx, const dh_tensor *t, const dh_st_tensor
 }
 
 /* Passes know what ranks have apart by an axis that is split (pass_reorder.c). */
-static dh_status check_same(dh_ctx *ctx, const dh_tensor *t)
+static bool is_split(const dh_tensor *t)
 {
     for (int a = 0; a < t->ndim; a++)
-        if (dh_axis_is_split(t->axis[a])) return DH_OK;
+        if (dh_axis_is_split(t->axis[a])) return true;
+    return false;
+}
+
+static bool takes_same(const dh_pass_list *passes)
+{
+    for (int64_t i = 0; i < passes->n; i++)
+        if (passes->at[i].pass->takes_same) return true;
+    return false;
+}
+
+static dh_status check_same(dh_ctx *ctx, const dh_tensor *t)
+{
+    if (is_split(t)) return DH_OK;
     return dh_fail(
         ctx, DH_EINVAL,
         "it is given by rank, and passes take it for the same on all: name the axis that "
@@ -114,7 +127,7 @@ static dh_status find_cut(dh_ctx *ctx, const dh_graph_run *run, const dh_tensor 
     out->axis = cut_axis(t, from, &out->n);
     if (from->dtype != dh_st_dtype_of(t->dtype) || out->axis == -2 || (own && out->axis >= 0))
         return other_shape(ctx, t, from);
-    if (run->rewritten && (own || out->axis >= 0)) DH_TRY(check_same(ctx, t));
+    if (takes_same(&run->passes) && (own || out->axis >= 0)) DH_TRY(check_same(ctx, t));
     if (out->axis < 0) return DH_OK;
     dh_group_kind group = DH_GROUP_WORLD;
     bool found;
@@ -122,6 +135,26 @@ static dh_status find_cut(dh_ctx *ctx, const dh_graph_run *run, const dh_tensor 
     if (!found) return other_shape(ctx, t, from);
     out->index = dh_mesh_group_index(&run->mesh, group, rank);
     return DH_OK;
+}
+
+/* Whether a file has a part for each rank: by name, or in another shape than the operand's. */
+static bool is_by_rank(const dh_safetensors *given, const dh_tensor *t)
+{
+    char name[NAME_BYTES];
+    int64_t n;
+    const dh_st_tensor *from = dh_st_find(given, t->name);
+    return dh_st_find(given, rank_name(t, 0, name)) || (from && cut_axis(t, from, &n) >= 0);
+}
+
+bool dh_graph_given_fits(const dh_graph_run *run, const dh_safetensors *given,
+                         const dh_pass_list *passes)
+{
+    if (!given || !takes_same(passes)) return true;
+    for (size_t i = 0; i < run->ios.n; i++)
+        if (run->ios.at[i].in && !is_split(io_tensor(run, i)) &&
+            is_by_rank(given, io_tensor(run, i)))
+            return false;
+    return true;
 }
 
 static void copy_part(const dh_tensor *t, const cut *c, char *part)

@@ -9,4 +9,9 @@
 dh_status dh_graph_given_read(dh_ctx *ctx, const dh_graph_run *run, size_t io, int64_t rank,
                               void *part);
 
+/* Whether passes may rewrite a program that will be given this: what one of them takes for the same
+ * on all ranks is not given by rank. given NULL: not known, they may. */
+bool dh_graph_given_fits(const dh_graph_run *run, const dh_safetensors *given,
+                         const dh_pass_list *passes);
+
 #endif

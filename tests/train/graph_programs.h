@@ -102,19 +102,26 @@ static inline void program_give(test_program *p, uint64_t seed)
     assert_ok(&ctx, dh_graph_run_give(&ctx, &p->run, p->given, p->file));
 }
 
+static inline void program_run_as(test_program *p, const char *text, const char *settings,
+                                  const dh_graph_run_options *how, uint64_t seed)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    *p = (test_program){.job = program_job(settings), .text = {.file = "program"}};
+    assert_ok(&ctx, dh_graph_parse_lines(&ctx, text, strlen(text), &p->text.graph, &p->text.lines));
+    assert_ok(&ctx, dh_graph_run_prepare(&ctx, p->job, &p->text, how, &p->run));
+    program_give(p, seed);
+    assert_ok(&ctx, dh_graph_run_start(&ctx, &p->run));
+    assert_true(p->run.here);
+}
+
 /* passes: as in a strategy, "" for none */
 static inline void program_run(test_program *p, const char *text, const char *settings,
                                const char *passes, uint64_t seed)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_graph_run_options how = {.quiet = true};
-    *p = (test_program){.job = program_job(settings), .text = {.file = "program"}};
-    assert_ok(&ctx, dh_graph_parse_lines(&ctx, text, strlen(text), &p->text.graph, &p->text.lines));
     assert_ok(&ctx, dh_pass_list_parse(&ctx, passes, &how.passes));
-    assert_ok(&ctx, dh_graph_run_prepare(&ctx, p->job, &p->text, &how, &p->run));
-    program_give(p, seed);
-    assert_ok(&ctx, dh_graph_run_start(&ctx, &p->run));
-    assert_true(p->run.here);
+    program_run_as(p, text, settings, &how, seed);
 }
 
 static inline void program_fini(test_program *p)

@@ -302,11 +302,85 @@ static void an_optimizer_is_fused(void **state)
     program_fini(&plain);
 }
 
+/* ---- the search ------------------------------------------------------------------------------ */
+
+/* Links without latency: what a rewrite adds in calls costs nothing, so that it is worth its while
+ * in programs as small as these. */
+static const dh_costs *costs_of_tests(dh_arena *arena)
+{
+    const dh_cost_model model = {.link_latency_ns = {[DH_ENGINE_LOCAL] = 1, [DH_ENGINE_CROSS] = 1}};
+    return dh_costs_estimated(arena, &model);
+}
+
+static bool has_pass(const dh_pass_list *list, const char *name)
+{
+    bool has = false;
+    for (int64_t i = 0; i < list->n; i++) has |= strcmp(list->at[i].pass->name, name) == 0;
+    return has;
+}
+
+static void what_is_found_keeps_its_numbers(void **state)
+{
+    dh_arena *arena = dh_arena_create();
+    const dh_graph_run_options how = {
+        .search = DH_GRAPH_SEARCH, .costs = costs_of_tests(arena), .quiet = true};
+    uint64_t seed = test_seed("what_is_found_keeps_its_numbers");
+    size_t n_rewritten = 0;
+    for (int k = 0; k < 8; k++) {
+        const uint64_t lot_of_program = test_rand(&seed);
+        char *text = program_by_lot(lot_of_program);
+        test_program plain, found;
+        program_run(&plain, text, "parallel.tp=4 device=cpu", "", lot_of_program);
+        program_run_as(&found, text, "parallel.tp=4", &how, lot_of_program);
+        const dh_rewrites *r = found.run.rewrites;
+        for (size_t i = 0; i < r->n; i++) assert_true(r->at[r->best].layer_ns <= r->at[i].layer_ns);
+        assert_int_equal(r->at[0].passes.n, 0);
+        n_rewritten += r->at[r->best].layer_ns < r->at[0].layer_ns;
+        const double allowed = has_pass(&found.run.passes, "part-wise") ? 1e-4 : 0;
+        assert_true(distance(&plain, &found) <= allowed);
+        program_fini(&found);
+        program_fini(&plain);
+        free(text);
+    }
+    assert_true(n_rewritten > 2);
+    dh_arena_destroy(arena);
+}
+
+/* The fused optimizer is found; moments stay with the rank that updates them only where they may.
+ */
+static void the_optimizer_is_found(void **state)
+{
+    dh_arena *arena = dh_arena_create();
+    dh_graph_run_options how = {.costs = costs_of_tests(arena), .quiet = true};
+    test_program plain, found;
+    program_run(&plain, adam, ADAM_SETTINGS " device=cpu", "", 5);
+    for (int sharded = 0; sharded < 2; sharded++) {
+        how.search = sharded ? DH_GRAPH_SEARCH_SHARDED : DH_GRAPH_SEARCH;
+        program_run_as(&found, adam, ADAM_SETTINGS, &how, 5);
+        const dh_pass_list *passes = &found.run.passes;
+        assert_int_equal(passes->n, 3); /* how many parts: by times of a few rows */
+        assert_true(has_pass(passes, "split") && has_pass(passes, "fuse"));
+        assert_string_equal(passes->at[1].pass->name, "reorder");
+        assert_int_equal(passes->at[1].args[1], sharded);
+        assert_true(passes->at[2].args[1]); /* gather */
+        for (int64_t r = 0; r < 4; r++) {
+            compare_rows(&plain, &found, "p", r, false);
+            compare_rows(&plain, &found, "m", r, sharded);
+            compare_rows(&plain, &found, "square", r, sharded);
+        }
+        program_fini(&found);
+    }
+    program_fini(&plain);
+    dh_arena_destroy(arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(programs_keep_their_numbers),
         cmocka_unit_test(an_optimizer_is_fused),
+        cmocka_unit_test(what_is_found_keeps_its_numbers),
+        cmocka_unit_test(the_optimizer_is_found),
     };
     return cmocka_run_group_tests(tests, programs_make_dir, programs_drop_dir);
 }
