@@ -143,6 +143,22 @@ static const setup fault_setups[] = {
      DH_MOE_CAPACITY, false},
 };
 
+/* Operators by rows on the chunks of a reduce-scatter; and gathered by the same chunks. */
+enum { N_FUSED = 3 };
+static setup fused_setup(size_t n)
+{
+    static const char *const passes[N_FUSED] = {"fuse(2)", "fuse(4)", "fuse(2, gather)"};
+    static dh_strategy strategies[N_FUSED];
+    size_t n_rows;
+    setup s = {"llama-tiny",    "1f1b", 2, 1, 1, 0, 2, 32, DH_F32, false, 1, 0, NULL, 0, 1,
+               DH_MOE_DROPLESS, false};
+    if (n == 0) s.tp = 4;
+    strategies[n] = dh_strategies(&n_rows)[0];
+    strategies[n].passes = passes[n];
+    s.strategy = &strategies[n];
+    return s;
+}
+
 /* Rings; groups of two nodes in stages, layers' and, of four ranks of data, gradients'. */
 enum { N_MORE = 3 };
 static setup more_setup(size_t n)
@@ -171,10 +187,21 @@ static mesh_programs *build_linear(bool ring, bool hybrid)
     return build_all(m);
 }
 
-enum { MORE = DH_COUNTOF(fault_setups), LASP2 = MORE + N_MORE, LASP1, LASP2H, N_FAULT_SETUPS };
+enum {
+    MORE = DH_COUNTOF(fault_setups),
+    LASP2 = MORE + N_MORE,
+    LASP1,
+    LASP2H,
+    FUSED,
+    N_FAULT_SETUPS = FUSED + N_FUSED
+};
 
 static mesh_programs *build_faultless(size_t n)
 {
+    if (n >= FUSED) {
+        const setup fused = fused_setup(n - FUSED);
+        return build(&fused);
+    }
     if (n >= LASP2) return build_linear(n == LASP1, n == LASP2H);
     const setup s = n < MORE ? fault_setups[n] : more_setup(n - MORE);
     return build(&s);
@@ -211,6 +238,81 @@ static void faults_are_found_and_named(void **state)
                 }
                 destroy(m);
             }
+}
+
+/* ---- waits of fused programs ----------------------------------------------------------------- */
+
+/* The instruction before one on its stream; DH_NONE. */
+static uint32_t before_on_stream(const dh_program *p, uint32_t i)
+{
+    uint32_t k = i;
+    while (k-- > 0)
+        if (p->instrs.at[k].stream == p->instrs.at[i].stream) return k;
+    return DH_NONE;
+}
+
+/* A part less than it is, or all of the instruction before; false: there is none. */
+static bool wait_for_less(const dh_program *p, dh_wait *wait)
+{
+    const uint32_t last = dh_instr_n_parts(p, wait->instr) - 1;
+    const uint32_t part = wait->part == DH_NONE ? last : wait->part;
+    if (part > 0) {
+        wait->part = part - 1;
+        return true;
+    }
+    wait->instr = before_on_stream(p, wait->instr);
+    wait->part = DH_NONE;
+    return wait->instr != DH_NONE;
+}
+
+static void drop_wait(dh_program *p, uint32_t i, uint32_t w)
+{
+    dh_instr *instr = &p->instrs.at[i];
+    dh_wait *at = &p->waits.at[instr->wait0];
+    memmove(at + w, at + w + 1, (instr->n_waits - w - 1u) * sizeof *at);
+    instr->n_waits--;
+}
+
+static void assert_found(const dh_program *p, uint32_t i, uint32_t w, const char *what)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char text[256];
+    dh_instr_describe(p, i, text, sizeof text);
+    if (dh_program_verify(&ctx, p) != DH_EVERIFY)
+        fail_msg("wait %u of %s, %s, is not found", w, text, what);
+    if (!strstr(ctx.message, "instruction ")) fail_msg("%s", ctx.message);
+}
+
+/* *in_parts: waits for a part of what a chunk passes on. */
+static void spoil_wait(dh_program *p, uint32_t i, uint32_t w, size_t *in_parts)
+{
+    const dh_instr was = p->instrs.at[i];
+    dh_wait waits[16];
+    assert_true(was.n_waits <= DH_COUNTOF(waits));
+    memcpy(waits, &p->waits.at[was.wait0], was.n_waits * sizeof *waits);
+    *in_parts += waits[w].part != DH_NONE;
+    drop_wait(p, i, w);
+    assert_found(p, i, w, "left out");
+    p->instrs.at[i] = was;
+    memcpy(&p->waits.at[was.wait0], waits, was.n_waits * sizeof *waits);
+    if (wait_for_less(p, &p->waits.at[was.wait0 + w])) assert_found(p, i, w, "for less");
+    memcpy(&p->waits.at[was.wait0], waits, was.n_waits * sizeof *waits);
+}
+
+/* No wait of a fused program is to spare: one left out, or for a chunk less, is found. */
+static void every_wait_of_fused_programs_is_needed(void **state)
+{
+    for (size_t n = 0; n < N_FUSED; n++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        mesh_programs *m = build_faultless(FUSED + n);
+        dh_program *p = m->at[m->n - 1];
+        size_t in_parts = 0;
+        assert_ok(&ctx, dh_program_verify(&ctx, p));
+        for (uint32_t i = 0; i < p->instrs.n; i++)
+            for (uint32_t w = 0; w < p->instrs.at[i].n_waits; w++) spoil_wait(p, i, w, &in_parts);
+        assert_true(in_parts >= 8);
+        destroy(m);
+    }
 }
 
 /* ---- reduced and full ----------------------------------------------------------------------- */
@@ -437,9 +539,13 @@ static void other_meshes_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_found_and_named), cmocka_unit_test(reduced_agrees_with_full),
-        cmocka_unit_test(experts_exchange_alike),     cmocka_unit_test(messages_name_both_ends),
-        cmocka_unit_test(deadlock_shows_the_cycle),   cmocka_unit_test(other_meshes_are_refused),
+        cmocka_unit_test(every_wait_of_fused_programs_is_needed),
+        cmocka_unit_test(faults_are_found_and_named),
+        cmocka_unit_test(reduced_agrees_with_full),
+        cmocka_unit_test(experts_exchange_alike),
+        cmocka_unit_test(messages_name_both_ends),
+        cmocka_unit_test(deadlock_shows_the_cycle),
+        cmocka_unit_test(other_meshes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
