@@ -37,7 +37,13 @@ extern "C" {
     X(ZERO, "zero", "parallel.zero", "what data-parallel ranks share out")                         \
     X(BUCKET, "bucket", "parallel.bucket_mb", "most gradients of one transfer, in MB; 0: auto")    \
     X(CP_LINEAR, "cp_linear", "parallel.cp_linear",                                                \
-      "how states of linear attention travel; -1: there are none that do")
+      "how states of linear attention travel; -1: there are none that do")                         \
+    X(SEQUENCE, "sp", "parallel.sequence",                                                         \
+      "tokens between linears split, or whole on every rank; -1: as the job has it")               \
+    X(FUSE, "fuse", "optimizer.fuse",                                                              \
+      "pieces in which a bucket is reduced and stepped by; 0: off, -1: as the job has it")         \
+    X(POST, "post", "optimizer.post_validation",                                                   \
+      "stages step before the norm is known; -1: as the job has it")
 
 typedef enum dh_tune_dim {
 #define X(id, column, setting, doc) DH_TUNE_##id,
@@ -150,6 +156,9 @@ typedef struct dh_tune_options {
     const char *schedules;     /* the same */
     const char *zeros;         /* degrees with commas, or all; NULL: the job's own */
     const char *buckets;       /* sizes in MB with commas, auto among them; NULL: the job's own */
+    const char *sequences;     /* true, false, both with a comma, or all; NULL: the job's own */
+    const char *fusions;       /* numbers of pieces with commas, off among them, or all; the same */
+    const char *posts;         /* as sequences */
     size_t n_rows;             /* most rows of the result */
     size_t n_simulated;        /* of the best by estimate; where it is not 0, the best with each
                                 * value is simulated too, unless the estimate is far behind */

@@ -8,7 +8,8 @@
 #include "cli/tuned.h"
 
 typedef struct tune_args {
-    const char *cluster, *memory, *strategies, *schedules, *zeros, *buckets, *write, *lengths;
+    const char *cluster, *memory, *strategies, *schedules, *zeros, *buckets, *sequences, *fusions,
+        *posts, *write, *lengths;
     int64_t devices, top, verify, threads;
 } tune_args;
 
@@ -54,6 +55,22 @@ static const dh_cli_option options[] = {
      .offset = offsetof(tune_args, buckets),
      .value = "MB,MB",
      .doc = "and these sizes of parallel.bucket_mb, auto among them"},
+    {.name = "sequence",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, sequences),
+     .value = "all|true|false",
+     .doc =
+         "and these values of parallel.sequence: tokens split over tensor parallelism, or whole"},
+    {.name = "fuse",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, fusions),
+     .value = "all|off,1,..",
+     .doc = "and these of optimizer.fuse, where parallel.zero is 1 or 2"},
+    {.name = "post-validation",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(tune_args, posts),
+     .value = "all|true|false",
+     .doc = "and these of optimizer.post_validation, where there are pipeline stages"},
     {.name = "top",
      .kind = DH_CLI_INT,
      .offset = offsetof(tune_args, top),
@@ -270,6 +287,9 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                            .schedules = a->schedules,
                            .zeros = a->zeros,
                            .buckets = a->buckets,
+                           .sequences = a->sequences,
+                           .fusions = a->fusions,
+                           .posts = a->posts,
                            .n_rows = (size_t)a->top,
                            .n_simulated = (size_t)a->verify,
                            .n_threads = a->threads,
@@ -290,7 +310,10 @@ const dh_command dh_command_tune = {
         "All that the job file says of its mesh, micro-batch, recomputation, schedule and "
         "strategy\n"
         "is searched over; what --set says stays as it is (--set parallel.tp=8). Degrees of ZeRO\n"
-        "and sizes of gradient buckets are the job's, or those of --zero and --buckets. States of\n"
+        "and sizes of gradient buckets are the job's, or those of --zero and --buckets; so are "
+        "how\n"
+        "tokens are split and how the optimizer steps (--sequence, --fuse, --post-validation). "
+        "States of\n"
         "linear attention go both ways (parallel.cp_linear) where ranks share sequences. Every "
         "possible\n"
         "configuration is estimated, and the best are simulated as dhelix simulate does it; both\n"

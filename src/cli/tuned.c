@@ -33,7 +33,8 @@ static const dh_tune_dim degrees[] = {DH_TUNE_TP, DH_TUNE_CP, DH_TUNE_PP,
                                       DH_TUNE_DP, DH_TUNE_EP, DH_TUNE_MICRO_BATCH};
 
 /* What is searched over only where it is asked for, or where there is a choice. */
-static const dh_tune_dim sharing[] = {DH_TUNE_ZERO, DH_TUNE_BUCKET, DH_TUNE_CP_LINEAR};
+static const dh_tune_dim sharing[] = {DH_TUNE_ZERO, DH_TUNE_BUCKET, DH_TUNE_CP_LINEAR,
+                                      DH_TUNE_FUSE, DH_TUNE_POST,   DH_TUNE_SEQUENCE};
 
 static bool is_searched(const dh_tuned *t, dh_tune_dim dim)
 {

@@ -4,7 +4,8 @@
 static json_t *value_json(dh_tune_dim dim, int64_t value)
 {
     char text[64];
-    const bool words = dim == DH_TUNE_BUCKET && value <= 0;
+    const bool words = dim == DH_TUNE_FUSE || (dim == DH_TUNE_BUCKET && value <= 0);
+    if (dim == DH_TUNE_SEQUENCE || dim == DH_TUNE_POST) return json_boolean(value > 0);
     if (dim == DH_TUNE_SCHEDULE || dim == DH_TUNE_STRATEGY || dim == DH_TUNE_RECOMPUTE ||
         dim == DH_TUNE_CP_LINEAR || words)
         return json_string(dh_tune_value(dim, value, text, sizeof text));
@@ -16,7 +17,7 @@ static json_t *config_json(const dh_tune_config *c)
     json_t *object = json_object();
     for (int d = 0; object && d < DH_N_TUNE_DIM; d++) {
         /* as the job has it, or of no consequence */
-        if ((d == DH_TUNE_BUCKET || d == DH_TUNE_CP_LINEAR) && c->at[d] < 0) continue;
+        if ((d == DH_TUNE_BUCKET || d >= DH_TUNE_CP_LINEAR) && c->at[d] < 0) continue;
         json_object_set_new(object, dh_tune_dim_setting((dh_tune_dim)d),
                             value_json((dh_tune_dim)d, c->at[d]));
     }

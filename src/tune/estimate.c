@@ -42,6 +42,8 @@ static dh_status describe(estimate *e)
     dh_job shared = *t->job;
     tune_share_out(&e->row->config, &shared);
     dh_recipe_share_out(&shared, r);
+    r->fuse = dh_fuse_pieces(shared.fuse);
+    r->post_validation = shared.post_validation;
     if (at[DH_TUNE_CP_LINEAR] >= 0) r->linear_ring = at[DH_TUNE_CP_LINEAR] == DH_CP_LINEAR_LASP1;
     e->schedule = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
     /* as dh_job_schedule has it */
@@ -49,7 +51,8 @@ static dh_status describe(estimate *e)
         DH_TRY(dh_schedule_find(ctx, "1f1b", &e->schedule));
     DH_TRY(tune_system_of(ctx, t, at[DH_TUNE_RECOMPUTE], &system));
     r->recompute = dh_recipe_recompute(&system.row, (dh_recompute_kind)at[DH_TUNE_RECOMPUTE]);
-    if (t->costs_by[at[DH_TUNE_RECOMPUTE]]) r->costs = t->costs_by[at[DH_TUNE_RECOMPUTE]];
+    const dh_costs *by = t->costs_by[r->whole_tokens][at[DH_TUNE_RECOMPUTE]];
+    if (by) r->costs = by;
     const dh_strategy *strategy = &dh_strategies(&n)[at[DH_TUNE_STRATEGY]];
     DH_TRY(dh_recipe_use(ctx, t->job, strategy, r));
     DH_TRY(use_stand_in(ctx, &r->ordering));

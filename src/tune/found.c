@@ -30,7 +30,7 @@ void tune_found_fini(tune_found *f)
 /* A dimension in which this configuration chooses nothing: a choice of others. */
 static bool is_idle(const dh_tune_config *config, int dim)
 {
-    return dim == DH_TUNE_CP_LINEAR && config->at[dim] < 0;
+    return dim >= DH_TUNE_CP_LINEAR && config->at[dim] < 0;
 }
 
 static bool is_value(const tune_found *f, size_t at, int dim, int64_t value)

@@ -21,7 +21,7 @@ typedef struct timetable_key {
 
 typedef struct blocks_key {
     uint64_t costs;
-    int64_t tp, cp, ep, micro_batch, recompute, linear_ring;
+    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, whole_tokens;
     dh_pass_list passes; /* reduced: the same graphs have the same key */
 } blocks_key;
 
@@ -36,7 +36,7 @@ typedef struct outline_key {
     tune_counts kinds; /* layers */
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
         in_stages, by_costs;
-    int64_t zero, bucket_bytes;
+    int64_t zero, bucket_bytes, fuse, ahead;
     int64_t one_micro, each_micro; /* whole gradients of a step last otherwise then */
 } outline_key;
 
@@ -44,7 +44,7 @@ typedef struct outline_key {
 
 typedef struct decided_key {
     uint64_t costs, strategy;
-    int64_t tp, cp, ep, micro_batch, recompute, linear_ring;
+    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, whole_tokens;
 } decided_key;
 
 dh_status tune_decide(estimate *e)
@@ -57,7 +57,8 @@ dh_status tune_decide(estimate *e)
                              .ep = r->mesh.ep,
                              .micro_batch = r->micro_batch,
                              .recompute = r->recompute,
-                             .linear_ring = r->linear_ring};
+                             .linear_ring = r->linear_ring,
+                             .whole_tokens = r->whole_tokens};
     void **place = dh_table_at(&e->t->decided, e->t->arena, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
@@ -182,6 +183,7 @@ static dh_status key_of_blocks(const estimate *e, dh_recompute_kind recompute, b
                         .micro_batch = e->spec.recipe.micro_batch,
                         .recompute = recompute,
                         .linear_ring = e->spec.recipe.linear_ring,
+                        .whole_tokens = e->spec.recipe.whole_tokens,
                         .passes = dh_pass_list_reduced(&graphs, &graphs.passes)};
     return DH_OK;
 }
@@ -299,6 +301,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .whole_tokens = whole_tokens,
                              .zero = e->spec.recipe.zero,
                              .bucket_bytes = e->spec.recipe.bucket_bytes,
+                             .fuse = e->spec.recipe.fuse,
+                             .ahead = dh_recipe_is_post_validated(&e->spec.recipe),
                              .one_micro = e->long_one->schedule->n_micro == 1,
                              .each_micro = e->spec.recipe.reduces_each,
                              .in_stages = in_stages,

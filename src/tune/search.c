@@ -269,7 +269,7 @@ static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tun
     const bool csv = fixed >> DH_TUNE_SCHEDULE & 1;
     *own = (dh_tune_config){{job->tp, job->cp, job->pp, job->ep, job->dp, job->micro_batch,
                              (int64_t)job->recompute, -1, job->vpp, -1, job->zero, whole_mb(job),
-                             (int64_t)job->cp_linear}};
+                             (int64_t)job->cp_linear, -1, -1, -1}};
     for (size_t i = 0; i < n_strategies; i++)
         if (strcmp(strategies[i].name, job->strategy) == 0) own->at[DH_TUNE_STRATEGY] = (int64_t)i;
     for (size_t i = 0; i < n_schedules; i++)
@@ -293,6 +293,7 @@ static dh_status prepare(search *s, dh_job *job)
     dh_ctx *ctx = s->ctx;
     const dh_tune_options *o = s->options;
     s->t.options = o;
+    s->t.own_sequence = job->sequence_parallel;
     s->t.own_split = strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;
     s->tune->memory_bytes = s->t.memory_bytes = dh_tune_device_bytes(o);
     DH_TRY(tune_found_init(ctx, &s->found, s->tune->arena,
@@ -344,6 +345,9 @@ dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *
     if (st != DH_OK) dh_progress_end(&s.progress); /* the message is below where it stopped */
     dh_vec_fini(&s.t.zeros);
     dh_vec_fini(&s.t.buckets);
+    dh_vec_fini(&s.t.sequences);
+    dh_vec_fini(&s.t.fusions);
+    dh_vec_fini(&s.t.posts);
     tune_tuner_fini(&s.t);
     tune_shared_destroy(s.t.shared);
     tune_found_fini(&s.found);

@@ -105,13 +105,54 @@ static dh_status list_numbers(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, cons
     return DH_OK;
 }
 
+/* A setting's values by name. */
+typedef struct named_value {
+    const char *name;
+    int64_t value;
+} named_value;
+static const named_value truths[] = {{"true", 1}, {"false", 0}, {NULL, 0}};
+static const named_value fusions[] = {{"off", 0}, {"1", 1}, {"2", 2},
+                                      {"4", 4},   {"8", 8}, {NULL, 0}};
+
+static dh_status list_named(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, const char *list,
+                            const named_value *all, tune_numbers *values)
+{
+    dh_str names = DH_STR_INIT;
+    if (!list || is_fixed(t, dim)) return dh_vec_push(values, (int64_t)-1) ? DH_OK : no_memory(ctx);
+    const bool every = strcmp(list, "all") == 0;
+    size_t n_listed = 0, n_wanted = 1;
+    for (const char *at = list; *at; at++) n_wanted += *at == ',';
+    for (const named_value *v = all; v->name; v++) {
+        dh_str_printf(&names, "%s%s", v == all ? "" : ", ", v->name);
+        if (!every && !is_listed(list, v->name)) continue;
+        n_listed++;
+        if (!dh_vec_push(values, v->value)) return no_memory(ctx);
+    }
+    dh_status st = DH_OK;
+    if (!every && n_listed != n_wanted)
+        st = dh_fail(ctx, DH_EINVAL, "%s: %s is not made of %s, each once, or all",
+                     dh_tune_dim_setting(dim), list, names.text ? names.text : "");
+    dh_str_fini(&names);
+    return st;
+}
+
+/* What is searched is set where it may be; what the job says of it would be refused elsewhere. */
+static dh_status select_steps(dh_ctx *ctx, tuner *t)
+{
+    const dh_tune_options *o = t->options;
+    DH_TRY(list_named(ctx, t, DH_TUNE_SEQUENCE, o->sequences, truths, &t->sequences));
+    DH_TRY(list_named(ctx, t, DH_TUNE_FUSE, o->fusions, fusions, &t->fusions));
+    return list_named(ctx, t, DH_TUNE_POST, o->posts, truths, &t->posts);
+}
+
 static dh_status select_sharing(dh_ctx *ctx, tuner *t)
 {
     enum { MOST_MB = 1000000 };
     const char *zeros = t->options->zeros;
     if (zeros && strcmp(zeros, "all") == 0) zeros = "0,1,2,3";
     DH_TRY(list_numbers(ctx, t, DH_TUNE_ZERO, zeros, "all", 3, &t->zeros));
-    return list_numbers(ctx, t, DH_TUNE_BUCKET, t->options->buckets, "auto", MOST_MB, &t->buckets);
+    DH_TRY(list_numbers(ctx, t, DH_TUNE_BUCKET, t->options->buckets, "auto", MOST_MB, &t->buckets));
+    return select_steps(ctx, t);
 }
 
 dh_status tune_select(dh_ctx *ctx, tuner *t)
@@ -186,6 +227,10 @@ static dh_status set_job(walk *w)
     job->ranks = w->t->options->devices;
     job->nodes = job->ranks_per_node = 0;
     job->layer_split = w->t->own_split;
+    job->sequence_parallel =
+        at[DH_TUNE_SEQUENCE] < 0 ? w->t->own_sequence : at[DH_TUNE_SEQUENCE] > 0;
+    if (w->t->fusions.at[0] >= 0) job->fuse = DH_FUSE_OFF;
+    if (w->t->posts.at[0] >= 0) job->post_validation = false;
     DH_TRY(tune_split_layers(w->ctx, w->t->arena, job->pp * job->vpp, job));
     DH_TRY(dh_job_check(w->ctx, job));
     return find_recipe(w);
@@ -198,21 +243,26 @@ static dh_status check(walk *w, bool *possible)
     return st == DH_OK || st == DH_ENOMEM ? st : refuse(w);
 }
 
-/* This machine's, of a mesh, whatever the micro-batch. */
+/* This machine's, of a mesh with split or whole tokens, whatever the micro-batch. */
 static dh_status find_own_costs(walk *w)
 {
     tuner *t = w->t;
     walk mesh = *w;
     const size_t n = (DH_TUNE_DP + 1) * sizeof *w->config.at;
-    if (t->options->cluster || (t->costs && memcmp(t->costs_of.at, w->config.at, n) == 0))
-        return DH_OK;
+    const bool whole = !t->job->sequence_parallel;
+    if (t->options->cluster) return DH_OK;
+    if (memcmp(t->costs_of.at, w->config.at, n) != 0)
+        t->costs_own[false] = t->costs_own[true] = NULL;
+    t->costs_of = w->config;
+    t->costs = t->recipe.costs = t->costs_own[whole];
+    if (t->costs) return DH_OK;
     mesh.config.at[DH_TUNE_MICRO_BATCH] = mesh.config.at[DH_TUNE_STAGES] = 1;
     DH_TRY(set_job(&mesh));
     dh_profile *profile;
     const dh_status st = dh_job_costs(w->ctx, t->arena, t->job, &t->costs, &profile);
     dh_profile_destroy(profile);
     if (st != DH_OK) return st;
-    t->costs_of = w->config;
+    t->costs_own[whole] = t->costs;
     return set_job(w);
 }
 
@@ -233,6 +283,38 @@ static dh_status each_way(walk *w)
     return DH_OK;
 }
 
+/* Pieces of buckets are stepped by where ranks have shards of what is reduced once a step. */
+static bool may_fuse(const walk *w)
+{
+    const int64_t zero = w->config.at[DH_TUNE_ZERO];
+    const dh_job *job = w->t->job;
+    return job->dp * job->cp > 1 && (zero == 1 || zero == 2) && !job->post_validation &&
+           (job->gradient_sync != DH_GRADIENT_SYNC_EVERY || zero < 2);
+}
+
+static bool may_step_ahead(const walk *w)
+{
+    const int64_t fuse = w->config.at[DH_TUNE_FUSE];
+    return w->t->job->pp > 1 && (fuse < 0 ? dh_fuse_pieces(w->t->job->fuse) == 0 : fuse == 0);
+}
+
+/* What cannot step so steps as all others do, which is there once. */
+static dh_status each_step(walk *w)
+{
+    const tuner *t = w->t;
+    for (size_t f = 0; f < t->fusions.n; f++)
+        for (size_t p = 0; p < t->posts.n; p++) {
+            int64_t *at = w->config.at;
+            at[DH_TUNE_FUSE] = t->fusions.at[f];
+            at[DH_TUNE_POST] = t->posts.at[p];
+            if (at[DH_TUNE_FUSE] > 0 && !may_fuse(w)) continue;
+            if (at[DH_TUNE_POST] > 0 && !may_step_ahead(w)) continue;
+            DH_TRY(each_way(w));
+        }
+    w->config.at[DH_TUNE_FUSE] = w->config.at[DH_TUNE_POST] = -1;
+    return DH_OK;
+}
+
 /* With one data-parallel rank nothing is shared out: all degrees are one. */
 static dh_status visit_one(walk *w)
 {
@@ -242,7 +324,7 @@ static dh_status visit_one(walk *w)
         for (size_t b = 0; b < (alone ? 1 : t->buckets.n); b++) {
             w->config.at[DH_TUNE_ZERO] = t->zeros.at[z];
             w->config.at[DH_TUNE_BUCKET] = t->buckets.at[b];
-            DH_TRY(each_way(w));
+            DH_TRY(each_step(w));
         }
     return DH_OK;
 }
@@ -382,6 +464,30 @@ static dh_status each_recompute(walk *w)
     return DH_OK;
 }
 
+/* Whole tokens are a choice where there are ranks to split them over. */
+static size_t n_sequences(const walk *w)
+{
+    return w->config.at[DH_TUNE_TP] > 1 ? w->t->sequences.n : 1;
+}
+
+static int64_t sequence_at(const walk *w, size_t i)
+{
+    return w->config.at[DH_TUNE_TP] > 1 ? w->t->sequences.at[i] : -1;
+}
+
+static dh_status each_sequence(walk *w)
+{
+    for (size_t i = 0; i < n_sequences(w); i++) {
+        bool possible;
+        w->config.at[DH_TUNE_SEQUENCE] = sequence_at(w, i);
+        DH_TRY(check(w, &possible));
+        if (!possible) continue;
+        DH_TRY(find_own_costs(w));
+        DH_TRY(each_recompute(w));
+    }
+    return DH_OK;
+}
+
 /* ---- units ---------------------------------------------------------------------------------- */
 
 /* Configurations of a unit are far fewer. */
@@ -407,9 +513,13 @@ static dh_status list_mesh(listing *l)
     for (int d = 0; d < DH_N_TUNE_DIM; d++)
         if (d > DH_TUNE_DP) w->config.at[d] = -1;
     w->config.at[DH_TUNE_MICRO_BATCH] = w->config.at[DH_TUNE_STAGES] = 1;
-    const dh_status st = set_job(w);
-    if (st == DH_ENOMEM) return st;
-    w->config.at[DH_TUNE_STAGES] = -1;
+    dh_status st = DH_EINVAL;
+    for (size_t i = 0; st != DH_OK && i < n_sequences(w); i++) {
+        dh_ctx_reset(w->ctx);
+        w->config.at[DH_TUNE_SEQUENCE] = sequence_at(w, i);
+        if ((st = set_job(w)) == DH_ENOMEM) return st;
+    }
+    w->config.at[DH_TUNE_STAGES] = w->config.at[DH_TUNE_SEQUENCE] = -1;
     dh_ctx_reset(w->ctx);
     if (st != DH_OK) return add_unit(l, 0);
     for (int64_t n = 1; n <= share; n++)
@@ -457,13 +567,9 @@ dh_status tune_list_units(dh_ctx *ctx, tuner *t, tune_units *units)
 dh_status tune_each(dh_ctx *ctx, tuner *t, const tune_unit *unit, tune_visit *visit, void *user)
 {
     walk w = {.ctx = ctx, .t = t, .visit = visit, .user = user, .config = unit->config};
-    bool possible;
     w.config.at[DH_TUNE_STAGES] = 1;
     w.config.at[DH_TUNE_MICRO_BATCH] = DH_MAX(unit->config.at[DH_TUNE_MICRO_BATCH], (int64_t)1);
-    DH_TRY(check(&w, &possible));
-    if (!possible) return DH_OK;
-    DH_TRY(find_own_costs(&w));
-    return each_recompute(&w);
+    return each_sequence(&w);
 }
 
 dh_status tune_enter(dh_ctx *ctx, tuner *t, const dh_tune_config *config)

@@ -31,6 +31,7 @@ static const char *const simulated_items[] = {
 };
 
 static const char *const recompute_names[] = {"none", "selective", "full", "attention"};
+static const char *const truth_names[] = {"false", "true"};
 static const char *const cp_linear_names[] = {
     [DH_CP_LINEAR_LASP2] = "lasp2", [DH_CP_LINEAR_LASP1] = "lasp1"};
 
@@ -72,6 +73,12 @@ const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap)
         snprintf(buf, cap, "%s", recompute_names[value]);
     else if (dim == DH_TUNE_CP_LINEAR)
         snprintf(buf, cap, "%s", value < 0 ? "-" : cp_linear_names[value]);
+    else if (dim > DH_TUNE_CP_LINEAR && value < 0)
+        snprintf(buf, cap, "the job's");
+    else if (dim == DH_TUNE_SEQUENCE || dim == DH_TUNE_POST)
+        snprintf(buf, cap, "%s", truth_names[value]);
+    else if (dim == DH_TUNE_FUSE && value == 0)
+        snprintf(buf, cap, "off");
     else if (dim == DH_TUNE_BUCKET && value <= 0)
         snprintf(buf, cap, "%s", value == 0 ? "auto" : "the job's");
     else
@@ -109,6 +116,13 @@ dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_sy
     return dh_job_system(ctx, &job, &system->row, &system->said);
 }
 
+static dh_fuse fuse_of(int64_t pieces)
+{
+    int fuse = DH_FUSE_OFF;
+    while (fuse + 1 < DH_N_FUSE && dh_fuse_pieces((dh_fuse)fuse) < pieces) fuse++;
+    return (dh_fuse)fuse;
+}
+
 /* A size that is no whole number of MB is the job's own, which no search is over. */
 void tune_share_out(const dh_tune_config *config, dh_job *job)
 {
@@ -117,6 +131,8 @@ void tune_share_out(const dh_tune_config *config, dh_job *job)
     job->zero1 &= job->zero == 1;
     if (job->zero < 2) job->gradient_sync = DH_GRADIENT_SYNC_LAST; /* as the degree has it */
     if (bucket >= 0) job->bucket_mb = (double)bucket;
+    if (config->at[DH_TUNE_FUSE] >= 0) job->fuse = fuse_of(config->at[DH_TUNE_FUSE]);
+    if (config->at[DH_TUNE_POST] >= 0) job->post_validation = config->at[DH_TUNE_POST] > 0;
 }
 
 dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
@@ -134,6 +150,7 @@ dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
     job->recompute = (dh_recompute)at[DH_TUNE_RECOMPUTE];
     tune_share_out(config, job);
     if (at[DH_TUNE_CP_LINEAR] >= 0) job->cp_linear = (dh_cp_linear)at[DH_TUNE_CP_LINEAR];
+    if (at[DH_TUNE_SEQUENCE] >= 0) job->sequence_parallel = at[DH_TUNE_SEQUENCE] > 0;
     job->nodes = job->ranks_per_node = 0;
     job->schedule = dh_arena_strdup(job->arena, dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]]->name);
     job->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)[at[DH_TUNE_STRATEGY]].name);

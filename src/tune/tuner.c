@@ -10,18 +10,31 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
 }
 
-/* Of each recomputation, since a system's operators may take another time with it. */
+static dh_status make_costs(dh_ctx *ctx, tuner *t, bool whole, dh_recompute recompute)
+{
+    dh_job *with = DH_NEW(t->arena, dh_job);
+    const dh_costs **costs = &t->costs_by[whole][recompute];
+    if (!with) return no_memory(ctx);
+    *with = *t->job;
+    with->recompute = recompute;
+    with->sequence_parallel = !whole;
+    DH_TRY(dh_job_cluster_costs(ctx, t->arena, with, t->options->cluster, costs));
+    *costs = tune_memo_init(&t->memo[whole][recompute], t->arena, *costs);
+    return DH_OK;
+}
+
+/* Of each recomputation, and of split and whole tokens, since a system's operators may take another
+ * time with them; ours do not with the latter. */
 static dh_status find_costs(dh_ctx *ctx, tuner *t)
 {
+    tune_system system;
+    DH_TRY(tune_system_of(ctx, t, DH_RECOMPUTE_NONE, &system));
     for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) {
-        dh_job *with = DH_NEW(t->arena, dh_job);
-        if (!with) return no_memory(ctx);
-        *with = *t->job;
-        with->recompute = (dh_recompute)i;
-        DH_TRY(dh_job_cluster_costs(ctx, t->arena, with, t->options->cluster, &t->costs_by[i]));
-        t->costs_by[i] = tune_memo_init(&t->memo[i], t->arena, t->costs_by[i]);
+        DH_TRY(make_costs(ctx, t, false, (dh_recompute)i));
+        t->costs_by[true][i] = t->costs_by[false][i];
+        if (system.row.traits != 0) DH_TRY(make_costs(ctx, t, true, (dh_recompute)i));
     }
-    t->costs = t->costs_by[t->job->recompute];
+    t->costs = t->costs_by[!t->job->sequence_parallel][t->job->recompute];
     return DH_OK;
 }
 
@@ -35,6 +48,10 @@ dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job)
                  .schedule_wanted = t->schedule_wanted,
                  .zeros = t->zeros,
                  .buckets = t->buckets,
+                 .sequences = t->sequences,
+                 .fusions = t->fusions,
+                 .posts = t->posts,
+                 .own_sequence = t->own_sequence,
                  .memory_bytes = t->memory_bytes,
                  .shared = t->shared,
                  .arena = dh_arena_create()};
@@ -48,7 +65,8 @@ void tune_tuner_fini(tuner *t)
     dh_table_fini(&t->blocks);
     dh_table_fini(&t->times);
     dh_table_fini(&t->outlines);
-    for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[i].times);
+    for (int whole = 0; whole < 2; whole++)
+        for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[whole][i].times);
     for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
     dh_vec_fini(&t->all_blocks);
     free(t->scratch);

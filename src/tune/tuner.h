@@ -281,17 +281,20 @@ typedef struct tuner {
     const dh_costs *costs;   /* of the cluster; else of the mesh at hand */
     dh_tune_config costs_of; /* where there is no cluster: the mesh that costs are of */
     /* The same by recomputation, which a system's operators depend on; NULL: one for all. */
-    const dh_costs *costs_by[DH_N_TUNE_RECOMPUTE];
-    dh_tune_config own; /* the job's values, for those that are fixed */
+    const dh_costs *costs_by[2][DH_N_TUNE_RECOMPUTE]; /* second: of tokens that are whole */
+    const dh_costs *costs_own[2]; /* where there is no cluster: of the mesh at hand, the same */
+    dh_tune_config own;           /* the job's values, for those that are fixed */
     char *own_split;
     bool *strategy_wanted, *schedule_wanted; /* by row; borrowed, as are the next two */
-    tune_numbers zeros, buckets;             /* values to try, in turn */
+    /* Values to try, in turn; of the last three -1 alone: as the job has it. */
+    tune_numbers zeros, buckets, sequences, fusions, posts;
+    bool own_sequence;
     double memory_bytes;
     tune_shared *shared; /* borrowed */
     dh_arena *arena;     /* of everything below */
     dh_table blocks, times, outlines;
     dh_table decided; /* strategies, with what they leave to costs said */
-    tune_memo memo[DH_N_TUNE_RECOMPUTE];
+    tune_memo memo[2][DH_N_TUNE_RECOMPUTE];
     DH_VEC(tune_blocks *) all_blocks;
     double *scratch;
     size_t n_scratch;
@@ -404,7 +407,7 @@ dh_status tune_enter(dh_ctx *ctx, tuner *t, const dh_tune_config *config);
 /* Rows of --strategies and --schedules. errors: DH_EMISSING */
 dh_status tune_select(dh_ctx *ctx, tuner *t);
 
-/* tune.c: the job with a configuration's degree of ZeRO and size of buckets. */
+/* tune.c: the job with a configuration's degree of ZeRO, size of buckets, and how it steps. */
 void tune_share_out(const dh_tune_config *config, dh_job *job);
 /* An even parallel.layer_split of that many chunks, in the arena, where the job has none
  * and its layers do not divide. */

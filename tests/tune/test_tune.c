@@ -214,6 +214,72 @@ static void test_degrees_of_sharing(void **state)
     }
 }
 
+/* How the optimizer steps: behind the norm of all gradients, ahead of it, or by pieces of buckets.
+ */
+static void test_ways_to_step(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 8);
+    o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_MICRO_BATCH;
+    o.strategies = "sequential";
+    o.schedules = "1f1b";
+    o.fusions = test_is_thin() ? "off,4" : "all";
+    o.posts = "all";
+    s.job->recompute = DH_RECOMPUTE_SELECTIVE;
+    dh_tune *t = search(&s, &o);
+    const errors e = compare(t);
+    const dh_tune_value_row *ahead = value_of(t, DH_TUNE_POST, 1);
+    assert_non_null(ahead);
+    assert_non_null(value_of(t, DH_TUNE_FUSE, 4));
+    assert_null(value_of(t, DH_TUNE_FUSE, -1));
+    /* What cannot be is not tried. */
+    assert_int_equal(ahead->n_refused + value_of(t, DH_TUNE_FUSE, 4)->n_refused, 0);
+    assert_true(ahead->n_fit > 0 && ahead->best.config.at[DH_TUNE_PP] > 1);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const int64_t *at = t->rows[i].config.at;
+        if (at[DH_TUNE_POST] > 0) assert_true(at[DH_TUNE_PP] > 1 && at[DH_TUNE_FUSE] == 0);
+        if (at[DH_TUNE_FUSE] > 0) assert_true(at[DH_TUNE_DP] > 1);
+    }
+    assert_true(e.mean < .012);
+    assert_true(e.worst < .04);
+    assert_true(e.least > .98 && e.most < 1.02);
+    assert_true(e.regret < 1.04);
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_tune_apply(&ctx, &ahead->best.config, s.job));
+    assert_true(s.job->post_validation && s.job->fuse == DH_FUSE_OFF);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+/* Tokens split over tensor parallelism, or whole. */
+static void test_whole_tokens(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 8);
+    o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_MICRO_BATCH;
+    o.strategies = test_is_thin() ? "sequential" : "sequential,list";
+    o.schedules = "1f1b";
+    o.sequences = "all";
+    s.job->recompute = DH_RECOMPUTE_SELECTIVE;
+    dh_tune *t = search(&s, &o);
+    const errors e = compare(t);
+    const dh_tune_value_row *split = value_of(t, DH_TUNE_SEQUENCE, 1);
+    const dh_tune_value_row *whole = value_of(t, DH_TUNE_SEQUENCE, 0);
+    assert_true(split && whole && split->n_fit > 0 && whole->n_fit > 0);
+    assert_true(whole->best.config.at[DH_TUNE_TP] > 1); /* alone there is no choice */
+    assert_true(e.mean < .012);
+    assert_true(e.worst < .04);
+    assert_true(e.least > .98 && e.most < 1.02);
+    assert_true(e.regret < 1.04);
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_tune_apply(&ctx, &whole->best.config, s.job));
+    assert_false(s.job->sequence_parallel);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
 /* Gradients of every micro-batch reduced by themselves, inside a node and across two. Where all
  * forwards come before the first backward the estimate has shards beside all activations, though
  * they come as these go; and it has no gather wait behind a reduction, as with ZeRO-3 those of the
@@ -324,6 +390,13 @@ static void test_refused_inputs(void **state)
     o.zeros = NULL;
     o.buckets = "25,big";
     assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EINVAL, "big is none of auto");
+    o.buckets = NULL;
+    o.fusions = "off,3";
+    assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EINVAL,
+                 "off, 1, 2, 4, 8, each once");
+    o.fusions = NULL;
+    o.posts = "true,true";
+    assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EINVAL, "true, false, each once");
     o = options_of(&s, 17); /* divides neither sequences nor heads; more than there are layers */
     assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EINVAL, "no configuration of 17");
     close_setup(&s);
@@ -443,6 +516,13 @@ static void test_bounds_leave_out_nothing_that_counts(void **state)
     o.zeros = "1,3";
     o.strategies = "sequential,list";
     same_as_exhaustive("dense, little memory", &o, &s);
+    o = options_of(&s, 8);
+    o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_MICRO_BATCH;
+    o.strategies = "sequential";
+    o.schedules = "1f1b";
+    o.fusions = "off,4";
+    o.sequences = o.posts = "all";
+    same_as_exhaustive("dense, steps and tokens", &o, &s);
     close_setup(&s);
     s = open_setup(experts);
     o = options_of(&s, 8);
@@ -539,6 +619,8 @@ int main(void)
         cmocka_unit_test(test_ways_of_linear_attention),
         cmocka_unit_test(test_degrees_of_sharing),
         cmocka_unit_test(test_gradients_by_micro_batch),
+        cmocka_unit_test(test_ways_to_step),
+        cmocka_unit_test(test_whole_tokens),
         cmocka_unit_test(test_items_add_up),
         cmocka_unit_test(test_what_does_not_fit_says_why),
         cmocka_unit_test(test_impossible_values_say_why),
