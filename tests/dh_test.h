@@ -38,8 +38,8 @@ static inline bool test_is_short(void)
     return !getenv("DHELIX_TEST_DEEP");
 }
 
-/* Steps between the cases of a long list that run: all, or every thin-th, or under sanitizers, unless
- * DHELIX_TEST_DEEP is set, every sanitized-th. */
+/* Steps between the cases of a long list that run: all, or every thin-th, or under sanitizers,
+ * unless DHELIX_TEST_DEEP is set, every sanitized-th. */
 static inline size_t test_stride(size_t thin, size_t sanitized)
 {
     return TEST_SANITIZED && test_is_short() ? sanitized : test_is_thin() ? thin : 1;
@@ -52,8 +52,8 @@ static inline bool test_takes(size_t i, size_t k, size_t n)
     return !test_is_short() || k % n == i % n;
 }
 
-/* Of a list of runs that are much alike, whether the i-th is left out: under sanitizers, where a run
- * takes four times as long, two of three, unless DHELIX_TEST_DEEP is set (./test.sh --full). */
+/* Of a list of runs that are much alike, whether the i-th is left out: under sanitizers, where a
+ * run takes four times as long, two of three, unless DHELIX_TEST_DEEP is set (./test.sh --full). */
 static inline bool test_leaves_out(size_t i)
 {
     return TEST_SANITIZED && test_is_short() && i % 3 != 0;

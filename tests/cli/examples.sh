@@ -13,6 +13,7 @@ train() { # example, folder, settings...
 for job in examples/*.yaml; do
     case $job in
     examples/llama3_70b.yaml) ;; # to be simulated: 128 devices
+    examples/hide.yaml) train "$job" hide train.batch=8 ;;
     *) train "$job" "$(basename "$job" .yaml)" ;;
     esac
 done

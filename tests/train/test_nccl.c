@@ -10,9 +10,8 @@
 #include "run/cuda/host/host.h"
 
 #define SMALL                                                                                      \
-    "model.n_layers=2 train.batch=4 train.steps=2 eval.every=2 eval.batches=1 "                    \
+    "model.n_layers=2 train.seq_len=16 train.batch=4 train.steps=2 eval.every=2 eval.batches=1 "   \
     "optimizer.decay_steps=8 "
-#define SHORT "train.seq_len=16 "
 #define BY_NCCL "device=cuda parallel.gpu_comm=nccl "
 
 /* As test_cuda has them; sums go round the ranks here, and are rounded to bf16 on the way. */
