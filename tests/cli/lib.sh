@@ -17,7 +17,8 @@ stdin=/dev/null
 # Whether cases are to run that are much like others: ./test.sh --ci and --full say so.
 deep() { [ -n "${DHELIX_TEST_DEEP:-}" ]; }
 
-# Whether the program is built with a sanitizer, which takes four times as long.
+# Whether the program is built with a sanitizer, which takes four times as long: what makes the same
+# searches and simulations once more is left out then.
 sanitized() { [ -n "${DHELIX_TEST_SANITIZED:-}" ]; }
 
 fail() {

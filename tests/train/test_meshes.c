@@ -60,7 +60,7 @@ static const mesh_list few = {few_meshes, DH_COUNTOF(few_meshes)};
 static void meshes_train_as_one_rank(const char *name, const char *model, mesh_list list,
                                      size_t turn)
 {
-    const size_t first = test_is_thin() ? turn : 0, stride = test_is_thin() ? 3 : 1;
+    const size_t stride = test_stride(3, 6), first = turn % stride;
     int n_meshes = 0;
     char one_out[300], out[300];
     run_curve one, many;

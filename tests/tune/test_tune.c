@@ -147,7 +147,7 @@ static void test_experts(void **state)
 static void test_ways_of_linear_attention(void **state)
 {
     (void)state;
-    for (int hybrid = 0; hybrid < 2; hybrid++) {
+    for (int hybrid = 0; hybrid < (int)(2 / test_stride(1, 2)); hybrid++) {
         setup s = open_setup(dense);
         dh_tune_options o = options_of(&s, 8);
         o.fixed = 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_PP;
