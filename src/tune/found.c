@@ -30,7 +30,15 @@ void tune_found_fini(tune_found *f)
 /* A dimension in which this configuration chooses nothing: a choice of others. */
 static bool is_idle(const dh_tune_config *config, int dim)
 {
-    return dim >= DH_TUNE_CP_LINEAR && config->at[dim] < 0;
+    switch (dim) {
+    case DH_TUNE_CP_LINEAR:
+    case DH_TUNE_SEQUENCE:
+    case DH_TUNE_FUSE:
+    case DH_TUNE_POST:
+        return config->at[dim] < 0;
+    default:
+        return false;
+    }
 }
 
 static bool is_value(const tune_found *f, size_t at, int dim, int64_t value)
