@@ -201,7 +201,6 @@ static json_t *output_json(const dh_graph_run *run, size_t i, const compared *c)
 static json_t *tried_json(const dh_rewrites_tried *tried)
 {
     dh_str name = DH_STR_INIT;
-    dh_str_printf(&name, "%s", "");
     dh_pass_list_print(&tried->passes, &name);
     json_t *o =
         json_pack("{s:s, s:f}", "passes", name.text ? name.text : "", "us", tried->layer_ns * 1e-3);

@@ -153,7 +153,8 @@ __attribute__((noinline)) static void relax_edges(const pair_lattice *b, pair_so
     }
 }
 
-/* All pairs of an edge into f set x and an edge into any b set. */
+/* All pairs of an edge into f set x and an edge into any b set. Of an odd number the last is its
+ * own neighbour: a minimum twice is one. */
 static void relax_paired(table *t, int32_t x)
 {
     for (size_t y = 0; y < t->n_b; y++) t->row[y] = PAIR_NEVER;

@@ -56,7 +56,7 @@ static const mesh_list all = {meshes, DH_COUNTOF(meshes)};
 static const mesh_list few = {few_meshes, DH_COUNTOF(few_meshes)};
 
 /* Under a sanitizer, which looks at what threads and kernels do and not at sums, a family
- * takes every third mesh: turn, turn + 3, ... */
+ * takes every sixth mesh, in other thin runs every third: turn, turn + stride, ... */
 static void meshes_train_as_one_rank(const char *name, const char *model, mesh_list list,
                                      size_t turn)
 {
