@@ -29,7 +29,7 @@ build coverage || exit 1
 if $ci; then
     export DHELIX_TEST_DEEP=1
     # Suites that ask whether to leave cases out, and those that only --ci runs.
-    mapfile -t thin < <(grep -lE 'test_(is_short|is_thin|takes|stride)|DHELIX_TEST_DEEP' -r tests --include='*.c' --include='*.sh' |
+    mapfile -t thin < <(grep -lE 'test_(is_short|is_thin|is_slow|takes|stride)|DHELIX_TEST_DEEP' -r tests --include='*.c' --include='*.sh' |
         sed -E 's|.*/||; s|\.[a-z]+$||' | grep -vE '^(dh_test|lib)$')
     pattern=$(IFS='|'; echo "${thin[*]}")
     ctest --test-dir build/coverage -LE '^full$' -R "$pattern|^cli_" -j 3 | tail -3

@@ -160,6 +160,9 @@ class Job(Mapping[str, Any]):
         schedules: Optional[Names] = None,
         zero: Optional[Sequence[int]] = None,
         buckets: Optional[Sequence[int]] = None,
+        sequence: Optional[Sequence[bool]] = None,
+        fuse: Optional[Sequence[int]] = None,
+        post_validation: Optional[Sequence[bool]] = None,
         top: int = 10,
         simulated: int = 8,
     ) -> Dict[str, Any]:
@@ -167,7 +170,9 @@ class Job(Mapping[str, Any]):
 
         What the job file says of these is searched over; what the job's changes and ``fixed``
         (``{"parallel.tp": 8}``) say stays. ``zero`` and ``buckets`` are degrees of ``parallel.zero`` and sizes of
-        ``parallel.bucket_mb`` (0: auto) to search as well. ``devices`` and ``memory_bytes`` of one are the job's ranks and
+        ``parallel.bucket_mb`` (0: auto) to search as well, ``sequence`` and ``post_validation`` values of
+        ``parallel.sequence`` and ``optimizer.post_validation``, ``fuse`` numbers of pieces of
+        ``optimizer.fuse`` (0: off). ``devices`` and ``memory_bytes`` of one are the job's ranks and
         the cluster's where they are not given. ``ranked`` of the result has the best ``top``: ``settings``
         to give to :meth:`replace`, ``estimated_ms``, and ``simulated_ms`` of those that were simulated, the
         best ``simulated`` by estimate; ``by_value`` the best with each value, and why it loses.
@@ -184,6 +189,9 @@ class Job(Mapping[str, Any]):
             _joined(schedules),
             _joined([str(degree) for degree in zero]) if zero else None,
             _joined([str(mb) for mb in buckets]) if buckets else None,
+            _joined([str(bool(on)).lower() for on in sequence]) if sequence else None,
+            _joined([str(n) if n else "off" for n in fuse]) if fuse else None,
+            _joined([str(bool(on)).lower() for on in post_validation]) if post_validation else None,
             top,
             simulated,
         )

@@ -109,6 +109,19 @@ ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --
 says '0 configurations fit'
 says 'does not fit: stage 0 needs'
 
+# How tokens are split and how the optimizer steps, where it is asked for: each value in the table, and
+# what is written has them.
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --zero 0,1 --sequence all \
+    --fuse off,4 --post-validation all --write "$tmp/more.yaml" --set parallel.tp=4
+says 'sp         false'
+says 'fuse       off'
+says 'post       false'
+ok "$dhelix" simulate "$tmp/more.yaml" --cluster h100
+fails 1 'optimizer.fuse: many is not made of off, 1, 2, 4, 8' "$dhelix" tune "$tmp/job.yaml" \
+    --cluster h100 --devices 16 $one --fuse many
+fails 1 'parallel.sequence: maybe is not made of true, false' "$dhelix" tune "$tmp/job.yaml" \
+    --cluster h100 --devices 16 $one --sequence maybe
+
 # Without a cluster: this machine, by estimates.
 ok "$dhelix" tune examples/tp2.yaml --devices 4 $one --verify 2 --set profile=none
 says 'on 4 devices of this machine'

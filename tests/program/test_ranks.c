@@ -22,10 +22,11 @@ static void for_some_meshes(setup s, void (*visit)(const setup *), size_t first,
     }
 }
 
-/* All meshes; of thin runs a third of them by turns. */
+/* All meshes; of thin runs a third of them by turns, under sanitizers less. */
 static void for_its_meshes(setup s, void (*visit)(const setup *), size_t turn)
 {
-    for_some_meshes(s, visit, test_is_thin() ? turn % 3 : 0, test_is_thin() ? 3 : 1);
+    const size_t stride = test_stride(3, 8);
+    for_some_meshes(s, visit, turn % stride, stride);
 }
 
 static const char *const schedules[] = {"1f1b",    "gpipe",    "interleaved-1f1b", "zb-h1",
@@ -72,7 +73,7 @@ static void strategies_verify(void **state)
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < DH_COUNTOF(paired); k++)
             for (int variant = 0; variant < 2; variant++) {
-                if ((i + k + (size_t)variant) % test_stride(2, 4)) continue;
+                if ((i + k + (size_t)variant) % test_stride(2, 7)) continue;
                 setup s = {.preset = variant ? "llama-tiny" : "gpt2-char",
                            .schedule = paired[k],
                            .seq = 16,
@@ -221,7 +222,7 @@ static void part_waits_verify(void **state)
     dh_arena *arena = dh_arena_create();
     static const char *const strategies[] = {"part-wise+dhelix", "{passes: [part-wise(1)]}",
                                              "part-wise(scatter)+dhelix", "flux"};
-    for (size_t i = 0; i < 8; i += test_is_thin() && i % 3 ? 2 : 1) {
+    for (size_t i = 0; i < 8; i += test_is_slow() ? 3 : test_is_thin() && i % 3 ? 2 : 1) {
         setup s = {.preset = i % 2 ? "llama-tiny" : "mixtral-tiny",
                    .schedule = i % 2 ? "zb-h1" : "dhelix-w",
                    .tp = i % 4 < 2 ? 4 : 2,
@@ -252,7 +253,7 @@ static void context_parallelism_verifies(void **state)
         verifies(&s);
         size_t n;
         const dh_strategy *rows = dh_strategies(&n);
-        const size_t stride = test_stride(3, 6);
+        const size_t stride = test_stride(3, 11);
         for (size_t k = i % stride; k < n; k += stride) {
             s.strategy = &rows[k];
             verifies_and_is_alike(&s);

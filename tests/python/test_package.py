@@ -167,6 +167,25 @@ class Planning(Test):
         best = job.replace({"ranks": "auto", **found["ranked"][0]["settings"]})
         self.assertEqual(best["ranks"], 4)
 
+    def test_tune_searches_choices_of_the_update(self):
+        example = ROOT / "examples/tp2.yaml"
+        words = ["--cluster", "a100", "--devices", 4, "--strategies", "sequential", "--schedules", "1f1b"]
+        words += ["--zero", "0,1", "--sequence", "true,false", "--fuse", "off,4", "--post-validation", "false,true"]
+        found = dhelix.Job(example).tune(
+            "a100",
+            4,
+            strategies="sequential",
+            schedules="1f1b",
+            zero=[0, 1],
+            sequence=[True, False],
+            fuse=[0, 4],
+            post_validation=[False, True],
+            simulated=1,
+        )
+        self.assertEqual(found, program("tune", example, *words, "--verify", 1))
+        with self.assertRaisesRegex(dhelix.InvalidInput, "optimizer.fuse: -1"):
+            dhelix.Job(example).tune("a100", 4, fuse=[-1])
+
     def test_interrupted_search_ends_at_once(self):
         job = dhelix.Job(ROOT / "examples/llama3_70b.yaml")
         timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))

@@ -64,7 +64,7 @@ static void it_trains_as_the_cpu_does(void **state)
     for (size_t i = 0; i < DH_COUNTOF(jobs); i++) {
         char out[300];
         run_curve cpu, cuda;
-        if (test_is_short() && i % 4 != 0) continue;
+        if (test_is_short() && i % (test_is_slow() ? 8 : 4) != 0) continue;
         if (test_is_thin() && !test_is_short() && i % 2 == 0 && i % 8 != 0) continue;
         train(i, "device=cpu", "cpu", out, &cpu);
         dh_host_seed_streams(i + 1);
@@ -100,7 +100,7 @@ static void products_make_gelu_where_they_can(void **state)
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
         char settings[300], out[300];
         run_curve cpu, cuda;
-        if (test_is_short() && i % 3 != 0) continue;
+        if (test_is_short() && i % (test_is_slow() ? 6 : 3) != 0) continue;
         snprintf(settings, sizeof settings, SMALL "%s device=cpu", runs[i].settings);
         run_folder(out, sizeof out, "cpu");
         run_curve_of(runs[i].model, settings, out, &cpu);

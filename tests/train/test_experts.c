@@ -73,8 +73,7 @@ static void a_mixtral_trains_alike_on_every_mesh(void **state)
     read_aux(one_out, 20, one_aux);
     assert_int_equal(one.n, 20);
     assert_true(one.loss[19] < one.loss[0] - 0.5 && isfinite(one.val[19]));
-    for (size_t i = 0; i < DH_COUNTOF(meshes); i += test_is_short() ? 2 : 1) {
-        if (test_leaves_out(i)) continue;
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i += test_is_slow() ? 6 : test_is_short() ? 2 : 1) {
         run_curve_of(RUN_MIXTRAL, meshes[i], out, &many);
         read_aux(out, 20, aux);
         double d = run_distance(&one, &many, 0);
@@ -146,15 +145,18 @@ static void every_mesh_records_what_experts_get(void **state)
 /* A pair of runs: losses, norms and weights differ by at most so much; 0: in no bit. */
 static void expect_close(const char *a, const char *b, double allowed)
 {
-    char out_a[300], out_b[300];
+    char out_a[300], out_b[300], settings[300];
     run_curve curve_a, curve_b;
+    const int n = run_steps(20);
     run_folder(out_a, sizeof out_a, "a");
     run_folder(out_b, sizeof out_b, "b");
-    run_curve_of(RUN_MIXTRAL, a, out_a, &curve_a);
-    run_curve_of(RUN_MIXTRAL, b, out_b, &curve_b);
+    snprintf(settings, sizeof settings, "%s train.steps=%d", a, n);
+    run_curve_of(RUN_MIXTRAL, settings, out_a, &curve_a);
+    snprintf(settings, sizeof settings, "%s train.steps=%d", b, n);
+    run_curve_of(RUN_MIXTRAL, settings, out_b, &curve_b);
     const double d = run_distance(&curve_a, &curve_b, 0);
     if (!(d <= allowed)) fail_msg("\"%s\" and \"%s\": losses differ by %g", a, b, d);
-    if (allowed == 0 && !run_same_bytes(out_a, out_b, 20))
+    if (allowed == 0 && !run_same_bytes(out_a, out_b, n))
         fail_msg("\"%s\" and \"%s\": other weights", a, b);
     remove_run(out_a);
     remove_run(out_b);
@@ -183,7 +185,7 @@ static void orders_and_shards_of_experts_change_no_bit(void **state)
         "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=1f1b train.recompute=full",
         "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=1f1b moe.capacity=4",
     };
-    for (size_t i = 0; i < DH_COUNTOF(same); i++) expect_close(base, same[i], 0);
+    for (size_t i = 0; i < DH_COUNTOF(same); i += test_stride(1, 2)) expect_close(base, same[i], 0);
     expect_close("parallel.dp=4 parallel.ep=2", "parallel.dp=4 parallel.ep=2 parallel.zero1=true",
                  0);
     static const char bf16[] = "parallel.dp=4 parallel.ep=2 parallel.zero1=true train.dtype=bf16";
@@ -224,7 +226,7 @@ static void a_run_goes_on_with_experts_elsewhere(void **state)
     run_folder(out, sizeof out, "parts");
     run_curve_of(RUN_MIXTRAL, "ranks=1", out, &whole);
     remove_run(out);
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+    for (size_t i = 0; i < DH_COUNTOF(cases); i += test_stride(1, 3)) {
         train_in_two_parts(cases[i].first, cases[i].then, out, &parts);
         const double d = run_distance(&whole, &parts, 0);
         if (!(d <= tolerance))

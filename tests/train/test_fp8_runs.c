@@ -27,7 +27,7 @@ static void expect_same(const char *model, const char *settings, const char *con
     char base_out[300], out[300], all[400];
     run_curve base, curve;
     train(model, settings, "base", base_out, &base);
-    for (size_t i = 0; i < at_most(SIZE_MAX, 3) && more[i]; i++) {
+    for (size_t i = 0; i < at_most(SIZE_MAX, 1) && more[i]; i++) {
         snprintf(all, sizeof all, "%s %s", settings, more[i]);
         train(model, all, "other", out, &curve);
         if (run_distance(&base, &curve, 0) != 0 || !run_same_bytes(base_out, out, base.n))
@@ -104,7 +104,7 @@ static void meshes_agree(void **state)
     static const char *const of_experts[] = {
         "parallel.dp=2 parallel.ep=2", "parallel.pp=2", "parallel.tp=2",
         "parallel.tp=2 parallel.dp=2 parallel.ep=2 parallel.expert_tp=1"};
-    expect_near(RUN_LLAMA, meshes, at_most(DH_COUNTOF(meshes), 3));
+    expect_near(RUN_LLAMA, meshes, at_most(DH_COUNTOF(meshes), 1));
     expect_near(RUN_EXPERTS, of_experts, at_most(DH_COUNTOF(of_experts), 1));
 }
 
@@ -116,7 +116,7 @@ static void a_checkpoint_goes_on(void **state)
     run_curve curve;
     train(RUN_GPT2, "train.fp8=hybrid" DECAY, "whole", whole, &curve);
     static const char *const goes_on[] = {"hybrid", "off"};
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < (int)at_most(2, 1); k++) {
         dh_ctx ctx = DH_CTX_INIT;
         dh_train_result result;
         char settings[300];

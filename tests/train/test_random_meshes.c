@@ -148,7 +148,10 @@ static bool try_run(const random_run *r, double *worst)
 static void random_meshes_train_or_are_refused(void **state)
 {
     const char *env = getenv("DHELIX_TEST_DRAWS");
-    const long n_wanted = env ? strtol(env, NULL, 10) : test_is_thin() ? 4 : 12;
+    const long n_wanted = env              ? strtol(env, NULL, 10)
+                          : test_is_slow() ? 2
+                          : test_is_thin() ? 4
+                                           : 12;
     uint64_t seed = test_seed("random_meshes_train_or_are_refused");
     double worst[DH_N_DTYPE] = {0};
     long n_draws = 0, n_trained = 0;

@@ -269,12 +269,10 @@ static void copy_over(const char *parallel, const char *from, const char *to)
     char text[1600];
     dh_job *job;
     snprintf(text, sizeof text,
-             RUN_GPT2
-             "data: {train: tests/data/corpora/tinyshakespeare/input.txt, tokenizer: chars,\n"
-             "       val_fraction: 0.01}\n"
-             "train: {batch: 8, micro_batch: 1, seq_len: 32, threads: 1}\n"
-             "parallel: {%s}\nout: %s\n",
-             parallel, from);
+             RUN_GPT2 "data: {train: %s, tokenizer: chars, val_fraction: 0.01}\n"
+                      "train: {batch: 8, micro_batch: 1, seq_len: 32, threads: 1}\n"
+                      "parallel: {%s}\nout: %s\n",
+             run_text, parallel, from);
     assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "copy.yaml", ".", NULL, 0, &job));
     assert_ok(&ctx, dh_mesh_from_job(&ctx, job, &mesh));
     assert_ok(&ctx, dh_dir_create(&ctx, to));

@@ -17,10 +17,10 @@ typedef struct run_base {
     run_curve curve;
 } run_base;
 
-/* Settings of a run whose bits are compared: where one step differs, so do those behind it. */
-static const char *as_long(void)
+/* Of runs that would have 20. */
+static int n_steps(void)
 {
-    return test_is_short() ? " train.steps=8" : "";
+    return test_is_short() ? run_steps(8) : 20;
 }
 
 static void begin_base(run_base *base, const char *model, const char *settings)
@@ -53,7 +53,9 @@ static void expect_base(const run_base *base, const char *more)
 static void expect_same_run(const char *model, const char *settings, const char *more)
 {
     run_base base;
-    begin_base(&base, model, settings);
+    char all[200];
+    snprintf(all, sizeof all, "%s train.steps=%d", settings, run_steps(20));
+    begin_base(&base, model, all);
     expect_base(&base, more);
     run_remove(base.out);
 }
@@ -133,9 +135,9 @@ static void strategies_change_no_bit(void **state)
         char settings[200];
         run_base base;
         double rings = 0;
-        snprintf(settings, sizeof settings, "%s train.steps=10", meshes[i].settings);
+        snprintf(settings, sizeof settings, "%s train.steps=%d", meshes[i].settings, run_steps(10));
         begin_base(&base, meshes[i].model, settings);
-        assert_int_equal(base.curve.n, 10);
+        assert_int_equal(base.curve.n, run_steps(10));
         for (size_t k = i % stride; k < DH_COUNTOF(ways); k += stride) expect_base(&base, ways[k]);
         if (meshes[i].rings) rings = compare_rings(&base);
         printf("  %s: the same bits, rings %.2g\n", meshes[i].settings, rings);
@@ -167,7 +169,7 @@ static void layer_kinds_change_no_bit(void **state)
         if (test_leaves_out(i)) continue;
         char settings[200];
         run_base base;
-        snprintf(settings, sizeof settings, "%s train.steps=6", runs[i].settings);
+        snprintf(settings, sizeof settings, "%s train.steps=%d", runs[i].settings, run_steps(6));
         begin_base(&base, runs[i].model, settings);
         const size_t n = n_of(runs[i].more, DH_COUNTOF(runs[i].more));
         for (size_t k = 0; k < n; k++)
@@ -184,7 +186,10 @@ static void schedules_change_no_bit(void **state)
     int n_checked = 0;
     run_base base;
     const dh_schedule_row *const *rows = dh_schedule_rows(&n);
-    begin_base(&base, RUN_GPT2, "parallel.pp=2 parallel.dp=2");
+    char settings[60];
+    snprintf(settings, sizeof settings, "parallel.pp=2 parallel.dp=2 train.steps=%d",
+             run_steps(20));
+    begin_base(&base, RUN_GPT2, settings);
     for (size_t i = 0; i < n; i += test_is_thin() ? 3 : 1) {
         const dh_placement at = rows[i]->placement;
         char schedule[100];
@@ -250,7 +255,7 @@ static void sharding_changes_no_bit(void **state)
         if (test_leaves_out(i)) continue;
         run_base base;
         char settings[200], more[150];
-        snprintf(settings, sizeof settings, "%s%s", runs[i].settings, as_long());
+        snprintf(settings, sizeof settings, "%s train.steps=%d", runs[i].settings, n_steps());
         begin_base(&base, runs[i].model, settings);
         const size_t n = n_of(runs[i].more, DH_COUNTOF(runs[i].more));
         for (size_t k = 0; k < n; k++) {
@@ -281,7 +286,7 @@ static void gathers_in_ordered_slots_change_no_bit(void **state)
         if (test_leaves_out(i)) continue;
         char settings[200], more[200];
         run_base base;
-        snprintf(settings, sizeof settings, "%s train.steps=6", runs[i].mesh);
+        snprintf(settings, sizeof settings, "%s train.steps=%d", runs[i].mesh, run_steps(6));
         begin_base(&base, runs[i].model, settings);
         for (size_t k = i % stride; k < DH_COUNTOF(strategies); k += stride) {
             snprintf(more, sizeof more,
@@ -382,14 +387,15 @@ static void gradients_by_micro_batch_have_one_order(void **state)
         char settings[200], out[300];
         run_base base;
         run_curve last;
-        snprintf(settings, sizeof settings, "%s parallel.zero=2 parallel.gradient_sync=every%s",
-                 runs[i].settings, as_long());
+        snprintf(settings, sizeof settings,
+                 "%s parallel.zero=2 parallel.gradient_sync=every train.steps=%d", runs[i].settings,
+                 n_steps());
         begin_base(&base, runs[i].model, settings);
         const size_t n = n_of(runs[i].more, DH_COUNTOF(runs[i].more));
         for (size_t k = 0; k < n; k++)
             if (test_takes(i, k, n)) expect_base(&base, runs[i].more[k]);
         run_folder(out, sizeof out, "once");
-        snprintf(settings, sizeof settings, "%s%s", runs[i].settings, as_long());
+        snprintf(settings, sizeof settings, "%s train.steps=%d", runs[i].settings, n_steps());
         run_curve_of(runs[i].model, settings, out, &last);
         const double d = run_distance(&base.curve, &last, 0);
         const bool wide = !strstr(settings, "bf16");
@@ -413,7 +419,9 @@ static void buckets_change_no_bit(void **state)
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
         if (test_leaves_out(i)) continue;
         run_base base;
-        begin_base(&base, i % 2 ? RUN_GPT2 : RUN_EXPERTS, runs[i]);
+        char settings[200];
+        snprintf(settings, sizeof settings, "%s train.steps=%d", runs[i], run_steps(20));
+        begin_base(&base, i % 2 ? RUN_GPT2 : RUN_EXPERTS, settings);
         if (test_takes(i / 2, 0, 2)) expect_base(&base, "parallel.bucket_mb=0.1");
         if (test_takes(i / 2, 1, 2)) expect_base(&base, "parallel.bucket_mb=0.005");
         run_remove(base.out);

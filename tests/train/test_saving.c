@@ -137,7 +137,7 @@ static void they_are_the_same_files(void **state)
     reset();
     run_folder(between, sizeof between, "between");
     run_folder(beside, sizeof beside, "beside");
-    for (size_t i = 0; i < DH_COUNTOF(meshes); i += test_is_short() ? 2 : 1)
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i += test_is_slow() ? 6 : test_is_short() ? 2 : 1)
         run_both_ways(i, "", between, beside);
 }
 
@@ -157,7 +157,7 @@ static void updates_wait_for_the_copy(void **state)
     reset();
     run_folder(between, sizeof between, "between");
     run_folder(beside, sizeof beside, "beside");
-    for (size_t i = 0; i < DH_COUNTOF(late); i += test_is_thin() ? 2 : 1) {
+    for (size_t i = 0; i < DH_COUNTOF(late); i += test_stride(2, 3)) {
         late_copies = true;
         run_both_ways(late[i].mesh, late[i].more, between, beside);
         late_copies = false;

@@ -114,7 +114,7 @@ static void other_meshes_learn_the_same(void **state)
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
         run_curve one, many;
         char settings[600];
-        if (test_is_thin() && i % 3) continue;
+        if (i % test_stride(3, 6)) continue;
         snprintf(settings, sizeof settings, "data.packing=pack ranks=1 %s",
                  meshes[i].half ? "train.dtype=bf16" : "");
         curve_of(meshes[i].model, settings, out, &one);
@@ -154,7 +154,7 @@ static void one_group_at_home_is_packing(void **state)
     char out_a[300], out_b[300], settings[600];
     run_folder(out_a, sizeof out_a, "packed");
     run_folder(out_b, sizeof out_b, "grouped");
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+    for (size_t i = 0; i < DH_COUNTOF(cases); i += test_stride(1, 3)) {
         run_curve packed, grouped;
         snprintf(settings, sizeof settings, "data.packing=pack %s", cases[i].mesh);
         curve_of(RUN_GPT2, settings, out_a, &packed);
@@ -185,7 +185,7 @@ static void moves_beside_passes_change_nothing(void **state)
     run_folder(out_b, sizeof out_b, "in turn");
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         run_curve beside, turns;
-        if (test_is_thin() && i % 3) continue;
+        if (i % test_stride(3, 5)) continue;
         snprintf(settings, sizeof settings, "data.packing=group %s", cases[i]);
         curve_of(RUN_GPT2, settings, out_a, &beside);
         snprintf(settings, sizeof settings, "data.packing=group switch.overlap=false %s", cases[i]);
@@ -214,7 +214,7 @@ static void what_is_shared_out_at_home_changes_no_bit(void **state)
     char out_a[300], out_b[300], settings[600];
     run_folder(out_a, sizeof out_a, "whole");
     run_folder(out_b, sizeof out_b, "shared");
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+    for (size_t i = 0; i < DH_COUNTOF(cases); i += test_stride(1, 2)) {
         run_curve whole, shared;
         for (int zero = 0; zero <= 3; zero += test_is_thin() ? 3 : 1) {
             snprintf(settings, sizeof settings,
@@ -239,7 +239,7 @@ static void a_stop_changes_nothing(void **state)
         "data.packing=group ranks=4 parallel.dp=2 parallel.tp=2 parallel.zero=3 model.dropout=0.1 "
         "switch.groups=8,dp=4;32,tp=2,pp=2 optimizer.decay_steps=12",
     };
-    for (size_t i = 0; i < DH_COUNTOF(meshes_of); i++) {
+    for (size_t i = 0; i < DH_COUNTOF(meshes_of); i += test_stride(1, 2)) {
         const char *mesh = meshes_of[i];
         char out_a[300], out_b[300], settings[1000], more[600];
         run_curve whole, parts;
