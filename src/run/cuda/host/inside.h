@@ -71,6 +71,7 @@ struct CUevent_st {
     uint64_t place;                 /* how much of that stream's work is done when it is complete */
     uint64_t n_recorded, n_reached; /* times */
     int64_t ns;
+    bool broken;       /* behind a kernel that failed */
     cudaGraph_t graph; /* it was recorded while this was captured, behind what is in `behind` */
     host_set behind;
 };
@@ -84,6 +85,7 @@ struct CUstream_st {
     int device;
     int n_waiters; /* threads that wait for its work */
     bool leaving;
+    bool broken; /* a kernel failed: as on a GPU nothing behind it runs, on what it did not make */
     cudaError_t failure;
     cudaGraph_t graph; /* captures its work; NULL: it runs */
     host_set behind;   /* what the next work is behind, of that graph */
