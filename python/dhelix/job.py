@@ -15,6 +15,15 @@ def _joined(names: Optional[Names]) -> Optional[str]:
     return names if names is None or isinstance(names, str) else ",".join(names)
 
 
+def _words(values: Optional[Sequence[int]], zero: str = "0") -> Optional[str]:
+    """Values of a setting to search, by commas; ``zero`` is the word for 0."""
+    return _joined([str(value) if value else zero for value in values]) if values else None
+
+
+def _switches(values: Optional[Sequence[bool]]) -> Optional[str]:
+    return _joined(["true" if value else "false" for value in values]) if values else None
+
+
 def _path(path: Optional[Path]) -> Optional[str]:
     return None if path is None else os.fspath(path)
 
@@ -187,11 +196,11 @@ class Job(Mapping[str, Any]):
             memory_bytes,
             _joined(strategies),
             _joined(schedules),
-            _joined([str(degree) for degree in zero]) if zero else None,
-            _joined([str(mb) for mb in buckets]) if buckets else None,
-            _joined([str(bool(on)).lower() for on in sequence]) if sequence else None,
-            _joined([str(n) if n else "off" for n in fuse]) if fuse else None,
-            _joined([str(bool(on)).lower() for on in post_validation]) if post_validation else None,
+            _words(zero),
+            _words(buckets),
+            _switches(sequence),
+            _words(fuse, "off"),
+            _switches(post_validation),
             top,
             simulated,
         )

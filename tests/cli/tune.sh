@@ -109,14 +109,26 @@ ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --
 says '0 configurations fit'
 says 'does not fit: stage 0 needs'
 
-# How tokens are split and how the optimizer steps, where it is asked for: each value in the table, and
-# what is written has them.
+# How tokens are split and how the optimizer steps, where it is asked for: each value in the table.
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --zero 0,1 --sequence all \
-    --fuse off,4 --post-validation all --write "$tmp/more.yaml" --set parallel.tp=4
-says 'sp         false'
-says 'fuse       off'
-says 'post       false'
-ok "$dhelix" simulate "$tmp/more.yaml" --cluster h100
+    --fuse off,4 --post-validation all --set parallel.tp=4
+has_value() { # name in the table, value
+    check "$1 $2 is in the table" awk -v name="$1" -v value="$2" '
+        /^[a-z]/ { mine = $1 == name; if (mine && $2 == value) found = 1 }
+        /^ / && mine && $1 == value { found = 1 }
+        END { exit !found }' "$tmp/out"
+}
+for value in 'sp true' 'sp false' 'fuse off' 'fuse 4' 'post true' 'post false'; do has_value $value; done
+# One value, and what is written has it.
+written() { # line of the file, arguments
+    ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --quiet \
+        --write "$tmp/more.yaml" --set parallel.tp=4 "${@:2}"
+    check "$1 is written" grep -q "^ *$1\$" "$tmp/more.yaml"
+    ok "$dhelix" simulate "$tmp/more.yaml" --cluster h100
+}
+written 'sequence: false' --sequence false
+written 'fuse: 4' --zero 1 --fuse 4
+written 'post_validation: true' --post-validation true --set parallel.pp=2
 fails 1 'optimizer.fuse: many is not made of off, 1, 2, 4, 8' "$dhelix" tune "$tmp/job.yaml" \
     --cluster h100 --devices 16 $one --fuse many
 fails 1 'parallel.sequence: maybe is not made of true, false' "$dhelix" tune "$tmp/job.yaml" \

@@ -448,6 +448,55 @@ static void who_gives_up_ends_paced_calls(void **state)
     }
 }
 
+/* ---- kernels that fail ------------------------------------------------------------------------
+ */
+
+static _Atomic int n_ran;
+
+static void count(const void *user)
+{
+    n_ran += *(const int *)user;
+}
+
+static void enqueue(cudaStream_t stream)
+{
+    const int one = 1;
+    assert_int_equal(dh_host_enqueue(stream, count, &one, sizeof one), cudaSuccess);
+}
+
+/* As on a GPU: kernels read what those before them made. Neither on its stream nor on one that
+ * waits for it, and not after somebody has been told; on others. */
+static void nothing_runs_behind_a_kernel_that_failed(void **state)
+{
+    cudaStream_t first, behind, other;
+    cudaEvent_t event;
+    cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&behind, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    n_ran = 0;
+    dh_host_fail_kernel(2);
+    for (int i = 0; i < 3; i++) enqueue(first);
+    cudaEventRecord(event, first);
+    cudaStreamWaitEvent(behind, event, 0);
+    enqueue(behind);
+    assert_int_equal(cudaStreamSynchronize(behind), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(first), cudaErrorLaunchFailure);
+    assert_int_equal(n_ran, 1);
+    enqueue(first);
+    assert_int_equal(cudaStreamSynchronize(first), cudaSuccess);
+    assert_int_equal(n_ran, 1);
+    enqueue(other);
+    assert_int_equal(cudaStreamSynchronize(other), cudaSuccess);
+    assert_int_equal(n_ran, 2);
+    dh_host_fail_kernel(0);
+    cudaEventDestroy(event);
+    cudaStreamDestroy(first);
+    cudaStreamDestroy(behind);
+    cudaStreamDestroy(other);
+    assert_int_equal(dh_host_n_objects(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -458,6 +507,7 @@ int main(void)
         cmocka_unit_test(a_paced_call_takes_its_time),
         cmocka_unit_test(calls_share_a_wire),
         cmocka_unit_test(who_gives_up_ends_paced_calls),
+        cmocka_unit_test(nothing_runs_behind_a_kernel_that_failed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

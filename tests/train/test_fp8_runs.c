@@ -16,10 +16,10 @@ static void train(const char *model, const char *settings, const char *name, cha
     run_curve_of(model, all, out, curve);
 }
 
-/* Under sanitizers, which take 20 times as long, fewer of cases that are alike. */
+/* Under sanitizers fewer of cases that are alike. */
 static size_t at_most(size_t n, size_t n_sanitized)
 {
-    return TEST_SANITIZED ? DH_MIN(n, n_sanitized) : n;
+    return test_is_slow() ? DH_MIN(n, n_sanitized) : n;
 }
 
 static void expect_same(const char *model, const char *settings, const char *const *more)

@@ -182,7 +182,7 @@ static void write_speeches(void)
     dh_ctx ctx = DH_CTX_INIT;
     dh_map map;
     dh_str out = DH_STR_INIT;
-    assert_ok(&ctx, dh_map_open(&ctx, "tests/data/corpora/tinyshakespeare/input.txt", &map));
+    assert_ok(&ctx, dh_map_open(&ctx, RUN_WHOLE_TEXT, &map));
     const char *text = (const char *)map.at;
     for (size_t at = 0, i = 0; i < 40000; i++) {
         if (text[i] != '\n' || text[i + 1] != '\n') continue;

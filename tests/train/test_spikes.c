@@ -61,7 +61,7 @@ static int make_data(void **state)
     enum { N = 2 * STEPS * BATCH * SEQ };
     static char text[N];
     run_make_dir(state);
-    FILE *in = fopen("tests/data/corpora/tinyshakespeare/input.txt", "r");
+    FILE *in = fopen(RUN_WHOLE_TEXT, "r");
     assert_non_null(in);
     assert_int_equal(fread(text, 1, N, in), N);
     fclose(in);

@@ -174,8 +174,7 @@ static bool run_node(launch *l, size_t i, bool wanted)
         if (!w->meeting->meet(l->live[i], wanted)) return false;
         host_wake_all();
     } else if (w->kind == HOST_RECORD) {
-        w->event->n_reached = ++w->event->n_recorded;
-        w->event->ns = dh_now_ns();
+        host_reach(w->event, ++w->event->n_recorded, l->stream);
     } else {
         host_do_work(l->stream, w);
     }

@@ -99,6 +99,8 @@ cudaError_t host_put_meeting(cudaStream_t stream, const host_meeting *meeting, v
 /* Locked, and unlocked while it runs: a kernel or a copy of a stream's, or of a graph that is
  * launched there. */
 void host_do_work(cudaStream_t stream, const host_work *work);
+/* Locked: the event is complete, for the times-th time, behind what the stream has done. */
+void host_reach(cudaEvent_t event, uint64_t times, const struct CUstream_st *stream);
 void host_free_work(host_work *work);
 /* Locked: everything that the stream has is to run now. */
 void host_want(cudaStream_t stream);

@@ -105,18 +105,25 @@ void host_do_work(cudaStream_t s, const host_work *w)
     const uint64_t pause = draw(s, 2);
     const bool fails =
         w->kind == HOST_KERNEL && kernels_to_failure > 0 && --kernels_to_failure == 0;
-    const bool broken = s->broken;
+    const bool runs = !fails && !s->broken;
     const bool is_slow = w->kind == HOST_KERNEL && kernels_to_delay > 0 && --kernels_to_delay == 0;
     host_open_memory();
     pthread_mutex_unlock(&host_lock);
     if (is_slow) dh_sleep_until_ns(dh_now_ns() + delay_ns);
     if (pause % 8 == 0) dh_sleep_until_ns(dh_now_ns() + (int64_t)(pause / 8 % LONGEST_PAUSE_NS));
-    if (!fails && !broken) w->run(w->user);
+    if (runs) w->run(w->user);
     pthread_mutex_lock(&host_lock);
     host_close_memory();
     if (!fails) return;
     s->failure = cudaErrorLaunchFailure;
     s->broken = true;
+}
+
+void host_reach(cudaEvent_t event, uint64_t times, const struct CUstream_st *s)
+{
+    event->n_reached = times;
+    event->ns = dh_now_ns();
+    event->broken = s->broken;
 }
 
 static void do_next(cudaStream_t s)
@@ -126,11 +133,7 @@ static void do_next(cudaStream_t s)
     s->first = w->next;
     if (!s->first) s->last = &s->first;
     s->n_done++;
-    if (w->kind == HOST_RECORD) {
-        w->event->n_reached = w->times;
-        w->event->ns = dh_now_ns();
-        w->event->broken = s->broken;
-    }
+    if (w->kind == HOST_RECORD) host_reach(w->event, w->times, s);
     if (w->kind == HOST_WAIT && w->event->broken) s->broken = true;
     wake(w->kind == HOST_RECORD || w->kind == HOST_MEET);
     if (n_waiting) pthread_cond_broadcast(&moved);
