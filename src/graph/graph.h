@@ -594,6 +594,18 @@ void dh_vocab_shard(int64_t vocab, dh_shard shard, int64_t *first, int64_t *n);
 
 /* ---- optimizer, gradient reductions, links -------------------------------------------------- */
 
+/* How shards become whole where their ranks lie on several nodes (pass_two_stage.c): first a rank
+ * has those of its place of every node, over group `cross`; then, node by node, the ranks of its
+ * own have those of that node, over `local`. n_nodes 0: at once. */
+typedef struct dh_gather_stages {
+    int64_t n_nodes;
+    int32_t local, cross;
+} dh_gather_stages;
+
+/* One collective of n_in elements to n_out alone, to be timed. */
+dh_status dh_graph_build_call(dh_ctx *ctx, dh_op_type type, int32_t group, dh_dtype dtype,
+                              int64_t n_in, int64_t n_out, dh_graph **graph);
+
 /* What this rank updates of one flat of parameters: consecutive elements of its matrices
  * (which decay) or of its vectors (which do not), and where they lie: range indices. */
 typedef struct dh_opt_region {
@@ -609,6 +621,7 @@ typedef struct dh_opt_region {
      * shard, are gathered over `group` after the update. */
     int64_t n_gathered;
     int32_t group;
+    dh_gather_stages stages;
     uint32_t gather; /* range of the whole; DH_NONE */
 } dh_opt_region;
 
@@ -674,9 +687,11 @@ dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, 
  * pieces of one tensor, x_out; then its release. The phase is that of what reads them: DH_PHASE_F
  * or DH_PHASE_B. */
 typedef struct dh_gather {
+    uint32_t flat;
     const uint32_t *shards; /* [n_pieces] range indices */
     int64_t n_pieces, n_piece, n_shard;
     int32_t group;
+    dh_gather_stages stages;
     dh_dtype dtype;
     dh_phase phase;
 } dh_gather;
@@ -696,6 +711,7 @@ typedef struct dh_regather {
     uint32_t flat, own, whole;
     int64_t n_own, n_whole;
     int32_t group;
+    dh_gather_stages stages;
 } dh_regather;
 dh_status dh_graph_build_regathers(dh_ctx *ctx, const dh_regather *list, size_t n, dh_dtype dtype,
                                    dh_graph **graph);

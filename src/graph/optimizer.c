@@ -83,8 +83,6 @@ static void add_op(builder *b, dh_op_type type, dh_phase phase, uint32_t flat, i
 }
 #define IDS(...) ((const uint32_t[DH_MAX_OPERANDS]){__VA_ARGS__})
 
-/* ---- optimizer --------------------------------------------------------------------------- */
-
 static uint32_t views_of(builder *b, uint32_t base, int64_t row, int64_t n)
 {
     if (b->failed) return DH_NONE;
@@ -99,6 +97,71 @@ static uint32_t view_of(builder *b, uint32_t base, int64_t row)
 {
     return views_of(b, base, row, 1);
 }
+
+/* ---- shards made whole ---------------------------------------------------------------------- */
+
+/* An all-gather of shards of n elements, into rows of `whole` from `row` on. */
+typedef struct gathering {
+    dh_phase phase;
+    uint32_t flat;
+    int32_t group;
+    dh_gather_stages stages;
+    int64_t n;
+    dh_dtype dtype;
+} gathering;
+
+/* Of a piece: its nodes' shards. */
+static int64_t rows_of_piece(const dh_gather_stages *stages)
+{
+    return stages->n_nodes > 0 ? stages->n_nodes : 1;
+}
+
+static uint32_t add_rows(builder *b, const char *name, dh_dtype dtype, int64_t n_rows, int64_t n)
+{
+    dh_tensor t = {.kind = DH_TENSOR_ACT,
+                   .dtype = dtype,
+                   .ndim = 2,
+                   .shape = {n_rows, n},
+                   .base = DH_NONE,
+                   .which = DH_NONE};
+    snprintf(t.name, sizeof t.name, "%s", name);
+    return add(b, &t);
+}
+
+static uint32_t row_of(builder *b, uint32_t rows, int64_t row)
+{
+    return b->failed || b->graph->tensors.at[rows].shape[0] == 1 ? rows : view_of(b, rows, row);
+}
+
+static void gather_shards(builder *b, const gathering *g, uint32_t own, uint32_t whole, int64_t row)
+{
+    const int64_t n_nodes = g->stages.n_nodes;
+    if (n_nodes == 0) {
+        add_op(b, DH_OP_ALL_GATHER, g->phase, g->flat, g->group, IDS(own),
+               IDS(row_of(b, whole, row)));
+        return;
+    }
+    const uint32_t nodes = add_rows(b, "nodes", g->dtype, n_nodes, g->n);
+    add_op(b, DH_OP_ALL_GATHER, g->phase, g->flat, g->stages.cross, IDS(own), IDS(nodes));
+    for (int64_t j = 0; j < n_nodes; j++)
+        add_op(b, DH_OP_ALL_GATHER, g->phase, g->flat, g->stages.local, IDS(view_of(b, nodes, j)),
+               IDS(row_of(b, whole, row + j)));
+}
+
+/* A range of n elements that is gathered into. */
+static uint32_t add_whole(builder *b, dh_dtype dtype, uint32_t range, int64_t n,
+                          const dh_gather_stages *stages)
+{
+    const int64_t n_rows = rows_of_piece(stages);
+    const uint32_t id = add_range(b, "all", dtype, range, n, true);
+    if (!b->failed) {
+        b->graph->tensors.at[id].shape[0] = n_rows;
+        b->graph->tensors.at[id].shape[1] = n / n_rows;
+    }
+    return id;
+}
+
+/* ---- optimizer --------------------------------------------------------------------------- */
 
 static int64_t count_counted(const dh_opt_region *regions, size_t n)
 {
@@ -178,18 +241,6 @@ typedef struct stepped {
     uint32_t old; /* what it overwrote; DH_NONE: it is final */
 } stepped;
 
-static uint32_t add_old(builder *b, int64_t n)
-{
-    const dh_tensor t = {.name = "old",
-                         .kind = DH_TENSOR_ACT,
-                         .dtype = DH_F32,
-                         .ndim = 2,
-                         .shape = {3, n},
-                         .base = DH_NONE,
-                         .which = DH_NONE};
-    return add(b, &t);
-}
-
 static stepped update(builder *b, const dh_opt_region *r, uint32_t grad, uint32_t norm,
                       dh_dtype dtype, bool keeps)
 {
@@ -199,7 +250,7 @@ static stepped update(builder *b, const dh_opt_region *r, uint32_t grad, uint32_
                        .m = add_range(b, "m", DH_F32, r->adam_m, r->n, r->decay),
                        .v = add_range(b, "v", DH_F32, r->adam_v, r->n, r->decay),
                        .copy = add_range(b, "c", dtype, r->copy, r->n, r->decay),
-                       .old = keeps ? add_old(b, r->n) : DH_NONE};
+                       .old = keeps ? add_rows(b, "old", DH_F32, 3, r->n) : DH_NONE};
     add_op(b, DH_OP_ADAMW, DH_PHASE_OPT, r->flat, -1, IDS(grad, norm),
            IDS(s.p, s.m, s.v, s.copy, s.old));
     return s;
@@ -208,10 +259,14 @@ static stepped update(builder *b, const dh_opt_region *r, uint32_t grad, uint32_
 static void gather(builder *b, const dh_opt_region *r, const stepped *s, dh_dtype dtype)
 {
     if (r->gather == DH_NONE) return;
-    const uint32_t own = s->copy == DH_NONE ? s->p : s->copy;
-    const uint32_t whole = add_range(b, "all", s->copy == DH_NONE ? DH_F32 : dtype, r->gather,
-                                     r->n_gathered, r->decay);
-    add_op(b, DH_OP_ALL_GATHER, DH_PHASE_OPT, r->flat, r->group, IDS(own), IDS(whole));
+    const gathering g = {.phase = DH_PHASE_OPT,
+                         .flat = r->flat,
+                         .group = r->group,
+                         .stages = r->stages,
+                         .n = r->n,
+                         .dtype = s->copy == DH_NONE ? DH_F32 : dtype};
+    const uint32_t whole = add_whole(b, g.dtype, r->gather, r->n_gathered, &r->stages);
+    gather_shards(b, &g, s->copy == DH_NONE ? s->p : s->copy, whole, 0);
 }
 
 static void step_at_once(builder *b, const dh_opt_region *regions, size_t n, const uint32_t *grads,
@@ -339,22 +394,11 @@ dh_status dh_graph_build_norm_link(dh_ctx *ctx, bool behind, dh_graph **graph)
 
 /* ---- reductions of gradients ---------------------------------------------------------------- */
 
-static uint32_t add_passing(builder *b, const dh_grad_reduction *r)
-{
-    const dh_tensor t = {.name = "passing",
-                         .kind = DH_TENSOR_ACT,
-                         .dtype = DH_F32,
-                         .ndim = 2,
-                         .shape = {r->passing.n_rows, r->passing.n_row},
-                         .base = DH_NONE,
-                         .which = DH_NONE};
-    return add(b, &t);
-}
-
 static void add_reduction(builder *b, const dh_grad_reduction *r, uint32_t *passing)
 {
     const bool leaves = r->passing.n_row > 0 && !r->reads_passing;
-    if (leaves && r->passing.row == 0) *passing = add_passing(b, r);
+    if (leaves && r->passing.row == 0)
+        *passing = add_rows(b, "passing", DH_F32, r->passing.n_rows, r->passing.n_row);
     const uint32_t all =
         r->reads_passing ? *passing : add_range(b, "g", DH_F32, r->range, r->n, false);
     const uint32_t addend = add_range(b, "g.tied", DH_F32, r->addend, r->n, false);
@@ -376,25 +420,6 @@ dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, 
 
 /* ---- parameters made whole ------------------------------------------------------------------- */
 
-/* A bucket in rows that are pieces, or equal parts of them. */
-static uint32_t add_bucket(builder *b, const char *name, const dh_gather *gather, int64_t n_rows,
-                           int64_t n)
-{
-    dh_tensor t = {.kind = DH_TENSOR_ACT,
-                   .dtype = gather->dtype,
-                   .ndim = 2,
-                   .shape = {n_rows, n},
-                   .base = DH_NONE,
-                   .which = DH_NONE};
-    snprintf(t.name, sizeof t.name, "%s", name);
-    return add(b, &t);
-}
-
-static uint32_t row_of(builder *b, uint32_t bucket, int64_t n_rows, int64_t row)
-{
-    return n_rows == 1 ? bucket : view_of(b, bucket, row);
-}
-
 static void add_release(builder *b, const dh_gather *gather, uint32_t whole)
 {
     add_op(b, DH_OP_RELEASE, gather->phase, DH_NONE, -1, IDS(DH_NONE), IDS(whole));
@@ -403,14 +428,15 @@ static void add_release(builder *b, const dh_gather *gather, uint32_t whole)
 dh_status dh_graph_build_gather(dh_ctx *ctx, const dh_gather *gather, dh_graph **graph)
 {
     builder b = {0};
-    const int64_t n = gather->n_pieces;
+    const int64_t n = gather->n_pieces, n_rows = rows_of_piece(&gather->stages);
+    const gathering g = {gather->phase,  gather->flat,    gather->group,
+                         gather->stages, gather->n_shard, gather->dtype};
     DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, gather->dtype));
-    const uint32_t id = add_bucket(&b, "whole", gather, n, gather->n_piece);
+    const uint32_t id = add_rows(&b, "whole", gather->dtype, n * n_rows, gather->n_piece / n_rows);
     for (int64_t k = 0; k < n; k++) {
         const uint32_t shard =
             add_range(&b, "own", gather->dtype, gather->shards[k], gather->n_shard, false);
-        add_op(&b, DH_OP_ALL_GATHER, gather->phase, DH_NONE, gather->group, IDS(shard),
-               IDS(row_of(&b, id, n, k)));
+        gather_shards(&b, &g, shard, id, k * n_rows);
     }
     add_release(&b, gather, id);
     b.graph->x_out = id;
@@ -423,12 +449,11 @@ dh_status dh_graph_build_share(dh_ctx *ctx, const dh_gather *gather, int64_t n_p
     builder b = {0};
     const int64_t n = gather->n_pieces, n_part = gather->n_piece / n_parts;
     DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, gather->dtype));
-    const uint32_t whole = add_bucket(&b, "whole", gather, n * n_parts, n_part);
-    const uint32_t own = add_bucket(&b, "share", gather, n, n_part);
+    const uint32_t whole = add_rows(&b, "whole", gather->dtype, n * n_parts, n_part);
+    const uint32_t own = add_rows(&b, "share", gather->dtype, n, n_part);
     for (int64_t k = 0; k < n; k++)
-        add_op(&b, DH_OP_COPY, DH_PHASE_F, DH_NONE, -1,
-               IDS(row_of(&b, whole, n * n_parts, k * n_parts + index)),
-               IDS(row_of(&b, own, n, k)));
+        add_op(&b, DH_OP_COPY, DH_PHASE_F, DH_NONE, -1, IDS(row_of(&b, whole, k * n_parts + index)),
+               IDS(row_of(&b, own, k)));
     b.graph->x_in = whole;
     b.graph->x_out = own;
     return finish(ctx, &b, graph);
@@ -440,11 +465,11 @@ dh_status dh_graph_build_gather_shares(dh_ctx *ctx, const dh_gather *gather, int
     builder b = {0};
     const int64_t n = gather->n_pieces;
     DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, gather->dtype));
-    const uint32_t own = add_bucket(&b, "share", gather, n, gather->n_piece / n_parts);
-    const uint32_t whole = add_bucket(&b, "whole", gather, n, gather->n_piece);
+    const uint32_t own = add_rows(&b, "share", gather->dtype, n, gather->n_piece / n_parts);
+    const uint32_t whole = add_rows(&b, "whole", gather->dtype, n, gather->n_piece);
     for (int64_t k = 0; k < n; k++)
-        add_op(&b, DH_OP_ALL_GATHER, gather->phase, DH_NONE, gather->group,
-               IDS(row_of(&b, own, n, k)), IDS(row_of(&b, whole, n, k)));
+        add_op(&b, DH_OP_ALL_GATHER, gather->phase, gather->flat, gather->group,
+               IDS(row_of(&b, own, k)), IDS(row_of(&b, whole, k)));
     add_release(&b, gather, whole);
     b.graph->x_in = own;
     b.graph->x_out = whole;
@@ -458,10 +483,21 @@ dh_status dh_graph_build_regathers(dh_ctx *ctx, const dh_regather *list, size_t 
     DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, dtype));
     for (size_t i = 0; i < n; i++) {
         const dh_regather *r = &list[i];
+        const gathering g = {DH_PHASE_F, r->flat, r->group, r->stages, r->n_own, dtype};
         const uint32_t own = add_range(&b, "own", dtype, r->own, r->n_own, true);
-        const uint32_t whole = add_range(&b, "all", dtype, r->whole, r->n_whole, true);
-        add_op(&b, DH_OP_ALL_GATHER, DH_PHASE_F, r->flat, r->group, IDS(own), IDS(whole));
+        gather_shards(&b, &g, own, add_whole(&b, dtype, r->whole, r->n_whole, &r->stages), 0);
     }
+    return finish(ctx, &b, graph);
+}
+
+dh_status dh_graph_build_call(dh_ctx *ctx, dh_op_type type, int32_t group, dh_dtype dtype,
+                              int64_t n_in, int64_t n_out, dh_graph **graph)
+{
+    builder b = {0};
+    DH_TRY(start(ctx, &b, DH_BLOCK_GRADS, dtype));
+    const uint32_t in = add_rows(&b, "in", dtype, 1, n_in);
+    add_op(&b, type, DH_PHASE_W, DH_NONE, group, IDS(in),
+           IDS(add_rows(&b, "out", dtype, 1, n_out)));
     return finish(ctx, &b, graph);
 }
 

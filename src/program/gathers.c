@@ -53,7 +53,8 @@ static dh_gather describe(const plan *b, uint32_t flat, bool backward)
 {
     const dh_program *p = dh_emitter_program(b->emitter);
     const dh_flat *f = &p->flats.at[flat];
-    return (dh_gather){.n_pieces = f->n_pieces,
+    return (dh_gather){.flat = flat,
+                       .n_pieces = f->n_pieces,
                        .n_piece = f->n_piece,
                        .n_shard = f->n_shard,
                        .group = (int32_t)dh_program_data_group(p, f->first_block),
@@ -86,6 +87,9 @@ static dh_status add_gather(dh_ctx *ctx, plan *b, uint32_t block, uint32_t flat,
             dh_flat_part(f.matrix[kind], k * f.n_shard, f.n_shard, dh_dtype_bytes(p->dtype)),
             &shards[k]);
     gather.shards = shards;
+    if (st == DH_OK)
+        st = dh_reductions_gather_stages(ctx, &b->reducer, (dh_group_kind)gather.group,
+                                         &gather.stages);
     if (st == DH_OK) st = dh_graph_build_gather(ctx, &gather, &g);
     free(shards);
     DH_TRY(st);

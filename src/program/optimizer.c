@@ -161,10 +161,13 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
                                 .group = (int32_t)dh_program_data_group(p, f.first_block),
                                 .gather = DH_NONE};
         DH_TRY(place_matrix_region(ctx, r, &f, k * f.n_piece + f.shard0, k * f.n_shard, &region));
-        if (sharded && r->spec->recipe.zero < 3 && !r->spec->recipe.gathers_first)
+        if (sharded && r->spec->recipe.zero < 3 && !r->spec->recipe.gathers_first) {
+            DH_TRY(
+                dh_reductions_gather_stages(ctx, r, (dh_group_kind)region.group, &region.stages));
             DH_TRY(range_of(ctx, r, f.matrix[wide ? DH_BUF_COPY : DH_BUF_MASTER], k * f.n_piece,
                             f.n_piece, wide ? dh_dtype_bytes(r->spec->recipe.dtype) : sizeof(float),
                             &region.gather));
+        }
         const bool early = f.reduced.buffer != DH_NONE;
         const int64_t at = k * f.n_piece + f.shard0;
         const stretch own = {early ? f.reduced : f.matrix[DH_BUF_GRAD], early ? k * f.n_shard : at,

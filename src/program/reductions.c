@@ -63,25 +63,6 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
-/* Whether a sum over the group goes by node and then across nodes: the same on all of its ranks,
- * whose runs of gradients are multiples of DH_FLAT_ALIGN. Costs, where they choose, look at a whole
- * bucket: ranks whose shards of the vocabulary differ have to have the same calls. */
-static dh_status find_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,
-                             dh_group_stages *stages, bool *found)
-{
-    const dh_recipe *recipe = &r->spec->recipe;
-    bool in_stages, by_costs;
-    DH_TRY(dh_recipe_in_stages(ctx, recipe, &in_stages));
-    *found = in_stages && !dh_mesh_group_stages(mesh_of(r), group, stages) &&
-             DH_FLAT_ALIGN % stages->per_node == 0;
-    if (!*found) return DH_OK;
-    DH_TRY(dh_recipe_stages_by_costs(ctx, recipe, &by_costs));
-    if (!by_costs) return DH_OK;
-    const int64_t n = dh_flat_pad(dh_reductions_bucket_bytes(r) / (int64_t)sizeof(float),
-                                  stages->per_node * stages->n_nodes * DH_FLAT_ALIGN);
-    return dh_sum_is_shorter_in_stages(ctx, r, group, stages, n, recipe->zero > 0, found);
-}
-
 /* A sum that every rank has afterwards. In stages (pass_two_stage.c) a rank scatters it over its
  * node, sums its slice, which lies where it was, over nodes, and gathers the others'. */
 static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
@@ -89,7 +70,7 @@ static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
 {
     dh_group_stages s;
     bool found;
-    DH_TRY(find_stages(ctx, r, group, &s, &found));
+    DH_TRY(dh_reductions_stages(ctx, r, group, DH_SHARED_SUM, &s, &found));
     if (!found || all.buffer == DH_NONE) return add_sum(ctx, r, list, group, all, none);
     const int64_t n = (int64_t)(all.n_bytes / sizeof(float)) / s.per_node;
     const int64_t place = dh_mesh_group_index(mesh_of(r), s.local, r->spec->rank);
@@ -126,7 +107,7 @@ static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
 {
     dh_group_stages s;
     bool found;
-    DH_TRY(find_stages(ctx, r, group, &s, &found));
+    DH_TRY(dh_reductions_stages(ctx, r, group, DH_SHARED_SHARDS, &s, &found));
     if (!found || r->each_micro || all.buffer == DH_NONE)
         return add_sum(ctx, r, list, group, all, shard);
     const int64_t n_shard = (int64_t)(shard.n_bytes / sizeof(float)), n = s.per_node * n_shard;

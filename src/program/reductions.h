@@ -92,11 +92,19 @@ dh_status dh_reductions_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, in
 /* regathers.c: the shards that the optimizer of the step before has updated, gathered in the order
  * in which a forward reads the parameters. None with ZeRO-0, and where the optimizer gathers. */
 dh_status dh_regathers_emit(dh_ctx *ctx, const dh_reducer *r);
-/* sums_by_costs.c: whether the calls of a sum of n elements over a group take less in stages, to a
- * shard for each rank or to all of them. */
-dh_status dh_sum_is_shorter_in_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,
-                                      const dh_group_stages *stages, int64_t n, bool sharded,
-                                      bool *shorter);
+/* sums_by_costs.c: what a group of ranks shares. */
+typedef enum dh_shared {
+    DH_SHARED_SUM,    /* of gradients, which all have */
+    DH_SHARED_SHARDS, /* of which each has its shard */
+    DH_SHARED_GATHER  /* of shards, in compute precision */
+} dh_shared;
+/* Whether a group shares in stages by nodes, as the strategy's passes or costs say: the same on all
+ * of its ranks, whose runs of parameters are multiples of DH_FLAT_ALIGN. stages: set where found.
+ */
+dh_status dh_reductions_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,
+                               dh_shared what, dh_group_stages *stages, bool *found);
+dh_status dh_reductions_gather_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,
+                                      dh_gather_stages *stages);
 /* repeats.c: a parameter's elements [begin, end) of its flat's matrices or vectors that the ranks
  * of DH_GROUP_KV have alike. */
 typedef struct dh_repeat {

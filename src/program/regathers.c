@@ -49,12 +49,16 @@ static dh_status add_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, regathe
     const dh_flat f = p->flats.at[id];
     const dh_operand all = f.matrix[p->dtype == DH_F32 ? DH_BUF_MASTER : DH_BUF_COPY];
     const size_t item = dh_dtype_bytes(p->dtype);
+    const dh_group_kind group = dh_program_data_group(p, f.first_block);
+    dh_gather_stages stages;
+    DH_TRY(dh_reductions_gather_stages(ctx, r, group, &stages));
     for (int64_t k = 0; f.n_shard < f.n_piece && k < f.n_pieces; k++) {
         const int64_t first = k * f.n_piece;
         dh_regather made = {.flat = id,
                             .n_own = f.n_shard,
                             .n_whole = f.n_piece,
-                            .group = (int32_t)dh_program_data_group(p, f.first_block)};
+                            .group = (int32_t)group,
+                            .stages = stages};
         DH_TRY(dh_emit_range(ctx, r->emitter, dh_flat_part(all, first + f.shard0, f.n_shard, item),
                              &made.own));
         DH_TRY(

@@ -120,14 +120,21 @@ static dh_status check_copies(dh_ctx *ctx, const dh_program *p, const summed_lis
     return DH_OK;
 }
 
-/* Gathers of parameters, behind the optimizer or at the beginning. */
+/* Gathers of parameters, behind the optimizer or at the beginning. In stages: what is gathered on a
+ * node from shards that came from its place of every node. */
 static bool list_gather(const dh_program *p, const dh_instr *i, summed_list *list)
 {
     const dh_op *op = dh_instr_op(p, i);
     const dh_block_kind kind = kind_of(p, i);
+    dh_group_kind group = (dh_group_kind)op->group;
+    dh_group_stages s;
     if (op->type != DH_OP_ALL_GATHER || (kind != DH_BLOCK_OPT && kind != DH_BLOCK_GATHER))
         return true;
-    return dh_vec_push(list, ((summed){*dh_instr_operand(p, i, 1), (dh_group_kind)op->group}));
+    const dh_group_kind whole = dh_group_whole(group);
+    if (whole != group && !dh_mesh_group_stages(&p->mesh, whole, &s) && group == s.local &&
+        covers(list, *dh_instr_operand(p, i, 0), s.cross))
+        group = whole;
+    return dh_vec_push(list, ((summed){*dh_instr_operand(p, i, 1), group}));
 }
 
 /* An operand of the optimizer that is a shard of a matrix's piece which the rank has whole. */

@@ -155,13 +155,43 @@ static dh_haul haul_of(const reader *r, uint32_t id)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
+static bool is_of_flat(dh_buffer_kind kind)
+{
+    switch (kind) {
+    case DH_BUF_MASTER:
+    case DH_BUF_COPY:
+    case DH_BUF_GRAD:
+    case DH_BUF_UNREDUCED:
+    case DH_BUF_REDUCED:
+    case DH_BUF_ADDEND:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Whose gradients or parameters an operator shares; DH_NONE: nobody's. Of a transfer in stages one
+ * side may be a value on its way. */
+static uint32_t flat_of(const dh_program *p, const dh_instr *i)
+{
+    const dh_op *op = dh_instr_op(p, i);
+    const dh_op_info *info = dh_op_info_of(op->type);
+    if (op->flat != DH_NONE) return op->flat;
+    for (int k = 0; k < info->n_in + info->n_out; k++) {
+        const uint32_t buffer = dh_instr_operand(p, i, k)->buffer;
+        if (buffer != DH_NONE && is_of_flat(p->buffers.at[buffer].kind))
+            return p->buffers.at[buffer].owner;
+    }
+    return DH_NONE;
+}
+
 static dh_cargo_row row_of(const reader *r, uint32_t id, dh_cargo cargo, int32_t mb,
                            const dh_haul *haul)
 {
     const dh_program *p = r->program;
     const dh_instr *i = &p->instrs.at[id];
     const dh_op *op = dh_instr_op(p, i);
-    const dh_buffer *buffer = &p->buffers.at[dh_instr_operand(p, i, 0)->buffer];
+    const uint32_t flat = flat_of(p, i);
     dh_cargo_row row = {.cargo = cargo,
                         .type = op->type,
                         .group = (dh_group_kind)op->group,
@@ -179,9 +209,9 @@ static dh_cargo_row row_of(const reader *r, uint32_t id, dh_cargo cargo, int32_t
         row.phase = DH_PHASE_B;
         row.mb = mb;
     }
-    if (buffer->kind != DH_BUF_STATE) {
-        row.first_block = p->flats.at[buffer->owner].first_block;
-        row.last_block = p->flats.at[buffer->owner].last_block;
+    if (flat != DH_NONE) {
+        row.first_block = p->flats.at[flat].first_block;
+        row.last_block = p->flats.at[flat].last_block;
     }
     return row;
 }

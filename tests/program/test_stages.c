@@ -1,5 +1,6 @@
 /* Groups in two stages, as programs of whole meshes: all verify; what crosses nodes is the closed
- * formula; a stage of a gradient's sum that all ranks leave out is found. */
+ * formula; a stage of a gradient's sum, or of a parameter's gather, that all ranks leave out is
+ * found. */
 #include "meshes.h"
 #include "strategy/strategy.h"
 
@@ -23,19 +24,28 @@ static int64_t larger_side(const dh_graph *g, const dh_op *op)
                   dh_tensor_bytes(&g->tensors.at[op->out[0]]));
 }
 
-/* n times what the rank sends over links between nodes in blocks of a kind: rings of the group's
- * members, n of the group of all. */
-static int64_t crossing(const dh_program *p, bool gradients, int64_t n)
+typedef enum carried { LAYERS, GRADIENTS, PARAMETERS } carried;
+
+static carried what_carries(const dh_graph *g, const dh_op *op)
+{
+    if (g->kind == DH_BLOCK_GATHER) return PARAMETERS;
+    if (g->kind == DH_BLOCK_OPT && op->type == DH_OP_ALL_GATHER) return PARAMETERS;
+    return g->kind == DH_BLOCK_GRADS ? GRADIENTS : LAYERS;
+}
+
+/* n times what the rank sends over links between nodes of one kind: rings of the group's members, n
+ * of the group of all. */
+static int64_t crossing(const dh_program *p, carried what, int64_t n)
 {
     int64_t sum = 0;
     for (size_t i = 0; i < p->instrs.n; i++) {
         const dh_instr *instr = &p->instrs.at[i];
         const dh_graph *g = dh_instr_graph(p, instr);
         const dh_op *op = dh_instr_op(p, instr);
-        const bool layers = g->kind <= DH_BLOCK_HEAD;
-        if (dh_op_info_of(op->type)->resource != DH_RES_COMM ||
+        const bool sums_norm = g->kind == DH_BLOCK_OPT && op->type != DH_OP_ALL_GATHER;
+        if (dh_op_info_of(op->type)->resource != DH_RES_COMM || sums_norm ||
             dh_stream_engine((dh_stream)instr->stream) != DH_ENGINE_CROSS ||
-            !(gradients ? g->kind == DH_BLOCK_GRADS : layers))
+            what_carries(g, op) != what)
             continue;
         const int64_t members = dh_mesh_group_size(&p->mesh, (dh_group_kind)op->group);
         const int64_t rounds = op->type == DH_OP_ALL_REDUCE ? 2 : 1;
@@ -44,18 +54,31 @@ static int64_t crossing(const dh_program *p, bool gradients, int64_t n)
     return sum;
 }
 
-static int64_t crossing_of(const setup *s, bool gradients, int64_t n)
+/* gathers_first: those of parameters at the beginning of a step, where the optimizer has them. */
+static int64_t crossing_of(const setup *s, bool gathers_first, carried what, int64_t n)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    mesh_programs *m = build(s);
+    mesh_programs *m = prepare(s);
+    m->spec.recipe.gathers_first = gathers_first;
+    build_all(m);
     assert_ok(&ctx, verify(&ctx, m));
-    const int64_t sum = crossing(m->at[0], gradients, n);
-    for (size_t r = 1; r < m->n; r++) assert_int_equal(crossing(m->at[r], gradients, n), sum);
+    const int64_t sum = crossing(m->at[0], what, n);
+    for (size_t r = 1; r < m->n; r++) assert_int_equal(crossing(m->at[r], what, n), sum);
     destroy(m);
     return sum;
 }
 
 /* Of n = k N ranks one sends (N - 1) / (n - 1) of what it did in one stage, whatever the calls. */
+static void check_crossing(const setup *one, bool gathers_first, carried what, int64_t n,
+                           int64_t n_nodes)
+{
+    setup two = *one;
+    two.strategy = &staged;
+    const int64_t before = crossing_of(one, gathers_first, what, n);
+    assert_true(before > 0);
+    assert_int_equal(crossing_of(&two, gathers_first, what, n) * (n - 1), before * (n_nodes - 1));
+}
+
 static void what_crosses_is_the_formula(void **state)
 {
     static const struct {
@@ -64,29 +87,27 @@ static void what_crosses_is_the_formula(void **state)
     for (size_t i = 0; i < DH_COUNTOF(meshes); i++)
         for (int64_t zero = 0; zero <= 3; zero++) {
             const int64_t tp = meshes[i].tp, dp = meshes[i].dp, per_node = meshes[i].per_node;
-            const bool gradients = tp <= per_node;
-            const int64_t n = gradients ? dp : tp, n_nodes = tp * dp / per_node;
+            const bool of_data = tp <= per_node;
+            const int64_t n = of_data ? dp : tp, n_nodes = tp * dp / per_node;
             setup one = setup_of("sequential", tp, dp, per_node);
-            setup two = one;
-            two.strategy = &staged;
-            if (zero > 0 && !gradients) continue;
-            one.zero = two.zero = zero;
-            const int64_t before = crossing_of(&one, gradients, n);
-            assert_true(before > 0);
-            assert_int_equal(crossing_of(&two, gradients, n) * (n - 1), before * (n_nodes - 1));
+            if (zero > 0 && !of_data) continue;
+            one.zero = zero;
+            check_crossing(&one, false, of_data ? GRADIENTS : LAYERS, n, n_nodes);
+            if (zero > 0) check_crossing(&one, false, PARAMETERS, n, n_nodes);
+            if (zero == 1 || zero == 2) check_crossing(&one, true, PARAMETERS, n, n_nodes);
         }
 }
 
 /* ---- sums that are left out ---------------------------------------------------------------- */
 
 /* Those of a type on an engine's links. */
-static bool drop_reductions(dh_program *p, dh_op_type type, dh_engine engine)
+static bool drop_calls(dh_program *p, dh_block_kind kind, dh_op_type type, dh_engine engine)
 {
     const size_t n = p->instrs.n;
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
         const dh_instr instr = p->instrs.at[i];
-        const bool drops = dh_instr_graph(p, &instr)->kind == DH_BLOCK_GRADS &&
+        const bool drops = dh_instr_graph(p, &instr)->kind == kind &&
                            dh_instr_op(p, &instr)->type == type &&
                            dh_stream_engine((dh_stream)instr.stream) == engine;
         if (!drops) p->instrs.at[kept++] = instr;
@@ -113,25 +134,49 @@ static void a_stage_that_all_leave_out_is_found(void **state)
         s.zero = stages[i].zero;
         mesh_programs *m = build(&s);
         assert_ok(&ctx, dh_sums_verify(&ctx, m->at[1]));
-        assert_true(drop_reductions(m->at[1], stages[i].type, stages[i].engine));
+        assert_true(drop_calls(m->at[1], DH_BLOCK_GRADS, stages[i].type, stages[i].engine));
         assert_int_equal(dh_sums_verify(&ctx, m->at[1]), DH_EVERIFY);
         assert_non_null(strstr(ctx.message, "was not summed over group dp-cp"));
         destroy(m);
     }
 }
 
+/* Gathers of parameters that a step's optimizer, or the next step, has. */
+static void a_gather_that_all_leave_out_is_found(void **state)
+{
+    for (int k = 0; k < 8; k++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        const dh_engine engine = k & 1 ? DH_ENGINE_CROSS : DH_ENGINE_LOCAL;
+        setup s = setup_of("centauri", 1, 4, 2);
+        s.strategy = &staged;
+        s.zero = 1 + (k >> 2);
+        mesh_programs *m = prepare(&s);
+        m->spec.recipe.gathers_first = k & 2;
+        build_all(m);
+        assert_ok(&ctx, dh_sums_verify(&ctx, m->at[2]));
+        assert_true(
+            drop_calls(m->at[2], k & 2 ? DH_BLOCK_GATHER : DH_BLOCK_OPT, DH_OP_ALL_GATHER, engine));
+        assert_int_equal(dh_sums_verify(&ctx, m->at[2]), DH_EVERIFY);
+        assert_non_null(strstr(ctx.message, "group dp-cp does not gather them all"));
+        destroy(m);
+    }
+}
+
 /* ---- what costs choose ----------------------------------------------------------------------- */
 
-static bool sums_in_stages(const dh_program *p)
+static bool in_stages(const dh_program *p, carried what)
 {
-    for (size_t i = 0; i < p->instrs.n; i++)
-        if (dh_instr_graph(p, &p->instrs.at[i])->kind == DH_BLOCK_GRADS &&
-            dh_stream_engine((dh_stream)p->instrs.at[i].stream) == DH_ENGINE_LOCAL)
+    for (size_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        if (what_carries(dh_instr_graph(p, instr), dh_instr_op(p, instr)) == what &&
+            dh_stream_engine((dh_stream)instr->stream) == DH_ENGINE_LOCAL)
             return true;
+    }
     return false;
 }
 
-/* Where bytes between nodes are what takes long, sums go in stages; where calls are, in one. */
+/* Where bytes between nodes are what takes long, sums and gathers go in stages; where calls are, in
+ * one. */
 static void costs_choose_sums(void **state)
 {
     static const dh_cost_model slow = {
@@ -140,7 +185,7 @@ static void costs_choose_sums(void **state)
     static const dh_cost_model late = {
         .link_bytes_per_s = {[DH_ENGINE_LOCAL] = 1e11, [DH_ENGINE_CROSS] = 1e11},
         .link_latency_ns = {[DH_ENGINE_LOCAL] = 1e9, [DH_ENGINE_CROSS] = 1}};
-    for (int64_t zero = 0; zero <= 2; zero++)
+    for (int64_t zero = 0; zero <= 3; zero++)
         for (int is_slow = 0; is_slow < 2; is_slow++) {
             dh_ctx ctx = DH_CTX_INIT;
             dh_arena *arena = dh_arena_create();
@@ -150,7 +195,10 @@ static void costs_choose_sums(void **state)
             m->spec.recipe.costs = dh_costs_estimated(arena, is_slow ? &slow : &late);
             build_all(m);
             assert_ok(&ctx, verify(&ctx, m));
-            for (size_t r = 0; r < m->n; r++) assert_int_equal(sums_in_stages(m->at[r]), is_slow);
+            for (size_t r = 0; r < m->n; r++) {
+                assert_int_equal(in_stages(m->at[r], GRADIENTS), is_slow);
+                assert_int_equal(in_stages(m->at[r], PARAMETERS), is_slow && zero > 0);
+            }
             destroy(m);
             dh_arena_destroy(arena);
         }
@@ -182,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_crosses_is_the_formula),
         cmocka_unit_test(a_stage_that_all_leave_out_is_found),
+        cmocka_unit_test(a_gather_that_all_leave_out_is_found),
         cmocka_unit_test(costs_choose_sums),
         cmocka_unit_test(classes_verify),
     };

@@ -125,10 +125,59 @@ static void everything_is_counted_once(void **state)
     }
 }
 
+/* Whether some flat is of these blocks. */
+static bool is_of_a_flat(const dh_program *p, const dh_cargo_row *row)
+{
+    for (size_t i = 0; i < p->flats.n; i++)
+        if (p->flats.at[i].first_block == row->first_block) return true;
+    return false;
+}
+
+/* What passes from one stage to the next lies in no flat, and what is gathered block by block in
+ * none either: each says whose it is all the same. */
+static void values_on_their_way_are_somebodys(void **state)
+{
+    static const dh_strategy staged = {
+        .name = "staged", .passes = "two-stage", .policy = "sequential"};
+    static dh_model model;
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_model_from_preset(&ctx, "llama-tiny", &model));
+    for (int64_t zero = 1; zero <= 4; zero++) {
+        dh_program_spec spec = {.recipe = {.model = model,
+                                           .strategy = &staged,
+                                           .micro_batch = 1,
+                                           .seq = 16,
+                                           .n_micro = 1,
+                                           .zero = DH_MIN(zero, (int64_t)3),
+                                           .between = zero == 4 ? DH_GATHERED_SHARE : 0,
+                                           .bucket_bytes = 20000,
+                                           .backend = &backend},
+                                .mode = DH_MODE_TRAIN,
+                                .rank = 2};
+        dh_program *p;
+        dh_cargo_list list;
+        size_t n = 0;
+        assert_ok(&ctx, dh_mesh_init(&ctx, 4, 1, 1, 1, 1, 0, 2, &spec.recipe.mesh));
+        assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
+        dh_span *spans = make_spans(p);
+        assert_ok(&ctx, dh_cargo_read(&ctx, p, spans, &dh_costs_default, &list));
+        for (size_t i = 0; i < list.rows.n; i++) {
+            if (list.rows.at[i].cargo == DH_CARGO_NORM) continue;
+            assert_true(is_of_a_flat(p, &list.rows.at[i]));
+            n += list.rows.at[i].type == DH_OP_ALL_GATHER;
+        }
+        assert_true(n > 1);
+        dh_cargo_list_fini(&list);
+        free(spans);
+        dh_program_destroy(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_is_counted_once),
+        cmocka_unit_test(values_on_their_way_are_somebodys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,11 +150,22 @@ static void bytes_on_paced_links_are_the_formula(void **state)
     team_pace[DH_ENGINE_CROSS] = (dh_comm_pace){0};
 }
 
+/* Parameters that are gathered behind the optimizer, and block by block. */
+static void gathers_send_what_is_planned(void **state)
+{
+    static const char *const meshes[] = {"dp: 4, zero: 1", "dp: 4, zero: 3"};
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i++) {
+        double seconds;
+        assert_int_equal(run_step("two-stage+sequential", meshes[i], &seconds), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_train_alike),
         cmocka_unit_test(bytes_on_paced_links_are_the_formula),
+        cmocka_unit_test(gathers_send_what_is_planned),
     };
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }
