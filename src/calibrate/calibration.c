@@ -16,6 +16,8 @@
 /* Which rows of its kinds tell about a constant: those of one collective only; else all. */
 typedef enum row_type { ANY_ROW, ALL_REDUCES, PERSONAL } row_type;
 
+enum { N_STAGES = 8, MEMORY = 4, PRODUCTS = 5 };
+
 /* In order: what is fitted before is known to those behind. Of one stage the first are kept where
  * there are few rows. `least` keeps what may be 0 searchable by factors, in the struct's unit.
  * `needs`: what is 0 where a cluster lacks such hardware. */
@@ -37,12 +39,15 @@ static const struct {
     {"network.in_switch", 2, KIND(NETWORK), 0.001, ALL_REDUCES, "network.in_switch"},
     {"network.tree", 2, KIND(NETWORK), 0.001, ALL_REDUCES, NULL},
     {"network.transfer_efficiency", 3, KIND(NETWORK_TRANSFER), 0.001, ANY_ROW, NULL},
-    {"gemm.efficiency", 4, KIND(GEMM), 0.01, ANY_ROW, NULL},
-    {"device.kernel_us", 4, KIND(GEMM), 1, ANY_ROW, NULL},
-    {"gemm.start_k", 4, KIND(GEMM), 0.1, ANY_ROW, NULL},
-    {"gemm.tile_half", 4, KIND(GEMM), 0.1, ANY_ROW, NULL},
+    {"device.memory_efficiency", MEMORY, KIND(NORM), 0.01, ANY_ROW, NULL},
+    {"gemm.efficiency", PRODUCTS, KIND(GEMM), 0.01, ANY_ROW, NULL},
+    {"device.kernel_us", PRODUCTS, KIND(GEMM), 1, ANY_ROW, NULL},
+    {"gemm.start_k", PRODUCTS, KIND(GEMM), 0.1, ANY_ROW, NULL},
+    {"gemm.tile_half", PRODUCTS, KIND(GEMM), 0.1, ANY_ROW, NULL},
+    {"attention.efficiency", 6, KIND(ATTN), 0.01, ANY_ROW, NULL},
+    {"attention.grad_efficiency", 7, KIND(ATTN_GRAD), 0.01, ANY_ROW, NULL},
 };
-enum { N_CONSTANTS = DH_COUNTOF(constants), N_STAGES = 5 };
+enum { N_CONSTANTS = DH_COUNTOF(constants) };
 
 static dh_status no_memory(dh_ctx *ctx)
 {
@@ -53,8 +58,17 @@ static dh_status no_memory(dh_ctx *ctx)
 
 static double predict(const dh_cluster *c, const dh_measured_row *row)
 {
-    if (row->kind == DH_MEASURED_GEMM) return dh_cluster_gemm_ns(c, &row->gemm);
-    return dh_cluster_collective(c, row->type, row->bytes, row->span).ns;
+    switch (row->kind) {
+    case DH_MEASURED_GEMM:
+        return dh_cluster_gemm_ns(c, &row->gemm);
+    case DH_MEASURED_NORM:
+        return dh_cluster_memory_ns(c, row->bytes);
+    case DH_MEASURED_ATTN:
+    case DH_MEASURED_ATTN_GRAD:
+        return dh_cluster_attention_ns(c, &row->attention, row->kind == DH_MEASURED_ATTN_GRAD);
+    default:
+        return dh_cluster_collective(c, row->type, row->bytes, row->span).ns;
+    }
 }
 
 static bool is_personal(dh_op_type type)
@@ -82,7 +96,7 @@ static dh_status place_rows(dh_ctx *ctx, const dh_cluster *c, const dh_measured 
     for (size_t i = 0; i < m->rows.n; i++) {
         dh_measured_row *row = &m->rows.at[i];
         dh_mesh mesh;
-        if (row->kind == DH_MEASURED_GEMM) continue;
+        if (!dh_measured_is_call(row)) continue;
         DH_TRY(dh_mesh_init(ctx, row->span.size, 1, 1, 1, 1, row->span.nodes.n_nodes,
                             row->span.nodes.max_per_node, &mesh));
         row->span = dh_cluster_span_of(c, &mesh, DH_GROUP_DP, 0);
@@ -127,8 +141,26 @@ static size_t count_rows(const dh_calibration *f, size_t constant, bool held)
     return n;
 }
 
-/* Rows for each constant of a stage, so that noise in one of them does not decide it. */
+/* Rows for each constant of a stage, so that noise in one of them does not decide it. Where a stage
+ * has one constant alone, a median of as many occurrences does as well. */
 enum { ROWS_FOR_ONE = 3 };
+
+static bool is_alone(size_t constant)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < N_CONSTANTS; i++) n += constants[i].stage == constants[constant].stage;
+    return n == 1;
+}
+
+static bool rests_on_medians(const dh_calibration *f, size_t constant)
+{
+    bool any = false;
+    for (size_t i = 0; i < f->measured->rows.n && is_alone(constant); i++) {
+        const dh_measured_row *row = &f->measured->rows.at[i];
+        any |= !row->held && tells(row, constant) && row->n_samples >= ROWS_FOR_ONE;
+    }
+    return any;
+}
 
 static bool is_lacking(const dh_calibration *f, size_t constant)
 {
@@ -144,7 +176,7 @@ static bool is_wanted(const dh_calibration *f, size_t constant)
         before +=
             constants[i].stage == constants[constant].stage &&
             (constants[constant].type == ANY_ROW || constants[i].type == constants[constant].type);
-    return count_rows(f, constant, false) >= before * ROWS_FOR_ONE;
+    return count_rows(f, constant, false) >= before * ROWS_FOR_ONE || rests_on_medians(f, constant);
 }
 
 /* ---- search --------------------------------------------------------------------------------- */
@@ -294,11 +326,20 @@ static void drop_free(dh_calibration *f)
     }
 }
 
+/* Traces have kernels that never have the scores in memory: what is fitted to them is such. */
+static void choose_kernel(dh_calibration *f)
+{
+    for (size_t i = 0; i < N_CONSTANTS; i++)
+        if (f->constants[i].fitted && constants[i].rows & (KIND(ATTN) | KIND(ATTN_GRAD)))
+            f->cluster.attention = DH_ATTENTION_BLOCKWISE;
+}
+
 /* ---- rows left out -------------------------------------------------------------------------- */
 
 static double size_of(const dh_measured_row *row)
 {
     const dh_gemm_shape *g = &row->gemm;
+    if (row->attention.flops > 0) return row->attention.flops;
     if (row->kind != DH_MEASURED_GEMM) return row->bytes;
     return (double)g->rows * (double)g->columns * (double)g->shared * (double)g->batch;
 }
@@ -379,7 +420,7 @@ static dh_status check_devices(dh_ctx *ctx, dh_calibration *f, int64_t devices)
 {
     int64_t most = 0;
     for (size_t i = 0; i < f->measured->rows.n; i++)
-        if (f->measured->rows.at[i].kind != DH_MEASURED_GEMM)
+        if (dh_measured_is_call(&f->measured->rows.at[i]))
             most = DH_MAX(most, f->measured->rows.at[i].span.nodes.max_per_node);
     if (devices > 0 && most > devices)
         return dh_fail(ctx, DH_EINVAL,
@@ -425,7 +466,12 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
     hold_rows(measured);
     choose_constants(fit);
     for (unsigned stage = 0; stage < N_STAGES; stage++) DH_TRY(fit_stage(ctx, fit, stage));
+    /* GEMMs say what a kernel takes at least, norms how fast memory is, and each matters to the
+     * other's small ones. */
+    DH_TRY(fit_stage(ctx, fit, MEMORY));
+    DH_TRY(fit_stage(ctx, fit, PRODUCTS));
     drop_free(fit);
+    choose_kernel(fit);
     judge_constants(fit);
     judge_groups(fit);
     return dh_calibration_find_oefs(ctx, fit);

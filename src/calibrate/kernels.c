@@ -127,6 +127,7 @@ typedef struct names_row {
     size_t first;
     bool batched;    /* GEMM: the first axis is a batch */
     bool heads_last; /* attention: [batch, tokens, heads, channels], else heads before tokens */
+    size_t mask;     /* attention: the argument that says whether it is causal */
 } names_row;
 
 static bool read_gemm(const names_row *row, const json_t *dims, int64_t *size)
@@ -146,6 +147,7 @@ static bool read_attention(const names_row *row, const json_t *dims, int64_t *si
     size[2] = size_at(dims, row->first + 1, heads);
     size[3] = size_at(dims, row->first, tokens);
     size[4] = size_at(dims, row->first, 3);
+    if (size_at(dims, row->first + 1, tokens) != size[3]) return false; /* to another sequence */
     return size[0] > 0 && size[1] > 0 && size[2] > 0 && size[3] > 0 && size[4] > 0;
 }
 
@@ -160,19 +162,21 @@ static bool read_norm(const names_row *row, const json_t *dims, int64_t *size)
 }
 
 static const names_row operators[] = {
-    {"aten::mm", DH_KERNEL_GEMM, read_gemm, 0, false, false},
-    {"aten::addmm", DH_KERNEL_GEMM, read_gemm, 1, false, false},
-    {"aten::bmm", DH_KERNEL_GEMM, read_gemm, 0, true, false},
-    {"aten::baddbmm", DH_KERNEL_GEMM, read_gemm, 1, true, false},
-    {"aten::_flash_attention_forward", DH_KERNEL_ATTN, read_attention, 0, false, true},
-    {"aten::_efficient_attention_forward", DH_KERNEL_ATTN, read_attention, 0, false, true},
-    {"aten::_scaled_dot_product_cudnn_attention", DH_KERNEL_ATTN, read_attention, 0, false, false},
-    {"aten::_flash_attention_backward", DH_KERNEL_ATTN_GRAD, read_attention, 1, false, true},
-    {"aten::_efficient_attention_backward", DH_KERNEL_ATTN_GRAD, read_attention, 1, false, true},
+    {"aten::mm", DH_KERNEL_GEMM, read_gemm, 0, false, false, 0},
+    {"aten::addmm", DH_KERNEL_GEMM, read_gemm, 1, false, false, 0},
+    {"aten::bmm", DH_KERNEL_GEMM, read_gemm, 0, true, false, 0},
+    {"aten::baddbmm", DH_KERNEL_GEMM, read_gemm, 1, true, false, 0},
+    {"aten::_flash_attention_forward", DH_KERNEL_ATTN, read_attention, 0, false, true, 8},
+    {"aten::_efficient_attention_forward", DH_KERNEL_ATTN, read_attention, 0, false, true, 9},
+    {"aten::_scaled_dot_product_cudnn_attention", DH_KERNEL_ATTN, read_attention, 0, false, false,
+     6},
+    {"aten::_flash_attention_backward", DH_KERNEL_ATTN_GRAD, read_attention, 1, false, true, 11},
+    {"aten::_efficient_attention_backward", DH_KERNEL_ATTN_GRAD, read_attention, 1, false, true,
+     14},
     {"aten::_scaled_dot_product_cudnn_attention_backward", DH_KERNEL_ATTN_GRAD, read_attention, 1,
-     false, false},
-    {"aten::native_layer_norm", DH_KERNEL_NORM, read_norm, 0, false, false},
-    {"aten::_fused_rms_norm", DH_KERNEL_NORM, read_norm, 0, false, false},
+     false, false, 14},
+    {"aten::native_layer_norm", DH_KERNEL_NORM, read_norm, 0, false, false, 0},
+    {"aten::_fused_rms_norm", DH_KERNEL_NORM, read_norm, 0, false, false, 0},
 };
 
 static const names_row *row_of(const char *name)
@@ -182,12 +186,22 @@ static const names_row *row_of(const char *name)
     return NULL;
 }
 
+/* Language models are causal: without a word on it, as by profilers that write no "Concrete
+ * Inputs", a kernel is taken for that. */
+static bool is_unmasked(const names_row *row, const json_t *args)
+{
+    const json_t *arguments = json_object_get(args, "Concrete Inputs");
+    const char *mask = json_string_value(json_array_get(arguments, row->mask));
+    return row->mask > 0 && mask && (strcmp(mask, "False") == 0 || strcmp(mask, "0") == 0);
+}
+
 bool kernels_add_op(kernels *k, const json_t *args, const char *name)
 {
     const names_row *row = row_of(name);
     const json_t *id = json_object_get(args, "External id");
     if (!row) return true;
-    kernel_op op = {.id = json_integer_value(id), .is = {.kind = row->kind}};
+    kernel_op op = {.id = json_integer_value(id),
+                    .is = {.kind = row->kind, .unmasked = is_unmasked(row, args)}};
     const char *type =
         json_string_value(json_array_get(json_object_get(args, "Input type"), row->first));
     if (json_is_integer(id) && type && measured_dtype(type, &op.is.dtype) &&

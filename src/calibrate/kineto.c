@@ -85,6 +85,7 @@ static int by_sizes(const void *x, const void *y)
     const dh_measured_kernel *a = &((const kernel_op *)x)->is, *b = &((const kernel_op *)y)->is;
     if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
     if (a->dtype != b->dtype) return a->dtype < b->dtype ? -1 : 1;
+    if (a->unmasked != b->unmasked) return a->unmasked ? 1 : -1;
     for (size_t i = 0; i < DH_KERNEL_SIZES; i++)
         if (a->size[i] != b->size[i]) return a->size[i] < b->size[i] ? -1 : 1;
     return 0;
@@ -106,11 +107,9 @@ static dh_status add_ops(const measured_file *f, kernels *k)
     if (n > 0) qsort(k->ops.at, n, sizeof *k->ops.at, by_sizes_and_time);
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && by_sizes(&k->ops.at[i], &k->ops.at[end]) == 0;) end++;
-        const dh_measured_kernel *median = &k->ops.at[i + (end - i) / 2].is;
-        const int64_t *s = median->size;
-        if (!dh_vec_push(&f->m->kernels, *median)) return measured_no_memory(f);
-        if (median->kind == DH_KERNEL_GEMM)
-            DH_TRY(measured_add_gemm(f, 0, median->dtype, s[0], s[1], s[2], s[3], median->ns));
+        dh_measured_kernel *median = &k->ops.at[i + (end - i) / 2].is;
+        median->n_samples = (int32_t)DH_MIN(end - i, (size_t)INT32_MAX);
+        DH_TRY(measured_add_kernel(f, median));
     }
     return DH_OK;
 }
@@ -120,7 +119,7 @@ static bool merge(const measured_file *f, const kernel_call *call)
 {
     for (size_t i = 0; i < f->m->rows.n; i++) {
         dh_measured_row *row = &f->m->rows.at[i];
-        if (row->line != 0 || row->kind == DH_MEASURED_GEMM || row->type != call->type ||
+        if (row->line != 0 || !dh_measured_is_call(row) || row->type != call->type ||
             row->bytes != call->bytes || row->span.size != call->ranks ||
             row->span.nodes.n_nodes != call->nodes)
             continue;

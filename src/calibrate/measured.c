@@ -112,6 +112,64 @@ dh_status measured_add_gemm(const measured_file *file, int32_t line, dh_dtype dt
     return dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
 }
 
+/* As dh_op_flops and dh_op_bytes have it for the operator: two products of queries and keys, five
+ * backward; queries, keys, values and results, backward all of these and their gradients, and a
+ * float of statistics for each query. */
+static dh_attention_work attention_of(const dh_measured_kernel *k)
+{
+    const bool grad = k->kind == DH_KERNEL_ATTN_GRAD;
+    const double heads = (double)k->size[1], kv_heads = (double)k->size[2];
+    const double seq = (double)k->size[3], tokens = (double)k->size[0] * seq;
+    const double dim = (double)k->size[4], item = (double)dh_dtype_bytes(k->dtype);
+    const double keys = k->unmasked ? 2 * seq : seq + 1; /* times two, in the mean */
+    const double packed = heads + 2 * kv_heads, results = heads;
+    return (dh_attention_work){.dtype = k->dtype,
+                               .flops = (grad ? 5 : 2) * tokens * keys * heads * dim,
+                               .bytes = (grad ? 2 : 1) * tokens * (packed + results) * dim * item +
+                                        tokens * heads * (double)sizeof(float)};
+}
+
+static dh_status add_attention(const measured_file *file, const dh_measured_kernel *k)
+{
+    const bool grad = k->kind == DH_KERNEL_ATTN_GRAD, wide = k->dtype == DH_F32;
+    const dh_measured_row row = {.kind = grad ? DH_MEASURED_ATTN_GRAD : DH_MEASURED_ATTN,
+                                 .group = grad   ? wide ? "gradient of attention f32"
+                                                        : "gradient of attention bf16"
+                                          : wide ? "attention f32"
+                                                 : "attention bf16",
+                                 .weight = 1,
+                                 .file = file->path,
+                                 .n_samples = k->n_samples,
+                                 .ns = k->ns,
+                                 .attention = attention_of(k)};
+    return dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+}
+
+/* Small ones take what any kernel does. */
+static dh_status add_norm(const measured_file *file, const dh_measured_kernel *k)
+{
+    const double elements = (double)k->size[0] * (double)k->size[1];
+    const double bytes = 2 * elements * (double)dh_dtype_bytes(k->dtype);
+    const bool large = bytes >= LARGE_BYTES;
+    const dh_measured_row row = {.kind = DH_MEASURED_NORM,
+                                 .group = large ? "norm, from 1 MiB" : "norm, below 1 MiB",
+                                 .weight = large ? 1 : SMALL_WEIGHT,
+                                 .file = file->path,
+                                 .n_samples = k->n_samples,
+                                 .ns = k->ns,
+                                 .bytes = bytes};
+    return dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+}
+
+dh_status measured_add_kernel(const measured_file *file, const dh_measured_kernel *k)
+{
+    const int64_t *s = k->size;
+    if (!dh_vec_push(&file->m->kernels, *k)) return measured_no_memory(file);
+    if (k->kind == DH_KERNEL_GEMM)
+        return measured_add_gemm(file, 0, k->dtype, s[0], s[1], s[2], s[3], k->ns);
+    return k->kind == DH_KERNEL_NORM ? add_norm(file, k) : add_attention(file, k);
+}
+
 bool measured_dtype(const char *name, dh_dtype *dtype)
 {
     static const char *const halves[] = {"bf16", "bfloat16", "fp16", "f16", "half", "float16"};
@@ -161,8 +219,8 @@ static dh_status read_text(const measured_file *f)
         DH_TRY(measured_read_gemms(f));
     if (dh_measured_count(f->m) + f->m->notes.n > before) return DH_OK;
     return dh_fail(f->ctx, DH_EFORMAT,
-                   "%s: no measurement in it that a constant could rest on: collectives, GEMMs "
-                   "with their sizes, or measured pairs",
+                   "%s: no measurement in it that a constant could rest on: collectives, GEMMs, "
+                   "norms or attention with their sizes, or measured pairs",
                    f->path);
 }
 

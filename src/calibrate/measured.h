@@ -10,7 +10,10 @@
     X(LOCAL_TRANSFER, "transfers inside a node")                                                   \
     X(NETWORK, "collectives between nodes")                                                        \
     X(NETWORK_TRANSFER, "transfers between nodes")                                                 \
-    X(GEMM, "GEMMs")
+    X(GEMM, "GEMMs")                                                                               \
+    X(NORM, "norms")                                                                               \
+    X(ATTN, "attention")                                                                           \
+    X(ATTN_GRAD, "gradients of attention")
 
 typedef enum dh_measured_kind {
 #define X(id, text) DH_MEASURED_##id,
@@ -25,14 +28,20 @@ typedef struct dh_measured_row {
     const char *group; /* "all_reduce, 8 ranks on 1 node, from 1 MiB": rows that differ by size */
     double weight;     /* in the fit */
     const char *file;
-    int32_t line; /* 0: of several places of a trace */
+    int32_t line;      /* 0: of several places of a trace */
+    int32_t n_samples; /* that it is the median of; 0: not known */
     double ns;
     dh_op_type type; /* of a collective, with its span and its bytes as cluster.h counts them */
     dh_cluster_span span;
-    double bytes;
+    double bytes; /* of a norm those that it reads and writes */
     dh_gemm_shape gemm;
+    dh_attention_work attention;
     bool held; /* left out of the fit */
 } dh_measured_row;
+static inline bool dh_measured_is_call(const dh_measured_row *row)
+{
+    return row->kind < DH_MEASURED_GEMM;
+}
 
 /* What a kernel of the device computed. */
 typedef enum dh_kernel_kind {
@@ -49,7 +58,9 @@ typedef struct dh_measured_kernel {
     dh_kernel_kind kind;
     dh_dtype dtype;
     int64_t size[DH_KERNEL_SIZES]; /* as the kind says; 0: none */
+    bool unmasked;                 /* attention of every token to all others */
     double ns;
+    int32_t n_samples;
 } dh_measured_kernel;
 
 /* Two operators that ran at the same time. */
@@ -63,7 +74,7 @@ typedef struct dh_measured {
     dh_arena *arena;                /* owns strings */
     DH_VEC(dh_measured_pair) pairs; /* of profiles */
     DH_VEC(dh_measured_row) rows;
-    DH_VEC(dh_measured_kernel) kernels; /* of traces; GEMMs are rows too */
+    DH_VEC(dh_measured_kernel) kernels; /* of traces; rows too */
     DH_VEC(const char *) notes;         /* what a file lacks, for people */
     int64_t node_devices;               /* how ranks lie on nodes where a file does not say */
 } dh_measured;
@@ -112,6 +123,8 @@ static inline bool measured_is_number(double value)
 {
     return value > 0 && value < 1e18;
 }
+/* A kernel of a trace: a GEMM, attention or a norm. */
+dh_status measured_add_kernel(const measured_file *file, const dh_measured_kernel *kernel);
 /* By any of the names that files have for it ("fp16", "c10::BFloat16"); false: neither float32 nor
  * a half. */
 bool measured_dtype(const char *name, dh_dtype *dtype);

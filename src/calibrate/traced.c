@@ -137,7 +137,7 @@ static double vector_bytes(const dh_graph *g, const dh_op *op)
 static bool same_call(const dh_measured_row *row, dh_op_type type, double bytes, int64_t ranks,
                       int64_t nodes)
 {
-    if (row->kind == DH_MEASURED_GEMM || row->bytes != bytes) return false;
+    if (!dh_measured_is_call(row) || row->bytes != bytes) return false;
     if (is_transfer(type))
         return row->type == DH_OP_SEND && (row->span.nodes.n_nodes > 1) == (nodes > 1);
     const dh_op_type known = type == DH_OP_ALL_TO_ALL_ROWS ? DH_OP_ALL_TO_ALL : type;
@@ -263,7 +263,8 @@ static dh_status list_rest(matching *m)
     }
     for (size_t i = 0; i < m->measured.rows.n; i++) {
         const dh_measured_row *row = &m->measured.rows.at[i];
-        if (m->used_rows[i] || row->kind == DH_MEASURED_GEMM) continue; /* GEMMs are kernels too */
+        if (m->used_rows[i] || !dh_measured_is_call(row))
+            continue; /* kernels have their own list */
         const char *text = call_text(t->arena, row);
         if (!text || !dh_vec_push(&t->measurements, text)) return no_memory(m->ctx);
     }

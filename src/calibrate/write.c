@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "calibrate/calibration.h"
+#include "costs/cluster_table.h"
 
 /* Bytes of the section's name: "local" of "local.step_us". */
 static size_t section_of(const char *key)
@@ -31,6 +32,9 @@ static void print_section(const dh_calibration *f, size_t i, dh_str *out)
     for (size_t k = 0; k < i; k++)
         if (f->constants[k].fitted && same_section(f->constants[k].key, key)) return;
     dh_str_printf(out, "\n%.*s:\n", (int)section_of(key), key);
+    if (same_section(key, "attention.") && f->cluster.attention != f->base->attention)
+        dh_str_printf(out, "  kernel: %s  # as in traces\n",
+                      dh_attention_kernel_names[f->cluster.attention]);
     for (size_t k = i; k < f->n_constants; k++) {
         const dh_calibration_constant *c = &f->constants[k];
         if (!c->fitted || !same_section(c->key, key)) continue;

@@ -126,6 +126,12 @@ typedef struct dh_gemm_shape {
     double bytes;          /* operands and result */
 } dh_gemm_shape;
 double dh_cluster_gemm_ns(const dh_cluster *cluster, const dh_gemm_shape *shape);
+/* Attention block by block, whose scores are never in memory: by its operations or its bytes. */
+typedef struct dh_attention_work {
+    dh_dtype dtype;
+    double flops, bytes;
+} dh_attention_work;
+double dh_cluster_attention_ns(const dh_cluster *cluster, const dh_attention_work *work, bool grad);
 double dh_cluster_memory_ns(const dh_cluster *cluster, double bytes);
 
 /* X(id, name, doc): algorithms of collectives. */

@@ -169,11 +169,18 @@ static double grouped_wgrad(const dh_cluster *c, const dh_cost_op *op)
 
 /* ---- attention --------------------------------------------------------------------------- */
 
-static double blockwise_ns(const dh_cluster *c, const dh_cost_op *op, double efficiency)
+double dh_cluster_attention_ns(const dh_cluster *c, const dh_attention_work *work, bool grad)
 {
-    const double rate = peak(c, op->graph->dtype) * efficiency;
-    return DH_MAX(dh_op_flops(op->graph, op->op) / rate * 1e9,
-                  dh_cluster_memory_ns(c, dh_op_bytes(op->graph, op->op)));
+    const double efficiency = grad ? c->attention_grad_efficiency : c->attention_efficiency;
+    const double rate = peak(c, work->dtype) * efficiency;
+    return DH_MAX(work->flops / rate * 1e9, dh_cluster_memory_ns(c, work->bytes));
+}
+
+static double blockwise_ns(const dh_cluster *c, const dh_cost_op *op, bool grad)
+{
+    const dh_attention_work work = {op->graph->dtype, dh_op_flops(op->graph, op->op),
+                                    dh_op_bytes(op->graph, op->op)};
+    return dh_cluster_attention_ns(c, &work, grad);
 }
 
 /* A batched product that makes or uses scores of n_q x n_k for every head. */
@@ -218,26 +225,25 @@ static double scores_ns(const dh_cluster *c, const dh_cost_op *op, bool backward
 
 static double attention(const dh_cluster *c, const dh_cost_op *op)
 {
-    return c->attention == DH_ATTENTION_BLOCKWISE ? blockwise_ns(c, op, c->attention_efficiency)
+    return c->attention == DH_ATTENTION_BLOCKWISE ? blockwise_ns(c, op, false)
                                                   : scores_ns(c, op, false);
 }
 
 static double attention_grad(const dh_cluster *c, const dh_cost_op *op)
 {
-    return c->attention == DH_ATTENTION_BLOCKWISE
-               ? blockwise_ns(c, op, c->attention_grad_efficiency)
-               : scores_ns(c, op, true);
+    return c->attention == DH_ATTENTION_BLOCKWISE ? blockwise_ns(c, op, true)
+                                                  : scores_ns(c, op, true);
 }
 
 /* Chunks of tokens at a time, never their scores in memory: at the rates of such kernels. */
 static double linear_attention(const dh_cluster *c, const dh_cost_op *op)
 {
-    return blockwise_ns(c, op, c->attention_efficiency);
+    return blockwise_ns(c, op, false);
 }
 
 static double linear_attention_grad(const dh_cluster *c, const dh_cost_op *op)
 {
-    return blockwise_ns(c, op, c->attention_grad_efficiency);
+    return blockwise_ns(c, op, true);
 }
 
 /* ---- others ------------------------------------------------------------------------------- */

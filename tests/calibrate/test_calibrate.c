@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/json_text.h"
+#include "costs/cluster_ops.h"
 #include "costs/profile.h"
 #include "describe/calibrated.h"
 
@@ -250,6 +251,154 @@ static void test_traces(void **state)
     dh_cluster_destroy(t.cluster);
 }
 
+/* ---- attention and norms -------------------------------------------------------------------- */
+
+enum { HEADS = 16, KV_HEADS = 4, HEAD_DIM = 64, WIDTH = HEADS * HEAD_DIM };
+
+/* What an operator of a layer takes on the known cluster, without noise. */
+static double layer_ns(const truth *t, dh_op_type type, int64_t batch, int64_t seq)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_model model = {.name = "m",
+                            .family = DH_FAMILY_LLAMA,
+                            .n_layers = 1,
+                            .width = WIDTH,
+                            .n_heads = HEADS,
+                            .n_kv_heads = KV_HEADS,
+                            .head_dim = HEAD_DIM,
+                            .ffn_width = 64,
+                            .vocab = 1000,
+                            .max_seq = seq,
+                            .rope = {.theta = 1e4},
+                            .norm_eps = 1e-5};
+    const dh_build build = {
+        .model = &model, .dtype = DH_BF16, .batch = batch, .seq = seq, .loss_scale = 1};
+    dh_graph *g;
+    double ns = 0;
+    assert_ok(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_LAYER, &g));
+    assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
+    for (size_t i = 0; i < g->ops.n && ns == 0; i++) {
+        const dh_cost_op op = {.graph = g, .op = &g->ops.at[i]};
+        if (op.op->type == type) ns = dh_cluster_op_ns(t->cluster, &op);
+    }
+    dh_graph_destroy(g);
+    assert_true(ns > 0);
+    return ns;
+}
+
+static truth make_layer_truth(dh_ctx *ctx)
+{
+    truth t = make_truth(ctx);
+    t.cluster->kernel_ns = 3000; /* as an H100's: there are no GEMMs to tell */
+    t.cluster->memory_efficiency = 0.62;
+    t.cluster->attention_efficiency = 0.57;
+    t.cluster->attention_grad_efficiency = 0.33;
+    return t;
+}
+
+/* An operator as the profiler has it, and its kernel. */
+static void put_op(dh_str *text, const char *name, double ns, const char *dims,
+                   const char *concrete)
+{
+    static int id;
+    dh_str_printf(text,
+                  "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"kernel\",\"dur\":%.6f,\"args\":{"
+                  "\"External id\":%d}},\n"
+                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::%s\",\"dur\":20,\"args\":{"
+                  "\"External id\":%d,\"Input Dims\":[%s],\"Input type\":[\"c10::BFloat16\","
+                  "\"c10::BFloat16\",\"c10::BFloat16\",\"c10::BFloat16\"]%s}},\n",
+                  ns / 1e3, id, name, id, dims, concrete);
+    id++;
+}
+
+/* causal "": the profiler does not say. */
+static void put_layer(const truth *t, dh_str *text, int64_t batch, int64_t seq, const char *causal)
+{
+    char dims[200], backward[240], norm[80], forth[160] = "", back[160] = "";
+    const double twice = strcmp(causal, "False") == 0 ? 2 * (double)seq / (double)(seq + 1) : 1;
+    snprintf(dims, sizeof dims, "[%d,%d,%d,%d],[%d,%d,%d,%d],[%d,%d,%d,%d]", (int)batch, (int)seq,
+             HEADS, HEAD_DIM, (int)batch, (int)seq, KV_HEADS, HEAD_DIM, (int)batch, (int)seq,
+             KV_HEADS, HEAD_DIM);
+    snprintf(backward, sizeof backward, "[1],%s", dims);
+    snprintf(norm, sizeof norm, "[%d,%d,%d],[%d]", (int)batch, (int)seq, WIDTH, WIDTH);
+    if (*causal) {
+        snprintf(forth, sizeof forth,
+                 ",\"Concrete Inputs\":[\"\",\"\",\"\",\"\",\"\",\"8\",\"8\",\"0.\",\"%s\"]",
+                 causal);
+        snprintf(back, sizeof back,
+                 ",\"Concrete Inputs\":[\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"8\",\"8\",\"0.\","
+                 "\"%s\"]",
+                 causal);
+    }
+    put_op(text, "_flash_attention_forward", twice * layer_ns(t, DH_OP_ATTN, batch, seq), dims,
+           forth);
+    put_op(text, "_flash_attention_backward", twice * layer_ns(t, DH_OP_ATTN_GRAD, batch, seq),
+           backward, back);
+    put_op(text, "_fused_rms_norm", layer_ns(t, DH_OP_NORM, batch, seq), norm, "");
+}
+
+/* Times of a layer's own operators give their constants back: what the fit counts as work is what
+ * graphs do. Attention of every token to all others is twice the work; to another sequence, none
+ * that counts. */
+static void test_attention_and_norms(void **state)
+{
+    static const char *const causal[] = {"True", "", "False"};
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    dh_cluster *written;
+    dh_str text = DH_STR_INIT;
+    int i = 0;
+    test_tmpdir(dir, sizeof dir);
+    truth t = make_layer_truth(&ctx);
+    dh_str_printf(&text, "{\"traceEvents\": [\n");
+    for (int64_t batch = 1; batch <= 4; batch *= 2)
+        for (int64_t seq = 1024; seq <= 8192; seq *= 2)
+            put_layer(&t, &text, batch, seq, causal[i++ % 3]);
+    put_op(&text, "_flash_attention_forward", 1e9, "[1,64,8,64],[1,4096,8,64],[1,4096,8,64]", "");
+    dh_str_printf(&text, "{}]}\n");
+    const char *file = put_str(dir, "trace.json", &text);
+    const dh_describe_calibrate_options how = {.like = "selene", .out = path_of(dir, "own.yaml")};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, &file, 1, &how, &c));
+    assert_int_equal(c.fit.cluster.attention, DH_ATTENTION_BLOCKWISE);
+    assert_ok(&ctx, dh_cluster_find(&ctx, how.out, &written));
+    assert_int_equal(written->attention, DH_ATTENTION_BLOCKWISE);
+    dh_cluster_destroy(written);
+    dh_calibrated_fini(&c);
+    const dh_describe_calibrate_options own = {.like = "h100"};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, &file, 1, &own, &c));
+    assert_found(&c, "device.memory_efficiency", 0.62, 0.01);
+    assert_found(&c, "attention.efficiency", 0.57, 1e-3);
+    assert_found(&c, "attention.grad_efficiency", 0.33, 1e-3);
+    assert_true(constant_of(&c, "attention.efficiency")->used.mean < 1e-3);
+    dh_calibrated_fini(&c);
+    dh_cluster_destroy(t.cluster);
+}
+
+/* One size, but often: its median is enough. Once: it is not. */
+static void test_one_size_often(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    truth t = make_layer_truth(&ctx);
+    for (int often = 0; often < 2; often++) {
+        dh_calibrated c;
+        dh_str text = DH_STR_INIT;
+        dh_str_printf(&text, "{\"traceEvents\": [\n");
+        for (int i = 0; i < (often ? 5 : 1); i++) put_layer(&t, &text, 2, 4096, "True");
+        dh_str_printf(&text, "{}]}\n");
+        const char *file = put_str(dir, "trace.json", &text);
+        const dh_describe_calibrate_options how = {.like = "h100"};
+        assert_ok(&ctx, dh_calibrated_make(&ctx, &file, 1, &how, &c));
+        assert_int_equal(constant_of(&c, "attention.efficiency")->fitted, often);
+        if (often)
+            assert_true(fabs(constant_of(&c, "attention.efficiency")->value / 0.57 - 1) < 1e-3);
+        dh_calibrated_fini(&c);
+    }
+    dh_cluster_destroy(t.cluster);
+}
+
 /* ---- profiles ------------------------------------------------------------------------------- */
 
 static uint32_t add_op(dh_profile *p, const char *key, dh_stream stream, dh_pair_source source)
@@ -414,7 +563,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_constants_are_found), cmocka_unit_test(test_traces),
-        cmocka_unit_test(test_pairs_of_profiles), cmocka_unit_test(test_broken_files),
+        cmocka_unit_test(test_attention_and_norms), cmocka_unit_test(test_one_size_often),
+        cmocka_unit_test(test_pairs_of_profiles),   cmocka_unit_test(test_broken_files),
         cmocka_unit_test(test_rows_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
