@@ -298,21 +298,39 @@ static bool may_step_ahead(const walk *w)
     return w->t->job->pp > 1 && (fuse < 0 ? dh_fuse_pieces(w->t->job->fuse) == 0 : fuse == 0);
 }
 
-/* What cannot step so steps as all others do, which is there once. */
+/* NULL, or why no step of the configuration is so. */
+static const char *cannot_step(const walk *w)
+{
+    const int64_t *at = w->config.at;
+    if (at[DH_TUNE_FUSE] > 0 && at[DH_TUNE_POST] > 0)
+        return "optimizer.fuse and optimizer.post_validation exclude each other";
+    if (at[DH_TUNE_FUSE] > 0 && !may_fuse(w))
+        return "optimizer.fuse needs gradients that are reduced to shards once a step "
+               "(parallel.zero 1 or 2 with dp x cp above 1), and no optimizer.post_validation";
+    if (at[DH_TUNE_POST] > 0 && !may_step_ahead(w))
+        return "optimizer.post_validation needs stages (parallel.pp above 1), and no "
+               "optimizer.fuse";
+    return NULL;
+}
+
+/* What cannot step so steps as all others do, which is there once; if these may not either, the
+ * configuration is refused. */
 static dh_status each_step(walk *w)
 {
     const tuner *t = w->t;
+    const char *first = NULL;
+    bool any = false;
     for (size_t f = 0; f < t->fusions.n; f++)
         for (size_t p = 0; p < t->posts.n; p++) {
-            int64_t *at = w->config.at;
-            at[DH_TUNE_FUSE] = t->fusions.at[f];
-            at[DH_TUNE_POST] = t->posts.at[p];
-            if (at[DH_TUNE_FUSE] > 0 && !may_fuse(w)) continue;
-            if (at[DH_TUNE_POST] > 0 && !may_step_ahead(w)) continue;
-            DH_TRY(each_way(w));
+            w->config.at[DH_TUNE_FUSE] = t->fusions.at[f];
+            w->config.at[DH_TUNE_POST] = t->posts.at[p];
+            const char *obstacle = cannot_step(w);
+            if (!first) first = obstacle;
+            any |= !obstacle;
+            if (!obstacle) DH_TRY(each_way(w));
         }
     w->config.at[DH_TUNE_FUSE] = w->config.at[DH_TUNE_POST] = -1;
-    return DH_OK;
+    return any ? DH_OK : w->visit(w->ctx, w->user, &w->config, first);
 }
 
 /* With one data-parallel rank nothing is shared out: all degrees are one. */
