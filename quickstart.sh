@@ -23,7 +23,7 @@ say "sample"
 "$dhelix" sample "$out" --prompt "ROMEO:" --tokens 300 --seed 1
 
 say "hide communication: two ranks on a slow link (examples/hide.yaml), one strand of micro-batches and two"
-"$dhelix" profile examples/hide.yaml --quiet
+"$dhelix" profile examples/hide.yaml --seconds 20 --quiet
 for strategy in sequential dhelix; do
     "$dhelix" train examples/hide.yaml --fresh --set strategy=$strategy --set out=runs/$strategy
 done
