@@ -18,6 +18,16 @@ export OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 
+# What was compiled once, in this clone or another, need not be compiled again.
+use_ccache() {
+    local dir
+    dir=$(ccache --get-config cache_dir 2>/dev/null) && mkdir -p "$dir" 2>/dev/null && [ -w "$dir" ] || return 0
+    export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+    export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
+    export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
+}
+use_ccache
+
 say() { printf '\n== %s\n' "$*"; }
 die() {
     printf '%s: %s\n' "$(basename "$0")" "$*" >&2

@@ -26,7 +26,7 @@ dev_packages=(
     clang clang-format clang-tidy clang-tools cppcheck
     libclang-rt-14-dev llvm         # libFuzzer, symbolised sanitizer reports
     libomp-dev                      # OpenMP under clang
-    python3 man-db iproute2
+    python3 man-db iproute2 ccache
     python3-dev python3-venv        # the Python package, in an environment of its own
     chromium-headless-shell         # the pages of `dhelix report`; 100 MB to fetch
 )

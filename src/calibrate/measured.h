@@ -3,6 +3,7 @@
 #define DH_CALIBRATE_MEASURED_H
 
 #include "costs/cluster.h"
+#include "costs/profile.h"
 
 /* X(id, text): what a row tells about. */
 #define DH_MEASURED_LIST(X)                                                                        \
@@ -106,6 +107,10 @@ dh_status measured_read_gemms(const measured_file *file);
 dh_status measured_read_kineto(const measured_file *file);
 dh_status measured_read_profile(const measured_file *file);
 bool measured_is_profile(const char *text);
+/* Of an operator of a profile, by the first word of its key; DH_N_OP_TYPE: none. */
+dh_op_type measured_op_type(const dh_profile_op *op);
+/* Add what a profile's operators took alone. */
+dh_status measured_add_solos(const measured_file *file, const dh_profile *profile);
 
 dh_status measured_no_memory(const measured_file *file);
 dh_status measured_note(const measured_file *file, const char *fmt, ...)

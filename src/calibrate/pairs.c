@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "calibrate/calibration.h"
-#include "costs/profile.h"
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -20,8 +19,7 @@ bool measured_is_profile(const char *text)
     return strstr(head, "\"dhelix-profile\"") != NULL;
 }
 
-/* By the key's first word; DH_N_OP_TYPE: of no operator. */
-static dh_op_type type_of(const dh_profile_op *op)
+dh_op_type measured_op_type(const dh_profile_op *op)
 {
     const size_t n = strcspn(op->key, " ");
     for (int t = 0; t < DH_N_OP_TYPE; t++) {
@@ -34,7 +32,7 @@ static dh_op_type type_of(const dh_profile_op *op)
 static bool class_of(const dh_profile *p, uint32_t at, dh_cluster_class *cls)
 {
     const dh_profile_op *op = &p->ops.at[at];
-    const dh_op_type type = type_of(op);
+    const dh_op_type type = measured_op_type(op);
     if (type == DH_N_OP_TYPE || op->source != DH_PAIR_MEASURED) return false;
     *cls = dh_cluster_class_by(type, dh_stream_engine(op->stream));
     return true;
@@ -56,7 +54,7 @@ dh_status measured_read_profile(const measured_file *file)
 {
     dh_profile *p;
     DH_TRY(dh_profile_parse(file->ctx, file->text, file->n_bytes, file->path, &p));
-    dh_status st = DH_OK;
+    dh_status st = measured_add_solos(file, p);
     for (size_t i = 0; st == DH_OK && i < p->pairs.n; i++) st = add_pair(file, p, &p->pairs.at[i]);
     dh_profile_destroy(p);
     return st;

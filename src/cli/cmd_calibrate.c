@@ -179,9 +179,8 @@ const dh_command dh_command_calibrate = {
         "of a rank (record_shapes=True): GEMMs, norms and attention by the median of each size,\n"
         "collectives by the shortest occurrence in all ranks' traces. A profile of `dhelix "
         "profile`\n"
-        "gives overlap effectiveness, of each two classes the median of its pairs. Its form is "
-        "found\n"
-        "by its contents.\n\n"
+        "gives what its operators took alone, and overlap effectiveness, of each two classes the\n"
+        "median of its pairs. A file's form is found by its contents.\n\n"
         "Constants are fitted to two thirds of the rows, and both errors are shown: of those, and "
         "of\n"
         "the rows left out. What the measurements do not determine stays as in --like.\n",

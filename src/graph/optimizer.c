@@ -429,8 +429,12 @@ dh_status dh_graph_build_gather(dh_ctx *ctx, const dh_gather *gather, dh_graph *
 {
     builder b = {0};
     const int64_t n = gather->n_pieces, n_rows = rows_of_piece(&gather->stages);
-    const gathering g = {gather->phase,  gather->flat,    gather->group,
-                         gather->stages, gather->n_shard, gather->dtype};
+    const gathering g = {.phase = gather->phase,
+                         .flat = gather->flat,
+                         .group = gather->group,
+                         .stages = gather->stages,
+                         .n = gather->n_shard,
+                         .dtype = gather->dtype};
     DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, gather->dtype));
     const uint32_t id = add_rows(&b, "whole", gather->dtype, n * n_rows, gather->n_piece / n_rows);
     for (int64_t k = 0; k < n; k++) {
@@ -483,7 +487,12 @@ dh_status dh_graph_build_regathers(dh_ctx *ctx, const dh_regather *list, size_t 
     DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, dtype));
     for (size_t i = 0; i < n; i++) {
         const dh_regather *r = &list[i];
-        const gathering g = {DH_PHASE_F, r->flat, r->group, r->stages, r->n_own, dtype};
+        const gathering g = {.phase = DH_PHASE_F,
+                             .flat = r->flat,
+                             .group = r->group,
+                             .stages = r->stages,
+                             .n = r->n_own,
+                             .dtype = dtype};
         const uint32_t own = add_range(&b, "own", dtype, r->own, r->n_own, true);
         gather_shards(&b, &g, own, add_whole(&b, dtype, r->whole, r->n_whole, &r->stages), 0);
     }

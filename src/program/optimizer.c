@@ -151,6 +151,10 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
     const bool wide = r->spec->recipe.dtype != DH_F32, sharded = f.n_shard < f.n_piece;
     const bool tied_copy = r->tied_apart && kind_of(r, f.first_block) == DH_BLOCK_HEAD;
     const int64_t n_regions = sharded ? f.n_pieces : f.n_matrix > 0;
+    const bool gathers = sharded && r->spec->recipe.zero < 3 && !r->spec->recipe.gathers_first;
+    const dh_group_kind group = dh_program_data_group(p, f.first_block);
+    dh_gather_stages stages = {0};
+    if (gathers) DH_TRY(dh_reductions_gather_stages(ctx, r, group, &stages));
     for (int64_t i = 0; i < n_regions; i++) {
         const int64_t k = piece_at(r, n_regions, i);
         dh_opt_region region = {.flat = flat,
@@ -158,16 +162,14 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
                                 .decay = true,
                                 .counts = counts && !tied_copy,
                                 .n_gathered = f.n_piece,
-                                .group = (int32_t)dh_program_data_group(p, f.first_block),
+                                .group = (int32_t)group,
+                                .stages = stages,
                                 .gather = DH_NONE};
         DH_TRY(place_matrix_region(ctx, r, &f, k * f.n_piece + f.shard0, k * f.n_shard, &region));
-        if (sharded && r->spec->recipe.zero < 3 && !r->spec->recipe.gathers_first) {
-            DH_TRY(
-                dh_reductions_gather_stages(ctx, r, (dh_group_kind)region.group, &region.stages));
+        if (gathers)
             DH_TRY(range_of(ctx, r, f.matrix[wide ? DH_BUF_COPY : DH_BUF_MASTER], k * f.n_piece,
                             f.n_piece, wide ? dh_dtype_bytes(r->spec->recipe.dtype) : sizeof(float),
                             &region.gather));
-        }
         const bool early = f.reduced.buffer != DH_NONE;
         const int64_t at = k * f.n_piece + f.shard0;
         const stretch own = {early ? f.reduced : f.matrix[DH_BUF_GRAD], early ? k * f.n_shard : at,

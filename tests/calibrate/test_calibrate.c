@@ -255,8 +255,7 @@ static void test_traces(void **state)
 
 enum { HEADS = 16, KV_HEADS = 4, HEAD_DIM = 64, WIDTH = HEADS * HEAD_DIM };
 
-/* What an operator of a layer takes on the known cluster, without noise. */
-static double layer_ns(const truth *t, dh_op_type type, int64_t batch, int64_t seq)
+static dh_graph *build_layer(int64_t batch, int64_t seq)
 {
     dh_ctx ctx = DH_CTX_INIT;
     const dh_model model = {.name = "m",
@@ -274,9 +273,16 @@ static double layer_ns(const truth *t, dh_op_type type, int64_t batch, int64_t s
     const dh_build build = {
         .model = &model, .dtype = DH_BF16, .batch = batch, .seq = seq, .loss_scale = 1};
     dh_graph *g;
-    double ns = 0;
     assert_ok(&ctx, dh_graph_build(&ctx, &build, DH_BLOCK_LAYER, &g));
     assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
+    return g;
+}
+
+/* What an operator of a layer takes on the known cluster, without noise. */
+static double layer_ns(const truth *t, dh_op_type type, int64_t batch, int64_t seq)
+{
+    dh_graph *g = build_layer(batch, seq);
+    double ns = 0;
     for (size_t i = 0; i < g->ops.n && ns == 0; i++) {
         const dh_cost_op op = {.graph = g, .op = &g->ops.at[i]};
         if (op.op->type == type) ns = dh_cluster_op_ns(t->cluster, &op);
@@ -490,6 +496,78 @@ static void test_pairs_of_profiles(void **state)
     dh_calibrated_fini(&c);
 }
 
+/* All of a layer's operators, as `dhelix profile` names them. */
+static void add_layer(const truth *t, dh_profile *p, int64_t batch, int64_t seq)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_graph *g = build_layer(batch, seq);
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const dh_cost_op at = {.graph = g, .op = &g->ops.at[i]};
+        char key[DH_OP_KEY_BYTES];
+        const dh_profile_op op = {.key = dh_op_class_key(&at, key),
+                                  .label = "operator",
+                                  .stream = DH_STREAM_COMPUTE,
+                                  .forward = true,
+                                  .source = DH_PAIR_MEASURED,
+                                  .solo_ns = lround(dh_cluster_op_ns(t->cluster, &at)),
+                                  .n_samples = 11};
+        assert_ok(&ctx, dh_profile_add_op(&ctx, p, &op, NULL));
+    }
+    dh_graph_destroy(g);
+}
+
+/* Collectives of two devices of a node, which a paced link hides. */
+static void add_calls(truth *t, dh_profile *p)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    for (int64_t rows = 1 << 10; rows <= 1 << 18; rows *= 2) {
+        const double bytes = (double)rows * 1024 * sizeof(dh_bf16);
+        char key[128];
+        snprintf(key, sizeof key, "all_gather x=bf16[%d,1024] y=bf16[%d,1024]; tp of 2, local",
+                 (int)rows / 2, (int)rows);
+        const dh_profile_op op = {.key = key,
+                                  .label = "all_gather",
+                                  .stream = DH_STREAM_LOCAL,
+                                  .forward = true,
+                                  .source = DH_PAIR_MEASURED,
+                                  .solo_ns =
+                                      lround(collective_ns(t, DH_OP_ALL_GATHER, 2, 1, bytes)),
+                                  .n_samples = 11};
+        assert_ok(&ctx, dh_profile_add_op(&ctx, p, &op, NULL));
+    }
+}
+
+static void test_solos_of_profiles(void **state)
+{
+    for (int paced = 0; paced < 2; paced++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        char dir[200];
+        dh_calibrated c;
+        dh_profile *p;
+        test_tmpdir(dir, sizeof dir);
+        truth t = make_layer_truth(&ctx);
+        const char *file = path_of(dir, "layers.json");
+        assert_ok(&ctx, dh_profile_create(&ctx, "layers", &p));
+        assert_ok(&ctx, dh_profile_add_fact(&ctx, p, "links.local",
+                                            paced ? "paced at 4 Gbit/s + 20 us" : "not paced"));
+        for (int64_t batch = 1; batch <= 4; batch *= 2)
+            for (int64_t seq = 1024; seq <= 8192; seq *= 2) add_layer(&t, p, batch, seq);
+        add_calls(&t, p);
+        assert_ok(&ctx, dh_profile_write(&ctx, p, file));
+        dh_profile_destroy(p);
+        const dh_describe_calibrate_options how = {.like = "h100"};
+        assert_ok(&ctx, dh_calibrated_make(&ctx, &file, 1, &how, &c));
+        assert_found(&c, "gemm.efficiency", 0.66, 0.02);
+        assert_found(&c, "device.memory_efficiency", 0.62, 0.02);
+        assert_found(&c, "attention.efficiency", 0.57, 1e-3);
+        assert_found(&c, "attention.grad_efficiency", 0.33, 1e-3);
+        assert_int_equal(constant_of(&c, "local.efficiency")->fitted, !paced);
+        if (!paced) assert_found(&c, "local.efficiency", 0.62, 0.03);
+        dh_calibrated_fini(&c);
+        dh_cluster_destroy(t.cluster);
+    }
+}
+
 #define RANKS "# nThread 1\n# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 1\n"
 #define HEAD "# size count type redop root time algbw busbw #wrong\n"
 
@@ -564,7 +642,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_constants_are_found), cmocka_unit_test(test_traces),
         cmocka_unit_test(test_attention_and_norms), cmocka_unit_test(test_one_size_often),
-        cmocka_unit_test(test_pairs_of_profiles),   cmocka_unit_test(test_broken_files),
-        cmocka_unit_test(test_rows_left_out)};
+        cmocka_unit_test(test_pairs_of_profiles),   cmocka_unit_test(test_solos_of_profiles),
+        cmocka_unit_test(test_broken_files),        cmocka_unit_test(test_rows_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
