@@ -153,12 +153,14 @@ static uint32_t add_whole(builder *b, dh_dtype dtype, uint32_t range, int64_t n,
                           const dh_gather_stages *stages)
 {
     const int64_t n_rows = rows_of_piece(stages);
-    const uint32_t id = add_range(b, "all", dtype, range, n, true);
-    if (!b->failed) {
-        b->graph->tensors.at[id].shape[0] = n_rows;
-        b->graph->tensors.at[id].shape[1] = n / n_rows;
-    }
-    return id;
+    const dh_tensor t = {.name = "all",
+                         .kind = DH_TENSOR_RANGE,
+                         .dtype = dtype,
+                         .ndim = 2,
+                         .shape = {n_rows, n / n_rows},
+                         .base = DH_NONE,
+                         .which = range};
+    return add(b, &t);
 }
 
 /* ---- optimizer --------------------------------------------------------------------------- */
