@@ -13,7 +13,7 @@ build release dhelix
 dhelix=build/release/src/cli/dhelix
 
 say "measure this machine's operators (examples/quickstart.yaml)"
-"$dhelix" profile examples/quickstart.yaml --quiet
+"$dhelix" profile examples/quickstart.yaml --seconds 12 --quiet
 
 say "train"
 out=runs/quickstart
@@ -23,9 +23,10 @@ say "sample"
 "$dhelix" sample "$out" --prompt "ROMEO:" --tokens 300 --seed 1
 
 say "hide communication: two ranks on a slow link (examples/hide.yaml), one strand of micro-batches and two"
-"$dhelix" profile examples/hide.yaml --seconds 20 --quiet
+"$dhelix" profile examples/hide.yaml --seconds 12 --quiet
 for strategy in sequential dhelix; do
-    "$dhelix" train examples/hide.yaml --fresh --set strategy=$strategy --set out=runs/$strategy
+    "$dhelix" train examples/hide.yaml --fresh --set train.steps=6 --set trace.step=6 \
+        --set strategy=$strategy --set out=runs/$strategy
 done
 
 say "report"
