@@ -36,11 +36,12 @@ static void check_rows(const dh_measured *measured)
     for (size_t i = 0; i < measured->rows.n; i++) {
         const dh_measured_row *row = &measured->rows.at[i];
         DH_CHECK(isfinite(row->ns) && row->ns > 0, "row %zu took %g ns", i, row->ns);
-        if (row->kind == DH_MEASURED_GEMM) {
-            DH_CHECK(isfinite(row->gemm.bytes) && row->gemm.bytes > 0, "bytes of row %zu", i);
-            continue;
-        }
-        DH_CHECK(isfinite(row->bytes) && row->bytes > 0, "bytes of row %zu", i);
+        const double bytes = row->kind == DH_MEASURED_GEMM ? row->gemm.bytes
+                             : row->attention.flops > 0    ? row->attention.bytes
+                                                           : row->bytes;
+        DH_CHECK(isfinite(bytes) && bytes > 0, "bytes of row %zu", i);
+        DH_CHECK(isfinite(row->attention.flops), "operations of row %zu", i);
+        if (!dh_measured_is_call(row)) continue;
         DH_CHECK(row->span.size > 1 && row->span.nodes.n_nodes > 0 &&
                      row->span.nodes.n_nodes * row->span.nodes.max_per_node == row->span.size,
                  "%lld ranks of row %zu", (long long)row->span.size, i);
