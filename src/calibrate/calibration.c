@@ -16,7 +16,8 @@
 /* Which rows of its kinds tell about a constant: those of one collective only; else all. */
 typedef enum row_type { ANY_ROW, ALL_REDUCES, PERSONAL } row_type;
 
-enum { N_STAGES = 8, MEMORY = 4, PRODUCTS = 5 };
+/* Stages of the fit; those with a name are fitted twice. */
+enum { MEMORY = 4, PRODUCTS = 5, N_STAGES = 8 };
 
 /* In order: what is fitted before is known to those behind. Of one stage the first are kept where
  * there are few rows. `least` keeps what may be 0 searchable by factors, in the struct's unit.

@@ -59,6 +59,13 @@ dh_status measured_note(const measured_file *file, const char *fmt, ...)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
+/* Without a group: memory was short for its name. */
+static dh_status add_row(const measured_file *file, dh_measured_row row)
+{
+    row.file = file->path;
+    return row.group && dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+}
+
 static bool is_transfer(dh_op_type type)
 {
     return type == DH_OP_RING_EXCHANGE || type == DH_OP_SEND;
@@ -83,13 +90,12 @@ dh_status measured_add_collective(const measured_file *file, int32_t line, dh_op
         .kind = kinds[nodes > 1][is_transfer(type)],
         .group = group_of(file, type, ranks, nodes, large),
         .weight = large ? 1 : SMALL_WEIGHT,
-        .file = file->path,
         .line = line,
         .ns = ns,
         .type = type,
         .span = {.size = ranks, .nodes = {.n_nodes = nodes, .max_per_node = ranks / nodes}},
         .bytes = bytes};
-    return row.group && dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+    return add_row(file, row);
 }
 
 dh_status measured_add_gemm(const measured_file *file, int32_t line, dh_dtype dtype, int64_t m,
@@ -100,7 +106,6 @@ dh_status measured_add_gemm(const measured_file *file, int32_t line, dh_dtype dt
         .kind = DH_MEASURED_GEMM,
         .group = dtype == DH_F32 ? "gemm f32" : "gemm bf16",
         .weight = 1,
-        .file = file->path,
         .line = line,
         .ns = ns,
         .gemm = {.dtype = dtype,
@@ -109,7 +114,7 @@ dh_status measured_add_gemm(const measured_file *file, int32_t line, dh_dtype dt
                  .shared = k,
                  .batch = batch,
                  .bytes = elements * (double)batch * (double)dh_dtype_bytes(dtype)}};
-    return dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+    return add_row(file, row);
 }
 
 /* As dh_op_flops and dh_op_bytes have it for the operator: two products of queries and keys, five
@@ -138,11 +143,10 @@ static dh_status add_attention(const measured_file *file, const dh_measured_kern
                                           : wide ? "attention f32"
                                                  : "attention bf16",
                                  .weight = 1,
-                                 .file = file->path,
                                  .n_samples = k->n_samples,
                                  .ns = k->ns,
                                  .attention = attention_of(k)};
-    return dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+    return add_row(file, row);
 }
 
 /* Small ones take what any kernel does. */
@@ -154,11 +158,10 @@ static dh_status add_norm(const measured_file *file, const dh_measured_kernel *k
     const dh_measured_row row = {.kind = DH_MEASURED_NORM,
                                  .group = large ? "norm, from 1 MiB" : "norm, below 1 MiB",
                                  .weight = large ? 1 : SMALL_WEIGHT,
-                                 .file = file->path,
                                  .n_samples = k->n_samples,
                                  .ns = k->ns,
                                  .bytes = bytes};
-    return dh_vec_push(&file->m->rows, row) ? DH_OK : measured_no_memory(file);
+    return add_row(file, row);
 }
 
 dh_status measured_add_kernel(const measured_file *file, const dh_measured_kernel *k)

@@ -60,16 +60,28 @@ static uint32_t add_range(builder *b, const char *name, dh_dtype dtype, uint32_t
     return add(b, &t);
 }
 
-static uint32_t add_state(builder *b, const char *name, dh_state which, int64_t rows, int64_t n)
+/* [rows, n]. which: DH_NONE of a value. */
+static uint32_t add_matrix(builder *b, const char *name, dh_tensor_kind kind, dh_dtype dtype,
+                           uint32_t which, int64_t rows, int64_t n)
 {
-    dh_tensor t = {.kind = DH_TENSOR_STATE,
-                   .dtype = DH_F64,
+    dh_tensor t = {.kind = kind,
+                   .dtype = dtype,
                    .ndim = 2,
                    .shape = {rows, n},
                    .base = DH_NONE,
                    .which = which};
     snprintf(t.name, sizeof t.name, "%s", name);
     return add(b, &t);
+}
+
+static uint32_t add_state(builder *b, const char *name, dh_state which, int64_t rows, int64_t n)
+{
+    return add_matrix(b, name, DH_TENSOR_STATE, DH_F64, which, rows, n);
+}
+
+static uint32_t add_rows(builder *b, const char *name, dh_dtype dtype, int64_t rows, int64_t n)
+{
+    return add_matrix(b, name, DH_TENSOR_ACT, dtype, DH_NONE, rows, n);
 }
 
 static void add_op(builder *b, dh_op_type type, dh_phase phase, uint32_t flat, int32_t group,
@@ -116,18 +128,6 @@ static int64_t rows_of_piece(const dh_gather_stages *stages)
     return stages->n_nodes > 0 ? stages->n_nodes : 1;
 }
 
-static uint32_t add_rows(builder *b, const char *name, dh_dtype dtype, int64_t n_rows, int64_t n)
-{
-    dh_tensor t = {.kind = DH_TENSOR_ACT,
-                   .dtype = dtype,
-                   .ndim = 2,
-                   .shape = {n_rows, n},
-                   .base = DH_NONE,
-                   .which = DH_NONE};
-    snprintf(t.name, sizeof t.name, "%s", name);
-    return add(b, &t);
-}
-
 static uint32_t row_of(builder *b, uint32_t rows, int64_t row)
 {
     return b->failed || b->graph->tensors.at[rows].shape[0] == 1 ? rows : view_of(b, rows, row);
@@ -153,14 +153,7 @@ static uint32_t add_whole(builder *b, dh_dtype dtype, uint32_t range, int64_t n,
                           const dh_gather_stages *stages)
 {
     const int64_t n_rows = rows_of_piece(stages);
-    const dh_tensor t = {.name = "all",
-                         .kind = DH_TENSOR_RANGE,
-                         .dtype = dtype,
-                         .ndim = 2,
-                         .shape = {n_rows, n / n_rows},
-                         .base = DH_NONE,
-                         .which = range};
-    return add(b, &t);
+    return add_matrix(b, "all", DH_TENSOR_RANGE, dtype, range, n_rows, n / n_rows);
 }
 
 /* ---- optimizer --------------------------------------------------------------------------- */

@@ -44,6 +44,12 @@ static inline bool dh_buffer_is_persistent(dh_buffer_kind kind)
 {
     return kind < DH_BUF_ACT;
 }
+/* Whether its owner is a flat. */
+static inline bool dh_buffer_is_of_flat(dh_buffer_kind kind)
+{
+    return (kind <= DH_BUF_ADAM_V && kind != DH_BUF_STATE) || kind == DH_BUF_UNREDUCED ||
+           kind == DH_BUF_REDUCED || kind == DH_BUF_ADDEND;
+}
 
 #define DH_BUFFER_ALIGN 64
 

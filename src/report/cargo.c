@@ -155,21 +155,6 @@ static dh_haul haul_of(const reader *r, uint32_t id)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-static bool is_of_flat(dh_buffer_kind kind)
-{
-    switch (kind) {
-    case DH_BUF_MASTER:
-    case DH_BUF_COPY:
-    case DH_BUF_GRAD:
-    case DH_BUF_UNREDUCED:
-    case DH_BUF_REDUCED:
-    case DH_BUF_ADDEND:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Whose gradients or parameters an operator shares; DH_NONE: nobody's. Of a transfer in stages one
  * side may be a value on its way. */
 static uint32_t flat_of(const dh_program *p, const dh_instr *i)
@@ -179,7 +164,7 @@ static uint32_t flat_of(const dh_program *p, const dh_instr *i)
     if (op->flat != DH_NONE) return op->flat;
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         const uint32_t buffer = dh_instr_operand(p, i, k)->buffer;
-        if (buffer != DH_NONE && is_of_flat(p->buffers.at[buffer].kind))
+        if (buffer != DH_NONE && dh_buffer_is_of_flat(p->buffers.at[buffer].kind))
             return p->buffers.at[buffer].owner;
     }
     return DH_NONE;
