@@ -48,6 +48,7 @@ static void put_group(writer *w, const dh_cost_op *op)
         put(w, "on %" PRId64 " nodes", span.n_nodes);
     /* How many messages leave a node at once. */
     if (op->op->by > 0 && span.n_nodes > 1) put(w, " by %d", op->op->by);
+    if (op->op->blocks > 1) put(w, " in %d blocks", op->op->blocks);
 }
 
 /* Attention and rotations know sizes that no shape shows. A part of a ring but the causal

@@ -58,6 +58,7 @@ typedef enum dh_op_attr {
     DH_ATTR_COLUMNS,
     DH_ATTR_ADDS,
     DH_ATTR_BACK,
+    DH_ATTR_BLOCKS,
     DH_N_OP_ATTR
 } dh_op_attr;
 
@@ -167,6 +168,7 @@ typedef struct dh_op {
     int64_t from, to, columns;    /* [0] */
     int32_t adds;                 /* [0] */
     int32_t back;                 /* [0] */
+    int32_t blocks;               /* [0]: one */
 } dh_op;
 
 typedef enum dh_block_kind {

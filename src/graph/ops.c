@@ -64,6 +64,7 @@ static const struct {
     [DH_ATTR_COLUMNS] = {"columns", 0, (int64_t)1 << 48},
     [DH_ATTR_ADDS] = {"adds", 0, 2},
     [DH_ATTR_BACK] = {"back", 0, 2},
+    [DH_ATTR_BLOCKS] = {"blocks", 0, INT32_MAX},
 };
 
 const char *dh_op_attr_name(dh_op_attr attr)
@@ -92,7 +93,7 @@ int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr)
         [DH_ATTR_BY] = op->by,           [DH_ATTR_TILE_OF] = op->tile_of,
         [DH_ATTR_FROM] = op->from,       [DH_ATTR_TO] = op->to,
         [DH_ATTR_COLUMNS] = op->columns, [DH_ATTR_ADDS] = op->adds,
-        [DH_ATTR_BACK] = op->back};
+        [DH_ATTR_BACK] = op->back,       [DH_ATTR_BLOCKS] = op->blocks};
     return values[attr];
 }
 
@@ -115,6 +116,7 @@ void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value)
     if (attr == DH_ATTR_COLUMNS) op->columns = value;
     if (attr == DH_ATTR_ADDS) op->adds = (int32_t)value;
     if (attr == DH_ATTR_BACK) op->back = (int32_t)value;
+    if (attr == DH_ATTR_BLOCKS) op->blocks = (int32_t)value;
 }
 
 /* "site vocab0" -> bits. */

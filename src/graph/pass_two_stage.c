@@ -9,11 +9,20 @@
  *   all-gather         B (n-1)/n   AG cross, N times AG local       B (N-1)/n   AG local, AG cross
  *   reduce-scatter     B (n-1)/n   N times RS local, RS cross       B (N-1)/n   RS cross, RS local
  *   all-to-all         B (n-1)/n   A2A cross, N times A2A local     B (N-1)/N   the same
+ *   ... of rows      B (n-1)/n   A2A cross, A2A local; back the   B (N-1)/N   the same
+ *                                other way round
  *
  * A wide order sends B (N-1)/N of a gather or reduce-scatter to other nodes, k times as much, in
  * fewer calls: for where links between nodes are the faster ones. What crosses goes in N - 1
  * messages in place of n - k; an all-to-all gains only by that. The order is chosen by costs
  * (`auto`), and may be to leave groups whole.
+ *
+ * Rows whose number is data (dropless experts) go to the rank at their sender's place of the node
+ * that they are for, and from there to their expert's; their results go back the same way. The rank
+ * between has them by the node they come from, then by expert, in runs whose lengths come to it as
+ * they do to the expert's rank: what it holds is a block for each node, of which each has a share
+ * for every rank of its own node. Its room is that of an expert's rank, or all that can come if
+ * that is less: what more comes is the same error.
  *
  * No rows are moved within a rank. Members of a group are in rank order, so those of node a have
  * the rows of block a, and a local stage of each block by itself finds and leaves everything at its
@@ -46,6 +55,12 @@ enum { AUTO, NARROW, WIDE, WHOLE };
 static const char *const order_words[] = {
     [AUTO] = "auto", [NARROW] = "narrow", [WIDE] = "wide", [WHOLE] = "whole", NULL};
 
+/* Lengths or offsets of runs of rows, by the tensor that has them where the rows end. */
+typedef struct halfway {
+    uint32_t id; /* the same at the rank between; DH_NONE: the rows go in one stage */
+    dh_group_stages stages;
+} halfway;
+
 /* A collective on its way into several. */
 typedef struct place {
     dh_op op;
@@ -62,6 +77,7 @@ typedef struct pass {
     int64_t parts;
     place *places;       /* by operator */
     uint32_t *gather_of; /* by operator: of a GEMM that is cut, the gather; else DH_NONE */
+    halfway *halfway;    /* by tensor of the graph before */
     dh_pass_report *report;
 } pass;
 
@@ -168,17 +184,56 @@ static void reduce_scatter(pass *p, const place *at)
 
 static void all_to_all(pass *p, const place *at)
 {
-    const uint32_t in = at->op.in[0], out = at->op.out[0];
-    const uint32_t some = add_rows(p, out, "nodes", tensor(p, out)->shape[0]);
+    const uint32_t in = at->op.in[0], out = at->op.out[0], known = p->halfway[out].id;
+    const uint32_t some =
+        known != DH_NONE ? known : add_rows(p, out, "nodes", tensor(p, out)->shape[0]);
     push(p, at, DH_OP_ALL_TO_ALL, at->stages.cross, in, some);
     push_blocks(p, at, DH_OP_ALL_TO_ALL, some, out);
 }
 
+/* ---- rows whose number is data -------------------------------------------------------------- */
+
+/* Those of a rank between: of even shares no more than those of one rank of every node. */
+static int64_t room_halfway(const dh_group_stages *stages, int64_t room, int64_t share)
+{
+    return share > 0 ? DH_MIN(room, stages->n_nodes * share) : room;
+}
+
+static void offsets(pass *p, const place *at)
+{
+    dh_op between = at->op;
+    rewrite_push(&p->to, &at->op);
+    between.in[0] = p->halfway[at->op.in[0]].id;
+    between.out[0] = p->halfway[at->op.out[0]].id;
+    between.room = room_halfway(&at->stages, at->op.room, at->op.rows);
+    rewrite_push(&p->to, &between);
+}
+
+static void push_exchange(pass *p, const place *at, bool crosses, const uint32_t *in, uint32_t out)
+{
+    dh_op op = dh_op_make(at->op.type, at->op.phase, in, REWRITE_IDS(out));
+    op.group = (int32_t)(crosses ? at->stages.cross : at->stages.local);
+    op.rows = at->op.rows;
+    op.blocks = crosses ? 0 : (int32_t)at->stages.n_nodes;
+    rewrite_push(&p->to, &op);
+}
+
+/* To where lengths came from before, across nodes first; or back. */
+static void all_to_all_rows(pass *p, const place *at)
+{
+    const uint32_t x = at->op.in[0], from = at->op.in[1], to = at->op.in[2], y = at->op.out[0];
+    const bool goes = p->halfway[to].id != DH_NONE;
+    const uint32_t runs = p->halfway[goes ? to : from].id;
+    const int64_t room = DH_MAX(tensor(p, x)->shape[0], tensor(p, y)->shape[0]);
+    const uint32_t some = add_rows(p, y, "nodes", room_halfway(&at->stages, room, at->op.rows));
+    push_exchange(p, at, goes, REWRITE_IDS(x, from, runs), some);
+    push_exchange(p, at, !goes, REWRITE_IDS(some, runs, to), y);
+}
+
 static void (*const rules[DH_N_OP_TYPE])(pass *, const place *) = {
-    [DH_OP_ALL_REDUCE] = all_reduce,
-    [DH_OP_ALL_GATHER] = all_gather,
-    [DH_OP_REDUCE_SCATTER] = reduce_scatter,
-    [DH_OP_ALL_TO_ALL] = all_to_all,
+    [DH_OP_ALL_REDUCE] = all_reduce,           [DH_OP_ALL_GATHER] = all_gather,
+    [DH_OP_REDUCE_SCATTER] = reduce_scatter,   [DH_OP_ALL_TO_ALL] = all_to_all,
+    [DH_OP_ALL_TO_ALL_ROWS] = all_to_all_rows, [DH_OP_MOE_OFFSETS] = offsets,
 };
 
 /* ---- places --------------------------------------------------------------------------------- */
@@ -188,12 +243,31 @@ static bool is_float(dh_dtype dtype)
     return dtype == DH_F32 || dtype == DH_BF16 || dtype == DH_F64;
 }
 
-/* NULL, or why it stays one. */
-static const char *match(const pass *p, const dh_op *op, dh_group_stages *stages)
+/* An exchange of lengths of runs of rows that go the same way. */
+static bool announces_rows(const pass *p, uint32_t id)
 {
+    const uint32_t n = (uint32_t)p->to.graph->ops.n, lengths = op_at(p, id)->out[0];
+    const uint32_t reader = rewrite_first_use(&p->uses, lengths, id + 1, n, false);
+    return reader != DH_NONE && op_at(p, reader)->type == DH_OP_MOE_OFFSETS;
+}
+
+/* Rows go through another rank where that learns their lengths. */
+static const char *match_rows(const pass *p, const dh_op *op)
+{
+    const bool goes = p->halfway[op->in[2]].id != DH_NONE;
+    if (goes != (p->halfway[op->in[1]].id != DH_NONE)) return NULL;
+    return "a rank between would not know which of its rows are for whom: their lengths are not "
+           "exchanged";
+}
+
+/* NULL, or why it stays one. */
+static const char *match(const pass *p, uint32_t id, dh_group_stages *stages)
+{
+    const dh_op *op = op_at(p, id);
     const char *obstacle = dh_mesh_group_stages(p->mesh, (dh_group_kind)op->group, stages);
     if (obstacle) return obstacle;
-    if (op->type == DH_OP_ALL_TO_ALL_ROWS) return "which rows go where only the step tells";
+    if (op->type == DH_OP_ALL_TO_ALL_ROWS) return match_rows(p, op);
+    if (op->type == DH_OP_ALL_TO_ALL && announces_rows(p, id)) return NULL;
     if (!rules[op->type]) return "it has no form in stages";
     const dh_tensor *in = tensor(p, op->in[0]);
     if (in->kind != DH_TENSOR_ACT || tensor(p, op->out[0])->kind != DH_TENSOR_ACT)
@@ -218,7 +292,8 @@ static void leave(pass *p, const dh_op *op, const char *why)
 static const char *match_chunks(const pass *p, uint32_t id, const place *at, uint32_t *gemm)
 {
     const bool gathers = at->op.type == DH_OP_ALL_GATHER, sums = at->op.type == DH_OP_ALL_REDUCE;
-    if (at->op.type == DH_OP_ALL_TO_ALL || (p->wide && !sums)) return "it comes whole";
+    const bool exchanges = at->op.type == DH_OP_ALL_TO_ALL || at->op.type == DH_OP_ALL_TO_ALL_ROWS;
+    if (exchanges || (p->wide && !sums)) return "it comes whole";
     const char *obstacle =
         (gathers ? rewrite_find_reader : rewrite_find_maker)(&p->to, &p->uses, id, gemm);
     if (obstacle) return obstacle;
@@ -248,18 +323,39 @@ static void mark_chunks(pass *p, uint32_t id, place *at)
             (int32_t)(at->op.type == DH_OP_ALL_REDUCE ? p->parts : at->stages.n_nodes);
 }
 
+/* What is made halfway, so that operators behind find it. */
+static void add_halfway(pass *p, const dh_op *op, const dh_group_stages *stages)
+{
+    const uint32_t out = op->out[0];
+    p->halfway[out] =
+        (halfway){.id = add_rows(p, out, "nodes", tensor(p, out)->shape[0]), .stages = *stages};
+}
+
+/* Offsets of runs whose lengths a rank between learns as well. */
+static void find_offsets(pass *p, place *at)
+{
+    const halfway *lengths = &p->halfway[at->op.in[0]];
+    at->is_one = lengths->id != DH_NONE;
+    if (!at->is_one) return;
+    at->stages = lengths->stages;
+    add_halfway(p, &at->op, &at->stages);
+}
+
 static void find_place(pass *p, uint32_t id)
 {
     const dh_op *op = op_at(p, id);
     place *at = &p->places[id];
     *at = (place){.op = *op, .gemm = DH_NONE};
+    if (op->type == DH_OP_MOE_OFFSETS) find_offsets(p, at);
     if (dh_op_info_of(op->type)->resource != DH_RES_COMM) return;
-    const char *obstacle = match(p, op, &at->stages);
+    const char *obstacle = match(p, id, &at->stages);
     if (obstacle) {
         leave(p, op, obstacle);
         return;
     }
     at->is_one = true;
+    if (op->type == DH_OP_ALL_TO_ALL && !is_float(tensor(p, op->in[0])->dtype))
+        add_halfway(p, op, &at->stages);
     if (p->report) p->report->n_places++;
     if (p->parts > 1) mark_chunks(p, id, at);
 }
@@ -285,9 +381,12 @@ static void rewrite_all(pass *p)
     const uint32_t n = (uint32_t)p->to.graph->ops.n;
     p->places = calloc((size_t)n + 1, sizeof *p->places);
     p->gather_of = malloc(((size_t)n + 1) * sizeof *p->gather_of);
-    p->to.failed = !rewrite_uses_init(&p->uses, p->to.graph) || !p->places || !p->gather_of;
+    p->halfway = calloc(p->to.graph->tensors.n + 1, sizeof *p->halfway);
+    p->to.failed =
+        !rewrite_uses_init(&p->uses, p->to.graph) || !p->places || !p->gather_of || !p->halfway;
     if (p->to.failed) return;
     memset(p->gather_of, 0xff, n * sizeof *p->gather_of);
+    for (size_t i = 0; i < p->to.graph->tensors.n; i++) p->halfway[i].id = DH_NONE;
     for (uint32_t i = 0; i < n && !p->to.failed; i++) find_place(p, i);
     for (uint32_t i = 0; i < n && !p->to.failed; i++) {
         if (p->places[i].is_one)
@@ -310,6 +409,7 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
     rewrite_uses_fini(&p.uses);
     free(p.places);
     free(p.gather_of);
+    free(p.halfway);
     return rewrite_end(ctx, &p.to, DH_OK, "taking collectives apart into stages");
 }
 

@@ -315,6 +315,7 @@ static uint64_t mix_op(uint64_t d, const dh_graph *g, const dh_op *op)
     d = mix(d, (uint64_t)op->type << 32 | (uint32_t)op->group);
     if (op->parts > 1) d = mix(d, (uint64_t)op->parts << 32 | (uint32_t)op->part0);
     if (op->by > 0) d = mix(d, (uint64_t)op->by);
+    if (op->blocks > 0) d = mix(d, (uint64_t)op->blocks);
     if (op->columns > 0)
         d = mix(mix(mix(d, (uint64_t)op->from), (uint64_t)op->to), (uint64_t)op->columns);
     for (int k = 0; k < info->n_in + info->n_out; k++) {

@@ -52,6 +52,7 @@ typedef struct call {
     int64_t n_runs;    /* of rows that offsets cut, else 0 */
     uint32_t n_parts;  /* that the output comes in */
     int32_t by;        /* places that a shift goes on, else 0 */
+    int32_t n_blocks;  /* that n_runs are, each shared out over all members; 0: one */
     int32_t peer, tag; /* between two; else -1 */
     int32_t mb;
     int64_t stage;             /* of the caller in the pipeline */
@@ -167,6 +168,7 @@ static call call_of(const joint *j, uint32_t node_id, uint32_t instr)
               .n = dh_tensor_elements(t),
               .n_parts = dh_op_n_parts(op),
               .by = op->by,
+              .n_blocks = op->blocks,
               .peer = -1,
               .tag = -1,
               .mb = i->mb,
@@ -220,7 +222,7 @@ static bool offsets_fit(const joint *j, uint32_t node_id, uint32_t instr, const 
         const dh_tensor *t = &g->tensors.at[op->in[k]];
         const dh_operand *o = dh_instr_operand(p, &p->instrs.at[instr], k);
         if (t->dtype != DH_I64 || dh_tensor_elements(t) != c->n_runs + 1 || c->n_runs < 1 ||
-            c->n_runs % dh_mesh_group_size(j->mesh, c->group) ||
+            c->n_runs % (dh_mesh_group_size(j->mesh, c->group) * DH_MAX(c->n_blocks, 1)) ||
             o->n_bytes != (uint64_t)dh_tensor_bytes(t))
             return false;
     }
@@ -395,7 +397,8 @@ static dh_status check_calls(joint *j)
 static bool agree(const call *a, const call *b)
 {
     if (a->n != b->n || a->room != b->room || a->n_runs != b->n_runs || a->dtype != b->dtype ||
-        a->tag != b->tag || a->mb != b->mb || a->n_parts != b->n_parts || a->by != b->by)
+        a->tag != b->tag || a->mb != b->mb || a->n_parts != b->n_parts || a->by != b->by ||
+        a->n_blocks != b->n_blocks)
         return false;
     if (call_rows[a->type].between_two) return call_rows[b->type].between_two;
     if (a->type != b->type) return false;
@@ -426,8 +429,8 @@ static const char *describe_call(const call *c, char *buf, size_t cap)
     if (n < 0 || (size_t)n >= cap) return buf;
     if (c->tag >= 0) snprintf(buf + n, cap - (size_t)n, " with tag %d", c->tag);
     if (c->room > 0)
-        snprintf(buf + n, cap - (size_t)n, " out of %" PRId64 " in %" PRId64 " runs", c->room,
-                 c->n_runs);
+        snprintf(buf + n, cap - (size_t)n, " out of %" PRId64 " in %" PRId64 " runs, %d blocks",
+                 c->room, c->n_runs, DH_MAX(c->n_blocks, 1));
     if (c->n_parts > 1) snprintf(buf + n, cap - (size_t)n, " in %u parts", c->n_parts);
     return buf;
 }

@@ -462,6 +462,39 @@ static bool halve_offsets(dh_program *p, uint32_t i)
     return true;
 }
 
+static bool forget_blocks(dh_program *p, uint32_t i)
+{
+    dh_graph *g = p->graphs.at[p->blocks.at[p->instrs.at[i].block].graph];
+    while (g->ops.at[p->instrs.at[i].op].blocks == 0) i++;
+    g->ops.at[p->instrs.at[i].op].blocks = 0;
+    return true;
+}
+
+/* Rows that go through a rank of their sender's place on the experts' node. */
+static void rows_in_stages_fit_together(void **state)
+{
+    static const dh_strategy staged = {
+        .name = "staged", .passes = "two-stage", .policy = "sequential"};
+    const setup s = {.preset = "mixtral-tiny",
+                     .schedule = "1f1b",
+                     .tp = 1,
+                     .pp = 1,
+                     .dp = 4,
+                     .per_node = 2,
+                     .n_micro = 4,
+                     .seq = 16,
+                     .strategy = &staged,
+                     .ep = 4,
+                     .moe = DH_MOE_DROPLESS};
+    EXPECT(&s, 1, DH_OP_ALL_TO_ALL_ROWS, halve_size, "on group ep-cross", "rank 3", "rank 1",
+           "do not fit together");
+    EXPECT(&s, 1, DH_OP_ALL_TO_ALL_ROWS, forget_blocks, "on group ep-node", "rank 1", "rank 0",
+           "1 blocks", "2 blocks", "do not fit together");
+    EXPECT(&s, 0, DH_OP_ALL_TO_ALL_ROWS, halve_offsets, "its operands do not fit", "rank 0");
+    EXPECT(&s, 2, DH_OP_ALL_TO_ALL_ROWS, drop_waits, "rank 2", "a wait for instruction");
+    EXPECT(&s, 0, DH_OP_ALL_TO_ALL_ROWS, drop_call, "on group ep-cross", "rank 0", "rank 2");
+}
+
 static void experts_exchange_alike(void **state)
 {
     /* 32 tokens, 2 of 8 experts each; rows of 64 */
@@ -543,6 +576,7 @@ int main(void)
         cmocka_unit_test(faults_are_found_and_named),
         cmocka_unit_test(reduced_agrees_with_full),
         cmocka_unit_test(experts_exchange_alike),
+        cmocka_unit_test(rows_in_stages_fit_together),
         cmocka_unit_test(messages_name_both_ends),
         cmocka_unit_test(deadlock_shows_the_cycle),
         cmocka_unit_test(other_meshes_are_refused),

@@ -41,6 +41,9 @@ static const struct {
     {RUN_EXPERTS, "parallel.dp=4 parallel.ep=4 moe.mode=dropless", 4, DH_F32},
     {RUN_EXPERTS, "parallel.dp=2 parallel.ep=2 parallel.tp=2 moe.mode=capacity strategy=dhelix", 4,
      DH_F32},
+    {RUN_EXPERTS,
+     "parallel.dp=4 parallel.ep=4 moe.capacity=4 topology.nodes=2 strategy=two-stage+sequential", 4,
+     DH_F32},
 };
 
 static void train(const char *model, const char *settings, const char *more, run_curve *curve)

@@ -30,6 +30,8 @@ static const struct {
     {RUN_GPT2, "model.n_layers=4 parallel.pp=2 parallel.schedule=zb-v train.dtype=bf16"},
     {RUN_EXPERTS, "parallel.dp=2 parallel.ep=2 moe.mode=dropless"},
     {RUN_EXPERTS, "parallel.dp=2 parallel.ep=2 parallel.tp=2 moe.mode=capacity strategy=dhelix"},
+    {RUN_EXPERTS,
+     "parallel.dp=4 parallel.ep=4 moe.capacity=4 topology.nodes=2 strategy=two-stage+sequential"},
     {RUN_LLAMA, "parallel.tp=2 links.local.gbps=0.5 links.local.latency_us=50"},
 };
 

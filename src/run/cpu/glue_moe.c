@@ -148,7 +148,7 @@ dh_status dh_cpu_check_room(dh_ctx *ctx, const dh_op *op, int64_t n_rows)
     if (n_rows <= op->room) return DH_OK;
     const double share = (double)n_rows / (double)op->rows;
     return dh_fail(ctx, DH_EINVAL,
-                   "%lld rows come to this rank's experts, which have room for %lld: raise "
+                   "%lld rows come to this rank, which has room for %lld: raise "
                    "moe.capacity to %.2f, or give experts a fixed share by moe.mode capacity",
                    (long long)n_rows, (long long)op->room, ceil(share * 100) / 100);
 }

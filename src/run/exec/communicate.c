@@ -17,6 +17,7 @@ typedef struct transfer {
                                   * of runs of rows */
     void *const *results;
     int64_t n_offsets;
+    int n_blocks;           /* of runs */
     int by;                 /* places that a shift goes on */
     const int64_t *lengths; /* of messages: to the members, from the members */
     dh_comm_xfer *xfers;    /* room for them */
@@ -53,10 +54,13 @@ static dh_status all_to_all_rows(dh_ctx *ctx, const transfer *t)
     const int64_t width = dh_tensor_elements(t->out) / t->out->shape[0];
     const size_t row = (size_t)width * dh_dtype_bytes(t->out->dtype);
     const int64_t *from = t->operands[1], *to = t->operands[2], used = to[t->n_offsets - 1];
+    const int64_t in_block = (t->n_offsets - 1) / t->n_blocks;
+    const int64_t runs = in_block / dh_comm_group_size(t->group);
     memset((char *)t->recv + (size_t)used * row, 0, (size_t)(t->out->shape[0] - used) * row);
-    return dh_comm_all_to_all_rows(ctx, t->group, t->send, from, t->recv, to,
-                                   (t->n_offsets - 1) / dh_comm_group_size(t->group), width,
-                                   t->out->dtype);
+    for (int64_t at = 0; at < t->n_offsets - 1; at += in_block)
+        DH_TRY(dh_comm_all_to_all_rows(ctx, t->group, t->send, from + at, t->recv, to + at, runs,
+                                       width, t->out->dtype));
+    return DH_OK;
 }
 
 static dh_status send(dh_ctx *ctx, const transfer *t)
@@ -156,6 +160,7 @@ static dh_status make_call(dh_ctx *ctx, const job *j, dh_comm_group *group, cons
                   .operands = c->in,
                   .results = c->out,
                   .n_offsets = op->in[1] == DH_NONE ? 0 : tensors[op->in[1]].shape[0],
+                  .n_blocks = DH_MAX(op->blocks, 1),
                   .by = op->by,
                   .lengths = j->xfers ? &j->exec->program->lengths.at[block->lengths0] : NULL,
                   .xfers = j->xfers,

@@ -136,26 +136,37 @@ static dh_status all_to_all(dh_ctx *ctx, const job *j, const operands *o)
     return transfer_in(ctx, j, o, o->in->dtype, 2 * (size_t)j->n, j->n - 1);
 }
 
-/* Rows that nobody sends are made zeros, as communicate.c does. */
-static dh_status all_to_all_rows(dh_ctx *ctx, const job *j, const operands *o)
+/* A share of the runs for each member, the first of which begins at run0. */
+static dh_status exchange_shares(dh_ctx *ctx, const job *j, const operands *o, int64_t run0,
+                                 int64_t runs)
 {
     const int64_t width = dh_tensor_elements(o->out) / o->out->shape[0];
     const size_t row = (size_t)width * dh_dtype_bytes(o->out->dtype);
-    const int64_t runs = (j->n_offsets - 1) / j->n, used = j->rows[1][j->n_offsets - 1];
     const char *send = o->call->in[0];
     char *recv = o->call->out[0];
     size_t n = 0;
     for (int i = 0; i < j->n; i++) {
-        const int64_t *from = j->rows[0] + i * runs, *to = j->rows[1] + i * runs;
+        const int64_t *from = j->rows[0] + run0 + i * runs, *to = j->rows[1] + run0 + i * runs;
         if (from[runs] > from[0])
             j->xfers[n++] =
                 send_to(i, send + (size_t)from[0] * row, (from[runs] - from[0]) * width);
         if (to[runs] > to[0])
             j->xfers[n++] = recv_from(i, recv + (size_t)to[0] * row, (to[runs] - to[0]) * width);
     }
-    DH_TRY(j->by->zero(ctx, o->stream, recv + (size_t)used * row,
-                       (size_t)(o->out->shape[0] - used) * row));
     return transfer_in(ctx, j, o, o->out->dtype, n, j->n - 1);
+}
+
+/* Rows that nobody sends are made zeros, as communicate.c does. */
+static dh_status all_to_all_rows(dh_ctx *ctx, const job *j, const operands *o)
+{
+    const int64_t n_rows = o->out->shape[0], used = j->rows[1][j->n_offsets - 1];
+    const int64_t in_block = (j->n_offsets - 1) / DH_MAX(o->call->op->blocks, 1);
+    const size_t row = (size_t)dh_tensor_bytes(o->out) / (size_t)n_rows;
+    DH_TRY(j->by->zero(ctx, o->stream, (char *)o->call->out[0] + (size_t)used * row,
+                       (size_t)(n_rows - used) * row));
+    for (int64_t run = 0; run < j->n_offsets - 1; run += in_block)
+        DH_TRY(exchange_shares(ctx, j, o, run, in_block / j->n));
+    return DH_OK;
 }
 
 static dh_status send(dh_ctx *ctx, const job *j, const operands *o)
