@@ -59,6 +59,9 @@ static inline int64_t dh_fuse_pieces(dh_fuse fuse)
 typedef enum dh_param_gather { DH_GATHER_OPTIMIZER, DH_GATHER_FORWARD } dh_param_gather;
 /* Of how many micro-batches gradients are reduced at once, where ranks share them out. */
 typedef enum dh_gradient_sync { DH_GRADIENT_SYNC_LAST, DH_GRADIENT_SYNC_EVERY } dh_gradient_sync;
+/* For how long parameters that ranks share out stay gathered in a forward or backward: for one
+ * micro-batch, or for those that follow each other through a virtual stage. */
+typedef enum dh_regather_by { DH_REGATHER_MICRO, DH_REGATHER_STAGE } dh_regather_by;
 /* What becomes of gathered parameters between a block's forward and its backward: one of these, or
  * so many ranks that keep shards of them. */
 enum { DH_RESHARD_TRUE = 0, DH_RESHARD_FALSE = -1, DH_RESHARD_NODE = -2 };
@@ -175,6 +178,7 @@ typedef struct dh_job {
     int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
     int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */
     int64_t reshard;                /* parallel.reshard_after_forward, with zero 3: DH_RESHARD_* */
+    dh_regather_by regather;        /* parallel.regather: how often they are, with zero 3 */
     dh_param_gather gather;         /* parallel.gather: when parameters are, with zero 1 and 2 */
     dh_gradient_sync gradient_sync; /* parallel.gradient_sync: when gradients are, with zero 2, 3 */
     bool zero1;                     /* parallel.zero1: another spelling of zero: 1 */

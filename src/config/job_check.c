@@ -444,6 +444,16 @@ static dh_status check_gradient_sync(dh_ctx *ctx, const dh_job *job)
                    (long long)job->zero);
 }
 
+static dh_status check_regather(dh_ctx *ctx, const dh_job *job)
+{
+    if (job->regather == DH_REGATHER_MICRO || job->zero >= 3) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "parallel.regather=stage is about parameters that are gathered as they are "
+                   "used, and with parallel.zero=%lld every rank keeps them: take zero 3, or "
+                   "leave it out",
+                   (long long)job->zero);
+}
+
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
@@ -459,6 +469,7 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
     DH_TRY(check_router_bias(ctx, job));
     DH_TRY(check_fp8(ctx, job));
     DH_TRY(check_gradient_sync(ctx, job));
+    DH_TRY(check_regather(ctx, job));
     DH_TRY(derive_batch(ctx, job));
     DH_TRY(derive_seq_len(ctx, job));
     DH_TRY(check_packing(ctx, job));

@@ -16,6 +16,7 @@ static const char *const dtype_names[] = {"f32", "bf16", NULL};
 static const char *const recompute_names[] = {"none", "selective", "full", "attention", NULL};
 static const char *const lr_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const reshard_names[] = {"true", "false", "node", NULL};
+static const char *const regather_names[] = {"micro-batch", "stage", NULL};
 static const char *const gather_names[] = {"optimizer", "forward", NULL};
 static const char *const fuse_names[] = {"auto", "off", "1", "2", "4", "8", NULL};
 static const char *const gradient_sync_names[] = {"last", "every", NULL};
@@ -406,6 +407,9 @@ static const dh_setting settings[] = {
          .min = 2, .max = DEGREE_MAX, .unit = "ranks",
          .help = "zero 3: gathered parameters are released behind a block's forward (true), stay whole until its backward (false), "
                  "or stay as shards over a node's ranks (node) or so many neighbours (a number), which gather them among themselves"},
+    ENUM("parallel.regather", regather, "micro-batch", regather_names,
+         .help = "zero 3: parameters are gathered for each micro-batch, or once for those that follow each other through a virtual stage, "
+                 "as with schedule looped-bfs all of a step do"),
     ENUM("parallel.gather", gather, "optimizer", gather_names,
          .help = "zero 1 and 2: parameters are gathered behind the optimizer, or beside the next step's first forwards, each bucket before what reads it"),
     ENUM("parallel.gradient_sync", gradient_sync, "last", gradient_sync_names,

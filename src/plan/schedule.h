@@ -193,6 +193,8 @@ typedef struct dh_schedule_row {
     int32_t n_chunks;    /* fixed number of chunks; 0: as many as the spec says, 2 by default */
     bool pairs;          /* has co-executed slots: of use only with a pairing planner */
     bool split_backward; /* has I and W */
+    bool breadth_first;  /* all micro-batches go through a virtual stage before the next one, on one
+                          * rank too */
     bool planned;        /* placed by the spec's costs and limits */
     int32_t settles;     /* times p: micro-batches from which on each adds the same; 0: 2 */
     /* DH_EUNSUPPORTED with the reason and what would be right; n_chunks is resolved

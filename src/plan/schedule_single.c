@@ -75,6 +75,7 @@ const dh_schedule_row dh_row_looped_bfs = {
            "each (Breadth-First Pipeline Parallelism, arXiv 2211.05953, 3)",
     .placement = DH_PLACE_ROUND_ROBIN,
     .n_chunks = 0,
+    .breadth_first = true,
     .applicable = looped_applicable,
     .generate = looped_bfs,
 };

@@ -48,6 +48,7 @@ typedef struct plan {
     unsigned char *loaded;                 /* by micro-batch */
     DH_VEC(uint32_t) releases;             /* of gathered parameters, in order */
     size_t n_gathers;                      /* that have been emitted, of buckets */
+    size_t n_ahead;                        /* blocks of the next slot that are gathered already */
     int n_strands;                         /* of the slot that is emitted */
     plan_items held; /* reductions that wait until what their slot made is on its way */
     struct {
@@ -126,7 +127,13 @@ typedef struct plan_walk {
     const stage *s; /* NULL: nothing is gathered for the strand */
     int32_t mb;
     bool backward;
-    bool ordered;   /* operators come in an order of the strategy's */
+    bool ordered; /* operators come in an order of the strategy's */
+    bool goes_on; /* the next slot uses the same blocks: they stay whole */
+    /* Else, where it has one strand and parameters are gathered by virtual stage: what it uses, of
+     * which the first blocks are those ahead of this walk's last ones. */
+    const stage *then; /* NULL: nothing is gathered for it yet */
+    int32_t then_mb;
+    bool then_backward;
     size_t at;      /* where the item before was */
     size_t next;    /* the first block whose gathers are not emitted */
     uint32_t *left; /* [n_chain] operators that are still to use it; free */

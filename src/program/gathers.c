@@ -316,7 +316,8 @@ static dh_status acquire(dh_ctx *ctx, plan *b, uint32_t block, const plan_walk *
 static dh_status drop(dh_ctx *ctx, plan *b, uint32_t block, const plan_walk *walk)
 {
     const bool forward = !walk->backward && b->spec->mode == DH_MODE_TRAIN;
-    const bool keeps = forward && b->spec->recipe.between == DH_GATHERED_WHOLE;
+    const bool waits = forward && b->spec->recipe.between == DH_GATHERED_WHOLE;
+    const bool keeps = waits || walk->goes_on;
     const dh_block_gathers g = b->emitter->gathers.at[block];
     for (int k = 0; k < DH_MAX_GATHERS; k++) {
         dh_whole *whole;
@@ -380,6 +381,8 @@ static bool holds(const plan *b, const plan_walk *walk, const plan_item *item)
 dh_status plan_begin_walk(dh_ctx *ctx, plan *b, const plan_items *list, plan_walk *walk)
 {
     if (b->spec->recipe.zero < 3 || !walk->s) return DH_OK;
+    walk->next = b->n_ahead;
+    b->n_ahead = 0;
     walk->left = calloc(walk->s->n_chain + 1, sizeof *walk->left);
     if (!walk->left) return plan_no_memory(ctx);
     for (size_t i = 0; i < list->n; i++) {
@@ -389,14 +392,24 @@ dh_status plan_begin_walk(dh_ctx *ctx, plan *b, const plan_items *list, plan_wal
     return DH_OK;
 }
 
+/* The first n blocks of the next slot. */
+static dh_status acquire_ahead(dh_ctx *ctx, plan *b, const plan_walk *walk, size_t n)
+{
+    const plan_walk then = {.s = walk->then, .mb = walk->then_mb, .backward = walk->then_backward};
+    for (; b->n_ahead < DH_MIN(n, then.s->n_chain); b->n_ahead++)
+        DH_TRY(acquire(ctx, b, block_at(&then, b->n_ahead), &then));
+    return DH_OK;
+}
+
 dh_status plan_walk_item(dh_ctx *ctx, plan *b, plan_walk *walk, const plan_item *item)
 {
     const size_t at = walk->left ? place_of(b, walk, item) : SIZE_MAX;
     if (at == SIZE_MAX || !holds(b, walk, item))
         return dh_emit_op(ctx, b->emitter, item->block, item->mb, item->op);
-    const size_t end = DH_MIN(at + (size_t)b->spec->recipe.prefetch + 1, walk->s->n_chain);
-    for (; walk->next < end; walk->next++)
+    const size_t end = at + (size_t)b->spec->recipe.prefetch + 1, n = walk->s->n_chain;
+    for (; walk->next < DH_MIN(end, n); walk->next++)
         DH_TRY(acquire(ctx, b, block_at(walk, walk->next), walk));
+    if (walk->then && end > n) DH_TRY(acquire_ahead(ctx, b, walk, end - n));
     DH_TRY(dh_emit_op(ctx, b->emitter, item->block, item->mb, item->op));
     return --walk->left[at] > 0 ? DH_OK : drop(ctx, b, item->block, walk);
 }

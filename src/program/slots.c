@@ -136,7 +136,37 @@ typedef struct strand {
     plan_walk walk;
 } strand;
 
-static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, strand *to)
+static bool reads_parameters(const plan *b, const dh_pipe_action *a)
+{
+    return a->kind == DH_PIPE_F || (b->spec->mode == DH_MODE_TRAIN && a->kind != DH_PIPE_W);
+}
+
+/* The rank's next slot that reads parameters; NULL: none. */
+static const dh_pipe_slot *next_reader(const plan *b, const dh_pipe_slot *slot)
+{
+    const dh_schedule *s = b->schedule;
+    const dh_pipe_slot *end = &s->slots[s->first_slot[b->pipe_rank + 1]];
+    while (++slot < end)
+        for (int32_t k = 0; k < slot->n_actions; k++)
+            if (reads_parameters(b, &slot->action[k])) return slot;
+    return NULL;
+}
+
+/* What becomes of the blocks of a walk by what comes next. */
+static void look_ahead(plan *b, const dh_pipe_slot *slot, plan_walk *walk)
+{
+    const dh_pipe_slot *next = b->spec->recipe.gathers_by_stage ? next_reader(b, slot) : NULL;
+    for (int32_t k = 0; next && k < next->n_actions; k++)
+        walk->goes_on |=
+            reads_parameters(b, &next->action[k]) && plan_stage_of(b, &next->action[k]) == walk->s;
+    if (!next || walk->goes_on || slot->n_actions + next->n_actions > 2) return;
+    walk->then = plan_stage_of(b, next->action);
+    walk->then_mb = next->action->micro;
+    walk->then_backward = next->action->kind != DH_PIPE_F;
+}
+
+static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot,
+                             const dh_pipe_action *a, strand *to)
 {
     static const struct {
         bool forward, inputs, weights;
@@ -149,6 +179,7 @@ static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_action *a, stra
                       (kinds[a->kind].weights ? DH_PHASES(DH_PHASE_W) : 0);
     to->walk = (plan_walk){
         .s = a->kind == DH_PIPE_W ? NULL : s, .mb = a->micro, .backward = !kinds[a->kind].forward};
+    look_ahead(b, slot, &to->walk);
     return kinds[a->kind].forward ? list_forward(ctx, b, s, a->micro, &to->list)
                                   : list_backward(ctx, b, s, a->micro, phases, &to->list);
 }
@@ -241,7 +272,7 @@ dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double 
         const dh_pipe_action *a = &slot->action[k];
         const int at = slot->n_actions == 2 ? k : a->kind == DH_PIPE_F ? 0 : 1;
         if (b->spec->mode == DH_MODE_TRAIN || a->kind == DH_PIPE_F)
-            st = list_action(ctx, b, a, &strands[at]);
+            st = list_action(ctx, b, slot, a, &strands[at]);
     }
     if (st == DH_OK) st = emit_strands(ctx, b, slot, to_end, strands);
     for (int s = 0; s < 2; s++) {

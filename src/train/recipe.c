@@ -44,6 +44,7 @@ void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe)
     recipe->between = job->reshard == DH_RESHARD_TRUE    ? DH_GATHERED_NOTHING
                       : job->reshard == DH_RESHARD_FALSE ? DH_GATHERED_WHOLE
                                                          : DH_GATHERED_SHARE;
+    recipe->gathers_by_stage = job->regather == DH_REGATHER_STAGE;
     recipe->gathers_first = job->gather == DH_GATHER_FORWARD && job->zero > 0 && job->zero < 3;
     recipe->bucket_bytes = bucket_bytes(job);
 }
@@ -233,7 +234,8 @@ dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *str
      * names one that does. */
     if (strategy->schedule && !row->pairs) DH_TRY(dh_schedule_find(ctx, strategy->schedule, &row));
     DH_TRY(check_planned(ctx, job, row));
-    if (job->pp == 1 && row->n_chunks != 2) return DH_OK; /* one stage has one order */
+    /* One stage has one order, but where it is several that micro-batches go through in turn. */
+    if (job->pp == 1 && row->n_chunks != 2 && !row->breadth_first) return DH_OK;
     dh_arena *arena = dh_arena_create();
     if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a schedule");
     const dh_status st = generate(ctx, arena, job, row, recipe, n_micro, schedule);

@@ -91,6 +91,8 @@ static void what_ranks_share_out_is_read(void **state)
         {"zero: 3, reshard_after_forward: 2.5", "one of true, false, node; or a whole number"},
         {"zero: 2, gradient_sync: evry", "did you mean every?"},
         {"zero: 1, gradient_sync: every", "take zero 2 or 3"},
+        {"zero: 3, regather: stages", "did you mean stage?"},
+        {"zero: 2, regather: stage", "take zero 3, or leave it out"},
     };
     dh_ctx ctx = DH_CTX_INIT;
     char text[300];

@@ -28,6 +28,113 @@ static void kept_parameters_are_whole_once(void **state)
     }
 }
 
+/* All-gathers of parameters in a program, and of whole ones the bytes. */
+static int count_gathers(const dh_program *p, uint64_t *n_bytes)
+{
+    int n = 0;
+    *n_bytes = 0;
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        const dh_block_kind kind = dh_instr_graph(p, &p->instrs.at[i])->kind;
+        if (!is(p, i, DH_OP_ALL_GATHER) || (kind != DH_BLOCK_OPT && kind != DH_BLOCK_GATHER))
+            continue;
+        *n_bytes += dh_instr_operand(p, &p->instrs.at[i], 1)->n_bytes;
+        n++;
+    }
+    return n;
+}
+
+/* ---- by virtual stage --------------------------------------------------------------------------
+ */
+
+/* Buckets of the parameters of a layer or of the ends are whole at once, and ever. */
+static int most_whole(const dh_program *p)
+{
+    int whole = 0, most = 0;
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        if (kind_of(p, i) != DH_BLOCK_GATHER) continue;
+        if (is(p, i, DH_OP_RELEASE)) whole--;
+        if (!is(p, i, DH_OP_RELEASE) && p->instrs.at[i].op == 0) whole++;
+        most = DH_MAX(most, whole);
+    }
+    assert_int_equal(whole, 0);
+    return most;
+}
+
+/* As breadth-first pipelines have it: what a virtual stage has gathered serves all micro-batches of
+ * a step, forward and then backward, and the last one's both; no more is whole than of one
+ * micro-batch. One micro-batch after another gathers as often as there are of them. */
+static void a_stage_gathers_for_all_micro_batches(void **state)
+{
+    static const char *const schedules[] = {"looped-bfs", "gpipe"};
+    for (int variant = 0; variant < 8; variant++) {
+        setup s = base;
+        uint64_t by_stage[2], by_micro[2];
+        int most[2];
+        s.schedule = schedules[variant / 4];
+        s.pp = variant & 1 ? 2 : 1;
+        s.dp = 2;
+        s.bucket = 1000;
+        const dh_recipe micro = {.zero = 3, .prefetch = 1 + (variant >> 1 & 1)};
+        dh_recipe stage = micro;
+        stage.gathers_by_stage = true;
+        for (int many = 0; many < 2; many++) {
+            s.n_micro = many ? 4 : 1;
+            dh_program *one = build_how(&s, &micro), *all = build_how(&s, &stage);
+            count_gathers(one, &by_micro[many]);
+            count_gathers(all, &by_stage[many]);
+            most[many] = most_whole(all);
+            dh_program_destroy(one);
+            dh_program_destroy(all);
+        }
+        assert_int_equal(by_micro[1], 4 * by_micro[0]);
+        assert_int_equal(by_stage[1], by_stage[0]);
+        assert_true(by_stage[0] < by_micro[0] || s.pp > 1);
+        assert_true(by_stage[0] <= by_micro[0]);
+        assert_int_equal(most[0], most[1]);
+    }
+}
+
+/* The last operator of a layer's backward, and the first gather for it. */
+static void find_backward(const dh_program *p, int layer, uint32_t *computes, uint32_t *gathered)
+{
+    *computes = *gathered = DH_NONE;
+    for (uint32_t i = 0; i < p->instrs.n; i++) {
+        if (p->blocks.at[p->instrs.at[i].block].layer != layer ||
+            dh_instr_op(p, &p->instrs.at[i])->phase != DH_PHASE_B)
+            continue;
+        if (kind_of(p, i) == DH_BLOCK_LAYER) *computes = i;
+        if (kind_of(p, i) == DH_BLOCK_GATHER && *gathered == DH_NONE) *gathered = i;
+    }
+}
+
+/* Blocks that go ahead of the last ones of a virtual stage are the first ones of the next: their
+ * gathers are not behind what a stage reduces when all micro-batches have been through it. */
+static void the_next_stage_is_gathered_ahead(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    for (int prefetch = 0; prefetch < 3; prefetch++) {
+        setup s = base;
+        uint32_t computes, gathered, next;
+        dh_program *p;
+        s.zero = 3;
+        s.schedule = "looped-bfs";
+        s.n_micro = 4;
+        s.bucket = 1000;
+        mesh_programs *m = prepare(&s);
+        m->spec.recipe.model.n_layers = 8;
+        m->spec.recipe.prefetch = prefetch;
+        m->spec.recipe.gathers_by_stage = true;
+        assert_ok(&ctx, dh_program_build(&ctx, &m->spec, &p));
+        for (int ahead = 1; ahead < 3; ahead++) { /* layers 3 and 2, behind layer 4 of the last */
+            find_backward(p, 4, &computes, &gathered);
+            find_backward(p, 4 - ahead, &next, &gathered);
+            assert_int_equal(gathered < computes, ahead <= prefetch);
+        }
+        dh_program_destroy(p);
+        destroy(m);
+    }
+}
+
 /* What a rank has of its node's shares behind the first micro-batch's forward. */
 static uint64_t share_bytes(const dh_program *p)
 {
@@ -75,21 +182,6 @@ static void a_node_keeps_its_shares(void **state)
         dh_program_destroy(node);
         dh_program_destroy(shards);
     }
-}
-
-/* All-gathers of parameters in a program, and of whole ones the bytes. */
-static int count_gathers(const dh_program *p, uint64_t *n_bytes)
-{
-    int n = 0;
-    *n_bytes = 0;
-    for (uint32_t i = 0; i < p->instrs.n; i++) {
-        const dh_block_kind kind = dh_instr_graph(p, &p->instrs.at[i])->kind;
-        if (!is(p, i, DH_OP_ALL_GATHER) || (kind != DH_BLOCK_OPT && kind != DH_BLOCK_GATHER))
-            continue;
-        *n_bytes += dh_instr_operand(p, &p->instrs.at[i], 1)->n_bytes;
-        n++;
-    }
-    return n;
 }
 
 /* Behind a forward backwards gather inside nodes, forwards among all. */
@@ -326,6 +418,7 @@ static void verify_setup(const setup *s, int variant)
     mesh_programs *m = prepare(s);
     m->spec.recipe.prefetch = variant % 3;
     m->spec.recipe.between = (dh_gathered)((variant + 2) % 3);
+    m->spec.recipe.gathers_by_stage = s->zero >= 3 && variant & 1;
     m->spec.recipe.gathers_first = s->zero < 3 && variant & 1;
     /* among two neighbours where there are four, else a node's */
     if (s->dp * DH_MAX(s->cp, 1) / DH_MAX(s->ep, 1) % 4 == 0 && variant & 4)
@@ -358,6 +451,9 @@ static void meshes_verify(void **state)
         {.tp = 1, .pp = 2, .dp = 4, .n_micro = 3, .per_node = 2, .dtype = DH_BF16},
         {.tp = 1, .pp = 1, .dp = 2, .cp = 4, .n_micro = 1, .per_node = 2},
         {.preset = "mixtral-tiny", .tp = 1, .pp = 1, .dp = 8, .ep = 2, .n_micro = 2, .per_node = 4},
+        {.schedule = "looped-bfs", .tp = 1, .pp = 1, .dp = 4, .n_micro = 3, .per_node = 2},
+        {.schedule = "looped-bfs", .tp = 2, .pp = 2, .dp = 2, .n_micro = 3},
+        {.schedule = "interleaved-1f1b", .tp = 1, .pp = 2, .dp = 2, .n_micro = 4},
         {.preset = "gpt2-tiny", .schedule = "dualpipe", .tp = 1, .pp = 2, .dp = 2, .n_micro = 4},
     };
     for (size_t i = 0; i < DH_COUNTOF(all); i++)
@@ -443,6 +539,8 @@ int main(void)
         cmocka_unit_test(ordered_slots_verify),
         cmocka_unit_test(strands_hold_their_window),
         cmocka_unit_test(kept_parameters_are_whole_once),
+        cmocka_unit_test(a_stage_gathers_for_all_micro_batches),
+        cmocka_unit_test(the_next_stage_is_gathered_ahead),
         cmocka_unit_test(a_node_keeps_its_shares),
         cmocka_unit_test(keeping_halves_gathers),
         cmocka_unit_test(backwards_gather_inside_nodes),

@@ -26,6 +26,7 @@ static inline dh_program *build_how(const setup *like, const dh_recipe *how)
     m->spec.recipe.gathers_first = how->gathers_first;
     m->spec.recipe.between = how->between;
     m->spec.recipe.reduces_each = how->reduces_each;
+    m->spec.recipe.gathers_by_stage = how->gathers_by_stage;
     m->spec.recipe.mesh.share_ranks = how->mesh.share_ranks;
     assert_ok(&ctx, dh_program_build(&ctx, &m->spec, &p));
     destroy(m);

@@ -212,6 +212,7 @@ static void schedules_change_no_bit(void **state)
 #define ZERO1_FORWARD "parallel.zero=1 parallel.gather=forward"
 #define ZERO2_FORWARD "parallel.zero=2 parallel.gather=forward"
 #define ZERO3_NODE "parallel.zero=3 parallel.reshard_after_forward=node"
+#define ZERO3_BY_STAGE "parallel.zero=3 parallel.regather=stage"
 #define ZERO3_KEPT "parallel.zero=3 parallel.reshard_after_forward=false"
 
 /* One and two virtual stages, sharded and whole optimizers: the same sums. */
@@ -250,6 +251,18 @@ static void sharding_changes_no_bit(void **state)
         {RUN_LLAMA, "parallel.cp=4", {ZERO1_FORWARD}}, /* layers communicate on the same stream */
         {RUN_LLAMA, "parallel.dp=2 parallel.tp=2 strategy=intra-batch", {"parallel.zero=3"}},
         {RUN_EXPERTS, "parallel.dp=4 parallel.ep=2", {"parallel.zero=2", "parallel.zero=3"}},
+        {RUN_GPT2,
+         "parallel.dp=4 train.micro_batch=1 parallel.schedule=looped-bfs parallel.virtual_stages=2",
+         {ZERO3_BY_STAGE, "parallel.zero=3", ZERO3_BY_STAGE " parallel.prefetch=0",
+          ZERO3_BY_STAGE " topology.nodes=2 parallel.reshard_after_forward=node"}},
+        {RUN_LLAMA, /* one order of sums, whatever the order of micro-batches */
+         "parallel.dp=2 train.micro_batch=1 parallel.schedule=1f1b",
+         {ZERO3_BY_STAGE, ZERO3_BY_STAGE " parallel.schedule=looped-bfs parallel.virtual_stages=2",
+          ZERO3_BY_STAGE " parallel.schedule=looped-bfs parallel.virtual_stages=4"}},
+        {RUN_LLAMA,
+         "parallel.dp=2 parallel.pp=2 train.micro_batch=1",
+         {ZERO3_BY_STAGE " parallel.schedule=interleaved-1f1b parallel.virtual_stages=2",
+          ZERO3_BY_STAGE " parallel.schedule=zb-h1", ZERO3_BY_STAGE " strategy=dhelix"}},
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {
         if (test_leaves_out(i)) continue;
