@@ -84,10 +84,11 @@ static inline bool dh_recipe_is_post_validated(const dh_recipe *recipe)
     return recipe->post_validation && recipe->mesh.pp > 1;
 }
 
-/* Whether shards are stepped as their gradients come. */
+/* Whether shards are stepped as their gradients come: where there are ranks that share out. */
 static inline bool dh_recipe_is_fused(const dh_recipe *recipe)
 {
-    return recipe->fuse > 0 && (recipe->zero == 1 || recipe->zero == 2);
+    return recipe->fuse > 0 && (recipe->zero == 1 || recipe->zero == 2) &&
+           recipe->mesh.dp * recipe->mesh.cp > 1;
 }
 
 /* Whether reductions come more than once a step. */
