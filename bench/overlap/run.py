@@ -2,8 +2,9 @@
 """Strategies side by side on the same work, with communication paced to a wanted share.
 
 For every mesh the links are paced so that communication would be a given share of a step
-that hides none of it; then the strategies take turns over the rounds and seeds. A row's step is the
-median of its rounds, its speed-up the median of what it gained in each round. Losses must agree.
+that hides none of it; then the strategies take turns over the rounds and seeds, the first of them also behind every few
+others. A row's speed-up is the median of what it gained over the first at the same time, its step that of the first over it.
+Losses must agree.
 README.md says what the columns mean.
 
   bench/overlap/run.py                              # build/release; about 15 minutes
@@ -20,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,32 +193,61 @@ def measure(args, mesh, share, rows):
         yield from take_turns(args, mesh, share, gbps, rows)
 
 
-def take_turns(args, mesh, share, gbps, rows):
-    """The rows on links of one pace: all of them in every round, each round with every seed, so that
-    what is compared was measured within one turn."""
+def run_round(args, mesh, gbps, rows, seed):
+    """Every row once, and the first again behind every args.anchor others and at the end: by name the runs with
+    the time at which each was half done."""
     turns = {name: [] for name, _ in rows}
-    for _ in range(args.rounds):
-        for seed in args.seed_list:
-            for name, settings in rows:
-                turns[name].append(train(args, mesh, gbps, settings, seed=seed))
-    first = turns[rows[0][0]]
+
+    def turn(name, settings):
+        begin = time.monotonic()
+        done = train(args, mesh, gbps, settings, seed=seed)
+        turns[name].append({**done, "at": (begin + time.monotonic()) / 2})
+
+    for i, row in enumerate(rows):
+        turn(*row)
+        if i and (i % args.anchor == 0 or i + 1 == len(rows)):
+            turn(*rows[0])
+    return turns
+
+
+def between(anchors, at):
+    """Step of the first row at a time: on the line between its runs before and behind."""
+    for before, behind in zip(anchors, anchors[1:]):
+        if at <= behind["at"]:
+            part = max(0, (at - before["at"]) / (behind["at"] - before["at"]))
+            return before["step_ms"] + part * (behind["step_ms"] - before["step_ms"])
+    return anchors[-1]["step_ms"]
+
+
+def middle_of(turns):
+    return sorted(turns, key=lambda turn: turn["step_ms"])[(len(turns) - 1) // 2]
+
+
+def take_turns(args, mesh, share, gbps, rows):
+    """The rows on links of one pace: all of them in every round, each round with every seed. The machine's speed
+    drifts; so a row is compared with what the first one took at the same time."""
+    rounds = [run_round(args, mesh, gbps, rows, seed) for _ in range(args.rounds) for seed in args.seed_list]
+    first = [turns[rows[0][0]] for turns in rounds]
+    middle = middle_of([turn for anchors in first for turn in anchors])
     for name, settings in rows:
-        error = max(abs(a - b) / abs(b) for mine, other in zip(turns[name], first)
-                    for a, b in zip(mine["losses"], other["losses"]))
+        mine = [turns[name] for turns in rounds]
+        error = max(abs(a - b) / abs(b) for turns, anchors in zip(mine, first) for turn in turns
+                    for a, b in zip(turn["losses"], anchors[0]["losses"]))
         if error > TOLERANCE:
             raise Failure(f"{mesh}: losses of {name} differ from {rows[0][0]}'s by {error:.2g}")
-        # Where the time went is told of the round in the middle.
-        run = sorted(turns[name], key=lambda turn: turn["step_ms"])[(len(first) - 1) // 2]
-        steps = [turn["step_ms"] for turn in turns[name]]
-        gains = [other["step_ms"] / mine["step_ms"] for mine, other in zip(turns[name], first)]
-        middle = sorted(first, key=lambda turn: turn["step_ms"])[(len(first) - 1) // 2]
+        # Where the time went is told of the run in the middle.
+        run = middle_of([turn for turns in mine for turn in turns])
+        steps = [turn["step_ms"] for turns in mine for turn in turns]
+        gains = [between(anchors, turn["at"]) / turn["step_ms"]
+                 for turns, anchors in zip(mine, first) for turn in turns]
         wire = (1 - share / 100) ** -1 * share / 100 * middle["compute_ms"]
         predicted, hidden = predict(args, mesh, gbps, settings)
-        step = statistics.median(steps)
+        # At the speed that the machine had for the first row in the middle of its runs.
+        step = middle["step_ms"] / statistics.median(gains)
         yield {**{k: v for k, v in run.items() if k in FIELDS}, "mesh": mesh, "width": args.width, "share": share,
                "gbps": gbps, "strategy": name, "step_ms": step, "step_least": min(steps), "step_most": max(steps),
                "speedup": statistics.median(gains), "speedup_least": min(gains), "speedup_most": max(gains),
-               "slab_over_first": run["slab_mb"] / first[0]["slab_mb"],
+               "slab_over_first": run["slab_mb"] / first[0][0]["slab_mb"],
                "bound_ms": max(run["compute_ms"] * ranks_a_core(mesh), wire), "predicted_ms": predicted,
                "prediction_error": predicted and predicted / step - 1, "predicted_hidden": hidden,
                "plan_says": plan_says(args, mesh, gbps, settings), "loss_error": error}
@@ -244,6 +275,8 @@ def add_work(parser, default_widths):
     parser.add_argument("--seeds", default="1337", help="of weights, dropout and data; every round runs each")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--anchor", type=int, default=3,
+                        help="behind so many rows the first one runs again, since the machine's speed drifts")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--no-predict", action="store_true", help="without `dhelix simulate`")
@@ -252,6 +285,8 @@ def add_work(parser, default_widths):
 
 def read_work(args):
     """Lists of what add_work takes as text."""
+    if args.anchor < 1:
+        raise Failure(f"--anchor {args.anchor}: a whole number of rows, 1 or more")
     args.seed_list = [int(seed) for seed in args.seeds.split()]
     args.width_list = [int(width) for width in args.widths.split()]
     for width in args.width_list:

@@ -122,14 +122,14 @@ def print_table(mesh, share, measured, left, out):
     put(f"\n## {TITLES.get(mesh, mesh)}\n")
     put(f"Communication {share} % of a step that hides none, links paced to {first['gbps']:.3g} Gbit/s, "
         f"width {first['width']}.\n")
-    put("| strategy | step, ms | speed-up | hidden | memory, MB | predicted step, ms | error |")
-    put("|---|---|---|---|---|---|---|")
+    put("| strategy | step, ms | speed-up (least to most) | predicted | hidden | memory, MB | predicted step, ms | error |")
+    put("|---|---|---|---|---|---|---|---|")
     surprises = []
     for r in measured:
         predicted = f"{r['predicted_ms']:.0f} | {r['prediction_error']:+.0%}" if r["predicted_ms"] else "- | -"
-        spread = max(r["step_most"] - r["step_ms"], r["step_ms"] - r["step_least"])
-        put(f"| {r['strategy']} | {r['step_ms']:.0f} ± {spread:.0f} | {r['speedup']:.2f} | {r['hidden']:.0%} | "
-            f"{r['slab_mb']:.1f} | {predicted} |")
+        gain = f"{first['predicted_ms'] / r['predicted_ms']:.2f}" if r["predicted_ms"] else "-"
+        put(f"| {r['strategy']} | {r['step_ms']:.0f} | {r['speedup']:.2f} ({r['speedup_least']:.2f} to {r['speedup_most']:.2f}) | "
+            f"{gain} | {r['hidden']:.0%} | {r['slab_mb']:.1f} | {predicted} |")
         if r["speedup"] < 1 / SLOWER and r["predicted_ms"] and r["plan_says"] != "slower":
             surprises.append(f"{r['strategy']} ({r['plan_says'] or 'says nothing'})")
     if left:
@@ -195,7 +195,8 @@ def main():
         out = Both(file)
         print(f"# Every strategy, every mesh\n\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} at the "
               f"start; {args.dtype}, a thread a rank, {args.rounds} rounds of {args.steps - 1} timed steps, seeds "
-              f"{args.seeds}; a step is the median of its rounds, ± the farthest of them; paced links sleep, they use no core.", file=out)
+              f"{args.seeds}; a speed-up is the median of what the rounds gained over the first row, which runs again behind every "
+                  f"{args.anchor} others, at the same time, a step the first row's over it; paced links sleep, they use no core.", file=out)
         for mesh in args.meshes.split():
             for args.width in args.width_list:
                 table_of(args, mesh, [known[name] for name in names], out)
