@@ -132,7 +132,8 @@ function(dh_cuda_on_host name)
   add_library(${name}_runtime STATIC ${runtime})
   target_include_directories(${name}_runtime SYSTEM PUBLIC ${CMAKE_SOURCE_DIR}/src/run/cuda/host/include)
   target_link_libraries(${name}_runtime PUBLIC dh_flags dh_base Threads::Threads)
-  add_library(${name} STATIC ${ARGN} ${CMAKE_SOURCE_DIR}/src/run/cuda/host/fibres.cc)
+  add_library(${name} STATIC ${ARGN} ${CMAKE_SOURCE_DIR}/src/run/cuda/host/fibres.cc
+    ${CMAKE_SOURCE_DIR}/src/run/cuda/host/matrices.cc)
   target_include_directories(${name} PUBLIC
     $<TARGET_PROPERTY:${name}_runtime,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(${name} PUBLIC $<LINK_ONLY:${name}_runtime>)

@@ -1,5 +1,8 @@
 #include "kernel_test.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 enum { RED_ZONE = 64, RED = 0x5A };
 
 static size_t bytes_of(buf b)
@@ -121,4 +124,20 @@ void scratch_free(void *ws, size_t n_bytes)
     for (size_t i = 0; i < RED_ZONE; i++)
         if (((unsigned char *)ws)[n_bytes + i] != RED) fail_msg("write behind the workspace");
     free(ws);
+}
+
+int signal_of(void (*f)(void))
+{
+    int status;
+    fflush(stdout);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        close(STDERR_FILENO);
+        f();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }

@@ -53,6 +53,9 @@ double *zeros(int64_t n);
 void *scratch_new(size_t n_bytes);
 void scratch_free(void *ws, size_t n_bytes);
 
+/* The signal that a child that calls f ends by; 0: none. */
+int signal_of(void (*f)(void));
+
 #define EACH_DTYPE(T) for (dh_dtype T = DH_F32; T <= DH_BF16; T = (dh_dtype)(T + 1))
 
 extern const struct CMUnitTest gemm_tests[], norm_tests[], pointwise_tests[], attn_tests[],

@@ -3,8 +3,6 @@
 #include "kernel_test.h"
 
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "cuda_faults.h"
 #include "run/cpu/fp8.h"
@@ -24,23 +22,6 @@ static void a_missing_barrier_changes_results(void **state)
     }
     assert_int_equal(wrong, 100);
     assert_int_equal(wrong_with_barrier, 0);
-}
-
-/* How a child that calls f ends. */
-static int signal_of(void (*f)(void))
-{
-    int status;
-    fflush(stdout);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        signal(SIGABRT, SIG_DFL);
-        close(STDERR_FILENO);
-        f();
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
 static void barriers_that_not_all_reach_end_the_process(void **state)

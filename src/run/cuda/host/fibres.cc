@@ -28,6 +28,7 @@ namespace
 {
 
 enum { MAX_THREADS = 1024, LANES = 32, STACK = 256 << 10, SHARED = 48 << 10 };
+enum { LAUNCHED = 99 << 10, COPIES = 256 };
 
 enum fibre_state { READY, AT_WARP, AT_BLOCK, DONE };
 
@@ -89,13 +90,36 @@ void context_switch(context *save, context *to)
 struct fibre {
     context at;
     fibre_state state;
-    unsigned parity;  /* which of the warp's two rows of values is next */
-    size_t shared;    /* taken so far */
-    void *fake_stack; /* address sanitizer's */
+    unsigned parity;                           /* which of the warp's two rows of values is next */
+    unsigned board;                            /* and of its two boards */
+    unsigned n_groups, first_copy, end_copies; /* of copies under way, places modulo COPIES */
+    size_t shared;                             /* taken so far */
+    void *fake_stack;                          /* address sanitizer's */
+};
+
+/* What lanes bring to where they meet. */
+struct board {
+    alignas(64) unsigned char lanes[LANES][DH_HOST_LANE_BYTES];
+    unsigned n_here;
+    void (*last)(void *lanes);
+};
+
+struct copy {
+    void *to;
+    const void *from;
+    unsigned group;
+};
+
+/* What is too large for a thread's static storage, which threads of small stacks have too. */
+struct large_room {
+    alignas(64) unsigned char launched[LAUNCHED];
+    board boards[MAX_THREADS / LANES][2];
+    copy copies[MAX_THREADS][COPIES];
+    char stacks[MAX_THREADS][STACK];
 };
 
 struct scheduler {
-    char *stacks;
+    large_room *room;
     fibre fibres[MAX_THREADS];
     uint64_t values[MAX_THREADS / LANES][2][LANES];
     context home;
@@ -106,22 +130,22 @@ struct scheduler {
     const void *user;
     unsigned n, running;
     uint64_t seed;
-    size_t shared_used;
+    size_t shared_used, n_launched;
     alignas(64) unsigned char shared[SHARED];
 };
 
 __thread scheduler s;
 
-/* Stacks go with their thread. Apart from s, which has nothing to construct or destroy, so that its
+/* The room goes with its thread. Apart from s, which has nothing to construct or destroy, so that its
  * uses do not ask whether it has been made. */
-struct thread_stacks {
-    char *at = nullptr;
-    ~thread_stacks()
+struct thread_room {
+    large_room *at = nullptr;
+    ~thread_room()
     {
-        if (at) munmap(at, static_cast<size_t>(MAX_THREADS) * STACK);
+        if (at) munmap(at, sizeof *at);
     }
 };
-thread_local thread_stacks own_stacks;
+thread_local thread_room own_room;
 
 /* From the scheduler to a fibre, and back. */
 
@@ -130,7 +154,7 @@ void enter(unsigned i)
     s.running = i;
     threadIdx.x = i;
 #if ADDRESS_SANITIZER
-    __sanitizer_start_switch_fiber(&s.home_fake, s.stacks + static_cast<size_t>(i) * STACK, STACK);
+    __sanitizer_start_switch_fiber(&s.home_fake, s.room->stacks[i], STACK);
 #endif
     context_switch(&s.home, &s.fibres[i].at);
 #if ADDRESS_SANITIZER
@@ -232,13 +256,15 @@ bool run_once()
 void run_block()
 {
     memset(s.shared, 0xFF, s.shared_used);
+    memset(s.room->launched, 0xFF, s.n_launched);
     for (unsigned i = 0; i < s.n; i++) {
         fibre *f = &s.fibres[i];
         f->state = READY;
-        f->parity = 0;
+        f->parity = f->board = 0;
+        f->n_groups = f->first_copy = f->end_copies = 0;
         f->shared = 0;
         f->fake_stack = nullptr;
-        context_make(&f->at, s.stacks + static_cast<size_t>(i) * STACK, fibre_main);
+        context_make(&f->at, s.room->stacks[i], fibre_main);
     }
     while (run_once()) {}
     DH_CHECK(count(0, s.n, DONE) == s.n,
@@ -277,6 +303,13 @@ void *dh_host_shared(size_t n_bytes)
     return at;
 }
 
+void *dh_host_launched_shared(size_t n_bytes)
+{
+    DH_CHECK(n_bytes <= s.n_launched, "%zu bytes of shared memory, and the launch has %zu", n_bytes,
+             s.n_launched);
+    return s.room->launched;
+}
+
 void dh_host_sync_block()
 {
     leave(AT_BLOCK);
@@ -299,60 +332,127 @@ uint64_t dh_host_exchange(uint64_t mine, unsigned from_lane)
     return row[from_lane];
 }
 
-void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(const void *),
-                        const void *user)
+/* As of dh_host_exchange, a warp has two boards. */
+void *dh_host_meet(const void *mine, size_t n_bytes, void (*last)(void *lanes))
 {
+    fibre *f = &s.fibres[s.running];
+    board *b = &s.room->boards[s.running / LANES][f->board];
+    f->board ^= 1;
+    memcpy(b->lanes[s.running % LANES], mine, n_bytes);
+    if (b->n_here++ == 0) b->last = last;
+    DH_CHECK(b->last == last, "lanes of a warp meet at different instructions");
+    if (b->n_here == LANES) {
+        if (last) last(b->lanes);
+        b->n_here = 0;
+    }
+    leave(AT_WARP);
+    DH_CHECK(b->n_here == 0, "%u lanes of a warp met at an instruction", b->n_here);
+    return b->lanes;
+}
+
+/* ---- copies -----------------------------------------------------------------------------------
+ */
+
+namespace
+{
+
+void arrive(const copy &c)
+{
+    if (c.from)
+        memcpy(c.to, c.from, 16);
+    else
+        memset(c.to, 0, 16);
+}
+
+} // namespace
+
+void dh_host_copy_later(void *to, const void *from)
+{
+    fibre *f = &s.fibres[s.running];
+    const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+    DH_CHECK((both & 15) == 0, "copies of 16 bytes from %p to %p", from, to);
+    const copy c = {to, from, f->n_groups};
+    if (dh_mix64(s.seed + s.running + f->n_groups) & 1) {
+        arrive(c);
+        return;
+    }
+    DH_CHECK(f->end_copies - f->first_copy < COPIES, "a thread has %d copies under way", COPIES);
+    s.room->copies[s.running][f->end_copies++ % COPIES] = c;
+}
+
+void dh_host_close_group()
+{
+    s.fibres[s.running].n_groups++;
+}
+
+void dh_host_wait_groups(unsigned n)
+{
+    fibre *f = &s.fibres[s.running];
+    for (; f->first_copy < f->end_copies; f->first_copy++) {
+        const copy &c = s.room->copies[s.running][f->first_copy % COPIES];
+        if (c.group + n >= f->n_groups) return;
+        arrive(c);
+    }
+}
+
+/* ---- launches ---------------------------------------------------------------------------------
+ */
+
+void dh_host_run_blocks(const dh_host_grid &grid, void (*body)(const void *), const void *user)
+{
+    const unsigned n_threads = grid.n_threads;
     const bool whole_warps = n_threads > 0 && n_threads % LANES == 0;
     DH_CHECK(whole_warps && n_threads <= MAX_THREADS, "blocks of %u threads", n_threads);
-    if (!s.stacks) {
-        void *at = mmap(nullptr, static_cast<size_t>(MAX_THREADS) * STACK, PROT_READ | PROT_WRITE,
+    DH_CHECK(grid.n_shared <= LAUNCHED, "blocks ask for %zu bytes of shared memory", grid.n_shared);
+    if (!s.room) {
+        void *at = mmap(nullptr, sizeof(large_room), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         DH_CHECK(at != MAP_FAILED, "no memory for the stacks of fibres");
-        own_stacks.at = s.stacks = static_cast<char *>(at);
+        own_room.at = s.room = static_cast<large_room *>(at);
     }
     s.body = body;
     s.user = user;
     s.n = n_threads;
-    gridDim = {n_blocks, 1, 1};
+    s.n_launched = grid.n_shared;
+    gridDim = {grid.n_blocks, 1, 1};
     blockDim = {n_threads, 1, 1};
-    for (unsigned i = 0; i < n_blocks; i++) {
+    for (unsigned i = 0; i < grid.n_blocks; i++) {
         blockIdx = {i, 0, 0};
         run_block();
     }
 }
 
-/* ---- launches --------------------------------------------------------------------------------- */
-
-namespace {
+namespace
+{
 
 enum { MOST_CLOSURE = 2048 };
 
-struct grid {
-    unsigned n_blocks, n_threads;
+struct queued_grid {
+    dh_host_grid grid;
     void (*body)(const void *);
     alignas(16) unsigned char user[MOST_CLOSURE];
 };
 
 void run_grid(const void *user)
 {
-    const grid *g = static_cast<const grid *>(user);
-    dh_host_run_blocks(g->n_blocks, g->n_threads, g->body, g->user);
+    const queued_grid *g = static_cast<const queued_grid *>(user);
+    dh_host_run_blocks(g->grid, g->body, g->user);
 }
 
 } // namespace
 
-void dh_host_launch(struct CUstream_st *stream, unsigned n_blocks, unsigned n_threads,
+void dh_host_launch(struct CUstream_st *stream, const dh_host_grid &grid,
                     void (*body)(const void *), const void *user, size_t n_bytes)
 {
-    grid g; /* copied as far as it is used */
-    g.n_blocks = n_blocks;
-    g.n_threads = n_threads;
+    queued_grid g; /* copied as far as it is used */
+    g.grid = grid;
     g.body = body;
     if (!stream) {
-        dh_host_run_blocks(n_blocks, n_threads, body, user);
+        dh_host_run_blocks(grid, body, user);
         return;
     }
     DH_CHECK(n_bytes <= sizeof g.user, "a kernel's arguments take %zu bytes", n_bytes);
     memcpy(g.user, user, n_bytes);
-    if (n_blocks > 0) (void)dh_host_enqueue(stream, run_grid, &g, offsetof(grid, user) + n_bytes);
+    if (grid.n_blocks > 0)
+        (void)dh_host_enqueue(stream, run_grid, &g, offsetof(queued_grid, user) + n_bytes);
 }

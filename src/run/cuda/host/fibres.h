@@ -23,20 +23,38 @@ struct dh_host_index {
 /* Of the fibre that runs. Not thread_local, whose every use asks whether it has been made. */
 extern __thread dh_host_index threadIdx, blockIdx, blockDim, gridDim;
 
-/* Calls body(user) as every thread of n_blocks blocks of n_threads, a multiple of 32. */
-void dh_host_run_blocks(unsigned n_blocks, unsigned n_threads, void (*body)(const void *),
-                        const void *user);
+/* A launch: n_threads, a multiple of 32, each; shared memory beside what kernels declare, 99 KiB at
+ * most, which all GPUs have for a block from compute capability 8.0 on. */
+struct dh_host_grid {
+    unsigned n_blocks, n_threads;
+    size_t n_shared;
+};
+
+/* Calls body(user) as every thread. */
+void dh_host_run_blocks(const dh_host_grid &grid, void (*body)(const void *), const void *user);
 /* The same on a stream, once what lies before it there is done; NULL: now, on the calling thread.
  * n_bytes of user are copied. errors: cudaGetLastError */
-void dh_host_launch(struct CUstream_st *stream, unsigned n_blocks, unsigned n_threads,
+void dh_host_launch(struct CUstream_st *stream, const dh_host_grid &grid,
                     void (*body)(const void *), const void *user, size_t n_bytes);
 /* The same memory for every thread of a block that asks for as much in the same order. At most
  * 48 KiB a block together, which is what a kernel may declare on a GPU. */
 void *dh_host_shared(size_t n_bytes);
+/* What the launch asked for, no less than n_bytes. */
+void *dh_host_launched_shared(size_t n_bytes);
 void dh_host_sync_block();
 void dh_host_sync_warp();
 /* Eight bytes of each lane of the running warp, written before, after it has been synchronised. */
 uint64_t dh_host_exchange(uint64_t mine, unsigned from_lane);
+/* What each lane of the running warp brings, `mine`, in rows of DH_HOST_LANE_BYTES side by side
+ * once all lanes have come; who comes last calls `last` on them before. Stays as it is until the
+ * lane's next call but one. */
+enum { DH_HOST_LANE_BYTES = 64 };
+void *dh_host_meet(const void *mine, size_t n_bytes, void (*last)(void *lanes));
+/* cp.async: 16 bytes, zeros where `from` is NULL, that arrive now or when they are waited for; and
+ * groups of them, until at most n of the running thread's are under way. */
+void dh_host_copy_later(void *to, const void *from);
+void dh_host_close_group();
+void dh_host_wait_groups(unsigned n);
 /* The device's clock, and a short sleep. */
 int64_t dh_host_clock_ns();
 void dh_host_nap();
@@ -54,6 +72,9 @@ void dh_host_set_seed(uint64_t seed);
 #define DH_SHARED(type, name, dims)                                                                \
     typedef type name##_shared dims;                                                               \
     name##_shared &name = *static_cast<name##_shared *>(dh_host_shared(sizeof(name##_shared)))
+
+#define DH_LAUNCHED_SHARED(type, name)                                                             \
+    type &name = *static_cast<type *>(dh_host_launched_shared(sizeof(type)))
 
 static inline void __syncthreads()
 {

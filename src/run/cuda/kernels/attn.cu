@@ -8,9 +8,9 @@
  * shared memory in slices of 32; a block makes up to 32 SLICES channels of its result, and one for
  * wider heads makes the scores again. Backward takes a launch for dK and dV, which walks queries,
  * and one for dQ, which walks keys: scores are made twice and nothing is added atomically.
- * Products are of float32; tensor cores are not used.
+ * Products are of float32: for inputs of float32, and for heads too wide for attn_mma.cu.
  * Reference: dh_k_attn_*. */
-#include "run/cuda/kernels/device.cuh"
+#include "run/cuda/kernels/attn.cuh"
 
 enum { BLOCK = 64, SLICE = 32, SIDE = 16, PER = BLOCK / SIDE, COLUMNS = SLICE / SIDE };
 static const int64_t ATTN_THREADS = SIDE * SIDE;
@@ -125,52 +125,6 @@ DEVICE void write_sums(const sums_of<SLICES> &sums, const float factor[PER], int
             }
 }
 
-/* ---- who sees what --------------------------------------------------------------------------- */
-
-/* Positions rise with the index in both. */
-DEVICE int64_t query_position(const dh_attn_shape &s, int64_t t)
-{
-    return t >= s.Tq ? -1 : s.q_pos ? (int64_t)s.q_pos[t] : t;
-}
-
-DEVICE int64_t key_position(const dh_attn_shape &s, int64_t u)
-{
-    return s.k_pos ? (int64_t)s.k_pos[u] : u;
-}
-
-/* How many of the keys from k0 on, 64 at most, any query before t_end sees. */
-DEVICE int64_t keys_seen(const dh_attn_shape &s, int64_t t_end, int64_t k0)
-{
-    const int64_t last = query_position(s, (t_end < s.Tq ? t_end : s.Tq) - 1);
-    int64_t n = s.Tk - k0 < BLOCK ? s.Tk - k0 : (int64_t)BLOCK;
-    while (n > 0 && key_position(s, k0 + n - 1) > last) n--;
-    return n > 0 ? n : 0;
-}
-
-/* The lowest position that a query sees; it does not fall from query to query (dh_attn_first_seen).
- */
-DEVICE int64_t first_seen(const dh_attn_shape &s, int64_t b, int64_t t)
-{
-    const int64_t pos = query_position(s, t);
-    if (t >= s.Tq) return pos;
-    const int64_t back = s.window > 0 ? s.window - 1 : pos;
-    const int64_t in_doc = s.q_doc ? (int64_t)s.q_doc[b * s.q_doc_batch + t] : back;
-    return pos - (in_doc < back ? in_doc : back);
-}
-
-/* Whether the n keys from k0 on lie too far back for query t and those behind it. */
-DEVICE bool all_hidden(const dh_attn_shape &s, int64_t b, int64_t t, int64_t k0, int64_t n)
-{
-    if (s.window == 0 && !s.q_doc) return false;
-    return key_position(s, k0 + n - 1) < first_seen(s, b, t);
-}
-
-/* first: of the query. */
-DEVICE bool sees(const dh_attn_shape &s, int64_t t, int64_t first, int64_t u)
-{
-    return u < s.Tk && key_position(s, u) <= query_position(s, t) && key_position(s, u) >= first;
-}
-
 /* ---- places ------------------------------------------------------------------------------------
  */
 
@@ -202,29 +156,6 @@ DEVICE rows_of<T> keys(const dh_attn_shape &s, const T *k, int64_t b, int64_t kv
                        int64_t n)
 {
     return rows_at(k, b * s.kv_batch + u0 * s.kv_row + kv_head * s.D, s.kv_row, n, 1.0f);
-}
-
-DEVICE int64_t stat_at(const dh_attn_shape &s, int64_t b, int64_t head, int64_t t)
-{
-    return (b * s.H + head) * s.Tq + t;
-}
-
-/* Which of the grid's blocks this is: first channel, first row, head, sample. */
-struct block_place {
-    int64_t c0, row0, head, b;
-};
-
-DEVICE block_place place_of(int64_t n_chunks, int64_t chunk, int64_t n_blocks, int64_t n_heads)
-{
-    int64_t i = blockIdx.x;
-    block_place p;
-    p.c0 = i % n_chunks * chunk;
-    i /= n_chunks;
-    p.row0 = (n_blocks - 1 - i % n_blocks) * BLOCK; /* of queries the longest first */
-    i /= n_blocks;
-    p.head = i % n_heads;
-    p.b = i / n_heads;
-    return p;
 }
 
 /* ---- forward
@@ -274,7 +205,7 @@ __global__ void __launch_bounds__(SIDE *SIDE)
     DH_SHARED(tiles, shared, [1]);
     tiles &t = shared[0];
     const int64_t chunk = SLICES * SLICE, n_chunks = (s.D + chunk - 1) / chunk;
-    const block_place p = place_of(n_chunks, chunk, (s.Tq + BLOCK - 1) / BLOCK, s.H);
+    const block_place p = place_of(n_chunks, chunk, BLOCK, s.Tq, s.H);
     const int64_t kv_head = p.head / (s.H / s.KV);
     const rows_of<T> q_rows = queries(s, q, p.b, p.head, p.row0);
     softmax_row rows[PER];
@@ -282,7 +213,7 @@ __global__ void __launch_bounds__(SIDE *SIDE)
     clear(sums);
     for (int i = 0; i < PER; i++) rows[i] = {-INFINITY, 0};
     for (int64_t k0 = 0; k0 < s.Tk; k0 += BLOCK) {
-        const int64_t n = keys_seen(s, p.row0 + BLOCK, k0);
+        const int64_t n = keys_seen(s, p.row0 + BLOCK, k0, BLOCK);
         if (n == 0) break;
         if (all_hidden(s, p.b, p.row0, k0, n)) continue;
         scores_of w;
@@ -317,7 +248,7 @@ template <int N> struct slices {
     enum { count = N };
 };
 
-template <class F> static void by_width(int64_t D, F f)
+template <class F> static void by_width(float, int64_t D, F f)
 {
     if (D <= 2 * SLICE)
         f(slices<2>());
@@ -325,6 +256,12 @@ template <class F> static void by_width(int64_t D, F f)
         f(slices<4>());
     else
         f(slices<8>());
+}
+
+/* Heads that attn_mma.cu leaves are wide. */
+template <class F> static void by_width(bf16, int64_t, F f)
+{
+    f(slices<8>());
 }
 
 static dh_attn_shape scaled(const dh_attn_shape *s)
@@ -338,12 +275,16 @@ void dh_cuda_attn_fwd(dh_cuda_stream stream, const dh_attn_shape *shape, const v
                       const void *k, const void *v, void *o, float *lse)
 {
     const dh_attn_shape s = scaled(shape);
-    by_width(s.D, [&](auto width) {
-        const int64_t n_chunks = div_up(s.D, width.count * SLICE);
-        const int64_t n_blocks = n_chunks * div_up(s.Tq, BLOCK) * s.H * s.B;
-        by_type(s.dtype, [&](auto t) {
+    if (dh_cuda_attn_mma_takes(&s)) {
+        dh_cuda_attn_mma_fwd(stream, &s, q, k, v, o, lse);
+        return;
+    }
+    by_type(s.dtype, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        by_width(T(), s.D, [&](auto width) {
+            const int64_t n_chunks = div_up(s.D, width.count * SLICE);
+            const int64_t n_blocks = n_chunks * div_up(s.Tq, BLOCK) * s.H * s.B;
             by_type(s.o_dtype, [&](auto u) {
-                typedef typename decltype(t)::type T;
                 typedef typename decltype(u)::type O;
                 launch(attn_fwd<width.count, T, O>, n_blocks, ATTN_THREADS, stream, s, (const T *)q,
                        (const T *)k, (const T *)v, (O *)o, lse);
@@ -439,14 +380,14 @@ __global__ void __launch_bounds__(SIDE *SIDE)
     DH_SHARED(tiles, shared, [1]);
     tiles &t = shared[0];
     const int64_t chunk = SLICES * SLICE, n_chunks = (s.D + chunk - 1) / chunk;
-    const block_place p = place_of(n_chunks, chunk, (s.Tk + BLOCK - 1) / BLOCK, s.KV);
+    const block_place p = place_of(n_chunks, chunk, BLOCK, s.Tk, s.KV);
     const int64_t group = s.H / s.KV;
     sums_of<SLICES> sum_k, sum_v;
     clear(sum_k);
     clear(sum_v);
     for (int64_t head = p.head * group; head < (p.head + 1) * group; head++)
         for (int64_t t0 = 0; t0 < s.Tq; t0 += BLOCK) {
-            const int64_t n = keys_seen(s, t0 + BLOCK, p.row0);
+            const int64_t n = keys_seen(s, t0 + BLOCK, p.row0, BLOCK);
             if (n == 0) continue;
             if (all_hidden(s, p.b, t0, p.row0, n)) break;
             scores_of w, dw;
@@ -470,11 +411,11 @@ __global__ void __launch_bounds__(SIDE *SIDE)
     DH_SHARED(tiles, shared, [1]);
     tiles &t = shared[0];
     const int64_t chunk = SLICES * SLICE, n_chunks = (s.D + chunk - 1) / chunk;
-    const block_place p = place_of(n_chunks, chunk, (s.Tq + BLOCK - 1) / BLOCK, s.H);
+    const block_place p = place_of(n_chunks, chunk, BLOCK, s.Tq, s.H);
     sums_of<SLICES> sums;
     clear(sums);
     for (int64_t u0 = 0; u0 < s.Tk; u0 += BLOCK) {
-        const int64_t n = keys_seen(s, p.row0 + BLOCK, u0);
+        const int64_t n = keys_seen(s, p.row0 + BLOCK, u0, BLOCK);
         if (n == 0) break;
         if (all_hidden(s, p.b, p.row0, u0, n)) continue;
         scores_of w, dw;
@@ -526,9 +467,14 @@ void dh_cuda_attn_bwd(dh_cuda_stream stream, const dh_attn_shape *shape, const v
         const attn_inputs<T> in = {(const T *)dout, (const T *)q, (const T *)k,
                                    (const T *)v,    lse,          (const float *)ws};
         make_delta(stream, s, in.dout, o, (float *)ws);
+        if (dh_cuda_attn_mma_takes(&s)) {
+            const dh_cuda_attn_inputs inputs = {dout, q, k, v, lse, in.delta};
+            dh_cuda_attn_mma_bwd(stream, &s, &inputs, dq, dk, dv, accumulate);
+            return;
+        }
         by_type(s.g_dtype, [&](auto u) {
             typedef typename decltype(u)::type G;
-            by_width(s.D, [&](auto width) {
+            by_width(T(), s.D, [&](auto width) {
                 run_backward<decltype(width)::count>(stream, s, in, (G *)dq, (G *)dk, (G *)dv,
                                                      accumulate);
             });

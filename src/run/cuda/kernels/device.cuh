@@ -12,6 +12,10 @@
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #define DH_SHARED(type, name, dims) __shared__ type name dims
+/* What the launch asked for (launch_with). */
+#define DH_LAUNCHED_SHARED(type, name)                                                             \
+    extern __shared__ __align__(128) unsigned char dh_launched_shared[];                           \
+    type &name = *reinterpret_cast<type *>(dh_launched_shared)
 #define UNROLL _Pragma("unroll")
 #else
 #include "run/cuda/host/fibres.h"
@@ -30,13 +34,20 @@ static const unsigned ALL_LANES = 0xffffffffu;
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
+/* Shared memory that a block can have on every GPU from compute capability 8.0 on. */
+static const size_t MOST_SHARED = 99 * 1024;
+
+/* A kernel with shared memory beside what it declares. */
 #ifdef __CUDACC__
 template <class... P, class... A>
-static void launch(void (*kernel)(P...), int64_t n_blocks, int64_t n_threads, dh_cuda_stream stream,
-                   A... args)
+static void launch_with(size_t n_shared, void (*kernel)(P...), int64_t n_blocks, int64_t n_threads,
+                        dh_cuda_stream stream, A... args)
 {
-    if (n_blocks > 0)
-        kernel<<<(unsigned)n_blocks, (unsigned)n_threads, 0, stream>>>(static_cast<P>(args)...);
+    if (n_blocks <= 0) return;
+    if (n_shared > 0)
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)n_shared);
+    kernel<<<(unsigned)n_blocks, (unsigned)n_threads, n_shared, stream>>>(static_cast<P>(args)...);
 }
 #else
 template <class F> static void dh_host_call(const void *f)
@@ -45,14 +56,21 @@ template <class F> static void dh_host_call(const void *f)
 }
 
 template <class... P, class... A>
+static void launch_with(size_t n_shared, void (*kernel)(P...), int64_t n_blocks, int64_t n_threads,
+                        dh_cuda_stream stream, A... args)
+{
+    auto thread = [=] { kernel(static_cast<P>(args)...); };
+    const dh_host_grid grid = {(unsigned)n_blocks, (unsigned)n_threads, n_shared};
+    dh_host_launch(stream, grid, dh_host_call<decltype(thread)>, &thread, sizeof thread);
+}
+#endif
+
+template <class... P, class... A>
 static void launch(void (*kernel)(P...), int64_t n_blocks, int64_t n_threads, dh_cuda_stream stream,
                    A... args)
 {
-    auto thread = [=] { kernel(static_cast<P>(args)...); };
-    dh_host_launch(stream, (unsigned)n_blocks, (unsigned)n_threads, dh_host_call<decltype(thread)>,
-                   &thread, sizeof thread);
+    launch_with(0, kernel, n_blocks, n_threads, stream, args...);
 }
-#endif
 
 DEVICE int64_t first_of_grid()
 {

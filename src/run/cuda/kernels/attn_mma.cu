@@ -1,0 +1,702 @@
+/* Attention of bf16 on tensor cores, forward and backward: the formulas of attn.cu, products by
+ * mma (mma.cuh) with float32 sums. A block of four warps has 64 rows, 16 a warp, whose operands
+ * stay in shared memory; rows of the other side come by in tiles, the next one's copies under way
+ * while one is used:
+ *
+ *   kernel   a block's rows  come by        what a warp makes of them, 16 rows each
+ *   forward  queries         keys, values   S = Q K^T, O += P V
+ *   bwd_kv   keys, values    queries, dO    S^T = K Q^T, dP^T = V dO^T,
+ *                                           dV += P^T dO, dK += dS^T Q
+ *   bwd_q    queries, dO     keys, values   S = Q K^T, dP = dO V^T, dQ += dS K
+ *
+ * Scores are made with the sums' rows in their rows, so that weights never leave registers: what a
+ * product leaves is laid out as the next one's A takes it. Rows of q are not scaled, sums are.
+ * Weights are rounded to bf16 for the second product of forward, and outputs divided by the sum of
+ * rounded ones, so that values are weighed by shares of one. Where outputs are float32, parts that
+ * are merged, and in backward, where large terms cancel, what rounding left is multiplied too, as a
+ * second bf16, which gives weights and gradients of scores 16 bits.
+ * Heads of 1 to 256 channels, filled up with zeros to a multiple of 16. No atomic sums.
+ * Reference: dh_k_attn_*. */
+#include "run/cuda/kernels/attn.cuh"
+#include "run/cuda/kernels/mma.cuh"
+
+enum { WARPS = 4, ROWS = WARPS * MMA_ROWS };
+static const int64_t MMA_THREADS = WARPS * WARP;
+
+/* TUNING: guesses until one has run. For heads of at most W channels: as many rows come by as let a
+ * thread keep its sums in registers and, up to 128, two blocks share a processor of compute
+ * capability 8.0. Above that a block makes 128 channels of dK and dV, and another one makes the
+ * scores again. */
+template <int W> struct cut {
+    enum {
+        KEYS = W <= 128 ? 64 : 32, /* that come by in forward, always two tiles */
+        SIDE = W <= 64 ? 64 : 32,  /* rows that come by in backward */
+        STAGES = W <= 128 ? 2 : 1, /* tiles of them in shared memory */
+        CHANNELS = W <= 128 ? W : 128,
+    };
+};
+
+/* ---- products of a warp ------------------------------------------------------------------------
+ */
+
+/* 16 rows, N times eight columns of sums. */
+template <int N> DEVICE void clear(float (&sums)[N][4])
+{
+    UNROLL
+    for (int n = 0; n < N; n++)
+        for (int i = 0; i < 4; i++) sums[n][i] = 0;
+}
+
+/* s = a b^T over all channels, of the warp's rows of a. */
+template <int N, int W>
+DEVICE void multiply_rows(const tile<ROWS, W> &a, const tile<N * MMA_COLUMNS, W> &b, int64_t D,
+                          float (&s)[N][4])
+{
+    clear(s);
+    for (int k = 0; k < D; k += MMA_DEPTH) {
+        unsigned x[4], y[4];
+        load_a<false>(a, (int)warp_id() * MMA_ROWS, k, x);
+        UNROLL
+        for (int n = 0; n < N; n += 2) {
+            load_two_b<false>(b, n * MMA_COLUMNS, k, y);
+            mma(s[n], x, y[0], y[1]);
+            mma(s[n + 1], x, y[2], y[3]);
+        }
+    }
+}
+
+/* Sixteen columns of sums as A. */
+DEVICE void round_sums(const float (&left)[4], const float (&right)[4], unsigned (&a)[4])
+{
+    a[0] = pair_of(left[0], left[1]);
+    a[1] = pair_of(left[2], left[3]);
+    a[2] = pair_of(right[0], right[1]);
+    a[3] = pair_of(right[2], right[3]);
+}
+
+DEVICE void take_rounded(float (&left)[4], float (&right)[4], const unsigned (&a)[4])
+{
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        left[2 * i] -= first_of(a[i]);
+        left[2 * i + 1] -= second_of(a[i]);
+        right[2 * i] -= first_of(a[2 + i]);
+        right[2 * i + 1] -= second_of(a[2 + i]);
+    }
+}
+
+/* sums += p m: channels from c0 on of the rows m. p is used up. */
+template <bool WITH_REST, int N, int C, int W>
+DEVICE void weigh(float (&p)[N][4], const tile<N * MMA_COLUMNS, W> &m, int c0, int64_t D,
+                  float (&sums)[C][4])
+{
+    UNROLL
+    for (int n = 0; n < N; n += 2) {
+        unsigned x[4], rest[4], y[4];
+        round_sums(p[n], p[n + 1], x);
+        if (WITH_REST) {
+            take_rounded(p[n], p[n + 1], x);
+            round_sums(p[n], p[n + 1], rest);
+        }
+        UNROLL
+        for (int c = 0; c < C; c += 2) {
+            if (c0 + c * MMA_COLUMNS >= D) continue;
+            load_two_b<true>(m, c0 + c * MMA_COLUMNS, n * MMA_COLUMNS, y);
+            mma(sums[c], x, y[0], y[1]);
+            mma(sums[c + 1], x, y[2], y[3]);
+            if (!WITH_REST) continue;
+            mma(sums[c], rest, y[0], y[1]);
+            mma(sums[c + 1], rest, y[2], y[3]);
+        }
+    }
+}
+
+/* Rows of results, `step` elements apart: overwritten, or added to. */
+template <class T> struct result {
+    T *at;
+    int64_t step, n_rows, D;
+    bool adds, pairs; /* pairs: two elements can be written at once */
+};
+
+template <class T> DEVICE void write_pair(const result<T> &to, int64_t at, int64_t c, float (&x)[2])
+{
+    const bool both = c + 1 < to.D;
+    if (to.adds) {
+        x[0] += widen(to.at[at]);
+        if (both) x[1] += widen(to.at[at + 1]);
+    }
+    if (to.pairs) {
+        store(x, &to.at[at]);
+        return;
+    }
+    narrow(x[0], &to.at[at]);
+    if (both) narrow(x[1], &to.at[at + 1]);
+}
+
+/* Channels from c0 on; factor: of each of a thread's two rows. */
+template <int C, class T>
+DEVICE void write_sums(const float (&sums)[C][4], const float (&factor)[2], int64_t c0,
+                       const result<T> &to)
+{
+    UNROLL
+    for (int n = 0; n < C; n++)
+        for (int i = 0; i < 4; i += 2) {
+            const int64_t row = warp_id() * MMA_ROWS + mma_row(i);
+            const int64_t c = c0 + n * MMA_COLUMNS + mma_column(i);
+            float x[2] = {sums[n][i] * factor[i / 2], sums[n][i + 1] * factor[i / 2]};
+            if (row < to.n_rows && c < to.D) write_pair(to, row * to.step + c, c, x);
+        }
+}
+
+/* ---- rows that come by -------------------------------------------------------------------------
+ */
+
+/* fill(place, stage) begins a place's copies, use(place, stage) has them; next(place) is the place
+ * behind. There is none where a place's n is 0. */
+template <int STAGES, class PLACE, class NEXT, class FILL, class USE>
+DEVICE void walk(PLACE place, NEXT next, FILL fill, USE use)
+{
+    int stage = 0;
+    if (place.n > 0) fill(place, stage);
+    close_copies();
+    while (place.n > 0) {
+        const PLACE behind = next(place);
+        if (STAGES > 1) {
+            if (behind.n > 0) fill(behind, 1 - stage);
+            close_copies();
+        }
+        wait_copies<STAGES - 1>();
+        __syncthreads();
+        use(place, stage);
+        __syncthreads();
+        if (STAGES > 1) {
+            stage = 1 - stage;
+        } else {
+            if (behind.n > 0) fill(behind, stage);
+            close_copies();
+        }
+        place = behind;
+    }
+    wait_copies<0>(); /* also of a block that sees nothing */
+}
+
+/* Keys from u0 on, n of them. */
+struct key_range {
+    int64_t u0, n;
+};
+
+/* The first keys, from u0 on in steps of `most`, of which a block's queries see any. */
+DEVICE key_range keys_from(const dh_attn_shape &s, const block_place &p, int64_t u0, int64_t most)
+{
+    for (; u0 < s.Tk; u0 += most) {
+        const int64_t n = keys_seen(s, p.row0 + ROWS, u0, most);
+        if (n == 0) break;
+        if (!all_hidden(s, p.b, p.row0, u0, n)) return key_range{u0, n};
+    }
+    return key_range{u0, 0};
+}
+
+/* Whether every one of a block's queries sees every one of `most` keys. */
+DEVICE bool all_seen(const dh_attn_shape &s, const block_place &p, const key_range &at,
+                     int64_t most)
+{
+    const int64_t end = p.row0 + ROWS;
+    return at.n == most && end <= s.Tq &&
+           key_position(s, at.u0 + most - 1) <= query_position(s, p.row0) &&
+           key_position(s, at.u0) >= first_seen(s, p.b, end - 1);
+}
+
+/* Positions that a query sees. */
+struct sight {
+    int64_t first, last;
+};
+
+DEVICE sight sight_of(const dh_attn_shape &s, int64_t b, int64_t t)
+{
+    return sight{first_seen(s, b, t), query_position(s, t)};
+}
+
+/* Of a key that is none: behind all queries. */
+DEVICE int64_t place_in_sight(const dh_attn_shape &s, int64_t u)
+{
+    return u < s.Tk ? key_position(s, u) : INT64_MAX;
+}
+
+DEVICE bool in_sight(const sight &of, int64_t position)
+{
+    return position <= of.last && position >= of.first;
+}
+
+/* ---- operands ----------------------------------------------------------------------------------
+ */
+
+template <int N, int W>
+DEVICE void fill(tile<N, W> &t, const bf16 *x, int64_t step, int64_t n_rows, int64_t D, bool chunks)
+{
+    const tile_source from = {x, step, n_rows, D, chunks};
+    fill_tile(t, from, (int)threadIdx.x, WARPS * WARP);
+}
+
+DEVICE const bf16 *queries(const dh_attn_shape &s, const bf16 *q, int64_t b, int64_t head,
+                           int64_t t0)
+{
+    return q + b * s.q_batch + t0 * s.q_row + head * s.D;
+}
+
+/* Where o lies, and dO. */
+DEVICE int64_t output_at(const dh_attn_shape &s, int64_t b, int64_t head, int64_t t0)
+{
+    return b * s.o_batch + t0 * s.o_row + head * s.D;
+}
+
+DEVICE const bf16 *keys(const dh_attn_shape &s, const bf16 *k, int64_t b, int64_t kv_head,
+                        int64_t u0)
+{
+    return k + b * s.kv_batch + u0 * s.kv_row + kv_head * s.D;
+}
+
+/* ---- forward ----------------------------------------------------------------------------------
+ */
+
+template <int W> struct forward_room {
+    tile<ROWS, W> q;
+    tile<cut<W>::KEYS, W> k[2], v[2];
+};
+
+/* Over the four threads that share rows of sums. */
+DEVICE float row_max(float x)
+{
+    for (unsigned step = 1; step < 4; step *= 2) {
+        const float other = __shfl_xor_sync(ALL_LANES, x, step);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+DEVICE float row_sum(float x)
+{
+    for (unsigned step = 1; step < 4; step *= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+struct softmax_row {
+    float max, sum; /* sum: of the thread's own columns */
+};
+
+/* Scores of row i of a thread become weights against the new maximum; returns what earlier sums are
+ * scaled by. A score that is not a number makes all of its row so. */
+template <int N> DEVICE float soften(float (&s)[N][4], int i, softmax_row *row)
+{
+    float max = row->max, sum = 0;
+    UNROLL
+    for (int n = 0; n < N; n++)
+        for (int e = 2 * i; e < 2 * i + 2; e++) max = s[n][e] > max ? s[n][e] : max;
+    max = row_max(max);
+    UNROLL
+    for (int n = 0; n < N; n++)
+        for (int e = 2 * i; e < 2 * i + 2; e++) {
+            s[n][e] = s[n][e] == -INFINITY ? 0.0f : expf(s[n][e] - max);
+            sum += s[n][e];
+        }
+    const float kept = row->max == -INFINITY ? 0.0f : expf(row->max - max);
+    row->sum = row->sum * kept + sum;
+    row->max = max;
+    return kept;
+}
+
+/* Products become scores. */
+template <int N> DEVICE void score(const dh_attn_shape &s, float (&x)[N][4])
+{
+    UNROLL
+    for (int n = 0; n < N; n++)
+        for (int i = 0; i < 4; i++) {
+            x[n][i] *= s.scale;
+            if (s.softcap > 0) x[n][i] = s.softcap * tanhf(x[n][i] / s.softcap);
+        }
+}
+
+template <int N>
+DEVICE void hide(const dh_attn_shape &s, const sight (&rows)[2], int64_t u0, float (&x)[N][4])
+{
+    UNROLL
+    for (int n = 0; n < N; n++)
+        for (int e = 0; e < 2; e++) {
+            const int64_t key = place_in_sight(s, u0 + n * MMA_COLUMNS + mma_column(e));
+            for (int i = 0; i < 2; i++)
+                if (!in_sight(rows[i], key)) x[n][2 * i + e] = -INFINITY;
+        }
+}
+
+/* total += sums over the columns of p, as weigh rounds them: by a B of ones, in all eight columns.
+ */
+template <int N> DEVICE void add_rounded(const float (&p)[N][4], float (&total)[4])
+{
+    const unsigned ones = pair_of(1.0f, 1.0f);
+    UNROLL
+    for (int n = 0; n < N; n += 2) {
+        unsigned x[4];
+        round_sums(p[n], p[n + 1], x);
+        mma(total, x, ones, ones);
+    }
+}
+
+/* One tile of keys: to the running maximum, sum and output. */
+template <bool WITH_REST, int N, int C, int W>
+DEVICE void attend(const dh_attn_shape &s, float (&w)[N][4], const tile<N * MMA_COLUMNS, W> &v,
+                   softmax_row (&rows)[2], float (&total)[4], float (&sums)[C][4])
+{
+    for (int i = 0; i < 2; i++) {
+        const float kept = soften(w, i, &rows[i]);
+        total[2 * i] *= kept;
+        UNROLL
+        for (int c = 0; c < C; c++) {
+            sums[c][2 * i] *= kept;
+            sums[c][2 * i + 1] *= kept;
+        }
+    }
+    if (!WITH_REST) add_rounded(w, total);
+    weigh<WITH_REST>(w, v, 0, s.D, sums);
+}
+
+template <class O> struct is_part {
+    enum { yes = sizeof(O) == sizeof(float) };
+};
+
+/* What a kernel may do with rows: copy 16 bytes of inputs, write pairs of results. */
+struct access {
+    bool chunks, pairs;
+};
+
+template <int W, class O>
+__global__ void __launch_bounds__(WARPS *WARP)
+    attn_mma_fwd(dh_attn_shape s, access can, const bf16 *q, const bf16 *k, const bf16 *v, O *o,
+                 float *lse)
+{
+    enum { KEYS = cut<W>::KEYS };
+    DH_LAUNCHED_SHARED(forward_room<W>, room);
+    const block_place p = place_of(1, 0, ROWS, s.Tq, s.H);
+    const int64_t kv_head = p.head / (s.H / s.KV), row0 = p.row0 + warp_id() * MMA_ROWS;
+    sight rows[2];
+    softmax_row soft[2];
+    float sums[W / MMA_COLUMNS][4], total[4] = {};
+    clear(sums);
+    for (int i = 0; i < 2; i++) {
+        rows[i] = sight_of(s, p.b, row0 + mma_row(2 * i));
+        soft[i] = {-INFINITY, 0};
+    }
+    fill(room.q, queries(s, q, p.b, p.head, p.row0), s.q_row, s.Tq - p.row0, s.D, can.chunks);
+    walk<2>(
+        keys_from(s, p, 0, KEYS),
+        [&](const key_range &at) { return keys_from(s, p, at.u0 + KEYS, KEYS); },
+        [&](const key_range &at, int stage) {
+            fill(room.k[stage], keys(s, k, p.b, kv_head, at.u0), s.kv_row, at.n, s.D, can.chunks);
+            fill(room.v[stage], keys(s, v, p.b, kv_head, at.u0), s.kv_row, at.n, s.D, can.chunks);
+        },
+        [&](const key_range &at, int stage) {
+            float w[KEYS / MMA_COLUMNS][4];
+            multiply_rows(room.q, room.k[stage], s.D, w);
+            score(s, w);
+            if (!all_seen(s, p, at, KEYS)) hide(s, rows, at.u0, w);
+            attend<is_part<O>::yes>(s, w, room.v[stage], soft, total, sums);
+        });
+    float factor[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t row = row0 + mma_row(2 * i);
+        const float sum = row_sum(soft[i].sum);
+        const bool any = soft[i].max != -INFINITY;
+        factor[i] = any ? 1.0f / (is_part<O>::yes ? sum : total[2 * i]) : 0.0f;
+        if (row < s.Tq && mma_column(0) == 0)
+            lse[stat_at(s, p.b, p.head, row)] = any ? soft[i].max + logf(sum) : -INFINITY;
+    }
+    const result<O> to = {
+        o + output_at(s, p.b, p.head, p.row0), s.o_row, s.Tq - p.row0, s.D, false, can.pairs};
+    write_sums(sums, factor, 0, to);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------
+ */
+
+struct backward_inputs {
+    const bf16 *dout, *q, *k, *v;
+    const float *lse, *delta;
+};
+
+/* What a query brings to the gradients of its scores. */
+struct query_stats {
+    sight seen;
+    float lse, delta;
+};
+
+DEVICE query_stats stats_of(const dh_attn_shape &s, const backward_inputs &in, int64_t b,
+                            int64_t head, int64_t t)
+{
+    const int64_t at = stat_at(s, b, head, t);
+    query_stats stats = {sight_of(s, b, t), 0, 0};
+    if (t < s.Tq) {
+        stats.lse = in.lse[at];
+        stats.delta = in.delta[at];
+    }
+    return stats;
+}
+
+/* Products Q K^T and dO V^T become a weight and the gradient of its score. */
+DEVICE void score_gradient(const dh_attn_shape &s, const query_stats &query, int64_t key, float *w,
+                           float *dw)
+{
+    float value = *w * s.scale, slope = 1;
+    if (s.softcap > 0) {
+        const float share = tanhf(value / s.softcap);
+        value = s.softcap * share;
+        slope = 1.0f - share * share;
+    }
+    const bool counts = in_sight(query.seen, key);
+    *w = counts ? expf(value - query.lse) : 0.0f;
+    *dw = counts ? *w * (*dw - query.delta) * slope : 0.0f;
+}
+
+template <int W> struct kv_room {
+    tile<ROWS, W> k, v;
+    tile<cut<W>::SIDE, W> q[cut<W>::STAGES], dout[cut<W>::STAGES];
+    query_stats stats[cut<W>::STAGES][cut<W>::SIDE];
+};
+
+/* Queries from t0 on of a head; n 0: there are no more. */
+struct query_range {
+    int64_t head, t0, n;
+};
+
+/* The first queries, from `at` on, that see any of a block's keys. */
+DEVICE query_range queries_from(const dh_attn_shape &s, const block_place &p, int64_t most,
+                                query_range at)
+{
+    const int64_t end = (p.head + 1) * (s.H / s.KV);
+    for (; at.head < end; at.head++, at.t0 = 0)
+        for (; at.t0 < s.Tq; at.t0 += most) {
+            const int64_t n = keys_seen(s, at.t0 + most, p.row0, ROWS);
+            if (n == 0) continue;
+            if (all_hidden(s, p.b, at.t0, p.row0, n)) break; /* and from all behind */
+            return query_range{at.head, at.t0, most};
+        }
+    return query_range{at.head, 0, 0};
+}
+
+template <int N>
+DEVICE void kv_score_gradients(const dh_attn_shape &s, const query_stats *stats,
+                               const int64_t (&key)[2], float (&w)[N][4], float (&dw)[N][4])
+{
+    UNROLL
+    for (int n = 0; n < N; n++)
+        for (int e = 0; e < 2; e++) {
+            const query_stats query = stats[n * MMA_COLUMNS + mma_column(e)];
+            for (int i = 0; i < 2; i++)
+                score_gradient(s, query, key[i], &w[n][2 * i + e], &dw[n][2 * i + e]);
+        }
+}
+
+template <int W, class G>
+__global__ void __launch_bounds__(WARPS *WARP)
+    attn_mma_bwd_kv(dh_attn_shape s, access can, backward_inputs in, bool adds, G *dk, G *dv)
+{
+    enum { SIDE = cut<W>::SIDE, CHANNELS = cut<W>::CHANNELS };
+    DH_LAUNCHED_SHARED(kv_room<W>, room);
+    const int64_t n_chunks = (s.D + CHANNELS - 1) / CHANNELS;
+    const block_place p = place_of(n_chunks, CHANNELS, ROWS, s.Tk, s.KV);
+    float sum_k[CHANNELS / MMA_COLUMNS][4], sum_v[CHANNELS / MMA_COLUMNS][4];
+    clear(sum_k);
+    clear(sum_v);
+    int64_t key[2];
+    for (int i = 0; i < 2; i++)
+        key[i] = place_in_sight(s, p.row0 + warp_id() * MMA_ROWS + mma_row(2 * i));
+    fill(room.k, keys(s, in.k, p.b, p.head, p.row0), s.kv_row, s.Tk - p.row0, s.D, can.chunks);
+    fill(room.v, keys(s, in.v, p.b, p.head, p.row0), s.kv_row, s.Tk - p.row0, s.D, can.chunks);
+    const query_range first = {p.head * (s.H / s.KV), 0, SIDE};
+    walk<cut<W>::STAGES>(
+        queries_from(s, p, SIDE, first),
+        [&](const query_range &at) {
+            const query_range behind = {at.head, at.t0 + SIDE, SIDE};
+            return queries_from(s, p, SIDE, behind);
+        },
+        [&](const query_range &at, int stage) {
+            const bf16 *dout = in.dout + output_at(s, p.b, at.head, at.t0);
+            fill(room.q[stage], queries(s, in.q, p.b, at.head, at.t0), s.q_row, s.Tq - at.t0, s.D,
+                 can.chunks);
+            fill(room.dout[stage], dout, s.o_row, s.Tq - at.t0, s.D, can.chunks);
+            if (threadIdx.x < SIDE)
+                room.stats[stage][threadIdx.x] = stats_of(s, in, p.b, at.head, at.t0 + threadIdx.x);
+        },
+        [&](const query_range &at, int stage) {
+            float w[SIDE / MMA_COLUMNS][4], dw[SIDE / MMA_COLUMNS][4];
+            multiply_rows(room.k, room.q[stage], s.D, w);
+            multiply_rows(room.v, room.dout[stage], s.D, dw);
+            kv_score_gradients(s, room.stats[stage], key, w, dw);
+            weigh<true>(w, room.dout[stage], (int)p.c0, s.D, sum_v);
+            weigh<true>(dw, room.q[stage], (int)p.c0, s.D, sum_k);
+        });
+    const int64_t at = p.b * s.dkv_batch + p.row0 * s.dkv_row + p.head * s.D;
+    const float scale[2] = {s.scale, s.scale}, one[2] = {1, 1};
+    const result<G> to_k = {dk + at, s.dkv_row, s.Tk - p.row0, s.D, adds, can.pairs};
+    const result<G> to_v = {dv + at, s.dkv_row, s.Tk - p.row0, s.D, adds, can.pairs};
+    write_sums(sum_k, scale, p.c0, to_k);
+    write_sums(sum_v, one, p.c0, to_v);
+}
+
+template <int W> struct q_room {
+    tile<ROWS, W> q, dout;
+    tile<cut<W>::SIDE, W> k[cut<W>::STAGES], v[cut<W>::STAGES];
+};
+
+template <int N>
+DEVICE void q_score_gradients(const dh_attn_shape &s, const query_stats (&query)[2], int64_t u0,
+                              float (&w)[N][4], float (&dw)[N][4])
+{
+    UNROLL
+    for (int n = 0; n < N; n++)
+        for (int e = 0; e < 2; e++) {
+            const int64_t key = place_in_sight(s, u0 + n * MMA_COLUMNS + mma_column(e));
+            for (int i = 0; i < 2; i++)
+                score_gradient(s, query[i], key, &w[n][2 * i + e], &dw[n][2 * i + e]);
+        }
+}
+
+template <int W, class G>
+__global__ void __launch_bounds__(WARPS *WARP)
+    attn_mma_bwd_q(dh_attn_shape s, access can, backward_inputs in, bool adds, G *dq)
+{
+    enum { SIDE = cut<W>::SIDE };
+    DH_LAUNCHED_SHARED(q_room<W>, room);
+    const block_place p = place_of(1, 0, ROWS, s.Tq, s.H);
+    const int64_t kv_head = p.head / (s.H / s.KV);
+    const bf16 *dout = in.dout + output_at(s, p.b, p.head, p.row0);
+    float sums[W / MMA_COLUMNS][4];
+    clear(sums);
+    query_stats query[2];
+    for (int i = 0; i < 2; i++)
+        query[i] = stats_of(s, in, p.b, p.head, p.row0 + warp_id() * MMA_ROWS + mma_row(2 * i));
+    fill(room.q, queries(s, in.q, p.b, p.head, p.row0), s.q_row, s.Tq - p.row0, s.D, can.chunks);
+    fill(room.dout, dout, s.o_row, s.Tq - p.row0, s.D, can.chunks);
+    walk<cut<W>::STAGES>(
+        keys_from(s, p, 0, SIDE),
+        [&](const key_range &at) { return keys_from(s, p, at.u0 + SIDE, SIDE); },
+        [&](const key_range &at, int stage) {
+            fill(room.k[stage], keys(s, in.k, p.b, kv_head, at.u0), s.kv_row, at.n, s.D,
+                 can.chunks);
+            fill(room.v[stage], keys(s, in.v, p.b, kv_head, at.u0), s.kv_row, at.n, s.D,
+                 can.chunks);
+        },
+        [&](const key_range &at, int stage) {
+            float w[SIDE / MMA_COLUMNS][4], dw[SIDE / MMA_COLUMNS][4];
+            multiply_rows(room.q, room.k[stage], s.D, w);
+            multiply_rows(room.dout, room.v[stage], s.D, dw);
+            q_score_gradients(s, query, at.u0, w, dw);
+            weigh<true>(dw, room.k[stage], 0, s.D, sums);
+        });
+    const float scale[2] = {s.scale, s.scale};
+    const result<G> to = {dq + p.b * s.dq_batch + p.row0 * s.dq_row + p.head * s.D,
+                          s.dq_row,
+                          s.Tq - p.row0,
+                          s.D,
+                          adds,
+                          can.pairs};
+    write_sums(sums, scale, 0, to);
+}
+
+/* ---- launches ----------------------------------------------------------------------------------
+ */
+
+enum { MOST_CHANNELS = 256 };
+
+static_assert(sizeof(forward_room<MOST_CHANNELS>) <= MOST_SHARED, "keys do not fit");
+static_assert(sizeof(forward_room<128>) <= MOST_SHARED, "keys do not fit");
+static_assert(sizeof(kv_room<MOST_CHANNELS>) <= MOST_SHARED, "queries do not fit");
+static_assert(sizeof(kv_room<128>) <= MOST_SHARED, "queries do not fit");
+static_assert(sizeof(q_room<MOST_CHANNELS>) <= MOST_SHARED, "keys do not fit");
+static_assert(sizeof(q_room<128>) <= MOST_SHARED, "keys do not fit");
+
+bool dh_cuda_attn_mma_takes(const dh_attn_shape *s)
+{
+    return s->dtype == DH_BF16 && s->D <= MOST_CHANNELS;
+}
+
+template <int W> struct channels {
+    enum { most = W };
+};
+
+template <class F> static void by_channels(int64_t D, F f)
+{
+    if (D <= 64)
+        f(channels<64>());
+    else if (D <= 128)
+        f(channels<128>());
+    else
+        f(channels<MOST_CHANNELS>());
+}
+
+/* Whether heads of all rows begin at multiples of n elements of n_bytes. */
+static bool in_runs(int64_t n, size_t n_bytes, int64_t D, int64_t row, int64_t batch, const void *x)
+{
+    return D % n == 0 && row % n == 0 && batch % n == 0 && (uintptr_t)x % (n_bytes * n) == 0;
+}
+
+static bool in_chunks(int64_t D, int64_t row, int64_t batch, const void *x)
+{
+    return in_runs(CHUNK, sizeof(bf16), D, row, batch, x);
+}
+
+static bool has_chunks(const dh_attn_shape &s, const void *q, const void *k, const void *v)
+{
+    return in_chunks(s.D, s.q_row, s.q_batch, q) && in_chunks(s.D, s.kv_row, s.kv_batch, k) &&
+           in_chunks(s.D, s.kv_row, s.kv_batch, v);
+}
+
+void dh_cuda_attn_mma_fwd(dh_cuda_stream stream, const dh_attn_shape *shape, const void *q,
+                          const void *k, const void *v, void *o, float *lse)
+{
+    const dh_attn_shape s = *shape;
+    const int64_t n_blocks = div_up(s.Tq, ROWS) * s.H * s.B;
+    by_channels(s.D, [&](auto width) {
+        by_type(s.o_dtype, [&](auto u) {
+            typedef typename decltype(u)::type O;
+            enum { W = decltype(width)::most };
+            const access can = {has_chunks(s, q, k, v),
+                                in_runs(2, sizeof(O), s.D, s.o_row, s.o_batch, o)};
+            launch_with(sizeof(forward_room<W>), attn_mma_fwd<W, O>, n_blocks, MMA_THREADS, stream,
+                        s, can, (const bf16 *)q, (const bf16 *)k, (const bf16 *)v, (O *)o, lse);
+        });
+    });
+}
+
+template <int W, class G>
+static void run_backward(dh_cuda_stream stream, const dh_attn_shape &s, const backward_inputs &in,
+                         bool chunks, G *dq, G *dk, G *dv, bool adds)
+{
+    const access kv = {chunks, in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dk) &&
+                                   in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dv)};
+    const access q = {chunks, in_runs(2, sizeof(G), s.D, s.dq_row, s.dq_batch, dq)};
+    const int64_t n_chunks = div_up(s.D, cut<W>::CHANNELS);
+    launch_with(sizeof(kv_room<W>), attn_mma_bwd_kv<W, G>,
+                n_chunks * div_up(s.Tk, ROWS) * s.KV * s.B, MMA_THREADS, stream, s, kv, in, adds,
+                dk, dv);
+    launch_with(sizeof(q_room<W>), attn_mma_bwd_q<W, G>, div_up(s.Tq, ROWS) * s.H * s.B,
+                MMA_THREADS, stream, s, q, in, adds, dq);
+}
+
+void dh_cuda_attn_mma_bwd(dh_cuda_stream stream, const dh_attn_shape *shape,
+                          const dh_cuda_attn_inputs *in, void *dq, void *dk, void *dv, bool adds)
+{
+    const dh_attn_shape s = *shape;
+    const backward_inputs of = {(const bf16 *)in->dout,
+                                (const bf16 *)in->q,
+                                (const bf16 *)in->k,
+                                (const bf16 *)in->v,
+                                in->lse,
+                                in->delta};
+    const bool chunks =
+        has_chunks(s, in->q, in->k, in->v) && in_chunks(s.D, s.o_row, s.o_batch, in->dout);
+    by_channels(s.D, [&](auto width) {
+        by_type(s.g_dtype, [&](auto u) {
+            typedef typename decltype(u)::type G;
+            run_backward<decltype(width)::most>(stream, s, of, chunks, (G *)dq, (G *)dk, (G *)dv,
+                                                adds);
+        });
+    });
+}
