@@ -263,6 +263,56 @@ static void a_wrong_layout_changes_attention(void **state)
     }
 }
 
+/* ---- experts' products --------------------------------------------------------------------------
+ */
+
+/* Runs of none, of less and of more rows than a tile has, rows behind the last. */
+enum { E = 2, RUNS = 4, ROWS = 190 };
+static const int64_t run_offsets[RUNS + 1] = {0, 140, 140, 147, 183};
+
+typedef struct experts_case {
+    dh_grouped_kind kind;
+    int64_t O, I;
+} experts_case;
+
+static void check_experts(const experts_case *c, uint64_t *seed)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const bool wgrad = c->kind == DH_GROUPED_WGRAD, forward = c->kind == DH_GROUPED_FORWARD;
+    const dh_grouped_desc d = {c->kind, DH_BF16, E, c->O, c->I, ROWS, wgrad};
+    const dh_dtype out = wgrad ? DH_F32 : DH_BF16;
+    const int64_t n_out = wgrad ? E * c->O * c->I : ROWS * (forward ? c->O : c->I);
+    buf a = buf_random(DH_BF16, ROWS * (forward ? c->I : c->O), 0.3f, seed);
+    buf b = buf_random(DH_BF16, (wgrad ? ROWS : E * c->O) * c->I, 0.3f, seed);
+    buf want = buf_random(out, n_out, 1, seed), got = buf_copy(want);
+    dh_grouped *g;
+    assert_ok(&ctx, dh_grouped_create(&ctx, &d, &g));
+    void *ws = scratch_new(dh_grouped_workspace(g));
+    assert_ok(&ctx, dh_grouped_run(&ctx, g, RUNS, run_offsets, a.raw, b.raw, want.raw, ws));
+    scratch_free(ws, dh_grouped_workspace(g));
+    dh_grouped_destroy(g);
+    const int64_t before = cuda_mma_count();
+    dh_cuda_grouped(NULL, &d, RUNS, run_offsets, a.raw, b.raw, got.raw);
+    assert_true(cuda_mma_count() > before);
+    for (int64_t i = 0; i < n_out; i++)
+        check_value("experts", get(got, i), get(want, i), wgrad ? 2e-5 : 8e-3);
+    buf all[] = {a, b, want, got};
+    for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
+}
+
+/* Tiles of 128 that are whole, cut, and cut inside of a pair; rows with and without copies of 16
+ * bytes. */
+static void experts_multiply_in_tiles(void **state)
+{
+    static const int64_t sizes[][2] = {{136, 72}, {72, 200}, {130, 67}, {67, 130}};
+    uint64_t seed = test_seed("experts in tiles");
+    for (size_t i = 0; i < DH_COUNTOF(sizes); i++)
+        for (dh_grouped_kind kind = DH_GROUPED_FORWARD; kind <= DH_GROUPED_WGRAD; kind++) {
+            const experts_case c = {kind, sizes[i][0], sizes[i][1]};
+            check_experts(&c, &seed);
+        }
+}
+
 const struct CMUnitTest cuda_mma_tests[] = {
     cmocka_unit_test(fragments_are_laid_out_as_told),
     cmocka_unit_test(tiles_multiply_either_way),
@@ -270,5 +320,6 @@ const struct CMUnitTest cuda_mma_tests[] = {
     cmocka_unit_test(instructions_of_a_warp_are_checked),
     cmocka_unit_test(parts_are_those_of_the_cpu),
     cmocka_unit_test(a_wrong_layout_changes_attention),
+    cmocka_unit_test(experts_multiply_in_tiles),
 };
 const size_t n_cuda_mma_tests = DH_COUNTOF(cuda_mma_tests);

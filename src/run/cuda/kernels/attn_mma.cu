@@ -111,28 +111,6 @@ DEVICE void weigh(float (&p)[N][4], const tile<N * MMA_COLUMNS, W> &m, int c0, i
     }
 }
 
-/* Rows of results, `step` elements apart: overwritten, or added to. */
-template <class T> struct result {
-    T *at;
-    int64_t step, n_rows, D;
-    bool adds, pairs; /* pairs: two elements can be written at once */
-};
-
-template <class T> DEVICE void write_pair(const result<T> &to, int64_t at, int64_t c, float (&x)[2])
-{
-    const bool both = c + 1 < to.D;
-    if (to.adds) {
-        x[0] += widen(to.at[at]);
-        if (both) x[1] += widen(to.at[at + 1]);
-    }
-    if (to.pairs) {
-        store(x, &to.at[at]);
-        return;
-    }
-    narrow(x[0], &to.at[at]);
-    if (both) narrow(x[1], &to.at[at + 1]);
-}
-
 /* Channels from c0 on; factor: of each of a thread's two rows. */
 template <int C, class T>
 DEVICE void write_sums(const float (&sums)[C][4], const float (&factor)[2], int64_t c0,
@@ -144,41 +122,12 @@ DEVICE void write_sums(const float (&sums)[C][4], const float (&factor)[2], int6
             const int64_t row = warp_id() * MMA_ROWS + mma_row(i);
             const int64_t c = c0 + n * MMA_COLUMNS + mma_column(i);
             float x[2] = {sums[n][i] * factor[i / 2], sums[n][i + 1] * factor[i / 2]};
-            if (row < to.n_rows && c < to.D) write_pair(to, row * to.step + c, c, x);
+            write_pair(to, row, c, x);
         }
 }
 
 /* ---- rows that come by -------------------------------------------------------------------------
  */
-
-/* fill(place, stage) begins a place's copies, use(place, stage) has them; next(place) is the place
- * behind. There is none where a place's n is 0. */
-template <int STAGES, class PLACE, class NEXT, class FILL, class USE>
-DEVICE void walk(PLACE place, NEXT next, FILL fill, USE use)
-{
-    int stage = 0;
-    if (place.n > 0) fill(place, stage);
-    close_copies();
-    while (place.n > 0) {
-        const PLACE behind = next(place);
-        if (STAGES > 1) {
-            if (behind.n > 0) fill(behind, 1 - stage);
-            close_copies();
-        }
-        wait_copies<STAGES - 1>();
-        __syncthreads();
-        use(place, stage);
-        __syncthreads();
-        if (STAGES > 1) {
-            stage = 1 - stage;
-        } else {
-            if (behind.n > 0) fill(behind, stage);
-            close_copies();
-        }
-        place = behind;
-    }
-    wait_copies<0>(); /* also of a block that sees nothing */
-}
 
 /* Keys from u0 on, n of them. */
 struct key_range {
@@ -631,15 +580,16 @@ template <class F> static void by_channels(int64_t D, F f)
         f(channels<MOST_CHANNELS>());
 }
 
-/* Whether heads of all rows begin at multiples of n elements of n_bytes. */
-static bool in_runs(int64_t n, size_t n_bytes, int64_t D, int64_t row, int64_t batch, const void *x)
+/* Whether heads of all rows begin at multiples of n elements. */
+static bool heads_in_runs(int64_t n, size_t n_bytes, int64_t D, int64_t row, int64_t batch,
+                          const void *x)
 {
-    return D % n == 0 && row % n == 0 && batch % n == 0 && (uintptr_t)x % (n_bytes * n) == 0;
+    return in_runs(n, n_bytes, x, D) && row % n == 0 && batch % n == 0;
 }
 
 static bool in_chunks(int64_t D, int64_t row, int64_t batch, const void *x)
 {
-    return in_runs(CHUNK, sizeof(bf16), D, row, batch, x);
+    return heads_in_runs(CHUNK, sizeof(bf16), D, row, batch, x);
 }
 
 static bool has_chunks(const dh_attn_shape &s, const void *q, const void *k, const void *v)
@@ -658,7 +608,7 @@ void dh_cuda_attn_mma_fwd(dh_cuda_stream stream, const dh_attn_shape *shape, con
             typedef typename decltype(u)::type O;
             enum { W = decltype(width)::most };
             const access can = {has_chunks(s, q, k, v),
-                                in_runs(2, sizeof(O), s.D, s.o_row, s.o_batch, o)};
+                                heads_in_runs(2, sizeof(O), s.D, s.o_row, s.o_batch, o)};
             launch_with(sizeof(forward_room<W>), attn_mma_fwd<W, O>, n_blocks, MMA_THREADS, stream,
                         s, can, (const bf16 *)q, (const bf16 *)k, (const bf16 *)v, (O *)o, lse);
         });
@@ -669,9 +619,9 @@ template <int W, class G>
 static void run_backward(dh_cuda_stream stream, const dh_attn_shape &s, const backward_inputs &in,
                          bool chunks, G *dq, G *dk, G *dv, bool adds)
 {
-    const access kv = {chunks, in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dk) &&
-                                   in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dv)};
-    const access q = {chunks, in_runs(2, sizeof(G), s.D, s.dq_row, s.dq_batch, dq)};
+    const access kv = {chunks, heads_in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dk) &&
+                                   heads_in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dv)};
+    const access q = {chunks, heads_in_runs(2, sizeof(G), s.D, s.dq_row, s.dq_batch, dq)};
     const int64_t n_chunks = div_up(s.D, cut<W>::CHANNELS);
     launch_with(sizeof(kv_room<W>), attn_mma_bwd_kv<W, G>,
                 n_chunks * div_up(s.Tk, ROWS) * s.KV * s.B, MMA_THREADS, stream, s, kv, in, adds,

@@ -1,11 +1,12 @@
 /* Products of runs of rows, each with the matrix of its expert. How long runs are only the device
  * knows: as many blocks are launched as there could be tiles of 64 rows, and each finds its own by
  * walking the offsets. Each of 256 threads makes 4 x 4 elements of a 64 x 64 tile, in slices of 32
- * of the inner dimension. Products are of float32; tensor cores are not used, so that codes of 8
- * bits, which are widened as they are loaded, save memory's traffic alone. Their scales go to sums,
- * as they belong to what is summed over. Reference: dh_grouped_run. */
+ * of the inner dimension. Products are of float32: of rows of float32, and of codes of 8 bits,
+ * which are widened as they are loaded, so that they save memory's traffic alone. Their scales go
+ * to sums, as they belong to what is summed over. Rows of bf16: grouped_mma.cu. Reference:
+ * dh_grouped_run. */
 #define DH_FP8_FN static __device__ __forceinline__
-#include "run/cuda/kernels/device.cuh"
+#include "run/cuda/kernels/grouped.cuh"
 
 #include "run/cpu/fp8.h"
 
@@ -91,27 +92,6 @@ DEVICE float scaled(const scales &s, float sum, int64_t a, int64_t b)
 /* ---- rows: forward and the gradient of the input ------------------------------------------------
  */
 
-/* Rows [begin, end) of a run; expert -1: of none, behind the last. */
-struct row_tile {
-    int64_t begin, end, expert;
-};
-
-DEVICE row_tile find_tile(int64_t tile, int64_t n_runs, const int64_t *offsets, int64_t n_rows,
-                          int64_t E)
-{
-    for (int64_t s = 0; s <= n_runs; s++) {
-        const int64_t begin = offsets[s], end = s < n_runs ? offsets[s + 1] : n_rows;
-        const int64_t n_tiles = (end - begin + TILE - 1) / TILE;
-        if (tile < n_tiles) {
-            row_tile t = {begin + tile * TILE, end, s < n_runs ? s % E : -1};
-            return t;
-        }
-        tile -= n_tiles;
-    }
-    row_tile none = {0, 0, -1};
-    return none;
-}
-
 /* y [R,n] = x [R,n_inner] w[e], where rows of x lie x_row apart, and element (c, k) of w[e] at
  * e * w_expert + c * w_row + k * w_inner. Scales of x by rows, of w by e * n + c. */
 struct grouped_rule {
@@ -124,7 +104,7 @@ __global__ void grouped_rows(grouped_rule g, const int64_t *offsets, const A *x,
 {
     DH_SHARED(slices, shared, [1]);
     const int64_t column_tiles = (g.n + TILE - 1) / TILE, c0 = blockIdx.x % column_tiles * TILE;
-    const row_tile tile = find_tile(blockIdx.x / column_tiles, g.n_runs, offsets, g.R, g.E);
+    const row_tile tile = find_tile(blockIdx.x / column_tiles, TILE, g.n_runs, offsets, g.R, g.E);
     if (tile.begin == tile.end) return; /* all threads of the block */
     float sum[PER][PER] = {};
     if (tile.expert >= 0) {
@@ -184,8 +164,8 @@ template <class A, class B, class T>
 static void launch_rows(dh_cuda_stream stream, const grouped_rule &g, const int64_t *offsets,
                         const void *x, const void *w, const scales &by, void *y)
 {
-    launch(grouped_rows<A, B, T>, (g.R / TILE + g.n_runs + 1) * div_up(g.n, TILE), GROUPED_THREADS,
-           stream, g, offsets, (const A *)x, (const B *)w, by, (T *)y);
+    launch(grouped_rows<A, B, T>, most_row_tiles(g.R, g.n_runs, TILE) * div_up(g.n, TILE),
+           GROUPED_THREADS, stream, g, offsets, (const A *)x, (const B *)w, by, (T *)y);
 }
 
 template <class A, class B>
@@ -201,18 +181,23 @@ void dh_cuda_grouped(dh_cuda_stream stream, const dh_grouped_desc *d, int64_t n_
 {
     const bool forward = d->kind == DH_GROUPED_FORWARD;
     const int64_t n = forward ? d->O : d->I, n_inner = forward ? d->I : d->O;
-    const grouped_rule rows = {
-        n_runs,  d->rows,     d->E, n, n_inner, n_inner, d->O * d->I, forward ? d->I : 1,
-        forward ? 1 : d->I};
+    const grouped_rule rows = {n_runs,
+                               d->rows,
+                               d->E,
+                               n,
+                               n_inner,
+                               n_inner,
+                               d->O * d->I,
+                               forward ? d->I : 1,
+                               forward ? 1 : d->I};
     const weights_rule weights = {n_runs, d->E, d->O, d->I, 1, d->O, 1, d->I, d->accumulate};
     const scales none = {nullptr, nullptr};
-    by_type(d->dtype, [&](auto t) {
-        typedef typename decltype(t)::type T;
-        if (d->kind == DH_GROUPED_WGRAD)
-            launch_weights<T, T>(stream, weights, offsets, a, b, none, c);
-        else
-            launch_rows<T, T, T>(stream, rows, offsets, a, b, none, c);
-    });
+    if (d->dtype == DH_BF16)
+        dh_cuda_grouped_mma(stream, d, n_runs, offsets, a, b, c);
+    else if (d->kind == DH_GROUPED_WGRAD)
+        launch_weights<float, float>(stream, weights, offsets, a, b, none, c);
+    else
+        launch_rows<float, float, float>(stream, rows, offsets, a, b, none, c);
 }
 
 template <class A>
@@ -232,8 +217,8 @@ static void launch_codes(dh_cuda_stream stream, const dh_grouped_desc *d, int64_
                                forward ? d->O * inner_row : d->O,
                                forward ? inner_row : dh_cuda_fp8_row(d->E * d->O),
                                1};
-    const weights_rule weights = {n_runs,   d->E, d->O, d->I, rows_row, 1, rows_row, 1,
-                                  d->accumulate};
+    const weights_rule weights = {n_runs, d->E,     d->O, d->I,         rows_row,
+                                  1,      rows_row, 1,    d->accumulate};
     const scales by = {a->scales, b->scales};
     if (d->kind == DH_GROUPED_WGRAD)
         launch_weights<A, e4m3>(stream, weights, offsets, a->codes, b->codes, by, c);
@@ -245,6 +230,6 @@ void dh_cuda_grouped_fp8(dh_cuda_stream stream, const dh_grouped_desc *d, int64_
                          const int64_t *offsets, const dh_cuda_codes *a, const dh_cuda_codes *b,
                          void *c)
 {
-    (a->format == DH_FP8_FORMAT_E4M3 ? launch_codes<e4m3> : launch_codes<e5m2>)(
-        stream, d, n_runs, offsets, a, b, c);
+    (a->format == DH_FP8_FORMAT_E4M3 ? launch_codes<e4m3> : launch_codes<e5m2>)(stream, d, n_runs,
+                                                                                offsets, a, b, c);
 }

@@ -201,4 +201,73 @@ DEVICE int mma_column(int i)
     return (int)lane_id() % 4 * 2 + i % 2;
 }
 
+/* ---- results --------------------------------------------------------------------------------- */
+
+/* Rows of results, `step` elements apart: overwritten, or added to. */
+template <class T> struct result {
+    T *at;
+    int64_t step, n_rows, n_columns;
+    bool adds, pairs; /* pairs: two elements can be written at once */
+};
+
+/* c: even. */
+template <class T>
+DEVICE void write_pair(const result<T> &to, int64_t row, int64_t c, float (&x)[2])
+{
+    if (row >= to.n_rows || c >= to.n_columns) return;
+    const int64_t at = row * to.step + c;
+    const bool both = c + 1 < to.n_columns;
+    if (to.adds) {
+        x[0] += widen(to.at[at]);
+        if (both) x[1] += widen(to.at[at + 1]);
+    }
+    if (to.pairs) {
+        store(x, &to.at[at]);
+        return;
+    }
+    narrow(x[0], &to.at[at]);
+    if (both) narrow(x[1], &to.at[at + 1]);
+}
+
+/* ---- tiles that come by ------------------------------------------------------------------------
+ */
+
+/* fill(place, stage) begins a place's copies, use(place, stage) has them; next(place) is the place
+ * behind. There is none where a place's n is 0. */
+template <int STAGES, class PLACE, class NEXT, class FILL, class USE>
+DEVICE void walk(PLACE place, NEXT next, FILL fill, USE use)
+{
+    int stage = 0;
+    if (place.n > 0) fill(place, stage);
+    close_copies();
+    while (place.n > 0) {
+        const PLACE behind = next(place);
+        if (STAGES > 1) {
+            if (behind.n > 0) fill(behind, 1 - stage);
+            close_copies();
+        }
+        wait_copies<STAGES - 1>();
+        __syncthreads();
+        use(place, stage);
+        __syncthreads();
+        if (STAGES > 1) {
+            stage = 1 - stage;
+        } else {
+            if (behind.n > 0) fill(behind, stage);
+            close_copies();
+        }
+        place = behind;
+    }
+    wait_copies<0>(); /* also of a block that sees nothing */
+}
+
+/* ---- launches ----------------------------------------------------------------------------------
+ */
+
+/* Whether x, and all that lies `step` elements of n_bytes apart in it, begins at multiples of n. */
+static inline bool in_runs(int64_t n, size_t n_bytes, const void *x, int64_t step)
+{
+    return step % n == 0 && (uintptr_t)x % (n_bytes * (size_t)n) == 0;
+}
+
 #endif
