@@ -79,6 +79,7 @@ struct dh_cluster {
     double gemm_tile_rows, gemm_tile_columns;
     double gemm_tile_half; /* tile size (rows * columns / (rows + columns)) at half of peak */
     double gemm_start_k;   /* what starting and ending a tile costs, in elements of K */
+    double gemm_fp8;       /* of gemm_efficiency: products of 8 bits */
     /* attention */
     dh_attention_kernel attention;
     double attention_efficiency, attention_grad_efficiency; /* of peak; blockwise */

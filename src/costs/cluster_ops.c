@@ -16,9 +16,12 @@ static double peak(const dh_cluster *c, dh_dtype dtype)
     return clock_share(c) * (dtype == DH_BF16 ? c->bf16_flops_per_s : c->f32_flops_per_s);
 }
 
-static double gemm_peak(const dh_cluster *c, const dh_gemm_shape *s)
+/* What products sustain with full waves of the largest tile and a long shared axis. */
+static double gemm_rate(const dh_cluster *c, const dh_gemm_shape *s)
 {
-    return s->fp8 ? clock_share(c) * c->fp8_flops_per_s : peak(c, s->dtype);
+    const double top =
+        s->fp8 ? clock_share(c) * c->fp8_flops_per_s * c->gemm_fp8 : peak(c, s->dtype);
+    return top * c->gemm_efficiency;
 }
 
 double dh_cluster_memory_ns(const dh_cluster *c, double bytes)
@@ -43,8 +46,7 @@ static double tiled_ns(const dh_cluster *c, const dh_gemm_shape *s, double rows,
     const double tiles = ceil((double)s->rows / rows) * ceil((double)s->columns / columns);
     const double waves = ceil(tiles * (double)s->batch * split / c->processors);
     const double largest = tile_share(c, c->gemm_tile_rows, c->gemm_tile_columns);
-    const double rate = gemm_peak(c, s) * c->gemm_efficiency / c->processors *
-                        tile_share(c, rows, columns) / largest;
+    const double rate = gemm_rate(c, s) / c->processors * tile_share(c, rows, columns) / largest;
     const double flops = 2 * rows * columns * ((double)s->shared / split + c->gemm_start_k);
     const double parts = (double)s->batch * (double)s->rows * (double)s->columns * 8 * split;
     return waves * flops / rate * 1e9 + (split > 1 ? dh_cluster_memory_ns(c, parts) : 0);
@@ -290,6 +292,12 @@ static op_ns *const models[DH_N_OP_TYPE] = {
     [DH_OP_EMBED] = embed,
     [DH_OP_EMBED_GRAD] = embed_grad,
 };
+
+double dh_cluster_rounding_ns(const dh_cluster *c, const dh_cost_op *op)
+{
+    dh_fp8_format formats[2];
+    return dh_op_fp8(op->graph, op->op, formats) ? rounding_ns(c, op) : 0;
+}
 
 double dh_cluster_op_ns(const dh_cluster *c, const dh_cost_op *op)
 {

@@ -61,6 +61,8 @@ static const dh_cluster_setting settings[] = {
          "rows * columns / (rows + columns) of a tile at half of the rate of an endless one"),
     REAL("gemm.start_k", gemm_start_k, "", 1, 0, 1e6,
          "start and end of a tile, in elements of the shared axis"),
+    OPTIONAL("gemm.fp8", gemm_fp8, "", 1, 1e-3, 2, 1,
+             "share of gemm.efficiency that products in fp8 reach of their own peak; absent: 1"),
     {.key = "attention.kernel",
      .kind = DH_CLUSTER_KERNEL,
      .offset = offsetof(dh_cluster, attention),

@@ -55,6 +55,15 @@ extern "C" {
     X(FIRST_FLASH, "first-flash",                                                                  \
       "attention as FlashAttention had it, before its second version: forward 0.73, backward 0.6 " \
       "of the speed")                                                                              \
+    X(SECOND_FLASH, "second-flash",                                                                \
+      "attention no faster than FlashAttention-2, which knows no instructions of Hopper's: 335 "   \
+      "TFLOP/s forward, 322 backward")                                                             \
+    X(TORCH_PRODUCTS, "torch-products",                                                            \
+      "devices with products of 8 bits, Hopper and later: all products at 0.68 of the cluster's "  \
+      "rate, as PyTorch reached there")                                                            \
+    X(ROUNDED_ONCE, "rounded-once",                                                                \
+      "train.fp8: an operand is rounded once for all products that read it, with its transpose, "  \
+      "weights once a step, and tensor parallelism gathers what is rounded")                       \
     X(OVERLAPPING_STEPS, "overlapping-steps",                                                      \
       "a stage begins its next step when it has ended its own (post-validation, Zero Bubble, 4), " \
       "so that planned schedules shorten the longest stage's span, not the step from end to end")
@@ -91,6 +100,8 @@ typedef struct dh_system_job {
     bool whole_tokens; /* no sequence parallelism */
     bool scores_again; /* the backward makes attention's scores again */
     bool selective;    /* train.recompute=selective */
+    bool fp8;
+    int64_t n_micro; /* micro-batches of a step */
 } dh_system_job;
 
 /* Costs of a cluster as that system has them.

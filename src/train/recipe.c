@@ -96,7 +96,9 @@ dh_status dh_job_system(dh_ctx *ctx, const dh_job *job, dh_system *system, dh_sy
 {
     *said = (dh_system_job){.whole_tokens = !job->sequence_parallel,
                             .scores_again = job->recompute == DH_RECOMPUTE_ATTENTION,
-                            .selective = job->recompute == DH_RECOMPUTE_SELECTIVE};
+                            .selective = job->recompute == DH_RECOMPUTE_SELECTIVE,
+                            .fp8 = job->fp8 != DH_FP8_OFF,
+                            .n_micro = dh_job_n_micro(job)};
     return dh_system_read(ctx, job->system, system);
 }
 

@@ -148,6 +148,9 @@ static void test_gemm_fp8(void **state)
     c->fp8_flops_per_s = 2 * c->bf16_flops_per_s;
     s.fp8 = true;
     assert_near(dh_cluster_gemm_ns(c, &s), 1.31072e6 / 2);
+    c->gemm_fp8 = 0.8; /* of what products in bf16 reach of their peak, with its own peak */
+    assert_near(dh_cluster_gemm_ns(c, &s), 1.31072e6 / 2 / 0.8);
+    c->gemm_fp8 = 1;
     c->rated_watts = 800; /* a limit takes the same share of both rates */
     c->limit_watts = 100;
     c->power_exponent = 1. / 3;

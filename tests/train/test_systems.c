@@ -17,14 +17,14 @@ static dh_job *parse(const char *text, const char *system)
     return job;
 }
 
-static dh_sim *simulate(const char *text, const char *system)
+static dh_sim *simulate_on(const char *cluster_name, const char *text, const char *system)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_cluster *cluster;
     dh_resolved *resolved;
     dh_sim *sim;
     dh_job *job = parse(text, system);
-    assert_ok(&ctx, dh_cluster_find(&ctx, "a100", &cluster));
+    assert_ok(&ctx, dh_cluster_find(&ctx, cluster_name, &cluster));
     const dh_resolve_options how = {.cluster = cluster};
     assert_ok(&ctx, dh_job_resolve(&ctx, job, &how, &resolved));
     assert_ok(&ctx, dh_train_simulate(&ctx, resolved, &(dh_train_simulation){0}, &sim));
@@ -34,12 +34,22 @@ static dh_sim *simulate(const char *text, const char *system)
     return sim;
 }
 
-static double step_ns(const char *text, const char *system)
+static dh_sim *simulate(const char *text, const char *system)
 {
-    dh_sim *sim = simulate(text, system);
+    return simulate_on("a100", text, system);
+}
+
+static double step_ns_on(const char *cluster, const char *text, const char *system)
+{
+    dh_sim *sim = simulate_on(cluster, text, system);
     const double ns = (double)sim->step_ns;
     dh_sim_destroy(sim);
     return ns;
+}
+
+static double step_ns(const char *text, const char *system)
+{
+    return step_ns_on("a100", text, system);
 }
 
 #define SIZES "n_layers: 4, width: 1024, n_heads: 16, vocab: 8192, max_seq: 2048"
@@ -58,6 +68,8 @@ static const char whole_stages[] =
 static const char context[] = LLAMA TRAIN "}\nparallel: {tp: 4, cp: 4, dp: 1}\n";
 static const char logits[] = "model: {family: gpt2, n_layers: 1, width: 128, n_heads: 2, vocab: "
                              "131072, max_seq: 2048}\n" TRAIN "}\n";
+static const char rounded[] = LLAMA TRAIN ", fp8: hybrid}\n";
+static const char rounded_tensor[] = LLAMA TRAIN ", fp8: hybrid}\nparallel: {tp: 4, dp: 1}\n";
 static const char data[] = GPT TRAIN "}\nparallel: {dp: 16}\n";
 
 /* A trait, a job whose step it makes longer (or shorter), and one that has nothing of the kind. */
@@ -95,6 +107,29 @@ static void test_traits(void **state)
         if (cases[i].idle)
             assert_true(step_ns(cases[i].idle, system) == step_ns(cases[i].idle, "dhelix"));
     }
+}
+
+/* What Hopper has that systems do not use: on A100 there is nothing to miss. */
+static void test_hopper(void **state)
+{
+    static const char *const traits[] = {"dhelix+second-flash", "dhelix+torch-products"};
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(traits); i++) {
+        assert_true(step_ns_on("h100", one, traits[i]) > step_ns_on("h100", one, "dhelix"));
+        assert_true(step_ns(one, traits[i]) == step_ns(one, "dhelix"));
+    }
+}
+
+/* Operands rounded once, and gathered in 8 bits; without fp8 nothing is rounded. */
+static void test_rounded_once(void **state)
+{
+    (void)state;
+    assert_true(step_ns_on("h100", rounded, "dhelix+rounded-once") <
+                step_ns_on("h100", rounded, "dhelix"));
+    assert_true(step_ns_on("h100", rounded_tensor, "dhelix+rounded-once") <
+                step_ns_on("h100", rounded_tensor, "dhelix"));
+    assert_true(step_ns_on("h100", tensor, "dhelix+rounded-once") ==
+                step_ns_on("h100", tensor, "dhelix"));
 }
 
 /* Of a gated layer's seven products the second, fourth and sixth again: k, o, up. Times of products
@@ -182,6 +217,7 @@ int main(void)
         cmocka_unit_test(test_traits),          cmocka_unit_test(test_scores_again),
         cmocka_unit_test(test_second_products), cmocka_unit_test(test_programs),
         cmocka_unit_test(test_reading),         cmocka_unit_test(test_not_trained),
+        cmocka_unit_test(test_hopper),          cmocka_unit_test(test_rounded_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
