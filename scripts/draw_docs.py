@@ -164,7 +164,9 @@ def draw_schedules(dhelix):
 
 TABLES = [("korthikanti-iteration", "iteration times, 22B to 1T, A100"), ("megatron-sc21", "throughput, 1.7B to 1T, A100"),
           ("korthikanti-layer", "times of a layer, 22B, A100"), ("korthikanti-memory", "memory, 22B to 1T"),
-          ("dhelix-throughput", "throughput of four systems, A40"), ("nccl-all-reduce", "all-reduce, 8 A100")]
+          ("dhelix-throughput", "throughput of four systems, A40"), ("nccl-all-reduce", "all-reduce, 8 A100"),
+          ("nemo-recipes", "NeMo, 8B to 405B, bf16 and fp8, H100"), ("nemo-long", "4K to 1M tokens, fp8, H100"),
+          ("mpt-h100", "MPT 760M to 70B under FSDP, H100")]
 LOWEST, HIGHEST = 0.7, 1.3  # predicted over published
 
 

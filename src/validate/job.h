@@ -7,7 +7,7 @@
 #include "validate/table.h"
 
 /* A job file with settings of its own, as the command line has them. */
-enum { DH_SHIPPED_SETS = 10 };
+enum { DH_SHIPPED_SETS = 14 };
 typedef struct dh_shipped_job {
     const char *file;                 /* of validation/jobs, without extension */
     const char *set[DH_SHIPPED_SETS]; /* "key=value"; NULL: no more */

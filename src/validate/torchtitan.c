@@ -1,4 +1,5 @@
-/* torchtitan's benchmarks of Llama 3 on H100 (500 W) and H200: tokens a second and device, as jobs.
+/* torchtitan's benchmarks of Llama 2 and 3 on H100 (500 W), H200 and A100: tokens a second and
+ * device, as jobs.
  *
  * A row's words are settings: degrees of FSDP (data parallelism with everything shared out), TP, PP
  * and CP, the schedule, asynchronous TP (strategy intra-batch). What torchtitan makes of a local
@@ -26,6 +27,11 @@ static const struct shape {
     {"70B", "torchtitan-70b", "h100-500w"},
     {"405B", "torchtitan-405b", "h100-500w"},
     {"8B(H200)", "torchtitan-8b", "h200"},
+    {"8B(A100)", "torchtitan-8b", "a100"},
+    {"70B(A100)", "torchtitan-70b-fsdp", "a100"},
+    {"Llama 2 13B(A100)", "torchtitan-llama2-13b", "a100"},
+    {"Llama 2 70B(A100)", "torchtitan-llama2-70b", "a100"},
+    {"405B(128)", "torchtitan-405b-fsdp", "h100-500w"},
 };
 
 /* "FSDP8", 8; 1 where the row does not have that word. */
@@ -97,6 +103,13 @@ static dh_status set_sizes(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipp
     return DH_OK;
 }
 
+/* SAC: activations by operator. */
+static const char *recompute_of(const row *r)
+{
+    if (strcmp(r->recompute, "full AC") == 0) return "full";
+    return strcmp(r->recompute, "SAC") == 0 ? "selective" : "none";
+}
+
 /* Files have what all rows of a model agree on; the 405B's are all in float8 and asynchronous. */
 static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_job *job)
 {
@@ -107,10 +120,8 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_
     if (!job->file) return dh_fail(ctx, DH_EMISSING, "no job of %s is there", r->model);
     DH_TRY(set_sizes(ctx, v, r, job));
     if (r->pp > 1) return DH_OK;
-    const bool is_small = strcmp(job->file, "torchtitan-8b") == 0;
-    if (is_small && r->tp > 1) DH_TRY(add_set(ctx, v, job, "parallel.tp=%lld", (long long)r->tp));
-    if (is_small && strcmp(r->recompute, "full AC") == 0)
-        DH_TRY(add_set(ctx, v, job, "train.recompute=full"));
+    if (r->tp > 1) DH_TRY(add_set(ctx, v, job, "parallel.tp=%lld", (long long)r->tp));
+    DH_TRY(add_set(ctx, v, job, "train.recompute=%s", recompute_of(r)));
     if (is_fp8(r)) DH_TRY(add_set(ctx, v, job, "train.fp8=hybrid"));
     if (!*r->compile) DH_TRY(add_set(ctx, v, job, "system=torchtitan+eager"));
     return r->async_tp ? add_set(ctx, v, job, "strategy=intra-batch") : DH_OK;

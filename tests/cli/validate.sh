@@ -47,6 +47,12 @@ same "$(grep -c '"part_fitted"' "$tmp/out")" 6 'constants in JSON'
 fails 2 'of one TABLE' "$dhelix" validate --fit
 fails 1 'no constant' "$dhelix" validate megascale --fit
 
+# Rows that others published of NeMo: the job that a user would simulate.
+ok "$dhelix" validate nemo-long --json
+says '--set parallel.cp=32'
+says '--set system=nemo+second-flash --set train.fp8=hybrid'
+same "$(grep -c '"predicted"' "$tmp/out")" 9 'long sequences'
+
 # A long table: rows that belong together in a line, all of them on request and in JSON.
 ok "$dhelix" validate nccl-all-reduce
 says '512 to 1023 MiB, mean of 512'
