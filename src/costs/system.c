@@ -70,14 +70,15 @@ static const dh_system systems[] = {
      .source = "torchtitan (arXiv 2410.06511), 2.2, and its models/llama3, whose attention repeats "
                "keys and values before PyTorch's rings",
      .traits = HAS(WHOLE_LOGITS) | HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) |
-               HAS(REPEATED_KV) | HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) | HAS(ROUNDED_ONCE)},
+               HAS(REPEATED_KV) | HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) | HAS(ROUNDED_ONCE) |
+               HAS(TWO_STREAMS)},
     {.name = "nemo",
      .doc = "NVIDIA's NeMo on Megatron-Core with Transformer Engine; releases of 2024: "
             "nemo+second-flash",
      .source = "NeMo-Framework-Launcher, launcher_scripts/conf/training: overlapped transfers, "
                "reductions and gathers; TransformerEngine: operands rounded with their transposes; "
                "which attention ran is inferred from nemo-long's longest sequences",
-     .traits = HAS(WHOLE_LOGITS) | HAS(ROUNDED_ONCE)},
+     .traits = HAS(WHOLE_LOGITS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS)},
 };
 
 const dh_system *dh_systems(size_t *n)
@@ -264,19 +265,32 @@ static double rounded_once_ns(const system_costs *c, const dh_cost_op *op)
     return elements > 0 ? dh_cluster_memory_ns(&c->cluster, bytes * elements) : 0;
 }
 
+/* A step of a ring that gathers: a product reads what came, where a ring of sums adds to it. */
+static bool passes_operand_on(const dh_cost_op *op)
+{
+    const dh_graph *g = op->graph;
+    if (op->op->type != DH_OP_RING_EXCHANGE && op->op->type != DH_OP_RING_EXCHANGE_BOTH)
+        return false;
+    for (size_t i = 0; i < g->ops.n; i++)
+        if (g->ops.at[i].in[0] == op->op->out[0] && rounds_first(g->ops.at[i].type)) return true;
+    return false;
+}
+
 /* A layer's input, or what comes back, gathered over tensor-parallel ranks in 8 bits, not 16. */
 static bool gathers_rounded(const system_costs *c, const dh_cost_op *op)
 {
     return c->job.fp8 && dh_system_has(&c->system, DH_TRAIT_ROUNDED_ONCE) &&
-           op->op->type == DH_OP_ALL_GATHER && op->op->group == DH_GROUP_TP &&
-           op->graph->kind == DH_BLOCK_LAYER && moved_by(op)->dtype == DH_BF16;
+           op->op->group == DH_GROUP_TP && op->graph->kind == DH_BLOCK_LAYER &&
+           moved_by(op)->dtype == DH_BF16 &&
+           (op->op->type == DH_OP_ALL_GATHER || passes_operand_on(op));
 }
 
 static double rounded_gather_ns(const system_costs *c, const dh_cost_op *op)
 {
     const dh_cluster_span span =
         dh_cluster_span_of(&c->cluster, op->mesh, (dh_group_kind)op->op->group, op->rank);
-    const double bytes = (double)dh_tensor_bytes(&op->graph->tensors.at[op->op->out[0]]) / 2;
+    const double ways = op->op->type == DH_OP_RING_EXCHANGE_BOTH ? 2 : 1;
+    const double bytes = (double)dh_tensor_bytes(&op->graph->tensors.at[op->op->out[0]]) / 2 * ways;
     return dh_cluster_collective(&c->cluster, op->op->type, bytes, span).ns;
 }
 
@@ -300,10 +314,34 @@ static double eager_factor(const dh_op *op)
     return factors[op->type] > 0 ? factors[op->type] : 1;
 }
 
+/* Rows of a layer's product between tensor parallelism's collectives: all of the rank's tokens.
+ * What has fewer is a part of one. */
+static int64_t rows_left_out(const dh_cost_op *op)
+{
+    static const bool is_product[DH_N_OP_TYPE] = {[DH_OP_LINEAR] = true,
+                                                  [DH_OP_LINEAR_GELU] = true,
+                                                  [DH_OP_LINEAR_DGRAD] = true,
+                                                  [DH_OP_LINEAR_DGRAD_GELU] = true};
+    const dh_graph *g = op->graph;
+    if (!is_product[op->op->type] || g->kind != DH_BLOCK_LAYER || op->mesh->tp <= 1) return 0;
+    return DH_MAX(g->dims.batch * g->dims.seq - g->tensors.at[op->op->in[0]].shape[0], 0);
+}
+
+/* As its share of the whole product, which a model of devices charges what says so (tile_of). */
+static dh_op_time part_of_whole(const system_costs *c, const dh_cost_op *op)
+{
+    dh_op part = *op->op;
+    dh_cost_op of_whole = *op;
+    part.tile_of = op->graph->tensors.at[part.in[0]].shape[0] + rows_left_out(op);
+    of_whole.op = &part;
+    return c->plain->solo(c->plain->self, &of_whole);
+}
+
 static dh_op_time solo(const void *self, const dh_cost_op *op)
 {
     const system_costs *c = self;
-    dh_op_time t = c->plain->solo(c->plain->self, op);
+    const bool is_part = dh_system_has(&c->system, DH_TRAIT_TWO_STREAMS) && rows_left_out(op) > 0;
+    dh_op_time t = is_part ? part_of_whole(c, op) : c->plain->solo(c->plain->self, op);
     if (is_kv_exchange(op->op)) t.ns *= exchange_factor(c, op);
     if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&
         dh_system_has(&c->system, DH_TRAIT_SPLIT_TRANSFERS))

@@ -64,6 +64,9 @@ extern "C" {
     X(ROUNDED_ONCE, "rounded-once",                                                                \
       "train.fp8: an operand is rounded once for all products that read it, with its transpose, "  \
       "weights once a step, and tensor parallelism gathers what is rounded")                       \
+    X(TWO_STREAMS, "two-streams",                                                                  \
+      "parts of a layer's products, as rings have them, run on two streams in turn: together "     \
+      "they fill their waves as the whole product does")                                           \
     X(OVERLAPPING_STEPS, "overlapping-steps",                                                      \
       "a stage begins its next step when it has ended its own (post-validation, Zero Bubble, 4), " \
       "so that planned schedules shorten the longest stage's span, not the step from end to end")

@@ -62,6 +62,9 @@ static const char scores_again[] = GPT TRAIN ", recompute: attention}\n";
 static const char selective[] = LLAMA TRAIN ", recompute: selective}\n";
 static const char full[] = GPT TRAIN ", recompute: full}\n";
 static const char tensor[] = GPT TRAIN "}\nparallel: {tp: 8, dp: 1}\n";
+static const char rings[] = GPT TRAIN "}\nparallel: {tp: 4, dp: 1}\nstrategy: intra-batch\n";
+static const char rounded_rings[] =
+    LLAMA TRAIN ", fp8: hybrid}\nparallel: {tp: 4, dp: 1}\nstrategy: intra-batch\n";
 static const char stages[] = GPT TRAIN "}\nparallel: {tp: 4, pp: 4, dp: 1}\n";
 static const char whole_stages[] =
     GPT TRAIN "}\nparallel: {tp: 4, pp: 4, dp: 1, sequence: false}\n";
@@ -92,6 +95,7 @@ static const struct {
     {"float-loss", one, NULL, false},
     {"eager", context, NULL, false},
     {"first-flash", one, NULL, false},
+    {"two-streams", rings, tensor, true},
 };
 
 static void test_traits(void **state)
@@ -128,6 +132,8 @@ static void test_rounded_once(void **state)
                 step_ns_on("h100", rounded, "dhelix"));
     assert_true(step_ns_on("h100", rounded_tensor, "dhelix+rounded-once") <
                 step_ns_on("h100", rounded_tensor, "dhelix"));
+    assert_true(step_ns_on("h100", rounded_rings, "dhelix+rounded-once") <
+                step_ns_on("h100", rounded_rings, "dhelix"));
     assert_true(step_ns_on("h100", tensor, "dhelix+rounded-once") ==
                 step_ns_on("h100", tensor, "dhelix"));
 }
