@@ -328,20 +328,21 @@ static int64_t rows_left_out(const dh_cost_op *op)
 }
 
 /* As its share of the whole product, which a model of devices charges what says so (tile_of). */
-static dh_op_time part_of_whole(const system_costs *c, const dh_cost_op *op)
+static double part_ns(const system_costs *c, const dh_cost_op *op)
 {
     dh_op part = *op->op;
     dh_cost_op of_whole = *op;
     part.tile_of = op->graph->tensors.at[part.in[0]].shape[0] + rows_left_out(op);
     of_whole.op = &part;
-    return c->plain->solo(c->plain->self, &of_whole);
+    return c->plain->solo(c->plain->self, &of_whole).ns;
 }
 
 static dh_op_time solo(const void *self, const dh_cost_op *op)
 {
     const system_costs *c = self;
-    const bool is_part = dh_system_has(&c->system, DH_TRAIT_TWO_STREAMS) && rows_left_out(op) > 0;
-    dh_op_time t = is_part ? part_of_whole(c, op) : c->plain->solo(c->plain->self, op);
+    dh_op_time t = c->plain->solo(c->plain->self, op);
+    if (dh_system_has(&c->system, DH_TRAIT_TWO_STREAMS) && rows_left_out(op) > 0)
+        t.ns = part_ns(c, op);
     if (is_kv_exchange(op->op)) t.ns *= exchange_factor(c, op);
     if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&
         dh_system_has(&c->system, DH_TRAIT_SPLIT_TRANSFERS))
