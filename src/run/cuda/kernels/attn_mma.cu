@@ -11,10 +11,9 @@
  *
  * Scores are made with the sums' rows in their rows, so that weights never leave registers: what a
  * product leaves is laid out as the next one's A takes it. Rows of q are not scaled, sums are.
- * Weights are rounded to bf16 for the second product of forward, and outputs divided by the sum of
- * rounded ones, so that values are weighed by shares of one. Where outputs are float32, parts that
- * are merged, and in backward, where large terms cancel, what rounding left is multiplied too, as a
- * second bf16, which gives weights and gradients of scores 16 bits.
+ * Weights and gradients of scores go into the second products as two bf16, rounded and what that
+ * left: 16 bits. One alone would be off by 2^-9 of each, which shows in outputs that are rounded
+ * themselves, in parts that are merged, and in gradients, where large terms cancel.
  * Heads of 1 to 256 channels, filled up with zeros to a multiple of 16. No atomic sums.
  * Reference: dh_k_attn_*. */
 #include "run/cuda/kernels/attn.cuh"
@@ -86,7 +85,7 @@ DEVICE void take_rounded(float (&left)[4], float (&right)[4], const unsigned (&a
 }
 
 /* sums += p m: channels from c0 on of the rows m. p is used up. */
-template <bool WITH_REST, int N, int C, int W>
+template <int N, int C, int W>
 DEVICE void weigh(float (&p)[N][4], const tile<N * MMA_COLUMNS, W> &m, int c0, int64_t D,
                   float (&sums)[C][4])
 {
@@ -94,17 +93,14 @@ DEVICE void weigh(float (&p)[N][4], const tile<N * MMA_COLUMNS, W> &m, int c0, i
     for (int n = 0; n < N; n += 2) {
         unsigned x[4], rest[4], y[4];
         round_sums(p[n], p[n + 1], x);
-        if (WITH_REST) {
-            take_rounded(p[n], p[n + 1], x);
-            round_sums(p[n], p[n + 1], rest);
-        }
+        take_rounded(p[n], p[n + 1], x);
+        round_sums(p[n], p[n + 1], rest);
         UNROLL
         for (int c = 0; c < C; c += 2) {
             if (c0 + c * MMA_COLUMNS >= D) continue;
             load_two_b<true>(m, c0 + c * MMA_COLUMNS, n * MMA_COLUMNS, y);
             mma(sums[c], x, y[0], y[1]);
             mma(sums[c + 1], x, y[2], y[3]);
-            if (!WITH_REST) continue;
             mma(sums[c], rest, y[0], y[1]);
             mma(sums[c + 1], rest, y[2], y[3]);
         }
@@ -276,40 +272,21 @@ DEVICE void hide(const dh_attn_shape &s, const sight (&rows)[2], int64_t u0, flo
         }
 }
 
-/* total += sums over the columns of p, as weigh rounds them: by a B of ones, in all eight columns.
- */
-template <int N> DEVICE void add_rounded(const float (&p)[N][4], float (&total)[4])
-{
-    const unsigned ones = pair_of(1.0f, 1.0f);
-    UNROLL
-    for (int n = 0; n < N; n += 2) {
-        unsigned x[4];
-        round_sums(p[n], p[n + 1], x);
-        mma(total, x, ones, ones);
-    }
-}
-
 /* One tile of keys: to the running maximum, sum and output. */
-template <bool WITH_REST, int N, int C, int W>
+template <int N, int C, int W>
 DEVICE void attend(const dh_attn_shape &s, float (&w)[N][4], const tile<N * MMA_COLUMNS, W> &v,
-                   softmax_row (&rows)[2], float (&total)[4], float (&sums)[C][4])
+                   softmax_row (&rows)[2], float (&sums)[C][4])
 {
     for (int i = 0; i < 2; i++) {
         const float kept = soften(w, i, &rows[i]);
-        total[2 * i] *= kept;
         UNROLL
         for (int c = 0; c < C; c++) {
             sums[c][2 * i] *= kept;
             sums[c][2 * i + 1] *= kept;
         }
     }
-    if (!WITH_REST) add_rounded(w, total);
-    weigh<WITH_REST>(w, v, 0, s.D, sums);
+    weigh(w, v, 0, s.D, sums);
 }
-
-template <class O> struct is_part {
-    enum { yes = sizeof(O) == sizeof(float) };
-};
 
 /* What a kernel may do with rows: copy 16 bytes of inputs, write pairs of results. */
 struct access {
@@ -327,7 +304,7 @@ __global__ void __launch_bounds__(WARPS *WARP)
     const int64_t kv_head = p.head / (s.H / s.KV), row0 = p.row0 + warp_id() * MMA_ROWS;
     sight rows[2];
     softmax_row soft[2];
-    float sums[W / MMA_COLUMNS][4], total[4] = {};
+    float sums[W / MMA_COLUMNS][4];
     clear(sums);
     for (int i = 0; i < 2; i++) {
         rows[i] = sight_of(s, p.b, row0 + mma_row(2 * i));
@@ -346,14 +323,14 @@ __global__ void __launch_bounds__(WARPS *WARP)
             multiply_rows(room.q, room.k[stage], s.D, w);
             score(s, w);
             if (!all_seen(s, p, at, KEYS)) hide(s, rows, at.u0, w);
-            attend<is_part<O>::yes>(s, w, room.v[stage], soft, total, sums);
+            attend(s, w, room.v[stage], soft, sums);
         });
     float factor[2];
     for (int i = 0; i < 2; i++) {
         const int64_t row = row0 + mma_row(2 * i);
         const float sum = row_sum(soft[i].sum);
         const bool any = soft[i].max != -INFINITY;
-        factor[i] = any ? 1.0f / (is_part<O>::yes ? sum : total[2 * i]) : 0.0f;
+        factor[i] = any ? 1.0f / sum : 0.0f;
         if (row < s.Tq && mma_column(0) == 0)
             lse[stat_at(s, p.b, p.head, row)] = any ? soft[i].max + logf(sum) : -INFINITY;
     }
@@ -478,8 +455,8 @@ __global__ void __launch_bounds__(WARPS *WARP)
             multiply_rows(room.k, room.q[stage], s.D, w);
             multiply_rows(room.v, room.dout[stage], s.D, dw);
             kv_score_gradients(s, room.stats[stage], key, w, dw);
-            weigh<true>(w, room.dout[stage], (int)p.c0, s.D, sum_v);
-            weigh<true>(dw, room.q[stage], (int)p.c0, s.D, sum_k);
+            weigh(w, room.dout[stage], (int)p.c0, s.D, sum_v);
+            weigh(dw, room.q[stage], (int)p.c0, s.D, sum_k);
         });
     const int64_t at = p.b * s.dkv_batch + p.row0 * s.dkv_row + p.head * s.D;
     const float scale[2] = {s.scale, s.scale}, one[2] = {1, 1};
@@ -537,7 +514,7 @@ __global__ void __launch_bounds__(WARPS *WARP)
             multiply_rows(room.q, room.k[stage], s.D, w);
             multiply_rows(room.dout, room.v[stage], s.D, dw);
             q_score_gradients(s, query, at.u0, w, dw);
-            weigh<true>(dw, room.k[stage], 0, s.D, sums);
+            weigh(dw, room.k[stage], 0, s.D, sums);
         });
     const float scale[2] = {s.scale, s.scale};
     const result<G> to = {dq + p.b * s.dq_batch + p.row0 * s.dq_row + p.head * s.D,
