@@ -446,13 +446,28 @@ static void slow_attention(const dh_system *system, dh_cluster *cluster)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
+/* That of a forward. */
+static dh_attention_kernel first_kernel(const dh_system *system, const dh_cluster *cluster)
+{
+    return dh_system_has(system, DH_TRAIT_SCORES) ? DH_ATTENTION_SCORES : cluster->attention;
+}
+
 static dh_attention_kernel kernel_of(const dh_system *system, const dh_system_job *job,
                                      const dh_cluster *cluster)
 {
-    dh_attention_kernel kernel = cluster->attention;
-    if (dh_system_has(system, DH_TRAIT_SCORES)) kernel = DH_ATTENTION_SCORES;
-    if (kernel == DH_ATTENTION_SCORES && job->scores_again) kernel = DH_ATTENTION_SCORES_RECOMPUTE;
-    return kernel;
+    const dh_attention_kernel kernel = first_kernel(system, cluster);
+    return kernel == DH_ATTENTION_SCORES && job->scores_again ? DH_ATTENTION_SCORES_RECOMPUTE
+                                                              : kernel;
+}
+
+dh_system_job dh_system_heeds(const dh_system *system, const dh_system_job *job,
+                              const dh_cluster *cluster)
+{
+    const bool scores = first_kernel(system, cluster) == DH_ATTENTION_SCORES;
+    return (dh_system_job){
+        .whole_tokens = job->whole_tokens && dh_system_has(system, DH_TRAIT_SPLIT_TRANSFERS),
+        .scores_again = job->scores_again && scores,
+        .selective = job->selective && dh_system_has(system, DH_TRAIT_SECOND_PRODUCTS)};
 }
 
 dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,
@@ -464,7 +479,8 @@ dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,
         return dh_cluster_costs(ctx, arena, cluster, costs);
     system_costs *own = DH_NEW(arena, system_costs);
     if (!own) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a system");
-    *own = (system_costs){.system = *system, .job = *job, .cluster = *cluster};
+    *own = (system_costs){
+        .system = *system, .job = dh_system_heeds(system, job, cluster), .cluster = *cluster};
     own->cluster.attention = kernel;
     slow_attention(system, &own->cluster);
     slow_products(system, &own->cluster);

@@ -5,6 +5,7 @@
 
 #include "program/build.h"
 #include "program/rewrites.h"
+#include "train/recipe.h"
 #include "tune/estimate.h"
 
 /* ---- keys ----------------------------------------------------------------------------------- */
@@ -38,7 +39,16 @@ typedef struct outline_key {
         in_stages, by_costs;
     int64_t zero, bucket_bytes, fuse, ahead;
     int64_t one_micro, each_micro; /* whole gradients of a step last otherwise then */
+    int64_t recompute;
 } outline_key;
+
+/* All that a program around micro-batches is built from: outlines of recomputations that have the
+ * same costs are of one. */
+typedef struct program_key {
+    outline_key outline;
+    timetable_key schedule;
+    int64_t rank, linear_ring;
+} program_key;
 
 /* ---- strategies ----------------------------------------------------------------------------- */
 
@@ -145,10 +155,15 @@ static dh_status make_timetable(void *user, dh_arena *arena, tune_timetable **ta
     return st;
 }
 
+static timetable_key key_of_timetable(const estimate *e, int64_t n_micro)
+{
+    return (timetable_key){e->row->config.at[DH_TUNE_SCHEDULE], e->spec.recipe.mesh.pp, n_micro,
+                           e->row->config.at[DH_TUNE_STAGES], plan_by(e)};
+}
+
 static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetable **table)
 {
-    const timetable_key key = {e->row->config.at[DH_TUNE_SCHEDULE], e->spec.recipe.mesh.pp, n_micro,
-                               e->row->config.at[DH_TUNE_STAGES], plan_by(e)};
+    const timetable_key key = key_of_timetable(e, n_micro);
     making m = {e, &key};
     return tune_shared_timetable(e->ctx, e->t->shared, &key, sizeof key, make_timetable, &m, table);
 }
@@ -261,18 +276,65 @@ static bool ends_apart(const tune_timetable *t)
     return t->schedule->rank_of[0] != t->schedule->rank_of[t->schedule->n_stages - 1];
 }
 
-static dh_status make_outline(estimate *e, int64_t rank, tune_outline **outline)
+/* Gathers of parameters stored as shards stand where the backward's operators read them. */
+static bool goes_by_recompute(const estimate *e)
+{
+    return e->spec.recipe.zero >= 3;
+}
+
+/* Recomputations with the costs at hand: bits 1 << dh_recompute_kind. */
+static dh_status kinds_alike(const estimate *e, unsigned *kinds)
+{
+    const tuner *t = e->t;
+    const dh_recipe *r = &e->spec.recipe;
+    *kinds = 1u << r->recompute;
+    if (goes_by_recompute(e) || t->options->fixed >> DH_TUNE_RECOMPUTE & 1) return DH_OK;
+    for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) {
+        tune_system system;
+        if (t->costs_by[r->whole_tokens][i] != r->costs) continue;
+        DH_TRY(tune_system_of(e->ctx, t, i, &system));
+        *kinds |= 1u << dh_recipe_recompute(&system.row, (dh_recompute_kind)i);
+    }
+    return DH_OK;
+}
+
+static dh_status build_outline(estimate *e, int64_t rank, tune_outline **outline)
 {
     dh_program_spec spec = e->spec;
+    unsigned kinds;
     spec.recipe.schedule = e->long_one->schedule;
     spec.recipe.n_micro = spec.recipe.schedule->n_micro;
     DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &spec.recipe.whole_tokens));
     DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &spec.recipe.in_stages));
     DH_TRY(dh_recipe_stages_by_costs(e->ctx, &e->spec.recipe, &spec.recipe.stages_by_costs));
+    DH_TRY(kinds_alike(e, &kinds));
     spec.recipe.strategy = NULL; /* else neither this nor the micro-batch makes a difference here */
     spec.recipe.micro_batch = 1;
     spec.rank = dh_mesh_rank(&e->spec.recipe.mesh, (dh_coord){.pp = rank});
-    return tune_outline_make(e->ctx, e->t->arena, &spec, outline);
+    return tune_outline_make(e->ctx, e->t->arena, &spec, kinds, outline);
+}
+
+static dh_status make_outline(estimate *e, const outline_key *of, int32_t rank,
+                              tune_outline **outline)
+{
+    program_key key = {.outline = *of,
+                       .schedule = key_of_timetable(e, e->long_one->schedule->n_micro),
+                       .rank = rank,
+                       .linear_ring = e->spec.recipe.linear_ring};
+    if (!goes_by_recompute(e)) key.outline.recompute = 0;
+    void **place = dh_table_at(&e->t->programs, e->t->arena, &key, sizeof key);
+    tune_outline *own = DH_NEW(e->t->arena, tune_outline), *all = NULL;
+    if (!place || !own) return tune_no_memory(e->ctx);
+    if (!*place) {
+        DH_TRY(build_outline(e, rank, &all));
+        *place = all;
+    }
+    all = *place;
+    *own = *all;
+    own->backward_speed = all->speeds[e->spec.recipe.recompute].own;
+    own->reduction_speed = all->speeds[e->spec.recipe.recompute].comm;
+    *outline = own;
+    return DH_OK;
 }
 
 /* Ranks that hold as many layers share an outline, however many virtual stages these are:
@@ -306,12 +368,13 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .one_micro = e->long_one->schedule->n_micro == 1,
                              .each_micro = e->spec.recipe.reduces_each,
                              .in_stages = in_stages,
-                             .by_costs = by_costs};
+                             .by_costs = by_costs,
+                             .recompute = e->t->options->cluster ? e->spec.recipe.recompute : 0};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
-    tune_outline *made;
+    tune_outline *made = NULL;
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
-        DH_TRY(make_outline(e, rank, &made));
+        DH_TRY(make_outline(e, &key, rank, &made));
         *place = made;
     }
     *outline = *place;

@@ -4,12 +4,18 @@
 
 typedef struct memo_key {
     int64_t tp, cp, ep, dp, pp, rank;
-    int64_t type, group, by, in_bytes, out_bytes;
+    int64_t type, group, by, in_bytes, out_bytes, in_type, out_type;
 } memo_key;
 
 static int64_t bytes_of(const dh_cost_op *op, uint32_t tensor)
 {
     return tensor == DH_NONE ? 0 : dh_tensor_bytes(&op->graph->tensors.at[tensor]);
+}
+
+/* Systems tell gradients in float32 from as many bytes of activations. */
+static int64_t type_of(const dh_cost_op *op, uint32_t tensor)
+{
+    return tensor == DH_NONE ? -1 : (int64_t)op->graph->tensors.at[tensor].dtype;
 }
 
 /* Sizes of rows that only running tells are in the graph, so these are asked for each time. */
@@ -34,7 +40,9 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
                           op->op->group,
                           op->op->by,
                           bytes_of(op, op->op->in[0]),
-                          bytes_of(op, op->op->out[0])};
+                          bytes_of(op, op->op->out[0]),
+                          type_of(op, op->op->in[0]),
+                          type_of(op, op->op->out[0])};
     void **place = dh_table_at(&memo->times, memo->arena, &key, sizeof key);
     dh_op_time *known = place ? *place : NULL;
     if (known) return *known;

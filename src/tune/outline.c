@@ -1,6 +1,7 @@
 /* What surrounds the micro-batches of a rank: what persists, reductions, optimizer. */
 #include <stdlib.h>
 
+#include "program/build.h"
 #include "tune/tuner.h"
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -246,11 +247,12 @@ tune_speeds tune_speeds_beside(const dh_costs *costs, const dh_graph *layer, boo
     return (tune_speeds){alone / beside, communicated / beside};
 }
 
-/* By the longest of them: those of norms over tensor-parallel ranks stand before. */
-static void find_slow_down(const dh_program *p, const dh_costs *costs, tune_outline *o)
+/* The longest reduction: those of norms over tensor-parallel ranks stand before. op NULL: there is
+ * none. */
+static dh_cost_op longest_reduction(const dh_program *p, const dh_costs *costs)
 {
+    dh_cost_op longest = {.op = NULL};
     double longest_ns = -1;
-    o->backward_speed = o->reduction_speed = 1;
     for (uint32_t id = 0; id < p->instrs.n; id++) {
         const dh_instr *i = &p->instrs.at[id];
         const dh_cost_op at = {dh_instr_graph(p, i), dh_instr_op(p, i), &p->mesh, p->rank};
@@ -258,15 +260,54 @@ static void find_slow_down(const dh_program *p, const dh_costs *costs, tune_outl
         if (at.graph->kind == DH_BLOCK_GATHER) continue;
         const double ns = costs->solo(costs->self, &at).ns;
         if (ns <= longest_ns) continue;
-        const tune_speeds speeds = tune_speeds_beside(costs, layer_of(p), false, &at);
-        o->backward_speed = speeds.own;
-        o->reduction_speed = speeds.comm;
+        longest = at;
         longest_ns = ns;
     }
+    return longest;
+}
+
+/* The rank's first layer; DH_NONE: it has none. */
+static uint32_t layer_block(const dh_program *p)
+{
+    for (uint32_t b = 0; b < p->blocks.n; b++)
+        if (p->graphs.at[p->blocks.at[b].graph] == layer_of(p)) return b;
+    return DH_NONE;
+}
+
+static dh_status build_layer(dh_ctx *ctx, const dh_program_spec *spec, const dh_program *p,
+                             dh_recompute_kind kind, dh_graph **layer)
+{
+    const dh_coord at = dh_mesh_coord(&p->mesh, p->rank);
+    const dh_shard shard = {.tp = p->mesh.tp,
+                            .tp_rank = at.tp,
+                            .ep = p->mesh.ep,
+                            .ep_rank = at.ep,
+                            .whole_experts = p->mesh.whole_experts};
+    dh_program_spec again = *spec;
+    again.recipe.recompute = kind;
+    return plan_build_graph(ctx, &again, DH_BLOCK_LAYER, p->blocks.at[layer_block(p)].layer, shard,
+                            at.cp, layer);
+}
+
+/* Beside the backward of a layer, by what that computes again. */
+static dh_status find_slow_down(dh_ctx *ctx, const dh_program_spec *spec, const dh_program *p,
+                                unsigned kinds, tune_outline *o)
+{
+    const dh_costs *costs = spec->recipe.costs;
+    const dh_cost_op reduction = longest_reduction(p, costs);
+    for (int k = 0; k < TUNE_N_RECOMPUTE_KINDS; k++) {
+        dh_graph *layer = NULL;
+        o->speeds[k] = (tune_speeds){1, 1};
+        if (!(kinds >> k & 1) || !reduction.op || layer_block(p) == DH_NONE) continue;
+        DH_TRY(build_layer(ctx, spec, p, (dh_recompute_kind)k, &layer));
+        o->speeds[k] = tune_speeds_beside(costs, layer, false, &reduction);
+        dh_graph_destroy(layer);
+    }
+    return DH_OK;
 }
 
 dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
-                            tune_outline **outline)
+                            unsigned kinds, tune_outline **outline)
 {
     dh_program_spec own = *spec;
     dh_program *p;
@@ -283,10 +324,10 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
                        &o->n_reductions);
     if (st == DH_OK)
         st = group_all(ctx, arena, r.regather_ns, r.n_regathers, &o->regather_ns, &o->n_regathers);
+    if (st == DH_OK) st = find_slow_down(ctx, &own, p, kinds, o);
     if (st == DH_OK) {
         sum_gathers(p, &spec->recipe, o);
         sum_persistent(p, spec->recipe.zero >= 3 && spec->recipe.between == DH_GATHERED_WHOLE, o);
-        find_slow_down(p, spec->recipe.costs, o);
         *outline = o;
     }
     free(r.end_ns);

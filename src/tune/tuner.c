@@ -10,30 +10,48 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
 }
 
+/* What is shared goes by whose costs it is of, so costs that are the same are one. */
+static const dh_costs *known_costs(const tuner *t, const dh_system_job *heeded)
+{
+    for (int k = 0; k < 2 * DH_N_TUNE_RECOMPUTE; k++) {
+        const int whole = k / DH_N_TUNE_RECOMPUTE, recompute = k % DH_N_TUNE_RECOMPUTE;
+        const dh_system_job *other = &t->heeded[whole][recompute];
+        if (t->costs_by[whole][recompute] && other->whole_tokens == heeded->whole_tokens &&
+            other->scores_again == heeded->scores_again && other->selective == heeded->selective)
+            return t->costs_by[whole][recompute];
+    }
+    return NULL;
+}
+
 static dh_status make_costs(dh_ctx *ctx, tuner *t, bool whole, dh_recompute recompute)
 {
     dh_job *with = DH_NEW(t->arena, dh_job);
     const dh_costs **costs = &t->costs_by[whole][recompute];
+    dh_system system;
+    dh_system_job said;
     if (!with) return no_memory(ctx);
     *with = *t->job;
     with->recompute = recompute;
     with->sequence_parallel = !whole;
-    DH_TRY(dh_job_cluster_costs(ctx, t->arena, with, t->options->cluster, costs));
-    *costs = tune_memo_init(&t->memo[whole][recompute], t->arena, *costs);
+    DH_TRY(dh_job_system(ctx, with, &system, &said));
+    said = dh_system_heeds(&system, &said, t->options->cluster);
+    const dh_costs *known = known_costs(t, &said);
+    if (!known) {
+        DH_TRY(dh_job_cluster_costs(ctx, t->arena, with, t->options->cluster, &known));
+        known = tune_memo_init(&t->memo[whole][recompute], t->arena, known);
+    }
+    t->heeded[whole][recompute] = said;
+    *costs = known;
     return DH_OK;
 }
 
 /* Of each recomputation, and of split and whole tokens, since a system's operators may take another
- * time with them; ours do not with the latter. */
+ * time with them; ours do not. */
 static dh_status find_costs(dh_ctx *ctx, tuner *t)
 {
-    tune_system system;
-    DH_TRY(tune_system_of(ctx, t, DH_RECOMPUTE_NONE, &system));
-    for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) {
-        DH_TRY(make_costs(ctx, t, false, (dh_recompute)i));
-        t->costs_by[true][i] = t->costs_by[false][i];
-        if (system.row.traits != 0) DH_TRY(make_costs(ctx, t, true, (dh_recompute)i));
-    }
+    for (int whole = 0; whole < 2; whole++)
+        for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++)
+            DH_TRY(make_costs(ctx, t, whole, (dh_recompute)i));
     t->costs = t->costs_by[!t->job->sequence_parallel][t->job->recompute];
     return DH_OK;
 }
@@ -65,6 +83,7 @@ void tune_tuner_fini(tuner *t)
     dh_table_fini(&t->blocks);
     dh_table_fini(&t->times);
     dh_table_fini(&t->outlines);
+    dh_table_fini(&t->programs);
     for (int whole = 0; whole < 2; whole++)
         for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[whole][i].times);
     for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);

@@ -199,6 +199,8 @@ double tune_more_ns(const tune_chain *chain, const tune_stage *stage);
 
 /* ---- outline.c: what surrounds the micro-batches -------------------------------------------- */
 
+enum { TUNE_N_RECOMPUTE_KINDS = DH_RECOMPUTE_KIND_FORWARD + 1 };
+
 typedef struct tune_outline {
     uint64_t parameters, gradients, optimizer, persistent;
     uint64_t kept; /* by steps ahead of the norm, when activations have gone */
@@ -208,6 +210,8 @@ typedef struct tune_outline {
     size_t n_reductions;
     double *reduction_ns;                   /* [n_reductions] in the order of the backward */
     double backward_speed, reduction_speed; /* of the two beside each other */
+    /* The same by what the backward computes again, of which nothing else goes by that. */
+    tune_speeds speeds[TUNE_N_RECOMPUTE_KINDS];
     double optimizer_ns;
     /* Of parameters that a step begins by gathering: [n_regathers] in the order of the forward. */
     double *regather_ns;
@@ -224,9 +228,10 @@ typedef struct tune_outline {
     uint64_t last_pair;
 } tune_outline;
 
-/* Of the rank that spec names. */
+/* Of the rank that spec names, with the speeds of the kinds asked for: bits 1 << dh_recompute_kind.
+ * backward_speed and reduction_speed are the caller's to set, to those of its own kind. */
 dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
-                            tune_outline **outline);
+                            unsigned kinds, tune_outline **outline);
 
 /* ---- slots.c: what a class of slots takes --------------------------------------------------- */
 
@@ -280,8 +285,9 @@ typedef struct tuner {
     const dh_tune_options *options;
     const dh_costs *costs;   /* of the cluster; else of the mesh at hand */
     dh_tune_config costs_of; /* where there is no cluster: the mesh that costs are of */
-    /* The same by recomputation, which a system's operators depend on; NULL: one for all. */
+    /* The same by recomputation, which a system's operators may depend on; NULL: one for all. */
     const dh_costs *costs_by[2][DH_N_TUNE_RECOMPUTE]; /* second: of tokens that are whole */
+    dh_system_job heeded[2][DH_N_TUNE_RECOMPUTE];     /* what each goes by: those alike are one */
     const dh_costs *costs_own[2]; /* where there is no cluster: of the mesh at hand, the same */
     dh_tune_config own;           /* the job's values, for those that are fixed */
     char *own_split;
@@ -293,6 +299,7 @@ typedef struct tuner {
     tune_shared *shared; /* borrowed */
     dh_arena *arena;     /* of everything below */
     dh_table blocks, times, outlines;
+    dh_table programs; /* outlines of these, by schedule and for all recomputations */
     dh_table decided; /* strategies, with what they leave to costs said */
     tune_memo memo[2][DH_N_TUNE_RECOMPUTE];
     DH_VEC(tune_blocks *) all_blocks;
