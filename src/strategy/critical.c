@@ -129,5 +129,6 @@ dh_status slot_order_critical(dh_ctx *ctx, const dh_slot *slot, const dh_order_o
     free(p.issued);
     free(p.put_off);
     free(p.made);
+    slot_trials_fini(&best.tried);
     return st;
 }

@@ -241,41 +241,50 @@ static void schedule(scheduler *s, const trial *t, uint64_t *seed, dh_slot_pick 
 
 /* The order that was given, where that is shorter than the best one found. It holds no more than
  * one strand does. */
-static dh_status keep_given(dh_ctx *ctx, const dh_slot *slot, const slot_best *found,
-                            dh_slot_pick *made)
+static dh_status keep_given(dh_ctx *ctx, const dh_slot *slot, slot_best *found, dh_slot_pick *made)
 {
     const uint32_t n = slot_nodes(slot);
-    dh_slot_timing t = {0};
     for (uint32_t i = 0; i < n; i++) made[i] = slot_pick_of(slot, i);
-    DH_TRY(dh_slot_time(ctx, slot, made, &t));
+    slot_tried *given = slot_trial_of(&found->tried, slot, made);
+    if (!given) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    DH_TRY(slot_time_trial(ctx, slot, given));
     const double gain = 1e-6 * found->period_ns;
-    const bool shorter = t.period_ns < found->period_ns - gain;
-    const bool sooner =
-        t.period_ns <= found->period_ns + gain && t.makespan_ns < found->makespan_ns * (1 - 1e-6);
+    const bool shorter = given->period_ns < found->period_ns - gain;
+    const bool sooner = given->period_ns <= found->period_ns + gain &&
+                        given->makespan_ns < found->makespan_ns * (1 - 1e-6);
     if (shorter || sooner) memcpy(found->order, made, n * sizeof *made);
     return DH_OK;
+}
+
+static dh_status try_all(dh_ctx *ctx, scheduler *s, dh_slot_pick *made, slot_best *best)
+{
+    uint64_t seed = 1;
+    const double enough = 1.002 * dh_slot_bound(s->slot);
+    for (size_t i = 0; i < DH_COUNTOF(trials); i++) {
+        schedule(s, &trials[i], &seed, made);
+        DH_TRY(slot_consider(ctx, s->slot, made, best));
+        if (best->any && best->excess_bytes == 0 && best->period_ns <= enough) break;
+    }
+    return keep_given(ctx, s->slot, best, made);
 }
 
 dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                           dh_slot_pick *order)
 {
     scheduler s;
-    const size_t n = slot_nodes(slot);
-    uint64_t seed = 1;
+    slot_rates rates;
+    dh_slot own = *slot;
     slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
-    dh_slot_pick *made = calloc(n + 1, sizeof *made);
-    dh_status st = scheduler_init(&s, slot) && made
-                       ? DH_OK
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    dh_slot_pick *made = calloc((size_t)slot_nodes(slot) + 1, sizeof *made);
+    own.rates = &rates;
+    bool ok = slot_rates_init(&rates, slot);
+    ok &= scheduler_init(&s, &own);
     s.limit_bytes = best.limit_bytes;
-    const double enough = 1.002 * dh_slot_bound(slot);
-    for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(trials); i++) {
-        schedule(&s, &trials[i], &seed, made);
-        st = slot_consider(ctx, slot, made, &best);
-        if (best.any && best.excess_bytes == 0 && best.period_ns <= enough) break;
-    }
-    if (st == DH_OK) st = keep_given(ctx, slot, &best, made);
+    const dh_status st = ok && made ? try_all(ctx, &s, made, &best)
+                                    : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
     scheduler_fini(&s);
+    slot_rates_fini(&rates);
+    slot_trials_fini(&best.tried);
     free(made);
     return st;
 }

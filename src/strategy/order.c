@@ -82,7 +82,7 @@ dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy 
 
 /* ---- the best of all ------------------------------------------------------------------------- */
 
-static bool is_faster(const dh_slot_timing *t, const slot_best *best)
+static bool is_faster(const slot_tried *t, const slot_best *best)
 {
     const double gain = 1e-6 * best->period_ns;
     if (t->period_ns < best->period_ns - gain) return true;
@@ -92,17 +92,18 @@ static bool is_faster(const dh_slot_timing *t, const slot_best *best)
 
 dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, slot_best *best)
 {
-    dh_slot_timing t = {0};
     DH_TRY(repair_order(ctx, slot, order));
-    const uint64_t peak = dh_slot_peak(slot, order);
+    slot_tried *trial = slot_trial_of(&best->tried, slot, order);
+    if (!trial) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    const uint64_t peak = trial->peak_bytes;
     const uint64_t excess = peak > best->limit_bytes ? peak - best->limit_bytes : 0;
     if (best->any && excess > best->excess_bytes) return DH_OK;
-    DH_TRY(dh_slot_time(ctx, slot, order, &t));
-    if (best->any && excess == best->excess_bytes && !is_faster(&t, best)) return DH_OK;
+    DH_TRY(slot_time_trial(ctx, slot, trial));
+    if (best->any && excess == best->excess_bytes && !is_faster(trial, best)) return DH_OK;
     memcpy(best->order, order, slot_nodes(slot) * sizeof *order);
     best->excess_bytes = excess;
-    best->period_ns = t.period_ns;
-    best->makespan_ns = t.makespan_ns;
+    best->period_ns = trial->period_ns;
+    best->makespan_ns = trial->makespan_ns;
     best->any = true;
     return DH_OK;
 }
@@ -136,6 +137,7 @@ static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
         if (best.any && best.excess_bytes == 0 && best.period_ns <= enough) break;
     }
     free(made);
+    slot_trials_fini(&best.tried);
     return st;
 }
 

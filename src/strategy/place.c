@@ -67,11 +67,13 @@ static dh_status try_shares(dh_ctx *ctx, placing *p, dh_slot_pick *order)
 {
     slot_best best = {.order = order, .limit_bytes = UINT64_MAX};
     const uint32_t n = p->slot->rest.by_rule ? 0 : SHARES;
-    for (uint32_t i = 0; i <= n; i++) {
+    dh_status st = DH_OK;
+    for (uint32_t i = 0; st == DH_OK && i <= n; i++) {
         place(p, p->n_reductions * i / SHARES);
-        DH_TRY(slot_consider(ctx, p->slot, p->made, &best));
+        st = slot_consider(ctx, p->slot, p->made, &best);
     }
-    return DH_OK;
+    slot_trials_fini(&best.tried);
+    return st;
 }
 
 dh_status slot_place_reductions(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order)

@@ -83,6 +83,34 @@ void slot_memory_issue(slot_memory *m, uint32_t node);
 /* Most that an order may hold. */
 uint64_t slot_memory_limit(const dh_slot *slot, const dh_order_options *options);
 
+/* again.c: how operators slow each other down, asked for once by who times many orders of a slot.
+ * One thread at a time. */
+typedef struct slot_rates {
+    uint32_t n_nodes;
+    uint32_t *row; /* [nodes]: of one that communicates */
+    double (*at)[2];
+    bool *known;
+} slot_rates;
+bool slot_rates_init(slot_rates *rates, const dh_slot *slot); /* false: out of memory */
+void slot_rates_fini(slot_rates *rates);
+/* Speeds of a and b beside each other; b communicates. Through slot->rates where there are some. */
+void slot_speeds(const dh_slot *slot, uint32_t a, uint32_t b, double speeds[2]);
+
+/* again.c: orders that were timed, so that one that comes again is not. */
+typedef struct slot_tried {
+    uint64_t hash;
+    uint64_t peak_bytes;
+    bool timed; /* the two below are known */
+    double period_ns, makespan_ns;
+    dh_slot_pick *order; /* [nodes] */
+} slot_tried;
+typedef DH_VEC(slot_tried) slot_trials;
+void slot_trials_fini(slot_trials *trials);
+/* The order's, with its peak; NULL: out of memory. */
+slot_tried *slot_trial_of(slot_trials *trials, const dh_slot *slot, const dh_slot_pick *order);
+/* Times it, the first time. errors: as dh_slot_time */
+dh_status slot_time_trial(dh_ctx *ctx, const dh_slot *slot, slot_tried *trial);
+
 /* Puts an order right and keeps the better of two: the one that exceeds the limit of memory less,
  * then by period, then by makespan; of equals the one that was there.
  * errors: those of dh_slot_time */
@@ -91,6 +119,7 @@ typedef struct slot_best {
     uint64_t limit_bytes, excess_bytes;
     double period_ns, makespan_ns;
     bool any;
+    slot_trials tried; /* freed with slot_trials_fini */
 } slot_best;
 dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, slot_best *best);
 

@@ -156,16 +156,21 @@ static void find_running(const replay *r, running *now)
     }
 }
 
+static uint32_t running_node(const replay *r, int stream)
+{
+    return slot_pick_node(r->slot, &r->order[(uint32_t)r->running[stream] % r->n]);
+}
+
+/* Streams come in their order, that of computation first: the second of two communicates. */
 static void slow_down(const replay *r, running *now)
 {
-    const dh_costs *c = r->slot->costs;
     for (size_t a = 0; a < now->n; a++)
         for (size_t b = a + 1; b < now->n; b++) {
-            const uint32_t place_a = (uint32_t)r->running[now->stream[a]];
-            const uint32_t place_b = (uint32_t)r->running[now->stream[b]];
-            const dh_op_rates both = c->beside(c->self, &r->ops[place_a]->at, &r->ops[place_b]->at);
-            now->flow[a].speed = dh_flow_beside(now->flow[a].speed, both.a);
-            now->flow[b].speed = dh_flow_beside(now->flow[b].speed, both.b);
+            double speeds[2];
+            slot_speeds(r->slot, running_node(r, now->stream[a]), running_node(r, now->stream[b]),
+                        speeds);
+            now->flow[a].speed = dh_flow_beside(now->flow[a].speed, speeds[0]);
+            now->flow[b].speed = dh_flow_beside(now->flow[b].speed, speeds[1]);
         }
     dh_flows_settle(now->flow, now->n);
 }
@@ -294,5 +299,13 @@ dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *ord
 {
     DH_TRY(time_copies(ctx, slot, order, 1, timing));
     if (!comes_once(slot)) return time_copies(ctx, slot, order, 2, timing);
+    return DH_OK;
+}
+
+dh_status dh_slot_makespan(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order, double *ns)
+{
+    dh_slot_timing timing = {0};
+    DH_TRY(time_copies(ctx, slot, order, 1, &timing));
+    *ns = timing.makespan_ns;
     return DH_OK;
 }

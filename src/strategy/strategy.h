@@ -66,6 +66,7 @@ typedef struct dh_slot {
     dh_slot_strand strand[2];
     const dh_costs *costs;
     dh_slot_rest rest;
+    struct slot_rates *rates; /* NULL, or what costs have said so far (again.c) */
 } dh_slot;
 
 /* Next operator to issue. With barrier it starts after all issued before it have ended. A
@@ -95,6 +96,8 @@ double dh_slot_communication_ns(const dh_slot_timing *timing);
  * errors    DH_ENOMEM; DH_EINVAL an order that cannot run */
 dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                        dh_slot_timing *timing);
+/* The makespan alone, in a third of the time. errors: as dh_slot_time */
+dh_status dh_slot_makespan(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order, double *ns);
 /* Communication that had no computation beside it for some time, and the computation after it. */
 typedef struct dh_slot_exposure {
     double ns;

@@ -48,13 +48,10 @@ static dh_status list_items(const timer *t, dh_arena *arena, const chain *c, uns
 
 static dh_status time_order(const timer *t, dh_arena *arena, const dh_slot *slot, double *ns)
 {
-    dh_slot_timing timing = {0};
     dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, slot->strand[0].n + slot->strand[1].n + 1);
     if (!order) return no_memory(t->ctx);
     DH_TRY(dh_slot_order(t->ctx, slot, t->ordering.policy, &t->ordering.options, order));
-    DH_TRY(dh_slot_time(t->ctx, slot, order, &timing));
-    *ns = timing.makespan_ns;
-    return DH_OK;
+    return dh_slot_makespan(t->ctx, slot, order, ns);
 }
 
 /* Makespan of a forward chain beside a backward one; either may be empty. */
