@@ -34,8 +34,7 @@ void slot_rates_fini(slot_rates *rates)
 static void ask(const dh_slot *slot, uint32_t a, uint32_t b, double speeds[2])
 {
     const dh_costs *c = slot->costs;
-    const dh_op_rates both =
-        c->beside(c->self, &slot_node(slot, a)->at, &slot_node(slot, b)->at);
+    const dh_op_rates both = c->beside(c->self, &slot_node(slot, a)->at, &slot_node(slot, b)->at);
     speeds[0] = both.a;
     speeds[1] = both.b;
 }

@@ -23,6 +23,8 @@ enum { SHOW_EVERY = 256 };
 /* TUNING: of the 175B model on 1,024 A100; the larger a batch, the more is placed that a batch of
  * one would leave out. */
 enum { BATCH = 64 };
+/* TUNING: blocks of so many kinds are kept from batch to batch, a few hundred MB at most. */
+enum { MOST_KEPT = 512 };
 
 /* A configuration whose schedule is placed by a search of its own. */
 typedef struct placed {
@@ -177,11 +179,13 @@ static bool take_group(exploration *x, group *g)
 static dh_status each_unit(worker *w, tune_visit *visit)
 {
     group g;
-    while (take_group(w->x, &g))
+    while (take_group(w->x, &g)) {
         for (size_t i = g.first; i < g.end; i++) {
             w->place = w->x->units.at[i].place;
             DH_TRY(tune_each(&w->ctx, w->t, &w->x->units.at[i], visit, w));
         }
+        DH_TRY(tune_forget(&w->ctx, w->t));
+    }
     return DH_OK;
 }
 
@@ -298,7 +302,7 @@ static dh_status estimate_batch(worker *w)
         DH_TRY(tune_enter(&w->ctx, w->t, &p->config));
         DH_TRY(estimate_at(w, &p->config, p->place, &p->limits));
     }
-    return DH_OK;
+    return w->t->all_blocks.n > MOST_KEPT ? tune_forget(&w->ctx, w->t) : DH_OK;
 }
 
 /* The next of them that bounds do not leave out, from *at on. */

@@ -69,11 +69,11 @@ dh_status tune_decide(estimate *e)
                              .recompute = r->recompute,
                              .linear_ring = r->linear_ring,
                              .whole_tokens = r->whole_tokens};
-    void **place = dh_table_at(&e->t->decided, e->t->arena, &key, sizeof key);
+    void **place = dh_table_at(&e->t->decided, e->t->group, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
         dh_decided d;
-        DH_TRY(dh_recipe_decide(e->ctx, e->t->arena, r, DH_BY_TIME_ALONE, &d));
+        DH_TRY(dh_recipe_decide(e->ctx, e->t->group, r, DH_BY_TIME_ALONE, &d));
         *place = (void *)(uintptr_t)r->strategy;
     }
     r->strategy = *place;
@@ -209,7 +209,7 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
     dh_program_spec spec = e->spec;
     spec.recipe.recompute = recompute;
     DH_TRY(key_of_blocks(e, recompute, &key));
-    void **place = dh_table_at(&e->t->blocks, e->t->arena, &key, sizeof key);
+    void **place = dh_table_at(&e->t->blocks, e->t->group, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
         tune_blocks *made;
@@ -219,10 +219,10 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
         if (recompute != DH_RECOMPUTE_KIND_NONE &&
             system.row.traits == 0) { /* may move the table */
             DH_TRY(tune_find_blocks(e, DH_RECOMPUTE_KIND_NONE, &plain));
-            place = dh_table_at(&e->t->blocks, e->t->arena, &key, sizeof key);
+            place = dh_table_at(&e->t->blocks, e->t->group, &key, sizeof key);
             if (!place) return tune_no_memory(e->ctx);
         }
-        DH_TRY(tune_blocks_make(e->ctx, e->t->arena, &spec, &system, plain, &made));
+        DH_TRY(tune_blocks_make(e->ctx, e->t->group, &spec, &system, plain, &made));
         *place = made;
         if (!dh_vec_push(&e->t->all_blocks, made)) {
             tune_blocks_fini(made);
@@ -240,9 +240,9 @@ dh_status tune_find_times(estimate *e, const tune_times **times)
     times_key key = {.policy = (uint64_t)(uintptr_t)e->spec.recipe.ordering.policy,
                      .barriers = e->spec.recipe.ordering.options.barriers};
     DH_TRY(key_of_blocks(e, e->spec.recipe.recompute, &key.blocks));
-    void **place = dh_table_at(&e->t->times, e->t->arena, &key, sizeof key);
+    void **place = dh_table_at(&e->t->times, e->t->group, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
-    if (!*place) *place = DH_NEW(e->t->arena, tune_times);
+    if (!*place) *place = DH_NEW(e->t->group, tune_times);
     if (!*place) return tune_no_memory(e->ctx);
     *times = *place;
     return tune_times_make(e->ctx, &e->spec, e->basis.blocks, wants, *place);

@@ -75,3 +75,10 @@ const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs 
                              .self = memo};
     return &memo->costs;
 }
+
+void tune_memo_forget(tune_memo *memo, dh_arena *arena)
+{
+    dh_table_fini(&memo->times);
+    memo->times = (dh_table){0};
+    memo->arena = arena;
+}

@@ -38,7 +38,7 @@ static dh_status make_costs(dh_ctx *ctx, tuner *t, bool whole, dh_recompute reco
     const dh_costs *known = known_costs(t, &said);
     if (!known) {
         DH_TRY(dh_job_cluster_costs(ctx, t->arena, with, t->options->cluster, &known));
-        known = tune_memo_init(&t->memo[whole][recompute], t->arena, known);
+        known = tune_memo_init(&t->memo[whole][recompute], t->group, known);
     }
     t->heeded[whole][recompute] = said;
     *costs = known;
@@ -72,21 +72,42 @@ dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job)
                  .own_sequence = t->own_sequence,
                  .memory_bytes = t->memory_bytes,
                  .shared = t->shared,
-                 .arena = dh_arena_create()};
-    if (!t->arena) return no_memory(ctx);
+                 .arena = dh_arena_create(),
+                 .group = dh_arena_create()};
+    if (!t->arena || !t->group) return no_memory(ctx);
     return t->options->cluster ? find_costs(ctx, t) : DH_OK;
+}
+
+/* Tables begin anew with {0}. */
+static void give_up(tuner *t)
+{
+    dh_table *tables[] = {&t->decided, &t->blocks, &t->times};
+    for (size_t i = 0; i < DH_COUNTOF(tables); i++) {
+        dh_table_fini(tables[i]);
+        *tables[i] = (dh_table){0};
+    }
+    for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
+    t->all_blocks.n = 0;
+    dh_arena_destroy(t->group);
+}
+
+dh_status tune_forget(dh_ctx *ctx, tuner *t)
+{
+    give_up(t);
+    t->group = dh_arena_create();
+    for (int whole = 0; whole < 2; whole++)
+        for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++)
+            tune_memo_forget(&t->memo[whole][i], t->group);
+    return t->group ? DH_OK : no_memory(ctx);
 }
 
 void tune_tuner_fini(tuner *t)
 {
-    dh_table_fini(&t->decided);
-    dh_table_fini(&t->blocks);
-    dh_table_fini(&t->times);
+    give_up(t);
     dh_table_fini(&t->outlines);
     dh_table_fini(&t->programs);
     for (int whole = 0; whole < 2; whole++)
         for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[whole][i].times);
-    for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
     dh_vec_fini(&t->all_blocks);
     free(t->scratch);
     dh_arena_destroy(t->arena);

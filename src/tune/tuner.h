@@ -22,6 +22,8 @@ typedef struct tune_memo {
 } tune_memo;
 /* Costs that answer as `of` does. */
 const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs *of);
+/* Nothing is known any more; what is asked for next goes to the arena. */
+void tune_memo_forget(tune_memo *memo, dh_arena *arena);
 
 /* ---- timetable.c: schedules, ready to be timed ---------------------------------------------- */
 
@@ -297,9 +299,12 @@ typedef struct tuner {
     bool own_sequence;
     double memory_bytes;
     tune_shared *shared; /* borrowed */
-    dh_arena *arena;     /* of everything below */
-    dh_table blocks, times, outlines;
-    dh_table programs; /* outlines of these, by schedule and for all recomputations */
+    dh_arena *arena;     /* of costs and outlines */
+    dh_arena *group;     /* of all that tune_forget gives up */
+    dh_table outlines;   /* each is that of the first who asks, so they stay */
+    dh_table programs;   /* outlines of these, by schedule and for all recomputations */
+    /* Given up with their group. */
+    dh_table blocks, times;
     dh_table decided; /* strategies, with what they leave to costs said */
     tune_memo memo[2][DH_N_TUNE_RECOMPUTE];
     DH_VEC(tune_blocks *) all_blocks;
@@ -314,6 +319,10 @@ typedef struct tuner {
 dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job);
 /* What is borrowed stays. */
 void tune_tuner_fini(tuner *t);
+
+/* Gives up graphs, their times and choices, which come out the same when they are asked for again:
+ * a group's are of use to no other one. errors: DH_ENOMEM */
+dh_status tune_forget(dh_ctx *ctx, tuner *t);
 
 /* The job's system with a recomputation. errors: DH_EMISSING */
 dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system);

@@ -4,6 +4,7 @@
 
 #include "program/program.h"
 #include "program/program_spec.h"
+#include "strategy/slot.h"
 #include "strategy/strategy.h"
 
 /* ---- slots by hand --------------------------------------------------------------------------- */
@@ -86,6 +87,43 @@ static void a_transfer_hides_behind_the_other_strand(void **state)
     assert_true(t.start_ns[2] == 30 && t.end_ns[3] == 35);
     assert_true(t.busy_ns[0] == 50 && t.busy_ns[1] == 15);
     assert_true(dh_slot_bound(&h.slot) == 50);
+}
+
+/* An order is known again, with what it takes; how operators run beside each other is asked for
+ * once. */
+static void an_order_that_comes_again_is_not_timed(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_slot_pick order[] = {
+        {0, 0, false, false}, {0, 1, false, false}, {1, 0, false, false}, {1, 1, false, false}};
+    dh_slot_pick other[] = {
+        {0, 1, false, false}, {0, 0, false, false}, {1, 0, false, false}, {1, 1, false, false}};
+    hand_slot h;
+    slot_trials trials = {0};
+    slot_rates rates;
+    double makespan_ns;
+    make(&h, half_speed);
+    const dh_slot_timing t = time_order(&h.slot, order);
+    slot_tried *first_time = slot_trial_of(&trials, &h.slot, order);
+    assert_non_null(first_time);
+    assert_ok(&ctx, slot_time_trial(&ctx, &h.slot, first_time));
+    assert_true(first_time->period_ns == t.period_ns && first_time->makespan_ns == t.makespan_ns);
+    assert_ok(&ctx, dh_slot_makespan(&ctx, &h.slot, order, &makespan_ns));
+    assert_true(makespan_ns == t.makespan_ns);
+    assert_ptr_equal(slot_trial_of(&trials, &h.slot, order), first_time);
+    assert_int_equal(trials.n, 1);
+    slot_tried *second = slot_trial_of(&trials, &h.slot, other);
+    assert_true(second != NULL && !second->timed);
+    other[0].barrier = true;
+    assert_non_null(slot_trial_of(&trials, &h.slot, other));
+    assert_int_equal(trials.n, 3);
+    assert_true(slot_rates_init(&rates, &h.slot));
+    h.slot.rates = &rates;
+    assert_true(time_order(&h.slot, order).period_ns == t.period_ns);
+    h.costs.beside = full_speed; /* nobody asks */
+    assert_true(time_order(&h.slot, order).makespan_ns == t.makespan_ns);
+    slot_rates_fini(&rates);
+    slot_trials_fini(&trials);
 }
 
 /* Of a gather of 10 over two ranks in 4 parts the third is there after 5. */
@@ -758,6 +796,7 @@ static void test_read_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_order_that_comes_again_is_not_timed),
         cmocka_unit_test(a_transfer_hides_behind_the_other_strand),
         cmocka_unit_test(a_reader_begins_with_its_part),
         cmocka_unit_test(one_after_the_other_exposes_all),
