@@ -27,6 +27,7 @@ typedef struct replay {
     int64_t running[N_STREAMS]; /* place, -1 */
     double left[N_STREAMS];
     double now, exposed, busy[N_STREAMS];
+    void *all; /* what the arrays lie in */
 } replay;
 
 static bool has_parts(const dh_slot *slot)
@@ -46,6 +47,19 @@ static void list_ops(replay *r)
     }
 }
 
+/* Copies are few: no division. */
+static uint32_t begin_of_copy(const replay *r, uint32_t place)
+{
+    uint32_t first = 0;
+    while (place - first >= r->n) first += r->n;
+    return first;
+}
+
+static const dh_slot_pick *pick_at(const replay *r, uint32_t place)
+{
+    return &r->order[place - begin_of_copy(r, place)];
+}
+
 static void fill_queues(replay *r)
 {
     uint32_t n_queued[N_STREAMS] = {0}, phase = 0, first = 0;
@@ -53,7 +67,7 @@ static void fill_queues(replay *r)
     for (uint32_t i = 0; i < n; i++) n_queued[r->ops[i]->stream]++;
     for (int s = 0; s < N_STREAMS; first += n_queued[s++]) r->head[s] = r->tail[s] = first;
     for (uint32_t i = 0; i < n; i++) {
-        phase += r->order[i % r->n].barrier;
+        phase += pick_at(r, i)->barrier;
         r->phase[i] = phase;
         r->phase_left[phase]++;
         r->n_strands_left += !r->ops[i]->reduces;
@@ -61,20 +75,41 @@ static void fill_queues(replay *r)
     }
 }
 
+/* The next n elements of one allocation. */
+static void *take(char **at, size_t n, size_t size)
+{
+    void *taken = *at;
+    *at += n * size;
+    return taken;
+}
+
+/* All arrays in one allocation, which orders are timed too often for to have one each: those of the
+ * largest elements come first. */
+static bool reserve(replay *r, bool parts)
+{
+    const size_t n = (size_t)r->n * r->n_copies + 2;
+    const size_t bytes = n * (sizeof *r->ops + sizeof *r->start + sizeof *r->end) +
+                         n * (sizeof *r->queue + sizeof *r->place_of + sizeof *r->phase +
+                              sizeof *r->phase_left + sizeof *r->parts + sizeof *r->ended);
+    char *at = r->all = calloc(1, bytes);
+    if (!at) return false;
+    r->ops = take(&at, n, sizeof *r->ops);
+    r->start = take(&at, n, sizeof *r->start);
+    r->end = take(&at, n, sizeof *r->end);
+    r->queue = take(&at, n, sizeof *r->queue);
+    r->place_of = take(&at, n, sizeof *r->place_of);
+    r->phase = take(&at, n, sizeof *r->phase);
+    r->phase_left = take(&at, n, sizeof *r->phase_left);
+    r->parts = parts ? take(&at, n, sizeof *r->parts) : NULL;
+    r->ended = take(&at, n, sizeof *r->ended);
+    return true;
+}
+
 static bool replay_init(replay *r, const dh_slot *slot, const dh_slot_pick *order,
                         uint32_t n_copies)
 {
     *r = (replay){.slot = slot, .order = order, .n = slot_nodes(slot), .n_copies = n_copies};
-    const size_t n = (size_t)r->n * n_copies + 1;
-    const bool ok =
-        (r->ops = calloc(n, sizeof *r->ops)) && (r->queue = calloc(n, sizeof *r->queue)) &&
-        (r->place_of = calloc(n, sizeof *r->place_of)) &&
-        (r->phase = calloc(n, sizeof *r->phase)) &&
-        (r->phase_left = calloc(n + 1, sizeof *r->phase_left)) &&
-        (r->ended = calloc(n, sizeof *r->ended)) &&
-        (!has_parts(slot) || (r->parts = calloc(n, sizeof *r->parts))) &&
-        (r->start = calloc(n, sizeof *r->start)) && (r->end = calloc(n, sizeof *r->end));
-    if (!ok) return false;
+    if (!reserve(r, has_parts(slot))) return false;
     for (int s = 0; s < N_STREAMS; s++) r->running[s] = -1;
     list_ops(r);
     fill_queues(r);
@@ -83,24 +118,15 @@ static bool replay_init(replay *r, const dh_slot *slot, const dh_slot_pick *orde
 
 static void replay_fini(replay *r)
 {
-    free(r->ops);
-    free(r->queue);
-    free(r->place_of);
-    free(r->phase);
-    free(r->phase_left);
-    free(r->ended);
-    free(r->parts);
-    free(r->start);
-    free(r->end);
+    free(r->all);
 }
 
 /* In a further copy the backward is that of the forward of the copy before. */
 static bool follows_forward(const replay *r, uint32_t place)
 {
-    const dh_slot_pick *p = &r->order[place % r->n];
-    const uint32_t copy = place / r->n, n_f = r->slot->strand[0].n;
-    if (copy == 0 || p->strand == 0 || n_f == 0) return true;
-    return r->ended[(copy - 1) * r->n + r->place_of[n_f - 1]];
+    const uint32_t copy0 = begin_of_copy(r, place), n_f = r->slot->strand[0].n;
+    if (copy0 == 0 || r->order[place - copy0].strand == 0 || n_f == 0) return true;
+    return r->ended[copy0 - r->n + r->place_of[n_f - 1]];
 }
 
 static bool is_there(const replay *r, uint32_t place, uint32_t part)
@@ -112,8 +138,8 @@ static bool can_start(replay *r, uint32_t place, bool *other_stream)
 {
     while (r->phase_left[r->phase_now] == 0 && r->phase_now < r->phase[place]) r->phase_now++;
     if (r->phase[place] > r->phase_now || !follows_forward(r, place)) return false;
-    if (r->order[place % r->n].behind && r->n_strands_left > 0) return false;
-    const uint32_t copy0 = place / r->n * r->n;
+    const uint32_t copy0 = begin_of_copy(r, place);
+    if (r->order[place - copy0].behind && r->n_strands_left > 0) return false;
     const uint32_t node = slot_pick_node(r->slot, &r->order[place - copy0]);
     *other_stream = false;
     for (uint32_t i = 0; i < slot_n_needs(r->slot, node); i++) {
@@ -158,7 +184,7 @@ static void find_running(const replay *r, running *now)
 
 static uint32_t running_node(const replay *r, int stream)
 {
-    return slot_pick_node(r->slot, &r->order[(uint32_t)r->running[stream] % r->n]);
+    return slot_pick_node(r->slot, pick_at(r, (uint32_t)r->running[stream]));
 }
 
 /* Streams come in their order, that of computation first: the second of two communicates. */
@@ -242,7 +268,7 @@ static dh_status replay_run(dh_ctx *ctx, replay *r)
     while (advance(r));
     for (int s = 0; s < N_STREAMS; s++) {
         if (r->head[s] == r->tail[s]) continue;
-        const dh_slot_pick *pick = &r->order[r->queue[r->head[s]] % r->n];
+        const dh_slot_pick *pick = pick_at(r, r->queue[r->head[s]]);
         return dh_fail(ctx, DH_EINVAL,
                        "this order of a slot cannot run: operator %u of %s waits for ever",
                        pick->op, pick->strand ? "the backward" : "the forward");
