@@ -43,7 +43,7 @@ static uint32_t act_rows(builder *b, const char *name, dh_dtype dtype, int64_t r
                    .axis = {row_axis, axis},
                    .base = DH_NONE,
                    .which = DH_NONE};
-    snprintf(t.name, sizeof t.name, "%s", name);
+    dh_tensor_set_name(&t, name);
     return add_tensor(b, &t);
 }
 
@@ -81,7 +81,7 @@ static uint32_t input(builder *b, dh_input which)
                    .axis = {DH_AXIS_TOKENS},
                    .base = DH_NONE,
                    .which = which};
-    snprintf(t.name, sizeof t.name, "%s", inputs[which].name);
+    dh_tensor_set_name(&t, inputs[which].name);
     return b->inputs[which] = add_tensor(b, &t);
 }
 
@@ -128,7 +128,7 @@ static uint32_t state(builder *b, const char *name, dh_state which, dh_dtype dty
                    .shape = {rows, cols},
                    .base = DH_NONE,
                    .which = which};
-    snprintf(t.name, sizeof t.name, "%s", name);
+    dh_tensor_set_name(&t, name);
     return add_tensor(b, &t);
 }
 

@@ -56,7 +56,7 @@ static uint32_t add_range(builder *b, const char *name, dh_dtype dtype, uint32_t
                    .which = range};
     t.shape[0] = matrix ? 1 : n;
     t.shape[1] = matrix ? n : 0;
-    snprintf(t.name, sizeof t.name, "%s", name);
+    dh_tensor_set_name(&t, name);
     return add(b, &t);
 }
 
@@ -70,7 +70,7 @@ static uint32_t add_matrix(builder *b, const char *name, dh_tensor_kind kind, dh
                    .shape = {rows, n},
                    .base = DH_NONE,
                    .which = which};
-    snprintf(t.name, sizeof t.name, "%s", name);
+    dh_tensor_set_name(&t, name);
     return add(b, &t);
 }
 
