@@ -11,10 +11,16 @@
 
 enum { BY_F = 1, BY_B = 2, BY_W = 4, BY_BACKWARD = BY_B | BY_W };
 
+/* Storage that an operator uses, each once. */
+typedef struct uses_of_op {
+    uint32_t n, at[2 * DH_MAX_OPERANDS];
+} uses_of_op;
+
 typedef struct lives {
     const dh_graph *graph;
     const dh_backend_info *backend; /* whose kernels need scratch; NULL */
     unsigned *used_by;              /* by tensor with storage: phases that touch it */
+    uses_of_op *uses;               /* by operator */
     dh_live_storage *storages;      /* by tensor */
 } lives;
 
@@ -54,7 +60,12 @@ static void find_uses(lives *l)
         for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
             const dh_op *op = &l->graph->ops.at[i];
             const uint32_t t = operand(l->graph, op, k);
-            if (t != DH_NONE) l->used_by[t] |= phase_bit(op);
+            uses_of_op *uses = &l->uses[i];
+            uint32_t known = 0;
+            if (t == DH_NONE) continue;
+            l->used_by[t] |= phase_bit(op);
+            while (known < uses->n && uses->at[known] != t) known++;
+            if (known == uses->n) uses->at[uses->n++] = t;
         }
 }
 
@@ -74,29 +85,15 @@ static bool was_there(const lives *l, uint32_t tensor, unsigned earlier, unsigne
     return (l->used_by[tensor] & earlier) != 0;
 }
 
-/* Storage that the operator uses, each once. */
-static size_t uses_of(const dh_graph *g, const dh_op *op, uint32_t uses[2 * DH_MAX_OPERANDS])
-{
-    size_t n = 0;
-    for (int k = 0; k < 2 * DH_MAX_OPERANDS; k++) {
-        const uint32_t t = operand(g, op, k);
-        size_t i = 0;
-        while (i < n && uses[i] != t) i++;
-        if (t != DH_NONE && i == n) uses[n++] = t;
-    }
-    return n;
-}
-
 /* What the operators of `now` only read, and was not there before, is not this block's. */
 static void count_uses(lives *l, unsigned now)
 {
     const dh_graph *g = l->graph;
-    uint32_t uses[2 * DH_MAX_OPERANDS];
     for (uint32_t i = 0; i < g->ops.n; i++) {
         const dh_op *op = &g->ops.at[i];
+        const uses_of_op *uses = &l->uses[i];
         if (!(phase_bit(op) & now)) continue;
-        const size_t n = uses_of(g, op, uses);
-        for (size_t k = 0; k < n; k++) l->storages[uses[k]].n_uses++;
+        for (size_t k = 0; k < uses->n; k++) l->storages[uses->at[k]].n_uses++;
         for (int k = DH_MAX_OPERANDS; k < 2 * DH_MAX_OPERANDS; k++) {
             const uint32_t t = operand(g, op, k);
             if (t != DH_NONE) l->storages[t].n_bytes = bytes_of(l, t);
@@ -135,18 +132,17 @@ static void overlay(const lives *l, const dh_op *op, dh_live *live)
 static double run_phases(lives *l, unsigned now, unsigned earlier, unsigned later)
 {
     const dh_graph *g = l->graph;
-    uint32_t uses[2 * DH_MAX_OPERANDS];
     dh_live live;
     begin_phases(l, now, earlier, later, &live);
     uint64_t most = live.n_bytes;
     for (uint32_t i = 0; i < g->ops.n; i++) {
         const dh_op *op = &g->ops.at[i];
         if (!(phase_bit(op) & now)) continue;
-        const size_t n = uses_of(g, op, uses);
+        const uses_of_op *uses = &l->uses[i];
         const size_t work = l->backend ? l->backend->workspace_bytes(g, op) : 0;
         overlay(l, op, &live);
-        most = DH_MAX(most, dh_live_with(&live, uses, n) + work);
-        dh_live_use(&live, uses, n);
+        most = DH_MAX(most, dh_live_with(&live, uses->at, uses->n) + work);
+        dh_live_use(&live, uses->at, uses->n);
     }
     return (double)most;
 }
@@ -171,8 +167,9 @@ dh_status dh_block_lives_find(dh_ctx *ctx, const dh_graph *graph, const dh_backe
     lives l = {.graph = graph,
                .backend = backend,
                .used_by = calloc(n, sizeof *l.used_by),
-               .storages = calloc(n, sizeof *l.storages)};
-    const bool ok = l.used_by && l.storages;
+               .storages = calloc(n, sizeof *l.storages),
+               .uses = calloc(graph->ops.n + 1, sizeof *l.uses)};
+    const bool ok = l.used_by && l.storages && l.uses;
     if (ok) {
         find_uses(&l);
         *found = (dh_block_lives){.kept = sum_used(&l, BY_F, BY_BACKWARD),
@@ -184,5 +181,6 @@ dh_status dh_block_lives_find(dh_ctx *ctx, const dh_graph *graph, const dh_backe
     }
     free(l.used_by);
     free(l.storages);
+    free(l.uses);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory describing a block");
 }
