@@ -9,6 +9,10 @@
 
 /* ---- rates ---------------------------------------------------------------------------------- */
 
+/* TUNING: of longer slots, rings over hundreds of ranks, a table takes longer to clear than to do
+ * without. */
+enum { MOST_PAIRS = 1 << 20 };
+
 bool slot_rates_init(slot_rates *rates, const dh_slot *slot)
 {
     const uint32_t n = slot_nodes(slot);
@@ -19,6 +23,7 @@ bool slot_rates_init(slot_rates *rates, const dh_slot *slot)
         n_rows += slot_node(slot, i)->stream != DH_STREAM_COMPUTE;
     }
     const size_t n_pairs = (size_t)n_rows * n + 1;
+    if (n_pairs > MOST_PAIRS) return rates->row != NULL;
     rates->at = malloc(n_pairs * sizeof *rates->at);
     rates->known = calloc(n_pairs, sizeof *rates->known);
     return rates->row && rates->at && rates->known;
@@ -42,7 +47,7 @@ static void ask(const dh_slot *slot, uint32_t a, uint32_t b, double speeds[2])
 void slot_speeds(const dh_slot *slot, uint32_t a, uint32_t b, double speeds[2])
 {
     slot_rates *rates = slot->rates;
-    if (!rates) {
+    if (!rates || !rates->at) {
         ask(slot, a, b, speeds);
         return;
     }

@@ -114,21 +114,26 @@ dh_status slot_order_critical(dh_ctx *ctx, const dh_slot *slot, const dh_order_o
 {
     const size_t n = (size_t)slot_nodes(slot) + 1;
     slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
+    slot_rates rates;
+    dh_slot own = *slot;
+    own.rates = &rates;
+    const bool ok = slot_rates_init(&rates, slot);
     placing p = {.slot = slot,
                  .issued = calloc(n, sizeof *p.issued),
                  .put_off = calloc(n, sizeof *p.put_off),
                  .made = calloc(n, sizeof *p.made)};
-    dh_status st = p.issued && p.put_off && p.made
+    dh_status st = ok && p.issued && p.put_off && p.made
                        ? DH_OK
                        : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
     for (int how = 0; st == DH_OK && how < N_PLACEMENTS; how++) {
         p.how = (placement)how;
         place_all(&p);
-        st = slot_consider(ctx, slot, p.made, &best);
+        st = slot_consider(ctx, &own, p.made, &best);
     }
     free(p.issued);
     free(p.put_off);
     free(p.made);
+    slot_rates_fini(&rates);
     slot_trials_fini(&best.tried);
     return st;
 }
