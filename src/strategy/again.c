@@ -88,17 +88,20 @@ static bool is_same(const dh_slot *slot, const dh_slot_pick *a, const dh_slot_pi
 slot_tried *slot_trial_of(slot_trials *trials, const dh_slot *slot, const dh_slot_pick *order)
 {
     const size_t n = slot_nodes(slot);
-    slot_tried made = {.hash = hash_of(slot, order)};
+    const slot_tried made = {.hash = hash_of(slot, order)};
     for (size_t i = 0; i < trials->n; i++)
         if (trials->at[i].hash == made.hash && is_same(slot, trials->at[i].order, order))
             return &trials->at[i];
-    made.order = malloc((n + 1) * sizeof *made.order);
-    if (!made.order) return NULL;
-    memcpy(made.order, order, n * sizeof *order);
-    made.peak_bytes = dh_slot_peak(slot, order);
-    if (dh_vec_push(trials, made)) return &trials->at[trials->n - 1];
-    free(made.order);
-    return NULL;
+    if (!dh_vec_push(trials, made)) return NULL;
+    slot_tried *kept = &trials->at[trials->n - 1];
+    kept->order = malloc((n + 1) * sizeof *kept->order);
+    if (!kept->order) {
+        trials->n--;
+        return NULL;
+    }
+    memcpy(kept->order, order, n * sizeof *order);
+    kept->peak_bytes = dh_slot_peak(slot, order);
+    return kept;
 }
 
 dh_status slot_time_trial(dh_ctx *ctx, const dh_slot *slot, slot_tried *trial)
