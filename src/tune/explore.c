@@ -23,8 +23,8 @@ enum { SHOW_EVERY = 256 };
 /* TUNING: of the 175B model on 1,024 A100; the larger a batch, the more is placed that a batch of
  * one would leave out. */
 enum { BATCH = 64 };
-/* TUNING: blocks of so many kinds are kept from batch to batch, a few hundred MB at most. */
-enum { MOST_KEPT = 512 };
+/* TUNING: blocks of so many kinds are kept from batch to batch, tens of MB of most meshes. */
+enum { MOST_KEPT = 64 };
 
 /* A configuration whose schedule is placed by a search of its own. */
 typedef struct placed {
