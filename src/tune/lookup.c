@@ -38,8 +38,8 @@ typedef struct outline_key {
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
         in_stages, by_costs;
     int64_t zero, bucket_bytes, fuse, ahead;
-    int64_t one_micro, each_micro; /* whole gradients of a step last otherwise then */
-    int64_t recompute;
+    int64_t one_micro, each_micro;  /* whole gradients of a step last otherwise then */
+    int64_t recompute, asked_whole; /* who is the first to ask is told apart by these too */
 } outline_key;
 
 /* All that a program around micro-batches is built from: outlines of recomputations that have the
@@ -276,10 +276,12 @@ static bool ends_apart(const tune_timetable *t)
     return t->schedule->rank_of[0] != t->schedule->rank_of[t->schedule->n_stages - 1];
 }
 
-/* Gathers of parameters stored as shards stand where the backward's operators read them. */
+/* Gathers of parameters stored as shards stand where the backward's operators read them; of what
+ * steps in pieces, ahead, or with whole tokens each recomputation has its own too. */
 static bool goes_by_recompute(const estimate *e)
 {
-    return e->spec.recipe.zero >= 3;
+    const dh_recipe *r = &e->spec.recipe;
+    return r->zero >= 3 || r->fuse > 0 || r->post_validation || r->whole_tokens;
 }
 
 /* Recomputations with the costs at hand: bits 1 << dh_recompute_kind. */
@@ -344,6 +346,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
     const dh_mesh *m = &e->spec.recipe.mesh;
     const tune_stage holds = holding_of(e->long_one, rank);
     bool whole_tokens, in_stages, by_costs;
+    tune_system system;
+    DH_TRY(tune_system_of(e->ctx, e->t, DH_RECOMPUTE_NONE, &system));
     DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &whole_tokens));
     DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &in_stages));
     DH_TRY(dh_recipe_stages_by_costs(e->ctx, &e->spec.recipe, &by_costs));
@@ -369,7 +373,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .each_micro = e->spec.recipe.reduces_each,
                              .in_stages = in_stages,
                              .by_costs = by_costs,
-                             .recompute = e->t->options->cluster ? e->spec.recipe.recompute : 0};
+                             .recompute = e->t->options->cluster ? e->spec.recipe.recompute : 0,
+                             .asked_whole = system.row.traits != 0 && e->spec.recipe.whole_tokens};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made = NULL;
     if (!place) return tune_no_memory(e->ctx);
