@@ -285,6 +285,11 @@ static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tun
             "strategy=%s: the search is among rows of `dhelix list strategies`; name one, "
             "or leave it free",
             job->strategy);
+    if (job->regather == DH_REGATHER_STAGE)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "parallel.regather=stage: the search has no estimate of parameters that are "
+                       "gathered by virtual stage; leave it out, and see what it gives the best of "
+                       "--zero 3 by `dhelix simulate`");
     return DH_OK;
 }
 

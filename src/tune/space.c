@@ -370,14 +370,15 @@ static bool is_folded(const dh_schedule_row *row)
 }
 
 /* One stage has one order, whatever the schedule (dh_job_schedule), so one wanted row
- * without folding stands for all: 1f1b, or the first. */
+ * without folding stands for all: 1f1b, or the first. Breadth-first, which is of use with
+ * parallel.regather alone, is not among them. */
 static bool stands_for_all(const walk *w, size_t index)
 {
     size_t n, chosen = SIZE_MAX;
     const dh_schedule_row *const *rows = dh_schedule_rows(&n);
     for (size_t i = 0; i < n; i++) {
         const bool is_default = strcmp(rows[i]->name, "1f1b") == 0;
-        if (!w->t->schedule_wanted[i] || is_folded(rows[i])) continue;
+        if (!w->t->schedule_wanted[i] || is_folded(rows[i]) || rows[i]->breadth_first) continue;
         if (chosen == SIZE_MAX || is_default) chosen = i;
     }
     return chosen == index;
