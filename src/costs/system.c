@@ -464,10 +464,13 @@ dh_system_job dh_system_heeds(const dh_system *system, const dh_system_job *job,
                               const dh_cluster *cluster)
 {
     const bool scores = first_kernel(system, cluster) == DH_ATTENTION_SCORES;
+    const bool rounds = job->fp8 && dh_system_has(system, DH_TRAIT_ROUNDED_ONCE);
     return (dh_system_job){
         .whole_tokens = job->whole_tokens && dh_system_has(system, DH_TRAIT_SPLIT_TRANSFERS),
         .scores_again = job->scores_again && scores,
-        .selective = job->selective && dh_system_has(system, DH_TRAIT_SECOND_PRODUCTS)};
+        .selective = job->selective && dh_system_has(system, DH_TRAIT_SECOND_PRODUCTS),
+        .fp8 = rounds,
+        .n_micro = rounds ? job->n_micro : 0};
 }
 
 dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,

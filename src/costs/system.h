@@ -107,7 +107,7 @@ typedef struct dh_system_job {
     int64_t n_micro; /* micro-batches of a step */
 } dh_system_job;
 
-/* Of what a job says what the system's costs on that cluster go by; the rest is false. Costs of
+/* Of what a job says what the system's costs on that cluster go by; the rest is 0. Costs of
  * jobs that come to the same here are the same. */
 dh_system_job dh_system_heeds(const dh_system *system, const dh_system_job *job,
                               const dh_cluster *cluster);
