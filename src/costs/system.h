@@ -112,6 +112,12 @@ typedef struct dh_system_job {
 dh_system_job dh_system_heeds(const dh_system *system, const dh_system_job *job,
                               const dh_cluster *cluster);
 
+static inline bool dh_system_jobs_equal(const dh_system_job *a, const dh_system_job *b)
+{
+    return a->whole_tokens == b->whole_tokens && a->scores_again == b->scores_again &&
+           a->selective == b->selective && a->fp8 == b->fp8 && a->n_micro == b->n_micro;
+}
+
 /* Costs of a cluster as that system has them.
  * in        system: copied; cluster: must outlive the costs
  * out       in the arena; those of dh_cluster_costs for a system without traits

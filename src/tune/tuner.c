@@ -15,9 +15,8 @@ static const dh_costs *known_costs(const tuner *t, const dh_system_job *heeded)
 {
     for (int k = 0; k < 2 * DH_N_TUNE_RECOMPUTE; k++) {
         const int whole = k / DH_N_TUNE_RECOMPUTE, recompute = k % DH_N_TUNE_RECOMPUTE;
-        const dh_system_job *other = &t->heeded[whole][recompute];
-        if (t->costs_by[whole][recompute] && other->whole_tokens == heeded->whole_tokens &&
-            other->scores_again == heeded->scores_again && other->selective == heeded->selective)
+        if (t->costs_by[whole][recompute] &&
+            dh_system_jobs_equal(&t->heeded[whole][recompute], heeded))
             return t->costs_by[whole][recompute];
     }
     return NULL;
