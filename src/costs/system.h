@@ -61,6 +61,9 @@ extern "C" {
     X(TORCH_PRODUCTS, "torch-products",                                                            \
       "devices with products of 8 bits, Hopper and later: all products at 0.68 of the cluster's "  \
       "rate, as PyTorch reached there")                                                            \
+    X(TORCH_RINGS, "torch-rings",                                                                  \
+      "context parallelism: attention to keys that come from other ranks takes 1.65 times as "     \
+      "long, as it did in PyTorch")                                                                \
     X(ROUNDED_ONCE, "rounded-once",                                                                \
       "train.fp8: an operand is rounded once for all products that read it, with its transpose, "  \
       "weights once a step, and tensor parallelism gathers what is rounded")                       \

@@ -75,7 +75,7 @@ static const dh_validation_table tables[] = {
          "of 500 W and H200",
      .how = "jobs torchtitan-*, system torchtitan, simulated on clusters h100-500w and h200; "
             "asyncTP is strategy intra-batch, float8 train.fp8 hybrid; constants rest on the rows "
-            "in bf16 alone",
+            "in bf16 alone, and trait torch-rings on those of 8B with CP",
      .unit = "1/s",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 10,

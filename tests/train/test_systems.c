@@ -96,6 +96,7 @@ static const struct {
     {"eager", context, NULL, false},
     {"first-flash", one, NULL, false},
     {"two-streams", rings, tensor, true},
+    {"torch-rings", context, one, false},
 };
 
 static void test_traits(void **state)
