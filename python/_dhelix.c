@@ -280,10 +280,10 @@ static PyObject *tune(PyObject *module, PyObject *args)
     long long devices;
     Py_ssize_t n_rows, n_simulated;
     a.how.stop = &c.stop;
-    if (!PyArg_ParseTuple(args, "sOzLdzzzzzzznn", &a.path, &list, &a.cluster, &devices,
+    if (!PyArg_ParseTuple(args, "sOzLdzzzzzzznnd", &a.path, &list, &a.cluster, &devices,
                           &a.how.memory_bytes, &a.how.strategies, &a.how.schedules, &a.how.zeros,
                           &a.how.buckets, &a.how.sequences, &a.how.fusions, &a.how.posts, &n_rows,
-                          &n_simulated))
+                          &n_simulated, &a.how.within))
         return NULL;
     a.how.devices = devices;
     a.how.n_rows = (size_t)n_rows;
@@ -421,7 +421,7 @@ static PyMethodDef methods[] = {
      "table(path, overrides, settings, cluster, dir, peak_flops_per_s) -> JSON"},
     {"tune", tune, METH_VARARGS,
      "tune(path, overrides, cluster, devices, memory_bytes, strategies, schedules, zeros, "
-     "buckets, sequences, fusions, posts, rows, simulated) -> JSON"},
+     "buckets, sequences, fusions, posts, rows, simulated, within) -> JSON"},
     {"calibrate", calibrate, METH_VARARGS, "calibrate(files, like, out, devices) -> JSON"},
     {"train", train, METH_VARARGS, "train(job, progress, fresh, on_step) -> JSON"},
     {"sample", sample, METH_VARARGS,

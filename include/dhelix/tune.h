@@ -128,6 +128,8 @@ typedef struct dh_tune_value_row {
     dh_tune_dim dim;
     int64_t value;
     int64_t n_fit, n_too_large, n_refused;
+    int64_t n_behind; /* with work that alone takes more than is worth a look */
+    double least_ns;  /* the least of such work, where there is some */
     dh_tune_row best; /* if n_fit is 0: that with the least memory; valid if n_too_large is not 0 */
     const char *why;  /* what it costs against the winner, by the simulations of both or by the
                        * estimates of both; or why there is none */
@@ -140,12 +142,17 @@ typedef struct dh_tune {
     int64_t n_fit, n_too_large, n_refused; /* configurations estimated, and refused as such */
     int64_t n_left_out; /* of schedules that are placed by a search of their own (zb-auto): neither
                          * one of rows nor the best with a value, by bounds on time or memory */
+    int64_t n_behind;   /* configurations whose products, attention and rings alone take more than
+                         * options.within allows; whether they fit is not known */
+    double worth_ns;    /* which is this; 0: all were looked at */
     dh_tune_row *rows;  /* [n_rows], best first */
     size_t n_rows;
     dh_tune_value_row *values; /* [n_values], by dimension and value */
     size_t n_values;
     int64_t search_ns; /* of the clock: the only number that varies from run to run */
 } dh_tune;
+
+enum { DH_TUNE_MANY = 20000 };
 
 typedef struct dh_tune_options {
     const dh_cluster *cluster; /* NULL: this machine's costs */
@@ -162,8 +169,12 @@ typedef struct dh_tune_options {
     size_t n_rows;             /* most rows of the result */
     size_t n_simulated;        /* of the best by estimate; where it is not 0, the best with each
                                 * value is simulated too, unless the estimate is far behind */
-    int64_t n_threads;         /* 0: one a core; the result is the same with any number */
-    bool quiet;                /* no progress */
+    /* So many times the step of the best with the first strategy is worth a look: of values that
+     * cannot come within it a search says at least how long they take. 0: 1.5 where there are more
+     * than DH_TUNE_MANY configurations, else all; INFINITY: all. */
+    double within;
+    int64_t n_threads;                 /* 0: one a core; the result is the same with any number */
+    bool quiet;                        /* no progress */
     const volatile sig_atomic_t *stop; /* when it becomes non-zero: DH_EINTERRUPTED; may be NULL */
 } dh_tune_options;
 
@@ -178,7 +189,7 @@ DH_API dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *
  * in        job: its model, batch, sequence length, precision and all that is not searched over
  * out       set only on DH_OK; caller frees with dh_tune_destroy. n_rows 0: nothing fits, and
  *           values say what would need least
- * errors    DH_EINVAL devices or memory out of range, nothing is possible (with the first
+ * errors    DH_EINVAL devices, memory or `within` out of range, nothing is possible (with the first
  *           reason); DH_EMISSING a strategy or schedule of that name; DH_EINTERRUPTED;
  *           those of dh_simulate_job
  * cost      tens of microseconds a configuration of a dense model, and the simulations */

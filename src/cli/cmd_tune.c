@@ -11,6 +11,7 @@ typedef struct tune_args {
     const char *cluster, *memory, *strategies, *schedules, *zeros, *buckets, *sequences, *fusions,
         *posts, *write, *lengths;
     int64_t devices, top, verify, threads;
+    double within;
 } tune_args;
 
 static const tune_args defaults = {.top = 10, .verify = 8};
@@ -85,6 +86,15 @@ static const dh_cli_option options[] = {
      .min = 0,
      .max = 1000,
      .doc = "simulate the best N by estimate, and rank these by that; 0: no simulation; 8"},
+    {.name = "within",
+     .kind = DH_CLI_REAL,
+     .offset = offsetof(tune_args, within),
+     .value = "X",
+     .min = 1,
+     .max = 1e9,
+     .doc = "of what takes over X times the step of the best with the first strategy, by products, "
+            "attention and rings alone, say only that; 1.5 where there are more than 20000 "
+            "configurations, else all are estimated"},
     {.name = "threads",
      .kind = DH_CLI_INT,
      .offset = offsetof(tune_args, threads),
@@ -182,7 +192,8 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const dh_tuned *tuned)
 
 static void say_rate(const dh_cli *cli, const dh_tune *t)
 {
-    const double n = (double)(t->n_fit + t->n_too_large + t->n_refused + t->n_left_out);
+    const double n =
+        (double)(t->n_fit + t->n_too_large + t->n_refused + t->n_left_out + t->n_behind);
     const double s = (double)t->search_ns * 1e-9;
     if (!cli->quiet) fprintf(stderr, "%.0f configurations in %.2f s: %.0f a second\n", n, s, n / s);
 }
@@ -292,6 +303,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                            .posts = a->posts,
                            .n_rows = (size_t)a->top,
                            .n_simulated = (size_t)a->verify,
+                           .within = a->within,
                            .n_threads = a->threads,
                            .quiet = cli->quiet};
     dh_cli_end_at_signals(cli->quiet);

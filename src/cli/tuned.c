@@ -226,6 +226,12 @@ void dh_tuned_print(const dh_tuned *t, dh_str *out)
         dh_str_printf(
             out, "%lld more of zb-auto left out: bounds on time or memory say none is the best\n",
             (long long)r->n_left_out);
+    if (r->n_behind > 0)
+        dh_str_printf(
+            out,
+            "%lld more not looked at: products, attention and rings alone take more than %s "
+            "(--within)\n",
+            (long long)r->n_behind, dh_format_ns(room, sizeof room, r->worth_ns));
     if (r->n_rows > 0) {
         print_rows(t, out);
         print_best(t, out);

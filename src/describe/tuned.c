@@ -80,10 +80,13 @@ static json_t *values_json(const dh_tune *t)
     json_t *rows = json_array();
     for (size_t i = 0; rows && i < t->n_values; i++) {
         const dh_tune_value_row *v = &t->values[i];
-        json_t *row = json_pack("{ss so sI sI sI ss}", "setting", dh_tune_dim_setting(v->dim),
-                                "value", value_json(v->dim, v->value), "fit", (json_int_t)v->n_fit,
-                                "too_large", (json_int_t)v->n_too_large, "refused",
-                                (json_int_t)v->n_refused, "why", v->why);
+        json_t *row =
+            json_pack("{ss so sI sI sI sI ss}", "setting", dh_tune_dim_setting(v->dim), "value",
+                      value_json(v->dim, v->value), "fit", (json_int_t)v->n_fit, "too_large",
+                      (json_int_t)v->n_too_large, "refused", (json_int_t)v->n_refused, "behind",
+                      (json_int_t)v->n_behind, "why", v->why);
+        if (row && v->n_behind > 0)
+            json_object_set_new(row, "least_ms", json_real(v->least_ns * 1e-6));
         if (row && v->n_fit + v->n_too_large > 0)
             json_object_set_new(row, v->n_fit ? "best" : "smallest", row_json(&v->best));
         json_array_append_new(rows, row);
@@ -104,11 +107,11 @@ json_t *dh_tuned_json(const dh_tuned *t)
 {
     const dh_tune *r = t->tune;
     json_t *document =
-        json_pack("{ss ss sI sf sI sI sI sI so so}", "model", t->job->model.name, "costs", r->costs,
-                  "devices", (json_int_t)t->devices, "memory_bytes", t->memory_bytes, "fit",
-                  (json_int_t)r->n_fit, "too_large", (json_int_t)r->n_too_large, "refused",
-                  (json_int_t)r->n_refused, "left_out", (json_int_t)r->n_left_out, "ranked",
-                  ranked_json(r), "by_value", values_json(r));
+        json_pack("{ss ss sI sf sI sI sI sI sI so so}", "model", t->job->model.name, "costs",
+                  r->costs, "devices", (json_int_t)t->devices, "memory_bytes", t->memory_bytes,
+                  "fit", (json_int_t)r->n_fit, "too_large", (json_int_t)r->n_too_large, "refused",
+                  (json_int_t)r->n_refused, "left_out", (json_int_t)r->n_left_out, "behind",
+                  (json_int_t)r->n_behind, "ranked", ranked_json(r), "by_value", values_json(r));
     if (document && t->cluster)
         json_object_set_new(document, "cluster", json_string(t->cluster->name));
     return document;

@@ -29,6 +29,26 @@ static int comm_kind(int32_t of)
                                                              : TUNE_COMM_TP;
 }
 
+/* Whatever passes make of a graph, these stay, and have as much to do. */
+static bool is_sure(dh_op_type type)
+{
+    switch (type) {
+    case DH_OP_LINEAR:
+    case DH_OP_LINEAR_GELU:
+    case DH_OP_LINEAR_DGRAD:
+    case DH_OP_LINEAR_DGRAD_GELU:
+    case DH_OP_LINEAR_WGRAD:
+    case DH_OP_ATTN:
+    case DH_OP_ATTN_GRAD:
+    case DH_OP_RING_ATTN:
+    case DH_OP_RING_ATTN_GRAD:
+    case DH_OP_RING_EXCHANGE:
+        return true;
+    default:
+        return false;
+    }
+}
+
 static void add_times(const dh_program_spec *spec, tune_block *b)
 {
     static const int phases[DH_N_PHASE] = {
@@ -39,6 +59,7 @@ static void add_times(const dh_program_spec *spec, tune_block *b)
         const int phase = phases[op->phase];
         const double ns = spec->recipe.costs->solo(spec->recipe.costs->self, &at).ns;
         b->stream_ns[phase][dh_cost_stream(&at)] += ns + spec->recipe.costs->launch_ns;
+        if (is_sure(op->type)) b->sure_ns[dh_cost_stream(&at)] += ns;
         if (dh_op_info_of(op->type)->resource == DH_RES_COMM) {
             b->comm_ns[phase][comm_kind(op->group)] += ns;
         } else {
@@ -131,6 +152,23 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
     }
     *blocks = made;
     return DH_OK;
+}
+
+/* TUNING: parts of a product are as good as the whole, or worse, but for what rounding to tiles
+ * makes of either. */
+#define PARTS_GAIN 0.05
+
+double tune_least_ns(const tune_blocks *blocks, const dh_recipe *r)
+{
+    double most = 0;
+    for (int s = 0; s < DH_N_STREAM; s++) {
+        double ns = blocks->at[TUNE_EMBED].sure_ns[s] + blocks->at[TUNE_HEAD].sure_ns[s];
+        for (int k = 0; k < DH_N_LAYER_KINDS; k++)
+            ns += blocks->share[k] * (double)r->model.n_layers *
+                  blocks->at[TUNE_LAYER + k].sure_ns[s];
+        most = DH_MAX(most, ns);
+    }
+    return (1 - PARTS_GAIN) * most * (double)r->n_micro / (double)r->mesh.pp;
 }
 
 void tune_blocks_fini(tune_blocks *blocks)

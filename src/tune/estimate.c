@@ -30,7 +30,8 @@ static dh_status use_stand_in(dh_ctx *ctx, dh_ordering *ordering)
     return DH_OK;
 }
 
-/* The recipe of the mesh and micro-batch at hand, with the configuration's other values. */
+/* The recipe of the mesh and micro-batch at hand, with the configuration's other values but for its
+ * strategy. */
 static dh_status describe(estimate *e)
 {
     dh_ctx *ctx = e->ctx;
@@ -47,15 +48,22 @@ static dh_status describe(estimate *e)
     if (at[DH_TUNE_CP_LINEAR] >= 0) r->linear_ring = at[DH_TUNE_CP_LINEAR] == DH_CP_LINEAR_LASP1;
     e->schedule = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
     /* as dh_job_schedule has it */
-    if (r->mesh.pp == 1 && e->schedule->n_chunks != 2)
+    if (r->mesh.pp == 1 && e->schedule->n_chunks != 2 && !e->schedule->breadth_first)
         DH_TRY(dh_schedule_find(ctx, "1f1b", &e->schedule));
     DH_TRY(tune_system_of(ctx, t, at[DH_TUNE_RECOMPUTE], &system));
     r->recompute = dh_recipe_recompute(&system.row, (dh_recompute_kind)at[DH_TUNE_RECOMPUTE]);
     const dh_costs *by = t->costs_by[r->whole_tokens][at[DH_TUNE_RECOMPUTE]];
     if (by) r->costs = by;
-    const dh_strategy *strategy = &dh_strategies(&n)[at[DH_TUNE_STRATEGY]];
-    DH_TRY(dh_recipe_use(ctx, t->job, strategy, r));
-    DH_TRY(use_stand_in(ctx, &r->ordering));
+    return DH_OK;
+}
+
+static dh_status use_strategy(estimate *e)
+{
+    size_t n;
+    dh_recipe *r = &e->spec.recipe;
+    const dh_strategy *strategy = &dh_strategies(&n)[e->row->config.at[DH_TUNE_STRATEGY]];
+    DH_TRY(dh_recipe_use(e->ctx, e->t->job, strategy, r));
+    DH_TRY(use_stand_in(e->ctx, &r->ordering));
     return tune_decide(e);
 }
 
@@ -345,6 +353,50 @@ static double least_ns(const estimate *twin)
     return most * (double)twin->spec.recipe.n_micro * (1 - ROUNDING);
 }
 
+/* ---- work alone ------------------------------------------------------------------------------ */
+
+/* What least work does not go by. */
+static dh_tune_config without_order(const dh_tune_config *config)
+{
+    static const dh_tune_dim dims[] = {DH_TUNE_SCHEDULE, DH_TUNE_STAGES, DH_TUNE_STRATEGY,
+                                       DH_TUNE_ZERO,     DH_TUNE_BUCKET, DH_TUNE_FUSE,
+                                       DH_TUNE_POST};
+    dh_tune_config of = *config;
+    for (size_t i = 0; i < DH_COUNTOF(dims); i++) of.at[dims[i]] = 0;
+    return of;
+}
+
+/* The same for many configurations in a row, which come in the order of space.c. */
+static dh_status find_least(const estimate *e, double *ns)
+{
+    tune_least *known = &e->t->least;
+    const dh_tune_config of = without_order(&e->row->config);
+    if (known->ns == 0 || memcmp(&known->of, &of, sizeof of) != 0) {
+        estimate plain = *e;
+        const dh_strategy *sequential;
+        const tune_blocks *blocks;
+        DH_TRY(dh_strategy_find(e->ctx, "sequential", &sequential));
+        DH_TRY(dh_recipe_use(e->ctx, e->t->job, sequential, &plain.spec.recipe));
+        DH_TRY(tune_find_blocks(&plain, plain.spec.recipe.recompute, &blocks));
+        *known = (tune_least){of, tune_least_ns(blocks, &plain.spec.recipe)};
+    }
+    *ns = known->ns;
+    return DH_OK;
+}
+
+/* Before anything that goes by the strategy, which takes nearly all of the time. */
+static dh_status look_at_work(const estimate *e, const tune_limits *limits, dh_tune_row *row,
+                              tune_outcome *outcome)
+{
+    double least_ns = 0;
+    *outcome = TUNE_ESTIMATED;
+    if (limits->worth_ns > 0) DH_TRY(find_least(e, &least_ns));
+    if (least_ns <= limits->worth_ns) return DH_OK;
+    row->step_ns = least_ns;
+    *outcome = TUNE_BEHIND;
+    return DH_OK;
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 static bool is_placed(const dh_schedule_row *row)
@@ -405,8 +457,10 @@ dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tun
                         tune_outcome *outcome)
 {
     estimate e = {.ctx = ctx, .t = t, .row = row, .spec = {.recipe = t->recipe}};
-    *outcome = TUNE_ESTIMATED;
     DH_TRY(describe(&e));
+    DH_TRY(look_at_work(&e, limits, row, outcome));
+    if (*outcome == TUNE_BEHIND) return DH_OK;
+    DH_TRY(use_strategy(&e));
     DH_TRY(find_blocks(&e));
     if (is_placed(e.schedule)) DH_TRY(bound(&e, limits, row, outcome));
     return *outcome == TUNE_ESTIMATED ? estimate_schedule(&e, limits, row, outcome) : DH_OK;

@@ -9,7 +9,12 @@
  * unseen would: those whose schedule is placed by a search of its own only get bounds at first.
  * When all others are done, these are looked at by bound, in batches with the limits that there are
  * when a batch begins, each by its group's thread.
+ *
+ * Where there are many, those of the first strategy go first (scouts). What takes longer than so
+ * many times their best, by work that no strategy saves, is worth no look: 4 tokens a rank, which
+ * take most of the time, since a ring over 512 ranks has as many steps.
  */
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +63,9 @@ typedef struct exploration {
     placed *batch[BATCH];
     size_t n_batch;
     int64_t n_all, n_done;
+    int64_t scout;     /* strategy of scouts; -1: none is wanted */
+    double scouted_ns; /* the best of them; INFINITY: there is none yet */
+    double worth_ns;   /* as tune_limits has it */
     bool failed;
 } exploration;
 
@@ -99,6 +107,7 @@ static void *run_part(void *arg)
 static dh_status run_all(dh_ctx *ctx, exploration *x, worker_part *part)
 {
     dh_status st = DH_OK;
+    x->next_group = 0;
     for (size_t i = 0; i < x->n_workers; i++) {
         worker *w = &x->workers[i];
         w->part = part;
@@ -204,6 +213,71 @@ static dh_status count_units(worker *w)
     return each_unit(w, count_one);
 }
 
+/* ---- scouts ---------------------------------------------------------------------------------- */
+
+static dh_status check_stop(worker *w)
+{
+    const exploration *x = w->x;
+    if (!x->stop || !*x->stop) return DH_OK;
+    return dh_fail(&w->ctx, DH_EINTERRUPTED, "interrupted before %lld configurations",
+                   (long long)x->n_all);
+}
+
+static double scouted_ns(exploration *x)
+{
+    pthread_mutex_lock(&x->lock);
+    const double ns = x->scouted_ns;
+    pthread_mutex_unlock(&x->lock);
+    return ns;
+}
+
+static void note_scout(exploration *x, double ns)
+{
+    pthread_mutex_lock(&x->lock);
+    x->scouted_ns = DH_MIN(x->scouted_ns, ns);
+    pthread_mutex_unlock(&x->lock);
+}
+
+/* Only what is faster than all before it is of interest, so the result goes by no order. */
+static dh_status scout_one(dh_ctx *ctx, void *user, const dh_tune_config *config,
+                           const char *refused)
+{
+    worker *w = user;
+    if (refused || config->at[DH_TUNE_STRATEGY] != w->x->scout) return DH_OK;
+    const double best_ns = scouted_ns(w->x);
+    const tune_limits limits = {
+        .step_ns = best_ns, .worth_ns = isinf(best_ns) ? 0 : best_ns, .defer = true};
+    dh_tune_row row = {.config = *config, .why = ""};
+    tune_outcome outcome;
+    const dh_status st = tune_estimate(ctx, w->t, &limits, &row, &outcome);
+    if (st == DH_EINVAL || st == DH_EUNSUPPORTED) {
+        dh_ctx_reset(ctx);
+        return DH_OK;
+    }
+    if (st == DH_OK && outcome == TUNE_ESTIMATED && row.fits) note_scout(w->x, row.step_ns);
+    return st == DH_OK ? check_stop(w) : st;
+}
+
+static dh_status scout_units(worker *w)
+{
+    return each_unit(w, scout_one);
+}
+
+/* TUNING: of what takes half as long again as the best nobody wants to know how much longer
+ * exactly; simulations stop there too (search.c). */
+#define WITHIN 1.5
+
+static dh_status find_worth(dh_ctx *ctx, const tuner *t, exploration *x)
+{
+    const double asked = t->options->within;
+    const bool all = asked > 0 ? isinf(asked) : x->n_all <= DH_TUNE_MANY;
+    if (all || x->scout < 0) return DH_OK;
+    DH_TRY(run_all(ctx, x, scout_units));
+    if (!isinf(x->scouted_ns))
+        x->worth_ns = x->found->worth_ns = (asked > 0 ? asked : WITHIN) * x->scouted_ns;
+    return DH_OK;
+}
+
 /* ---- estimates ------------------------------------------------------------------------------ */
 
 /* All but `limits` under the lock. */
@@ -235,6 +309,8 @@ static dh_status defer(worker *w, const dh_tune_row *row, int64_t place)
 static dh_status note(worker *w, const dh_tune_row *row, tune_outcome outcome, int64_t place)
 {
     if (outcome == TUNE_DEFERRED) return defer(w, row, place);
+    if (outcome == TUNE_BEHIND)
+        return tune_found_behind(&w->ctx, w->x->found, row, place, &w->hints);
     w->x->found->n_left_out += outcome == TUNE_LEFT_OUT;
     if (outcome == TUNE_LEFT_OUT) return DH_OK;
     return tune_found_estimate(&w->ctx, w->x->found, row, outcome, place, &w->hints);
@@ -267,7 +343,7 @@ static dh_status estimate_one(dh_ctx *ctx, void *user, const dh_tune_config *con
 {
     worker *w = user;
     const int64_t place = w->place++;
-    tune_limits limits = {.defer = true};
+    tune_limits limits = {.worth_ns = w->x->worth_ns, .defer = true};
     pthread_mutex_lock(&w->x->lock);
     dh_status st = begin_one(w, config, place, refused ? NULL : &limits);
     if (st == DH_OK && refused) st = tune_found_refusal(ctx, w->x->found, config, refused, place);
@@ -366,19 +442,32 @@ static dh_status explore(dh_ctx *ctx, tuner *t, exploration *x)
     DH_TRY(add_workers(ctx, t, x));
     DH_TRY(run_all(ctx, x, count_units));
     for (size_t i = 0; i < x->n_workers; i++) x->n_all += x->workers[i].n_counted;
-    x->next_group = 0;
     dh_progress_start(x->progress, 0, x->n_all, 1, t->options->quiet);
-    dh_status st = run_all(ctx, x, estimate_units);
+    dh_status st = find_worth(ctx, t, x);
+    if (st == DH_OK) st = run_all(ctx, x, estimate_units);
     if (st == DH_OK) st = estimate_placed(ctx, x);
     if (st == DH_OK) dh_progress_clear(x->progress);
     tune_found_sort(x->found);
     return st;
 }
 
+static int64_t first_strategy(const tuner *t)
+{
+    size_t n;
+    dh_strategies(&n);
+    for (size_t i = 0; i < n; i++)
+        if (t->strategy_wanted[i]) return (int64_t)i;
+    return -1;
+}
+
 dh_status tune_explore(dh_ctx *ctx, tuner *t, tune_found *found, dh_progress *progress,
                        int64_t *n_all)
 {
-    exploration x = {.found = found, .progress = progress, .stop = t->options->stop};
+    exploration x = {.found = found,
+                     .progress = progress,
+                     .stop = t->options->stop,
+                     .scout = first_strategy(t),
+                     .scouted_ns = INFINITY};
     pthread_mutex_init(&x.lock, NULL);
     const dh_status st = explore(ctx, t, &x);
     *n_all = x.n_all;

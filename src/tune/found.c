@@ -139,6 +139,20 @@ dh_status tune_found_estimate(dh_ctx *ctx, tune_found *f, const dh_tune_row *row
     return DH_OK;
 }
 
+dh_status tune_found_behind(dh_ctx *ctx, tune_found *f, const dh_tune_row *row, int64_t place,
+                            tune_hints *hints)
+{
+    f->n_behind++;
+    for (int d = 0; d < DH_N_TUNE_DIM; d++) {
+        if (is_idle(&row->config, d)) continue;
+        tune_value *v = value_at(f, d, row->config.at[d], place, &hints->at[d]);
+        if (!v) return no_memory(ctx);
+        if (v->row.n_behind++ == 0 || row->step_ns < v->row.least_ns)
+            v->row.least_ns = row->step_ns;
+    }
+    return DH_OK;
+}
+
 /* ---- refusals ------------------------------------------------------------------------------- */
 
 dh_status tune_found_refusal(dh_ctx *ctx, tune_found *f, const dh_tune_config *config,

@@ -38,6 +38,7 @@ typedef struct outline_key {
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
         in_stages, by_costs;
     int64_t zero, bucket_bytes, fuse, ahead;
+    int64_t by_stage; /* virtual stages of a rank, where these are gathered, or go, whole */
     int64_t one_micro, each_micro;  /* whole gradients of a step last otherwise then */
     int64_t recompute, asked_whole; /* who is the first to ask is told apart by these too */
 } outline_key;
@@ -339,6 +340,14 @@ static dh_status make_outline(estimate *e, const outline_key *of, int32_t rank,
     return DH_OK;
 }
 
+/* Gradients, and parameters, of a virtual stage at a time. */
+static int64_t by_stage(const estimate *e)
+{
+    const dh_schedule *s = e->long_one->schedule;
+    const bool goes = e->schedule->breadth_first && e->spec.recipe.zero >= 2;
+    return goes || e->spec.recipe.gathers_by_stage ? s->n_stages / s->n_ranks : 0;
+}
+
 /* Ranks that hold as many layers share an outline, however many virtual stages these are:
  * buckets differ, in the bytes that fill them up and in how many transfers they make. */
 static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **outline)
@@ -369,6 +378,7 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .bucket_bytes = e->spec.recipe.bucket_bytes,
                              .fuse = e->spec.recipe.fuse,
                              .ahead = dh_recipe_is_post_validated(&e->spec.recipe),
+                             .by_stage = by_stage(e),
                              .one_micro = e->long_one->schedule->n_micro == 1,
                              .each_micro = e->spec.recipe.reduces_each,
                              .in_stages = in_stages,

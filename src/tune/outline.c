@@ -48,15 +48,78 @@ static void sum_by_micro(const dh_program *p, tune_outline *o)
     o->reduces_each = true;
 }
 
+/* Whether all backwards of a virtual stage come before those of the next one, so that its gradients
+ * are reduced while the next one's come. */
+static bool goes_by_stage(const dh_program *p, const dh_schedule *s)
+{
+    const int32_t rank = (int32_t)dh_mesh_coord(&p->mesh, p->rank).pp;
+    int32_t at = s->n_stages;
+    if (s->n_copies > 1 || s->n_stages == s->n_ranks || p->n_micro == 1) return false;
+    for (int32_t i = s->first_slot[rank]; i < s->first_slot[rank + 1]; i++) {
+        const dh_pipe_action *a = &s->slots[i].action[s->slots[i].n_actions - 1];
+        if (a->kind == DH_PIPE_F) continue;
+        if (a->stage > at) return false;
+        at = a->stage;
+    }
+    return true;
+}
+
+/* The virtual stage of a flat, whose blocks are all of one, if all have as many layers. */
+static int64_t stage_of(const dh_program *p, const dh_recipe *r, uint32_t flat)
+{
+    const dh_block *block = &p->blocks.at[p->flats.at[flat].first_block];
+    const dh_block_kind kind = p->graphs.at[block->graph]->kind;
+    if (kind != DH_BLOCK_LAYER) return kind == DH_BLOCK_EMBED ? 0 : r->schedule->n_stages - 1;
+    return block->layer * r->schedule->n_stages / r->model.n_layers;
+}
+
+/* The bucket of a rank's next virtual stage (behind) that is reduced last, since its blocks come
+ * first, or of the one before that is there first; 0: there is none. */
+static uint64_t neighbour_of(const dh_program *p, const dh_recipe *r, int64_t from, bool behind)
+{
+    const int64_t way = behind ? 1 : -1;
+    uint32_t found = DH_NONE;
+    int64_t nearest = INT64_MAX;
+    for (uint32_t f = 0; f < p->flats.n; f++) {
+        const int64_t away = way * (stage_of(p, r, f) - from);
+        if (away <= 0 || away > nearest) continue;
+        const bool next = found != DH_NONE && away == nearest &&
+                          (p->flats.at[f].first_block > p->flats.at[found].first_block) == behind;
+        if (next) continue;
+        found = f;
+        nearest = away;
+    }
+    return found == DH_NONE ? 0 : unreduced_bytes(p, found);
+}
+
+/* Those of the virtual stage that has most, beside what is left of the one before it in the
+ * backward, or, where they wait for what is sent, beside the first of the one behind. Shards come
+ * as activations go. */
+static void sum_by_stage(const dh_program *p, const dh_recipe *r, tune_outline *o)
+{
+    for (uint32_t f = 0; f < p->flats.n; f++) {
+        const int64_t own = stage_of(p, r, f);
+        uint64_t sum = neighbour_of(p, r, own, true);
+        if (r->schedule->n_ranks > 1) sum = DH_MAX(sum, neighbour_of(p, r, own, false));
+        for (uint32_t g = 0; g < p->flats.n; g++)
+            sum += stage_of(p, r, g) == own ? unreduced_bytes(p, g) : 0;
+        o->transient = DH_MAX(o->transient, sum);
+    }
+}
+
 /* Whole gradients that do not persist: where they go as the only backward does, those of two
  * buckets, one behind the other, and shards come as activations go; else all of them, and shards
  * come as they go. The head makes its own in the forward, while what that reads is whole. */
-static void sum_transient(const dh_program *p, bool stays, tune_outline *o)
+static void sum_transient(const dh_program *p, const dh_recipe *r, bool stays, tune_outline *o)
 {
     uint64_t whole = 0, two = 0, shards = 0;
     bool go = false;
     if (reduces_each(p)) {
         sum_by_micro(p, o);
+        return;
+    }
+    if (goes_by_stage(p, r->schedule)) {
+        sum_by_stage(p, r, o);
         return;
     }
     for (uint32_t f = 0; f < p->flats.n; f++) {
@@ -77,7 +140,7 @@ static void sum_transient(const dh_program *p, bool stays, tune_outline *o)
     o->reduced = go ? shards : 0;
 }
 
-static void sum_persistent(const dh_program *p, bool stays, tune_outline *o)
+static void sum_persistent(const dh_program *p, const dh_recipe *r, tune_outline *o)
 {
     for (size_t i = 0; i < p->buffers.n; i++) {
         const dh_buffer *b = &p->buffers.at[i];
@@ -86,7 +149,7 @@ static void sum_persistent(const dh_program *p, bool stays, tune_outline *o)
         if (b->kind == DH_BUF_ADAM_M || b->kind == DH_BUF_ADAM_V) o->optimizer += b->n_bytes;
     }
     o->kept = dh_program_kept_bytes(p);
-    sum_transient(p, stays, o);
+    sum_transient(p, r, r->zero >= 3 && r->between == DH_GATHERED_WHOLE, o);
     o->parameters += o->gathered;
     o->persistent = p->persistent_bytes + o->gathered;
 }
@@ -117,12 +180,26 @@ static bool find_gathering(const dh_program *p, uint32_t block, const dh_costs *
     return true;
 }
 
+/* Blocks of a virtual stage, which are whole at once where its micro-batches follow each other; 0:
+ * they are released one by one. */
+static int64_t blocks_that_stay(const dh_program *p, const dh_recipe *r)
+{
+    int64_t n_blocks = 0;
+    if (!r->gathers_by_stage) return 0;
+    for (uint32_t b = 0; b < p->blocks.n; b++) {
+        const dh_block_kind kind = p->graphs.at[p->blocks.at[b].graph]->kind;
+        n_blocks += kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EMBED || kind == DH_BLOCK_HEAD;
+    }
+    const int64_t n_own = r->schedule->n_copies * r->schedule->n_stages / r->schedule->n_ranks;
+    return (n_blocks + n_own - 1) / n_own;
+}
+
 /* Most bytes of `window` neighbours that are whole in a backward, and those at the end of a
  * forward: that is when most else is there. */
 static void find_whole(const dh_program *p, const dh_recipe *r, uint64_t *backward,
                        uint64_t *forward)
 {
-    const int64_t window = r->prefetch + 1;
+    const int64_t window = DH_MAX(r->prefetch + 1, blocks_that_stay(p, r));
     *backward = *forward = 0;
     for (uint32_t b = 0; b < p->blocks.n; b++) {
         uint64_t sum[2] = {0, 0};
@@ -327,7 +404,7 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     if (st == DH_OK) st = find_slow_down(ctx, &own, p, kinds, o);
     if (st == DH_OK) {
         sum_gathers(p, &spec->recipe, o);
-        sum_persistent(p, spec->recipe.zero >= 3 && spec->recipe.between == DH_GATHERED_WHOLE, o);
+        sum_persistent(p, &spec->recipe, o);
         *outline = o;
     }
     free(r.end_ns);

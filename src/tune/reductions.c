@@ -97,20 +97,44 @@ static int32_t stage_of_type(const tune_timetable *t, int32_t type)
     return stage;
 }
 
-/* Gathers of parameters that the stage of a type needs for a forward, or a backward. */
-static double gathers_of(const estimate *e, const tune_timetable *t, int32_t type, bool forward)
+/* Gathers of a class's slots: of one that gathers all that it reads, and of the mean one. */
+typedef struct gathers {
+    double whole_ns, mean_ns;
+} gathers;
+
+/* Of the slots of a stage those that gather. Where parameters stay for all micro-batches that
+ * follow each other, the last one of a run gathers for the next; so does the one that reductions
+ * run beside. */
+static double share_that_gathers(const estimate *e, const tune_timetable *t, int32_t stage,
+                                 bool forward, bool last)
+{
+    const double n = t->n_gathers[!forward][stage], all = t->n_visits[!forward][stage];
+    const bool has_last = !forward && t->classes[t->slots[t->last[stage]].cls].last;
+    if (!e->spec.recipe.gathers_by_stage || last) return 1;
+    return has_last ? DH_MAX(n - 1, 0.0) / DH_MAX(all - 1, 1.0) : n / DH_MAX(all, 1.0);
+}
+
+/* Parameters that the stage of a type needs for a forward, or a backward. last: the slot that
+ * completes its gradients. */
+static void add_gathers(const estimate *e, const tune_timetable *t, int32_t type, bool forward,
+                        bool last, gathers *g)
 {
     const int32_t stage = stage_of_type(t, type);
     const sharing s = share_of_rank(e, t, t->schedule->rank_of[stage]);
-    const double ns = forward ? s.o->forward_gather_ns : s.o->backward_gather_ns;
-    return ns > 0 && s.all_ns > 0 ? ns * backward_of(&s, stage) / s.all_ns : 0;
+    const double all_ns = forward ? s.o->forward_gather_ns : s.o->backward_gather_ns;
+    if (all_ns <= 0 || s.all_ns <= 0) return;
+    const double ns = all_ns * backward_of(&s, stage) / s.all_ns;
+    g->whole_ns += ns;
+    g->mean_ns += ns * share_that_gathers(e, t, stage, forward, last);
 }
 
-static double gathers_in(const estimate *e, const tune_timetable *t, const tune_class *c)
+static gathers gathers_in(const estimate *e, const tune_timetable *t, const tune_class *c)
 {
-    double ns = c->f >= 0 ? gathers_of(e, t, c->f, true) : 0;
-    if (c->kind != DH_PIPE_W) ns += gathers_of(e, t, c->type, c->kind == DH_PIPE_F);
-    return ns;
+    gathers g = {0};
+    if (c->f >= 0) add_gathers(e, t, c->f, true, false, &g);
+    if (c->kind != DH_PIPE_W)
+        add_gathers(e, t, c->type, c->kind == DH_PIPE_F, c->last && c->kind != DH_PIPE_F, &g);
+    return g;
 }
 
 /* What communication adds to work beside it, and what is left of it then. */
@@ -123,9 +147,11 @@ static double beside(const tune_outline *o, double comm_ns, double work_ns)
 
 /* What gathers alone add: one behind the other with the blocks they are for, or beside the blocks
  * before, the slot's first ones beside the end of the slot before. */
-static double gathers_delay(const tune_outline *o, double gathers_ns, double ns)
+static double gathers_delay(const tune_outline *o, gathers g, double ns)
 {
-    return o->gathers_ahead ? beside(o, gathers_ns, ns) : gathers_ns;
+    if (g.whole_ns <= 0) return 0;
+    const double one_ns = o->gathers_ahead ? beside(o, g.whole_ns, ns) : g.whole_ns;
+    return one_ns * (g.mean_ns / g.whole_ns);
 }
 
 /* What the slot behind, a forward or the next pair, does not hide of a micro-batch's reductions:
@@ -134,8 +160,9 @@ static double left_over(const estimate *e, const tune_timetable *t, const tune_c
                         const tune_outline *o, double left_ns)
 {
     const double next_ns = c->f >= 0 ? ns : tune_chain_ns(&e->basis.times->f, &t->types[c->type]);
-    const double gathers_ns = gathers_of(e, t, c->type, true);
-    return beside(o, gathers_ns + left_ns, next_ns) - beside(o, gathers_ns, next_ns);
+    gathers g = {0};
+    add_gathers(e, t, c->type, true, false, &g);
+    return beside(o, g.mean_ns + left_ns, next_ns) - beside(o, g.mean_ns, next_ns);
 }
 
 double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
@@ -144,15 +171,15 @@ double tune_reductions_delay(const estimate *e, const tune_timetable *t, const t
     size_t first = 0, end = 0;
     if (ns <= 0) return 0;
     const int32_t stage = stage_of_type(t, c->type);
-    const double gathers_ns = gathers_in(e, t, c);
+    const gathers g = gathers_in(e, t, c);
     sharing s = share_of_rank(e, t, t->schedule->rank_of[stage]);
-    const double delay_ns = gathers_ns > 0 ? gathers_delay(s.o, gathers_ns, ns) : 0;
+    const double delay_ns = gathers_delay(s.o, g, ns);
     const bool each = s.o->reduces_each && (c->kind == DH_PIPE_B || c->kind == DH_PIPE_W);
     if (!(c->last || each) || s.o->n_reductions == 0) return delay_ns;
     for (int32_t v = t->schedule->n_stages; v-- > stage;)
         if (t->schedule->rank_of[v] == s.rank) take_share(&s, v, &first, &end);
     /* On one stream with the reductions: what these find no room for is behind the slot. */
-    double left_ns = s.o->gathers_ahead ? gathers_ns : 0;
+    double left_ns = s.o->gathers_ahead ? g.mean_ns : 0;
     const double work_ns = s.o->gathers_ahead ? ns : ns + delay_ns;
     double reduced_ns = reduce_beside(s.o, first, end, work_ns, &left_ns);
     if (each && !c->last) reduced_ns += left_over(e, t, c, ns, s.o, left_ns);

@@ -205,9 +205,20 @@ static const char *why_row(const search *s, const dh_tune_row *row, const dh_tun
                      : why_too_large(s, row);
 }
 
+static const char *why_behind(const search *s, const dh_tune_value_row *v)
+{
+    char least[32];
+    const char *too_large = v->n_too_large > 0 ? why_too_large(s, &v->best) : "";
+    if (!too_large) return NULL;
+    return dh_arena_printf(
+        s->tune->arena, "%s%sproducts, attention and rings alone take %s or more", too_large,
+        *too_large ? "; of others " : "", dh_format_ns(least, sizeof least, v->least_ns));
+}
+
 static const char *why_value(const search *s, const dh_tune_value_row *v)
 {
     const dh_tune_row *best = s->tune->n_rows ? &s->tune->rows[0] : NULL;
+    if (v->n_fit == 0 && v->n_behind > 0) return why_behind(s, v);
     if (v->n_fit == 0 && v->n_too_large == 0) return v->why;
     if (!v->best.fits) return why_too_large(s, &v->best);
     if (best && best->config.at[v->dim] == v->value) return "";
@@ -221,6 +232,8 @@ static dh_status finish(search *s)
     t->n_too_large = s->found.n_too_large;
     t->n_refused = s->found.n_refused;
     t->n_left_out = s->found.n_left_out;
+    t->n_behind = s->found.n_behind;
+    t->worth_ns = s->found.worth_ns;
     t->n_rows = DH_MIN(s->found.n_best, s->options->n_rows);
     t->n_values = s->found.values.n;
     t->rows = DH_NEW_N(t->arena, dh_tune_row, t->n_rows + 1);
@@ -285,11 +298,6 @@ static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tun
             "strategy=%s: the search is among rows of `dhelix list strategies`; name one, "
             "or leave it free",
             job->strategy);
-    if (job->regather == DH_REGATHER_STAGE)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "parallel.regather=stage: the search has no estimate of parameters that are "
-                       "gathered by virtual stage; leave it out, and see what it gives the best of "
-                       "--zero 3 by `dhelix simulate`");
     return DH_OK;
 }
 
@@ -297,6 +305,9 @@ static dh_status prepare(search *s, dh_job *job)
 {
     dh_ctx *ctx = s->ctx;
     const dh_tune_options *o = s->options;
+    if (!(o->within == 0 || o->within >= 1))
+        return dh_fail(ctx, DH_EINVAL, "within=%g: 0, or at least 1 times the best step",
+                       o->within);
     s->t.options = o;
     s->t.own_sequence = job->sequence_parallel;
     s->t.own_split = strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;

@@ -333,6 +333,15 @@ static dh_status each_step(walk *w)
     return any ? DH_OK : w->visit(w->ctx, w->user, &w->config, first);
 }
 
+/* Micro-batches that go through one stage after another on the same rank are of use where
+ * parameters are gathered for all of them. */
+static bool is_idle(const walk *w, int64_t zero)
+{
+    size_t n;
+    const dh_schedule_row *row = dh_schedule_rows(&n)[w->config.at[DH_TUNE_SCHEDULE]];
+    return row->breadth_first && w->config.at[DH_TUNE_PP] == 1 && zero < 3;
+}
+
 /* With one data-parallel rank nothing is shared out: all degrees are one. */
 static dh_status visit_one(walk *w)
 {
@@ -340,6 +349,7 @@ static dh_status visit_one(walk *w)
     const bool alone = t->job->dp * t->job->cp == 1;
     for (size_t z = 0; z < (alone ? 1 : t->zeros.n); z++)
         for (size_t b = 0; b < (alone ? 1 : t->buckets.n); b++) {
+            if (is_idle(w, t->zeros.at[z])) continue;
             w->config.at[DH_TUNE_ZERO] = t->zeros.at[z];
             w->config.at[DH_TUNE_BUCKET] = t->buckets.at[b];
             DH_TRY(each_step(w));
@@ -370,8 +380,7 @@ static bool is_folded(const dh_schedule_row *row)
 }
 
 /* One stage has one order, whatever the schedule (dh_job_schedule), so one wanted row
- * without folding stands for all: 1f1b, or the first. Breadth-first, which is of use with
- * parallel.regather alone, is not among them. */
+ * without folding stands for all: 1f1b, or the first. Breadth-first orders several stages. */
 static bool stands_for_all(const walk *w, size_t index)
 {
     size_t n, chosen = SIZE_MAX;
@@ -394,6 +403,7 @@ static bool combines(const walk *w, const dh_strategy *strategy, size_t index)
     if (!w->t->schedule_wanted[index] && !own) return false;
     if (row->pairs != (policy->order != NULL)) return false;
     if (w->config.at[DH_TUNE_PP] > 1 || is_folded(row)) return true;
+    if (row->breadth_first) return w->t->job->regather == DH_REGATHER_STAGE;
     return stands_for_all(w, index);
 }
 
@@ -404,7 +414,7 @@ static dh_status each_schedule(walk *w, const dh_strategy *strategy)
     for (size_t i = 0; i < n; i++) {
         if (!combines(w, strategy, i)) continue;
         w->config.at[DH_TUNE_SCHEDULE] = (int64_t)i;
-        if (rows[i]->n_chunks == 0 && w->config.at[DH_TUNE_PP] > 1)
+        if (rows[i]->n_chunks == 0 && (w->config.at[DH_TUNE_PP] > 1 || rows[i]->breadth_first))
             DH_TRY(each_stages(w));
         else if (is_allowed(w, DH_TUNE_STAGES, 1))
             DH_TRY(visit_one(w));

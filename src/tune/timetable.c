@@ -243,6 +243,55 @@ static bool count_slots(tune_timetable *t, dh_arena *arena)
     return t->counts != NULL;
 }
 
+/* ---- gathers --------------------------------------------------------------------------------- */
+
+static bool reads_parameters(const dh_pipe_action *a)
+{
+    return a->kind != DH_PIPE_W;
+}
+
+/* A slot that reads parameters of the stage of an action, in the same copy of the model. */
+static bool goes_through(const dh_schedule *s, const dh_pipe_slot *slot, const dh_pipe_action *a)
+{
+    for (int32_t k = 0; slot && k < slot->n_actions; k++) {
+        const dh_pipe_action *b = &slot->action[k];
+        if (reads_parameters(b) && b->stage == a->stage &&
+            s->copy_of[b->micro] == s->copy_of[a->micro])
+            return true;
+    }
+    return false;
+}
+
+static void count_gathers_of(tune_timetable *t, int32_t rank)
+{
+    const dh_schedule *s = t->schedule;
+    const dh_pipe_slot *before = NULL;
+    for (int32_t i = s->first_slot[rank]; i < s->first_slot[rank + 1]; i++) {
+        const dh_pipe_slot *slot = &s->slots[i];
+        bool reads = false;
+        for (int32_t k = 0; k < slot->n_actions; k++) {
+            const dh_pipe_action *a = &slot->action[k];
+            const int backward = a->kind != DH_PIPE_F;
+            if (!reads_parameters(a)) continue;
+            t->n_visits[backward][a->stage]++;
+            t->n_gathers[backward][a->stage] += !goes_through(s, before, a);
+            reads = true;
+        }
+        if (reads) before = slot;
+    }
+}
+
+static bool count_gathers(tune_timetable *t, dh_arena *arena)
+{
+    for (int backward = 0; backward < 2; backward++) {
+        t->n_gathers[backward] = DH_NEW_N(arena, int32_t, t->schedule->n_stages);
+        t->n_visits[backward] = DH_NEW_N(arena, int32_t, t->schedule->n_stages);
+        if (!t->n_gathers[backward] || !t->n_visits[backward]) return false;
+    }
+    for (int32_t r = 0; r < t->n_ranks; r++) count_gathers_of(t, r);
+    return true;
+}
+
 /* ---- entries -------------------------------------------------------------------------------- */
 
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
@@ -265,7 +314,7 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
     t->classes = DH_NEW_N(arena, tune_class, most_classes(t));
     if (!t->classes) return no_memory(ctx);
     DH_TRY(order_and_fill(ctx, t));
-    if (!count_slots(t, arena)) return no_memory(ctx);
+    if (!count_slots(t, arena) || !count_gathers(t, arena)) return no_memory(ctx);
     *table = t;
     return tune_moments_find(ctx, arena, t);
 }

@@ -130,6 +130,7 @@ void tune_share_out(const dh_tune_config *config, dh_job *job)
     job->zero = config->at[DH_TUNE_ZERO];
     job->zero1 &= job->zero == 1;
     if (job->zero < 2) job->gradient_sync = DH_GRADIENT_SYNC_LAST; /* as the degree has it */
+    if (job->zero < 3) job->regather = DH_REGATHER_MICRO;
     if (bucket >= 0) job->bucket_mb = (double)bucket;
     if (config->at[DH_TUNE_FUSE] >= 0) job->fuse = fuse_of(config->at[DH_TUNE_FUSE]);
     if (config->at[DH_TUNE_POST] >= 0) job->post_validation = config->at[DH_TUNE_POST] > 0;

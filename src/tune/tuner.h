@@ -63,6 +63,10 @@ typedef struct tune_timetable {
     int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
     int32_t *last; /* [n_copies][n_stages]: slot behind which the stage's gradients are complete */
+    /* [n_stages]: forwards, and backwards, that find the stage's parameters released where they
+     * stay for all slots that follow each other through it (dh_recipe.gathers_by_stage); all of
+     * them. */
+    int32_t *n_gathers[2], *n_visits[2];
     int32_t n_types, n_classes, n_slots, n_ranks;
     int32_t **moments; /* [n_ranks][n_moments of the rank] times 1 + 2 n_types: moments.c */
     size_t *n_moments; /* [n_ranks] */
@@ -137,7 +141,8 @@ typedef struct tune_block {
     dh_block_lives lives;
     double compute_ns[TUNE_N_PHASE], comm_ns[TUNE_N_PHASE][TUNE_N_COMM];
     double stream_ns[TUNE_N_PHASE][DH_N_STREAM]; /* operators and what starting them takes */
-    uint32_t n_launched[TUNE_N_PHASE];           /* operators of the compute stream */
+    double sure_ns[DH_N_STREAM];       /* of all phases: what no strategy saves (tune_least_ns) */
+    uint32_t n_launched[TUNE_N_PHASE]; /* operators of the compute stream */
 } tune_block;
 
 typedef struct tune_blocks {
@@ -160,6 +165,10 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
                            const tune_system *system, const tune_blocks *plain,
                            tune_blocks **blocks);
 void tune_blocks_fini(tune_blocks *blocks);
+/* Of a rank, and so of a step, whatever strategy, schedule and order: products, attention and the
+ * rings of context parallelism, of the stream that has most of them, as if all stages had as much.
+ * in        blocks: without any strategy's passes */
+double tune_least_ns(const tune_blocks *blocks, const dh_recipe *recipe);
 
 /* ---- chains.c: blocks one behind the other on their streams --------------------------------- */
 
@@ -280,6 +289,12 @@ dh_status tune_shared_timetable(dh_ctx *ctx, tune_shared *shared, const void *ke
 
 typedef DH_VEC(int64_t) tune_numbers;
 
+/* tune_least_ns of the last configuration; of: without what it does not go by; ns 0: of none. */
+typedef struct tune_least {
+    dh_tune_config of;
+    double ns;
+} tune_least;
+
 /* A thread's own, but for what is borrowed. */
 typedef struct tuner {
     dh_job *job;      /* a copy with the mesh and micro-batch at hand */
@@ -308,6 +323,7 @@ typedef struct tuner {
     dh_table decided; /* strategies, with what they leave to costs said */
     tune_memo memo[2][DH_N_TUNE_RECOMPUTE];
     DH_VEC(tune_blocks *) all_blocks;
+    tune_least least;
     double *scratch;
     size_t n_scratch;
 } tuner;
@@ -331,7 +347,9 @@ typedef struct tune_limits {
     double step_ns; /* above which it is neither one of the best nor the best with one of its
                      * values */
     double bytes;   /* at which, where it does not fit, it is not the one that would need least */
-    bool defer;     /* what is placed by a search of its own is bounded and not placed */
+    double
+        worth_ns; /* above which nobody asks how long a step takes exactly; 0: all is asked for */
+    bool defer;   /* what is placed by a search of its own is bounded and not placed */
 } tune_limits;
 
 typedef enum tune_outcome {
@@ -339,8 +357,10 @@ typedef enum tune_outcome {
     TUNE_BOUNDED,   /* it fits, and is not below the limit; nothing else is set */
     TUNE_LEFT_OUT,  /* placed by a search of its own, and by bounds on time or memory beyond the
                      * limits; nothing is set */
-    TUNE_DEFERRED,  /* the same, not looked at by limits: memory.peak_bytes, fits and step_ns are
-                     * bounds, below what they would be */
+    TUNE_BEHIND, /* its work alone takes longer than worth_ns: step_ns is that, nothing else is set
+                  */
+    TUNE_DEFERRED, /* the same, not looked at by limits: memory.peak_bytes, fits and step_ns are
+                    * bounds, below what they would be */
 } tune_outcome;
 
 /* A configuration of the mesh and micro-batch that the tuner has now. What is bounded takes longer
@@ -364,7 +384,8 @@ typedef struct tune_found {
     int64_t *places;   /* of these */
     size_t n_best, n_kept;
     DH_VEC(tune_value) values;
-    int64_t n_fit, n_too_large, n_refused, n_left_out;
+    int64_t n_fit, n_too_large, n_refused, n_left_out, n_behind;
+    double worth_ns; /* beyond which these are; 0: none are */
     const char *first_refusal;
     int64_t first_refused; /* its place */
 } tune_found;
@@ -382,6 +403,9 @@ dh_status tune_found_limits(dh_ctx *ctx, tune_found *found, const dh_tune_config
 /* outcome: TUNE_ESTIMATED or TUNE_BOUNDED */
 dh_status tune_found_estimate(dh_ctx *ctx, tune_found *found, const dh_tune_row *row,
                               tune_outcome outcome, int64_t place, tune_hints *hints);
+/* What takes longer than is worth a look; the row says at least how long. errors: DH_ENOMEM */
+dh_status tune_found_behind(dh_ctx *ctx, tune_found *found, const dh_tune_row *row, int64_t place,
+                            tune_hints *hints);
 /* Values that are not decided yet (-1) have no part in a refusal. */
 dh_status tune_found_refusal(dh_ctx *ctx, tune_found *found, const dh_tune_config *config,
                              const char *reason, int64_t place);

@@ -133,8 +133,9 @@ fails 1 'optimizer.fuse: many is not made of off, 1, 2, 4, 8' "$dhelix" tune "$t
     --cluster h100 --devices 16 $one --fuse many
 fails 1 'the first: optimizer.fuse and optimizer.post_validation exclude each other' "$dhelix" tune \
     "$tmp/job.yaml" --cluster h100 --devices 16 $one --fuse 4 --post-validation true --set parallel.pp=2
-fails 1 'no estimate of parameters that are gathered by virtual stage' "$dhelix" tune "$tmp/job.yaml" --cluster h100 \
-    --devices 16 --set parallel.zero=3 --set parallel.regather=stage
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 --strategies sequential --verify 1 \
+    --set parallel.zero=3 --set parallel.regather=stage --set parallel.pp=1 --set parallel.schedule=looped-bfs
+says 'looped-bfs'
 fails 1 'parallel.sequence: maybe is not made of true, false' "$dhelix" tune "$tmp/job.yaml" \
     --cluster h100 --devices 16 $one --sequence maybe
 

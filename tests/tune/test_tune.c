@@ -1,5 +1,7 @@
 /* Searches: estimates against simulations of every configuration of a small job, refusals,
  * memory, determinism. */
+#include <math.h>
+
 #include "dh_test.h"
 
 #include "dhelix/tune.h"
@@ -214,6 +216,46 @@ static void test_degrees_of_sharing(void **state)
     }
 }
 
+/* Parameters gathered for all micro-batches that follow each other through a virtual stage, on one
+ * pipeline stage and on several. */
+static void test_parameters_by_virtual_stage(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < (test_is_thin() ? 1 : 3); variant++) {
+        setup s = open_setup(dense);
+        dh_tune_options o = options_of(&s, variant < 2 ? 8 : 16);
+        o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_TP |
+                  1u << DH_TUNE_MICRO_BATCH;
+        o.strategies = "sequential";
+        o.schedules = "1f1b,looped-bfs";
+        o.zeros = "2,3";
+        s.job->recompute = DH_RECOMPUTE_FULL;
+        s.job->tp = variant == 1 ? 2 : 1;
+        s.job->cp = 1;
+        s.job->global_batch = 64;
+        s.job->zero1 = false;
+        s.job->zero = 3;
+        s.job->regather = DH_REGATHER_STAGE;
+        dh_tune *t = search(&s, &o);
+        int n_breadth = 0;
+        for (size_t i = 0; i < t->n_rows; i++) {
+            const int64_t *at = t->rows[i].config.at;
+            const bool breadth = at[DH_TUNE_PP] == 1 && at[DH_TUNE_STAGES] > 1;
+            if (breadth) assert_int_equal(at[DH_TUNE_ZERO], 3);
+            n_breadth += breadth;
+        }
+        const errors e = compare(t);
+        assert_int_equal(n_breadth, 3); /* 2, 4, 8 of 8 layers */
+        assert_true(e.mean < .05);
+        assert_true(e.worst < .20);
+        /* In pipelines gradients wait whole for what is sent, more of them than the estimate has. */
+        assert_true(e.least > .93 && e.most < 1.06);
+        assert_true(e.regret < 1.04);
+        dh_tune_destroy(t);
+        close_setup(&s);
+    }
+}
+
 /* How the optimizer steps: behind the norm of all gradients, ahead of it, or by pieces of buckets.
  */
 static void test_ways_to_step(void **state)
@@ -397,6 +439,10 @@ static void test_refused_inputs(void **state)
     o.fusions = NULL;
     o.posts = "true,true";
     assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EINVAL, "true, false, each once");
+    o.posts = NULL;
+    o.within = 0.5;
+    assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EINVAL,
+                 "within=0.5: 0, or at least 1");
     o = options_of(&s, 17); /* divides neither sequences nor heads; more than there are layers */
     assert_fails(&ctx, dh_tune_search(&ctx, s.job, &o, &t), DH_EINVAL, "no configuration of 17");
     close_setup(&s);
@@ -476,6 +522,7 @@ static void same_as_exhaustive(const char *text, dh_tune_options *o, const setup
 {
     o->n_simulated = 0;
     o->n_rows = 20000;
+    o->within = INFINITY;
     o->n_threads = 3;
     dh_tune *all = search(s, o);
     o->n_rows = 7;
@@ -532,6 +579,69 @@ static void test_bounds_leave_out_nothing_that_counts(void **state)
     close_setup(&s);
 }
 
+/* What a search of everything has within the limit stays as it is, whatever is not looked at; of
+ * the values that are gone it says at least how long they take, which is true. */
+static void same_within(const char *text, dh_tune_options *o, const setup *s)
+{
+    int64_t n_gone = 0;
+    o->n_simulated = 0;
+    o->n_rows = 5;
+    o->within = INFINITY;
+    dh_tune *all = search(s, o);
+    o->within = 1;
+    o->n_threads = 2;
+    dh_tune *some = search(s, o);
+    assert_true(all->n_behind == 0 && all->worth_ns == 0 && some->n_behind > 0);
+    assert_true(some->worth_ns >= all->rows[0].step_ns);
+    assert_int_equal(all->n_fit + all->n_too_large + all->n_left_out + all->n_refused,
+                     some->n_fit + some->n_too_large + some->n_left_out + some->n_refused +
+                         some->n_behind);
+    assert_int_equal(all->n_values, some->n_values);
+    for (size_t i = 0; i < some->n_rows; i++) {
+        if (some->rows[i].step_ns > some->worth_ns) break;
+        assert_memory_equal(&all->rows[i].config, &some->rows[i].config,
+                            sizeof some->rows[i].config);
+        assert_true(all->rows[i].step_ns == some->rows[i].step_ns);
+    }
+    for (size_t i = 0; i < some->n_values; i++) {
+        const dh_tune_value_row *a = &all->values[i], *b = &some->values[i];
+        assert_true(a->dim == b->dim && a->value == b->value);
+        assert_true(b->n_behind == 0 || b->least_ns > some->worth_ns);
+        if (a->n_fit == 0) continue;
+        if (a->best.step_ns <= some->worth_ns) {
+            assert_memory_equal(&a->best.config, &b->best.config, sizeof b->best.config);
+            assert_true(a->best.step_ns == b->best.step_ns);
+        } else if (b->n_fit == 0) {
+            n_gone++;
+            assert_true(b->n_behind > 0 && a->best.step_ns > some->worth_ns);
+            assert_non_null(strstr(b->why, "alone take"));
+        }
+    }
+    print_message("%s: %lld of %lld not looked at, %lld values gone\n", text,
+                  (long long)some->n_behind, (long long)(all->n_fit + all->n_too_large),
+                  (long long)n_gone);
+    assert_true(n_gone > 0);
+    dh_tune_destroy(all);
+    dh_tune_destroy(some);
+}
+
+/* No estimate is below what its work alone takes: the fastest with each value, whatever is free, of
+ * searches that leave out by work. */
+static void test_what_is_far_behind_is_not_looked_at(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 16);
+    o.strategies = TEST_SANITIZED ? "sequential,list" : "sequential,list,centauri,wavelet+";
+    o.fixed = 1u << DH_TUNE_MICRO_BATCH | (TEST_SANITIZED ? 1u << DH_TUNE_RECOMPUTE : 0);
+    s.job->seq_len =
+        256; /* 16 tokens a rank with cp 16: products that read more than they compute */
+    same_within("short sequences", &o, &s);
+    o.memory_bytes = 16e9;
+    same_within("short sequences, little memory", &o, &s);
+    close_setup(&s);
+}
+
 static void assert_same_row(const dh_tune_row *a, const dh_tune_row *b)
 {
     assert_memory_equal(&a->config, &b->config, sizeof a->config);
@@ -547,6 +657,7 @@ static void assert_same_search(const dh_tune *a, const dh_tune *b)
     assert_int_equal(a->n_too_large, b->n_too_large);
     assert_int_equal(a->n_refused, b->n_refused);
     assert_int_equal(a->n_left_out, b->n_left_out);
+    assert_int_equal(a->n_behind, b->n_behind);
     assert_int_equal(a->n_rows, b->n_rows);
     assert_int_equal(a->n_values, b->n_values);
     assert_string_equal(a->costs, b->costs);
@@ -558,6 +669,7 @@ static void assert_same_search(const dh_tune *a, const dh_tune *b)
         const dh_tune_value_row *x = &a->values[i], *y = &b->values[i];
         assert_true(x->dim == y->dim && x->value == y->value && x->n_fit == y->n_fit);
         assert_true(x->n_too_large == y->n_too_large && x->n_refused == y->n_refused);
+        assert_true(x->n_behind == y->n_behind && x->least_ns == y->least_ns);
         assert_same_row(&x->best, &y->best);
         assert_string_equal(x->why, y->why);
     }
@@ -592,6 +704,9 @@ static void test_threads_change_nothing(void **state)
     o.strategies = TEST_SANITIZED ? "sequential,list" : "sequential,centauri,list,wavelet+";
     if (TEST_SANITIZED) o.fixed |= 1u << DH_TUNE_MICRO_BATCH;
     same_with_threads(&s, &o);
+    o.within = 1.1;
+    same_with_threads(&s, &o);
+    o.within = 0;
     o.memory_bytes = 12e9;
     o.fixed |= 1u << DH_TUNE_MICRO_BATCH;
     o.strategies = "sequential,list";
@@ -618,6 +733,7 @@ int main(void)
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_ways_of_linear_attention),
         cmocka_unit_test(test_degrees_of_sharing),
+        cmocka_unit_test(test_parameters_by_virtual_stage),
         cmocka_unit_test(test_gradients_by_micro_batch),
         cmocka_unit_test(test_ways_to_step),
         cmocka_unit_test(test_whole_tokens),
@@ -629,6 +745,7 @@ int main(void)
         cmocka_unit_test(test_layers_that_do_not_divide_are_split),
         cmocka_unit_test(test_same_input_same_result),
         cmocka_unit_test(test_bounds_leave_out_nothing_that_counts),
+        cmocka_unit_test(test_what_is_far_behind_is_not_looked_at),
         cmocka_unit_test(test_threads_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
