@@ -166,7 +166,8 @@ TABLES = [("korthikanti-iteration", "iteration times, 22B to 1T, A100"), ("megat
           ("korthikanti-layer", "times of a layer, 22B, A100"), ("korthikanti-memory", "memory, 22B to 1T"),
           ("dhelix-throughput", "throughput of four systems, A40"), ("nccl-all-reduce", "all-reduce, 8 A100"),
           ("nemo-recipes", "NeMo, 8B to 405B, bf16 and fp8, H100"), ("nemo-long", "4K to 1M tokens, fp8, H100"),
-          ("mpt-h100", "MPT 760M to 70B under FSDP, H100")]
+          ("mpt-h100", "MPT 760M to 70B under FSDP, H100"), ("torchtitan", "torchtitan, 8B to 405B, H100 and H200"),
+          ("torchtitan-fsdp", "torchtitan under FSDP, A100 and H100")]
 LOWEST, HIGHEST = 0.7, 1.3  # predicted over published
 
 

@@ -68,7 +68,8 @@ static const dh_system systems[] = {
     {.name = "torchtitan",
      .doc = "PyTorch's torchtitan with compiled layers; eager: torchtitan+eager",
      .source = "torchtitan (arXiv 2410.06511), 2.2, and its models/llama3, whose attention repeats "
-               "keys and values before PyTorch's rings",
+               "keys and values before PyTorch's rings; how slow these are is inferred from its "
+               "benchmarks",
      .traits = HAS(WHOLE_LOGITS) | HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) |
                HAS(REPEATED_KV) | HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) | HAS(ROUNDED_ONCE) |
                HAS(TWO_STREAMS) | HAS(TORCH_RINGS)},

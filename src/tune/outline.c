@@ -70,7 +70,7 @@ static int64_t stage_of(const dh_program *p, const dh_recipe *r, uint32_t flat)
     const dh_block *block = &p->blocks.at[p->flats.at[flat].first_block];
     const dh_block_kind kind = p->graphs.at[block->graph]->kind;
     if (kind != DH_BLOCK_LAYER) return kind == DH_BLOCK_EMBED ? 0 : r->schedule->n_stages - 1;
-    return block->layer * r->schedule->n_stages / r->model.n_layers;
+    return (int64_t)block->layer * r->schedule->n_stages / r->model.n_layers;
 }
 
 /* The bucket of a rank's next virtual stage (behind) that is reduced last, since its blocks come

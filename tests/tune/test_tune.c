@@ -248,7 +248,8 @@ static void test_parameters_by_virtual_stage(void **state)
         assert_int_equal(n_breadth, 3); /* 2, 4, 8 of 8 layers */
         assert_true(e.mean < .05);
         assert_true(e.worst < .20);
-        /* In pipelines gradients wait whole for what is sent, more of them than the estimate has. */
+        /* In pipelines gradients wait whole for what is sent, more of them than the estimate has.
+         */
         assert_true(e.least > .93 && e.most < 1.06);
         assert_true(e.regret < 1.04);
         dh_tune_destroy(t);
