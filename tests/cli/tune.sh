@@ -139,6 +139,13 @@ says 'looped-bfs'
 fails 1 'parallel.sequence: maybe is not made of true, false' "$dhelix" tune "$tmp/job.yaml" \
     --cluster h100 --devices 16 $one --sequence maybe
 
+# What is far behind by its work alone is counted, and said at least how long it takes.
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --within 1 --set train.seq_len=256 \
+    --set train.micro_batch=1
+says 'more not looked at: products, attention and rings alone take more than'
+says ' ms or more'
+fails 2 'it must be a number from 1 to' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 --within 0.5
+
 # Without a cluster: this machine, by estimates.
 ok "$dhelix" tune examples/tp2.yaml --devices 4 $one --verify 2 --set profile=none
 says 'on 4 devices of this machine'
