@@ -186,9 +186,9 @@ static double exchange_factor(const system_costs *c, const dh_cost_op *op)
 }
 
 /* Calibrated: torchtitan_llama3_h100, its three rows of 8B with context parallelism, all on one
- * node: messages are 1 % of these steps, and shares of causal attention balanced by default
- * (pytorch issue 141429), so it is the computation that takes longer. What makes it so is not
- * known. */
+ * node: with eight ranks messages would take 3 % of the step if nothing hid them, and shares of
+ * causal attention are balanced by default (pytorch issue 141429), so it is the computation that
+ * takes longer. What makes it so is not known. */
 #define TORCH_RINGS_FACTOR 1.65
 
 static bool is_torch_ring(const system_costs *c, const dh_op *op)

@@ -65,7 +65,6 @@ typedef struct exploration {
     int64_t n_all, n_done;
     int64_t scout;     /* strategy of scouts; -1: none is wanted */
     double scouted_ns; /* the best of them; INFINITY: there is none yet */
-    double worth_ns;   /* as tune_limits has it */
     bool failed;
 } exploration;
 
@@ -263,10 +262,6 @@ static dh_status scout_units(worker *w)
     return each_unit(w, scout_one);
 }
 
-/* TUNING: of what takes half as long again as the best nobody wants to know how much longer
- * exactly; simulations stop there too (search.c). */
-#define WITHIN 1.5
-
 static dh_status find_worth(dh_ctx *ctx, const tuner *t, exploration *x)
 {
     const double asked = t->options->within;
@@ -274,7 +269,7 @@ static dh_status find_worth(dh_ctx *ctx, const tuner *t, exploration *x)
     if (all || x->scout < 0) return DH_OK;
     DH_TRY(run_all(ctx, x, scout_units));
     if (!isinf(x->scouted_ns))
-        x->worth_ns = x->found->worth_ns = (asked > 0 ? asked : WITHIN) * x->scouted_ns;
+        x->found->worth_ns = (asked > 0 ? asked : TUNE_WORTH) * x->scouted_ns;
     return DH_OK;
 }
 
@@ -343,7 +338,7 @@ static dh_status estimate_one(dh_ctx *ctx, void *user, const dh_tune_config *con
 {
     worker *w = user;
     const int64_t place = w->place++;
-    tune_limits limits = {.worth_ns = w->x->worth_ns, .defer = true};
+    tune_limits limits = {.worth_ns = w->x->found->worth_ns, .defer = true};
     pthread_mutex_lock(&w->x->lock);
     dh_status st = begin_one(w, config, place, refused ? NULL : &limits);
     if (st == DH_OK && refused) st = tune_found_refusal(ctx, w->x->found, config, refused, place);

@@ -118,10 +118,6 @@ static void put_first(search *s, const dh_tune_row *row)
     s->found.best[0] = *row;
 }
 
-/* TUNING: estimates are up to 25 % off; of what is further behind than this the reason is plain,
- * and simulating it takes longest. */
-#define WORTH_SIMULATING 1.5
-
 /* The best with a value, by estimate. What only a program refuses stays an estimate. */
 static dh_status simulate_value(search *s, size_t i)
 {
@@ -161,7 +157,7 @@ static void take_fastest(search *s)
 
 static dh_status simulate_values(search *s)
 {
-    const double limit_ns = s->found.n_best > 0 ? WORTH_SIMULATING * s->found.best[0].step_ns : 0;
+    const double limit_ns = s->found.n_best > 0 ? TUNE_WORTH * s->found.best[0].step_ns : 0;
     if (s->options->n_simulated == 0) return DH_OK;
     dh_progress_start(&s->progress, 0, (int64_t)s->found.values.n, 1, s->options->quiet);
     for (size_t i = 0; i < s->found.values.n; i++) {

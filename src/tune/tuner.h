@@ -342,14 +342,17 @@ dh_status tune_forget(dh_ctx *ctx, tuner *t);
 
 /* The job's system with a recomputation. errors: DH_EMISSING */
 dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system);
+/* TUNING: estimates are up to 25 % off; of what is so many times behind the reason is plain, and
+ * nobody wants to know how far exactly, by an estimate or a simulation. */
+#define TUNE_WORTH 1.5
+
 /* Beyond which a configuration changes nothing that a search says. */
 typedef struct tune_limits {
-    double step_ns; /* above which it is neither one of the best nor the best with one of its
-                     * values */
-    double bytes;   /* at which, where it does not fit, it is not the one that would need least */
-    double
-        worth_ns; /* above which nobody asks how long a step takes exactly; 0: all is asked for */
-    bool defer;   /* what is placed by a search of its own is bounded and not placed */
+    double step_ns;  /* above which it is neither one of the best nor the best with one of its
+                      * values */
+    double bytes;    /* at which, where it does not fit, it is not the one that would need least */
+    double worth_ns; /* above which work alone is TUNE_BEHIND; 0: nothing is */
+    bool defer;      /* what is placed by a search of its own is bounded and not placed */
 } tune_limits;
 
 typedef enum tune_outcome {
@@ -357,10 +360,10 @@ typedef enum tune_outcome {
     TUNE_BOUNDED,   /* it fits, and is not below the limit; nothing else is set */
     TUNE_LEFT_OUT,  /* placed by a search of its own, and by bounds on time or memory beyond the
                      * limits; nothing is set */
-    TUNE_BEHIND, /* its work alone takes longer than worth_ns: step_ns is that, nothing else is set
-                  */
-    TUNE_DEFERRED, /* the same, not looked at by limits: memory.peak_bytes, fits and step_ns are
-                    * bounds, below what they would be */
+    TUNE_DEFERRED,  /* the same, not looked at by limits: memory.peak_bytes, fits and step_ns are
+                     * bounds, below what they would be */
+    TUNE_BEHIND, /* its work alone takes longer than worth_ns, which step_ns then is; nothing else
+                  * is set */
 } tune_outcome;
 
 /* A configuration of the mesh and micro-batch that the tuner has now. What is bounded takes longer

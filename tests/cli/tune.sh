@@ -135,7 +135,7 @@ fails 1 'the first: optimizer.fuse and optimizer.post_validation exclude each ot
     "$tmp/job.yaml" --cluster h100 --devices 16 $one --fuse 4 --post-validation true --set parallel.pp=2
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 --strategies sequential --verify 1 \
     --set parallel.zero=3 --set parallel.regather=stage --set parallel.pp=1 --set parallel.schedule=looped-bfs
-says 'looped-bfs'
+says 'looped-bfs x'
 fails 1 'parallel.sequence: maybe is not made of true, false' "$dhelix" tune "$tmp/job.yaml" \
     --cluster h100 --devices 16 $one --sequence maybe
 
