@@ -110,9 +110,9 @@ static dh_status reserve(estimate *e)
     const size_t n = (size_t)DH_MAX(e->long_one->n_slots, e->short_one->n_slots) + 1;
     const size_t n_classes = (size_t)DH_MAX(e->long_one->n_classes, e->short_one->n_classes);
     const size_t n_types = (size_t)DH_MAX(e->long_one->n_types, e->short_one->n_types);
-    const size_t bytes = n * sizeof(double) + n_classes * sizeof(tune_slot_cost) +
-                         n_types * sizeof(tune_held) +
-                         n_ranks * (2 * sizeof(tune_rank_end) + sizeof(tune_outline *));
+    const size_t bytes =
+        n * sizeof(double) + n_classes * sizeof(tune_slot_cost) + n_types * sizeof(tune_held) +
+        n_ranks * (2 * sizeof(tune_rank_end) + 2 * sizeof(double) + sizeof(tune_outline *));
     if (bytes > t->n_scratch) {
         double *more = realloc(t->scratch, 2 * bytes);
         if (!more) return tune_no_memory(e->ctx);
@@ -123,7 +123,9 @@ static dh_status reserve(estimate *e)
     e->held = (tune_held *)(e->costs + n_classes);
     e->ends = (tune_rank_end *)(e->held + n_types);
     e->short_ends = e->ends + n_ranks;
-    e->outlines = (const tune_outline **)(e->short_ends + n_ranks);
+    e->heads = (double *)(e->short_ends + n_ranks);
+    e->tails = e->heads + n_ranks;
+    e->outlines = (const tune_outline **)(e->tails + n_ranks);
     return DH_OK;
 }
 
@@ -155,6 +157,33 @@ static void find_peaks(estimate *e)
         e->ends[r].peak_bytes += k * (e->ends[r].peak_bytes - e->short_ends[r].peak_bytes);
 }
 
+/* A rank begins when a micro-batch has gone through the stages before its first one, and of whole
+ * backwards the last one goes on through these when the rank has done its last. Nothing else runs
+ * in these slots: what would be beside a forward has not begun, beside a backward it has ended.
+ * Transfers come on top. floors: of slots (tune_slot_floor_ns), else what they take. */
+static void find_ends_of_pipe(estimate *e, bool floors)
+{
+    const tune_timetable *t = e->long_one;
+    const dh_schedule *s = t->schedule;
+    const bool whole = s->n_copies == 1 && !e->schedule->split_backward;
+    for (int32_t r = 0; r < t->n_ranks; r++) e->heads[r] = e->tails[r] = INFINITY;
+    for (int32_t c = 0; c < s->n_copies; c++) {
+        double head = 0, tail = 0;
+        for (int32_t v = 0; v < s->n_stages; v++) {
+            const int32_t r = s->rank_of[c * s->n_stages + v], type = t->type_of[v];
+            const tune_class f = {.kind = DH_PIPE_F, .f = -1, .type = type};
+            const tune_class b = {.kind = DH_PIPE_B, .f = -1, .type = type};
+            e->heads[r] = DH_MIN(e->heads[r], head);
+            e->tails[r] = DH_MIN(e->tails[r], tail);
+            head += floors ? tune_slot_floor_ns(e->basis.blocks, t, &f)
+                           : tune_slot_cost_of(&e->basis, t, &f).ns;
+            if (!whole) continue;
+            tail += floors ? tune_slot_floor_ns(e->basis.blocks, t, &b)
+                           : tune_slot_cost_of(&e->basis, t, &b).ns;
+        }
+    }
+}
+
 /* Slots of a rank, but for when they begin: at least this long by floors of classes. */
 static double least_of_rank(const tune_timetable *t, int32_t rank, const tune_slot_cost *costs)
 {
@@ -173,19 +202,24 @@ static void floors_of_one(estimate *e, const tune_timetable *table, tune_rank_en
 }
 
 /* No estimate of the configuration's step is below this, whatever its order of operators: each rank
- * has its slots' operators to run, and to step. */
+ * has its slots' operators to run, between what the pipeline does before and behind, and to step.
+ */
 static double least_step_ns(estimate *e)
 {
+    const bool ahead = dh_recipe_is_post_validated(&e->spec.recipe);
     const double k = left_out(e);
-    double most = 0;
+    double most = 0, optimizer = 0;
     if (k > 0) floors_of_one(e, e->short_one, e->short_ends);
     floors_of_one(e, e->long_one, e->ends);
+    find_ends_of_pipe(e, true);
     for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
-        double ns = e->ends[r].busy_ns + e->outlines[r]->optimizer_ns;
+        const double own = e->outlines[r]->optimizer_ns;
+        double ns = e->heads[r] + e->ends[r].busy_ns;
         if (k > 0) ns += k * (e->ends[r].busy_ns - e->short_ends[r].busy_ns);
-        most = DH_MAX(most, ns);
+        most = DH_MAX(most, ns + DH_MAX(e->tails[r], ahead ? own : 0));
+        optimizer = DH_MAX(optimizer, own);
     }
-    return most;
+    return ahead ? most : most + optimizer;
 }
 
 static void run_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
@@ -201,16 +235,22 @@ static void run_one(estimate *e, const tune_timetable *table, tune_rank_end *end
 static void run_schedule(estimate *e)
 {
     const double k = left_out(e);
+    double latest = 0;
     if (k > 0) run_one(e, e->short_one, e->short_ends);
     run_one(e, e->long_one, e->ends);
+    if (k > 0) find_ends_of_pipe(e, false);
     for (int32_t r = 0; k > 0 && r < e->long_one->n_ranks; r++) {
         tune_rank_end *end = &e->ends[r];
         const tune_rank_end *before = &e->short_ends[r];
         end->end_ns += k * (end->end_ns - before->end_ns);
         end->busy_ns += k * (end->busy_ns - before->busy_ns);
-        end->end_ns = DH_MAX(end->end_ns, end->busy_ns); /* a straight line may be off */
+        /* a straight line may be off */
+        end->end_ns = DH_MAX(end->end_ns, e->heads[r] + end->busy_ns);
+        latest = DH_MAX(latest, e->heads[r] + end->busy_ns + e->tails[r]);
         end->peak_bytes += k * (end->peak_bytes - before->peak_bytes);
     }
+    tune_rank_end *last = &e->ends[e->long_one->schedule->rank_of[0]];
+    last->end_ns = DH_MAX(last->end_ns, latest);
 }
 
 /* Activations beside which whole gradients that do not persist are all there: as many as there are
@@ -335,22 +375,24 @@ static double least_bytes(estimate *twin)
     return most;
 }
 
-/* The rank that has most to do, without a bubble. */
+/* The rank that has most to do, once the first micro-batch has come to it. */
 static double least_ns(const estimate *twin)
 {
     const tune_timetable *t = twin->long_one;
-    double most = 0;
-    for (int32_t k = 0; k < t->n_types; k++) {
+    const double n_micro = (double)twin->spec.recipe.n_micro;
+    double most = 0, head = 0;
+    for (int32_t r = 0; r < t->n_ranks; r++) {
         double ns[DH_N_PIPE_KINDS];
         for (int32_t kind = 0; kind < DH_N_PIPE_KINDS; kind++) {
-            const tune_class c = {.kind = kind, .f = -1, .type = k};
+            const tune_class c = {.kind = kind, .f = -1, .type = t->type_of[r]};
             ns[kind] = twin->basis.times ? tune_slot_cost_of(&twin->basis, t, &c).ns
                                          : tune_slot_floor_ns(twin->basis.blocks, t, &c);
         }
         const double backward = DH_MIN(ns[DH_PIPE_B], ns[DH_PIPE_I] + ns[DH_PIPE_W]);
-        most = DH_MAX(most, ns[DH_PIPE_F] + backward);
+        most = DH_MAX(most, head + n_micro * (ns[DH_PIPE_F] + backward));
+        head += ns[DH_PIPE_F];
     }
-    return most * (double)twin->spec.recipe.n_micro * (1 - ROUNDING);
+    return most * (1 - ROUNDING);
 }
 
 /* ---- work alone ------------------------------------------------------------------------------ */

@@ -15,6 +15,7 @@ typedef struct estimate {
     tune_slot_cost *costs; /* by class of the long one */
     tune_held *held;       /* by its types of stages */
     tune_rank_end *ends, *short_ends;
+    double *heads, *tails;         /* by rank: before its first slot, behind its last one */
     const tune_outline **outlines; /* by rank */
 } estimate;
 

@@ -480,6 +480,40 @@ static void squares_are_summed_exactly(void **state)
     buf_free(x);
 }
 
+/* Runs one at a time, and joined. */
+static void squares_by_runs(int64_t n, const float *x, double *digits)
+{
+    double pieces[2][DH_SQSUM_DIGITS] = {{0}};
+    for (int64_t i = 0; i < n; i += 32) {
+        dh_k_sqsum(DH_MIN((int64_t)32, n - i), x + i, pieces[1]);
+        dh_k_exact_sum(2, pieces[0], digits);
+        memcpy(pieces[0], digits, sizeof pieces[0]);
+    }
+}
+
+/* Vectors of runs: all near each other, growing through the whole range, with zeros between, with
+ * one run that is far from its neighbours, and with infinities. */
+static void squares_are_summed_by_vectors(void **state)
+{
+    uint64_t seed = test_seed("square vectors");
+    const int64_t n = 32 * 8 * 300 + 32 * 3 + 7;
+    double whole[DH_SQSUM_DIGITS], runs[DH_SQSUM_DIGITS];
+    for (int kind = 0; kind < 5; kind++) {
+        buf x = buf_random(DH_F32, n, 1, &seed);
+        for (int64_t i = 0; i < n; i++) {
+            const int grown = (int)(i * 270 / n) - 148;
+            const bool far = kind == 3 && i / 32 % 11 == 5;
+            if (kind != 0) f32(x)[i] = ldexpf(f32(x)[i], far ? -grown / 2 : grown);
+            if (kind == 2 && i / 32 % 3 > 0) f32(x)[i] = 0;
+            if (kind == 4 && i == n / 2) f32(x)[i] = INFINITY;
+        }
+        dh_k_sqsum(n, f32(x), whole);
+        squares_by_runs(n, f32(x), runs);
+        assert_memory_equal(whole, runs, sizeof whole);
+        buf_free(x);
+    }
+}
+
 static void square_sums_of_extremes(void **state)
 {
     float x[64] = {0};
@@ -526,6 +560,7 @@ const struct CMUnitTest pointwise_tests[] = {
     cmocka_unit_test(sums_are_in_order),
     cmocka_unit_test(sums_in_float64),
     cmocka_unit_test(squares_are_summed_exactly),
+    cmocka_unit_test(squares_are_summed_by_vectors),
     cmocka_unit_test(square_sums_of_extremes),
     cmocka_unit_test(finds_first_nonfinite),
 };

@@ -2,7 +2,8 @@
  * receives stand in two queues; whoever comes second finds the first, takes it
  * out, and copies straight from buffer to buffer. Small sends that come first
  * leave a copy behind and go on. Posting never waits, so a batch cannot deadlock. A member
- * that waits is woken once, when the last of its transfers is done. */
+ * that waits is woken once, when the last of its transfers is done, or, where copying that takes
+ * less long than waking, as it begins. */
 #include "local.h"
 
 #include <stdio.h>
@@ -123,6 +124,15 @@ static void wake(local_shared *s, local_slot *slot)
     pthread_mutex_lock(&s->lock);
 }
 
+/* Whether a member is woken before its transfer is copied: it is there by the time that it looks.
+ */
+static bool is_woken_first(const local_slot *slot, const local_post *post)
+{
+    /* TUNING: bytes; about what is copied while a thread wakes. */
+    enum { SHORT = 256 * 1024 };
+    return slot->n_open == 1 && !post->detached && post_bytes(post) <= SHORT;
+}
+
 /* Both are out of the queues; the lock is held, but not during the copy. */
 static void copy_pair(local_group *g, local_post *send, local_post *recv, local_post *partner)
 {
@@ -132,8 +142,10 @@ static void copy_pair(local_group *g, local_post *send, local_post *recv, local_
     if (!send->detached) claim_wire(s, send);
     recv->on_wire = send->on_wire;
     send->state = recv->state = POST_COPYING;
+    const bool first = other != me && is_woken_first(other, partner);
     send->met_ns = recv->met_ns = dh_now_ns();
     pthread_mutex_unlock(&s->lock);
+    if (first) pthread_cond_signal(&other->wake);
     if (send->count > 0) memmove(recv->buf, send->buf, (size_t)post_bytes(send));
     pthread_mutex_lock(&s->lock);
     finish(partner == send ? recv : send, me);

@@ -30,43 +30,14 @@ double dh_k_sum(int64_t n, const float *x)
 
 /* ---- exact sums of squares -------------------------------------------------------------- */
 
-/* Neal 2015, arXiv 1505.05571, 2: fixed point over the whole range, wide digits that take
- * many additions before they carry. A square of float32 is 2^-298 at least, of which the
- * last bit of a float64 is 2^-350; 2^31 sums of RUN squares fit above the largest. */
-enum { LOWEST = -352, RUN = 32, HIGHEST = 2 * 128 + 5 };
-
-typedef struct exact {
-    uint64_t digits[DH_SQSUM_DIGITS];
-    double odd; /* sum of what is not finite, else 0 */
-} exact;
-
-static void exact_add(exact *e, double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    const int exponent = (int)(bits >> 52);
-    if (exponent == 0) return;
-    if (exponent > 1023 + HIGHEST) { /* not finite: a sum of squares has no other sign */
-        e->odd += x;
-        return;
-    }
-    const uint64_t mantissa = (bits & ((UINT64_C(1) << 52) - 1)) | UINT64_C(1) << 52;
-    const int at = exponent - 1075 - LOWEST;
-    uint64_t *digit = &e->digits[at / 32];
-    const uint64_t above = mantissa >> (32 - at % 32);
-    digit[0] += (uint32_t)(mantissa << at % 32);
-    digit[1] += (uint32_t)above;
-    digit[2] += above >> 32;
-}
-
-static void exact_join(exact *e, const exact *other)
+static void exact_join(dh_exact *e, const dh_exact *other)
 {
     for (int i = 0; i < DH_SQSUM_DIGITS; i++) e->digits[i] += other->digits[i];
     e->odd += other->odd;
 }
 
 /* Digits below 2^32, but for the last: one form for one value. */
-static void exact_carry(exact *e)
+static void exact_carry(dh_exact *e)
 {
     for (int i = 0; i + 1 < DH_SQSUM_DIGITS; i++) {
         e->digits[i + 1] += e->digits[i] >> 32;
@@ -74,34 +45,29 @@ static void exact_carry(exact *e)
     }
 }
 
-static void exact_write(exact *e, double *digits)
+static void exact_write(dh_exact *e, double *digits)
 {
     exact_carry(e);
     for (int i = 0; i < DH_SQSUM_DIGITS; i++) digits[i] = (double)e->digits[i];
     if (e->odd != 0) digits[0] = e->odd;
 }
 
-static void exact_read(const double *digits, exact *e)
+static void exact_read(const double *digits, dh_exact *e)
 {
-    *e = (exact){.odd = isfinite(digits[0]) ? 0 : digits[0]};
+    *e = (dh_exact){.odd = isfinite(digits[0]) ? 0 : digits[0]};
     for (int i = 0; i < DH_SQSUM_DIGITS; i++)
         if (isfinite(digits[i])) e->digits[i] = (uint64_t)digits[i];
 }
 
-static void sqsum_part(int64_t n, const float *x, exact *sum)
-{
-    const dh_simd *simd = dh_simd_get();
-    *sum = (exact){{0}, 0};
-    for (int64_t i = 0; i < n; i += RUN) exact_add(sum, simd->sqsum(DH_MIN(RUN, n - i), x + i));
-}
-
 void dh_k_sqsum(int64_t n, const float *x, double *digits)
 {
-    exact parts[PARTS];
+    dh_exact parts[PARTS];
+    const dh_simd *simd = dh_simd_get();
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MIN)
     for (int64_t i = 0; i < PARTS; i++) {
         const int64_t start = part_start(n, i);
-        sqsum_part(part_start(n, i + 1) - start, x + start, &parts[i]);
+        parts[i] = (dh_exact){{0}, 0};
+        simd->exact_squares(part_start(n, i + 1) - start, x + start, &parts[i]);
     }
     for (int64_t i = 1; i < PARTS; i++) exact_join(&parts[0], &parts[i]);
     exact_write(&parts[0], digits);
@@ -109,7 +75,7 @@ void dh_k_sqsum(int64_t n, const float *x, double *digits)
 
 void dh_k_exact_sum(int64_t n, const double *rows, double *digits)
 {
-    exact sum = {{0}, 0}, row;
+    dh_exact sum = {{0}, 0}, row;
     for (int64_t i = 0; i < n; i++) {
         exact_read(rows + i * DH_SQSUM_DIGITS, &row);
         exact_join(&sum, &row);
@@ -119,11 +85,12 @@ void dh_k_exact_sum(int64_t n, const double *rows, double *digits)
 
 double dh_k_exact_value(const double *digits)
 {
-    exact e;
+    dh_exact e;
     double value = 0;
     exact_read(digits, &e);
     exact_carry(&e);
-    for (int i = DH_SQSUM_DIGITS; i-- > 0;) value += ldexp((double)e.digits[i], 32 * i + LOWEST);
+    for (int i = DH_SQSUM_DIGITS; i-- > 0;)
+        value += ldexp((double)e.digits[i], 32 * i + DH_EXACT_LOWEST);
     return e.odd != 0 ? e.odd : value;
 }
 

@@ -16,6 +16,15 @@ typedef struct dh_drop_row {
     float scale;        /* 1 / (1 - prob) */
 } dh_drop_row;
 
+/* A sum in fixed point (simd/exact.h): digits[i] times 2^(32 i + DH_EXACT_LOWEST), each wide enough
+ * to be added to many times; beside it the sum of what is not finite, else 0. */
+enum { DH_EXACT_LOWEST = -352 };
+
+typedef struct dh_exact {
+    uint64_t digits[DH_SQSUM_DIGITS];
+    double odd;
+} dh_exact;
+
 /* ---- attention: one call's operands and its scratch, cut for the inner loops ---- */
 
 enum {
@@ -60,7 +69,7 @@ typedef struct dh_simd {
     void (*add)(dh_dtype dtype, int64_t n, const void *a, const void *b, void *y);
     void (*scale)(dh_dtype dtype, int64_t n, float factor, const void *x, void *y);
     double (*sum)(int64_t n, const float *x);
-    double (*sqsum)(int64_t n, const float *x);
+    void (*exact_squares)(int64_t n, const float *x, dh_exact *sum);
     bool (*all_finite)(dh_dtype dtype, int64_t n, const void *x);
     void (*exp)(int64_t n, const float *x, float *y);
 

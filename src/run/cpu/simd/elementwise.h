@@ -76,11 +76,6 @@ static double sum(int64_t n, const float *x)
     return sum_doubles(false, n, x);
 }
 
-static double sqsum(int64_t n, const float *x)
-{
-    return sum_doubles(true, n, x);
-}
-
 INLINE bool all_finite_of(bool bf16, int64_t n, const void *x)
 {
     vu bad = {0};

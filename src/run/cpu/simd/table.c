@@ -5,6 +5,7 @@
 #include "run/cpu/simd/attn_grad.h"
 #include "run/cpu/simd/dropout.h"
 #include "run/cpu/simd/elementwise.h"
+#include "run/cpu/simd/exact.h"
 #include "run/cpu/simd/linear_attn.h"
 #include "run/cpu/simd/loss.h"
 #include "run/cpu/simd/norm.h"
@@ -18,7 +19,7 @@ const dh_simd DH_SIMD_TABLE = {
     .add = add,
     .scale = scale,
     .sum = sum,
-    .sqsum = sqsum,
+    .exact_squares = exact_squares,
     .all_finite = all_finite,
     .exp = exp_array,
     .norm_fwd = norm_fwd,
