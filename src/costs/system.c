@@ -72,7 +72,7 @@ static const dh_system systems[] = {
                "benchmarks",
      .traits = HAS(WHOLE_LOGITS) | HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) |
                HAS(REPEATED_KV) | HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) | HAS(ROUNDED_ONCE) |
-               HAS(TWO_STREAMS) | HAS(TORCH_RINGS)},
+               HAS(TWO_STREAMS) | HAS(SUMMED_ONCE) | HAS(TORCH_RINGS)},
     {.name = "nemo",
      .doc = "NVIDIA's NeMo on Megatron-Core with Transformer Engine; releases of 2024: "
             "nemo+second-flash",
@@ -247,6 +247,28 @@ static double second_product_factor(const dh_cost_op *op)
     return 1 + share_again(&g->dims, g->tensors.at[op->op->in[1]].which);
 }
 
+/* ---- parts of products ---- */
+
+/* Rows of a layer's product between tensor parallelism's collectives: all of the rank's tokens.
+ * What has fewer is a part of one. */
+static int64_t rows_left_out(const dh_cost_op *op)
+{
+    static const bool is_product[DH_N_OP_TYPE] = {[DH_OP_LINEAR] = true,
+                                                  [DH_OP_LINEAR_GELU] = true,
+                                                  [DH_OP_LINEAR_DGRAD] = true,
+                                                  [DH_OP_LINEAR_DGRAD_GELU] = true};
+    const dh_graph *g = op->graph;
+    if (!is_product[op->op->type] || g->kind != DH_BLOCK_LAYER || op->mesh->tp <= 1) return 0;
+    return DH_MAX(g->dims.batch * g->dims.seq - g->tensors.at[op->op->in[0]].shape[0], 0);
+}
+
+/* Of the whole product's rows. */
+static double share_of_rows(const dh_cost_op *op)
+{
+    const double n = (double)op->graph->tensors.at[op->op->in[0]].shape[0];
+    return n / (n + (double)rows_left_out(op));
+}
+
 /* ---- products of 8 bits: rounded once ---- */
 
 /* What a product is given, of which the first that reads an operand rounds it: the forward its
@@ -266,7 +288,8 @@ static bool rounds_weight(dh_op_type type)
 }
 
 /* Hopper's products of 8 bits read both operands along the shared axis, so that an operand of two
- * products is written twice: 2 bytes read and 2 written. Weights at a step's first micro-batch. */
+ * products is written twice: 2 bytes read and 2 written. Weights at a step's first micro-batch, for
+ * all parts of their product. */
 static double rounded_once_ns(const system_costs *c, const dh_cost_op *op)
 {
     const double bytes = 2 + 2, n_micro = (double)DH_MAX(c->job.n_micro, 1);
@@ -274,16 +297,20 @@ static double rounded_once_ns(const system_costs *c, const dh_cost_op *op)
     double elements = 0;
     if (rounds_first(op->op->type)) elements += (double)dh_tensor_elements(&in[op->op->in[0]]);
     if (rounds_weight(op->op->type))
-        elements += (double)dh_tensor_elements(&in[op->op->in[1]]) / n_micro;
+        elements += (double)dh_tensor_elements(&in[op->op->in[1]]) / n_micro * share_of_rows(op);
     return elements > 0 ? dh_cluster_memory_ns(&c->cluster, bytes * elements) : 0;
+}
+
+static bool is_ring_exchange(const dh_op *op)
+{
+    return op->type == DH_OP_RING_EXCHANGE || op->type == DH_OP_RING_EXCHANGE_BOTH;
 }
 
 /* A step of a ring that gathers: a product reads what came, where a ring of sums adds to it. */
 static bool passes_operand_on(const dh_cost_op *op)
 {
     const dh_graph *g = op->graph;
-    if (op->op->type != DH_OP_RING_EXCHANGE && op->op->type != DH_OP_RING_EXCHANGE_BOTH)
-        return false;
+    if (!is_ring_exchange(op->op)) return false;
     for (size_t i = 0; i < g->ops.n; i++)
         if (g->ops.at[i].in[0] == op->op->out[0] && rounds_first(g->ops.at[i].type)) return true;
     return false;
@@ -327,19 +354,6 @@ static double eager_factor(const dh_op *op)
     return factors[op->type] > 0 ? factors[op->type] : 1;
 }
 
-/* Rows of a layer's product between tensor parallelism's collectives: all of the rank's tokens.
- * What has fewer is a part of one. */
-static int64_t rows_left_out(const dh_cost_op *op)
-{
-    static const bool is_product[DH_N_OP_TYPE] = {[DH_OP_LINEAR] = true,
-                                                  [DH_OP_LINEAR_GELU] = true,
-                                                  [DH_OP_LINEAR_DGRAD] = true,
-                                                  [DH_OP_LINEAR_DGRAD_GELU] = true};
-    const dh_graph *g = op->graph;
-    if (!is_product[op->op->type] || g->kind != DH_BLOCK_LAYER || op->mesh->tp <= 1) return 0;
-    return DH_MAX(g->dims.batch * g->dims.seq - g->tensors.at[op->op->in[0]].shape[0], 0);
-}
-
 /* As its share of the whole product, which a model of devices charges what says so (tile_of). */
 static double part_ns(const system_costs *c, const dh_cost_op *op)
 {
@@ -350,12 +364,31 @@ static double part_ns(const system_costs *c, const dh_cost_op *op)
     return c->plain->solo(c->plain->self, &of_whole).ns;
 }
 
+/* A ring reads two and writes one at each of its n - 1 additions of a part; one pass, as PyTorch's
+ * fused_matmul_reduce_scatter has it (torch/distributed/_symmetric_memory, reduce_partials), reads
+ * n and writes one. 1: no addition of a ring's. */
+static double one_pass_share(const dh_cost_op *op)
+{
+    const dh_graph *g = op->graph;
+    const double n = (double)op->mesh->tp;
+    if (op->op->type != DH_OP_ADD || g->kind != DH_BLOCK_LAYER || n <= 1) return 1;
+    for (uint32_t k = 0; k < g->ops.n; k++) {
+        const dh_op *from = &g->ops.at[k];
+        if (!is_ring_exchange(from) || from->group != DH_GROUP_TP) continue;
+        for (int i = 0; i < 2; i++)
+            if (op->op->in[i] == from->out[0] || op->op->in[i] == from->out[1])
+                return (n + 1) / (3 * (n - 1));
+    }
+    return 1;
+}
+
 static dh_op_time solo(const void *self, const dh_cost_op *op)
 {
     const system_costs *c = self;
     dh_op_time t = c->plain->solo(c->plain->self, op);
     if (dh_system_has(&c->system, DH_TRAIT_TWO_STREAMS) && rows_left_out(op) > 0)
         t.ns = part_ns(c, op);
+    if (dh_system_has(&c->system, DH_TRAIT_SUMMED_ONCE)) t.ns *= one_pass_share(op);
     if (is_kv_exchange(op->op)) t.ns *= exchange_factor(c, op);
     if (is_torch_ring(c, op->op)) t.ns *= TORCH_RINGS_FACTOR;
     if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&

@@ -70,6 +70,8 @@ extern "C" {
     X(TWO_STREAMS, "two-streams",                                                                  \
       "parts of a layer's products, as rings have them, run on two streams in turn: together "     \
       "they fill their waves as the whole product does")                                           \
+    X(SUMMED_ONCE, "summed-once",                                                                  \
+      "rings of tensor parallelism keep partial sums and add all of them in one pass")             \
     X(OVERLAPPING_STEPS, "overlapping-steps",                                                      \
       "a stage begins its next step when it has ended its own (post-validation, Zero Bubble, 4), " \
       "so that planned schedules shorten the longest stage's span, not the step from end to end")

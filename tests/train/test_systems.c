@@ -96,6 +96,7 @@ static const struct {
     {"eager", context, NULL, false},
     {"first-flash", one, NULL, false},
     {"two-streams", rings, tensor, true},
+    {"summed-once", rings, tensor, true},
     {"torch-rings", context, one, false},
 };
 
@@ -137,6 +138,38 @@ static void test_rounded_once(void **state)
                 step_ns_on("h100", rounded_rings, "dhelix"));
     assert_true(step_ns_on("h100", tensor, "dhelix+rounded-once") ==
                 step_ns_on("h100", tensor, "dhelix"));
+}
+
+static double compute_ns(const char *text, const char *system)
+{
+    dh_sim *sim = simulate_on("h100", text, system);
+    const double ns = (double)sim->ranks[0].times.busy_ns[DH_ENGINE_COMPUTE];
+    dh_sim_destroy(sim);
+    return ns;
+}
+
+/* What a step has but once, however many micro-batches: a weight's rounding, and to step. */
+static double once_ns(const char *text, const char *system)
+{
+    char jobs[2][512];
+    for (int i = 0; i < 2; i++) snprintf(jobs[i], sizeof jobs[i], text, i + 1);
+    return 2 * compute_ns(jobs[0], system) - compute_ns(jobs[1], system);
+}
+
+/* A weight is rounded once, however many parts its product has. */
+static void test_weights_of_parts(void **state)
+{
+#define WIDE                                                                                       \
+    "model: {family: llama, n_layers: 1, width: 8192, n_heads: 64, n_kv_heads: 8, vocab: 8192, "   \
+    "ffn_width: 22016, max_seq: 2048}\n"                                                           \
+    "train: {dtype: bf16, seq_len: 2048, batch: %d, micro_batch: 1, fp8: hybrid}\n"                \
+    "parallel: {tp: 4, dp: 1}\noverlap: {barriers: full}\n"
+    static const char system[] = "dhelix+rounded-once+two-streams";
+    const double whole = once_ns(WIDE, system);
+    const double parts = once_ns(WIDE "strategy: intra-batch\n", system);
+    (void)state;
+    assert_true(whole > 1.02 * once_ns(WIDE, "dhelix"));
+    assert_true(fabs(parts / whole - 1) < 0.01);
 }
 
 /* Of a gated layer's seven products the second, fourth and sixth again: k, o, up. Times of products
@@ -221,10 +254,11 @@ static void test_not_trained(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traits),          cmocka_unit_test(test_scores_again),
-        cmocka_unit_test(test_second_products), cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_reading),         cmocka_unit_test(test_not_trained),
-        cmocka_unit_test(test_hopper),          cmocka_unit_test(test_rounded_once),
+        cmocka_unit_test(test_traits),           cmocka_unit_test(test_scores_again),
+        cmocka_unit_test(test_second_products),  cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_reading),          cmocka_unit_test(test_not_trained),
+        cmocka_unit_test(test_hopper),           cmocka_unit_test(test_rounded_once),
+        cmocka_unit_test(test_weights_of_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
