@@ -157,29 +157,39 @@ static void find_peaks(estimate *e)
         e->ends[r].peak_bytes += k * (e->ends[r].peak_bytes - e->short_ends[r].peak_bytes);
 }
 
+/* A slot without anything beside it. floors: tune_slot_floor_ns, else what it takes. */
+static double alone_ns(const estimate *e, dh_pipe_kind kind, int32_t type, bool floors)
+{
+    const tune_class c = {.kind = (int32_t)kind, .f = -1, .type = type};
+    return floors ? tune_slot_floor_ns(e->basis.blocks, e->long_one, &c)
+                  : tune_slot_cost_of(&e->basis, e->long_one, &c).ns;
+}
+
 /* A rank begins when a micro-batch has gone through the stages before its first one, and of whole
  * backwards the last one goes on through these when the rank has done its last. Nothing else runs
  * in these slots: what would be beside a forward has not begun, beside a backward it has ended.
- * Transfers come on top. floors: of slots (tune_slot_floor_ns), else what they take. */
+ * Transfers come on top. */
 static void find_ends_of_pipe(estimate *e, bool floors)
 {
     const tune_timetable *t = e->long_one;
     const dh_schedule *s = t->schedule;
     const bool whole = s->n_copies == 1 && !e->schedule->split_backward;
+    double f_ns = 0, b_ns = 0;
+    int32_t known = -1; /* type of these: stages that are alike follow each other */
     for (int32_t r = 0; r < t->n_ranks; r++) e->heads[r] = e->tails[r] = INFINITY;
     for (int32_t c = 0; c < s->n_copies; c++) {
         double head = 0, tail = 0;
         for (int32_t v = 0; v < s->n_stages; v++) {
-            const int32_t r = s->rank_of[c * s->n_stages + v], type = t->type_of[v];
-            const tune_class f = {.kind = DH_PIPE_F, .f = -1, .type = type};
-            const tune_class b = {.kind = DH_PIPE_B, .f = -1, .type = type};
+            const int32_t r = s->rank_of[c * s->n_stages + v];
+            if (t->type_of[v] != known) {
+                known = t->type_of[v];
+                f_ns = alone_ns(e, DH_PIPE_F, known, floors);
+                b_ns = whole ? alone_ns(e, DH_PIPE_B, known, floors) : 0;
+            }
             e->heads[r] = DH_MIN(e->heads[r], head);
             e->tails[r] = DH_MIN(e->tails[r], tail);
-            head += floors ? tune_slot_floor_ns(e->basis.blocks, t, &f)
-                           : tune_slot_cost_of(&e->basis, t, &f).ns;
-            if (!whole) continue;
-            tail += floors ? tune_slot_floor_ns(e->basis.blocks, t, &b)
-                           : tune_slot_cost_of(&e->basis, t, &b).ns;
+            head += f_ns;
+            tail += b_ns;
         }
     }
 }
@@ -380,15 +390,13 @@ static double least_ns(const estimate *twin)
 {
     const tune_timetable *t = twin->long_one;
     const double n_micro = (double)twin->spec.recipe.n_micro;
-    double most = 0, head = 0;
+    double most = 0, head = 0, backward = 0, ns[DH_N_PIPE_KINDS] = {0};
     for (int32_t r = 0; r < t->n_ranks; r++) {
-        double ns[DH_N_PIPE_KINDS];
-        for (int32_t kind = 0; kind < DH_N_PIPE_KINDS; kind++) {
-            const tune_class c = {.kind = kind, .f = -1, .type = t->type_of[r]};
-            ns[kind] = twin->basis.times ? tune_slot_cost_of(&twin->basis, t, &c).ns
-                                         : tune_slot_floor_ns(twin->basis.blocks, t, &c);
+        if (r == 0 || t->type_of[r] != t->type_of[r - 1]) {
+            for (int kind = 0; kind < DH_N_PIPE_KINDS; kind++)
+                ns[kind] = alone_ns(twin, (dh_pipe_kind)kind, t->type_of[r], !twin->basis.times);
+            backward = DH_MIN(ns[DH_PIPE_B], ns[DH_PIPE_I] + ns[DH_PIPE_W]);
         }
-        const double backward = DH_MIN(ns[DH_PIPE_B], ns[DH_PIPE_I] + ns[DH_PIPE_W]);
         most = DH_MAX(most, head + n_micro * (ns[DH_PIPE_F] + backward));
         head += ns[DH_PIPE_F];
     }

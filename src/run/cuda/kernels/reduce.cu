@@ -3,7 +3,7 @@
  * Exact sums (Neal 2015, arXiv 1505.05571, 2): the squares of each run of 32 elements are added in
  * float64 by a warp in a fixed order, runs as integers: each float64 is cut into digits of 32 bits,
  * which take 2^31 additions in 64 before they carry, and integers may be added in any order.
- * Reference: run/cpu/reduce.c. */
+ * Reference: run/cpu/reduce.c, simd/exact.h. */
 #include "run/cuda/kernels/device.cuh"
 
 enum { DIGITS = DH_SQSUM_DIGITS, LOWEST = -352, HIGHEST = 2 * 128 + 5 };
