@@ -14,8 +14,26 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <execinfo.h>
 
 #include "base/base.h"
+
+/* cmocka keeps a message for the thread that a test began on. On another one, such as a rank's, a
+ * failed assertion or a signal ends the process with status -1 and in silence: this says where. */
+static inline void test_show_end(int status, void *unused)
+{
+    static const char text[] =
+        "a test has ended on a thread of its own: failed assertion or signal\n";
+    void *frames[40];
+    if (status != -1) return;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    backtrace_symbols_fd(frames, backtrace(frames, 40), STDERR_FILENO);
+}
+
+__attribute__((constructor)) static inline void test_watch_end(void)
+{
+    on_exit(test_show_end, NULL);
+}
 
 /* Whether a sanitizer slows everything down. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -96,6 +96,7 @@ static bool has_next(const stream *s)
     return atomic_load(&s->done) < s->queue.n;
 }
 
+/* Of a stream that has one, and that nobody else runs. */
 static entry *next_of(const stream *s)
 {
     return &s->all->entries[s->queue.at[atomic_load(&s->done)]];
@@ -136,10 +137,13 @@ static bool arm(host_streams *h, stream *s)
 }
 
 /* Whether the thread that waits for a point makes the next call there itself: not one that goes on
- * behind the point. */
+ * behind the point. False once it is passed, which another thread may do at any time: behind the
+ * last command of a stream there is no next one to look at. */
 static bool makes_call(point until)
 {
-    return next_of(until.on)->done <= until.done;
+    const stream *s = until.on;
+    const uint32_t done = atomic_load(&s->done);
+    return done < until.done && s->all->entries[s->queue.at[done]].done <= until.done;
 }
 
 /* The stream that the calling thread is about to run because it has nothing else to do: one
