@@ -102,12 +102,24 @@ static int make_folder(void **state)
     return 0;
 }
 
-int main(void)
+/* Of the family that is named, or all. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_on_every_mesh),
         cmocka_unit_test(llama_on_every_mesh),
         cmocka_unit_test(mixtral_on_every_mesh),
     };
+    char pattern[40];
+    if (argc > 1) {
+        size_t i = 0;
+        while (i < DH_COUNTOF(families) && strcmp(argv[1], families[i].name) != 0) i++;
+        if (i == DH_COUNTOF(families)) {
+            fprintf(stderr, "no family %s: gpt2, llama, mixtral\n", argv[1]);
+            return EXIT_FAILURE;
+        }
+        snprintf(pattern, sizeof pattern, "%s_*", families[i].name);
+        cmocka_set_test_filter(pattern);
+    }
     return cmocka_run_group_tests(tests, make_folder, run_drop_dir);
 }
