@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "cuda_faults.h"
+#include "cuda_matrices.h"
 #include "run/cpu/fp8.h"
 #include "run/cuda/kernels.h"
 
@@ -79,7 +80,7 @@ static void codes_are_what_the_cpu_rounds_to(void **state)
 }
 
 /* Products of experts' rows, of codes, beside the cpu's of what it rounds to. */
-enum { X_E = 3, X_RUNS = 6, X_ROWS = 200, X_O = 40, X_I = 72 };
+enum { X_E = 3, X_RUNS = 6, X_ROWS = 200 };
 static const int64_t x_offsets[X_RUNS + 1] = {0, 7, 7, 71, 90, 91, 170};
 
 typedef struct experts_case {
@@ -87,6 +88,9 @@ typedef struct experts_case {
     dh_fp8_format a_format;
     bool accumulate;
 } experts_case;
+
+/* Tiles of 128 that are whole and cut; experts of odd rows, whose codes begin at any byte. */
+static const int64_t x_sizes[][2] = {{40, 72}, {131, 67}, {67, 200}};
 
 static dh_bf16 *bf16_of(buf x)
 {
@@ -113,37 +117,39 @@ static dh_cuda_codes encode(dh_fp8_format format, bool columns, const int64_t *o
     return (dh_cuda_codes){format, codes.raw, f32(scales)};
 }
 
-static void check_experts(const experts_case *c, uint64_t *seed)
+static void check_experts(const experts_case *c, int64_t O, int64_t I, uint64_t *seed)
 {
     dh_ctx ctx = DH_CTX_INIT;
     const bool forward = c->kind == DH_GROUPED_FORWARD, wgrad = c->kind == DH_GROUPED_WGRAD;
-    const int64_t a_cols = forward ? X_I : X_O, b_rows = wgrad ? X_ROWS : X_E * X_O;
-    const int64_t n_out = wgrad ? X_E * X_O * X_I : X_ROWS * (forward ? X_O : X_I);
-    const int64_t most = dh_cuda_fp8_row(X_ROWS) * dh_cuda_fp8_row(X_E * X_O);
-    const dh_grouped_desc d = {c->kind, DH_BF16, X_E, X_O, X_I, X_ROWS, c->accumulate};
+    const int64_t a_cols = forward ? I : O, b_rows = wgrad ? X_ROWS : X_E * O;
+    const int64_t n_out = wgrad ? X_E * O * I : X_ROWS * (forward ? O : I);
+    const int64_t most = dh_cuda_fp8_row(X_ROWS) * dh_cuda_fp8_row(X_E * O);
+    const dh_grouped_desc d = {c->kind, DH_BF16, X_E, O, I, X_ROWS, c->accumulate};
     buf in[2] = {buf_random(DH_BF16, X_ROWS * a_cols, 1, seed),
-                 buf_random(DH_BF16, b_rows * X_I, 1, seed)};
+                 buf_random(DH_BF16, b_rows * I, 1, seed)};
     buf rounded[2], codes[2], scales[2], out[2];
     for (int k = 0; k < 2; k++) {
-        const int64_t cols = k ? X_I : a_cols;
+        const int64_t cols = k ? I : a_cols;
         for (int64_t i = 0; i < in[k].n; i++)
             set(in[k], i, ldexp(get(in[k], i), (int)(i / cols % 5 - i % cols % 4)));
         rounded[k] = buf_new(DH_BF16, in[k].n);
         codes[k] = buf_new(DH_U8, most);
-        scales[k] = buf_new(DH_F32, DH_MAX(X_ROWS, X_E * X_I));
+        scales[k] = buf_new(DH_F32, DH_MAX(X_ROWS, X_E * DH_MAX(O, I)));
         out[k] = buf_random(wgrad ? DH_F32 : DH_BF16, n_out, 1, seed);
     }
     memcpy(out[1].raw, out[0].raw, (size_t)n_out * dh_dtype_bytes(out[0].dtype));
     const dh_cuda_codes a = encode(c->a_format, wgrad, x_offsets, X_ROWS, a_cols, in[0], rounded[0],
                                    codes[0], scales[0]);
     const dh_cuda_codes b = encode(DH_FP8_FORMAT_E4M3, !forward, wgrad ? x_offsets : NULL, b_rows,
-                                   X_I, in[1], rounded[1], codes[1], scales[1]);
+                                   I, in[1], rounded[1], codes[1], scales[1]);
     dh_grouped *g;
     assert_ok(&ctx, dh_grouped_create(&ctx, &d, &g));
     void *ws = scratch_new(dh_grouped_workspace(g));
     assert_ok(&ctx, dh_grouped_run(&ctx, g, X_RUNS, x_offsets, rounded[0].raw, rounded[1].raw,
                                    out[0].raw, ws));
+    const int64_t before = cuda_mma_count();
     dh_cuda_grouped_fp8(NULL, &d, X_RUNS, x_offsets, &a, &b, out[1].raw);
+    assert_true(cuda_mma_count() > before);
     for (int64_t i = 0; i < n_out; i++)
         check_value("experts in fp8", get(out[1], i), get(out[0], i), wgrad ? 2e-5 : 1e-2);
     scratch_free(ws, dh_grouped_workspace(g));
@@ -162,7 +168,9 @@ static void experts_multiply_codes(void **state)
                                          {DH_GROUPED_WGRAD, DH_FP8_FORMAT_E4M3, false},
                                          {DH_GROUPED_WGRAD, DH_FP8_FORMAT_E5M2, true}};
     uint64_t seed = test_seed("experts in fp8");
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) check_experts(&cases[i], &seed);
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++)
+        for (size_t k = 0; k < DH_COUNTOF(x_sizes); k += test_stride(1, 3))
+            check_experts(&cases[i], x_sizes[k][0], x_sizes[k][1], &seed);
 }
 
 /* ---- the same bits as the cpu, where that is promised ------------------------------------------

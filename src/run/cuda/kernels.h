@@ -315,7 +315,7 @@ void dh_cuda_grouped(dh_cuda_stream stream, const dh_grouped_desc *desc, int64_t
  *   forward  x by rows, w [E*O,I] by rows
  *   dgrad    dy by rows, w by columns of each expert
  *   wgrad    dy and x by columns of each expert's rows
- * The second one's are e4m3. */
+ * The second one's are e4m3. Codes begin at a multiple of 4 bytes. */
 typedef struct dh_cuda_codes {
     dh_fp8_format format;
     const uint8_t *codes;

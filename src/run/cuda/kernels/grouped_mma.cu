@@ -1,16 +1,21 @@
-/* Products of runs of rows of bf16, each with the matrix of its expert, on tensor cores (mma.cuh).
- * A block of eight warps makes a tile of 128 x 128 elements, a warp 64 x 32 of them, in slices of
- * 64 of the inner dimension, the next slice's copies under way while one is used. Slices lie in
- * shared memory as they do in memory: rows of what is summed over, or, of transposed operands, rows
- * of the result's.
+/* Products of runs of rows, each with the matrix of its expert, on tensor cores (mma.cuh): of bf16,
+ * and of codes of 8 bits, which are numbers of bf16 too and widened on their way into shared
+ * memory. Codes' scales go to sums, as they belong to what is summed over. A block of eight warps
+ * makes a tile of 128 x 128 elements, a warp 64 x 32 of them, in slices of 64 of the inner
+ * dimension, the next slice's copies under way while one is used. Slices lie in shared memory as
+ * they do in memory: rows of what is summed over, or, of transposed operands, rows of the result's.
  *
  *   kernel   a tile of  A               B
  *   rows     y, dx      rows of a run   w[e]; transposed in dx
  *   weights  dw[e]      dy transposed   x transposed, over the expert's runs in order
  *
- * Reference: dh_grouped_run. */
+ * Of codes no operand is transposed: what is summed over lies side by side. Reference:
+ * dh_grouped_run. */
+#define DH_FP8_FN static __device__ __forceinline__
 #include "run/cuda/kernels/grouped.cuh"
 #include "run/cuda/kernels/mma.cuh"
+
+#include "run/cpu/fp8.h"
 
 /* TUNING: guesses until one has run. Two slices of both operands take 64 KiB, and a thread has 64
  * sums. */
@@ -37,18 +42,54 @@ static_assert(sizeof(room_of<false, false>) <= MOST_SHARED, "slices do not fit")
 
 /* n rows of the result, or columns, and what is summed over: element (r, k) at r * step + k, or, of
  * a transposed operand, k * step + r. */
-struct operand {
-    const bf16 *at;
+template <class T> struct operand {
+    const T *at;
     int64_t step, n;
-    bool chunks;
+    bool chunks; /* as tile_source has it */
 };
 
 template <bool TRANSPOSED>
-DEVICE void fill(slice<TRANSPOSED> &to, const operand &m, int64_t r0, int64_t k0, int64_t n_inner)
+DEVICE void fill(slice<TRANSPOSED> &to, const operand<bf16> &m, int64_t r0, int64_t k0,
+                 int64_t n_inner)
 {
     const tile_source rows = {m.at + r0 * m.step + k0, m.step, m.n - r0, n_inner, m.chunks};
     const tile_source columns = {m.at + k0 * m.step + r0, m.step, n_inner, m.n - r0, m.chunks};
     fill_tile(to.at, TRANSPOSED ? columns : rows, (int)threadIdx.x, WARPS * WARP);
+}
+
+template <dh_fp8_format FORMAT> struct fp8 {
+    uint8_t code;
+};
+
+/* n codes of a chunk, 8 at most, as the lowest bytes. They begin at any address, and are read by
+ * the aligned words that they lie in. */
+DEVICE uint64_t load_codes(const void *x, int64_t n)
+{
+    const unsigned skip = (unsigned)((uintptr_t)x % 4);
+    const unsigned *words = (const unsigned *)((const char *)x - skip);
+    const int64_t n_bytes = skip + (n < CHUNK ? n : (int64_t)CHUNK);
+    uint64_t codes = words[0];
+    if (n_bytes > 4) codes |= (uint64_t)words[1] << 32;
+    codes >>= 8 * skip;
+    return n_bytes > 8 ? codes | (uint64_t)words[2] << (64 - 8 * skip) : codes;
+}
+
+/* Exact: bf16 has more bits and a wider range than either format. */
+template <dh_fp8_format FORMAT>
+DEVICE void fill(slice<false> &to, const operand<fp8<FORMAT>> &m, int64_t r0, int64_t k0,
+                 int64_t n_inner)
+{
+    const dh_fp8_grid grid = dh_fp8_grid_of(FORMAT);
+    for (int i = (int)threadIdx.x; i < TILE * (DEPTH / CHUNK); i += WARPS * WARP) {
+        const int r = i / (DEPTH / CHUNK), c = i % (DEPTH / CHUNK);
+        const int64_t n = r0 + r < m.n ? n_inner - c * CHUNK : 0;
+        const uint64_t codes = n > 0 ? load_codes(m.at + (r0 + r) * m.step + k0 + c * CHUNK, n) : 0;
+        run_of<bf16, CHUNK> *at = chunk_at(to.at, r, c);
+        for (int k = 0; k < CHUNK; k++) {
+            const float x = k < n ? dh_fp8_value(grid, (uint8_t)(codes >> 8 * k)) : 0;
+            at->at[k].bits = (uint16_t)(__float_as_uint(x) >> 16);
+        }
+    }
 }
 
 /* ---- products ----------------------------------------------------------------------------------
@@ -87,7 +128,28 @@ DEVICE void add_slice(const slice<A_TRANSPOSED> &a, const slice<B_TRANSPOSED> &b
     }
 }
 
-template <class T> DEVICE void write_sums(const warp_sums &sums, int64_t c0, const result<T> &to)
+/* What rows and columns of a result are multiplied by; NULL: by nothing. */
+struct scales {
+    const float *rows, *columns;
+};
+
+/* From a row and a column on; `are` false: none. */
+DEVICE scales scales_from(const scales &by, int64_t row, int64_t column, bool are)
+{
+    if (!by.rows || !are) return scales{nullptr, nullptr};
+    return scales{by.rows + row, by.columns + column};
+}
+
+/* The element at (row, c), which need not be there. */
+template <class T>
+DEVICE float scaled(const scales &by, const result<T> &to, int64_t row, int64_t c, float sum)
+{
+    if (!by.rows || row >= to.n_rows || c >= to.n_columns) return sum;
+    return sum * (by.rows[row] * by.columns[c]);
+}
+
+template <class T>
+DEVICE void write_sums(const warp_sums &sums, int64_t c0, const scales &by, const result<T> &to)
 {
     UNROLL
     for (int i = 0; i < M_PARTS; i++)
@@ -95,7 +157,8 @@ template <class T> DEVICE void write_sums(const warp_sums &sums, int64_t c0, con
             for (int e = 0; e < 4; e += 2) {
                 const int64_t row = warp_row() + i * MMA_ROWS + mma_row(e);
                 const int64_t c = c0 + warp_column() + j * MMA_COLUMNS + mma_column(e);
-                float x[2] = {sums[i][j][e], sums[i][j][e + 1]};
+                float x[2] = {scaled(by, to, row, c, sums[i][j][e]),
+                              scaled(by, to, row, c + 1, sums[i][j][e + 1])};
                 write_pair(to, row, c, x);
             }
 }
@@ -114,16 +177,19 @@ DEVICE inner_range inner_from(int64_t run, int64_t k0, int64_t end)
 /* ---- rows: forward and the gradient of the input ------------------------------------------------
  */
 
-/* y [R,n] = x [R,n_inner] w[e]; w[e] of w_expert elements, as an operand's n columns. */
-struct rows_rule {
+/* y [R,n] = x [R,n_inner] w[e]; w[e], from e * w_expert on, as an operand's n columns. Scales of x
+ * by rows, of w by e * n + c. */
+template <class A, class B> struct rows_rule {
     int64_t n_runs, R, E, n_inner, w_expert;
-    operand x, w;
+    operand<A> x;
+    operand<B> w;
+    scales by;
     bool pairs;
 };
 
-template <bool W_TRANSPOSED>
+template <bool W_TRANSPOSED, class A, class B>
 __global__ void __launch_bounds__(WARPS *WARP)
-    grouped_mma_rows(rows_rule g, const int64_t *offsets, bf16 *y)
+    grouped_mma_rows(rows_rule<A, B> g, const int64_t *offsets, bf16 *y)
 {
     typedef room_of<false, W_TRANSPOSED> room_type;
     DH_LAUNCHED_SHARED(room_type, room);
@@ -132,7 +198,8 @@ __global__ void __launch_bounds__(WARPS *WARP)
     const row_tile t = find_tile(blockIdx.x / column_tiles, TILE, g.n_runs, offsets, g.R, g.E);
     if (t.begin == t.end) return; /* all threads of the block */
     warp_sums sums = {};
-    operand x = g.x, w = g.w;
+    operand<A> x = g.x;
+    operand<B> w = g.w;
     x.n = t.end;
     w.at += t.expert < 0 ? 0 : t.expert * g.w_expert;
     walk<2>(
@@ -146,36 +213,39 @@ __global__ void __launch_bounds__(WARPS *WARP)
             add_slice(room.a[stage], room.b[stage], at.n, sums);
         });
     const result<bf16> to = {y + t.begin * n, n, t.end - t.begin, n, false, g.pairs};
-    write_sums(sums, c0, to);
+    write_sums(sums, c0, scales_from(g.by, t.begin, t.expert * n, t.expert >= 0), to);
 }
 
 /* ---- gradient of the weights
  * ----------------------------------------------------------------------- */
 
-/* dw[e] [O,I] = dy^T x over the expert's rows. */
-struct weights_rule {
+/* dw[e] [O,I] = dy^T x over the expert's rows. Scales by e * O + o and e * I + i. */
+template <class A, class B> struct weights_rule {
     int64_t n_runs, E;
-    operand dy, x;
+    operand<A> dy;
+    operand<B> x;
+    scales by;
     bool adds, pairs;
 };
 
 /* The first rows of an expert, from `at` on. */
-DEVICE inner_range rows_from(const weights_rule &g, const int64_t *offsets, inner_range at)
+DEVICE inner_range rows_from(int64_t n_runs, int64_t E, const int64_t *offsets, inner_range at)
 {
-    while (at.run < g.n_runs) {
+    while (at.run < n_runs) {
         const inner_range found = inner_from(at.run, at.k0, offsets[at.run + 1]);
         if (found.n > 0) return found;
-        at.run += g.E;
-        at.k0 = at.run < g.n_runs ? offsets[at.run] : 0;
+        at.run += E;
+        at.k0 = at.run < n_runs ? offsets[at.run] : 0;
     }
     return inner_range{at.run, 0, 0};
 }
 
 /* A block: a tile of one expert's matrix, over its runs in order. */
-static __global__ void __launch_bounds__(WARPS *WARP)
-    grouped_mma_weights(weights_rule g, const int64_t *offsets, float *dw)
+template <bool TRANSPOSED, class A, class B>
+__global__ void __launch_bounds__(WARPS *WARP)
+    grouped_mma_weights(weights_rule<A, B> g, const int64_t *offsets, float *dw)
 {
-    typedef room_of<true, true> room_type;
+    typedef room_of<TRANSPOSED, TRANSPOSED> room_type;
     DH_LAUNCHED_SHARED(room_type, room);
     const int64_t O = g.dy.n, I = g.x.n;
     const int64_t i_tiles = (I + TILE - 1) / TILE, o_tiles = (O + TILE - 1) / TILE;
@@ -184,10 +254,10 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     warp_sums sums = {};
     const inner_range first = {e, e < g.n_runs ? offsets[e] : 0, 0};
     walk<2>(
-        rows_from(g, offsets, first),
+        rows_from(g.n_runs, g.E, offsets, first),
         [&](const inner_range &at) {
             const inner_range behind = {at.run, at.k0 + DEPTH, 0};
-            return rows_from(g, offsets, behind);
+            return rows_from(g.n_runs, g.E, offsets, behind);
         },
         [&](const inner_range &at, int stage) {
             fill(room.a[stage], g.dy, o0, at.k0, at.n);
@@ -197,54 +267,96 @@ static __global__ void __launch_bounds__(WARPS *WARP)
             add_slice(room.a[stage], room.b[stage], at.n, sums);
         });
     const result<float> to = {dw + (e * O + o0) * I, I, O - o0, I, g.adds, g.pairs};
-    write_sums(sums, i0, to);
+    write_sums(sums, i0, scales_from(g.by, e * O + o0, e * I, true), to);
 }
 
 /* ---- launches ---------------------------------------------------------------------------------
  */
 
-static operand operand_of(const void *x, int64_t step, int64_t n)
+template <class T> static operand<T> operand_of(const void *x, int64_t step, int64_t n)
 {
-    const operand m = {(const bf16 *)x, step, n, in_runs(CHUNK, sizeof(bf16), x, step)};
+    const operand<T> m = {(const T *)x, step, n, in_runs(CHUNK, sizeof(bf16), x, step)};
     return m;
 }
 
-static void multiply_weights(dh_cuda_stream stream, const dh_grouped_desc *d, int64_t n_runs,
-                             const int64_t *offsets, const void *dy, const void *x, float *dw)
+template <bool TRANSPOSED, class A, class B>
+static void launch_weights(dh_cuda_stream stream, const dh_grouped_desc *d, int64_t n_runs,
+                           const int64_t *offsets, const operand<A> &dy, const operand<B> &x,
+                           const scales &by, float *dw)
 {
-    const weights_rule g = {n_runs,
-                            d->E,
-                            operand_of(dy, d->O, d->O),
-                            operand_of(x, d->I, d->I),
-                            d->accumulate,
-                            in_runs(2, sizeof(float), dw, d->I)};
-    launch_with(sizeof(room_of<true, true>), grouped_mma_weights,
+    const weights_rule<A, B> g = {
+        n_runs, d->E, dy, x, by, d->accumulate, in_runs(2, sizeof(float), dw, d->I)};
+    launch_with(sizeof(room_of<TRANSPOSED, TRANSPOSED>), grouped_mma_weights<TRANSPOSED, A, B>,
                 d->E * div_up(d->O, TILE) * div_up(d->I, TILE), MMA_THREADS, stream, g, offsets,
                 dw);
+}
+
+template <bool W_TRANSPOSED, class A, class B>
+static void launch_rows(dh_cuda_stream stream, const dh_grouped_desc *d, int64_t n_runs,
+                        const int64_t *offsets, const operand<A> &x, const operand<B> &w,
+                        int64_t w_expert, const scales &by, bf16 *y)
+{
+    const int64_t n = w.n, n_inner = d->kind == DH_GROUPED_FORWARD ? d->I : d->O;
+    const rows_rule<A, B> g = {
+        n_runs, d->rows, d->E, n_inner, w_expert, x, w, by, in_runs(2, sizeof(bf16), y, n)};
+    launch_with(sizeof(room_of<false, W_TRANSPOSED>), grouped_mma_rows<W_TRANSPOSED, A, B>,
+                most_row_tiles(d->rows, n_runs, TILE) * div_up(n, TILE), MMA_THREADS, stream, g,
+                offsets, y);
 }
 
 void dh_cuda_grouped_mma(dh_cuda_stream stream, const dh_grouped_desc *d, int64_t n_runs,
                          const int64_t *offsets, const void *a, const void *b, void *c)
 {
-    if (d->kind == DH_GROUPED_WGRAD) {
-        multiply_weights(stream, d, n_runs, offsets, a, b, (float *)c);
-        return;
+    const scales none = {nullptr, nullptr};
+    switch (d->kind) {
+    case DH_GROUPED_FORWARD:
+        launch_rows<false>(stream, d, n_runs, offsets, operand_of<bf16>(a, d->I, d->rows),
+                           operand_of<bf16>(b, d->I, d->O), d->O * d->I, none, (bf16 *)c);
+        break;
+    case DH_GROUPED_DGRAD:
+        launch_rows<true>(stream, d, n_runs, offsets, operand_of<bf16>(a, d->O, d->rows),
+                          operand_of<bf16>(b, d->I, d->I), d->O * d->I, none, (bf16 *)c);
+        break;
+    case DH_GROUPED_WGRAD:
+        launch_weights<true>(stream, d, n_runs, offsets, operand_of<bf16>(a, d->O, d->O),
+                             operand_of<bf16>(b, d->I, d->I), none, (float *)c);
+        break;
     }
-    const bool forward = d->kind == DH_GROUPED_FORWARD;
-    const int64_t n = forward ? d->O : d->I, n_inner = forward ? d->I : d->O;
-    const rows_rule g = {n_runs,
-                         d->rows,
-                         d->E,
-                         n_inner,
-                         d->O * d->I,
-                         operand_of(a, n_inner, d->rows),
-                         operand_of(b, d->I, n),
-                         in_runs(2, sizeof(bf16), c, n)};
-    const int64_t n_blocks = most_row_tiles(d->rows, n_runs, TILE) * div_up(n, TILE);
-    if (forward)
-        launch_with(sizeof(room_of<false, false>), grouped_mma_rows<false>, n_blocks, MMA_THREADS,
-                    stream, g, offsets, (bf16 *)c);
+}
+
+template <dh_fp8_format A_FORMAT>
+static void multiply_codes(dh_cuda_stream stream, const dh_grouped_desc *d, int64_t n_runs,
+                           const int64_t *offsets, const dh_cuda_codes *a, const dh_cuda_codes *b,
+                           void *c)
+{
+    typedef fp8<A_FORMAT> A;
+    typedef fp8<DH_FP8_FORMAT_E4M3> B;
+    const int64_t row_of_O = dh_cuda_fp8_row(d->O), row_of_I = dh_cuda_fp8_row(d->I);
+    const int64_t row_of_w = dh_cuda_fp8_row(d->E * d->O), row_of_rows = dh_cuda_fp8_row(d->rows);
+    const scales by = {a->scales, b->scales};
+    switch (d->kind) {
+    case DH_GROUPED_FORWARD:
+        launch_rows<false>(stream, d, n_runs, offsets, operand_of<A>(a->codes, row_of_I, d->rows),
+                           operand_of<B>(b->codes, row_of_I, d->O), d->O * row_of_I, by, (bf16 *)c);
+        break;
+    case DH_GROUPED_DGRAD:
+        launch_rows<false>(stream, d, n_runs, offsets, operand_of<A>(a->codes, row_of_O, d->rows),
+                           operand_of<B>(b->codes, row_of_w, d->I), d->O, by, (bf16 *)c);
+        break;
+    case DH_GROUPED_WGRAD:
+        launch_weights<false>(stream, d, n_runs, offsets,
+                              operand_of<A>(a->codes, row_of_rows, d->O),
+                              operand_of<B>(b->codes, row_of_rows, d->I), by, (float *)c);
+        break;
+    }
+}
+
+void dh_cuda_grouped_fp8(dh_cuda_stream stream, const dh_grouped_desc *d, int64_t n_runs,
+                         const int64_t *offsets, const dh_cuda_codes *a, const dh_cuda_codes *b,
+                         void *c)
+{
+    if (a->format == DH_FP8_FORMAT_E4M3)
+        multiply_codes<DH_FP8_FORMAT_E4M3>(stream, d, n_runs, offsets, a, b, c);
     else
-        launch_with(sizeof(room_of<false, true>), grouped_mma_rows<true>, n_blocks, MMA_THREADS,
-                    stream, g, offsets, (bf16 *)c);
+        multiply_codes<DH_FP8_FORMAT_E5M2>(stream, d, n_runs, offsets, a, b, c);
 }
