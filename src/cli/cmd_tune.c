@@ -101,7 +101,9 @@ static const dh_cli_option options[] = {
      .value = "N",
      .min = 1,
      .max = 1024,
-     .doc = "estimate with N threads; one a core. The result is the same with any number"},
+     .doc =
+         "estimate with N threads, simulate with as many, 8 at most; one a core. The result is the "
+         "same with any number"},
     {.name = "lengths",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, lengths),

@@ -409,7 +409,7 @@ static dh_status estimate_placed(dh_ctx *ctx, exploration *x)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-static size_t n_threads(const tuner *t)
+size_t tune_n_threads(const tuner *t)
 {
     if (t->options->n_threads > 0) return (size_t)t->options->n_threads;
     return (size_t)DH_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
@@ -417,7 +417,7 @@ static size_t n_threads(const tuner *t)
 
 static dh_status add_workers(dh_ctx *ctx, tuner *t, exploration *x)
 {
-    const size_t n = DH_MAX(DH_MIN(n_threads(t), x->groups.n), (size_t)1);
+    const size_t n = DH_MAX(DH_MIN(tune_n_threads(t), x->groups.n), (size_t)1);
     x->workers = calloc(n, sizeof *x->workers);
     if (!x->workers) return no_memory(ctx);
     for (size_t i = 0; i < n; i++) {

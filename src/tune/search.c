@@ -54,12 +54,9 @@ static dh_status check_stop(const search *s)
 }
 
 /* What only a program can say: the configuration is none after all. */
-static dh_status drop(search *s, size_t i)
+static dh_status drop(search *s, size_t i, const char *reason)
 {
     tune_found *f = &s->found;
-    char reason[sizeof s->ctx->message];
-    memcpy(reason, s->ctx->message, sizeof reason);
-    dh_ctx_reset(s->ctx);
     f->n_fit--;
     DH_TRY(tune_found_refusal(s->ctx, f, &f->best[i].config, reason, INT64_MAX));
     f->n_best--;
@@ -67,25 +64,54 @@ static dh_status drop(search *s, size_t i)
     return DH_OK;
 }
 
+static bool is_refused(const tune_simulation *sim)
+{
+    return sim->ctx.status == DH_EINVAL || sim->ctx.status == DH_EUNSUPPORTED;
+}
+
+static dh_status simulate(search *s, tune_simulation *sims, size_t n, int64_t n_before,
+                          const char *what)
+{
+    DH_TRY(check_stop(s));
+    tune_simulate(&s->t, sims, n, &s->progress, n_before, what);
+    DH_TRY(check_stop(s));
+    for (size_t i = 0; i < n; i++)
+        if (sims[i].ctx.status != DH_OK && !is_refused(&sims[i]))
+            return dh_fail(s->ctx, sims[i].ctx.status, "%s", sims[i].ctx.message);
+    return DH_OK;
+}
+
+/* The n best rows from the *i-th on, of which *n_fit have fitted so far; both go on. */
+static dh_status simulate_rows(search *s, tune_simulation *sims, size_t n, size_t *i, size_t *n_fit)
+{
+    for (size_t k = 0; k < n; k++) sims[k] = (tune_simulation){s->found.best[*i + k], DH_CTX_INIT};
+    DH_TRY(simulate(s, sims, n, (int64_t)*n_fit, "simulated"));
+    for (size_t k = 0; k < n; k++) {
+        if (is_refused(&sims[k])) {
+            DH_TRY(drop(s, *i, sims[k].ctx.message));
+            continue;
+        }
+        s->found.best[*i] = sims[k].row;
+        *n_fit += s->found.best[(*i)++].fits;
+    }
+    return DH_OK;
+}
+
+/* Until so many fit. */
 static dh_status simulate_best(search *s)
 {
     size_t i = 0, n_fit = 0;
     const size_t n = DH_MIN(s->found.n_best, s->options->n_simulated);
+    tune_simulation *sims = calloc(DH_MAX(n, (size_t)1), sizeof *sims);
+    dh_status st = sims ? DH_OK : no_memory(s->ctx);
     dh_progress_start(&s->progress, 0, (int64_t)n, 1, s->options->quiet);
     if (n > 0)
         dh_progress_note(&s->progress, "%lld of %lld configurations fit; simulating the best %zu",
                          (long long)s->found.n_fit, (long long)s->n_all, n);
-    while (i < s->found.n_best && n_fit < n) {
-        dh_progress_count(&s->progress, (int64_t)n_fit, "simulated");
-        DH_TRY(check_stop(s));
-        const dh_status st = tune_simulate(s->ctx, &s->t, &s->found.best[i]);
-        if (st == DH_EINVAL || st == DH_EUNSUPPORTED)
-            DH_TRY(drop(s, i));
-        else if (st != DH_OK)
-            return st;
-        else
-            n_fit += s->found.best[i++].fits;
-    }
+    while (st == DH_OK && i < s->found.n_best && n_fit < n)
+        st = simulate_rows(s, sims, DH_MIN(n - n_fit, s->found.n_best - i), &i, &n_fit);
+    free(sims);
+    DH_TRY(st);
     if (n > 0) dh_progress_clear(&s->progress);
     sort_rows(s->found.best, s->found.n_best);
     return DH_OK;
@@ -96,16 +122,12 @@ static bool is_same(const dh_tune_config *a, const dh_tune_config *b)
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* Of the configuration, where it has been simulated: among the best, or with an earlier value. */
-static const dh_tune_row *find_simulated(const search *s, const dh_tune_config *config, size_t n)
+/* Of the configuration, where it is among the best and has been simulated. */
+static const dh_tune_row *find_simulated(const search *s, const dh_tune_config *config)
 {
     for (size_t i = 0; i < s->found.n_best; i++)
         if (s->found.best[i].simulated_ns > 0 && is_same(&s->found.best[i].config, config))
             return &s->found.best[i];
-    for (size_t i = 0; i < n; i++) {
-        const dh_tune_row *row = &s->found.values.at[i].row.best;
-        if (row->simulated_ns > 0 && is_same(&row->config, config)) return row;
-    }
     return NULL;
 }
 
@@ -118,22 +140,42 @@ static void put_first(search *s, const dh_tune_row *row)
     s->found.best[0] = *row;
 }
 
-/* The best with a value, by estimate. What only a program refuses stays an estimate. */
-static dh_status simulate_value(search *s, size_t i)
+/* The best row of each value that is worth it, each once. */
+typedef struct value_sims {
+    double limit_ns;
+    tune_simulation *at;
+    size_t n;
+} value_sims;
+
+static const tune_simulation *find_value(const value_sims *sims, const dh_tune_config *config)
 {
-    dh_tune_value_row *v = &s->found.values.at[i].row;
-    const dh_tune_row *known = find_simulated(s, &v->best.config, i);
-    if (known) {
-        v->best = *known;
-        return DH_OK;
+    for (size_t i = 0; i < sims->n; i++)
+        if (is_same(&sims->at[i].row.config, config)) return &sims->at[i];
+    return NULL;
+}
+
+/* Those that were simulated among the best, or those that were not. */
+static void list_values(const search *s, value_sims *sims, bool simulated)
+{
+    for (size_t i = 0; i < s->found.values.n; i++) {
+        const dh_tune_value_row *v = &s->found.values.at[i].row;
+        const dh_tune_row *known = find_simulated(s, &v->best.config);
+        if (v->n_fit == 0 || v->best.step_ns > sims->limit_ns || !known == simulated) continue;
+        if (!find_value(sims, &v->best.config))
+            sims->at[sims->n++] = (tune_simulation){known ? *known : v->best, DH_CTX_INIT};
     }
-    const dh_status st = tune_simulate(s->ctx, &s->t, &v->best);
-    if (st == DH_EINVAL || st == DH_EUNSUPPORTED) {
-        dh_ctx_reset(s->ctx);
-        return DH_OK;
+}
+
+/* What only a program refuses stays an estimate. */
+static void take_values(search *s, const value_sims *sims)
+{
+    for (size_t i = 0; i < s->found.values.n; i++) {
+        dh_tune_row *best = &s->found.values.at[i].row.best;
+        const tune_simulation *sim = find_value(sims, &best->config);
+        if (!sim || is_refused(sim)) continue;
+        *best = sim->row;
+        if (best->fits) put_first(s, best);
     }
-    if (st == DH_OK && v->best.fits) put_first(s, &v->best);
-    return st;
 }
 
 /* A faster simulated row may have a value too, one that the estimates placed behind the best with
@@ -157,15 +199,20 @@ static void take_fastest(search *s)
 
 static dh_status simulate_values(search *s)
 {
-    const double limit_ns = s->found.n_best > 0 ? TUNE_WORTH * s->found.best[0].step_ns : 0;
+    value_sims sims = {s->found.n_best > 0 ? TUNE_WORTH * s->found.best[0].step_ns : 0, NULL, 0};
     if (s->options->n_simulated == 0) return DH_OK;
-    dh_progress_start(&s->progress, 0, (int64_t)s->found.values.n, 1, s->options->quiet);
-    for (size_t i = 0; i < s->found.values.n; i++) {
-        dh_progress_count(&s->progress, (int64_t)i, "values simulated, each with the best others");
-        DH_TRY(check_stop(s));
-        const dh_tune_value_row *v = &s->found.values.at[i].row;
-        if (v->n_fit > 0 && v->best.step_ns <= limit_ns) DH_TRY(simulate_value(s, i));
+    sims.at = calloc(s->found.values.n + 1, sizeof *sims.at);
+    if (!sims.at) return no_memory(s->ctx);
+    list_values(s, &sims, false);
+    dh_progress_start(&s->progress, 0, (int64_t)sims.n, 1, s->options->quiet);
+    const dh_status st =
+        simulate(s, sims.at, sims.n, 0, "values simulated, each with the best others");
+    if (st == DH_OK) {
+        list_values(s, &sims, true);
+        take_values(s, &sims);
     }
+    free(sims.at);
+    DH_TRY(st);
     dh_progress_clear(&s->progress);
     return DH_OK;
 }

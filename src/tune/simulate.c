@@ -1,13 +1,19 @@
-/* A configuration's step as `dhelix simulate` has it, and what it is made of. */
+/* A configuration's step as `dhelix simulate` has it, and what it is made of; of many, a thread
+ * each at a time. */
+#include <pthread.h>
+#include <stdlib.h>
+
 #include "train/recipe.h"
 #include "train/simulation.h"
 #include "tune/tuner.h"
 
+/* The search's job is every thread's: what is added to it goes to the arena. */
 static dh_status resolve_row(dh_ctx *ctx, const tuner *t, const dh_tune_config *config,
-                             dh_resolved **job)
+                             dh_arena *arena, dh_resolved **job)
 {
     const dh_resolve_options how = {.cluster = t->options->cluster, .quiet = true};
     dh_job own = *t->job;
+    own.arena = arena;
     own.layer_split = t->own_split; /* not that of the mesh that was visited last */
     DH_TRY(dh_tune_apply(ctx, config, &own));
     return dh_job_resolve(ctx, &own, &how, job);
@@ -47,12 +53,11 @@ static dh_status add_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim 
     return DH_OK;
 }
 
-dh_status tune_simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row)
+static dh_status simulate_resolved(dh_ctx *ctx, const tuner *t, const dh_resolved *job,
+                                   dh_tune_row *row)
 {
     const dh_train_simulation how = {.n_slow_nodes = 0};
-    dh_resolved *job;
     dh_sim *sim = NULL;
-    DH_TRY(resolve_row(ctx, t, &row->config, &job));
     dh_status st = dh_train_simulate(ctx, job, &how, &sim);
     if (st == DH_OK) {
         row->simulated_ns = sim->step_ns;
@@ -61,6 +66,82 @@ dh_status tune_simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row)
         row->fits = (double)row->simulated_bytes <= t->memory_bytes;
     }
     dh_sim_destroy(sim);
-    dh_resolved_destroy(job);
     return st;
+}
+
+static dh_status simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row)
+{
+    dh_resolved *job = NULL;
+    dh_arena *arena = dh_arena_create();
+    if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory simulating a configuration");
+    dh_status st = resolve_row(ctx, t, &row->config, arena, &job);
+    if (st == DH_OK) st = simulate_resolved(ctx, t, job, row);
+    dh_resolved_destroy(job);
+    dh_arena_destroy(arena);
+    return st;
+}
+
+/* ---- many ------------------------------------------------------------------------------------ */
+
+/* TUNING: a simulation has a few hundred MB. */
+enum { MOST_AT_ONCE = 8 };
+
+typedef struct crew {
+    const tuner *t;
+    tune_simulation *at;
+    size_t n;
+    dh_progress *progress;
+    int64_t n_before; /* what progress counts from */
+    const char *what;
+    pthread_mutex_t lock; /* of all below, and of progress */
+    size_t n_taken, n_done;
+    bool failed;
+} crew;
+
+/* What is not possible is a result as others are. */
+static bool is_failure(dh_status st)
+{
+    return st != DH_OK && st != DH_EINVAL && st != DH_EUNSUPPORTED;
+}
+
+/* The next to simulate, in their order; NULL: there is none, or none is wanted any more. */
+static tune_simulation *take(crew *c)
+{
+    const volatile sig_atomic_t *stop = c->t->options->stop;
+    pthread_mutex_lock(&c->lock);
+    dh_progress_count(c->progress, c->n_before + (int64_t)c->n_done, c->what);
+    const bool ends = c->failed || c->n_taken == c->n || (stop && *stop);
+    tune_simulation *s = ends ? NULL : &c->at[c->n_taken++];
+    pthread_mutex_unlock(&c->lock);
+    return s;
+}
+
+static void put(crew *c, dh_status st)
+{
+    pthread_mutex_lock(&c->lock);
+    c->n_done++;
+    c->failed |= is_failure(st);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void *work(void *arg)
+{
+    crew *c = arg;
+    for (tune_simulation *s = take(c); s; s = take(c)) put(c, simulate(&s->ctx, c->t, &s->row));
+    return NULL;
+}
+
+void tune_simulate(const tuner *t, tune_simulation *at, size_t n, dh_progress *progress,
+                   int64_t n_before, const char *what)
+{
+    crew c = {.t = t, .at = at, .n = n, .progress = progress, .n_before = n_before, .what = what};
+    pthread_t threads[MOST_AT_ONCE];
+    size_t n_threads = 0;
+    pthread_mutex_init(&c.lock, NULL);
+    const size_t wanted = DH_MIN(DH_MIN(tune_n_threads(t), n), (size_t)MOST_AT_ONCE);
+    while (n_threads + 1 < wanted && pthread_create(&threads[n_threads], NULL, work, &c) == 0)
+        n_threads++;
+    work(&c);
+    for (size_t i = 0; i < n_threads; i++) pthread_join(threads[i], NULL);
+    pthread_mutex_destroy(&c.lock);
 }

@@ -425,10 +425,23 @@ void tune_found_sort(tune_found *found);
 dh_status tune_explore(dh_ctx *ctx, tuner *t, tune_found *found, dh_progress *progress,
                        int64_t *n_all);
 
+/* options->n_threads, or one for each core. */
+size_t tune_n_threads(const tuner *t);
+
 /* ---- simulate.c ----------------------------------------------------------------------------- */
 
-/* The row's simulated figures, and whether it fits by them. errors: as dh_train_simulate */
-dh_status tune_simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row);
+/* A row of which the simulated figures, and whether it fits by them, are wanted; errors as of
+ * dh_train_simulate are left in ctx. */
+typedef struct tune_simulation {
+    dh_tune_row row;
+    dh_ctx ctx; /* begins as DH_CTX_INIT */
+} tune_simulation;
+
+/* Each by itself, as many at once as the search has threads; those after one that fails, but for
+ * DH_EINVAL and DH_EUNSUPPORTED, and all once options->stop is set, may be left as they are.
+ * progress: n_before of `what` are done. */
+void tune_simulate(const tuner *t, tune_simulation *at, size_t n, dh_progress *progress,
+                   int64_t n_before, const char *what);
 
 /* ---- space.c: the configurations of a job --------------------------------------------------- */
 

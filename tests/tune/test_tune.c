@@ -496,33 +496,15 @@ static void test_layers_that_do_not_divide_are_split(void **state)
     close_setup(&s);
 }
 
-static void test_same_input_same_result(void **state)
-{
-    (void)state;
-    setup s = open_setup(dense);
-    dh_tune_options o = options_of(&s, test_is_thin() ? 4 : 8);
-    o.n_simulated = 2;
-    o.n_rows = 50;
-    dh_tune *a = search(&s, &o), *b = search(&s, &o);
-    assert_int_equal(a->n_rows, b->n_rows);
-    assert_int_equal(a->n_fit, b->n_fit);
-    for (size_t i = 0; i < a->n_rows; i++) {
-        assert_memory_equal(&a->rows[i].config, &b->rows[i].config, sizeof a->rows[i].config);
-        assert_memory_equal(a->rows[i].item_ns, b->rows[i].item_ns, sizeof a->rows[i].item_ns);
-        assert_int_equal(a->rows[i].simulated_ns, b->rows[i].simulated_ns);
-        assert_string_equal(a->rows[i].why, b->rows[i].why);
-    }
-    dh_tune_destroy(a);
-    dh_tune_destroy(b);
-    close_setup(&s);
-}
-
 static void assert_same_row(const dh_tune_row *a, const dh_tune_row *b)
 {
     assert_memory_equal(&a->config, &b->config, sizeof a->config);
     assert_true(a->fits == b->fits && a->step_ns == b->step_ns);
     assert_memory_equal(a->item_ns, b->item_ns, sizeof a->item_ns);
     assert_memory_equal(&a->memory, &b->memory, sizeof a->memory);
+    assert_int_equal(a->simulated_ns, b->simulated_ns);
+    assert_int_equal(a->simulated_bytes, b->simulated_bytes);
+    assert_memory_equal(a->simulated_item_ns, b->simulated_item_ns, sizeof a->simulated_item_ns);
 }
 
 /* What bounds leave out changes nothing: the best, and the best with each value, are those of a
@@ -670,7 +652,6 @@ static void assert_same_search(const dh_tune *a, const dh_tune *b)
 static void same_with_threads(const setup *s, dh_tune_options *o)
 {
     static const int64_t more[] = {2, 3, 16};
-    o->n_simulated = 0;
     o->n_rows = 20;
     o->n_threads = 1;
     dh_tune *one = search(s, o);
@@ -686,6 +667,20 @@ static void same_with_threads(const setup *s, dh_tune_options *o)
     dh_tune_destroy(one);
 }
 
+/* Rows are simulated in batches by threads, and tell what one after the other do. */
+static void test_same_input_same_result(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, test_is_thin() ? 4 : 8);
+    o.n_simulated = 3;
+    if (TEST_SANITIZED) o.strategies = "sequential,list";
+    same_with_threads(&s, &o);
+    o.memory_bytes = 16e9;
+    same_with_threads(&s, &o);
+    close_setup(&s);
+}
+
 /* Dense and with experts, what fits seldom, and with the costs of this machine. */
 static void test_threads_change_nothing(void **state)
 {
@@ -693,6 +688,7 @@ static void test_threads_change_nothing(void **state)
     setup s = open_setup(dense);
     dh_tune_options o = options_of(&s, 16);
     o.fixed = 1u << DH_TUNE_RECOMPUTE;
+    o.n_simulated = 0;
     o.strategies = TEST_SANITIZED ? "sequential,list" : "sequential,centauri,list,wavelet+";
     if (TEST_SANITIZED) o.fixed |= 1u << DH_TUNE_MICRO_BATCH;
     same_with_threads(&s, &o);
@@ -704,6 +700,7 @@ static void test_threads_change_nothing(void **state)
     o.strategies = "sequential,list";
     same_with_threads(&s, &o);
     o = options_of(&s, 4);
+    o.n_simulated = 0;
     o.cluster = NULL;
     o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_MICRO_BATCH;
     o.strategies = "sequential";
@@ -712,6 +709,7 @@ static void test_threads_change_nothing(void **state)
     close_setup(&s);
     s = open_setup(experts);
     o = options_of(&s, 8);
+    o.n_simulated = 0;
     o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_MICRO_BATCH;
     o.strategies = "sequential";
     same_with_threads(&s, &o);
