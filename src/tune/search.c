@@ -64,11 +64,6 @@ static dh_status drop(search *s, size_t i, const char *reason)
     return DH_OK;
 }
 
-static bool is_refused(const tune_simulation *sim)
-{
-    return sim->ctx.status == DH_EINVAL || sim->ctx.status == DH_EUNSUPPORTED;
-}
-
 static dh_status simulate(search *s, tune_simulation *sims, size_t n, int64_t n_before,
                           const char *what)
 {
@@ -76,7 +71,7 @@ static dh_status simulate(search *s, tune_simulation *sims, size_t n, int64_t n_
     tune_simulate(&s->t, sims, n, &s->progress, n_before, what);
     DH_TRY(check_stop(s));
     for (size_t i = 0; i < n; i++)
-        if (sims[i].ctx.status != DH_OK && !is_refused(&sims[i]))
+        if (sims[i].ctx.status != DH_OK && !tune_is_refused(&sims[i]))
             return dh_fail(s->ctx, sims[i].ctx.status, "%s", sims[i].ctx.message);
     return DH_OK;
 }
@@ -87,7 +82,7 @@ static dh_status simulate_rows(search *s, tune_simulation *sims, size_t n, size_
     for (size_t k = 0; k < n; k++) sims[k] = (tune_simulation){s->found.best[*i + k], DH_CTX_INIT};
     DH_TRY(simulate(s, sims, n, (int64_t)*n_fit, "simulated"));
     for (size_t k = 0; k < n; k++) {
-        if (is_refused(&sims[k])) {
+        if (tune_is_refused(&sims[k])) {
             DH_TRY(drop(s, *i, sims[k].ctx.message));
             continue;
         }
@@ -172,7 +167,7 @@ static void take_values(search *s, const value_sims *sims)
     for (size_t i = 0; i < s->found.values.n; i++) {
         dh_tune_row *best = &s->found.values.at[i].row.best;
         const tune_simulation *sim = find_value(sims, &best->config);
-        if (!sim || is_refused(sim)) continue;
+        if (!sim || tune_is_refused(sim)) continue;
         *best = sim->row;
         if (best->fits) put_first(s, best);
     }

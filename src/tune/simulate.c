@@ -1,7 +1,6 @@
 /* A configuration's step as `dhelix simulate` has it, and what it is made of; of many, a thread
  * each at a time. */
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "train/recipe.h"
 #include "train/simulation.h"
@@ -83,6 +82,11 @@ static dh_status simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row)
 
 /* ---- many ------------------------------------------------------------------------------------ */
 
+bool tune_is_refused(const tune_simulation *s)
+{
+    return s->ctx.status == DH_EINVAL || s->ctx.status == DH_EUNSUPPORTED;
+}
+
 /* TUNING: a simulation has a few hundred MB. */
 enum { MOST_AT_ONCE = 8 };
 
@@ -98,12 +102,6 @@ typedef struct crew {
     bool failed;
 } crew;
 
-/* What is not possible is a result as others are. */
-static bool is_failure(dh_status st)
-{
-    return st != DH_OK && st != DH_EINVAL && st != DH_EUNSUPPORTED;
-}
-
 /* The next to simulate, in their order; NULL: there is none, or none is wanted any more. */
 static tune_simulation *take(crew *c)
 {
@@ -116,18 +114,21 @@ static tune_simulation *take(crew *c)
     return s;
 }
 
-static void put(crew *c, dh_status st)
+static void put(crew *c, const tune_simulation *s)
 {
     pthread_mutex_lock(&c->lock);
     c->n_done++;
-    c->failed |= is_failure(st);
+    c->failed |= s->ctx.status != DH_OK && !tune_is_refused(s);
     pthread_mutex_unlock(&c->lock);
 }
 
 static void *work(void *arg)
 {
     crew *c = arg;
-    for (tune_simulation *s = take(c); s; s = take(c)) put(c, simulate(&s->ctx, c->t, &s->row));
+    for (tune_simulation *s = take(c); s; s = take(c)) {
+        (void)simulate(&s->ctx, c->t, &s->row); /* put() looks */
+        put(c, s);
+    }
     return NULL;
 }
 

@@ -437,9 +437,12 @@ typedef struct tune_simulation {
     dh_ctx ctx; /* begins as DH_CTX_INIT */
 } tune_simulation;
 
-/* Each by itself, as many at once as the search has threads; those after one that fails, but for
- * DH_EINVAL and DH_EUNSUPPORTED, and all once options->stop is set, may be left as they are.
- * progress: n_before of `what` are done. */
+/* Only its program says that there is no such configuration. */
+bool tune_is_refused(const tune_simulation *simulation);
+
+/* Each by itself, as many at once as the search has threads, 8 at most; those after one that fails
+ * and is not refused, and all once options->stop is set, may be left as they are. progress:
+ * n_before of `what` are done. */
 void tune_simulate(const tuner *t, tune_simulation *at, size_t n, dh_progress *progress,
                    int64_t n_before, const char *what);
 
