@@ -66,6 +66,14 @@ char *dh_arena_printf(dh_arena *arena, const char *fmt, ...) __attribute__((form
 #define DH_NEW(arena, type) ((type *)dh_arena_alloc((arena), sizeof(type)))
 #define DH_NEW_N(arena, type, n) ((type *)dh_arena_alloc_n((arena), (size_t)(n), sizeof(type)))
 
+/* ---- threads ------------------------------------------------------------------------ */
+
+enum { DH_MOST_THREADS = 64 };
+
+/* Calls work(user) on n threads at once, of which this is one, and returns when all have; on fewer
+ * where they cannot be started. n: DH_MOST_THREADS at most. */
+void dh_work_together(size_t n, void *(*work)(void *), void *user);
+
 /* ---- time -------------------------------------------------------------------------- */
 
 int64_t dh_now_ns(void); /* monotonic */

@@ -239,7 +239,7 @@ dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program)
 
 /* TUNING: of a class of so many instructions building and verifying takes about 50 ms, of which a
  * thread's start is nothing. */
-enum { MIN_INSTRS_OF_THREADS = 10000, MAX_THREADS = 64 };
+enum { MIN_INSTRS_OF_THREADS = 10000 };
 
 /* Classes that are built and verified, in turn, by whoever is free. */
 typedef struct class_work {
@@ -297,21 +297,15 @@ static size_t threads_for(const class_work *w)
     size_t n = (size_t)DH_MAX(w->spec->n_threads, 0);
     if (n == 0 && w->programs[0]->instrs.n >= MIN_INSTRS_OF_THREADS)
         n = (size_t)DH_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
-    return DH_MIN(DH_MIN(DH_MAX(n, (size_t)1), (size_t)MAX_THREADS), DH_MAX(left, (size_t)1));
+    return DH_MIN(DH_MIN(DH_MAX(n, (size_t)1), (size_t)DH_MOST_THREADS), DH_MAX(left, (size_t)1));
 }
 
-/* The first class here; the others by threads, of which this is one. Threads that cannot be started
- * are done without. */
+/* The first class here; the others by threads. */
 static dh_status build_all(dh_ctx *ctx, class_work *w)
 {
-    pthread_t threads[MAX_THREADS];
-    size_t n = 0;
     w->next = 1;
     DH_TRY(build_class(ctx, w, 0));
-    const size_t wanted = threads_for(w);
-    while (n + 1 < wanted && pthread_create(&threads[n], NULL, build_classes, w) == 0) n++;
-    build_classes(w);
-    for (size_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    dh_work_together(threads_for(w), build_classes, w);
     if (w->failed == DH_NONE) return DH_OK;
     *ctx = w->failure;
     return ctx->status;

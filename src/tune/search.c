@@ -149,13 +149,13 @@ static const tune_simulation *find_value(const value_sims *sims, const dh_tune_c
     return NULL;
 }
 
-/* Those that were simulated among the best, or those that were not. */
-static void list_values(const search *s, value_sims *sims, bool simulated)
+/* Those that were simulated among the best with what came of it. */
+static void list_values(const search *s, value_sims *sims)
 {
     for (size_t i = 0; i < s->found.values.n; i++) {
         const dh_tune_value_row *v = &s->found.values.at[i].row;
         const dh_tune_row *known = find_simulated(s, &v->best.config);
-        if (v->n_fit == 0 || v->best.step_ns > sims->limit_ns || !known == simulated) continue;
+        if (v->n_fit == 0 || v->best.step_ns > sims->limit_ns) continue;
         if (!find_value(sims, &v->best.config))
             sims->at[sims->n++] = (tune_simulation){known ? *known : v->best, DH_CTX_INIT};
     }
@@ -198,14 +198,11 @@ static dh_status simulate_values(search *s)
     if (s->options->n_simulated == 0) return DH_OK;
     sims.at = calloc(s->found.values.n + 1, sizeof *sims.at);
     if (!sims.at) return no_memory(s->ctx);
-    list_values(s, &sims, false);
+    list_values(s, &sims);
     dh_progress_start(&s->progress, 0, (int64_t)sims.n, 1, s->options->quiet);
     const dh_status st =
         simulate(s, sims.at, sims.n, 0, "values simulated, each with the best others");
-    if (st == DH_OK) {
-        list_values(s, &sims, true);
-        take_values(s, &sims);
-    }
+    if (st == DH_OK) take_values(s, &sims);
     free(sims.at);
     DH_TRY(st);
     dh_progress_clear(&s->progress);

@@ -126,7 +126,7 @@ static void *work(void *arg)
 {
     crew *c = arg;
     for (tune_simulation *s = take(c); s; s = take(c)) {
-        (void)simulate(&s->ctx, c->t, &s->row); /* put() looks */
+        if (s->row.simulated_ns == 0) (void)simulate(&s->ctx, c->t, &s->row); /* put() looks */
         put(c, s);
     }
     return NULL;
@@ -136,13 +136,7 @@ void tune_simulate(const tuner *t, tune_simulation *at, size_t n, dh_progress *p
                    int64_t n_before, const char *what)
 {
     crew c = {.t = t, .at = at, .n = n, .progress = progress, .n_before = n_before, .what = what};
-    pthread_t threads[MOST_AT_ONCE];
-    size_t n_threads = 0;
     pthread_mutex_init(&c.lock, NULL);
-    const size_t wanted = DH_MIN(DH_MIN(tune_n_threads(t), n), (size_t)MOST_AT_ONCE);
-    while (n_threads + 1 < wanted && pthread_create(&threads[n_threads], NULL, work, &c) == 0)
-        n_threads++;
-    work(&c);
-    for (size_t i = 0; i < n_threads; i++) pthread_join(threads[i], NULL);
+    dh_work_together(DH_MIN(DH_MIN(tune_n_threads(t), n), (size_t)MOST_AT_ONCE), work, &c);
     pthread_mutex_destroy(&c.lock);
 }

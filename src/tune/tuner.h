@@ -440,9 +440,9 @@ typedef struct tune_simulation {
 /* Only its program says that there is no such configuration. */
 bool tune_is_refused(const tune_simulation *simulation);
 
-/* Each by itself, as many at once as the search has threads, 8 at most; those after one that fails
- * and is not refused, and all once options->stop is set, may be left as they are. progress:
- * n_before of `what` are done. */
+/* Each that has no simulated figures yet, by itself, as many at once as the search has threads, 8
+ * at most; those after one that fails and is not refused, and all once options->stop is set, may be
+ * left as they are. progress: n_before of `what` are done. */
 void tune_simulate(const tuner *t, tune_simulation *at, size_t n, dh_progress *progress,
                    int64_t n_before, const char *what);
 

@@ -1,5 +1,5 @@
 /* Streams on threads of the host, by themselves: commands of next to no work, many at once, so that
- * threads meet at the counters where they seldom do in a program. */
+ * threads meet at the counters where they seldom do in a program (paused_streams.c). */
 #include "dh_test.h"
 
 #include "run/exec/host_streams.h"
@@ -63,7 +63,7 @@ static void failed(void *user, dh_status status, const char *message)
 
 /* ---- random commands ------------------------------------------------------------------------ */
 
-/* Most on the compute stream or one other; each may wait for events of commands before it. */
+/* On two streams or more; each may wait for events of commands before it. */
 static dh_streams *make(dh_ctx *ctx, fixture *f, uint64_t *rng)
 {
     dh_streams *streams = NULL;
@@ -110,7 +110,7 @@ static void begin(fixture *f)
 static void commands_come_after_what_they_wait_for(void **state)
 {
     static fixture f;
-    dh_ctx ctx = {0};
+    dh_ctx ctx = DH_CTX_INIT;
     uint64_t rng = test_seed("streams");
     const int n_programs = test_is_short() ? 40 : 200;
     for (int i = 0; i < n_programs; i++) {
@@ -130,7 +130,7 @@ static void commands_come_after_what_they_wait_for(void **state)
 static void a_failure_stops_all_streams(void **state)
 {
     static fixture f;
-    dh_ctx ctx = {0};
+    dh_ctx ctx = DH_CTX_INIT;
     uint64_t rng = test_seed("streams");
     for (int i = 0; i < 40; i++) {
         dh_streams *streams = make(&ctx, &f, &rng);

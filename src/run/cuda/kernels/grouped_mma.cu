@@ -45,7 +45,7 @@ static_assert(sizeof(room_of<false, false>) <= MOST_SHARED, "slices do not fit")
 template <class T> struct operand {
     const T *at;
     int64_t step, n;
-    bool chunks; /* as tile_source has it */
+    bool chunks; /* of bf16, as tile_source has it */
 };
 
 template <bool TRANSPOSED>
