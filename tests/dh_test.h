@@ -2,6 +2,7 @@
 #ifndef DH_TEST_H
 #define DH_TEST_H
 
+#include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,6 +110,17 @@ static inline void test_tmpdir(char *path, size_t cap)
     const char *base = getenv("TMPDIR");
     snprintf(path, cap, "%s/dhelix-test-XXXXXX", base && *base ? base : "/tmp");
     if (!mkdtemp(path)) fail_msg("mkdtemp %s failed", path);
+}
+
+/* Files and folders right in a folder. */
+static inline size_t test_n_entries(const char *path)
+{
+    size_t n = 0;
+    DIR *dir = opendir(path);
+    if (!dir) fail_msg("no folder %s", path);
+    while (readdir(dir)) n++;
+    closedir(dir);
+    return n - 2; /* itself, and the one it lies in */
 }
 
 /* Seed of a randomized test: DHELIX_TEST_SEED; with DHELIX_TEST_FRESH the time; else always the

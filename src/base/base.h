@@ -93,17 +93,42 @@ void dh_map_close(dh_map *map);
 /* Whole small file as terminated text (caller frees); refuses above max_bytes. */
 dh_status dh_file_read(dh_ctx *ctx, const char *path, size_t max_bytes, char **text,
                        size_t *n_bytes);
-/* Write to PATH.tmp-<pid>, fsync, rename: the old content or the new, never half. */
+/* Write to a temporary file, fsync, rename: the old content or the new, never half. A symbolic link
+ * at path is replaced, not followed. */
 dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, size_t n_bytes);
-/* Remove the PATH.tmp-<pid> right in dir that processes left which were killed while writing. */
-void dh_dir_drop_leftovers(const char *dir);
 /* write(2) all bytes, retrying; the error names the path. */
 dh_status dh_fd_write_all(dh_ctx *ctx, int fd, const char *path, const void *data, size_t n_bytes);
 dh_status dh_dir_create(dh_ctx *ctx, const char *path); /* with parents, synced; existing is fine */
 dh_status dh_dir_remove(dh_ctx *ctx, const char *path); /* recursive; missing is fine */
 dh_status dh_dir_sync(dh_ctx *ctx, const char *path);   /* fsync the folder itself */
+dh_status dh_parent_sync(dh_ctx *ctx, const char *path); /* fsync the folder that path lies in */
 bool dh_path_exists(const char *path);
 bool dh_path_is_dir(const char *path);
+
+/* ---- temporary files and folders: every name that is written before it is renamed ----------- */
+
+/* STEM.tmp-<16 hexadecimal digits, drawn>: new (never opened if it exists, no link followed) and
+ * locked while its maker lives. */
+typedef struct dh_temporary {
+    char *path; /* NULL: none, or already in place */
+    int fd;     /* a file: open for reading and writing; a folder: to sync and lock it; -1: none */
+} dh_temporary;
+#define DH_TEMPORARY_NONE ((dh_temporary){NULL, -1})
+#define DH_TEMPORARY_END ".tmp-0123456789abcdef" /* what a name gets, in its length */
+
+/* out       *t: end with dh_temporary_commit or dh_temporary_drop
+ * errors    DH_ENOMEM, DH_EPERM, DH_EIO: t untouched */
+dh_status dh_temporary_file(dh_ctx *ctx, const char *stem, dh_temporary *t);
+dh_status dh_temporary_dir(dh_ctx *ctx, const char *stem, dh_temporary *t);
+/* fsync it, rename it to path (of a folder: absent or empty), sync the folder path lies in.
+ * errors    *t stays, to be dropped, unless only the last sync failed */
+dh_status dh_temporary_commit(dh_ctx *ctx, dh_temporary *t, const char *path);
+/* Removes what has not been put in place; *t is DH_TEMPORARY_NONE afterwards. */
+void dh_temporary_drop(dh_temporary *t);
+/* Whether a name (without its folder) is one of these. */
+bool dh_temporary_is_name(const char *name);
+/* Remove the temporary files and folders right in dir whose makers are gone. */
+void dh_dir_drop_leftovers(const char *dir);
 
 /* ---- text ------------------------------------------------------------------------------ */
 

@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,58 +84,23 @@ static char *parent_of(const char *path)
     return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
-dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, size_t n_bytes)
+dh_status dh_parent_sync(dh_ctx *ctx, const char *path)
 {
-    dh_str tmp = DH_STR_INIT;
-    dh_str_printf(&tmp, "%s.tmp-%ld", path, (long)getpid());
-    char *dir = parent_of(path);
-    dh_status st = DH_OK;
-    if (tmp.failed || !dir) {
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
-        goto done;
-    }
-    int fd = open(tmp.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        st = dh_fail(ctx, DH_EIO, "cannot create %s: %s", tmp.text, strerror(errno));
-        goto done;
-    }
-    st = dh_fd_write_all(ctx, fd, tmp.text, data, n_bytes);
-    if (st == DH_OK && fsync(fd) != 0)
-        st = dh_fail(ctx, DH_EIO, "cannot sync %s: %s", tmp.text, strerror(errno));
-    if (close(fd) != 0 && st == DH_OK)
-        st = dh_fail(ctx, DH_EIO, "cannot close %s: %s", tmp.text, strerror(errno));
-    if (st == DH_OK && rename(tmp.text, path) != 0)
-        st = dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", tmp.text, path, strerror(errno));
-    if (st == DH_OK)
-        st = dh_dir_sync(ctx, dir);
-    else
-        unlink(tmp.text);
-done:
-    dh_str_fini(&tmp);
-    free(dir);
+    char *parent = parent_of(path);
+    if (!parent) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+    const dh_status st = dh_dir_sync(ctx, parent);
+    free(parent);
     return st;
 }
 
-/* Whether name is that of a file which a process that is gone was writing. With the caller's own
- * process id it was another's, as in containers one process after the other has the same. */
-static bool is_leftover(const char *name)
+dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, size_t n_bytes)
 {
-    static const char mark[] = ".tmp-";
-    int64_t pid;
-    const char *dash = strrchr(name, '-');
-    if (!dash || dash - name < (ptrdiff_t)sizeof mark - 2) return false;
-    if (strncmp(dash - (sizeof mark - 2), mark, sizeof mark - 1) != 0) return false;
-    if (!dh_parse_i64(dash + 1, &pid) || pid < 1 || pid > INT32_MAX) return false;
-    return pid == getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
-}
-
-void dh_dir_drop_leftovers(const char *dir)
-{
-    DIR *entries = opendir(dir);
-    if (!entries) return; /* a real fault shows in whatever uses the folder next */
-    for (struct dirent *e; (e = readdir(entries));)
-        if (is_leftover(e->d_name)) unlinkat(dirfd(entries), e->d_name, 0); /* fails on folders */
-    closedir(entries);
+    dh_temporary t;
+    DH_TRY(dh_temporary_file(ctx, path, &t));
+    dh_status st = dh_fd_write_all(ctx, t.fd, t.path, data, n_bytes);
+    if (st == DH_OK) st = dh_temporary_commit(ctx, &t, path);
+    if (st != DH_OK) dh_temporary_drop(&t);
+    return st;
 }
 
 /* Synced in the folder it lies in, or a cut of power could take it with all that is synced in it.
@@ -147,11 +111,7 @@ static dh_status create_one(dh_ctx *ctx, const char *path)
         if (errno == EEXIST && dh_path_is_dir(path)) return DH_OK;
         return dh_fail(ctx, DH_EIO, "cannot create folder %s: %s", path, strerror(errno));
     }
-    char *parent = parent_of(path);
-    if (!parent) return dh_fail(ctx, DH_ENOMEM, "out of memory creating %s", path);
-    const dh_status st = dh_dir_sync(ctx, parent);
-    free(parent);
-    return st;
+    return dh_parent_sync(ctx, path);
 }
 
 dh_status dh_dir_create(dh_ctx *ctx, const char *path)

@@ -223,48 +223,29 @@ dh_status dh_tokens_parse_megatron(dh_ctx *ctx, const void *idx, size_t n_idx, c
 enum { BUFFER_BYTES = 1 << 18 };
 
 struct dh_token_writer {
-    char *path, *tmp;
-    int fd;
+    char *path;
+    dh_temporary tmp;
     size_t header_bytes, width, n_buffered;
     uint64_t count;
     XXH3_state_t *hash;
     unsigned char buffer[BUFFER_BYTES];
 };
 
-static void writer_free(dh_token_writer *w)
-{
-    if (w->fd >= 0) close(w->fd);
-    XXH3_freeState(w->hash);
-    free(w->path);
-    free(w->tmp);
-    free(w);
-}
-
 void dh_token_writer_abort(dh_token_writer *w)
 {
     if (!w) return;
-    if (w->fd >= 0) unlink(w->tmp);
-    writer_free(w);
-}
-
-static char *temporary_name(const char *path)
-{
-    dh_str name = DH_STR_INIT;
-    dh_str_printf(&name, "%s.tmp-XXXXXX", path);
-    if (!name.failed) return name.text;
-    dh_str_fini(&name);
-    return NULL;
+    dh_temporary_drop(&w->tmp); /* a file that was put in place stays */
+    XXH3_freeState(w->hash);
+    free(w->path);
+    free(w);
 }
 
 static dh_status writer_start(dh_ctx *ctx, dh_token_writer *w)
 {
     static const unsigned char zeros[LLMC_HEADER_BYTES];
     DH_CHECK(w->header_bytes <= sizeof zeros);
-    w->fd = mkstemp(w->tmp);
-    if (w->fd < 0) return dh_fail(ctx, DH_EIO, "cannot create %s: %s", w->tmp, strerror(errno));
-    if (fchmod(w->fd, 0644) != 0)
-        return dh_fail(ctx, DH_EIO, "cannot set the mode of %s: %s", w->tmp, strerror(errno));
-    return dh_fd_write_all(ctx, w->fd, w->tmp, zeros, w->header_bytes);
+    DH_TRY(dh_temporary_file(ctx, w->path, &w->tmp));
+    return dh_fd_write_all(ctx, w->tmp.fd, w->tmp.path, zeros, w->header_bytes);
 }
 
 dh_status dh_token_writer_open(dh_ctx *ctx, const char *path, size_t header_bytes,
@@ -272,13 +253,12 @@ dh_status dh_token_writer_open(dh_ctx *ctx, const char *path, size_t header_byte
 {
     dh_token_writer *made = calloc(1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
-    made->fd = -1;
+    made->tmp = DH_TEMPORARY_NONE;
     made->path = strdup(path);
-    made->tmp = temporary_name(path);
     made->hash = XXH3_createState();
     made->header_bytes = header_bytes;
     made->width = dh_token_bytes(type);
-    dh_status st = made->path && made->tmp && made->hash && XXH3_64bits_reset(made->hash) == XXH_OK
+    dh_status st = made->path && made->hash && XXH3_64bits_reset(made->hash) == XXH_OK
                        ? writer_start(ctx, made)
                        : dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
     if (st == DH_OK)
@@ -291,7 +271,7 @@ dh_status dh_token_writer_open(dh_ctx *ctx, const char *path, size_t header_byte
 dh_status dh_token_writer_flush(dh_ctx *ctx, dh_token_writer *w)
 {
     XXH3_64bits_update(w->hash, w->buffer, w->n_buffered);
-    DH_TRY(dh_fd_write_all(ctx, w->fd, w->tmp, w->buffer, w->n_buffered));
+    DH_TRY(dh_fd_write_all(ctx, w->tmp.fd, w->tmp.path, w->buffer, w->n_buffered));
     w->n_buffered = 0;
     return DH_OK;
 }
@@ -321,26 +301,17 @@ uint64_t dh_token_writer_hash(const dh_token_writer *w)
 static dh_status writer_finish(dh_ctx *ctx, dh_token_writer *w, const void *header)
 {
     DH_TRY(dh_token_writer_flush(ctx, w));
-    ssize_t n = pwrite(w->fd, header, w->header_bytes, 0);
+    ssize_t n = pwrite(w->tmp.fd, header, w->header_bytes, 0);
     if (n != (ssize_t)w->header_bytes)
-        return dh_fail(ctx, DH_EIO, "cannot write the header of %s: %s", w->tmp,
+        return dh_fail(ctx, DH_EIO, "cannot write the header of %s: %s", w->tmp.path,
                        n < 0 ? strerror(errno) : "short write");
-    if (fsync(w->fd) != 0)
-        return dh_fail(ctx, DH_EIO, "cannot sync %s: %s", w->tmp, strerror(errno));
-    if (rename(w->tmp, w->path) != 0)
-        return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", w->tmp, w->path, strerror(errno));
-    char *slash = strrchr(w->path, '/');
-    if (slash) *slash = '\0';
-    return dh_dir_sync(ctx, !slash ? "." : slash == w->path ? "/" : w->path);
+    return dh_temporary_commit(ctx, &w->tmp, w->path);
 }
 
 dh_status dh_token_writer_commit(dh_ctx *ctx, dh_token_writer *w, const void *header)
 {
-    dh_status st = writer_finish(ctx, w, header);
-    if (st != DH_OK)
-        dh_token_writer_abort(w);
-    else
-        writer_free(w);
+    const dh_status st = writer_finish(ctx, w, header);
+    dh_token_writer_abort(w);
     return st;
 }
 

@@ -78,10 +78,9 @@ dh_status dh_run_write_profile(dh_ctx *ctx, const dh_profile *profile, const cha
 /* The longest path a run writes is that of its last checkpoint's manifest. */
 static dh_status check_path(dh_ctx *ctx, const dh_job *job)
 {
-    const long pid = (long)getpid();
-    const int longest =
-        snprintf(NULL, 0, "%s/checkpoints/.tmp-step-%06lld-%ld/manifest.json.tmp-%ld", job->out_dir,
-                 (long long)job->steps, pid, pid);
+    const int longest = snprintf(
+        NULL, 0, "%s/checkpoints/.step-%06lld" DH_TEMPORARY_END "/manifest.json" DH_TEMPORARY_END,
+        job->out_dir, (long long)job->steps);
     if (longest < DH_MIN(PATH_MAX, DH_RUN_PATH_BYTES)) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
                    "`out` has %zu bytes, and paths below it up to %d; the system takes %d: set a "

@@ -1,7 +1,7 @@
 /* Checkpoints of a run: folders RUN/checkpoints/step-000123 that appear complete or
  * not at all.
  *
- * A checkpoint is written into checkpoints/.tmp-step-000123-<pid>: files of any kind
+ * A checkpoint is written into a temporary folder beside it: files of any kind
  * (safetensors for weights and moments, state.json), each synced; then
  * manifest.json with every file's size and XXH3-128 checksum, and one rename. A
  * process killed, or a disk full, at any point leaves the earlier checkpoints as
@@ -56,7 +56,7 @@ void dh_ckpt_fingerprint(const void *data, size_t n_bytes, char text[DH_CKPT_HAS
 
 typedef struct dh_ckpt_writer dh_ckpt_writer;
 
-/* Remove what dead processes left under RUN/checkpoints (.tmp-* folders whose process is
+/* Remove what dead processes left under RUN/checkpoints (temporary folders whose makers are
  * gone), as dh_ckpt_begin does, and the folder itself where it is empty. Logs what it cannot
  * remove. */
 void dh_ckpt_clean(const char *run_dir);

@@ -1,12 +1,11 @@
 /* The folders under RUN/checkpoints: which steps there are, what is left over,
- * which are old. Whatever is removed is renamed to .tmp-* first, so that no half
- * of it ever looks like a checkpoint. */
+ * which are old. Whatever is removed is renamed to a temporary name first, so that no
+ * half of it ever looks like a checkpoint. */
 #include "ckpt_impl.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,67 +58,6 @@ dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size
     return DH_OK;
 }
 
-/* ---- leftovers ----------------------------------------------------------------------------- */
-
-/* The process id at the end of ".tmp-<anything>-<pid>"; 0 for other names. */
-static int64_t pid_of_name(const char *name)
-{
-    const char *dash = strrchr(name, '-');
-    int64_t pid;
-    if (strncmp(name, ".tmp-", 5) != 0 || !dash || !dh_parse_i64(dash + 1, &pid)) return 0;
-    return pid > 0 && pid <= INT32_MAX ? pid : 0;
-}
-
-/* Ended, and not yet waited for by whoever started it, which in containers may take its time: such
- * a one holds nothing, and still has its id. */
-static bool is_zombie(int64_t pid)
-{
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-    FILE *f = fopen(path, "r");
-    const bool known = f && fgets(line, sizeof line, f);
-    if (f) fclose(f);
-    const char *name_end = known ? strrchr(line, ')') : NULL;
-    return name_end && strncmp(name_end, ") Z", 3) == 0;
-}
-
-/* A writer holds a lock on its folder, which goes with it. The id alone would not
- * do: in containers one process after the other has the same. */
-static bool is_abandoned(const char *path, int64_t pid)
-{
-    bool may_live = (kill((pid_t)pid, 0) == 0 || errno != ESRCH) && !is_zombie(pid);
-    if (may_live && pid != getpid()) return false;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool locked = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    close(fd);
-    return !locked;
-}
-
-static void remove_logged(const char *path)
-{
-    dh_ctx ctx = DH_CTX_INIT;
-    if (dh_dir_remove(&ctx, path) != DH_OK) dh_log(DH_LOG_WARN, "%s", ctx.message);
-}
-
-void ckpt_clean_folder(const char *parent)
-{
-    DIR *dir = opendir(parent);
-    if (!dir) return; /* nothing there yet; a real fault shows in the next step */
-    for (struct dirent *e; (e = readdir(dir));) {
-        int64_t pid = pid_of_name(e->d_name);
-        if (pid == 0) continue;
-        dh_str path = DH_STR_INIT;
-        dh_str_printf(&path, "%s/%s", parent, e->d_name);
-        if (!path.failed && is_abandoned(path.text, pid)) {
-            dh_log(DH_LOG_INFO, "removing %s, left by a process that is gone", path.text);
-            remove_logged(path.text);
-        }
-        dh_str_fini(&path);
-    }
-    closedir(dir);
-}
-
 /* ---- old ones ------------------------------------------------------------------------------- */
 
 static bool is_complete(const char *path)
@@ -132,21 +70,31 @@ static bool is_complete(const char *path)
     return complete;
 }
 
+dh_status ckpt_trash_create(dh_ctx *ctx, const char *parent, dh_temporary *trash)
+{
+    dh_str stem = DH_STR_INIT;
+    dh_str_printf(&stem, "%s/.old", parent);
+    const dh_status st = stem.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
+                                     : dh_temporary_dir(ctx, stem.text, trash);
+    dh_str_fini(&stem);
+    return st;
+}
+
 /* What a reader holds stays until the next checkpoint. */
-static void remove_step(const char *parent, int64_t step, const char *path)
+static void remove_step(const char *parent, const char *path)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(fd);
         return;
     }
-    dh_str trash = DH_STR_INIT;
-    dh_str_printf(&trash, "%s/.tmp-old-%06lld-%ld", parent, (long long)step, (long)getpid());
-    if (!trash.failed && rename(path, trash.text) == 0)
-        remove_logged(trash.text);
-    else
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_temporary trash = DH_TEMPORARY_NONE;
+    if (ckpt_trash_create(&ctx, parent, &trash) != DH_OK)
+        dh_log(DH_LOG_WARN, "cannot remove the old checkpoint %s: %s", path, ctx.message);
+    else if (rename(path, trash.path) != 0)
         dh_log(DH_LOG_WARN, "cannot remove the old checkpoint %s: %s", path, strerror(errno));
-    dh_str_fini(&trash);
+    dh_temporary_drop(&trash);
     if (fd >= 0) close(fd);
 }
 
@@ -174,7 +122,7 @@ void ckpt_prune(const char *parent, int64_t step, int64_t keep)
         dh_str path = DH_STR_INIT;
         int64_t old = steps[--n_old];
         dh_str_printf(&path, "%s/step-%06lld", parent, (long long)old);
-        if (!path.failed) remove_step(parent, old, path.text);
+        if (!path.failed) remove_step(parent, path.text);
         dh_str_fini(&path);
     }
     free(steps);

@@ -34,8 +34,8 @@ dh_status ckpt_state_read(dh_ctx *ctx, const char *folder, dh_ckpt_state *state)
 /* Steps that have a folder step-N under `parent`, newest first; caller frees *steps. A
  * missing parent has none. */
 dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size_t *n);
-/* Remove what dead processes left in `parent`. */
-void ckpt_clean_folder(const char *parent);
+/* An empty folder in `parent` whose place a checkpoint takes by rename before it is removed. */
+dh_status ckpt_trash_create(dh_ctx *ctx, const char *parent, dh_temporary *trash);
 /* Keep the newest `keep` complete checkpoints, this step counted and never removed. */
 void ckpt_prune(const char *parent, int64_t step, int64_t keep);
 

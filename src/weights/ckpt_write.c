@@ -7,30 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 struct dh_ckpt_writer {
     dh_arena *arena;
-    char *parent, *tmp, *final;
-    int lock_fd; /* locked while the writer lives; -1: none */
+    char *parent, *final;
+    dh_temporary tmp; /* locked while the writer lives */
     ckpt_manifest manifest;
 };
 
 /* ---- begin ------------------------------------------------------------------------------ */
-
-static dh_status create_locked(dh_ctx *ctx, dh_ckpt_writer *c)
-{
-    if (mkdir(c->tmp, 0755) != 0)
-        return dh_fail(ctx, DH_EIO, "cannot create folder %s: %s", c->tmp, strerror(errno));
-    c->lock_fd = open(c->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (c->lock_fd < 0)
-        return dh_fail(ctx, DH_EIO, "cannot open folder %s: %s", c->tmp, strerror(errno));
-    flock(c->lock_fd, LOCK_EX | LOCK_NB); /* where locks are missing, the id has to do */
-    return DH_OK;
-}
 
 static dh_status begin(dh_ctx *ctx, dh_ckpt_writer *c, const char *run_dir, int64_t step)
 {
@@ -38,14 +25,11 @@ static dh_status begin(dh_ctx *ctx, dh_ckpt_writer *c, const char *run_dir, int6
     c->parent = dh_arena_printf(c->arena, "%s/checkpoints", run_dir);
     if (!c->parent) return dh_fail(ctx, DH_ENOMEM, "out of memory");
     c->final = dh_arena_printf(c->arena, "%s/step-%06lld", c->parent, (long long)step);
-    char *tmp = dh_arena_printf(c->arena, "%s/.tmp-step-%06lld-%ld", c->parent, (long long)step,
-                                (long)getpid());
-    if (!c->final || !tmp) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    char *stem = dh_arena_printf(c->arena, "%s/.step-%06lld", c->parent, (long long)step);
+    if (!c->final || !stem) return dh_fail(ctx, DH_ENOMEM, "out of memory");
     DH_TRY(dh_dir_create(ctx, c->parent));
-    ckpt_clean_folder(c->parent);
-    if (dh_path_exists(tmp)) return dh_fail(ctx, DH_EINVAL, "%s is being written already", tmp);
-    c->tmp = tmp;
-    return create_locked(ctx, c);
+    dh_dir_drop_leftovers(c->parent);
+    return dh_temporary_dir(ctx, stem, &c->tmp);
 }
 
 dh_status dh_ckpt_begin(dh_ctx *ctx, const char *run_dir, int64_t step, dh_ckpt_writer **out)
@@ -58,7 +42,7 @@ dh_status dh_ckpt_begin(dh_ctx *ctx, const char *run_dir, int64_t step, dh_ckpt_
         return dh_fail(ctx, DH_ENOMEM, "out of memory starting a checkpoint");
     }
     c->arena = arena;
-    c->lock_fd = -1;
+    c->tmp = DH_TEMPORARY_NONE;
     if (begin(ctx, c, run_dir, step) != DH_OK) {
         dh_ckpt_destroy(c);
         return dh_ctx_while(ctx, "starting the checkpoint of step %lld", (long long)step);
@@ -72,7 +56,7 @@ void dh_ckpt_clean(const char *run_dir)
     dh_str parent = DH_STR_INIT;
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
     if (!parent.failed) {
-        ckpt_clean_folder(parent.text);
+        dh_dir_drop_leftovers(parent.text);
         rmdir(parent.text); /* which a folder that holds something does not let happen */
     }
     dh_str_fini(&parent);
@@ -80,7 +64,7 @@ void dh_ckpt_clean(const char *run_dir)
 
 const char *dh_ckpt_folder(const dh_ckpt_writer *c)
 {
-    return c->tmp;
+    return c->tmp.path;
 }
 
 /* ---- files -------------------------------------------------------------------------------- */
@@ -114,7 +98,7 @@ dh_status dh_ckpt_put_file(dh_ctx *ctx, dh_ckpt_writer *c, const char *name, con
                            size_t n_bytes)
 {
     DH_TRY(check_name(ctx, name));
-    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp, name);
+    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp.path, name);
     if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", name);
     DH_TRY(dh_file_write_atomic(ctx, path, data, n_bytes)); /* syncs */
     dh_ckpt_file file = {.n_bytes = (int64_t)n_bytes};
@@ -143,7 +127,7 @@ static dh_status reserve(dh_ctx *ctx, int fd, const char *path, int64_t n_bytes)
 dh_status dh_ckpt_reserve(dh_ctx *ctx, const dh_ckpt_writer *c, const char *name, int64_t n_bytes)
 {
     DH_TRY(check_name(ctx, name));
-    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp, name);
+    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp.path, name);
     if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory reserving %s", name);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0)
@@ -171,7 +155,7 @@ dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state 
 
 static dh_status write_manifest(dh_ctx *ctx, dh_ckpt_writer *c)
 {
-    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp, CKPT_MANIFEST), *text = NULL;
+    char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp.path, CKPT_MANIFEST), *text = NULL;
     if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory");
     DH_TRY(ckpt_manifest_text(ctx, &c->manifest, &text));
     dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
@@ -188,30 +172,39 @@ static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to)
 /* One of the same step is exchanged in one move, where the file system can. */
 static dh_status replace_final(dh_ctx *ctx, dh_ckpt_writer *c)
 {
-    if (renameat2(AT_FDCWD, c->tmp, AT_FDCWD, c->final, RENAME_EXCHANGE) == 0) return DH_OK;
+    if (renameat2(AT_FDCWD, c->tmp.path, AT_FDCWD, c->final, RENAME_EXCHANGE) == 0) return DH_OK;
     if (errno != EINVAL && errno != ENOSYS)
-        return dh_fail(ctx, DH_EIO, "cannot exchange %s and %s: %s", c->tmp, c->final,
+        return dh_fail(ctx, DH_EIO, "cannot exchange %s and %s: %s", c->tmp.path, c->final,
                        strerror(errno));
-    char *old = dh_arena_printf(c->arena, "%s/.tmp-old-%06lld-%ld", c->parent,
-                                (long long)c->manifest.step, (long)getpid());
-    if (!old) return dh_fail(ctx, DH_ENOMEM, "out of memory");
-    DH_TRY(rename_to(ctx, c->final, old));
-    if (rename_to(ctx, c->tmp, c->final) != DH_OK) {
-        if (rename(old, c->final) != 0)
-            dh_log(DH_LOG_ERROR, "the former %s is now %s", c->final, old);
+    dh_temporary old;
+    DH_TRY(ckpt_trash_create(ctx, c->parent, &old)); /* empty: a rename may take its place */
+    if (rename_to(ctx, c->final, old.path) != DH_OK) {
+        dh_temporary_drop(&old);
         return ctx->status;
     }
-    return rename_to(ctx, old, c->tmp); /* where destroy removes it */
+    if (rename_to(ctx, c->tmp.path, c->final) == DH_OK) {
+        dh_temporary_drop(&c->tmp); /* closed: what was there has been renamed */
+        c->tmp = old;               /* removed where the writer ends */
+        return DH_OK;
+    }
+    if (rename(old.path, c->final) != 0) {
+        dh_log(DH_LOG_ERROR, "the former %s is now %s", c->final, old.path);
+        free(old.path); /* and stays there */
+        old.path = NULL;
+    }
+    dh_temporary_drop(&old);
+    return ctx->status;
 }
 
 static dh_status commit(dh_ctx *ctx, dh_ckpt_writer *c)
 {
     if (!ckpt_manifest_find(&c->manifest, CKPT_STATE))
         return dh_fail(ctx, DH_EINVAL, "it has no %s", CKPT_STATE);
-    DH_TRY(ckpt_manifest_verify(ctx, c->tmp, &c->manifest, false));
+    DH_TRY(ckpt_manifest_verify(ctx, c->tmp.path, &c->manifest, false));
     DH_TRY(write_manifest(ctx, c));
-    DH_TRY(dh_dir_sync(ctx, c->tmp));
-    DH_TRY(dh_path_exists(c->final) ? replace_final(ctx, c) : rename_to(ctx, c->tmp, c->final));
+    DH_TRY(dh_dir_sync(ctx, c->tmp.path));
+    DH_TRY(dh_path_exists(c->final) ? replace_final(ctx, c)
+                                    : rename_to(ctx, c->tmp.path, c->final));
     return dh_dir_sync(ctx, c->parent);
 }
 
@@ -227,10 +220,8 @@ dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep)
 void dh_ckpt_destroy(dh_ckpt_writer *c)
 {
     if (!c) return;
-    dh_ctx undo = DH_CTX_INIT;
     /* Not committed: what was written. Committed: gone, or the one that was replaced. */
-    if (c->tmp && dh_dir_remove(&undo, c->tmp) != DH_OK) dh_log(DH_LOG_WARN, "%s", undo.message);
-    if (c->lock_fd >= 0) close(c->lock_fd);
+    dh_temporary_drop(&c->tmp);
     ckpt_manifest_fini(&c->manifest);
     dh_arena_destroy(c->arena);
 }

@@ -23,7 +23,8 @@ typedef struct export
     dh_dtype dtype;
     int64_t shard_bytes;
     dh_arena *arena;
-    char *dir, *tmp;  /* without trailing slashes */
+    char *dir; /* without trailing slashes */
+    dh_temporary tmp;
     size_t *first_of; /* [n_shards + 1]: shard s holds tensors first_of[s].. */
     size_t n_shards;
     int64_t total_bytes;
@@ -106,7 +107,7 @@ static dh_status write_shard_with(dh_ctx *ctx, export *x, dh_st_writer *w, size_
         DH_TRY(dh_st_writer_declare(ctx, w, t->name, dh_st_dtype_of(x->dtype), t->ndim, t->shape));
     }
     char *name = shard_name(x, shard);
-    char *path = name ? dh_arena_printf(x->arena, "%s/%s", x->tmp, name) : NULL;
+    char *path = name ? dh_arena_printf(x->arena, "%s/%s", x->tmp.path, name) : NULL;
     if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
     DH_TRY(dh_st_writer_start(ctx, w, path, DH_ST_CREATE));
     for (size_t i = first; i < end; i++) DH_TRY(write_tensor(ctx, x, w, i));
@@ -126,7 +127,7 @@ static dh_status write_shard(dh_ctx *ctx, export *x, size_t shard)
 
 static dh_status write_text(dh_ctx *ctx, const export *x, const char *name, const char *text)
 {
-    char *path = dh_arena_printf(x->arena, "%s/%s", x->tmp, name);
+    char *path = dh_arena_printf(x->arena, "%s/%s", x->tmp.path, name);
     if (!path || !text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
     return dh_file_write_atomic(ctx, path, text, strlen(text));
 }
@@ -156,13 +157,11 @@ static dh_status write_config(dh_ctx *ctx, const export *x, const dh_model *mode
 
 static dh_status write_all(dh_ctx *ctx, export *x, const dh_model *model)
 {
-    DH_TRY(dh_dir_remove(ctx, x->tmp)); /* of an earlier process with this id */
-    DH_TRY(dh_dir_create(ctx, x->tmp));
     DH_TRY(write_config(ctx, x, model));
     for (size_t s = 0; s < x->n_shards; s++) DH_TRY(write_shard(ctx, x, s));
     if (x->n_shards > 1) DH_TRY(write_index(ctx, x));
-    if (x->more) DH_TRY(x->more(x->user, ctx, x->tmp));
-    return dh_dir_sync(ctx, x->tmp);
+    if (x->more) DH_TRY(x->more(x->user, ctx, x->tmp.path));
+    return dh_dir_sync(ctx, x->tmp.path);
 }
 
 /* ---- the folder ----------------------------------------------------------------------------- */
@@ -199,7 +198,7 @@ static dh_status move_into_place(dh_ctx *ctx, const export *x)
     if (!old || !parent) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
     bool had = dh_path_exists(x->dir);
     if (had) DH_TRY(rename_to(ctx, x->dir, old));
-    if (rename_to(ctx, x->tmp, x->dir) != DH_OK) {
+    if (rename_to(ctx, x->tmp.path, x->dir) != DH_OK) {
         if (had && rename(old, x->dir) != 0)
             dh_log(DH_LOG_ERROR, "the former %s is now %s", x->dir, old);
         return ctx->status;
@@ -214,16 +213,13 @@ static dh_status export_to(dh_ctx *ctx, export *x, const char *dir, const dh_mod
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') n--;
     x->dir = dh_arena_printf(x->arena, "%.*s", (int)n, dir);
-    x->tmp = dh_arena_printf(x->arena, "%.*s.tmp-%ld", (int)n, dir, (long)getpid());
-    if (!x->dir || !x->tmp) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
+    if (!x->dir) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
     DH_TRY(check_target(ctx, x, replace));
     DH_TRY(plan_shards(ctx, x));
+    DH_TRY(dh_temporary_dir(ctx, x->dir, &x->tmp));
     dh_status st = write_all(ctx, x, model);
     if (st == DH_OK) st = move_into_place(ctx, x);
-    if (st != DH_OK) {
-        dh_ctx undo = DH_CTX_INIT;
-        if (dh_dir_remove(&undo, x->tmp) != DH_OK) dh_log(DH_LOG_WARN, "%s", undo.message);
-    }
+    dh_temporary_drop(&x->tmp); /* in place: nothing is left there */
     return st;
 }
 
@@ -243,7 +239,8 @@ dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
                 .user = user,
                 .dtype = options->dtype,
                 .shard_bytes = options->shard_bytes ? options->shard_bytes : DH_EXPORT_SHARD_BYTES,
-                .arena = dh_arena_create()};
+                .arena = dh_arena_create(),
+                .tmp = DH_TEMPORARY_NONE};
     if (!x.arena) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
     dh_status st = export_to(ctx, &x, dir, model, options->replace);
     free(x.chunk);

@@ -1,6 +1,7 @@
 #include "dh_test.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static void first_failure_wins(void **state)
 {
@@ -84,6 +85,103 @@ static void files_replace_atomically(void **state)
     assert_false(dh_path_exists(dir));
 }
 
+/* A link at the file's name is replaced and what it points at is not written to. */
+static void links_are_replaced(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[256], path[300], secret[300], *text;
+    size_t n;
+    test_tmpdir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/out", dir);
+    snprintf(secret, sizeof secret, "%s/secret", dir);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, secret, "kept", 4));
+    assert_int_equal(symlink(secret, path), 0);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, "new", 3));
+    assert_ok(&ctx, dh_file_read(&ctx, secret, 100, &text, &n));
+    assert_string_equal(text, "kept");
+    free(text);
+    assert_int_equal(test_n_entries(dir), 2);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
+/* What a living process writes stays, whatever its process id; what a dead one left goes. So do
+ * names that are not drawn, which are somebody's own. */
+static void leftovers_are_those_of_the_dead(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[256], stem[300], own[300];
+    dh_temporary mine, folder;
+    int end;
+    test_tmpdir(dir, sizeof dir);
+    snprintf(stem, sizeof stem, "%s/file", dir);
+    snprintf(own, sizeof own, "%s/notes.tmp-1", dir);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, own, "x", 1));
+    fflush(stdout);
+    const pid_t dead = fork();
+    if (dead == 0) {
+        dh_temporary left;
+        const bool ok = dh_temporary_file(&ctx, stem, &left) == DH_OK &&
+                        dh_temporary_dir(&ctx, stem, &left) == DH_OK;
+        _exit(ok ? 0 : 1);
+    }
+    assert_true(waitpid(dead, &end, 0) == dead && end == 0);
+    assert_ok(&ctx, dh_temporary_file(&ctx, stem, &mine));
+    assert_ok(&ctx, dh_temporary_dir(&ctx, stem, &folder));
+    assert_string_not_equal(mine.path, folder.path);
+    assert_int_equal(test_n_entries(dir), 5);
+    const pid_t other = fork();
+    if (other == 0) {
+        dh_dir_drop_leftovers(dir);
+        _exit(0);
+    }
+    assert_true(waitpid(other, &end, 0) == other && end == 0);
+    dh_dir_drop_leftovers(dir);
+    assert_int_equal(test_n_entries(dir), 3);
+    assert_true(dh_path_exists(mine.path) && dh_path_exists(folder.path) && dh_path_exists(own));
+    assert_ok(&ctx, dh_temporary_commit(&ctx, &mine, stem));
+    assert_true(dh_path_exists(stem) && !mine.path && mine.fd < 0);
+    dh_temporary_drop(&folder);
+    assert_int_equal(test_n_entries(dir), 2);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
+typedef struct race {
+    const char *stem, *dir;
+    int n_failed;
+} race;
+
+static void *write_often(void *user)
+{
+    race *r = user;
+    for (int i = 0; i < 300; i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        char text[64];
+        dh_temporary t;
+        const int n = snprintf(text, sizeof text, "%p %d", (void *)&ctx, i);
+        bool ok = dh_temporary_file(&ctx, r->stem, &t) == DH_OK &&
+                  dh_fd_write_all(&ctx, t.fd, t.path, text, (size_t)n) == DH_OK;
+        dh_dir_drop_leftovers(r->dir);
+        ok = ok && dh_temporary_commit(&ctx, &t, r->stem) == DH_OK;
+        if (!ok) __atomic_add_fetch(&r->n_failed, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+/* Threads of one process have one process id: names are drawn, and nobody takes a file for
+ * abandoned between its making and its lock. */
+static void writers_do_not_meet(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[256], stem[300];
+    test_tmpdir(dir, sizeof dir);
+    snprintf(stem, sizeof stem, "%s/file", dir);
+    race r = {stem, dir, 0};
+    dh_work_together(4, write_often, &r);
+    assert_int_equal(r.n_failed, 0);
+    assert_int_equal(test_n_entries(dir), 1);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
 static void numbers_are_written_as_people_do(void **state)
 {
     char text[32];
@@ -119,6 +217,9 @@ int main(void)
         cmocka_unit_test(numbers_are_whole_strings),
         cmocka_unit_test(philox_known_answers),
         cmocka_unit_test(files_replace_atomically),
+        cmocka_unit_test(links_are_replaced),
+        cmocka_unit_test(leftovers_are_those_of_the_dead),
+        cmocka_unit_test(writers_do_not_meet),
         cmocka_unit_test(numbers_are_written_as_people_do),
         cmocka_unit_test(words_wrap_behind_their_indent),
     };

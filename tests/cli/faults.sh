@@ -64,8 +64,8 @@ same "$(find "$run_dir" -name '.tmp*' -o -name '*.tmp-*')" '' 'half-written file
 # Also by a run that had ended: killed while it removed an old checkpoint, or between a file's
 # writing and its name. What is somebody's own stays.
 cp -r "$tmp/whole" "$tmp/littered"
-mkdir "$tmp/littered/checkpoints/.tmp-old-000050-999999999"
-touch "$tmp/littered/job.yaml.tmp-999999999" "$tmp/littered/notes.tmp-1"
+mkdir "$tmp/littered/checkpoints/.old.tmp-0123456789abcdef"
+touch "$tmp/littered/job.yaml.tmp-fedcba9876543210" "$tmp/littered/notes.tmp-1"
 ok "$dhelix" train "${job[@]}" --set out="$tmp/littered"
 same "$(find "$tmp/littered" -name '.tmp*' -o -name '*.tmp-*')" "$tmp/littered/notes.tmp-1" 'leftovers'
 

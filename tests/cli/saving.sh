@@ -28,7 +28,7 @@ newest() { # run folder: of its complete checkpoints
     echo $((10#${path:-0}))
 }
 
-under_way() { [ -n "$(find "$1/checkpoints" -maxdepth 1 -name '.tmp-step-*' 2>/dev/null)" ]; }
+under_way() { [ -n "$(find "$1/checkpoints" -maxdepth 1 -name '.step-*' 2>/dev/null)" ]; }
 
 equal_to_whole() { # run folder
     same "$(curve "$1" | cksum)" "$whole" "losses of $1"

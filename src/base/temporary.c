@@ -1,0 +1,165 @@
+/* Files and folders under names of their own, until a rename puts them in place.
+ *
+ * A name is drawn at random and must not exist (O_EXCL, mkdir): two writers never share one,
+ * whatever their process ids are, and a symbolic link that somebody else put there is not followed.
+ * The maker holds a lock (flock) on what it made. The lock ends with the process, so a file or
+ * folder that can be locked was left by a process that is gone. This holds between containers that
+ * share a folder, where a process id says nothing. */
+#include "base/base.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char mark[] = ".tmp-";
+enum {
+    MARK_BYTES = sizeof mark - 1,
+    N_DIGITS = 16,             /* hexadecimal, drawn */
+    N_TRIES = 100,             /* names that exist already */
+    STALE_S = 2 * 24 * 60 * 60 /* without locks: nobody writes one file for so long */
+};
+
+/* ---- making --------------------------------------------------------------------------------- */
+
+static uint64_t draw(void)
+{
+    static uint64_t n_drawn;
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == (ssize_t)sizeof bits) return bits;
+    const uint64_t n = __atomic_add_fetch(&n_drawn, 1, __ATOMIC_RELAXED); /* early in a boot */
+    return dh_mix64((uint64_t)dh_now_ns() ^ dh_mix64((uint64_t)getpid() ^ dh_mix64(n)));
+}
+
+static int make(const char *path, bool is_dir)
+{
+    if (!is_dir) return open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (mkdir(path, 0755) != 0) return -1;
+    return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* False where somebody who looked for leftovers took it before it was locked. */
+static bool lock_own(int fd)
+{
+    struct stat info;
+    while (flock(fd, LOCK_EX) != 0 && errno == EINTR) {}
+    return fstat(fd, &info) != 0 || info.st_nlink > 0; /* where locks are missing: its age */
+}
+
+static dh_status create(dh_ctx *ctx, const char *stem, bool is_dir, dh_temporary *t)
+{
+    dh_str path = DH_STR_INIT;
+    int fd = -1;
+    errno = EEXIST;
+    for (int i = 0; i < N_TRIES && fd < 0 && errno == EEXIST; i++) {
+        dh_str_clear(&path);
+        dh_str_printf(&path, "%s%s%016llx", stem, mark, (unsigned long long)draw());
+        if (path.failed) break;
+        fd = make(path.text, is_dir);
+        if (fd >= 0 && !lock_own(fd)) {
+            close(fd);
+            fd = -1;
+            errno = EEXIST;
+        }
+    }
+    if (fd >= 0) {
+        *t = (dh_temporary){path.text, fd};
+        return DH_OK;
+    }
+    const dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", stem)
+                                     : dh_fail(ctx, dh_status_of_errno(errno),
+                                               "cannot create %s: %s", path.text, strerror(errno));
+    dh_str_fini(&path);
+    return st;
+}
+
+dh_status dh_temporary_file(dh_ctx *ctx, const char *stem, dh_temporary *t)
+{
+    return create(ctx, stem, false, t);
+}
+
+dh_status dh_temporary_dir(dh_ctx *ctx, const char *stem, dh_temporary *t)
+{
+    return create(ctx, stem, true, t);
+}
+
+/* ---- ending --------------------------------------------------------------------------------- */
+
+static void forget(dh_temporary *t)
+{
+    if (t->fd >= 0) close(t->fd);
+    free(t->path);
+    *t = DH_TEMPORARY_NONE;
+}
+
+dh_status dh_temporary_commit(dh_ctx *ctx, dh_temporary *t, const char *path)
+{
+    if (fsync(t->fd) != 0 && errno != EINVAL) /* EINVAL: folders of some file systems */
+        return dh_fail(ctx, dh_status_of_errno(errno), "cannot sync %s: %s", t->path,
+                       strerror(errno));
+    if (rename(t->path, path) != 0)
+        return dh_fail(ctx, dh_status_of_errno(errno), "cannot rename %s to %s: %s", t->path, path,
+                       strerror(errno));
+    forget(t);
+    return dh_parent_sync(ctx, path);
+}
+
+void dh_temporary_drop(dh_temporary *t)
+{
+    dh_ctx undo = DH_CTX_INIT;
+    if (t->path && dh_dir_remove(&undo, t->path) != DH_OK) dh_log(DH_LOG_WARN, "%s", undo.message);
+    forget(t);
+}
+
+/* ---- what was left -------------------------------------------------------------------------- */
+
+bool dh_temporary_is_name(const char *name)
+{
+    const size_t n = strlen(name);
+    if (n < MARK_BYTES + N_DIGITS) return false;
+    const char *at = name + n - N_DIGITS;
+    return strncmp(at - MARK_BYTES, mark, MARK_BYTES) == 0 &&
+           strspn(at, "0123456789abcdef") == N_DIGITS;
+}
+
+/* Locked here, since whoever made it is gone; -1: in use. The lock is held until it is removed, so
+ * that a maker who has not locked it yet finds that out. Network file systems only lock a file that
+ * is open for writing. */
+static int take_left(int dir_fd, const char *name)
+{
+    struct stat info;
+    int fd = openat(dir_fd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && (errno == EISDIR || errno == EACCES))
+        fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+    const bool stale = errno != EWOULDBLOCK && fstat(fd, &info) == 0 &&
+                       time(NULL) - info.st_mtime > STALE_S; /* locks are missing */
+    if (stale) return fd;
+    close(fd);
+    return -1;
+}
+
+void dh_dir_drop_leftovers(const char *dir)
+{
+    DIR *entries = opendir(dir);
+    if (!entries) return; /* a real fault shows in whatever uses the folder next */
+    for (struct dirent *e; (e = readdir(entries));) {
+        const int fd = dh_temporary_is_name(e->d_name) ? take_left(dirfd(entries), e->d_name) : -1;
+        if (fd < 0) continue;
+        dh_temporary left = {.fd = fd};
+        dh_str path = DH_STR_INIT;
+        dh_str_printf(&path, "%s/%s", dir, e->d_name);
+        if (!path.failed)
+            dh_log(DH_LOG_INFO, "removing %s, left by a process that is gone", path.text);
+        left.path = path.text; /* NULL: it stays */
+        dh_temporary_drop(&left);
+    }
+    closedir(entries);
+}
