@@ -6,10 +6,11 @@
  * by columns. A box that a rank of the second layout lacks is a slice, and comes from one of the
  * ranks of the first that hold it; which one, a rule decides:
  *
- *   least   HotSPa's switch planner (section 12 of the systems): owners on the same node first,
- * among them the one that has sent least so far; else the owner that has sent least first   the
- * lowest rank that has it, as a plan without a planner would do exact   of all choices one whose
- * busiest wire is done soonest, by branch and bound: for few slices
+ *   least   HotSPa's algorithm 1 (SOSP 2024): an owner on the same node first, the one that has
+ *           sent least inside its node; else the owner that has sent least to other nodes
+ *   first   the lowest rank that has it, as a plan without a planner would do
+ *   exact   of all choices one whose busiest wire is done soonest, by branch and bound: for few
+ *           slices
  *
  * Slices from one rank to another travel as one message of one operator (`messages`), all of a
  * rank's at once; around it they are taken from where they lie and put where they belong. The

@@ -23,37 +23,41 @@ int64_t dh_slice_bytes(const dh_reshard *r, const dh_slice *s)
     return dh_box_elements(&s->box) * (int64_t)dh_dtype_bytes(r->tensors.at[s->tensor].dtype);
 }
 
-/* ---- HotSPa's rule --------------------------------------------------------------------------- */
+/* ---- HotSPa's algorithm 1 -------------------------------------------------------------------- */
 
-/* Of a slice's owners those on its node, or where there are none all: the one that has sent least;
- * of equals the lowest. */
-static uint32_t least_of(const dh_reshard *r, const dh_slice *s, const int64_t *sent)
+/* Every rank has two counters: bytes it sends inside its node, and bytes it sends to other nodes.
+ * The source of a slice is an owner on the destination's node with the smallest inside counter. If
+ * no owner is on that node, it is the owner with the smallest outside counter. The lowest rank wins
+ * a tie. */
+static uint32_t least_of(const dh_reshard *r, const dh_slice *s, int64_t *const sent[2])
 {
     uint32_t best = DH_NONE;
-    bool best_near = false;
+    bool best_outside = false;
     for (uint32_t i = s->owner0; i < s->owner0 + s->n_owners; i++) {
         const uint32_t rank = r->owners.at[i].rank;
-        const bool near = dh_reshard_is_local(r, rank, s->to);
-        const bool better = best == DH_NONE || (near && !best_near) ||
-                            (near == best_near && sent[rank] < sent[r->owners.at[best].rank]);
+        const bool outside = !dh_reshard_is_local(r, rank, s->to);
+        const bool better = best == DH_NONE || outside < best_outside ||
+                            (outside == best_outside &&
+                             sent[outside][rank] < sent[outside][r->owners.at[best].rank]);
         if (!better) continue;
         best = i;
-        best_near = near;
+        best_outside = outside;
     }
     return best;
 }
 
 static dh_status plan_least(dh_ctx *ctx, dh_reshard *r)
 {
-    int64_t *sent = calloc((size_t)r->n_ranks + 1, sizeof *sent);
-    if (!sent) return no_memory(ctx);
+    const size_t n = (size_t)r->n_ranks;
+    int64_t *both = calloc(2 * n + 1, sizeof *both), *const sent[2] = {both, both + n};
+    if (!both) return no_memory(ctx);
     for (size_t i = 0; i < r->slices.n; i++) {
         dh_slice *s = &r->slices.at[i];
         s->from = least_of(r, s, sent);
         const uint32_t rank = r->owners.at[s->from].rank;
-        if (rank != s->to) sent[rank] += dh_slice_bytes(r, s);
+        if (rank != s->to) sent[!dh_reshard_is_local(r, rank, s->to)][rank] += dh_slice_bytes(r, s);
     }
-    free(sent);
+    free(both);
     return DH_OK;
 }
 

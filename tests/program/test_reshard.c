@@ -141,15 +141,15 @@ static int64_t bytes_of(const dh_reshard *r, const dh_slice *s)
     return dh_box_elements(&s->box) * (int64_t)dh_dtype_bytes(r->tensors.at[s->tensor].dtype);
 }
 
-/* No slice crosses nodes that an owner on the node has; of the owners that may send none has sent
- * less before. */
+/* HotSPa's algorithm 1. No slice crosses nodes that an owner on the node has. Of the owners that
+ * may send, none has sent less before on that kind of way, inside its node or to other nodes. */
 static void the_published_rule_is_kept(void **state)
 {
     uint64_t seed = test_seed("the_published_rule_is_kept");
     for (int turn = 0; turn < 20; turn++) {
         dh_ctx ctx = DH_CTX_INIT;
         pair p;
-        int64_t sent[16] = {0};
+        int64_t sent[2][16] = {{0}}; /* inside the node, to other nodes */
         draw_pair(&p, &seed, DH_RESHARD_PARAMS | DH_RESHARD_STATES);
         assert_ok(&ctx,
                   dh_reshard_plan(&ctx, &p.r, DH_RESHARD_LEAST, DH_RESHARD_EVEN_WIRES, 0, NULL));
@@ -161,12 +161,42 @@ static void the_published_rule_is_kept(void **state)
                 const uint32_t other = p.r.owners.at[o].rank;
                 const bool near = same_node(&p.r, other, s->to);
                 assert_true(!near || same_node(&p.r, from, s->to));
-                if (near == same_node(&p.r, from, s->to)) assert_true(sent[from] <= sent[other]);
+                if (near == same_node(&p.r, from, s->to))
+                    assert_true(sent[!near][from] <= sent[!near][other]);
             }
-            sent[from] += bytes_of(&p.r, s);
+            sent[!same_node(&p.r, from, s->to)][from] += bytes_of(&p.r, s);
         }
         close_pair(&p);
     }
+}
+
+/* By hand, on two nodes of two ranks. What rank 0 sends to rank 1 does not count when rank 2 lacks
+ * what ranks 0 and 1 have: a planner with one counter would take rank 1 there. The next slice for
+ * rank 2 comes from rank 1. Rank 0 is the only owner of the last. */
+static void each_rank_has_two_counters(void **state)
+{
+    static const struct {
+        uint32_t owners[2], to, from;
+        int64_t n_bytes;
+    } cases[] = {{{0, 0}, 1, 0, 10}, {{0, 1}, 2, 0, 5}, {{0, 1}, 2, 1, 5}, {{0, 0}, 1, 0, 3}};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_reshard r = {.n_ranks = 4, .ranks_per_node = 2};
+    const dh_moved bytes = {.name = "bytes", .dtype = DH_U8};
+    assert_true(dh_vec_push(&r.tensors, bytes));
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        const uint32_t n = cases[i].owners[0] == cases[i].owners[1] ? 1 : 2;
+        const dh_slice s = {.box = {0, cases[i].n_bytes, 0, 1},
+                            .to = cases[i].to,
+                            .owner0 = (uint32_t)r.owners.n,
+                            .n_owners = n};
+        for (uint32_t o = 0; o < n; o++)
+            assert_true(dh_vec_push(&r.owners, ((dh_owner){.rank = cases[i].owners[o]})));
+        assert_true(dh_vec_push(&r.slices, s));
+    }
+    assert_ok(&ctx, dh_reshard_plan(&ctx, &r, DH_RESHARD_LEAST, DH_RESHARD_EVEN_WIRES, 0, NULL));
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++)
+        assert_int_equal(r.owners.at[r.slices.at[i].from].rank, cases[i].from);
+    dh_reshard_fini(&r);
 }
 
 /* Slices of bytes, each with some of the ranks for owners. */
@@ -577,6 +607,7 @@ int main(void)
         cmocka_unit_test(every_element_arrives),
         cmocka_unit_test(bytes_are_the_closed_count),
         cmocka_unit_test(the_published_rule_is_kept),
+        cmocka_unit_test(each_rank_has_two_counters),
         cmocka_unit_test(the_exact_plan_is_the_best_of_all),
         cmocka_unit_test(exact_is_never_worse),
         cmocka_unit_test(programs_verify),
