@@ -275,6 +275,33 @@ static dh_status search_around(dh_ctx *ctx, search *s, bool *improved)
     return DH_OK;
 }
 
+/* Mean of |predicted / measured - 1| over the rows that tell about the stage, by their weights. */
+static double misses(const dh_cluster *c, const dh_calibration *f, const stage_fit *s)
+{
+    double sum = 0, weights = 0;
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        const dh_measured_row *row = &f->measured->rows.at[i];
+        if (!tells_of_any(row, s)) continue;
+        sum += row->weight * fabs(predict(c, row) / row->ns - 1);
+        weights += row->weight;
+    }
+    return weights > 0 ? sum / weights : 0;
+}
+
+/* Back to the base's values where they predict the rows better than those that were found. */
+static void keep_better(dh_calibration *f, const stage_fit *s)
+{
+    dh_cluster base = f->cluster;
+    for (size_t k = 0; k < s->n; k++)
+        *place_of(&base, s->constants[k]) = value_of(f->base, s->constants[k]);
+    if (misses(&base, f, s) >= misses(&f->cluster, f, s)) return;
+    f->cluster = base;
+    for (size_t k = 0; k < s->n; k++) {
+        f->constants[s->constants[k]].fitted = false;
+        f->constants[s->constants[k]].why = "the rows are further off by any other value";
+    }
+}
+
 static dh_status fit_stage(dh_ctx *ctx, dh_calibration *f, unsigned stage)
 {
     enum { STEPS = 60, ROUNDS = 4 };
@@ -299,6 +326,7 @@ static dh_status fit_stage(dh_ctx *ctx, dh_calibration *f, unsigned stage)
     DH_TRY(search_from(ctx, &at, at.x, &improved));
     for (int i = 0; i < ROUNDS && improved; i++) DH_TRY(search_around(ctx, &at, &improved));
     for (size_t k = 0; k < s.n; k++) *place_of(&f->cluster, s.constants[k]) = exp(at.x[k]);
+    keep_better(f, &s);
     return DH_OK;
 }
 
@@ -408,6 +436,43 @@ static void judge_groups(dh_calibration *f)
     }
 }
 
+/* Says of which rows the new constants tell less than the old ones. */
+static dh_status note_worse(dh_ctx *ctx, dh_calibration *f)
+{
+    for (size_t i = 0; i < f->n_groups; i++) {
+        const dh_calibration_group *g = &f->groups[i];
+        const double n = (double)(g->used.n + g->held.n);
+        const double mean =
+            (g->used.mean * (double)g->used.n + g->held.mean * (double)g->held.n) / n;
+        if (mean <= 1.05 * g->base.mean + 0.01) continue;
+        const char *note = dh_arena_printf(
+            f->measured->arena,
+            "%s: predictions are further off than before, %.1f %% in place of %.1f %%; other rows "
+            "of these constants got nearer",
+            g->name, 100 * mean, 100 * g->base.mean);
+        if (!note || !dh_vec_push(&f->measured->notes, note)) return no_memory(ctx);
+    }
+    return DH_OK;
+}
+
+/* TUNING: a product that would take less than a launch at the device's peak says how long a launch
+ * takes, and nothing of products. It counts as little as messages below 1 MiB. */
+#define LAUNCH_WEIGHT 0.05
+
+static void weigh_launches(dh_calibration *f)
+{
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        dh_measured_row *row = &f->measured->rows.at[i];
+        const dh_gemm_shape *g = &row->gemm;
+        if (row->kind != DH_MEASURED_GEMM) continue;
+        const double flop = 2.0 * (double)g->rows * (double)g->columns * (double)g->shared;
+        const double rate =
+            g->dtype == DH_F32 ? f->base->f32_flops_per_s : f->base->bf16_flops_per_s;
+        const double ns = flop * (double)g->batch / rate * 1e9;
+        if (ns < f->base->kernel_ns) row->weight = LAUNCH_WEIGHT;
+    }
+}
+
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 static dh_status check_any(dh_ctx *ctx, const dh_measured *m)
@@ -464,6 +529,7 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
     DH_TRY(check_any(ctx, measured));
     DH_TRY(check_devices(ctx, fit, devices));
     DH_TRY(place_rows(ctx, &fit->cluster, measured));
+    weigh_launches(fit);
     hold_rows(measured);
     choose_constants(fit);
     for (unsigned stage = 0; stage < N_STAGES; stage++) DH_TRY(fit_stage(ctx, fit, stage));
@@ -475,6 +541,7 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
     choose_kernel(fit);
     judge_constants(fit);
     judge_groups(fit);
+    DH_TRY(note_worse(ctx, fit));
     return dh_calibration_find_oefs(ctx, fit);
 }
 

@@ -4,7 +4,12 @@
  *   4096,4096,4096,bf16,205.3
  *
  * m x k times k x n; `batch` of them where there is such a column. What the product took is a time
- * (time_us, time_ms, time_s; time alone is in us) or a rate (tflops). */
+ * (time_us, time_ms, time_s; time alone is in us) or a rate (tflops, gflops); where both stand
+ * there they must agree. Read too: the columns of hipblaslt-bench and of cutlass_profiler. A column
+ * that is none of these is refused unless it says nothing about the work. Rows of other types than
+ * bf16, fp16 and f32 are left out and counted. */
+#include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -12,31 +17,127 @@
 #include "base/csv.h"
 #include "calibrate/measured.h"
 
-enum { MAX_CELL = 48, MAX_CELLS = 32 };
+enum { MAX_CELL = 128, MAX_CELLS = 96, N_OTHER_TYPES = 4 };
 
-typedef enum column { M, N, K, BATCH, DTYPE, TOOK, N_COLUMNS } column;
+/* OPERATION: a name that may say the type ("s1688tf32gemm"). STATUS: whether it ran. GROUPED: not
+ * 0: several products of other sizes. */
+typedef enum column {
+    M,
+    N,
+    K,
+    BATCH,
+    DTYPE,
+    OPERATION,
+    STATUS,
+    GROUPED,
+    TIME,
+    RATE,
+    N_COLUMNS
+} column;
 
 static const struct {
     const char *name;
     column is;
-    double ns; /* of a unit of time; 0: none; below 0: a rate in TFLOP/s */
+    double unit; /* of TIME in ns, of RATE in FLOP/ns */
 } headings[] = {
     {"m", M, 0},
     {"n", N, 0},
     {"k", K, 0},
     {"batch", BATCH, 0},
+    {"batch_count", BATCH, 0},
+    {"batch_size", BATCH, 0},
+    {"b", BATCH, 0},
     {"dtype", DTYPE, 0},
     {"type", DTYPE, 0},
-    {"time", TOOK, 1e3},
-    {"time_us", TOOK, 1e3},
-    {"us", TOOK, 1e3},
-    {"time_ms", TOOK, 1e6},
-    {"ms", TOOK, 1e6},
-    {"time_s", TOOK, 1e9},
-    {"tflops", TOOK, -1},
-    {"tflop/s", TOOK, -1},
-    {"tflop_per_s", TOOK, -1},
+    {"a_type", DTYPE, 0}, /* hipblaslt-bench */
+    {"A", DTYPE, 0},      /* cutlass_profiler: "f32:column" */
+    {"operation", OPERATION, 0},
+    {"status", STATUS, 0},
+    {"grouped_gemm", GROUPED, 0},
+    {"time", TIME, 1e3},
+    {"time_us", TIME, 1e3},
+    {"us", TIME, 1e3},
+    {"time_ms", TIME, 1e6},
+    {"ms", TIME, 1e6},
+    {"runtime", TIME, 1e6}, /* cutlass_profiler */
+    {"time_s", TIME, 1e9},
+    {"tflops", RATE, 1e3},
+    {"tflop/s", RATE, 1e3},
+    {"tflop_per_s", RATE, 1e3},
+    {"gflops", RATE, 1},
+    {"gflop/s", RATE, 1},
+    {"hipblaslt-gflops", RATE, 1},
 };
+
+/* Headings that say nothing about how much is multiplied, whole or up to a "*". */
+static const char *const others[] = {"note*",
+                                     "comment*",
+                                     "name",
+                                     "gpu*",
+                                     "device*",
+                                     "date",
+                                     "iter*",
+                                     "warmup*",
+                                     "gbps",
+                                     "gb/s",
+                                     "hipblaslt-gb/s",
+                                     "ai*",
+                                     "bytes",
+                                     "flops/byte",
+                                     "flop*",
+                                     "mfu",
+                                     "util*",
+                                     "efficiency*",
+                                     "trans*",
+                                     "lda",
+                                     "ldb",
+                                     "ldc",
+                                     "ldd",
+                                     "stride_*",
+                                     "alpha",
+                                     "beta",
+                                     "b_type",
+                                     "c_type",
+                                     "d_type",
+                                     "compute_type",
+                                     "scale*",
+                                     "amaxd",
+                                     "swizzle_*",
+                                     "activation_type",
+                                     "bias_vector",
+                                     "bias_type",
+                                     "aux_type",
+                                     "rotating_buffer",
+                                     "flush",
+                                     "use_gpu_timer",
+                                     "problem",
+                                     "provider",
+                                     "operationkind",
+                                     "disposition",
+                                     "gemm_kind",
+                                     "c",
+                                     "d",
+                                     "split_k_slices",
+                                     "op_class",
+                                     "accum",
+                                     "cta_*",
+                                     "stages",
+                                     "warps_*",
+                                     "inst_*",
+                                     "min_cc",
+                                     "max_cc",
+                                     "cluster_*",
+                                     "raster_order",
+                                     "layout*",
+                                     "solution*",
+                                     "kernel*",
+                                     "algo*",
+                                     "workspace*",
+                                     "min_*",
+                                     "max_*",
+                                     "std*",
+                                     "p50",
+                                     "p99"};
 
 typedef struct reader {
     const measured_file *file;
@@ -44,7 +145,10 @@ typedef struct reader {
     char cells[MAX_CELLS][MAX_CELL];
     int n_cells;
     int at[N_COLUMNS]; /* cell of a column; -1: there is none */
-    double ns;         /* as in `headings` */
+    double unit[N_COLUMNS];
+    int n_headings;
+    char left_out[N_OTHER_TYPES][MAX_CELL]; /* types, and how many rows of any */
+    int n_types, n_left_out, n_failed;
 } reader;
 
 static void read_cells(reader *r)
@@ -58,29 +162,68 @@ static void read_cells(reader *r)
 
 /* ---- headings ------------------------------------------------------------------------------- */
 
-static void read_heading(reader *r, int cell)
+/* hipblaslt-bench begins its headings with "[0]:". */
+static const char *heading_at(const reader *r, int cell)
 {
+    const char *text = r->cells[cell], *colon = strchr(text, ':');
+    return cell == 0 && *text == '[' && colon ? colon + 1 : text;
+}
+
+static bool says_nothing(const char *heading)
+{
+    for (size_t i = 0; i < DH_COUNTOF(others); i++) {
+        const size_t n = strcspn(others[i], "*");
+        if (strncasecmp(heading, others[i], n) == 0 && (others[i][n] == '*' || !heading[n]))
+            return true;
+    }
+    return !*heading;
+}
+
+static dh_status read_heading(reader *r, int cell)
+{
+    const char *text = heading_at(r, cell);
     for (size_t i = 0; i < DH_COUNTOF(headings); i++) {
         const column is = headings[i].is;
-        if (strcasecmp(r->cells[cell], headings[i].name) != 0 || r->at[is] >= 0) continue;
+        if (strcasecmp(text, headings[i].name) != 0) continue;
+        if (strcmp(headings[i].name, "b") == 0 && r->at[DTYPE] >= 0) return DH_OK; /* a type */
+        if (r->at[is] >= 0) return DH_OK;
         r->at[is] = cell;
-        if (is == TOOK) r->ns = headings[i].ns;
+        r->unit[is] = headings[i].unit;
+        return DH_OK;
     }
+    if (says_nothing(text)) return DH_OK;
+    return dh_fail(r->file->ctx, DH_EFORMAT,
+                   "%s:%d: column \"%s\" is not known, and might change what is multiplied: m, n, "
+                   "k, batch, dtype, a time and a rate are read; take it out, or call it note",
+                   r->file->path, r->csv.line, text);
 }
 
 static dh_status read_headings(reader *r)
 {
     static const char *const wanted[N_COLUMNS] = {
-        [M] = "m", [N] = "n", [K] = "k", [DTYPE] = "dtype", [TOOK] = "time_us or tflops"};
+        [M] = "m", [N] = "n", [K] = "k", [DTYPE] = "dtype"};
+    const char *missing = NULL;
     for (int c = 0; c < N_COLUMNS; c++) r->at[c] = -1;
-    for (int i = 0; i < r->n_cells; i++) read_heading(r, i);
-    for (int c = 0; c < N_COLUMNS; c++)
-        if (wanted[c] && r->at[c] < 0)
-            return dh_fail(r->file->ctx, DH_EFORMAT,
-                           "%s:%d: no column %s; headings as m,n,k,dtype,time_us or "
-                           "m,n,k,dtype,tflops are wanted (or output of nccl-tests, or a trace)",
-                           r->file->path, r->csv.line, wanted[c]);
-    return DH_OK;
+    r->n_headings = r->n_cells;
+    for (int i = 0; i < r->n_cells; i++) DH_TRY(read_heading(r, i));
+    for (int c = 0; c < N_COLUMNS && !missing; c++)
+        if (r->at[c] < 0) missing = wanted[c];
+    if (!missing && r->at[TIME] < 0 && r->at[RATE] < 0) missing = "time_us or tflops";
+    if (!missing) return DH_OK;
+    return dh_fail(r->file->ctx, DH_EFORMAT,
+                   "%s:%d: no column %s; headings as m,n,k,dtype,time_us or m,n,k,dtype,tflops are "
+                   "wanted (or output of nccl-tests, or a trace)",
+                   r->file->path, r->csv.line, missing);
+}
+
+/* Some tools print the headings before each row. */
+static bool is_heading(const reader *r)
+{
+    int n = 0;
+    for (int i = 0; i < r->n_cells; i++)
+        n += strcasecmp(heading_at(r, i), "m") == 0 || strcasecmp(heading_at(r, i), "n") == 0 ||
+             strcasecmp(heading_at(r, i), "k") == 0;
+    return n == 3;
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -95,32 +238,113 @@ static dh_status read_size(const reader *r, column c, const char *name, int64_t 
                    r->csv.line, name, r->cells[r->at[c]], INT32_MAX);
 }
 
-static dh_status read_row(const reader *r)
+static const char *cell_of(const reader *r, column c)
+{
+    return r->at[c] >= 0 ? r->cells[r->at[c]] : "";
+}
+
+/* "torch.bfloat16", "bf16_r", "f32:column". */
+static bool type_of(const reader *r, char name[MAX_CELL], dh_dtype *dtype)
+{
+    const char *text = cell_of(r, DTYPE), *dot = strrchr(text, '.');
+    snprintf(name, MAX_CELL, "%s", dot ? dot + 1 : text);
+    char *colon = strchr(name, ':'), *end = name + strlen(name);
+    if (colon && colon[1] != ':') *colon = '\0';
+    if (end - name > 2 && strcmp(end - 2, "_r") == 0) end[-2] = '\0';
+    if (strstr(cell_of(r, OPERATION), "tf32")) snprintf(name, MAX_CELL, "tf32");
+    return measured_dtype(name, dtype);
+}
+
+static void leave_out(reader *r, const char *type)
+{
+    int i = 0;
+    r->n_left_out++;
+    while (i < r->n_types && strcasecmp(r->left_out[i], type) != 0) i++;
+    if (i == r->n_types && i < N_OTHER_TYPES)
+        snprintf(r->left_out[r->n_types++], MAX_CELL, "%s", *type ? type : "none");
+}
+
+static dh_status not_a_number(const reader *r, column c)
+{
+    return dh_fail(r->file->ctx, DH_EFORMAT,
+                   "%s:%d: \"%s\": a %s above 0 is wanted, and no product of decades",
+                   r->file->path, r->csv.line, cell_of(r, c), c == RATE ? "rate" : "time");
+}
+
+/* A column's time, of so many FLOP; 0: there is no such column. */
+static dh_status read_took(const reader *r, column c, double flops, double *ns)
+{
+    double value;
+    *ns = 0;
+    if (r->at[c] < 0) return DH_OK;
+    if (!dh_parse_f64(cell_of(r, c), &value) || !measured_is_number(value))
+        return not_a_number(r, c);
+    *ns = c == RATE ? flops / (value * r->unit[c]) : value * r->unit[c];
+    return measured_is_number(*ns) ? DH_OK : not_a_number(r, c);
+}
+
+/* TUNING: rates and times are printed with three digits or more. */
+#define AGREES 0.03
+
+static dh_status read_ns(const reader *r, double flops, double *ns)
+{
+    double rated;
+    DH_TRY(read_took(r, TIME, flops, ns));
+    DH_TRY(read_took(r, RATE, flops, &rated));
+    if (*ns <= 0) *ns = rated;
+    if (rated <= 0 || fabs(rated / *ns - 1) <= AGREES) return DH_OK;
+    return dh_fail(r->file->ctx, DH_EFORMAT,
+                   "%s:%d: the rate \"%s\" is %.3g times that of m, n, k and batch in the time "
+                   "\"%s\": a column that changes the work is missing, or a unit is another",
+                   r->file->path, r->csv.line, cell_of(r, RATE), *ns / rated, cell_of(r, TIME));
+}
+
+static dh_status read_row(reader *r)
 {
     int64_t m, n, k, batch;
-    double took;
+    double ns;
     dh_dtype dtype;
+    char type[MAX_CELL];
+    const char *status = cell_of(r, STATUS), *grouped = cell_of(r, GROUPED);
     for (int c = 0; c < N_COLUMNS; c++)
         if (r->at[c] >= r->n_cells)
             return dh_fail(r->file->ctx, DH_EFORMAT,
                            "%s:%d: %d cells; as many as there are headings are wanted",
                            r->file->path, r->csv.line, r->n_cells);
+    if (*status && strcasecmp(status, "success") != 0 && strcasecmp(status, "ok") != 0) {
+        r->n_failed++;
+        return DH_OK;
+    }
+    if (*grouped && strcmp(grouped, "0") != 0)
+        return dh_fail(r->file->ctx, DH_EFORMAT,
+                       "%s:%d: grouped_gemm \"%s\": products of one size are wanted", r->file->path,
+                       r->csv.line, grouped);
     DH_TRY(read_size(r, M, "m", &m));
     DH_TRY(read_size(r, N, "n", &n));
     DH_TRY(read_size(r, K, "k", &k));
     DH_TRY(read_size(r, BATCH, "batch", &batch));
-    if (!measured_dtype(r->cells[r->at[DTYPE]], &dtype))
-        return dh_fail(r->file->ctx, DH_EFORMAT, "%s:%d: dtype \"%s\": bf16, fp16 or f32 is wanted",
-                       r->file->path, r->csv.line, r->cells[r->at[DTYPE]]);
-    const double flops = 2 * (double)m * (double)n * (double)k * (double)batch;
-    const bool is_number = dh_parse_f64(r->cells[r->at[TOOK]], &took) && measured_is_number(took);
-    const double ns = !is_number ? 0 : r->ns < 0 ? flops / (took * 1e12) * 1e9 : took * r->ns;
-    if (!measured_is_number(ns))
-        return dh_fail(r->file->ctx, DH_EFORMAT,
-                       "%s:%d: \"%s\": a %s above 0 is wanted, and no product of decades",
-                       r->file->path, r->csv.line, r->cells[r->at[TOOK]],
-                       r->ns < 0 ? "rate" : "time");
+    if (!type_of(r, type, &dtype)) {
+        leave_out(r, type);
+        return DH_OK;
+    }
+    DH_TRY(read_ns(r, 2 * (double)m * (double)n * (double)k * (double)batch, &ns));
     return measured_add_gemm(r->file, r->csv.line, dtype, m, n, k, batch, ns);
+}
+
+static dh_status note_left_out(const reader *r)
+{
+    dh_str types = DH_STR_INIT;
+    for (int i = 0; i < r->n_types; i++)
+        dh_str_printf(&types, "%s%s", i ? ", " : "", r->left_out[i]);
+    dh_status st = types.failed ? measured_no_memory(r->file) : DH_OK;
+    if (st == DH_OK && r->n_left_out)
+        st = measured_note(r->file,
+                           "%d row%s of other types left out (%s); bf16, fp16 and f32 are read",
+                           r->n_left_out, r->n_left_out == 1 ? "" : "s", types.text);
+    dh_str_fini(&types);
+    if (st == DH_OK && r->n_failed)
+        st = measured_note(r->file, "%d rows left out that did not succeed", r->n_failed);
+    return st;
 }
 
 dh_status measured_read_gemms(const measured_file *file)
@@ -133,8 +357,8 @@ dh_status measured_read_gemms(const measured_file *file)
     while ((line = dh_csv_next_line(&r.csv, &text)) != DH_CSV_END) {
         if (line != DH_CSV_CELLS) continue;
         read_cells(&r);
-        DH_TRY(headed ? read_row(&r) : read_headings(&r));
+        DH_TRY(headed && !is_heading(&r) ? read_row(&r) : read_headings(&r));
         headed = true;
     }
-    return DH_OK;
+    return note_left_out(&r);
 }

@@ -7,6 +7,10 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/index.h"
+#include "calibrate/nccl.h"
+#include "data/unpack.h"
+
 enum { MAX_FILE_BYTES = 1 << 30, NOTE_BYTES = 512 };
 
 /* TUNING: messages of training steps are megabytes; below, latencies differ between collectives in
@@ -196,9 +200,6 @@ bool measured_dtype(const char *name, dh_dtype *dtype)
 
 static dh_status check_text(const measured_file *f)
 {
-    const unsigned char *at = (const unsigned char *)f->text;
-    if (f->n_bytes >= 2 && at[0] == 0x1F && at[1] == 0x8B)
-        return dh_fail(f->ctx, DH_EFORMAT, "%s: compressed with gzip; gunzip it first", f->path);
     if (memchr(f->text, '\0', f->n_bytes))
         return dh_fail(f->ctx, DH_EFORMAT,
                        "%s: not a text; output of nccl-tests, a CSV of GEMMs, a Kineto trace or a "
@@ -207,14 +208,27 @@ static dh_status check_text(const measured_file *f)
     return DH_OK;
 }
 
+/* An object, or an array of them. A "[" alone may be a launcher's or a library's. */
+static bool is_json(const char *text)
+{
+    static const char blanks[] = " \t\r\n";
+    text += strspn(text, blanks);
+    if (*text == '[') {
+        text++;
+        text += strspn(text, blanks);
+    }
+    return *text == '{';
+}
+
 static dh_status read_text(const measured_file *f)
 {
     const size_t before = dh_measured_count(f->m) + f->m->notes.n;
-    const char first = f->text[strspn(f->text, " \t\r\n")];
     DH_TRY(check_text(f));
-    if (first == '{' && measured_is_profile(f->text))
+    if (is_json(f->text) && nccl_is_json(f->text))
+        DH_TRY(nccl_read_json(f));
+    else if (is_json(f->text) && measured_is_profile(f->text))
         DH_TRY(measured_read_profile(f));
-    else if (first == '{' || first == '[')
+    else if (is_json(f->text))
         DH_TRY(measured_read_kineto(f));
     else if (strstr(f->text, "algbw"))
         DH_TRY(measured_read_nccl(f));
@@ -227,14 +241,100 @@ static dh_status read_text(const measured_file *f)
                    f->path);
 }
 
+/* Terminated, unpacked where it is compressed. Caller frees. */
+static dh_status read_whole(dh_ctx *ctx, const char *path, char **text, size_t *n_bytes)
+{
+    dh_map map = {0};
+    DH_TRY(dh_map_open(ctx, path, &map));
+    dh_status st = dh_unpack(ctx, path, NULL, &map);
+    if (st == DH_OK && map.n_bytes > MAX_FILE_BYTES)
+        st = dh_fail(ctx, DH_EINVAL, "%s has %zu bytes, more than the %d allowed", path,
+                     map.n_bytes, MAX_FILE_BYTES);
+    if (st == DH_OK && !(*text = malloc(map.n_bytes + 1)))
+        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+    if (st == DH_OK) {
+        if (map.n_bytes) memcpy(*text, map.at, map.n_bytes);
+        (*text)[map.n_bytes] = '\0';
+        *n_bytes = map.n_bytes;
+    }
+    dh_map_close(&map);
+    return st;
+}
+
+/* ---- what stands there twice ---------------------------------------------------------------- */
+
+static uint64_t hash_of(const dh_measured_row *r)
+{
+    const double numbers[] = {(double)r->type,
+                              r->ns,
+                              r->bytes,
+                              (double)r->gemm.rows,
+                              (double)r->gemm.columns,
+                              (double)r->gemm.shared,
+                              (double)r->gemm.batch,
+                              r->attention.flops};
+    uint64_t hash = (uint64_t)r->kind;
+    for (size_t i = 0; i < DH_COUNTOF(numbers); i++) {
+        uint64_t bits;
+        memcpy(&bits, &numbers[i], sizeof bits);
+        hash = dh_mix64(hash ^ bits);
+    }
+    return hash;
+}
+
+static bool same_row(const dh_measured_row *a, const dh_measured_row *b)
+{
+    return a->kind == b->kind && a->ns == b->ns && a->type == b->type && a->bytes == b->bytes &&
+           strcmp(a->group, b->group) == 0 && a->gemm.rows == b->gemm.rows &&
+           a->gemm.columns == b->gemm.columns && a->gemm.shared == b->gemm.shared &&
+           a->gemm.batch == b->gemm.batch && a->attention.flops == b->attention.flops;
+}
+
+/* Whether the row stands before it; else it is one of those from now on. Operators of one file that
+ * take the same time are several all the same. */
+static bool stands_already(dh_index *seen, const dh_measured *m, const dh_measured_row *row,
+                           size_t number, bool *ok)
+{
+    const uint64_t hash = hash_of(row);
+    size_t at = 0;
+    for (uint32_t i = dh_index_first(seen, hash, &at); i != DH_NONE;
+         i = dh_index_next(seen, hash, &at)) {
+        const dh_measured_row *other = &m->rows.at[i];
+        if (same_row(other, row) && (dh_measured_is_call(row) || other->file != row->file))
+            return true;
+    }
+    *ok = *ok && dh_index_add(seen, hash, (uint32_t)number);
+    return false;
+}
+
+/* A measurement that is given twice counts once: its time is the same to the last digit. */
+static dh_status drop_repeated(const measured_file *f, size_t before)
+{
+    dh_measured *m = f->m;
+    dh_index seen = {0};
+    size_t n = 0;
+    bool ok = true;
+    for (size_t i = 0; i < m->rows.n; i++)
+        if (!stands_already(&seen, m, &m->rows.at[i], n, &ok)) m->rows.at[n++] = m->rows.at[i];
+    dh_index_fini(&seen);
+    if (!ok) return measured_no_memory(f);
+    const size_t n_repeated = m->rows.n - n;
+    m->rows.n = n;
+    if (n_repeated == 0) return DH_OK;
+    return measured_note(f, "%zu of %zu measurements were given before, and count once", n_repeated,
+                         n + n_repeated - before);
+}
+
 dh_status dh_measured_read(dh_ctx *ctx, const char *path, dh_measured *measured)
 {
-    char *text;
+    char *text = NULL;
+    const size_t before = measured->rows.n;
     measured_file f = {.ctx = ctx, .m = measured, .path = dh_arena_strdup(measured->arena, path)};
     if (!f.path) return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
-    DH_TRY(dh_file_read(ctx, path, MAX_FILE_BYTES, &text, &f.n_bytes));
+    DH_TRY(read_whole(ctx, path, &text, &f.n_bytes));
     f.text = text;
-    const dh_status st = read_text(&f);
+    dh_status st = read_text(&f);
+    if (st == DH_OK) st = drop_repeated(&f, before);
     free(text);
     return st;
 }

@@ -1,56 +1,43 @@
-/* The text that nccl-tests print: comments say which test ran on which ranks, rows have a size and
- * a time. Several outputs may follow each other in one file.
+/* The text that nccl-tests and rccl-tests print: comments say which test ran on which ranks, rows
+ * have a size and a time. Several outputs may follow each other in one file.
  *
  *   # Rank  0 Group  0 Pid  4242 on  node1 device  0 [0x1b] NVIDIA H100 80GB HBM3
  *   #       size         count      type   redop    root     time   algbw   busbw #wrong ...
  *   #        (B)    (elements)                               (us)  (GB/s)  (GB/s)
  *       33554432       8388608     float     sum      -1    230.9  145.35  254.36      0 ...
  *
- * Sizes are of the whole vector, as cluster.h counts them, in every test. The first time of a row
- * is that out of place. */
+ * The first time of a row is that out of place. Launchers put words in front of lines, and copies
+ * lose the "#": a line is known by its words. What is none of these lines is passed over. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "calibrate/measured.h"
+#include "calibrate/nccl.h"
 
 enum { MAX_WORDS = 24, MAX_WORD = 64 };
-
-static const struct {
-    const char *name, *other; /* of the program, with _perf behind it; elsewhere */
-    dh_op_type type;
-} tests[] = {
-    {"all_reduce", "allreduce", DH_OP_ALL_REDUCE},
-    {"all_gather", "allgather", DH_OP_ALL_GATHER},
-    {"reduce_scatter", "reducescatter", DH_OP_REDUCE_SCATTER},
-    {"alltoall", "all_to_all", DH_OP_ALL_TO_ALL},
-    {"sendrecv", "send_recv", DH_OP_RING_EXCHANGE},
-};
-
-typedef DH_VEC(const char *) host_list;
-
-typedef struct reader {
-    const measured_file *file;
-    int32_t line;
-    int test;                 /* of `tests`; -1: not said */
-    int64_t all_ranks, ranks; /* those of group 0, which is timed beside the others */
-    host_list all_hosts, hosts;
-    bool told;                      /* why rows are left out */
-    int size_at, time_at, wrong_at; /* words of a row; size_at -1: no heading yet */
-} reader;
 
 typedef struct words {
     char at[MAX_WORDS][MAX_WORD];
     int n;
 } words;
 
+typedef struct reader {
+    nccl_output output;
+    int path_test;        /* of the file's name */
+    bool names_tests;     /* an output in it says its test */
+    bool named, has_rows; /* the present output says it; has had rows */
+    int32_t line;
+    words heading; /* n 0: none yet */
+} reader;
+
 static void split(const char *line, size_t n_bytes, words *w)
 {
     w->n = 0;
     for (size_t i = 0; i < n_bytes && w->n < MAX_WORDS;) {
-        while (i < n_bytes && strchr(" \t\r", line[i])) i++;
+        while (i < n_bytes && strchr(" \t\r|", line[i])) i++;
         const size_t from = i;
-        while (i < n_bytes && !strchr(" \t\r", line[i])) i++;
+        while (i < n_bytes && !strchr(" \t\r|", line[i])) i++;
         if (i > from)
             snprintf(w->at[w->n++], MAX_WORD, "%.*s", (int)DH_MIN(i - from, (size_t)MAX_WORD - 1),
                      line + from);
@@ -64,183 +51,223 @@ static int find_word(const words *w, const char *word)
     return -1;
 }
 
+static bool number_after(const words *w, const char *word, int64_t *value)
+{
+    const int at = find_word(w, word);
+    return at >= 0 && at + 1 < w->n && dh_parse_i64(w->at[at + 1], value);
+}
+
+/* ---- prefixes ------------------------------------------------------------------------------- */
+
+/* Bytes of what a launcher put in front of a line; 0: nothing. Of mpirun --tag-output
+ * "[1,0]<stdout>:", Intel MPI "[0] ", srun --label "0: ", pdsh and logs of pods "host: ", a time,
+ * and "> " of a quoted text. */
+static size_t prefix_of(const char *at, size_t n)
+{
+    size_t i = 0;
+    if (n == 0) return 0;
+    if (*at == '>') return 1;
+    while (i < n && strchr(" \t", at[i])) i++;
+    if (i > 0) return i;
+    if (*at == '[') {
+        while (i < n && at[i] != ']') i++;
+        if (i == n) return 0;
+        i++;
+        if (i < n && at[i] == '<')
+            while (i < n && at[i] != ':') i++;
+        return DH_MIN(i + (i < n && at[i] == ':'), n);
+    }
+    while (i < n && (isalnum((unsigned char)at[i]) || strchr("._-+", at[i]))) i++;
+    const bool is_time = i >= 2 && i < n && at[i] == ':' && n - i >= 6 && at[i + 3] == ':';
+    if (is_time) /* 2026-07-10T10:00:00.000Z */
+        while (i < n && !strchr(" \t#", at[i])) i++;
+    else if (i > 0 && i < n && at[i] == ':')
+        i++;
+    else
+        i = i == 10 && n > 14 && at[4] == '-' && at[7] == '-' && at[13] == ':' ? 10 : 0;
+    return i;
+}
+
 /* ---- which test ----------------------------------------------------------------------------- */
 
-/* The test that a text names; -1: none. */
-static int test_of(const char *text, const char *behind)
+static bool is_name_letter(char c)
 {
-    char name[64];
-    for (size_t i = 0; i < DH_COUNTOF(tests); i++) {
-        snprintf(name, sizeof name, "%s%s", tests[i].name, behind);
-        if (strstr(text, name)) return (int)i;
-        snprintf(name, sizeof name, "%s%s", tests[i].other, behind);
-        if (strstr(text, name)) return (int)i;
-    }
-    return -1;
+    return isalnum((unsigned char)c) || c == '_';
 }
 
+/* "all_reduce_perf" in whatever a line says, also in a path. */
+static void read_name(reader *r, const char *line)
+{
+    const char *end = strstr(line, "_perf");
+    if (!end || is_name_letter(end[5])) return;
+    const char *from = end;
+    while (from > line && is_name_letter(from[-1])) from--;
+    if (from == end) return;
+    nccl_name(&r->output, from, (size_t)(end - from));
+    r->names_tests = r->named = true;
+    r->has_rows = false; /* a new output begins */
+    /* Newer ones say it in front of an output, and once more at its end. */
+    if (strstr(line, "test concluded")) r->named = false;
+}
+
+/* The test that a file's name says, between other words. */
 static int test_of_path(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    return test_of(slash ? slash + 1 : path, "");
+    static const char *const names[] = {
+        "all_reduce",    "allreduce", "all_gather", "allgather", "reduce_scatter",
+        "reducescatter", "alltoall",  "all_to_all", "sendrecv",  "send_recv"};
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (size_t i = 0; i < DH_COUNTOF(names); i++) {
+        const char *at = strstr(name, names[i]);
+        const size_t n = strlen(names[i]);
+        if (at && (at == name || !isalpha((unsigned char)at[-1])) && !isalpha((unsigned char)at[n]))
+            return nccl_test_of(names[i], n);
+    }
+    return NCCL_UNNAMED;
 }
 
-static dh_status unknown_test(const reader *r)
+/* A table belongs to the name before it. Where outputs of a file are named, one without a name is
+ * not that of the last. */
+static void settle_test(reader *r)
 {
-    return dh_fail(r->file->ctx, DH_EFORMAT,
-                   "%s:%d: which collective was measured is not said: name the file after its "
-                   "test, as all_reduce_8gpus.txt (all_reduce, all_gather, reduce_scatter, "
-                   "alltoall, sendrecv), or keep the line of the command, ./all_reduce_perf ...",
-                   r->file->path, r->line);
+    if (r->named) return;
+    r->output.test = r->names_tests ? NCCL_UNNAMED : r->path_test;
+    if (r->output.test >= 0)
+        snprintf(r->output.test_name, sizeof r->output.test_name, "the collective of its name");
 }
 
 /* ---- comments ------------------------------------------------------------------------------- */
 
-static dh_status add_host(const reader *r, const char *host, host_list *hosts)
-{
-    for (size_t i = 0; i < hosts->n; i++)
-        if (strcmp(hosts->at[i], host) == 0) return DH_OK;
-    const char *copy = dh_arena_strdup(r->file->m->arena, host);
-    return copy && dh_vec_push(hosts, copy) ? DH_OK : measured_no_memory(r->file);
-}
-
-/* "Rank 0 Group 0 Pid 1 on HOST device ..."; older ones have no group. */
-static dh_status read_rank(reader *r, const words *w)
-{
-    const int on = find_word(w, "on"), group = find_word(w, "Group");
-    if (on < 0 || on + 1 >= w->n)
-        return dh_fail(r->file->ctx, DH_EFORMAT,
-                       "%s:%d: \"# Rank N Pid P on HOST device D\" is wanted", r->file->path,
-                       r->line);
-    r->all_ranks++;
-    DH_TRY(add_host(r, w->at[on + 1], &r->all_hosts));
-    if (group >= 0 && group + 1 < w->n && strcmp(w->at[group + 1], "0") != 0) return DH_OK;
-    r->ranks++;
-    return add_host(r, w->at[on + 1], &r->hosts);
-}
-
 static void begin_output(reader *r)
 {
-    r->all_ranks = r->ranks = 0;
-    r->all_hosts.n = r->hosts.n = 0;
-    r->size_at = -1;
-    r->told = false;
+    nccl_begin(&r->output);
+    r->heading.n = 0;
+    if (r->has_rows) r->named = false;
+    r->has_rows = false;
 }
 
-static bool read_heading(reader *r, const words *w)
+/* "Rank 0 Group 0 Pid 1 on HOST device 0 ..."; older ones have no group. */
+static dh_status read_rank(reader *r, const words *w)
 {
-    const int size = find_word(w, "size"), time = find_word(w, "time");
-    if (size < 0 || time < 0 || find_word(w, "algbw") < 0) return false;
-    r->size_at = size;
-    r->time_at = time;
-    r->wrong_at = find_word(w, "#wrong");
-    if (r->wrong_at < 0) r->wrong_at = find_word(w, "error");
-    return true;
+    const measured_file *f = r->output.file;
+    nccl_rank rank = {.device = -1};
+    const int on = find_word(w, "on");
+    if (on < 0 || on + 1 >= w->n || !number_after(w, "Rank", &rank.number))
+        return dh_fail(f->ctx, DH_EFORMAT, "%s:%d: \"# Rank N Pid P on HOST device D\" is wanted",
+                       f->path, r->line);
+    if (!number_after(w, "device", &rank.device)) rank.device = rank.number;
+    number_after(w, "Group", &rank.group);
+    rank.host = dh_arena_strdup(f->m->arena, w->at[on + 1]);
+    return rank.host && dh_vec_push(&r->output.ranks, rank) ? DH_OK : measured_no_memory(f);
 }
 
-static dh_status read_comment(reader *r, const char *line, size_t n_bytes)
+static bool is_heading(const words *w)
 {
-    words w;
-    split(line, n_bytes, &w);
-    if (w.n == 0 || read_heading(r, &w)) return DH_OK;
-    if (strcmp(w.at[0], "nThread") == 0) begin_output(r);
-    if (strcmp(w.at[0], "Rank") == 0) return read_rank(r, &w);
-    return DH_OK;
+    return w->n > 4 && strcmp(w->at[0], "size") == 0 && find_word(w, "time") > 0 &&
+           find_word(w, "algbw") > 0;
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-static dh_status check_ranks(const reader *r)
-{
-    const int64_t nodes = (int64_t)r->hosts.n;
-    if (r->ranks < 2)
-        return dh_fail(r->file->ctx, DH_EFORMAT,
-                       "%s:%d: %lld ranks before this row; lines \"# Rank N Pid P on HOST device "
-                       "D\" of two or more are wanted, as the test prints them at its start",
-                       r->file->path, r->line, (long long)r->ranks);
-    if (r->ranks % nodes == 0) return DH_OK;
-    return dh_fail(r->file->ctx, DH_EFORMAT,
-                   "%s:%d: %lld ranks lie unevenly on %lld nodes; as many on each are wanted",
-                   r->file->path, r->line, (long long)r->ranks, (long long)nodes);
-}
-
-static dh_status check_right(const reader *r, const words *w)
+static dh_status check_right(const reader *r, const words *w, int shift)
 {
     double wrong;
-    if (r->wrong_at < 0 || r->wrong_at >= w->n || !dh_parse_f64(w->at[r->wrong_at], &wrong) ||
-        wrong == 0)
-        return DH_OK;
-    return dh_fail(r->file->ctx, DH_EFORMAT,
+    int at = find_word(&r->heading, "#wrong");
+    if (at < 0) at = find_word(&r->heading, "error");
+    if (at < 0 || !dh_parse_f64(w->at[at - shift], &wrong) || wrong == 0) return DH_OK;
+    return dh_fail(r->output.file->ctx, DH_EFORMAT,
                    "%s:%d: %s wrong values in the result: a measurement of a sound machine is "
                    "wanted",
-                   r->file->path, r->line, w->at[r->wrong_at]);
+                   r->output.file->path, r->line, w->at[at - shift]);
 }
 
-/* Between nodes a row tells what all devices of a node get at once, or nothing that the model has.
- */
-static const char *why_not(const reader *r)
+/* What the operator leaves blank (redop, root) is missing among a row's words, so that columns are
+ * counted from the end. */
+static dh_status read_row(reader *r, words *w)
 {
-    const int64_t per_node = r->all_ranks / (int64_t)r->all_hosts.n;
-    if (r->hosts.n == 1) return NULL;
-    if (per_node < r->file->m->node_devices)
-        return "a node has more devices than took part, which share its network: measure with all "
-               "of them (or say --devices N)";
-    if (tests[r->test].type == DH_OP_RING_EXCHANGE && r->ranks > (int64_t)r->hosts.n)
-        return "the ring of sendrecv_perf leaves a node from one device alone: measure pairs of "
-               "nodes, NCCL_TESTS_SPLIT=\"MOD DEVICES_OF_A_NODE\"";
-    return NULL;
-}
-
-static dh_status add_row(reader *r, double bytes, double us)
-{
-    const char *why = why_not(r);
-    if (!why)
-        return measured_add_collective(r->file, r->line, tests[r->test].type, r->ranks,
-                                       (int64_t)r->hosts.n, bytes, us * 1e3);
-    if (r->told) return DH_OK;
-    r->told = true;
-    return measured_note(r->file, "rows from line %d on are left out: %s", r->line, why);
-}
-
-static dh_status read_row(reader *r, const words *w)
-{
-    double bytes, us;
-    if (r->size_at < 0)
-        return dh_fail(r->file->ctx, DH_EFORMAT,
+    double number;
+    const measured_file *f = r->output.file;
+    nccl_row row = {.line = r->line};
+    if (r->heading.n == 0)
+        return dh_fail(f->ctx, DH_EFORMAT,
                        "%s:%d: a row before its heading \"# size count type ... time algbw\"",
-                       r->file->path, r->line);
-    if (w->n <= r->time_at || !dh_parse_f64(w->at[r->size_at], &bytes) ||
-        !dh_parse_f64(w->at[r->time_at], &us) || !(bytes == 0 || measured_is_number(bytes)) ||
-        !measured_is_number(us * 1e3))
-        return dh_fail(r->file->ctx, DH_EFORMAT,
-                       "%s:%d: a size in bytes as word %d and a time in us above 0 as word %d are "
-                       "wanted",
-                       r->file->path, r->line, r->size_at + 1, r->time_at + 1);
-    if (bytes == 0) return DH_OK; /* fewer bytes than ranks */
-    if (r->test < 0) return unknown_test(r);
-    DH_TRY(check_ranks(r));
-    DH_TRY(check_right(r, w));
-    return add_row(r, bytes, us);
+                       f->path, r->line);
+    while (w->n > 3 && strcmp(w->at[w->n - 1], "N/A") != 0 &&
+           !dh_parse_f64(w->at[w->n - 1], &number))
+        w->n--; /* the date and time that option -T adds */
+    const int shift = r->heading.n - w->n;
+    const int time = find_word(&r->heading, "time") - shift;
+    const int algbw = find_word(&r->heading, "algbw") - shift;
+    const int busbw = find_word(&r->heading, "busbw") - shift;
+    if (shift < 0 || time < 3 || !dh_parse_f64(w->at[0], &row.bytes) ||
+        !dh_parse_f64(w->at[time], &row.us) || !(row.bytes == 0 || measured_is_number(row.bytes)) ||
+        !measured_is_number(row.us * 1e3) || !dh_parse_f64(w->at[algbw], &row.algbw) ||
+        (busbw > time && !dh_parse_f64(w->at[busbw], &row.busbw)))
+        return dh_fail(f->ctx, DH_EFORMAT,
+                       "%s:%d: a row as the heading has it is wanted: a size in bytes first, and a "
+                       "time in us above 0, algbw and busbw in its %d last words",
+                       f->path, r->line, r->heading.n - find_word(&r->heading, "time"));
+    r->has_rows = true;
+    if (row.bytes == 0) return DH_OK; /* fewer bytes than ranks */
+    DH_TRY(check_right(r, w, shift));
+    settle_test(r);
+    return nccl_add(&r->output, &row);
 }
 
-/* Rows begin with a number; what else stands in the file are the words of launchers. */
+/* Begins with a size and a count, or is cut within them. */
+static bool is_row(const words *w)
+{
+    double number;
+    if (w->n == 0 || !isdigit((unsigned char)w->at[0][0]) || !dh_parse_f64(w->at[0], &number))
+        return false;
+    return w->n == 1 || dh_parse_f64(w->at[1], &number);
+}
+
+/* ---- lines ---------------------------------------------------------------------------------- */
+
+static dh_status read_words(reader *r, words *w, bool is_comment)
+{
+    int64_t number;
+    if (w->n == 0) return DH_OK;
+    if (is_heading(w)) {
+        const int stamp = find_word(w, "timestamp");
+        r->heading = *w;
+        if (stamp > 0) r->heading.n = stamp;
+    } else if (strcmp(w->at[0], "nThread") == 0)
+        begin_output(r);
+    else if (strcmp(w->at[0], "Rank") == 0 && w->n > 1 && dh_parse_i64(w->at[1], &number))
+        return read_rank(r, w);
+    else if (!is_comment && is_row(w) && (w->n > 1 || r->heading.n > 0))
+        return read_row(r, w);
+    return DH_OK;
+}
+
 static dh_status read_line(reader *r, const char *line, size_t n_bytes)
 {
     char text[512];
     words w;
-    double number;
+    size_t skip;
     snprintf(text, sizeof text, "%.*s", (int)DH_MIN(n_bytes, sizeof text - 1), line);
-    const int named = test_of(text, "_perf");
-    if (named >= 0) r->test = named;
-    const size_t blank = strspn(text, " \t");
-    if (text[blank] == '#') return read_comment(r, line + blank + 1, n_bytes - blank - 1);
+    read_name(r, text);
     split(line, n_bytes, &w);
-    return w.n > 0 && dh_parse_f64(w.at[0], &number) ? read_row(r, &w) : DH_OK;
+    while (!is_row(&w) && (skip = prefix_of(line, n_bytes)) > 0) {
+        line += skip;
+        n_bytes -= skip;
+        split(line, n_bytes, &w);
+    }
+    const bool is_comment = n_bytes > 0 && *line == '#';
+    while (n_bytes > 0 && *line == '#') {
+        line++;
+        n_bytes--;
+    }
+    split(line, n_bytes, &w);
+    return read_words(r, &w, is_comment);
 }
 
 dh_status measured_read_nccl(const measured_file *file)
 {
-    reader r = {.file = file, .test = test_of_path(file->path), .size_at = -1};
+    reader r = {.output = {.file = file, .test = NCCL_UNNAMED},
+                .path_test = test_of_path(file->path)};
     dh_status st = DH_OK;
     const char *end = file->text + file->n_bytes;
     for (const char *at = file->text; st == DH_OK && at < end;) {
@@ -250,7 +277,6 @@ dh_status measured_read_nccl(const measured_file *file)
         st = read_line(&r, at, (size_t)(stop - at));
         at = stop + 1;
     }
-    dh_vec_fini(&r.all_hosts);
-    dh_vec_fini(&r.hosts);
+    nccl_fini(&r.output);
     return st;
 }

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/json_text.h"
+#include "calibrate/measured.h"
 #include "costs/cluster_ops.h"
 #include "costs/profile.h"
 #include "describe/calibrated.h"
@@ -95,10 +96,14 @@ static const char *put_nccl(truth *t, const char *dir, const char *name, dh_op_t
     const int64_t members = groups ? nodes : ranks;
     for (double bytes = 1024; bytes <= 1e9; bytes *= 2) {
         const double us = collective_ns(t, type, members, nodes, bytes) / 1e3;
+        const double algbw = bytes / us * 1e-3, share = (double)(members - 1) / (double)members;
+        const double busbw = algbw * (type == DH_OP_ALL_REDUCE      ? 2 * share
+                                      : type == DH_OP_RING_EXCHANGE ? 1
+                                                                    : share);
         dh_str_printf(&text,
-                      "%12.0f %13.0f     float     sum      -1  %10.3f  1.0  1.0      0  N/A "
+                      "%12.0f %13.0f     float     sum      -1  %10.3f  %.2f  %.2f      0  N/A "
                       " N/A  N/A   N/A\n",
-                      bytes, bytes / 4, us);
+                      bytes, bytes / 4, us, algbw, busbw);
     }
     dh_str_printf(&text, "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 41.7\n");
     return put_str(dir, name, &text);
@@ -571,6 +576,15 @@ static void test_solos_of_profiles(void **state)
 #define RANKS "# nThread 1\n# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 1\n"
 #define HEAD "# size count type redop root time algbw busbw #wrong\n"
 
+/* all_gather of two ranks */
+#define ROW "1000000 250000 float none -1 10 100.00 50.00 0\n"
+/* nccl-tests -J: one process with so many devices, 1 MB in 100 us */
+#define REPORT(n_devices, busbw)                                                                   \
+    "{\"args\":[\"./all_reduce_perf\"],\"config\":{\"nthreads\":1,\"ngpus\":" n_devices            \
+    "},\"devices\":[{\"rank\":0,\"group\":0,\"hostname\":\"a\",\"device\":0}],\"results\":["       \
+    "{\"size\":1000000,\"out_of_place\":{\"time\":100.0,\"alg_bw\":10.0,\"bus_bw\":" busbw         \
+    ",\"nwrong\":0}}]}\n"
+
 static const struct {
     const char *name, *text, *says;
 } broken[] = {
@@ -578,7 +592,7 @@ static const struct {
     {"all_gather.txt", RANKS "# algbw\n1024 256 float none -1 10 1 1 0\n",
      ":5: a row before its heading"},
     {"all_gather.txt", RANKS HEAD "1024 256 float none -1 fast 1 1 0\n",
-     ":5: a size in bytes as word 1 and a time in us above 0 as word 6"},
+     ":5: a row as the heading has it is wanted"},
     {"all_gather.txt", RANKS HEAD "1024 256 float none -1 10 1 1 3\n", ":5: 3 wrong values"},
     {"all_gather.txt", RANKS "# Rank 2 Pid 3 on b device 0\n" HEAD "64 1 f n -1 10 1 1 0\n",
      ":6: 3 ranks lie unevenly on 2 nodes"},
@@ -590,12 +604,38 @@ static const struct {
     {"g.csv", "m,n,k,dtype\n", ":1: no column time_us or tflops"},
     {"g.csv", "m,n,k,dtype,time_us\n1,2,3,bf16\n", ":2: 4 cells"},
     {"g.csv", "m,n,k,dtype,time_us\n\n1,-2,3,bf16,4\n", ":3: n \"-2\": a whole number"},
-    {"g.csv", "m,n,k,dtype,time_us\n1,2,3,fp8,4\n", ":2: dtype \"fp8\": bf16, fp16 or f32"},
+    {"g.csv", "m,n,k,dtype,time_us,copies\n1,2,3,bf16,4,8\n", ":1: column \"copies\" is not known"},
+    {"g.csv", "m,n,k,dtype,time_us,tflops\n1024,1024,1024,bf16,10,1717\n",
+     ":2: the rate \"1717\" is 8 times"},
+    {"g.csv", "m,n,k,dtype,time_us,grouped_gemm\n1,2,3,bf16,4,1\n", ":2: grouped_gemm \"1\""},
     {"g.csv", "m,n,k,dtype,tflops\n1,2,3,bf16,0\n", ":2: \"0\": a rate above 0"},
     {"t.json", "{\"traceEvents\": [\n{]}", "t.json:2:"},
     {"t.json", "{\"events\": []}", "no array traceEvents"},
     {"t.json", "{\"traceEvents\": []}", "no measurement in it"},
-    {"t.json", "\x1F\x8B\x08", "gunzip it first"},
+    {"t.json", "\x1F\x8B\x08", "of the gzip file"},
+    /* what an output says twice */
+    {"all_gather.txt", "# Rank 0 Pid 1 on a device 0\n# Rank 0 Pid 2 on b device 0\n" HEAD ROW,
+     "built without MPI"},
+    {"all_gather.txt", RANKS "# Rank 1 Pid 2 on b device 1\n" HEAD ROW, "rank 1 is listed twice"},
+    {"all_gather.txt", RANKS "# Rank 7 Pid 2 on b device 1\n" HEAD ROW,
+     "lacks rank 2 and goes up to 7"},
+    {"all_gather.txt", "# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 0\n" HEAD ROW,
+     "two ranks are on device 0 of a"},
+    {"all_reduce.txt", RANKS HEAD ROW,
+     "busbw is 0.500 times algbw; for the collective of its name"},
+    {"a.txt", "./all_gather_perf\n" RANKS "# Rank 2 Pid 3 on a device 2\n" HEAD ROW,
+     "for all_gather of 3 ranks it would be 0.667"},
+    {"all_gather.txt", RANKS HEAD "1000000 250000 float none -1 10 50.00 25.00 0\n",
+     "are 100.00 GB/s, and algbw says 50.00"},
+    {"a.txt", "./reduce_scatter_perf\n" RANKS HEAD ROW "# nThread 1\n" RANKS HEAD ROW,
+     ":12: which collective was measured is not said"},
+    {"all_gather.txt", RANKS HEAD "1000000\n", "a row as the heading has it"},
+    {"all_gather.json", REPORT("2", "5.0"), "busbw is 0.500 times algbw; for all_reduce of 2"},
+    {"all_gather.json", REPORT("0", "10.0"), "\"ngpus\" of a process"},
+    {"r.json",
+     "{\"busBw\":5,\"algBw\":10,\"gpus\":2,\"inPlace\":0,\"name\":\"AllReduce\","
+     "\"size\":1000000,\"time\":100}\n",
+     "r.json:1: busbw is 0.500 times algbw; for AllReduce of 2 ranks"},
 };
 
 static void test_broken_files(void **state)
@@ -610,6 +650,134 @@ static void test_broken_files(void **state)
         assert_fails(&ctx, dh_calibrated_make(&ctx, &path, 1, &how, &c), DH_EFORMAT,
                      broken[i].says);
         dh_calibrated_fini(&c);
+    }
+}
+
+/* What launchers and copies do to a table of two ranks, each beside the table itself. */
+static void test_forms_of_a_table(void **state)
+{
+    static const char *const forms[] = {
+        RANKS HEAD ROW,
+        "[1,0]<stdout>:# Rank 0 Pid 1 on a device 0\n[1,0]<stdout>:# Rank 1 Pid 2 on a device 1\n"
+        "[1,0]<stdout>:" HEAD "[1,0]<stdout>: " ROW,
+        "0: # Rank 0 Pid 1 on a device 0\n0: # Rank 1 Pid 2 on a device 1\n0: " HEAD "0:   " ROW,
+        "node-1.x: # Rank 0 Pid 1 on a device 0\nnode-1.x: # Rank 1 Pid 2 on a device 1\n"
+        "node-1.x: " HEAD "node-1.x: " ROW,
+        "2026-07-10T10:00:00.1Z # Rank 0 Pid 1 on a device 0\n"
+        "2026-07-10 10:00:00 # Rank 1 Pid 2 on a device 1\n10:00:00 " HEAD "10:00:00.5 " ROW,
+        "> Rank 0 Pid 1 on a device 0\n> Rank 1 Pid 2 on a device 1\n"
+        "> size count type redop root time algbw busbw #wrong\n> " ROW,
+        "[1776962611.24] [n:3559 :0] parser.c:2033 UCX WARN x\n" RANKS HEAD
+        "h:3442:3442 [0] NCCL INFO Launch mode Parallel\n" ROW,
+        RANKS HEAD "1000000 250000 float 10 100.00 50.00 0\n", /* blank redop and root */
+        RANKS "# size count type redop root time algbw busbw #wrong timestamp\n"
+              "1000000 250000 float none -1 10 100.00 50.00 0 2026-07-10 10:00:00\n",
+        "./broadcast_perf\n# nThread 1\n" RANKS HEAD ROW
+        "./all_gather_perf\n# nThread 1\n" RANKS HEAD ROW,
+        RANKS HEAD ROW "# nThread 1\n" RANKS HEAD ROW, /* given twice */
+    };
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_measured m;
+        const char *path = put(dir, "all_gather.txt", forms[i]);
+        assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+        assert_ok(&ctx, dh_measured_read(&ctx, path, &m));
+        assert_int_equal(m.rows.n, 1);
+        assert_int_equal(m.rows.at[0].type, DH_OP_ALL_GATHER);
+        assert_int_equal(m.rows.at[0].span.size, 2);
+        assert_true(m.rows.at[0].ns == 1e4 && m.rows.at[0].bytes == 1e6);
+        assert_ok(&ctx, dh_measured_read(&ctx, path, &m)); /* and once more */
+        assert_int_equal(m.rows.n, 1);
+        dh_measured_fini(&m);
+    }
+}
+
+/* What tools and people's pages have (tests/data/README.md): how many rows are read, or why none.
+ */
+static void test_found_files(void **state)
+{
+    static const struct {
+        const char *name, *says;
+        size_t n_rows;
+        dh_op_type type;
+        int64_t ranks, nodes;
+    } files[] = {{"sb_alltoall.log", NULL, 29, DH_OP_ALL_TO_ALL, 8, 1},
+                 {"sb_allgather.log", NULL, 29, DH_OP_ALL_GATHER, 8, 1},
+                 {"a3mega_allreduce_16.md", NULL, 31, DH_OP_ALL_REDUCE, 16, 2},
+                 {"issue290_all_reduce_mpirun_tag.txt", NULL, 11, DH_OP_ALL_REDUCE, 16, 2},
+                 {"gb300_all_reduce_64_elided.txt", "lacks rank 2 and goes up to 63", 0, 0, 0, 0},
+                 {"hipblaslt_mi355.csv", NULL, 1, 0, 0, 0},
+                 {"cutlass_functional.csv", NULL, 1, 0, 0, 0}};
+    for (size_t i = 0; i < DH_COUNTOF(files); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_measured m;
+        char path[200];
+        snprintf(path, sizeof path, "tests/data/calibrate/%s", files[i].name);
+        assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+        if (files[i].says) {
+            assert_fails(&ctx, dh_measured_read(&ctx, path, &m), DH_EFORMAT, files[i].says);
+        } else {
+            assert_ok(&ctx, dh_measured_read(&ctx, path, &m));
+            assert_int_equal(m.rows.n, files[i].n_rows);
+            assert_int_equal(m.rows.at[0].type, files[i].type);
+            if (files[i].ranks) {
+                assert_int_equal(m.rows.at[0].span.size, files[i].ranks);
+                assert_int_equal(m.rows.at[0].span.nodes.n_nodes, files[i].nodes);
+            }
+        }
+        dh_measured_fini(&m);
+    }
+}
+
+/* A constant keeps its value where every other one is further off: rows of products that the base
+ * predicts, and one that takes as long as a launch. Rows of other types are counted. */
+static void test_worse_fits_are_not_taken(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    test_tmpdir(dir, sizeof dir);
+    dh_cluster *h100;
+    dh_str text = DH_STR_INIT;
+    assert_ok(&ctx, dh_cluster_find(&ctx, "h100", &h100));
+    truth t = {.cluster = h100, .drawn = seed};
+    dh_str_printf(&text, "m,n,k,dtype,time_us\n64,64,64,torch.bfloat16,40\n64,64,64,fp8,40\n");
+    for (int64_t m = 2048; m <= 16384; m *= 2)
+        dh_str_printf(&text, "%d,4096,4096,bf16,%.6g\n", (int)m, gemm_ns(&t, m, 4096, 4096) / 1e3);
+    const char *path = put_str(dir, "gemms.csv", &text);
+    const dh_describe_calibrate_options how = {.like = "h100"};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, &path, 1, &how, &c));
+    const double found = constant_of(&c, "gemm.efficiency")->value;
+    assert_true(fabs(found / h100->gemm_efficiency - 1) < 0.03);
+    bool told = false;
+    for (size_t i = 0; i < c.measured.notes.n; i++)
+        told |= strstr(c.measured.notes.at[i], "1 row of other types left out (fp8)") != NULL;
+    assert_true(told);
+    dh_calibrated_fini(&c);
+    dh_cluster_destroy(h100);
+}
+
+/* Both JSON forms: a process of nccl-tests says its first device only. */
+static void test_json_tables(void **state)
+{
+    static const char *const forms[] = {REPORT("8", "17.5"),
+                                        "{\"busBw\":17.5,\"algBw\":10,\"gpus\":\"8\",\"inPlace\":0,"
+                                        "\"name\":\"AllReduce\",\"size\":1000000,\"time\":100}\n"
+                                        "{\"busBw\":9,\"algBw\":10,\"gpus\":8,\"inPlace\":1,"
+                                        "\"name\":\"AllReduce\",\"size\":1000000,\"time\":100}\n"};
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_measured m;
+        assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+        assert_ok(&ctx, dh_measured_read(&ctx, put(dir, "x.json", forms[i]), &m));
+        assert_int_equal(m.rows.n, 1);
+        assert_int_equal(m.rows.at[0].type, DH_OP_ALL_REDUCE);
+        assert_true(m.rows.at[0].span.size == 8 && m.rows.at[0].span.nodes.n_nodes == 1);
+        dh_measured_fini(&m);
     }
 }
 
@@ -639,10 +807,17 @@ static void test_rows_left_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constants_are_found), cmocka_unit_test(test_traces),
-        cmocka_unit_test(test_attention_and_norms), cmocka_unit_test(test_one_size_often),
-        cmocka_unit_test(test_pairs_of_profiles),   cmocka_unit_test(test_solos_of_profiles),
-        cmocka_unit_test(test_broken_files),        cmocka_unit_test(test_rows_left_out)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_constants_are_found),
+                                       cmocka_unit_test(test_traces),
+                                       cmocka_unit_test(test_attention_and_norms),
+                                       cmocka_unit_test(test_one_size_often),
+                                       cmocka_unit_test(test_pairs_of_profiles),
+                                       cmocka_unit_test(test_solos_of_profiles),
+                                       cmocka_unit_test(test_broken_files),
+                                       cmocka_unit_test(test_rows_left_out),
+                                       cmocka_unit_test(test_forms_of_a_table),
+                                       cmocka_unit_test(test_json_tables),
+                                       cmocka_unit_test(test_found_files),
+                                       cmocka_unit_test(test_worse_fits_are_not_taken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,55 @@
+/* One output of nccl-tests or rccl-tests while it is read: which test, which ranks, and rows.
+ *
+ * An output says some things twice, and what does not agree is refused. busbw / algbw is a number
+ * that the collective and the number of ranks give: 2 (n - 1) / n for all_reduce, (n - 1) / n for
+ * all_gather, reduce_scatter and alltoall, 1 for sendrecv (nccl-tests, doc/PERFORMANCE.md). algbw
+ * is size / time. Ranks are 0 to n - 1, once each, on devices of their own. */
+#ifndef DH_CALIBRATE_NCCL_H
+#define DH_CALIBRATE_NCCL_H
+
+#include "calibrate/measured.h"
+
+typedef struct nccl_rank {
+    int64_t number, group, device;
+    const char *host; /* in the arena; NULL: not said */
+} nccl_rank;
+
+enum {
+    NCCL_UNNAMED = -1, /* the output does not say its test */
+    NCCL_OTHER = -2    /* a test that no constant of a cluster rests on */
+};
+
+typedef struct nccl_output {
+    const measured_file *file;
+    int test;           /* of the known ones, or one of the above */
+    char test_name[64]; /* as the output says it */
+    DH_VEC(nccl_rank) ranks;
+    int64_t n_ranks, n_nodes; /* of the group that is read; 0: not checked yet */
+    const char *why_not;      /* rows are left out; NULL: they are not */
+    bool told;                /* that they are */
+} nccl_output;
+
+/* A row: sizes are of the whole vector, as cluster.h counts them, in every test. */
+typedef struct nccl_row {
+    int32_t line;
+    double bytes, us;
+    double algbw, busbw; /* GB/s; 0: not said */
+} nccl_row;
+
+/* The test of a name without "_perf" ("all_reduce", "AllReduce", "alltoall"): NCCL_OTHER where it
+ * is none of the known ones. n_bytes of name. */
+int nccl_test_of(const char *name, size_t n_bytes);
+/* Sets the test, as a name says it. */
+void nccl_name(nccl_output *output, const char *name, size_t n_bytes);
+/* For a new output; keeps the test. */
+void nccl_begin(nccl_output *output);
+/* Checks the row, and the ranks before the first; adds it, or leaves it out with a note.
+ * errors    DH_EFORMAT with file, line and what does not agree */
+dh_status nccl_add(nccl_output *output, const nccl_row *row);
+void nccl_fini(nccl_output *output);
+
+/* JSON of nccl-tests (-J) or lines of rccl-tests (--output_format json); false: something else. */
+bool nccl_is_json(const char *text);
+dh_status nccl_read_json(const measured_file *file);
+
+#endif
