@@ -459,18 +459,44 @@ static dh_status note_worse(dh_ctx *ctx, dh_calibration *f)
  * takes, and nothing of products. It counts as little as messages below 1 MiB. */
 #define LAUNCH_WEIGHT 0.05
 
-static void weigh_launches(dh_calibration *f)
+/* TUNING: what a clock above the one that a peak is stated for, and rounding, may add. */
+#define ABOVE_PEAK 1.1
+
+/* At the peak of the base's device. */
+static double least_ns(const dh_cluster *base, const dh_gemm_shape *g)
 {
-    for (size_t i = 0; i < f->measured->rows.n; i++) {
-        dh_measured_row *row = &f->measured->rows.at[i];
-        const dh_gemm_shape *g = &row->gemm;
-        if (row->kind != DH_MEASURED_GEMM) continue;
-        const double flop = 2.0 * (double)g->rows * (double)g->columns * (double)g->shared;
-        const double rate =
-            g->dtype == DH_F32 ? f->base->f32_flops_per_s : f->base->bf16_flops_per_s;
-        const double ns = flop * (double)g->batch / rate * 1e9;
-        if (ns < f->base->kernel_ns) row->weight = LAUNCH_WEIGHT;
+    const double flop = 2.0 * (double)g->rows * (double)g->columns * (double)g->shared;
+    return flop * (double)g->batch /
+           (g->dtype == DH_F32 ? base->f32_flops_per_s : base->bf16_flops_per_s) * 1e9;
+}
+
+/* A product faster than the device can be is another one's, or another device's. In float32 it may
+ * have run in tf32, which is left out. */
+static dh_status weigh_products(dh_ctx *ctx, dh_calibration *f)
+{
+    dh_measured *m = f->measured;
+    size_t n = 0;
+    for (size_t i = 0; i < m->rows.n; i++) {
+        dh_measured_row row = m->rows.at[i];
+        const double least = row.kind == DH_MEASURED_GEMM ? least_ns(f->base, &row.gemm) : 0;
+        if (row.kind == DH_MEASURED_GEMM && least < f->base->kernel_ns) row.weight = LAUNCH_WEIGHT;
+        const bool faster = row.ns * ABOVE_PEAK < least;
+        if (faster && row.gemm.dtype != DH_F32)
+            return dh_fail(ctx, DH_EINVAL,
+                           "%s%s%.0d: a product of %lld x %lld x %lld, %lld of them, took %.4g us, "
+                           "%.2f times as fast as the peak of %s: it is not that device (--like), "
+                           "or the time is another operator's",
+                           row.file, row.line ? ":" : "", row.line, (long long)row.gemm.rows,
+                           (long long)row.gemm.columns, (long long)row.gemm.shared,
+                           (long long)row.gemm.batch, row.ns * 1e-3, least / row.ns, f->base->name);
+        if (!faster) m->rows.at[n++] = row;
     }
+    const size_t n_out = m->rows.n - n;
+    m->rows.n = n;
+    const char *note = dh_arena_printf(
+        m->arena, "%zu float32 products left out that are faster than the device's peak: tf32",
+        n_out);
+    return !n_out || (note && dh_vec_push(&m->notes, note)) ? DH_OK : no_memory(ctx);
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */
@@ -529,7 +555,7 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
     DH_TRY(check_any(ctx, measured));
     DH_TRY(check_devices(ctx, fit, devices));
     DH_TRY(place_rows(ctx, &fit->cluster, measured));
-    weigh_launches(fit);
+    DH_TRY(weigh_products(ctx, fit));
     hold_rows(measured);
     choose_constants(fit);
     for (unsigned stage = 0; stage < N_STAGES; stage++) DH_TRY(fit_stage(ctx, fit, stage));

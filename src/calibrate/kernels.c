@@ -37,22 +37,34 @@ static double bytes_of_type(const char *dtype)
     return dtype && strncmp(dtype, "Float8", 6) == 0 ? 1 : 0;
 }
 
-/* Nodes of the members "[0, 8, 16]"; where the list is absent or cut short, as few as there can be.
- */
+/* Nodes of the members "[0, 8, 16]", in rank order. Kineto writes thirty at most and "..." then:
+ * those that are missing go on at the stride of the others. Where there is no list, as few nodes as
+ * there can be. 0: cut short, and without one stride. */
 static int64_t count_nodes(const char *members, int64_t ranks, int64_t node_devices)
 {
-    int64_t nodes = 0, n = 0, last = -1;
-    for (const char *at = members; at && *at; n++) {
+    int64_t nodes = 0, n = 0, last_node = -1, last = 0, stride = 0;
+    const char *cut = members ? strstr(members, "...") : NULL;
+    bool even = true;
+    for (const char *at = members; at; n++) {
         char *end;
         at += strcspn(at, "0123456789");
-        if (!*at) break;
-        const int64_t node = strtoll(at, &end, 10) / node_devices;
-        nodes += node != last; /* members stand in rank order */
-        last = node;
+        if (!*at || (cut && at > cut)) break;
+        const int64_t member = strtoll(at, &end, 10);
+        if (n == 1) stride = member - last;
+        even &= n < 2 || member - last == stride;
+        nodes += member / node_devices != last_node;
+        last_node = member / node_devices;
+        last = member;
         at = end;
     }
-    if (n != ranks) nodes = (ranks + node_devices - 1) / node_devices;
-    return DH_MAX(nodes, (int64_t)1);
+    if (n == 0) return (ranks + node_devices - 1) / node_devices;
+    if (n < ranks && (!even || n < 2 || stride <= 0 || stride > INT32_MAX)) return 0;
+    for (; n < ranks; n++) {
+        last += stride;
+        nodes += last / node_devices != last_node;
+        last_node = last / node_devices;
+    }
+    return nodes;
 }
 
 static const char *text_of(const json_t *args, const char *key)
@@ -101,7 +113,9 @@ bool kernels_add_call(kernels *k, const json_t *args, const char *name, double n
     if (call.type == DH_OP_SEND) call.ranks = DH_MIN(call.ranks, (int64_t)2);
     if (measured_is_number(call.bytes) && call.ranks > 1) {
         call.nodes = count_nodes(text_of(args, "Process Group Ranks"), call.ranks, node_devices);
-        if (call.ranks % call.nodes == 0) return keep_shortest(k, &call);
+        if (call.nodes > 0 && call.ranks % call.nodes == 0) return keep_shortest(k, &call);
+        k->n_unplaced++;
+        return true;
     }
     /* broadcasts, barriers and groups of one tell nothing that the model has */
     k->n_unnamed += collective == NULL && strstr(name, "Broadcast") == NULL;
@@ -195,12 +209,26 @@ static bool is_unmasked(const names_row *row, const json_t *args)
     return row->mask > 0 && mask && (strcmp(mask, "False") == 0 || strcmp(mask, "0") == 0);
 }
 
-bool kernels_add_op(kernels *k, const json_t *args, const char *name)
+/* "tid" is a number, or a text such as "autograd 7". */
+uint64_t kernels_thread_of(const json_t *event)
 {
+    const char *text = text_of(event, "tid");
+    uint64_t hash = dh_mix64((uint64_t)json_integer_value(json_object_get(event, "pid")) ^
+                             (uint64_t)json_integer_value(json_object_get(event, "tid")) << 20);
+    for (; text && *text; text++) hash = dh_mix64(hash ^ (unsigned char)*text);
+    return hash;
+}
+
+bool kernels_add_op(kernels *k, const json_t *event, const char *name)
+{
+    const json_t *args = json_object_get(event, "args");
     const names_row *row = row_of(name);
     const json_t *id = json_object_get(args, "External id");
     if (!row) return true;
     kernel_op op = {.id = json_integer_value(id),
+                    .thread = kernels_thread_of(event),
+                    .begin_us = number_of(event, "ts"),
+                    .end_us = number_of(event, "ts") + number_of(event, "dur"),
                     .is = {.kind = row->kind, .unmasked = is_unmasked(row, args)}};
     const char *type =
         json_string_value(json_array_get(json_object_get(args, "Input type"), row->first));

@@ -2,7 +2,11 @@
  *
  * Events of category "kernel" are the device's. NCCL's say which collective they are, on how many
  * ranks, and how many elements; those of GEMMs, attention and norms are found by the host's
- * operators that started them ("External id"), whose operands have sizes. */
+ * operators that started them, whose operands have sizes.
+ *
+ * A kernel names its operator by "External id". In traces of PyTorch 2.1 and older, and of some
+ * later builds, that is the kernel's "correlation" instead. Then the call of the runtime with the
+ * same correlation tells: it was made while the operator ran, on the same thread. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +26,16 @@ static bool is_nccl(const char *name)
 
 /* ---- events --------------------------------------------------------------------------------- */
 
+static bool add_start(kernels *k, const json_t *event, const json_t *args)
+{
+    const json_t *correlation = json_object_get(args, "correlation");
+    if (!json_is_integer(correlation)) return true;
+    const kernel_start start = {.correlation = json_integer_value(correlation),
+                                .thread = kernels_thread_of(event),
+                                .at_us = json_number_value(json_object_get(event, "ts"))};
+    return dh_vec_push(&k->starts, start);
+}
+
 /* Collectives, and operators with sizes: kernels may stand before the operators that start them.
  */
 static dh_status collect(const measured_file *f, const json_t *events, kernels *k)
@@ -35,7 +49,9 @@ static dh_status collect(const measured_file *f, const json_t *events, kernels *
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
         bool ok = true;
         if (strcmp(category, "cpu_op") == 0)
-            ok = kernels_add_op(k, args, name);
+            ok = kernels_add_op(k, event, name);
+        else if (strcmp(category, "cuda_runtime") == 0 || strcmp(category, "cuda_driver") == 0)
+            ok = add_start(k, event, args);
         else if (strcmp(category, "kernel") == 0 && is_nccl(name) && measured_is_number(ns))
             ok = kernels_add_call(k, args, name, ns, f->m->node_devices);
         if (!ok) return measured_no_memory(f);
@@ -49,33 +65,89 @@ static int by_id(const void *x, const void *y)
     return (a->id > b->id) - (a->id < b->id);
 }
 
-static void add_time(kernels *k, int64_t id, double ns)
+static kernel_op *op_of_id(kernels *k, int64_t id)
 {
-    size_t low = 0, high = k->ops.n;
-    while (low < high) {
+    const kernel_op key = {.id = id};
+    return bsearch(&key, k->ops.at, k->ops.n, sizeof key, by_id);
+}
+
+static int by_correlation(const void *x, const void *y)
+{
+    const kernel_start *a = x, *b = y;
+    return (a->correlation > b->correlation) - (a->correlation < b->correlation);
+}
+
+static int by_begin(const void *x, const void *y, void *user)
+{
+    const kernels *k = user;
+    const kernel_op *a = &k->ops.at[*(const uint32_t *)x], *b = &k->ops.at[*(const uint32_t *)y];
+    if (a->thread != b->thread) return a->thread < b->thread ? -1 : 1;
+    return (a->begin_us > b->begin_us) - (a->begin_us < b->begin_us);
+}
+
+/* The innermost operator that ran when a kernel was started; NULL: none that has sizes. */
+static kernel_op *op_at(kernels *k, const kernel_start *start)
+{
+    enum { DEPTH = 16 }; /* operators in operators */
+    size_t low = 0, high = k->in_time.n;
+    while (low < high) { /* the first that begins after it */
         const size_t middle = (low + high) / 2;
-        if (k->ops.at[middle].id < id)
+        const kernel_op *op = &k->ops.at[k->in_time.at[middle]];
+        if (op->thread < start->thread ||
+            (op->thread == start->thread && op->begin_us <= start->at_us))
             low = middle + 1;
         else
             high = middle;
     }
-    if (low < k->ops.n && k->ops.at[low].id == id) k->ops.at[low].is.ns += ns;
+    for (size_t i = low; i > 0 && low - i < DEPTH; i--) {
+        kernel_op *op = &k->ops.at[k->in_time.at[i - 1]];
+        if (op->thread != start->thread) return NULL;
+        if (op->end_us >= start->at_us) return op;
+    }
+    return NULL;
 }
 
-static void time_ops(const json_t *events, kernels *k)
+static kernel_op *op_of_kernel(kernels *k, const json_t *args)
+{
+    const json_t *id = json_object_get(args, "External id");
+    const json_t *correlation = json_object_get(args, "correlation");
+    const kernel_start key = {.correlation = json_integer_value(correlation)};
+    const kernel_start *start =
+        json_is_integer(correlation) && k->starts.n
+            ? bsearch(&key, k->starts.at, k->starts.n, sizeof key, by_correlation)
+            : NULL;
+    const bool same = json_is_integer(id) && json_is_integer(correlation) &&
+                      json_integer_value(id) == key.correlation;
+    if (json_is_integer(id) && !(same && start)) return op_of_id(k, json_integer_value(id));
+    return start ? op_at(k, start) : NULL;
+}
+
+static bool sort_ops(kernels *k)
+{
+    qsort(k->ops.at, k->ops.n, sizeof *k->ops.at, by_id);
+    if (k->starts.n) qsort(k->starts.at, k->starts.n, sizeof *k->starts.at, by_correlation);
+    for (size_t i = 0; i < k->ops.n; i++)
+        if (!dh_vec_push(&k->in_time, (uint32_t)i)) return false;
+    qsort_r(k->in_time.at, k->in_time.n, sizeof *k->in_time.at, by_begin, k);
+    return true;
+}
+
+static dh_status time_ops(const measured_file *f, const json_t *events, kernels *k)
 {
     size_t i;
     json_t *event;
-    if (k->ops.n == 0) return;
-    qsort(k->ops.at, k->ops.n, sizeof *k->ops.at, by_id);
+    if (k->ops.n == 0) return DH_OK;
+    if (!sort_ops(k)) return measured_no_memory(f);
     json_array_foreach(events, i, event)
     {
-        const json_t *id = json_object_get(json_object_get(event, "args"), "External id");
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
-        if (strcmp(text_of(event, "cat"), "kernel") != 0 || is_nccl(text_of(event, "name")))
+        if (strcmp(text_of(event, "cat"), "kernel") != 0 || is_nccl(text_of(event, "name")) ||
+            !measured_is_number(ns))
             continue;
-        if (json_is_integer(id) && measured_is_number(ns)) add_time(k, json_integer_value(id), ns);
+        kernel_op *op = op_of_kernel(k, json_object_get(event, "args"));
+        if (op) op->is.ns += ns;
     }
+    return DH_OK;
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -151,6 +223,11 @@ static dh_status say_lacking(const measured_file *f, const kernels *k)
                              "%lld kernels of NCCL without \"Collective name\": a newer PyTorch "
                              "writes it",
                              (long long)k->n_unnamed));
+    if (k->n_unplaced > 0)
+        DH_TRY(measured_note(f,
+                             "%lld collectives left out: their list of ranks is cut short and has "
+                             "no one stride, or lies unevenly on nodes",
+                             (long long)k->n_unplaced));
     return DH_OK;
 }
 
@@ -167,13 +244,15 @@ static dh_status read_events(const measured_file *f, const json_t *trace)
                        f->path);
     dh_status st = collect(f, events, &k);
     if (st == DH_OK) {
-        time_ops(events, &k);
-        st = add_ops(f, &k);
+        st = time_ops(f, events, &k);
+        if (st == DH_OK) st = add_ops(f, &k);
     }
     if (st == DH_OK) st = add_calls(f, &k);
     if (st == DH_OK) st = say_lacking(f, &k);
     dh_vec_fini(&k.calls);
     dh_vec_fini(&k.ops);
+    dh_vec_fini(&k.starts);
+    dh_vec_fini(&k.in_time);
     return st;
 }
 

@@ -759,6 +759,94 @@ static void test_worse_fits_are_not_taken(void **state)
     dh_cluster_destroy(h100);
 }
 
+#define OP(id, at, size)                                                                           \
+    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":1,\"tid\":2,\"ts\":" at        \
+    ",\"dur\":10,\"args\":{\"External id\":" id ",\"Input Dims\":[[" size "," size "],[" size      \
+    "," size "]],\"Input type\":[\"c10::BFloat16\",\"c10::BFloat16\"]}},"
+#define START(correlation, at)                                                                     \
+    "{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaLaunchKernel\",\"pid\":1,\"tid\":2,"    \
+    "\"ts\":" at ",\"dur\":1,\"args\":{\"External id\":" correlation                               \
+    ",\"correlation\":" correlation "}},"
+#define KERNEL(id, correlation, us)                                                                \
+    "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"ts\":100,\"dur\":" us                    \
+    ",\"args\":{\"External id\":" id ",\"correlation\":" correlation "}}"
+
+/* Two products, of 1024 in 10 us and of 4096 in 300: as newer builds write them, and with
+ * correlations for ids, which are those of other operators, or of none. */
+static void test_ids_of_kernels(void **state)
+{
+    static const char *const traces[] = {
+        "[" OP("1", "10", "1024") OP("2", "30", "4096") START("7", "15") START("8", "35")
+            KERNEL("1", "7", "10") "," KERNEL("2", "8", "300") "]",
+        "[" OP("8", "10", "1024") OP("7", "30", "4096") START("7", "15") START("8", "35")
+            KERNEL("7", "7", "10") "," KERNEL("8", "8", "300") "]",
+        "[" OP("1", "10", "1024") OP("2", "30", "4096") START("7", "15") START("8", "35")
+            KERNEL("7", "7", "10") "," KERNEL("8", "8", "300") "]"};
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    for (size_t i = 0; i < DH_COUNTOF(traces); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_measured m;
+        assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+        assert_ok(&ctx, dh_measured_read(&ctx, put(dir, "t.json", traces[i]), &m));
+        assert_int_equal(m.rows.n, 2);
+        for (size_t k = 0; k < 2; k++)
+            assert_true(m.rows.at[k].ns == (m.rows.at[k].gemm.rows == 1024 ? 1e4 : 3e5));
+        dh_measured_fini(&m);
+    }
+}
+
+#define CALL(members)                                                                              \
+    "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllGather\",\"dur\":500,\"args\":" \
+    "{"                                                                                            \
+    "\"Collective name\":\"_allgather_base\",\"dtype\":\"BFloat16\",\"Out msg nelems\":1048576,"   \
+    "\"Group size\":64,\"Process Group Ranks\":\"" members "\"}}]"
+
+/* Lists of 64 ranks that Kineto cut short. */
+static void test_short_lists_of_ranks(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t nodes; /* 0: left out */
+    } traces[] = {{CALL("[0, 8, 16, 24, ...]"), 64},
+                  {CALL("[0, 1, 2, 3, 4, 5, ...]"), 8},
+                  {CALL("[0, 2, 4, 6, ..., 126]"), 16},
+                  {CALL("[0, 1, 8, 9, ...]"), 0},
+                  {CALL("[0, ...]"), 0}};
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    for (size_t i = 0; i < DH_COUNTOF(traces); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_measured m;
+        assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+        assert_ok(&ctx, dh_measured_read(&ctx, put(dir, "t.json", traces[i].text), &m));
+        assert_int_equal(m.rows.n, traces[i].nodes > 0);
+        assert_int_equal(m.notes.n, traces[i].nodes == 0);
+        if (m.rows.n) assert_int_equal(m.rows.at[0].span.nodes.n_nodes, traces[i].nodes);
+        dh_measured_fini(&m);
+    }
+}
+
+/* A product in less than the peak allows: refused in bf16, in float32 taken for tf32. */
+static void test_faster_than_the_device(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    test_tmpdir(dir, sizeof dir);
+    const dh_describe_calibrate_options how = {.like = "h100"};
+    const char *path = put(dir, "g.csv", "m,n,k,dtype,time_us\n4096,4096,4096,bf16,2\n");
+    assert_fails(&ctx, dh_calibrated_make(&ctx, &path, 1, &how, &c), DH_EINVAL,
+                 "g.csv:2: a product of 4096 x 4096 x 4096, 1 of them, took 2 us");
+    dh_calibrated_fini(&c);
+    dh_ctx_reset(&ctx);
+    path = put(dir, "h.csv", "m,n,k,dtype,time_us\n4096,4096,4096,f32,400\n64,64,64,f32,5\n");
+    assert_ok(&ctx, dh_calibrated_make(&ctx, &path, 1, &how, &c));
+    assert_int_equal(c.measured.rows.n, 1);
+    assert_non_null(strstr(c.measured.notes.at[0], "tf32"));
+    dh_calibrated_fini(&c);
+}
+
 /* Both JSON forms: a process of nccl-tests says its first device only. */
 static void test_json_tables(void **state)
 {
@@ -818,6 +906,9 @@ int main(void)
                                        cmocka_unit_test(test_forms_of_a_table),
                                        cmocka_unit_test(test_json_tables),
                                        cmocka_unit_test(test_found_files),
-                                       cmocka_unit_test(test_worse_fits_are_not_taken)};
+                                       cmocka_unit_test(test_worse_fits_are_not_taken),
+                                       cmocka_unit_test(test_ids_of_kernels),
+                                       cmocka_unit_test(test_short_lists_of_ranks),
+                                       cmocka_unit_test(test_faster_than_the_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
