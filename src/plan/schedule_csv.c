@@ -3,6 +3,7 @@
  * Reading goes in three steps: cells to slots, with the place of each; who executes what to
  * a placement; then validation as for any schedule. The text may come from anywhere: sizes
  * are bounded by the number of cells before anything is allocated by them. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,12 +51,41 @@ typedef struct reader {
     DH_VEC(read_slot) slots;
     int32_t n_ranks, n_stages, n_micro;
     int64_t n_actions;
+    bool old_letters; /* B for I, and BW for B, as PyTorch wrote before 2.6 */
 } reader;
 
 static dh_status fail_cell(const reader *r, const char *cell, const char *why)
 {
     return dh_fail(r->ctx, DH_EFORMAT, "%s: row %d, column %d: \"%s\": %s", r->source, r->csv.line,
                    r->csv.column, cell, why);
+}
+
+#define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+
+/* Earlier PyTorch writes BW for a whole backward and B for the gradient of the input alone. A file
+ * of its has a BW, or a W where there is no I: with today's letters a W without its I is no
+ * schedule. */
+static bool has_old_letters(const char *text, size_t n_bytes)
+{
+    bool has_w = false, has_i = false;
+    char word[3] = "", before = ',';
+    size_t n = 0; /* letters of the word that the text is in */
+    for (size_t i = 0; i < n_bytes; i++) {
+        const char c = text[i];
+        if (c == ' ' || c == '\t') continue;
+        const bool is_letter = c && strchr(LETTERS, c);
+        if (is_letter && (n > 0 || (before >= '0' && before <= '9'))) {
+            if (n < 2) word[n] = c;
+            n++;
+        } else if (n > 0) {
+            if (n == 2 && memcmp(word, "BW", 2) == 0) return true;
+            has_w |= n == 1 && word[0] == 'W';
+            has_i |= n == 1 && word[0] == 'I';
+            n = 0;
+        }
+        before = c;
+    }
+    return has_w && !has_i;
 }
 
 /* A number of at most DH_SCHEDULE_MAX_CELLS; moves *at behind it. */
@@ -72,14 +102,16 @@ static bool read_number(const char **at, int32_t *value)
 }
 
 /* One action; *skip when it is communication. NULL on success, else what is wrong. */
-static const char *read_action(const char **at, dh_pipe_action *action, bool *skip)
+static const char *read_action(const reader *r, const char **at, dh_pipe_action *action, bool *skip)
 {
     int32_t stage, micro = -1;
     if (!read_number(at, &stage)) return "an action begins with the number of its stage";
-    size_t length = strspn(*at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_"), i = 0;
-    while (i < DH_COUNTOF(words) &&
-           (strlen(words[i].word) != length || strncmp(words[i].word, *at, length) != 0))
-        i++;
+    size_t length = strspn(*at, LETTERS), i = 0;
+    char word[20];
+    snprintf(word, sizeof word, "%.*s", (int)length, *at);
+    if (r->old_letters && strcmp(word, "B") == 0) strcpy(word, "I");
+    if (r->old_letters && strcmp(word, "BW") == 0) strcpy(word, "B");
+    while (i < DH_COUNTOF(words) && strcmp(words[i].word, word) != 0) i++;
     if (i == DH_COUNTOF(words))
         return "unknown action; known are F, B, I, W, (F;B)OVERLAP_F_B, and, skipped, SEND_F, "
                "RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B, UNSHARD, RESHARD, REDUCE_GRAD, "
@@ -93,12 +125,12 @@ static const char *read_action(const char **at, dh_pipe_action *action, bool *sk
 }
 
 /* "(0F7;7B3)OVERLAP_F_B" */
-static const char *read_pair(const char *at, dh_pipe_slot *slot)
+static const char *read_pair(const reader *r, const char *at, dh_pipe_slot *slot)
 {
     bool skip = false;
     for (int k = 0; k < 2; k++) {
         if (*at++ != (k ? ';' : '(')) return "a co-executed pair is (F;B)OVERLAP_F_B";
-        const char *wrong = read_action(&at, &slot->action[k], &skip);
+        const char *wrong = read_action(r, &at, &slot->action[k], &skip);
         if (wrong || skip) return wrong ? wrong : "communication inside a co-executed pair";
     }
     if (strcmp(at, ")OVERLAP_F_B") != 0) return "a co-executed pair ends with )OVERLAP_F_B";
@@ -148,9 +180,9 @@ static dh_status read_cell(reader *r, dh_csv_text text)
     const char *at = cell, *wrong;
     bool skip = false;
     if (*cell == '(') {
-        wrong = read_pair(cell, &slot);
+        wrong = read_pair(r, cell, &slot);
     } else {
-        wrong = read_action(&at, &slot.action[0], &skip);
+        wrong = read_action(r, &at, &slot.action[0], &skip);
         if (!wrong && *at) wrong = "text after the action";
     }
     if (wrong) return fail_cell(r, cell, wrong);
@@ -298,7 +330,7 @@ static dh_status make_schedule(const reader *r, dh_schedule **schedule)
 dh_status dh_schedule_parse_csv(dh_ctx *ctx, const char *text, size_t n_bytes, const char *source,
                                 dh_schedule **schedule)
 {
-    reader r = {.ctx = ctx, .source = source};
+    reader r = {.ctx = ctx, .source = source, .old_letters = has_old_letters(text, n_bytes)};
     dh_status st = read_lines(&r, text, n_bytes);
     if (st == DH_OK) st = make_schedule(&r, schedule);
     dh_vec_fini(&r.slots);

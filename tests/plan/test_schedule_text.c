@@ -163,6 +163,31 @@ static void csv_survives_damage(void **state)
     }
 }
 
+/* What PyTorch's tests ship in the letters before 2.6: BW whole backwards, B those of inputs. */
+static void csv_in_older_letters(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_schedule *old, *now;
+    int64_t n[DH_N_PIPE_KINDS] = {0};
+    static const char older[] = "0F0,0F1,,0BW0,,0BW1\n,1F0,1B0,1F1,1B1,1 W 0,1W1\n";
+    static const char today[] = "0F0,0F1,,0B0,,0B1\n,1F0,1I0,1F1,1I1,1W0,1W1\n";
+    static const char no_bw[] = "0F0,0F1,,0B0,0W0,0B1,0W1\n,1F0,1B0,1F1,1B1,1W0,1W1\n";
+    assert_ok(&ctx, dh_schedule_parse_csv(&ctx, older, strlen(older), "older", &old));
+    assert_ok(&ctx, dh_schedule_parse_csv(&ctx, today, strlen(today), "today", &now));
+    assert_same_slots(old, now);
+    dh_schedule_destroy(old);
+    dh_schedule_destroy(now);
+    assert_ok(&ctx, dh_schedule_parse_csv(&ctx, no_bw, strlen(no_bw), "no_bw", &old));
+    dh_schedule_destroy(old);
+    assert_ok(&ctx, dh_schedule_read_csv(&ctx, "tests/data/zb1p_2rank_2stagep_comms.csv", &old));
+    for (int32_t i = 0; i < old->first_slot[old->n_ranks]; i++) n[old->slots[i].action[0].kind]++;
+    assert_true(old->n_ranks == 2 && old->n_stages == 4);
+    assert_int_equal(n[DH_PIPE_F], old->n_stages * old->n_micro);
+    assert_int_equal(n[DH_PIPE_B] + n[DH_PIPE_I], n[DH_PIPE_F]);
+    assert_true(n[DH_PIPE_I] > 0 && n[DH_PIPE_I] == n[DH_PIPE_W]);
+    dh_schedule_destroy(old);
+}
+
 static void csv_files(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -333,6 +358,7 @@ int main(void)
         cmocka_unit_test(csv_refuses_with_place),
         cmocka_unit_test(csv_survives_damage),
         cmocka_unit_test(csv_files),
+        cmocka_unit_test(csv_in_older_letters),
         cmocka_unit_test(rows_say_why_not),
         cmocka_unit_test(layers_are_split),
         cmocka_unit_test(layer_split_refuses),
