@@ -104,7 +104,7 @@ for job in examples/*.yaml; do
 done
 ok "$dhelix" check examples/pp2.yaml --print csv
 cp "$tmp/out" "$tmp/file.csv"
-check 'the CSV file is read as it is' cmp <(grep -v '^#' examples/pp2_zb-h1.csv) "$tmp/file.csv"
+check 'the CSV file is read as it is' cmp examples/pp2_zb-h1.csv "$tmp/file.csv"
 ok "$dhelix" check examples/pp2.yaml
 says 'GFLOP of the model'
 memory() { # a rank's parameters in bytes
