@@ -68,7 +68,13 @@ bool dh_vec_grow(void **at, size_t *cap, size_t need, size_t item_bytes)
     return true;
 }
 
-/* Optimal string alignment distance, cut off at the widths that matter here. */
+static char lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+/* Optimal string alignment distance without regard to case, cut off at the widths that matter here.
+ */
 static size_t edit_distance(const char *a, const char *b)
 {
     enum { MAX = 63 };
@@ -80,9 +86,10 @@ static size_t edit_distance(const char *a, const char *b)
         size_t *cur = row[i % 3], *prev = row[(i + 2) % 3], *prev2 = row[(i + 1) % 3];
         cur[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            size_t d = prev[j - 1] + (a[i - 1] != b[j - 1]);
+            size_t d = prev[j - 1] + (lower(a[i - 1]) != lower(b[j - 1]));
             d = DH_MIN(d, DH_MIN(prev[j], cur[j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+                lower(a[i - 2]) == lower(b[j - 1]))
                 d = DH_MIN(d, prev2[j - 2] + 1);
             cur[j] = d;
         }
@@ -90,9 +97,22 @@ static size_t edit_distance(const char *a, const char *b)
     return row[na % 3][nb];
 }
 
+/* The name that begins with the word, or that the word begins with; of several the first. */
+static const char *same_beginning(const char *word, const char *const *names, size_t n)
+{
+    enum { LEAST = 4 }; /* letters that say something */
+    for (size_t i = 0; i < n; i++) {
+        const size_t least = DH_MIN(strlen(word), strlen(names[i]));
+        size_t same = 0;
+        while (same < least && lower(word[same]) == lower(names[i][same])) same++;
+        if (least >= LEAST && same == least) return names[i];
+    }
+    return NULL;
+}
+
 const char *dh_nearest(const char *word, const char *const *names, size_t n)
 {
-    const char *best = NULL;
+    const char *best = NULL, *begins = same_beginning(word, names, n);
     size_t best_distance = strlen(word) / 3 + 2; /* exclusive: one error in a short word */
     for (size_t i = 0; i < n; i++) {
         size_t d = edit_distance(word, names[i]);
@@ -101,7 +121,7 @@ const char *dh_nearest(const char *word, const char *const *names, size_t n)
             best = names[i];
         }
     }
-    return best;
+    return begins && best_distance > 1 ? begins : best; /* one error is nearer than an end */
 }
 
 const char *dh_format_bytes(char *buf, size_t cap, double n_bytes)

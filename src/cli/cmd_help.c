@@ -23,6 +23,25 @@ static void print_overview(dh_str *out)
                        "dhelix --version         version\n");
 }
 
+/* A setting by its last part, or as others call it: "tp", "vpp". 0: none. */
+static size_t help_by_word(const char *topic, dh_str *out)
+{
+    dh_str hint = DH_STR_INIT;
+    size_t n = 0;
+    dh_setting_suggest(topic, &hint);
+    if (hint.text && strncmp(hint.text, "here: ", 6) == 0) {
+        dh_str_printf(out, "%s: %s\n", topic, hint.text);
+        n = 1;
+    } else if (hint.text && strncmp(hint.text, "did you mean \"", 14) == 0) {
+        char *key = hint.text + 14;
+        const char *dot = strrchr(key, '.');
+        key[strcspn(key, "\"")] = '\0';
+        if (dot && strcmp(dot + 1, topic) == 0) n = dh_job_help(key, dh_cli_columns(), out);
+    }
+    dh_str_fini(&hint);
+    return n;
+}
+
 /* What looks like a setting is looked for there, all else among the commands. */
 static dh_status unknown_topic(dh_ctx *ctx, dh_cli *cli, const char *topic)
 {
@@ -57,7 +76,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
         dh_cli_print_help(command, &out);
     else if (strcmp(topic, "job") == 0)
         dh_job_help(NULL, dh_cli_columns(), &out);
-    else if (dh_job_help(topic, dh_cli_columns(), &out) == 0)
+    else if (dh_job_help(topic, dh_cli_columns(), &out) == 0 && help_by_word(topic, &out) == 0)
         return unknown_topic(ctx, cli, topic);
     return dh_cli_print_str(ctx, &out);
 }

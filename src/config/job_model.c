@@ -39,6 +39,28 @@ static bool is_preset(const char *name)
     return false;
 }
 
+/* "owner/name", as Hugging Face's hub has it. */
+static bool is_hub_name(const char *text)
+{
+    const char *slash = strchr(text, '/');
+    return slash && slash > text && *text != '.' && slash[1] && !strchr(slash + 1, '/') &&
+           !strstr(text, ".json");
+}
+
+static dh_status no_hub(dh_ctx *ctx, const char *text)
+{
+    enum { MOST = 512 };
+    const char *names[MOST];
+    size_t n;
+    const dh_model_preset *presets = dh_model_presets(&n);
+    for (size_t i = 0; i < n && i < MOST; i++) names[i] = presets[i].name;
+    const char *near = dh_nearest(strchr(text, '/') + 1, names, DH_MIN(n, (size_t)MOST));
+    return dh_fail(ctx, DH_EMISSING,
+                   "there is no folder %s, and models are not downloaded: give the path of a "
+                   "downloaded folder, or a preset (dhelix list models)%s%s",
+                   text, near ? ": " : "", near ? near : "");
+}
+
 /* A preset's name wins; else a text with a slash, or one that exists, is a path. */
 static dh_status load_source(dh_ctx *ctx, dh_job *job, const dh_assignment *source,
                              const char *base_dir)
@@ -52,6 +74,7 @@ static dh_status load_source(dh_ctx *ctx, dh_job *job, const dh_assignment *sour
     bool from_path = strcmp(key, "model.config") == 0;
     if (strcmp(key, "model") == 0 && !is_preset(text))
         from_path = strchr(text, '/') || dh_path_exists(path);
+    if (from_path && is_hub_name(text) && !dh_path_exists(path)) return no_hub(ctx, text);
     job->model_spec = from_path ? path : name;
     dh_status st = from_path ? dh_model_from_config_file(ctx, path, &job->model)
                              : dh_model_from_preset(ctx, text, &job->model);

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static const char *const order_names[] = {"shuffle", "sequential", "random", NULL};
 static const char *const format_names[] = {"text", "chat", NULL};
@@ -578,6 +579,52 @@ static const char *near_anywhere(const char *key)
     return dh_nearest(key, names, DH_COUNTOF(names));
 }
 
+/* What other projects call it, where it is no alias: another name, or another form. */
+static const struct {
+    const char *word; /* the last part of a key */
+    const char *here;
+} foreign[] = {
+    {"vpp", "parallel.virtual_stages"},
+    {"vp", "parallel.virtual_stages"},
+    {"virtual_pipeline_model_parallel_size", "parallel.virtual_stages"},
+    {"tensor_model_parallel_size", "parallel.tp"},
+    {"tensor_parallel_degree", "parallel.tp"},
+    {"pipeline_model_parallel_size", "parallel.pp"},
+    {"pipeline_parallel_degree", "parallel.pp"},
+    {"context_parallel_size", "parallel.cp"},
+    {"context_parallel_degree", "parallel.cp"},
+    {"expert_model_parallel_size", "parallel.ep"},
+    {"expert_parallel_degree", "parallel.ep"},
+    {"etp", "parallel.expert_tp"},
+    {"expert_tensor_parallel_size", "parallel.expert_tp"},
+    {"data_parallel_shard_degree", "parallel.zero: 3 with parallel.dp"},
+    {"data_parallel_replicate_degree", "parallel.dp"},
+    {"fsdp", "parallel.zero: 3"},
+    {"sequence_parallel", "parallel.sequence"},
+    {"use_distributed_optimizer", "parallel.zero: 1"},
+    {"overlap_param_gather", "parallel.gather: forward"},
+    {"bf16", "train.dtype: bf16"},
+    {"fp16", "train.dtype: bf16 (float16 is not trained)"},
+    {"precision", "train.dtype"},
+    {"mixed_precision", "train.dtype"},
+    {"gradient_accumulation_steps", "train.batch and train.micro_batch"},
+    {"recompute_granularity", "train.recompute"},
+    {"activation_checkpoint", "train.recompute"},
+    {"optimizer", "the optimizer is AdamW (optimizer.lr, ...)"},
+    {"sgd", "the optimizer is AdamW (optimizer.lr, ...)"},
+    {"adam", "the optimizer is AdamW (optimizer.lr, ...)"},
+};
+
+/* NULL: nobody calls it so. A name of a setting's own is not looked for. */
+static const char *foreign_name(const char *key)
+{
+    if (strcmp(key, "optimizer.name") == 0 || strcmp(key, "optimizer.type") == 0)
+        return foreign_name("optimizer");
+    for (size_t i = 0; i < DH_COUNTOF(foreign); i++)
+        if (strcasecmp(last_part(key), foreign[i].word) == 0) return foreign[i].here;
+    return NULL;
+}
+
 static void list_section(const char *key, dh_str *out)
 {
     const char *sep = "valid are ";
@@ -591,17 +638,28 @@ static void list_section(const char *key, dh_str *out)
 
 void dh_setting_suggest(const char *key, dh_str *out)
 {
-    int section = near_section(key);
-    const char *near = near_in_section(key);
+    const int section = near_section(key);
+    const char *other = foreign_name(key), *elsewhere = same_name_elsewhere(key);
+    const char *near = elsewhere && !strchr(key, '.') ? elsewhere : near_in_section(key);
+    if (other) {
+        dh_str_printf(out, "here: %s", other);
+        return;
+    }
     if (!near && section >= 0) {
         const char *name = settings[section].key;
         dh_str_printf(out, "did you mean \"%.*s\"?", (int)strcspn(name, "."), name);
         return;
     }
-    if (!near) near = same_name_elsewhere(key);
+    if (!near) near = elsewhere;
     if (!near) near = near_anywhere(key);
-    if (near)
-        dh_str_printf(out, "did you mean \"%s\"?", near);
-    else
+    if (!near) {
         list_section(key, out);
+        return;
+    }
+    dh_str_printf(out, "did you mean \"%s\"", near);
+    for (size_t i = 0; i < DH_COUNTOF(settings); i++) /* of one name in several sections */
+        if (near == elsewhere && settings[i].key != near &&
+            strcmp(last_part(settings[i].key), last_part(near)) == 0)
+            dh_str_printf(out, " or \"%s\"", settings[i].key);
+    dh_str_printf(out, "?");
 }

@@ -209,6 +209,10 @@ static dh_status reject_name(dh_ctx *ctx, const dh_assignment *v)
     while (v->setting->names[n]) n++;
     const char *near = dh_nearest(v->items[0], v->setting->names, n);
     if (near) snprintf(hint, sizeof hint, "; did you mean %s?", near);
+    char key[80]; /* a setting of the same section: train.fp8 beside train.dtype */
+    snprintf(key, sizeof key, "%.*s.%s", (int)strcspn(v->setting->key, "."), v->setting->key,
+             v->items[0]);
+    if (dh_setting_find(key)) snprintf(hint, sizeof hint, "; see %s", key);
     return dh_setting_reject(ctx, v, v->items[0], hint);
 }
 

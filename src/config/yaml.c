@@ -71,6 +71,12 @@ static dh_status parser_failure(const dh_yaml *y, const yaml_parser_t *parser)
     if (parser->error == YAML_READER_ERROR)
         return dh_fail(y->ctx, DH_EFORMAT, "%.200s: byte %zu: %s", y->origin,
                        parser->problem_offset, problem);
+    if (strstr(problem, "cannot start any token"))
+        return dh_fail(
+            y->ctx, DH_EFORMAT,
+            "%.200s:%zu:%zu: a tab, @, ` or %% begins something here: lines are indented "
+            "by blanks, and a text that begins with such a character stands in quotes",
+            y->origin, parser->problem_mark.line + 1, parser->problem_mark.column + 1);
     return dh_fail(y->ctx, DH_EFORMAT, "%.200s:%zu:%zu: %s%s%s", y->origin,
                    parser->problem_mark.line + 1, parser->problem_mark.column + 1, problem,
                    parser->context ? ", " : "", parser->context ? parser->context : "");

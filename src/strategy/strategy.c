@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "plan/schedule.h"
+
 const char dh_passes_searched[] = "";
 
 static const dh_strategy strategies[] = {
@@ -88,6 +90,12 @@ dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **st
         return DH_OK;
     }
     const char *near = dh_nearest(name, names, DH_COUNTOF(names));
+    const dh_schedule_row *schedule;
+    dh_ctx quiet = DH_CTX_INIT;
+    if (dh_schedule_find(&quiet, name, &schedule) == DH_OK)
+        return dh_fail(ctx, DH_EMISSING,
+                       "%s is a schedule, not a strategy: parallel.schedule=%s, with any strategy",
+                       name, name);
     return dh_fail(ctx, DH_EMISSING, "no strategy is called %s%s%s; dhelix list strategies has all",
                    name, near ? "; did you mean " : "", near ? near : "");
 }

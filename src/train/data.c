@@ -72,7 +72,9 @@ static dh_status open_fitting(dh_ctx *ctx, const dh_job *job, bool fresh, dh_tok
 {
     dh_tokenizer *tok;
     dh_status st = open_tokenizer(ctx, job, fresh, &tok);
-    if (st != DH_OK) return dh_ctx_while(ctx, "opening data.tokenizer");
+    if (st != DH_OK)
+        return dh_ctx_while(ctx, is(job, "chars") ? "reading the characters of data.train"
+                                                  : "opening data.tokenizer");
     st = check_fits(ctx, job, tok);
     if (st == DH_OK)
         *tokenizer = tok;

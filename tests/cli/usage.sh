@@ -22,6 +22,30 @@ fails 2 'did you mean train?' "$dhelix" help trian
 fails 1 'nowhere.yaml' "$dhelix" train "$tmp/nowhere.yaml"
 fails 1 'no file or folder' "$dhelix" sample "$tmp/nowhere"
 fails 1 'did you mean "train.steps"?' "$dhelix" check examples/quickstart.yaml --set train.stepz=3
+# Words of others, other kinds, other cases.
+while read -r setting hint; do
+    fails 1 "$hint" "$dhelix" check examples/quickstart.yaml --set "$setting"
+done <<'EOF'
+strategy=zb-v parallel.schedule=zb-v, with any strategy
+parallel.schedule=interleaved did you mean "interleaved-1f1b"?
+parallel.schedule=ZB-V did you mean "zb-v"?
+schedule=gpipe did you mean "optimizer.schedule" or "parallel.schedule"?
+train.bf16=true here: train.dtype: bf16
+train.dtype=fp8 see train.fp8
+optimizer.name=sgd the optimizer is AdamW
+parallel.vpp=2 here: parallel.virtual_stages
+etp=2 here: parallel.expert_tp
+system=Megatron did you mean megatron-2021
+model=meta-llama/Llama-3-8B models are not downloaded
+data.train=nofile reading the characters of data.train: cannot open
+EOF
+fails 1 'did you mean h100' "$dhelix" simulate examples/quickstart.yaml --cluster H100
+ok "$dhelix" help tp
+says 'parallel.tp: tensor parallel'
+ok "$dhelix" help vpp
+says 'parallel.virtual_stages'
+printf 'model: gpt2\ndata:\n\ttrain: x\n' >"$tmp/tab.yaml"
+fails 1 'tab.yaml:3:1: a tab' "$dhelix" check "$tmp/tab.yaml"
 fails 1 'cannot write to standard output' sh -c "'$dhelix' list settings >/dev/full"
 
 printf 'GGUF and so on, long enough to be read' >"$tmp/model.gguf"
