@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "train/run.h"
 
 /* ---- leaving -------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Which cores a rank computes on, and what its machine has. Ranks that may use the same processors
+/* Which cores a rank computes on. Ranks that may use the same processors
  * of the same machine divide them. What the job declares about nodes does not matter here, nor do
  * host names: containers and network namespaces of one machine have several of them. */
 #include <sched.h>
@@ -24,19 +24,6 @@ int64_t dh_own_processors(void)
     cpu_set_t set;
     CPU_ZERO(&set);
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-}
-
-double dh_memory_available(void)
-{
-    static const char name[] = "MemAvailable:";
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && kib == 0 && fgets(line, sizeof line, f))
-        if (strncmp(line, name, sizeof name - 1) == 0)
-            kib = strtoull(line + sizeof name - 1, NULL, 10);
-    if (f) fclose(f);
-    return (double)kib * 1024;
 }
 
 /* Equal for processes that may use the same processors of the same machine. */

@@ -42,12 +42,10 @@ extern const char dh_patience_reason[];
 /* What "auto" means in a step, after steps of which the slowest took so long, and why. */
 int64_t dh_step_patience_ns(int64_t slowest_ns, char *why, size_t cap);
 
-/* ---- place.c: cores, memory ----------------------------------------------------------------- */
+/* ---- place.c: cores ------------------------------------------------------------------------- */
 
 /* Processors that this process may use; 0: not known. */
 int64_t dh_own_processors(void);
-/* Bytes that the system could give without moving anything to disk; 0: not known. */
-double dh_memory_available(void);
 /* For ranks that are processes: how many may use the same cores of one machine, and
  * which of those this one is. Collective over all ranks, before any is bound. */
 dh_status dh_ranks_place(dh_ctx *ctx, const dh_ranks *ranks, int *local_rank, int *n_local_ranks);

@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "train/run.h"
 
 /* ---- the board --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "train/elastic.h"
 #include "train/launch.h"
 #include "train/link_sms.h"

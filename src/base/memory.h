@@ -1,0 +1,27 @@
+/* How much memory this process may still have. */
+#ifndef DH_BASE_MEMORY_H
+#define DH_BASE_MEMORY_H
+
+#include "base/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes that may still be allocated and used, without moving anything to disk: the least of what
+ * the machine has (MemAvailable), what each control group leaves (v1 and v2, and those above it),
+ * and what RLIMIT_AS and RLIMIT_DATA leave. At least 1; 0: nothing is known.
+ * cost      a few reads of small files: some 0.1 ms; any thread */
+double dh_memory_available(void);
+/* The same by files under a folder instead of / (root/proc/meminfo and so on), without the limits
+ * of this process: for tests. */
+double dh_memory_available_under(const char *root);
+/* Refuse what needs more than there is, before it is allocated.
+ * what      in the message: "WHAT needs 3 GiB of memory, and 2 GiB are free"
+ * errors    DH_ENOMEM */
+dh_status dh_memory_check(dh_ctx *ctx, double n_bytes, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
