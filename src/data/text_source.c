@@ -4,6 +4,7 @@
  * the tokens were made from; one that differs in anything is made anew. */
 #include "data/text_source.h"
 #include "base/json_text.h"
+#include "base/memory.h"
 #include "data/chat.h"
 #include "data/json_mend.h"
 #include "data/tok.h"
@@ -11,15 +12,16 @@
 
 #include <jansson.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 typedef struct text_source {
     const char *path, *field; /* field: NULL for plain text */
     bool chats;               /* rows are conversations; whoever takes them is given the row */
-    dh_map map;
+    dh_text_file file;
+    dh_map map;        /* the file's */
     size_t begin, end; /* the part wanted */
 } text_source;
 
@@ -97,14 +99,14 @@ static dh_status refuse_packed(dh_ctx *ctx, const char *path, const dh_map *map)
     return DH_OK;
 }
 
-/* keep_dir: of dh_unpack */
+/* keep_dir: of dh_text_file_open */
 static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field,
                              const char *keep_dir, text_source *s)
 {
     *s = (text_source){.path = path};
     if (dh_text_is_lines(path)) s->field = text_field && *text_field ? text_field : "text";
-    DH_TRY(dh_map_open(ctx, path, &s->map));
-    DH_TRY(dh_unpack(ctx, path, keep_dir, &s->map));
+    DH_TRY(dh_text_file_open(ctx, path, keep_dir, &s->file));
+    s->map = s->file.map;
     s->end = s->map.n_bytes;
     if (s->end == 0) return dh_fail(ctx, DH_EFORMAT, "%s is empty", path);
     return refuse_packed(ctx, path, &s->map);
@@ -224,7 +226,8 @@ dh_status dh_text_each(dh_ctx *ctx, const char *path, const char *text_field, dh
     text_source s;
     dh_status st = open_source(ctx, path, text_field, NULL, &s);
     if (st == DH_OK) st = each_text(ctx, &s, fn, arg);
-    dh_map_close(&s.map);
+    if (st == DH_OK) st = dh_text_file_check(ctx, path, &s.file);
+    dh_text_file_close(&s.file);
     return st;
 }
 
@@ -240,9 +243,9 @@ typedef struct encode_job {
     const dh_dataset_spec *spec;
     const text_source *source;
     dh_encoder *enc;
-    dh_token_writer *writer; /* NULL: ids collect everything */
-    dh_ids *ids;
-    size_t at; /* where in the file the current text begins */
+    dh_token_writer *writer; /* NULL: into memory */
+    dh_ids *ids, *memory;    /* ids: those that wait to be drained */
+    size_t at;               /* where in the file the current text begins */
 } encode_job;
 
 static void report(const encode_job *job, size_t done_bytes)
@@ -253,12 +256,45 @@ static void report(const encode_job *job, size_t done_bytes)
         job->spec->progress(job->spec->progress_arg, s->path, DH_MIN(done, total), total);
 }
 
-enum { CHAT_DRAIN = 1 << 16 };
+enum { CHAT_DRAIN = 1 << 16, MANY_IDS = 1 << 22 };
+
+/* Many ids grow by a quarter, and only where the memory for it is there. */
+static dh_status make_room(dh_ctx *ctx, const encode_job *job, size_t n_more)
+{
+    dh_ids *all = job->memory;
+    const size_t need = all->n + n_more, cap = need + need / 4;
+    char what[512];
+    if (need <= all->cap) return DH_OK;
+    snprintf(what, sizeof what,
+             "%.300s has %zu tokens so far and is held in memory (with data.cache tokens are kept "
+             "in a file), which",
+             job->source->path, need);
+    if (need > MANY_IDS)
+        DH_TRY(dh_memory_check(ctx, (double)(cap - all->cap) * (double)sizeof *all->at, what));
+    int32_t *grown = need > MANY_IDS ? realloc(all->at, cap * sizeof *grown) : NULL;
+    if (!grown && !dh_vec_reserve(all, need))
+        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu token ids", need);
+    if (grown) {
+        all->at = grown;
+        all->cap = cap;
+    }
+    return DH_OK;
+}
+
+static dh_status hold(dh_ctx *ctx, const encode_job *job, const dh_ids *ids)
+{
+    if (ids->n == 0) return DH_OK;
+    DH_TRY(make_room(ctx, job, ids->n));
+    memcpy(job->memory->at + job->memory->n, ids->at, ids->n * sizeof *ids->at);
+    job->memory->n += ids->n;
+    return DH_OK;
+}
 
 static dh_status drain(dh_ctx *ctx, void *arg, dh_ids *ids, size_t done_bytes)
 {
     const encode_job *job = arg;
-    DH_TRY(dh_token_writer_add(ctx, job->writer, ids->at, ids->n));
+    DH_TRY(job->writer ? dh_token_writer_add(ctx, job->writer, ids->at, ids->n)
+                       : hold(ctx, job, ids));
     ids->n = 0;
     report(job, done_bytes);
     return DH_OK;
@@ -283,16 +319,21 @@ static dh_status encode_chat(dh_ctx *ctx, void *arg, const json_t *row, size_t a
         st = dh_chat_encode(ctx, job->spec->chat, job->spec->tokenizer, job->enc, &list, false,
                             job->ids);
     dh_vec_fini(&list);
-    if (st == DH_OK && job->writer && job->ids->n >= CHAT_DRAIN) st = drain(ctx, job, job->ids, 0);
+    if (st == DH_OK && job->ids->n >= CHAT_DRAIN) st = drain(ctx, job, job->ids, 0);
     return st;
 }
 
-/* Encode the part: into the writer, or into ids where there is none. */
+/* Encode the part: into the writer, or into memory where there is none. */
 static dh_status encode_source(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
-                               dh_token_writer *writer, dh_ids *ids)
+                               dh_token_writer *writer, dh_ids *memory)
 {
-    encode_job job = {
-        .encode_row = encode_chat, .spec = spec, .source = s, .writer = writer, .ids = ids};
+    dh_ids ids = {0};
+    encode_job job = {.encode_row = encode_chat,
+                      .spec = spec,
+                      .source = s,
+                      .writer = writer,
+                      .ids = &ids,
+                      .memory = memory};
     if (spec->chat) DH_TRY(dh_chat_check(ctx, spec->chat, spec->tokenizer));
     DH_TRY(dh_encoder_create(ctx, spec->tokenizer, &job.enc));
     if (s->field && !s->chats && dh_tokenizer_eos(spec->tokenizer) < 0)
@@ -300,17 +341,18 @@ static dh_status encode_source(dh_ctx *ctx, const dh_dataset_spec *spec, const t
                "%s: documents follow each other without a mark between them: the tokenizer has no "
                "end-of-text token",
                s->path);
-    if (writer && !s->chats) { /* a conversation's tokens are told apart first */
+    if (!s->chats) { /* a conversation's tokens are told apart first */
         job.enc->drain = drain;
         job.enc->drain_arg = &job;
     }
     job.at = s->begin;
     report(&job, 0);
     dh_status st = each_text(ctx, s, encode_one, &job);
-    if (st == DH_OK && writer) st = dh_token_writer_add(ctx, writer, ids->at, ids->n);
     job.at = s->begin;
-    if (st == DH_OK) report(&job, s->end - s->begin);
+    if (st == DH_OK) st = drain(ctx, &job, &ids, s->end - s->begin);
+    if (st == DH_OK) st = dh_text_file_check(ctx, s->path, &s->file);
     dh_encoder_destroy(job.enc);
+    dh_vec_fini(&ids);
     return st;
 }
 
@@ -321,10 +363,10 @@ typedef struct cache_header {
     char magic[8];
     uint64_t version;
     uint64_t width, count, tokens_hash;
-    uint64_t fingerprint, recipe;      /* tokenizer; kind of source, field, EOS */
-    uint64_t source_bytes, begin, end; /* of the file; the part */
-    int64_t source_mtime_ns;
-    uint64_t header_hash; /* of all fields before */
+    uint64_t fingerprint, recipe;    /* tokenizer; kind of source, field, EOS */
+    uint64_t text_bytes, begin, end; /* of the text; the part */
+    uint64_t text_hash[2];           /* of all of the text: XXH3, 128 bits */
+    uint64_t header_hash;            /* of all fields before */
 } cache_header;
 
 enum { CHATS = 1 }; /* bump when templates change */
@@ -344,12 +386,9 @@ static uint64_t header_hash(const cache_header *h)
 }
 
 /* What a valid cache file of this source says, but for count and hashes. */
-static dh_status expected_header(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
-                                 cache_header *h)
+static void expected_header(const dh_dataset_spec *spec, const text_source *s, cache_header *h)
 {
-    struct stat info;
-    if (stat(s->path, &info) != 0) return dh_fail(ctx, DH_EIO, "cannot stat %s", s->path);
-    *h = (cache_header){.version = 1};
+    *h = (cache_header){.version = 2};
     memcpy(h->magic, cache_magic, sizeof cache_magic);
     h->width = dh_token_bytes(cache_type(spec));
     h->fingerprint = dh_tokenizer_fingerprint(spec->tokenizer);
@@ -357,11 +396,10 @@ static dh_status expected_header(dh_ctx *ctx, const dh_dataset_spec *spec, const
     if (spec->special_tokens) h->recipe = XXH3_64bits(&h->recipe, sizeof h->recipe);
     if (spec->chat)
         h->recipe = XXH3_64bits_withSeed(spec->chat->name, strlen(spec->chat->name), CHATS);
-    h->source_bytes = s->map.n_bytes;
+    h->text_bytes = s->map.n_bytes;
     h->begin = s->begin;
     h->end = s->end;
-    h->source_mtime_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
-    return DH_OK;
+    dh_text_file_hash(&s->file, h->text_hash);
 }
 
 /* One file per source, tokenizer, field and part. */
@@ -404,16 +442,27 @@ static bool cache_matches(const dh_map *map, const cache_header *want, dh_token_
     return true;
 }
 
+/* A text that changed while it was tokenized is none of which the tokens could be kept. */
+static dh_status check_text(dh_ctx *ctx, const text_source *s, const cache_header *h)
+{
+    uint64_t hash[2];
+    dh_text_file_hash(&s->file, hash);
+    if (memcmp(hash, h->text_hash, sizeof hash) == 0) return DH_OK;
+    return dh_fail(ctx, DH_EIO,
+                   "another program wrote to %s while it was read: begin again when it is done",
+                   s->path);
+}
+
+/* Maps what was written, whatever takes its name next. */
 static dh_status cache_write(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
-                             cache_header *h, const char *path)
+                             cache_header *h, const char *path, dh_map *map)
 {
     dh_token_writer *w;
     DH_TRY(dh_dir_create(ctx, spec->cache_dir));
     DH_TRY(dh_token_writer_open(ctx, path, sizeof *h, cache_type(spec), &w));
-    dh_ids ids = {0};
-    dh_status st = encode_source(ctx, spec, s, w, &ids);
+    dh_status st = encode_source(ctx, spec, s, w, NULL);
+    if (st == DH_OK) st = check_text(ctx, s, h);
     if (st == DH_OK) st = dh_token_writer_flush(ctx, w);
-    dh_vec_fini(&ids);
     if (st != DH_OK) {
         dh_token_writer_abort(w);
         return st;
@@ -421,7 +470,19 @@ static dh_status cache_write(dh_ctx *ctx, const dh_dataset_spec *spec, const tex
     h->count = dh_token_writer_count(w);
     h->tokens_hash = dh_token_writer_hash(w);
     h->header_hash = header_hash(h);
-    return dh_token_writer_commit(ctx, w, h);
+    return dh_token_writer_commit(ctx, w, h, map);
+}
+
+static bool take_cached(const char *path, const cache_header *want, dh_text_tokens *out)
+{
+    dh_ctx unreadable = DH_CTX_INIT;
+    if (!dh_path_exists(path)) return false;
+    if (dh_map_open(&unreadable, path, &out->tokens) == DH_OK &&
+        cache_matches(&out->tokens, want, &out->run))
+        return true;
+    dh_log(DH_LOG_INFO, "%s is out of date or damaged: tokenizing again", path);
+    dh_map_close(&out->tokens);
+    return false;
 }
 
 static dh_status through_cache(dh_ctx *ctx, const dh_dataset_spec *spec, const text_source *s,
@@ -429,29 +490,16 @@ static dh_status through_cache(dh_ctx *ctx, const dh_dataset_spec *spec, const t
 {
     cache_header want;
     char *path = NULL;
-    DH_TRY(expected_header(ctx, spec, s, &want));
-    DH_TRY(cache_path(ctx, spec, s, &want, &path));
     dh_status st = DH_OK;
-    dh_map map = {0};
-    bool hit = false;
-    if (dh_path_exists(path)) {
-        dh_ctx unreadable = DH_CTX_INIT;
-        hit =
-            dh_map_open(&unreadable, path, &map) == DH_OK && cache_matches(&map, &want, &out->run);
-        if (!hit) dh_log(DH_LOG_INFO, "%s is out of date or damaged: tokenizing again", path);
-    }
-    if (!hit) {
-        dh_map_close(&map);
-        st = cache_write(ctx, spec, s, &want, path);
-        if (st == DH_OK) st = dh_map_open(ctx, path, &map);
-        if (st == DH_OK && !cache_matches(&map, &want, &out->run))
+    expected_header(spec, s, &want);
+    DH_TRY(cache_path(ctx, spec, s, &want, &path));
+    if (!take_cached(path, &want, out)) {
+        st = cache_write(ctx, spec, s, &want, path, &out->tokens);
+        if (st == DH_OK && !cache_matches(&out->tokens, &want, &out->run))
             st = dh_fail(ctx, DH_EIO, "%s does not hold what was written to it", path);
+        if (st != DH_OK) dh_map_close(&out->tokens);
     }
     free(path);
-    if (st == DH_OK)
-        out->tokens = map;
-    else
-        dh_map_close(&map);
     return st;
 }
 
@@ -475,7 +523,7 @@ dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char 
                                       (int64_t)out->memory.n};
         }
     }
-    dh_map_close(&s.map);
+    dh_text_file_close(&s.file);
     if (st != DH_OK) dh_vec_fini(&out->memory);
     return st;
 }

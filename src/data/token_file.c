@@ -1,5 +1,5 @@
 #include "data/token_file.h"
-#include "base/base.h"
+#include "data/stamp.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -298,19 +298,21 @@ uint64_t dh_token_writer_hash(const dh_token_writer *w)
     return XXH3_64bits_digest(w->hash);
 }
 
-static dh_status writer_finish(dh_ctx *ctx, dh_token_writer *w, const void *header)
+static dh_status writer_finish(dh_ctx *ctx, dh_token_writer *w, const void *header, dh_map *map)
 {
     DH_TRY(dh_token_writer_flush(ctx, w));
     ssize_t n = pwrite(w->tmp.fd, header, w->header_bytes, 0);
     if (n != (ssize_t)w->header_bytes)
         return dh_fail(ctx, DH_EIO, "cannot write the header of %s: %s", w->tmp.path,
                        n < 0 ? strerror(errno) : "short write");
+    if (map) DH_TRY(dh_fd_map(ctx, w->tmp.fd, w->header_bytes + w->count * w->width, w->path, map));
     return dh_temporary_commit(ctx, &w->tmp, w->path);
 }
 
-dh_status dh_token_writer_commit(dh_ctx *ctx, dh_token_writer *w, const void *header)
+dh_status dh_token_writer_commit(dh_ctx *ctx, dh_token_writer *w, const void *header, dh_map *map)
 {
-    const dh_status st = writer_finish(ctx, w, header);
+    const dh_status st = writer_finish(ctx, w, header, map);
+    if (st != DH_OK && map) dh_map_close(map);
     dh_token_writer_abort(w);
     return st;
 }
@@ -356,7 +358,7 @@ static dh_status write_llmc(dh_ctx *ctx, const char *path, fetch_fn fetch, const
     dh_token_writer *w;
     DH_TRY(dh_token_writer_open(ctx, path, sizeof header, row->type, &w));
     dh_status st = copy_tokens(ctx, w, fetch, source, n, vocab_size);
-    if (st == DH_OK) return dh_token_writer_commit(ctx, w, header);
+    if (st == DH_OK) return dh_token_writer_commit(ctx, w, header, NULL);
     dh_token_writer_abort(w);
     return st;
 }

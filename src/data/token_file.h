@@ -2,6 +2,7 @@
 #ifndef DH_DATA_TOKEN_FILE_H
 #define DH_DATA_TOKEN_FILE_H
 
+#include "base/base.h"
 #include "data/dataset.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read in place");
@@ -22,8 +23,9 @@ dh_status dh_token_writer_add(dh_ctx *ctx, dh_token_writer *w, const int32_t *id
 dh_status dh_token_writer_flush(dh_ctx *ctx, dh_token_writer *w); /* before asking the hash */
 uint64_t dh_token_writer_count(const dh_token_writer *w);
 uint64_t dh_token_writer_hash(const dh_token_writer *w); /* XXH3 of the token bytes so far */
-/* Put the header in, sync, rename. The writer is gone afterwards, success or not. */
-dh_status dh_token_writer_commit(dh_ctx *ctx, dh_token_writer *w, const void *header);
+/* Put the header in, sync, rename; map: of the file that was written, may be NULL. The writer is
+ * gone afterwards, success or not. */
+dh_status dh_token_writer_commit(dh_ctx *ctx, dh_token_writer *w, const void *header, dh_map *map);
 void dh_token_writer_abort(dh_token_writer *w); /* NULL is fine */
 
 #endif

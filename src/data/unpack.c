@@ -1,16 +1,23 @@
-/* gzip (RFC 1952) by zlib, zstd (RFC 8878) by its library. What comes out goes to an unnamed file
- * and is mapped like any other: texts may be larger than memory, and the kernel knows what to drop.
- */
+/* gzip (RFC 1952) by zlib, zstd (RFC 8878) by its library. What comes out goes to a file without a
+ * name and is mapped like any other: texts may be larger than memory, and the kernel knows what to
+ * drop.
+ *
+ * What is kept is one file, put in place whole by a rename: the text, then what it was made from.
+ * The bytes that are unpacked are the bytes that are hashed, from a copy: a text is never kept
+ * under the name of other bytes, whoever else writes to the source or to the folder. */
 #include "data/unpack.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zlib.h>
@@ -21,59 +28,154 @@ enum { CHUNK = 1 << 18 };
 
 typedef struct unpacking {
     dh_ctx *ctx;
-    const char *path;
-    const dh_map *from;
-    size_t at; /* bytes read */
-    int fd;    /* of the unnamed file */
-    size_t n_bytes;
-    unsigned char *chunk; /* [CHUNK] */
+    const char *path, *dir; /* dir: where the text goes */
+    const char *program;    /* that unpacks such files */
+    int from, to;           /* open files; -1: none */
+    size_t at, n_in;        /* bytes read; of them in `in` */
+    size_t n_bytes;         /* of text */
+    XXH3_state_t *source, *text;
+    unsigned char *in, *out; /* [CHUNK] */
 } unpacking;
-
-static dh_status damaged(const unpacking *u, const char *format, const char *what)
-{
-    return dh_fail(u->ctx, DH_EFORMAT, "%s: byte %zu of the %s file: %s", u->path, u->at, format,
-                   what);
-}
 
 static dh_status no_memory(const unpacking *u)
 {
     return dh_fail(u->ctx, DH_ENOMEM, "out of memory unpacking %s", u->path);
 }
 
+/* ---- what goes in --------------------------------------------------------------------------- */
+
+static dh_status fail_reading(const unpacking *u)
+{
+    return dh_fail(u->ctx, dh_status_of_errno(errno), "cannot read %s: %s", u->path,
+                   strerror(errno));
+}
+
+/* n_in: 0 at the end. */
+static dh_status fill(unpacking *u)
+{
+    ssize_t n;
+    while ((n = pread(u->from, u->in, CHUNK, (off_t)u->at)) < 0 && errno == EINTR) {}
+    if (n < 0) return fail_reading(u);
+    u->n_in = (size_t)n;
+    u->at += u->n_in;
+    XXH3_128bits_update(u->source, u->in, u->n_in);
+    return DH_OK;
+}
+
+static dh_status fill_to_end(unpacking *u)
+{
+    do DH_TRY(fill(u));
+    while (u->n_in > 0);
+    return DH_OK;
+}
+
+/* ---- what comes out ------------------------------------------------------------------------- */
+
+/* Files of such file systems lie in memory. */
+static bool is_memory(int fd)
+{
+    struct statfs info;
+    return fstatfs(fd, &info) == 0 &&
+           (info.f_type == TMPFS_MAGIC || (unsigned long)info.f_type == RAMFS_MAGIC);
+}
+
+static dh_status check_room(const unpacking *u)
+{
+    struct statvfs info;
+    char so_far[32], left[32];
+    if (fstatvfs(u->to, &info) != 0) return DH_OK;
+    const double block = (double)info.f_frsize, available = dh_memory_available();
+    const double kept_free = DH_MIN((double)info.f_blocks * block / 20, 1 << 30);
+    double room = (double)info.f_bavail * block;
+    if (available > 0 && is_memory(u->to)) room = DH_MIN(room, available);
+    if (room > kept_free) return DH_OK;
+    return dh_fail(u->ctx, DH_EIO, "no room in %s to unpack %s: %s of text so far, and %s are left",
+                   u->dir, u->path, dh_format_bytes(so_far, sizeof so_far, (double)u->n_bytes),
+                   dh_format_bytes(left, sizeof left, room));
+}
+
+static dh_status check_ratio(const unpacking *u)
+{
+    char text[32], source[32];
+    if (u->n_bytes / DH_UNPACK_RATIO <= u->at) return DH_OK;
+    return dh_fail(u->ctx, DH_EFORMAT,
+                   "%s holds more than %d times its bytes (%s of text so far, from %s): where that "
+                   "is right, unpack it first (%s)",
+                   u->path, DH_UNPACK_RATIO, dh_format_bytes(text, sizeof text, (double)u->n_bytes),
+                   dh_format_bytes(source, sizeof source, (double)u->at), u->program);
+}
+
 static dh_status put(unpacking *u, size_t n)
 {
+    const bool beyond = u->n_bytes / DH_UNPACK_FREE != (u->n_bytes + n) / DH_UNPACK_FREE;
     u->n_bytes += n;
-    const dh_status st = dh_fd_write_all(u->ctx, u->fd, "a temporary file", u->chunk, n);
+    if (beyond) {
+        DH_TRY(check_ratio(u));
+        DH_TRY(check_room(u));
+    }
+    XXH3_128bits_update(u->text, u->out, n);
+    const dh_status st = dh_fd_write_all(u->ctx, u->to, "a temporary file", u->out, n);
     return st == DH_OK ? DH_OK : dh_ctx_while(u->ctx, "unpacking %s", u->path);
 }
 
 /* ---- gzip ----------------------------------------------------------------------------------- */
 
+static dh_status damaged(const unpacking *u, const char *format, size_t at, const char *what)
+{
+    return dh_fail(u->ctx, DH_EFORMAT, "%s: byte %zu of the %s file: %s", u->path, at, format,
+                   what);
+}
+
+/* Behind a member: zeros are passed over. *more: another member may begin. */
+static dh_status next_member(unpacking *u, z_stream *z, bool *more)
+{
+    enum { FIRST_OF_MEMBER = 0x1f };
+    while (z->avail_in > 0 && *z->next_in == 0) {
+        z->next_in++;
+        z->avail_in--;
+    }
+    *more = z->avail_in > 0;
+    if (!*more) return DH_OK;
+    if (*z->next_in == FIRST_OF_MEMBER) return inflateReset(z) == Z_OK ? DH_OK : no_memory(u);
+    dh_log(DH_LOG_WARN, "%s: from byte %zu on it is not gzip's, and is left out", u->path,
+           u->at - z->avail_in);
+    *more = false;
+    return fill_to_end(u);
+}
+
+static dh_status inflate_some(unpacking *u, z_stream *z, int *end)
+{
+    do {
+        z->next_out = u->out;
+        z->avail_out = CHUNK;
+        *end = inflate(z, Z_NO_FLUSH);
+        if (*end == Z_MEM_ERROR) return no_memory(u);
+        if (*end != Z_OK && *end != Z_STREAM_END && *end != Z_BUF_ERROR)
+            return damaged(u, "gzip", u->at - z->avail_in, z->msg ? z->msg : "damaged");
+        DH_TRY(put(u, CHUNK - z->avail_out));
+    } while (z->avail_out == 0 && *end != Z_STREAM_END); /* more may come without further input */
+    return DH_OK;
+}
+
 static dh_status inflate_all(unpacking *u, z_stream *z)
 {
-    const dh_map *from = u->from;
     int end = Z_OK;
-    bool full = false; /* there may be more to come without further input */
-    while (u->at < from->n_bytes || z->avail_in > 0 || full) {
+    for (bool more = true;;) {
         if (z->avail_in == 0) {
-            z->next_in = (z_const Bytef *)from->at + u->at;
-            z->avail_in = (uInt)DH_MIN(from->n_bytes - u->at, (size_t)1 << 30);
-            u->at += z->avail_in;
+            DH_TRY(fill(u));
+            z->next_in = u->in;
+            z->avail_in = (uInt)u->n_in;
+            if (u->n_in == 0) break;
         }
-        /* the next member */
-        if (end == Z_STREAM_END && inflateReset(z) != Z_OK) return no_memory(u);
-        z->next_out = u->chunk;
-        z->avail_out = CHUNK;
-        end = inflate(z, Z_NO_FLUSH);
-        if (end == Z_MEM_ERROR) return no_memory(u);
-        if (end != Z_OK && end != Z_STREAM_END && end != Z_BUF_ERROR) {
-            u->at -= z->avail_in;
-            return damaged(u, "gzip", z->msg ? z->msg : "damaged");
+        if (end == Z_STREAM_END) {
+            DH_TRY(next_member(u, z, &more));
+            if (u->n_in == 0) break;
+            if (!more) continue;
         }
-        full = z->avail_out == 0 && end != Z_STREAM_END;
-        DH_TRY(put(u, CHUNK - z->avail_out));
+        DH_TRY(inflate_some(u, z, &end));
     }
-    return end == Z_STREAM_END ? DH_OK : damaged(u, "gzip", "it ends in the middle of the data");
+    return end == Z_STREAM_END ? DH_OK
+                               : damaged(u, "gzip", u->at, "it ends in the middle of the data");
 }
 
 static dh_status gunzip(unpacking *u)
@@ -87,40 +189,46 @@ static dh_status gunzip(unpacking *u)
 
 /* ---- zstd ----------------------------------------------------------------------------------- */
 
-static dh_status unzstd_all(unpacking *u, ZSTD_DCtx *z)
+static dh_status unzstd_some(unpacking *u, ZSTD_DCtx *z, size_t *left)
 {
-    ZSTD_inBuffer in = {u->from->at, u->from->n_bytes, 0};
-    size_t left = 1;
+    ZSTD_inBuffer in = {u->in, u->n_in, 0};
     bool full = false; /* there may be more to come without further input */
     while (in.pos < in.size || full) {
-        ZSTD_outBuffer out = {u->chunk, CHUNK, 0};
-        left = ZSTD_decompressStream(z, &out, &in);
-        u->at = in.pos;
-        if (ZSTD_isError(left)) {
-            if (ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation) return no_memory(u);
-            return damaged(u, "zstd", ZSTD_getErrorName(left));
+        ZSTD_outBuffer out = {u->out, CHUNK, 0};
+        *left = ZSTD_decompressStream(z, &out, &in);
+        if (ZSTD_isError(*left)) {
+            if (ZSTD_getErrorCode(*left) == ZSTD_error_memory_allocation) return no_memory(u);
+            return damaged(u, "zstd", u->at - (in.size - in.pos), ZSTD_getErrorName(*left));
         }
-        full = out.pos == out.size && left != 0;
+        full = out.pos == out.size && *left != 0;
         DH_TRY(put(u, out.pos));
     }
-    return left == 0 ? DH_OK : damaged(u, "zstd", "it ends in the middle of the data");
+    return DH_OK;
 }
 
 static dh_status unzstd(unpacking *u)
 {
+    size_t left = 1;
     ZSTD_DCtx *z = ZSTD_createDCtx();
-    if (!z) return no_memory(u);
-    const dh_status st = unzstd_all(u, z);
+    dh_status st = z ? DH_OK : no_memory(u);
+    do {
+        if (st == DH_OK) st = fill(u);
+        if (st == DH_OK) st = unzstd_some(u, z, &left);
+    } while (st == DH_OK && u->n_in > 0);
     ZSTD_freeDCtx(z);
-    return st;
+    if (st != DH_OK || left == 0) return st;
+    return damaged(u, "zstd", u->at, "it ends in the middle of the data");
 }
 
-/* ---- the file ------------------------------------------------------------------------------- */
+/* ---- the formats ---------------------------------------------------------------------------- */
 
-static const struct {
-    const char *suffix, *magic;
+typedef struct unpacker {
+    const char *suffix, *magic, *program;
     dh_status (*unpack)(unpacking *u);
-} formats[] = {{".gz", "\x1f\x8b", gunzip}, {".zst", "\x28\xb5\x2f\xfd", unzstd}};
+} unpacker;
+
+static const unpacker formats[] = {{".gz", "\x1f\x8b", "gunzip", gunzip},
+                                   {".zst", "\x28\xb5\x2f\xfd", "unzstd", unzstd}};
 
 size_t dh_unpacked_name(const char *path)
 {
@@ -132,167 +240,270 @@ size_t dh_unpacked_name(const char *path)
     return n;
 }
 
+static const unpacker *format_of(const unsigned char *head, size_t n_head)
+{
+    for (size_t i = 0; i < DH_COUNTOF(formats); i++) {
+        const size_t n = strlen(formats[i].magic);
+        if (n_head >= n && memcmp(head, formats[i].magic, n) == 0) return &formats[i];
+    }
+    return NULL;
+}
+
+/* ---- unpacking once ------------------------------------------------------------------------- */
+
+static bool same_hash(XXH128_hash_t a, const uint64_t b[2])
+{
+    return a.low64 == b[0] && a.high64 == b[1];
+}
+
+/* Whether what was read is the source as it was begun: by its hash, or where that is not known by
+ * its length and time. */
+static dh_status check_source(const unpacking *u, const struct stat *was, const uint64_t *hash)
+{
+    struct stat is;
+    if (fstat(u->from, &is) != 0) return fail_reading(u);
+    if (hash ? same_hash(XXH3_128bits_digest(u->source), hash)
+             : is.st_size == was->st_size && is.st_mtim.tv_sec == was->st_mtim.tv_sec &&
+                   is.st_mtim.tv_nsec == was->st_mtim.tv_nsec)
+        return DH_OK;
+    return dh_fail(u->ctx, DH_EIO,
+                   "another program wrote to %s while it was read: begin again when it is done",
+                   u->path);
+}
+
+/* Into the file u->to; of a source that has changed meanwhile the error says so, whatever was found
+ * in it. */
+static dh_status unpack(unpacking *u, const unpacker *format, const uint64_t *source)
+{
+    struct stat was;
+    u->program = format->program;
+    u->at = 0;
+    XXH3_128bits_reset(u->source);
+    XXH3_128bits_reset(u->text);
+    if (fstat(u->from, &was) != 0) return fail_reading(u);
+    const dh_status st = format->unpack(u);
+    if (st != DH_EFORMAT) return st == DH_OK ? check_source(u, &was, source) : st;
+    dh_ctx other = DH_CTX_INIT, *own = u->ctx;
+    u->ctx = &other;
+    const bool same = fill_to_end(u) == DH_OK && check_source(u, &was, source) == DH_OK;
+    u->ctx = own;
+    return same ? st : dh_ctx_while(own, "reading what another program wrote to meanwhile");
+}
+
+/* ---- nothing is kept ------------------------------------------------------------------------ */
+
 static dh_status open_unnamed(unpacking *u)
 {
-    const char *dir = getenv("TMPDIR");
     char name[4096];
-    if (!dir || !*dir) dir = "/tmp";
-    u->fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (u->fd >= 0) return DH_OK;
+    u->dir = getenv("TMPDIR");
+    if (!u->dir || !*u->dir) u->dir = "/tmp";
+    u->to = open(u->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (u->to >= 0) return DH_OK;
     /* file systems without unnamed files */
-    if (snprintf(name, sizeof name, "%s/dhelix-XXXXXX", dir) < (int)sizeof name)
-        u->fd = mkostemp(name, O_CLOEXEC);
-    if (u->fd < 0)
-        return dh_fail(u->ctx, DH_EIO, "cannot make a file in %s to unpack %s: %s", dir, u->path,
+    if (snprintf(name, sizeof name, "%s/dhelix-XXXXXX", u->dir) < (int)sizeof name)
+        u->to = mkostemp(name, O_CLOEXEC);
+    if (u->to < 0)
+        return dh_fail(u->ctx, DH_EIO, "cannot make a file in %s to unpack %s: %s", u->dir, u->path,
                        strerror(errno));
     unlink(name);
     return DH_OK;
 }
 
-static dh_status map_unnamed(const unpacking *u, dh_map *map)
+static dh_status unpack_once(unpacking *u, const unpacker *format, dh_text_file *f)
 {
-    void *at = NULL;
-    if (u->n_bytes > 0) {
-        at = mmap(NULL, u->n_bytes, PROT_READ, MAP_PRIVATE, u->fd, 0);
-        if (at == MAP_FAILED)
-            return dh_fail(u->ctx, DH_EIO, "cannot map what %s holds: %s", u->path,
-                           strerror(errno));
-    }
-    dh_map_close(map);
-    *map = (dh_map){at, u->n_bytes};
-    return DH_OK;
+    dh_status st = open_unnamed(u);
+    if (st == DH_OK) st = unpack(u, format, NULL);
+    if (st == DH_OK) st = dh_fd_map(u->ctx, u->to, u->n_bytes, u->path, &f->map);
+    if (u->to >= 0) close(u->to);
+    return st;
 }
 
 /* ---- what is kept --------------------------------------------------------------------------- */
 
-typedef struct kept {
-    dh_str text, note; /* paths: the text, and of what it is */
-    dh_str temporary;  /* of the text while it is written */
-    dh_str source;     /* the note, but for the text's size */
-} kept;
+/* What stands after the text. Of 8-byte fields only, so that the bytes are the same everywhere. */
+typedef struct note {
+    char magic[8];
+    uint64_t source_bytes, source_hash[2];
+    uint64_t text_bytes, text_hash[2];
+} note;
 
-static void kept_fini(kept *k)
+static const char note_magic[8] = {'D', 'H', 'T', 'E', 'X', 'T', '\0', 2};
+
+static void set_hash(uint64_t to[2], XXH128_hash_t hash)
 {
-    dh_str_fini(&k->text);
-    dh_str_fini(&k->note);
-    dh_str_fini(&k->temporary);
-    dh_str_fini(&k->source);
+    to[0] = hash.low64;
+    to[1] = hash.high64;
 }
 
-/* One text for each source, by its path: one that changed takes the place of the old. */
-static dh_status name_kept(dh_ctx *ctx, const char *path, const char *dir, kept *k)
+static dh_status note_source(unpacking *u, note *n)
 {
-    char real[PATH_MAX];
-    struct stat info;
-    const char *full = realpath(path, real) ? real : path, *slash = strrchr(path, '/');
-    if (stat(path, &info) != 0) return dh_fail(ctx, DH_EIO, "cannot stat %s", path);
-    dh_str_printf(&k->text, "%s/%.100s-%016llx.text", dir, slash ? slash + 1 : path,
-                  (unsigned long long)XXH3_64bits(full, strlen(full)));
-    dh_str_printf(&k->note, "%s.of", k->text.text ? k->text.text : "");
-    dh_str_printf(&k->temporary, "%s.tmp-%ld", k->text.text ? k->text.text : "", (long)getpid());
-    dh_str_printf(&k->source, "unpacked 1\nsource %lld bytes, %lld.%09ld s\n",
-                  (long long)info.st_size, (long long)info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
-    if (k->text.failed || k->note.failed || k->temporary.failed || k->source.failed)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for a path in %s", dir);
+    *n = (note){.source_bytes = 0};
+    memcpy(n->magic, note_magic, sizeof note_magic);
+    XXH3_128bits_reset(u->source);
+    DH_TRY(fill_to_end(u));
+    n->source_bytes = u->at;
+    set_hash(n->source_hash, XXH3_128bits_digest(u->source));
     return DH_OK;
 }
 
-static void note_text(const kept *k, size_t n_bytes, dh_str *out)
+/* One text for each source, by its path: one that changed takes the place of the old. */
+static dh_status name_kept(dh_ctx *ctx, const char *path, const char *dir, dh_str *kept)
 {
-    dh_str_printf(out, "%stext %zu bytes\n", k->source.text, n_bytes);
+    char real[PATH_MAX];
+    const char *full = realpath(path, real) ? real : path, *slash = strrchr(path, '/');
+    dh_str_printf(kept, "%s/%.100s-%016llx.text", dir, slash ? slash + 1 : path,
+                  (unsigned long long)XXH3_64bits(full, strlen(full)));
+    return kept->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path in %s", dir) : DH_OK;
 }
 
-/* Whether the text is there, whole and of this source; maps it. */
-static bool take_kept(const kept *k, dh_map *map)
+/* Whether an open file is a text of this source, whole; maps it. */
+static bool take_text(int fd, const char *path, const note *source, dh_text_file *f)
 {
     dh_ctx unreadable = DH_CTX_INIT;
-    dh_map text = {0};
-    dh_str want = DH_STR_INIT;
-    char *note = NULL;
-    size_t n;
-    bool same = dh_path_exists(k->note.text) && dh_path_exists(k->text.text) &&
-                dh_file_read(&unreadable, k->note.text, 4096, &note, &n) == DH_OK &&
-                dh_map_open(&unreadable, k->text.text, &text) == DH_OK;
-    if (same) note_text(k, text.n_bytes, &want);
-    same = same && !want.failed && strcmp(want.text, note) == 0;
-    if (same) {
-        dh_map_close(map);
-        *map = text;
-    } else {
-        dh_map_close(&text);
-    }
-    dh_str_fini(&want);
-    free(note);
-    return same;
+    struct stat info;
+    note n;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size < (off_t)sizeof n)
+        return false;
+    const size_t n_text = (size_t)info.st_size - sizeof n;
+    if (pread(fd, &n, sizeof n, (off_t)n_text) != (ssize_t)sizeof n ||
+        memcmp(&n, source, offsetof(note, text_bytes)) != 0 || n.text_bytes != n_text ||
+        dh_fd_map(&unreadable, fd, n_text, path, &f->map) != DH_OK)
+        return false;
+    f->is_hashed = true;
+    memcpy(f->hash, n.text_hash, sizeof f->hash);
+    if (same_hash(XXH3_128bits(f->map.at, n_text), f->hash)) return true;
+    dh_map_close(&f->map);
+    return false;
 }
 
-/* The text under its name, then the note: a text without its note counts for nothing. */
-static dh_status keep(unpacking *u, const kept *k)
+static bool take_kept(const char *path, const note *source, dh_text_file *f)
 {
-    dh_str note = DH_STR_INIT;
-    note_text(k, u->n_bytes, &note);
-    dh_status st = note.failed ? no_memory(u) : DH_OK;
-    unlink(k->note.text);
-    if (st == DH_OK && (fsync(u->fd) != 0 || rename(k->temporary.text, k->text.text) != 0))
-        st = dh_fail(u->ctx, DH_EIO, "cannot keep %s: %s", k->text.text, strerror(errno));
-    if (st == DH_OK) st = dh_file_write_atomic(u->ctx, k->note.text, note.text, note.len);
-    dh_str_fini(&note);
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return false;
+    const bool taken = take_text(fd, path, source, f);
+    close(fd);
+    if (!taken) dh_log(DH_LOG_INFO, "%s is out of date or damaged: unpacking again", path);
+    return taken;
+}
+
+/* The note after the text, then both under the name. */
+static dh_status keep(unpacking *u, const note *source, const char *path, dh_temporary *t,
+                      dh_text_file *f)
+{
+    note n = *source;
+    n.text_bytes = u->n_bytes;
+    set_hash(n.text_hash, XXH3_128bits_digest(u->text));
+    DH_TRY(dh_fd_write_all(u->ctx, t->fd, t->path, &n, sizeof n));
+    if (!take_text(t->fd, t->path, source, f))
+        return dh_fail(u->ctx, DH_EIO, "%s does not hold what was written to it", t->path);
+    return dh_temporary_commit(u->ctx, t, path);
+}
+
+static dh_status make_kept(unpacking *u, const unpacker *format, const note *source,
+                           const char *path, dh_text_file *f)
+{
+    dh_temporary t = DH_TEMPORARY_NONE;
+    dh_status st = dh_dir_create(u->ctx, u->dir);
+    if (st == DH_OK) st = dh_temporary_file(u->ctx, path, &t);
+    u->to = t.fd;
+    if (st == DH_OK) st = unpack(u, format, source->source_hash);
+    if (st == DH_OK) st = keep(u, source, path, &t, f);
+    if (st != DH_OK) dh_map_close(&f->map);
+    dh_temporary_drop(&t);
     return st;
 }
 
-static dh_status open_temporary(unpacking *u, const char *dir, const kept *k)
+static dh_status unpack_kept(unpacking *u, const unpacker *format, const char *dir, dh_text_file *f)
 {
-    DH_TRY(dh_dir_create(u->ctx, dir));
-    u->fd = open(k->temporary.text, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (u->fd >= 0) return DH_OK;
-    return dh_fail(u->ctx, DH_EIO, "cannot make %s to unpack %s: %s", k->temporary.text, u->path,
-                   strerror(errno));
+    dh_str path = DH_STR_INIT;
+    note source;
+    u->dir = dir;
+    dh_status st = name_kept(u->ctx, u->path, dir, &path);
+    if (st == DH_OK) st = note_source(u, &source);
+    if (st == DH_OK && !take_kept(path.text, &source, f))
+        st = make_kept(u, format, &source, path.text, f);
+    dh_str_fini(&path);
+    return st;
 }
 
 /* ---- either way ----------------------------------------------------------------------------- */
 
-static dh_status unpack_kept(dh_ctx *ctx, const char *path, const char *dir, dh_map *map,
-                             dh_status (*unpack)(unpacking *u))
+static dh_status unpack_by(unpacking *u, const unpacker *format, const char *keep_dir,
+                           dh_text_file *f)
 {
-    kept k = {.text = DH_STR_INIT};
-    unpacking u = {.ctx = ctx, .path = path, .from = map, .fd = -1};
-    dh_status st = name_kept(ctx, path, dir, &k);
-    if (st == DH_OK && !take_kept(&k, map)) {
-        u.chunk = malloc(CHUNK);
-        st = u.chunk ? open_temporary(&u, dir, &k) : no_memory(&u);
-        if (st == DH_OK) st = unpack(&u);
-        if (st == DH_OK) st = keep(&u, &k);
-        if (st == DH_OK) st = map_unnamed(&u, map);
-        if (st != DH_OK && u.fd >= 0) unlink(k.temporary.text);
-        if (u.fd >= 0) close(u.fd);
-        free(u.chunk);
-    }
-    kept_fini(&k);
+    u->in = malloc(CHUNK);
+    u->out = malloc(CHUNK);
+    u->source = XXH3_createState();
+    u->text = XXH3_createState();
+    f->unpacked = true;
+    dh_status st;
+    if (!u->in || !u->out || !u->source || !u->text)
+        st = no_memory(u);
+    else
+        st =
+            keep_dir && *keep_dir ? unpack_kept(u, format, keep_dir, f) : unpack_once(u, format, f);
+    XXH3_freeState(u->source);
+    XXH3_freeState(u->text);
+    free(u->in);
+    free(u->out);
     return st;
 }
 
-static dh_status unpack_by(dh_ctx *ctx, const char *path, dh_map *map,
-                           dh_status (*unpack)(unpacking *u))
+static dh_status open_source(unpacking *u, unsigned char head[8], size_t *n_head)
 {
-    unpacking u = {.ctx = ctx, .path = path, .from = map, .fd = -1, .chunk = malloc(CHUNK)};
-    dh_status st = u.chunk ? open_unnamed(&u) : no_memory(&u);
-    if (st == DH_OK) st = unpack(&u);
-    if (st == DH_OK) st = map_unnamed(&u, map);
-    if (u.fd >= 0) close(u.fd);
-    free(u.chunk);
-    return st;
+    struct stat info;
+    u->from = open(u->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would wait */
+    if (u->from < 0)
+        return dh_fail(u->ctx, dh_status_of_errno(errno), "cannot open %s: %s", u->path,
+                       strerror(errno));
+    if (fstat(u->from, &info) != 0) return fail_reading(u);
+    if (!S_ISREG(info.st_mode))
+        return dh_fail(u->ctx, DH_EINVAL, "%s is not a regular file", u->path);
+    const ssize_t n = pread(u->from, head, 8, 0);
+    *n_head = n > 0 ? (size_t)n : 0;
+    return n < 0 ? fail_reading(u) : DH_OK;
 }
 
-dh_status dh_unpack(dh_ctx *ctx, const char *path, const char *keep_dir, dh_map *map)
+static dh_status map_plain(dh_ctx *ctx, const char *path, size_t n_head, dh_text_file *f)
 {
-    for (size_t i = 0; i < DH_COUNTOF(formats); i++) {
-        const size_t n = strlen(formats[i].magic);
-        if (map->n_bytes < n || memcmp(map->at, formats[i].magic, n) != 0) continue;
-        return keep_dir && *keep_dir ? unpack_kept(ctx, path, keep_dir, map, formats[i].unpack)
-                                     : unpack_by(ctx, path, map, formats[i].unpack);
-    }
     const size_t n = dh_unpacked_name(path);
-    if (!path[n] || map->n_bytes == 0) return DH_OK;
-    return dh_fail(ctx, DH_EFORMAT, "%s is not compressed as its name says: rename it without %s",
-                   path, path + n);
+    if (path[n] && n_head > 0)
+        return dh_fail(ctx, DH_EFORMAT,
+                       "%s is not compressed as its name says: rename it without %s", path,
+                       path + n);
+    return dh_stamped_open(ctx, path, &f->map, &f->stamp);
+}
+
+dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir, dh_text_file *f)
+{
+    unpacking u = {.ctx = ctx, .path = path, .from = -1, .to = -1};
+    unsigned char head[8];
+    size_t n_head = 0;
+    *f = (dh_text_file){.unpacked = false};
+    dh_status st = open_source(&u, head, &n_head);
+    const unpacker *format = st == DH_OK ? format_of(head, n_head) : NULL;
+    if (format)
+        st = unpack_by(&u, format, keep_dir, f);
+    else if (st == DH_OK)
+        st = map_plain(ctx, path, n_head, f);
+    if (u.from >= 0) close(u.from);
+    return st;
+}
+
+dh_status dh_text_file_check(dh_ctx *ctx, const char *path, const dh_text_file *f)
+{
+    return f->unpacked ? DH_OK : dh_stamp_check_same(ctx, path, &f->stamp);
+}
+
+void dh_text_file_close(dh_text_file *f)
+{
+    dh_map_close(&f->map);
+}
+
+void dh_text_file_hash(const dh_text_file *f, uint64_t hash[2])
+{
+    if (f->is_hashed)
+        memcpy(hash, f->hash, sizeof f->hash);
+    else
+        set_hash(hash, XXH3_128bits(f->map.at, f->map.n_bytes));
 }

@@ -1,6 +1,7 @@
 /* What a job's data may be: compressed texts, folders, patterns, mixtures by shares. */
 #include "dh_test.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -189,39 +190,186 @@ static void find_in(const char *cache, const char *suffix, char *path, size_t n)
     assert_int_equal(pclose(list), 0);
 }
 
+static void assert_no_temporaries(const char *cache)
+{
+    char command[400];
+    snprintf(command, sizeof command, "ls '%s' | grep -q tmp", cache);
+    assert_int_not_equal(system(command), 0);
+}
+
+static void read_all(const char *path, char **text, size_t *n)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_file_read(&ctx, path, 1 << 20, text, n));
+}
+
+static ino_t inode_of(const char *path)
+{
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    return info.st_ino;
+}
+
 static void compressed_texts_are_kept(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     fixture *f = *state;
     bytes b = {NULL, 0};
-    char path[320], cache[320], text[400], note[400];
+    char path[320], cache[320], kept[400], left[400], *whole;
+    size_t n;
     snprintf(cache, sizeof cache, "%s/cache", f->dir);
     gzip_more(&b, "abc", 3);
     snprintf(path, sizeof path, "%s", put(f, "kept.txt.gz", b.at, b.n));
     assert_cached(f, path, cache, "abc");
-    find_in(cache, ".text", text, sizeof text);
-    find_in(cache, ".text.of", note, sizeof note);
-    /* What is there is taken, and what is not whole or of another file is not. */
-    assert_ok(&ctx, dh_file_write_atomic(&ctx, text, "xyz", 3));
-    assert_cached(f, path, cache, "xyz");
-    assert_ok(&ctx, dh_file_write_atomic(&ctx, text, "xy", 2));
+    find_in(cache, ".text", kept, sizeof kept);
+    const ino_t first = inode_of(kept);
     assert_cached(f, path, cache, "abc");
-    assert_ok(&ctx, dh_file_write_atomic(&ctx, note, "unpacked 1\n", 11));
-    assert_cached(f, path, cache, "abc");
-    assert_int_equal(unlink(text), 0);
+    assert_int_equal(inode_of(kept), first); /* it was taken */
+    read_all(kept, &whole, &n);
+    /* Any byte that is not as it was written, and any length, shows. */
+    for (size_t i = 0; i < n; i++) {
+        whole[i] ^= 1;
+        assert_ok(&ctx, dh_file_write_atomic(&ctx, kept, whole, n));
+        assert_cached(f, path, cache, "abc");
+        whole[i] ^= 1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        assert_ok(&ctx, dh_file_write_atomic(&ctx, kept, whole, i));
+        assert_cached(f, path, cache, "abc");
+    }
+    assert_int_equal(unlink(kept), 0);
     assert_cached(f, path, cache, "abc");
     gzip_more(&b, "de", 2);
     put(f, "kept.txt.gz", b.at, b.n);
     assert_cached(f, path, cache, "abcde");
-    /* Damage is told as without, and leaves nothing behind. */
+    /* Damage is told as without, and leaves nothing in the folder. */
     dh_dataset_spec spec = spec_of(f, (const char *const[]){path}, 1);
     dh_dataset *ds;
     spec.cache_dir = cache;
     put(f, "kept.txt.gz", b.at, b.n - 4);
     assert_fails(&ctx, dh_dataset_open(&ctx, &spec, &ds), DH_EFORMAT, "ends in the middle");
-    snprintf(text, sizeof text, "ls '%s' | grep -q tmp", cache);
-    assert_int_not_equal(system(text), 0);
+    assert_no_temporaries(cache);
+    /* Nor does a process that was killed, once the folder is used again. */
+    snprintf(left, sizeof left, "%s%s", kept, DH_TEMPORARY_END);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, left, "half", 4));
+    put(f, "kept.txt.gz", b.at, b.n);
+    assert_cached(f, path, cache, "abcde");
+    assert_no_temporaries(cache);
+    free(whole);
     free(b.at);
+}
+
+/* ---- other content of equal length and time ------------------------------------------------- */
+
+static void put_dated(fixture *f, const char *name, const void *data, size_t n)
+{
+    const struct timespec times[2] = {{1000000000, 5}, {1000000000, 5}};
+    assert_int_equal(utimensat(AT_FDCWD, put(f, name, data, n), times, 0), 0);
+}
+
+static void assert_cached_all(fixture *f, const char *path, const char *cache, const char *want)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_dataset_spec spec = spec_of(f, &path, 1);
+    int32_t ids[8];
+    dh_dataset *ds;
+    spec.cache_dir = cache;
+    assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+    assert_int_equal(dh_dataset_tokens(ds), strlen(want));
+    assert_ok(&ctx, dh_dataset_read(&ctx, ds, 0, (int64_t)strlen(want), ids));
+    for (size_t i = 0; i < strlen(want); i++) assert_int_equal(ids[i], want[i]);
+    dh_dataset_close(ds);
+}
+
+/* Files of container layers have equal times, and lengths may be equal too. */
+static void content_tells_files_apart(void **state)
+{
+    static const struct {
+        const char *name;
+        void (*more)(bytes *, const char *, size_t);
+    } kinds[] = {{"a.txt", NULL}, {"a.txt.gz", gzip_more}, {"a.txt.zst", zstd_more}};
+    static const char *const texts[] = {"abc", "xyz"};
+    fixture *f = *state;
+    char path[320], cache[320];
+    snprintf(cache, sizeof cache, "%s/cache", f->dir);
+    for (size_t k = 0; k < DH_COUNTOF(kinds); k++) {
+        size_t n_first = 0;
+        for (size_t i = 0; i < 6; i++) {
+            bytes b = {NULL, 0};
+            if (kinds[k].more) kinds[k].more(&b, texts[i % 2], 3);
+            const void *data = b.at ? (const void *)b.at : texts[i % 2];
+            const size_t n = b.at ? b.n : 3;
+            put_dated(f, kinds[k].name, data, n);
+            if (i == 0) n_first = n;
+            assert_int_equal(n, n_first); /* or it would show nothing */
+            snprintf(path, sizeof path, "%s", in_dir(f, kinds[k].name));
+            assert_cached_all(f, path, cache, texts[i % 2]);
+            free(b.at);
+        }
+    }
+}
+
+/* ---- what stands after the last member ------------------------------------------------------ */
+
+static void after_the_last_member(void **state)
+{
+    static const char zeros[70000] = "";
+    fixture *f = *state;
+    bytes b = {NULL, 0};
+    gzip_more(&b, "abc", 3);
+    const size_t n = b.n;
+    b.at = realloc(b.at, n + sizeof zeros + 64);
+    memcpy(b.at + n, zeros, sizeof zeros);
+    assert_text(f, put(f, "zeros.gz", b.at, n + 1), "abc", 3);
+    assert_text(f, put(f, "zeros.gz", b.at, n + sizeof zeros), "abc", 3);
+    memcpy(b.at + n + 100, "garbage", 7);
+    assert_text(f, put(f, "garbage.gz", b.at, n + 107), "abc", 3);
+    memcpy(b.at + n, "garbage", 7);
+    assert_text(f, put(f, "garbage.gz", b.at, n + 7), "abc", 3);
+    /* A member that is damaged or cut short is none that could be left out. */
+    memcpy(b.at + n, b.at, n);
+    assert_text(f, put(f, "two.gz", b.at, 2 * n), "abcabc", 6);
+    for (size_t cut = 1; cut < n; cut++)
+        assert_refused(f, put(f, "cut.gz", b.at, 2 * n - cut), DH_EFORMAT, "ends in the middle");
+    memcpy(b.at + n, "\x1f\x8bgarbage", 9);
+    assert_refused(f, put(f, "damaged.gz", b.at, n + 9), DH_EFORMAT, "damaged.gz");
+    bytes z = {NULL, 0};
+    zstd_more(&z, "abc", 3);
+    z.at = realloc(z.at, z.n + 32);
+    memcpy(z.at + z.n, "\x50\x2a\x4d\x18\x03\0\0\0any", 11); /* a frame to be passed over */
+    assert_text(f, put(f, "skipped.zst", z.at, z.n + 11), "abc", 3);
+    assert_refused(f, put(f, "cut.zst", z.at, z.n + 10), DH_EFORMAT, "ends in the middle");
+    memcpy(z.at + z.n, "garbage", 7);
+    assert_refused(f, put(f, "garbage.zst", z.at, z.n + 7), DH_EFORMAT, "garbage.zst");
+    memset(z.at + z.n, 0, 7);
+    assert_refused(f, put(f, "zeros.zst", z.at, z.n + 7), DH_EFORMAT, "zeros.zst");
+    free(b.at);
+    free(z.at);
+}
+
+/* ---- limits --------------------------------------------------------------------------------- */
+
+/* 200 MB of one letter, which both formats make 200 KB and less of. */
+static void bombs_are_refused(void **state)
+{
+    enum { PART = 50000000 };
+    fixture *f = *state;
+    char *text = malloc(PART);
+    memset(text, 'a', PART);
+    bytes g = {NULL, 0}, z = {NULL, 0};
+    gzip_more(&g, text, PART);
+    zstd_more(&z, text, PART);
+    free(text);
+    g.at = realloc(g.at, 4 * g.n);
+    z.at = realloc(z.at, 4 * z.n);
+    for (size_t i = 1; i < 4; i++) {
+        memcpy(g.at + i * g.n, g.at, g.n);
+        memcpy(z.at + i * z.n, z.at, z.n);
+    }
+    assert_refused(f, put(f, "bomb.gz", g.at, 4 * g.n), DH_EFORMAT, "gunzip");
+    assert_refused(f, put(f, "bomb.zst", z.at, 4 * z.n), DH_EFORMAT, "unzstd");
+    free(g.at);
+    free(z.at);
 }
 
 /* ---- folders and patterns ------------------------------------------------------------------- */
@@ -367,6 +515,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(compressed_texts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compressed_texts_are_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(content_tells_files_apart, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(after_the_last_member, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(bombs_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(folders_and_patterns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(shares_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sources_keep_their_order, set_up, tear_down),

@@ -1,0 +1,76 @@
+/* What a file was when it was mapped: its inode, length and time. */
+#include "data/stamp.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+enum { N_TRIES = 100 };
+
+static bool take(const char *path, dh_stamp *s)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) return false;
+    *s = (dh_stamp){(uint64_t)info.st_dev, (uint64_t)info.st_ino, (int64_t)info.st_size,
+                    (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec};
+    return true;
+}
+
+static bool is_same(const dh_stamp *a, const dh_stamp *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->n_bytes == b->n_bytes &&
+           a->mtime_ns == b->mtime_ns;
+}
+
+/* Mapped between two equal stamps. */
+dh_status dh_stamped_open(dh_ctx *ctx, const char *path, dh_map *map, dh_stamp *stamp)
+{
+    dh_stamp after;
+    for (int i = 0; i < N_TRIES; i++) {
+        const bool before = take(path, stamp);
+        DH_TRY(dh_map_open(ctx, path, map));
+        if (before && take(path, &after) && is_same(stamp, &after) &&
+            (size_t)stamp->n_bytes == map->n_bytes)
+            return DH_OK;
+        dh_map_close(map);
+    }
+    return dh_fail(ctx, DH_EIO, "%s changes all the time: another program writes to it", path);
+}
+
+dh_status dh_stamp_check_whole(dh_ctx *ctx, const char *path, const dh_stamp *stamp)
+{
+    dh_stamp now;
+    if (!take(path, &now) || now.device != stamp->device || now.inode != stamp->inode ||
+        now.n_bytes >= stamp->n_bytes)
+        return DH_OK;
+    return dh_fail(ctx, DH_EIO,
+                   "%s was cut short by another program while it was read: it had %lld bytes, and "
+                   "has %lld",
+                   path, (long long)stamp->n_bytes, (long long)now.n_bytes);
+}
+
+dh_status dh_stamp_check_same(dh_ctx *ctx, const char *path, const dh_stamp *stamp)
+{
+    dh_stamp now;
+    DH_TRY(dh_stamp_check_whole(ctx, path, stamp));
+    if (!take(path, &now) || now.device != stamp->device || now.inode != stamp->inode ||
+        is_same(&now, stamp))
+        return DH_OK;
+    return dh_fail(ctx, DH_EIO,
+                   "another program wrote to %s while it was read: begin again when it is done",
+                   path);
+}
+
+dh_status dh_fd_map(dh_ctx *ctx, int fd, size_t n_bytes, const char *path, dh_map *map)
+{
+    void *at = NULL;
+    if (n_bytes > 0) {
+        at = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (at == MAP_FAILED)
+            return dh_fail(ctx, dh_status_of_errno(errno), "cannot map %s: %s", path,
+                           strerror(errno));
+    }
+    *map = (dh_map){at, n_bytes};
+    return DH_OK;
+}
