@@ -73,6 +73,8 @@ enum { DH_MOST_THREADS = 64 };
 /* Calls work(user) on n threads at once, of which this is one, and returns when all have; on fewer
  * where they cannot be started. n: DH_MOST_THREADS at most. */
 void dh_work_together(size_t n, void *(*work)(void *), void *user);
+/* Processors that this process may use; 0: not known. */
+int64_t dh_own_processors(void);
 
 /* ---- time -------------------------------------------------------------------------- */
 

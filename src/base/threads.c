@@ -1,6 +1,7 @@
 #include "base/base.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 void dh_work_together(size_t n, void *(*work)(void *), void *user)
 {
@@ -11,4 +12,11 @@ void dh_work_together(size_t n, void *(*work)(void *), void *user)
         n_others++;
     work(user);
     for (size_t i = 0; i < n_others; i++) pthread_join(threads[i], NULL);
+}
+
+int64_t dh_own_processors(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }

@@ -16,6 +16,7 @@ void dh_dataset_close(dh_dataset *ds)
     for (size_t i = 0; i < ds->files.n; i++) {
         dh_data_file *f = &ds->files.at[i];
         free(f->name);
+        free(f->mapped);
         dh_map_close(&f->map);
         dh_map_close(&f->index);
         dh_map_close(&f->text.tokens);
@@ -41,6 +42,14 @@ static dh_status add_segment(dh_ctx *ctx, dh_dataset *ds, dh_token_run run, int6
                        ds->segments.n + 1);
     ds->n_tokens += run.n;
     return DH_OK;
+}
+
+static dh_status map_tokens(dh_ctx *ctx, dh_data_file *f, const char *path)
+{
+    free(f->mapped);
+    dh_map_close(&f->map);
+    if (!(f->mapped = strdup(path))) return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", path);
+    return dh_stamped_open(ctx, path, &f->map, &f->stamp);
 }
 
 /* The wanted part of the runs of a token file. */
@@ -88,13 +97,14 @@ static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
     char *idx = sibling(f->name, ".idx"), *bin = sibling(f->name, ".bin");
     dh_token_runs runs = {0};
     dh_status st = idx && bin ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory");
-    dh_map_close(&f->map);
-    if (st == DH_OK) st = dh_map_open(ctx, idx, &f->index);
-    if (st == DH_OK) st = dh_map_open(ctx, bin, &f->map);
+    dh_stamp index = {0};
+    if (st == DH_OK) st = dh_stamped_open(ctx, idx, &f->index, &index);
+    if (st == DH_OK) st = map_tokens(ctx, f, bin);
     if (st == DH_OK)
         st = dh_tokens_parse_megatron(ctx, f->index.at, f->index.n_bytes, f->map.at, f->map.n_bytes,
                                       &runs);
     if (st == DH_OK) st = add_part(ctx, ds, runs.at, runs.n);
+    if (st == DH_OK) st = dh_stamp_check_same(ctx, idx, &index);
     dh_map_close(&f->index);
     dh_vec_fini(&runs);
     free(idx);
@@ -182,10 +192,12 @@ static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *sp
     if (by_prefix) {
         st = add_megatron(ctx, ds, f);
     } else {
-        DH_TRY(dh_map_open(ctx, path, &f->map));
+        DH_TRY(map_tokens(ctx, f, path));
         bool tokens = has_suffix(path, ".bin") || has_suffix(path, ".u16") ||
                       dh_is_llmc(f->map.at, f->map.n_bytes);
         if (!tokens) {
+            free(f->mapped);
+            f->mapped = NULL;
             dh_map_close(&f->map);
             return add_text(ctx, ds, spec, f);
         }
@@ -348,32 +360,100 @@ static size_t segment_of(const dh_dataset *ds, int64_t at)
     return low;
 }
 
-enum { HASH_STRETCHES = 1024, HASH_TOKENS = 1 << 14 };
+static dh_status check_files(dh_ctx *ctx, const dh_dataset *ds,
+                             dh_status (*check)(dh_ctx *, const char *, const dh_stamp *))
+{
+    for (size_t i = 0; i < ds->files.n; i++) {
+        const dh_data_file *f = &ds->files.at[i];
+        if (f->mapped) DH_TRY(check(ctx, f->mapped, &f->stamp));
+    }
+    return DH_OK;
+}
+
+dh_status dh_dataset_check_same(dh_ctx *ctx, const dh_dataset *ds)
+{
+    return check_files(ctx, ds, dh_stamp_check_same);
+}
+
+/* The hash of a group is a chain over its blocks, so that threads can take a group each. */
+enum { HASH_TOKENS = 1 << 14, HASH_GROUP = 1 << 24, HASH_STRETCHES = HASH_GROUP / HASH_TOKENS };
+
+/* What cannot be an id is no fault here: it is where it is read. */
+static void widen_all(const dh_token_run *run, int64_t first, int64_t n, int32_t *ids)
+{
+    int64_t bad;
+    for (int64_t i = 0; i < n; i++) {
+        i += (int64_t)dh_token_widen(run, first + i, (size_t)(n - i), INT32_MAX, ids + i, &bad);
+        if (i < n) ids[i] = (int32_t)bad;
+    }
+}
 
 /* Tokens [first, first + n) of the stream, n at most HASH_TOKENS, as numbers of 32 bits: in which
- * files and types they are kept does not show. What cannot be an id counts as 0. */
+ * files and types they are kept does not show. */
 static uint64_t hash_tokens(const dh_dataset *ds, int64_t first, int64_t n, uint64_t hash)
 {
     int32_t ids[HASH_TOKENS];
-    memset(ids, 0, sizeof ids);
-    int64_t done = 0, bad;
+    int64_t done = 0;
     for (size_t i = segment_of(ds, first); done < n; i++) {
         const dh_segment *s = &ds->segments.at[i];
         const int64_t from = first + done - s->first, part = DH_MIN(n - done, s->run.n - from);
-        dh_token_widen(&s->run, from, (size_t)part, INT32_MAX, ids + done, &bad);
+        widen_all(&s->run, from, part, ids + done);
         done += part;
     }
     return XXH3_64bits_withSeed(ids, (size_t)n * sizeof *ids, hash);
 }
 
-uint64_t dh_dataset_hash(const dh_dataset *ds)
+typedef struct hashing {
+    const dh_dataset *ds;
+    uint64_t *of_group;
+    int64_t n_groups, next;
+    bool stopped; /* a file was cut short */
+} hashing;
+
+static void hash_group(hashing *h, int64_t group)
 {
-    const int64_t n = ds->n_tokens;
-    const bool whole = n <= (int64_t)HASH_STRETCHES * HASH_TOKENS;
-    const int64_t stride = whole ? HASH_TOKENS : (n - HASH_TOKENS) / (HASH_STRETCHES - 1);
+    const int64_t first = group * HASH_GROUP, end = DH_MIN(first + HASH_GROUP, h->ds->n_tokens);
     uint64_t hash = 0;
-    for (int64_t first = 0; first < n; first += stride)
-        hash = hash_tokens(ds, first, DH_MIN(n - first, HASH_TOKENS), hash);
+    for (int64_t at = first; at < end; at += HASH_TOKENS) {
+        dh_ctx unused = DH_CTX_INIT;
+        if ((at - first) % (1 << 20) == 0 &&
+            check_files(&unused, h->ds, dh_stamp_check_whole) != DH_OK) {
+            __atomic_store_n(&h->stopped, true, __ATOMIC_RELAXED);
+            return;
+        }
+        hash = hash_tokens(h->ds, at, DH_MIN(end - at, HASH_TOKENS), hash);
+    }
+    h->of_group[group] = hash;
+}
+
+static void *hash_groups(void *user)
+{
+    hashing *h = user;
+    for (int64_t group; !__atomic_load_n(&h->stopped, __ATOMIC_RELAXED) &&
+                        (group = __atomic_fetch_add(&h->next, 1, __ATOMIC_RELAXED)) < h->n_groups;)
+        hash_group(h, group);
+    return NULL;
+}
+
+dh_status dh_dataset_hash(dh_ctx *ctx, const dh_dataset *ds, uint64_t *hash)
+{
+    const int64_t n = (ds->n_tokens + HASH_GROUP - 1) / HASH_GROUP;
+    hashing h = {.ds = ds, .n_groups = n, .of_group = calloc((size_t)n + 1, sizeof *h.of_group)};
+    if (!h.of_group) return dh_fail(ctx, DH_ENOMEM, "out of memory for the hash of the data");
+    const int64_t threads = DH_MIN(DH_MIN(dh_own_processors(), (int64_t)DH_MOST_THREADS), n);
+    dh_work_together((size_t)DH_MAX(threads, 1), hash_groups, &h);
+    *hash = n <= 1 ? h.of_group[0] : XXH3_64bits(h.of_group, (size_t)n * sizeof *h.of_group);
+    free(h.of_group);
+    return dh_dataset_check_same(ctx, ds);
+}
+
+uint64_t dh_dataset_sample_hash(const dh_dataset *ds)
+{
+    const int64_t stride = (ds->n_tokens - HASH_TOKENS) / (HASH_STRETCHES - 1);
+    uint64_t hash = 0;
+    if (ds->n_tokens <= HASH_GROUP) return 0;
+    for (int64_t first = 0; first < ds->n_tokens; first += stride)
+        hash = hash_tokens(ds, first, DH_MIN(ds->n_tokens - first, HASH_TOKENS), hash);
     return hash;
 }
 
@@ -410,15 +490,19 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
         return dh_fail(ctx, DH_EINVAL, "tokens %lld..+%lld of a stream of %lld", (long long)first,
                        (long long)n, (long long)ds->n_tokens);
     if (n == 0) return DH_OK;
+    const dh_data_file *checked = NULL;
     for (size_t i = segment_of(ds, first); n > 0; i++) {
         const dh_segment *s = &ds->segments.at[i];
+        const dh_data_file *f = &ds->files.at[s->file];
+        if (f->mapped && f != checked) DH_TRY(dh_stamp_check_whole(ctx, f->mapped, &f->stamp));
+        checked = f;
         int64_t from = first - s->first, part = DH_MIN(n, s->run.n - from), bad = 0;
         size_t good = dh_token_widen(&s->run, from, (size_t)part, ds->bound, tokens, &bad);
         if (good < (size_t)part)
             return dh_fail(ctx, DH_EFORMAT,
-                           "%s: token %lld is id %lld, outside the vocabulary of %lld",
-                           ds->files.at[s->file].name, (long long)(s->in_file + from) + good,
-                           (long long)bad, (long long)ds->bound);
+                           "%s: token %lld is id %lld, outside the vocabulary of %lld", f->name,
+                           (long long)(s->in_file + from) + good, (long long)bad,
+                           (long long)ds->bound);
         first += part;
         tokens += part;
         n -= part;

@@ -66,9 +66,16 @@ dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset *
 void dh_dataset_close(dh_dataset *ds); /* NULL is fine */
 
 int64_t dh_dataset_tokens(const dh_dataset *ds);
-/* A hash of the tokens: of all of them up to 2^24, else of as many in 1,024 stretches from the
- * first to the last. Streams of equal length and hash are taken to be the same. */
-uint64_t dh_dataset_hash(const dh_dataset *ds);
+/* A hash of all of the tokens, by threads: in which files they lie and by how many bytes each does
+ * not show. Streams of equal length and hash are taken to be the same.
+ * errors    those of dh_dataset_check_same; DH_ENOMEM */
+dh_status dh_dataset_hash(dh_ctx *ctx, const dh_dataset *ds, uint64_t *hash);
+/* What checkpoints of old have of more than 2^24 tokens: a hash of that many, in 1,024 stretches
+ * from the first to the last; 0: of fewer tokens they have the hash of all. */
+uint64_t dh_dataset_sample_hash(const dh_dataset *ds);
+/* Whether another program has written to a token file since it was opened; one that was put in its
+ * place does not count: what is read is the old one. errors    DH_EIO: which, and how */
+dh_status dh_dataset_check_same(dh_ctx *ctx, const dh_dataset *ds);
 /* Non-overlapping windows of seq_len + 1 tokens, neighbours sharing one: (tokens - 1) / T; with
  * shares, those of the entries together. */
 int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len);
@@ -85,7 +92,7 @@ dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len);
  * its own order, begun anew when it ends.
  * tokens     out, seq_len + 1 ids
  * errors     DH_EINVAL no window; DH_EFORMAT an id outside the vocabulary (file,
- *            position in it, id, vocabulary)
+ *            position in it, id, vocabulary); DH_EIO a token file was cut short
  * Any thread, at the same time. */
 dh_status dh_dataset_sample(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                             int64_t seq_len, int32_t *tokens);

@@ -3,10 +3,13 @@
 #define DH_DATA_DATASET_PARTS_H
 
 #include "data/pack.h"
+#include "data/stamp.h"
 #include "data/text_source.h"
 
 typedef struct dh_data_file {
     char *name;
+    char *mapped;        /* path of what map is of, NULL: none */
+    dh_stamp stamp;      /* when it was opened */
     dh_map map, index;   /* token file; Megatron's index (only while opening) */
     dh_text_tokens text; /* of a text file */
 } dh_data_file;

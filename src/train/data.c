@@ -189,7 +189,6 @@ dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run)
     if (splits(run->job)) spec.part = DH_PART_TRAIN;
     const dh_status st = open_rows(ctx, run, &spec, &run->train_data);
     if (st != DH_OK) return dh_ctx_while(ctx, "opening data.train");
-    run->data_hash = dh_dataset_hash(run->train_data);
     return dh_dataset_check(ctx, run->train_data, run->job->seq_len);
 }
 
@@ -219,6 +218,7 @@ dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run)
 {
     const dh_job *job = run->job;
     DH_TRY(dh_run_open_train(ctx, run));
+    DH_TRY(dh_dataset_hash(ctx, run->train_data, &run->data_hash));
     bool validates = job->eval_every > 0 && (job->n_val_files > 0 || splits(job));
     return validates ? open_val(ctx, run) : DH_OK;
 }

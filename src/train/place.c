@@ -19,13 +19,6 @@ static void machine_id(char *id, size_t cap)
     if (n == 0 && gethostname(id, cap) == 0) id[cap - 1] = '\0';
 }
 
-int64_t dh_own_processors(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-}
-
 /* Equal for processes that may use the same processors of the same machine. */
 static uint64_t processors_key(void)
 {

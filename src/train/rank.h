@@ -44,8 +44,6 @@ int64_t dh_step_patience_ns(int64_t slowest_ns, char *why, size_t cap);
 
 /* ---- place.c: cores ------------------------------------------------------------------------- */
 
-/* Processors that this process may use; 0: not known. */
-int64_t dh_own_processors(void);
 /* For ranks that are processes: how many may use the same cores of one machine, and
  * which of those this one is. Collective over all ranks, before any is bound. */
 dh_status dh_ranks_place(dh_ctx *ctx, const dh_ranks *ranks, int *local_rank, int *n_local_ranks);

@@ -90,13 +90,18 @@ static void keep_lasting(const char *text, dh_ckpt_state *state)
     }
 }
 
+static void data_value(const dh_run *run, uint64_t hash, char *value, size_t cap)
+{
+    snprintf(value, cap, "%" PRId64 " tokens, hash %016" PRIx64, dh_dataset_tokens(run->train_data),
+             hash);
+}
+
 /* Other data of the same length are other data. */
 static void keep_data(const dh_run *run, dh_ckpt_state *state)
 {
     dh_ckpt_setting *s = add_setting(state);
     snprintf(s->name, sizeof s->name, "data.train");
-    snprintf(s->value, sizeof s->value, "%" PRId64 " tokens, hash %016" PRIx64,
-             dh_dataset_tokens(run->train_data), run->data_hash);
+    data_value(run, run->data_hash, s->value, sizeof s->value);
 }
 
 /* Adapters mean nothing beside other weights than those that they were trained with. */
@@ -143,12 +148,28 @@ static void tell_differences(const dh_ckpt_state *was, const dh_ckpt_state *is, 
     }
 }
 
+/* Checkpoints of old know long data by a sample, which then is all that can be compared. */
+static void accept_sample(const dh_run *run, const dh_ckpt_state *was, dh_ckpt_state *is)
+{
+    char sample[sizeof is->settings[0].value];
+    const dh_ckpt_setting *then = find_setting(was, "data.train");
+    dh_ckpt_setting *now = (dh_ckpt_setting *)(uintptr_t)find_setting(is, "data.train");
+    const uint64_t hash = then ? dh_dataset_sample_hash(run->train_data) : 0;
+    if (hash == 0 || strcmp(then->value, now->value) == 0) return;
+    data_value(run, hash, sample, sizeof sample);
+    if (strcmp(then->value, sample) != 0) return;
+    memcpy(now->value, sample, sizeof sample);
+    dh_log(DH_LOG_WARN, "the checkpoint knows a sample of the training data, which is unchanged; "
+                        "the next one knows all of them");
+}
+
 dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
 {
     const dh_ckpt_state *was = dh_ckpt_get_state(ckpt);
     dh_ckpt_state is = {.step = 0};
     dh_str what = DH_STR_INIT;
     DH_TRY(dh_run_describe(ctx, run, &is));
+    accept_sample(run, was, &is);
     if (strcmp(was->tokenizer_fingerprint, is.tokenizer_fingerprint) != 0)
         dh_str_printf(&what, "another tokenizer (data.tokenizer is %s)", run->job->tokenizer);
     else

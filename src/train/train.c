@@ -89,22 +89,24 @@ static dh_status hold_processors(dh_ctx *ctx, const training *t, dh_launch *laun
     return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory starting ranks") : DH_OK;
 }
 
-static void data_fact(const char *name, const dh_dataset *data, dh_str *out)
+static void data_fact(const char *name, const dh_dataset *data, uint64_t hash, dh_str *out)
 {
-    if (data)
-        dh_str_printf(out, "%s: %lld tokens, hash %016llx\n", name,
-                      (long long)dh_dataset_tokens(data),
-                      (unsigned long long)dh_dataset_hash(data));
+    dh_str_printf(out, "%s: %lld tokens, hash %016llx\n", name, (long long)dh_dataset_tokens(data),
+                  (unsigned long long)hash);
 }
 
 /* What follows from files that each process reads by itself. By different times of operators
  * ranks would order their calls differently, and wait for each other. */
-static void add_facts(const training *t, dh_str *out)
+static dh_status add_facts(dh_ctx *ctx, const training *t, dh_str *out)
 {
     const dh_run *run = &t->shared;
     dh_str_printf(out, "--fresh: %s\n", run->options->fresh ? "true" : "false");
-    data_fact("training data", run->train_data, out);
-    data_fact("validation data", run->val_data, out);
+    data_fact("training data", run->train_data, run->data_hash, out);
+    if (run->val_data) {
+        uint64_t hash;
+        DH_TRY(dh_dataset_hash(ctx, run->val_data, &hash));
+        data_fact("validation data", run->val_data, hash, out);
+    }
     if (run->tokenizer)
         dh_str_printf(out, "tokenizer: fingerprint %016llx\n",
                       (unsigned long long)dh_tokenizer_fingerprint(run->tokenizer));
@@ -112,6 +114,7 @@ static void add_facts(const training *t, dh_str *out)
                   run->recipe->costs->name, (unsigned long long)run->recipe->costs->id);
     dh_str_printf(out, "programs: %llu instructions, digest %016llx\n",
                   (unsigned long long)t->programs.n_instrs, (unsigned long long)t->programs.digest);
+    return DH_OK;
 }
 
 /* ---- entry ------------------------------------------------------------------------------- */
@@ -247,7 +250,7 @@ static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_optio
     if (st == DH_OK) st = prepare(ctx, &t);
     if (st == DH_OK) st = hold_processors(ctx, &t, &launch);
     launch.job = t.shared.job; /* what was derived is compared too */
-    if (st == DH_OK && dh_launched_ranks() > 0) add_facts(&t, &launch.facts);
+    if (st == DH_OK && dh_launched_ranks() > 0) st = add_facts(ctx, &t, &launch.facts);
     if (st == DH_OK) st = dh_launch_run(ctx, &launch);
     *result = t.result;
     if (st != DH_OK) try_going_on(ctx, &t, &launch, end);
