@@ -70,6 +70,7 @@ static dh_status judge(dh_ctx *ctx, const char *run, const dh_run_findings *foun
     size_t n_bad = 0;
     for (size_t i = 0; i < found->checkpoints.n; i++)
         n_bad += found->checkpoints.at[i].condition != DH_CKPT_INTACT;
+    if (*found->lost) return dh_fail(ctx, DH_EFORMAT, "%s", found->lost);
     if (n_bad == 0) return DH_OK;
     return dh_fail(ctx, DH_EFORMAT, "%s: %zu of %zu checkpoints are not intact", run, n_bad,
                    found->checkpoints.n);

@@ -123,6 +123,18 @@ static dh_status inspect_steps(dh_ctx *ctx, const char *run_dir, const int64_t *
     return DH_OK;
 }
 
+/* Checkpoints that there were. */
+static dh_status look_for_lost(dh_ctx *ctx, const char *run_dir, dh_run_findings *found)
+{
+    dh_ctx why = DH_CTX_INIT;
+    const dh_status st = dh_ckpt_check_none(&why, run_dir);
+    if (st == DH_OK) return DH_OK;
+    if (st != DH_EFORMAT) return dh_fail(ctx, st, "%s", why.message);
+    found->resume = DH_RESUME_REFUSED;
+    snprintf(found->lost, sizeof found->lost, "%s", why.message);
+    return DH_OK;
+}
+
 /* ---- metrics --------------------------------------------------------------------------------- */
 
 static dh_status inspect_metrics(dh_ctx *ctx, const char *path, dh_run_findings *found)
@@ -153,6 +165,7 @@ static dh_status inspect(dh_ctx *ctx, const char *run_dir, dh_run_findings *foun
     DH_TRY(dh_ckpt_list(ctx, run_dir, &steps, &n));
     dh_status st = inspect_steps(ctx, run_dir, steps, n, found);
     free(steps);
+    if (st == DH_OK && n == 0) st = look_for_lost(ctx, run_dir, found);
     dh_str_printf(&path, "%s/metrics.jsonl", run_dir);
     if (st == DH_OK && path.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory reading metrics");
     if (st == DH_OK) st = inspect_metrics(ctx, path.text, found);

@@ -68,6 +68,7 @@ struct dh_run {
     dh_load_record *load;               /* of experts, likewise; NULL: there are none */
     double expert_load, rank_load;      /* in the last step: of the busiest over an even share */
     char checkpoint[DH_RUN_PATH_BYTES]; /* newest, complete or under way */
+    dh_ckpt_steps proved; /* checkpoints known to be intact; on rank 0, of who writes one */
     dh_saver saver;
     /* of runs that go on without ranks they lose */
     bool is_set_up;      /* masters and moments are those of `step`, but for what a step does */

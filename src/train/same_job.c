@@ -72,22 +72,31 @@ bool dh_run_is_lasting(const char *name, size_t n)
     return is_among(name, n, lasting, DH_COUNTOF(lasting));
 }
 
-static dh_ckpt_setting *add_setting(dh_ckpt_state *state)
+static dh_status add_setting(dh_ctx *ctx, dh_ckpt_state *state, const char *name, size_t n_name,
+                             const char *value, size_t n_value)
 {
-    DH_CHECK(state->n_settings < DH_CKPT_MAX_SETTINGS);
-    return &state->settings[state->n_settings++];
+    if (state->n_settings == DH_CKPT_MAX_SETTINGS)
+        return dh_fail(ctx, DH_EUNSUPPORTED, "more than %d settings must not change",
+                       DH_CKPT_MAX_SETTINGS);
+    return dh_ckpt_setting_make(ctx, &state->settings[state->n_settings++], name, n_name, value,
+                                n_value);
 }
 
 /* From lines "name: value". */
-static void keep_lasting(const char *text, dh_ckpt_state *state)
+static dh_status keep_lasting(dh_ctx *ctx, const char *text, dh_ckpt_state *state)
 {
     for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         const char *colon = memchr(line, ':', (size_t)(end - line));
         if (!colon || !dh_run_is_lasting(line, (size_t)(colon - line))) continue;
-        dh_ckpt_setting *s = add_setting(state);
-        snprintf(s->name, sizeof s->name, "%.*s", (int)(colon - line), line);
-        snprintf(s->value, sizeof s->value, "%.*s", (int)(end - colon - 2), colon + 2);
+        DH_TRY(add_setting(ctx, state, line, (size_t)(colon - line), colon + 2,
+                           (size_t)(end - colon - 2)));
     }
+    return DH_OK;
+}
+
+static dh_status keep(dh_ctx *ctx, dh_ckpt_state *state, const char *name, const char *value)
+{
+    return add_setting(ctx, state, name, strlen(name), value, strlen(value));
 }
 
 static void data_value(const dh_run *run, uint64_t hash, char *value, size_t cap)
@@ -97,20 +106,20 @@ static void data_value(const dh_run *run, uint64_t hash, char *value, size_t cap
 }
 
 /* Other data of the same length are other data. */
-static void keep_data(const dh_run *run, dh_ckpt_state *state)
+static dh_status keep_data(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state)
 {
-    dh_ckpt_setting *s = add_setting(state);
-    snprintf(s->name, sizeof s->name, "data.train");
-    data_value(run, run->data_hash, s->value, sizeof s->value);
+    char value[80];
+    data_value(run, run->data_hash, value, sizeof value);
+    return keep(ctx, state, "data.train", value);
 }
 
 /* Adapters mean nothing beside other weights than those that they were trained with. */
-static void keep_base(const dh_run *run, dh_ckpt_state *state)
+static dh_status keep_base(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state)
 {
-    if (!*run->base_hash) return;
-    dh_ckpt_setting *s = add_setting(state);
-    snprintf(s->name, sizeof s->name, DH_BASE_SETTING);
-    snprintf(s->value, sizeof s->value, DH_BASE_VALUE "%s", run->base_hash);
+    char value[80];
+    if (!*run->base_hash) return DH_OK;
+    snprintf(value, sizeof value, DH_BASE_VALUE "%s", run->base_hash);
+    return keep(ctx, state, DH_BASE_SETTING, value);
 }
 
 dh_status dh_run_describe(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state)
@@ -118,11 +127,11 @@ dh_status dh_run_describe(dh_ctx *ctx, const dh_run *run, dh_ckpt_state *state)
     dh_str text = DH_STR_INIT;
     dh_status st = dh_job_print_common(ctx, run->job, &text);
     state->n_settings = 0;
-    if (st == DH_OK) keep_lasting(text.text, state);
+    if (st == DH_OK) st = keep_lasting(ctx, text.text, state);
     dh_str_fini(&text);
     DH_TRY(st);
-    keep_data(run, state);
-    keep_base(run, state);
+    DH_TRY(keep_data(ctx, run, state));
+    DH_TRY(keep_base(ctx, run, state));
     fingerprint(run, state->job_fingerprint);
     tokenizer_fingerprint(run, state->tokenizer_fingerprint);
     return DH_OK;
@@ -138,13 +147,17 @@ static const dh_ckpt_setting *find_setting(const dh_ckpt_state *state, const cha
 }
 
 /* Those that both know. */
-static void tell_differences(const dh_ckpt_state *was, const dh_ckpt_state *is, dh_str *out)
+static void tell_differences(const dh_run *run, const dh_ckpt_state *was, const dh_ckpt_state *is, dh_str *out)
 {
     for (size_t i = 0; i < is->n_settings; i++) {
         const dh_ckpt_setting *now = &is->settings[i], *then = find_setting(was, now->name);
-        if (then && strcmp(then->value, now->value) != 0)
+        bool cut = false;
+        if (then && !dh_ckpt_same_value(then, now, &cut))
             dh_str_printf(out, "%s%s %s, this job has %s", out->len ? "; " : "", now->name,
                           then->value, now->value);
+        if (cut && !run->ranks.rank)
+            dh_log(DH_LOG_WARN, "%s: of an earlier version's checkpoint only its start is compared",
+                   now->name);
     }
 }
 
@@ -163,6 +176,19 @@ static void accept_sample(const dh_run *run, const dh_ckpt_state *was, dh_ckpt_s
                         "the next one knows all of them");
 }
 
+/* Not a reason to refuse: it is the same run, to other roundings. On another number of ranks they
+ * are others anyway. */
+static void warn_of_threads(const dh_run *run, const dh_ckpt_state *was)
+{
+    if (run->ranks.rank != 0 || was->n_threads == 0 || was->n_ranks != run->ranks.n ||
+        was->n_threads == run->n_threads)
+        return;
+    dh_log(DH_LOG_WARN,
+           "the checkpoint was made with %lld threads a rank, this run has %d: its roundings may "
+           "differ from here on; train.threads=%lld keeps them",
+           (long long)was->n_threads, run->n_threads, (long long)was->n_threads);
+}
+
 dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
 {
     const dh_ckpt_state *was = dh_ckpt_get_state(ckpt);
@@ -173,7 +199,7 @@ dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
     if (strcmp(was->tokenizer_fingerprint, is.tokenizer_fingerprint) != 0)
         dh_str_printf(&what, "another tokenizer (data.tokenizer is %s)", run->job->tokenizer);
     else
-        tell_differences(was, &is, &what);
+        tell_differences(run, was, &is, &what);
     if (!what.len && strcmp(was->job_fingerprint, is.job_fingerprint) != 0)
         dh_str_printf(&what, "another model, data, batch, seed or optimizer constants");
     dh_status st = DH_OK;
@@ -185,5 +211,6 @@ dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
                      "`out`, or train.init_from to take its weights",
                      dh_ckpt_path(ckpt), what.text);
     dh_str_fini(&what);
+    if (st == DH_OK) warn_of_threads(run, was);
     return st;
 }

@@ -34,6 +34,7 @@ typedef struct dh_save {
     char folder[DH_RUN_PATH_BYTES];
     dh_st_writer *files[DH_SAVE_FILES];
     /* on rank 0 */
+    dh_ckpt_steps *proved; /* the run's */
     dh_ckpt_writer *ckpt;
     dh_ckpt_state state;
     char *config, *adapter, *spikes; /* NULL: there are no adapters, spikes are not watched */

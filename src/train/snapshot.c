@@ -93,6 +93,8 @@ static dh_status describe(dh_ctx *ctx, const dh_run *run, dh_save *save)
     save->state = (dh_ckpt_state){.step = run->step,
                                   .next_sample = run->left_out + run->step * run->job->global_batch,
                                   .seed = run->job->seed,
+                                  .n_ranks = run->ranks.n,
+                                  .n_threads = run->n_threads,
                                   .version = DH_VERSION};
     DH_TRY(dh_run_describe(ctx, run, &save->state));
     DH_TRY(dh_model_to_config_json(ctx, &run->job->model, &save->config));
@@ -113,7 +115,7 @@ static dh_status begin(dh_ctx *ctx, dh_run *run, dh_save *save)
 
 dh_status dh_save_begin(dh_ctx *ctx, dh_run *run, dh_save *save)
 {
-    *save = (dh_save){.step = run->step};
+    *save = (dh_save){.step = run->step, .proved = &run->proved};
     dh_status st = run->ranks.rank == 0 ? begin(ctx, run, save) : DH_OK;
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
     return dh_ranks_broadcast(ctx, &run->ranks, save->folder, sizeof save->folder);
@@ -136,7 +138,7 @@ dh_status dh_save_seal(dh_ctx *ctx, const dh_run *run, dh_save *save)
     DH_TRY(put_text(ctx, save->ckpt, DH_ADAPTER_CONFIG, save->adapter));
     DH_TRY(put_text(ctx, save->ckpt, SPIKES, save->spikes));
     DH_TRY(dh_ckpt_put_state(ctx, save->ckpt, &save->state));
-    return dh_ckpt_commit(ctx, save->ckpt, run->job->checkpoint_keep);
+    return dh_ckpt_commit(ctx, save->ckpt, run->job->checkpoint_keep, save->proved);
 }
 
 void dh_save_end(dh_save *save)
@@ -160,11 +162,12 @@ static dh_status reserve(dh_ctx *ctx, const dh_run *run, dh_ckpt_writer *ckpt)
 dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run)
 {
     dh_ckpt_writer *ckpt;
+    const bool had_any = *run->checkpoint;
     dh_status st = dh_ckpt_begin(ctx, run->job->out_dir, run->job->steps, &ckpt);
     if (st == DH_OK) {
         st = reserve(ctx, run, ckpt);
         dh_ckpt_destroy(ckpt);
-        dh_ckpt_clean(run->job->out_dir);
+        if (!had_any) dh_ckpt_drop_empty(run->job->out_dir);
     }
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "trying whether a checkpoint can be written");
 }
@@ -229,11 +232,13 @@ static dh_status find(dh_ctx *ctx, dh_run *run, char *path, size_t cap)
                        "%s; nothing was changed: mend that and start again, or begin anew with "
                        "--fresh, which sets the run folder aside",
                        probe.message);
+    const int64_t step = dh_ckpt_get_state(ckpt)->step;
     snprintf(path, cap, "%s", dh_ckpt_path(ckpt));
-    dh_log(DH_LOG_INFO, "resuming from %s (step %lld)", path,
-           (long long)dh_ckpt_get_state(ckpt)->step);
     dh_ckpt_close(ckpt);
-    return DH_OK;
+    dh_log(DH_LOG_INFO, "resuming from %s (step %lld)", path, (long long)step);
+    run->proved.n = 0;
+    if (!dh_vec_push(&run->proved, step)) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    return dh_ckpt_leave_damaged(ctx, run->job->out_dir, step);
 }
 
 /* Processes open it by themselves: it could be another one under the same path. Rank 0 has checked

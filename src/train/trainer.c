@@ -71,6 +71,7 @@ static void tear_down(dh_run *run, dh_status st)
     dh_session_destroy(run->session);
     free(run->step_tokens_per_s);
     free(run->op_ns);
+    dh_vec_fini(&run->proved);
     dh_load_record_destroy(run->load);
 }
 

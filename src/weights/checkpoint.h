@@ -5,7 +5,8 @@
  * (safetensors for weights and moments, state.json), each synced; then
  * manifest.json with every file's size and XXH3-128 checksum, and one rename. A
  * process killed, or a disk full, at any point leaves the earlier checkpoints as
- * they were. (Under a limit on file sizes the process must ignore SIGXFSZ to get an
+ * they were. RUN/saved.json names the newest one outside of the folder they lie in: where that folder
+ * is gone, a run that had checkpoints is told from one that never had any. (Under a limit on file sizes the process must ignore SIGXFSZ to get an
  * error instead of its end.) Several ranks may write files of one checkpoint; one
  * rank begins and commits it. */
 #ifndef DH_WEIGHTS_CHECKPOINT_H
@@ -27,11 +28,18 @@ typedef struct dh_ckpt_file {
     char xxh3_128[DH_CKPT_HASH_TEXT]; /* lower-case hexadecimal, high word first */
 } dh_ckpt_file;
 
-/* A setting by name, and its value as it is printed. */
+/* A setting by name, and its value as it is printed. Of a long value the first bytes, its length and
+ * its hash: texts are equal where the whole values are. */
 typedef struct dh_ckpt_setting {
-    char name[48], value[80];
+    char name[80], value[160];
 } dh_ckpt_setting;
 enum { DH_CKPT_MAX_SETTINGS = 96 };
+/* errors: DH_EUNSUPPORTED the name is too long */
+dh_status dh_ckpt_setting_make(dh_ctx *ctx, dh_ckpt_setting *s, const char *name, size_t n_name,
+                               const char *value, size_t n_value);
+/* Whether a checkpoint's value is the one of now. cut: it is of a version that kept only the start
+ * of long values, which is equal. */
+bool dh_ckpt_same_value(const dh_ckpt_setting *then, const dh_ckpt_setting *now, bool *cut);
 /* Of checkpoints of adapters: the setting that says which weights they belong to, and what stands
  * in its value before their hash. */
 #define DH_BASE_SETTING "train.init_from"
@@ -47,7 +55,11 @@ typedef struct dh_ckpt_state {
     char version[32];                               /* of the program that wrote it */
     dh_ckpt_setting settings[DH_CKPT_MAX_SETTINGS]; /* what must not change, by name */
     size_t n_settings;                              /* 0: of a version without them */
+    int64_t n_ranks, n_threads; /* of each rank, which its bits depend on; 0: not known */
 } dh_ckpt_state;
+
+/* Steps whose checkpoints this process wrote, or proved by their checksums. */
+typedef DH_VEC(int64_t) dh_ckpt_steps;
 
 /* XXH3-128 of bytes as text: fingerprints. */
 void dh_ckpt_fingerprint(const void *data, size_t n_bytes, char text[DH_CKPT_HASH_TEXT]);
@@ -57,9 +69,10 @@ void dh_ckpt_fingerprint(const void *data, size_t n_bytes, char text[DH_CKPT_HAS
 typedef struct dh_ckpt_writer dh_ckpt_writer;
 
 /* Remove what dead processes left under RUN/checkpoints (temporary folders whose makers are
- * gone), as dh_ckpt_begin does, and the folder itself where it is empty. Logs what it cannot
- * remove. */
+ * gone), as dh_ckpt_begin does. Logs what it cannot remove. */
 void dh_ckpt_clean(const char *run_dir);
+/* Remove RUN/checkpoints where it is empty. */
+void dh_ckpt_drop_empty(const char *run_dir);
 
 /* Start a checkpoint: clean, create the temporary folder.
  * out       caller calls dh_ckpt_destroy, committed or not
@@ -82,13 +95,17 @@ dh_status dh_ckpt_reserve(dh_ctx *ctx, const dh_ckpt_writer *c, const char *name
 /* Write, seal and add state.json; required. state->step must be the step begun. */
 dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state *state);
 /* Check that every file added is there in its size, write the manifest, make the
- * checkpoint appear (replacing one of the same step), and remove the oldest complete
- * ones until `keep` are left; never this one. keep < 1 keeps all. Trouble in
- * removing old ones is only logged. */
-dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep);
+ * checkpoint appear (replacing one of the same step), and remove the oldest until `keep` intact
+ * ones are left; never this one. Those that are not among `proved` are proved once, before they
+ * count; a damaged one is set aside. keep < 1 keeps all. Trouble in removing old ones is only
+ * logged. proved: gets what is known to be intact; NULL: nothing is known. */
+dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep, dh_ckpt_steps *proved);
 /* RUN/checkpoints/step-N becomes suspect-N, which nobody takes for a checkpoint, where there is an
  * older one; else nothing happens. errors: DH_EIO, DH_ENOMEM */
 dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step);
+/* Those after `step`, which were passed over as damaged, become damaged-N, which nobody takes for
+ * checkpoints and nobody removes. Says so, and where the one that saved.json names is gone. */
+dh_status dh_ckpt_leave_damaged(dh_ctx *ctx, const char *run_dir, int64_t step);
 /* Frees; removes the temporary folder if there was no commit. */
 void dh_ckpt_destroy(dh_ckpt_writer *c);
 
@@ -126,9 +143,12 @@ dh_status dh_ckpt_open_step(dh_ctx *ctx, const char *run_dir, int64_t step, bool
                             dh_ckpt **out);
 /* Newest intact checkpoint of a run, by step; damaged ones are passed over with a
  * warning each, one that may be whole and cannot be read is an error.
- * errors    DH_EMISSING there is none at all; DH_EFORMAT none is intact; DH_EUNSUPPORTED,
+ * errors    DH_EMISSING there never was one; DH_EFORMAT none is intact, or there were some and
+ *           all are gone: names what speaks of them; DH_EUNSUPPORTED,
  *           DH_EPERM, DH_EIO of the one that cannot be read */
 dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, dh_ckpt **out);
+/* Of a run without checkpoints: whether there never was one. errors: DH_EFORMAT, as above */
+dh_status dh_ckpt_check_none(dh_ctx *ctx, const char *run_dir);
 void dh_ckpt_close(dh_ckpt *c);
 
 const char *dh_ckpt_path(const dh_ckpt *c); /* the folder */

@@ -1,5 +1,4 @@
-/* The folders under RUN/checkpoints: which steps there are, what is left over,
- * which are old. Whatever is removed is renamed to a temporary name first, so that no
+/* The folders under RUN/checkpoints: which steps there are, which are old, which are set aside. Whatever is removed is renamed to a temporary name first, so that no
  * half of it ever looks like a checkpoint. */
 #include "ckpt_impl.h"
 
@@ -58,16 +57,91 @@ dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size
     return DH_OK;
 }
 
+/* ---- set aside ------------------------------------------------------------------------------ */
+
+/* To the first free name KIND-N, KIND-N.1, ... */
+static dh_status rename_aside(dh_ctx *ctx, const char *parent, int64_t step, const char *kind)
+{
+    dh_str from = DH_STR_INIT, to = DH_STR_INIT;
+    dh_str_printf(&from, "%s/step-%06lld", parent, (long long)step);
+    dh_str_printf(&to, "%s/%s-%06lld", parent, kind, (long long)step);
+    for (int i = 1; !to.failed && dh_path_exists(to.text); i++) {
+        dh_str_clear(&to);
+        dh_str_printf(&to, "%s/%s-%06lld.%d", parent, kind, (long long)step, i);
+    }
+    dh_status st = from.failed || to.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : DH_OK;
+    if (st == DH_OK && rename(from.text, to.text) != 0)
+        st =
+            dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from.text, to.text, strerror(errno));
+    if (st == DH_OK) st = dh_dir_sync(ctx, parent);
+    dh_str_fini(&from);
+    dh_str_fini(&to);
+    return st;
+}
+
+dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step)
+{
+    int64_t *steps = NULL;
+    size_t n = 0;
+    dh_str parent = DH_STR_INIT;
+    dh_str_printf(&parent, "%s/checkpoints", run_dir);
+    dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
+                                 : ckpt_list_steps(ctx, parent.text, &steps, &n);
+    if (st == DH_OK && n > 1 && steps[0] == step) st = rename_aside(ctx, parent.text, step, "suspect");
+    free(steps);
+    dh_str_fini(&parent);
+    return st;
+}
+
+/* Whether PARENT holds KIND-N of a step, under any number. */
+static bool has_aside(const char *parent, const char *kind, int64_t step)
+{
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/%s-%06lld", parent, kind, (long long)step);
+    const bool there = !path.failed && dh_path_exists(path.text);
+    dh_str_fini(&path);
+    return there;
+}
+
+static dh_status leave_damaged(dh_ctx *ctx, const char *parent, int64_t step)
+{
+    int64_t *steps = NULL, saved;
+    bool recorded;
+    size_t n = 0;
+    DH_TRY(ckpt_list_steps(ctx, parent, &steps, &n));
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < n && steps[i] > step; i++)
+        st = rename_aside(ctx, parent, steps[i], "damaged");
+    free(steps);
+    if (st == DH_OK) st = ckpt_record_read(ctx, parent, &recorded, &saved);
+    if (st == DH_OK && recorded && saved > step && !has_aside(parent, "damaged", saved) && !has_aside(parent, "suspect", saved))
+        dh_log(DH_LOG_WARN,
+               "the checkpoint of step %lld was written and is not in %s; the newest there is of "
+               "step %lld",
+               (long long)saved, parent, (long long)step);
+    return st;
+}
+
+dh_status dh_ckpt_leave_damaged(dh_ctx *ctx, const char *run_dir, int64_t step)
+{
+    dh_str parent = DH_STR_INIT;
+    dh_str_printf(&parent, "%s/checkpoints", run_dir);
+    const dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
+                                       : leave_damaged(ctx, parent.text, step);
+    dh_str_fini(&parent);
+    return st;
+}
+
 /* ---- old ones ------------------------------------------------------------------------------- */
 
-static bool is_complete(const char *path)
+/* Whether the checkpoint is whole; with checksums, whether its content is. */
+static dh_status prove(dh_ctx *ctx, const char *path, bool checksums)
 {
-    dh_ctx ctx = DH_CTX_INIT;
     ckpt_manifest m;
-    if (ckpt_manifest_read(&ctx, path, &m) != DH_OK) return false;
-    bool complete = ckpt_manifest_verify(&ctx, path, &m, false) == DH_OK;
+    DH_TRY(ckpt_manifest_read(ctx, path, &m));
+    const dh_status st = ckpt_manifest_verify(ctx, path, &m, checksums);
     ckpt_manifest_fini(&m);
-    return complete;
+    return st;
 }
 
 dh_status ckpt_trash_create(dh_ctx *ctx, const char *parent, dh_temporary *trash)
@@ -98,64 +172,70 @@ static void remove_step(const char *parent, const char *path)
     if (fd >= 0) close(fd);
 }
 
-void ckpt_prune(const char *parent, int64_t step, int64_t keep)
+static bool is_among(const dh_ckpt_steps *steps, int64_t step)
+{
+    for (size_t i = 0; i < steps->n; i++)
+        if (steps->at[i] == step) return true;
+    return false;
+}
+
+/* Whether the checkpoint counts as one that is kept. One that may be whole and cannot be read stays,
+ * and does not count. */
+static bool counts(const char *parent, int64_t step, const dh_ckpt_steps *proved)
+{
+    dh_ctx ctx = DH_CTX_INIT, aside = DH_CTX_INIT;
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/step-%06lld", parent, (long long)step);
+    dh_status st = path.failed ? dh_fail(&ctx, DH_ENOMEM, "out of memory")
+                               : prove(&ctx, path.text, !is_among(proved, step));
+    dh_str_fini(&path);
+    if (st == DH_OK) return true;
+    dh_log(DH_LOG_WARN, "the checkpoint of step %lld is %s and does not count as one kept: %s",
+           (long long)step, dh_ckpt_condition_name(dh_ckpt_condition_of(st)), ctx.message);
+    if (dh_ckpt_condition_of(st) == DH_CKPT_DAMAGED &&
+        rename_aside(&aside, parent, step, "damaged") != DH_OK)
+        dh_log(DH_LOG_WARN, "%s", aside.message);
+    return false;
+}
+
+/* Sets aside what is damaged of the newest, and says how many of `steps` stay: the first ones. */
+static size_t find_kept(const char *parent, const int64_t *steps, size_t n, int64_t step,
+                        int64_t keep, dh_ckpt_steps *proved)
+{
+    int64_t n_kept = 1;
+    dh_ckpt_steps kept = {0};
+    size_t i = 0;
+    bool known = dh_vec_push(&kept, step);
+    for (; i < n && n_kept < keep; i++) {
+        if (steps[i] == step || !counts(parent, steps[i], proved)) continue;
+        n_kept++;
+        known = known && dh_vec_push(&kept, steps[i]);
+    }
+    if (known) { /* else they are proved again */
+        dh_vec_fini(proved);
+        *proved = kept;
+    } else {
+        dh_vec_fini(&kept);
+    }
+    return i;
+}
+
+void ckpt_prune(const char *parent, int64_t step, int64_t keep, dh_ckpt_steps *proved)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    int64_t *steps = NULL, n_kept = 1;
-    size_t n = 0, n_old = 0;
+    int64_t *steps = NULL;
+    size_t n = 0;
     if (keep < 1) return;
     if (ckpt_list_steps(&ctx, parent, &steps, &n) != DH_OK) {
         dh_log(DH_LOG_WARN, "old checkpoints are not removed: %s", ctx.message);
         return;
     }
-    for (size_t i = 0; i < n; i++) { /* keep the newest complete ones, gather the rest */
+    const size_t n_stay = find_kept(parent, steps, n, step, keep, proved);
+    for (size_t i = n; i-- > n_stay;) { /* oldest first */
         dh_str path = DH_STR_INIT;
         dh_str_printf(&path, "%s/step-%06lld", parent, (long long)steps[i]);
-        bool mine = steps[i] == step || path.failed;
-        if (!mine && n_kept >= keep)
-            steps[n_old++] = steps[i];
-        else if (!mine && is_complete(path.text))
-            n_kept++;
-        dh_str_fini(&path);
-    }
-    while (n_old > 0) { /* oldest first */
-        dh_str path = DH_STR_INIT;
-        int64_t old = steps[--n_old];
-        dh_str_printf(&path, "%s/step-%06lld", parent, (long long)old);
-        if (!path.failed) remove_step(parent, path.text);
+        if (!path.failed && steps[i] != step) remove_step(parent, path.text);
         dh_str_fini(&path);
     }
     free(steps);
-}
-
-/* ---- suspects ------------------------------------------------------------------------------- */
-
-static dh_status rename_to_suspect(dh_ctx *ctx, const char *parent, int64_t step)
-{
-    dh_str from = DH_STR_INIT, to = DH_STR_INIT;
-    dh_str_printf(&from, "%s/step-%06lld", parent, (long long)step);
-    dh_str_printf(&to, "%s/suspect-%06lld", parent, (long long)step);
-    dh_status st = from.failed || to.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : DH_OK;
-    if (st == DH_OK) st = dh_dir_remove(ctx, to.text); /* of an earlier time */
-    if (st == DH_OK && rename(from.text, to.text) != 0)
-        st =
-            dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from.text, to.text, strerror(errno));
-    if (st == DH_OK) st = dh_dir_sync(ctx, parent);
-    dh_str_fini(&from);
-    dh_str_fini(&to);
-    return st;
-}
-
-dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step)
-{
-    int64_t *steps = NULL;
-    size_t n = 0;
-    dh_str parent = DH_STR_INIT;
-    dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
-                                 : ckpt_list_steps(ctx, parent.text, &steps, &n);
-    if (st == DH_OK && n > 1 && steps[0] == step) st = rename_to_suspect(ctx, parent.text, step);
-    free(steps);
-    dh_str_fini(&parent);
-    return st;
 }

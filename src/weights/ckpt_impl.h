@@ -6,6 +6,7 @@
 
 #define CKPT_MANIFEST "manifest.json"
 #define CKPT_STATE "state.json"
+#define CKPT_RECORD "saved.json" /* in the run folder */
 
 typedef struct ckpt_manifest {
     int64_t step;
@@ -36,7 +37,11 @@ dh_status ckpt_state_read(dh_ctx *ctx, const char *folder, dh_ckpt_state *state)
 dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size_t *n);
 /* An empty folder in `parent` whose place a checkpoint takes by rename before it is removed. */
 dh_status ckpt_trash_create(dh_ctx *ctx, const char *parent, dh_temporary *trash);
-/* Keep the newest `keep` complete checkpoints, this step counted and never removed. */
-void ckpt_prune(const char *parent, int64_t step, int64_t keep);
+/* Keep the newest `keep` intact checkpoints, this step counted and never removed. */
+void ckpt_prune(const char *parent, int64_t step, int64_t keep, dh_ckpt_steps *proved);
+/* PARENT/../saved.json names the step. */
+dh_status ckpt_record_write(dh_ctx *ctx, const char *parent, int64_t step);
+/* *there: whether it is; *step: -1 where it names none. */
+dh_status ckpt_record_read(dh_ctx *ctx, const char *parent, bool *there, int64_t *step);
 
 #endif

@@ -281,6 +281,42 @@ dh_status ckpt_manifest_verify(dh_ctx *ctx, const char *folder, const ckpt_manif
     return DH_OK;
 }
 
+/* ---- settings ------------------------------------------------------------------------------- */
+
+enum { CUT_BYTES = 79 }; /* what is kept of a long value as it is; all that versions before kept */
+
+/* The start of a text, which ends with a whole character of UTF-8. */
+static size_t start_of(const char *text, size_t n)
+{
+    while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) n--;
+    return n;
+}
+
+dh_status dh_ckpt_setting_make(dh_ctx *ctx, dh_ckpt_setting *s, const char *name, size_t n_name,
+                               const char *value, size_t n_value)
+{
+    char hash[DH_CKPT_HASH_TEXT];
+    if (n_name >= sizeof s->name)
+        return dh_fail(ctx, DH_EUNSUPPORTED, "the setting %.*s has a name of %zu bytes, %zu fit",
+                       (int)n_name, name, n_name, sizeof s->name - 1);
+    snprintf(s->name, sizeof s->name, "%.*s", (int)n_name, name);
+    if (n_value <= CUT_BYTES) {
+        snprintf(s->value, sizeof s->value, "%.*s", (int)n_value, value);
+        return DH_OK;
+    }
+    dh_ckpt_fingerprint(value, n_value, hash);
+    snprintf(s->value, sizeof s->value, "%.*s... (%zu bytes, hash %s)",
+             (int)start_of(value, CUT_BYTES), value, n_value, hash);
+    return DH_OK;
+}
+
+bool dh_ckpt_same_value(const dh_ckpt_setting *then, const dh_ckpt_setting *now, bool *cut)
+{
+    *cut = strlen(then->value) == CUT_BYTES && strlen(now->value) > CUT_BYTES &&
+           strncmp(then->value, now->value, CUT_BYTES) == 0;
+    return *cut || strcmp(then->value, now->value) == 0;
+}
+
 /* ---- state.json ----------------------------------------------------------------------------- */
 
 static bool put_settings(json_t *root, const dh_ckpt_state *s)
@@ -295,6 +331,14 @@ static bool put_settings(json_t *root, const dh_ckpt_state *s)
     return json_object_set_new(root, "settings", settings) == 0;
 }
 
+/* Absent where they are not known. */
+static bool put_threads(json_t *root, const dh_ckpt_state *s)
+{
+    if (s->n_threads == 0) return true;
+    return json_object_set_new(root, "ranks", json_integer(s->n_ranks)) == 0 &&
+           json_object_set_new(root, "threads", json_integer(s->n_threads)) == 0;
+}
+
 /* Absent in checkpoints of before there were any. */
 static dh_status unpack_settings(dh_ctx *ctx, json_t *root, dh_ckpt_state *s)
 {
@@ -306,8 +350,9 @@ static dh_status unpack_settings(dh_ctx *ctx, json_t *root, dh_ckpt_state *s)
     json_object_foreach(settings, name, value)
     {
         dh_ckpt_setting *to = &s->settings[s->n_settings++];
-        if (!json_is_string(value))
-            return dh_fail(ctx, DH_EFORMAT, "its setting %.100s is no text", name);
+        if (!json_is_string(value) || strlen(name) >= sizeof to->name ||
+            json_string_length(value) >= sizeof to->value)
+            return dh_fail(ctx, DH_EFORMAT, "its setting %.100s is no text, or too long", name);
         snprintf(to->name, sizeof to->name, "%s", name);
         snprintf(to->value, sizeof to->value, "%s", json_string_value(value));
     }
@@ -322,7 +367,7 @@ dh_status ckpt_state_text(dh_ctx *ctx, const dh_ckpt_state *s, char **text)
         json_pack("{s:I, s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)s->step, "next_sample",
                   (json_int_t)s->next_sample, "seed", seed, "job_fingerprint", s->job_fingerprint,
                   "tokenizer_fingerprint", s->tokenizer_fingerprint, "version", s->version);
-    if (root && !put_settings(root, s)) {
+    if (root && !(put_settings(root, s) && put_threads(root, s))) {
         json_decref(root);
         root = NULL;
     }
@@ -350,6 +395,8 @@ static dh_status unpack_state(dh_ctx *ctx, json_t *root, dh_ckpt_state *s)
     snprintf(s->job_fingerprint, sizeof s->job_fingerprint, "%s", job);
     snprintf(s->tokenizer_fingerprint, sizeof s->tokenizer_fingerprint, "%s", tokenizer);
     snprintf(s->version, sizeof s->version, "%s", version);
+    s->n_ranks = json_integer_value(json_object_get(root, "ranks"));
+    s->n_threads = json_integer_value(json_object_get(root, "threads"));
     return unpack_settings(ctx, root, s);
 }
 

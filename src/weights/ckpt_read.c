@@ -163,14 +163,18 @@ static dh_status open_newest(dh_ctx *ctx, const char *parent, const int64_t *ste
 
 enum { MAX_ATTEMPTS = 1000, PAUSE_NS = 1000000 }; /* a second of removals, one after the other */
 
-static dh_status find_latest(dh_ctx *ctx, const char *parent, bool checksums, dh_ckpt **out)
+static dh_status find_latest(dh_ctx *ctx, const char *run_dir, const char *parent, bool checksums,
+                             dh_ckpt **out)
 {
     for (int attempts = 1;; attempts++) {
         dh_ctx attempt = DH_CTX_INIT;
         int64_t *steps = NULL;
         size_t n = 0;
         DH_TRY(ckpt_list_steps(ctx, parent, &steps, &n));
-        if (n == 0) return dh_fail(ctx, DH_EMISSING, "%s holds no checkpoint", parent);
+        if (n == 0) {
+            DH_TRY(dh_ckpt_check_none(ctx, run_dir));
+            return dh_fail(ctx, DH_EMISSING, "%s holds no checkpoint", parent);
+        }
         dh_status st = open_newest(&attempt, parent, steps, n, checksums, out);
         free(steps);
         if (st == DH_OK) return DH_OK;
@@ -191,7 +195,7 @@ dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, 
 {
     dh_str parent = DH_STR_INIT;
     dh_status st = parent_of(ctx, run_dir, &parent);
-    if (st == DH_OK) st = find_latest(ctx, parent.text, checksums, out);
+    if (st == DH_OK) st = find_latest(ctx, run_dir, parent.text, checksums, out);
     dh_str_fini(&parent);
     return st;
 }

@@ -27,6 +27,11 @@ static dh_status begin(dh_ctx *ctx, dh_ckpt_writer *c, const char *run_dir, int6
     c->final = dh_arena_printf(c->arena, "%s/step-%06lld", c->parent, (long long)step);
     char *stem = dh_arena_printf(c->arena, "%s/.step-%06lld", c->parent, (long long)step);
     if (!c->final || !stem) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    bool recorded;
+    int64_t saved;
+    DH_TRY(ckpt_record_read(ctx, c->parent, &recorded, &saved));
+    if (recorded && !dh_path_exists(c->parent))
+        dh_log(DH_LOG_WARN, "%s is gone, with the checkpoints in it; it is made again", c->parent);
     DH_TRY(dh_dir_create(ctx, c->parent));
     dh_dir_drop_leftovers(c->parent);
     return dh_temporary_dir(ctx, stem, &c->tmp);
@@ -55,10 +60,15 @@ void dh_ckpt_clean(const char *run_dir)
 {
     dh_str parent = DH_STR_INIT;
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    if (!parent.failed) {
-        dh_dir_drop_leftovers(parent.text);
-        rmdir(parent.text); /* which a folder that holds something does not let happen */
-    }
+    if (!parent.failed) dh_dir_drop_leftovers(parent.text);
+    dh_str_fini(&parent);
+}
+
+void dh_ckpt_drop_empty(const char *run_dir)
+{
+    dh_str parent = DH_STR_INIT;
+    dh_str_printf(&parent, "%s/checkpoints", run_dir);
+    if (!parent.failed) rmdir(parent.text); /* which fails where the folder holds something */
     dh_str_fini(&parent);
 }
 
@@ -208,13 +218,18 @@ static dh_status commit(dh_ctx *ctx, dh_ckpt_writer *c)
     return dh_dir_sync(ctx, c->parent);
 }
 
-dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep)
+dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep, dh_ckpt_steps *proved)
 {
-    if (commit(ctx, c) != DH_OK)
-        return dh_ctx_while(ctx, "writing the checkpoint of step %lld",
-                            (long long)c->manifest.step);
-    ckpt_prune(c->parent, c->manifest.step, keep);
-    return DH_OK;
+    dh_ckpt_steps none = {0};
+    const int64_t step = c->manifest.step;
+    dh_status st = commit(ctx, c);
+    if (st == DH_OK) {
+        ckpt_prune(c->parent, step, keep, proved ? proved : &none); /* first: it makes room */
+        st = ckpt_record_write(ctx, c->parent, step);
+    }
+    dh_vec_fini(&none);
+    if (st == DH_OK) return DH_OK;
+    return dh_ctx_while(ctx, "writing the checkpoint of step %lld", (long long)step);
 }
 
 void dh_ckpt_destroy(dh_ckpt_writer *c)

@@ -57,7 +57,7 @@ static dh_status fill_and_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t step, i
     DH_TRY(dh_ckpt_add_file(ctx, c, &file));
     DH_TRY(dh_ckpt_put_file(ctx, c, "job.yaml", "steps: 10\n", 10));
     DH_TRY(dh_ckpt_put_state(ctx, c, &state));
-    return dh_ckpt_commit(ctx, c, keep);
+    return dh_ckpt_commit(ctx, c, keep, NULL);
 }
 
 static dh_status save(dh_ctx *ctx, const char *run, int64_t step, int64_t keep)
@@ -183,13 +183,13 @@ static void misuse_is_refused(void **state)
     assert_fails(&ctx, dh_ckpt_put_file(&ctx, c, "x", "abc", 3), DH_EINVAL, "added");
     dh_ckpt_state other = state_of(4);
     assert_fails(&ctx, dh_ckpt_put_state(&ctx, c, &other), DH_EINVAL, "step 4");
-    assert_fails(&ctx, dh_ckpt_commit(&ctx, c, 1), DH_EINVAL, "no state.json");
+    assert_fails(&ctx, dh_ckpt_commit(&ctx, c, 1, NULL), DH_EINVAL, "no state.json");
     dh_ckpt_state own = state_of(3);
     assert_ok(&ctx, dh_ckpt_put_state(&ctx, c, &own));
     char path[512]; /* a rank that goes on writing after sealing */
     snprintf(path, sizeof path, "%s/x", dh_ckpt_folder(c));
     assert_int_equal(truncate(path, 2), 0);
-    assert_fails(&ctx, dh_ckpt_commit(&ctx, c, 1), DH_EFORMAT, "has 2 bytes, should have 3");
+    assert_fails(&ctx, dh_ckpt_commit(&ctx, c, 1, NULL), DH_EFORMAT, "has 2 bytes, should have 3");
     dh_ckpt_destroy(c);
     dh_ckpt_destroy(NULL);
     assert_int_equal(count(run, "step-"), 0);
@@ -534,7 +534,7 @@ static void ranks_write_together(void **state)
     }
     dh_ckpt_state state1 = state_of(1);
     assert_ok(&ctx, dh_ckpt_put_state(&ctx, c, &state1));
-    assert_ok(&ctx, dh_ckpt_commit(&ctx, c, 1));
+    assert_ok(&ctx, dh_ckpt_commit(&ctx, c, 1, NULL));
     dh_ckpt_destroy(c);
     dh_ckpt *opened;
     assert_ok(&ctx, dh_ckpt_open(&ctx, NULL, run, true, &opened));

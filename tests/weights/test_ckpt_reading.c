@@ -26,7 +26,7 @@ static dh_status fill(dh_ctx *ctx, dh_ckpt_writer *c, int64_t step, int64_t keep
     dh_ckpt_state state = {.step = step};
     DH_TRY(dh_ckpt_put_file(ctx, c, "data", &step, sizeof step));
     DH_TRY(dh_ckpt_put_state(ctx, c, &state));
-    return dh_ckpt_commit(ctx, c, keep);
+    return dh_ckpt_commit(ctx, c, keep, NULL);
 }
 
 static dh_status save(dh_ctx *ctx, const char *run, int64_t step, int64_t keep)
