@@ -139,19 +139,14 @@ static dh_status look_for_lost(dh_ctx *ctx, const char *run_dir, dh_run_findings
 
 static dh_status inspect_metrics(dh_ctx *ctx, const char *path, dh_run_findings *found)
 {
-    enum { MAX_BYTES = 1 << 30 };
-    char *text;
-    size_t n_bytes;
     dh_metrics_lines lines = {0};
     if (!dh_path_exists(path)) return DH_OK;
-    DH_TRY(dh_file_read(ctx, path, MAX_BYTES, &text, &n_bytes));
-    dh_status st = dh_metrics_part(ctx, text, n_bytes, INT64_MAX, &lines);
+    dh_status st = dh_metrics_count(ctx, path, &lines);
     found->n_lines = lines.n;
     found->n_unreadable = lines.n_unreadable;
     if (lines.numbers.text)
         snprintf(found->unreadable, sizeof found->unreadable, "%s", lines.numbers.text);
     dh_metrics_lines_fini(&lines);
-    free(text);
     return st;
 }
 

@@ -147,7 +147,8 @@ static const dh_ckpt_setting *find_setting(const dh_ckpt_state *state, const cha
 }
 
 /* Those that both know. */
-static void tell_differences(const dh_run *run, const dh_ckpt_state *was, const dh_ckpt_state *is, dh_str *out)
+static void tell_differences(const dh_run *run, const dh_ckpt_state *was, const dh_ckpt_state *is,
+                             dh_str *out)
 {
     for (size_t i = 0; i < is->n_settings; i++) {
         const dh_ckpt_setting *now = &is->settings[i], *then = find_setting(was, now->name);

@@ -165,13 +165,15 @@ dh_status dh_tensorboard_write(dh_ctx *ctx, dh_tensorboard *t, const json_t *lin
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
-static char *path_in(const char *dir)
+/* n: of files opened at the same time by processes of the same number, from 0. */
+static char *path_in(const char *dir, int n)
 {
     char host[128] = "host";
     dh_str path = DH_STR_INIT;
     if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "host", 5);
     dh_str_printf(&path, "%s/events.out.tfevents.%.6f.%s.%ld", dir, wall_time(), host,
                   (long)getpid());
+    if (n > 0) dh_str_printf(&path, ".%d", n);
     if (!path.failed) return path.text;
     dh_str_fini(&path);
     return NULL;
@@ -180,9 +182,16 @@ static char *path_in(const char *dir)
 static dh_status open_in(dh_ctx *ctx, const char *dir, int64_t last_step, dh_tensorboard *t)
 {
     DH_TRY(dh_dir_create(ctx, dir));
-    char *path = path_in(dir);
-    if (!path) return no_memory(ctx);
-    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    enum { MOST_TRIES = 100 };
+    char *path = NULL;
+    int fd = -1;
+    errno = EEXIST;
+    for (int i = 0; i < MOST_TRIES && fd < 0 && errno == EEXIST; i++) {
+        free(path);
+        path = path_in(dir, i);
+        if (!path) return no_memory(ctx);
+        fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    }
     if (fd < 0) {
         const dh_status st =
             dh_fail(ctx, dh_status_of_errno(errno), "cannot open %s: %s", path, strerror(errno));

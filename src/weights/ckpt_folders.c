@@ -1,5 +1,6 @@
-/* The folders under RUN/checkpoints: which steps there are, which are old, which are set aside. Whatever is removed is renamed to a temporary name first, so that no
- * half of it ever looks like a checkpoint. */
+/* The folders under RUN/checkpoints: which steps there are, which are old, which are set aside.
+ * Whatever is removed is renamed to a temporary name first, so that no half of it ever looks like a
+ * checkpoint. */
 #include "ckpt_impl.h"
 
 #include <dirent.h>
@@ -87,7 +88,8 @@ dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step)
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
     dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
                                  : ckpt_list_steps(ctx, parent.text, &steps, &n);
-    if (st == DH_OK && n > 1 && steps[0] == step) st = rename_aside(ctx, parent.text, step, "suspect");
+    if (st == DH_OK && n > 1 && steps[0] == step)
+        st = rename_aside(ctx, parent.text, step, "suspect");
     free(steps);
     dh_str_fini(&parent);
     return st;
@@ -114,7 +116,8 @@ static dh_status leave_damaged(dh_ctx *ctx, const char *parent, int64_t step)
         st = rename_aside(ctx, parent, steps[i], "damaged");
     free(steps);
     if (st == DH_OK) st = ckpt_record_read(ctx, parent, &recorded, &saved);
-    if (st == DH_OK && recorded && saved > step && !has_aside(parent, "damaged", saved) && !has_aside(parent, "suspect", saved))
+    if (st == DH_OK && recorded && saved > step && !has_aside(parent, "damaged", saved) &&
+        !has_aside(parent, "suspect", saved))
         dh_log(DH_LOG_WARN,
                "the checkpoint of step %lld was written and is not in %s; the newest there is of "
                "step %lld",
@@ -179,8 +182,8 @@ static bool is_among(const dh_ckpt_steps *steps, int64_t step)
     return false;
 }
 
-/* Whether the checkpoint counts as one that is kept. One that may be whole and cannot be read stays,
- * and does not count. */
+/* Whether the checkpoint counts as one that is kept. One that may be whole and cannot be read
+ * stays, and does not count. */
 static bool counts(const char *parent, int64_t step, const dh_ckpt_steps *proved)
 {
     dh_ctx ctx = DH_CTX_INIT, aside = DH_CTX_INIT;

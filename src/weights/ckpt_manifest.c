@@ -283,7 +283,9 @@ dh_status ckpt_manifest_verify(dh_ctx *ctx, const char *folder, const ckpt_manif
 
 /* ---- settings ------------------------------------------------------------------------------- */
 
-enum { CUT_BYTES = 79 }; /* what is kept of a long value as it is; all that versions before kept */
+/* What is kept of a long value as it is. Versions before kept nothing else: a value of just this
+ * length is one of theirs, whole or cut. */
+enum { CUT_BYTES = 79 };
 
 /* The start of a text, which ends with a whole character of UTF-8. */
 static size_t start_of(const char *text, size_t n)
@@ -300,7 +302,7 @@ dh_status dh_ckpt_setting_make(dh_ctx *ctx, dh_ckpt_setting *s, const char *name
         return dh_fail(ctx, DH_EUNSUPPORTED, "the setting %.*s has a name of %zu bytes, %zu fit",
                        (int)n_name, name, n_name, sizeof s->name - 1);
     snprintf(s->name, sizeof s->name, "%.*s", (int)n_name, name);
-    if (n_value <= CUT_BYTES) {
+    if (n_value < CUT_BYTES) {
         snprintf(s->value, sizeof s->value, "%.*s", (int)n_value, value);
         return DH_OK;
     }

@@ -99,7 +99,8 @@ static dh_status tell_evidence(dh_ctx *ctx, const char *parent, dh_str *what)
         dh_str_printf(what, CKPT_RECORD " says that the one of step %lld was written",
                       (long long)step);
     else if (recorded || named)
-        dh_str_printf(what, "%s says that there were some", recorded ? CKPT_RECORD : "summary.json");
+        dh_str_printf(what, "%s says that there were some",
+                      recorded ? CKPT_RECORD : "summary.json");
     else
         tell_aside(parent, what);
     if (!what->len && lstat(parent, &link) == 0 && !dh_path_exists(parent))
@@ -126,8 +127,8 @@ dh_status dh_ckpt_check_none(dh_ctx *ctx, const char *run_dir)
 {
     dh_str parent = DH_STR_INIT;
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    const dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
-                                       : check_none(ctx, parent.text);
+    const dh_status st =
+        parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : check_none(ctx, parent.text);
     dh_str_fini(&parent);
     return st;
 }

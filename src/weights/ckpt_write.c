@@ -220,16 +220,17 @@ static dh_status commit(dh_ctx *ctx, dh_ckpt_writer *c)
 
 dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep, dh_ckpt_steps *proved)
 {
+    dh_ctx record = DH_CTX_INIT;
     dh_ckpt_steps none = {0};
     const int64_t step = c->manifest.step;
-    dh_status st = commit(ctx, c);
-    if (st == DH_OK) {
-        ckpt_prune(c->parent, step, keep, proved ? proved : &none); /* first: it makes room */
-        st = ckpt_record_write(ctx, c->parent, step);
-    }
+    if (commit(ctx, c) != DH_OK)
+        return dh_ctx_while(ctx, "writing the checkpoint of step %lld", (long long)step);
+    ckpt_prune(c->parent, step, keep, proved ? proved : &none); /* first: it makes room */
     dh_vec_fini(&none);
-    if (st == DH_OK) return DH_OK;
-    return dh_ctx_while(ctx, "writing the checkpoint of step %lld", (long long)step);
+    if (ckpt_record_write(&record, c->parent, step) != DH_OK)
+        dh_log(DH_LOG_WARN, "the checkpoint of step %lld is complete, and not recorded: %s",
+               (long long)step, record.message);
+    return DH_OK;
 }
 
 void dh_ckpt_destroy(dh_ckpt_writer *c)

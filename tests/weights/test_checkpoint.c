@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -49,7 +50,8 @@ static dh_status write_part(dh_ctx *ctx, const char *folder, const char *name, i
     return st == DH_OK ? dh_ckpt_seal_file(ctx, folder, name, file) : st;
 }
 
-static dh_status fill_and_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t step, int64_t keep)
+static dh_status fill_and_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t step, int64_t keep,
+                                 dh_ckpt_steps *proved)
 {
     dh_ckpt_file file;
     dh_ckpt_state state = state_of(step);
@@ -57,14 +59,14 @@ static dh_status fill_and_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t step, i
     DH_TRY(dh_ckpt_add_file(ctx, c, &file));
     DH_TRY(dh_ckpt_put_file(ctx, c, "job.yaml", "steps: 10\n", 10));
     DH_TRY(dh_ckpt_put_state(ctx, c, &state));
-    return dh_ckpt_commit(ctx, c, keep, NULL);
+    return dh_ckpt_commit(ctx, c, keep, proved);
 }
 
 static dh_status save(dh_ctx *ctx, const char *run, int64_t step, int64_t keep)
 {
     dh_ckpt_writer *c;
     DH_TRY(dh_ckpt_begin(ctx, run, step, &c));
-    dh_status st = fill_and_commit(ctx, c, step, keep);
+    dh_status st = fill_and_commit(ctx, c, step, keep, NULL);
     dh_ckpt_destroy(c);
     return st;
 }
@@ -211,13 +213,154 @@ static void prunes_the_oldest(void **state)
     unlink(path); /* a damaged one does not count among the complete ones */
     assert_ok(&ctx, save(&ctx, run, 70, 3));
     assert_true(has_step(run, 40) && has_step(run, 60) && has_step(run, 70));
+    assert_int_equal(count(run, "damaged-000050"), 1);
     assert_ok(&ctx, save(&ctx, run, 5, 1)); /* of a run that went back; not itself removed */
     assert_true(has_step(run, 5));
     assert_int_equal(count(run, "step-"), 1);
     assert_ok(&ctx, save(&ctx, run, 5, 1)); /* the same step again replaces it */
     assert_int_equal(latest(run), 5);
-    assert_int_equal(count(run, ""), 3); /* ., .., step-000005 */
+    assert_int_equal(count(run, ""), 4); /* ., .., step-000005, damaged-000050 */
     assert_ok(&ctx, dh_dir_remove(&ctx, run));
+}
+
+static void flip_a_byte(const char *run, int64_t step)
+{
+    char path[400], byte;
+    snprintf(path, sizeof path, "%s/checkpoints/step-%06lld/model.safetensors", run,
+             (long long)step);
+    const int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && pread(fd, &byte, 1, 500) == 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, 500), 1);
+    close(fd);
+}
+
+/* What has the right size may be damaged all the same. */
+static void what_is_kept_is_intact(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char run[256];
+    dh_ckpt *c;
+    dh_ckpt_writer *w;
+    dh_ckpt_steps proved = {0};
+    test_tmpdir(run, sizeof run);
+    for (int64_t step = 1; step <= 3; step++) assert_ok(&ctx, save(&ctx, run, step, 0));
+    flip_a_byte(run, 3);
+    assert_ok(&ctx, dh_ckpt_find_latest(&ctx, run, true, &c));
+    assert_int_equal(dh_ckpt_get_state(c)->step, 2);
+    dh_ckpt_close(c);
+    assert_ok(&ctx, dh_ckpt_leave_damaged(&ctx, run, 2));
+    assert_true(!has_step(run, 3) && count(run, "damaged-000003") == 1);
+    assert_true(dh_vec_push(&proved, 2));
+    assert_ok(&ctx, dh_ckpt_begin(&ctx, run, 3, &w)); /* again */
+    assert_ok(&ctx, fill_and_commit(&ctx, w, 3, 2, &proved));
+    dh_ckpt_destroy(w);
+    assert_true(has_step(run, 2) && has_step(run, 3) && !has_step(run, 1));
+    assert_int_equal(proved.n, 2);
+    dh_vec_fini(&proved);
+    flip_a_byte(run, 3); /* of another process, and not looked at by this one */
+    assert_ok(&ctx, save(&ctx, run, 4, 2));
+    assert_true(has_step(run, 2) && has_step(run, 4) && !has_step(run, 3));
+    assert_int_equal(count(run, "damaged-000003"), 2); /* .1 too */
+    assert_ok(&ctx, dh_dir_remove(&ctx, run));
+}
+
+/* ---- all of them gone ------------------------------------------------------------------------ */
+
+static void put(const char *run, const char *name, const char *text)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", run, name);
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, text, strlen(text)));
+}
+
+static void gone_is_not_never(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_ckpt *c;
+    char run[256], path[400], aside[400];
+    test_tmpdir(run, sizeof run);
+    snprintf(path, sizeof path, "%s/checkpoints", run);
+    snprintf(aside, sizeof aside, "%s/elsewhere", run);
+    put(run, "job.yaml", "steps: 3\n"); /* says nothing of checkpoints */
+    put(run, "summary.json", "{\"steps\": 0, \"checkpoint\": \"\"}");
+    assert_fails(&ctx, dh_ckpt_find_latest(&ctx, run, true, &c), DH_EMISSING, "no checkpoint");
+    assert_ok(&ctx, save(&ctx, run, 7, 1));
+    assert_int_equal(rename(path, aside), 0);
+    assert_fails(&ctx, dh_ckpt_find_latest(&ctx, run, true, &c), DH_EFORMAT,
+                 "saved.json says that the one of step 7 was written");
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_fails(&ctx, dh_ckpt_find_latest(&ctx, run, true, &c), DH_EFORMAT, "put them back");
+    put(run, "saved.json", "{");
+    assert_fails(&ctx, dh_ckpt_find_latest(&ctx, run, true, &c), DH_EFORMAT, "there were some");
+    put(run, "summary.json", "{\"checkpoint\": \"run/checkpoints/step-000007\"}");
+    snprintf(aside, sizeof aside, "%s/saved.json", run);
+    assert_int_equal(unlink(aside), 0);
+    assert_fails(&ctx, dh_ckpt_check_none(&ctx, run), DH_EFORMAT, "summary.json says that");
+    snprintf(aside, sizeof aside, "%s/summary.json", run);
+    assert_int_equal(unlink(aside), 0);
+    assert_ok(&ctx, dh_ckpt_check_none(&ctx, run));
+    snprintf(aside, sizeof aside, "%s/suspect-000007", path);
+    assert_int_equal(mkdir(aside, 0755), 0);
+    assert_fails(&ctx, dh_ckpt_check_none(&ctx, run), DH_EFORMAT, "suspect-000007 was one");
+    assert_ok(&ctx, dh_dir_remove(&ctx, path));
+    assert_int_equal(symlink("nowhere", path), 0);
+    assert_fails(&ctx, dh_ckpt_check_none(&ctx, run), DH_EFORMAT, "is a link to a place");
+    assert_ok(&ctx, dh_dir_remove(&ctx, run));
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+static bool same_values(const char *a, const char *b)
+{
+    bool cut;
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_ckpt_setting x, y;
+    assert_ok(&ctx, dh_ckpt_setting_make(&ctx, &x, "s", 1, a, strlen(a)));
+    assert_ok(&ctx, dh_ckpt_setting_make(&ctx, &y, "s", 1, b, strlen(b)));
+    const bool same = dh_ckpt_same_value(&x, &y, &cut);
+    assert_false(cut);
+    return same;
+}
+
+static void settings_are_compared_whole(void **state)
+{
+    uint64_t seed = test_seed("settings_are_compared_whole");
+    dh_ctx ctx = DH_CTX_INIT;
+    bool cut;
+    for (int round = 0; round < 2000; round++) {
+        char a[600], b[600];
+        const size_t n = 1 + test_rand(&seed) % (sizeof a - 2);
+        for (size_t i = 0; i < n; i++) a[i] = (char)('0' + test_rand(&seed) % 10);
+        a[n] = '\0';
+        memcpy(b, a, n + 1);
+        assert_true(same_values(a, b));
+        b[test_rand(&seed) % n] = '.';
+        assert_false(same_values(a, b));
+        memcpy(b, a, n);
+        memcpy(b + n, "0", 2);
+        assert_false(same_values(a, b));
+    }
+    /* Versions before kept the first 79 bytes. */
+    char text[200];
+    dh_ckpt_setting then = {.name = "s"}, now;
+    memset(text, '1', sizeof text);
+    snprintf(then.value, sizeof then.value, "%.79s", text);
+    assert_ok(&ctx, dh_ckpt_setting_make(&ctx, &now, "s", 1, text, 150));
+    assert_true(dh_ckpt_same_value(&then, &now, &cut) && cut);
+    text[78] = '2';
+    assert_ok(&ctx, dh_ckpt_setting_make(&ctx, &now, "s", 1, text, 150));
+    assert_false(dh_ckpt_same_value(&then, &now, &cut));
+    /* A character is not cut in two, or state.json could not hold it. */
+    for (size_t i = 0; i + 2 < 150; i += 2) memcpy(text + i, "\u00e9", 2);
+    for (size_t shift = 0; shift < 2; shift++) {
+        assert_ok(&ctx, dh_ckpt_setting_make(&ctx, &now, "s", 1, text + shift, 120));
+        assert_true(strncmp(strstr(now.value, "...") - 2, "\u00e9", 2) == 0);
+    }
+    memset(text, 'n', sizeof text);
+    assert_fails(&ctx, dh_ckpt_setting_make(&ctx, &now, text, 100, "1", 1), DH_EUNSUPPORTED,
+                 "a name of 100 bytes");
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
@@ -453,7 +596,7 @@ static void living_writers_are_left_alone(void **state)
         char byte = 'x';
         if (dh_ckpt_begin(&own, run, 7, &c) != DH_OK) _exit(1);
         if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1) _exit(2);
-        if (fill_and_commit(&own, c, 7, 0) != DH_OK) _exit(3);
+        if (fill_and_commit(&own, c, 7, 0, NULL) != DH_OK) _exit(3);
         dh_ckpt_destroy(c);
         _exit(0);
     }
@@ -467,7 +610,7 @@ static void living_writers_are_left_alone(void **state)
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    assert_ok(&ctx, fill_and_commit(&ctx, mine, 9, 0));
+    assert_ok(&ctx, fill_and_commit(&ctx, mine, 9, 0, NULL));
     dh_ckpt_destroy(mine);
     assert_true(has_step(run, 7) && has_step(run, 8) && has_step(run, 9));
     for (int i = 0; i < 2; i++) {
@@ -556,6 +699,9 @@ int main(void)
         cmocka_unit_test(fingerprint_known_answer),
         cmocka_unit_test(misuse_is_refused),
         cmocka_unit_test(prunes_the_oldest),
+        cmocka_unit_test(what_is_kept_is_intact),
+        cmocka_unit_test(gone_is_not_never),
+        cmocka_unit_test(settings_are_compared_whole),
         cmocka_unit_test(damage_is_found),
         cmocka_unit_test(damage_is_explained),
         cmocka_unit_test(killed_anywhere),

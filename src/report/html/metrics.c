@@ -1,25 +1,26 @@
 /* metrics.jsonl as columns.
  *
- * Long runs are thinned: a row of the page is then the mean over `stride` steps, so that
- * the page stays small and no step is left out. */
+ * Long runs are thinned while they are read: a row is then the mean over `stride` steps, so that
+ * page and memory stay small and no step is left out. */
 #include "base/json_text.h"
+#include "base/lines.h"
 #include "report/html/run.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_METRICS_BYTES = 1 << 30, MAX_ROWS = 8192 };
+enum { MAX_ROWS = 8192 };
 
 static const char *const columns[] = {"loss",     "lr",        "grad_norm",  "tokens_per_s",
                                       "step_ms",  "aux_loss",  "compute_ms", "local_ms",
                                       "cross_ms", "hidden_ms", "exposed_ms"};
 enum { N_COLUMNS = DH_COUNTOF(columns) };
 
-/* A step's line; NAN where a quantity is absent. */
+/* Sums over steps, and of how many that had the quantity. */
 typedef struct row {
-    int64_t step;
-    double at[N_COLUMNS];
+    int64_t step; /* the last */
+    double sum[N_COLUMNS], n[N_COLUMNS];
 } row;
 
 typedef struct val_row {
@@ -30,6 +31,7 @@ typedef struct val_row {
 typedef struct metrics {
     const char *path;
     DH_VEC(row) rows;
+    size_t stride, n_in_last; /* steps of a row; of the last one so far */
     DH_VEC(val_row) vals;
     bool cut; /* the last line is not whole: the run is being written, or was killed */
 } metrics;
@@ -42,6 +44,38 @@ static double value_of(const json_t *line, const char *key)
     return json_is_number(value) ? json_number_value(value) : (double)NAN;
 }
 
+static void add_row(row *to, const row *from)
+{
+    to->step = from->step;
+    for (size_t i = 0; i < N_COLUMNS; i++) {
+        to->sum[i] += from->sum[i];
+        to->n[i] += from->n[i];
+    }
+}
+
+/* Two rows become one. */
+static void thin(metrics *m)
+{
+    for (size_t i = 0; i < m->rows.n; i += 2) {
+        m->rows.at[i / 2] = m->rows.at[i];
+        if (i + 1 < m->rows.n) add_row(&m->rows.at[i / 2], &m->rows.at[i + 1]);
+    }
+    m->rows.n = (m->rows.n + 1) / 2;
+    m->stride *= 2;
+}
+
+static bool add_step(metrics *m, const row *r)
+{
+    if (m->rows.n > 0 && m->n_in_last < m->stride) {
+        add_row(&m->rows.at[m->rows.n - 1], r);
+        m->n_in_last++;
+        return true;
+    }
+    if (m->rows.n == MAX_ROWS) thin(m); /* an even number: all of them are full */
+    m->n_in_last = 1;
+    return dh_vec_push(&m->rows, *r);
+}
+
 static dh_status read_line(dh_ctx *ctx, metrics *m, const json_t *line, size_t number)
 {
     const json_t *step = json_object_get(line, "step");
@@ -50,65 +84,63 @@ static dh_status read_line(dh_ctx *ctx, metrics *m, const json_t *line, size_t n
                        m->path, number);
     bool ok = true;
     row r = {.step = json_integer_value(step)};
-    for (size_t i = 0; i < N_COLUMNS; i++) r.at[i] = value_of(line, columns[i]);
-    if (json_object_get(line, "loss")) ok = dh_vec_push(&m->rows, r);
+    for (size_t i = 0; i < N_COLUMNS; i++) {
+        const double value = value_of(line, columns[i]);
+        r.n[i] = isfinite(value);
+        r.sum[i] = isfinite(value) ? value : 0;
+    }
+    if (json_object_get(line, "loss")) ok = add_step(m, &r);
     const val_row v = {r.step, value_of(line, "val_loss")};
     if (ok && isfinite(v.loss)) ok = dh_vec_push(&m->vals, v);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", m->path);
 }
 
-static dh_status read_text(dh_ctx *ctx, metrics *m, const char *text, size_t n_bytes)
+static dh_status read_one(dh_ctx *ctx, metrics *m, const dh_line *line, size_t number)
 {
+    json_error_t error;
+    json_t *value;
+    DH_TRY(dh_json_read(ctx, line->at, line->n, 0, &error, &value));
+    m->cut = !value && line->last && !line->whole;
+    if (m->cut) return DH_OK;
+    if (!value)
+        return dh_fail(ctx, DH_EFORMAT, "%s:%zu:%d: %s", m->path, number, error.column, error.text);
+    const dh_status st = read_line(ctx, m, value, number);
+    json_decref(value);
+    return st;
+}
+
+static dh_status read_all(dh_ctx *ctx, metrics *m)
+{
+    dh_lines lines;
+    dh_line line;
     size_t number = 0;
-    for (size_t at = 0; at < n_bytes;) {
-        const char *end = memchr(text + at, '\n', n_bytes - at);
-        const size_t length = end ? (size_t)(end - (text + at)) : n_bytes - at;
-        json_error_t error;
-        json_t *line;
-        DH_TRY(dh_json_read(ctx, text + at, length, 0, &error, &line));
-        at += length + 1;
-        number++;
-        if (!line && !end) {
-            m->cut = true;
-            return DH_OK;
-        }
-        if (!line)
-            return dh_fail(ctx, DH_EFORMAT, "%s:%zu:%d: %s", m->path, number, error.column,
-                           error.text);
-        dh_status st = read_line(ctx, m, line, number);
-        json_decref(line);
-        DH_TRY(st);
+    DH_TRY(dh_lines_open(ctx, m->path, &lines));
+    dh_status st = dh_lines_next(ctx, &lines, &line);
+    while (st == DH_OK && line.at) {
+        st = read_one(ctx, m, &line, ++number);
+        if (st == DH_OK) st = dh_lines_next(ctx, &lines, &line);
     }
-    return DH_OK;
+    dh_lines_close(&lines);
+    return st;
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Mean over rows [from, to) of those that have the quantity. */
-static double mean(const metrics *m, size_t column, size_t from, size_t to)
-{
-    double sum = 0, n = 0;
-    for (size_t i = from; i < to; i++) {
-        if (!isfinite(m->rows.at[i].at[column])) continue;
-        sum += m->rows.at[i].at[column];
-        n++;
-    }
-    return n > 0 ? sum / n : (double)NAN;
-}
-
 static bool has_column(const metrics *m, size_t column)
 {
     for (size_t i = 0; i < m->rows.n; i++)
-        if (isfinite(m->rows.at[i].at[column])) return true;
+        if (m->rows.at[i].n[column] > 0) return true;
     return false;
 }
 
-static void write_column(const metrics *m, size_t column, size_t stride, json_out *out)
+static void write_column(const metrics *m, size_t column, json_out *out)
 {
     out_key(out, columns[column]);
     out_open(out, '[');
-    for (size_t i = 0; i < m->rows.n; i += stride)
-        out_num(out, mean(m, column, i, DH_MIN(i + stride, m->rows.n)));
+    for (size_t i = 0; i < m->rows.n; i++) {
+        const row *r = &m->rows.at[i];
+        out_num(out, r->n[column] > 0 ? r->sum[column] / r->n[column] : (double)NAN);
+    }
     out_close(out, ']');
 }
 
@@ -127,20 +159,18 @@ static void write_validation(const metrics *m, json_out *out)
 
 static void write_metrics(const metrics *m, json_out *out)
 {
-    const size_t stride = m->rows.n / MAX_ROWS + 1;
     out_key(out, "metrics");
     out_open(out, '{');
     out_key(out, "stride");
-    out_int(out, (int64_t)stride);
+    out_int(out, (int64_t)m->stride);
     out_key(out, "cut");
     out_int(out, m->cut);
     out_key(out, "step"); /* the last of each row's */
     out_open(out, '[');
-    for (size_t i = 0; i < m->rows.n; i += stride)
-        out_int(out, m->rows.at[DH_MIN(i + stride, m->rows.n) - 1].step);
+    for (size_t i = 0; i < m->rows.n; i++) out_int(out, m->rows.at[i].step);
     out_close(out, ']');
     for (size_t c = 0; c < N_COLUMNS; c++)
-        if (has_column(m, c)) write_column(m, c, stride, out);
+        if (has_column(m, c)) write_column(m, c, out);
     write_validation(m, out);
     out_close(out, '}');
 }
@@ -149,19 +179,14 @@ static void write_metrics(const metrics *m, json_out *out)
 
 dh_status dh_html_metrics(dh_ctx *ctx, dh_run_folder *run, json_out *out)
 {
-    char *path, *text;
-    size_t n_bytes;
+    char *path;
     DH_TRY(dh_run_folder_path(ctx, run, "metrics.jsonl", &path));
     if (!dh_path_exists(path)) {
         free(path);
         return DH_OK;
     }
-    metrics m = {.path = path};
-    dh_status st = dh_file_read(ctx, path, MAX_METRICS_BYTES, &text, &n_bytes);
-    if (st == DH_OK) {
-        st = read_text(ctx, &m, text, n_bytes);
-        free(text);
-    }
+    metrics m = {.path = path, .stride = 1};
+    dh_status st = read_all(ctx, &m);
     if (st == DH_OK) {
         write_metrics(&m, out);
         run->n_parts++;
