@@ -102,6 +102,35 @@ dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t fla
     return dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
 }
 
+/* ---- UTF-8 ---------------------------------------------------------------------------------- */
+
+/* Bytes of the character at p, which a NUL ends; 0: none, as jansson has it. */
+static size_t character(const unsigned char *p)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const size_t n = *p < 0x80   ? 1
+                     : *p < 0xc2 ? 0
+                     : *p < 0xe0 ? 2
+                     : *p < 0xf0 ? 3
+                     : *p < 0xf5 ? 4
+                                 : 0;
+    uint32_t code = n > 1 ? *p & (0x7fu >> n) : *p;
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80) return 0;
+        code = code << 6 | (p[i] & 0x3f);
+    }
+    const bool surrogate = code >= 0xd800 && code <= 0xdfff;
+    return code < least[n] || code > 0x10ffff || surrogate ? 0 : n;
+}
+
+bool dh_json_can_hold(const char *text, size_t *at)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    for (size_t n = 1; *p && n > 0; p += n) n = character(p);
+    *at = (size_t)(p - (const unsigned char *)text);
+    return !*p;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 static int append(const char *part, size_t n_bytes, void *text)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "cli/cli.h"
 
 const char *const dh_cli_level_names[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -217,6 +218,11 @@ static dh_status check_args(dh_ctx *ctx, dh_cli *cli)
     if (cli->args.n > c->max_args)
         return dh_cli_misuse(ctx, cli, "unexpected argument \"%s\": dhelix %s %s",
                              cli->args.at[c->max_args], c->name, c->usage);
+    size_t at;
+    for (size_t i = 0; cli->json && i < cli->args.n; i++) /* which the result names */
+        if (!dh_json_can_hold(cli->args.at[i], &at))
+            return dh_cli_misuse(ctx, cli, "argument %zu is not UTF-8 (byte %zu), as JSON is",
+                                 i + 1, at + 1);
     return DH_OK;
 }
 

@@ -1,6 +1,7 @@
 /* One setting's value: text to dh_job field and back. A row per type in
  * type_rows; nothing else knows how a type is stored. */
 #include "base/base.h"
+#include "base/json_text.h"
 #include "settings.h"
 
 #include <math.h>
@@ -441,6 +442,21 @@ static const struct type_row {
     [DH_SET_MODEL] = {false, store_text, print_text},
 };
 
+/* What a job has stands in job.yaml, summary.json, plans and reports, all of which are UTF-8. */
+static dh_status check_utf8(dh_ctx *ctx, const dh_assignment *v, const char *base_dir)
+{
+    size_t at;
+    for (size_t i = 0; i < v->n; i++)
+        if (!dh_json_can_hold(v->items[i], &at))
+            return dh_fail(ctx, DH_EINVAL, "%s: the value is not UTF-8 (byte %zu)", v->where,
+                           at + 1);
+    if (base_dir && !dh_json_can_hold(base_dir, &at))
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s: the job's folder has a name that is not UTF-8 (byte %zu)", v->where,
+                       at + 1);
+    return DH_OK;
+}
+
 dh_status dh_setting_store(dh_ctx *ctx, dh_job *job, const dh_assignment *v, const char *base_dir)
 {
     const struct type_row *row = &type_rows[v->setting->type];
@@ -448,6 +464,7 @@ dh_status dh_setting_store(dh_ctx *ctx, dh_job *job, const dh_assignment *v, con
     if (v->n > LIST_MAX)
         return dh_fail(ctx, DH_EINVAL, "%s: %zu entries; at most %d are allowed", v->where, v->n,
                        LIST_MAX);
+    DH_TRY(check_utf8(ctx, v, base_dir));
     return row->store(ctx, job, v, base_dir);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/json_text.h"
 #include "train/run.h"
 
 /* ---- job.yaml -------------------------------------------------------------------------------- */
@@ -52,11 +53,16 @@ static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
 dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir)
 {
     char *text;
+    size_t at;
     DH_TRY(print_portable(ctx, job, &text));
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/job.yaml", dir);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the job")
-                               : dh_file_write_atomic(ctx, path.text, text, strlen(text));
+    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the job") : DH_OK;
+    if (st == DH_OK && !dh_json_can_hold(text, &at))
+        st = dh_fail(ctx, DH_EINVAL,
+                     "the working folder, or a link to a file of the job, has a name that is not "
+                     "UTF-8");
+    if (st == DH_OK) st = dh_file_write_atomic(ctx, path.text, text, strlen(text));
     free(text);
     dh_str_fini(&path);
     return st;
