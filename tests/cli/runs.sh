@@ -65,6 +65,83 @@ fails 1 'the checkpoint of step 40 is not permitted to be read: ' "${as_nobody[@
 check 'what is not permitted is named' grep -q 'model.safetensors: Permission denied' "$tmp/err"
 check 'it is still there' cmp "$tmp/whole/metrics.jsonl" "$tmp/closed/metrics.jsonl"
 
+# Checkpoints that are gone are no reason either: moved, with their volume, or only suspects are left.
+cp -r "$tmp/whole" "$tmp/moved" && mv "$tmp/moved/checkpoints" "$tmp/moved/elsewhere"
+refused "$tmp/moved" 'checkpoints holds no checkpoint, and saved.json says that the one of step 40 was written: put them back'
+fails 1 'put them back' "$dhelix" verify "$tmp/moved"
+says 'resume        refused'
+mkdir "$tmp/moved/checkpoints" # a place where nothing is mounted
+refused "$tmp/moved" 'put them back'
+rm "$tmp/moved/saved.json" # of an earlier version
+refused "$tmp/moved" 'summary.json says that there were some: put them back'
+rm "$tmp/moved/summary.json"
+mv "$tmp/moved/elsewhere/step-000040" "$tmp/moved/checkpoints/suspect-000040"
+refused "$tmp/moved" 'suspect-000040 was one: put them back'
+rm -r "$tmp/moved/checkpoints" && ln -s nowhere "$tmp/moved/checkpoints"
+refused "$tmp/moved" 'is a link to a place that is not there'
+rm "$tmp/moved/checkpoints" && mv "$tmp/moved/elsewhere" "$tmp/moved/checkpoints"
+ok "${train[@]}" --set out="$tmp/moved" # put back
+ok "${train[@]}" --set out="$tmp/moved" --fresh
+same "$(curve "$tmp/moved")" "$(curve "$tmp/whole")" 'begun anew'
+
+# A run that ended before its first checkpoint begins anew, and keeps what it measured.
+mkdir "$tmp/early"
+cp "$tmp/whole/job.yaml" "$tmp/early"
+head -5 "$tmp/whole/metrics.jsonl" >"$tmp/early/metrics.jsonl"
+cp "$tmp/early/metrics.jsonl" "$tmp/measured"
+ok "${train[@]}" --set out="$tmp/early"
+same "$(curve "$tmp/early")" "$(curve "$tmp/whole")" 'begun anew'
+check 'what was measured before is kept' cmp "$tmp/early/metrics.1.jsonl" "$tmp/measured"
+
+# A damaged checkpoint is set aside; it is not one of those that are kept.
+cp -r "$tmp/whole" "$tmp/aside"
+printf 'x' | dd of="$tmp/aside/checkpoints/step-000040/model.safetensors" bs=1 seek=5000 conv=notrunc 2>/dev/null
+cp -r "$tmp/aside/checkpoints/step-000040" "$tmp/damaged-40"
+ok "${train[@]}" --set out="$tmp/aside"
+same "$(curve "$tmp/aside")" "$(curve "$tmp/whole")" 'as undisturbed'
+same "$(ls "$tmp/aside/checkpoints" | tr '\n' ' ')" 'damaged-000040 step-000030 step-000040 ' 'checkpoints'
+check 'the damaged one is as it was' diff -r "$tmp/aside/checkpoints/damaged-000040" "$tmp/damaged-40"
+rm -r "$tmp/aside/checkpoints/step-000040"
+"${train[@]}" --set out="$tmp/aside" >"$tmp/out" 2>"$tmp/err" <"$stdin"
+rm "$tmp/aside/metrics.jsonl"
+ok "${train[@]}" --set out="$tmp/aside" --set train.steps=42
+check 'metrics that are gone are missed' grep -q 'metrics.jsonl is not there: what was measured up to step 40 is lost' "$tmp/err"
+
+# The newest is gone, an older one is there.
+cp -r "$tmp/whole" "$tmp/older"
+rm -r "$tmp/older/checkpoints/step-000040"
+ok "${train[@]}" --set out="$tmp/older"
+check 'it is missed' grep -q 'the checkpoint of step 40 was written and is not in .*; the newest there is of step 30' "$tmp/err"
+
+# A mixture of many parts is compared to its end.
+weights=$(printf '10,%.0s' {1..40}) files=$(printf '%s,' "$tmp"/part{1..41})
+for i in {1..41}; do head -c 1000 examples/data/tinyshakespeare.txt >"$tmp/part$i"; done
+mix=("${train[@]}" --set out="$tmp/mix" --set data.val_fraction=0 --set eval.every=0 --set "data.train=[${files%,}]")
+ok "${mix[@]}" --set train.steps=2 --set "data.weights=[${weights}7]"
+fails 1 'was written with data.weights 10,10,' "${mix[@]}" --set train.steps=3 --set "data.weights=[${weights}8]"
+ok "${mix[@]}" --set train.steps=3 --set "data.weights=[${weights}7]"
+
+# Other roundings are told.
+cp -r "$tmp/whole" "$tmp/threads"
+sed -i 's/"threads": [0-9]*/"threads": 77/' "$tmp/threads/checkpoints/step-000040/state.json"
+"$dhelix" verify "$tmp/threads" >"$tmp/out" 2>"$tmp/err" # and the checksums know it
+check 'as damage' grep -q 'state.json has XXH3-128' "$tmp/out"
+ok "${train[@]}" --set out="$tmp/one" --set train.steps=2 --set train.threads=1
+ok "${train[@]}" --set out="$tmp/one" --set train.steps=3 --set train.threads=2
+check 'both are named' grep -q 'made with 1 threads a rank, this run has 2: .*train.threads=1 keeps them' "$tmp/err"
+
+# JSON holds UTF-8 alone: what is not is refused before the first step, by name.
+fails 1 'the value is not UTF-8' "${train[@]}" --set out="$tmp/caf"$'\xe9'
+check 'nothing is made' test ! -e "$tmp/caf"$'\xe9'
+fails 1 'data.train' "${train[@]}" --set out="$tmp/no" --set data.train="$tmp/caf"$'\xe9.txt'
+mkdir "$tmp/caf"$'\xe9' && cp "$tmp/job.yaml" "$tmp/caf"$'\xe9'
+fails 1 'not UTF-8' "$dhelix" train "$tmp/caf"$'\xe9/job.yaml' --quiet --set out="$tmp/no"
+fails 2 'argument 1 is not UTF-8' "$dhelix" verify "$tmp/caf"$'\xe9' --json
+here=$PWD
+cd "$tmp/caf"$'\xe9' || exit 1
+fails 1 'not UTF-8' "$here/${dhelix#"$here"/}" train "$tmp/job.yaml" --quiet --set out=run
+cd "$here" || exit 1
+
 # FIFOs do not block.
 cp -r "$tmp/whole" "$tmp/fifo"
 rm "$tmp/fifo/metrics.jsonl" && mkfifo "$tmp/fifo/metrics.jsonl"

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "train/lock.h"
+#include "train/metrics.h"
 
 /* ---- the system: linked with --wrap=<call> --------------------------------------------------- */
 
@@ -227,6 +228,126 @@ static void a_checkpoint_has_its_metrics(void **state)
     run_remove(out);
 }
 
+static void write_file(const char *name, const char *text, size_t n)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char path[300];
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, in_run(path, sizeof path, name), text, n));
+}
+
+/* The file of a name as a text, "" where there is none; caller frees. */
+static char *read_file(const char *name)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char path[300], *text;
+    size_t n;
+    in_run(path, sizeof path, name);
+    if (!dh_path_exists(path)) return calloc(1, 1);
+    assert_ok(&ctx, dh_file_read(&ctx, path, 1 << 28, &text, &n));
+    return text;
+}
+
+static void expect_file(const char *name, const char *wanted)
+{
+    char *text = read_file(name);
+    if (strcmp(text, wanted) != 0)
+        fail_msg("%s has %zu bytes, wanted are %zu", name, strlen(text), strlen(wanted));
+    free(text);
+}
+
+static void open_metrics(int64_t last_step)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_metrics m;
+    assert_ok(&ctx, dh_metrics_open(&ctx, run_dir, last_step, &m));
+    dh_metrics_close(&m);
+}
+
+static void remove_file(const char *name)
+{
+    char path[300];
+    assert_int_equal(unlink(in_run(path, sizeof path, name)), 0);
+}
+
+/* Lines of all kinds at drawn places, through a buffer that is shorter than the file; some lines
+ * are longer than the buffer. What is to be there is put together beside it. */
+static void metrics_are_parted_line_by_line(void **state)
+{
+    uint64_t seed = test_seed("metrics_are_parted_line_by_line");
+    char *junk = malloc(3 << 20);
+    assert_non_null(junk);
+    memset(junk, 'j', 3 << 20);
+    dh_log_set_level(DH_LOG_ERROR);
+    for (int round = 0; round < 40; round++) {
+        dh_str file = DH_STR_INIT, kept = DH_STR_INIT;
+        const int n_lines = (int)(test_rand(&seed) % 60);
+        const int64_t last_step = 1 + (int64_t)(test_rand(&seed) % 50);
+        const bool in_order = round % 2;
+        for (int i = 1; i <= n_lines; i++) {
+            char line[100];
+            const int64_t step = in_order ? i : 1 + (int64_t)(test_rand(&seed) % 60);
+            const int n =
+                snprintf(line, sizeof line, "{\"step\":%lld,\"loss\":%d.5}", (long long)step, i);
+            const bool cut = i == n_lines && test_rand(&seed) % 2;
+            if (!in_order && test_rand(&seed) % 8 == 0)
+                dh_str_append(&file, junk,
+                              test_rand(&seed) % 4 ? 20 : (size_t)test_rand(&seed) % (3 << 20));
+            else
+                dh_str_printf(&file, "%s", line);
+            const bool whole =
+                file.len >= (size_t)n && memcmp(file.text + file.len - n, line, (size_t)n) == 0;
+            if (whole && step <= last_step) dh_str_printf(&kept, "%s\n", line);
+            if (!cut) dh_str_append(&file, "\n", 1);
+        }
+        assert_false(file.failed || kept.failed);
+        write_file("metrics.jsonl", file.text ? file.text : "", file.len);
+        open_metrics(last_step);
+        expect_file("metrics.jsonl", kept.text ? kept.text : "");
+        remove_file("metrics.jsonl");
+        dh_str_fini(&file);
+        dh_str_fini(&kept);
+    }
+    dh_log_set_level(DH_LOG_INFO);
+    remove_file("metrics.unreadable");
+    free(junk);
+}
+
+/* Nothing that was measured is erased. */
+static void a_new_beginning_keeps_old_metrics(void **state)
+{
+    static const char first[] = "{\"step\":1,\"loss\":3}\n", second[] = "{\"step\":1,\"loss\":4}\n";
+    write_file("metrics.jsonl", first, sizeof first - 1);
+    open_metrics(0);
+    expect_file("metrics.jsonl", "");
+    expect_file("metrics.1.jsonl", first);
+    open_metrics(0); /* nothing to keep */
+    write_file("metrics.jsonl", second, sizeof second - 1);
+    open_metrics(0);
+    expect_file("metrics.1.jsonl", first);
+    expect_file("metrics.2.jsonl", second);
+    remove_file("metrics.1.jsonl");
+    remove_file("metrics.2.jsonl");
+    remove_file("metrics.jsonl");
+}
+
+static void metrics_do_not_follow_links(void **state)
+{
+    static const char precious[] = "{\"step\":1,\"loss\":3}\n{\"step\":9,\"loss\":3}\n";
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_metrics m;
+    char link[300], to[300];
+    write_file("precious", precious, sizeof precious - 1);
+    assert_int_equal(
+        symlink(in_run(to, sizeof to, "precious"), in_run(link, sizeof link, "metrics.jsonl")), 0);
+    for (int64_t last_step = 0; last_step <= 9; last_step++) {
+        assert_fails(&ctx, dh_metrics_open(&ctx, run_dir, last_step, &m), DH_EIO, "cannot open ");
+        dh_ctx_reset(&ctx);
+        expect_file("precious", precious);
+    }
+    remove_file("metrics.jsonl");
+    remove_file("precious");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +358,9 @@ int main(void)
         cmocka_unit_test(what_is_no_file_does_not_block),
         cmocka_unit_test(claimed_by_many),
         cmocka_unit_test(a_checkpoint_has_its_metrics),
+        cmocka_unit_test(metrics_are_parted_line_by_line),
+        cmocka_unit_test(a_new_beginning_keeps_old_metrics),
+        cmocka_unit_test(metrics_do_not_follow_links),
     };
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }
