@@ -3,7 +3,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "graph/graph.h"
+#include "train/session.h"
+#include "train/tensors.h"
 #include "train/trained.h"
 
 typedef struct convert_args {
@@ -26,81 +27,86 @@ static const dh_cli_option options[] = {
     {.name = "replace",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(convert_args, replace),
-     .doc = "an existing model folder OUT is replaced"},
+     .doc = "an existing model folder OUT is replaced; what else it holds stays"},
 };
 
 /* ---- which tensors ------------------------------------------------------------------------- */
 
-/* Left out: what is no weight (integer masks; attention masks and rotary frequencies that
- * old files hold) and a tied head, which is the embedding once more. */
-static bool is_weight(const dh_model *model, const dh_weight_info *info)
-{
-    static const char *const buffers[] = {".attn.bias", ".attn.masked_bias",
-                                          ".rotary_emb.inv_freq"};
-    size_t n = strlen(info->name);
-    if (dh_adapter_has(info->name)) return false; /* merged into the others */
-    for (size_t i = 0; i < DH_COUNTOF(buffers); i++)
-        if (n >= strlen(buffers[i]) && strcmp(info->name + n - strlen(buffers[i]), buffers[i]) == 0)
-            return false;
-    if (model->tied_head && strcmp(info->name, "lm_head.weight") == 0) return false;
-    return true;
-}
-
-typedef DH_VEC(dh_export_tensor) tensors;
-
-static dh_status collect(dh_ctx *ctx, const dh_found *found, tensors *list)
-{
-    for (size_t i = 0; i < dh_weights_n(found->weights); i++) {
-        dh_weight_info info;
-        dh_weights_at(found->weights, i, &info);
-        if (!is_weight(&found->model, &info)) continue;
-        dh_export_tensor t = {.name = info.name, .ndim = info.ndim};
-        memcpy(t.shape, info.shape, sizeof t.shape);
-        if (!dh_vec_push(list, t)) return dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
-    }
-    return DH_OK;
-}
-
-/* ---- biases that Transformers wants --------------------------------------------------------- */
+typedef struct written {
+    dh_tensor_shapes shapes;
+    size_t n_stored; /* the first of them: zeros come after them */
+} written;
 
 /* A GPT-2 without biases is one of nanoGPT's; GPT2Model has them always, and takes zeros for the
- * same model. What else is missing stays missing. */
+ * same model. */
 static bool wants_biases(const dh_model *model)
 {
     return model->family == DH_FAMILY_GPT2 && !model->bias;
 }
 
-static bool has(const tensors *list, const char *name)
+static bool has(const dh_tensor_shapes *list, size_t n, const char *name)
 {
-    for (size_t i = 0; i < list->n; i++)
+    for (size_t i = 0; i < n; i++)
         if (strcmp(list->at[i].name, name) == 0) return true;
     return false;
 }
 
-static dh_status add_bias(dh_ctx *ctx, dh_arena *names, const dh_param *p, tensors *list)
-{
-    const dh_param_piece piece = dh_param_piece_at(p, 0);
-    dh_export_tensor t = {.name = dh_arena_strdup(names, piece.hf_name), .ndim = piece.hf_ndim};
-    memcpy(t.shape, piece.hf_shape, sizeof piece.hf_shape);
-    if (t.name && has(list, t.name)) return DH_OK;
-    return t.name && dh_vec_push(list, t)
-               ? DH_OK
-               : dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
-}
-
-static dh_status add_biases(dh_ctx *ctx, dh_arena *names, const dh_model *model, tensors *list)
+/* What the model has more with biases, moved to the end. */
+static dh_status add_biases(dh_ctx *ctx, const dh_model *model, dh_tensor_shapes *list)
 {
     dh_model biased = *model;
-    dh_param p, without;
+    dh_tensor_shapes all = {0};
     biased.bias = true;
-    for (int layer = 0; layer <= model->n_layers; layer++) {
-        const dh_block_kind kind = layer < model->n_layers ? DH_BLOCK_LAYER : DH_BLOCK_HEAD;
-        for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++)
-            if (dh_param_describe(&biased, kind, layer, which, &p) &&
-                !dh_param_describe(model, kind, layer, which, &without))
-                DH_TRY(add_bias(ctx, names, &p, list));
+    dh_status st = dh_model_tensors(ctx, &biased, "", &all);
+    const size_t n = list->n;
+    for (size_t i = 0; st == DH_OK && i < all.n; i++)
+        if (!has(list, n, all.at[i].name) && !dh_vec_push(list, all.at[i]))
+            st = dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+    dh_vec_fini(&all);
+    return st;
+}
+
+/* Those of the model, whatever else the files hold. */
+static dh_status collect(dh_ctx *ctx, const dh_model *model, written *w)
+{
+    dh_model whole = *model;
+    whole.lora.rank = 0; /* merged into the others */
+    DH_TRY(dh_model_tensors(ctx, &whole, "", &w->shapes));
+    w->n_stored = w->shapes.n;
+    return wants_biases(model) ? add_biases(ctx, &whole, &w->shapes) : DH_OK;
+}
+
+/* GPT2LMHeadModel has them one level down; where a head is stored too, it demands that. */
+static const char *outer_name(dh_arena *names, const dh_model *model, const char *name)
+{
+    if (model->family != DH_FAMILY_GPT2 || strcmp(name, "lm_head.weight") == 0) return name;
+    return dh_arena_printf(names, "transformer.%s", name);
+}
+
+static dh_status declare(dh_ctx *ctx, dh_arena *names, const dh_model *model, const written *w,
+                         dh_export_tensor **list)
+{
+    *list = DH_NEW_N(names, dh_export_tensor, w->shapes.n);
+    if (!*list) return dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+    for (size_t i = 0; i < w->shapes.n; i++) {
+        const dh_tensor_shape *shape = &w->shapes.at[i];
+        dh_export_tensor *t = &(*list)[i];
+        *t = (dh_export_tensor){.name = outer_name(names, model, shape->name), .ndim = shape->ndim};
+        memcpy(t->shape, shape->shape, sizeof t->shape);
+        if (!t->name) return dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
     }
     return DH_OK;
+}
+
+static int64_t n_params(const written *w)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < w->shapes.n; i++) {
+        int64_t n = 1;
+        for (int k = 0; k < w->shapes.at[i].ndim; k++) n *= w->shapes.at[i].shape[k];
+        sum += n;
+    }
+    return sum;
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
@@ -113,8 +119,8 @@ typedef struct kept_tokenizer {
 
 typedef struct source {
     const dh_found *found;
-    const tensors *list;
-    size_t n_stored; /* the first; zeros behind them */
+    const dh_export_tensor *list;
+    size_t n_stored;
     kept_tokenizer tokenizer;
 } source;
 
@@ -122,7 +128,7 @@ static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64
                       float *dst)
 {
     const source *s = user;
-    const dh_export_tensor *t = &s->list->at[index];
+    const dh_export_tensor *t = &s->list[index];
     int64_t n_cols = t->ndim > 0 ? t->shape[t->ndim - 1] : 1;
     if (index >= s->n_stored) {
         memset(dst, 0, (size_t)(n_rows * n_cols) * sizeof *dst);
@@ -150,32 +156,39 @@ static dh_status keep_files(void *user, dh_ctx *ctx, const char *dir)
 }
 
 static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
-                        const dh_found *found, const tensors *list, size_t n_stored,
-                        kept_tokenizer *tokenizer)
+                        const dh_found *found, const written *w, kept_tokenizer *tokenizer)
 {
-    source s = {.found = found, .list = list, .n_stored = n_stored};
-    const dh_export_options how = {
-        .dtype = (dh_dtype)a->dtype, .replace = a->replace, .more = keep_files};
-    DH_TRY(
-        dh_weights_export(ctx, cli->args.at[1], &found->model, list->at, list->n, fill, &s, &how));
-    *tokenizer = s.tokenizer;
-    return DH_OK;
+    const dh_export_options how = {.dtype = (dh_dtype)a->dtype,
+                                   .replace = a->replace,
+                                   .more = keep_files,
+                                   .replaces = dh_model_owns_file};
+    dh_export_tensor *list;
+    dh_arena *names = dh_arena_create();
+    if (!names) return dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+    dh_status st = declare(ctx, names, &found->model, w, &list);
+    if (st == DH_OK) {
+        source s = {.found = found, .list = list, .n_stored = w->n_stored};
+        st = dh_weights_export(ctx, cli->args.at[1], &found->model, list, w->shapes.n, fill, &s,
+                               &how);
+        *tokenizer = s.tokenizer;
+    }
+    dh_arena_destroy(names);
+    return st;
 }
 
-static dh_status print(dh_ctx *ctx, const dh_cli *cli, const dh_found *found, const tensors *list,
-                       kept_tokenizer tokenizer)
+static dh_status print(dh_ctx *ctx, const dh_cli *cli, const written *w, kept_tokenizer tokenizer)
 {
     const char *out = cli->args.at[1];
     if (cli->json)
         return dh_cli_print_json(
-            ctx, json_pack("{ss sI sI sI sb}", "out", out, "tensors", (json_int_t)list->n,
-                           "parameters", (json_int_t)dh_model_n_params(&found->model),
-                           "tokenizer_files", (json_int_t)tokenizer.n_files,
-                           "tokenizer_for_transformers", (int)tokenizer.for_transformers));
+            ctx, json_pack("{ss sI sI sI sb}", "out", out, "tensors", (json_int_t)w->shapes.n,
+                           "parameters", (json_int_t)n_params(w), "tokenizer_files",
+                           (json_int_t)tokenizer.n_files, "tokenizer_for_transformers",
+                           (int)tokenizer.for_transformers));
     if (cli->quiet) return DH_OK;
     dh_str text = DH_STR_INIT;
-    dh_str_printf(&text, "%s: %zu tensors, %lld parameters, %s\n", out, list->n,
-                  (long long)dh_model_n_params(&found->model),
+    dh_str_printf(&text, "%s: %zu tensors, %lld parameters, %s\n", out, w->shapes.n,
+                  (long long)n_params(w),
                   tokenizer.for_transformers ? "with tokenizer"
                   : tokenizer.n_files > 0    ? "with a tokenizer that Transformers does not read"
                                              : "without a tokenizer: none was found");
@@ -186,17 +199,13 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     dh_found found;
     DH_TRY(dh_found_open(ctx, cli->args.at[0], ((const convert_args *)args)->base, &found));
-    tensors list = {0};
+    written w = {0};
     kept_tokenizer tokenizer = {0};
-    dh_arena *names = dh_arena_create();
-    dh_status st = names ? collect(ctx, &found, &list)
-                         : dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
-    const size_t n_stored = list.n;
-    if (st == DH_OK && wants_biases(&found.model)) st = add_biases(ctx, names, &found.model, &list);
-    if (st == DH_OK) st = export(ctx, cli, args, &found, &list, n_stored, &tokenizer);
-    if (st == DH_OK) st = print(ctx, cli, &found, &list, tokenizer);
-    dh_vec_fini(&list);
-    dh_arena_destroy(names);
+    dh_status st = collect(ctx, &found.model, &w);
+    if (st == DH_OK) st = export(ctx, cli, args, &found, &w, &tokenizer);
+    if (st == DH_OK) dh_weights_tell_unread(found.weights, &found.model);
+    if (st == DH_OK) st = print(ctx, cli, &w, tokenizer);
+    dh_vec_fini(&w.shapes);
     dh_found_close(&found);
     return st;
 }
@@ -213,6 +222,8 @@ const dh_command dh_command_convert = {
         "tokenizer files, generation_config.json, chat templates and the ids of special tokens.\n"
         "Of a tokenizer Transformers reads the same ids: bytes and characters become a\n"
         "tokenizer.json, and a tokenizer_config.json is written where there is none.\n"
+        "What `dhelix eval` refuses is not written: a tensor or factor that is missing, of another\n"
+        "shape, not finite. Files are not copied through links that leave the model's folder.\n"
         "OUT appears complete or not at all.\n",
     .min_args = 2,
     .max_args = 2,

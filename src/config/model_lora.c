@@ -1,4 +1,5 @@
 /* Low-rank adapters of a model: which linears of a family can have one, and how large they are. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -189,6 +190,11 @@ dh_status dh_model_check_lora(dh_ctx *ctx, const dh_model *m)
         return dh_fail(ctx, DH_EINVAL, "lora.alpha is %g; it must be positive, or 0 (2 * rank)",
                        m->lora.alpha);
     if (m->lora.rank == 0) return DH_OK;
+    const double scale = dh_model_lora_scale(m);
+    if (!(scale >= FLT_MIN && scale <= FLT_MAX))
+        return dh_fail(ctx, DH_EINVAL,
+                       "lora.alpha %g / rank %lld scales adapters by %g, which float32 does not hold",
+                       m->lora.alpha, (long long)m->lora.rank, scale);
     while (next_name(&at, &name, &n)) {
         if (is_known(m, name, n)) continue;
         dh_str names = DH_STR_INIT;

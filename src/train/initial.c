@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "train/run.h"
+#include "train/trained.h"
 
 typedef struct source {
     const char *setting, *path;
@@ -31,6 +32,9 @@ static dh_status open_alike(dh_ctx *ctx, const dh_run *run, const source *from, 
     *out = NULL;
     dh_status st = from->adapters ? dh_adapter_open(ctx, from->path, &run->job->model, out)
                                   : dh_weights_open(ctx, from->path, out);
+    if (st == DH_OK)
+        st = dh_weights_fit(ctx, *out, &run->job->model,
+                            from->adapters ? DH_FIT_ADAPTERS : DH_FIT_BASE);
     if (st == DH_OK && run->saver.apart)
         st = from->adapters ? dh_adapter_hash(ctx, *out, hash) : dh_weights_hash(ctx, *out, hash);
     st = dh_ranks_agree(ctx, &run->ranks, st);
@@ -56,7 +60,7 @@ static dh_status load_trained(dh_ctx *ctx, dh_run *run, const source *from)
     dh_weights *weights;
     dh_status st = open_alike(ctx, run, from, &weights, hash);
     if (st == DH_OK)
-        st = from->adapters ? dh_session_load_kind(ctx, run->session, weights, "", DH_BUF_MASTER)
+        st = from->adapters ? dh_session_load_adapters(ctx, run->session, weights)
                             : dh_session_load_params(ctx, run->session, weights);
     dh_weights_close(weights);
     return while_loading(ctx, st, from);

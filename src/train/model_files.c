@@ -71,6 +71,13 @@ static dh_status keep_ids(dh_ctx *ctx, const char *from_dir, const char *to_dir)
     return st;
 }
 
+bool dh_model_owns_file(const char *name)
+{
+    for (size_t i = 0; i < DH_COUNTOF(kept_files); i++)
+        if (strcmp(name, kept_files[i]) == 0) return true;
+    return dh_tokenizer_owns_file(name);
+}
+
 dh_status dh_model_keep_files(dh_ctx *ctx, const char *weights, const char *to_dir, size_t *n_files)
 {
     char *copy = strdup(weights);

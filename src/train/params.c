@@ -249,14 +249,12 @@ dh_status dh_session_init_adapters(dh_ctx *ctx, dh_session *session, uint64_t se
 typedef struct loading {
     const dh_weights *weights;
     const char *prefix;
+    bool finite; /* its values have to be */
 } loading;
 
-static dh_status make_loaded(dh_ctx *ctx, const dh_param *p, const dh_param_piece *piece, void *arg,
-                             float *own)
+static dh_status read_piece(dh_ctx *ctx, const loading *from, const char *name,
+                            const dh_param_piece *piece, float *own)
 {
-    const loading *from = arg;
-    char name[128];
-    snprintf(name, sizeof name, "%s%s", from->prefix, piece->hf_name);
     DH_TRY(dh_weights_expect(ctx, from->weights, name, piece->hf_ndim, piece->hf_shape));
     if (piece->hf_ndim == 1) /* a vector is one row */
         return dh_weights_read(ctx, from->weights, name, 0, 1, piece->hf_row, piece->n_rows, false,
@@ -268,17 +266,28 @@ static dh_status make_loaded(dh_ctx *ctx, const dh_param *p, const dh_param_piec
                            piece->n_rows, true, own, piece->n_cols);
 }
 
+static dh_status make_loaded(dh_ctx *ctx, const dh_param *p, const dh_param_piece *piece, void *arg,
+                             float *own)
+{
+    const loading *from = arg;
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", from->prefix, piece->hf_name);
+    DH_TRY(read_piece(ctx, from, name, piece, own));
+    return from->finite ? dh_weights_check_finite(ctx, name, own, piece->n_rows * piece->n_cols)
+                        : DH_OK;
+}
+
 dh_status dh_session_load_kind(dh_ctx *ctx, dh_session *session, const dh_weights *weights,
                                const char *prefix, dh_buffer_kind kind)
 {
-    loading from = {weights, prefix};
+    loading from = {weights, prefix, false};
     return set_params(ctx, session, TRAINED_PARAMS, kind, make_loaded, &from);
 }
 
 static dh_status load_masters(dh_ctx *ctx, dh_session *session, which_params which,
                               const dh_weights *weights)
 {
-    loading from = {weights, ""};
+    loading from = {weights, "", true};
     return set_params(ctx, session, which, DH_BUF_MASTER, make_loaded, &from);
 }
 
@@ -309,16 +318,18 @@ static bool is_of_images(const char *name)
     return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.");
 }
 
-static void tell_unread(const dh_session *session, const dh_weights *weights)
+void dh_weights_tell_unread(const dh_weights *weights, const dh_model *model)
 {
     size_t at = 0, n_of_images = 0;
-    for (const char *name;
-         session->spec.recipe.mesh.ranks <= 1 && (name = dh_weights_next_unread(weights, &at));)
+    for (const char *name; (name = dh_weights_next_unread(weights, &at));)
         if (is_of_images(name))
             n_of_images++;
-        else if (!is_zero_bias(weights, &session->spec.recipe.model, name))
+        else if (model->tied_head && strcmp(name, "lm_head.weight") == 0)
+            dh_log(DH_LOG_WARN, "the head lm_head.weight is another than the embedding, which a "
+                                "model with tie_word_embeddings uses in its place: it is left out");
+        else if (!is_zero_bias(weights, model, name))
             dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
-                   session->spec.recipe.model.name);
+                   model->name);
     if (n_of_images > 0)
         dh_log(DH_LOG_WARN,
                "%zu tensors by which the model reads images are left out: its text "
@@ -326,11 +337,22 @@ static void tell_unread(const dh_session *session, const dh_weights *weights)
                n_of_images);
 }
 
+static void tell_unread(const dh_session *session, const dh_weights *weights)
+{
+    if (session->spec.recipe.mesh.ranks <= 1)
+        dh_weights_tell_unread(weights, &session->spec.recipe.model);
+}
+
 dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights)
 {
     DH_TRY(load_masters(ctx, session, ALL_PARAMS, weights));
     tell_unread(session, weights);
     return DH_OK;
+}
+
+dh_status dh_session_load_adapters(dh_ctx *ctx, dh_session *session, const dh_weights *weights)
+{
+    return load_masters(ctx, session, TRAINED_PARAMS, weights);
 }
 
 dh_status dh_session_load_base(dh_ctx *ctx, dh_session *session, dh_weights *weights)

@@ -65,10 +65,12 @@ const dh_program *dh_session_layout(const dh_session *session);
 
 /* ---- parameters --------------------------------------------------------------------------- */
 
+/* Warns of each tensor that was not read. */
+void dh_weights_tell_unread(const dh_weights *weights, const dh_model *model);
 /* Normal or constant initialisation. A value depends on seed, Hugging Face tensor
  * name and element only, so any mesh starts from the same weights. */
 dh_status dh_session_init_params(dh_ctx *ctx, dh_session *session, uint64_t seed);
-/* From a checkpoint of HF names; shapes must fit. Tensors of the file that the
+/* From a checkpoint of HF names; shapes must fit, values be finite. Tensors of the file that the
  * model does not have are reported as a warning. */
 dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *weights);
 
@@ -76,6 +78,7 @@ dh_status dh_session_load_params(dh_ctx *ctx, dh_session *session, dh_weights *w
 dh_status dh_session_load_base(dh_ctx *ctx, dh_session *session, dh_weights *weights);
 /* The adapters alone, as dh_session_init_params does. */
 dh_status dh_session_init_adapters(dh_ctx *ctx, dh_session *session, uint64_t seed);
+dh_status dh_session_load_adapters(dh_ctx *ctx, dh_session *session, const dh_weights *weights);
 
 /* Fill the elements this rank has of a kind (MASTER, ADAM_M, ADAM_V) of what is trained from
  * tensors PREFIX + HF name; masters refresh the compute copies. Shapes must fit. */

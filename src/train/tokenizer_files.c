@@ -1,8 +1,10 @@
 /* Tokenizer files that lie beside weights: found, and copied with them, so that a
  * model folder can be sampled wherever it goes. */
+#include <errno.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "train/trained.h"
 
@@ -57,6 +59,57 @@ dh_status dh_tokenizer_beside(dh_ctx *ctx, const char *weights, const char *run_
     return st;
 }
 
+bool dh_tokenizer_owns_file(const char *name)
+{
+    for (size_t i = 0; i < DH_COUNTOF(file_names); i++)
+        if (strcmp(name, file_names[i]) == 0) return true;
+    return false;
+}
+
+/* ---- links ------------------------------------------------------------------------------- */
+
+static bool lies_in(const char *path, const char *dir, size_t n)
+{
+    return strncmp(path, dir, n) == 0 && path[n] == '/';
+}
+
+/* Of a folder MODELS--X/snapshots/REVISION the length of MODELS--X; 0: it is none. */
+static size_t cached_repository(const char *dir)
+{
+    const char *at = strstr(dir, "/snapshots/");
+    const char *name = at;
+    while (name && name > dir && name[-1] != '/') name--;
+    return name && strncmp(name, "models--", 8) == 0 ? (size_t)(at - dir) : 0;
+}
+
+static bool may_follow(const char *target, const char *dir)
+{
+    static const char blobs[] = "/blobs/";
+    const size_t n = cached_repository(dir);
+    return lies_in(target, dir, strlen(dir)) ||
+           (n > 0 && lies_in(target, dir, n) &&
+            strncmp(target + n, blobs, sizeof blobs - 1) == 0);
+}
+
+/* A file of a model folder may be a link to a secret that whoever made the folder cannot read. */
+static dh_status check_link(dh_ctx *ctx, const char *from_dir, const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode)) return DH_OK;
+    char *target = realpath(path, NULL), *dir = realpath(from_dir, NULL);
+    dh_status st = DH_OK;
+    if (!target || !dir)
+        st = dh_fail(ctx, DH_EIO, "cannot follow the link %s: %s", path, strerror(errno));
+    else if (!may_follow(target, dir))
+        st = dh_fail(ctx, DH_EPERM,
+                     "%s is a link to %s, outside of its folder, and is not copied: put the file "
+                     "itself there, or remove the link",
+                     path, target);
+    free(target);
+    free(dir);
+    return st;
+}
+
 /* ---- copying ----------------------------------------------------------------------------- */
 
 static dh_status copy_file(dh_ctx *ctx, const char *from, const char *to)
@@ -75,7 +128,8 @@ dh_status dh_file_copy_as(dh_ctx *ctx, const char *from_dir, const char *name, c
     dh_status st = join(ctx, from_dir, name, &from);
     if (st == DH_OK) st = join(ctx, to_dir, new_name, &to);
     if (st == DH_OK && dh_path_exists(from.text)) {
-        st = copy_file(ctx, from.text, to.text);
+        st = check_link(ctx, from_dir, from.text);
+        if (st == DH_OK) st = copy_file(ctx, from.text, to.text);
         if (st == DH_OK) ++*n_copied;
     }
     dh_str_fini(&from);
@@ -117,7 +171,8 @@ static dh_status copy_companions(dh_ctx *ctx, const char *dir, const char *name,
     return DH_OK;
 }
 
-/* A single file, under a name by which it is found again, and what belongs to it. */
+/* A single file, under a name by which it is found again, and what belongs to it. One that a job
+ * names may be a link to anywhere; the characters were found beside weights. */
 static dh_status copy_single(dh_ctx *ctx, const char *from, const char *to_dir, size_t *n_copied)
 {
     char *copy = strdup(from), *copy2 = strdup(from);
@@ -125,10 +180,12 @@ static dh_status copy_single(dh_ctx *ctx, const char *from, const char *to_dir, 
     dh_status st = copy && copy2 ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
     if (st == DH_OK) {
         const char *name = known_name(basename(copy));
+        const char *dir = dirname(copy2);
         st = join(ctx, to_dir, name, &to);
+        if (st == DH_OK && strcmp(name, DH_CHARS_FILE) == 0) st = check_link(ctx, dir, from);
         if (st == DH_OK) st = copy_file(ctx, from, to.text);
         if (st == DH_OK) ++*n_copied;
-        if (st == DH_OK) st = copy_companions(ctx, dirname(copy2), name, to_dir, n_copied);
+        if (st == DH_OK) st = copy_companions(ctx, dir, name, to_dir, n_copied);
     }
     free(copy);
     free(copy2);

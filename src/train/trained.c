@@ -122,6 +122,8 @@ static dh_status open_found(dh_ctx *ctx, const char *path, const char *base, dh_
     free(run_dir);
     DH_TRY(st);
     DH_TRY(open_weights(ctx, base, found));
+    if (dh_weights_fit(ctx, found->weights, &found->model, DH_FIT_ALL) != DH_OK)
+        return dh_ctx_while(ctx, "reading %s", found->path.text);
     if (found->base.len > 0 && found->tokenizer.len == 0)
         DH_TRY(dh_tokenizer_beside(ctx, found->base.text, NULL, &found->tokenizer));
     /* Byte tokens need no file, and nothing else has a vocabulary of 256. */

@@ -41,6 +41,15 @@ dh_status dh_found_chat(dh_ctx *ctx, const dh_found *found, const char *tokenize
 dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
                            bool documents, dh_session **session);
 
+/* ---- fit.c --------------------------------------------------------------------------------- */
+
+/* Whether weights hold a model whole, its adapters, or both: every tensor with its shape and of a
+ * type that is read, no part of a quantised weight, no factor that belongs to none of the linears.
+ * From then on a tied head stands for an embedding that is not stored.
+ * errors    DH_EMISSING, DH_EINVAL, DH_EUNSUPPORTED with the tensor's name */
+typedef enum dh_fit_part { DH_FIT_ALL, DH_FIT_BASE, DH_FIT_ADAPTERS } dh_fit_part;
+dh_status dh_weights_fit(dh_ctx *ctx, dh_weights *weights, const dh_model *model, dh_fit_part part);
+
 /* ---- tokenizer_files.c ---------------------------------------------------------------------- */
 
 /* Appends to spec what dh_tokenizer_load takes to load the tokenizer that lies beside
@@ -50,7 +59,11 @@ dh_status dh_tokenizer_beside(dh_ctx *ctx, const char *weights, const char *run_
 /* Copies the files behind spec into a folder, which is created; none for "bytes". */
 dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_dir,
                                   size_t *n_copied);
-/* The file of that name, where there is one; then *n_copied grows. */
+/* Whether a file of this name is one that the loaders read. */
+bool dh_tokenizer_owns_file(const char *name);
+/* The file of that name, where there is one; then *n_copied grows. A symbolic link is followed
+ * within its folder and into the blobs of the same repository of a Hugging Face cache.
+ * errors    DH_EPERM a link to elsewhere: what it points at may be nobody's to pass on */
 dh_status dh_file_copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
                             size_t *n_copied);
 /* The same under another name. */
@@ -71,5 +84,8 @@ dh_status dh_tokenizer_for_transformers(dh_ctx *ctx, const char *spec, const cha
  * generation_config.json, chat templates; and the ids of special tokens into its config.json. */
 dh_status dh_model_keep_files(dh_ctx *ctx, const char *weights, const char *to_dir,
                               size_t *n_files);
+/* Whether a file of this name is one of those, or a tokenizer's: what a model folder that is
+ * replaced loses. */
+bool dh_model_owns_file(const char *name);
 
 #endif

@@ -69,6 +69,21 @@ static bool says_nothing(const json_t *value)
     return json_is_object(value) && json_object_size(value) == 0;
 }
 
+/* PiSSA, OLoRA, CorDA, LoftQ and others take out of the base weights what the adapters begin with:
+ * beside weights as they were published these adapters are of another model. */
+static dh_status check_start(dh_ctx *ctx, const json_t *start)
+{
+    static const char *const harmless[] = {"gaussian", "eva", "orthogonal"};
+    const char *name = json_string_value(start);
+    if (!start || json_is_null(start) || json_is_boolean(start)) return DH_OK;
+    for (size_t i = 0; name && i < DH_COUNTOF(harmless); i++)
+        if (strcmp(name, harmless[i]) == 0) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "\"init_lora_weights\" is \"%.60s\", which changes the base weights as well: "
+                   "save the adapters with PEFT's path_initial_model_for_weight_conversion",
+                   name ? name : "no text");
+}
+
 static dh_status refuse_others(dh_ctx *ctx, const json_t *root)
 {
     static const char *const keys[] = {"use_rslora",
@@ -95,6 +110,7 @@ static dh_status refuse_others(dh_ctx *ctx, const json_t *root)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "\"bias\" is \"%s\": biases are not trained beside adapters (\"none\")",
                        bias);
+    DH_TRY(check_start(ctx, json_object_get(root, "init_lora_weights")));
     for (size_t i = 0; i < DH_COUNTOF(keys); i++)
         if (!says_nothing(json_object_get(root, keys[i])))
             return dh_fail(ctx, DH_EUNSUPPORTED,
@@ -308,10 +324,13 @@ static dh_status read_factors(dh_ctx *ctx, const dh_weights *w, const weight *a,
     /* Stored by columns, W is A^T B^T: rows are those of A's columns. */
     if (turned) {
         DH_TRY(dh_weights_read(ctx, w, a->name, 0, rank, row0, n_rows, true, left, rank));
-        return dh_weights_read(ctx, w, b->name, 0, n_cols, 0, rank, true, right, n_cols);
+        DH_TRY(dh_weights_read(ctx, w, b->name, 0, n_cols, 0, rank, true, right, n_cols));
+    } else {
+        DH_TRY(dh_weights_read(ctx, w, b->name, row0, n_rows, 0, rank, false, left, rank));
+        DH_TRY(dh_weights_read(ctx, w, a->name, 0, rank, 0, n_cols, false, right, n_cols));
     }
-    DH_TRY(dh_weights_read(ctx, w, b->name, row0, n_rows, 0, rank, false, left, rank));
-    return dh_weights_read(ctx, w, a->name, 0, rank, 0, n_cols, false, right, n_cols);
+    DH_TRY(dh_weights_check_finite(ctx, (turned ? a : b)->name, left, n_rows * rank));
+    return dh_weights_check_finite(ctx, (turned ? b : a)->name, right, rank * n_cols);
 }
 
 dh_status dh_adapter_merge(dh_ctx *ctx, const dh_weights *w, const dh_model *model,

@@ -2,6 +2,7 @@
  * region as float32. Nothing is converted before it is asked for. */
 #include "weights_impl.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,13 @@ static const weight *find_in_text_model(const dh_weights *w, const char *name)
     return hit;
 }
 
+static bool is_embedding(const char *name)
+{
+    return strcmp(name, "wte.weight") == 0 || strcmp(name, "model.embed_tokens.weight") == 0;
+}
+
 /* Whole models and their inner part are saved under names that differ by a prefix. */
-static const weight *find_weight(const dh_weights *w, const char *name)
+static const weight *find_stored(const dh_weights *w, const char *name)
 {
     static const char *const prefixes[] = {"transformer.", "model."};
     const weight *hit = find_exact(w, name);
@@ -48,6 +54,17 @@ static const weight *find_weight(const dh_weights *w, const char *name)
             hit = find_exact(w, longer);
     }
     return hit ? hit : find_in_text_model(w, name);
+}
+
+static const weight *find_weight(const dh_weights *w, const char *name)
+{
+    const weight *hit = find_stored(w, name);
+    return hit || !w->tied || !is_embedding(name) ? hit : find_stored(w, "lm_head.weight");
+}
+
+void dh_weights_tie(dh_weights *w)
+{
+    w->tied = true;
 }
 
 static dh_status missing(dh_ctx *ctx, const dh_weights *w, const char *name)
@@ -249,6 +266,15 @@ dh_status dh_weights_read(dh_ctx *ctx, const dh_weights *w, const char *hf_name,
     r.step_j = swapped != transpose ? dst_ld : 1;
     copy_region(t, swapped ? m.rows : m.cols, r, dst);
     atomic_store_explicit(&w->used[t - w->tensors.at], true, memory_order_relaxed);
+    return DH_OK;
+}
+
+dh_status dh_weights_check_finite(dh_ctx *ctx, const char *name, const float *values, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(values[i]))
+            return dh_fail(ctx, DH_EINVAL, "tensor \"%s\" holds %f, which is no trained value", name,
+                           (double)values[i]);
     return DH_OK;
 }
 

@@ -61,6 +61,14 @@ dh_status dh_weights_read(dh_ctx *ctx, const dh_weights *w, const char *hf_name,
                           int64_t n_rows, int64_t col0, int64_t n_cols, bool transpose, float *dst,
                           int64_t dst_ld);
 
+/* That all n values, which are of this tensor, are finite.
+ * errors    DH_EINVAL with the name */
+dh_status dh_weights_check_finite(dh_ctx *ctx, const char *name, const float *values, int64_t n);
+
+/* For a model whose head is its embedding: where the head's tensor alone is stored, it is found
+ * under the embedding's name too. */
+void dh_weights_tie(dh_weights *w);
+
 /* Name of the next tensor never read, NULL at the end; start with *at = 0. Leaves
  * out buffers that older transformers versions saved (attention masks, rotary
  * frequencies) and a head that is bit for bit the embedding. */
@@ -124,18 +132,25 @@ typedef dh_status (*dh_export_fill)(void *user, dh_ctx *ctx, size_t index, int64
 /* Write more files into the folder before it appears; the user of fill. */
 typedef dh_status (*dh_export_more)(void *user, dh_ctx *ctx, const char *dir);
 
+/* Whether a file of this name belongs to the model that is replaced, in addition to config.json,
+ * weights and their index. */
+typedef bool (*dh_export_replaces)(const char *name);
+
 typedef struct dh_export_options {
     dh_dtype dtype;      /* DH_F32 or DH_BF16 */
     int64_t shard_bytes; /* split above this size; 0: DH_EXPORT_SHARD_BYTES */
-    bool replace;        /* an existing model folder (one with config.json) is replaced whole */
+    bool replace;        /* a model folder (one with config.json) is replaced; what else it holds
+                          * stays in it */
     dh_export_more more; /* may be NULL */
+    dh_export_replaces replaces; /* may be NULL */
 } dh_export_options;
 
 /* Write folder `dir` with config.json and model.safetensors, or shards
  * model-00001-of-0000N.safetensors and model.safetensors.index.json. Written
  * beside `dir` and renamed: the folder appears complete or not at all.
  * options   NULL: float32, default shards, refuse an existing folder
- * errors    DH_EINVAL the folder exists; DH_EIO, disk full included; those of fill and more
+ * errors    DH_EINVAL the folder exists, or a value is not finite as it is written; DH_EIO, disk
+ *           full included; those of fill and more
  * cost      holds at most max(16 MiB, one row) of data */
 dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
                             const dh_export_tensor *tensors, size_t n_tensors, dh_export_fill fill,

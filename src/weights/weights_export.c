@@ -1,10 +1,14 @@
 /* A Hugging Face folder from float32 data: config.json, one safetensors file or
  * shards with their index. All of it is written into a folder beside the target,
  * which it then becomes by one rename. */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "weights/weights.h"
@@ -19,6 +23,7 @@ typedef struct export
     size_t n_tensors;
     dh_export_fill fill;
     dh_export_more more;
+    dh_export_replaces replaces;
     void *user;
     dh_dtype dtype;
     int64_t shard_bytes;
@@ -78,6 +83,18 @@ static char *shard_name(const export *x, size_t shard)
 
 /* ---- data --------------------------------------------------------------------------------- */
 
+/* What a trained model has: numbers, which the type that is written holds. */
+static dh_status check_values(dh_ctx *ctx, const export *x, const char *name, const float *values,
+                              int64_t n)
+{
+    DH_TRY(dh_weights_check_finite(ctx, name, values, n));
+    for (int64_t i = 0; x->dtype == DH_BF16 && i < n; i++)
+        if (!isfinite(dh_bf16_to_f32(dh_f32_to_bf16(values[i]))))
+            return dh_fail(ctx, DH_EINVAL, "tensor \"%s\" holds %g, which is too large for bf16",
+                           name, (double)values[i]);
+    return DH_OK;
+}
+
 static dh_status write_tensor(dh_ctx *ctx, export *x, dh_st_writer *w, size_t index)
 {
     const dh_export_tensor *t = &x->tensors[index];
@@ -93,6 +110,7 @@ static dh_status write_tensor(dh_ctx *ctx, export *x, dh_st_writer *w, size_t in
         int64_t n = DH_MIN(step, rows - row);
         /* A vector is one row for the writer, and row 0 of one here. */
         DH_TRY(x->fill(x->user, ctx, index, row, n, x->chunk));
+        DH_TRY(check_values(ctx, x, t->name, x->chunk, n * cols));
         DH_TRY(dh_st_writer_put_f32(ctx, w, t->name, row, n, 0, cols, x->chunk, cols));
     }
     return DH_OK;
@@ -166,54 +184,153 @@ static dh_status write_all(dh_ctx *ctx, export *x, const dh_model *model)
 
 /* ---- the folder ----------------------------------------------------------------------------- */
 
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+/* What goes with a model that is replaced: the files that are written here, and those of which
+ * `replaces` says so. Whatever else lies in its folder is somebody's. */
+static bool is_of_model(const export *x, const char *name)
+{
+    return strcmp(name, "config.json") == 0 || strcmp(name, "model.safetensors.index.json") == 0 ||
+           (strncmp(name, "model", 5) == 0 && ends_with(name, ".safetensors")) ||
+           (x->replaces && x->replaces(name));
+}
+
+static bool holds(const export *x, const char *name)
+{
+    const char *path = dh_arena_printf(x->arena, "%s/%s", x->dir, name);
+    return path && dh_path_exists(path);
+}
+
 /* May the target be written: absent, an empty folder, or a model to be replaced. */
 static dh_status check_target(dh_ctx *ctx, const export *x, bool replace)
 {
+    static const char *const others[][2] = {{DH_ADAPTER_CONFIG, "adapters"},
+                                            {"manifest.json", "a checkpoint"}};
     if (!dh_path_exists(x->dir) || rmdir(x->dir) == 0) return DH_OK;
-    char *config = dh_arena_printf(x->arena, "%s/config.json", x->dir);
-    if (!config) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
     if (!replace)
         return dh_fail(ctx, DH_EINVAL,
                        "%s exists already; --replace replaces a model folder, or choose "
                        "another",
                        x->dir);
-    if (!dh_path_exists(config))
+    if (!holds(x, "config.json"))
         return dh_fail(ctx, DH_EINVAL,
                        "%s is no model folder (it has no config.json) and is not replaced", x->dir);
+    for (size_t i = 0; i < DH_COUNTOF(others); i++)
+        if (holds(x, others[i][0]))
+            return dh_fail(ctx, DH_EINVAL, "%s holds %s (%s), and is not replaced", x->dir,
+                           others[i][1], others[i][0]);
     return DH_OK;
 }
 
-static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to)
+static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to, unsigned flags)
 {
-    if (rename(from, to) == 0) return DH_OK;
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) == 0) return DH_OK;
     return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
 }
 
-static dh_status move_into_place(dh_ctx *ctx, const export *x)
+/* Both folders change their names at once. File systems without that: there is a moment without
+ * `dir`, and both folders lie beside it. */
+static dh_status exchange(dh_ctx *ctx, const export *x, const char *beside)
 {
-    char *old = dh_arena_printf(x->arena, "%s.old-%ld", x->dir, (long)getpid());
-    const char *slash = strrchr(x->dir, '/');
-    char *parent = !slash ? dh_arena_strdup(x->arena, ".")
-                          : dh_arena_printf(x->arena, "%.*s", (int)(slash - x->dir + 1), x->dir);
-    if (!old || !parent) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
-    bool had = dh_path_exists(x->dir);
-    if (had) DH_TRY(rename_to(ctx, x->dir, old));
-    if (rename_to(ctx, x->tmp.path, x->dir) != DH_OK) {
-        if (had && rename(old, x->dir) != 0)
-            dh_log(DH_LOG_ERROR, "the former %s is now %s", x->dir, old);
+    if (renameat2(AT_FDCWD, beside, AT_FDCWD, x->dir, RENAME_EXCHANGE) == 0) return DH_OK;
+    if (errno != EINVAL && errno != ENOSYS)
+        return dh_fail(ctx, DH_EIO, "cannot replace %s: %s", x->dir, strerror(errno));
+    char *third = dh_arena_printf(x->arena, "%s.former", beside);
+    if (!third) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    DH_TRY(rename_to(ctx, x->dir, third, RENAME_NOREPLACE));
+    if (rename_to(ctx, beside, x->dir, 0) == DH_OK) return rename_to(ctx, third, beside, 0);
+    if (rename(third, x->dir) != 0)
+        dh_log(DH_LOG_ERROR, "the former %s is now %s", x->dir, third);
+    return ctx->status;
+}
+
+/* Of the folder that was replaced: the model's files are deleted, the rest goes to where it was. */
+static dh_status clear_entry(dh_ctx *ctx, const export *x, const char *old, const char *name)
+{
+    char *from = dh_arena_printf(x->arena, "%s/%s", old, name);
+    char *to = dh_arena_printf(x->arena, "%s/%s", x->dir, name);
+    if (!from || !to) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    struct stat info;
+    if (lstat(from, &info) == 0 && !S_ISDIR(info.st_mode) &&
+        (is_of_model(x, name) || dh_path_exists(to)))
+        return dh_dir_remove(ctx, from);
+    return rename_to(ctx, from, to, RENAME_NOREPLACE);
+}
+
+/* The names first: entries that go change what readdir gives. */
+static dh_status clear_old(dh_ctx *ctx, const export *x, const char *old)
+{
+    DH_VEC(char *) names = {0};
+    DIR *dir = opendir(old);
+    if (!dir) return dh_fail(ctx, DH_EIO, "cannot open folder %s: %s", old, strerror(errno));
+    dh_status st = DH_OK;
+    for (struct dirent *e; st == DH_OK && (e = readdir(dir));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        char *name = dh_arena_strdup(x->arena, e->d_name);
+        if (!name || !dh_vec_push(&names, name))
+            st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    }
+    closedir(dir);
+    for (size_t i = 0; st == DH_OK && i < names.n; i++) st = clear_entry(ctx, x, old, names.at[i]);
+    dh_vec_fini(&names);
+    if (st == DH_OK && rmdir(old) != 0)
+        st = dh_fail(ctx, DH_EIO, "cannot remove folder %s: %s", old, strerror(errno));
+    return st;
+}
+
+/* From the exchange on the folder beside it is the former one, which nobody may take for leftovers:
+ * it has a name of another kind. A crash leaves `dir` complete, the former model or the new one,
+ * and what is not the model's in it or in that folder. */
+static dh_status replace_dir(dh_ctx *ctx, export *x)
+{
+    char *beside = dh_arena_printf(x->arena, "%s.replaced-%s", x->dir, strrchr(x->tmp.path, '-') + 1);
+    char *path = beside ? strdup(beside) : NULL;
+    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    if (rename_to(ctx, x->tmp.path, beside, RENAME_NOREPLACE) != DH_OK) {
+        free(path);
         return ctx->status;
     }
-    if (had) DH_TRY(dh_dir_remove(ctx, old));
-    return dh_dir_sync(ctx, parent);
+    free(x->tmp.path);
+    x->tmp.path = path;
+    DH_TRY(exchange(ctx, x, beside));
+    free(x->tmp.path);
+    x->tmp.path = NULL;
+    if (clear_old(ctx, x, beside) == DH_OK) return dh_parent_sync(ctx, x->dir);
+    return dh_ctx_while(ctx, "clearing %s, which %s has replaced", beside, x->dir);
+}
+
+static dh_status move_into_place(dh_ctx *ctx, export *x)
+{
+    if (dh_path_exists(x->dir)) return replace_dir(ctx, x);
+    return dh_temporary_commit(ctx, &x->tmp, x->dir);
+}
+
+/* Without trailing slashes; a link to a folder stays one. */
+static dh_status resolve(dh_ctx *ctx, export *x, const char *dir)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    x->dir = dh_arena_printf(x->arena, "%.*s", (int)n, dir);
+    struct stat info;
+    char *target = NULL;
+    if (x->dir && lstat(x->dir, &info) == 0 && S_ISLNK(info.st_mode)) {
+        target = realpath(x->dir, NULL);
+        if (!target)
+            return dh_fail(ctx, DH_EIO, "cannot follow the link %s: %s", x->dir, strerror(errno));
+        x->dir = dh_arena_strdup(x->arena, target);
+        free(target);
+    }
+    return x->dir ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
 }
 
 static dh_status export_to(dh_ctx *ctx, export *x, const char *dir, const dh_model *model,
                            bool replace)
 {
-    size_t n = strlen(dir);
-    while (n > 1 && dir[n - 1] == '/') n--;
-    x->dir = dh_arena_printf(x->arena, "%.*s", (int)n, dir);
-    if (!x->dir) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
+    DH_TRY(resolve(ctx, x, dir));
     DH_TRY(check_target(ctx, x, replace));
     DH_TRY(plan_shards(ctx, x));
     DH_TRY(dh_temporary_dir(ctx, x->dir, &x->tmp));
@@ -236,6 +353,7 @@ dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
                 .n_tensors = n_tensors,
                 .fill = fill,
                 .more = options->more,
+                .replaces = options->replaces,
                 .user = user,
                 .dtype = options->dtype,
                 .shard_bytes = options->shard_bytes ? options->shard_bytes : DH_EXPORT_SHARD_BYTES,
