@@ -1,5 +1,5 @@
 /* Logging to stderr, assertions, time. */
-#include "base/base.h"
+#include "base/printable.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -50,6 +50,7 @@ void dh_log(dh_log_level level, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(line + n, sizeof line - (size_t)n, fmt, args);
     va_end(args);
+    dh_printable(line, sizeof line);
     fprintf(stderr, "%s\n", line); /* one call: lines of several ranks do not mix */
 }
 

@@ -1,5 +1,5 @@
 /* Status names and the error context. */
-#include "dhelix/status.h"
+#include "base/printable.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -45,6 +45,7 @@ dh_status(dh_fail)(dh_ctx *ctx, dh_status status, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(ctx->message, sizeof ctx->message, fmt, args);
     va_end(args);
+    dh_printable(ctx->message, sizeof ctx->message);
     return status;
 }
 
@@ -59,5 +60,6 @@ dh_status(dh_ctx_while)(dh_ctx *ctx, const char *fmt, ...)
     char old[sizeof ctx->message - sizeof where - 16]; /* 16: "while ", ": " and the end */
     snprintf(old, sizeof old, "%.*s", (int)sizeof old - 1, ctx->message);
     snprintf(ctx->message, sizeof ctx->message, "while %s: %s", where, old);
+    dh_printable(ctx->message, sizeof ctx->message);
     return ctx->status;
 }

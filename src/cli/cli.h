@@ -38,6 +38,7 @@ typedef struct dh_cli_option {
     const char *doc;
     double min, max;          /* INT, REAL */
     const char *const *names; /* ENUM: NULL-terminated */
+    bool writes;              /* TEXT: the path of what is written */
 } dh_cli_option;
 
 #define DH_CLI_ANY 9007199254740992.0 /* 2^53: no bound in practice, exact in a double */
@@ -105,6 +106,15 @@ void dh_cli_print_help(const dh_command *command, dh_str *out);
 dh_status dh_cli_misuse(dh_ctx *ctx, dh_cli *cli, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* ---- outputs.c ------------------------------------------------------------------------- */
+
+/* Nothing that an option `writes` names is what the command reads: another word of it, or a file of
+ * a run folder that is one.
+ * errors    DH_EINVAL with both names */
+dh_status dh_cli_check_outputs(dh_ctx *ctx, const dh_cli *cli, const void *args);
+/* The same of one of each (NULL: none). whole: whatever lies in folder `out` is replaced */
+dh_status dh_cli_check_output(dh_ctx *ctx, const char *out, const char *in, bool whole);
+
 /* ---- job.c ----------------------------------------------------------------------------- */
 
 /* The job at path with --set applied, and the number of ranks where it is above 0.
@@ -127,8 +137,15 @@ enum { DH_CLI_INTERRUPTED = 130 }; /* exit code */
 
 /* One JSON document on stdout. Takes the reference; NULL counts as out of memory. */
 dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document);
+/* Bytes as they are: the texts that sample and tokenize give. */
 dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes);
-/* Text of a dh_str; releases it. */
+/* What was printed is written now, or the reason why not is known. */
+dh_status dh_cli_flush(dh_ctx *ctx);
+/* At the end of the program: all of it is. */
+dh_status dh_cli_end_output(dh_ctx *ctx);
+/* A line about the results, on standard error: "dhelix: ...". */
+void dh_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Text of a dh_str, control characters in it as \uXXXX (which JSON reads); releases it. */
 dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text);
 /* The text as a paragraph, wrapped, all lines but the first indented; releases it. */
 void dh_cli_paragraph(dh_str *out, dh_str *text, int indent);

@@ -22,6 +22,7 @@ static const dh_cli_option options[] = {
     {.name = "out",
      .letter = 'o',
      .kind = DH_CLI_TEXT,
+     .writes = true,
      .offset = offsetof(calibrate_args, out),
      .value = "FILE.yaml",
      .doc = "write the cluster, for simulate, plan and tune --cluster FILE.yaml"},

@@ -195,13 +195,21 @@ static dh_status print(dh_ctx *ctx, const dh_cli *cli, const written *w, kept_to
     return dh_cli_print_str(ctx, &text);
 }
 
+static dh_status check_output(dh_ctx *ctx, const dh_cli *cli, const dh_found *found)
+{
+    const char *out = cli->args.at[1];
+    DH_TRY(dh_cli_check_output(ctx, out, found->path.text, true));
+    return dh_cli_check_output(ctx, out, found->base.text, true);
+}
+
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     dh_found found;
     DH_TRY(dh_found_open(ctx, cli->args.at[0], ((const convert_args *)args)->base, &found));
     written w = {0};
     kept_tokenizer tokenizer = {0};
-    dh_status st = collect(ctx, &found.model, &w);
+    dh_status st = check_output(ctx, cli, &found);
+    if (st == DH_OK) st = collect(ctx, &found.model, &w);
     if (st == DH_OK) st = export(ctx, cli, args, &found, &w, &tokenizer);
     if (st == DH_OK) dh_weights_tell_unread(found.weights, &found.model);
     if (st == DH_OK) st = print(ctx, cli, &w, tokenizer);

@@ -21,6 +21,7 @@ typedef struct profile_args {
 static const dh_cli_option options[] = {
     {.name = "out",
      .kind = DH_CLI_TEXT,
+     .writes = true,
      .offset = offsetof(profile_args, out),
      .value = "FILE",
      .doc = "where the profile goes, for the setting `profile`; by default where runs of such a "

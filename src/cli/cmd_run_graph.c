@@ -26,6 +26,7 @@ static const dh_cli_option options[] = {
      .doc = "safetensors file with what the program is given"},
     {.name = "out",
      .kind = DH_CLI_TEXT,
+     .writes = true,
      AT(out),
      .value = "FILE",
      .doc = "safetensors file for what it leaves: NAME where all ranks left the same, else "

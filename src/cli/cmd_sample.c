@@ -148,8 +148,7 @@ static dh_status stream(dh_ctx *ctx, void *self, const char *bytes, size_t n_byt
     bool *begun = self;
     DH_TRY(dh_cli_print(ctx, bytes, n_bytes));
     *begun = *begun || n_bytes > 0;
-    fflush(stdout);
-    return DH_OK;
+    return dh_cli_flush(ctx);
 }
 
 static dh_status collect(dh_ctx *ctx, void *self, const char *bytes, size_t n_bytes)
@@ -181,12 +180,10 @@ static void notice(const dh_cli *cli, const dh_trained *trained, const dh_genera
 {
     if (cli->quiet) return;
     if (r->end == DH_GENERATE_CONTEXT)
-        fprintf(stderr,
-                "dhelix: the text ends because the model's context of %lld tokens is full\n",
-                (long long)trained->session->spec.cache_len);
+        dh_cli_say("the text ends because the model's context of %lld tokens is full",
+                   (long long)trained->session->spec.cache_len);
     if (r->n_new > 1)
-        fprintf(stderr, "dhelix: %lld tokens, %.1f tokens/s\n", (long long)r->n_new,
-                (double)r->n_new / r->new_s);
+        dh_cli_say("%lld tokens, %.1f tokens/s", (long long)r->n_new, (double)r->n_new / r->new_s);
 }
 
 static dh_status generate(dh_ctx *ctx, dh_cli *cli, const sample_args *a, const dh_str *prompt,
@@ -215,7 +212,7 @@ static dh_status generate(dh_ctx *ctx, dh_cli *cli, const sample_args *a, const 
     }
     dh_str_fini(&text);
     DH_TRY(st);
-    fflush(stdout);
+    DH_TRY(dh_cli_flush(ctx));
     notice(cli, trained, &result);
     if (result.end == DH_GENERATE_STOPPED)
         return dh_fail(ctx, DH_EINTERRUPTED, "stopped after %lld tokens", (long long)result.n_new);

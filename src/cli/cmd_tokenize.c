@@ -27,6 +27,7 @@ static const dh_cli_option options[] = {
     {.name = "output",
      .letter = 'o',
      .kind = DH_CLI_TEXT,
+     .writes = true,
      AT(output),
      .value = "FILE",
      .doc = "llm.c token file to write; with --tokenizer chars, FILE.chars.json beside it; with "
@@ -270,10 +271,10 @@ static dh_status report_learned(dh_ctx *ctx, const dh_cli *cli, const tokenize_a
                                                 "output", a->output));
     if (cli->quiet) return DH_OK;
     char took[32];
-    fprintf(stderr, "dhelix: %zu tokens from %zu different words, %s -> %s\n", n, learned->n_words,
-            dh_format_ns(took, sizeof took, seconds * 1e9), a->output);
+    dh_cli_say("%zu tokens from %zu different words, %s -> %s", n, learned->n_words,
+               dh_format_ns(took, sizeof took, seconds * 1e9), a->output);
     if ((int64_t)n < a->train_bpe)
-        fprintf(stderr, "dhelix: the texts have no more pairs that are there twice\n");
+        dh_cli_say("the texts have no more pairs that are there twice");
     return DH_OK;
 }
 
@@ -315,11 +316,10 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
                                                 "output", a->output ? a->output : ""));
     char took[32], rate[32];
     if (!cli->quiet)
-        fprintf(stderr, "dhelix: %lld tokens of a vocabulary of %d, %s, %s tokens/s%s%s\n",
-                (long long)t->tokens, dh_tokenizer_vocab_size(tok),
-                dh_format_ns(took, sizeof took, t->seconds * 1e9),
-                dh_format_count(rate, sizeof rate, speed), a->output ? " -> " : "",
-                a->output ? a->output : "");
+        dh_cli_say("%lld tokens of a vocabulary of %d, %s, %s tokens/s%s%s", (long long)t->tokens,
+                   dh_tokenizer_vocab_size(tok), dh_format_ns(took, sizeof took, t->seconds * 1e9),
+                   dh_format_count(rate, sizeof rate, speed), a->output ? " -> " : "",
+                   a->output ? a->output : "");
     return DH_OK;
 }
 

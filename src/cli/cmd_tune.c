@@ -115,6 +115,7 @@ static const dh_cli_option options[] = {
          "high and count), or by the job's data"},
     {.name = "write",
      .kind = DH_CLI_TEXT,
+     .writes = true,
      .offset = offsetof(tune_args, write),
      .value = "FILE",
      .doc = "write the best as a complete job file"},

@@ -3,7 +3,6 @@
  * Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an MPI process for want of others, 130
  * interrupted.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,8 +122,8 @@ int main(int argc, char **argv)
     dh_json_watch_memory();
     add_devices();
     dh_status st = dispatch(&ctx, &cli, argc, argv);
-    if (fflush(stdout) != 0 && st == DH_OK)
-        st = dh_fail(&ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));
+    const dh_status ended = dh_cli_end_output(&ctx);
+    if (st == DH_OK) st = ended;
     if (st != DH_OK) fprintf(stderr, "dhelix: error: %s\n", ctx.message);
     return exit_code(&cli, st);
 }

@@ -238,7 +238,8 @@ dh_status dh_cli_parse(dh_ctx *ctx, dh_cli *cli, int argc, char **argv, void *ar
             DH_TRY(push(ctx, &cli->args, argv[at]));
         if (cli->help) return DH_OK; /* whatever else is wrong */
     }
-    return check_args(ctx, cli);
+    DH_TRY(check_args(ctx, cli));
+    return dh_cli_check_outputs(ctx, cli, args);
 }
 
 void dh_cli_fini(dh_cli *cli, void *args)

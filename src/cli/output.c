@@ -2,12 +2,14 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/json_text.h"
+#include "base/printable.h"
 #include "cli/cli.h"
 
 dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes)
@@ -15,6 +17,34 @@ dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes)
     if (n_bytes > 0 && fwrite(text, 1, n_bytes, stdout) != n_bytes)
         return dh_fail(ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));
     return DH_OK;
+}
+
+dh_status dh_cli_flush(dh_ctx *ctx)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return DH_OK;
+    return dh_fail(ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));
+}
+
+/* A network file system tells of a full disk when the file is closed. What a buffer has lost is
+ * known from the stream alone, which does not keep the reason. */
+dh_status dh_cli_end_output(dh_ctx *ctx)
+{
+    const bool lost = ferror(stdout);
+    errno = 0;
+    if (fclose(stdout) == 0 && !lost) return DH_OK;
+    return dh_fail(ctx, DH_EIO, "cannot write to standard output%s%s", errno ? ": " : "",
+                   errno ? strerror(errno) : "");
+}
+
+void dh_cli_say(const char *fmt, ...)
+{
+    char line[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    dh_printable(line, sizeof line);
+    fprintf(stderr, "dhelix: %s\n", line);
 }
 
 /* Lines of more than WIDEST are hard to follow, however wide the terminal is. */
@@ -34,6 +64,7 @@ void dh_cli_paragraph(dh_str *out, dh_str *text, int indent)
 
 dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text)
 {
+    dh_str_printable(text);
     dh_status st = text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the output")
                                 : dh_cli_print(ctx, text->text, text->len);
     dh_str_fini(text);

@@ -2,6 +2,7 @@
  * type_rows; nothing else knows how a type is stored. */
 #include "base/base.h"
 #include "base/json_text.h"
+#include "base/printable.h"
 #include "settings.h"
 
 #include <math.h>
@@ -262,17 +263,23 @@ static void print_enum(const dh_job *job, const dh_setting *s, dh_str *out)
 
 /* ---- text and paths ------------------------------------------------------------------------- */
 
-/* YAML double-quoted: any text comes back as it was. */
+/* YAML double-quoted: any text comes back as it was. Line breaks of Unicode (U+0085, U+2028, U+2029)
+ * would be folded to blanks. */
 static void print_quoted(const char *text, dh_str *out)
 {
+    uint32_t code;
     dh_str_append(out, "\"", 1);
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+    for (const char *p = text; *p; p++) {
+        const size_t n = dh_control_at(p, &code);
         if (*p == '"' || *p == '\\')
             dh_str_printf(out, "\\%c", *p);
-        else if (*p < 0x20 || *p == 0x7f)
-            dh_str_printf(out, "\\x%02x", *p);
+        else if (*p == '\n' || *p == '\t' || n == 1)
+            dh_str_printf(out, "\\x%02x", (unsigned char)*p);
+        else if (n > 1)
+            dh_str_printf(out, "\\u%04x", code);
         else
-            dh_str_append(out, (const char *)p, 1);
+            dh_str_append(out, p, 1);
+        if (n > 1) p += n - 1;
     }
     dh_str_append(out, "\"", 1);
 }

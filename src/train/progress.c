@@ -1,5 +1,6 @@
 /* Progress on stderr. */
 #include "train/progress.h"
+#include "base/printable.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -119,9 +120,11 @@ void dh_progress_note(dh_progress *p, const char *fmt, ...)
     clear_line(p);
     va_list args;
     va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
+    char line[1024];
+    vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    fputc('\n', stderr);
+    dh_printable(line, sizeof line);
+    fprintf(stderr, "%s\n", line);
 }
 
 void dh_progress_end(dh_progress *p)

@@ -18,6 +18,8 @@
 #include "train/switch.h"
 #include "weights/checkpoint.h"
 
+enum { DH_MEASURED_STEPS = 1 << 16 }; /* the speeds that are kept, of however many steps */
+
 /* What all ranks do together in a step. */
 typedef struct dh_step_work {
     int64_t tokens; /* with a target */
@@ -55,7 +57,7 @@ struct dh_run {
     int64_t sent_bytes[DH_N_ENGINE]; /* that this rank's last step put on each link */
     double gemm_peak;                /* FLOP/s of all ranks; 0: not measured; on rank 0 */
     int64_t slowest_step_ns;         /* of this run; 0: none yet */
-    double *step_tokens_per_s;       /* of this run's steps, for the median */
+    double *step_tokens_per_s;       /* of this run's last steps, for the median */
     size_t n_measured;
     double *op_ns;                  /* by operator type, summed over the steps measured */
     dh_timeline times, total_times; /* of the last step; of all but the first. Rank 0 of several */

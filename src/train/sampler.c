@@ -8,9 +8,10 @@
 dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab, double temperature,
                           int64_t top_k, double top_p, uint64_t seed)
 {
-    if (!(temperature >= 0))
+    if (!(temperature >= 0) || !isfinite(temperature))
         return dh_fail(ctx, DH_EINVAL, "temperature is %g; it must be 0 (greedy) or more",
                        temperature);
+    if (!isfinite(top_p)) return dh_fail(ctx, DH_EINVAL, "top-p is %g; it must be a number", top_p);
     if (top_k < 0)
         return dh_fail(ctx, DH_EINVAL, "top-k is %lld; it must be 0 (off) or more",
                        (long long)top_k);

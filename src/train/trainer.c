@@ -48,7 +48,7 @@ static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     DH_TRY(create_session(ctx, run));
     DH_TRY(dh_saver_open(ctx, run));
     run->flops_per_token = dh_model_flops_per_token(&job->model, job->seq_len);
-    run->step_tokens_per_s = calloc((size_t)job->steps + 1, sizeof *run->step_tokens_per_s);
+    run->step_tokens_per_s = calloc(DH_MEASURED_STEPS, sizeof *run->step_tokens_per_s);
     run->op_ns = calloc(DH_N_OP_TYPE, sizeof *run->op_ns);
     if (!run->step_tokens_per_s || !run->op_ns)
         return dh_fail(ctx, DH_ENOMEM, "out of memory for step times");
@@ -283,7 +283,7 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     run->in_step = false;
     if (run->n_measured > 0 && !run->session->switched) /* the first step warms caches up */
         dh_run_add_operator_times(run, run->session->train, run->session->train_exec);
-    run->step_tokens_per_s[run->n_measured++] = (double)run->work.tokens / seconds;
+    run->step_tokens_per_s[run->n_measured++ % DH_MEASURED_STEPS] = (double)run->work.tokens / seconds;
     run->all_tokens += run->work.tokens;
     run->all_documents += run->work.documents;
     run->all_padding += run->work.padding;
@@ -431,8 +431,9 @@ static int by_value(const void *x, const void *y)
 /* Median over the steps of this run but the first few, which warm up. */
 static double median_tokens_per_s(dh_run *run)
 {
-    size_t skip = run->n_measured > 10 ? 3 : run->n_measured > 2 ? 1 : 0;
-    size_t n = run->n_measured - skip;
+    const size_t n_kept = DH_MIN(run->n_measured, (size_t)DH_MEASURED_STEPS);
+    const size_t skip = n_kept < run->n_measured ? 0 : n_kept > 10 ? 3 : n_kept > 2 ? 1 : 0;
+    const size_t n = n_kept - skip;
     if (n == 0) return 0;
     qsort(run->step_tokens_per_s + skip, n, sizeof(double), by_value);
     return run->step_tokens_per_s[skip + n / 2];
