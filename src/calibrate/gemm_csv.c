@@ -280,7 +280,7 @@ static dh_status read_took(const reader *r, column c, double flops, double *ns)
     if (!dh_parse_f64(cell_of(r, c), &value) || !measured_is_number(value))
         return not_a_number(r, c);
     *ns = c == RATE ? flops / (value * r->unit[c]) : value * r->unit[c];
-    return measured_is_number(*ns) ? DH_OK : not_a_number(r, c);
+    return measured_is_time(*ns) ? DH_OK : not_a_number(r, c);
 }
 
 /* TUNING: rates and times are printed with three digits or more. */

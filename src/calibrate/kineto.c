@@ -52,7 +52,7 @@ static dh_status collect(const measured_file *f, const json_t *events, kernels *
             ok = kernels_add_op(k, event, name);
         else if (strcmp(category, "cuda_runtime") == 0 || strcmp(category, "cuda_driver") == 0)
             ok = add_start(k, event, args);
-        else if (strcmp(category, "kernel") == 0 && is_nccl(name) && measured_is_number(ns))
+        else if (strcmp(category, "kernel") == 0 && is_nccl(name) && measured_is_time(ns))
             ok = kernels_add_call(k, args, name, ns, f->m->node_devices);
         if (!ok) return measured_no_memory(f);
     }
@@ -142,7 +142,7 @@ static dh_status time_ops(const measured_file *f, const json_t *events, kernels 
     {
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
         if (strcmp(text_of(event, "cat"), "kernel") != 0 || is_nccl(text_of(event, "name")) ||
-            !measured_is_number(ns))
+            !measured_is_time(ns))
             continue;
         kernel_op *op = op_of_kernel(k, json_object_get(event, "args"));
         if (op) op->is.ns += ns;

@@ -128,6 +128,11 @@ static inline bool measured_is_number(double value)
 {
     return value > 0 && value < 1e18;
 }
+/* Nothing is done in less than a nanosecond. */
+static inline bool measured_is_time(double ns)
+{
+    return ns >= 1 && ns < 1e18;
+}
 /* A kernel of a trace: a GEMM, attention or a norm. */
 dh_status measured_add_kernel(const measured_file *file, const dh_measured_kernel *kernel);
 /* By any of the names that files have for it ("fp16", "c10::BFloat16"); false: neither float32 nor

@@ -201,7 +201,7 @@ static dh_status read_row(reader *r, words *w)
     const int busbw = find_word(&r->heading, "busbw") - shift;
     if (shift < 0 || time < 3 || !dh_parse_f64(w->at[0], &row.bytes) ||
         !dh_parse_f64(w->at[time], &row.us) || !(row.bytes == 0 || measured_is_number(row.bytes)) ||
-        !measured_is_number(row.us * 1e3) || !dh_parse_f64(w->at[algbw], &row.algbw) ||
+        !measured_is_time(row.us * 1e3) || !dh_parse_f64(w->at[algbw], &row.algbw) ||
         (busbw > time && !dh_parse_f64(w->at[busbw], &row.busbw)))
         return dh_fail(f->ctx, DH_EFORMAT,
                        "%s:%d: a row as the heading has it is wanted: a size in bytes first, and a "

@@ -78,7 +78,7 @@ static dh_status read_row(nccl_output *o, const json_t *result)
     double wrong = 0;
     if (json_is_null(times)) times = json_object_get(result, "in_place");
     if (!number_of(result, "size", &row.bytes) || !number_of(times, "time", &row.us) ||
-        row.bytes < 0 || !measured_is_number(row.us * 1e3))
+        row.bytes < 0 || !measured_is_time(row.us * 1e3))
         return wanted(f, 1,
                       "each of \"results\" has \"size\" in bytes, and \"time\" in us in "
                       "\"out_of_place\" (not \"cpu_time\", which option -C gives)");
@@ -129,7 +129,7 @@ static dh_status read_object(const measured_file *f, int32_t line, const json_t 
     const int64_t ranks = count_of(object, "gpus", 0);
     if (count_of(object, "inPlace", 0) != 0) return DH_OK;
     if (!*name || ranks < 1 || ranks > 1 << 20 || !number_of(object, "size", &row.bytes) ||
-        !number_of(object, "time", &row.us) || row.bytes < 0 || !measured_is_number(row.us * 1e3))
+        !number_of(object, "time", &row.us) || row.bytes < 0 || !measured_is_time(row.us * 1e3))
         return wanted(f, line,
                       "\"name\", \"gpus\", \"size\" in bytes and \"time\" in us are wanted, "
                       "as rccl-tests writes them");

@@ -230,7 +230,8 @@ const dh_command dh_command_convert = {
         "tokenizer files, generation_config.json, chat templates and the ids of special tokens.\n"
         "Of a tokenizer Transformers reads the same ids: bytes and characters become a\n"
         "tokenizer.json, and a tokenizer_config.json is written where there is none.\n"
-        "What `dhelix eval` refuses is not written: a tensor or factor that is missing, of another\n"
+        "What `dhelix eval` refuses is not written: a tensor or factor that is missing, of "
+        "another\n"
         "shape, not finite. Files are not copied through links that leave the model's folder.\n"
         "OUT appears complete or not at all.\n",
     .min_args = 2,

@@ -273,8 +273,7 @@ static dh_status report_learned(dh_ctx *ctx, const dh_cli *cli, const tokenize_a
     char took[32];
     dh_cli_say("%zu tokens from %zu different words, %s -> %s", n, learned->n_words,
                dh_format_ns(took, sizeof took, seconds * 1e9), a->output);
-    if ((int64_t)n < a->train_bpe)
-        dh_cli_say("the texts have no more pairs that are there twice");
+    if ((int64_t)n < a->train_bpe) dh_cli_say("the texts have no more pairs that are there twice");
     return DH_OK;
 }
 

@@ -43,8 +43,8 @@ static bool spoils(const char *in, const char *out, bool whole)
 {
     if (same_file(in, out)) return true;
     char *from = realpath(in, NULL), *to = realpath(out, NULL);
-    const bool part = from && to && !(dh_path_is_dir(from) && dh_path_is_dir(to)) &&
-                      is_part(from, to, whole);
+    const bool part =
+        from && to && !(dh_path_is_dir(from) && dh_path_is_dir(to)) && is_part(from, to, whole);
     free(from);
     free(to);
     return part;
@@ -54,8 +54,8 @@ dh_status dh_cli_check_output(dh_ctx *ctx, const char *out, const char *in, bool
 {
     if (!out || !in || !spoils(in, out, whole)) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
-                   "%s is read, and writing %s would overwrite it: give the output another name", in,
-                   out);
+                   "%s is read, and writing %s would overwrite it: give the output another name",
+                   in, out);
 }
 
 /* A word, or the value of KEY=VALUE. */

@@ -263,8 +263,8 @@ static void print_enum(const dh_job *job, const dh_setting *s, dh_str *out)
 
 /* ---- text and paths ------------------------------------------------------------------------- */
 
-/* YAML double-quoted: any text comes back as it was. Line breaks of Unicode (U+0085, U+2028, U+2029)
- * would be folded to blanks. */
+/* YAML double-quoted: any text comes back as it was. Line breaks of Unicode (U+0085, U+2028,
+ * U+2029) would be folded to blanks. */
 static void print_quoted(const char *text, dh_str *out)
 {
     uint32_t code;

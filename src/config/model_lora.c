@@ -192,9 +192,10 @@ dh_status dh_model_check_lora(dh_ctx *ctx, const dh_model *m)
     if (m->lora.rank == 0) return DH_OK;
     const double scale = dh_model_lora_scale(m);
     if (!(scale >= FLT_MIN && scale <= FLT_MAX))
-        return dh_fail(ctx, DH_EINVAL,
-                       "lora.alpha %g / rank %lld scales adapters by %g, which float32 does not hold",
-                       m->lora.alpha, (long long)m->lora.rank, scale);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "lora.alpha %g / rank %lld scales adapters by %g, which float32 does not hold",
+            m->lora.alpha, (long long)m->lora.rank, scale);
     while (next_name(&at, &name, &n)) {
         if (is_known(m, name, n)) continue;
         dh_str names = DH_STR_INIT;

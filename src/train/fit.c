@@ -1,5 +1,5 @@
-/* Whether weights are those of a model: each tensor there, of the shape and a type that can be read,
- * and no factor of an adapter too many. Whoever opens a model asks here before using it. */
+/* Whether weights are those of a model: each tensor there, of the shape and a type that can be
+ * read, and no factor of an adapter too many. Whoever opens a model asks here before using it. */
 #include <string.h>
 
 #include "train/tensors.h"
@@ -8,10 +8,11 @@
 /* What quantised files hold beside a weight, without which it means something else. */
 static bool is_of_quantised(const char *name)
 {
-    static const char *const parts[] = {
-        "weight_scale", "weight_scale_inv", "weight_zero_point", "weight_packed", "weight_shape",
-        "qweight",      "qzeros",           "scales",            "g_idx",         "SCB",
-        "absmax",       "quant_map",        "nested_absmax",     "input_scale",   "weight_format"};
+    static const char *const parts[] = {"weight_scale",  "weight_scale_inv", "weight_zero_point",
+                                        "weight_packed", "weight_shape",     "qweight",
+                                        "qzeros",        "scales",           "g_idx",
+                                        "SCB",           "absmax",           "quant_map",
+                                        "nested_absmax", "input_scale",      "weight_format"};
     const char *dot = strrchr(name, '.');
     for (size_t i = 0; dot && i < DH_COUNTOF(parts); i++)
         if (strcmp(dot + 1, parts[i]) == 0) return true;
@@ -48,8 +49,8 @@ static dh_status refuse_others(dh_ctx *ctx, const dh_weights *weights,
 static dh_status expect_all(dh_ctx *ctx, const dh_weights *weights, const dh_tensor_shapes *list)
 {
     for (size_t i = 0; i < list->n; i++)
-        DH_TRY(dh_weights_expect(ctx, weights, list->at[i].name, list->at[i].ndim,
-                                 list->at[i].shape));
+        DH_TRY(
+            dh_weights_expect(ctx, weights, list->at[i].name, list->at[i].ndim, list->at[i].shape));
     return DH_OK;
 }
 
@@ -78,6 +79,5 @@ static dh_status fit_adapters(dh_ctx *ctx, const dh_model *model, const dh_weigh
 dh_status dh_weights_fit(dh_ctx *ctx, dh_weights *weights, const dh_model *model, dh_fit_part part)
 {
     if (part != DH_FIT_ADAPTERS) DH_TRY(fit_base(ctx, model, weights));
-    return part == DH_FIT_BASE || model->lora.rank == 0 ? DH_OK
-                                                        : fit_adapters(ctx, model, weights);
+    return part == DH_FIT_BASE || model->lora.rank == 0 ? DH_OK : fit_adapters(ctx, model, weights);
 }

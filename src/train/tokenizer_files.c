@@ -87,8 +87,7 @@ static bool may_follow(const char *target, const char *dir)
     static const char blobs[] = "/blobs/";
     const size_t n = cached_repository(dir);
     return lies_in(target, dir, strlen(dir)) ||
-           (n > 0 && lies_in(target, dir, n) &&
-            strncmp(target + n, blobs, sizeof blobs - 1) == 0);
+           (n > 0 && lies_in(target, dir, n) && strncmp(target + n, blobs, sizeof blobs - 1) == 0);
 }
 
 /* A file of a model folder may be a link to a secret that whoever made the folder cannot read. */

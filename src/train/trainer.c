@@ -283,7 +283,8 @@ static dh_status train_step(dh_ctx *ctx, dh_run *run, bool *went_back)
     run->in_step = false;
     if (run->n_measured > 0 && !run->session->switched) /* the first step warms caches up */
         dh_run_add_operator_times(run, run->session->train, run->session->train_exec);
-    run->step_tokens_per_s[run->n_measured++ % DH_MEASURED_STEPS] = (double)run->work.tokens / seconds;
+    run->step_tokens_per_s[run->n_measured++ % DH_MEASURED_STEPS] =
+        (double)run->work.tokens / seconds;
     run->all_tokens += run->work.tokens;
     run->all_documents += run->work.documents;
     run->all_padding += run->work.padding;

@@ -243,8 +243,7 @@ static dh_status exchange(dh_ctx *ctx, const export *x, const char *beside)
     if (!third) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
     DH_TRY(rename_to(ctx, x->dir, third, RENAME_NOREPLACE));
     if (rename_to(ctx, beside, x->dir, 0) == DH_OK) return rename_to(ctx, third, beside, 0);
-    if (rename(third, x->dir) != 0)
-        dh_log(DH_LOG_ERROR, "the former %s is now %s", x->dir, third);
+    if (rename(third, x->dir) != 0) dh_log(DH_LOG_ERROR, "the former %s is now %s", x->dir, third);
     return ctx->status;
 }
 
@@ -287,7 +286,8 @@ static dh_status clear_old(dh_ctx *ctx, const export *x, const char *old)
  * and what is not the model's in it or in that folder. */
 static dh_status replace_dir(dh_ctx *ctx, export *x)
 {
-    char *beside = dh_arena_printf(x->arena, "%s.replaced-%s", x->dir, strrchr(x->tmp.path, '-') + 1);
+    char *beside =
+        dh_arena_printf(x->arena, "%s.replaced-%s", x->dir, strrchr(x->tmp.path, '-') + 1);
     char *path = beside ? strdup(beside) : NULL;
     if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
     if (rename_to(ctx, x->tmp.path, beside, RENAME_NOREPLACE) != DH_OK) {

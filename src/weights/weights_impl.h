@@ -32,7 +32,7 @@ struct dh_weights {
     atomic_bool *used; /* [tensors.n], once all are added */
     DH_VEC(dh_safetensors *) shards;
     dh_map map; /* of a .bin file */
-    bool tied; /* dh_weights_tie */
+    bool tied;  /* dh_weights_tie */
     bool has_model;
     dh_model model; /* from a .bin header */
 };

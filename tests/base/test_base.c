@@ -1,5 +1,7 @@
 #include "dh_test.h"
 
+#include "base/printable.h"
+
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -208,6 +210,46 @@ static void words_wrap_behind_their_indent(void **state)
     dh_str_fini(&out);
 }
 
+static void controls_are_shown(void **state)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {{"plain", "plain"},
+                 {"two\nlines\tand tab", "two\nlines\tand tab"},
+                 {"\x1b]0;title\x07", "\\u001b]0;title\\u0007"},
+                 {"del\x7f", "del\\u007f"},
+                 {"c1 \xc2\x9b"
+                  "2J \xc2\x85",
+                  "c1 \\u009b2J \\u0085"},
+                 {"a\xe2\x80\xa8"
+                  "b\xe2\x80\xa9",
+                  "a\\u2028b\\u2029"},
+                 {"\xe2\x80\xaetxt.exe\xe2\x81\xa6", "\\u202etxt.exe\\u2066"},
+                 {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+                 {"cut \xe2\x80", "cut \xe2\x80"},
+                 {"\xff\x9b", "\xff\x9b"}};
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        char text[64];
+        dh_str str = DH_STR_INIT;
+        dh_ctx ctx = DH_CTX_INIT;
+        snprintf(text, sizeof text, "%s", cases[i].text);
+        dh_printable(text, sizeof text);
+        assert_string_equal(text, cases[i].want);
+        dh_str_printf(&str, "%s", cases[i].text);
+        dh_str_printable(&str);
+        assert_string_equal(str.text, cases[i].want);
+        dh_str_fini(&str);
+        dh_fail(&ctx, DH_EINVAL, "%s", cases[i].text);
+        assert_string_equal(ctx.message, cases[i].want);
+    }
+    for (size_t cap = 1; cap < 20; cap++) { /* cut, never beyond its end */
+        char text[20] = "";
+        memset(text, 0x1b, cap - 1);
+        dh_printable(text, cap);
+        assert_true(strlen(text) < cap && !strchr(text, 0x1b));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +264,7 @@ int main(void)
         cmocka_unit_test(writers_do_not_meet),
         cmocka_unit_test(numbers_are_written_as_people_do),
         cmocka_unit_test(words_wrap_behind_their_indent),
+        cmocka_unit_test(controls_are_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,8 @@
 . tests/cli/lib.sh "$1"
 text=$PWD/examples/data/tinyshakespeare.txt
 
-# Weights that are not finite: sampling and evaluation say so in place of a text and of nan.
+# Weights that are not finite, or give what is not: sampling and evaluation say so in place of a text
+# and of nan.
 mkdir "$tmp/poisoned"
 cp tests/data/weights/tiny-random-gpt2/config.json tests/data/weights/tiny-random-gpt2/model.safetensors "$tmp/poisoned"
 size=$(stat -c %s "$tmp/poisoned/model.safetensors")
@@ -12,14 +13,16 @@ put() { # offset from the end, bytes
 put 4 '\000\000\300\177' # nan
 for how in --greedy '--temperature 1' '--top-k 3' '--temperature 1e-40'; do
     # shellcheck disable=SC2086
-    fails 1 'is nan' "$dhelix" sample "$tmp/poisoned" --tokenizer bytes --prompt a --tokens 5 $how
+    fails 1 'holds nan' "$dhelix" sample "$tmp/poisoned" --tokenizer bytes --prompt a --tokens 5 $how
 done
 for how in '' --json; do
     # shellcheck disable=SC2086
-    fails 1 'non-finite' "$dhelix" eval "$tmp/poisoned" --tokenizer bytes --data "$text" --seq 32 --batches 1 $how
+    fails 1 'holds nan' "$dhelix" eval "$tmp/poisoned" --tokenizer bytes --data "$text" --seq 32 --batches 1 $how
     same "$(cat "$tmp/out")" '' 'no result is printed'
 done
 put 4 '\000\000\200\177' # inf
+fails 1 'holds inf' "$dhelix" eval "$tmp/poisoned" --tokenizer bytes --data "$text" --seq 32 --batches 1
+put 4 '\377\377\177\177' # 3.4e38
 fails 1 'there is nothing to draw from' "$dhelix" sample "$tmp/poisoned" --tokenizer bytes --prompt a --tokens 5
 same "$(wc -l <"$tmp/out")" 1 'the text that was begun ends its line before the message'
 fails 1 'non-finite' "$dhelix" eval "$tmp/poisoned" --tokenizer bytes --data "$text" --seq 32 --batches 1

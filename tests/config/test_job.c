@@ -384,6 +384,17 @@ static void print_parses_back(void **state)
         assert_print_parses_back(j);
         dh_job_destroy(j);
     }
+    const char *breaks[] = {"data.text_field=a\xc2\x85"
+                            "b\xe2\x80\xa8"
+                            "c\xe2\x80\xa9"
+                            "d\xef\xbb\xbf"
+                            "e\xc2\x9b"
+                            "f\x7fg \xe2\x80\xae",
+                            "out=\xe2\x80\xa8"};
+    dh_job *b = job_with("{}", breaks, DH_COUNTOF(breaks));
+    assert_string_equal(b->out_dir, "\xe2\x80\xa8");
+    assert_print_parses_back(b);
+    dh_job_destroy(b);
     const char *sets[] = {"data.text_field=a \"quoted\" \\ # text:\twith\x01 controls \xc3\xa9",
                           "data.train=[\"x y\", 'null', '~']",
                           "train.init_from=null",
