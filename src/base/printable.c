@@ -20,13 +20,12 @@ size_t dh_control_at(const char *text, uint32_t *code)
     const unsigned char *p = (const unsigned char *)text;
     size_t n = 1;
     *code = p[0];
-    if (p[0] >= 0xc0 && (p[1] & 0xc0) == 0x80) {
+    if (p[0] >= 0xc2 && p[0] < 0xe0 && (p[1] & 0xc0) == 0x80) {
         n = 2;
         *code = (p[0] & 0x1fu) << 6 | (p[1] & 0x3fu);
-        if (p[0] >= 0xe0 && (p[2] & 0xc0) == 0x80) {
-            n = 3;
-            *code = (p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
-        }
+    } else if ((p[0] & 0xf0) == 0xe0 && (p[1] & 0xc0) == 0x80 && (p[2] & 0xc0) == 0x80) {
+        n = 3;
+        *code = (p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
     } else if (p[0] >= 0x80) {
         return 0; /* no character: terminals show that as such */
     }

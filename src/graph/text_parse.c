@@ -176,19 +176,16 @@ static dh_status read_size(reader *r, const char *what, int64_t max, int64_t *va
                    (long long)max);
 }
 
-/* Factors, shares and frequencies: as float32 computes them, neither nothing nor beyond all. */
 static dh_status read_f64(reader *r, const char *what, double *value)
 {
-    static const double least = 1e-30, most = 1e30;
     char word[MAX_WORD];
     place where;
     DH_TRY(read_word(r, what, word, &where));
     const bool is_share = strcmp(what, "dropout") == 0;
-    if (dh_parse_f64(word, value) &&
-        (*value == 0 || (*value >= least && (is_share ? *value < 1 : *value <= most))))
+    if (dh_parse_f64(word, value) && isfinite(*value) && (!is_share || (*value >= 0 && *value < 1)))
         return DH_OK;
-    return fail_at(r, where, "%s is '%s'; it must be 0, or from %g to %s", what, word, least,
-                   is_share ? "below 1" : "1e30");
+    return fail_at(r, where, "%s is '%s'; it must be %s", what, word,
+                   is_share ? "from 0 to below 1" : "a finite number");
 }
 
 static dh_status read_dtype(reader *r, dh_dtype *dtype)

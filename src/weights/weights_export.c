@@ -276,6 +276,7 @@ static dh_status clear_old(dh_ctx *ctx, const export *x, const char *old)
     closedir(dir);
     for (size_t i = 0; st == DH_OK && i < names.n; i++) st = clear_entry(ctx, x, old, names.at[i]);
     dh_vec_fini(&names);
+    if (st == DH_OK) st = dh_dir_sync(ctx, x->dir); /* before the old one goes */
     if (st == DH_OK && rmdir(old) != 0)
         st = dh_fail(ctx, DH_EIO, "cannot remove folder %s: %s", old, strerror(errno));
     return st;
@@ -299,7 +300,9 @@ static dh_status replace_dir(dh_ctx *ctx, export *x)
     DH_TRY(exchange(ctx, x, beside));
     free(x->tmp.path);
     x->tmp.path = NULL;
-    if (clear_old(ctx, x, beside) == DH_OK) return dh_parent_sync(ctx, x->dir);
+    dh_status st = dh_parent_sync(ctx, x->dir);
+    if (st == DH_OK) st = clear_old(ctx, x, beside);
+    if (st == DH_OK) return dh_parent_sync(ctx, x->dir);
     return dh_ctx_while(ctx, "clearing %s, which %s has replaced", beside, x->dir);
 }
 

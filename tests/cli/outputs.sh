@@ -103,7 +103,7 @@ for value in nan -nan inf; do
     fails 2 '--top-p' "$dhelix" sample $weights/tiny-mistral --tokenizer bytes --top-p $value
     fails 2 '--temperature' "$dhelix" sample $weights/tiny-mistral --tokenizer bytes --temperature $value
 done
-for value in -1 1 nan inf 1e-308 1e308 -0.5; do
+for value in -1 1 nan inf 1e308 -0.5 -1e-308; do
     sed "s/dropout=0.1/dropout=$value/" examples/programs/mlp_tp.graph >"$tmp/drop.graph"
     fails 1 'dropout' "$dhelix" run-graph "$tmp/drop.graph" --ranks 2 --inputs examples/programs/mlp_tp.safetensors
 done

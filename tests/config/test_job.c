@@ -391,7 +391,7 @@ static void print_parses_back(void **state)
                             "e\xc2\x9b"
                             "f\x7fg \xe2\x80\xae",
                             "out=\xe2\x80\xa8"};
-    dh_job *b = job_with("{}", breaks, DH_COUNTOF(breaks));
+    dh_job *b = job_with("model: {preset: gpt2, vocab: auto}\n", breaks, DH_COUNTOF(breaks));
     assert_string_equal(b->out_dir, "\xe2\x80\xa8");
     assert_print_parses_back(b);
     dh_job_destroy(b);

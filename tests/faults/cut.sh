@@ -17,6 +17,7 @@ disk=$tmp/disk found=$tmp/found
 run_and_cut() { # command...
     rm -rf "$disk" "$tmp/state" "$tmp/cuts"
     mkdir "$disk" "$tmp/state" "$tmp/cuts"
+    [ ! -e "$tmp/before" ] || cp -r "$tmp/before/." "$disk"
     env DH_CUT_ROOT="$disk" DH_CUT_STATE="$tmp/state" DH_CUT_OUT="$tmp/cuts" DH_CUT_REPORT="$tmp/report" \
         LD_PRELOAD="$library" "$@" <"$stdin" >"$tmp/out" 2>"$tmp/err"
     same $? 0 "exit code of $1 $2"
@@ -68,7 +69,30 @@ at_any_moment tokenize whole_or_nothing "$dhelix" tokenize --tokenizer bytes "$t
 rm "$tmp/made"
 ok "$dhelix" convert "$tmp/whole" "$tmp/made"
 at_any_moment convert whole_or_nothing "$dhelix" convert "$tmp/whole" "$disk/made"
-rm -r "$tmp/made"
+# A model that is replaced: the former or the new one, whole, and what is not the model's in its
+# folder or in the one beside it.
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/former" --set train.seed=5 --set train.steps=1
+mkdir "$tmp/before"
+ok "$dhelix" convert "$tmp/former" "$tmp/before/made"
+mkdir "$tmp/before/made/.git"
+echo theirs >"$tmp/before/made/.git/one"
+echo mine >"$tmp/before/made/notes"
+model_of() { cat "$1/config.json" "$1/model.safetensors" 2>&1 | cksum; }
+former=$(model_of "$tmp/before/made") new=$(model_of "$tmp/made")
+old_or_new() {
+    local now
+    now=$(model_of "$found/made")
+    n_checks=$((n_checks + 1))
+    [ "$now" = "$former" ] || [ "$now" = "$new" ] || fail "$moment: neither model"
+    for file in .git/one notes; do
+        n_checks=$((n_checks + 1))
+        cat "$found"/made/$file "$found"/made.replaced-*/$file 2>"$tmp/err" | grep -qE 'theirs|mine' ||
+            fail "$moment: $file is lost"
+    done
+}
+at_any_moment replace old_or_new "$dhelix" convert "$tmp/whole" "$disk/made" --replace
+same "$(model_of "$disk/made")" "$new" 'the new model'
+rm -r "$tmp/made" "$tmp/before"
 ok "$dhelix" report "$tmp/whole" -o "$tmp/made"
 at_any_moment report whole_or_nothing "$dhelix" report "$tmp/whole" -o "$disk/made"
 
